@@ -1,0 +1,19 @@
+package wire
+
+// Alert is one signal worth the attention of a human or a parent agent. Its
+// msgpack form, by [Marshal], is a message of WAKE_ALERTS.
+type Alert struct {
+	V         int      `json:"v"`   // [Version]
+	Key       string   `json:"key"` // the same for the same occurrence, whoever computes it
+	Kind      string   `json:"kind"`
+	Severity  Severity `json:"severity"`
+	RunID     string   `json:"runId"`
+	NodeID    string   `json:"nodeId"`
+	ExecID    string   `json:"execId,omitempty"`
+	Label     string   `json:"label"`     // the run's label "name", else the node id
+	Position  Position `json:"position"`  // of the event that raised it
+	Timestamp int64    `json:"timestamp"` // Unix ms
+	ParentRun string   `json:"parentRun,omitempty"`
+	Text      string   `json:"text"` // one line, with its "[subagent:<label>] " prefix
+	Data      Raw      `json:"data"` // the supervisor event of seeds/004
+}

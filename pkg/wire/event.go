@@ -1,0 +1,141 @@
+package wire
+
+// Version is the wire version that this package writes. A reader refuses a
+// higher one with [ErrVersion].
+const Version = 1
+
+// RunNode is the node id of run-scoped events. They are written by the owner of
+// the run.
+const RunNode = "_run"
+
+// NoRun is the run that records what belongs to no run, such as a command that
+// names none.
+const NoRun = "_"
+
+// Event is one entry of the log: an envelope and the payload of its type.
+//
+// Which optional fields of the envelope are present depends on the type;
+// agent:start, for one, requires SessionID.
+type Event struct {
+	RunID     string // the workflow run; required
+	NodeID    string // a vertex of the flow, or [RunNode]; required
+	Seq       uint64 // from 1, gap-free per (RunID, NodeID), continues across epochs
+	Epoch     uint64 // from 1, incarnation of the node's writer
+	Timestamp int64  // Unix milliseconds, stamped by the writer; orders nothing
+
+	ExecID     string // one execution of the node
+	AgentID    string // who acts in the node, where that isn't the node's own agent
+	SessionID  string // the agent SDK's own id of the conversation
+	Turn       int    // index of the model call, from 1; never restarts; 0: none
+	Step       int    // KAHN step per (run, agent), from 0
+	CallID     string // the tool call, as the SDK names it (tool_use_id)
+	Cause      string // the event or command that caused this one
+	Parent     string // the tool call whose sub-agent emitted this event
+	Redactions int    // secrets that were removed before the event was written
+
+	Payload Payload // required
+
+	// Blobs are payload fields that were too large for the log. Such a field is
+	// absent from the payload; its canonical encoding is in the object store.
+	Blobs []Blob
+
+	// Unknown holds fields that this version doesn't know, sorted by name.
+	Unknown []Field
+}
+
+// Payload is the type-specific part of an event. Its implementations are the
+// types of this package: pointers to one struct per [Type], and [*Opaque].
+type Payload interface {
+	Type() Type
+	record
+}
+
+// Type returns the type of the event, or "" if it has no payload.
+func (e *Event) Type() Type {
+	if e.Payload == nil {
+		return ""
+	}
+	return e.Payload.Type()
+}
+
+// Node returns the node that the event is about: its target if the owner of the
+// run writes about another node, else the one it is written on.
+func (e *Event) Node() string {
+	var target string
+	switch p := e.Payload.(type) {
+	case *NodeScheduled:
+		target = p.Target
+	case *NodeSkipped:
+		target = p.Target
+	case *NodeCancelled:
+		target = p.Target
+	case *NodeStart:
+		target = p.Target
+	case *NodeComplete:
+		target = p.Target
+	case *NodeError:
+		target = p.Target
+	case *InputRequested:
+		target = p.Target
+	case *InputReceived:
+		target = p.Target
+	}
+	if target == "" {
+		return e.NodeID
+	}
+	return target
+}
+
+// Opaque is the payload of a type that this version doesn't know. Its fields
+// are in [Event.Unknown].
+type Opaque struct{ Name Type }
+
+// Type returns the name that the event came with.
+func (o *Opaque) Type() Type { return o.Name }
+
+func (*Opaque) fields(*fields) {}
+
+// Field is a named value.
+type Field struct {
+	Name  string
+	Value Raw
+}
+
+// Blob refers to a payload field that is kept in the object store WAKE_BLOBS
+// under its SHA256.
+type Blob struct {
+	Field  string // name of the payload field
+	SHA256 string // of the field's canonical encoding, lower-case hex; the object's name
+	Size   int64  // bytes of that encoding
+	Unknown
+}
+
+func (b *Blob) fields(f *fields) {
+	f.str("field", &b.Field, nonEmpty)
+	f.str("sha256", &b.SHA256, nonEmpty)
+	f.int64("size", &b.Size, required)
+}
+
+// Unknown is embedded by the structs inside payloads to keep fields that this
+// version doesn't know.
+type Unknown struct{ Rest []Field }
+
+func (u *Unknown) unknown() *[]Field { return &u.Rest }
+
+// envelope is the part of an event that all types share, in wire order.
+func (e *Event) envelope(f *fields) {
+	f.str("runId", &e.RunID, nonEmpty)
+	f.str("nodeId", &e.NodeID, nonEmpty)
+	f.uint64("seq", &e.Seq, nonEmpty)
+	f.uint64("epoch", &e.Epoch, nonEmpty)
+	f.int64("timestamp", &e.Timestamp, required)
+	f.str("execId", &e.ExecID, optional)
+	f.str("agentId", &e.AgentID, optional)
+	f.str("sessionId", &e.SessionID, optional)
+	f.int("turn", &e.Turn, optional)
+	f.int("step", &e.Step, optional)
+	f.str("callId", &e.CallID, optional)
+	f.str("cause", &e.Cause, optional)
+	f.str("parent", &e.Parent, optional)
+	f.int("redactions", &e.Redactions, optional)
+}

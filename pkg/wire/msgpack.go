@@ -1,0 +1,319 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+)
+
+// The encoding of single values: https://github.com/msgpack/msgpack/blob/master/spec.md.
+
+const (
+	codeNil     = 0xc0
+	codeFalse   = 0xc2
+	codeTrue    = 0xc3
+	codeBin8    = 0xc4
+	codeBin16   = 0xc5
+	codeBin32   = 0xc6
+	codeFloat   = 0xca
+	codeDouble  = 0xcb
+	codeUint8   = 0xcc
+	codeUint16  = 0xcd
+	codeUint32  = 0xce
+	codeUint64  = 0xcf
+	codeInt8    = 0xd0
+	codeInt16   = 0xd1
+	codeInt32   = 0xd2
+	codeInt64   = 0xd3
+	codeStr8    = 0xd9
+	codeStr16   = 0xda
+	codeStr32   = 0xdb
+	codeArray16 = 0xdc
+	codeArray32 = 0xdd
+	codeMap16   = 0xde
+	codeMap32   = 0xdf
+)
+
+func isString(c byte) bool { return c&0xe0 == 0xa0 || c >= codeStr8 && c <= codeStr32 }
+
+func isArray(c byte) bool { return c&0xf0 == 0x90 || c == codeArray16 || c == codeArray32 }
+
+func isMap(c byte) bool { return c&0xf0 == 0x80 || c == codeMap16 || c == codeMap32 }
+
+// errKind is returned for a value of another kind than the one asked for.
+var errKind = errors.New("wire: wrong kind of value")
+
+func appendString(b []byte, s string) []byte {
+	return append(appendStringHeader(b, len(s)), s...)
+}
+
+func appendStringHeader(b []byte, n int) []byte {
+	switch {
+	case n < 32:
+		return append(b, 0xa0|byte(n))
+	case n <= math.MaxUint8:
+		return append(b, codeStr8, byte(n))
+	case n <= math.MaxUint16:
+		return append(b, codeStr16, byte(n>>8), byte(n))
+	default:
+		return binary.BigEndian.AppendUint32(append(b, codeStr32), uint32(n))
+	}
+}
+
+func appendUint(b []byte, n uint64) []byte {
+	switch {
+	case n < 128:
+		return append(b, byte(n))
+	case n <= math.MaxUint8:
+		return append(b, codeUint8, byte(n))
+	case n <= math.MaxUint16:
+		return append(b, codeUint16, byte(n>>8), byte(n))
+	case n <= math.MaxUint32:
+		return binary.BigEndian.AppendUint32(append(b, codeUint32), uint32(n))
+	default:
+		return binary.BigEndian.AppendUint64(append(b, codeUint64), n)
+	}
+}
+
+func appendInt(b []byte, n int64) []byte {
+	switch {
+	case n >= 0:
+		return appendUint(b, uint64(n))
+	case n >= -32:
+		return append(b, byte(n))
+	case n >= math.MinInt8:
+		return append(b, codeInt8, byte(n))
+	case n >= math.MinInt16:
+		return append(b, codeInt16, byte(n>>8), byte(n))
+	case n >= math.MinInt32:
+		return binary.BigEndian.AppendUint32(append(b, codeInt32), uint32(n))
+	default:
+		return binary.BigEndian.AppendUint64(append(b, codeInt64), uint64(n))
+	}
+}
+
+func appendFloat(b []byte, x float64) []byte {
+	return binary.BigEndian.AppendUint64(append(b, codeDouble), math.Float64bits(x))
+}
+
+func appendBool(b []byte, v bool) []byte {
+	if v {
+		return append(b, codeTrue)
+	}
+	return append(b, codeFalse)
+}
+
+func appendMapHeader(b []byte, n int) []byte {
+	switch {
+	case n < 16:
+		return append(b, 0x80|byte(n))
+	case n <= math.MaxUint16:
+		return append(b, codeMap16, byte(n>>8), byte(n))
+	default:
+		return binary.BigEndian.AppendUint32(append(b, codeMap32), uint32(n))
+	}
+}
+
+func appendArrayHeader(b []byte, n int) []byte {
+	switch {
+	case n < 16:
+		return append(b, 0x90|byte(n))
+	case n <= math.MaxUint16:
+		return append(b, codeArray16, byte(n>>8), byte(n))
+	default:
+		return binary.BigEndian.AppendUint32(append(b, codeArray32), uint32(n))
+	}
+}
+
+func appendBin(b, data []byte) []byte {
+	switch n := len(data); {
+	case n <= math.MaxUint8:
+		b = append(b, codeBin8, byte(n))
+	case n <= math.MaxUint16:
+		b = append(b, codeBin16, byte(n>>8), byte(n))
+	default:
+		b = binary.BigEndian.AppendUint32(append(b, codeBin32), uint32(n))
+	}
+	return append(b, data...)
+}
+
+// readSize reads the w-byte size behind a code.
+func readSize(b []byte, w int) (n int, rest []byte, err error) {
+	if len(b) < 1+w {
+		return 0, nil, ErrSyntax
+	}
+	for _, c := range b[1 : 1+w] {
+		n = n<<8 | int(c)
+	}
+	return n, b[1+w:], nil
+}
+
+// readString reads a string; the result is a part of b.
+func readString(b []byte) (s, rest []byte, err error) {
+	if len(b) == 0 {
+		return nil, nil, ErrSyntax
+	}
+	var n int
+	switch c := b[0]; {
+	case c&0xe0 == 0xa0:
+		n, rest = int(c&0x1f), b[1:]
+	case c == codeStr8:
+		n, rest, err = readSize(b, 1)
+	case c == codeStr16:
+		n, rest, err = readSize(b, 2)
+	case c == codeStr32:
+		n, rest, err = readSize(b, 4)
+	default:
+		return nil, nil, errKind
+	}
+	if err != nil || len(rest) < n {
+		return nil, nil, ErrSyntax
+	}
+	return rest[:n], rest[n:], nil
+}
+
+// readMapHeader reads the number of entries, which is at most what the bytes
+// behind it can hold.
+func readMapHeader(b []byte) (n int, rest []byte, err error) {
+	return readHeader(b, 0x80, codeMap16, codeMap32, 2)
+}
+
+// readArrayHeader is [readMapHeader] for arrays.
+func readArrayHeader(b []byte) (n int, rest []byte, err error) {
+	return readHeader(b, 0x90, codeArray16, codeArray32, 1)
+}
+
+func readHeader(b []byte, fixed, code16, code32 byte, least int) (n int, rest []byte, err error) {
+	if len(b) == 0 {
+		return 0, nil, ErrSyntax
+	}
+	switch c := b[0]; {
+	case c&0xf0 == fixed:
+		n, rest = int(c&0x0f), b[1:]
+	case c == code16:
+		n, rest, err = readSize(b, 2)
+	case c == code32:
+		n, rest, err = readSize(b, 4)
+	default:
+		return 0, nil, errKind
+	}
+	if err != nil || n > len(rest)/least {
+		return 0, nil, ErrSyntax
+	}
+	return n, rest, nil
+}
+
+// number is an integer or a float as it stands in the input.
+type number struct {
+	u     uint64  // an integer that is not negative
+	i     int64   // a negative integer
+	x     float64 // a float
+	class byte    // 'u', 'i' or 'x'
+}
+
+func readNumber(b []byte) (n number, rest []byte, err error) {
+	if len(b) == 0 {
+		return n, nil, ErrSyntax
+	}
+	c := b[0]
+	if c < 0x80 || c >= 0xe0 {
+		if int8(c) < 0 {
+			return number{i: int64(int8(c)), class: 'i'}, b[1:], nil
+		}
+		return number{u: uint64(c), class: 'u'}, b[1:], nil
+	}
+	width := 0
+	switch c {
+	case codeUint8, codeInt8:
+		width = 1
+	case codeUint16, codeInt16:
+		width = 2
+	case codeUint32, codeInt32, codeFloat:
+		width = 4
+	case codeUint64, codeInt64, codeDouble:
+		width = 8
+	default:
+		return n, nil, errKind
+	}
+	if len(b) < 1+width {
+		return n, nil, ErrSyntax
+	}
+	var u uint64
+	for _, d := range b[1 : 1+width] {
+		u = u<<8 | uint64(d)
+	}
+	rest = b[1+width:]
+	switch c {
+	case codeFloat:
+		return number{x: float64(math.Float32frombits(uint32(u))), class: 'x'}, rest, nil
+	case codeDouble:
+		return number{x: math.Float64frombits(u), class: 'x'}, rest, nil
+	case codeInt8, codeInt16, codeInt32, codeInt64:
+		shift := 64 - 8*width
+		if i := int64(u<<shift) >> shift; i < 0 {
+			return number{i: i, class: 'i'}, rest, nil
+		}
+	}
+	return number{u: u, class: 'u'}, rest, nil
+}
+
+// maxExact bounds the integers that a float holds exactly.
+const maxExact = 1 << 53
+
+func readInt(b []byte) (int64, []byte, error) {
+	n, rest, err := readNumber(b)
+	switch {
+	case err != nil:
+		return 0, nil, err
+	case n.class == 'i':
+		return n.i, rest, nil
+	case n.class == 'u' && n.u <= math.MaxInt64:
+		return int64(n.u), rest, nil
+	case n.class == 'x' && n.x == math.Trunc(n.x) && math.Abs(n.x) <= maxExact:
+		return int64(n.x), rest, nil
+	}
+	return 0, nil, errKind
+}
+
+func readUint(b []byte) (uint64, []byte, error) {
+	n, rest, err := readNumber(b)
+	switch {
+	case err != nil:
+		return 0, nil, err
+	case n.class == 'u':
+		return n.u, rest, nil
+	case n.class == 'x' && n.x == math.Trunc(n.x) && n.x >= 0 && n.x <= maxExact:
+		return uint64(n.x), rest, nil
+	}
+	return 0, nil, errKind
+}
+
+func readFloat(b []byte) (float64, []byte, error) {
+	n, rest, err := readNumber(b)
+	switch {
+	case err != nil:
+		return 0, nil, err
+	case n.class == 'i':
+		return float64(n.i), rest, nil
+	case n.class == 'u':
+		return float64(n.u), rest, nil
+	case finite(n.x):
+		return n.x, rest, nil
+	}
+	return 0, nil, errKind
+}
+
+func readBool(b []byte) (bool, []byte, error) {
+	if len(b) == 0 {
+		return false, nil, ErrSyntax
+	}
+	switch b[0] {
+	case codeTrue:
+		return true, b[1:], nil
+	case codeFalse:
+		return false, b[1:], nil
+	}
+	return false, nil, errKind
+}
+
+func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }

@@ -1,0 +1,524 @@
+package wire
+
+// AgentStart begins the execution of an agent. The envelope's SessionID is
+// required: it is stored before the agent gets its prompt, so that a crash
+// never loses the conversation.
+type AgentStart struct {
+	Model    string
+	Prompt   Raw    // a string, or an array of message inputs; in full
+	Task     string // one line, for people
+	Provider string // claude, native, fixture, ingest …
+	Cwd      string
+	Resumed  bool // the session existed before
+}
+
+// AgentInit is what the agent says of itself when it is ready.
+type AgentInit struct {
+	Model          string
+	Cwd            string
+	Version        string // of the agent program
+	PermissionMode string
+	Tools          []string
+	Details        Raw // the rest, as the agent sent it
+}
+
+// AgentThinkingDelta is a streamed piece of thinking.
+type AgentThinkingDelta struct {
+	Content    string
+	TokenCount *int64 // tokens of this piece
+	Block      int    // number of the block within the execution, from 1
+}
+
+// AgentThinking is a whole block of thinking, for a block that wasn't streamed.
+type AgentThinking struct {
+	Content    string
+	TokenCount *int64
+	Block      int
+	Supersedes int // block whose pieces were streamed and then given up by the agent
+}
+
+// AgentTextDelta is a streamed piece of the answer.
+type AgentTextDelta struct {
+	Content string
+	Block   int // number of the block within the execution, from 1
+}
+
+// AgentText is a whole block of the answer, for a block that wasn't streamed.
+type AgentText struct {
+	Content    string
+	Block      int
+	Supersedes int // see [AgentThinking.Supersedes]
+}
+
+// AgentTool is a finished tool call. The envelope's CallID ties it to its
+// [ToolIntent].
+type AgentTool struct {
+	ToolName   string
+	ToolInput  Raw    // in full
+	ToolOutput Raw    // in full, as the model saw it
+	DurationMs *int64 // from the call to its result; includes a wait for permission
+	Error      string // set if the tool failed
+	Structured Raw    // the agent's own structured form of the result, if it sends one
+	Denied     bool   // not executed: refused by a rule or by a human
+}
+
+// The error types that wake and the SDKs agree on. The set is open.
+const (
+	ErrorToolUse       = "error_tool_use"
+	ErrorMaxTurns      = "error_max_turns"
+	ErrorMaxBudget     = "error_max_budget_usd"
+	ErrorUser          = "error_user"
+	ErrorExecution     = "error_during_execution"
+	ErrorNetwork       = "network_error"
+	ErrorRateLimit     = "rate_limit"
+	ErrorOverloaded    = "overloaded"
+	ErrorTimeout       = "timeout"
+	ErrorException     = "exception"
+	ErrorProcessDied   = "process_died"
+	ErrorStartFailed   = "start_failed"
+	ErrorNoFixture     = "no_fixture"
+	ErrorMissingResult = "missing_result"
+)
+
+// Severity grades an error or an alert.
+type Severity string
+
+// The severities.
+const (
+	SeverityInfo     Severity = "info"
+	SeverityWarning  Severity = "warning"
+	SeverityError    Severity = "error"
+	SeverityCritical Severity = "critical"
+)
+
+// AgentError is an error of the agent. Whether it is fatal is the node policy's
+// decision, not the event's.
+type AgentError struct {
+	ErrorType    string // SDK subtype, such as error_max_turns; see the constants
+	Message      string
+	Details      Raw      // as the SDK sent it
+	Severity     Severity // warning for what will be retried
+	Phase        string   // model, tool, system or lifecycle
+	Attempt      *int64   // index of the failed try
+	MaxAttempts  int      // tries in all
+	RetryDelayMs *float64 // until the next try
+	Status       int      // HTTP status, if there was one
+}
+
+// TokenUsage counts tokens as seeds/000 does.
+type TokenUsage struct {
+	InputTokens              int64
+	OutputTokens             int64
+	CacheCreationInputTokens *int64
+	CacheReadInputTokens     *int64
+	Unknown
+}
+
+// ModelUsage is the share of one model.
+type ModelUsage struct {
+	InputTokens              int64
+	OutputTokens             int64
+	CacheCreationInputTokens *int64
+	CacheReadInputTokens     *int64
+	CostUsd                  *float64
+	ContextWindow            int64
+	Unknown
+}
+
+// AgentComplete ends an agent's execution well. There is one per execution.
+type AgentComplete struct {
+	Result           string
+	StructuredOutput Raw
+	Usage            TokenUsage
+	ModelUsage       map[string]ModelUsage
+	TotalCostUsd     *float64
+	DurationMs       int64
+	NumTurns         int64
+	StopReason       string
+	Denials          Raw // tool calls that were refused
+}
+
+// AgentPaused says that the agent was interrupted and can go on.
+type AgentPaused struct {
+	Reason   string
+	NumTurns int64
+}
+
+// AgentAborted says that the agent was ended from outside.
+type AgentAborted struct {
+	Reason string
+}
+
+// AgentResumed says that an agent goes on after an interruption.
+type AgentResumed struct {
+	Strategy string   // crash or manual
+	Sealed   []string // ids of the calls that were sealed
+}
+
+// SessionBound changes the session of an execution.
+type SessionBound struct {
+	OldSession string
+	NewSession string
+}
+
+// PromptSystem identifies the system prompt without storing it.
+type PromptSystem struct {
+	SHA256  string
+	Bytes   int64
+	Content string // only where the flow asks for it
+}
+
+// UserMessage is a message that the agent got besides its prompt.
+type UserMessage struct {
+	Content   string
+	Source    string // prompt, command, replay, synthetic or subagent
+	CommandID string // the command that sent it
+}
+
+// TurnStart begins a model call and its tools.
+type TurnStart struct {
+	Model string
+}
+
+// TurnEnd is one result of the agent; an execution may have several.
+type TurnEnd struct {
+	StopReason     string
+	TerminalReason string
+	Subtype        string // success, error_max_turns …
+	IsError        bool
+	Result         string
+	Origin         string // who caused the turn, when it wasn't the prompt
+	Usage          *TokenUsage
+	TotalCostUsd   *float64 // as reported: cumulative in some agents
+	TurnCostUsd    *float64 // what this result adds
+	DurationMs     int64
+	DurationAPIMs  int64
+	NumTurns       int64
+}
+
+// Usage counts the tokens of one model call; once per MessageID.
+type Usage struct {
+	MessageID                string
+	Model                    string
+	InputTokens              int64
+	OutputTokens             int64
+	CacheCreationInputTokens *int64
+	CacheReadInputTokens     *int64
+	ContextTokens            int64 // what the call put into the context window
+	ContextWindow            int64 // size of the window, if known
+	CostUsd                  *float64
+	StopReason               string
+}
+
+// Priority is how urgent a worker's message is.
+type Priority string
+
+// The priorities.
+const (
+	PriorityInfo     Priority = "info"
+	PriorityQuestion Priority = "question"
+	PriorityBlocker  Priority = "blocker"
+)
+
+// CCMessage is a message of the agent to its parent (notify_parent).
+type CCMessage struct {
+	Text     string
+	Priority Priority
+}
+
+// Todo is an item of an agent's list.
+type Todo struct {
+	ID         string
+	Content    string
+	Status     string // pending, in_progress or completed
+	ActiveForm string
+	Unknown
+}
+
+// TodoChanged is the whole list after a change.
+type TodoChanged struct {
+	Items []Todo
+	Done  int
+	Total int
+}
+
+// FileChanged says that the agent changed a file.
+type FileChanged struct {
+	Path   string
+	Change string // created, modified or deleted
+}
+
+// BreakpointChanged is a step of the agent's execution state machine.
+type BreakpointChanged struct {
+	Previous string
+	Current  string // READY, PRE_MODEL, STREAMING_MODEL, TOOL_PENDING, AWAITING_APPROVAL, PRE_TOOL, TOOL_EXECUTING or POST_TOOL
+}
+
+// Compaction says that the agent shortened its context.
+type Compaction struct {
+	Trigger    string // auto or manual
+	PreTokens  int64
+	PostTokens int64
+	DurationMs int64
+	Summary    string
+	Error      string // why it failed
+	Details    Raw
+}
+
+// HookFired records a hook.
+type HookFired struct {
+	HookEvent  string // PreToolUse …
+	HookName   string
+	Decision   string // allow, deny, modify, stop …
+	DurationMs *int64
+	ExitCode   *int64
+	Output     string
+	Error      string
+}
+
+// RawMessage passes on what has no type of its own, so that nothing is lost.
+type RawMessage struct {
+	Source string // who sent it: claude, transcript, fixture …
+	Name   string // what the source calls it, such as system/status
+	Data   Raw    // the message; a string if it could not be parsed
+	Reason string // why it could not be parsed
+	Line   int    // line of the input, if it came from a file
+}
+
+func (*AgentStart) Type() Type         { return TypeAgentStart }
+func (*AgentInit) Type() Type          { return TypeAgentInit }
+func (*AgentThinkingDelta) Type() Type { return TypeAgentThinkingDelta }
+func (*AgentThinking) Type() Type      { return TypeAgentThinking }
+func (*AgentTextDelta) Type() Type     { return TypeAgentTextDelta }
+func (*AgentText) Type() Type          { return TypeAgentText }
+func (*AgentTool) Type() Type          { return TypeAgentTool }
+func (*AgentError) Type() Type         { return TypeAgentError }
+func (*AgentComplete) Type() Type      { return TypeAgentComplete }
+func (*AgentPaused) Type() Type        { return TypeAgentPaused }
+func (*AgentAborted) Type() Type       { return TypeAgentAborted }
+func (*AgentResumed) Type() Type       { return TypeAgentResumed }
+func (*SessionBound) Type() Type       { return TypeSessionBound }
+func (*PromptSystem) Type() Type       { return TypePromptSystem }
+func (*UserMessage) Type() Type        { return TypeUserMessage }
+func (*TurnStart) Type() Type          { return TypeTurnStart }
+func (*TurnEnd) Type() Type            { return TypeTurnEnd }
+func (*Usage) Type() Type              { return TypeUsage }
+func (*CCMessage) Type() Type          { return TypeCCMessage }
+func (*TodoChanged) Type() Type        { return TypeTodoChanged }
+func (*FileChanged) Type() Type        { return TypeFileChanged }
+func (*BreakpointChanged) Type() Type  { return TypeBreakpointChanged }
+func (*Compaction) Type() Type         { return TypeCompaction }
+func (*HookFired) Type() Type          { return TypeHookFired }
+func (*RawMessage) Type() Type         { return TypeRaw }
+
+func (p *AgentStart) fields(f *fields) {
+	f.envelopeRequires("sessionId")
+	f.str("model", &p.Model, optional)
+	f.raw("prompt", &p.Prompt, required)
+	f.str("task", &p.Task, optional)
+	f.str("provider", &p.Provider, optional)
+	f.str("cwd", &p.Cwd, optional)
+	f.bool("resumed", &p.Resumed, optional)
+}
+
+func (p *AgentInit) fields(f *fields) {
+	f.str("model", &p.Model, optional)
+	f.str("cwd", &p.Cwd, optional)
+	f.str("version", &p.Version, optional)
+	f.str("permissionMode", &p.PermissionMode, optional)
+	f.strs("tools", &p.Tools, optional)
+	f.raw("details", &p.Details, optional)
+}
+
+func (p *AgentThinkingDelta) fields(f *fields) {
+	f.str("content", &p.Content, required)
+	f.optInt64("tokenCount", &p.TokenCount)
+	f.int("block", &p.Block, optional)
+}
+
+func (p *AgentThinking) fields(f *fields) {
+	f.str("content", &p.Content, required)
+	f.optInt64("tokenCount", &p.TokenCount)
+	f.int("block", &p.Block, optional)
+	f.int("supersedes", &p.Supersedes, optional)
+}
+
+func (p *AgentTextDelta) fields(f *fields) {
+	f.str("content", &p.Content, required)
+	f.int("block", &p.Block, optional)
+}
+
+func (p *AgentText) fields(f *fields) {
+	f.str("content", &p.Content, required)
+	f.int("block", &p.Block, optional)
+	f.int("supersedes", &p.Supersedes, optional)
+}
+
+func (p *AgentTool) fields(f *fields) {
+	f.str("toolName", &p.ToolName, nonEmpty)
+	f.raw("toolInput", &p.ToolInput, required)
+	f.raw("toolOutput", &p.ToolOutput, required)
+	f.optInt64("durationMs", &p.DurationMs)
+	f.str("error", &p.Error, optional)
+	f.raw("structured", &p.Structured, optional)
+	f.bool("denied", &p.Denied, optional)
+}
+
+func (p *AgentError) fields(f *fields) {
+	f.str("errorType", &p.ErrorType, nonEmpty)
+	f.str("message", &p.Message, required)
+	f.raw("details", &p.Details, optional)
+	enum(f, "severity", &p.Severity, optional, SeverityInfo, SeverityWarning, SeverityError, SeverityCritical)
+	f.str("phase", &p.Phase, optional)
+	f.optInt64("attempt", &p.Attempt)
+	f.int("maxAttempts", &p.MaxAttempts, optional)
+	f.optFloat("retryDelayMs", &p.RetryDelayMs)
+	f.int("status", &p.Status, optional)
+}
+
+func (p *TokenUsage) fields(f *fields) {
+	f.int64("inputTokens", &p.InputTokens, required)
+	f.int64("outputTokens", &p.OutputTokens, required)
+	f.optInt64("cacheCreationInputTokens", &p.CacheCreationInputTokens)
+	f.optInt64("cacheReadInputTokens", &p.CacheReadInputTokens)
+}
+
+func (p *ModelUsage) fields(f *fields) {
+	f.int64("inputTokens", &p.InputTokens, required)
+	f.int64("outputTokens", &p.OutputTokens, required)
+	f.optInt64("cacheCreationInputTokens", &p.CacheCreationInputTokens)
+	f.optInt64("cacheReadInputTokens", &p.CacheReadInputTokens)
+	f.optFloat("costUsd", &p.CostUsd)
+	f.int64("contextWindow", &p.ContextWindow, optional)
+}
+
+func (p *AgentComplete) fields(f *fields) {
+	f.str("result", &p.Result, required)
+	f.raw("structuredOutput", &p.StructuredOutput, optional)
+	object(f, "usage", &p.Usage, required)
+	objectMap(f, "modelUsage", &p.ModelUsage)
+	f.optFloat("totalCostUsd", &p.TotalCostUsd)
+	f.int64("durationMs", &p.DurationMs, required)
+	f.int64("numTurns", &p.NumTurns, required)
+	f.str("stopReason", &p.StopReason, optional)
+	f.raw("denials", &p.Denials, optional)
+}
+
+func (p *AgentPaused) fields(f *fields) {
+	f.str("reason", &p.Reason, optional)
+	f.int64("numTurns", &p.NumTurns, optional)
+}
+
+func (p *AgentAborted) fields(f *fields) {
+	f.str("reason", &p.Reason, optional)
+}
+
+func (p *AgentResumed) fields(f *fields) {
+	f.str("strategy", &p.Strategy, required)
+	f.strs("sealed", &p.Sealed, required)
+}
+
+func (p *SessionBound) fields(f *fields) {
+	f.str("oldSession", &p.OldSession, optional)
+	f.str("newSession", &p.NewSession, nonEmpty)
+}
+
+func (p *PromptSystem) fields(f *fields) {
+	f.str("sha256", &p.SHA256, nonEmpty)
+	f.int64("bytes", &p.Bytes, required)
+	f.str("content", &p.Content, optional)
+}
+
+func (p *UserMessage) fields(f *fields) {
+	f.str("content", &p.Content, required)
+	f.str("source", &p.Source, nonEmpty)
+	f.str("commandId", &p.CommandID, optional)
+}
+
+func (p *TurnStart) fields(f *fields) {
+	f.str("model", &p.Model, optional)
+}
+
+func (p *TurnEnd) fields(f *fields) {
+	f.str("stopReason", &p.StopReason, optional)
+	f.str("terminalReason", &p.TerminalReason, optional)
+	f.str("subtype", &p.Subtype, optional)
+	f.bool("isError", &p.IsError, optional)
+	f.str("result", &p.Result, optional)
+	f.str("origin", &p.Origin, optional)
+	optObject(f, "usage", &p.Usage)
+	f.optFloat("totalCostUsd", &p.TotalCostUsd)
+	f.optFloat("turnCostUsd", &p.TurnCostUsd)
+	f.int64("durationMs", &p.DurationMs, optional)
+	f.int64("durationApiMs", &p.DurationAPIMs, optional)
+	f.int64("numTurns", &p.NumTurns, optional)
+}
+
+func (p *Usage) fields(f *fields) {
+	f.str("messageId", &p.MessageID, nonEmpty)
+	f.str("model", &p.Model, optional)
+	f.int64("inputTokens", &p.InputTokens, required)
+	f.int64("outputTokens", &p.OutputTokens, required)
+	f.optInt64("cacheCreationInputTokens", &p.CacheCreationInputTokens)
+	f.optInt64("cacheReadInputTokens", &p.CacheReadInputTokens)
+	f.int64("contextTokens", &p.ContextTokens, optional)
+	f.int64("contextWindow", &p.ContextWindow, optional)
+	f.optFloat("costUsd", &p.CostUsd)
+	f.str("stopReason", &p.StopReason, optional)
+}
+
+func (p *CCMessage) fields(f *fields) {
+	f.str("text", &p.Text, required)
+	enum(f, "priority", &p.Priority, required, PriorityInfo, PriorityQuestion, PriorityBlocker)
+}
+
+func (p *Todo) fields(f *fields) {
+	f.str("id", &p.ID, optional)
+	f.str("content", &p.Content, required)
+	f.str("status", &p.Status, nonEmpty)
+	f.str("activeForm", &p.ActiveForm, optional)
+}
+
+func (p *TodoChanged) fields(f *fields) {
+	objects(f, "items", &p.Items, required)
+	f.int("done", &p.Done, required)
+	f.int("total", &p.Total, required)
+}
+
+func (p *FileChanged) fields(f *fields) {
+	f.str("path", &p.Path, required)
+	f.str("change", &p.Change, optional)
+}
+
+func (p *BreakpointChanged) fields(f *fields) {
+	f.str("previous", &p.Previous, required)
+	f.str("current", &p.Current, nonEmpty)
+}
+
+func (p *Compaction) fields(f *fields) {
+	f.str("trigger", &p.Trigger, optional)
+	f.int64("preTokens", &p.PreTokens, optional)
+	f.int64("postTokens", &p.PostTokens, optional)
+	f.int64("durationMs", &p.DurationMs, optional)
+	f.str("summary", &p.Summary, optional)
+	f.str("error", &p.Error, optional)
+	f.raw("details", &p.Details, optional)
+}
+
+func (p *HookFired) fields(f *fields) {
+	f.str("hookEvent", &p.HookEvent, nonEmpty)
+	f.str("hookName", &p.HookName, optional)
+	f.str("decision", &p.Decision, optional)
+	f.optInt64("durationMs", &p.DurationMs)
+	f.optInt64("exitCode", &p.ExitCode)
+	f.str("output", &p.Output, optional)
+	f.str("error", &p.Error, optional)
+}
+
+func (p *RawMessage) fields(f *fields) {
+	f.str("source", &p.Source, nonEmpty)
+	f.str("name", &p.Name, optional)
+	f.raw("data", &p.Data, required)
+	f.str("reason", &p.Reason, optional)
+	f.int("line", &p.Line, optional)
+}

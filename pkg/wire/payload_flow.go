@@ -1,0 +1,369 @@
+package wire
+
+// RunClaimed is the first event that an owner writes: from its position on, the
+// former owner's appends are refused by the log. The epoch is the envelope's.
+type RunClaimed struct {
+	Runner string // id of the runner process
+	Nonce  string // makes two claims of equal epoch distinguishable by their bytes
+	AtSeq  uint64 // last seq of the node before the claim; set when older events have aged out
+}
+
+// RunForked is the first event of a forked run.
+type RunForked struct {
+	ParentRun string // run that was forked
+	ParentPos uint64 // stream position of the fork point
+	Label     string // bookmark, if the fork named one
+	State     Raw    // the folded state at ParentPos, which outlives the parent's events
+}
+
+// FlowStart begins a run. It carries all that a resume needs besides the log.
+type FlowStart struct {
+	FlowName       string
+	Definition     Raw    // the whole flow definition, as parsed
+	DefinitionHash string // sha256 of Definition, lower-case hex
+	Input          Raw    // the run's input
+	Labels         map[string]string
+	ParentRun      string // the run that started this one, if any
+	ParentNode     string // its node, if any
+	Limits         Raw    // limits given at the start, such as maxCostUsd
+	Fixtures       string // folder of recorded calls that stand in for every agent
+	Workspace      string // folder the run works in, if the submitter named one
+	Imported       string // "ingest" for a run that wake records but doesn't execute
+}
+
+// FlowStatus is the outcome of a flow.
+type FlowStatus string
+
+// The outcomes of a flow.
+const (
+	FlowStatusComplete FlowStatus = "complete"
+	FlowStatusFailed   FlowStatus = "failed"
+)
+
+// FlowComplete ends a run.
+type FlowComplete struct {
+	FlowName   string
+	Status     FlowStatus
+	Error      string // why it failed
+	FailedNode string // the node whose failure ended the run, if one did
+	DurationMs int64  // since flow:start
+}
+
+// FlowPaused stops the scheduling of a run until it is resumed.
+type FlowPaused struct {
+	Reason  string // operator, approval, clarification, shutdown, requires_action, WORKSPACE_LOST …
+	Message string // for the human who has to act
+}
+
+// FlowResumed continues a paused or interrupted run.
+type FlowResumed struct {
+	Message  string // given to the agents that were running; default "continue"
+	Strategy string // crash or manual
+}
+
+// FlowAborted ends a run from outside.
+type FlowAborted struct {
+	Reason string
+}
+
+// NodeScheduled decides that a node is executed; the envelope's ExecID names
+// the execution. Deciding is the owner's, executing a worker's.
+type NodeScheduled struct {
+	Target    string // node to execute; "<node>/<index>" for an item of a forEach
+	Attempt   int    // 1 for the first try
+	Iteration int    // of the loop edge that leads here; 0 outside loops
+	Index     *int   // of the forEach item
+	Count     int    // number of items, for a forEach item
+	Item      Raw    // the forEach item
+	Input     Raw    // the node's input with its bindings resolved
+	Pool      string // which runners may take it
+	Error     string // why the input could not be resolved; the execution has then failed
+}
+
+// NodeSkipped decides that a node isn't executed.
+type NodeSkipped struct {
+	Target string
+	Reason string // edge: no edge into it fired; when: its condition is false
+}
+
+// NodeCancelled withdraws an execution; its worker stops the agent. The
+// envelope's ExecID names the execution.
+type NodeCancelled struct {
+	Target string
+	Reason string
+}
+
+// EdgeFire decides that an edge fires.
+type EdgeFire struct {
+	EdgeID string // the id given in the flow, or "from->to"
+	From   string
+	To     string
+}
+
+// EdgeSkip decides that an edge doesn't fire.
+type EdgeSkip struct {
+	EdgeID string
+	From   string
+	To     string
+	Reason string // when: its condition is false; from: its source was skipped or failed
+}
+
+// LoopIterate counts a passage through a loop edge.
+type LoopIterate struct {
+	EdgeID    string
+	Iteration int // from 1
+}
+
+// PatchOp is how a patch changes the user's state.
+type PatchOp string
+
+// The patch operations.
+const (
+	PatchSet   PatchOp = "set"   // replace the value at the path
+	PatchMerge PatchOp = "merge" // merge an object into the object at the path
+)
+
+// Patch is one change of the user's state.
+type Patch struct {
+	Op    PatchOp
+	Path  string // dotted; "" is the whole state
+	Value Raw
+	Unknown
+}
+
+// StatePatch changes the user-defined state of a run.
+type StatePatch struct {
+	Patch Patch
+}
+
+// CommandReceived records a command, obeyed or not (seeds/000 §5.4).
+type CommandReceived struct {
+	Command   Raw    // the command as it came
+	CommandID string // sent twice, it acts once
+	AtPos     uint64 // its position in WAKE_COMMANDS
+	Accepted  bool
+	Reason    string // why it was rejected
+}
+
+// NodeClaimed is the first event that a worker writes on a node.
+type NodeClaimed struct {
+	Runner string
+	Nonce  string
+	AtSeq  uint64 // see [RunClaimed]
+}
+
+// NodeStart begins an execution. Set, ask and flow nodes and the joins of
+// forEach items are executed by the owner, which writes on [RunNode] and names
+// the node as the target.
+type NodeStart struct {
+	Target    string // the node, where the owner writes for it on [RunNode]
+	NodeType  string // agent, exec, set, ask or flow
+	Attempt   int
+	Iteration int
+	Input     Raw
+}
+
+// NodeComplete ends an execution well.
+type NodeComplete struct {
+	Target     string // the node, where the owner writes for it on [RunNode]
+	Output     Raw
+	DurationMs int64
+}
+
+// NodeError ends an execution badly. The node's policy decides what follows.
+type NodeError struct {
+	Target     string // the node, where the owner writes for it on [RunNode]
+	Error      string
+	ErrorType  string // see [AgentError.ErrorType]; also timeout, exit, cancelled
+	Output     Raw    // what there was
+	DurationMs int64
+}
+
+// InputRequested asks a human for an answer.
+type InputRequested struct {
+	Target   string // the node, where the owner writes for it on [RunNode]
+	PromptID string
+	Prompt   string
+	Choices  []string
+	Schema   Raw // JSON Schema of the answer
+}
+
+// InputReceived is the answer.
+type InputReceived struct {
+	Target   string // the node, where the owner writes for it on [RunNode]
+	PromptID string
+	Content  Raw
+	By       string
+}
+
+func (*RunClaimed) Type() Type      { return TypeRunClaimed }
+func (*RunForked) Type() Type       { return TypeRunForked }
+func (*FlowStart) Type() Type       { return TypeFlowStart }
+func (*FlowComplete) Type() Type    { return TypeFlowComplete }
+func (*FlowPaused) Type() Type      { return TypeFlowPaused }
+func (*FlowResumed) Type() Type     { return TypeFlowResumed }
+func (*FlowAborted) Type() Type     { return TypeFlowAborted }
+func (*NodeScheduled) Type() Type   { return TypeNodeScheduled }
+func (*NodeSkipped) Type() Type     { return TypeNodeSkipped }
+func (*NodeCancelled) Type() Type   { return TypeNodeCancelled }
+func (*EdgeFire) Type() Type        { return TypeEdgeFire }
+func (*EdgeSkip) Type() Type        { return TypeEdgeSkip }
+func (*LoopIterate) Type() Type     { return TypeLoopIterate }
+func (*StatePatch) Type() Type      { return TypeStatePatch }
+func (*CommandReceived) Type() Type { return TypeCommandReceived }
+func (*NodeClaimed) Type() Type     { return TypeNodeClaimed }
+func (*NodeStart) Type() Type       { return TypeNodeStart }
+func (*NodeComplete) Type() Type    { return TypeNodeComplete }
+func (*NodeError) Type() Type       { return TypeNodeError }
+func (*InputRequested) Type() Type  { return TypeInputRequested }
+func (*InputReceived) Type() Type   { return TypeInputReceived }
+
+func (p *RunClaimed) fields(f *fields) {
+	f.str("runner", &p.Runner, nonEmpty)
+	f.str("nonce", &p.Nonce, nonEmpty)
+	f.uint64("atSeq", &p.AtSeq, optional)
+}
+
+func (p *RunForked) fields(f *fields) {
+	f.str("parentRun", &p.ParentRun, nonEmpty)
+	f.uint64("parentPos", &p.ParentPos, required)
+	f.str("label", &p.Label, optional)
+	f.raw("state", &p.State, optional)
+}
+
+func (p *FlowStart) fields(f *fields) {
+	f.str("flowName", &p.FlowName, required)
+	f.raw("definition", &p.Definition, required)
+	f.str("definitionHash", &p.DefinitionHash, nonEmpty)
+	f.raw("input", &p.Input, optional)
+	f.strMap("labels", &p.Labels, optional)
+	f.str("parentRun", &p.ParentRun, optional)
+	f.str("parentNode", &p.ParentNode, optional)
+	f.raw("limits", &p.Limits, optional)
+	f.str("fixtures", &p.Fixtures, optional)
+	f.str("workspace", &p.Workspace, optional)
+	f.str("imported", &p.Imported, optional)
+}
+
+func (p *FlowComplete) fields(f *fields) {
+	f.str("flowName", &p.FlowName, required)
+	enum(f, "status", &p.Status, required, FlowStatusComplete, FlowStatusFailed)
+	f.str("error", &p.Error, optional)
+	f.str("failedNode", &p.FailedNode, optional)
+	f.int64("durationMs", &p.DurationMs, optional)
+}
+
+func (p *FlowPaused) fields(f *fields) {
+	f.str("reason", &p.Reason, optional)
+	f.str("message", &p.Message, optional)
+}
+
+func (p *FlowResumed) fields(f *fields) {
+	f.str("message", &p.Message, optional)
+	f.str("strategy", &p.Strategy, optional)
+}
+
+func (p *FlowAborted) fields(f *fields) {
+	f.str("reason", &p.Reason, optional)
+}
+
+func (p *NodeScheduled) fields(f *fields) {
+	f.str("target", &p.Target, nonEmpty)
+	f.int("attempt", &p.Attempt, optional)
+	f.int("iteration", &p.Iteration, optional)
+	f.optInt("index", &p.Index)
+	f.int("count", &p.Count, optional)
+	f.raw("item", &p.Item, optional)
+	f.raw("input", &p.Input, optional)
+	f.str("pool", &p.Pool, optional)
+	f.str("error", &p.Error, optional)
+}
+
+func (p *NodeSkipped) fields(f *fields) {
+	f.str("target", &p.Target, nonEmpty)
+	f.str("reason", &p.Reason, nonEmpty)
+}
+
+func (p *NodeCancelled) fields(f *fields) {
+	f.str("target", &p.Target, nonEmpty)
+	f.str("reason", &p.Reason, optional)
+}
+
+func (p *EdgeFire) fields(f *fields) {
+	f.str("edgeId", &p.EdgeID, optional)
+	f.str("from", &p.From, nonEmpty)
+	f.str("to", &p.To, nonEmpty)
+}
+
+func (p *EdgeSkip) fields(f *fields) {
+	f.str("edgeId", &p.EdgeID, optional)
+	f.str("from", &p.From, nonEmpty)
+	f.str("to", &p.To, nonEmpty)
+	f.str("reason", &p.Reason, optional)
+}
+
+func (p *LoopIterate) fields(f *fields) {
+	f.str("edgeId", &p.EdgeID, optional)
+	f.int("iteration", &p.Iteration, required)
+}
+
+func (p *Patch) fields(f *fields) {
+	enum(f, "op", &p.Op, required, PatchSet, PatchMerge)
+	f.str("path", &p.Path, required)
+	f.raw("value", &p.Value, required)
+}
+
+func (p *StatePatch) fields(f *fields) {
+	object(f, "patch", &p.Patch, required)
+}
+
+func (p *CommandReceived) fields(f *fields) {
+	f.raw("command", &p.Command, required)
+	f.str("commandId", &p.CommandID, optional)
+	f.uint64("atPos", &p.AtPos, optional)
+	f.bool("accepted", &p.Accepted, required)
+	f.str("reason", &p.Reason, optional)
+}
+
+func (p *NodeClaimed) fields(f *fields) {
+	f.str("runner", &p.Runner, nonEmpty)
+	f.str("nonce", &p.Nonce, nonEmpty)
+	f.uint64("atSeq", &p.AtSeq, optional)
+}
+
+func (p *NodeStart) fields(f *fields) {
+	f.str("target", &p.Target, optional)
+	f.str("nodeType", &p.NodeType, optional)
+	f.int("attempt", &p.Attempt, optional)
+	f.int("iteration", &p.Iteration, optional)
+	f.raw("input", &p.Input, optional)
+}
+
+func (p *NodeComplete) fields(f *fields) {
+	f.str("target", &p.Target, optional)
+	f.raw("output", &p.Output, required)
+	f.int64("durationMs", &p.DurationMs, optional)
+}
+
+func (p *NodeError) fields(f *fields) {
+	f.str("target", &p.Target, optional)
+	f.str("error", &p.Error, required)
+	f.str("errorType", &p.ErrorType, optional)
+	f.raw("output", &p.Output, optional)
+	f.int64("durationMs", &p.DurationMs, optional)
+}
+
+func (p *InputRequested) fields(f *fields) {
+	f.str("target", &p.Target, optional)
+	f.str("promptId", &p.PromptID, nonEmpty)
+	f.str("prompt", &p.Prompt, required)
+	f.strs("choices", &p.Choices, optional)
+	f.raw("schema", &p.Schema, optional)
+}
+
+func (p *InputReceived) fields(f *fields) {
+	f.str("target", &p.Target, optional)
+	f.str("promptId", &p.PromptID, nonEmpty)
+	f.raw("content", &p.Content, required)
+	f.str("by", &p.By, optional)
+}

@@ -1,0 +1,182 @@
+package wire
+
+// Position is a place in a stream. Positions of different incarnations of a
+// stream can't be compared.
+type Position struct {
+	Incarnation string `json:"incarnation,omitempty"` // UUID in the stream's metadata
+	Seq         uint64 `json:"seq"`                   // stream sequence; 0 is before the first event
+}
+
+// RunStatus is the status of a run.
+type RunStatus string
+
+// The statuses of a run (seeds/000 §4).
+const (
+	RunIdle     RunStatus = "idle"
+	RunRunning  RunStatus = "running"
+	RunPaused   RunStatus = "paused"
+	RunAborted  RunStatus = "aborted"
+	RunComplete RunStatus = "complete"
+)
+
+// NodeStatus is the status of a node.
+type NodeStatus string
+
+// The statuses of a node. Finer states are a reason beside it.
+const (
+	NodePending NodeStatus = "pending"
+	NodeRunning NodeStatus = "running"
+	NodeDone    NodeStatus = "done"
+	NodeFailed  NodeStatus = "failed"
+)
+
+// EdgeStatus is the status of an edge.
+type EdgeStatus string
+
+// The statuses of an edge.
+const (
+	EdgePending EdgeStatus = "pending"
+	EdgeFired   EdgeStatus = "fired"
+	EdgeSkipped EdgeStatus = "skipped"
+)
+
+// State is what a run has come to: the fold of its events up to Position, and
+// nothing else. Its msgpack form, by [Marshal], is the value of the run's key in
+// WAKE_SNAPSHOTS. It holds all of seeds/000's RunSnapshot under the same names.
+type State struct {
+	V        int      `json:"v"` // [Version]
+	RunID    string   `json:"runId"`
+	Position Position `json:"position"` // of the last event that was folded
+
+	Status RunStatus  `json:"status"`
+	Reason string     `json:"reason,omitempty"` // waiting, stalled, requires_action, operator …
+	Result FlowStatus `json:"result,omitempty"` // once complete
+	Error  string     `json:"error,omitempty"`  // why it failed
+
+	FlowName       string            `json:"flowName,omitempty"`
+	Definition     Raw               `json:"definition,omitempty"` // as in flow:start
+	DefinitionHash string            `json:"definitionHash,omitempty"`
+	Input          Raw               `json:"input,omitempty"`
+	Labels         map[string]string `json:"labels,omitempty"`
+	Limits         Raw               `json:"limits,omitempty"`
+	Fixtures       string            `json:"fixtures,omitempty"`
+	Workspace      string            `json:"workspace,omitempty"`
+	Imported       string            `json:"imported,omitempty"`
+	ParentRun      string            `json:"parentRun,omitempty"`
+	ParentNode     string            `json:"parentNode,omitempty"`
+	Lineage        []Ancestor        `json:"lineage,omitempty"` // nearest first
+	StartedAt      int64             `json:"startedAt,omitempty"`
+	EndedAt        int64             `json:"endedAt,omitempty"`
+	UpdatedAt      int64             `json:"updatedAt,omitempty"` // timestamp of the last event
+
+	Outputs       map[string]Raw        `json:"outputs"` // node → its last output
+	State         Raw                   `json:"state"`   // user-defined
+	NodeStatus    map[string]NodeStatus `json:"nodeStatus"`
+	EdgeStatus    map[string]EdgeStatus `json:"edgeStatus"`
+	LoopCounters  map[string]int        `json:"loopCounters"`
+	Inbox         []InboxEntry          `json:"inbox"`
+	AgentSessions map[string]string     `json:"agentSessions"` // node → session
+	ExecSessions  map[string]string     `json:"execSessions"`  // open execution → session
+
+	Nodes       map[string]NodeState `json:"nodes"` // every node that has an event; [RunNode] included
+	Tools       map[string]ToolCall  `json:"tools"` // open calls by call id
+	Todos       []TodoItem           `json:"todos,omitempty"`
+	Bookmarks   []Bookmark           `json:"bookmarks,omitempty"`
+	Usage       UsageTotals          `json:"usage"`
+	CommandPos  uint64               `json:"commandPos,omitempty"`  // last position read from WAKE_COMMANDS
+	CommandIDs  []string             `json:"commandIds,omitempty"`  // the most recent ones, oldest first
+	VoidEvents  uint64               `json:"voidEvents,omitempty"`  // events of fenced writers
+	EventCount  uint64               `json:"eventCount"`            // events that were folded
+	PromptCount int                  `json:"promptCount,omitempty"` // input:requested so far
+}
+
+// NodeState is what is known of a node beyond its status.
+type NodeState struct {
+	Epoch     uint64 `json:"epoch,omitempty"`  // of its last claim
+	Seq       uint64 `json:"seq,omitempty"`    // last folded seq
+	Runner    string `json:"runner,omitempty"` // who claimed it
+	Reason    string `json:"reason,omitempty"` // skipped (edge, when), waiting, stalled …
+	Skipped   bool   `json:"skipped,omitempty"`
+	Exec      string `json:"exec,omitempty"` // the latest execution
+	Execs     int    `json:"execs,omitempty"`
+	Type      string `json:"type,omitempty"`
+	Attempt   int    `json:"attempt,omitempty"`
+	Iteration int    `json:"iteration,omitempty"`
+	Index     *int   `json:"index,omitempty"` // of a forEach item
+	Count     int    `json:"count,omitempty"` // of a forEach item: the number of items
+	Item      Raw    `json:"item,omitempty"`
+	Input     Raw    `json:"input,omitempty"` // of the open execution
+	Pool      string `json:"pool,omitempty"`
+	// Scheduled, Started and Ended are stream sequences of the latest
+	// execution's events; 0 if it hasn't come to that.
+	Scheduled   uint64  `json:"scheduled,omitempty"`
+	Started     uint64  `json:"started,omitempty"`
+	Ended       uint64  `json:"ended,omitempty"`
+	StartedAt   int64   `json:"startedAt,omitempty"` // Unix ms
+	EndedAt     int64   `json:"endedAt,omitempty"`   // Unix ms
+	Error       string  `json:"error,omitempty"`
+	ErrorType   string  `json:"errorType,omitempty"`
+	Session     string  `json:"session,omitempty"`
+	Breakpoint  string  `json:"breakpoint,omitempty"` // see [BreakpointChanged]
+	CostUsd     float64 `json:"costUsd,omitempty"`    // of all its executions
+	PromptID    string  `json:"promptId,omitempty"`   // question that waits for an answer
+	AgentStatus string  `json:"agentStatus,omitempty"`
+}
+
+// Open reports whether the latest execution has been scheduled and not ended.
+func (n NodeState) Open() bool { return n.Scheduled > 0 && n.Ended < n.Scheduled }
+
+// Ancestor is a run that this one was forked from.
+type Ancestor struct {
+	RunID    string `json:"runId"`
+	Position uint64 `json:"position"`
+	Label    string `json:"label,omitempty"`
+}
+
+// InboxEntry is a command that waits to be delivered.
+type InboxEntry struct {
+	ID      string `json:"id"`
+	Node    string `json:"node,omitempty"`
+	Exec    string `json:"exec,omitempty"`
+	Command Raw    `json:"command"`
+}
+
+// ToolCall is an open tool call.
+type ToolCall struct {
+	Node       string        `json:"node"`
+	Exec       string        `json:"exec,omitempty"`
+	Tool       string        `json:"tool"`
+	Input      Raw           `json:"input,omitempty"`
+	State      ToolCallState `json:"state"`
+	Idempotent bool          `json:"idempotent,omitempty"`
+	Since      int64         `json:"since"` // Unix ms
+	Parent     string        `json:"parent,omitempty"`
+}
+
+// TodoItem is an entry of an agent's list.
+type TodoItem struct {
+	Node    string `json:"node"`
+	ID      string `json:"id,omitempty"`
+	Content string `json:"content"`
+	Status  string `json:"status"`
+}
+
+// Bookmark is a point to fork from.
+type Bookmark struct {
+	Label    string         `json:"label"`
+	Kind     CheckpointKind `json:"kind"`
+	Node     string         `json:"node,omitempty"`
+	Position uint64         `json:"position"`
+}
+
+// UsageTotals adds up what the run's agents used.
+type UsageTotals struct {
+	InputTokens              int64   `json:"inputTokens"`
+	OutputTokens             int64   `json:"outputTokens"`
+	CacheCreationInputTokens int64   `json:"cacheCreationInputTokens,omitempty"`
+	CacheReadInputTokens     int64   `json:"cacheReadInputTokens,omitempty"`
+	CostUsd                  float64 `json:"costUsd"`
+	Turns                    int64   `json:"turns"`
+	ToolCalls                int64   `json:"toolCalls"`
+	ToolErrors               int64   `json:"toolErrors"`
+}
