@@ -237,7 +237,7 @@ func Canonical(b []byte) (Raw, error) {
 	return value, nil
 }
 
-// entry is a key and its value, encoded, with the length of the encoded key.
+// entry is an encoded key and its value.
 type entry struct {
 	bytes []byte
 	key   []byte
@@ -348,21 +348,25 @@ func canonicalMap(out []byte, in *[]byte, n, depth int) ([]byte, error) {
 	return out, nil
 }
 
-// sortEntries orders the encoded entries that b consists of by key. ends are
-// their ends, counted from base before b.
-func sortEntries(b []byte, ends []int, base int) error {
+// entriesOf takes apart the encoded entries that b consists of. ends are their
+// ends, counted from base before b. The result is ordered by key; entries with
+// equal keys stay in their order.
+func entriesOf(b []byte, ends []int, base int) []entry {
 	entries := make([]entry, len(ends))
 	at := 0
 	for i, end := range ends {
 		e := b[at : end-base]
-		key, _, err := readString(e)
-		if err != nil {
-			return err
-		}
+		key, _, _ := readString(e)
 		entries[i], at = entry{bytes: e, key: key}, end-base
 	}
-	slices.SortFunc(entries, func(x, y entry) int { return bytes.Compare(x.key, y.key) })
+	slices.SortStableFunc(entries, func(x, y entry) int { return bytes.Compare(x.key, y.key) })
+	return entries
+}
+
+// sortEntries orders the entries of b by key and refuses equal ones.
+func sortEntries(b []byte, ends []int, base int) error {
 	ordered := make([]byte, 0, len(b))
+	entries := entriesOf(b, ends, base)
 	for i, e := range entries {
 		if i > 0 && bytes.Equal(entries[i-1].key, e.key) {
 			return fmt.Errorf("%w: key %q occurs twice", ErrSyntax, e.key)
@@ -371,4 +375,19 @@ func sortEntries(b []byte, ends []int, base int) error {
 	}
 	copy(b, ordered)
 	return nil
+}
+
+// lastOfEach returns the entries of b ordered by key, the last of those with
+// equal keys, and their number.
+func lastOfEach(b []byte, ends []int, base int) (ordered []byte, n int) {
+	ordered = make([]byte, 0, len(b))
+	entries := entriesOf(b, ends, base)
+	for i, e := range entries {
+		if i+1 < len(entries) && bytes.Equal(entries[i+1].key, e.key) {
+			continue
+		}
+		ordered = append(ordered, e.bytes...)
+		n++
+	}
+	return ordered, n
 }
