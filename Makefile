@@ -1,0 +1,78 @@
+# See CONTRIBUTING.md for how these fit together.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
+
+# Tools are built from source, pinned, into .bin; nothing is installed elsewhere.
+BIN := $(abspath .bin)
+GOLANGCI_LINT_VERSION := v2.15.0
+GOLANGCI_LINT := $(BIN)/golangci-lint-$(GOLANGCI_LINT_VERSION)
+
+# Recorded streams and transcripts of real agents, which test-data reads.
+WAKE_SHARED_DATA ?= ../shared/data
+
+FUZZTIME ?= 10s
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build bin/wake
+	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/wake
+
+.PHONY: run
+run: build ## Run the demo: everything in one process, recorded agents, offline
+	./bin/wake up --demo
+
+.PHONY: check
+check: lint test tidy ## Everything a change must pass
+
+.PHONY: test
+test: ## Run the tests
+	CGO_ENABLED=0 go test ./...
+
+.PHONY: race
+race: ## Run the tests with the race detector (needs a C compiler)
+	CGO_ENABLED=1 go test -race ./...
+
+.PHONY: test-data
+test-data: ## Run the tests on the recordings in $WAKE_SHARED_DATA
+	@test -d "$(WAKE_SHARED_DATA)" || { echo "test-data: no folder $(WAKE_SHARED_DATA): set WAKE_SHARED_DATA" >&2; exit 1; }
+	packages=$$(grep -rlE '^//go:build .*shareddata' --include='*_test.go' . | xargs -rn1 dirname | sort -u); \
+	test -n "$$packages" || { echo "test-data: no package has such tests" >&2; exit 1; }; \
+	CGO_ENABLED=0 WAKE_SHARED_DATA="$(abspath $(WAKE_SHARED_DATA))" go test -count=1 -tags shareddata $$packages
+
+.PHONY: test-claude
+test-claude: ## Run the tests on the real Claude CLI, from npm, with a made-up API
+	test/claude/run
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## Lint, and check formatting
+	$(GOLANGCI_LINT) run
+
+.PHONY: fmt
+fmt: $(GOLANGCI_LINT) ## Format the code
+	$(GOLANGCI_LINT) fmt
+
+.PHONY: golden
+golden: ## Rewrite golden files; read the diff before committing it
+	go test $$(grep -rl 'flag.Bool("update"' --include='*_test.go' . | xargs -n1 dirname | sort -u) -update
+
+.PHONY: fuzz
+fuzz: ## Fuzz every target for FUZZTIME
+	grep -rl '^func Fuzz' --include='*_test.go' . | xargs -n1 dirname | sort -u | while read -r dir; do \
+		go test -list '^Fuzz' "$$dir" | grep '^Fuzz' | while read -r target; do \
+			go test "$$dir" -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME); \
+		done; \
+	done
+
+.PHONY: tidy
+tidy: ## Fail if go.mod is not tidy
+	go mod tidy -diff
+
+$(BIN)/golangci-lint-%:
+	GOBIN=$(BIN) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$*
+	mv $(BIN)/golangci-lint $@
