@@ -1,0 +1,165 @@
+package subjects
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+)
+
+// MaxToken is the length in bytes that no token exceeds.
+const MaxToken = 128
+
+// hashMark separates the readable beginning of a hashed id from its hash. It
+// can't occur in an escaped id, where two hexadecimal digits follow each '='.
+const hashMark = "=="
+
+// hashDigits is the length of a hash in hexadecimal.
+const hashDigits = 2 * sha256.Size
+
+// hashed is the number of bytes that a hashed id keeps of its escaped form.
+const hashed = MaxToken - len(hashMark) - hashDigits
+
+// empty is the token of the empty id: it makes [Escape] total. No other id has
+// it and it is never valid.
+const empty = "="
+
+// ErrHashed is returned by [Unescape] for the token of an id that was too long
+// to keep. The id can't be recovered from it; compare tokens instead.
+var ErrHashed = errors.New("subjects: the id was shortened to a hash")
+
+// ErrToken is returned for a token that [Escape] never yields.
+var ErrToken = errors.New("subjects: not a token")
+
+// Escape returns the token of an id. Letters, digits, '_' and '-' stay, every
+// other byte becomes "=XX" (upper-case hexadecimal); it has no dot, space, '*'
+// or '>'. An id that would be longer than [MaxToken] keeps its first bytes,
+// followed by "==" and its SHA-256. Different ids have different tokens.
+func Escape(id string) string {
+	if id == "" {
+		return empty
+	}
+	n := escapedLen(id)
+	switch {
+	case n == len(id) && n <= MaxToken:
+		return id
+	case n <= MaxToken:
+		return string(appendEscaped(make([]byte, 0, n), id, n))
+	}
+	b := appendEscaped(make([]byte, 0, MaxToken), id, hashed)
+	sum := sha256.Sum256([]byte(id))
+	return string(hex.AppendEncode(append(b, hashMark...), sum[:]))
+}
+
+// Unescape returns the id of a token. It fails with [ErrHashed] or [ErrToken].
+func Unescape(token string) (string, error) {
+	if token == empty {
+		return "", nil
+	}
+	if token == "" || len(token) > MaxToken {
+		return "", fmt.Errorf("%w: %d bytes", ErrToken, len(token))
+	}
+	if isHashed(token) {
+		return "", ErrHashed
+	}
+	id := make([]byte, 0, len(token))
+	for i := 0; i < len(token); i++ {
+		c := token[i]
+		if c == '=' {
+			var ok bool
+			if c, ok = unhex(token[i+1:]); !ok || plain(c) {
+				return "", fmt.Errorf("%w: %q", ErrToken, token)
+			}
+			i += 2
+		} else if !plain(c) {
+			return "", fmt.Errorf("%w: %q", ErrToken, token)
+		}
+		id = append(id, c)
+	}
+	return string(id), nil
+}
+
+// CheckToken fails with [ErrToken] if [Escape] yields token for no id.
+func CheckToken(token string) error {
+	if _, err := Unescape(token); err != nil && !errors.Is(err, ErrHashed) {
+		return err
+	}
+	return nil
+}
+
+// plain reports whether c stands for itself in a token.
+func plain(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-'
+}
+
+func escapedLen(id string) int {
+	n := len(id)
+	for i := range len(id) {
+		if !plain(id[i]) {
+			n += 2
+		}
+	}
+	return n
+}
+
+// appendEscaped appends as many whole bytes of id as fit into limit.
+func appendEscaped(b []byte, id string, limit int) []byte {
+	const digits = "0123456789ABCDEF"
+	for i := range len(id) {
+		c := id[i]
+		switch {
+		case plain(c) && len(b) < limit:
+			b = append(b, c)
+		case !plain(c) && len(b)+3 <= limit:
+			b = append(b, '=', digits[c>>4], digits[c&15])
+		default:
+			return b
+		}
+	}
+	return b
+}
+
+// isHashed reports whether token has the form of a hashed id. Its hash can't be
+// checked.
+func isHashed(token string) bool {
+	head, hash, ok := cutHash(token)
+	if !ok || len(head) < hashed-2 || len(head) > hashed {
+		return false // only an escape that didn't fit leaves room
+	}
+	for i := range len(hash) {
+		if c := hash[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	_, err := Unescape(head)
+	return err == nil
+}
+
+func cutHash(token string) (head, hash string, ok bool) {
+	i := len(token) - hashDigits
+	if i < len(hashMark)+1 || token[i-len(hashMark):i] != hashMark {
+		return "", "", false
+	}
+	return token[:i-len(hashMark)], token[i:], true
+}
+
+// unhex reads two upper-case hexadecimal digits.
+func unhex(s string) (byte, bool) {
+	if len(s) < 2 {
+		return 0, false
+	}
+	high, ok1 := digit(s[0])
+	low, ok2 := digit(s[1])
+	return high<<4 | low, ok1 && ok2
+}
+
+func digit(c byte) (byte, bool) {
+	switch {
+	case '0' <= c && c <= '9':
+		return c - '0', true
+	case 'A' <= c && c <= 'F':
+		return c - 'A' + 10, true
+	default:
+		return 0, false
+	}
+}
