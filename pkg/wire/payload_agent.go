@@ -34,7 +34,8 @@ type AgentThinking struct {
 	Content    string
 	TokenCount *int64
 	Block      int
-	Supersedes int // block whose pieces were streamed and then given up by the agent
+	Supersedes int    // block whose pieces were streamed and then given up by the agent
+	Signature  string // proof of origin that the model's API wants back
 }
 
 // AgentTextDelta is a streamed piece of the answer.
@@ -194,6 +195,8 @@ type TurnEnd struct {
 	DurationMs     int64
 	DurationAPIMs  int64
 	NumTurns       int64
+	ModelUsage     map[string]ModelUsage // what this result adds, sub-agents and compaction included
+	Details        Raw                   // the rest, as the agent sent it
 }
 
 // Usage counts the tokens of one model call; once per MessageID.
@@ -341,6 +344,7 @@ func (p *AgentThinking) fields(f *fields) {
 	f.optInt64("tokenCount", &p.TokenCount)
 	f.int("block", &p.Block, optional)
 	f.int("supersedes", &p.Supersedes, optional)
+	f.str("signature", &p.Signature, optional)
 }
 
 func (p *AgentTextDelta) fields(f *fields) {
@@ -452,6 +456,8 @@ func (p *TurnEnd) fields(f *fields) {
 	f.int64("durationMs", &p.DurationMs, optional)
 	f.int64("durationApiMs", &p.DurationAPIMs, optional)
 	f.int64("numTurns", &p.NumTurns, optional)
+	objectMap(f, "modelUsage", &p.ModelUsage)
+	f.raw("details", &p.Details, optional)
 }
 
 func (p *Usage) fields(f *fields) {
