@@ -1,0 +1,56 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// HTTP serves what an orchestrator asks of a process: /healthz (it runs),
+// /readyz (it can work) and /metrics. There is nothing secret and nothing to
+// change, but no authentication either: prefer a loopback address.
+type HTTP struct {
+	listener net.Listener
+	server   *http.Server
+}
+
+// ListenHTTP takes the address, host:port. Ready says why the process can't
+// work right now, or nil.
+func ListenHTTP(addr string, metrics prometheus.Gatherer, ready func() error) (*HTTP, error) {
+	listener, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("health and metrics: %w", err), Hint: "choose another --http-addr"}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = fmt.Fprintln(w, "ok")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	return &HTTP{listener: listener, server: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}}, nil
+}
+
+// Addr is the address that was taken, with the port chosen if it was 0.
+func (h *HTTP) Addr() string { return h.listener.Addr().String() }
+
+// Run serves until ctx ends.
+func (h *HTTP) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { _ = h.server.Close() })
+	defer stop()
+	if err := h.server.Serve(h.listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("service: serve HTTP: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Lock holds a data directory for one process. The kernel releases it when the
+// process ends, however it ends.
+type Lock struct{ file *os.File }
+
+// LockDir creates the directory if need be and locks it. If another process
+// holds it, the error is an [*Error] with [CodeInUse] that names the process.
+func LockDir(dir string) (*Lock, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("data directory: %w", err), Hint: "choose another --data-dir"}
+	}
+	path := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("data directory: %w", err), Hint: "choose another --data-dir"}
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		defer func() { _ = f.Close() }()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, &Error{Code: CodeInUse, Err: fmt.Errorf("%s is in use%s", dir, holder(path)), Hint: "stop that process, or choose another --data-dir"}
+		}
+		return nil, fmt.Errorf("service: lock %s: %w", dir, err)
+	}
+	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("service: lock %s: %w", dir, err)
+	}
+	return &Lock{file: f}, nil
+}
+
+func writePID(f *os.File) error {
+	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+// holder says who holds a lock, as far as is known.
+func holder(path string) string {
+	b, err := os.ReadFile(path)
+	pid := strings.TrimSpace(string(b))
+	if err != nil || pid == "" {
+		return ""
+	}
+	return " by process " + pid
+}
+
+// Unlock releases the directory.
+func (l *Lock) Unlock() error { return l.file.Close() }

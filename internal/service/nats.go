@@ -1,0 +1,194 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/pflag"
+	"github.com/synadia-io/orbit.go/natscontext"
+)
+
+// Server says which NATS server to use. A URL is preferred to a context of the
+// nats CLI, and that to the URL file of the data directory.
+type Server struct {
+	URL     string
+	Creds   string // path of a credentials file
+	Context string // name of a context of the nats CLI, or the absolute path of its file
+	DataDir string
+
+	Name    string        // of the connection, as `nats server report connections` shows it
+	Timeout time.Duration // of the dial, and again of the handshake
+	Wait    time.Duration // how long to wait for a server that doesn't answer yet
+
+	// Denied, if set, is told when the credentials don't cover a subject: the
+	// call itself would only time out.
+	Denied func(error)
+}
+
+// Flags adds the settings to a set of flags.
+func (s *Server) Flags(flags *pflag.FlagSet) {
+	flags.StringVar(&s.URL, "nats-url", "", "`URL` of the NATS server (default: that of wake up on the data directory)")
+	flags.StringVar(&s.Creds, "creds", "", "NATS credentials `file`")
+	flags.StringVar(&s.Context, "context", "", "`name` of a context of the nats CLI")
+	flags.StringVar(&s.DataDir, "data-dir", DefaultDataDir, "`folder` where wake up keeps its data and its URL")
+	flags.DurationVar(&s.Timeout, "connect-timeout", 450*time.Millisecond, "how `long` a server may take for each step of connecting")
+}
+
+// Connect connects to the server. Lost connections are made again for ever;
+// what is published meanwhile fails at once, since replaying it later could
+// store it out of order. Errors are of type [*Error].
+func (s Server) Connect(ctx context.Context, log *slog.Logger) (*nats.Conn, error) {
+	if s.Creds != "" {
+		if _, err := os.Stat(s.Creds); err != nil {
+			return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("credentials: %w", err)}
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.Wait+2*s.Timeout)
+	defer cancel()
+	var last error // of an attempt that wasn't cut off: it tells more
+	for {
+		nc, err := s.dial(ctx, log)
+		if err == nil || !unreachable(err) {
+			return nc, err
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+		if s.Wait == 0 {
+			return nil, last
+		}
+		log.InfoContext(ctx, "waiting for the server", "error", err)
+		select {
+		case <-time.After(s.Timeout):
+		case <-ctx.Done():
+			return nil, last
+		}
+	}
+}
+
+func unreachable(err error) bool {
+	var known *Error
+	return errors.As(err, &known) && known.Code == CodeUnreachable
+}
+
+// dial tries once. The goroutine is there because the client looks up names
+// without any time limit; it closes what comes too late.
+func (s Server) dial(ctx context.Context, log *slog.Logger) (*nats.Conn, error) {
+	type result struct {
+		nc  *nats.Conn
+		err error
+	}
+	results := make(chan result)
+	go func() {
+		nc, err := s.open(log)
+		select {
+		case results <- result{nc, err}:
+		case <-ctx.Done():
+			if nc != nil {
+				nc.Close()
+			}
+		}
+	}()
+	select {
+	case r := <-results:
+		return r.nc, r.err
+	case <-ctx.Done():
+		return nil, s.unreachable(s.URL, ctx.Err())
+	}
+}
+
+func (s Server) open(log *slog.Logger) (*nats.Conn, error) {
+	loaded := false // a context's file was read: options are applied after that
+	options := append(s.options(log), func(*nats.Options) error {
+		loaded = true
+		return nil
+	})
+	url := s.URL
+	if url == "" && s.Context != "" {
+		nc, settings, err := natscontext.Connect(s.Context, options...)
+		switch {
+		case err != nil && !loaded:
+			return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("context %q: %w", s.Context, err), Hint: "nats context ls shows the known ones"}
+		case err != nil:
+			return nil, s.classify("context "+s.Context, err)
+		case settings.JSDomain != "" || settings.JSAPIPrefix != "":
+			nc.Close()
+			return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("context %q leads to JetStream by a domain or an API prefix", s.Context), Hint: "connect to the server that holds the streams"}
+		}
+		return nc, nil
+	}
+	if url == "" {
+		var err error
+		url, err = readURL(s.DataDir)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, &Error{Code: CodeUnreachable, Err: fmt.Errorf("no server is running on %s", s.DataDir), Hint: startHint}
+		case err != nil:
+			return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("data directory: %w", err)}
+		}
+	}
+	nc, err := nats.Connect(url, options...)
+	if err != nil {
+		return nil, s.classify(url, err)
+	}
+	return nc, nil
+}
+
+const startHint = "start one with `wake up`, or name one with --nats-url, --context or --data-dir"
+
+func (s Server) classify(server string, err error) error {
+	for _, refusal := range []error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked} {
+		if errors.Is(err, refusal) {
+			return &Error{Code: CodeUnauthorized, Err: fmt.Errorf("%s: %w", server, err), Hint: "give credentials with --creds or --context"}
+		}
+	}
+	return s.unreachable(server, err)
+}
+
+func (s Server) unreachable(server string, err error) error {
+	hint := startHint
+	if s.URL == "" && s.Context == "" {
+		hint = URLFile(s.DataDir) + " is left from a server that is gone: run `wake up` again, or name another server with --nats-url"
+	}
+	return &Error{Code: CodeUnreachable, Err: fmt.Errorf("no answer from %s: %w", server, err), Hint: hint}
+}
+
+func (s Server) options(log *slog.Logger) []nats.Option {
+	options := []nats.Option{
+		nats.Name(s.Name),
+		nats.Timeout(s.Timeout),
+		nats.MaxReconnects(-1),
+		nats.ReconnectBufSize(-1),
+		nats.ReconnectWait(500 * time.Millisecond),
+		nats.PermissionErrOnSubscribe(true),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil { // nil: we closed it
+				log.Warn("connection lost", "error", err)
+			}
+		}),
+		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("connected again", "url", nc.ConnectedUrlRedacted()) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.asyncError(log, err) }),
+	}
+	if s.Creds != "" {
+		options = append(options, nats.UserCredentials(s.Creds))
+	}
+	return options
+}
+
+func (s Server) asyncError(log *slog.Logger, err error) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		log.Warn("connection", "error", err)
+		return
+	}
+	if s.Denied == nil {
+		log.Error("permission denied", "error", err)
+		return
+	}
+	s.Denied(&Error{Code: CodeDenied, Err: err, Hint: "ask for credentials that cover this subject"})
+}

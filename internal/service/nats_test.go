@@ -1,0 +1,239 @@
+package service_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"wake/internal/service"
+)
+
+// listen starts a server on a free port, optionally for one user only.
+func listen(t *testing.T, user, password string) *server.Server {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, Username: user, Password: password, NoSigs: true, NoLog: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(5 * time.Second) {
+		t.Fatal("server not ready")
+	}
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	return s
+}
+
+func writeContext(t *testing.T, name string, fields map[string]string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "nats", "context")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".json"), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_CONFIG_HOME", filepath.Dir(filepath.Dir(dir)))
+}
+
+func TestConnect(t *testing.T) {
+	s := listen(t, "ann", "secret")
+	withUser := strings.Replace(s.ClientURL(), "nats://", "nats://ann:secret@", 1)
+	writeContext(t, "work", map[string]string{"url": s.ClientURL(), "user": "ann", "password": "secret"})
+	dir := t.TempDir()
+	if err := service.WriteURL(dir, withUser); err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]service.Server{
+		"URL":                             {URL: withUser},
+		"context":                         {Context: "work"},
+		"URL file":                        {DataDir: dir},
+		"URL before context":              {URL: withUser, Context: "unknown"},
+		"context before URL file":         {Context: "work", DataDir: t.TempDir()},
+		"URL before a file of no meaning": {URL: withUser, DataDir: "/nowhere"},
+	}
+	for name, settings := range tests {
+		t.Run(name, func(t *testing.T) {
+			settings.Timeout = time.Second
+			nc, err := settings.Connect(t.Context(), slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			nc.Close()
+		})
+	}
+}
+
+func TestConnectErrors(t *testing.T) {
+	s := listen(t, "ann", "secret")
+	writeContext(t, "far", map[string]string{"url": s.ClientURL(), "user": "ann", "password": "secret", "jetstream_domain": "hub"})
+	stale := t.TempDir()
+	if err := service.WriteURL(stale, "nats://127.0.0.1:"+freePort(t)); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name     string
+		settings service.Server
+		code     string
+		text     string
+		hint     string
+	}{
+		{"nothing given", service.Server{DataDir: "/nowhere"}, service.CodeUnreachable, "no server is running on /nowhere", "wake up"},
+		{"server gone", service.Server{DataDir: stale}, service.CodeUnreachable, "no answer from nats://127.0.0.1:", "is left from a server that is gone"},
+		{"connection refused", service.Server{URL: "127.0.0.1:" + freePort(t)}, service.CodeUnreachable, "no answer from 127.0.0.1:", "wake up"},
+		{"silent server", service.Server{URL: silent(t)}, service.CodeUnreachable, "no answer from", "wake up"},
+		{"wrong password", service.Server{URL: s.ClientURL()}, service.CodeUnauthorized, "Authorization Violation", "--creds"},
+		{"credentials missing", service.Server{URL: s.ClientURL(), Creds: "/nowhere/x.creds"}, service.CodeUsage, "/nowhere/x.creds", ""},
+		{"unknown context", service.Server{Context: "unknown"}, service.CodeUsage, `unknown context "unknown"`, "nats context ls"},
+		{"context with a domain", service.Server{Context: "far"}, service.CodeUsage, "by a domain", "holds the streams"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.settings.Timeout = 200 * time.Millisecond
+			start := time.Now()
+			_, err := tt.settings.Connect(t.Context(), slog.New(slog.DiscardHandler))
+			if d := time.Since(start); d > time.Second {
+				t.Errorf("took %s, want less than a second", d)
+			}
+			var known *service.Error
+			if !errors.As(err, &known) {
+				t.Fatalf("error %v (%T), want a service.Error", err, err)
+			}
+			if known.Code != tt.code {
+				t.Errorf("code %s, want %s", known.Code, tt.code)
+			}
+			if !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(tt.text)) {
+				t.Errorf("error %q, want it to contain %q", err, tt.text)
+			}
+			if !strings.Contains(known.Hint, tt.hint) {
+				t.Errorf("hint %q, want it to contain %q", known.Hint, tt.hint)
+			}
+		})
+	}
+}
+
+func TestConnectWaits(t *testing.T) {
+	port := freePort(t)
+	settings := service.Server{URL: "127.0.0.1:" + port, Timeout: 20 * time.Millisecond, Wait: 30 * time.Second}
+	tried := make(chan struct{}, 1000)
+	log := slog.New(slog.NewTextHandler(writerFunc(func([]byte) { tried <- struct{}{} }), nil))
+	go func() {
+		<-tried // only then there is a server
+		l, err := net.Listen("tcp", "127.0.0.1:"+port)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		l.Close()
+		s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port, NoSigs: true, NoLog: true})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		s.Start()
+		t.Cleanup(func() {
+			s.Shutdown()
+			s.WaitForShutdown()
+		})
+	}()
+	nc, err := settings.Connect(t.Context(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+}
+
+func TestDeniedSubjectIsTold(t *testing.T) {
+	opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true}
+	opts.Users = []*server.User{{Username: "ann", Password: "x", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: []string{"ok"}}}}}
+	s, err := server.NewServer(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(5 * time.Second) {
+		t.Fatal("server not ready")
+	}
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	denied := make(chan error, 1)
+	settings := service.Server{URL: strings.Replace(s.ClientURL(), "nats://", "nats://ann:x@", 1), Timeout: time.Second, Denied: func(err error) { denied <- err }}
+	nc, err := settings.Connect(t.Context(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if err := nc.Publish("secret", nil); err != nil {
+		t.Fatal(err)
+	}
+	var known *service.Error
+	if err := <-denied; !errors.As(err, &known) || known.Code != service.CodeDenied || !strings.Contains(err.Error(), "secret") {
+		t.Errorf("told %v, want a denial that names the subject", err)
+	}
+}
+
+type writerFunc func([]byte)
+
+func (f writerFunc) Write(b []byte) (int, error) {
+	f(b)
+	return len(b), nil
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// silent is the address of something that accepts connections and says nothing.
+func silent(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(io.Discard, c) // until the client gives up
+			c.Close()
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		<-done
+	})
+	return l.Addr().String()
+}
