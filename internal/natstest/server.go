@@ -1,0 +1,144 @@
+package natstest
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// startTimeout bounds the start of a server.
+const startTimeout = 30 * time.Second
+
+// Start starts a server that listens on no port and returns a connection to it.
+func Start(t testing.TB) *nats.Conn {
+	t.Helper()
+	return New(t).Conn(t)
+}
+
+// JetStream is [Start] for tests that need JetStream only.
+func JetStream(t testing.TB) jetstream.JetStream {
+	t.Helper()
+	return newJetStream(t, Start(t))
+}
+
+// Server is one server without a port. It can be stopped and started again
+// with what it has stored, while its connections stay and reconnect.
+type Server struct {
+	opts server.Options
+
+	mu      sync.Mutex
+	running *server.Server // nil while stopped
+}
+
+// New starts a server. Each edit may change its options, SyncAlways for one:
+// as delivered it doesn't wait for the disk.
+func New(t testing.TB, edits ...func(*server.Options)) *Server {
+	t.Helper()
+	s := &Server{opts: server.Options{
+		ServerName: "natstest",
+		DontListen: true,
+		JetStream:  true,
+		StoreDir:   t.TempDir(),
+		NoSigs:     true,
+		NoLog:      true,
+	}}
+	for _, edit := range edits {
+		edit(&s.opts)
+	}
+	s.Start(t)
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Start starts a stopped server again.
+func (s *Server) Start(t testing.TB) {
+	t.Helper()
+	opts := s.opts
+	running := run(t, &opts)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = running
+}
+
+// Stop ends the server, if it runs. Its connections are cut.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	running := s.running
+	s.running = nil
+	s.mu.Unlock()
+	if running != nil {
+		running.Shutdown()
+		running.WaitForShutdown()
+	}
+}
+
+// Conn connects to the server. Without other options the connection retries for
+// ever after it was cut.
+func (s *Server) Conn(t testing.TB, opts ...nats.Option) *nats.Conn {
+	t.Helper()
+	return connect(t, "", append([]nats.Option{nats.InProcessServer(s)}, opts...))
+}
+
+// JetStream returns JetStream on a connection of its own.
+func (s *Server) JetStream(t testing.TB) jetstream.JetStream {
+	t.Helper()
+	return newJetStream(t, s.Conn(t))
+}
+
+var errStopped = errors.New("natstest: the server is stopped")
+
+// InProcessConn lets connections find the server again after a restart.
+func (s *Server) InProcessConn() (net.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running == nil {
+		return nil, errStopped
+	}
+	return s.running.InProcessConn()
+}
+
+func run(t testing.TB, opts *server.Options) *server.Server {
+	t.Helper()
+	s, err := server.NewServer(opts)
+	if err != nil {
+		t.Fatalf("natstest: %v", err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(startTimeout) {
+		s.Shutdown()
+		s.WaitForShutdown()
+		t.Fatal("natstest: the server is not ready")
+	}
+	return s
+}
+
+func connect(t testing.TB, url string, opts []nats.Option) *nats.Conn {
+	t.Helper()
+	patient := []nats.Option{
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(20 * time.Millisecond),
+		nats.ReconnectJitter(0, 0),
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // the default prints
+	}
+	nc, err := nats.Connect(url, append(patient, opts...)...)
+	if err != nil {
+		t.Fatalf("natstest: %v", err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func newJetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatalf("natstest: %v", err)
+	}
+	return js
+}
