@@ -1,0 +1,112 @@
+package timeline
+
+import (
+	"fmt"
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// Widths of the columns of a [Summary], in characters.
+const (
+	nodeWidth = 14
+	typeWidth = 19
+	textWidth = 160
+)
+
+// Summary returns one line about any event: the node, the type and what
+// happened, in columns, without colours. It is safe for a terminal.
+func Summary(e *wire.Event) string {
+	s := column(e.Node(), nodeWidth) + " " + column(string(e.Type()), typeWidth) + " " + Line(what(e), textWidth)
+	return strings.TrimRight(s, " ")
+}
+
+// Class returns the line type that an event belongs to, also for events that
+// aren't lines: what to colour it by.
+func Class(e *wire.Event) wire.LineType {
+	switch e.Payload.(type) {
+	case *wire.AgentTextDelta, *wire.ExecOutput:
+		return wire.LineText
+	case *wire.AgentThinkingDelta:
+		return wire.LineThinking
+	case *wire.ToolIntent, *wire.ToolState:
+		return wire.LineTool
+	}
+	t, _, ok := Of(e)
+	if !ok {
+		return wire.LineSystem
+	}
+	return t
+}
+
+// column pads s to width characters, or cuts it.
+func column(s string, width int) string {
+	s = Line(s, width)
+	return s + strings.Repeat(" ", max(0, width-len([]rune(s))))
+}
+
+// what says what happened, for every type of event.
+func what(e *wire.Event) string {
+	if _, text, ok := Of(e); ok {
+		return text
+	}
+	if s := pieceText(e); s != "" {
+		return s
+	}
+	return detail(e)
+}
+
+func pieceText(e *wire.Event) string {
+	switch p := e.Payload.(type) {
+	case *wire.AgentTextDelta:
+		return p.Content
+	case *wire.AgentThinkingDelta:
+		return p.Content
+	case *wire.ExecOutput:
+		return p.Content
+	case *wire.ToolIntent:
+		return join(": ", p.ToolName, inputText(p.ToolInput))
+	case *wire.ToolState:
+		return join(" ", e.CallID, string(p.From)+" → "+string(p.To), p.Note)
+	}
+	return ""
+}
+
+// detail is for events that are no line of a log.
+func detail(e *wire.Event) string {
+	switch p := e.Payload.(type) {
+	case *wire.RunClaimed:
+		return fmt.Sprintf("by %s, epoch %d", p.Runner, e.Epoch)
+	case *wire.NodeClaimed:
+		return fmt.Sprintf("by %s, epoch %d", p.Runner, e.Epoch)
+	case *wire.NodeScheduled:
+		return e.ExecID
+	case *wire.EdgeFire:
+		return p.From + " → " + p.To
+	case *wire.EdgeSkip:
+		return join(" ", p.From+" → "+p.To, bracketed(p.Reason))
+	case *wire.StatePatch:
+		return join(" ", string(p.Patch.Op), p.Patch.Path, "= "+valueText(p.Patch.Value))
+	case *wire.CommandReceived:
+		return join(": ", text(p.Command.Get("type")), valueText(p.Command.Get("message")))
+	case *wire.TurnStart:
+		return fmt.Sprintf("turn %d %s", e.Turn, p.Model)
+	case *wire.TurnEnd:
+		return join(" · ", orElse(p.StopReason, p.Subtype), dollars(p.TurnCostUsd), duration(p.DurationMs))
+	case *wire.Usage:
+		return join(" · ", p.Model, tokens(p.InputTokens)+" in", tokens(p.OutputTokens)+" out", dollars(p.CostUsd))
+	case *wire.PromptSystem:
+		return fmt.Sprintf("%d bytes, sha256 %.12s", p.Bytes, p.SHA256)
+	case *wire.FileChanged:
+		return join(" ", p.Change, p.Path)
+	case *wire.BreakpointChanged:
+		return p.Previous + " → " + p.Current
+	case *wire.HookFired:
+		return join(" ", p.HookEvent, p.HookName, p.Decision)
+	case *wire.RawMessage:
+		return join(": ", join(" ", p.Source, p.Name), valueText(p.Data))
+	case *wire.Checkpoint:
+		return join(" ", string(p.Kind), p.Label)
+	}
+	return ""
+}

@@ -1,0 +1,133 @@
+package timeline
+
+import (
+	"fmt"
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// toolLine is "✅ Bash (2.1s)" and, on lines of its own, what was asked for and
+// why it failed.
+func toolLine(p *wire.AgentTool) string {
+	head := "✅ " + p.ToolName
+	if p.Error != "" || p.Denied {
+		head = "❌ " + p.ToolName
+	}
+	switch {
+	case p.Denied:
+		head += " (denied)"
+	case p.DurationMs != nil:
+		head += took(*p.DurationMs)
+	}
+	return join("\n", head, summary(inputText(p.ToolInput), p.Error))
+}
+
+// summary is what was asked for and, in the room that is left, why it failed.
+func summary(input, problem string) string {
+	if problem == "" {
+		return cut(input, MaxSummary)
+	}
+	problem = cut(strings.Join(strings.Fields(problem), " "), MaxSummary/2)
+	return join("\n", cut(input, MaxSummary-len([]rune(problem))-1), problem)
+}
+
+// exitLine is the line of a command that ended; command is "" if unknown.
+func exitLine(p *wire.ExecExit, command string) string {
+	problem := ""
+	switch {
+	case p.TimedOut:
+		problem = "timed out"
+	case p.Signal != "":
+		problem = "ended by " + p.Signal
+	case p.ExitCode != 0:
+		problem = fmt.Sprintf("exit code %d", p.ExitCode)
+	}
+	head := "✅ exec"
+	if problem != "" {
+		head = "❌ exec"
+	}
+	return join("\n", head+took(p.DurationMs), summary(command, problem))
+}
+
+// telling are the fields of a tool's input that say best what it does, most
+// telling first.
+func telling() []string {
+	return []string{
+		"command", "file_path", "notebook_path", "pattern", "url", "query",
+		"description", "path", "subject", "message", "prompt",
+	}
+}
+
+// inputText says in short what a tool was asked to do.
+func inputText(input wire.Raw) string {
+	for _, key := range telling() {
+		if s := text(input.Get(key)); s != "" {
+			return strings.TrimSpace(s)
+		}
+	}
+	if s := valueText(input); s != "{}" && s != "null" {
+		return s
+	}
+	return ""
+}
+
+// Activity says what an agent does, such as "editing src/bridge.ts", if e tells
+// it. Paths within cwd are relative to it; cwd may be "".
+func Activity(e *wire.Event, cwd string) (string, bool) {
+	s := ""
+	switch p := e.Payload.(type) {
+	case *wire.ToolIntent:
+		s = toolActivity(p.ToolName, p.ToolInput, cwd)
+	case *wire.AgentTool:
+		s = toolActivity(p.ToolName, p.ToolInput, cwd)
+	case *wire.ExecStart:
+		s = "running " + p.Command
+	case *wire.AgentText, *wire.AgentTextDelta:
+		s = "writing"
+	case *wire.AgentThinking, *wire.AgentThinkingDelta:
+		s = "thinking"
+	case *wire.PermissionRequired:
+		s = "waiting for permission to use " + p.ToolName
+	case *wire.InputRequested:
+		s = "waiting for an answer: " + p.Prompt
+	case *wire.Compaction:
+		s = "compacting its context"
+	case *wire.AgentStart, *wire.AgentInit, *wire.AgentResumed:
+		s = "starting"
+	case *wire.AgentError:
+		s = "failing: " + orElse(p.Message, p.ErrorType)
+	case *wire.AgentComplete, *wire.NodeComplete:
+		s = "done"
+	case *wire.NodeError:
+		s = "failed: " + orElse(p.Error, p.ErrorType)
+	}
+	return Line(s, 120), s != ""
+}
+
+func toolActivity(tool string, input wire.Raw, cwd string) string {
+	what := inputText(input)
+	if inside, ok := strings.CutPrefix(what, strings.TrimSuffix(cwd, "/")+"/"); ok && cwd != "" {
+		what = inside
+	}
+	verb := ""
+	switch tool {
+	case "Edit", "MultiEdit", "NotebookEdit", "str_replace_based_edit_tool":
+		verb = "editing"
+	case "Write":
+		verb = "writing"
+	case "Read", "NotebookRead":
+		verb = "reading"
+	case "Bash", "shell", "bash", "PowerShell":
+		verb = "running"
+	case "Grep", "Glob", "LS", "WebSearch", "ToolSearch":
+		verb = "searching"
+	case "WebFetch":
+		verb = "fetching"
+	case "Task", "Agent":
+		verb = "delegating"
+	default:
+		return join(": ", "using "+tool, what)
+	}
+	return join(" ", verb, what)
+}

@@ -1,0 +1,335 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vmihailenco/msgpack/v5"
+)
+
+// What wake.api.<verb> takes and answers. Both sides are JSON or msgpack: an
+// answer comes in the form of its request.
+//
+// The names of log and status are those of the supervisor that seeds/004
+// describes, whose own envelope, [CommandEnvelope], is accepted on every verb.
+
+// The verbs of wake.api.
+const (
+	VerbLog      = "log"      // [LogRequest], [LogResponse]; answered by the recorder
+	VerbStatus   = "status"   // [StatusRequest], [StatusResponse]; by the recorder
+	VerbRuns     = "runs"     // [RunsRequest], [RunsResponse]; by the recorder
+	VerbEvents   = "events"   // [EventsRequest], [EventsResponse]; by the recorder
+	VerbSnapshot = "snapshot" // [SnapshotRequest], [SnapshotResponse]; by the snapshotter
+)
+
+// ErrorCode says what went wrong, for programs. Codes are never renamed.
+type ErrorCode string
+
+// The codes.
+const (
+	CodeBadRequest   ErrorCode = "BAD_REQUEST"    // the request can't be understood or lacks something
+	CodeBadRegex     ErrorCode = "BAD_REGEX"      // its pattern is no RE2 expression
+	CodeRunNotFound  ErrorCode = "RUN_NOT_FOUND"  // no run has this id, prefix, label or session
+	CodeNodeNotFound ErrorCode = "NODE_NOT_FOUND" // the run has no such node
+	CodeAmbiguousID  ErrorCode = "AMBIGUOUS_ID"   // several runs are meant; Matches lists them
+	CodeNotFound     ErrorCode = "NOT_FOUND"      // the run is known, what was asked for isn't there
+	CodeTooLarge     ErrorCode = "TOO_LARGE"      // the request, or its shortest answer, exceeds the limit
+	CodeTimeout      ErrorCode = "TIMEOUT"        // no answer in time
+	CodeUnreachable  ErrorCode = "UNREACHABLE"    // nobody serves the verb, or the server is away
+	CodeInternal     ErrorCode = "INTERNAL"       // the service failed; its log says why
+)
+
+// APIError is the error object of every answer and of the CLI's --json.
+type APIError struct {
+	Code    ErrorCode `json:"code"`
+	Message string    `json:"message"`
+	Hint    string    `json:"hint,omitempty"`    // what to do about it
+	Matches []string  `json:"matches,omitempty"` // of an ambiguous id: the runs, newest first
+}
+
+// Error returns the message, followed by the matches.
+func (e *APIError) Error() string {
+	if len(e.Matches) == 0 {
+		return e.Message
+	}
+	return e.Message + ": " + strings.Join(e.Matches, ", ")
+}
+
+// ErrorResponse is an answer that says why there is none.
+type ErrorResponse struct {
+	Error *APIError `json:"error"`
+}
+
+// CommandEnvelope is the request of seeds/004, such as
+//
+//	{"type":"command","requestId":"7","action":"get_log","params":{"agentId":"coder"}}
+//
+// Params is the request of the verb.
+type CommandEnvelope struct {
+	Type      string `json:"type"` // "command"
+	RequestID string `json:"requestId,omitempty"`
+	Action    string `json:"action"` // get_log, status, or the verb
+	Params    Raw    `json:"params,omitempty"`
+}
+
+// ResponseEnvelope answers a [CommandEnvelope]: with Result or with Error.
+type ResponseEnvelope struct {
+	Type      string    `json:"type"` // "response"
+	RequestID string    `json:"requestId,omitempty"`
+	Result    Raw       `json:"result,omitempty"`
+	Error     *APIError `json:"error,omitempty"`
+}
+
+// Ago is a span of time before now in milliseconds. A request may also give it
+// as text: "90s", "5m", "1h30m", "2d".
+type Ago int64
+
+// ParseAgo reads a span such as "5m" or "2d". It must not be negative.
+func ParseAgo(s string) (Ago, error) {
+	d, err := parseSpan(s)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("wire: %q is no span of time, such as 30s, 5m, 1h30m or 2d", s)
+	}
+	return Ago(d.Milliseconds()), nil
+}
+
+func parseSpan(s string) (time.Duration, error) {
+	number, ok := strings.CutSuffix(s, "d")
+	if !ok {
+		return time.ParseDuration(s)
+	}
+	days, err := strconv.ParseFloat(number, 64)
+	if err != nil || !(days >= 0 && days <= 36500) {
+		return 0, fmt.Errorf("wire: %q is not a number of days", s)
+	}
+	return time.Duration(days * 24 * float64(time.Hour)), nil
+}
+
+// DecodeMsgpack reads milliseconds or text.
+func (a *Ago) DecodeMsgpack(dec *msgpack.Decoder) error {
+	v, err := dec.DecodeInterfaceLoose()
+	if err != nil {
+		return err
+	}
+	switch v := v.(type) {
+	case int64:
+		*a = Ago(v)
+	case uint64:
+		*a = Ago(v)
+	case float64:
+		*a = Ago(v)
+	case string:
+		*a, err = ParseAgo(v)
+	default:
+		err = errors.New("wire: a span of time is a number of milliseconds, or text such as 5m")
+	}
+	if err == nil && *a < 0 {
+		err = errors.New("wire: a span of time must not be negative")
+	}
+	return err
+}
+
+// LineType is the type of a line of a log.
+type LineType string
+
+// The line types (seeds/004 §2).
+const (
+	LineText     LineType = "text"     // what the agent says, whole
+	LineThinking LineType = "thinking" // what it thinks, shortened
+	LineTool     LineType = "tool"     // a finished tool call or command
+	LineError    LineType = "error"
+	LineSystem   LineType = "system" // starts, retries, decisions, compaction …
+	LineUser     LineType = "user"   // what the agent was told, and by whom
+)
+
+// Valid reports whether t is one of the line types.
+func (t LineType) Valid() bool {
+	switch t {
+	case LineText, LineThinking, LineTool, LineError, LineSystem, LineUser:
+		return true
+	default:
+		return false
+	}
+}
+
+// LogLine is one line of a log; its text may consist of several lines of text.
+// The fields behind Text are filled only if the request asks for details.
+type LogLine struct {
+	TS   int64    `json:"ts"` // Unix ms
+	Type LineType `json:"type"`
+	Text string   `json:"text"` // safe for a terminal
+
+	Node   string `json:"node,omitempty"`
+	Exec   string `json:"exec,omitempty"`
+	Parent string `json:"parent,omitempty"` // the tool call whose sub-agent the line is of
+	Pos    uint64 `json:"pos,omitempty"`    // stream position of the line's first event
+}
+
+// LogRequest asks for lines of a run's log. Filters apply in the order node,
+// type, since, grep; Offset and Limit count what is left.
+type LogRequest struct {
+	Run     string   `json:"run,omitempty"`     // id, unique prefix, label, session id or @last
+	AgentID string   `json:"agentId,omitempty"` // instead of Run: a RUN, "RUN/NODE", or a node that one run has
+	Node    string   `json:"node,omitempty"`    // lines of this node and of the items of its forEach only
+	Offset  *int64   `json:"offset,omitempty"`  // first line, from 0; absent: the last Limit lines
+	Limit   *int     `json:"limit,omitempty"`   // default [DefaultLogLimit], at most [MaxLogLimit]
+	Grep    string   `json:"grep,omitempty"`    // RE2, ignoring case; "tool_use" finds tool lines
+	Since   Ago      `json:"since,omitempty"`   // only lines of this last span of time
+	Type    LineType `json:"type,omitempty"`
+	Details bool     `json:"details,omitempty"` // fill the fields of a line beyond seeds/004
+}
+
+// Limits of a [LogRequest].
+const (
+	DefaultLogLimit = 50
+	MaxLogLimit     = 10_000
+)
+
+// LogResponse is a page of a log. An answer that would be too large for one
+// message has fewer lines than were asked for: of the tail the last ones, else
+// the first ones.
+type LogResponse struct {
+	TotalLines    int64     `json:"totalLines"`    // that pass the filters
+	ReturnedLines int       `json:"returnedLines"` // here
+	Offset        int64     `json:"offset"`        // of the first line here, among those that pass
+	BufferLines   int64     `json:"bufferLines"`   // in the whole log of the run
+	Lines         []LogLine `json:"lines"`
+}
+
+// StatusRequest asks how a run is doing.
+type StatusRequest struct {
+	Run     string `json:"run,omitempty"`     // see [LogRequest.Run]
+	AgentID string `json:"agentId,omitempty"` // see [LogRequest.AgentID]
+	Node    string `json:"node,omitempty"`    // only this agent
+}
+
+// AgentStatus is how an agent, or a whole run, is doing. The first ten fields
+// are those of seeds/004 §3; the others say the same for programs.
+type AgentStatus struct {
+	AgentID         string  `json:"agentId"` // the node; of a run its label "name", else its id
+	State           string  `json:"state"`   // active, waiting, idle, paused, aborted, complete or failed
+	Runtime         string  `json:"runtime"` // such as "12m"
+	SessionID       string  `json:"sessionId"`
+	CostUsd         float64 `json:"costUsd"`
+	TokensIn        int64   `json:"tokensIn"` // tokens read from and written to the cache included
+	TokensOut       int64   `json:"tokensOut"`
+	ToolsUsed       int64   `json:"toolsUsed"`
+	LastActivity    string  `json:"lastActivity"`    // such as "editing src/bridge.ts"
+	LastActivityAge string  `json:"lastActivityAge"` // such as "30s ago"
+
+	RuntimeMs         int64 `json:"runtimeMs"`
+	LastActivityAt    int64 `json:"lastActivityAt,omitempty"` // Unix ms
+	LastActivityAgeMs int64 `json:"lastActivityAgeMs,omitempty"`
+	StartedAt         int64 `json:"startedAt,omitempty"` // Unix ms
+	EndedAt           int64 `json:"endedAt,omitempty"`   // Unix ms
+
+	NodeType   string `json:"nodeType,omitempty"` // agent, exec, set, ask or flow
+	Reason     string `json:"reason,omitempty"`   // what it waits for, why it was skipped or paused
+	Error      string `json:"error,omitempty"`
+	OpenTool   string `json:"openTool,omitempty"` // the call that has begun and not ended
+	Attempt    int    `json:"attempt,omitempty"`
+	Iteration  int    `json:"iteration,omitempty"`
+	Model      string `json:"model,omitempty"`
+	ToolErrors int64  `json:"toolErrors,omitempty"`
+	ContextPct int    `json:"contextPct,omitempty"` // how full the context window is
+}
+
+// StatusResponse is the status of a run and of its nodes, in the order in which
+// they were first seen.
+type StatusResponse struct {
+	AgentStatus // of the whole run
+
+	RunID    string            `json:"runId"`
+	FlowName string            `json:"flowName,omitempty"`
+	Status   RunStatus         `json:"status"`
+	Result   FlowStatus        `json:"result,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Position Position          `json:"position"` // of the run's last recorded event
+	Agents   []AgentStatus     `json:"agents"`
+}
+
+// RunsRequest lists runs, newest first. Filters are combined.
+type RunsRequest struct {
+	Status []string `json:"status,omitempty"` // statuses or outcomes; "active" is idle, running or paused
+	Label  string   `json:"label,omitempty"`  // "key=value", or the value of any label
+	Flow   string   `json:"flow,omitempty"`   // name of the flow
+	Since  Ago      `json:"since,omitempty"`  // last activity within this span
+	Limit  int      `json:"limit,omitempty"`  // default 50, at most 1000
+	Cursor string   `json:"cursor,omitempty"` // of the page before
+}
+
+// RunInfo is one run of a list.
+type RunInfo struct {
+	RunID        string            `json:"runId"`
+	FlowName     string            `json:"flowName,omitempty"`
+	Status       RunStatus         `json:"status"`
+	Result       FlowStatus        `json:"result,omitempty"`
+	Reason       string            `json:"reason,omitempty"`
+	Error        string            `json:"error,omitempty"`
+	Labels       map[string]string `json:"labels,omitempty"`
+	ParentRun    string            `json:"parentRun,omitempty"`
+	Imported     string            `json:"imported,omitempty"`  // see [FlowStart.Imported]
+	StartedAt    int64             `json:"startedAt,omitempty"` // Unix ms
+	EndedAt      int64             `json:"endedAt,omitempty"`   // Unix ms
+	LastActivity string            `json:"lastActivity,omitempty"`
+	LastActiveAt int64             `json:"lastActivityAt,omitempty"` // Unix ms
+	CostUsd      float64           `json:"costUsd"`
+	TokensIn     int64             `json:"tokensIn"`
+	TokensOut    int64             `json:"tokensOut"`
+	ToolsUsed    int64             `json:"toolsUsed"`
+	ToolErrors   int64             `json:"toolErrors,omitempty"`
+	Events       int64             `json:"events"`
+	VoidEvents   int64             `json:"voidEvents,omitempty"` // of fenced writers
+	Gaps         int64             `json:"gaps,omitempty"`       // events that are missing in the log
+}
+
+// RunsResponse is a page of runs. Cursor asks for the next one; it is empty on
+// the last page.
+type RunsResponse struct {
+	Runs   []RunInfo `json:"runs"`
+	Cursor string    `json:"cursor,omitempty"`
+}
+
+// EventsRequest asks for the recorded events themselves, in log order.
+type EventsRequest struct {
+	Run    string `json:"run,omitempty"` // absent: of all runs
+	Node   string `json:"node,omitempty"`
+	From   uint64 `json:"from,omitempty"`   // first position
+	To     uint64 `json:"to,omitempty"`     // last position; 0: the last recorded one
+	Kinds  []Kind `json:"kinds,omitempty"`  // absent: all
+	Limit  int    `json:"limit,omitempty"`  // default and at most 1000
+	Cursor string `json:"cursor,omitempty"` // of the page before
+	Void   bool   `json:"void,omitempty"`   // also what readers hide: events of fenced writers, poison, gaps
+}
+
+// StoredEvent is an event as it was recorded.
+type StoredEvent struct {
+	Pos   uint64 `json:"pos"`
+	Time  int64  `json:"time"`            // Unix ms, when the stream stored it
+	Mark  string `json:"mark,omitempty"`  // void, bad (can't be decoded) or recorder (written by it)
+	Event Raw    `json:"event,omitempty"` // in JSON answers; absent if it can't be decoded
+	Data  []byte `json:"data,omitempty"`  // its bytes; in msgpack answers, and where Event is absent
+}
+
+// EventsResponse is a page of events. Cursor asks for the next one; it is empty
+// when everything recorded so far has been returned.
+type EventsResponse struct {
+	Events []StoredEvent `json:"events"`
+	Cursor string        `json:"cursor,omitempty"`
+}
+
+// SnapshotRequest asks for the snapshot of a run.
+type SnapshotRequest struct {
+	Run string `json:"run"` // the run's id
+}
+
+// SnapshotResponse is the stored snapshot.
+type SnapshotResponse struct {
+	RunID    string `json:"runId"`
+	Revision uint64 `json:"revision"` // of its key in WAKE_SNAPSHOTS
+	Bytes    int    `json:"bytes"`    // its size
+	State    Raw    `json:"state"`    // a [State]
+}
