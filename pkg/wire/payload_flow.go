@@ -73,9 +73,9 @@ type NodeScheduled struct {
 	Attempt   int    // 1 for the first try
 	Iteration int    // of the loop edge that leads here; 0 outside loops
 	Index     *int   // of the forEach item
-	Count     int    // number of items, for a forEach item
+	Count     int    // number of items, for a forEach node and for its items
 	Item      Raw    // the forEach item
-	Input     Raw    // the node's input with its bindings resolved
+	Input     Raw    // the node's input with its bindings resolved; of a forEach node the list of items
 	Pool      string // which runners may take it
 	Error     string // why the input could not be resolved; the execution has then failed
 }
@@ -108,10 +108,15 @@ type EdgeSkip struct {
 	Reason string // when: its condition is false; from: its source was skipped or failed
 }
 
-// LoopIterate counts a passage through a loop edge.
+// LoopIterate counts a passage through a loop edge and lists what happens once
+// more: these nodes (with the items of a forEach) and edges are pending again.
+// An iteration of 0 starts the count afresh, because a loop around this one
+// went round; it resets nothing.
 type LoopIterate struct {
 	EdgeID    string
 	Iteration int // from 1
+	Nodes     []string
+	Edges     []string // ids, or "from->to"
 }
 
 // PatchOp is how a patch changes the user's state.
@@ -305,6 +310,8 @@ func (p *EdgeSkip) fields(f *fields) {
 func (p *LoopIterate) fields(f *fields) {
 	f.str("edgeId", &p.EdgeID, optional)
 	f.int("iteration", &p.Iteration, required)
+	f.strs("nodes", &p.Nodes, optional)
+	f.strs("edges", &p.Edges, optional)
 }
 
 func (p *Patch) fields(f *fields) {

@@ -79,7 +79,7 @@ type State struct {
 	ExecSessions  map[string]string     `json:"execSessions"`  // open execution → session
 
 	Nodes       map[string]NodeState `json:"nodes"` // every node that has an event; [RunNode] included
-	Tools       map[string]ToolCall  `json:"tools"` // open calls by call id
+	Tools       map[string]ToolCall  `json:"tools"` // open calls by "<execId>/<callId>": recorded agents repeat call ids
 	Todos       []TodoItem           `json:"todos,omitempty"`
 	Bookmarks   []Bookmark           `json:"bookmarks,omitempty"`
 	Usage       UsageTotals          `json:"usage"`
@@ -119,6 +119,7 @@ type NodeState struct {
 	Session     string  `json:"session,omitempty"`
 	Breakpoint  string  `json:"breakpoint,omitempty"` // see [BreakpointChanged]
 	CostUsd     float64 `json:"costUsd,omitempty"`    // of all its executions
+	ExecCost    float64 `json:"execCost,omitempty"`   // of the latest one
 	PromptID    string  `json:"promptId,omitempty"`   // question that waits for an answer
 	AgentStatus string  `json:"agentStatus,omitempty"`
 }
@@ -145,6 +146,7 @@ type InboxEntry struct {
 type ToolCall struct {
 	Node       string        `json:"node"`
 	Exec       string        `json:"exec,omitempty"`
+	CallID     string        `json:"callId"`
 	Tool       string        `json:"tool"`
 	Input      Raw           `json:"input,omitempty"`
 	State      ToolCallState `json:"state"`
