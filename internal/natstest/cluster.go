@@ -46,15 +46,19 @@ func NewCluster(t testing.TB, size int, edits ...func(*server.Options)) *Cluster
 	for i := range routes {
 		routes[i] = &url.URL{Scheme: "nats", Host: address(ports[i])}
 	}
+	dirs := make([]string, size)
+	for i := range dirs {
+		dirs[i] = t.TempDir()
+	}
 	c := &Cluster{}
-	t.Cleanup(c.stop)
+	t.Cleanup(c.stop) // after TempDir: before the folders are removed
 	for i := range size {
 		n := &node{opts: server.Options{
 			ServerName: fmt.Sprintf("n%d", i),
 			Host:       "127.0.0.1",
 			Port:       ports[size+i],
 			JetStream:  true,
-			StoreDir:   t.TempDir(),
+			StoreDir:   dirs[i],
 			SyncAlways: true,
 			NoSigs:     true,
 			NoLog:      true,

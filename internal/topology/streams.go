@@ -1,0 +1,196 @@
+package topology
+
+import (
+	"cmp"
+	"maps"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/pkg/subjects"
+)
+
+// maxConsumers is explicit on each stream since the server's default, 1000, is
+// less than a fleet of runners and viewers may want.
+const maxConsumers = 20_000
+
+// duplicateWindow is the server's own default. Nothing that wake publishes has
+// a message id.
+const duplicateWindow = 2 * time.Minute
+
+// prefixKey is the metadata that names the installation.
+const prefixKey = "wake.prefix"
+
+// Kind is the kind of a thing that Init creates.
+type Kind string
+
+// The kinds.
+const (
+	Stream      Kind = "stream"
+	Bucket      Kind = "bucket" // key-value
+	ObjectStore Kind = "object store"
+	Consumer    Kind = "consumer" // of the stream of events
+)
+
+// room is a stream as it shall be. Buckets and object stores are streams too.
+type room struct {
+	kind Kind
+	name string // as people know it: that of the bucket, not of its stream
+	want jetstream.StreamConfig
+
+	// tune sets what [Config] leaves to the user, given what is there: nothing if
+	// the stream is yet to be created.
+	tune func(want *jetstream.StreamConfig, cur *jetstream.StreamConfig)
+}
+
+// rooms returns all streams, that of events first.
+func rooms(c Config) []room {
+	n := c.Names
+	limits := func(want, cur *jetstream.StreamConfig) { tuneEvents(c, want, cur) }
+	all := []room{
+		{Stream, n.EventsStream(), events(n), limits},
+		{Stream, n.CommandsStream(), stream(n.CommandsStream(), "commands to runs", n.AllCommands()), nil},
+		{Stream, n.QueueStream(), queue(n), nil},
+		{Stream, n.AlertsStream(), alerts(n), nil},
+		{Stream, n.DeadLetterStream(), stream(n.DeadLetterStream(), "what could not be used, with the reason", n.AllDeadLetters()), nil},
+		{Bucket, n.SnapshotsBucket(), bucket(n.SnapshotsBucket(), "states of runs"), nil},
+		{Bucket, n.BookmarksBucket(), bucket(n.BookmarksBucket(), "points to fork from"), nil},
+		{Bucket, n.LeasesBucket(), bucket(n.LeasesBucket(), "who may act for a run or a node"), func(want, cur *jetstream.StreamConfig) { tuneLeases(c, want, cur) }},
+		{Bucket, n.StateBucket(), bucket(n.StateBucket(), "state of services"), nil},
+		{ObjectStore, n.BlobsBucket(), objects(n.BlobsBucket(), "large payloads"), nil},
+		{ObjectStore, n.SessionsBucket(), objects(n.SessionsBucket(), "session files of agents"), nil},
+	}
+	return all
+}
+
+// decide returns the configuration of a room, given what is there: what wake
+// doesn't decide (placement, compression, the metadata of others) stays.
+func (r room) decide(c Config, cur *jetstream.StreamConfig) jetstream.StreamConfig {
+	want := r.want
+	want.Metadata = map[string]string{prefixKey: c.Names.Prefix()}
+	want.Replicas = cmp.Or(c.Replicas, replicas(cur), 1)
+	if r.tune != nil {
+		r.tune(&want, cur)
+	}
+	if cur == nil {
+		return want
+	}
+	merged := *cur
+	merged.Metadata = maps.Clone(cur.Metadata)
+	if merged.Metadata == nil {
+		merged.Metadata = map[string]string{}
+	}
+	maps.Copy(merged.Metadata, want.Metadata)
+	merged.Description = want.Description
+	merged.Subjects = want.Subjects
+	merged.Storage, merged.Retention, merged.Discard = want.Storage, want.Retention, want.Discard
+	merged.Replicas = want.Replicas
+	merged.MaxConsumers = want.MaxConsumers
+	merged.MaxMsgs, merged.MaxMsgsPerSubject = want.MaxMsgs, want.MaxMsgsPerSubject
+	merged.MaxBytes, merged.MaxAge = want.MaxBytes, want.MaxAge
+	merged.Duplicates = want.Duplicates
+	merged.NoAck, merged.Sealed = false, false
+	merged.DenyDelete, merged.DenyPurge = want.DenyDelete, want.DenyPurge
+	merged.AllowRollup, merged.AllowDirect = want.AllowRollup, want.AllowDirect
+	merged.AllowAtomicPublish = want.AllowAtomicPublish
+	return merged
+}
+
+func replicas(cur *jetstream.StreamConfig) int {
+	if cur == nil {
+		return 0
+	}
+	return cur.Replicas
+}
+
+func stream(name, description string, filters ...string) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:              name,
+		Description:       "wake: " + description,
+		Subjects:          filters,
+		Storage:           jetstream.FileStorage,
+		Retention:         jetstream.LimitsPolicy,
+		Discard:           jetstream.DiscardNew,
+		MaxConsumers:      maxConsumers,
+		MaxMsgs:           -1,
+		MaxMsgsPerSubject: -1,
+		MaxBytes:          -1,
+		Duplicates:        duplicateWindow,
+		AllowDirect:       true,
+	}
+}
+
+// events is append-only: nobody can remove an event, and a full stream refuses
+// the next one.
+func events(n subjects.Names) jetstream.StreamConfig {
+	c := stream(n.EventsStream(), "every step of every agent", n.AllEvents())
+	c.DenyDelete, c.DenyPurge = true, true
+	c.AllowAtomicPublish = true
+	return c
+}
+
+// tuneEvents sets the limits of the stream of events and names its incarnation.
+func tuneEvents(c Config, want, cur *jetstream.StreamConfig) {
+	incarnation := ""
+	if cur != nil {
+		want.MaxAge, want.MaxBytes = cur.MaxAge, cur.MaxBytes
+		incarnation = cur.Metadata[incarnationKey]
+	}
+	if c.MaxAge != 0 {
+		want.MaxAge = max(c.MaxAge, 0)
+	}
+	if c.MaxBytes != 0 {
+		want.MaxBytes = max(c.MaxBytes, -1)
+	}
+	want.Duplicates = window(want.MaxAge)
+	want.Metadata[incarnationKey] = cmp.Or(incarnation, newIncarnation())
+}
+
+func queue(n subjects.Names) jetstream.StreamConfig {
+	c := stream(n.QueueStream(), "runs and node executions that wait for a runner", n.QueueRun(), n.AllQueueNodes())
+	c.Retention = jetstream.WorkQueuePolicy
+	return c
+}
+
+// alerts can't be removed one by one: the alert that is still there is what
+// keeps it from being raised again.
+func alerts(n subjects.Names) jetstream.StreamConfig {
+	c := stream(n.AlertsStream(), "what deserves attention", n.AllAlerts())
+	c.DenyDelete = true
+	return c
+}
+
+// bucket is a key-value bucket of history 1 as clients expect it (ADR-8).
+func bucket(name, description string) jetstream.StreamConfig {
+	c := stream("KV_"+name, description, "$KV."+name+".>")
+	c.MaxMsgsPerSubject = 1
+	c.AllowRollup = true
+	c.DenyDelete = true
+	return c
+}
+
+// tuneLeases sets the TTL of all keys of the bucket. A TTL of a single key would
+// be dropped when the key is renewed.
+func tuneLeases(c Config, want, cur *jetstream.StreamConfig) {
+	want.MaxAge = c.LeaseTTL
+	if want.MaxAge == 0 && cur != nil {
+		want.MaxAge = cur.MaxAge
+	}
+	want.MaxAge = cmp.Or(want.MaxAge, DefaultLeaseTTL)
+	want.Duplicates = window(want.MaxAge)
+}
+
+// objects is an object store as clients expect it (ADR-20).
+func objects(name, description string) jetstream.StreamConfig {
+	c := stream("OBJ_"+name, description, "$O."+name+".C.>", "$O."+name+".M.>")
+	c.AllowRollup = true
+	return c
+}
+
+// window is the longest duplicate window that the server takes.
+func window(maxAge time.Duration) time.Duration {
+	if maxAge > 0 {
+		return min(maxAge, duplicateWindow)
+	}
+	return duplicateWindow
+}

@@ -1,0 +1,126 @@
+package topology
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/pkg/subjects"
+)
+
+// A Mismatch says everything that keeps services from running.
+type Mismatch struct {
+	Problems []string // such as "stream WAKE_EVENTS: missing"
+	Remedy   string   // a command line
+}
+
+func (m *Mismatch) Error() string {
+	return "topology: " + strings.Join(m.Problems, "; ") + "; run `" + m.Remedy + "`"
+}
+
+// Verify checks what services rely on and fails with a [*Mismatch] that names
+// all problems. Limits that the operator may choose (replicas, ages, sizes) are
+// not checked. It changes nothing.
+func Verify(ctx context.Context, js jetstream.JetStream, n subjects.Names) error {
+	if err := checkServer(js); err != nil {
+		return err
+	}
+	c := Config{Names: n}
+	v := verifier{js: js, names: n}
+	for _, r := range rooms(c) {
+		if err := v.room(ctx, c, r); err != nil {
+			return fmt.Errorf("topology: verify %s %s: %w", r.kind, r.name, err)
+		}
+	}
+	if v.missing[n.EventsStream()] {
+		return v.verdict()
+	}
+	for _, want := range consumers(n) {
+		if err := v.consumer(ctx, want); err != nil {
+			return fmt.Errorf("topology: verify consumer %s: %w", want.Name, err)
+		}
+	}
+	return v.verdict()
+}
+
+// verifier collects problems.
+type verifier struct {
+	js       jetstream.JetStream
+	names    subjects.Names
+	problems []string
+	missing  map[string]bool
+}
+
+func (v *verifier) add(kind Kind, name, format string, args ...any) {
+	v.problems = append(v.problems, fmt.Sprintf("%s %s: ", kind, name)+fmt.Sprintf(format, args...))
+}
+
+func (v *verifier) verdict() error {
+	if len(v.problems) == 0 {
+		return nil
+	}
+	remedy := "wake init"
+	if v.names.Prefix() != subjects.DefaultPrefix {
+		remedy += " --prefix " + v.names.Prefix()
+	}
+	return &Mismatch{Problems: v.problems, Remedy: remedy}
+}
+
+// relied are the settings of a stream that the promises rest on.
+var relied = []string{ //nolint:gochecknoglobals // a constant list
+	"subjects", "storage", "retention", "discard", "max_msgs", "max_msgs_per_subject", "no_ack", "sealed",
+	"deny_delete", "deny_purge", "allow_rollup_hdrs", "allow_direct", "allow_atomic",
+}
+
+func (v *verifier) room(ctx context.Context, c Config, r room) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	s, err := v.js.Stream(ctx, r.want.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		v.add(r.kind, r.name, "missing")
+		if v.missing == nil {
+			v.missing = map[string]bool{}
+		}
+		v.missing[r.want.Name] = true
+		return nil
+	}
+	if err != nil {
+		return explain(err, "")
+	}
+	cur := s.CachedInfo().Config
+	if err := foreign(r, v.names, cur); err != nil {
+		v.add(r.kind, r.name, "%v", err)
+		return nil
+	}
+	for _, change := range have(diff(cur, r.decide(c, &cur)), relied...) {
+		v.add(r.kind, r.name, "%s is %s, must be %s", change.Field, change.Old, change.New)
+	}
+	if r.want.Name == v.names.EventsStream() && cur.Metadata[incarnationKey] == "" {
+		v.add(r.kind, r.name, "has no incarnation")
+	}
+	if r.name == v.names.LeasesBucket() && cur.MaxAge <= 0 {
+		v.add(r.kind, r.name, "max_age is 0s: leases would never end")
+	}
+	return nil
+}
+
+func (v *verifier) consumer(ctx context.Context, want jetstream.ConsumerConfig) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	c, err := v.js.Consumer(ctx, v.names.EventsStream(), want.Name)
+	if errors.Is(err, jetstream.ErrConsumerNotFound) {
+		v.add(Consumer, want.Name, "missing")
+		return nil
+	}
+	if err != nil {
+		return explain(err, "")
+	}
+	cur := c.CachedInfo().Config
+	for _, change := range have(diff(cur, decideConsumer(want, cur)), "deliver_policy", "ack_policy", "filter_subject", "filter_subjects", "headers_only") {
+		v.add(Consumer, want.Name, "%s is %s, must be %s", change.Field, change.Old, change.New)
+	}
+	return nil
+}
