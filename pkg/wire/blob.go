@@ -3,7 +3,10 @@ package wire
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 )
 
 // BlobLimit is the default size in bytes above which payload fields are moved
@@ -25,33 +28,37 @@ func Externalize(encoded []byte, limit int) (small []byte, blobs map[string][]by
 	if err != nil {
 		return nil, nil, err
 	}
-	values, err := payloadValues(encoded)
+	if small, err = Encode(e); err != nil { // another encoder may have written it
+		return nil, nil, err
+	}
+	values, err := eventValues(small)
 	if err != nil {
 		return nil, nil, err
 	}
-	moved := map[string]bool{}
 	blobs = map[string][]byte{}
-	size := len(encoded)
-	for size > limit {
-		name := largest(values, moved)
-		if name == "" || len(values[name]) < minBlob {
-			return nil, nil, fmt.Errorf("wire: %s: %d bytes remain when all large fields are moved, the limit is %d", e.Type(), size, limit)
+	for len(small) > limit {
+		name := largest(values)
+		if name == "" {
+			return nil, nil, fmt.Errorf("wire: %s: %d bytes remain when all large fields are moved, the limit is %d",
+				plain(string(e.Type())), len(small), limit)
 		}
-		moved[name] = true
-		sum := sha256.Sum256(values[name])
-		hash := hex.EncodeToString(sum[:])
-		blobs[hash] = values[name]
-		e.Blobs = append(e.Blobs, Blob{Field: name, SHA256: hash, Size: int64(len(values[name]))})
-		if small, err = encodeWithout(e, encoded, moved); err != nil {
+		b := Blob{Field: name, SHA256: hash(values[name]), Size: int64(len(values[name]))}
+		blobs[b.SHA256] = values[name]
+		e.Blobs = append(e.Blobs, b)
+		delete(values, name)
+		if values["blobs"], err = encodeBlobs(e.Blobs); err != nil {
 			return nil, nil, err
 		}
-		size = len(small)
+		if small, err = assemble(values); err != nil {
+			return nil, nil, err
+		}
 	}
 	return small, blobs, nil
 }
 
 // Inline is the reverse of [Externalize]: it puts back the fields that fetch
-// returns for a SHA-256. An event without blobs is returned as it is.
+// returns for a SHA-256. An event without blobs is returned as it is. It fails
+// if what fetch returns isn't what was moved.
 func Inline(encoded []byte, fetch func(sha256 string) ([]byte, error)) ([]byte, error) {
 	e, err := Decode(encoded)
 	if err != nil {
@@ -60,17 +67,17 @@ func Inline(encoded []byte, fetch func(sha256 string) ([]byte, error)) ([]byte, 
 	if len(e.Blobs) == 0 {
 		return encoded, nil
 	}
-	values, err := payloadValues(encoded)
+	values, err := eventValues(encoded)
 	if err != nil {
 		return nil, err
 	}
 	for _, b := range e.Blobs {
 		data, err := fetch(b.SHA256)
-		if err != nil {
-			return nil, fmt.Errorf("wire: blob %s of %s: %w", b.SHA256, b.Field, err)
+		if err == nil {
+			err = b.verify(data)
 		}
-		if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != b.SHA256 {
-			return nil, fmt.Errorf("wire: blob %s of %s: its content has another hash", b.SHA256, b.Field)
+		if err != nil {
+			return nil, fmt.Errorf("wire: blob %s of %s: %w", b.SHA256, plain(b.Field), err)
 		}
 		values[b.Field] = data
 	}
@@ -78,17 +85,43 @@ func Inline(encoded []byte, fetch func(sha256 string) ([]byte, error)) ([]byte, 
 	return assemble(values)
 }
 
-// payloadValues returns the encoded fields of an event.
-func payloadValues(encoded []byte) (map[string][]byte, error) {
+// verify reports whether data is the value that was moved.
+func (b *Blob) verify(data []byte) error {
+	if int64(len(data)) != b.Size || hash(data) != b.SHA256 {
+		return errors.New("its content is another")
+	}
+	rest, _, err := scan(data, maxDocument)
+	if err == nil && len(rest) > 0 {
+		err = ErrTrailing
+	}
+	return err
+}
+
+func hash(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+func isHash(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return len(s) == 2*sha256.Size
+}
+
+// eventValues returns the encoded fields of an event.
+func eventValues(encoded []byte) (map[string][]byte, error) {
 	n, rest, err := readMapHeader(encoded)
 	if err != nil {
-		return nil, ErrSyntax
+		return nil, errEnd
 	}
 	values := make(map[string][]byte, n)
 	for range n {
 		key, value, err := readString(rest)
 		if err != nil {
-			return nil, ErrSyntax
+			return nil, errKey
 		}
 		if rest, err = skip(value); err != nil {
 			return nil, err
@@ -98,41 +131,23 @@ func payloadValues(encoded []byte) (map[string][]byte, error) {
 	return values, nil
 }
 
-// largest names the largest field that has not been moved; of equal ones the
-// first by name. Fields of the envelope stay.
-func largest(values map[string][]byte, moved map[string]bool) string {
-	best := ""
-	for _, name := range sortedKeys(values) {
-		if moved[name] || envelopeNames[name] {
-			continue
-		}
-		if best == "" || len(values[name]) > len(values[best]) {
-			best = name
+// largest names the largest field of the payload that is worth moving; of equal
+// ones the first by name.
+func largest(values map[string][]byte) string {
+	best, size := "", minBlob-1
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if !envelopeNames[name] && len(values[name]) > size {
+			best, size = name, len(values[name])
 		}
 	}
 	return best
 }
 
 // envelopeNames are the fields that stay in an event whatever their size.
-var envelopeNames = map[string]bool{
+var envelopeNames = map[string]bool{ //nolint:gochecknoglobals // constant
 	"v": true, "type": true, "runId": true, "nodeId": true, "seq": true, "epoch": true,
 	"timestamp": true, "execId": true, "agentId": true, "sessionId": true, "turn": true,
 	"step": true, "callId": true, "cause": true, "parent": true, "redactions": true, "blobs": true,
-}
-
-// encodeWithout encodes e, whose Blobs are set, without the moved fields.
-func encodeWithout(e *Event, encoded []byte, moved map[string]bool) ([]byte, error) {
-	values, err := payloadValues(encoded)
-	if err != nil {
-		return nil, err
-	}
-	for name := range moved {
-		delete(values, name)
-	}
-	if values["blobs"], err = encodeBlobs(e.Blobs); err != nil {
-		return nil, err
-	}
-	return assemble(values)
 }
 
 func encodeBlobs(blobs []Blob) ([]byte, error) {
@@ -147,7 +162,7 @@ func encodeBlobs(blobs []Blob) ([]byte, error) {
 // assemble returns the canonical event that has the given fields.
 func assemble(values map[string][]byte) ([]byte, error) {
 	b := appendMapHeader(nil, len(values))
-	for _, name := range sortedKeys(values) {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
 		b = append(appendString(b, name), values[name]...)
 	}
 	e, err := Decode(b)

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// visitors recycles encoding visitors with their buffers.
-var visitors = sync.Pool{New: func() any { return new(fields) }}
+// visitors recycles visitors with their buffers.
+var visitors = sync.Pool{New: func() any { return new(fields) }} //nolint:gochecknoglobals // a pool
 
 // maxPooled bounds the buffers that are kept: one huge event must not stay in
 // memory for ever.
@@ -16,7 +16,7 @@ const maxPooled = 1 << 20
 // e violates its type.
 func Encode(e *Event) ([]byte, error) {
 	f := visitors.Get().(*fields)
-	defer release(f)
+	defer f.release()
 	if err := f.encode(e); err != nil {
 		return nil, err
 	}
@@ -28,37 +28,73 @@ func Encode(e *Event) ([]byte, error) {
 // Validate reports whether e can be encoded.
 func Validate(e *Event) error {
 	f := visitors.Get().(*fields)
-	defer release(f)
+	defer f.release()
 	return f.encode(e)
 }
 
-func release(f *fields) {
+func (f *fields) release() {
 	buf := f.buf[:0]
 	if cap(buf) > maxPooled {
 		buf = nil
 	}
-	*f = fields{buf: buf}
+	*f = fields{buf: buf, path: f.path[:0], ids: f.ids}
 	visitors.Put(f)
 }
 
 func (f *fields) encode(e *Event) error {
-	f.mode, f.event = encoding, e
 	if e.Payload == nil || e.Payload.Type() == "" {
 		return &FieldError{Field: "type", Problem: "is required"}
 	}
+	if o, ok := e.Payload.(*Opaque); ok && payloads[o.Name] != nil {
+		return &FieldError{Type: o.Name, Field: "type", Problem: "is known: it has its own payload"}
+	}
+	f.mode, f.event = encoding, e
 	f.writeRecord("", e)
 	return f.err
 }
 
-// fields visits the whole event, except for its version and type when decoding:
-// those are known by then.
+// fields visits the whole event.
 func (e *Event) fields(f *fields) {
-	v, t := Version, string(e.Payload.Type())
-	f.int("v", &v, required)
-	f.str("type", &t, nonEmpty)
+	e.header(f)
 	e.envelope(f)
 	e.Payload.fields(f)
 	objects(f, "blobs", &e.Blobs, optional)
+	if f.mode == encoding || f.mode == checking {
+		e.checkBlobs(f)
+	}
+}
+
+// header visits the version and the type. A decoder knows them by then.
+func (e *Event) header(f *fields) {
+	if f.mode != decoding {
+		v, t := uint64(Version), string(e.Payload.Type())
+		f.uint64("v", &v, nonEmpty)
+		f.str("type", &t, nonEmpty)
+		return
+	}
+	for _, name := range [...]string{"v", "type"} {
+		if f.match(name, required) {
+			rest, err := skip(f.in)
+			if err != nil {
+				f.wrong(name, "a value", err)
+				return
+			}
+			f.next(rest)
+		}
+	}
+}
+
+func (e *Event) checkBlobs(f *fields) {
+	for i, b := range e.Blobs {
+		if envelopeNames[b.Field] {
+			f.fail("blobs.field", "must be a field of the payload")
+		}
+		for _, other := range e.Blobs[:i] {
+			if b.Field == other.Field {
+				f.fail("blobs.field", "occurs twice")
+			}
+		}
+	}
 }
 
 func (e *Event) unknown() *[]Field { return &e.Unknown }
@@ -75,7 +111,9 @@ func Decode(b []byte) (*Event, error) {
 		return nil, fmt.Errorf("%w: %d; this program reads up to %d", ErrVersion, v, Version)
 	}
 	e := &Event{Payload: newPayload(t)}
-	f := fields{mode: decoding, event: e, in: b}
+	f := visitors.Get().(*fields)
+	defer f.release()
+	f.mode, f.event, f.in = decoding, e, b
 	f.readRecord("", e)
 	if f.err != nil {
 		return nil, f.err
@@ -87,39 +125,37 @@ func Decode(b []byte) (*Event, error) {
 }
 
 // peek finds the version and the type of an encoded event. They are its first
-// fields unless somebody else encoded it.
-func peek(b []byte) (v int64, t Type, err error) {
+// fields unless somebody else encoded it. The type is a part of b.
+func peek(b []byte) (v uint64, t []byte, err error) {
 	n, rest, err := readMapHeader(b)
 	if err != nil {
-		return 0, "", fmt.Errorf("%w: not a map", ErrSyntax)
+		return 0, nil, fmt.Errorf("%w: not a map", ErrSyntax)
 	}
 	for range n {
 		key, value, err := readString(rest)
 		if err != nil {
-			return 0, "", fmt.Errorf("%w: a key is not a string", ErrSyntax)
+			return 0, nil, errKey
 		}
 		switch string(key) {
 		case "v":
-			if v, rest, err = readInt(value); err != nil || v < 1 {
-				return 0, "", &FieldError{Type: t, Field: "v", Problem: "must be a positive integer"}
+			if v, rest, err = readUint(value); err != nil || v == 0 {
+				return 0, nil, &FieldError{Field: "v", Problem: "must be a positive integer"}
 			}
 		case "type":
-			var s []byte
-			if s, rest, err = readString(value); err != nil || len(s) == 0 {
-				return 0, "", &FieldError{Field: "type", Problem: "must be a string, not empty"}
+			if t, rest, err = readString(value); err != nil || len(t) == 0 {
+				return 0, nil, &FieldError{Field: "type", Problem: "must be a string, not empty"}
 			}
-			t = Type(s)
 		default:
 			if rest, err = skip(value); err != nil {
-				return 0, "", err
+				return 0, nil, err
 			}
 		}
-		if v != 0 && t != "" {
+		if v != 0 && t != nil {
 			return v, t, nil
 		}
 	}
-	if t == "" {
-		return 0, "", &FieldError{Field: "type", Problem: "is required"}
+	if t == nil {
+		return 0, nil, &FieldError{Field: "type", Problem: "is required"}
 	}
-	return 0, "", &FieldError{Type: t, Field: "v", Problem: "is required"}
+	return 0, nil, &FieldError{Type: Type(t), Field: "v", Problem: "is required"}
 }

@@ -114,6 +114,9 @@ func (b *Blob) fields(f *fields) {
 	f.str("field", &b.Field, nonEmpty)
 	f.str("sha256", &b.SHA256, nonEmpty)
 	f.int64("size", &b.Size, required)
+	if (f.mode == encoding || f.mode == checking) && !isHash(b.SHA256) {
+		f.fail("sha256", "must be 64 hexadecimal digits, lower-case")
+	}
 }
 
 // Unknown is embedded by the structs inside payloads to keep fields that this
@@ -124,18 +127,18 @@ func (u *Unknown) unknown() *[]Field { return &u.Rest }
 
 // envelope is the part of an event that all types share, in wire order.
 func (e *Event) envelope(f *fields) {
-	f.str("runId", &e.RunID, nonEmpty)
-	f.str("nodeId", &e.NodeID, nonEmpty)
+	f.id("runId", &e.RunID, nonEmpty)
+	f.id("nodeId", &e.NodeID, nonEmpty)
 	f.uint64("seq", &e.Seq, nonEmpty)
 	f.uint64("epoch", &e.Epoch, nonEmpty)
 	f.int64("timestamp", &e.Timestamp, required)
-	f.str("execId", &e.ExecID, optional)
-	f.str("agentId", &e.AgentID, optional)
-	f.str("sessionId", &e.SessionID, optional)
+	f.id("execId", &e.ExecID, optional)
+	f.id("agentId", &e.AgentID, optional)
+	f.id("sessionId", &e.SessionID, optional)
 	f.int("turn", &e.Turn, optional)
 	f.int("step", &e.Step, optional)
-	f.str("callId", &e.CallID, optional)
-	f.str("cause", &e.Cause, optional)
-	f.str("parent", &e.Parent, optional)
+	f.id("callId", &e.CallID, optional)
+	f.id("cause", &e.Cause, optional)
+	f.id("parent", &e.Parent, optional)
 	f.int("redactions", &e.Redactions, optional)
 }

@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"github.com/vmihailenco/msgpack/v5"
 )
 
 // JSON is the same map in another notation: it is transcoded to and from
@@ -28,7 +26,7 @@ func EncodeJSON(e *Event) ([]byte, error) {
 
 // DecodeJSON reads an event in JSON. Errors are those of [Decode].
 func DecodeJSON(b []byte) (*Event, error) {
-	raw, err := RawFromJSON(b)
+	raw, err := parseJSON(b, maxDocument)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +37,7 @@ func DecodeJSON(b []byte) (*Event, error) {
 // characters and characters that change the direction of text are escaped, so
 // that the output is safe on a terminal. Binary data becomes a base64 string.
 func AppendJSON(dst, value []byte) ([]byte, error) {
-	dst, rest, err := appendJSON(dst, value, 0)
+	dst, rest, err := AppendFirstJSON(dst, value)
 	if err != nil {
 		return nil, err
 	}
@@ -52,15 +50,12 @@ func AppendJSON(dst, value []byte) ([]byte, error) {
 // AppendFirstJSON is [AppendJSON] for the first of several values; it returns
 // what follows it.
 func AppendFirstJSON(dst, values []byte) (out, rest []byte, err error) {
-	return appendJSON(dst, values, 0)
+	return appendJSON(dst, values, 2*maxDocument)
 }
 
 func appendJSON(dst, b []byte, depth int) (out, rest []byte, err error) {
 	if len(b) == 0 {
-		return nil, nil, ErrSyntax
-	}
-	if depth > MaxDepth {
-		return nil, nil, ErrDepth
+		return nil, nil, errEnd
 	}
 	c := b[0]
 	switch {
@@ -76,7 +71,7 @@ func appendJSON(dst, b []byte, depth int) (out, rest []byte, err error) {
 			return nil, nil, err
 		}
 		return appendJSONString(dst, s), rest, nil
-	case c == codeBin8, c == codeBin16, c == codeBin32:
+	case isBin(c):
 		data, rest, err := readBin(b)
 		if err != nil {
 			return nil, nil, err
@@ -90,8 +85,10 @@ func appendJSON(dst, b []byte, depth int) (out, rest []byte, err error) {
 	}
 	n, rest, err := readNumber(b)
 	switch {
+	case errors.Is(err, errKind):
+		return nil, nil, errExt
 	case err != nil:
-		return nil, nil, ErrSyntax
+		return nil, nil, errEnd
 	case n.class == 'u':
 		return strconv.AppendUint(dst, n.u, 10), rest, nil
 	case n.class == 'i':
@@ -115,12 +112,15 @@ func appendJSONArray(dst, b []byte, depth int) (out, rest []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if depth == 0 {
+		return nil, nil, ErrDepth
+	}
 	dst = append(dst, '[')
 	for i := range n {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		if dst, rest, err = appendJSON(dst, rest, depth+1); err != nil {
+		if dst, rest, err = appendJSON(dst, rest, depth-1); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -132,6 +132,9 @@ func appendJSONObject(dst, b []byte, depth int) (out, rest []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if depth == 0 {
+		return nil, nil, ErrDepth
+	}
 	dst = append(dst, '{')
 	for i := range n {
 		if i > 0 {
@@ -139,10 +142,10 @@ func appendJSONObject(dst, b []byte, depth int) (out, rest []byte, err error) {
 		}
 		var key []byte
 		if key, rest, err = readString(rest); err != nil {
-			return nil, nil, fmt.Errorf("%w: a key is not a string", ErrSyntax)
+			return nil, nil, errKey
 		}
 		dst = append(appendJSONString(dst, key), ':')
-		if dst, rest, err = appendJSON(dst, rest, depth+1); err != nil {
+		if dst, rest, err = appendJSON(dst, rest, depth-1); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -202,10 +205,13 @@ func appendEscape(dst []byte, r rune) []byte {
 
 // RawFromJSON returns the canonical form of one JSON value. Of a key that
 // occurs twice the last value counts, as in every common parser. Integers
-// beyond 64 bits become floats; invalid UTF-8 and lone surrogates become U+FFFD.
-func RawFromJSON(b []byte) (Raw, error) {
+// beyond 64 bits become floats; each byte that isn't UTF-8 and each lone
+// surrogate becomes U+FFFD.
+func RawFromJSON(b []byte) (Raw, error) { return parseJSON(b, MaxDepth) }
+
+func parseJSON(b []byte, depth int) (Raw, error) {
 	p := jsonParser{in: b}
-	out, err := p.value(make([]byte, 0, len(b)), 0)
+	out, err := p.value(make([]byte, 0, len(b)), depth)
 	if err != nil {
 		return nil, err
 	}
@@ -231,8 +237,9 @@ func (e *JSONError) Error() string {
 func (*JSONError) Is(target error) bool { return target == ErrSyntax }
 
 type jsonParser struct {
-	in []byte
-	at int
+	in     []byte
+	at     int
+	header [5]byte
 }
 
 func (p *jsonParser) errorf(format string, args ...any) error {
@@ -252,14 +259,13 @@ func (p *jsonParser) space() {
 
 // value appends the next value.
 func (p *jsonParser) value(out []byte, depth int) ([]byte, error) {
-	if depth > MaxDepth {
-		return nil, ErrDepth
-	}
 	p.space()
 	if p.at == len(p.in) {
 		return nil, p.errorf("unexpected end")
 	}
 	switch c := p.in[p.at]; {
+	case depth == 0 && (c == '{' || c == '['):
+		return nil, ErrDepth
 	case c == '{':
 		return p.object(out, depth)
 	case c == '[':
@@ -342,14 +348,15 @@ func (p *jsonParser) digits() (n int) {
 }
 
 func (p *jsonParser) array(out []byte, depth int) ([]byte, error) {
-	p.at++ // [
+	p.at++               // [
+	out = append(out, 0) // room for the header
 	start, n := len(out), 0
 	for p.space(); ; n++ {
 		if p.at < len(p.in) && p.in[p.at] == ']' && n == 0 {
 			break
 		}
 		var err error
-		if out, err = p.value(out, depth+1); err != nil {
+		if out, err = p.value(out, depth-1); err != nil {
 			return nil, err
 		}
 		p.space()
@@ -364,11 +371,12 @@ func (p *jsonParser) array(out []byte, depth int) ([]byte, error) {
 		return nil, p.errorf("expected , or ]")
 	}
 	p.at++ // ]
-	return insertHeader(out, start, appendArrayHeader(nil, n)), nil
+	return putHeader(out, start, appendArrayHeader(p.header[:0], n)), nil
 }
 
 func (p *jsonParser) object(out []byte, depth int) ([]byte, error) {
-	p.at++ // {
+	p.at++               // {
+	out = append(out, 0) // room for the header
 	start := len(out)
 	var ends []int
 	var last []byte
@@ -392,7 +400,7 @@ func (p *jsonParser) object(out []byte, depth int) ([]byte, error) {
 		p.at++
 		sorted = sorted && (len(ends) == 0 || bytes.Compare(last, key) < 0)
 		last = key
-		if out, err = p.value(append(appendStringHeader(out, len(key)), key...), depth+1); err != nil {
+		if out, err = p.value(append(appendStringHeader(out, len(key)), key...), depth-1); err != nil {
 			return nil, err
 		}
 		ends = append(ends, len(out))
@@ -413,14 +421,16 @@ func (p *jsonParser) object(out []byte, depth int) ([]byte, error) {
 		b, n = lastOfEach(out[start:], ends, start)
 		out = append(out[:start], b...)
 	}
-	return insertHeader(out, start, appendMapHeader(nil, n)), nil
+	return putHeader(out, start, appendMapHeader(p.header[:0], n)), nil
 }
 
-// insertHeader makes room for a header at start.
-func insertHeader(out []byte, start int, header []byte) []byte {
-	out = append(out, header...)
-	copy(out[start+len(header):], out[start:len(out)-len(header)])
-	copy(out[start:], header)
+// putHeader writes a header before start, where there is room for one byte.
+func putHeader(out []byte, start int, header []byte) []byte {
+	if more := len(header) - 1; more > 0 {
+		out = append(out, header[:more]...)
+		copy(out[start+more:], out[start:len(out)-more])
+	}
+	copy(out[start-1:], header)
 	return out
 }
 
@@ -433,10 +443,7 @@ func (p *jsonParser) text() ([]byte, error) {
 		case c == '"':
 			s := p.in[start:p.at]
 			p.at++
-			if !utf8.Valid(s) {
-				s = bytes.ToValidUTF8(s, []byte("\uFFFD"))
-			}
-			return s, nil
+			return validBytes(s), nil
 		case c == '\\':
 			return p.escaped(start)
 		case c < ' ':
@@ -444,6 +451,14 @@ func (p *jsonParser) text() ([]byte, error) {
 		}
 	}
 	return nil, p.errorf("unexpected end of a string")
+}
+
+// validBytes is [validString] for bytes.
+func validBytes(s []byte) []byte {
+	if utf8.Valid(s) {
+		return s
+	}
+	return []byte(string([]rune(string(s))))
 }
 
 // escaped goes on with a string that has escapes.
@@ -454,10 +469,7 @@ func (p *jsonParser) escaped(start int) ([]byte, error) {
 		p.at++
 		switch {
 		case c == '"':
-			if !utf8.Valid(s) {
-				s = bytes.ToValidUTF8(s, []byte("\uFFFD"))
-			}
-			return s, nil
+			return validBytes(s), nil
 		case c < ' ':
 			p.at--
 			return nil, p.errorf("control character in a string")
@@ -548,33 +560,9 @@ func (r *Raw) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// EncodeMsgpack writes the value as it is; null if it is absent.
-func (r Raw) EncodeMsgpack(enc *msgpack.Encoder) error {
-	if len(r) == 0 {
-		return enc.EncodeNil()
-	}
-	_, err := enc.Writer().Write(r)
-	return err
-}
-
-// DecodeMsgpack takes a value.
-func (r *Raw) DecodeMsgpack(dec *msgpack.Decoder) error {
-	v, err := dec.DecodeRaw()
-	if err != nil {
-		return err
-	}
-	*r, err = Canonical(v)
-	return err
-}
-
-// IsZero makes `omitempty` and `omitzero` leave out an absent value.
-func (r Raw) IsZero() bool { return len(r) == 0 }
-
 var (
-	_ json.Marshaler        = Raw(nil)
-	_ json.Unmarshaler      = (*Raw)(nil)
-	_ msgpack.CustomEncoder = Raw(nil)
-	_ msgpack.CustomDecoder = (*Raw)(nil)
+	_ json.Marshaler   = Raw(nil)
+	_ json.Unmarshaler = (*Raw)(nil)
 )
 
 // ParseAny reads a message that is JSON if its first byte is '{', else msgpack,

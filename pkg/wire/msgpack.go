@@ -2,7 +2,6 @@ package wire
 
 import (
 	"encoding/binary"
-	"errors"
 	"math"
 )
 
@@ -36,12 +35,40 @@ const (
 
 func isString(c byte) bool { return c&0xe0 == 0xa0 || c >= codeStr8 && c <= codeStr32 }
 
+func isBin(c byte) bool { return c >= codeBin8 && c <= codeBin32 }
+
 func isArray(c byte) bool { return c&0xf0 == 0x90 || c == codeArray16 || c == codeArray32 }
 
 func isMap(c byte) bool { return c&0xf0 == 0x80 || c == codeMap16 || c == codeMap32 }
 
-// errKind is returned for a value of another kind than the one asked for.
-var errKind = errors.New("wire: wrong kind of value")
+// stringHeader is the length of the shortest header of a string of n bytes.
+func stringHeader(n int) int {
+	switch {
+	case n < 32:
+		return 1
+	case n <= math.MaxUint8:
+		return 2
+	case n <= math.MaxUint16:
+		return 3
+	default:
+		return 5
+	}
+}
+
+// binHeader is [stringHeader] for binary data.
+func binHeader(n int) int { return max(2, stringHeader(n)) }
+
+// containerHeader is [stringHeader] for maps and arrays of n entries.
+func containerHeader(n int) int {
+	switch {
+	case n < 16:
+		return 1
+	case n <= math.MaxUint16:
+		return 3
+	default:
+		return 5
+	}
+}
 
 func appendString(b []byte, s string) []byte {
 	return append(appendStringHeader(b, len(s)), s...)
@@ -145,6 +172,9 @@ func readSize(b []byte, w int) (n int, rest []byte, err error) {
 	for _, c := range b[1 : 1+w] {
 		n = n<<8 | int(c)
 	}
+	if n < 0 { // on 32 bits
+		return 0, nil, ErrSyntax
+	}
 	return n, b[1+w:], nil
 }
 
@@ -166,6 +196,18 @@ func readString(b []byte) (s, rest []byte, err error) {
 	default:
 		return nil, nil, errKind
 	}
+	if err != nil || len(rest) < n {
+		return nil, nil, ErrSyntax
+	}
+	return rest[:n], rest[n:], nil
+}
+
+// readBin reads binary data; the result is a part of b.
+func readBin(b []byte) (data, rest []byte, err error) {
+	if len(b) == 0 || !isBin(b[0]) {
+		return nil, nil, errKind
+	}
+	n, rest, err := readSize(b, 1<<(b[0]-codeBin8))
 	if err != nil || len(rest) < n {
 		return nil, nil, ErrSyntax
 	}
@@ -257,35 +299,35 @@ func readNumber(b []byte) (n number, rest []byte, err error) {
 	return number{u: u, class: 'u'}, rest, nil
 }
 
-// maxExact bounds the integers that a float holds exactly.
-const maxExact = 1 << 53
-
 func readInt(b []byte) (int64, []byte, error) {
 	n, rest, err := readNumber(b)
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0, nil, err
+	}
+	if n.class == 'x' {
+		n = integral(n.x)
+	}
+	switch {
 	case n.class == 'i':
 		return n.i, rest, nil
 	case n.class == 'u' && n.u <= math.MaxInt64:
 		return int64(n.u), rest, nil
-	case n.class == 'x' && n.x == math.Trunc(n.x) && math.Abs(n.x) <= maxExact:
-		return int64(n.x), rest, nil
 	}
 	return 0, nil, errKind
 }
 
 func readUint(b []byte) (uint64, []byte, error) {
 	n, rest, err := readNumber(b)
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0, nil, err
-	case n.class == 'u':
-		return n.u, rest, nil
-	case n.class == 'x' && n.x == math.Trunc(n.x) && n.x >= 0 && n.x <= maxExact:
-		return uint64(n.x), rest, nil
 	}
-	return 0, nil, errKind
+	if n.class == 'x' {
+		n = integral(n.x)
+	}
+	if n.class != 'u' {
+		return 0, nil, errKind
+	}
+	return n.u, rest, nil
 }
 
 func readFloat(b []byte) (float64, []byte, error) {

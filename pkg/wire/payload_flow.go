@@ -233,7 +233,7 @@ func (p *RunForked) fields(f *fields) {
 	f.str("parentRun", &p.ParentRun, nonEmpty)
 	f.uint64("parentPos", &p.ParentPos, required)
 	f.str("label", &p.Label, optional)
-	f.raw("state", &p.State, optional)
+	f.document("state", &p.State, optional)
 }
 
 func (p *FlowStart) fields(f *fields) {

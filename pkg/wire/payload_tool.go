@@ -25,7 +25,7 @@ const (
 	ToolSealedState      ToolCallState = "SEALED"
 )
 
-var toolCallStates = []ToolCallState{
+var toolCallStates = []ToolCallState{ //nolint:gochecknoglobals // constant
 	ToolPending, ToolApprovalRequired, ToolApproved, ToolExecuting,
 	ToolCompleted, ToolFailed, ToolDenied, ToolSealedState,
 }

@@ -93,7 +93,7 @@ const (
 )
 
 // Kinds lists all kinds.
-var Kinds = []Kind{KindFlow, KindAgent, KindTool, KindText, KindDelta}
+var Kinds = []Kind{KindFlow, KindAgent, KindTool, KindText, KindDelta} //nolint:gochecknoglobals // constant
 
 // Kind returns the kind under which events of type t are published.
 func (t Type) Kind() Kind {
@@ -133,15 +133,15 @@ func (t Type) Awaited() bool {
 }
 
 // newPayload returns an empty payload of type t; an [Opaque] if t is unknown.
-func newPayload(t Type) Payload {
-	if make, ok := payloads[t]; ok {
-		return make()
+func newPayload[T Type | []byte](t T) Payload {
+	if payload, ok := payloads[Type(t)]; ok {
+		return payload()
 	}
-	return &Opaque{Name: t}
+	return &Opaque{Name: Type(t)}
 }
 
 // payloads is the catalogue: every type and its payload.
-var payloads = map[Type]func() Payload{
+var payloads = map[Type]func() Payload{ //nolint:gochecknoglobals // constant
 	TypeRunClaimed:         func() Payload { return new(RunClaimed) },
 	TypeRunForked:          func() Payload { return new(RunForked) },
 	TypeFlowStart:          func() Payload { return new(FlowStart) },

@@ -1,0 +1,292 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"unicode/utf8"
+)
+
+// MaxDepth bounds the nesting of values: so many arrays and maps may stand
+// inside each other. Deeper ones are refused.
+const MaxDepth = 256
+
+// maxDocument bounds the nesting of what holds values: an event in JSON, or the
+// state that a fork carries.
+const maxDocument = 2 * MaxDepth
+
+// Canonical returns the one value that b holds in canonical form.
+func Canonical(b []byte) (Raw, error) {
+	value, rest, err := readRaw(b, MaxDepth)
+	if err != nil {
+		return nil, err
+	}
+	if len(rest) > 0 {
+		return nil, ErrTrailing
+	}
+	return value, nil
+}
+
+// readRaw reads one value and returns it in canonical form, not sharing memory
+// with b.
+func readRaw(b []byte, depth int) (value Raw, rest []byte, err error) {
+	rest, done, err := scan(b, depth)
+	if err != nil {
+		return nil, nil, err
+	}
+	in := b[:len(b)-len(rest)]
+	if done {
+		return bytes.Clone(in), rest, nil
+	}
+	value, _, err = canonicalise(make([]byte, 0, len(in)), in)
+	return value, rest, err
+}
+
+// appendRaw appends a value that a caller gave, in canonical form.
+func appendRaw(dst []byte, v Raw, depth int) ([]byte, error) {
+	rest, done, err := scan(v, depth)
+	switch {
+	case err != nil:
+		return dst, err
+	case len(rest) > 0:
+		return dst, ErrTrailing
+	case done:
+		return append(dst, v...), nil
+	}
+	out, _, err := canonicalise(dst, v)
+	if err != nil {
+		return dst, err
+	}
+	return out, nil
+}
+
+// scan checks the first value of b and returns what follows it. It needs no
+// memory. done reports that the value is canonical.
+func scan(b []byte, depth int) (rest []byte, done bool, err error) {
+	if len(b) == 0 {
+		return nil, false, errEnd
+	}
+	switch c := b[0]; {
+	case c < 0x80, c >= 0xe0, c == codeNil, c == codeTrue, c == codeFalse:
+		return b[1:], true, nil
+	case isString(c):
+		s, rest, err := readString(b)
+		if err != nil {
+			return nil, false, errEnd
+		}
+		if !utf8.Valid(s) {
+			return nil, false, errUTF8
+		}
+		return rest, len(b)-len(rest)-len(s) == stringHeader(len(s)), nil
+	case isBin(c):
+		data, rest, err := readBin(b)
+		if err != nil {
+			return nil, false, errEnd
+		}
+		return rest, len(b)-len(rest)-len(data) == binHeader(len(data)), nil
+	case isArray(c):
+		return scanArray(b, depth)
+	case isMap(c):
+		return scanMap(b, depth)
+	}
+	n, rest, err := readNumber(b)
+	switch {
+	case errors.Is(err, errKind):
+		return nil, false, errExt
+	case err != nil:
+		return nil, false, errEnd
+	case n.class == 'x' && !finite(n.x):
+		return nil, false, errFinite
+	}
+	var shortest [9]byte
+	return rest, bytes.Equal(n.append(shortest[:0]), b[:len(b)-len(rest)]), nil
+}
+
+func scanArray(b []byte, depth int) (rest []byte, done bool, err error) {
+	n, rest, err := readArrayHeader(b)
+	if err != nil {
+		return nil, false, errEnd
+	}
+	if depth == 0 {
+		return nil, false, ErrDepth
+	}
+	done = len(b)-len(rest) == containerHeader(n)
+	for range n {
+		var ok bool
+		if rest, ok, err = scan(rest, depth-1); err != nil {
+			return nil, false, err
+		}
+		done = done && ok
+	}
+	return rest, done, nil
+}
+
+func scanMap(b []byte, depth int) (rest []byte, done bool, err error) {
+	n, rest, err := readMapHeader(b)
+	if err != nil {
+		return nil, false, errEnd
+	}
+	if depth == 0 {
+		return nil, false, ErrDepth
+	}
+	done = len(b)-len(rest) == containerHeader(n)
+	var last []byte
+	for i := range n {
+		if len(rest) == 0 {
+			return nil, false, errEnd
+		}
+		if !isString(rest[0]) {
+			return nil, false, errKey
+		}
+		key, _, _ := readString(rest)
+		var ok bool
+		if rest, ok, err = scan(rest, 0); err != nil {
+			return nil, false, err
+		}
+		done = done && ok && (i == 0 || bytes.Compare(last, key) < 0)
+		last = key
+		if rest, ok, err = scan(rest, depth-1); err != nil {
+			return nil, false, err
+		}
+		done = done && ok
+	}
+	return rest, done, nil
+}
+
+// canonicalise appends the first value of b, which [scan] has accepted, to out.
+// All that can still be wrong is a key that occurs twice.
+func canonicalise(out, b []byte) (grown, rest []byte, err error) {
+	switch c := b[0]; {
+	case c == codeNil, c == codeTrue, c == codeFalse:
+		return append(out, c), b[1:], nil
+	case isString(c):
+		s, rest, _ := readString(b)
+		return append(appendStringHeader(out, len(s)), s...), rest, nil
+	case isBin(c):
+		data, rest, _ := readBin(b)
+		return appendBin(out, data), rest, nil
+	case isArray(c):
+		n, rest, _ := readArrayHeader(b)
+		out = appendArrayHeader(out, n)
+		for range n {
+			if out, rest, err = canonicalise(out, rest); err != nil {
+				return nil, nil, err
+			}
+		}
+		return out, rest, nil
+	case isMap(c):
+		return canonicaliseMap(out, b)
+	}
+	n, rest, _ := readNumber(b)
+	return n.append(out), rest, nil
+}
+
+func canonicaliseMap(out, b []byte) (grown, rest []byte, err error) {
+	n, rest, _ := readMapHeader(b)
+	out = appendMapHeader(out, n)
+	start := len(out)
+	sorted := true
+	var last []byte
+	ends := make([]int, 0, n)
+	for i := range n {
+		key, tail, _ := readString(rest)
+		sorted = sorted && (i == 0 || bytes.Compare(last, key) < 0)
+		last = key
+		out = append(appendStringHeader(out, len(key)), key...)
+		if out, rest, err = canonicalise(out, tail); err != nil {
+			return nil, nil, err
+		}
+		ends = append(ends, len(out))
+	}
+	if !sorted {
+		err = sortEntries(out[start:], ends, start)
+	}
+	return out, rest, err
+}
+
+// entry is an encoded key and its value.
+type entry struct {
+	bytes []byte
+	key   []byte
+}
+
+// entriesOf takes apart the encoded entries that b consists of. ends are their
+// ends, counted from base before b. The result is ordered by key; entries with
+// equal keys stay in their order.
+func entriesOf(b []byte, ends []int, base int) []entry {
+	entries := make([]entry, len(ends))
+	at := 0
+	for i, end := range ends {
+		e := b[at : end-base]
+		key, _, _ := readString(e)
+		entries[i], at = entry{bytes: e, key: key}, end-base
+	}
+	slices.SortStableFunc(entries, func(x, y entry) int { return bytes.Compare(x.key, y.key) })
+	return entries
+}
+
+// sortEntries orders the entries of b by key and refuses equal ones.
+func sortEntries(b []byte, ends []int, base int) error {
+	ordered := make([]byte, 0, len(b))
+	entries := entriesOf(b, ends, base)
+	for i, e := range entries {
+		if i > 0 && bytes.Equal(entries[i-1].key, e.key) {
+			return fmt.Errorf("%w: key %s occurs twice", ErrSyntax, plain(string(e.key)))
+		}
+		ordered = append(ordered, e.bytes...)
+	}
+	copy(b, ordered)
+	return nil
+}
+
+// lastOfEach returns the entries of b ordered by key, the last of those with
+// equal keys, and their number.
+func lastOfEach(b []byte, ends []int, base int) (ordered []byte, n int) {
+	ordered = make([]byte, 0, len(b))
+	entries := entriesOf(b, ends, base)
+	for i, e := range entries {
+		if i+1 < len(entries) && bytes.Equal(entries[i+1].key, e.key) {
+			continue
+		}
+		ordered = append(ordered, e.bytes...)
+		n++
+	}
+	return ordered, n
+}
+
+// append appends the shortest form of the number.
+func (n number) append(out []byte) []byte {
+	switch n.class {
+	case 'u':
+		return appendUint(out, n.u)
+	case 'i':
+		return appendInt(out, n.i)
+	}
+	return appendNumber(out, n.x)
+}
+
+// appendNumber appends a finite float, as an integer if it is one of 64 bits:
+// JSON doesn't tell 1e17 from 100000000000000000.
+func appendNumber(out []byte, x float64) []byte {
+	n := integral(x)
+	switch n.class {
+	case 'u':
+		return appendUint(out, n.u)
+	case 'i':
+		return appendInt(out, n.i)
+	}
+	return appendFloat(out, x)
+}
+
+// integral returns x as an integer if it is one of 64 bits, else as a float.
+func integral(x float64) number {
+	switch {
+	case x != math.Trunc(x), x >= 1<<64, x < -1<<63:
+		return number{x: x, class: 'x'}
+	case x < 0:
+		return number{i: int64(x), class: 'i'}
+	}
+	return number{u: uint64(x), class: 'u'}
+}

@@ -1,0 +1,85 @@
+package wire
+
+import (
+	"maps"
+	"slices"
+)
+
+// FieldKind is the kind of value that a field takes.
+type FieldKind string
+
+// The kinds of fields.
+const (
+	FieldString    FieldKind = "string"
+	FieldInteger   FieldKind = "integer"   // 64 bits
+	FieldUnsigned  FieldKind = "unsigned"  // 64 bits, not negative
+	FieldNumber    FieldKind = "number"    // a finite float
+	FieldBoolean   FieldKind = "boolean"   //
+	FieldAny       FieldKind = "any"       // a [Raw]; null is a value
+	FieldStrings   FieldKind = "strings"   // array of strings
+	FieldStringMap FieldKind = "stringMap" // map of strings
+	FieldObject    FieldKind = "object"    // map with Fields
+	FieldObjects   FieldKind = "objects"   // array of maps with Fields
+	FieldObjectMap FieldKind = "objectMap" // map of maps with Fields
+)
+
+// FieldInfo describes a field of an event.
+type FieldInfo struct {
+	Name     string
+	Kind     FieldKind
+	Required bool        // always present
+	NonEmpty bool        // neither "" nor 0; implies Required
+	Enum     []string    // the values that a string may have, if they are limited
+	Fields   []FieldInfo // of the objects
+}
+
+// TypeInfo describes a type of event.
+type TypeInfo struct {
+	Type     Type
+	Requires []string    // optional fields of the envelope that this type requires
+	Fields   []FieldInfo // of the payload, in wire order
+}
+
+// Types returns all types that this version knows, in alphabetical order.
+func Types() []Type { return slices.Sorted(maps.Keys(payloads)) }
+
+// Describe returns the description of a type; without fields if it is unknown.
+func Describe(t Type) TypeInfo {
+	info := TypeInfo{Type: t}
+	f := fields{mode: describing, requires: func(name string) { info.Requires = append(info.Requires, name) }}
+	info.Fields = f.collect(newPayload(t).fields)
+	return info
+}
+
+// DescribeEnvelope returns the fields that all types share, in wire order. The
+// payload's fields stand before the last one, blobs.
+func DescribeEnvelope() []FieldInfo {
+	var f fields
+	return f.collect((&Event{Payload: new(Opaque)}).fields)
+}
+
+// collect returns what visit describes.
+func (f *fields) collect(visit func(*fields)) (list []FieldInfo) {
+	outer := *f
+	f.mode = describing
+	f.describe = func(i FieldInfo) { list = append(list, i) }
+	visit(f)
+	*f = outer
+	return list
+}
+
+// field describes a field to the one who asked.
+func (f *fields) field(name string, kind FieldKind, p presence) {
+	f.describe(FieldInfo{Name: name, Kind: kind, Required: p != optional, NonEmpty: p == nonEmpty})
+}
+
+// nested is [fields.field] for fields that hold objects.
+func (f *fields) nested(name string, kind FieldKind, p presence, r record) {
+	f.describe(FieldInfo{Name: name, Kind: kind, Required: p != optional, Fields: f.collect(r.fields)})
+}
+
+// knows reports whether r has a field of that name.
+func knows(r record, name string) bool {
+	var f fields
+	return slices.ContainsFunc(f.collect(r.fields), func(i FieldInfo) bool { return i.Name == name })
+}

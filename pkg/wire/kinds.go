@@ -1,0 +1,440 @@
+package wire
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// One method or function for each kind of field. All have the same shape: write
+// it, read it, or describe it.
+
+func (f *fields) str(name string, v *string, p presence) { f.text(name, v, p, copied) }
+
+// id is a string that many events have in common. Those that are decoded one
+// after the other share its memory.
+func (f *fields) id(name string, v *string, p presence) { f.text(name, v, p, f.recent) }
+
+func copied(b []byte) string { return string(b) }
+
+// maxShared bounds the ids that are kept for the next event.
+const maxShared = 128
+
+// recent returns b as a string, the one of an earlier call if that is equal.
+func (f *fields) recent(b []byte) string {
+	for _, s := range f.ids {
+		if s == string(b) {
+			return s
+		}
+	}
+	s := string(b)
+	if len(s) <= maxShared {
+		copy(f.ids[1:], f.ids[:])
+		f.ids[0] = s
+	}
+	return s
+}
+
+func (f *fields) text(name string, v *string, p presence, take func([]byte) string) {
+	switch f.mode {
+	case encoding:
+		if f.write(name, *v == "", p) {
+			f.appendText(name, *v)
+		}
+	case decoding, checking:
+		if f.read(name, p) {
+			b, rest, err := readString(f.in)
+			switch {
+			case err != nil:
+				f.wrong(name, "a string", err)
+			case !utf8.Valid(b):
+				f.fail(name, "must be valid UTF-8")
+			case len(b) == 0 && p == nonEmpty:
+				f.fail(name, "is required")
+			default:
+				*v = take(b)
+				f.next(rest)
+			}
+		}
+	case describing:
+		f.field(name, FieldString, p)
+	}
+}
+
+func (f *fields) appendText(name, s string) {
+	if !utf8.ValidString(s) {
+		f.fail(name, "must be valid UTF-8")
+	}
+	f.buf = appendString(f.buf, s)
+}
+
+// enum is a string out of a set.
+func enum[T ~string](f *fields, name string, v *T, p presence, allowed ...T) {
+	if p == required {
+		p = nonEmpty
+	}
+	if f.mode == describing {
+		f.describe(FieldInfo{Name: name, Kind: FieldString, Required: p != optional, NonEmpty: p == nonEmpty, Enum: texts(allowed)})
+		return
+	}
+	s := string(*v)
+	f.str(name, &s, p)
+	*v = T(s)
+	if s != "" && f.err == nil && !slices.Contains(allowed, *v) {
+		f.fail(name, "must be one of "+strings.Join(texts(allowed), ", "))
+	}
+}
+
+func texts[T ~string](list []T) []string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = string(s)
+	}
+	return out
+}
+
+func (f *fields) int64(name string, v *int64, p presence) {
+	switch f.mode {
+	case encoding:
+		if f.write(name, *v == 0, p) {
+			f.buf = appendInt(f.buf, *v)
+		}
+	case decoding, checking:
+		if f.read(name, p) {
+			f.readInt64(name, v)
+		}
+	case describing:
+		f.field(name, FieldInteger, p)
+	}
+}
+
+func (f *fields) readInt64(name string, v *int64) {
+	n, rest, err := readInt(f.in)
+	if err != nil {
+		f.wrong(name, "an integer", err)
+		return
+	}
+	*v = n
+	f.next(rest)
+}
+
+func (f *fields) int(name string, v *int, p presence) {
+	n := int64(*v)
+	f.int64(name, &n, p)
+	if *v = int(n); int64(*v) != n {
+		f.fail(name, "is out of range")
+	}
+}
+
+func (f *fields) uint64(name string, v *uint64, p presence) {
+	switch f.mode {
+	case encoding:
+		if f.write(name, *v == 0, p) {
+			f.buf = appendUint(f.buf, *v)
+		}
+	case decoding, checking:
+		if f.read(name, p) {
+			n, rest, err := readUint(f.in)
+			switch {
+			case err != nil:
+				f.wrong(name, "an integer, not negative", err)
+			case n == 0 && p == nonEmpty:
+				f.fail(name, "is required")
+			default:
+				*v = n
+				f.next(rest)
+			}
+		}
+	case describing:
+		f.field(name, FieldUnsigned, p)
+	}
+}
+
+// optInt64 is an integer whose absence differs from 0.
+func (f *fields) optInt64(name string, v **int64) {
+	switch f.mode {
+	case encoding:
+		if *v != nil && f.write(name, false, optional) {
+			f.buf = appendInt(f.buf, **v)
+		}
+	case decoding, checking:
+		if f.read(name, optional) {
+			*v = new(int64)
+			f.readInt64(name, *v)
+		}
+	case describing:
+		f.field(name, FieldInteger, optional)
+	}
+}
+
+func (f *fields) optInt(name string, v **int) {
+	var n *int64
+	if f.mode == encoding && *v != nil {
+		n = new(int64(**v))
+	}
+	f.optInt64(name, &n)
+	if f.mode != decoding || n == nil {
+		return
+	}
+	if *v = new(int(*n)); int64(**v) != *n {
+		f.fail(name, "is out of range")
+	}
+}
+
+// optFloat is a number whose absence differs from 0.
+func (f *fields) optFloat(name string, v **float64) {
+	switch f.mode {
+	case encoding:
+		if *v != nil && f.write(name, false, optional) {
+			if !finite(**v) {
+				f.fail(name, "must be finite")
+			}
+			f.buf = appendNumber(f.buf, **v)
+		}
+	case decoding, checking:
+		if f.read(name, optional) {
+			x, rest, err := readFloat(f.in)
+			if err != nil {
+				f.wrong(name, "a finite number", err)
+				return
+			}
+			*v = &x
+			f.next(rest)
+		}
+	case describing:
+		f.field(name, FieldNumber, optional)
+	}
+}
+
+func (f *fields) bool(name string, v *bool, p presence) {
+	switch f.mode {
+	case encoding:
+		if f.write(name, !*v, p) {
+			f.buf = appendBool(f.buf, *v)
+		}
+	case decoding, checking:
+		if f.read(name, p) {
+			b, rest, err := readBool(f.in)
+			if err != nil {
+				f.wrong(name, "true or false", err)
+				return
+			}
+			*v = b
+			f.next(rest)
+		}
+	case describing:
+		f.field(name, FieldBoolean, p)
+	}
+}
+
+// raw is any value. A required one must be given, if only as null.
+func (f *fields) raw(name string, v *Raw, p presence) { f.value(name, v, p, MaxDepth) }
+
+// document is a value that holds values, so that it may be nested deeper.
+func (f *fields) document(name string, v *Raw, p presence) { f.value(name, v, p, maxDocument) }
+
+func (f *fields) value(name string, v *Raw, p presence, depth int) {
+	if p == required {
+		p = nonEmpty
+	}
+	switch f.mode {
+	case encoding:
+		if f.write(name, len(*v) == 0, p) {
+			var err error
+			if f.buf, err = appendRaw(f.buf, *v, depth); err != nil {
+				f.wrong(name, "a value", err)
+			}
+		}
+	case decoding, checking:
+		if f.match(name, p) {
+			value, rest, err := readRaw(f.in, depth)
+			if err != nil {
+				f.wrong(name, "a value", err)
+				return
+			}
+			*v = value
+			f.next(rest)
+		}
+	case describing:
+		p = min(p, required) // null is not empty, and "" neither
+		f.field(name, FieldAny, p)
+	}
+}
+
+func (f *fields) strs(name string, v *[]string, p presence) {
+	switch f.mode {
+	case encoding:
+		if f.write(name, len(*v) == 0, p) {
+			f.buf = appendArrayHeader(f.buf, len(*v))
+			for _, s := range *v {
+				f.appendText(name, s)
+			}
+		}
+	case decoding, checking:
+		if f.read(name, p) {
+			n, rest, err := readArrayHeader(f.in)
+			if err != nil {
+				f.wrong(name, "an array", err)
+				return
+			}
+			f.in = rest
+			for i := 0; i < n && f.err == nil; i++ {
+				*v = append(*v, f.item(name, "an array of strings"))
+			}
+			f.next(f.in)
+		}
+	case describing:
+		f.field(name, FieldStrings, p)
+	}
+}
+
+// item reads a string inside a field.
+func (f *fields) item(name, want string) string {
+	b, rest, err := readString(f.in)
+	switch {
+	case err != nil:
+		f.wrong(name, want, err)
+	case !utf8.Valid(b):
+		f.fail(name, "must be valid UTF-8")
+	}
+	f.in = rest
+	return string(b)
+}
+
+func (f *fields) strMap(name string, v *map[string]string, p presence) {
+	switch f.mode {
+	case encoding:
+		if f.write(name, len(*v) == 0, p) {
+			f.buf = appendMapHeader(f.buf, len(*v))
+			for _, k := range slices.Sorted(maps.Keys(*v)) {
+				f.appendText(name, k)
+				f.appendText(name, (*v)[k])
+			}
+		}
+	case decoding, checking:
+		if f.read(name, p) {
+			readEntries(f, name, v, func() string { return f.item(name, "an object of strings") })
+		}
+	case describing:
+		f.field(name, FieldStringMap, p)
+	}
+}
+
+// readEntries reads a map. An empty one is nil.
+func readEntries[T any](f *fields, name string, v *map[string]T, item func() T) {
+	n, rest, err := readMapHeader(f.in)
+	if err != nil {
+		f.wrong(name, "an object", err)
+		return
+	}
+	f.in = rest
+	if n > 0 {
+		*v = make(map[string]T, min(n, maxAhead))
+	}
+	for i := 0; i < n && f.err == nil; i++ {
+		k := f.item(name, "an object")
+		(*v)[k] = item()
+	}
+	if f.err == nil && len(*v) != n {
+		f.fail(name, "has a key twice")
+	}
+	f.next(f.in)
+}
+
+// pointer is a pointer to T that is a record.
+type pointer[T any] interface {
+	*T
+	record
+}
+
+// object is a nested record.
+func object[T any, P pointer[T]](f *fields, name string, v *T, p presence) {
+	switch f.mode {
+	case encoding:
+		if f.write(name, f.moved(name) && reflect.ValueOf(v).Elem().IsZero(), p) {
+			f.writeRecord(name, P(v))
+		}
+	case decoding, checking:
+		if f.read(name, p) {
+			f.readRecord(name, P(v))
+			f.next(f.in)
+		}
+	case describing:
+		f.nested(name, FieldObject, p, P(new(T)))
+	}
+}
+
+// optObject is a nested record that may be absent.
+func optObject[T any, P pointer[T]](f *fields, name string, v **T) {
+	switch f.mode {
+	case encoding:
+		if *v != nil && f.write(name, false, optional) {
+			f.writeRecord(name, P(*v))
+		}
+	case decoding, checking:
+		if f.read(name, optional) {
+			*v = new(T)
+			f.readRecord(name, P(*v))
+			f.next(f.in)
+		}
+	case describing:
+		f.nested(name, FieldObject, optional, P(new(T)))
+	}
+}
+
+// objects is a list of records. An empty one is nil.
+func objects[T any, P pointer[T]](f *fields, name string, v *[]T, p presence) {
+	switch f.mode {
+	case encoding:
+		if f.write(name, len(*v) == 0, p) {
+			f.buf = appendArrayHeader(f.buf, len(*v))
+			for i := range *v {
+				f.writeRecord(name, P(&(*v)[i]))
+			}
+		}
+	case decoding, checking:
+		if f.read(name, p) {
+			n, rest, err := readArrayHeader(f.in)
+			if err != nil {
+				f.wrong(name, "an array", err)
+				return
+			}
+			f.in = rest
+			for i := 0; i < n && f.err == nil; i++ {
+				item := new(T)
+				f.readRecord(name, P(item))
+				*v = append(*v, *item)
+			}
+			f.next(f.in)
+		}
+	case describing:
+		f.nested(name, FieldObjects, p, P(new(T)))
+	}
+}
+
+// objectMap is an optional map of records. An empty one is nil.
+func objectMap[T any, P pointer[T]](f *fields, name string, v *map[string]T) {
+	switch f.mode {
+	case encoding:
+		if f.write(name, len(*v) == 0, optional) {
+			f.buf = appendMapHeader(f.buf, len(*v))
+			for _, k := range slices.Sorted(maps.Keys(*v)) {
+				f.appendText(name, k)
+				item := (*v)[k]
+				f.writeRecord(name, P(&item))
+			}
+		}
+	case decoding, checking:
+		if f.read(name, optional) {
+			readEntries(f, name, v, func() T {
+				item := new(T)
+				f.readRecord(name, P(item))
+				return *item
+			})
+		}
+	case describing:
+		f.nested(name, FieldObjectMap, optional, P(new(T)))
+	}
+}

@@ -1,0 +1,265 @@
+package wire
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"unicode/utf8"
+)
+
+// Unmarshal decodes one value into v, which is a pointer. Structs are decoded by
+// their `json` tags, to the letter; fields that they lack are passed over, and a
+// null empties what it is decoded into. An `any` becomes what [Raw.Any] returns.
+//
+// A value of the wrong kind or out of range is refused with a [*FieldError].
+// Nothing is reserved on the word of a header, so b may come from anybody.
+func Unmarshal(b []byte, v any) error {
+	p := reflect.ValueOf(v)
+	if p.Kind() != reflect.Pointer || p.IsNil() {
+		return fmt.Errorf("wire: unmarshal into %T: not a pointer", v)
+	}
+	rest, err := decodeValue(b, p.Elem(), maxDocument)
+	if err != nil {
+		if e, ok := errors.AsType[*FieldError](err); ok {
+			return e
+		}
+		return fmt.Errorf("wire: unmarshal into %T: %w", v, err)
+	}
+	if len(rest) > 0 {
+		return ErrTrailing
+	}
+	return nil
+}
+
+// must is the error of a value that isn't what the target wants.
+func must(err error, want string) error {
+	if errors.Is(err, errKind) {
+		return &FieldError{Field: "value", Problem: "must be " + want}
+	}
+	return err
+}
+
+// within adds the name of a field to an error.
+func within(name string, err error) error {
+	e, ok := errors.AsType[*FieldError](err)
+	if !ok {
+		return fmt.Errorf("%s: %w", plain(name), err)
+	}
+	if e.Field == "value" {
+		e.Field = name
+	} else {
+		e.Field = name + "." + e.Field
+	}
+	return e
+}
+
+func decodeValue(b []byte, v reflect.Value, depth int) (rest []byte, err error) {
+	if len(b) == 0 {
+		return nil, errEnd
+	}
+	t := v.Type()
+	if t == rawType {
+		value, rest, err := readRaw(b, maxDocument)
+		if err == nil {
+			v.SetBytes(value)
+		}
+		return rest, err
+	}
+	if t.Kind() == reflect.Pointer && b[0] != codeNil {
+		if v.IsNil() {
+			v.Set(reflect.New(t.Elem()))
+		}
+		return decodeValue(b, v.Elem(), depth)
+	}
+	if b[0] == codeNil {
+		v.SetZero()
+		return b[1:], nil
+	}
+	if t.PkgPath() != "" && reflect.PointerTo(t).Implements(unmarshalerType) && v.CanAddr() {
+		return decodeUnmarshaler(b, v.Addr().Interface().(json.Unmarshaler))
+	}
+	return decodeKind(b, v, depth)
+}
+
+func decodeUnmarshaler(b []byte, v json.Unmarshaler) (rest []byte, err error) {
+	text, rest, err := AppendFirstJSON(nil, b)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.UnmarshalJSON(text); err != nil {
+		return nil, &FieldError{Field: "value", Problem: "is refused: " + err.Error()}
+	}
+	return rest, nil
+}
+
+func decodeKind(b []byte, v reflect.Value, depth int) (rest []byte, err error) {
+	switch v.Kind() { //nolint:exhaustive // the rest is not supported
+	case reflect.Bool:
+		x, rest, err := readBool(b)
+		v.SetBool(x)
+		return rest, must(err, "true or false")
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		x, rest, err := readInt(b)
+		if err == nil && v.OverflowInt(x) {
+			err = errKind
+		}
+		v.SetInt(x)
+		return rest, must(err, fmt.Sprintf("an integer of %d bits", v.Type().Bits()))
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		x, rest, err := readUint(b)
+		if err == nil && v.OverflowUint(x) {
+			err = errKind
+		}
+		v.SetUint(x)
+		return rest, must(err, fmt.Sprintf("an integer of %d bits, not negative", v.Type().Bits()))
+	case reflect.Float32, reflect.Float64:
+		x, rest, err := readFloat(b)
+		if err == nil && v.OverflowFloat(x) {
+			err = errKind
+		}
+		v.SetFloat(x)
+		return rest, must(err, "a number")
+	case reflect.String:
+		s, rest, err := readString(b)
+		if err == nil && !utf8.Valid(s) {
+			err = errUTF8
+		}
+		v.SetString(string(s))
+		return rest, must(err, "a string")
+	case reflect.Slice:
+		if v.Type().Elem().Kind() == reflect.Uint8 {
+			return decodeBytes(b, v)
+		}
+		return decodeSlice(b, v, depth)
+	case reflect.Map:
+		return decodeMap(b, v, depth)
+	case reflect.Struct:
+		return decodeStruct(b, v, depth)
+	case reflect.Interface:
+		if v.NumMethod() == 0 {
+			x, rest, err := readRaw(b, MaxDepth)
+			if err == nil {
+				v.Set(reflect.ValueOf(x.Any()))
+			}
+			return rest, err
+		}
+	}
+	return nil, errUnsupported(v.Type())
+}
+
+// decodeBytes takes binary data, or base64 where the value came as JSON.
+func decodeBytes(b []byte, v reflect.Value) (rest []byte, err error) {
+	if isString(b[0]) {
+		text, rest, err := readString(b)
+		if err != nil {
+			return nil, err
+		}
+		data, err := base64.StdEncoding.AppendDecode(nil, text)
+		if err != nil {
+			return nil, must(errKind, "base64")
+		}
+		v.SetBytes(data)
+		return rest, nil
+	}
+	data, rest, err := readBin(b)
+	v.SetBytes(append([]byte{}, data...))
+	return rest, must(err, "binary data")
+}
+
+func decodeSlice(b []byte, v reflect.Value, depth int) (rest []byte, err error) {
+	n, rest, err := readArrayHeader(b)
+	if err != nil {
+		return nil, must(err, "an array")
+	}
+	if depth == 0 {
+		return nil, ErrDepth
+	}
+	v.Set(reflect.MakeSlice(v.Type(), 0, min(n, maxAhead)))
+	item := reflect.New(v.Type().Elem()).Elem()
+	for range n {
+		item.SetZero()
+		if rest, err = decodeValue(rest, item, depth-1); err != nil {
+			return nil, err
+		}
+		v.Set(reflect.Append(v, item))
+	}
+	return rest, nil
+}
+
+func decodeMap(b []byte, v reflect.Value, depth int) (rest []byte, err error) {
+	t := v.Type()
+	if t.Key().Kind() != reflect.String {
+		return nil, errUnsupported(t)
+	}
+	n, rest, err := readMapHeader(b)
+	if err != nil {
+		return nil, must(err, "an object")
+	}
+	if depth == 0 {
+		return nil, ErrDepth
+	}
+	v.Set(reflect.MakeMapWithSize(t, min(n, maxAhead)))
+	for range n {
+		name, tail, err := readKey(rest)
+		if err != nil {
+			return nil, err
+		}
+		key, item := reflect.ValueOf(name).Convert(t.Key()), reflect.New(t.Elem()).Elem()
+		if v.MapIndex(key).IsValid() {
+			return nil, within(name, &FieldError{Field: "value", Problem: "occurs twice"})
+		}
+		if rest, err = decodeValue(tail, item, depth-1); err != nil {
+			return nil, within(name, err)
+		}
+		v.SetMapIndex(key, item)
+	}
+	return rest, nil
+}
+
+func decodeStruct(b []byte, v reflect.Value, depth int) (rest []byte, err error) {
+	n, rest, err := readMapHeader(b)
+	if err != nil {
+		return nil, must(err, "an object")
+	}
+	if depth == 0 {
+		return nil, ErrDepth
+	}
+	l := layoutOf(v.Type())
+	seen := make([]bool, len(l.members))
+	for range n {
+		name, tail, err := readKey(rest)
+		if err != nil {
+			return nil, err
+		}
+		i, ok := l.byName[name]
+		if !ok {
+			if rest, err = skip(tail); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if seen[i] {
+			return nil, within(name, &FieldError{Field: "value", Problem: "occurs twice"})
+		}
+		seen[i] = true
+		if rest, err = decodeValue(tail, v.FieldByIndex(l.members[i].index), depth-1); err != nil {
+			return nil, within(name, err)
+		}
+	}
+	return rest, nil
+}
+
+func readKey(b []byte) (name string, rest []byte, err error) {
+	s, rest, err := readString(b)
+	switch {
+	case errors.Is(err, errKind):
+		return "", nil, errKey
+	case err != nil:
+		return "", nil, errEnd
+	case !utf8.Valid(s):
+		return "", nil, errUTF8
+	}
+	return string(s), rest, nil
+}
