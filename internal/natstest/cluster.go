@@ -85,7 +85,7 @@ func freePorts(t testing.TB, count int) []int {
 		if err != nil {
 			t.Fatalf("natstest: %v", err)
 		}
-		defer l.Close()
+		defer func() { _ = l.Close() }() // all at once, so that no port comes twice
 		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return ports
@@ -164,9 +164,9 @@ func (c *Cluster) Restart(t testing.TB, i int) {
 // are up to date, and each of the streams is so too.
 func (c *Cluster) WaitReady(t testing.TB, streams ...string) {
 	t.Helper()
-	c.await(t, "the cluster to be ready", c.ready)
+	await(t, "the cluster to be ready", c.ready)
 	for _, stream := range streams {
-		c.await(t, "stream "+stream+" to be in sync", func() bool { return c.inSync(stream) })
+		await(t, "stream "+stream+" to be in sync", func() bool { return c.inSync(stream) })
 	}
 }
 
@@ -219,7 +219,7 @@ func (c *Cluster) Leader(stream string) int {
 }
 
 // await waits until condition holds.
-func (c *Cluster) await(t testing.TB, what string, condition func() bool) {
+func await(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	timeout := time.After(clusterTimeout)
 	tick := time.NewTicker(poll)
@@ -235,7 +235,7 @@ func (c *Cluster) await(t testing.TB, what string, condition func() bool) {
 
 // StepDown makes the leader of a stream give up. It doesn't wait for the next
 // one, and fails if the stream has no leader at the moment.
-func (c *Cluster) StepDown(ctx context.Context, nc *nats.Conn, stream string) error {
+func (*Cluster) StepDown(ctx context.Context, nc *nats.Conn, stream string) error {
 	msg, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.LEADER.STEPDOWN."+stream, nil)
 	if err != nil {
 		return fmt.Errorf("natstest: step down %s: %w", stream, err)

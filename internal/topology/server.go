@@ -22,8 +22,7 @@ const (
 
 // code returns the server's code of an error, or 0.
 func code(err error) jetstream.ErrorCode {
-	var api *jetstream.APIError
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return api.ErrorCode
 	}
 	return 0
@@ -55,6 +54,7 @@ func advise(err error) string {
 		return "the server has less room than is reserved; lower --max-bytes or add storage"
 	case codeMaxBytesRequired:
 		return "the account wants each stream to have a limit; wake's have none but that of events"
+	default: // the server's text is all there is to say
 	}
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):

@@ -40,7 +40,7 @@ type room struct {
 
 	// tune sets what [Config] leaves to the user, given what is there: nothing if
 	// the stream is yet to be created.
-	tune func(want *jetstream.StreamConfig, cur *jetstream.StreamConfig)
+	tune func(want, cur *jetstream.StreamConfig)
 }
 
 // rooms returns all streams, that of events first.
