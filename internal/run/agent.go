@@ -1,0 +1,174 @@
+package run
+
+import (
+	"slices"
+
+	"wake/pkg/wire"
+)
+
+// actor is the node that an agent's event is written on.
+type actor struct {
+	id      string
+	n       wire.NodeState
+	current bool // the event is about its latest execution, which is open
+}
+
+// actor finds who speaks. An event without an execution is about the latest
+// one; on [wire.RunNode] it is about the run.
+func (f *fold) actor() (actor, error) {
+	a := actor{id: f.e.NodeID, n: f.s.Nodes[f.e.NodeID]}
+	if f.e.ExecID == "" || a.id == wire.RunNode {
+		a.current = a.n.Open()
+		return a, nil
+	}
+	if f.s.Imported != "" && a.n.Exec != f.e.ExecID {
+		return a, nil
+	}
+	current, err := f.current(a.id, a.n)
+	a.current = current && a.n.Open()
+	return a, err
+}
+
+func (f *fold) put(a actor) { f.s.Nodes[a.id] = a.n }
+
+// own reports whether the event is of the node's own agent in its latest
+// execution, not of a sub-agent.
+func (f *fold) own(a actor) bool { return a.current && f.e.Parent == "" }
+
+// agentStart binds the session. In an imported run it may be the first that is
+// heard of the execution.
+func (f *fold) agentStart(a actor) {
+	if f.s.Imported != "" && !a.current && f.e.Parent == "" && a.id != wire.RunNode {
+		a.n = f.adopt(a.id, a.n)
+		a.current = true
+		f.begin(a.id, a.n)
+		a.n = f.s.Nodes[a.id]
+	}
+	if !f.own(a) {
+		return
+	}
+	f.bind(a, f.e.SessionID)
+	f.breakpoint(actor{a.id, f.s.Nodes[a.id], true}, "READY")
+}
+
+// bind ties the execution to the agent's session.
+func (f *fold) bind(a actor, session string) {
+	if !f.own(a) || session == "" {
+		return
+	}
+	a.n.Session = session
+	f.put(a)
+	f.s.AgentSessions[a.id] = session
+	f.s.ExecSessions[a.n.Exec] = session
+}
+
+func (f *fold) reason(a actor, why string) {
+	if f.own(a) {
+		a.n.Reason = why
+		f.put(a)
+	}
+}
+
+// breakpoint records a step of the execution and the status that follows from
+// it.
+func (f *fold) breakpoint(a actor, at string) {
+	if !f.own(a) {
+		return
+	}
+	a.n.Breakpoint = at
+	switch at {
+	case "PRE_MODEL", "STREAMING_MODEL":
+		a.n.AgentStatus = "thinking"
+	case "TOOL_PENDING", "PRE_TOOL", "TOOL_EXECUTING":
+		a.n.AgentStatus = "tool_call"
+	case "AWAITING_APPROVAL":
+		a.n.AgentStatus = "blocked-on-clarification"
+	case "POST_TOOL":
+		a.n.AgentStatus = "tool_result"
+	default:
+		a.n.AgentStatus = ""
+	}
+	f.put(a)
+}
+
+func (f *fold) turnStart(a actor) {
+	f.s.Usage.Turns++
+	f.breakpoint(a, "PRE_MODEL")
+}
+
+// turnEnd adds what the turn cost. An older execution has cost money too.
+func (f *fold) turnEnd(a actor, p *wire.TurnEnd) {
+	if p.TurnCostUsd != nil && *p.TurnCostUsd > 0 {
+		f.spend(&a, *p.TurnCostUsd)
+	}
+	f.put(a)
+	f.breakpoint(a, "READY")
+	if f.own(a) {
+		n := f.s.Nodes[a.id]
+		n.AgentStatus = "reflect"
+		f.s.Nodes[a.id] = n
+	}
+}
+
+// agentComplete adds what the execution cost beyond its turns: agents that
+// report no cost per turn report it here.
+func (f *fold) agentComplete(a actor, p *wire.AgentComplete) {
+	if f.own(a) && p.TotalCostUsd != nil && *p.TotalCostUsd > a.n.ExecCost {
+		f.spend(&a, *p.TotalCostUsd-a.n.ExecCost)
+	}
+	f.put(a)
+	f.breakpoint(a, "READY")
+}
+
+func (f *fold) spend(a *actor, usd float64) {
+	f.s.Usage.CostUsd += usd
+	a.n.CostUsd += usd
+	if a.current {
+		a.n.ExecCost += usd
+	}
+}
+
+// usage counts the tokens of a model call; the writer tells each call once. Its
+// cost is part of the turn's.
+func (f *fold) usage(p *wire.Usage) {
+	u := &f.s.Usage
+	u.InputTokens += p.InputTokens
+	u.OutputTokens += p.OutputTokens
+	if p.CacheCreationInputTokens != nil {
+		u.CacheCreationInputTokens += *p.CacheCreationInputTokens
+	}
+	if p.CacheReadInputTokens != nil {
+		u.CacheReadInputTokens += *p.CacheReadInputTokens
+	}
+}
+
+// userMessage takes the command that sent it out of the inbox.
+func (f *fold) userMessage(a actor, p *wire.UserMessage) {
+	if p.CommandID != "" {
+		f.s.Inbox = slices.DeleteFunc(f.s.Inbox, func(c wire.InboxEntry) bool { return c.ID == p.CommandID })
+	}
+	if f.own(a) && a.n.Reason == "question" {
+		a.n.Reason, a.n.AgentStatus = "", "thinking"
+		f.put(a)
+	}
+}
+
+// ccMessage marks an agent that asks its parent as blocked until it is answered.
+func (f *fold) ccMessage(a actor, p *wire.CCMessage) {
+	if f.own(a) && p.Priority != wire.PriorityInfo {
+		a.n.Reason, a.n.AgentStatus = "question", "blocked-on-clarification"
+		f.put(a)
+	}
+}
+
+// todoChanged replaces the list of the node's own agent.
+func (f *fold) todoChanged(p *wire.TodoChanged) {
+	if f.e.Parent != "" {
+		return
+	}
+	node := f.e.NodeID
+	f.s.Todos = slices.DeleteFunc(f.s.Todos, func(t wire.TodoItem) bool { return t.Node == node })
+	for _, t := range p.Items {
+		f.s.Todos = append(f.s.Todos, wire.TodoItem{Node: node, ID: t.ID, Content: t.Content, Status: t.Status})
+	}
+}

@@ -1,0 +1,295 @@
+package run
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// fold is one application of an event. Its methods check everything before they
+// change anything.
+type fold struct {
+	s   *wire.State
+	pos wire.Position
+	e   *wire.Event
+}
+
+// Apply folds e, which stands at pos, into s. If it returns an error, s is
+// unchanged. Events of kind text and delta and events at or below the position
+// of s are ignored; an event whose epoch is lower than that of the last claim of
+// its node is void: it is counted, moves the position, and does nothing else.
+//
+// Errors are of type [HistoryError].
+func Apply(s *wire.State, pos wire.Position, e *wire.Event) error {
+	f := fold{s: s, pos: pos, e: e}
+	if e.Payload == nil {
+		return f.illegal("has no payload")
+	}
+	switch e.Type().Kind() {
+	case wire.KindText, wire.KindDelta:
+		return nil
+	}
+	if err := f.place(); err != nil {
+		return err
+	}
+	if pos.Seq <= s.Position.Seq {
+		return nil
+	}
+	complete(s)
+	n := s.Nodes[e.NodeID]
+	if e.Epoch < n.Epoch {
+		s.VoidEvents++
+		s.Position = pos
+		return nil
+	}
+	if err := f.order(n); err != nil {
+		return err
+	}
+	if NeedsInline(e) {
+		return &HistoryError{
+			RunID: e.RunID, NodeID: e.NodeID, Seq: e.Seq, Type: e.Type(), Position: pos,
+			Problem: "its large fields have to be put back first", Err: ErrBlob,
+		}
+	}
+	if err := f.payload(); err != nil {
+		return err
+	}
+	f.stamp()
+	return nil
+}
+
+// place checks that the event belongs to the run and to the state's stream.
+func (f *fold) place() error {
+	switch {
+	case f.e.RunID != f.s.RunID:
+		return f.illegal("belongs to another run than %q", f.s.RunID)
+	case f.pos.Seq == 0:
+		return f.illegal("has no position")
+	case f.s.Position.Seq > 0 && f.pos.Incarnation != f.s.Position.Incarnation:
+		err := f.illegal("the state is of incarnation %q, the event of %q", f.s.Position.Incarnation, f.pos.Incarnation).(*HistoryError)
+		err.Err = ErrIncarnation
+		return err
+	}
+	return nil
+}
+
+// order checks what every event of a node has to keep: first a claim, then
+// events of its epoch with a rising seq.
+func (f *fold) order(n wire.NodeState) error {
+	e := f.e
+	if e.Seq <= n.Seq {
+		return f.illegal("seq %d is stored already", n.Seq)
+	}
+	runner, isClaim := claim(e.Payload)
+	switch {
+	case isClaim && e.Epoch == n.Epoch && runner != n.Runner:
+		return f.illegal("epoch %d was claimed by %q", n.Epoch, n.Runner)
+	case isClaim && (e.NodeID == wire.RunNode) != (e.Type() == wire.TypeRunClaimed):
+		return f.illegal("claims the wrong kind of node")
+	case !isClaim && (n.Epoch == 0 || e.Epoch > n.Epoch):
+		return f.illegal("epoch %d was never claimed", e.Epoch)
+	}
+	return nil
+}
+
+func claim(p wire.Payload) (runner string, ok bool) {
+	switch p := p.(type) {
+	case *wire.RunClaimed:
+		return p.Runner, true
+	case *wire.NodeClaimed:
+		return p.Runner, true
+	}
+	return "", false
+}
+
+// stamp records that the event has been folded.
+func (f *fold) stamp() {
+	n := f.s.Nodes[f.e.NodeID]
+	n.Seq = f.e.Seq
+	if runner, ok := claim(f.e.Payload); ok {
+		n.Epoch, n.Runner = f.e.Epoch, runner
+	}
+	f.s.Nodes[f.e.NodeID] = n
+	f.s.Position = f.pos
+	f.s.UpdatedAt = f.e.Timestamp
+	f.s.EventCount++
+}
+
+// payload folds what the event says. A type that isn't listed changes nothing
+// but position and seq.
+func (f *fold) payload() error {
+	switch p := f.e.Payload.(type) {
+	case *wire.RunForked:
+		return f.forked(p)
+	case *wire.FlowStart:
+		return f.flowStart(p)
+	case *wire.FlowComplete:
+		return f.flowComplete(p)
+	case *wire.FlowPaused:
+		return f.flowPaused(p)
+	case *wire.FlowResumed:
+		return f.flowResumed()
+	case *wire.FlowAborted:
+		return f.flowAborted(p)
+	case *wire.NodeScheduled:
+		return f.nodeScheduled(p)
+	case *wire.NodeSkipped:
+		return f.nodeSkipped(p)
+	case *wire.NodeCancelled:
+		return f.nodeCancelled(p)
+	case *wire.EdgeFire:
+		return f.edge(p.EdgeID, p.From, p.To, wire.EdgeFired)
+	case *wire.EdgeSkip:
+		return f.edge(p.EdgeID, p.From, p.To, wire.EdgeSkipped)
+	case *wire.LoopIterate:
+		return f.loopIterate(p)
+	case *wire.StatePatch:
+		return f.statePatch(p)
+	case *wire.CommandReceived:
+		return f.commandReceived(p)
+	case *wire.NodeStart:
+		return f.nodeStart(p)
+	case *wire.NodeComplete:
+		return f.nodeComplete(p)
+	case *wire.NodeError:
+		return f.nodeError(p)
+	case *wire.InputRequested:
+		return f.inputRequested(p)
+	case *wire.InputReceived:
+		return f.inputReceived(p)
+	case *wire.Checkpoint:
+		f.checkpoint(p)
+		return nil
+	default:
+		return f.agentPayload()
+	}
+}
+
+// agentPayload folds what an agent says on its own node.
+func (f *fold) agentPayload() error {
+	a, err := f.actor()
+	if err != nil {
+		return err
+	}
+	switch p := f.e.Payload.(type) {
+	case *wire.AgentStart:
+		f.agentStart(a)
+	case *wire.SessionBound:
+		f.bind(a, p.NewSession)
+	case *wire.AgentComplete:
+		f.agentComplete(a, p)
+	case *wire.AgentPaused:
+		f.reason(a, "paused")
+	case *wire.AgentAborted:
+		f.reason(a, "aborted")
+	case *wire.AgentResumed:
+		f.reason(a, "")
+	case *wire.UserMessage:
+		f.userMessage(a, p)
+	case *wire.TurnStart:
+		f.turnStart(a)
+	case *wire.TurnEnd:
+		f.turnEnd(a, p)
+	case *wire.Usage:
+		f.usage(p)
+	case *wire.CCMessage:
+		f.ccMessage(a, p)
+	case *wire.TodoChanged:
+		f.todoChanged(p)
+	case *wire.BreakpointChanged:
+		f.breakpoint(a, p.Current)
+	case *wire.ToolIntent:
+		return f.toolIntent(a, p)
+	case *wire.ToolState:
+		return f.toolState(a, p)
+	case *wire.ToolSealed:
+		return f.toolSealed(a, p)
+	case *wire.AgentTool:
+		return f.agentTool(a, p)
+	case *wire.PermissionRequired:
+		return f.permissionRequired(a, p)
+	case *wire.PermissionDecided:
+		return f.permissionDecided(a, p)
+	}
+	return nil
+}
+
+// byOwner checks that a decision stands where decisions stand.
+func (f *fold) byOwner() error {
+	if f.e.NodeID != wire.RunNode {
+		return f.illegal("is the owner's and belongs on %s", wire.RunNode)
+	}
+	return nil
+}
+
+// decided checks that the owner decides something about a run that goes on.
+func (f *fold) decided() error {
+	if err := f.byOwner(); err != nil {
+		return err
+	}
+	return f.goesOn()
+}
+
+func (f *fold) goesOn() error {
+	switch f.s.Status {
+	case wire.RunRunning, wire.RunPaused:
+		return nil
+	case wire.RunIdle:
+		return f.illegal("the run has not started")
+	}
+	return f.illegal("the run is %s", f.s.Status)
+}
+
+// target returns the node that the event is about. Only the owner speaks for
+// another node than the one it writes on.
+func (f *fold) target(named string) (string, error) {
+	on := f.e.NodeID
+	switch {
+	case on == wire.RunNode && (named == "" || named == wire.RunNode):
+		return "", f.illegal("names no node")
+	case on == wire.RunNode:
+		return named, nil
+	case named != "" && named != on:
+		return "", f.illegal("speaks for node %q", named)
+	}
+	return on, nil
+}
+
+// current reports whether the event is about the latest execution of the node.
+// An older execution is none of the node's business any more; one that was
+// never scheduled is an error. A run that was imported has no schedule.
+func (f *fold) current(node string, n wire.NodeState) (bool, error) {
+	id := f.e.ExecID
+	switch {
+	case id != "" && id == n.Exec:
+		return true, nil
+	case f.s.Imported != "":
+		return id == "" || n.Exec == "", nil
+	case id == "":
+		return false, f.illegal("names no execution")
+	}
+	if i := ordinal(node, id); i < 1 || i > n.Execs {
+		return false, f.illegal("%s was never scheduled", id)
+	}
+	return false, nil
+}
+
+// ordinal is the reverse of [ExecID]; 0 if id isn't an execution of node.
+func ordinal(node, id string) int {
+	digits, ok := strings.CutPrefix(id, node+"#")
+	n, err := strconv.Atoi(digits)
+	if !ok || err != nil || strconv.Itoa(n) != digits {
+		return 0
+	}
+	return n
+}
+
+// edgeKey is the key of an edge in the state.
+func edgeKey(id, from, to string) string {
+	if id != "" {
+		return id
+	}
+	return fmt.Sprintf("%s->%s", from, to)
+}

@@ -1,0 +1,188 @@
+package run_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"wake/internal/run"
+	"wake/pkg/wire"
+)
+
+var update = flag.Bool("update", false, "rewrite the expectations in testdata")
+
+// A history is a file of testdata/*.txtar: events, one JSON object a line, and
+// what they fold to. Of an event's envelope may be left out what follows from
+// its place: runId r1, nodeId _run, the next seq of its node, the epoch of the
+// node's last claim, a timestamp 1000 ms after the line before, and the position,
+// which is the number of the line. "pos" and "incarnation" set the position.
+type history struct {
+	events []entry
+}
+
+type entry struct {
+	line int
+	pos  wire.Position
+	e    *wire.Event
+}
+
+func parseHistory(t testing.TB, src []byte) history {
+	t.Helper()
+	var h history
+	seq, s := map[string]uint64{}, run.New("r1")
+	for i, line := range strings.Split(string(src), "\n") {
+		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		var m map[string]any
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatalf("events.jsonl:%d: %v", i+1, err)
+		}
+		ev := fill(t, m, i+1, uint64(len(h.events)+1), seq, s)
+		_ = run.Apply(s, ev.pos, ev.e) // for the envelope of the next line only
+		h.events = append(h.events, ev)
+	}
+	return h
+}
+
+// fill adds what a line leaves out: seq are the last ones, s is what the lines
+// before have folded to.
+func fill(t testing.TB, m map[string]any, line int, at uint64, seq map[string]uint64, s *wire.State) entry {
+	t.Helper()
+	set := func(key string, v any) {
+		if _, ok := m[key]; !ok {
+			m[key] = v
+		}
+	}
+	set("v", 1)
+	set("runId", "r1")
+	set("nodeId", wire.RunNode)
+	node := fmt.Sprint(m["nodeId"])
+	set("seq", seq[node]+1)
+	epoch := s.Nodes[node].Epoch
+	if typ := m["type"]; typ == "run:claimed" || typ == "node:claimed" {
+		set("epoch", epoch+1)
+		set("runner", "w1")
+		set("nonce", "n1")
+	}
+	set("epoch", max(epoch, 1))
+	set("timestamp", 1000*at)
+	set("pos", at)
+	pos := wire.Position{Seq: number(m["pos"])}
+	pos.Incarnation, _ = m["incarnation"].(string)
+	delete(m, "pos")
+	delete(m, "incarnation")
+	b, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := wire.DecodeJSON(b)
+	if err != nil {
+		t.Fatalf("events.jsonl:%d: %v", line, err)
+	}
+	seq[node] = max(seq[node], e.Seq)
+	return entry{line, pos, e}
+}
+
+func number(v any) uint64 {
+	switch v := v.(type) {
+	case float64:
+		return uint64(v)
+	case uint64:
+		return v
+	}
+	return 0
+}
+
+// fold folds a history and returns the state and the refusals.
+func (h history) fold(t testing.TB, s *wire.State) (*wire.State, string) {
+	t.Helper()
+	var refused strings.Builder
+	for _, ev := range h.events {
+		before := encode(t, s)
+		if err := run.Apply(s, ev.pos, ev.e); err != nil {
+			fmt.Fprintf(&refused, "line %d: %v\n", ev.line, err)
+			if he := new(run.HistoryError); !errors.As(err, &he) {
+				t.Errorf("line %d: %T is no HistoryError", ev.line, err)
+			}
+			if after := encode(t, s); !bytes.Equal(before, after) {
+				t.Errorf("line %d was refused and changed the state", ev.line)
+			}
+		}
+	}
+	return s, refused.String()
+}
+
+func encode(t testing.TB, s *wire.State) wire.Raw {
+	t.Helper()
+	b, err := wire.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// show is the state as indented JSON.
+func show(t testing.TB, s *wire.State) string {
+	t.Helper()
+	text, err := wire.AppendJSON(nil, encode(t, s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := json.Indent(&out, text, "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	return out.String() + "\n"
+}
+
+func TestHistories(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no histories: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			a, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, refused := parseHistory(t, section(a, "events.jsonl")).fold(t, run.New("r1"))
+			got := &txtar.Archive{Comment: a.Comment, Files: []txtar.File{
+				{Name: "events.jsonl", Data: section(a, "events.jsonl")},
+				{Name: "state.json", Data: []byte(show(t, s))},
+			}}
+			if refused != "" {
+				got.Files = append(got.Files, txtar.File{Name: "refused", Data: []byte(refused)})
+			}
+			if *update {
+				if err := os.WriteFile(file, txtar.Format(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(string(txtar.Format(a)), string(txtar.Format(got))); diff != "" {
+				t.Errorf("fold differs (-want +got); run with -update to accept:\n%s", diff)
+			}
+		})
+	}
+}
+
+func section(a *txtar.Archive, name string) []byte {
+	for _, f := range a.Files {
+		if f.Name == name {
+			return f.Data
+		}
+	}
+	return nil
+}

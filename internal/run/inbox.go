@@ -1,0 +1,58 @@
+package run
+
+import (
+	"fmt"
+	"slices"
+
+	"wake/pkg/wire"
+)
+
+// maxCommandIDs bounds the memory of commands that were seen. The same command
+// comes twice within seconds, not after hundreds of others.
+const maxCommandIDs = 256
+
+// commandReceived records a command and puts one that asks for something into
+// the inbox. It may stand before flow:start: what was refused is kept too.
+func (f *fold) commandReceived(p *wire.CommandReceived) error {
+	if err := f.byOwner(); err != nil {
+		return err
+	}
+	f.s.CommandPos = max(f.s.CommandPos, p.AtPos)
+	if p.CommandID != "" {
+		if slices.Contains(f.s.CommandIDs, p.CommandID) {
+			return nil
+		}
+		ids := f.s.CommandIDs
+		if len(ids) >= maxCommandIDs {
+			ids = slices.Clone(ids[len(ids)-maxCommandIDs+1:])
+		}
+		f.s.CommandIDs = append(ids, p.CommandID)
+	}
+	if !p.Accepted {
+		return nil
+	}
+	switch field(p.Command, "type") {
+	case "send", "reply", "resume", "pause", "abort", "approve", "deny", "bookmark":
+		f.s.Inbox = append(f.s.Inbox, wire.InboxEntry{
+			ID:   firstOf(p.CommandID, fmt.Sprintf("@%d", f.pos.Seq)),
+			Node: field(p.Command, "nodeId"), Exec: field(p.Command, "execId"), Command: p.Command,
+		})
+	}
+	return nil
+}
+
+// deliver takes out the commands that the event obeys.
+func (f *fold) deliver(obeyed func(command wire.Raw) bool) {
+	f.s.Inbox = slices.DeleteFunc(f.s.Inbox, func(c wire.InboxEntry) bool { return obeyed(c.Command) })
+}
+
+// field returns a field of a command that is a string.
+func field(command wire.Raw, name string) string {
+	s, _ := command.Get(name).Text()
+	return s
+}
+
+func resumable(command wire.Raw) bool {
+	yes, _ := command.Get("resumable").Any().(bool)
+	return yes
+}

@@ -1,0 +1,197 @@
+package run
+
+import (
+	"maps"
+
+	"wake/pkg/wire"
+)
+
+// flowStart begins the run. Nodes and edges of the definition are pending; the
+// user's state is the definition's.
+func (f *fold) flowStart(p *wire.FlowStart) error {
+	if err := f.byOwner(); err != nil {
+		return err
+	}
+	if f.s.Status != wire.RunIdle {
+		return f.illegal("the run is %s", f.s.Status)
+	}
+	s := f.s
+	s.Status = wire.RunRunning
+	s.StartedAt = f.e.Timestamp
+	s.FlowName = p.FlowName
+	s.Definition, s.DefinitionHash = p.Definition, p.DefinitionHash
+	s.Input = f.value("input", p.Input)
+	s.Limits = f.value("limits", p.Limits)
+	s.Fixtures, s.Workspace, s.Imported = p.Fixtures, p.Workspace, p.Imported
+	s.ParentRun, s.ParentNode = p.ParentRun, p.ParentNode
+	if len(p.Labels) > 0 {
+		s.Labels = maps.Clone(p.Labels)
+	}
+	if state := p.Definition.Get("state"); isMap(state) {
+		s.State = state
+	}
+	f.graph(p.Definition)
+	return nil
+}
+
+// graph marks the nodes and edges of a definition as pending. A definition of
+// another shape, as an imported run may carry, has none.
+func (f *fold) graph(definition wire.Raw) {
+	var d struct {
+		Nodes []struct {
+			ID string `json:"id"`
+		} `json:"nodes"`
+		Edges []struct {
+			ID   string `json:"id"`
+			From string `json:"from"`
+			To   string `json:"to"`
+		} `json:"edges"`
+	}
+	if wire.Unmarshal(definition, &d) != nil {
+		return
+	}
+	for _, n := range d.Nodes {
+		if n.ID != "" {
+			f.s.NodeStatus[n.ID] = wire.NodePending
+		}
+	}
+	for _, e := range d.Edges {
+		f.s.EdgeStatus[edgeKey(e.ID, e.From, e.To)] = wire.EdgePending
+	}
+}
+
+func (f *fold) flowComplete(p *wire.FlowComplete) error {
+	if err := f.decided(); err != nil {
+		return err
+	}
+	if f.s.Status == wire.RunPaused {
+		return f.illegal("the run is paused")
+	}
+	f.s.Status, f.s.Reason = wire.RunComplete, ""
+	f.s.Result = p.Status
+	f.s.Error = f.text("error", p.Error)
+	f.s.EndedAt = f.e.Timestamp
+	return nil
+}
+
+// flowPaused pauses the run, or gives a paused one another reason.
+func (f *fold) flowPaused(p *wire.FlowPaused) error {
+	if err := f.decided(); err != nil {
+		return err
+	}
+	f.s.Status, f.s.Reason = wire.RunPaused, p.Reason
+	f.deliver(func(c wire.Raw) bool {
+		t := field(c, "type")
+		return t == "pause" || t == "abort" && resumable(c)
+	})
+	return nil
+}
+
+// flowResumed continues a run that is paused, or one that is running and lost
+// its owner.
+func (f *fold) flowResumed() error {
+	if err := f.decided(); err != nil {
+		return err
+	}
+	f.s.Status, f.s.Reason = wire.RunRunning, ""
+	f.deliver(func(c wire.Raw) bool { return field(c, "type") == "resume" })
+	return nil
+}
+
+func (f *fold) flowAborted(p *wire.FlowAborted) error {
+	if err := f.decided(); err != nil {
+		return err
+	}
+	f.s.Status, f.s.Reason = wire.RunAborted, p.Reason
+	f.s.EndedAt = f.e.Timestamp
+	f.deliver(func(c wire.Raw) bool { return field(c, "type") == "abort" })
+	return nil
+}
+
+// forked replaces the state by the parent's. What belongs to the parent stays
+// there: its writers, its commands, what it spent, and who waits for it.
+func (f *fold) forked(p *wire.RunForked) error {
+	if err := f.byOwner(); err != nil {
+		return err
+	}
+	if f.s.Status != wire.RunIdle {
+		return f.illegal("the run is %s", f.s.Status)
+	}
+	parent, err := Decode(p.State)
+	if err != nil {
+		return f.illegal("the parent's state: %v", err)
+	}
+	self := f.s.Nodes[wire.RunNode]
+	for id, n := range parent.Nodes {
+		n.Epoch, n.Seq, n.Runner, n.CostUsd, n.ExecCost = 0, 0, "", 0, 0
+		parent.Nodes[id] = n
+	}
+	parent.Nodes[wire.RunNode] = self
+	ancestor := wire.Ancestor{RunID: p.ParentRun, Position: p.ParentPos, Label: p.Label}
+	parent.Lineage = append([]wire.Ancestor{ancestor}, parent.Lineage...)
+	parent.RunID, parent.ParentRun, parent.ParentNode = f.s.RunID, "", ""
+	parent.StartedAt = f.e.Timestamp
+	parent.Inbox, parent.CommandPos, parent.CommandIDs = []wire.InboxEntry{}, 0, nil
+	parent.Usage = wire.UsageTotals{}
+	parent.VoidEvents, parent.EventCount = f.s.VoidEvents, f.s.EventCount
+	*f.s = *parent
+	return nil
+}
+
+func (f *fold) edge(id, from, to string, status wire.EdgeStatus) error {
+	if err := f.decided(); err != nil {
+		return err
+	}
+	key := edgeKey(id, from, to)
+	if old := f.s.EdgeStatus[key]; old != "" && old != wire.EdgePending {
+		return f.illegal("edge %s has %s already", key, old)
+	}
+	f.s.EdgeStatus[key] = status
+	return nil
+}
+
+// statePatch changes the user's state.
+func (f *fold) statePatch(p *wire.StatePatch) error {
+	if err := f.decided(); err != nil {
+		return err
+	}
+	state, err := Patch(f.s.State, p.Patch)
+	if err != nil {
+		return f.illegal("%v", err)
+	}
+	f.s.State = state
+	return nil
+}
+
+// maxAutomatic bounds the bookmarks that nobody asked for; the older ones are in
+// WAKE_BOOKMARKS.
+const maxAutomatic = 256
+
+// checkpoint keeps a labelled point. The same label again moves it.
+func (f *fold) checkpoint(p *wire.Checkpoint) {
+	if p.Label == "" {
+		return
+	}
+	b := wire.Bookmark{Label: p.Label, Kind: p.Kind, Position: f.pos.Seq}
+	if f.e.NodeID != wire.RunNode {
+		b.Node = f.e.NodeID
+	}
+	automatic, oldest := 0, -1
+	kept := make([]wire.Bookmark, 0, len(f.s.Bookmarks)+1)
+	for _, old := range f.s.Bookmarks {
+		if old.Label == b.Label {
+			continue
+		}
+		if old.Kind != wire.CheckpointLabelled {
+			if automatic++; oldest < 0 {
+				oldest = len(kept)
+			}
+		}
+		kept = append(kept, old)
+	}
+	if automatic >= maxAutomatic && b.Kind != wire.CheckpointLabelled {
+		kept = append(kept[:oldest], kept[oldest+1:]...)
+	}
+	f.s.Bookmarks = append(kept, b)
+	f.deliver(func(c wire.Raw) bool { return field(c, "type") == "bookmark" && field(c, "label") == p.Label })
+}

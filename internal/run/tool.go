@@ -1,0 +1,192 @@
+package run
+
+import (
+	"wake/pkg/wire"
+)
+
+// tools is the state machine of a tool call: from which state which follow. A
+// call may be sealed in every state that isn't terminal.
+var tools = map[wire.ToolCallState][]wire.ToolCallState{
+	wire.ToolPending:          {wire.ToolApprovalRequired, wire.ToolExecuting, wire.ToolSealedState},
+	wire.ToolApprovalRequired: {wire.ToolApproved, wire.ToolDenied, wire.ToolSealedState},
+	wire.ToolApproved:         {wire.ToolExecuting, wire.ToolSealedState},
+	wire.ToolExecuting:        {wire.ToolCompleted, wire.ToolFailed, wire.ToolSealedState},
+}
+
+func follows(from, to wire.ToolCallState) bool {
+	for _, next := range tools[from] {
+		if next == to {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *fold) callKey(a actor) string {
+	exec := f.e.ExecID
+	if exec == "" {
+		exec = a.n.Exec
+	}
+	if exec == "" {
+		exec = a.id
+	}
+	return exec + "/" + f.e.CallID
+}
+
+// call returns the open call that the event names.
+func (f *fold) call(a actor) (key string, c wire.ToolCall, open bool) {
+	key = f.callKey(a)
+	c, open = f.s.Tools[key]
+	return key, c, open
+}
+
+// unknown judges an event about a call that isn't open. After its execution was
+// closed that is in order, and so is it in a run whose calls wake didn't see.
+func (f *fold) unknown(a actor) error {
+	if a.current && f.s.Imported == "" {
+		return f.illegal("call %q is not open", f.e.CallID)
+	}
+	return nil
+}
+
+func (f *fold) toolIntent(a actor, p *wire.ToolIntent) error {
+	key, _, open := f.call(a)
+	if open {
+		return f.illegal("call %q is open already", f.e.CallID)
+	}
+	if !a.current && f.s.Imported == "" {
+		return nil
+	}
+	f.s.Tools[key] = wire.ToolCall{
+		Node: a.id, Exec: firstOf(f.e.ExecID, a.n.Exec), CallID: f.e.CallID,
+		Tool: p.ToolName, Input: f.value("toolInput", p.ToolInput),
+		State: wire.ToolPending, Idempotent: p.Idempotent, Since: f.e.Timestamp, Parent: f.e.Parent,
+	}
+	f.derive(a)
+	return nil
+}
+
+// toolState takes a step that no other event implies.
+func (f *fold) toolState(a actor, p *wire.ToolState) error {
+	key, c, open := f.call(a)
+	switch {
+	case !open:
+		return f.unknown(a)
+	case c.State != p.From:
+		return f.illegal("call %q is %s, not %s", f.e.CallID, c.State, p.From)
+	case !follows(p.From, p.To):
+		return f.illegal("call %q can't go from %s to %s", f.e.CallID, p.From, p.To)
+	}
+	f.step(a, key, c, p.To)
+	return nil
+}
+
+// step moves a call; one that has come to its end is forgotten.
+func (f *fold) step(a actor, key string, c wire.ToolCall, to wire.ToolCallState) {
+	if len(tools[to]) == 0 {
+		delete(f.s.Tools, key)
+	} else {
+		c.State = to
+		f.s.Tools[key] = c
+	}
+	f.derive(a)
+}
+
+func (f *fold) permissionRequired(a actor, _ *wire.PermissionRequired) error {
+	key, c, open := f.call(a)
+	switch {
+	case !open:
+		return f.unknown(a)
+	case c.State == wire.ToolApprovalRequired: // a tool:state told so before
+		return nil
+	case !follows(c.State, wire.ToolApprovalRequired):
+		return f.illegal("call %q is %s", f.e.CallID, c.State)
+	}
+	f.step(a, key, c, wire.ToolApprovalRequired)
+	return nil
+}
+
+// permissionDecided decides a call. A rule decides without having asked.
+func (f *fold) permissionDecided(a actor, p *wire.PermissionDecided) error {
+	to := wire.ToolApproved
+	if p.Decision == wire.DecisionDeny {
+		to = wire.ToolDenied
+	}
+	key, c, open := f.call(a)
+	if open && c.State != to && c.State != wire.ToolPending && !follows(c.State, to) {
+		return f.illegal("call %q is %s", f.e.CallID, c.State)
+	}
+	if open && c.State != to {
+		f.step(a, key, c, to)
+	}
+	f.deliver(func(c wire.Raw) bool {
+		t := field(c, "type")
+		return (t == "approve" || t == "deny") && field(c, "callId") == f.e.CallID
+	})
+	return nil
+}
+
+func (f *fold) toolSealed(a actor, p *wire.ToolSealed) error {
+	key, c, open := f.call(a)
+	switch {
+	case !open: // a call whose intent was never stored
+		return nil
+	case c.State != p.From:
+		return f.illegal("call %q is %s, not %s", f.e.CallID, c.State, p.From)
+	}
+	f.step(a, key, c, wire.ToolSealedState)
+	return nil
+}
+
+// agentTool counts a finished call and closes it. Agents don't tell when they
+// begin to execute, so that step is implied; a call that waits for a decision
+// can be refused or fail, but it can't have succeeded.
+func (f *fold) agentTool(a actor, p *wire.AgentTool) error {
+	key, c, open := f.call(a)
+	failed := f.text("error", p.Error) != ""
+	if open && c.State == wire.ToolApprovalRequired && !failed && !p.Denied {
+		return f.illegal("call %q is completed and nobody approved it", f.e.CallID)
+	}
+	f.s.Usage.ToolCalls++
+	if failed && !p.Denied {
+		f.s.Usage.ToolErrors++
+	}
+	if open {
+		delete(f.s.Tools, key)
+	}
+	f.derive(a)
+	return nil
+}
+
+// derive computes the breakpoint of an execution from its open calls: the one
+// that is nearest to a human decides.
+func (f *fold) derive(a actor) {
+	at := "POST_TOOL"
+	for _, c := range f.s.Tools {
+		if c.Node != a.id || c.Exec != a.n.Exec || c.Parent != "" {
+			continue
+		}
+		if p := breakpoints[c.State]; rank[p] > rank[at] {
+			at = p
+		}
+	}
+	f.breakpoint(a, at)
+}
+
+var breakpoints = map[wire.ToolCallState]string{
+	wire.ToolPending:          "TOOL_PENDING",
+	wire.ToolApprovalRequired: "AWAITING_APPROVAL",
+	wire.ToolApproved:         "PRE_TOOL",
+	wire.ToolExecuting:        "TOOL_EXECUTING",
+}
+
+var rank = map[string]int{
+	"POST_TOOL": 0, "TOOL_PENDING": 1, "PRE_TOOL": 2, "TOOL_EXECUTING": 3, "AWAITING_APPROVAL": 4,
+}
+
+func firstOf(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
