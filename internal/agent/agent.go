@@ -1,0 +1,119 @@
+// Package agent is what the runner knows of agents: given a prompt, options and
+// a session id, a [Provider] yields a stream of normalised events.
+//
+// A session ends with exactly one of agent:complete, agent:paused (it was
+// interrupted and can go on) or agent:error with severity error; [Outcome] reads
+// that from the events. Errors of a session's iterator are those of the
+// machinery: the agent's own failures are events.
+package agent
+
+import (
+	"context"
+	"errors"
+	"iter"
+
+	"wake/pkg/wire"
+)
+
+// ErrEnded is returned for a message to a session that takes no more.
+var ErrEnded = errors.New("agent: the session has ended")
+
+// ErrorSessionNotFound is the error type of an agent that doesn't know the
+// session it was to resume. If the log has no event of it since the binding, the
+// session may be started afresh.
+const ErrorSessionNotFound = "session_not_found"
+
+// Provider starts sessions of one kind of agent.
+type Provider interface {
+	// Start begins an execution. It fails only for a request that can't be
+	// served at all; an agent that doesn't come up is an agent:error.
+	Start(ctx context.Context, r Request) (Session, error)
+}
+
+// Session is one execution of an agent.
+type Session interface {
+	// Events returns the events of the execution, once. When the consumer asks for the
+	// next event, the one before has been taken care of: awaited ones are
+	// stored. The iterator ends after the terminal event. It must be consumed
+	// by one goroutine; leaving it early closes the session.
+	Events() iter.Seq2[*wire.Event, error]
+	// Send injects a user message. It returns when the agent has been given
+	// it; that the agent took it is a user:message with the command's id. It
+	// fails with [ErrEnded] if the execution is over.
+	Send(ctx context.Context, m Message) error
+	// Interrupt asks the agent to stop what it is doing. The session then
+	// ends with agent:paused unless a message follows.
+	Interrupt(ctx context.Context) error
+	// Close ends the agent and every process it started and waits until they
+	// are gone. Events then ends too. It may be called twice and from anywhere.
+	Close() error
+}
+
+// Message is a message to a running agent.
+type Message struct {
+	CommandID string // the command that sent it; may be empty
+	Content   string
+}
+
+// Request is what an execution is asked for.
+type Request struct {
+	RunID, NodeID string
+	ExecID        string   // <node>#<n>
+	SessionID     string   // chosen by the runner and stored before the start
+	Resume        bool     // the session exists
+	Prompt        wire.Raw // a string or an array of message inputs
+	Options       Options
+}
+
+// Options are the settings of an agent node, by their names in a flow's input.
+// Zero values are the agent's own defaults.
+type Options struct {
+	Model              string            `json:"model,omitempty"`
+	Cwd                string            `json:"cwd,omitempty"`
+	MaxTurns           int               `json:"maxTurns,omitempty"`
+	MaxBudgetUsd       float64           `json:"maxBudgetUsd,omitempty"`
+	PermissionMode     string            `json:"permissionMode,omitempty"` // default: bypassPermissions
+	SystemPrompt       string            `json:"systemPrompt,omitempty"`
+	AppendSystemPrompt string            `json:"appendSystemPrompt,omitempty"`
+	AllowedTools       []string          `json:"allowedTools,omitempty"`
+	DisallowedTools    []string          `json:"disallowedTools,omitempty"`
+	AddDirs            []string          `json:"addDirs,omitempty"`
+	FallbackModel      string            `json:"fallbackModel,omitempty"`
+	OutputSchema       wire.Raw          `json:"outputSchema,omitempty"` // JSON Schema of the answer
+	Env                map[string]string `json:"env,omitempty"`          // added to the agent's environment
+	Fork               bool              `json:"fork,omitempty"`         // with Resume: go on under a new session id
+	Blocks             Blocks            `json:"blocks,omitempty"`
+
+	// Decide answers a question for permission. Nil allows everything where
+	// the permission mode does and denies it otherwise. It may take its time;
+	// the agent waits.
+	Decide func(context.Context, Permission) Verdict `json:"-"`
+}
+
+// Blocks says when a whole block of text or thinking is an event of its own.
+type Blocks string
+
+// The ways to emit blocks.
+const (
+	// BlocksFallback emits a whole block if it wasn't streamed. It is the default.
+	BlocksFallback Blocks = "fallback"
+	// BlocksAlways emits every block whole, after its pieces.
+	BlocksAlways Blocks = "always"
+	// BlocksNever emits pieces only; a block that wasn't streamed is one piece.
+	BlocksNever Blocks = "never"
+)
+
+// Permission is a tool call that asks for permission.
+type Permission struct {
+	CallID   string
+	ToolName string
+	Input    wire.Raw
+}
+
+// Verdict is the answer to a [Permission].
+type Verdict struct {
+	Allow        bool
+	By           string   // who decided
+	Note         string   // why; the agent is told when it is denied
+	UpdatedInput wire.Raw // allow this input instead; nil: as asked
+}

@@ -1,0 +1,229 @@
+package claude
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"wake/internal/agent"
+	"wake/pkg/wire"
+)
+
+// synthetic is the model of messages that the program wrote itself.
+const synthetic = "<synthetic>"
+
+// assistant takes a message of the model: in streams one line per block, all
+// under one message id.
+func (n *Normalizer) assistant(m wire.Raw) bool {
+	message := m.Get("message")
+	blocks, ok := blocksOf(message.Get("content"))
+	if !ok {
+		return false
+	}
+	n.bind(m)
+	t := n.thread(m)
+	model := str(message, "model")
+	if kind := str(m, "error"); kind != "" || truth(m, "isApiErrorMessage") {
+		n.assistantError(t, m, kind)
+		return true
+	}
+	if t.main {
+		n.tally.active, n.tally.asked, n.tally.failed = true, false, ""
+	}
+	id := str(message, "id")
+	if id == "" {
+		id = str(m, "uuid")
+	}
+	if model != synthetic {
+		n.enter(t, id, model, message)
+	}
+	if t.owner != id {
+		t.owner, t.answer = id, ""
+	}
+	for _, b := range blocks {
+		n.block(t, b)
+	}
+	t.stop = str(message, "stop_reason")
+	return true
+}
+
+// enter makes a message that came without a message_start the thread's current
+// one, and takes the usage of its line.
+func (n *Normalizer) enter(t *thread, id, model string, message wire.Raw) {
+	if t.usage == nil || t.message != id {
+		n.newMessage(t, id, model)
+	}
+	n.turnStart(t)
+	t.produced = true
+	t.usage.read(message.Get("usage"))
+	if stop := str(message, "stop_reason"); stop != "" {
+		t.usage.stop = stop
+	}
+}
+
+func (n *Normalizer) block(t *thread, b wire.Raw) {
+	kind := str(b, "type")
+	switch {
+	case kind == "text":
+		t.answer += str(b, "text")
+		n.prose(t, "text", str(b, "text"), "")
+	case kind == "thinking":
+		n.prose(t, "thinking", str(b, "thinking"), str(b, "signature"))
+	case isTool(kind):
+		n.toolBlock(t, b)
+	case isToolResult(kind) && str(b, "tool_use_id") != "":
+		n.toolResult(t, b, nil)
+	default:
+		n.foreign(t, "assistant/"+kind, b)
+	}
+}
+
+// foreign passes on a block that has no event of its own.
+func (n *Normalizer) foreign(t *thread, name string, b wire.Raw) {
+	n.of(t, &wire.RawMessage{Source: n.opt.Source, Name: name, Data: b})
+}
+
+// prose is a whole block of text or thinking: an event if its pieces weren't.
+func (n *Normalizer) prose(t *thread, kind, content, signature string) {
+	b := t.match(kind)
+	if b == nil {
+		b = &block{kind: kind}
+	}
+	n.number(b)
+	done := b.whole
+	b.whole, b.matched = true, true
+	gone := t.givenUp[kind]
+	delete(t.givenUp, kind)
+	switch {
+	case gone != nil:
+		n.wholeBlock(t, kind, content, signature, b.number, gone.number)
+	case b.pieces && string(b.content) != content:
+		n.blocks++
+		n.wholeBlock(t, kind, content, signature, n.blocks, b.number)
+	case done && b.pieces:
+	case n.opt.Blocks == agent.BlocksAlways:
+		n.wholeBlock(t, kind, content, signature, b.number, 0)
+	case b.pieces:
+	case n.opt.Blocks == agent.BlocksNever:
+		n.piece(t, b, content)
+	default:
+		n.wholeBlock(t, kind, content, signature, b.number, 0)
+	}
+}
+
+// match returns the streamed block that a whole block of this kind completes:
+// they come in the same order.
+func (t *thread) match(kind string) *block {
+	for _, b := range t.blocks {
+		if b.kind == kind && !b.matched {
+			return b
+		}
+	}
+	return nil
+}
+
+// isTool reports whether a block of this type is a call: of the agent's own
+// tools, of the API's or of a remote MCP server.
+func isTool(kind string) bool { return strings.HasSuffix(kind, "tool_use") }
+
+func isToolResult(kind string) bool { return strings.HasSuffix(kind, "tool_result") }
+
+func (n *Normalizer) toolBlock(t *thread, b wire.Raw) {
+	id, name, input := str(b, "id"), str(b, "name"), b.Get("input")
+	if s := t.streamedCall(id); s != nil {
+		s.whole, s.matched = true, true
+	}
+	if !n.toolUse(t, id, name, input) {
+		n.foreign(t, "assistant/"+str(b, "type"), b)
+	}
+}
+
+func (t *thread) streamedCall(id string) *block {
+	for _, b := range t.blocks {
+		if id != "" && isTool(b.kind) && str(b.call, "id") == id {
+			return b
+		}
+	}
+	return nil
+}
+
+// call is a tool call.
+type call struct {
+	thread  *thread
+	message string // that made it
+	turn    int
+	name    string
+	input   wire.Raw
+	at      int64
+	done    bool
+}
+
+// toolUse begins a call. It reports false if the call has no id or name, or is another
+// one under an id that is taken.
+func (n *Normalizer) toolUse(t *thread, id, name string, input wire.Raw) bool {
+	if id == "" || name == "" {
+		return false
+	}
+	if len(input) == 0 {
+		input = wire.Null
+	}
+	if c := n.calls[id]; c != nil {
+		return c.name == name
+	}
+	turn := 0
+	if t.main {
+		turn = n.turn
+	}
+	n.calls[id] = &call{thread: t, message: t.message, turn: turn, name: name, input: input, at: n.at}
+	n.open = append(n.open, id)
+	sum := sha256.Sum256(input)
+	e := n.of(t, &wire.ToolIntent{
+		ToolName: name, ToolInput: input, InputHash: hex.EncodeToString(sum[:]),
+		Idempotent: repeatable(name), Batch: t.message,
+	})
+	e.CallID = id
+	return true
+}
+
+// repeatable reports whether a tool only reads, so that a call whose outcome
+// is unknown may be made again.
+func repeatable(tool string) bool {
+	switch tool {
+	case "Read", "Glob", "Grep", "LS", "NotebookRead", "TodoRead", "TaskList", "TaskGet", "TaskOutput", "BashOutput", "ToolSearch":
+		return true
+	}
+	return false
+}
+
+// assistantError is a message with which the program tells that the API failed.
+func (n *Normalizer) assistantError(t *thread, m wire.Raw, kind string) {
+	message := contentText(get(m, "message", "content"))
+	if kind == "" {
+		kind = errorTypeOf(integer(m, "apiErrorStatus"))
+	}
+	n.of(t, &wire.AgentError{
+		ErrorType: kind, Message: message, Details: m, Severity: wire.SeverityError,
+		Phase: "model", Status: int(integer(m, "apiErrorStatus")),
+	})
+	if t.main {
+		n.tally.active = true
+		n.tally.failed = kind
+	}
+}
+
+// errorTypeOf names an error by its HTTP status.
+func errorTypeOf(status int64) string {
+	switch {
+	case status == 401, status == 403:
+		return "authentication_failed"
+	case status == 429:
+		return wire.ErrorRateLimit
+	case status == 529:
+		return wire.ErrorOverloaded
+	case status >= 500:
+		return "server_error"
+	case status >= 400:
+		return "invalid_request"
+	}
+	return wire.ErrorExecution
+}

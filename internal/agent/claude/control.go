@@ -1,0 +1,111 @@
+package claude
+
+import (
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// controlRequest takes a question of the agent to the program that runs it.
+func (n *Normalizer) controlRequest(m wire.Raw) bool {
+	r := m.Get("request")
+	switch str(r, "subtype") {
+	case "can_use_tool":
+		return n.permissionRequired(m, r)
+	case "hook_callback":
+		return n.hookCallback(r.Get("input"))
+	case "mcp_message":
+		return n.toParent(r)
+	}
+	return false
+}
+
+func (n *Normalizer) permissionRequired(m, r wire.Raw) bool {
+	id, name := str(r, "tool_use_id"), str(r, "tool_name")
+	if id == "" {
+		id = str(m, "request_id")
+	}
+	if id == "" || name == "" {
+		return false
+	}
+	n.asked[id] = true
+	suggestions := r.Get("permission_suggestions")
+	if len(list(suggestions)) == 0 {
+		suggestions = nil
+	}
+	n.about(id, &wire.PermissionRequired{
+		ToolName: name, ToolInput: r.Get("input"), Description: str(r, "description"), Suggestions: suggestions,
+	})
+	return true
+}
+
+// about appends an event of a call, on the thread and in the turn that made it.
+func (n *Normalizer) about(id string, p wire.Payload) {
+	e := &wire.Event{CallID: id, Turn: n.turn, Payload: p}
+	if c := n.calls[id]; c != nil {
+		e.Parent, e.AgentID, e.Turn = c.thread.parent, c.thread.agent, c.turn
+	}
+	n.emit(e)
+}
+
+// Decided returns the event of a decision on a call.
+func (n *Normalizer) Decided(at int64, id string, p *wire.PermissionDecided) []*wire.Event {
+	n.out = nil
+	n.setTime(at)
+	if p.Decision == wire.DecisionDeny {
+		n.denied[id] = true
+	}
+	n.about(id, p)
+	return n.out
+}
+
+// hookCallback takes the question of a PreToolUse hook: the call is about to
+// be made. The call's own line came before, as a rule.
+func (n *Normalizer) hookCallback(input wire.Raw) bool {
+	if str(input, "hook_event_name") != "PreToolUse" {
+		return false
+	}
+	return n.toolUse(n.threadOf(n.root), str(input, "tool_use_id"), str(input, "tool_name"), input.Get("tool_input"))
+}
+
+// toParent takes a message to the parent: a call of notify_parent with valid
+// arguments. The rest of the talk with an MCP server is passed on.
+func (n *Normalizer) toParent(r wire.Raw) bool {
+	message := r.Get("message")
+	if str(r, "server_name") != parentServer || str(message, "method") != "tools/call" ||
+		str(message, "params", "name") != notifyTool {
+		return false
+	}
+	p, problem := notification(get(message, "params", "arguments"))
+	if problem != "" {
+		return false
+	}
+	n.about(str(message, "params", "_meta", "claudecode/toolUseId"), p)
+	return true
+}
+
+// The in-process MCP server that agents get and its one tool.
+const (
+	parentServer = "parent"
+	notifyTool   = "notify_parent"
+)
+
+// notification checks the arguments of notify_parent. The problem is told to
+// the agent.
+func notification(args wire.Raw) (p *wire.CCMessage, problem string) {
+	message, ok := args.Get("message").Text()
+	if !ok || strings.TrimSpace(message) == "" {
+		return nil, "message is required and must be a string"
+	}
+	p = &wire.CCMessage{Text: message, Priority: wire.PriorityInfo}
+	if !has(args, "priority") {
+		return p, ""
+	}
+	switch priority, _ := args.Get("priority").Text(); wire.Priority(priority) {
+	case wire.PriorityInfo, wire.PriorityQuestion, wire.PriorityBlocker:
+		p.Priority = wire.Priority(priority)
+		return p, ""
+	default:
+		return nil, "priority must be info, question or blocker"
+	}
+}

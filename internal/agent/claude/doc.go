@@ -1,0 +1,78 @@
+// Package claude drives the Claude Code CLI and reads what it writes.
+//
+// [Normalizer] turns its lines into events: those of
+// `claude --output-format stream-json`, and those of its session files. It is
+// pure; [Provider] runs the program around it.
+//
+// # What becomes of a line
+//
+// Every line is represented by typed events or passed on as a raw event whose
+// name is type/subtype. Nothing else happens to a line, save that one without
+// text is skipped and one that repeats an earlier line byte for byte counts once.
+//
+//	line                                    events
+//	system/init                             the first: agent:start (unless written), agent:init;
+//	                                        later ones: agent:init if anything changed
+//	system/status                           raw; compaction if it tells of one that failed
+//	system/thinking_tokens                  tokenCount of the next agent:thinking:delta, else raw
+//	system/api_retry, api_error             agent:error, severity warning
+//	system/compact_boundary                 compaction
+//	system/hook_response                    hook:fired
+//	system/permission_denied                permission:decided (deny)
+//	system/*                                raw
+//	stream_event/message_start              turn:start with the first content
+//	stream_event/content_block_start        –
+//	stream_event/content_block_delta        agent:text:delta, agent:thinking:delta;
+//	                                        input_json_delta is assembled; raw for signatures and others
+//	stream_event/content_block_stop         tool:intent if its assistant line hasn't come
+//	stream_event/message_delta              usage
+//	stream_event/message_stop               –
+//	assistant, block text, thinking         agent:text, agent:thinking, as Blocks says
+//	assistant, block *tool_use              tool:intent
+//	assistant, block *tool_result           agent:tool
+//	assistant, other blocks                 raw assistant/<type>
+//	assistant with an error                 agent:error
+//	user, block tool_result                 agent:tool; file_changed, todo:changed
+//	user, text                              user:message
+//	user, other blocks                      raw user/<type>
+//	result                                  turn:end; agent:error if it failed
+//	control_request/can_use_tool            permission:required
+//	control_request/hook_callback           tool:intent if it isn't known, for PreToolUse
+//	control_request/mcp_message             cc_message for a valid notify_parent, else raw
+//	attachment/queued_command               user:message
+//	no JSON, too long                       raw malformed, with the text and the reason
+//	anything else                           raw
+//
+// Not kept of a line that has typed events: uuid, request_id, its own
+// timestamp in streams, and what repeats (the start-of-message usage, the
+// unchanged part of an init).
+//
+// # Rules
+//
+// Turn: the number of the model call on the main thread. It begins with the first
+// content of a message, so that a stream which breaks before is no turn; a message that is
+// fetched again after its stream broke goes on in the same turn. Events of
+// sub-agents have no turn; Parent names the call that started them.
+//
+// Tools are tied together by tool_use_id and nothing else. A result whose call
+// isn't in the input is that of the tool "unknown". Calls without a result are closed
+// as "interrupted" by [Normalizer.Finish].
+//
+// Usage is emitted once per message id: from message_delta, which has the final
+// numbers, or else from the last of the message's lines (their output is final
+// in session files and after a broken stream only; sub-agents' output is a
+// lower bound in streams). turn:end has in modelUsage what its result adds,
+// sub-agents, compaction and other models included: totals of the program are
+// cumulative, over the process and since 2.1.329 over the session.
+// agent:complete has the usage of the main thread and modelUsage of everything.
+//
+// A block that was streamed is an event of its own only if Blocks is always, if
+// its pieces don't add up to it, or if it replaces pieces of a stream that broke; then
+// Supersedes names the block whose pieces are void.
+//
+// A result that holds only the beginning of the last message's text is rebuilt
+// from its blocks.
+//
+// A session file has no results: agent:complete is drawn from the last message,
+// its duration from the times in the file.
+package claude

@@ -1,0 +1,171 @@
+package claude
+
+import (
+	"slices"
+
+	"wake/pkg/wire"
+)
+
+// effects emits what a call that succeeded changed.
+func (n *Normalizer) effects(c *call, structured wire.Raw) {
+	switch c.name {
+	case "Write", "Edit", "MultiEdit", "NotebookEdit":
+		n.fileChanged(c, structured)
+	case "TodoWrite":
+		n.todoWrite(c, structured)
+	case "TaskCreate", "TaskUpdate", "TaskList":
+		n.taskChanged(c, structured)
+	}
+}
+
+func (n *Normalizer) fileChanged(c *call, structured wire.Raw) {
+	path := str(c.input, "file_path")
+	if path == "" {
+		path = str(c.input, "notebook_path")
+	}
+	if path == "" {
+		return
+	}
+	change := ""
+	switch {
+	case str(structured, "type") == "create":
+		change = "created"
+	case str(structured, "type") == "update", c.name != "Write":
+		change = "modified"
+	}
+	n.of(c.thread, &wire.FileChanged{Path: path, Change: change})
+}
+
+// todos is the list of one agent.
+type todos struct{ items []wire.Todo }
+
+func (n *Normalizer) todosOf(t *thread) *todos {
+	l := n.todos[t.parent]
+	if l == nil {
+		l = new(todos)
+		n.todos[t.parent] = l
+	}
+	return l
+}
+
+// todoWrite replaces the list.
+func (n *Normalizer) todoWrite(c *call, structured wire.Raw) {
+	items := structured.Get("newTodos")
+	if list(items) == nil {
+		items = c.input.Get("todos")
+	}
+	l := n.todosOf(c.thread)
+	l.items = nil
+	for _, item := range list(items) {
+		l.items = append(l.items, todoOf(item))
+	}
+	n.emitTodos(c.thread, l)
+}
+
+// todoOf reads an item of TodoWrite; a bare string is what is to be done.
+func todoOf(item wire.Raw) wire.Todo {
+	if s, ok := item.Text(); ok {
+		return wire.Todo{Content: s, Status: "pending"}
+	}
+	todo := wire.Todo{
+		ID: str(item, "id"), Content: str(item, "content"), Status: str(item, "status"), ActiveForm: str(item, "activeForm"),
+	}
+	if todo.Status == "" {
+		todo.Status = "pending"
+	}
+	todo.Rest = rest(item, "id", "content", "status", "activeForm")
+	return todo
+}
+
+// rest returns the fields of a map that aren't named, sorted.
+func rest(item wire.Raw, known ...string) []wire.Field {
+	var fields []wire.Field
+	for name, v := range object(item) {
+		if !slices.Contains(known, name) {
+			fields = append(fields, wire.Field{Name: name, Value: v})
+		}
+	}
+	slices.SortFunc(fields, func(a, b wire.Field) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return fields
+}
+
+// taskChanged follows the tools that newer versions have instead of TodoWrite:
+// they change single items.
+func (n *Normalizer) taskChanged(c *call, structured wire.Raw) {
+	l := n.todosOf(c.thread)
+	switch c.name {
+	case "TaskCreate":
+		l.items = append(l.items, wire.Todo{
+			ID: str(structured, "task", "id"), Content: str(c.input, "subject"), Status: "pending", ActiveForm: str(c.input, "activeForm"),
+		})
+	case "TaskUpdate":
+		if !l.update(c.input) {
+			return
+		}
+	case "TaskList":
+		if !l.replace(list(structured.Get("tasks"))) {
+			return
+		}
+	}
+	n.emitTodos(c.thread, l)
+}
+
+// update applies the input of TaskUpdate. It reports whether anything changed.
+func (l *todos) update(input wire.Raw) bool {
+	id := str(input, "taskId")
+	i := slices.IndexFunc(l.items, func(t wire.Todo) bool { return t.ID == id })
+	if i < 0 {
+		if id == "" {
+			return false
+		}
+		l.items = append(l.items, wire.Todo{ID: id, Content: "#" + id, Status: "pending"})
+		i = len(l.items) - 1
+	}
+	before, t := l.items[i], &l.items[i]
+	for field, v := range map[*string]string{
+		&t.Status: str(input, "status"), &t.Content: str(input, "subject"), &t.ActiveForm: str(input, "activeForm"),
+	} {
+		if v != "" {
+			*field = v
+		}
+	}
+	if t.Status == "deleted" {
+		l.items = slices.Delete(l.items, i, i+1)
+		return true
+	}
+	return t.Status != before.Status || t.Content != before.Content || t.ActiveForm != before.ActiveForm
+}
+
+// replace takes a whole list. It reports whether it differs.
+func (l *todos) replace(tasks []wire.Raw) bool {
+	var items []wire.Todo
+	changed := len(tasks) != len(l.items)
+	for i, task := range tasks {
+		t := wire.Todo{ID: str(task, "id"), Content: str(task, "subject"), Status: str(task, "status")}
+		if t.Status == "" {
+			t.Status = "pending"
+		}
+		if j := slices.IndexFunc(l.items, func(o wire.Todo) bool { return o.ID == t.ID }); j >= 0 {
+			t.ActiveForm = l.items[j].ActiveForm
+		}
+		changed = changed || l.items[i].ID != t.ID || l.items[i].Status != t.Status || l.items[i].Content != t.Content
+		items = append(items, t)
+	}
+	l.items = items
+	return changed
+}
+
+func (n *Normalizer) emitTodos(t *thread, l *todos) {
+	p := &wire.TodoChanged{Items: slices.Clone(l.items), Total: len(l.items)}
+	for _, item := range l.items {
+		if item.Status == "completed" {
+			p.Done++
+		}
+	}
+	n.of(t, p)
+}

@@ -1,0 +1,214 @@
+package claude
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"time"
+
+	"wake/pkg/wire"
+)
+
+// MaxLine bounds a line of input. A longer one is cut and reported by a
+// [LineTooLongError].
+const MaxLine = 64 << 20
+
+// kept is how much of a line that is too long is kept to recognise it by.
+const kept = 4 << 10
+
+// LineTooLongError tells of a line that was longer than the bound.
+type LineTooLongError struct {
+	Line  int    // from 1
+	Bytes int64  // its length, without the line end
+	Limit int    // the bound
+	Head  []byte // its beginning
+}
+
+// Error says which line it was and how long.
+func (e *LineTooLongError) Error() string {
+	return fmt.Sprintf("claude: line %d has %d bytes; at most %d are read", e.Line, e.Bytes, e.Limit)
+}
+
+// Lines yields the lines of r without their ends; a last line without an end
+// too. A slice is valid until the next one is asked for. A line longer than
+// limit is skipped and yielded as a [*LineTooLongError]; any other error is the last.
+func Lines(r io.Reader, limit int) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		l := lineReader{in: bufio.NewReaderSize(r, 64<<10), limit: limit}
+		for {
+			line, err := l.next()
+			var long *LineTooLongError
+			switch {
+			case errors.As(err, &long):
+				if !yield(nil, err) {
+					return
+				}
+			case err == io.EOF && len(line) == 0:
+				return
+			case err == io.EOF:
+				yield(line, nil)
+				return
+			case err != nil:
+				yield(nil, fmt.Errorf("claude: read line %d: %w", l.line, err))
+				return
+			case !yield(line, nil):
+				return
+			}
+		}
+	}
+}
+
+type lineReader struct {
+	in    *bufio.Reader
+	limit int
+	line  int
+	buf   []byte
+}
+
+// next returns the next line. It is io.EOF with the last line if that has no end.
+func (l *lineReader) next() ([]byte, error) {
+	l.line++
+	l.buf = l.buf[:0]
+	var size int64
+	for {
+		piece, err := l.in.ReadSlice('\n')
+		size += int64(len(piece))
+		if room := l.limit + 1 - len(l.buf); room > 0 {
+			l.buf = append(l.buf, piece[:min(len(piece), room)]...)
+		}
+		if err == bufio.ErrBufferFull {
+			continue
+		}
+		ended := err == nil
+		if ended {
+			size--
+		}
+		if size > int64(l.limit) {
+			head := append([]byte(nil), l.buf[:min(kept, len(l.buf))]...)
+			l.buf = nil
+			return nil, &LineTooLongError{Line: l.line, Bytes: size, Limit: l.limit, Head: head}
+		}
+		return l.buf[:size], err
+	}
+}
+
+// str returns the string at a path of keys, or "".
+func str(r wire.Raw, path ...string) string {
+	s, _ := get(r, path...).Text()
+	return s
+}
+
+// get returns the value at a path of keys, or nil.
+func get(r wire.Raw, path ...string) wire.Raw {
+	for _, key := range path {
+		r = r.Get(key)
+	}
+	return r
+}
+
+// has reports whether the value at a path is there and not null.
+func has(r wire.Raw, path ...string) bool {
+	v := get(r, path...)
+	return len(v) > 0 && v.Any() != nil
+}
+
+// truth reports whether the value at a path is true.
+func truth(r wire.Raw, path ...string) bool {
+	v, _ := get(r, path...).Any().(bool)
+	return v
+}
+
+// number returns the number at a path; ok is false if there is none.
+func number(r wire.Raw, path ...string) (x float64, ok bool) {
+	switch v := get(r, path...).Any().(type) {
+	case int64:
+		return float64(v), true
+	case uint64:
+		return float64(v), true
+	case float64:
+		return v, true
+	}
+	return 0, false
+}
+
+// integer returns the number at a path, rounded towards zero and held within
+// 53 bits; 0 if there is none.
+func integer(r wire.Raw, path ...string) int64 {
+	x, _ := number(r, path...)
+	return int64(math.Max(-1<<53, math.Min(1<<53, x)))
+}
+
+// optInteger is nil if there is no number at the path.
+func optInteger(r wire.Raw, path ...string) *int64 {
+	if _, ok := number(r, path...); !ok {
+		return nil
+	}
+	return new(integer(r, path...))
+}
+
+// optNumber is nil if there is no number at the path.
+func optNumber(r wire.Raw, path ...string) *float64 {
+	x, ok := number(r, path...)
+	if !ok {
+		return nil
+	}
+	return &x
+}
+
+// list returns the items of an array; nil if the value is none.
+func list(r wire.Raw) []wire.Raw {
+	var items []wire.Raw
+	if len(r) == 0 || wire.Unmarshal(r, &items) != nil {
+		return nil
+	}
+	return items
+}
+
+// object returns the entries of a map; nil if the value is none.
+func object(r wire.Raw) map[string]wire.Raw {
+	var m map[string]wire.Raw
+	if len(r) == 0 || wire.Unmarshal(r, &m) != nil {
+		return nil
+	}
+	return m
+}
+
+// without returns a map less some of its keys; nil if nothing is left or the
+// value is no map.
+func without(r wire.Raw, keys ...string) wire.Raw {
+	m := object(r)
+	for _, key := range keys {
+		delete(m, key)
+	}
+	if len(m) == 0 {
+		return nil
+	}
+	out, err := wire.Marshal(m)
+	if err != nil {
+		return nil
+	}
+	return out
+}
+
+// strs returns the strings of an array; others are left out.
+func strs(r wire.Raw) []string {
+	var out []string
+	for _, item := range list(r) {
+		if s, ok := item.Text(); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// millis returns a timestamp in RFC 3339 as Unix milliseconds, or 0.
+func millis(s string) int64 {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return 0
+	}
+	return t.UnixMilli()
+}

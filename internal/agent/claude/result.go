@@ -1,0 +1,333 @@
+package claude
+
+import (
+	"fmt"
+	"strings"
+
+	"wake/internal/agent"
+	"wake/pkg/wire"
+)
+
+// tally is what the results of an execution add up to. There may be none, one
+// or several.
+type tally struct {
+	active bool   // the main thread did something since the last result
+	asked  bool   // the last of it was a message of the user
+	failed string // error type that was already emitted since then
+	cutOff bool   // calls of the last message have no result
+
+	results    int
+	result     string // of the last one
+	stop       string
+	outcome    outcome
+	structured wire.Raw
+	denials    wire.Raw
+
+	turns      tokens // as the results count the main thread
+	messages   tokens // as its messages do
+	models     map[string]wire.ModelUsage
+	total      map[string]wire.ModelUsage // cumulative, as the last result told
+	cost       float64                    // of this execution
+	costTotal  float64                    // cumulative, as the last result told
+	priced     bool
+	durationMs int64
+	numTurns   int64
+}
+
+// outcome is how a result says the turn ended.
+type outcome uint8
+
+const (
+	succeeded outcome = iota
+	failed
+	interrupted
+)
+
+// result takes the end of a turn.
+func (n *Normalizer) result(m wire.Raw) bool {
+	subtype := str(m, "subtype")
+	if subtype == "" && !has(m, "is_error") {
+		return false
+	}
+	if n.inits > 0 || n.tally.active {
+		n.bind(m)
+	}
+	main := n.threadOf(n.root)
+	if main.produced {
+		n.flushUsage(main)
+	}
+	clear(main.givenUp)
+	added, turnCost := n.count(m)
+	n.turnEnd(m, subtype, added, turnCost)
+	n.conclude(m, subtype, main)
+	if str(m, "origin", "kind") == "task-notification" && n.notified > 0 {
+		n.notified--
+	}
+	return true
+}
+
+// count adds the result to the tally and returns what it adds by model and in
+// cost: totals are cumulative, over the process or over the whole session.
+func (n *Normalizer) count(m wire.Raw) (added map[string]wire.ModelUsage, turnCost *float64) {
+	y := &n.tally
+	y.results++
+	usage := m.Get("usage")
+	y.turns.add(integer(usage, "input_tokens"), integer(usage, "output_tokens"),
+		optInteger(usage, "cache_creation_input_tokens"), optInteger(usage, "cache_read_input_tokens"))
+	y.durationMs += integer(m, "duration_ms")
+	y.numTurns += integer(m, "num_turns")
+	total := modelUsage(m.Get("modelUsage"))
+	for model, u := range total {
+		n.learnWindow(model, u.ContextWindow)
+	}
+	since, told := object(m.Get("model_usage_since_last_result")), has(m, "model_usage_since_last_result")
+	if told {
+		added = modelUsage(m.Get("model_usage_since_last_result"))
+		var c float64
+		for _, u := range since {
+			x, _ := number(u, "costUSD")
+			c += x
+		}
+		turnCost = &c
+	} else {
+		added = increments(y.total, total)
+	}
+	if x, ok := number(m, "total_cost_usd"); ok {
+		if turnCost == nil {
+			turnCost = new(y.addedCost(x))
+		}
+		y.costTotal, y.priced = x, true
+	}
+	y.total = total
+	y.models = accumulate(y.models, added)
+	y.cost += cost(turnCost)
+	return added, turnCost
+}
+
+// addedCost returns what a total adds to the last one; a total that fell was
+// counted anew.
+func (y *tally) addedCost(total float64) float64 {
+	if total < y.costTotal {
+		return total
+	}
+	return total - y.costTotal
+}
+
+// learnWindow keeps a model's context window, also under the name that its
+// messages have.
+func (n *Normalizer) learnWindow(model string, window int64) {
+	if window <= 0 {
+		return
+	}
+	n.window[model] = window
+	if base, long := strings.CutSuffix(model, longContext); long {
+		n.window[base] = window
+	}
+}
+
+func (n *Normalizer) turnEnd(m wire.Raw, subtype string, added map[string]wire.ModelUsage, turnCost *float64) {
+	p := &wire.TurnEnd{
+		StopReason: str(m, "stop_reason"), TerminalReason: str(m, "terminal_reason"), Subtype: subtype,
+		IsError: truth(m, "is_error"), Result: str(m, "result"), Origin: str(m, "origin", "kind"),
+		TotalCostUsd: optNumber(m, "total_cost_usd"), TurnCostUsd: turnCost,
+		DurationMs: integer(m, "duration_ms"), DurationAPIMs: integer(m, "duration_api_ms"),
+		NumTurns: integer(m, "num_turns"), ModelUsage: added,
+		Details: without(m, "type", "subtype", "uuid", "session_id", "stop_reason", "terminal_reason",
+			"is_error", "result", "total_cost_usd", "duration_ms", "duration_api_ms", "num_turns", "usage"),
+	}
+	if u := m.Get("usage"); has(u, "input_tokens") {
+		p.Usage = &wire.TokenUsage{
+			InputTokens: integer(u, "input_tokens"), OutputTokens: integer(u, "output_tokens"),
+			CacheCreationInputTokens: optInteger(u, "cache_creation_input_tokens"),
+			CacheReadInputTokens:     optInteger(u, "cache_read_input_tokens"),
+		}
+	}
+	n.main(p)
+}
+
+// conclude decides how the turn ended and reports a failure.
+func (n *Normalizer) conclude(m wire.Raw, subtype string, main *thread) {
+	y := &n.tally
+	bad := truth(m, "is_error") || subtype != "success"
+	already := y.failed
+	y.active, y.failed = false, ""
+	y.stop = str(m, "stop_reason")
+	y.denials = m.Get("permission_denials")
+	if len(list(y.denials)) == 0 {
+		y.denials = nil
+	}
+	if v := m.Get("structured_output"); len(v) > 0 {
+		y.structured = v
+	}
+	answer := main.answer
+	main.owner, main.answer = "", ""
+	if !bad {
+		y.outcome, y.result = succeeded, full(str(m, "result"), answer)
+		return
+	}
+	y.outcome = failed
+	if strings.HasPrefix(str(m, "terminal_reason"), "aborted") {
+		y.outcome = interrupted
+	}
+	if already == "" || subtype != "success" {
+		n.main(n.resultError(m, subtype))
+	}
+}
+
+// full returns the whole answer: a result that holds only the beginning of the
+// message it is taken from is rebuilt from the message's blocks.
+func full(result, answer string) string {
+	head := strings.TrimSuffix(strings.TrimSuffix(result, "…"), "...")
+	if len(answer) > len(result) && strings.HasPrefix(answer, head) {
+		return answer
+	}
+	return result
+}
+
+func (n *Normalizer) resultError(m wire.Raw, subtype string) *wire.AgentError {
+	message := strings.Join(strs(m.Get("errors")), "; ")
+	if message == "" {
+		message = str(m, "result")
+	}
+	if message == "" {
+		message = subtype
+	}
+	p := &wire.AgentError{
+		ErrorType: subtype, Message: message, Details: m, Severity: wire.SeverityError,
+		Phase: "model", Status: int(integer(m, "api_error_status")),
+	}
+	switch {
+	case n.tally.outcome == interrupted:
+		p.Message, p.Severity = "interrupted: "+message, wire.SeverityWarning
+	case subtype == "success" || subtype == "":
+		p.ErrorType = errorTypeOf(integer(m, "api_error_status"))
+	case n.inits == 0 && strings.HasPrefix(message, "No conversation found"):
+		p.ErrorType, p.Phase = agent.ErrorSessionNotFound, "lifecycle"
+	}
+	return p
+}
+
+// Exit is how the agent's process ended.
+type Exit struct {
+	Code    int    // -1 if a signal ended it
+	Signal  string // such as KILL
+	Stderr  string // its last words
+	Reason  string // why we ended it, if we did
+	Unknown bool   // it isn't ours: the input ended
+}
+
+func (e Exit) bad() bool { return !e.Unknown && (e.Code != 0 || e.Signal != "") }
+
+// String says how the process ended.
+func (e Exit) String() string {
+	s := fmt.Sprintf("ended with exit code %d", e.Code)
+	if e.Signal != "" {
+		s = "was ended by signal " + e.Signal
+	}
+	if e.Reason != "" {
+		s += " (" + e.Reason + ")"
+	}
+	if words := strings.TrimSpace(e.Stderr); words != "" {
+		s += ": " + words
+	}
+	return s
+}
+
+// Finish returns the events that end the execution: calls without a result are
+// closed as interrupted, then comes agent:complete, agent:paused or agent:error,
+// unless a result's error was the end. Nothing may follow.
+func (n *Normalizer) Finish(at int64, exit Exit) []*wire.Event {
+	n.out = nil
+	if n.opt.Format == Stream || n.at == 0 {
+		n.setTime(at)
+	}
+	n.flushTokens("", nil)
+	n.closeThreads()
+	n.closeCalls()
+	if n.opt.Format == Transcript {
+		n.endTranscript()
+	} else {
+		n.conclusion(exit)
+	}
+	return n.release()
+}
+
+// conclusion emits the terminal event of a stream.
+func (n *Normalizer) conclusion(exit Exit) {
+	switch y := &n.tally; {
+	case y.results == 0 || y.active:
+		n.cutShort(exit)
+	case y.outcome == interrupted && exit.Signal == "":
+		n.main(&wire.AgentPaused{Reason: "interrupted", NumTurns: y.numTurns})
+	case y.outcome == interrupted, y.outcome == succeeded && exit.bad() && exit.Reason == "":
+		n.fatal(wire.ErrorProcessDied, "the agent "+exit.String(), exit)
+	case y.outcome == succeeded:
+		n.complete()
+	}
+}
+
+// closeThreads emits what the last messages leave: usage that isn't final will
+// not change any more, and pieces are all there is of a block.
+func (n *Normalizer) closeThreads() {
+	for _, t := range n.ordered() {
+		n.endMessage(t)
+		if n.opt.Blocks != agent.BlocksAlways {
+			continue
+		}
+		for _, kind := range []string{"thinking", "text"} {
+			if b := t.givenUp[kind]; b != nil {
+				n.wholeBlock(t, kind, string(b.content), "", b.number, 0)
+			}
+		}
+	}
+}
+
+// closeCalls ends the calls that have no result.
+func (n *Normalizer) closeCalls() {
+	for _, id := range n.open {
+		if c := n.calls[id]; !c.done {
+			n.tally.cutOff = n.tally.cutOff || c.message == n.threadOf(n.root).owner
+			p := &wire.AgentTool{ToolName: c.name, ToolInput: c.input, ToolOutput: wire.Null, Error: "interrupted"}
+			if n.opt.Format == Stream {
+				p.DurationMs = n.since(c.at)
+			}
+			n.endCall(id, c, p)
+		}
+	}
+}
+
+// cutShort reports an execution that ended without its result.
+func (n *Normalizer) cutShort(exit Exit) {
+	switch {
+	case n.tally.failed != "" && !exit.bad():
+		return // the agent said why
+	case n.inits == 0 && !n.tally.active && !exit.Unknown:
+		n.fatal(wire.ErrorStartFailed, "the agent didn't start: it "+exit.String(), exit)
+	case exit.bad():
+		n.fatal(wire.ErrorProcessDied, "the agent "+exit.String()+" before its result", exit)
+	default:
+		n.fatal(wire.ErrorMissingResult, "the agent ended without a result", exit)
+	}
+}
+
+func (n *Normalizer) fatal(kind, message string, exit Exit) {
+	p := &wire.AgentError{ErrorType: kind, Message: valid(message), Severity: wire.SeverityError, Phase: "lifecycle"}
+	if !exit.Unknown {
+		p.Details, _ = wire.Marshal(map[string]any{
+			"exitCode": int64(exit.Code), "signal": exit.Signal, "reason": exit.Reason, "stderr": valid(exit.Stderr),
+		})
+	}
+	n.main(p)
+}
+
+func (n *Normalizer) complete() {
+	y := &n.tally
+	p := &wire.AgentComplete{
+		Result: y.result, StructuredOutput: y.structured, Usage: y.turns.most(y.messages), ModelUsage: y.models,
+		DurationMs: y.durationMs, NumTurns: y.numTurns, StopReason: y.stop, Denials: y.denials,
+	}
+	if y.priced {
+		p.TotalCostUsd = &y.cost
+	}
+	n.main(p)
+}

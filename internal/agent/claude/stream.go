@@ -1,0 +1,288 @@
+package claude
+
+import (
+	"cmp"
+	"slices"
+
+	"wake/internal/agent"
+	"wake/pkg/wire"
+)
+
+// thread is a conversation: the main one, or that of a sub-agent.
+type thread struct {
+	main   bool
+	parent string // the call whose sub-agent it is
+	agent  string // id of the sub-agent, if the stream tells it
+
+	message  string // id of the model's current message
+	model    string
+	blocks   []*block // of the current message that were streamed, in order
+	begun    bool     // the message has had content: its turn has begun
+	produced bool     // the message has had a whole block
+	streamed bool     // the message came with a message_start
+
+	usage   *usage // of the current message, until it is final
+	givenUp map[string]*block
+	answer  string // text of the last message with a whole block
+	owner   string // id of that message
+	stop    string // its stop reason, if the line told it
+}
+
+// block is a content block that is streamed.
+type block struct {
+	index   int
+	kind    string // text, thinking, tool_use …
+	number  int    // [wire.AgentText.Block]
+	pieces  bool   // a delta was emitted
+	content []byte // so far; a tool's input as JSON
+	call    wire.Raw
+	whole   bool // nothing of it is open any more
+	matched bool // its assistant line was there
+}
+
+// thread returns the conversation that a line belongs to.
+func (n *Normalizer) thread(m wire.Raw) *thread {
+	parent, id := str(m, "parent_tool_use_id"), str(either(m, "agent_id", "agentId"))
+	key := parent
+	if parent == "" && truth(m, "isSidechain") {
+		key = "sidechain/" + id
+	}
+	if !n.rooted && len(m) > 0 { // the file of a sub-agent is a conversation of its own
+		n.rooted = true
+		if n.opt.Format == Transcript {
+			n.root = key
+		}
+	}
+	t := n.threadOf(key)
+	t.parent = cmp.Or(t.parent, parent)
+	if key != "" && id != "" {
+		t.agent = id
+	}
+	return t
+}
+
+func (n *Normalizer) threadOf(key string) *thread {
+	t := n.threads[key]
+	if t == nil {
+		t = &thread{main: key == n.root, givenUp: make(map[string]*block)}
+		n.threads[key] = t
+	}
+	return t
+}
+
+// streamEvent takes a piece of a model's message as the API streams it.
+func (n *Normalizer) streamEvent(m wire.Raw) bool {
+	event := m.Get("event")
+	n.bind(m)
+	t := n.thread(m)
+	switch str(event, "type") {
+	case "message_start":
+		return n.messageStart(t, event.Get("message"))
+	case "content_block_start":
+		return n.blockStart(t, event)
+	case "content_block_delta":
+		return n.blockDelta(t, event)
+	case "content_block_stop":
+		n.blockStop(t, event)
+	case "message_delta":
+		n.messageDelta(t, event)
+	case "message_stop":
+	default:
+		return false
+	}
+	return true
+}
+
+func (n *Normalizer) messageStart(t *thread, message wire.Raw) bool {
+	id := str(message, "id")
+	if id == "" {
+		return false
+	}
+	if t.main {
+		n.tally.active = true
+	}
+	n.newMessage(t, id, str(message, "model"))
+	t.streamed = true
+	t.usage.read(message.Get("usage"))
+	return true
+}
+
+// newMessage ends the thread's current message and begins another.
+func (n *Normalizer) newMessage(t *thread, id, model string) {
+	n.endMessage(t)
+	reused := t.main && n.turn > 0 && t.begun && !t.produced
+	t.message, t.model, t.blocks = id, model, nil
+	t.begun, t.produced, t.streamed = reused, false, false
+	t.usage = &usage{id: id, model: model}
+}
+
+// endMessage closes the thread's current message: its usage is final, and what
+// was streamed without becoming a block was given up.
+func (n *Normalizer) endMessage(t *thread) {
+	if t.usage != nil && t.produced {
+		n.flushUsage(t)
+	}
+	for _, b := range t.blocks {
+		if b.pieces && !b.whole && !b.matched {
+			t.givenUp[b.kind] = b
+		}
+	}
+	t.blocks = nil
+}
+
+// turnStart begins a turn with the first content of a message, so that a stream
+// which breaks before any content isn't one.
+func (n *Normalizer) turnStart(t *thread) {
+	if t.begun {
+		return
+	}
+	t.begun = true
+	if !t.main {
+		return
+	}
+	n.turn++
+	n.main(&wire.TurnStart{Model: t.model})
+}
+
+func (n *Normalizer) blockStart(t *thread, event wire.Raw) bool {
+	content := event.Get("content_block")
+	n.turnStart(t)
+	b := &block{index: int(integer(event, "index")), kind: str(content, "type"), call: content}
+	t.blocks = append(t.blocks, b)
+	switch b.kind {
+	case "text":
+		n.piece(t, b, str(content, "text"))
+	case "thinking":
+		n.piece(t, b, str(content, "thinking"))
+	case "tool_use", "redacted_thinking":
+	default:
+		return isTool(b.kind)
+	}
+	return true
+}
+
+// current returns the streamed block with an index, making it up if its start is missing.
+func (t *thread) current(index int, kind string) *block {
+	for _, b := range slices.Backward(t.blocks) {
+		if b.index == index {
+			return b
+		}
+	}
+	b := &block{index: index, kind: kind}
+	t.blocks = append(t.blocks, b)
+	return b
+}
+
+func (n *Normalizer) blockDelta(t *thread, event wire.Raw) bool {
+	delta, index := event.Get("delta"), int(integer(event, "index"))
+	n.turnStart(t)
+	switch str(delta, "type") {
+	case "text_delta":
+		n.piece(t, t.current(index, "text"), str(delta, "text"))
+	case "thinking_delta":
+		n.piece(t, t.current(index, "thinking"), str(delta, "thinking"))
+	case "input_json_delta":
+		b := t.current(index, "tool_use")
+		b.content = append(b.content, str(delta, "partial_json")...)
+	default: // signatures, citations and what else may come
+		return false
+	}
+	return true
+}
+
+// piece emits a piece of text or thinking.
+func (n *Normalizer) piece(t *thread, b *block, s string) {
+	n.number(b)
+	if s == "" {
+		return
+	}
+	b.pieces = true
+	b.content = append(b.content, s...)
+	if b.kind == "thinking" {
+		n.of(t, &wire.AgentThinkingDelta{Content: s, TokenCount: n.takeTokens(), Block: b.number})
+	} else {
+		n.of(t, &wire.AgentTextDelta{Content: s, Block: b.number})
+	}
+}
+
+func (n *Normalizer) number(b *block) {
+	if b.number == 0 {
+		n.blocks++
+		b.number = n.blocks
+	}
+}
+
+// blockStop completes a block whose assistant line didn't come before it.
+func (n *Normalizer) blockStop(t *thread, event wire.Raw) {
+	index := int(integer(event, "index"))
+	for _, b := range t.blocks {
+		if b.index != index || b.whole {
+			continue
+		}
+		if isTool(b.kind) {
+			n.assembled(t, b)
+			continue
+		}
+		b.whole = true
+		if b.pieces && n.opt.Blocks == agent.BlocksAlways {
+			n.wholeBlock(t, b.kind, string(b.content), "", b.number, 0)
+		}
+	}
+}
+
+// assembled is a tool call whose input came in pieces only.
+func (n *Normalizer) assembled(t *thread, b *block) {
+	input, err := wire.RawFromJSON(b.content)
+	if err != nil {
+		return // the assistant line has it, or it was given up
+	}
+	b.whole = true
+	n.toolUse(t, str(b.call, "id"), str(b.call, "name"), input)
+}
+
+func (n *Normalizer) messageDelta(t *thread, event wire.Raw) {
+	if t.usage == nil {
+		return
+	}
+	t.usage.read(event.Get("usage"))
+	t.usage.stop = str(event, "delta", "stop_reason")
+	if t.begun {
+		t.produced = true
+		n.flushUsage(t)
+	}
+}
+
+// wholeBlock emits a block of text or thinking as a whole.
+func (n *Normalizer) wholeBlock(t *thread, kind, content, signature string, number, supersedes int) {
+	if kind == "thinking" {
+		n.of(t, &wire.AgentThinking{Content: content, Block: number, Supersedes: supersedes, Signature: signature})
+	} else {
+		n.of(t, &wire.AgentText{Content: content, Block: number, Supersedes: supersedes})
+	}
+}
+
+// thinkingTokens is an estimate that precedes a piece of thinking.
+type thinkingTokens struct {
+	message wire.Raw
+	delta   int64
+}
+
+// takeTokens returns the estimate for the piece that is being emitted.
+func (n *Normalizer) takeTokens() *int64 {
+	if n.tokens == nil {
+		return nil
+	}
+	delta := n.tokens.delta
+	n.tokens = nil
+	return &delta
+}
+
+// flushTokens passes an estimate on that no piece of thinking follows.
+func (n *Normalizer) flushTokens(typ string, m wire.Raw) {
+	if n.tokens == nil || typ == "stream_event" && str(m, "event", "delta", "type") == "thinking_delta" {
+		return
+	}
+	orphan := n.tokens.message
+	n.tokens = nil
+	n.raw(orphan, "")
+}

@@ -1,0 +1,69 @@
+package claude
+
+import (
+	"bytes"
+	"strings"
+	"unicode/utf8"
+
+	"wake/pkg/wire"
+)
+
+// valid returns s in UTF-8.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+func trim(line []byte) []byte { return bytes.TrimSpace(line) }
+
+// text returns the value of a line: a string, or bytes if it isn't UTF-8.
+func text(line []byte) wire.Raw {
+	if utf8.Valid(line) {
+		return wire.RawString(string(line))
+	}
+	b, err := wire.Marshal(bytes.Clone(line))
+	if err != nil {
+		return wire.RawString(string(line))
+	}
+	return b
+}
+
+// contentText returns the text of a message's or a result's content: a string,
+// or the text of its blocks, one per line.
+func contentText(content wire.Raw) string {
+	if s, ok := content.Text(); ok {
+		return s
+	}
+	var parts []string
+	for _, block := range list(content) {
+		if s, ok := block.Text(); ok {
+			parts = append(parts, s)
+		} else if str(block, "type") == "text" {
+			parts = append(parts, str(block, "text"))
+		}
+	}
+	return strings.Join(parts, "\n")
+}
+
+// blocksOf returns the blocks of a message's content; of a plain string the
+// one block of text that it stands for. ok is false if it is neither.
+func blocksOf(content wire.Raw) (blocks []wire.Raw, ok bool) {
+	if s, is := content.Text(); is {
+		return []wire.Raw{textBlock(s)}, true
+	}
+	if _, is := content.Any().([]any); !is {
+		return nil, false
+	}
+	for _, block := range list(content) {
+		if s, is := block.Text(); is {
+			block = textBlock(s)
+		}
+		blocks = append(blocks, block)
+	}
+	return blocks, true
+}
+
+func textBlock(s string) wire.Raw {
+	b, err := wire.Marshal(map[string]string{"type": "text", "text": s})
+	if err != nil {
+		return wire.Null
+	}
+	return b
+}

@@ -1,0 +1,69 @@
+package claude
+
+import (
+	"cmp"
+	"slices"
+
+	"wake/pkg/wire"
+)
+
+// ordered returns the threads, the main one first.
+func (n *Normalizer) ordered() []*thread {
+	var out []*thread
+	for _, t := range n.threads {
+		out = append(out, t)
+	}
+	slices.SortFunc(out, func(a, b *thread) int {
+		if a.main != b.main {
+			if a.main {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(a.parent, b.parent), cmp.Compare(a.agent, b.agent))
+	})
+	return out
+}
+
+// attachment takes what the program put beside the conversation. A message
+// that was sent while the agent worked stands in a transcript only here.
+func (n *Normalizer) attachment(m wire.Raw) bool {
+	a := m.Get("attachment")
+	if str(a, "type") != "queued_command" {
+		return false
+	}
+	prompt := contentText(a.Get("prompt"))
+	if prompt == "" {
+		return false
+	}
+	n.bind(m)
+	n.of(n.thread(m), &wire.UserMessage{Content: prompt, Source: "replay"})
+	return true
+}
+
+// costState takes the totals that newer versions leave in a transcript.
+func (n *Normalizer) costState(m wire.Raw) {
+	x, ok := number(m, "totalCostUSD")
+	if !ok {
+		return
+	}
+	n.tally.models = modelUsage(m.Get("modelUsage"))
+	n.tally.cost, n.tally.priced = x, true
+}
+
+// endTranscript ends an execution of which only the transcript is there. It
+// has no results: the last message of the main thread tells.
+func (n *Normalizer) endTranscript() {
+	main := n.threadOf(n.root)
+	unfinished := main.stop == "tool_use" || n.tally.asked || n.tally.cutOff
+	switch {
+	case n.tally.failed != "": // the agent said why
+	case main.owner == "" || unfinished:
+		n.fatal(wire.ErrorMissingResult, "the transcript ends before the agent's answer", Exit{Unknown: true})
+	default:
+		y := &n.tally
+		y.result, y.stop = main.answer, main.stop
+		y.durationMs, y.numTurns = max(0, n.at-n.first), int64(n.turn)
+		n.complete()
+	}
+}

@@ -1,0 +1,192 @@
+package claude
+
+import (
+	"maps"
+
+	"wake/pkg/wire"
+)
+
+// usage is the usage of one model call until it is final.
+type usage struct {
+	id, model, stop string
+	known           bool // numbers were read
+	input, output   int64
+	created, read_  *int64
+}
+
+// read takes newer numbers; fields that are missing keep theirs.
+func (u *usage) read(r wire.Raw) {
+	if !has(r, "input_tokens") && !has(r, "output_tokens") {
+		return
+	}
+	u.known = true
+	if has(r, "input_tokens") {
+		u.input = integer(r, "input_tokens")
+	}
+	if has(r, "output_tokens") {
+		u.output = integer(r, "output_tokens")
+	}
+	if v := optInteger(r, "cache_creation_input_tokens"); v != nil {
+		u.created = v
+	}
+	if v := optInteger(r, "cache_read_input_tokens"); v != nil {
+		u.read_ = v
+	}
+}
+
+// flushUsage emits the usage of the thread's current message, once.
+func (n *Normalizer) flushUsage(t *thread) {
+	u := t.usage
+	if u == nil || !u.known || u.id == "" || n.counted[u.id] {
+		return
+	}
+	n.counted[u.id] = true
+	n.of(t, &wire.Usage{
+		MessageID: u.id, Model: u.model, InputTokens: u.input, OutputTokens: u.output,
+		CacheCreationInputTokens: u.created, CacheReadInputTokens: u.read_,
+		ContextTokens: u.input + value(u.created) + value(u.read_),
+		ContextWindow: n.windowOf(t, u.model), StopReason: u.stop,
+	})
+	if t.main {
+		n.tally.messages.add(u.input, u.output, u.created, u.read_)
+	}
+}
+
+// windowOf returns the size of a model's context window, or 0 if no result has
+// told it. A model that is named …[1m] says it itself.
+func (n *Normalizer) windowOf(t *thread, model string) int64 {
+	if w := n.window[model]; w > 0 {
+		return w
+	}
+	if t.main && str(n.init, "model") == model+longContext {
+		return 1_000_000
+	}
+	return 0
+}
+
+// longContext marks a model that is used with a window of a million tokens.
+const longContext = "[1m]"
+
+func value(p *int64) int64 {
+	if p == nil {
+		return 0
+	}
+	return *p
+}
+
+// tokens adds up token counts.
+type tokens struct {
+	input, output int64
+	created, read *int64
+}
+
+func (t *tokens) add(input, output int64, created, read *int64) {
+	t.input += input
+	t.output += output
+	t.created, t.read = sum(t.created, created), sum(t.read, read)
+}
+
+func sum(a, b *int64) *int64 {
+	if b == nil {
+		return a
+	}
+	return new(value(a) + *b)
+}
+
+// most returns the larger of each number.
+func (t tokens) most(o tokens) wire.TokenUsage {
+	return wire.TokenUsage{
+		InputTokens:              max(t.input, o.input),
+		OutputTokens:             max(t.output, o.output),
+		CacheCreationInputTokens: larger(t.created, o.created),
+		CacheReadInputTokens:     larger(t.read, o.read),
+	}
+}
+
+func larger(a, b *int64) *int64 {
+	if a == nil || b != nil && *b > *a {
+		return b
+	}
+	return a
+}
+
+// modelUsage reads a result's modelUsage.
+func modelUsage(r wire.Raw) map[string]wire.ModelUsage {
+	entries := object(r)
+	if len(entries) == 0 {
+		return nil
+	}
+	out := make(map[string]wire.ModelUsage, len(entries))
+	for model, u := range entries {
+		out[model] = wire.ModelUsage{
+			InputTokens:              integer(u, "inputTokens"),
+			OutputTokens:             integer(u, "outputTokens"),
+			CacheCreationInputTokens: optInteger(u, "cacheCreationInputTokens"),
+			CacheReadInputTokens:     optInteger(u, "cacheReadInputTokens"),
+			CostUsd:                  optNumber(u, "costUSD"),
+			ContextWindow:            integer(u, "contextWindow"),
+		}
+	}
+	return out
+}
+
+// increments returns what total adds to before. A model whose numbers fell was
+// counted anew.
+func increments(before, total map[string]wire.ModelUsage) map[string]wire.ModelUsage {
+	out := make(map[string]wire.ModelUsage, len(total))
+	for model, now := range total {
+		was := before[model]
+		if now.InputTokens < was.InputTokens || now.OutputTokens < was.OutputTokens {
+			was = wire.ModelUsage{}
+		}
+		d := now
+		d.InputTokens -= was.InputTokens
+		d.OutputTokens -= was.OutputTokens
+		d.CacheCreationInputTokens = minus(now.CacheCreationInputTokens, was.CacheCreationInputTokens)
+		d.CacheReadInputTokens = minus(now.CacheReadInputTokens, was.CacheReadInputTokens)
+		if now.CostUsd != nil && was.CostUsd != nil {
+			d.CostUsd = new(max(0, *now.CostUsd-*was.CostUsd))
+		}
+		if d.InputTokens > 0 || d.OutputTokens > 0 {
+			out[model] = d
+		}
+	}
+	return out
+}
+
+func minus(a, b *int64) *int64 {
+	if a == nil || b == nil {
+		return a
+	}
+	return new(max(0, *a-*b))
+}
+
+// accumulate adds usage by model to sums.
+func accumulate(sums, more map[string]wire.ModelUsage) map[string]wire.ModelUsage {
+	if len(more) == 0 {
+		return sums
+	}
+	if sums == nil {
+		return maps.Clone(more)
+	}
+	for model, m := range more {
+		s := sums[model]
+		s.InputTokens += m.InputTokens
+		s.OutputTokens += m.OutputTokens
+		s.CacheCreationInputTokens = sum(s.CacheCreationInputTokens, m.CacheCreationInputTokens)
+		s.CacheReadInputTokens = sum(s.CacheReadInputTokens, m.CacheReadInputTokens)
+		if m.CostUsd != nil {
+			s.CostUsd = new(*m.CostUsd + cost(s.CostUsd))
+		}
+		s.ContextWindow = max(s.ContextWindow, m.ContextWindow)
+		sums[model] = s
+	}
+	return sums
+}
+
+func cost(p *float64) float64 {
+	if p == nil {
+		return 0
+	}
+	return *p
+}

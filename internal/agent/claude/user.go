@@ -1,0 +1,197 @@
+package claude
+
+import (
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// user takes a line of the user's side: tool results, echoes of messages that
+// were sent, and what the program wrote into the conversation itself.
+func (n *Normalizer) user(m wire.Raw) bool {
+	message := m.Get("message")
+	blocks, ok := blocksOf(message.Get("content"))
+	if !ok {
+		return false
+	}
+	n.bind(m)
+	t := n.thread(m)
+	n.adopt(t, blocks)
+	var prose []string
+	for _, b := range blocks {
+		switch kind := str(b, "type"); {
+		case kind == "text":
+			prose = append(prose, str(b, "text"))
+		case isToolResult(kind):
+			n.toolResult(t, b, m)
+		default:
+			n.foreign(t, "user/"+kind, b)
+		}
+	}
+	if len(prose) > 0 {
+		n.userMessage(t, m, strings.Join(prose, "\n"))
+	}
+	return true
+}
+
+func (n *Normalizer) userMessage(t *thread, m wire.Raw, content string) {
+	sent, ours := n.sent[str(m, "uuid")]
+	if ours {
+		delete(n.sent, str(m, "uuid"))
+	} else {
+		sent.Source = n.sourceOf(t, m, content)
+	}
+	if n.opt.Format == Transcript {
+		n.endMessage(t)
+	}
+	if t.main && sent.Source != "synthetic" {
+		n.tally.active, n.tally.asked, n.tally.failed = true, true, ""
+	}
+	n.of(t, &wire.UserMessage{Content: content, Source: sent.Source, CommandID: sent.CommandID})
+}
+
+// sourceOf tells who wrote a message.
+func (n *Normalizer) sourceOf(t *thread, m wire.Raw, content string) string {
+	switch {
+	case !t.main:
+		return "subagent"
+	case truth(m, "isSynthetic"), truth(m, "isMeta"), truth(m, "isCompactSummary"), programText(content):
+		return "synthetic"
+	case truth(m, "isReplay"):
+		return "replay"
+	case n.opt.Format == Transcript, n.inits == 0:
+		return "prompt"
+	}
+	return "synthetic"
+}
+
+// programText recognises by their beginning what the program writes in the
+// user's name: notes of an interruption, and local commands with their output.
+func programText(content string) bool {
+	for _, prefix := range []string{"[Request interrupted by user", "<local-command-", "<command-name>", "<command-message>", "<bash-"} {
+		if strings.HasPrefix(content, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// adopt finds the call that started a sub-agent whose messages stand in the
+// transcript of the main thread: it has the sub-agent's first message as its prompt.
+func (n *Normalizer) adopt(t *thread, blocks []wire.Raw) {
+	if t.main || t.parent != "" || len(blocks) == 0 {
+		return
+	}
+	prompt := str(blocks[0], "text")
+	for _, id := range n.open {
+		if c := n.calls[id]; !c.done && prompt != "" && str(c.input, "prompt") == prompt {
+			t.parent = id
+			return
+		}
+	}
+}
+
+// toolResult ends a call. m is the line it came in, or nil if the API ran the
+// tool.
+func (n *Normalizer) toolResult(t *thread, b, m wire.Raw) {
+	id := str(b, "tool_use_id")
+	if id == "" {
+		n.foreign(t, "user/"+str(b, "type"), b)
+		return
+	}
+	c := n.calls[id]
+	switch {
+	case c == nil: // its beginning isn't in this input
+		c = &call{thread: t, name: "unknown", input: wire.Null, turn: n.turnOf(t)}
+		n.calls[id] = c
+	case c.done:
+		n.of(t, &wire.RawMessage{Source: n.opt.Source, Name: "user/tool_result", Data: b, Reason: "the call has a result"}).CallID = id
+		return
+	}
+	structured := either(m, "tool_use_result", "toolUseResult")
+	n.endCall(id, c, n.toolEvent(id, c, b, m, structured))
+	if !truth(b, "is_error") {
+		n.effects(c, structured)
+	}
+}
+
+func (n *Normalizer) turnOf(t *thread) int {
+	if t.main {
+		return n.turn
+	}
+	return 0
+}
+
+func (n *Normalizer) toolEvent(id string, c *call, b, m, structured wire.Raw) *wire.AgentTool {
+	output := b.Get("content")
+	if len(output) == 0 {
+		output = wire.Null
+	}
+	p := &wire.AgentTool{
+		ToolName: c.name, ToolInput: c.input, ToolOutput: output, Structured: structured,
+		DurationMs: n.since(c.at),
+	}
+	if truth(b, "is_error") {
+		p.Error = contentText(output)
+		if p.Error == "" {
+			p.Error = "failed without a message"
+		}
+		p.Denied = n.denied[id] || refusedByMeta(m, id) || refused(p.Error) || n.asked[id] && rejected(p.Error)
+	}
+	return p
+}
+
+// endCall emits the end of a call, on the thread and in the turn that made it.
+func (n *Normalizer) endCall(id string, c *call, p *wire.AgentTool) {
+	c.done = true
+	n.emit(&wire.Event{
+		AgentID: c.thread.agent, Parent: c.thread.parent, Turn: c.turn, CallID: id, Payload: p,
+	})
+	delete(n.denied, id)
+	delete(n.asked, id)
+	if sub := n.threads[id]; sub != nil {
+		n.endMessage(sub)
+	}
+	for len(n.open) > 0 && n.calls[n.open[0]].done {
+		n.open = n.open[1:]
+	}
+}
+
+// since returns the time since a call began, if both times are known.
+func (n *Normalizer) since(at int64) *int64 {
+	if at == 0 || n.at == 0 {
+		return nil
+	}
+	return new(max(0, n.at-at))
+}
+
+// refusedByMeta reports whether the program says that the call wasn't executed.
+func refusedByMeta(m wire.Raw, id string) bool {
+	for _, meta := range list(m.Get("tool_result_meta")) {
+		if str(meta, "id") != id {
+			continue
+		}
+		decision := str(meta, "permission_decision", "decision")
+		return str(meta, "non_execution_kind") != "" || decision == "reject" || decision == "deny"
+	}
+	return false
+}
+
+// rejected recognises the words for a refusal by a human, which are also those
+// for a call that was interrupted while it ran.
+func rejected(message string) bool {
+	return strings.HasPrefix(message, "The user doesn't want to proceed with this tool use")
+}
+
+// refused recognises a refusal by its words: older versions have no other sign.
+func refused(message string) bool {
+	switch {
+	case strings.HasPrefix(message, "Permission to use "),
+		strings.Contains(message, "haven't granted it yet"),
+		strings.Contains(message, "requires approval"),
+		strings.Contains(message, "require approval"),
+		strings.Contains(message, " was blocked. For security, Claude Code"):
+		return true
+	}
+	return false
+}
