@@ -1,0 +1,193 @@
+package eventlog
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/pkg/wire"
+)
+
+// headroom is what a message may need beyond its event: headers and subject.
+const headroom = 4 << 10
+
+// encode returns the stored form of an event and the fields that were too large
+// for it.
+func (l *Log) encode(e *wire.Event) (data []byte, blobs map[string][]byte, err error) {
+	if data, err = wire.Encode(e); err != nil {
+		return nil, nil, err
+	}
+	limit := min(l.o.BlobLimit, int(l.nc.MaxPayload())-headroom)
+	if l.maxMsgSize > 0 {
+		limit = min(limit, l.maxMsgSize-headroom)
+	}
+	if len(data) <= limit {
+		return data, nil, nil
+	}
+	return wire.Externalize(data, limit)
+}
+
+// Blob returns the content of a blob by its SHA-256, or [ErrBlobMissing].
+func (l *Log) Blob(ctx context.Context, sha256 string) ([]byte, error) {
+	data, err := l.blobs.get(ctx, sha256)
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: blob %s: %w", sha256, err)
+	}
+	return data, nil
+}
+
+// Inline returns the event with its blobs put back, or as it is if it has none.
+func (l *Log) Inline(ctx context.Context, e *wire.Event) (*wire.Event, error) {
+	if len(e.Blobs) == 0 {
+		return e, nil
+	}
+	data, err := wire.Encode(e)
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: inline: %w", err)
+	}
+	data, err = wire.Inline(data, func(sum string) ([]byte, error) { return l.blobs.get(ctx, sum) })
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: inline: %w", err)
+	}
+	whole, err := wire.Decode(data)
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: inline: %w", err)
+	}
+	return whole, nil
+}
+
+// blobStore is the object store of large fields. An object's name is the hash of
+// its content, so it is written once: a second put would purge the chunks that
+// somebody is reading.
+type blobStore struct {
+	log    *Log
+	bucket string
+	turn   chan struct{} // held while putting
+	store  jetstream.ObjectStore
+	known  map[string]bool // some that are there; guarded by turn
+}
+
+// maxKnown bounds the memory of what has been put.
+const maxKnown = 10_000
+
+func newBlobStore(l *Log) *blobStore {
+	return &blobStore{
+		log: l, bucket: l.names.BlobsBucket(),
+		turn: make(chan struct{}, 1), known: map[string]bool{},
+	}
+}
+
+// put stores blobs that aren't there.
+func (b *blobStore) put(ctx context.Context, blobs map[string][]byte) error {
+	if err := b.lock(ctx); err != nil {
+		return err
+	}
+	defer b.unlock()
+	for sum, data := range blobs {
+		if b.known[sum] {
+			continue
+		}
+		there, err := b.has(ctx, sum)
+		if err != nil {
+			return err
+		}
+		if !there {
+			if err := b.write(ctx, sum, data); err != nil {
+				return err
+			}
+		}
+		if len(b.known) >= maxKnown {
+			clear(b.known)
+		}
+		b.known[sum] = true
+	}
+	return nil
+}
+
+func (b *blobStore) lock(ctx context.Context) error {
+	select {
+	case b.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (b *blobStore) unlock() { <-b.turn }
+
+func (b *blobStore) write(ctx context.Context, sum string, data []byte) error {
+	wait, cancel := context.WithTimeout(ctx, b.log.o.AckWait)
+	defer cancel()
+	store, err := b.open(wait)
+	if err != nil {
+		return err
+	}
+	_, err = store.PutBytes(wait, sum, data)
+	return err
+}
+
+// open returns the bucket; the caller holds turn.
+func (b *blobStore) open(ctx context.Context) (jetstream.ObjectStore, error) {
+	if b.store == nil {
+		store, err := b.log.js.ObjectStore(ctx, b.bucket)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", b.bucket, err)
+		}
+		b.store = store
+	}
+	return b.store, nil
+}
+
+// has asks the leader whether the blob is there: a replica that lags would make
+// us put it twice.
+func (b *blobStore) has(ctx context.Context, sum string) (bool, error) {
+	name := base64.URLEncoding.EncodeToString([]byte(sum))
+	request := getRequest{LastBy: "$O." + b.bucket + ".M." + name, NoHdr: true}
+	m, err := b.log.getFrom(ctx, "OBJ_"+b.bucket, request)
+	if errors.Is(err, errNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", b.bucket, err)
+	}
+	var info struct {
+		Deleted bool `json:"deleted"`
+	}
+	if err := json.Unmarshal(m.Data, &info); err != nil {
+		return false, fmt.Errorf("%s: %w", b.bucket, err)
+	}
+	return !info.Deleted, nil
+}
+
+// get returns a blob. A replica may lack what the leader has: then it is asked
+// again.
+func (b *blobStore) get(ctx context.Context, sum string) ([]byte, error) {
+	if err := b.lock(ctx); err != nil {
+		return nil, err
+	}
+	store, err := b.open(ctx)
+	b.unlock()
+	if err != nil {
+		return nil, err
+	}
+	for wait := backoff(b.log.o.MaxBackoff); ; {
+		data, err := store.GetBytes(ctx, sum)
+		if !errors.Is(err, jetstream.ErrObjectNotFound) {
+			return data, err
+		}
+		there, err := b.has(ctx, sum)
+		if err != nil {
+			return nil, err
+		}
+		if !there {
+			return nil, ErrBlobMissing
+		}
+		if err := wait.pause(ctx); err != nil {
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package eventlog
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"wake/pkg/wire"
+)
+
+// Claim says who claims a node and what it knows of it.
+type Claim struct {
+	Runner string // id of the claiming process; required
+	ExecID string // the execution it is for, if any
+
+	// MinEpoch is the least epoch to claim: the revision of the lease that allows
+	// the claim. The epoch is one more than the last claimed one if that is larger.
+	MinEpoch uint64
+
+	// AtSeq is the last seq of a node whose events have aged out of the stream: the
+	// claim goes on from there if the stream has none. 0: a stream without events
+	// of the node means that it is new.
+	AtSeq uint64
+}
+
+// Claim makes the caller the writer of a node: it stores run:claimed (on node
+// [wire.RunNode]) or node:claimed, and from then on the log refuses the former
+// writer. It first waits until what this process found in its spool is stored.
+//
+// It fails with [ErrFenced] if somebody else claimed the node at the same time.
+// While the server is away it tries on until ctx ends; the claim may then be
+// stored or not, and counts for nothing.
+func (l *Log) Claim(ctx context.Context, run, node string, c Claim) (*Writer, error) {
+	w, err := l.claim(ctx, run, node, c)
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: claim %s/%s: %w", run, node, err)
+	}
+	return w, nil
+}
+
+func (l *Log) claim(ctx context.Context, run, node string, c Claim) (*Writer, error) {
+	select {
+	case <-l.drained:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("the spool is being stored: %w", ctx.Err())
+	}
+	a := claimant{log: l, run: run, node: node, c: c, nonce: rand.Text(), expect: l.names.NodeEvents(run, node)}
+	for wait := backoff(l.o.MaxBackoff); ; {
+		w, err := a.try(ctx)
+		if err == nil || errors.Is(err, ErrFenced) || errors.As(err, new(*wire.FieldError)) {
+			return w, err
+		}
+		if e := wait.pause(ctx); e != nil {
+			return nil, fmt.Errorf("%w (%w)", e, err)
+		}
+	}
+}
+
+// claimant is a claim under way.
+type claimant struct {
+	log               *Log
+	run, node, expect string
+	c                 Claim
+	nonce             string // the same in all attempts
+
+	// The last attempt. It is repeated as it is until the node changes: the answer
+	// to it may have been lost.
+	data       []byte
+	after      tail
+	seq, epoch uint64
+}
+
+// tail is how a node ends.
+type tail struct {
+	pos   uint64 // 0: the node has no events
+	seq   uint64
+	epoch uint64 // the last one claimed
+}
+
+func (a *claimant) try(ctx context.Context) (*Writer, error) {
+	last, err := a.log.lastBy(ctx, a.expect)
+	if err != nil && !errors.Is(err, errNotFound) {
+		return nil, err
+	}
+	if a.data != nil && bytes.Equal(last.Data, a.data) {
+		return a.writer(last.Pos), nil // the acknowledgement was lost
+	}
+	if err := a.follow(ctx, last); err != nil {
+		return nil, err
+	}
+	pos, err := a.publish(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return a.writer(pos), nil
+}
+
+func (a *claimant) writer(pos uint64) *Writer {
+	return newWriter(a.log, a.log.lane(a.run), a.run, a.node, a.epoch, a.seq, pos)
+}
+
+// follow prepares the claim that follows the node's last event.
+func (a *claimant) follow(ctx context.Context, last stored) error {
+	if a.data != nil && last.Pos == a.after.pos {
+		return nil
+	}
+	t, err := a.log.tail(ctx, a.run, a.node, last)
+	if err != nil {
+		return err
+	}
+	if a.data != nil && t.pos > a.after.pos && t.epoch >= a.epoch {
+		return fmt.Errorf("%w: epoch %d was claimed at the same time", ErrFenced, t.epoch)
+	}
+	if a.data != nil && t.pos < a.after.pos {
+		return fmt.Errorf("%w: the answer is out of date", errUnanswered)
+	}
+	return a.prepare(t)
+}
+
+func (a *claimant) prepare(t tail) error {
+	e := &wire.Event{
+		RunID: a.run, NodeID: a.node, ExecID: a.c.ExecID,
+		Seq: max(t.seq, a.c.AtSeq) + 1, Epoch: max(t.epoch+1, a.c.MinEpoch),
+		Timestamp: time.Now().UnixMilli(),
+	}
+	var atSeq uint64
+	if t.pos == 0 {
+		atSeq = a.c.AtSeq
+	}
+	if a.node == wire.RunNode {
+		e.Payload = &wire.RunClaimed{Runner: a.c.Runner, Nonce: a.nonce, AtSeq: atSeq}
+	} else {
+		e.Payload = &wire.NodeClaimed{Runner: a.c.Runner, Nonce: a.nonce, AtSeq: atSeq}
+	}
+	data, err := wire.Encode(e)
+	if err != nil {
+		return err
+	}
+	a.data, a.after, a.seq, a.epoch = data, t, e.Seq, e.Epoch
+	return nil
+}
+
+func (a *claimant) publish(ctx context.Context) (pos uint64, err error) {
+	if !a.log.nc.IsConnected() {
+		return 0, errDisconnected
+	}
+	wait, cancel := context.WithTimeout(ctx, a.log.o.AckWait)
+	defer cancel()
+	m := nats.NewMsg(a.log.names.Event(a.run, a.node, string(wire.KindFlow)))
+	m.Data = a.data
+	m.Header[headerLast] = []string{strconv.FormatUint(a.after.pos, 10)}
+	m.Header[headerSubject] = []string{a.expect}
+	answer, err := a.log.nc.RequestMsgWithContext(wait, m)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", errUnanswered, err)
+	}
+	ack, ok, err := parseAck(answer)
+	if err == nil && !ok {
+		err = errUnanswered
+	}
+	return ack.Seq, err
+}
+
+// tail says how a node ends whose last message is given; the zero message if it
+// has none.
+func (l *Log) tail(ctx context.Context, run, node string, last stored) (tail, error) {
+	if last.Pos == 0 {
+		return tail{}, nil
+	}
+	if e := l.storedEntry(last); e.Event != nil {
+		return tail{last.Pos, e.Event.Seq, e.Event.Epoch}, nil
+	}
+	// Somebody put there what isn't an event. The node's own events say where it
+	// was.
+	t := tail{pos: last.Pos}
+	for e, err := range l.Read(ctx, Query{Run: run, Node: node, To: last.Pos}) {
+		if err != nil {
+			return tail{}, err
+		}
+		if e.Event != nil {
+			t.seq, t.epoch = max(t.seq, e.Event.Seq), max(t.epoch, e.Event.Epoch)
+		}
+	}
+	return t, nil
+}
+
+// Last returns the last event of a node, as the leader of the stream has it, and
+// whether there is one.
+func (l *Log) Last(ctx context.Context, run, node string) (Entry, bool, error) {
+	m, err := l.lastBy(ctx, l.names.NodeEvents(run, node))
+	switch {
+	case errors.Is(err, errNotFound):
+		return Entry{}, false, nil
+	case err != nil:
+		return Entry{}, false, fmt.Errorf("eventlog: last of %s/%s: %w", run, node, err)
+	}
+	return l.storedEntry(m), true, nil
+}
+
+// Anchor stores a claim of the writer's own epoch, so that the node doesn't age
+// out of the stream while its run goes on.
+func (w *Writer) Anchor(ctx context.Context, runner string) (pos uint64, err error) {
+	var p wire.Payload = &wire.NodeClaimed{Runner: runner, Nonce: rand.Text()}
+	if w.node == wire.RunNode {
+		p = &wire.RunClaimed{Runner: runner, Nonce: rand.Text()}
+	}
+	return w.Append(ctx, &wire.Event{Payload: p})
+}

@@ -1,0 +1,196 @@
+package eventlog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/pkg/wire"
+)
+
+// Consumer says how a service reads the stream.
+type Consumer struct {
+	Durable string        // the durable consumer, made by `wake init`
+	From    wire.Position // the last position that the service has saved; its Seq 0: none
+	Kinds   []wire.Kind   // none: all that the durable consumer delivers
+	Batch   int           // entries per call of handle at most, default 500
+	Wait    time.Duration // how long to wait for more after the first, default 100 ms
+}
+
+// Consume hands the entries after c.From to handle, in order and without gap,
+// and acknowledges them when handle returns nil. It returns when ctx ends, with
+// the error of handle, with [ErrIncarnation] if c.From isn't a position of this
+// stream, or if the durable consumer is missing.
+//
+// What counts is the position that the service itself has saved. The durable
+// consumer is reset to the one after at the start, and whenever it jumps:
+// another client of it may have acknowledged what this one never saw. So handle
+// may be given again, by another process, what it has saved here.
+func (l *Log) Consume(ctx context.Context, c Consumer, handle func(context.Context, []Entry) error) error {
+	c.Batch, c.Wait = cmp.Or(c.Batch, 500), cmp.Or(c.Wait, 100*time.Millisecond)
+	if c.From.Seq > 0 && c.From.Incarnation != l.incarnation {
+		return fmt.Errorf("eventlog: consume %s: %w: it is %q, the position is of %q", c.Durable, ErrIncarnation, l.incarnation, c.From.Incarnation)
+	}
+	s := consumption{log: l, c: c, handle: handle, pos: c.From.Seq}
+	for wait := backoff(l.o.MaxBackoff); ; {
+		before := s.pos
+		err := s.session(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case s.over, errors.Is(err, ErrIncarnation), errors.Is(err, jetstream.ErrConsumerNotFound):
+			return fmt.Errorf("eventlog: consume %s: %w", c.Durable, err)
+		case s.pos > before:
+			wait = backoff(l.o.MaxBackoff)
+		}
+		l.logger.Info("consumer is reset", slog.String("consumer", c.Durable), slog.Uint64("position", s.pos), slog.Any("error", err))
+		if wait.pause(ctx) != nil {
+			return nil
+		}
+	}
+}
+
+// consumption is a Consume under way.
+type consumption struct {
+	log    *Log
+	c      Consumer
+	handle func(context.Context, []Entry) error
+	pos    uint64 // of the last entry that was handled
+	over   bool   // handle failed
+
+	whole     bool   // the consumer delivers every event
+	tolerated uint64 // position before which events are missing: they aged out
+
+	// Of the session.
+	messages  jetstream.MessagesContext
+	delivered uint64 // consumer sequence of the last message
+	last      uint64 // position of the last message
+}
+
+// session sets the durable consumer to where the service is and reads until
+// something is wrong.
+func (s *consumption) session(ctx context.Context) error {
+	if err := s.log.checkPosition(ctx, s.pos); err != nil {
+		return err
+	}
+	stream := s.log.names.EventsStream()
+	// A reset of a consumer that isn't there gets no answer.
+	consumer, err := s.log.js.Consumer(ctx, stream, s.c.Durable)
+	if err != nil {
+		return err
+	}
+	if _, err := s.log.js.ResetConsumerToSequence(ctx, stream, s.c.Durable, s.pos+1); err != nil {
+		return err
+	}
+	config := consumer.CachedInfo().Config
+	s.whole = s.all(config)
+	options := []jetstream.PullMessagesOpt{
+		jetstream.PullMaxMessages(s.c.Batch), jetstream.PullExpiry(followExpiry), jetstream.PullHeartbeat(followHeartbeat),
+	}
+	if len(config.PriorityGroups) > 0 {
+		options = append(options, jetstream.PullPriorityGroup(config.PriorityGroups[0]))
+	}
+	s.messages, err = consumer.Messages(options...)
+	if err != nil {
+		return err
+	}
+	defer s.messages.Stop()
+	s.delivered, s.last = 0, s.pos
+	for {
+		if err := s.batch(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// all reports whether the consumer delivers every event.
+func (s *consumption) all(c jetstream.ConsumerConfig) bool {
+	filters := c.FilterSubjects
+	if c.FilterSubject != "" {
+		filters = []string{c.FilterSubject}
+	}
+	return len(filters) == 0 || slices.Equal(filters, []string{s.log.names.AllEvents()})
+}
+
+// batch waits for entries and handles what comes within Wait.
+func (s *consumption) batch(ctx context.Context) error {
+	entries, newest, err := s.gather(ctx)
+	if err != nil {
+		return err
+	}
+	if len(entries) > 0 {
+		if err := s.handle(ctx, entries); err != nil {
+			s.over = true
+			return err
+		}
+	}
+	s.pos = s.last
+	return newest.Ack()
+}
+
+// gather returns the next entries and the last of their messages.
+func (s *consumption) gather(ctx context.Context) (entries []Entry, newest jetstream.Msg, err error) {
+	if entries, newest, err = s.next(ctx, nil); err != nil {
+		return nil, nil, err
+	}
+	wait, cancel := context.WithTimeout(ctx, s.c.Wait)
+	defer cancel()
+	for range s.c.Batch - 1 {
+		var m jetstream.Msg
+		entries, m, err = s.next(wait, entries)
+		if errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		newest = m
+	}
+	return entries, newest, nil
+}
+
+// next waits for a message and appends its entry, if it is wanted.
+func (s *consumption) next(ctx context.Context, entries []Entry) ([]Entry, jetstream.Msg, error) {
+	m, err := s.messages.Next(jetstream.NextContext(ctx))
+	if err != nil {
+		return entries, nil, err
+	}
+	e, err := s.accept(m)
+	if err != nil {
+		return entries, nil, err
+	}
+	if e.Pos > 0 && (len(s.c.Kinds) == 0 || slices.Contains(s.c.Kinds, e.Kind)) {
+		entries = append(entries, e)
+	}
+	return entries, m, nil
+}
+
+// accept checks that m is the next message. It returns the zero Entry for one
+// that is delivered again although it has been seen.
+func (s *consumption) accept(m jetstream.Msg) (Entry, error) {
+	meta, err := m.Metadata()
+	if err != nil {
+		return Entry{}, err
+	}
+	pos := meta.Sequence.Stream
+	s.delivered++
+	switch {
+	case meta.Sequence.Consumer != s.delivered:
+		return Entry{}, errGap
+	case pos <= s.last && meta.NumDelivered > 1:
+		return Entry{}, nil
+	case pos <= s.last:
+		return Entry{}, errGap
+	case s.whole && pos != s.last+1 && pos != s.tolerated:
+		s.tolerated = pos // if it comes again after the reset, those between are gone
+		return Entry{}, errGap
+	}
+	s.last = pos
+	return s.log.entry(pos, meta.Timestamp, m.Subject(), m.Data()), nil
+}

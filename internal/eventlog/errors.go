@@ -1,0 +1,120 @@
+package eventlog
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+)
+
+var (
+	// ErrFenced is returned to a writer that somebody else has replaced: the node
+	// was claimed by another writer, or its history isn't what the writer last
+	// stored. What it still held is in WAKE_DEADLETTER.
+	ErrFenced = errors.New("the node has another writer")
+
+	// ErrAged is the [ErrFenced] of a writer whose last event has aged out of the
+	// stream. The node may be claimed again with [Claim.AtSeq].
+	ErrAged = fmt.Errorf("%w: its history aged out of the stream", ErrFenced)
+
+	// ErrAmbiguous is returned if a wait ended before its outcome was known. The
+	// events stay queued: they are stored as soon as that is possible, unless the
+	// writer is fenced first.
+	ErrAmbiguous = errors.New("the outcome is not known yet, the events stay queued")
+
+	// ErrClosed is returned by a closed [Writer], and by every writer once
+	// [Log.Run] is ending.
+	ErrClosed = errors.New("closed")
+
+	// ErrFull is the reason why nothing is stored while the stream has no room.
+	ErrFull = errors.New("the stream of events is full: raise its max bytes with `wake init` (works while it is in use); nothing is lost, writers wait")
+
+	// ErrIncarnation is returned for a position of a stream that isn't there any
+	// more: it was re-created or restored. What was derived from it has to be
+	// built again.
+	ErrIncarnation = errors.New("the position belongs to another incarnation of the stream")
+
+	// ErrBlobMissing is returned for a blob that the object store lacks.
+	ErrBlobMissing = errors.New("blob is missing")
+
+	// ErrLost is returned by [Log.Run] if it ended with events that could neither
+	// be stored nor spooled.
+	ErrLost = errors.New("events were neither stored nor spooled")
+)
+
+// errNotFound is a leader's answer that it has no such message.
+var errNotFound = errors.New("no message found")
+
+// errUnanswered is the outcome of a request that nobody answered in time, or
+// whose answer was lost with the connection.
+var errUnanswered = errors.New("no answer from the server")
+
+// errDisconnected is the outcome of a request that couldn't be sent.
+var errDisconnected = errors.New("not connected to the server")
+
+// The server's error codes that decide something here.
+const (
+	codeNotFound      = 10037
+	codeTooLarge      = 10054 // message larger than the stream allows
+	codeWrongLast     = 10071 // the expectation doesn't hold
+	codeStoreFailed   = 10077 // stream full, as far as a publisher can see
+	codeInFlight      = 10164 // another expectation on the subject is in flight
+	codeNoBatches     = 10174 // the stream doesn't allow atomic batches
+	codeBatchTooLarge = 10199
+	codeTooManyOpen   = 10210 // open batches
+)
+
+// apiError is an error that the server answered with.
+type apiError struct {
+	Status      int    `json:"code"`
+	Code        int    `json:"err_code"`
+	Description string `json:"description"`
+}
+
+// Error implements error.
+func (e *apiError) Error() string {
+	return fmt.Sprintf("server: %s (%d)", e.Description, e.Code)
+}
+
+// Unwrap tells a full stream from other refusals.
+func (e *apiError) Unwrap() error {
+	if e.Code == codeStoreFailed {
+		return ErrFull
+	}
+	return nil
+}
+
+// code returns the server's code of err, or 0 if the server didn't decide.
+func code(err error) int {
+	var e *apiError
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return 0
+}
+
+// pubAck is the server's answer to a publish.
+type pubAck struct {
+	Seq   uint64    `json:"seq"`
+	Count int       `json:"count"`
+	Error *apiError `json:"error"`
+}
+
+// parseAck reads the answer to a publish. An empty answer only confirms that
+// the first message of a batch has arrived; ok is false then.
+func parseAck(m *nats.Msg) (ack pubAck, ok bool, err error) {
+	if len(m.Data) == 0 {
+		if status := m.Header.Get("Status"); status != "" {
+			return pubAck{}, true, fmt.Errorf("%w: status %s", errUnanswered, status)
+		}
+		return pubAck{}, false, nil
+	}
+	if err := json.Unmarshal(m.Data, &ack); err != nil {
+		return pubAck{}, true, fmt.Errorf("%w: %w", errUnanswered, err)
+	}
+	if ack.Error != nil {
+		return pubAck{}, true, ack.Error
+	}
+	return ack, true, nil
+}

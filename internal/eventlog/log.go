@@ -1,0 +1,254 @@
+package eventlog
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/topology"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+)
+
+// incarnationKey is the stream's metadata that names its incarnation.
+const incarnationKey = "wake.incarnation"
+
+// Options are the settings of a [Log]. The zero value of each means its
+// default.
+type Options struct {
+	Names  subjects.Names
+	Logger *slog.Logger // default: discard
+
+	// Lanes is the number of batches that may be in flight at once, each of other
+	// runs; default 4. The server allows 50 open batches per stream, those of all
+	// processes together.
+	Lanes int
+
+	// SpoolDir keeps events while the server is away, across restarts of the
+	// process. One process at a time may use it. Default: none; then Enqueue
+	// waits when memory is full.
+	SpoolDir   string
+	SpoolLimit int64 // bytes of the spool, default 1 GiB
+	MemLimit   int64 // bytes of events held in memory, default 32 MiB
+
+	// BlobLimit is the size of an encoded event in bytes above which its largest
+	// fields go to the object store; default [wire.BlobLimit]. It is lowered to
+	// what the server takes.
+	BlobLimit int
+
+	AckWait    time.Duration // for one attempt to store a batch, default 5 s
+	ReadWait   time.Duration // for one answer of the leader, default 2 s
+	MaxBackoff time.Duration // between attempts, default 2 s
+	DrainWait  time.Duration // for storing what is queued when Run ends, default 5 s
+}
+
+func (o Options) withDefaults() Options {
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.Lanes = cmp.Or(o.Lanes, 4)
+	o.SpoolLimit = cmp.Or(o.SpoolLimit, 1<<30)
+	o.MemLimit = cmp.Or(o.MemLimit, 32<<20)
+	o.BlobLimit = cmp.Or(o.BlobLimit, wire.BlobLimit)
+	o.AckWait = cmp.Or(o.AckWait, 5*time.Second)
+	o.ReadWait = cmp.Or(o.ReadWait, 2*time.Second)
+	o.MaxBackoff = cmp.Or(o.MaxBackoff, 2*time.Second)
+	o.DrainWait = cmp.Or(o.DrainWait, 5*time.Second)
+	return o
+}
+
+// Log is the log of events. It may be used by many goroutines. Reading needs
+// nothing but [Open]; writing needs [Log.Run].
+type Log struct {
+	nc          *nats.Conn
+	js          jetstream.JetStream
+	names       subjects.Names
+	o           Options
+	logger      *slog.Logger
+	incarnation string
+	maxMsgSize  int // of the stream; -1: none
+	direct      bool
+
+	spools  *spools // nil without SpoolDir
+	lanes   []*lane
+	found   *lane // drains what an earlier process left; nil if there is nothing
+	dead    *lane // publishes dead letters
+	blobs   *blobStore
+	drained chan struct{} // closed when nothing found is left
+}
+
+// Open returns the log on a connection. It fails if the stream of events isn't
+// there, or if another process uses the spool.
+//
+// The connection should be made with nats.ReconnectBufSize(-1); whatever it
+// buffers instead is sent late and refused.
+func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
+	o = o.withDefaults()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: open: %w", err)
+	}
+	l := &Log{nc: nc, js: js, names: o.Names, o: o, logger: o.Logger, drained: make(chan struct{})}
+	b, err := l.bounds(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("eventlog: open %s: %w", o.Names.EventsStream(), err)
+	}
+	if b.incarnation == "" {
+		return nil, fmt.Errorf("eventlog: open %s: %w", o.Names.EventsStream(), topology.ErrNoIncarnation)
+	}
+	l.incarnation, l.maxMsgSize, l.direct = b.incarnation, b.maxMsgSize, b.allowDirect
+	l.blobs = newBlobStore(l)
+	if err := l.openLanes(); err != nil {
+		return nil, fmt.Errorf("eventlog: open: %w", err)
+	}
+	return l, nil
+}
+
+func (l *Log) openLanes() error {
+	if l.o.SpoolDir != "" {
+		var err error
+		if l.spools, err = openSpools(l.o.SpoolDir, l.incarnation); err != nil {
+			return err
+		}
+	}
+	prefix := rand.Text()[:8]
+	share := int64(l.o.Lanes + 1)
+	for i := range l.o.Lanes + 1 {
+		lane := newLane(l, i, fmt.Sprintf("%s%d-", prefix, i))
+		lane.queue = newQueue(l.spools.lane(i, l.o.SpoolLimit/share), l.o.MemLimit/share)
+		l.lanes = append(l.lanes, lane)
+	}
+	l.dead, l.lanes = l.lanes[l.o.Lanes], l.lanes[:l.o.Lanes]
+	if left := l.spools.leftovers(); left != nil {
+		l.found = newLane(l, -1, prefix+"f-")
+		l.found.queue = newQueue(left, l.o.MemLimit/share)
+	} else {
+		close(l.drained)
+	}
+	return nil
+}
+
+// Conn returns the connection.
+func (l *Log) Conn() *nats.Conn { return l.nc }
+
+// JetStream returns the JetStream context of the connection.
+func (l *Log) JetStream() jetstream.JetStream { return l.js }
+
+// Names returns the names of streams and subjects.
+func (l *Log) Names() subjects.Names { return l.names }
+
+// Incarnation returns the incarnation of the stream that was opened.
+func (l *Log) Incarnation() string { return l.incarnation }
+
+// Run stores what writers append until ctx ends. It begins with what an earlier
+// process left in the spool; [Log.Claim] waits for that. When ctx ends, writers
+// get [ErrClosed], and Run returns when everything queued is stored or
+// Options.DrainWait is over; what is left by then stays in the spool for the
+// next process. Without a spool it is gone: Run then returns [ErrLost]. Run may
+// be called once.
+func (l *Log) Run(ctx context.Context) error {
+	defer l.spools.close()
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	ended := make(chan error, len(l.lanes)+2)
+	var lanes, dead sync.WaitGroup
+	for _, lane := range l.lanes {
+		lanes.Go(func() { ended <- lane.run(work) })
+	}
+	if l.found != nil {
+		lanes.Go(func() { ended <- l.drainFound(work) })
+	}
+	dead.Go(func() { ended <- l.dead.run(work) })
+
+	err := l.untilOver(ctx, ended)
+	deadline := time.AfterFunc(l.o.DrainWait, stop)
+	defer deadline.Stop()
+	for _, lane := range l.lanes {
+		lane.close()
+	}
+	lanes.Wait()
+	l.dead.close()
+	dead.Wait()
+	close(ended)
+	for e := range ended {
+		err = errors.Join(err, e)
+	}
+	if err != nil {
+		return fmt.Errorf("eventlog: %w", err)
+	}
+	return nil
+}
+
+// untilOver waits until ctx ends or a lane fails.
+func (l *Log) untilOver(ctx context.Context, ended <-chan error) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-ended: // nil: the spool that was found is empty
+			if err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// drainFound stores what an earlier process left, before any node is claimed.
+func (l *Log) drainFound(ctx context.Context) error {
+	l.found.close()
+	if err := l.found.run(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+	l.spools.tidy()
+	close(l.drained)
+	return nil
+}
+
+// lane returns the lane of a run's events.
+func (l *Log) lane(run string) *lane {
+	h := fnv.New32a()
+	h.Write([]byte(run)) //nolint:errcheck // never fails
+	return l.lanes[h.Sum32()%uint32(len(l.lanes))]
+}
+
+// Health returns nil if events are being stored as they come, else why they
+// aren't: [ErrFull], for one.
+func (l *Log) Health() error {
+	for _, lane := range l.lanes {
+		if err := lane.trouble(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Bounds returns the positions of the first and the last event of the stream, as
+// its leader knows them. A position before first has aged out.
+func (l *Log) Bounds(ctx context.Context) (first, last uint64, err error) {
+	b, err := l.bounds(ctx)
+	if err != nil {
+		return 0, 0, fmt.Errorf("eventlog: bounds: %w", err)
+	}
+	return b.first, b.last, nil
+}
+
+// Fill returns which part of the stream's bytes is in use, 0 to 1, and 0 if it
+// has no limit. The last fifth is for runs that have begun and the last tenth
+// for claims and terminal events: a full stream refuses those too.
+func (l *Log) Fill(ctx context.Context) (float64, error) {
+	b, err := l.bounds(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("eventlog: fill: %w", err)
+	}
+	if b.maxBytes <= 0 {
+		return 0, nil
+	}
+	return float64(b.bytes) / float64(b.maxBytes), nil
+}

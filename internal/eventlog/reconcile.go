@@ -1,0 +1,196 @@
+package eventlog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"wake/pkg/wire"
+)
+
+// part is what a batch holds of one writer.
+type part struct {
+	w      *Writer
+	frames []*frame
+}
+
+func parts(frames []*frame) []*part {
+	var all []*part
+	of := map[*Writer]*part{}
+	for _, f := range frames {
+		p := of[f.w]
+		if p == nil {
+			p = &part{w: f.w}
+			of[f.w], all = p, append(all, p)
+		}
+		p.frames = append(p.frames, f)
+	}
+	return all
+}
+
+// settleAtOnce is how many parts are read at once.
+const settleAtOnce = 8
+
+// settle finds out, from the leader, what became of frames whose outcome is
+// unknown. It reports whether that of any is known now.
+func (l *lane) settle(ctx context.Context, frames []*frame) (progress bool, err error) {
+	all := parts(frames)
+	moved, errs := make([]bool, len(all)), make([]error, len(all))
+	slots := make(chan struct{}, settleAtOnce)
+	var reading sync.WaitGroup
+	for i, p := range all {
+		slots <- struct{}{}
+		reading.Go(func() {
+			moved[i], errs[i] = l.settlePart(ctx, p)
+			<-slots
+		})
+	}
+	reading.Wait()
+	for i := range all {
+		progress = progress || moved[i]
+		err = errors.Join(err, errs[i])
+	}
+	return progress, err
+}
+
+// settlePart compares what the node holds after the writer's last event with
+// what the writer was about to store. Bytes decide: equal is ours, anything else
+// has another author.
+//
+// If a deposed leader answers, it shows too little. Then too little is taken for
+// stored, the rest is sent again with the expectation that follows from it, and
+// the leader refuses that: nothing is stored twice.
+func (l *lane) settlePart(ctx context.Context, p *part) (progress bool, err error) {
+	_, pos := p.w.Last()
+	last, err := l.log.lastBy(ctx, p.w.expect)
+	switch {
+	case errors.Is(err, errNotFound) && pos == 0, err == nil && last.Pos == pos:
+		return false, nil
+	case errors.Is(err, errNotFound), err == nil && last.Pos < pos:
+		return l.settleGone(ctx, p.w, pos)
+	case err != nil:
+		return false, err
+	}
+	return l.settleFrom(ctx, p, pos+1)
+}
+
+// settleFrom walks through what the node holds from position next on.
+func (l *lane) settleFrom(ctx context.Context, p *part, next uint64) (progress bool, err error) {
+	for rest := p.frames; len(rest) > 0; progress = true {
+		m, err := l.log.nextBy(ctx, p.w.expect, next)
+		if errors.Is(err, errNotFound) {
+			return progress, nil
+		}
+		if err != nil {
+			return progress, err
+		}
+		f, e := rest[0], l.log.storedEntry(m)
+		switch {
+		case m.Subject == f.subject && bytes.Equal(m.Data, f.data):
+			p.w.stored(f.seq, m.Pos)
+			rest = rest[1:]
+		case p.w.precedes(e, f):
+			p.w.stored(e.Event.Seq, m.Pos)
+		default:
+			l.fence(p.w, fencedBy(e))
+			return true, nil
+		}
+		next = m.Pos + 1
+	}
+	return progress, nil
+}
+
+// precedes reports whether e is an event of this writer before f: one that a
+// process stored and no longer had in its spool when it died. An epoch has one
+// writer.
+func (w *Writer) precedes(e Entry, f *frame) bool {
+	seq, _ := w.Last()
+	return e.Event != nil && e.Event.Epoch == w.epoch && e.Event.Seq == seq+1 && e.Event.Seq < f.seq
+}
+
+// settleGone deals with a node that ends before the event its writer stored
+// last. Either a deposed leader answered, or the event is gone.
+func (l *lane) settleGone(ctx context.Context, w *Writer, pos uint64) (progress bool, err error) {
+	b, err := l.log.bounds(ctx)
+	switch {
+	case err != nil:
+		return false, err
+	case b.incarnation != l.log.incarnation:
+		l.fence(w, fmt.Errorf("%w: %w", ErrFenced, ErrIncarnation))
+		return true, nil
+	case b.first > pos:
+		l.fence(w, ErrAged)
+		return true, nil
+	}
+	return false, nil
+}
+
+// fence ends a writer; what it holds becomes dead letters.
+func (l *lane) fence(w *Writer, err error) {
+	w.fail(err)
+	l.log.logger.Warn("a writer is fenced", slog.String("run_id", w.run), slog.String("node_id", w.node),
+		slog.Uint64("epoch", w.epoch), slog.Any("error", err))
+}
+
+// fencedBy says who wrote e where somebody else expected to write.
+func fencedBy(e Entry) error {
+	if e.Event == nil {
+		return fmt.Errorf("%w: position %d holds what isn't an event: %w", ErrFenced, e.Pos, e.Err)
+	}
+	runner := ""
+	switch p := e.Event.Payload.(type) {
+	case *wire.RunClaimed:
+		runner = p.Runner
+	case *wire.NodeClaimed:
+		runner = p.Runner
+	default:
+		return fmt.Errorf("%w: epoch %d wrote seq %d at position %d", ErrFenced, e.Event.Epoch, e.Event.Seq, e.Pos)
+	}
+	return fmt.Errorf("%w: %q claimed it with epoch %d at position %d", ErrFenced, runner, e.Event.Epoch, e.Pos)
+}
+
+// adopt gives the frames of a found spool a writer: the one they had, as of what
+// it knew to be stored. The leader is asked what has become of them before any
+// is sent.
+func (l *lane) adopt(ctx context.Context, frames []*frame) error {
+	fresh := map[*Writer]bool{}
+	for _, f := range frames {
+		if f.w != nil || f.run == "" {
+			continue
+		}
+		w := l.ghosts[f.key()]
+		if w == nil {
+			w = newWriter(l.log, l, f.run, f.node, f.epoch, f.afterSeq, f.afterPos)
+			l.ghosts[f.key()], l.unsettled[w] = w, true
+		}
+		f.w = w
+	}
+	for _, f := range frames {
+		if l.unsettled[f.w] {
+			fresh[f.w] = true
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	return l.settleFresh(ctx, frames, fresh)
+}
+
+func (l *lane) settleFresh(ctx context.Context, frames []*frame, fresh map[*Writer]bool) error {
+	var theirs []*frame
+	for _, f := range frames {
+		if fresh[f.w] {
+			theirs = append(theirs, f)
+		}
+	}
+	if _, err := l.settle(ctx, theirs); err != nil {
+		return fmt.Errorf("spool: %w", err)
+	}
+	for w := range fresh {
+		delete(l.unsettled, w)
+	}
+	return nil
+}

@@ -1,0 +1,387 @@
+package eventlog
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+)
+
+// The spool keeps frames in segments: files of about segmentSize, numbered in
+// the order of writing. A segment begins with segmentMagic and the incarnation
+// of the stream that its positions are of; then come frames, each
+//
+//	magic uint32 | length uint32 | CRC-32C of the body uint32 | body
+//
+// in big-endian order. What doesn't check is skipped up to the next frame that
+// does, and kept as a dead letter.
+const (
+	segmentSize  = 4 << 20
+	segmentMagic = "WAKESPL1"
+	frameMagic   = 0x574b4631 // "WKF1"
+	frameHeader  = 12
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli) //nolint:gochecknoglobals // a constant table
+
+// segment is a file of the spool.
+type segment struct {
+	path   string
+	size   int64 // bytes written
+	read   int64 // bytes of it that have been read or never need to be
+	frames int   // in it and not yet resolved; of an unread leftover unknown
+	unread bool  // a leftover of which nothing has been read
+}
+
+// spool is a queue of frames on disk. It is used by one goroutine at a time.
+type spool struct {
+	dir         string
+	incarnation string
+	limit       int64
+
+	segments []*segment // oldest first
+	out      *os.File   // the last segment while it is being written, else nil
+	size     int64      // of all segments
+	next     int        // number of the next segment
+}
+
+// append writes frames that belong together, all of them or none.
+func (s *spool) append(unit []*frame) error {
+	var b []byte
+	for _, f := range unit {
+		b = appendRecord(b, f)
+	}
+	if s.out == nil || s.segments[len(s.segments)-1].size >= segmentSize {
+		if err := s.rotate(); err != nil {
+			return err
+		}
+	}
+	last := s.segments[len(s.segments)-1]
+	if _, err := s.out.Write(b); err != nil {
+		return errors.Join(err, s.out.Truncate(last.size), seek(s.out, last.size))
+	}
+	last.size += int64(len(b))
+	last.frames += len(unit)
+	s.size += int64(len(b))
+	return nil
+}
+
+func seek(f *os.File, offset int64) error {
+	_, err := f.Seek(offset, io.SeekStart)
+	return err
+}
+
+func appendRecord(b []byte, f *frame) []byte {
+	start := len(b)
+	b = append(b, make([]byte, frameHeader)...)
+	b = appendFrame(b, f)
+	body := b[start+frameHeader:]
+	binary.BigEndian.PutUint32(b[start:], frameMagic)
+	binary.BigEndian.PutUint32(b[start+4:], uint32(len(body)))
+	binary.BigEndian.PutUint32(b[start+8:], crc32.Checksum(body, castagnoli))
+	return b
+}
+
+// rotate begins a new segment.
+func (s *spool) rotate() error {
+	if err := s.seal(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return err
+	}
+	path := filepath.Join(s.dir, fmt.Sprintf("%010d.seg", s.next))
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	header := appendBytes([]byte(segmentMagic), []byte(s.incarnation))
+	if _, err := f.Write(header); err != nil {
+		return errors.Join(err, f.Close(), os.Remove(path))
+	}
+	s.next++
+	s.out = f
+	size := int64(len(header))
+	s.segments = append(s.segments, &segment{path: path, size: size, read: size})
+	s.size += size
+	return nil
+}
+
+// seal ends the segment that is being written.
+func (s *spool) seal() error {
+	if s.out == nil {
+		return nil
+	}
+	err := errors.Join(s.out.Sync(), s.out.Close())
+	s.out = nil
+	return err
+}
+
+// skip makes the reader go on after what has been written so far. All before the
+// last append has been read.
+func (s *spool) skip() {
+	for _, g := range slices.Backward(s.segments) {
+		if g.read == g.size {
+			return
+		}
+		g.read = g.size
+	}
+}
+
+// allRead reports whether there is nothing that load would return.
+func (s *spool) allRead() bool {
+	for _, g := range slices.Backward(s.segments) {
+		if g.read < g.size {
+			return false
+		}
+	}
+	return true
+}
+
+// load returns the next frames that have not been read, in units; none if all
+// have been.
+func (s *spool) load() ([][]*frame, error) {
+	for _, g := range s.segments {
+		if g.read == g.size {
+			continue
+		}
+		b, err := os.ReadFile(g.path)
+		if err != nil {
+			return nil, err
+		}
+		incarnation, start, ok := segmentHeader(b)
+		if !ok {
+			start = 0
+		}
+		units := parseUnits(b[max(start, g.read):])
+		for _, unit := range units {
+			if !ok || incarnation != s.incarnation {
+				breakUnit(unit, ErrIncarnation.Error())
+			}
+			if g.unread {
+				g.frames += len(unit)
+			}
+		}
+		g.read, g.unread = g.size, false
+		if len(units) > 0 {
+			return units, nil
+		}
+	}
+	return nil, nil
+}
+
+func segmentHeader(b []byte) (incarnation string, length int64, ok bool) {
+	rest, ok := bytes.CutPrefix(b, []byte(segmentMagic))
+	if !ok {
+		return "", 0, false
+	}
+	r := frameReader{b: rest}
+	name := r.bytes()
+	return string(name), int64(len(b) - len(r.b)), r.err == nil
+}
+
+// parseUnits takes records apart. What isn't one becomes a broken frame with
+// the bytes as they are; a unit that isn't whole is broken as well.
+func parseUnits(b []byte) [][]*frame {
+	var units [][]*frame
+	var open []*frame
+	for len(b) > 0 {
+		f, rest := parseRecord(b)
+		b = rest
+		if f.broken == "" {
+			open = append(open, f)
+			if !f.more {
+				units, open = append(units, open), nil
+			}
+			continue
+		}
+		units, open = append(closeBroken(units, open), []*frame{f}), nil
+	}
+	return closeBroken(units, open)
+}
+
+func closeBroken(units [][]*frame, open []*frame) [][]*frame {
+	if len(open) == 0 {
+		return units
+	}
+	breakUnit(open, "the spool lost events that were appended together with this one")
+	return append(units, open)
+}
+
+func breakUnit(unit []*frame, why string) {
+	for _, f := range unit {
+		if f.broken == "" {
+			f.broken = why
+		}
+	}
+}
+
+// parseRecord returns the first record of b, or a broken frame of what precedes
+// the next record that checks.
+func parseRecord(b []byte) (f *frame, rest []byte) {
+	if body, rest, ok := record(b); ok {
+		f, err := parseFrame(body)
+		if err != nil {
+			return &frame{data: body, broken: "spool: " + err.Error()}, rest
+		}
+		return f, rest
+	}
+	magic := binary.BigEndian.AppendUint32(nil, frameMagic)
+	for at := 1; ; at++ {
+		i := bytes.Index(b[min(at, len(b)):], magic)
+		if i < 0 {
+			return &frame{data: b, broken: "the spool's checksum doesn't match: a torn or damaged write"}, nil
+		}
+		at += i
+		if _, _, ok := record(b[at:]); ok {
+			return &frame{data: b[:at], broken: "the spool's checksum doesn't match: a damaged write"}, b[at:]
+		}
+	}
+}
+
+func record(b []byte) (body, rest []byte, ok bool) {
+	if len(b) < frameHeader || binary.BigEndian.Uint32(b) != frameMagic {
+		return nil, nil, false
+	}
+	n := int64(binary.BigEndian.Uint32(b[4:]))
+	if n > int64(len(b)-frameHeader) {
+		return nil, nil, false
+	}
+	body = b[frameHeader : frameHeader+n]
+	if crc32.Checksum(body, castagnoli) != binary.BigEndian.Uint32(b[8:]) {
+		return nil, nil, false
+	}
+	return body, b[frameHeader+n:], true
+}
+
+// resolve forgets the n oldest frames. Segments that hold no others are removed.
+func (s *spool) resolve(n int) error {
+	for n > 0 && len(s.segments) > 0 {
+		g := s.segments[0]
+		k := min(n, g.frames)
+		g.frames -= k
+		n -= k
+		if g.frames > 0 || s.writing(g) {
+			return nil
+		}
+		if err := s.drop(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *spool) writing(g *segment) bool { return s.out != nil && g == s.segments[len(s.segments)-1] }
+
+// drop removes the oldest segment.
+func (s *spool) drop() error {
+	g := s.segments[0]
+	if err := os.Remove(g.path); err != nil {
+		return err
+	}
+	s.size -= g.size
+	s.segments = s.segments[1:]
+	return nil
+}
+
+// clear removes everything.
+func (s *spool) clear() error {
+	err := s.seal()
+	for len(s.segments) > 0 {
+		if err := s.drop(); err != nil {
+			return err
+		}
+	}
+	if e := os.Remove(s.dir); e != nil && !errors.Is(e, fs.ErrNotExist) {
+		return errors.Join(err, e)
+	}
+	return err
+}
+
+// spools is the folder of all spools of a process and of those it found there:
+//
+//	<dir>/lock
+//	<dir>/<generation>/<lane>/<segment>.seg
+//
+// Each process that opens the folder writes to a generation of its own.
+type spools struct {
+	dir, incarnation string
+	generation       int
+	lock             *os.File
+	found            []string // segments of earlier generations, in order
+}
+
+// openSpools takes the folder and lists what earlier processes left in it.
+func openSpools(dir, incarnation string) (*spools, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := lockFile(filepath.Join(dir, "lock"))
+	if err != nil {
+		return nil, fmt.Errorf("spool %s: %w", dir, err)
+	}
+	s := &spools{dir: dir, incarnation: incarnation, lock: lock, generation: 1}
+	if s.found, err = filepath.Glob(filepath.Join(dir, "*", "*", "*.seg")); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	slices.Sort(s.found)
+	for _, path := range s.found {
+		n, err := strconv.Atoi(filepath.Base(filepath.Dir(filepath.Dir(path))))
+		if err == nil {
+			s.generation = max(s.generation, n+1)
+		}
+	}
+	return s, nil
+}
+
+func (s *spools) lane(i int, limit int64) *spool {
+	if s == nil {
+		return nil
+	}
+	dir := filepath.Join(s.dir, fmt.Sprintf("%010d", s.generation), strconv.Itoa(i))
+	return &spool{dir: dir, incarnation: s.incarnation, limit: limit}
+}
+
+// leftovers returns what earlier processes left as one spool that is only read,
+// or nil. Frames of one node are in their order: a generation has them all in
+// one lane.
+func (s *spools) leftovers() *spool {
+	if s == nil || len(s.found) == 0 {
+		return nil
+	}
+	left := &spool{dir: filepath.Join(s.dir, "found"), incarnation: s.incarnation}
+	for _, path := range s.found {
+		info, err := os.Stat(path)
+		if err != nil {
+			continue // load reports what can't be read
+		}
+		left.segments = append(left.segments, &segment{path: path, size: info.Size(), unread: true})
+		left.size += info.Size()
+	}
+	return left
+}
+
+// tidy removes the empty folders of earlier generations.
+func (s *spools) tidy() {
+	for _, path := range s.found {
+		lane := filepath.Dir(path)
+		_ = os.Remove(lane)               // fails if it isn't empty
+		_ = os.Remove(filepath.Dir(lane)) // likewise
+	}
+}
+
+// close gives the folder up.
+func (s *spools) close() {
+	if s == nil {
+		return
+	}
+	_ = os.Remove(filepath.Join(s.dir, fmt.Sprintf("%010d", s.generation))) // fails if it isn't empty
+	_ = s.lock.Close()
+}

@@ -1,0 +1,182 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// errProgress means that less is left to store than before.
+var errProgress = errors.New("progress")
+
+// store stores frames, however long it takes. When it returns nil, each is
+// stored or is with the dead letters. It fails only if ctx ends, the connection
+// is closed for good, or the process is ending.
+func (l *lane) store(ctx context.Context, frames []*frame) error {
+	wait := backoff(l.log.o.MaxBackoff)
+	for {
+		err := l.try(ctx, frames)
+		switch {
+		case err == nil:
+			l.stores()
+			return nil
+		case errors.Is(err, errProgress):
+			continue
+		case errors.Is(err, ErrClosed):
+			return err
+		}
+		l.failed(err)
+		if err := l.pause(ctx, &wait); err != nil {
+			return err
+		}
+	}
+}
+
+// try makes one attempt at what is left of frames and finds out what came of it.
+func (l *lane) try(ctx context.Context, frames []*frame) error {
+	pending, err := l.sort(ctx, frames)
+	if err != nil || len(pending) == 0 {
+		return err
+	}
+	if err := l.putBlobs(ctx, pending); err != nil {
+		return err
+	}
+	err = l.attempt(ctx, pending)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	switch code(err) {
+	case codeTooLarge:
+		return l.apart(ctx, pending, err)
+	case codeBatchTooLarge:
+		l.maxBatch = max(1, len(pending)/2)
+		return l.halves(ctx, pending, err)
+	case codeTooManyOpen, codeStoreFailed, codeNoBatches:
+		return err // a definite refusal: nothing is stored
+	}
+	progress, unsettled := l.settle(ctx, pending)
+	switch {
+	case progress:
+		return errProgress
+	case unsettled != nil:
+		return fmt.Errorf("%w; then: %w", err, unsettled)
+	}
+	return err
+}
+
+// apart stores frames one by one, to find the one that will never be stored.
+// Its writer can't go on: the next event would leave a gap.
+func (l *lane) apart(ctx context.Context, pending []*frame, cause error) error {
+	if f := pending[0]; len(pending) == 1 {
+		l.fence(f.w, fmt.Errorf("%w: seq %d is refused for good: %w", ErrFenced, f.seq, cause))
+		return errProgress
+	}
+	for i := range pending {
+		if err := l.store(ctx, pending[i:i+1]); err != nil {
+			return err
+		}
+	}
+	return errProgress
+}
+
+// halves stores a batch that is too large for the server in two.
+func (l *lane) halves(ctx context.Context, pending []*frame, cause error) error {
+	if len(pending) == 1 {
+		return cause
+	}
+	half := len(pending) / 2
+	if err := l.store(ctx, pending[:half]); err != nil {
+		return err
+	}
+	if err := l.store(ctx, pending[half:]); err != nil {
+		return err
+	}
+	return errProgress
+}
+
+// putBlobs stores what the events refer to.
+func (l *lane) putBlobs(ctx context.Context, frames []*frame) error {
+	for _, f := range frames {
+		if len(f.blobs) == 0 {
+			continue
+		}
+		if err := l.log.blobs.put(ctx, f.blobs); err != nil {
+			return fmt.Errorf("blobs: %w", err)
+		}
+	}
+	return nil
+}
+
+// pause waits before the next attempt, at most until the connection is back.
+func (l *lane) pause(ctx context.Context, wait *pauses) error {
+	t := time.NewTimer(wait.take())
+	defer t.Stop()
+	for !l.log.nc.IsClosed() {
+		select {
+		case <-t.C:
+			return nil
+		case s := <-l.status:
+			if s == nats.CONNECTED {
+				return nil
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nats.ErrConnectionClosed
+}
+
+// sort returns the frames that are still to be stored, and sets aside those
+// that never will be.
+func (l *lane) sort(ctx context.Context, frames []*frame) ([]*frame, error) {
+	if err := l.adopt(ctx, frames); err != nil {
+		return nil, err
+	}
+	pending := make([]*frame, 0, len(frames))
+	next := make(map[*Writer]uint64)
+	for _, f := range frames {
+		switch {
+		case f.gone:
+		case f.w == nil:
+			if err := l.setAside(ctx, f); err != nil {
+				return nil, err
+			}
+		case l.wanted(f, next):
+			pending = append(pending, f)
+		case f.w.Err() != nil && errors.Is(f.w.Err(), ErrFenced):
+			if err := l.bury(ctx, f, f.w.Err().Error()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return pending, nil
+}
+
+// wanted reports whether f is still to be stored. next has the seq that comes
+// next for each writer; a gap, which only a damaged spool can leave, fences the
+// writer, since readers rely on there being none.
+func (l *lane) wanted(f *frame, next map[*Writer]uint64) bool {
+	stored, _ := f.w.Last()
+	if f.seq <= stored {
+		f.gone = true
+		return false
+	}
+	want, ok := next[f.w]
+	if !ok {
+		want = stored + 1
+	}
+	switch {
+	case f.broken != "":
+		l.fence(f.w, fmt.Errorf("%w: %s", ErrFenced, f.broken))
+	case f.seq != want:
+		l.fence(f.w, fmt.Errorf("%w: the spool lost events from seq %d on", ErrFenced, want))
+	}
+	if errors.Is(f.w.Err(), ErrFenced) {
+		return false
+	}
+	next[f.w] = f.seq + 1
+	return true
+}

@@ -1,0 +1,332 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"wake/pkg/wire"
+)
+
+// Writer is the one writer of a node, from [Log.Claim] until somebody else
+// claims the node. It may be used by many goroutines; their events are stored in
+// the order of the calls.
+type Writer struct {
+	log       *Log
+	lane      *lane
+	run, node string
+	epoch     uint64
+	expect    string // the subject of its expectations
+
+	// turn is held by the call that numbers events and queues them: the order of
+	// numbers is the order of the queue.
+	turn    chan struct{}
+	next    uint64 // seq of the next event
+	dropped int64  // deltas since the last storage_failure event
+	since   time.Time
+
+	fenced chan struct{} // closed once err is an ErrFenced
+
+	mu      sync.Mutex
+	seq     uint64 // of the last event that is known to be stored
+	pos     uint64 // its position: what the next one follows; 0: none
+	err     error  // why the writer takes no more events
+	over    bool   // nothing more is going to be stored
+	waiters []waiter
+}
+
+// waiter waits until the event numbered seq is stored.
+type waiter struct {
+	seq  uint64
+	done chan<- outcome
+}
+
+type outcome struct {
+	pos uint64
+	err error
+}
+
+func newWriter(l *Log, lane *lane, run, node string, epoch, seq, pos uint64) *Writer {
+	return &Writer{
+		log: l, lane: lane, run: run, node: node, epoch: epoch,
+		expect: l.names.NodeEvents(run, node),
+		turn:   make(chan struct{}, 1),
+		next:   seq + 1, seq: seq, pos: pos,
+		fenced: make(chan struct{}),
+	}
+}
+
+// Append stores events in order and returns the position of the last. It stamps
+// RunID, NodeID, Seq and Epoch on them, and Timestamp where it is 0. Up to 1000
+// events that fit into a batch are stored together or not at all.
+//
+// It waits as long as ctx allows. If ctx ends first, the error is an
+// [ErrAmbiguous]: the events stay queued and are stored when that is possible.
+// Other errors are [ErrFenced], [ErrClosed], and those of events that can't be
+// encoded; the latter leave the writer as it was.
+func (w *Writer) Append(ctx context.Context, events ...*wire.Event) (pos uint64, err error) {
+	if len(events) == 0 {
+		_, pos := w.Last()
+		return pos, nil
+	}
+	done := make(chan outcome, 1)
+	if err := w.put(ctx, events, done); err != nil {
+		return 0, w.failed("append", err)
+	}
+	return w.wait(ctx, "append", done)
+}
+
+// Enqueue takes an event without waiting until it is stored; events are stored
+// in the order in which Append and Enqueue took them. It stamps the event like
+// Append. It waits only when memory and spool are full; if nothing is being
+// stored then either, an event of kind delta is dropped instead, before it gets
+// a seq, and counted in a storage_failure event that follows when storage is
+// back.
+func (w *Writer) Enqueue(ctx context.Context, e *wire.Event) error {
+	if err := w.put(ctx, []*wire.Event{e}, nil); err != nil {
+		return w.failed("enqueue", err)
+	}
+	return nil
+}
+
+// Flush waits until everything that was taken is stored. Like that of Append,
+// its error is an [ErrAmbiguous] if ctx ends first.
+func (w *Writer) Flush(ctx context.Context) error {
+	done := make(chan outcome, 1)
+	if err := w.lock(ctx); err != nil {
+		return w.failed("flush", err)
+	}
+	err := w.reportDropped(ctx)
+	w.await(w.next-1, done)
+	w.unlock()
+	if err != nil {
+		return w.failed("flush", err)
+	}
+	_, err = w.wait(ctx, "flush", done)
+	return err
+}
+
+// Close flushes the writer; it takes no more events, whatever the error. The
+// node stays claimed.
+func (w *Writer) Close(ctx context.Context) error {
+	err := w.Flush(ctx)
+	w.fail(ErrClosed)
+	return err
+}
+
+// Fenced returns a channel that is closed when somebody else writes the node.
+// The owner of w must then give the node up.
+func (w *Writer) Fenced() <-chan struct{} { return w.fenced }
+
+// Err returns why the writer takes no more events: nil, an [ErrFenced] that says
+// who replaced it, or [ErrClosed].
+func (w *Writer) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+// Epoch returns the epoch that was claimed.
+func (w *Writer) Epoch() uint64 { return w.epoch }
+
+// Last returns the seq and the position of the last event that is stored.
+func (w *Writer) Last() (seq, pos uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.seq, w.pos
+}
+
+func (w *Writer) lock(ctx context.Context) error {
+	select {
+	case w.turn <- struct{}{}:
+		return nil
+	case <-w.fenced:
+		return w.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (w *Writer) unlock() { <-w.turn }
+
+// put numbers, encodes and queues events. done is told when the last is stored.
+func (w *Writer) put(ctx context.Context, events []*wire.Event, done chan<- outcome) error {
+	if err := w.lock(ctx); err != nil {
+		return err
+	}
+	defer w.unlock()
+	if err := w.Err(); err != nil {
+		return err
+	}
+	if err := w.reportDropped(ctx); err != nil {
+		return err
+	}
+	unit, err := w.frames(events)
+	if err != nil {
+		return err
+	}
+	droppable := done == nil && events[0].Type().Kind() == wire.KindDelta
+	last := w.next + uint64(len(events)) - 1
+	if done != nil {
+		w.await(last, done)
+	}
+	ok, err := w.lane.put(ctx, unit, droppable, w.fenced)
+	switch {
+	case errors.Is(err, ErrFenced):
+		return w.Err()
+	case err != nil:
+		w.forget(last)
+		return err
+	case !ok:
+		w.drop()
+		return nil
+	}
+	w.next = last + 1
+	return nil
+}
+
+// frames stamps and encodes events.
+func (w *Writer) frames(events []*wire.Event) ([]*frame, error) {
+	unit := make([]*frame, len(events))
+	for i, e := range events {
+		e.RunID, e.NodeID, e.Epoch = w.run, w.node, w.epoch
+		e.Seq = w.next + uint64(i)
+		if e.Timestamp == 0 {
+			e.Timestamp = time.Now().UnixMilli()
+		}
+		data, blobs, err := w.log.encode(e)
+		if err != nil {
+			return nil, err
+		}
+		unit[i] = &frame{
+			run: w.run, node: w.node, epoch: w.epoch, seq: e.Seq,
+			subject: w.log.names.Event(w.run, w.node, string(e.Type().Kind())),
+			data:    data, blobs: blobs, more: i+1 < len(events), w: w,
+		}
+	}
+	return unit, nil
+}
+
+// drop counts a delta that there was no room for.
+func (w *Writer) drop() {
+	if w.dropped == 0 {
+		w.since = time.Now()
+	}
+	w.dropped++
+}
+
+// reportDropped queues a storage_failure event if deltas were dropped and
+// storage is back. The caller holds turn.
+func (w *Writer) reportDropped(ctx context.Context) error {
+	if w.dropped == 0 || w.lane.trouble() != nil {
+		return nil
+	}
+	unit, err := w.frames([]*wire.Event{{Payload: &wire.StorageFailure{
+		Message: "storage was away and the spool was full: deltas were dropped, the blocks they belong to follow whole",
+		Dropped: w.dropped, SinceMs: w.since.UnixMilli(), UntilMs: time.Now().UnixMilli(),
+	}}})
+	if err != nil {
+		return err
+	}
+	if _, err := w.lane.put(ctx, unit, false, w.fenced); err != nil {
+		return err
+	}
+	w.next, w.dropped = w.next+1, 0
+	return nil
+}
+
+// await registers done to be told when the event numbered seq is stored.
+func (w *Writer) await(seq uint64, done chan<- outcome) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case seq <= w.seq:
+		done <- outcome{pos: w.pos}
+	case w.over:
+		done <- outcome{err: w.err}
+	default:
+		w.waiters = append(w.waiters, waiter{seq, done})
+	}
+}
+
+// forget drops the waiter for an event that wasn't queued after all.
+func (w *Writer) forget(seq uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := len(w.waiters); n > 0 && w.waiters[n-1].seq == seq {
+		w.waiters = w.waiters[:n-1]
+	}
+}
+
+func (w *Writer) wait(ctx context.Context, verb string, done <-chan outcome) (uint64, error) {
+	select {
+	case o := <-done:
+		if o.err != nil {
+			return 0, w.failed(verb, o.err)
+		}
+		return o.pos, nil
+	case <-ctx.Done():
+	}
+	select { // both may have come true
+	case o := <-done:
+		if o.err == nil {
+			return o.pos, nil
+		}
+		return 0, w.failed(verb, o.err)
+	default:
+	}
+	err := fmt.Errorf("%w: %w", ErrAmbiguous, ctx.Err())
+	if why := w.lane.trouble(); why != nil {
+		err = fmt.Errorf("%w (%w)", err, why)
+	}
+	return 0, w.failed(verb, err)
+}
+
+func (w *Writer) failed(verb string, err error) error {
+	return fmt.Errorf("eventlog: %s %s/%s: %w", verb, w.run, w.node, err)
+}
+
+// stored notes that the event numbered seq is at pos.
+func (w *Writer) stored(seq, pos uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seq, w.pos = seq, pos
+	n := 0
+	for n < len(w.waiters) && w.waiters[n].seq <= seq {
+		w.waiters[n].done <- outcome{pos: pos}
+		n++
+	}
+	w.waiters = w.waiters[n:]
+}
+
+// fail makes the writer refuse events. If err is an ErrFenced, those who wait
+// get it too.
+func (w *Writer) fail(err error) {
+	w.mu.Lock()
+	if errors.Is(w.err, ErrFenced) {
+		w.mu.Unlock()
+		return
+	}
+	w.err = err
+	w.mu.Unlock()
+	if errors.Is(err, ErrFenced) {
+		close(w.fenced)
+		w.release(err)
+	}
+}
+
+// release tells those who wait that what they wait for isn't going to happen.
+func (w *Writer) release(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	if w.err == nil {
+		w.err = err
+	}
+	for _, wait := range w.waiters {
+		wait.done <- outcome{err: err}
+	}
+	w.waiters = nil
+}
