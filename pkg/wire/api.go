@@ -1,13 +1,12 @@
 package wire
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/vmihailenco/msgpack/v5"
 )
 
 // What wake.api.<verb> takes and answers. Both sides are JSON or msgpack: an
@@ -108,28 +107,20 @@ func parseSpan(s string) (time.Duration, error) {
 	return time.Duration(days * 24 * float64(time.Hour)), nil
 }
 
-// DecodeMsgpack reads milliseconds or text.
-func (a *Ago) DecodeMsgpack(dec *msgpack.Decoder) error {
-	v, err := dec.DecodeInterfaceLoose()
-	if err != nil {
+// UnmarshalJSON reads milliseconds or text.
+func (a *Ago) UnmarshalJSON(b []byte) error {
+	var text string
+	if json.Unmarshal(b, &text) == nil {
+		span, err := ParseAgo(text)
+		*a = span
 		return err
 	}
-	switch v := v.(type) {
-	case int64:
-		*a = Ago(v)
-	case uint64:
-		*a = Ago(v)
-	case float64:
-		*a = Ago(v)
-	case string:
-		*a, err = ParseAgo(v)
-	default:
-		err = errors.New("wire: a span of time is a number of milliseconds, or text such as 5m")
+	var ms int64
+	if err := json.Unmarshal(b, &ms); err != nil || ms < 0 {
+		return errors.New("wire: a span of time is a number of milliseconds, not negative, or text such as 5m")
 	}
-	if err == nil && *a < 0 {
-		err = errors.New("wire: a span of time must not be negative")
-	}
-	return err
+	*a = Ago(ms)
+	return nil
 }
 
 // LineType is the type of a line of a log.

@@ -1,0 +1,95 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+)
+
+// DefaultWait is how long [Call] waits for an answer if its context doesn't say.
+const DefaultWait = MaxWork + time.Second
+
+// Call asks verb and returns its answer. Except where ctx was cancelled, errors
+// are a [*wire.APIError]: what the service said, or [wire.CodeUnreachable] or
+// [wire.CodeTimeout] if it said nothing.
+func Call[A any](ctx context.Context, nc *nats.Conn, names subjects.Names, verb string, q any) (A, error) {
+	var answer A
+	body, err := wire.Marshal(q)
+	if err != nil {
+		return answer, fmt.Errorf("api: call %s: %w", verb, err)
+	}
+	wait := DefaultWait
+	if end, ok := ctx.Deadline(); ok {
+		wait = time.Until(end).Round(time.Millisecond)
+	}
+	limited, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	m, err := nc.RequestWithContext(limited, names.API(verb), body)
+	if err != nil {
+		return answer, unanswered(ctx, names, verb, wait, err)
+	}
+	if m.Header.Get(micro.ErrorCodeHeader) != "" {
+		return answer, refused(verb, m)
+	}
+	if err := wire.Unmarshal(m.Data, &answer); err != nil {
+		return answer, &wire.APIError{
+			Code:    wire.CodeInternal,
+			Message: fmt.Sprintf("the answer to %s can't be read: %v", verb, err),
+			Hint:    "is the " + servedBy(verb) + " of the same version?",
+		}
+	}
+	return answer, nil
+}
+
+// refused returns the error that a service answered with.
+func refused(verb string, m *nats.Msg) error {
+	var r wire.ErrorResponse
+	if err := wire.Unmarshal(m.Data, &r); err != nil || r.Error == nil {
+		return &wire.APIError{
+			Code:    wire.CodeInternal,
+			Message: fmt.Sprintf("%s was refused: %s %s", verb, m.Header.Get(micro.ErrorCodeHeader), m.Header.Get(micro.ErrorHeader)),
+		}
+	}
+	return r.Error
+}
+
+// unanswered says why there is no answer.
+func unanswered(ctx context.Context, names subjects.Names, verb string, wait time.Duration, err error) error {
+	service := servedBy(verb)
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return context.Cause(ctx)
+	case errors.Is(err, nats.ErrNoResponders):
+		return &wire.APIError{
+			Code:    wire.CodeUnreachable,
+			Message: fmt.Sprintf("no %s answers %s", service, names.API(verb)),
+			Hint:    fmt.Sprintf("start one with `wake up` or `wake %s`", service),
+		}
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
+		return &wire.APIError{
+			Code:    wire.CodeTimeout,
+			Message: fmt.Sprintf("the %s did not answer %s within %s", service, names.API(verb), wait),
+			Hint:    "`wake doctor` says what is wrong",
+		}
+	}
+	return &wire.APIError{
+		Code:    wire.CodeUnreachable,
+		Message: fmt.Sprintf("%s can't be asked: %v", names.API(verb), err),
+		Hint:    "is the NATS server up? `wake doctor` says what is wrong",
+	}
+}
+
+// servedBy names the service that answers verb.
+func servedBy(verb string) string {
+	if verb == wire.VerbSnapshot {
+		return "snapshotter"
+	}
+	return "recorder"
+}
