@@ -26,6 +26,10 @@ type Server struct {
 	Timeout time.Duration // of the dial, and again of the handshake
 	Wait    time.Duration // how long to wait for a server that doesn't answer yet
 
+	// InProcess, if set, is a server in this process, which is connected to
+	// without a socket; URL may have what the server wants to know.
+	InProcess nats.InProcessConnProvider
+
 	// Denied, if set, is told when the credentials don't cover a subject: the
 	// call itself would only time out.
 	Denied func(error)
@@ -177,6 +181,9 @@ func (s Server) options(log *slog.Logger) []nats.Option {
 	}
 	if s.Creds != "" {
 		options = append(options, nats.UserCredentials(s.Creds))
+	}
+	if s.InProcess != nil {
+		options = append(options, nats.InProcessServer(s.InProcess))
 	}
 	return options
 }

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+
+	"wake/internal/timeline"
+	"wake/internal/topology"
+	"wake/pkg/subjects"
+)
+
+// verdict is how a check went.
+type verdict string
+
+const (
+	fine   verdict = "ok"
+	warned verdict = "warn" // it works, but somebody should look
+	failed verdict = "fail"
+)
+
+// check is one thing that a doctor looked at.
+type check struct {
+	Name    string  `json:"name"`
+	Verdict verdict `json:"verdict"`
+	Text    string  `json:"text"`
+	Remedy  string  `json:"remedy,omitempty"`
+}
+
+type diagnosis struct {
+	OK     bool    `json:"ok"` // nothing failed
+	Checks []check `json:"checks"`
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Say what is wrong with an installation, and what to do",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			nc, err := a.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer nc.Close()
+			js, err := jetstream.New(nc)
+			if err != nil {
+				return err
+			}
+			d := doctor{nc: nc, js: js, names: a.names, dataDir: a.server.DataDir}
+			found := d.examine(cmd.Context())
+			if err := a.printDiagnosis(found); err != nil {
+				return err
+			}
+			if !found.OK {
+				return failure(codeFailed, "", "the installation has problems")
+			}
+			return nil
+		},
+	}
+}
+
+type doctor struct {
+	nc      *nats.Conn
+	js      jetstream.JetStream
+	names   subjects.Names
+	dataDir string
+}
+
+// doctorWait bounds each question that a doctor asks.
+const doctorWait = 2 * time.Second
+
+func (d doctor) examine(ctx context.Context) diagnosis {
+	var all []check
+	for _, look := range []func(context.Context) []check{d.server, d.jetStream, d.streams, d.services, d.deadLetters, d.disk} {
+		limited, cancel := context.WithTimeout(ctx, doctorWait)
+		all = append(all, look(limited)...)
+		cancel()
+		if last := all[len(all)-1]; last.Verdict == failed && last.Name == "jetstream" {
+			break // the rest could only time out
+		}
+	}
+	found := diagnosis{OK: true, Checks: all}
+	for _, c := range all {
+		found.OK = found.OK && c.Verdict != failed
+	}
+	return found
+}
+
+func (d doctor) server(context.Context) []check {
+	rtt, err := d.nc.RTT()
+	if err != nil {
+		return []check{{"server", failed, err.Error(), "is the network up?"}}
+	}
+	text := fmt.Sprintf("%s, nats-server %s, %s away", d.nc.ConnectedUrlRedacted(), d.nc.ConnectedServerVersion(), rtt.Round(10*time.Microsecond))
+	return []check{{"server", fine, text, ""}}
+}
+
+func (d doctor) jetStream(ctx context.Context) []check {
+	info, err := d.js.AccountInfo(ctx)
+	if err != nil {
+		return []check{{"jetstream", failed, err.Error(), "enable JetStream on the server and for the account, or use credentials that may use it"}}
+	}
+	limit := "no limit"
+	if info.Limits.MaxStore > 0 {
+		limit = "of " + bytesText(uint64(info.Limits.MaxStore))
+	}
+	return []check{{"jetstream", fine, fmt.Sprintf("%s stored, %s", bytesText(info.Store), limit), ""}}
+}
+
+// streams checks the topology, the fill of the events and, with the time that
+// the answer carries, the clock.
+func (d doctor) streams(ctx context.Context) []check {
+	if err := topology.Verify(ctx, d.js, d.names); err != nil {
+		mismatch, ok := errors.AsType[*topology.Mismatch](err)
+		if !ok {
+			return []check{{"streams", failed, err.Error(), ""}}
+		}
+		var all []check
+		for _, problem := range mismatch.Problems {
+			all = append(all, check{"streams", failed, problem, mismatch.Remedy})
+		}
+		return all
+	}
+	asked := time.Now()
+	stream, err := d.js.Stream(ctx, d.names.EventsStream())
+	if err != nil {
+		return []check{{"streams", failed, err.Error(), ""}}
+	}
+	info := stream.CachedInfo()
+	return []check{fill(info), clock(asked, time.Now(), info.TimeStamp)}
+}
+
+// fill says how full the stream of events is: at 80 % runners take no new runs.
+func fill(info *jetstream.StreamInfo) check {
+	c := check{"streams", fine, fmt.Sprintf("%d events, %s, %d replica(s)", info.State.Msgs, bytesText(info.State.Bytes), info.Config.Replicas), ""}
+	if limit := info.Config.MaxBytes; limit > 0 {
+		part := float64(info.State.Bytes) / float64(limit)
+		c.Text += fmt.Sprintf(", %.0f%% of %s", 100*part, bytesText(uint64(limit)))
+		if part >= 0.8 {
+			c.Verdict, c.Remedy = failed, "no new runs are taken: raise the limit with `wake init --max-bytes`, or let events age out with --max-age"
+		}
+	}
+	return c
+}
+
+// maxSkew is how far clocks may differ without anyone noticing it in a timeline.
+const maxSkew = time.Second
+
+// clock compares our clock with the server's, which was read between asked and
+// answered.
+func clock(asked, answered, server time.Time) check {
+	skew := server.Sub(asked.Add(answered.Sub(asked) / 2)).Round(time.Millisecond)
+	if skew.Abs() > maxSkew {
+		return check{"clock", warned, fmt.Sprintf("the server's is %s off", skew), "synchronize the clocks; order is not affected, times in logs are"}
+	}
+	return check{"clock", fine, fmt.Sprintf("within %s of the server's", max(skew.Abs(), time.Millisecond)), ""}
+}
+
+// services checks who reads the log and how far behind they are.
+func (d doctor) services(ctx context.Context) []check {
+	all := []check{d.consumer(ctx, "runner", d.names.QueueStream(), subjects.RunsConsumer, "runs wait")}
+	for _, name := range []string{subjects.RecorderConsumer, subjects.SnapshotterConsumer, subjects.AlerterConsumer} {
+		all = append(all, d.consumer(ctx, name, d.names.EventsStream(), name, "events behind"))
+	}
+	return all
+}
+
+func (d doctor) consumer(ctx context.Context, service, stream, durable, pending string) check {
+	c, err := d.js.Consumer(ctx, stream, durable)
+	start := fmt.Sprintf("start one with `wake up` or `wake %s`", service)
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerNotFound):
+		return check{service, warned, "none has ever run", start}
+	case err != nil:
+		return check{service, failed, err.Error(), ""}
+	}
+	info := c.CachedInfo()
+	behind := info.NumPending + uint64(info.NumAckPending)
+	text := fmt.Sprintf("%d %s", behind, pending)
+	if info.NumWaiting == 0 && info.NumAckPending == 0 {
+		return check{service, warned, "none is running, " + text, start}
+	}
+	return check{service, fine, "running, " + text, ""}
+}
+
+func (d doctor) deadLetters(ctx context.Context) []check {
+	name := d.names.DeadLetterStream()
+	stream, err := d.js.Stream(ctx, name)
+	if err != nil {
+		return nil // streams has said so
+	}
+	if n := stream.CachedInfo().State.Msgs; n > 0 {
+		return []check{{"poison", warned, fmt.Sprintf("%d message(s) could not be used", n), fmt.Sprintf("nats stream view %s --translate 'wake decode'", name)}}
+	}
+	return []check{{"poison", fine, "none", ""}}
+}
+
+// lowDisk is the free space below which a disk counts as full: the server stops
+// storing before there is none left.
+const lowDisk = 1 << 30
+
+func (d doctor) disk(context.Context) []check {
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(d.dataDir, &fs); err != nil {
+		return []check{{"disk", fine, d.dataDir + " doesn't exist here", ""}}
+	}
+	free := fs.Bavail * uint64(fs.Bsize)
+	text := fmt.Sprintf("%s free at %s", bytesText(free), d.dataDir)
+	if free < lowDisk {
+		return []check{{"disk", failed, text, "make room, or choose another --data-dir"}}
+	}
+	return []check{{"disk", fine, text, ""}}
+}
+
+func (a *app) printDiagnosis(found diagnosis) error {
+	if a.json {
+		return a.printJSON(found)
+	}
+	for _, c := range found.Checks {
+		if err := printCheck(a.out, c, useColor(a.out)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func printCheck(w io.Writer, c check, color bool) error {
+	sign := fmt.Sprintf("%-6s", c.Verdict)
+	if color {
+		sign = paint(map[verdict]string{fine: green, warned: yellow, failed: red}[c.Verdict], sign)
+	}
+	lines := sign + fmt.Sprintf("%-13s", c.Name) + timeline.Line(c.Text, maxMessage) + "\n"
+	if c.Remedy != "" {
+		lines += strings.Repeat(" ", 19) + "→ " + timeline.Line(c.Remedy, maxMessage) + "\n"
+	}
+	_, err := io.WriteString(w, lines)
+	return err
+}
+
+func bytesText(n uint64) string {
+	const unit = 1024
+	if n < unit {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, exponent := float64(n)/unit, 0
+	for ; value >= unit && exponent < 4; exponent++ {
+		value /= unit
+	}
+	return fmt.Sprintf("%.1f %ciB", value, "KMGTP"[exponent])
+}

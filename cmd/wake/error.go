@@ -1,0 +1,105 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"wake/internal/service"
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// The exit codes. They are part of the command line and don't change.
+const (
+	exitDone = iota
+	exitFailed
+	exitUsage
+	exitUnreachable
+	exitRunFailed
+
+	exitDetached = 128 + 2 // as a shell says of a program that SIGINT ended
+)
+
+// Codes of errors beside those of internal/service.
+const (
+	codeFailed    = "FAILED"     // any other error
+	codeRunFailed = "RUN_FAILED" // the run ended, not well
+	codeRunExists = "RUN_EXISTS" // the id is taken
+	codeBadFlow   = "BAD_FLOW"   // the flow has an error
+	codeDetached  = "DETACHED"   // the user went away from a run that goes on
+
+	codeNotInitialized = "NOT_INITIALIZED" // the server's streams aren't as needed
+)
+
+func usage(hint, format string, args ...any) error {
+	return failure(service.CodeUsage, hint, format, args...)
+}
+
+func failure(code, hint, format string, args ...any) error {
+	return &service.Error{Code: code, Err: fmt.Errorf(format, args...), Hint: hint}
+}
+
+// apiError is err as programs see it.
+func apiError(err error) *wire.APIError {
+	if e, ok := errors.AsType[*wire.APIError](err); ok {
+		return e
+	}
+	if e, ok := errors.AsType[*service.Error](err); ok {
+		return &wire.APIError{Code: wire.ErrorCode(e.Code), Message: err.Error(), Hint: e.Hint}
+	}
+	return &wire.APIError{Code: codeFailed, Message: err.Error()}
+}
+
+// exitCode is the exit code that goes with the code of an error.
+func exitCode(code wire.ErrorCode) int {
+	switch code {
+	case service.CodeUsage, wire.CodeBadRequest, wire.CodeBadRegex:
+		return exitUsage
+	case wire.CodeUnreachable, wire.CodeTimeout, service.CodeUnauthorized:
+		return exitUnreachable
+	case codeRunFailed:
+		return exitRunFailed
+	case codeDetached:
+		return exitDetached
+	default:
+		return exitFailed
+	}
+}
+
+// printError writes an error for people, one line and its hint, or for programs.
+func (a *app) printError(e *wire.APIError, asJSON bool) {
+	message := timeline.Line(e.Error(), maxMessage)
+	if asJSON {
+		if message != e.Error() { // cobra's suggestions are on lines of their own
+			e = &wire.APIError{Code: e.Code, Message: message, Hint: e.Hint}
+		}
+		_ = writeJSON(a.errOut, wire.ErrorResponse{Error: e}) // nobody is left to tell
+		return
+	}
+	_, _ = fmt.Fprintf(a.errOut, "wake: %s\n", message)
+	if e.Hint != "" {
+		_, _ = fmt.Fprintf(a.errOut, "hint: %s\n", timeline.Sanitize(e.Hint))
+	}
+}
+
+// maxMessage bounds an error in characters.
+const maxMessage = 2000
+
+// printJSON writes a value for programs: one line.
+func (a *app) printJSON(v any) error { return writeJSON(a.out, v) }
+
+// writeJSON writes v, whose fields have json tags, as one line that is safe on a
+// terminal.
+func writeJSON(w io.Writer, v any) error {
+	raw, err := wire.Marshal(v)
+	if err != nil {
+		return err
+	}
+	line, err := wire.AppendJSON(nil, raw)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(line, '\n'))
+	return err
+}

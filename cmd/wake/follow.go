@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+
+	"wake/internal/eventlog"
+	"wake/pkg/wire"
+)
+
+// claims tells events of fenced writers from others. It is given the events of
+// a run in log order.
+type claims map[string]uint64 // node → epoch of its last claim
+
+// void reports whether e comes from a writer that had been replaced.
+func (c claims) void(e *wire.Event) bool {
+	switch e.Payload.(type) {
+	case *wire.RunClaimed, *wire.NodeClaimed:
+		c[e.NodeID] = max(c[e.NodeID], e.Epoch)
+	}
+	return e.Epoch < c[e.NodeID]
+}
+
+// follow shows the events of a run, from a position on, until one ends the run;
+// it returns that one.
+func (a *app) follow(ctx context.Context, log *eventlog.Log, q eventlog.Query, show func(eventlog.Entry) error) (*wire.Event, error) {
+	fenced := claims{}
+	for entry, err := range log.Follow(ctx, q) {
+		if err != nil {
+			return nil, err
+		}
+		if entry.Event == nil {
+			a.log.WarnContext(ctx, "event can't be read", "position", entry.Pos, "subject", entry.Subject, "error", entry.Err)
+			continue
+		}
+		if err := show(entry); err != nil {
+			return nil, err
+		}
+		if !fenced.void(entry.Event) && ends(entry.Event) {
+			return entry.Event, nil
+		}
+	}
+	return nil, context.Cause(ctx)
+}
+
+// ends reports whether e is the last word of a run's owner.
+func ends(e *wire.Event) bool {
+	switch e.Payload.(type) {
+	case *wire.FlowComplete, *wire.FlowAborted:
+		return e.NodeID == wire.RunNode
+	default:
+		return false
+	}
+}
+
+// outcome is the error of a run that ended otherwise than well.
+func outcome(runID string, last *wire.Event) error {
+	switch p := last.Payload.(type) {
+	case *wire.FlowAborted:
+		return failure(codeRunFailed, "", "run %s was aborted: %s", runID, p.Reason)
+	case *wire.FlowComplete:
+		if p.Status == wire.FlowStatusFailed {
+			return failure(codeRunFailed, "wake log "+runID+" --type error", "run %s failed: %s", runID, p.Error)
+		}
+	}
+	return nil
+}
+
+// interrupted turns the error of a verb that the user ended into its exit code.
+func interrupted(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	return failure(codeDetached, "", "interrupted")
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"wake/internal/timeline"
+	"wake/internal/topology"
+)
+
+func (a *app) initCommand() *cobra.Command {
+	var c topology.Config
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Create or update the streams, buckets and consumers on a server",
+		Long: `Create or update the streams, buckets and consumers on a server. Nothing else
+does. It may be run again: what isn't given stays as it is. ` + "`wake up`" + ` does it on
+its own server.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			nc, err := a.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer nc.Close()
+			c.Names = a.names
+			report, err := initialize(cmd.Context(), nc, c)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(report)
+			}
+			return printReport(a.out, report)
+		},
+	}
+	topologyFlags(cmd.Flags(), &c)
+	return cmd
+}
+
+// topologyFlags adds the settings of streams to a set of flags.
+func topologyFlags(flags *pflag.FlagSet, c *topology.Config) {
+	flags.IntVar(&c.Replicas, "replicas", 0, "`number` of servers that keep each stream (default: as it is, else 1)")
+	flags.DurationVar(&c.MaxAge, "max-age", 0, "how `long` events are kept in the stream; -1ns for ever (default: as it is, else for ever)")
+	flags.Var((*byteSize)(&c.MaxBytes), "max-bytes", "`size` of the stream of events, such as 20GB; -1 for no limit (default: as it is, else no limit)")
+	flags.DurationVar(&c.LeaseTTL, "lease-ttl", 0, "how `long` a lease lives without being renewed (default: as it is, else 10s)")
+}
+
+func initialize(ctx context.Context, nc *nats.Conn, c topology.Config) (topology.Report, error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return topology.Report{}, err
+	}
+	return topology.Init(ctx, js, c)
+}
+
+func printReport(w io.Writer, r topology.Report) error {
+	if !r.Changed() {
+		_, err := fmt.Fprintf(w, "all %d streams, buckets and consumers are as they should be\n", len(r.Items))
+		return err
+	}
+	for _, item := range r.Items {
+		var changes []string
+		for _, c := range item.Changes {
+			changes = append(changes, fmt.Sprintf("%s %s → %s", c.Field, c.Old, c.New))
+		}
+		line := fmt.Sprintf("%-10s%s %s %s", item.Action, item.Kind, item.Name, strings.Join(changes, ", "))
+		if _, err := fmt.Fprintln(w, timeline.Line(line, 400)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// explain says what is wrong with a server whose log could not be opened.
+func (a *app) explain(ctx context.Context, nc *nats.Conn, err error) error {
+	js, jsErr := jetstream.New(nc)
+	if jsErr != nil {
+		return err
+	}
+	if problem := topology.Verify(ctx, js, a.names); problem != nil {
+		err = problem
+	}
+	if mismatch, ok := errors.AsType[*topology.Mismatch](err); ok {
+		return failure(codeNotInitialized, mismatch.Remedy, "%s", strings.Join(mismatch.Problems, "; "))
+	}
+	return err
+}
+
+// byteSize is a flag's number of bytes: 1024, 20MB, 1.5GiB.
+type byteSize int64
+
+func (b *byteSize) String() string { return strconv.FormatInt(int64(*b), 10) }
+
+func (b *byteSize) Type() string { return "size" }
+
+func (b *byteSize) Set(s string) error {
+	digits := strings.TrimRight(s, "BKMGTPibkmgtp")
+	number, err := strconv.ParseFloat(digits, 64)
+	if err != nil {
+		return errors.New("want a number of bytes, such as 500MB or 20GiB")
+	}
+	units := map[string]float64{
+		"": 1, "b": 1, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9, "t": 1e12, "tb": 1e12,
+		"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+	}
+	unit, ok := units[strings.ToLower(s[len(digits):])]
+	if !ok || math.IsNaN(number) || number*unit > math.MaxInt64/2 {
+		return errors.New("want a number of bytes, such as 500MB or 20GiB")
+	}
+	*b = byteSize(number * unit)
+	return nil
+}

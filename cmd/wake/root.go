@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"wake/internal/service"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+)
+
+// app is one invocation of wake: where it reads and writes, and the settings
+// that all verbs have.
+type app struct {
+	in          io.Reader
+	out, errOut io.Writer
+
+	server service.Server
+	prefix string
+	level  string
+	json   bool
+
+	parsed bool // flags and arguments are right: from here on errors are failures
+	log    *slog.Logger
+	names  subjects.Names
+	denied context.CancelCauseFunc
+}
+
+// main runs the command line and returns the exit code.
+func (a *app) main(ctx context.Context, args []string) int {
+	ctx, a.denied = context.WithCancelCause(ctx)
+	defer a.denied(nil)
+	root := a.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	if denial, ok := errors.AsType[*service.Error](context.Cause(ctx)); ok {
+		err = denial // which made a call time out
+	}
+	e := apiError(err)
+	if !a.parsed && e.Code == codeFailed { // from cobra
+		e = &wire.APIError{Code: service.CodeUsage, Message: err.Error(), Hint: "wake help"}
+	}
+	a.printError(e, a.json || wantsJSON(args))
+	return exitCode(e.Code)
+}
+
+// wantsJSON finds --json where the flags could not be parsed.
+func wantsJSON(args []string) bool {
+	for _, arg := range args {
+		switch arg {
+		case "--json", "--json=true":
+			return true
+		case "--":
+			return false
+		}
+	}
+	return false
+}
+
+func (a *app) root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "wake",
+		Short: "Run AI agents durably, and wake any run again",
+		Long: `wake runs workflows of AI agents, records every step of every agent in a log on
+NATS JetStream, and can wake any run again: replay it, look at it, get alerted.
+
+    wake up                      the server and all services, in one process
+    wake run flows/review.yaml   a run, followed until it is complete
+    wake status @last            what has come of it
+
+Every flag can be set in the environment: --nats-url is WAKE_NATS_URL.
+Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run failed.`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
+	}
+	cmd.SetIn(a.in)
+	cmd.SetOut(a.out)
+	cmd.SetErr(a.errOut)
+	flags := cmd.PersistentFlags()
+	flags.SortFlags = false
+	a.server.Flags(flags)
+	flags.StringVar(&a.prefix, "prefix", subjects.DefaultPrefix, "first `token` of all subjects")
+	flags.StringVar(&a.level, "log-level", "", "debug, info, warn or error (default: info for services, warn for the other verbs)")
+	flags.BoolVar(&a.json, "json", false, "write JSON, for programs")
+	cmd.AddCommand(a.verbs()...)
+	return cmd
+}
+
+func (a *app) verbs() []*cobra.Command {
+	return []*cobra.Command{
+		a.upCommand(),
+		a.initCommand(),
+		a.doctorCommand(),
+		a.runsCommand(),
+		a.statusCommand(),
+		a.logCommand(),
+		a.tailCommand(),
+		a.replayCommand(),
+		a.alertsCommand(),
+		a.decodeCommand(),
+		a.versionCommand(),
+	}
+}
+
+// prepare completes the settings when flags and arguments are known.
+func (a *app) prepare(cmd *cobra.Command) error {
+	if err := service.FromEnv(cmd.Flags(), os.LookupEnv); err != nil {
+		return err
+	}
+	level := slog.LevelWarn
+	if cmd.Annotations[annotationService] != "" {
+		level = slog.LevelInfo
+	}
+	if a.level != "" {
+		if err := level.UnmarshalText([]byte(a.level)); err != nil {
+			return usage("debug, info, warn and error are known", "--log-level: %q is no level", a.level)
+		}
+	}
+	a.log = service.NewLogger(a.errOut, level)
+	var err error
+	if a.names, err = subjects.New(a.prefix); err != nil {
+		return usage("", "--prefix: %w", err)
+	}
+	a.server.Name = "wake " + cmd.Name()
+	a.parsed = true
+	return nil
+}
+
+// annotationService marks verbs that run a service.
+const annotationService = "service"
+
+// connect connects a verb to the server. Where the credentials don't cover a
+// subject, the verb ends with that error instead of a timeout.
+func (a *app) connect(ctx context.Context) (*nats.Conn, error) {
+	server := a.server
+	server.Denied = a.denied
+	return server.Connect(ctx, a.log)
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"wake/internal/api"
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+func (a *app) runsCommand() *cobra.Command {
+	var q wire.RunsRequest
+	var since string
+	cmd := &cobra.Command{
+		Use:   "runs",
+		Short: "List runs, the newest first",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var err error
+			if q.Since, err = parseAgo("since", since); err != nil {
+				return err
+			}
+			nc, err := a.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer nc.Close()
+			runs, err := api.Call[wire.RunsResponse](cmd.Context(), nc, a.names, wire.VerbRuns, q)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(runs)
+			}
+			return printRuns(a.out, runs, time.Now())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringSliceVar(&q.Status, "status", nil, "only runs with this `status` or outcome; active means not ended")
+	flags.StringVar(&q.Label, "label", "", "only runs with this label, `key=value` or value")
+	flags.StringVar(&q.Flow, "flow", "", "only runs of the flow of this `name`")
+	flags.StringVar(&since, "since", "", "only runs that were active within this `time`, such as 90s, 5m or 2d")
+	flags.IntVar(&q.Limit, "limit", 50, "at most this `many`")
+	flags.StringVar(&q.Cursor, "cursor", "", "go on where the page before ended")
+	return cmd
+}
+
+func parseAgo(flag, text string) (wire.Ago, error) {
+	if text == "" {
+		return 0, nil
+	}
+	ago, err := wire.ParseAgo(text)
+	if err != nil {
+		return 0, usage("such as 90s, 5m, 1h30m or 2d", "--%s: %q is no span of time", flag, text)
+	}
+	return ago, nil
+}
+
+func printRuns(w io.Writer, runs wire.RunsResponse, now time.Time) error {
+	if len(runs.Runs) == 0 {
+		_, err := fmt.Fprintln(w, "no runs")
+		return err
+	}
+	table := newTable(w, "RUN", "FLOW", "STATUS", "STARTED", "TOOK", "COST", "TOKENS", "TOOLS", "LABELS")
+	for _, r := range runs.Runs {
+		end := now
+		if r.EndedAt > 0 {
+			end = time.UnixMilli(r.EndedAt)
+		}
+		table.row(r.RunID, r.FlowName, statusText(r.Status, r.Result, r.Reason), ago(now, r.StartedAt),
+			span(r.StartedAt, end), dollars(r.CostUsd), tokens(r.TokensIn, r.TokensOut), fmt.Sprint(r.ToolsUsed), labels(r.Labels))
+	}
+	if runs.Cursor != "" {
+		defer func() { _, _ = fmt.Fprintf(w, "more with --cursor %s\n", runs.Cursor) }()
+	}
+	return table.flush()
+}
+
+// statusText says how a run is doing in one or two words.
+func statusText(status wire.RunStatus, result wire.FlowStatus, reason string) string {
+	text := string(status)
+	if result != "" {
+		text = string(result)
+	}
+	if reason != "" {
+		text += " (" + reason + ")"
+	}
+	return text
+}
+
+func dollars(usd float64) string {
+	switch {
+	case usd == 0:
+		return "-"
+	case usd < 0.01:
+		return fmt.Sprintf("$%.4f", usd)
+	}
+	return fmt.Sprintf("$%.2f", usd)
+}
+
+func tokens(in, out int64) string {
+	if in == 0 && out == 0 {
+		return "-"
+	}
+	return count(in) + "/" + count(out)
+}
+
+// count writes thousands short: 1.2k, 45k, 1.3M.
+func count(n int64) string {
+	switch {
+	case n < 1000:
+		return fmt.Sprint(n)
+	case n < 10_000:
+		return fmt.Sprintf("%.1fk", float64(n)/1e3)
+	case n < 1_000_000:
+		return fmt.Sprintf("%dk", n/1000)
+	}
+	return fmt.Sprintf("%.1fM", float64(n)/1e6)
+}
+
+func ago(now time.Time, ms int64) string {
+	if ms == 0 {
+		return "-"
+	}
+	return timeline.Span(now.UnixMilli()-ms) + " ago"
+}
+
+func span(from int64, to time.Time) string {
+	if from == 0 {
+		return "-"
+	}
+	return timeline.Span(to.UnixMilli() - from)
+}
+
+func labels(all map[string]string) string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, key+"="+all[key])
+	}
+	return strings.Join(out, ",")
+}
+
+// table lines columns up. Cells are made safe for a terminal.
+type table struct{ w *tabwriter.Writer }
+
+func newTable(w io.Writer, columns ...string) table {
+	t := table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+	t.row(columns...)
+	return t
+}
+
+// maxCell bounds a cell in characters.
+const maxCell = 60
+
+func (t table) row(cells ...string) {
+	for i, cell := range cells {
+		cells[i] = timeline.Line(cell, maxCell)
+		if cells[i] == "" {
+			cells[i] = "-"
+		}
+	}
+	_, _ = fmt.Fprintln(t.w, strings.Join(cells, "\t")) // flush returns the error
+}
+
+func (t table) flush() error { return t.w.Flush() }

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"wake/internal/service"
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// screen shows the events of a run as they come, in lines that are never
+// changed again: nodes that work at the same time are told apart by a column,
+// and what streams is shown by the line.
+//
+//	12:03:45 coder      ✅ Bash (2.1s)
+//	                      go test ./...
+type screen struct {
+	w     io.Writer
+	color bool
+	panes map[string]*pane // by node
+	err   error            // of the first write that failed
+}
+
+// pane is the column of one node.
+type pane struct {
+	lines timeline.Timeline
+	open  []piece // begun and not shown to their end, the oldest first
+	epoch uint64  // of the node's last claim
+}
+
+// piece is a line of the log that may still grow.
+type piece struct {
+	pos    uint64
+	at     time.Time
+	class  wire.LineType
+	parent string
+	text   string // what isn't shown yet
+	begun  bool   // a part of it is shown
+}
+
+// maxHeld bounds what is held back in wait of the end of a line.
+const maxHeld = 4 << 10
+
+func (a *app) newScreen() *screen {
+	return &screen{w: a.out, color: useColor(a.out), panes: map[string]*pane{}}
+}
+
+// useColor reports whether w is a terminal whose user hasn't asked for no
+// colours (no-color.org).
+func useColor(w io.Writer) bool {
+	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && service.IsTerminal(w)
+}
+
+// show takes the run's next event. What a fenced writer left is not shown.
+func (s *screen) show(pos uint64, e *wire.Event) error {
+	p := s.pane(e.NodeID)
+	switch e.Payload.(type) {
+	case *wire.RunClaimed, *wire.NodeClaimed:
+		p.epoch = max(p.epoch, e.Epoch)
+	}
+	if e.Epoch < p.epoch {
+		return s.err
+	}
+	step := p.lines.Step(pos, e)
+	at := time.UnixMilli(e.Timestamp)
+	if step.Op == timeline.Add && !streams(e) {
+		s.end(e.Node(), p, func(piece) bool { return true })
+		s.line(e.Node(), piece{at: at, class: step.Type, text: step.Text})
+		return s.err
+	}
+	switch step.Op {
+	case timeline.None:
+	case timeline.Add:
+		s.end(e.Node(), p, func(o piece) bool { return o.parent == e.Parent })
+		p.open = append(p.open, piece{pos: pos, at: at, class: step.Type, parent: e.Parent, text: step.Text})
+	case timeline.Extend, timeline.Replace:
+		if i := slices.IndexFunc(p.open, func(o piece) bool { return o.pos == step.Pos }); i >= 0 {
+			p.open[i].take(step)
+		}
+	}
+	s.wholeLines(e.Node(), p)
+	return s.err
+}
+
+// streams reports whether e is a piece of a line.
+func streams(e *wire.Event) bool { return e.Type().Kind() == wire.KindDelta }
+
+// take lengthens a piece. A line that is replaced as a whole is shown as it was
+// streamed if a part of it is on the screen already.
+func (o *piece) take(step timeline.Step) {
+	switch {
+	case step.Op == timeline.Extend:
+		o.text += step.Text
+	case !o.begun:
+		o.text = step.Text
+	}
+}
+
+// wholeLines shows what has come to the end of a line.
+func (s *screen) wholeLines(node string, p *pane) {
+	for i := range p.open {
+		o := &p.open[i]
+		if o.class == wire.LineThinking {
+			continue // it is short, and is replaced while it grows
+		}
+		cut := strings.LastIndexByte(o.text, '\n') + 1
+		if cut == 0 && len(o.text) > maxHeld {
+			cut = len(strings.ToValidUTF8(o.text, ""))
+		}
+		if cut == 0 {
+			continue
+		}
+		s.line(node, piece{at: o.at, class: o.class, text: strings.TrimSuffix(o.text[:cut], "\n"), begun: o.begun})
+		o.text, o.begun = o.text[cut:], true
+	}
+}
+
+// end shows the rest of pieces and forgets them.
+func (s *screen) end(node string, p *pane, which func(piece) bool) {
+	p.open = slices.DeleteFunc(p.open, func(o piece) bool {
+		if !which(o) {
+			return false
+		}
+		if o.text != "" {
+			s.line(node, o)
+		}
+		return true
+	})
+}
+
+// close shows what is left.
+func (s *screen) close() error {
+	for node, p := range s.panes {
+		s.end(node, p, func(piece) bool { return true })
+	}
+	return s.err
+}
+
+func (s *screen) pane(node string) *pane {
+	p := s.panes[node]
+	if p == nil {
+		p = &pane{}
+		s.panes[node] = p
+	}
+	return p
+}
+
+const nodeColumn = 12
+
+// line writes a line of the log, which may be several on the screen.
+func (s *screen) line(node string, o piece) {
+	lead := o.at.Format(time.TimeOnly) + " " + pad(timeline.Line(node, nodeColumn), nodeColumn)
+	for i, text := range strings.Split(strings.TrimRight(timeline.Sanitize(o.text), "\n"), "\n") {
+		if i > 0 || o.begun {
+			lead = pad("", len(time.TimeOnly)+1+nodeColumn)
+		}
+		s.write(s.paint(dim, lead) + " " + s.paint(colors(o.class), mark(o.class)+text))
+	}
+}
+
+func (s *screen) write(line string) {
+	if s.err == nil {
+		_, s.err = fmt.Fprintln(s.w, strings.TrimRight(line, " "))
+	}
+}
+
+// mark tells lines apart where there are no colours.
+func mark(t wire.LineType) string {
+	switch t {
+	case wire.LineThinking:
+		return "· "
+	case wire.LineError:
+		return "! "
+	case wire.LineUser:
+		return "> "
+	case wire.LineText:
+		return "  "
+	case wire.LineSystem, wire.LineTool:
+	}
+	return ""
+}
+
+// The colours, as parameters of SGR.
+const (
+	dim    = "2"
+	bold   = "1"
+	red    = "31"
+	green  = "32"
+	yellow = "33"
+	cyan   = "36"
+)
+
+func colors(t wire.LineType) string {
+	switch t {
+	case wire.LineThinking:
+		return dim
+	case wire.LineError:
+		return red
+	case wire.LineUser:
+		return green
+	case wire.LineSystem:
+		return cyan
+	case wire.LineText, wire.LineTool:
+	}
+	return ""
+}
+
+func (s *screen) paint(sgr, text string) string {
+	if !s.color {
+		return text
+	}
+	return paint(sgr, text)
+}
+
+func paint(sgr, text string) string {
+	if sgr == "" || text == "" {
+		return text
+	}
+	return "\x1b[" + sgr + "m" + text + "\x1b[0m"
+}
+
+func pad(s string, width int) string {
+	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
+}

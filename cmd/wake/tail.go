@@ -1,0 +1,117 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"wake/internal/eventlog"
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+type tailOptions struct {
+	node  string
+	kinds []string
+	from  uint64
+	fresh bool
+}
+
+func (a *app) tailCommand() *cobra.Command {
+	var o tailOptions
+	cmd := &cobra.Command{
+		Use:   "tail [RUN]",
+		Short: "Follow a run from its beginning to its end, or all runs from now on",
+		Long: `Follow a run from its beginning to its end, or all runs from now on. With --json
+each event is one line, in the JSON form of the wire.
+
+` + runHelp,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: a.completeRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.tail(cmd, args, o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.node, "node", "", "only events of this `node`; RUN is needed")
+	flags.StringSliceVar(&o.kinds, "kind", nil, "only events of this `kind`: flow, agent, tool, text or delta")
+	flags.Uint64Var(&o.from, "from", 0, "begin at this `position` of the log")
+	flags.BoolVar(&o.fresh, "new", false, "begin with what comes from now on")
+	cmd.MarkFlagsMutuallyExclusive("from", "new")
+	return cmd
+}
+
+func (a *app) tail(cmd *cobra.Command, args []string, o tailOptions) error {
+	ctx := cmd.Context()
+	q := eventlog.Query{Node: o.node, From: o.from}
+	for _, k := range o.kinds {
+		if !slices.Contains(wire.Kinds, wire.Kind(k)) {
+			return usage("flow, agent, tool, text and delta are known", "--kind: %q is no kind of event", k)
+		}
+		q.Kinds = append(q.Kinds, wire.Kind(k))
+	}
+	if o.node != "" && len(args) == 0 {
+		return usage("wake tail RUN --node "+o.node, "--node: of which run?")
+	}
+	log, err := a.openLog(ctx)
+	if err != nil {
+		return err
+	}
+	defer log.Conn().Close()
+	if len(args) > 0 {
+		if q.Run, err = a.runID(ctx, log, args[0]); err != nil {
+			return err
+		}
+	}
+	if o.fresh || q.Run == "" && o.from == 0 {
+		_, last, err := log.Bounds(ctx)
+		if err != nil {
+			return err
+		}
+		q.From = last + 1
+	}
+	show, done := a.shower(q.Run)
+	last, err := a.follow(ctx, log, q, show)
+	if closed := done(); err == nil {
+		err = closed
+	}
+	if err == nil && last != nil {
+		err = outcome(q.Run, last)
+	}
+	return interrupted(ctx, err)
+}
+
+// shower returns what shows the events of one run, or of all if runID is empty,
+// and what shows the rest in the end.
+func (a *app) shower(runID string) (show func(eventlog.Entry) error, done func() error) {
+	switch {
+	case a.json:
+		return a.showJSON, func() error { return nil }
+	case runID == "":
+		return a.showSummary, func() error { return nil }
+	}
+	s := a.newScreen()
+	return func(e eventlog.Entry) error { return s.show(e.Pos, e.Event) }, s.close
+}
+
+func (a *app) showJSON(e eventlog.Entry) error {
+	line, err := wire.EncodeJSON(e.Event)
+	if err != nil {
+		return err
+	}
+	_, err = a.out.Write(append(line, '\n'))
+	return err
+}
+
+// showSummary is for the events of many runs: one line each.
+func (a *app) showSummary(e eventlog.Entry) error {
+	line := e.Time.Local().Format("15:04:05") + " " + pad(timeline.Line(e.RunID, runColumn), runColumn) + " " + timeline.Summary(e.Event)
+	if useColor(a.out) {
+		line = paint(colors(timeline.Class(e.Event)), line)
+	}
+	_, err := fmt.Fprintln(a.out, line)
+	return err
+}
+
+const runColumn = 26 // of a ULID

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"wake/internal/service"
+	"wake/internal/topology"
+)
+
+type upOptions struct {
+	embedded embeddedConfig
+	topology topology.Config
+	process  processOptions
+	demo     bool
+}
+
+func (a *app) upCommand() *cobra.Command {
+	var o upOptions
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run a NATS server and all services in one process",
+		Long: `Run a NATS server and all services in one process. What is stored is under
+--data-dir, synced before it is acknowledged; a second start goes on where the
+first ended. The URL is in DIR/nats-url, where the other verbs look for it.`,
+		Args:        cobra.NoArgs,
+		Annotations: map[string]string{annotationService: "up"},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.demo && !cmd.Flags().Changed("data-dir") {
+				a.server.DataDir = filepath.Join(service.DefaultDataDir, "demo")
+			}
+			return a.up(cmd.Context(), o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.embedded.Listen, "listen", "127.0.0.1", "`host` to listen on; if others can reach it, clients need the token in DIR/nats/token")
+	flags.IntVar(&o.embedded.Port, "port", 0, "`port` to listen on (default: that of the last time, else a free one)")
+	topologyFlags(flags, &o.topology)
+	o.process.flags(flags)
+	return cmd
+}
+
+// up composes
+//
+//	nats-server ◀─ connection ◀─ log ◀─ recorder, snapshotter, alerter, runner
+//
+// and stops them from right to left.
+func (a *app) up(ctx context.Context, o upOptions) error {
+	dir, err := filepath.Abs(a.server.DataDir)
+	if err != nil {
+		return err
+	}
+	lock, err := service.LockDir(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Unlock() }()
+
+	o.embedded.Dir = filepath.Join(dir, "nats")
+	server, err := startServer(ctx, o.embedded, a.log)
+	if err != nil {
+		return err
+	}
+	defer server.stop()
+	nc, err := a.inProcess(ctx, server)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	o.topology.Names = a.names
+	if _, err := initialize(ctx, nc, o.topology); err != nil {
+		return err
+	}
+
+	p := a.newProcess(o.process, dir, nc)
+	p.group.Add("nats-server", server.Run)
+	if err := p.prepare(ctx, "up"); err != nil {
+		return err
+	}
+	for _, s := range a.services(&o) {
+		if err := p.add(ctx, s.name, s.construct); err != nil {
+			return err
+		}
+	}
+	defer func() { _ = os.Remove(service.URLFile(dir)) }()
+	p.group.Add("announcement", func(ctx context.Context) error { return a.announce(ctx, p, server.url) })
+	return p.group.Run(ctx)
+}
+
+// namedService is a service and what makes it.
+type namedService struct {
+	name      string
+	construct constructor
+}
+
+// services are those that up runs, in the order in which they start. The runner
+// is the last, so that it is stopped first.
+func (a *app) services(o *upOptions) []namedService {
+	return []namedService{}
+}
+
+func (a *app) inProcess(ctx context.Context, server *embedded) (*nats.Conn, error) {
+	settings := service.Server{
+		URL: server.url, Name: "wake up", Timeout: serverStart, InProcess: server.server,
+	}
+	return settings.Connect(ctx, a.log)
+}
+
+// announce tells where the server is once the services answer, and where
+// clients find it.
+func (a *app) announce(ctx context.Context, p *process, url string) error {
+	if err := p.answering(ctx); err != nil {
+		return err
+	}
+	if err := service.WriteURL(p.dir, url); err != nil {
+		return err
+	}
+	if err := a.printUp(url); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func (a *app) printUp(url string) error {
+	if a.json {
+		return a.printJSON(map[string]string{"url": url, "dataDir": a.server.DataDir})
+	}
+	_, err := fmt.Fprintf(a.out, "wake is up: %s, data in %s\n", url, a.server.DataDir)
+	return err
+}

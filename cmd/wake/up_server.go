@@ -1,0 +1,197 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"wake/internal/service"
+)
+
+// embedded is the NATS server that lives in the process of `wake up`.
+type embedded struct {
+	server *server.Server
+	url    string // with the token, if there is one
+}
+
+type embeddedConfig struct {
+	Dir    string // its data
+	Listen string // host to listen on
+	Port   int    // 0: that of the last time if it is free, else any
+}
+
+// serverStart bounds the start, which reads the whole index of the streams.
+const serverStart = time.Minute
+
+// startServer starts a server that stores what it acknowledges on disk, synced.
+func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embedded, error) {
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return nil, usage("choose another --data-dir", "data directory: %w", err)
+	}
+	token, err := c.token()
+	if err != nil {
+		return nil, err
+	}
+	port, err := c.port()
+	if err != nil {
+		return nil, err
+	}
+	logger := &serverLogger{log: log, fatal: make(chan string, 1)}
+	s, err := server.NewServer(&server.Options{
+		ServerName: "wake", Host: c.Listen, Port: port, Authorization: token,
+		JetStream: true, StoreDir: c.Dir, SyncAlways: true,
+		NoSigs: true, DisableJetStreamBanner: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("embedded server: %w", err)
+	}
+	s.SetLoggerV2(logger, log.Enabled(ctx, slog.LevelDebug), false, false)
+	s.Start()
+	if !s.ReadyForConnections(serverStart) || !s.JetStreamEnabled() {
+		(&embedded{server: s}).stop()
+		return nil, fmt.Errorf("embedded server: %s", logger.reason())
+	}
+	chosen := s.Addr().(*net.TCPAddr).Port
+	e := &embedded{server: s, url: clientURL(c.Listen, chosen, token)}
+	if err := c.rememberPort(chosen); err != nil {
+		e.stop()
+		return nil, err
+	}
+	return e, nil
+}
+
+// Run shuts the server down when ctx ends.
+func (e *embedded) Run(ctx context.Context) error {
+	<-ctx.Done()
+	e.stop()
+	return nil
+}
+
+// stop may be called more than once.
+func (e *embedded) stop() {
+	e.server.Shutdown()
+	e.server.WaitForShutdown()
+}
+
+func (c embeddedConfig) portFile() string { return filepath.Join(c.Dir, "port") }
+
+// port returns a port that is free right now. The one of the last time is
+// preferred, so that clients find the server again after a restart.
+func (c embeddedConfig) port() (int, error) {
+	if c.Port != 0 {
+		if err := c.free(c.Port); err != nil {
+			return 0, failure(service.CodeInUse, "choose another --port", "--port %d: %w", c.Port, err)
+		}
+		return c.Port, nil
+	}
+	b, err := os.ReadFile(c.portFile())
+	if err != nil {
+		return server.RANDOM_PORT, nil //nolint:nilerr // the first start, or a hint that is lost
+	}
+	last, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil || c.free(last) != nil {
+		return server.RANDOM_PORT, nil //nolint:nilerr // it is only a preference
+	}
+	return last, nil
+}
+
+func (c embeddedConfig) free(port int) error {
+	l, err := net.Listen("tcp", net.JoinHostPort(c.Listen, strconv.Itoa(port)))
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+func (c embeddedConfig) rememberPort(port int) error {
+	if err := os.WriteFile(c.portFile(), []byte(strconv.Itoa(port)+"\n"), 0o600); err != nil {
+		return fmt.Errorf("remember port: %w", err)
+	}
+	return nil
+}
+
+// token returns what clients have to know. Whoever can publish can have
+// commands run, so a server that others can reach has a token, made once. On
+// the loopback interface there is none.
+func (c embeddedConfig) token() (string, error) {
+	if ip := net.ParseIP(c.Listen); c.Listen == "localhost" || ip != nil && ip.IsLoopback() {
+		return "", nil
+	}
+	path := filepath.Join(c.Dir, "token")
+	b, err := os.ReadFile(path)
+	switch {
+	case err == nil:
+		return strings.TrimSpace(string(b)), nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("read token: %w", err)
+	}
+	token := rand.Text()
+	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("write token: %w", err)
+	}
+	return token, nil
+}
+
+// clientURL is how a client on this machine reaches the server.
+func clientURL(host string, port int, token string) string {
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	u := url.URL{Scheme: "nats", Host: net.JoinHostPort(host, strconv.Itoa(port))}
+	if token != "" {
+		u.User = url.User(token)
+	}
+	return u.String()
+}
+
+// serverLogger writes what the server says to our log.
+type serverLogger struct {
+	log   *slog.Logger
+	fatal chan string // the first fatal error
+}
+
+// reason says why the server didn't start.
+func (l *serverLogger) reason() string {
+	select {
+	case text := <-l.fatal:
+		return text
+	default:
+		return "not ready after " + serverStart.String()
+	}
+}
+
+func (l *serverLogger) say(level slog.Level, format string, args []any) {
+	l.log.Log(context.Background(), level, "nats-server", "text", fmt.Sprintf(format, args...))
+}
+
+// Noticef is for what a server says in good health: more than most want to know.
+func (l *serverLogger) Noticef(format string, args ...any) { l.say(slog.LevelDebug, format, args) }
+
+func (l *serverLogger) Debugf(format string, args ...any) { l.say(slog.LevelDebug, format, args) }
+
+func (l *serverLogger) Tracef(format string, args ...any) { l.say(slog.LevelDebug, format, args) }
+
+func (l *serverLogger) Warnf(format string, args ...any) { l.say(slog.LevelWarn, format, args) }
+
+func (l *serverLogger) Errorf(format string, args ...any) { l.say(slog.LevelError, format, args) }
+
+// Fatalf keeps the reason; unlike a server's own, it doesn't end the process.
+func (l *serverLogger) Fatalf(format string, args ...any) {
+	select {
+	case l.fatal <- fmt.Sprintf(format, args...):
+	default:
+	}
+	l.say(slog.LevelError, format, args)
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+type versionInfo struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"` // of the source; ends in "+" if files were changed
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Say which wake this is",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			info, _ := debug.ReadBuildInfo()
+			v := versionOf(info)
+			if a.json {
+				return a.printJSON(v)
+			}
+			_, err := fmt.Fprintf(a.out, "wake %s %s %s %s\n", v.Version, cmp.Or(v.Revision, "-"), v.Go, v.Platform)
+			return err
+		},
+	}
+}
+
+func versionOf(info *debug.BuildInfo) versionInfo {
+	v := versionInfo{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if info == nil {
+		return v
+	}
+	v.Version = cmp.Or(info.Main.Version, v.Version)
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			v.Revision = s.Value[:min(len(s.Value), 12)] + v.Revision
+		case s.Key == "vcs.modified" && s.Value == "true":
+			v.Revision += "+"
+		}
+	}
+	return v
+}
