@@ -115,17 +115,27 @@ func partEnds(frames []*frame) []bool {
 	return ends
 }
 
+// elected is the subject on which the server tells that the stream has another
+// leader. Whatever the former one was about to answer is lost.
+func (l *Log) elected() string {
+	return "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED." + l.names.EventsStream()
+}
+
 // answer waits for the server's answer to an attempt.
 func (l *lane) answer(ctx context.Context, reply string) (pubAck, error) {
-	timeout := time.NewTimer(l.log.o.AckWait)
+	timeout := time.NewTimer(l.patience)
 	defer timeout.Stop()
 	for {
 		select {
 		case m := <-l.answers:
+			if m.Subject == l.log.elected() {
+				return pubAck{}, fmt.Errorf("%w: the stream has another leader", errUnanswered)
+			}
 			if m.Subject != reply {
 				continue
 			}
 			if ack, ok, err := parseAck(m); ok {
+				l.patience = l.log.o.AckWait
 				return ack, err
 			}
 		case s := <-l.status:
@@ -133,7 +143,9 @@ func (l *lane) answer(ctx context.Context, reply string) (pubAck, error) {
 				return pubAck{}, fmt.Errorf("%w: the connection was lost", errUnanswered)
 			}
 		case <-timeout.C:
-			return pubAck{}, fmt.Errorf("%w within %s (a publish that isn't permitted gets none either)", errUnanswered, l.log.o.AckWait)
+			err := fmt.Errorf("%w within %s (a publish that isn't permitted gets none either)", errUnanswered, l.patience)
+			l.patience = min(2*l.patience, 4*l.log.o.AckWait) // a server that is only slow isn't helped by more of the same
+			return pubAck{}, err
 		case <-ctx.Done():
 			return pubAck{}, ctx.Err()
 		}

@@ -50,8 +50,11 @@ var errNotFound = errors.New("no message found")
 // whose answer was lost with the connection.
 var errUnanswered = errors.New("no answer from the server")
 
-// errDisconnected is the outcome of a request that couldn't be sent.
-var errDisconnected = errors.New("not connected to the server")
+// errUnsent is the outcome of a request that nobody received.
+var errUnsent = errors.New("nobody takes it at present")
+
+// errDisconnected is an errUnsent.
+var errDisconnected = fmt.Errorf("%w: not connected to the server", errUnsent)
 
 // The server's error codes that decide something here.
 const (
@@ -105,7 +108,11 @@ type pubAck struct {
 // the first message of a batch has arrived; ok is false then.
 func parseAck(m *nats.Msg) (ack pubAck, ok bool, err error) {
 	if len(m.Data) == 0 {
-		if status := m.Header.Get("Status"); status != "" {
+		switch status := m.Header.Get("Status"); status {
+		case "":
+		case "503":
+			return pubAck{}, true, fmt.Errorf("%w: the stream has no leader, or isn't there", errUnsent)
+		default:
 			return pubAck{}, true, fmt.Errorf("%w: status %s", errUnanswered, status)
 		}
 		return pubAck{}, false, nil

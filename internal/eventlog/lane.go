@@ -18,8 +18,9 @@ const (
 	batchBytes  = 8 << 20
 )
 
-// spillAfter is how long storing may fail before the queue goes to disk.
-const spillAfter = 500 * time.Millisecond
+// outage is how long storing may fail before it is more than a change of leader:
+// the queue goes to disk.
+const outage = 500 * time.Millisecond
 
 // lane stores the events of the runs that hash to it, in order, one batch at a
 // time: what queues up while a batch is being stored is the next batch.
@@ -35,13 +36,15 @@ type lane struct {
 	room    chan struct{} // closed when room appears
 	err     error         // why storing fails at present
 	since   time.Time     // when it began to fail
+	warned  bool          // that it does
 
 	// Owned by run.
 	inbox    string
-	answers  chan *nats.Msg
+	answers  chan *nats.Msg // to attempts, and news of another leader
 	status   chan nats.Status
 	attempts uint64
-	maxBatch int
+	maxBatch int           // events that the server takes in a batch
+	patience time.Duration // for the answer to an attempt
 
 	// Writers of found frames, and those of them whose frames haven't been compared
 	// with the log yet.
@@ -53,8 +56,8 @@ func newLane(l *Log, id int, tag string) *lane {
 	return &lane{
 		log: l, id: id, tag: tag,
 		wake: make(chan struct{}, 1), room: make(chan struct{}),
-		maxBatch: batchEvents,
-		ghosts:   map[writerKey]*Writer{}, unsettled: map[*Writer]bool{},
+		maxBatch: batchEvents, patience: l.o.AckWait,
+		ghosts: map[writerKey]*Writer{}, unsettled: map[*Writer]bool{},
 	}
 }
 
@@ -124,13 +127,15 @@ func (l *lane) trouble() error {
 func (l *lane) run(ctx context.Context) error {
 	l.answers = make(chan *nats.Msg, 16)
 	l.inbox = l.log.nc.NewInbox()
-	sub, err := l.log.nc.ChanSubscribe(l.inbox+".*", l.answers)
-	if err != nil {
-		return fmt.Errorf("subscribe: %w", err)
+	for _, subject := range []string{l.inbox + ".*", l.log.elected()} {
+		sub, err := l.log.nc.ChanSubscribe(subject, l.answers)
+		if err != nil {
+			return fmt.Errorf("subscribe: %w", err)
+		}
+		defer sub.Unsubscribe() //nolint:errcheck // the connection is gone then
 	}
 	l.status = l.log.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED, nats.CONNECTED)
 	defer l.log.nc.RemoveStatusListener(l.status)
-	defer sub.Unsubscribe() //nolint:errcheck // the connection is gone then
 	for {
 		taken, err := l.take(ctx)
 		if len(taken) == 0 {
@@ -149,8 +154,8 @@ func (l *lane) run(ctx context.Context) error {
 // removing them. It returns none when the lane is closed and empty.
 func (l *lane) take(ctx context.Context) ([]*frame, error) {
 	for {
-		taken, err := l.tryTake()
-		if err != nil || taken != nil {
+		taken, over, err := l.tryTake()
+		if err != nil || over || len(taken) > 0 {
 			return taken, err
 		}
 		select {
@@ -158,34 +163,36 @@ func (l *lane) take(ctx context.Context) ([]*frame, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		l.mu.Lock()
-		over := l.closing && l.queue.empty()
-		l.mu.Unlock()
-		if over {
-			return nil, nil
-		}
 	}
 }
 
-func (l *lane) tryTake() ([]*frame, error) {
+func (l *lane) tryTake() (taken []*frame, over bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.queue.fill(); err != nil {
-		return nil, fmt.Errorf("read the spool: %w", err)
+		return nil, false, fmt.Errorf("read the spool: %w", err)
 	}
-	var n int
+	n := batchLen(l.queue.window, l.maxBatch)
+	return l.queue.window[:n:n], l.closing && l.queue.empty(), nil
+}
+
+// batchLen returns how many of the frames make a batch. What was appended
+// together is not divided unless it is more than a batch by itself.
+func batchLen(frames []*frame, most int) int {
+	var n, whole int
 	var size int64
-	for unit := range units(l.queue.window) {
-		size += sizeOf(unit)
-		if n > 0 && (n+len(unit) > l.maxBatch || size > batchBytes) {
+	for n < len(frames) && n < most {
+		if size += frames[n].size(); n > 0 && size > batchBytes {
 			break
 		}
-		n += len(unit)
+		if n++; !frames[n-1].more {
+			whole = n
+		}
 	}
-	if n == 0 {
-		return nil, nil
+	if whole > 0 {
+		return whole
 	}
-	return l.queue.window[:n:n], nil
+	return n
 }
 
 // done removes the n oldest frames.
@@ -201,19 +208,22 @@ func (l *lane) done(n int) error {
 	return nil
 }
 
-// failed notes that storing fails and, when it has for a while, moves the queue
-// to disk.
+// failed notes that storing fails and, when it has for a while, says so and moves
+// the queue to disk.
 func (l *lane) failed(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err == nil {
 		l.since = time.Now()
-		l.log.logger.Warn("events can't be stored at present", slog.Int("lane", l.id), slog.Any("error", err))
 	}
 	l.err = err
-	if time.Since(l.since) < spillAfter {
+	if time.Since(l.since) < outage {
 		return
 	}
+	if !l.warned {
+		l.log.logger.Warn("events can't be stored at present", slog.Int("lane", l.id), slog.Any("error", err))
+	}
+	l.warned = true
 	if err := l.queue.spill(); err != nil {
 		l.log.logger.Error("spool can't be written", slog.Int("lane", l.id), slog.Any("error", err))
 	}
@@ -223,11 +233,11 @@ func (l *lane) failed(err error) {
 func (l *lane) stores() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err == nil {
-		return
-	}
 	l.err = nil
-	l.log.logger.Info("events are stored again", slog.Int("lane", l.id), slog.Duration("after", time.Since(l.since)))
+	if l.warned {
+		l.log.logger.Info("events are stored again", slog.Int("lane", l.id), slog.Duration("after", time.Since(l.since)))
+	}
+	l.warned = false
 }
 
 // end leaves what is queued to the next process and tells those who wait.

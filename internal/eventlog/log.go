@@ -45,8 +45,8 @@ type Options struct {
 	// what the server takes.
 	BlobLimit int
 
-	AckWait    time.Duration // for one attempt to store a batch, default 5 s
-	ReadWait   time.Duration // for one answer of the leader, default 2 s
+	AckWait    time.Duration // for the first attempt to store a batch, default 2 s; further ones get up to four times as much
+	ReadWait   time.Duration // for one answer of the leader, default 1 s
 	MaxBackoff time.Duration // between attempts, default 2 s
 	DrainWait  time.Duration // for storing what is queued when Run ends, default 5 s
 }
@@ -57,8 +57,8 @@ func (o Options) withDefaults() Options {
 	o.SpoolLimit = cmp.Or(o.SpoolLimit, 1<<30)
 	o.MemLimit = cmp.Or(o.MemLimit, 32<<20)
 	o.BlobLimit = cmp.Or(o.BlobLimit, wire.BlobLimit)
-	o.AckWait = cmp.Or(o.AckWait, 5*time.Second)
-	o.ReadWait = cmp.Or(o.ReadWait, 2*time.Second)
+	o.AckWait = cmp.Or(o.AckWait, 2*time.Second)
+	o.ReadWait = cmp.Or(o.ReadWait, time.Second)
 	o.MaxBackoff = cmp.Or(o.MaxBackoff, 2*time.Second)
 	o.DrainWait = cmp.Or(o.DrainWait, 5*time.Second)
 	return o

@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,8 +51,7 @@ func (l *lane) settle(ctx context.Context, frames []*frame) (progress bool, err 
 	}
 	reading.Wait()
 	for i := range all {
-		progress = progress || moved[i]
-		err = errors.Join(err, errs[i])
+		progress, err = progress || moved[i], cmp.Or(err, errs[i])
 	}
 	return progress, err
 }

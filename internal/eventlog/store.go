@@ -54,8 +54,9 @@ func (l *lane) try(ctx context.Context, frames []*frame) error {
 	case codeBatchTooLarge:
 		l.maxBatch = max(1, len(pending)/2)
 		return l.halves(ctx, pending, err)
-	case codeTooManyOpen, codeStoreFailed, codeNoBatches:
-		return err // a definite refusal: nothing is stored
+	}
+	if refused(err) {
+		return err
 	}
 	progress, unsettled := l.settle(ctx, pending)
 	switch {
@@ -65,6 +66,17 @@ func (l *lane) try(ctx context.Context, frames []*frame) error {
 		return fmt.Errorf("%w; then: %w", err, unsettled)
 	}
 	return err
+}
+
+// refused reports whether err means that this attempt stored nothing. All else
+// leaves open what it did.
+func refused(err error) bool {
+	switch code(err) {
+	case codeTooManyOpen, codeStoreFailed, codeNoBatches:
+		return true
+	default:
+		return errors.Is(err, errUnsent)
+	}
 }
 
 // apart stores frames one by one, to find the one that will never be stored.
@@ -144,9 +156,11 @@ func (l *lane) sort(ctx context.Context, frames []*frame) ([]*frame, error) {
 			if err := l.setAside(ctx, f); err != nil {
 				return nil, err
 			}
-		case l.wanted(f, next):
+		case l.isStored(f):
+			f.gone = true
+		case l.fits(f, next):
 			pending = append(pending, f)
-		case f.w.Err() != nil && errors.Is(f.w.Err(), ErrFenced):
+		default:
 			if err := l.bury(ctx, f, f.w.Err().Error()); err != nil {
 				return nil, err
 			}
@@ -155,28 +169,27 @@ func (l *lane) sort(ctx context.Context, frames []*frame) ([]*frame, error) {
 	return pending, nil
 }
 
-// wanted reports whether f is still to be stored. next has the seq that comes
-// next for each writer; a gap, which only a damaged spool can leave, fences the
-// writer, since readers rely on there being none.
-func (l *lane) wanted(f *frame, next map[*Writer]uint64) bool {
-	stored, _ := f.w.Last()
-	if f.seq <= stored {
-		f.gone = true
-		return false
-	}
+func (l *lane) isStored(f *frame) bool {
+	seq, _ := f.w.Last()
+	return f.seq <= seq
+}
+
+// fits reports whether f may be stored. next has the seq that comes next for
+// each writer; a gap, which only a damaged spool can leave, fences the writer,
+// since readers rely on there being none.
+func (l *lane) fits(f *frame, next map[*Writer]uint64) bool {
 	want, ok := next[f.w]
 	if !ok {
-		want = stored + 1
+		seq, _ := f.w.Last()
+		want = seq + 1
 	}
 	switch {
+	case f.w.isFenced():
 	case f.broken != "":
 		l.fence(f.w, fmt.Errorf("%w: %s", ErrFenced, f.broken))
 	case f.seq != want:
 		l.fence(f.w, fmt.Errorf("%w: the spool lost events from seq %d on", ErrFenced, want))
 	}
-	if errors.Is(f.w.Err(), ErrFenced) {
-		return false
-	}
 	next[f.w] = f.seq + 1
-	return true
+	return !f.w.isFenced()
 }

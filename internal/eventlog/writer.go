@@ -59,8 +59,8 @@ func newWriter(l *Log, lane *lane, run, node string, epoch, seq, pos uint64) *Wr
 }
 
 // Append stores events in order and returns the position of the last. It stamps
-// RunID, NodeID, Seq and Epoch on them, and Timestamp where it is 0. Up to 1000
-// events that fit into a batch are stored together or not at all.
+// RunID, NodeID, Seq and Epoch on them, and Timestamp where it is 0. Events that
+// fit into a batch (1000 and 8 MiB) are stored together or not at all.
 //
 // It waits as long as ctx allows. If ctx ends first, the error is an
 // [ErrAmbiguous]: the events stay queued and are stored when that is possible.
@@ -127,6 +127,8 @@ func (w *Writer) Err() error {
 	defer w.mu.Unlock()
 	return w.err
 }
+
+func (w *Writer) isFenced() bool { return errors.Is(w.Err(), ErrFenced) }
 
 // Epoch returns the epoch that was claimed.
 func (w *Writer) Epoch() uint64 { return w.epoch }
