@@ -21,17 +21,18 @@ import (
 //	12:03:45 coder      ✅ Bash (2.1s)
 //	                      go test ./...
 type screen struct {
-	w     io.Writer
-	color bool
-	panes map[string]*pane // by node
-	err   error            // of the first write that failed
+	w      io.Writer
+	color  bool
+	zone   *time.Location
+	panes  map[string]*pane // by node
+	fenced claims
+	err    error // of the first write that failed
 }
 
 // pane is the column of one node.
 type pane struct {
 	lines timeline.Timeline
 	open  []piece // begun and not shown to their end, the oldest first
-	epoch uint64  // of the node's last claim
 }
 
 // piece is a line of the log that may still grow.
@@ -48,7 +49,7 @@ type piece struct {
 const maxHeld = 4 << 10
 
 func (a *app) newScreen() *screen {
-	return &screen{w: a.out, color: useColor(a.out), panes: map[string]*pane{}}
+	return &screen{w: a.out, color: useColor(a.out), zone: time.Local, panes: map[string]*pane{}, fenced: claims{}}
 }
 
 // useColor reports whether w is a terminal whose user hasn't asked for no
@@ -60,18 +61,14 @@ func useColor(w io.Writer) bool {
 // show takes the run's next event. What a fenced writer left is not shown.
 func (s *screen) show(pos uint64, e *wire.Event) error {
 	p := s.pane(e.NodeID)
-	switch e.Payload.(type) {
-	case *wire.RunClaimed, *wire.NodeClaimed:
-		p.epoch = max(p.epoch, e.Epoch)
-	}
-	if e.Epoch < p.epoch {
+	if s.fenced.void(e) {
 		return s.err
 	}
 	step := p.lines.Step(pos, e)
 	at := time.UnixMilli(e.Timestamp)
 	if step.Op == timeline.Add && !streams(e) {
 		s.end(e.Node(), p, func(piece) bool { return true })
-		s.line(e.Node(), piece{at: at, class: step.Type, text: step.Text})
+		s.whole(e.Node(), piece{at: at, class: step.Type, text: step.Text})
 		return s.err
 	}
 	switch step.Op {
@@ -128,7 +125,7 @@ func (s *screen) end(node string, p *pane, which func(piece) bool) {
 			return false
 		}
 		if o.text != "" {
-			s.line(node, o)
+			s.whole(node, o)
 		}
 		return true
 	})
@@ -153,10 +150,17 @@ func (s *screen) pane(node string) *pane {
 
 const nodeColumn = 12
 
-// line writes a line of the log, which may be several on the screen.
+// whole writes a line of the log to its end.
+func (s *screen) whole(node string, o piece) {
+	o.text = strings.TrimRight(o.text, "\n")
+	s.line(node, o)
+}
+
+// line writes a line of the log or a part of one, which may be several lines on
+// the screen.
 func (s *screen) line(node string, o piece) {
-	lead := o.at.Format(time.TimeOnly) + " " + pad(timeline.Line(node, nodeColumn), nodeColumn)
-	for i, text := range strings.Split(strings.TrimRight(timeline.Sanitize(o.text), "\n"), "\n") {
+	lead := o.at.In(s.zone).Format(time.TimeOnly) + " " + pad(timeline.Line(node, nodeColumn), nodeColumn)
+	for i, text := range strings.Split(timeline.Sanitize(o.text), "\n") {
 		if i > 0 || o.begun {
 			lead = pad("", len(time.TimeOnly)+1+nodeColumn)
 		}

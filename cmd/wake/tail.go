@@ -38,7 +38,6 @@ each event is one line, in the JSON form of the wire.
 	flags.StringSliceVar(&o.kinds, "kind", nil, "only events of this `kind`: flow, agent, tool, text or delta")
 	flags.Uint64Var(&o.from, "from", 0, "begin at this `position` of the log")
 	flags.BoolVar(&o.fresh, "new", false, "begin with what comes from now on")
-	cmd.MarkFlagsMutuallyExclusive("from", "new")
 	return cmd
 }
 
@@ -50,6 +49,9 @@ func (a *app) tail(cmd *cobra.Command, args []string, o tailOptions) error {
 			return usage("flow, agent, tool, text and delta are known", "--kind: %q is no kind of event", k)
 		}
 		q.Kinds = append(q.Kinds, wire.Kind(k))
+	}
+	if o.fresh && o.from > 0 {
+		return usage("give one of them", "--from and --new contradict each other")
 	}
 	if o.node != "" && len(args) == 0 {
 		return usage("wake tail RUN --node "+o.node, "--node: of which run?")

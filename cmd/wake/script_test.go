@@ -1,0 +1,136 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"wake/pkg/wire"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"wake": main})
+}
+
+// The scripts are examples of the command line: the real program, the real
+// server, in a folder of their own.
+func TestScript(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("TZ", "UTC")
+			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits":   exits,
+			"waitfor": waitfor,
+			"msgpack": msgpack,
+			"capture": capture,
+			"within":  within,
+		},
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+	})
+}
+
+// exits CODE PROGRAM ARGS… runs a program that exits with CODE.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARGS...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	if got := run(ts, args[1:]); got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+func run(ts *testscript.TestScript, args []string) int {
+	err := ts.Exec(args[0], args[1:]...)
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return exit.ExitCode()
+	}
+	ts.Fatalf("%v", err)
+	return -1
+}
+
+// within DURATION PROGRAM ARGS… runs a program that ends in that time, however
+// it ends.
+func within(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: within DURATION PROGRAM ARGS...")
+	}
+	limit, err := time.ParseDuration(args[0])
+	ts.Check(err)
+	start := time.Now()
+	run(ts, args[1:])
+	if took := time.Since(start); took > limit {
+		ts.Fatalf("took %s, want at most %s", took, limit)
+	}
+}
+
+// waitfor file PATH waits until a file exists; waitfor PATTERN PROGRAM ARGS…
+// until the output of a program that succeeds matches.
+func waitfor(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: waitfor file PATH | PATTERN PROGRAM ARGS...")
+	}
+	pattern, err := regexp.Compile(args[0])
+	ts.Check(err)
+	met := func() bool { return run(ts, args[1:]) == 0 && pattern.MatchString(ts.ReadFile("stdout")) }
+	if args[0] == "file" {
+		met = func() bool {
+			_, err := os.Stat(ts.MkAbs(args[1]))
+			return err == nil
+		}
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(30 * time.Second); !met(); {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			ts.Fatalf("not met after 30s: %s", strings.Join(args, " "))
+		}
+	}
+}
+
+// msgpack JSON OUT writes the values of a file of JSON lines as msgpack.
+func msgpack(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: msgpack JSON OUT")
+	}
+	var out []byte
+	for line := range strings.Lines(ts.ReadFile(args[0])) {
+		raw, err := wire.RawFromJSON([]byte(line))
+		ts.Check(err)
+		out = slices.Concat(out, raw)
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), out, 0o600))
+}
+
+// capture NAME PATTERN sets a variable to what the first group of a pattern
+// matches in the output of the last program.
+func capture(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: capture NAME PATTERN")
+	}
+	m := regexp.MustCompile(args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
+	if len(m) != 2 {
+		ts.Fatalf("%s matches nothing", args[1])
+	}
+	ts.Setenv(args[0], m[1])
+}
