@@ -59,8 +59,12 @@ func (e *Event) fields(f *fields) {
 	e.envelope(f)
 	e.Payload.fields(f)
 	objects(f, "blobs", &e.Blobs, optional)
-	if f.mode == encoding || f.mode == checking {
+	switch f.mode {
+	case encoding, checking:
 		e.checkBlobs(f)
+	case decoding:
+		f.rules = f.rules || len(e.Blobs) > 0
+	case describing:
 	}
 }
 

@@ -114,8 +114,14 @@ func (b *Blob) fields(f *fields) {
 	f.str("field", &b.Field, nonEmpty)
 	f.str("sha256", &b.SHA256, nonEmpty)
 	f.int64("size", &b.Size, required)
-	if (f.mode == encoding || f.mode == checking) && !isHash(b.SHA256) {
-		f.fail("sha256", "must be 64 hexadecimal digits, lower-case")
+	switch f.mode {
+	case encoding, checking:
+		if !isHash(b.SHA256) {
+			f.fail("sha256", "must be 64 hexadecimal digits, lower-case")
+		}
+	case decoding:
+		f.rules = true
+	case describing:
 	}
 }
 

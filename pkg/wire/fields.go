@@ -48,6 +48,8 @@ type fields struct {
 	key   []byte // decoding: the current key; valid if left > 0
 	left  int    // decoding: fields of the current map, the current one included
 	seen  uint64 // decoding: which visited fields have been decoded, by index
+	need  uint64 // decoding: which visited fields are required
+	rules bool   // decoding: the record has rules of its own, so it must be checked
 	index int    // decoding, checking: index of the visited field
 
 	describe func(FieldInfo)       // describing
@@ -107,6 +109,7 @@ func (f *fields) envelopeRequires(name string) {
 			f.requires(name)
 		}
 	case decoding:
+		f.rules = true
 	}
 }
 
@@ -141,6 +144,9 @@ func (f *fields) match(name string, p presence) bool {
 	if f.mode == checking {
 		f.check(name, p, f.seen&bit != 0)
 		return false
+	}
+	if p != optional {
+		f.need |= bit
 	}
 	if f.left == 0 || f.err != nil || string(f.key) != name {
 		return false
@@ -256,7 +262,7 @@ func (f *fields) readRecord(name string, r record) {
 		return
 	}
 	f.in = rest
-	key, left, seen, index := f.key, f.left, f.seen, f.index
+	key, left, index, seen, need, rules := f.key, f.left, f.index, f.seen, f.need, f.rules
 	if name != "" {
 		f.path = append(f.path, name)
 	}
@@ -264,7 +270,7 @@ func (f *fields) readRecord(name string, r record) {
 	if name != "" {
 		f.path = f.path[:len(f.path)-1]
 	}
-	f.key, f.left, f.seen, f.index = key, left, seen, index
+	f.key, f.left, f.index, f.seen, f.need, f.rules = key, left, index, seen, need, rules
 }
 
 // readMap decodes n fields into r. In canonical input every field of r is found
@@ -274,7 +280,7 @@ func (f *fields) readMap(n int, r record) {
 	if k, ok := r.(keeper); ok {
 		keep = k.unknown()
 	}
-	f.left, f.seen = n, 0
+	f.left, f.seen, f.need, f.rules = n, 0, 0, n == 0
 	if n > 0 {
 		f.readKey()
 	}
@@ -289,9 +295,11 @@ func (f *fields) readMap(n int, r record) {
 	if f.err != nil {
 		return
 	}
-	f.mode, f.index = checking, 0
-	r.fields(f)
-	f.mode = decoding
+	if f.rules || f.seen&f.need != f.need {
+		f.mode, f.index = checking, 0
+		r.fields(f)
+		f.mode = decoding
+	}
 	if keep != nil && len(*keep) > 0 {
 		f.sortUnknown(*keep)
 	}

@@ -322,6 +322,10 @@ func (f *fields) strMap(name string, v *map[string]string, p presence) {
 	}
 }
 
+// maxAhead bounds the memory that is reserved on the word of a header: it may
+// promise the rest of the message and break its word at once.
+const maxAhead = 32
+
 // readEntries reads a map. An empty one is nil.
 func readEntries[T any](f *fields, name string, v *map[string]T, item func() T) {
 	n, rest, err := readMapHeader(f.in)

@@ -35,79 +35,46 @@ func validString(s string) string {
 // string, []byte, []any or map[string]any. It is nil for an absent value and
 // for one that is malformed.
 func (r Raw) Any() any {
-	v, rest, err := anyOf(r, maxDocument)
-	if err != nil || len(rest) > 0 {
+	// The check comes first: nested headers may each promise the rest of the
+	// message, and memory is reserved on their word below.
+	if rest, _, err := scan(r, 2*maxDocument); err != nil || len(rest) > 0 {
 		return nil
 	}
+	v, _ := anyOf(r)
 	return v
 }
 
-// maxAhead bounds the memory that is reserved on the word of a header: nested
-// headers may each promise the rest of the message.
-const maxAhead = 32
-
-func anyOf(b []byte, depth int) (v any, rest []byte, err error) {
-	if len(b) == 0 {
-		return nil, nil, errEnd
-	}
+// anyOf returns the first value of b, which [scan] has accepted.
+func anyOf(b []byte) (v any, rest []byte) {
 	switch c := b[0]; {
 	case c == codeNil:
-		return nil, b[1:], nil
+		return nil, b[1:]
 	case c == codeTrue, c == codeFalse:
-		return c == codeTrue, b[1:], nil
+		return c == codeTrue, b[1:]
 	case isString(c):
-		s, rest, err := readString(b)
-		return string(s), rest, err
+		s, rest, _ := readString(b)
+		return string(s), rest
 	case isBin(c):
-		data, rest, err := readBin(b)
-		return bytes.Clone(data), rest, err
+		data, rest, _ := readBin(b)
+		return bytes.Clone(data), rest
 	case isArray(c):
-		return anyArray(b, depth)
+		n, rest, _ := readArrayHeader(b)
+		list := make([]any, n)
+		for i := range list {
+			list[i], rest = anyOf(rest)
+		}
+		return list, rest
 	case isMap(c):
-		return anyMap(b, depth)
-	}
-	n, rest, err := readNumber(b)
-	return n.any(), rest, err
-}
-
-func anyArray(b []byte, depth int) (v any, rest []byte, err error) {
-	n, rest, err := readArrayHeader(b)
-	if err != nil {
-		return nil, nil, err
-	}
-	if depth == 0 {
-		return nil, nil, ErrDepth
-	}
-	list := make([]any, 0, min(n, maxAhead))
-	for range n {
-		var item any
-		if item, rest, err = anyOf(rest, depth-1); err != nil {
-			return nil, nil, err
+		n, rest, _ := readMapHeader(b)
+		m := make(map[string]any, n)
+		for range n {
+			key, tail, _ := readString(rest)
+			m[string(key)], rest = anyOf(tail)
 		}
-		list = append(list, item)
+		return m, rest
 	}
-	return list, rest, nil
-}
-
-func anyMap(b []byte, depth int) (v any, rest []byte, err error) {
-	n, rest, err := readMapHeader(b)
-	if err != nil {
-		return nil, nil, err
-	}
-	if depth == 0 {
-		return nil, nil, ErrDepth
-	}
-	m := make(map[string]any, min(n, maxAhead))
-	for range n {
-		key, tail, err := readString(rest)
-		if err != nil {
-			return nil, nil, err
-		}
-		if m[string(key)], rest, err = anyOf(tail, depth-1); err != nil {
-			return nil, nil, err
-		}
-	}
-	return m, rest, nil
+	n, rest, _ := readNumber(b)
+	return n.any(), rest
 }
 
 func (n number) any() any {
