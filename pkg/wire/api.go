@@ -240,6 +240,7 @@ type StatusResponse struct {
 	Labels   map[string]string `json:"labels,omitempty"`
 	Position Position          `json:"position"` // of the run's last recorded event
 	Agents   []AgentStatus     `json:"agents"`
+	Omitted  int               `json:"omitted,omitempty"` // agents that didn't fit into the answer; ask for them by node
 }
 
 // RunsRequest lists runs, newest first. Filters are combined.

@@ -1,0 +1,164 @@
+package recorder_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"wake/internal/eventlog"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+	"wake/services/recorder"
+)
+
+const incarnation = "8f14e45f-0000-4000-8000-000000000001"
+
+// tape makes a stream out of events.
+type tape struct {
+	t       testing.TB
+	pos     uint64
+	seqs    map[string]uint64
+	clock   int64
+	entries []eventlog.Entry
+}
+
+func newTape(t testing.TB) *tape {
+	return &tape{t: t, seqs: map[string]uint64{}, clock: 1767400000000}
+}
+
+// add appends an event of a run's node, one second after the one before.
+func (p *tape) add(run, node, exec string, payload wire.Payload) *wire.Event {
+	p.seqs[run+"/"+node]++
+	e := &wire.Event{
+		RunID: run, NodeID: node, ExecID: exec, Seq: p.seqs[run+"/"+node], Epoch: 1,
+		SessionID: "session-" + run, CallID: fmt.Sprintf("call-%d", p.seqs[run+"/"+node]), Payload: payload,
+	}
+	p.clock += 1000
+	e.Timestamp = p.clock
+	p.put(e)
+	return e
+}
+
+// put appends an event as it is.
+func (p *tape) put(e *wire.Event) {
+	p.t.Helper()
+	data, err := wire.Encode(e)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	kind := e.Type().Kind()
+	p.pos++
+	p.entries = append(p.entries, eventlog.Entry{
+		Pos: p.pos, Time: time.UnixMilli(e.Timestamp), RunID: e.RunID, NodeID: e.NodeID, Kind: kind,
+		Subject: subjects.Default.Event(e.RunID, e.NodeID, string(kind)), Data: data, Event: e,
+	})
+}
+
+// start appends the beginning of a run with one agent node.
+func (p *tape) start(run, node string, labels map[string]string) (exec string) {
+	exec = node + "#1"
+	p.add(run, wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
+	p.add(run, wire.RunNode, "", &wire.FlowStart{FlowName: "review", Definition: wire.Null, DefinitionHash: "h", Labels: labels})
+	p.add(run, wire.RunNode, exec, &wire.NodeScheduled{Target: node, Attempt: 1})
+	p.add(run, node, exec, &wire.NodeClaimed{Runner: "runner", Nonce: "n"})
+	p.add(run, node, exec, &wire.NodeStart{NodeType: "agent", Attempt: 1})
+	p.add(run, node, exec, &wire.AgentStart{Prompt: wire.RawString("Do it."), Model: "opus"})
+	return exec
+}
+
+func openStore(t testing.TB) *recorder.Store {
+	t.Helper()
+	s, err := recorder.Open(context.Background(), filepath.Join(t.TempDir(), "recorder.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// store records everything on the tape in batches.
+func (p *tape) store(s *recorder.Store, size int) recorder.Report {
+	p.t.Helper()
+	var sum recorder.Report
+	for rest := p.entries; len(rest) > 0; {
+		n := min(size, len(rest))
+		r, err := s.Record(context.Background(), recorder.Batch{Incarnation: incarnation, Entries: rest[:n]})
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		sum.Events, sum.Void, sum.Bad, sum.Refused = sum.Events+r.Events, sum.Void+r.Void, sum.Bad+r.Bad, sum.Refused+r.Refused
+		sum.Gaps, sum.Lost, sum.Position = sum.Gaps+r.Gaps, sum.Lost+r.Lost, r.Position
+		rest = rest[n:]
+	}
+	return sum
+}
+
+// long is a run whose log has the given number of lines. One event in ten of
+// the tape makes a line, as deltas are about nine of ten.
+func long(t testing.TB, run string, lines int) *tape {
+	p := newTape(t)
+	exec := p.start(run, "coder", nil)
+	for i := range lines {
+		switch i % 4 {
+		case 0:
+			for range 36 {
+				p.add(run, "coder", exec, &wire.AgentTextDelta{Content: "some words ", Block: i + 1})
+			}
+		case 1:
+			input, _ := wire.Marshal(map[string]any{"command": fmt.Sprintf("go test ./pkg/%d", i)})
+			p.add(run, "coder", exec, &wire.ToolIntent{ToolName: "Bash", ToolInput: input})
+			p.entries[len(p.entries)-1].Event.CallID = "c"
+			ok := &wire.AgentTool{ToolName: "Bash", ToolInput: input, ToolOutput: wire.RawString("ok"), DurationMs: new(int64(2100))}
+			p.add(run, "coder", exec, ok)
+		case 2:
+			p.add(run, "coder", exec, &wire.AgentText{Content: fmt.Sprintf("Line %d of the answer, which is about as long as such a line is.", i)})
+		case 3:
+			p.add(run, "coder", exec, &wire.AgentThinking{Content: "Let me think about what could be the reason for this error."})
+		}
+	}
+	return p
+}
+
+func BenchmarkRecord(b *testing.B) {
+	p := long(b, "r1", 10_000)
+	b.ResetTimer()
+	for b.Loop() {
+		p.store(openStore(b), 1000)
+	}
+	b.ReportMetric(float64(len(p.entries)*b.N)/b.Elapsed().Seconds(), "events/s")
+}
+
+func BenchmarkLog(b *testing.B) {
+	s := openStore(b)
+	p := long(b, "r1", 100_000)
+	p.store(s, 1000)
+	now := time.UnixMilli(p.clock)
+	for name, q := range map[string]wire.LogRequest{
+		"tail":       {Run: "r1"},
+		"offset":     {Run: "r1", Offset: new(int64(50_000))},
+		"type":       {Run: "r1", Type: wire.LineTool},
+		"grep":       {Run: "r1", Grep: "error|fail", Limit: new(10)},
+		"grep-since": {Run: "r1", Grep: "error|fail", Since: 3_600_000},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if _, err := s.Log(b.Context(), q, now, 1<<20); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	b.Run("status", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := s.Status(b.Context(), wire.StatusRequest{Run: "r1"}, now, 1<<20); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,158 @@
+package recorder
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"maps"
+
+	"wake/internal/eventlog"
+	"wake/internal/run"
+	"wake/pkg/wire"
+)
+
+// Bounds of the states that are kept.
+const (
+	maxFolds  = 256 // in memory
+	foldEvery = 256 // events after which the file gets a newer one
+)
+
+// folds are the states of the runs that were last recorded.
+type folds struct{ byRun map[int64]*fold }
+
+type fold struct {
+	state *wire.State
+	saved uint64 // events that the state in the file is of
+}
+
+func newFolds() *folds { return &folds{byRun: map[int64]*fold{}} }
+
+// forget drops what may be ahead of the file.
+func (f *folds) forget() { clear(f.byRun) }
+
+// keep makes room: runs that are over go first.
+func (f *folds) keep(id int64, v *fold) {
+	if len(f.byRun) >= maxFolds {
+		maps.DeleteFunc(f.byRun, func(_ int64, v *fold) bool { return ended(v.state) })
+	}
+	if len(f.byRun) >= maxFolds {
+		f.forget()
+	}
+	f.byRun[id] = v
+}
+
+func ended(s *wire.State) bool { return s.Status == wire.RunComplete || s.Status == wire.RunAborted }
+
+// fold folds an event into the state of its run. An event that the history
+// doesn't allow changes nothing and is counted, as in every other fold.
+func (w *writer) fold(r *runRow, e eventlog.Entry, whole *wire.Event) error {
+	switch e.Kind {
+	case wire.KindText, wire.KindDelta:
+		return nil
+	}
+	if r.state == nil {
+		if err := w.state(r); err != nil {
+			return err
+		}
+	}
+	r.changed = true
+	if apply(r.state, wire.Position{Incarnation: w.batch.Incarnation, Seq: e.Pos}, e.Event, whole) != nil {
+		r.refused++
+		w.report.Refused++
+	}
+	return nil
+}
+
+// apply folds an event; only where the fold has to look into a blob, the whole
+// one.
+func apply(s *wire.State, pos wire.Position, e, whole *wire.Event) error {
+	if run.NeedsInline(e) {
+		e = whole
+	}
+	return run.Apply(s, pos, e)
+}
+
+// state finds the state of a run as of the events before the current one.
+func (w *writer) state(r *runRow) error {
+	f, ok := w.s.folds.byRun[r.id]
+	if !ok {
+		f = new(fold)
+		var err error
+		if f.state, f.saved, err = loadState(w.ctx, w.tx, r.id, r.run, w.pos-1); err != nil {
+			return err
+		}
+		w.s.folds.keep(r.id, f)
+	}
+	r.state = f.state
+	return nil
+}
+
+// keepFold writes the state of a run now and then, so that it can be found
+// without folding the run from its beginning.
+func (w *writer) keepFold(r *runRow) error {
+	f := w.s.folds.byRun[r.id]
+	if f == nil || r.state.EventCount < f.saved+foldEvery && !ended(r.state) {
+		return nil
+	}
+	data, err := wire.Marshal(r.state)
+	if err != nil {
+		return err
+	}
+	f.saved = r.state.EventCount
+	return w.exec(w.s.stmts.putFold, r.id, r.state.Position.Seq, []byte(data))
+}
+
+// querier is a database or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+// loadState returns the state of a run as of position to: the one in the file
+// and the events after it. saved is the number of events in the former; one that
+// can't be read is passed over.
+func loadState(ctx context.Context, q querier, id int64, name string, to uint64) (s *wire.State, saved uint64, err error) {
+	var data []byte
+	err = q.QueryRowContext(ctx, `SELECT data FROM folds WHERE run = ? AND pos <= ?`, id, to).Scan(&data)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return nil, 0, err
+	}
+	if err == nil {
+		s, _ = run.Decode(data)
+	}
+	if s == nil {
+		s = run.New(name)
+	}
+	saved = s.EventCount
+	return s, saved, foldTail(ctx, q, s, id, to)
+}
+
+// foldTail folds the recorded events after the state's position.
+func foldTail(ctx context.Context, q querier, s *wire.State, id int64, to uint64) error {
+	rows, err := q.QueryContext(ctx, `SELECT pos, incarnation, data FROM events JOIN streams ON streams.id = stream
+		WHERE run = ? AND pos > ? AND pos <= ? AND mark = '' AND kind NOT IN ('text', 'delta') ORDER BY pos`, id, s.Position.Seq, to)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var pos wire.Position
+		var data []byte
+		if err := rows.Scan(&pos.Seq, &pos.Incarnation, &data); err != nil {
+			return err
+		}
+		e, err := wire.Decode(data)
+		if err != nil {
+			return fmt.Errorf("event at %d: %w", pos.Seq, err)
+		}
+		whole := e
+		if run.NeedsInline(e) {
+			if whole, err = inline(e, data, func(sha string) ([]byte, error) { return findBlob(ctx, q, sha) }); err != nil {
+				return err
+			}
+		}
+		_ = apply(s, pos, e, whole) // refused now as it was then
+	}
+	return rows.Err()
+}

@@ -1,0 +1,79 @@
+package recorder
+
+import (
+	"strings"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// pendingLine is a line that the batch adds or changes.
+type pendingLine struct {
+	pos    uint64
+	op     timeline.Op // what to do to the file
+	text   strings.Builder
+	kind   wire.LineType
+	run    int64
+	node   int64
+	writer int64
+	event  *wire.Event // its first; nil for a line that is in the file already
+}
+
+// line does to the lines what an event does to them. Steps of one batch on one
+// line become one.
+func (w *writer) line(r *runRow, writer, about *nodeRow, pos uint64, e *wire.Event) error {
+	if p, ok := e.Payload.(*wire.LogTruncated); ok && p.Lost == 0 {
+		if err := w.hide(writer, p.AtSeq); err != nil {
+			return err
+		}
+	}
+	step := writer.timeline.Step(pos, e)
+	if step.Op == timeline.None {
+		return nil
+	}
+	l, ok := w.lines[step.Pos]
+	if !ok {
+		l = &pendingLine{pos: step.Pos, op: step.Op, kind: step.Type, run: r.id, node: about.id, writer: writer.id, event: e}
+		w.lines[step.Pos] = l
+		w.queue = append(w.queue, l)
+	}
+	if step.Op == timeline.Replace {
+		l.text.Reset()
+		if l.op == timeline.Extend {
+			l.op = timeline.Replace
+		}
+	}
+	l.text.WriteString(step.Text)
+	return nil
+}
+
+// hide hides the lines of a node after seq.
+func (w *writer) hide(n *nodeRow, seq uint64) error {
+	if err := w.writeLines(); err != nil {
+		return err
+	}
+	n.timeline = timeline.Timeline{}
+	return w.exec(w.s.stmts.hideLines, n.id, seq)
+}
+
+func (w *writer) writeLines() error {
+	for _, l := range w.queue {
+		var err error
+		switch l.op {
+		case timeline.Add:
+			e := l.event
+			err = w.exec(w.s.stmts.addLine, l.pos, l.run, l.node, l.writer, e.Seq, e.ExecID, e.Parent, e.Timestamp, string(l.kind), l.text.String())
+		case timeline.Extend:
+			err = w.exec(w.s.stmts.extendLine, l.text.String(), l.pos)
+		case timeline.Replace:
+			err = w.exec(w.s.stmts.replaceLine, l.text.String(), l.pos)
+		case timeline.None:
+		}
+		if err != nil {
+			return err
+		}
+	}
+	clear(w.lines)
+	w.queue = w.queue[:0]
+	return nil
+}

@@ -1,0 +1,233 @@
+package recorder
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// Log answers a [wire.LogRequest] as of now, in at most limit bytes of text.
+func (s *Store) Log(ctx context.Context, q wire.LogRequest, now time.Time, limit int) (wire.LogResponse, error) {
+	l, err := newLogQuery(q, now)
+	if err != nil {
+		return wire.LogResponse{}, err
+	}
+	tx, err := s.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return wire.LogResponse{}, fmt.Errorf("recorder: log: %w", err)
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	r, err := l.answer(ctx, tx)
+	if err != nil {
+		return wire.LogResponse{}, wrap("log", err)
+	}
+	fit(&r, limit, l.tail)
+	return r, nil
+}
+
+// wrap says what failed, unless the error is an answer.
+func wrap(what string, err error) error {
+	if _, ok := errors.AsType[*wire.APIError](err); ok {
+		return err
+	}
+	return fmt.Errorf("recorder: %s: %w", what, err)
+}
+
+// logQuery is a request that was found to be in order.
+type logQuery struct {
+	q      wire.LogRequest
+	where  string
+	args   []any
+	tail   bool // the last lines
+	offset int64
+	limit  int64
+	grep   *pattern // nil: none
+}
+
+func newLogQuery(q wire.LogRequest, now time.Time) (*logQuery, error) {
+	l := &logQuery{q: q, tail: q.Offset == nil, limit: wire.DefaultLogLimit}
+	if q.Limit != nil {
+		l.limit = int64(*q.Limit)
+	}
+	if q.Offset != nil {
+		l.offset = *q.Offset
+	}
+	switch {
+	case l.limit < 0 || l.limit > wire.MaxLogLimit:
+		return nil, badRequest("limit must be between 0 and %d", wire.MaxLogLimit)
+	case l.offset < 0:
+		return nil, badRequest("offset must not be negative")
+	case q.Type != "" && !q.Type.Valid():
+		return nil, badRequest("type must be text, tool, error, thinking, system or user, not %q", shown(string(q.Type)))
+	}
+	l.where = "run = ? AND hidden = 0"
+	if q.Type != "" {
+		l.where += " AND type = ?"
+		l.args = append(l.args, string(q.Type))
+	}
+	if q.Since > 0 {
+		l.where += " AND ts >= ?"
+		l.args = append(l.args, now.UnixMilli()-int64(q.Since))
+	}
+	if q.Grep != "" {
+		var err error
+		if l.grep, err = newPattern(q.Grep); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+func (l *logQuery) answer(ctx context.Context, tx *sql.Tx) (wire.LogResponse, error) {
+	r := wire.LogResponse{Lines: []wire.LogLine{}}
+	t, err := resolve(ctx, tx, l.q.Run, l.q.AgentID, l.q.Node)
+	if err != nil {
+		return r, err
+	}
+	l.args = append([]any{t.id}, l.args...)
+	if t.node != "" {
+		l.where += " AND node IN (SELECT id FROM nodes WHERE run = ? AND (node = ? OR node >= ? || '/' AND node < ? || '0'))"
+		l.args = append(l.args, t.id, t.node, t.node, t.node)
+	}
+	if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM lines WHERE run = ? AND hidden = 0`, t.id).Scan(&r.BufferLines); err != nil {
+		return r, err
+	}
+	if l.grep != nil {
+		err = l.search(ctx, tx, &r)
+	} else {
+		err = l.page(ctx, tx, &r)
+	}
+	r.ReturnedLines = len(r.Lines)
+	return r, err
+}
+
+// page reads the lines where no text has to be looked at.
+func (l *logQuery) page(ctx context.Context, tx *sql.Tx, r *wire.LogResponse) error {
+	if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM lines WHERE `+l.where, l.args...).Scan(&r.TotalLines); err != nil {
+		return err
+	}
+	r.Offset = l.offset
+	order, skip := "ASC", l.offset
+	if l.tail {
+		order, skip = "DESC", 0
+		r.Offset = max(0, r.TotalLines-l.limit)
+	}
+	rows, err := tx.QueryContext(ctx, selectLines+` WHERE pos IN (SELECT pos FROM lines WHERE `+l.where+
+		` ORDER BY pos `+order+` LIMIT ? OFFSET ?) ORDER BY pos`, append(l.args, l.limit, skip)...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		line, err := l.scan(rows)
+		if err != nil {
+			return err
+		}
+		r.Lines = append(r.Lines, line)
+	}
+	return rows.Err()
+}
+
+// search reads all lines that pass the other filters and keeps those that match.
+func (l *logQuery) search(ctx context.Context, tx *sql.Tx, r *wire.LogResponse) error {
+	rows, err := tx.QueryContext(ctx, `SELECT pos, type, text FROM lines WHERE `+l.where+` ORDER BY pos`, l.args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	var hits []uint64
+	for rows.Next() {
+		var pos uint64
+		var kind, text sql.RawBytes
+		if err := rows.Scan(&pos, &kind, &text); err != nil {
+			return err
+		}
+		if l.grep.matches(kind, text) {
+			hits = append(hits, pos)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	r.TotalLines = int64(len(hits))
+	r.Offset = l.offset
+	if l.tail {
+		r.Offset = max(0, r.TotalLines-l.limit)
+	}
+	hits = hits[min(r.Offset, r.TotalLines):]
+	return l.fetch(ctx, tx, hits[:min(l.limit, int64(len(hits)))], r)
+}
+
+// fetch reads the lines at the given positions.
+func (l *logQuery) fetch(ctx context.Context, tx *sql.Tx, hits []uint64, r *wire.LogResponse) error {
+	for _, pos := range hits {
+		line, err := l.scan(tx.QueryRowContext(ctx, selectLines+` WHERE pos = ?`, pos))
+		if err != nil {
+			return err
+		}
+		r.Lines = append(r.Lines, line)
+	}
+	return nil
+}
+
+const selectLines = `SELECT pos, (SELECT node FROM nodes WHERE id = lines.node), exec, parent, ts, type, text FROM lines`
+
+func (l *logQuery) scan(row interface{ Scan(...any) error }) (wire.LogLine, error) {
+	var line wire.LogLine
+	if err := row.Scan(&line.Pos, &line.Node, &line.Exec, &line.Parent, &line.TS, &line.Type, &line.Text); err != nil {
+		return line, err
+	}
+	line.Text = timeline.Sanitize(line.Text)
+	if !l.q.Details {
+		line.Pos, line.Node, line.Exec, line.Parent = 0, "", "", ""
+	}
+	return line, nil
+}
+
+// fit drops lines until the answer is not too large: of the tail the first ones,
+// else the last ones. A single line that is too large is cut, visibly.
+func fit(r *wire.LogResponse, limit int, tail bool) {
+	limit -= 1 << 10
+	size, n := 0, 0
+	order := slices.Clone(r.Lines)
+	if tail {
+		slices.Reverse(order)
+	}
+	for _, line := range order {
+		if size += lineSize(line); size > limit {
+			break
+		}
+		n++
+	}
+	if n == 0 && len(r.Lines) > 0 {
+		shorten(&order[0], limit)
+		n = 1
+	}
+	order = order[:n]
+	if tail {
+		slices.Reverse(order)
+		r.Offset += int64(len(r.Lines) - n)
+	}
+	r.Lines, r.ReturnedLines = order, n
+}
+
+// lineSize is at least what a line takes in either form.
+func lineSize(l wire.LogLine) int {
+	escaped := strings.Count(l.Text, "\n") + strings.Count(l.Text, "\t") + strings.Count(l.Text, `"`) + strings.Count(l.Text, `\`)
+	return 160 + len(l.Text) + escaped + 6*(len(l.Node)+len(l.Exec)+len(l.Parent))
+}
+
+func shorten(l *wire.LogLine, limit int) {
+	room := max(0, limit/2-1<<10) // every character may be escaped
+	if len(l.Text) > room {
+		cut := strings.ToValidUTF8(l.Text[:room], "")
+		l.Text = fmt.Sprintf("%s… (%d more bytes)", cut, len(l.Text)-len(cut))
+	}
+}

@@ -1,0 +1,239 @@
+package recorder
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"wake/internal/eventlog"
+	"wake/pkg/wire"
+)
+
+// Batch is what is recorded in one transaction.
+type Batch struct {
+	Incarnation string           // of the stream
+	Entries     []eventlog.Entry // in stream order
+	// Blobs holds large fields that the entries refer to, by SHA-256. One that is
+	// neither here nor in the file is recorded as missing.
+	Blobs map[string][]byte
+}
+
+// Report says what a batch came to.
+type Report struct {
+	Position wire.Position // up to here everything is recorded
+	Events   int           // recorded now
+	Void     int           // of those: by fenced writers, or in a place that was taken
+	Bad      int           // of those: no events
+	Refused  int           // of those: not allowed by the run's history
+	Gaps     int64         // events missing in a node's sequence
+	Lost     int64         // positions that the stream had dropped
+}
+
+// Record stores a batch. Entries at or below the recorded position are passed
+// over. It fails with [eventlog.ErrIncarnation] if the file is of another
+// incarnation of the stream. A batch that fails leaves no trace.
+func (s *Store) Record(ctx context.Context, b Batch) (Report, error) {
+	report, err := s.record(ctx, b)
+	if err != nil {
+		s.folds.forget()
+		return Report{}, fmt.Errorf("recorder: record: %w", err)
+	}
+	return report, nil
+}
+
+func (s *Store) record(ctx context.Context, b Batch) (Report, error) {
+	tx, err := s.write.BeginTx(ctx, nil)
+	if err != nil {
+		return Report{}, err
+	}
+	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+	w, err := s.begin(ctx, tx, b)
+	if err != nil {
+		return Report{}, err
+	}
+	for _, e := range b.Entries {
+		if err := w.entry(e); err != nil {
+			return Report{}, fmt.Errorf("position %d: %w", e.Pos, err)
+		}
+	}
+	if err := w.finish(); err != nil {
+		return Report{}, err
+	}
+	return w.report, tx.Commit()
+}
+
+// writer is one transaction.
+type writer struct {
+	ctx    context.Context //nolint:containedctx // of the transaction, which the writer doesn't outlive
+	s      *Store
+	tx     *sql.Tx
+	batch  Batch
+	stream int64
+	pos    uint64 // last position seen
+	runs   map[string]*runRow
+	order  []*runRow // in the order of their first event, for rows that are the same in every rebuild
+	lines  map[uint64]*pendingLine
+	queue  []*pendingLine // in the order of their positions
+	report Report
+}
+
+func (s *Store) begin(ctx context.Context, tx *sql.Tx, b Batch) (*writer, error) {
+	w := &writer{ctx: ctx, s: s, tx: tx, batch: b, runs: map[string]*runRow{}, lines: map[uint64]*pendingLine{}}
+	var incarnation string
+	err := tx.QueryRowContext(ctx, `SELECT id, incarnation, position FROM streams`).Scan(&w.stream, &incarnation, &w.pos)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		w.stream = 1
+		_, err = tx.ExecContext(ctx, `INSERT INTO streams (id, incarnation, position) VALUES (1, ?, 0)`, b.Incarnation)
+	case err == nil && incarnation != b.Incarnation:
+		err = eventlog.ErrIncarnation
+	}
+	return w, err
+}
+
+// exec runs a prepared statement.
+func (w *writer) exec(stmt *sql.Stmt, args ...any) error {
+	_, err := w.tx.StmtContext(w.ctx, stmt).ExecContext(w.ctx, args...)
+	return err
+}
+
+func (w *writer) entry(e eventlog.Entry) error {
+	if e.Pos <= w.pos {
+		return nil
+	}
+	if e.Pos > w.pos+1 {
+		if err := w.lost(e); err != nil {
+			return err
+		}
+	}
+	w.pos = e.Pos
+	w.report.Events++
+	if e.Err != nil {
+		return w.bad(e)
+	}
+	return w.event(e)
+}
+
+// lost leaves a mark for positions that the stream dropped before they were
+// recorded. It stands at the last of them.
+func (w *writer) lost(next eventlog.Entry) error {
+	lost := next.Pos - 1 - w.pos
+	e := &wire.Event{
+		RunID: wire.NoRun, NodeID: wire.RunNode, Seq: w.pos + 1, Epoch: 1, Timestamp: next.Time.UnixMilli(),
+		Payload: &wire.LogTruncated{AtSeq: w.pos, Lost: lost, Reason: "the stream had dropped them before they were recorded"},
+	}
+	data, err := wire.Encode(e)
+	if err != nil {
+		return err
+	}
+	w.report.Lost += int64(lost)
+	return w.exec(w.s.stmts.addEvent, w.stream, next.Pos-1, next.Time.UnixMilli(), nil, nil, nil, nil,
+		string(wire.KindAgent), string(wire.TypeLogTruncated), markRecorder, fmt.Sprintf("positions from %d", w.pos+1), data)
+}
+
+// bad keeps what isn't an event.
+func (w *writer) bad(e eventlog.Entry) error {
+	w.report.Bad++
+	note := fmt.Sprintf("%s: %v", e.Subject, e.Err)
+	return w.exec(w.s.stmts.addEvent, w.stream, e.Pos, e.Time.UnixMilli(), nil, nil, nil, nil,
+		string(e.Kind), "", markBad, note, e.Data)
+}
+
+// The marks of events that readers don't see.
+const (
+	markVoid     = "void"
+	markBad      = "bad"
+	markRecorder = "recorder"
+)
+
+// event records an event and what follows from it.
+func (w *writer) event(e eventlog.Entry) error {
+	run, err := w.run(e)
+	if err != nil {
+		return err
+	}
+	node, err := w.node(run, e.Event.NodeID)
+	if err != nil {
+		return err
+	}
+	mark, note := "", voidReason(node, e.Event)
+	if note != "" {
+		mark = markVoid
+	}
+	ev := e.Event
+	if err := w.exec(w.s.stmts.addEvent, w.stream, e.Pos, e.Time.UnixMilli(), run.id, node.id,
+		ev.Seq, ev.Epoch, string(e.Kind), string(ev.Type()), mark, note, e.Data); err != nil {
+		return err
+	}
+	run.events++
+	run.lastPos = e.Pos
+	if mark != "" {
+		run.void++
+		w.report.Void++
+		return nil
+	}
+	w.sequence(run, node, ev)
+	return w.derive(run, node, e)
+}
+
+// voidReason says why an event doesn't count, or "".
+func voidReason(n *nodeRow, e *wire.Event) string {
+	switch {
+	case e.Epoch < n.epoch:
+		return fmt.Sprintf("epoch %d was fenced by epoch %d", e.Epoch, n.epoch)
+	case e.Seq <= n.seq:
+		return fmt.Sprintf("seq %d comes after seq %d", e.Seq, n.seq)
+	}
+	return ""
+}
+
+// sequence moves the node on and counts what is missing before the event.
+func (w *writer) sequence(run *runRow, n *nodeRow, e *wire.Event) {
+	if missing := int64(e.Seq - n.seq - 1); missing > 0 {
+		run.gaps += missing
+		w.report.Gaps += missing
+	}
+	n.seq = e.Seq
+	switch e.Payload.(type) {
+	case *wire.RunClaimed, *wire.NodeClaimed:
+		n.epoch = e.Epoch
+	}
+}
+
+// derive updates everything that can be derived from an event.
+func (w *writer) derive(run *runRow, writer *nodeRow, e eventlog.Entry) error {
+	about := writer
+	if id := e.Event.Node(); id != e.Event.NodeID {
+		var err error
+		if about, err = w.node(run, id); err != nil {
+			return err
+		}
+	}
+	whole, err := w.inline(e)
+	if err != nil {
+		return err
+	}
+	if err := w.fold(run, e, whole); err != nil {
+		return err
+	}
+	about.count(run, whole)
+	if err := w.session(run, about, e.Pos, whole); err != nil {
+		return err
+	}
+	return w.line(run, writer, about, e.Pos, whole)
+}
+
+// finish writes what the transaction has gathered.
+func (w *writer) finish() error {
+	if err := w.writeLines(); err != nil {
+		return err
+	}
+	for _, run := range w.order {
+		if err := w.writeRun(run); err != nil {
+			return err
+		}
+	}
+	w.report.Position = wire.Position{Incarnation: w.batch.Incarnation, Seq: w.pos}
+	return w.exec(w.s.stmts.moveOn, w.pos, w.report.Bad, w.report.Lost, w.stream)
+}

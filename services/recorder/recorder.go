@@ -1,0 +1,187 @@
+package recorder
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"wake/internal/api"
+	"wake/internal/eventlog"
+	"wake/pkg/wire"
+)
+
+// name is what the service is called: its durable consumer, its dead letters,
+// its queries.
+const name = "recorder"
+
+// Config are the settings of a [Recorder].
+type Config struct {
+	Path  string        // the SQLite file; one recorder per file
+	Batch int           // events per transaction at most, default 1000
+	Wait  time.Duration // how long a transaction waits for more events, default 20 ms
+}
+
+// Recorder records the stream of events and answers questions about it.
+type Recorder struct {
+	c      Config
+	log    *eventlog.Log
+	store  *Store // while it runs
+	logger *slog.Logger
+}
+
+// New returns a recorder of log. Its file is opened by [Recorder.Run].
+func New(c Config, log *eventlog.Log, logger *slog.Logger) (*Recorder, error) {
+	if c.Path == "" {
+		return nil, errors.New("recorder: no file is given")
+	}
+	c.Batch, c.Wait = cmp.Or(c.Batch, 1000), cmp.Or(c.Wait, 20*time.Millisecond)
+	return &Recorder{c: c, log: log, logger: logger}, nil
+}
+
+// Run records and answers until ctx ends or recording is impossible. It fails
+// at once if the file can't be used.
+func (r *Recorder) Run(ctx context.Context) error {
+	var err error
+	if r.store, err = Open(ctx, r.c.Path); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	served := make(chan error, 1)
+	go func() {
+		defer stop()
+		served <- r.service().Run(ctx, r.log.Conn())
+	}()
+	err = r.consume(ctx)
+	stop()
+	return errors.Join(err, <-served, r.store.Close())
+}
+
+// consume records what the stream holds after the file's position.
+func (r *Recorder) consume(ctx context.Context) error {
+	from, err := r.store.Position(ctx)
+	if err != nil {
+		return err
+	}
+	r.logger.InfoContext(ctx, "recording", "file", r.c.Path, "position", from.Seq)
+	consumer := eventlog.Consumer{Durable: name, From: from, Batch: r.c.Batch, Wait: r.c.Wait}
+	err = r.log.Consume(ctx, consumer, r.record)
+	if errors.Is(err, eventlog.ErrIncarnation) {
+		return fmt.Errorf("recorder: %w; move %s away and start again: the stream is recorded into a new file, the old one stays readable", err, r.c.Path)
+	}
+	return err
+}
+
+// maxBlobs bounds the large fields that are held in memory for one transaction.
+const maxBlobs = 32 << 20
+
+// record stores entries in one transaction, or in a few if they refer to many
+// large fields.
+func (r *Recorder) record(ctx context.Context, entries []eventlog.Entry) error {
+	b := Batch{Incarnation: r.log.Incarnation(), Blobs: map[string][]byte{}}
+	size := 0
+	for _, e := range entries {
+		fetched, err := r.prepare(ctx, e, b.Blobs)
+		if err != nil {
+			return err
+		}
+		b.Entries = append(b.Entries, e)
+		if size += fetched; size > maxBlobs {
+			if err := r.commit(ctx, b); err != nil {
+				return err
+			}
+			b, size = Batch{Incarnation: b.Incarnation, Blobs: map[string][]byte{}}, 0
+		}
+	}
+	return r.commit(ctx, b)
+}
+
+// commit stores one transaction and reports what was odd about it.
+func (r *Recorder) commit(ctx context.Context, b Batch) error {
+	if len(b.Entries) == 0 {
+		return nil
+	}
+	report, err := r.store.Record(ctx, b)
+	if err != nil {
+		return err
+	}
+	if report.Lost > 0 {
+		r.logger.ErrorContext(ctx, "the stream dropped events before they were recorded", "lost", report.Lost, "position", report.Position.Seq)
+	}
+	if report.Gaps > 0 || report.Void > 0 || report.Bad > 0 || report.Refused > 0 {
+		r.logger.WarnContext(ctx, "recorded events that are out of order",
+			"gaps", report.Gaps, "void", report.Void, "bad", report.Bad, "refused", report.Refused, "position", report.Position.Seq)
+	}
+	return nil
+}
+
+// prepare does for an entry what needs the server: dead letters for poison, and
+// large fields. It goes on trying while the server is away. A process that dies
+// between a dead letter and its transaction sends the letter twice.
+func (r *Recorder) prepare(ctx context.Context, e eventlog.Entry, blobs map[string][]byte) (fetched int, err error) {
+	if e.Err != nil {
+		return 0, r.patiently(ctx, func() error { return r.log.DeadLetter(ctx, name, e.Err.Error(), e) })
+	}
+	for _, b := range e.Event.Blobs {
+		if _, ok := blobs[b.SHA256]; ok {
+			continue
+		}
+		err := r.patiently(ctx, func() error {
+			data, err := r.log.Blob(ctx, b.SHA256)
+			if errors.Is(err, eventlog.ErrBlobMissing) {
+				r.logger.WarnContext(ctx, "blob is missing", "run", e.RunID, "node", e.NodeID, "position", e.Pos, "sha256", b.SHA256)
+				return nil
+			}
+			if err == nil {
+				blobs[b.SHA256] = data
+				fetched += len(data)
+			}
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+	}
+	return fetched, nil
+}
+
+// patience is the longest pause between two tries.
+const patience = 5 * time.Second
+
+// patiently repeats f until it works or ctx ends.
+func (r *Recorder) patiently(ctx context.Context, f func() error) error {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, patience) {
+		err := f()
+		if err == nil {
+			return nil
+		}
+		r.logger.WarnContext(ctx, "waiting for the server", "error", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+// service answers the verbs.
+func (r *Recorder) service() api.Service {
+	s := r.store
+	return api.Service{Names: r.log.Names(), Name: name, Logger: r.logger, Endpoints: []api.Endpoint{
+		api.Handle(wire.VerbLog, "get_log", func(ctx context.Context, q wire.LogRequest, f api.Form) (wire.LogResponse, error) {
+			return s.Log(ctx, q, time.Now(), f.Limit)
+		}),
+		api.Handle(wire.VerbStatus, "", func(ctx context.Context, q wire.StatusRequest, f api.Form) (wire.StatusResponse, error) {
+			return s.Status(ctx, q, time.Now(), f.Limit)
+		}),
+		api.Handle(wire.VerbRuns, "", func(ctx context.Context, q wire.RunsRequest, f api.Form) (wire.RunsResponse, error) {
+			return s.Runs(ctx, q, time.Now(), f.Limit)
+		}),
+		api.Handle(wire.VerbEvents, "", func(ctx context.Context, q wire.EventsRequest, f api.Form) (wire.EventsResponse, error) {
+			return s.Events(ctx, q, f.JSON, f.Limit)
+		}),
+	}}
+}

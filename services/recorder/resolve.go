@@ -1,0 +1,167 @@
+package recorder
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// last means the run that was started last.
+const last = "@last"
+
+// maxMatches bounds the list of an ambiguous id.
+const maxMatches = 20
+
+// target is what a question is about.
+type target struct {
+	id   int64
+	run  string
+	node string // "": the whole run
+}
+
+// resolve finds the run, and perhaps the node, that a request names.
+func resolve(ctx context.Context, q querier, run, agent, node string) (target, error) {
+	switch {
+	case run == "" && agent == "":
+		return target{}, &wire.APIError{Code: wire.CodeBadRequest, Message: "run is required", Hint: "an id, a unique prefix, a label, a session id or @last"}
+	case run != "" && agent != "" && run != agent:
+		return target{}, badRequest("give run or agentId, not both")
+	case run == "":
+		t, err := resolveAgent(ctx, q, agent)
+		if err != nil || node == "" {
+			return t, err
+		}
+		t.node = node
+		return t, nodeExists(ctx, q, t)
+	}
+	t, err := resolveRun(ctx, q, run)
+	if err != nil || node == "" {
+		return t, err
+	}
+	t.node = node
+	return t, nodeExists(ctx, q, t)
+}
+
+// resolveAgent reads the agentId of seeds/004: a RUN, "RUN/NODE", or a node that
+// only one run has.
+func resolveAgent(ctx context.Context, q querier, agent string) (target, error) {
+	t, err := resolveRun(ctx, q, agent)
+	if !isCode(err, wire.CodeRunNotFound) {
+		return t, err
+	}
+	if run, node, ok := strings.Cut(agent, "/"); ok {
+		if t, err := resolveRun(ctx, q, run); err == nil {
+			t.node = node
+			return t, nodeExists(ctx, q, t)
+		}
+	}
+	t, nodeErr := unique(ctx, q, agent, `SELECT run FROM nodes WHERE node = ?1`, agent)
+	if isCode(nodeErr, wire.CodeRunNotFound) {
+		return t, err
+	}
+	t.node = agent
+	return t, nodeErr
+}
+
+// resolveRun finds a run by its id, a unique prefix of it, a label, the id of a
+// session, or @last.
+func resolveRun(ctx context.Context, q querier, ref string) (target, error) {
+	if ref == last {
+		return newest(ctx, q)
+	}
+	t := target{run: ref}
+	err := q.QueryRowContext(ctx, `SELECT id FROM runs WHERE run = ?`, ref).Scan(&t.id)
+	if !errors.Is(err, sql.ErrNoRows) {
+		return t, err
+	}
+	key, value, _ := strings.Cut(ref, "=")
+	return unique(ctx, q, ref, `
+		SELECT id FROM runs WHERE run >= ?1 AND run < ?1 || char(1114111) AND run <> ?2
+		UNION SELECT run FROM labels WHERE value = ?1 OR key = ?3 AND value = ?4
+		UNION SELECT run FROM sessions WHERE session = ?1`, ref, wire.NoRun, key, value)
+}
+
+func newest(ctx context.Context, q querier) (target, error) {
+	var t target
+	err := q.QueryRowContext(ctx, `SELECT id, run FROM runs WHERE run <> ? ORDER BY first_pos DESC LIMIT 1`, wire.NoRun).Scan(&t.id, &t.run)
+	if errors.Is(err, sql.ErrNoRows) {
+		return t, &wire.APIError{Code: wire.CodeRunNotFound, Message: "there is no run yet", Hint: "start one with `wake run FLOW`"}
+	}
+	return t, err
+}
+
+// unique returns the only run among the ids that a query selects.
+func unique(ctx context.Context, q querier, ref, ids string, args ...any) (target, error) {
+	rows, err := q.QueryContext(ctx, fmt.Sprintf(`SELECT id, run FROM runs WHERE id IN (%s) ORDER BY first_pos DESC LIMIT %d`, ids, maxMatches+1), args...)
+	if err != nil {
+		return target{}, err
+	}
+	defer rows.Close()
+	var found []target
+	for rows.Next() {
+		var t target
+		if err := rows.Scan(&t.id, &t.run); err != nil {
+			return target{}, err
+		}
+		found = append(found, t)
+	}
+	switch {
+	case rows.Err() != nil:
+		return target{}, rows.Err()
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) == 0:
+		return target{}, &wire.APIError{
+			Code:    wire.CodeRunNotFound,
+			Message: fmt.Sprintf("no run has the id, prefix, label or session %q", shown(ref)),
+			Hint:    "`wake runs` lists them",
+		}
+	}
+	return target{}, ambiguous(ref, found)
+}
+
+func ambiguous(ref string, found []target) *wire.APIError {
+	e := &wire.APIError{
+		Code:    wire.CodeAmbiguousID,
+		Message: fmt.Sprintf("%q may mean %d runs", shown(ref), len(found)),
+		Hint:    "give more of the id",
+	}
+	if len(found) > maxMatches {
+		e.Message = fmt.Sprintf("%q may mean more than %d runs", shown(ref), maxMatches)
+		found = found[:maxMatches]
+	}
+	for _, t := range found {
+		e.Matches = append(e.Matches, t.run)
+	}
+	return e
+}
+
+// shown is a foreign name in a message for people.
+func shown(name string) string { return timeline.Line(name, 80) }
+
+func nodeExists(ctx context.Context, q querier, t target) error {
+	var one int
+	err := q.QueryRowContext(ctx, `SELECT 1 FROM nodes WHERE run = ? AND (node = ? OR node >= ?2 || '/' AND node < ?2 || '0') LIMIT 1`, t.id, t.node).Scan(&one)
+	if errors.Is(err, sql.ErrNoRows) {
+		return &wire.APIError{
+			Code:    wire.CodeNodeNotFound,
+			Message: fmt.Sprintf("run %s has no node %q", shown(t.run), shown(t.node)),
+			Hint:    "`wake status` lists them",
+		}
+	}
+	return err
+}
+
+func isCode(err error, code wire.ErrorCode) bool {
+	e, ok := errors.AsType[*wire.APIError](err)
+	return ok && e.Code == code
+}
+
+func badRequest(format string, args ...any) *wire.APIError {
+	return &wire.APIError{Code: wire.CodeBadRequest, Message: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,208 @@
+package recorder
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"wake/internal/eventlog"
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// runRow is a run while a batch is recorded.
+type runRow struct {
+	id      int64
+	run     string
+	state   *wire.State // nil until it is needed
+	nodes   map[string]*nodeRow
+	order   []*nodeRow
+	changed bool // the state
+
+	activity   string
+	activityAt int64
+	events     int64
+	void       int64
+	refused    int64
+	gaps       int64
+	lastAt     int64
+	lastPos    uint64
+}
+
+// nodeRow is a node while a batch is recorded.
+type nodeRow struct {
+	id       int64
+	node     string
+	epoch    uint64
+	seq      uint64
+	timeline timeline.Timeline
+
+	model         string
+	cwd           string
+	activity      string
+	activityAt    int64
+	tokensIn      int64
+	tokensOut     int64
+	tools         int64
+	toolErrors    int64
+	contextTokens int64
+	contextWindow int64
+}
+
+// run returns the row of the entry's run, which is made if it is the first one.
+func (w *writer) run(e eventlog.Entry) (*runRow, error) {
+	if r, ok := w.runs[e.RunID]; ok {
+		return r, nil
+	}
+	r := &runRow{run: e.RunID, nodes: map[string]*nodeRow{}}
+	err := w.tx.StmtContext(w.ctx, w.s.stmts.findRun).QueryRowContext(w.ctx, e.RunID).
+		Scan(&r.id, &r.activity, &r.activityAt, &r.events, &r.void, &r.refused, &r.gaps, &r.lastAt, &r.lastPos)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = w.tx.StmtContext(w.ctx, w.s.stmts.addRun).QueryRowContext(w.ctx, e.RunID, e.Pos).Scan(&r.id)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("run %q: %w", e.RunID, err)
+	}
+	w.runs[e.RunID] = r
+	w.order = append(w.order, r)
+	return r, nil
+}
+
+// node returns the row of a node of r, which is made if it is new.
+func (w *writer) node(r *runRow, id string) (*nodeRow, error) {
+	if n, ok := r.nodes[id]; ok {
+		return n, nil
+	}
+	n := &nodeRow{node: id}
+	var open []byte
+	err := w.tx.StmtContext(w.ctx, w.s.stmts.findNode).QueryRowContext(w.ctx, r.id, id).
+		Scan(&n.id, &n.epoch, &n.seq, &n.model, &n.cwd, &n.activity, &n.activityAt, &n.tokensIn, &n.tokensOut,
+			&n.tools, &n.toolErrors, &n.contextTokens, &n.contextWindow, &open)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		err = w.tx.StmtContext(w.ctx, w.s.stmts.addNode).QueryRowContext(w.ctx, r.id, id).Scan(&n.id)
+	case err == nil:
+		err = wire.Unmarshal(open, &n.timeline)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("node %q: %w", id, err)
+	}
+	r.nodes[id] = n
+	r.order = append(r.order, n)
+	return n, nil
+}
+
+// count takes what an event says about how its node and its run are doing.
+func (n *nodeRow) count(r *runRow, e *wire.Event) {
+	r.lastAt = e.Timestamp
+	switch p := e.Payload.(type) {
+	case *wire.AgentStart:
+		n.model, n.cwd = orElse(p.Model, n.model), orElse(p.Cwd, n.cwd)
+	case *wire.AgentInit:
+		n.model, n.cwd = orElse(p.Model, n.model), orElse(p.Cwd, n.cwd)
+	case *wire.Usage:
+		n.usage(e, p)
+	case *wire.AgentTool:
+		n.tools++
+		if p.Error != "" && !p.Denied {
+			n.toolErrors++
+		}
+	case *wire.Compaction:
+		if p.PostTokens > 0 {
+			n.contextTokens = p.PostTokens
+		}
+	}
+	if activity, ok := timeline.Activity(e, n.cwd); ok {
+		n.activity, n.activityAt = activity, e.Timestamp
+		r.activity, r.activityAt = activity, e.Timestamp
+	}
+}
+
+// usage counts the tokens of a call. How full the context is, only the node's
+// own agent tells, not its sub-agents.
+func (n *nodeRow) usage(e *wire.Event, p *wire.Usage) {
+	n.tokensIn += p.InputTokens + value(p.CacheCreationInputTokens) + value(p.CacheReadInputTokens)
+	n.tokensOut += p.OutputTokens
+	if e.Parent != "" {
+		return
+	}
+	if p.ContextTokens > 0 {
+		n.contextTokens = p.ContextTokens
+	}
+	if p.ContextWindow > 0 {
+		n.contextWindow = p.ContextWindow
+	}
+}
+
+func value(p *int64) int64 {
+	if p == nil {
+		return 0
+	}
+	return *p
+}
+
+func orElse(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+// writeRun writes the rows of a run and of its nodes.
+func (w *writer) writeRun(r *runRow) error {
+	for _, n := range r.order {
+		open, err := wire.Marshal(n.timeline)
+		if err != nil {
+			return err
+		}
+		if err := w.exec(w.s.stmts.putNode, n.epoch, n.seq, n.model, n.cwd, n.activity, n.activityAt, n.tokensIn, n.tokensOut,
+			n.tools, n.toolErrors, n.contextTokens, n.contextWindow, []byte(open), n.id); err != nil {
+			return err
+		}
+	}
+	if err := w.exec(w.s.stmts.putRun, r.activity, r.activityAt, r.events, r.void, r.refused, r.gaps, r.lastAt, r.lastPos, r.id); err != nil {
+		return err
+	}
+	if !r.changed {
+		return nil
+	}
+	st, u := r.state, r.state.Usage
+	if err := w.exec(w.s.stmts.putState, st.FlowName, string(st.Status), string(st.Result), st.Reason, st.Error, st.ParentRun, st.Imported,
+		st.StartedAt, st.EndedAt, u.CostUsd, tokensIn(u), u.OutputTokens, u.ToolCalls, u.ToolErrors, r.id); err != nil {
+		return err
+	}
+	return w.keepFold(r)
+}
+
+func tokensIn(u wire.UsageTotals) int64 {
+	return u.InputTokens + u.CacheCreationInputTokens + u.CacheReadInputTokens
+}
+
+// session notes what the event says of sessions and labels, by which runs are
+// found.
+func (w *writer) session(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error {
+	sessions := []string{}
+	switch p := e.Payload.(type) {
+	case *wire.AgentStart:
+		sessions = append(sessions, e.SessionID)
+	case *wire.AgentInit:
+		sessions = append(sessions, e.SessionID)
+	case *wire.SessionBound:
+		sessions = append(sessions, p.OldSession, p.NewSession)
+	case *wire.FlowStart:
+		for key, value := range p.Labels {
+			if err := w.exec(w.s.stmts.addLabel, r.id, key, value); err != nil {
+				return err
+			}
+		}
+	}
+	for _, session := range sessions {
+		if session == "" || e.Parent != "" {
+			continue
+		}
+		if err := w.exec(w.s.stmts.addSession, session, r.id, n.id, e.ExecID, pos); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package recorder
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// Limits of a list of runs.
+const (
+	defaultRuns = 50
+	maxRuns     = 1000
+)
+
+// Runs answers a [wire.RunsRequest] as of now.
+func (s *Store) Runs(ctx context.Context, q wire.RunsRequest, now time.Time, limit int) (wire.RunsResponse, error) {
+	where, args, err := runsFilter(q, now)
+	if err != nil {
+		return wire.RunsResponse{}, err
+	}
+	tx, err := s.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return wire.RunsResponse{}, fmt.Errorf("recorder: runs: %w", err)
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	r, err := listRuns(ctx, tx, where, args, pageSize(q.Limit), limit)
+	if err != nil {
+		return r, fmt.Errorf("recorder: runs: %w", err)
+	}
+	return r, nil
+}
+
+func pageSize(limit int) int {
+	if limit == 0 {
+		return defaultRuns
+	}
+	return limit
+}
+
+func runsFilter(q wire.RunsRequest, now time.Time) (where string, args []any, err error) {
+	if q.Limit < 0 || q.Limit > maxRuns {
+		return "", nil, badRequest("limit must be between 1 and %d", maxRuns)
+	}
+	terms := []string{"run <> ?"}
+	args = append(args, wire.NoRun)
+	add := func(term string, values ...any) {
+		terms = append(terms, term)
+		args = append(args, values...)
+	}
+	if len(q.Status) > 0 {
+		list, err := statuses(q.Status)
+		if err != nil {
+			return "", nil, err
+		}
+		marks := strings.TrimSuffix(strings.Repeat("?,", len(list)), ",")
+		add("CASE WHEN status = 'complete' AND result = 'failed' THEN 'failed' ELSE status END IN ("+marks+")", list...)
+	}
+	if q.Label != "" {
+		key, value, _ := strings.Cut(q.Label, "=")
+		add("id IN (SELECT run FROM labels WHERE value = ? OR key = ? AND value = ?)", q.Label, key, value)
+	}
+	if q.Flow != "" {
+		add("flow = ?", q.Flow)
+	}
+	if q.Since > 0 {
+		add("last_at >= ?", now.UnixMilli()-int64(q.Since))
+	}
+	if q.Cursor != "" {
+		before, err := strconv.ParseInt(q.Cursor, 10, 64)
+		if err != nil {
+			return "", nil, badRequest("cursor is none that an earlier answer gave")
+		}
+		add("first_pos < ?", before)
+	}
+	return strings.Join(terms, " AND "), args, nil
+}
+
+// statuses checks the statuses and takes "active" apart.
+func statuses(names []string) ([]any, error) {
+	var list []any
+	for _, name := range names {
+		switch name {
+		case stateActive:
+			list = append(list, string(wire.RunIdle), string(wire.RunRunning), string(wire.RunPaused))
+		case string(wire.RunIdle), string(wire.RunRunning), string(wire.RunPaused), string(wire.RunAborted), string(wire.RunComplete), stateFailed:
+			list = append(list, name)
+		default:
+			return nil, badRequest("status must be idle, running, paused, aborted, complete, failed or active, not %q", shown(name))
+		}
+	}
+	return list, nil
+}
+
+// runSize is at least what a run takes in an answer beside its texts.
+const runSize = 700
+
+func listRuns(ctx context.Context, tx *sql.Tx, where string, args []any, n, limit int) (wire.RunsResponse, error) {
+	r := wire.RunsResponse{Runs: []wire.RunInfo{}}
+	rows, err := tx.QueryContext(ctx, `SELECT first_pos, run, flow, status, result, reason, error, parent, imported, started_at, ended_at,
+		activity, last_at, cost_usd, tokens_in, tokens_out, tools, tool_errors, events, void, gaps,
+		(SELECT json_group_object(key, value) FROM labels WHERE labels.run = runs.id)
+		FROM runs WHERE `+where+` ORDER BY first_pos DESC LIMIT ?`, append(slices.Clone(args), n+1)...)
+	if err != nil {
+		return r, err
+	}
+	defer rows.Close()
+	size, cursor := 0, ""
+	for rows.Next() {
+		info, first, labels, err := scanRun(rows)
+		if err != nil {
+			return r, err
+		}
+		size += runSize + 6*(len(info.RunID)+len(info.FlowName)+len(info.Reason)+len(info.Error)+len(info.LastActivity)+labels)
+		if len(r.Runs) == n || size > limit && len(r.Runs) > 0 {
+			r.Cursor = cursor
+			break
+		}
+		r.Runs, cursor = append(r.Runs, info), strconv.FormatInt(first, 10)
+	}
+	return r, rows.Err()
+}
+
+// scanRun reads a run, its place in the list and the size of its labels.
+func scanRun(rows *sql.Rows) (i wire.RunInfo, first int64, size int, err error) {
+	var labels string
+	if err := rows.Scan(&first, &i.RunID, &i.FlowName, &i.Status, &i.Result, &i.Reason, &i.Error, &i.ParentRun, &i.Imported,
+		&i.StartedAt, &i.EndedAt, &i.LastActivity, &i.LastActiveAt, &i.CostUsd, &i.TokensIn, &i.TokensOut,
+		&i.ToolsUsed, &i.ToolErrors, &i.Events, &i.VoidEvents, &i.Gaps, &labels); err != nil {
+		return i, 0, 0, err
+	}
+	i.Reason, i.Error = brief(i.Reason), brief(i.Error)
+	if labels != "{}" {
+		err = json.Unmarshal([]byte(labels), &i.Labels)
+	}
+	return i, first, len(labels), err
+}
+
+// brief is a foreign text in a list; the log has the whole of it.
+func brief(s string) string { return timeline.Line(s, 300) }

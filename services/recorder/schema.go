@@ -1,0 +1,139 @@
+package recorder
+
+// applicationID marks a SQLite file as the recorder's: "wake" in ASCII.
+const applicationID = 0x77616b65
+
+// migrations lead from an empty file to the current schema, each from one
+// version to the next. A released one is never changed.
+func migrations() []string { return []string{schema1} }
+
+// Times are Unix milliseconds. A position is a stream sequence of the file's
+// stream; a file holds one incarnation.
+const schema1 = `
+CREATE TABLE streams (
+	id          INTEGER PRIMARY KEY,
+	incarnation TEXT    NOT NULL UNIQUE,
+	position    INTEGER NOT NULL,             -- up to here everything is recorded
+	bad         INTEGER NOT NULL DEFAULT 0,   -- messages that are no events
+	lost        INTEGER NOT NULL DEFAULT 0    -- events that the stream dropped before they were recorded
+) STRICT;
+
+CREATE TABLE runs (
+	id          INTEGER PRIMARY KEY,
+	run         TEXT    NOT NULL UNIQUE,
+	flow        TEXT    NOT NULL DEFAULT '',
+	status      TEXT    NOT NULL DEFAULT 'idle',
+	result      TEXT    NOT NULL DEFAULT '',
+	reason      TEXT    NOT NULL DEFAULT '',
+	error       TEXT    NOT NULL DEFAULT '',
+	parent      TEXT    NOT NULL DEFAULT '',
+	imported    TEXT    NOT NULL DEFAULT '',
+	started_at  INTEGER NOT NULL DEFAULT 0,
+	ended_at    INTEGER NOT NULL DEFAULT 0,
+	last_at     INTEGER NOT NULL DEFAULT 0,   -- of the last event
+	activity    TEXT    NOT NULL DEFAULT '',  -- what an agent last did
+	activity_at INTEGER NOT NULL DEFAULT 0,
+	cost_usd    REAL    NOT NULL DEFAULT 0,
+	tokens_in   INTEGER NOT NULL DEFAULT 0,   -- those of the cache included
+	tokens_out  INTEGER NOT NULL DEFAULT 0,
+	tools       INTEGER NOT NULL DEFAULT 0,
+	tool_errors INTEGER NOT NULL DEFAULT 0,
+	events      INTEGER NOT NULL DEFAULT 0,   -- all of them, void ones included
+	void        INTEGER NOT NULL DEFAULT 0,
+	refused     INTEGER NOT NULL DEFAULT 0,   -- events that the run's history doesn't allow
+	gaps        INTEGER NOT NULL DEFAULT 0,   -- events that are missing between others
+	first_pos   INTEGER NOT NULL,
+	last_pos    INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX runs_first ON runs (first_pos);
+
+CREATE TABLE labels (
+	run   INTEGER NOT NULL REFERENCES runs (id),
+	key   TEXT    NOT NULL,
+	value TEXT    NOT NULL,
+	PRIMARY KEY (run, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX labels_value ON labels (value);
+
+CREATE TABLE nodes (
+	id             INTEGER PRIMARY KEY,
+	run            INTEGER NOT NULL REFERENCES runs (id),
+	node           TEXT    NOT NULL,
+	epoch          INTEGER NOT NULL DEFAULT 0,  -- of its last claim
+	seq            INTEGER NOT NULL DEFAULT 0,  -- of its last event that isn't void
+	model          TEXT    NOT NULL DEFAULT '',
+	cwd            TEXT    NOT NULL DEFAULT '',
+	activity       TEXT    NOT NULL DEFAULT '',
+	activity_at    INTEGER NOT NULL DEFAULT 0,
+	tokens_in      INTEGER NOT NULL DEFAULT 0,
+	tokens_out     INTEGER NOT NULL DEFAULT 0,
+	tools          INTEGER NOT NULL DEFAULT 0,
+	tool_errors    INTEGER NOT NULL DEFAULT 0,
+	context_tokens INTEGER NOT NULL DEFAULT 0,
+	context_window INTEGER NOT NULL DEFAULT 0,
+	timeline       BLOB    NOT NULL,            -- lines that may still grow
+	UNIQUE (run, node)
+) STRICT;
+
+CREATE TABLE events (
+	stream INTEGER NOT NULL REFERENCES streams (id),
+	pos    INTEGER NOT NULL,
+	time   INTEGER NOT NULL,            -- when the stream stored it
+	run    INTEGER REFERENCES runs (id),
+	node   INTEGER REFERENCES nodes (id),
+	seq    INTEGER,
+	epoch  INTEGER,
+	kind   TEXT NOT NULL,
+	type   TEXT NOT NULL,
+	mark   TEXT NOT NULL,               -- '', void, bad or recorder (written by it)
+	note   TEXT NOT NULL,               -- why it is marked
+	data   BLOB NOT NULL,               -- as stored
+	PRIMARY KEY (stream, pos)
+) STRICT;
+CREATE UNIQUE INDEX events_seq ON events (node, seq) WHERE mark = '';
+CREATE INDEX events_run ON events (run, pos);
+
+CREATE TRIGGER events_stay BEFORE DELETE ON events BEGIN
+	SELECT RAISE (ABORT, 'events are never deleted');
+END;
+CREATE TRIGGER events_keep BEFORE UPDATE ON events BEGIN
+	SELECT RAISE (ABORT, 'events are never changed');
+END;
+
+CREATE TABLE blobs (
+	sha256 TEXT PRIMARY KEY,
+	size   INTEGER NOT NULL,
+	data   BLOB                         -- null: it was missing when it was needed
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE sessions (
+	session TEXT    NOT NULL,
+	run     INTEGER NOT NULL REFERENCES runs (id),
+	node    INTEGER NOT NULL REFERENCES nodes (id),
+	exec    TEXT    NOT NULL,
+	pos     INTEGER NOT NULL,           -- where it was first heard of
+	PRIMARY KEY (session, run, node)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE lines (
+	pos    INTEGER PRIMARY KEY,         -- of the line's first event
+	run    INTEGER NOT NULL REFERENCES runs (id),
+	node   INTEGER NOT NULL REFERENCES nodes (id),  -- the node it is about
+	writer INTEGER NOT NULL REFERENCES nodes (id),  -- the node it was written on
+	seq    INTEGER NOT NULL,
+	exec   TEXT    NOT NULL,
+	parent TEXT    NOT NULL,
+	ts     INTEGER NOT NULL,
+	type   TEXT    NOT NULL,
+	hidden INTEGER NOT NULL DEFAULT 0,  -- by log:truncated
+	text   TEXT    NOT NULL
+) STRICT;
+CREATE INDEX lines_run ON lines (run, hidden, pos, type, node, ts);
+CREATE INDEX lines_writer ON lines (writer, seq);
+
+CREATE TABLE folds (                   -- a cache: runs' states, a little behind
+	run  INTEGER PRIMARY KEY REFERENCES runs (id),
+	pos  INTEGER NOT NULL,
+	data BLOB    NOT NULL
+) STRICT;
+`

@@ -1,0 +1,227 @@
+package recorder
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// Status answers a [wire.StatusRequest] as of now, in at most limit bytes.
+func (s *Store) Status(ctx context.Context, q wire.StatusRequest, now time.Time, limit int) (wire.StatusResponse, error) {
+	tx, err := s.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return wire.StatusResponse{}, fmt.Errorf("recorder: status: %w", err)
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	r, err := status(ctx, tx, q, now.UnixMilli())
+	if err != nil {
+		return r, wrap("status", err)
+	}
+	omit(&r, limit)
+	return r, nil
+}
+
+// agentSize is at least what an agent takes in an answer beside its texts.
+const agentSize = 800
+
+// omit leaves out agents of a very wide run until the answer is small enough:
+// those that have nothing to do any more, then the last ones.
+func omit(r *wire.StatusResponse, limit int) {
+	room := (limit - agentSize) / (agentSize + 6*700)
+	over := len(r.Agents) - room
+	if over <= 0 {
+		return
+	}
+	r.Omitted = over
+	r.Agents = slices.DeleteFunc(r.Agents, func(a wire.AgentStatus) bool {
+		settled := a.State == stateComplete || a.State == stateSkipped
+		if settled && over > 0 {
+			over--
+			return true
+		}
+		return false
+	})
+	r.Agents = r.Agents[:len(r.Agents)-over]
+}
+
+func status(ctx context.Context, tx *sql.Tx, q wire.StatusRequest, now int64) (wire.StatusResponse, error) {
+	t, err := resolve(ctx, tx, q.Run, q.AgentID, q.Node)
+	if err != nil {
+		return wire.StatusResponse{}, err
+	}
+	r := wire.StatusResponse{RunID: t.run, Agents: []wire.AgentStatus{}}
+	var activityAt int64
+	row := tx.QueryRowContext(ctx, `SELECT activity, activity_at, last_pos, incarnation FROM runs, streams WHERE runs.id = ?`, t.id)
+	if err := row.Scan(&r.LastActivity, &activityAt, &r.Position.Seq, &r.Position.Incarnation); err != nil {
+		return r, err
+	}
+	state, _, err := loadState(ctx, tx, t.id, t.run, r.Position.Seq)
+	if err != nil {
+		return r, err
+	}
+	r.FlowName, r.Status, r.Result, r.Labels = state.FlowName, state.Status, state.Result, state.Labels
+	nodes, err := nodesOf(ctx, tx, t)
+	if err != nil {
+		return r, err
+	}
+	for _, n := range nodes {
+		r.Agents = append(r.Agents, nodeStatus(n, state, now))
+	}
+	r.AgentStatus = runStatus(r.AgentStatus, state, r.Agents)
+	timed(&r.AgentStatus, activityAt, now)
+	return r, nil
+}
+
+// runStatus fills in what the run as a whole is doing.
+func runStatus(a wire.AgentStatus, s *wire.State, nodes []wire.AgentStatus) wire.AgentStatus {
+	a.AgentID = orElse(s.Labels["name"], s.RunID)
+	a.State = stateOfRun(s, nodes)
+	a.Reason, a.Error = brief(s.Reason), brief(s.Error)
+	a.StartedAt, a.EndedAt = s.StartedAt, s.EndedAt
+	u := s.Usage
+	a.CostUsd, a.TokensIn, a.TokensOut = u.CostUsd, tokensIn(u), u.OutputTokens
+	a.ToolsUsed, a.ToolErrors = u.ToolCalls, u.ToolErrors
+	for _, n := range nodes {
+		if n.SessionID != "" && (a.SessionID == "" || n.State == stateActive || n.State == stateWaiting) {
+			a.SessionID = n.SessionID
+		}
+		a.OpenTool = orElse(n.OpenTool, a.OpenTool)
+	}
+	return a
+}
+
+// The states of an agent or a run.
+const (
+	stateActive   = "active"
+	stateWaiting  = "waiting" // for a human or a parent
+	stateIdle     = "idle"
+	statePaused   = "paused"
+	stateAborted  = "aborted"
+	stateComplete = "complete"
+	stateFailed   = "failed"
+	stateSkipped  = "skipped"
+)
+
+func stateOfRun(s *wire.State, nodes []wire.AgentStatus) string {
+	switch s.Status {
+	case wire.RunIdle:
+		return stateIdle
+	case wire.RunPaused:
+		return statePaused
+	case wire.RunAborted:
+		return stateAborted
+	case wire.RunComplete:
+		if s.Result == wire.FlowStatusFailed {
+			return stateFailed
+		}
+		return stateComplete
+	case wire.RunRunning:
+	}
+	for _, n := range nodes {
+		if n.State == stateWaiting {
+			return stateWaiting
+		}
+	}
+	return stateActive
+}
+
+func stateOfNode(id string, s *wire.State) string {
+	n := s.Nodes[id]
+	switch s.NodeStatus[id] {
+	case wire.NodeDone:
+		if n.Skipped {
+			return stateSkipped
+		}
+		return stateComplete
+	case wire.NodeFailed:
+		return stateFailed
+	case wire.NodeRunning:
+	case wire.NodePending:
+		return stateIdle
+	default:
+		return stateIdle
+	}
+	switch {
+	case ended(s):
+		return stateAborted // nobody goes on with it
+	case n.Reason == "paused", s.Status == wire.RunPaused:
+		return statePaused
+	case n.Reason == "aborted":
+		return stateAborted
+	case n.Reason == "waiting", n.Reason == "question", n.PromptID != "", n.Breakpoint == "AWAITING_APPROVAL":
+		return stateWaiting
+	}
+	return stateActive
+}
+
+// nodesOf reads the nodes of a run, or the one that is asked for and its items.
+func nodesOf(ctx context.Context, q querier, t target) ([]*nodeRow, error) {
+	rows, err := q.QueryContext(ctx, `SELECT node, model, activity, activity_at, tokens_in, tokens_out, tools, tool_errors, context_tokens, context_window
+		FROM nodes WHERE run = ? ORDER BY id`, t.id)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var nodes []*nodeRow
+	for rows.Next() {
+		n := new(nodeRow)
+		if err := rows.Scan(&n.node, &n.model, &n.activity, &n.activityAt, &n.tokensIn, &n.tokensOut, &n.tools, &n.toolErrors,
+			&n.contextTokens, &n.contextWindow); err != nil {
+			return nil, err
+		}
+		if n.node == wire.RunNode || t.node != "" && n.node != t.node && !strings.HasPrefix(n.node, t.node+"/") {
+			continue
+		}
+		nodes = append(nodes, n)
+	}
+	return nodes, rows.Err()
+}
+
+func nodeStatus(n *nodeRow, s *wire.State, now int64) wire.AgentStatus {
+	st := s.Nodes[n.node]
+	a := wire.AgentStatus{
+		AgentID: n.node, State: stateOfNode(n.node, s), SessionID: st.Session,
+		CostUsd: st.CostUsd, TokensIn: n.tokensIn, TokensOut: n.tokensOut, ToolsUsed: n.tools, ToolErrors: n.toolErrors,
+		LastActivity: n.activity, StartedAt: st.StartedAt, EndedAt: st.EndedAt,
+		NodeType: st.Type, Reason: brief(st.Reason), Error: brief(st.Error), Attempt: st.Attempt, Iteration: st.Iteration, Model: n.model,
+		OpenTool: openTool(n.node, s),
+	}
+	if n.contextWindow > 0 {
+		a.ContextPct = int(n.contextTokens * 100 / n.contextWindow)
+	}
+	timed(&a, n.activityAt, now)
+	return a
+}
+
+// openTool names the call that has been open longest.
+func openTool(node string, s *wire.State) string {
+	name, since := "", int64(0)
+	for _, c := range s.Tools {
+		if c.Node == node && (name == "" || c.Since < since || c.Since == since && c.Tool < name) {
+			name, since = c.Tool, c.Since
+		}
+	}
+	return name
+}
+
+// timed fills in how long something runs and how long ago it last did anything.
+func timed(a *wire.AgentStatus, activityAt, now int64) {
+	switch {
+	case a.StartedAt == 0:
+	case a.EndedAt >= a.StartedAt:
+		a.RuntimeMs = a.EndedAt - a.StartedAt
+	default:
+		a.RuntimeMs, a.EndedAt = max(0, now-a.StartedAt), 0
+	}
+	a.Runtime = timeline.Span(a.RuntimeMs)
+	if activityAt > 0 {
+		a.LastActivityAt, a.LastActivityAgeMs = activityAt, max(0, now-activityAt)
+		a.LastActivityAge = timeline.Span(a.LastActivityAgeMs) + " ago"
+	}
+}
