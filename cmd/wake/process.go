@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"time"
 
@@ -110,6 +111,9 @@ func natsMetrics(nc *nats.Conn) prometheus.Collector {
 	}, func() float64 { return float64(nc.Stats().Reconnects) })
 }
 
+// logger is the logger of a service.
+func (p *process) logger(service string) *slog.Logger { return p.app.log.With("service", service) }
+
 // add makes a service and adds it to the group, with its metrics if it has some.
 func (p *process) add(ctx context.Context, name string, construct constructor) error {
 	s, err := construct(ctx, p)
@@ -175,8 +179,9 @@ func (a *app) serve(ctx context.Context, name string, o processOptions, construc
 	return p.group.Run(ctx)
 }
 
-// answering waits until the services that answer questions do so.
-func (p *process) answering(ctx context.Context) error {
+// answering waits until the services that answer questions do so. It returns
+// false if ctx ends before.
+func (p *process) answering(ctx context.Context) bool {
 	for _, verb := range []string{wire.VerbRuns, wire.VerbSnapshot} {
 		for {
 			_, err := api.Call[wire.Raw](ctx, p.nc, p.app.names, verb, struct{}{})
@@ -186,9 +191,9 @@ func (p *process) answering(ctx context.Context) error {
 			select {
 			case <-time.After(20 * time.Millisecond):
 			case <-ctx.Done():
-				return nil
+				return false
 			}
 		}
 	}
-	return nil
+	return ctx.Err() == nil
 }

@@ -92,24 +92,27 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run fai
 	flags.StringVar(&a.prefix, "prefix", subjects.DefaultPrefix, "first `token` of all subjects")
 	flags.StringVar(&a.level, "log-level", "", "debug, info, warn or error (default: info for services, warn for the other verbs)")
 	flags.BoolVar(&a.json, "json", false, "write JSON, for programs")
-	cmd.AddCommand(a.verbs()...)
+	a.addVerbs(cmd)
 	return cmd
 }
 
-func (a *app) verbs() []*cobra.Command {
-	return []*cobra.Command{
-		a.upCommand(),
-		a.initCommand(),
-		a.doctorCommand(),
-		a.runsCommand(),
-		a.statusCommand(),
-		a.logCommand(),
-		a.tailCommand(),
-		a.replayCommand(),
-		a.alertsCommand(),
-		a.decodeCommand(),
-		a.versionCommand(),
+// addVerbs adds the verbs by what they are about.
+func (a *app) addVerbs(root *cobra.Command) {
+	add := func(id, title string, verbs ...*cobra.Command) {
+		root.AddGroup(&cobra.Group{ID: id, Title: title})
+		for _, v := range verbs {
+			v.GroupID = id
+		}
+		root.AddCommand(verbs...)
 	}
+	add("runs", "Runs:",
+		a.runsCommand(), a.statusCommand(), a.logCommand(), a.tailCommand(),
+		a.replayCommand(), a.snapshotCommand(), a.alertsCommand())
+	add("servers", "Servers and services:",
+		a.upCommand(), a.initCommand(), a.doctorCommand(), a.recorderCommand())
+	add("tools", "Tools:", a.decodeCommand(), a.versionCommand())
+	root.SetCompletionCommandGroupID("tools")
+	root.SetHelpCommandGroupID("tools")
 }
 
 // prepare completes the settings when flags and arguments are known.

@@ -11,12 +11,14 @@ import (
 
 	"wake/internal/service"
 	"wake/internal/topology"
+	"wake/services/recorder"
 )
 
 type upOptions struct {
 	embedded embeddedConfig
 	topology topology.Config
 	process  processOptions
+	recorder recorder.Config
 	demo     bool
 }
 
@@ -41,7 +43,9 @@ first ended. The URL is in DIR/nats-url, where the other verbs look for it.`,
 	flags.StringVar(&o.embedded.Listen, "listen", "127.0.0.1", "`host` to listen on; if others can reach it, clients need the token in DIR/nats/token")
 	flags.IntVar(&o.embedded.Port, "port", 0, "`port` to listen on (default: that of the last time, else a free one)")
 	topologyFlags(flags, &o.topology)
+	flags.BoolVar(&o.demo, "demo", false, "run the demo flow with recorded agents, in .wake/demo; stays up on a terminal")
 	o.process.flags(flags)
+	recorderFlags(flags, &o.recorder)
 	return cmd
 }
 
@@ -82,13 +86,13 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 	if err := p.prepare(ctx, "up"); err != nil {
 		return err
 	}
-	for _, s := range a.services(&o) {
+	for _, s := range o.services() {
 		if err := p.add(ctx, s.name, s.construct); err != nil {
 			return err
 		}
 	}
 	defer func() { _ = os.Remove(service.URLFile(dir)) }()
-	p.group.Add("announcement", func(ctx context.Context) error { return a.announce(ctx, p, server.url) })
+	p.group.Add("announcement", func(ctx context.Context) error { return a.announce(ctx, p, server.url, o.demo) })
 	return p.group.Run(ctx)
 }
 
@@ -100,8 +104,10 @@ type namedService struct {
 
 // services are those that up runs, in the order in which they start. The runner
 // is the last, so that it is stopped first.
-func (a *app) services(o *upOptions) []namedService {
-	return []namedService{}
+func (o *upOptions) services() []namedService {
+	return []namedService{
+		{"recorder", newRecorder(&o.recorder)},
+	}
 }
 
 func (a *app) inProcess(ctx context.Context, server *embedded) (*nats.Conn, error) {
@@ -113,15 +119,18 @@ func (a *app) inProcess(ctx context.Context, server *embedded) (*nats.Conn, erro
 
 // announce tells where the server is once the services answer, and where
 // clients find it.
-func (a *app) announce(ctx context.Context, p *process, url string) error {
-	if err := p.answering(ctx); err != nil {
-		return err
+func (a *app) announce(ctx context.Context, p *process, url string, demo bool) error {
+	if !p.answering(ctx) {
+		return nil
 	}
 	if err := service.WriteURL(p.dir, url); err != nil {
 		return err
 	}
 	if err := a.printUp(url); err != nil {
 		return err
+	}
+	if demo {
+		return nil
 	}
 	<-ctx.Done()
 	return nil

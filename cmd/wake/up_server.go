@@ -59,9 +59,9 @@ func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embe
 	}
 	s.SetLoggerV2(logger, log.Enabled(ctx, slog.LevelDebug), false, false)
 	s.Start()
-	if !s.ReadyForConnections(serverStart) || !s.JetStreamEnabled() {
+	if reason := logger.await(s); reason != "" {
 		(&embedded{server: s}).stop()
-		return nil, fmt.Errorf("embedded server: %s", logger.reason())
+		return nil, fmt.Errorf("embedded server on %s: %s", c.Dir, reason)
 	}
 	chosen := s.Addr().(*net.TCPAddr).Port
 	e := &embedded{server: s, url: clientURL(c.Listen, chosen, token)}
@@ -162,14 +162,19 @@ type serverLogger struct {
 	fatal chan string // the first fatal error
 }
 
-// reason says why the server didn't start.
-func (l *serverLogger) reason() string {
-	select {
-	case text := <-l.fatal:
-		return text
-	default:
-		return "not ready after " + serverStart.String()
+// await waits until the server is ready. It returns why it isn't, or "".
+func (l *serverLogger) await(s *server.Server) string {
+	for deadline := time.Now().Add(serverStart); time.Now().Before(deadline); {
+		if s.ReadyForConnections(50 * time.Millisecond) {
+			return ""
+		}
+		select {
+		case text := <-l.fatal:
+			return text
+		default:
+		}
 	}
+	return "not ready after " + serverStart.String()
 }
 
 func (l *serverLogger) say(level slog.Level, format string, args []any) {

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"wake/internal/service"
+)
+
+func start(t *testing.T, c embeddedConfig) *embedded {
+	t.Helper()
+	e, err := startServer(t.Context(), c, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.stop)
+	return e
+}
+
+func TestServerKeepsItsPort(t *testing.T) {
+	c := embeddedConfig{Dir: filepath.Join(t.TempDir(), "nats"), Listen: "127.0.0.1"}
+	first := start(t, c)
+	first.stop()
+	again := start(t, c)
+	if first.url != again.url {
+		t.Errorf("second start: %s, want %s again", again.url, first.url)
+	}
+	again.stop()
+
+	// Somebody else has taken it meanwhile.
+	l, err := net.Listen("tcp", strings.TrimPrefix(first.url, "nats://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if other := start(t, c); other.url == first.url {
+		t.Errorf("third start: %s again, but that is taken", other.url)
+	}
+	_, err = startServer(t.Context(), embeddedConfig{Dir: c.Dir + "2", Listen: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port}, slog.New(slog.DiscardHandler))
+	if e := apiError(err); err == nil || e.Code != service.CodeInUse || !strings.Contains(e.Hint, "--port") {
+		t.Errorf("a port that is taken: %v, want %s and a hint", err, service.CodeInUse)
+	}
+}
+
+// Whoever can publish can have commands run: beyond this machine that takes the
+// token.
+func TestServerThatOthersReachWantsAToken(t *testing.T) {
+	c := embeddedConfig{Dir: filepath.Join(t.TempDir(), "nats"), Listen: "0.0.0.0"}
+	e := start(t, c)
+	log := slog.New(slog.DiscardHandler)
+	nc, err := service.Server{URL: e.url, Timeout: serverStart}.Connect(t.Context(), log)
+	if err != nil {
+		t.Fatalf("with the token: %v", err)
+	}
+	nc.Close()
+	_, host, ok := strings.Cut(e.url, "@")
+	if !ok {
+		t.Fatalf("URL %s has no token", e.url)
+	}
+	_, err = service.Server{URL: "nats://" + host, Timeout: serverStart}.Connect(t.Context(), log)
+	if apiError(err).Code != service.CodeUnauthorized {
+		t.Errorf("without the token: %v, want %s", err, service.CodeUnauthorized)
+	}
+	info, err := os.Stat(filepath.Join(c.Dir, "token"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("file of the token: %v %v, want mode 0600", info, err)
+	}
+	e.stop()
+	if again := start(t, c); again.url != e.url {
+		t.Errorf("second start: %s, want the token again: %s", again.url, e.url)
+	}
+}
+
+func TestServerThatCannotStore(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "nats")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "jetstream"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := startServer(t.Context(), embeddedConfig{Dir: dir, Listen: "127.0.0.1"}, slog.New(slog.DiscardHandler))
+	if err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "not a directory") {
+		t.Errorf("error %v, want one that says why, and where", err)
+	}
+}
