@@ -1,0 +1,164 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/agent"
+	"wake/internal/eventlog"
+	"wake/internal/lease"
+	"wake/pkg/subjects"
+)
+
+// Config are the settings of a runner.
+type Config struct {
+	// ID names the runner in claims and leases. It should stay the same when the
+	// process restarts, since folders of runs stay with their runner. Required.
+	ID string
+	// MaxAgents bounds the nodes that are executed at once. Default 8.
+	MaxAgents int
+	// Pools are the queues of nodes that the runner takes from, besides its own.
+	// Default "default".
+	Pools []string
+	// Workspaces is the folder in which runs get their own. Required.
+	Workspaces string
+	// Providers are the agents by name, as flows name them.
+	Providers map[string]agent.Provider
+	// Fixtures opens a folder of recorded calls as a provider.
+	Fixtures func(dir string) (agent.Provider, error)
+	// PersistTimeout bounds the wait for events that must be stored before the
+	// agent goes on. Default 30 s.
+	PersistTimeout time.Duration
+	// OfferAgain is how long a scheduled node waits for a worker until it is
+	// offered again. Default 10 s.
+	OfferAgain time.Duration
+}
+
+func (c *Config) setDefaults() error {
+	switch {
+	case c.ID == "":
+		return errors.New("runner: ID is required")
+	case c.Workspaces == "":
+		return errors.New("runner: Workspaces is required")
+	}
+	if c.MaxAgents <= 0 {
+		c.MaxAgents = 8
+	}
+	if len(c.Pools) == 0 {
+		c.Pools = []string{subjects.DefaultPool}
+	}
+	if c.PersistTimeout <= 0 {
+		c.PersistTimeout = 30 * time.Second
+	}
+	if c.OfferAgain <= 0 {
+		c.OfferAgain = 10 * time.Second
+	}
+	return nil
+}
+
+// Runner owns runs and works on their nodes.
+type Runner struct {
+	cfg      Config
+	log      *eventlog.Log
+	names    subjects.Names
+	logger   *slog.Logger
+	events   *feed
+	commands *feed
+	slots    chan struct{} // one token per agent that may run
+
+	tasks sync.WaitGroup // owners and workers
+}
+
+// New returns a runner that publishes through log, whose Run must be running.
+func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	return &Runner{
+		cfg: cfg, log: log, names: log.Names(), logger: logger,
+		events: newFeed(), commands: newFeed(),
+		slots: make(chan struct{}, cfg.MaxAgents),
+	}, nil
+}
+
+// Run takes runs and nodes from the queue and executes them until ctx ends.
+// Then it stops its agents, gives its leases back and returns.
+func (r *Runner) Run(ctx context.Context) error {
+	kv, err := r.log.JetStream().KeyValue(ctx, r.names.LeasesBucket())
+	if err != nil {
+		return fmt.Errorf("runner: open the bucket of leases: %w", err)
+	}
+	keeper, err := lease.NewKeeper(ctx, kv, r.cfg.ID, r.logger)
+	if err != nil {
+		return err
+	}
+	// Owners read the log up to a point behind these, so that no event lies
+	// between what they read and what they are fed.
+	_, lastEvent, err := r.log.Bounds(ctx)
+	if err != nil {
+		return err
+	}
+	lastCommand, err := r.lastCommand(ctx)
+	if err != nil {
+		return err
+	}
+	// Leases are renewed until the last task has given its own back.
+	keeperCtx, stopKeeper := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopKeeper()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	var parts sync.WaitGroup
+	part := func(ctx context.Context, name string, f func(context.Context) error) {
+		parts.Go(func() {
+			if err := f(ctx); err != nil && ctx.Err() == nil {
+				cancel(fmt.Errorf("runner: %s: %w", name, err))
+			}
+		})
+	}
+	part(keeperCtx, "leases", keeper.Run)
+	part(ctx, "events", func(ctx context.Context) error { return r.followEvents(ctx, lastEvent+1) })
+	part(ctx, "commands", func(ctx context.Context) error { return r.followCommands(ctx, lastCommand+1) })
+	part(ctx, "queue of runs", func(ctx context.Context) error { return r.takeRuns(ctx, keeper) })
+	for _, pool := range append([]string{r.ownPool()}, r.cfg.Pools...) {
+		part(ctx, "queue of nodes", func(ctx context.Context) error { return r.takeNodes(ctx, keeper, pool) })
+	}
+	<-ctx.Done()
+	r.tasks.Wait()
+	stopKeeper()
+	parts.Wait()
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// ownPool is the queue of nodes that only this runner may take, because it
+// holds the folder of their run.
+func (r *Runner) ownPool() string { return "at-" + r.cfg.ID }
+
+// consumer returns the consumer of a queue subject, which all runners share.
+func (r *Runner) consumer(ctx context.Context, durable, subject string) (jetstream.Consumer, error) {
+	cfg := jetstream.ConsumerConfig{
+		Durable:       durable,
+		FilterSubject: subject,
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckWait:       30 * time.Second,
+		MaxDeliver:    -1, // an offer is obsolete when the log says so, not when it was tried often
+		MaxAckPending: 1000,
+	}
+	if subject == r.names.QueueNode(r.ownPool()) {
+		cfg.InactiveThreshold = 24 * time.Hour
+	}
+	c, err := r.log.JetStream().CreateOrUpdateConsumer(ctx, r.names.QueueStream(), cfg)
+	if err != nil {
+		return nil, fmt.Errorf("consumer %s: %w", durable, err)
+	}
+	return c, nil
+}
