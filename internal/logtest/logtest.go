@@ -1,0 +1,99 @@
+// Package logtest gives tests a log that works, and runs services on it.
+package logtest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/eventlog"
+	"wake/internal/natstest"
+	"wake/internal/topology"
+	"wake/pkg/wire"
+)
+
+// Start starts a server with the streams of wake and returns its log.
+func Start(t testing.TB) *eventlog.Log {
+	t.Helper()
+	nc := natstest.Start(t)
+	Init(t, nc, topology.Config{})
+	return Open(t, nc)
+}
+
+// Init makes the streams, as `wake init` does.
+func Init(t testing.TB, nc *nats.Conn, c topology.Config) {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatalf("logtest: %v", err)
+	}
+	if _, err := topology.Init(t.Context(), js, c); err != nil {
+		t.Fatalf("logtest: %v", err)
+	}
+}
+
+// Open opens the log as one more process does, and runs it until the test ends.
+func Open(t testing.TB, nc *nats.Conn) *eventlog.Log {
+	t.Helper()
+	log, err := eventlog.Open(t.Context(), nc, eventlog.Options{Logger: Logger(t)})
+	if err != nil {
+		t.Fatalf("logtest: %v", err)
+	}
+	Go(t, func(ctx context.Context) error {
+		if err := log.Run(ctx); !errors.Is(err, eventlog.ErrLost) {
+			return err
+		}
+		return nil // the test stopped the server
+	})
+	return log
+}
+
+// Go runs a service until the returned function is called, or the test ends. An
+// error of the service fails the test.
+func Go(t testing.TB, run func(context.Context) error) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// Logger writes to the test's output if the test is verbose.
+func Logger(t testing.TB) *slog.Logger {
+	if !testing.Verbose() {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(t.Output(), nil))
+}
+
+// Claim returns the writer of a node.
+func Claim(t testing.TB, log *eventlog.Log, run, node string) *eventlog.Writer {
+	t.Helper()
+	w, err := log.Claim(t.Context(), run, node, eventlog.Claim{Runner: "test"})
+	if err != nil {
+		t.Fatalf("logtest: %v", err)
+	}
+	return w
+}
+
+// Append stores events and returns the position of the last.
+func Append(t testing.TB, w *eventlog.Writer, events ...*wire.Event) uint64 {
+	t.Helper()
+	pos, err := w.Append(t.Context(), events...)
+	if err != nil {
+		t.Fatalf("logtest: %v", err)
+	}
+	return pos
+}

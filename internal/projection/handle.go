@@ -1,0 +1,220 @@
+package projection
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"wake/internal/eventlog"
+	"wake/pkg/wire"
+)
+
+// handle folds entries. It returns an error only when ctx has ended.
+func (p *Projection[V]) handle(ctx context.Context, entries []eventlog.Entry) error {
+	p.behind = len(entries) >= p.c.Batch
+	for _, e := range entries {
+		if e.Pos <= p.handled {
+			continue
+		}
+		if err := p.entry(ctx, e); err != nil {
+			return err
+		}
+		p.handled = e.Pos
+		p.events.Inc()
+	}
+	return nil
+}
+
+func (p *Projection[V]) entry(ctx context.Context, e eventlog.Entry) error {
+	if e.Err != nil {
+		return p.setAside(ctx, e, e.Err)
+	}
+	t := p.runs[e.RunID]
+	if t == nil {
+		var err error
+		if t, err = p.load(ctx, e.RunID, e.Pos-1); err != nil {
+			return err
+		}
+	}
+	if e.Pos <= t.pos {
+		return nil
+	}
+	err := p.fold(ctx, t, e)
+	if refusal, ok := errors.AsType[*Refusal](err); ok {
+		return p.setAside(ctx, e, refusal.Err)
+	}
+	return err
+}
+
+// fold accounts for an entry, after the ticks that are due before it. It returns
+// a [*Refusal], or an error when ctx has ended.
+func (p *Projection[V]) fold(ctx context.Context, t *tracked[V], e eventlog.Entry) error {
+	if err := p.ticksUntil(ctx, t, e); err != nil {
+		return err
+	}
+	effect := Unchanged
+	err := p.insist(ctx, "fold", func() (err error) {
+		effect, err = p.service.Fold(ctx, t.v, e)
+		return err
+	})
+	if _, refused := errors.AsType[*Refusal](err); err == nil || refused {
+		t.pos = e.Pos
+		p.mark(t, effect, e.Pos)
+	}
+	return err
+}
+
+// mark notes that a value has to be saved because of the entry at pos.
+func (p *Projection[V]) mark(t *tracked[V], effect Effect, pos uint64) {
+	if p.timed != nil {
+		p.await(t, p.timed.Deadline(t.v))
+	}
+	if effect == Unchanged {
+		return
+	}
+	if t.unsaved == 0 {
+		t.unsaved, t.since = pos, time.Now()
+		p.dirty[t.run] = t
+	}
+	t.urgent = t.urgent || effect == Urgent
+}
+
+// setAside stores an entry that can't be used where people find it. The position
+// is committed at once then, so that this happens once.
+func (p *Projection[V]) setAside(ctx context.Context, e eventlog.Entry, reason error) error {
+	p.logger.Warn("event refused", "service", p.c.Service, "subject", e.Subject, "position", e.Pos, "reason", reason)
+	p.refused.Inc()
+	p.force = true
+	return p.insist(ctx, "dead letter", func() error {
+		return p.log.DeadLetter(ctx, p.c.Service, reason.Error(), e)
+	})
+}
+
+// load brings the value of a run into memory and folds what the log has of it up
+// to position to. It returns an error only when ctx has ended.
+func (p *Projection[V]) load(ctx context.Context, runID string, to uint64) (*tracked[V], error) {
+	var t *tracked[V]
+	err := p.insist(ctx, "load", func() error {
+		stored, err := p.service.Load(ctx, runID)
+		if err != nil {
+			return err
+		}
+		if err := p.check(ctx, runID, &stored, to); err != nil {
+			return err
+		}
+		t = &tracked[V]{run: runID, v: stored.Value, pos: stored.Position.Seq, size: max(stored.Size, minSize)}
+		p.mark(t, Unchanged, 0)
+		return p.catchUp(ctx, t, to)
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.replace(t)
+	return t, nil
+}
+
+// replace takes the place of what is in memory of the run.
+func (p *Projection[V]) replace(t *tracked[V]) {
+	p.remove(t.run)
+	p.runs[t.run] = t
+	p.size += t.size
+	if t.unsaved > 0 {
+		p.dirty[t.run] = t
+	}
+	p.await(t, t.deadline)
+}
+
+// remove forgets what is in memory of a run.
+func (p *Projection[V]) remove(runID string) {
+	if t := p.runs[runID]; t != nil {
+		p.size -= t.size
+	}
+	delete(p.runs, runID)
+	delete(p.dirty, runID)
+	delete(p.waiting, runID)
+}
+
+// check resets a value that isn't of this log. The end of the log is only asked
+// for if the value knows more than has been read.
+func (p *Projection[V]) check(ctx context.Context, runID string, stored *Loaded[V], to uint64) error {
+	pos := stored.Position
+	if pos.Seq == 0 {
+		return nil
+	}
+	reason := ""
+	if pos.Incarnation != p.log.Incarnation() {
+		reason = "it is of another incarnation of the log"
+	} else if pos.Seq > max(to, p.handled) {
+		_, last, err := p.log.Bounds(ctx)
+		if err != nil {
+			return err
+		}
+		if pos.Seq > last {
+			reason = "it is of a position beyond the end of the log"
+		}
+	}
+	if reason != "" {
+		p.Rebuild(runID, errors.New(reason))
+		p.service.Reset(stored.Value)
+		stored.Position = wire.Position{}
+	}
+	return nil
+}
+
+// Rebuild counts and logs that what is stored of a run can't be used and is
+// built again. It is for the service's Load.
+func (p *Projection[V]) Rebuild(runID string, reason error) {
+	p.logger.Warn("stored value is built again", "service", p.c.Service, "run", runID, "reason", reason)
+	p.unusable.Inc()
+}
+
+// catchUp folds what the log has of a run up to position to. What is refused was
+// set aside when it came.
+func (p *Projection[V]) catchUp(ctx context.Context, t *tracked[V], to uint64) error {
+	if t.pos >= to {
+		return nil
+	}
+	query := eventlog.Query{Run: t.run, Kinds: p.c.Kinds, From: t.pos + 1, To: to}
+	for e, err := range p.log.Read(ctx, query) {
+		if err != nil {
+			return err
+		}
+		if e.Err != nil || e.Pos <= t.pos {
+			continue
+		}
+		err := p.fold(ctx, t, e)
+		if _, refused := errors.AsType[*Refusal](err); err != nil && !refused {
+			return err
+		}
+	}
+	return nil
+}
+
+// How long to wait before trying again.
+const (
+	firstPause = 50 * time.Millisecond
+	longPause  = 2 * time.Second
+)
+
+// insist repeats f while it fails with an error that may go away. It returns a
+// [*Refusal], or an error when ctx has ended.
+func (p *Projection[V]) insist(ctx context.Context, what string, f func() error) error {
+	for pause := firstPause; ; pause = min(2*pause, longPause) {
+		err := f()
+		if _, refused := errors.AsType[*Refusal](err); err == nil || refused {
+			return err
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		if pause == longPause {
+			p.logger.Warn("waits for the server", "service", p.c.Service, "for", what, "error", err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+}

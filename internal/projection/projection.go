@@ -1,0 +1,273 @@
+// Package projection drives a service that derives one value per run from the
+// log, such as a snapshot, and keeps the values in a key-value bucket.
+//
+// What keeps it right:
+//
+//   - A value says of which position it is. When a run is touched for the first
+//     time, what follows that position in the log is folded in, so a value is
+//     right however old the stored one was.
+//   - The committed position lies below the first event that isn't saved. It is
+//     where the service begins when it starts; what the consumer acknowledged is
+//     of no account.
+//   - One goroutine owns all values. Saving too soon or twice does no harm, so
+//     nothing else has to be in order.
+package projection
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/eventlog"
+	"wake/pkg/wire"
+)
+
+// Effect is what an event did to a value.
+type Effect int
+
+// The effects.
+const (
+	Unchanged Effect = iota
+	Changed          // to be saved within Config.Delay
+	Urgent           // to be saved at once
+)
+
+// Projector is a service. Its methods are called by one goroutine. They return a
+// [*Refusal] for what is the event's fault, [ErrConflict], or an error that may
+// go away: then they are called again.
+type Projector[V any] interface {
+	// Load returns what is stored of a run. If nothing is, or nothing of use, the
+	// value is fresh and its position 0.
+	Load(ctx context.Context, runID string) (Loaded[V], error)
+	// Reset makes a value fresh. Saving it then replaces what it was loaded from.
+	Reset(v V)
+	// Fold accounts for an entry, which can be decoded and is newer than all that
+	// the value accounts for.
+	Fold(ctx context.Context, v V, e eventlog.Entry) (Effect, error)
+	// Save stores a value and returns its size in bytes. It fails with
+	// [ErrConflict] if somebody else stored one since v was loaded or saved.
+	Save(ctx context.Context, v V) (size int, err error)
+}
+
+// Loaded is a stored value.
+type Loaded[V any] struct {
+	Value    V
+	Position wire.Position // of the last event that it accounts for
+	Size     int           // bytes
+}
+
+// Refusal says why an event can't be used. It is set aside, and the service goes
+// on.
+type Refusal struct{ Err error }
+
+func (r *Refusal) Error() string { return r.Err.Error() }
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// ErrConflict is returned by [Projector.Save]; the value is then loaded again.
+var ErrConflict = errors.New("projection: stored by somebody else meanwhile")
+
+// Config are the settings of a projection. The zero value of the last four means
+// their default.
+type Config struct {
+	Service  string // its name in WAKE_STATE and WAKE_DEADLETTER
+	Consumer string // its durable consumer
+	Kinds    []wire.Kind
+
+	Batch    int           // events handled at once at most, default 500
+	Delay    time.Duration // until a change is saved, default 500 ms
+	MaxBytes int           // of values held in memory, default 256 MiB; those that wait to be saved come on top
+	StopWait time.Duration // for saving what is left when Run ends, default 5 s
+}
+
+func (c Config) withDefaults() Config {
+	c.Batch = cmp.Or(c.Batch, 500)
+	c.Delay = cmp.Or(c.Delay, 500*time.Millisecond)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 256<<20)
+	c.StopWait = cmp.Or(c.StopWait, 5*time.Second)
+	return c
+}
+
+// gatherWait is how long an event waits for company. It delays urgent saves.
+const gatherWait = 20 * time.Millisecond
+
+// Projection is a service under way. It is a [prometheus.Collector].
+type Projection[V any] struct {
+	c       Config
+	log     *eventlog.Log
+	logger  *slog.Logger
+	service Projector[V]
+	timed   Timed[V] // nil if the service has no deadlines
+	kv      jetstream.KeyValue
+	metrics
+
+	// Owned by Run.
+	runs    map[string]*tracked[V]
+	dirty   map[string]*tracked[V] // those of runs that aren't saved
+	waiting map[string]*tracked[V] // those of runs that have a deadline
+	size    int                    // of runs, in bytes
+	handled uint64                 // position of the last entry
+	behind  bool                   // there is more to read
+	commit  committed
+	force   bool      // commit as soon as possible
+	failing bool      // saving failed
+	retryAt time.Time // not to be tried before
+}
+
+// tracked is the value of a run in memory.
+type tracked[V any] struct {
+	run      string
+	v        V
+	pos      uint64    // of the last entry that v accounts for
+	unsaved  uint64    // of the first entry that isn't saved; 0: all is
+	since    time.Time // when that was folded
+	urgent   bool
+	size     int
+	deadline int64 // see [Timed]
+	postpone time.Time
+}
+
+// New returns a projection of log. A service that is [Timed] gets its ticks.
+func New[V any](c Config, log *eventlog.Log, logger *slog.Logger, service Projector[V]) *Projection[V] {
+	timed, _ := service.(Timed[V])
+	return &Projection[V]{
+		c: c.withDefaults(), log: log, logger: logger, service: service, timed: timed,
+		metrics: newMetrics(c.Service),
+		runs:    map[string]*tracked[V]{}, dirty: map[string]*tracked[V]{}, waiting: map[string]*tracked[V]{},
+	}
+}
+
+// job is a batch of entries on its way from the consumer to the owner.
+type job struct {
+	entries []eventlog.Entry
+	done    chan error
+}
+
+// Run works until ctx ends, and then saves what is left.
+func (p *Projection[V]) Run(ctx context.Context) error {
+	if err := p.open(ctx); err != nil {
+		return fmt.Errorf("%s: %w", p.c.Service, err)
+	}
+	if err := p.loadTimed(ctx); err != nil {
+		return p.ended(ctx, err)
+	}
+	jobs := make(chan job)
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := p.consume(reading, jobs)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case j := <-jobs:
+			j.done <- p.handle(ctx, j.entries)
+		case <-timer.C:
+			p.behind = false
+		case err := <-ended:
+			if !errors.Is(err, eventlog.ErrIncarnation) || p.handled == 0 {
+				return p.ended(ctx, err)
+			}
+			p.restart(err)
+			ended = p.consume(reading, jobs)
+		}
+		timer.Reset(p.work(ctx))
+	}
+}
+
+// consume reads in the background from the committed position on.
+func (p *Projection[V]) consume(ctx context.Context, jobs chan<- job) <-chan error {
+	ended := make(chan error, 1)
+	c := eventlog.Consumer{
+		Durable: p.c.Consumer, From: wire.Position{Incarnation: p.log.Incarnation(), Seq: p.handled},
+		Kinds: p.c.Kinds, Batch: p.c.Batch, Wait: gatherWait,
+	}
+	go func() {
+		ended <- p.log.Consume(ctx, c, func(ctx context.Context, entries []eventlog.Entry) error {
+			j := job{entries: entries, done: make(chan error, 1)}
+			select {
+			case jobs <- j:
+				return <-j.done // the owner answers what it takes
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}()
+	return ended
+}
+
+// restart begins anew: the log is not the one that was committed.
+func (p *Projection[V]) restart(cause error) {
+	p.logger.Warn("begins anew", "service", p.c.Service, "cause", cause)
+	p.unusable.Inc()
+	clear(p.runs)
+	clear(p.dirty)
+	clear(p.waiting)
+	p.size, p.handled = 0, 0
+	p.commit.position = wire.Position{Incarnation: p.log.Incarnation()}
+}
+
+// ended saves what is left, as far as that is possible, after the consumer has
+// ended.
+func (p *Projection[V]) ended(ctx context.Context, err error) error {
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.c.StopWait)
+	defer cancel()
+	p.saveAll(last, func(*tracked[V]) bool { return true })
+	if p.target() > p.commit.position.Seq {
+		if err := p.store(last); err != nil {
+			p.logger.Warn("position is not saved", "service", p.c.Service, "error", err)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("%s: %w", p.c.Service, err)
+	}
+	return nil
+}
+
+// work does what is due and returns how long nothing else will be.
+func (p *Projection[V]) work(ctx context.Context) time.Duration {
+	now := time.Now()
+	p.tickAll(ctx, now)
+	if !now.Before(p.retryAt) {
+		p.saveAll(ctx, func(t *tracked[V]) bool {
+			return p.force || t.urgent && !p.behind || now.Sub(t.since) >= p.c.Delay
+		})
+		p.commitDue(ctx, now)
+	}
+	p.evict()
+	p.show(len(p.runs), p.commit.position.Seq)
+	return p.wait(now)
+}
+
+// wait returns the time until something is due.
+func (p *Projection[V]) wait(now time.Time) time.Duration {
+	next := now.Add(time.Hour)
+	sooner := func(t time.Time) {
+		if t.Before(next) {
+			next = t
+		}
+	}
+	for _, t := range p.dirty {
+		sooner(t.since.Add(p.c.Delay))
+	}
+	for _, t := range p.waiting {
+		sooner(later(time.UnixMilli(t.deadline), t.postpone))
+	}
+	if p.target() > p.commit.position.Seq {
+		sooner(p.commit.at.Add(commitEvery))
+	}
+	if now.Before(p.retryAt) {
+		next = later(next, p.retryAt)
+	}
+	return max(next.Sub(now), time.Millisecond)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,220 @@
+package projection
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+)
+
+// minSize is what a value counts at least towards Config.MaxBytes.
+const minSize = 4 << 10
+
+// saveWait bounds one save.
+const saveWait = 5 * time.Second
+
+// saveAll saves the values that are due, the oldest change first. If one fails,
+// the rest waits.
+func (p *Projection[V]) saveAll(ctx context.Context, due func(*tracked[V]) bool) {
+	var list []*tracked[V]
+	for _, t := range p.dirty {
+		if due(t) {
+			list = append(list, t)
+		}
+	}
+	slices.SortFunc(list, func(a, b *tracked[V]) int { return cmp.Compare(a.unsaved, b.unsaved) })
+	for _, t := range list {
+		if err := p.save(ctx, t); err != nil {
+			p.delay(err, t.run)
+			return
+		}
+	}
+	if p.failing && len(list) > 0 {
+		p.logger.Info("saves again", "service", p.c.Service)
+		p.failing = false
+	}
+}
+
+// save saves one value, or replaces it by what somebody else has saved.
+func (p *Projection[V]) save(ctx context.Context, t *tracked[V]) error {
+	wait, cancel := context.WithTimeout(ctx, saveWait)
+	defer cancel()
+	size, err := p.service.Save(wait, t.v)
+	if errors.Is(err, ErrConflict) {
+		return p.reload(ctx, t)
+	}
+	if err != nil {
+		return err
+	}
+	p.saves.Inc()
+	p.size += max(size, minSize) - t.size
+	t.size = max(size, minSize)
+	t.unsaved, t.urgent = 0, false
+	delete(p.dirty, t.run)
+	return nil
+}
+
+// reload takes over what somebody else has saved, folds what it lacks and saves
+// that later. A value that is already further stays as it is in the bucket.
+func (p *Projection[V]) reload(ctx context.Context, t *tracked[V]) error {
+	p.logger.Warn("stored value was replaced by somebody else", "service", p.c.Service, "run", t.run)
+	_, err := p.load(ctx, t.run, p.handled)
+	return err
+}
+
+// delay puts off saving after a failure.
+func (p *Projection[V]) delay(err error, runID string) {
+	p.retryAt = time.Now().Add(time.Second)
+	if !p.failing {
+		p.logger.Warn("can't save, tries again", "service", p.c.Service, "run", runID, "error", err)
+	}
+	p.failing = true
+}
+
+// evict forgets saved values, those of the most quiet runs first, until there is
+// room again.
+func (p *Projection[V]) evict() {
+	if p.size <= p.c.MaxBytes {
+		return
+	}
+	var list []*tracked[V]
+	for _, t := range p.runs {
+		if t.unsaved == 0 && t.deadline == 0 {
+			list = append(list, t)
+		}
+	}
+	slices.SortFunc(list, func(a, b *tracked[V]) int { return cmp.Compare(a.pos, b.pos) })
+	for _, t := range list {
+		if p.size <= p.c.MaxBytes*3/4 {
+			return
+		}
+		p.remove(t.run)
+	}
+}
+
+// commitEvery is how often the position is saved.
+const commitEvery = time.Second
+
+// committed is the position that is saved.
+type committed struct {
+	position wire.Position
+	revision uint64
+	at       time.Time // of the last save
+}
+
+// record is its form in WAKE_STATE.
+type record struct {
+	V        int           `json:"v"`
+	Position wire.Position `json:"position"`
+}
+
+func (p *Projection[V]) key() string {
+	return p.log.Names().StateKey(p.c.Service, subjects.NoRun)
+}
+
+// open reads the committed position.
+func (p *Projection[V]) open(ctx context.Context) error {
+	bucket := p.log.Names().StateBucket()
+	kv, err := p.log.JetStream().KeyValue(ctx, bucket)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", bucket, err)
+	}
+	p.kv = kv
+	r, err := p.read(ctx)
+	if err != nil {
+		return fmt.Errorf("read the position: %w", err)
+	}
+	if r.Position.Incarnation != p.log.Incarnation() {
+		if r.Position.Seq > 0 {
+			p.logger.Warn("begins anew", "service", p.c.Service, "cause", "the position is of another incarnation of the log")
+			p.unusable.Inc()
+		}
+		r.Position = wire.Position{Incarnation: p.log.Incarnation()}
+	}
+	p.commit.position, p.handled = r.Position, r.Position.Seq
+	return nil
+}
+
+// read reads what is committed and its revision. What can't be read counts as
+// nothing.
+func (p *Projection[V]) read(ctx context.Context) (record, error) {
+	var r record
+	e, err := p.kv.Get(ctx, p.key())
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		p.commit.revision = 0
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	p.commit.revision = e.Revision()
+	if err := wire.Unmarshal(e.Value(), &r); err != nil {
+		p.logger.Warn("position can't be read", "service", p.c.Service, "error", err)
+		p.unusable.Inc()
+		return record{}, nil
+	}
+	return r, nil
+}
+
+// target is the position below which everything is saved.
+func (p *Projection[V]) target() uint64 {
+	target := p.handled
+	for _, t := range p.dirty {
+		target = min(target, t.unsaved-1)
+	}
+	return target
+}
+
+func (p *Projection[V]) commitDue(ctx context.Context, now time.Time) {
+	if p.target() <= p.commit.position.Seq || !p.force && now.Sub(p.commit.at) < commitEvery {
+		return
+	}
+	wait, cancel := context.WithTimeout(ctx, saveWait)
+	defer cancel()
+	if err := p.store(wait); err != nil {
+		p.delay(err, subjects.NoRun)
+	}
+}
+
+// store commits the target. If somebody else committed meanwhile, the higher
+// position stays.
+func (p *Projection[V]) store(ctx context.Context) error {
+	for {
+		r := record{V: wire.Version, Position: wire.Position{Incarnation: p.log.Incarnation(), Seq: p.target()}}
+		data, err := wire.Marshal(r)
+		if err != nil {
+			return err
+		}
+		rev, err := p.write(ctx, data)
+		if err == nil {
+			p.commit = committed{position: r.Position, revision: rev, at: time.Now()}
+			p.force = false
+			return nil
+		}
+		if !errors.Is(err, jetstream.ErrKeyExists) {
+			return err
+		}
+		theirs, err := p.read(ctx)
+		if err != nil {
+			return err
+		}
+		if theirs.Position.Incarnation == r.Position.Incarnation && theirs.Position.Seq >= r.Position.Seq {
+			p.commit.position, p.commit.at, p.force = theirs.Position, time.Now(), false
+			return nil
+		}
+	}
+}
+
+func (p *Projection[V]) write(ctx context.Context, data []byte) (uint64, error) {
+	if p.commit.revision == 0 {
+		return p.kv.Create(ctx, p.key(), data)
+	}
+	return p.kv.Update(ctx, p.key(), data, p.commit.revision)
+}

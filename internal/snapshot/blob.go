@@ -1,0 +1,59 @@
+package snapshot
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/eventlog"
+	"wake/pkg/wire"
+)
+
+// refKey marks a value that refers to an object.
+const refKey = "$blob"
+
+// reference returns the object that a value refers to, or "".
+func reference(value []byte) string {
+	sum, _ := wire.Raw(value).Get(refKey).Get("sha256").Text()
+	return sum
+}
+
+// refer stores an encoded state as an object and returns the value that refers
+// to it, and the object's name.
+func (s *Store) refer(ctx context.Context, state *wire.State, data []byte) (value []byte, name string, err error) {
+	sum := sha256.Sum256(data)
+	name = hex.EncodeToString(sum[:])
+	// An object is put once: another put would remove the chunks that somebody
+	// is reading.
+	if _, err := s.log.Blob(ctx, name); errors.Is(err, eventlog.ErrBlobMissing) {
+		if _, err := s.blobs.PutBytes(ctx, name, data); err != nil {
+			return nil, "", err
+		}
+	} else if err != nil {
+		return nil, "", err
+	}
+	value, err = wire.Marshal(map[string]any{
+		refKey:     map[string]any{"sha256": name, "size": len(data)},
+		"runId":    state.RunID,
+		"position": state.Position,
+	})
+	return value, name, err
+}
+
+// drop removes an object that a snapshot referred to, and the mark that its
+// deletion leaves: a busy run replaces its object often. What can't be removed
+// is garbage and does no harm.
+func (s *Store) drop(ctx context.Context, name string) {
+	bucket := s.log.Names().BlobsBucket()
+	if s.blobs.Delete(ctx, name) != nil {
+		return
+	}
+	if stream, err := s.log.JetStream().Stream(ctx, "OBJ_"+bucket); err == nil {
+		meta := "$O." + bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
+		_ = stream.Purge(ctx, jetstream.WithPurgeSubject(meta))
+	}
+}
