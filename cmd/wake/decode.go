@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"wake/internal/eventlog"
+	"wake/internal/timeline"
 	"wake/pkg/wire"
 )
 
@@ -20,43 +23,76 @@ func (a *app) decodeCommand() *cobra.Command {
 array is passed through as it is, so that it can stand behind any subject:
 
     nats sub 'wake.events.>' --translate 'wake decode'
-    nats kv get WAKE_SNAPSHOTS RUN --raw | wake decode`,
+    nats kv get WAKE_SNAPSHOTS RUN --raw | wake decode
+
+Large fields are kept apart and referred to. With --nats-url or --context they
+are fetched.`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(cmd *cobra.Command, _ []string) error {
 			in, err := io.ReadAll(a.in)
 			if err != nil {
 				return fmt.Errorf("read stdin: %w", err)
 			}
-			return decode(a.out, in, key)
+			d := decoder{key: key, inline: func(v wire.Raw) (wire.Raw, error) { return v, nil }}
+			if a.server.URL != "" || a.server.Context != "" {
+				b := &blobs{app: a}
+				defer b.close()
+				d.inline = func(v wire.Raw) (wire.Raw, error) { return b.inline(cmd.Context(), v) }
+			}
+			err = d.decode(a.out, in)
+			for _, problem := range d.problems {
+				_, _ = fmt.Fprintf(a.errOut, "wake: %s\n", timeline.Line(problem.Error(), maxMessage))
+			}
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&key, "key", "", "write only this `field` of each value; dots lead into nested ones")
 	return cmd
 }
 
+// decoder writes msgpack as JSON.
+type decoder struct {
+	key      string
+	inline   func(wire.Raw) (wire.Raw, error) // puts large fields into a value
+	problems []error                          // large fields that are missing
+}
+
 // decode writes the values of in as JSON, a line each, and whatever comes
 // behind the last one as it is.
-func decode(w io.Writer, in []byte, key string) error {
+func (d *decoder) decode(w io.Writer, in []byte) error {
 	var out []byte
 	for len(in) > 0 && isContainer(in[0]) {
 		line, rest, err := wire.AppendFirstJSON(nil, in)
 		if err != nil {
 			break
 		}
-		value := in[:len(in)-len(rest)]
-		if key != "" {
-			if line, err = field(value, key); err != nil {
-				return err
-			}
+		if line, err = d.line(line, in[:len(in)-len(rest)]); err != nil {
+			return err
 		}
 		out = append(append(out, line...), '\n')
 		in = rest
 	}
-	if key == "" {
+	if d.key == "" {
 		out = append(out, in...)
 	}
 	_, err := w.Write(out)
 	return err
+}
+
+// line returns what is written of a value, whose JSON form is line.
+func (d *decoder) line(line []byte, value wire.Raw) ([]byte, error) {
+	whole, err := d.inline(value)
+	if err != nil {
+		d.problems = append(d.problems, err)
+		whole = value
+	}
+	switch {
+	case d.key != "":
+		return field(whole, d.key)
+	case bytes.Equal(whole, value):
+		return line, nil
+	}
+	return wire.AppendJSON(nil, whole)
 }
 
 // isContainer reports whether a msgpack map or array may begin with c. Numbers
@@ -64,8 +100,7 @@ func decode(w io.Writer, in []byte, key string) error {
 func isContainer(c byte) bool { return c >= 0x80 && c <= 0x9f || c >= 0xdc && c <= 0xdf }
 
 // field returns a field of a value as JSON; null if it isn't there.
-func field(value []byte, path string) ([]byte, error) {
-	at := wire.Raw(bytes.Clone(value))
+func field(at wire.Raw, path string) ([]byte, error) {
 	for name := range strings.SplitSeq(path, ".") {
 		at = at.Get(name)
 	}
@@ -73,4 +108,38 @@ func field(value []byte, path string) ([]byte, error) {
 		at = wire.Null
 	}
 	return wire.AppendJSON(nil, at)
+}
+
+// blobs fetches what values refer to. It connects when the first does.
+type blobs struct {
+	app *app
+	log *eventlog.Log
+}
+
+func (b *blobs) close() {
+	if b.log != nil {
+		b.log.Conn().Close()
+	}
+}
+
+// inline puts what a value refers to in its place: the large fields of an event,
+// or all of a large snapshot.
+func (b *blobs) inline(ctx context.Context, v wire.Raw) (wire.Raw, error) {
+	if sum, ok := v.Get("$blob").Get("sha256").Text(); ok {
+		return b.fetch(ctx, sum)
+	}
+	if v.Get("blobs") == nil {
+		return v, nil
+	}
+	return wire.Inline(v, func(sum string) ([]byte, error) { return b.fetch(ctx, sum) })
+}
+
+func (b *blobs) fetch(ctx context.Context, sum string) ([]byte, error) {
+	if b.log == nil {
+		var err error
+		if b.log, err = b.app.openLog(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return b.log.Blob(ctx, sum)
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"testing"
+
+	"wake/pkg/wire"
 )
 
 func TestDecode(t *testing.T) {
@@ -27,7 +29,8 @@ func TestDecode(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var out bytes.Buffer
-			if err := decode(&out, []byte(tt.in), tt.key); err != nil {
+			d := decoder{key: tt.key, inline: func(v wire.Raw) (wire.Raw, error) { return v, nil }}
+			if err := d.decode(&out, []byte(tt.in)); err != nil {
 				t.Fatal(err)
 			}
 			if got := out.String(); got != tt.want {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"wake/internal/service"
 	"wake/internal/timeline"
@@ -67,17 +68,27 @@ func exitCode(code wire.ErrorCode) int {
 	}
 }
 
-// printError writes an error for people, one line and its hint, or for programs.
+// printError writes an error for people, a line per problem and the hint, or for
+// programs.
 func (a *app) printError(e *wire.APIError, asJSON bool) {
-	message := timeline.Line(e.Error(), maxMessage)
+	lines := []string{e.Error()}
+	if e.Code == codeBadFlow {
+		lines = strings.Split(e.Error(), "\n")
+	}
+	for i, line := range lines {
+		lines[i] = timeline.Line(line, maxMessage)
+	}
 	if asJSON {
-		if message != e.Error() { // cobra's suggestions are on lines of their own
-			e = &wire.APIError{Code: e.Code, Message: message, Hint: e.Hint}
+		told := *e
+		if len(e.Matches) == 0 {
+			told.Message = strings.Join(lines, "\n")
 		}
-		_ = writeJSON(a.errOut, wire.ErrorResponse{Error: e}) // nobody is left to tell
+		_ = writeJSON(a.errOut, wire.ErrorResponse{Error: &told}) // nobody is left to tell
 		return
 	}
-	_, _ = fmt.Fprintf(a.errOut, "wake: %s\n", message)
+	for _, line := range lines {
+		_, _ = fmt.Fprintf(a.errOut, "wake: %s\n", line)
+	}
 	if e.Hint != "" {
 		_, _ = fmt.Fprintf(a.errOut, "hint: %s\n", timeline.Sanitize(e.Hint))
 	}

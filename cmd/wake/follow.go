@@ -42,6 +42,16 @@ func (a *app) follow(ctx context.Context, log *eventlog.Log, q eventlog.Query, s
 	return nil, context.Cause(ctx)
 }
 
+// whole returns an event with its large fields, as far as they are there.
+func (a *app) whole(ctx context.Context, log *eventlog.Log, e *wire.Event) *wire.Event {
+	whole, err := log.Inline(ctx, e)
+	if err != nil {
+		a.log.WarnContext(ctx, "event is shown without its large fields", "type", e.Type(), "error", err)
+		return e
+	}
+	return whole
+}
+
 // ends reports whether e is the last word of a run's owner.
 func ends(e *wire.Event) bool {
 	switch e.Payload.(type) {

@@ -49,7 +49,7 @@ each event is one line, in the JSON form of the wire.
 }
 
 func (a *app) replay(ctx context.Context, log *eventlog.Log, q eventlog.Query, o replay.Options) error {
-	show, done := a.shower(q.Run)
+	show, done := a.shower(ctx, log, q.Run)
 	var failed error
 	for e, err := range replay.Play(ctx, log.Read(ctx, q), o) {
 		switch {

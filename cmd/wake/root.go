@@ -106,7 +106,7 @@ func (a *app) addVerbs(root *cobra.Command) {
 		root.AddCommand(verbs...)
 	}
 	add("runs", "Runs:",
-		a.runsCommand(), a.statusCommand(), a.logCommand(), a.tailCommand(),
+		a.runCommand(), a.runsCommand(), a.statusCommand(), a.logCommand(), a.tailCommand(),
 		a.replayCommand(), a.snapshotCommand(), a.alertsCommand())
 	add("servers", "Servers and services:",
 		a.upCommand(), a.initCommand(), a.doctorCommand(), a.recorderCommand())

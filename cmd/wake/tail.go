@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -73,7 +74,7 @@ func (a *app) tail(cmd *cobra.Command, args []string, o tailOptions) error {
 		}
 		q.From = last + 1
 	}
-	show, done := a.shower(q.Run)
+	show, done := a.shower(ctx, log, q.Run)
 	last, err := a.follow(ctx, log, q, show)
 	if closed := done(); err == nil {
 		err = closed
@@ -86,7 +87,7 @@ func (a *app) tail(cmd *cobra.Command, args []string, o tailOptions) error {
 
 // shower returns what shows the events of one run, or of all if runID is empty,
 // and what shows the rest in the end.
-func (a *app) shower(runID string) (show func(eventlog.Entry) error, done func() error) {
+func (a *app) shower(ctx context.Context, log *eventlog.Log, runID string) (show func(eventlog.Entry) error, done func() error) {
 	switch {
 	case a.json:
 		return a.showJSON, func() error { return nil }
@@ -94,7 +95,7 @@ func (a *app) shower(runID string) (show func(eventlog.Entry) error, done func()
 		return a.showSummary, func() error { return nil }
 	}
 	s := a.newScreen()
-	return func(e eventlog.Entry) error { return s.show(e.Pos, e.Event) }, s.close
+	return func(e eventlog.Entry) error { return s.show(e.Pos, a.whole(ctx, log, e.Event)) }, s.close
 }
 
 func (a *app) showJSON(e eventlog.Entry) error {

@@ -130,7 +130,7 @@ func (a *app) announce(ctx context.Context, p *process, url string, demo bool) e
 		return err
 	}
 	if demo {
-		return nil
+		return a.demo(ctx, p)
 	}
 	<-ctx.Done()
 	return nil

@@ -1,0 +1,297 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/oklog/ulid/v2"
+	"github.com/spf13/cobra"
+
+	"wake/internal/eventlog"
+	"wake/internal/flow"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+)
+
+type runOptions struct {
+	id, input, parent   string
+	fixtures, workspace string
+	sets, labels        []string
+	detach              bool
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run FLOW",
+		Short: "Run a flow and follow it until it is complete",
+		Long: `Run a flow, a YAML or JSON file, and follow it until it is complete. Ctrl-C
+detaches; the run goes on. The exit code is 4 if the run fails.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			request, err := a.request(args[0], o)
+			if err != nil {
+				return err
+			}
+			return a.run(cmd.Context(), request, o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.id, "id", "", "`id` of the run (default: a new ULID)")
+	flags.StringVar(&o.input, "input", "", "the run's input: `JSON`, @FILE, or - for stdin")
+	flags.StringArrayVar(&o.sets, "set", nil, "set a field of the flow's state, `key=value`; dots lead into nested fields, a value that is JSON counts as such")
+	flags.StringArrayVar(&o.labels, "label", nil, "label of the run, `key=value`; name=… is how alerts call it")
+	flags.StringVar(&o.parent, "parent", "", "the `run` that this one works for")
+	flags.StringVar(&o.fixtures, "fixtures", "", "`folder` of recorded calls that stand in for every agent")
+	flags.StringVar(&o.workspace, "workspace", "", "`folder` in which the run works (default: one of its own)")
+	flags.BoolVar(&o.detach, "detach", false, "don't follow, only print the id")
+	_ = cmd.MarkFlagDirname("fixtures")
+	_ = cmd.MarkFlagDirname("workspace")
+	return cmd
+}
+
+// request makes the request of a flow file and the flags.
+func (a *app) request(file string, o runOptions) (wire.RunRequest, error) {
+	r := wire.RunRequest{V: wire.Version, RunID: o.id}
+	src, err := os.ReadFile(file)
+	if err != nil {
+		return r, usage("", "flow: %w", err)
+	}
+	def, err := flow.Parse(file, src)
+	if err != nil {
+		return r, failure(codeBadFlow, "", "%w", err)
+	}
+	r.Definition = def.Raw()
+	if r.RunID == "" {
+		r.RunID = newRunID()
+	}
+	if err := subjects.CheckID(r.RunID); err != nil {
+		return r, usage("", "--id: %w", err)
+	}
+	if r.Input, err = a.readInput(o.input); err != nil {
+		return r, err
+	}
+	if r.State, err = parseSets(o.sets); err != nil {
+		return r, err
+	}
+	if r.Labels, err = parseLabels(o.labels); err != nil {
+		return r, err
+	}
+	if r.Fixtures, err = folder("fixtures", o.fixtures); err != nil {
+		return r, err
+	}
+	r.Workspace, err = folder("workspace", o.workspace)
+	return r, err
+}
+
+// newRunID returns an id that sorts by time.
+func newRunID() string {
+	return strings.ToLower(ulid.MustNew(ulid.Now(), rand.Reader).String())
+}
+
+func (a *app) readInput(input string) (wire.Raw, error) {
+	var src []byte
+	var err error
+	switch {
+	case input == "":
+		return nil, nil
+	case input == "-":
+		src, err = io.ReadAll(a.in)
+	case strings.HasPrefix(input, "@"):
+		src, err = os.ReadFile(input[1:])
+	default:
+		src = []byte(input)
+	}
+	if err != nil {
+		return nil, usage("", "--input: %w", err)
+	}
+	raw, err := wire.RawFromJSON(src)
+	if err != nil {
+		return nil, usage("text needs quotes: '\"text\"'", "--input is not JSON: %w", err)
+	}
+	return raw, nil
+}
+
+// parseSets makes an object of "a.b=value" pairs.
+func parseSets(sets []string) (wire.Raw, error) {
+	if len(sets) == 0 {
+		return nil, nil
+	}
+	state := map[string]any{}
+	for _, set := range sets {
+		path, text, ok := strings.Cut(set, "=")
+		if !ok || path == "" {
+			return nil, usage("--set key=value", "--set: %q has no key and value", set)
+		}
+		value, err := wire.RawFromJSON([]byte(text))
+		if err != nil {
+			value = wire.RawString(text)
+		}
+		if err := put(state, strings.Split(path, "."), value); err != nil {
+			return nil, usage("", "--set %s: %w", set, err)
+		}
+	}
+	return wire.Marshal(state)
+}
+
+// put sets a field of an object, making the objects that lead to it.
+func put(object map[string]any, path []string, value wire.Raw) error {
+	name, rest := path[0], path[1:]
+	if len(rest) == 0 {
+		object[name] = value
+		return nil
+	}
+	if object[name] == nil {
+		object[name] = map[string]any{}
+	}
+	inner, ok := object[name].(map[string]any)
+	if !ok {
+		return fmt.Errorf("%s is set to a value already", name)
+	}
+	return put(inner, rest, value)
+}
+
+func parseLabels(pairs []string) (map[string]string, error) {
+	if len(pairs) == 0 {
+		return nil, nil
+	}
+	all := make(map[string]string, len(pairs))
+	for _, pair := range pairs {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || key == "" {
+			return nil, usage("--label key=value", "--label: %q has no key and value", pair)
+		}
+		all[key] = value
+	}
+	return all, nil
+}
+
+// folder returns the absolute path of a folder that exists, or "" for "".
+func folder(flag, path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", usage("", "--%s: %w", flag, err)
+	}
+	if !info.IsDir() {
+		return "", usage("", "--%s: %s is no folder", flag, path)
+	}
+	return filepath.Abs(path)
+}
+
+// run submits a request and follows the run.
+func (a *app) run(ctx context.Context, r wire.RunRequest, o runOptions) error {
+	log, err := a.openLog(ctx)
+	if err != nil {
+		return err
+	}
+	defer log.Conn().Close()
+	if o.parent != "" {
+		if r.ParentRun, err = a.runID(ctx, log, o.parent); err != nil {
+			return err
+		}
+	}
+	_, last, err := log.Bounds(ctx)
+	if err != nil {
+		return err
+	}
+	if err := submit(ctx, log, r); err != nil {
+		return err
+	}
+	if o.detach {
+		return a.printSubmitted(r.RunID)
+	}
+	if !a.json {
+		_, _ = fmt.Fprintf(a.errOut, "run %s\n", r.RunID)
+	}
+	return a.watch(ctx, log, r.RunID, last+1)
+}
+
+func (a *app) printSubmitted(runID string) error {
+	if a.json {
+		return a.printJSON(map[string]string{"runId": runID})
+	}
+	_, err := fmt.Fprintln(a.out, runID)
+	return err
+}
+
+// submit stores a request for the runners.
+func submit(ctx context.Context, log *eventlog.Log, r wire.RunRequest) error {
+	_, taken, err := log.Last(ctx, r.RunID, wire.RunNode)
+	if err != nil {
+		return err
+	}
+	if taken {
+		return failure(codeRunExists, "choose another --id", "run %s exists", r.RunID)
+	}
+	body, err := wire.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if _, err := log.JetStream().Publish(ctx, log.Names().QueueRun(), body, jetstream.WithMsgID(r.RunID)); err != nil {
+		return fmt.Errorf("submit run %s: %w", r.RunID, err)
+	}
+	return nil
+}
+
+// patience is how long a run may wait for an owner until we say so.
+const patience = 3 * time.Second
+
+// watch shows a run until it ends and returns its failure, if it failed.
+func (a *app) watch(ctx context.Context, log *eventlog.Log, runID string, from uint64) error {
+	waiting := time.AfterFunc(patience, func() {
+		_, _ = fmt.Fprintln(a.errOut, "no runner has taken it yet; `wake doctor` says whether there is one")
+	})
+	defer waiting.Stop()
+	s := a.newScreen()
+	last, err := a.follow(ctx, log, eventlog.Query{Run: runID, From: from}, func(e eventlog.Entry) error {
+		waiting.Stop()
+		if a.json {
+			return nil
+		}
+		return s.show(e.Pos, a.whole(ctx, log, e.Event))
+	})
+	if err := errors.Join(err, s.close()); err != nil {
+		if ctx.Err() != nil {
+			err = failure(codeDetached, "wake tail "+runID, "detached from run %s, which goes on", runID)
+		}
+		return err
+	}
+	if a.json {
+		if err := a.printResult(runID, last); err != nil {
+			return err
+		}
+	}
+	return outcome(runID, last)
+}
+
+// result is what programs get of a run that has ended.
+type result struct {
+	RunID      string          `json:"runId"`
+	Status     wire.RunStatus  `json:"status"`
+	Result     wire.FlowStatus `json:"result,omitempty"`
+	Error      string          `json:"error,omitempty"`
+	FailedNode string          `json:"failedNode,omitempty"`
+	DurationMs int64           `json:"durationMs,omitempty"`
+}
+
+func (a *app) printResult(runID string, last *wire.Event) error {
+	r := result{RunID: runID, Status: wire.RunAborted}
+	switch p := last.Payload.(type) {
+	case *wire.FlowAborted:
+		r.Error = p.Reason
+	case *wire.FlowComplete:
+		r.Status, r.Result, r.Error, r.FailedNode, r.DurationMs = wire.RunComplete, p.Status, p.Error, p.FailedNode, p.DurationMs
+	}
+	return a.printJSON(r)
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"wake/flows"
+	"wake/internal/service"
+	"wake/pkg/subjects"
+)
+
+// demo runs the demo flow with its recorded agents, shows what becomes of it,
+// and tells what to try next. On a terminal everything then stays up.
+func (a *app) demo(ctx context.Context, p *process) error {
+	runID, err := a.playDemo(ctx, p)
+	if err != nil {
+		return err
+	}
+	stay := service.IsTerminal(a.out)
+	a.say("\nNext:\n\n")
+	for _, command := range a.nextCommands(runID, stay) {
+		a.say("    %s\n", command)
+	}
+	if !stay {
+		return nil
+	}
+	a.say("\nCtrl-C stops wake; nothing is lost.\n")
+	<-ctx.Done()
+	return nil
+}
+
+func (a *app) playDemo(ctx context.Context, p *process) (runID string, err error) {
+	dir := filepath.Join(p.dir, "flow")
+	if err := os.RemoveAll(dir); err != nil { // of an older wake
+		return "", fmt.Errorf("demo: %w", err)
+	}
+	if err := os.CopyFS(dir, flows.FS); err != nil {
+		return "", fmt.Errorf("demo: %w", err)
+	}
+	o := runOptions{fixtures: filepath.Join(dir, "demo.fixtures"), labels: []string{"name=demo"}}
+	r, err := a.request(filepath.Join(dir, "demo.yaml"), o)
+	if err != nil {
+		return "", err
+	}
+	_, last, err := p.log.Bounds(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := submit(ctx, p.log, r); err != nil {
+		return "", err
+	}
+	a.say("run %s: the demo flow, with recorded agents\n\n", r.RunID)
+	if err := a.watch(ctx, p.log, r.RunID, last+1); err != nil {
+		return "", err
+	}
+	return r.RunID, a.showResults(ctx, p, r.RunID)
+}
+
+// showResults prints what the services have made of a run.
+func (a *app) showResults(ctx context.Context, p *process, runID string) error {
+	if err := p.caughtUp(ctx); err != nil {
+		return err
+	}
+	a.say("\nAlerts:\n\n")
+	if err := a.eachAlert(ctx, p.log, a.names.RunAlerts(runID), false, a.printAlert); err != nil {
+		return err
+	}
+	s, err := a.snapshot(ctx, p.nc, runID)
+	if err != nil {
+		return err
+	}
+	a.say("\nSnapshot:\n\n")
+	return printSnapshot(a.out, s)
+}
+
+// say writes to a terminal or a log, where nobody could do anything about an
+// error.
+func (a *app) say(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }
+
+// nextCommands are commands that work as they are printed.
+func (a *app) nextCommands(runID string, up bool) []string {
+	wake := "wake"
+	if filepath.Base(os.Args[0]) != os.Args[0] {
+		wake = os.Args[0] // as it was called: ./bin/wake
+	}
+	dir := ""
+	if a.server.DataDir != service.DefaultDataDir {
+		dir = " --data-dir " + a.server.DataDir
+	}
+	if !up {
+		return []string{
+			wake + " up" + dir + " &                       # everything is still there",
+			wake + " replay " + runID + " --speed 5" + dir,
+			wake + " log " + runID + " --type tool" + dir,
+		}
+	}
+	return []string{
+		wake + " status @last" + dir,
+		wake + " replay " + runID + " --speed 5" + dir,
+		wake + " log " + runID + " --type tool" + dir,
+	}
+}
+
+// caughtUp waits until the services have read all that is stored.
+func (p *process) caughtUp(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for _, durable := range []string{subjects.RecorderConsumer, subjects.SnapshotterConsumer, subjects.AlerterConsumer} {
+		for {
+			c, err := p.log.JetStream().Consumer(limited, p.app.names.EventsStream(), durable)
+			if err != nil {
+				return fmt.Errorf("%s: %w", durable, err)
+			}
+			if info := c.CachedInfo(); info.NumPending == 0 && info.NumAckPending == 0 {
+				break
+			}
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-limited.Done():
+				return fmt.Errorf("%s: %w", durable, errors.Join(errBehind, ctx.Err()))
+			}
+		}
+	}
+	return nil
+}
+
+var errBehind = errors.New("it is behind the log")
