@@ -58,8 +58,9 @@ func hotPayload(t wire.Type) wire.Payload {
 		return &wire.Usage{MessageID: "msg_01ABCDEFGHIJKLMNOP", Model: "claude-sonnet-4-5", InputTokens: 1200, OutputTokens: 340}
 	case "tool:intent":
 		return &wire.ToolIntent{ToolName: "Read", ToolInput: input, InputHash: strings.Repeat("0a", 32)}
+	default:
+		panic(t)
 	}
-	panic(t)
 }
 
 func raw(v any) wire.Raw {

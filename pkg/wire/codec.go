@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 	"sync"
+	"unicode/utf8"
 )
 
 // visitors recycles visitors with their buffers.
@@ -146,8 +147,8 @@ func peek(b []byte) (v uint64, t []byte, err error) {
 				return 0, nil, &FieldError{Field: "v", Problem: "must be a positive integer"}
 			}
 		case "type":
-			if t, rest, err = readString(value); err != nil || len(t) == 0 {
-				return 0, nil, &FieldError{Field: "type", Problem: "must be a string, not empty"}
+			if t, rest, err = readString(value); err != nil || len(t) == 0 || !utf8.Valid(t) {
+				return 0, nil, &FieldError{Field: "type", Problem: "must be a string, valid UTF-8 and not empty"}
 			}
 		default:
 			if rest, err = skip(value); err != nil {

@@ -64,6 +64,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"no type":            {"81a17601", nil, "type"},
 		"empty type":         {"82a17601a474797065a0", nil, "type"},
 		"type is a number":   {"82a17601a47479706505", nil, "type"},
+		"type is not UTF-8":  {"82a17601a474797065a1ff", nil, "type"},
 		"promises map32":     {"dfffffffff", wire.ErrSyntax, ""},
 		"promises map16":     {"deffff" + short(good[1:]), wire.ErrSyntax, ""},
 		"one field too few":  {"88" + short(good[1:]), nil, "content"},
