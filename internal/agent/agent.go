@@ -61,6 +61,7 @@ type Request struct {
 	ExecID        string   // <node>#<n>
 	SessionID     string   // chosen by the runner and stored before the start
 	Resume        bool     // the session exists
+	ForkOf        string   // the session begins as a copy of this one
 	Prompt        wire.Raw // a string or an array of message inputs
 	Options       Options
 }
@@ -72,7 +73,7 @@ type Options struct {
 	Cwd                string            `json:"cwd,omitempty"`
 	MaxTurns           int               `json:"maxTurns,omitempty"`
 	MaxBudgetUsd       float64           `json:"maxBudgetUsd,omitempty"`
-	PermissionMode     string            `json:"permissionMode,omitempty"` // default: bypassPermissions
+	PermissionMode     string            `json:"permissionMode,omitempty"` // "" is bypassPermissions
 	SystemPrompt       string            `json:"systemPrompt,omitempty"`
 	AppendSystemPrompt string            `json:"appendSystemPrompt,omitempty"`
 	AllowedTools       []string          `json:"allowedTools,omitempty"`
@@ -81,7 +82,6 @@ type Options struct {
 	FallbackModel      string            `json:"fallbackModel,omitempty"`
 	OutputSchema       wire.Raw          `json:"outputSchema,omitempty"` // JSON Schema of the answer
 	Env                map[string]string `json:"env,omitempty"`          // added to the agent's environment
-	Fork               bool              `json:"fork,omitempty"`         // with Resume: go on under a new session id
 	Blocks             Blocks            `json:"blocks,omitempty"`
 
 	// Decide answers a question for permission. Nil allows everything where

@@ -131,19 +131,25 @@ func (n *Normalizer) permissionDenied(m wire.Raw) bool {
 	return true
 }
 
+// shellTask is a command in the background. It may be a server that never
+// ends: nobody waits for it.
+const shellTask = "local_bash"
+
 // task follows work in the background: it goes on after a result, and its end
 // causes another turn.
 func (n *Normalizer) task(m wire.Raw) {
 	id := str(m, "task_id")
 	switch str(m, "subtype") {
 	case "task_started":
-		if truth(m, "is_backgrounded") {
+		if truth(m, "is_backgrounded") && str(m, "task_type") != shellTask {
 			n.background[id] = true
 		}
 	case "background_tasks_changed":
 		clear(n.background)
 		for _, t := range list(m.Get("tasks")) {
-			n.background[str(t, "task_id")] = true
+			if str(t, "task_type") != shellTask {
+				n.background[str(t, "task_id")] = true
+			}
 		}
 	case "task_notification":
 		if n.detached(str(m, "tool_use_id")) {

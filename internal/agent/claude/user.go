@@ -47,6 +47,9 @@ func (n *Normalizer) userMessage(t *thread, m wire.Raw, content string) {
 	if t.main && sent.Source != "synthetic" {
 		n.tally.active, n.tally.asked, n.tally.failed = true, true, ""
 	}
+	if strings.HasPrefix(content, taskNotification) && n.notified > 0 {
+		n.notified-- // the report came within a turn
+	}
 	n.of(t, &wire.UserMessage{Content: content, Source: sent.Source, CommandID: sent.CommandID})
 }
 
@@ -65,10 +68,13 @@ func (n *Normalizer) sourceOf(t *thread, m wire.Raw, content string) string {
 	return "synthetic"
 }
 
+// taskNotification begins the report of a task in the background.
+const taskNotification = "<task-notification>"
+
 // programText recognises by their beginning what the program writes in the
 // user's name: notes of an interruption, and local commands with their output.
 func programText(content string) bool {
-	for _, prefix := range []string{"[Request interrupted by user", "<local-command-", "<command-name>", "<command-message>", "<bash-"} {
+	for _, prefix := range []string{"[Request interrupted by user", "<local-command-", "<command-name>", "<command-message>", "<bash-", taskNotification} {
 		if strings.HasPrefix(content, prefix) {
 			return true
 		}

@@ -1,0 +1,116 @@
+package claude_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// The provider's tests run this program as if it were Claude: the environment
+// variable FAKE_CLAUDE holds its script. Each line of a script is one of
+//
+//	> {…}          print a line; ${…} as below
+//	< KIND         read lines until one of that kind: user, eof, or a control
+//	               request or response by its subtype
+//	need FILE      fail unless the file exists
+//	spawn          leave a process behind, in a session of its own
+//	stderr TEXT    print to stderr
+//	exit N         end
+//	hang           don't end, not even on SIGTERM
+//
+// ${uuid} and ${text} are of the last user line, ${reply} is what the last
+// control response says, ${argv} and ${env} are what they are.
+const fakeScript = "FAKE_CLAUDE"
+
+func TestMain(m *testing.M) {
+	if script := os.Getenv(fakeScript); script != "" {
+		f := fake{in: bufio.NewReader(os.Stdin), vars: map[string]string{"argv": strings.Join(os.Args[1:], " "), "env": strings.Join(os.Environ(), " ")}}
+		for line := range strings.Lines(script) {
+			f.do(strings.TrimSpace(line))
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+type fake struct {
+	in   *bufio.Reader
+	vars map[string]string
+}
+
+func (f *fake) do(line string) {
+	verb, rest, _ := strings.Cut(line, " ")
+	switch verb {
+	case ">":
+		fmt.Println(f.expand(rest))
+	case "<":
+		f.read(rest)
+	case "need":
+		if _, err := os.Stat(rest); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(99)
+		}
+	case "spawn":
+		c := exec.Command("/bin/sh", "-c", "trap '' TERM; while :; do sleep 1000; done")
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := c.Start(); err != nil {
+			panic(err)
+		}
+		f.vars["child"] = strconv.Itoa(c.Process.Pid)
+	case "stderr":
+		fmt.Fprintln(os.Stderr, rest)
+	case "exit":
+		n, _ := strconv.Atoi(rest)
+		os.Exit(n)
+	case "hang":
+		for {
+			_ = syscall.Pause()
+		}
+	}
+}
+
+func (f *fake) expand(s string) string {
+	for name, v := range f.vars {
+		quoted, _ := json.Marshal(v)
+		s = strings.ReplaceAll(s, "${"+name+"}", string(quoted[1:len(quoted)-1]))
+	}
+	return s
+}
+
+func (f *fake) read(kind string) {
+	for {
+		line, err := f.in.ReadBytes('\n')
+		if err != nil {
+			if kind != "eof" {
+				os.Exit(98)
+			}
+			return
+		}
+		var m struct {
+			Type, UUID string
+			Message    struct{ Content json.RawMessage }
+			Request    struct{ Subtype string }
+			Response   struct{ Response json.RawMessage }
+		}
+		if json.Unmarshal(line, &m) != nil {
+			os.Exit(97)
+		}
+		switch m.Type {
+		case "user":
+			f.vars["uuid"], f.vars["text"] = m.UUID, string(m.Message.Content)
+		case "control_response":
+			f.vars["reply"] = string(m.Response.Response)
+		}
+		if m.Type == kind || m.Request.Subtype == kind {
+			return
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package claude
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"wake/internal/agent"
+	"wake/pkg/wire"
+)
+
+// The lines that are written to the program.
+
+type userLine struct {
+	Type    string      `json:"type"`
+	UUID    string      `json:"uuid"`
+	Message userContent `json:"message"`
+}
+
+type userContent struct {
+	Role    string   `json:"role"`
+	Content wire.Raw `json:"content"`
+}
+
+type controlRequest struct {
+	Type      string `json:"type"`
+	RequestID string `json:"request_id"`
+	Request   any    `json:"request"`
+}
+
+type controlResponse struct {
+	Type     string      `json:"type"`
+	Response controlBody `json:"response"`
+}
+
+type controlBody struct {
+	Subtype   string `json:"subtype"`
+	RequestID string `json:"request_id"`
+	Response  any    `json:"response,omitempty"`
+	Error     string `json:"error,omitempty"`
+}
+
+// The ids of wake's own requests.
+const (
+	initializeID = "wake-initialize"
+	interruptID  = "wake-interrupt"
+)
+
+// hookTimeout bounds, in seconds, how long the program waits for a call to be
+// recorded before it is made.
+const hookTimeout = 600
+
+func user(uuid string, content wire.Raw) userLine {
+	return userLine{Type: "user", UUID: uuid, Message: userContent{Role: "user", Content: content}}
+}
+
+// initialize asks for a callback before every tool call and offers the parent's
+// MCP server.
+func initialize() controlRequest {
+	return controlRequest{Type: "control_request", RequestID: initializeID, Request: map[string]any{
+		"subtype": "initialize",
+		"hooks": map[string]any{"PreToolUse": []any{map[string]any{
+			"matcher": nil, "hookCallbackIds": []string{"pre"}, "timeout": hookTimeout,
+		}}},
+		"sdkMcpServers": []string{parentServer},
+	}}
+}
+
+func interrupt() controlRequest {
+	return controlRequest{Type: "control_request", RequestID: interruptID, Request: map[string]any{"subtype": "interrupt"}}
+}
+
+func answer(id string, response any) controlResponse {
+	return controlResponse{Type: "control_response", Response: controlBody{Subtype: "success", RequestID: id, Response: response}}
+}
+
+func refuse(id, problem string) controlResponse {
+	return controlResponse{Type: "control_response", Response: controlBody{Subtype: "error", RequestID: id, Error: problem}}
+}
+
+// verdict is the answer to can_use_tool.
+func verdict(v agent.Verdict, input wire.Raw) map[string]any {
+	if !v.Allow {
+		note := v.Note
+		if note == "" {
+			note = "denied"
+		}
+		return map[string]any{"behavior": "deny", "message": note}
+	}
+	if len(v.UpdatedInput) > 0 {
+		input = v.UpdatedInput
+	}
+	return map[string]any{"behavior": "allow", "updatedInput": input}
+}
+
+// encode returns a line.
+func encode(v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("claude: encode %T: %w", v, err)
+	}
+	return append(b, '\n'), nil
+}
+
+// serveParent answers a JSON-RPC message to the parent's MCP server. The
+// handshake may come twice; notifications get an empty result.
+func serveParent(message wire.Raw) map[string]any {
+	id := message.Get("id")
+	if len(id) == 0 {
+		id, _ = wire.Marshal(0)
+	}
+	reply := map[string]any{"jsonrpc": "2.0", "id": id}
+	switch method := str(message, "method"); method {
+	case "initialize":
+		reply["result"] = map[string]any{
+			"protocolVersion": protocolVersion(message), "capabilities": map[string]any{"tools": map[string]any{}},
+			"serverInfo": map[string]any{"name": parentServer, "version": "1"},
+		}
+	case "tools/list":
+		reply["result"] = map[string]any{"tools": []any{notifyParent()}}
+	case "tools/call":
+		reply["result"] = callParent(message.Get("params"))
+	case "ping", "notifications/initialized", "notifications/cancelled":
+		reply["result"] = map[string]any{}
+	default:
+		reply["error"] = map[string]any{"code": -32601, "message": "method not found: " + method}
+	}
+	return map[string]any{"mcp_response": reply}
+}
+
+func protocolVersion(message wire.Raw) string {
+	if v := str(message, "params", "protocolVersion"); v != "" {
+		return v
+	}
+	return "2025-06-18"
+}
+
+func notifyParent() map[string]any {
+	return map[string]any{
+		"name": notifyTool,
+		"description": "Send a message to whoever started this task. Use it to ask a question, to report what blocks you, " +
+			"to tell how a long task gets on, or when you need a decision.",
+		"inputSchema": map[string]any{
+			"type": "object",
+			"properties": map[string]any{
+				"message":  map[string]any{"type": "string", "description": "What to tell"},
+				"priority": map[string]any{"type": "string", "enum": []string{"info", "question", "blocker"}, "default": "info"},
+			},
+			"required": []string{"message"},
+		},
+	}
+}
+
+func callParent(params wire.Raw) map[string]any {
+	text, failed := "delivered", false
+	if name := str(params, "name"); name != notifyTool {
+		text, failed = "there is no tool "+name, true
+	} else if _, problem := notification(params.Get("arguments")); problem != "" {
+		text, failed = "invalid input: "+problem, true
+	}
+	return map[string]any{"content": []any{map[string]any{"type": "text", "text": text}}, "isError": failed}
+}

@@ -1,0 +1,185 @@
+package claude
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"wake/internal/agent"
+	"wake/pkg/wire"
+)
+
+// Provider runs the Claude Code CLI: one long-lived process per session that
+// is talked to over its pipes. The zero value runs "claude" with an empty
+// environment.
+//
+// Versions 2.1.197 and 2.1.329 were run; older ones lack parts of the protocol.
+type Provider struct {
+	Binary  string        // name or path; default claude
+	Environ []string      // wake's environment; agents get it less what is withheld, see [agent.Environment]
+	Grace   time.Duration // between SIGTERM and SIGKILL; default 5 s
+	Settle  time.Duration // without a sign of what is still due after a result; default 10 s
+	Linger  time.Duration // for the program to exit once all is done; default 30 s
+	Logger  *slog.Logger  // default: none
+}
+
+// Start checks the request. The program is started by the session's Events,
+// once its agent:start has been taken care of.
+func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, error) {
+	if r.SessionID == "" {
+		return nil, errors.New("claude: a session id is required")
+	}
+	prompts, err := prompts(r.Prompt)
+	if err != nil {
+		return nil, err
+	}
+	return newSession(ctx, p.withDefaults(), r, prompts), nil
+}
+
+func (p *Provider) withDefaults() Provider {
+	d := *p
+	if d.Binary == "" {
+		d.Binary = "claude"
+	}
+	if d.Grace == 0 {
+		d.Grace = 5 * time.Second
+	}
+	if d.Settle == 0 {
+		d.Settle = 10 * time.Second
+	}
+	if d.Linger == 0 {
+		d.Linger = 30 * time.Second
+	}
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	return d
+}
+
+// bypass is the permission mode that asks for nothing.
+const bypass = "bypassPermissions"
+
+func permissionMode(o agent.Options) string {
+	if o.PermissionMode == "" {
+		return bypass
+	}
+	return o.PermissionMode
+}
+
+// argv returns the command line. Values are joined to their flags: one that
+// begins with a dash is no flag.
+func (p *Provider) argv(r agent.Request) []string {
+	o := r.Options
+	argv := []string{
+		p.Binary, "-p", "--input-format=stream-json", "--output-format=stream-json", "--verbose",
+		"--include-partial-messages", "--replay-user-messages", "--permission-prompt-tool=stdio",
+		"--permission-mode=" + permissionMode(o),
+		`--mcp-config={"mcpServers":{"` + parentServer + `":{"type":"sdk","name":"` + parentServer + `"}}}`,
+	}
+	switch {
+	case r.Resume:
+		argv = append(argv, "--resume="+r.SessionID)
+	case r.ForkOf != "":
+		argv = append(argv, "--resume="+r.ForkOf, "--fork-session", "--session-id="+r.SessionID)
+	default:
+		argv = append(argv, "--session-id="+r.SessionID)
+	}
+	for _, f := range []struct{ flag, value string }{
+		{"--model", o.Model},
+		{"--fallback-model", o.FallbackModel},
+		{"--system-prompt", o.SystemPrompt},
+		{"--append-system-prompt", o.AppendSystemPrompt},
+		{"--allowedTools", strings.Join(o.AllowedTools, ",")},
+		{"--disallowedTools", strings.Join(o.DisallowedTools, ",")},
+		{"--max-turns", positive(o.MaxTurns)},
+		{"--max-budget-usd", positiveFloat(o.MaxBudgetUsd)},
+		{"--json-schema", schema(o.OutputSchema)},
+	} {
+		if f.value != "" {
+			argv = append(argv, f.flag+"="+f.value)
+		}
+	}
+	for _, dir := range o.AddDirs {
+		argv = append(argv, "--add-dir="+dir)
+	}
+	return argv
+}
+
+func positive(n int) string {
+	if n <= 0 {
+		return ""
+	}
+	return strconv.Itoa(n)
+}
+
+func positiveFloat(x float64) string {
+	if x <= 0 {
+		return ""
+	}
+	return strconv.FormatFloat(x, 'f', -1, 64)
+}
+
+func schema(r wire.Raw) string {
+	if len(r) == 0 {
+		return ""
+	}
+	b, err := wire.AppendJSON(nil, r)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+// prompts returns the contents of the messages that a prompt stands for: one
+// for a string or a list of content blocks, else one for each item.
+func prompts(prompt wire.Raw) ([]wire.Raw, error) {
+	if s, ok := prompt.Text(); ok {
+		return []wire.Raw{textBlocks(s)}, nil
+	}
+	var contents []wire.Raw
+	var blocks int
+	for i, item := range list(prompt) {
+		content, isBlock := item.Get("content"), has(item, "type") && !has(item, "role")
+		switch s, ok := item.Text(); {
+		case ok:
+			contents = append(contents, textBlocks(s))
+		case isBlock:
+			blocks++
+		case len(content) > 0:
+			contents = append(contents, content)
+		default:
+			return nil, fmt.Errorf("claude: message %d of the prompt has no content", i)
+		}
+	}
+	switch {
+	case blocks > 0 && len(contents) > 0:
+		return nil, errors.New("claude: the prompt mixes messages and content blocks")
+	case blocks > 0:
+		return []wire.Raw{prompt}, nil
+	case len(contents) == 0:
+		return nil, errors.New("claude: the prompt must be a string or a list of messages")
+	}
+	return contents, nil
+}
+
+// textBlocks is the content of a message that is a text.
+func textBlocks(s string) wire.Raw {
+	r, err := wire.Marshal([]wire.Raw{textBlock(s)})
+	if err != nil {
+		return wire.RawString(s)
+	}
+	return r
+}
+
+// notFound says what to do if the program isn't there.
+func notFound(binary string, err error) string {
+	if errors.Is(err, exec.ErrNotFound) {
+		return fmt.Sprintf("%s isn't in the PATH: install Claude Code (npm install -g @anthropic-ai/claude-code) or name the program", binary)
+	}
+	return err.Error()
+}

@@ -1,0 +1,412 @@
+package claude_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"wake/internal/agent"
+	"wake/internal/agent/claude"
+	"wake/pkg/wire"
+)
+
+const (
+	start  = "< initialize\n< user\n> {\"type\":\"control_response\",\"response\":{\"subtype\":\"success\",\"request_id\":\"wake-initialize\",\"response\":{}}}\n> " + initLine + "\n"
+	echo   = `> {"type":"user","isReplay":true,"uuid":"${uuid}","session_id":"s1","message":{"content":${raw}}}` + "\n"
+	ending = "> " + success + "\n< eof\nexit 0\n"
+)
+
+// replay echoes the last message.
+var replay = strings.ReplaceAll(echo, "${raw}", `"${text}"`)
+
+// session starts the fake with a script.
+func session(t *testing.T, script string, change func(*agent.Request)) agent.Session {
+	t.Helper()
+	r := agent.Request{
+		RunID: "r", NodeID: "coder", ExecID: "coder#1", SessionID: "s1", Prompt: wire.RawString("Go."),
+		Options: agent.Options{Cwd: t.TempDir(), Env: map[string]string{fakeScript: script}},
+	}
+	if change != nil {
+		change(&r)
+	}
+	p := claude.Provider{
+		Binary: os.Args[0], Environ: []string{"PATH=" + os.Getenv("PATH"), "WAKE_TOKEN=secret", "NATS_CREDS=secret"},
+		Grace: 50 * time.Millisecond, Settle: 200 * time.Millisecond, Linger: 200 * time.Millisecond,
+	}
+	s, err := p.Start(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// drain collects a session's events; on is called with each.
+func drain(t *testing.T, s agent.Session, on func(*wire.Event)) []*wire.Event {
+	t.Helper()
+	var events []*wire.Event
+	for e, err := range s.Events() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.ExecID != "coder#1" {
+			t.Errorf("%s has exec id %q", e.Type(), e.ExecID)
+		}
+		events = append(events, e)
+		if on != nil {
+			on(e)
+		}
+	}
+	check(t, events)
+	return events
+}
+
+func TestSession(t *testing.T) {
+	got := drain(t, session(t, start+replay+"> "+message("m1", "", textOf("Hi."))+"\n"+ending, nil), nil)
+	wantSaid(t, got, "agent:start", "agent:init",
+		`user:message prompt  "[{\"text\":\"Go.\",\"type\":\"text\"}]"`,
+		"turn:start 1", `agent:text #1 "Hi."`, "usage m1 1/2", "turn:end", `agent:complete "Done."`)
+	if got[0].SessionID != "s1" {
+		t.Errorf("agent:start has session %q", got[0].SessionID)
+	}
+}
+
+// The hook that lets a call be made is answered after the call's intent has
+// been taken care of, and the program starts after agent:start has been.
+func TestStoredFirst(t *testing.T) {
+	dir := t.TempDir()
+	started, intent := filepath.Join(dir, "started"), filepath.Join(dir, "intent")
+	script := "need " + started + "\n" + start +
+		"> " + message("m1", "", `{"type":"tool_use","id":"t1","name":"Bash","input":{"command":"ls"}}`) + "\n" +
+		`> {"type":"control_request","request_id":"q1","request":{"subtype":"hook_callback","callback_id":"pre","input":{"hook_event_name":"PreToolUse","tool_name":"Bash","tool_input":{"command":"ls"},"tool_use_id":"t1"}}}` + "\n" +
+		"< control_response\nneed " + intent + "\n" +
+		`> {"type":"control_response","response":{"subtype":"success","request_id":"q1","response":{"continue":true}}}` + "\n" +
+		`> {"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t1","content":"a.go"}]}}` + "\n" + ending
+	touch := func(name string) {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	got := drain(t, session(t, script, nil), func(e *wire.Event) {
+		switch e.Payload.(type) {
+		case *wire.AgentStart:
+			touch(started)
+		case *wire.ToolIntent:
+			touch(intent)
+		}
+	})
+	wantSaid(t, got, "agent:start", "agent:init", "turn:start 1", "tool:intent t1 Bash map[command:ls]",
+		`agent:tool t1 Bash a.go ""`, "usage m1 1/2", "turn:end", `agent:complete "Done."`)
+}
+
+func TestPermissionQuestions(t *testing.T) {
+	script := start + "> " + message("m1", "", `{"type":"tool_use","id":"t1","name":"Bash","input":{"command":"rm"}}`) + "\n" +
+		`> {"type":"control_request","request_id":"q1","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"rm"},"tool_use_id":"t1"}}` + "\n" +
+		"< control_response\n" + `> {"type":"note","reply":"${reply}"}` + "\n" + ending
+	for _, test := range []struct {
+		name, mode string
+		decide     func(context.Context, agent.Permission) agent.Verdict
+		want       string
+	}{
+		{"bypass", "", nil, `{"behavior":"allow","updatedInput":{"command":"rm"}}`},
+		{"nobody", "default", nil, `{"behavior":"deny","message":"not allowed in permission mode default, and nobody is there to decide"}`},
+		{"human", "default", func(_ context.Context, p agent.Permission) agent.Verdict {
+			input, _ := wire.Marshal(map[string]string{"command": "ls"})
+			return agent.Verdict{Allow: p.CallID == "t1" && p.ToolName == "Bash", By: "ada", UpdatedInput: input}
+		}, `{"behavior":"allow","updatedInput":{"command":"ls"}}`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			got := drain(t, session(t, script, func(r *agent.Request) {
+				r.Options.PermissionMode, r.Options.Decide = test.mode, test.decide
+			}), nil)
+			var order []string
+			for _, e := range got {
+				switch p := e.Payload.(type) {
+				case *wire.PermissionRequired, *wire.PermissionDecided:
+					order = append(order, string(e.Type())+" "+e.CallID)
+				case *wire.RawMessage:
+					reply, _ := p.Data.Get("reply").Text()
+					order = append(order, reply)
+				}
+			}
+			want := []string{"permission:required t1", "permission:decided t1", test.want}
+			if diff := cmp.Diff(want, order); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestSend(t *testing.T) {
+	script := start + replay + "> " + message("m1", "", textOf("One.")) + "\n< user\n> " + success + "\n" + replay +
+		"> " + message("m2", "", textOf("Two.")) + "\n" + ending
+	s := session(t, script, nil)
+	got := drain(t, s, func(e *wire.Event) {
+		if p, ok := e.Payload.(*wire.AgentText); ok && p.Content == "One." {
+			if err := s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "prefer tabs"}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	wantSaid(t, got[5:], "usage m1 1/2", "turn:end",
+		`user:message command c1 "[{\"text\":\"prefer tabs\",\"type\":\"text\"}]"`,
+		"turn:start 2", `agent:text #2 "Two."`, "usage m2 1/2", "turn:end", `agent:complete "Done."`)
+	if err := s.Send(t.Context(), agent.Message{Content: "late"}); !errors.Is(err, agent.ErrEnded) {
+		t.Errorf("Send to an ended session: %v", err)
+	}
+	if err := s.Interrupt(t.Context()); !errors.Is(err, agent.ErrEnded) {
+		t.Errorf("Interrupt of an ended session: %v", err)
+	}
+}
+
+func TestInterrupt(t *testing.T) {
+	script := start + replay + "> " + message("m1", "", textOf("One.")) + "\n< interrupt\n" +
+		`> {"type":"control_response","response":{"subtype":"success","request_id":"wake-interrupt"}}` + "\n" +
+		`> {"type":"result","subtype":"error_during_execution","is_error":true,"terminal_reason":"aborted_streaming","errors":["[ede]"],"num_turns":1,"usage":{}}` + "\n< eof\nexit 1\n"
+	s := session(t, script, nil)
+	got := drain(t, s, func(e *wire.Event) {
+		if _, ok := e.Payload.(*wire.AgentText); ok {
+			if err := s.Interrupt(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	wantSaid(t, got[5:], "usage m1 1/2", "turn:end", `agent:error error_during_execution "interrupted: [ede]" warning`, "agent:paused")
+}
+
+func TestParentServer(t *testing.T) {
+	call := func(id, method, params string) string {
+		return fmt.Sprintf(`> {"type":"control_request","request_id":%q,"request":{"subtype":"mcp_message","server_name":"parent","message":{"jsonrpc":"2.0","id":%q,"method":%q,"params":%s}}}`,
+			id, id, method, params) + "\n< control_response\n" + `> {"type":"note","reply":"${reply}"}` + "\n"
+	}
+	script := start +
+		call("1", "initialize", `{"protocolVersion":"2025-11-25"}`) +
+		call("2", "tools/call", `{"name":"notify_parent","arguments":{"message":"Stuck.","priority":"blocker"}}`) +
+		call("3", "tools/call", `{"name":"notify_parent","arguments":{"priority":"info"}}`) +
+		call("4", "resources/list", `{}`) + ending
+	var got []string
+	for _, e := range drain(t, session(t, script, nil), nil) {
+		switch p := e.Payload.(type) {
+		case *wire.CCMessage:
+			got = append(got, "cc_message "+string(p.Priority)+" "+p.Text)
+		case *wire.RawMessage:
+			reply, _ := p.Data.Get("reply").Text()
+			got = append(got, strings.TrimPrefix(reply, `{"mcp_response":`))
+		}
+	}
+	want := []string{
+		`{"id":"1","jsonrpc":"2.0","result":{"capabilities":{"tools":{}},"protocolVersion":"2025-11-25","serverInfo":{"name":"parent","version":"1"}}}}`,
+		"cc_message blocker Stuck.",
+		`{"id":"2","jsonrpc":"2.0","result":{"content":[{"text":"delivered","type":"text"}],"isError":false}}}`,
+		"", // the call whose input is wrong
+		`{"id":"3","jsonrpc":"2.0","result":{"content":[{"text":"invalid input: message is required and must be a string","type":"text"}],"isError":true}}}`,
+		`{"error":{"code":-32601,"message":"method not found: resources/list"},"id":"4","jsonrpc":"2.0"}}`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Sub-agents in the background go on after the result; the session ends with
+// the answer to the report of the last.
+func TestBackground(t *testing.T) {
+	script := start + replay + "> " + message("m1", "", `{"type":"tool_use","id":"t1","name":"Agent","input":{}}`) + "\n" +
+		`> {"type":"system","subtype":"task_started","task_id":"b1","tool_use_id":"t1","is_backgrounded":true,"task_type":"local_agent"}` + "\n" +
+		`> {"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t1","content":"launched"}]}}` + "\n" +
+		"> " + success + "\n" +
+		`> {"type":"system","subtype":"task_notification","task_id":"b1","tool_use_id":"t1","status":"completed"}` + "\n" +
+		"> " + initLine + "\n" +
+		"> " + message("m2", "", textOf("Both done.")) + "\n" +
+		"> " + strings.Replace(success, `"Done."`, `"Both done.","origin":{"kind":"task-notification"}`, 1) + "\n< eof\nexit 0\n"
+	got := said(drain(t, session(t, script, nil), nil))
+	if last := got[len(got)-1]; last != `agent:complete "Both done."` {
+		t.Errorf("last event %s", last)
+	}
+}
+
+// A report that never comes holds the session up for a while only.
+func TestSettles(t *testing.T) {
+	script := start + "> " + success + "\n< eof\nexit 0\n" // the prompt isn't echoed
+	got := said(drain(t, session(t, script, nil), nil))
+	if last := got[len(got)-1]; last != `agent:complete "Done."` {
+		t.Errorf("last event %s", last)
+	}
+}
+
+// A program that doesn't exit when it is done is ended, and the work is done
+// all the same. What it left behind goes with it.
+func TestLingers(t *testing.T) {
+	script := start + replay + "spawn\n" + `> {"type":"note","child":"${child}"}` + "\n> " + success + "\nhang\n"
+	child := 0
+	got := said(drain(t, session(t, script, nil), func(e *wire.Event) {
+		if p, ok := e.Payload.(*wire.RawMessage); ok {
+			pid, _ := p.Data.Get("child").Text()
+			child, _ = strconv.Atoi(pid)
+		}
+	}))
+	if last := got[len(got)-1]; last != `agent:complete "Done."` {
+		t.Errorf("last event %s", last)
+	}
+	gone(t, child)
+}
+
+func gone(t *testing.T, pid int) {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if pid == 0 || err == nil && !strings.Contains(string(b), ") Z ") {
+		t.Errorf("process %d lives", pid)
+	}
+}
+
+func TestStartFailures(t *testing.T) {
+	missing := &claude.Provider{Binary: "no-such-claude"}
+	s, err := missing.Start(t.Context(), agent.Request{ExecID: "coder#1", SessionID: "s1", Prompt: wire.RawString("Go.")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantSaid(t, drain(t, s, nil), "agent:start",
+		`agent:error start_failed "the agent didn't start: no-such-claude isn't in the PATH: install Claude Code (npm install -g @anthropic-ai/claude-code) or name the program" error`)
+	wantSaid(t, drain(t, session(t, "stderr Error: Session ID s1 is already in use.\nexit 1\n", nil), nil), "agent:start",
+		`agent:error start_failed "the agent didn't start: it ended with exit code 1: Error: Session ID s1 is already in use." error`)
+	for _, r := range []agent.Request{
+		{Prompt: wire.RawString("Go.")},
+		{SessionID: "s1"},
+		{SessionID: "s1", Prompt: wire.Null},
+	} {
+		if _, err := new(claude.Provider).Start(t.Context(), r); err == nil {
+			t.Errorf("%+v started", r)
+		}
+	}
+}
+
+func TestLeavingEarly(t *testing.T) {
+	s := session(t, start+"spawn\n"+`> {"type":"note","child":"${child}"}`+"\nhang\n", nil)
+	child := 0
+	for e, err := range s.Events() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, ok := e.Payload.(*wire.RawMessage); ok {
+			pid, _ := p.Data.Get("child").Text()
+			child, _ = strconv.Atoi(pid)
+			break
+		}
+	}
+	gone(t, child)
+}
+
+func TestCloseWhileRunning(t *testing.T) {
+	s := session(t, start+"> "+message("m1", "", textOf("Hi."))+"\nhang\n", nil)
+	closed := make(chan error, 1)
+	got := said(drain(t, s, func(e *wire.Event) {
+		if _, ok := e.Payload.(*wire.AgentText); ok {
+			go func() { closed <- s.Close() }()
+		}
+	}))
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	want := `agent:error process_died "the agent was ended by signal TERM (closed) before its result" error`
+	if last := got[len(got)-1]; last != want {
+		t.Errorf("last event %s, want %s", last, want)
+	}
+}
+
+func TestContextEndsSession(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	p := claude.Provider{Binary: os.Args[0], Grace: 10 * time.Millisecond}
+	s, err := p.Start(ctx, agent.Request{
+		ExecID: "coder#1", SessionID: "s1", Prompt: wire.RawString("Go."),
+		Options: agent.Options{Env: map[string]string{fakeScript: start + "hang\n"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := said(drain(t, s, func(e *wire.Event) {
+		if _, ok := e.Payload.(*wire.AgentInit); ok {
+			cancel()
+		}
+	}))
+	if last := got[len(got)-1]; !strings.HasPrefix(last, "agent:error process_died") {
+		t.Errorf("last event %s", last)
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	script := start + `> {"type":"note","argv":"${argv}","env":"${env}"}` + "\n" + ending
+	run := func(change func(*agent.Request)) (argv, env string) {
+		for _, e := range drain(t, session(t, script, change), nil) {
+			if p, ok := e.Payload.(*wire.RawMessage); ok {
+				argv, _ = p.Data.Get("argv").Text()
+				env, _ = p.Data.Get("env").Text()
+			}
+		}
+		return argv, env
+	}
+	schema, _ := wire.Marshal(map[string]any{"type": "object"})
+	argv, env := run(func(r *agent.Request) {
+		r.Resume = true
+		r.Options.Model, r.Options.MaxTurns, r.Options.MaxBudgetUsd = "--evil", 3, 0.5
+		r.Options.AllowedTools, r.Options.AddDirs, r.Options.OutputSchema = []string{"Read", "Bash(ls:*)"}, []string{"/a b"}, schema
+		r.Options.Env["IS_SANDBOX"] = "1"
+	})
+	for _, want := range []string{
+		"--resume=s1", "--model=--evil", "--max-turns=3", "--max-budget-usd=0.5", "--allowedTools=Read,Bash(ls:*)", "--add-dir=/a b",
+		`--json-schema={"type":"object"}`, "--permission-mode=bypassPermissions", "--permission-prompt-tool=stdio",
+	} {
+		if !strings.Contains(argv, want) {
+			t.Errorf("%s isn't in %s", want, argv)
+		}
+	}
+	if strings.Contains(env, "secret") || !strings.Contains(env, "IS_SANDBOX=1") {
+		t.Errorf("environment %s", env)
+	}
+	argv, _ = run(func(r *agent.Request) { r.ForkOf = "s0" })
+	if !strings.Contains(argv, "--resume=s0 --fork-session --session-id=s1") {
+		t.Errorf("fork: %s", argv)
+	}
+	if argv, _ = run(nil); !strings.Contains(argv, "--session-id=s1") {
+		t.Errorf("new session: %s", argv)
+	}
+}
+
+func TestPrompts(t *testing.T) {
+	for name, test := range map[string]struct {
+		prompt any
+		want   []string
+	}{
+		"blocks":   {[]any{map[string]any{"type": "text", "text": "A"}}, []string{`[{"text":"A","type":"text"}]`}},
+		"messages": {[]any{"A", map[string]any{"role": "user", "content": "B"}}, []string{`[{"text":"A","type":"text"}]`, `"B"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			prompt, err := wire.Marshal(test.prompt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			reads := strings.Repeat("< user\n"+`> {"type":"note","text":"${text}"}`+"\n", len(test.want))
+			s := session(t, "< initialize\n"+reads+"> "+initLine+"\n"+ending, func(r *agent.Request) { r.Prompt = prompt })
+			var got []string
+			for _, e := range drain(t, s, nil) {
+				if p, ok := e.Payload.(*wire.RawMessage); ok {
+					text, _ := p.Data.Get("text").Text()
+					got = append(got, text)
+				}
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,24 @@
+//go:build unix && !linux
+
+package process
+
+import (
+	"os"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+func terminate(pid int) { _ = syscall.Kill(-pid, syscall.SIGTERM) }
+
+func kill(pid int) { _ = syscall.Kill(-pid, syscall.SIGKILL) }
+
+func signalOf(state *os.ProcessState) string {
+	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return strings.TrimPrefix(unix.SignalName(ws.Signal()), "SIG")
+	}
+	return ""
+}

@@ -1,0 +1,250 @@
+package process_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"wake/internal/process"
+)
+
+// In the tests of how processes end, this program plays them: its role is its
+// first argument.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "role:") {
+		play(strings.TrimPrefix(os.Args[1], "role:"))
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// play starts children as an agent's tools do and says who is there.
+func play(role string) {
+	switch role {
+	case "agent": // a tool in its own session, and one whose parent has died
+		spawn("tool", true)
+		spawn("launcher", true)
+		fmt.Println("ready")
+	case "launcher":
+		spawn("daemon", true)
+		return
+	case "crasher": // as a runner that is killed
+		p, err := process.Start(process.Config{Argv: []string{os.Args[0], "role:agent"}, Env: os.Environ()})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		_, _ = io.Copy(os.Stdout, p.Stdout)
+	case "quitter":
+		spawn("daemon", true)
+		os.Exit(7)
+	}
+	fmt.Println(role, os.Getpid())
+	if role != "agent" { // the tools don't listen
+		signal.Ignore(syscall.SIGTERM)
+	}
+	for {
+		_ = syscall.Pause()
+	}
+}
+
+func spawn(role string, session bool) {
+	c := exec.Command(os.Args[0], "role:"+role)
+	c.Stdout = os.Stdout
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: session}
+	if err := c.Start(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// roles reads "role pid" lines until all are there.
+func roles(t *testing.T, r io.Reader, want ...string) map[string]int {
+	t.Helper()
+	got := make(map[string]int)
+	for lines := bufio.NewScanner(r); len(got) < len(want); {
+		if !lines.Scan() {
+			t.Fatalf("only %v of %v", got, want)
+		}
+		role, pid, ok := strings.Cut(lines.Text(), " ")
+		if n, err := strconv.Atoi(pid); ok && err == nil {
+			got[role] = n
+		}
+	}
+	return got
+}
+
+func alive(pid int) bool {
+	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return false
+	}
+	_, state, _ := strings.Cut(string(b[strings.LastIndexByte(string(b), ')'):]), " ")
+	return !strings.HasPrefix(state, "Z")
+}
+
+func start(t *testing.T, role string, env ...string) *process.Process {
+	t.Helper()
+	p, err := process.Start(process.Config{Argv: []string{os.Args[0], "role:" + role}, Env: env})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(p.End(0), p.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func TestEndTree(t *testing.T) {
+	p := start(t, "agent")
+	pids := roles(t, p.Stdout, "agent", "tool", "daemon")
+	if err := p.End(100 * time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	for role, pid := range pids {
+		if alive(pid) {
+			t.Errorf("%s (pid %d) lives", role, pid)
+		}
+	}
+	exit, err := p.Wait(t.Context())
+	if err != nil || exit.Signal != "TERM" {
+		t.Errorf("exit %+v, %v; want signal TERM", exit, err)
+	}
+}
+
+// What a program leaves behind when it ends by itself is ended too.
+func TestEndAfterExit(t *testing.T) {
+	p := start(t, "quitter")
+	exit, err := p.Wait(t.Context())
+	if err != nil || exit.Code != 7 {
+		t.Fatalf("exit %+v, %v; want code 7", exit, err)
+	}
+	daemon := roles(t, p.Stdout, "daemon")["daemon"]
+	if !alive(daemon) {
+		t.Fatal("the daemon ended with its parent: the test shows nothing")
+	}
+	if err := p.End(0); err != nil {
+		t.Fatal(err)
+	}
+	if alive(daemon) {
+		t.Errorf("pid %d lives", daemon)
+	}
+	if rest, err := io.ReadAll(p.Stdout); err != nil || len(rest) > 0 {
+		t.Errorf("stdout doesn't end: %q, %v", rest, err)
+	}
+}
+
+func TestOthersLive(t *testing.T) {
+	a, b := start(t, "agent"), start(t, "agent")
+	roles(t, a.Stdout, "agent", "tool", "daemon")
+	others := roles(t, b.Stdout, "agent", "tool", "daemon")
+	if err := a.End(0); err != nil {
+		t.Fatal(err)
+	}
+	for role, pid := range others {
+		if !alive(pid) {
+			t.Errorf("%s of another tree was ended", role)
+		}
+	}
+}
+
+func TestEndOrphans(t *testing.T) {
+	crasher := exec.Command(os.Args[0], "role:crasher")
+	crasher.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	out, err := crasher.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := crasher.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pids := roles(t, out, "agent", "tool", "daemon")
+	living := start(t, "agent")
+	roles(t, living.Stdout, "agent", "tool", "daemon")
+	if err := crasher.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = crasher.Wait()
+	n, err := process.EndOrphans(t.Context(), 50*time.Millisecond)
+	if err != nil || n < len(pids) {
+		t.Fatalf("ended %d, %v; want at least %d", n, err, len(pids))
+	}
+	for role, pid := range pids {
+		if alive(pid) {
+			t.Errorf("%s (pid %d) lives", role, pid)
+		}
+	}
+	if !alive(living.Pid()) {
+		t.Error("a tree of a living program was ended")
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	t.Setenv("WAKE_SECRET", "s3cret")
+	p, err := process.Start(process.Config{Argv: []string{"/usr/bin/env"}, Env: []string{"A=1", process.Mark + "=forged"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := io.ReadAll(p.Stdout)
+	if err != nil || strings.Contains(string(out), "s3cret") || strings.Contains(string(out), "forged") || !strings.Contains(string(out), "A=1\n") {
+		t.Errorf("environment %q, %v", out, err)
+	}
+	if err := errors.Join(p.End(0), p.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWords(t *testing.T) {
+	p, err := process.Start(process.Config{
+		Argv: []string{"/bin/sh", "-c", `i=0; while [ $i -lt 3000 ]; do echo "line $i" >&2; i=$((i+1)); done; printf 'bad \377' >&2; exit 3`}, KeepStderr: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exit, err := p.Wait(t.Context())
+	if err != nil || exit.Code != 3 {
+		t.Errorf("exit %+v, %v", exit, err)
+	}
+	if err := errors.Join(p.End(0), p.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if words := p.Words(); len(words) > 17<<10 || !strings.HasSuffix(words, "line 2999\nbad \uFFFD") {
+		t.Errorf("%d bytes of words, ending in %.40q", len(words), words[max(0, len(words)-40):])
+	}
+}
+
+func TestStartFails(t *testing.T) {
+	for _, argv := range [][]string{nil, {"/nonexistent/program"}} {
+		if _, err := process.Start(process.Config{Argv: argv}); err == nil {
+			t.Errorf("%v started", argv)
+		}
+	}
+	_, err := process.Start(process.Config{Argv: []string{"/nonexistent/program"}})
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("error %v, want not exist", err)
+	}
+}
+
+func TestWaitEndsWithContext(t *testing.T) {
+	p := start(t, "agent")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := p.Wait(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want canceled", err)
+	}
+}

@@ -1,0 +1,255 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// look is how long to wait before looking again whether processes are gone.
+const look = 10 * time.Millisecond
+
+// stubborn is how long to go on killing.
+const stubborn = 5 * time.Second
+
+func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+func exitOf(state *os.ProcessState, err error) Exit {
+	if state == nil {
+		return Exit{Code: -1, Signal: fmt.Sprint(err)}
+	}
+	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return Exit{Code: -1, Signal: strings.TrimPrefix(unix.SignalName(ws.Signal()), "SIG")}
+	}
+	return Exit{Code: state.ExitCode()}
+}
+
+// entry is a row of the process table. A process is told by its pid and the
+// time it started: pids are reused.
+type entry struct {
+	id
+	parent, group, session int
+	zombie                 bool
+}
+
+type id struct {
+	pid   int
+	start uint64 // clock ticks since boot
+}
+
+// table reads the process table.
+func table() ([]entry, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var entries []entry
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			if e, ok := read(pid); ok {
+				entries = append(entries, e)
+			}
+		}
+	}
+	return entries, nil
+}
+
+// read reads /proc/<pid>/stat: "pid (name) state parent group session …", and
+// the start time as field 22. The name may hold anything.
+func read(pid int) (entry, bool) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return entry{}, false
+	}
+	_, rest, ok := bytes.Cut(b[bytes.LastIndexByte(b, ')')+1:], []byte(" "))
+	f := strings.Fields(string(rest))
+	if !ok || len(f) < 20 {
+		return entry{}, false
+	}
+	e := entry{id: id{pid: pid}, zombie: f[0] == "Z" || f[0] == "X"}
+	e.parent, _ = strconv.Atoi(f[1])
+	e.group, _ = strconv.Atoi(f[2])
+	e.session, _ = strconv.Atoi(f[3])
+	e.start, err = strconv.ParseUint(f[19], 10, 64)
+	return e, err == nil
+}
+
+func startTime(pid int) uint64 {
+	e, _ := read(pid)
+	return e.start
+}
+
+// markOf returns the mark that a process bears, or "".
+func markOf(pid int) string {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
+		return ""
+	}
+	for kv := range bytes.SplitSeq(b, []byte{0}) {
+		if mark, ok := bytes.CutPrefix(kv, []byte(Mark+"=")); ok {
+			return string(mark)
+		}
+	}
+	return ""
+}
+
+// tree is a set of processes that belong together. Once a member, always a
+// member: a process whose parent died is still known.
+type tree struct {
+	marks   func(string) bool
+	members map[id]bool
+	self    entry
+}
+
+func treeOf(pid int, mark string) *tree {
+	t := newTree(func(m string) bool { return m == mark })
+	if e, ok := read(pid); ok {
+		t.members[e.id] = true
+	}
+	return t
+}
+
+func newTree(marks func(string) bool) *tree {
+	self, _ := read(os.Getpid())
+	return &tree{marks: marks, members: make(map[id]bool), self: self}
+}
+
+// scan adds new members and returns those that live.
+func (t *tree) scan() ([]entry, error) {
+	entries, err := table()
+	if err != nil {
+		return nil, fmt.Errorf("process: read the process table: %w", err)
+	}
+	for _, e := range entries {
+		if !t.members[e.id] && e.id != t.self.id && t.marks(markOf(e.pid)) {
+			t.members[e.id] = true
+		}
+	}
+	for t.grow(entries) {
+		// until no new member brings another
+	}
+	var alive []entry
+	for _, e := range entries {
+		switch {
+		case !t.members[e.id]:
+		case !e.zombie:
+			alive = append(alive, e)
+		case e.parent == t.self.pid && !running.has(e.pid):
+			_, _ = syscall.Wait4(e.pid, nil, syscall.WNOHANG, nil)
+		}
+	}
+	return alive, nil
+}
+
+// grow adds the children of members, and who shares their group or session.
+// It reports whether there were any.
+func (t *tree) grow(entries []entry) bool {
+	pids, groups := make(map[int]bool), make(map[int]bool)
+	for _, e := range entries {
+		if t.members[e.id] {
+			pids[e.pid] = true
+			groups[e.group], groups[e.session] = true, true
+		}
+	}
+	for _, ours := range []int{0, 1, t.self.group, t.self.session} {
+		delete(groups, ours)
+	}
+	grown := false
+	for _, e := range entries {
+		if t.members[e.id] || e.id == t.self.id {
+			continue
+		}
+		if pids[e.parent] || groups[e.group] || groups[e.session] {
+			t.members[e.id], grown = true, true
+		}
+	}
+	return grown
+}
+
+// end asks the members to end, kills those that are left after the grace, and
+// returns when all are gone.
+func (t *tree) end(grace time.Duration) error {
+	alive, err := t.scan()
+	if err != nil {
+		return err
+	}
+	sig := unix.SIGTERM
+	asked := make(map[id]bool)
+	deadline := time.Now().Add(grace)
+	for stop := deadline.Add(stubborn); len(alive) > 0; {
+		if now := time.Now(); now.After(stop) {
+			return fmt.Errorf("%w: %s", ErrSurvivors, pidsOf(alive))
+		} else if !now.Before(deadline) {
+			sig = unix.SIGKILL
+		}
+		for _, e := range alive {
+			if sig == unix.SIGKILL || !asked[e.id] {
+				asked[e.id] = true
+				e.signal(sig)
+			}
+		}
+		<-time.After(look)
+		if alive, err = t.scan(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// signal sends a signal to the process if it still is the same one.
+func (e entry) signal(sig syscall.Signal) {
+	p, err := os.FindProcess(e.pid) // holds on to the process, not the number
+	if err != nil {
+		return
+	}
+	defer p.Release()
+	if now, ok := read(e.pid); ok && now.id == e.id {
+		_ = p.Signal(sig)
+	}
+}
+
+func pidsOf(entries []entry) string {
+	var pids []string
+	for _, e := range entries {
+		pids = append(pids, strconv.Itoa(e.pid))
+	}
+	return "pids " + strings.Join(pids, ", ")
+}
+
+// EndOrphans ends the trees of programs that are gone: after a crash it leaves
+// no agent of the program that crashed. It returns how many processes it
+// found. Trees of living programs are left alone.
+func EndOrphans(ctx context.Context, grace time.Duration) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	own := markOf(os.Getpid()) // if this program is itself part of such a tree
+	t := newTree(func(mark string) bool { return mark != own && orphaned(mark) })
+	alive, err := t.scan()
+	if err != nil || len(alive) == 0 {
+		return 0, err
+	}
+	return len(alive), t.end(grace)
+}
+
+// orphaned reports whether a mark was set by a program that is gone.
+func orphaned(mark string) bool {
+	pid, start, ok := owner(mark)
+	if !ok {
+		return false
+	}
+	e, alive := read(pid)
+	return !alive || e.zombie || e.start != start
+}
