@@ -33,9 +33,7 @@ func (w *worker) agent(ctx context.Context, n wire.NodeState, messages <-chan wi
 	if in.Prompt == nil {
 		in.Prompt = in.Messages
 	}
-	if in.Cwd == "" {
-		in.Cwd = w.workspace
-	}
+	in.Cwd = w.dir(in.Cwd)
 	provider, name, err := w.provider(in.Provider)
 	if err != nil {
 		return nil, &failure{message: err.Error(), kind: wire.ErrorStartFailed}

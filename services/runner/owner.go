@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"wake/internal/eventlog"
 	"wake/internal/flow"
 	"wake/internal/lease"
+	"wake/internal/run"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -38,7 +40,7 @@ const giveBack = 5 * time.Second
 
 // run owns the run until it has ended, ctx ends, or somebody else owns it.
 func (o *owner) run(ctx context.Context) error {
-	key := o.runnesubjects.LeaseKey(o.runID, wire.RunNode)
+	key := o.runner.names.LeaseKey(o.runID, wire.RunNode)
 	l, err := o.keeper.Acquire(ctx, key)
 	if err != nil {
 		return err
@@ -73,17 +75,9 @@ func (o *owner) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	events := []*wire.Event{{Payload: &wire.FlowStart{
-		FlowName: o.def.Name, Definition: o.def.Raw(), DefinitionHash: o.def.Hash(),
-		Input: o.request.Input, Labels: o.request.Labels,
-		ParentRun: o.request.ParentRun, ParentNode: o.request.ParentNode,
-		Limits: o.request.Limits, Fixtures: o.request.Fixtures, Workspace: workspace,
-	}}}
-	if o.request.State != nil {
-		patch := wire.Patch{Op: wire.PatchMerge, Value: o.request.State}
-		events = append(events, &wire.Event{Payload: &wire.StatePatch{Patch: patch}})
-	}
-	return o.append(ctx, events)
+	request := o.request
+	request.Workspace = workspace
+	return o.append(ctx, flow.Start(o.def, request))
 }
 
 // workspace returns the folder of the run, and makes it.
@@ -158,7 +152,11 @@ func (o *owner) decide(ctx context.Context) (wake int64, err error) {
 		if !o.lease.Valid() {
 			return 0, nil
 		}
-		d, err := flow.Decide(o.def, o.view.state, time.Now().UnixMilli())
+		state, err := o.whole(ctx)
+		if err != nil {
+			return 0, err
+		}
+		d, err := flow.Decide(o.def, state, time.Now().UnixMilli())
 		if err != nil {
 			return 0, fmt.Errorf("decide: %w", err)
 		}
@@ -172,6 +170,18 @@ func (o *owner) decide(ctx context.Context) (wake int64, err error) {
 			return 0, err
 		}
 	}
+}
+
+// whole returns the state with the values that the object store keeps: the
+// scheduler looks into them.
+func (o *owner) whole(ctx context.Context) (*wire.State, error) {
+	return run.Inline(o.view.state, func(sha256 string) ([]byte, error) {
+		b, err := o.runner.log.Blob(ctx, sha256)
+		if errors.Is(err, eventlog.ErrBlobMissing) {
+			return nil, fs.ErrNotExist
+		}
+		return b, err
+	})
 }
 
 // place says which runners may take a node. Those of a run whose folder is

@@ -37,7 +37,7 @@ var errWithdrawn = errors.New("withdrawn by the owner")
 // run executes the node if it is still wanted.
 func (w *worker) run(ctx context.Context) error {
 	r := w.runner
-	l, err := w.keeper.Acquire(ctx, subjects.LeaseKey(w.offer.RunID, w.offer.NodeID))
+	l, err := w.keeper.Acquire(ctx, r.names.LeaseKey(w.offer.RunID, w.offer.NodeID))
 	if err != nil {
 		return err
 	}
