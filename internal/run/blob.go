@@ -93,8 +93,8 @@ func Inline(s *wire.State, fetch func(sha256 string) ([]byte, error)) (*wire.Sta
 		}
 	}
 	for id, n := range c.Nodes {
-		item, input := in.put(&n.Item), in.put(&n.Input)
-		if item || input {
+		item, input, answer := in.put(&n.Item), in.put(&n.Input), in.put(&n.Answer)
+		if item || input || answer {
 			c.Nodes[id] = n
 		}
 	}

@@ -67,7 +67,7 @@ func (f *fold) begin(id string, n wire.NodeState) {
 func (f *fold) end(id string, n wire.NodeState, status wire.NodeStatus, errorType, problem string) {
 	n.Ended, n.EndedAt = f.pos.Seq, f.e.Timestamp
 	n.Error, n.ErrorType = problem, errorType
-	n.Reason, n.PromptID, n.Input = "", "", nil
+	n.Reason, n.PromptID, n.Answer, n.Input = "", "", nil, nil
 	n.Breakpoint, n.AgentStatus = "", ""
 	f.s.Nodes[id] = n
 	f.s.NodeStatus[id] = status
@@ -214,7 +214,7 @@ func (f *fold) inputRequested(p *wire.InputRequested) error {
 		return f.late(n, current)
 	}
 	old := n.PromptID
-	n.PromptID, n.Reason = p.PromptID, "waiting"
+	n.PromptID, n.Reason, n.Answer = p.PromptID, "waiting", nil
 	f.s.Nodes[id] = n
 	f.s.PromptCount++
 	if old != "" {
@@ -234,7 +234,7 @@ func (f *fold) inputReceived(p *wire.InputReceived) error {
 	if n.PromptID != p.PromptID {
 		return f.illegal("prompt %q is not open", p.PromptID)
 	}
-	n.PromptID, n.Reason = "", ""
+	n.PromptID, n.Reason, n.Answer = "", "", f.value("content", p.Content)
 	f.s.Nodes[id] = n
 	f.deliver(reply(p.PromptID))
 	return nil

@@ -121,6 +121,7 @@ type NodeState struct {
 	CostUsd     float64 `json:"costUsd,omitempty"`    // of all its executions
 	ExecCost    float64 `json:"execCost,omitempty"`   // of the latest one
 	PromptID    string  `json:"promptId,omitempty"`   // question that waits for an answer
+	Answer      Raw     `json:"answer,omitempty"`     // to the latest question, until the execution ends
 	AgentStatus string  `json:"agentStatus,omitempty"`
 }
 

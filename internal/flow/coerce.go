@@ -1,0 +1,94 @@
+package flow
+
+import (
+	"fmt"
+
+	"wake/pkg/wire"
+)
+
+// texts are the fields of an input that are text for whoever executes the node.
+// A binding may have made anything of them.
+var texts = map[NodeType][]string{
+	TypeAgent: {"prompt", "model", "fallbackModel", "cwd", "permissionMode", "systemPrompt", "appendSystemPrompt"},
+	TypeExec:  {"command", "cwd", "stdin"},
+	TypeAsk:   {"prompt"},
+}
+
+// coerce makes text of what has to be text: lists and objects become JSON, as
+// within a text. What a node can't do without must not be bound to nothing.
+func coerce(t NodeType, input map[string]any) error {
+	for _, name := range texts[t] {
+		if v, ok := input[name]; ok {
+			input[name] = textual(v)
+		}
+	}
+	if env, ok := input["env"].(map[string]any); ok {
+		for name, v := range env {
+			if env[name] = textual(v); env[name] == nil {
+				delete(env, name)
+			}
+		}
+	}
+	for _, name := range []string{"addDirs", "allowedTools", "disallowedTools"} {
+		if list, ok := input[name].([]any); ok {
+			input[name] = present(list)
+		}
+	}
+	return complete(t, input)
+}
+
+// complete checks that prompt and command are there.
+func complete(t NodeType, input map[string]any) error {
+	switch t {
+	case TypeAgent:
+		if input["prompt"] == nil && input["messages"] == nil {
+			return fmt.Errorf("input.prompt is bound to nothing")
+		}
+	case TypeAsk:
+		if input["prompt"] == nil {
+			return fmt.Errorf("input.prompt is bound to nothing")
+		}
+	case TypeExec:
+		words, _ := input["command"].([]any)
+		for i, w := range words {
+			if w == nil {
+				return fmt.Errorf("input.command[%d] is bound to nothing", i)
+			}
+		}
+	}
+	return nil
+}
+
+// textual is a value as text; a list stays one, of texts. Nothing is nil.
+func textual(v any) any {
+	switch v := v.(type) {
+	case nil, string:
+		return v
+	case []any:
+		out := make([]any, len(v))
+		for i, item := range v {
+			out[i] = textual(item)
+		}
+		return out
+	case wire.Raw:
+		if v.Any() == nil {
+			return nil
+		}
+		return asText(v)
+	}
+	raw, err := wire.Marshal(v)
+	if err != nil {
+		return nil
+	}
+	return asText(raw)
+}
+
+func present(list []any) []any {
+	var out []any
+	for _, v := range list {
+		if text := textual(v); text != nil {
+			out = append(out, text)
+		}
+	}
+	return out
+}

@@ -1,0 +1,498 @@
+package flow
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"wake/internal/run"
+	"wake/pkg/wire"
+)
+
+// Decision is what the owner of a run appends to [wire.RunNode] next.
+type Decision struct {
+	Events []*wire.Event // in order; ExecID, Timestamp and Payload are set
+	Wake   int64         // Unix ms when to ask again even if nothing happens; 0: not needed
+}
+
+// maxEvents bounds a decision, so that it fits into one batch of the log. What
+// is left over is decided when the owner asks again.
+const maxEvents = 500
+
+// Decide returns what follows from the state of a run, which is that of an owner
+// that has claimed it. It decides as far as it can see: when the events are
+// folded there is nothing more to decide until something happens. Each event
+// follows from the state before it alone, so it does no harm if only the first
+// ones are stored. A run that is not running needs no decision.
+//
+// Large values that the log keeps elsewhere have to be in the state; see
+// [run.Inline]. Only a state that the definition can't have led to is an error.
+func Decide(d *Definition, s *wire.State, now int64) (Decision, error) {
+	if s.Status != wire.RunRunning || s.Imported != "" {
+		return Decision{}, nil
+	}
+	if s.DefinitionHash != d.hash {
+		return Decision{}, fmt.Errorf("flow: run %s is of definition %s, not %s", s.RunID, s.DefinitionHash, d.hash)
+	}
+	p := &planner{d: d, s: s, now: now, cache: map[*byte]any{}}
+	for len(p.events) < maxEvents && p.s.Status == wire.RunRunning && p.err == nil {
+		if !p.next() {
+			break
+		}
+	}
+	if p.err != nil {
+		return Decision{}, p.err
+	}
+	if p.s.Status != wire.RunRunning {
+		p.wake = 0
+	}
+	return Decision{Events: p.events, Wake: p.wake}, nil
+}
+
+// Start returns the events that begin a run, for an owner that has claimed it.
+func Start(d *Definition, r wire.RunRequest) []*wire.Event {
+	labels := maps.Clone(d.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, r.Labels)
+	events := []*wire.Event{{Payload: &wire.FlowStart{
+		FlowName: d.Name, Definition: d.raw, DefinitionHash: d.hash,
+		Input: r.Input, Labels: labels, ParentRun: r.ParentRun, ParentNode: r.ParentNode,
+		Limits: r.Limits, Fixtures: r.Fixtures, Workspace: r.Workspace,
+	}}}
+	if r.State != nil {
+		events = append(events, &wire.Event{Payload: &wire.StatePatch{
+			Patch: wire.Patch{Op: wire.PatchMerge, Value: r.State},
+		}})
+	}
+	return events
+}
+
+// planner makes one decision. It folds its own events as it goes, into a copy of
+// the state.
+type planner struct {
+	d      *Definition
+	s      *wire.State
+	own    bool // s is a copy
+	now    int64
+	events []*wire.Event
+	wake   int64
+	err    error
+	cache  map[*byte]any
+}
+
+// emit decides an event.
+func (p *planner) emit(exec string, payload wire.Payload) {
+	if p.err != nil {
+		return
+	}
+	if !p.own {
+		p.s, p.own = run.Clone(p.s), true
+	}
+	e := &wire.Event{ExecID: exec, Timestamp: p.now, Payload: payload}
+	p.events = append(p.events, e)
+	stamped := *e
+	owner := p.s.Nodes[wire.RunNode]
+	stamped.RunID, stamped.NodeID = p.s.RunID, wire.RunNode
+	stamped.Seq, stamped.Epoch = owner.Seq+1, owner.Epoch
+	pos := p.s.Position
+	pos.Seq++
+	if err := run.Apply(p.s, pos, &stamped); err != nil {
+		p.err = fmt.Errorf("flow: decision: %w", err)
+	}
+}
+
+// wakeAt asks to be called again at a time.
+func (p *planner) wakeAt(t int64) {
+	if p.wake == 0 || t < p.wake {
+		p.wake = t
+	}
+}
+
+// next makes the next step. It reports false if there is none to make.
+func (p *planner) next() bool {
+	before := len(p.events)
+	p.wake = 0
+	if p.failures() {
+		return true
+	}
+	for _, v := range p.d.graph.order {
+		p.advance(v)
+		if len(p.events) > before {
+			return true
+		}
+	}
+	for _, l := range p.d.graph.loops {
+		p.goRound(l)
+		if len(p.events) > before {
+			return true
+		}
+	}
+	p.finish()
+	return len(p.events) > before
+}
+
+// failures ends the run if a node has failed for good and no one said to go on.
+// An execution that was withdrawn is no cause of its own: what withdrew it is
+// found again.
+func (p *planner) failures() bool {
+	for _, id := range p.executed() {
+		if n := p.s.Nodes[id]; p.lost(id) && n.ErrorType != errorCancelled {
+			p.fail(id, "node %s: %s", id, n.Error)
+			return true
+		}
+	}
+	return false
+}
+
+// errorInput and errorCancelled are the error types of an execution whose input
+// could not be resolved and of a withdrawn one; see [run.Apply].
+const (
+	errorInput     = "input"
+	errorCancelled = "cancelled"
+)
+
+// lost reports whether a node or an item has failed for good, and the run with
+// it.
+func (p *planner) lost(id string) bool {
+	v := p.d.graph.vertexOf(id)
+	return v != nil && p.s.NodeStatus[id] == wire.NodeFailed && !p.retries(v, id) && !v.continues()
+}
+
+func firstOf(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}
+
+func (v *vertex) continues() bool { return v.Policy != nil && v.Policy.ContinueOnError }
+
+// executed are the nodes and items that have an execution, in a fixed order.
+func (p *planner) executed() []string {
+	var ids []string
+	for id, n := range p.s.Nodes {
+		if n.Execs > 0 {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, p.compare)
+	return ids
+}
+
+// compare orders by place in the flow; the items of a node come before it, by
+// index.
+func (p *planner) compare(a, b string) int {
+	return cmp.Or(
+		cmp.Compare(p.rank(a), p.rank(b)),
+		cmp.Compare(indexOf(a), indexOf(b)),
+		cmp.Compare(a, b),
+	)
+}
+
+// rank is the place of a node in the flow; nodes that aren't in it come last.
+func (p *planner) rank(id string) int {
+	v := p.d.graph.vertexOf(id)
+	if v == nil {
+		return len(p.d.graph.order)
+	}
+	return v.rank
+}
+
+// fail ends the run badly. What still runs is withdrawn first.
+func (p *planner) fail(node, format string, args ...any) {
+	problem := fmt.Sprintf(format, args...)
+	for _, id := range p.executed() {
+		if n := p.s.Nodes[id]; n.Open() {
+			p.emit(n.Exec, &wire.NodeCancelled{Target: id, Reason: problem})
+		}
+	}
+	p.emit("", &wire.FlowComplete{
+		FlowName: p.s.FlowName, Status: wire.FlowStatusFailed, Error: problem, FailedNode: node,
+		DurationMs: p.now - p.s.StartedAt,
+	})
+}
+
+// finish ends the run when every node is settled.
+func (p *planner) finish() {
+	for _, v := range p.d.graph.order {
+		if p.s.Nodes[v.ID].Open() {
+			return
+		}
+	}
+	if p.wake != 0 {
+		return
+	}
+	for _, id := range p.executed() {
+		if p.lost(id) {
+			p.fail(id, "%s", p.s.Nodes[id].Error)
+			return
+		}
+	}
+	for _, v := range p.d.graph.order {
+		if !p.settled(v.ID) {
+			p.fail("", "Execution stalled: no ready nodes")
+			return
+		}
+	}
+	p.emit("", &wire.FlowComplete{
+		FlowName: p.s.FlowName, Status: wire.FlowStatusComplete, DurationMs: p.now - p.s.StartedAt,
+	})
+}
+
+// settled reports whether a node or an item has come to its end in this pass.
+func (p *planner) settled(id string) bool {
+	switch p.s.NodeStatus[id] {
+	case wire.NodeDone:
+		return true
+	case wire.NodeFailed:
+		v := p.d.graph.vertexOf(id)
+		return v != nil && !p.retries(v, id)
+	}
+	return false
+}
+
+// retries reports whether a failed node is going to be tried again.
+func (p *planner) retries(v *vertex, id string) bool {
+	n := p.s.Nodes[id]
+	if p.s.NodeStatus[id] != wire.NodeFailed || v.Policy == nil || v.Policy.Retry == nil || n.Count > 0 && n.Index == nil {
+		return false
+	}
+	return n.ErrorType != errorInput && n.ErrorType != errorCancelled && n.Attempt < v.Policy.Retry.MaxAttempts
+}
+
+// advance does what there is to do about a node.
+func (p *planner) advance(v *vertex) {
+	switch {
+	case p.lost(v.ID):
+	case p.settled(v.ID):
+		p.leave(v)
+	case p.retries(v, v.ID):
+		p.retry(v, v.ID, nil)
+	case p.s.Nodes[v.ID].Open():
+		if v.itemName(p.s) != "" {
+			p.items(v)
+		} else {
+			p.execute(v, v.ID)
+		}
+	default:
+		p.enter(v)
+	}
+}
+
+// leave decides the edges that lead away from a settled node. A loop that goes
+// round comes first: the edges that lead on wait for the pass that leaves it.
+func (p *planner) leave(v *vertex) {
+	skipped := p.s.Nodes[v.ID].Skipped
+	for _, e := range v.back {
+		if p.s.EdgeStatus[e.key] == wire.EdgeFired {
+			return
+		}
+		if p.pending(e) && p.decideEdge(e, skipped) {
+			return
+		}
+	}
+	for _, e := range v.out {
+		if p.pending(e) && p.s.Status == wire.RunRunning {
+			p.decideEdge(e, skipped)
+		}
+	}
+}
+
+func (p *planner) pending(e *edge) bool {
+	status := p.s.EdgeStatus[e.key]
+	return status == "" || status == wire.EdgePending
+}
+
+// decideEdge fires or skips an edge. It reports true if a loop goes round or the
+// run has failed.
+func (p *planner) decideEdge(e *edge, skipped bool) bool {
+	if skipped {
+		p.emit("", &wire.EdgeSkip{EdgeID: e.key, From: e.From, To: e.To, Reason: "from"})
+		return false
+	}
+	sc := p.scope(e.from, nil)
+	if e.MaxIterations > 0 {
+		sc.vars = loopVars(p.s.LoopCounters[e.key], e.MaxIterations)
+	}
+	ok, err := e.when.holds(sc)
+	switch {
+	case err != nil:
+		p.fail(e.From, "edge %s: when: %v", e.key, err)
+		return true
+	case !ok:
+		p.emit("", &wire.EdgeSkip{EdgeID: e.key, From: e.From, To: e.To, Reason: "when"})
+		return false
+	case e.MaxIterations > 0 && p.s.LoopCounters[e.key] >= e.MaxIterations:
+		p.fail(e.From, "loop %s exceeded %d iterations", e.key, e.MaxIterations)
+		return true
+	}
+	p.emit("", &wire.EdgeFire{EdgeID: e.key, From: e.From, To: e.To})
+	return e.MaxIterations > 0
+}
+
+// goRound begins another pass of a loop that has fired, once everything that the
+// last pass began has ended.
+func (p *planner) goRound(l *edge) {
+	if p.s.EdgeStatus[l.key] != wire.EdgeFired {
+		return
+	}
+	for id, n := range p.s.Nodes {
+		v := p.d.graph.vertexOf(id)
+		if v != nil && slices.Contains(l.again, v.ID) && (n.Open() || p.retries(v, id)) {
+			return
+		}
+	}
+	for _, inner := range l.within {
+		if p.s.LoopCounters[inner.key] > 0 {
+			p.emit("", &wire.LoopIterate{EdgeID: inner.key})
+		}
+	}
+	p.emit("", &wire.LoopIterate{
+		EdgeID: l.key, Iteration: p.s.LoopCounters[l.key] + 1, Nodes: l.again, Edges: l.edges,
+	})
+}
+
+// enter schedules or skips a node that is pending, once its gate is decided.
+func (p *planner) enter(v *vertex) {
+	fired, skipped := 0, 0
+	var each []*edge
+	for _, e := range v.in {
+		switch p.s.EdgeStatus[e.key] {
+		case wire.EdgeFired:
+			fired++
+			if e.ForEach != nil {
+				each = append(each, e)
+			}
+		case wire.EdgeSkipped:
+			skipped++
+		default:
+			return
+		}
+	}
+	closed := v.gate == GateAny && fired == 0 && len(v.in) > 0 || v.gate != GateAny && skipped > 0
+	switch {
+	case closed && !p.entered(v):
+		p.emit("", &wire.NodeSkipped{Target: v.ID, Reason: "edge"})
+	case len(each) > 1:
+		p.refuse(v, fmt.Errorf("forEach edges %s and %s have both fired", each[0].key, each[1].key))
+	case len(each) == 1:
+		p.fanOut(v, each[0])
+	default:
+		p.schedule(v, v.ID, 1, nil)
+	}
+}
+
+// entered reports whether a loop has led here in this pass.
+func (p *planner) entered(v *vertex) bool {
+	return slices.ContainsFunc(v.entries, func(l *edge) bool { return p.s.LoopCounters[l.key] > 0 })
+}
+
+// schedule begins an execution, or skips the node if its condition is false.
+func (p *planner) schedule(v *vertex, id string, attempt int, it *item) {
+	sc := p.scope(v, it)
+	ok, err := v.when.holds(sc)
+	if err != nil {
+		err = fmt.Errorf("when: %w", err)
+	}
+	if err == nil && !ok {
+		p.emit("", &wire.NodeSkipped{Target: id, Reason: "when"})
+		return
+	}
+	n := &wire.NodeScheduled{
+		Target: id, Attempt: attempt, Iteration: p.iteration(v), Pool: firstOf(v.Pool, p.d.Pool),
+	}
+	if it != nil {
+		n.Index, n.Count, n.Item = &it.index, it.count, it.value
+	}
+	if err == nil {
+		n.Input, err = v.resolve(sc)
+	}
+	if err != nil {
+		n.Error = err.Error()
+	}
+	p.emit(p.nextExec(id), n)
+}
+
+// refuse schedules a node that can't be run, so that its failure is on record.
+func (p *planner) refuse(v *vertex, err error) {
+	p.emit(p.nextExec(v.ID), &wire.NodeScheduled{
+		Target: v.ID, Attempt: 1, Iteration: p.iteration(v), Error: err.Error(),
+	})
+}
+
+func (p *planner) nextExec(id string) string { return run.ExecID(id, p.s.Nodes[id].Execs+1) }
+
+// retry tries a failed node again when its time has come.
+func (p *planner) retry(v *vertex, id string, it *item) {
+	n := p.s.Nodes[id]
+	if due := n.EndedAt + v.Policy.Retry.BackoffMs; p.now < due {
+		p.wakeAt(due)
+		return
+	}
+	p.schedule(v, id, n.Attempt+1, it)
+}
+
+// resolve returns the node's input with its bindings replaced.
+func (v *vertex) resolve(sc *scope) (wire.Raw, error) {
+	if v.Type == TypeFlow {
+		return v.resolveFlow(sc)
+	}
+	if v.Input == nil || !v.input.bound {
+		return v.Input, nil
+	}
+	value, _, err := v.input.resolve(sc)
+	if err != nil {
+		return nil, err
+	}
+	if fields, ok := value.(map[string]any); ok {
+		if err := coerce(v.Type, fields); err != nil {
+			return nil, err
+		}
+	}
+	return wire.Marshal(value)
+}
+
+// resolveFlow leaves the child's definition as it is.
+func (v *vertex) resolveFlow(sc *scope) (wire.Raw, error) {
+	value, _, err := v.input.resolve(sc)
+	fields, ok := value.(map[string]any)
+	if err != nil || !ok {
+		return nil, err
+	}
+	fields["flow"] = v.Input.Get("flow")
+	return wire.Marshal(fields)
+}
+
+// iteration is how often the innermost loop around a node has gone round.
+func (p *planner) iteration(v *vertex) int {
+	if v.loop == nil {
+		return 0
+	}
+	return p.s.LoopCounters[v.loop.key]
+}
+
+// scope is what the expressions of a node see.
+func (p *planner) scope(v *vertex, it *item) *scope {
+	sc := &scope{state: p.s, now: p.now, cache: p.cache}
+	switch {
+	case it != nil:
+		sc.item, sc.value = it.name, it.value
+		sc.vars = map[string]any{
+			"iteration": float64(it.index), "first": it.index == 0, "last": it.index == it.count-1,
+			"maxIterations": float64(it.count),
+		}
+	case v.loop != nil:
+		sc.vars = loopVars(p.iteration(v), v.loop.MaxIterations)
+	}
+	return sc
+}
+
+func loopVars(iteration, limit int) map[string]any {
+	return map[string]any{
+		"iteration": float64(iteration), "first": iteration == 0, "last": iteration >= limit,
+		"maxIterations": float64(limit),
+	}
+}

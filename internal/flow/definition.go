@@ -1,0 +1,181 @@
+// Package flow knows what a flow is and decides what comes next in a run of one.
+//
+// It is pure: no clock, no I/O, no logger. [Parse] reads a flow file and tells
+// everything that is wrong with it, with places; what it accepts can be run.
+// [Decide] looks at a definition and at the state of a run and returns the
+// decisions that follow. It never remembers anything: the log is the memory.
+package flow
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"path"
+
+	"wake/pkg/wire"
+)
+
+// Definition is a flow. It comes from [Parse] or [FromRaw] and is not changed.
+type Definition struct {
+	Name        string            `json:"name"`
+	Description string            `json:"description,omitempty"`
+	Nodes       []Node            `json:"nodes"`
+	Edges       []Edge            `json:"edges,omitempty"`
+	State       wire.Raw          `json:"state,omitempty"`     // initial user state, an object
+	Workspace   string            `json:"workspace,omitempty"` // run (default), shared, node or git:URL@ref
+	Pool        string            `json:"pool,omitempty"`      // of nodes that name none
+	Labels      map[string]string `json:"labels,omitempty"`    // of its runs
+
+	graph graph
+	raw   wire.Raw
+	hash  string
+}
+
+// NodeType is who executes a node.
+type NodeType string
+
+// The types of nodes. Agents and commands are executed by workers, the others by
+// the owner of the run.
+const (
+	TypeAgent NodeType = "agent" // an agent, by a provider
+	TypeExec  NodeType = "exec"  // a command
+	TypeSet   NodeType = "set"   // changes the user's state
+	TypeAsk   NodeType = "ask"   // a human answers
+	TypeFlow  NodeType = "flow"  // a child run
+)
+
+// Node is a vertex of the flow.
+type Node struct {
+	ID         string   `json:"id"`
+	Type       NodeType `json:"type"`
+	Input      wire.Raw `json:"input,omitempty"` // an object, with bindings
+	When       wire.Raw `json:"when,omitempty"`  // skipped if it doesn't hold
+	Policy     *Policy  `json:"policy,omitempty"`
+	Idempotent bool     `json:"idempotent,omitempty"` // may be run again after a crash
+	Goal       string   `json:"goal,omitempty"`       // expression: has the agent converged
+	Score      string   `json:"score,omitempty"`      // expression: how far, from 0 to 1
+	Scope      *Scope   `json:"scope,omitempty"`
+	Audits     []Audit  `json:"audits,omitempty"`
+	Pool       string   `json:"pool,omitempty"` // which runners may take it
+	UI         wire.Raw `json:"ui,omitempty"`   // for editors; not looked at
+}
+
+// Policy is what happens when an execution fails or takes long.
+type Policy struct {
+	Retry           *Retry `json:"retry,omitempty"`
+	TimeoutMs       int64  `json:"timeoutMs,omitempty"` // of one execution; 0 is no limit
+	ContinueOnError bool   `json:"continueOnError,omitempty"`
+}
+
+// Retry runs a failed node again.
+type Retry struct {
+	MaxAttempts int   `json:"maxAttempts"`         // tries in all
+	BackoffMs   int64 `json:"backoffMs,omitempty"` // between two
+}
+
+// Scope is what the agent of a node may touch.
+type Scope struct {
+	Tools []string `json:"tools,omitempty"`
+	Paths []string `json:"paths,omitempty"`
+}
+
+// Audit is a command that checks the work of a node.
+type Audit struct {
+	ID      string `json:"id"`
+	Command string `json:"command"`
+}
+
+// Gate is which of the edges into a node have to fire.
+type Gate string
+
+// The gates. Both wait until every edge is decided.
+const (
+	GateAll Gate = "all" // the default
+	GateAny Gate = "any"
+)
+
+// Edge leads from one node to another. One with MaxIterations closes a loop.
+type Edge struct {
+	ID            string   `json:"id,omitempty"`
+	From          string   `json:"from"`
+	To            string   `json:"to"`
+	When          wire.Raw `json:"when,omitempty"`
+	Gate          Gate     `json:"gate,omitempty"`
+	ForEach       *ForEach `json:"forEach,omitempty"`
+	MaxIterations int      `json:"maxIterations,omitempty"`
+}
+
+// Key is the edge's id or "from->to", as in the state of a run.
+func (e Edge) Key() string {
+	if e.ID != "" {
+		return e.ID
+	}
+	return e.From + "->" + e.To
+}
+
+// ForEach runs the node that the edge leads to once per item.
+type ForEach struct {
+	In string `json:"in"` // expression: a list
+	As string `json:"as"` // name of the item in the node's expressions
+}
+
+// maxSource bounds the size of a flow file in bytes.
+const maxSource = 512 << 10
+
+// Parse reads a flow in YAML, or in JSON if the name ends in .json or the text
+// begins with a brace. The file is only named in problems. The error is an
+// [*Error] with all of them.
+func Parse(file string, src []byte) (*Definition, error) {
+	ps := &problems{file: file}
+	var t *tree
+	switch {
+	case len(src) > maxSource:
+		ps.add(place{1, 1}, "", "the file is larger than %d bytes", maxSource)
+	case path.Ext(file) == ".json" || bytes.HasPrefix(bytes.TrimLeft(src, " \t\r\n"), []byte("{")):
+		t = readJSON(ps, src)
+	default:
+		t = readYAML(ps, src)
+	}
+	if t == nil {
+		return nil, ps.err()
+	}
+	return build(ps, t)
+}
+
+// FromRaw reads a definition as flow:start carries it. It is checked like a
+// file: a log may come from anywhere.
+func FromRaw(raw wire.Raw) (*Definition, error) {
+	return build(&problems{file: "definition"}, treeOf(raw.Any()))
+}
+
+// Raw returns the definition as flow:start carries it. Equal definitions have
+// equal bytes, however they were written.
+func (d *Definition) Raw() wire.Raw { return d.raw }
+
+// Hash returns the SHA-256 of [Definition.Raw] in lower-case hex.
+func (d *Definition) Hash() string { return d.hash }
+
+// Node returns the node with an id, which may be that of a forEach item, or nil.
+func (d *Definition) Node(id string) *Node {
+	v := d.graph.vertexOf(id)
+	if v == nil {
+		return nil
+	}
+	return v.Node
+}
+
+// build makes a definition of a tree.
+func build(ps *problems, t *tree) (*Definition, error) {
+	d := read(ps, t)
+	if err := ps.err(); err != nil {
+		return nil, err
+	}
+	raw, err := wire.Marshal(d)
+	if err != nil {
+		return nil, fmt.Errorf("flow: %w", err)
+	}
+	sum := sha256.Sum256(raw)
+	d.raw, d.hash = raw, hex.EncodeToString(sum[:])
+	return d, nil
+}

@@ -1,0 +1,177 @@
+package flow
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"wake/internal/run"
+	"wake/pkg/wire"
+)
+
+// execute goes on with an open execution that is the owner's. What workers
+// execute is theirs.
+func (p *planner) execute(v *vertex, id string) {
+	n := p.s.Nodes[id]
+	switch v.Type {
+	case TypeSet, TypeAsk, TypeFlow:
+	default:
+		return
+	}
+	if n.Started < n.Scheduled {
+		p.emit(n.Exec, &wire.NodeStart{
+			Target: id, NodeType: string(v.Type), Attempt: n.Attempt, Iteration: n.Iteration,
+		})
+		return
+	}
+	if v.Type == TypeSet {
+		p.set(id, n)
+		return
+	}
+	if v.Type == TypeAsk && p.ask(id, n) {
+		return
+	}
+	p.timeout(v, id, n)
+}
+
+// timeout ends an execution that waits for longer than its policy allows.
+func (p *planner) timeout(v *vertex, id string, n wire.NodeState) {
+	if v.Policy == nil || v.Policy.TimeoutMs == 0 {
+		return
+	}
+	due := n.StartedAt + v.Policy.TimeoutMs
+	if p.now < due {
+		p.wakeAt(due)
+		return
+	}
+	p.emit(n.Exec, &wire.NodeError{
+		Target: id, Error: fmt.Sprintf("timed out after %d ms", v.Policy.TimeoutMs), ErrorType: wire.ErrorTimeout,
+		DurationMs: p.now - n.StartedAt,
+	})
+}
+
+// set changes the user's state: set and merge hold dotted paths and values. The
+// output is what the node says, else what it has set.
+func (p *planner) set(id string, n wire.NodeState) {
+	patches := patchesOf(n.Input)
+	state := p.s.State
+	for _, patch := range patches {
+		var err error
+		if state, err = run.Patch(state, patch); err != nil {
+			p.emit(n.Exec, &wire.NodeError{Target: id, Error: err.Error(), ErrorType: "state"})
+			return
+		}
+	}
+	for _, patch := range patches {
+		p.emit(n.Exec, &wire.StatePatch{Patch: patch})
+	}
+	output := n.Input.Get("output")
+	if output == nil {
+		output = firstRaw(n.Input.Get("set"), n.Input.Get("merge"), emptyObject)
+	}
+	p.emit(n.Exec, &wire.NodeComplete{Target: id, Output: output, DurationMs: p.now - n.StartedAt})
+}
+
+var emptyObject = wire.Raw{0x80}
+
+func firstRaw(values ...wire.Raw) wire.Raw {
+	for _, v := range values {
+		if v != nil {
+			return v
+		}
+	}
+	return nil
+}
+
+// patchesOf are the changes of a set node: set before merge, by path.
+func patchesOf(input wire.Raw) []wire.Patch {
+	var out []wire.Patch
+	for _, op := range []wire.PatchOp{wire.PatchSet, wire.PatchMerge} {
+		var values map[string]wire.Raw
+		if wire.Unmarshal(firstRaw(input.Get(string(op)), emptyObject), &values) != nil {
+			continue
+		}
+		for path, value := range values {
+			out = append(out, wire.Patch{Op: op, Path: path, Value: value})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b wire.Patch) int {
+		if a.Op != b.Op {
+			return strings.Compare(string(b.Op), string(a.Op))
+		}
+		return strings.Compare(a.Path, b.Path)
+	})
+	return out
+}
+
+// ask asks a human, and completes the node with the answer. It reports whether
+// there was something to do. An answer that is none of the choices is asked for
+// again.
+func (p *planner) ask(id string, n wire.NodeState) bool {
+	switch {
+	case n.Answer != nil && p.acceptable(n):
+		p.emit(n.Exec, &wire.NodeComplete{
+			Target: id, Output: mustMarshal(map[string]any{"answer": n.Answer}), DurationMs: p.now - n.StartedAt,
+		})
+		return true
+	case n.PromptID == "":
+		p.request(id, n)
+		return true
+	}
+	for _, c := range p.s.Inbox {
+		if prompt, _ := c.Command.Get("promptId").Text(); prompt == n.PromptID && commandType(c) == "reply" {
+			p.emit(n.Exec, &wire.InputReceived{
+				Target: id, PromptID: n.PromptID, Content: contentOf(c.Command), By: textOf(c.Command, "by"),
+			})
+			return true
+		}
+	}
+	return false
+}
+
+func (p *planner) request(id string, n wire.NodeState) {
+	prompt := textOf(n.Input, "prompt")
+	choices := choicesOf(n.Input)
+	if n.Answer != nil {
+		prompt = fmt.Sprintf("%s (one of: %s)", prompt, strings.Join(choices, ", "))
+	}
+	p.emit(n.Exec, &wire.InputRequested{
+		Target: id, PromptID: fmt.Sprintf("p%d", p.s.PromptCount+1),
+		Prompt: prompt, Choices: choices, Schema: n.Input.Get("schema"),
+	})
+}
+
+// acceptable reports whether an answer is one of the choices, if there are any.
+func (p *planner) acceptable(n wire.NodeState) bool {
+	choices := choicesOf(n.Input)
+	return len(choices) == 0 || slices.Contains(choices, asText(n.Answer))
+}
+
+func choicesOf(input wire.Raw) []string {
+	var out []string
+	for _, c := range elements(input.Get("choices")) {
+		out = append(out, asText(c))
+	}
+	return out
+}
+
+// contentOf is the answer that a reply carries: its content, else its message.
+func contentOf(command wire.Raw) wire.Raw {
+	return firstRaw(command.Get("content"), command.Get("message"), wire.Null)
+}
+
+func commandType(c wire.InboxEntry) string { return textOf(c.Command, "type") }
+
+func textOf(v wire.Raw, name string) string { return asText(v.Get(name)) }
+
+// asText is a text as it is, and any other value as JSON.
+func asText(v wire.Raw) string {
+	if s, ok := v.Text(); ok || len(v) == 0 {
+		return s
+	}
+	b, err := wire.AppendJSON(nil, v)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}

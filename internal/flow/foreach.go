@@ -1,0 +1,148 @@
+package flow
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"wake/internal/run"
+	"wake/pkg/wire"
+)
+
+// item is one of the list that a node runs for.
+type item struct {
+	name  string // in expressions
+	index int
+	count int
+	value wire.Raw
+}
+
+// indexOf returns the index in the id of an item; a node comes after its items.
+func indexOf(id string) int {
+	_, digits, isItem := strings.Cut(id, "/")
+	i, err := strconv.Atoi(digits)
+	if !isItem || err != nil {
+		return math.MaxInt
+	}
+	return i
+}
+
+// errNoList is what the user can do about a forEach that has no list.
+var errNoList = errors.New("forEach.in is no list; write [ … ] around an expression that selects any number of things")
+
+// fanOut begins a forEach: the list is part of the decision, so that what
+// happens meanwhile doesn't change it.
+func (p *planner) fanOut(v *vertex, e *edge) {
+	value, _, err := e.items.resolve(p.scope(e.from, nil))
+	raw, _ := value.(wire.Raw)
+	if err == nil && !isList(raw) {
+		err = errNoList
+	}
+	if err != nil {
+		p.refuse(v, fmt.Errorf("edge %s: %w", e.key, err))
+		return
+	}
+	p.emit(p.nextExec(v.ID), &wire.NodeScheduled{
+		Target: v.ID, Attempt: 1, Iteration: p.iteration(v), Count: len(elements(raw)), Input: raw,
+	})
+}
+
+// items begins the executions of a forEach and joins them when all have ended.
+func (p *planner) items(v *vertex) {
+	n := p.s.Nodes[v.ID]
+	values := elements(n.Input)
+	switch {
+	case len(values) != n.Count:
+		p.emit(n.Exec, &wire.NodeError{
+			Target: v.ID, Error: "the list of the forEach is missing", ErrorType: errorInput,
+		})
+		return
+	case n.Started < n.Scheduled: // there are no items that would run
+		p.emit(n.Exec, &wire.NodeStart{Target: v.ID, NodeType: string(v.Type), Attempt: 1})
+		return
+	}
+	name := v.itemName(p.s)
+	ended := 0
+	for i, value := range values {
+		it := &item{name: name, index: i, count: n.Count, value: value}
+		for id := run.ItemID(v.ID, i); p.item(v, id, it); {
+		}
+		if p.settled(run.ItemID(v.ID, i)) {
+			ended++
+		}
+		if len(p.events) >= maxEvents || p.err != nil {
+			return
+		}
+	}
+	if ended == n.Count {
+		p.join(v, values)
+	}
+}
+
+// item does what there is to do about an item and reports whether there was
+// something.
+func (p *planner) item(v *vertex, id string, it *item) bool {
+	before := len(p.events)
+	switch {
+	case p.settled(id):
+	case p.retries(v, id):
+		p.retry(v, id, it)
+	case p.s.Nodes[id].Open():
+		p.execute(v, id)
+	default:
+		p.schedule(v, id, 1, it)
+	}
+	return len(p.events) > before && p.err == nil
+}
+
+// itemName is what the fired forEach edge calls its items.
+func (v *vertex) itemName(s *wire.State) string {
+	for _, e := range v.in {
+		if e.ForEach != nil && s.EdgeStatus[e.key] == wire.EdgeFired {
+			return e.ForEach.As
+		}
+	}
+	return ""
+}
+
+// elements takes a list apart.
+func elements(list wire.Raw) []wire.Raw {
+	var out []wire.Raw
+	if !isList(list) || wire.Unmarshal(list, &out) != nil {
+		return nil
+	}
+	return out
+}
+
+// join ends a forEach with {iterations: [{item, output | error | skipped}]}.
+func (p *planner) join(v *vertex, values []wire.Raw) {
+	iterations := make([]any, len(values))
+	for i, value := range values {
+		id := run.ItemID(v.ID, i)
+		one := map[string]any{"item": value}
+		switch n := p.s.Nodes[id]; {
+		case n.Skipped:
+			one["skipped"] = true
+		case p.s.NodeStatus[id] == wire.NodeFailed:
+			one["error"] = n.Error
+		default:
+			one["output"] = p.s.Outputs[id]
+		}
+		iterations[i] = one
+	}
+	p.emit(p.s.Nodes[v.ID].Exec, &wire.NodeComplete{
+		Target: v.ID, Output: mustMarshal(map[string]any{"iterations": iterations}),
+		DurationMs: p.now - p.s.Nodes[v.ID].StartedAt,
+	})
+}
+
+// mustMarshal encodes values that were decoded from wire form.
+func mustMarshal(v any) wire.Raw {
+	b, err := wire.Marshal(v)
+	if err != nil {
+		return wire.Null // too deep to be kept; the parts are in the log
+	}
+	return b
+}

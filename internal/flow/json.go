@@ -1,0 +1,134 @@
+package flow
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"strconv"
+
+	"wake/pkg/wire"
+)
+
+// readJSON returns the value of a JSON file. YAML would read most of it too, but
+// not its escapes.
+func readJSON(ps *problems, src []byte) *tree {
+	r := jsonReader{ps: ps, src: src, dec: json.NewDecoder(bytes.NewReader(src))}
+	r.dec.UseNumber()
+	t := r.read(0)
+	if t == nil {
+		return nil
+	}
+	if _, err := r.dec.Token(); !errors.Is(err, io.EOF) {
+		ps.add(r.place(), "", "unexpected text after the flow")
+		return nil
+	}
+	return t
+}
+
+type jsonReader struct {
+	ps  *problems
+	src []byte
+	dec *json.Decoder
+}
+
+// place is where the next token begins.
+func (r *jsonReader) place() place {
+	at := int(r.dec.InputOffset())
+	for at < len(r.src) && bytes.IndexByte([]byte(" \t\r\n,:"), r.src[at]) >= 0 {
+		at++
+	}
+	before := r.src[:at]
+	return place{1 + bytes.Count(before, []byte("\n")), at - bytes.LastIndexByte(before, '\n')}
+}
+
+// read returns the next value; nil after a problem.
+func (r *jsonReader) read(depth int) *tree {
+	t := &tree{at: r.place()}
+	tok, err := r.dec.Token()
+	if err != nil || depth > wire.MaxDepth {
+		r.ps.add(t.at, "", "malformed JSON: %s", jsonProblem(err))
+		return nil
+	}
+	switch v := tok.(type) {
+	case json.Delim:
+		if v == '[' {
+			return r.list(t, depth)
+		}
+		return r.object(t, depth)
+	case json.Number:
+		t.value = number(string(v))
+	default:
+		t.value = v
+	}
+	return t
+}
+
+func jsonProblem(err error) string {
+	var syntax *json.SyntaxError
+	switch {
+	case err == nil:
+		return "nested too deep"
+	case errors.As(err, &syntax):
+		return syntax.Error()
+	}
+	return "unexpected end"
+}
+
+func number(s string) any {
+	if i, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return i
+	}
+	if u, err := strconv.ParseUint(s, 10, 64); err == nil {
+		return u
+	}
+	x, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		return s
+	}
+	return x
+}
+
+func (r *jsonReader) list(t *tree, depth int) *tree {
+	t.kind = list
+	for r.dec.More() {
+		item := r.read(depth + 1)
+		if item == nil {
+			return nil
+		}
+		t.list = append(t.list, item)
+	}
+	return r.close(t)
+}
+
+func (r *jsonReader) object(t *tree, depth int) *tree {
+	t.kind = object
+	for r.dec.More() {
+		at := r.place()
+		tok, err := r.dec.Token()
+		name, ok := tok.(string)
+		if err != nil || !ok {
+			r.ps.add(at, "", "malformed JSON: %s", jsonProblem(err))
+			return nil
+		}
+		if t.get(name) != nil {
+			r.ps.add(at, name, "is there twice")
+			return nil
+		}
+		value := r.read(depth + 1)
+		if value == nil {
+			return nil
+		}
+		t.fields = append(t.fields, treeField{name: name, at: at, tree: value})
+	}
+	return r.close(t)
+}
+
+func (r *jsonReader) close(t *tree) *tree {
+	at := r.place()
+	if _, err := r.dec.Token(); err != nil {
+		r.ps.add(at, "", "malformed JSON: %s", jsonProblem(err))
+		return nil
+	}
+	return t
+}

@@ -1,0 +1,115 @@
+package flow
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Problem is one thing that is wrong with a flow file.
+type Problem struct {
+	File      string
+	Line, Col int    // from 1; 0 if the definition didn't come from a file
+	Field     string // such as nodes[2].policy.timeoutMs
+	Message   string // what is wrong, and what would be right
+}
+
+// String returns "<file>:<line>:<col>: <field>: <message>".
+func (p Problem) String() string {
+	var b strings.Builder
+	b.WriteString(p.File)
+	if p.Line > 0 {
+		fmt.Fprintf(&b, ":%d:%d", p.Line, p.Col)
+	}
+	if b.Len() > 0 {
+		b.WriteString(": ")
+	}
+	if p.Field != "" {
+		b.WriteString(p.Field + ": ")
+	}
+	return b.String() + p.Message
+}
+
+// Error is everything that is wrong with a flow, in the order of the file.
+type Error struct{ Problems []Problem }
+
+// Error returns a problem a line.
+func (e *Error) Error() string {
+	lines := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// maxProblems is how many are told: a file with more of them is no flow.
+const maxProblems = 100
+
+// problems collects what is wrong.
+type problems struct {
+	file string
+	list []Problem
+}
+
+func (ps *problems) add(at place, field, format string, args ...any) {
+	ps.list = append(ps.list, Problem{
+		File: ps.file, Line: at.line, Col: at.col, Field: field, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+func (ps *problems) err() error {
+	if len(ps.list) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(ps.list, func(a, b Problem) int {
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return a.Col - b.Col
+	})
+	return &Error{Problems: ps.list[:min(len(ps.list), maxProblems)]}
+}
+
+// suggest returns `; did you mean "x"?` if one of the names is close to what was
+// written.
+func suggest(written string, names []string) string {
+	best, distance := "", 3
+	for _, name := range names {
+		if d := edits(strings.ToLower(written), strings.ToLower(name)); d < distance && d < max(len(name), 3)-1 {
+			best, distance = name, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %q?", best)
+}
+
+// edits is the number of insertions, deletions, replacements and swaps of
+// neighbours that make a of b. Long words are never close.
+func edits(a, b string) int {
+	if len(a) > 64 || len(b) > 64 {
+		return 64
+	}
+	d := make([][]int, len(a)+1)
+	for i := range d {
+		d[i] = make([]int, len(b)+1)
+		d[i][0] = i
+	}
+	for j := range d[0] {
+		d[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			d[i][j] = min(d[i-1][j]+1, d[i][j-1]+1, d[i-1][j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
+			}
+		}
+	}
+	return d[len(a)][len(b)]
+}

@@ -1,0 +1,215 @@
+package flow
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// template is a value whose texts may hold bindings, {{ expression }}. A text
+// that is one binding has the type of its value; in any other text the value
+// becomes text: nothing for what there is not, JSON for lists and objects. A
+// \{{ is a {{ that begins no binding.
+type template struct {
+	value  any // what has no bindings
+	text   []segment
+	list   []template
+	fields []templateField
+	kind   kind
+	bound  bool // some text within has a binding or an escape
+}
+
+type templateField struct {
+	name string
+	template
+}
+
+// segment is a piece of text, or an expression.
+type segment struct {
+	text string
+	expr expression
+}
+
+func (s segment) isExpr() bool { return s.expr.src != "" }
+
+// errBinding is returned for a binding that has no end.
+var errBinding = errors.New("{{ without }}")
+
+// split takes a text apart. Expressions aren't checked yet.
+func split(text string) ([]segment, error) {
+	var out []segment
+	var plain strings.Builder
+	for {
+		before, rest, found := strings.Cut(text, "{{")
+		if !found {
+			plain.WriteString(text)
+			break
+		}
+		if literal, escaped := strings.CutSuffix(before, `\`); escaped {
+			plain.WriteString(literal + "{{")
+			text = rest
+			continue
+		}
+		end := bindingEnd(rest)
+		if end < 0 {
+			return nil, errBinding
+		}
+		plain.WriteString(before)
+		if plain.Len() > 0 {
+			out = append(out, segment{text: plain.String()})
+			plain.Reset()
+		}
+		out = append(out, segment{expr: expression{src: rest[:end]}})
+		text = rest[end+2:]
+	}
+	if plain.Len() > 0 || len(out) == 0 {
+		out = append(out, segment{text: plain.String()})
+	}
+	return out, nil
+}
+
+// bindingEnd finds the }} that ends an expression: not one in a text or within
+// braces of the expression's own.
+func bindingEnd(s string) int {
+	depth := 0
+	var quote byte
+	for i := 0; i < len(s); i++ {
+		switch ch := s[i]; {
+		case quote != 0:
+			if ch == '\\' && quote != '`' {
+				i++
+			} else if ch == quote {
+				quote = 0
+			}
+		case ch == '"', ch == '\'', ch == '`':
+			quote = ch
+		case ch == '{':
+			depth++
+		case ch == '}' && depth > 0:
+			depth--
+		case ch == '}' && i+1 < len(s) && s[i+1] == '}':
+			return i
+		}
+	}
+	return -1
+}
+
+// templateOf compiles a value. Problems are told with their field.
+func templateOf(ps *problems, t *tree, field string, known names) template {
+	switch {
+	case t == nil:
+		return template{}
+	case t.kind == list:
+		out := template{kind: list}
+		for i, item := range t.list {
+			v := templateOf(ps, item, fmt.Sprintf("%s[%d]", field, i), known)
+			out.list = append(out.list, v)
+			out.bound = out.bound || v.bound
+		}
+		return out
+	case t.kind == object:
+		out := template{kind: object}
+		for _, f := range t.fields {
+			v := templateOf(ps, f.tree, field+"."+f.name, known)
+			out.fields = append(out.fields, templateField{f.name, v})
+			out.bound = out.bound || v.bound
+		}
+		return out
+	}
+	text, ok := t.text()
+	if !ok || !strings.Contains(text, "{{") {
+		return template{value: t.value}
+	}
+	return textTemplate(ps, t, text, field, known)
+}
+
+func textTemplate(ps *problems, t *tree, text, field string, known names) template {
+	segments, err := split(text)
+	if err != nil {
+		ps.add(t.at, field, "%v", err)
+		return template{}
+	}
+	out := template{text: segments, bound: true}
+	for i, s := range segments {
+		if !s.isExpr() {
+			continue
+		}
+		if segments[i].expr, err = compile(s.expr.src, known); err != nil {
+			ps.add(t.at, field, "{{ %s }}: %v", strings.TrimSpace(s.expr.src), err)
+		}
+	}
+	return out
+}
+
+// resolve returns the value with its bindings replaced; ok is false if it is a
+// binding of nothing.
+func (t template) resolve(s *scope) (v any, ok bool, err error) {
+	switch {
+	case t.kind == list:
+		return t.resolveList(s)
+	case t.kind == object:
+		return t.resolveObject(s)
+	case len(t.text) == 0:
+		return t.value, true, nil
+	case len(t.text) == 1 && t.text[0].isExpr():
+		raw, err := t.text[0].expr.eval(s)
+		return raw, raw != nil, err
+	}
+	var out strings.Builder
+	for _, seg := range t.text {
+		text, err := seg.resolve(s)
+		if err != nil {
+			return nil, false, err
+		}
+		out.WriteString(text)
+	}
+	return out.String(), true, nil
+}
+
+// resolveList keeps the places of its items: nothing becomes null.
+func (t template) resolveList(s *scope) (any, bool, error) {
+	out := make([]any, len(t.list))
+	for i, item := range t.list {
+		v, ok, err := item.resolve(s)
+		if err != nil {
+			return nil, false, err
+		}
+		if ok {
+			out[i] = v
+		}
+	}
+	return out, true, nil
+}
+
+// resolveObject leaves out fields that are bound to nothing.
+func (t template) resolveObject(s *scope) (any, bool, error) {
+	out := make(map[string]any, len(t.fields))
+	for _, f := range t.fields {
+		v, ok, err := f.resolve(s)
+		if err != nil {
+			return nil, false, err
+		}
+		if ok {
+			out[f.name] = v
+		}
+	}
+	return out, true, nil
+}
+
+// resolve returns the segment as text.
+func (s segment) resolve(sc *scope) (string, error) {
+	if !s.isExpr() {
+		return s.text, nil
+	}
+	v, err := s.expr.eval(sc)
+	if err != nil || v == nil || v.Any() == nil {
+		return "", err
+	}
+	if text, ok := v.Text(); ok {
+		return text, nil
+	}
+	b, err := wire.AppendJSON(nil, v)
+	return string(b), err
+}
