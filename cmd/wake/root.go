@@ -109,7 +109,7 @@ func (a *app) addVerbs(root *cobra.Command) {
 		a.runCommand(), a.runsCommand(), a.statusCommand(), a.logCommand(), a.tailCommand(),
 		a.replayCommand(), a.snapshotCommand(), a.alertsCommand())
 	add("servers", "Servers and services:",
-		a.upCommand(), a.initCommand(), a.doctorCommand(), a.recorderCommand())
+		a.upCommand(), a.initCommand(), a.doctorCommand(), a.recorderCommand(), a.snapshotterCommand())
 	add("tools", "Tools:", a.decodeCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("tools")
 	root.SetHelpCommandGroupID("tools")

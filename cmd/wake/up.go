@@ -107,6 +107,7 @@ type namedService struct {
 func (o *upOptions) services() []namedService {
 	return []namedService{
 		{"recorder", newRecorder(&o.recorder)},
+		{"snapshotter", newSnapshotter},
 	}
 }
 

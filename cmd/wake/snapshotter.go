@@ -1,0 +1,18 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"wake/services/snapshotter"
+)
+
+func newSnapshotter(_ context.Context, p *process) (runnable, error) {
+	return snapshotter.New(snapshotter.Config{}, p.log, p.logger("snapshotter"))
+}
+
+func (a *app) snapshotterCommand() *cobra.Command {
+	return a.serviceCommand("snapshotter", "Fold the log into snapshots of runs", func(*pflag.FlagSet) {}, newSnapshotter)
+}
