@@ -2,6 +2,7 @@ package recorder_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"path/filepath"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"wake/pkg/wire"
 	"wake/services/recorder"
 )
+
+var update = flag.Bool("update", false, "write golden files that are missing")
 
 const incarnation = "8f14e45f-0000-4000-8000-000000000001"
 
@@ -161,4 +164,12 @@ func BenchmarkLog(b *testing.B) {
 			}
 		}
 	})
+}
+
+// poison is an entry that is no event.
+func poison(pos uint64) eventlog.Entry {
+	return eventlog.Entry{
+		Pos: pos, Time: time.UnixMilli(1767400000000), Subject: "wake.events.r1.coder.agent", RunID: "r1", NodeID: "coder", Kind: wire.KindAgent,
+		Data: []byte("\xc1 no event"), Err: wire.ErrSyntax,
+	}
 }

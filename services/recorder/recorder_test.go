@@ -3,8 +3,11 @@ package recorder_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,10 +38,20 @@ type plant struct {
 // newPlant sets up a server. The log runs until the test ends.
 func newPlant(t *testing.T) *plant {
 	t.Helper()
-	nc := natstest.Start(t)
+	return plantOn(t, natstest.Start(t), topology.Config{})
+}
+
+func plantOn(t *testing.T, nc *nats.Conn, c topology.Config) *plant {
+	t.Helper()
 	p := &plant{t: t, nc: nc, dir: t.TempDir()}
-	p.init()
-	log, err := eventlog.Open(t.Context(), nc, eventlog.Options{})
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topology.Init(t.Context(), js, c); err != nil {
+		t.Fatal(err)
+	}
+	log, err := eventlog.Open(t.Context(), nc, eventlog.Options{BlobLimit: 4 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,17 +67,6 @@ func newPlant(t *testing.T) *plant {
 		nc.Close()
 	})
 	return p
-}
-
-func (p *plant) init() {
-	p.t.Helper()
-	js, err := jetstream.New(p.nc)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if _, err := topology.Init(p.t.Context(), js, topology.Config{}); err != nil {
-		p.t.Fatal(err)
-	}
 }
 
 func (p *plant) path() string { return filepath.Join(p.dir, "recorder.db") }
@@ -169,4 +171,373 @@ func TestWhatIsAppendedIsRecorded(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
+}
+
+// fill appends n events to each of two nodes and returns the last position.
+func (p *plant) fill(n int) (pos uint64) {
+	p.t.Helper()
+	for _, node := range []string{"a", "b"} {
+		w := p.claim("r1", node)
+		for i := range n {
+			pos = p.write(w, text(fmt.Sprintf("%s %d", node, i)))
+		}
+	}
+	return pos
+}
+
+// want checks that everything up to pos is recorded once.
+func (p *plant) want(pos uint64) {
+	p.t.Helper()
+	s := openAt(p.t, p.path())
+	defer closed(p.t, s)
+	r, err := s.Events(p.t.Context(), wire.EventsRequest{Void: true}, false, 1<<20)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for i, e := range r.Events {
+		if e.Pos != uint64(i+1) || e.Mark != "" {
+			p.t.Errorf("row %d: position %d, mark %q", i, e.Pos, e.Mark)
+		}
+	}
+	if uint64(len(r.Events)) != pos {
+		p.t.Errorf("%d events, want %d", len(r.Events), pos)
+	}
+	if at, err := s.Position(p.t.Context()); err != nil || at.Seq != pos || at.Incarnation != p.log.Incarnation() {
+		p.t.Errorf("position %+v, %v", at, err)
+	}
+}
+
+func TestACrashBetweenCommitAndAck(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		pos := p.fill(20)
+		s := openAt(t, p.path()) // committed by a process that died before it acknowledged
+		var entries []eventlog.Entry
+		for e, err := range p.log.Read(t.Context(), eventlog.Query{To: 25}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			entries = append(entries, e)
+		}
+		if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: p.log.Incarnation(), Entries: entries}); err != nil {
+			t.Fatal(err)
+		}
+		closed(t, s)
+		stop := p.record(recorder.Config{Batch: 7})
+		p.until(pos)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		p.want(pos)
+	})
+}
+
+// TestWhatSomebodyElseAcknowledgedIsRecorded is the loss at a fail-over with one
+// acknowledgement for all before it: the file's position counts, not the
+// consumer's.
+func TestWhatSomebodyElseAcknowledgedIsRecorded(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		pos := p.fill(20)
+		consumer, err := p.log.JetStream().Consumer(t.Context(), "WAKE_EVENTS", "recorder")
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch, err := consumer.Fetch(int(pos))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for m := range batch.Messages() {
+			if err := m.Ack(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop := p.record(recorder.Config{})
+		p.until(pos)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		p.want(pos)
+	})
+}
+
+func TestAResetWhileRecordingChangesNothing(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		stop := p.record(recorder.Config{Batch: 5})
+		p.until(p.fill(10))
+		for _, to := range []uint64{1, 17} {
+			if _, err := p.log.JetStream().ResetConsumerToSequence(t.Context(), "WAKE_EVENTS", "recorder", to); err != nil {
+				t.Fatal(err)
+			}
+			p.until(p.fill(10))
+		}
+		pos := p.fill(1)
+		p.until(pos)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		p.want(pos)
+	})
+}
+
+func TestAnOlderFileCatchesUp(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		stop := p.record(recorder.Config{})
+		p.until(p.fill(10))
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		backup, err := os.ReadFile(p.path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop = p.record(recorder.Config{})
+		pos := p.fill(10)
+		p.until(pos)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		before := dump(t, p.path())
+		if err := os.WriteFile(p.path(), backup, 0o600); err != nil { // restored
+			t.Fatal(err)
+		}
+		stop = p.record(recorder.Config{})
+		p.until(pos)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		p.want(pos)
+		if diff := cmp.Diff(before, dump(t, p.path())); diff != "" {
+			t.Errorf("(-before +restored):\n%s", diff)
+		}
+	})
+}
+
+func TestARebuildMakesTheSameFile(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		owner := p.claim("r1", wire.RunNode)
+		worker := p.claim("r1", "coder")
+		stop := p.record(recorder.Config{})
+		p.write(owner, &wire.Event{Payload: &wire.FlowStart{FlowName: "review", Definition: wire.Null, DefinitionHash: "h", Labels: map[string]string{"name": "x"}}})
+		p.write(owner, &wire.Event{ExecID: "coder#1", Payload: &wire.NodeScheduled{Target: "coder", Attempt: 1}})
+		p.write(worker, &wire.Event{ExecID: "coder#1", Payload: &wire.NodeStart{NodeType: "agent"}})
+		p.write(worker, &wire.Event{ExecID: "coder#1", SessionID: "s1", Payload: &wire.AgentStart{Prompt: wire.RawString("Do it.")}})
+		for i := range 30 {
+			p.until(p.write(worker, &wire.Event{ExecID: "coder#1", Payload: &wire.AgentTextDelta{Content: fmt.Sprint(i, " "), Block: i / 10}}))
+		}
+		p.write(worker, &wire.Event{ExecID: "coder#1", Payload: &wire.AgentText{Content: strings.Repeat("large ", 2000), Block: 9}})
+		pos := p.write(worker, &wire.Event{ExecID: "coder#1", Payload: &wire.NodeComplete{Output: wire.RawString("ok")}})
+		p.until(pos)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		before := dump(t, p.path())
+		if err := os.Remove(p.path()); err != nil {
+			t.Fatal(err)
+		}
+		stop = p.record(recorder.Config{Batch: 3})
+		p.until(pos)
+		if got := p.lines("x"); len(got) != 8 || got[3] != "text 0 1 2 3 4 5 6 7 8 9 " || got[6] != "text "+strings.Repeat("large ", 2000) {
+			t.Errorf("lines %.300q", got)
+		}
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(before, dump(t, p.path())); diff != "" {
+			t.Errorf("(-before +rebuilt):\n%s", diff)
+		}
+		if len(before["blobs"]) != 1 {
+			t.Errorf("%d blobs: the large text wasn't one", len(before["blobs"]))
+		}
+	})
+}
+
+func TestPoisonIsKeptAndSetAside(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		stop := p.record(recorder.Config{})
+		w := p.claim("r1", "coder")
+		p.write(w, text("before"))
+		// Whoever isn't kept out by permissions can publish anything.
+		for _, m := range []*nats.Msg{
+			{Subject: "wake.events.r1.other.agent", Data: []byte("\xc1 no event")},
+			{Subject: "wake.events.r2.coder.text", Data: p.stored("r1", "coder")}, // of another run
+			{Subject: "wake.events.=zz.x.agent", Data: nil},
+		} {
+			if _, err := p.log.JetStream().PublishMsg(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pos := p.write(w, text("after"))
+		p.until(pos)
+		if diff := cmp.Diff([]string{"text before", "text after"}, p.lines("r1")); diff != "" {
+			t.Errorf("lines (-want +got):\n%s", diff)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		db := openDB(t, p.path())
+		defer db.Close()
+		if got := rowsOf(t, db, `SELECT pos, run, mark, length(data) AS bytes FROM events WHERE mark <> ''`); len(got) != 3 ||
+			got[0] != "pos=3 run=<nil> mark=bad bytes=10 " || got[2] != "pos=5 run=<nil> mark=bad bytes=0 " {
+			t.Errorf("events %q", got)
+		}
+		if got := rowsOf(t, db, `SELECT run FROM runs`); len(got) != 1 {
+			t.Errorf("runs %q: poison made one", got)
+		}
+		stream, err := p.log.JetStream().Stream(t.Context(), "WAKE_DEADLETTER")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for seq, want := range map[uint64]string{1: "malformed", 2: "another run"} {
+			m, err := stream.GetMsg(t.Context(), seq)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var letter wire.Poison
+			if err := wire.Unmarshal(m.Data, &letter); err != nil {
+				t.Fatal(err)
+			}
+			if letter.Service != "recorder" || letter.Position != seq+2 || !strings.Contains(letter.Reason, want) || m.Subject != "wake.deadletter.recorder" {
+				t.Errorf("letter %d on %s: %+v, want %q", seq, m.Subject, letter, want)
+			}
+		}
+	})
+}
+
+// stored returns the bytes of a node's last event.
+func (p *plant) stored(run, node string) []byte {
+	p.t.Helper()
+	e, ok, err := p.log.Last(p.t.Context(), run, node)
+	if err != nil || !ok {
+		p.t.Fatal(ok, err)
+	}
+	return e.Data
+}
+
+func TestEventsThatAgedOutLeaveAMark(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := plantOn(t, natstest.Start(t), topology.Config{MaxAge: time.Hour})
+		p.fill(3)
+		<-time.After(2 * time.Hour)
+		w := p.claim("r2", "coder")
+		pos := p.write(w, text("late"))
+		stop := p.record(recorder.Config{})
+		p.until(pos)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		db := openDB(t, p.path())
+		defer db.Close()
+		want := []string{"pos=8 mark=recorder ", "pos=9 mark= ", "pos=10 mark= "}
+		if diff := cmp.Diff(want, rowsOf(t, db, `SELECT pos, mark FROM events`)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if diff := cmp.Diff([]string{"lost=8 "}, rowsOf(t, db, `SELECT lost FROM streams`)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestAFileOfAnotherStreamIsRefused(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		p.fill(3)
+		s := openAt(t, p.path())
+		story(t).store(s, 100)
+		closed(t, s)
+		before := dump(t, p.path())
+		r, err := recorder.New(recorder.Config{Path: p.path()}, p.log, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = r.Run(t.Context())
+		if !errors.Is(err, eventlog.ErrIncarnation) || !strings.Contains(err.Error(), "move "+p.path()+" away") {
+			t.Errorf("got %v", err)
+		}
+		if diff := cmp.Diff(before, dump(t, p.path())); diff != "" {
+			t.Errorf("the file was changed (-before +after):\n%s", diff)
+		}
+	})
+}
+
+func TestAPositionBeyondTheStreamIsRefused(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		p.fill(3)
+		s := openAt(t, p.path())
+		tape := story(t)
+		if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: p.log.Incarnation(), Entries: tape.entries}); err != nil {
+			t.Fatal(err)
+		}
+		closed(t, s)
+		r, err := recorder.New(recorder.Config{Path: p.path()}, p.log, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Run(t.Context()); !errors.Is(err, eventlog.ErrIncarnation) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestTheSeedsOwnRequest(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		p.record(recorder.Config{})
+		w := p.claim("r1", "sentinella")
+		e := &wire.Event{CallID: "c1", Payload: &wire.AgentTool{
+			ToolName: "Bash", ToolInput: mustRaw(t, map[string]any{"command": "git log --oneline -3"}), ToolOutput: wire.Null, DurationMs: new(int64(2100)),
+		}}
+		p.until(p.write(w, text("first"), e))
+		m, err := p.nc.RequestWithContext(t.Context(), "wake.api.log", []byte(
+			`{"type":"command","requestId":"42","action":"get_log","params":{"agentId":"sentinella","offset":0,"limit":50,"grep":"git|fail","since":300000,"type":"tool"}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := fmt.Sprintf(`{"requestId":"42","result":{"bufferLines":2,"lines":[{"text":"✅ Bash (2.1s)\ngit log --oneline -3","ts":%d,"type":"tool"}],`+
+			`"offset":0,"returnedLines":1,"totalLines":1},"type":"response"}`, e.Timestamp)
+		if diff := cmp.Diff(want, string(m.Data)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		m, err = p.nc.RequestWithContext(t.Context(), "wake.api.log", []byte(`{"run":"r1","grep":"("}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := string(m.Data); !strings.HasPrefix(got, `{"error":{"code":"BAD_REGEX",`) {
+			t.Errorf("a bad pattern: %s", got)
+		}
+		<-time.After(30 * time.Second)
+		status, err := api.Call[wire.StatusResponse](t.Context(), p.nc, subjects.Default, wire.VerbStatus, wire.StatusRequest{AgentID: "sentinella"})
+		if err != nil || status.LastActivity != "running git log --oneline -3" || status.LastActivityAge != "30s ago" {
+			t.Errorf("status %+v, %v", status.AgentStatus, err)
+		}
+	})
+}
+
+func TestARestartOfTheServer(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		server := natstest.New(t)
+		p := plantOn(t, server.Conn(t), topology.Config{})
+		stop := p.record(recorder.Config{})
+		p.until(p.fill(5))
+		server.Stop()
+		<-time.After(time.Minute)
+		server.Start(t)
+		pos := p.fill(5)
+		p.until(pos)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		p.want(pos)
+	})
+}
+
+func TestNewNeedsAFile(t *testing.T) {
+	if _, err := recorder.New(recorder.Config{}, nil, nil); err == nil {
+		t.Error("no error")
+	}
 }

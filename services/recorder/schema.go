@@ -96,6 +96,13 @@ CREATE INDEX events_run ON events (run, pos);
 CREATE TRIGGER events_stay BEFORE DELETE ON events BEGIN
 	SELECT RAISE (ABORT, 'events are never deleted');
 END;
+CREATE TRIGGER events_once BEFORE INSERT ON events -- OR REPLACE deletes without asking the trigger above
+	WHEN EXISTS (SELECT 1 FROM events WHERE stream = NEW.stream AND pos = NEW.pos)
+	OR EXISTS (SELECT 1 FROM events WHERE rowid = NEW.rowid)
+	OR NEW.mark = '' AND EXISTS (SELECT 1 FROM events WHERE node = NEW.node AND seq = NEW.seq AND mark = '')
+BEGIN
+	SELECT RAISE (ABORT, 'events are never replaced');
+END;
 CREATE TRIGGER events_keep BEFORE UPDATE ON events BEGIN
 	SELECT RAISE (ABORT, 'events are never changed');
 END;

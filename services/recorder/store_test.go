@@ -1,0 +1,506 @@
+package recorder_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"wake/internal/eventlog"
+	"wake/internal/run"
+	"wake/pkg/wire"
+	"wake/services/recorder"
+)
+
+// dump returns all rows of the file, except for the folds, which are a cache.
+func dump(t testing.TB, path string) map[string][]string {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	tables := map[string][]string{}
+	for _, table := range []string{"streams", "runs", "labels", "nodes", "events", "blobs", "sessions", "lines"} {
+		tables[table] = rowsOf(t, db, "SELECT * FROM "+table+" ORDER BY 1, 2")
+	}
+	return tables
+}
+
+func rowsOf(t testing.TB, db *sql.DB, query string, args ...any) []string {
+	t.Helper()
+	rows, err := db.Query(query, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	columns, err := rows.Columns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := []string{}
+	for rows.Next() {
+		values, into := make([]any, len(columns)), make([]any, len(columns))
+		for i := range values {
+			into[i] = &values[i]
+		}
+		if err := rows.Scan(into...); err != nil {
+			t.Fatal(err)
+		}
+		var b strings.Builder
+		for i, v := range values {
+			if data, ok := v.([]byte); ok {
+				v = fmt.Sprintf("%x", data)
+			}
+			fmt.Fprintf(&b, "%s=%v ", columns[i], v)
+		}
+		list = append(list, b.String())
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func openAt(t testing.TB, path string) *recorder.Store {
+	t.Helper()
+	s, err := recorder.Open(context.Background(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func closed(t testing.TB, s *recorder.Store) {
+	t.Helper()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustRaw(t testing.TB, v any) wire.Raw {
+	t.Helper()
+	raw, err := wire.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// story is two runs with everything that the file derives something from.
+func story(t testing.TB) *tape {
+	p := newTape(t)
+	exec := p.start("r1", "coder", map[string]string{"name": "sentinella", "team": "a"})
+	other := p.start("r2", "judge", nil)
+	p.add("r1", "coder", exec, &wire.AgentInit{Model: "opus", Cwd: "/w"})
+	p.add("r1", "coder", exec, &wire.AgentThinkingDelta{Content: "Let me ", Block: 1})
+	p.add("r2", "judge", other, &wire.AgentTextDelta{Content: "Loose "})
+	p.add("r1", "coder", exec, &wire.AgentThinkingDelta{Content: "see.", Block: 1})
+	p.add("r2", "judge", other, &wire.AgentTextDelta{Content: "talk"})
+	for i := range 12 {
+		p.add("r1", "coder", exec, &wire.AgentTextDelta{Content: fmt.Sprintf("piece %d, ", i), Block: 2})
+	}
+	input := mustRaw(t, map[string]any{"file_path": "/w/src/bridge.ts"})
+	intent := p.add("r1", "coder", exec, &wire.ToolIntent{ToolName: "Edit", ToolInput: input})
+	done := &wire.Event{
+		RunID: "r1", NodeID: "coder", ExecID: exec, Seq: intent.Seq + 1, Epoch: 1, CallID: intent.CallID, Timestamp: p.clock + 2100,
+		Payload: &wire.AgentTool{ToolName: "Edit", ToolInput: input, ToolOutput: wire.RawString("no such file"), Error: "no such file", DurationMs: new(int64(2100))},
+	}
+	p.seqs["r1/coder"]++
+	p.put(done)
+	p.add("r1", "coder", exec, &wire.Usage{MessageID: "m1", Model: "opus", InputTokens: 100, OutputTokens: 50, CacheReadInputTokens: new(int64(900)), ContextTokens: 1000, ContextWindow: 4000})
+	p.add("r1", "coder", exec, &wire.TurnEnd{StopReason: "end_turn", TurnCostUsd: new(0.34)})
+	p.add("r1", "coder", exec, &wire.SessionBound{OldSession: "session-r1", NewSession: "session-r1b"})
+	p.add("r1", "coder", exec, &wire.NodeComplete{Output: wire.RawString("ok"), DurationMs: 9000})
+	p.add("r1", wire.RunNode, "judge#1", &wire.NodeScheduled{Target: "judge", Attempt: 1})
+	p.add("r1", wire.RunNode, "judge#1", &wire.NodeStart{Target: "judge", NodeType: "ask"})
+	p.add("r1", wire.RunNode, "judge#1", &wire.InputRequested{Target: "judge", PromptID: "p1", Prompt: "Deploy?"})
+	return p
+}
+
+func TestTheSameStreamMakesTheSameRows(t *testing.T) {
+	p := story(t)
+	path := filepath.Join(t.TempDir(), "whole.db")
+	s := openAt(t, path)
+	p.store(s, len(p.entries))
+	closed(t, s)
+	want := dump(t, path)
+	for table, rows := range want {
+		if len(rows) == 0 && table != "blobs" {
+			t.Errorf("%s is empty: the story tells too little", table)
+		}
+	}
+	n := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		n++
+		path := filepath.Join(t.TempDir(), fmt.Sprintf("cut%d.db", n))
+		s := openAt(t, path)
+		for at := 0; at < len(p.entries); {
+			from := at - rapid.IntRange(0, min(at, 5)).Draw(rt, "again")
+			to := min(len(p.entries), at+rapid.IntRange(1, 12).Draw(rt, "batch"))
+			r, err := s.Record(context.Background(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[from:to]})
+			if err != nil || r.Events != to-at || r.Position.Seq != uint64(to) {
+				rt.Fatalf("entries %d to %d after %d: %+v, %v", from, to, at, r, err)
+			}
+			at = to
+			if rapid.Bool().Draw(rt, "restart") {
+				closed(t, s)
+				s = openAt(t, path)
+			}
+		}
+		closed(t, s)
+		if diff := cmp.Diff(want, dump(t, path)); diff != "" {
+			rt.Fatalf("(-whole +cut):\n%s", diff)
+		}
+	})
+}
+
+func TestABatchThatFailsLeavesNoTrace(t *testing.T) {
+	p := story(t)
+	dir := t.TempDir()
+	clean, dirty := filepath.Join(dir, "clean.db"), filepath.Join(dir, "dirty.db")
+	s := openAt(t, clean)
+	p.store(s, 10)
+	closed(t, s)
+
+	s = openAt(t, dirty)
+	half := len(p.entries) / 2
+	p2 := *p
+	p2.entries = p.entries[:half]
+	p2.store(s, half)
+	broken := p.entries[half+3]
+	broken.Event = &wire.Event{RunID: "r1", NodeID: "coder", Seq: 1 << 63, Epoch: 1, Payload: &wire.AgentText{Content: "x"}} // no INTEGER
+	batch := append(append([]eventlog.Entry{}, p.entries[half:half+3]...), broken)
+	if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: batch}); err == nil {
+		t.Fatal("a batch with an event that can't be stored was recorded")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Record(ctx, recorder.Batch{Incarnation: incarnation, Entries: p.entries[half:]}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("cancelled: %v", err)
+	}
+	p2.entries = p.entries[half:]
+	p2.store(s, 7)
+	closed(t, s)
+	if diff := cmp.Diff(dump(t, clean), dump(t, dirty)); diff != "" {
+		t.Errorf("(-clean +after failures):\n%s", diff)
+	}
+}
+
+func TestTheStateIsTheFoldAtEveryCut(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	for i := range 600 { // more than the file's folds are apart
+		p.add("r1", "coder", exec, &wire.Usage{MessageID: fmt.Sprint("m", i), InputTokens: 1, OutputTokens: 2})
+		p.add("r1", "coder", exec, &wire.AgentText{Content: "x"})
+	}
+	p.add("r1", "coder", exec, &wire.NodeComplete{Output: wire.RawString("ok")})
+	path := filepath.Join(t.TempDir(), "r.db")
+	want := run.New("r1")
+	for at := 0; at < len(p.entries); at += 97 {
+		to := min(at+97, len(p.entries))
+		for _, e := range p.entries[at:to] {
+			if err := run.Apply(want, wire.Position{Incarnation: incarnation, Seq: e.Pos}, e.Event); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := openAt(t, path)
+		if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[at:to]}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.TokensIn != want.Usage.InputTokens || got.TokensOut != want.Usage.OutputTokens || got.Status != want.Status {
+			t.Fatalf("at %d: status %+v, the fold has %+v", to, got.AgentStatus, want.Usage)
+		}
+		closed(t, s)
+	}
+	if want.Usage.OutputTokens != 1200 {
+		t.Errorf("the fold counted %d tokens: nothing was compared", want.Usage.OutputTokens)
+	}
+}
+
+func TestWritersThatWereFencedAreVoid(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil) // claimed with epoch 1
+	at := func(seq, epoch uint64, payload wire.Payload) {
+		p.put(&wire.Event{RunID: "r1", NodeID: "coder", ExecID: exec, Seq: seq, Epoch: epoch, Timestamp: p.clock, Payload: payload})
+	}
+	at(4, 1, &wire.AgentText{Content: "before"})
+	at(5, 2, &wire.NodeClaimed{Runner: "other", Nonce: "o"})
+	at(5, 1, &wire.AgentText{Content: "zombie"}) // a fenced writer that came in another way
+	at(6, 2, &wire.AgentText{Content: "after"})
+	at(6, 2, &wire.AgentText{Content: "its place is taken"})
+	at(9, 2, &wire.AgentText{Content: "after a gap"})
+	s := openStore(t)
+	r := p.store(s, 100)
+	if r.Void != 2 || r.Gaps != 2 {
+		t.Errorf("void %d, gaps %d, want 2 and 2", r.Void, r.Gaps)
+	}
+	log, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText}, time.UnixMilli(p.clock), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"text before", "text after", "text after a gap"}, texts(log.Lines)); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+	marks := map[string]int{}
+	events, err := s.Events(t.Context(), wire.EventsRequest{Run: "r1", Void: true}, false, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events.Events {
+		marks[e.Mark]++
+	}
+	if diff := cmp.Diff(map[string]int{"": len(p.entries) - 2, "void": 2}, marks); diff != "" {
+		t.Errorf("marks (-want +got):\n%s", diff)
+	}
+	runs, err := s.Runs(t.Context(), wire.RunsRequest{}, time.UnixMilli(p.clock), 1<<20)
+	if err != nil || runs.Runs[0].VoidEvents != 2 || runs.Runs[0].Gaps != 2 || runs.Runs[0].Events != int64(len(p.entries)) {
+		t.Errorf("runs: %+v, %v", runs, err)
+	}
+}
+
+func TestWhatTheStreamLostLeavesAMark(t *testing.T) {
+	p := story(t)
+	p.entries = p.entries[10:] // aged out before anybody looked
+	p.entries = append(p.entries[:5:5], p.entries[8:]...)
+	s := openStore(t)
+	r := p.store(s, 4)
+	if r.Lost != 13 {
+		t.Errorf("lost %d, want 13", r.Lost)
+	}
+	events, err := s.Events(t.Context(), wire.EventsRequest{Void: true}, true, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	marks := map[uint64]string{}
+	for _, e := range events.Events {
+		if e.Mark != "" {
+			text, err := wire.AppendJSON(nil, e.Event)
+			if err != nil {
+				t.Fatal(err)
+			}
+			marks[e.Pos] = e.Mark + string(text)
+		}
+	}
+	for pos, want := range map[uint64]string{10: `"lost":10`, 18: `"lost":3`} {
+		if !strings.HasPrefix(marks[pos], "recorder{") || !strings.Contains(marks[pos], want) || !strings.Contains(marks[pos], "log:truncated") {
+			t.Errorf("at %d: %q, want %s", pos, marks[pos], want)
+		}
+	}
+	if len(marks) != 2 {
+		t.Errorf("marks %v", marks)
+	}
+}
+
+func TestAnotherIncarnationIsRefused(t *testing.T) {
+	p := story(t)
+	s := openStore(t)
+	p.store(s, 100)
+	_, err := s.Record(t.Context(), recorder.Batch{Incarnation: "another", Entries: p.entries})
+	if !errors.Is(err, eventlog.ErrIncarnation) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestEventsStayAsTheyAre(t *testing.T) {
+	p := story(t)
+	path := filepath.Join(t.TempDir(), "r.db")
+	s := openAt(t, path)
+	p.store(s, 100)
+	closed(t, s)
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	before := rowsOf(t, db, `SELECT * FROM events`)
+	for _, statement := range []string{
+		`DELETE FROM events WHERE pos = 3`,
+		`DELETE FROM events`,
+		`UPDATE events SET data = x'00' WHERE pos = 3`,
+		`UPDATE events SET mark = 'void'`,
+		`REPLACE INTO events SELECT stream, pos, time, run, node, seq, epoch, kind, type, mark, note, x'00' FROM events WHERE pos = 3`,
+		`REPLACE INTO events SELECT stream, 999, time, run, node, seq, epoch, kind, type, mark, note, x'00' FROM events WHERE pos = 3`,
+		`REPLACE INTO events (rowid, stream, pos, time, kind, type, mark, note, data) VALUES (3, 1, 998, 0, '', '', 'void', '', x'00')`,
+		`INSERT INTO events SELECT * FROM events WHERE pos = 3 ON CONFLICT DO UPDATE SET data = x'00'`,
+	} {
+		if _, err := db.Exec(statement); err == nil {
+			t.Errorf("%s: was allowed", statement)
+		}
+	}
+	if diff := cmp.Diff(before, rowsOf(t, db, `SELECT * FROM events`)); diff != "" {
+		t.Errorf("(-before +after):\n%s", diff)
+	}
+}
+
+func TestOpen(t *testing.T) {
+	dir := t.TempDir()
+	statement := func(name, sql string) string {
+		path := filepath.Join(dir, name)
+		if name == "newer.db" {
+			closed(t, openAt(t, path))
+		}
+		db := openDB(t, path)
+		if _, err := db.Exec(sql); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	garbage := filepath.Join(dir, "garbage.db")
+	if err := os.WriteFile(garbage, []byte(strings.Repeat("not a database ", 500)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{
+		statement("newer.db", `PRAGMA user_version = 99`):          recorder.ErrNewer,
+		statement("foreign.db", `CREATE TABLE accounts (id TEXT)`): recorder.ErrForeign,
+		garbage:                      recorder.ErrForeign,
+		filepath.Join(dir, "new.db"): nil,
+		filepath.Join(dir, "a #?%20&'\"; folder", "ü?mode=memory&x=%41.db"): nil,
+	} {
+		before, _ := os.ReadFile(path)
+		s, err := recorder.Open(t.Context(), path)
+		if !errors.Is(err, want) {
+			t.Errorf("%s: got %v, want %v", path, err, want)
+		}
+		if want != nil {
+			if after, _ := os.ReadFile(path); string(after) != string(before) {
+				t.Errorf("%s: was changed although it was refused", path)
+			}
+			continue
+		}
+		if s != nil {
+			closed(t, s)
+		}
+		if _, err := os.Stat(path); err != nil {
+			t.Errorf("the file isn't where it should be: %v", err)
+		}
+	}
+}
+
+func openDB(t testing.TB, path string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db
+}
+
+// TestAFileOfSchema1Opens keeps a file as the first schema wrote it. New schemas
+// add files; none is ever rewritten.
+func TestAFileOfSchema1Opens(t *testing.T) {
+	p := story(t)
+	p.add("r1", "coder", "coder#1", &wire.AgentText{Content: "new"})
+	kept := filepath.Join("testdata", "schema-1.db")
+	if _, err := os.Stat(kept); errors.Is(err, os.ErrNotExist) && *update {
+		s := openAt(t, kept)
+		p2 := *p
+		p2.entries = p.entries[:len(p.entries)-1]
+		p2.store(s, 100)
+		closed(t, s)
+	}
+	data, err := os.ReadFile(kept)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "old.db")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := openAt(t, path)
+	defer closed(t, s)
+	if r := p.store(s, 100); r.Events != 1 {
+		t.Errorf("recorded %d events, want the new one", r.Events)
+	}
+	log, err := s.Log(t.Context(), wire.LogRequest{Run: "sentinella", Limit: new(2)}, time.UnixMilli(p.clock), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"system Question: Deploy?", "text new"}, texts(log.Lines)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestBlobsAreCopied(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	large := strings.Repeat("All work and no play. ", 1000)
+	put := func(payload wire.Payload) map[string][]byte {
+		p.seqs["r1/coder"]++
+		e := &wire.Event{RunID: "r1", NodeID: "coder", ExecID: exec, Seq: p.seqs["r1/coder"], Epoch: 1, Timestamp: p.clock, Payload: payload}
+		data, err := wire.Encode(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		small, blobs, err := wire.Externalize(data, 2000)
+		if err != nil || len(blobs) != 1 {
+			t.Fatal(err, len(blobs))
+		}
+		stored, err := wire.Decode(small)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.put(stored)
+		return blobs
+	}
+	blobs := put(&wire.AgentText{Content: large})
+	put(&wire.AgentText{Content: large + "And once more."})
+	path := filepath.Join(t.TempDir(), "r.db")
+	s := openAt(t, path)
+	if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Blobs: blobs}); err != nil {
+		t.Fatal(err)
+	}
+	log, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText}, time.UnixMilli(p.clock), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(log.Lines) != 2 || log.Lines[0].Text != large || !strings.HasPrefix(log.Lines[1].Text, "[content is missing: 22017 bytes, sha256 ") {
+		t.Errorf("lines %.200q", texts(log.Lines))
+	}
+	closed(t, s)
+	db := openDB(t, path)
+	defer db.Close()
+	if got := rowsOf(t, db, `SELECT data IS NULL AS missing FROM blobs ORDER BY 1`); len(got) != 2 || got[0] != "missing=0 " || got[1] != "missing=1 " {
+		t.Errorf("blobs %v", got)
+	}
+}
+
+func TestATruncationHidesLines(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	keep := p.add("r1", "coder", exec, &wire.AgentText{Content: "kept"})
+	p.add("r1", "coder", exec, &wire.AgentTextDelta{Content: "rolled ", Block: 3})
+	p.add("r1", "coder", exec, &wire.LogTruncated{AtSeq: keep.Seq, Reason: "rollback"})
+	p.add("r1", "coder", exec, &wire.AgentTextDelta{Content: "again", Block: 3})
+	for _, size := range []int{1, 100} {
+		s := openStore(t)
+		p.store(s, size)
+		log, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Limit: new(3)}, time.UnixMilli(p.clock), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"text kept", fmt.Sprintf("system Log hidden after %d: rollback", keep.Seq), "text again"}
+		if diff := cmp.Diff(want, texts(log.Lines)); diff != "" {
+			t.Errorf("batches of %d (-want +got):\n%s", size, diff)
+		}
+		events, err := s.Events(t.Context(), wire.EventsRequest{Run: "r1"}, false, 1<<20)
+		if err != nil || len(events.Events) != len(p.entries) {
+			t.Errorf("%d events, %v: those hidden are still there", len(events.Events), err)
+		}
+	}
+}
