@@ -31,7 +31,7 @@ func (r *Runner) takeRuns(ctx context.Context, keeper *lease.Keeper) error {
 		switch err := o.run(ctx); {
 		case err == nil, ctx.Err() != nil:
 		case errors.Is(err, lease.ErrHeld):
-			r.logger.Info("run is owned elsewhere", "run", req.RunID)
+			r.again(ctx, m, keeper.TTL()) // needless as soon as the run has begun; then it is acknowledged
 		default:
 			r.logger.Error("run has lost its owner", "run", req.RunID, "error", err)
 		}

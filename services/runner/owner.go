@@ -40,27 +40,31 @@ const giveBack = 5 * time.Second
 
 // run owns the run until it has ended, ctx ends, or somebody else owns it.
 func (o *owner) run(ctx context.Context) error {
-	key := o.runner.names.LeaseKey(o.runID, wire.RunNode)
-	l, err := o.keeper.Acquire(ctx, key)
+	l, err := o.keeper.Acquire(ctx, o.runner.names.LeaseKey(o.runID, wire.RunNode))
 	if err != nil {
 		return err
 	}
 	o.lease = l
 	defer o.release(ctx)
+	// Looking before claiming saves a claim for a request that came twice.
+	if o.view, err = o.runner.open(ctx, o.runID); err != nil {
+		return err
+	}
+	defer o.view.close()
+	if ended(o.view.state.Status) {
+		o.taken()
+		return nil
+	}
 	claim := eventlog.Claim{Runner: o.runner.cfg.ID, MinEpoch: l.Revision()}
 	if o.writer, err = o.runner.log.Claim(ctx, o.runID, wire.RunNode, claim); err != nil {
 		return err
 	}
 	defer o.closeWriter(ctx)
 	_, o.written = o.writer.Last()
-	if o.view, err = o.runner.open(ctx, o.runID); err != nil {
-		return err
-	}
-	defer o.view.close()
 	if err := o.view.wait(ctx, o.written); err != nil {
 		return err
 	}
-	if o.view.state.FlowName == "" {
+	if o.view.state.Status == wire.RunIdle {
 		if err := o.start(ctx); err != nil {
 			return err
 		}

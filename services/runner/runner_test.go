@@ -183,7 +183,7 @@ func (b *bench) publish(subject string, v any) {
 // events up to it.
 func (b *bench) until(id string, types ...wire.Type) []eventlog.Entry {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 24*time.Hour)
 	defer cancel()
 	var entries []eventlog.Entry
 	for e, err := range b.log.Follow(ctx, eventlog.Query{Run: id}) {
