@@ -2,7 +2,6 @@ package claude
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"iter"
@@ -145,7 +144,7 @@ func (s *session) launch() (*process.Process, error) {
 	}
 	first := []any{initialize()}
 	for _, content := range s.prompts {
-		uuid := newUUID()
+		uuid := agent.NewSessionID()
 		s.sent = append(s.sent, sending{uuid, Sent{Source: "prompt"}})
 		s.waiting[uuid] = true
 		first = append(first, user(uuid, content))
@@ -164,7 +163,7 @@ func (s *session) Send(ctx context.Context, m agent.Message) error {
 	if s.ended || s.closed {
 		return agent.ErrEnded
 	}
-	uuid := newUUID()
+	uuid := agent.NewSessionID()
 	s.sent = append(s.sent, sending{uuid, Sent{Source: "command", CommandID: m.CommandID}})
 	s.waiting[uuid] = true
 	return s.outbox.put(user(uuid, textBlocks(m.Content)))
@@ -241,11 +240,3 @@ func (s *session) tell() {
 }
 
 func now() int64 { return time.Now().UnixMilli() }
-
-// newUUID returns a random UUID.
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
-}
