@@ -66,7 +66,7 @@ func Handle[Q, A any](verb, action string, f func(context.Context, Q, Form) (A, 
 // been answered. Requests of one verb are answered one after the other; several
 // processes that serve the same verbs share them.
 func (s Service) Run(ctx context.Context, nc *nats.Conn) error {
-	w := worker{Service: s, ctx: ctx, nc: nc}
+	w := worker{Service: s, nc: nc}
 	svc, err := micro.AddService(nc, micro.Config{
 		Name:        strings.ReplaceAll(s.Names.Prefix(), ".", "-") + "-" + s.Name,
 		Version:     version,
@@ -77,7 +77,7 @@ func (s Service) Run(ctx context.Context, nc *nats.Conn) error {
 		return fmt.Errorf("api: serve %s: %w", s.Name, err)
 	}
 	for _, e := range s.Endpoints {
-		if err = svc.AddEndpoint(e.verb, w.handler(e), micro.WithEndpointSubject(s.Names.API(e.verb))); err != nil {
+		if err = svc.AddEndpoint(e.verb, w.handler(ctx, e), micro.WithEndpointSubject(s.Names.API(e.verb))); err != nil {
 			break
 		}
 	}
@@ -92,10 +92,9 @@ func (s Service) Run(ctx context.Context, nc *nats.Conn) error {
 	return nil
 }
 
-// worker answers requests until its context ends.
+// worker answers requests while its service runs.
 type worker struct {
 	Service
-	ctx  context.Context //nolint:containedctx // of Run, which the worker doesn't outlive
 	nc   *nats.Conn
 	mu   sync.RWMutex // held for reading by whoever answers
 	over bool
@@ -109,33 +108,28 @@ func (w *worker) wait() {
 	w.over = true
 }
 
-func (w *worker) handler(e Endpoint) micro.HandlerFunc {
+// handler answers requests until ctx ends.
+func (w *worker) handler(ctx context.Context, e Endpoint) micro.HandlerFunc {
 	return func(m micro.Request) {
 		w.mu.RLock()
 		defer w.mu.RUnlock()
-		ctx, cancel := context.WithTimeout(w.ctx, MaxWork)
-		defer cancel()
 		r := w.read(m.Data())
 		if w.over {
 			r.problem = w.stopping()
 		}
 		data, problem := r.do(ctx, e)
-		w.reply(m, data, problem)
+		if err := reply(m, data, problem); err != nil && ctx.Err() == nil {
+			w.Logger.WarnContext(ctx, "answer was not sent", "subject", m.Subject(), "error", err)
+		}
 	}
 }
 
-// reply sends an answer. An answer that can't be sent is logged: whoever asked
-// sees a timeout.
-func (w *worker) reply(m micro.Request, data []byte, problem *wire.APIError) {
-	var err error
+// reply sends an answer. If that fails, whoever asked sees a timeout.
+func reply(m micro.Request, data []byte, problem *wire.APIError) error {
 	if problem != nil {
-		err = m.Error(string(problem.Code), string(problem.Code), data)
-	} else {
-		err = m.Respond(data)
+		return m.Error(string(problem.Code), string(problem.Code), data)
 	}
-	if err != nil && w.ctx.Err() == nil {
-		w.Logger.WarnContext(w.ctx, "answer was not sent", "subject", m.Subject(), "error", err)
-	}
+	return m.Respond(data)
 }
 
 // request is one request while it is answered.
@@ -200,14 +194,16 @@ func (r *request) do(ctx context.Context, e Endpoint) ([]byte, *wire.APIError) {
 	if r.problem != nil {
 		return r.refuse(r.problem)
 	}
-	v, err := e.answer(ctx, r.body, r.form)
+	limited, cancel := context.WithTimeout(ctx, MaxWork)
+	defer cancel()
+	v, err := e.answer(limited, r.body, r.form)
 	if err != nil {
-		return r.refuse(r.w.problem(ctx, e.verb, err))
+		return r.refuse(r.w.problem(ctx, limited.Err(), e.verb, err))
 	}
 	data, err := r.encode(v)
 	switch {
 	case err != nil:
-		return r.refuse(r.w.problem(ctx, e.verb, err))
+		return r.refuse(r.w.problem(ctx, nil, e.verb, err))
 	case len(data) > r.form.Limit+envelopeSize:
 		return r.refuse(&wire.APIError{
 			Code:    wire.CodeTooLarge,
@@ -255,20 +251,21 @@ func (r *request) inForm(raw wire.Raw) []byte {
 	return data
 }
 
-// problem returns the answer for an error.
-func (w *worker) problem(ctx context.Context, verb string, err error) *wire.APIError {
+// problem returns the answer for an error; over says why the work had to end, if
+// it had to.
+func (w *worker) problem(ctx context.Context, over error, verb string, err error) *wire.APIError {
 	if p, ok := errors.AsType[*wire.APIError](err); ok {
 		return p
 	}
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if ctx.Err() != nil {
+		return w.stopping()
+	}
+	if over != nil {
 		return &wire.APIError{
 			Code:    wire.CodeTimeout,
 			Message: fmt.Sprintf("the %s needed more than %s", w.Name, MaxWork),
 			Hint:    "ask for less, by limit or filters",
 		}
-	}
-	if w.ctx.Err() != nil {
-		return w.stopping()
 	}
 	w.Logger.ErrorContext(ctx, "query failed", "verb", verb, "error", err)
 	return &wire.APIError{Code: wire.CodeInternal, Message: "the " + w.Name + " failed", Hint: "its log says why"}

@@ -21,6 +21,7 @@ type page struct {
 
 func (p *page) do(s timeline.Step) {
 	switch s.Op {
+	case timeline.None:
 	case timeline.Add:
 		p.order = append(p.order, s.Pos)
 		p.lines[s.Pos] = string(s.Type) + ": " + s.Text

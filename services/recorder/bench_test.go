@@ -1,7 +1,6 @@
 package recorder_test
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"path/filepath"
@@ -73,7 +72,7 @@ func (p *tape) start(run, node string, labels map[string]string) (exec string) {
 
 func openStore(t testing.TB) *recorder.Store {
 	t.Helper()
-	s, err := recorder.Open(context.Background(), filepath.Join(t.TempDir(), "recorder.db"))
+	s, err := recorder.Open(t.Context(), filepath.Join(t.TempDir(), "recorder.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +90,7 @@ func (p *tape) store(s *recorder.Store, size int) recorder.Report {
 	var sum recorder.Report
 	for rest := p.entries; len(rest) > 0; {
 		n := min(size, len(rest))
-		r, err := s.Record(context.Background(), recorder.Batch{Incarnation: incarnation, Entries: rest[:n]})
+		r, err := s.Record(p.t.Context(), recorder.Batch{Incarnation: incarnation, Entries: rest[:n]})
 		if err != nil {
 			p.t.Fatal(err)
 		}

@@ -38,13 +38,12 @@ func listEvents(ctx context.Context, tx *sql.Tx, q wire.EventsRequest, asJSON bo
 	if n == 0 {
 		n = maxEvents
 	}
-	rows, err := tx.QueryContext(ctx, `SELECT pos, time, mark, data FROM events WHERE `+where+` ORDER BY pos LIMIT ?`, append(args, n+1)...)
-	if err != nil {
-		return r, err
-	}
-	defer rows.Close()
+	page := query(ctx, tx, `SELECT pos, time, mark, data FROM events WHERE `+where+` ORDER BY pos LIMIT ?`, append(args, n+1)...)
 	size := 0
-	for rows.Next() {
+	for rows, err := range page {
+		if err != nil {
+			return r, err
+		}
 		e, err := scanEvent(rows, asJSON)
 		if err != nil {
 			return r, err
@@ -55,7 +54,7 @@ func listEvents(ctx context.Context, tx *sql.Tx, q wire.EventsRequest, asJSON bo
 		}
 		r.Events = append(r.Events, e)
 	}
-	return r, rows.Err()
+	return r, nil
 }
 
 func eventsFilter(ctx context.Context, tx *sql.Tx, q wire.EventsRequest) (where string, args []any, err error) {

@@ -47,8 +47,7 @@ func ended(s *wire.State) bool { return s.Status == wire.RunComplete || s.Status
 // fold folds an event into the state of its run. An event that the history
 // doesn't allow changes nothing and is counted, as in every other fold.
 func (w *writer) fold(r *runRow, e eventlog.Entry, whole *wire.Event) error {
-	switch e.Kind {
-	case wire.KindText, wire.KindDelta:
+	if e.Kind == wire.KindText || e.Kind == wire.KindDelta {
 		return nil
 	}
 	if r.state == nil {
@@ -103,12 +102,6 @@ func (w *writer) keepFold(r *runRow) error {
 	return w.exec(w.s.stmts.putFold, r.id, r.state.Position.Seq, []byte(data))
 }
 
-// querier is a database or a transaction.
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
 // loadState returns the state of a run as of position to: the one in the file
 // and the events after it. saved is the number of events in the former; one that
 // can't be read is passed over.
@@ -130,13 +123,12 @@ func loadState(ctx context.Context, q querier, id int64, name string, to uint64)
 
 // foldTail folds the recorded events after the state's position.
 func foldTail(ctx context.Context, q querier, s *wire.State, id int64, to uint64) error {
-	rows, err := q.QueryContext(ctx, `SELECT pos, incarnation, data FROM events JOIN streams ON streams.id = stream
+	tail := query(ctx, q, `SELECT pos, incarnation, data FROM events JOIN streams ON streams.id = stream
 		WHERE run = ? AND pos > ? AND pos <= ? AND mark = '' AND kind NOT IN ('text', 'delta') ORDER BY pos`, id, s.Position.Seq, to)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	for rows, err := range tail {
+		if err != nil {
+			return err
+		}
 		var pos wire.Position
 		var data []byte
 		if err := rows.Scan(&pos.Seq, &pos.Incarnation, &data); err != nil {
@@ -154,5 +146,5 @@ func foldTail(ctx context.Context, q querier, s *wire.State, id int64, to uint64
 		}
 		_ = apply(s, pos, e, whole) // refused now as it was then
 	}
-	return rows.Err()
+	return nil
 }

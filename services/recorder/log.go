@@ -119,31 +119,28 @@ func (l *logQuery) page(ctx context.Context, tx *sql.Tx, r *wire.LogResponse) er
 		order, skip = "DESC", 0
 		r.Offset = max(0, r.TotalLines-l.limit)
 	}
-	rows, err := tx.QueryContext(ctx, selectLines+` WHERE pos IN (SELECT pos FROM lines WHERE `+l.where+
+	page := query(ctx, tx, selectLines+` WHERE pos IN (SELECT pos FROM lines WHERE `+l.where+
 		` ORDER BY pos `+order+` LIMIT ? OFFSET ?) ORDER BY pos`, append(l.args, l.limit, skip)...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
+	for rows, err := range page {
+		if err != nil {
+			return err
+		}
 		line, err := l.scan(rows)
 		if err != nil {
 			return err
 		}
 		r.Lines = append(r.Lines, line)
 	}
-	return rows.Err()
+	return nil
 }
 
 // search reads all lines that pass the other filters and keeps those that match.
 func (l *logQuery) search(ctx context.Context, tx *sql.Tx, r *wire.LogResponse) error {
-	rows, err := tx.QueryContext(ctx, `SELECT pos, type, text FROM lines WHERE `+l.where+` ORDER BY pos`, l.args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
 	var hits []uint64
-	for rows.Next() {
+	for rows, err := range query(ctx, tx, `SELECT pos, type, text FROM lines WHERE `+l.where+` ORDER BY pos`, l.args...) {
+		if err != nil {
+			return err
+		}
 		var pos uint64
 		var kind, text sql.RawBytes
 		if err := rows.Scan(&pos, &kind, &text); err != nil {
@@ -152,9 +149,6 @@ func (l *logQuery) search(ctx context.Context, tx *sql.Tx, r *wire.LogResponse) 
 		if l.grep.matches(kind, text) {
 			hits = append(hits, pos)
 		}
-	}
-	if err := rows.Err(); err != nil {
-		return err
 	}
 	r.TotalLines = int64(len(hits))
 	r.Offset = l.offset

@@ -97,13 +97,12 @@ func newest(ctx context.Context, q querier) (target, error) {
 
 // unique returns the only run among the ids that a query selects.
 func unique(ctx context.Context, q querier, ref, ids string, args ...any) (target, error) {
-	rows, err := q.QueryContext(ctx, fmt.Sprintf(`SELECT id, run FROM runs WHERE id IN (%s) ORDER BY first_pos DESC LIMIT %d`, ids, maxMatches+1), args...)
-	if err != nil {
-		return target{}, err
-	}
-	defer rows.Close()
+	matches := query(ctx, q, fmt.Sprintf(`SELECT id, run FROM runs WHERE id IN (%s) ORDER BY first_pos DESC LIMIT %d`, ids, maxMatches+1), args...)
 	var found []target
-	for rows.Next() {
+	for rows, err := range matches {
+		if err != nil {
+			return target{}, err
+		}
 		var t target
 		if err := rows.Scan(&t.id, &t.run); err != nil {
 			return target{}, err
@@ -111,8 +110,6 @@ func unique(ctx context.Context, q querier, ref, ids string, args ...any) (targe
 		found = append(found, t)
 	}
 	switch {
-	case rows.Err() != nil:
-		return target{}, rows.Err()
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) == 0:

@@ -104,16 +104,15 @@ const runSize = 700
 
 func listRuns(ctx context.Context, tx *sql.Tx, where string, args []any, n, limit int) (wire.RunsResponse, error) {
 	r := wire.RunsResponse{Runs: []wire.RunInfo{}}
-	rows, err := tx.QueryContext(ctx, `SELECT first_pos, run, flow, status, result, reason, error, parent, imported, started_at, ended_at,
+	page := query(ctx, tx, `SELECT first_pos, run, flow, status, result, reason, error, parent, imported, started_at, ended_at,
 		activity, last_at, cost_usd, tokens_in, tokens_out, tools, tool_errors, events, void, gaps,
 		(SELECT json_group_object(key, value) FROM labels WHERE labels.run = runs.id)
 		FROM runs WHERE `+where+` ORDER BY first_pos DESC LIMIT ?`, append(slices.Clone(args), n+1)...)
-	if err != nil {
-		return r, err
-	}
-	defer rows.Close()
 	size, cursor := 0, ""
-	for rows.Next() {
+	for rows, err := range page {
+		if err != nil {
+			return r, err
+		}
 		info, first, labels, err := scanRun(rows)
 		if err != nil {
 			return r, err
@@ -125,7 +124,7 @@ func listRuns(ctx context.Context, tx *sql.Tx, where string, args []any, n, limi
 		}
 		r.Runs, cursor = append(r.Runs, info), strconv.FormatInt(first, 10)
 	}
-	return r, rows.Err()
+	return r, nil
 }
 
 // scanRun reads a run, its place in the list and the size of its labels.

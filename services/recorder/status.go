@@ -162,14 +162,13 @@ func stateOfNode(id string, s *wire.State) string {
 
 // nodesOf reads the nodes of a run, or the one that is asked for and its items.
 func nodesOf(ctx context.Context, q querier, t target) ([]*nodeRow, error) {
-	rows, err := q.QueryContext(ctx, `SELECT node, model, activity, activity_at, tokens_in, tokens_out, tools, tool_errors, context_tokens, context_window
+	all := query(ctx, q, `SELECT node, model, activity, activity_at, tokens_in, tokens_out, tools, tool_errors, context_tokens, context_window
 		FROM nodes WHERE run = ? ORDER BY id`, t.id)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
 	var nodes []*nodeRow
-	for rows.Next() {
+	for rows, err := range all {
+		if err != nil {
+			return nil, err
+		}
 		n := new(nodeRow)
 		if err := rows.Scan(&n.node, &n.model, &n.activity, &n.activityAt, &n.tokensIn, &n.tokensOut, &n.tools, &n.toolErrors,
 			&n.contextTokens, &n.contextWindow); err != nil {
@@ -180,7 +179,7 @@ func nodesOf(ctx context.Context, q querier, t target) ([]*nodeRow, error) {
 		}
 		nodes = append(nodes, n)
 	}
-	return nodes, rows.Err()
+	return nodes, nil
 }
 
 func nodeStatus(n *nodeRow, s *wire.State, now int64) wire.AgentStatus {

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"modernc.org/sqlite"
 
@@ -70,11 +71,8 @@ func open(ctx context.Context, path string) (*Store, error) {
 
 // dsn names the file whatever characters its path has.
 func dsn(path string, options ...string) string {
-	name := (&url.URL{Scheme: "file", Path: path}).String() + "?_pragma=busy_timeout(10000)&_pragma=foreign_keys(1)"
-	for _, o := range options {
-		name += "&" + o
-	}
-	return name
+	options = append(options, "_pragma=busy_timeout(10000)", "_pragma=foreign_keys(1)")
+	return (&url.URL{Scheme: "file", Path: path}).String() + "?" + strings.Join(options, "&")
 }
 
 // migrate brings the file to the current schema.

@@ -72,7 +72,7 @@ func rowsOf(t testing.TB, db *sql.DB, query string, args ...any) []string {
 
 func openAt(t testing.TB, path string) *recorder.Store {
 	t.Helper()
-	s, err := recorder.Open(context.Background(), path)
+	s, err := recorder.Open(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestTheSameStreamMakesTheSameRows(t *testing.T) {
 		for at := 0; at < len(p.entries); {
 			from := at - rapid.IntRange(0, min(at, 5)).Draw(rt, "again")
 			to := min(len(p.entries), at+rapid.IntRange(1, 12).Draw(rt, "batch"))
-			r, err := s.Record(context.Background(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[from:to]})
+			r, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[from:to]})
 			if err != nil || r.Events != to-at || r.Position.Seq != uint64(to) {
 				rt.Fatalf("entries %d to %d after %d: %+v, %v", from, to, at, r, err)
 			}
