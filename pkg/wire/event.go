@@ -119,6 +119,9 @@ func (b *Blob) fields(f *fields) {
 		if !isHash(b.SHA256) {
 			f.fail("sha256", "must be 64 hexadecimal digits, lower-case")
 		}
+		if b.Size < 0 {
+			f.fail("size", "must not be negative")
+		}
 	case decoding:
 		f.rules = true
 	case describing:

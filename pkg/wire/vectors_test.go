@@ -132,6 +132,11 @@ func addVectors(t *testing.T, typ wire.Type) {
 	if _, err := os.Stat(base + ".least.hex"); errors.Is(err, fs.ErrNotExist) {
 		addVector(t, base+".least", leastEvent(typ))
 	}
+	for name, m := range specialEvents(typ) {
+		if _, err := os.Stat(base + name + ".hex"); errors.Is(err, fs.ErrNotExist) {
+			addVector(t, base+name, m)
+		}
+	}
 	if len(missingFields(seen, typ)) == 0 {
 		return
 	}
@@ -143,6 +148,31 @@ func addVectors(t *testing.T, typ wire.Type) {
 		name = fmt.Sprintf("%s.full%d", base, n)
 	}
 	addVector(t, name, fullEvent(typ))
+}
+
+// specialEvents are events that show more than their type: a field that was
+// moved to the object store, fields of a later version, values of all sorts.
+func specialEvents(typ wire.Type) map[string]map[string]any {
+	m := leastEvent(typ)
+	switch typ {
+	case wire.TypeAgentTool:
+		delete(m, "toolOutput")
+		m["blobs"] = []any{map[string]any{"field": "toolOutput", "sha256": strings.Repeat("0123456789abcdef", 4), "size": 300_000}}
+		return map[string]map[string]any{".moved": m}
+	case wire.TypeAgentComplete:
+		m["usage"] = map[string]any{"inputTokens": 1, "outputTokens": 2, "zFuture": []any{nil}}
+		m["zFuture"], m["aFuture"] = map[string]any{"b": 1, "a": 2}, "é"
+		return map[string]map[string]any{".future": m}
+	case wire.TypeRaw:
+		m["data"] = []any{
+			0, 127, 128, 255, 256, 65535, 65536, 1<<32 - 1, 1 << 32, 1<<53 + 1, uint64(1<<64 - 1),
+			-1, -32, -33, -128, -129, -32768, -32769, -1 << 31, -1<<31 - 1, -1 << 63,
+			0.5, -0.5, 1e-7, 1e21, 1e300, strings.Repeat("x", 31), strings.Repeat("x", 32), strings.Repeat("x", 256),
+		}
+		return map[string]map[string]any{".numbers": m}
+	default:
+		return nil
+	}
 }
 
 func addVector(t *testing.T, name string, m map[string]any) {

@@ -1,0 +1,205 @@
+package schemas_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// source is what the sources of pkg/wire say about its types: the schemas and
+// the documents repeat their comments, so that there is one place to write them.
+type source struct {
+	doc     map[string]string            // struct → its comment
+	fields  map[string]map[string]string // struct → name in Go → comment
+	elem    map[string]map[string]string // struct → name in Go → type of its items, or its own
+	wire    map[string]map[string]string // payload → name on the wire → name in Go
+	tagged  map[string]bool              // structs with json tags
+	payload map[string]string            // type of event → struct
+	groups  []group
+	values  map[string][]string // named string type → its constants
+}
+
+// group is a paragraph of the list of types.
+type group struct {
+	title string
+	types []string
+}
+
+func readSource(t *testing.T) *source {
+	t.Helper()
+	s := &source{
+		doc: map[string]string{}, fields: map[string]map[string]string{}, wire: map[string]map[string]string{},
+		payload: map[string]string{}, values: map[string][]string{}, elem: map[string]map[string]string{}, tagged: map[string]bool{},
+	}
+	files, err := filepath.Glob("../pkg/wire/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	constants := map[string]string{}
+	returns := map[string]string{} // struct → constant
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), file, text, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			switch d := d.(type) {
+			case *ast.GenDecl:
+				s.readTypes(d)
+				s.readConstants(d, constants)
+			case *ast.FuncDecl:
+				s.readMethod(d, returns)
+			}
+		}
+	}
+	maps.DeleteFunc(s.tagged, func(_ string, tagged bool) bool { return !tagged })
+	for name, constant := range returns {
+		s.payload[constants[constant]] = name
+	}
+	return s
+}
+
+func (s *source) readTypes(d *ast.GenDecl) {
+	for _, spec := range d.Specs {
+		typ, ok := spec.(*ast.TypeSpec)
+		if !ok {
+			continue
+		}
+		name := typ.Name.Name
+		s.doc[name] = clean(d.Doc.Text())
+		body, ok := typ.Type.(*ast.StructType)
+		if !ok {
+			continue
+		}
+		s.fields[name], s.elem[name] = map[string]string{}, map[string]string{}
+		for _, field := range body.Fields.List {
+			comment := clean(field.Doc.Text() + field.Comment.Text())
+			for _, id := range field.Names {
+				s.fields[name][id.Name], s.elem[name][id.Name] = comment, elem(field.Type)
+			}
+			s.tagged[name] = s.tagged[name] || field.Tag != nil
+		}
+	}
+}
+
+// elem returns the name of a type, without pointers, arrays and maps.
+func elem(x ast.Expr) string {
+	switch x := x.(type) {
+	case *ast.Ident:
+		return x.Name
+	case *ast.StarExpr:
+		return elem(x.X)
+	case *ast.ArrayType:
+		return elem(x.Elt)
+	case *ast.MapType:
+		return elem(x.Value)
+	}
+	return ""
+}
+
+// readConstants reads blocks of string constants; a comment inside that of Type
+// begins a group.
+func (s *source) readConstants(d *ast.GenDecl, constants map[string]string) {
+	for _, spec := range d.Specs {
+		c, ok := spec.(*ast.ValueSpec)
+		if !ok || d.Tok != token.CONST || len(c.Values) != 1 {
+			continue
+		}
+		lit, ok := c.Values[0].(*ast.BasicLit)
+		typ, named := c.Type.(*ast.Ident)
+		if !ok || !named || lit.Kind != token.STRING {
+			continue
+		}
+		value, _ := strconv.Unquote(lit.Value)
+		constants[c.Names[0].Name] = value
+		s.values[typ.Name] = append(s.values[typ.Name], value)
+		if typ.Name != "Type" {
+			continue
+		}
+		if c.Doc != nil {
+			s.groups = append(s.groups, group{title: strings.TrimSuffix(clean(c.Doc.Text()), ".")})
+		}
+		last := &s.groups[len(s.groups)-1]
+		last.types = append(last.types, value)
+	}
+}
+
+// readMethod reads the methods Type and fields of the payloads.
+func (s *source) readMethod(d *ast.FuncDecl, returns map[string]string) {
+	if d.Recv == nil {
+		return
+	}
+	recv := d.Recv.List[0].Type
+	if star, ok := recv.(*ast.StarExpr); ok {
+		recv = star.X
+	}
+	name := recv.(*ast.Ident).Name
+	switch d.Name.Name {
+	case "Type":
+		if ret, ok := d.Body.List[len(d.Body.List)-1].(*ast.ReturnStmt); ok {
+			if id, ok := ret.Results[0].(*ast.Ident); ok {
+				returns[name] = id.Name
+			}
+		}
+	case "fields", "envelope":
+		if s.wire[name] == nil {
+			s.wire[name] = map[string]string{}
+		}
+		ast.Inspect(d.Body, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok {
+				s.readField(name, call)
+			}
+			return true
+		})
+	}
+}
+
+// readField reads a call such as f.str("model", &p.Model, optional).
+func (s *source) readField(name string, call *ast.CallExpr) {
+	for i, arg := range call.Args {
+		lit, ok := arg.(*ast.BasicLit)
+		if !ok || lit.Kind != token.STRING || i+1 >= len(call.Args) {
+			continue
+		}
+		ref, ok := call.Args[i+1].(*ast.UnaryExpr)
+		if !ok {
+			continue
+		}
+		if field, ok := ref.X.(*ast.SelectorExpr); ok {
+			onWire, _ := strconv.Unquote(lit.Value)
+			s.wire[name][onWire] = field.Sel.Name
+		}
+	}
+}
+
+// comment returns the comment of a payload's field, by its name on the wire.
+func (s *source) comment(structName, onWire string) string {
+	return s.fields[structName][s.wire[structName][onWire]]
+}
+
+var (
+	link      = regexp.MustCompile(`\[\*?([\w.]+)\]`)
+	described = strings.NewReplacer(
+		"seeds/000", "the agent observability specification", "seeds/004", "the supervisor's specification", "\n", " ",
+	)
+)
+
+// clean makes a comment fit to be read outside of Go.
+func clean(comment string) string {
+	comment = strings.ReplaceAll(comment, "[RunNode]", "_run")
+	return strings.TrimSpace(link.ReplaceAllString(described.Replace(strings.TrimSpace(comment)), "$1"))
+}
