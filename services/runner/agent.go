@@ -1,12 +1,11 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
-
-	"github.com/google/uuid"
 
 	"wake/internal/agent"
 	"wake/pkg/wire"
@@ -40,15 +39,7 @@ func (w *worker) agent(ctx context.Context, n wire.NodeState, messages <-chan wi
 	}
 	request := agent.Request{
 		RunID: w.offer.RunID, NodeID: w.offer.NodeID, ExecID: w.offer.ExecID,
-		SessionID: uuid.NewString(), Prompt: in.Prompt, Options: in.Options,
-	}
-	// The session is stored before the agent gets its prompt: a crash from here
-	// on can go on with it.
-	start := &wire.Event{SessionID: request.SessionID, Payload: &wire.AgentStart{
-		Model: in.Model, Prompt: in.Prompt, Task: task(in.Prompt), Provider: name, Cwd: in.Cwd,
-	}}
-	if err := w.record(ctx, start); err != nil {
-		return nil, err
+		SessionID: agent.NewSessionID(), Prompt: in.Prompt, Options: in.Options,
 	}
 	session, err := provider.Start(ctx, request)
 	if err != nil {
@@ -57,6 +48,7 @@ func (w *worker) agent(ctx context.Context, n wire.NodeState, messages <-chan wi
 		}}
 		return []*wire.Event{failed}, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
 	}
+	w.provided = &wire.AgentStart{Model: in.Model, Prompt: in.Prompt, Task: task(in.Prompt), Provider: name, Cwd: in.Cwd}
 	return w.drive(ctx, session, request.SessionID, messages)
 }
 
@@ -89,8 +81,10 @@ func (w *worker) drive(ctx context.Context, session agent.Session, id string, me
 	return append(last, w.completed(output)), nil
 }
 
-// consume records the events of a session. The terminal one is returned
-// instead, to be stored in one commit with the end of the node.
+// consume records the events of a session. The first is agent:start: the session
+// is stored before the agent gets its prompt, so that a crash from then on can go
+// on with it. The terminal one is returned instead, to be stored in one commit
+// with the end of the node.
 func (w *worker) consume(ctx context.Context, session agent.Session, outcome *agent.Outcome) (last []*wire.Event, err error) {
 	for e, err := range session.Events() {
 		if err != nil {
@@ -98,6 +92,9 @@ func (w *worker) consume(ctx context.Context, session agent.Session, outcome *ag
 		}
 		if e.SessionID == "" {
 			e.SessionID = outcome.SessionID
+		}
+		if p, ok := e.Payload.(*wire.AgentStart); ok {
+			w.complete(p)
 		}
 		outcome.Observe(e)
 		if terminal(e) {
@@ -110,6 +107,17 @@ func (w *worker) consume(ctx context.Context, session agent.Session, outcome *ag
 		last = nil
 	}
 	return last, nil
+}
+
+// complete adds to an agent:start what only the worker knows.
+func (w *worker) complete(p *wire.AgentStart) {
+	p.Model = cmp.Or(p.Model, w.provided.Model)
+	p.Task = cmp.Or(p.Task, w.provided.Task)
+	p.Provider = cmp.Or(p.Provider, w.provided.Provider)
+	p.Cwd = cmp.Or(p.Cwd, w.provided.Cwd)
+	if p.Prompt == nil {
+		p.Prompt = w.provided.Prompt
+	}
 }
 
 func (w *worker) recordAll(ctx context.Context, events []*wire.Event) error {

@@ -63,6 +63,10 @@ type session struct {
 
 func (s *session) Events() iter.Seq2[*wire.Event, error] {
 	return func(yield func(*wire.Event, error) bool) {
+		start := &wire.Event{SessionID: s.request.SessionID, Payload: &wire.AgentStart{Prompt: s.request.Prompt}}
+		if !yield(start, nil) {
+			return
+		}
 		answer, err := s.provider.say(s.ctx, s.request)
 		if s.ctx.Err() != nil {
 			return

@@ -29,6 +29,7 @@ type worker struct {
 	node      *flow.Node
 	workspace string
 	fixtures  string
+	provided  *wire.AgentStart // what the agent was asked
 }
 
 // errWithdrawn ends an execution that the owner has cancelled.

@@ -1,0 +1,71 @@
+package ingest
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// detectBytes is how much of the input is looked at to tell its format.
+const detectBytes = 1 << 20
+
+// detect tells the format of the input without consuming it. A session file
+// names its lines' parents (parentUuid), or is a summary; anything else is read
+// as a stream, in which lines of other agents pass through as raw events.
+func detect(in *bufio.Reader, asked Format) (Format, error) {
+	head, err := peek(in)
+	if err != nil {
+		return "", err
+	}
+	switch asked {
+	case StreamJSON, Transcript:
+		return asked, nil
+	case Auto, "":
+	default:
+		return "", fmt.Errorf("unknown format %q: it is %s, %s or %s", asked, Auto, StreamJSON, Transcript)
+	}
+	for line := range bytes.Lines(head) {
+		var fields map[string]json.RawMessage
+		if json.Unmarshal(line, &fields) != nil {
+			continue
+		}
+		if hasAny(fields, "parentUuid", "isSidechain", "leafUuid", "messageId", "snapshot") {
+			return Transcript, nil
+		}
+		if hasAny(fields, "session_id", "event") {
+			return StreamJSON, nil
+		}
+	}
+	return StreamJSON, nil
+}
+
+// peek waits for at least a line of the input: more may never come, or come
+// much later.
+func peek(in *bufio.Reader) ([]byte, error) {
+	for n := 1; ; {
+		head, err := in.Peek(n)
+		head, _ = in.Peek(in.Buffered())
+		full := errors.Is(err, bufio.ErrBufferFull) || len(head) >= detectBytes
+		switch {
+		case err != nil && !errors.Is(err, io.EOF) && !full:
+			return nil, fmt.Errorf("read the input: %w", err)
+		case len(bytes.TrimSpace(head)) == 0 && (err != nil || full):
+			return nil, ErrEmpty
+		case err != nil, full, bytes.IndexByte(bytes.TrimLeft(head, "\r\n\t "), '\n') >= 0:
+			return head, nil
+		}
+		n = len(head) + 1
+	}
+}
+
+func hasAny(fields map[string]json.RawMessage, names ...string) bool {
+	for _, name := range names {
+		if _, ok := fields[name]; ok {
+			return true
+		}
+	}
+	return false
+}

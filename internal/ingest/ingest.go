@@ -1,0 +1,227 @@
+// Package ingest records an agent that wake doesn't drive: what the agent
+// prints, or a session file that it left, becomes a run.
+package ingest
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"wake/internal/agent"
+	"wake/internal/agent/claude"
+	"wake/internal/eventlog"
+	"wake/internal/run"
+	"wake/pkg/wire"
+)
+
+// Format is what the input is.
+type Format string
+
+// The formats.
+const (
+	Auto       Format = "auto"        // one of the others, by the first lines
+	StreamJSON Format = "stream-json" // `claude --output-format stream-json`
+	Transcript Format = "transcript"  // a session file
+)
+
+// Options say which run the input becomes.
+type Options struct {
+	RunID  string // required
+	NodeID string // default "agent"
+	Name   string // of the flow, default "ingest"
+	Format Format // default Auto
+	Labels map[string]string
+	Blocks agent.Blocks
+	Runner string // who writes; required
+	// Progress is called now and then with what has been read. It may be nil.
+	Progress func(Result)
+}
+
+// Result is what has been read and written.
+type Result struct {
+	RunID   string        `json:"runId"`
+	NodeID  string        `json:"nodeId"`
+	Format  Format        `json:"format"`
+	Lines   int           `json:"lines"`
+	Events  int           `json:"events"`
+	Raw     int           `json:"raw"`    // lines without a type of their own
+	Failed  bool          `json:"failed"` // the agent failed
+	Error   string        `json:"error,omitempty"`
+	Elapsed time.Duration `json:"-"`
+}
+
+// ErrExists is returned if the run exists already.
+var ErrExists = errors.New("the run exists already")
+
+// ErrEmpty is returned for an input without a line.
+var ErrEmpty = errors.New("the input is empty")
+
+// Run reads r to its end and writes it as a run, event by event as it comes.
+// The log's Run must be running. If ctx ends before r does, the run ends as
+// failed; what was read is kept.
+func Run(ctx context.Context, log *eventlog.Log, r io.Reader, o Options) (Result, error) {
+	res := Result{RunID: o.RunID, NodeID: o.NodeID}
+	if res.NodeID == "" {
+		res.NodeID = "agent"
+	}
+	if o.Name == "" {
+		o.Name = "ingest"
+	}
+	in := bufio.NewReaderSize(r, detectBytes)
+	format, err := detect(in, o.Format)
+	if err != nil {
+		return res, err
+	}
+	res.Format = format
+	i := &ingestion{log: log, options: o, result: res, exec: run.ExecID(res.NodeID, 1)}
+	err = i.run(ctx, in)
+	return i.result, err
+}
+
+// ingestion is one input that becomes a run.
+type ingestion struct {
+	log     *eventlog.Log
+	options Options
+	result  Result
+	exec    string
+	owner   *eventlog.Writer
+	worker  *eventlog.Writer
+	started time.Time
+}
+
+func (i *ingestion) run(ctx context.Context, in io.Reader) error {
+	if _, exists, err := i.log.Last(ctx, i.options.RunID, wire.RunNode); err != nil {
+		return err
+	} else if exists {
+		return fmt.Errorf("%w: %s", ErrExists, i.options.RunID)
+	}
+	i.started = time.Now()
+	if err := i.begin(ctx); err != nil {
+		return err
+	}
+	outcome, readErr := i.read(ctx, in)
+	// What was read is brought to its end, whatever ended the reading.
+	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	err := errors.Join(readErr, i.end(final, outcome, readErr))
+	i.result.Elapsed = time.Since(i.started)
+	return err
+}
+
+// begin writes the beginning of the run and of its one node.
+func (i *ingestion) begin(ctx context.Context) (err error) {
+	o := i.options
+	claim := eventlog.Claim{Runner: o.Runner}
+	if i.owner, err = i.log.Claim(ctx, o.RunID, wire.RunNode, claim); err != nil {
+		return err
+	}
+	definition, err := wire.Marshal(map[string]any{
+		"name":  o.Name,
+		"nodes": []any{map[string]any{"id": i.result.NodeID, "type": "agent", "input": map[string]any{"provider": "claude", "prompt": ""}}},
+	})
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(definition)
+	_, err = i.owner.Append(ctx,
+		&wire.Event{Payload: &wire.FlowStart{
+			FlowName: o.Name, Definition: definition, DefinitionHash: hex.EncodeToString(sum[:]),
+			Labels: o.Labels, Imported: "ingest",
+		}},
+		&wire.Event{ExecID: i.exec, Payload: &wire.NodeScheduled{Target: i.result.NodeID, Attempt: 1}},
+	)
+	if err != nil {
+		return err
+	}
+	claim.ExecID = i.exec
+	if i.worker, err = i.log.Claim(ctx, o.RunID, i.result.NodeID, claim); err != nil {
+		return err
+	}
+	_, err = i.worker.Append(ctx, &wire.Event{ExecID: i.exec, Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}})
+	return err
+}
+
+// read writes the events of the input. Terminal ones are written too: the
+// outcome remembers them.
+func (i *ingestion) read(ctx context.Context, in io.Reader) (*agent.Outcome, error) {
+	outcome := &agent.Outcome{}
+	format := claude.Stream
+	if i.result.Format == Transcript {
+		format = claude.Transcript
+	}
+	n := claude.NewNormalizer(claude.NormalizerOptions{Format: format, Blocks: i.options.Blocks, Provider: "ingest"})
+	for line, err := range claude.Lines(in, claude.MaxLine) {
+		var long *claude.LineTooLongError
+		var events []*wire.Event
+		now := time.Now().UnixMilli()
+		switch {
+		case errors.As(err, &long):
+			events = n.TooLong(now, long)
+		case err != nil:
+			return outcome, fmt.Errorf("read the input: %w", err)
+		default:
+			events = n.Line(now, line)
+		}
+		i.result.Lines++
+		if err := i.write(ctx, outcome, events); err != nil {
+			return outcome, err
+		}
+		if i.options.Progress != nil && i.result.Lines%1000 == 0 {
+			i.options.Progress(i.result)
+		}
+	}
+	return outcome, i.write(ctx, outcome, n.Finish(time.Now().UnixMilli(), claude.Exit{Unknown: true}))
+}
+
+func (i *ingestion) write(ctx context.Context, outcome *agent.Outcome, events []*wire.Event) error {
+	for _, e := range events {
+		e.ExecID = i.exec
+		outcome.Observe(e)
+		if err := i.worker.Enqueue(ctx, e); err != nil {
+			return err
+		}
+		i.result.Events++
+		if e.Type() == wire.TypeRaw {
+			i.result.Raw++
+		}
+	}
+	return nil
+}
+
+// end writes the end of the node and of the run.
+func (i *ingestion) end(ctx context.Context, outcome *agent.Outcome, readErr error) error {
+	elapsed := time.Since(i.started).Milliseconds()
+	status := wire.FlowStatusComplete
+	last := &wire.Event{ExecID: i.exec}
+	switch failed := outcome.Error(); {
+	case readErr != nil:
+		last.Payload = &wire.NodeError{Error: readErr.Error(), ErrorType: wire.ErrorException, DurationMs: elapsed}
+	case failed != nil:
+		last.Payload = &wire.NodeError{Error: failed.Message, ErrorType: failed.ErrorType, DurationMs: elapsed}
+	default:
+		output, err := outcome.Output()
+		if err != nil {
+			return err
+		}
+		last.Payload = &wire.NodeComplete{Output: output, DurationMs: elapsed}
+	}
+	if p, ok := last.Payload.(*wire.NodeError); ok {
+		status, i.result.Failed, i.result.Error = wire.FlowStatusFailed, true, p.Error
+	}
+	if _, err := i.worker.Append(ctx, last); err != nil {
+		return err
+	}
+	complete := &wire.FlowComplete{FlowName: i.options.Name, Status: status, Error: i.result.Error, DurationMs: elapsed}
+	if i.result.Failed {
+		complete.FailedNode = i.result.NodeID
+	}
+	if _, err := i.owner.Append(ctx, &wire.Event{Payload: complete}); err != nil {
+		return err
+	}
+	return errors.Join(i.worker.Close(ctx), i.owner.Close(ctx))
+}

@@ -1,0 +1,157 @@
+package ingest_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"wake/internal/eventlog"
+	"wake/internal/ingest"
+	"wake/internal/natstest"
+	"wake/internal/run"
+	"wake/internal/topology"
+	"wake/pkg/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func openLog(t *testing.T) *eventlog.Log {
+	t.Helper()
+	nc := natstest.Start(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topology.Init(t.Context(), js, topology.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	log, err := eventlog.Open(t.Context(), nc, eventlog.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- log.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return log
+}
+
+// fold returns the state of a run and its events.
+func fold(t *testing.T, log *eventlog.Log, id string) (*wire.State, []*wire.Event) {
+	t.Helper()
+	s := run.New(id)
+	var events []*wire.Event
+	for e, err := range log.Read(t.Context(), eventlog.Query{Run: id}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Err != nil {
+			t.Fatalf("at %d: %v", e.Pos, e.Err)
+		}
+		if err := run.Apply(s, wire.Position{Incarnation: log.Incarnation(), Seq: e.Pos}, e.Event); err != nil {
+			t.Errorf("fold: %v", err)
+		}
+		events = append(events, e.Event)
+	}
+	return s, events
+}
+
+// Every recording becomes a run that folds without a complaint and has ended.
+func TestRecordings(t *testing.T) {
+	log := openLog(t)
+	files, err := filepath.Glob("../agent/claude/testdata/*/*.jsonl")
+	if err != nil || len(files) < 12 {
+		t.Fatalf("%d recordings, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(filepath.Dir(file))+"/"+filepath.Base(file), func(t *testing.T) {
+			f, err := os.Open(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			id := strings.NewReplacer("/", "-", ".", "-").Replace(t.Name())
+			res, err := ingest.Run(t.Context(), log, f, ingest.Options{RunID: id, Runner: "test"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := ingest.StreamJSON
+			if strings.Contains(file, "transcript") {
+				want = ingest.Transcript
+			}
+			if res.Format != want {
+				t.Errorf("read as %s", res.Format)
+			}
+			state, events := fold(t, log, id)
+			if state.Status != wire.RunComplete || (state.Result == wire.FlowStatusFailed) != res.Failed {
+				t.Errorf("run is %s, %s; result %+v", state.Status, state.Result, res)
+			}
+			if len(state.Tools) > 0 || len(events) < res.Events {
+				t.Errorf("%d calls are open, %d events of %d", len(state.Tools), len(events), res.Events)
+			}
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	log := openLog(t)
+	o := ingest.Options{RunID: "r1", Runner: "test"}
+	if _, err := ingest.Run(t.Context(), log, strings.NewReader(" \n\n"), o); !errors.Is(err, ingest.ErrEmpty) {
+		t.Errorf("empty input: %v", err)
+	}
+	o.Format = "yaml"
+	if _, err := ingest.Run(t.Context(), log, strings.NewReader("x\n"), o); err == nil || !strings.Contains(err.Error(), "yaml") {
+		t.Errorf("unknown format: %v", err)
+	}
+	o.Format = ingest.Auto
+	if _, err := ingest.Run(t.Context(), log, strings.NewReader("not json\n{\"type\":\"new\"}\n"), o); err != nil {
+		t.Fatal(err)
+	}
+	_, events := fold(t, log, "r1")
+	kept := 0
+	for _, e := range events {
+		if e.Type() == wire.TypeRaw {
+			kept++
+		}
+	}
+	if kept != 2 {
+		t.Errorf("%d of 2 lines were kept", kept)
+	}
+	if _, err := ingest.Run(t.Context(), log, strings.NewReader("{}\n"), o); !errors.Is(err, ingest.ErrExists) {
+		t.Errorf("same run twice: %v", err)
+	}
+}
+
+type broken struct{ io *strings.Reader }
+
+func (b broken) Read(p []byte) (int, error) {
+	if b.io.Len() == 0 {
+		return 0, errors.New("cable pulled")
+	}
+	return b.io.Read(p)
+}
+
+// An input that breaks off is kept and its run has failed.
+func TestBreaksOff(t *testing.T) {
+	log := openLog(t)
+	in := broken{strings.NewReader(`{"type":"system","subtype":"init","session_id":"s1"}` + "\n")}
+	_, err := ingest.Run(t.Context(), log, in, ingest.Options{RunID: "r1", Runner: "test"})
+	if err == nil || !strings.Contains(err.Error(), "cable pulled") {
+		t.Errorf("error is %v", err)
+	}
+	state, _ := fold(t, log, "r1")
+	if state.Result != wire.FlowStatusFailed || state.AgentSessions["agent"] != "s1" {
+		t.Errorf("run ended as %s, session %q", state.Result, state.AgentSessions["agent"])
+	}
+}
