@@ -1,6 +1,7 @@
 package natstest
 
 import (
+	"runtime"
 	"testing"
 	"testing/synctest"
 
@@ -11,9 +12,8 @@ import (
 // The servers then live on the bubble's clock: acknowledgement waits, message
 // ages, leases and client timeouts elapse without anyone waiting for them.
 //
-// In a bubble use the client's context forms (NextMsgWithContext,
-// RequestWithContext, FlushWithContext): the others take timers from a pool
-// that bubbles would share. TCP, subprocesses and clusters stop the clock.
+// TCP, subprocesses and clusters stop the clock. A parallel test must not call
+// Bubble: others would share a pool of timers with it.
 func Bubble(t *testing.T, f func(*testing.T)) {
 	t.Helper()
 	// The server keeps one clock goroutine per process, started on first use
@@ -21,5 +21,15 @@ func Bubble(t *testing.T, f func(*testing.T)) {
 	// Holding a reference keeps that goroutine outside.
 	ats.Register()
 	defer ats.Unregister()
+	drainTimers()
+	defer drainTimers()
 	synctest.Test(t, f)
+}
+
+// drainTimers keeps the client's timers out of the next bubble. NextMsg, Request,
+// Flush and Drain take them from a sync.Pool, and a timer that was made in
+// another bubble is fatal. The second collection empties every pool.
+func drainTimers() {
+	runtime.GC()
+	runtime.GC()
 }

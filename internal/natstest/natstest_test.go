@@ -53,6 +53,28 @@ func TestBubble(t *testing.T) {
 	})
 }
 
+// The client's forms without a context work in each of several bubbles.
+func TestBubblesShareNoTimers(t *testing.T) {
+	for range 5 {
+		natstest.Bubble(t, func(t *testing.T) {
+			nc := natstest.Start(t)
+			sub, err := nc.SubscribeSync("s")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := nc.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := sub.NextMsg(time.Minute); !errors.Is(err, nats.ErrTimeout) {
+				t.Errorf("NextMsg: %v", err)
+			}
+			if err := sub.Drain(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // A cluster of three loses its leader and then a server without losing a
 // message.
 func TestCluster(t *testing.T) {
