@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/eventlog"
@@ -120,7 +121,7 @@ func (r *Runner) next(ctx context.Context, c jetstream.Consumer) (jetstream.Msg,
 		return m, nil
 	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrConsumerDeleted):
 		return nil, err
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, jetstream.ErrNoMessages):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout), errors.Is(err, jetstream.ErrNoMessages):
 		return nil, nil
 	}
 	if ctx.Err() == nil {
