@@ -39,12 +39,13 @@ type lane struct {
 	warned  bool          // that it does
 
 	// Owned by run.
-	inbox    string
-	answers  chan *nats.Msg // to attempts, and news of another leader
-	status   chan nats.Status
-	attempts uint64
-	maxBatch int           // events that the server takes in a batch
-	patience time.Duration // for the answer to an attempt
+	inbox      string
+	answers    chan *nats.Msg // to attempts, and news of another leader
+	status     chan nats.Status
+	attempts   uint64
+	incomplete int           // answers in a row that a batch is
+	maxBatch   int           // events that the server takes in a batch
+	patience   time.Duration // for the answer to an attempt
 
 	// Writers of found frames, and those of them whose frames haven't been compared
 	// with the log yet.

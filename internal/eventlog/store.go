@@ -62,6 +62,8 @@ func (l *lane) try(ctx context.Context, frames []*frame) error {
 	switch {
 	case progress:
 		return errProgress
+	case l.neverComplete(err):
+		return l.apart(ctx, pending, err)
 	case unsettled != nil:
 		return fmt.Errorf("%w; then: %w", err, unsettled)
 	}
@@ -79,12 +81,27 @@ func refused(err error) bool {
 	}
 }
 
+// neverComplete reports whether err is the second answer in a row that events of
+// a batch are missing: then it isn't that they got lost at a change of leader,
+// but that the server refused one of them; it doesn't say which.
+func (l *lane) neverComplete(err error) bool {
+	if code(err) != codeIncomplete {
+		l.incomplete = 0
+		return false
+	}
+	l.incomplete++
+	return l.incomplete%2 == 0
+}
+
 // apart stores frames one by one, to find the one that will never be stored.
 // Its writer can't go on: the next event would leave a gap.
 func (l *lane) apart(ctx context.Context, pending []*frame, cause error) error {
-	if f := pending[0]; len(pending) == 1 {
+	if f := pending[0]; len(pending) == 1 && code(cause) == codeTooLarge {
 		l.fence(f.w, fmt.Errorf("%w: seq %d is refused for good: %w", ErrFenced, f.seq, cause))
 		return errProgress
+	}
+	if len(pending) == 1 {
+		return cause
 	}
 	for i := range pending {
 		if err := l.store(ctx, pending[i:i+1]); err != nil {
