@@ -156,8 +156,8 @@ func (n *Normalizer) conclude(m wire.Raw, subtype string, main *thread) {
 	if len(list(y.denials)) == 0 {
 		y.denials = nil
 	}
-	if v := m.Get("structured_output"); len(v) > 0 {
-		y.structured = v
+	if has(m, "structured_output") {
+		y.structured = m.Get("structured_output")
 	}
 	answer := main.answer
 	main.owner, main.answer = "", ""

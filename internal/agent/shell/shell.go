@@ -1,16 +1,16 @@
-// Package shell runs the command of an exec node and says what it does in
-// events: exec:start, exec:output as it comes, exec:exit.
+// Package shell runs the commands of exec nodes: builds, tests, scripts.
+//
+// A command runs in its own process group with everything it starts, and
+// everything ends with it: a server that it leaves in the background as well. Its output
+// is events while it comes; [Outcome] makes the node's output of them.
 package shell
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
-	"sync"
+	"iter"
 	"time"
-	"unicode/utf8"
 
 	"wake/internal/process"
 	"wake/pkg/wire"
@@ -18,206 +18,188 @@ import (
 
 // Command is what to run.
 type Command struct {
-	Argv  []string
-	Dir   string
-	Env   []string // the whole environment
-	Stdin string
+	ExecID  string
+	Command string        // for sh -c; or
+	Argv    []string      // a program and its arguments
+	Cwd     string        // "": that of this program
+	Env     []string      // the whole environment, see agent.Environment
+	Timeout time.Duration // 0: no limit
+	Grace   time.Duration // between SIGTERM and SIGKILL; default 5 s
 }
 
-// line is the command as a user would write it.
-func (c Command) line() string {
-	if len(c.Argv) == 3 && c.Argv[0] == sh && c.Argv[1] == "-c" {
-		return c.Argv[2]
+func (c Command) argv() []string {
+	if len(c.Argv) > 0 {
+		return c.Argv
 	}
-	return strings.Join(c.Argv, " ")
+	return []string{"/bin/sh", "-c", c.Command}
 }
 
-const sh = "/bin/sh"
-
-// Parse reads the command of a node's input: a text for `sh -c`, or a list of
-// words that no shell looks at.
-func Parse(v wire.Raw) ([]string, error) {
-	if text, ok := v.Text(); ok && strings.TrimSpace(text) != "" {
-		return []string{sh, "-c", text}, nil
+// text is how the command is recorded.
+func (c Command) text() string {
+	if len(c.Argv) > 0 {
+		return valid(fmt.Sprintf("%q", c.Argv))
 	}
-	list, _ := v.Any().([]any)
-	argv := make([]string, 0, len(list))
-	for _, word := range list {
-		s, ok := word.(string)
-		if !ok {
-			return nil, errors.New("command must be a text or a list of words")
+	return valid(c.Command)
+}
+
+func (c Command) grace() time.Duration {
+	if c.Grace == 0 {
+		return 5 * time.Second
+	}
+	return c.Grace
+}
+
+// piece is output that was read.
+type piece struct {
+	stream string
+	bytes  []byte
+}
+
+// Run runs the command and yields exec:start, exec:output and exec:exit. It
+// yields an error, and nothing more, if the command can't be started or
+// ended. If ctx ends, so does the command; exec:exit tells the signal then. Leaving the
+// iteration early ends the command.
+func (c Command) Run(ctx context.Context) iter.Seq2[*wire.Event, error] {
+	return func(yield func(*wire.Event, error) bool) {
+		begin := time.Now()
+		p, err := process.Start(process.Config{Argv: c.argv(), Dir: c.Cwd, Env: c.Env})
+		if err != nil {
+			yield(nil, fmt.Errorf("shell: %w", err))
+			return
 		}
-		argv = append(argv, s)
+		r := run{command: c, process: p, begin: begin, pieces: make(chan piece), done: make(chan struct{})}
+		defer r.leave()
+		if err := p.Stdin.Close(); err != nil { // commands read nothing
+			yield(nil, fmt.Errorf("shell: %w", err))
+			return
+		}
+		r.drive(ctx, yield)
 	}
-	if len(argv) == 0 {
-		return nil, errors.New("command must be a text or a list of words")
-	}
-	return argv, nil
 }
 
-// MaxOutput is the number of bytes of each of stdout and stderr that the result
-// keeps: the last ones. The events have all of it.
-const MaxOutput = 64 << 10
-
-// grace is how long processes may take to end when they are asked to.
-const grace = 5 * time.Second
-
-// Result is how the command ended.
-type Result struct {
-	ExitCode        int    `json:"exitCode"` // -1 if a signal ended it
-	Signal          string `json:"signal,omitempty"`
-	Stdout          string `json:"stdout"`
-	Stderr          string `json:"stderr"`
-	DurationMs      int64  `json:"durationMs"`
-	StdoutTruncated bool   `json:"stdoutTruncated,omitempty"`
-	StderrTruncated bool   `json:"stderrTruncated,omitempty"`
+// run is a command that runs.
+type run struct {
+	command Command
+	process *process.Process
+	begin   time.Time
+	pieces  chan piece    // closed when both streams have ended
+	done    chan struct{} // closed when nobody reads pieces any more
+	over    bool          // the time limit is
+	ended   bool
 }
 
-// Run runs the command until it has ended with all that it started, and gives
-// its events to record in order. When ctx ends it is ended. The error is that of
-// a command that can't be started, of record, or the cause of ctx.
-func Run(ctx context.Context, c Command, record func(*wire.Event) error) (Result, error) {
-	start := time.Now()
-	p, err := process.Start(process.Config{Argv: c.Argv, Dir: c.Dir, Env: c.Env})
-	if err != nil {
-		return Result{}, fmt.Errorf("start the command: %w", err)
+func (r *run) drive(ctx context.Context, yield func(*wire.Event, error) bool) {
+	start := &wire.ExecStart{Command: r.command.text(), Cwd: valid(r.command.Cwd), Pid: r.process.Pid()}
+	go r.read()
+	if !r.yield(yield, start) {
+		return
 	}
-	r := &running{process: p, record: record, chunks: make(chan chunk)}
-	r.readers.Go(func() { r.read("stdout", p.Stdout) })
-	r.readers.Go(func() { r.read("stderr", p.Stderr) })
-	r.readers.Go(func() { r.feed(c.Stdin) })
-	r.readers.Go(func() { r.await(ctx) })
+	limit := make(<-chan time.Time)
+	if r.command.Timeout > 0 {
+		timer := time.NewTimer(r.command.Timeout - time.Since(r.begin))
+		defer timer.Stop()
+		limit = timer.C
+	}
+	streams := map[string]*decoder{"stdout": {}, "stderr": {}}
+	exited, cancelled := r.process.Exited(), ctx.Done()
+	ending := make(chan error, 1)
+	end := func() {
+		if !r.ended {
+			r.ended = true
+			go func() { ending <- r.process.End(r.command.grace()) }()
+		}
+	}
+	for {
+		select {
+		case p, more := <-r.pieces:
+			if !more {
+				end()
+				r.exit(ctx, <-ending, streams, yield)
+				return
+			}
+			if !r.output(yield, p.stream, streams[p.stream].decode(p.bytes)) {
+				end()
+				<-ending
+				return
+			}
+		case <-limit:
+			r.over, limit = true, nil
+			end()
+		case <-cancelled:
+			cancelled = nil
+			end()
+		case <-exited: // what it left behind keeps the streams open
+			exited = nil
+			end()
+		}
+	}
+}
+
+// read reads both streams to their end.
+func (r *run) read() {
+	defer close(r.pieces)
+	both := make(chan struct{})
 	go func() {
-		r.readers.Wait()
-		close(r.chunks)
+		defer close(both)
+		r.copy("stderr", r.process.Stderr.Read)
 	}()
-	err = r.tell(&wire.ExecStart{Command: c.line(), Cwd: c.Dir, Pid: p.Pid()})
-	if err != nil {
-		_ = p.End(0) // await reports what can't be ended
-	}
-	return r.result(ctx, start, err)
+	r.copy("stdout", r.process.Stdout.Read)
+	<-both
 }
 
-// running is a command that runs.
-type running struct {
-	process        *process.Process
-	record         func(*wire.Event) error
-	readers        sync.WaitGroup
-	chunks         chan chunk
-	stdout, stderr tail
-	endErr         error // of ending the processes; set before chunks is closed
-}
-
-type chunk struct{ stream, text string }
-
-func (r *running) tell(p wire.Payload) error { return r.record(&wire.Event{Payload: p}) }
-
-// result records what comes until the end. After a failure to record, the
-// command is ended and the rest is read and dropped.
-func (r *running) result(ctx context.Context, start time.Time, err error) (Result, error) {
-	for c := range r.chunks {
-		if c.stream == "stdout" {
-			r.stdout.add(c.text)
-		} else {
-			r.stderr.add(c.text)
-		}
-		if err == nil {
-			err = r.tell(&wire.ExecOutput{Stream: c.stream, Content: c.text})
-			if err != nil {
-				_ = r.process.End(0) // await reports what can't be ended
+// copy passes a stream on. While nobody takes a piece, nothing is read: a
+// command that prints too fast waits.
+func (r *run) copy(stream string, read func([]byte) (int, error)) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := read(buf)
+		if n > 0 {
+			select {
+			case r.pieces <- piece{stream, append([]byte(nil), buf[:n]...)}:
+			case <-r.done:
 			}
 		}
-	}
-	exit, waitErr := r.process.Wait(context.WithoutCancel(ctx))
-	err = errors.Join(err, waitErr, r.endErr, r.process.Close())
-	res := Result{ExitCode: exit.Code, Signal: exit.Signal, DurationMs: time.Since(start).Milliseconds()}
-	res.Stdout, res.StdoutTruncated = r.stdout.end()
-	res.Stderr, res.StderrTruncated = r.stderr.end()
-	if err != nil {
-		return res, err
-	}
-	end := &wire.ExecExit{
-		ExitCode: int64(exit.Code), Signal: exit.Signal, DurationMs: res.DurationMs,
-		TimedOut: ctx.Err() != nil,
-	}
-	return res, errors.Join(r.tell(end), context.Cause(ctx))
-}
-
-// await ends the command's processes when it has ended or ctx has. What a
-// command leaves running in the background ends with it.
-func (r *running) await(ctx context.Context) {
-	select {
-	case <-r.process.Exited():
-	case <-ctx.Done():
-	}
-	r.endErr = r.process.End(grace)
-}
-
-func (r *running) feed(stdin string) {
-	_, _ = io.WriteString(r.process.Stdin, stdin) // a command needn't read it
-	_ = r.process.Stdin.Close()
-}
-
-// maxChunk is the size of the pieces in which output is recorded.
-const maxChunk = 16 << 10
-
-// read sends the output in pieces that don't cut a character in two.
-func (r *running) read(stream string, from io.Reader) {
-	buf := make([]byte, maxChunk)
-	kept := 0
-	for {
-		n, err := from.Read(buf[kept:])
-		n += kept
-		whole := n
-		if err == nil {
-			whole = wholeRunes(buf[:n])
-		}
-		if whole > 0 {
-			r.chunks <- chunk{stream: stream, text: strings.ToValidUTF8(string(buf[:whole]), "\uFFFD")}
-		}
-		kept = copy(buf, buf[whole:n])
 		if err != nil {
 			return
 		}
 	}
 }
 
-// wholeRunes returns the length of b without a character that is cut off at its
-// end.
-func wholeRunes(b []byte) int {
-	for i := len(b) - 1; i >= 0 && i >= len(b)-utf8.UTFMax; i-- {
-		if utf8.RuneStart(b[i]) {
-			if utf8.FullRune(b[i:]) {
-				return len(b)
-			}
-			return i
+func (r *run) yield(yield func(*wire.Event, error) bool, p wire.Payload) bool {
+	return yield(&wire.Event{ExecID: r.command.ExecID, Timestamp: time.Now().UnixMilli(), Payload: p}, nil)
+}
+
+func (r *run) output(yield func(*wire.Event, error) bool, stream, text string) bool {
+	return text == "" || r.yield(yield, &wire.ExecOutput{Stream: stream, Content: text})
+}
+
+// exit yields what is left of the output, and the end.
+func (r *run) exit(ctx context.Context, err error, streams map[string]*decoder, yield func(*wire.Event, error) bool) {
+	for _, stream := range []string{"stdout", "stderr"} {
+		if !r.output(yield, stream, streams[stream].rest()) {
+			return
 		}
 	}
-	return len(b)
-}
-
-// tail keeps the end of a text.
-type tail struct {
-	text []byte
-	cut  bool
-}
-
-func (t *tail) add(s string) {
-	t.text = append(t.text, s...)
-	if over := len(t.text) - MaxOutput; over > MaxOutput {
-		t.text = append(t.text[:0], t.text[over:]...)
-		t.cut = true
+	if err != nil {
+		yield(nil, fmt.Errorf("shell: %w", err))
+		return
 	}
+	exit, err := r.process.Wait(context.WithoutCancel(ctx))
+	if err != nil {
+		yield(nil, fmt.Errorf("shell: %w", err))
+		return
+	}
+	r.yield(yield, &wire.ExecExit{
+		ExitCode: int64(exit.Code), Signal: exit.Signal, TimedOut: r.over, DurationMs: time.Since(r.begin).Milliseconds(),
+	})
 }
 
-// end returns the last [MaxOutput] bytes, and whether there were more.
-func (t *tail) end() (text string, truncated bool) {
-	b := t.text
-	if over := len(b) - MaxOutput; over > 0 {
-		b, t.cut = b[over:], true
-		for len(b) > 0 && !utf8.RuneStart(b[0]) {
-			b = b[1:]
-		}
+// leave ends the command, if it still runs, and its readers.
+func (r *run) leave() {
+	close(r.done)
+	err := r.process.End(r.command.grace())
+	for range r.pieces {
+		// nobody wants them any more
 	}
-	return string(b), t.cut
+	_ = errors.Join(err, r.process.Close()) // survivors were reported by exit
 }

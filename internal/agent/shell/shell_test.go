@@ -3,11 +3,17 @@ package shell_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	"wake/internal/agent/shell"
 	"wake/pkg/wire"
@@ -15,115 +21,182 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// run runs a command and returns its result and what it put out in events.
-func run(t *testing.T, ctx context.Context, text string) (shell.Result, string, []wire.Type, error) {
+type result struct {
+	events  []*wire.Event
+	outcome shell.Outcome
+	output  map[string]any
+}
+
+func run(ctx context.Context, t *testing.T, c shell.Command, on func(*wire.Event)) result {
 	t.Helper()
-	argv, err := shell.Parse(wire.RawString(text))
-	if err != nil {
-		t.Fatal(err)
+	c.ExecID, c.Grace = "build#1", 50*time.Millisecond
+	if c.Env == nil {
+		c.Env = []string{"PATH=" + os.Getenv("PATH")}
 	}
-	var out strings.Builder
-	var types []wire.Type
-	c := shell.Command{Argv: argv, Dir: t.TempDir(), Env: os.Environ(), Stdin: "given"}
-	res, err := shell.Run(ctx, c, func(e *wire.Event) error {
-		e.RunID, e.NodeID, e.Seq, e.Epoch = "r", "n", 1, 1
-		if err := wire.Validate(e); err != nil {
-			t.Errorf("%s: %v", e.Type(), err)
-		}
-		types = append(types, e.Type())
-		if p, ok := e.Payload.(*wire.ExecOutput); ok {
-			out.WriteString(p.Content)
-		}
-		return nil
-	})
-	return res, out.String(), types, err
-}
-
-func TestExitAndOutput(t *testing.T) {
-	res, out, types, err := run(t, t.Context(), `cat; printf ' héllo'; echo oops >&2; exit 3`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if res.ExitCode != 3 || res.Stdout != "given héllo" || res.Stderr != "oops\n" {
-		t.Errorf("%+v", res)
-	}
-	if !strings.Contains(out, "héllo") || types[0] != wire.TypeExecStart || types[len(types)-1] != wire.TypeExecExit {
-		t.Errorf("%q %v", out, types)
-	}
-}
-
-func TestLongOutputIsWholeInEvents(t *testing.T) {
-	res, out, _, err := run(t, t.Context(), `i=0; while [ $i -lt 20000 ]; do echo "line é $i"; i=$((i+1)); done`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(out, "\n"); n != 20000 || strings.Contains(out, "\uFFFD") {
-		t.Errorf("events have %d lines", n)
-	}
-	if !res.StdoutTruncated || len(res.Stdout) > shell.MaxOutput || !strings.HasSuffix(res.Stdout, "line é 19999\n") {
-		t.Errorf("result keeps %d bytes, truncated %t", len(res.Stdout), res.StdoutTruncated)
-	}
-}
-
-func TestInvalidUTF8(t *testing.T) {
-	if _, out, _, err := run(t, t.Context(), `printf 'a\377b'`); err != nil || out != "a\uFFFDb" {
-		t.Errorf("%q %v", out, err)
-	}
-}
-
-// A command that is cancelled ends with what it started, also in other sessions.
-func TestCancel(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cause := errors.New("enough")
-	argv, err := shell.Parse(wire.RawString(`setsid sleep 600 & echo started; sleep 600`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = shell.Run(ctx, shell.Command{Argv: argv, Env: os.Environ()}, func(e *wire.Event) error {
-		if e.Type() == wire.TypeExecOutput {
-			cancel(cause)
-		}
-		return nil
-	})
-	if !errors.Is(err, cause) {
-		t.Errorf("error is %v", err)
-	}
-}
-
-func TestRecordFails(t *testing.T) {
-	full := errors.New("full")
-	argv, err := shell.Parse(wire.RawString(`echo started; sleep 600`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = shell.Run(t.Context(), shell.Command{Argv: argv, Env: os.Environ()}, func(*wire.Event) error { return full })
-	if !errors.Is(err, full) {
-		t.Errorf("error is %v", err)
-	}
-}
-
-func TestNotFound(t *testing.T) {
-	_, err := shell.Run(t.Context(), shell.Command{Argv: []string{"/no/such/program"}}, func(*wire.Event) error { return nil })
-	if !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("error is %v", err)
-	}
-}
-
-func TestParse(t *testing.T) {
-	words, err := wire.Marshal([]any{"echo", "a b"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if argv, err := shell.Parse(words); err != nil || len(argv) != 2 {
-		t.Errorf("%q %v", argv, err)
-	}
-	for _, bad := range []any{"", "  ", []any{}, []any{"a", 1}, 7, nil, map[string]any{}} {
-		v, err := wire.Marshal(bad)
+	var r result
+	for e, err := range c.Run(ctx) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if argv, err := shell.Parse(v); err == nil {
-			t.Errorf("%v is %q", bad, argv)
+		e.RunID, e.NodeID, e.Seq, e.Epoch = "r", "build", uint64(len(r.events)+1), 1
+		if err := wire.Validate(e); err != nil {
+			t.Error(err)
+		}
+		r.events = append(r.events, e)
+		r.outcome.Observe(e)
+		if on != nil {
+			on(e)
 		}
 	}
+	raw, err := r.outcome.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.output, _ = raw.Any().(map[string]any)
+	return r
+}
+
+func (r result) last(t *testing.T) *wire.ExecExit {
+	t.Helper()
+	p, ok := r.events[len(r.events)-1].Payload.(*wire.ExecExit)
+	if !ok {
+		t.Fatalf("the last event is %s", r.events[len(r.events)-1].Type())
+	}
+	return p
+}
+
+func TestRun(t *testing.T) {
+	dir := t.TempDir()
+	r := run(t.Context(), t, shell.Command{
+		Command: `echo out; echo "bad $X" >&2; pwd; cat; exit 3`, Cwd: dir, Env: []string{"X=1", "PATH=" + os.Getenv("PATH")},
+	}, nil)
+	if p := r.last(t); p.ExitCode != 3 || p.Signal != "" || p.TimedOut {
+		t.Errorf("exit %+v", p)
+	}
+	if r.output["stdout"] != "out\n"+dir+"\n" || r.output["stderr"] != "bad 1\n" || r.output["exitCode"] != int64(3) {
+		t.Errorf("output %v", r.output)
+	}
+	if p := r.events[0].Payload.(*wire.ExecStart); p.Cwd != dir || p.Pid == 0 || !strings.HasPrefix(p.Command, "echo out") {
+		t.Errorf("start %+v", p)
+	}
+	if r.outcome.Problem() != "the command ended with exit code 3" {
+		t.Errorf("problem %q", r.outcome.Problem())
+	}
+}
+
+func TestArgv(t *testing.T) {
+	r := run(t.Context(), t, shell.Command{Argv: []string{"/bin/echo", "$HOME; rm -rf", "a b"}}, nil)
+	if r.output["stdout"] != "$HOME; rm -rf a b\n" || r.outcome.Problem() != "" {
+		t.Errorf("output %v", r.output)
+	}
+}
+
+func TestTimeLimit(t *testing.T) {
+	pids := filepath.Join(t.TempDir(), "pids")
+	r := run(t.Context(), t, shell.Command{
+		Command: `trap '' TERM; setsid sh -c 'trap "" TERM; echo $$ >> ` + pids + `; while :; do sleep 100; done' & echo on; while :; do sleep 100; done`,
+		Timeout: 300 * time.Millisecond,
+	}, nil)
+	if p := r.last(t); !p.TimedOut || p.Signal != "KILL" || p.ExitCode != -1 {
+		t.Errorf("exit %+v", p)
+	}
+	if r.output["stdout"] != "on\n" || r.output["timedOut"] != true {
+		t.Errorf("output %v", r.output)
+	}
+	b, err := os.ReadFile(pids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !strings.Contains(string(stat), ") Z ") {
+		t.Errorf("process %d lives", pid)
+	}
+}
+
+// A command that leaves something behind ends all the same.
+func TestLeftBehind(t *testing.T) {
+	r := run(t.Context(), t, shell.Command{Command: `setsid sh -c 'while :; do sleep 100; done' & echo done`}, nil)
+	if p := r.last(t); p.ExitCode != 0 || p.DurationMs > 20_000 || r.output["stdout"] != "done\n" {
+		t.Errorf("exit %+v, output %v", p, r.output)
+	}
+}
+
+func TestCancel(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	r := run(ctx, t, shell.Command{Command: `echo on; exec sleep 100`}, func(e *wire.Event) {
+		if _, ok := e.Payload.(*wire.ExecOutput); ok {
+			cancel()
+		}
+	})
+	if p := r.last(t); p.Signal != "TERM" || p.TimedOut {
+		t.Errorf("exit %+v", p)
+	}
+}
+
+func TestLeavingEarly(t *testing.T) {
+	for e, err := range (shell.Command{Command: `while :; do echo on; done`, Grace: time.Millisecond}).Run(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := e.Payload.(*wire.ExecOutput); ok {
+			break
+		}
+	}
+}
+
+func TestLongOutput(t *testing.T) {
+	r := run(t.Context(), t, shell.Command{Command: `i=0; while [ $i -lt 20000 ]; do echo "line $i é"; i=$((i+1)); done`}, nil)
+	var whole strings.Builder
+	for _, e := range r.events {
+		if p, ok := e.Payload.(*wire.ExecOutput); ok {
+			whole.WriteString(p.Content)
+		}
+	}
+	out, _ := r.output["stdout"].(string)
+	if n := strings.Count(whole.String(), "\n"); n != 20000 || strings.ContainsRune(whole.String(), utf8.RuneError) {
+		t.Errorf("%d lines in the events", n)
+	}
+	if r.output["stdoutTruncated"] != true || r.output["stdoutBytes"] != int64(whole.Len()) || len(out) > 64<<10 || !strings.HasSuffix(whole.String(), out) {
+		t.Errorf("%d bytes kept, truncated %v of %v", len(out), r.output["stdoutTruncated"], r.output["stdoutBytes"])
+	}
+}
+
+func TestInvalidBytes(t *testing.T) {
+	r := run(t.Context(), t, shell.Command{Command: `printf 'a\377b\303'`}, nil)
+	if r.output["stdout"] != "a\uFFFDb\uFFFD" {
+		t.Errorf("output %q", r.output["stdout"])
+	}
+}
+
+func TestCannotStart(t *testing.T) {
+	for name, c := range map[string]shell.Command{
+		"no folder":  {Command: "true", Cwd: "/nonexistent"},
+		"no program": {Argv: []string{"/nonexistent/program"}},
+	} {
+		var last error
+		for _, err := range c.Run(t.Context()) {
+			last = err
+		}
+		if !errors.Is(last, os.ErrNotExist) {
+			t.Errorf("%s: error %v", name, last)
+		}
+	}
+}
+
+// However a text is cut into pieces, it comes out whole.
+func TestPieces(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.String().Draw(t, "text")
+		want := strings.ToValidUTF8(text, "\uFFFD")
+		var got strings.Builder
+		for _, piece := range shell.Cut([]byte(text), rapid.SliceOf(rapid.IntRange(1, 5)).Draw(t, "sizes")) {
+			if !utf8.ValidString(piece) {
+				t.Fatalf("piece %q isn't UTF-8", piece)
+			}
+			got.WriteString(piece)
+		}
+		if got.String() != want {
+			t.Fatalf("got %q, want %q", got.String(), want)
+		}
+	})
 }

@@ -1,0 +1,44 @@
+package shell
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// valid returns s in UTF-8.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// decoder cuts a stream of bytes into text without cutting characters.
+// Invalid bytes become U+FFFD.
+type decoder struct{ held []byte }
+
+// decode returns the text of the next bytes, less a character whose end hasn't come.
+func (d *decoder) decode(b []byte) string {
+	b = append(d.held, b...)
+	cut := len(b) - incomplete(b)
+	d.held = append([]byte(nil), b[cut:]...)
+	return valid(string(b[:cut]))
+}
+
+// rest returns what is held at the end of the stream.
+func (d *decoder) rest() string {
+	s := valid(string(d.held))
+	d.held = nil
+	return s
+}
+
+// incomplete returns how many bytes at the end begin a character that more
+// bytes may complete.
+func incomplete(b []byte) int {
+	for n := 1; n <= min(utf8.UTFMax-1, len(b)); n++ {
+		c := b[len(b)-n]
+		if !utf8.RuneStart(c) {
+			continue
+		}
+		if c >= utf8.RuneSelf && !utf8.FullRune(b[len(b)-n:]) {
+			return n
+		}
+		return 0
+	}
+	return 0
+}
