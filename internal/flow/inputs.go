@@ -105,7 +105,6 @@ func (r *reader) execInput(o *fields) {
 	command := o.need("command")
 	o.take("cwd")
 	o.take("env")
-	o.take("stdin")
 	r.unbound(o, "env", object, "an object")
 	switch {
 	case command == nil:

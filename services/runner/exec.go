@@ -16,56 +16,56 @@ type commandInput struct {
 	Command wire.Raw          `json:"command"`
 	Cwd     string            `json:"cwd"`
 	Env     map[string]string `json:"env"`
-	Stdin   string            `json:"stdin"`
 }
 
 // command runs the command of the node and returns the events that end the
 // execution.
 func (w *worker) command(ctx context.Context, n wire.NodeState) ([]*wire.Event, error) {
-	var in commandInput
-	if err := wire.Unmarshal(n.Input, &in); err != nil {
-		return nil, &failure{message: fmt.Sprintf("input of the node: %v", err), kind: wire.ErrorStartFailed}
-	}
-	argv, err := shell.Parse(in.Command)
+	c, err := w.parseCommand(n.Input)
 	if err != nil {
 		return nil, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
 	}
-	c := shell.Command{Argv: argv, Dir: w.dir(in.Cwd), Env: agent.Environment(os.Environ(), in.Env), Stdin: in.Stdin}
-	var last *wire.Event
-	res, err := shell.Run(ctx, c, func(e *wire.Event) error {
+	var outcome shell.Outcome
+	var last []*wire.Event
+	for e, err := range c.Run(ctx) {
+		if err != nil {
+			return last, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
+		}
+		outcome.Observe(e)
 		if e.Type() == wire.TypeExecExit {
-			last = e
-			return nil
+			last = append(last, e)
+			continue
 		}
-		return w.record(ctx, e)
-	})
-	var events []*wire.Event
-	if last != nil {
-		events = append(events, last)
-	}
-	if err != nil {
-		if last == nil && ctx.Err() == nil {
-			err = &failure{message: err.Error(), kind: wire.ErrorStartFailed}
+		if err := w.record(ctx, e); err != nil {
+			return nil, err
 		}
-		return events, err
 	}
-	output, err := wire.Marshal(res)
+	output, err := outcome.Output()
 	if err != nil {
-		return events, err
+		return last, err
 	}
-	if res.ExitCode != 0 {
-		failed := w.failed(exitMessage(res), "exit")
+	if problem := outcome.Problem(); problem != "" {
+		failed := w.failed(problem, "exit")
 		failed.Payload.(*wire.NodeError).Output = output
-		return append(events, failed), nil
+		return append(last, failed), nil
 	}
-	return append(events, w.completed(output)), nil
+	return append(last, w.completed(output)), nil
 }
 
-func exitMessage(r shell.Result) string {
-	if r.Signal != "" {
-		return "the command was ended by signal " + r.Signal
+func (w *worker) parseCommand(input wire.Raw) (shell.Command, error) {
+	var in commandInput
+	if err := wire.Unmarshal(input, &in); err != nil {
+		return shell.Command{}, fmt.Errorf("input of the node: %w", err)
 	}
-	return fmt.Sprintf("the command exited with %d", r.ExitCode)
+	c := shell.Command{
+		ExecID: w.offer.ExecID, Cwd: w.dir(in.Cwd),
+		Env: agent.Environment(os.Environ(), in.Env),
+	}
+	if text, ok := in.Command.Text(); ok {
+		c.Command = text
+		return c, nil
+	}
+	return c, wire.Unmarshal(in.Command, &c.Argv)
 }
 
 // dir returns the folder to work in: the run's, or one below it.
