@@ -107,9 +107,11 @@ func (a *app) addVerbs(root *cobra.Command) {
 	}
 	add("runs", "Runs:",
 		a.runCommand(), a.runsCommand(), a.statusCommand(), a.logCommand(), a.tailCommand(),
-		a.replayCommand(), a.snapshotCommand(), a.alertsCommand())
+		a.replayCommand(), a.snapshotCommand(), a.alertsCommand(),
+		a.ingestCommand(), a.recordFixturesCommand())
 	add("servers", "Servers and services:",
-		a.upCommand(), a.initCommand(), a.doctorCommand(), a.recorderCommand(), a.snapshotterCommand())
+		a.upCommand(), a.initCommand(), a.doctorCommand(),
+		a.runnerCommand(), a.recorderCommand(), a.snapshotterCommand())
 	add("tools", "Tools:", a.decodeCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("tools")
 	root.SetHelpCommandGroupID("tools")

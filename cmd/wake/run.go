@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"wake/internal/eventlog"
 	"wake/internal/flow"
@@ -44,23 +45,27 @@ detaches; the run goes on. The exit code is 4 if the run fails.`,
 			return a.run(cmd.Context(), request, o)
 		},
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&o.id, "id", "", "`id` of the run (default: a new ULID)")
-	flags.StringVar(&o.input, "input", "", "the run's input: `JSON`, @FILE, or - for stdin")
-	flags.StringArrayVar(&o.sets, "set", nil, "set a field of the flow's state, `key=value`; dots lead into nested fields, a value that is JSON counts as such")
-	flags.StringArrayVar(&o.labels, "label", nil, "label of the run, `key=value`; name=… is how alerts call it")
-	flags.StringVar(&o.parent, "parent", "", "the `run` that this one works for")
-	flags.StringVar(&o.fixtures, "fixtures", "", "`folder` of recorded calls that stand in for every agent")
-	flags.StringVar(&o.workspace, "workspace", "", "`folder` in which the run works (default: one of its own)")
-	flags.BoolVar(&o.detach, "detach", false, "don't follow, only print the id")
+	runFlags(cmd.Flags(), &o)
+	cmd.Flags().StringVar(&o.fixtures, "fixtures", "", "`folder` of recorded calls that stand in for every agent")
+	cmd.Flags().BoolVar(&o.detach, "detach", false, "don't follow, only print the id")
 	_ = cmd.MarkFlagDirname("fixtures")
 	_ = cmd.MarkFlagDirname("workspace")
 	return cmd
 }
 
+// runFlags adds the settings of a new run to a set of flags.
+func runFlags(flags *pflag.FlagSet, o *runOptions) {
+	flags.StringVar(&o.id, "id", "", "`id` of the run (default: a new ULID)")
+	flags.StringVar(&o.input, "input", "", "the run's input: `JSON`, @FILE, or - for stdin")
+	flags.StringArrayVar(&o.sets, "set", nil, "set a field of the flow's state, `key=value`; dots lead into nested fields, a value that is JSON counts as such")
+	flags.StringArrayVar(&o.labels, "label", nil, "label of the run, `key=value`; name=… is how alerts call it")
+	flags.StringVar(&o.parent, "parent", "", "the `run` that this one works for")
+	flags.StringVar(&o.workspace, "workspace", "", "`folder` in which the run works (default: one of its own)")
+}
+
 // request makes the request of a flow file and the flags.
 func (a *app) request(file string, o runOptions) (wire.RunRequest, error) {
-	r := wire.RunRequest{V: wire.Version, RunID: o.id}
+	r := wire.RunRequest{V: wire.Version, RunID: o.id, ParentRun: o.parent}
 	src, err := os.ReadFile(file)
 	if err != nil {
 		return r, usage("", "flow: %w", err)
@@ -196,20 +201,32 @@ func (a *app) run(ctx context.Context, r wire.RunRequest, o runOptions) error {
 		return err
 	}
 	defer log.Conn().Close()
-	if o.parent != "" {
-		if r.ParentRun, err = a.runID(ctx, log, o.parent); err != nil {
+	if o.detach {
+		if err := a.submit(ctx, log, r); err != nil {
 			return err
 		}
+		return a.printSubmitted(r.RunID)
 	}
-	_, last, err := log.Bounds(ctx)
+	last, err := a.submitAndWatch(ctx, log, r)
 	if err != nil {
 		return err
 	}
-	if err := submit(ctx, log, r); err != nil {
-		return err
+	if a.json {
+		if err := a.printResult(r.RunID, last); err != nil {
+			return err
+		}
 	}
-	if o.detach {
-		return a.printSubmitted(r.RunID)
+	return outcome(r.RunID, last)
+}
+
+// submitAndWatch starts a run, shows it until it ends and returns its last event.
+func (a *app) submitAndWatch(ctx context.Context, log *eventlog.Log, r wire.RunRequest) (*wire.Event, error) {
+	_, last, err := log.Bounds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := a.submit(ctx, log, r); err != nil {
+		return nil, err
 	}
 	if !a.json {
 		_, _ = fmt.Fprintf(a.errOut, "run %s\n", r.RunID)
@@ -226,7 +243,13 @@ func (a *app) printSubmitted(runID string) error {
 }
 
 // submit stores a request for the runners.
-func submit(ctx context.Context, log *eventlog.Log, r wire.RunRequest) error {
+func (a *app) submit(ctx context.Context, log *eventlog.Log, r wire.RunRequest) error {
+	if r.ParentRun != "" {
+		var err error
+		if r.ParentRun, err = a.runID(ctx, log, r.ParentRun); err != nil {
+			return err
+		}
+	}
 	_, taken, err := log.Last(ctx, r.RunID, wire.RunNode)
 	if err != nil {
 		return err
@@ -247,8 +270,8 @@ func submit(ctx context.Context, log *eventlog.Log, r wire.RunRequest) error {
 // patience is how long a run may wait for an owner until we say so.
 const patience = 3 * time.Second
 
-// watch shows a run until it ends and returns its failure, if it failed.
-func (a *app) watch(ctx context.Context, log *eventlog.Log, runID string, from uint64) error {
+// watch shows a run until it ends.
+func (a *app) watch(ctx context.Context, log *eventlog.Log, runID string, from uint64) (*wire.Event, error) {
 	waiting := time.AfterFunc(patience, func() {
 		_, _ = fmt.Fprintln(a.errOut, "no runner has taken it yet; `wake doctor` says whether there is one")
 	})
@@ -265,14 +288,9 @@ func (a *app) watch(ctx context.Context, log *eventlog.Log, runID string, from u
 		if ctx.Err() != nil {
 			err = failure(codeDetached, "wake tail "+runID, "detached from run %s, which goes on", runID)
 		}
-		return err
+		return nil, err
 	}
-	if a.json {
-		if err := a.printResult(runID, last); err != nil {
-			return err
-		}
-	}
-	return outcome(runID, last)
+	return last, nil
 }
 
 // result is what programs get of a run that has ended.

@@ -150,11 +150,18 @@ func (s *screen) pane(node string) *pane {
 
 const nodeColumn = 12
 
-// whole writes a line of the log to its end.
+// whole writes a line of the log to its end. Of a long prompt it is enough to
+// see the beginning; `wake log` has the rest.
 func (s *screen) whole(node string, o piece) {
 	o.text = strings.TrimRight(o.text, "\n")
+	if lines := strings.Split(o.text, "\n"); o.class == wire.LineUser && len(lines) > maxPrompt {
+		o.text = strings.Join(lines[:maxPrompt-1], "\n") + fmt.Sprintf("\n… %d more lines", len(lines)-maxPrompt+1)
+	}
 	s.line(node, o)
 }
+
+// maxPrompt bounds what is shown of what an agent was told, in lines.
+const maxPrompt = 8
 
 // line writes a line of the log or a part of one, which may be several lines on
 // the screen.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"wake/pkg/wire"
@@ -35,6 +36,7 @@ func TestScript(t *testing.T) {
 			"waitfor": waitfor,
 			"msgpack": msgpack,
 			"capture": capture,
+			"publish": publish,
 			"within":  within,
 		},
 		RequireExplicitExec: true,
@@ -120,6 +122,22 @@ func msgpack(ts *testscript.TestScript, neg bool, args []string) {
 		out = slices.Concat(out, raw)
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), out, 0o600))
+}
+
+// publish SUBJECT TEXT publishes to the server of the data directory, past
+// everything that keeps the log in order.
+func publish(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: publish SUBJECT TEXT")
+	}
+	nc, err := nats.Connect(strings.TrimSpace(ts.ReadFile(".wake/nats-url")))
+	ts.Check(err)
+	defer nc.Close()
+	ack, err := nc.Request(args[0], []byte(args[1]), 5*time.Second)
+	ts.Check(err)
+	if !strings.Contains(string(ack.Data), `"seq"`) {
+		ts.Fatalf("not stored: %s", ack.Data)
+	}
 }
 
 // capture NAME PATTERN sets a variable to what the first group of a pattern

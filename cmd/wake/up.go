@@ -19,6 +19,7 @@ type upOptions struct {
 	topology topology.Config
 	process  processOptions
 	recorder recorder.Config
+	runner   runnerOptions
 	demo     bool
 }
 
@@ -46,6 +47,7 @@ first ended. The URL is in DIR/nats-url, where the other verbs look for it.`,
 	flags.BoolVar(&o.demo, "demo", false, "run the demo flow with recorded agents, in .wake/demo; stays up on a terminal")
 	o.process.flags(flags)
 	recorderFlags(flags, &o.recorder)
+	runnerFlags(flags, &o.runner)
 	return cmd
 }
 
@@ -108,6 +110,7 @@ func (o *upOptions) services() []namedService {
 	return []namedService{
 		{"recorder", newRecorder(&o.recorder)},
 		{"snapshotter", newSnapshotter},
+		{"runner", newRunner(&o.runner)},
 	}
 }
 

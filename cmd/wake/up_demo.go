@@ -46,18 +46,12 @@ func (a *app) playDemo(ctx context.Context, p *process) (runID string, err error
 	if err != nil {
 		return "", err
 	}
-	_, last, err := p.log.Bounds(ctx)
+	a.say("the demo flow, with recorded agents\n\n")
+	last, err := a.submitAndWatch(ctx, p.log, r)
 	if err != nil {
 		return "", err
 	}
-	if err := submit(ctx, p.log, r); err != nil {
-		return "", err
-	}
-	a.say("run %s: the demo flow, with recorded agents\n\n", r.RunID)
-	if err := a.watch(ctx, p.log, r.RunID, last+1); err != nil {
-		return "", err
-	}
-	return r.RunID, a.showResults(ctx, p, r.RunID)
+	return r.RunID, errors.Join(outcome(r.RunID, last), a.showResults(ctx, p, r.RunID))
 }
 
 // showResults prints what the services have made of a run.

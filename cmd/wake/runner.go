@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"wake/internal/agent"
+	"wake/internal/agent/claude"
+	"wake/internal/agent/fixture"
+	"wake/services/runner"
+)
+
+// runnerOptions are the settings of a runner.
+type runnerOptions struct {
+	config runner.Config
+	claude string
+}
+
+// runnerFlags adds the settings of a runner to a set of flags.
+func runnerFlags(flags *pflag.FlagSet, o *runnerOptions) {
+	flags.StringVar(&o.config.ID, "runner-id", "", "`name` of the runner in claims and leases (default: one that is kept in DIR/runner-id)")
+	flags.IntVar(&o.config.MaxAgents, "max-agents", 8, "`number` of agents and commands that run at once")
+	flags.StringSliceVar(&o.config.Pools, "pool", []string{"default"}, "`pools` of nodes to take from, besides the runner's own")
+	flags.StringVar(&o.config.Workspaces, "workspaces", "", "`folder` in which runs get their own (default: DIR/workspaces)")
+	flags.DurationVar(&o.config.PersistTimeout, "persist-timeout", 0, "how `long` an agent waits for storage (default: 30s)")
+	flags.StringVar(&o.claude, "claude", "claude", "Claude Code `program`")
+}
+
+func newRunner(o *runnerOptions) constructor {
+	return func(_ context.Context, p *process) (runnable, error) {
+		c := o.config
+		if c.ID == "" {
+			id, err := runnerID(p.dir)
+			if err != nil {
+				return nil, err
+			}
+			c.ID = id
+		}
+		if c.Workspaces == "" {
+			c.Workspaces = filepath.Join(p.dir, "workspaces")
+		}
+		log := p.logger("runner")
+		c.Providers = map[string]agent.Provider{
+			"claude": &claude.Provider{Binary: o.claude, Environ: os.Environ(), Logger: log},
+		}
+		c.Fixtures = func(dir string) (agent.Provider, error) { return &fixture.Provider{Dir: dir}, nil }
+		return runner.New(c, p.log, log)
+	}
+}
+
+// runnerID returns the name that a runner keeps across restarts: folders of runs
+// stay with it.
+func runnerID(dir string) (string, error) {
+	path := filepath.Join(dir, "runner-id")
+	b, err := os.ReadFile(path)
+	if err == nil && len(strings.TrimSpace(string(b))) > 0 {
+		return strings.TrimSpace(string(b)), nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("name of the runner: %w", err)
+	}
+	id, err := ulid.New(ulid.Now(), rand.Reader)
+	if err != nil {
+		return "", fmt.Errorf("name of the runner: %w", err)
+	}
+	name := strings.ToLower(id.String())
+	if err := os.WriteFile(path, []byte(name+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("name of the runner: %w", err)
+	}
+	return name, nil
+}
+
+func (a *app) runnerCommand() *cobra.Command {
+	var o runnerOptions
+	return a.serviceCommand("runner", "Own runs and work on their nodes",
+		func(flags *pflag.FlagSet) { runnerFlags(flags, &o) }, newRunner(&o))
+}
