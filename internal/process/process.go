@@ -313,7 +313,7 @@ func keepTail(r io.ReadCloser, limit int) *tail {
 	t := &tail{done: make(chan struct{})}
 	go func() {
 		defer close(t.done)
-		defer r.Close()
+		defer func() { _ = r.Close() }()
 		piece := make([]byte, 4<<10)
 		for {
 			n, err := r.Read(piece)

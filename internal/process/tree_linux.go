@@ -50,7 +50,7 @@ func table() ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer dir.Close()
+	defer func() { _ = dir.Close() }()
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
 		return nil, err
@@ -214,7 +214,7 @@ func (e entry) signal(sig syscall.Signal) {
 	if err != nil {
 		return
 	}
-	defer p.Release()
+	defer func() { _ = p.Release() }()
 	if now, ok := read(e.pid); ok && now.id == e.id {
 		_ = p.Signal(sig)
 	}

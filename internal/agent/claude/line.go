@@ -46,9 +46,9 @@ func Lines(r io.Reader, limit int) iter.Seq2[[]byte, error] {
 				if !yield(nil, err) {
 					return
 				}
-			case err == io.EOF && len(line) == 0:
+			case errors.Is(err, io.EOF) && len(line) == 0:
 				return
-			case err == io.EOF:
+			case errors.Is(err, io.EOF):
 				yield(line, nil)
 				return
 			case err != nil:
@@ -79,7 +79,7 @@ func (l *lineReader) next() ([]byte, error) {
 		if room := l.limit + 1 - len(l.buf); room > 0 {
 			l.buf = append(l.buf, piece[:min(len(piece), room)]...)
 		}
-		if err == bufio.ErrBufferFull {
+		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		}
 		ended := err == nil

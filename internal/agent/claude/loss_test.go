@@ -33,7 +33,6 @@ type statements struct {
 	strings map[string]bool
 	values  map[string]bool
 	joined  map[string]string // by block: its pieces
-	all     string            // pieces in order
 	intents map[string]*wire.ToolIntent
 	results map[string]*wire.AgentTool
 	usage   map[string]bool

@@ -218,23 +218,28 @@ func TestErrorResult(t *testing.T) {
 		want         string
 	}{
 		{
-			"subtype (N11)", `{"type":"result","subtype":"error_max_turns","is_error":false,"errors":["a","b"],"usage":{}}`, claude.Exit{},
+			"subtype (N11)", `{"type":"result","subtype":"error_max_turns","is_error":false,"errors":["a","b"],"usage":{}}`,
+			claude.Exit{},
 			`agent:error error_max_turns "a; b" error`,
 		},
 		{
-			"success that is an error", `{"type":"result","subtype":"success","is_error":true,"api_error_status":429,"result":"API Error: slow down"}`, claude.Exit{Code: 1},
+			"success that is an error", `{"type":"result","subtype":"success","is_error":true,"api_error_status":429,"result":"API Error: slow down"}`,
+			claude.Exit{Code: 1},
 			`agent:error rate_limit "API Error: slow down" error`,
 		},
 		{
-			"exit code after success", success, claude.Exit{Code: 3, Stderr: "boom\n"},
+			"exit code after success", success,
+			claude.Exit{Code: 3, Stderr: "boom\n"},
 			`agent:error process_died "the agent ended with exit code 3: boom" error`,
 		},
 		{
-			"no result", `{"type":"keep_alive"}`, claude.Exit{},
+			"no result", `{"type":"keep_alive"}`,
+			claude.Exit{},
 			`agent:error missing_result "the agent ended without a result" error`,
 		},
 		{
-			"killed", `{"type":"keep_alive"}`, claude.Exit{Code: -1, Signal: "KILL", Reason: "time limit"},
+			"killed", `{"type":"keep_alive"}`,
+			claude.Exit{Code: -1, Signal: "KILL", Reason: "time limit"},
 			`agent:error process_died "the agent was ended by signal KILL (time limit) before its result" error`,
 		},
 	} {
@@ -419,8 +424,10 @@ func TestCost(t *testing.T) {
 	}{
 		{"over the process", []string{result(0.5, one, ""), result(0.75, two, "")}, []float64{0.5, 0.25}, 150, 0.75},
 		{
-			"over the session", []string{result(0.75, two, `{"m":{"inputTokens":50,"outputTokens":20,"costUSD":0.25}}`), result(0.75, two, `{}`)},
-			[]float64{0.25, 0}, 50, 0.25,
+			"over the session",
+			[]string{result(0.75, two, `{"m":{"inputTokens":50,"outputTokens":20,"costUSD":0.25}}`), result(0.75, two, `{}`)},
+			[]float64{0.25, 0},
+			50, 0.25,
 		},
 		{"counted anew", []string{result(0.75, two, ""), result(0.5, one, "")}, []float64{0.75, 0.5}, 250, 1.25},
 	} {
@@ -477,7 +484,7 @@ func TestTodos(t *testing.T) {
 		if p, ok := e.Payload.(*wire.TodoChanged); ok {
 			s := fmt.Sprintf("%d/%d", p.Done, p.Total)
 			for _, item := range p.Items {
-				s += fmt.Sprintf(" %s:%s:%s", item.ID, item.Content, item.Status)
+				s = strings.Join([]string{s, item.ID + ":" + item.Content + ":" + item.Status}, " ")
 			}
 			got = append(got, s)
 		}
@@ -518,7 +525,10 @@ func TestLongLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for got := range claude.Lines(strings.NewReader(string(line)), claude.MaxLine) {
+	for got, err := range claude.Lines(strings.NewReader(string(line)), claude.MaxLine) {
+		if err != nil {
+			t.Fatal(err)
+		}
 		events := claude.NewNormalizer(claude.NormalizerOptions{Started: true}).Line(epoch, got)
 		if s, _ := events[0].Payload.(*wire.AgentTool).ToolOutput.Text(); s != text {
 			t.Errorf("output of %d bytes, want %d", len(s), len(text))

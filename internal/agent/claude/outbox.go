@@ -42,7 +42,7 @@ func (o *outbox) begin(w io.WriteCloser, first ...any) {
 
 func (o *outbox) write(w io.WriteCloser) {
 	defer close(o.done)
-	defer w.Close()
+	defer func() { _ = w.Close() }() // the program may be gone
 	for range o.wake {
 		lines, last := o.take()
 		for _, line := range lines {

@@ -83,7 +83,7 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 		if p == nil { // closed before it began
 			return
 		}
-		stop := context.AfterFunc(s.context(), func() { s.end() })
+		stop := context.AfterFunc(s.context(), func() { _ = s.end() }) // Close reports it
 		defer stop()
 		s.drive(p, yield)
 	}

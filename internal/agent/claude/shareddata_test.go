@@ -46,7 +46,7 @@ func TestSharedData(t *testing.T) {
 
 func recordings(t *testing.T, root string) (files []string) {
 	t.Helper()
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
 		switch filepath.Ext(path) {
 		case ".jsonl", ".ndjson", ".traj", ".json":
 			files = append(files, path)

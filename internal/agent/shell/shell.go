@@ -118,8 +118,6 @@ func (r *run) drive(ctx context.Context, yield func(*wire.Event, error) bool) {
 				return
 			}
 			if !r.output(yield, p.stream, streams[p.stream].decode(p.bytes)) {
-				end()
-				<-ending
 				return
 			}
 		case <-limit:
