@@ -31,13 +31,27 @@ type object = map[string]any
 
 // requests are the structs of commands, work, poison and wake.api.
 var requests = []any{
-	wire.RunRequest{}, wire.NodeOffer{}, wire.Poison{},
-	wire.CommandEnvelope{}, wire.ResponseEnvelope{}, wire.ErrorResponse{}, wire.APIError{},
-	wire.LogRequest{}, wire.LogResponse{}, wire.LogLine{},
-	wire.StatusRequest{}, wire.StatusResponse{}, wire.AgentStatus{},
-	wire.RunsRequest{}, wire.RunsResponse{}, wire.RunInfo{},
-	wire.EventsRequest{}, wire.EventsResponse{}, wire.StoredEvent{},
-	wire.SnapshotRequest{}, wire.SnapshotResponse{},
+	wire.RunRequest{},
+	wire.NodeOffer{},
+	wire.Poison{},
+	wire.CommandEnvelope{},
+	wire.ResponseEnvelope{},
+	wire.ErrorResponse{},
+	wire.APIError{},
+	wire.LogRequest{},
+	wire.LogResponse{},
+	wire.LogLine{},
+	wire.StatusRequest{},
+	wire.StatusResponse{},
+	wire.AgentStatus{},
+	wire.RunsRequest{},
+	wire.RunsResponse{},
+	wire.RunInfo{},
+	wire.EventsRequest{},
+	wire.EventsResponse{},
+	wire.StoredEvent{},
+	wire.SnapshotRequest{},
+	wire.SnapshotResponse{},
 }
 
 // schemas returns the files of this folder.
@@ -75,7 +89,7 @@ func eventSchema(s *source) object {
 			def["properties"].(object)[name] = object{"minLength": 1}
 			def["required"] = info.Requires
 		}
-		def["description"] = s.doc[s.payload[string(typ)]]
+		def["description"] = s.outside(s.doc[s.payload[string(typ)]])
 		defs[string(typ)] = def
 		cases = append(cases, object{
 			"if":   object{"properties": object{"type": object{"const": typ}}},
@@ -249,8 +263,9 @@ func typeSchema(s *source, t reflect.Type, defs object) object {
 		return object{"type": "integer", "minimum": 0}
 	case reflect.Int, reflect.Int64:
 		return object{"type": "integer"}
+	default:
+		panic(t)
 	}
-	panic(t)
 }
 
 // TestSchemas fails if a file isn't what the Go types yield.
@@ -329,7 +344,10 @@ func TestVectorsAreValid(t *testing.T) {
 			without := maps.Clone(event)
 			delete(without, name)
 			agree(t, schema, without, file+" without "+name)
-			for _, bad := range []any{"bogus", 0, -1, 0.5, true, []any{}, []any{1}, object{}, object{"a": 1}} {
+			if strings.HasSuffix(file, ".least.json") {
+				continue // full has its fields too
+			}
+			for _, bad := range []any{"bogus", 0, -1, 0.5, true, []any{1}, object{"a": 1}} {
 				spoilt := maps.Clone(event)
 				spoilt[name] = bad
 				agree(t, schema, spoilt, file+" with another "+name)

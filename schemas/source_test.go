@@ -20,10 +20,12 @@ type source struct {
 	fields  map[string]map[string]string // struct → name in Go → comment
 	elem    map[string]map[string]string // struct → name in Go → type of its items, or its own
 	wire    map[string]map[string]string // payload → name on the wire → name in Go
+	pointer map[string]map[string]bool   // struct → name in Go → whether it is a pointer
 	tagged  map[string]bool              // structs with json tags
 	payload map[string]string            // type of event → struct
 	groups  []group
 	values  map[string][]string // named string type → its constants
+	verbs   []string            // the untyped constants Verb…
 }
 
 // group is a paragraph of the list of types.
@@ -37,6 +39,7 @@ func readSource(t *testing.T) *source {
 	s := &source{
 		doc: map[string]string{}, fields: map[string]map[string]string{}, wire: map[string]map[string]string{},
 		payload: map[string]string{}, values: map[string][]string{}, elem: map[string]map[string]string{}, tagged: map[string]bool{},
+		pointer: map[string]map[string]bool{},
 	}
 	files, err := filepath.Glob("../pkg/wire/*.go")
 	if err != nil {
@@ -85,10 +88,12 @@ func (s *source) readTypes(d *ast.GenDecl) {
 		if !ok {
 			continue
 		}
-		s.fields[name], s.elem[name] = map[string]string{}, map[string]string{}
+		s.fields[name], s.elem[name], s.pointer[name] = map[string]string{}, map[string]string{}, map[string]bool{}
 		for _, field := range body.Fields.List {
 			comment := clean(field.Doc.Text() + field.Comment.Text())
+			_, pointer := field.Type.(*ast.StarExpr)
 			for _, id := range field.Names {
+				s.pointer[name][id.Name] = pointer
 				s.fields[name][id.Name], s.elem[name][id.Name] = comment, elem(field.Type)
 			}
 			s.tagged[name] = s.tagged[name] || field.Tag != nil
@@ -120,6 +125,10 @@ func (s *source) readConstants(d *ast.GenDecl, constants map[string]string) {
 			continue
 		}
 		lit, ok := c.Values[0].(*ast.BasicLit)
+		if ok && strings.HasPrefix(c.Names[0].Name, "Verb") {
+			verb, _ := strconv.Unquote(lit.Value)
+			s.verbs = append(s.verbs, verb)
+		}
 		typ, named := c.Type.(*ast.Ident)
 		if !ok || !named || lit.Kind != token.STRING {
 			continue
@@ -188,18 +197,50 @@ func (s *source) readField(name string, call *ast.CallExpr) {
 
 // comment returns the comment of a payload's field, by its name on the wire.
 func (s *source) comment(structName, onWire string) string {
-	return s.fields[structName][s.wire[structName][onWire]]
+	return s.outside(s.fields[structName][s.wire[structName][onWire]])
 }
 
 var (
 	link      = regexp.MustCompile(`\[\*?([\w.]+)\]`)
 	described = strings.NewReplacer(
-		"seeds/000", "the agent observability specification", "seeds/004", "the supervisor's specification", "\n", " ",
+		"seeds/000", "the agent observability specification", "seeds/004", "the supervisor's specification",
+		"[RunNode]", "_run", "[NoRun]", "_", "\n", " ",
 	)
+	inner = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z]\w*(\.[A-Z]\w*)?`)
 )
 
 // clean makes a comment fit to be read outside of Go.
 func clean(comment string) string {
-	comment = strings.ReplaceAll(comment, "[RunNode]", "_run")
 	return strings.TrimSpace(link.ReplaceAllString(described.Replace(strings.TrimSpace(comment)), "$1"))
+}
+
+// outside replaces names of Go by those of the wire: ParentPos by parentPos,
+// ToolIntent by tool:intent, AgentError.ErrorType by agent:error.errorType.
+func (s *source) outside(comment string) string {
+	return inner.ReplaceAllStringFunc(comment, func(name string) string {
+		structName, field, dotted := strings.Cut(name, ".")
+		for typ, payload := range s.payload {
+			if payload == structName && dotted {
+				return typ + "." + s.onWire(payload, field)
+			} else if payload == name {
+				return typ
+			}
+		}
+		for structName := range s.wire {
+			if found := s.onWire(structName, name); found != name {
+				return found
+			}
+		}
+		return name
+	})
+}
+
+// onWire returns the name of a field on the wire.
+func (s *source) onWire(structName, inGo string) string {
+	for onWire, name := range s.wire[structName] {
+		if name == inGo {
+			return onWire
+		}
+	}
+	return inGo
 }
