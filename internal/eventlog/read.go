@@ -123,11 +123,12 @@ func (s *source) bound(ctx context.Context, to uint64) error {
 	})
 }
 
-// retry repeats f until it works, ctx ends or the server refuses.
+// retry repeats f until it works, ctx ends, the server refuses or f finds that it
+// never will.
 func (l *Log) retry(ctx context.Context, f func() error) error {
 	for wait := backoff(l.o.MaxBackoff); ; {
 		err := f()
-		if err == nil || code(err) != 0 || errors.Is(err, ErrIncarnation) {
+		if err == nil || final(err) || errors.Is(err, ErrIncarnation) {
 			return err
 		}
 		if e := wait.pause(ctx); e != nil {
@@ -148,7 +149,7 @@ func (s *source) fill(ctx context.Context) error {
 		if s.byLeader == 0 && s.log.direct {
 			s.direct(ctx)
 		}
-		if len(s.ready) > 0 {
+		if len(s.ready) > 0 || s.next > s.end {
 			return nil
 		}
 		if err := s.leader(ctx); err != nil {
