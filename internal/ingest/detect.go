@@ -13,8 +13,9 @@ import (
 const detectBytes = 1 << 20
 
 // detect tells the format of the input without consuming it. A session file
-// names its lines' parents (parentUuid), or is a summary; anything else is read
-// as a stream, in which lines of other agents pass through as raw events.
+// names its session by another key than a stream, and its lines' parents;
+// anything else is read as a stream, in which lines of other agents pass through
+// as raw events.
 func detect(in *bufio.Reader, asked Format) (Format, error) {
 	head, err := peek(in)
 	if err != nil {
@@ -32,11 +33,11 @@ func detect(in *bufio.Reader, asked Format) (Format, error) {
 		if json.Unmarshal(line, &fields) != nil {
 			continue
 		}
-		if hasAny(fields, "parentUuid", "isSidechain", "leafUuid", "messageId", "snapshot") {
-			return Transcript, nil
-		}
-		if hasAny(fields, "session_id", "event") {
+		if hasAny(fields, "session_id", "event", "request_id") {
 			return StreamJSON, nil
+		}
+		if hasAny(fields, "sessionId", "parentUuid", "isSidechain", "leafUuid", "messageId", "snapshot") {
+			return Transcript, nil
 		}
 	}
 	return StreamJSON, nil

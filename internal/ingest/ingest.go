@@ -4,12 +4,14 @@ package ingest
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"time"
 
 	"wake/internal/agent"
@@ -63,7 +65,8 @@ var ErrEmpty = errors.New("the input is empty")
 
 // Run reads r to its end and writes it as a run, event by event as it comes.
 // The log's Run must be running. If ctx ends before r does, the run ends as
-// failed; what was read is kept.
+// failed; what was read is kept, and a reader that waits for more of r goes on
+// waiting until r gives something or is closed.
 func Run(ctx context.Context, log *eventlog.Log, r io.Reader, o Options) (Result, error) {
 	res := Result{RunID: o.RunID, NodeID: o.NodeID}
 	if res.NodeID == "" {
@@ -120,6 +123,9 @@ func (i *ingestion) begin(ctx context.Context) (err error) {
 	if i.owner, err = i.log.Claim(ctx, o.RunID, wire.RunNode, claim); err != nil {
 		return err
 	}
+	if seq, _ := i.owner.Last(); seq > 1 {
+		return fmt.Errorf("%w: %s", ErrExists, o.RunID)
+	}
 	definition, err := wire.Marshal(map[string]any{
 		"name":  o.Name,
 		"nodes": []any{map[string]any{"id": i.result.NodeID, "type": "agent", "input": map[string]any{"provider": "claude", "prompt": ""}}},
@@ -155,7 +161,7 @@ func (i *ingestion) read(ctx context.Context, in io.Reader) (*agent.Outcome, err
 		format = claude.Transcript
 	}
 	n := claude.NewNormalizer(claude.NormalizerOptions{Format: format, Blocks: i.options.Blocks, Provider: "ingest"})
-	for line, err := range claude.Lines(in, claude.MaxLine) {
+	for line, err := range lines(ctx, in) {
 		var long *claude.LineTooLongError
 		var events []*wire.Event
 		now := time.Now().UnixMilli()
@@ -176,6 +182,39 @@ func (i *ingestion) read(ctx context.Context, in io.Reader) (*agent.Outcome, err
 		}
 	}
 	return outcome, i.write(ctx, outcome, n.Finish(time.Now().UnixMilli(), claude.Exit{Unknown: true}))
+}
+
+// lines yields the lines of the input until it or ctx ends.
+func lines(ctx context.Context, in io.Reader) iter.Seq2[[]byte, error] {
+	type item struct {
+		line []byte
+		err  error
+	}
+	return func(yield func([]byte, error) bool) {
+		items, done := make(chan item), make(chan struct{})
+		defer close(done)
+		go func() { // reading can't be cancelled
+			defer close(items)
+			for line, err := range claude.Lines(in, claude.MaxLine) {
+				select {
+				case items <- item{bytes.Clone(line), err}:
+				case <-done:
+					return
+				}
+			}
+		}()
+		for {
+			select {
+			case it, more := <-items:
+				if !more || !yield(it.line, it.err) {
+					return
+				}
+			case <-ctx.Done():
+				yield(nil, ctx.Err())
+				return
+			}
+		}
+	}
 }
 
 func (i *ingestion) write(ctx context.Context, outcome *agent.Outcome, events []*wire.Event) error {

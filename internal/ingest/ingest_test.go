@@ -3,6 +3,8 @@ package ingest_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -80,7 +82,7 @@ func TestRecordings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer f.Close()
+			defer func() { _ = f.Close() }()
 			id := strings.NewReplacer("/", "-", ".", "-").Replace(t.Name())
 			res, err := ingest.Run(t.Context(), log, f, ingest.Options{RunID: id, Runner: "test"})
 			if err != nil {
@@ -153,5 +155,59 @@ func TestBreaksOff(t *testing.T) {
 	state, _ := fold(t, log, "r1")
 	if state.Result != wire.FlowStatusFailed || state.AgentSessions["agent"] != "s1" {
 		t.Errorf("run ended as %s, session %q", state.Result, state.AgentSessions["agent"])
+	}
+}
+
+// The events of a live stream are stored while it goes on, and a stream that
+// stands still can be left.
+func TestLive(t *testing.T) {
+	log := openLog(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := io.Pipe()
+	defer func() { _ = w.Close() }()
+	done := make(chan error, 1)
+	go func() {
+		_, err := ingest.Run(ctx, log, r, ingest.Options{RunID: "r1", Runner: "test"})
+		done <- err
+	}()
+	if _, err := io.WriteString(w, `{"type":"system","subtype":"init","session_id":"s1"}`+"\n"+
+		`{"type":"assistant","session_id":"s1","message":{"id":"m1","content":[{"type":"text","text":"Hello."}]}}`+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	for e, err := range log.Follow(t.Context(), eventlog.Query{Run: "r1"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, ok := e.Event.Payload.(*wire.AgentText); ok && p.Content == "Hello." {
+			break
+		}
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("error is %v", err)
+	}
+	if state, _ := fold(t, log, "r1"); state.Result != wire.FlowStatusFailed {
+		t.Errorf("run ended as %s", state.Result)
+	}
+}
+
+func TestDetect(t *testing.T) {
+	log := openLog(t)
+	for i, test := range []struct {
+		line string
+		want ingest.Format
+	}{
+		{`{"type":"queue-operation","sessionId":"s1"}`, ingest.Transcript},
+		{`{"parentUuid":null,"type":"user","message":{"content":"x"}}`, ingest.Transcript},
+		{`{"type":"summary","leafUuid":"u"}`, ingest.Transcript},
+		{`{"type":"control_response","response":{}}` + "\n" + `{"type":"system","session_id":"s1"}`, ingest.StreamJSON},
+		{`{"type":"control_request","request_id":"q"}`, ingest.StreamJSON},
+		{`{"type":"thread.started","thread_id":"t"}`, ingest.StreamJSON},
+		{"// a comment\n" + `{"type":"assistant","sessionId":"s1"}`, ingest.Transcript},
+	} {
+		res, err := ingest.Run(t.Context(), log, strings.NewReader(test.line), ingest.Options{RunID: fmt.Sprint("r", i), Runner: "test"})
+		if err != nil || res.Format != test.want {
+			t.Errorf("%s read as %s, %v; want %s", test.line, res.Format, err, test.want)
+		}
 	}
 }
