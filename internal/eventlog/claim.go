@@ -191,11 +191,17 @@ func (l *Log) tail(ctx context.Context, run, node string, last stored) (tail, er
 }
 
 // Last returns the last event of a node, as the leader of the stream has it, and
-// whether there is one.
+// whether there is one. It tries until ctx ends.
 func (l *Log) Last(ctx context.Context, run, node string) (Entry, bool, error) {
-	m, err := l.lastBy(ctx, l.names.NodeEvents(run, node))
+	var m stored
+	err := l.retry(ctx, func() (err error) {
+		if m, err = l.lastBy(ctx, l.names.NodeEvents(run, node)); errors.Is(err, errNotFound) {
+			return nil
+		}
+		return err
+	})
 	switch {
-	case errors.Is(err, errNotFound):
+	case err == nil && m.Pos == 0:
 		return Entry{}, false, nil
 	case err != nil:
 		return Entry{}, false, fmt.Errorf("eventlog: last of %s/%s: %w", run, node, err)

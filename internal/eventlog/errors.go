@@ -78,7 +78,11 @@ type apiError struct {
 
 // Error implements error.
 func (e *apiError) Error() string {
-	return fmt.Sprintf("server: %s (%d)", e.Description, e.Code)
+	text := fmt.Sprintf("server: %s (%d)", e.Description, e.Code)
+	if cause := e.Unwrap(); cause != nil {
+		return cause.Error() + "; " + text
+	}
+	return text
 }
 
 // Unwrap tells a full stream from other refusals.
@@ -96,6 +100,13 @@ func code(err error) int {
 		return e.Code
 	}
 	return 0
+}
+
+// final reports whether the server refuses what was asked for, rather than being
+// unable to do it at present.
+func final(err error) bool {
+	var e *apiError
+	return errors.As(err, &e) && e.Status < 500
 }
 
 // pubAck is the server's answer to a publish.

@@ -39,7 +39,7 @@ func (l *Log) Follow(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 			switch {
 			case f.stopped || ctx.Err() != nil:
 				return
-			case errors.Is(err, ErrIncarnation), code(err) != 0:
+			case errors.Is(err, ErrIncarnation), final(err):
 				yield(Entry{}, fmt.Errorf("eventlog: follow: %w", err))
 				return
 			case f.next > before:

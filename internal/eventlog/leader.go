@@ -140,9 +140,9 @@ func (l *Log) checkPosition(ctx context.Context, pos uint64) error {
 	for wait := backoff(l.o.MaxBackoff); ; {
 		b, err := l.bounds(ctx)
 		switch {
-		case err != nil && ctx.Err() == nil:
-		case err != nil:
+		case err != nil && (ctx.Err() != nil || final(err)):
 			return err
+		case err != nil:
 		case b.incarnation != l.incarnation:
 			return fmt.Errorf("%w: it is %q, the position is of %q", ErrIncarnation, b.incarnation, l.incarnation)
 		case pos <= b.last:

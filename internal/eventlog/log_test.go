@@ -113,12 +113,12 @@ func (p process) read(q eventlog.Query) []string {
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		lines = append(lines, line(e))
+		lines = append(lines, entryLine(e))
 	}
 	return lines
 }
 
-func line(e eventlog.Entry) string {
+func entryLine(e eventlog.Entry) string {
 	if e.Event == nil {
 		return fmt.Sprintf("%s %v", e.Subject, e.Err)
 	}

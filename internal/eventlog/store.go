@@ -54,6 +54,8 @@ func (l *lane) try(ctx context.Context, frames []*frame) error {
 	case codeBatchTooLarge:
 		l.maxBatch = max(1, len(pending)/2)
 		return l.halves(ctx, pending, err)
+	case codeStoreFailed: // there may be room for some
+		return l.halves(ctx, pending, err)
 	}
 	if refused(err) {
 		return err
@@ -111,7 +113,7 @@ func (l *lane) apart(ctx context.Context, pending []*frame, cause error) error {
 	return errProgress
 }
 
-// halves stores a batch that is too large for the server in two.
+// halves stores a batch that is too large in two.
 func (l *lane) halves(ctx context.Context, pending []*frame, cause error) error {
 	if len(pending) == 1 {
 		return cause
