@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -65,7 +66,7 @@ order node, type, since, grep; offset and limit count what is left.
 func (a *app) printLog(page wire.LogResponse) error {
 	s := a.newScreen()
 	for _, l := range page.Lines {
-		s.line(l.Node, piece{at: time.UnixMilli(l.TS), class: l.Type, text: l.Text})
+		s.line(l.Node, piece{at: time.UnixMilli(l.TS), class: l.Type, text: strings.TrimRight(l.Text, "\n")})
 	}
 	if s.err == nil && int64(page.ReturnedLines) < page.TotalLines {
 		_, _ = fmt.Fprintf(a.errOut, "lines %d to %d of %d\n", page.Offset+1, page.Offset+int64(page.ReturnedLines), page.TotalLines)

@@ -90,7 +90,7 @@ func waitfor(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: waitfor file PATH | PATTERN PROGRAM ARGS...")
 	}
-	pattern, err := regexp.Compile(args[0])
+	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
 	met := func() bool { return run(ts, args[1:]) == 0 && pattern.MatchString(ts.ReadFile("stdout")) }
 	if args[0] == "file" {
@@ -146,7 +146,7 @@ func capture(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: capture NAME PATTERN")
 	}
-	m := regexp.MustCompile(args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
+	m := regexp.MustCompile("(?m)" + args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
 	if len(m) != 2 {
 		ts.Fatalf("%s matches nothing", args[1])
 	}

@@ -44,12 +44,15 @@ each event is one line, in the JSON form of the wire.
 
 func (a *app) tail(cmd *cobra.Command, args []string, o tailOptions) error {
 	ctx := cmd.Context()
-	q := eventlog.Query{Node: o.node, From: o.from}
+	q := eventlog.Query{From: o.from}
 	for _, k := range o.kinds {
 		if !slices.Contains(wire.Kinds, wire.Kind(k)) {
 			return usage("flow, agent, tool, text and delta are known", "--kind: %q is no kind of event", k)
 		}
 		q.Kinds = append(q.Kinds, wire.Kind(k))
+	}
+	if len(q.Kinds) > 0 && len(args) > 0 && !slices.Contains(q.Kinds, wire.KindFlow) {
+		q.Kinds = append(q.Kinds, wire.KindFlow) // it says when the run has ended
 	}
 	if o.fresh && o.from > 0 {
 		return usage("give one of them", "--from and --new contradict each other")
@@ -75,7 +78,12 @@ func (a *app) tail(cmd *cobra.Command, args []string, o tailOptions) error {
 		q.From = last + 1
 	}
 	show, done := a.shower(ctx, log, q.Run)
-	last, err := a.follow(ctx, log, q, show)
+	last, err := a.follow(ctx, log, q, func(e eventlog.Entry) error {
+		if !o.wants(e) {
+			return nil
+		}
+		return show(e)
+	})
 	if closed := done(); err == nil {
 		err = closed
 	}
@@ -83,6 +91,11 @@ func (a *app) tail(cmd *cobra.Command, args []string, o tailOptions) error {
 		err = outcome(q.Run, last)
 	}
 	return interrupted(ctx, err)
+}
+
+// wants reports whether an event is one of those that were asked for.
+func (o tailOptions) wants(e eventlog.Entry) bool {
+	return (o.node == "" || e.Event.Node() == o.node) && (len(o.kinds) == 0 || slices.Contains(o.kinds, string(e.Kind)))
 }
 
 // shower returns what shows the events of one run, or of all if runID is empty,
