@@ -2,8 +2,11 @@ package natstest
 
 import (
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
+	_ "unsafe" // for go:linkname
 
 	"github.com/nats-io/nats-server/v2/server/ats"
 )
@@ -16,14 +19,53 @@ import (
 // Bubble: others would share a pool of timers with it.
 func Bubble(t *testing.T, f func(*testing.T)) {
 	t.Helper()
-	// The server keeps one clock goroutine per process, started on first use
-	// and blocked on a channel made at init, which would stall the bubble.
-	// Holding a reference keeps that goroutine outside.
-	ats.Register()
-	defer ats.Unregister()
+	if refs.Add(1) != 1 {
+		t.Fatal("natstest: a server runs outside the bubble")
+	}
+	defer refs.Add(-1)
 	drainTimers()
 	defer drainTimers()
-	synctest.Test(t, f)
+	synctest.Test(t, func(t *testing.T) {
+		stop := make(chan struct{})
+		done := make(chan struct{})
+		utime.Store(time.Now().UnixNano())
+		go func() {
+			defer close(done)
+			tick(stop)
+		}()
+		t.Cleanup(func() {
+			close(stop)
+			<-done
+		})
+		f(t)
+	})
+}
+
+// The server has one clock per process, package ats, by which messages and keys
+// age. Its goroutine is started by the first server and blocks on a channel made
+// at init, which would stall the bubble; and outside the bubble it would tell the
+// real time, by which everything in the bubble is decades old and expires at the
+// first look. So its reference count is held without starting it, and the bubble
+// keeps the clock itself.
+//
+//go:linkname refs github.com/nats-io/nats-server/v2/server/ats.refs
+var refs atomic.Int64 //nolint:gochecknoglobals // the server's
+
+//go:linkname utime github.com/nats-io/nats-server/v2/server/ats.utime
+var utime atomic.Int64 //nolint:gochecknoglobals // the server's
+
+// tick keeps the server's clock by the clock of the bubble.
+func tick(stop <-chan struct{}) {
+	t := time.NewTicker(ats.TickInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			utime.Store(time.Now().UnixNano())
+		case <-stop:
+			return
+		}
+	}
 }
 
 // drainTimers keeps the client's timers out of the next bubble. NextMsg, Request,

@@ -1,0 +1,198 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"wake/internal/lease"
+	"wake/internal/natstest"
+	"wake/internal/topology"
+	"wake/pkg/subjects"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func bucket(t *testing.T, nc *nats.Conn) jetstream.KeyValue {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topology.Init(t.Context(), js, topology.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	kv, err := js.KeyValue(t.Context(), subjects.Default.LeasesBucket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kv
+}
+
+// keeper returns a keeper that renews its leases until stop is called.
+func keeper(t *testing.T, kv jetstream.KeyValue, runner string) (k *lease.Keeper, stop func()) {
+	t.Helper()
+	k, err := lease.NewKeeper(t.Context(), kv, runner, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- k.Run(ctx) }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return k, stop
+}
+
+func TestOneHolder(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		kv := bucket(t, natstest.Start(t))
+		a, _ := keeper(t, kv, "a")
+		b, _ := keeper(t, kv, "b")
+		l, err := a.Acquire(t.Context(), "run.node")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range []*lease.Keeper{a, b} {
+			if _, err := k.Acquire(t.Context(), "run.node"); !errors.Is(err, lease.ErrHeld) {
+				t.Errorf("second holder: %v", err)
+			}
+		}
+		if info, held, err := b.Holder(t.Context(), "run.node"); err != nil || !held || info.Runner != "a" {
+			t.Errorf("holder is %+v, %t, %v", info, held, err)
+		}
+		// It is renewed for as long as its keeper runs.
+		time.Sleep(time.Hour)
+		if !l.Valid() {
+			t.Error("a renewed lease is not valid")
+		}
+		if _, err := b.Acquire(t.Context(), "run.node"); !errors.Is(err, lease.ErrHeld) {
+			t.Errorf("after an hour: %v", err)
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		next, err := b.Acquire(t.Context(), "run.node")
+		if err != nil {
+			t.Fatalf("after the release: %v", err)
+		}
+		if next.Revision() <= l.Revision() {
+			t.Errorf("revision %d follows %d", next.Revision(), l.Revision())
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Errorf("releasing twice: %v", err)
+		}
+		if !next.Valid() {
+			t.Error("releasing twice took the next holder's lease")
+		}
+	})
+}
+
+// A holder that stops renewing may begin nothing shortly before somebody else
+// can hold the lease.
+func TestExpiry(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		kv := bucket(t, natstest.Start(t))
+		a, stop := keeper(t, kv, "a")
+		b, _ := keeper(t, kv, "b")
+		l, err := a.Acquire(t.Context(), "run.node")
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		time.Sleep(a.TTL() - a.TTL()/10 + time.Millisecond)
+		if l.Valid() {
+			t.Error("a lease about to expire is valid")
+		}
+		if _, err := b.Acquire(t.Context(), "run.node"); !errors.Is(err, lease.ErrHeld) {
+			t.Errorf("before the end of its time: %v", err)
+		}
+		time.Sleep(a.TTL())
+		if _, err := b.Acquire(t.Context(), "run.node"); err != nil {
+			t.Errorf("after the end of its time: %v", err)
+		}
+	})
+}
+
+// A holder whose lease somebody else took is told.
+func TestLost(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		kv := bucket(t, natstest.Start(t))
+		a, _ := keeper(t, kv, "a")
+		l, err := a.Acquire(t.Context(), "run.node")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := kv.Purge(t.Context(), "run.node"); err != nil {
+			t.Fatal(err)
+		}
+		b, _ := keeper(t, kv, "b")
+		if _, err := b.Acquire(t.Context(), "run.node"); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-l.Lost():
+		case <-time.After(time.Minute):
+			t.Fatal("the holder was not told")
+		}
+		if l.Valid() {
+			t.Error("a lost lease is valid")
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Errorf("releasing a lost lease: %v", err)
+		}
+		if info, held, err := b.Holder(t.Context(), "run.node"); err != nil || !held || info.Runner != "b" {
+			t.Errorf("holder is %+v, %t, %v", info, held, err)
+		}
+	})
+}
+
+// A lease that vanished while nobody took it is taken again.
+func TestTakenAgain(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		kv := bucket(t, natstest.Start(t))
+		a, _ := keeper(t, kv, "a")
+		l, err := a.Acquire(t.Context(), "run.node")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := kv.Purge(t.Context(), "run.node"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(a.TTL())
+		if !l.Valid() {
+			t.Error("the lease was not taken again")
+		}
+		b, _ := keeper(t, kv, "b")
+		if _, err := b.Acquire(t.Context(), "run.node"); !errors.Is(err, lease.ErrHeld) {
+			t.Errorf("second holder: %v", err)
+		}
+	})
+}
+
+func TestBucketWithoutTTL(t *testing.T) {
+	js := natstest.JetStream(t)
+	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "forever"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lease.NewKeeper(t.Context(), kv, "a", slog.New(slog.DiscardHandler)); err == nil {
+		t.Error("leases that never expire were accepted")
+	}
+}
