@@ -385,7 +385,7 @@ func TestStatus(t *testing.T) {
 	want := wire.AgentStatus{
 		AgentID: "sentinella", State: "waiting", Runtime: "12m", SessionID: "session-r1b", CostUsd: 0.34,
 		TokensIn: 1000, TokensOut: 50, ToolsUsed: 1, LastActivity: "waiting for an answer: Deploy?", LastActivityAge: "12m ago",
-		RuntimeMs: 12*60_000 + 35_000, LastActivityAt: p.clock, LastActivityAgeMs: 12 * 60_000, StartedAt: 1767400002000, ToolErrors: 1,
+		RuntimeMs: 12*60_000 + 36_000, LastActivityAt: p.clock, LastActivityAgeMs: 12 * 60_000, StartedAt: 1767400002000, ToolErrors: 1,
 	}
 	if diff := cmp.Diff(want, r.AgentStatus); diff != "" {
 		t.Errorf("run (-want +got):\n%s", diff)
@@ -395,9 +395,9 @@ func TestStatus(t *testing.T) {
 	}
 	agents := []wire.AgentStatus{
 		{
-			AgentID: "coder", State: "complete", Runtime: "29s", SessionID: "session-r1b", CostUsd: 0.34, TokensIn: 1000, TokensOut: 50,
+			AgentID: "coder", State: "complete", Runtime: "30s", SessionID: "session-r1b", CostUsd: 0.34, TokensIn: 1000, TokensOut: 50,
 			ToolsUsed: 1, ToolErrors: 1, LastActivity: "done", LastActivityAge: "12m ago",
-			RuntimeMs: 29_000, LastActivityAt: p.clock - 3000, LastActivityAgeMs: 12*60_000 + 3000, StartedAt: p.clock - 32_000, EndedAt: p.clock - 3000,
+			RuntimeMs: 30_000, LastActivityAt: p.clock - 3000, LastActivityAgeMs: 12*60_000 + 3000, StartedAt: p.clock - 33_000, EndedAt: p.clock - 3000,
 			NodeType: "agent", Attempt: 1, Model: "opus", ContextPct: 25,
 		},
 		{

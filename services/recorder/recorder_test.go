@@ -25,23 +25,27 @@ import (
 	"wake/services/recorder"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// An object store's Put sometimes leaves this one behind: it takes a channel
+	// that Put may have cleared by then, and waits on nil for ever.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"))
+}
 
 // plant is a server with a log and whoever writes into it.
 type plant struct {
-	t   *testing.T
+	t   testing.TB
 	nc  *nats.Conn
 	log *eventlog.Log
 	dir string
 }
 
 // newPlant sets up a server. The log runs until the test ends.
-func newPlant(t *testing.T) *plant {
+func newPlant(t testing.TB) *plant {
 	t.Helper()
 	return plantOn(t, natstest.Start(t), topology.Config{})
 }
 
-func plantOn(t *testing.T, nc *nats.Conn, c topology.Config) *plant {
+func plantOn(t testing.TB, nc *nats.Conn, c topology.Config) *plant {
 	t.Helper()
 	p := &plant{t: t, nc: nc, dir: t.TempDir()}
 	js, err := jetstream.New(nc)
@@ -328,7 +332,6 @@ func TestARebuildMakesTheSameFile(t *testing.T) {
 		for i := range 30 {
 			p.until(p.write(worker, &wire.Event{ExecID: "coder#1", Payload: &wire.AgentTextDelta{Content: fmt.Sprint(i, " "), Block: i / 10}}))
 		}
-		p.write(worker, &wire.Event{ExecID: "coder#1", Payload: &wire.AgentText{Content: strings.Repeat("large ", 2000), Block: 9}})
 		pos := p.write(worker, &wire.Event{ExecID: "coder#1", Payload: &wire.NodeComplete{Output: wire.RawString("ok")}})
 		p.until(pos)
 		if err := stop(); err != nil {
@@ -340,7 +343,7 @@ func TestARebuildMakesTheSameFile(t *testing.T) {
 		}
 		stop = p.record(recorder.Config{Batch: 3})
 		p.until(pos)
-		if got := p.lines("x"); len(got) != 8 || got[3] != "text 0 1 2 3 4 5 6 7 8 9 " || got[6] != "text "+strings.Repeat("large ", 2000) {
+		if got := p.lines("x"); len(got) != 7 || got[3] != "text 0 1 2 3 4 5 6 7 8 9 " {
 			t.Errorf("lines %.300q", got)
 		}
 		if err := stop(); err != nil {
@@ -349,10 +352,27 @@ func TestARebuildMakesTheSameFile(t *testing.T) {
 		if diff := cmp.Diff(before, dump(t, p.path())); diff != "" {
 			t.Errorf("(-before +rebuilt):\n%s", diff)
 		}
-		if len(before["blobs"]) != 1 {
-			t.Errorf("%d blobs: the large text wasn't one", len(before["blobs"]))
-		}
 	})
+}
+
+// TestLargeFieldsAreCopied runs on the real clock because of what TestMain says.
+func TestLargeFieldsAreCopied(t *testing.T) {
+	p := newPlant(t)
+	stop := p.record(recorder.Config{})
+	large := strings.Repeat("large ", 2000)
+	p.until(p.write(p.claim("r1", "coder"), text(large)))
+	if err := p.log.JetStream().DeleteObjectStore(t.Context(), "WAKE_BLOBS"); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.lines("r1"); len(got) != 1 || got[0] != "text "+large {
+		t.Errorf("lines %.300q", got)
+	}
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if got := dump(t, p.path())["blobs"]; len(got) != 1 {
+		t.Errorf("%d blobs: the large text wasn't one", len(got))
+	}
 }
 
 func TestPoisonIsKeptAndSetAside(t *testing.T) {

@@ -81,9 +81,9 @@ func resolveRun(ctx context.Context, q querier, ref string) (target, error) {
 	}
 	key, value, _ := strings.Cut(ref, "=")
 	return unique(ctx, q, ref, `
-		SELECT id FROM runs WHERE run >= ?1 AND run < ?1 || char(1114111) AND run <> ?2
-		UNION SELECT run FROM labels WHERE value = ?1 OR key = ?3 AND value = ?4
-		UNION SELECT run FROM sessions WHERE session = ?1`, ref, wire.NoRun, key, value)
+		SELECT id FROM runs WHERE run >= ?1 AND run < ?1 || char(1114111)
+		UNION SELECT run FROM labels WHERE value = ?1 OR key = ?2 AND value = ?3
+		UNION SELECT run FROM sessions WHERE session = ?1`, ref, key, value)
 }
 
 func newest(ctx context.Context, q querier) (target, error) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +96,9 @@ func mustRaw(t testing.TB, v any) wire.Raw {
 	return raw
 }
 
+// never is an execution that was never scheduled.
+const never = "coder#9"
+
 // story is two runs with everything that the file derives something from.
 func story(t testing.TB) *tape {
 	p := newTape(t)
@@ -105,6 +109,7 @@ func story(t testing.TB) *tape {
 	p.add("r2", "judge", other, &wire.AgentTextDelta{Content: "Loose "})
 	p.add("r1", "coder", exec, &wire.AgentThinkingDelta{Content: "see.", Block: 1})
 	p.add("r2", "judge", other, &wire.AgentTextDelta{Content: "talk"})
+	p.add("r1", "coder", never, &wire.TurnStart{}) // refused
 	for i := range 12 {
 		p.add("r1", "coder", exec, &wire.AgentTextDelta{Content: fmt.Sprintf("piece %d, ", i), Block: 2})
 	}
@@ -172,13 +177,13 @@ func TestABatchThatFailsLeavesNoTrace(t *testing.T) {
 	closed(t, s)
 
 	s = openAt(t, dirty)
-	half := len(p.entries) / 2
+	half := slices.IndexFunc(p.entries, func(e eventlog.Entry) bool { return e.Event.ExecID == never })
 	p2 := *p
 	p2.entries = p.entries[:half]
 	p2.store(s, half)
-	broken := p.entries[half+3]
+	broken := p.entries[half+20]
 	broken.Event = &wire.Event{RunID: "r1", NodeID: "coder", Seq: 1 << 63, Epoch: 1, Payload: &wire.AgentText{Content: "x"}} // no INTEGER
-	batch := append(append([]eventlog.Entry{}, p.entries[half:half+3]...), broken)
+	batch := append(append([]eventlog.Entry{}, p.entries[half:half+20]...), broken)
 	if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: batch}); err == nil {
 		t.Fatal("a batch with an event that can't be stored was recorded")
 	}
@@ -239,13 +244,14 @@ func TestWritersThatWereFencedAreVoid(t *testing.T) {
 	at(4, 1, &wire.AgentText{Content: "before"})
 	at(5, 2, &wire.NodeClaimed{Runner: "other", Nonce: "o"})
 	at(5, 1, &wire.AgentText{Content: "zombie"}) // a fenced writer that came in another way
+	at(6, 1, &wire.AgentText{Content: "zombie that counted on"})
 	at(6, 2, &wire.AgentText{Content: "after"})
 	at(6, 2, &wire.AgentText{Content: "its place is taken"})
 	at(9, 2, &wire.AgentText{Content: "after a gap"})
 	s := openStore(t)
 	r := p.store(s, 100)
-	if r.Void != 2 || r.Gaps != 2 {
-		t.Errorf("void %d, gaps %d, want 2 and 2", r.Void, r.Gaps)
+	if r.Void != 3 || r.Gaps != 2 {
+		t.Errorf("void %d, gaps %d, want 3 and 2", r.Void, r.Gaps)
 	}
 	log, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText}, time.UnixMilli(p.clock), 1<<20)
 	if err != nil {
@@ -262,11 +268,11 @@ func TestWritersThatWereFencedAreVoid(t *testing.T) {
 	for _, e := range events.Events {
 		marks[e.Mark]++
 	}
-	if diff := cmp.Diff(map[string]int{"": len(p.entries) - 2, "void": 2}, marks); diff != "" {
+	if diff := cmp.Diff(map[string]int{"": len(p.entries) - 3, "void": 3}, marks); diff != "" {
 		t.Errorf("marks (-want +got):\n%s", diff)
 	}
 	runs, err := s.Runs(t.Context(), wire.RunsRequest{}, time.UnixMilli(p.clock), 1<<20)
-	if err != nil || runs.Runs[0].VoidEvents != 2 || runs.Runs[0].Gaps != 2 || runs.Runs[0].Events != int64(len(p.entries)) {
+	if err != nil || runs.Runs[0].VoidEvents != 3 || runs.Runs[0].Gaps != 2 || runs.Runs[0].Events != int64(len(p.entries)) {
 		t.Errorf("runs: %+v, %v", runs, err)
 	}
 }
@@ -404,8 +410,10 @@ func openDB(t testing.TB, path string) *sql.DB {
 // TestAFileOfSchema1Opens keeps a file as the first schema wrote it. New schemas
 // add files; none is ever rewritten.
 func TestAFileOfSchema1Opens(t *testing.T) {
-	p := story(t)
-	p.add("r1", "coder", "coder#1", &wire.AgentText{Content: "new"})
+	p := newTape(t)
+	p.start("r1", "coder", map[string]string{"name": "sentinella"})
+	p.add("r1", "coder", "coder#1", &wire.AgentTextDelta{Content: "old ", Block: 1})
+	p.add("r1", "coder", "coder#1", &wire.AgentTextDelta{Content: "new", Block: 1})
 	kept := filepath.Join("testdata", "schema-1.db")
 	if _, err := os.Stat(kept); errors.Is(err, os.ErrNotExist) && *update {
 		s := openAt(t, kept)
@@ -431,7 +439,7 @@ func TestAFileOfSchema1Opens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"system Question: Deploy?", "text new"}, texts(log.Lines)); diff != "" {
+	if diff := cmp.Diff([]string{"user [prompt] Do it.", "text old new"}, texts(log.Lines)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
