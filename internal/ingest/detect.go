@@ -47,18 +47,19 @@ func detect(in *bufio.Reader, asked Format) (Format, error) {
 // much later.
 func peek(in *bufio.Reader) ([]byte, error) {
 	for n := 1; ; {
-		head, err := in.Peek(n)
-		head, _ = in.Peek(in.Buffered())
-		full := errors.Is(err, bufio.ErrBufferFull) || len(head) >= detectBytes
+		_, err := in.Peek(n) // waits
+		head, _ := in.Peek(in.Buffered())
+		ended, full := errors.Is(err, io.EOF), errors.Is(err, bufio.ErrBufferFull) || len(head) >= detectBytes
 		switch {
-		case err != nil && !errors.Is(err, io.EOF) && !full:
+		case err != nil && !ended && !full:
 			return nil, fmt.Errorf("read the input: %w", err)
-		case len(bytes.TrimSpace(head)) == 0 && (err != nil || full):
+		case !ended && !full && bytes.IndexByte(bytes.TrimLeft(head, "\r\n\t "), '\n') < 0:
+			n = len(head) + 1
+		case len(bytes.TrimSpace(head)) == 0:
 			return nil, ErrEmpty
-		case err != nil, full, bytes.IndexByte(bytes.TrimLeft(head, "\r\n\t "), '\n') >= 0:
+		default:
 			return head, nil
 		}
-		n = len(head) + 1
 	}
 }
 

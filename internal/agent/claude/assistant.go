@@ -1,6 +1,7 @@
 package claude
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
@@ -133,7 +134,7 @@ func (n *Normalizer) toolBlock(t *thread, b wire.Raw) {
 	if s := t.streamedCall(id); s != nil {
 		s.whole, s.matched = true, true
 	}
-	if !n.toolUse(t, id, name, input) {
+	if !n.toolUse(t, t.message, id, name, input) {
 		n.foreign(t, "assistant/"+str(b, "type"), b)
 	}
 }
@@ -158,9 +159,9 @@ type call struct {
 	done    bool
 }
 
-// toolUse begins a call. It reports false if the call has no id or name, or is another
-// one under an id that is taken.
-func (n *Normalizer) toolUse(t *thread, id, name string, input wire.Raw) bool {
+// toolUse begins a call that a message made. It reports false if the call has
+// no id or name, or is another one under an id that is taken.
+func (n *Normalizer) toolUse(t *thread, message, id, name string, input wire.Raw) bool {
 	if id == "" || name == "" {
 		return false
 	}
@@ -168,18 +169,22 @@ func (n *Normalizer) toolUse(t *thread, id, name string, input wire.Raw) bool {
 		input = wire.Null
 	}
 	if c := n.calls[id]; c != nil {
-		return c.name == name
+		if c.name != name {
+			return false
+		}
+		c.message = cmp.Or(c.message, message)
+		return true
 	}
 	turn := 0
 	if t.main {
 		turn = n.turn
 	}
-	n.calls[id] = &call{thread: t, message: t.message, turn: turn, name: name, input: input, at: n.at}
+	n.calls[id] = &call{thread: t, message: message, turn: turn, name: name, input: input, at: n.at}
 	n.open = append(n.open, id)
 	sum := sha256.Sum256(input)
 	e := n.of(t, &wire.ToolIntent{
 		ToolName: name, ToolInput: input, InputHash: hex.EncodeToString(sum[:]),
-		Idempotent: repeatable(name), Batch: t.message,
+		Idempotent: repeatable(name), Batch: message,
 	})
 	e.CallID = id
 	return true

@@ -266,17 +266,38 @@ func TestCLINotifyParent(t *testing.T) {
 	})
 }
 
+// Calls of sub-agents are recorded before they are made, under the call that
+// started the sub-agent; in 2.1.329 sub-agents go on after the first result.
 func TestCLISubagents(t *testing.T) {
 	versions(t, func(t *testing.T, l lab) {
 		events := l.run(t, l.request(t, "sub"), nil)
-		var spawned int
+		started, ended := make(map[string]bool), make(map[string]bool)
+		var bash, children int
 		for _, e := range events {
-			if p, ok := e.Payload.(*wire.ToolIntent); ok && p.ToolName == "Agent" {
-				spawned++
+			switch p := e.Payload.(type) {
+			case *wire.ToolIntent:
+				started[e.CallID] = true
+				if p.ToolName == "Bash" {
+					bash++
+				}
+			case *wire.AgentTool:
+				ended[e.CallID] = true
+			}
+			if e.Parent != "" {
+				children++
+				if !started[e.Parent] {
+					t.Errorf("%s of a sub-agent that nobody started: %s", e.Type(), e.Parent)
+				}
 			}
 		}
-		if spawned != 2 {
-			t.Errorf("%d sub-agents", spawned)
+		if len(started) != 4 || len(ended) != 4 || bash != 2 || children < 6 {
+			t.Errorf("%d calls began, %d ended, %d of sub-agents; %d events of sub-agents", len(started), len(ended), bash, children)
+		}
+		text := strings.Join(said(events), "\n")
+		for _, want := range []string{"Child one: nothing found.", "Child two: tests fail."} {
+			if !strings.Contains(text, want) {
+				t.Errorf("nobody said %q", want)
+			}
 		}
 		t.Logf("%d results", count[*wire.TurnEnd](events))
 		last[*wire.AgentComplete](t, events)

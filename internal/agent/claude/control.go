@@ -60,12 +60,19 @@ func (n *Normalizer) Decided(at int64, id string, p *wire.PermissionDecided) []*
 }
 
 // hookCallback takes the question of a PreToolUse hook: the call is about to
-// be made. The call's own line came before, as a rule.
+// be made. Its own line comes before, except for sub-agents of 2.1.197.
 func (n *Normalizer) hookCallback(input wire.Raw) bool {
 	if str(input, "hook_event_name") != "PreToolUse" {
 		return false
 	}
-	return n.toolUse(n.threadOf(n.root), str(input, "tool_use_id"), str(input, "tool_name"), input.Get("tool_input"))
+	t := n.threadOf(n.root)
+	if id := str(input, "agent_id"); id != "" {
+		if t = n.agents[id]; t == nil {
+			t = n.threadOf("agent/" + id)
+			t.agent = id
+		}
+	}
+	return n.toolUse(t, "", str(input, "tool_use_id"), str(input, "tool_name"), input.Get("tool_input"))
 }
 
 // toParent takes a message to the parent: a call of notify_parent with valid

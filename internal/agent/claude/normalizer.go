@@ -53,6 +53,7 @@ type Normalizer struct {
 	turn    int // of the main thread, from 1
 	blocks  int // blocks of text and thinking so far
 	threads map[string]*thread
+	agents  map[string]*thread // by the id of the sub-agent, where it is told
 	calls   map[string]*call
 	open    []string        // ids of open calls, in order; some may be closed
 	asked   map[string]bool // calls that asked for permission
@@ -96,6 +97,7 @@ func NewNormalizer(o NormalizerOptions) *Normalizer {
 		sessions:   map[string]bool{o.SessionID: true},
 		window:     make(map[string]int64),
 		threads:    make(map[string]*thread),
+		agents:     make(map[string]*thread),
 		calls:      make(map[string]*call),
 		asked:      make(map[string]bool),
 		denied:     make(map[string]bool),

@@ -558,3 +558,28 @@ func FuzzNormalizer(f *testing.F) {
 		check(t, append(events, n.Finish(epoch, claude.Exit{})...))
 	})
 }
+
+// 2.1.197 asks before a sub-agent's call without having told of the call.
+func TestHookBeforeCall(t *testing.T) {
+	hook := func(agentID, call string) string {
+		return fmt.Sprintf(`{"type":"control_request","request_id":"q","request":{"subtype":"hook_callback","input":{"hook_event_name":"PreToolUse","agent_id":%q,"tool_name":"Bash","tool_input":{"command":"ls"},"tool_use_id":%q}}}`, agentID, call)
+	}
+	got := run(t, claude.NormalizerOptions{}, claude.Exit{}, initLine,
+		message("m1", "", `{"type":"tool_use","id":"t1","name":"Agent","input":{}}`),
+		`{"type":"system","subtype":"task_started","task_id":"a1","task_type":"local_agent","tool_use_id":"t1"}`,
+		hook("a1", "t2"),
+		message("m2", "t1", `{"type":"tool_use","id":"t2","name":"Bash","input":{"command":"ls"}}`),
+		`{"type":"user","parent_tool_use_id":"t1","message":{"content":[{"type":"tool_result","tool_use_id":"t2","content":"a"}]}}`,
+		hook("stranger", "t3"),
+		success)
+	wantSaid(t, got[2:], "turn:start 1", "tool:intent t1 Agent map[]", `raw system/task_started ""`,
+		"tool:intent t2 Bash map[command:ls] in t1", `agent:tool t2 Bash a "" in t1`,
+		"tool:intent t3 Bash map[command:ls]",
+		"usage m1 1/2", "turn:end", "usage m2 1/2 in t1",
+		`agent:tool t1 Agent <nil> "interrupted"`, `agent:tool t3 Bash <nil> "interrupted"`, `agent:complete "Done."`)
+	for i, want := range map[int]string{5: "a1", 6: "a1", 7: "stranger"} {
+		if got[i].AgentID != want {
+			t.Errorf("%s is of agent %q, want %q", got[i].Type(), got[i].AgentID, want)
+		}
+	}
+}

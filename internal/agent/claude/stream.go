@@ -237,7 +237,7 @@ func (n *Normalizer) assembled(t *thread, b *block) {
 		return // the assistant line has it, or it was given up
 	}
 	b.whole = true
-	n.toolUse(t, str(b.call, "id"), str(b.call, "name"), input)
+	n.toolUse(t, t.message, str(b.call, "id"), str(b.call, "name"), input)
 }
 
 func (n *Normalizer) messageDelta(t *thread, event wire.Raw) {

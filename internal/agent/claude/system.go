@@ -141,6 +141,7 @@ func (n *Normalizer) task(m wire.Raw) {
 	id := str(m, "task_id")
 	switch str(m, "subtype") {
 	case "task_started":
+		n.agent(id, str(m, "task_type"), str(m, "tool_use_id"))
 		if truth(m, "is_backgrounded") && str(m, "task_type") != shellTask {
 			n.background[id] = true
 		}
@@ -160,6 +161,16 @@ func (n *Normalizer) task(m wire.Raw) {
 			n.endMessage(sub)
 		}
 	}
+}
+
+// agent notes which call started a sub-agent.
+func (n *Normalizer) agent(id, kind, call string) {
+	if kind != "local_agent" || id == "" || call == "" {
+		return
+	}
+	t := n.threadOf(call)
+	t.parent, t.agent = call, id
+	n.agents[id] = t
 }
 
 // detached reports whether a call has its result already although its task goes
