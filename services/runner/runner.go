@@ -13,6 +13,7 @@ import (
 	"wake/internal/agent"
 	"wake/internal/eventlog"
 	"wake/internal/lease"
+	"wake/internal/process"
 	"wake/pkg/subjects"
 )
 
@@ -98,6 +99,13 @@ func (r *Runner) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Agents of a runner that was killed here are nobody's any more.
+	ended, err := process.EndOrphans(ctx, orphanGrace)
+	if err != nil {
+		r.logger.Warn("processes of an earlier runner are left", "error", err)
+	} else if ended > 0 {
+		r.logger.Info("processes of an earlier runner ended", "count", ended)
+	}
 	// Owners read the log up to a point behind these, so that no event lies
 	// between what they read and what they are fed.
 	_, lastEvent, err := r.log.Bounds(ctx)
@@ -138,6 +146,9 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// orphanGrace is how long processes of an earlier runner may take to end.
+const orphanGrace = 2 * time.Second
 
 // ownPool is the queue of nodes that only this runner may take, because it
 // holds the folder of their run.
