@@ -110,7 +110,7 @@ func tokens(in, out int64) string {
 	if in == 0 && out == 0 {
 		return "-"
 	}
-	return count(in) + "/" + count(out)
+	return count(in) + " in, " + count(out) + " out"
 }
 
 // count writes thousands short: 1.2k, 45k, 1.3M.

@@ -37,6 +37,7 @@ func TestScript(t *testing.T) {
 			"msgpack": msgpack,
 			"capture": capture,
 			"publish": publish,
+			"begins":  begins,
 			"within":  within,
 		},
 		RequireExplicitExec: true,
@@ -122,6 +123,17 @@ func msgpack(ts *testscript.TestScript, neg bool, args []string) {
 		out = slices.Concat(out, raw)
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), out, 0o600))
+}
+
+// begins FILE checks that the output of the last program begins with a file.
+func begins(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: begins FILE")
+	}
+	want := ts.ReadFile(args[0])
+	if got := ts.ReadFile("stdout"); want == "" || !strings.HasPrefix(got, want) {
+		ts.Fatalf("the output doesn't begin with %s:\n%s", args[0], want)
+	}
 }
 
 // publish SUBJECT TEXT publishes to the server of the data directory, past

@@ -65,7 +65,7 @@ func printSnapshot(w io.Writer, s wire.SnapshotResponse) error {
 		{"status", statusText(state.Status, state.Result, state.Reason)},
 		{"error", state.Error},
 		{"position", fmt.Sprintf("%d, %d events, revision %d, %s", state.Position.Seq, state.EventCount, s.Revision, bytesText(uint64(s.Bytes)))},
-		{"usage", fmt.Sprintf("%s, %s tokens in/out, %d turns, %d tool calls, %d failed", dollars(u.CostUsd), tokens(u.InputTokens, u.OutputTokens), u.Turns, u.ToolCalls, u.ToolErrors)},
+		{"usage", fmt.Sprintf("%s, %s tokens, %d turns, %d tool calls, %d failed", dollars(u.CostUsd), tokens(u.InputTokens, u.OutputTokens), u.Turns, u.ToolCalls, u.ToolErrors)},
 		{"sessions", fmt.Sprint(len(state.AgentSessions))},
 		{"loops", loops(state.LoopCounters)},
 		{"edges", edges(state.EdgeStatus)},

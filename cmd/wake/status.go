@@ -53,7 +53,7 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 		{"error", s.Error},
 		{"took", s.Runtime},
 		{"cost", dollars(s.CostUsd)},
-		{"tokens", tokens(s.TokensIn, s.TokensOut) + " in/out"},
+		{"tokens", tokens(s.TokensIn, s.TokensOut)},
 		{"position", fmt.Sprint(s.Position.Seq)},
 	}
 	if err := printFacts(w, facts); err != nil || len(s.Agents) == 0 {
