@@ -1,0 +1,54 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// Where credentials don't cover a subject the server says so on the side, and
+// the call itself would only time out.
+func TestDeniedVerbSaysSo(t *testing.T) {
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true, JetStream: true, StoreDir: t.TempDir(),
+		Users: []*server.User{{Username: "ann", Password: "x", Permissions: &server.Permissions{
+			Publish: &server.SubjectPermission{Deny: []string{"wake.api.>", "$JS.API.>"}},
+		}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(5 * time.Second) {
+		t.Fatal("server not ready")
+	}
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	url := strings.Replace(s.ClientURL(), "nats://", "nats://ann:x@", 1)
+	for _, verb := range [][]string{{"runs"}, {"status", "r1"}, {"tail"}, {"init"}} {
+		var out, errOut bytes.Buffer
+		a := &app{out: &out, errOut: &errOut}
+		start := time.Now()
+		code := a.main(t.Context(), append(verb, "--json", "--nats-url", url))
+		if d := time.Since(start); d > 2*time.Second {
+			t.Errorf("%v: took %s", verb, d)
+		}
+		if code != exitFailed || !strings.Contains(errOut.String(), `"code":"PERMISSION_DENIED"`) {
+			t.Errorf("%v: exit code %d, %s", verb, code, errOut.String())
+		}
+	}
+}
+
+func TestWantsJSON(t *testing.T) {
+	tests := map[string]bool{"runs --json": true, "--json=true": true, "runs": false, "run x -- --json": false, "--json=false": false}
+	for args, want := range tests {
+		if got := wantsJSON(strings.Fields(args)); got != want {
+			t.Errorf("%q: %t, want %t", args, got, want)
+		}
+	}
+}
