@@ -35,7 +35,13 @@ func (f *feed) deliver(e eventlog.Entry) {
 // after subscribing and then takes from the subscription what lies behind it
 // misses nothing.
 func (f *feed) subscribe(run string) *subscription {
-	s := &subscription{feed: f, run: run, more: make(chan struct{}, 1)}
+	return f.subscribeInto(run, make(chan struct{}, 1))
+}
+
+// subscribeInto is [feed.subscribe] with a channel that several subscriptions
+// share.
+func (f *feed) subscribeInto(run string, more chan struct{}) *subscription {
+	s := &subscription{feed: f, run: run, more: more}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.subs[run] == nil {

@@ -110,9 +110,14 @@ func (o *owner) schedule(ctx context.Context) error {
 	if err := o.obeyAll(ctx, waiting); err != nil {
 		return err
 	}
+	kids := newChildren(o)
+	defer kids.close()
 	for {
 		wake, err := o.decide(ctx)
 		if err != nil {
+			return err
+		}
+		if err := kids.update(ctx); err != nil {
 			return err
 		}
 		if ended(o.view.state.Status) {
@@ -126,6 +131,7 @@ func (o *owner) schedule(ctx context.Context) error {
 		select {
 		case <-o.view.more():
 			err = o.view.follow(ctx)
+		case <-kids.news:
 		case <-commands.more:
 			err = o.obeyAll(ctx, commands.take())
 		case <-timer.C:

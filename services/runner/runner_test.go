@@ -488,6 +488,70 @@ func TestPauseAndResume(t *testing.T) {
 	})
 }
 
+const nested = `
+name: parent
+nodes:
+  - id: sub
+    type: flow
+    input:
+      input: {who: "{{ input.who }}"}
+      flow:
+        name: child
+        nodes:
+          - {id: c, type: agent, input: {prompt: "child of {{ input.who }}"}}
+  - {id: after, type: agent, input: {prompt: "{{ sub.outputs.c.text }}"}}
+edges:
+  - {from: sub, to: after}
+`
+
+func TestChildRun(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := &scripted{say: echo}
+		b.runner("r1", p)
+		b.submit("run1", nested, func(r *wire.RunRequest) { r.Input = wire.Raw("\x81\xa3who\xa5world") })
+		state, entries := b.ended("run1")
+		if text, _ := state.Outputs["after"].Get("text").Text(); text != "<<child of world>>" {
+			t.Errorf("after said %q:\n%s", text, story(entries))
+		}
+		child, _ := b.ended("run1-sub-1")
+		if child.ParentRun != "run1" || child.ParentNode != "sub" {
+			t.Errorf("the child's parent is %q, %q", child.ParentRun, child.ParentNode)
+		}
+		if diff := cmp.Diff([]string{"after#1", "c#1"}, p.started()); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func TestChildRunFails(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: func(context.Context, agent.Request) (string, error) { return "", errors.New("no luck") }})
+		b.submit("run1", nested, func(r *wire.RunRequest) { r.Input = wire.Raw("\x81\xa3who\xa5world") })
+		state, _ := b.ended("run1")
+		if state.Result != wire.FlowStatusFailed || !strings.Contains(state.Error, "no luck") {
+			t.Errorf("run ended as %s: %q", state.Result, state.Error)
+		}
+	})
+}
+
+func TestAbortReachesChild(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: func(ctx context.Context, _ agent.Request) (string, error) {
+			<-ctx.Done()
+			return "", ctx.Err()
+		}})
+		b.submit("run1", nested, func(r *wire.RunRequest) { r.Input = wire.Raw("\x81\xa3who\xa5world") })
+		b.until("run1-sub-1", wire.TypeAgentStart)
+		b.publish(subjects.Default.Command("run1"), wire.Command{Type: "abort", RunID: "run1"})
+		if child, entries := b.ended("run1-sub-1"); child.Status != wire.RunAborted {
+			t.Errorf("the child is %s:\n%s", child.Status, story(entries))
+		}
+	})
+}
+
 // A runner that stops while it is at work loses nothing that was recorded and
 // gives its leases back.
 func TestStopGivesBack(t *testing.T) {
