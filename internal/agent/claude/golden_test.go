@@ -260,3 +260,15 @@ func hash(b []byte) []byte {
 	sum := sha256.Sum256(b)
 	return sum[:4]
 }
+
+// BenchmarkNormalizer measures a stream with partial messages, per line.
+func BenchmarkNormalizer(b *testing.B) {
+	rec := load(b, "testdata/stream/tools.jsonl")
+	events := 0
+	for b.Loop() {
+		events = len(rec.normalize(claude.NormalizerOptions{}))
+	}
+	lines := float64(len(rec.lines) * b.N)
+	b.ReportMetric(lines/b.Elapsed().Seconds(), "lines/s")
+	b.ReportMetric(float64(events), "events")
+}
