@@ -74,6 +74,9 @@ func (a *app) request(file string, o runOptions) (wire.RunRequest, error) {
 	if err != nil {
 		return r, failure(codeBadFlow, "", "%w", err)
 	}
+	if def, err = def.Embed(file, os.ReadFile); err != nil {
+		return r, failure(codeBadFlow, "", "%w", err)
+	}
 	r.Definition = def.Raw()
 	if r.RunID == "" {
 		r.RunID = newRunID()
