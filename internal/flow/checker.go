@@ -37,7 +37,7 @@ var builtins = []string{
 	"base64decode", "decodeUrl", "decodeUrlComponent", "encodeUrl", "encodeUrlComponent",
 	"number", "abs", "floor", "ceil", "round", "power", "sqrt", "sum", "max", "min", "average",
 	"boolean", "not", "exists", "distinct", "count", "reverse", "sort", "zip", "append", "map", "filter", "reduce", "single",
-	"each", "sift", "keys", "lookup", "spread", "merge", "fromMillis", "toMillis", "type", "error", "now", "millis",
+	"each", "sift", "keys", "lookup", "merge", "fromMillis", "toMillis", "type", "error", "now", "millis",
 }
 
 // takesFunction tells which argument of a built-in is a function.
@@ -95,9 +95,12 @@ func (c *checker) expr(node jparse.Node, top bool) {
 		c.call(n, n.Args, top)
 	case *jparse.FunctionApplicationNode:
 		c.chain(n, top)
-	case *jparse.StringNode, *jparse.NumberNode, *jparse.BooleanNode, *jparse.NullNode, *jparse.RegexNode,
-		*jparse.WildcardNode, *jparse.DescendentNode, nil:
-	case *jparse.LambdaNode, *jparse.TypedLambdaNode, *jparse.PartialNode, *jparse.ObjectTransformationNode:
+	case *jparse.StringNode, *jparse.NumberNode, *jparse.BooleanNode, *jparse.NullNode, *jparse.RegexNode, nil:
+	case *jparse.WildcardNode, *jparse.DescendentNode:
+		c.fail("* and ** are not supported: fields have no order")
+	case *jparse.ObjectTransformationNode:
+		c.fail("|…|…| is not supported; $merge makes an object of several")
+	case *jparse.LambdaNode, *jparse.TypedLambdaNode, *jparse.PartialNode:
 		c.fail("a function can only be written where a built-in such as $map takes one")
 	default:
 		c.fail("%s is not supported", node)
@@ -258,7 +261,7 @@ func (c *checker) lambda(n *jparse.LambdaNode, top bool) {
 	c.vars = c.vars[:before]
 }
 
-// chain checks x ~> $f(…) and x ~> |…|…|.
+// chain checks x ~> $f(…) and x ~> $f.
 func (c *checker) chain(n *jparse.FunctionApplicationNode, top bool) {
 	if c.deep {
 		c.fail("~> can't be used within functions, steps and predicates")
@@ -272,9 +275,8 @@ func (c *checker) chain(n *jparse.FunctionApplicationNode, top bool) {
 		if !slices.Contains(builtins, f.Name) {
 			c.fail("there is no function $%s%s", f.Name, suggest(f.Name, builtins))
 		}
-	case *jparse.ObjectTransformationNode:
-		c.inner(func() { c.each([]jparse.Node{f.Pattern, f.Updates, f.Deletes}, false) })
 	default:
+		c.expr(f, top)
 		c.fail("~> wants a call of a built-in on its right")
 	}
 }

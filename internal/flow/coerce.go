@@ -10,7 +10,7 @@ import (
 // A binding may have made anything of them.
 var texts = map[NodeType][]string{
 	TypeAgent: {"prompt", "model", "fallbackModel", "cwd", "permissionMode", "systemPrompt", "appendSystemPrompt"},
-	TypeExec:  {"command", "cwd", "stdin"},
+	TypeExec:  {"command", "cwd"},
 	TypeAsk:   {"prompt"},
 }
 

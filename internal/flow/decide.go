@@ -155,10 +155,13 @@ const (
 )
 
 // lost reports whether a node or an item has failed for good, and the run with
-// it.
+// it. A run does not go on after an execution that was withdrawn.
 func (p *planner) lost(id string) bool {
 	v := p.d.graph.vertexOf(id)
-	return v != nil && p.s.NodeStatus[id] == wire.NodeFailed && !p.retries(v, id) && !v.continues()
+	if v == nil || p.s.NodeStatus[id] != wire.NodeFailed || p.retries(v, id) {
+		return false
+	}
+	return !v.continues() || p.s.Nodes[id].ErrorType == errorCancelled
 }
 
 func firstOf(a, b string) string {

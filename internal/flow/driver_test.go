@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
 
 	"wake/internal/flow"
 	"wake/internal/run"
@@ -17,7 +17,7 @@ import (
 
 // driver is a log of one run in memory, with its owner and its workers.
 type driver struct {
-	t     testing.TB
+	t     rapid.TB
 	d     *flow.Definition
 	s     *wire.State
 	now   int64
@@ -26,7 +26,7 @@ type driver struct {
 	check bool // that every prefix of a decision leads to the same log
 }
 
-func start(t testing.TB, d *flow.Definition, request wire.RunRequest) *driver {
+func start(t rapid.TB, d *flow.Definition, request wire.RunRequest) *driver {
 	t.Helper()
 	dr := &driver{t: t, d: d, s: run.New("r1"), now: 1000, check: true}
 	dr.append("_run", &wire.Event{Payload: &wire.RunClaimed{Runner: "w1", Nonce: "n"}})
@@ -110,7 +110,7 @@ func (dr *driver) checkPrefixes(events []*wire.Event) {
 	}
 }
 
-func withoutPatches(t testing.TB, events []*wire.Event) []string {
+func withoutPatches(t rapid.TB, events []*wire.Event) []string {
 	var out []string
 	for _, e := range events {
 		if e.Type() != wire.TypeStatePatch {
@@ -199,7 +199,7 @@ func (dr *driver) command(src string) (id string) {
 	return id
 }
 
-func raw(t testing.TB, src string) wire.Raw {
+func raw(t rapid.TB, src string) wire.Raw {
 	t.Helper()
 	v, err := wire.RawFromJSON([]byte(src))
 	if err != nil {
@@ -208,7 +208,7 @@ func raw(t testing.TB, src string) wire.Raw {
 	return v
 }
 
-func encode(t testing.TB, v any) wire.Raw {
+func encode(t rapid.TB, v any) wire.Raw {
 	t.Helper()
 	b, err := wire.Marshal(v)
 	if err != nil {
@@ -218,7 +218,7 @@ func encode(t testing.TB, v any) wire.Raw {
 }
 
 // brief is an event on a line: where, what, which execution, and the payload.
-func brief(t testing.TB, e *wire.Event) string {
+func brief(t rapid.TB, e *wire.Event) string {
 	t.Helper()
 	stamped := *e
 	if stamped.RunID == "" {

@@ -3,6 +3,7 @@ package flow
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -61,13 +62,13 @@ func compile(src string, known names) (expression, error) {
 	if len(src) > maxExpression {
 		return expression{}, fmt.Errorf("the expression is longer than %d bytes", maxExpression)
 	}
-	node, err := jparse.Parse(src)
+	node, err := parse(src)
 	if err != nil {
 		return expression{}, fmt.Errorf("%s: %w", src, err)
 	}
 	c := checker{known: known}
 	if c.expr(node, true); c.err != nil {
-		return expression{}, fmt.Errorf("%s: %w", src, c.err)
+		return expression{}, fmt.Errorf("%s: %w%s", src, c.err, unquoted(src, known.nodes))
 	}
 	x := expression{src: src}
 	if plainPath.MatchString(src) && !slices.Contains(keywords, src) {
@@ -76,6 +77,26 @@ func compile(src string, known names) (expression, error) {
 		}
 	}
 	return x, nil
+}
+
+// parse keeps a defect of the library's parser from ending the process.
+func parse(src string) (node jparse.Node, err error) {
+	defer func() {
+		if recover() != nil {
+			node, err = nil, errors.New("syntax error")
+		}
+	}()
+	return jparse.Parse(src)
+}
+
+// unquoted tells of a node id that JSONata takes for a subtraction.
+func unquoted(src string, nodes []string) string {
+	for _, id := range nodes {
+		if strings.Contains(id, "-") && strings.Contains(src, id) && !strings.Contains(src, "`"+id+"`") {
+			return fmt.Sprintf("; write `%s` with backticks", id)
+		}
+	}
+	return ""
 }
 
 // evaluating is held during an evaluation; see above.
@@ -92,7 +113,10 @@ func (x expression) eval(s *scope) (wire.Raw, error) {
 	}
 	var out wire.Raw
 	if err == nil {
-		out, err = wire.Marshal(plain(v))
+		v, err = plain(v, 0)
+	}
+	if err == nil {
+		out, err = wire.Marshal(v)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", x.src, err)
@@ -119,7 +143,7 @@ func (x expression) jsonata(s *scope) (v any, err error) {
 	return code.Eval(data)
 }
 
-// functions replaces those that ask the clock or have no bound.
+// functions replaces those that ask the clock, have no bound or no order.
 func functions(now int64) map[string]jsonata.Extension {
 	return map[string]jsonata.Extension{
 		"millis": {Func: func() int64 { return now }},
@@ -132,7 +156,42 @@ func functions(now int64) map[string]jsonata.Extension {
 			}
 			return jlib.Pad(text, width, fill), nil
 		}},
+		"keys": {Func: sortedKeys, UndefinedHandler: jtypes.ArgUndefined(0), EvalContextHandler: jtypes.ArgCountEquals(0)},
+		"each": {Func: each, UndefinedHandler: jtypes.ArgUndefined(0), EvalContextHandler: jtypes.ArgCountEquals(1)},
 	}
+}
+
+// sortedKeys is $keys with an order: the library takes that of Go's maps, which
+// is another one each time.
+func sortedKeys(v reflect.Value) (any, error) {
+	keys, err := jlib.Keys(v)
+	if list, ok := keys.([]string); ok {
+		slices.Sort(list)
+	}
+	return keys, err
+}
+
+// each is $each in the order of the keys.
+func each(v reflect.Value, f jtypes.Callable) (any, error) {
+	object, ok := jtypes.Resolve(v).Interface().(map[string]any)
+	if !ok {
+		return nil, errors.New("$each wants an object")
+	}
+	if n := f.ParamCount(); n < 1 || n > 3 {
+		return nil, errors.New("$each wants a function of 1, 2 or 3 arguments")
+	}
+	out := []any{}
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		args := []reflect.Value{reflect.ValueOf(object[key]), reflect.ValueOf(key), reflect.ValueOf(object)}
+		res, err := f.Call(args[:f.ParamCount()])
+		if err != nil {
+			return nil, err
+		}
+		if res.IsValid() && res.CanInterface() {
+			out = append(out, res.Interface())
+		}
+	}
+	return out, nil
 }
 
 // null is how JSONata wants null, which it tells from nothing.
@@ -163,53 +222,59 @@ func dataOf(v any) any {
 
 // plain returns what JSONata made as nil, bool, float64, string, []any or
 // map[string]any.
-func plain(v any) any {
+func plain(v any, depth int) (any, error) {
+	if depth > wire.MaxDepth {
+		return nil, wire.ErrDepth
+	}
 	switch v := v.(type) {
 	case nil, bool, float64, string:
-		return v
-	case map[string]any:
-		out := make(map[string]any, len(v))
-		for k, item := range v {
-			out[k] = plain(item)
-		}
-		return out
-	case []any:
-		out := make([]any, len(v))
-		for i, item := range v {
-			out[i] = plain(item)
-		}
-		return out
+		return v, nil
 	}
-	return reflected(reflect.ValueOf(v))
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Pointer:
+		if r.IsNil() {
+			return nil, nil
+		}
+		return plain(r.Elem().Interface(), depth+1)
+	case reflect.Slice:
+		return plainList(r, depth)
+	case reflect.Map:
+		return plainObject(r, depth)
+	case reflect.Bool:
+		return r.Bool(), nil
+	case reflect.String:
+		return r.String(), nil
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return r.Int(), nil
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return r.Uint(), nil
+	case reflect.Float32:
+		return r.Float(), nil
+	}
+	return nil, errors.New("comes to a function, which is no value")
 }
 
-func reflected(v reflect.Value) any {
-	switch v.Kind() {
-	case reflect.Pointer, reflect.Interface:
-		if v.IsNil() {
-			return nil
+func plainList(r reflect.Value, depth int) (any, error) {
+	out := make([]any, r.Len())
+	for i := range out {
+		var err error
+		if out[i], err = plain(r.Index(i).Interface(), depth+1); err != nil {
+			return nil, err
 		}
-		return plain(v.Elem().Interface())
-	case reflect.Slice, reflect.Array:
-		out := make([]any, v.Len())
-		for i := range out {
-			out[i] = plain(v.Index(i).Interface())
-		}
-		return out
-	case reflect.Map:
-		out := make(map[string]any, v.Len())
-		for it := v.MapRange(); it.Next(); {
-			out[fmt.Sprint(it.Key().Interface())] = plain(it.Value().Interface())
-		}
-		return out
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		return float64(v.Int())
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return float64(v.Uint())
-	case reflect.Float32:
-		return v.Float()
 	}
-	return nil // a function, which is no value
+	return out, nil
+}
+
+func plainObject(r reflect.Value, depth int) (any, error) {
+	out := make(map[string]any, r.Len())
+	for it := r.MapRange(); it.Next(); {
+		v, err := plain(it.Value().Interface(), depth+1)
+		if err != nil {
+			return nil, err
+		}
+		out[it.Key().String()] = v
+	}
+	return out, nil
 }
 
 // truth is JSONata's notion of true: not empty, not zero, not nothing.

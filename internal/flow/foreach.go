@@ -66,13 +66,13 @@ func (p *planner) items(v *vertex) {
 	name := v.itemName(p.s)
 	ended := 0
 	for i, value := range values {
-		it := &item{name: name, index: i, count: n.Count, value: value}
-		for id := run.ItemID(v.ID, i); p.item(v, id, it); {
+		id, it := run.ItemID(v.ID, i), &item{name: name, index: i, count: n.Count, value: value}
+		for p.item(v, id, it) {
 		}
-		if p.settled(run.ItemID(v.ID, i)) {
+		if p.settled(id) {
 			ended++
 		}
-		if len(p.events) >= maxEvents || p.err != nil {
+		if p.lost(id) || len(p.events) >= maxEvents || p.err != nil {
 			return
 		}
 	}

@@ -53,7 +53,7 @@ func (r *reader) graph(d *Definition, nodes, edges []*tree) graph {
 	for i := range d.Nodes {
 		v := &vertex{Node: &d.Nodes[i], rank: i}
 		g.order = append(g.order, v)
-		if g.byID[v.ID] == nil {
+		if g.byID[v.ID] == nil && v.ID != "" {
 			g.byID[v.ID] = v
 		}
 	}

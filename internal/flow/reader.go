@@ -18,6 +18,7 @@ type fields struct {
 	t     *tree
 	path  string
 	taken []string
+	wrong bool // it is no object, which has been told
 }
 
 // object begins to read an object; anything else is a problem, and empty.
@@ -27,7 +28,7 @@ func (r *reader) object(t *tree, path string) *fields {
 		if !t.absent() {
 			r.add(t.at, path, "must be an object, not %s", t.what())
 		}
-		o.t = &tree{kind: object}
+		o.t, o.wrong = &tree{kind: object}, !t.absent()
 		if t != nil {
 			o.t.at = t.at
 		}
@@ -56,7 +57,7 @@ func (o *fields) take(name string) *tree {
 // need returns a field that has to be there; nil after a problem.
 func (o *fields) need(name string) *tree {
 	t := o.take(name)
-	if t == nil {
+	if t == nil && !o.wrong {
 		o.r.add(o.t.at, o.field(name), "is required")
 	}
 	return t

@@ -137,7 +137,7 @@ func textTemplate(ps *problems, t *tree, text, field string, known names) templa
 			continue
 		}
 		if segments[i].expr, err = compile(s.expr.src, known); err != nil {
-			ps.add(t.at, field, "{{ %s }}: %v", strings.TrimSpace(s.expr.src), err)
+			ps.add(t.at, field, "%v", err)
 		}
 	}
 	return out

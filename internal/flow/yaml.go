@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"bytes"
 	"errors"
 	"math"
 
@@ -20,7 +21,7 @@ func readYAML(ps *problems, src []byte) *tree {
 	file, err := parseYAML(src)
 	if err != nil {
 		at, message := yamlError(err)
-		ps.add(at, "", "%s", message)
+		ps.add(at, "", "%s%s", message, bracesHint(src, at.line))
 		return nil
 	}
 	docs := slicesOfBodies(file)
@@ -72,6 +73,15 @@ func yamlError(err error) (place, string) {
 		at = tokenPlace(t)
 	}
 	return at, e.GetMessage()
+}
+
+// bracesHint tells of a binding that YAML takes for an object.
+func bracesHint(src []byte, line int) string {
+	lines := bytes.SplitN(src, []byte("\n"), line+1)
+	if line <= len(lines) && bytes.Contains(lines[line-1], []byte("{{")) {
+		return "; a text that begins with {{ needs quotes"
+	}
+	return ""
 }
 
 func tokenPlace(t *token.Token) place {
