@@ -34,7 +34,10 @@ func lineOf(e *wire.Event) (wire.LineType, string) {
 	case *wire.ExecExit:
 		return wire.LineTool, exitLine(p, "")
 	case *wire.AgentStart:
-		return wire.LineUser, userLine("prompt", promptText(p.Prompt))
+		if prompt := promptText(p.Prompt); prompt != "" {
+			return wire.LineUser, userLine("prompt", prompt)
+		}
+		return wire.LineSystem, join(": ", "Agent started", p.Model)
 	case *wire.UserMessage:
 		return wire.LineUser, userLine(p.Source, p.Content)
 	case *wire.InputReceived:
@@ -237,7 +240,7 @@ func promptText(prompt wire.Raw) string {
 	}
 	var parts []string
 	collectText(prompt.Any(), &parts)
-	if len(parts) == 0 {
+	if len(parts) == 0 && prompt.Any() != nil {
 		return valueText(prompt)
 	}
 	return strings.Join(parts, "\n")

@@ -98,7 +98,7 @@ func dollars(cost *float64) string {
 	switch {
 	case cost == nil:
 		return ""
-	case *cost > 0 && *cost < 0.1:
+	case *cost > 0 && *cost < 0.01:
 		return fmt.Sprintf("$%.4f", *cost)
 	}
 	return fmt.Sprintf("$%.2f", *cost)

@@ -21,7 +21,7 @@ const name = "recorder"
 type Config struct {
 	Path  string        // the SQLite file; one recorder per file
 	Batch int           // events per transaction at most, default 1000
-	Wait  time.Duration // how long a transaction waits for more events, default 20 ms
+	Wait  time.Duration // how long a transaction waits for more events, default 5 ms
 }
 
 // Recorder records the stream of events and answers questions about it.
@@ -30,6 +30,7 @@ type Recorder struct {
 	log    *eventlog.Log
 	store  *Store // while it runs
 	logger *slog.Logger
+	done   progress
 }
 
 // New returns a recorder of log. Its file is opened by [Recorder.Run].
@@ -37,7 +38,7 @@ func New(c Config, log *eventlog.Log, logger *slog.Logger) (*Recorder, error) {
 	if c.Path == "" {
 		return nil, errors.New("recorder: no file is given")
 	}
-	c.Batch, c.Wait = cmp.Or(c.Batch, 1000), cmp.Or(c.Wait, 20*time.Millisecond)
+	c.Batch, c.Wait = cmp.Or(c.Batch, 1000), cmp.Or(c.Wait, 5*time.Millisecond)
 	return &Recorder{c: c, log: log, logger: logger}, nil
 }
 
@@ -66,6 +67,7 @@ func (r *Recorder) consume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.done.to(from.Seq)
 	r.logger.InfoContext(ctx, "recording", "file", r.c.Path, "position", from.Seq)
 	consumer := eventlog.Consumer{Durable: name, From: from, Batch: r.c.Batch, Wait: r.c.Wait}
 	err = r.log.Consume(ctx, consumer, r.record)
@@ -108,6 +110,7 @@ func (r *Recorder) commit(ctx context.Context, b Batch) error {
 	if err != nil {
 		return err
 	}
+	r.done.to(report.Position.Seq)
 	if report.Lost > 0 {
 		r.logger.ErrorContext(ctx, "the stream dropped events before they were recorded", "lost", report.Lost, "position", report.Position.Seq)
 	}
@@ -172,15 +175,19 @@ func (r *Recorder) service() api.Service {
 	s := r.store
 	return api.Service{Names: r.log.Names(), Name: name, Logger: r.logger, Endpoints: []api.Endpoint{
 		api.Handle(wire.VerbLog, "get_log", func(ctx context.Context, q wire.LogRequest, f api.Form) (wire.LogResponse, error) {
+			r.catchUp(ctx)
 			return s.Log(ctx, q, time.Now(), f.Limit)
 		}),
 		api.Handle(wire.VerbStatus, "", func(ctx context.Context, q wire.StatusRequest, f api.Form) (wire.StatusResponse, error) {
+			r.catchUp(ctx)
 			return s.Status(ctx, q, time.Now(), f.Limit)
 		}),
 		api.Handle(wire.VerbRuns, "", func(ctx context.Context, q wire.RunsRequest, f api.Form) (wire.RunsResponse, error) {
+			r.catchUp(ctx)
 			return s.Runs(ctx, q, time.Now(), f.Limit)
 		}),
 		api.Handle(wire.VerbEvents, "", func(ctx context.Context, q wire.EventsRequest, f api.Form) (wire.EventsResponse, error) {
+			r.catchUp(ctx)
 			return s.Events(ctx, q, f.JSON, f.Limit)
 		}),
 	}}

@@ -108,19 +108,19 @@ func (p *plant) record(c recorder.Config) (stop func() error) {
 // until returns when position pos is recorded. In a bubble it takes no time.
 func (p *plant) until(pos uint64) {
 	p.t.Helper()
-	for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for range 3000 {
 		r, err := api.Call[wire.EventsResponse](p.t.Context(), p.nc, subjects.Default, wire.VerbEvents, wire.EventsRequest{From: pos, Limit: 1, Void: true})
-		if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeUnreachable {
-			continue
-		}
-		if err != nil {
+		if err != nil && codeOf(err) != wire.CodeUnreachable {
 			p.t.Fatal(err)
 		}
 		if len(r.Events) > 0 {
-			tick.Stop()
 			return
 		}
+		<-tick.C
 	}
+	p.t.Fatalf("position %d was not recorded", pos)
 }
 
 // claim makes the test the writer of a node.
@@ -173,6 +173,21 @@ func TestWhatIsAppendedIsRecorded(t *testing.T) {
 		p.until(p.write(w, text("one"), text("two")))
 		if diff := cmp.Diff([]string{"text one", "text two"}, p.lines("r1")); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestAnAnswerKnowsWhatWasStoredBefore(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		p.record(recorder.Config{Wait: 300 * time.Millisecond})
+		w := p.claim("r1", "coder")
+		p.until(p.write(w, text("0")))
+		for i := range 5 {
+			p.write(w, text(fmt.Sprint(i+1)))
+			if got := p.lines("r1"); len(got) != i+2 {
+				t.Errorf("%d lines after %d events", len(got), i+2)
+			}
 		}
 	})
 }

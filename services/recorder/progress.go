@@ -1,0 +1,61 @@
+package recorder
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// progress is the position up to which everything is recorded.
+type progress struct {
+	mu    sync.Mutex
+	pos   uint64
+	moved chan struct{} // closed when pos changes; nil: nobody waits
+}
+
+func (p *progress) to(pos uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pos = pos
+	if p.moved != nil {
+		close(p.moved)
+		p.moved = nil
+	}
+}
+
+// reaches waits until pos is recorded or ctx ends.
+func (p *progress) reaches(ctx context.Context, pos uint64) {
+	for {
+		p.mu.Lock()
+		if p.pos >= pos {
+			p.mu.Unlock()
+			return
+		}
+		if p.moved == nil {
+			p.moved = make(chan struct{})
+		}
+		moved := p.moved
+		p.mu.Unlock()
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// maxCatchUp is how long a question waits for the recorder at most. A recorder
+// that is further behind, since it is being rebuilt for one, answers from what
+// it has.
+const maxCatchUp = 500 * time.Millisecond
+
+// catchUp waits until everything is recorded that was stored before the
+// question: who has seen an event stored finds it in the answer.
+func (r *Recorder) catchUp(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, maxCatchUp)
+	defer cancel()
+	_, end, err := r.log.Bounds(ctx)
+	if err == nil {
+		r.done.reaches(ctx, end)
+	}
+}
