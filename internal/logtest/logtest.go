@@ -38,6 +38,7 @@ func Init(t testing.TB, nc *nats.Conn, c topology.Config) {
 }
 
 // Open opens the log as one more process does, and runs it until the test ends.
+// Closing the connection is the end of that process.
 func Open(t testing.TB, nc *nats.Conn) *eventlog.Log {
 	t.Helper()
 	log, err := eventlog.Open(t.Context(), nc, eventlog.Options{Logger: Logger(t)})
@@ -45,10 +46,11 @@ func Open(t testing.TB, nc *nats.Conn) *eventlog.Log {
 		t.Fatalf("logtest: %v", err)
 	}
 	Go(t, func(ctx context.Context) error {
-		if err := log.Run(ctx); !errors.Is(err, eventlog.ErrLost) {
-			return err
+		err := log.Run(ctx)
+		if nc.IsClosed() || errors.Is(err, eventlog.ErrLost) {
+			return nil // the test ended the process, or the server
 		}
-		return nil // the test stopped the server
+		return err
 	})
 	return log
 }

@@ -83,7 +83,7 @@ func (p *Projection[V]) mark(t *tracked[V], effect Effect, pos uint64) {
 // setAside stores an entry that can't be used where people find it. The position
 // is committed at once then, so that this happens once.
 func (p *Projection[V]) setAside(ctx context.Context, e eventlog.Entry, reason error) error {
-	p.logger.Warn("event refused", "service", p.c.Service, "subject", e.Subject, "position", e.Pos, "reason", reason)
+	p.logger.WarnContext(ctx, "event refused", "service", p.c.Service, "subject", e.Subject, "position", e.Pos, "reason", reason)
 	p.refused.Inc()
 	p.force = true
 	return p.insist(ctx, "dead letter", func() error {
@@ -209,7 +209,7 @@ func (p *Projection[V]) insist(ctx context.Context, what string, f func() error)
 			return fmt.Errorf("%s: %w", what, err)
 		}
 		if pause == longPause {
-			p.logger.Warn("waits for the server", "service", p.c.Service, "for", what, "error", err)
+			p.logger.WarnContext(ctx, "waits for the server", "service", p.c.Service, "for", what, "error", err)
 		}
 		select {
 		case <-time.After(pause):

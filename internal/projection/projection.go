@@ -150,7 +150,7 @@ type job struct {
 // Run works until ctx ends, and then saves what is left.
 func (p *Projection[V]) Run(ctx context.Context) error {
 	if err := p.open(ctx); err != nil {
-		return fmt.Errorf("%s: %w", p.c.Service, err)
+		return p.ended(ctx, err)
 	}
 	if err := p.loadTimed(ctx); err != nil {
 		return p.ended(ctx, err)
@@ -183,7 +183,7 @@ func (p *Projection[V]) consume(ctx context.Context, jobs chan<- job) <-chan err
 	ended := make(chan error, 1)
 	c := eventlog.Consumer{
 		Durable: p.c.Consumer, From: wire.Position{Incarnation: p.log.Incarnation(), Seq: p.handled},
-		Kinds: p.c.Kinds, Batch: p.c.Batch, Wait: gatherWait,
+		Batch: p.c.Batch, Wait: gatherWait, // kinds are chosen by the durable consumer
 	}
 	go func() {
 		ended <- p.log.Consume(ctx, c, func(ctx context.Context, entries []eventlog.Entry) error {
@@ -218,7 +218,7 @@ func (p *Projection[V]) ended(ctx context.Context, err error) error {
 	p.saveAll(last, func(*tracked[V]) bool { return true })
 	if p.target() > p.commit.position.Seq {
 		if err := p.store(last); err != nil {
-			p.logger.Warn("position is not saved", "service", p.c.Service, "error", err)
+			p.logger.WarnContext(ctx, "position is not saved", "service", p.c.Service, "error", err)
 		}
 	}
 	if err != nil && ctx.Err() == nil {

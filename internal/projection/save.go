@@ -32,12 +32,12 @@ func (p *Projection[V]) saveAll(ctx context.Context, due func(*tracked[V]) bool)
 	slices.SortFunc(list, func(a, b *tracked[V]) int { return cmp.Compare(a.unsaved, b.unsaved) })
 	for _, t := range list {
 		if err := p.save(ctx, t); err != nil {
-			p.delay(err, t.run)
+			p.delay(ctx, err, t.run)
 			return
 		}
 	}
 	if p.failing && len(list) > 0 {
-		p.logger.Info("saves again", "service", p.c.Service)
+		p.logger.InfoContext(ctx, "saves again", "service", p.c.Service)
 		p.failing = false
 	}
 }
@@ -64,16 +64,19 @@ func (p *Projection[V]) save(ctx context.Context, t *tracked[V]) error {
 // reload takes over what somebody else has saved, folds what it lacks and saves
 // that later. A value that is already further stays as it is in the bucket.
 func (p *Projection[V]) reload(ctx context.Context, t *tracked[V]) error {
-	p.logger.Warn("stored value was replaced by somebody else", "service", p.c.Service, "run", t.run)
+	p.logger.WarnContext(ctx, "stored value was replaced by somebody else", "service", p.c.Service, "run", t.run)
 	_, err := p.load(ctx, t.run, p.handled)
 	return err
 }
 
 // delay puts off saving after a failure.
-func (p *Projection[V]) delay(err error, runID string) {
+func (p *Projection[V]) delay(ctx context.Context, err error, runID string) {
 	p.retryAt = time.Now().Add(time.Second)
+	if ctx.Err() != nil {
+		return // not a failure: [Projection.ended] saves
+	}
 	if !p.failing {
-		p.logger.Warn("can't save, tries again", "service", p.c.Service, "run", runID, "error", err)
+		p.logger.WarnContext(ctx, "can't save, tries again", "service", p.c.Service, "run", runID, "error", err)
 	}
 	p.failing = true
 }
@@ -133,7 +136,7 @@ func (p *Projection[V]) open(ctx context.Context) error {
 	}
 	if r.Position.Incarnation != p.log.Incarnation() {
 		if r.Position.Seq > 0 {
-			p.logger.Warn("begins anew", "service", p.c.Service, "cause", "the position is of another incarnation of the log")
+			p.logger.WarnContext(ctx, "begins anew", "service", p.c.Service, "cause", "the position is of another incarnation of the log")
 			p.unusable.Inc()
 		}
 		r.Position = wire.Position{Incarnation: p.log.Incarnation()}
@@ -156,7 +159,7 @@ func (p *Projection[V]) read(ctx context.Context) (record, error) {
 	}
 	p.commit.revision = e.Revision()
 	if err := wire.Unmarshal(e.Value(), &r); err != nil {
-		p.logger.Warn("position can't be read", "service", p.c.Service, "error", err)
+		p.logger.WarnContext(ctx, "position can't be read", "service", p.c.Service, "error", err)
 		p.unusable.Inc()
 		return record{}, nil
 	}
@@ -179,7 +182,7 @@ func (p *Projection[V]) commitDue(ctx context.Context, now time.Time) {
 	wait, cancel := context.WithTimeout(ctx, saveWait)
 	defer cancel()
 	if err := p.store(wait); err != nil {
-		p.delay(err, subjects.NoRun)
+		p.delay(ctx, err, subjects.NoRun)
 	}
 }
 

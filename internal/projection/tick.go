@@ -112,8 +112,9 @@ func (p *Projection[V]) tickAll(ctx context.Context, now time.Time) {
 func (p *Projection[V]) quiet(ctx context.Context, runID string) bool {
 	wait, cancel := context.WithTimeout(ctx, postponement)
 	defer cancel()
-	for range p.log.Read(wait, eventlog.Query{Run: runID, Kinds: p.c.Kinds, From: p.handled + 1}) {
-		return false // an event, or an error
+	for _, err := range p.log.Read(wait, eventlog.Query{Run: runID, Kinds: p.c.Kinds, From: p.handled + 1}) {
+		_ = err // not to know isn't quiet either
+		return false
 	}
 	return true
 }

@@ -1,0 +1,197 @@
+// Package snapshotter folds the log into snapshots of runs.
+//
+// A snapshot spares a reader the beginning of the log, no more: whoever resumes
+// a run folds what follows. So the snapshotter may lag or be away; what it must
+// not do is store a state that isn't the fold of the log up to its position.
+//
+//	WAKE_EVENTS ─▶ projection ─▶ run.Apply ─▶ WAKE_SNAPSHOTS, large ones in WAKE_BLOBS
+//	(flow, agent, tool)   └─ position ─▶ WAKE_STATE snapshotter._
+//
+// It also answers wake.api.snapshot.
+package snapshotter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"wake/internal/api"
+	"wake/internal/eventlog"
+	"wake/internal/projection"
+	"wake/internal/run"
+	"wake/internal/snapshot"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+)
+
+// name is the service's name wherever it has one.
+const name = "snapshotter"
+
+// Config are the settings of a snapshotter. A zero value means its default.
+type Config struct {
+	// Delay is how long a change may wait to be saved together with others.
+	// What matters is saved at once: a session, a claim, a command, the end of a
+	// node or of the run. Default 500 ms.
+	Delay time.Duration
+	// MaxBytes is the size of the states that are kept in memory. Default 256 MiB.
+	MaxBytes int
+	// Batch is the number of events that are handled at once at most. Default 500.
+	Batch int
+}
+
+// Snapshotter is the service.
+type Snapshotter struct {
+	log        *eventlog.Log
+	logger     *slog.Logger
+	projection *projection.Projection[*value]
+	store      *snapshot.Store // set by Run
+}
+
+// New returns a snapshotter of log.
+func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Snapshotter, error) {
+	if cfg.Delay < 0 || cfg.MaxBytes < 0 || cfg.Batch < 0 {
+		return nil, errors.New("snapshotter: settings must not be negative")
+	}
+	s := &Snapshotter{log: log, logger: logger}
+	s.projection = projection.New[*value](projection.Config{
+		Service: name, Consumer: subjects.SnapshotterConsumer, Kinds: snapshot.Kinds,
+		Batch: cfg.Batch, Delay: cfg.Delay, MaxBytes: cfg.MaxBytes,
+	}, log, logger, s)
+	return s, nil
+}
+
+// Run saves snapshots and answers requests until ctx ends. Then it saves what is
+// left.
+func (s *Snapshotter) Run(ctx context.Context) error {
+	store, err := snapshot.Open(ctx, s.log)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("snapshotter: %w", err)
+	}
+	s.store = store
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	answered := make(chan error, 1)
+	go func() {
+		defer stop()
+		answered <- s.answer(ctx)
+	}()
+	err = s.projection.Run(ctx)
+	stop()
+	return errors.Join(err, <-answered)
+}
+
+// Describe implements [prometheus.Collector].
+func (s *Snapshotter) Describe(ch chan<- *prometheus.Desc) { s.projection.Describe(ch) }
+
+// Collect implements [prometheus.Collector].
+func (s *Snapshotter) Collect(ch chan<- prometheus.Metric) { s.projection.Collect(ch) }
+
+// value is the state of a run and what is stored of it.
+type value struct {
+	state  *wire.State
+	stored snapshot.Stored
+}
+
+// Load implements [projection.Projector].
+func (s *Snapshotter) Load(ctx context.Context, runID string) (projection.Loaded[*value], error) {
+	stored, err := s.store.Load(ctx, runID)
+	switch {
+	case errors.Is(err, snapshot.ErrUnusable):
+		s.projection.Rebuild(runID, err)
+	case err != nil && !errors.Is(err, snapshot.ErrNotFound):
+		return projection.Loaded[*value]{}, err
+	}
+	v := &value{state: stored.State, stored: stored}
+	v.stored.State = nil // it grows old
+	if v.state == nil {
+		v.state = run.New(runID)
+	}
+	return projection.Loaded[*value]{Value: v, Position: v.state.Position, Size: stored.Size}, nil
+}
+
+// Reset implements [projection.Projector].
+func (s *Snapshotter) Reset(v *value) { v.state = run.New(v.state.RunID) }
+
+// Fold implements [projection.Projector].
+func (s *Snapshotter) Fold(ctx context.Context, v *value, e eventlog.Entry) (projection.Effect, error) {
+	before := v.state.Position
+	err := snapshot.Apply(ctx, s.log, v.state, e)
+	switch {
+	case snapshot.Refused(err):
+		return projection.Unchanged, &projection.Refusal{Err: err}
+	case err != nil:
+		return projection.Unchanged, err
+	case v.state.Position == before:
+		return projection.Unchanged, nil
+	case matters(e.Event.Type()):
+		return projection.Urgent, nil
+	}
+	return projection.Changed, nil
+}
+
+// matters reports whether somebody may want the state right after such an event:
+// to resume what was begun, or to see what has ended.
+func matters(t wire.Type) bool {
+	switch t {
+	case wire.TypeRunClaimed, wire.TypeRunForked, wire.TypeNodeClaimed,
+		wire.TypeFlowStart, wire.TypeFlowComplete, wire.TypeFlowPaused, wire.TypeFlowResumed, wire.TypeFlowAborted,
+		wire.TypeNodeComplete, wire.TypeNodeError, wire.TypeCommandReceived, wire.TypeCheckpoint,
+		wire.TypeAgentStart, wire.TypeSessionBound:
+		return true
+	default:
+		return false
+	}
+}
+
+// Save implements [projection.Projector]. The revision keeps a snapshot from
+// being replaced by an older one.
+func (s *Snapshotter) Save(ctx context.Context, v *value) (int, error) {
+	stored, err := s.store.Save(ctx, v.state, v.stored)
+	if errors.Is(err, snapshot.ErrConflict) {
+		return 0, fmt.Errorf("%w: %w", projection.ErrConflict, err)
+	}
+	if err != nil {
+		return 0, err
+	}
+	stored.State = nil
+	v.stored = stored
+	return stored.Size, nil
+}
+
+// answer answers wake.api.snapshot until ctx ends.
+func (s *Snapshotter) answer(ctx context.Context) error {
+	service := api.Service{
+		Names: s.log.Names(), Name: name, Logger: s.logger,
+		Endpoints: []api.Endpoint{api.Handle(wire.VerbSnapshot, "", s.request)},
+	}
+	return service.Run(ctx, s.log.Conn())
+}
+
+func (s *Snapshotter) request(ctx context.Context, q wire.SnapshotRequest, _ api.Form) (wire.SnapshotResponse, error) {
+	if q.Run == "" {
+		return wire.SnapshotResponse{}, &wire.APIError{Code: wire.CodeBadRequest, Message: "run is required"}
+	}
+	stored, err := s.store.Load(ctx, q.Run)
+	switch {
+	case errors.Is(err, snapshot.ErrNotFound):
+		return wire.SnapshotResponse{}, &wire.APIError{
+			Code: wire.CodeRunNotFound, Message: fmt.Sprintf("run %q has no snapshot", q.Run),
+			Hint: "see `wake runs` for the runs there are",
+		}
+	case errors.Is(err, snapshot.ErrUnusable):
+		return wire.SnapshotResponse{}, &wire.APIError{
+			Code: wire.CodeNotFound, Message: err.Error(), Hint: "it is built again with the run's next event",
+		}
+	case err != nil:
+		return wire.SnapshotResponse{}, err
+	}
+	data, err := wire.Marshal(stored.State)
+	return wire.SnapshotResponse{RunID: q.Run, Revision: stored.Revision, Bytes: stored.Size, State: data}, err
+}
