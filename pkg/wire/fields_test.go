@@ -107,6 +107,23 @@ func TestEmptyFields(t *testing.T) {
 	}
 }
 
+// TestEmptyObjects: an object without any field lacks those that are required.
+func TestEmptyObjects(t *testing.T) {
+	refuse(t, map[string]any{"v": 1, "type": "usage"}, "usage", "runId")
+	for typ, path := range map[wire.Type]string{
+		"agent:complete": "usage.inputTokens", "state:patch": "patch.op", "todo:changed": "items.content",
+	} {
+		m := fullEvent(typ)
+		name, _, _ := strings.Cut(path, ".")
+		if _, isList := m[name].([]any); isList {
+			m[name] = []any{map[string]any{}}
+		} else {
+			m[name] = map[string]any{}
+		}
+		refuse(t, m, typ, path)
+	}
+}
+
 // TestNull: in an optional field null is as good as nothing, save where every
 // value may stand; there it is a value.
 func TestNull(t *testing.T) {

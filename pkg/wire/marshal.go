@@ -68,7 +68,7 @@ func appendValue(b []byte, v reflect.Value, depth int) ([]byte, error) {
 	if t.PkgPath() != "" && t.Implements(marshalerType) {
 		return appendMarshaler(b, v.Interface().(json.Marshaler))
 	}
-	switch t.Kind() { //nolint:exhaustive // the rest is not supported
+	switch t.Kind() {
 	case reflect.Bool:
 		return appendBool(b, v.Bool()), nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:

@@ -95,7 +95,7 @@ func decodeUnmarshaler(b []byte, v json.Unmarshaler) (rest []byte, err error) {
 }
 
 func decodeKind(b []byte, v reflect.Value, depth int) (rest []byte, err error) {
-	switch v.Kind() { //nolint:exhaustive // the rest is not supported
+	switch v.Kind() {
 	case reflect.Bool:
 		x, rest, err := readBool(b)
 		v.SetBool(x)
