@@ -75,4 +75,17 @@
 //
 // A session file has no results: agent:complete is drawn from the last message,
 // its duration from the times in the file.
+//
+// What is between wake and the program alone doesn't reach the normalizer:
+// answers to wake's requests and echoes of wake's answers, the handshake of the
+// parent's MCP server. A recorded stream keeps them, as raw events.
+//
+// # Running the program
+//
+// A session writes agent:start, and starts the program when that has been
+// stored. It answers the hook that precedes each tool call when the call's
+// tool:intent has been stored, and a question for permission when the decision
+// has. It closes the program's input after a result when no message is on its way,
+// no sub-agent works in the background and none has reported without an
+// answer; the program then exits, and everything it started is ended.
 package claude
