@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/pkg/wire"
@@ -39,11 +40,14 @@ func (l *Log) Consume(ctx context.Context, c Consumer, handle func(context.Conte
 	}
 	s := consumption{log: l, c: c, handle: handle, pos: c.From.Seq}
 	for wait := backoff(l.o.MaxBackoff); ; {
+		l.awaitConnection(ctx)
 		before := s.pos
 		err := s.session(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil
+		case l.nc.IsClosed():
+			return fmt.Errorf("eventlog: consume %s: %w", c.Durable, nats.ErrConnectionClosed)
 		case s.over, errors.Is(err, ErrIncarnation), errors.Is(err, jetstream.ErrConsumerNotFound):
 			return fmt.Errorf("eventlog: consume %s: %w", c.Durable, err)
 		case s.pos > before:
@@ -68,9 +72,8 @@ type consumption struct {
 	tolerated uint64 // position before which events are missing: they aged out
 
 	// Of the session.
-	messages  jetstream.MessagesContext
-	delivered uint64 // consumer sequence of the last message
-	last      uint64 // position of the last message
+	in   *puller
+	last uint64 // position of the last message
 }
 
 // session sets the durable consumer to where the service is and reads until
@@ -88,25 +91,18 @@ func (s *consumption) session(ctx context.Context) error {
 	if _, err := s.log.js.ResetConsumerToSequence(ctx, stream, s.c.Durable, s.pos+1); err != nil {
 		return err
 	}
-	config := consumer.CachedInfo().Config
-	s.whole = s.all(config)
-	options := []jetstream.PullMessagesOpt{
-		jetstream.PullMaxMessages(s.c.Batch), jetstream.PullExpiry(followExpiry), jetstream.PullHeartbeat(followHeartbeat),
-	}
-	if len(config.PriorityGroups) > 0 {
-		options = append(options, jetstream.PullPriorityGroup(config.PriorityGroups[0]))
-	}
-	s.messages, err = consumer.Messages(options...)
-	if err != nil {
+	s.whole = s.all(consumer.CachedInfo().Config)
+	if s.in, err = s.log.pull(s.c.Durable, 2*s.c.Batch); err != nil {
 		return err
 	}
-	defer s.messages.Stop()
-	s.delivered, s.last = 0, s.pos
-	for {
-		if err := s.batch(ctx); err != nil {
-			return err
-		}
+	defer s.in.stop()
+	s.last = s.pos
+	connected, release := s.log.whileConnected(ctx)
+	defer release()
+	for err == nil {
+		err = s.batch(ctx, connected)
 	}
+	return err
 }
 
 // all reports whether the consumer delivers every event.
@@ -118,9 +114,9 @@ func (s *consumption) all(c jetstream.ConsumerConfig) bool {
 	return len(filters) == 0 || slices.Equal(filters, []string{s.log.names.AllEvents()})
 }
 
-// batch waits for entries and handles what comes within Wait.
-func (s *consumption) batch(ctx context.Context) error {
-	entries, newest, err := s.gather(ctx)
+// batch waits for entries while connected and handles what comes within Wait.
+func (s *consumption) batch(ctx, connected context.Context) error {
+	entries, newest, err := s.gather(connected)
 	if err != nil {
 		return err
 	}
@@ -131,24 +127,24 @@ func (s *consumption) batch(ctx context.Context) error {
 		}
 	}
 	s.pos = s.last
-	return newest.Ack()
+	return s.log.nc.Publish(newest.Reply, []byte("+ACK"))
 }
 
 // gather returns the next entries and the last of their messages.
-func (s *consumption) gather(ctx context.Context) (entries []Entry, newest jetstream.Msg, err error) {
+func (s *consumption) gather(ctx context.Context) (entries []Entry, newest pulled, err error) {
 	if entries, newest, err = s.next(ctx, nil); err != nil {
-		return nil, nil, err
+		return nil, pulled{}, err
 	}
 	wait, cancel := context.WithTimeout(ctx, s.c.Wait)
 	defer cancel()
 	for range s.c.Batch - 1 {
-		var m jetstream.Msg
+		var m pulled
 		entries, m, err = s.next(wait, entries)
 		if errors.Is(err, context.DeadlineExceeded) {
 			break
 		}
 		if err != nil {
-			return nil, nil, err
+			return nil, pulled{}, err
 		}
 		newest = m
 	}
@@ -156,41 +152,24 @@ func (s *consumption) gather(ctx context.Context) (entries []Entry, newest jetst
 }
 
 // next waits for a message and appends its entry, if it is wanted.
-func (s *consumption) next(ctx context.Context, entries []Entry) ([]Entry, jetstream.Msg, error) {
-	m, err := s.messages.Next(jetstream.NextContext(ctx))
+func (s *consumption) next(ctx context.Context, entries []Entry) ([]Entry, pulled, error) {
+	m, err := s.in.next(ctx)
 	if err != nil {
-		return entries, nil, err
+		return entries, pulled{}, err
 	}
-	e, err := s.accept(m)
-	if err != nil {
-		return entries, nil, err
+	switch {
+	case m.pos <= s.last && m.again:
+		return entries, m, nil // it took long to acknowledge it
+	case m.pos <= s.last:
+		return entries, pulled{}, errGap
+	case s.whole && m.pos != s.last+1 && m.pos != s.tolerated:
+		s.tolerated = m.pos // if it comes again after the reset, those between are gone
+		return entries, pulled{}, errGap
 	}
-	if e.Pos > 0 && (len(s.c.Kinds) == 0 || slices.Contains(s.c.Kinds, e.Kind)) {
+	s.last = m.pos
+	e := s.log.entry(m.pos, m.time, m.Subject, m.Data)
+	if len(s.c.Kinds) == 0 || slices.Contains(s.c.Kinds, e.Kind) {
 		entries = append(entries, e)
 	}
 	return entries, m, nil
-}
-
-// accept checks that m is the next message. It returns the zero Entry for one
-// that is delivered again although it has been seen.
-func (s *consumption) accept(m jetstream.Msg) (Entry, error) {
-	meta, err := m.Metadata()
-	if err != nil {
-		return Entry{}, err
-	}
-	pos := meta.Sequence.Stream
-	s.delivered++
-	switch {
-	case meta.Sequence.Consumer != s.delivered:
-		return Entry{}, errGap
-	case pos <= s.last && meta.NumDelivered > 1:
-		return Entry{}, nil
-	case pos <= s.last:
-		return Entry{}, errGap
-	case s.whole && pos != s.last+1 && pos != s.tolerated:
-		s.tolerated = pos // if it comes again after the reset, those between are gone
-		return Entry{}, errGap
-	}
-	s.last = pos
-	return s.log.entry(pos, meta.Timestamp, m.Subject(), m.Data()), nil
 }

@@ -8,25 +8,18 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// errGap means that a consumer skipped or repeated something: it has to be set
-// to where its reader is.
-var errGap = errors.New("the consumer jumped")
-
-// How a follower pulls. A consumer that is silent for two heartbeats is taken
-// for lost and made anew.
-const (
-	followExpiry    = 10 * time.Second
-	followHeartbeat = 2 * time.Second
-	followIdle      = time.Minute // after which the server forgets the consumer
-)
+// followIdle is how long the server keeps the consumer of a follower that is
+// gone.
+const followIdle = time.Minute
 
 // Follow yields the selected events from q.From on and then each as it is
 // stored, in order, without gap or repetition, across reconnects and changes of
-// leader. q.To has no meaning. It ends when ctx ends, without an error, or with
-// [ErrIncarnation].
+// leader. q.To has no meaning. It ends when ctx ends, without an error, with
+// [ErrIncarnation], or when the connection is closed.
 //
 // Each call has a consumer on the server. A process that follows many runs
 // follows all of them once and distributes.
@@ -34,10 +27,14 @@ func (l *Log) Follow(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		f := follower{log: l, filters: l.filters(q), next: max(q.From, 1), yield: yield}
 		for wait := backoff(l.o.MaxBackoff); ; {
+			l.awaitConnection(ctx)
 			before := f.next
 			err := f.session(ctx)
 			switch {
 			case f.stopped || ctx.Err() != nil:
+				return
+			case l.nc.IsClosed():
+				yield(Entry{}, fmt.Errorf("eventlog: follow: %w", nats.ErrConnectionClosed))
 				return
 			case errors.Is(err, ErrIncarnation), final(err):
 				yield(Entry{}, fmt.Errorf("eventlog: follow: %w", err))
@@ -80,31 +77,29 @@ func (f *follower) session(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer f.log.forget(ctx, stream, consumer.CachedInfo().Name)
-	messages, err := consumer.Messages(jetstream.PullMaxMessages(readEvents),
-		jetstream.PullExpiry(followExpiry), jetstream.PullHeartbeat(followHeartbeat))
+	name := consumer.CachedInfo().Name
+	defer f.log.forget(ctx, stream, name)
+	p, err := f.log.pull(name, readEvents)
 	if err != nil {
 		return err
 	}
-	defer messages.Stop()
-	return f.deliver(ctx, messages)
+	defer p.stop()
+	connected, release := f.log.whileConnected(ctx)
+	defer release()
+	return f.deliver(connected, p)
 }
 
-func (f *follower) deliver(ctx context.Context, messages jetstream.MessagesContext) error {
-	for delivered := uint64(1); ; delivered++ {
-		m, err := messages.Next(jetstream.NextContext(ctx))
+func (f *follower) deliver(ctx context.Context, p *puller) error {
+	for {
+		m, err := p.next(ctx)
 		if err != nil {
 			return err
 		}
-		meta, err := m.Metadata()
-		if err != nil {
-			return err
-		}
-		if meta.Sequence.Consumer != delivered || meta.Sequence.Stream < f.next {
+		if m.pos < f.next {
 			return errGap
 		}
-		f.next = meta.Sequence.Stream + 1
-		if !f.yield(f.log.entry(meta.Sequence.Stream, meta.Timestamp, m.Subject(), m.Data()), nil) {
+		f.next = m.pos + 1
+		if !f.yield(f.log.entry(m.pos, m.time, m.Subject, m.Data), nil) {
 			f.stopped = true
 			return nil
 		}

@@ -1,0 +1,404 @@
+package eventlog_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/eventlog"
+	"wake/internal/natstest"
+	"wake/internal/topology"
+	"wake/pkg/wire"
+)
+
+// service consumes the log and keeps its position, as services do.
+type service struct {
+	p    process
+	c    eventlog.Consumer
+	pos  uint64   // saved
+	seen []uint64 // positions handed to it
+	// before is called before entries are handled.
+	before func(entries []eventlog.Entry) error
+}
+
+func newService(p process, durable string) *service {
+	return &service{p: p, c: eventlog.Consumer{Durable: durable, Batch: 10, Wait: 5 * time.Millisecond}}
+}
+
+// until consumes until the position is reached.
+func (s *service) until(t testing.TB, pos uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // of the bubble's clock, maybe
+	defer cancel()
+	if err := s.run(ctx, func() {
+		if s.pos >= pos {
+			cancel()
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if s.pos < pos {
+		t.Fatalf("consumed up to %d, want %d", s.pos, pos)
+	}
+}
+
+func (s *service) run(ctx context.Context, after func()) error {
+	s.c.From = wire.Position{Incarnation: s.p.Incarnation(), Seq: s.pos}
+	return s.p.Consume(ctx, s.c, func(_ context.Context, entries []eventlog.Entry) error {
+		if len(entries) > s.c.Batch {
+			return fmt.Errorf("%d entries at once", len(entries))
+		}
+		if s.before != nil {
+			if err := s.before(entries); err != nil {
+				return err
+			}
+		}
+		for _, e := range entries {
+			s.seen = append(s.seen, e.Pos)
+			s.pos = e.Pos
+		}
+		after()
+		return nil
+	})
+}
+
+// once checks that every position up to last was seen once, in order.
+func (s *service) once(t testing.TB, last uint64) {
+	t.Helper()
+	for i, pos := range s.seen {
+		if pos != uint64(i)+1 {
+			t.Fatalf("entry %d is at position %d", i, pos)
+		}
+	}
+	if len(s.seen) != int(last) {
+		t.Errorf("%d entries were seen, want %d", len(s.seen), last)
+	}
+}
+
+func fill(t testing.TB, p process, n int) {
+	t.Helper()
+	w := p.claim("r", "n")
+	enqueue(t, w, 0, n-1)
+	if err := w.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// steal lets another client of the durable consumer take and acknowledge n
+// messages.
+func steal(t testing.TB, p process, durable string, n int) {
+	t.Helper()
+	c, err := p.JetStream().Consumer(t.Context(), "WAKE_EVENTS", durable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch, err := c.Fetch(n, jetstream.FetchContext(soon(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last jetstream.Msg
+	for m := range batch.Messages() {
+		last = m
+	}
+	if last == nil {
+		t.Fatal("nothing to steal")
+	}
+	if err := last.DoubleAck(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Rule 14: with AckAll the acknowledgement of one client covers what another has
+// fetched and not handled. A service that trusted it would never see that.
+func TestRule14OwnPosition(t *testing.T) {
+	t.Parallel()
+	p := one(t, eventlog.Options{})
+	fill(t, p, 100)
+	a := newService(p, "recorder")
+	a.until(t, 10)
+	steal(t, p, "recorder", 50) // somebody acknowledges up to 60 at least
+
+	c, err := p.JetStream().Consumer(t.Context(), "WAKE_EVENTS", "recorder")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if floor := c.CachedInfo().AckFloor.Stream; floor <= a.pos {
+		t.Errorf("the ack floor is %d: the test doesn't notice", floor)
+	}
+	a.until(t, 100)
+	a.once(t, 100)
+}
+
+// Another client takes messages away while the service runs.
+func TestConsumeJumps(t *testing.T) {
+	t.Parallel()
+	p := one(t, eventlog.Options{})
+	fill(t, p, 300)
+	a := newService(p, "recorder")
+	n := 0
+	a.before = func([]eventlog.Entry) error {
+		if n++; n%5 == 0 && a.pos < 200 {
+			steal(t, p, "recorder", 3)
+		}
+		return nil
+	}
+	a.until(t, 300)
+	a.once(t, 300)
+}
+
+func TestConsumeHandlerFails(t *testing.T) {
+	t.Parallel()
+	p := one(t, eventlog.Options{})
+	fill(t, p, 50)
+	a := newService(p, "recorder")
+	broken := errors.New("disk full")
+	a.before = func(entries []eventlog.Entry) error {
+		if entries[len(entries)-1].Pos > 30 {
+			return broken
+		}
+		return nil
+	}
+	wantErr(t, "Consume", a.run(soon(t), func() {}), broken)
+	if a.pos > 30 || a.pos < 20 {
+		t.Errorf("saved up to %d", a.pos)
+	}
+	a.before = nil
+	a.until(t, 50)
+	a.once(t, 50)
+}
+
+func TestConsumeKinds(t *testing.T) {
+	t.Parallel()
+	p := one(t, eventlog.Options{})
+	w := p.claim("r", "n")
+	for i := range 20 {
+		appendTo(t, w, text("x"), delta("y"), &wire.Event{Payload: &wire.TurnStart{}})
+		_ = i
+	}
+	for _, test := range []struct {
+		durable string
+		kinds   []wire.Kind
+		want    int
+	}{
+		{"recorder", nil, 61},
+		{"recorder", []wire.Kind{wire.KindDelta}, 20},
+		{"snapshotter", nil, 21},
+		{"snapshotter", []wire.Kind{wire.KindFlow}, 1},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		got := 0
+		c := eventlog.Consumer{Durable: test.durable, Kinds: test.kinds, Wait: time.Millisecond}
+		err := p.Consume(ctx, c, func(_ context.Context, entries []eventlog.Entry) error {
+			if got += len(entries); got >= test.want {
+				cancel()
+			}
+			return nil
+		})
+		cancel()
+		if err != nil || got != test.want {
+			t.Errorf("%s %v: %d entries, want %d: %v", test.durable, test.kinds, got, test.want, err)
+		}
+	}
+}
+
+// A slow handler makes the server deliver again; it is not handed that.
+func TestConsumeRedelivery(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		nc := natstest.Start(t)
+		setUp(t, nc, topology.Config{})
+		p := start(t, nc, eventlog.Options{})
+		fill(t, p, 100)
+		a := newService(p, "recorder")
+		a.before = func([]eventlog.Entry) error {
+			<-time.After(90 * time.Second / 2) // the server waits a minute for an acknowledgement
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		if err := a.run(ctx, func() {
+			if a.pos == 100 {
+				cancel()
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		a.once(t, 100)
+		if err := p.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestConsumeAcrossRestart(t *testing.T) {
+	t.Parallel()
+	a := newAway(t, eventlog.Options{})
+	fill(t, a.process, 200)
+	s := newService(a.process, "recorder")
+	n := 0
+	s.before = func([]eventlog.Entry) error {
+		if n++; n%7 == 0 {
+			a.server.Stop()
+			a.server.Start(t)
+		}
+		return nil
+	}
+	s.until(t, 200)
+	s.once(t, 200)
+}
+
+// recreate replaces the stream of events, as a restore does.
+func recreate(t testing.TB, nc *nats.Conn, events int) {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), "WAKE_EVENTS"); err != nil {
+		t.Fatal(err)
+	}
+	setUp(t, nc, topology.Config{})
+	if events > 0 {
+		fill(t, start(t, nc, eventlog.Options{}), events)
+	}
+}
+
+// Rule 15: a position is of one incarnation of the stream.
+func TestRule15Incarnation(t *testing.T) {
+	t.Parallel()
+	for _, events := range []int{0, 5, 50} { // the new stream is shorter or longer
+		nc := natstest.Start(t)
+		setUp(t, nc, topology.Config{})
+		p := start(t, nc, eventlog.Options{})
+		w := p.claim("r", "n")
+		enqueue(t, w, 0, 9)
+		if err := w.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s := newService(p, "recorder")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		followed := make(chan error, 1)
+		follow := func() error {
+			for e, err := range p.Follow(ctx, eventlog.Query{}) {
+				if err != nil || e.Pos == 10 {
+					return err
+				}
+			}
+			return ctx.Err()
+		}
+		if err := follow(); err != nil {
+			t.Fatal(err)
+		}
+		err := s.run(ctx, func() {
+			if s.pos == 10 {
+				recreate(t, nc, events)
+				go func() {
+					followed <- func() error {
+						for _, err := range p.Follow(ctx, eventlog.Query{From: 11}) {
+							return err
+						}
+						return ctx.Err()
+					}()
+				}()
+			}
+		})
+		wantErr(t, "Consume", err, eventlog.ErrIncarnation)
+		wantErr(t, "Follow", <-followed, eventlog.ErrIncarnation)
+		_, err = w.Append(soon(t), text("x"))
+		wantErr(t, "Append", err, eventlog.ErrFenced)
+		if events < 10 {
+			wantErr(t, "Append", err, eventlog.ErrIncarnation)
+		}
+
+		again := start(t, nc, eventlog.Options{})
+		if again.Incarnation() == p.Incarnation() {
+			t.Error("the incarnation is the same")
+		}
+		err = again.Consume(ctx, eventlog.Consumer{Durable: "recorder", From: wire.Position{Incarnation: p.Incarnation(), Seq: 3}}, nil)
+		wantErr(t, "Consume with a position of another incarnation", err, eventlog.ErrIncarnation)
+	}
+}
+
+func TestConsumeBeyondTheEnd(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		nc := natstest.Start(t)
+		setUp(t, nc, topology.Config{})
+		p := start(t, nc, eventlog.Options{})
+		fill(t, p, 5)
+		s := newService(p, "recorder")
+		s.pos = 6
+		wantErr(t, "Consume", s.run(t.Context(), nil), eventlog.ErrIncarnation)
+		for _, err := range p.Follow(t.Context(), eventlog.Query{From: 7}) {
+			wantErr(t, "Follow", err, eventlog.ErrIncarnation)
+		}
+		err := p.Consume(t.Context(), eventlog.Consumer{Durable: "nobody"}, nil)
+		wantErr(t, "Consume", err, jetstream.ErrConsumerNotFound)
+		if err := p.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Events that aged out leave a hole that no reset fills.
+func TestConsumeAfterAgeing(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		nc := natstest.Start(t)
+		setUp(t, nc, topology.Config{MaxAge: time.Hour})
+		p := start(t, nc, eventlog.Options{})
+		fill(t, p, 5)
+		<-time.After(61 * time.Minute)
+		fill(t, p, 5)
+		s := newService(p, "recorder")
+		s.pos = 2
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := s.run(ctx, func() {
+			if s.pos == 10 {
+				cancel()
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if fmt.Sprint(s.seen) != "[6 7 8 9 10]" {
+			t.Errorf("seen: %v", s.seen)
+		}
+		if err := p.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestFollowAcrossRestart(t *testing.T) {
+	t.Parallel()
+	a := newAway(t, eventlog.Options{})
+	w := a.claim("r", "n")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	next := uint64(1)
+	for e, err := range a.Follow(ctx, eventlog.Query{Run: "r", Kinds: []wire.Kind{wire.KindFlow, wire.KindText}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Pos != next {
+			t.Fatalf("position %d, want %d", e.Pos, next)
+		}
+		if next++; next%10 == 0 {
+			a.server.Stop()
+			a.server.Start(t)
+		}
+		if next > 60 {
+			break
+		}
+		if err := w.Enqueue(t.Context(), text("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if next != 61 {
+		t.Errorf("followed up to %d", next-1)
+	}
+}
