@@ -190,9 +190,8 @@ func (l *Lease) renew(ctx context.Context) {
 		l.revision, l.deadline = rev, start.Add(l.keeper.ttl)
 		return
 	}
-	var api *jetstream.APIError
-	if errors.As(err, &api) {
-		l.refused(ctx, api)
+	if refusal, ok := errors.AsType[*jetstream.APIError](err); ok {
+		l.refused(ctx, refusal)
 	}
 	if !l.ended && time.Now().After(l.deadline) {
 		l.lose(err)

@@ -78,7 +78,7 @@ func TestOneHolder(t *testing.T) {
 			t.Errorf("holder is %+v, %t, %v", info, held, err)
 		}
 		// It is renewed for as long as its keeper runs.
-		time.Sleep(time.Hour)
+		<-time.After(time.Hour)
 		if !l.Valid() {
 			t.Error("a renewed lease is not valid")
 		}
@@ -116,14 +116,14 @@ func TestExpiry(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop()
-		time.Sleep(a.TTL() - a.TTL()/10 + time.Millisecond)
+		<-time.After(a.TTL() - a.TTL()/10 + time.Millisecond)
 		if l.Valid() {
 			t.Error("a lease about to expire is valid")
 		}
 		if _, err := b.Acquire(t.Context(), "run.node"); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("before the end of its time: %v", err)
 		}
-		time.Sleep(a.TTL())
+		<-time.After(a.TTL())
 		if _, err := b.Acquire(t.Context(), "run.node"); err != nil {
 			t.Errorf("after the end of its time: %v", err)
 		}
@@ -175,7 +175,7 @@ func TestTakenAgain(t *testing.T) {
 		if err := kv.Purge(t.Context(), "run.node"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(a.TTL())
+		<-time.After(a.TTL())
 		if !l.Valid() {
 			t.Error("the lease was not taken again")
 		}

@@ -87,7 +87,7 @@ func (r *Runner) take(ctx context.Context, c jetstream.Consumer, slots chan stru
 			<-slots
 		}
 	}
-	for {
+	for ctx.Err() == nil {
 		if slots != nil {
 			select {
 			case slots <- struct{}{}:
@@ -98,9 +98,6 @@ func (r *Runner) take(ctx context.Context, c jetstream.Consumer, slots chan stru
 		m, err := r.next(ctx, c)
 		if err != nil || m == nil {
 			release()
-			if ctx.Err() != nil {
-				return nil
-			}
 			if err != nil {
 				return err
 			}
@@ -108,6 +105,7 @@ func (r *Runner) take(ctx context.Context, c jetstream.Consumer, slots chan stru
 		}
 		r.tasks.Go(func() { task(m, release) })
 	}
+	return nil
 }
 
 // next waits for the next message of a queue. It returns nil when there was

@@ -371,7 +371,7 @@ func TestRepeatedMessages(t *testing.T) {
 		// Everything has been taken from the queue when this run has ended.
 		b.submit("run2", chain)
 		b.ended("run2")
-		time.Sleep(time.Minute) // of the bubble: whatever was going to happen has happened
+		<-time.After(time.Minute) // of the bubble: whatever was going to happen has happened
 		synctest.Wait()
 		if diff := cmp.Diff([]string{"a#1", "a#1", "b#1", "b#1"}, p.started()); diff != "" {
 			t.Error(diff)
@@ -477,7 +477,7 @@ func TestPauseAndResume(t *testing.T) {
 		b.until("run1", wire.TypeFlowPaused)
 		close(release)
 		b.until("run1", wire.TypeNodeComplete)
-		time.Sleep(time.Hour) // of the bubble
+		<-time.After(time.Hour) // of the bubble
 		if diff := cmp.Diff([]string{"a#1"}, p.started()); diff != "" {
 			t.Errorf("a paused run began something: %s", diff)
 		}
