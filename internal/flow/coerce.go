@@ -1,7 +1,9 @@
 package flow
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 
 	"wake/pkg/wire"
 )
@@ -37,24 +39,17 @@ func coerce(t NodeType, input map[string]any) error {
 	return complete(t, input)
 }
 
+var errNoPrompt = errors.New("input.prompt is bound to nothing")
+
 // complete checks that prompt and command are there.
 func complete(t NodeType, input map[string]any) error {
-	switch t {
-	case TypeAgent:
-		if input["prompt"] == nil && input["messages"] == nil {
-			return fmt.Errorf("input.prompt is bound to nothing")
-		}
-	case TypeAsk:
-		if input["prompt"] == nil {
-			return fmt.Errorf("input.prompt is bound to nothing")
-		}
-	case TypeExec:
-		words, _ := input["command"].([]any)
-		for i, w := range words {
-			if w == nil {
-				return fmt.Errorf("input.command[%d] is bound to nothing", i)
-			}
-		}
+	prompted := t == TypeAgent && input["messages"] == nil || t == TypeAsk
+	if prompted && input["prompt"] == nil {
+		return errNoPrompt
+	}
+	words, _ := input["command"].([]any)
+	if i := slices.Index(words, nil); i >= 0 && t == TypeExec {
+		return fmt.Errorf("input.command[%d] is bound to nothing", i)
 	}
 	return nil
 }

@@ -51,23 +51,38 @@ func Decide(d *Definition, s *wire.State, now int64) (Decision, error) {
 }
 
 // Start returns the events that begin a run, for an owner that has claimed it.
+// The state of the request is merged into the flow's own, objects field by
+// field; its labels come before those of the flow.
 func Start(d *Definition, r wire.RunRequest) []*wire.Event {
-	labels := maps.Clone(d.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	labels := map[string]string{}
+	maps.Copy(labels, d.Labels)
 	maps.Copy(labels, r.Labels)
 	events := []*wire.Event{{Payload: &wire.FlowStart{
 		FlowName: d.Name, Definition: d.raw, DefinitionHash: d.hash,
 		Input: r.Input, Labels: labels, ParentRun: r.ParentRun, ParentNode: r.ParentNode,
 		Limits: r.Limits, Fixtures: r.Fixtures, Workspace: r.Workspace,
 	}}}
-	if r.State != nil {
+	if given, ok := r.State.Any().(map[string]any); ok && len(given) > 0 {
+		state, _ := d.State.Any().(map[string]any)
 		events = append(events, &wire.Event{Payload: &wire.StatePatch{
-			Patch: wire.Patch{Op: wire.PatchMerge, Value: r.State},
+			Patch: wire.Patch{Op: wire.PatchSet, Value: mustMarshal(merged(state, given))},
 		}})
 	}
 	return events
+}
+
+// merged is a with the fields of b, objects merged in turn.
+func merged(a, b map[string]any) map[string]any {
+	out := maps.Clone(b)
+	for name, v := range a {
+		inner, ok := out[name].(map[string]any)
+		if below, isObject := v.(map[string]any); ok && isObject {
+			out[name] = merged(below, inner)
+		} else if _, given := out[name]; !given {
+			out[name] = v
+		}
+	}
+	return out
 }
 
 // planner makes one decision. It folds its own events as it goes, into a copy of
@@ -138,13 +153,25 @@ func (p *planner) next() bool {
 // An execution that was withdrawn is no cause of its own: what withdrew it is
 // found again.
 func (p *planner) failures() bool {
-	for _, id := range p.executed() {
-		if n := p.s.Nodes[id]; p.lost(id) && n.ErrorType != errorCancelled {
+	for _, id := range p.lostNodes() {
+		if n := p.s.Nodes[id]; n.ErrorType != errorCancelled {
 			p.fail(id, "node %s: %s", id, n.Error)
 			return true
 		}
 	}
 	return false
+}
+
+// lostNodes are those that have failed for good, in a fixed order.
+func (p *planner) lostNodes() []string {
+	var ids []string
+	for id, status := range p.s.NodeStatus {
+		if status == wire.NodeFailed && p.lost(id) {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, p.compare)
+	return ids
 }
 
 // errorInput and errorCancelled are the error types of an execution whose input
@@ -173,11 +200,11 @@ func firstOf(a, b string) string {
 
 func (v *vertex) continues() bool { return v.Policy != nil && v.Policy.ContinueOnError }
 
-// executed are the nodes and items that have an execution, in a fixed order.
-func (p *planner) executed() []string {
+// openNodes are the nodes and items with an open execution, in a fixed order.
+func (p *planner) openNodes() []string {
 	var ids []string
 	for id, n := range p.s.Nodes {
-		if n.Execs > 0 {
+		if n.Open() {
 			ids = append(ids, id)
 		}
 	}
@@ -207,10 +234,8 @@ func (p *planner) rank(id string) int {
 // fail ends the run badly. What still runs is withdrawn first.
 func (p *planner) fail(node, format string, args ...any) {
 	problem := fmt.Sprintf(format, args...)
-	for _, id := range p.executed() {
-		if n := p.s.Nodes[id]; n.Open() {
-			p.emit(n.Exec, &wire.NodeCancelled{Target: id, Reason: problem})
-		}
+	for _, id := range p.openNodes() {
+		p.emit(p.s.Nodes[id].Exec, &wire.NodeCancelled{Target: id, Reason: problem})
 	}
 	p.emit("", &wire.FlowComplete{
 		FlowName: p.s.FlowName, Status: wire.FlowStatusFailed, Error: problem, FailedNode: node,
@@ -228,11 +253,9 @@ func (p *planner) finish() {
 	if p.wake != 0 {
 		return
 	}
-	for _, id := range p.executed() {
-		if p.lost(id) {
-			p.fail(id, "%s", p.s.Nodes[id].Error)
-			return
-		}
+	for _, id := range p.lostNodes() {
+		p.fail(id, "%s", p.s.Nodes[id].Error)
+		return
 	}
 	for _, v := range p.d.graph.order {
 		if !p.settled(v.ID) {
@@ -247,14 +270,9 @@ func (p *planner) finish() {
 
 // settled reports whether a node or an item has come to its end in this pass.
 func (p *planner) settled(id string) bool {
-	switch p.s.NodeStatus[id] {
-	case wire.NodeDone:
-		return true
-	case wire.NodeFailed:
-		v := p.d.graph.vertexOf(id)
-		return v != nil && !p.retries(v, id)
-	}
-	return false
+	v := p.d.graph.vertexOf(id)
+	status := p.s.NodeStatus[id]
+	return status == wire.NodeDone || status == wire.NodeFailed && v != nil && !p.retries(v, id)
 }
 
 // retries reports whether a failed node is going to be tried again.

@@ -3,6 +3,7 @@ package flow
 import (
 	"fmt"
 	"path"
+	"slices"
 
 	"wake/pkg/wire"
 )
@@ -46,10 +47,8 @@ func embed(d *Definition, file string, read func(string) ([]byte, error), above 
 }
 
 func loadChild(node, file string, read func(string) ([]byte, error), above []string) (wire.Raw, error) {
-	for _, f := range above {
-		if f == file {
-			return nil, fmt.Errorf("flow: node %s: %s contains itself", node, file)
-		}
+	if slices.Contains(above, file) {
+		return nil, fmt.Errorf("flow: node %s: %s contains itself", node, file)
 	}
 	if len(above) >= maxChildren {
 		return nil, fmt.Errorf("flow: node %s: flows nest deeper than %d", node, maxChildren)

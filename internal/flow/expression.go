@@ -173,7 +173,7 @@ func sortedKeys(v reflect.Value) (any, error) {
 
 // each is $each in the order of the keys.
 func each(v reflect.Value, f jtypes.Callable) (any, error) {
-	object, ok := jtypes.Resolve(v).Interface().(map[string]any)
+	object, ok := reflect.TypeAssert[map[string]any](jtypes.Resolve(v))
 	if !ok {
 		return nil, errors.New("$each wants an object")
 	}

@@ -121,6 +121,101 @@ func golden(t *testing.T, file string, a *txtar.Archive, got map[string]string) 
 	}
 }
 
+// The demo goes round once, and says what came of it.
+func TestDemo(t *testing.T) {
+	src, err := os.ReadFile("../../flows/demo.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := flow.Parse("demo.yaml", src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct {
+		script []string
+		want   string
+	}{
+		"fixed": {[]string{
+			`test fails exit exit status 1 {"exitCode":1,"stdout":"FAIL"}`,
+			`fix completes {"text":"now"}`,
+			`test completes {"exitCode":0,"stdout":"ok"}`,
+			`summary completes {"text":"parser: keep the last line"}`,
+		}, `{"outcome":"fixed: parser: keep the last line"}`},
+		"given up": {[]string{
+			`test fails exit exit status 1 {"exitCode":1}`, `fix completes {"text":"2"}`,
+			`test fails exit exit status 1 {"exitCode":1}`, `fix completes {"text":"3"}`,
+			`test fails exit exit status 1 {"exitCode":1}`, `fix completes {"text":"4"}`,
+			`test fails exit exit status 1 {"exitCode":1}`,
+		}, `{"outcome":"not fixed"}`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			dr := start(t, d, wire.RunRequest{})
+			dr.settle()
+			script := append([]string{
+				`research completes {"text":"line 12"}`, `reproduce completes {"text":"TestLastLine"}`, `fix completes {"text":"1"}`,
+			}, test.script...)
+			for _, line := range script {
+				dr.do(line)
+				dr.settle()
+			}
+			if got := jsonText(t, dr.s.Outputs["done"]); got != test.want || dr.s.Result != wire.FlowStatusComplete {
+				t.Errorf("%s %s: got %s, want %s", dr.s.Status, dr.s.Error, got, test.want)
+			}
+		})
+	}
+}
+
+func TestStart(t *testing.T) {
+	d, err := flow.Parse("x.yaml", []byte(`
+name: x
+labels: {team: infra, name: x}
+state: {a: {b: 1, c: 2}, list: [1, 2], n: 1}
+nodes: [{id: a, type: agent, input: {prompt: go}}]
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dr := start(t, d, wire.RunRequest{
+		Input: raw(t, `[1]`), State: raw(t, `{"a":{"b":9},"list":[3],"new":{"x":null}}`),
+		Labels: map[string]string{"name": "mine"}, ParentRun: "p", Workspace: "/w",
+	})
+	if got, want := jsonText(t, dr.s.State), `{"a":{"b":9,"c":2},"list":[3],"n":1,"new":{"x":null}}`; got != want {
+		t.Errorf("state %s, want %s", got, want)
+	}
+	if diff := cmp.Diff(map[string]string{"team": "infra", "name": "mine"}, dr.s.Labels); diff != "" {
+		t.Error(diff)
+	}
+	if dr.s.Definition == nil || dr.s.DefinitionHash != d.Hash() || dr.s.ParentRun != "p" || dr.s.Workspace != "/w" {
+		t.Error("flow:start lacks something")
+	}
+	if got := len(start(t, d, wire.RunRequest{}).log); got != 2 {
+		t.Errorf("a run without a state of its own begins with %d events, want 2", got)
+	}
+}
+
+func TestDecideRefusesAnotherDefinition(t *testing.T) {
+	one, err := flow.Parse("x.yaml", []byte("name: x\nnodes: [{id: a, type: agent, input: {prompt: go}}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := flow.Parse("x.yaml", []byte("name: y\nnodes: [{id: a, type: agent, input: {prompt: go}}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dr := start(t, one, wire.RunRequest{})
+	if _, err := flow.Decide(two, dr.s, 1); err == nil {
+		t.Error("a state of another definition was accepted")
+	}
+	for _, line := range []string{"pause", "resume"} {
+		dr.do(line)
+		d, err := flow.Decide(one, dr.s, 1)
+		if want := map[string]int{"pause": 0, "resume": 1}[line]; err != nil || len(d.Events) != want {
+			t.Errorf("after %s: %d events, %v", line, len(d.Events), err)
+		}
+	}
+}
+
 // What is wrong with a flow is told at once, each with its place.
 func TestProblems(t *testing.T) {
 	for _, file := range glob(t, "testdata/problems/*.txtar") {

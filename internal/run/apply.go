@@ -27,8 +27,7 @@ func Apply(s *wire.State, pos wire.Position, e *wire.Event) error {
 	if e.Payload == nil {
 		return f.illegal("has no payload")
 	}
-	switch e.Type().Kind() {
-	case wire.KindText, wire.KindDelta:
+	if k := e.Type().Kind(); k == wire.KindText || k == wire.KindDelta {
 		return nil
 	}
 	if err := f.place(); err != nil {
@@ -48,10 +47,7 @@ func Apply(s *wire.State, pos wire.Position, e *wire.Event) error {
 		return err
 	}
 	if NeedsInline(e) {
-		return &HistoryError{
-			RunID: e.RunID, NodeID: e.NodeID, Seq: e.Seq, Type: e.Type(), Position: pos,
-			Problem: "its large fields have to be put back first", Err: ErrBlob,
-		}
+		return f.because(ErrBlob, "its large fields have to be put back first")
 	}
 	if err := f.payload(); err != nil {
 		return err
@@ -68,9 +64,7 @@ func (f *fold) place() error {
 	case f.pos.Seq == 0:
 		return f.illegal("has no position")
 	case f.s.Position.Seq > 0 && f.pos.Incarnation != f.s.Position.Incarnation:
-		err := f.illegal("the state is of incarnation %q, the event of %q", f.s.Position.Incarnation, f.pos.Incarnation).(*HistoryError)
-		err.Err = ErrIncarnation
-		return err
+		return f.because(ErrIncarnation, "the state is of incarnation %q, the event of %q", f.s.Position.Incarnation, f.pos.Incarnation)
 	}
 	return nil
 }
@@ -238,8 +232,9 @@ func (f *fold) goesOn() error {
 		return nil
 	case wire.RunIdle:
 		return f.illegal("the run has not started")
+	default:
+		return f.illegal("the run is %s", f.s.Status)
 	}
-	return f.illegal("the run is %s", f.s.Status)
 }
 
 // target returns the node that the event is about. Only the owner speaks for

@@ -13,7 +13,7 @@ func busy(b *testing.B, n int) (*wire.State, uint64) {
 	b.Helper()
 	s := run.New("r1")
 	var pos, seq uint64
-	apply := func(node string, exec string, p wire.Payload) {
+	apply := func(node, exec string, p wire.Payload) {
 		b.Helper()
 		pos++
 		nseq := s.Nodes[node].Seq + 1

@@ -42,13 +42,13 @@ func (f *fold) value(name string, v wire.Raw) wire.Raw {
 	return nil
 }
 
-// text returns a text of the payload, or what names it if it is a blob.
-func (f *fold) text(name, v string) string {
+// errorText returns the payload's error, or what names it if it is a blob.
+func (f *fold) errorText(v string) string {
 	if v != "" {
 		return v
 	}
 	for _, b := range f.e.Blobs {
-		if b.Field == name {
+		if b.Field == "error" {
 			return refKey + " " + b.SHA256
 		}
 	}

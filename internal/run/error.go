@@ -36,8 +36,13 @@ func (e *HistoryError) Error() string {
 func (e *HistoryError) Unwrap() error { return e.Err }
 
 func (f *fold) illegal(format string, args ...any) error {
+	return f.because(nil, format, args...)
+}
+
+// because is illegal with a sentinel.
+func (f *fold) because(err error, format string, args ...any) error {
 	return &HistoryError{
 		RunID: f.e.RunID, NodeID: f.e.NodeID, Seq: f.e.Seq, Type: f.e.Type(), Position: f.pos,
-		Problem: fmt.Sprintf(format, args...),
+		Problem: fmt.Sprintf(format, args...), Err: err,
 	}
 }

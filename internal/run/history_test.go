@@ -111,7 +111,7 @@ func (h history) fold(t testing.TB, s *wire.State) (*wire.State, string) {
 		before := encode(t, s)
 		if err := run.Apply(s, ev.pos, ev.e); err != nil {
 			fmt.Fprintf(&refused, "line %d: %v\n", ev.line, err)
-			if he := new(run.HistoryError); !errors.As(err, &he) {
+			if _, ok := errors.AsType[*run.HistoryError](err); !ok {
 				t.Errorf("line %d: %T is no HistoryError", ev.line, err)
 			}
 			if after := encode(t, s); !bytes.Equal(before, after) {

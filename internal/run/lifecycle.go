@@ -69,7 +69,7 @@ func (f *fold) flowComplete(p *wire.FlowComplete) error {
 	}
 	f.s.Status, f.s.Reason = wire.RunComplete, ""
 	f.s.Result = p.Status
-	f.s.Error = f.text("error", p.Error)
+	f.s.Error = f.errorText(p.Error)
 	f.s.EndedAt = f.e.Timestamp
 	return nil
 }

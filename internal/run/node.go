@@ -42,7 +42,7 @@ func (f *fold) nodeScheduled(p *wire.NodeScheduled) error {
 		Item: f.value("item", p.Item), Input: f.value("input", p.Input),
 	}
 	f.s.Nodes[id] = n
-	switch problem := f.text("error", p.Error); {
+	switch problem := f.errorText(p.Error); {
 	case problem != "":
 		f.end(id, n, wire.NodeFailed, errorInput, problem)
 		f.s.Outputs[id] = failure(problem)
@@ -166,7 +166,7 @@ func (f *fold) nodeError(p *wire.NodeError) error {
 	if !current || !n.Open() {
 		return f.late(n, current)
 	}
-	problem := f.text("error", p.Error)
+	problem := f.errorText(p.Error)
 	f.end(id, n, wire.NodeFailed, p.ErrorType, problem)
 	if f.s.Outputs[id] = f.value("output", p.Output); f.s.Outputs[id] == nil {
 		f.s.Outputs[id] = failure(problem)

@@ -3,6 +3,7 @@ package run
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -52,9 +53,7 @@ func patchValue(state wire.Raw, p wire.Patch) (any, error) {
 	if !ok {
 		return changes, nil
 	}
-	for k, v := range changes {
-		merged[k] = v
-	}
+	maps.Copy(merged, changes)
 	return merged, nil
 }
 

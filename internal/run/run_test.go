@@ -58,8 +58,7 @@ func TestApplyNamesTheEventItRefuses(t *testing.T) {
 	s := run.New("r1")
 	e := &wire.Event{RunID: "r1", NodeID: "coder", Seq: 4, Epoch: 2, Payload: &wire.NodeStart{}}
 	err := run.Apply(s, wire.Position{Seq: 9}, e)
-	var he *run.HistoryError
-	if !errors.As(err, &he) {
+	if _, ok := errors.AsType[*run.HistoryError](err); !ok {
 		t.Fatalf("got %v", err)
 	}
 	want := "run: r1/coder seq 4 (node:start) at position 9: epoch 2 was never claimed"
@@ -145,7 +144,7 @@ func TestOutputInTheObjectStoreIsReferredTo(t *testing.T) {
 	if got := run.Ref(s.Outputs["a"]); got != hash {
 		t.Fatalf("output refers to %q, want %s", got, hash)
 	}
-	full, err := run.Inline(s, func(sum string) ([]byte, error) { return output, nil })
+	full, err := run.Inline(s, func(string) ([]byte, error) { return output, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,13 +215,11 @@ func TestPatch(t *testing.T) {
 		state, value := raw(t, test.state), raw(t, test.value)
 		before := bytes.Clone(state)
 		out, err := run.Patch(state, wire.Patch{Op: wire.PatchOp(test.op), Path: test.path, Value: value})
-		got := string(out)
+		var got string
 		if err != nil {
 			got = "error: " + err.Error()
-		} else if b, err := wire.AppendJSON(nil, out); err != nil {
-			t.Fatal(err)
 		} else {
-			got = string(b)
+			got = jsonOf(out)
 		}
 		if got != test.want {
 			t.Errorf("%s %s %q %s: got %s, want %s", test.state, test.op, test.path, test.value, got, test.want)

@@ -1,6 +1,8 @@
 package run
 
 import (
+	"slices"
+
 	"wake/pkg/wire"
 )
 
@@ -14,12 +16,7 @@ var tools = map[wire.ToolCallState][]wire.ToolCallState{
 }
 
 func follows(from, to wire.ToolCallState) bool {
-	for _, next := range tools[from] {
-		if next == to {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(tools[from], to)
 }
 
 func (f *fold) callKey(a actor) string {
@@ -143,7 +140,7 @@ func (f *fold) toolSealed(a actor, p *wire.ToolSealed) error {
 // can be refused or fail, but it can't have succeeded.
 func (f *fold) agentTool(a actor, p *wire.AgentTool) error {
 	key, c, open := f.call(a)
-	failed := f.text("error", p.Error) != ""
+	failed := f.errorText(p.Error) != ""
 	if open && c.State == wire.ToolApprovalRequired && !failed && !p.Denied {
 		return f.illegal("call %q is completed and nobody approved it", f.e.CallID)
 	}

@@ -273,19 +273,19 @@ func TestSplit(t *testing.T) {
 	}
 	for _, test := range tests {
 		segments, err := split(test.text)
-		got := ""
+		var got strings.Builder
 		for _, s := range segments {
 			if s.isExpr() {
-				got += "<" + s.expr.src + ">"
+				fmt.Fprintf(&got, "<%s>", s.expr.src)
 			} else {
-				got += "'" + s.text + "'"
+				fmt.Fprintf(&got, "'%s'", s.text)
 			}
 		}
 		if err != nil {
-			got = "error"
+			got.WriteString("error")
 		}
-		if got != test.want {
-			t.Errorf("%q: got %s, want %s", test.text, got, test.want)
+		if got.String() != test.want {
+			t.Errorf("%q: got %s, want %s", test.text, got.String(), test.want)
 		}
 	}
 }
