@@ -34,6 +34,7 @@ func Bubble(t *testing.T, f func(*testing.T)) {
 			tick(stop)
 		}()
 		t.Cleanup(func() {
+			<-time.After(time.Second) // the client looks every 100 ms whether a drain is over
 			close(stop)
 			<-done
 		})
