@@ -22,6 +22,8 @@ import (
 	"wake/pkg/wire"
 )
 
+//go:generate go test . -update
+
 var update = flag.Bool("update", false, "rewrite the generated schemas and tables")
 
 const dialect = "https://json-schema.org/draft/2020-12/schema"

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -16,11 +17,14 @@ func Marshal(v any) (Raw, error) {
 	if r, ok := v.(Raw); ok && len(r) == 0 {
 		return nil, nil
 	}
-	b, err := appendAny(make([]byte, 0, 64), v, MaxDepth)
+	f := visitors.Get().(*fields) // for its buffer
+	defer f.release()
+	b, err := appendAny(f.buf, v, MaxDepth)
 	if err != nil {
 		return nil, fmt.Errorf("wire: marshal %T: %w", v, err)
 	}
-	return b, nil
+	f.buf = b
+	return bytes.Clone(b), nil
 }
 
 // appendAny appends v. It spares the usual types a look by reflection.
