@@ -121,51 +121,6 @@ func golden(t *testing.T, file string, a *txtar.Archive, got map[string]string) 
 	}
 }
 
-// The demo goes round once, and says what came of it.
-func TestDemo(t *testing.T) {
-	src, err := os.ReadFile("../../flows/demo.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := flow.Parse("demo.yaml", src)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tests := map[string]struct {
-		script []string
-		want   string
-	}{
-		"fixed": {[]string{
-			`test fails exit exit status 1 {"exitCode":1,"stdout":"FAIL"}`,
-			`fix completes {"text":"now"}`,
-			`test completes {"exitCode":0,"stdout":"ok"}`,
-			`summary completes {"text":"parser: keep the last line"}`,
-		}, `{"outcome":"fixed: parser: keep the last line"}`},
-		"given up": {[]string{
-			`test fails exit exit status 1 {"exitCode":1}`, `fix completes {"text":"2"}`,
-			`test fails exit exit status 1 {"exitCode":1}`, `fix completes {"text":"3"}`,
-			`test fails exit exit status 1 {"exitCode":1}`, `fix completes {"text":"4"}`,
-			`test fails exit exit status 1 {"exitCode":1}`,
-		}, `{"outcome":"not fixed"}`},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			dr := start(t, d, wire.RunRequest{})
-			dr.settle()
-			script := append([]string{
-				`research completes {"text":"line 12"}`, `reproduce completes {"text":"TestLastLine"}`, `fix completes {"text":"1"}`,
-			}, test.script...)
-			for _, line := range script {
-				dr.do(line)
-				dr.settle()
-			}
-			if got := jsonText(t, dr.s.Outputs["done"]); got != test.want || dr.s.Result != wire.FlowStatusComplete {
-				t.Errorf("%s %s: got %s, want %s", dr.s.Status, dr.s.Error, got, test.want)
-			}
-		})
-	}
-}
-
 func TestStart(t *testing.T) {
 	d, err := flow.Parse("x.yaml", []byte(`
 name: x
