@@ -111,7 +111,7 @@ func (a *app) addVerbs(root *cobra.Command) {
 		a.ingestCommand(), a.recordFixturesCommand())
 	add("servers", "Servers and services:",
 		a.upCommand(), a.initCommand(), a.doctorCommand(),
-		a.runnerCommand(), a.recorderCommand(), a.snapshotterCommand())
+		a.runnerCommand(), a.recorderCommand(), a.snapshotterCommand(), a.alerterCommand())
 	add("tools", "Tools:", a.decodeCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("tools")
 	root.SetHelpCommandGroupID("tools")

@@ -92,7 +92,7 @@ func printSnapshot(w io.Writer, s wire.SnapshotResponse) error {
 func loops(counters map[string]int) string {
 	var all []string
 	for _, edge := range slices.Sorted(maps.Keys(counters)) {
-		all = append(all, fmt.Sprintf("%s %d times", edge, counters[edge]))
+		all = append(all, fmt.Sprintf("%s ×%d", edge, counters[edge]))
 	}
 	return strings.Join(all, ", ")
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 
@@ -36,6 +38,9 @@ first ended. The URL is in DIR/nats-url, where the other verbs look for it.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.demo && !cmd.Flags().Changed("data-dir") {
 				a.server.DataDir = filepath.Join(service.DefaultDataDir, "demo")
+			}
+			if o.demo && a.level == "" {
+				a.log = service.NewLogger(a.errOut, slog.LevelWarn)
 			}
 			return a.up(cmd.Context(), o)
 		},
@@ -88,7 +93,7 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 	if err := p.prepare(ctx, "up"); err != nil {
 		return err
 	}
-	for _, s := range o.services() {
+	for _, s := range o.services(a.alertsOf(o)) {
 		if err := p.add(ctx, s.name, s.construct); err != nil {
 			return err
 		}
@@ -106,12 +111,22 @@ type namedService struct {
 
 // services are those that up runs, in the order in which they start. The runner
 // is the last, so that it is stopped first.
-func (o *upOptions) services() []namedService {
+func (o *upOptions) services(alerts io.Writer) []namedService {
 	return []namedService{
 		{"recorder", newRecorder(&o.recorder)},
 		{"snapshotter", newSnapshotter},
+		{"alerter", newAlerter(alerts)},
 		{"runner", newRunner(&o.runner)},
 	}
+}
+
+// alertsOf returns where up prints alerts, or nil: programs read one value, and
+// the demo prints them in the end.
+func (a *app) alertsOf(o upOptions) io.Writer {
+	if a.json || o.demo {
+		return nil
+	}
+	return a.out
 }
 
 func (a *app) inProcess(ctx context.Context, server *embedded) (*nats.Conn, error) {
