@@ -28,11 +28,8 @@ func (l *lane) attempt(ctx context.Context, frames []*frame) error {
 	if !l.log.nc.IsConnected() {
 		return errDisconnected
 	}
-	l.drainAnswers()
-	l.attempts++
-	token := strconv.FormatUint(l.attempts, 36)
-	reply := l.inbox + "." + token
-	if err := l.publish(frames, l.tag+token, reply); err != nil {
+	reply := l.nextReply()
+	if err := l.publish(frames, l.tag+reply[len(l.inbox)+1:], reply); err != nil {
 		return err
 	}
 	ack, err := l.answer(ctx, reply)
@@ -44,21 +41,21 @@ func (l *lane) attempt(ctx context.Context, frames []*frame) error {
 	}
 	first := ack.Seq - uint64(len(frames)) + 1
 	for i, f := range frames {
-		if f.w != nil {
-			f.w.stored(f.seq, first+uint64(i))
-		}
+		f.w.stored(f.seq, first+uint64(i))
 	}
 	return nil
 }
 
-// drainAnswers forgets what belongs to earlier attempts.
-func (l *lane) drainAnswers() {
+// nextReply returns the subject for the answers to a new attempt, and forgets
+// those to earlier ones.
+func (l *lane) nextReply() string {
+	l.attempts++
 	for {
 		select {
 		case <-l.answers:
 		case <-l.status:
 		default:
-			return
+			return l.inbox + "." + strconv.FormatUint(l.attempts, 36)
 		}
 	}
 }
@@ -101,9 +98,6 @@ func partEnds(frames []*frame) []bool {
 	ends := make([]bool, len(frames))
 	last := map[*Writer]int{}
 	for i, f := range frames {
-		if f.w == nil {
-			continue
-		}
 		if _, seen := last[f.w]; !seen {
 			ends[i] = true
 		}

@@ -2,9 +2,15 @@ package eventlog
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/pkg/wire"
 )
@@ -46,7 +52,7 @@ func (l *lane) bury(ctx context.Context, f *frame, reason string) error {
 	})
 }
 
-// handOver gives a dead letter to the lane that publishes them.
+// handOver gives a dead letter to the lane that publishes dead letters.
 func (l *lane) handOver(ctx context.Context, f, letter *frame) error {
 	if _, err := l.log.dead.put(ctx, []*frame{letter}, false, nil); err != nil {
 		return err
@@ -55,23 +61,60 @@ func (l *lane) handOver(ctx context.Context, f, letter *frame) error {
 	return nil
 }
 
-// setAside deals with a frame that has no writer: a dead letter, or what a
-// damaged spool left of one.
+// setAside hands a frame that has no writer over: a dead letter that was found, or
+// what a damaged spool left of one.
 func (l *lane) setAside(ctx context.Context, f *frame) error {
-	switch {
-	case f.subject == "":
-		f.data = f.data[:min(len(f.data), maxDamage)]
-		l.log.logger.Warn("the spool is damaged", slog.String("reason", f.broken))
-		return l.bury(ctx, f, f.broken)
-	case l != l.log.dead:
+	if f.subject != "" {
 		return l.handOver(ctx, f, &frame{subject: f.subject, data: f.data, blobs: f.blobs})
 	}
-	if err := l.putBlobs(ctx, []*frame{f}); err != nil {
-		return err
+	f.data = f.data[:min(len(f.data), maxDamage)]
+	l.log.logger.Warn("the spool is damaged", slog.String("reason", f.broken))
+	return l.bury(ctx, f, f.broken)
+}
+
+// lettersAtOnce is how many dead letters are sent before their acknowledgements
+// are awaited.
+const lettersAtOnce = 64
+
+// tryLetters publishes dead letters. Their order doesn't matter. A message id
+// keeps one whose acknowledgement was lost from being stored twice.
+func (l *lane) tryLetters(ctx context.Context, frames []*frame) error {
+	for letters := range slices.Chunk(frames, lettersAtOnce) {
+		if err := l.putBlobs(ctx, letters); err != nil {
+			return err
+		}
+		if err := l.sendLetters(ctx, letters); err != nil {
+			return fmt.Errorf("dead letters: %w", err)
+		}
 	}
-	if err := l.attempt(ctx, []*frame{f}); err != nil {
-		return fmt.Errorf("dead letter: %w", err)
+	return nil
+}
+
+func (l *lane) sendLetters(ctx context.Context, letters []*frame) error {
+	if !l.log.nc.IsConnected() {
+		return errDisconnected
 	}
-	f.gone = true
+	reply := l.nextReply()
+	sent := 0
+	for _, f := range letters {
+		if f.gone {
+			continue
+		}
+		sum := sha256.Sum256(f.data)
+		m := &nats.Msg{Subject: f.subject, Reply: reply, Data: f.data, Header: nats.Header{}}
+		m.Header.Set(jetstream.MsgIDHeader, hex.EncodeToString(sum[:16]))
+		if err := l.log.nc.PublishMsg(m); err != nil {
+			return fmt.Errorf("%w: %w", errUnanswered, err)
+		}
+		sent++
+	}
+	for range sent {
+		if _, err := l.answer(ctx, reply); err != nil {
+			return err
+		}
+	}
+	for _, f := range letters {
+		f.gone = true
+	}
 	return nil
 }

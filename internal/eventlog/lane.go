@@ -126,9 +126,13 @@ func (l *lane) trouble() error {
 
 // run stores what is queued until the lane is closed and empty, or ctx ends.
 func (l *lane) run(ctx context.Context) error {
-	l.answers = make(chan *nats.Msg, 16)
+	l.answers = make(chan *nats.Msg, lettersAtOnce+16)
 	l.inbox = l.log.nc.NewInbox()
-	for _, subject := range []string{l.inbox + ".*", l.log.elected()} {
+	subjects := []string{l.inbox + ".*", l.log.elected()}
+	if l == l.log.dead {
+		subjects = subjects[:1] // another stream
+	}
+	for _, subject := range subjects {
 		sub, err := l.log.nc.ChanSubscribe(subject, l.answers)
 		if err != nil {
 			return fmt.Errorf("subscribe: %w", err)

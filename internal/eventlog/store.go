@@ -37,6 +37,9 @@ func (l *lane) store(ctx context.Context, frames []*frame) error {
 
 // try makes one attempt at what is left of frames and finds out what came of it.
 func (l *lane) try(ctx context.Context, frames []*frame) error {
+	if l == l.log.dead {
+		return l.tryLetters(ctx, frames)
+	}
 	pending, err := l.sort(ctx, frames)
 	if err != nil || len(pending) == 0 {
 		return err

@@ -1,0 +1,334 @@
+package eventlog
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+func openTestSpools(t testing.TB, dir string) *spools {
+	t.Helper()
+	s, err := openSpools(dir, "inc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// sample is what is compared of a frame.
+type sample struct {
+	Run, Node, Subject         string
+	Epoch, Seq, After, AfterAt uint64
+	Data                       string
+	Blobs                      map[string]string
+	More                       bool
+	Broken                     bool
+}
+
+func sampleOf(f *frame) sample {
+	s := sample{
+		Run: f.run, Node: f.node, Subject: f.subject, Epoch: f.epoch, Seq: f.seq,
+		After: f.afterSeq, AfterAt: f.afterPos, Data: string(f.data), More: f.more, Broken: f.broken != "",
+	}
+	for sum, data := range f.blobs {
+		if s.Blobs == nil {
+			s.Blobs = map[string]string{}
+		}
+		s.Blobs[sum] = string(data)
+	}
+	return s
+}
+
+func samplesOf(frames []*frame) []sample {
+	all := make([]sample, len(frames))
+	for i, f := range frames {
+		all[i] = sampleOf(f)
+	}
+	return all
+}
+
+// drawUnit draws frames that belong together.
+func drawUnit(t *rapid.T, seq *uint64) []*frame {
+	unit := make([]*frame, rapid.IntRange(1, 4).Draw(t, "frames"))
+	for i := range unit {
+		*seq++
+		unit[i] = &frame{
+			run: "r", node: "n", epoch: 1, seq: *seq, subject: "s",
+			data: bytes.Repeat([]byte{byte(*seq)}, rapid.IntRange(0, 600).Draw(t, "size")),
+			more: i+1 < len(unit),
+		}
+		if rapid.IntRange(0, 9).Draw(t, "blob") == 0 {
+			unit[i].blobs = map[string][]byte{fmt.Sprint(*seq): []byte("blob")}
+		}
+	}
+	return unit
+}
+
+// A queue is a queue: whatever goes to memory and whatever to disk, frames come
+// out once and in order, and a process that finds the spool gets all of those
+// that it says it holds.
+func TestQueueIsAQueue(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		dir, err := os.MkdirTemp(t.TempDir(), "")
+		if err != nil {
+			rt.Fatal(err)
+		}
+		open := func() (*spools, queue) {
+			s := openTestSpools(t, dir)
+			if left := s.leftovers(); left != nil {
+				return s, newQueue(left, 4000)
+			}
+			return s, newQueue(s.lane(0, 40_000), 4000)
+		}
+		s, q := open()
+		var model []*frame
+		var seq uint64
+		check := func() {
+			if err := q.fill(); err != nil {
+				rt.Fatal(err)
+			}
+			if got, want := q.empty(), len(model) == 0; got != want {
+				rt.Fatalf("empty: %t, want %t", got, want)
+			}
+			if n := len(q.window); n > len(model) || n == 0 != (len(model) == 0) {
+				rt.Fatalf("%d frames in the window of %d", n, len(model))
+			}
+			for i, f := range q.window {
+				if f.seq != model[i].seq || !bytes.Equal(f.data, model[i].data) || f.broken != "" {
+					rt.Fatalf("frame %d is seq %d (%s), want %d", i, f.seq, f.broken, model[i].seq)
+				}
+			}
+			if q.bytes != sizeOf(q.window) {
+				rt.Fatalf("%d bytes, want %d", q.bytes, sizeOf(q.window))
+			}
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"put": func(rt *rapid.T) {
+				if q.disk.limit == 0 && q.empty() { // what was found has been drained
+					s.close()
+					s, q = open()
+				}
+				if q.disk.limit == 0 {
+					return
+				}
+				before := seq
+				unit := drawUnit(rt, &seq)
+				ok, err := q.put(unit, rapid.Bool().Draw(rt, "droppable"))
+				if err != nil {
+					rt.Fatal(err)
+				}
+				if !ok {
+					seq = before
+					return
+				}
+				model = append(model, unit...)
+			},
+			"resolve": func(rt *rapid.T) {
+				if err := q.fill(); err != nil {
+					rt.Fatal(err)
+				}
+				n := rapid.IntRange(0, len(q.window)).Draw(rt, "n")
+				if err := q.resolve(n); err != nil {
+					rt.Fatal(err)
+				}
+				model = model[n:]
+			},
+			"spill": func(rt *rapid.T) {
+				if err := q.spill(); err != nil {
+					rt.Fatal(err)
+				}
+			},
+			"crash": func(rt *rapid.T) {
+				if !q.spooling {
+					return
+				}
+				if err := q.disk.seal(); err != nil {
+					rt.Fatal(err)
+				}
+				s.close()
+				s, q = open()
+				// Frames of the first segment that were resolved come again; the log knows
+				// them.
+				if err := q.fill(); err != nil {
+					rt.Fatal(err)
+				}
+				again := 0
+				for again < len(q.window) && len(model) > 0 && q.window[again].seq < model[0].seq {
+					again++
+				}
+				if len(model) == 0 {
+					again = len(q.window)
+				}
+				if err := q.resolve(again); err != nil {
+					rt.Fatal(err)
+				}
+				if q.empty() {
+					s.close()
+					s, q = open()
+				}
+			},
+			"": func(*rapid.T) { check() },
+		})
+		s.close()
+	})
+}
+
+func TestSpoolSegments(t *testing.T) {
+	dir := t.TempDir()
+	s := openTestSpools(t, dir)
+	defer s.close()
+	q := newQueue(s.lane(0, 1<<30), 1)
+	var want []sample
+	const n = 3000
+	for i := range n {
+		f := &frame{run: "r", node: "n", epoch: 1, seq: uint64(i + 1), subject: "s", data: bytes.Repeat([]byte{byte(i)}, 4<<10)}
+		if ok, err := q.put([]*frame{f}, false); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		want = append(want, sampleOf(f))
+	}
+	count := func() int {
+		all, err := filepath.Glob(filepath.Join(dir, "*", "*", "*.seg"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	if got := count(); got != 3 {
+		t.Errorf("%d segments for %d MiB, want 3", got, n*4/1024)
+	}
+	var got []sample
+	for !q.empty() {
+		if err := q.fill(); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, samplesOf(q.window)...)
+		if err := q.resolve(len(q.window)); err != nil {
+			t.Fatal(err)
+		}
+		if left := count(); left > 3-len(got)/1500 {
+			t.Errorf("%d segments are left after %d frames", left, len(got))
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("frames: %s", d)
+	}
+	if q.spooling || count() != 0 {
+		t.Errorf("an empty queue still has %d segments", count())
+	}
+}
+
+// A segment of another incarnation holds positions that mean nothing.
+func TestSpoolOfAnotherIncarnation(t *testing.T) {
+	dir := t.TempDir()
+	s := openTestSpools(t, dir)
+	q := newQueue(s.lane(0, 1<<20), 1<<20)
+	if _, err := q.put([]*frame{{run: "r", node: "n", epoch: 1, seq: 1, subject: "s"}}, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.spill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.disk.seal(); err != nil {
+		t.Fatal(err)
+	}
+	s.close()
+	s, err := openSpools(dir, "another")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	left := newQueue(s.leftovers(), 1<<20)
+	if err := left.fill(); err != nil {
+		t.Fatal(err)
+	}
+	if len(left.window) != 1 || left.window[0].broken != ErrIncarnation.Error() {
+		t.Errorf("frames: %+v", left.window)
+	}
+}
+
+// What was appended together is stored together, or not at all.
+func TestSpoolUnitIsWhole(t *testing.T) {
+	var b []byte
+	for i := range 3 {
+		b = appendRecord(b, &frame{run: "r", node: "n", seq: uint64(i + 1), subject: "s", data: []byte("data"), more: i < 2})
+	}
+	for cut := 1; cut < len(b); cut++ {
+		var frames []*frame
+		for _, unit := range parseUnits(b[:cut]) {
+			frames = append(frames, unit...)
+		}
+		for i, f := range frames {
+			if f.broken == "" {
+				t.Fatalf("cut at %d, frame %d is not broken", cut, i)
+			}
+		}
+	}
+	if units := parseUnits(b); len(units) != 1 || len(units[0]) != 3 || units[0][0].broken != "" {
+		t.Errorf("units: %v", units)
+	}
+}
+
+// Any bytes are taken apart, none of them lost, and frames that are whole are
+// found wherever they are.
+func FuzzParseUnits(f *testing.F) {
+	whole := appendRecord(nil, &frame{run: "r", node: "n", epoch: 1, seq: 7, subject: "s", data: []byte("x")})
+	f.Add([]byte{}, []byte{})
+	f.Add([]byte("garbage"), whole)
+	f.Add(whole[:20], whole[3:])
+	f.Add(appendRecord(nil, &frame{run: "r", more: true}), whole)
+	f.Fuzz(func(t *testing.T, before, after []byte) {
+		b := append(append(bytes.Clone(before), whole...), after...)
+		found := false
+		length := 0
+		for _, unit := range parseUnits(b) {
+			for i, f := range unit {
+				if f.more != (i+1 < len(unit)) && f.broken == "" {
+					t.Errorf("frame %d of %d says more: %t", i, len(unit), f.more)
+				}
+				found = found || f.seq == 7 && f.run == "r"
+				length += len(f.data)
+			}
+		}
+		if !found && !hidden(before) {
+			t.Error("the whole frame is not found")
+		}
+		if length > len(b) {
+			t.Errorf("%d bytes of data from %d", length, len(b))
+		}
+	})
+}
+
+// hidden reports whether the bytes end in a record that swallows what follows;
+// only one whose checksum is right does.
+func hidden(b []byte) bool {
+	for i := range b {
+		if bytes.HasPrefix(b[i:], []byte("WKF1")) {
+			return true
+		}
+	}
+	return false
+}
+
+// A frame that can be parsed is the frame that was written.
+func FuzzFrame(f *testing.F) {
+	f.Add(appendFrame(nil, &frame{run: "r", node: "n", epoch: 1, seq: 2, afterSeq: 1, afterPos: 9, subject: "s", data: []byte("x"), blobs: map[string][]byte{"a": []byte("b")}, more: true}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		one, err := parseFrame(b)
+		if err != nil {
+			return
+		}
+		again, err := parseFrame(appendFrame(nil, one))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(sampleOf(one), sampleOf(again)); d != "" {
+			t.Error(d)
+		}
+	})
+}
