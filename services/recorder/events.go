@@ -79,7 +79,7 @@ func eventsFilter(ctx context.Context, tx *sql.Tx, q wire.EventsRequest) (where 
 		add("pos <= ?", clamp(q.To))
 	}
 	if !q.Void {
-		add("mark = ''")
+		add("+mark = ''") // + keeps SQLite from an index that would need sorting
 	}
 	if len(q.Kinds) > 0 {
 		for _, k := range q.Kinds {
@@ -99,6 +99,8 @@ func eventsFilter(ctx context.Context, tx *sql.Tx, q wire.EventsRequest) (where 
 		}
 	case q.Node != "":
 		return "", nil, badRequest("node needs a run")
+	default:
+		add("stream = (SELECT id FROM streams)")
 	}
 	return strings.Join(terms, " AND "), args, nil
 }

@@ -51,6 +51,9 @@ type logQuery struct {
 	grep   *pattern // nil: none
 }
 
+// allLines is the filter that every line of a run passes.
+const allLines = "run = ? AND hidden = 0"
+
 func newLogQuery(q wire.LogRequest, now time.Time) (*logQuery, error) {
 	l := &logQuery{q: q, tail: q.Offset == nil, limit: wire.DefaultLogLimit}
 	if q.Limit != nil {
@@ -67,7 +70,7 @@ func newLogQuery(q wire.LogRequest, now time.Time) (*logQuery, error) {
 	case q.Type != "" && !q.Type.Valid():
 		return nil, badRequest("type must be text, tool, error, thinking, system or user, not %q", shown(string(q.Type)))
 	}
-	l.where = "run = ? AND hidden = 0"
+	l.where = allLines
 	if q.Type != "" {
 		l.where += " AND type = ?"
 		l.args = append(l.args, string(q.Type))
@@ -96,7 +99,7 @@ func (l *logQuery) answer(ctx context.Context, tx *sql.Tx) (wire.LogResponse, er
 		l.where += " AND node IN (SELECT id FROM nodes WHERE run = ? AND (node = ? OR node >= ? || '/' AND node < ? || '0'))"
 		l.args = append(l.args, t.id, t.node, t.node, t.node)
 	}
-	if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM lines WHERE run = ? AND hidden = 0`, t.id).Scan(&r.BufferLines); err != nil {
+	if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM lines WHERE `+allLines, t.id).Scan(&r.BufferLines); err != nil {
 		return r, err
 	}
 	if l.grep != nil {
@@ -110,8 +113,11 @@ func (l *logQuery) answer(ctx context.Context, tx *sql.Tx) (wire.LogResponse, er
 
 // page reads the lines where no text has to be looked at.
 func (l *logQuery) page(ctx context.Context, tx *sql.Tx, r *wire.LogResponse) error {
-	if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM lines WHERE `+l.where, l.args...).Scan(&r.TotalLines); err != nil {
-		return err
+	r.TotalLines = r.BufferLines
+	if l.where != allLines {
+		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM lines WHERE `+l.where, l.args...).Scan(&r.TotalLines); err != nil {
+			return err
+		}
 	}
 	r.Offset = l.offset
 	order, skip := "ASC", l.offset

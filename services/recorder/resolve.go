@@ -83,7 +83,7 @@ func resolveRun(ctx context.Context, q querier, ref string) (target, error) {
 	return unique(ctx, q, ref, `
 		SELECT id FROM runs WHERE run >= ?1 AND run < ?1 || char(1114111)
 		UNION SELECT run FROM labels WHERE value = ?1 OR key = ?2 AND value = ?3
-		UNION SELECT run FROM sessions WHERE session = ?1`, ref, key, value)
+		UNION SELECT run FROM bindings WHERE session = ?1`, ref, key, value)
 }
 
 func newest(ctx context.Context, q querier) (target, error) {

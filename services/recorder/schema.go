@@ -92,6 +92,7 @@ CREATE TABLE events (
 ) STRICT;
 CREATE UNIQUE INDEX events_seq ON events (node, seq) WHERE mark = '';
 CREATE INDEX events_run ON events (run, pos);
+CREATE INDEX events_fold ON events (run, pos) WHERE mark = '' AND kind NOT IN ('text', 'delta');
 
 CREATE TRIGGER events_stay BEFORE DELETE ON events BEGIN
 	SELECT RAISE (ABORT, 'events are never deleted');
@@ -113,7 +114,7 @@ CREATE TABLE blobs (
 	data   BLOB                         -- null: it was missing when it was needed
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE sessions (
+CREATE TABLE bindings (                -- which session an execution has, or had
 	session TEXT    NOT NULL,
 	run     INTEGER NOT NULL REFERENCES runs (id),
 	node    INTEGER NOT NULL REFERENCES nodes (id),

@@ -42,7 +42,7 @@ func prepare(ctx context.Context, db *sql.DB) (*statements, error) {
 		{&s.replaceLine, `UPDATE lines SET text = ? WHERE pos = ?`},
 		{&s.hideLines, `UPDATE lines SET hidden = 1 WHERE writer = ? AND seq > ?`},
 		{&s.addLabel, `INSERT OR REPLACE INTO labels (run, key, value) VALUES (?, ?, ?)`},
-		{&s.addSession, `INSERT OR IGNORE INTO sessions (session, run, node, exec, pos) VALUES (?, ?, ?, ?, ?)`},
+		{&s.addSession, `INSERT OR IGNORE INTO bindings (session, run, node, exec, pos) VALUES (?, ?, ?, ?, ?)`},
 		{&s.addBlob, `INSERT INTO blobs (sha256, size, data) VALUES (?, ?, ?)
 			ON CONFLICT (sha256) DO UPDATE SET data = coalesce(data, excluded.data)`},
 		{&s.putFold, `INSERT OR REPLACE INTO folds (run, pos, data) VALUES (?, ?, ?)`},

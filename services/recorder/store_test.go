@@ -30,7 +30,7 @@ func dump(t testing.TB, path string) map[string][]string {
 	}
 	defer db.Close()
 	tables := map[string][]string{}
-	for _, table := range []string{"streams", "runs", "labels", "nodes", "events", "blobs", "sessions", "lines"} {
+	for _, table := range []string{"streams", "runs", "labels", "nodes", "events", "blobs", "bindings", "lines"} {
 		tables[table] = rowsOf(t, db, "SELECT * FROM "+table+" ORDER BY 1, 2")
 	}
 	return tables
@@ -150,7 +150,7 @@ func TestTheSameStreamMakesTheSameRows(t *testing.T) {
 		s := openAt(t, path)
 		for at := 0; at < len(p.entries); {
 			from := at - rapid.IntRange(0, min(at, 5)).Draw(rt, "again")
-			to := min(len(p.entries), at+rapid.IntRange(1, 12).Draw(rt, "batch"))
+			to := min(len(p.entries), at+rapid.IntRange(1, 25).Draw(rt, "batch"))
 			r, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[from:to]})
 			if err != nil || r.Events != to-at || r.Position.Seq != uint64(to) {
 				rt.Fatalf("entries %d to %d after %d: %+v, %v", from, to, at, r, err)
