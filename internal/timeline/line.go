@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -207,15 +208,19 @@ func compactionText(p *wire.Compaction) string {
 	return s + bracketed(was)
 }
 
-// todoText names the item that is worked on, else says how far the list is.
+// todoText names the item that is worked on, else the next one.
 func todoText(p *wire.TodoChanged) string {
 	s := fmt.Sprintf("📋 [%d/%d]", p.Done, p.Total)
-	for _, item := range p.Items {
+	next := " all done"
+	for _, item := range slices.Backward(p.Items) {
 		if item.Status == "in_progress" {
 			return s + " " + cut(orElse(item.ActiveForm, item.Content), MaxSummary)
 		}
+		if item.Status != "completed" {
+			next = " next: " + cut(item.Content, MaxSummary)
+		}
 	}
-	return s + " done"
+	return s + next
 }
 
 // hookText is a line only if the hook changed what happened.

@@ -108,6 +108,7 @@ func payloads(t *testing.T) []wire.Payload {
 		&wire.CCMessage{Text: "Build fails — missing dep X.\nInstall it?", Priority: wire.PriorityQuestion},
 		&wire.TodoChanged{Items: []wire.Todo{{Content: "a", Status: "completed"}, {Content: "b", Status: "in_progress", ActiveForm: "doing b"}}, Done: 1, Total: 2},
 		&wire.TodoChanged{Items: []wire.Todo{{Content: "a", Status: "completed"}}, Done: 1, Total: 1},
+		&wire.TodoChanged{Items: []wire.Todo{{Content: "a", Status: "completed"}, {Content: "b", Status: "pending"}, {Content: "c", Status: "pending"}}, Done: 1, Total: 3},
 		&wire.FileChanged{Path: "a.go", Change: "modified"},
 		&wire.BreakpointChanged{Previous: "READY", Current: "PRE_MODEL"},
 		&wire.Compaction{Trigger: "auto", PreTokens: 154_800, PostTokens: 9_600},
