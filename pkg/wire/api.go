@@ -201,7 +201,7 @@ type StatusRequest struct {
 // are those of seeds/004 §3; the others say the same for programs.
 type AgentStatus struct {
 	AgentID         string  `json:"agentId"` // the node; of a run its label "name", else its id
-	State           string  `json:"state"`   // active, waiting, idle, paused, aborted, complete or failed
+	State           string  `json:"state"`   // active, waiting, idle, paused, aborted, complete, failed or skipped
 	Runtime         string  `json:"runtime"` // such as "12m"
 	SessionID       string  `json:"sessionId"`
 	CostUsd         float64 `json:"costUsd"`
