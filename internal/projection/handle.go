@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"wake/internal/eventlog"
+	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
 
@@ -29,6 +31,9 @@ func (p *Projection[V]) handle(ctx context.Context, entries []eventlog.Entry) er
 func (p *Projection[V]) entry(ctx context.Context, e eventlog.Entry) error {
 	if e.Err != nil {
 		return p.setAside(ctx, e, e.Err)
+	}
+	if e.RunID == subjects.NoRun {
+		return nil // what belongs to no run has no value
 	}
 	t := p.runs[e.RunID]
 	if t == nil {
@@ -80,16 +85,30 @@ func (p *Projection[V]) mark(t *tracked[V], effect Effect, pos uint64) {
 	t.urgent = t.urgent || effect == Urgent
 }
 
+// maxReason bounds the reason in a dead letter, which may quote the event.
+const maxReason = 1000
+
 // setAside stores an entry that can't be used where people find it. The position
 // is committed at once then, so that this happens once.
-func (p *Projection[V]) setAside(ctx context.Context, e eventlog.Entry, reason error) error {
+func (p *Projection[V]) setAside(ctx context.Context, e eventlog.Entry, cause error) error {
+	reason := cause.Error()
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
+	}
 	p.logger.WarnContext(ctx, "event refused", "service", p.c.Service, "subject", e.Subject, "position", e.Pos, "reason", reason)
 	p.refused.Inc()
 	p.force = true
+	if room := int(p.log.Conn().MaxPayload()) - headroom; len(e.Data) > room {
+		reason += fmt.Sprintf(" (the first %d of %d bytes follow, all of them are at position %d)", room, len(e.Data), e.Pos)
+		e.Data = e.Data[:room]
+	}
 	return p.insist(ctx, "dead letter", func() error {
-		return p.log.DeadLetter(ctx, p.c.Service, reason.Error(), e)
+		return p.log.DeadLetter(ctx, p.c.Service, reason, e)
 	})
 }
+
+// headroom is what a dead letter may need beyond the data.
+const headroom = 16 << 10
 
 // load brings the value of a run into memory and folds what the log has of it up
 // to position to. It returns an error only when ctx has ended.

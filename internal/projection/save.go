@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/pkg/subjects"
@@ -20,8 +21,8 @@ const minSize = 4 << 10
 // saveWait bounds one save.
 const saveWait = 5 * time.Second
 
-// saveAll saves the values that are due, the oldest change first. If one fails,
-// the rest waits.
+// saveAll saves the values that are due, the oldest change first. If the server
+// doesn't answer, the rest waits.
 func (p *Projection[V]) saveAll(ctx context.Context, due func(*tracked[V]) bool) {
 	var list []*tracked[V]
 	for _, t := range p.dirty {
@@ -47,18 +48,28 @@ func (p *Projection[V]) save(ctx context.Context, t *tracked[V]) error {
 	wait, cancel := context.WithTimeout(ctx, saveWait)
 	defer cancel()
 	size, err := p.service.Save(wait, t.v)
-	if errors.Is(err, ErrConflict) {
+	switch {
+	case errors.Is(err, ErrConflict):
 		return p.reload(ctx, t)
-	}
-	if err != nil {
+	case tooLarge(err): // it never will be saved, and must not hold up what can be
+		p.logger.ErrorContext(ctx, "value is too large to be saved", "service", p.c.Service, "run_bytes", len(t.run), "error", err)
+		p.unusable.Inc()
+	case err != nil:
 		return err
+	default:
+		p.saves.Inc()
 	}
-	p.saves.Inc()
 	p.size += max(size, minSize) - t.size
 	t.size = max(size, minSize)
 	t.unsaved, t.urgent = 0, false
 	delete(p.dirty, t.run)
 	return nil
+}
+
+// tooLarge reports whether the server doesn't take messages of that size.
+func tooLarge(err error) bool {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	return errors.Is(err, nats.ErrMaxPayload) || ok && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum
 }
 
 // reload takes over what somebody else has saved, folds what it lacks and saves

@@ -25,7 +25,7 @@ func Apply(ctx context.Context, log *eventlog.Log, s *wire.State, e eventlog.Ent
 	event := e.Event
 	if run.NeedsInline(event) {
 		var err error
-		if event, err = inline(ctx, log, event); err != nil {
+		if event, err = Inline(ctx, log, event); err != nil {
 			return err
 		}
 	}
@@ -35,8 +35,9 @@ func Apply(ctx context.Context, log *eventlog.Log, s *wire.State, e eventlog.Ent
 	return nil
 }
 
-// inline puts back the fields of an event that are in the object store.
-func inline(ctx context.Context, log *eventlog.Log, e *wire.Event) (*wire.Event, error) {
+// Inline puts back the fields of an event that are in the object store. See
+// [Refused] for what its errors mean.
+func Inline(ctx context.Context, log *eventlog.Log, e *wire.Event) (*wire.Event, error) {
 	data, err := wire.Encode(e)
 	if err != nil {
 		return nil, &refusal{err}

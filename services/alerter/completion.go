@@ -1,0 +1,57 @@
+package alerter
+
+import (
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// completions finds that a run has reached its end.
+type completions struct {
+	Result string `json:"result,omitempty"` // what the last node said
+}
+
+// detect implements a detector.
+func (s completions) detect(in input) (completions, []finding, int64) {
+	if in.Event == nil {
+		return s, nil, 0
+	}
+	switch p := in.Event.Payload.(type) {
+	case *wire.AgentComplete:
+		s.Result = result(p.Result, s.Result)
+	case *wire.NodeComplete:
+		s.Result = result(outputText(p.Output), s.Result)
+	case *wire.FlowComplete:
+		if p.Status != wire.FlowStatusComplete {
+			break
+		}
+		text := "✅ Completed"
+		if s.Result != "" {
+			text += ": " + s.Result
+		}
+		return s, []finding{{
+			Kind: kindCompletion, Severity: wire.SeverityInfo, NodeID: wire.RunNode, Armed: in.Pos,
+			Text: text, Event: "completion", Data: map[string]any{"result": s.Result},
+		}}, 0
+	}
+	return s, nil, 0
+}
+
+func result(text, otherwise string) string {
+	if text = timeline.Line(text, maxResult); text != "" {
+		return text
+	}
+	return otherwise
+}
+
+// outputText returns the text of a node's output: the output itself, or what
+// agents call text and commands stdout.
+func outputText(output wire.Raw) string {
+	if s, ok := output.Text(); ok {
+		return s
+	}
+	if s, ok := output.Get("text").Text(); ok {
+		return s
+	}
+	s, _ := output.Get("stdout").Text()
+	return s
+}

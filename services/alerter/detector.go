@@ -1,0 +1,117 @@
+package alerter
+
+import (
+	"strconv"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// The kinds of alerts.
+const (
+	kindCompletion  = "completion"
+	kindError       = "error"
+	kindFailureLoop = "failure_loop"
+)
+
+// A detector is a pure function
+//
+//	func(state, input) (state, []finding, deadline)
+//
+// It changes no state it was given, so what it returns can be thrown away and
+// computed again. The deadline is when it wants to be told that time has passed,
+// in Unix ms; 0: never. Its state is stored by [wire.Marshal].
+
+// input is an event, or a tick: the news that a deadline has come.
+type input struct {
+	At    int64       // Unix ms; of an event, when the log stored it
+	Pos   uint64      // of the event; of a tick, of the run's last event
+	Event *wire.Event // nil: a tick
+	Run   run
+}
+
+// finding is what deserves attention.
+type finding struct {
+	Kind     string
+	Severity wire.Severity
+	NodeID   string
+	ExecID   string
+	Armed    uint64 // position of the event that began it: the same whoever finds it
+	Level    string // tells apart what the same event began
+	Text     string // without the prefix
+	Event    string // name of the supervisor event (seeds/004 §1)
+	Data     map[string]any
+}
+
+// key names the occurrence.
+func (f finding) key() string {
+	key := f.Kind + "-" + strconv.FormatUint(f.Armed, 10)
+	if f.Level != "" {
+		key += "-" + f.Level
+	}
+	return key
+}
+
+// Limits of texts in characters: an alert costs its reader's context.
+const (
+	maxLabel   = 80
+	maxName    = 80
+	maxMessage = 300
+	maxError   = 200
+	maxResult  = 1500
+)
+
+// alert is the finding as it is stored.
+func (f finding) alert(in input, incarnation string) (wire.Alert, error) {
+	label := in.Run.label(f.NodeID)
+	fields := map[string]any{"type": "event", "event": f.Event, "agentId": label}
+	for name, v := range f.Data {
+		fields[name] = v
+	}
+	data, err := wire.Marshal(fields)
+	if err != nil {
+		return wire.Alert{}, err
+	}
+	a := wire.Alert{
+		V: wire.Version, Key: f.key(), Kind: f.Kind, Severity: f.Severity,
+		RunID: in.Run.ID, NodeID: f.NodeID, ExecID: f.ExecID, Label: label,
+		Position: wire.Position{Incarnation: incarnation, Seq: in.Pos}, Timestamp: in.At,
+		ParentRun: in.Run.Parent,
+		Text:      "[subagent:" + label + "] " + f.Text, Data: data,
+	}
+	if in.Event != nil {
+		a.Timestamp = in.Event.Timestamp
+	}
+	return a, nil
+}
+
+// run is what detectors know of the run itself.
+type run struct {
+	ID       string            `json:"id"`
+	Name     string            `json:"name,omitempty"` // the label "name"
+	Flow     string            `json:"flow,omitempty"`
+	Parent   string            `json:"parent,omitempty"`
+	Policies map[string]policy `json:"policies,omitempty"` // of nodes that have one
+}
+
+// label names whom an alert is about: the run if it has a name, else the node.
+func (r run) label(node string) string {
+	label := r.Name
+	if label == "" && node != wire.RunNode {
+		label = node
+	}
+	if label == "" {
+		label = r.Flow
+	}
+	if label == "" {
+		label = r.ID
+	}
+	return timeline.Line(label, maxLabel)
+}
+
+// started takes what flow:start says.
+func (r run) started(p *wire.FlowStart) run {
+	r.Name, r.Flow, r.Parent = p.Labels["name"], p.FlowName, p.ParentRun
+	r.Policies = policies(p.Definition)
+	return r
+}

@@ -1,0 +1,211 @@
+package alerter
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// failures finds errors that nobody takes care of: of agents, of nodes that are
+// not tried again, and of runs.
+type failures struct {
+	// Told holds the executions whose error has been told: an agent's error, then
+	// its node's, are one.
+	Told map[string]bool `json:"told,omitempty"`
+	// Attempts numbers the open executions.
+	Attempts map[string]int `json:"attempts,omitempty"`
+	// Retries holds the calls of a model that fail again and again, by agent.
+	Retries map[string]retries `json:"retries,omitempty"`
+}
+
+// retries is a series of failed tries.
+type retries struct {
+	First uint64 `json:"first"` // position
+	Told  bool   `json:"told,omitempty"`
+}
+
+// detect implements a detector.
+func (s failures) detect(in input) (failures, []finding, int64) {
+	if in.Event == nil {
+		return s, nil, 0
+	}
+	var found []finding
+	switch p := in.Event.Payload.(type) {
+	case *wire.NodeScheduled:
+		s.Attempts = with(s.Attempts, in.Event.ExecID, p.Attempt)
+	case *wire.AgentError:
+		s, found = s.agentError(in, p)
+	case *wire.NodeError:
+		s, found = s.nodeError(in, p)
+	case *wire.NodeComplete, *wire.NodeCancelled:
+		s = s.closed(in.Event.ExecID)
+	case *wire.FlowComplete:
+		found = runFailed(in, p)
+	case *wire.Usage, *wire.AgentTool, *wire.AgentComplete:
+		s.Retries = without(s.Retries, agentOf(in.Event)) // the model has answered
+	case *wire.TurnEnd:
+		if !p.IsError {
+			s.Told = without(s.Told, in.Event.ExecID)
+		}
+	}
+	return s, found, 0
+}
+
+// agentError tells an error once per execution, and a series of tries when the
+// second one has failed: the first is everyday life.
+func (s failures) agentError(in input, p *wire.AgentError) (failures, []finding) {
+	e := in.Event
+	if p.ErrorType == wire.ErrorUser {
+		return s, nil
+	}
+	f := finding{
+		Kind: kindError, Severity: wire.SeverityError, NodeID: e.Node(), ExecID: e.ExecID, Armed: in.Pos,
+		Text: "❌ " + headline(p), Event: "error", Data: map[string]any{"message": message(p), "errorType": line(p.ErrorType)},
+	}
+	if isAPI(p) {
+		f.Event, f.Data = "api_error", map[string]any{"message": message(p)}
+		if retry := retryOf(p); retry != "" {
+			f.Data["retry"] = retry
+		}
+	}
+	if p.Severity == wire.SeverityWarning || p.Severity == wire.SeverityInfo {
+		return s.retry(in, p, f)
+	}
+	if s.Told[e.ExecID] {
+		return s, nil
+	}
+	if e.ExecID != "" {
+		s.Told = with(s.Told, e.ExecID, true)
+	}
+	return s, []finding{f}
+}
+
+func (s failures) retry(in input, p *wire.AgentError, f finding) (failures, []finding) {
+	if p.Attempt == nil || p.MaxAttempts == 0 {
+		return s, nil
+	}
+	agent := agentOf(in.Event)
+	r, ok := s.Retries[agent]
+	if !ok || *p.Attempt <= 1 {
+		r = retries{First: in.Pos}
+	}
+	tell := *p.Attempt > 1 && !r.Told
+	r.Told = r.Told || tell
+	s.Retries = with(s.Retries, agent, r)
+	if !tell {
+		return s, nil
+	}
+	f.Severity, f.Armed, f.Level = wire.SeverityWarning, r.First, "retry"
+	return s, []finding{f}
+}
+
+// nodeError tells the end of a node that its flow doesn't provide for.
+func (s failures) nodeError(in input, p *wire.NodeError) (failures, []finding) {
+	e := in.Event
+	node, told, attempt := e.Node(), s.Told[e.ExecID], max(s.Attempts[e.ExecID], 1)
+	s = s.closed(e.ExecID)
+	policy := in.Run.policy(node)
+	if told || p.ErrorType == "cancelled" || policy.Continue || attempt < policy.MaxAttempts {
+		return s, nil
+	}
+	text := timeline.Line(p.Error, maxMessage)
+	return s, []finding{{
+		Kind: kindError, Severity: wire.SeverityError, NodeID: node, ExecID: e.ExecID, Armed: in.Pos,
+		Text:  fmt.Sprintf("❌ Node %s failed: %s", line(node), text),
+		Event: "error", Data: map[string]any{"message": text, "errorType": line(p.ErrorType), "nodeId": node},
+	}}
+}
+
+// closed forgets an execution.
+func (s failures) closed(exec string) failures {
+	s.Told, s.Attempts = without(s.Told, exec), without(s.Attempts, exec)
+	return s
+}
+
+func runFailed(in input, p *wire.FlowComplete) []finding {
+	if p.Status != wire.FlowStatusFailed {
+		return nil
+	}
+	text := timeline.Line(p.Error, maxMessage)
+	node := wire.RunNode
+	if p.FailedNode != "" {
+		node = p.FailedNode
+	}
+	return []finding{{
+		Kind: kindError, Severity: wire.SeverityError, NodeID: node, Armed: in.Pos, Level: "run",
+		Text: "❌ Run failed: " + text, Event: "error",
+		Data: map[string]any{"message": text, "errorType": "run_failed"},
+	}}
+}
+
+// headline is the error in one line.
+func headline(p *wire.AgentError) string {
+	kind := "Error"
+	switch {
+	case isAPI(p):
+		kind = "API error"
+	case p.Phase == "lifecycle":
+		kind = "Crashed"
+	}
+	text := kind + ": " + message(p)
+	if retry := retryOf(p); retry != "" {
+		text += " (retry " + retry + ")"
+	}
+	return text
+}
+
+// isAPI reports whether the model's API is to blame.
+func isAPI(p *wire.AgentError) bool {
+	switch p.ErrorType {
+	case wire.ErrorNetwork, wire.ErrorRateLimit, wire.ErrorOverloaded:
+		return true
+	}
+	return p.Status >= 400 || p.Phase == "model" && !strings.HasPrefix(p.ErrorType, "error_")
+}
+
+// message is the error's message, without the count of tries that some agents
+// put behind it.
+func message(p *wire.AgentError) string {
+	text := p.Message
+	if retry := retryOf(p); retry != "" {
+		text = strings.TrimSuffix(text, ": retry "+retry)
+	}
+	return timeline.Line(text, maxMessage)
+}
+
+// retryOf is "2/5" for the second of five tries, and "" where none are counted.
+func retryOf(p *wire.AgentError) string {
+	if p.Attempt == nil || p.MaxAttempts == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d/%d", *p.Attempt, p.MaxAttempts)
+}
+
+// agentOf names the agent that an event is about: that of the node, or one of
+// its sub-agents.
+func agentOf(e *wire.Event) string { return e.Node() + "\n" + e.Parent }
+
+func line(name string) string { return timeline.Line(name, maxName) }
+
+// with returns a copy of m in which key has a value.
+func with[V any](m map[string]V, key string, v V) map[string]V {
+	c := maps.Clone(m)
+	if c == nil {
+		c = map[string]V{}
+	}
+	c[key] = v
+	return c
+}
+
+// without returns m, or a copy of it that lacks key.
+func without[V any](m map[string]V, key string) map[string]V {
+	if _, ok := m[key]; !ok {
+		return m
+	}
+	c := maps.Clone(m)
+	delete(c, key)
+	return c
+}

@@ -1,0 +1,133 @@
+package alerter
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// loopAt is how many failures in a row are a loop.
+const loopAt = 3
+
+// loops finds agents whose tools fail again and again.
+type loops struct {
+	Agents map[string]streak `json:"agents,omitempty"` // by agent
+}
+
+// streak is a row of failed calls without a success between them.
+type streak struct {
+	Count int    `json:"count,omitempty"`
+	First uint64 `json:"first,omitempty"` // position of the first failure
+	Tool  string `json:"tool,omitempty"`  // of all failures; "" once they differ
+	Batch string `json:"batch,omitempty"` // of the last failure that was counted
+	// Open holds the batches of calls that have no result yet.
+	Open map[string]string `json:"open,omitempty"`
+}
+
+// maxOpen bounds the calls that are remembered. An agent that opens more has no
+// batches, and its siblings count one by one.
+const maxOpen = 200
+
+// detect implements a detector.
+func (s loops) detect(in input) (loops, []finding, int64) {
+	if in.Event == nil {
+		return s, nil, 0
+	}
+	e := in.Event
+	switch p := e.Payload.(type) {
+	case *wire.AgentStart:
+		if !p.Resumed {
+			s.Agents = s.ofOthers(e.Node())
+		}
+	case *wire.ToolIntent:
+		if p.Batch != "" {
+			s.Agents = with(s.Agents, agentOf(e), s.Agents[agentOf(e)].opened(e.CallID, p.Batch))
+		}
+	case *wire.ToolSealed:
+		if k, ok := s.Agents[agentOf(e)]; ok {
+			k.Open = without(k.Open, e.CallID)
+			s.Agents = with(s.Agents, agentOf(e), k)
+		}
+	case *wire.AgentTool:
+		return s.tool(in, p)
+	case *wire.NodeComplete, *wire.NodeError:
+		s.Agents = s.ofOthers(e.Node())
+	}
+	return s, nil, 0
+}
+
+func (k streak) opened(call, batch string) streak {
+	if len(k.Open) >= maxOpen {
+		k.Open = nil
+	}
+	k.Open = with(k.Open, call, batch)
+	return k
+}
+
+// tool counts a result. The calls of one message count once, and what a rule or
+// a human refused doesn't count. The end of a call that started a sub-agent is
+// the end of that.
+func (s loops) tool(in input, p *wire.AgentTool) (loops, []finding, int64) {
+	e, agent := in.Event, agentOf(in.Event)
+	if e.CallID != "" {
+		s.Agents = without(s.Agents, e.Node()+"\n"+e.CallID)
+	}
+	k := s.Agents[agent]
+	batch := k.Open[e.CallID]
+	k.Open = without(k.Open, e.CallID)
+	switch {
+	case p.Denied:
+	case p.Error == "":
+		k = streak{Open: k.Open}
+	case batch != "" && batch == k.Batch:
+		k.Tool = common(k.Tool, p.ToolName)
+	default:
+		k = k.failed(in.Pos, p.ToolName, batch)
+		if k.Count == loopAt {
+			s.Agents = with(s.Agents, agent, k)
+			return s, []finding{k.finding(in, p)}, 0
+		}
+	}
+	s.Agents = with(s.Agents, agent, k)
+	return s, nil, 0
+}
+
+func (k streak) failed(pos uint64, tool, batch string) streak {
+	if k.Count == 0 {
+		k.First, k.Tool = pos, tool
+	}
+	k.Count++
+	k.Tool, k.Batch = common(k.Tool, tool), batch
+	return k
+}
+
+func common(a, b string) string {
+	if a == b {
+		return a
+	}
+	return ""
+}
+
+func (k streak) finding(in input, p *wire.AgentTool) finding {
+	tool := "tool"
+	if k.Tool != "" {
+		tool = line(k.Tool)
+	}
+	return finding{
+		Kind: kindFailureLoop, Severity: wire.SeverityWarning, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: k.First,
+		Text:  fmt.Sprintf("🔁 %d consecutive %s failures — possibly stuck", k.Count, tool),
+		Event: "failure_loop", Data: map[string]any{
+			"consecutiveFailures": k.Count, "lastTool": line(p.ToolName), "lastError": timeline.Line(p.Error, maxError),
+		},
+	}
+}
+
+// ofOthers returns the agents of other nodes than the given one.
+func (s loops) ofOthers(node string) map[string]streak {
+	others := maps.Clone(s.Agents)
+	maps.DeleteFunc(others, func(agent string, _ streak) bool { return strings.HasPrefix(agent, node+"\n") })
+	return others
+}

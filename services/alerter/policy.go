@@ -1,0 +1,56 @@
+package alerter
+
+import (
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// policy is what a flow says about errors of a node.
+type policy struct {
+	Continue    bool `json:"continue,omitempty"` // an error is one of its outcomes
+	MaxAttempts int  `json:"maxAttempts,omitempty"`
+}
+
+// policies returns the policies of a flow's nodes. A definition that can't be
+// read has none: then every error counts.
+func policies(definition wire.Raw) map[string]policy {
+	var d struct {
+		Nodes []struct {
+			ID     string `json:"id"`
+			Policy struct {
+				ContinueOnError bool `json:"continueOnError"`
+				Retry           struct {
+					MaxAttempts int `json:"maxAttempts"`
+				} `json:"retry"`
+			} `json:"policy"`
+		} `json:"nodes"`
+	}
+	if wire.Unmarshal(definition, &d) != nil {
+		return nil
+	}
+	var all map[string]policy
+	for _, n := range d.Nodes {
+		p := policy{Continue: n.Policy.ContinueOnError, MaxAttempts: n.Policy.Retry.MaxAttempts}
+		if p == (policy{}) {
+			continue
+		}
+		if all == nil {
+			all = map[string]policy{}
+		}
+		all[n.ID] = p
+	}
+	return all
+}
+
+// policy returns the policy of a node. Items of a forEach have that of their
+// node.
+func (r run) policy(node string) policy {
+	if p, ok := r.Policies[node]; ok {
+		return p
+	}
+	if i := strings.LastIndexByte(node, '/'); i > 0 {
+		return r.Policies[node[:i]]
+	}
+	return policy{}
+}

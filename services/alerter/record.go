@@ -1,0 +1,70 @@
+package alerter
+
+import (
+	"cmp"
+
+	"wake/pkg/wire"
+)
+
+// record is what the alerter knows of a run, as it is stored. It is never
+// changed in place: an event makes a new one of it.
+type record struct {
+	V        int               `json:"v"`
+	Position wire.Position     `json:"position"` // of the last event that went in
+	Run      run               `json:"run"`
+	Epochs   map[string]uint64 `json:"epochs"` // of the last claims, by node
+	Deadline int64             `json:"deadline,omitempty"`
+
+	Completions completions `json:"completions"`
+	Failures    failures    `json:"failures"`
+	Loops       loops       `json:"loops"`
+}
+
+func newRecord(runID string) record { return record{V: wire.Version, Run: run{ID: runID}} }
+
+// step accounts for an event or a tick.
+func (r record) step(in input) (record, []finding) {
+	if e := in.Event; e != nil {
+		if e.Epoch < r.Epochs[e.NodeID] {
+			return r, nil // of a writer that had lost the node
+		}
+		switch p := e.Payload.(type) {
+		case *wire.RunClaimed, *wire.NodeClaimed:
+			r.Epochs = with(r.Epochs, e.NodeID, e.Epoch)
+		case *wire.FlowStart:
+			r.Run = r.Run.started(p)
+		}
+	}
+	in.Run = r.Run
+	var all []finding
+	r.Deadline = 0
+	take := func(found []finding, deadline int64) {
+		all = append(all, found...)
+		if deadline > 0 {
+			r.Deadline = min(cmp.Or(r.Deadline, deadline), deadline)
+		}
+	}
+	var found []finding
+	var deadline int64
+	r.Failures, found, deadline = r.Failures.detect(in)
+	take(found, deadline)
+	r.Loops, found, deadline = r.Loops.detect(in)
+	take(found, deadline)
+	r.Completions, found, deadline = r.Completions.detect(in)
+	take(found, deadline)
+	return r, all
+}
+
+// matters reports whether an event may change a record, or be found worth an
+// alert.
+func matters(e *wire.Event) bool {
+	switch e.Payload.(type) {
+	case *wire.RunClaimed, *wire.NodeClaimed, *wire.FlowStart, *wire.FlowComplete,
+		*wire.NodeScheduled, *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled,
+		*wire.AgentStart, *wire.AgentComplete, *wire.AgentError, *wire.AgentTool,
+		*wire.ToolIntent, *wire.ToolSealed, *wire.TurnEnd, *wire.Usage:
+		return true
+	default:
+		return false
+	}
+}
