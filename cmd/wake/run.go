@@ -264,11 +264,17 @@ func (a *app) submit(ctx context.Context, log *eventlog.Log, r wire.RunRequest) 
 	if err != nil {
 		return err
 	}
+	if limit := log.Conn().MaxPayload(); int64(len(body)) > limit-requestHeadroom {
+		return failure(string(wire.CodeTooLarge), "keep what is large in files of the workspace", "flow, input and state of run %s are %s, the server takes %s", r.RunID, bytesText(uint64(len(body))), bytesText(uint64(limit)))
+	}
 	if _, err := log.JetStream().Publish(ctx, log.Names().QueueRun(), body, jetstream.WithMsgID(r.RunID)); err != nil {
 		return fmt.Errorf("submit run %s: %w", r.RunID, err)
 	}
 	return nil
 }
+
+// requestHeadroom is what the event that begins a run needs beyond its request.
+const requestHeadroom = 4 << 10
 
 // patience is how long a run may wait for an owner until we say so.
 const patience = 3 * time.Second
