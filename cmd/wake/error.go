@@ -19,7 +19,7 @@ const (
 	exitUnreachable
 	exitRunFailed
 
-	exitDetached = 128 + 2 // as a shell says of a program that SIGINT ended
+	exitInterrupted = 128 + 2 // as a shell says of a program that SIGINT ended
 )
 
 // Codes of errors beside those of internal/service.
@@ -29,6 +29,7 @@ const (
 	codeRunExists = "RUN_EXISTS" // the id is taken
 	codeBadFlow   = "BAD_FLOW"   // the flow has an error
 	codeDetached  = "DETACHED"   // the user went away from a run that goes on
+	codeInterrupt = "INTERRUPT"  // the user ended what would have gone on
 
 	codeNotInitialized = "NOT_INITIALIZED" // the server's streams aren't as needed
 )
@@ -61,8 +62,8 @@ func exitCode(code wire.ErrorCode) int {
 		return exitUnreachable
 	case codeRunFailed:
 		return exitRunFailed
-	case codeDetached:
-		return exitDetached
+	case codeDetached, codeInterrupt:
+		return exitInterrupted
 	default:
 		return exitFailed
 	}
@@ -85,6 +86,9 @@ func (a *app) printError(e *wire.APIError, asJSON bool) {
 		}
 		_ = writeJSON(a.errOut, wire.ErrorResponse{Error: &told}) // nobody is left to tell
 		return
+	}
+	if e.Code == codeInterrupt {
+		return // whoever pressed Ctrl-C knows
 	}
 	for _, line := range lines {
 		_, _ = fmt.Fprintf(a.errOut, "wake: %s\n", line)

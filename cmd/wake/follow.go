@@ -80,5 +80,5 @@ func interrupted(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err
 	}
-	return failure(codeDetached, "", "interrupted")
+	return failure(codeInterrupt, "", "interrupted")
 }

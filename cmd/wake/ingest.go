@@ -108,8 +108,10 @@ func (a *app) ingest(ctx context.Context, in io.Reader, o ingest.Options) error 
 		return failure(codeRunExists, "choose another --run", "run %s exists", o.RunID)
 	case errors.Is(err, ingest.ErrEmpty):
 		return usage("pipe the agent's output in, or name a file", "%w", err)
+	case err != nil && ctx.Err() != nil:
+		return failure(codeDetached, "wake log "+o.RunID, "interrupted; what was read is run %s", o.RunID)
 	case err != nil:
-		return interrupted(ctx, err)
+		return err
 	case a.json:
 		return a.printJSON(r)
 	}
