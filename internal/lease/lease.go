@@ -4,6 +4,11 @@
 // expires with the bucket's TTL. A lease keeps two runners from doing the same
 // work; it doesn't protect the log. That is what claims are for: a holder that
 // stalls longer than its lease is fenced by the log itself (package eventlog).
+//
+// A holder that can't reach the server doesn't give up: it begins nothing new
+// ([Lease.Valid]) and takes its lease again when the server is back, unless
+// somebody else was faster ([Lease.Lost]). So an outage longer than the TTL, which
+// nobody could have used, costs no work.
 package lease
 
 import (
@@ -138,6 +143,8 @@ type Lease struct {
 	first  uint64
 	lost   chan struct{}
 
+	turn sync.Mutex // held while the server is asked
+
 	mu       sync.Mutex
 	revision uint64
 	deadline time.Time // when it expires unless it is renewed
@@ -148,8 +155,7 @@ type Lease struct {
 // holder to holder, so it bounds the epoch of the holder's claim from below.
 func (l *Lease) Revision() uint64 { return l.first }
 
-// Lost is closed when somebody else may hold the lease. It isn't closed by
-// Release.
+// Lost is closed when somebody else holds the lease. It isn't closed by Release.
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
 
 // Valid reports whether the holder may begin something new: it is false from a
@@ -163,38 +169,36 @@ func (l *Lease) Valid() bool {
 // Release gives the lease back, so that the next one needn't wait for it to
 // expire. Releasing a lost lease does nothing.
 func (l *Lease) Release(ctx context.Context) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
+	l.turn.Lock()
+	defer l.turn.Unlock()
+	revision, held := l.end()
+	if !held {
 		return nil
 	}
-	l.end()
-	if err := l.keeper.kv.Delete(ctx, l.key, jetstream.LastRevision(l.revision)); err != nil {
+	if err := l.keeper.kv.Delete(ctx, l.key, jetstream.LastRevision(revision)); err != nil {
 		return fmt.Errorf("lease: release %s: %w", l.key, err)
 	}
 	return nil
 }
 
-// renew extends the lease. If that fails until its deadline, the lease is lost.
+// renew extends the lease, or looks why that was refused.
 func (l *Lease) renew(ctx context.Context) {
+	l.turn.Lock()
+	defer l.turn.Unlock()
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
+	revision, ended := l.revision, l.ended
+	l.mu.Unlock()
+	if ended {
 		return
 	}
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, l.keeper.ttl/3)
 	defer cancel()
-	rev, err := l.keeper.kv.Update(ctx, l.key, l.value, l.revision)
+	rev, err := l.keeper.kv.Update(ctx, l.key, l.value, revision)
 	if err == nil {
-		l.revision, l.deadline = rev, start.Add(l.keeper.ttl)
-		return
-	}
-	if refusal, ok := errors.AsType[*jetstream.APIError](err); ok {
+		l.extend(rev, start)
+	} else if refusal, ok := errors.AsType[*jetstream.APIError](err); ok {
 		l.refused(ctx, refusal)
-	}
-	if !l.ended && time.Now().After(l.deadline) {
-		l.lose(err)
 	}
 }
 
@@ -206,28 +210,44 @@ func (l *Lease) refused(ctx context.Context, cause error) {
 	e, err := l.keeper.kv.Get(ctx, l.key)
 	switch {
 	case err == nil && string(e.Value()) == string(l.value):
+		l.mu.Lock()
 		l.revision = e.Revision()
+		l.mu.Unlock()
 	case err == nil:
 		l.lose(cause)
 	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, jetstream.ErrKeyDeleted):
 		if rev, err := l.keeper.kv.Create(ctx, l.key, l.value); err == nil {
-			l.revision, l.deadline = rev, start.Add(l.keeper.ttl)
+			l.extend(rev, start)
 		} else if errors.Is(err, jetstream.ErrKeyExists) {
 			l.lose(err)
 		}
 	}
 }
 
-func (l *Lease) lose(cause error) {
-	l.keeper.logger.Warn("lease lost", "key", l.key, "cause", cause)
-	l.end()
-	close(l.lost)
+// extend notes that the server has renewed the lease at our request of a time.
+func (l *Lease) extend(revision uint64, asked time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.revision, l.deadline = revision, asked.Add(l.keeper.ttl)
 }
 
-// end forgets the lease. l.mu is held.
-func (l *Lease) end() {
+func (l *Lease) lose(cause error) {
+	if _, held := l.end(); held {
+		l.keeper.logger.Warn("lease lost", "key", l.key, "cause", cause)
+		close(l.lost)
+	}
+}
+
+// end forgets the lease, and returns its revision if it was held.
+func (l *Lease) end() (revision uint64, held bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return 0, false
+	}
 	l.ended = true
 	l.keeper.mu.Lock()
 	delete(l.keeper.held, l.key)
 	l.keeper.mu.Unlock()
+	return l.revision, true
 }

@@ -196,3 +196,39 @@ func TestBucketWithoutTTL(t *testing.T) {
 		t.Error("leases that never expire were accepted")
 	}
 }
+
+// A server that is away for longer than a lease lives costs no lease: its holder
+// begins nothing meanwhile, and has it again when the server is back.
+func TestOutage(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := natstest.New(t)
+		kv := bucket(t, s.Conn(t, nats.ReconnectBufSize(-1)))
+		a, _ := keeper(t, kv, "a")
+		l, err := a.Acquire(t.Context(), "run.node")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Stop()
+		<-time.After(time.Minute)
+		if l.Valid() {
+			t.Error("a lease that nobody could renew is valid")
+		}
+		s.Start(t)
+		<-time.After(a.TTL())
+		select {
+		case <-l.Lost():
+			t.Error("the lease is lost though nobody took it")
+		default:
+		}
+		if !l.Valid() {
+			t.Error("the lease was not taken again")
+		}
+		b, _ := keeper(t, kv, "b")
+		if _, err := b.Acquire(t.Context(), "run.node"); !errors.Is(err, lease.ErrHeld) {
+			t.Errorf("second holder: %v", err)
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Errorf("release: %v", err)
+		}
+	})
+}
