@@ -1,9 +1,11 @@
 package eventlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -21,27 +23,116 @@ const (
 	headerBatchOver = "Nats-Batch-Commit"
 )
 
-// attempt publishes frames as one atomic batch, or as a plain publish if there
-// is one, and waits for the outcome. nil means that all are stored. What any
-// other outcome means is up to store; frames stay as they are.
+// attempt publishes frames and waits for the outcome. nil means that all are
+// stored. What another outcome means is up to try; some may be stored, and their
+// writers know.
 func (l *lane) attempt(ctx context.Context, frames []*frame) error {
-	if !l.log.nc.IsConnected() {
+	switch {
+	case !l.log.nc.IsConnected():
 		return errDisconnected
+	case len(frames) == 1, l.log.replicas == 1 && small(frames):
+		return l.attemptEach(ctx, frames)
+	default:
+		return l.attemptBatch(ctx, frames)
 	}
+}
+
+// smallBatch is the number of events up to which a single server stores them
+// faster one by one than as a batch, for which it sets a store up on disk.
+const smallBatch = 16
+
+// small reports whether frames are few, and none was appended with another.
+func small(frames []*frame) bool {
+	return len(frames) <= smallBatch && !slices.ContainsFunc(frames, func(f *frame) bool { return f.more })
+}
+
+// attemptEach publishes frames one by one: at once the first of each writer, then
+// the second of each, since that must say which position it follows.
+func (l *lane) attemptEach(ctx context.Context, frames []*frame) error {
+	for left := parts(frames); len(left) > 0; {
+		if err := l.attemptFirsts(ctx, left); err != nil {
+			return err
+		}
+		for _, p := range left {
+			p.frames = p.frames[1:]
+		}
+		left = slices.DeleteFunc(left, func(p *part) bool { return len(p.frames) == 0 })
+	}
+	return nil
+}
+
+// attemptFirsts publishes the first frame of each part and waits for all
+// answers. It returns the first error.
+func (l *lane) attemptFirsts(ctx context.Context, all []*part) error {
+	reply := l.nextReply()
+	asked := make(map[string]*frame, len(all))
+	for i, p := range all {
+		to := reply + "-" + strconv.Itoa(i)
+		asked[to] = p.frames[0]
+		m := &nats.Msg{Subject: p.frames[0].subject, Reply: to, Data: p.frames[0].data, Header: nats.Header{}}
+		p.w.expectIn(m.Header)
+		if err := l.send(m); err != nil {
+			return err
+		}
+	}
+	var failed error
+	err := l.answers(ctx, func(m *nats.Msg) (over bool, _ error) {
+		f := asked[m.Subject]
+		ack, ok, err := parseAck(m)
+		if f == nil || !ok {
+			return false, nil
+		}
+		if err == nil {
+			f.w.stored(f.seq, ack.Seq)
+		}
+		failed = cmp.Or(failed, err)
+		delete(asked, m.Subject)
+		return len(asked) == 0, nil
+	})
+	return cmp.Or(failed, err)
+}
+
+// attemptBatch publishes frames as one atomic batch.
+func (l *lane) attemptBatch(ctx context.Context, frames []*frame) error {
 	reply := l.nextReply()
 	if err := l.publish(frames, l.tag+reply[len(l.inbox)+1:], reply); err != nil {
 		return err
 	}
-	ack, err := l.answer(ctx, reply)
+	var ack pubAck
+	err := l.answers(ctx, func(m *nats.Msg) (over bool, err error) {
+		if m.Subject == reply {
+			ack, over, err = parseAck(m)
+		}
+		return over, err
+	})
 	if err != nil {
 		return err
 	}
-	if len(frames) > 1 && ack.Count != len(frames) {
+	if ack.Count != len(frames) {
 		return fmt.Errorf("%w: %d of %d events acknowledged", errUnanswered, ack.Count, len(frames))
 	}
 	first := ack.Seq - uint64(len(frames)) + 1
 	for i, f := range frames {
 		f.w.stored(f.seq, first+uint64(i))
+	}
+	return nil
+}
+
+// expectIn puts what the writer's next event follows into the headers of a
+// publish.
+func (w *Writer) expectIn(h nats.Header) {
+	_, pos := w.Last()
+	h[headerLast] = []string{strconv.FormatUint(pos, 10)}
+	h[headerSubject] = []string{w.expect}
+}
+
+func (l *lane) send(m *nats.Msg) error {
+	err := l.log.nc.PublishMsg(m)
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return &apiError{Status: 400, Code: codeTooLarge, Description: err.Error()}
+	case err != nil:
+		return fmt.Errorf("%w: %w", errUnanswered, err)
 	}
 	return nil
 }
@@ -52,7 +143,7 @@ func (l *lane) nextReply() string {
 	l.attempts++
 	for {
 		select {
-		case <-l.answers:
+		case <-l.in:
 		case <-l.status:
 		default:
 			return l.inbox + "." + strconv.FormatUint(l.attempts, 36)
@@ -71,21 +162,15 @@ func (l *lane) publish(frames []*frame, id, reply string) error {
 			m.Reply = reply
 		}
 		if ends[i] {
-			_, pos := f.w.Last()
-			m.Header[headerLast] = []string{strconv.FormatUint(pos, 10)}
-			m.Header[headerSubject] = []string{f.w.expect}
+			f.w.expectIn(m.Header)
 		}
-		if len(frames) > 1 {
-			m.Header[headerBatch] = []string{id}
-			m.Header[headerBatchSeq] = []string{strconv.Itoa(i + 1)}
-			if i == len(frames)-1 {
-				m.Header[headerBatchOver] = []string{"1"}
-			}
+		m.Header[headerBatch] = []string{id}
+		m.Header[headerBatchSeq] = []string{strconv.Itoa(i + 1)}
+		if i == len(frames)-1 {
+			m.Header[headerBatchOver] = []string{"1"}
 		}
-		if err := l.log.nc.PublishMsg(m); errors.Is(err, nats.ErrMaxPayload) {
-			return &apiError{Code: codeTooLarge, Description: err.Error()}
-		} else if err != nil {
-			return fmt.Errorf("%w: %w", errUnanswered, err)
+		if err := l.send(m); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -115,33 +200,31 @@ func (l *Log) elected() string {
 	return "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED." + l.names.EventsStream()
 }
 
-// answer waits for the server's answer to an attempt.
-func (l *lane) answer(ctx context.Context, reply string) (pubAck, error) {
+// answers hands what the servers say to take, until that is over or fails. It
+// fails itself if nothing more can be expected.
+func (l *lane) answers(ctx context.Context, take func(*nats.Msg) (over bool, err error)) error {
 	timeout := time.NewTimer(l.patience)
 	defer timeout.Stop()
 	for {
 		select {
-		case m := <-l.answers:
+		case m := <-l.in:
 			if m.Subject == l.log.elected() {
-				return pubAck{}, fmt.Errorf("%w: the stream has another leader", errUnanswered)
+				return fmt.Errorf("%w: the stream has another leader", errUnanswered)
 			}
-			if m.Subject != reply {
-				continue
-			}
-			if ack, ok, err := parseAck(m); ok {
+			if over, err := take(m); over || err != nil {
 				l.patience = l.log.o.AckWait
-				return ack, err
+				return err
 			}
 		case s := <-l.status:
 			if s != nats.CONNECTED {
-				return pubAck{}, fmt.Errorf("%w: the connection was lost", errUnanswered)
+				return fmt.Errorf("%w: the connection was lost", errUnanswered)
 			}
 		case <-timeout.C:
 			err := fmt.Errorf("%w within %s (a publish that isn't permitted gets none either)", errUnanswered, l.patience)
 			l.patience = min(2*l.patience, 4*l.log.o.AckWait) // a server that is only slow isn't helped by more of the same
-			return pubAck{}, err
+			return err
 		case <-ctx.Done():
-			return pubAck{}, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }

@@ -103,15 +103,21 @@ func (l *lane) sendLetters(ctx context.Context, letters []*frame) error {
 		sum := sha256.Sum256(f.data)
 		m := &nats.Msg{Subject: f.subject, Reply: reply, Data: f.data, Header: nats.Header{}}
 		m.Header.Set(jetstream.MsgIDHeader, hex.EncodeToString(sum[:16]))
-		if err := l.log.nc.PublishMsg(m); err != nil {
-			return fmt.Errorf("%w: %w", errUnanswered, err)
+		if err := l.send(m); err != nil {
+			return err
 		}
 		sent++
 	}
-	for range sent {
-		if _, err := l.answer(ctx, reply); err != nil {
-			return err
+	err := l.answers(ctx, func(m *nats.Msg) (over bool, err error) {
+		if m.Subject != reply {
+			return false, nil
 		}
+		_, _, err = parseAck(m)
+		sent--
+		return sent == 0, err
+	})
+	if err != nil {
+		return err
 	}
 	for _, f := range letters {
 		f.gone = true

@@ -40,7 +40,7 @@ type lane struct {
 
 	// Owned by run.
 	inbox      string
-	answers    chan *nats.Msg // to attempts, and news of another leader
+	in         chan *nats.Msg // answers to attempts, and news of another leader
 	status     chan nats.Status
 	attempts   uint64
 	incomplete int           // answers in a row that a batch is
@@ -126,14 +126,14 @@ func (l *lane) trouble() error {
 
 // run stores what is queued until the lane is closed and empty, or ctx ends.
 func (l *lane) run(ctx context.Context) error {
-	l.answers = make(chan *nats.Msg, lettersAtOnce+16)
+	l.in = make(chan *nats.Msg, lettersAtOnce+16)
 	l.inbox = l.log.nc.NewInbox()
 	subjects := []string{l.inbox + ".*", l.log.elected()}
 	if l == l.log.dead {
 		subjects = subjects[:1] // another stream
 	}
 	for _, subject := range subjects {
-		sub, err := l.log.nc.ChanSubscribe(subject, l.answers)
+		sub, err := l.log.nc.ChanSubscribe(subject, l.in)
 		if err != nil {
 			return fmt.Errorf("subscribe: %w", err)
 		}

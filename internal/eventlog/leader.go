@@ -67,6 +67,7 @@ type bounds struct {
 	maxBytes    int64
 	maxMsgSize  int
 	incarnation string
+	replicas    int
 	allowDirect bool
 }
 
@@ -76,6 +77,7 @@ func (l *Log) bounds(ctx context.Context) (bounds, error) {
 		Config struct {
 			MaxBytes    int64             `json:"max_bytes"`
 			MaxMsgSize  int               `json:"max_msg_size"`
+			Replicas    int               `json:"num_replicas"`
 			AllowDirect bool              `json:"allow_direct"`
 			Metadata    map[string]string `json:"metadata"`
 		} `json:"config"`
@@ -96,6 +98,7 @@ func (l *Log) bounds(ctx context.Context) (bounds, error) {
 		first: answer.State.First, last: answer.State.Last,
 		bytes: answer.State.Bytes, maxBytes: answer.Config.MaxBytes, maxMsgSize: answer.Config.MaxMsgSize,
 		incarnation: answer.Config.Metadata[incarnationKey],
+		replicas:    answer.Config.Replicas,
 		allowDirect: answer.Config.AllowDirect,
 	}, nil
 }

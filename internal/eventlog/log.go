@@ -73,8 +73,9 @@ type Log struct {
 	o           Options
 	logger      *slog.Logger
 	incarnation string
-	maxMsgSize  int // of the stream; -1: none
-	direct      bool
+	maxMsgSize  int  // of the stream; -1: none
+	replicas    int  // of the stream
+	direct      bool // any of them may be read
 
 	spools  *spools // nil without SpoolDir
 	lanes   []*lane
@@ -103,7 +104,7 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
 	if b.incarnation == "" {
 		return nil, fmt.Errorf("eventlog: open %s: %w", o.Names.EventsStream(), topology.ErrNoIncarnation)
 	}
-	l.incarnation, l.maxMsgSize, l.direct = b.incarnation, b.maxMsgSize, b.allowDirect
+	l.incarnation, l.maxMsgSize, l.replicas, l.direct = b.incarnation, b.maxMsgSize, b.replicas, b.allowDirect
 	l.blobs = newBlobStore(l)
 	if err := l.openLanes(); err != nil {
 		return nil, fmt.Errorf("eventlog: open: %w", err)

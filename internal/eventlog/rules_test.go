@@ -157,11 +157,13 @@ func TestRule2Reconcile(t *testing.T) {
 	// A rival claims the node while the writer doesn't know what it has stored: that
 	// stays, the rest becomes dead letters, and nothing is both.
 	storedUnheard(8, func() {
-		for _, s := range []string{"4", "5"} {
-			if err := w.Enqueue(t.Context(), text(s)); err != nil {
-				t.Error(err)
+		var appending sync.WaitGroup
+		defer appending.Wait()
+		appending.Go(func() {
+			if pos := appendTo(t, w, text("4"), text("5")); pos != 7 {
+				t.Errorf("position %d, want 7", pos)
 			}
-		}
+		})
 		for last := uint64(0); last < 7; {
 			_, last, _ = witness.Bounds(t.Context())
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -50,6 +51,9 @@ func (l *lane) try(ctx context.Context, frames []*frame) error {
 	err = l.attempt(ctx, pending)
 	if err == nil || ctx.Err() != nil {
 		return err
+	}
+	if pending = slices.DeleteFunc(pending, isStored); len(pending) == 0 {
+		return nil
 	}
 	switch code(err) {
 	case codeTooLarge:
@@ -178,7 +182,7 @@ func (l *lane) sort(ctx context.Context, frames []*frame) ([]*frame, error) {
 			if err := l.setAside(ctx, f); err != nil {
 				return nil, err
 			}
-		case l.isStored(f):
+		case isStored(f):
 			f.gone = true
 		case l.fits(f, next):
 			pending = append(pending, f)
@@ -191,7 +195,7 @@ func (l *lane) sort(ctx context.Context, frames []*frame) ([]*frame, error) {
 	return pending, nil
 }
 
-func (l *lane) isStored(f *frame) bool {
+func isStored(f *frame) bool {
 	seq, _ := f.w.Last()
 	return f.seq <= seq
 }
