@@ -38,8 +38,8 @@ func (l *lane) attempt(ctx context.Context, frames []*frame) error {
 }
 
 // smallBatch is the number of events up to which a single server stores them
-// faster one by one than as a batch, for which it sets a store up on disk.
-const smallBatch = 16
+// about as fast one by one as in a batch, for which it sets a store up on disk.
+const smallBatch = 8
 
 // small reports whether frames are few, and none was appended with another.
 func small(frames []*frame) bool {

@@ -14,6 +14,7 @@ type queue struct {
 	memLimit int64
 
 	disk     *spool // nil: memory only
+	durable  bool   // frames go to disk at once, if there is one
 	spooling bool
 	writers  map[writerKey]*Writer // of the frames on disk
 }
@@ -35,11 +36,12 @@ func (q *queue) behind() bool { return q.spooling && !q.disk.allRead() }
 // droppable frames leave the last tenth of it to others.
 func (q *queue) put(unit []*frame, droppable bool) (bool, error) {
 	size := sizeOf(unit)
-	if !q.spooling && (q.bytes+size <= share(q.memLimit, droppable && q.disk == nil) || q.empty()) {
+	inMemory := !q.spooling && (q.disk == nil || !q.durable)
+	if inMemory && (q.bytes+size <= share(q.memLimit, droppable && q.disk == nil) || q.empty()) {
 		q.keep(unit, size)
 		return true, nil
 	}
-	if q.disk == nil || q.held()+size > share(q.disk.limit, droppable) {
+	if q.disk == nil || q.held()+size > share(q.disk.limit, droppable) && !q.empty() {
 		return false, nil
 	}
 	if err := q.spill(); err != nil {

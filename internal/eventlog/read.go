@@ -110,17 +110,28 @@ type source struct {
 
 // bound finds where to stop: at the leader's last event, or at to.
 func (s *source) bound(ctx context.Context, to uint64) error {
-	return s.log.retry(ctx, func() error {
-		last, err := s.log.lastBy(ctx, s.filter)
-		if errors.Is(err, errNotFound) {
-			return nil
-		}
-		s.end = last.Pos
-		if to > 0 {
-			s.end = min(s.end, to)
-		}
+	err := s.log.retry(ctx, func() (err error) {
+		s.end, err = s.log.lastPos(ctx, s.filter)
 		return err
 	})
+	if to > 0 {
+		s.end = min(s.end, to)
+	}
+	return err
+}
+
+// lastPos returns the position of the last event of a filter, 0 if there is
+// none.
+func (l *Log) lastPos(ctx context.Context, filter string) (uint64, error) {
+	if filter == l.names.AllEvents() { // the server would look at every subject
+		b, err := l.bounds(ctx)
+		return b.last, err
+	}
+	last, err := l.lastBy(ctx, filter)
+	if errors.Is(err, errNotFound) {
+		return 0, nil
+	}
+	return last.Pos, err
 }
 
 // retry repeats f until it works, ctx ends, the server refuses or f finds that it
