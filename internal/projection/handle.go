@@ -16,9 +16,6 @@ import (
 func (p *Projection[V]) handle(ctx context.Context, entries []eventlog.Entry) error {
 	p.behind = len(entries) >= p.c.Batch
 	for _, e := range entries {
-		if e.Pos <= p.handled {
-			continue
-		}
 		if err := p.entry(ctx, e); err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -67,8 +68,8 @@ func TestLargeState(t *testing.T) {
 	store := open(t, log)
 	w := begin(t, log, "r1")
 	stored := snapshot.Stored{}
-	for i := range 3 {
-		logtest.Append(t, w, patch(strings.Repeat("a", i), noise(t, 400<<10)))
+	for i := range 4 {
+		logtest.Append(t, w, patch(fmt.Sprint("k", i), noise(t, 400<<10)))
 		s := fold(t, log, "r1")
 		stored = save(t, store, s, stored)
 		loaded, err := store.Load(t.Context(), "r1")
@@ -85,13 +86,13 @@ func TestLargeState(t *testing.T) {
 	if !ok || ref["runId"] != "r1" || ref["$blob"].(map[string]any)["size"] != int64(stored.Size) {
 		t.Errorf("the value is %v", ref)
 	}
-	if names := objects(t, log); len(names) != 1+3 { // the state and a patch each
+	if names := objects(t, log); len(names) != 1+4 { // the state, and each patch
 		t.Errorf("objects %v", names)
 	}
 	if err := store.Delete(t.Context(), "r1"); err != nil {
 		t.Fatal(err)
 	}
-	if names := objects(t, log); len(names) != 3 {
+	if names := objects(t, log); len(names) != 4 {
 		t.Errorf("objects %v after Delete", names)
 	}
 }

@@ -91,7 +91,7 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Alerter, error) {
 func (a *Alerter) Run(ctx context.Context) error {
 	kv, err := a.log.JetStream().KeyValue(ctx, a.log.Names().StateBucket())
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // an early stop is no failure
 	}
 	if err != nil {
 		return fmt.Errorf("alerter: open %s: %w", a.log.Names().StateBucket(), err)

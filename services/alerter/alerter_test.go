@@ -222,6 +222,77 @@ func TestKilledBeforeSave(t *testing.T) {
 	}
 }
 
+// A state that was saved, with a position that wasn't, doesn't count anything
+// twice.
+func TestKilledBeforeCommit(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := natstest.New(t)
+		nc := s.Conn(t)
+		logtest.Init(t, nc, topology.Config{})
+		log := logtest.Open(t, nc)
+		conn := s.Conn(t)
+		kill := start(t, logtest.Open(t, conn), alerter.Config{Delay: time.Millisecond})
+		h := begin(t, log, "r1", nil)
+		<-time.After(5 * time.Second)
+		h.add(tool("Bash", "e"))
+		<-time.After(100 * time.Millisecond)
+		h.add(tool("Bash", "e"))
+		<-time.After(100 * time.Millisecond)
+		conn.Close()
+		kill()
+		if got, want := position(t, log, "alerter.r1"), h.last; got != want {
+			t.Fatalf("saved at %d, want %d", got, want)
+		}
+		if got := position(t, log, "alerter._"); got >= h.last {
+			t.Fatalf("committed %d", got)
+		}
+		start(t, log, alerter.Config{Delay: time.Millisecond})
+		<-time.After(5 * time.Second)
+		if got := alerts(t, log, "r1"); len(got) != 0 {
+			t.Errorf("alerts %v after two failures", texts(got))
+		}
+		h.add(tool("Bash", "e"))
+		waitRead(t, log, h.last)
+		if got := alerts(t, log, "r1"); len(got) != 1 {
+			t.Errorf("alerts %v after three failures", texts(got))
+		}
+	})
+}
+
+// What was counted in a stream that is gone doesn't count in the next one.
+func TestIncarnation(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Start(t)
+	logtest.Init(t, nc, topology.Config{})
+	log := logtest.Open(t, nc)
+	h := begin(t, log, "r1", nil)
+	h.add(tool("Bash", "e"))
+	h.add(tool("Bash", "e"))
+	stop := start(t, log, alerter.Config{})
+	waitRead(t, log, h.last)
+	stop()
+	if err := log.JetStream().DeleteStream(t.Context(), log.Names().EventsStream()); err != nil {
+		t.Fatal(err)
+	}
+	logtest.Init(t, nc, topology.Config{})
+	log = logtest.Open(t, nc)
+	h = begin(t, log, "r1", nil)
+	for range 5 {
+		h.add(about("coder", &wire.Usage{MessageID: "m"}))
+	}
+	start(t, log, alerter.Config{})
+	h.add(tool("Bash", "e"))
+	waitRead(t, log, h.last)
+	if got := alerts(t, log, "r1"); len(got) != 0 {
+		t.Errorf("alerts %v", texts(got))
+	}
+	h.add(about("test", &wire.NodeError{Error: "e"}))
+	waitRead(t, log, h.last)
+	if got := alerts(t, log, "r1"); len(got) != 1 || got[0].Position.Incarnation != log.Incarnation() {
+		t.Errorf("alerts %v", texts(got))
+	}
+}
+
 // Neither a reset of the consumer nor the loss of all state raises an old alert.
 func TestResetRaisesNothing(t *testing.T) {
 	t.Parallel()
@@ -653,6 +724,17 @@ func stored(t testing.TB, log *eventlog.Log, key string) bool {
 		t.Fatal(err)
 	}
 	return err == nil
+}
+
+// position is what a value in WAKE_STATE says of which position it is.
+func position(t testing.TB, log *eventlog.Log, key string) uint64 {
+	t.Helper()
+	e, err := bucket(t, log).Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seq, _ := wire.Raw(e.Value()).Get("position").Get("seq").Any().(int64)
+	return uint64(seq)
 }
 
 // printed is a terminal.

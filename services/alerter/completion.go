@@ -10,7 +10,7 @@ type completions struct {
 	Result string `json:"result,omitempty"` // what the last node said
 }
 
-// detect implements a detector.
+// detect is a [detector].
 func (s completions) detect(in input) (completions, []finding, int64) {
 	if in.Event == nil {
 		return s, nil, 0

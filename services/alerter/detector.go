@@ -1,6 +1,7 @@
 package alerter
 
 import (
+	"maps"
 	"strconv"
 
 	"wake/internal/timeline"
@@ -14,13 +15,11 @@ const (
 	kindFailureLoop = "failure_loop"
 )
 
-// A detector is a pure function
-//
-//	func(state, input) (state, []finding, deadline)
-//
-// It changes no state it was given, so what it returns can be thrown away and
-// computed again. The deadline is when it wants to be told that time has passed,
-// in Unix ms; 0: never. Its state is stored by [wire.Marshal].
+// detector is a pure function. It changes no state it was given, so what it
+// returns can be thrown away and computed again. Its state is stored by
+// [wire.Marshal]. The deadline is when it wants to be told that time has passed,
+// in Unix ms; 0: never.
+type detector[S any] func(s S, in input) (next S, found []finding, deadline int64)
 
 // input is an event, or a tick: the news that a deadline has come.
 type input struct {
@@ -65,9 +64,7 @@ const (
 func (f finding) alert(in input, incarnation string) (wire.Alert, error) {
 	label := in.Run.label(f.NodeID)
 	fields := map[string]any{"type": "event", "event": f.Event, "agentId": label}
-	for name, v := range f.Data {
-		fields[name] = v
-	}
+	maps.Copy(fields, f.Data)
 	data, err := wire.Marshal(fields)
 	if err != nil {
 		return wire.Alert{}, err

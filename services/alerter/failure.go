@@ -27,7 +27,7 @@ type retries struct {
 	Told  bool   `json:"told,omitempty"`
 }
 
-// detect implements a detector.
+// detect is a [detector].
 func (s failures) detect(in input) (failures, []finding, int64) {
 	if in.Event == nil {
 		return s, nil, 0

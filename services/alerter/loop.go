@@ -31,7 +31,7 @@ type streak struct {
 // batches, and its siblings count one by one.
 const maxOpen = 200
 
-// detect implements a detector.
+// detect is a [detector].
 func (s loops) detect(in input) (loops, []finding, int64) {
 	if in.Event == nil {
 		return s, nil, 0

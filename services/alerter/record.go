@@ -36,23 +36,28 @@ func (r record) step(in input) (record, []finding) {
 		}
 	}
 	in.Run = r.Run
-	var all []finding
-	r.Deadline = 0
-	take := func(found []finding, deadline int64) {
-		all = append(all, found...)
-		if deadline > 0 {
-			r.Deadline = min(cmp.Or(r.Deadline, deadline), deadline)
-		}
+	var o outcome
+	r.Failures = detect(failures.detect, r.Failures, in, &o)
+	r.Loops = detect(loops.detect, r.Loops, in, &o)
+	r.Completions = detect(completions.detect, r.Completions, in, &o)
+	r.Deadline = o.deadline
+	return r, o.found
+}
+
+// outcome is what all detectors return.
+type outcome struct {
+	found    []finding
+	deadline int64 // the earliest; 0: none
+}
+
+// detect lets a detector see the input and returns its next state.
+func detect[S any](d detector[S], s S, in input, o *outcome) S {
+	next, found, deadline := d(s, in)
+	o.found = append(o.found, found...)
+	if deadline > 0 {
+		o.deadline = min(cmp.Or(o.deadline, deadline), deadline)
 	}
-	var found []finding
-	var deadline int64
-	r.Failures, found, deadline = r.Failures.detect(in)
-	take(found, deadline)
-	r.Loops, found, deadline = r.Loops.detect(in)
-	take(found, deadline)
-	r.Completions, found, deadline = r.Completions.detect(in)
-	take(found, deadline)
-	return r, all
+	return next
 }
 
 // matters reports whether an event may change a record, or be found worth an

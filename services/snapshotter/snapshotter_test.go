@@ -154,14 +154,20 @@ func TestConsumerReset(t *testing.T) {
 // ones are folded.
 func TestPoison(t *testing.T) {
 	t.Parallel()
-	log := logtest.Start(t)
+	s := natstest.New(t)
+	nc := s.Conn(t)
+	logtest.Init(t, nc, topology.Config{})
+	log := logtest.Open(t, nc)
 	letters := deadLetters(t, log)
-	stop := start(t, log, snapshotter.Config{Delay: time.Millisecond})
-	w, _ := begin(t, log, "r1")
+	doomed := s.Conn(t)
+	kill := start(t, logtest.Open(t, doomed), snapshotter.Config{Delay: time.Hour})
+	w, pos := begin(t, log, "r1")
+	watch(t, log).wait(t, "r1", pos)
+	logtest.Append(t, w, usage()) // which could wait
 	illegal := logtest.Append(t, w, &wire.Event{ExecID: "a#9", Payload: &wire.NodeStart{NodeType: "agent"}})
 	publish(t, log, log.Names().Event("r1", "b", "tool"), []byte("garbage"))
 	publish(t, log, "wake.events.r1.b=.flow", []byte{0x80})
-	pos := logtest.Append(t, claim(t, log, "r2"), &wire.Event{Payload: &wire.FlowStart{FlowName: "f", DefinitionHash: "h", Definition: wire.Null}})
+	pos = logtest.Append(t, claim(t, log, "r2"), &wire.Event{Payload: &wire.FlowStart{FlowName: "f", DefinitionHash: "h", Definition: wire.Null}})
 	for i, want := range []string{"a#9 was never scheduled", "wire", "token"} {
 		p := letters.next(t)
 		if !strings.Contains(p.Reason, want) || p.Position != illegal+uint64(i) || p.Stream != "WAKE_EVENTS" {
@@ -169,7 +175,9 @@ func TestPoison(t *testing.T) {
 		}
 	}
 	watch(t, log).wait(t, "r2", pos)
-	stop()
+	waitCommitted(t, log, illegal+2)
+	doomed.Close()
+	kill()
 	if _, err := log.JetStream().ResetConsumerToSequence(t.Context(), log.Names().EventsStream(), "snapshotter", 1); err != nil {
 		t.Fatal(err)
 	}
@@ -269,14 +277,18 @@ func TestIncarnation(t *testing.T) {
 	}
 	logtest.Init(t, nc, topology.Config{})
 	log = logtest.Open(t, nc)
-	start(t, log, snapshotter.Config{Delay: time.Millisecond})
-	stored := watch(t, log)
-	_, pos := begin(t, log, "r1")
-	if pos >= last {
-		t.Fatal("the new stream is not shorter")
+	_, early := begin(t, log, "early")
+	pos := play(t, log, "r1", 3)
+	if early > last || pos < last {
+		t.Fatalf("positions %d and %d do not frame the old one, %d", early, pos, last)
 	}
+	stored := watch(t, log)
+	start(t, log, snapshotter.Config{Delay: time.Millisecond})
 	stored.wait(t, "r1", pos)
-	same(t, load(t, log, "r1"), fold(t, log, "r1", 0))
+	stored.wait(t, "early", early)
+	for _, id := range []string{"r1", "early"} {
+		same(t, load(t, log, id), fold(t, log, id, 0))
+	}
 }
 
 // A position beyond the end of the log tells of a stream that lost its end.
@@ -633,6 +645,34 @@ func waitRead(t testing.TB, log *eventlog.Log, pos uint64) {
 		case <-tick.C:
 		case <-timeout:
 			t.Fatalf("position %d was not read", pos)
+		}
+	}
+}
+
+// waitCommitted waits until a position is committed.
+func waitCommitted(t testing.TB, log *eventlog.Log, pos uint64) {
+	t.Helper()
+	kv, err := log.JetStream().KeyValue(t.Context(), log.Names().StateBucket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := kv.Watch(t.Context(), "snapshotter._")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = w.Stop() }()
+	timeout := time.After(20 * time.Second)
+	for {
+		select {
+		case e := <-w.Updates():
+			if e == nil {
+				continue
+			}
+			if seq, ok := wire.Raw(e.Value()).Get("position").Get("seq").Any().(int64); ok && uint64(seq) >= pos {
+				return
+			}
+		case <-timeout:
+			t.Fatalf("position %d was not committed", pos)
 		}
 	}
 }
