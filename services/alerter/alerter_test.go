@@ -393,6 +393,50 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 }
 
+// On a cluster whose leaders step down all the time, everything is said once.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	c := natstest.NewCluster(t, 3)
+	nc := c.Conn(t)
+	logtest.Init(t, nc, topology.Config{Replicas: 3})
+	log := logtest.Open(t, nc)
+	var out printed
+	start(t, log, alerter.Config{Out: &out, Delay: 10 * time.Millisecond})
+	calm := logtest.Go(t, func(ctx context.Context) error {
+		tick := time.NewTicker(250 * time.Millisecond)
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-tick.C:
+				stream := []string{"WAKE_EVENTS", "WAKE_ALERTS", "KV_WAKE_STATE"}[i%3]
+				_ = c.StepDown(ctx, nc, stream) // it may have no leader at the moment
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	const runs = 10
+	for i := range runs {
+		h := begin(t, log, fmt.Sprintf("r%d", i), nil)
+		for range 4 {
+			h.add(tool("Bash", "e"))
+		}
+		h.add(about(wire.RunNode, &wire.FlowComplete{Status: wire.FlowStatusComplete}))
+	}
+	await(t, "all alerts", func() bool { return out.lines() >= 2*runs })
+	calm()
+	c.WaitReady(t, "WAKE_ALERTS") // any replica may answer now
+	for i := range runs {
+		want := []string{"[subagent:coder] 🔁 3 consecutive Bash failures — possibly stuck", "[subagent:review] ✅ Completed"}
+		if d := cmp.Diff(want, texts(alerts(t, log, fmt.Sprintf("r%d", i)))); d != "" {
+			t.Error(d)
+		}
+	}
+	if out.lines() != 2*runs {
+		t.Errorf("printed %d lines, want %d", out.lines(), 2*runs)
+	}
+}
+
 // What can't be decoded is set aside and the next event is looked at.
 func TestPoison(t *testing.T) {
 	t.Parallel()

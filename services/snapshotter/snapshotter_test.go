@@ -364,6 +364,44 @@ func TestTwoAtOnce(t *testing.T) {
 	stored.check(t, log)
 }
 
+// On a cluster whose leaders step down all the time, snapshots are folds too.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	c := natstest.NewCluster(t, 3)
+	nc := c.Conn(t)
+	logtest.Init(t, nc, topology.Config{Replicas: 3})
+	log := logtest.Open(t, nc)
+	stored := watch(t, log)
+	start(t, log, snapshotter.Config{Delay: 10 * time.Millisecond})
+	calm := logtest.Go(t, func(ctx context.Context) error {
+		tick := time.NewTicker(250 * time.Millisecond)
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-tick.C:
+				stream := []string{"WAKE_EVENTS", "KV_WAKE_SNAPSHOTS", "KV_WAKE_STATE"}[i%3]
+				_ = c.StepDown(ctx, nc, stream) // it may have no leader at the moment
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	last := map[string]uint64{}
+	for i := range 20 {
+		id := fmt.Sprintf("r%d", i)
+		last[id] = play(t, log, id, 5)
+	}
+	for id, pos := range last {
+		stored.wait(t, id, pos)
+	}
+	calm()
+	c.WaitReady(t, "WAKE_EVENTS", "KV_WAKE_SNAPSHOTS") // any replica may answer now
+	for id := range last {
+		same(t, load(t, log, id), fold(t, log, id, 0))
+	}
+	stored.check(t, log)
+}
+
 // A large state is kept as a blob.
 func TestLargeState(t *testing.T) {
 	t.Parallel()
