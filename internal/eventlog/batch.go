@@ -30,7 +30,7 @@ func (l *lane) attempt(ctx context.Context, frames []*frame) error {
 	switch {
 	case !l.log.nc.IsConnected():
 		return errDisconnected
-	case len(frames) == 1, l.log.replicas == 1 && small(frames):
+	case l.fewer(frames):
 		return l.attemptEach(ctx, frames)
 	default:
 		return l.attemptBatch(ctx, frames)
@@ -41,9 +41,14 @@ func (l *lane) attempt(ctx context.Context, frames []*frame) error {
 // about as fast one by one as in a batch, for which it sets a store up on disk.
 const smallBatch = 8
 
-// small reports whether frames are few, and none was appended with another.
-func small(frames []*frame) bool {
-	return len(frames) <= smallBatch && !slices.ContainsFunc(frames, func(f *frame) bool { return f.more })
+// fewer reports whether frames are rather published one by one: they are few,
+// none was appended with another, and none has to wait for another unless there
+// is one replica, where that takes no longer than a batch.
+func (l *lane) fewer(frames []*frame) bool {
+	if len(frames) > smallBatch || slices.ContainsFunc(frames, func(f *frame) bool { return f.more }) {
+		return false
+	}
+	return l.log.replicas == 1 || len(parts(frames)) == len(frames)
 }
 
 // attemptEach publishes frames one by one: at once the first of each writer, then

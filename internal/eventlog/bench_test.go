@@ -52,6 +52,18 @@ func atOnce(n, workers int, f func(worker int)) float64 {
 	return float64(n/workers*workers) / time.Since(began).Seconds()
 }
 
+// publishAlone publishes n events one by one, each awaited, without any
+// expectation, and returns the events per second.
+func publishAlone(b *testing.B, p process, n, publishers int) float64 {
+	b.Helper()
+	data := encoded(b, &wire.Event{RunID: "alone", NodeID: "n", Seq: 1, Epoch: 1, Payload: &wire.AgentText{Content: content}})
+	return atOnce(n, publishers, func(i int) {
+		if _, err := p.JetStream().Publish(b.Context(), fmt.Sprint("wake.events.alone.n", i, ".text"), data, jetstream.WithRetryAttempts(0)); err != nil {
+			b.Error(err)
+		}
+	})
+}
+
 // Storing events by group commit against publishing them one by one, each
 // awaited, by as many writers. One operation is one event.
 func BenchmarkAppend(b *testing.B) {
@@ -63,15 +75,34 @@ func BenchmarkAppend(b *testing.B) {
 				for i := range ws {
 					ws[i] = p.claim(fmt.Sprint("run", i%50), fmt.Sprint("n", i))
 				}
-				data := encoded(b, &wire.Event{RunID: "alone", NodeID: "n", Seq: 1, Epoch: 1, Payload: &wire.AgentText{Content: content}})
-				alone := atOnce(max(200, 4*writers), writers, func(w int) {
-					_, err := p.JetStream().Publish(b.Context(), fmt.Sprint("wake.events.alone.n", w, ".text"), data, jetstream.WithRetryAttempts(0))
-					if err != nil {
-						b.Error(err)
-					}
-				})
+				alone := publishAlone(b, p, max(200, 4*writers), writers)
 				b.ResetTimer()
 				rate := atOnce(max(b.N, writers), writers, func(w int) { appendTo(b, ws[w], text(content)) })
+				b.ReportMetric(rate, "events/s")
+				b.ReportMetric(rate/alone, "x-publish")
+			})
+		}
+	}
+}
+
+// One writer that appends several events at once, against publishing them one by
+// one, each awaited. One operation is one event.
+func BenchmarkAppendTogether(b *testing.B) {
+	for _, replicas := range []int{1, 3} {
+		for _, size := range []int{1, 10, 100, 1000} {
+			b.Run(fmt.Sprintf("replicas=%d/events=%d", replicas, size), func(b *testing.B) {
+				p := bench(b, replicas)
+				w := p.claim("r", "n")
+				alone := publishAlone(b, p, 300, 1)
+				n := max(b.N/size, 1)
+				b.ResetTimer()
+				rate := float64(size) * atOnce(n, 1, func(int) {
+					events := make([]*wire.Event, size)
+					for i := range events {
+						events[i] = text(content)
+					}
+					appendTo(b, w, events...)
+				})
 				b.ReportMetric(rate, "events/s")
 				b.ReportMetric(rate/alone, "x-publish")
 			})

@@ -124,14 +124,14 @@ func (a *claimant) follow(ctx context.Context, last stored) error {
 }
 
 func (a *claimant) prepare(t tail) error {
-	e := &wire.Event{
-		RunID: a.run, NodeID: a.node, ExecID: a.c.ExecID,
-		Seq: max(t.seq, a.c.AtSeq) + 1, Epoch: max(t.epoch+1, a.c.MinEpoch),
-		Timestamp: time.Now().UnixMilli(),
-	}
 	var atSeq uint64
 	if t.pos == 0 {
 		atSeq = a.c.AtSeq
+	}
+	e := &wire.Event{
+		RunID: a.run, NodeID: a.node, ExecID: a.c.ExecID,
+		Seq: max(t.seq, atSeq) + 1, Epoch: max(t.epoch+1, a.c.MinEpoch),
+		Timestamp: time.Now().UnixMilli(),
 	}
 	if a.node == wire.RunNode {
 		e.Payload = &wire.RunClaimed{Runner: a.c.Runner, Nonce: a.nonce, AtSeq: atSeq}

@@ -180,7 +180,9 @@ func (l *Log) Run(ctx context.Context) error {
 	dead.Wait()
 	close(ended)
 	for e := range ended {
-		err = errors.Join(err, e)
+		if !errors.Is(err, e) { // a closed connection ends all of them
+			err = errors.Join(err, e)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("eventlog: %w", err)

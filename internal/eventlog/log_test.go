@@ -220,6 +220,23 @@ func TestReadSelects(t *testing.T) {
 	}
 }
 
+// Where nobody answers direct gets, the leader does.
+func TestReadFromTheLeader(t *testing.T) {
+	t.Parallel()
+	p := one(t, eventlog.Options{})
+	w := p.claim("r", "n")
+	for i := range 1200 {
+		if err := w.Enqueue(t.Context(), text(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.withStream(func(c *jetstream.StreamConfig) { c.AllowDirect = false })
+	p.texts("r", "n", 1200)
+}
+
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	p := one(t, eventlog.Options{})

@@ -54,14 +54,10 @@ func (l *Log) filters(q Query) []string {
 // error ends it.
 func (l *Log) Read(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		sources := make([]*source, 0, 1)
-		for _, filter := range l.filters(q) {
-			s := &source{log: l, filter: filter, next: max(q.From, 1)}
-			if err := s.bound(ctx, q.To); err != nil {
-				yield(Entry{}, fmt.Errorf("eventlog: read: %w", err))
-				return
-			}
-			sources = append(sources, s)
+		sources, err := l.sources(ctx, q)
+		if err != nil {
+			yield(Entry{}, fmt.Errorf("eventlog: read: %w", err))
+			return
 		}
 		for {
 			e, ok, err := earliest(ctx, sources)
@@ -74,6 +70,44 @@ func (l *Log) Read(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 			}
 		}
 	}
+}
+
+// sources returns a source for each filter of the query. They all end at one
+// position: if each ended where it stands when it is asked, the later ones would
+// yield events behind those that the earlier ones leave out.
+func (l *Log) sources(ctx context.Context, q Query) ([]*source, error) {
+	filters := l.filters(q)
+	to := q.To
+	if len(filters) > 1 {
+		last, err := l.last(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if to == 0 || to > last {
+			to = last
+		}
+		if to == 0 {
+			return nil, nil
+		}
+	}
+	sources := make([]*source, 0, len(filters))
+	for _, filter := range filters {
+		s := &source{log: l, filter: filter, next: max(q.From, 1)}
+		if err := s.bound(ctx, to); err != nil {
+			return nil, err
+		}
+		sources = append(sources, s)
+	}
+	return sources, nil
+}
+
+// last returns the position of the last event of all.
+func (l *Log) last(ctx context.Context) (last uint64, err error) {
+	err = l.retry(ctx, func() (err error) {
+		last, err = l.lastPos(ctx, l.names.AllEvents())
+		return err
+	})
+	return last, err
 }
 
 // earliest takes the entry with the lowest position.

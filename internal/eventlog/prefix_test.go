@@ -1,0 +1,51 @@
+package eventlog_test
+
+import (
+	"context"
+	"testing"
+
+	"wake/internal/eventlog"
+	"wake/pkg/wire"
+)
+
+// What is read of several kinds while events are stored is a prefix of the
+// log: no event is left out before one that is yielded.
+func TestReadOfKindsIsAPrefix(t *testing.T) {
+	p := one(t, eventlog.Options{})
+	w := p.claim("run", "node")
+	ctx, cancel := context.WithCancel(t.Context())
+	stored := make(chan error, 1)
+	go func() {
+		kinds := []wire.Payload{
+			&wire.NodeStart{NodeType: "agent"},
+			&wire.TurnStart{Model: "m"},
+			&wire.AgentTool{ToolName: "T", ToolInput: wire.Null, ToolOutput: wire.Null},
+		}
+		for i := 0; ; i++ {
+			if _, err := w.Append(ctx, &wire.Event{Payload: kinds[i%len(kinds)]}); err != nil {
+				if ctx.Err() == nil {
+					stored <- err
+				}
+				close(stored)
+				return
+			}
+		}
+	}()
+	for range 200 {
+		last := uint64(0)
+		q := eventlog.Query{Run: "run", Kinds: []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool}}
+		for e, err := range p.Read(t.Context(), q) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.Event.Seq != last+1 {
+				t.Fatalf("seq %d follows %d at position %d", e.Event.Seq, last, e.Pos)
+			}
+			last = e.Event.Seq
+		}
+	}
+	cancel()
+	if err := <-stored; err != nil {
+		t.Fatal(err)
+	}
+}
