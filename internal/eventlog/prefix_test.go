@@ -1,7 +1,6 @@
 package eventlog_test
 
 import (
-	"context"
 	"testing"
 
 	"wake/internal/eventlog"
@@ -13,7 +12,6 @@ import (
 func TestReadOfKindsIsAPrefix(t *testing.T) {
 	p := one(t, eventlog.Options{})
 	w := p.claim("run", "node")
-	ctx, cancel := context.WithCancel(t.Context())
 	stored := make(chan error, 1)
 	go func() {
 		kinds := []wire.Payload{
@@ -21,17 +19,13 @@ func TestReadOfKindsIsAPrefix(t *testing.T) {
 			&wire.TurnStart{Model: "m"},
 			&wire.AgentTool{ToolName: "T", ToolInput: wire.Null, ToolOutput: wire.Null},
 		}
-		for i := 0; ; i++ {
-			if _, err := w.Append(ctx, &wire.Event{Payload: kinds[i%len(kinds)]}); err != nil {
-				if ctx.Err() == nil {
-					stored <- err
-				}
-				close(stored)
-				return
-			}
+		var err error
+		for i := 0; i < 300 && err == nil; i++ {
+			_, err = w.Append(t.Context(), &wire.Event{Payload: kinds[i%len(kinds)]})
 		}
+		stored <- err
 	}()
-	for range 200 {
+	for len(stored) == 0 {
 		last := uint64(0)
 		q := eventlog.Query{Run: "run", Kinds: []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool}}
 		for e, err := range p.Read(t.Context(), q) {
@@ -44,7 +38,6 @@ func TestReadOfKindsIsAPrefix(t *testing.T) {
 			last = e.Event.Seq
 		}
 	}
-	cancel()
 	if err := <-stored; err != nil {
 		t.Fatal(err)
 	}
