@@ -65,11 +65,16 @@ func (w *worker) drive(ctx context.Context, session agent.Session, id string, me
 	}()
 	outcome := agent.Outcome{SessionID: id}
 	last, err := w.consume(ctx, session, &outcome)
-	err = errors.Join(err, session.Close())
+	if err := session.Close(); err != nil { // what it said counts all the same
+		w.runner.logger.Warn("agent not ended properly", "run", w.offer.RunID, "node", w.offer.NodeID, "error", err)
+	}
 	stopPassing()
 	<-passed
 	if err != nil {
 		return last, err
+	}
+	if outcome.Paused() != nil && ctx.Err() != nil {
+		return last, nil // that was our own interruption
 	}
 	if failed := outcome.Error(); failed != nil {
 		return last, &failure{message: failed.Message, kind: failed.ErrorType}
@@ -88,7 +93,7 @@ func (w *worker) drive(ctx context.Context, session agent.Session, id string, me
 func (w *worker) consume(ctx context.Context, session agent.Session, outcome *agent.Outcome) (last []*wire.Event, err error) {
 	for e, err := range session.Events() {
 		if err != nil {
-			return last, err
+			return last, &failure{message: err.Error(), kind: wire.ErrorException}
 		}
 		if e.SessionID == "" {
 			e.SessionID = outcome.SessionID

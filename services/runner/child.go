@@ -2,10 +2,13 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"wake/internal/eventlog"
 	"wake/internal/flow"
 	"wake/pkg/wire"
 )
@@ -77,11 +80,15 @@ func (c *children) follow(ctx context.Context, node string, n wire.NodeState) er
 	if !known {
 		sub = o.runner.events.subscribeInto(id, c.news)
 		c.subs[n.Exec] = sub
-		if err := c.start(ctx, node, id, n.Input); err != nil {
+		var bad *failure
+		if err := c.start(ctx, node, id); errors.As(err, &bad) {
+			e := &wire.Event{ExecID: n.Exec, Payload: &wire.NodeError{Target: node, Error: bad.message, ErrorType: bad.kind}}
+			return o.append(ctx, []*wire.Event{e})
+		} else if err != nil {
 			return err
 		}
 	}
-	if known && len(sub.take()) == 0 {
+	if known && !slices.ContainsFunc(sub.take(), endsRun) {
 		return nil
 	}
 	v, err := o.runner.open(ctx, id)
@@ -92,18 +99,39 @@ func (c *children) follow(ctx context.Context, node string, n wire.NodeState) er
 	if !ended(v.state.Status) {
 		return nil
 	}
-	e, err := c.outcome(node, n, v.state)
+	state, err := v.whole(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := c.outcome(node, n, state)
 	if err != nil {
 		return err
 	}
 	return o.append(ctx, []*wire.Event{e})
 }
 
-// start asks for the child run. Asking twice does no harm.
-func (c *children) start(ctx context.Context, node, id string, input wire.Raw) error {
+// endsRun reports whether an entry may be the end of a run.
+func endsRun(e eventlog.Entry) bool {
+	if e.Event == nil {
+		return false
+	}
+	t := e.Event.Type()
+	return t == wire.TypeFlowComplete || t == wire.TypeFlowAborted
+}
+
+// start asks for the child run. Asking twice does no harm. It fails with a
+// [failure] for an input that no child run can have.
+func (c *children) start(ctx context.Context, node, id string) error {
+	input, err := c.owner.view.input(ctx, node)
+	if err != nil && !errors.Is(err, errMissing) {
+		return err
+	}
 	var in childInput
-	if err := wire.Unmarshal(input, &in); err != nil {
-		return fmt.Errorf("input of %s: %w", node, err)
+	if err == nil {
+		err = wire.Unmarshal(input, &in)
+	}
+	if err != nil {
+		return &failure{message: fmt.Sprintf("input of the node: %v", err), kind: "input"}
 	}
 	request, err := wire.Marshal(wire.RunRequest{
 		V: wire.Version, RunID: id, Definition: in.Flow, Input: in.Input, State: in.State, Labels: in.Labels,

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/eventlog"
+	"wake/internal/flow"
 	"wake/pkg/wire"
 )
 
@@ -46,12 +47,12 @@ func (r *Runner) followCommands(ctx context.Context, from uint64) error {
 		if err != nil {
 			return fmt.Errorf("follow commands: %w", err)
 		}
-		run, err := r.names.ParseCommand(msg.Subject())
-		meta, metaErr := msg.Metadata()
-		if err != nil || metaErr != nil {
-			continue // not a subject of ours, so it names no run
+		meta, err := msg.Metadata()
+		if err != nil {
+			continue // not from the stream
 		}
-		r.commands.deliver(eventlog.Entry{Pos: meta.Sequence.Stream, RunID: run, Subject: msg.Subject(), Data: msg.Data()})
+		// The subject stands for the run: of a long id it has a hash only.
+		r.commands.deliver(eventlog.Entry{Pos: meta.Sequence.Stream, RunID: msg.Subject(), Subject: msg.Subject(), Data: msg.Data()})
 	}
 }
 
@@ -111,6 +112,9 @@ func (o *owner) obey(ctx context.Context, e eventlog.Entry) error {
 	if err == nil {
 		err = o.judge(cmd, record.CommandID)
 	}
+	if err == nil && cmd.Type == "send" {
+		record.Command, err = o.address(raw, cmd)
+	}
 	record.Accepted = err == nil
 	if err != nil {
 		record.Reason = err.Error()
@@ -147,7 +151,6 @@ func (o *owner) judge(cmd wire.Command, id string) error {
 	}
 	switch cmd.Type {
 	case "send":
-		return o.judgeSend(cmd)
 	case "reply":
 		return o.judgeReply(cmd)
 	case "pause":
@@ -165,21 +168,27 @@ func (o *owner) judge(cmd wire.Command, id string) error {
 	return nil
 }
 
-// judgeSend demands that the message has one recipient.
-func (o *owner) judgeSend(cmd wire.Command) error {
+// address says in a message who its recipient is, which must be one: whoever
+// else begins before it is delivered is none.
+func (o *owner) address(raw wire.Raw, cmd wire.Command) (wire.Raw, error) {
 	if cmd.Message == "" {
-		return errors.New("BAD_REQUEST: message is required")
+		return raw, errors.New("BAD_REQUEST: message is required")
 	}
-	live := 0
+	var live []string
 	for node, n := range o.view.state.Nodes {
-		if n.Open() && n.Type == "agent" && (cmd.NodeID == "" || cmd.NodeID == node) && (cmd.ExecID == "" || cmd.ExecID == n.Exec) {
-			live++
+		if n.Open() && n.Type == string(flow.TypeAgent) && (cmd.NodeID == "" || cmd.NodeID == node) && (cmd.ExecID == "" || cmd.ExecID == n.Exec) {
+			live = append(live, node)
 		}
 	}
-	if live != 1 {
-		return fmt.Errorf("AMBIGUOUS_ID: %d agents are live; name one by nodeId or execId", live)
+	if len(live) != 1 {
+		return raw, fmt.Errorf("AMBIGUOUS_ID: %d agents are live; name one by nodeId or execId", len(live))
 	}
-	return nil
+	var fields map[string]wire.Raw
+	if err := wire.Unmarshal(raw, &fields); err != nil {
+		return raw, fmt.Errorf("not a command: %w", err)
+	}
+	fields["nodeId"] = wire.RawString(live[0])
+	return wire.Marshal(fields)
 }
 
 func (o *owner) judgeReply(cmd wire.Command) error {

@@ -44,12 +44,15 @@ func (w *worker) command(ctx context.Context, n wire.NodeState) ([]*wire.Event, 
 	if err != nil {
 		return last, err
 	}
-	if problem := outcome.Problem(); problem != "" {
-		failed := w.failed(problem, "exit")
-		failed.Payload.(*wire.NodeError).Output = output
-		return append(last, failed), nil
+	problem := outcome.Problem()
+	if problem == "" {
+		return append(last, w.completed(output)), nil
 	}
-	return append(last, w.completed(output)), nil
+	w.output = output
+	if ctx.Err() != nil {
+		return last, nil // it was ended, whatever it says
+	}
+	return append(last, w.failed(problem, "exit")), nil
 }
 
 func (w *worker) parseCommand(input wire.Raw) (shell.Command, error) {

@@ -16,7 +16,7 @@ var folded = []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool}
 // exceed the stream's limit of consumers and slow down its ingest.
 type feed struct {
 	mu   sync.Mutex
-	subs map[string]map[*subscription]bool // by run
+	subs map[string]map[*subscription]bool // by run; those of commands by the run's subject
 }
 
 func newFeed() *feed {

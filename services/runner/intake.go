@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -21,20 +22,19 @@ func (r *Runner) takeRuns(ctx context.Context, keeper *lease.Keeper) error {
 	if err != nil {
 		return err
 	}
-	return r.take(ctx, c, nil, func(m jetstream.Msg, done func()) {
-		defer done()
+	return r.take(ctx, c, nil, func(m jetstream.Msg) {
 		req, def, err := parseRequest(m.Data())
 		if err != nil {
 			r.refuse(ctx, m, err)
 			return
 		}
 		o := &owner{runner: r, keeper: keeper, runID: req.RunID, request: req, def: def, taken: func() { r.ack(ctx, m) }}
-		switch err := o.run(ctx); {
+		switch err := o.own(ctx); {
 		case err == nil, ctx.Err() != nil:
 		case errors.Is(err, lease.ErrHeld):
-			r.again(ctx, m, keeper.TTL()) // needless as soon as the run has begun; then it is acknowledged
+			r.again(ctx, m, keeper.TTL())
 		default:
-			r.logger.Error("run has lost its owner", "run", req.RunID, "error", err)
+			r.logger.Error("run not begun", "run", req.RunID, "error", err) // the request comes again
 		}
 	})
 }
@@ -61,8 +61,7 @@ func (r *Runner) takeNodes(ctx context.Context, keeper *lease.Keeper, pool strin
 	if err != nil {
 		return err
 	}
-	return r.take(ctx, c, r.slots, func(m jetstream.Msg, done func()) {
-		defer done()
+	return r.take(ctx, c, r.slots, func(m jetstream.Msg) {
 		var offer wire.NodeOffer
 		if err := wire.Unmarshal(m.Data(), &offer); err != nil {
 			r.refuse(ctx, m, err)
@@ -79,33 +78,63 @@ func (r *Runner) takeNodes(ctx context.Context, keeper *lease.Keeper, pool strin
 	})
 }
 
-// take hands each message of a queue to a task of its own. With slots it takes
-// one only when there is room; the task frees its slot by done.
-func (r *Runner) take(ctx context.Context, c jetstream.Consumer, slots chan struct{}, task func(m jetstream.Msg, done func())) error {
-	release := func() {
-		if slots != nil {
-			<-slots
-		}
-	}
-	for ctx.Err() == nil {
-		if slots != nil {
-			select {
-			case slots <- struct{}{}:
-			case <-ctx.Done():
-				return nil
-			}
-		}
+// take hands each message of a queue to a task of its own, as far as there are
+// slots; nil is any number.
+func (r *Runner) take(ctx context.Context, c jetstream.Consumer, s slots, task func(m jetstream.Msg)) error {
+	for s.await(ctx) {
 		m, err := r.next(ctx, c)
-		if err != nil || m == nil {
-			release()
-			if err != nil {
-				return err
-			}
+		if err != nil {
+			return err
+		}
+		if m == nil {
 			continue
 		}
-		r.tasks.Go(func() { task(m, release) })
+		if !s.take() { // another queue was faster
+			r.again(ctx, m, 0)
+			continue
+		}
+		r.tasks.Go(func() {
+			defer s.free()
+			task(m)
+		})
 	}
 	return nil
+}
+
+// slots holds a token per agent that runs. Who only waits for work holds none: a
+// queue without work must not keep a slot from another one.
+type slots chan struct{}
+
+// await waits until there is room. It reports false if ctx has ended.
+func (s slots) await(ctx context.Context) bool {
+	if s == nil || ctx.Err() != nil {
+		return ctx.Err() == nil
+	}
+	select {
+	case s <- struct{}{}:
+		<-s
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (s slots) take() bool {
+	if s == nil {
+		return true
+	}
+	select {
+	case s <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s slots) free() {
+	if s != nil {
+		<-s
+	}
 }
 
 // next waits for the next message of a queue. It returns nil when there was
@@ -123,7 +152,11 @@ func (r *Runner) next(ctx context.Context, c jetstream.Consumer) (jetstream.Msg,
 		return nil, nil
 	}
 	if ctx.Err() == nil {
-		r.logger.Warn("queue is away", "error", err)
+		level := slog.LevelWarn
+		if !r.log.Conn().IsConnected() {
+			level = slog.LevelDebug // the connection has said so
+		}
+		r.logger.Log(ctx, level, "queue is away", "error", err)
 		sleep(ctx, time.Second)
 	}
 	return nil, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -12,7 +11,6 @@ import (
 	"wake/internal/eventlog"
 	"wake/internal/flow"
 	"wake/internal/lease"
-	"wake/internal/run"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -24,7 +22,8 @@ type owner struct {
 	runID   string
 	request wire.RunRequest
 	def     *flow.Definition
-	taken   func() // called when the log says that the run has begun
+	taken   func() // called when the log says that the run has begun, once
+	begun   bool   // it was called
 
 	lease  *lease.Lease
 	writer *eventlog.Writer
@@ -32,15 +31,74 @@ type owner struct {
 	// written is the position of the owner's last event. It decides nothing
 	// before it has folded that far.
 	written uint64
-	offered map[string]time.Time // execution → when it was last offered
+	offered map[string]offered // by node
 }
+
+// offered says when an execution was last offered, and how long to wait until it
+// is offered again. That grows: while no runner has room, the queue must not.
+type offered struct {
+	exec string
+	at   time.Time
+	wait time.Duration
+}
+
+// maxOfferAgain is how much longer than Config.OfferAgain that wait may become.
+const maxOfferAgain = 32
 
 // giveBack bounds what a task still does when its context has ended.
 const giveBack = 5 * time.Second
 
-// run owns the run until it has ended, ctx ends, or somebody else owns it.
+// How long an owner that failed waits until it begins again.
+const (
+	firstPause = time.Second
+	lastPause  = time.Minute
+)
+
+// own owns the run until it has ended, ctx ends, or somebody else owns it. Once
+// the run has begun, nobody else is told of it: an owner that fails, be it that
+// the object store was away, begins again with what the log says.
+func (o *owner) own(ctx context.Context) error {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		err := o.run(ctx)
+		switch {
+		case err == nil, ctx.Err() != nil, !o.begun:
+			return err
+		case errors.Is(err, lease.ErrHeld):
+			return nil
+		}
+		o.runner.logger.Error("run has lost its owner", "run", o.runID, "error", err)
+		sleep(ctx, pause)
+	}
+}
+
+// begin says once that the log has what the request asked for.
+func (o *owner) begin() {
+	if !o.begun {
+		o.begun = true
+		o.taken()
+	}
+}
+
+// held looks whether a request for a run that has an owner is needless. It isn't
+// before the run has begun: then its owner may still fail to.
+func (o *owner) held(ctx context.Context) error {
+	v, err := o.runner.open(ctx, o.runID)
+	if err != nil {
+		return err
+	}
+	v.close()
+	if v.state.Status == wire.RunIdle {
+		return lease.ErrHeld
+	}
+	o.begin()
+	return nil
+}
+
 func (o *owner) run(ctx context.Context) error {
 	l, err := o.keeper.Acquire(ctx, o.runner.names.LeaseKey(o.runID, wire.RunNode))
+	if errors.Is(err, lease.ErrHeld) && !o.begun {
+		return o.held(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -51,9 +109,12 @@ func (o *owner) run(ctx context.Context) error {
 		return err
 	}
 	defer o.view.close()
-	if ended(o.view.state.Status) {
-		o.taken()
+	if ended(o.view.state.Status) || o.view.state.Imported != "" {
+		o.begin()
 		return nil
+	}
+	if !l.Valid() { // reading took long: don't fence whoever holds it now
+		return errLeaseLost
 	}
 	claim := eventlog.Claim{Runner: o.runner.cfg.ID, MinEpoch: l.Revision()}
 	if o.writer, err = o.runner.log.Claim(ctx, o.runID, wire.RunNode, claim); err != nil {
@@ -68,8 +129,10 @@ func (o *owner) run(ctx context.Context) error {
 		if err := o.start(ctx); err != nil {
 			return err
 		}
+	} else if o.def, err = flow.FromRaw(o.view.state.Definition); err != nil {
+		return fmt.Errorf("definition of run %s: %w", o.runID, err)
 	}
-	o.taken()
+	o.begin()
 	return o.schedule(ctx)
 }
 
@@ -98,10 +161,10 @@ func (o *owner) workspace() (string, error) {
 
 // schedule decides whenever something has happened, until the run has ended.
 func (o *owner) schedule(ctx context.Context) error {
-	o.offered = map[string]time.Time{}
+	o.offered = map[string]offered{}
 	tick := time.NewTicker(o.runner.cfg.OfferAgain)
 	defer tick.Stop()
-	commands := o.runner.commands.subscribe(o.runID)
+	commands := o.runner.commands.subscribe(o.runner.names.Command(o.runID))
 	defer commands.close()
 	waiting, err := o.runner.readCommands(ctx, o.runID, o.view.state.CommandPos)
 	if err != nil {
@@ -117,8 +180,10 @@ func (o *owner) schedule(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := kids.update(ctx); err != nil {
-			return err
+		if o.lease.Valid() {
+			if err := kids.update(ctx); err != nil {
+				return err
+			}
 		}
 		if ended(o.view.state.Status) {
 			return nil
@@ -137,7 +202,7 @@ func (o *owner) schedule(ctx context.Context) error {
 		case <-timer.C:
 		case <-tick.C:
 		case <-o.lease.Lost():
-			err = errors.New("lease lost")
+			err = errLeaseLost
 		case <-o.writer.Fenced():
 			err = eventlog.ErrFenced
 		case <-ctx.Done():
@@ -162,7 +227,7 @@ func (o *owner) decide(ctx context.Context) (wake int64, err error) {
 		if !o.lease.Valid() {
 			return 0, nil
 		}
-		state, err := o.whole(ctx)
+		state, err := o.view.whole(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -180,18 +245,6 @@ func (o *owner) decide(ctx context.Context) (wake int64, err error) {
 			return 0, err
 		}
 	}
-}
-
-// whole returns the state with the values that the object store keeps: the
-// scheduler looks into them.
-func (o *owner) whole(ctx context.Context) (*wire.State, error) {
-	return run.Inline(o.view.state, func(sha256 string) ([]byte, error) {
-		b, err := o.runner.log.Blob(ctx, sha256)
-		if errors.Is(err, eventlog.ErrBlobMissing) {
-			return nil, fs.ErrNotExist
-		}
-		return b, err
-	})
 }
 
 // place says which runners may take a node. Those of a run whose folder is
@@ -224,11 +277,20 @@ func (o *owner) append(ctx context.Context, events []*wire.Event) error {
 // offerAll offers the executions that wait for a worker. An offer is a hint and
 // may get lost with this process: so it is repeated as long as nobody has begun.
 func (o *owner) offerAll(ctx context.Context) {
+	if o.view.state.Status != wire.RunRunning {
+		clear(o.offered) // workers begin nothing now; at once when it goes on
+		return
+	}
+	again := o.runner.cfg.OfferAgain
 	for node, n := range o.view.state.Nodes {
 		if !n.Open() || n.Started != 0 || n.Pool == "" {
 			continue
 		}
-		if last, ok := o.offered[n.Exec]; ok && time.Since(last) < o.runner.cfg.OfferAgain {
+		last := o.offered[node]
+		if last.exec != n.Exec {
+			last = offered{exec: n.Exec}
+		}
+		if time.Since(last.at) < last.wait {
 			continue
 		}
 		if err := o.offer(ctx, node, n); err != nil {
@@ -237,7 +299,8 @@ func (o *owner) offerAll(ctx context.Context) {
 			}
 			return
 		}
-		o.offered[n.Exec] = time.Now()
+		last.at, last.wait = time.Now(), min(max(2*last.wait, again), maxOfferAgain*again)
+		o.offered[node] = last
 	}
 }
 

@@ -71,7 +71,7 @@ type Runner struct {
 	logger   *slog.Logger
 	events   *feed
 	commands *feed
-	slots    chan struct{} // one token per agent that may run
+	slots    slots
 
 	tasks sync.WaitGroup // owners and workers
 }
@@ -84,7 +84,7 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
 	return &Runner{
 		cfg: cfg, log: log, names: log.Names(), logger: logger,
 		events: newFeed(), commands: newFeed(),
-		slots: make(chan struct{}, cfg.MaxAgents),
+		slots: make(slots, cfg.MaxAgents),
 	}, nil
 }
 
@@ -122,7 +122,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
-	var parts sync.WaitGroup
+	var parts, leases sync.WaitGroup
 	part := func(ctx context.Context, name string, f func(context.Context) error) {
 		parts.Go(func() {
 			if err := f(ctx); err != nil && ctx.Err() == nil {
@@ -130,17 +130,17 @@ func (r *Runner) Run(ctx context.Context) error {
 			}
 		})
 	}
-	part(keeperCtx, "leases", keeper.Run)
+	leases.Go(func() { _ = keeper.Run(keeperCtx) }) // ends with its context only
 	part(ctx, "events", func(ctx context.Context) error { return r.followEvents(ctx, lastEvent+1) })
 	part(ctx, "commands", func(ctx context.Context) error { return r.followCommands(ctx, lastCommand+1) })
 	part(ctx, "queue of runs", func(ctx context.Context) error { return r.takeRuns(ctx, keeper) })
 	for _, pool := range append([]string{r.ownPool()}, r.cfg.Pools...) {
 		part(ctx, "queue of nodes", func(ctx context.Context) error { return r.takeNodes(ctx, keeper, pool) })
 	}
-	<-ctx.Done()
+	parts.Wait() // from then on nobody begins a task
 	r.tasks.Wait()
 	stopKeeper()
-	parts.Wait()
+	leases.Wait()
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		return cause
 	}

@@ -23,6 +23,7 @@ import (
 	"wake/internal/flow"
 	"wake/internal/natstest"
 	"wake/internal/run"
+	"wake/internal/snapshot"
 	"wake/internal/topology"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
@@ -33,6 +34,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // scripted is an agent that says what a test wants it to say.
 type scripted struct {
+	// play says everything itself, if it is set.
+	play func(s *session, say func(wire.Payload) bool)
+	// closing is called by Close.
+	closing func()
 	// say returns the answer to a prompt, or an error with which the agent fails.
 	say func(ctx context.Context, r agent.Request) (string, error)
 
@@ -45,7 +50,7 @@ func (s *scripted) Start(ctx context.Context, r agent.Request) (agent.Session, e
 	s.calls = append(s.calls, r.ExecID)
 	s.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
-	return &session{provider: s, ctx: ctx, cancel: cancel, request: r}, nil
+	return &session{provider: s, ctx: ctx, cancel: cancel, request: r, messages: make(chan agent.Message, 10)}, nil
 }
 
 func (s *scripted) started() []string {
@@ -59,12 +64,24 @@ type session struct {
 	ctx      context.Context //nolint:containedctx // a session lives as long as its context
 	cancel   context.CancelFunc
 	request  agent.Request
+	messages chan agent.Message
 }
 
 func (s *session) Events() iter.Seq2[*wire.Event, error] {
 	return func(yield func(*wire.Event, error) bool) {
 		start := &wire.Event{SessionID: s.request.SessionID, Payload: &wire.AgentStart{Prompt: s.request.Prompt}}
 		if !yield(start, nil) {
+			return
+		}
+		if s.provider.play != nil {
+			s.provider.play(s, func(p wire.Payload) bool {
+				e := &wire.Event{Payload: p}
+				switch p.(type) {
+				case *wire.ToolIntent, *wire.AgentTool:
+					e.CallID = "call"
+				}
+				return yield(e, nil)
+			})
 			return
 		}
 		answer, err := s.provider.say(s.ctx, s.request)
@@ -87,20 +104,40 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 	}
 }
 
-func (s *session) Send(context.Context, agent.Message) error { return agent.ErrEnded }
-func (s *session) Interrupt(context.Context) error           { return nil }
-func (s *session) Close() error                              { s.cancel(); return nil }
+func (s *session) Interrupt(context.Context) error { return nil }
+
+func (s *session) Send(ctx context.Context, m agent.Message) error {
+	if s.provider.play == nil {
+		return agent.ErrEnded
+	}
+	select {
+	case s.messages <- m:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *session) Close() error {
+	s.cancel()
+	if s.provider.closing != nil {
+		s.provider.closing()
+	}
+	return nil
+}
 
 // bench is a server with wake's streams, a log and a number of runners.
 type bench struct {
-	t   *testing.T
-	nc  *nats.Conn
-	log *eventlog.Log
+	t      *testing.T
+	server *natstest.Server
+	nc     *nats.Conn
+	log    *eventlog.Log
 }
 
 func newBench(t *testing.T) *bench {
 	t.Helper()
-	nc := natstest.Start(t)
+	server := natstest.New(t)
+	nc := server.Conn(t, nats.ReconnectBufSize(-1))
 	js, err := jetstream.New(nc)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +145,7 @@ func newBench(t *testing.T) *bench {
 	if _, err := topology.Init(t.Context(), js, topology.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{t: t, nc: nc}
+	b := &bench{t: t, server: server, nc: nc}
 	b.log = b.open()
 	return b
 }
@@ -146,12 +183,16 @@ func (b *bench) background(f func(context.Context) error) (stop func()) {
 }
 
 // runner starts a runner whose agents are p.
-func (b *bench) runner(id string, p agent.Provider) (stop func()) {
+func (b *bench) runner(id string, p agent.Provider, edits ...func(*runner.Config)) (stop func()) {
 	b.t.Helper()
-	r, err := runner.New(runner.Config{
+	cfg := runner.Config{
 		ID: id, Workspaces: b.t.TempDir(),
 		Providers: map[string]agent.Provider{"claude": p},
-	}, b.log, b.logger())
+	}
+	for _, edit := range edits {
+		edit(&cfg)
+	}
+	r, err := runner.New(cfg, b.log, b.logger())
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -187,7 +228,7 @@ func (b *bench) publish(subject string, v any) {
 // events up to it.
 func (b *bench) until(id string, types ...wire.Type) []eventlog.Entry {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 24*time.Hour)
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Hour)
 	defer cancel()
 	var entries []eventlog.Entry
 	for e, err := range b.log.Follow(ctx, eventlog.Query{Run: id}) {
@@ -210,11 +251,34 @@ func (b *bench) ended(id string) (*wire.State, []eventlog.Entry) {
 	return b.fold(id, entries), entries
 }
 
+// read returns the events of a run that are stored.
+func (b *bench) read(id string) []eventlog.Entry {
+	b.t.Helper()
+	var entries []eventlog.Entry
+	for e, err := range b.log.Read(b.t.Context(), eventlog.Query{Run: id}) {
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		entries = append(entries, e)
+	}
+	return entries
+}
+
+// waiting returns how many messages are in the queue.
+func (b *bench) waiting() uint64 {
+	b.t.Helper()
+	s, err := b.log.JetStream().Stream(b.t.Context(), subjects.Default.QueueStream())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s.CachedInfo().State.Msgs
+}
+
 func (b *bench) fold(id string, entries []eventlog.Entry) *wire.State {
 	b.t.Helper()
 	s := run.New(id)
 	for _, e := range entries {
-		if err := run.Apply(s, wire.Position{Incarnation: b.log.Incarnation(), Seq: e.Pos}, e.Event); err != nil {
+		if err := snapshot.Apply(b.t.Context(), b.log, s, e); err != nil {
 			b.t.Errorf("fold: %v", err)
 		}
 	}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"time"
 
+	"wake/internal/eventlog"
 	"wake/internal/run"
 	"wake/internal/snapshot"
 	"wake/pkg/wire"
@@ -43,20 +46,67 @@ func (v *view) close() { v.sub.close() }
 // more is ready when there are events to fold.
 func (v *view) more() <-chan struct{} { return v.sub.more }
 
-// follow folds what has come. An event that no fold takes is no reason to stop:
-// the snapshotter moves it to the dead letters.
+// follow folds what has come. It fails only if ctx ends.
 func (v *view) follow(ctx context.Context) error {
 	for _, e := range v.sub.take() {
+		if err := v.fold(ctx, e); err != nil {
+			return err
+		}
 		v.seen = max(v.seen, e.Pos)
-		err := snapshot.Apply(ctx, v.runner.log, v.state, e)
-		if err != nil && !snapshot.Refused(err) {
-			return fmt.Errorf("fold %s at %d: %w", e.Subject, e.Pos, err)
-		}
-		if err != nil {
-			v.runner.logger.Warn("event not folded", "subject", e.Subject, "position", e.Pos, "error", err)
-		}
 	}
 	return nil
+}
+
+// fold folds an event, however long the object store is away. An event that no
+// fold takes is no reason to stop: the snapshotter moves it to the dead letters.
+func (v *view) fold(ctx context.Context, e eventlog.Entry) error {
+	for ctx.Err() == nil {
+		err := snapshot.Apply(ctx, v.runner.log, v.state, e)
+		if err == nil {
+			return nil
+		}
+		v.runner.logger.Warn("event not folded", "subject", e.Subject, "position", e.Pos, "error", err)
+		if snapshot.Refused(err) {
+			return nil
+		}
+		sleep(ctx, time.Second)
+	}
+	return ctx.Err()
+}
+
+// whole returns the state with the values that the object store keeps, for
+// those who look into them.
+func (v *view) whole(ctx context.Context) (*wire.State, error) {
+	return v.runner.whole(ctx, v.state)
+}
+
+func (r *Runner) whole(ctx context.Context, s *wire.State) (*wire.State, error) {
+	return run.Inline(s, func(sha256 string) ([]byte, error) {
+		b, err := r.log.Blob(ctx, sha256)
+		if errors.Is(err, eventlog.ErrBlobMissing) {
+			return nil, fs.ErrNotExist
+		}
+		return b, err
+	})
+}
+
+// errMissing is the fault of an input that was stored and is gone.
+var errMissing = errors.New("its content is missing in the object store")
+
+// input returns the input of a node's execution with what the object store
+// keeps of it.
+func (v *view) input(ctx context.Context, node string) (wire.Raw, error) {
+	one := run.New(v.state.RunID)
+	one.Nodes[node] = v.state.Nodes[node]
+	whole, err := v.runner.whole(ctx, one)
+	if err != nil {
+		return nil, err
+	}
+	input := whole.Nodes[node].Input
+	if run.Ref(input) != "" {
+		return nil, errMissing
+	}
+	return input, nil
 }
 
 // wait folds until the event at pos has been folded.

@@ -31,15 +31,15 @@ func (w *worker) watch(ctx context.Context, cancel context.CancelCauseFunc) *wat
 				cancel(errWithdrawn)
 				return
 			}
-			for _, m := range w.inbox(passed) {
-				select {
-				case wt.messages <- m:
-					passed[m.ID] = true
-				case <-ctx.Done():
-					return
-				}
+			// Nobody may be there to take a message; the rest goes on.
+			next, waiting := w.inbox(passed)
+			messages := wt.messages
+			if !waiting {
+				messages = nil
 			}
 			select {
+			case messages <- next:
+				passed[next.ID] = true
 			case <-w.view.more():
 				if err := w.view.follow(ctx); err != nil {
 					cancel(err)
@@ -69,15 +69,14 @@ func (w *worker) stillWanted() bool {
 	return !ended(s.Status) && n.Exec == w.offer.ExecID && n.Open()
 }
 
-// inbox returns the messages to this execution that have not been passed on.
-func (w *worker) inbox(passed map[string]bool) []wire.InboxEntry {
-	var fresh []wire.InboxEntry
+// inbox returns the next message to this execution that has not been passed on.
+func (w *worker) inbox(passed map[string]bool) (m wire.InboxEntry, ok bool) {
 	for _, m := range w.view.state.Inbox {
 		kind, _ := m.Command.Get("type").Text()
-		mine := kind == "send" && (m.Node == "" || m.Node == w.offer.NodeID) && (m.Exec == "" || m.Exec == w.offer.ExecID)
+		mine := kind == "send" && m.Node == w.offer.NodeID && (m.Exec == "" || m.Exec == w.offer.ExecID)
 		if mine && !passed[m.ID] {
-			fresh = append(fresh, m)
+			return m, true
 		}
 	}
-	return fresh
+	return m, false
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"wake/internal/eventlog"
@@ -30,6 +31,9 @@ type worker struct {
 	workspace string
 	fixtures  string
 	provided  *wire.AgentStart // what the agent was asked
+
+	output wire.Raw  // what there is of a command that fails
+	away   time.Time // since when events weren't stored in time; zero: they are
 }
 
 // errWithdrawn ends an execution that the owner has cancelled.
@@ -39,6 +43,9 @@ var errWithdrawn = errors.New("withdrawn by the owner")
 func (w *worker) run(ctx context.Context) error {
 	r := w.runner
 	l, err := w.keeper.Acquire(ctx, r.names.LeaseKey(w.offer.RunID, w.offer.NodeID))
+	if errors.Is(err, lease.ErrHeld) {
+		return w.held(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -52,6 +59,9 @@ func (w *worker) run(ctx context.Context) error {
 	if !w.wanted() {
 		w.taken()
 		return nil
+	}
+	if !l.Valid() { // reading took long: don't fence whoever holds it now
+		return errLeaseLost
 	}
 	claim := eventlog.Claim{Runner: r.cfg.ID, MinEpoch: l.Revision(), ExecID: w.offer.ExecID}
 	if w.writer, err = r.log.Claim(ctx, w.offer.RunID, w.offer.NodeID, claim); err != nil {
@@ -67,6 +77,20 @@ func (w *worker) run(ctx context.Context) error {
 		return w.writer.Close(ctx)
 	}
 	return w.execute(ctx)
+}
+
+// held looks whether an offer of a node that somebody works on is needless. It
+// isn't before that has begun: it may still fail to.
+func (w *worker) held(ctx context.Context) (err error) {
+	if w.view, err = w.runner.open(ctx, w.offer.RunID); err != nil {
+		return err
+	}
+	w.view.close()
+	if w.wanted() {
+		return lease.ErrHeld
+	}
+	w.taken()
+	return nil
 }
 
 // wanted reports whether the execution is the node's latest, has not begun, and
@@ -88,6 +112,12 @@ func (w *worker) execute(ctx context.Context) error {
 	}
 	w.started, w.workspace, w.fixtures = time.Now(), w.view.state.Workspace, w.view.state.Fixtures
 	n := w.view.state.Nodes[w.offer.NodeID]
+	input, missing := w.view.input(ctx, w.offer.NodeID)
+	if missing != nil && !errors.Is(missing, errMissing) {
+		return missing
+	} else if missing == nil {
+		n.Input = input
+	}
 	start := &wire.NodeStart{NodeType: string(w.node.Type), Attempt: n.Attempt, Iteration: n.Iteration, Input: n.Input}
 	if err := w.append(ctx, &wire.Event{Payload: start}); err != nil {
 		return err
@@ -100,13 +130,15 @@ func (w *worker) execute(ctx context.Context) error {
 	}
 	watch := w.watch(work, cancel)
 	var events []*wire.Event
-	switch w.node.Type {
-	case flow.TypeAgent:
+	switch {
+	case missing != nil:
+		err = &failure{message: fmt.Sprintf("input of the node: %v", missing), kind: wire.ErrorStartFailed}
+	case w.node.Type == flow.TypeAgent:
 		events, err = w.agent(work, n, watch.messages)
-	case flow.TypeExec:
+	case w.node.Type == flow.TypeExec:
 		events, err = w.command(work, n)
 	default:
-		err = fmt.Errorf("a worker can't execute a node of type %q", w.node.Type)
+		err = &failure{message: fmt.Sprintf("a worker can't execute a node of type %q", w.node.Type), kind: wire.ErrorStartFailed}
 	}
 	cause := context.Cause(work)
 	cancel(nil)
@@ -125,17 +157,18 @@ func (w *worker) timeLimit() time.Duration {
 var errTimeLimit = errors.New("time limit of the node")
 
 // end records the end of the execution: its last events and its outcome in one
-// commit. What was interrupted from outside has no outcome.
+// commit. What had an outcome before it was interrupted keeps it; what was
+// interrupted from outside has none.
 func (w *worker) end(ctx context.Context, cause error, events []*wire.Event, err error) error {
 	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(giveBack, w.runner.cfg.PersistTimeout))
 	defer cancel()
 	switch {
 	case errors.Is(cause, eventlog.ErrFenced), errors.Is(cause, errLeaseLost):
 		return cause // somebody else may be at work: write nothing
+	case err == nil && slices.ContainsFunc(events, outcome):
 	case errors.Is(cause, errWithdrawn), ctx.Err() != nil:
-		events = append(events, &wire.Event{Payload: &wire.AgentAborted{Reason: reasonOf(cause)}})
-		if w.node.Type != flow.TypeAgent {
-			events = events[:len(events)-1]
+		if w.node.Type == flow.TypeAgent && !slices.ContainsFunc(events, terminal) {
+			events = append(events, &wire.Event{Payload: &wire.AgentAborted{Reason: reasonOf(cause)}})
 		}
 	case errors.Is(cause, errTimeLimit):
 		events = append(events, w.failed(fmt.Sprintf("time limit of %s exceeded", w.timeLimit()), wire.ErrorTimeout))
@@ -146,12 +179,24 @@ func (w *worker) end(ctx context.Context, cause error, events []*wire.Event, err
 		}
 		events = append(events, w.failed(failure.message, failure.kind))
 	}
+	if !w.away.IsZero() {
+		events = append([]*wire.Event{w.storageFailure()}, events...)
+	}
 	if len(events) > 0 {
 		if err := w.append(final, events...); err != nil {
 			return err
 		}
 	}
 	return w.writer.Close(final)
+}
+
+// outcome reports whether e ends an execution.
+func outcome(e *wire.Event) bool {
+	switch e.Payload.(type) {
+	case *wire.NodeComplete, *wire.NodeError:
+		return true
+	}
+	return false
 }
 
 func reasonOf(cause error) string {
@@ -167,7 +212,9 @@ type failure struct{ message, kind string }
 func (f *failure) Error() string { return f.message }
 
 func (w *worker) failed(message, kind string) *wire.Event {
-	return &wire.Event{Payload: &wire.NodeError{Error: message, ErrorType: kind, DurationMs: time.Since(w.started).Milliseconds()}}
+	return &wire.Event{Payload: &wire.NodeError{
+		Error: message, ErrorType: kind, Output: w.output, DurationMs: time.Since(w.started).Milliseconds(),
+	}}
 }
 
 func (w *worker) completed(output wire.Raw) *wire.Event {
@@ -196,19 +243,58 @@ func (w *worker) append(ctx context.Context, events ...*wire.Event) error {
 // stays away, only the intent of a tool and the session stop the agent.
 func (w *worker) record(ctx context.Context, e *wire.Event) error {
 	w.stamp(e)
+	err := w.put(ctx, e)
+	switch {
+	case err == nil, ctx.Err() != nil, errors.Is(err, eventlog.ErrFenced), errors.Is(err, eventlog.ErrClosed):
+		return err
+	case must(e):
+		return fmt.Errorf("%s not stored within %s: %w", e.Type(), w.runner.cfg.PersistTimeout, err)
+	case errors.As(err, new(*wire.FieldError)):
+		return w.setAside(ctx, e, err)
+	}
+	w.runner.logger.Warn("event not stored yet", "run", w.offer.RunID, "node", w.offer.NodeID, "type", e.Type(), "error", err)
+	return nil
+}
+
+// put takes an event into the log, and waits for it if it is one to wait for.
+func (w *worker) put(ctx context.Context, e *wire.Event) error {
 	if !e.Type().Awaited() {
 		return w.writer.Enqueue(ctx, e)
 	}
+	start := time.Now()
 	wait, cancel := context.WithTimeout(ctx, w.runner.cfg.PersistTimeout)
 	defer cancel()
 	_, err := w.writer.Append(wait, e)
-	if err == nil || ctx.Err() != nil || errors.Is(err, eventlog.ErrFenced) {
-		return err
+	switch {
+	case err == nil && !w.away.IsZero():
+		failed := w.storageFailure()
+		w.stamp(failed)
+		w.away = time.Time{}
+		return w.writer.Enqueue(ctx, failed)
+	case errors.Is(err, eventlog.ErrAmbiguous) && w.away.IsZero():
+		w.away = start
 	}
-	if must(e) {
-		return fmt.Errorf("%s not stored within %s: %w", e.Type(), w.runner.cfg.PersistTimeout, err)
+	return err
+}
+
+// storageFailure says on record that events weren't stored in time, which is
+// over.
+func (w *worker) storageFailure() *wire.Event {
+	return &wire.Event{Payload: &wire.StorageFailure{
+		Message: "storage was away: events that are awaited were stored late",
+		SinceMs: w.away.UnixMilli(), UntilMs: time.Now().UnixMilli(),
+	}}
+}
+
+// setAside moves an event that can't be stored to the dead letters; the agent
+// goes on.
+func (w *worker) setAside(ctx context.Context, e *wire.Event, reason error) error {
+	w.runner.logger.Error("event refused", "run", w.offer.RunID, "node", w.offer.NodeID, "type", e.Type(), "error", reason)
+	subject := w.runner.names.Event(w.offer.RunID, w.offer.NodeID, string(e.Type().Kind()))
+	entry := eventlog.Entry{Subject: subject, Data: fmt.Appendf(nil, "%+v", e.Payload)}
+	if err := w.runner.log.DeadLetter(ctx, "runner", reason.Error(), entry); err != nil {
+		w.runner.logger.Error("dead letter not stored", "subject", subject, "error", err)
 	}
-	w.runner.logger.Warn("event not stored yet", "run", w.offer.RunID, "node", w.offer.NodeID, "type", e.Type(), "error", err)
 	return nil
 }
 

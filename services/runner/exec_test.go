@@ -1,0 +1,123 @@
+package runner_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"wake/internal/agent"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+)
+
+// Commands are processes, which live by the real clock: no bubbles here.
+
+func TestCommand(t *testing.T) {
+	b := newBench(t)
+	b.runner("r1", &scripted{say: echo})
+	b.submit("run1", `
+name: build
+nodes:
+  - {id: write, type: exec, input: {command: "echo made $WHAT > made; pwd", env: {WHAT: it}}}
+  - {id: read, type: exec, input: {command: [cat, made]}}
+  - {id: fail, type: exec, input: {command: "echo no >&2; exit 3"}, policy: {continueOnError: true}}
+  - {id: sum, type: set, input: {output: "{{ outputs.fail.exitCode }} {{ outputs.read.stdout }}"}}
+edges:
+  - {from: write, to: read}
+  - {from: read, to: fail}
+  - {from: fail, to: sum}
+`)
+	state, entries := b.ended("run1")
+	if text, _ := state.Outputs["sum"].Text(); strings.TrimSpace(text) != "3 made it" || state.Result != wire.FlowStatusComplete {
+		t.Errorf("sum is %q, the run ended as %s (%s):\n%s", text, state.Result, state.Error, story(entries))
+	}
+	if pwd, _ := state.Outputs["write"].Get("stdout").Text(); strings.TrimSpace(pwd) != state.Workspace {
+		t.Errorf("it ran in %q, the workspace is %q", pwd, state.Workspace)
+	}
+	if n := state.Nodes["fail"]; n.ErrorType != "exit" {
+		t.Errorf("fail failed with %q: %s", n.ErrorType, n.Error)
+	}
+}
+
+// A command that takes too long is ended, and its one outcome says why.
+func TestCommandTimeLimit(t *testing.T) {
+	b := newBench(t)
+	b.runner("r1", &scripted{say: echo})
+	b.submit("run1", `
+name: slow
+nodes:
+  - {id: a, type: exec, input: {command: "echo begun; exec sleep 1000"}, policy: {timeoutMs: 300}}
+`)
+	state, entries := b.ended("run1")
+	if state.Nodes["a"].ErrorType != wire.ErrorTimeout || count(entries, wire.TypeNodeError) != 1 || count(entries, wire.TypeExecExit) != 1 {
+		t.Errorf("a failed with %q (%s):\n%s", state.Nodes["a"].ErrorType, state.Nodes["a"].Error, story(entries))
+	}
+	if out, _ := state.Outputs["a"].Get("stdout").Text(); out != "begun\n" {
+		t.Errorf("its output is %q", out)
+	}
+}
+
+const sleeper = `
+name: sleeper
+nodes:
+  - {id: a, type: exec, input: {command: "trap 'exit 7' TERM; sleep 1000 & wait"}, policy: {retry: {maxAttempts: 2}}}
+`
+
+// A command that ends since its runner stops hasn't failed: it has no outcome.
+func TestCommandOfStoppedRunner(t *testing.T) {
+	b := newBench(t)
+	stop := b.runner("r1", &scripted{say: echo})
+	b.submit("run1", sleeper)
+	b.until("run1", wire.TypeExecStart)
+	stop()
+	entries := b.read("run1")
+	if state := b.fold("run1", entries); state.NodeStatus["a"] != wire.NodeRunning || count(entries, wire.TypeExecExit) != 1 {
+		t.Errorf("a is %s:\n%s", state.NodeStatus["a"], story(entries))
+	}
+}
+
+// An abort ends a command, also one that runs beside an agent to which a message
+// was sent.
+func TestAbortOfCommand(t *testing.T) {
+	b := newBench(t)
+	b.runner("r1", &scripted{say: func(ctx context.Context, _ agent.Request) (string, error) {
+		<-ctx.Done()
+		return "", ctx.Err()
+	}})
+	b.submit("run1", sleeper+`  - {id: b, type: agent, input: {prompt: "b"}}
+`)
+	b.until("run1", wire.TypeExecStart)
+	b.until("run1", wire.TypeAgentStart)
+	b.command("run1", wire.Command{Type: "send", Message: "hello"})
+	b.until("run1", wire.TypeCommandReceived)
+	b.publish(subjects.Default.Command("run1"), wire.Command{Type: "abort"})
+	start := time.Now()
+	entries := b.until("run1", wire.TypeExecExit)
+	if state := b.fold("run1", entries); state.Status != wire.RunAborted {
+		t.Errorf("run is %s:\n%s", state.Status, story(entries))
+	}
+	if took := time.Since(start); took > 30*time.Second {
+		t.Errorf("it took %s", took)
+	}
+}
+
+// A command that can't be started is a failure of its node.
+func TestCommandNotFound(t *testing.T) {
+	b := newBench(t)
+	b.runner("r1", &scripted{say: echo})
+	missing := filepath.Join(t.TempDir(), "missing")
+	if _, err := os.Stat(missing); err == nil {
+		t.Fatal("it is there")
+	}
+	b.submit("run1", `
+name: missing
+nodes:
+  - {id: a, type: exec, input: {command: [`+missing+`]}}
+`)
+	if state, entries := b.ended("run1"); state.Nodes["a"].ErrorType != wire.ErrorStartFailed {
+		t.Errorf("a failed with %q (%s):\n%s", state.Nodes["a"].ErrorType, state.Nodes["a"].Error, story(entries))
+	}
+}

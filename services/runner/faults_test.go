@@ -1,0 +1,569 @@
+package runner_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"wake/internal/agent"
+	"wake/internal/eventlog"
+	"wake/internal/lease"
+	"wake/internal/natstest"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+	"wake/services/runner"
+)
+
+// count returns how many of the events are of a type.
+func count(entries []eventlog.Entry, t wire.Type) int {
+	n := 0
+	for _, e := range entries {
+		if e.Event.Type() == t {
+			n++
+		}
+	}
+	return n
+}
+
+func (b *bench) command(id string, c wire.Command) {
+	b.t.Helper()
+	b.publish(subjects.Default.Command(id), c)
+}
+
+// A server that is away for minutes, longer than a lease lives, ends no agent and
+// no run: what happened meanwhile is stored when it is back.
+func TestServerAway(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+			if r.NodeID == "a" {
+				<-time.After(2 * time.Minute)
+			}
+			return echo(ctx, r)
+		}}
+		b.runner("r1", p)
+		b.submit("run1", chain)
+		b.until("run1", wire.TypeAgentStart)
+		b.server.Stop()
+		<-time.After(4 * time.Minute)
+		b.server.Start(t)
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeAgentStart) != 2 {
+			t.Errorf("run ended as %s (%s):\n%s", state.Result, state.Error, story(entries))
+		}
+	})
+}
+
+// Commands and runs that are asked for after a restart of the server are obeyed.
+func TestServerRestarts(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo})
+		b.submit("run1", `
+name: ask
+nodes:
+  - {id: q, type: ask, input: {prompt: "Deploy?"}}
+`)
+		entries := b.until("run1", wire.TypeInputRequested)
+		ask := entries[len(entries)-1].Event.Payload.(*wire.InputRequested)
+		for range 3 {
+			b.server.Stop()
+			<-time.After(time.Minute)
+			b.server.Start(t)
+			<-time.After(time.Minute)
+		}
+		b.command("run1", wire.Command{Type: "reply", PromptID: ask.PromptID, Content: wire.RawString("yes")})
+		if state, _ := b.ended("run1"); state.Result != wire.FlowStatusComplete {
+			t.Errorf("run1 ended as %s", state.Result)
+		}
+		b.submit("run2", chain)
+		if state, _ := b.ended("run2"); state.Result != wire.FlowStatusComplete {
+			t.Errorf("run2 ended as %s", state.Result)
+		}
+	})
+}
+
+// An owner that dies between its claim and flow:start has begun nothing; its
+// request comes again, and the next owner begins the run.
+func TestCrashBeforeStart(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		ctx, die := context.WithCancel(t.Context())
+		kv, err := b.log.JetStream().KeyValue(ctx, subjects.Default.LeasesBucket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		keeper, err := lease.NewKeeper(ctx, kv, "dead", b.logger())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := keeper.Acquire(ctx, subjects.Default.LeaseKey("run1", wire.RunNode))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.log.Claim(ctx, "run1", wire.RunNode, eventlog.Claim{Runner: "dead", MinEpoch: l.Revision()}); err != nil {
+			t.Fatal(err)
+		}
+		die() // its lease runs out
+		p := &scripted{say: echo}
+		b.runner("r1", p)
+		b.submit("run1", chain)
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeRunClaimed) != 2 || count(entries, wire.TypeFlowStart) != 1 {
+			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+		}
+		if n := len(p.started()); n != 2 {
+			t.Errorf("%d agents were started", n)
+		}
+	})
+}
+
+// A request for a run that has begun, and an offer of a node that somebody works
+// on, leave the queue at once.
+func TestNeedless(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		release := make(chan struct{})
+		p := &scripted{say: func(context.Context, agent.Request) (string, error) { <-release; return "done", nil }}
+		b.runner("r1", p)
+		b.submit("run1", chain)
+		b.until("run1", wire.TypeAgentStart)
+		b.submit("run1", chain)
+		b.publish(subjects.Default.QueueNode("at-r1"), wire.NodeOffer{V: 1, RunID: "run1", NodeID: "a", ExecID: "a#1"})
+		<-time.After(time.Second)
+		if n := b.waiting(); n != 0 {
+			t.Errorf("%d messages are in the queue", n)
+		}
+		close(release)
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || count(entries, wire.TypeNodeStart) != 2 {
+			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+		}
+	})
+}
+
+// A node that no runner takes is offered again and again, but less and less
+// often; one of a paused run is not.
+func TestOffersAreFew(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo})
+		b.submit("run1", `
+name: nowhere
+workspace: shared
+nodes:
+  - {id: a, type: agent, pool: gpu, input: {prompt: "a"}}
+`)
+		b.until("run1", wire.TypeNodeScheduled)
+		<-time.After(time.Hour)
+		n := b.waiting()
+		if n < 5 || n > 30 {
+			t.Errorf("after an hour the node has been offered %d times", n)
+		}
+		b.command("run1", wire.Command{Type: "pause"})
+		<-time.After(time.Hour)
+		if more := b.waiting() - n; more > 1 {
+			t.Errorf("the node of a paused run was offered %d times", more)
+		}
+		b.command("run1", wire.Command{Type: "resume"})
+		b.until("run1", wire.TypeFlowResumed)
+		b.runner("r2", &scripted{say: echo}, func(c *runner.Config) { c.Pools = []string{"gpu"} })
+		if state, entries := b.ended("run1"); count(entries, wire.TypeNodeStart) != 1 {
+			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+		}
+		<-time.After(time.Hour)
+		if n := b.waiting(); n != 0 {
+			t.Errorf("%d offers are left", n)
+		}
+	})
+}
+
+// One slot is enough for all queues: those without work keep it from no other.
+func TestOneSlot(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo}, func(c *runner.Config) { c.MaxAgents, c.Pools = 1, []string{"default", "other"} })
+		start := time.Now()
+		b.submit("run1", chain)
+		b.ended("run1")
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("two nodes took %s", took)
+		}
+	})
+}
+
+// No more agents run at once than there are slots.
+func TestMaxAgents(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		running := make(chan struct{}, 2) // full: one too many
+		p := &scripted{say: func(context.Context, agent.Request) (string, error) {
+			select {
+			case running <- struct{}{}:
+			default:
+				t.Error("a third agent runs")
+			}
+			<-time.After(time.Minute)
+			<-running
+			return "done", nil
+		}}
+		b.runner("r1", p, func(c *runner.Config) { c.MaxAgents = 2 })
+		b.submit("run1", each, withInput(t, map[string]any{"list": []string{"a", "b", "c", "d", "e"}}))
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || len(p.started()) != 6 {
+			t.Errorf("run ended as %s (%s):\n%s", state.Result, state.Error, story(entries))
+		}
+	})
+}
+
+const each = `
+name: each
+nodes:
+  - {id: list, type: set, input: {set: {n: 1}}}
+  - {id: work, type: agent, input: {prompt: "do {{ it }}"}}
+  - {id: sum, type: agent, input: {prompt: "{{ work.iterations[1].output.text }}"}}
+edges:
+  - {from: list, to: work, forEach: {in: "{{ input.list }}", as: it}}
+  - {from: work, to: sum}
+workspace: shared
+`
+
+func withInput(t *testing.T, v any) func(*wire.RunRequest) {
+	t.Helper()
+	input, err := wire.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(r *wire.RunRequest) { r.Input = input }
+}
+
+// The items of a forEach run on all runners of the pool.
+func TestForEachOverRunners(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := [2]*scripted{}
+		for i, id := range []string{"r1", "r2"} {
+			p[i] = &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+				<-time.After(time.Second)
+				return echo(ctx, r)
+			}}
+			b.runner(id, p[i], func(c *runner.Config) { c.MaxAgents = 2 })
+		}
+		b.submit("run1", each, withInput(t, map[string]any{"list": []string{"a", "b", "c", "d"}}))
+		state, entries := b.ended("run1")
+		if text, _ := state.Outputs["sum"].Get("text").Text(); text != "<<do b>>" {
+			t.Errorf("sum said %q:\n%s", text, story(entries))
+		}
+		all := slices.Concat(p[0].started(), p[1].started())
+		slices.Sort(all)
+		if want := []string{"sum#1", "work/0#1", "work/1#1", "work/2#1", "work/3#1"}; !slices.Equal(all, want) {
+			t.Errorf("started %v", all)
+		}
+		if len(p[0].started()) == 0 || len(p[1].started()) == 0 {
+			t.Errorf("r1 has worked on %v, r2 on %v", p[0].started(), p[1].started())
+		}
+	})
+}
+
+// Many offers of the same execution to two runners are one execution.
+func TestOfferedTwice(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		var all [2]*scripted
+		for i, id := range []string{"r1", "r2"} {
+			all[i] = &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+				<-time.After(time.Minute)
+				return echo(ctx, r)
+			}}
+			b.runner(id, all[i])
+		}
+		b.submit("run1", strings.Replace(chain, "name: chain", "name: chain\nworkspace: shared", 1))
+		b.until("run1", wire.TypeNodeScheduled)
+		for range 20 {
+			b.publish(subjects.Default.QueueNode("default"), wire.NodeOffer{V: 1, RunID: "run1", NodeID: "a", ExecID: "a#1"})
+		}
+		state, entries := b.ended("run1")
+		if n := len(all[0].started()) + len(all[1].started()); n != 2 || state.Result != wire.FlowStatusComplete {
+			t.Errorf("%d agents were started; the run ended as %s:\n%s", n, state.Result, story(entries))
+		}
+	})
+}
+
+// listens says what it is told, until it is told to stop.
+func listens(s *session, say func(wire.Payload) bool) {
+	for {
+		select {
+		case m := <-s.messages:
+			if !say(&wire.UserMessage{Source: "command", CommandID: m.CommandID, Content: m.Content}) {
+				return
+			}
+			if m.Content == "stop" {
+				say(&wire.AgentComplete{Result: "told"})
+				return
+			}
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// A message reaches the agent that it was sent to, once, and nobody else.
+func TestSend(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{play: listens})
+		b.submit("run1", `
+name: pair
+nodes:
+  - {id: a, type: agent, input: {prompt: "a"}}
+  - {id: b, type: agent, input: {prompt: "b"}}
+`)
+		for n := 0; n < 2; n = count(b.read("run1"), wire.TypeAgentStart) {
+			<-time.After(time.Second)
+		}
+		b.command("run1", wire.Command{Type: "send", ID: "c1", Message: "to whom?"})
+		b.command("run1", wire.Command{Type: "send", ID: "c2", NodeID: "a", Message: "hello"})
+		b.command("run1", wire.Command{Type: "send", ID: "c2", NodeID: "a", Message: "hello"})
+		b.command("run1", wire.Command{Type: "send", ID: "c3", NodeID: "b", ExecID: "b#1", Message: "stop"})
+		b.command("run1", wire.Command{Type: "send", ID: "c4", NodeID: "a", ExecID: "a#7", Message: "nobody"})
+		b.until("run1", wire.TypeNodeComplete)
+		b.command("run1", wire.Command{Type: "send", ID: "c5", Message: "stop"})
+		state, entries := b.ended("run1")
+		var heard, accepted []string
+		for _, e := range entries {
+			switch p := e.Event.Payload.(type) {
+			case *wire.UserMessage:
+				heard = append(heard, e.NodeID+" "+p.CommandID)
+			case *wire.CommandReceived:
+				if p.Accepted {
+					accepted = append(accepted, p.CommandID)
+				}
+			}
+		}
+		slices.Sort(heard)
+		if want := []string{"a c2", "a c5", "b c3"}; !slices.Equal(heard, want) {
+			t.Errorf("heard %v, want %v:\n%s", heard, want, story(entries))
+		}
+		if want := []string{"c2", "c3", "c5"}; !slices.Equal(accepted, want) || len(state.Inbox) != 0 {
+			t.Errorf("accepted %v, want %v; %d in the inbox", accepted, want, len(state.Inbox))
+		}
+	})
+}
+
+// A message to the one live agent that doesn't listen isn't another agent's.
+func TestSendIsNotPassedOn(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		heard := make(chan string, 10)
+		b.runner("r1", &scripted{play: func(s *session, say func(wire.Payload) bool) {
+			select {
+			case m := <-s.messages: // it has it, and doesn't say so
+				heard <- s.request.NodeID + " " + m.Content
+			case <-time.After(time.Minute):
+			}
+			say(&wire.AgentComplete{Result: "done"})
+		}})
+		b.submit("run1", chain)
+		b.until("run1", wire.TypeAgentStart)
+		b.command("run1", wire.Command{Type: "send", Message: "psst"})
+		b.ended("run1")
+		close(heard)
+		for h := range heard {
+			if h != "a psst" {
+				t.Errorf("heard %q", h)
+			}
+		}
+	})
+}
+
+// An abort reaches an agent that takes no messages though one was sent to it.
+func TestAbortOfDeafAgent(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{play: func(s *session, _ func(wire.Payload) bool) {
+			for range cap(s.messages) { // sending blocks from now on
+				s.messages <- agent.Message{}
+			}
+			<-s.ctx.Done()
+		}})
+		b.submit("run1", chain)
+		b.until("run1", wire.TypeAgentStart)
+		for range 3 {
+			b.command("run1", wire.Command{Type: "send", Message: "hello?"})
+		}
+		<-time.After(time.Second)
+		b.command("run1", wire.Command{Type: "abort"})
+		start := time.Now()
+		b.until("run1", wire.TypeAgentAborted)
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+// Whatever somebody publishes as a command is on record, and the run goes on.
+func TestBadCommands(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		id := strings.Repeat("long", 40) // of which the subject has a hash only
+		b.runner("r1", &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+			<-time.After(time.Minute)
+			return echo(ctx, r)
+		}})
+		b.submit(id, chain)
+		b.until(id, wire.TypeAgentStart)
+		bad := []string{
+			"", "garbage", "\xc1\xff\xfe", "{", `{"type":7}`, `{"type":"dance"}`, `{"type":"send"}`, `[]`, "7", `{"type":"abort","runId":"other"}`,
+			`{"type":"send","nodeId":"a","execId":"\u0000\n","message":"x"}`, `{"type":"send","id":"` + strings.Repeat("i", 100_000) + `","message":""}`,
+			`{"type":"reply","promptId":"` + strings.Repeat("p", 300_000) + `"}`, strings.Repeat("[", 100_000),
+		}
+		for _, data := range bad {
+			if _, err := b.log.JetStream().Publish(t.Context(), subjects.Default.Command(id), []byte(data)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		state, entries := b.ended(id)
+		if n := count(entries, wire.TypeCommandReceived); n != len(bad) || len(state.Inbox) != 0 {
+			t.Errorf("%d of %d commands are on record, %d accepted:\n%s", n, len(bad), len(state.Inbox), story(entries))
+		}
+		if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeRunClaimed) != 1 {
+			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+		}
+	})
+}
+
+// An input that is too large for an event reaches the agent whole, and so does
+// the output of a child run.
+func TestLargeValues(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo})
+		who := strings.Repeat("x", 400_000)
+		b.submit("run1", nested, withInput(t, map[string]any{"who": who}))
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete {
+			t.Fatalf("run ended as %s (%.200s):\n%s", state.Result, state.Error, story(entries))
+		}
+		for _, e := range entries {
+			if e.Event.Type() != wire.TypeAgentComplete {
+				continue
+			}
+			whole, err := b.log.Inline(t.Context(), e.Event)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p := whole.Payload.(*wire.AgentComplete); p.Result != "<<child of "+who+">>" {
+				t.Errorf("%s said %.30q…, %d bytes", e.NodeID, p.Result, len(p.Result))
+			}
+		}
+	})
+}
+
+// A node that ended just before its time limit, its agent taking time to go,
+// has one outcome.
+func TestLimitWhileClosing(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{
+			say: func(ctx context.Context, r agent.Request) (string, error) {
+				<-time.After(4 * time.Second)
+				return echo(ctx, r)
+			},
+			closing: func() { <-time.After(3 * time.Second) },
+		})
+		b.submit("run1", `
+name: slow
+nodes:
+  - {id: a, type: agent, input: {prompt: "a"}, policy: {timeoutMs: 5000}}
+`)
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeNodeComplete)+count(entries, wire.TypeNodeError) != 1 {
+			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+		}
+	})
+}
+
+const one = `
+name: one
+nodes:
+  - {id: a, type: agent, input: {prompt: "a"}}
+`
+
+// While storage is away, the agent goes on after the result of a tool, which is
+// stored later with a note of that; the intent of a tool with side effects ends
+// it, and nothing says that the node has failed.
+func TestPersistTimeout(t *testing.T) {
+	play := func(last wire.Payload, b *bench) func(*session, func(wire.Payload) bool) {
+		return func(_ *session, say func(wire.Payload) bool) {
+			say(&wire.Usage{MessageID: "m1", Model: "m"})
+			b.server.Stop()
+			if !say(last) {
+				return
+			}
+			b.server.Start(b.t)
+			_ = say(&wire.AgentTool{ToolName: "Read", ToolInput: wire.Raw{0x80}, ToolOutput: wire.RawString("ok")}) && say(&wire.AgentComplete{Result: "done"})
+		}
+	}
+	hash := strings.Repeat("0", 64)
+	for name, last := range map[string]wire.Payload{
+		"result": &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Raw{0x80}, ToolOutput: wire.RawString("ok")},
+		"intent": &wire.ToolIntent{ToolName: "Bash", ToolInput: wire.Raw{0x80}, InputHash: hash, Idempotent: true},
+		"effect": &wire.ToolIntent{ToolName: "Bash", ToolInput: wire.Raw{0x80}, InputHash: hash},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				p := &scripted{play: play(last, b)}
+				b.runner("r1", p)
+				b.submit("run1", one)
+				if name == "effect" {
+					<-time.After(2 * time.Minute)
+					b.server.Start(t)
+					<-time.After(time.Hour)
+					entries := b.read("run1")
+					state := b.fold("run1", entries)
+					if state.NodeStatus["a"] != wire.NodeRunning || state.Status != wire.RunRunning || len(p.started()) != 1 {
+						t.Errorf("node is %s, run %s:\n%s", state.NodeStatus["a"], state.Status, story(entries))
+					}
+					return
+				}
+				state, entries := b.ended("run1")
+				if state.Result != wire.FlowStatusComplete || count(entries, last.Type()) == 0 || count(entries, wire.TypeStorageFailure) != 1 {
+					t.Errorf("run ended as %s (%s):\n%s", state.Result, state.Error, story(entries))
+				}
+				for _, e := range entries {
+					if f, ok := e.Event.Payload.(*wire.StorageFailure); ok && f.UntilMs-f.SinceMs < 30_000 {
+						t.Errorf("storage was away from %d to %d", f.SinceMs, f.UntilMs)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Runs that are asked for while runners come and go are all done, once each.
+func TestRunnersComeAndGo(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := &scripted{say: echo}
+		shared := strings.Replace(chain, "name: chain", "name: chain\nworkspace: shared", 1)
+		stop := b.runner("r0", p)
+		ids := []string{"a1", "a2", "a3", "a4"}
+		for _, id := range ids {
+			b.submit(id, shared)
+			b.ended(id)
+			next := b.runner("r-"+id, p)
+			stop()
+			stop = next
+		}
+		if n := len(p.started()); n != 2*len(ids) {
+			t.Errorf("%d agents were started", n)
+		}
+		synctest.Wait()
+		if n := b.waiting(); n != 0 {
+			t.Errorf("%d messages are in the queue", n)
+		}
+	})
+}
