@@ -22,7 +22,7 @@ func TestCommand(t *testing.T) {
 name: build
 nodes:
   - {id: write, type: exec, input: {command: "echo made $WHAT > made; pwd", env: {WHAT: it}}}
-  - {id: read, type: exec, input: {command: [cat, made]}}
+  - {id: read, type: exec, input: {command: [sh, -c, "read x < made; echo $x"]}}
   - {id: fail, type: exec, input: {command: "echo no >&2; exit 3"}, policy: {continueOnError: true}}
   - {id: sum, type: set, input: {output: "{{ outputs.fail.exitCode }} {{ outputs.read.stdout }}"}}
 edges:
