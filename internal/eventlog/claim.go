@@ -102,6 +102,7 @@ func (a *claimant) try(ctx context.Context) (*Writer, error) {
 }
 
 func (a *claimant) writer(pos uint64) *Writer {
+	a.log.noteStored(pos)
 	return newWriter(a.log, a.log.lane(a.run), a.run, a.node, a.epoch, a.seq, pos)
 }
 

@@ -9,6 +9,7 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -83,6 +84,7 @@ type Log struct {
 	dead    *lane // publishes dead letters
 	blobs   *blobStore
 	drained chan struct{} // closed when nothing found is left
+	stored  atomic.Uint64 // the last position that this process knows to be stored
 }
 
 // Open returns the log on a connection. It fails if the stream of events isn't
@@ -220,6 +222,16 @@ func (l *Log) lane(run string) *lane {
 	h := fnv.New32a()
 	h.Write([]byte(run)) //nolint:errcheck // never fails
 	return l.lanes[h.Sum32()%uint32(len(l.lanes))]
+}
+
+// noteStored remembers that pos is stored.
+func (l *Log) noteStored(pos uint64) {
+	for {
+		last := l.stored.Load()
+		if pos <= last || l.stored.CompareAndSwap(last, pos) {
+			return
+		}
+	}
 }
 
 // Health returns nil if events are being stored as they come, else why they

@@ -49,9 +49,9 @@ func (l *Log) filters(q Query) []string {
 }
 
 // Read yields the selected events that the stream held at the time of the call,
-// in order. It is complete: where a replica lags, or right after a change of
-// leader, it waits for what the leader has. It retries as long as ctx allows; an
-// error ends it.
+// in order, and ends. It is complete: where a replica lags, or right after a
+// change of leader, it waits for what the leader has, and always for what this
+// process has stored. It retries as long as ctx allows; an error ends it.
 func (l *Log) Read(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		sources, err := l.sources(ctx, q)
@@ -76,22 +76,15 @@ func (l *Log) Read(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 // position: if each ended where it stands when it is asked, the later ones would
 // yield events behind those that the earlier ones leave out.
 func (l *Log) sources(ctx context.Context, q Query) ([]*source, error) {
-	filters := l.filters(q)
-	to := q.To
-	if len(filters) > 1 {
-		last, err := l.last(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if to == 0 || to > last {
-			to = last
-		}
-		if to == 0 {
-			return nil, nil
-		}
+	to, err := l.end(ctx)
+	if err != nil {
+		return nil, err
 	}
-	sources := make([]*source, 0, len(filters))
-	for _, filter := range filters {
+	if q.To > 0 {
+		to = min(to, q.To)
+	}
+	var sources []*source
+	for _, filter := range l.filters(q) {
 		s := &source{log: l, filter: filter, next: max(q.From, 1)}
 		if err := s.bound(ctx, to); err != nil {
 			return nil, err
@@ -101,13 +94,23 @@ func (l *Log) sources(ctx context.Context, q Query) ([]*source, error) {
 	return sources, nil
 }
 
-// last returns the position of the last event of all.
-func (l *Log) last(ctx context.Context) (last uint64, err error) {
-	err = l.retry(ctx, func() (err error) {
-		last, err = l.lastPos(ctx, l.names.AllEvents())
-		return err
+// end returns the position of the last event of all. A leader that was deposed
+// may give an old one, but not one before what this process has stored.
+func (l *Log) end(ctx context.Context) (end uint64, err error) {
+	err = l.retry(ctx, func() error {
+		b, err := l.bounds(ctx)
+		switch {
+		case err != nil:
+			return err
+		case b.incarnation != l.incarnation:
+			return ErrIncarnation
+		case b.last < l.stored.Load():
+			return fmt.Errorf("%w: the leader lags", errUnanswered)
+		}
+		end = b.last
+		return nil
 	})
-	return last, err
+	return end, err
 }
 
 // earliest takes the entry with the lowest position.
@@ -142,30 +145,20 @@ type source struct {
 	byLeader int
 }
 
-// bound finds where to stop: at the leader's last event, or at to.
+// bound finds where to stop: at the leader's last event of the filter, and at to.
 func (s *source) bound(ctx context.Context, to uint64) error {
-	err := s.log.retry(ctx, func() (err error) {
-		s.end, err = s.log.lastPos(ctx, s.filter)
+	s.end = to
+	if to == 0 || s.filter == s.log.names.AllEvents() { // for that the server would look at every subject
+		return nil
+	}
+	return s.log.retry(ctx, func() error {
+		last, err := s.log.lastBy(ctx, s.filter)
+		if err == nil || errors.Is(err, errNotFound) {
+			s.end = min(to, last.Pos)
+			return nil
+		}
 		return err
 	})
-	if to > 0 {
-		s.end = min(s.end, to)
-	}
-	return err
-}
-
-// lastPos returns the position of the last event of a filter, 0 if there is
-// none.
-func (l *Log) lastPos(ctx context.Context, filter string) (uint64, error) {
-	if filter == l.names.AllEvents() { // the server would look at every subject
-		b, err := l.bounds(ctx)
-		return b.last, err
-	}
-	last, err := l.lastBy(ctx, filter)
-	if errors.Is(err, errNotFound) {
-		return 0, nil
-	}
-	return last.Pos, err
 }
 
 // retry repeats f until it works, ctx ends, the server refuses or f finds that it
