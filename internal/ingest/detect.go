@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 )
 
 // detectBytes is how much of the input is looked at to tell its format.
@@ -70,4 +71,19 @@ func hasAny(fields map[string]json.RawMessage, names ...string) bool {
 		}
 	}
 	return false
+}
+
+// firstTime returns the first time that a session file tells in its beginning,
+// in Unix ms, or 0.
+func firstTime(in *bufio.Reader) int64 {
+	head, _ := in.Peek(in.Buffered()) // what detect has looked at
+	for line := range bytes.Lines(head) {
+		var l struct {
+			Timestamp time.Time `json:"timestamp"`
+		}
+		if json.Unmarshal(line, &l) == nil && !l.Timestamp.IsZero() {
+			return l.Timestamp.UnixMilli()
+		}
+	}
+	return 0
 }

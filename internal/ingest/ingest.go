@@ -82,6 +82,9 @@ func Run(ctx context.Context, log *eventlog.Log, r io.Reader, o Options) (Result
 	}
 	res.Format = format
 	i := &ingestion{log: log, options: o, result: res, exec: run.ExecID(res.NodeID, 1)}
+	if format == Transcript {
+		i.first = firstTime(in)
+	}
 	err = i.run(ctx, in)
 	return i.result, err
 }
@@ -95,6 +98,8 @@ type ingestion struct {
 	owner   *eventlog.Writer
 	worker  *eventlog.Writer
 	started time.Time
+	first   int64 // time of the first line of a session file, Unix ms; 0: the input comes as it happens
+	last    int64 // of its last event
 }
 
 func (i *ingestion) run(ctx context.Context, in io.Reader) error {
@@ -135,11 +140,11 @@ func (i *ingestion) begin(ctx context.Context) (err error) {
 	}
 	sum := sha256.Sum256(definition)
 	_, err = i.owner.Append(ctx,
-		&wire.Event{Payload: &wire.FlowStart{
+		&wire.Event{Timestamp: i.first, Payload: &wire.FlowStart{
 			FlowName: o.Name, Definition: definition, DefinitionHash: hex.EncodeToString(sum[:]),
 			Labels: o.Labels, Imported: "ingest",
 		}},
-		&wire.Event{ExecID: i.exec, Payload: &wire.NodeScheduled{Target: i.result.NodeID, Attempt: 1}},
+		&wire.Event{Timestamp: i.first, ExecID: i.exec, Payload: &wire.NodeScheduled{Target: i.result.NodeID, Attempt: 1}},
 	)
 	if err != nil {
 		return err
@@ -148,7 +153,7 @@ func (i *ingestion) begin(ctx context.Context) (err error) {
 	if i.worker, err = i.log.Claim(ctx, o.RunID, i.result.NodeID, claim); err != nil {
 		return err
 	}
-	_, err = i.worker.Append(ctx, &wire.Event{ExecID: i.exec, Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}})
+	_, err = i.worker.Append(ctx, &wire.Event{Timestamp: i.first, ExecID: i.exec, Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}})
 	return err
 }
 
@@ -220,6 +225,7 @@ func lines(ctx context.Context, in io.Reader) iter.Seq2[[]byte, error] {
 func (i *ingestion) write(ctx context.Context, outcome *agent.Outcome, events []*wire.Event) error {
 	for _, e := range events {
 		e.ExecID = i.exec
+		i.last = max(i.last, e.Timestamp)
 		outcome.Observe(e)
 		if err := i.worker.Enqueue(ctx, e); err != nil {
 			return err
@@ -232,16 +238,27 @@ func (i *ingestion) write(ctx context.Context, outcome *agent.Outcome, events []
 	return nil
 }
 
+// ended returns how long the agent worked in ms, and when it ended: now (0), or
+// when the session file says.
+func (i *ingestion) ended() (elapsed, at int64) {
+	if i.first == 0 {
+		return time.Since(i.started).Milliseconds(), 0
+	}
+	return max(0, i.last-i.first), max(i.first, i.last)
+}
+
 // end writes the end of the node and of the run.
 func (i *ingestion) end(ctx context.Context, outcome *agent.Outcome, readErr error) error {
-	elapsed := time.Since(i.started).Milliseconds()
+	elapsed, at := i.ended()
 	status := wire.FlowStatusComplete
-	last := &wire.Event{ExecID: i.exec}
+	last := &wire.Event{Timestamp: at, ExecID: i.exec}
 	switch failed := outcome.Error(); {
 	case readErr != nil:
 		last.Payload = &wire.NodeError{Error: readErr.Error(), ErrorType: wire.ErrorException, DurationMs: elapsed}
 	case failed != nil:
 		last.Payload = &wire.NodeError{Error: failed.Message, ErrorType: failed.ErrorType, DurationMs: elapsed}
+	case outcome.Paused() != nil:
+		last.Payload = &wire.NodeError{Error: "the agent was interrupted", ErrorType: wire.ErrorExecution, DurationMs: elapsed}
 	default:
 		output, err := outcome.Output()
 		if err != nil {
@@ -259,7 +276,7 @@ func (i *ingestion) end(ctx context.Context, outcome *agent.Outcome, readErr err
 	if i.result.Failed {
 		complete.FailedNode = i.result.NodeID
 	}
-	if _, err := i.owner.Append(ctx, &wire.Event{Payload: complete}); err != nil {
+	if _, err := i.owner.Append(ctx, &wire.Event{Timestamp: at, Payload: complete}); err != nil {
 		return err
 	}
 	return errors.Join(i.worker.Close(ctx), i.owner.Close(ctx))

@@ -33,7 +33,7 @@
 //	assistant, other blocks                 raw assistant/<type>
 //	assistant with an error                 agent:error
 //	user, block tool_result                 agent:tool; file_changed, todo:changed
-//	user, text                              user:message
+//	user, text                              user:message, unless it is the prompt of agent:start
 //	user, other blocks                      raw user/<type>
 //	result                                  turn:end; agent:error if it failed
 //	control_request/can_use_tool            permission:required
@@ -60,8 +60,9 @@
 //
 // Usage is emitted once per message id: from message_delta, which has the final
 // numbers, or else from the last of the message's lines (their output is final
-// in session files and after a broken stream only; sub-agents' output is a
-// lower bound in streams). turn:end has in modelUsage what its result adds,
+// in session files and after a broken stream only; the last message of a turn gets
+// what the result counts beyond that; sub-agents' output is a lower bound in
+// streams). turn:end has in modelUsage what its result adds,
 // sub-agents, compaction and other models included: totals of the program are
 // cumulative, over the process and since 2.1.329 over the session.
 // agent:complete has the usage of the main thread and modelUsage of everything.

@@ -79,6 +79,8 @@ func (s *statements) add(e *wire.Event) {
 		s.strings[p.Content] = true
 	case *wire.UserMessage:
 		s.strings[p.Content] = true
+	case *wire.AgentStart:
+		s.walk(p.Prompt)
 	case *wire.AgentError:
 		s.strings[p.Message] = true
 		s.walk(p.Details)

@@ -62,6 +62,7 @@ type Normalizer struct {
 	seen    map[string]sighting // by uuid
 	seed    maphash.Seed
 	sent    map[string]Sent
+	prompt  string // of agent:start, until its echo has come
 	tokens  *thinkingTokens
 
 	counted    map[string]bool // messages whose usage was emitted
@@ -94,6 +95,7 @@ func NewNormalizer(o NormalizerOptions) *Normalizer {
 		opt:        o,
 		started:    o.Started,
 		session:    o.SessionID,
+		prompt:     contentText(o.Prompt),
 		sessions:   map[string]bool{o.SessionID: true},
 		window:     make(map[string]int64),
 		threads:    make(map[string]*thread),
@@ -326,6 +328,7 @@ func (n *Normalizer) start(m wire.Raw) {
 	if prompt == nil {
 		prompt = wire.Null
 	}
+	n.prompt = contentText(prompt)
 	n.emit(&wire.Event{Payload: &wire.AgentStart{
 		Model: str(m, "model"), Prompt: prompt, Provider: n.opt.Provider, Cwd: str(m, "cwd"),
 	}})

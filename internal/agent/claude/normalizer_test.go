@@ -155,7 +155,6 @@ func TestDuplicateUUID(t *testing.T) {
 	got := run(t, claude.NormalizerOptions{Format: claude.Transcript}, claude.Exit{Unknown: true}, line, line, other, answer)
 	wantSaid(t, got,
 		"agent:start",
-		`user:message prompt  "hello"`,
 		`raw user "the uuid occurs twice"`,
 		"turn:start 1",
 		`agent:text #1 "Hi."`,
@@ -460,7 +459,7 @@ func TestSidechain(t *testing.T) {
 		line("4", true, "assistant", `[{"type":"text","text":"Seen."}]`),
 		line("5", false, "user", `[{"type":"tool_result","tool_use_id":"t1","content":"Seen."}]`),
 		line("6", false, "assistant", `[{"type":"text","text":"All seen."}]`))
-	wantSaid(t, got, "agent:start", `user:message prompt  "Go."`, "turn:start 1",
+	wantSaid(t, got, "agent:start", "turn:start 1",
 		"tool:intent t1 Task map[prompt:Look.]",
 		`user:message subagent  "Look." in t1`, `agent:text #1 "Seen." in t1`,
 		`agent:tool t1 Task Seen. ""`, "turn:start 2", `agent:text #2 "All seen."`, `agent:complete "All seen."`)

@@ -54,6 +54,7 @@ func (n *Normalizer) result(m wire.Raw) bool {
 	}
 	main := n.threadOf(n.root)
 	if main.produced {
+		n.settle(main, m.Get("usage"))
 		n.flushUsage(main)
 	}
 	clear(main.givenUp)

@@ -59,7 +59,7 @@ func newSession(ctx context.Context, p Provider, r agent.Request, prompts []wire
 	s := &session{
 		provider: p, request: r, prompts: prompts,
 		n: NewNormalizer(NormalizerOptions{
-			Blocks: r.Options.Blocks, SessionID: r.SessionID, Started: true,
+			Blocks: r.Options.Blocks, SessionID: r.SessionID, Started: true, Prompt: r.Prompt,
 		}),
 		answered: make(map[string]bool), asking: make(map[string]context.CancelFunc), decided: make(chan decision),
 		context: func() context.Context { return ctx }, cancel: cancel,

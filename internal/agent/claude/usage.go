@@ -52,6 +52,20 @@ func (n *Normalizer) flushUsage(t *thread) {
 	}
 }
 
+// settle adds to the last message of a turn the output that the result counts and
+// no message has told: a stream without partial messages has each message's usage
+// as of its start.
+func (n *Normalizer) settle(t *thread, result wire.Raw) {
+	u := t.usage
+	if u == nil || !u.known || n.counted[u.id] {
+		return
+	}
+	want := n.tally.turns.output + integer(result, "output_tokens")
+	if missing := want - n.tally.messages.output - u.output; missing > 0 {
+		u.output += missing
+	}
+}
+
 // windowOf returns the size of a model's context window, or 0 if no result has
 // told it. A model that is named …[1m] says it itself.
 func (n *Normalizer) windowOf(t *thread, model string) int64 {

@@ -50,6 +50,10 @@ func (n *Normalizer) userMessage(t *thread, m wire.Raw, content string) {
 	if strings.HasPrefix(content, taskNotification) && n.notified > 0 {
 		n.notified-- // the report came within a turn
 	}
+	if sent.Source == "prompt" && content == n.prompt {
+		n.prompt = "" // it stands in agent:start; said again, it is a message
+		return
+	}
 	n.of(t, &wire.UserMessage{Content: content, Source: sent.Source, CommandID: sent.CommandID})
 }
 
