@@ -45,7 +45,7 @@ func (l *Log) Consume(ctx context.Context, c Consumer, handle func(context.Conte
 		err := s.session(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // that is how it ends
 		case l.nc.IsClosed():
 			return fmt.Errorf("eventlog: consume %s: %w", c.Durable, nats.ErrConnectionClosed)
 		case s.over, errors.Is(err, ErrIncarnation), errors.Is(err, jetstream.ErrConsumerNotFound):
@@ -55,7 +55,7 @@ func (l *Log) Consume(ctx context.Context, c Consumer, handle func(context.Conte
 		}
 		l.logger.Info("consumer is reset", slog.String("consumer", c.Durable), slog.Uint64("position", s.pos), slog.Any("error", err))
 		if wait.pause(ctx) != nil {
-			return nil
+			return nil //nolint:nilerr // likewise
 		}
 	}
 }

@@ -95,8 +95,7 @@ func (e *apiError) Unwrap() error {
 
 // code returns the server's code of err, or 0 if the server didn't decide.
 func code(err error) int {
-	var e *apiError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*apiError](err); ok {
 		return e.Code
 	}
 	return 0
@@ -105,8 +104,8 @@ func code(err error) int {
 // final reports whether the server refuses what was asked for, rather than being
 // unable to do it at present.
 func final(err error) bool {
-	var e *apiError
-	return errors.As(err, &e) && e.Status < 500
+	e, ok := errors.AsType[*apiError](err)
+	return ok && e.Status < 500
 }
 
 // pubAck is the server's answer to a publish.

@@ -8,7 +8,7 @@ import (
 
 // frame is one event on its way to the stream.
 type frame struct {
-	run, node string
+	run, node string // "": a dead letter
 	epoch     uint64
 	seq       uint64
 	subject   string
@@ -39,14 +39,11 @@ const frameOverhead = 256
 
 // writerKey names a writer: an epoch of a node is claimed once.
 type writerKey struct {
-	run, node string
+	run, node string // "": a dead letter
 	epoch     uint64
 }
 
 func (f *frame) key() writerKey { return writerKey{f.run, f.node, f.epoch} }
-
-// deadLetter reports whether the frame is for WAKE_DEADLETTER.
-func (f *frame) deadLetter() bool { return f.run == "" }
 
 func sizeOf(frames []*frame) int64 {
 	var n int64

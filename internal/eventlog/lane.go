@@ -124,6 +124,8 @@ func (l *lane) trouble() error {
 	return l.err
 }
 
+func (l *lane) fails() bool { return l.trouble() != nil }
+
 // run stores what is queued until the lane is closed and empty, or ctx ends.
 func (l *lane) run(ctx context.Context) error {
 	l.in = make(chan *nats.Msg, lettersAtOnce+16)

@@ -81,7 +81,7 @@ func (l *line) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for h := range l.conns {
-		h.Conn.Close() //nolint:errcheck // it is gone
+		_ = h.Close()
 	}
 	clear(l.conns)
 	l.deaf = false

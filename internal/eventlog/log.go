@@ -220,7 +220,7 @@ func (l *Log) drainFound(ctx context.Context) error {
 // lane returns the lane of a run's events.
 func (l *Log) lane(run string) *lane {
 	h := fnv.New32a()
-	h.Write([]byte(run)) //nolint:errcheck // never fails
+	h.Write([]byte(run))
 	return l.lanes[h.Sum32()%uint32(len(l.lanes))]
 }
 

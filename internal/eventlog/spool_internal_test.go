@@ -3,8 +3,8 @@ package eventlog
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -73,11 +73,10 @@ func drawUnit(t *rapid.T, seq *uint64) []*frame {
 // out once and in order, and a process that finds the spool gets all of those
 // that it says it holds.
 func TestQueueIsAQueue(t *testing.T) {
+	parent, dirs := t.TempDir(), 0
 	rapid.Check(t, func(rt *rapid.T) {
-		dir, err := os.MkdirTemp(t.TempDir(), "")
-		if err != nil {
-			rt.Fatal(err)
-		}
+		dirs++
+		dir := filepath.Join(parent, strconv.Itoa(dirs))
 		open := func() (*spools, queue) {
 			s := openTestSpools(t, dir)
 			if left := s.leftovers(); left != nil {

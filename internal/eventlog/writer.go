@@ -222,7 +222,7 @@ func (w *Writer) drop() {
 // reportDropped queues a storage_failure event if deltas were dropped and
 // storage is back. The caller holds turn.
 func (w *Writer) reportDropped(ctx context.Context) error {
-	if w.dropped == 0 || w.lane.trouble() != nil {
+	if w.dropped == 0 || w.lane.fails() {
 		return nil
 	}
 	unit, err := w.frames([]*wire.Event{{Payload: &wire.StorageFailure{
