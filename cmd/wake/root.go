@@ -107,7 +107,7 @@ func (a *app) addVerbs(root *cobra.Command) {
 	}
 	add("runs", "Runs:",
 		a.runCommand(), a.runsCommand(), a.statusCommand(), a.logCommand(), a.tailCommand(),
-		a.replayCommand(), a.snapshotCommand(), a.alertsCommand(),
+		a.replayCommand(), a.snapshotCommand(), a.alertsCommand(), a.replyCommand(),
 		a.ingestCommand(), a.recordFixturesCommand())
 	add("servers", "Servers and services:",
 		a.upCommand(), a.initCommand(), a.doctorCommand(),

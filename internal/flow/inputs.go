@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Providers are the kinds of agents that there are. A flow names the first if it
-// names none.
-var Providers = []string{"claude", "native", "fixture"}
+// Providers are the kinds of agents that a flow can name; one that names none
+// gets the first. Recorded agents take their place by `wake run --fixtures`.
+var Providers = []string{"claude"}
 
 // agentFields are the options of an agent, besides provider, prompt and messages.
 var agentFields = []string{

@@ -35,7 +35,7 @@ type childInput struct {
 // childID names the run of an execution. It is the same whoever computes it, so
 // that a child isn't started twice.
 func childID(run, exec string) string {
-	return run + "-" + strings.NewReplacer("#", "-", "/", "-").Replace(exec)
+	return run + "." + exec
 }
 
 // update starts the children that are wanted, records the ends of those that

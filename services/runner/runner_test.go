@@ -578,7 +578,7 @@ func TestChildRun(t *testing.T) {
 		if text, _ := state.Outputs["after"].Get("text").Text(); text != "<<child of world>>" {
 			t.Errorf("after said %q:\n%s", text, story(entries))
 		}
-		child, _ := b.ended("run1-sub-1")
+		child, _ := b.ended("run1.sub#1")
 		if child.ParentRun != "run1" || child.ParentNode != "sub" {
 			t.Errorf("the child's parent is %q, %q", child.ParentRun, child.ParentNode)
 		}
@@ -608,9 +608,9 @@ func TestAbortReachesChild(t *testing.T) {
 			return "", ctx.Err()
 		}})
 		b.submit("run1", nested, func(r *wire.RunRequest) { r.Input = wire.Raw("\x81\xa3who\xa5world") })
-		b.until("run1-sub-1", wire.TypeAgentStart)
+		b.until("run1.sub#1", wire.TypeAgentStart)
 		b.publish(subjects.Default.Command("run1"), wire.Command{Type: "abort", RunID: "run1"})
-		if child, entries := b.ended("run1-sub-1"); child.Status != wire.RunAborted {
+		if child, entries := b.ended("run1.sub#1"); child.Status != wire.RunAborted {
 			t.Errorf("the child is %s:\n%s", child.Status, story(entries))
 		}
 	})

@@ -109,28 +109,31 @@ func (r *run) drive(ctx context.Context, yield func(*wire.Event, error) bool) {
 			go func() { ending <- r.process.End(r.command.grace()) }()
 		}
 	}
-	for {
+	// A command may close its streams before it exits, and what it left behind may
+	// keep them open after: it is over when both have come.
+	var err error
+	for pieces, gone := r.pieces, false; pieces != nil || !gone; {
 		select {
-		case p, more := <-r.pieces:
+		case p, more := <-pieces:
 			if !more {
-				end()
-				r.exit(ctx, <-ending, streams, yield)
+				pieces = nil
+			} else if !r.output(yield, p.stream, streams[p.stream].decode(p.bytes)) {
 				return
 			}
-			if !r.output(yield, p.stream, streams[p.stream].decode(p.bytes)) {
-				return
-			}
+		case err = <-ending:
+			gone = true
 		case <-limit:
 			r.over, limit = true, nil
 			end()
 		case <-cancelled:
 			cancelled = nil
 			end()
-		case <-exited: // what it left behind keeps the streams open
+		case <-exited:
 			exited = nil
 			end()
 		}
 	}
+	r.exit(ctx, err, streams, yield)
 }
 
 // read reads both streams to their end.

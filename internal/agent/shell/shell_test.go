@@ -200,3 +200,11 @@ func TestPieces(t *testing.T) {
 		}
 	})
 }
+
+// A command that closes its streams before it exits ends by itself.
+func TestClosesItsStreamsFirst(t *testing.T) {
+	r := run(t.Context(), t, shell.Command{Command: `exec >&- 2>&-; sleep 0.3; exit 4`}, nil)
+	if p := r.last(t); p.ExitCode != 4 || p.Signal != "" {
+		t.Errorf("exit %+v", p)
+	}
+}
