@@ -81,8 +81,10 @@ func enum[T ~string](f *fields, name string, v *T, p presence, allowed ...T) {
 	}
 	s := string(*v)
 	f.str(name, &s, p)
-	*v = T(s)
-	if s != "" && f.err == nil && !slices.Contains(allowed, *v) {
+	if f.mode == decoding { // what is encoded may be shared
+		*v = T(s)
+	}
+	if s != "" && f.err == nil && !slices.Contains(allowed, T(s)) {
 		f.fail(name, "must be one of "+strings.Join(texts(allowed), ", "))
 	}
 }
@@ -123,6 +125,9 @@ func (f *fields) readInt64(name string, v *int64) {
 func (f *fields) int(name string, v *int, p presence) {
 	n := int64(*v)
 	f.int64(name, &n, p)
+	if f.mode != decoding { // what is encoded may be shared
+		return
+	}
 	if *v = int(n); int64(*v) != n {
 		f.fail(name, "is out of range")
 	}
