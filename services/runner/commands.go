@@ -195,6 +195,9 @@ func (o *owner) judgeReply(cmd wire.Command) error {
 	if cmd.PromptID == "" {
 		return errors.New("BAD_REQUEST: promptId is required")
 	}
+	if cmd.Content == nil {
+		return errors.New("BAD_REQUEST: content is required")
+	}
 	for _, n := range o.view.state.Nodes {
 		if n.PromptID == cmd.PromptID {
 			return nil

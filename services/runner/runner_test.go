@@ -497,6 +497,7 @@ edges:
 		entries := b.until("run1", wire.TypeInputRequested)
 		ask := entries[len(entries)-1].Event.Payload.(*wire.InputRequested)
 		b.publish(subjects.Default.Command("run1"), wire.Command{Type: "reply", RunID: "run1", PromptID: "another", Content: wire.RawString("yes")})
+		b.publish(subjects.Default.Command("run1"), wire.Command{Type: "reply", RunID: "run1", PromptID: ask.PromptID})
 		b.publish(subjects.Default.Command("run1"), wire.Command{Type: "reply", ID: "c1", RunID: "run1", PromptID: ask.PromptID, Content: wire.RawString("yes")})
 		b.publish(subjects.Default.Command("run1"), wire.Command{Type: "reply", ID: "c1", RunID: "run1", PromptID: ask.PromptID, Content: wire.RawString("no")})
 		state, entries := b.ended("run1")
