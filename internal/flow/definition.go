@@ -23,7 +23,7 @@ type Definition struct {
 	Nodes       []Node            `json:"nodes"`
 	Edges       []Edge            `json:"edges,omitempty"`
 	State       wire.Raw          `json:"state,omitempty"`     // initial user state, an object
-	Workspace   string            `json:"workspace,omitempty"` // run (default), shared, node or git:URL@ref
+	Workspace   string            `json:"workspace,omitempty"` // run (default), shared or node
 	Pool        string            `json:"pool,omitempty"`      // of nodes that name none
 	Labels      map[string]string `json:"labels,omitempty"`    // of its runs
 

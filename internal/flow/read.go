@@ -66,9 +66,10 @@ func (r *reader) workspace(o *fields) string {
 	if s == "" || s == "run" || s == "shared" || s == "node" {
 		return s
 	}
-	url, ref, ok := strings.Cut(strings.TrimPrefix(s, "git:"), "@")
-	if !strings.HasPrefix(s, "git:") || !ok && url == "" || ok && ref == "" || strings.HasPrefix(url, "-") || url == "" {
-		r.add(o.t.get("workspace").at, o.field("workspace"), "%q is unknown; it is run, shared, node or git:URL@ref%s",
+	if strings.HasPrefix(s, "git:") {
+		r.add(o.t.get("workspace").at, o.field("workspace"), "git workspaces aren't made yet; clone in the first node of the flow")
+	} else {
+		r.add(o.t.get("workspace").at, o.field("workspace"), "%q is unknown; it is run, shared or node%s",
 			s, suggest(s, []string{"run", "shared", "node"}))
 	}
 	return s

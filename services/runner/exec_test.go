@@ -121,3 +121,24 @@ nodes:
 		t.Errorf("a failed with %q (%s):\n%s", state.Nodes["a"].ErrorType, state.Nodes["a"].Error, story(entries))
 	}
 }
+
+// With `workspace: node` every execution has a fresh folder of its own, also
+// each try of a node.
+func TestWorkspacePerNode(t *testing.T) {
+	b := newBench(t)
+	b.runner("r1", &scripted{say: echo})
+	b.submit("run1", `
+name: apart
+workspace: node
+nodes:
+  - {id: a, type: exec, input: {command: "echo x > made; exit 1"}, policy: {retry: {maxAttempts: 2}, continueOnError: true}}
+  - {id: b, type: exec, input: {command: "ls; pwd"}}
+edges:
+  - {from: a, to: b}
+`)
+	state, entries := b.ended("run1")
+	out, _ := state.Outputs["b"].Get("stdout").Text()
+	if state.Result != wire.FlowStatusComplete || strings.Contains(out, "made") || filepath.Base(strings.TrimSpace(out)) != subjects.Escape("b#1") {
+		t.Errorf("b found %q, the run ended as %s:\n%s", out, state.Result, story(entries))
+	}
+}

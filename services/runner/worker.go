@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"wake/internal/eventlog"
 	"wake/internal/flow"
 	"wake/internal/lease"
+	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
 
@@ -111,6 +114,11 @@ func (w *worker) execute(ctx context.Context) error {
 		return fmt.Errorf("run %s: the flow has no node %s", w.offer.RunID, w.offer.NodeID)
 	}
 	w.started, w.workspace, w.fixtures = time.Now(), w.view.state.Workspace, w.view.state.Fixtures
+	if def.Workspace == "node" {
+		if w.workspace, err = w.ownWorkspace(); err != nil {
+			return err
+		}
+	}
 	n := w.view.state.Nodes[w.offer.NodeID]
 	input, missing := w.view.input(ctx, w.offer.NodeID)
 	if missing != nil && !errors.Is(missing, errMissing) {
@@ -144,6 +152,15 @@ func (w *worker) execute(ctx context.Context) error {
 	cancel(nil)
 	watch.wait()
 	return w.end(ctx, cause, events, err)
+}
+
+// ownWorkspace makes a fresh folder for the execution.
+func (w *worker) ownWorkspace() (string, error) {
+	dir := filepath.Join(w.runner.cfg.Workspaces, subjects.Escape(w.offer.RunID), subjects.Escape(w.offer.ExecID))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("make the workspace: %w", err)
+	}
+	return dir, nil
 }
 
 // timeLimit returns how long the execution may take; 0 is no limit.
