@@ -143,7 +143,7 @@ type StatePatch struct {
 
 // CommandReceived records a command, obeyed or not (seeds/000 §5.4).
 type CommandReceived struct {
-	Command   Raw    // the command as it came
+	Command   Raw    // the command as it came; a send that names no node gets its recipient
 	CommandID string // sent twice, it acts once
 	AtPos     uint64 // its position in WAKE_COMMANDS
 	Accepted  bool
