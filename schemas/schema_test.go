@@ -34,6 +34,7 @@ type object = map[string]any
 // requests are the structs of commands, work, poison and wake.api.
 var requests = []any{
 	wire.RunRequest{},
+	wire.CommandResponse{},
 	wire.NodeOffer{},
 	wire.Poison{},
 	wire.CommandEnvelope{},

@@ -21,7 +21,7 @@ var ErrEnded = errors.New("agent: the session has ended")
 // ErrorSessionNotFound is the error type of an agent that doesn't know the
 // session it was to resume. If the log has no event of it since the binding, the
 // session may be started afresh.
-const ErrorSessionNotFound = "session_not_found"
+const ErrorSessionNotFound = wire.ErrorSessionNotFound
 
 // Provider starts sessions of one kind of agent.
 type Provider interface {
@@ -53,6 +53,7 @@ type Session interface {
 type Message struct {
 	CommandID string // the command that sent it; may be empty
 	Content   string
+	Interrupt bool // the agent stops what it is doing first
 }
 
 // Request is what an execution is asked for.
@@ -62,8 +63,20 @@ type Request struct {
 	SessionID     string   // chosen by the runner and stored before the start
 	Resume        bool     // the session exists
 	ForkOf        string   // the session begins as a copy of this one
+	ForkAt        string   // of which this is the last message, by the agent's own id; empty: all of it
 	Prompt        wire.Raw // a string or an array of message inputs
 	Options       Options
+	Transcript    Transcript
+}
+
+// Transcript keeps what an agent program needs to go on with a session on
+// another machine. The zero value keeps nothing.
+type Transcript struct {
+	// Load returns what is kept of a session; nil if nothing is.
+	Load func(ctx context.Context, session string) ([]byte, error)
+	// Save adds to what is kept of a session: data stands at offset. What was
+	// kept from there on is replaced.
+	Save func(ctx context.Context, session string, offset int64, data []byte) error
 }
 
 // Options are the settings of an agent node, by their names in a flow's input.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"wake/internal/run"
 	"wake/pkg/wire"
@@ -153,6 +154,9 @@ func (p *planner) next() bool {
 // An execution that was withdrawn is no cause of its own: what withdrew it is
 // found again.
 func (p *planner) failures() bool {
+	if p.interrupted() {
+		return true
+	}
 	for _, id := range p.lostNodes() {
 		if n := p.s.Nodes[id]; n.ErrorType != errorCancelled {
 			p.fail(id, "node %s: %s", id, n.Error)
@@ -160,6 +164,27 @@ func (p *planner) failures() bool {
 		}
 	}
 	return false
+}
+
+// interrupted pauses the run if somebody has to decide about nodes that a crash
+// interrupted.
+func (p *planner) interrupted() bool {
+	var ids []string
+	for id := range p.s.NodeStatus {
+		if run.Interrupted(p.s, id) {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return false
+	}
+	slices.SortFunc(ids, p.compare)
+	list := strings.Join(ids, ",")
+	p.emit("", &wire.FlowPaused{
+		Reason:  wire.PauseRequiresAction,
+		Message: fmt.Sprintf("interrupted, outcome unknown: %s; run again with `wake resume %s --rerun %s`, or give up with --fail", list, p.s.RunID, list),
+	})
+	return true
 }
 
 // lostNodes are those that have failed for good, in a fixed order.
@@ -281,7 +306,7 @@ func (p *planner) retries(v *vertex, id string) bool {
 	if p.s.NodeStatus[id] != wire.NodeFailed || v.Policy == nil || v.Policy.Retry == nil || n.Count > 0 && n.Index == nil {
 		return false
 	}
-	return n.ErrorType != errorInput && n.ErrorType != errorCancelled && n.Attempt < v.Policy.Retry.MaxAttempts
+	return n.ErrorType != errorInput && n.ErrorType != errorCancelled && !run.Interrupted(p.s, id) && n.Attempt < v.Policy.Retry.MaxAttempts
 }
 
 // advance does what there is to do about a node.

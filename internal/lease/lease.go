@@ -27,9 +27,18 @@ import (
 // ErrHeld is returned by [Keeper.Acquire] for a lease that somebody else holds.
 var ErrHeld = errors.New("lease: held by another runner")
 
+// Identity says who a keeper is.
+type Identity struct {
+	Runner string // as in claims
+	// Home is what only one process at a time can have, such as a random id in
+	// a locked folder. A lease of the same home is that of a process that is gone.
+	Home string
+}
+
 // Info is the value of a lease.
 type Info struct {
 	Runner string `json:"runner"`
+	Home   string `json:"home,omitempty"`
 	Since  int64  `json:"since"` // Unix ms
 }
 

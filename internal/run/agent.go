@@ -1,6 +1,7 @@
 package run
 
 import (
+	"bytes"
 	"slices"
 
 	"wake/pkg/wire"
@@ -47,8 +48,43 @@ func (f *fold) agentStart(a actor) {
 	if !f.own(a) {
 		return
 	}
+	a.n.Fork = nil
+	f.put(a)
 	f.bind(a, f.e.SessionID)
 	f.breakpoint(actor{a.id, f.s.Nodes[a.id], true}, "READY")
+}
+
+// pausedOutput is the output of a node whose agent is interrupted.
+var pausedOutput = mustMarshal(map[string]any{"paused": true})
+
+// agentPaused keeps the execution open: it can go on.
+func (f *fold) agentPaused(a actor) {
+	f.reason(a, "paused")
+	if _, has := f.s.Outputs[a.id]; f.own(a) && !has {
+		f.s.Outputs[a.id] = pausedOutput
+	}
+}
+
+// agentResumed says that the execution goes on.
+func (f *fold) agentResumed(a actor) {
+	if !f.own(a) {
+		return
+	}
+	a.n.Reason, a.n.Resume = "", nil
+	f.put(a)
+	if bytes.Equal(f.s.Outputs[a.id], pausedOutput) {
+		delete(f.s.Outputs, a.id)
+	}
+}
+
+// forkPoint counts a message or a result of the node's own agent: behind it the
+// run can be forked.
+func (f *fold) forkPoint(id, point string) {
+	f.s.ForkPoints++
+	if n := f.s.Nodes[id]; point != "" {
+		n.Point = point
+		f.s.Nodes[id] = n
+	}
 }
 
 // bind ties the execution to the agent's session.
@@ -93,6 +129,9 @@ func (f *fold) breakpoint(a actor, at string) {
 
 func (f *fold) turnStart(a actor) {
 	f.s.Usage.Turns++
+	if f.own(a) {
+		a.n.Turns++
+	}
 	f.breakpoint(a, "PRE_MODEL")
 }
 
@@ -150,6 +189,9 @@ func (f *fold) userMessage(a actor, p *wire.UserMessage) {
 	if f.own(a) && a.n.Reason == "question" {
 		a.n.Reason, a.n.AgentStatus = "", "thinking"
 		f.put(a)
+	}
+	if f.own(a) {
+		f.forkPoint(a.id, p.Point)
 	}
 }
 

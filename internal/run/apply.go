@@ -124,7 +124,7 @@ func (f *fold) payload() error {
 	case *wire.FlowPaused:
 		return f.flowPaused(p)
 	case *wire.FlowResumed:
-		return f.flowResumed()
+		return f.flowResumed(p)
 	case *wire.FlowAborted:
 		return f.flowAborted(p)
 	case *wire.NodeScheduled:
@@ -175,11 +175,11 @@ func (f *fold) agentPayload() error {
 	case *wire.AgentComplete:
 		f.agentComplete(a, p)
 	case *wire.AgentPaused:
-		f.reason(a, "paused")
+		f.agentPaused(a)
 	case *wire.AgentAborted:
 		f.reason(a, "aborted")
 	case *wire.AgentResumed:
-		f.reason(a, "")
+		f.agentResumed(a)
 	case *wire.UserMessage:
 		f.userMessage(a, p)
 	case *wire.TurnStart:

@@ -2,6 +2,7 @@ package run
 
 import (
 	"maps"
+	"slices"
 
 	"wake/pkg/wire"
 )
@@ -79,7 +80,7 @@ func (f *fold) flowPaused(p *wire.FlowPaused) error {
 	if err := f.decided(); err != nil {
 		return err
 	}
-	f.s.Status, f.s.Reason = wire.RunPaused, p.Reason
+	f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunPaused, p.Reason, f.pos.Seq
 	f.deliver(func(c wire.Raw) bool {
 		t := field(c, "type")
 		return t == "pause" || t == "abort" && resumable(c)
@@ -88,28 +89,90 @@ func (f *fold) flowPaused(p *wire.FlowPaused) error {
 }
 
 // flowResumed continues a run that is paused, or one that is running and lost
-// its owner.
-func (f *fold) flowResumed() error {
+// its owner. Executions of agents that have begun are told how to go on.
+func (f *fold) flowResumed(p *wire.FlowResumed) error {
 	if err := f.decided(); err != nil {
 		return err
 	}
-	f.s.Status, f.s.Reason = wire.RunRunning, ""
+	if p.Hold && f.s.Status != wire.RunPaused {
+		return f.illegal("the run is %s: there is nothing to hold", f.s.Status)
+	}
+	for _, id := range slices.Concat(p.Rerun, p.Fail) {
+		if !Interrupted(f.s, id) {
+			return f.illegal("node %q was not interrupted", id)
+		}
+	}
+	if !p.Hold {
+		f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunRunning, "", 0
+	}
+	f.s.ResumedAt = f.pos.Seq
+	f.s.Overrides = mergeOverrides(f.s.Overrides, p.Overrides)
+	for _, id := range p.Rerun {
+		f.pendingAgain(id)
+	}
+	for _, id := range p.Fail {
+		n := f.s.Nodes[id]
+		n.ErrorType = wire.ErrorProcessDied
+		f.s.Nodes[id] = n
+	}
+	for id, n := range f.s.Nodes {
+		if n.Open() && n.Started >= n.Scheduled && n.Type == agentType {
+			n.Resume = &wire.Resume{Message: p.Message, Strategy: p.Strategy, Hold: p.Hold}
+			f.s.Nodes[id] = n
+		}
+	}
 	f.deliver(func(c wire.Raw) bool { return field(c, "type") == "resume" })
 	return nil
+}
+
+// agentType is the type of nodes that agents execute.
+const agentType = "agent"
+
+// Interrupted reports whether a crash ended the latest execution of a node and
+// nobody has decided yet what follows.
+func Interrupted(s *wire.State, node string) bool {
+	if s.NodeStatus[node] != wire.NodeFailed {
+		return false
+	}
+	t := s.Nodes[node].ErrorType
+	return t == wire.ErrorInterrupted || t == wire.ErrorSessionNotFound
+}
+
+// mergeOverrides adds settings to those there are; those of a node are merged in
+// turn. What is no object changes nothing.
+func mergeOverrides(old, given wire.Raw) wire.Raw {
+	fields, ok := given.Any().(map[string]any)
+	if !ok || len(fields) == 0 {
+		return old
+	}
+	merged, _ := old.Any().(map[string]any)
+	if merged == nil {
+		merged = map[string]any{}
+	}
+	for name, v := range fields {
+		inner, isObject := v.(map[string]any)
+		if below, ok := merged[name].(map[string]any); ok && isObject {
+			maps.Copy(below, inner)
+		} else {
+			merged[name] = v
+		}
+	}
+	return mustMarshal(merged)
 }
 
 func (f *fold) flowAborted(p *wire.FlowAborted) error {
 	if err := f.decided(); err != nil {
 		return err
 	}
-	f.s.Status, f.s.Reason = wire.RunAborted, p.Reason
+	f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunAborted, p.Reason, 0
 	f.s.EndedAt = f.e.Timestamp
 	f.deliver(func(c wire.Raw) bool { return field(c, "type") == "abort" })
 	return nil
 }
 
 // forked replaces the state by the parent's. What belongs to the parent stays
-// there: its writers, its commands, what it spent, and who waits for it.
+// there: its writers, its commands, what it spent, and who waits for it. The
+// sessions of agents that were at work stay too: theirs begin as copies.
 func (f *fold) forked(p *wire.RunForked) error {
 	if err := f.byOwner(); err != nil {
 		return err
@@ -124,7 +187,17 @@ func (f *fold) forked(p *wire.RunForked) error {
 	self := f.s.Nodes[wire.RunNode]
 	for id, n := range parent.Nodes {
 		n.Epoch, n.Seq, n.Runner, n.CostUsd, n.ExecCost = 0, 0, "", 0, 0
+		if n.Open() && n.Session != "" && n.Fork == nil {
+			n.Fork = &wire.AgentPoint{Session: n.Session, Point: n.Point}
+			n.Session = ""
+			delete(parent.AgentSessions, id)
+		}
+		n.Resume = nil
 		parent.Nodes[id] = n
+	}
+	clear(parent.ExecSessions)
+	for i, b := range parent.Bookmarks {
+		parent.Bookmarks[i].Run = firstOf(b.Run, p.ParentRun)
 	}
 	parent.Nodes[wire.RunNode] = self
 	ancestor := wire.Ancestor{RunID: p.ParentRun, Position: p.ParentPos, Label: p.Label}
@@ -133,6 +206,7 @@ func (f *fold) forked(p *wire.RunForked) error {
 	parent.StartedAt = f.e.Timestamp
 	parent.Inbox, parent.CommandPos, parent.CommandIDs = []wire.InboxEntry{}, 0, nil
 	parent.Usage = wire.UsageTotals{}
+	parent.EndedAt, parent.PausedAt, parent.ResumedAt = 0, 0, 0
 	parent.VoidEvents, parent.EventCount = f.s.VoidEvents, f.s.EventCount
 	*f.s = *parent
 	return nil

@@ -68,7 +68,8 @@ func (f *fold) end(id string, n wire.NodeState, status wire.NodeStatus, errorTyp
 	n.Ended, n.EndedAt = f.pos.Seq, f.e.Timestamp
 	n.Error, n.ErrorType = problem, errorType
 	n.Reason, n.PromptID, n.Answer, n.Input = "", "", nil, nil
-	n.Breakpoint, n.AgentStatus = "", ""
+	n.Breakpoint, n.AgentStatus, n.Point = "", "", ""
+	n.Resume, n.Fork = nil, nil
 	f.s.Nodes[id] = n
 	f.s.NodeStatus[id] = status
 	delete(f.s.ExecSessions, n.Exec)

@@ -152,6 +152,9 @@ func (f *fold) agentTool(a actor, p *wire.AgentTool) error {
 		delete(f.s.Tools, key)
 	}
 	f.derive(a)
+	if f.own(a) {
+		f.forkPoint(a.id, p.Point)
+	}
 	return nil
 }
 

@@ -22,6 +22,7 @@ const (
 	VerbRuns     = "runs"     // [RunsRequest], [RunsResponse]; by the recorder
 	VerbEvents   = "events"   // [EventsRequest], [EventsResponse]; by the recorder
 	VerbSnapshot = "snapshot" // [SnapshotRequest], [SnapshotResponse]; by the snapshotter
+	VerbCommand  = "command"  // [Command], [CommandResponse]; by the runners
 )
 
 // ErrorCode says what went wrong, for programs. Codes are never renamed.
@@ -39,6 +40,20 @@ const (
 	CodeTimeout      ErrorCode = "TIMEOUT"        // no answer in time
 	CodeUnreachable  ErrorCode = "UNREACHABLE"    // nobody serves the verb, or the server is away
 	CodeInternal     ErrorCode = "INTERNAL"       // the service failed; its log says why
+
+	CodeFlowInvalid     ErrorCode = "FLOW_INVALID"              // the flow has an error
+	CodeUnknownProvider ErrorCode = "UNKNOWN_PROVIDER"          // the runner has no such agent
+	CodeFixtureMissing  ErrorCode = "FIXTURE_MISSING"           // there is no recorded call to play
+	CodeWorkspaceLost   ErrorCode = "WORKSPACE_LOST"            // the folder of the run is on a runner that is gone
+	CodeSessionNotFound ErrorCode = "SESSION_NOT_FOUND"         // no agent has this session
+	CodeAgentNotFound   ErrorCode = "AGENT_NOT_FOUND"           // no run has this id (pkg/client)
+	CodeTemplateUnknown ErrorCode = "TEMPLATE_NOT_FOUND"        // the run is of another flow
+	CodeTemplateVersion ErrorCode = "TEMPLATE_VERSION_MISMATCH" // the run is of another version of the flow
+	CodeSandboxInit     ErrorCode = "SANDBOX_INIT_FAILED"       // the folder to work in can't be made or used
+	CodeCorruptedData   ErrorCode = "CORRUPTED_DATA"            // what is stored can't be read
+	CodeLeaseHeld       ErrorCode = "LEASE_HELD"                // the run is running; somebody else acts for it
+	CodeNotResumable    ErrorCode = "NOT_RESUMABLE"             // the run has ended
+	CodeCommandRejected ErrorCode = "COMMAND_REJECTED"          // the run is in no state for it; the message says why
 )
 
 // APIError is the error object of every answer and of the CLI's --json.
@@ -188,6 +203,16 @@ type LogResponse struct {
 	Offset        int64     `json:"offset"`        // of the first line here, among those that pass
 	BufferLines   int64     `json:"bufferLines"`   // in the whole log of the run
 	Lines         []LogLine `json:"lines"`
+}
+
+// CommandResponse is what has become of a [Command].
+type CommandResponse struct {
+	CommandID string `json:"commandId"`
+	RunID     string `json:"runId"`
+	Recorded  bool   `json:"recorded"`           // an owner has judged it; false: it waits for a runner
+	Accepted  bool   `json:"accepted"`           // and will be obeyed
+	Reason    string `json:"reason,omitempty"`   // why not: "CODE: text"
+	Position  uint64 `json:"position,omitempty"` // of the command:received
 }
 
 // StatusRequest asks how a run is doing.

@@ -61,6 +61,7 @@ type AgentTool struct {
 	Error      string // set if the tool failed
 	Structured Raw    // the agent's own structured form of the result, if it sends one
 	Denied     bool   // not executed: refused by a rule or by a human
+	Point      string // the agent's own id of the result, where its session can be forked
 }
 
 // The error types that wake and the SDKs agree on. The set is open.
@@ -79,6 +80,11 @@ const (
 	ErrorStartFailed   = "start_failed"
 	ErrorNoFixture     = "no_fixture"
 	ErrorMissingResult = "missing_result"
+
+	// What a crash interrupted and nobody may silently do again: the run pauses
+	// until somebody decides (see [FlowResumed]).
+	ErrorInterrupted     = "interrupted"
+	ErrorSessionNotFound = "session_not_found" // the agent doesn't know the session it was to resume
 )
 
 // Severity grades an error or an alert.
@@ -174,6 +180,7 @@ type UserMessage struct {
 	Content   string
 	Source    string // prompt, command, replay, synthetic or subagent
 	CommandID string // the command that sent it
+	Point     string // the agent's own id of the message, where its session can be forked
 }
 
 // TurnStart begins a model call and its tools.
@@ -366,6 +373,7 @@ func (p *AgentTool) fields(f *fields) {
 	f.str("error", &p.Error, optional)
 	f.raw("structured", &p.Structured, optional)
 	f.bool("denied", &p.Denied, optional)
+	f.str("point", &p.Point, optional)
 }
 
 func (p *AgentError) fields(f *fields) {
@@ -437,6 +445,7 @@ func (p *UserMessage) fields(f *fields) {
 	f.str("content", &p.Content, required)
 	f.str("source", &p.Source, nonEmpty)
 	f.str("commandId", &p.CommandID, optional)
+	f.str("point", &p.Point, optional)
 }
 
 func (p *TurnStart) fields(f *fields) {

@@ -49,16 +49,28 @@ type FlowComplete struct {
 	DurationMs int64  // since flow:start
 }
 
+// The reasons of a pause. Agents at work are interrupted by an operator's pause
+// only; otherwise what has begun goes on, and nothing new begins.
+const (
+	PauseOperator       = "operator"
+	PauseRequiresAction = "requires_action" // somebody has to decide about an interrupted node
+	PauseWorkspaceLost  = "WORKSPACE_LOST"  // the folder of the run is on a runner that is gone
+)
+
 // FlowPaused stops the scheduling of a run until it is resumed.
 type FlowPaused struct {
-	Reason  string // operator, approval, clarification, shutdown, requires_action, WORKSPACE_LOST …
+	Reason  string // operator, requires_action, WORKSPACE_LOST …
 	Message string // for the human who has to act
 }
 
 // FlowResumed continues a paused or interrupted run.
 type FlowResumed struct {
-	Message  string // given to the agents that were running; default "continue"
-	Strategy string // crash or manual
+	Message   string   // given to the agents that were running; default "continue"
+	Strategy  string   // crash (open tool calls are sealed) or manual (they stay as they are)
+	Hold      bool     // only the agents' open calls are dealt with; the run stays paused
+	Rerun     []string // interrupted nodes that are executed again
+	Fail      []string // interrupted nodes whose interruption counts as their failure
+	Overrides Raw      // settings of agents from here on: option → value, or node → options
 }
 
 // FlowAborted ends a run from outside.
@@ -266,6 +278,10 @@ func (p *FlowPaused) fields(f *fields) {
 func (p *FlowResumed) fields(f *fields) {
 	f.str("message", &p.Message, optional)
 	f.str("strategy", &p.Strategy, optional)
+	f.bool("hold", &p.Hold, optional)
+	f.strs("rerun", &p.Rerun, optional)
+	f.strs("fail", &p.Fail, optional)
+	f.raw("overrides", &p.Overrides, optional)
 }
 
 func (p *FlowAborted) fields(f *fields) {

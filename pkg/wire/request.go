@@ -14,6 +14,20 @@ type RunRequest struct {
 	Limits     Raw               `json:"limits,omitempty"`
 	Fixtures   string            `json:"fixtures,omitempty"` // absolute path, as the runner sees it
 	Workspace  string            `json:"workspace,omitempty"`
+
+	// Fork begins the run as a copy of another one; Definition, Input and State
+	// are that one's. A request with neither Definition nor Fork asks for an owner of
+	// a run that has begun and has none.
+	Fork *ForkRequest `json:"fork,omitempty"`
+}
+
+// ForkRequest says where a run begins.
+type ForkRequest struct {
+	ParentRun string `json:"parentRun"`
+	ParentPos uint64 `json:"parentPos"`           // the state after this position
+	Label     string `json:"label,omitempty"`     // the bookmark that named it
+	Message   string `json:"message,omitempty"`   // to the agents that were running there; default "continue"
+	Overrides Raw    `json:"overrides,omitempty"` // see [FlowResumed.Overrides]
 }
 
 // NodeOffer tells runners that an execution waits for a worker. It is a hint:
@@ -25,24 +39,38 @@ type NodeOffer struct {
 	ExecID string `json:"execId"`
 }
 
-// Command is what wake.cmd.<run> takes, as JSON or msgpack. Which fields are
-// used depends on Type: send, reply, resume, pause, abort, approve, deny,
-// bookmark or fork.
+// Command is what wake.cmd.<run> takes, as JSON or msgpack.
 type Command struct {
-	Type      string `json:"type"`
-	ID        string `json:"id,omitempty"` // the same command sent twice acts once
-	RunID     string `json:"runId,omitempty"`
-	NodeID    string `json:"nodeId,omitempty"`
-	ExecID    string `json:"execId,omitempty"`
-	Message   string `json:"message,omitempty"`
-	PromptID  string `json:"promptId,omitempty"`
-	Content   Raw    `json:"content,omitempty"`
-	CallID    string `json:"callId,omitempty"`
-	Note      string `json:"note,omitempty"`
-	Reason    string `json:"reason,omitempty"`
-	Resumable bool   `json:"resumable,omitempty"`
-	Label     string `json:"label,omitempty"`
-	By        string `json:"by,omitempty"`
+	Type  string `json:"type"`            // send, reply, steer, resume, pause, abort, approve, deny, bookmark or fork
+	ID    string `json:"id,omitempty"`    // the same command sent twice acts once
+	RunID string `json:"runId,omitempty"` // if given, the one of the subject
+	By    string `json:"by,omitempty"`    // who sends it
+
+	NodeID    string `json:"nodeId,omitempty"`    // send, steer: to this node's agent
+	ExecID    string `json:"execId,omitempty"`    // send, steer: to this execution only
+	Message   string `json:"message,omitempty"`   // send, steer, resume, fork
+	Interrupt bool   `json:"interrupt,omitempty"` // send, steer: the agent stops what it is doing first
+
+	PromptID string `json:"promptId,omitempty"` // reply
+	Content  Raw    `json:"content,omitempty"`  // reply
+
+	CallID       string `json:"callId,omitempty"`       // approve, deny
+	Note         string `json:"note,omitempty"`         // approve, deny
+	UpdatedInput Raw    `json:"updatedInput,omitempty"` // approve: the input to use instead
+
+	Reason    string `json:"reason,omitempty"`    // pause, abort
+	Resumable bool   `json:"resumable,omitempty"` // abort: it is a pause
+
+	Strategy  string   `json:"strategy,omitempty"`  // resume: crash (default) or manual
+	AutoRun   *bool    `json:"autoRun,omitempty"`   // resume: go on; default true. See [FlowResumed.Hold]
+	Rerun     []string `json:"rerun,omitempty"`     // resume; see [FlowResumed]
+	Fail      []string `json:"fail,omitempty"`      // resume; see [FlowResumed]
+	Overrides Raw      `json:"overrides,omitempty"` // resume, fork; see [FlowResumed]
+
+	Label string `json:"label,omitempty"` // bookmark
+	Force bool   `json:"force,omitempty"` // bookmark: move the label if it is there
+	At    string `json:"at,omitempty"`    // fork: a label, sfp-<n> or a position; default: the present
+	NewID string `json:"newId,omitempty"` // fork: the id of the new run
 }
 
 // Poison is a message that a service could not use, with all that is needed to

@@ -64,7 +64,8 @@ type State struct {
 	Imported       string            `json:"imported,omitempty"`
 	ParentRun      string            `json:"parentRun,omitempty"`
 	ParentNode     string            `json:"parentNode,omitempty"`
-	Lineage        []Ancestor        `json:"lineage,omitempty"` // nearest first
+	Lineage        []Ancestor        `json:"lineage,omitempty"`   // nearest first
+	Overrides      Raw               `json:"overrides,omitempty"` // see [FlowResumed.Overrides]
 	StartedAt      int64             `json:"startedAt,omitempty"`
 	EndedAt        int64             `json:"endedAt,omitempty"`
 	UpdatedAt      int64             `json:"updatedAt,omitempty"` // timestamp of the last event
@@ -88,6 +89,9 @@ type State struct {
 	VoidEvents  uint64               `json:"voidEvents,omitempty"`  // events of fenced writers
 	EventCount  uint64               `json:"eventCount"`            // events that were folded
 	PromptCount int                  `json:"promptCount,omitempty"` // input:requested so far
+	ForkPoints  int                  `json:"forkPoints,omitempty"`  // safe fork points so far: the n of the last sfp-<n>
+	PausedAt    uint64               `json:"pausedAt,omitempty"`    // position of the flow:paused; 0: not paused
+	ResumedAt   uint64               `json:"resumedAt,omitempty"`   // position of the last flow:resumed
 }
 
 // NodeState is what is known of a node beyond its status.
@@ -123,6 +127,25 @@ type NodeState struct {
 	PromptID    string  `json:"promptId,omitempty"`   // question that waits for an answer
 	Answer      Raw     `json:"answer,omitempty"`     // to the latest question, until the execution ends
 	AgentStatus string  `json:"agentStatus,omitempty"`
+
+	// Of an agent's open execution.
+	Turns  int         `json:"turns,omitempty"`  // that the agent has begun
+	Point  string      `json:"point,omitempty"`  // the agent's id of its last message, see [UserMessage.Point]
+	Resume *Resume     `json:"resume,omitempty"` // how it is to go on; nil: nobody has said so since it last began
+	Fork   *AgentPoint `json:"fork,omitempty"`   // its session begins as a copy of this one
+}
+
+// Resume is how an interrupted execution goes on.
+type Resume struct {
+	Message  string `json:"message,omitempty"` // to the agent; default "continue"
+	Strategy string `json:"strategy"`
+	Hold     bool   `json:"hold,omitempty"` // only its open calls are dealt with
+}
+
+// AgentPoint is a point in an agent's session.
+type AgentPoint struct {
+	Session string `json:"session"`
+	Point   string `json:"point,omitempty"` // the agent's id of the last message to keep; empty: all
 }
 
 // Open reports whether the latest execution has been scheduled and not ended.
@@ -170,6 +193,7 @@ type Bookmark struct {
 	Kind     CheckpointKind `json:"kind"`
 	Node     string         `json:"node,omitempty"`
 	Position uint64         `json:"position"`
+	Run      string         `json:"run,omitempty"` // the ancestor that has it; empty: this run
 }
 
 // UsageTotals adds up what the run's agents used.
