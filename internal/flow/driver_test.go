@@ -152,7 +152,14 @@ func (dr *driver) do(line string) {
 	case word == "pause":
 		dr.append("_run", &wire.Event{Payload: &wire.FlowPaused{Reason: "operator"}})
 	case word == "resume":
-		dr.append("_run", &wire.Event{Payload: &wire.FlowResumed{Strategy: "manual"}})
+		p := &wire.FlowResumed{Strategy: "crash"}
+		switch verb {
+		case "rerun":
+			p.Rerun = strings.Fields(arg)
+		case "fail":
+			p.Fail = strings.Fields(arg)
+		}
+		dr.append("_run", &wire.Event{Payload: p})
 	case word == "wait":
 		if dr.wake == 0 {
 			dr.t.Fatal("nobody wants to be woken")
