@@ -146,6 +146,13 @@ func cases(t *testing.T) []scenario {
 			about("coder", &wire.AgentComplete{Result: strings.Repeat("very ", 100_000) + "long"}),
 			about(wire.RunNode, &wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusComplete}),
 		}},
+		{"a human has to decide", sentinella, []*wire.Event{
+			about("deploy", &wire.NodeError{Error: "its runner died", ErrorType: wire.ErrorInterrupted}),
+			about(wire.RunNode, &wire.FlowPaused{Reason: wire.PauseRequiresAction, Message: "interrupted: deploy"}),
+			about(wire.RunNode, &wire.InputRequested{Target: "ask", PromptID: "p1", Prompt: "Deploy?\nReally?"}),
+			call("c9", about("coder", &wire.PermissionRequired{ToolName: "Bash", ToolInput: wire.Null})),
+		}},
+		{"no alert: an operator's pause", nil, []*wire.Event{about(wire.RunNode, &wire.FlowPaused{Reason: wire.PauseOperator})}},
 		{"hostile words", map[string]string{"name": "evil\x1b[2J\nname" + strings.Repeat("x", 200)}, []*wire.Event{
 			tool("\x1b]0;title\x07Ba\u202esh", "\x1b[31mred"), tool("\x1b]0;title\x07Ba\u202esh", "a\r\nb"), tool("\x1b]0;title\x07Ba\u202esh", "\x00"),
 			about("coder", &wire.AgentError{ErrorType: "x\x1b[1m", Message: "one\ntwo\x1b[2Jthree", Severity: wire.SeverityError}),

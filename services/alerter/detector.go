@@ -13,6 +13,7 @@ const (
 	kindCompletion  = "completion"
 	kindError       = "error"
 	kindFailureLoop = "failure_loop"
+	kindWaiting     = "waiting"
 )
 
 // detector is a pure function. It changes no state it was given, so what it

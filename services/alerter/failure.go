@@ -108,6 +108,9 @@ func (s failures) nodeError(in input, p *wire.NodeError) (failures, []finding) {
 	node, told, attempt := e.Node(), s.Told[e.ExecID], max(s.Attempts[e.ExecID], 1)
 	s = s.closed(e.ExecID)
 	policy := in.Run.policy(node)
+	if p.ErrorType == wire.ErrorInterrupted || p.ErrorType == wire.ErrorSessionNotFound {
+		return s, nil // the run pauses, and that is told
+	}
 	if told || p.ErrorType == "cancelled" || policy.Continue || attempt < policy.MaxAttempts {
 		return s, nil
 	}

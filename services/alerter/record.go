@@ -41,7 +41,7 @@ func (r record) step(in input) (record, []finding) {
 	r.Loops = detect(loops.detect, r.Loops, in, &o)
 	r.Completions = detect(completions.detect, r.Completions, in, &o)
 	r.Deadline = o.deadline
-	return r, o.found
+	return r, append(o.found, waiting(in)...)
 }
 
 // outcome is what all detectors return.
@@ -67,7 +67,8 @@ func matters(e *wire.Event) bool {
 	case *wire.RunClaimed, *wire.NodeClaimed, *wire.FlowStart, *wire.FlowComplete,
 		*wire.NodeScheduled, *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled,
 		*wire.AgentStart, *wire.AgentComplete, *wire.AgentError, *wire.AgentTool,
-		*wire.ToolIntent, *wire.ToolSealed, *wire.TurnEnd, *wire.Usage:
+		*wire.ToolIntent, *wire.ToolSealed, *wire.TurnEnd, *wire.Usage,
+		*wire.FlowPaused, *wire.InputRequested, *wire.PermissionRequired:
 		return true
 	default:
 		return false

@@ -1,0 +1,41 @@
+package alerter
+
+import (
+	"fmt"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// waiting finds that a run can't go on until a human has decided something. It
+// needs no memory.
+func waiting(in input) []finding {
+	if in.Event == nil {
+		return nil
+	}
+	f := finding{
+		Kind: kindWaiting, Severity: wire.SeverityWarning, NodeID: in.Event.Node(), ExecID: in.Event.ExecID,
+		Armed: in.Pos, Event: "waiting_for_human",
+	}
+	switch p := in.Event.Payload.(type) {
+	case *wire.FlowPaused:
+		if p.Reason != wire.PauseRequiresAction && p.Reason != wire.PauseWorkspaceLost {
+			return nil
+		}
+		message := timeline.Line(p.Message, maxMessage)
+		f.NodeID, f.Severity = wire.RunNode, wire.SeverityError
+		f.Text = "⏸️ Paused, needs a decision: " + message
+		f.Data = map[string]any{"reason": line(p.Reason), "message": message}
+	case *wire.InputRequested:
+		question := timeline.Line(p.Prompt, maxMessage)
+		f.Text = "❓ Waiting for an answer: " + question
+		f.Data = map[string]any{"promptId": line(p.PromptID), "message": question}
+	case *wire.PermissionRequired:
+		tool := line(p.ToolName)
+		f.Text = fmt.Sprintf("❓ Waiting for permission: %s (wake approve|deny, call %s)", tool, line(in.Event.CallID))
+		f.Data = map[string]any{"toolName": tool, "callId": line(in.Event.CallID)}
+	default:
+		return nil
+	}
+	return []finding{f}
+}
