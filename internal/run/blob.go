@@ -19,7 +19,7 @@ func NeedsInline(e *wire.Event) bool {
 		return false
 	}
 	switch e.Type() {
-	case wire.TypeFlowStart, wire.TypeRunForked, wire.TypeStatePatch, wire.TypeCommandReceived:
+	case wire.TypeFlowStart, wire.TypeFlowResumed, wire.TypeRunForked, wire.TypeStatePatch, wire.TypeCommandReceived:
 		return true
 	}
 	return false

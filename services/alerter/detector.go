@@ -107,6 +107,15 @@ func (r run) label(node string) string {
 	return timeline.Line(label, maxLabel)
 }
 
+// forked takes what the parent's state says. Nobody waits for a fork.
+func (r run) forked(p *wire.RunForked) run {
+	var s wire.State
+	if wire.Unmarshal(p.State, &s) == nil {
+		r.Name, r.Flow, r.Policies = s.Labels["name"], s.FlowName, policies(s.Definition)
+	}
+	return r
+}
+
 // started takes what flow:start says.
 func (r run) started(p *wire.FlowStart) run {
 	r.Name, r.Flow, r.Parent = p.Labels["name"], p.FlowName, p.ParentRun

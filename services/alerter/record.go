@@ -33,6 +33,8 @@ func (r record) step(in input) (record, []finding) {
 			r.Epochs = with(r.Epochs, e.NodeID, e.Epoch)
 		case *wire.FlowStart:
 			r.Run = r.Run.started(p)
+		case *wire.RunForked:
+			r.Run = r.Run.forked(p)
 		}
 	}
 	in.Run = r.Run
@@ -64,7 +66,7 @@ func detect[S any](d detector[S], s S, in input, o *outcome) S {
 // alert.
 func matters(e *wire.Event) bool {
 	switch e.Payload.(type) {
-	case *wire.RunClaimed, *wire.NodeClaimed, *wire.FlowStart, *wire.FlowComplete,
+	case *wire.RunClaimed, *wire.NodeClaimed, *wire.FlowStart, *wire.RunForked, *wire.FlowComplete,
 		*wire.NodeScheduled, *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled,
 		*wire.AgentStart, *wire.AgentComplete, *wire.AgentError, *wire.AgentTool,
 		*wire.ToolIntent, *wire.ToolSealed, *wire.TurnEnd, *wire.Usage,

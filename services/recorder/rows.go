@@ -178,6 +178,15 @@ func tokensIn(u wire.UsageTotals) int64 {
 	return u.InputTokens + u.CacheCreationInputTokens + u.CacheReadInputTokens
 }
 
+func (w *writer) label(r *runRow, labels map[string]string) error {
+	for key, value := range labels {
+		if err := w.exec(w.s.stmts.addLabel, r.id, key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // session notes what the event says of sessions and labels, by which runs are
 // found.
 func (w *writer) session(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error {
@@ -190,10 +199,12 @@ func (w *writer) session(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error
 	case *wire.SessionBound:
 		sessions = append(sessions, p.OldSession, p.NewSession)
 	case *wire.FlowStart:
-		for key, value := range p.Labels {
-			if err := w.exec(w.s.stmts.addLabel, r.id, key, value); err != nil {
-				return err
-			}
+		if err := w.label(r, p.Labels); err != nil {
+			return err
+		}
+	case *wire.RunForked:
+		if err := w.label(r, r.state.Labels); err != nil {
+			return err
 		}
 	}
 	for _, session := range sessions {
