@@ -252,10 +252,12 @@ type TodoChanged struct {
 	Total int
 }
 
-// FileChanged says that the agent changed a file.
+// FileChanged says that a file changed: by the agent, or one that the agent has
+// read or written by somebody else.
 type FileChanged struct {
-	Path   string
-	Change string // created, modified or deleted
+	Path     string
+	Change   string // created, modified or deleted
+	External bool   // not by the agent
 }
 
 // BreakpointChanged is a step of the agent's execution state machine.
@@ -503,6 +505,7 @@ func (p *TodoChanged) fields(f *fields) {
 func (p *FileChanged) fields(f *fields) {
 	f.str("path", &p.Path, required)
 	f.str("change", &p.Change, optional)
+	f.bool("external", &p.External, optional)
 }
 
 func (p *BreakpointChanged) fields(f *fields) {
