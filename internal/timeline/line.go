@@ -31,7 +31,7 @@ func lineOf(e *wire.Event) (wire.LineType, string) {
 	case *wire.AgentTool:
 		return wire.LineTool, toolLine(p)
 	case *wire.ToolSealed:
-		return wire.LineTool, "❌ " + orElse(p.ToolName, "tool call") + " (interrupted)\n" + cut(p.Message, MaxSummary)
+		return wire.LineTool, sealedLine(p)
 	case *wire.ExecExit:
 		return wire.LineTool, exitLine(p, "")
 	case *wire.AgentStart:
@@ -70,7 +70,7 @@ func errorLine(e *wire.Event) (wire.LineType, string) {
 		}
 	case *wire.CommandReceived:
 		if !p.Accepted {
-			return wire.LineError, join(": ", join(" ", "Command", text(p.Command.Get("type")), "rejected"), p.Reason)
+			return wire.LineError, join(": ", commandText(p.Command)+" rejected", p.Reason)
 		}
 	case *wire.StorageFailure:
 		return wire.LineError, join(", ", "Storage failure: "+p.Message, counted(p.Dropped, "event", "dropped"))
@@ -115,7 +115,7 @@ func runLine(e *wire.Event) string {
 	case *wire.FlowPaused:
 		return join(": ", "Run paused"+bracketed(p.Reason), p.Message)
 	case *wire.FlowResumed:
-		return join(": ", "Run resumed"+bracketed(p.Strategy), p.Message)
+		return resumedText(p)
 	case *wire.FlowAborted:
 		return join(": ", "Run aborted", p.Reason)
 	case *wire.NodeScheduled:
@@ -136,8 +136,53 @@ func runLine(e *wire.Event) string {
 		return join(" ", "Question: "+p.Prompt, choices(p.Choices))
 	case *wire.LogTruncated:
 		return join(": ", truncatedText(p), p.Reason)
+	case *wire.CommandReceived:
+		return join(": ", commandText(p.Command), aboutCommand(p.Command))
 	}
 	return ""
+}
+
+// commandText names a command, whom it is for and who sends it.
+func commandText(command wire.Raw) string {
+	s := join(" ", "Command", text(command.Get("type")))
+	if node := text(command.Get("nodeId")); node != "" {
+		s += " to " + node
+	}
+	return s + by(text(command.Get("by")))
+}
+
+// aboutCommand is what a command says, in its most telling field.
+func aboutCommand(command wire.Raw) string {
+	for _, key := range []string{"message", "content", "reason", "label", "callId", "at"} {
+		if s := valueText(command.Get(key)); s != "" {
+			return cut(s, MaxSummary)
+		}
+	}
+	return ""
+}
+
+// resumedText says how a run goes on.
+func resumedText(p *wire.FlowResumed) string {
+	s := "Run resumed"
+	if p.Hold {
+		s = "Open calls are closed, the run stays paused"
+	}
+	return join(", ", join(": ", s+bracketed(p.Strategy), p.Message),
+		listed("again", p.Rerun), listed("given up", p.Fail), overridden(p.Overrides))
+}
+
+func overridden(settings wire.Raw) string {
+	if s := valueText(settings); s != "" && s != "{}" {
+		return "with " + cut(s, MaxSummary)
+	}
+	return ""
+}
+
+func listed(what string, nodes []string) string {
+	if len(nodes) == 0 {
+		return ""
+	}
+	return what + ": " + strings.Join(nodes, ", ")
 }
 
 func truncatedText(p *wire.LogTruncated) string {

@@ -67,7 +67,7 @@ func pieceText(e *wire.Event) string {
 	case *wire.ToolIntent:
 		return join(": ", p.ToolName, inputText(p.ToolInput))
 	case *wire.ToolState:
-		return join(" ", e.CallID, string(p.From)+" → "+string(p.To), p.Note)
+		return join(": ", join(" ", e.CallID, string(p.From)+" → "+string(p.To))+by(p.By), p.Note)
 	}
 	return ""
 }
@@ -87,8 +87,6 @@ func detail(e *wire.Event) string {
 		return join(" ", p.From+" → "+p.To, bracketed(p.Reason))
 	case *wire.StatePatch:
 		return join(" ", string(p.Patch.Op), p.Patch.Path, "= "+valueText(p.Patch.Value))
-	case *wire.CommandReceived:
-		return join(": ", text(p.Command.Get("type")), valueText(p.Command.Get("message")))
 	case *wire.TurnStart:
 		return fmt.Sprintf("turn %d %s", e.Turn, p.Model)
 	case *wire.TurnEnd:

@@ -23,6 +23,16 @@ func toolLine(p *wire.AgentTool) string {
 	return join("\n", head, summary(inputText(p.ToolInput), p.Error))
 }
 
+// sealedLine says in which state a crash found a call, what that means, and what
+// to do about it.
+func sealedLine(p *wire.ToolSealed) string {
+	head := "❌ " + orElse(p.ToolName, "tool call") + " (interrupted"
+	if p.From != "" {
+		head += ", was " + string(p.From)
+	}
+	return join("\n", head+")", cut(p.Message, MaxSummary), cut(strings.Join(p.Recommendations, "; "), MaxSummary))
+}
+
 // summary is what was asked for and, in the room that is left, why it failed.
 func summary(input, problem string) string {
 	if problem == "" {
