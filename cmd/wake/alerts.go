@@ -20,7 +20,7 @@ func (a *app) alertsCommand() *cobra.Command {
 		Use:   "alerts [RUN]",
 		Short: "Print the alerts of a run, or of all runs",
 		Long:  "Print the alerts of a run, or of all runs. With --json each is one line.\n\n" + runHelp,
-		Args:  cobra.MaximumNArgs(1), ValidArgsFunction: a.completeRun,
+		Args:  arguments, ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			log, err := a.openLog(ctx)

@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"wake/internal/service"
 	"wake/internal/timeline"
 	"wake/pkg/wire"
@@ -27,7 +29,6 @@ const (
 	codeFailed    = "FAILED"     // any other error
 	codeRunFailed = "RUN_FAILED" // the run ended, not well
 	codeRunExists = "RUN_EXISTS" // the id is taken
-	codeBadFlow   = "BAD_FLOW"   // the flow has an error
 	codeDetached  = "DETACHED"   // the user went away from a run that goes on
 	codeInterrupt = "INTERRUPT"  // the user ended what would have gone on
 
@@ -53,6 +54,16 @@ func apiError(err error) *wire.APIError {
 	return &wire.APIError{Code: codeFailed, Message: err.Error()}
 }
 
+// wrongUse is the error of a command line that can't be parsed.
+func wrongUse(err error) *wire.APIError {
+	e := &wire.APIError{Code: service.CodeUsage, Message: err.Error(), Hint: "wake help"}
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		f := bad.GetFlag()
+		e.Message = fmt.Sprintf("--%s=%q: %s", f.Name, bad.GetValue(), service.BadValue(f, err))
+	}
+	return e
+}
+
 // exitCode is the exit code that goes with the code of an error.
 func exitCode(code wire.ErrorCode) int {
 	switch code {
@@ -73,7 +84,7 @@ func exitCode(code wire.ErrorCode) int {
 // programs.
 func (a *app) printError(e *wire.APIError, asJSON bool) {
 	lines := []string{e.Error()}
-	if e.Code == codeBadFlow {
+	if e.Code == wire.CodeFlowInvalid {
 		lines = strings.Split(e.Error(), "\n")
 	}
 	for i, line := range lines {

@@ -29,7 +29,7 @@ func (a *app) ingestCommand() *cobra.Command {
 
 Lines that are no messages are kept too. The exit code doesn't say whether the
 agent succeeded; the result does.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: arguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Format = ingest.Format(format)
 			if err := completeIngest(&o, labels); err != nil {

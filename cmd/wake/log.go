@@ -23,7 +23,7 @@ func (a *app) logCommand() *cobra.Command {
 order node, type, since, grep; offset and limit count what is left.
 
 ` + runHelp,
-		Args:              cobra.ExactArgs(1),
+		Args:              arguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,12 +22,12 @@ func (a *app) replayCommand() *cobra.Command {
 each event is one line, in the JSON form of the wire.
 
 ` + runHelp,
-		Args:              cobra.ExactArgs(1),
+		Args:              arguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			if o.Speed < 0 {
-				return usage("", "--speed: %v is negative", o.Speed)
+			if !(o.Speed >= 0) || math.IsInf(o.Speed, 1) { // NaN is neither
+				return usage("such as 10; 0 is at once", "--speed: %v is no speed", o.Speed)
 			}
 			log, err := a.openLog(ctx)
 			if err != nil {

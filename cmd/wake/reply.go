@@ -23,7 +23,7 @@ func (a *app) replyCommand() *cobra.Command {
 as a text. Without --prompt it answers the one question that is open.
 
 ` + runHelp,
-		Args:              cobra.ExactArgs(2),
+		Args:              arguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.reply(cmd.Context(), args[0], args[1], prompt)

@@ -12,7 +12,6 @@ import (
 
 	"wake/internal/service"
 	"wake/pkg/subjects"
-	"wake/pkg/wire"
 )
 
 // app is one invocation of wake: where it reads and writes, and the settings
@@ -47,7 +46,7 @@ func (a *app) main(ctx context.Context, args []string) int {
 	}
 	e := apiError(err)
 	if !a.parsed && e.Code == codeFailed { // from cobra
-		e = &wire.APIError{Code: service.CodeUsage, Message: err.Error(), Hint: "wake help"}
+		e = wrongUse(err)
 	}
 	a.printError(e, a.json || wantsJSON(args))
 	return exitCode(e.Code)

@@ -36,7 +36,7 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run a flow and follow it until it is complete",
 		Long: `Run a flow, a YAML or JSON file, and follow it until it is complete. Ctrl-C
 detaches; the run goes on. The exit code is 4 if the run fails.`,
-		Args: cobra.ExactArgs(1),
+		Args: arguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request, err := a.request(args[0], o)
 			if err != nil {
@@ -72,10 +72,10 @@ func (a *app) request(file string, o runOptions) (wire.RunRequest, error) {
 	}
 	def, err := flow.Parse(file, src)
 	if err != nil {
-		return r, failure(codeBadFlow, "", "%w", err)
+		return r, failure(string(wire.CodeFlowInvalid), "", "%w", err)
 	}
 	if def, err = def.Embed(file, os.ReadFile); err != nil {
-		return r, failure(codeBadFlow, "", "%w", err)
+		return r, failure(string(wire.CodeFlowInvalid), "", "%w", err)
 	}
 	r.Definition = def.Raw()
 	if r.RunID == "" {

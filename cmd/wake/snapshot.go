@@ -24,7 +24,7 @@ func (a *app) snapshotCommand() *cobra.Command {
 add up to. With --json it is whole.
 
 ` + runHelp,
-		Args:              cobra.ExactArgs(1),
+		Args:              arguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()

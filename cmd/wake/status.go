@@ -19,7 +19,7 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:               "status RUN",
 		Short:             "Say how a run and its nodes are doing",
 		Long:              "Say how a run and its nodes are doing.\n\n" + runHelp,
-		Args:              cobra.ExactArgs(1),
+		Args:              arguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			nc, err := a.connect(cmd.Context())

@@ -28,7 +28,7 @@ func (a *app) tailCommand() *cobra.Command {
 each event is one line, in the JSON form of the wire.
 
 ` + runHelp,
-		Args:              cobra.MaximumNArgs(1),
+		Args:              arguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.tail(cmd, args, o)

@@ -28,11 +28,32 @@ func FromEnv(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 			return
 		}
 		if err := flags.Set(f.Name, value); err != nil {
-			problems = append(problems, fmt.Errorf("%s=%q: %w", EnvName(f.Name), value, errors.Unwrap(err)))
+			problems = append(problems, fmt.Errorf("%s=%q: %w", EnvName(f.Name), value, BadValue(f, err)))
 		}
 	})
 	if len(problems) == 0 {
 		return nil
 	}
 	return &Error{Code: CodeUsage, Err: errors.Join(problems...)}
+}
+
+// BadValue says what is wrong with the value that a flag has refused, in words
+// for whoever has typed it. Flags of other than the usual types say it themselves.
+func BadValue(f *pflag.Flag, refusal error) error {
+	switch f.Value.Type() {
+	case "int", "int64":
+		return errors.New("it is no whole number")
+	case "uint64":
+		return errors.New("it is no whole number from 0 on")
+	case "float64":
+		return errors.New("it is no number")
+	case "duration":
+		return errors.New("it is no span of time, such as 500ms, 90s or 5m")
+	case "bool":
+		return errors.New("it is neither true nor false")
+	}
+	if cause := errors.Unwrap(refusal); cause != nil {
+		return cause
+	}
+	return refusal
 }

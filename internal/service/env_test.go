@@ -68,7 +68,7 @@ func TestFromEnvNamesTheVariable(t *testing.T) {
 	if !errors.As(err, &known) || known.Code != service.CodeUsage {
 		t.Fatalf("error %v, want a usage error", err)
 	}
-	if got, want := err.Error(), `WAKE_PORT="many": strconv.ParseInt: parsing "many": invalid syntax`; got != want {
+	if got, want := err.Error(), `WAKE_PORT="many": it is no whole number`; got != want {
 		t.Errorf("error %q, want %q", got, want)
 	}
 }
