@@ -17,12 +17,13 @@ import (
 )
 
 // takeRuns becomes the owner of runs that are asked for.
-func (r *Runner) takeRuns(ctx context.Context, keeper *lease.Keeper) error {
+func (r *Runner) takeRuns(ctx, hard context.Context, keeper *lease.Keeper) error {
 	c, err := r.consumer(ctx, subjects.RunsConsumer, r.names.QueueRun())
 	if err != nil {
 		return err
 	}
 	return r.take(ctx, c, nil, func(m jetstream.Msg) {
+		ctx := hard
 		req, def, err := parseRequest(m.Data())
 		if err != nil {
 			r.refuse(ctx, m, err)
@@ -56,12 +57,13 @@ func parseRequest(data []byte) (wire.RunRequest, *flow.Definition, error) {
 }
 
 // takeNodes works on nodes that are offered in a pool, as far as there is room.
-func (r *Runner) takeNodes(ctx context.Context, keeper *lease.Keeper, pool string) error {
+func (r *Runner) takeNodes(ctx, hard context.Context, keeper *lease.Keeper, pool string) error {
 	c, err := r.consumer(ctx, subjects.NodesConsumer(pool), r.names.QueueNode(pool))
 	if err != nil {
 		return err
 	}
 	return r.take(ctx, c, r.slots, func(m jetstream.Msg) {
+		ctx := hard
 		var offer wire.NodeOffer
 		if err := wire.Unmarshal(m.Data(), &offer); err != nil {
 			r.refuse(ctx, m, err)

@@ -205,6 +205,8 @@ func (o *owner) schedule(ctx context.Context) error {
 			err = errLeaseLost
 		case <-o.writer.Fenced():
 			err = eventlog.ErrFenced
+		case <-o.runner.draining:
+			return nil
 		case <-ctx.Done():
 			err = ctx.Err()
 		}

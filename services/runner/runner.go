@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,10 @@ type Config struct {
 	// ID names the runner in claims and leases. It should stay the same when the
 	// process restarts, since folders of runs stay with their runner. Required.
 	ID string
+	// Home is what only one process at a time can have, such as a random id in a
+	// locked folder: leases of the same home are those of a process that is gone.
+	// Default ID.
+	Home string
 	// MaxAgents bounds the nodes that are executed at once. Default 8.
 	MaxAgents int
 	// Pools are the queues of nodes that the runner takes from, besides its own.
@@ -39,6 +44,12 @@ type Config struct {
 	// OfferAgain is how long a scheduled node waits for a worker until it is
 	// offered again. Default 10 s.
 	OfferAgain time.Duration
+	// DrainTimeout is how long agents and commands may take to come to a safe point
+	// when the runner ends. Default 20 s.
+	DrainTimeout time.Duration
+	// WorkspaceGrace is how long a run waits for the runner that holds its folder
+	// until it is paused. Default 60 s.
+	WorkspaceGrace time.Duration
 }
 
 func (c *Config) setDefaults() error {
@@ -48,6 +59,7 @@ func (c *Config) setDefaults() error {
 	case c.Workspaces == "":
 		return errors.New("runner: Workspaces is required")
 	}
+	c.Home = cmp.Or(c.Home, c.ID)
 	if c.MaxAgents <= 0 {
 		c.MaxAgents = 8
 	}
@@ -59,6 +71,12 @@ func (c *Config) setDefaults() error {
 	}
 	if c.OfferAgain <= 0 {
 		c.OfferAgain = 10 * time.Second
+	}
+	if c.DrainTimeout <= 0 {
+		c.DrainTimeout = 20 * time.Second
+	}
+	if c.WorkspaceGrace <= 0 {
+		c.WorkspaceGrace = time.Minute
 	}
 	return nil
 }
@@ -73,7 +91,8 @@ type Runner struct {
 	commands *feed
 	slots    slots
 
-	tasks sync.WaitGroup // owners and workers
+	tasks    sync.WaitGroup // owners and workers
+	draining chan struct{}  // closed when Run is told to end: come to a safe point
 }
 
 // New returns a runner that publishes through log, whose Run must be running.
@@ -84,28 +103,21 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
 	return &Runner{
 		cfg: cfg, log: log, names: log.Names(), logger: logger,
 		events: newFeed(), commands: newFeed(),
-		slots: make(slots, cfg.MaxAgents),
+		slots:    make(slots, cfg.MaxAgents),
+		draining: make(chan struct{}),
 	}, nil
 }
 
-// Run takes runs and nodes from the queue and executes them until ctx ends.
-// Then it stops its agents, gives its leases back and returns.
+// Run takes runs and nodes from the queue and executes them until ctx ends. Then
+// it begins nothing more, lets what is at work come to a safe point for as long
+// as Config.DrainTimeout, gives its leases back and returns. It may be called
+// once.
 func (r *Runner) Run(ctx context.Context) error {
-	kv, err := r.log.JetStream().KeyValue(ctx, r.names.LeasesBucket())
-	if err != nil {
-		return fmt.Errorf("runner: open the bucket of leases: %w", err)
-	}
-	keeper, err := lease.NewKeeper(ctx, kv, r.cfg.ID, r.logger)
+	keeper, err := r.keeper(ctx)
 	if err != nil {
 		return err
 	}
-	// Agents of a runner that was killed here are nobody's any more.
-	ended, err := process.EndOrphans(ctx, orphanGrace)
-	if err != nil {
-		r.logger.Warn("processes of an earlier runner are left", "error", err)
-	} else if ended > 0 {
-		r.logger.Info("processes of an earlier runner ended", "count", ended)
-	}
+	r.endOrphans(ctx)
 	// Owners read the log up to a point behind these, so that no event lies
 	// between what they read and what they are fed.
 	_, lastEvent, err := r.log.Bounds(ctx)
@@ -116,35 +128,63 @@ func (r *Runner) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Leases are renewed until the last task has given its own back.
-	keeperCtx, stopKeeper := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopKeeper()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	// Tasks outlive ctx by the time to drain, and what they live on outlives them.
+	hard, force := context.WithCancel(context.WithoutCancel(ctx))
+	defer force()
+	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBase()
+	defer context.AfterFunc(ctx, func() { close(r.draining) })()
 
-	var parts, leases sync.WaitGroup
-	part := func(ctx context.Context, name string, f func(context.Context) error) {
-		parts.Go(func() {
+	var intake, basis sync.WaitGroup
+	part := func(group *sync.WaitGroup, ctx context.Context, name string, f func(context.Context) error) {
+		group.Go(func() {
 			if err := f(ctx); err != nil && ctx.Err() == nil {
 				cancel(fmt.Errorf("runner: %s: %w", name, err))
+				if group == &basis {
+					force() // nothing comes to a safe point without it
+				}
 			}
 		})
 	}
-	leases.Go(func() { _ = keeper.Run(keeperCtx) }) // ends with its context only
-	part(ctx, "events", func(ctx context.Context) error { return r.followEvents(ctx, lastEvent+1) })
-	part(ctx, "commands", func(ctx context.Context) error { return r.followCommands(ctx, lastCommand+1) })
-	part(ctx, "queue of runs", func(ctx context.Context) error { return r.takeRuns(ctx, keeper) })
+	part(&basis, base, "leases", keeper.Run)
+	part(&basis, base, "events", func(ctx context.Context) error { return r.followEvents(ctx, lastEvent+1) })
+	part(&basis, base, "commands", func(ctx context.Context) error { return r.followCommands(ctx, lastCommand+1) })
+	part(&intake, ctx, "queue of runs", func(ctx context.Context) error { return r.takeRuns(ctx, hard, keeper) })
 	for _, pool := range append([]string{r.ownPool()}, r.cfg.Pools...) {
-		part(ctx, "queue of nodes", func(ctx context.Context) error { return r.takeNodes(ctx, keeper, pool) })
+		part(&intake, ctx, "queue of nodes", func(ctx context.Context) error { return r.takeNodes(ctx, hard, keeper, pool) })
 	}
-	parts.Wait() // from then on nobody begins a task
+	intake.Wait() // from then on nobody begins a task
+	late := time.AfterFunc(r.cfg.DrainTimeout, force)
+	defer late.Stop()
 	r.tasks.Wait()
-	stopKeeper()
-	leases.Wait()
+	stopBase()
+	basis.Wait()
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	return nil
+}
+
+// keeper returns the keeper of the runner's leases.
+func (r *Runner) keeper(ctx context.Context) (*lease.Keeper, error) {
+	kv, err := r.log.JetStream().KeyValue(ctx, r.names.LeasesBucket())
+	if err != nil {
+		return nil, fmt.Errorf("runner: open the bucket of leases: %w", err)
+	}
+	return lease.NewKeeper(ctx, kv, r.cfg.ID, r.logger)
+}
+
+// endOrphans ends agents of a runner that was killed here: they are nobody's any
+// more.
+func (r *Runner) endOrphans(ctx context.Context) {
+	ended, err := process.EndOrphans(ctx, orphanGrace)
+	if err != nil {
+		r.logger.Warn("processes of an earlier runner are left", "error", err)
+	} else if ended > 0 {
+		r.logger.Info("processes of an earlier runner ended", "count", ended)
+	}
 }
 
 // orphanGrace is how long processes of an earlier runner may take to end.
