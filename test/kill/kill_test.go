@@ -1,0 +1,362 @@
+//go:build kill
+
+package kill_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"wake/pkg/wire"
+)
+
+// command is an exec node that leaves a line when it begins and when it ends, a
+// fraction of a second later.
+const command = `
+  - id: %[1]s
+    type: exec
+    idempotent: true
+    input:
+      command: [sh, -c, '%[2]s', %[1]s, "{{ $iteration }}", "{{ state.ledger }}"]`
+
+// steps are the commands' scripts: $0 is the node, $1 the iteration, $2 the ledger.
+const (
+	work = `echo "begin $0 $1 $$ $(date +%s%N)" >> "$2/exec"; sleep 0.$(($$ %% 8 + 2)); echo "end $0 $1 $$ $(date +%s%N)" >> "$2/exec"`
+	test = work + `; [ -e "$2/enough" ] && echo enough || echo again`
+)
+
+// tenNodes is a flow of ten nodes: agents, commands, a forEach, a branch, and a loop around most of it, which
+// goes round until there is a file "enough".
+func tenNodes(workspace string) string {
+	agent := func(id, more string) string {
+		return fmt.Sprintf(`
+  - id: %s
+    type: agent
+    input: {provider: claude, prompt: "Do it%s. calls=3 ms=240 ledger={{ state.ledger }}"}`, id, more)
+	}
+	exec := func(id, script string) string {
+		return fmt.Sprintf(command, id, strings.ReplaceAll(script, "%%", "%"))
+	}
+	return "name: ten\nworkspace: " + workspace + "\nstate: {items: [a, b, c]}\nnodes:" +
+		agent("plan", "") + exec("prepare", work) + exec("lint", work) + agent("item", " for {{ it }}") + exec("collect", work) + exec("test", test) +
+		exec("good", work) + exec("bad", work) + agent("review", "") + exec("report", work) + `
+edges:
+  - {from: plan, to: prepare}
+  - {from: plan, to: lint}
+  - {from: prepare, to: item, forEach: {in: state.items, as: it}}
+  - {from: item, to: collect}
+  - {from: lint, to: collect}
+  - {from: collect, to: test}
+  - {from: test, to: plan, when: '$contains(test.stdout, "again")', maxIterations: 100}
+  - {from: test, to: good, when: '$contains(test.stdout, "enough")'}
+  - {from: test, to: bad, when: '$contains(test.stdout, "broken")'}
+  - {from: good, to: review, gate: any}
+  - {from: bad, to: review, gate: any}
+  - {from: review, to: report}
+`
+}
+
+// tally is what a test with many kills counts.
+type tally struct {
+	kills  []killed
+	downs  int // times that no runner was up
+	idle   int // kills of a runner that held nothing
+	events int
+}
+
+// killed is one kill.
+type killed struct {
+	at     time.Time
+	runner string
+	why    string
+	held   []string // nodes whose leases the runner held
+}
+
+// triggers are the events at which a runner is killed that publishes them: before
+// they are stored, between batch and ack, or right after.
+var triggers = []wire.Type{
+	wire.TypeNodeComplete, wire.TypeNodeClaimed, wire.TypeRunClaimed, wire.TypeNodeScheduled, wire.TypeNodeStart,
+	wire.TypeToolIntent, wire.TypeAgentTool, wire.TypeAgentStart, wire.TypeExecStart, wire.TypeFlowResumed,
+	wire.TypeAgentResumed, wire.TypeLoopIterate, wire.TypeToolSealed, wire.TypeAgentTextDelta, wire.TypeTurnEnd,
+}
+
+// storm kills runners of a run again and again, and starts them again after a
+// while.
+type storm struct {
+	*lab
+	run     string
+	runners []*runner
+	events  <-chan seen
+	tally   tally
+}
+
+// wait waits for d, or for an event of a type, which it returns, and starts
+// again what has been down for long enough.
+func (s *storm) wait(d time.Duration, want wire.Type) (seen, bool) {
+	s.Helper()
+	deadline := time.After(d)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case x := <-s.events:
+			if want != "" && x.e.Type() == want && x.writer != "" {
+				return x, true
+			}
+		case now := <-tick.C:
+			s.revive(now)
+		case <-deadline:
+			return seen{}, false
+		case <-s.ctx.Done():
+			s.Fatal("the time of the test is over")
+		}
+	}
+}
+
+// revive starts the runners again whose time has come.
+func (s *storm) revive(now time.Time) {
+	s.Helper()
+	for _, r := range s.runners {
+		switch {
+		case !r.back.IsZero() && now.After(r.back):
+			s.restart(r)
+		case r.back.IsZero() && !r.alive():
+			s.Errorf("%s ended by itself: %s", r.id, r.cmd.ProcessState)
+			s.restart(r)
+		}
+	}
+}
+
+func (s *storm) up() (up []*runner) {
+	for _, r := range s.runners {
+		if r.back.IsZero() {
+			up = append(up, r)
+		}
+	}
+	return up
+}
+
+// strike kills one runner at a random point.
+func (s *storm) strike() {
+	s.Helper()
+	for s.drop(); len(s.up()) == 0; {
+		s.wait(50*time.Millisecond, "")
+	}
+	victim, why := s.choose()
+	if victim == nil {
+		return
+	}
+	var held []string
+	for node, who := range s.leases(s.run) {
+		if who == victim.id {
+			held = append(held, node)
+		}
+	}
+	k := killed{at: s.kill(victim), runner: victim.id, why: why, held: held}
+	s.tally.kills = append(s.tally.kills, k)
+	if len(held) == 0 {
+		s.tally.idle++
+	}
+	down := time.Duration(s.rand.Int64N(int64(3 * s.ttl / 2)))
+	if s.rand.IntN(3) == 0 {
+		down = time.Duration(s.rand.Int64N(int64(100 * time.Millisecond))) // as a supervisor would
+	}
+	victim.back = k.at.Add(down)
+	slices.Sort(held)
+	s.tell("KILL %s %s; it held %v; back in %s", victim.id, why, held, down.Round(time.Millisecond))
+	if len(s.up()) == 0 {
+		s.tally.downs++
+	}
+}
+
+// drop forgets the events so far.
+func (s *storm) drop() {
+	for {
+		select {
+		case <-s.events:
+		default:
+			return
+		}
+	}
+}
+
+// choose waits for the point and says whom to kill, and why.
+func (s *storm) choose() (*runner, string) {
+	s.Helper()
+	s.wait(time.Duration(300+s.rand.IntN(1700))*time.Millisecond, "")
+	s.drop()
+	if s.rand.IntN(5) < 3 {
+		want := triggers[s.rand.IntN(len(triggers))]
+		if x, ok := s.wait(3*s.ttl, want); ok {
+			delay := time.Duration(s.rand.IntN(3)*s.rand.IntN(15)) * time.Millisecond
+			<-time.After(delay)
+			return s.find(x.writer), fmt.Sprintf("%s after %s of %s", delay, x.e.Type(), x.e.Node())
+		}
+	}
+	held := s.leases(s.run)
+	if s.rand.IntN(2) == 0 {
+		if who, ok := held[wire.RunNode]; ok {
+			return s.find(who), "the owner"
+		}
+	}
+	nodes := slices.Sorted(maps.Keys(held))
+	for _, i := range s.rand.Perm(len(nodes)) {
+		if r := s.find(held[nodes[i]]); r != nil && nodes[i] != wire.RunNode {
+			return r, "the worker of " + nodes[i]
+		}
+	}
+	up := s.up()
+	return up[s.rand.IntN(len(up))], "anybody"
+}
+
+// find returns a runner if it is up.
+func (s *storm) find(id string) *runner {
+	for _, r := range s.up() {
+		if r.id == id {
+			return r
+		}
+	}
+	return nil
+}
+
+// TestKill kills owners and workers at random points of a run of ten nodes.
+// The two runners share folders and their agents' home, as on one machine.
+func TestKill(t *testing.T) {
+	l := newLab(t, 2*time.Second, 12*time.Minute)
+	l.storm("shared", *killsFlag, l.runner("r1", false), l.runner("r2", false))
+}
+
+// TestKillThree is the same with three runners that share nothing: sessions
+// move through the server.
+func TestKillThree(t *testing.T) {
+	l := newLab(t, 2*time.Second, 12*time.Minute)
+	l.storm("node", *killsFlag/2, l.runner("r1", true), l.runner("r2", true), l.runner("r3", true))
+}
+
+func (l *lab) storm(workspace string, kills int, runners ...*runner) {
+	l.Helper()
+	l.Logf("seed %d, %d kills", l.seed, kills)
+	s := &storm{lab: l, run: "ten", runners: runners, events: l.follow("ten")}
+	s.flow("ten", tenNodes(workspace))
+	for len(s.tally.kills) < kills {
+		s.strike()
+		if st := s.state("ten"); st != nil && st.Status != wire.RunRunning && st.Status != wire.RunIdle {
+			s.Errorf("after %d kills the run is %s: %s %s", len(s.tally.kills), st.Status, st.Reason, st.Error)
+			break
+		}
+	}
+	l.must(os.WriteFile(filepath.Join(l.dir, "ledger", "enough"), nil, 0o600))
+	l.tell("enough")
+	s.calm(3 * time.Minute)
+	a := l.check("ten")
+	if failures := a.failures(); len(failures) > 0 {
+		l.Errorf("ended badly:\n%s", strings.Join(failures, "\n"))
+	}
+	a.ended("complete")
+	s.report(a)
+}
+
+// calm waits for the end of the run and keeps runners running.
+func (s *storm) calm(within time.Duration) {
+	s.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		s.wait(200*time.Millisecond, "")
+		switch st := s.state(s.run); {
+		case st != nil && st.Status != wire.RunRunning:
+			s.tell("the run is %s", st.Status)
+			return
+		case time.Now().After(deadline):
+			s.Errorf("the run hasn't ended within %s", within)
+			return
+		}
+	}
+}
+
+// ended checks how the run ended.
+func (a *audit) ended(result string) {
+	a.l.Helper()
+	var last *wire.FlowComplete
+	for _, x := range a.entries {
+		if p, ok := x.e.Payload.(*wire.FlowComplete); ok {
+			if last != nil {
+				a.l.Errorf("ended twice: %s", x)
+			}
+			last = p
+		}
+	}
+	if last == nil || string(last.Status) != result {
+		a.l.Errorf("the run ended with %+v, want %s", last, result)
+	}
+}
+
+// report says what the test did and saw.
+func (s *storm) report(a *audit) {
+	takeovers := 0
+	for _, e := range a.execs {
+		takeovers += max(0, e.claims-1)
+	}
+	next, owner, worker := s.latencies(a)
+	_, notes := s.ledger("tools")
+	repeats := 0
+	for _, n := range notes {
+		if strings.HasPrefix(n, "repeat ") {
+			repeats++
+		}
+	}
+	s.Logf(`seed %d: %d kills (%d of runners without a lease, %d times nobody was up), %d events, %d executions
+ takeovers of the owner %d, flow:resumed %d; of workers %d, agent_resumed %d, sealed calls %d, repeated work of calls that never began %d
+ from a kill to the run's next event %s
+ from a kill to the next owner's claim %s
+ from a kill to the next worker's claim %s`,
+		s.seed, len(s.tally.kills), s.tally.idle, s.tally.downs, len(a.entries), len(a.execs),
+		a.owners-1, a.flows, takeovers, a.resumed, a.sealed, repeats, spread(next), spread(owner), spread(worker))
+}
+
+// latencies returns how long it took from each kill to the next event, to the
+// next claim of the run if the victim owned it, and to the next claims of the
+// nodes that it worked on.
+func (s *storm) latencies(a *audit) (next, owner, worker []time.Duration) {
+	for _, k := range s.tally.kills {
+		waiting := make(map[string]bool)
+		for _, node := range k.held {
+			waiting[node] = true
+		}
+		first := true
+		for _, x := range a.entries {
+			if !x.at.After(k.at) {
+				continue
+			}
+			if first {
+				next, first = append(next, x.at.Sub(k.at)), false
+			}
+			switch node := x.e.NodeID; {
+			case !waiting[node]:
+			case claimant(x.e) == "": // it was on its way
+			case node == wire.RunNode:
+				owner = append(owner, x.at.Sub(k.at))
+				delete(waiting, node)
+			default:
+				worker = append(worker, x.at.Sub(k.at))
+				delete(waiting, node)
+			}
+		}
+	}
+	return next, owner, worker
+}
+
+// spread is min/median/max.
+func spread(d []time.Duration) string {
+	if len(d) == 0 {
+		return "–"
+	}
+	slices.Sort(d)
+	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+	return fmt.Sprintf("%s/%s/%s (min/median/max of %d)", ms(d[0]), ms(d[len(d)/2]), ms(d[len(d)-1]), len(d))
+}
+
