@@ -42,6 +42,7 @@ type process struct {
 	app     *app
 	o       processOptions
 	dir     string // of the services' files
+	locked  string // folder that no other process has at the same time
 	nc      *nats.Conn
 	log     *eventlog.Log
 	group   service.Group
@@ -56,9 +57,9 @@ type runnable interface {
 // constructor makes a service of a process.
 type constructor func(ctx context.Context, p *process) (runnable, error)
 
-func (a *app) newProcess(o processOptions, dir string, nc *nats.Conn) *process {
+func (a *app) newProcess(o processOptions, dir, locked string, nc *nats.Conn) *process {
 	return &process{
-		app: a, o: o, dir: dir, nc: nc,
+		app: a, o: o, dir: dir, locked: locked, nc: nc,
 		group:   service.Group{Log: a.log, Grace: o.grace},
 		metrics: prometheus.NewRegistry(),
 	}
@@ -163,12 +164,13 @@ func (a *app) serve(ctx context.Context, name string, o processOptions, construc
 	if err := topology.Verify(ctx, js, a.names); err != nil {
 		return a.explain(ctx, nc, err)
 	}
-	lock, err := service.LockDir(filepath.Join(dir, name))
+	locked := filepath.Join(dir, name)
+	lock, err := service.LockDir(locked)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = lock.Unlock() }()
-	p := a.newProcess(o, dir, nc)
+	p := a.newProcess(o, dir, locked, nc)
 	if err := p.prepare(ctx, name); err != nil {
 		return err
 	}

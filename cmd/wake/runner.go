@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
@@ -26,12 +28,15 @@ type runnerOptions struct {
 	claude string
 }
 
-// runnerFlags adds the settings of a runner to a set of flags.
-func runnerFlags(flags *pflag.FlagSet, o *runnerOptions) {
-	flags.StringVar(&o.config.ID, "runner-id", "", "`name` of the runner in claims and leases (default: one that is kept in DIR/runner-id)")
+// runnerFlags adds the settings of a runner to a set of flags. Drain is how long
+// agents have for coming to a safe point when the process is told to stop.
+func runnerFlags(flags *pflag.FlagSet, o *runnerOptions, drain time.Duration) {
+	flags.StringVar(&o.config.ID, "runner-id", "", "`name` of the runner in claims and leases (default: one that is kept in a file runner-id)")
 	flags.IntVar(&o.config.MaxAgents, "max-agents", 8, "`number` of agents and commands that run at once")
 	flags.StringSliceVar(&o.config.Pools, "pool", []string{"default"}, "`pools` of nodes to take from, besides the runner's own")
 	flags.StringVar(&o.config.Workspaces, "workspaces", "", "`folder` in which runs get their own (default: DIR/workspaces)")
+	flags.DurationVar(&o.config.DrainTimeout, "drain-timeout", drain, "how `long` agents and commands may take to come to a safe point when the runner is told to stop")
+	flags.DurationVar(&o.config.WorkspaceGrace, "workspace-grace", time.Minute, "how `long` a run waits for the runner that has its folder until it is paused")
 	flags.DurationVar(&o.config.PersistTimeout, "persist-timeout", 0, "how `long` an agent waits for storage (default: 30s)")
 	flags.StringVar(&o.claude, "claude", "claude", "Claude Code `program`")
 }
@@ -39,13 +44,14 @@ func runnerFlags(flags *pflag.FlagSet, o *runnerOptions) {
 func newRunner(o *runnerOptions) constructor {
 	return func(_ context.Context, p *process) (runnable, error) {
 		c := o.config
-		if c.ID == "" {
-			id, err := runnerID(p.dir)
-			if err != nil {
-				return nil, err
-			}
-			c.ID = id
+		if err := checkDrain(c.DrainTimeout, p.o.grace); err != nil {
+			return nil, err
 		}
+		var err error
+		if c.Home, err = runnerID(p.locked); err != nil {
+			return nil, err
+		}
+		c.ID = cmp.Or(c.ID, c.Home)
 		if c.Workspaces == "" {
 			c.Workspaces = filepath.Join(p.dir, "workspaces")
 		}
@@ -58,8 +64,20 @@ func newRunner(o *runnerOptions) constructor {
 	}
 }
 
+// checkDrain checks that an orderly stop leaves time for the drain.
+func checkDrain(drain, stop time.Duration) error {
+	switch {
+	case drain <= 0:
+		return usage("such as 20s", "--drain-timeout: %s is no time", drain)
+	case drain >= stop:
+		return usage("give --stop-timeout "+(drain+5*time.Second).String(), "--stop-timeout: %s is not longer than the drain, which may take %s", stop, drain)
+	}
+	return nil
+}
+
 // runnerID returns the name that a runner keeps across restarts: folders of runs
-// stay with it.
+// stay with it, and leases under it are its own. So dir is one that only one
+// process at a time has, by its lock.
 func runnerID(dir string) (string, error) {
 	path := filepath.Join(dir, "runner-id")
 	b, err := os.ReadFile(path)
@@ -83,5 +101,5 @@ func runnerID(dir string) (string, error) {
 func (a *app) runnerCommand() *cobra.Command {
 	var o runnerOptions
 	return a.serviceCommand("runner", "Own runs and work on their nodes",
-		func(flags *pflag.FlagSet) { runnerFlags(flags, &o) }, newRunner(&o))
+		func(flags *pflag.FlagSet) { runnerFlags(flags, &o, 20*time.Second) }, newRunner(&o))
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
@@ -32,7 +33,10 @@ func (a *app) upCommand() *cobra.Command {
 		Short: "Run a NATS server and all services in one process",
 		Long: `Run a NATS server and all services in one process. What is stored is under
 --data-dir, synced before it is acknowledged; a second start goes on where the
-first ended. The URL is in DIR/nats-url, where the other verbs look for it.`,
+first ended. The URL is in DIR/nats-url, where the other verbs look for it.
+
+Ctrl-C interrupts the agents at a safe point; the next start goes on with their
+runs. A second Ctrl-C ends at once, which loses nothing that was acknowledged.`,
 		Args:        cobra.NoArgs,
 		Annotations: map[string]string{annotationService: "up"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -52,7 +56,7 @@ first ended. The URL is in DIR/nats-url, where the other verbs look for it.`,
 	flags.BoolVar(&o.demo, "demo", false, "run the demo flow with recorded agents, in .wake/demo; stays up on a terminal")
 	o.process.flags(flags)
 	recorderFlags(flags, &o.recorder)
-	runnerFlags(flags, &o.runner)
+	runnerFlags(flags, &o.runner, 5*time.Second)
 	return cmd
 }
 
@@ -88,7 +92,7 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 		return err
 	}
 
-	p := a.newProcess(o.process, dir, nc)
+	p := a.newProcess(o.process, dir, dir, nc)
 	p.group.Add("nats-server", server.Run)
 	if err := p.prepare(ctx, "up"); err != nil {
 		return err

@@ -218,7 +218,7 @@ func agentLine(e *wire.Event) string {
 	case *wire.TodoChanged:
 		return todoText(p)
 	case *wire.PermissionRequired:
-		return join("\n", "Permission needed: "+p.ToolName, cut(orElse(p.Description, inputText(p.ToolInput)), MaxSummary))
+		return join("\n", "Permission needed: "+p.ToolName, cut(orElse(p.Description, Input(p.ToolInput)), MaxSummary))
 	case *wire.PermissionDecided:
 		return join(": ", "Permission "+decided(p.Decision)+by(p.By), p.Note)
 	case *wire.HookFired:

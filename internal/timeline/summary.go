@@ -65,7 +65,7 @@ func pieceText(e *wire.Event) string {
 	case *wire.ExecOutput:
 		return p.Content
 	case *wire.ToolIntent:
-		return join(": ", p.ToolName, inputText(p.ToolInput))
+		return join(": ", p.ToolName, Input(p.ToolInput))
 	case *wire.ToolState:
 		return join(": ", join(" ", e.CallID, string(p.From)+" → "+string(p.To))+by(p.By), p.Note)
 	}

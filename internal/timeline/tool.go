@@ -20,7 +20,7 @@ func toolLine(p *wire.AgentTool) string {
 	case p.DurationMs != nil:
 		head += took(*p.DurationMs)
 	}
-	return join("\n", head, summary(inputText(p.ToolInput), p.Error))
+	return join("\n", head, summary(Input(p.ToolInput), p.Error))
 }
 
 // sealedLine says in which state a crash found a call, what that means, and what
@@ -69,8 +69,8 @@ func telling() []string {
 	}
 }
 
-// inputText says in short what a tool was asked to do.
-func inputText(input wire.Raw) string {
+// Input says in short what a tool was asked to do.
+func Input(input wire.Raw) string {
 	for _, key := range telling() {
 		if s := text(input.Get(key)); s != "" {
 			return strings.TrimSpace(s)
@@ -116,7 +116,7 @@ func Activity(e *wire.Event, cwd string) (string, bool) {
 }
 
 func toolActivity(tool string, input wire.Raw, cwd string) string {
-	what := inputText(input)
+	what := Input(input)
 	if inside, ok := strings.CutPrefix(what, strings.TrimSuffix(cwd, "/")+"/"); ok && cwd != "" {
 		what = inside
 	}
