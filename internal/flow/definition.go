@@ -23,7 +23,7 @@ type Definition struct {
 	Nodes       []Node            `json:"nodes"`
 	Edges       []Edge            `json:"edges,omitempty"`
 	State       wire.Raw          `json:"state,omitempty"`     // initial user state, an object
-	Workspace   string            `json:"workspace,omitempty"` // run (default), shared or node
+	Workspace   string            `json:"workspace,omitempty"` // run (default), shared, node or git: URL@ref
 	Pool        string            `json:"pool,omitempty"`      // of nodes that name none
 	Labels      map[string]string `json:"labels,omitempty"`    // of its runs
 
@@ -66,6 +66,9 @@ type Policy struct {
 	Retry           *Retry `json:"retry,omitempty"`
 	TimeoutMs       int64  `json:"timeoutMs,omitempty"` // of one execution; 0 is no limit
 	ContinueOnError bool   `json:"continueOnError,omitempty"`
+	// Interrupted is what becomes of the open tool calls of an agent that was
+	// interrupted: seal (default), rollback or rerun.
+	Interrupted string `json:"interrupted,omitempty"`
 }
 
 // Retry runs a failed node again.

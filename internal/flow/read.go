@@ -66,10 +66,12 @@ func (r *reader) workspace(o *fields) string {
 	if s == "" || s == "run" || s == "shared" || s == "node" {
 		return s
 	}
-	if strings.HasPrefix(s, "git:") {
-		r.add(o.t.get("workspace").at, o.field("workspace"), "git workspaces aren't made yet; clone in the first node of the flow")
+	if strings.HasPrefix(s, gitPrefix) {
+		if _, err := parseGit(s); err != nil {
+			r.add(o.t.get("workspace").at, o.field("workspace"), "%v", err)
+		}
 	} else {
-		r.add(o.t.get("workspace").at, o.field("workspace"), "%q is unknown; it is run, shared or node%s",
+		r.add(o.t.get("workspace").at, o.field("workspace"), "%q is unknown; it is run, shared, node or git: URL@ref%s",
 			s, suggest(s, []string{"run", "shared", "node"}))
 	}
 	return s
@@ -134,7 +136,7 @@ func (r *reader) policy(o *fields) *Policy {
 		return nil
 	}
 	po := r.object(t, o.field("policy"))
-	p := &Policy{TimeoutMs: po.millis("timeoutMs"), ContinueOnError: po.yes("continueOnError")}
+	p := &Policy{TimeoutMs: po.millis("timeoutMs"), ContinueOnError: po.yes("continueOnError"), Interrupted: po.oneOf("interrupted", "seal", "rollback", "rerun")}
 	if rt := po.take("retry"); rt != nil {
 		ro := r.object(rt, po.field("retry"))
 		ro.need("maxAttempts")
