@@ -415,6 +415,23 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// Of a node that a crash interrupted somebody has to know, to decide.
+func TestStatusOfAnInterruptedNode(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "deploy", nil)
+	p.add("r1", "deploy", exec, &wire.NodeError{Error: "the runner died", ErrorType: wire.ErrorInterrupted})
+	p.add("r1", wire.RunNode, "", &wire.FlowPaused{Reason: wire.PauseRequiresAction})
+	s := openStore(t)
+	p.store(s, 100)
+	r, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+	if err != nil || r.State != "paused" || r.Reason != wire.PauseRequiresAction {
+		t.Fatalf("run: %q (%s), %v", r.State, r.Reason, err)
+	}
+	if a := r.Agents[0]; a.State != "failed" || a.Reason != wire.ErrorInterrupted || a.Error != "the runner died" {
+		t.Errorf("node: %q (%s): %s", a.State, a.Reason, a.Error)
+	}
+}
+
 func TestStatusOfAWideRunFits(t *testing.T) {
 	p := newTape(t)
 	p.start("r1", "coder", nil)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"wake/internal/run"
 	"wake/internal/timeline"
 	"wake/pkg/wire"
 )
@@ -190,6 +191,9 @@ func nodeStatus(n *nodeRow, s *wire.State, now int64) wire.AgentStatus {
 		LastActivity: n.activity, StartedAt: st.StartedAt, EndedAt: st.EndedAt,
 		NodeType: st.Type, Reason: brief(st.Reason), Error: brief(st.Error), Attempt: st.Attempt, Iteration: st.Iteration, Model: n.model,
 		OpenTool: openTool(n.node, s),
+	}
+	if a.Reason == "" && run.Interrupted(s, n.node) {
+		a.Reason = st.ErrorType
 	}
 	if n.contextWindow > 0 {
 		a.ContextPct = int(n.contextTokens * 100 / n.contextWindow)
