@@ -22,11 +22,11 @@ const command = `
     type: exec
     idempotent: true
     input:
-      command: [sh, -c, '%[2]s', %[1]s, "{{ $iteration }}", "{{ state.ledger }}"]`
+      command: [sh, -c, '%[2]s', %[1]s, "%[3]s", "{{ state.ledger }}"]`
 
 // steps are the commands' scripts: $0 is the node, $1 the iteration, $2 the ledger.
 const (
-	work = `echo "begin $0 $1 $$ $(date +%s%N)" >> "$2/exec"; sleep 0.$(($$ %% 8 + 2)); echo "end $0 $1 $$ $(date +%s%N)" >> "$2/exec"`
+	work = `echo "begin $0 $1 $$ $(date +%s%N)" >> "$2/exec"; sleep 0.$(($$ % 8 + 2)); echo "end $0 $1 $$ $(date +%s%N)" >> "$2/exec"`
 	test = work + `; [ -e "$2/enough" ] && echo enough || echo again`
 )
 
@@ -39,12 +39,11 @@ func tenNodes(workspace string) string {
     type: agent
     input: {provider: claude, prompt: "Do it%s. calls=3 ms=240 ledger={{ state.ledger }}"}`, id, more)
 	}
-	exec := func(id, script string) string {
-		return fmt.Sprintf(command, id, strings.ReplaceAll(script, "%%", "%"))
-	}
+	loop := func(id, script string) string { return fmt.Sprintf(command, id, script, "{{ $iteration }}") }
+	once := func(id string) string { return fmt.Sprintf(command, id, work, "0") }
 	return "name: ten\nworkspace: " + workspace + "\nstate: {items: [a, b, c]}\nnodes:" +
-		agent("plan", "") + exec("prepare", work) + exec("lint", work) + agent("item", " for {{ it }}") + exec("collect", work) + exec("test", test) +
-		exec("good", work) + exec("bad", work) + agent("review", "") + exec("report", work) + `
+		agent("plan", "") + loop("prepare", work) + loop("lint", work) + agent("item", " for {{ it }}") + loop("collect", work) + loop("test", test) +
+		once("good") + once("bad") + agent("review", "") + once("report") + `
 edges:
   - {from: plan, to: prepare}
   - {from: plan, to: lint}
