@@ -358,4 +358,3 @@ func spread(d []time.Duration) string {
 	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 	return fmt.Sprintf("%s/%s/%s (min/median/max of %d)", ms(d[0]), ms(d[len(d)/2]), ms(d[len(d)-1]), len(d))
 }
-

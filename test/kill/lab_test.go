@@ -77,9 +77,10 @@ type lab struct {
 	seed uint64
 	rand *rand.Rand // used by the test's goroutine only
 	programs
-	url string
-	nc  *nats.Conn
-	js  jetstream.JetStream
+	url      string
+	agentEnv []string // added to the environment of runners
+	nc       *nats.Conn
+	js       jetstream.JetStream
 
 	mu    sync.Mutex
 	procs []*proc
@@ -369,7 +370,7 @@ func (l *lab) runner(id string, own bool, flags ...string) *runner {
 func (l *lab) restart(r *runner) {
 	l.Helper()
 	r.back = time.Time{}
-	r.proc = l.start(r.id, l.env(r.home), append([]string{l.programs.wake, "runner"}, r.flags...)...)
+	r.proc = l.start(r.id, append(l.env(r.home), l.agentEnv...), append([]string{l.programs.wake, "runner"}, r.flags...)...)
 	l.tell("start %s (pid %d)", r.id, r.cmd.Process.Pid)
 }
 

@@ -280,4 +280,3 @@ func (l *lab) follow(run string) <-chan seen {
 	l.Cleanup(func() { _ = sub.Unsubscribe() })
 	return out
 }
-

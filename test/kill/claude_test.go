@@ -1,0 +1,220 @@
+//go:build kill && claudecli
+
+package kill_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"wake/pkg/wire"
+)
+
+// job is what the model says: a Bash call that leaves a line when it begins and
+// one when it ends, and an answer.
+const job = `{"turns":[
+{"blocks":[{"t":"text","text":"Starting the job."},{"t":"tool","name":"Bash","input":{"command":"echo begin >> LEDGER; sleep 8; echo end >> LEDGER","description":"The job"}}]},
+{"blocks":[{"t":"text","text":"I have been told: the outcome of the job is unknown, so I don't do it again."}]}]}`
+
+// cli is the flow of one agent: Claude itself.
+const cli = `
+name: cli
+workspace: node
+nodes:
+  - id: coder
+    type: agent
+    input:
+      provider: claude
+      prompt: "Do the job [[scn:job]]"
+      env: {IS_SANDBOX: "1"}
+  - id: after
+    type: exec
+    input: {command: "echo '{{ coder.text }}'"}
+edges:
+  - {from: coder, to: after}
+`
+
+// TestClaude kills the runner of the real CLI in the middle of a Bash call. The
+// call is sealed, not made again, and the model is told.
+func TestClaude(t *testing.T) {
+	claudes(t, func(l *lab, env []string) {
+		r := l.claudeRunner("r1", env)
+		l.interrupt(r)
+		l.restart(r)
+		l.resumed()
+	})
+}
+
+// TestClaudeElsewhere is the same where the disk of the runner is gone: the
+// session comes out of the object store, into another home and another folder.
+func TestClaudeElsewhere(t *testing.T) {
+	claudes(t, func(l *lab, env []string) {
+		r := l.claudeRunner("r1", env)
+		l.interrupt(r)
+		l.must(os.RemoveAll(filepath.Join(l.dir, "r1")))
+		l.tell("the disk of r1 is gone")
+		l.claudeRunner("r2", env)
+		l.resumed()
+	})
+}
+
+// claudes runs f with each version of the CLI, against the made-up API. The script test/claude/run sets up what is
+// needed.
+func claudes(t *testing.T, f func(l *lab, env []string)) {
+	binaries := os.Getenv("WAKE_CLAUDE_BINARIES")
+	if binaries == "" || os.Getenv("WAKE_FAKE_API") == "" {
+		t.Fatal("WAKE_CLAUDE_BINARIES or WAKE_FAKE_API isn't set: make kill-claude")
+	}
+	for entry := range strings.SplitSeq(binaries, ":") {
+		version, binary, _ := strings.Cut(entry, "=")
+		t.Run(version, func(t *testing.T) {
+			l := newLab(t, 2*time.Second, 2*time.Minute)
+			l.programs.claude = binary
+			f(l, []string{
+				"ANTHROPIC_BASE_URL=" + l.api(), "ANTHROPIC_API_KEY=dummy", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
+				"DISABLE_TELEMETRY=1", "DISABLE_ERROR_REPORTING=1", "DISABLE_AUTOUPDATER=1",
+			})
+		})
+	}
+}
+
+// api starts the made-up API, whose requests are kept in the folder "requests".
+func (l *lab) api() string {
+	l.Helper()
+	scenarios := filepath.Join(l.dir, "scenarios")
+	l.must(os.Mkdir(scenarios, 0o700))
+	script := strings.ReplaceAll(job, "LEDGER", filepath.Join(l.dir, "ledger", "bash"))
+	l.must(os.WriteFile(filepath.Join(scenarios, "job.json"), []byte(script), 0o600))
+	c := exec.CommandContext(l.ctx, os.Getenv("WAKE_FAKE_API"), "-addr", "127.0.0.1:0", "-scenarios", scenarios, "-log", filepath.Join(l.dir, "requests"))
+	c.Env = l.env("")
+	out, err := c.StderrPipe()
+	l.must(err)
+	l.must(c.Start())
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		l.Fatal("the API doesn't say where it listens")
+	}
+	addr := lines.Text()[strings.LastIndexByte(lines.Text(), ' ')+1:]
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for lines.Scan() {
+		}
+		_ = c.Wait() // it was killed
+	}()
+	l.Cleanup(func() {
+		_ = c.Process.Kill() // it may be gone
+		<-ended
+	})
+	return "http://" + addr
+}
+
+// claudeRunner is a runner whose agents have an environment.
+func (l *lab) claudeRunner(id string, env []string) *runner {
+	l.Helper()
+	l.agentEnv = env
+	return l.runner(id, true)
+}
+
+// interrupt kills the runner while the Bash call runs.
+func (l *lab) interrupt(r *runner) {
+	l.Helper()
+	l.flow("cli", cli)
+	l.await("cli", 0, 60*time.Second, "the call begins", ofType(wire.TypeToolIntent, "coder"))
+	l.until("the command runs", 20*time.Second, func() bool { return slices.Contains(l.bash(), "begin") })
+	<-time.After(500 * time.Millisecond)
+	l.kill(r)
+	l.tell("KILL %s in the middle of the call", r.id)
+}
+
+// bash is the ledger of the Bash call.
+func (l *lab) bash() []string {
+	b, _ := os.ReadFile(filepath.Join(l.dir, "ledger", "bash")) // none is none
+	return strings.Fields(string(b))
+}
+
+// resumed checks that the run completes, that the call was sealed and not made
+// again, and that the model was told.
+func (l *lab) resumed() {
+	l.Helper()
+	l.reach("cli", 60*time.Second, wire.RunComplete)
+	a := l.check("cli")
+	a.ended("complete")
+	var intents, seals, closed []string
+	var notices int
+	for _, x := range a.entries {
+		switch p := x.e.Payload.(type) {
+		case *wire.ToolIntent:
+			intents = append(intents, x.e.CallID)
+		case *wire.ToolSealed:
+			seals = append(seals, x.e.CallID)
+			l.tell("sealed: %s; %s", p.Message, strings.Join(p.Recommendations, "; "))
+		case *wire.AgentTool:
+			closed = append(closed, x.e.CallID)
+			if p.Error == "" {
+				l.Errorf("the call has no error: %s", x)
+			}
+		case *wire.AgentResumed:
+			notices++
+		}
+	}
+	if len(intents) != 1 || !slices.Equal(intents, seals) || !slices.Equal(intents, closed) || notices != 1 {
+		l.Errorf("calls %v, sealed %v, closed %v, %d agent_resumed", intents, seals, closed, notices)
+	}
+	if n := strings.Count(strings.Join(l.bash(), " "), "begin"); n != 1 {
+		l.Errorf("the command began %d times: %v", n, l.bash())
+	}
+	told := l.asked()
+	if !strings.Contains(told, "Bash") || !strings.Contains(strings.ToLower(told), "unknown") {
+		l.Errorf("the model was told only: %q", told)
+	}
+	for _, line := range l.told() {
+		l.Log(line)
+	}
+	l.Logf("the ledger: %v; the model was told: %s", l.bash(), told)
+}
+
+// asked returns the text of the newest message of the user in the last request
+// that the API got for the job.
+func (l *lab) asked() string {
+	l.Helper()
+	files, err := filepath.Glob(filepath.Join(l.dir, "requests", "*-job-*.json"))
+	l.must(err)
+	slices.Sort(files)
+	if len(files) == 0 {
+		return ""
+	}
+	b, err := os.ReadFile(files[len(files)-1])
+	l.must(err)
+	var r struct {
+		Messages []struct {
+			Role    string          `json:"role"`
+			Content json.RawMessage `json:"content"`
+		} `json:"messages"`
+	}
+	l.must(json.Unmarshal(b, &r))
+	for _, m := range slices.Backward(r.Messages) {
+		if m.Role != "user" {
+			continue
+		}
+		var text string
+		if json.Unmarshal(m.Content, &text) == nil {
+			return text
+		}
+		var blocks []struct {
+			Text string `json:"text"`
+		}
+		_ = json.Unmarshal(m.Content, &blocks) // what isn't text says nothing
+		for _, b := range blocks {
+			text += b.Text + "\n"
+		}
+		return text
+	}
+	return ""
+}
