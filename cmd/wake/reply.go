@@ -2,15 +2,11 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
-	"wake/internal/eventlog"
-	fold "wake/internal/run"
-	"wake/internal/snapshot"
 	"wake/pkg/wire"
 )
 
@@ -70,19 +66,6 @@ func (a *app) reply(ctx context.Context, name, answer, prompt string) error {
 	}
 	_, err = fmt.Fprintf(a.out, "answered %s of run %s\n", prompt, runID)
 	return err
-}
-
-// present returns the state of a run as of now: its snapshot, if there is one,
-// and what the log has beyond it.
-func present(ctx context.Context, log *eventlog.Log, runID string) (*wire.State, error) {
-	state, found, err := snapshot.Load(ctx, log, runID)
-	if err != nil && !errors.Is(err, snapshot.ErrUnusable) {
-		return nil, err
-	}
-	if err != nil || !found {
-		state = fold.New(runID)
-	}
-	return state, snapshot.Fold(ctx, log, state, 0)
 }
 
 // openPrompt returns the question to answer: the named one, or the only one.

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +20,8 @@ import (
 
 	"wake/internal/eventlog"
 	"wake/internal/flow"
+	fold "wake/internal/run"
+	"wake/internal/snapshot"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -288,10 +292,12 @@ func (a *app) watch(ctx context.Context, log *eventlog.Log, runID string, from u
 	s := a.newScreen()
 	last, err := a.follow(ctx, log, eventlog.Query{Run: runID, From: from}, func(e eventlog.Entry) error {
 		waiting.Stop()
-		if a.json {
-			return nil
+		if !a.json {
+			if err := s.show(e.Pos, a.whole(ctx, log, e.Event)); err != nil {
+				return err
+			}
 		}
-		return s.show(e.Pos, a.whole(ctx, log, e.Event))
+		return a.tellPause(ctx, log, e)
 	})
 	if err := errors.Join(err, s.close()); err != nil {
 		if ctx.Err() != nil {
@@ -300,6 +306,42 @@ func (a *app) watch(ctx context.Context, log *eventlog.Log, runID string, from u
 		return nil, err
 	}
 	return last, nil
+}
+
+// tellPause tells who follows a run how it goes on after a pause that waits for
+// somebody.
+func (a *app) tellPause(ctx context.Context, log *eventlog.Log, e eventlog.Entry) error {
+	p, ok := e.Event.Payload.(*wire.FlowPaused)
+	if !ok || p.Reason != wire.PauseRequiresAction && p.Reason != wire.PauseWorkspaceLost {
+		return nil
+	}
+	state, err := present(ctx, log, e.RunID)
+	if err != nil {
+		return err
+	}
+	var nodes []string
+	for _, id := range slices.Sorted(maps.Keys(state.NodeStatus)) {
+		if fold.Interrupted(state, id) {
+			nodes = append(nodes, id)
+		}
+	}
+	if what := toDo(e.RunID, state.Status, state.Reason, nodes); what != "" { // else it goes on already
+		_, _ = fmt.Fprintf(a.errOut, "run %s is paused (%s): %s\n", e.RunID, state.Reason, what)
+	}
+	return nil
+}
+
+// present returns the state of a run as of now: its snapshot, if there is one,
+// and what the log has beyond it.
+func present(ctx context.Context, log *eventlog.Log, runID string) (*wire.State, error) {
+	state, found, err := snapshot.Load(ctx, log, runID)
+	if err != nil && !errors.Is(err, snapshot.ErrUnusable) {
+		return nil, err
+	}
+	if err != nil || !found {
+		state = fold.New(runID)
+	}
+	return state, snapshot.Fold(ctx, log, state, 0)
 }
 
 // result is what programs get of a run that has ended.

@@ -78,10 +78,19 @@ func printRuns(w io.Writer, runs wire.RunsResponse, now time.Time) error {
 		table.row(r.RunID, r.FlowName, statusText(r.Status, r.Result, r.Reason), ago(now, r.StartedAt),
 			span(r.StartedAt, end), dollars(r.CostUsd), tokens(r.TokensIn, r.TokensOut), fmt.Sprint(r.ToolsUsed), labels(r.Labels))
 	}
-	if runs.Cursor != "" {
-		defer func() { _, _ = fmt.Fprintf(w, "more with --cursor %s\n", runs.Cursor) }()
+	if err := table.flush(); err != nil {
+		return err
 	}
-	return table.flush()
+	for _, r := range runs.Runs {
+		if r.Status == wire.RunPaused {
+			_, _ = fmt.Fprintf(w, "%s is paused: wake status %[1]s says why, wake resume %[1]s goes on\n", timeline.Line(r.RunID, maxCell))
+		}
+	}
+	if runs.Cursor != "" {
+		_, err := fmt.Fprintf(w, "more with --cursor %s\n", runs.Cursor)
+		return err
+	}
+	return nil
 }
 
 // statusText says how a run is doing in one or two words.

@@ -1,10 +1,9 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"time"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -51,6 +50,7 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 		{"labels", labels(s.Labels)},
 		{"status", statusText(s.Status, s.Result, s.Reason)},
 		{"error", s.Error},
+		{"to do", toDo(s.RunID, s.Status, s.Reason, interruptedNodes(s.Agents))},
 		{"took", s.Runtime},
 		{"cost", dollars(s.CostUsd)},
 		{"tokens", tokens(s.TokensIn, s.TokensOut)},
@@ -79,6 +79,32 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 	return t.flush()
 }
 
+// interruptedNodes are those about which somebody has to decide.
+func interruptedNodes(nodes []wire.AgentStatus) []string {
+	var ids []string
+	for _, n := range nodes {
+		if n.Reason == wire.ErrorInterrupted || n.Reason == wire.ErrorSessionNotFound {
+			ids = append(ids, n.AgentID)
+		}
+	}
+	return ids
+}
+
+// toDo says how a run that is paused goes on; of any other run it is "".
+func toDo(run string, status wire.RunStatus, reason string, interrupted []string) string {
+	resume := "wake resume " + run
+	switch {
+	case status != wire.RunPaused:
+		return ""
+	case reason == wire.PauseRequiresAction && len(interrupted) > 0:
+		nodes := strings.Join(interrupted, ",")
+		return resume + " --rerun " + nodes + " runs again what was interrupted, --fail " + nodes + " gives it up"
+	case reason == wire.PauseWorkspaceLost:
+		return "start the runner that has its folder; " + resume + " once the folder is there"
+	}
+	return resume
+}
+
 // printFacts writes those facts that there are.
 func printFacts(w io.Writer, facts [][2]string) error {
 	for _, f := range facts {
@@ -90,33 +116,4 @@ func printFacts(w io.Writer, facts [][2]string) error {
 		}
 	}
 	return nil
-}
-
-// completionWait bounds what a shell waits for completions of run ids.
-const completionWait = 500 * time.Millisecond
-
-// completeRun completes ids of runs, the newest first. Without a server there
-// are none.
-func (a *app) completeRun(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 || a.prepare(cmd) != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)
-	defer cancel()
-	a.server.Timeout = completionWait / 4
-	nc, err := a.connect(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	defer nc.Close()
-	runs, err := api.Call[wire.RunsResponse](ctx, nc, a.names, wire.VerbRuns, wire.RunsRequest{Limit: 100})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ids := []cobra.Completion{"@last"}
-	for _, r := range runs.Runs {
-		about := timeline.Line(r.FlowName+" "+statusText(r.Status, r.Result, r.Reason), maxCell)
-		ids = append(ids, cobra.CompletionWithDesc(timeline.Line(r.RunID, maxCell), about))
-	}
-	return ids, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
