@@ -49,6 +49,17 @@ test-data: ## Run the tests on the recordings in $WAKE_SHARED_DATA
 test-claude: ## Run the tests on the real Claude CLI, from npm, with a made-up API
 	test/claude/run
 
+SEED ?= 0
+KILLS ?= 40
+
+.PHONY: kill
+kill: ## Kill the processes of runs at KILLS random points; SEED repeats a choice
+	CGO_ENABLED=0 go test -count=1 -timeout 30m -v -tags kill ./test/kill -args -seed $(SEED) -kills $(KILLS)
+
+.PHONY: kill-claude
+kill-claude: ## Kill runners of the real Claude CLI, see test-claude
+	WAKE_CLAUDE_PACKAGE=./test/kill test/claude/run -tags kill,claudecli -run TestClaude -v
+
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Lint, and check formatting
 	$(GOLANGCI_LINT) run

@@ -11,11 +11,11 @@ import (
 	"strings"
 	"time"
 
+	_ "modernc.org/sqlite" // the recorder's file
+
 	"wake/internal/run"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
-
-	_ "modernc.org/sqlite" // the recorder's file
 )
 
 // execution is what the log tells of one.

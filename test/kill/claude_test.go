@@ -75,7 +75,7 @@ func claudes(t *testing.T, f func(l *lab, env []string)) {
 		version, binary, _ := strings.Cut(entry, "=")
 		t.Run(version, func(t *testing.T) {
 			l := newLab(t, 2*time.Second, 2*time.Minute)
-			l.programs.claude = binary
+			l.prog.claude = binary
 			f(l, []string{
 				"ANTHROPIC_BASE_URL=" + l.api(), "ANTHROPIC_API_KEY=dummy", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
 				"DISABLE_TELEMETRY=1", "DISABLE_ERROR_REPORTING=1", "DISABLE_AUTOUPDATER=1",
@@ -211,10 +211,11 @@ func (l *lab) asked() string {
 			Text string `json:"text"`
 		}
 		_ = json.Unmarshal(m.Content, &blocks) // what isn't text says nothing
-		for _, b := range blocks {
-			text += b.Text + "\n"
+		texts := make([]string, len(blocks))
+		for i, b := range blocks {
+			texts[i] = b.Text
 		}
-		return text
+		return strings.Join(texts, "\n")
 	}
 	return ""
 }

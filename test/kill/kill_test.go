@@ -62,10 +62,9 @@ edges:
 
 // tally is what a test with many kills counts.
 type tally struct {
-	kills  []killed
-	downs  int // times that no runner was up
-	idle   int // kills of a runner that held nothing
-	events int
+	kills []killed
+	downs int // times that no runner was up
+	idle  int // kills of a runner that held nothing
 }
 
 // killed is one kill.

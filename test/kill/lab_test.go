@@ -71,12 +71,12 @@ const mark = "KILL_LAB"
 // lab is an installation of wake as processes.
 type lab struct {
 	*testing.T
-	ctx  context.Context // ends with the time of the test
-	dir  string
-	ttl  time.Duration
-	seed uint64
-	rand *rand.Rand // used by the test's goroutine only
-	programs
+	ctx      context.Context //nolint:containedctx // a lab is a test: it ends with the time of the test
+	dir      string
+	ttl      time.Duration
+	seed     uint64
+	rand     *rand.Rand // used by the test's goroutine only
+	prog     programs
 	url      string
 	agentEnv []string // added to the environment of runners
 	nc       *nats.Conn
@@ -105,7 +105,7 @@ func newLab(t *testing.T, ttl, limit time.Duration) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "wake-kill-")
+	dir, err := os.MkdirTemp("", "wake-kill-") //nolint:usetesting // it stays if the test fails
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func newLab(t *testing.T, ttl, limit time.Duration) *lab {
 		seed = uint64(time.Now().UnixNano()) % 1_000_000
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit)
-	l := &lab{T: t, ctx: ctx, dir: dir, ttl: ttl, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), programs: p, began: time.Now()}
+	l := &lab{T: t, ctx: ctx, dir: dir, ttl: ttl, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), prog: p, began: time.Now()}
 	t.Cleanup(func() { l.end(cancel) })
 	for _, sub := range []string{"ledger", "home", "workspaces", "log"} {
 		l.must(os.Mkdir(filepath.Join(dir, sub), 0o700))
@@ -122,7 +122,7 @@ func newLab(t *testing.T, ttl, limit time.Duration) *lab {
 	l.startServer()
 	l.wake("init", "--lease-ttl", ttl.String())
 	for _, service := range []string{"recorder", "snapshotter", "alerter"} {
-		l.start(service, l.env(""), l.programs.wake, service, "--data-dir", filepath.Join(dir, service))
+		l.start(service, l.env(""), l.prog.wake, service, "--data-dir", filepath.Join(dir, service))
 	}
 	return l
 }
@@ -216,7 +216,7 @@ func (l *lab) startServer() {
 	l.must(os.MkdirAll(store, 0o700))
 	l.must(os.WriteFile(conf, fmt.Appendf(nil,
 		"host: 127.0.0.1\nport: -1\nports_file_dir: %q\njetstream { store_dir: %q, sync_interval: always }\n", store, store), 0o600))
-	l.start("nats", l.env(""), l.programs.nats, "-c", conf)
+	l.start("nats", l.env(""), l.prog.nats, "-c", conf)
 	l.until("the server listens", 20*time.Second, func() bool {
 		files, _ := filepath.Glob(filepath.Join(store, "*.ports")) // the pattern is right
 		if len(files) == 0 {
@@ -247,7 +247,7 @@ func (l *lab) start(name string, env []string, argv ...string) *proc {
 	p.cmd = exec.Command(argv[0], argv[1:]...)
 	p.cmd.Env, p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = env, l.dir, out, out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if argv[0] == l.programs.wake {
+	if argv[0] == l.prog.wake {
 		p.cmd.Env = append(p.cmd.Env, "WAKE_NATS_URL="+l.url)
 	}
 	l.must(p.cmd.Start())
@@ -302,7 +302,7 @@ func (l *lab) wake(args ...string) string {
 func (l *lab) try(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, 30*time.Second)
 	defer cancel()
-	c := exec.CommandContext(ctx, l.programs.wake, args...)
+	c := exec.CommandContext(ctx, l.prog.wake, args...)
 	c.Env, c.Dir = append(l.env(""), "WAKE_NATS_URL="+l.url), l.dir
 	var stdout, stderr bytes.Buffer
 	c.Stdout, c.Stderr = &stdout, &stderr
@@ -355,7 +355,7 @@ type runner struct {
 func (l *lab) runner(id string, own bool, flags ...string) *runner {
 	l.Helper()
 	r := &runner{id: id, home: filepath.Join(l.dir, "home")}
-	r.flags = append([]string{"--runner-id", id, "--data-dir", filepath.Join(l.dir, id), "--claude", l.programs.claude}, flags...)
+	r.flags = append([]string{"--runner-id", id, "--data-dir", filepath.Join(l.dir, id), "--claude", l.prog.claude}, flags...)
 	if own {
 		r.home = filepath.Join(l.dir, id, "home")
 		l.must(os.MkdirAll(r.home, 0o700))
@@ -370,7 +370,7 @@ func (l *lab) runner(id string, own bool, flags ...string) *runner {
 func (l *lab) restart(r *runner) {
 	l.Helper()
 	r.back = time.Time{}
-	r.proc = l.start(r.id, append(l.env(r.home), l.agentEnv...), append([]string{l.programs.wake, "runner"}, r.flags...)...)
+	r.proc = l.start(r.id, append(l.env(r.home), l.agentEnv...), append([]string{l.prog.wake, "runner"}, r.flags...)...)
 	l.tell("start %s (pid %d)", r.id, r.cmd.Process.Pid)
 }
 

@@ -18,11 +18,13 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -56,7 +58,9 @@ type claude struct {
 	interrupted bool
 	prompt      string
 	calls, done int
-	pending     bool // the last call has no result
+	pending     bool   // the last call has no result
+	last, work  string // id and work of the last call
+	heard       string // what the user said since
 	pause       time.Duration
 	ledger      string
 	script      string // the session's first prompt
@@ -101,7 +105,7 @@ func parse(args []string) (*claude, error) {
 		c.fork = resume
 	} else {
 		c.resume = resume
-		c.session = first(c.session, resume)
+		c.session = cmp.Or(c.session, resume)
 	}
 	if c.session == "" {
 		return nil, errors.New("fakeclaude: no session")
@@ -116,10 +120,10 @@ func parse(args []string) (*claude, error) {
 }
 
 func configDir() string {
-	if dir := os.Getenv("CLAUDE_CONFIG_DIR"); dir != "" {
+	if dir := os.Getenv("CLAUDE_CONFIG_DIR"); dir != "" { //nolint:forbidigo // the CLI's own setting
 		return dir
 	}
-	return filepath.Join(os.Getenv("HOME"), ".claude")
+	return filepath.Join(os.Getenv("HOME"), ".claude") //nolint:forbidigo // as above
 }
 
 // run says what there is to say, call by call.
@@ -167,16 +171,22 @@ func (c *claude) open() error {
 	case err != nil:
 		c.print(object{
 			"type": "result", "subtype": "error_during_execution", "is_error": true, "num_turns": 0, "session_id": c.session, "duration_ms": 0,
-			"errors": []string{"No conversation found with session ID: " + first(c.resume, c.fork)}, "usage": object{}, "modelUsage": object{}, "uuid": id(""),
+			"errors": []string{"No conversation found with session ID: " + cmp.Or(c.resume, c.fork)}, "usage": object{}, "modelUsage": object{}, "uuid": id(""),
 		})
 		os.Exit(1)
 	}
 	return c.load(data)
 }
 
+// block is a content block of a message in a session file.
+type block struct {
+	Type, Text, ID string
+	ToolUseID      string `json:"tool_use_id"`
+	Input          struct{ Work string }
+}
+
 // load takes in a session file.
 func (c *claude) load(data []byte) error {
-	open := make(map[string]bool)
 	var kept []string
 	for line := range strings.Lines(string(data)) {
 		var m struct {
@@ -187,38 +197,44 @@ func (c *claude) load(data []byte) error {
 			break // it was cut by a crash
 		}
 		kept = append(kept, line)
-		var blocks []struct {
-			Type, Text, ID string
-			ToolUseID      string `json:"tool_use_id"`
-		}
+		var blocks []block
 		_ = json.Unmarshal(m.Message.Content, &blocks) // some lines have none
 		for _, b := range blocks {
-			switch {
-			case m.Type == "user" && b.Type == "text":
-				c.script = first(c.script, b.Text)
-			case b.Type == "tool_use":
-				open[b.ID] = true
-			case b.Type == "tool_result" && open[b.ToolUseID]:
-				delete(open, b.ToolUseID)
-				c.done++
-			}
+			c.remember(m.Type, b)
 		}
 		if c.fork != "" && m.UUID == c.at {
 			break
 		}
 	}
-	c.pending = len(open) > 0
 	if c.fork == "" {
 		return nil
 	}
 	return os.WriteFile(c.path, []byte(strings.Join(kept, "")), 0o600)
 }
 
-// understand reads the script, and what the prompt tells of a call whose
+// remember takes in a block: a text of the user, a call, a result. A call without a result is pending.
+func (c *claude) remember(role string, b block) {
+	switch {
+	case role == "user" && b.Type == "text":
+		c.script = cmp.Or(c.script, b.Text)
+		c.heard += "\n" + b.Text
+	case b.Type == "tool_use":
+		n, err := strconv.Atoi(b.Input.Work[strings.LastIndexByte(b.Input.Work, '-')+1:])
+		if err != nil {
+			return
+		}
+		c.last = b.ID
+		c.done, c.pending, c.work, c.heard = n-1, true, b.Input.Work, ""
+	case b.Type == "tool_result" && c.pending && b.ToolUseID == c.last:
+		c.done, c.pending = c.done+1, false
+	}
+}
+
+// understand reads the script, and what the user has told of a call whose
 // outcome nobody knows.
 func (c *claude) understand() error {
 	var ms int
-	for _, field := range strings.Fields(c.script) {
+	for field := range strings.FieldsSeq(c.script) {
 		name, value, _ := strings.Cut(field, "=")
 		switch name {
 		case "calls":
@@ -233,21 +249,31 @@ func (c *claude) understand() error {
 		return fmt.Errorf("fakeclaude: no script in the prompt %q", c.script)
 	}
 	c.pause = time.Duration(ms) * time.Millisecond
-	next := fmt.Sprintf("%s-%d", c.session, c.done+1)
-	told := strings.Contains(c.prompt, next) || c.pending && strings.Contains(strings.ToLower(c.prompt), "unknown")
 	if c.resume == "" && c.fork == "" {
 		return nil
 	}
-	if err := c.note(fmt.Sprintf("resume %s done=%d pending=%t told=%t %q\n", c.session, c.done, c.pending, told, c.prompt)); err != nil {
+	if c.work == "" || !c.pending {
+		c.work = fmt.Sprintf("%s-%d", c.session, c.done+1) // a call that the file doesn't know
+	}
+	begun := mayHaveBegun(c.heard+"\n"+c.prompt, c.work)
+	if err := c.note(fmt.Sprintf("resume %s done=%d pending=%t begun=%t %q\n", c.session, c.done, c.pending, begun, c.prompt)); err != nil {
 		return err
 	}
 	switch {
-	case told:
+	case begun:
 		c.done++
 	case c.pending:
 		return c.note(fmt.Sprintf("repeat %s %d\n", c.session, c.done+1))
 	}
 	return nil
+}
+
+// mayHaveBegun reports whether a text says of a work that it may have been
+// begun.
+func mayHaveBegun(text, work string) bool {
+	_, about, ok := strings.Cut(text, `"`+work+`"`)
+	about, _, _ = strings.Cut(about, "\n- ")
+	return ok && !strings.Contains(about, "has not been executed")
 }
 
 // call says something and then works.
@@ -268,11 +294,11 @@ func (c *claude) call(n int) error {
 	}
 	content, failed := "worked", false
 	if !c.interrupted {
-		if err := c.work("begin", n, call); err != nil {
+		if err := c.line("begin", n, call); err != nil {
 			return err
 		}
 		c.sleep(2 * c.pause)
-		if err := c.work("end", n, call); err != nil {
+		if err := c.line("end", n, call); err != nil {
 			return err
 		}
 		c.done++
@@ -284,7 +310,7 @@ func (c *claude) call(n int) error {
 	return nil
 }
 
-func (c *claude) work(what string, n int, call string) error {
+func (c *claude) line(what string, n int, call string) error {
 	return c.note(fmt.Sprintf("%s %s %d %s %d\n", what, c.session, n, call, time.Now().UnixNano()))
 }
 
@@ -335,15 +361,13 @@ func (c *claude) say(text string, call object) {
 // whole prints and keeps a whole block of a message.
 func (c *claude) whole(message, block object) {
 	m := object{}
-	for k, v := range message {
-		m[k] = v
-	}
+	maps.Copy(m, message)
 	m["content"] = []any{block}
 	c.keep("assistant", m, true)
 }
 
 // keep adds a message to the session file and prints it.
-func (c *claude) keep(typ string, m object, print bool) {
+func (c *claude) keep(typ string, m object, shown bool) {
 	uuid := id("")
 	line, err := json.Marshal(object{
 		"type": typ, "message": m, "uuid": uuid, "sessionId": c.session, "isSidechain": false,
@@ -356,7 +380,7 @@ func (c *claude) keep(typ string, m object, print bool) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	if print {
+	if shown {
 		c.print(object{"type": typ, "message": m, "parent_tool_use_id": nil, "session_id": c.session, "uuid": uuid})
 	}
 }
@@ -451,7 +475,7 @@ func (c *claude) take(m message) {
 	switch m.Type {
 	case "user":
 		text := textOf(m.Message.Content)
-		c.prompt = first(c.prompt, text)
+		c.prompt = cmp.Or(c.prompt, text)
 		content := []any{object{"type": "text", "text": text}}
 		c.keep("user", object{"role": "user", "content": content}, false)
 		c.print(object{
@@ -478,13 +502,6 @@ func textOf(content json.RawMessage) string {
 		texts = append(texts, b.Text)
 	}
 	return strings.Join(texts, "\n")
-}
-
-func first(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // id returns a UUID, or a random id with a prefix.
