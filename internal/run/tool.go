@@ -7,12 +7,15 @@ import (
 )
 
 // tools is the state machine of a tool call: from which state which follow. A
-// call may be sealed in every state that isn't terminal.
+// call may be sealed in every state that isn't terminal. An agent that asks for
+// nothing may do so all the same, or refuse by a rule, after it was said to execute.
 var tools = map[wire.ToolCallState][]wire.ToolCallState{
 	wire.ToolPending:          {wire.ToolApprovalRequired, wire.ToolExecuting, wire.ToolSealedState},
 	wire.ToolApprovalRequired: {wire.ToolApproved, wire.ToolDenied, wire.ToolSealedState},
 	wire.ToolApproved:         {wire.ToolExecuting, wire.ToolSealedState},
-	wire.ToolExecuting:        {wire.ToolCompleted, wire.ToolFailed, wire.ToolSealedState},
+	wire.ToolExecuting: {
+		wire.ToolCompleted, wire.ToolFailed, wire.ToolSealedState, wire.ToolApprovalRequired, wire.ToolDenied,
+	},
 }
 
 func follows(from, to wire.ToolCallState) bool {

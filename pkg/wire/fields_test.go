@@ -321,7 +321,7 @@ func TestAwaited(t *testing.T) {
 		}
 	}
 	for _, typ := range []wire.Type{
-		"agent:start", "session:bound", "tool:intent", "agent:tool", "tool:sealed", "permission:required",
+		"agent:start", "session:bound", "tool:intent", "tool:state", "agent:tool", "tool:sealed", "permission:required",
 		"permission:decided", "checkpoint", "command:received", "agent:complete", "node:complete", "node:error",
 		"flow:start", "flow:complete", "log:truncated", "run:forked", "run:claimed", "node:claimed",
 	} {

@@ -121,7 +121,7 @@ func (t Type) Kind() Kind {
 // goes on (durability class A: what is lost with it can't be rebuilt).
 func (t Type) Awaited() bool {
 	switch t {
-	case TypeAgentStart, TypeSessionBound, TypeToolIntent, TypeAgentTool, TypeToolSealed,
+	case TypeAgentStart, TypeSessionBound, TypeToolIntent, TypeToolState, TypeAgentTool, TypeToolSealed,
 		TypePermissionRequired, TypePermissionDecided, TypeCheckpoint, TypeCommandReceived,
 		TypeAgentComplete, TypeAgentPaused, TypeAgentAborted, TypeLogTruncated, TypeRunForked,
 		TypeRunClaimed, TypeNodeClaimed, TypeNodeComplete, TypeNodeError,

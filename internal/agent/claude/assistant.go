@@ -157,6 +157,8 @@ type call struct {
 	input   wire.Raw
 	at      int64
 	done    bool
+
+	executing bool // as far as was told
 }
 
 // toolUse begins a call that a message made. It reports false if the call has

@@ -29,6 +29,9 @@ func (n *Normalizer) permissionRequired(m, r wire.Raw) bool {
 		return false
 	}
 	n.asked[id] = true
+	if c := n.calls[id]; c != nil {
+		c.executing = false
+	}
 	suggestions := r.Get("permission_suggestions")
 	if len(list(suggestions)) == 0 {
 		suggestions = nil
@@ -56,11 +59,25 @@ func (n *Normalizer) Decided(at int64, id string, p *wire.PermissionDecided) []*
 		n.denied[id] = true
 	}
 	n.about(id, p)
+	if p.Decision == wire.DecisionAllow {
+		n.executing(id, wire.ToolApproved)
+	}
 	return n.out
 }
 
+// executing says that nothing stands between an open call and its execution
+// any more.
+func (n *Normalizer) executing(id string, from wire.ToolCallState) {
+	if c := n.calls[id]; c != nil && !c.done && !c.executing {
+		c.executing = true
+		n.about(id, &wire.ToolState{From: from, To: wire.ToolExecuting})
+	}
+}
+
 // hookCallback takes the question of a PreToolUse hook: the call is about to
-// be made. Its own line comes before, except for sub-agents of 2.1.197.
+// be made. Its own line comes before, except for sub-agents of 2.1.197. Where
+// nobody is asked for permission, the answer is what lets the tool begin; in other
+// modes the agent's own rules come after it, and don't tell what they decide.
 func (n *Normalizer) hookCallback(input wire.Raw) bool {
 	if str(input, "hook_event_name") != "PreToolUse" {
 		return false
@@ -72,7 +89,14 @@ func (n *Normalizer) hookCallback(input wire.Raw) bool {
 			t.agent = id
 		}
 	}
-	return n.toolUse(t, "", str(input, "tool_use_id"), str(input, "tool_name"), input.Get("tool_input"))
+	id := str(input, "tool_use_id")
+	if !n.toolUse(t, "", id, str(input, "tool_name"), input.Get("tool_input")) {
+		return false
+	}
+	if str(input, "permission_mode") == bypass {
+		n.executing(id, wire.ToolPending)
+	}
+	return true
 }
 
 // toParent takes a message to the parent: a call of notify_parent with valid

@@ -37,7 +37,8 @@ func (n *Normalizer) attachment(m wire.Raw) bool {
 		return false
 	}
 	n.bind(m)
-	n.of(n.thread(m), &wire.UserMessage{Content: prompt, Source: "replay"})
+	t := n.thread(m)
+	n.of(t, &wire.UserMessage{Content: prompt, Source: "replay", Point: point(t, m)})
 	return true
 }
 

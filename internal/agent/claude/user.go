@@ -54,7 +54,16 @@ func (n *Normalizer) userMessage(t *thread, m wire.Raw, content string) {
 		n.prompt = "" // it stands in agent:start; said again, it is a message
 		return
 	}
-	n.of(t, &wire.UserMessage{Content: content, Source: sent.Source, CommandID: sent.CommandID})
+	n.of(t, &wire.UserMessage{Content: content, Source: sent.Source, CommandID: sent.CommandID, Point: point(t, m)})
+}
+
+// point returns the id under which a line of the main thread stands in the
+// agent's session, and can be forked at. Sub-agents have conversations of their own.
+func point(t *thread, m wire.Raw) string {
+	if !t.main {
+		return ""
+	}
+	return str(m, "uuid")
 }
 
 // sourceOf tells who wrote a message.
@@ -119,7 +128,7 @@ func (n *Normalizer) toolResult(t *thread, b, m wire.Raw) {
 		return
 	}
 	structured := either(m, "tool_use_result", "toolUseResult")
-	n.endCall(id, c, n.toolEvent(id, c, b, m, structured))
+	n.endCall(id, c, n.toolEvent(t, id, c, b, m, structured))
 	if !truth(b, "is_error") {
 		n.effects(c, structured)
 	}
@@ -132,14 +141,14 @@ func (n *Normalizer) turnOf(t *thread) int {
 	return 0
 }
 
-func (n *Normalizer) toolEvent(id string, c *call, b, m, structured wire.Raw) *wire.AgentTool {
+func (n *Normalizer) toolEvent(t *thread, id string, c *call, b, m, structured wire.Raw) *wire.AgentTool {
 	output := b.Get("content")
 	if len(output) == 0 {
 		output = wire.Null
 	}
 	p := &wire.AgentTool{
 		ToolName: c.name, ToolInput: c.input, ToolOutput: output, Structured: structured,
-		DurationMs: n.since(c.at),
+		DurationMs: n.since(c.at), Point: point(t, m),
 	}
 	if truth(b, "is_error") {
 		p.Error = contentText(output)
