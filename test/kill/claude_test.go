@@ -35,7 +35,7 @@ nodes:
       env: {IS_SANDBOX: "1"}
   - id: after
     type: exec
-    input: {command: "echo '{{ coder.text }}'"}
+    input: {command: [echo, "{{ coder.text }}"]}
 edges:
   - {from: coder, to: after}
 `
