@@ -58,21 +58,23 @@ func (l *lab) check(id string) *audit {
 	if dead := l.deadLetters(); len(dead) > 0 {
 		l.Errorf("%d dead letters: %s", len(dead), strings.Join(dead, "\n"))
 	}
-	if l.Failed() {
-		a.history()
-	}
 	return a
 }
 
-// history prints what happened.
-func (a *audit) history() {
-	var b strings.Builder
-	for _, x := range a.entries {
+// maxHistory is how many events of a run are printed if a test fails: the last
+// ones.
+const maxHistory = 500
+
+// history prints what happened in a run.
+func (l *lab) history(run string) {
+	l.Helper()
+	var lines []string
+	for _, x := range l.stored(run) {
 		if x.kind != string(wire.KindDelta) && x.kind != string(wire.KindText) {
-			fmt.Fprintln(&b, x)
+			lines = append(lines, x.String())
 		}
 	}
-	a.l.Logf("history of %s:\n%s", a.run, b.String())
+	l.Logf("history of %s:\n%s", run, strings.Join(lines[max(0, len(lines)-maxHistory):], "\n"))
 }
 
 // sequences checks that each node's events are numbered without gap or

@@ -86,6 +86,7 @@ type lab struct {
 	procs []*proc
 	story []string // what was done to whom
 	began time.Time
+	runs  []string // that were started
 }
 
 // proc is a process.
@@ -116,6 +117,7 @@ func newLab(t *testing.T, ttl, limit time.Duration) *lab {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit)
 	l := &lab{T: t, ctx: ctx, dir: dir, ttl: ttl, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), prog: p, began: time.Now()}
 	t.Cleanup(func() { l.end(cancel) })
+	t.Cleanup(l.explain)
 	for _, sub := range []string{"ledger", "home", "workspaces", "log"} {
 		l.must(os.Mkdir(filepath.Join(dir, sub), 0o700))
 	}
@@ -127,14 +129,26 @@ func newLab(t *testing.T, ttl, limit time.Duration) *lab {
 	return l
 }
 
-// end ends all processes and those that they left behind, and says where the
-// files of a failed test are.
-func (l *lab) end(cancel context.CancelFunc) {
-	failed := l.Failed()
-	if failed {
-		l.Logf("seed %d, after %s:\n%s", l.seed, time.Since(l.began).Round(time.Millisecond), strings.Join(l.told(), "\n"))
-		l.Logf("the folder stays: %s", l.dir)
+// explain says what happened in a test that failed, and where its files are.
+func (l *lab) explain() {
+	if !l.Failed() {
+		return
 	}
+	l.Logf("seed %d, after %s:\n%s", l.seed, time.Since(l.began).Round(time.Millisecond), strings.Join(l.told(), "\n"))
+	l.Logf("the folder stays: %s", l.dir)
+	if l.js == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), 30*time.Second)
+	defer cancel()
+	l.ctx = ctx
+	for _, run := range l.runs {
+		l.history(run)
+	}
+}
+
+// end ends all processes and those that they left behind.
+func (l *lab) end(cancel context.CancelFunc) {
 	if l.nc != nil {
 		l.nc.Close()
 	}
@@ -152,7 +166,7 @@ func (l *lab) end(cancel context.CancelFunc) {
 		}
 		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // processes on their way out
 	}
-	if !failed && !*keepFlag {
+	if !l.Failed() && !*keepFlag {
 		_ = os.RemoveAll(l.dir) // whatever stays is in the system's folder for such
 	}
 }
@@ -338,6 +352,7 @@ func (l *lab) flow(id, src string, sets ...string) {
 		args = append(args, "--set", set)
 	}
 	l.wake(args...)
+	l.runs = append(l.runs, id)
 	l.tell("run %s begins", id)
 }
 
