@@ -42,6 +42,7 @@ type audit struct {
 	resumed int // agent_resumed
 	owners  int // claims of the run
 	flows   int // flow:resumed
+	fenced  int // events that fenced writers still held
 }
 
 // check verifies everything that must be so for a run that is complete.
@@ -55,8 +56,9 @@ func (l *lab) check(id string) *audit {
 	a.tools()
 	a.snapshot()
 	a.recorder()
-	if dead := l.deadLetters(); len(dead) > 0 {
-		l.Errorf("%d dead letters: %s", len(dead), strings.Join(dead, "\n"))
+	bad, fenced := l.deadLetters()
+	if a.fenced = fenced; len(bad) > 0 {
+		l.Errorf("%d dead letters: %s", len(bad), strings.Join(bad, "\n"))
 	}
 	return a
 }

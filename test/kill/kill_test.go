@@ -308,12 +308,12 @@ func (s *storm) report(a *audit) {
 		}
 	}
 	s.Logf(`seed %d: %d kills (%d of runners without a lease, %d times nobody was up), %d events, %d executions
- takeovers of the owner %d, flow:resumed %d; of workers %d, agent_resumed %d, sealed calls %d, repeated work of calls that never began %d
+ takeovers of the owner %d, flow:resumed %d; of workers %d, agent_resumed %d, sealed calls %d, repeated work of calls that never began %d, events of fenced writers set aside %d
  from a kill to the run's next event %s
  from a kill to the next owner's claim %s
  from a kill to the next worker's claim %s`,
 		s.seed, len(s.tally.kills), s.tally.idle, s.tally.downs, len(a.entries), len(a.execs),
-		a.owners-1, a.flows, takeovers, a.resumed, a.sealed, repeats, spread(next), spread(owner), spread(worker))
+		a.owners-1, a.flows, takeovers, a.resumed, a.sealed, repeats, a.fenced, spread(next), spread(owner), spread(worker))
 }
 
 // latencies returns how long it took from each kill to the next event, to the

@@ -201,21 +201,24 @@ func (l *lab) incarnation() string {
 	return s.CachedInfo().Config.Metadata["wake.incarnation"]
 }
 
-// deadLetters counts what no service could use.
-func (l *lab) deadLetters() []string {
+// deadLetters returns what no service could use, and counts what writers still
+// held when they were fenced, which belongs there.
+func (l *lab) deadLetters() (bad []string, fenced int) {
 	l.Helper()
 	s, err := l.js.Stream(l.ctx, subjects.Default.DeadLetterStream())
 	l.must(err)
-	var all []string
 	for pos := uint64(1); pos <= s.CachedInfo().State.LastSeq; pos++ {
-		if m, err := s.GetMsg(l.ctx, pos); err == nil {
-			var p wire.Poison
-			if wire.Unmarshal(m.Data, &p) == nil {
-				all = append(all, fmt.Sprintf("%s: %+v", m.Subject, p))
-			}
+		m, err := s.GetMsg(l.ctx, pos)
+		l.must(err)
+		var p wire.Poison
+		l.must(wire.Unmarshal(m.Data, &p))
+		if m.Subject == subjects.Default.DeadLetter("eventlog") {
+			fenced++
+			continue
 		}
+		bad = append(bad, fmt.Sprintf("%s: %s, %s at %d", m.Subject, p.Reason, p.Subject, p.Position))
 	}
-	return all
+	return bad, fenced
 }
 
 // line is an entry of a ledger: what a command or an agent did.
