@@ -1,0 +1,292 @@
+package transcript
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// head is the info of an object and its sequence in the stream, 0 if there is
+// none. sum is the state of its digest; nil if it isn't known.
+type head struct {
+	info jetstream.ObjectInfo
+	seq  uint64
+	sum  hash.Hash
+}
+
+// errCorrupt is returned for chunks that aren't what their head says.
+var errCorrupt = errors.New("the chunks don't match their digest")
+
+// readWait bounds an answer of the server.
+const readWait = 5 * time.Second
+
+func (s *Store) headSubject(name string) string {
+	return "$O." + s.bucket + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
+}
+
+func (s *Store) chunkSubject(generation string) string { return "$O." + s.bucket + ".C." + generation }
+
+// lines returns content up to the end of its last whole line.
+func lines(content []byte) []byte {
+	end := bytes.LastIndexByte(content, '\n') + 1
+	if end == 0 {
+		return nil
+	}
+	return content[:end]
+}
+
+// scattered reports whether a session is to be rewritten: it has doubled and
+// most of its chunks are small.
+func (x *session) scattered(piece int) bool {
+	few := 256 + 4*int(x.head.info.Size)/piece //nolint:gosec // far below
+	return int(x.head.info.Chunks) > few && x.head.info.Size >= 2*x.began
+}
+
+// begin writes a session as a whole, behind the generation that was seen.
+func (s *Store) begin(ctx context.Context, x *session, data []byte) error {
+	h, err := s.last(ctx, x.name)
+	switch {
+	case err != nil:
+		return err
+	case h.info.NUID != x.head.info.NUID:
+		x.taken = true
+		return ErrTaken
+	}
+	x.head.seq = h.seq // its writer may have added something
+	return s.write(ctx, x, data)
+}
+
+// rewrite writes a session of ours as a whole: what it has up to offset, and
+// data.
+func (s *Store) rewrite(ctx context.Context, x *session, offset int64, data []byte) error {
+	h, err := s.last(ctx, x.name)
+	switch {
+	case err != nil:
+		return err
+	case h.info.NUID != x.head.info.NUID:
+		x.taken = true
+		return ErrTaken
+	}
+	var kept []byte
+	if offset > 0 {
+		if kept, err = s.read(ctx, x.head.info); err != nil {
+			return err
+		}
+	}
+	return s.write(ctx, x, append(kept[:offset:offset], data...))
+}
+
+// write begins a generation with content.
+func (s *Store) write(ctx context.Context, x *session, content []byte) error {
+	next := head{info: jetstream.ObjectInfo{
+		ObjectMeta: jetstream.ObjectMeta{Name: x.name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(s.piece)}}, //nolint:gosec // at most 512 KiB
+		Bucket:     s.bucket, NUID: rand.Text(),
+	}, seq: x.head.seq, sum: sha256.New()}
+	if err := s.chunks(ctx, &next, content); err != nil {
+		s.purge(ctx, next.info.NUID)
+		return err
+	}
+	before := x.head.info.NUID
+	if err := s.point(ctx, x, next); err != nil {
+		return err
+	}
+	x.ours, x.dirty, x.began = true, false, x.head.info.Size
+	if before != "" {
+		s.purge(ctx, before)
+	}
+	return nil
+}
+
+// add appends data to a generation of ours.
+func (s *Store) add(ctx context.Context, x *session, data []byte) error {
+	next := x.head
+	x.dirty = true // until the head counts them
+	if err := s.chunks(ctx, &next, data); err != nil {
+		return err
+	}
+	if err := s.point(ctx, x, next); err != nil {
+		return err
+	}
+	x.dirty = false
+	return nil
+}
+
+// chunks stores data behind the chunks that the head counts, and counts them.
+func (s *Store) chunks(ctx context.Context, h *head, data []byte) error {
+	for len(data) > 0 {
+		n := min(s.piece, len(data))
+		if _, err := s.js.PublishMsg(ctx, &nats.Msg{Subject: s.chunkSubject(h.info.NUID), Data: data[:n]}); err != nil {
+			return err
+		}
+		h.sum.Write(data[:n])
+		h.info.Size += uint64(n) //nolint:gosec // not negative
+		h.info.Chunks++
+		data = data[n:]
+	}
+	h.info.Digest = jetstream.GetObjectDigestValue(h.sum)
+	return nil
+}
+
+// point stores a head behind the one that is known.
+func (s *Store) point(ctx context.Context, x *session, next head) error {
+	info, err := json.Marshal(next.info)
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg(s.headSubject(x.name))
+	m.Data = info
+	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	ack, err := s.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(next.seq))
+	if err == nil {
+		next.seq = ack.Sequence
+		x.head = next
+		return nil
+	}
+	x.lost = next.info.NUID
+	var refused *jetstream.APIError
+	if !errors.As(err, &refused) {
+		return err // it may be stored; the next Save looks
+	}
+	if e := s.settle(ctx, x); e != nil {
+		return errors.Join(err, e)
+	}
+	if x.taken {
+		return ErrTaken
+	}
+	return err
+}
+
+// settle finds out what became of a head whose acknowledgement didn't come.
+func (s *Store) settle(ctx context.Context, x *session) error {
+	h, err := s.last(ctx, x.name)
+	if err != nil {
+		return err
+	}
+	before, lost := x.head.info.NUID, x.lost
+	x.lost = ""
+	switch h.info.NUID {
+	case lost: // stored, or it was the generation of before
+		x.head, x.ours, x.dirty = h, true, true
+		if before != lost && before != "" {
+			s.purge(ctx, before)
+		}
+	case before: // not stored
+		x.head.seq = h.seq
+		s.purge(ctx, lost)
+	default:
+		x.taken = true
+		s.purge(ctx, lost)
+	}
+	return nil
+}
+
+// purge removes the chunks of a generation that no head names. What can't be removed
+// stays.
+func (s *Store) purge(ctx context.Context, generation string) {
+	_ = s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.chunkSubject(generation)))
+}
+
+// last returns a session's head as the leader has it: a replica may lag. It is
+// zero if there is none.
+func (s *Store) last(ctx context.Context, name string) (head, error) {
+	request, err := json.Marshal(map[string]any{"last_by_subj": s.headSubject(name), "no_hdr": true})
+	if err != nil {
+		return head{}, err
+	}
+	wait, cancel := context.WithTimeout(ctx, readWait)
+	defer cancel()
+	m, err := s.js.Conn().RequestWithContext(wait, "$JS.API.STREAM.MSG.GET.OBJ_"+s.bucket, request)
+	if err != nil {
+		return head{}, fmt.Errorf("head: %w", err)
+	}
+	var answer struct {
+		Message struct {
+			Seq  uint64 `json:"seq"`
+			Data []byte `json:"data"`
+		} `json:"message"`
+		Error *jetstream.APIError `json:"error"`
+	}
+	if err := json.Unmarshal(m.Data, &answer); err != nil {
+		return head{}, fmt.Errorf("head: %w", err)
+	}
+	switch {
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return head{}, nil
+	case answer.Error != nil:
+		return head{}, fmt.Errorf("head: %w", answer.Error)
+	}
+	h := head{seq: answer.Message.Seq}
+	if err := json.Unmarshal(answer.Message.Data, &h.info); err != nil {
+		return head{}, fmt.Errorf("head: %w", err)
+	}
+	return h, nil
+}
+
+// attempts is how often a session is read whose writer replaces it meanwhile.
+const attempts = 5
+
+// content returns a session's head and what it counts.
+func (s *Store) content(ctx context.Context, name string) (h head, content []byte, err error) {
+	for range attempts {
+		if h, err = s.last(ctx, name); err != nil {
+			return h, nil, err
+		}
+		if content, err = s.read(ctx, h.info); !errors.Is(err, errCorrupt) {
+			return h, content, err
+		}
+	}
+	return h, nil, err
+}
+
+// batch is how many chunks are asked for at once.
+const batch = 64
+
+// read returns the chunks that a head counts, checked by their digest.
+func (s *Store) read(ctx context.Context, info jetstream.ObjectInfo) ([]byte, error) {
+	if info.Chunks == 0 {
+		return nil, nil
+	}
+	c, err := s.stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		FilterSubject: s.chunkSubject(info.NUID), AckPolicy: jetstream.AckNonePolicy,
+		MemoryStorage: true, InactiveThreshold: time.Minute,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = s.stream.DeleteConsumer(ctx, c.CachedInfo().Name) }() // the server does so in a minute
+	var content []byte
+	for left := int(info.Chunks); left > 0; {
+		got, err := c.Fetch(min(left, batch), jetstream.FetchMaxWait(readWait))
+		if err != nil {
+			return nil, err
+		}
+		n := 0
+		for m := range got.Messages() {
+			content = append(content, m.Data()...)
+			n++
+		}
+		if err := got.Error(); err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return nil, errCorrupt
+		}
+		left -= n
+	}
+	sum := sha256.New()
+	sum.Write(content)
+	if uint64(len(content)) != info.Size || jetstream.GetObjectDigestValue(sum) != info.Digest {
+		return nil, errCorrupt
+	}
+	return content, nil
+}

@@ -1,0 +1,185 @@
+// Package transcript keeps the session files of agents in the object store of
+// sessions, as they grow, so that a session can go on on another machine.
+//
+// A session is one object, named by its id, that any client of the object store can read:
+// its chunks under a subject of their own, and its head (the object's info), which
+// says how many of them count. What has grown is one more chunk and a new head, so
+// that a session of n bytes costs n bytes, not n². A head is only stored behind
+// the one that its writer knows (expected sequence), and it is what makes chunks
+// count: a writer may die between any two calls, and what it left behind a head
+// is never read. A session whose chunks are many and small is rewritten when it has
+// doubled.
+//
+// Writers: the first Save of a writer is the whole file (offset 0). It begins a new
+// generation, with chunks under another subject; from then on every other writer is
+// refused with [ErrTaken], and what it sends can't reach the new one's. A writer may
+// begin only behind the generation that it has seen, by Load, or if there is none.
+//
+// Chunks of a writer that died before its head, or before it removed the last
+// generation's, stay in the store; nothing refers to them.
+package transcript
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/pkg/subjects"
+)
+
+// ErrTaken is returned to a writer of a session that another one has begun to
+// keep since. It must stop: the session is the other's.
+var ErrTaken = errors.New("transcript: the session is kept by another writer")
+
+// ErrGap is returned for data that doesn't touch what is kept: a writer that
+// hasn't begun with offset 0, or an offset beyond the end.
+var ErrGap = errors.New("transcript: what comes before isn't kept")
+
+// Store keeps session files. It is safe for concurrent use.
+type Store struct {
+	js     jetstream.JetStream
+	stream jetstream.Stream
+	bucket string
+	piece  int // bytes of a chunk
+
+	mu       sync.Mutex
+	sessions map[string]*session
+	clock    uint64 // of uses
+}
+
+// session is what a store knows of a session. What isn't guarded by the store's
+// mu belongs to whoever holds turn.
+type session struct {
+	name string
+	turn chan struct{}
+	used uint64 // guarded by the store's mu
+
+	head  head   // as last seen
+	ours  bool   // its generation is this writer's
+	taken bool   // it was, and isn't any more
+	began uint64 // size when the generation was written as a whole
+	dirty bool   // there may be chunks behind the head
+	lost  string // generation whose head may or may not be stored
+}
+
+// maxSessions bounds what a store remembers. One that is forgotten can't be
+// added to before it is begun anew.
+const maxSessions = 4096
+
+// maxPiece is the most bytes of a chunk.
+const maxPiece = 512 << 10
+
+// headroom is what a message needs beside its data.
+const headroom = 4 << 10
+
+// Open returns the store. The object store must be there.
+func Open(ctx context.Context, js jetstream.JetStream, names subjects.Names) (*Store, error) {
+	bucket := names.SessionsBucket()
+	stream, err := js.Stream(ctx, "OBJ_"+bucket)
+	if err != nil {
+		return nil, fmt.Errorf("transcript: object store %s: %w", bucket, err)
+	}
+	return &Store{
+		js: js, stream: stream, bucket: bucket, sessions: make(map[string]*session),
+		piece: max(1, min(maxPiece, int(js.Conn().MaxPayload())-headroom)),
+	}, nil
+}
+
+// Load returns the whole lines of what is kept of a session, or nil if there
+// are none. Another writer isn't disturbed by it; a Save with offset 0 that follows
+// takes the session over.
+func (s *Store) Load(ctx context.Context, id string) ([]byte, error) {
+	x, err := s.lock(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("transcript: load: %w", err)
+	}
+	defer x.unlock()
+	h, content, err := s.content(ctx, x.name)
+	if err != nil {
+		return nil, fmt.Errorf("transcript: load: %w", err)
+	}
+	if !x.ours || h.info.NUID != x.head.info.NUID {
+		x.head, x.ours, x.taken, x.dirty, x.lost = h, false, false, false, ""
+	}
+	return lines(content), nil
+}
+
+// Save adds to what is kept of a session: data stands at offset, and what was
+// kept from there on is replaced. Offset 0 begins, see the package comment. Once it
+// returns nil, data is stored. After an error it may be stored or not; the
+// same Save may be tried again.
+func (s *Store) Save(ctx context.Context, id string, offset int64, data []byte) error {
+	x, err := s.lock(ctx, id)
+	if err != nil {
+		return fmt.Errorf("transcript: save: %w", err)
+	}
+	defer x.unlock()
+	if err := s.save(ctx, x, offset, data); err != nil {
+		return fmt.Errorf("transcript: save: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) save(ctx context.Context, x *session, offset int64, data []byte) error {
+	if x.lost != "" {
+		if err := s.settle(ctx, x); err != nil {
+			return err
+		}
+	}
+	size := int64(x.head.info.Size) //nolint:gosec // of what was written
+	switch {
+	case x.taken:
+		return ErrTaken
+	case offset < 0, !x.ours && offset > 0, x.ours && offset > size:
+		return fmt.Errorf("%w: offset %d of %d bytes", ErrGap, offset, size)
+	case !x.ours:
+		return s.begin(ctx, x, data)
+	case offset < size, x.dirty, x.scattered(s.piece):
+		return s.rewrite(ctx, x, offset, data)
+	case len(data) == 0:
+		return nil
+	}
+	return s.add(ctx, x, data)
+}
+
+// lock returns a session once nobody else uses it.
+func (s *Store) lock(ctx context.Context, id string) (*session, error) {
+	x := s.session(id)
+	select {
+	case x.turn <- struct{}{}:
+		return x, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (x *session) unlock() { <-x.turn }
+
+func (s *Store) session(id string) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clock++
+	x := s.sessions[id]
+	if x == nil {
+		if len(s.sessions) >= maxSessions {
+			s.forget()
+		}
+		x = &session{name: id, turn: make(chan struct{}, 1)}
+		s.sessions[id] = x
+	}
+	x.used = s.clock
+	return x
+}
+
+// forget drops the older half of the sessions that aren't in use. It is called
+// under mu.
+func (s *Store) forget() {
+	for id, x := range s.sessions {
+		if s.clock-x.used > maxSessions/2 && len(x.turn) == 0 {
+			delete(s.sessions, id)
+		}
+	}
+}
