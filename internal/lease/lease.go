@@ -13,6 +13,7 @@ package lease
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,11 +22,15 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
 
 // ErrHeld is returned by [Keeper.Acquire] for a lease that somebody else holds.
 var ErrHeld = errors.New("lease: held by another runner")
+
+// ErrLost is returned by [Lease.Await] when somebody else holds the lease.
+var ErrLost = errors.New("lease: lost to another runner")
 
 // Identity says who a keeper is.
 type Identity struct {
@@ -40,23 +45,35 @@ type Info struct {
 	Runner string `json:"runner"`
 	Home   string `json:"home,omitempty"`
 	Since  int64  `json:"since"` // Unix ms
+	Nonce  string `json:"nonce,omitempty"`
 }
 
 // Keeper acquires leases and keeps them alive. Its Run must be running while
-// leases are held.
+// leases are held; it also watches who holds what.
 type Keeper struct {
 	kv     jetstream.KeyValue
-	runner string
+	id     Identity
 	ttl    time.Duration
 	logger *slog.Logger
 
-	mu   sync.Mutex
-	held map[string]*Lease
+	mu    sync.Mutex
+	held  map[string]*Lease   // nil: being acquired
+	seen  map[string]sighting // by key
+	since time.Time           // since when sightings are complete; zero: they aren't
+	up    time.Time           // since when the bucket can be written; zero: it can't
+}
+
+// sighting is the last change of a key that was seen.
+type sighting struct {
+	revision uint64
+	at       time.Time // when, by our clock
+	released bool
+	info     Info
 }
 
 // NewKeeper returns the keeper of a runner's leases. The time to live is the
 // bucket's.
-func NewKeeper(ctx context.Context, kv jetstream.KeyValue, runner string, logger *slog.Logger) (*Keeper, error) {
+func NewKeeper(ctx context.Context, kv jetstream.KeyValue, id Identity, logger *slog.Logger) (*Keeper, error) {
 	status, err := kv.Status(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("lease: read the bucket: %w", err)
@@ -65,23 +82,129 @@ func NewKeeper(ctx context.Context, kv jetstream.KeyValue, runner string, logger
 	if ttl <= 0 {
 		return nil, fmt.Errorf("lease: bucket %s has no TTL; run `wake init`", status.Bucket())
 	}
-	return &Keeper{kv: kv, runner: runner, ttl: ttl, logger: logger, held: map[string]*Lease{}}, nil
+	return &Keeper{kv: kv, id: id, ttl: ttl, logger: logger, held: map[string]*Lease{}, seen: map[string]sighting{}}, nil
 }
 
 // TTL returns how long a lease lives without being renewed.
 func (k *Keeper) TTL() time.Duration { return k.ttl }
 
-// Run renews the held leases, three times per TTL, until ctx ends. It doesn't
-// release them.
+// Run renews the held leases, three times per TTL, says that the runner is
+// there, and watches the leases of all others, until ctx ends. It releases
+// nothing but its own presence.
 func (k *Keeper) Run(ctx context.Context) error {
 	tick := time.NewTicker(k.ttl / 3)
 	defer tick.Stop()
+	var watching sync.WaitGroup
+	watching.Go(func() { k.watch(ctx) })
+	defer watching.Wait()
+	k.appear(ctx)
 	for {
 		select {
 		case <-ctx.Done():
+			k.disappear(ctx)
 			return nil
 		case <-tick.C:
+			k.appear(ctx)
 			k.renewAll(ctx)
+			k.forget()
+		}
+	}
+}
+
+// appear renews the presence of the runner, which shows whether the bucket can
+// be written.
+func (k *Keeper) appear(ctx context.Context) {
+	start := time.Now()
+	value, err := wire.Marshal(Info{Runner: k.id.Runner, Home: k.id.Home, Since: start.UnixMilli()})
+	if err == nil {
+		wait, cancel := context.WithTimeout(ctx, k.ttl/3)
+		_, err = k.kv.Put(wait, presenceKey(k.id.Runner), value)
+		cancel()
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case err != nil:
+		k.up = time.Time{}
+	case k.up.IsZero():
+		k.up = start
+	}
+}
+
+func (k *Keeper) disappear(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ttl/3)
+	defer cancel()
+	if err := k.kv.Delete(ctx, presenceKey(k.id.Runner)); err != nil {
+		k.logger.Debug("presence not withdrawn", "error", err) // it expires
+	}
+}
+
+func presenceKey(runner string) string { return subjects.Default.PresenceKey(runner) }
+
+// watch notes the changes of all leases until ctx ends.
+func (k *Keeper) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		w, err := k.kv.WatchAll(ctx)
+		if err != nil {
+			k.blind()
+			pause(ctx, k.ttl/10)
+			continue
+		}
+		k.note(ctx, w)
+		_ = w.Stop() // the connection may be gone
+		k.blind()
+	}
+}
+
+// blind notes that changes may go unseen from now on.
+func (k *Keeper) blind() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.since = time.Time{}
+}
+
+func (k *Keeper) note(ctx context.Context, w jetstream.KeyWatcher) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e, ok := <-w.Updates():
+			if !ok {
+				return
+			}
+			k.sight(e)
+		}
+	}
+}
+
+// sight notes a change; nil says that all there was has been seen.
+func (k *Keeper) sight(e jetstream.KeyValueEntry) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if e == nil {
+		k.since = time.Now()
+		return
+	}
+	if old, ok := k.seen[e.Key()]; ok && old.revision >= e.Revision() {
+		return
+	}
+	s := sighting{revision: e.Revision(), at: time.Now(), released: e.Operation() != jetstream.KeyValuePut}
+	if !s.released && wire.Unmarshal(e.Value(), &s.info) != nil {
+		s.info = Info{}
+	}
+	k.seen[e.Key()] = s
+}
+
+// forget drops what the server has dropped long ago.
+func (k *Keeper) forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.up.IsZero() || k.since.IsZero() {
+		return
+	}
+	for key, s := range k.seen {
+		if time.Since(s.at) > 4*k.ttl && time.Since(k.up) > 4*k.ttl {
+			delete(k.seen, key)
 		}
 	}
 }
@@ -90,7 +213,9 @@ func (k *Keeper) renewAll(ctx context.Context) {
 	k.mu.Lock()
 	leases := make([]*Lease, 0, len(k.held))
 	for _, l := range k.held {
-		leases = append(leases, l)
+		if l != nil {
+			leases = append(leases, l)
+		}
 	}
 	k.mu.Unlock()
 	var wg sync.WaitGroup
@@ -100,48 +225,137 @@ func (k *Keeper) renewAll(ctx context.Context) {
 	wg.Wait()
 }
 
-// Acquire takes a lease that nobody holds, or returns [ErrHeld]. One that the
-// keeper itself holds is [ErrHeld] too.
-func (k *Keeper) Acquire(ctx context.Context, key string) (*Lease, error) {
+// Free reports whether [Keeper.Acquire] has a chance. last is who claimed it
+// last by the log; empty if nobody has begun anything under it. It asks nobody.
+func (k *Keeper) Free(key, last string) bool {
 	k.mu.Lock()
+	defer k.mu.Unlock()
 	_, mine := k.held[key]
-	k.mu.Unlock()
-	if mine {
+	return !mine && k.free(key, last)
+}
+
+// free is [Keeper.Free] under mu. The server would give an expired lease to
+// anybody. After an outage all have expired, and the work of those who couldn't
+// renew must not be taken: they get one whole time to live of a server that can
+// be written, as far as this keeper can tell.
+func (k *Keeper) free(key, last string) bool {
+	s, seen := k.seen[key]
+	switch {
+	case seen && s.released, !seen && last == "":
+		return true
+	case seen && s.info.Home == k.id.Home, !seen && last == k.id.Runner:
+		return true // an earlier process of ours, which is gone
+	case k.up.IsZero() || k.since.IsZero():
+		return false
+	}
+	from := k.up
+	if k.since.After(from) && !seen {
+		from = k.since
+	}
+	if s.at.After(from) {
+		from = s.at
+	}
+	return time.Since(from) >= k.ttl
+}
+
+// Acquire takes a lease that nobody holds; see [Keeper.Free] for last. It fails
+// with [ErrHeld] for one that somebody holds or may still want back, this keeper
+// included.
+func (k *Keeper) Acquire(ctx context.Context, key, last string) (*Lease, error) {
+	k.mu.Lock()
+	if _, mine := k.held[key]; mine || last != "" && !k.free(key, last) {
+		k.mu.Unlock()
 		return nil, ErrHeld
 	}
+	k.held[key] = nil
+	k.mu.Unlock()
+	l, err := k.acquire(ctx, key)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err != nil {
+		delete(k.held, key)
+		return nil, err
+	}
+	k.held[key] = l
+	return l, nil
+}
+
+func (k *Keeper) acquire(ctx context.Context, key string) (*Lease, error) {
 	start := time.Now()
-	value, err := wire.Marshal(Info{Runner: k.runner, Since: start.UnixMilli()})
+	value, err := wire.Marshal(Info{Runner: k.id.Runner, Home: k.id.Home, Since: start.UnixMilli(), Nonce: rand.Text()})
 	if err != nil {
 		return nil, err
 	}
 	rev, err := k.kv.Create(ctx, key, value)
 	if errors.Is(err, jetstream.ErrKeyExists) {
-		return nil, ErrHeld
+		rev, err = k.inherit(ctx, key, value)
+	}
+	if errors.Is(err, ErrHeld) {
+		return nil, err
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lease: acquire %s: %w", key, err)
 	}
-	l := &Lease{keeper: k, key: key, value: value, revision: rev, first: rev, deadline: start.Add(k.ttl), lost: make(chan struct{})}
-	k.mu.Lock()
-	k.held[key] = l
-	k.mu.Unlock()
-	return l, nil
+	return &Lease{keeper: k, key: key, value: value, revision: rev, first: rev, deadline: start.Add(k.ttl), lost: make(chan struct{})}, nil
 }
 
-// Holder returns who holds a lease, if anybody does.
-func (k *Keeper) Holder(ctx context.Context, key string) (Info, bool, error) {
+// inherit takes over what an earlier process of ours held.
+func (k *Keeper) inherit(ctx context.Context, key string, value []byte) (revision uint64, err error) {
 	e, err := k.kv.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrKeyDeleted) {
-		return Info{}, false, nil
+		return 0, ErrHeld // it has just changed
 	}
 	if err != nil {
-		return Info{}, false, fmt.Errorf("lease: read %s: %w", key, err)
+		return 0, err
 	}
 	var info Info
-	if err := wire.Unmarshal(e.Value(), &info); err != nil {
-		return Info{}, false, fmt.Errorf("lease: read %s: %w", key, err)
+	if wire.Unmarshal(e.Value(), &info) != nil || info.Home != k.id.Home {
+		return 0, ErrHeld
 	}
-	return info, true, nil
+	rev, err := k.kv.Update(ctx, key, value, e.Revision())
+	if _, refused := errors.AsType[*jetstream.APIError](err); refused {
+		return 0, ErrHeld
+	}
+	return rev, err
+}
+
+// Holder returns who holds a lease, if anybody does, as far as has been seen.
+func (k *Keeper) Holder(key string) (Info, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, mine := k.held[key]; mine {
+		return Info{Runner: k.id.Runner, Home: k.id.Home}, true
+	}
+	s, seen := k.seen[key]
+	if !seen || s.released || !k.up.IsZero() && !k.since.IsZero() && time.Since(s.at) >= k.ttl && time.Since(k.up) >= k.ttl {
+		return Info{}, false
+	}
+	return s.info, true
+}
+
+// Present reports whether a runner is there. It is gone when it has said so, or
+// has said nothing for one time to live during which it could.
+func (k *Keeper) Present(runner string) bool {
+	if runner == k.id.Runner {
+		return true
+	}
+	key := presenceKey(runner)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s, seen := k.seen[key]; seen && s.released {
+		return false
+	}
+	return !k.free(key, runner+"?") // the log has no say in it
+}
+
+// pause waits for d or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
 }
 
 // Lease is the right to act for a run or a node.
@@ -173,6 +387,21 @@ func (l *Lease) Valid() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !l.ended && time.Now().Before(l.deadline.Add(-l.keeper.ttl/10))
+}
+
+// Await waits until the holder may begin something new. It fails with [ErrLost]
+// when somebody else holds the lease.
+func (l *Lease) Await(ctx context.Context) error {
+	for !l.Valid() {
+		select {
+		case <-l.lost:
+			return ErrLost
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(l.keeper.ttl / 20):
+		}
+	}
+	return nil
 }
 
 // Release gives the lease back, so that the next one needn't wait for it to

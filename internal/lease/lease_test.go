@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -38,7 +39,7 @@ func bucket(t *testing.T, nc *nats.Conn) jetstream.KeyValue {
 // keeper returns a keeper that renews its leases until stop is called.
 func keeper(t *testing.T, kv jetstream.KeyValue, runner string) (k *lease.Keeper, stop func()) {
 	t.Helper()
-	k, err := lease.NewKeeper(t.Context(), kv, runner, slog.New(slog.DiscardHandler))
+	k, err := lease.NewKeeper(t.Context(), kv, lease.Identity{Runner: runner, Home: runner}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,30 +66,31 @@ func TestOneHolder(t *testing.T) {
 		kv := bucket(t, natstest.Start(t))
 		a, _ := keeper(t, kv, "a")
 		b, _ := keeper(t, kv, "b")
-		l, err := a.Acquire(t.Context(), "run.node")
+		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, k := range []*lease.Keeper{a, b} {
-			if _, err := k.Acquire(t.Context(), "run.node"); !errors.Is(err, lease.ErrHeld) {
+			if _, err := k.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
 				t.Errorf("second holder: %v", err)
 			}
 		}
-		if info, held, err := b.Holder(t.Context(), "run.node"); err != nil || !held || info.Runner != "a" {
-			t.Errorf("holder is %+v, %t, %v", info, held, err)
+		synctest.Wait()
+		if info, held := b.Holder("run.node"); !held || info.Runner != "a" {
+			t.Errorf("holder is %+v, %t", info, held)
 		}
 		// It is renewed for as long as its keeper runs.
 		<-time.After(time.Hour)
 		if !l.Valid() {
 			t.Error("a renewed lease is not valid")
 		}
-		if _, err := b.Acquire(t.Context(), "run.node"); !errors.Is(err, lease.ErrHeld) {
+		if _, err := b.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("after an hour: %v", err)
 		}
 		if err := l.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		next, err := b.Acquire(t.Context(), "run.node")
+		next, err := b.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatalf("after the release: %v", err)
 		}
@@ -111,7 +113,7 @@ func TestExpiry(t *testing.T) {
 		kv := bucket(t, natstest.Start(t))
 		a, stop := keeper(t, kv, "a")
 		b, _ := keeper(t, kv, "b")
-		l, err := a.Acquire(t.Context(), "run.node")
+		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,11 +122,11 @@ func TestExpiry(t *testing.T) {
 		if l.Valid() {
 			t.Error("a lease about to expire is valid")
 		}
-		if _, err := b.Acquire(t.Context(), "run.node"); !errors.Is(err, lease.ErrHeld) {
+		if _, err := b.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("before the end of its time: %v", err)
 		}
 		<-time.After(a.TTL())
-		if _, err := b.Acquire(t.Context(), "run.node"); err != nil {
+		if _, err := b.Acquire(t.Context(), "run.node", ""); err != nil {
 			t.Errorf("after the end of its time: %v", err)
 		}
 	})
@@ -135,7 +137,7 @@ func TestLost(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		kv := bucket(t, natstest.Start(t))
 		a, _ := keeper(t, kv, "a")
-		l, err := a.Acquire(t.Context(), "run.node")
+		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +145,7 @@ func TestLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		b, _ := keeper(t, kv, "b")
-		if _, err := b.Acquire(t.Context(), "run.node"); err != nil {
+		if _, err := b.Acquire(t.Context(), "run.node", ""); err != nil {
 			t.Fatal(err)
 		}
 		select {
@@ -157,8 +159,8 @@ func TestLost(t *testing.T) {
 		if err := l.Release(t.Context()); err != nil {
 			t.Errorf("releasing a lost lease: %v", err)
 		}
-		if info, held, err := b.Holder(t.Context(), "run.node"); err != nil || !held || info.Runner != "b" {
-			t.Errorf("holder is %+v, %t, %v", info, held, err)
+		if info, held := b.Holder("run.node"); !held || info.Runner != "b" {
+			t.Errorf("holder is %+v, %t", info, held)
 		}
 	})
 }
@@ -168,7 +170,7 @@ func TestTakenAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		kv := bucket(t, natstest.Start(t))
 		a, _ := keeper(t, kv, "a")
-		l, err := a.Acquire(t.Context(), "run.node")
+		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +182,7 @@ func TestTakenAgain(t *testing.T) {
 			t.Error("the lease was not taken again")
 		}
 		b, _ := keeper(t, kv, "b")
-		if _, err := b.Acquire(t.Context(), "run.node"); !errors.Is(err, lease.ErrHeld) {
+		if _, err := b.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("second holder: %v", err)
 		}
 	})
@@ -192,7 +194,7 @@ func TestBucketWithoutTTL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lease.NewKeeper(t.Context(), kv, "a", slog.New(slog.DiscardHandler)); err == nil {
+	if _, err := lease.NewKeeper(t.Context(), kv, lease.Identity{Runner: "a", Home: "a"}, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("leases that never expire were accepted")
 	}
 }
@@ -204,7 +206,7 @@ func TestOutage(t *testing.T) {
 		s := natstest.New(t)
 		kv := bucket(t, s.Conn(t, nats.ReconnectBufSize(-1)))
 		a, _ := keeper(t, kv, "a")
-		l, err := a.Acquire(t.Context(), "run.node")
+		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -224,7 +226,7 @@ func TestOutage(t *testing.T) {
 			t.Error("the lease was not taken again")
 		}
 		b, _ := keeper(t, kv, "b")
-		if _, err := b.Acquire(t.Context(), "run.node"); !errors.Is(err, lease.ErrHeld) {
+		if _, err := b.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("second holder: %v", err)
 		}
 		if err := l.Release(t.Context()); err != nil {

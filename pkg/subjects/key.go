@@ -21,6 +21,10 @@ func (Names) ParseBookmarkKey(key string) (run, label string, err error) {
 // itself has node [RunNode].
 func (Names) LeaseKey(run, node string) string { return Escape(run) + "." + Escape(node) }
 
+// PresenceKey returns the key of WAKE_LEASES under which a runner says that it is
+// there, _.runner-<id>.
+func (n Names) PresenceKey(runner string) string { return n.LeaseKey(NoRun, "runner-"+runner) }
+
 // RunLeases returns the filter of the leases of a run and its nodes.
 func (Names) RunLeases(run string) string { return Escape(run) + ".*" }
 

@@ -195,6 +195,7 @@ func TestSubjects(t *testing.T) {
 		{n.RunBookmarks("r1"), "r1.*"},
 		{n.LeaseKey("r1", subjects.RunNode), "r1._run"},
 		{n.RunLeases("r1"), "r1.*"},
+		{n.PresenceKey("pod-1"), "_.runner-pod-1"},
 		{n.StateKey("snapshotter", subjects.NoRun), "snapshotter._"},
 		{n.ServiceStates("alerter"), "alerter.*"},
 		{n.EventsStream(), "WAKE_EVENTS"},

@@ -1,0 +1,206 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"wake/internal/lease"
+	"wake/internal/natstest"
+)
+
+// until tries to acquire a lease that a had claimed every tenth of a second, and
+// returns how long that took.
+func until(t *testing.T, k *lease.Keeper, last string) (time.Duration, *lease.Lease) {
+	t.Helper()
+	start := time.Now()
+	for time.Since(start) < time.Minute {
+		l, err := k.Acquire(t.Context(), "run.node", last)
+		if err == nil {
+			return time.Since(start), l
+		}
+		if !errors.Is(err, lease.ErrHeld) {
+			t.Fatal(err)
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+	t.Fatal("never acquired")
+	return 0, nil
+}
+
+func acquire(t *testing.T, k *lease.Keeper) *lease.Lease {
+	t.Helper()
+	l, err := k.Acquire(t.Context(), "run.node", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// settle lets the keepers see what there is, for longer than a lease lives.
+func settle(k *lease.Keeper) { <-time.After(3 * k.TTL()) }
+
+// A dead holder is followed within its time to live and two seconds, and not
+// before its lease has expired.
+func TestDeath(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		kv := bucket(t, natstest.Start(t))
+		a, die := keeper(t, kv, "a")
+		b, _ := keeper(t, kv, "b")
+		acquire(t, a)
+		settle(b)
+		die()
+		synctest.Wait()
+		if b.Present("a") {
+			t.Error("a runner that has gone in order is there")
+		}
+		took, _ := until(t, b, "a")
+		if least, most := a.TTL()-a.TTL()/3, a.TTL()+2*time.Second; took < least || took > most {
+			t.Errorf("taken over after %s, want %s to %s", took, least, most)
+		}
+	})
+}
+
+// A rival that has just started can't know whether the holder could renew: it
+// waits a whole time to live. The holder's own next process needn't.
+func TestJustStarted(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		kv := bucket(t, natstest.Start(t))
+		a, die := keeper(t, kv, "a")
+		acquire(t, a)
+		die()
+		<-time.After(time.Hour) // the lease is long gone
+		b, stop := keeper(t, kv, "b")
+		if took, l := until(t, b, "a"); took < b.TTL() || took > b.TTL()+2*time.Second {
+			t.Errorf("taken over after %s", took)
+		} else if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		<-time.After(time.Hour)
+		next, _ := keeper(t, kv, "a")
+		if took, _ := until(t, next, "a"); took > time.Second {
+			t.Errorf("its own next process waited %s", took)
+		}
+	})
+}
+
+// A process that was killed is followed by the next one of its home at once,
+// while the lease is still there. Another home with the same name isn't it.
+func TestSameHome(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		kv := bucket(t, natstest.Start(t))
+		a, die := keeper(t, kv, "a")
+		old := acquire(t, a)
+		die()
+		namesake, err := lease.NewKeeper(t.Context(), kv, lease.Identity{Runner: "a", Home: "elsewhere"}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- namesake.Run(ctx) }()
+		if _, err := namesake.Acquire(t.Context(), "run.node", "a"); !errors.Is(err, lease.ErrHeld) {
+			t.Errorf("another home: %v", err)
+		}
+		cancel()
+		<-done
+		next, _ := keeper(t, kv, "a")
+		took, l := until(t, next, "a")
+		if took > time.Second {
+			t.Errorf("the next process of the home waited %s", took)
+		}
+		if l.Revision() <= old.Revision() {
+			t.Errorf("revision %d follows %d", l.Revision(), old.Revision())
+		}
+	})
+}
+
+// RULES 6: after an outage longer than leases live, all have expired and anybody
+// could create them. Those who hold them get them back.
+func TestOutageStealsNothing(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := natstest.New(t)
+		a, _ := keeper(t, bucket(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
+		b, _ := keeper(t, bucket(t, s.Conn(t, nats.ReconnectBufSize(-1))), "b")
+		l := acquire(t, a)
+		settle(b)
+		s.Stop()
+		<-time.After(5 * a.TTL())
+		s.Start(t)
+		for range 100 { // the rival is as fast as it can be
+			if _, err := b.Acquire(t.Context(), "run.node", "a"); err == nil {
+				t.Fatal("the rival took the lease of a holder that is alive")
+			}
+			<-time.After(a.TTL() / 50)
+		}
+		if !l.Valid() {
+			t.Error("the holder didn't get its lease back")
+		}
+		if !b.Present("a") {
+			t.Error("the holder isn't there")
+		}
+	})
+}
+
+// A process that stalls for longer than its leases live, and wakes up, is told
+// that they are lost.
+func TestStall(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		kv := bucket(t, natstest.Start(t))
+		a, err := lease.NewKeeper(t.Context(), kv, lease.Identity{Runner: "a", Home: "a"}, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stalled := acquire(t, a) // its Run doesn't run
+		b, _ := keeper(t, kv, "b")
+		settle(b)
+		_, l := until(t, b, "a")
+		if stalled.Valid() {
+			t.Error("the lease of a stalled process is valid")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		if err := stalled.Await(t.Context()); !errors.Is(err, lease.ErrLost) {
+			t.Errorf("awaiting a lost lease: %v", err)
+		}
+		if !l.Valid() {
+			t.Error("waking up took the lease back")
+		}
+		cancel()
+		<-done
+	})
+}
+
+// What nobody has begun needs no waiting, and of many tasks of a process one
+// gets it.
+func TestNobodyHadBegun(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		kv := bucket(t, natstest.Start(t))
+		a, _ := keeper(t, kv, "a")
+		got := make(chan error, 10)
+		for range cap(got) {
+			go func() {
+				_, err := a.Acquire(t.Context(), "run.node", "")
+				got <- err
+			}()
+		}
+		won := 0
+		for range cap(got) {
+			if err := <-got; err == nil {
+				won++
+			} else if !errors.Is(err, lease.ErrHeld) {
+				t.Error(err)
+			}
+		}
+		if won != 1 {
+			t.Errorf("%d tasks hold the lease", won)
+		}
+	})
+}
