@@ -23,6 +23,14 @@ var ErrEnded = errors.New("agent: the session has ended")
 // session may be started afresh.
 const ErrorSessionNotFound = wire.ErrorSessionNotFound
 
+// The error types of a fork that isn't what was asked for. It begins with all
+// that is left of the session, or with more than was asked for, and says so by a
+// warning; or else it fails.
+const (
+	ErrorForkInexact       = "fork_inexact"
+	ErrorForkPointNotFound = "fork_point_not_found"
+)
+
 // Provider starts sessions of one kind of agent.
 type Provider interface {
 	// Start begins an execution. It fails only for a request that can't be
@@ -62,8 +70,8 @@ type Request struct {
 	ExecID        string   // <node>#<n>
 	SessionID     string   // chosen by the runner and stored before the start
 	Resume        bool     // the session exists
-	ForkOf        string   // the session begins as a copy of this one
-	ForkAt        string   // of which this is the last message, by the agent's own id; empty: all of it
+	ForkOf        string   // the session begins as a copy of this one; SessionID itself: it is rolled back to ForkAt
+	ForkAt        string   // of which this is the last message, by the agent's own id (a Point of its events); empty: all of it
 	Prompt        wire.Raw // a string or an array of message inputs
 	Options       Options
 	Transcript    Transcript

@@ -120,15 +120,33 @@ func (s *session) take(in input, yield func(*wire.Event, error) bool) bool {
 		return true
 	}
 	m, err := wire.RawFromJSON(in.line)
+	if err == nil && str(m, "type") == "control_cancel_request" {
+		return s.withdrawn(str(m, "request_id"), yield)
+	}
 	if err == nil && s.protocol(m) {
 		return true
 	}
 	s.tell()
-	if !s.yield(yield, s.n.Line(now(), in.line)) {
+	events := s.n.Line(now(), in.line)
+	if !s.yield(yield, events) {
 		return false
 	}
+	s.keep(events)
 	s.react(m)
 	return true
+}
+
+// keep has the session's file saved after what a crash must not lose.
+func (s *session) keep(events []*wire.Event) {
+	if s.keeper == nil {
+		return
+	}
+	for _, e := range events {
+		switch e.Payload.(type) {
+		case *wire.AgentTool, *wire.UserMessage, *wire.TurnEnd:
+			s.keeper.more(s.n.session)
+		}
+	}
 }
 
 // protocol handles what is between wake and the program alone and no event:
@@ -143,11 +161,6 @@ func (s *session) protocol(m wire.Raw) bool {
 			return true
 		}
 		return (id == initializeID || id == interruptID) && str(m, "response", "subtype") == "success"
-	case "control_cancel_request":
-		if cancel := s.asking[str(m, "request_id")]; cancel != nil {
-			cancel()
-		}
-		return true
 	case "control_request":
 		r := m.Get("request")
 		if str(r, "subtype") == "mcp_message" && str(r, "server_name") == parentServer && str(r, "message", "method") != "tools/call" {
@@ -206,15 +219,14 @@ func (s *session) ask(id string, r wire.Raw) {
 	if call == "" {
 		call = id
 	}
-	d := decision{request: id, call: call, input: r.Get("input")}
-	p := agent.Permission{CallID: call, ToolName: str(r, "tool_name"), Input: d.input}
+	p := agent.Permission{CallID: call, ToolName: str(r, "tool_name"), Input: r.Get("input")}
 	ctx, cancel := context.WithCancel(s.context())
-	s.asking[id] = cancel
+	s.asking[id] = question{call: call, input: p.Input, cancel: cancel}
 	s.deciding.Go(func() {
 		defer cancel()
-		d.verdict = s.decide(ctx, p)
+		v := s.decide(ctx, p)
 		select {
-		case s.decided <- d:
+		case s.decided <- decision{id, v}:
 		case <-s.context().Done():
 		}
 	})
@@ -231,17 +243,35 @@ func (s *session) decide(ctx context.Context, p agent.Permission) agent.Verdict 
 	return agent.Verdict{By: "policy", Note: "not allowed in permission mode " + mode + ", and nobody is there to decide"}
 }
 
+// withdrawn records that the agent took a question back, as it does when it is
+// interrupted. What is still decided on it comes too late.
+func (s *session) withdrawn(id string, yield func(*wire.Event, error) bool) bool {
+	q, open := s.asking[id]
+	if !open {
+		return true
+	}
+	q.cancel()
+	delete(s.asking, id)
+	return s.yield(yield, s.n.Decided(now(), q.call, &wire.PermissionDecided{
+		Decision: wire.DecisionDeny, By: "agent", Note: "the agent took its question back",
+	}))
+}
+
 // settle records a decision and passes it on.
 func (s *session) settle(d decision, yield func(*wire.Event, error) bool) bool {
+	q, open := s.asking[d.request]
+	if !open {
+		return true
+	}
 	delete(s.asking, d.request)
 	p := &wire.PermissionDecided{Decision: wire.DecisionDeny, By: valid(d.verdict.By), Note: valid(d.verdict.Note)}
 	if d.verdict.Allow {
 		p.Decision, p.UpdatedInput = wire.DecisionAllow, d.verdict.UpdatedInput
 	}
-	if !s.yield(yield, s.n.Decided(now(), d.call, p)) {
+	if !s.yield(yield, s.n.Decided(now(), q.call, p)) {
 		return false
 	}
-	s.reply(answer(d.request, verdict(d.verdict, d.input)))
+	s.reply(answer(d.request, verdict(d.verdict, q.input)))
 	return true
 }
 
@@ -265,6 +295,7 @@ func (s *session) conclude(p *process.Process, yield func(*wire.Event, error) bo
 		yield(nil, err)
 		return
 	}
+	s.keepRest()
 	end := Exit{Code: exit.Code, Signal: exit.Signal, Stderr: p.Words()}
 	if end.Reason = s.reason; closed && end.Reason == "" {
 		end.Reason = "closed"

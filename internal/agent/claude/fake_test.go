@@ -3,9 +3,11 @@ package claude_test
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,6 +23,7 @@ import (
 //	< KIND         read lines until one of that kind: user, eof, or a control
 //	               request or response by its subtype
 //	need FILE      fail unless the file exists
+//	append FILE …  write the rest of the line to the end of a file
 //	spawn          leave a process behind, in a session of its own
 //	stderr TEXT    print to stderr
 //	exit N         end
@@ -58,6 +61,12 @@ func (f *fake) do(line string) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(99)
 		}
+	case "append":
+		name, text, _ := strings.Cut(rest, " ")
+		if err := appendTo(name, f.expand(text)+"\n"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(96)
+		}
 	case "spawn":
 		c := exec.Command("/bin/sh", "-c", "trap '' TERM; while :; do sleep 1000; done")
 		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -75,6 +84,18 @@ func (f *fake) do(line string) {
 			_ = syscall.Pause()
 		}
 	}
+}
+
+func appendTo(name, text string) error {
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(text)
+	return errors.Join(err, file.Close())
 }
 
 func (f *fake) expand(s string) string {

@@ -66,6 +66,8 @@ func said(events []*wire.Event) []string {
 			s += fmt.Sprintf(" %d", e.Turn)
 		case *wire.PermissionDecided:
 			s += fmt.Sprintf(" %s %s", e.CallID, p.Decision)
+		case *wire.ToolState:
+			s += fmt.Sprintf(" %s %s %s", e.CallID, p.From, p.To)
 		case *wire.CCMessage:
 			s += fmt.Sprintf(" %s %q", p.Priority, p.Text)
 		}

@@ -31,8 +31,13 @@ type Provider struct {
 // Start checks the request. The program is started by the session's Events,
 // once its agent:start has been taken care of.
 func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, error) {
-	if r.SessionID == "" {
+	switch {
+	case r.SessionID == "":
 		return nil, errors.New("claude: a session id is required")
+	case r.Resume && r.ForkOf != "" && r.ForkOf != r.SessionID:
+		return nil, errors.New("claude: a session is either resumed or a fork of another one")
+	case r.ForkAt != "" && base(r) == "":
+		return nil, errors.New("claude: a new session has no message to go back to")
 	}
 	prompts, err := prompts(r.Prompt)
 	if err != nil {
@@ -82,12 +87,15 @@ func (p *Provider) argv(r agent.Request) []string {
 		`--mcp-config={"mcpServers":{"` + parentServer + `":{"type":"sdk","name":"` + parentServer + `"}}}`,
 	}
 	switch {
-	case r.Resume:
-		argv = append(argv, "--resume="+r.SessionID)
-	case r.ForkOf != "":
-		argv = append(argv, "--resume="+r.ForkOf, "--fork-session", "--session-id="+r.SessionID)
-	default:
+	case base(r) == "":
 		argv = append(argv, "--session-id="+r.SessionID)
+	case base(r) == r.SessionID:
+		argv = append(argv, "--resume="+r.SessionID)
+	default:
+		argv = append(argv, "--resume="+r.ForkOf, "--fork-session", "--session-id="+r.SessionID)
+	}
+	if base(r) != "" && r.ForkAt != "" {
+		argv = append(argv, "--resume-session-at="+r.ForkAt)
 	}
 	for _, f := range []struct{ flag, value string }{
 		{"--model", o.Model},
@@ -108,6 +116,14 @@ func (p *Provider) argv(r agent.Request) []string {
 		argv = append(argv, "--add-dir="+dir)
 	}
 	return argv
+}
+
+// base returns the session that a request goes on with, "" for a new one.
+func base(r agent.Request) string {
+	if r.Resume {
+		return r.SessionID
+	}
+	return r.ForkOf
 }
 
 func positive(n int) string {

@@ -32,7 +32,7 @@ func session(t *testing.T, script string, change func(*agent.Request)) agent.Ses
 	t.Helper()
 	r := agent.Request{
 		RunID: "r", NodeID: "coder", ExecID: "coder#1", SessionID: "s1", Prompt: wire.RawString("Go."),
-		Options: agent.Options{Cwd: t.TempDir(), Env: map[string]string{fakeScript: script}},
+		Options: agent.Options{Cwd: t.TempDir(), Env: map[string]string{fakeScript: script, "HOME": t.TempDir()}},
 	}
 	if change != nil {
 		change(&r)
@@ -83,15 +83,15 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// The hook that lets a call be made is answered after the call's intent has
-// been taken care of, and the program starts after agent:start has been.
+// The hook that lets a call be made is answered after what says that it begins
+// has been taken care of, and the program starts after agent:start has been.
 func TestStoredFirst(t *testing.T) {
 	dir := t.TempDir()
-	started, intent := filepath.Join(dir, "started"), filepath.Join(dir, "intent")
+	started, begun := filepath.Join(dir, "started"), filepath.Join(dir, "begun")
 	script := "need " + started + "\n" + start +
 		"> " + message("m1", "", `{"type":"tool_use","id":"t1","name":"Bash","input":{"command":"ls"}}`) + "\n" +
-		`> {"type":"control_request","request_id":"q1","request":{"subtype":"hook_callback","callback_id":"pre","input":{"hook_event_name":"PreToolUse","tool_name":"Bash","tool_input":{"command":"ls"},"tool_use_id":"t1"}}}` + "\n" +
-		"< control_response\nneed " + intent + "\n" +
+		`> {"type":"control_request","request_id":"q1","request":{"subtype":"hook_callback","callback_id":"pre","input":{"hook_event_name":"PreToolUse","permission_mode":"bypassPermissions","tool_name":"Bash","tool_input":{"command":"ls"},"tool_use_id":"t1"}}}` + "\n" +
+		"< control_response\nneed " + begun + "\n" +
 		`> {"type":"control_response","response":{"subtype":"success","request_id":"q1","response":{"continue":true}}}` + "\n" +
 		`> {"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t1","content":"a.go"}]}}` + "\n" + ending
 	touch := func(name string) {
@@ -103,11 +103,11 @@ func TestStoredFirst(t *testing.T) {
 		switch e.Payload.(type) {
 		case *wire.AgentStart:
 			touch(started)
-		case *wire.ToolIntent:
-			touch(intent)
+		case *wire.ToolState:
+			touch(begun)
 		}
 	})
-	wantSaid(t, got, "agent:start", "agent:init", "turn:start 1", "tool:intent t1 Bash map[command:ls]",
+	wantSaid(t, got, "agent:start", "agent:init", "turn:start 1", "tool:intent t1 Bash map[command:ls]", "tool:state t1 PENDING EXECUTING",
 		`agent:tool t1 Bash a.go ""`, "usage m1 1/2", "turn:end", `agent:complete "Done."`)
 }
 
@@ -134,14 +134,18 @@ func TestPermissionQuestions(t *testing.T) {
 			var order []string
 			for _, e := range got {
 				switch p := e.Payload.(type) {
-				case *wire.PermissionRequired, *wire.PermissionDecided:
+				case *wire.PermissionRequired, *wire.PermissionDecided, *wire.ToolState:
 					order = append(order, string(e.Type())+" "+e.CallID)
 				case *wire.RawMessage:
 					reply, _ := p.Data.Get("reply").Text()
 					order = append(order, reply)
 				}
 			}
-			want := []string{"permission:required t1", "permission:decided t1", test.want}
+			want := []string{"permission:required t1", "permission:decided t1"}
+			if strings.Contains(test.want, `"allow"`) {
+				want = append(want, "tool:state t1")
+			}
+			want = append(want, test.want)
 			if diff := cmp.Diff(want, order); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -184,6 +188,64 @@ func TestInterrupt(t *testing.T) {
 		}
 	})
 	wantSaid(t, got[5:], "usage m1 1/2", "turn:end", `agent:error error_during_execution "interrupted: [ede]" warning`, "agent:paused")
+}
+
+// The agent is interrupted and gets a message, in that order and in one process.
+func TestSendInterrupting(t *testing.T) {
+	script := start + replay + "> " + message("m1", "", textOf("One.")) + "\n< interrupt\n< user\n" +
+		`> {"type":"control_response","response":{"subtype":"success","request_id":"wake-interrupt"}}` + "\n" +
+		`> {"type":"result","subtype":"error_during_execution","is_error":true,"terminal_reason":"aborted_streaming","errors":["[ede]"],"num_turns":1,"usage":{}}` + "\n" +
+		"> " + initLine + "\n" + replay + "> " + message("m2", "", textOf("Two.")) + "\n" + ending
+	s := session(t, script, nil)
+	got := drain(t, s, func(e *wire.Event) {
+		if p, ok := e.Payload.(*wire.AgentText); ok && p.Content == "One." {
+			if err := s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "stop that", Interrupt: true}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	wantSaid(t, got[5:], "usage m1 1/2", "turn:end", `agent:error error_during_execution "interrupted: [ede]" warning`,
+		`user:message command c1 "[{\"text\":\"stop that\",\"type\":\"text\"}]"`,
+		"turn:start 2", `agent:text #2 "Two."`, "usage m2 1/2", "turn:end", `agent:complete "Done."`)
+}
+
+// An agent that is interrupted takes its question back, and nobody is waited
+// for.
+func TestInterruptWhileAsked(t *testing.T) {
+	script := start + replay + "> " + message("m1", "", `{"type":"tool_use","id":"t1","name":"Bash","input":{}}`) + "\n" +
+		`> {"type":"control_request","request_id":"q1","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{},"tool_use_id":"t1"}}` + "\n" +
+		"< interrupt\n" + `> {"type":"control_cancel_request","request_id":"q1"}` + "\n" +
+		`> {"type":"user","message":{"content":[{"type":"tool_result","tool_use_id":"t1","is_error":true,"content":"interrupted"}]}}` + "\n" +
+		`> {"type":"result","subtype":"error_during_execution","is_error":true,"terminal_reason":"aborted_tools","errors":["[ede]"],"num_turns":1,"usage":{}}` + "\n< eof\nexit 0\n"
+	asked := make(chan struct{})
+	s := session(t, script, func(r *agent.Request) {
+		r.Options.PermissionMode = "default"
+		r.Options.Decide = func(ctx context.Context, _ agent.Permission) agent.Verdict {
+			close(asked)
+			<-ctx.Done()
+			return agent.Verdict{Allow: true, By: "late"}
+		}
+	})
+	interrupted := make(chan error, 1)
+	go func() {
+		<-asked
+		interrupted <- s.Interrupt(t.Context())
+	}()
+	var decided []string
+	got := drain(t, s, func(e *wire.Event) {
+		if p, ok := e.Payload.(*wire.PermissionDecided); ok {
+			decided = append(decided, string(p.Decision)+" by "+p.By)
+		}
+	})
+	if err := <-interrupted; err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"deny by agent"}, decided); diff != "" {
+		t.Errorf("decisions (-want +got):\n%s", diff)
+	}
+	if last := got[len(got)-1].Type(); last != wire.TypeAgentPaused {
+		t.Errorf("the last event is %s", last)
+	}
 }
 
 func TestParentServer(t *testing.T) {
@@ -284,6 +346,8 @@ func TestStartFailures(t *testing.T) {
 		{Prompt: wire.RawString("Go.")},
 		{SessionID: "s1"},
 		{SessionID: "s1", Prompt: wire.Null},
+		{SessionID: "s1", Prompt: wire.RawString("Go."), ForkAt: "p1"},
+		{SessionID: "s1", Prompt: wire.RawString("Go."), ForkOf: "s0", Resume: true},
 	} {
 		if _, err := new(claude.Provider).Start(t.Context(), r); err == nil {
 			t.Errorf("%+v started", r)
@@ -376,6 +440,14 @@ func TestCommandLine(t *testing.T) {
 	argv, _ = run(func(r *agent.Request) { r.ForkOf = "s0" })
 	if !strings.Contains(argv, "--resume=s0 --fork-session --session-id=s1") {
 		t.Errorf("fork: %s", argv)
+	}
+	argv, _ = run(func(r *agent.Request) { r.ForkOf, r.ForkAt = "s0", "p1" })
+	if !strings.Contains(argv, "--resume=s0 --fork-session --session-id=s1 --resume-session-at=p1") {
+		t.Errorf("fork at a point: %s", argv)
+	}
+	argv, _ = run(func(r *agent.Request) { r.ForkOf, r.ForkAt = "s1", "p1" })
+	if !strings.Contains(argv, "--resume=s1 --resume-session-at=p1") || strings.Contains(argv, "--fork-session") {
+		t.Errorf("back to a point: %s", argv)
 	}
 	if argv, _ = run(nil); !strings.Contains(argv, "--session-id=s1") {
 		t.Errorf("new session: %s", argv)

@@ -204,6 +204,8 @@ func (n *Normalizer) resultError(m wire.Raw, subtype string) *wire.AgentError {
 		p.ErrorType = errorTypeOf(integer(m, "api_error_status"))
 	case n.inits == 0 && strings.HasPrefix(message, "No conversation found"):
 		p.ErrorType, p.Phase = agent.ErrorSessionNotFound, "lifecycle"
+	case n.inits == 0 && strings.HasPrefix(message, "No message found"):
+		p.ErrorType, p.Phase = agent.ErrorForkPointNotFound, "lifecycle"
 	}
 	return p
 }

@@ -22,15 +22,16 @@ type session struct {
 	prompts  []wire.Raw
 
 	n        *Normalizer
-	answered map[string]bool               // requests of the program whose answer it will echo
-	asking   map[string]context.CancelFunc // open questions for permission, by request
+	answered map[string]bool     // requests of the program whose answer it will echo
+	asking   map[string]question // open questions for permission, by request
 	decided  chan decision
 	deciding sync.WaitGroup
 	context  func() context.Context // of the session, for decisions
 	cancel   context.CancelFunc
-	inTurn   bool   // the agent works; false once the turn has its result
-	over     bool   // the program's input is closed: it is to exit
-	reason   string // why it was ended, if it was
+	inTurn   bool    // the agent works; false once the turn has its result
+	over     bool    // the program's input is closed: it is to exit
+	reason   string  // why it was ended, if it was
+	keeper   *keeper // of the session file; nil if nobody wants it
 
 	mu      sync.Mutex
 	process *process.Process // nil until the program runs
@@ -46,11 +47,16 @@ type sending struct {
 	Sent
 }
 
-// decision is an answer to a question for permission.
+// question is a question for permission that somebody is deciding.
+type question struct {
+	call   string
+	input  wire.Raw
+	cancel context.CancelFunc
+}
+
+// decision is the answer to one.
 type decision struct {
 	request string
-	call    string
-	input   wire.Raw
 	verdict agent.Verdict
 }
 
@@ -61,7 +67,7 @@ func newSession(ctx context.Context, p Provider, r agent.Request, prompts []wire
 		n: NewNormalizer(NormalizerOptions{
 			Blocks: r.Options.Blocks, SessionID: r.SessionID, Started: true, Prompt: r.Prompt,
 		}),
-		answered: make(map[string]bool), asking: make(map[string]context.CancelFunc), decided: make(chan decision),
+		answered: make(map[string]bool), asking: make(map[string]question), decided: make(chan decision),
 		context: func() context.Context { return ctx }, cancel: cancel,
 		outbox: newOutbox(), waiting: make(map[string]bool),
 	}
@@ -73,6 +79,15 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 	return func(yield func(*wire.Event, error) bool) {
 		defer s.Close() //nolint:errcheck // survivors were reported by finish
 		if !s.yield(yield, []*wire.Event{s.startEvent()}) {
+			return
+		}
+		defer s.keepRest() // the program is gone then
+		warnings, err := s.prepare()
+		if err != nil {
+			s.yield(yield, []*wire.Event{s.startFailed(err)})
+			return
+		}
+		if !s.yield(yield, warnings) {
 			return
 		}
 		p, err := s.launch()
@@ -153,6 +168,83 @@ func (s *session) launch() (*process.Process, error) {
 	return s.process, nil
 }
 
+// prepare puts the file of the session that the request goes on with in place
+// and begins to keep that of its own.
+func (s *session) prepare() (warnings []*wire.Event, err error) {
+	r, ctx := &s.request, s.context()
+	f, err := s.provider.filesOf(r.Options)
+	if err != nil {
+		return nil, err
+	}
+	if base(*r) != "" {
+		content, err := s.restore(ctx, f, base(*r))
+		switch {
+		case err != nil && r.Transcript.Load != nil:
+			return nil, err
+		case err != nil: // the program may know better
+			s.provider.Logger.Warn("session file not read", "run_id", r.RunID, "node_id", r.NodeID, "error", err)
+		}
+		if r.ForkAt != "" && content != nil {
+			warnings = s.aim(content)
+		}
+	}
+	if r.Transcript.Save != nil {
+		s.keeper = newKeeper(f, r.SessionID, r.Transcript.Save, s.provider.Logger.With("run_id", r.RunID, "node_id", r.NodeID))
+		if base(*r) == r.SessionID {
+			s.keeper.keep(ctx) // before the program adds to it: from now on it is ours to keep
+		}
+		go s.keeper.run(ctx)
+	}
+	return warnings, nil
+}
+
+// restore returns a session's file, which is then in place; nil if nobody has it.
+// What is there will do if what is kept can't be had.
+func (s *session) restore(ctx context.Context, f files, id string) ([]byte, error) {
+	var kept []byte
+	var missed error
+	if load := s.request.Transcript.Load; load != nil {
+		kept, missed = load(ctx, id)
+	}
+	content, err := f.restore(id, kept)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("session file: %w", err)
+	case missed != nil && content == nil:
+		return nil, fmt.Errorf("session file: %w", missed)
+	case missed != nil:
+		s.provider.Logger.Warn("kept session file not read", "run_id", s.request.RunID, "node_id", s.request.NodeID, "error", missed)
+	}
+	return content, nil
+}
+
+// aim makes the point to fork at the id of a line of the session's file. It
+// warns if the fork won't be exact.
+func (s *session) aim(content []byte) []*wire.Event {
+	asked := s.request.ForkAt
+	id, late := pointIn(content, asked)
+	s.request.ForkAt = id
+	message := ""
+	switch {
+	case id == "":
+		message = fmt.Sprintf("the session's file has no message %s: it lacks its end, and all of it is kept", asked)
+	case late > 0:
+		message = fmt.Sprintf("%d results of calls that were made together come after %s and are kept too", late, asked)
+	default:
+		return nil
+	}
+	return []*wire.Event{{Timestamp: now(), SessionID: s.request.SessionID, Payload: &wire.AgentError{
+		ErrorType: agent.ErrorForkInexact, Message: valid(message), Severity: wire.SeverityWarning, Phase: "lifecycle",
+	}}}
+}
+
+// keepRest saves the rest of the session's file. The program must be gone.
+func (s *session) keepRest() {
+	if s.keeper != nil {
+		s.keeper.finish(s.context())
+	}
+}
+
 // Send gives the agent a message; see [agent.Session].
 func (s *session) Send(ctx context.Context, m agent.Message) error {
 	if err := ctx.Err(); err != nil {
@@ -162,6 +254,11 @@ func (s *session) Send(ctx context.Context, m agent.Message) error {
 	defer s.mu.Unlock()
 	if s.ended || s.closed {
 		return agent.ErrEnded
+	}
+	if m.Interrupt {
+		if err := s.outbox.put(interrupt()); err != nil {
+			return err
+		}
 	}
 	uuid := agent.NewSessionID()
 	s.sent = append(s.sent, sending{uuid, Sent{Source: "command", CommandID: m.CommandID}})

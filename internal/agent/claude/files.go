@@ -1,0 +1,273 @@
+package claude
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	osuser "os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+
+	"wake/internal/agent"
+)
+
+// files are the session files of the program: <session>.jsonl in a folder per
+// working folder, in the folder projects of its settings.
+type files struct {
+	projects string
+	folder   string // of the working folder, in projects
+}
+
+// filesOf returns where the program of a request has its session files.
+func (p *Provider) filesOf(o agent.Options) (files, error) {
+	cwd, err := filepath.Abs(o.Cwd) // "" is ours
+	if err != nil {
+		return files{}, fmt.Errorf("claude: session files: %w", err)
+	}
+	if real, err := filepath.EvalSymlinks(cwd); err == nil { // it asks the system for its folder
+		cwd = real
+	}
+	env := make(map[string]string)
+	for _, kv := range agent.Environment(p.Environ, o.Env) {
+		key, value, _ := strings.Cut(kv, "=")
+		env[key] = value
+	}
+	config := env["CLAUDE_CONFIG_DIR"]
+	if config == "" {
+		home := env["HOME"]
+		if home == "" {
+			u, err := osuser.Current()
+			if err != nil {
+				return files{}, fmt.Errorf("claude: session files: %w", err)
+			}
+			home = u.HomeDir
+		}
+		config = filepath.Join(home, ".claude")
+	}
+	if !filepath.IsAbs(config) {
+		config = filepath.Join(cwd, config)
+	}
+	return files{projects: filepath.Join(config, "projects"), folder: folder(cwd)}, nil
+}
+
+// maxFolder is how much of a path names its folder; a hash is added to what is
+// longer.
+const maxFolder = 200
+
+// folder returns how the program names the folder of a working folder: by its
+// path, whose UTF-16 units that are no letters or digits are dashes. (It composes
+// characters before; a path with decomposed ones is not found.)
+func folder(dir string) string {
+	units := utf16.Encode([]rune(dir))
+	var hash int32
+	name := make([]byte, len(units))
+	for i, u := range units {
+		hash = hash<<5 - hash + int32(u)
+		name[i] = '-'
+		if u < 0x80 && (u >= '0' && u <= '9' || u >= 'a' && u <= 'z' || u >= 'A' && u <= 'Z') {
+			name[i] = byte(u)
+		}
+	}
+	if len(name) <= maxFolder {
+		return string(name)
+	}
+	return string(name[:maxFolder]) + "-" + strconv.FormatInt(max(int64(hash), -int64(hash)), 36)
+}
+
+// safe reports whether a session id is the name of a file and nothing else.
+func safe(session string) bool {
+	return session != "" && len(session) <= 128 && strings.IndexFunc(session, func(r rune) bool {
+		return r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	}) < 0
+}
+
+// root opens the folder projects, which is made if make says so. Nothing leads
+// out of it.
+func (f files) root(make bool) (*os.Root, error) {
+	if make {
+		if err := os.MkdirAll(f.projects, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	return os.OpenRoot(f.projects)
+}
+
+// open opens the file of a session: that of the working folder, or else of another
+// one. here reports which. It fails with [fs.ErrNotExist] if there is none.
+func (f files) open(root *os.Root, session string) (file *os.File, here bool, err error) {
+	if !safe(session) {
+		return nil, false, fmt.Errorf("session id %q: %w", session, fs.ErrInvalid)
+	}
+	file, err = root.Open(filepath.Join(f.folder, session+".jsonl"))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return file, true, err
+	}
+	others, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return nil, false, err
+	}
+	for _, other := range others {
+		if file, err := root.Open(filepath.Join(other.Name(), session+".jsonl")); err == nil {
+			return file, false, nil
+		}
+	}
+	return nil, false, fs.ErrNotExist
+}
+
+// read returns the file of a session, nil if there is none.
+func (f files) read(root *os.Root, session string) (content []byte, here bool, err error) {
+	file, here, err := f.open(root, session)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { _ = file.Close() }()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(file); err != nil {
+		return nil, false, err
+	}
+	return b.Bytes(), here, nil
+}
+
+// place writes the file of a session for the working folder, whole or not at
+// all.
+func (f files) place(root *os.Root, session string, content []byte) error {
+	if err := root.MkdirAll(f.folder, 0o700); err != nil {
+		return err
+	}
+	name := filepath.Join(f.folder, session+".jsonl")
+	temp := filepath.Join(f.folder, "."+session+"."+rand.Text())
+	if err := write(root, temp, content); err != nil {
+		return errors.Join(err, root.Remove(temp))
+	}
+	return root.Rename(temp, name)
+}
+
+func write(root *os.Root, name string, content []byte) error {
+	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	return errors.Join(err, file.Sync(), file.Close())
+}
+
+// restore puts the version of a session that goes furthest in place for the
+// working folder: the one that is there, that of another working folder, or the
+// one that is kept. It returns the session, nil if nobody has it.
+func (f files) restore(session string, kept []byte) ([]byte, error) {
+	root, err := f.root(len(kept) > 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	local, here, err := f.read(root, session)
+	if err != nil {
+		return nil, err
+	}
+	best := local
+	if len(kept) > 0 && !further(local, kept) {
+		best, here = kept, false
+	}
+	if here || best == nil {
+		return best, nil
+	}
+	return best, f.place(root, session, best)
+}
+
+// further reports whether a version of a session goes at least as far as
+// another. They grow at their ends; of two that have parted the later one counts.
+func further(a, b []byte) bool {
+	switch {
+	case bytes.HasPrefix(a, b):
+		return true
+	case bytes.HasPrefix(b, wholeLines(a)):
+		return false
+	}
+	return lastTime(a) > lastTime(b)
+}
+
+func wholeLines(b []byte) []byte { return b[:bytes.LastIndexByte(b, '\n')+1] }
+
+// lastTime returns the time of the last line that has one, in Unix ms, or 0.
+func lastTime(content []byte) int64 {
+	for content = wholeLines(content); len(content) > 0; {
+		begin := bytes.LastIndexByte(content[:len(content)-1], '\n') + 1
+		var line struct {
+			Timestamp string `json:"timestamp"`
+		}
+		if json.Unmarshal(content[begin:], &line) == nil && line.Timestamp != "" {
+			return millis(line.Timestamp)
+		}
+		content = content[:begin]
+	}
+	return 0
+}
+
+// entry is what is needed of a line of a session file to fork the session there.
+type entry struct {
+	UUID       string `json:"uuid"`
+	Sidechain  bool   `json:"isSidechain"`
+	Attachment struct {
+		SourceUUID string `json:"source_uuid"`
+	} `json:"attachment"`
+	Message struct {
+		ID      string          `json:"id"`
+		Content json.RawMessage `json:"content"`
+	} `json:"message"`
+}
+
+// contentBlock is a block of a message that makes a call or has a result.
+type contentBlock struct {
+	Type      string `json:"type"`
+	ID        string `json:"id"`
+	ToolUseID string `json:"tool_use_id"`
+}
+
+func (e entry) blocks() []contentBlock {
+	var blocks []contentBlock
+	_ = json.Unmarshal(e.Message.Content, &blocks) // a string has none
+	return blocks
+}
+
+// pointIn finds the line of a session file that a point names and returns the
+// line's own id, "" if it isn't there: a message that was sent while the agent worked
+// stands in the file under another id. late is how many results of calls that
+// were made together with the point's own come after it: the program keeps those too.
+func pointIn(content []byte, point string) (id string, late int) {
+	made := make(map[string]string) // message by call
+	together := make(map[string]bool)
+	for line := range bytes.Lines(content) {
+		var e entry
+		if json.Unmarshal(line, &e) != nil || e.Sidechain {
+			continue
+		}
+		found := id == "" && (e.UUID == point || e.Attachment.SourceUUID == point)
+		if found {
+			id = cmp.Or(e.UUID, point)
+		}
+		for _, b := range e.blocks() {
+			switch {
+			case b.Type == "tool_use":
+				made[b.ID] = e.Message.ID
+			case b.Type == "tool_result" && found:
+				together[made[b.ToolUseID]] = true
+			case b.Type == "tool_result" && together[made[b.ToolUseID]]:
+				late++
+			}
+		}
+	}
+	return id, late
+}

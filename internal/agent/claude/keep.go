@@ -1,0 +1,154 @@
+package claude
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// keeper saves a session file while the program writes it.
+type keeper struct {
+	files  files
+	save   func(ctx context.Context, session string, offset int64, data []byte) error
+	logger *slog.Logger
+
+	grown chan struct{} // holds one token when there may be more
+	stop  chan struct{}
+	done  chan struct{} // closed when the goroutine is gone
+	end   sync.Once
+
+	mu      sync.Mutex
+	session string
+
+	// Of the goroutine, once it runs.
+	saving string // session
+	offset int64  // what is saved of it
+	tail   []byte // the end of that
+	failed bool
+}
+
+// keepEvery is the time between two saves, and finalWait bounds the last one.
+const (
+	keepEvery = time.Second
+	finalWait = 10 * time.Second
+)
+
+// maxTail is how much of what was saved is compared with the file, to find out
+// that the program has rewritten its end.
+const maxTail = 1 << 10
+
+func newKeeper(f files, session string, save func(context.Context, string, int64, []byte) error, logger *slog.Logger) *keeper {
+	return &keeper{
+		files: f, save: save, logger: logger.With("session_id", session), session: session,
+		grown: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// run saves what has grown until finish: at once, and again a moment later,
+// since the program may tell of a line before it has written it.
+func (k *keeper) run(ctx context.Context) {
+	defer close(k.done)
+	for {
+		select {
+		case <-k.grown:
+		case <-k.stop:
+			return
+		}
+		for range 2 {
+			k.keep(ctx)
+			select {
+			case <-time.After(keepEvery):
+			case <-k.stop:
+				return
+			}
+		}
+	}
+}
+
+// more tells that the session's file has grown.
+func (k *keeper) more(session string) {
+	k.mu.Lock()
+	k.session = session
+	k.mu.Unlock()
+	select {
+	case k.grown <- struct{}{}:
+	default:
+	}
+}
+
+// finish ends the goroutine and saves the rest. The program must be gone.
+func (k *keeper) finish(ctx context.Context) {
+	k.end.Do(func() {
+		close(k.stop)
+		<-k.done
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalWait)
+		defer cancel()
+		k.keep(ctx)
+	})
+}
+
+// keep saves what has grown. What fails is tried again the next time.
+func (k *keeper) keep(ctx context.Context) {
+	k.mu.Lock()
+	session := k.session
+	k.mu.Unlock()
+	if session != k.saving {
+		k.saving, k.offset, k.tail = session, 0, nil
+	}
+	switch err := k.growth(ctx); {
+	case err == nil:
+		k.failed = false
+	case ctx.Err() == nil && !k.failed:
+		k.failed = true
+		k.logger.Warn("session file not kept", "error", err)
+	}
+}
+
+// growth saves the whole lines behind what is saved, or everything if that has
+// changed.
+func (k *keeper) growth(ctx context.Context) error {
+	root, err := k.files.root(false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	file, _, err := k.files.open(root, k.saving)
+	if errors.Is(err, fs.ErrNotExist) { // not yet
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	begin := k.offset - int64(len(k.tail))
+	content, err := io.ReadAll(io.NewSectionReader(file, begin, 1<<62))
+	if err != nil {
+		return err
+	}
+	if !bytes.HasPrefix(content, k.tail) {
+		k.offset, k.tail = 0, nil
+		if content, err = io.ReadAll(io.NewSectionReader(file, 0, 1<<62)); err != nil {
+			return err
+		}
+	}
+	content = wholeLines(content)
+	data := content[len(k.tail):]
+	if len(data) == 0 {
+		return nil
+	}
+	if err := k.save(ctx, k.saving, k.offset, data); err != nil {
+		return fmt.Errorf("%d bytes at %d: %w", len(data), k.offset, err)
+	}
+	k.offset += int64(len(data))
+	k.tail = bytes.Clone(content[max(0, len(content)-maxTail):])
+	return nil
+}
