@@ -56,11 +56,17 @@ type Keeper struct {
 	ttl    time.Duration
 	logger *slog.Logger
 
-	mu    sync.Mutex
-	held  map[string]*Lease   // nil: being acquired
-	seen  map[string]sighting // by key
-	since time.Time           // since when sightings are complete; zero: they aren't
-	up    time.Time           // since when the bucket can be written; zero: it can't
+	again chan struct{} // the watch has gone deaf: begin another
+
+	mu       sync.Mutex
+	held     map[string]*Lease   // nil: being acquired
+	seen     map[string]sighting // by key
+	since    time.Time           // since when sightings are complete; zero: they aren't
+	up       time.Time           // since when the bucket can be written; zero: it can't
+	wrote    time.Time           // when that was shown last
+	presence uint64              // revision of the presence written last
+	unheard  int                 // how often that hadn't been sighted a tick later
+	namesake time.Time           // when a runner of the same name and another home was sighted
 }
 
 // sighting is the last change of a key that was seen.
@@ -82,7 +88,7 @@ func NewKeeper(ctx context.Context, kv jetstream.KeyValue, id Identity, logger *
 	if ttl <= 0 {
 		return nil, fmt.Errorf("lease: bucket %s has no TTL; run `wake init`", status.Bucket())
 	}
-	return &Keeper{kv: kv, id: id, ttl: ttl, logger: logger, held: map[string]*Lease{}, seen: map[string]sighting{}}, nil
+	return &Keeper{kv: kv, id: id, ttl: ttl, logger: logger, again: make(chan struct{}, 1), held: map[string]*Lease{}, seen: map[string]sighting{}}, nil
 }
 
 // TTL returns how long a lease lives without being renewed.
@@ -104,7 +110,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 			k.disappear(ctx)
 			return nil
 		case <-tick.C:
-			k.appear(ctx)
+			k.listen()
 			k.renewAll(ctx)
 			k.forget()
 		}
@@ -112,22 +118,44 @@ func (k *Keeper) Run(ctx context.Context) error {
 }
 
 // appear renews the presence of the runner, which shows whether the bucket can
-// be written.
+// be written. Of a gap in showing it, such as that of a process that was stopped,
+// nobody knows what happened in it.
 func (k *Keeper) appear(ctx context.Context) {
-	start := time.Now()
-	value, err := wire.Marshal(Info{Runner: k.id.Runner, Home: k.id.Home, Since: start.UnixMilli()})
+	value, err := wire.Marshal(Info{Runner: k.id.Runner, Home: k.id.Home, Since: time.Now().UnixMilli()})
+	var revision uint64
 	if err == nil {
 		wait, cancel := context.WithTimeout(ctx, k.ttl/3)
-		_, err = k.kv.Put(wait, presenceKey(k.id.Runner), value)
+		revision, err = k.kv.Put(wait, presenceKey(k.id.Runner), value)
 		cancel()
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	switch {
-	case err != nil:
+	if err != nil {
 		k.up = time.Time{}
-	case k.up.IsZero():
-		k.up = start
+		return
+	}
+	now := time.Now()
+	if k.up.IsZero() || now.Sub(k.wrote) > k.ttl {
+		k.up = now
+	}
+	k.wrote, k.presence = now, revision
+}
+
+// listen begins another watch if this one doesn't tell of our own presence.
+func (k *Keeper) listen() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s := k.seen[presenceKey(k.id.Runner)]; k.presence == 0 || s.revision >= k.presence {
+		k.unheard = 0
+		return
+	}
+	if k.unheard++; k.unheard < 2 {
+		return
+	}
+	k.unheard, k.since = 0, time.Time{}
+	select {
+	case k.again <- struct{}{}:
+	default:
 	}
 }
 
@@ -168,6 +196,8 @@ func (k *Keeper) note(ctx context.Context, w jetstream.KeyWatcher) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-k.again:
+			return
 		case e, ok := <-w.Updates():
 			if !ok {
 				return
@@ -177,7 +207,8 @@ func (k *Keeper) note(ctx context.Context, w jetstream.KeyWatcher) {
 	}
 }
 
-// sight notes a change; nil says that all there was has been seen.
+// sight notes a change; nil says that all there was has been seen. A revision
+// may be lower than that seen before: a bucket that was created anew.
 func (k *Keeper) sight(e jetstream.KeyValueEntry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -185,30 +216,46 @@ func (k *Keeper) sight(e jetstream.KeyValueEntry) {
 		k.since = time.Now()
 		return
 	}
-	if old, ok := k.seen[e.Key()]; ok && old.revision >= e.Revision() {
-		return
+	if old, ok := k.seen[e.Key()]; ok && old.revision == e.Revision() {
+		return // another watch tells what the last one told
 	}
 	s := sighting{revision: e.Revision(), at: time.Now(), released: e.Operation() != jetstream.KeyValuePut}
 	if !s.released && wire.Unmarshal(e.Value(), &s.info) != nil {
 		s.info = Info{}
 	}
 	k.seen[e.Key()] = s
+	if !s.released && e.Key() == presenceKey(k.id.Runner) && s.info.Home != k.id.Home {
+		if k.namesake.IsZero() {
+			k.logger.Warn("another runner has this one's name", "runner", k.id.Runner)
+		}
+		k.namesake = s.at
+	}
 }
 
 // forget drops what the server has dropped long ago.
 func (k *Keeper) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.up.IsZero() || k.since.IsZero() {
+	if k.since.IsZero() || k.writable() <= 4*k.ttl {
 		return
 	}
 	for key, s := range k.seen {
-		if time.Since(s.at) > 4*k.ttl && time.Since(k.up) > 4*k.ttl {
+		if time.Since(s.at) > 4*k.ttl {
 			delete(k.seen, key)
 		}
 	}
 }
 
+// writable returns for how long the bucket could be written without a gap, 0 if
+// it can't.
+func (k *Keeper) writable() time.Duration {
+	if k.up.IsZero() || time.Since(k.wrote) > k.ttl {
+		return 0
+	}
+	return time.Since(k.up)
+}
+
+// renewAll renews the presence and the leases.
 func (k *Keeper) renewAll(ctx context.Context) {
 	k.mu.Lock()
 	leases := make([]*Lease, 0, len(k.held))
@@ -219,6 +266,7 @@ func (k *Keeper) renewAll(ctx context.Context) {
 	}
 	k.mu.Unlock()
 	var wg sync.WaitGroup
+	wg.Go(func() { k.appear(ctx) })
 	for _, l := range leases {
 		wg.Go(func() { l.renew(ctx) })
 	}
@@ -243,20 +291,22 @@ func (k *Keeper) free(key, last string) bool {
 	switch {
 	case seen && s.released, !seen && last == "":
 		return true
-	case seen && s.info.Home == k.id.Home, !seen && last == k.id.Runner:
+	case seen && k.ours(s.info):
 		return true // an earlier process of ours, which is gone
-	case k.up.IsZero() || k.since.IsZero():
+	case k.since.IsZero():
 		return false
+	case !seen && last == k.id.Runner && (k.namesake.IsZero() || time.Since(k.namesake) >= k.ttl):
+		return true // as above, and it is long ago
 	}
-	from := k.up
-	if k.since.After(from) && !seen {
-		from = k.since
+	absent := time.Since(k.since)
+	if seen {
+		absent = time.Since(s.at)
 	}
-	if s.at.After(from) {
-		from = s.at
-	}
-	return time.Since(from) >= k.ttl
+	return min(absent, k.writable()) >= k.ttl
 }
+
+// ours reports whether a lease that this keeper doesn't hold is of its home.
+func (k *Keeper) ours(info Info) bool { return info.Home != "" && info.Home == k.id.Home }
 
 // Acquire takes a lease that nobody holds; see [Keeper.Free] for last. It fails
 // with [ErrHeld] for one that somebody holds or may still want back, this keeper
@@ -309,7 +359,7 @@ func (k *Keeper) inherit(ctx context.Context, key string, value []byte) (revisio
 		return 0, err
 	}
 	var info Info
-	if wire.Unmarshal(e.Value(), &info) != nil || info.Home != k.id.Home {
+	if wire.Unmarshal(e.Value(), &info) != nil || !k.ours(info) {
 		return 0, ErrHeld
 	}
 	rev, err := k.kv.Update(ctx, key, value, e.Revision())
@@ -323,11 +373,11 @@ func (k *Keeper) inherit(ctx context.Context, key string, value []byte) (revisio
 func (k *Keeper) Holder(key string) (Info, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if _, mine := k.held[key]; mine {
+	if k.held[key] != nil {
 		return Info{Runner: k.id.Runner, Home: k.id.Home}, true
 	}
 	s, seen := k.seen[key]
-	if !seen || s.released || !k.up.IsZero() && !k.since.IsZero() && time.Since(s.at) >= k.ttl && time.Since(k.up) >= k.ttl {
+	if !seen || s.released || !k.since.IsZero() && min(time.Since(s.at), k.writable()) >= k.ttl {
 		return Info{}, false
 	}
 	return s.info, true
@@ -390,12 +440,14 @@ func (l *Lease) Valid() bool {
 }
 
 // Await waits until the holder may begin something new. It fails with [ErrLost]
-// when somebody else holds the lease.
+// when somebody else holds the lease, or it was released.
 func (l *Lease) Await(ctx context.Context) error {
 	for !l.Valid() {
+		if l.over() {
+			return ErrLost
+		}
 		select {
 		case <-l.lost:
-			return ErrLost
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(l.keeper.ttl / 20):
@@ -419,47 +471,60 @@ func (l *Lease) Release(ctx context.Context) error {
 	return nil
 }
 
-// renew extends the lease, or looks why that was refused.
+// renew extends the lease. If that is refused it looks why: an update whose
+// acknowledgement was lost is still ours, and a key that expired while the server
+// couldn't be reached is created again, for nobody else took it.
 func (l *Lease) renew(ctx context.Context) {
 	l.turn.Lock()
 	defer l.turn.Unlock()
-	l.mu.Lock()
-	revision, ended := l.revision, l.ended
-	l.mu.Unlock()
-	if ended {
+	if l.over() {
 		return
 	}
-	start := time.Now()
+	l.mu.Lock()
+	revision := l.revision
+	l.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, l.keeper.ttl/3)
 	defer cancel()
-	rev, err := l.keeper.kv.Update(ctx, l.key, l.value, revision)
-	if err == nil {
-		l.extend(rev, start)
-	} else if refusal, ok := errors.AsType[*jetstream.APIError](err); ok {
-		l.refused(ctx, refusal)
+	const tries = 3 // a read may be behind
+	for try := range tries {
+		start := time.Now()
+		stored, err := l.store(ctx, revision)
+		if err == nil {
+			l.extend(stored, start)
+			return
+		}
+		if _, refused := errors.AsType[*jetstream.APIError](err); !refused && !errors.Is(err, jetstream.ErrKeyExists) {
+			return
+		}
+		e, looked := l.keeper.kv.Get(ctx, l.key)
+		switch {
+		case looked == nil && string(e.Value()) == string(l.value):
+			revision = e.Revision()
+		case looked == nil && (e.Revision() > revision || try == tries-1):
+			l.lose(err)
+			return
+		case looked == nil:
+		case errors.Is(looked, jetstream.ErrKeyNotFound), errors.Is(looked, jetstream.ErrKeyDeleted):
+			revision = 0
+		default:
+			return
+		}
 	}
 }
 
-// refused looks why an update was refused. An update whose acknowledgement was
-// lost is still ours; a key that expired while we couldn't reach the server is
-// created again, for nobody else took it.
-func (l *Lease) refused(ctx context.Context, cause error) {
-	start := time.Now()
-	e, err := l.keeper.kv.Get(ctx, l.key)
-	switch {
-	case err == nil && string(e.Value()) == string(l.value):
-		l.mu.Lock()
-		l.revision = e.Revision()
-		l.mu.Unlock()
-	case err == nil:
-		l.lose(cause)
-	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, jetstream.ErrKeyDeleted):
-		if rev, err := l.keeper.kv.Create(ctx, l.key, l.value); err == nil {
-			l.extend(rev, start)
-		} else if errors.Is(err, jetstream.ErrKeyExists) {
-			l.lose(err)
-		}
+// store writes the lease where it has a revision, 0 for nowhere.
+func (l *Lease) store(ctx context.Context, revision uint64) (uint64, error) {
+	if revision == 0 {
+		return l.keeper.kv.Create(ctx, l.key, l.value)
 	}
+	return l.keeper.kv.Update(ctx, l.key, l.value, revision)
+}
+
+// over reports whether the lease was lost or released.
+func (l *Lease) over() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended
 }
 
 // extend notes that the server has renewed the lease at our request of a time.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,26 +40,32 @@ func bucket(t *testing.T, nc *nats.Conn) jetstream.KeyValue {
 // keeper returns a keeper that renews its leases until stop is called.
 func keeper(t *testing.T, kv jetstream.KeyValue, runner string) (k *lease.Keeper, stop func()) {
 	t.Helper()
-	k, err := lease.NewKeeper(t.Context(), kv, lease.Identity{Runner: runner, Home: runner}, slog.New(slog.DiscardHandler))
+	return keeperOf(t, kv, lease.Identity{Runner: runner, Home: runner})
+}
+
+func keeperOf(t *testing.T, kv jetstream.KeyValue, id lease.Identity) (k *lease.Keeper, stop func()) {
+	t.Helper()
+	k, err := lease.NewKeeper(t.Context(), kv, id, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
+	stop = start(t, k)
+	t.Cleanup(stop)
+	return k, stop
+}
+
+// start runs a keeper until stop is called.
+func start(t *testing.T, k *lease.Keeper) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
+	return sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
 		}
-	}
-	t.Cleanup(stop)
-	return k, stop
+	})
 }
 
 func TestOneHolder(t *testing.T) {

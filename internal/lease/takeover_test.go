@@ -1,8 +1,8 @@
 package lease_test
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -59,6 +59,9 @@ func TestDeath(t *testing.T) {
 		if b.Present("a") {
 			t.Error("a runner that has gone in order is there")
 		}
+		if b.Free("run.node", "a") {
+			t.Error("a lease that hasn't expired is free")
+		}
 		took, _ := until(t, b, "a")
 		if least, most := a.TTL()-a.TTL()/3, a.TTL()+2*time.Second; took < least || took > most {
 			t.Errorf("taken over after %s, want %s to %s", took, least, most)
@@ -98,18 +101,11 @@ func TestSameHome(t *testing.T) {
 		a, die := keeper(t, kv, "a")
 		old := acquire(t, a)
 		die()
-		namesake, err := lease.NewKeeper(t.Context(), kv, lease.Identity{Runner: "a", Home: "elsewhere"}, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- namesake.Run(ctx) }()
+		namesake, leave := keeperOf(t, kv, lease.Identity{Runner: "a", Home: "elsewhere"})
 		if _, err := namesake.Acquire(t.Context(), "run.node", "a"); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("another home: %v", err)
 		}
-		cancel()
-		<-done
+		leave()
 		next, _ := keeper(t, kv, "a")
 		took, l := until(t, next, "a")
 		if took > time.Second {
@@ -164,17 +160,18 @@ func TestStall(t *testing.T) {
 		if stalled.Valid() {
 			t.Error("the lease of a stalled process is valid")
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- a.Run(ctx) }()
+		defer start(t, a)()
 		if err := stalled.Await(t.Context()); !errors.Is(err, lease.ErrLost) {
 			t.Errorf("awaiting a lost lease: %v", err)
 		}
 		if !l.Valid() {
 			t.Error("waking up took the lease back")
 		}
-		cancel()
-		<-done
+		select {
+		case <-stalled.Lost():
+		default:
+			t.Error("Lost is open")
+		}
 	})
 }
 
@@ -201,6 +198,93 @@ func TestNobodyHadBegun(t *testing.T) {
 		}
 		if won != 1 {
 			t.Errorf("%d tasks hold the lease", won)
+		}
+	})
+}
+
+// A process that was stopped itself doesn't know what others could do meanwhile,
+// such as where everything was stopped at once.
+func TestStalledRival(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		kv := bucket(t, natstest.Start(t))
+		a, stallA := keeper(t, kv, "a")
+		b, stallB := keeper(t, kv, "b")
+		held := acquire(t, a)
+		settle(b)
+		stallA()
+		stallB()
+		<-time.After(5 * a.TTL()) // the lease has expired
+		if b.Free("run.node", "a") {
+			t.Error("free for a process that hasn't heard of anything for long")
+		}
+		defer start(t, b)()
+		<-time.After(a.TTL() / 2)
+		if _, err := b.Acquire(t.Context(), "run.node", "a"); !errors.Is(err, lease.ErrHeld) {
+			t.Errorf("the rival woke up first: %v", err)
+		}
+		defer start(t, a)()
+		if err := held.Await(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Two runners with one name, such as from a copied command line, are two.
+func TestNamesakes(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := natstest.New(t)
+		one, _ := keeperOf(t, bucket(t, s.Conn(t, nats.ReconnectBufSize(-1))), lease.Identity{Runner: "a", Home: "here"})
+		two, _ := keeperOf(t, bucket(t, s.Conn(t, nats.ReconnectBufSize(-1))), lease.Identity{Runner: "a", Home: "there"})
+		l := acquire(t, one)
+		settle(two)
+		s.Stop()
+		<-time.After(5 * one.TTL())
+		s.Start(t)
+		for range 100 {
+			if _, err := two.Acquire(t.Context(), "run.node", "a"); err == nil {
+				t.Fatal("the namesake took a lease that is held")
+			}
+			<-time.After(one.TTL() / 50)
+		}
+		if !l.Valid() {
+			t.Error("the holder didn't get its lease back")
+		}
+	})
+}
+
+// The watch goes on after an outage: what is released is free at once, and what
+// is forgotten doesn't stay in memory.
+func TestWatch(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := natstest.New(t)
+		a, _ := keeper(t, bucket(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
+		b, _ := keeper(t, bucket(t, s.Conn(t, nats.ReconnectBufSize(-1))), "b")
+		settle(b)
+		s.Stop()
+		<-time.After(a.TTL() / 2) // the connection is back before anything has expired
+		s.Start(t)
+		<-time.After(2 * a.TTL())
+		for i := range 50 {
+			key := fmt.Sprintf("run.node%d", i)
+			l, err := a.Acquire(t.Context(), key, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if info, held := b.Holder(key); !held || info.Runner != "a" {
+				t.Errorf("holder is %+v, %t", info, held)
+			}
+			if err := l.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if !b.Free(key, "a") {
+				t.Error("a lease that was released isn't free")
+			}
+		}
+		<-time.After(6 * a.TTL())
+		if n := b.Sightings(); n > 2 { // the two runners are there
+			t.Errorf("%d keys remembered", n)
 		}
 	})
 }
