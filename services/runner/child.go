@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,12 +17,18 @@ import (
 // children are the runs that the flow nodes of a run have started.
 type children struct {
 	owner *owner
-	news  chan struct{}            // holds a token when a child has had an event
-	subs  map[string]*subscription // by execution
+	news  chan struct{}     // holds a token when a child has had an event
+	kids  map[string]*child // by execution
+}
+
+// child is the run of an open execution.
+type child struct {
+	sub    *subscription
+	paused uint64 // the parent's pause that it was told of and not of its end; 0: none
 }
 
 func newChildren(o *owner) *children {
-	return &children{owner: o, news: make(chan struct{}, 1), subs: map[string]*subscription{}}
+	return &children{owner: o, news: make(chan struct{}, 1), kids: map[string]*child{}}
 }
 
 // childInput is the input of a flow node.
@@ -39,27 +46,26 @@ func childID(run, exec string) string {
 }
 
 // update starts the children that are wanted, records the ends of those that
-// have ended, and aborts those that are wanted no more.
+// have ended, aborts those that are wanted no more, and tells the others whether
+// the run is paused.
 func (c *children) update(ctx context.Context) error {
 	s := c.owner.view.state
-	if s.Status == wire.RunRunning {
-		for node, n := range s.Nodes {
-			if n.Type != string(flow.TypeFlow) || !n.Open() || n.Started < n.Scheduled {
-				continue
-			}
-			if err := c.follow(ctx, node, n); err != nil {
-				return err
-			}
+	for node, n := range s.Nodes {
+		if n.Type != string(flow.TypeFlow) || !n.Open() || n.Started < n.Scheduled {
+			continue
+		}
+		if err := c.follow(ctx, node, n); err != nil {
+			return err
 		}
 	}
-	for exec, sub := range c.subs {
+	for exec, kid := range c.kids {
 		n := s.Nodes[nodeOf(exec)]
 		current := n.Exec == exec
 		if current && n.Open() && !ended(s.Status) {
 			continue
 		}
-		sub.close()
-		delete(c.subs, exec)
+		kid.sub.close()
+		delete(c.kids, exec)
 		if !current || n.Open() || n.ErrorType == "cancelled" {
 			c.abort(ctx, exec)
 		}
@@ -72,23 +78,32 @@ func nodeOf(exec string) string {
 	return node
 }
 
-// follow starts a child or looks whether it has ended.
+// follow starts a child, tells it to pause and to go on with its parent, and
+// looks whether it has ended.
 func (c *children) follow(ctx context.Context, node string, n wire.NodeState) error {
 	o := c.owner
 	id := childID(o.runID, n.Exec)
-	sub, known := c.subs[n.Exec]
+	running := o.view.state.Status == wire.RunRunning
+	kid, known := c.kids[n.Exec]
 	if !known {
-		sub = o.runner.events.subscribeInto(id, c.news)
-		c.subs[n.Exec] = sub
+		if !running && !c.active(id) {
+			return nil // it begins when the run goes on
+		}
+		kid = &child{sub: o.runner.events.subscribeInto(id, c.news)}
+		c.kids[n.Exec] = kid
 		var bad *failure
 		if err := c.start(ctx, node, id); errors.As(err, &bad) {
+			if !running {
+				return nil
+			}
 			e := &wire.Event{ExecID: n.Exec, Payload: &wire.NodeError{Target: node, Error: bad.message, ErrorType: bad.kind}}
 			return o.append(ctx, []*wire.Event{e})
 		} else if err != nil {
 			return err
 		}
 	}
-	if known && !slices.ContainsFunc(sub.take(), endsRun) {
+	if known && !slices.ContainsFunc(kid.sub.take(), endsRun) {
+		c.tell(ctx, id, kid)
 		return nil
 	}
 	v, err := o.runner.open(ctx, id)
@@ -97,6 +112,12 @@ func (c *children) follow(ctx context.Context, node string, n wire.NodeState) er
 	}
 	v.close()
 	if !ended(v.state.Status) {
+		if !known {
+			if kid.paused, err = c.pausedBy(ctx, v.state); err != nil {
+				return err
+			}
+		}
+		c.tell(ctx, id, kid)
 		return nil
 	}
 	state, err := v.whole(ctx)
@@ -110,7 +131,63 @@ func (c *children) follow(ctx context.Context, node string, n wire.NodeState) er
 	return o.append(ctx, []*wire.Event{e})
 }
 
-// endsRun reports whether an entry may be the end of a run.
+// active reports whether a child has begun and not ended.
+func (c *children) active(id string) bool {
+	_, ok := c.owner.runner.active.get(id)
+	return ok
+}
+
+// tell pauses a child with its parent, and lets it go on with it. A pause that
+// lets agents finish lets children go on too.
+func (c *children) tell(ctx context.Context, id string, kid *child) {
+	s := c.owner.view.state
+	switch {
+	case ended(s.Status):
+	case interrupts(s) != "" && kid.paused != s.PausedAt:
+		if c.command(ctx, wire.Command{Type: "pause", ID: pauseID(s.PausedAt), RunID: id, Reason: "the parent run is paused"}) {
+			kid.paused = s.PausedAt
+		}
+	case s.Status == wire.RunRunning && kid.paused != 0:
+		if c.command(ctx, wire.Command{Type: "resume", ID: resumeID(kid.paused), RunID: id}) {
+			kid.paused = 0
+		}
+	}
+}
+
+// The commands of a parent have ids that its owners agree about, so that they act
+// once. They name the pause by its position.
+const pauseByParent = "parent-pause-"
+
+func pauseID(pos uint64) string  { return pauseByParent + strconv.FormatUint(pos, 10) }
+func resumeID(pos uint64) string { return "parent-resume-" + strconv.FormatUint(pos, 10) }
+
+// pausedBy returns the pause of the parent that a child was told of and not of
+// its end, by an earlier owner; 0 if there is none.
+func (c *children) pausedBy(ctx context.Context, s *wire.State) (uint64, error) {
+	ids := slices.Clone(s.CommandIDs)
+	waiting, err := c.owner.runner.readCommands(ctx, s.RunID, s.CommandPos)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range waiting {
+		if _, cmd, err := parseCommand(e.Data); err == nil {
+			ids = append(ids, cmd.ID)
+		}
+	}
+	for _, id := range slices.Backward(ids) {
+		digits, ok := strings.CutPrefix(id, pauseByParent)
+		if !ok {
+			continue
+		}
+		pos, err := strconv.ParseUint(digits, 10, 64)
+		if err != nil || slices.Contains(ids, resumeID(pos)) {
+			return 0, nil
+		}
+		return pos, nil
+	}
+	return 0, nil
+}
+
 func endsRun(e eventlog.Entry) bool {
 	if e.Event == nil {
 		return false
@@ -177,20 +254,42 @@ func orElse(s, other string) string {
 // abort ends the child of an execution that was withdrawn. One that has ended
 // rejects it.
 func (c *children) abort(ctx context.Context, exec string) {
-	r := c.owner.runner
 	id := childID(c.owner.runID, exec)
-	command, err := wire.Marshal(wire.Command{Type: "abort", ID: "parent-" + id, RunID: id, Reason: "the parent run withdrew it", By: "parent"})
+	c.command(ctx, wire.Command{Type: "abort", ID: "parent-" + id, RunID: id, Reason: "the parent run withdrew it"})
+}
+
+// abortLeft ends the children that are wanted no more and that an earlier owner of
+// the run may not have come to end.
+func (c *children) abortLeft(ctx context.Context) {
+	s := c.owner.view.state
+	for _, n := range s.Nodes {
+		if n.Type != string(flow.TypeFlow) || !c.active(childID(c.owner.runID, n.Exec)) {
+			continue
+		}
+		if n.Open() && ended(s.Status) || n.ErrorType == "cancelled" {
+			c.abort(ctx, n.Exec)
+		}
+	}
+}
+
+// command reports whether a command to a child is stored. Sent twice it acts
+// once.
+func (c *children) command(ctx context.Context, cmd wire.Command) bool {
+	r := c.owner.runner
+	cmd.By = "parent"
+	data, err := wire.Marshal(cmd)
 	if err == nil {
-		_, err = r.log.JetStream().Publish(ctx, r.names.Command(id), command)
+		_, err = r.log.JetStream().Publish(ctx, r.names.Command(cmd.RunID), data)
 	}
 	if err != nil && ctx.Err() == nil {
-		r.logger.Warn("child run not aborted", "run", id, "error", err)
+		r.logger.Warn("child run not told", "run", cmd.RunID, "command", cmd.Type, "error", err)
 	}
+	return err == nil
 }
 
 // close stops following. Children go on by themselves.
 func (c *children) close() {
-	for _, sub := range c.subs {
-		sub.close()
+	for _, kid := range c.kids {
+		kid.sub.close()
 	}
 }

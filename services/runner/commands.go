@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/eventlog"
-	"wake/internal/flow"
 	"wake/pkg/wire"
 )
 
@@ -20,6 +18,7 @@ func (r *Runner) followEvents(ctx context.Context, from uint64) error {
 			return err
 		}
 		r.events.deliver(e)
+		r.dealt.note(r.names, e)
 	}
 	return nil
 }
@@ -107,114 +106,54 @@ func (o *owner) obey(ctx context.Context, e eventlog.Entry) error {
 	raw, cmd, err := parseCommand(e.Data)
 	record := &wire.CommandReceived{Command: raw, CommandID: cmd.ID, AtPos: e.Pos}
 	if record.CommandID == "" {
-		record.CommandID = fmt.Sprintf("cmd-%d", e.Pos)
+		record.CommandID = unnamed(e.Pos)
 	}
+	var effects []*wire.Event
 	if err == nil {
-		err = o.judge(cmd, record.CommandID)
-	}
-	if err == nil && cmd.Type == "send" {
-		record.Command, err = o.address(raw, cmd)
+		j := judge{owner: o, state: o.view.state, cmd: cmd, id: record.CommandID, fields: map[string]any{}}
+		if effects, err = j.verdict(ctx); err != nil && !rejected(err) {
+			return err
+		}
+		if err == nil {
+			record.Command, err = j.record(raw)
+		}
 	}
 	record.Accepted = err == nil
 	if err != nil {
-		record.Reason = err.Error()
+		record.Reason, effects = err.Error(), nil
 	}
-	events := []*wire.Event{{Payload: record, ExecID: cmd.ExecID}}
-	if record.Accepted {
-		events = append(events, o.effects(cmd)...)
-	}
-	return o.append(ctx, events)
+	return o.append(ctx, append([]*wire.Event{{Payload: record, ExecID: cmd.ExecID}}, effects...))
 }
+
+// unnamed is the id of a command that came without.
+func unnamed(pos uint64) string { return fmt.Sprintf("cmd-%d", pos) }
 
 func parseCommand(data []byte) (wire.Raw, wire.Command, error) {
 	var cmd wire.Command
 	raw, _, err := wire.ParseAny(data)
 	if err != nil {
-		return wire.RawString(string(data)), cmd, fmt.Errorf("not a command: %w", err)
+		return wire.RawString(string(data)), cmd, reject(wire.CodeBadRequest, "not a command: %v", err)
 	}
 	if err := wire.Unmarshal(raw, &cmd); err != nil {
-		return raw, cmd, fmt.Errorf("not a command: %w", err)
+		return raw, cmd, reject(wire.CodeBadRequest, "not a command: %v", err)
 	}
 	return raw, cmd, nil
 }
 
-// judge says whether a command can be obeyed now.
-func (o *owner) judge(cmd wire.Command, id string) error {
-	s := o.view.state
-	switch {
-	case slices.Contains(s.CommandIDs, id):
-		return errors.New("DUPLICATE: the command has been obeyed before")
-	case cmd.RunID != "" && cmd.RunID != o.runID:
-		return fmt.Errorf("WRONG_RUN: the command names run %s", cmd.RunID)
-	case ended(s.Status):
-		return fmt.Errorf("NOT_RUNNING: the run is %s", s.Status)
-	}
-	switch cmd.Type {
-	case "send":
-	case "reply":
-		return o.judgeReply(cmd)
-	case "pause":
-		if s.Status != wire.RunRunning {
-			return fmt.Errorf("NOT_RUNNING: the run is %s", s.Status)
-		}
-	case "resume":
-		if s.Status != wire.RunPaused {
-			return fmt.Errorf("NOT_PAUSED: the run is %s", s.Status)
-		}
-	case "abort":
-	default:
-		return fmt.Errorf("UNKNOWN_COMMAND: %q", cmd.Type)
-	}
-	return nil
+// rejection is the reason why a command isn't obeyed: "CODE: text".
+type rejection struct {
+	code wire.ErrorCode
+	text string
 }
 
-// address says in a message who its recipient is, which must be one: whoever
-// else begins before it is delivered is none.
-func (o *owner) address(raw wire.Raw, cmd wire.Command) (wire.Raw, error) {
-	if cmd.Message == "" {
-		return raw, errors.New("BAD_REQUEST: message is required")
-	}
-	var live []string
-	for node, n := range o.view.state.Nodes {
-		if n.Open() && n.Type == string(flow.TypeAgent) && (cmd.NodeID == "" || cmd.NodeID == node) && (cmd.ExecID == "" || cmd.ExecID == n.Exec) {
-			live = append(live, node)
-		}
-	}
-	if len(live) != 1 {
-		return raw, fmt.Errorf("AMBIGUOUS_ID: %d agents are live; name one by nodeId or execId", len(live))
-	}
-	var fields map[string]wire.Raw
-	if err := wire.Unmarshal(raw, &fields); err != nil {
-		return raw, fmt.Errorf("not a command: %w", err)
-	}
-	fields["nodeId"] = wire.RawString(live[0])
-	return wire.Marshal(fields)
+func (r *rejection) Error() string { return string(r.code) + ": " + r.text }
+
+func reject(code wire.ErrorCode, format string, args ...any) error {
+	return &rejection{code, fmt.Sprintf(format, args...)}
 }
 
-func (o *owner) judgeReply(cmd wire.Command) error {
-	if cmd.PromptID == "" {
-		return errors.New("BAD_REQUEST: promptId is required")
-	}
-	if cmd.Content == nil {
-		return errors.New("BAD_REQUEST: content is required")
-	}
-	for _, n := range o.view.state.Nodes {
-		if n.PromptID == cmd.PromptID {
-			return nil
-		}
-	}
-	return fmt.Errorf("UNKNOWN_PROMPT: nobody waits for an answer to %q", cmd.PromptID)
-}
-
-// effects are the decisions that a command is in itself.
-func (o *owner) effects(cmd wire.Command) []*wire.Event {
-	switch {
-	case cmd.Type == "pause", cmd.Type == "abort" && cmd.Resumable:
-		return []*wire.Event{{Payload: &wire.FlowPaused{Reason: "operator", Message: cmd.Reason}}}
-	case cmd.Type == "abort":
-		return []*wire.Event{{Payload: &wire.FlowAborted{Reason: cmd.Reason}}}
-	case cmd.Type == "resume":
-		return []*wire.Event{{Payload: &wire.FlowResumed{Message: cmd.Message}}}
-	}
-	return nil
+// rejected reports whether err is the fault of a command, not of the runner.
+func rejected(err error) bool {
+	_, ok := errors.AsType[*rejection](err)
+	return ok
 }

@@ -96,11 +96,11 @@ func TestCrashBeforeStart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		keeper, err := lease.NewKeeper(ctx, kv, "dead", b.logger())
+		keeper, err := lease.NewKeeper(ctx, kv, lease.Identity{Runner: "dead"}, b.logger())
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := keeper.Acquire(ctx, subjects.Default.LeaseKey("run1", wire.RunNode))
+		l, err := keeper.Acquire(ctx, subjects.Default.LeaseKey("run1", wire.RunNode), "")
 		if err != nil {
 			t.Fatal(err)
 		}

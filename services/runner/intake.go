@@ -34,11 +34,20 @@ func (r *Runner) takeRuns(ctx, hard context.Context, keeper *lease.Keeper) error
 		case err == nil, ctx.Err() != nil:
 		case errors.Is(err, lease.ErrHeld):
 			r.again(ctx, m, keeper.TTL())
+		case errors.Is(err, errFull): // that was said
+			r.again(ctx, m, roomAgain)
+		case errors.Is(err, errNothing): // a run that was handed over isn't there
+			r.ack(ctx, m)
+		case rejected(err):
+			r.refuse(ctx, m, err)
 		default:
 			r.logger.Error("run not begun", "run", req.RunID, "error", err) // the request comes again
 		}
 	})
 }
+
+// roomAgain is how long a request for a run waits for room in the stream.
+const roomAgain = 10 * time.Second
 
 func parseRequest(data []byte) (wire.RunRequest, *flow.Definition, error) {
 	var req wire.RunRequest
@@ -51,6 +60,9 @@ func parseRequest(data []byte) (wire.RunRequest, *flow.Definition, error) {
 	}
 	if err := subjects.CheckID(req.RunID); err != nil {
 		return req, nil, err
+	}
+	if len(req.Definition) == 0 || string(req.Definition) == string(wire.Null) {
+		return req, nil, nil // a fork, or a run that has begun
 	}
 	def, err := flow.FromRaw(req.Definition)
 	return req, def, err
@@ -69,7 +81,12 @@ func (r *Runner) takeNodes(ctx, hard context.Context, keeper *lease.Keeper, pool
 			r.refuse(ctx, m, err)
 			return
 		}
-		w := &worker{runner: r, keeper: keeper, offer: offer, taken: func() { r.ack(ctx, m) }}
+		id := offer.RunID + "/" + offer.ExecID
+		w := &worker{runner: r, keeper: keeper, offer: offer, taken: func() {
+			r.working.enter(id)
+			r.ack(ctx, m)
+		}}
+		defer r.working.leave(id)
 		switch err := w.run(ctx); {
 		case err == nil, ctx.Err() != nil:
 		case errors.Is(err, lease.ErrHeld):

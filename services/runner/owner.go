@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"wake/internal/eventlog"
 	"wake/internal/flow"
 	"wake/internal/lease"
-	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
 
@@ -20,30 +17,22 @@ type owner struct {
 	runner  *Runner
 	keeper  *lease.Keeper
 	runID   string
-	request wire.RunRequest
-	def     *flow.Definition
-	taken   func() // called when the log says that the run has begun, once
-	begun   bool   // it was called
+	request wire.RunRequest  // what begins the run
+	def     *flow.Definition // nil if the request has none
+	taken   func()           // called when the log says that the run has begun, once
+	begun   bool             // it was called
 
 	lease  *lease.Lease
 	writer *eventlog.Writer
 	view   *view
+	epoch  uint64 // of the last claim, 0 before
 	// written is the position of the owner's last event. It decides nothing
 	// before it has folded that far.
 	written uint64
 	offered map[string]offered // by node
+	folder  folder
+	anchors anchors
 }
-
-// offered says when an execution was last offered, and how long to wait until it
-// is offered again. That grows: while no runner has room, the queue must not.
-type offered struct {
-	exec string
-	at   time.Time
-	wait time.Duration
-}
-
-// maxOfferAgain is how much longer than Config.OfferAgain that wait may become.
-const maxOfferAgain = 32
 
 // giveBack bounds what a task still does when its context has ended.
 const giveBack = 5 * time.Second
@@ -54,20 +43,38 @@ const (
 	lastPause  = time.Minute
 )
 
+var (
+	errFull    = errors.New("the stream of events is nearly full")
+	errDrained = errors.New("the runner is ending")
+	errNothing = errors.New("nothing says what the run is to do")
+)
+
 // own owns the run until it has ended, ctx ends, or somebody else owns it. Once
-// the run has begun, nobody else is told of it: an owner that fails, be it that
-// the object store was away, begins again with what the log says.
+// the run has begun, an owner that fails, be it that the object store was away,
+// begins again with what the log says.
 func (o *owner) own(ctx context.Context) error {
+	r := o.runner
+	if !r.owned.enter(o.runID) {
+		return o.held(ctx)
+	}
+	defer r.owned.leave(o.runID)
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := o.run(ctx)
 		switch {
 		case err == nil, ctx.Err() != nil, !o.begun:
 			return err
+		case errors.Is(err, errDrained):
+			return r.handOver(ctx, o.runID)
 		case errors.Is(err, lease.ErrHeld):
 			return nil
 		}
-		o.runner.logger.Error("run has lost its owner", "run", o.runID, "error", err)
-		sleep(ctx, pause)
+		r.logger.Error("run has lost its owner", "run", o.runID, "error", err)
+		select {
+		case <-time.After(pause):
+		case <-r.draining: // whoever sweeps next finds it
+			return nil
+		case <-ctx.Done():
+		}
 	}
 }
 
@@ -87,50 +94,108 @@ func (o *owner) held(ctx context.Context) error {
 		return err
 	}
 	v.close()
-	if v.state.Status == wire.RunIdle {
+	if v.state.Status == wire.RunIdle && o.asks() {
 		return lease.ErrHeld
 	}
 	o.begin()
 	return nil
 }
 
-func (o *owner) run(ctx context.Context) error {
-	l, err := o.keeper.Acquire(ctx, o.runner.names.LeaseKey(o.runID, wire.RunNode))
+// asks reports whether the request says what a new run is to do.
+func (o *owner) asks() bool { return o.def != nil || o.request.Fork != nil }
+
+// lastOwner is who may still act for a run by what the log says.
+func lastOwner(s *wire.State) string {
+	if s.Status == wire.RunIdle {
+		return "" // a claim alone begins nothing
+	}
+	return s.Nodes[wire.RunNode].Runner
+}
+
+// over reports whether a run needs no owner any more.
+func over(s *wire.State) bool { return ended(s.Status) || s.Imported != "" }
+
+func ended(s wire.RunStatus) bool { return s == wire.RunComplete || s == wire.RunAborted }
+
+func (o *owner) run(ctx context.Context) (err error) {
+	r := o.runner
+	// Looking before claiming saves a claim for a request that came twice.
+	if o.view, err = r.open(ctx, o.runID); err != nil {
+		return err
+	}
+	defer o.view.close()
+	if _, registered := r.active.get(o.runID); over(o.view.state) && !registered {
+		o.begin()
+		return nil
+	}
+	o.lease, err = o.keeper.Acquire(ctx, r.names.LeaseKey(o.runID, wire.RunNode), lastOwner(o.view.state))
 	if errors.Is(err, lease.ErrHeld) && !o.begun {
 		return o.held(ctx)
 	}
 	if err != nil {
 		return err
 	}
-	o.lease = l
 	defer o.release(ctx)
-	// Looking before claiming saves a claim for a request that came twice.
-	if o.view, err = o.runner.open(ctx, o.runID); err != nil {
+	if err := o.present(ctx); err != nil {
 		return err
 	}
-	defer o.view.close()
-	if ended(o.view.state.Status) || o.view.state.Imported != "" {
-		o.begin()
-		return nil
+	switch s := o.view.state; {
+	case over(s):
+		return o.finish(ctx)
+	case s.Status == wire.RunIdle && !o.asks():
+		return errNothing
+	case s.Status == wire.RunIdle:
+		if err := r.roomForRun(ctx); err != nil {
+			return err
+		}
 	}
-	if !l.Valid() { // reading took long: don't fence whoever holds it now
+	return o.act(ctx)
+}
+
+// present folds what the former owner wrote up to the moment.
+func (o *owner) present(ctx context.Context) error {
+	last, found, err := o.runner.log.Last(ctx, o.runID, wire.RunNode)
+	if err != nil || !found {
+		return err
+	}
+	return o.view.wait(ctx, last.Pos)
+}
+
+// act claims the run, begins it or goes on with it, and schedules it. The run is
+// registered first: from then on it is found by whoever looks for runs without an
+// owner.
+func (o *owner) act(ctx context.Context) error {
+	r := o.runner
+	if err := o.register(ctx); err != nil {
+		return err
+	}
+	if !o.lease.Valid() { // reading took long: don't fence whoever holds it now
 		return errLeaseLost
 	}
-	claim := eventlog.Claim{Runner: o.runner.cfg.ID, MinEpoch: l.Revision()}
-	if o.writer, err = o.runner.log.Claim(ctx, o.runID, wire.RunNode, claim); err != nil {
+	before := o.view.state.Nodes[wire.RunNode]
+	claim := eventlog.Claim{Runner: r.cfg.ID, MinEpoch: o.lease.Revision(), AtSeq: before.Seq}
+	writer, err := r.log.Claim(ctx, o.runID, wire.RunNode, claim)
+	if err != nil {
 		return err
 	}
+	o.writer = writer
 	defer o.closeWriter(ctx)
 	_, o.written = o.writer.Last()
 	if err := o.view.wait(ctx, o.written); err != nil {
 		return err
 	}
-	if o.view.state.Status == wire.RunIdle {
-		if err := o.start(ctx); err != nil {
-			return err
-		}
-	} else if o.def, err = flow.FromRaw(o.view.state.Definition); err != nil {
-		return fmt.Errorf("definition of run %s: %w", o.runID, err)
+	other := before.Epoch != o.epoch
+	o.epoch = o.writer.Epoch()
+	switch s := o.view.state; {
+	case over(s):
+		return o.finish(ctx)
+	case s.Status == wire.RunIdle:
+		err = o.start(ctx)
+	default:
+		err = o.takeOver(ctx, other)
+	}
+	if err != nil {
+		return err
 	}
 	o.begin()
 	return o.schedule(ctx)
@@ -138,7 +203,13 @@ func (o *owner) run(ctx context.Context) error {
 
 // start begins a new run.
 func (o *owner) start(ctx context.Context) error {
-	workspace, err := o.workspace()
+	if o.request.Fork != nil {
+		return o.startFork(ctx)
+	}
+	if o.def == nil {
+		return errNothing
+	}
+	workspace, err := o.runner.makeWorkspace(o.runID, o.request.Workspace)
 	if err != nil {
 		return err
 	}
@@ -147,22 +218,26 @@ func (o *owner) start(ctx context.Context) error {
 	return o.append(ctx, flow.Start(o.def, request))
 }
 
-// workspace returns the folder of the run, and makes it.
-func (o *owner) workspace() (string, error) {
-	dir := o.request.Workspace
-	if dir == "" {
-		dir = filepath.Join(o.runner.cfg.Workspaces, subjects.Escape(o.runID))
+// takeOver goes on with a run that has begun. One that was running is resumed on
+// record, unless it is this owner itself that begins again. Agents that are at
+// work with other runners go on undisturbed; the others are told by it how.
+func (o *owner) takeOver(ctx context.Context, other bool) (err error) {
+	s := o.view.state
+	if o.def, err = flow.FromRaw(s.Definition); err != nil {
+		return fmt.Errorf("definition of run %s: %w", o.runID, err)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("make the workspace: %w", err)
+	o.runner.logger.Info("run taken over", "run", o.runID, "status", s.Status)
+	if !other || s.Status != wire.RunRunning {
+		return nil
 	}
-	return dir, nil
+	return o.append(ctx, []*wire.Event{{Payload: &wire.FlowResumed{Strategy: strategyCrash}}})
 }
 
 // schedule decides whenever something has happened, until the run has ended.
 func (o *owner) schedule(ctx context.Context) error {
 	o.offered = map[string]offered{}
-	tick := time.NewTicker(o.runner.cfg.OfferAgain)
+	o.anchors = newAnchors()
+	tick := time.NewTicker(min(o.runner.cfg.OfferAgain, o.keeper.TTL()/10))
 	defer tick.Stop()
 	commands := o.runner.commands.subscribe(o.runner.names.Command(o.runID))
 	defer commands.close()
@@ -175,20 +250,18 @@ func (o *owner) schedule(ctx context.Context) error {
 	}
 	kids := newChildren(o)
 	defer kids.close()
+	kids.abortLeft(ctx)
 	for {
-		wake, err := o.decide(ctx)
+		wake, err := o.step(ctx, kids)
 		if err != nil {
 			return err
 		}
-		if o.lease.Valid() {
-			if err := kids.update(ctx); err != nil {
+		if ended(o.view.state.Status) {
+			if err := o.obeyAll(ctx, commands.take()); err != nil {
 				return err
 			}
+			return o.finish(ctx)
 		}
-		if ended(o.view.state.Status) {
-			return nil
-		}
-		o.offerAll(ctx)
 		timer := time.NewTimer(max(0, time.Until(time.UnixMilli(wake))))
 		if wake == 0 {
 			timer.Stop()
@@ -206,7 +279,7 @@ func (o *owner) schedule(ctx context.Context) error {
 		case <-o.writer.Fenced():
 			err = eventlog.ErrFenced
 		case <-o.runner.draining:
-			return nil
+			err = errDrained
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -217,7 +290,29 @@ func (o *owner) schedule(ctx context.Context) error {
 	}
 }
 
-func ended(s wire.RunStatus) bool { return s == wire.RunComplete || s == wire.RunAborted }
+// step does what follows from the state: decisions, what they mean for children,
+// offers, and claims that keep the run in the log. It returns when to decide
+// again (Unix ms), or 0. Without a valid lease it does nothing: somebody else may
+// be about to.
+func (o *owner) step(ctx context.Context, kids *children) (wake int64, err error) {
+	if !o.lease.Valid() {
+		return 0, nil
+	}
+	if wake, err = o.decide(ctx); err != nil {
+		return 0, err
+	}
+	if err := o.keepFolder(ctx); err != nil {
+		return 0, err
+	}
+	if err := kids.update(ctx); err != nil {
+		return 0, err
+	}
+	if ended(o.view.state.Status) {
+		return 0, nil
+	}
+	o.offerAll(ctx)
+	return wake, o.anchor(ctx)
+}
 
 // decide appends decisions until there are none, and returns when to decide
 // again (Unix ms), or 0.
@@ -249,20 +344,6 @@ func (o *owner) decide(ctx context.Context) (wake int64, err error) {
 	}
 }
 
-// place says which runners may take a node. Those of a run whose folder is
-// here stay here.
-func (o *owner) place(e *wire.Event) {
-	p, ok := e.Payload.(*wire.NodeScheduled)
-	if !ok || p.Error != "" {
-		return
-	}
-	if o.def.Workspace == "" || o.def.Workspace == "run" {
-		p.Pool = o.runner.ownPool()
-	} else if p.Pool == "" {
-		p.Pool = subjects.DefaultPool
-	}
-}
-
 func (o *owner) append(ctx context.Context, events []*wire.Event) error {
 	now := time.Now().UnixMilli()
 	for _, e := range events {
@@ -276,43 +357,54 @@ func (o *owner) append(ctx context.Context, events []*wire.Event) error {
 	return nil
 }
 
-// offerAll offers the executions that wait for a worker. An offer is a hint and
-// may get lost with this process: so it is repeated as long as nobody has begun.
-func (o *owner) offerAll(ctx context.Context) {
-	if o.view.state.Status != wire.RunRunning {
-		clear(o.offered) // workers begin nothing now; at once when it goes on
-		return
+// finish leaves nothing behind of a run that has ended: children that nobody
+// wants are told, and nobody looks for the run any more.
+func (o *owner) finish(ctx context.Context) error {
+	kids := newChildren(o)
+	defer kids.close()
+	kids.abortLeft(ctx)
+	if err := o.deregister(ctx); err != nil {
+		return err
 	}
-	again := o.runner.cfg.OfferAgain
-	for node, n := range o.view.state.Nodes {
-		if !n.Open() || n.Started != 0 || n.Pool == "" {
-			continue
-		}
-		last := o.offered[node]
-		if last.exec != n.Exec {
-			last = offered{exec: n.Exec}
-		}
-		if time.Since(last.at) < last.wait {
-			continue
-		}
-		if err := o.offer(ctx, node, n); err != nil {
-			if ctx.Err() == nil {
-				o.runner.logger.Warn("node not offered", "run", o.runID, "node", node, "error", err)
-			}
-			return
-		}
-		last.at, last.wait = time.Now(), min(max(2*last.wait, again), maxOfferAgain*again)
-		o.offered[node] = last
-	}
+	o.begin()
+	return nil
 }
 
-func (o *owner) offer(ctx context.Context, node string, n wire.NodeState) error {
-	value, err := wire.Marshal(wire.NodeOffer{V: wire.Version, RunID: o.runID, NodeID: node, ExecID: n.Exec})
+// register puts the run among the active ones. What an earlier owner knew of its
+// folder stays.
+func (o *owner) register(ctx context.Context) error {
+	r := o.runner
+	reg, _, err := r.active.load(ctx, o.runID)
 	if err != nil {
 		return err
 	}
-	_, err = o.runner.log.JetStream().Publish(ctx, o.runner.names.QueueNode(n.Pool), value)
-	return err
+	if reg.Incarnation != r.log.Incarnation() || o.view.state.Status == wire.RunIdle {
+		reg.Folder = ""
+	}
+	o.folder.holder = reg.Folder
+	if o.folder.holder == "" {
+		o.folder.holder = holderOf(o.view.state, r.cfg.ID)
+	}
+	return o.putRegistration(ctx)
+}
+
+func (o *owner) putRegistration(ctx context.Context) error {
+	r := o.runner
+	return r.active.put(ctx, registration{
+		Run: o.runID, Runner: r.cfg.ID, Folder: o.folder.holder,
+		Since: time.Now().UnixMilli(), Incarnation: r.log.Incarnation(),
+	})
+}
+
+func (o *owner) deregister(ctx context.Context) error {
+	reg, revision, err := o.runner.active.load(ctx, o.runID)
+	if err != nil || revision == 0 {
+		return err
+	}
+	if reg.Incarnation != o.runner.log.Incarnation() {
+		return nil
+	}
+	return o.runner.active.remove(ctx, o.runID, revision)
 }
 
 func (o *owner) release(ctx context.Context) {

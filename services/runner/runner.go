@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -90,6 +91,14 @@ type Runner struct {
 	events   *feed
 	commands *feed
 	slots    slots
+	active   *registry
+	owned    *set // runs that have an owner here
+	working  *set // executions that have a worker here, "<run>/<exec>"
+	attempts *attempts
+	dealt    *dealt
+	maxAge   time.Duration // of events in the stream; 0: they don't age
+	refusing atomic.Bool   // the stream is too full for another run to begin
+	full     atomic.Bool   // … for another execution to begin
 
 	tasks    sync.WaitGroup // owners and workers
 	draining chan struct{}  // closed when Run is told to end: come to a safe point
@@ -103,7 +112,8 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
 	return &Runner{
 		cfg: cfg, log: log, names: log.Names(), logger: logger,
 		events: newFeed(), commands: newFeed(),
-		slots:    make(slots, cfg.MaxAgents),
+		slots: make(slots, cfg.MaxAgents),
+		owned: newSet(), working: newSet(), attempts: newAttempts(), dealt: newDealt(),
 		draining: make(chan struct{}),
 	}, nil
 }
@@ -115,6 +125,9 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
 func (r *Runner) Run(ctx context.Context) error {
 	keeper, err := r.keeper(ctx)
 	if err != nil {
+		return err
+	}
+	if err := r.look(ctx); err != nil {
 		return err
 	}
 	r.endOrphans(ctx)
@@ -135,7 +148,6 @@ func (r *Runner) Run(ctx context.Context) error {
 	defer force()
 	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBase()
-	defer context.AfterFunc(ctx, func() { close(r.draining) })()
 
 	var intake, basis sync.WaitGroup
 	part := func(group *sync.WaitGroup, ctx context.Context, name string, f func(context.Context) error) {
@@ -151,10 +163,19 @@ func (r *Runner) Run(ctx context.Context) error {
 	part(&basis, base, "leases", keeper.Run)
 	part(&basis, base, "events", func(ctx context.Context) error { return r.followEvents(ctx, lastEvent+1) })
 	part(&basis, base, "commands", func(ctx context.Context) error { return r.followCommands(ctx, lastCommand+1) })
+	part(&basis, base, "active runs", r.active.follow)
+	part(&basis, base, "size of the log", r.watchFill)
+	part(&intake, ctx, "active runs", func(ctx context.Context) error { return r.sweep(ctx, hard, keeper) })
+	part(&intake, ctx, "stray commands", func(ctx context.Context) error { return r.catchAll(ctx, keeper) })
+	part(&intake, ctx, "answers", r.serve)
 	part(&intake, ctx, "queue of runs", func(ctx context.Context) error { return r.takeRuns(ctx, hard, keeper) })
 	for _, pool := range append([]string{r.ownPool()}, r.cfg.Pools...) {
 		part(&intake, ctx, "queue of nodes", func(ctx context.Context) error { return r.takeNodes(ctx, hard, keeper, pool) })
 	}
+	<-ctx.Done()
+	running := r.running()
+	close(r.draining)
+	r.keepList(base, running)
 	intake.Wait() // from then on nobody begins a task
 	late := time.AfterFunc(r.cfg.DrainTimeout, force)
 	defer late.Stop()
@@ -173,7 +194,21 @@ func (r *Runner) keeper(ctx context.Context) (*lease.Keeper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("runner: open the bucket of leases: %w", err)
 	}
-	return lease.NewKeeper(ctx, kv, r.cfg.ID, r.logger)
+	return lease.NewKeeper(ctx, kv, lease.Identity{Runner: r.cfg.ID, Home: r.cfg.Home}, r.logger)
+}
+
+// look finds out what the runner has to know before it begins.
+func (r *Runner) look(ctx context.Context) (err error) {
+	js := r.log.JetStream()
+	if r.active, err = newRegistry(ctx, js, r.names); err != nil {
+		return err
+	}
+	events, err := js.Stream(ctx, r.names.EventsStream())
+	if err != nil {
+		return fmt.Errorf("runner: open the stream of events: %w", err)
+	}
+	r.maxAge = events.CachedInfo().Config.MaxAge
+	return r.clearList(ctx)
 }
 
 // endOrphans ends agents of a runner that was killed here: they are nobody's any
@@ -189,10 +224,6 @@ func (r *Runner) endOrphans(ctx context.Context) {
 
 // orphanGrace is how long processes of an earlier runner may take to end.
 const orphanGrace = 2 * time.Second
-
-// ownPool is the queue of nodes that only this runner may take, because it
-// holds the folder of their run.
-func (r *Runner) ownPool() string { return "at-" + r.cfg.ID }
 
 // consumer returns the consumer of a queue subject, which all runners share.
 func (r *Runner) consumer(ctx context.Context, durable, subject string) (jetstream.Consumer, error) {
