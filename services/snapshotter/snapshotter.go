@@ -121,6 +121,9 @@ func (s *Snapshotter) Reset(v *value) { v.state = run.New(v.state.RunID) }
 
 // Fold implements [projection.Projector].
 func (s *Snapshotter) Fold(ctx context.Context, v *value, e eventlog.Entry) (projection.Effect, error) {
+	if label := labelled(e); label != "" {
+		return s.bookmark(ctx, v, e, label)
+	}
 	before := v.state.Position
 	err := snapshot.Apply(ctx, s.log, v.state, e)
 	switch {
@@ -134,6 +137,38 @@ func (s *Snapshotter) Fold(ctx context.Context, v *value, e eventlog.Entry) (pro
 		return projection.Urgent, nil
 	}
 	return projection.Changed, nil
+}
+
+// labelled returns the label of a point that is to outlive the log, if the event
+// is one.
+func labelled(e eventlog.Entry) string {
+	if e.Event == nil {
+		return ""
+	}
+	if p, ok := e.Event.Payload.(*wire.Checkpoint); ok && p.Kind == wire.CheckpointLabelled {
+		return p.Label
+	}
+	return ""
+}
+
+// bookmark keeps the state at a labelled point before it goes on, so that no crash
+// loses it.
+func (s *Snapshotter) bookmark(ctx context.Context, v *value, e eventlog.Entry, label string) (projection.Effect, error) {
+	next := run.Clone(v.state)
+	err := snapshot.Apply(ctx, s.log, next, e)
+	switch {
+	case snapshot.Refused(err):
+		return projection.Unchanged, &projection.Refusal{Err: err}
+	case err != nil:
+		return projection.Unchanged, err
+	case next.Position == v.state.Position: // folded before
+		return projection.Unchanged, nil
+	}
+	if err := s.store.Keep(ctx, label, next); err != nil {
+		return projection.Unchanged, err
+	}
+	v.state = next
+	return projection.Urgent, nil
 }
 
 // matters reports whether somebody may want the state right after such an event:
