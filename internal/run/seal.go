@@ -33,13 +33,13 @@ func OpenCalls(s *wire.State, node, exec string) []wire.ToolCall {
 
 // Seal returns what closes a call that its agent's end left open: what its state
 // means, and what is to be done about it (seeds/003). policy is one of the Seal
-// constants or "". begun says that the call may have begun although its state
-// doesn't: not every agent tells when it begins. A state in which no call is open
+// constants or "". begun says that a pending call may have begun all the same: not
+// every agent tells when it begins. A state in which no call is open
 // stands for one of which nothing but its existence is known.
 func Seal(c wire.ToolCall, policy string, begun bool) *wire.ToolSealed {
 	p := &wire.ToolSealed{ToolName: c.Tool, From: c.State}
 	state := c.State
-	if begun && (state == wire.ToolPending || state == wire.ToolApproved) {
+	if begun && state == wire.ToolPending {
 		state = wire.ToolExecuting
 	}
 	switch state {

@@ -27,7 +27,7 @@ func TestSeal(t *testing.T) {
 		{"executing", wire.ToolExecuting, false, wire.ToolExecuting, "outcome is unknown", "side effects"},
 		{"no record", "", false, wire.ToolPending, "result of the call is missing", "decide"},
 		{"pending, may have begun", wire.ToolPending, true, wire.ToolPending, "outcome is unknown", "side effects"},
-		{"approved, may have begun", wire.ToolApproved, true, wire.ToolApproved, "outcome is unknown", "side effects"},
+		{"approved can't have begun", wire.ToolApproved, true, wire.ToolApproved, "has not been executed", "input still holds"},
 		{"waiting can't have begun", wire.ToolApprovalRequired, true, wire.ToolApprovalRequired, "has not been executed", "approved"},
 	}
 	messages := map[string]bool{}

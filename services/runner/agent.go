@@ -1,13 +1,15 @@
 package runner
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"wake/internal/agent"
+	"wake/internal/flow"
 	"wake/pkg/wire"
 )
 
@@ -17,6 +19,11 @@ type agentInput struct {
 	Prompt   wire.Raw `json:"prompt"`
 	Messages wire.Raw `json:"messages"`
 	agent.Options
+
+	provider agent.Provider
+	name     string // of the provider
+	// begun says that a call may have begun although the agent hasn't said so.
+	begun bool
 }
 
 // defaultProvider acts in nodes that name none.
@@ -25,153 +32,122 @@ const defaultProvider = "claude"
 // agent drives the agent of the node and returns the events that end the
 // execution.
 func (w *worker) agent(ctx context.Context, n wire.NodeState, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
-	var in agentInput
+	in, err := w.agentInput(n)
+	if err != nil {
+		return nil, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
+	}
+	request, next := w.request(in), continuation{}
+	if n.Started != 0 {
+		if next, err = w.goOn(ctx, n, in); err != nil || w.holds(n) {
+			return nil, err
+		}
+		next.ask(&request)
+	}
+	for {
+		d := drive{worker: w, request: request, opening: next.opening, first: next.first, seen: next.seen, messages: messages}
+		// A session without a turn has nothing to lose: it begins afresh.
+		d.lenient = n.Turns == 0 && (request.Resume || request.ForkOf != "")
+		events, err := d.run(ctx, in)
+		if !errors.Is(err, errSessionNotFound) {
+			return events, err
+		}
+		w.runner.logger.Warn("session not found: the agent begins afresh",
+			"run", w.offer.RunID, "node", w.offer.NodeID, "session", request.SessionID)
+		request, next = w.request(in), continuation{opening: d.opening}
+	}
+}
+
+// request asks for a session that begins.
+func (w *worker) request(in agentInput) agent.Request {
+	return agent.Request{
+		RunID: w.offer.RunID, NodeID: w.offer.NodeID, ExecID: w.offer.ExecID,
+		SessionID: agent.NewSessionID(), Prompt: in.Prompt, Options: in.Options,
+	}
+}
+
+// agentInput reads the input of the node, replaces the settings that somebody
+// has overridden, and finds who acts.
+func (w *worker) agentInput(n wire.NodeState) (in agentInput, err error) {
 	if err := wire.Unmarshal(n.Input, &in); err != nil {
-		return nil, &failure{message: fmt.Sprintf("input of the node: %v", err), kind: wire.ErrorStartFailed}
+		return in, fmt.Errorf("input of the node: %w", err)
 	}
 	if in.Prompt == nil {
 		in.Prompt = in.Messages
 	}
+	modes := []string{in.PermissionMode}
+	if err := override(&in.Options, w.state.Overrides, w.def, w.offer.NodeID); err != nil {
+		return in, fmt.Errorf("overrides: %w", err)
+	}
 	in.Cwd = w.dir(in.Cwd)
-	provider, name, err := w.provider(in.Provider)
-	if err != nil {
-		return nil, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
+	if asks(in.PermissionMode) {
+		in.Decide = w.asked.decide
 	}
-	request := agent.Request{
-		RunID: w.offer.RunID, NodeID: w.offer.NodeID, ExecID: w.offer.ExecID,
-		SessionID: agent.NewSessionID(), Prompt: in.Prompt, Options: in.Options,
+	if in.provider, in.name, err = w.provider(in.Provider); err != nil {
+		return in, err
 	}
-	session, err := provider.Start(ctx, request)
-	if err != nil {
-		failed := &wire.Event{SessionID: request.SessionID, Payload: &wire.AgentError{
-			ErrorType: wire.ErrorStartFailed, Message: err.Error(), Severity: wire.SeverityError, Phase: "lifecycle",
-		}}
-		return []*wire.Event{failed}, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
-	}
-	w.provided = &wire.AgentStart{Model: in.Model, Prompt: in.Prompt, Task: task(in.Prompt), Provider: name, Cwd: in.Cwd}
-	return w.drive(ctx, session, request.SessionID, messages)
+	in.begun = in.name == "claude" && slices.ContainsFunc(append(modes, in.PermissionMode), func(mode string) bool { return !bypasses(mode) })
+	return in, nil
 }
 
-// drive records what the agent does until it ends.
-func (w *worker) drive(ctx context.Context, session agent.Session, id string, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
-	stop := context.AfterFunc(ctx, func() { _ = session.Close() }) // Events ends, then Close below reports
-	defer stop()
-	passing, stopPassing := context.WithCancel(ctx)
-	defer stopPassing()
-	passed := make(chan struct{})
-	go func() {
-		defer close(passed)
-		w.pass(passing, session, messages)
-	}()
-	outcome := agent.Outcome{SessionID: id}
-	last, err := w.consume(ctx, session, &outcome)
-	if err := session.Close(); err != nil { // what it said counts all the same
-		w.runner.logger.Warn("agent not ended properly", "run", w.offer.RunID, "node", w.offer.NodeID, "error", err)
+// override replaces options by those that somebody gave while the run was under
+// way: those for every agent, then those for the node, then those for the item of
+// a forEach. Variables of the environment are added.
+func override(o *agent.Options, given wire.Raw, def *flow.Definition, node string) error {
+	if given == nil {
+		return nil
 	}
-	stopPassing()
-	<-passed
-	if err != nil {
-		return last, err
+	var fields map[string]wire.Raw
+	if err := wire.Unmarshal(given, &fields); err != nil {
+		return err
 	}
-	if outcome.Paused() != nil && ctx.Err() != nil {
-		return last, nil // that was our own interruption
+	layers := []map[string]wire.Raw{maps.Clone(fields)}
+	maps.DeleteFunc(layers[0], func(name string, v wire.Raw) bool { return def.Node(name) != nil && isObject(v) })
+	ids := []string{node}
+	if base, _, isItem := strings.Cut(node, "/"); isItem {
+		ids = []string{base, node}
 	}
-	if failed := outcome.Error(); failed != nil {
-		return last, &failure{message: failed.Message, kind: failed.ErrorType}
-	}
-	output, err := outcome.Output()
-	if err != nil {
-		return last, err
-	}
-	return append(last, w.completed(output)), nil
-}
-
-// consume records the events of a session. The first is agent:start: the session
-// is stored before the agent gets its prompt, so that a crash from then on can go
-// on with it. The terminal one is returned instead, to be stored in one commit
-// with the end of the node.
-func (w *worker) consume(ctx context.Context, session agent.Session, outcome *agent.Outcome) (last []*wire.Event, err error) {
-	for e, err := range session.Events() {
-		if err != nil {
-			return last, &failure{message: err.Error(), kind: wire.ErrorException}
+	for _, id := range ids {
+		var own map[string]wire.Raw
+		if isObject(fields[id]) && wire.Unmarshal(fields[id], &own) == nil {
+			layers = append(layers, own)
 		}
-		if e.SessionID == "" {
-			e.SessionID = outcome.SessionID
-		}
-		if p, ok := e.Payload.(*wire.AgentStart); ok {
-			w.complete(p)
-		}
-		outcome.Observe(e)
-		if terminal(e) {
-			last = append(last, e)
-			continue
-		}
-		if err := w.recordAll(ctx, append(last, e)); err != nil {
-			return nil, err
-		}
-		last = nil
 	}
-	return last, nil
-}
-
-// complete adds to an agent:start what only the worker knows.
-func (w *worker) complete(p *wire.AgentStart) {
-	p.Model = cmp.Or(p.Model, w.provided.Model)
-	p.Task = cmp.Or(p.Task, w.provided.Task)
-	p.Provider = cmp.Or(p.Provider, w.provided.Provider)
-	p.Cwd = cmp.Or(p.Cwd, w.provided.Cwd)
-	if p.Prompt == nil {
-		p.Prompt = w.provided.Prompt
-	}
-}
-
-func (w *worker) recordAll(ctx context.Context, events []*wire.Event) error {
-	for _, e := range events {
-		if err := w.record(ctx, e); err != nil {
+	for _, layer := range layers {
+		if err := apply(o, layer); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func terminal(e *wire.Event) bool {
-	switch e.Payload.(type) {
-	case *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
-		return true
-	}
-	return false
+func isObject(v wire.Raw) bool {
+	_, ok := v.Any().(map[string]any)
+	return ok
 }
 
-// pass gives messages to the agent until ctx ends.
-func (w *worker) pass(ctx context.Context, session agent.Session, messages <-chan wire.InboxEntry) {
-	for {
-		select {
-		case m, ok := <-messages:
-			if !ok {
-				return
-			}
-			w.send(ctx, session, m)
-		case <-ctx.Done():
-			return
-		}
+// apply replaces the options that are given.
+func apply(o *agent.Options, given map[string]wire.Raw) error {
+	raw, err := wire.Marshal(given)
+	if err != nil {
+		return err
 	}
-}
-
-func (w *worker) send(ctx context.Context, session agent.Session, m wire.InboxEntry) {
-	var cmd wire.Command
-	err := wire.Unmarshal(m.Command, &cmd)
-	if err == nil {
-		err = session.Send(ctx, agent.Message{CommandID: m.ID, Content: cmd.Message})
+	env := o.Env
+	o.Env = nil
+	if err := wire.Unmarshal(raw, o); err != nil {
+		return err
 	}
-	if err != nil && ctx.Err() == nil {
-		w.runner.logger.Warn("message not delivered", "run", w.offer.RunID, "node", w.offer.NodeID, "command", m.ID, "error", err)
+	if len(env) > 0 {
+		all := maps.Clone(env)
+		maps.Copy(all, o.Env)
+		o.Env = all
 	}
+	return nil
 }
 
 // provider returns the agent that acts in the node. In a run with fixtures no
 // other agent can be reached.
 func (w *worker) provider(name string) (agent.Provider, string, error) {
-	if dir := w.fixtures; dir != "" {
+	if dir := w.state.Fixtures; dir != "" {
 		if w.runner.cfg.Fixtures == nil {
 			return nil, "", errors.New("this runner has no fixtures")
 		}

@@ -50,7 +50,7 @@ func (w *worker) command(ctx context.Context, n wire.NodeState) ([]*wire.Event, 
 	}
 	w.output = output
 	if ctx.Err() != nil {
-		return last, nil // it was ended, whatever it says
+		return last, nil // it was ended, whatever it says: nobody knows what it has done
 	}
 	return append(last, w.failed(problem, "exit")), nil
 }
@@ -76,5 +76,5 @@ func (w *worker) dir(cwd string) string {
 	if filepath.IsAbs(cwd) {
 		return cwd
 	}
-	return filepath.Join(w.workspace, cwd)
+	return filepath.Join(w.workdir.path, cwd)
 }

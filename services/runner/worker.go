@@ -4,19 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"wake/internal/eventlog"
 	"wake/internal/flow"
 	"wake/internal/lease"
-	"wake/pkg/subjects"
+	"wake/internal/run"
 	"wake/pkg/wire"
 )
 
-// worker executes one node once.
+// worker executes one node once, from its beginning or from where another
+// worker has left it.
 type worker struct {
 	runner *Runner
 	keeper *lease.Keeper
@@ -25,109 +24,126 @@ type worker struct {
 
 	lease   *lease.Lease
 	writer  *eventlog.Writer
-	view    *view
+	view    *view // belongs to the watch while it runs
 	started time.Time
+	halt    halt
+	asked   approvals
 
-	// What the execution needs of the run's state. The view itself belongs to
-	// the watch from then on.
-	node      *flow.Node
-	workspace string
-	fixtures  string
-	provided  *wire.AgentStart // what the agent was asked
+	// What the execution needs of the run's state, as it was at the claim.
+	state   *wire.State
+	def     *flow.Definition
+	node    *flow.Node
+	workdir workdir
 
+	begun  bool      // the agent's agent:start is stored
 	output wire.Raw  // what there is of a command that fails
 	away   time.Time // since when events weren't stored in time; zero: they are
 }
 
-// errWithdrawn ends an execution that the owner has cancelled.
-var errWithdrawn = errors.New("withdrawn by the owner")
+var (
+	// errWithdrawn ends an execution that the owner has cancelled.
+	errWithdrawn = errors.New("withdrawn by the owner")
+	// errTimeLimit ends an execution that takes too long.
+	errTimeLimit = errors.New("time limit of the node")
+	// errHalted ends an execution before it has begun: the run is paused, or the
+	// runner ends.
+	errHalted = errors.New("halted")
+)
 
-// run executes the node if it is still wanted.
-func (w *worker) run(ctx context.Context) error {
+// run executes the node if it is still wanted. Who finds that somebody else has
+// taken over leaves without a trace in the log.
+func (w *worker) run(ctx context.Context) (err error) {
 	r := w.runner
-	l, err := w.keeper.Acquire(ctx, r.names.LeaseKey(w.offer.RunID, w.offer.NodeID))
-	if errors.Is(err, lease.ErrHeld) {
-		return w.held(ctx)
-	}
-	if err != nil {
-		return err
-	}
-	w.lease = l
-	defer w.release(ctx)
-	// Looking before claiming saves a claim for an offer that is out of date.
 	if w.view, err = r.open(ctx, w.offer.RunID); err != nil {
 		return err
 	}
 	defer w.view.close()
+	// Looking before claiming saves a claim for an offer that is out of date.
 	if !w.wanted() {
 		w.taken()
 		return nil
 	}
-	if !l.Valid() { // reading took long: don't fence whoever holds it now
-		return errLeaseLost
+	w.lease, err = w.keeper.Acquire(ctx, w.key(), w.last())
+	if errors.Is(err, lease.ErrHeld) {
+		return w.held()
 	}
-	claim := eventlog.Claim{Runner: r.cfg.ID, MinEpoch: l.Revision(), ExecID: w.offer.ExecID}
-	if w.writer, err = r.log.Claim(ctx, w.offer.RunID, w.offer.NodeID, claim); err != nil {
+	if err != nil {
 		return err
 	}
-	w.taken()
-	// What counts is whether it was wanted at the position of the claim.
-	_, pos := w.writer.Last()
-	if err := w.view.wait(ctx, pos); err != nil {
+	defer w.release(ctx)
+	if err := w.claim(ctx); err != nil {
 		return err
 	}
 	if !w.wanted() {
 		return w.writer.Close(ctx)
 	}
-	return w.execute(ctx)
+	err = w.execute(ctx)
+	if gone(err) {
+		r.logger.Warn("gave up: another runner has taken over", "run", w.offer.RunID, "node", w.offer.NodeID, "exec", w.offer.ExecID, "cause", err)
+		return nil
+	}
+	return err
 }
 
-// held looks whether an offer of a node that somebody works on is needless. It
-// isn't before that has begun: it may still fail to.
-func (w *worker) held(ctx context.Context) (err error) {
-	if w.view, err = w.runner.open(ctx, w.offer.RunID); err != nil {
+// key is the key of the node's lease.
+func (w *worker) key() string { return w.runner.names.LeaseKey(w.offer.RunID, w.offer.NodeID) }
+
+// last returns who has begun the execution, "" if nobody has.
+func (w *worker) last() string {
+	n := w.view.state.Nodes[w.offer.NodeID]
+	if n.Started == 0 {
+		return ""
+	}
+	return n.Runner
+}
+
+// claim makes the worker the writer of the node, and its view the state at the
+// position of the claim: what counts is whether the node was wanted there.
+func (w *worker) claim(ctx context.Context) (err error) {
+	if err := w.view.follow(ctx); err != nil {
 		return err
 	}
-	w.view.close()
-	if w.wanted() {
-		return lease.ErrHeld
+	if !w.lease.Valid() { // acquiring took long: don't fence whoever holds it now
+		return errLeaseLost
+	}
+	n := w.view.state.Nodes[w.offer.NodeID]
+	claim := eventlog.Claim{Runner: w.runner.cfg.ID, MinEpoch: w.lease.Revision(), ExecID: w.offer.ExecID, AtSeq: n.Seq}
+	if w.writer, err = w.runner.log.Claim(ctx, w.offer.RunID, w.offer.NodeID, claim); err != nil {
+		return err
 	}
 	w.taken()
-	return nil
+	_, pos := w.writer.Last()
+	return w.view.wait(ctx, pos)
 }
 
-// wanted reports whether the execution is the node's latest, has not begun, and
-// the run is running.
+// held judges an offer of a node whose lease can't be had. It is needless if this
+// runner is at work on the node.
+func (w *worker) held() error {
+	n := w.view.state.Nodes[w.offer.NodeID]
+	if info, ok := w.keeper.Holder(w.key()); ok && info.Runner == w.runner.cfg.ID && n.Started != 0 {
+		w.taken()
+		return nil
+	}
+	return lease.ErrHeld
+}
+
+// wanted reports whether the execution is the node's latest, has not ended, and
+// the run is running; in a paused run, whether its open calls are to be dealt
+// with.
 func (w *worker) wanted() bool {
 	s := w.view.state
 	n, ok := s.Nodes[w.offer.NodeID]
-	return ok && s.Status == wire.RunRunning && n.Exec == w.offer.ExecID && n.Open() && n.Started == 0
+	if !ok || n.Exec != w.offer.ExecID || !n.Open() {
+		return false
+	}
+	hold := n.Started != 0 && n.Resume != nil && n.Resume.Hold
+	return s.Status == wire.RunRunning || s.Status == wire.RunPaused && hold
 }
 
 // execute runs the node within its time limit and records how it ended.
 func (w *worker) execute(ctx context.Context) error {
-	def, err := flow.FromRaw(w.view.state.Definition)
+	n, missing, err := w.prepare(ctx)
 	if err != nil {
-		return fmt.Errorf("definition of run %s: %w", w.offer.RunID, err)
-	}
-	if w.node = def.Node(w.offer.NodeID); w.node == nil {
-		return fmt.Errorf("run %s: the flow has no node %s", w.offer.RunID, w.offer.NodeID)
-	}
-	w.started, w.workspace, w.fixtures = time.Now(), w.view.state.Workspace, w.view.state.Fixtures
-	if def.Workspace == "node" {
-		if w.workspace, err = w.ownWorkspace(); err != nil {
-			return err
-		}
-	}
-	n := w.view.state.Nodes[w.offer.NodeID]
-	input, missing := w.view.input(ctx, w.offer.NodeID)
-	if missing != nil && !errors.Is(missing, errMissing) {
-		return missing
-	} else if missing == nil {
-		n.Input = input
-	}
-	start := &wire.NodeStart{NodeType: string(w.node.Type), Attempt: n.Attempt, Iteration: n.Iteration, Input: n.Input}
-	if err := w.append(ctx, &wire.Event{Payload: start}); err != nil {
 		return err
 	}
 	work, cancel := context.WithCancelCause(ctx)
@@ -137,31 +153,73 @@ func (w *worker) execute(ctx context.Context) error {
 		defer timer.Stop()
 	}
 	watch := w.watch(work, cancel)
-	var events []*wire.Event
-	switch {
-	case missing != nil:
-		err = &failure{message: fmt.Sprintf("input of the node: %v", missing), kind: wire.ErrorStartFailed}
-	case w.node.Type == flow.TypeAgent:
-		events, err = w.agent(work, n, watch.messages)
-	case w.node.Type == flow.TypeExec:
-		events, err = w.command(work, n)
-	default:
-		err = &failure{message: fmt.Sprintf("a worker can't execute a node of type %q", w.node.Type), kind: wire.ErrorStartFailed}
-	}
+	events, err := w.attempt(work, n, missing, watch.messages)
 	cause := context.Cause(work)
 	cancel(nil)
 	watch.wait()
 	return w.end(ctx, cause, events, err)
 }
 
-// ownWorkspace makes a fresh folder for the execution.
-func (w *worker) ownWorkspace() (string, error) {
-	dir := filepath.Join(w.runner.cfg.Workspaces, subjects.Escape(w.offer.RunID), subjects.Escape(w.offer.ExecID))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("make the workspace: %w", err)
+// prepare takes what the execution needs from the state. missing says that its
+// input is gone.
+func (w *worker) prepare(ctx context.Context) (n wire.NodeState, missing, err error) {
+	w.state = run.Clone(w.view.state)
+	if w.def, err = flow.FromRaw(w.state.Definition); err != nil {
+		return n, nil, fmt.Errorf("definition of run %s: %w", w.offer.RunID, err)
 	}
-	return dir, nil
+	if w.node = w.def.Node(w.offer.NodeID); w.node == nil {
+		return n, nil, fmt.Errorf("run %s: the flow has no node %s", w.offer.RunID, w.offer.NodeID)
+	}
+	w.started = time.Now()
+	w.halt.begin()
+	n = w.state.Nodes[w.offer.NodeID]
+	input, missing := w.view.input(ctx, w.offer.NodeID)
+	if missing != nil && !errors.Is(missing, errMissing) {
+		return n, nil, missing
+	} else if missing == nil {
+		n.Input = input
+	}
+	return n, missing, nil
 }
+
+// attempt does the work of the node and returns the events that end it. Of an
+// execution that has begun it is a continuation, without a second node:start.
+func (w *worker) attempt(ctx context.Context, n wire.NodeState, missing error, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
+	again := n.Started != 0
+	var unusable *failure
+	if err := w.openWorkdir(ctx); err != nil && !errors.As(err, &unusable) {
+		return nil, err
+	}
+	if w.halt.is() && !w.holds(n) {
+		return nil, errHalted
+	}
+	if !again {
+		start := &wire.NodeStart{NodeType: string(w.node.Type), Attempt: n.Attempt, Iteration: n.Iteration, Input: n.Input}
+		if err := w.append(ctx, &wire.Event{Payload: start}); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case missing != nil:
+		return nil, &failure{message: fmt.Sprintf("input of the node: %v", missing), kind: wire.ErrorStartFailed}
+	case unusable != nil:
+		return nil, unusable
+	case w.node.Type == flow.TypeAgent:
+		return w.agent(ctx, n, messages)
+	case w.node.Type == flow.TypeExec && again && !w.node.Idempotent:
+		return nil, &failure{
+			message: "its runner ended while the command was running; nobody knows what it has done",
+			kind:    wire.ErrorInterrupted,
+		}
+	case w.node.Type == flow.TypeExec:
+		return w.command(ctx, n)
+	}
+	return nil, &failure{message: fmt.Sprintf("a worker can't execute a node of type %q", w.node.Type), kind: wire.ErrorStartFailed}
+}
+
+// holds reports whether only the open calls of the execution are to be dealt
+// with.
+func (w *worker) holds(n wire.NodeState) bool { return n.Resume != nil && n.Resume.Hold }
 
 // timeLimit returns how long the execution may take; 0 is no limit.
 func (w *worker) timeLimit() time.Duration {
@@ -171,21 +229,25 @@ func (w *worker) timeLimit() time.Duration {
 	return time.Duration(w.node.Policy.TimeoutMs) * time.Millisecond
 }
 
-var errTimeLimit = errors.New("time limit of the node")
-
 // end records the end of the execution: its last events and its outcome in one
 // commit. What had an outcome before it was interrupted keeps it; what was
-// interrupted from outside has none.
+// interrupted has none and stays open.
 func (w *worker) end(ctx context.Context, cause error, events []*wire.Event, err error) error {
 	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(giveBack, w.runner.cfg.PersistTimeout))
 	defer cancel()
 	switch {
-	case errors.Is(cause, eventlog.ErrFenced), errors.Is(cause, errLeaseLost):
+	case gone(cause):
 		return cause // somebody else may be at work: write nothing
-	case err == nil && slices.ContainsFunc(events, outcome):
-	case errors.Is(cause, errWithdrawn), ctx.Err() != nil:
-		if w.node.Type == flow.TypeAgent && !slices.ContainsFunc(events, terminal) {
-			events = append(events, &wire.Event{Payload: &wire.AgentAborted{Reason: reasonOf(cause)}})
+	case gone(err):
+		return err
+	case err == nil && slices.ContainsFunc(events, outcome), errors.Is(err, errHalted):
+	case errors.Is(cause, errWithdrawn):
+		if w.begun && !slices.ContainsFunc(events, terminal) {
+			events = append(events, &wire.Event{Payload: &wire.AgentAborted{Reason: "cancelled"}})
+		}
+	case ctx.Err() != nil: // the time to come to a safe point is over
+		if w.begun && !slices.ContainsFunc(events, terminal) {
+			events = append(events, &wire.Event{Payload: &wire.AgentPaused{Reason: pauseForced}})
 		}
 	case errors.Is(cause, errTimeLimit):
 		events = append(events, w.failed(fmt.Sprintf("time limit of %s exceeded", w.timeLimit()), wire.ErrorTimeout))
@@ -207,6 +269,9 @@ func (w *worker) end(ctx context.Context, cause error, events []*wire.Event, err
 	return w.writer.Close(final)
 }
 
+// gone reports whether an error says that somebody else may be at work.
+func gone(err error) bool { return errors.Is(err, eventlog.ErrFenced) || errors.Is(err, errLeaseLost) }
+
 // outcome reports whether e ends an execution.
 func outcome(e *wire.Event) bool {
 	switch e.Payload.(type) {
@@ -214,13 +279,6 @@ func outcome(e *wire.Event) bool {
 		return true
 	}
 	return false
-}
-
-func reasonOf(cause error) string {
-	if errors.Is(cause, errWithdrawn) {
-		return "cancelled"
-	}
-	return "shutdown"
 }
 
 // failure is an outcome of a node, as opposed to a fault of the worker.
@@ -255,12 +313,19 @@ func (w *worker) append(ctx context.Context, events ...*wire.Event) error {
 	return err
 }
 
-// record puts an event of the agent on record. Events that a crash must not
-// lose are awaited, for a bounded time; the others follow in order. If storage
-// stays away, only the intent of a tool and the session stop the agent.
-func (w *worker) record(ctx context.Context, e *wire.Event) error {
-	w.stamp(e)
-	err := w.put(ctx, e)
+// record puts events of the agent on record; of several, the last decides how.
+// Events that a crash must not lose are awaited, for a bounded time; the others
+// follow in order. If storage stays away, only the intent of a tool and the session
+// stop the agent. A worker that has lost its lease records nothing.
+func (w *worker) record(ctx context.Context, events ...*wire.Event) error {
+	select {
+	case <-w.lease.Lost():
+		return errLeaseLost
+	default:
+	}
+	w.stamp(events...)
+	e := events[len(events)-1]
+	err := w.put(ctx, e, events)
 	switch {
 	case err == nil, ctx.Err() != nil, errors.Is(err, eventlog.ErrFenced), errors.Is(err, eventlog.ErrClosed):
 		return err
@@ -273,15 +338,16 @@ func (w *worker) record(ctx context.Context, e *wire.Event) error {
 	return nil
 }
 
-// put takes an event into the log, and waits for it if it is one to wait for.
-func (w *worker) put(ctx context.Context, e *wire.Event) error {
-	if !e.Type().Awaited() {
-		return w.writer.Enqueue(ctx, e)
+// put takes events into the log, and waits for them if the last is one to wait
+// for.
+func (w *worker) put(ctx context.Context, last *wire.Event, events []*wire.Event) error {
+	if !last.Type().Awaited() {
+		return w.writer.Enqueue(ctx, last)
 	}
 	start := time.Now()
 	wait, cancel := context.WithTimeout(ctx, w.runner.cfg.PersistTimeout)
 	defer cancel()
-	_, err := w.writer.Append(wait, e)
+	_, err := w.writer.Append(wait, events...)
 	switch {
 	case err == nil && !w.away.IsZero():
 		failed := w.storageFailure()

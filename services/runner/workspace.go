@@ -1,0 +1,179 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"wake/internal/agent"
+	"wake/internal/flow"
+	"wake/internal/process"
+	"wake/pkg/subjects"
+)
+
+// workdir is where an execution works.
+type workdir struct {
+	path  string
+	fresh bool // it was made just now
+	git   bool // it is a clone
+}
+
+// errorSandbox is the error type of a node whose folder can't be made.
+const errorSandbox = "sandbox_init_failed"
+
+// cloneTimeout bounds how long a repository may take to clone.
+const cloneTimeout = 15 * time.Minute
+
+// openWorkdir finds the folder of the execution: the run's, or one of its own,
+// which is made unless an earlier worker has made it here. Its error is a
+// [failure] if that is the flow's fault or that of what it names.
+func (w *worker) openWorkdir(ctx context.Context) error {
+	repository, isGit := w.def.Git()
+	if !isGit && w.def.Workspace != "node" {
+		w.workdir = workdir{path: w.state.Workspace}
+		return nil
+	}
+	dir := filepath.Join(w.runner.cfg.Workspaces, subjects.Escape(w.offer.RunID), subjects.Escape(w.offer.ExecID))
+	w.workdir = workdir{path: dir, git: isGit}
+	if info, err := os.Stat(dir); err == nil && info.IsDir() {
+		return nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return sandbox("make the workspace", err)
+	}
+	w.workdir.fresh = true
+	if !isGit {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return sandbox("make the workspace", err)
+		}
+		return nil
+	}
+	err := clone(ctx, repository, dir)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return sandbox("clone "+withoutSecret(repository.URL), err)
+	}
+	return nil
+}
+
+func sandbox(doing string, err error) error {
+	return &failure{message: fmt.Sprintf("%s: %v", doing, err), kind: errorSandbox}
+}
+
+// clone makes dir a clone of a repository, or leaves no trace of it: a folder
+// that is there is whole.
+func clone(ctx context.Context, g flow.Git, dir string) error {
+	parent := filepath.Dir(dir)
+	if err := os.MkdirAll(parent, 0o700); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(parent, ".clone-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(tmp) }() // gone if it was renamed
+	ctx, cancel := context.WithTimeout(ctx, cloneTimeout)
+	defer cancel()
+	args := []string{"clone", "--quiet"}
+	if g.Ref != "" {
+		args = append(args, "--no-checkout")
+	}
+	if err := git(ctx, parent, append(args, "--", g.URL, tmp)...); err != nil {
+		return err
+	}
+	if g.Ref != "" {
+		if err := checkout(ctx, tmp, g.Ref); err != nil {
+			return err
+		}
+	}
+	return os.Rename(tmp, dir)
+}
+
+// checkout checks out a branch, a tag or a commit, also one that no branch of
+// the clone leads to.
+func checkout(ctx context.Context, dir, ref string) error {
+	err := git(ctx, dir, "checkout", "--quiet", ref, "--")
+	if err == nil {
+		return nil
+	}
+	if git(ctx, dir, "fetch", "--quiet", "--", "origin", ref) != nil {
+		return fmt.Errorf("it has no branch, tag or commit %q", ref)
+	}
+	return git(ctx, dir, "checkout", "--quiet", "--detach", "FETCH_HEAD", "--")
+}
+
+// gitGrace is how long git may take to end when it is told to.
+const gitGrace = 2 * time.Second
+
+// git runs git in a folder. It asks nobody for anything, and its error is what
+// git says.
+func git(ctx context.Context, dir string, args ...string) error {
+	argv := append([]string{"git", "-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false"}, args...)
+	p, err := process.Start(process.Config{Argv: argv, Dir: dir, Env: gitEnvironment(os.Environ()), KeepStderr: true})
+	if err != nil {
+		return err
+	}
+	_ = p.Stdin.Close()
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		_, _ = io.Copy(io.Discard, p.Stdout)
+	}()
+	exit, waitErr := p.Wait(ctx)
+	err = p.End(gitGrace)
+	<-read
+	switch {
+	case errors.Is(waitErr, context.DeadlineExceeded):
+		return fmt.Errorf("git took longer than %s", cloneTimeout)
+	case waitErr != nil:
+		return waitErr
+	case exit.Code != 0:
+		return errors.New(withoutSecret(gitWords(p.Words())))
+	}
+	return err
+}
+
+// gitEnvironment is the environment of git: nothing of another repository, no
+// question to a terminal, no transport that runs programs.
+func gitEnvironment(environ []string) []string {
+	var kept []string
+	for _, kv := range environ {
+		key, _, _ := strings.Cut(kv, "=")
+		switch key {
+		case "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE":
+		default:
+			kept = append(kept, kv)
+		}
+	}
+	add := map[string]string{
+		"GIT_TERMINAL_PROMPT": "0",
+		"GIT_ALLOW_PROTOCOL":  "https:http:ssh:git:file",
+		"LC_ALL":              "C",
+	}
+	if os.Getenv("GIT_SSH_COMMAND") == "" {
+		add["GIT_SSH_COMMAND"] = "ssh -oBatchMode=yes"
+	}
+	return agent.Environment(kept, add)
+}
+
+// gitWords returns what git says in its last lines.
+func gitWords(stderr string) string {
+	lines := strings.Split(strings.TrimSpace(stderr), "\n")
+	if stderr == "" {
+		return "git failed"
+	}
+	return strings.Join(lines[max(0, len(lines)-3):], "; ")
+}
+
+var secret = regexp.MustCompile(`://[^/@\s]*:[^/@\s]*@`)
+
+// withoutSecret hides passwords in URLs.
+func withoutSecret(s string) string { return secret.ReplaceAllString(s, "://…@") }
