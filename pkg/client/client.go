@@ -1,0 +1,147 @@
+// Package client lets Go programs run, resume, fork, steer and watch runs.
+//
+// It talks to the log and to the subjects of wake, not to a service: what it
+// reads is what is stored, and what it sends waits for a runner if none is up.
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/oklog/ulid/v2"
+
+	"wake/internal/api"
+	"wake/internal/eventlog"
+	"wake/internal/run"
+	"wake/internal/snapshot"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+)
+
+// Options are the settings of a client. Zero values are the defaults.
+type Options struct {
+	Names  subjects.Names // default [subjects.Default]
+	Logger *slog.Logger   // default: none
+	// Wait bounds how long [Client.Do] and [Client.Fork] wait for a runner.
+	// Default 5 s.
+	Wait time.Duration
+}
+
+// Client is a connection to an installation of wake.
+type Client struct {
+	log   *eventlog.Log
+	names subjects.Names
+	wait  time.Duration
+}
+
+// Open returns a client on a connection, which stays the caller's. It fails if
+// the server isn't prepared by `wake init`.
+func Open(ctx context.Context, nc *nats.Conn, o Options) (*Client, error) {
+	if o.Names == (subjects.Names{}) {
+		o.Names = subjects.Default
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Wait <= 0 {
+		o.Wait = 5 * time.Second
+	}
+	log, err := eventlog.Open(ctx, nc, eventlog.Options{Names: o.Names, Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	return &Client{log: log, names: o.Names, wait: o.Wait}, nil
+}
+
+// NewID returns an id for a run or a command: a ULID in lower case.
+func NewID() string { return strings.ToLower(ulid.Make().String()) }
+
+// State returns the state of a run as of now: its snapshot, if there is one, and
+// what the log has beyond it. It fails with RUN_NOT_FOUND.
+func (c *Client) State(ctx context.Context, runID string) (*wire.State, error) {
+	return c.StateAt(ctx, runID, 0)
+}
+
+// StateAt returns the state of a run behind a position of the log, 0 for the
+// present. It fails with RUN_NOT_FOUND if the run had not begun.
+func (c *Client) StateAt(ctx context.Context, runID string, pos uint64) (*wire.State, error) {
+	if err := subjects.CheckID(runID); err != nil {
+		return nil, &wire.APIError{Code: wire.CodeBadRequest, Message: err.Error()}
+	}
+	s, found, err := snapshot.Load(ctx, c.log, runID)
+	if err != nil && !errors.Is(err, snapshot.ErrUnusable) {
+		return nil, err
+	}
+	if err != nil || !found || pos != 0 && s.Position.Seq > pos {
+		s = run.New(runID)
+	}
+	if err := snapshot.Fold(ctx, c.log, s, pos); err != nil {
+		return nil, err
+	}
+	if s.Position.Seq == 0 {
+		return nil, notFound(runID)
+	}
+	return s, nil
+}
+
+func notFound(runID string) *wire.APIError {
+	return &wire.APIError{
+		Code: wire.CodeRunNotFound, Message: fmt.Sprintf("there is no run %q", runID), Hint: "see `wake runs` for the runs there are",
+	}
+}
+
+// Find returns the id of the run that ref means: an id, a unique prefix of one, a
+// label, a session id, or @last. Ids that the log has need no recorder, and are
+// known as soon as the run has begun. It fails with RUN_NOT_FOUND, or with
+// AMBIGUOUS_ID and the matches.
+func (c *Client) Find(ctx context.Context, ref string) (string, error) {
+	if subjects.CheckID(ref) == nil && !strings.HasPrefix(ref, "@") {
+		_, found, err := c.log.Last(ctx, ref, wire.RunNode)
+		if err != nil {
+			return "", err
+		}
+		if found {
+			return ref, nil
+		}
+	}
+	status, err := api.Call[wire.StatusResponse](ctx, c.log.Conn(), c.names, wire.VerbStatus, wire.StatusRequest{Run: ref})
+	return status.RunID, err
+}
+
+// FindSession returns the run of an agent's session, of whose id a unique prefix
+// is enough. It fails with SESSION_NOT_FOUND, or with AMBIGUOUS_ID and the
+// matches.
+func (c *Client) FindSession(ctx context.Context, session string) (string, error) {
+	runID, err := c.Find(ctx, session)
+	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeRunNotFound {
+		return "", &wire.APIError{
+			Code: wire.CodeSessionNotFound, Message: fmt.Sprintf("no run has an agent with session %q", session),
+			Hint: "see `wake status RUN` for the sessions of a run",
+		}
+	}
+	return runID, err
+}
+
+// Start asks for a new run. It has begun when its flow:start is in the log, which
+// may be never for a definition that no runner takes.
+func (c *Client) Start(ctx context.Context, r wire.RunRequest) error {
+	if err := subjects.CheckID(r.RunID); err != nil {
+		return &wire.APIError{Code: wire.CodeBadRequest, Message: err.Error()}
+	}
+	if r.V == 0 {
+		r.V = wire.Version
+	}
+	data, err := wire.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if _, err := c.log.JetStream().Publish(ctx, c.names.QueueRun(), data); err != nil {
+		return fmt.Errorf("client: ask for run %s: %w", r.RunID, err)
+	}
+	return nil
+}

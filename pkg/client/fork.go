@@ -1,0 +1,104 @@
+package client
+
+import (
+	"context"
+
+	"wake/internal/bookmark"
+	"wake/internal/eventlog"
+	"wake/pkg/wire"
+)
+
+// Point is a place in the log behind which a run can be forked.
+type Point struct {
+	Run      string              `json:"run"` // that has it: an ancestor, if the run was forked behind it
+	Label    string              `json:"label"`
+	Kind     wire.CheckpointKind `json:"kind"`
+	Node     string              `json:"node,omitempty"`
+	Position uint64              `json:"position"`
+	Time     int64               `json:"time"`           // Unix ms
+	Note     string              `json:"note,omitempty"` // what happened there; as the agent said it
+}
+
+// Bookmarks returns the points at which a run can be forked, in log order.
+func (c *Client) Bookmarks(ctx context.Context, runID string) ([]Point, error) {
+	found, err := bookmark.List(ctx, c.log, runID)
+	points := make([]Point, len(found))
+	for i, p := range found {
+		points[i] = Point(p)
+	}
+	return points, err
+}
+
+// ForkRequest says what to fork.
+type ForkRequest struct {
+	RunID     string
+	At        string   // a label, sfp-<n> or a position; empty: the present, or the last fork point of a run that has ended
+	NewID     string   // of the fork; empty: a new one
+	Message   string   // to the agents that were at work there; empty: "continue"
+	Overrides wire.Raw // see [wire.FlowResumed]
+}
+
+// ForkResult is a fork.
+type ForkResult struct {
+	RunID    string `json:"runId"`
+	Parent   string `json:"parent"` // the run that has the point
+	Position uint64 `json:"position"`
+	Label    string `json:"label,omitempty"`
+	Recorded bool   `json:"recorded"` // it has begun; false: it waits for a runner
+}
+
+// Resolve returns the point that a fork request names, and the state there.
+func (c *Client) Resolve(ctx context.Context, runID, at string) (Point, *wire.State, error) {
+	p, err := bookmark.Resolve(ctx, c.log, runID, at)
+	if err != nil {
+		return Point{}, nil, err
+	}
+	state, err := bookmark.State(ctx, c.log, p)
+	return Point(p), state, err
+}
+
+// Fork begins a new run that goes on from a point of another one. The parent is
+// left alone.
+func (c *Client) Fork(ctx context.Context, r ForkRequest) (ForkResult, error) {
+	p, _, err := c.Resolve(ctx, r.RunID, r.At)
+	if err != nil {
+		return ForkResult{}, err
+	}
+	if r.NewID == "" {
+		r.NewID = NewID()
+	}
+	result := ForkResult{RunID: r.NewID, Parent: p.Run, Position: p.Position, Label: p.Label}
+	if _, taken, err := c.log.Last(ctx, r.NewID, wire.RunNode); err != nil {
+		return result, err
+	} else if taken {
+		return result, &wire.APIError{Code: wire.CodeBadRequest, Message: "there is a run " + r.NewID + " already", Hint: "choose another id"}
+	}
+	_, last, err := c.log.Bounds(ctx)
+	if err != nil {
+		return result, err
+	}
+	request := wire.RunRequest{RunID: r.NewID, Fork: &wire.ForkRequest{
+		ParentRun: p.Run, ParentPos: p.Position, Label: p.Label, Message: r.Message, Overrides: r.Overrides,
+	}}
+	if err := c.Start(ctx, request); err != nil {
+		return result, err
+	}
+	result.Recorded = c.begun(ctx, r.NewID, last+1)
+	return result, ctx.Err()
+}
+
+// begun waits for the first event of a fork.
+func (c *Client) begun(ctx context.Context, runID string, from uint64) bool {
+	ctx, stop := context.WithTimeout(ctx, c.wait)
+	defer stop()
+	q := eventlog.Query{Run: runID, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}, From: from}
+	for e, err := range c.log.Follow(ctx, q) {
+		if err != nil {
+			return false
+		}
+		if e.Event != nil && e.Event.Type() == wire.TypeRunForked {
+			return true
+		}
+	}
+	return false
+}
