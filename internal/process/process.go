@@ -120,7 +120,7 @@ func (p *programs) has(pid int) bool {
 	return p.pids[pid]
 }
 
-// Start runs a program in its own process group. The caller must call
+// Start runs a program in its own process group, on Linux in its own session. The caller must call
 // [Process.End] when it is done with it, even if the program has ended by
 // itself.
 func Start(c Config) (*Process, error) {

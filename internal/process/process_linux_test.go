@@ -41,7 +41,8 @@ func play(role string) {
 	case "launcher":
 		spawn("daemon", true)
 		return
-	case "crasher": // as a runner that is killed
+	case "crasher": // as a runner that is killed; others were started from the same terminal
+		spawn("bystander", false)
 		p, err := process.Start(process.Config{Argv: []string{os.Args[0], "role:agent"}, Env: os.Environ()})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -173,7 +174,10 @@ func TestEndOrphans(t *testing.T) {
 	if err := crasher.Start(); err != nil {
 		t.Fatal(err)
 	}
-	pids := roles(t, out, "agent", "tool", "daemon")
+	pids := roles(t, out, "agent", "tool", "daemon", "bystander")
+	bystander := pids["bystander"]
+	delete(pids, "bystander")
+	t.Cleanup(func() { _ = syscall.Kill(bystander, syscall.SIGKILL) }) // it may be gone
 	living := start(t, "agent")
 	roles(t, living.Stdout, "agent", "tool", "daemon")
 	if err := crasher.Process.Kill(); err != nil {
@@ -191,6 +195,9 @@ func TestEndOrphans(t *testing.T) {
 	}
 	if !alive(living.Pid()) {
 		t.Error("a tree of a living program was ended")
+	}
+	if !alive(bystander) {
+		t.Error("a process that only shares the session of the program that crashed was ended")
 	}
 }
 

@@ -19,7 +19,9 @@ const look = 10 * time.Millisecond
 // stubborn is how long to go on killing.
 const stubborn = 5 * time.Second
 
-func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// attributes gives a program a session of its own: a tree is told by its
+// sessions too, and that of whoever started this program isn't one of them.
+func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
 func exitOf(state *os.ProcessState, err error) Exit {
 	if state == nil {

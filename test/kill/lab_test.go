@@ -260,7 +260,7 @@ func (l *lab) start(name string, env []string, argv ...string) *proc {
 	defer func() { _ = out.Close() }() // the process has its own
 	p.cmd = exec.Command(argv[0], argv[1:]...)
 	p.cmd.Env, p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = env, l.dir, out, out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if argv[0] == l.prog.wake {
 		p.cmd.Env = append(p.cmd.Env, "WAKE_NATS_URL="+l.url)
 	}
