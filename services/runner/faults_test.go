@@ -493,11 +493,16 @@ nodes:
 
 // While storage is away, the agent goes on after the result of a tool, which is
 // stored later with a note of that; the intent of a tool with side effects ends
-// it, and nothing says that the node has failed.
+// it, nothing says that the node has failed, and when storage is back the agent goes
+// on in the same execution.
 func TestPersistTimeout(t *testing.T) {
 	play := func(last wire.Payload, b *bench) func(*session, func(wire.Payload) bool) {
-		return func(_ *session, say func(wire.Payload) bool) {
-			say(&wire.Usage{MessageID: "m1", Model: "m"})
+		return func(s *session, say func(wire.Payload) bool) {
+			if s.request.Resume {
+				say(&wire.AgentComplete{Result: "done"})
+				return
+			}
+			say(&wire.TurnStart{})
 			b.server.Stop()
 			if !say(last) {
 				return
@@ -521,11 +526,13 @@ func TestPersistTimeout(t *testing.T) {
 				if name == "effect" {
 					<-time.After(2 * time.Minute)
 					b.server.Start(t)
-					<-time.After(time.Hour)
-					entries := b.read("run1")
-					state := b.fold("run1", entries)
-					if state.NodeStatus["a"] != wire.NodeRunning || state.Status != wire.RunRunning || len(p.started()) != 1 {
-						t.Errorf("node is %s, run %s:\n%s", state.NodeStatus["a"], state.Status, story(entries))
+					state, entries := b.ended("run1")
+					if state.Result != wire.FlowStatusComplete || len(p.started()) != 2 || count(entries, wire.TypeNodeStart) != 1 ||
+						count(entries, wire.TypeNodeError) != 0 || count(entries, wire.TypeAgentResumed) != 1 {
+						t.Errorf("the run ended as %s:\n%s", state.Result, story(entries))
+					}
+					if count(entries, wire.TypeToolIntent) != count(entries, wire.TypeToolSealed) {
+						t.Errorf("the intent was not sealed:\n%s", story(entries))
 					}
 					return
 				}
