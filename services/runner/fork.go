@@ -2,17 +2,146 @@ package runner
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 
+	"wake/internal/bookmark"
+	"wake/internal/flow"
+	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
 
-func pointName(n int) string { return fmt.Sprintf("sfp-%d", n) }
+// pointName is the name of the n-th point at which a run can be forked.
+func pointName(n int) string { return "sfp-" + strconv.Itoa(n) }
 
-func (j *judge) fork(ctx context.Context) error { return reject(wire.CodeCommandRejected, "fork") }
-
-func (r *Runner) forkEnded(ctx context.Context, s *wire.State, cmd wire.Command, record *wire.CommandReceived) error {
-	return reject(wire.CodeCommandRejected, "fork")
+// fork asks for a run that begins as a copy of this one.
+func (j *judge) fork(ctx context.Context) error {
+	id, err := j.owner.runner.fork(ctx, j.state, j.cmd, j.id)
+	j.fields["newId"] = id
+	return err
 }
 
-func (o *owner) startFork(ctx context.Context) error { return errNothing }
+// forkEnded is [judge.fork] for a run that has ended.
+func (r *Runner) forkEnded(ctx context.Context, s *wire.State, cmd wire.Command, record *wire.CommandReceived) error {
+	id, err := r.fork(ctx, s, cmd, record.CommandID)
+	if err != nil {
+		return err
+	}
+	j := judge{fields: map[string]any{"newId": id}}
+	record.Command, err = j.record(record.Command)
+	return err
+}
+
+// fork asks for a fork of a run and returns its id. Asked twice for the same
+// command, there is one: the id follows from the command's.
+func (r *Runner) fork(ctx context.Context, s *wire.State, cmd wire.Command, command string) (id string, err error) {
+	if err := checkOverrides(cmd.Overrides, s); err != nil {
+		return "", err
+	}
+	if id = cmd.NewID; id == "" {
+		id = forkID(s.RunID, command)
+	}
+	if err := subjects.CheckID(id); err != nil {
+		return "", reject(wire.CodeBadRequest, "newId: %v", err)
+	}
+	point, err := bookmark.Resolve(ctx, r.log, s.RunID, cmd.At)
+	if err == nil {
+		_, err = bookmark.State(ctx, r.log, point)
+	}
+	if err != nil {
+		return "", told(err)
+	}
+	if err := r.unused(ctx, id, point); err != nil {
+		return "", err
+	}
+	request, err := wire.Marshal(wire.RunRequest{V: wire.Version, RunID: id, Fork: &wire.ForkRequest{
+		ParentRun: point.Run, ParentPos: point.Position, Label: point.Label, Message: cmd.Message, Overrides: cmd.Overrides,
+	}})
+	if err != nil {
+		return "", err
+	}
+	if _, err := r.log.JetStream().Publish(ctx, r.names.QueueRun(), request); err != nil {
+		return "", fmt.Errorf("ask for run %s: %w", id, err)
+	}
+	return id, nil
+}
+
+// forkID names a fork that nobody has named.
+func forkID(run, command string) string {
+	sum := sha256.Sum256([]byte(run + "\x00" + command))
+	return "fork-" + hex.EncodeToString(sum[:10])
+}
+
+// told makes an error that says what is wrong with a request a [rejection].
+func told(err error) error {
+	if e, ok := errors.AsType[*wire.APIError](err); ok {
+		return reject(e.Code, "%s", e.Message)
+	}
+	return err
+}
+
+// unused fails with a [rejection] if a run has the id, other than the fork at the
+// point itself.
+func (r *Runner) unused(ctx context.Context, id string, p bookmark.Point) error {
+	s, err := r.stateOf(ctx, id)
+	if err != nil || s.Status == wire.RunIdle {
+		return err
+	}
+	if len(s.Lineage) > 0 && s.Lineage[0].RunID == p.Run && s.Lineage[0].Position == p.Position {
+		return nil
+	}
+	return reject(wire.CodeCommandRejected, "a run with the id %s exists", id)
+}
+
+// startFork begins the run as a copy of another one. What was paused there runs
+// here. It fails with a [rejection] if there is nothing to copy.
+func (o *owner) startFork(ctx context.Context) error {
+	fork := o.request.Fork
+	point := bookmark.Point{Run: fork.ParentRun, Position: fork.ParentPos, Label: fork.Label}
+	parent, err := bookmark.State(ctx, o.runner.log, point)
+	if err != nil {
+		return told(err)
+	}
+	if o.def, err = flow.FromRaw(parent.Definition); err != nil {
+		return reject(wire.CodeNotResumable, "run %s has no flow that could go on: %v", fork.ParentRun, err)
+	}
+	if err := checkOverrides(fork.Overrides, parent); err != nil {
+		return err
+	}
+	if o.bound() {
+		if parent.Workspace, err = o.runner.copyWorkspace(o.runID, parent.Workspace); err != nil {
+			return err
+		}
+	}
+	state, err := wire.Marshal(parent)
+	if err != nil {
+		return err
+	}
+	return o.append(ctx, []*wire.Event{
+		{Payload: &wire.RunForked{ParentRun: fork.ParentRun, ParentPos: fork.ParentPos, Label: fork.Label, State: state}},
+		{Payload: &wire.FlowResumed{Strategy: strategyCrash, Message: fork.Message, Overrides: fork.Overrides}},
+	})
+}
+
+// copyWorkspace makes the folder of a forked run: a copy of its parent's, if that
+// is to be seen here, else an empty one.
+func (r *Runner) copyWorkspace(run, parent string) (string, error) {
+	dir := filepath.Join(r.cfg.Workspaces, subjects.Escape(run))
+	// Somebody may have died over it. Nothing works in it before the run has begun.
+	if err := os.RemoveAll(dir); err != nil {
+		return "", fmt.Errorf("make the workspace: %w", err)
+	}
+	if info, err := os.Stat(parent); err != nil || !info.IsDir() {
+		r.logger.Warn("the forked run begins with an empty folder: that of its parent isn't here", "run", run, "parent_folder", parent)
+		return r.makeWorkspace(run, "")
+	}
+	if err := os.CopyFS(dir, os.DirFS(parent)); err != nil {
+		return "", fmt.Errorf("copy the workspace %s: %w", parent, err)
+	}
+	return dir, nil
+}
