@@ -69,7 +69,7 @@ func resolveAgent(ctx context.Context, q querier, agent string) (target, error) 
 }
 
 // resolveRun finds a run by its id, a unique prefix of it, a label, the id of a
-// session, or @last.
+// session, @last, or, if it is nothing of that, a unique prefix of a session.
 func resolveRun(ctx context.Context, q querier, ref string) (target, error) {
 	if ref == last {
 		return newest(ctx, q)
@@ -80,10 +80,14 @@ func resolveRun(ctx context.Context, q querier, ref string) (target, error) {
 		return t, err
 	}
 	key, value, _ := strings.Cut(ref, "=")
-	return unique(ctx, q, ref, `
+	t, err = unique(ctx, q, ref, `
 		SELECT id FROM runs WHERE run >= ?1 AND run < ?1 || char(1114111)
 		UNION SELECT run FROM labels WHERE value = ?1 OR key = ?2 AND value = ?3
 		UNION SELECT run FROM bindings WHERE session = ?1`, ref, key, value)
+	if e, ok := errors.AsType[*wire.APIError](err); !ok || e.Code != wire.CodeRunNotFound {
+		return t, err
+	}
+	return unique(ctx, q, ref, `SELECT run FROM bindings WHERE session >= ?1 AND session < ?1 || char(1114111)`, ref)
 }
 
 func newest(ctx context.Context, q querier) (target, error) {
