@@ -28,6 +28,9 @@ func (a *app) openLog(ctx context.Context) (*eventlog.Log, error) {
 // runID returns the id of the run that ref means. Ids that the log has need no
 // recorder, and are known as soon as the run has begun.
 func (a *app) runID(ctx context.Context, log *eventlog.Log, ref string) (string, error) {
+	if ref == subjects.NoRun {
+		return ref, nil // what belongs to no run
+	}
 	if subjects.CheckID(ref) == nil && !strings.HasPrefix(ref, "@") {
 		_, found, err := log.Last(ctx, ref, wire.RunNode)
 		if err != nil {

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
 	"wake/pkg/wire"
@@ -29,17 +27,17 @@ as a text. Without --prompt it answers the one question that is open.
 	return cmd
 }
 
-func (a *app) reply(ctx context.Context, name, answer, prompt string) error {
-	log, err := a.openLog(ctx)
+func (a *app) reply(ctx context.Context, ref, answer, prompt string) error {
+	s, err := a.openSession(ctx)
 	if err != nil {
 		return err
 	}
-	defer log.Conn().Close()
-	runID, err := a.runID(ctx, log, name)
+	defer s.close()
+	runID, err := s.Find(ctx, ref)
 	if err != nil {
 		return err
 	}
-	state, err := present(ctx, log, runID)
+	state, err := s.State(ctx, runID)
 	if err != nil {
 		return err
 	}
@@ -50,22 +48,8 @@ func (a *app) reply(ctx context.Context, name, answer, prompt string) error {
 	if err != nil {
 		content = wire.RawString(answer)
 	}
-	command, err := wire.Marshal(wire.Command{Type: "reply", ID: newRunID(), RunID: runID, PromptID: prompt, Content: content})
-	if err != nil {
-		return err
-	}
-	js, err := jetstream.New(log.Conn())
-	if err != nil {
-		return err
-	}
-	if _, err := js.Publish(ctx, a.names.Command(runID), command); err != nil {
-		return fmt.Errorf("send the answer: %w", err)
-	}
-	if a.json {
-		return a.printJSON(map[string]string{"runId": runID, "promptId": prompt})
-	}
-	_, err = fmt.Fprintf(a.out, "answered %s of run %s\n", prompt, runID)
-	return err
+	c := wire.Command{Type: "reply", RunID: runID, PromptID: prompt, Content: content}
+	return s.order(ctx, c, "answered "+prompt+" of")
 }
 
 // openPrompt returns the question to answer: the named one, or the only one.

@@ -66,22 +66,34 @@ func wantsJSON(args []string) bool {
 }
 
 func (a *app) root() *cobra.Command {
+	var session string
+	var o resumeOptions
 	cmd := &cobra.Command{
 		Use:   "wake",
 		Short: "Run AI agents durably, and wake any run again",
 		Long: `wake runs workflows of AI agents, records every step of every agent in a log on
-NATS JetStream, and can wake any run again: replay it, look at it, get alerted.
+NATS JetStream, and can wake any run again: replay it, resume it, fork it, steer it.
 
     wake up                      the server and all services, in one process
     wake run flows/review.yaml   a run, followed until it is complete
     wake status @last            what has come of it
+    wake resume @last            go on with it
+    wake --resume SESSION        the same, by the session of one of its agents
 
 Every flag can be set in the environment: --nats-url is WAKE_NATS_URL.
 Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run failed.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if session == "" {
+				return cmd.Help()
+			}
+			return a.resumeSession(cmd.Context(), session, o)
+		},
 	}
+	cmd.Flags().StringVar(&session, "resume", "", "wake the run of this `session` of an agent, or of the beginning of one; takes the flags of wake resume")
+	o.flags(cmd.Flags())
 	cmd.SetIn(a.in)
 	cmd.SetOut(a.out)
 	cmd.SetErr(a.errOut)
@@ -106,8 +118,12 @@ func (a *app) addVerbs(root *cobra.Command) {
 	}
 	add("runs", "Runs:",
 		a.runCommand(), a.runsCommand(), a.statusCommand(), a.logCommand(), a.tailCommand(),
-		a.replayCommand(), a.snapshotCommand(), a.alertsCommand(), a.replyCommand(),
+		a.replayCommand(), a.snapshotCommand(), a.stateCommand(), a.alertsCommand(),
 		a.ingestCommand(), a.recordFixturesCommand())
+	add("steering", "Steering runs:",
+		a.sendCommand(), a.steerCommand(), a.replyCommand(), a.pauseCommand(), a.resumeCommand(), a.abortCommand(),
+		a.approvalsCommand(), a.approveCommand(), a.denyCommand(),
+		a.bookmarkCommand(), a.bookmarksCommand(), a.forkCommand())
 	add("servers", "Servers and services:",
 		a.upCommand(), a.initCommand(), a.doctorCommand(),
 		a.runnerCommand(), a.recorderCommand(), a.snapshotterCommand(), a.alerterCommand())

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -58,18 +59,31 @@ func printSnapshot(w io.Writer, s wire.SnapshotResponse) error {
 	if err := wire.Unmarshal(s.State, &state); err != nil {
 		return err
 	}
+	return printState(w, &state, fmt.Sprintf("revision %d, %s", s.Revision, bytesText(uint64(s.Bytes))))
+}
+
+// printState writes the state of a run; about says what else is known of it.
+func printState(w io.Writer, state *wire.State, about string) error {
+	position := fmt.Sprintf("%d, %d events", state.Position.Seq, state.EventCount)
+	if about != "" {
+		position += ", " + about
+	}
 	u := state.Usage
 	facts := [][2]string{
-		{"run", s.RunID},
+		{"run", state.RunID},
 		{"flow", state.FlowName},
 		{"status", statusText(state.Status, state.Result, state.Reason)},
+		{"forked", lineage(state.Lineage)},
 		{"error", state.Error},
-		{"position", fmt.Sprintf("%d, %d events, revision %d, %s", state.Position.Seq, state.EventCount, s.Revision, bytesText(uint64(s.Bytes)))},
+		{"position", position},
 		{"usage", fmt.Sprintf("%s, %s tokens, %d turns, %d tool calls, %d failed", dollars(u.CostUsd), tokens(u.InputTokens, u.OutputTokens), u.Turns, u.ToolCalls, u.ToolErrors)},
 		{"sessions", fmt.Sprint(len(state.AgentSessions))},
 		{"loops", loops(state.LoopCounters)},
 		{"edges", edges(state.EdgeStatus)},
 		{"open calls", openCalls(state.Tools)},
+		{"inbox", inbox(state.Inbox)},
+		{"overrides", brief(state.Overrides)},
+		{"bookmarks", bookmarkLabels(state)},
 	}
 	if err := printFacts(w, facts); err != nil {
 		return err
@@ -114,6 +128,40 @@ func openCalls(calls map[string]wire.ToolCall) string {
 	var all []string
 	for _, id := range slices.Sorted(maps.Keys(calls)) {
 		all = append(all, calls[id].Node+": "+calls[id].Tool)
+	}
+	return strings.Join(all, ", ")
+}
+
+// lineage names the runs that a run was forked from, the nearest first.
+func lineage(ancestors []wire.Ancestor) string {
+	var all []string
+	for _, a := range ancestors {
+		all = append(all, fmt.Sprintf("from %s at %s", a.RunID, cmp.Or(a.Label, fmt.Sprint(a.Position))))
+	}
+	return strings.Join(all, ", ")
+}
+
+// inbox names the commands that wait to be delivered.
+func inbox(entries []wire.InboxEntry) string {
+	var all []string
+	for _, e := range entries {
+		kind, _ := e.Command.Get("type").Text()
+		if e.Node != "" {
+			kind += " to " + e.Node
+		}
+		all = append(all, kind)
+	}
+	return strings.Join(all, ", ")
+}
+
+// bookmarkLabels names the points that have a label, and the newest of the others.
+func bookmarkLabels(s *wire.State) string {
+	var all []string
+	for _, b := range s.Bookmarks {
+		all = append(all, b.Label)
+	}
+	if s.ForkPoints > 0 {
+		all = append(all, fmt.Sprintf("sfp-%d", s.ForkPoints))
 	}
 	return strings.Join(all, ", ")
 }

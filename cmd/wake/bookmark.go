@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+
+	"wake/pkg/client"
+	"wake/pkg/wire"
+)
+
+func (a *app) bookmarkCommand() *cobra.Command {
+	c := wire.Command{Type: "bookmark"}
+	cmd := &cobra.Command{
+		Use:   "bookmark RUN",
+		Short: "Keep a point of a run, to fork it there or look at it",
+		Long: `Keep the present of a run under a label, to fork it there or to look at it. Each
+message to an agent and each result of a tool is a point to fork from without
+that: wake bookmarks lists them all.
+
+` + runHelp,
+		Args:              arguments,
+		ValidArgsFunction: a.completeRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.bookmark(cmd.Context(), args[0], c)
+		},
+	}
+	cmd.Flags().StringVar(&c.Label, "label", "", "its `name` (default: that of the last point, sfp-N)")
+	cmd.Flags().BoolVar(&c.Force, "force", false, "move a label that the run has already")
+	return cmd
+}
+
+func (a *app) bookmark(ctx context.Context, ref string, c wire.Command) error {
+	s, err := a.openSession(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if c.RunID, err = s.Find(ctx, ref); err != nil {
+		return err
+	}
+	r, err := s.give(ctx, c)
+	if err != nil {
+		return err
+	}
+	if c.Label == "" && r.Recorded { // the owner chose it
+		state, err := s.State(ctx, c.RunID)
+		if err != nil {
+			return err
+		}
+		if last := len(state.Bookmarks) - 1; last >= 0 {
+			c.Label = state.Bookmarks[last].Label
+		}
+	}
+	return s.report(r, "bookmark "+c.Label+" in")
+}
+
+func (a *app) bookmarksCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "bookmarks RUN",
+		Short: "List the points from which a run can be forked",
+		Long: `List the points from which a run can be forked: those that have a label, and one
+behind each message to an agent and each result of a tool (sfp-1, sfp-2 …).
+
+` + runHelp,
+		Args:              arguments,
+		ValidArgsFunction: a.completeRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.bookmarks(cmd.Context(), args[0])
+		},
+	}
+}
+
+func (a *app) bookmarks(ctx context.Context, ref string) error {
+	s, err := a.openSession(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	run, err := s.Find(ctx, ref)
+	if err != nil {
+		return err
+	}
+	all, err := s.Bookmarks(ctx, run)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(struct {
+			RunID     string         `json:"runId"`
+			Bookmarks []client.Point `json:"bookmarks"`
+		}{run, all})
+	}
+	return printBookmarks(a.out, run, all, time.Now())
+}
+
+// printBookmarks lists points; run is the one whose points need no name.
+func printBookmarks(w io.Writer, run string, all []client.Point, now time.Time) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(w, "no bookmarks")
+		return err
+	}
+	t := newTable(w, "LABEL", "POSITION", "WHEN", "NODE", "WHAT", "OF RUN")
+	for _, p := range all {
+		of := p.Run
+		if of == run {
+			of = ""
+		}
+		t.row(p.Label, fmt.Sprint(p.Position), ago(now, p.Time), p.Node, p.Note, of)
+	}
+	return t.flush()
+}
+
+// completeBookmark completes the points of the run that is named, the newest
+// first.
+func (a *app) completeBookmark(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return a.completions(cmd, func(ctx context.Context, nc *nats.Conn) ([]cobra.Completion, error) {
+		s, err := a.sessionOn(ctx, nc)
+		if err != nil {
+			return nil, err
+		}
+		run, err := s.Find(ctx, args[0])
+		if err != nil {
+			return nil, err
+		}
+		all, err := s.Bookmarks(ctx, run)
+		var labels []cobra.Completion
+		for _, p := range slices.Backward(all) {
+			labels = append(labels, described(p.Label, p.Node+" "+p.Note))
+		}
+		return labels, err
+	})
+}

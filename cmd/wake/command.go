@@ -1,0 +1,128 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"wake/internal/timeline"
+	"wake/pkg/client"
+	"wake/pkg/wire"
+)
+
+// session is a verb's connection to a pipeline, for more than reading the log.
+type session struct {
+	*client.Client
+
+	app  *app
+	conn *nats.Conn
+}
+
+// openSession connects a verb. Close the session in the end.
+func (a *app) openSession(ctx context.Context) (*session, error) {
+	nc, err := a.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := a.sessionOn(ctx, nc)
+	if err == nil {
+		return s, nil
+	}
+	defer nc.Close()
+	return nil, a.explain(ctx, nc, err)
+}
+
+// sessionOn is a session on a connection.
+func (a *app) sessionOn(ctx context.Context, nc *nats.Conn) (*session, error) {
+	c, err := client.Open(ctx, nc, client.Options{Names: a.names, Logger: a.log})
+	if err != nil {
+		return nil, err
+	}
+	return &session{Client: c, app: a, conn: nc}, nil
+}
+
+func (s *session) close() { s.conn.Close() }
+
+// order sends a command to the run that ref means and says what has become of
+// it: done and the run, if it was accepted.
+func (a *app) order(ctx context.Context, ref string, cmd wire.Command, done string) error {
+	s, err := a.openSession(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if cmd.RunID, err = s.Find(ctx, ref); err != nil {
+		return err
+	}
+	return s.order(ctx, cmd, done)
+}
+
+// order sends a command and says what has become of it.
+func (s *session) order(ctx context.Context, cmd wire.Command, done string) error {
+	r, err := s.give(ctx, cmd)
+	if err != nil {
+		return err
+	}
+	return s.report(r, done)
+}
+
+// give sends a command in the user's name. It fails if the command is rejected.
+func (s *session) give(ctx context.Context, cmd wire.Command) (wire.CommandResponse, error) {
+	cmd.ID, cmd.By = newRunID(), sender()
+	return s.Do(ctx, cmd)
+}
+
+// report says what has become of a command that wasn't rejected.
+func (s *session) report(r wire.CommandResponse, done string) error {
+	if s.app.json {
+		return s.app.printJSON(r)
+	}
+	text := done + " run " + r.RunID
+	if !r.Recorded {
+		text = "queued: no runner answers; it is obeyed when one comes"
+	}
+	_, err := fmt.Fprintln(s.app.out, timeline.Line(text, maxMessage))
+	return err
+}
+
+// sender is how a command tells who sends it.
+func sender() string {
+	return strings.ToValidUTF8(cmp.Or(os.Getenv("USER"), os.Getenv("LOGNAME"), os.Getenv("USERNAME"), "cli"), "")
+}
+
+// text is an argument that is a text, or what stdin has for "-".
+func (a *app) text(arg string) (string, error) {
+	if arg == "-" {
+		b, err := io.ReadAll(a.in)
+		if err != nil {
+			return "", fmt.Errorf("stdin: %w", err)
+		}
+		arg = strings.TrimSuffix(string(b), "\n")
+	}
+	if strings.TrimSpace(arg) == "" {
+		return "", usage("", "the message is empty")
+	}
+	return arg, nil
+}
+
+// overrides makes settings of agents of "key=value" pairs: an option of all
+// agents, or an option of one after the node's id and a dot.
+func (s *session) overrides(ctx context.Context, run string, sets []string) (wire.Raw, error) {
+	var nodes []string
+	for _, set := range sets {
+		if key, _, _ := strings.Cut(set, "="); strings.Contains(key, ".") {
+			state, err := s.State(ctx, run)
+			if err != nil {
+				return nil, err
+			}
+			nodes = nodesOf(state)
+			break
+		}
+	}
+	return parseOverrides(sets, nodes)
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"wake/internal/eventlog"
+	"wake/pkg/client"
+	"wake/pkg/subjects"
+)
+
+type forkOptions struct {
+	at, id, message string
+	sets            []string
+	follow          bool
+}
+
+func (a *app) forkCommand() *cobra.Command {
+	var o forkOptions
+	cmd := &cobra.Command{
+		Use:   "fork RUN",
+		Short: "Make a new run that begins where another one was",
+		Long: `Make a new run that begins with the state that another one had at a point, and
+goes its own way from there; agents that were at work continue copies of their
+sessions. The other run isn't touched. Prints the id of the new run.
+
+    wake fork @last                                where it is now
+    wake fork @last --at sfp-7 -m "try it in Go"   behind the seventh message or tool result
+    wake fork @last --at reviewed --set model=opus
+
+` + runHelp,
+		Args:              arguments,
+		ValidArgsFunction: a.completeRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.fork(cmd.Context(), args[0], o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVar(&o.at, "at", "", "the `point`: a label, sfp-N or a position of the log (default: the present)")
+	flags.StringVarP(&o.message, "message", "m", "", "what the agents that were at work are `told` (default: continue)")
+	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agents, `key=value`: model, permissionMode, limits.maxCostUsd …, or NODE.model for one")
+	flags.StringVar(&o.id, "id", "", "`id` of the new run (default: a new ULID)")
+	flags.BoolVar(&o.follow, "follow", false, "follow the new run until it is complete")
+	_ = cmd.RegisterFlagCompletionFunc("at", a.completeBookmark)
+	return cmd
+}
+
+func (a *app) fork(ctx context.Context, ref string, o forkOptions) error {
+	if o.id != "" {
+		if err := subjects.CheckID(o.id); err != nil {
+			return usage("", "--id: %w", err)
+		}
+	}
+	s, err := a.openSession(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	r := client.ForkRequest{At: o.at, NewID: o.id, Message: o.message}
+	if r.RunID, err = s.Find(ctx, ref); err != nil {
+		return err
+	}
+	if r.Overrides, err = s.overrides(ctx, r.RunID, o.sets); err != nil {
+		return err
+	}
+	fork, err := s.Fork(ctx, r)
+	if err != nil {
+		return err
+	}
+	if o.follow {
+		return a.followFork(ctx, s, fork.RunID)
+	}
+	if a.json {
+		return a.printJSON(fork)
+	}
+	if !fork.Recorded {
+		_, _ = fmt.Fprintln(a.errOut, "queued: no runner answers; the fork begins when one comes")
+	}
+	_, err = fmt.Fprintln(a.out, fork.RunID)
+	return err
+}
+
+// followFork shows a new run until it ends.
+func (a *app) followFork(ctx context.Context, s *session, id string) error {
+	log, err := eventlog.Open(ctx, s.conn, eventlog.Options{Names: a.names, Logger: a.log})
+	if err != nil {
+		return err
+	}
+	if !a.json {
+		_, _ = fmt.Fprintf(a.errOut, "run %s\n", id)
+	}
+	last, err := a.watch(ctx, log, id, 0)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		if err := a.printResult(id, last); err != nil {
+			return err
+		}
+	}
+	return outcome(id, last)
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// limits is the option that is an object: a dot behind it leads to no node.
+const limits = "limits"
+
+// parseOverrides makes settings of "key=value" pairs. A key is an option of all
+// agents, or that of one behind the id of a node and a dot; a limit is one behind
+// "limits.". A value that is JSON counts as such.
+func parseOverrides(sets, nodes []string) (wire.Raw, error) {
+	if len(sets) == 0 {
+		return nil, nil
+	}
+	all := map[string]any{}
+	for _, set := range sets {
+		key, text, ok := strings.Cut(set, "=")
+		if !ok || key == "" {
+			return nil, usage("--set model=opus, or --set NODE.model=opus", "--set: %q has no key and value", set)
+		}
+		value, err := wire.RawFromJSON([]byte(text))
+		if err != nil {
+			value = wire.RawString(text)
+		}
+		path, err := overridePath(key, nodes)
+		if err != nil {
+			return nil, err
+		}
+		if err := put(all, path, value); err != nil {
+			return nil, usage("", "--set %s: %w", set, err)
+		}
+	}
+	return wire.Marshal(all)
+}
+
+// overridePath splits the key of an override. Ids of nodes may have dots: the
+// longest that fits counts.
+func overridePath(key string, nodes []string) ([]string, error) {
+	node := ""
+	for _, id := range nodes {
+		if strings.HasPrefix(key, id+".") && len(id) > len(node) {
+			node = id
+		}
+	}
+	var path []string
+	rest := key
+	if node != "" {
+		path, rest = []string{node}, key[len(node)+1:]
+	}
+	path = append(path, strings.Split(rest, ".")...)
+	if slices.Contains(path, "") {
+		return nil, usage("", "--set: %q has an empty part", key)
+	}
+	if head := path[0]; node == "" && len(path) > 1 && head != limits {
+		return nil, usage("nodes of the run: "+strings.Join(nodes, ", "), "--set %s: the run has no node %q", key, head)
+	}
+	return path, nil
+}
+
+// nodesOf lists the nodes of a run, without the items of a forEach.
+func nodesOf(s *wire.State) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.NodeStatus)), func(id string) bool {
+		return id == wire.RunNode || strings.Contains(id, "/")
+	})
+}

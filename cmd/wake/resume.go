@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"wake/pkg/wire"
+)
+
+// resumeOptions are the settings of a resumption.
+type resumeOptions struct {
+	command wire.Command
+	autoRun bool
+	sets    []string
+}
+
+func (o *resumeOptions) flags(flags *pflag.FlagSet) {
+	c := &o.command
+	flags.StringVarP(&c.Message, "message", "m", "", "what the agents that were at work are `told` (default: continue)")
+	flags.StringVar(&c.Strategy, "strategy", "crash", "`crash` closes tool calls that were interrupted and tells the agents so, manual leaves them as they are")
+	flags.BoolVar(&o.autoRun, "auto-run", true, "go on; without, only calls that were interrupted are closed")
+	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agents, `key=value`: model, permissionMode, limits.maxCostUsd …, or NODE.model for one")
+	flags.StringSliceVar(&c.Rerun, "rerun", nil, "execute this interrupted `node` again")
+	flags.StringSliceVar(&c.Fail, "fail", nil, "give this interrupted `node` up")
+}
+
+func (o *resumeOptions) check() error {
+	if s := o.command.Strategy; s != "crash" && s != "manual" {
+		return usage("crash and manual are known", "--strategy: %q is unknown", s)
+	}
+	for _, again := range o.command.Rerun {
+		for _, given := range o.command.Fail {
+			if again == given {
+				return usage("give one of them", "--rerun %s and --fail %s contradict each other", again, given)
+			}
+		}
+	}
+	return nil
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	var o resumeOptions
+	cmd := &cobra.Command{
+		Use:   "resume RUN",
+		Short: "Wake a run that is paused or interrupted",
+		Long: `Wake a run that is paused or interrupted: agents continue their sessions, nothing
+that completed is done again. A run whose runner died needs no resume: another
+runner, or the next one to start, goes on with it.
+
+    wake resume @last -m "the API is back"     tell the agents why
+    wake resume @last --rerun deploy           decide about a command whose outcome is unknown
+    wake resume @last --set model=opus         with other settings from here on
+
+` + runHelp,
+		Args:              arguments,
+		ValidArgsFunction: a.completeRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.resume(cmd.Context(), o, func(s *session) (string, error) {
+				return s.Find(cmd.Context(), args[0])
+			})
+		},
+	}
+	cmd.Flags().SortFlags = false
+	o.flags(cmd.Flags())
+	_ = cmd.RegisterFlagCompletionFunc("rerun", a.completeNode)
+	_ = cmd.RegisterFlagCompletionFunc("fail", a.completeNode)
+	_ = cmd.RegisterFlagCompletionFunc("strategy", cobra.FixedCompletions([]string{"crash", "manual"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// resumeSession is `wake --resume SESSION`.
+func (a *app) resumeSession(ctx context.Context, id string, o resumeOptions) error {
+	return a.resume(ctx, o, func(s *session) (string, error) { return s.FindSession(ctx, id) })
+}
+
+// resume resumes the run that find finds.
+func (a *app) resume(ctx context.Context, o resumeOptions, find func(*session) (string, error)) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	s, err := a.openSession(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	c := o.command
+	c.Type = "resume"
+	if c.RunID, err = find(s); err != nil {
+		return err
+	}
+	if c.Overrides, err = s.overrides(ctx, c.RunID, o.sets); err != nil {
+		return err
+	}
+	done := "resumed"
+	if !o.autoRun {
+		c.AutoRun = new(false)
+		done = "closed open calls of"
+	}
+	err = s.order(ctx, c, done)
+	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeLeaseHeld {
+		hint := "wake tail " + c.RunID + " follows it, wake send " + c.RunID + " MSG talks to its agents"
+		return failure(string(e.Code), hint, "%s already", e.Message)
+	}
+	return err
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"wake/pkg/wire"
+)
+
+func (a *app) stateCommand() *cobra.Command {
+	var at string
+	cmd := &cobra.Command{
+		Use:   "state RUN",
+		Short: "Print the state of a run, now or at an earlier point",
+		Long: `Print the state of a run, now or at an earlier point: what its events up to there
+add up to, read from the log. With --json it is whole.
+
+` + runHelp,
+		Args:              arguments,
+		ValidArgsFunction: a.completeRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.state(cmd.Context(), args[0], at)
+		},
+	}
+	cmd.Flags().StringVar(&at, "at", "", "the `point`: a label, sfp-N or a position of the log (default: the present)")
+	_ = cmd.RegisterFlagCompletionFunc("at", a.completeBookmark)
+	return cmd
+}
+
+func (a *app) state(ctx context.Context, ref, at string) error {
+	s, err := a.openSession(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	run, err := s.Find(ctx, ref)
+	if err != nil {
+		return err
+	}
+	state, err := s.stateAt(ctx, run, at)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(state)
+	}
+	return printState(a.out, state, "")
+}
+
+// stateAt is the state of a run at a point, or now. A point of an ancestor has
+// the state of that one.
+func (s *session) stateAt(ctx context.Context, run, at string) (*wire.State, error) {
+	if at == "" {
+		return s.State(ctx, run)
+	}
+	pos, err := strconv.ParseUint(at, 10, 64)
+	if err != nil {
+		_, state, err := s.Resolve(ctx, run, at)
+		return state, err
+	}
+	state, err := s.StateAt(ctx, run, max(pos, 1)) // 0 would be the present
+	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeRunNotFound {
+		return nil, failure(string(wire.CodeNotFound), "wake bookmarks "+run, "run %s had not begun at position %d", run, pos)
+	}
+	return state, err
+}
