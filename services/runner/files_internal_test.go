@@ -19,7 +19,7 @@ func write(t *testing.T, path, text string) {
 
 func about(call string, p wire.Payload) *wire.Event { return &wire.Event{CallID: call, Payload: p} }
 
-func path(t *testing.T, field, p string) wire.Raw {
+func named(t *testing.T, field, p string) wire.Raw {
 	t.Helper()
 	raw, err := wire.Marshal(map[string]string{field: p})
 	if err != nil {
@@ -46,12 +46,12 @@ func TestFiles(t *testing.T) {
 	}
 	defer f.close()
 	for call, p := range map[string]string{"c1": dir + "/read.go", "c2": "../" + filepath.Base(outside) + "/secret", "c3": "link/secret", "c4": "new.go"} {
-		input := path(t, "file_path", p)
+		input := named(t, "file_path", p)
 		f.observe(about(call, &wire.ToolIntent{ToolName: "Read", ToolInput: input}))
 		f.observe(about(call, &wire.AgentTool{ToolName: "Read", ToolInput: input}))
 	}
 	// The agent writes a file itself.
-	own := path(t, "file_path", "own.go")
+	own := named(t, "file_path", "own.go")
 	f.observe(about("c5", &wire.ToolIntent{ToolName: "Write", ToolInput: own}))
 	write(t, dir+"/own.go", "the agent's")
 	f.observe(about("c5", &wire.AgentTool{ToolName: "Write", ToolInput: own}))
