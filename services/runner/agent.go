@@ -62,6 +62,7 @@ func (w *worker) request(in agentInput) agent.Request {
 	return agent.Request{
 		RunID: w.offer.RunID, NodeID: w.offer.NodeID, ExecID: w.offer.ExecID,
 		SessionID: agent.NewSessionID(), Prompt: in.Prompt, Options: in.Options,
+		Transcript: agent.Transcript{Load: w.runner.sessions.Load, Save: w.runner.sessions.Save},
 	}
 }
 

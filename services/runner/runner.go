@@ -16,6 +16,7 @@ import (
 	"wake/internal/eventlog"
 	"wake/internal/lease"
 	"wake/internal/process"
+	"wake/internal/transcript"
 	"wake/pkg/subjects"
 )
 
@@ -92,8 +93,9 @@ type Runner struct {
 	commands *feed
 	slots    slots
 	active   *registry
-	owned    *set // runs that have an owner here
-	working  *set // executions that have a worker here, "<run>/<exec>"
+	sessions *transcript.Store // session files of agents
+	owned    *set              // runs that have an owner here
+	working  *set              // executions that have a worker here, "<run>/<exec>"
 	attempts *attempts
 	dealt    *dealt
 	maxAge   time.Duration // of events in the stream; 0: they don't age
@@ -200,6 +202,9 @@ func (r *Runner) keeper(ctx context.Context) (*lease.Keeper, error) {
 // look finds out what the runner has to know before it begins.
 func (r *Runner) look(ctx context.Context) (err error) {
 	js := r.log.JetStream()
+	if r.sessions, err = transcript.Open(ctx, js, r.names); err != nil {
+		return fmt.Errorf("runner: %w", err)
+	}
 	if r.active, err = newRegistry(ctx, js, r.names); err != nil {
 		return err
 	}

@@ -63,7 +63,7 @@ func (w *worker) run(ctx context.Context) (err error) {
 		w.taken()
 		return nil
 	}
-	w.lease, err = w.keeper.Acquire(ctx, w.key(), w.last())
+	w.lease, err = w.acquire(ctx)
 	if errors.Is(err, lease.ErrHeld) {
 		return w.held()
 	}
@@ -83,6 +83,32 @@ func (w *worker) run(ctx context.Context) (err error) {
 		return nil
 	}
 	return err
+}
+
+// What an owner sees as free, this runner may see a moment later: it waits for a
+// part of a lease's time to live before it hands the offer back, and looks every so
+// often.
+const (
+	freeSoon = 5
+	freeLook = 100
+)
+
+// acquire takes the lease of the node. One whose holder has just died isn't held
+// for long any more.
+func (w *worker) acquire(ctx context.Context) (*lease.Lease, error) {
+	ttl := w.keeper.TTL()
+	for until := time.Now().Add(ttl / freeSoon); ; {
+		l, err := w.keeper.Acquire(ctx, w.key(), w.last())
+		info, held := w.keeper.Holder(w.key())
+		here := held && info.Runner == w.runner.cfg.ID
+		if !errors.Is(err, lease.ErrHeld) || w.last() == "" || here || !time.Now().Before(until) {
+			return l, err
+		}
+		sleep(ctx, ttl/freeLook)
+		if ctx.Err() != nil {
+			return nil, lease.ErrHeld
+		}
+	}
 }
 
 // key is the key of the node's lease.
