@@ -287,7 +287,7 @@ func (c *claude) call(n int) error {
 	request := id("")
 	c.print(object{"type": "control_request", "request_id": request, "request": object{
 		"subtype": "hook_callback", "callback_id": "pre", "tool_use_id": call,
-		"input": object{"hook_event_name": "PreToolUse", "session_id": c.session, "tool_name": "Work", "tool_input": input, "tool_use_id": call},
+		"input": object{"hook_event_name": "PreToolUse", "session_id": c.session, "tool_name": "Work", "tool_input": input, "tool_use_id": call, "permission_mode": "bypassPermissions"},
 	}})
 	if !c.hear(func() bool { return c.told[request] }) && !c.interrupted {
 		os.Exit(1) // nobody is there any more who could allow it
