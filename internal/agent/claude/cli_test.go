@@ -4,24 +4,38 @@ package claude_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"wake/internal/agent"
 	"wake/internal/agent/claude"
+	"wake/internal/natstest"
+	"wake/internal/topology"
+	"wake/internal/transcript"
+	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
 
 // lab is a made-up API and a version of the real CLI.
 type lab struct {
 	version, binary, api string
+	requests             string // folder of what the API was asked
 }
 
 // versions runs f with each version of the CLI. The script test/claude/run sets up
@@ -31,17 +45,19 @@ func versions(t *testing.T, f func(*testing.T, lab)) {
 	if binaries == "" {
 		t.Fatal("WAKE_CLAUDE_BINARIES isn't set: run test/claude/run")
 	}
-	api := fakeAPI(t)
+	requests := t.TempDir()
+	api := fakeAPI(t, requests)
 	for entry := range strings.SplitSeq(binaries, ":") {
 		version, binary, _ := strings.Cut(entry, "=")
-		t.Run(version, func(t *testing.T) { f(t, lab{version, binary, api}) })
+		t.Run(version, func(t *testing.T) { f(t, lab{version, binary, api, requests}) })
 	}
 }
 
-// fakeAPI starts the made-up API on a free port.
-func fakeAPI(t *testing.T) string {
+// fakeAPI starts the made-up API on a free port. It writes what it is asked into
+// a folder.
+func fakeAPI(t *testing.T, requests string) string {
 	t.Helper()
-	c := exec.Command(os.Getenv("WAKE_FAKE_API"), "-addr", "127.0.0.1:0", "-scenarios", os.Getenv("WAKE_FAKE_SCENARIOS"))
+	c := exec.Command(os.Getenv("WAKE_FAKE_API"), "-addr", "127.0.0.1:0", "-scenarios", os.Getenv("WAKE_FAKE_SCENARIOS"), "-log", requests)
 	out, err := c.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -108,6 +124,59 @@ func (l lab) run(t *testing.T, r agent.Request, on func(agent.Session, *wire.Eve
 		}
 	}
 	return events
+}
+
+// asked returns the conversation that the API was last asked to go on with: who
+// says what, in order. Reminders of the program are left out.
+func (l lab) asked(t *testing.T) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(l.requests, "*.json"))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("nothing was asked: %v", err)
+	}
+	b, err := os.ReadFile(names[len(names)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var request struct {
+		Messages []struct {
+			Role    string
+			Content json.RawMessage
+		}
+	}
+	if err := json.Unmarshal(b, &request); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, m := range request.Messages {
+		var text string
+		if json.Unmarshal(m.Content, &text) == nil {
+			out = append(out, m.Role+" "+text)
+			continue
+		}
+		var blocks []struct {
+			Type, Text, Name string
+			Content          any
+		}
+		if err := json.Unmarshal(m.Content, &blocks); err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range blocks {
+			if s := strings.TrimSpace(b.Text); !strings.HasPrefix(s, "<system-reminder>") {
+				out = append(out, strings.TrimSpace(fmt.Sprintf("%s %s%s%v", m.Role, s, b.Name, orNothing(b.Content))))
+			}
+		}
+	}
+	return slices.DeleteFunc(out, func(line string) bool {
+		return strings.HasPrefix(line, "system ") && !strings.Contains(line, "sent a new message")
+	})
+}
+
+func orNothing(v any) any {
+	if v == nil {
+		return ""
+	}
+	return v
 }
 
 // ids are what differs between runs.
@@ -402,6 +471,239 @@ func TestCLIFork(t *testing.T) {
 		last[*wire.AgentComplete](t, events)
 		if n := count[*wire.SessionBound](events); n != 0 {
 			t.Errorf("the fork has another session than asked for:\n%s", strings.Join(heard(events), "\n"))
+		}
+	})
+}
+
+// points returns where the session can be forked, by what was said there.
+func points(events []*wire.Event) map[string]string {
+	at := make(map[string]string)
+	for _, e := range events {
+		switch p := e.Payload.(type) {
+		case *wire.UserMessage:
+			at[p.Content] = p.Point
+		case *wire.AgentTool:
+			at[fmt.Sprint(p.ToolOutput.Any())] = p.Point
+		}
+	}
+	return at
+}
+
+// A session is forked where wake says: at a result, at a message that was sent
+// while the agent worked, and at the prompt; and it is rolled back.
+func TestCLIForkAt(t *testing.T) {
+	versions(t, func(t *testing.T, l lab) {
+		r := l.request(t, "midtool")
+		events := l.run(t, r, func(s agent.Session, e *wire.Event) {
+			if p, ok := e.Payload.(*wire.ToolIntent); ok && strings.Contains(fmt.Sprint(p.ToolInput.Any()), "step1") {
+				if err := s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "prefer tabs"}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		at := points(events)
+		parent := r.SessionID
+		r.Prompt = wire.RawString("Another way [[scn:second]]")
+		begin := []string{"user Lab run [[scn:midtool]]", "assistant Step one.", "assistant Bash", "user step1"}
+		for _, test := range []struct {
+			point string
+			into  string
+			want  []string
+		}{
+			{"step1", "", append(begin, "user Another way [[scn:second]]")},
+			{"prefer tabs", "", append(begin, "user Another way [[scn:second]]", "system prefer tabs")},
+			{"step2", "", append(begin, "system prefer tabs", "assistant Step two.", "assistant Bash", "user step2", "user Another way [[scn:second]]")},
+			{"step1", parent, append(begin, "user Another way [[scn:second]]")},
+		} {
+			r.ForkOf, r.ForkAt, r.SessionID = parent, at[test.point], test.into
+			if r.SessionID == "" {
+				r.SessionID = agent.NewSessionID()
+			}
+			events := l.run(t, r, nil)
+			last[*wire.AgentComplete](t, events)
+			if n := count[*wire.AgentError](events); n > 0 || r.ForkAt == "" {
+				t.Errorf("fork at %s (%q): %v", test.point, r.ForkAt, heard(events))
+			}
+			var got []string
+			for _, line := range l.asked(t) {
+				if strings.HasPrefix(line, "system ") && strings.Contains(line, "prefer tabs") {
+					line = "system prefer tabs"
+				}
+				got = append(got, line)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("fork at %s: the API was asked (-want +got):\n%s", test.point, diff)
+			}
+		}
+		r.Resume, r.ForkOf, r.ForkAt, r.SessionID = true, "", "", parent // the rollback stays
+		last[*wire.AgentComplete](t, l.run(t, r, nil))
+		if got := strings.Join(l.asked(t), "; "); strings.Contains(got, "step2") || !strings.Contains(got, "Answer to the second message.") {
+			t.Errorf("after the rollback the API was asked: %s", got)
+		}
+		r.Resume, r.ForkOf, r.ForkAt, r.SessionID = false, parent, at["step2"], agent.NewSessionID() // what was rolled back is gone
+		var o agent.Outcome
+		for _, e := range l.run(t, r, nil) {
+			o.Observe(e)
+		}
+		if p := o.Error(); p == nil || p.ErrorType != agent.ErrorForkPointNotFound {
+			t.Errorf("fork at what was rolled back: %+v", p)
+		}
+	})
+}
+
+// A call begins to execute before the agent is let go, in every mode.
+func TestCLIStates(t *testing.T) {
+	for mode, want := range map[string]string{
+		"":        "PENDING→EXECUTING, result, PENDING→EXECUTING, result",
+		"default": "ask, allow, APPROVED→EXECUTING, result, ask, allow, APPROVED→EXECUTING, result",
+	} {
+		t.Run("mode"+mode, func(t *testing.T) {
+			versions(t, func(t *testing.T, l lab) {
+				r := l.request(t, "denied")
+				r.Options.PermissionMode = mode
+				r.Options.Decide = func(context.Context, agent.Permission) agent.Verdict { return agent.Verdict{Allow: true, By: "tester"} }
+				var got []string
+				for _, e := range l.run(t, r, nil) {
+					switch p := e.Payload.(type) {
+					case *wire.PermissionRequired:
+						got = append(got, "ask")
+					case *wire.PermissionDecided:
+						got = append(got, string(p.Decision))
+					case *wire.ToolState:
+						got = append(got, string(p.From)+"→"+string(p.To))
+					case *wire.AgentTool:
+						got = append(got, "result")
+					}
+				}
+				if s := strings.Join(got, ", "); s != want {
+					t.Errorf("got  %s\nwant %s", s, want)
+				}
+			})
+		})
+	}
+}
+
+// A message that interrupts is answered by the same process; the call that
+// was interrupted is over.
+func TestCLISendInterrupting(t *testing.T) {
+	versions(t, func(t *testing.T, l lab) {
+		events := l.run(t, l.request(t, "longtool"), func(s agent.Session, e *wire.Event) {
+			if p, ok := e.Payload.(*wire.ToolState); ok && p.To == wire.ToolExecuting {
+				if err := s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "Leave it [[scn:second]]", Interrupt: true}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		if c := last[*wire.AgentComplete](t, events); c.Result != "Answer to the second message." {
+			t.Errorf("result %q", c.Result)
+		}
+		text := strings.Join(said(events), "\n")
+		if n := count[*wire.AgentTool](events); n != 1 || !strings.Contains(text, `user:message command c1 "Leave it`) {
+			t.Errorf("%d results; events:\n%s", n, strings.Join(heard(events), "\n"))
+		}
+	})
+}
+
+// An agent that is interrupted while it waits for a decision doesn't wait any
+// more.
+func TestCLIInterruptWhileAsked(t *testing.T) {
+	versions(t, func(t *testing.T, l lab) {
+		r := l.request(t, "denied")
+		asked := make(chan struct{})
+		r.Options.PermissionMode = "default"
+		r.Options.Decide = func(ctx context.Context, _ agent.Permission) agent.Verdict {
+			close(asked)
+			<-ctx.Done()
+			return agent.Verdict{}
+		}
+		s := l.start(t, r)
+		interrupted := make(chan error, 1)
+		go func() {
+			<-asked
+			interrupted <- s.Interrupt(t.Context())
+		}()
+		events := drain(t, s, nil)
+		if err := <-interrupted; err != nil {
+			t.Error(err)
+		}
+		last[*wire.AgentPaused](t, events)
+		if n := count[*wire.PermissionDecided](events); n != 1 {
+			t.Errorf("%d decisions:\n%s", n, strings.Join(heard(events), "\n"))
+		}
+	})
+}
+
+// kept is the store of session files as another machine sees it.
+func kept(t *testing.T, js jetstream.JetStream) agent.Transcript {
+	t.Helper()
+	s, err := transcript.Open(t.Context(), js, subjects.Default)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return agent.Transcript{Load: s.Load, Save: s.Save}
+}
+
+// kill ends processes as a machine does that goes down.
+func kill(t *testing.T, environs []string) {
+	t.Helper()
+	if len(environs) == 0 {
+		t.Error("nothing to kill")
+	}
+	for _, name := range environs {
+		pid, err := strconv.Atoi(strings.Split(name, "/")[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have gone with another one
+	}
+}
+
+// The agent is killed in the middle of a tool, and its machine is gone: another
+// home and another folder go on with the session from what was kept.
+func TestCLIMoves(t *testing.T) {
+	js := natstest.JetStream(t)
+	if _, err := topology.Init(t.Context(), js, topology.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	versions(t, func(t *testing.T, l lab) {
+		r := l.request(t, "move")
+		r.Options.Env["MARKER"] = t.Name()
+		r.Transcript = kept(t, js)
+		var calls int
+		var killing sync.WaitGroup
+		events := drain(t, l.start(t, r), func(e *wire.Event) {
+			if p, ok := e.Payload.(*wire.ToolState); !ok || p.To != wire.ToolExecuting {
+				return
+			}
+			if calls++; calls == 2 {
+				killing.Go(func() {
+					for there := kept(t, js); t.Context().Err() == nil; <-time.After(50 * time.Millisecond) {
+						if b, err := there.Load(t.Context(), r.SessionID); err != nil || bytes.Contains(b, []byte("tick $i")) {
+							break
+						}
+					}
+					kill(t, bearing(t, "MARKER="+t.Name()))
+				})
+			}
+		})
+		killing.Wait()
+		if p := last[*wire.AgentError](t, events); p.ErrorType != wire.ErrorProcessDied {
+			t.Errorf("error %+v", p)
+		}
+		for _, dir := range []string{r.Options.Env["HOME"], r.Options.Cwd} {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+		there := l.request(t, "second")
+		there.SessionID, there.Resume, there.Transcript = r.SessionID, true, kept(t, js)
+		if c := last[*wire.AgentComplete](t, l.run(t, there, nil)); c.Result != "Answer to the second message." {
+			t.Errorf("result %q", c.Result)
+		}
+		got := strings.Join(l.asked(t), "; ")
+		want := "user Lab run [[scn:move]]; assistant Step one.; assistant Bash; user step1; assistant Step two.; "
+		if !strings.Contains(got, want) || !strings.HasSuffix(got, "user Lab run [[scn:second]]") {
+			t.Errorf("the API was asked: %s", got)
 		}
 	})
 }
