@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"wake/internal/eventlog"
@@ -35,50 +34,47 @@ type Point struct {
 // missing.
 func List(ctx context.Context, log *eventlog.Log, runID string) ([]Point, error) {
 	var points []Point
-	_, err := walk(ctx, log, runID, 0, func(p Point) { points = append(points, p) })
+	_, err := walk(ctx, log, runID, 0, func(p Point) bool {
+		points = append(points, p)
+		return true
+	})
 	return points, err
 }
 
-// walk folds a run up to a position, 0 for all of it, and tells its fork points.
-func walk(ctx context.Context, log *eventlog.Log, runID string, to uint64, found func(Point)) (*wire.State, error) {
+// walk folds a run up to a position, 0 for all of it, and tells its fork points
+// until found wants no more of them; then it reports false.
+func walk(ctx context.Context, log *eventlog.Log, runID string, to uint64, found func(Point) bool) (bool, error) {
 	s := run.New(runID)
-	var labelled []Point // the last one of each label counts
 	for e, err := range log.Read(ctx, eventlog.Query{Run: runID, Kinds: snapshot.Kinds, To: to}) {
 		if err != nil {
-			return nil, err
+			return false, err
 		}
 		before := s.ForkPoints
-		if err := snapshot.Apply(ctx, log, s, e); err != nil {
-			if snapshot.Refused(err) {
-				continue
-			}
-			return nil, err
+		if err := snapshot.Apply(ctx, log, s, e); snapshot.Refused(err) {
+			continue
+		} else if err != nil {
+			return false, err
 		}
+		more := true
 		switch p := e.Event.Payload.(type) {
 		case *wire.RunForked:
-			if _, err := walk(ctx, log, p.ParentRun, p.ParentPos, found); err != nil {
-				return nil, err
-			}
-			continue
+			more, err = walk(ctx, log, p.ParentRun, p.ParentPos, found)
 		case *wire.Checkpoint:
-			if p.Label != "" {
-				labelled = append(labelled, point(e, p.Label, p.Kind))
+			more = p.Label == "" || found(point(e, p.Label, p.Kind))
+		default:
+			if s.ForkPoints > before {
+				more = found(point(e, sfp+strconv.Itoa(s.ForkPoints), wire.CheckpointSFP))
 			}
-			continue
 		}
-		if s.ForkPoints > before {
-			for _, l := range labelled {
-				found(l)
-			}
-			labelled = nil
-			found(point(e, "sfp-"+strconv.Itoa(s.ForkPoints), wire.CheckpointSFP))
+		if err != nil || !more {
+			return false, err
 		}
 	}
-	for _, l := range labelled {
-		found(l)
-	}
-	return s, nil
+	return true, nil
 }
+
+// sfp begins the label of an automatic point.
+const sfp = "sfp-"
 
 func point(e eventlog.Entry, label string, kind wire.CheckpointKind) Point {
 	p := Point{Run: e.RunID, Label: label, Kind: kind, Position: e.Pos, Time: e.Event.Timestamp}
@@ -125,14 +121,15 @@ func Resolve(ctx context.Context, log *eventlog.Log, runID, at string) (Point, e
 	case at != "" && err == nil:
 		return position(ctx, log, present, pos)
 	}
-	points, err := List(ctx, log, runID)
-	if err != nil {
-		return Point{}, err
-	}
-	for _, p := range slices.Backward(points) { // a label that was moved stands last
+	var named Point
+	_, err = walk(ctx, log, runID, 0, func(p Point) bool {
 		if p.Label == at || at == "" && p.Kind == wire.CheckpointSFP {
-			return p, nil
+			named = p
 		}
+		return named.Label != at || named.Kind != wire.CheckpointSFP // a label may have been moved, a number never is
+	})
+	if err != nil || named.Label != "" {
+		return named, err
 	}
 	for _, b := range present.Bookmarks { // of which the log has no event any more
 		if b.Label == at {

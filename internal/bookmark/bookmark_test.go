@@ -1,0 +1,240 @@
+package bookmark_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"wake/internal/bookmark"
+	"wake/internal/eventlog"
+	"wake/internal/logtest"
+	"wake/internal/run"
+	"wake/internal/snapshot"
+	"wake/pkg/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// story writes the history of a run with one agent.
+type story struct {
+	t          testing.TB
+	owner, own *eventlog.Writer // of the run and of its node a
+}
+
+func tell(t testing.TB, log *eventlog.Log, run string) *story {
+	t.Helper()
+	return &story{t: t, owner: logtest.Claim(t, log, run, wire.RunNode)}
+}
+
+func (s *story) decide(exec string, p wire.Payload) uint64 {
+	s.t.Helper()
+	return appendTo(s.t, s.owner, &wire.Event{ExecID: exec, Timestamp: 1, Payload: p})
+}
+
+func (s *story) act(call string, p wire.Payload) uint64 {
+	s.t.Helper()
+	return appendTo(s.t, s.own, &wire.Event{ExecID: "a#1", CallID: call, SessionID: "s1", Timestamp: 2, Payload: p})
+}
+
+func appendTo(t testing.TB, w *eventlog.Writer, e *wire.Event) uint64 {
+	t.Helper()
+	pos, err := w.Append(t.Context(), e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pos
+}
+
+func raw(t testing.TB, v any) wire.Raw {
+	t.Helper()
+	b, err := wire.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// begin brings the agent to work.
+func (s *story) begin(log *eventlog.Log, run string) {
+	s.t.Helper()
+	s.decide("", &wire.FlowStart{FlowName: "f", DefinitionHash: "h", Definition: raw(s.t, map[string]any{"nodes": []any{map[string]any{"id": "a"}}})})
+	s.decide("a#1", &wire.NodeScheduled{Target: "a", Attempt: 1})
+	s.own = logtest.Claim(s.t, log, run, "a")
+	s.act("", &wire.NodeStart{NodeType: "agent", Attempt: 1})
+	s.act("", &wire.AgentStart{Prompt: wire.RawString("do it")})
+}
+
+func (s *story) tool(call string) uint64 {
+	s.t.Helper()
+	s.act(call, &wire.ToolIntent{ToolName: "Bash", ToolInput: wire.Null, InputHash: "00"})
+	return s.act(call, &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null, Point: "m-" + call})
+}
+
+func code(err error) wire.ErrorCode {
+	e, ok := errors.AsType[*wire.APIError](err)
+	if !ok {
+		return ""
+	}
+	return e.Code
+}
+
+func labels(points []bookmark.Point) (out []string) {
+	for _, p := range points {
+		out = append(out, fmt.Sprintf("%s/%s@%d %s", p.Run, p.Label, p.Position, p.Note))
+	}
+	return out
+}
+
+func TestPoints(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	s := tell(t, log, "r1")
+	s.begin(log, "r1")
+	one := s.act("", &wire.UserMessage{Content: "do it", Source: "prompt", Point: "m1"})
+	two := s.tool("c1")
+	label := s.decide("", &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "good"})
+	three := s.tool("c2")
+	s.act("c3", &wire.ToolIntent{ToolName: "Write", ToolInput: wire.Null, InputHash: "00"})
+
+	want := []string{
+		fmt.Sprintf("r1/sfp-1@%d do it", one), fmt.Sprintf("r1/sfp-2@%d Bash", two),
+		fmt.Sprintf("r1/good@%d ", label), fmt.Sprintf("r1/sfp-3@%d Bash", three),
+	}
+	points, err := bookmark.List(t.Context(), log, "r1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, labels(points)); d != "" {
+		t.Error(d)
+	}
+	for at, pos := range map[string]uint64{"sfp-2": two, "good": label, fmt.Sprint(one): one, "": three + 1} {
+		p, err := bookmark.Resolve(t.Context(), log, "r1", at)
+		if err != nil || p.Position != pos {
+			t.Errorf("%q is %+v, %v; want position %d", at, p, err, pos)
+			continue
+		}
+		state, err := bookmark.State(t.Context(), log, p)
+		if err != nil {
+			t.Errorf("state at %q: %v", at, err)
+		} else if state.Position.Seq != pos {
+			t.Errorf("state at %q is of %d, not %d", at, state.Position.Seq, pos)
+		}
+	}
+	for at, want := range map[string]wire.ErrorCode{"sfp-9": wire.CodeNotFound, "nothing": wire.CodeNotFound, "999999": wire.CodeNotFound} {
+		if _, err := bookmark.Resolve(t.Context(), log, "r1", at); code(err) != want {
+			t.Errorf("%q: %v", at, err)
+		}
+	}
+	if _, err := bookmark.Resolve(t.Context(), log, "nobody", ""); code(err) != wire.CodeRunNotFound {
+		t.Errorf("unknown run: %v", err)
+	}
+
+	// A fork inherits what lies before it, and so does its own fork.
+	state, err := bookmark.State(t.Context(), log, points[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	child := tell(t, log, "r2")
+	fork := child.decide("", &wire.RunForked{ParentRun: "r1", ParentPos: two, Label: "sfp-2", State: raw(t, state)})
+	child.own = logtest.Claim(t, log, "r2", "a")
+	child.decide("", &wire.FlowResumed{Strategy: "crash"})
+	next := child.tool("c9")
+	points, err = bookmark.List(t.Context(), log, "r2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(append(want[:2:2], fmt.Sprintf("r2/sfp-3@%d Bash", next)), labels(points)); d != "" {
+		t.Errorf("behind the fork at %d:\n%s", fork, d)
+	}
+	if p, err := bookmark.Resolve(t.Context(), log, "r2", "sfp-1"); err != nil || p.Run != "r1" || p.Position != one {
+		t.Errorf("inherited point: %+v, %v", p, err)
+	}
+
+	// Of a run that has ended, the last point at which something goes on.
+	s.decide("", &wire.FlowAborted{Reason: "enough"})
+	if p, err := bookmark.Resolve(t.Context(), log, "r1", ""); err != nil || p.Label != "sfp-3" {
+		t.Errorf("of an ended run: %+v, %v", p, err)
+	}
+	_, last, err := log.Bounds(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bookmark.State(t.Context(), log, bookmark.Point{Run: "r1", Position: last}); code(err) != wire.CodeNotResumable {
+		t.Errorf("behind the end: %v", err)
+	}
+}
+
+// A labelled point that was kept outlives its events.
+func TestKept(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	s := tell(t, log, "r1")
+	s.begin(log, "r1")
+	pos := s.decide("", &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "good"})
+	p, err := bookmark.Resolve(t.Context(), log, "r1", "good")
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := bookmark.State(t.Context(), log, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := snapshot.Open(t.Context(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state.RunID = "gone" // a run of which the log has nothing
+	for range 2 {
+		if err := store.Keep(t.Context(), "good", state); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := bookmark.State(t.Context(), log, bookmark.Point{Run: "gone", Label: "good", Position: pos})
+	if err != nil || kept.Position.Seq != pos || kept.FlowName != "f" {
+		t.Errorf("kept state %+v, %v", kept, err)
+	}
+	if _, err := bookmark.State(t.Context(), log, bookmark.Point{Run: "gone", Label: "other", Position: pos}); code(err) != wire.CodeNotFound {
+		t.Errorf("a point that was not kept: %v", err)
+	}
+	// A large state is an object, which no snapshot's end takes away.
+	state.State = raw(t, map[string]any{"text": string(make([]byte, 2<<20))})
+	if err := store.Keep(t.Context(), "large", state); err != nil {
+		t.Fatal(err)
+	}
+	if kept, err := snapshot.Kept(t.Context(), log, "gone", "large"); err != nil || len(kept.State) != len(state.State) {
+		t.Errorf("a large state: %v", err)
+	}
+}
+
+// A fork of metadata: finding the point and folding the state there.
+func BenchmarkFork(b *testing.B) {
+	log := logtest.Start(b)
+	s := tell(b, log, "r1")
+	s.begin(log, "r1")
+	for i := range 1000 {
+		s.tool(fmt.Sprint("c", i))
+	}
+	state := run.New("r1")
+	if err := snapshot.Fold(b.Context(), log, state, 0); err != nil {
+		b.Fatal(err)
+	}
+	store, err := snapshot.Open(b.Context(), log)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := store.Save(b.Context(), state, snapshot.Stored{}); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		p, err := bookmark.Resolve(b.Context(), log, "r1", "sfp-500")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := bookmark.State(b.Context(), log, p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
