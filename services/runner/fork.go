@@ -6,8 +6,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	slash "path"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"wake/internal/bookmark"
@@ -140,8 +143,37 @@ func (r *Runner) copyWorkspace(run, parent string) (string, error) {
 		r.logger.Warn("the forked run begins with an empty folder: that of its parent isn't here", "run", run, "parent_folder", parent)
 		return r.makeWorkspace(run, "")
 	}
-	if err := os.CopyFS(dir, os.DirFS(parent)); err != nil {
+	if err := os.CopyFS(dir, r.folderFS(parent)); err != nil {
 		return "", fmt.Errorf("copy the workspace %s: %w", parent, err)
 	}
 	return dir, nil
+}
+
+// folderFS are the files of a folder, without the folders of runs that may be
+// below it: a copy must not contain itself.
+func (r *Runner) folderFS(dir string) fs.FS {
+	files, ok := os.DirFS(dir).(linkFS)
+	below, err := filepath.Rel(dir, r.cfg.Workspaces)
+	if !ok || err != nil || !filepath.IsLocal(below) {
+		return os.DirFS(dir)
+	}
+	return without{files, filepath.ToSlash(below)}
+}
+
+type linkFS interface {
+	fs.ReadDirFS
+	fs.ReadLinkFS
+}
+
+// without hides a folder.
+type without struct {
+	linkFS
+
+	hidden string
+}
+
+// ReadDir implements [fs.ReadDirFS].
+func (w without) ReadDir(name string) ([]fs.DirEntry, error) {
+	entries, err := w.linkFS.ReadDir(name)
+	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return slash.Join(name, e.Name()) == w.hidden }), err
 }

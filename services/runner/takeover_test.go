@@ -1,0 +1,424 @@
+package runner_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"wake/internal/agent"
+	"wake/internal/eventlog"
+	"wake/internal/lease"
+	"wake/internal/natstest"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+	"wake/services/runner"
+)
+
+// process is a runner with a connection and a log of its own, as a process has
+// them.
+type process struct {
+	b    *bench
+	nc   *nats.Conn
+	gate *gate
+	stop func() // as by SIGTERM
+
+	mu   sync.Mutex
+	dead bool
+}
+
+func (b *bench) process(id string, p agent.Provider, edits ...func(*runner.Config)) *process {
+	b.t.Helper()
+	g := &gate{server: b.server}
+	nc, err := nats.Connect("", nats.InProcessServer(g), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
+		nats.ReconnectJitter(0, 0), nats.ReconnectBufSize(-1), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(nc.Close)
+	log, err := eventlog.Open(b.t.Context(), nc, eventlog.Options{Logger: b.logger().With("process", id)})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	proc := &process{b: b, nc: nc, gate: g}
+	b.background(proc.unlessDead(log.Run))
+	cfg := runner.Config{ID: id, Workspaces: b.t.TempDir(), Providers: map[string]agent.Provider{"claude": p}}
+	for _, edit := range edits {
+		edit(&cfg)
+	}
+	r, err := runner.New(cfg, log, b.logger().With("process", id))
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	proc.stop = b.background(proc.unlessDead(r.Run))
+	return proc
+}
+
+func (p *process) unlessDead(run func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		err := run(ctx)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.dead {
+			return nil
+		}
+		return err
+	}
+}
+
+// kill is the end of the process as everybody else sees it: from now on it
+// writes nothing.
+func (p *process) kill() {
+	p.mu.Lock()
+	p.dead = true
+	p.mu.Unlock()
+	p.nc.Close()
+}
+
+// gate is the way to the server. It can be shut.
+type gate struct {
+	server *natstest.Server
+
+	mu    sync.Mutex
+	shut  bool
+	conns []net.Conn
+}
+
+var errShut = errors.New("the gate is shut")
+
+func (g *gate) InProcessConn() (net.Conn, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.shut {
+		return nil, errShut
+	}
+	c, err := g.server.InProcessConn()
+	if err == nil {
+		g.conns = append(g.conns, c)
+	}
+	return c, err
+}
+
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = true
+	for _, c := range g.conns {
+		_ = c.Close()
+	}
+	g.conns = nil
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = false
+}
+
+// soon is how long a takeover may take.
+const soon = lease10s + 2*time.Second
+
+const lease10s = 10 * time.Second // the default TTL
+
+// shared makes a flow's nodes run anywhere.
+func shared(source string) string {
+	return strings.Replace(source, "\nnodes:", "\nworkspace: shared\nnodes:", 1)
+}
+
+// owner returns the runner that claimed a run last.
+func (b *bench) owner(id string) string {
+	b.t.Helper()
+	return b.fold(id, b.read(id)).Nodes[wire.RunNode].Runner
+}
+
+// awaits looks each 100 ms until condition holds, for an hour at most, and
+// returns how long that took.
+func (b *bench) awaits(what string, condition func() bool) time.Duration {
+	b.t.Helper()
+	start := time.Now()
+	for !condition() {
+		if time.Since(start) > time.Hour {
+			b.t.Fatalf("%s did not come true", what)
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+	return time.Since(start)
+}
+
+// gated is an agent that answers when it is allowed to.
+func gated(release <-chan struct{}) *scripted {
+	return &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+		select {
+		case <-release:
+			return echo(ctx, r)
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}}
+}
+
+// The death of an owner moves the scheduling of its run, and its agent on another
+// runner goes on undisturbed.
+func TestOwnerDies(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		release := make(chan struct{})
+		worker := gated(release)
+		r1 := b.process("r1", &scripted{}, func(c *runner.Config) { c.Pools = []string{"none"} })
+		b.submit("run1", shared(chain))
+		b.until("run1", wire.TypeNodeScheduled)
+		b.process("r2", worker)
+		b.until("run1", wire.TypeAgentStart)
+		if owner := b.owner("run1"); owner != "r1" {
+			t.Fatalf("the owner is %s", owner)
+		}
+		r1.kill()
+		took := b.awaits("a takeover", func() bool { return b.owner("run1") == "r2" })
+		if took > soon {
+			t.Errorf("the takeover took %s", took)
+		}
+		close(release)
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeFlowResumed) != 1 || count(entries, wire.TypeAgentResumed) != 0 ||
+			count(entries, wire.TypeAgentStart) != 2 || len(worker.started()) != 2 {
+			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+		}
+		for _, e := range entries {
+			if p, ok := e.Event.Payload.(*wire.FlowResumed); ok && p.Strategy != "crash" {
+				t.Errorf("resumed with strategy %q", p.Strategy)
+			}
+		}
+	})
+}
+
+// The death of the only runner ends nothing: the next start picks up what there
+// was, at once if it is the same runner and else when the leases are free.
+func TestNoRunnerLeft(t *testing.T) {
+	for _, next := range []string{"r1", "r2"} {
+		t.Run(next, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				r1 := b.process("r1", gated(nil))
+				b.submit("run1", shared(chain))
+				b.until("run1", wire.TypeAgentStart)
+				r1.kill()
+				<-time.After(time.Hour)
+				start := time.Now()
+				p := &scripted{say: echo}
+				b.process(next, p)
+				state, entries := b.ended("run1")
+				if took := time.Since(start); state.Result != wire.FlowStatusComplete || took > soon {
+					t.Errorf("run ended as %s after %s:\n%s", state.Result, took, story(entries))
+				}
+				if count(entries, wire.TypeNodeStart) != 2 || count(entries, wire.TypeAgentResumed) != 1 || count(entries, wire.TypeFlowResumed) != 1 {
+					t.Errorf("story:\n%s", story(entries))
+				}
+			})
+		})
+	}
+}
+
+// F17: a kill right after node:complete is stored, before anybody has seen it,
+// runs the node no second time.
+func TestF17NodeCompleteIsNotRunAgain(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		var r1 *process
+		ended := make(chan struct{})
+		p := &scripted{say: echo}
+		p.closing = func() {} // the agent has ended, the node hasn't
+		r1 = b.process("r1", p)
+		go func() {
+			defer close(ended)
+			b.until("run1", wire.TypeNodeComplete)
+			r1.kill()
+		}()
+		b.submit("run1", shared(chain))
+		<-ended
+		second := &scripted{say: echo}
+		b.process("r2", second)
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || state.Nodes["a"].Execs != 1 || slices.Contains(second.started(), "a#1") {
+			t.Errorf("run ended as %s, r2 started %v:\n%s", state.Result, second.started(), story(entries))
+		}
+	})
+}
+
+// F18: a kill in item 2 of 3 runs items 0 and 1 no second time.
+func TestF18KillInForEach(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		first := &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+			if r.NodeID == "work/2" {
+				<-ctx.Done()
+				return "", ctx.Err()
+			}
+			return echo(ctx, r)
+		}}
+		r1 := b.process("r1", first)
+		b.submit("run1", each, withInput(t, map[string]any{"list": []string{"a", "b", "c"}}))
+		b.awaits("two items", func() bool { return count(b.read("run1"), wire.TypeNodeComplete) >= 3 }) // set, and two items
+		r1.kill()
+		second := &scripted{say: echo}
+		b.process("r2", second)
+		state, entries := b.ended("run1")
+		if got := second.started(); !slices.Equal(got, []string{"sum#1", "work/2#1"}) || state.Result != wire.FlowStatusComplete {
+			t.Errorf("run ended as %s, r2 started %v:\n%s", state.Result, got, story(entries))
+		}
+	})
+}
+
+// A worker that dies between its claim and its first event has begun nothing; the
+// node moves in time.
+func TestDiesAfterClaim(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.process("r1", &scripted{say: echo}, func(c *runner.Config) { c.Pools = []string{"none"} })
+		b.submit("run1", shared(one))
+		b.until("run1", wire.TypeNodeScheduled)
+		ctx, die := context.WithCancel(t.Context())
+		keeper := b.keeper(ctx, "dead")
+		l, err := keeper.Acquire(ctx, subjects.Default.LeaseKey("run1", "a"), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.log.Claim(ctx, "run1", "a", eventlog.Claim{Runner: "dead", MinEpoch: l.Revision(), ExecID: "a#1"}); err != nil {
+			t.Fatal(err)
+		}
+		die()
+		start := time.Now()
+		b.process("r2", &scripted{say: echo})
+		state, entries := b.ended("run1")
+		if took := time.Since(start); took > soon+lease10s || state.Result != wire.FlowStatusComplete || count(entries, wire.TypeNodeStart) != 1 {
+			t.Errorf("run ended as %s after %s:\n%s", state.Result, took, story(entries))
+		}
+	})
+}
+
+func (b *bench) keeper(ctx context.Context, id string) *lease.Keeper {
+	b.t.Helper()
+	kv, err := b.log.JetStream().KeyValue(ctx, subjects.Default.LeasesBucket())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	k, err := lease.NewKeeper(ctx, kv, lease.Identity{Runner: id, Home: id}, b.logger())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return k
+}
+
+// An owner and a worker that were cut off for longer than their leases live add
+// nothing when they are back.
+func TestStalledRunnerAddsNothing(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		release := make(chan struct{})
+		stalled := b.process("r1", gated(release))
+		b.submit("run1", shared(chain))
+		b.until("run1", wire.TypeAgentStart)
+		second := gated(release)
+		b.process("r2", second)
+		stalled.gate.close()
+		if took := b.awaits("a takeover", func() bool { return len(second.started()) == 1 }); took > soon {
+			t.Errorf("the takeover took %s", took)
+		}
+		before := len(b.read("run1"))
+		stalled.gate.open()
+		<-time.After(time.Minute)
+		if entries := b.read("run1"); len(entries) != before {
+			t.Errorf("added:\n%s", story(entries[before:]))
+		}
+		close(release)
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || state.VoidEvents != 0 || count(entries, wire.TypeNodeComplete) != 2 {
+			t.Errorf("run ended as %s with %d void events:\n%s", state.Result, state.VoidEvents, story(entries))
+		}
+	})
+}
+
+// A runner that is told to end hands its runs and nodes over, keeps a list of what
+// was running and clears it when it starts again (S13).
+func TestS13Drain(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		r1 := b.process("r1", gated(nil))
+		b.submit("run1", shared(chain))
+		b.until("run1", wire.TypeAgentStart)
+		r1.stop()
+		kv, err := b.log.JetStream().KeyValue(t.Context(), subjects.Default.StateBucket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := subjects.Default.StateKey("drain", "r1")
+		e, err := kv.Get(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list struct {
+			Runs  []string `json:"runs"`
+			Nodes []string `json:"nodes"`
+		}
+		if err := wire.Unmarshal(e.Value(), &list); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(list.Runs, list.Nodes); got != "[run1] [run1/a#1]" {
+			t.Errorf("was running: %s", got)
+		}
+		start := time.Now()
+		b.process("r2", &scripted{say: echo})
+		state, entries := b.ended("run1")
+		if took := time.Since(start); took > 2*time.Second || state.Result != wire.FlowStatusComplete || count(entries, wire.TypeFlowResumed) != 1 {
+			t.Errorf("run ended as %s after %s:\n%s", state.Result, took, story(entries))
+		}
+		b.process("r1", &scripted{say: echo})
+		b.awaits("a cleared list", func() bool { _, err := kv.Get(t.Context(), key); return err != nil })
+	})
+}
+
+// Twenty parallel nodes of one run spread over three runners, none of which takes
+// more than it has room for.
+func TestTwentyNodesOverThreeRunners(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		var flow strings.Builder
+		flow.WriteString("name: wide\nworkspace: node\nnodes:\n")
+		for i := range 20 {
+			fmt.Fprintf(&flow, "  - {id: n%d, type: agent, input: {prompt: \"n%d\"}}\n", i, i)
+		}
+		var all []*scripted
+		for i := range 3 {
+			running := make(chan struct{}, 7)
+			p := &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+				select {
+				case running <- struct{}{}:
+				default:
+					t.Error("more agents run than there is room for")
+				}
+				<-time.After(time.Minute)
+				<-running
+				return echo(ctx, r)
+			}}
+			all = append(all, p)
+			b.process(fmt.Sprintf("r%d", i), p, func(c *runner.Config) { c.MaxAgents = 7 })
+		}
+		start := time.Now()
+		b.submit("run1", flow.String())
+		state, entries := b.ended("run1")
+		if took := time.Since(start); took > 90*time.Second || state.Result != wire.FlowStatusComplete || count(entries, wire.TypeNodeStart) != 20 {
+			t.Errorf("run ended as %s after %s:\n%s", state.Result, took, story(entries))
+		}
+		for i, p := range all {
+			if n := len(p.started()); n == 0 || n > 7 {
+				t.Errorf("runner %d has worked on %d nodes", i, n)
+			}
+		}
+	})
+}
