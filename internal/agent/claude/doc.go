@@ -44,8 +44,8 @@
 //	no JSON, too long                       raw malformed, with the text and the reason
 //	anything else                           raw
 //
-// Not kept of a line that has typed events: uuid, request_id, its own
-// timestamp in streams, and what repeats (the start-of-message usage, the
+// Not kept of a line that has typed events: uuid (save as the Point of a user's
+// message or a result on the main thread), request_id, its own timestamp in streams, and what repeats (the start-of-message usage, the
 // unchanged part of an init).
 //
 // # Rules
@@ -87,7 +87,30 @@
 // A session writes agent:start, and starts the program when that has been
 // stored. It answers the hook that precedes each tool call when the call's
 // tool:intent has been stored, and a question for permission when the decision
-// has. It closes the program's input after a result when no message is on its way,
+// has; where that lets the tool begin, a tool:state that says so is stored first. (A
+// call that the program's own rules allow in other modes stays PENDING: nobody is
+// told.) A question that the program takes back, as it does when it is interrupted,
+// is denied by "agent". It closes the program's input after a result when no message is on its way,
 // no sub-agent works in the background and none has reported without an
 // answer; the program then exits, and everything it started is ended.
+//
+// # Session files
+//
+// The program keeps a session as lines in projects/<working folder>/<session>.jsonl
+// and finds it again by its working folder. Before a session goes on, or is
+// forked, the version that goes furthest is put in place: the one that is there, that
+// of another working folder, or the one that [agent.Transcript] has. While
+// the program runs, what the file has grown by is saved after each result, each
+// message and each turn, at most once a second, and again when the program is gone.
+// The program writes its file a moment after it tells of a line, so that
+// what is kept of a machine that went down may lack the last second.
+//
+// A Point is the id of a line of that file. --resume-session-at goes back to it
+// exactly in 2.1.197 and 2.1.329, with these exceptions. A message that was sent while
+// the agent worked has another id in the file: it is looked up there. Results
+// of calls that were made together are kept together: a fork at one of them has
+// those that came after it too, and agent:error fork_inexact, a warning, says how many. A
+// point behind the end of the file (the machine went down) keeps the whole file, with
+// the same warning. A point that was rolled back or compacted away since is refused
+// by the program: agent:error fork_point_not_found.
 package claude

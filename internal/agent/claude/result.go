@@ -260,7 +260,7 @@ func (n *Normalizer) conclusion(exit Exit) {
 	switch y := &n.tally; {
 	case y.results == 0 || y.active:
 		n.cutShort(exit)
-	case y.outcome == interrupted && exit.Signal == "":
+	case y.outcome == interrupted && (exit.Signal == "" || exit.Reason != ""): // it may have been slow to exit
 		n.main(&wire.AgentPaused{Reason: "interrupted", NumTurns: y.numTurns})
 	case y.outcome == interrupted, y.outcome == succeeded && exit.bad() && exit.Reason == "":
 		n.fatal(wire.ErrorProcessDied, "the agent "+exit.String(), exit)
