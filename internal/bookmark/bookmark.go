@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"wake/internal/eventlog"
@@ -30,15 +31,18 @@ type Point struct {
 }
 
 // List returns the fork points of a run in log order, those of its ancestors
-// before the fork included. Automatic ones whose events the log has dropped are
+// before the fork included. A label that was moved, or that an ancestor has too, is
+// where it stands last. Automatic ones whose events the log has dropped are
 // missing.
 func List(ctx context.Context, log *eventlog.Log, runID string) ([]Point, error) {
 	var points []Point
+	last := map[string]uint64{} // where each label stands
 	_, err := walk(ctx, log, runID, 0, func(p Point) bool {
 		points = append(points, p)
+		last[p.Label] = p.Position
 		return true
 	})
-	return points, err
+	return slices.DeleteFunc(points, func(p Point) bool { return last[p.Label] != p.Position }), err
 }
 
 // walk folds a run up to a position, 0 for all of it, and tells its fork points

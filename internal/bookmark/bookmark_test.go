@@ -153,6 +153,15 @@ func TestPoints(t *testing.T) {
 		t.Errorf("inherited point: %+v, %v", p, err)
 	}
 
+	// A label that was moved is in one place.
+	moved := s.decide("", &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "good"})
+	if points, err = bookmark.List(t.Context(), log, "r1"); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]string{want[0], want[1], want[3], fmt.Sprintf("r1/good@%d ", moved)}, labels(points)); d != "" {
+		t.Errorf("moved:\n%s", d)
+	}
+
 	// Of a run that has ended, the last point at which something goes on.
 	s.decide("", &wire.FlowAborted{Reason: "enough"})
 	if p, err := bookmark.Resolve(t.Context(), log, "r1", ""); err != nil || p.Label != "sfp-3" {
