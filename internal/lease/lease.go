@@ -346,7 +346,7 @@ func (k *Keeper) acquire(ctx context.Context, key string) (*Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lease: acquire %s: %w", key, err)
 	}
-	return &Lease{keeper: k, key: key, value: value, revision: rev, first: rev, deadline: start.Add(k.ttl), lost: make(chan struct{})}, nil
+	return &Lease{keeper: k, key: key, value: value, revision: rev, first: rev, deadline: start.Add(k.ttl), turn: make(chan struct{}, 1), lost: make(chan struct{})}, nil
 }
 
 // inherit takes over what an earlier process of ours held.
@@ -416,7 +416,7 @@ type Lease struct {
 	first  uint64
 	lost   chan struct{}
 
-	turn sync.Mutex // held while the server is asked
+	turn chan struct{} // full while the server is asked
 
 	mu       sync.Mutex
 	revision uint64
@@ -457,10 +457,15 @@ func (l *Lease) Await(ctx context.Context) error {
 }
 
 // Release gives the lease back, so that the next one needn't wait for it to
-// expire. Releasing a lost lease does nothing.
+// expire, as it does where Release fails. Releasing a lost lease does nothing.
 func (l *Lease) Release(ctx context.Context) error {
-	l.turn.Lock()
-	defer l.turn.Unlock()
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
+		l.end() // it expires
+		return fmt.Errorf("lease: release %s: %w", l.key, ctx.Err())
+	}
 	revision, held := l.end()
 	if !held {
 		return nil
@@ -475,8 +480,8 @@ func (l *Lease) Release(ctx context.Context) error {
 // acknowledgement was lost is still ours, and a key that expired while the server
 // couldn't be reached is created again, for nobody else took it.
 func (l *Lease) renew(ctx context.Context) {
-	l.turn.Lock()
-	defer l.turn.Unlock()
+	l.turn <- struct{}{}
+	defer func() { <-l.turn }()
 	if l.over() {
 		return
 	}

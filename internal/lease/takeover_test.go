@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/lease"
 	"wake/internal/natstest"
@@ -43,7 +45,7 @@ func acquire(t *testing.T, k *lease.Keeper) *lease.Lease {
 }
 
 // settle lets the keepers see what there is, for longer than a lease lives.
-func settle(k *lease.Keeper) { <-time.After(3 * k.TTL()) }
+func settle(k *lease.Keeper) { <-time.After(3*k.TTL() + k.TTL()/10) }
 
 // A dead holder is followed within its time to live and two seconds, and not
 // before its lease has expired.
@@ -202,25 +204,57 @@ func TestNobodyHadBegun(t *testing.T) {
 	})
 }
 
+// faulty is a bucket whose presence can't be written at times, with whatever
+// waits for it, and whose first watch may go deaf.
+type faulty struct {
+	jetstream.KeyValue
+	gate chan struct{} // full: Put stalls
+	deaf bool
+}
+
+func (f *faulty) Put(ctx context.Context, key string, value []byte) (uint64, error) {
+	f.gate <- struct{}{}
+	defer func() { <-f.gate }()
+	return f.KeyValue.Put(context.WithoutCancel(ctx), key, value)
+}
+
+func (f *faulty) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
+	if !f.deaf {
+		return f.KeyValue.WatchAll(ctx, opts...)
+	}
+	f.deaf = false
+	w := make(silent, 1)
+	w <- nil // there is nothing
+	return w, nil
+}
+
+// silent is a watcher that tells of no change.
+type silent chan jetstream.KeyValueEntry
+
+func (s silent) Updates() <-chan jetstream.KeyValueEntry { return s }
+func (silent) Stop() error                               { return nil }
+func (silent) Error() <-chan error                       { return nil }
+
 // A process that was stopped itself doesn't know what others could do meanwhile,
 // such as where everything was stopped at once.
 func TestStalledRival(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		kv := bucket(t, natstest.Start(t))
-		a, stallA := keeper(t, kv, "a")
-		b, stallB := keeper(t, kv, "b")
+		a, stall := keeper(t, kv, "a")
+		slow := &faulty{KeyValue: kv, gate: make(chan struct{}, 1)}
+		b, _ := keeper(t, slow, "b")
 		held := acquire(t, a)
 		settle(b)
-		stallA()
-		stallB()
+		stall()
+		slow.gate <- struct{}{}
 		<-time.After(5 * a.TTL()) // the lease has expired
 		if b.Free("run.node", "a") {
 			t.Error("free for a process that hasn't heard of anything for long")
 		}
-		defer start(t, b)()
+		<-slow.gate
 		<-time.After(a.TTL() / 2)
 		if _, err := b.Acquire(t.Context(), "run.node", "a"); !errors.Is(err, lease.ErrHeld) {
-			t.Errorf("the rival woke up first: %v", err)
+			t.Fatalf("the rival woke up first: %v", err)
 		}
 		defer start(t, a)()
 		if err := held.Await(t.Context()); err != nil {
@@ -234,7 +268,12 @@ func TestNamesakes(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
 		one, _ := keeperOf(t, bucket(t, s.Conn(t, nats.ReconnectBufSize(-1))), lease.Identity{Runner: "a", Home: "here"})
+		<-time.After(one.TTL() / 6)
 		two, _ := keeperOf(t, bucket(t, s.Conn(t, nats.ReconnectBufSize(-1))), lease.Identity{Runner: "a", Home: "there"})
+		<-time.After(one.TTL() / 2)
+		if two.Free("run.other", "a") {
+			t.Error("what a runner of this name has begun is free while one is there")
+		}
 		l := acquire(t, one)
 		settle(two)
 		s.Stop()
@@ -248,6 +287,23 @@ func TestNamesakes(t *testing.T) {
 		}
 		if !l.Valid() {
 			t.Error("the holder didn't get its lease back")
+		}
+	})
+}
+
+// A watch that tells nothing is replaced.
+func TestDeaf(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		kv := bucket(t, natstest.Start(t))
+		a, _ := keeper(t, kv, "a")
+		acquire(t, a)
+		b, _ := keeper(t, &faulty{KeyValue: kv, gate: make(chan struct{}, 1), deaf: true}, "b")
+		settle(b)
+		if info, held := b.Holder("run.node"); !held || info.Runner != "a" {
+			t.Errorf("holder is %+v, %t", info, held)
+		}
+		if !b.Present("a") || b.Present("nobody") {
+			t.Error("who is there isn't known")
 		}
 	})
 }
