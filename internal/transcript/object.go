@@ -153,8 +153,7 @@ func (s *Store) point(ctx context.Context, x *session, next head) error {
 		return nil
 	}
 	x.lost = next.info.NUID
-	var refused *jetstream.APIError
-	if !errors.As(err, &refused) {
+	if _, refused := errors.AsType[*jetstream.APIError](err); !refused {
 		return err // it may be stored; the next Save looks
 	}
 	if e := s.settle(ctx, x); e != nil {

@@ -233,21 +233,21 @@ func (f *faulty) fail() {
 type process struct {
 	store *transcript.Store
 	fault *faulty
-	ctx   context.Context
+	alive func() context.Context
 }
 
 func begin(t *rapid.T, js jetstream.JetStream) *process {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	f := &faulty{JetStream: js, die: cancel, left: -1}
-	s, err := transcript.Open(context.Background(), f, subjects.Default)
+	s, err := transcript.Open(ctx, f, subjects.Default)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &process{store: s, fault: f, ctx: ctx}
+	return &process{store: s, fault: f, alive: func() context.Context { return ctx }}
 }
 
 func (p *process) load(t *rapid.T, id string) []byte {
-	b, err := p.store.Load(context.Background(), id)
+	b, err := p.store.Load(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func (p *process) mishap(t *rapid.T) {
 }
 
 func (p *process) save(id string, offset int, data []byte) error {
-	return p.store.Save(p.ctx, id, int64(offset), data)
+	return p.store.Save(p.alive(), id, int64(offset), data)
 }
 
 // change draws a save: mostly of what has grown.
@@ -306,7 +306,7 @@ func TestFaults(t *testing.T) {
 			case kept != whole(want) && kept != whole(after):
 				t.Fatalf("%q is kept: neither %q nor %q", kept, whole(want), whole(after))
 			}
-			if p.ctx.Err() == nil { // it tries again
+			if p.alive().Err() == nil { // it tries again
 				p.fault.left = -1
 				if err := p.save(id, offset, data); err != nil {
 					t.Fatalf("tried again: %v", err)

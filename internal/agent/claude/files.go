@@ -31,8 +31,8 @@ func (p *Provider) filesOf(o agent.Options) (files, error) {
 	if err != nil {
 		return files{}, fmt.Errorf("claude: session files: %w", err)
 	}
-	if real, err := filepath.EvalSymlinks(cwd); err == nil { // it asks the system for its folder
-		cwd = real
+	if resolved, err := filepath.EvalSymlinks(cwd); err == nil { // it asks the system for its folder
+		cwd = resolved
 	}
 	env := make(map[string]string)
 	for _, kv := range agent.Environment(p.Environ, o.Env) {
@@ -88,10 +88,10 @@ func safe(session string) bool {
 	}) < 0
 }
 
-// root opens the folder projects, which is made if make says so. Nothing leads
-// out of it.
-func (f files) root(make bool) (*os.Root, error) {
-	if make {
+// root opens the folder projects, which is made if create says so. Nothing
+// leads out of it.
+func (f files) root(create bool) (*os.Root, error) {
+	if create {
 		if err := os.MkdirAll(f.projects, 0o700); err != nil {
 			return nil, err
 		}

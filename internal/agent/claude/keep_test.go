@@ -23,6 +23,7 @@ type shelf struct {
 	files map[string][]byte
 	saves []string // session@offset
 	fail  int      // saves to come that fail
+	saved chan struct{}
 }
 
 func (s *shelf) transcript() agent.Transcript { return agent.Transcript{Load: s.load, Save: s.save} }
@@ -49,6 +50,9 @@ func (s *shelf) save(_ context.Context, session string, offset int64, data []byt
 		s.files = make(map[string][]byte)
 	}
 	s.files[session] = append(have[:offset:offset], data...)
+	if s.saved != nil {
+		s.saved <- struct{}{}
+	}
 	return nil
 }
 
@@ -100,7 +104,7 @@ func line(uuid, at string) string {
 func TestKept(t *testing.T) {
 	for _, fail := range []int{0, 1} {
 		t.Run(fmt.Sprint(fail), func(t *testing.T) {
-			p, kept := newPlace(t), &shelf{fail: fail}
+			p, kept := newPlace(t), &shelf{fail: fail, saved: make(chan struct{}, 10)}
 			file := p.file("s1")
 			script := start + "append " + file + " " + line("u1", "01") + "\n" + replay +
 				"append " + file + " " + line("u2", "02") + "\n> " + success + "\n< eof\n" +
@@ -108,12 +112,16 @@ func TestKept(t *testing.T) {
 			drain(t, session(t, script, func(r *agent.Request) {
 				p.request(r)
 				r.Transcript = kept.transcript()
-			}), nil)
+			}), func(e *wire.Event) {
+				if _, ok := e.Payload.(*wire.TurnEnd); ok {
+					<-kept.saved // while the program runs
+				}
+			})
 			want := line("u1", "01") + "\n" + line("u2", "02") + "\n" + line("u3", "03") + "\n"
 			if got := string(kept.files["s1"]); got != want {
 				t.Errorf("kept %q, want %q", got, want)
 			}
-			if fail == 0 && (len(kept.saves) < 2 || kept.saves[0] != "s1@0" || kept.saves[1] == "s1@0") {
+			if len(kept.saves) < 2 || kept.saves[0] != "s1@0" || kept.saves[1] == "s1@0" {
 				t.Errorf("saves %v: not as it grew", kept.saves)
 			}
 		})
@@ -131,7 +139,7 @@ func TestKeptAnew(t *testing.T) {
 	})
 	drain(t, s, func(e *wire.Event) {
 		if _, ok := e.Payload.(*wire.AgentInit); ok {
-			if got := string(kept.files["s1"]); !strings.Contains(got, `"u2"`) {
+			if got, _ := kept.load(t.Context(), "s1"); !strings.Contains(string(got), `"u2"`) {
 				t.Errorf("the program runs and %q is kept", got)
 			}
 			p.put(t, "s1", rewritten)
