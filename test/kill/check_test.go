@@ -41,7 +41,8 @@ type audit struct {
 	sealed  int
 	resumed int // agent_resumed
 	owners  int // claims of the run
-	flows   int // flow:resumed
+	flows   int // flow:resumed by new owners
+	decided int // flow:resumed of paused runs
 	fenced  int // events that fenced writers still held
 }
 
@@ -179,7 +180,7 @@ func (a *audit) failures() (all []string) {
 // ownership checks that each owner that did anything in a run that had begun
 // said so first, once.
 func (a *audit) ownership() {
-	begun, era, resumed := false, 0, 0
+	begun, era, resumed, paused := false, 0, 0, false
 	for _, x := range a.entries {
 		if x.e.NodeID != wire.RunNode {
 			continue
@@ -194,11 +195,17 @@ func (a *audit) ownership() {
 			era = 1
 			continue
 		case *wire.FlowResumed:
+			if paused { // somebody decided
+				a.decided, paused = a.decided+1, false
+				continue
+			}
 			a.flows++
 			if resumed++; resumed > 1 || era == 1 {
 				a.l.Errorf("resumed without need: %s", x)
 			}
 			continue
+		case *wire.FlowPaused:
+			paused = true
 		case *wire.CommandReceived:
 			continue
 		}

@@ -33,11 +33,7 @@ nodes:
       provider: claude
       prompt: "Do the job [[scn:job]]"
       env: {IS_SANDBOX: "1"}
-  - id: after
-    type: exec
-    input: {command: [echo, "{{ coder.text }}"]}
-edges:
-  - {from: coder, to: after}
+edges: []
 `
 
 // TestClaude kills the runner of the real CLI in the middle of a Bash call. The
@@ -45,7 +41,7 @@ edges:
 func TestClaude(t *testing.T) {
 	claudes(t, func(l *lab, env []string) {
 		r := l.claudeRunner("r1", env)
-		l.interrupt(r)
+		l.interrupt(r, 500*time.Millisecond)
 		l.restart(r)
 		l.resumed()
 	})
@@ -56,7 +52,7 @@ func TestClaude(t *testing.T) {
 func TestClaudeElsewhere(t *testing.T) {
 	claudes(t, func(l *lab, env []string) {
 		r := l.claudeRunner("r1", env)
-		l.interrupt(r)
+		l.interrupt(r, 3*time.Second) // sessions are kept with some delay
 		l.must(os.RemoveAll(filepath.Join(l.dir, "r1")))
 		l.tell("the disk of r1 is gone")
 		l.claudeRunner("r2", env)
@@ -122,13 +118,13 @@ func (l *lab) claudeRunner(id string, env []string) *runner {
 	return l.runner(id, true)
 }
 
-// interrupt kills the runner while the Bash call runs.
-func (l *lab) interrupt(r *runner) {
+// interrupt kills the runner while the Bash call runs, some time after it began.
+func (l *lab) interrupt(r *runner, after time.Duration) {
 	l.Helper()
 	l.flow("cli", cli)
 	l.await("cli", 0, 60*time.Second, "the call begins", ofType(wire.TypeToolIntent, "coder"))
 	l.until("the command runs", 20*time.Second, func() bool { return slices.Contains(l.bash(), "begin") })
-	<-time.After(500 * time.Millisecond)
+	<-time.After(after)
 	l.kill(r)
 	l.tell("KILL %s in the middle of the call", r.id)
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"wake/internal/run"
 	"wake/pkg/wire"
 )
 
@@ -63,8 +64,9 @@ edges:
 // tally is what a test with many kills counts.
 type tally struct {
 	kills []killed
-	downs int // times that no runner was up
-	idle  int // kills of a runner that held nothing
+	downs int      // times that no runner was up
+	idle  int      // kills of a runner that held nothing
+	lost  []string // nodes whose session was lost, and which were executed again
 }
 
 // killed is one kill.
@@ -229,9 +231,17 @@ func TestKill(t *testing.T) {
 	l.storm("shared", *killsFlag, l.runner("r1", false), l.runner("r2", false))
 }
 
-// TestKillThree is the same with three runners that share nothing: sessions
-// move through the server.
+// TestKillThree is the same with three runners and a fresh folder for each
+// execution.
 func TestKillThree(t *testing.T) {
+	l := newLab(t, 2*time.Second, 12*time.Minute)
+	l.storm("node", *killsFlag/2, l.runner("r1", false), l.runner("r2", false), l.runner("r3", false))
+}
+
+// TestKillApart is the same with three runners that share nothing: sessions move
+// through the server. One that was lost because it had only just begun needs a
+// decision; nothing is done twice all the same.
+func TestKillApart(t *testing.T) {
 	l := newLab(t, 2*time.Second, 12*time.Minute)
 	l.storm("node", *killsFlag/2, l.runner("r1", true), l.runner("r2", true), l.runner("r3", true))
 }
@@ -243,7 +253,7 @@ func (l *lab) storm(workspace string, kills int, runners ...*runner) {
 	s.flow("ten", tenNodes(workspace))
 	for len(s.tally.kills) < kills {
 		s.strike()
-		if st := s.state("ten"); st != nil && st.Status != wire.RunRunning && st.Status != wire.RunIdle {
+		if st := s.state("ten"); !s.decide(st) && st != nil && st.Status != wire.RunRunning && st.Status != wire.RunIdle {
 			s.Errorf("after %d kills the run is %s: %s %s", len(s.tally.kills), st.Status, st.Reason, st.Error)
 			break
 		}
@@ -252,11 +262,46 @@ func (l *lab) storm(workspace string, kills int, runners ...*runner) {
 	l.tell("enough")
 	s.calm(3 * time.Minute)
 	a := l.check("ten")
-	if failures := a.failures(); len(failures) > 0 {
+	if failures := a.failures(); len(failures) != len(s.tally.lost) {
 		l.Errorf("ended badly:\n%s", strings.Join(failures, "\n"))
 	}
 	a.ended("complete")
 	s.report(a)
+}
+
+// decide has the nodes executed again whose session is lost, as an operator
+// would, where that may happen. It reports whether there were any.
+func (s *storm) decide(st *wire.State) bool {
+	s.Helper()
+	if st == nil || st.Status != wire.RunPaused || s.runners[0].home == s.runners[1].home {
+		return false
+	}
+	var lost []string
+	for node, n := range st.Nodes {
+		if run.Interrupted(st, node) && n.ErrorType == wire.ErrorSessionNotFound {
+			lost = append(lost, node)
+		}
+	}
+	if len(lost) == 0 {
+		return false
+	}
+	s.tell("lost sessions of %v", lost)
+	s.tally.lost = append(s.tally.lost, lost...)
+	args := []string{"resume", s.run}
+	for _, node := range lost {
+		args = append(args, "--rerun", node)
+	}
+	if _, err := s.try(args...); err != nil { // nobody may be up; it is tried again
+		s.tell("%v", err)
+		s.tally.lost = s.tally.lost[:len(s.tally.lost)-len(lost)]
+		return true
+	}
+	s.until("the run goes on", 20*time.Second, func() bool {
+		s.revive(time.Now())
+		st := s.state(s.run)
+		return st != nil && st.Status == wire.RunRunning
+	})
+	return true
 }
 
 // calm waits for the end of the run and keeps runners running.
@@ -266,6 +311,7 @@ func (s *storm) calm(within time.Duration) {
 	for {
 		s.wait(200*time.Millisecond, "")
 		switch st := s.state(s.run); {
+		case s.decide(st):
 		case st != nil && st.Status != wire.RunRunning:
 			s.tell("the run is %s", st.Status)
 			return
@@ -308,12 +354,12 @@ func (s *storm) report(a *audit) {
 		}
 	}
 	s.Logf(`seed %d: %d kills (%d of runners without a lease, %d times nobody was up), %d events, %d executions
- takeovers of the owner %d, flow:resumed %d; of workers %d, agent_resumed %d, sealed calls %d, repeated work of calls that never began %d, events of fenced writers set aside %d
+ takeovers of the owner %d, flow:resumed %d; of workers %d, agent_resumed %d, sealed calls %d, repeated work of calls that never began %d, events of fenced writers set aside %d, lost sessions %d
  from a kill to the run's next event %s
  from a kill to the next owner's claim %s
  from a kill to the next worker's claim %s`,
 		s.seed, len(s.tally.kills), s.tally.idle, s.tally.downs, len(a.entries), len(a.execs),
-		a.owners-1, a.flows, takeovers, a.resumed, a.sealed, repeats, a.fenced, spread(next), spread(owner), spread(worker))
+		a.owners-1, a.flows, takeovers, a.resumed, a.sealed, repeats, a.fenced, len(s.tally.lost), spread(next), spread(owner), spread(worker))
 }
 
 // latencies returns how long it took from each kill to the next event, to the

@@ -31,11 +31,13 @@ edges:
 `
 }
 
-// pair is a run of twoAgents whose agents are at work on two runners.
+// pair is a run of twoAgents whose agents are at work on two runners. A third
+// one, which came later, has nothing to do yet.
 type pair struct {
 	*lab
 	run          string
-	owner, other *runner // the owner of the run
+	owner, other *runner // the owner of the run is one of the two
+	spare        *runner
 	held         map[string]string
 }
 
@@ -48,9 +50,11 @@ func (l *lab) pair(id, workspace string, calls int, own bool) pair {
 	for _, node := range []string{"left", "right"} {
 		l.await(id, 0, 15*time.Second, node+" begins to work", ofType(wire.TypeToolIntent, node))
 	}
+	spare := l.runner("r3", own)
+	l.until("the third runner is there", 10*time.Second, func() bool { return l.logged(spare.proc, `"msg":"running"`) })
 	held := l.leases(id)
 	l.tell("leases: %v", held)
-	p := pair{lab: l, run: id, owner: one, other: two, held: held}
+	p := pair{lab: l, run: id, owner: one, other: two, spare: spare, held: held}
 	if held[wire.RunNode] == two.id {
 		p.owner, p.other = two, one
 	}
@@ -182,20 +186,30 @@ func TestDrain(t *testing.T) {
 
 // Nobody is left; the next start picks everything up, elsewhere than before.
 func TestAllKilled(t *testing.T) {
+	for name, own := range map[string]bool{"OneMachine": false, "OtherMachine": true} {
+		t.Run(name, func(t *testing.T) { allKilled(t, own) })
+	}
+}
+
+func allKilled(t *testing.T, own bool) {
 	l := newLab(t, 2*time.Second, 2*time.Minute)
-	p := l.pair("two", "node", 5, true)
-	l.kill(p.owner)
-	l.kill(p.other)
-	l.tell("KILL both")
+	p := l.pair("two", "node", 9, own)
+	if own {
+		<-time.After(3 * time.Second) // sessions are kept with some delay
+	}
+	for _, r := range []*runner{p.owner, p.other, p.spare} {
+		l.kill(r)
+	}
+	l.tell("KILL all")
 	<-time.After(3 * time.Second)
 	at := time.Now()
 	pos := l.last()
-	third := l.runner("r3", true)
+	fourth := l.runner("r4", own)
 	for _, r := range []*runner{p.owner, p.other} {
 		p.takeover(r, at, pos, 6*time.Second)
 	}
 	a := p.complete(60 * time.Second)
-	t.Logf("%s did it: %d events, %d sealed, %d agents resumed", third.id, len(a.entries), a.sealed, a.resumed)
+	t.Logf("%s did it: %d events, %d sealed, %d agents resumed", fourth.id, len(a.entries), a.sealed, a.resumed)
 }
 
 // A command that must not run twice was killed: somebody decides.
