@@ -94,7 +94,10 @@ func (o *owner) held(ctx context.Context) error {
 		return err
 	}
 	v.close()
-	if v.state.Status == wire.RunIdle && o.asks() {
+	_, registered := o.runner.active.get(o.runID)
+	switch {
+	case v.state.Status == wire.RunIdle && o.asks(),
+		v.state.Status != wire.RunIdle && !over(v.state) && !registered: // nobody else would find it
 		return lease.ErrHeld
 	}
 	o.begin()
@@ -104,12 +107,14 @@ func (o *owner) held(ctx context.Context) error {
 // asks reports whether the request says what a new run is to do.
 func (o *owner) asks() bool { return o.def != nil || o.request.Fork != nil }
 
-// lastOwner is who may still act for a run by what the log says.
-func lastOwner(s *wire.State) string {
-	if s.Status == wire.RunIdle {
+// lastOwner is who may still act for a run by what the log says, and by what its
+// last owner left.
+func lastOwner(s *wire.State, reg registration) string {
+	n := s.Nodes[wire.RunNode]
+	if s.Status == wire.RunIdle || n.Epoch == reg.Released {
 		return "" // a claim alone begins nothing
 	}
-	return s.Nodes[wire.RunNode].Runner
+	return n.Runner
 }
 
 // over reports whether a run needs no owner any more.
@@ -124,11 +129,12 @@ func (o *owner) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer o.view.close()
-	if _, registered := r.active.get(o.runID); over(o.view.state) && !registered {
+	reg, registered := r.active.get(o.runID)
+	if over(o.view.state) && !registered {
 		o.begin()
 		return nil
 	}
-	o.lease, err = o.keeper.Acquire(ctx, r.names.LeaseKey(o.runID, wire.RunNode), lastOwner(o.view.state))
+	o.lease, err = o.keeper.Acquire(ctx, r.names.LeaseKey(o.runID, wire.RunNode), lastOwner(o.view.state, reg))
 	if errors.Is(err, lease.ErrHeld) && !o.begun {
 		return o.held(ctx)
 	}
@@ -279,7 +285,7 @@ func (o *owner) schedule(ctx context.Context) error {
 		case <-o.writer.Fenced():
 			err = eventlog.ErrFenced
 		case <-o.runner.draining:
-			err = errDrained
+			err = o.giveUp(ctx)
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -370,6 +376,19 @@ func (o *owner) finish(ctx context.Context) error {
 	return nil
 }
 
+// giveUp says that the owner doesn't act any more, for those who come when its
+// lease has been forgotten.
+func (o *owner) giveUp(ctx context.Context) error {
+	wait, cancel := context.WithTimeout(ctx, giveBack)
+	defer cancel()
+	if o.runner.log.Conn().IsConnected() {
+		if err := o.putRegistration(wait, o.epoch); err != nil {
+			o.runner.logger.Warn("run not given back, it is taken over all the same", "run", o.runID, "error", err)
+		}
+	}
+	return errDrained
+}
+
 // register puts the run among the active ones. What an earlier owner knew of its
 // folder stays.
 func (o *owner) register(ctx context.Context) error {
@@ -385,14 +404,14 @@ func (o *owner) register(ctx context.Context) error {
 	if o.folder.holder == "" {
 		o.folder.holder = holderOf(o.view.state, r.cfg.ID)
 	}
-	return o.putRegistration(ctx)
+	return o.putRegistration(ctx, 0)
 }
 
-func (o *owner) putRegistration(ctx context.Context) error {
+func (o *owner) putRegistration(ctx context.Context, released uint64) error {
 	r := o.runner
 	return r.active.put(ctx, registration{
 		Run: o.runID, Runner: r.cfg.ID, Folder: o.folder.holder,
-		Since: time.Now().UnixMilli(), Incarnation: r.log.Incarnation(),
+		Since: time.Now().UnixMilli(), Released: released, Incarnation: r.log.Incarnation(),
 	})
 }
 

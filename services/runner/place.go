@@ -123,7 +123,7 @@ func (o *owner) folderIsThere(ctx context.Context) (bool, error) {
 	}
 	o.runner.logger.Info("the run goes on in its folder with another runner", "run", o.runID, "runner", self, "former", o.folder.holder)
 	o.folder.holder = self
-	return true, o.putRegistration(ctx)
+	return true, o.putRegistration(ctx, 0)
 }
 
 // needsFolder reports whether something waits for the folder.

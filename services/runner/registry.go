@@ -23,6 +23,10 @@ type registration struct {
 	Runner string `json:"runner"` // its last owner
 	Folder string `json:"folder"` // the runner that holds its folder
 	Since  int64  `json:"since"`  // Unix ms, of the last owner
+	// Released is the epoch in which the last owner has given the run back; 0: it
+	// hasn't. If nobody has claimed the run since, nobody may be acting for it,
+	// however long ago that was.
+	Released uint64 `json:"released,omitempty"`
 
 	// Incarnation is that of the log: in another one the run doesn't exist.
 	Incarnation string `json:"incarnation"`

@@ -26,7 +26,11 @@ func (r *Runner) sweep(ctx, hard context.Context, keeper *lease.Keeper) error {
 			if r.owned.has(reg.Run) || !r.attempts.due(reg.Run) {
 				continue
 			}
-			if keeper.Free(r.names.LeaseKey(reg.Run, wire.RunNode), reg.Runner) {
+			last := reg.Runner
+			if reg.Released > 0 {
+				last = ""
+			}
+			if keeper.Free(r.names.LeaseKey(reg.Run, wire.RunNode), last) {
 				r.tasks.Go(func() { r.adopt(hard, keeper, reg) })
 			}
 		}

@@ -1,0 +1,502 @@
+package runner_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"wake/internal/agent"
+	"wake/internal/api"
+	"wake/internal/eventlog"
+	"wake/internal/natstest"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+	"wake/services/runner"
+)
+
+// tell sends a command by wake.api.command and returns what became of it.
+func (b *bench) tell(c wire.Command) wire.CommandResponse {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
+	defer cancel()
+	r, err := api.Call[wire.CommandResponse](ctx, b.nc, subjects.Default, wire.VerbCommand, c)
+	if err != nil {
+		b.t.Fatalf("%s: %v", c.Type, err)
+	}
+	return r
+}
+
+// code is the code of a rejection.
+func code(r wire.CommandResponse) string {
+	switch {
+	case !r.Recorded:
+		return "not recorded"
+	case r.Accepted:
+		return "accepted"
+	}
+	code, _, _ := strings.Cut(r.Reason, ":")
+	return code
+}
+
+// records returns the records of commands among events.
+func records(entries []eventlog.Entry) []*wire.CommandReceived {
+	var all []*wire.CommandReceived
+	for _, e := range entries {
+		if p, ok := e.Event.Payload.(*wire.CommandReceived); ok {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// F13: a message without a run is recorded and rejected, its sender is told, and
+// no run gets it.
+func TestF13SendWithoutRun(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", gated(nil))
+		b.submit("run1", one)
+		b.until("run1", wire.TypeAgentStart)
+		if r := b.tell(wire.Command{Type: "send", Message: "hello"}); code(r) != "BAD_REQUEST" {
+			t.Errorf("the sender is told %+v", r)
+		}
+		got := records(b.read("_"))
+		if len(got) != 1 || got[0].Accepted {
+			t.Fatalf("on record: %+v", got)
+		}
+		if text, _ := got[0].Command.Get("message").Text(); text != "hello" {
+			t.Errorf("the record lost the message: %v", got[0].Command.Any())
+		}
+		if s := b.fold("run1", b.read("run1")); len(s.Inbox) != 0 || len(records(b.read("run1"))) != 0 {
+			t.Errorf("the run got it: %+v", s.Inbox)
+		}
+	})
+}
+
+// F14: a message to one execution reaches no other one of the same node.
+func TestF14SendToExecution(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{play: func(s *session, say func(wire.Payload) bool) {
+			if strings.HasPrefix(s.request.NodeID, "work") {
+				listens(s, say)
+			} else {
+				say(&wire.AgentComplete{Result: "done"})
+			}
+		}})
+		b.submit("run1", each, withInput(t, map[string]any{"list": []string{"a", "b"}}))
+		b.awaits("two agents", func() bool { return count(b.read("run1"), wire.TypeAgentStart) == 2 })
+		if r := b.tell(wire.Command{Type: "send", RunID: "run1", ExecID: "work/1#1", Message: "stop"}); code(r) != "accepted" {
+			t.Fatalf("%+v", r)
+		}
+		b.until("run1", wire.TypeAgentComplete)
+		<-time.After(time.Minute)
+		for _, e := range b.read("run1") {
+			if e.Event.Type() == wire.TypeUserMessage && e.NodeID != "work/1" {
+				t.Errorf("%s heard it", e.NodeID)
+			}
+		}
+		for exec, want := range map[string]string{"work/1#1": "AMBIGUOUS_ID", "work/0#2": "AMBIGUOUS_ID", "work/0#1": "accepted"} {
+			if r := b.tell(wire.Command{Type: "send", RunID: "run1", ExecID: exec, Message: "stop"}); code(r) != want {
+				t.Errorf("send to %s: %+v", exec, r)
+			}
+		}
+		b.ended("run1")
+	})
+}
+
+// F15: what has ended isn't resumed, nor is what never was.
+func TestF15NotResumable(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo})
+		b.submit("done", one)
+		b.ended("done")
+		b.submit("gone", `
+name: ask
+nodes:
+  - {id: q, type: ask, input: {prompt: "?"}}
+`)
+		b.until("gone", wire.TypeInputRequested)
+		if r := b.tell(wire.Command{Type: "resume", RunID: "gone"}); code(r) != "LEASE_HELD" {
+			t.Errorf("resume of a running run: %+v", r)
+		}
+		if r := b.tell(wire.Command{Type: "abort", RunID: "gone", Reason: "no"}); code(r) != "accepted" {
+			t.Errorf("abort: %+v", r)
+		}
+		b.ended("gone")
+		<-time.After(time.Second)
+		for run, want := range map[string]string{"done": "NOT_RESUMABLE", "gone": "NOT_RESUMABLE", "never": "RUN_NOT_FOUND"} {
+			if r := b.tell(wire.Command{Type: "resume", RunID: run}); code(r) != want {
+				t.Errorf("resume of %s: %+v", run, r)
+			}
+		}
+		if r := b.tell(wire.Command{Type: "send", RunID: "done", Message: "hello"}); code(r) != "COMMAND_REJECTED" {
+			t.Errorf("send to a run that has ended: %+v", r)
+		}
+		if n := len(records(b.read("_"))); n != 4 {
+			t.Errorf("%d records under _", n)
+		}
+		if state := b.fold("done", b.read("done")); state.Status != wire.RunComplete {
+			t.Errorf("done is %s", state.Status)
+		}
+	})
+}
+
+// F16: a resumption tells the agent to continue, or what the message says, with
+// one command:received and one flow:resumed.
+func TestF16ResumePrompt(t *testing.T) {
+	for name, message := range map[string]string{"continue": "", "look again": "look again"} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				prompts := make(chan string, 10)
+				b.runner("r1", &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+					if !r.Resume {
+						<-ctx.Done()
+						return "", ctx.Err()
+					}
+					text, _ := r.Prompt.Text()
+					prompts <- text
+					return "done", nil
+				}})
+				b.submit("run1", one)
+				b.until("run1", wire.TypeAgentStart)
+				if r := b.tell(wire.Command{Type: "pause", RunID: "run1"}); code(r) != "accepted" {
+					t.Fatalf("pause: %+v", r)
+				}
+				if r := b.tell(wire.Command{Type: "pause", RunID: "run1"}); code(r) != "COMMAND_REJECTED" {
+					t.Errorf("pause of a paused run: %+v", r)
+				}
+				b.until("run1", wire.TypeAgentPaused)
+				b.command("run1", wire.Command{Type: "resume", ID: "c1", Message: message})
+				state, entries := b.ended("run1")
+				if got := <-prompts; !strings.HasPrefix(got, name) {
+					t.Errorf("the agent was told %q", got)
+				}
+				resumes := slices.DeleteFunc(records(entries), func(p *wire.CommandReceived) bool { return p.CommandID != "c1" })
+				if len(resumes) != 1 || count(entries, wire.TypeFlowResumed) != 1 || state.Result != wire.FlowStatusComplete || len(state.Inbox) != 0 {
+					t.Errorf("run ended as %s, %d records:\n%s", state.Result, len(resumes), story(entries))
+				}
+			})
+		})
+	}
+}
+
+// S14: of two resumptions at once one is obeyed.
+func TestS14TwoResumes(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		release := make(chan struct{})
+		b.runner("r1", gated(release))
+		b.submit("run1", one)
+		b.until("run1", wire.TypeAgentStart)
+		b.command("run1", wire.Command{Type: "pause"})
+		b.until("run1", wire.TypeFlowPaused)
+		b.command("run1", wire.Command{Type: "resume", ID: "first"})
+		b.command("run1", wire.Command{Type: "resume", ID: "second"})
+		close(release)
+		_, entries := b.ended("run1")
+		got := records(entries)[1:]
+		if len(got) != 2 || !got[0].Accepted || got[1].Accepted || !strings.HasPrefix(got[1].Reason, "LEASE_HELD: ") || count(entries, wire.TypeFlowResumed) != 1 {
+			t.Errorf("%d records:\n%s", len(got), story(entries))
+		}
+	})
+}
+
+// A command that is sent twice acts once, also if its owner has changed.
+func TestCommandTwice(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		stop := b.runner("r1", &scripted{say: echo})
+		b.submit("run1", `
+name: ask
+nodes:
+  - {id: q, type: ask, input: {prompt: "?"}}
+`)
+		b.until("run1", wire.TypeInputRequested)
+		b.command("run1", wire.Command{Type: "pause", ID: "p"})
+		b.until("run1", wire.TypeFlowPaused)
+		b.command("run1", wire.Command{Type: "resume", ID: "r"})
+		b.until("run1", wire.TypeFlowResumed)
+		stop()
+		b.runner("r2", &scripted{say: echo})
+		b.command("run1", wire.Command{Type: "pause", ID: "p"})
+		b.awaits("three records", func() bool { return len(records(b.read("run1"))) == 3 })
+		entries := b.read("run1")
+		if s := b.fold("run1", entries); s.Status != wire.RunRunning || count(entries, wire.TypeFlowPaused) != 1 {
+			t.Errorf("the run is %s:\n%s", s.Status, story(entries))
+		}
+		if got := records(entries)[2]; got.Accepted || !strings.HasPrefix(got.Reason, "DUPLICATE: ") {
+			t.Errorf("recorded as %+v", got)
+		}
+	})
+}
+
+// Commands that are sent while no runner is up are obeyed when one comes, in
+// order; so is one to a run whose request waits beside it.
+func TestCommandsWithoutRunner(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		r1 := b.process("r1", gated(nil))
+		b.submit("run1", shared(one))
+		b.until("run1", wire.TypeAgentStart)
+		r1.kill()
+		b.command("run1", wire.Command{Type: "pause", Reason: "wait"})
+		b.submit("run2", one)
+		b.command("run2", wire.Command{Type: "abort", Reason: "changed my mind"})
+		<-time.After(time.Hour)
+		b.process("r2", &scripted{say: echo})
+		if state, _ := b.ended("run2"); state.Status != wire.RunAborted {
+			t.Errorf("run2 is %s", state.Status)
+		}
+		b.until("run1", wire.TypeFlowPaused)
+		b.command("run1", wire.Command{Type: "resume"})
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || len(records(entries)) != 2 {
+			t.Errorf("run1 ended as %s:\n%s", state.Result, story(entries))
+		}
+		if n := len(records(b.read("_"))); n != 0 {
+			t.Errorf("%d commands were taken for nobody's", n)
+		}
+	})
+}
+
+// What nobody can obey is recorded once for all runners, however many there are,
+// whatever it is, and leaves the queue of commands.
+func TestStrayCommands(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		for i := range 3 {
+			b.process(fmt.Sprintf("r%d", i), &scripted{say: echo})
+		}
+		long := strings.Repeat("x", 300) // of which the subject has a hash only
+		for run, data := range map[string]string{
+			"_": `{"type":"send","message":"x"}`, "nobody": `{"type":"resume"}`, "garbage": "\xc1", "": "{}",
+			long: `{"type":"pause","runId":"` + long + `"}`, long + "y": `{"type":"pause"}`,
+		} {
+			if _, err := b.log.JetStream().Publish(t.Context(), subjects.Default.Command(run), []byte(data)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.awaits("six records", func() bool { return len(records(b.read("_"))) >= 6 })
+		<-time.After(5 * time.Minute)
+		got := records(b.read("_"))
+		positions := map[uint64]bool{}
+		for _, p := range got {
+			positions[p.AtPos] = true
+			if p.Accepted || p.Reason == "" {
+				t.Errorf("recorded as %+v", p)
+			}
+		}
+		if len(got) != 6 || len(positions) != 6 {
+			t.Errorf("%d records of %d commands", len(got), len(positions))
+		}
+		c, err := b.log.JetStream().Consumer(t.Context(), subjects.Default.CommandsStream(), "catchall")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i := c.CachedInfo(); i.NumPending != 0 || i.NumAckPending != 0 {
+			t.Errorf("%d commands wait, %d are being looked at", i.NumPending, i.NumAckPending)
+		}
+	})
+}
+
+// Commands to a run that an owner deals with are recorded by nobody else.
+func TestOwnCommandsAreNotStray(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		release := make(chan struct{})
+		b.process("r1", gated(release))
+		b.process("r2", gated(release))
+		b.submit("run1", shared(one))
+		b.until("run1", wire.TypeAgentStart)
+		for range 50 {
+			b.command("run1", wire.Command{Type: "approve", CallID: "none"})
+		}
+		b.awaits("all records", func() bool { return len(records(b.read("run1"))) == 50 })
+		close(release)
+		b.ended("run1")
+		<-time.After(5 * time.Minute)
+		if n := len(records(b.read("_"))); n != 0 {
+			t.Errorf("%d records under _", n)
+		}
+	})
+}
+
+// What a command may say, and what it is told if it says something else.
+func TestVerdicts(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", gated(nil))
+		b.submit("run1", one)
+		b.until("run1", wire.TypeAgentStart)
+		no := false
+		raw := func(v any) wire.Raw {
+			r, err := wire.Marshal(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r
+		}
+		for _, c := range []struct {
+			wire.Command
+
+			want string
+		}{
+			{wire.Command{Type: "steer", Message: "go"}, "COMMAND_REJECTED"},
+			{wire.Command{Type: "steer"}, "BAD_REQUEST"},
+			{wire.Command{Type: "send", NodeID: "z", Message: "x"}, "NODE_NOT_FOUND"},
+			{wire.Command{Type: "approve"}, "BAD_REQUEST"},
+			{wire.Command{Type: "deny", CallID: "c"}, "COMMAND_REJECTED"},
+			{wire.Command{Type: "reply", PromptID: "p7", Content: wire.RawString("x")}, "COMMAND_REJECTED"},
+			{wire.Command{Type: "bookmark", Label: "_x"}, "BAD_REQUEST"},
+			{wire.Command{Type: "bookmark", Label: "sfp-99"}, "BAD_REQUEST"},
+			{wire.Command{Type: "bookmark", Label: "17"}, "BAD_REQUEST"},
+			{wire.Command{Type: "bookmark", Label: "here"}, "accepted"},
+			{wire.Command{Type: "bookmark", Label: "here"}, "COMMAND_REJECTED"},
+			{wire.Command{Type: "bookmark", Label: "here", Force: true}, "accepted"},
+			{wire.Command{Type: "bookmark"}, "accepted"},
+			{wire.Command{Type: "fork", At: "nowhere"}, "NOT_FOUND"},
+			{wire.Command{Type: "fork", NewID: "_"}, "BAD_REQUEST"},
+			{wire.Command{Type: "fork", NewID: "run1"}, "COMMAND_REJECTED"},
+			{wire.Command{Type: "dance"}, "BAD_REQUEST"},
+			{wire.Command{Type: "abort", Resumable: true}, "accepted"},
+			{wire.Command{Type: "abort", Resumable: true}, "COMMAND_REJECTED"},
+			{wire.Command{Type: "resume", Strategy: "hope"}, "BAD_REQUEST"},
+			{wire.Command{Type: "resume", Rerun: []string{"a"}}, "COMMAND_REJECTED"},
+			{wire.Command{Type: "resume", Rerun: []string{"a"}, Fail: []string{"a"}}, "COMMAND_REJECTED"},
+			{wire.Command{Type: "resume", Overrides: raw("x")}, "BAD_REQUEST"},
+			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"colour": "red"})}, "BAD_REQUEST"},
+			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"maxTurns": 1.5})}, "BAD_REQUEST"},
+			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"a": map[string]any{"model": 7}})}, "BAD_REQUEST"},
+			{wire.Command{Type: "resume", AutoRun: &no, Overrides: raw(map[string]any{"a": map[string]any{"model": "m"}, "limits.maxCostUsd": 3, "allowedTools": []string{"Read"}})}, "accepted"},
+		} {
+			c.RunID = "run1"
+			if r := b.tell(c.Command); code(r) != c.want {
+				t.Errorf("%+v: want %s, got %+v", c.Command, c.want, r)
+			}
+		}
+		s := b.fold("run1", b.read("run1"))
+		if s.Status != wire.RunPaused || len(s.Bookmarks) != 2 || len(s.Inbox) != 0 {
+			t.Errorf("the run is %s with bookmarks %+v and inbox %+v", s.Status, s.Bookmarks, s.Inbox)
+		}
+		if model, _ := s.Overrides.Get("a").Get("model").Text(); model != "m" {
+			t.Errorf("overrides are %v", s.Overrides.Any())
+		}
+	})
+}
+
+// An interrupted node is decided about by whoever resumes its run.
+func TestInterruptedNodeNeedsDecision(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo})
+		left := b.leave("run1", `
+name: tool
+nodes:
+  - {id: a, type: agent, input: {prompt: "a"}}
+  - {id: b, type: agent, input: {prompt: "b"}}
+edges:
+  - {from: a, to: b}
+`, "dead")
+		left.work(&wire.NodeError{Error: "its runner died", ErrorType: wire.ErrorInterrupted})
+		b.publish(subjects.Default.QueueRun(), wire.RunRequest{V: 1, RunID: "run1"})
+		b.until("run1", wire.TypeFlowPaused)
+		r := b.tell(wire.Command{Type: "resume", RunID: "run1"})
+		if code(r) != "COMMAND_REJECTED" || !strings.Contains(r.Reason, "--rerun a") || !strings.Contains(r.Reason, "--fail a") {
+			t.Errorf("without a decision: %+v", r)
+		}
+		if r := b.tell(wire.Command{Type: "resume", RunID: "run1", Rerun: []string{"a"}}); code(r) != "accepted" {
+			t.Errorf("with one: %+v", r)
+		}
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || state.Nodes["a"].Execs != 2 {
+			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+		}
+	})
+}
+
+// S15: two forks at once have ids of their own and know where they come from,
+// also if their runner dies at once.
+func TestS15Forks(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		release := make(chan struct{})
+		r1 := b.process("r1", gated(release))
+		b.submit("run1", shared(chain))
+		b.until("run1", wire.TypeAgentStart)
+		b.command("run1", wire.Command{Type: "pause"})
+		b.until("run1", wire.TypeAgentPaused)
+		b.command("run1", wire.Command{Type: "fork", ID: "f1"})
+		b.command("run1", wire.Command{Type: "fork", ID: "f2", Message: "differently"})
+		b.awaits("three records", func() bool { return len(records(b.read("run1"))) == 3 })
+		r1.kill()
+		var ids []string
+		for _, p := range records(b.read("run1"))[1:] {
+			id, _ := p.Command.Get("newId").Text()
+			if ids = append(ids, id); !p.Accepted || id == "" {
+				t.Fatalf("recorded as %+v", p)
+			}
+		}
+		if ids[0] == ids[1] {
+			t.Fatalf("both forks are %s", ids[0])
+		}
+		close(release)
+		b.process("r2", gated(release))
+		for _, id := range ids {
+			state, entries := b.ended(id)
+			if state.Result != wire.FlowStatusComplete || len(state.Lineage) != 1 || state.Lineage[0].RunID != "run1" || count(entries, wire.TypeRunForked) != 1 {
+				t.Errorf("fork %s ended as %s, of %+v:\n%s", id, state.Result, state.Lineage, story(entries))
+			}
+		}
+		// A run that has ended is forked too, and so is a fork; and the parent is as
+		// it was.
+		r := b.tell(wire.Command{Type: "fork", RunID: ids[0], NewID: "again", At: fmt.Sprint(b.position(ids[0], wire.TypeFlowResumed))})
+		if code(r) != "accepted" {
+			t.Fatalf("fork of a fork: %+v", r)
+		}
+		if state, entries := b.ended("again"); len(state.Lineage) != 2 || state.Result != wire.FlowStatusComplete {
+			t.Errorf("the fork of a fork ended as %s, of %+v:\n%s", state.Result, state.Lineage, story(entries))
+		}
+		if s := b.fold("run1", b.read("run1")); s.Status != wire.RunPaused {
+			t.Errorf("the parent is %s", s.Status)
+		}
+	})
+}
+
+// position returns where the first event of a type stands.
+func (b *bench) position(id string, t wire.Type) uint64 {
+	b.t.Helper()
+	for _, e := range b.read(id) {
+		if e.Event.Type() == t {
+			return e.Pos
+		}
+	}
+	b.t.Fatalf("run %s has no %s", id, t)
+	return 0
+}
+
+// A parent's pause pauses its child, and its resumption lets the child go on,
+// though the parent's owner has died in between.
+func TestChildIsPausedWithItsParent(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		release := make(chan struct{})
+		r1 := b.process("r1", gated(release))
+		b.submit("run1", shared(nested), func(r *wire.RunRequest) { r.Input = wire.Raw("\x81\xa3who\xa5world") })
+		const child = "run1.sub#1"
+		b.until(child, wire.TypeAgentStart)
+		b.command("run1", wire.Command{Type: "pause"})
+		b.until(child, wire.TypeFlowPaused)
+		r1.kill()
+		close(release)
+		b.process("r2", gated(release), func(c *runner.Config) { c.WorkspaceGrace = time.Hour })
+		b.command("run1", wire.Command{Type: "resume"})
+		b.until(child, wire.TypeFlowResumed)
+		if n := count(b.read(child), wire.TypeFlowPaused); n != 1 {
+			t.Errorf("the child was paused %d times", n)
+		}
+	})
+}
