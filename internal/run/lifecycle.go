@@ -187,7 +187,9 @@ func (f *fold) forked(p *wire.RunForked) error {
 	self := f.s.Nodes[wire.RunNode]
 	for id, n := range parent.Nodes {
 		n.Epoch, n.Seq, n.Runner, n.CostUsd, n.ExecCost = 0, 0, "", 0, 0
-		if n.Open() && n.Session != "" && n.Fork == nil {
+		// An execution that hasn't begun has the session of the one before.
+		begun := parent.ExecSessions[n.Exec] != ""
+		if n.Open() && begun && n.Session != "" && n.Fork == nil {
 			n.Fork = &wire.AgentPoint{Session: n.Session, Point: n.Point}
 			n.Session = ""
 			delete(parent.AgentSessions, id)
