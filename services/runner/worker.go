@@ -71,7 +71,9 @@ func (w *worker) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer w.release(ctx)
-	if err := w.claim(ctx); err != nil {
+	if err := w.claim(ctx); gone(err) {
+		return lease.ErrHeld // somebody else was faster
+	} else if err != nil {
 		return err
 	}
 	if !w.wanted() {
