@@ -59,6 +59,11 @@ func (a *app) fork(ctx context.Context, ref string, o forkOptions) error {
 		return err
 	}
 	defer s.close()
+	if o.id != "" {
+		if run, err := s.Find(ctx, o.id); err == nil && run == o.id {
+			return failure(codeRunExists, "choose another --id", "run %s exists", o.id)
+		}
+	}
 	r := client.ForkRequest{At: o.at, NewID: o.id, Message: o.message}
 	if r.RunID, err = s.Find(ctx, ref); err != nil {
 		return err
