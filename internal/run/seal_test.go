@@ -1,6 +1,7 @@
 package run_test
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -126,15 +127,13 @@ func TestNotice(t *testing.T) {
 
 func TestOpenCalls(t *testing.T) {
 	s := run.New("r")
-	for key, c := range map[string]wire.ToolCall{
+	maps.Copy(s.Tools, map[string]wire.ToolCall{
 		"a#1/2": {Node: "a", Exec: "a#1", CallID: "2", Since: 5},
 		"a#1/1": {Node: "a", Exec: "a#1", CallID: "1", Since: 5},
 		"a#1/0": {Node: "a", Exec: "a#1", CallID: "9", Since: 1},
 		"a#2/0": {Node: "a", Exec: "a#2", CallID: "0"},
 		"b#1/0": {Node: "b", Exec: "b#1", CallID: "0"},
-	} {
-		s.Tools[key] = c
-	}
+	})
 	var ids []string
 	for _, c := range run.OpenCalls(s, "a", "a#1") {
 		ids = append(ids, c.CallID)

@@ -569,3 +569,50 @@ func shell(t *testing.T, dir, script string) {
 		t.Fatalf("%v: %s", err, out)
 	}
 }
+
+// Files that the agent knows are watched, and again when it goes on.
+func TestFilesAreWatchedAgain(t *testing.T) {
+	b := newBench(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "notes.txt")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	write("one")
+	input, err := wire.Marshal(map[string]string{"file_path": path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &puppet{play: func(a *act) {
+		a.turn()
+		if a.nth == 1 {
+			a.say(&wire.ToolIntent{ToolName: "Read", ToolInput: input}, "c1")
+			a.say(&wire.AgentTool{ToolName: "Read", ToolInput: input, ToolOutput: wire.Null}, "c1")
+			write("two, by somebody else")
+			a.pauseWhenTold()
+			return
+		}
+		write("three, by somebody else again")
+		select {
+		case <-a.messages:
+		case <-a.ctx.Done():
+		}
+		a.say(&wire.AgentComplete{Result: "done"}, "")
+	}}
+	b.runner("r1", p)
+	b.submit("run1", single, func(r *wire.RunRequest) { r.Workspace = dir })
+	changed := first[*wire.FileChanged](t, b.until("run1", wire.TypeFileChanged))
+	if !changed.External || filepath.Base(changed.Path) != "notes.txt" || changed.Change != "modified" {
+		t.Errorf("changed: %+v", changed)
+	}
+	b.command("run1", wire.Command{Type: "pause"})
+	n := len(b.until("run1", wire.TypeAgentPaused))
+	b.command("run1", wire.Command{Type: "resume"})
+	b.after("run1", n, wire.TypeFileChanged)
+	b.command("run1", wire.Command{Type: "send", Message: "enough"})
+	if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete {
+		t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+	}
+}

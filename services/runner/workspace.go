@@ -144,22 +144,23 @@ func git(ctx context.Context, dir string, args ...string) error {
 // gitEnvironment is the environment of git: nothing of another repository, no
 // question to a terminal, no transport that runs programs.
 func gitEnvironment(environ []string) []string {
+	add := map[string]string{
+		"GIT_TERMINAL_PROMPT": "0",
+		"GIT_ALLOW_PROTOCOL":  "https:http:ssh:git:file",
+		"GIT_SSH_COMMAND":     "ssh -oBatchMode=yes",
+		"LC_ALL":              "C",
+	}
 	var kept []string
 	for _, kv := range environ {
 		key, _, _ := strings.Cut(kv, "=")
 		switch key {
+		case "GIT_SSH_COMMAND": // whoever sets it knows better
+			delete(add, key)
+			kept = append(kept, kv)
 		case "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE":
 		default:
 			kept = append(kept, kv)
 		}
-	}
-	add := map[string]string{
-		"GIT_TERMINAL_PROMPT": "0",
-		"GIT_ALLOW_PROTOCOL":  "https:http:ssh:git:file",
-		"LC_ALL":              "C",
-	}
-	if os.Getenv("GIT_SSH_COMMAND") == "" {
-		add["GIT_SSH_COMMAND"] = "ssh -oBatchMode=yes"
 	}
 	return agent.Environment(kept, add)
 }
