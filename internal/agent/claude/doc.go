@@ -110,7 +110,8 @@
 // the agent worked has another id in the file: it is looked up there. Results
 // of calls that were made together are kept together: a fork at one of them has
 // those that came after it too, and agent:error fork_inexact, a warning, says how many. A
-// point behind the end of the file (the machine went down) keeps the whole file, with
-// the same warning. A point that was rolled back or compacted away since is refused
+// point that the file lacks (the machine went down before it was written, or the message
+// waited together with others, which the program joins under the id of the last) keeps
+// the whole file, with the same warning. A point that was rolled back or compacted away since is refused
 // by the program: agent:error fork_point_not_found.
 package claude

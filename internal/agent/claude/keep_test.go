@@ -260,7 +260,7 @@ func TestForkPoint(t *testing.T) {
 		"u5":   {"--resume-session-at=u5", ""},
 		"sent": {"--resume-session-at=u6", ""},
 		"u8":   {"--resume-session-at=u8", ""},
-		"gone": {"", "the session's file has no message gone: it lacks its end, and all of it is kept"},
+		"gone": {"", "the session's file has no message gone, since its end was lost or the message was joined with the next one: all of the file is kept"},
 	} {
 		t.Run(at, func(t *testing.T) {
 			p := newPlace(t)

@@ -227,7 +227,7 @@ func (s *session) aim(content []byte) []*wire.Event {
 	message := ""
 	switch {
 	case id == "":
-		message = fmt.Sprintf("the session's file has no message %s: it lacks its end, and all of it is kept", asked)
+		message = fmt.Sprintf("the session's file has no message %s, since its end was lost or the message was joined with the next one: all of the file is kept", asked)
 	case late > 0:
 		message = fmt.Sprintf("%d results of calls that were made together come after %s and are kept too", late, asked)
 	default:
