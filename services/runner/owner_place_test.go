@@ -1,0 +1,213 @@
+package runner_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"wake/internal/natstest"
+	"wake/internal/snapshot"
+	"wake/internal/topology"
+	"wake/pkg/wire"
+	"wake/services/runner"
+)
+
+// The run of a runner that is gone goes on in its folder with a runner that sees
+// it.
+func TestFolderIsShared(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		dir := t.TempDir()
+		same := func(c *runner.Config) { c.Workspaces = dir }
+		r1 := b.process("r1", gated(nil), same)
+		b.submit("run1", chain)
+		b.until("run1", wire.TypeAgentStart)
+		r1.kill()
+		p := &scripted{say: echo}
+		b.process("r2", p, same)
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || len(p.started()) != 2 || state.Workspace != filepath.Join(dir, "run1") {
+			t.Errorf("run ended as %s in %s:\n%s", state.Result, state.Workspace, story(entries))
+		}
+	})
+}
+
+// A run whose folder is gone with its runner is paused after a while, and goes on
+// by itself when that runner is back.
+func TestWorkspaceLost(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		dir := t.TempDir()
+		r1 := b.process("r1", gated(nil), func(c *runner.Config) { c.Workspaces = dir })
+		b.submit("run1", chain)
+		b.until("run1", wire.TypeAgentStart)
+		r1.kill()
+		folder := filepath.Join(dir, "run1")
+		if err := os.Rename(folder, folder+".away"); err != nil {
+			t.Fatal(err)
+		}
+		other := &scripted{say: echo}
+		b.process("r2", other)
+		start := time.Now()
+		entries := b.until("run1", wire.TypeFlowPaused)
+		p := entries[len(entries)-1].Event.Payload.(*wire.FlowPaused)
+		if p.Reason != wire.PauseWorkspaceLost || !strings.Contains(p.Message, "runner r1") || !strings.Contains(p.Message, folder) {
+			t.Errorf("paused for %+v", p)
+		}
+		if took := time.Since(start); took < time.Minute || took > 2*time.Minute {
+			t.Errorf("it took %s", took)
+		}
+		<-time.After(time.Hour)
+		if n := len(b.read("run1")); n != len(entries) {
+			t.Errorf("a paused run had %d more events", n-len(entries))
+		}
+		if err := os.Rename(folder+".away", folder); err != nil {
+			t.Fatal(err)
+		}
+		back := &scripted{say: echo}
+		b.process("r1", back, func(c *runner.Config) { c.Workspaces = dir })
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || len(other.started())+len(back.started()) != 2 {
+			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+		}
+	})
+}
+
+// A fork works in a copy of its parent's folder, links and all, which has nothing
+// of the folders of other runs.
+func TestForkCopiesFolder(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		home := t.TempDir()
+		b.runner("r1", gated(nil), func(c *runner.Config) { c.Workspaces = filepath.Join(home, ".wake", "runs") })
+		b.submit("run1", one, func(r *wire.RunRequest) { r.Workspace = home })
+		b.until("run1", wire.TypeAgentStart)
+		if err := os.WriteFile(filepath.Join(home, "file"), []byte("parent"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("file", filepath.Join(home, "link")); err != nil {
+			t.Fatal(err)
+		}
+		if r := b.tell(wire.Command{Type: "fork", RunID: "run1", NewID: "fork1"}); code(r) != "accepted" {
+			t.Fatalf("%+v", r)
+		}
+		entries := b.until("fork1", wire.TypeAgentStart)
+		dir := b.fold("fork1", entries).Workspace
+		if want := filepath.Join(home, ".wake", "runs", "fork1"); dir != want {
+			t.Errorf("the fork works in %s, want %s", dir, want)
+		}
+		if data, err := os.ReadFile(filepath.Join(dir, "link")); err != nil || string(data) != "parent" {
+			t.Errorf("link has %q: %v", data, err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "file"), []byte("fork"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if data, err := os.ReadFile(filepath.Join(home, "file")); err != nil || string(data) != "parent" {
+			t.Errorf("the parent's file has %q: %v", data, err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, ".wake", "runs")); err == nil {
+			t.Error("the copy has the folders of runs")
+		}
+	})
+}
+
+// limit changes the limits of the stream of events, as `wake init` does.
+func (b *bench) limit(c topology.Config) {
+	b.t.Helper()
+	if _, err := topology.Init(b.t.Context(), b.log.JetStream(), c); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// fill stores events until a part of the stream's bytes is in use.
+func (b *bench) fill(part float64) {
+	b.t.Helper()
+	w := b.claim("junk", "x", "test")
+	for {
+		fill, err := b.log.Fill(b.t.Context())
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		if fill >= part {
+			return
+		}
+		if _, err := w.Append(b.t.Context(), &wire.Event{Payload: &wire.AgentText{Content: strings.Repeat("x", 10_000)}}); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+// No run begins in a stream that is nearly full (RULES 4), and what has begun
+// begins no other node in one that is fuller; both do when there is room.
+func TestNearlyFull(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.limit(topology.Config{MaxBytes: 2 << 20})
+		release := make(chan struct{})
+		p := gated(release)
+		b.runner("r1", p)
+		b.submit("run1", chain)
+		b.until("run1", wire.TypeAgentStart)
+		b.fill(0.82)
+		b.submit("run2", one)
+		<-time.After(time.Hour)
+		if n := len(b.read("run2")); n != 0 {
+			t.Errorf("run2 has begun: %d events", n)
+		}
+		b.fill(0.92)
+		<-time.After(time.Minute)
+		close(release)
+		b.until("run1", wire.TypeNodeComplete)
+		<-time.After(time.Hour)
+		if got := p.started(); len(got) != 1 {
+			t.Errorf("started %v", got)
+		}
+		b.limit(topology.Config{MaxBytes: 8 << 20})
+		for _, id := range []string{"run1", "run2"} {
+			if state, entries := b.ended(id); state.Result != wire.FlowStatusComplete {
+				t.Errorf("%s ended as %s:\n%s", id, state.Result, story(entries))
+			}
+		}
+	})
+}
+
+// A run that goes on for longer than the stream keeps its events stays its
+// owner's, and its nodes nobody's but its workers' (RULES 11).
+func TestOlderThanItsEvents(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.limit(topology.Config{MaxAge: 30 * time.Minute})
+		r1 := b.process("r1", gated(nil))
+		b.process("r2", &scripted{say: echo}, func(c *runner.Config) { c.Pools = []string{"none"} })
+		b.submit("run1", shared(chain))
+		entries := b.until("run1", wire.TypeAgentStart)
+		r1.kill()
+		store, err := snapshot.Open(t.Context(), b.log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Save(t.Context(), b.fold("run1", entries), snapshot.Stored{}); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(5 * time.Hour)
+		p := &scripted{say: echo}
+		b.process("r3", p)
+		rest := b.until("run1", wire.TypeFlowComplete)
+		s, found, err := snapshot.Load(t.Context(), b.log, "run1")
+		if err != nil || !found {
+			t.Fatalf("no snapshot: %v", err)
+		}
+		for _, e := range rest {
+			if err := snapshot.Apply(t.Context(), b.log, s, e); err != nil {
+				t.Errorf("fold: %v", err)
+			}
+		}
+		if s.Result != wire.FlowStatusComplete || count(rest, wire.TypeNodeStart) != 1 || len(p.started()) != 2 {
+			t.Errorf("run ended as %s; r3 started %v:\n%s", s.Result, p.started(), story(rest))
+		}
+		if first := rest[0].Event; first.Seq == 1 {
+			t.Errorf("%s begins anew", first.Node())
+		}
+	})
+}
