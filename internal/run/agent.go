@@ -48,8 +48,6 @@ func (f *fold) agentStart(a actor) {
 	if !f.own(a) {
 		return
 	}
-	a.n.Fork = nil
-	f.put(a)
 	f.bind(a, f.e.SessionID)
 	f.breakpoint(actor{a.id, f.s.Nodes[a.id], true}, "READY")
 }
@@ -131,6 +129,7 @@ func (f *fold) turnStart(a actor) {
 	f.s.Usage.Turns++
 	if f.own(a) {
 		a.n.Turns++
+		a.n.Fork = nil // until then the agent may not have stored the copy
 	}
 	f.breakpoint(a, "PRE_MODEL")
 }
