@@ -33,6 +33,7 @@ type app struct {
 
 // main runs the command line and returns the exit code.
 func (a *app) main(ctx context.Context, args []string) int {
+	signals := ctx
 	ctx, a.denied = context.WithCancelCause(ctx)
 	defer a.denied(nil)
 	root := a.root()
@@ -40,6 +41,9 @@ func (a *app) main(ctx context.Context, args []string) int {
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitDone
+	}
+	if errors.Is(err, context.Canceled) {
+		err = interrupted(signals, err) // wherever it was cut off
 	}
 	if denial, ok := errors.AsType[*service.Error](context.Cause(ctx)); ok {
 		err = denial // which made a call time out

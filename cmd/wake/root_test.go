@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,17 @@ func TestDeniedVerbSaysSo(t *testing.T) {
 		if code != exitFailed || !strings.Contains(errOut.String(), `"code":"PERMISSION_DENIED"`) {
 			t.Errorf("%v: exit code %d, %s", verb, code, errOut.String())
 		}
+	}
+}
+
+// Whoever presses Ctrl-C before a verb has connected isn't told about it.
+func TestInterruptedWhileConnecting(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	var out, errOut bytes.Buffer
+	a := &app{out: &out, errOut: &errOut}
+	if code := a.main(ctx, []string{"tail", "--nats-url", "nats://127.0.0.1:1"}); code != exitInterrupted || errOut.Len() > 0 {
+		t.Errorf("exit code %d, %s", code, errOut.String())
 	}
 }
 
