@@ -262,7 +262,7 @@ func TestApproveAndDeny(t *testing.T) {
 		}}
 		b.runner("r1", p)
 		b.submit("run1", strings.Replace(single, `prompt: "do it"`, `prompt: "do it", permissionMode: default`, 1))
-		b.until("run1", wire.TypePermissionRequired)
+		asked := len(b.until("run1", wire.TypePermissionRequired))
 		b.command("run1", wire.Command{Type: "approve", CallID: "c2"})
 		<-time.After(time.Minute)
 		select {
@@ -274,7 +274,7 @@ func TestApproveAndDeny(t *testing.T) {
 		if v := <-verdicts; !v.Allow || v.By != "ann" || string(v.UpdatedInput) != string(wire.RawString("safe")) {
 			t.Errorf("c1: %+v", v)
 		}
-		b.after("run1", len(b.read("run1")), wire.TypePermissionRequired)
+		b.after("run1", asked, wire.TypePermissionRequired)
 		b.command("run1", wire.Command{Type: "deny", CallID: "c2", Note: "no"})
 		if v := <-verdicts; v.Allow || v.By != "operator" || v.Note != "no" {
 			t.Errorf("c2: %+v", v)
@@ -330,8 +330,7 @@ nodes:
   - {id: b, type: agent, input: {prompt: "b"}}
 `)
 		b.until("run1", wire.TypeTurnStart)
-		b.after("run1", 0, wire.TypeTurnStart)
-		<-time.After(time.Second)
+		<-time.After(time.Second) // b is at work too
 		b.command("run1", wire.Command{Type: "send", ExecID: "a#1", Message: "stop that", Interrupt: true})
 		state, entries := b.ended("run1")
 		if text, _ := state.Outputs["a"].Get("text").Text(); text != "stop that" || len(state.Inbox) != 0 {
