@@ -7,11 +7,13 @@
 package bookmark
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"wake/internal/eventlog"
 	"wake/internal/run"
@@ -33,28 +35,44 @@ type Point struct {
 // List returns the fork points of a run in log order, those of its ancestors
 // before the fork included. A label that was moved, or that an ancestor has too, is
 // where it stands last. Automatic ones whose events the log has dropped are
-// missing.
+// missing. It fails with a [*wire.APIError] if there is no such run.
 func List(ctx context.Context, log *eventlog.Log, runID string) ([]Point, error) {
+	present, err := fold(ctx, log, runID, 0)
+	if err != nil {
+		return nil, err
+	}
+	if present.Position.Seq == 0 {
+		return nil, unknown(runID)
+	}
 	var points []Point
 	last := map[string]uint64{} // where each label stands
-	_, err := walk(ctx, log, runID, 0, func(p Point) bool {
+	_, err = walk(ctx, log, runID, 0, func(p Point, _ *wire.State) bool {
 		points = append(points, p)
 		last[p.Label] = p.Position
 		return true
 	})
-	return slices.DeleteFunc(points, func(p Point) bool { return last[p.Label] != p.Position }), err
+	for _, b := range present.Bookmarks {
+		if _, seen := last[b.Label]; !seen { // the log has dropped it
+			points = append(points, kept(runID, b))
+			last[b.Label] = b.Position
+		}
+	}
+	points = slices.DeleteFunc(points, func(p Point) bool { return last[p.Label] != p.Position })
+	slices.SortStableFunc(points, func(a, b Point) int { return cmp.Compare(a.Position, b.Position) })
+	return points, err
 }
 
 // walk folds a run up to a position, 0 for all of it, and tells its fork points
-// until found wants no more of them; then it reports false.
-func walk(ctx context.Context, log *eventlog.Log, runID string, to uint64, found func(Point) bool) (bool, error) {
+// and the state behind each until found wants no more of them; then it reports
+// false. The state is valid until found returns true.
+func walk(ctx context.Context, log *eventlog.Log, runID string, to uint64, found func(Point, *wire.State) bool) (bool, error) {
 	s := run.New(runID)
 	for e, err := range log.Read(ctx, eventlog.Query{Run: runID, Kinds: snapshot.Kinds, To: to}) {
 		if err != nil {
 			return false, err
 		}
-		before := s.ForkPoints
-		if err := snapshot.Apply(ctx, log, s, e); snapshot.Refused(err) {
+		before, void := s.ForkPoints, s.VoidEvents
+		if err := snapshot.Apply(ctx, log, s, e); snapshot.Refused(err) || s.VoidEvents > void {
 			continue
 		} else if err != nil {
 			return false, err
@@ -62,12 +80,14 @@ func walk(ctx context.Context, log *eventlog.Log, runID string, to uint64, found
 		more := true
 		switch p := e.Event.Payload.(type) {
 		case *wire.RunForked:
-			more, err = walk(ctx, log, p.ParentRun, p.ParentPos, found)
+			if p.ParentPos > 0 && p.ParentPos < e.Pos { // else it would be its own ancestor
+				more, err = walk(ctx, log, p.ParentRun, p.ParentPos, found)
+			}
 		case *wire.Checkpoint:
-			more = p.Label == "" || found(point(e, p.Label, p.Kind))
+			more = p.Label == "" || found(point(e, p.Label, p.Kind), s)
 		default:
 			if s.ForkPoints > before {
-				more = found(point(e, sfp+strconv.Itoa(s.ForkPoints), wire.CheckpointSFP))
+				more = found(point(e, sfp+strconv.Itoa(s.ForkPoints), wire.CheckpointSFP), s)
 			}
 		}
 		if err != nil || !more {
@@ -100,54 +120,123 @@ func point(e eventlog.Entry, label string, kind wire.CheckpointKind) Point {
 // maxNote bounds a note in runes.
 const maxNote = 60
 
+// kept is the point of a bookmark in the state of a run.
+func kept(runID string, b wire.Bookmark) Point {
+	return Point{Run: cmp.Or(b.Run, runID), Label: b.Label, Kind: b.Kind, Node: b.Node, Position: b.Position}
+}
+
 // Resolve finds the point that at names: a label, sfp-<n>, or a position in the
-// log. Empty, it is the present of a run that goes on, and the last fork point of
-// one that has ended. It fails with a [*wire.APIError].
+// log. Empty, it is the present of a run that goes on, and of one that has ended
+// the last fork point before its end. It fails with a [*wire.APIError].
 func Resolve(ctx context.Context, log *eventlog.Log, runID, at string) (Point, error) {
+	p, _, err := resolve(ctx, log, runID, at)
+	return p, err
+}
+
+// Find is [Resolve] and [State] in one reading of the log.
+func Find(ctx context.Context, log *eventlog.Log, runID, at string) (Point, *wire.State, error) {
+	p, s, err := resolve(ctx, log, runID, at)
+	switch {
+	case err != nil:
+		return Point{}, nil, err
+	case s == nil:
+		s, err = State(ctx, log, p)
+	case ended(s):
+		err = over(runID, s)
+	}
+	return p, s, err
+}
+
+// resolve also returns the state behind the point if it came by it.
+func resolve(ctx context.Context, log *eventlog.Log, runID, at string) (Point, *wire.State, error) {
 	present, err := fold(ctx, log, runID, 0)
 	if err != nil {
-		return Point{}, err
+		return Point{}, nil, err
 	}
-	if present.Position.Seq == 0 {
-		return Point{}, &wire.APIError{
-			Code: wire.CodeRunNotFound, Message: fmt.Sprintf("there is no run %s", runID), Hint: "see `wake runs` for the runs there are",
-		}
-	}
-	if present.Definition == nil {
-		return Point{}, &wire.APIError{
+	switch {
+	case present.Position.Seq == 0:
+		return Point{}, nil, unknown(runID)
+	case present.Definition == nil:
+		return Point{}, nil, &wire.APIError{
 			Code: wire.CodeNotResumable, Message: fmt.Sprintf("run %s was recorded, not executed: it has no flow that could go on", runID),
 		}
-	}
-	pos, err := strconv.ParseUint(at, 10, 64)
-	switch {
 	case at == "" && !ended(present):
-		return Point{Run: runID, Position: present.Position.Seq, Time: present.UpdatedAt}, nil
-	case at != "" && err == nil:
-		return position(ctx, log, present, pos)
+		return Point{Run: runID, Position: present.Position.Seq, Time: present.UpdatedAt}, present, nil
+	case at == "":
+		return lastOf(ctx, log, present)
 	}
-	var named Point
-	_, err = walk(ctx, log, runID, 0, func(p Point) bool {
-		if p.Label == at || at == "" && p.Kind == wire.CheckpointSFP {
-			named = p
-		}
-		return named.Label != at || named.Kind != wire.CheckpointSFP // a label may have been moved, a number never is
-	})
-	if err != nil || named.Label != "" {
-		return named, err
-	}
-	for _, b := range present.Bookmarks { // of which the log has no event any more
+	for _, b := range present.Bookmarks {
 		if b.Label == at {
-			p := Point{Run: b.Run, Label: b.Label, Kind: b.Kind, Node: b.Node, Position: b.Position}
-			if p.Run == "" {
-				p.Run = runID
-			}
-			return p, nil
+			p, err := dated(ctx, log, kept(runID, b))
+			return p, nil, err
 		}
 	}
-	if at == "" {
-		return Point{}, over(runID, present)
+	if n, ok := strings.CutPrefix(at, sfp); ok {
+		if n, err := strconv.Atoi(n); err == nil && n >= 1 && n <= present.ForkPoints {
+			return automatic(ctx, log, present, at)
+		}
 	}
-	return Point{}, &wire.APIError{
+	if pos, err := strconv.ParseUint(at, 10, 64); err == nil && pos > 0 {
+		p, err := position(ctx, log, present, pos)
+		return p, nil, err
+	}
+	return Point{}, nil, missing(runID, at)
+}
+
+// automatic finds sfp-<n>.
+func automatic(ctx context.Context, log *eventlog.Log, present *wire.State, at string) (named Point, behind *wire.State, err error) {
+	_, err = walk(ctx, log, present.RunID, 0, func(p Point, s *wire.State) bool {
+		if p.Label != at || p.Kind != wire.CheckpointSFP {
+			return true
+		}
+		named, behind = p, s
+		return false
+	})
+	if err != nil {
+		return Point{}, nil, err
+	}
+	if named.Label == "" { // the log has dropped it
+		return Point{}, nil, missing(present.RunID, at)
+	}
+	return named, behind, nil
+}
+
+// lastOf finds the last automatic point of a run that has ended. Its agents may
+// have finished a call after that.
+func lastOf(ctx context.Context, log *eventlog.Log, present *wire.State) (last Point, behind *wire.State, err error) {
+	_, err = walk(ctx, log, present.RunID, 0, func(p Point, s *wire.State) bool {
+		if p.Kind == wire.CheckpointSFP && !ended(s) {
+			last = p
+		}
+		return !ended(s)
+	})
+	if err == nil && last.Label == "" {
+		err = over(present.RunID, present)
+	}
+	return last, nil, err
+}
+
+// dated completes a point by what its event says, if the log has it.
+func dated(ctx context.Context, log *eventlog.Log, p Point) (Point, error) {
+	for e, err := range log.Read(ctx, eventlog.Query{Run: p.Run, From: p.Position, To: p.Position}) {
+		if err != nil {
+			return Point{}, err
+		}
+		if e.Event != nil {
+			p.Time = e.Event.Timestamp
+		}
+	}
+	return p, nil
+}
+
+func unknown(runID string) error {
+	return &wire.APIError{
+		Code: wire.CodeRunNotFound, Message: fmt.Sprintf("there is no run %s", runID), Hint: "see `wake runs` for the runs there are",
+	}
+}
+
+func missing(runID, at string) error {
+	return &wire.APIError{
 		Code: wire.CodeNotFound, Message: fmt.Sprintf("run %s has no fork point %q", runID, at), Hint: "wake bookmarks " + runID,
 	}
 }
@@ -162,38 +251,50 @@ func over(runID string, s *wire.State) error {
 	}
 }
 
-// position checks a position that somebody gave.
+// position checks a position that somebody gave. One before the run began is an
+// ancestor's.
 func position(ctx context.Context, log *eventlog.Log, present *wire.State, pos uint64) (Point, error) {
 	if pos > present.Position.Seq {
-		if _, last, err := log.Bounds(ctx); err != nil || pos > last {
-			return Point{}, errors.Join(err, &wire.APIError{
+		_, last, err := log.Bounds(ctx)
+		if err != nil {
+			return Point{}, err
+		}
+		if pos > last {
+			return Point{}, &wire.APIError{
 				Code: wire.CodeNotFound, Message: fmt.Sprintf("position %d is beyond the end of the log", pos),
 				Hint: "wake bookmarks " + present.RunID,
-			})
+			}
 		}
 	}
-	return Point{Run: present.RunID, Position: pos}, nil
+	p := Point{Run: present.RunID, Position: pos}
+	for _, a := range present.Lineage {
+		if pos <= a.Position {
+			p.Run = a.RunID
+		}
+	}
+	return p, nil
 }
 
 // State returns the folded state behind a point, with that position or a lower
 // one: events of text move no state. It fails with a [*wire.APIError] if the run
 // had not begun or has ended there, or the log has lost its events.
 func State(ctx context.Context, log *eventlog.Log, p Point) (*wire.State, error) {
-	s, err := fold(ctx, log, p.Run, p.Position)
+	s, lost, err := labelled(ctx, log, p)
 	if err != nil {
 		return nil, err
 	}
-	if s.Status == wire.RunIdle && p.Label != "" {
-		switch kept, err := snapshot.Kept(ctx, log, p.Run, p.Label); {
-		case err == nil:
-			s = kept
-		case errors.Is(err, snapshot.ErrUnusable):
-			return nil, &wire.APIError{Code: wire.CodeCorruptedData, Message: err.Error()}
-		case !errors.Is(err, snapshot.ErrNotFound):
+	if s == nil || s.Position.Incarnation != log.Incarnation() {
+		folded, err := fold(ctx, log, p.Run, p.Position)
+		switch {
+		case err != nil:
 			return nil, err
+		case folded.Status != wire.RunIdle || s == nil:
+			s = folded
 		}
 	}
 	switch {
+	case s.Status == wire.RunIdle && lost != nil:
+		return nil, &wire.APIError{Code: wire.CodeCorruptedData, Message: lost.Error(), Hint: "wake bookmarks " + p.Run}
 	case s.Status == wire.RunIdle:
 		return nil, &wire.APIError{
 			Code: wire.CodeNotFound, Message: fmt.Sprintf("the log has no state of run %s at position %d", p.Run, p.Position),
@@ -203,6 +304,26 @@ func State(ctx context.Context, log *eventlog.Log, p Point) (*wire.State, error)
 		return nil, over(p.Run, s)
 	}
 	return s, nil
+}
+
+// labelled returns the state that was kept of a labelled point, nil if none was.
+// lost says why there is one that can't be used.
+func labelled(ctx context.Context, log *eventlog.Log, p Point) (s *wire.State, lost, err error) {
+	if p.Label == "" {
+		return nil, nil, nil
+	}
+	s, err = snapshot.Kept(ctx, log, p.Run, p.Label)
+	switch {
+	case errors.Is(err, snapshot.ErrUnusable):
+		return nil, err, nil
+	case errors.Is(err, snapshot.ErrNotFound):
+		return nil, nil, nil
+	case err != nil:
+		return nil, nil, err
+	case s.Position.Seq != p.Position: // the label was elsewhere, or is by now
+		return nil, nil, nil
+	}
+	return s, nil, nil
 }
 
 // fold returns the state of a run at a position, 0 for the present: from its

@@ -218,13 +218,128 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// A fork of metadata: finding the point and folding the state there.
+// What a fenced writer says is no point, and a run isn't its own ancestor.
+func TestForeign(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	s := tell(t, log, "r1")
+	s.begin(log, "r1")
+	one := s.act("", &wire.UserMessage{Content: "do it", Source: "prompt"})
+	state, err := bookmark.State(t.Context(), log, bookmark.Point{Run: "r1", Position: one})
+	if err != nil {
+		t.Fatal(err)
+	}
+	logtest.Claim(t, log, "r1", wire.RunNode)
+	void := &wire.Event{
+		RunID: "r1", NodeID: wire.RunNode, Seq: 1000, Epoch: state.Nodes[wire.RunNode].Epoch,
+		Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "void"},
+	}
+	data, err := wire.Encode(void)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := log.JetStream().Publish(t.Context(), log.Names().Event("r1", wire.RunNode, string(void.Type().Kind())), data); err != nil {
+		t.Fatal(err)
+	}
+	points, err := bookmark.List(t.Context(), log, "r1")
+	if d := cmp.Diff([]string{fmt.Sprintf("r1/sfp-1@%d do it", one)}, labels(points)); d != "" || err != nil {
+		t.Error(d, err)
+	}
+
+	own := tell(t, log, "r2")
+	own.decide("", &wire.RunForked{ParentRun: "r2", ParentPos: 1 << 40, State: raw(t, state)})
+	if points, err := bookmark.List(t.Context(), log, "r2"); err != nil || len(points) > 0 {
+		t.Errorf("its own ancestor: %v, %v", labels(points), err)
+	}
+}
+
+// Labels come first: those of digits, those that are named like an automatic point,
+// and those whose events the log has lost. A position before the fork is an
+// ancestor's.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	s := tell(t, log, "r1")
+	s.begin(log, "r1")
+	one := s.act("", &wire.UserMessage{Content: "do it", Source: "prompt"})
+	s.tool("c1")
+	at := map[string]uint64{}
+	for _, l := range []string{"5", "sfp-2"} {
+		at[l] = s.decide("", &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: l})
+	}
+	for l, pos := range at {
+		p, state, err := bookmark.Find(t.Context(), log, "r1", l)
+		if err != nil || p.Position != pos || state.Position.Seq != pos || p.Time != 1 {
+			t.Errorf("%s is %+v, %v; want position %d", l, p, err, pos)
+		}
+	}
+	for _, bad := range []string{"0", "sfp-0", "sfp-3", "sfp-", "sfp-x", "-1", "99999999999999999999"} {
+		if p, err := bookmark.Resolve(t.Context(), log, "r1", bad); code(err) != wire.CodeNotFound {
+			t.Errorf("%q is %+v, %v", bad, p, err)
+		}
+	}
+
+	state, err := bookmark.State(t.Context(), log, bookmark.Point{Run: "r1", Position: at["sfp-2"]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state.Bookmarks = append(state.Bookmarks, wire.Bookmark{Label: "lost", Kind: wire.CheckpointLabelled, Position: 1})
+	child := tell(t, log, "r2")
+	child.decide("", &wire.RunForked{ParentRun: "r1", ParentPos: at["sfp-2"], State: raw(t, state)})
+	p, found, err := bookmark.Find(t.Context(), log, "r2", fmt.Sprint(one))
+	if err != nil || p.Run != "r1" || p.Position != one || found.RunID != "r1" {
+		t.Errorf("a position before the fork is %+v, %v", p, err)
+	}
+	points, err := bookmark.List(t.Context(), log, "r2")
+	want := []string{"r1/lost@1 ", fmt.Sprintf("r1/sfp-1@%d do it", one), fmt.Sprintf("r1/5@%d ", at["5"]), fmt.Sprintf("r1/sfp-2@%d ", at["sfp-2"])}
+	if d := cmp.Diff(want, labels(points)); d != "" || err != nil {
+		t.Error(d, err)
+	}
+	if _, err := bookmark.List(t.Context(), log, "nobody"); code(err) != wire.CodeRunNotFound {
+		t.Errorf("points of no run: %v", err)
+	}
+}
+
+// An agent that goes on a little after the run was aborted makes no point to fork
+// at.
+func TestAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	s := tell(t, log, "r1")
+	s.begin(log, "r1")
+	s.decide("", &wire.FlowAborted{Reason: "enough"})
+	late := s.tool("c1")
+	if _, _, err := bookmark.Find(t.Context(), log, "r1", ""); code(err) != wire.CodeNotResumable {
+		t.Errorf("no point before the end: %v", err)
+	}
+	for _, at := range []string{"sfp-1", fmt.Sprint(late)} {
+		if _, _, err := bookmark.Find(t.Context(), log, "r1", at); code(err) != wire.CodeNotResumable {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+
+	s = tell(t, log, "r2")
+	s.begin(log, "r2")
+	one := s.tool("c1")
+	s.decide("", &wire.FlowAborted{Reason: "enough"})
+	s.tool("c2")
+	p, state, err := bookmark.Find(t.Context(), log, "r2", "")
+	if err != nil || p.Position != one || state.Status != wire.RunRunning {
+		t.Errorf("the last point before the end is %+v, %v", p, err)
+	}
+}
+
+// A fork of metadata: finding a point of a run of 2 000 events, and the state
+// there.
 func BenchmarkFork(b *testing.B) {
 	log := logtest.Start(b)
 	s := tell(b, log, "r1")
 	s.begin(log, "r1")
 	for i := range 1000 {
 		s.tool(fmt.Sprint("c", i))
+		if i == 980 {
+			s.decide("", &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "good"})
+		}
 	}
 	state := run.New("r1")
 	if err := snapshot.Fold(b.Context(), log, state, 0); err != nil {
@@ -237,13 +352,13 @@ func BenchmarkFork(b *testing.B) {
 	if _, err := store.Save(b.Context(), state, snapshot.Stored{}); err != nil {
 		b.Fatal(err)
 	}
-	for b.Loop() {
-		p, err := bookmark.Resolve(b.Context(), log, "r1", "sfp-500")
-		if err != nil {
-			b.Fatal(err)
-		}
-		if _, err := bookmark.State(b.Context(), log, p); err != nil {
-			b.Fatal(err)
-		}
+	for _, at := range []string{"", "good", "sfp-500", "sfp-990"} {
+		b.Run("at="+at, func(b *testing.B) {
+			for b.Loop() {
+				if _, _, err := bookmark.Find(b.Context(), log, "r1", at); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

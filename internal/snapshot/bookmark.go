@@ -20,8 +20,10 @@ type kept struct {
 	State wire.Raw `json:"state"`
 }
 
-// Keep stores the state at a labelled point in WAKE_BOOKMARKS. Keeping it again
-// does no harm; the same label somewhere else replaces it.
+// Keep stores the state at a labelled point in WAKE_BOOKMARKS. It replaces that
+// of the same label at an earlier position, and does nothing where it finds its own
+// or a later one: whoever reads the log again comes by points that were moved. If
+// somebody else keeps the label at the same time, it fails.
 func (s *Store) Keep(ctx context.Context, label string, state *wire.State) error {
 	names := s.log.Names()
 	fail := func(err error) error {
@@ -31,23 +33,67 @@ func (s *Store) Keep(ctx context.Context, label string, state *wire.State) error
 	if err != nil {
 		return fail(err)
 	}
-	encoded, err := wire.Marshal(state)
+	key := names.BookmarkKey(state.RunID, label)
+	position, revision, err := keptAt(ctx, kv, key)
 	if err != nil {
 		return fail(err)
 	}
-	data, err := wire.Marshal(kept{Label: label, State: encoded})
+	if position.Incarnation == state.Position.Incarnation && position.Seq >= state.Position.Seq {
+		return nil
+	}
+	data, err := s.encodeKept(ctx, label, state)
 	if err != nil {
 		return fail(err)
 	}
-	if len(data) > s.limit {
-		if data, _, err = s.refer(ctx, state, data); err != nil {
-			return fail(err)
-		}
+	if revision == 0 {
+		_, err = kv.Create(ctx, key, data)
+	} else {
+		_, err = kv.Update(ctx, key, data, revision)
 	}
-	if _, err := kv.Put(ctx, names.BookmarkKey(state.RunID, label), data); err != nil {
+	if err != nil {
 		return fail(err)
 	}
 	return nil
+}
+
+// keptAt returns of which position a key is, and its revision. One that can't be
+// read is of none.
+func keptAt(ctx context.Context, kv jetstream.KeyValue, key string) (at wire.Position, revision uint64, err error) {
+	e, err := kv.Get(ctx, key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return at, 0, nil
+	}
+	if err != nil {
+		return at, 0, err
+	}
+	var value struct {
+		Position wire.Position `json:"position"` // beside a reference
+		State    struct {
+			Position wire.Position `json:"position"`
+		} `json:"state"`
+	}
+	if wire.Unmarshal(e.Value(), &value) != nil {
+		return at, e.Revision(), nil
+	}
+	if reference(e.Value()) != "" {
+		return value.Position, e.Revision(), nil
+	}
+	return value.State.Position, e.Revision(), nil
+}
+
+// encodeKept returns the value of a bookmark, which refers to an object if the
+// state is large.
+func (s *Store) encodeKept(ctx context.Context, label string, state *wire.State) ([]byte, error) {
+	encoded, err := wire.Marshal(state)
+	if err != nil {
+		return nil, err
+	}
+	data, err := wire.Marshal(kept{Label: label, State: encoded})
+	if err != nil || len(data) <= s.limit {
+		return data, err
+	}
+	value, _, err := s.refer(ctx, state, data)
+	return value, err
 }
 
 // Kept returns the state at a labelled point, or [ErrNotFound]. One that can't

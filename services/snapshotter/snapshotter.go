@@ -164,8 +164,10 @@ func (s *Snapshotter) bookmark(ctx context.Context, v *value, e eventlog.Entry, 
 	case next.Position == v.state.Position: // folded before
 		return projection.Unchanged, nil
 	}
-	if err := s.store.Keep(ctx, label, next); err != nil {
-		return projection.Unchanged, err
+	if next.VoidEvents == v.state.VoidEvents { // else it is a fenced writer's
+		if err := s.store.Keep(ctx, label, next); err != nil {
+			return projection.Unchanged, err
+		}
 	}
 	v.state = next
 	return projection.Urgent, nil

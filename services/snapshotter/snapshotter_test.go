@@ -466,7 +466,7 @@ func TestRandomHistories(t *testing.T) {
 		conn := s.Conn(t)
 		_, stop := startOn(t, logtest.Open(t, conn), snapshotter.Config{Delay: time.Millisecond, Batch: 3})
 		for range rapid.IntRange(1, 25).Draw(r, "steps") {
-			switch n := rapid.IntRange(0, 20).Draw(r, "step"); n {
+			switch n := rapid.IntRange(0, 21).Draw(r, "step"); n {
 			case 0:
 				stop()
 				_, stop = startOn(t, logtest.Open(t, conn), snapshotter.Config{Delay: time.Millisecond, Batch: 3})
@@ -487,6 +487,9 @@ func TestRandomHistories(t *testing.T) {
 		if s := fold(t, log, id, 0); s.Position.Seq > 0 {
 			stored.wait(t, id, s.Position.Seq)
 			same(t, load(t, log, id), s)
+			for _, b := range s.Bookmarks {
+				kept(t, log, id, b.Label, b.Position)
+			}
 		}
 		stop()
 		conn.Close()
@@ -519,6 +522,8 @@ func history(n int) (node string, e *wire.Event) {
 		return wire.RunNode, &wire.Event{Payload: &wire.FlowPaused{Reason: "operator"}}
 	case 19:
 		return wire.RunNode, &wire.Event{Payload: &wire.FlowResumed{}}
+	case 20:
+		return wire.RunNode, label("good")
 	default:
 		return wire.RunNode, &wire.Event{Payload: &wire.CommandReceived{Command: wire.Null, CommandID: "c", Accepted: true}}
 	}

@@ -1,0 +1,137 @@
+package snapshotter_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/eventlog"
+	"wake/internal/logtest"
+	"wake/internal/snapshot"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+	"wake/services/snapshotter"
+)
+
+func label(l string) *wire.Event {
+	return &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: l}}
+}
+
+// kept checks that the state under a label is the fold at a position.
+func kept(t testing.TB, log *eventlog.Log, id, label string, pos uint64) {
+	t.Helper()
+	s, err := snapshot.Kept(t.Context(), log, id, label)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Position.Seq != pos {
+		t.Errorf("%s is of position %d, want %d", label, s.Position.Seq, pos)
+	}
+	same(t, s, fold(t, log, id, pos))
+}
+
+func bookmarks(t testing.TB, log *eventlog.Log) jetstream.KeyValue {
+	t.Helper()
+	kv, err := log.JetStream().KeyValue(t.Context(), log.Names().BookmarksBucket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kv
+}
+
+func revision(t testing.TB, kv jetstream.KeyValue, key string) uint64 {
+	t.Helper()
+	e, err := kv.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e.Revision()
+}
+
+// A labelled point is kept with its state before a snapshot goes beyond it. Reading
+// the log anew puts back what is missing, and nothing else.
+func TestBookmarks(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	stored := watch(t, log)
+	stop := start(t, log, snapshotter.Config{Delay: time.Millisecond})
+	owner := claim(t, log, "r1")
+	logtest.Append(t, owner, &wire.Event{Payload: &wire.FlowStart{FlowName: "f", DefinitionHash: "h", Definition: wire.Null}})
+	at := map[string]uint64{"first": logtest.Append(t, owner, label("first"))}
+	stored.wait(t, "r1", at["first"])
+	kept(t, log, "r1", "first", at["first"])
+	for i, text := range []string{"a", "b"} { // a large state, twice
+		value := wire.RawString(strings.Repeat(text, 800<<10))
+		logtest.Append(t, owner, &wire.Event{Payload: &wire.StatePatch{Patch: wire.Patch{Op: wire.PatchSet, Path: "k", Value: value}}})
+		at["moved"] = logtest.Append(t, owner, label("moved"))
+		if i == 0 {
+			at["large"] = logtest.Append(t, owner, label("large"))
+		}
+	}
+	at["with space"] = logtest.Append(t, owner, label("with space"))
+	stored.wait(t, "r1", at["with space"])
+	for l, pos := range at {
+		kept(t, log, "r1", l, pos)
+	}
+
+	stop()
+	kv, key := bookmarks(t, log), log.Names().BookmarkKey
+	before := map[string]uint64{}
+	for l := range at {
+		before[l] = revision(t, kv, key("r1", l))
+	}
+	if err := kv.Delete(t.Context(), key("r1", "first")); err != nil {
+		t.Fatal(err)
+	}
+	put(t, bucket(t, log), []byte("garbage")) // the snapshot, and
+	state, err := log.JetStream().KeyValue(t.Context(), log.Names().StateBucket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := state.Delete(t.Context(), log.Names().StateKey("snapshotter", subjects.NoRun)); err != nil { // how far it was read
+		t.Fatal(err)
+	}
+	start(t, log, snapshotter.Config{Delay: time.Millisecond, Batch: 1})
+	last := logtest.Append(t, owner, &wire.Event{Payload: &wire.FlowPaused{Reason: "operator"}})
+	stored.wait(t, "r1", last)
+	for l, pos := range at {
+		kept(t, log, "r1", l, pos)
+		if l != "first" && revision(t, kv, key("r1", l)) != before[l] {
+			t.Errorf("%s was kept again", l)
+		}
+	}
+}
+
+// What a fenced writer marks is no point.
+func TestVoidBookmark(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	stored := watch(t, log)
+	start(t, log, snapshotter.Config{Delay: time.Millisecond})
+	fenced := claim(t, log, "r1")
+	logtest.Append(t, fenced, &wire.Event{Payload: &wire.FlowStart{FlowName: "f", DefinitionHash: "h", Definition: wire.Null}})
+	epoch := fold(t, log, "r1", 0).Nodes[wire.RunNode].Epoch
+	claim(t, log, "r1")
+	void := label("void")
+	void.RunID, void.NodeID, void.Epoch, void.Seq = "r1", wire.RunNode, epoch, 1000
+	data, err := wire.Encode(void)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish(t, log, log.Names().Event("r1", wire.RunNode, string(wire.TypeCheckpoint.Kind())), data)
+	logtest.Claim(t, log, "r1", "a")
+	_, last, err := log.Bounds(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored.wait(t, "r1", last)
+	if s := fold(t, log, "r1", 0); s.VoidEvents != 1 {
+		t.Errorf("%d void events", s.VoidEvents)
+	}
+	if _, err := snapshot.Kept(t.Context(), log, "r1", "void"); !errors.Is(err, snapshot.ErrNotFound) {
+		t.Errorf("a void point was kept: %v", err)
+	}
+}
