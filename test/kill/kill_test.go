@@ -369,7 +369,7 @@ func (s *storm) latencies(a *audit) (next, owner, worker []time.Duration) {
 	for _, k := range s.tally.kills {
 		waiting := make(map[string]bool)
 		for _, node := range k.held {
-			waiting[node] = true
+			waiting[node] = node == wire.RunNode || a.openAt(node, k.at)
 		}
 		first := true
 		for _, x := range a.entries {
@@ -378,6 +378,9 @@ func (s *storm) latencies(a *audit) (next, owner, worker []time.Duration) {
 			}
 			if first {
 				next, first = append(next, x.at.Sub(k.at)), false
+			}
+			if ended(x.e) {
+				delete(waiting, x.e.Node()) // it was on its way
 			}
 			switch node := x.e.NodeID; {
 			case !waiting[node]:
@@ -392,6 +395,27 @@ func (s *storm) latencies(a *audit) (next, owner, worker []time.Duration) {
 		}
 	}
 	return next, owner, worker
+}
+
+// openAt reports whether a node had an execution at work at a time.
+func (a *audit) openAt(node string, at time.Time) (open bool) {
+	for _, x := range a.entries {
+		switch {
+		case x.at.After(at):
+			return open
+		case claimant(x.e) != "" && x.e.NodeID == node:
+			open = true
+		case ended(x.e) && x.e.Node() == node:
+			open = false
+		}
+	}
+	return open
+}
+
+// ended reports whether an event ends an execution.
+func ended(e *wire.Event) bool {
+	t := e.Type()
+	return t == wire.TypeNodeComplete || t == wire.TypeNodeError
 }
 
 // spread is min/median/max.
