@@ -49,11 +49,7 @@ type ForkResult struct {
 
 // Resolve returns the point that a fork request names, and the state there.
 func (c *Client) Resolve(ctx context.Context, runID, at string) (Point, *wire.State, error) {
-	p, err := bookmark.Resolve(ctx, c.log, runID, at)
-	if err != nil {
-		return Point{}, nil, err
-	}
-	state, err := bookmark.State(ctx, c.log, p)
+	p, state, err := bookmark.Find(ctx, c.log, runID, at)
 	return Point(p), state, err
 }
 

@@ -52,10 +52,7 @@ func (r *Runner) fork(ctx context.Context, s *wire.State, cmd wire.Command, comm
 	if err := subjects.CheckID(id); err != nil {
 		return "", reject(wire.CodeBadRequest, "newId: %v", err)
 	}
-	point, err := bookmark.Resolve(ctx, r.log, s.RunID, cmd.At)
-	if err == nil {
-		_, err = bookmark.State(ctx, r.log, point)
-	}
+	point, _, err := bookmark.Find(ctx, r.log, s.RunID, cmd.At)
 	if err != nil {
 		return "", told(err)
 	}

@@ -173,41 +173,56 @@ func TestNearlyFull(t *testing.T) {
 }
 
 // A run that goes on for longer than the stream keeps its events stays its
-// owner's, and its nodes nobody's but its workers' (RULES 11).
+// owner's, and its nodes nobody's but its workers' (RULES 11): none of them is ever
+// without events. What was left alone for so long goes on where it was.
 func TestOlderThanItsEvents(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T) {
-		b := newBench(t)
-		b.limit(topology.Config{MaxAge: 30 * time.Minute})
-		r1 := b.process("r1", gated(nil))
-		b.process("r2", &scripted{say: echo}, func(c *runner.Config) { c.Pools = []string{"none"} })
-		b.submit("run1", shared(chain))
-		entries := b.until("run1", wire.TypeAgentStart)
-		r1.kill()
-		store, err := snapshot.Open(t.Context(), b.log)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := store.Save(t.Context(), b.fold("run1", entries), snapshot.Stored{}); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(5 * time.Hour)
-		p := &scripted{say: echo}
-		b.process("r3", p)
-		rest := b.until("run1", wire.TypeFlowComplete)
-		s, found, err := snapshot.Load(t.Context(), b.log, "run1")
-		if err != nil || !found {
-			t.Fatalf("no snapshot: %v", err)
-		}
-		for _, e := range rest {
-			if err := snapshot.Apply(t.Context(), b.log, s, e); err != nil {
-				t.Errorf("fold: %v", err)
-			}
-		}
-		if s.Result != wire.FlowStatusComplete || count(rest, wire.TypeNodeStart) != 1 || len(p.started()) != 2 {
-			t.Errorf("run ended as %s; r3 started %v:\n%s", s.Result, p.started(), story(rest))
-		}
-		if first := rest[0].Event; first.Seq == 1 {
-			t.Errorf("%s begins anew", first.Node())
-		}
-	})
+	for _, owned := range []bool{true, false} {
+		t.Run(map[bool]string{true: "owned", false: "left alone"}[owned], func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				b.limit(topology.Config{MaxAge: 30 * time.Minute})
+				r1 := b.process("r1", gated(nil))
+				if owned {
+					b.process("r2", &scripted{say: echo}, func(c *runner.Config) { c.Pools = []string{"none"} })
+				}
+				b.submit("run1", shared(chain))
+				entries := b.until("run1", wire.TypeAgentStart)
+				r1.kill()
+				b.save(b.fold("run1", entries))
+				<-time.After(5 * time.Hour)
+				for _, node := range []string{wire.RunNode, "a"} {
+					if _, found, err := b.log.Last(t.Context(), "run1", node); err != nil || found != owned {
+						t.Errorf("%s has events: %t, %v", node, found, err)
+					}
+				}
+				p := &scripted{say: echo}
+				b.process("r3", p)
+				rest := b.until("run1", wire.TypeFlowComplete)
+				s, _, err := snapshot.Load(t.Context(), b.log, "run1")
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, e := range rest {
+					if err := snapshot.Apply(t.Context(), b.log, s, e); err != nil {
+						t.Errorf("fold: %v", err)
+					}
+				}
+				if s.Result != wire.FlowStatusComplete || count(rest, wire.TypeNodeStart) != 1 || len(p.started()) != 2 {
+					t.Errorf("run ended as %s; r3 started %v:\n%s", s.Result, p.started(), story(rest))
+				}
+			})
+		})
+	}
+}
+
+// save stores a snapshot.
+func (b *bench) save(s *wire.State) {
+	b.t.Helper()
+	store, err := snapshot.Open(b.t.Context(), b.log)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if _, err := store.Save(b.t.Context(), s, snapshot.Stored{}); err != nil {
+		b.t.Fatal(err)
+	}
 }

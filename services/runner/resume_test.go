@@ -705,3 +705,31 @@ nodes:
 		t.Errorf("it didn't go on:\n%s", story(entries))
 	}
 }
+
+// The result of a sealed call repeats an input of any size.
+func TestSealOfLargeInput(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		l := b.leave("run1", single, "r1")
+		l.work(&wire.AgentStart{Prompt: wire.RawString("do it")}, &wire.TurnStart{})
+		large := wire.RawString(strings.Repeat("x", 400<<10))
+		l.append(l.worker, &wire.Event{ExecID: "a#1", SessionID: "s1", CallID: "c1", Payload: &wire.ToolIntent{ToolName: "Write", ToolInput: large}})
+		p := &puppet{}
+		b.runner("r1", p)
+		l.offer(wire.TypeNodeComplete)
+		sums := map[wire.Type]string{}
+		for _, e := range b.read("run1") {
+			for _, blob := range e.Event.Blobs {
+				if blob.Field == "toolInput" {
+					sums[e.Event.Type()] = blob.SHA256
+				}
+			}
+		}
+		if sums[wire.TypeAgentTool] == "" || sums[wire.TypeAgentTool] != sums[wire.TypeToolIntent] {
+			t.Errorf("inputs in the object store: %v", sums)
+		}
+		if prompt := promptOf(p.asked()[0]); len(prompt) > 2000 || !strings.Contains(prompt, "Write") {
+			t.Errorf("a prompt of %d bytes", len(prompt))
+		}
+	})
+}
