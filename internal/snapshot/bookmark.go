@@ -73,7 +73,7 @@ func keptAt(ctx context.Context, kv jetstream.KeyValue, key string) (at wire.Pos
 		} `json:"state"`
 	}
 	if wire.Unmarshal(e.Value(), &value) != nil {
-		return at, e.Revision(), nil
+		return at, e.Revision(), nil //nolint:nilerr // what can't be read is of no position, and is replaced
 	}
 	if reference(e.Value()) != "" {
 		return value.Position, e.Revision(), nil

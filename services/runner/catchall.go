@@ -65,7 +65,7 @@ func (r *Runner) nextCommands(ctx context.Context, c jetstream.Consumer) ([]jets
 	messages := []jetstream.Msg{first}
 	more, err := c.FetchNoWait(catchAllBatch - 1)
 	if err != nil {
-		return messages, nil // they come again
+		return messages, nil //nolint:nilerr // the others come at the next fetch
 	}
 	for m := range more.Messages() {
 		messages = append(messages, m)
@@ -132,19 +132,14 @@ func (r *Runner) sort(ctx context.Context, subject string, data []byte, meta *je
 	if record.CommandID == "" {
 		record.CommandID = unnamed(pos)
 	}
-	run, err := r.names.ParseCommand(subject)
-	if errors.Is(err, subjects.ErrHashed) {
-		if run, err = "", nil; r.names.Command(cmd.RunID) == subject {
-			run = cmd.RunID
-		}
-	}
+	run, named := r.commanded(subject, cmd)
 	switch {
-	case err != nil:
+	case !named:
 		problem = reject(wire.CodeBadRequest, "the subject names no run")
 	case run == subjects.NoRun && problem == nil:
 		problem = reject(wire.CodeBadRequest, "the command names no run")
 	}
-	if err != nil || run == subjects.NoRun {
+	if !named || run == subjects.NoRun {
 		record.Reason = problem.Error()
 		return record, 0, nil
 	}
@@ -153,6 +148,19 @@ func (r *Runner) sort(ctx context.Context, subject string, data []byte, meta *je
 		return nil, wait, nil
 	}
 	return r.sortByState(ctx, run, record, cmd, problem, meta, wait)
+}
+
+// commanded returns the run that a command is for, "" if it is that of a subject
+// with a hash and the command doesn't say, and whether the subject is one of a run.
+func (r *Runner) commanded(subject string, cmd wire.Command) (run string, named bool) {
+	run, err := r.names.ParseCommand(subject)
+	if !errors.Is(err, subjects.ErrHashed) {
+		return run, err == nil
+	}
+	if r.names.Command(cmd.RunID) == subject {
+		return cmd.RunID, true
+	}
+	return "", true
 }
 
 // activeKey returns the key under which the run of a subject of commands is

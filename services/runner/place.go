@@ -116,7 +116,7 @@ func (o *owner) folderIsThere(ctx context.Context) (bool, error) {
 		return true, nil
 	}
 	if info, err := os.Stat(o.view.state.Workspace); err != nil || !info.IsDir() {
-		return false, nil
+		return false, nil //nolint:nilerr // what can't be looked at isn't there
 	}
 	if o.folder.holder == self {
 		return true, nil

@@ -147,7 +147,7 @@ func (g *registry) load(ctx context.Context, run string) (reg registration, revi
 		return registration{}, 0, fmt.Errorf("registration of run %s: %w", run, err)
 	}
 	if err := wire.Unmarshal(e.Value(), &reg); err != nil {
-		return registration{}, e.Revision(), nil // whoever owns it writes another one
+		return registration{}, e.Revision(), nil //nolint:nilerr // whoever owns it writes another one
 	}
 	return reg, e.Revision(), nil
 }
