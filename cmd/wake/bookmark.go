@@ -65,7 +65,7 @@ func (a *app) bookmarksCommand() *cobra.Command {
 		Use:   "bookmarks RUN",
 		Short: "List the points from which a run can be forked",
 		Long: `List the points from which a run can be forked: those that have a label, and one
-behind each message to an agent and each result of a tool (sfp-1, sfp-2 …).
+behind the prompt of an agent, each further message to it and each result of a tool (sfp-1, sfp-2 …).
 
 ` + runHelp,
 		Args:              arguments,

@@ -106,6 +106,8 @@ func point(e eventlog.Entry, label string, kind wire.CheckpointKind) Point {
 		p.Node = e.NodeID
 	}
 	switch v := e.Event.Payload.(type) {
+	case *wire.AgentStart:
+		p.Note, _ = v.Prompt.Text()
 	case *wire.UserMessage:
 		p.Note = v.Content
 	case *wire.AgentTool:

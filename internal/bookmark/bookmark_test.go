@@ -57,14 +57,24 @@ func raw(t testing.TB, v any) wire.Raw {
 	return b
 }
 
-// begin brings the agent to work.
-func (s *story) begin(log *eventlog.Log, run string) {
+// begin brings the agent to work and returns the position of its prompt.
+func (s *story) begin(log *eventlog.Log, run string) uint64 {
+	s.t.Helper()
+	s.schedule(log, run)
+	return s.start()
+}
+
+func (s *story) schedule(log *eventlog.Log, run string) {
 	s.t.Helper()
 	s.decide("", &wire.FlowStart{FlowName: "f", DefinitionHash: "h", Definition: raw(s.t, map[string]any{"nodes": []any{map[string]any{"id": "a"}}})})
 	s.decide("a#1", &wire.NodeScheduled{Target: "a", Attempt: 1})
 	s.own = logtest.Claim(s.t, log, run, "a")
+}
+
+func (s *story) start() uint64 {
+	s.t.Helper()
 	s.act("", &wire.NodeStart{NodeType: "agent", Attempt: 1})
-	s.act("", &wire.AgentStart{Prompt: wire.RawString("do it")})
+	return s.act("", &wire.AgentStart{Prompt: wire.RawString("do it")})
 }
 
 func (s *story) tool(call string) uint64 {
@@ -92,16 +102,16 @@ func TestPoints(t *testing.T) {
 	t.Parallel()
 	log := logtest.Start(t)
 	s := tell(t, log, "r1")
-	s.begin(log, "r1")
-	one := s.act("", &wire.UserMessage{Content: "do it", Source: "prompt", Point: "m1"})
+	prompt := s.begin(log, "r1")
+	one := s.act("", &wire.UserMessage{Content: "go on", Source: "command", Point: "m1"})
 	two := s.tool("c1")
 	label := s.decide("", &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "good"})
 	three := s.tool("c2")
 	s.act("c3", &wire.ToolIntent{ToolName: "Write", ToolInput: wire.Null, InputHash: "00"})
 
 	want := []string{
-		fmt.Sprintf("r1/sfp-1@%d do it", one), fmt.Sprintf("r1/sfp-2@%d Bash", two),
-		fmt.Sprintf("r1/good@%d ", label), fmt.Sprintf("r1/sfp-3@%d Bash", three),
+		fmt.Sprintf("r1/sfp-1@%d do it", prompt), fmt.Sprintf("r1/sfp-2@%d go on", one), fmt.Sprintf("r1/sfp-3@%d Bash", two),
+		fmt.Sprintf("r1/good@%d ", label), fmt.Sprintf("r1/sfp-4@%d Bash", three),
 	}
 	points, err := bookmark.List(t.Context(), log, "r1")
 	if err != nil {
@@ -110,7 +120,7 @@ func TestPoints(t *testing.T) {
 	if d := cmp.Diff(want, labels(points)); d != "" {
 		t.Error(d)
 	}
-	for at, pos := range map[string]uint64{"sfp-2": two, "good": label, fmt.Sprint(one): one, "": three + 1} {
+	for at, pos := range map[string]uint64{"sfp-3": two, "good": label, fmt.Sprint(one): one, "": three + 1} {
 		p, err := bookmark.Resolve(t.Context(), log, "r1", at)
 		if err != nil || p.Position != pos {
 			t.Errorf("%q is %+v, %v; want position %d", at, p, err, pos)
@@ -133,12 +143,12 @@ func TestPoints(t *testing.T) {
 	}
 
 	// A fork inherits what lies before it, and so does its own fork.
-	state, err := bookmark.State(t.Context(), log, points[1])
+	state, err := bookmark.State(t.Context(), log, points[2])
 	if err != nil {
 		t.Fatal(err)
 	}
 	child := tell(t, log, "r2")
-	fork := child.decide("", &wire.RunForked{ParentRun: "r1", ParentPos: two, Label: "sfp-2", State: raw(t, state)})
+	fork := child.decide("", &wire.RunForked{ParentRun: "r1", ParentPos: two, Label: "sfp-3", State: raw(t, state)})
 	child.own = logtest.Claim(t, log, "r2", "a")
 	child.decide("", &wire.FlowResumed{Strategy: "crash"})
 	next := child.tool("c9")
@@ -146,10 +156,10 @@ func TestPoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(append(want[:2:2], fmt.Sprintf("r2/sfp-3@%d Bash", next)), labels(points)); d != "" {
+	if d := cmp.Diff(append(want[:3:3], fmt.Sprintf("r2/sfp-4@%d Bash", next)), labels(points)); d != "" {
 		t.Errorf("behind the fork at %d:\n%s", fork, d)
 	}
-	if p, err := bookmark.Resolve(t.Context(), log, "r2", "sfp-1"); err != nil || p.Run != "r1" || p.Position != one {
+	if p, err := bookmark.Resolve(t.Context(), log, "r2", "sfp-2"); err != nil || p.Run != "r1" || p.Position != one {
 		t.Errorf("inherited point: %+v, %v", p, err)
 	}
 
@@ -158,13 +168,13 @@ func TestPoints(t *testing.T) {
 	if points, err = bookmark.List(t.Context(), log, "r1"); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff([]string{want[0], want[1], want[3], fmt.Sprintf("r1/good@%d ", moved)}, labels(points)); d != "" {
+	if d := cmp.Diff([]string{want[0], want[1], want[2], want[4], fmt.Sprintf("r1/good@%d ", moved)}, labels(points)); d != "" {
 		t.Errorf("moved:\n%s", d)
 	}
 
 	// Of a run that has ended, the last point at which something goes on.
 	s.decide("", &wire.FlowAborted{Reason: "enough"})
-	if p, err := bookmark.Resolve(t.Context(), log, "r1", ""); err != nil || p.Label != "sfp-3" {
+	if p, err := bookmark.Resolve(t.Context(), log, "r1", ""); err != nil || p.Label != "sfp-4" {
 		t.Errorf("of an ended run: %+v, %v", p, err)
 	}
 	_, last, err := log.Bounds(t.Context())
@@ -223,8 +233,7 @@ func TestForeign(t *testing.T) {
 	t.Parallel()
 	log := logtest.Start(t)
 	s := tell(t, log, "r1")
-	s.begin(log, "r1")
-	one := s.act("", &wire.UserMessage{Content: "do it", Source: "prompt"})
+	one := s.begin(log, "r1")
 	state, err := bookmark.State(t.Context(), log, bookmark.Point{Run: "r1", Position: one})
 	if err != nil {
 		t.Fatal(err)
@@ -260,8 +269,7 @@ func TestNames(t *testing.T) {
 	t.Parallel()
 	log := logtest.Start(t)
 	s := tell(t, log, "r1")
-	s.begin(log, "r1")
-	one := s.act("", &wire.UserMessage{Content: "do it", Source: "prompt"})
+	one := s.begin(log, "r1")
 	s.tool("c1")
 	at := map[string]uint64{}
 	for _, l := range []string{"5", "sfp-2"} {
@@ -306,9 +314,9 @@ func TestAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	log := logtest.Start(t)
 	s := tell(t, log, "r1")
-	s.begin(log, "r1")
+	s.schedule(log, "r1")
 	s.decide("", &wire.FlowAborted{Reason: "enough"})
-	late := s.tool("c1")
+	late := s.start()
 	if _, _, err := bookmark.Find(t.Context(), log, "r1", ""); code(err) != wire.CodeNotResumable {
 		t.Errorf("no point before the end: %v", err)
 	}

@@ -50,6 +50,9 @@ func (f *fold) agentStart(a actor) {
 	}
 	f.bind(a, f.e.SessionID)
 	f.breakpoint(actor{a.id, f.s.Nodes[a.id], true}, "READY")
+	if f.s.Imported == "" && a.n.Turns == 0 { // its prompt; whoever goes on is told more, which isn't a point
+		f.forkPoint(a.id, "")
+	}
 }
 
 // pausedOutput is the output of a node whose agent is interrupted.

@@ -410,7 +410,7 @@ func TestFork(t *testing.T) {
 	s.act("", &wire.TurnStart{})
 	ids := map[string]bool{}
 	for range 5 {
-		f, err := s.c.Fork(t.Context(), client.ForkRequest{RunID: "r1", At: "sfp-1"})
+		f, err := s.c.Fork(t.Context(), client.ForkRequest{RunID: "r1", At: "sfp-2"})
 		if err != nil || f.Recorded || f.Parent != "r1" || f.Position != point {
 			t.Fatalf("%+v, %v", f, err)
 		}
