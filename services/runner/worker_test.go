@@ -461,7 +461,7 @@ func TestWorkerAnchors(t *testing.T) {
 		}
 		p := &puppet{play: func(a *act) {
 			a.turn()
-			<-time.After(5 * time.Hour)
+			<-time.After(5*time.Hour + 7*time.Minute) // not together with an anchor
 			a.say(&wire.AgentComplete{Result: "done"}, "")
 		}}
 		b.runner("r1", p)
@@ -472,7 +472,7 @@ func TestWorkerAnchors(t *testing.T) {
 		if err != nil || !found || last.Event.Type() != wire.TypeNodeClaimed {
 			t.Errorf("the last event of the node is %v, %t, %v", last.Event, found, err)
 		}
-		<-time.After(2 * time.Hour)
+		<-time.After(90 * time.Minute)
 		last, found, err = b.log.Last(t.Context(), "run1", "a")
 		if err != nil || !found || last.Event.Type() != wire.TypeNodeComplete {
 			t.Errorf("the last event of the node is %v, %t, %v", last.Event, found, err)
