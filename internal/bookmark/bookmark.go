@@ -1,8 +1,8 @@
 // Package bookmark finds the points at which a run can be forked.
 //
-// Behind every message to an agent and every result of a tool is one, sfp-<n>;
-// no event says so: the fold counts them, and whoever wants to know where one is
-// folds the log. Labelled ones are checkpoint events, whose states the snapshotter
+// Behind the prompt of an agent, every further message to it and every result of a
+// tool is one, sfp-<n>; no event says so: the fold counts them, and whoever wants
+// to know where one is folds the log. Labelled ones are checkpoint events, whose states the snapshotter
 // keeps in WAKE_BOOKMARKS, so that they outlive the log.
 package bookmark
 
