@@ -73,8 +73,17 @@ type Request struct {
 	ForkOf        string   // the session begins as a copy of this one; SessionID itself: it is rolled back to ForkAt
 	ForkAt        string   // of which this is the last message, by the agent's own id (a Point of its events); empty: all of it
 	Prompt        wire.Raw // a string or an array of message inputs
+	Facts         []Fact   // of a session that goes on, oldest first: what it has to know
 	Options       Options
 	Transcript    Transcript
+}
+
+// Fact is something that the log has of a session. An agent's own record may lack its
+// end, since the agent or its machine died before it was written; then the agent
+// is told.
+type Fact struct {
+	Mark string // the id of a call that has a result, or of a message, in the agent's record
+	Text string // what an agent without it is told
 }
 
 // Transcript keeps what an agent program needs to go on with a session on

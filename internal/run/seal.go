@@ -131,8 +131,8 @@ func AsInterruption(callID string, p *wire.AgentTool) (Interruption, bool) {
 	return i, true
 }
 
-// maxNoticeInput is how much of a call's input a notice repeats, in runes.
-const maxNoticeInput = 200
+// maxNotice is how long a line of a notice is at most, in runes.
+const maxNotice = 200
 
 // Notice tells an agent what was interrupted, as a part of the prompt with which
 // it goes on. It is empty if nothing was.
@@ -144,12 +144,43 @@ func Notice(calls []Interruption) string {
 	b.WriteString("You were interrupted, and these tool calls with you. They have no result. " +
 		"Unless it says otherwise below, the outcome of a call is unknown: check what it has done before you repeat it.\n")
 	for _, c := range calls {
-		fmt.Fprintf(&b, "\n- %s %s\n  %s\n", oneLine(c.Tool), oneLine(inputText(c.Input)), oneLine(c.Message))
-		for _, r := range c.Recommendations {
-			fmt.Fprintf(&b, "  - %s\n", oneLine(r))
-		}
+		b.WriteString("\n" + c.String() + "\n")
 	}
 	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// String is the item of a list that tells an agent of the call.
+func (i Interruption) String() string {
+	var b strings.Builder
+	b.WriteString(item(i.Tool, i.Input, oneLine(i.Message, maxNotice)))
+	for _, r := range i.Recommendations {
+		b.WriteString("\n  - " + oneLine(r, maxNotice))
+	}
+	return b.String()
+}
+
+func item(tool string, input wire.Raw, text string) string {
+	return fmt.Sprintf("- %s %s\n  %s", oneLine(tool, maxNotice), oneLine(inputText(input), maxNotice), text)
+}
+
+// maxResult is how much of a call's result an agent is told again, in runes.
+const maxResult = 1000
+
+// Result is the item of a list that tells an agent of a call that has come to its
+// end, in case it has forgotten that.
+func Result(p *wire.AgentTool) string {
+	text, plain := p.ToolOutput.Text()
+	switch {
+	case p.Error != "":
+		text = "It failed: " + p.Error
+	case Ref(p.ToolOutput) != "":
+		text = "It has come to its end. Its result is too long to be repeated here."
+	case !plain:
+		text = "Its result: " + inputText(p.ToolOutput)
+	default:
+		text = "Its result: " + text
+	}
+	return item(p.ToolName, p.ToolInput, oneLine(text, maxResult))
 }
 
 // inputText is a call's input as JSON.
@@ -161,11 +192,11 @@ func inputText(input wire.Raw) string {
 	return string(text)
 }
 
-// oneLine makes a short line of a text.
-func oneLine(s string) string {
+// oneLine makes a line of a text, of so many runes at most.
+func oneLine(s string, most int) string {
 	r := []rune(strings.Join(strings.Fields(s), " "))
-	if len(r) > maxNoticeInput {
-		return string(r[:maxNoticeInput-1]) + "…"
+	if len(r) > most {
+		return string(r[:most-1]) + "…"
 	}
 	return string(r)
 }

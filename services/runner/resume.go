@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	"wake/internal/agent"
 	"wake/internal/eventlog"
@@ -24,6 +25,7 @@ type continuation struct {
 	first   string           // a message besides
 	opening []*wire.Event    // to be stored with its agent:start
 	seen    []wire.Raw       // inputs of its calls so far
+	facts   []agent.Fact     // which its session may have lost
 }
 
 // ask makes a request that begins a session one that goes on.
@@ -31,6 +33,7 @@ func (c continuation) ask(r *agent.Request) {
 	if c.prompt != "" {
 		r.Prompt = wire.RawString(c.prompt)
 	}
+	r.Facts = c.facts
 	switch {
 	case c.fork != nil:
 		r.ForkOf, r.ForkAt = c.fork.Session, c.fork.Point
@@ -70,7 +73,7 @@ func (w *worker) goOn(ctx context.Context, n wire.NodeState, in agentInput) (c c
 		if p.rolledBack && n.Point != "" && cmp.Or(p.session, c.session) != "" {
 			c.fork = &wire.AgentPoint{Session: cmp.Or(p.session, c.session), Point: n.Point}
 		}
-		c.prompt, c.seen = w.prompt(resume.Message, p), p.inputs
+		c.prompt, c.seen, c.facts = w.prompt(resume.Message, p), p.inputs, p.facts
 	}
 	if !w.holds(n) || len(c.opening) == 0 {
 		return c, nil
@@ -109,8 +112,10 @@ type past struct {
 	pointSeq   uint64             // seq of the event of NodeState.Point
 	rolledBack bool               // since then
 	inputs     []wire.Raw         // of its calls
+	facts      []agent.Fact       // the last ones that its session has
 
-	bound string // session of the last agent:start
+	factSeqs []uint64
+	bound    string // session of the last agent:start
 }
 
 // past reads the events of the execution. own is the prompt of the node.
@@ -145,7 +150,9 @@ func (p *past) take(e *wire.Event, n wire.NodeState, own wire.Raw) {
 	case *wire.AgentResumed:
 		p.sealed = nil
 	case *wire.LogTruncated:
-		p.rolledBack = payload.Lost == 0
+		if p.rolledBack = payload.Lost == 0; p.rolledBack {
+			p.forget(payload.AtSeq)
+		}
 	case *wire.AgentStart:
 		if e.Parent == "" {
 			p.begin(e, payload, own)
@@ -154,11 +161,16 @@ func (p *past) take(e *wire.Event, n wire.NodeState, own wire.Raw) {
 		p.inputs = append(p.inputs, payload.ToolInput)
 		if i, ok := run.AsInterruption(e.CallID, payload); ok {
 			p.told = append(p.told, i)
+			p.learn(e, e.CallID, i.String())
 			return
 		}
+		p.learn(e, e.CallID, run.Result(payload))
 		p.at(e, payload.Point, n)
 		p.works(e)
 	case *wire.UserMessage:
+		if payload.Source == "command" {
+			p.learn(e, payload.Point, "- A message to you\n  "+payload.Content)
+		}
 		p.at(e, payload.Point, n)
 		p.works(e)
 	case *wire.ToolIntent:
@@ -172,10 +184,34 @@ func (p *past) take(e *wire.Event, n wire.NodeState, own wire.Raw) {
 // begin notes a session's prompt. The node's own is told again by asking for
 // what the session does anyway.
 func (p *past) begin(e *wire.Event, start *wire.AgentStart, own wire.Raw) {
+	if !start.Resumed {
+		p.facts, p.factSeqs = nil, nil
+	}
 	p.bound, p.prompt, p.promptTold = e.SessionID, "", 0
 	if text, ok := start.Prompt.Text(); ok && !bytes.Equal(start.Prompt, own) {
 		p.prompt, p.promptTold = text, len(p.told)
 	}
+}
+
+// maxFacts is how many facts a session is checked for. It lacks few, if any: its
+// record is kept as it grows.
+const maxFacts = 100
+
+// learn notes what the session of the node's own agent has to know.
+func (p *past) learn(e *wire.Event, mark, text string) {
+	if e.Parent != "" || mark == "" {
+		return
+	}
+	if len(p.facts) == maxFacts {
+		p.facts, p.factSeqs = slices.Delete(p.facts, 0, 1), slices.Delete(p.factSeqs, 0, 1)
+	}
+	p.facts, p.factSeqs = append(p.facts, agent.Fact{Mark: mark, Text: text}), append(p.factSeqs, e.Seq)
+}
+
+// forget drops what came after a point to which the session was taken back.
+func (p *past) forget(after uint64) {
+	n, _ := slices.BinarySearch(p.factSeqs, after+1)
+	p.facts, p.factSeqs = p.facts[:n], p.factSeqs[:n]
 }
 
 // at notes where in the node's events the agent's last safe point is.

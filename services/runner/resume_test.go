@@ -733,3 +733,40 @@ func TestSealOfLargeInput(t *testing.T) {
 		}
 	})
 }
+
+// A session that goes on has to know what the log has of it, in case its record
+// lacks the end: its results and messages, not those of sub-agents, nor what
+// it was taken back behind, nor what an earlier session did.
+func TestFacts(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		l := b.leave("run1", single, "r1")
+		done := func(id string) {
+			l.call(id, &wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawString("in " + id), ToolOutput: wire.RawString("out")})
+		}
+		l.work(&wire.AgentStart{Prompt: wire.RawString("do it")}, &wire.TurnStart{})
+		done("earlier")
+		l.work(&wire.AgentStart{Prompt: wire.RawString("do it")}, &wire.TurnStart{})
+		done("c1")
+		l.work(&wire.UserMessage{Content: "hurry", Source: "command", Point: "m1"}, &wire.UserMessage{Content: "a note", Source: "synthetic", Point: "m2"})
+		l.append(l.worker, &wire.Event{ExecID: "a#1", CallID: "sub", Parent: "c1", Payload: &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null}})
+		last, _, err := b.log.Last(t.Context(), "run1", "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		done("undone")
+		l.work(&wire.LogTruncated{AtSeq: last.Event.Seq, Reason: "rollback"}, &wire.AgentStart{Prompt: wire.RawString("go on"), Resumed: true}, &wire.TurnStart{})
+		done("c2")
+		p := &puppet{}
+		b.runner("r1", p)
+		l.offer(wire.TypeNodeComplete)
+		want := []agent.Fact{
+			{Mark: "c1", Text: "- Bash \"in c1\"\n  Its result: out"},
+			{Mark: "m1", Text: "- A message to you\n  hurry"},
+			{Mark: "c2", Text: "- Bash \"in c2\"\n  Its result: out"},
+		}
+		if d := cmp.Diff(want, p.asked()[0].Facts); d != "" {
+			t.Error(d)
+		}
+	})
+}

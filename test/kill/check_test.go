@@ -196,7 +196,7 @@ func (a *audit) ownership() {
 			continue
 		case *wire.FlowResumed:
 			if paused { // somebody decided
-				a.decided, paused = a.decided+1, false
+				a.decided, paused, resumed = a.decided+1, false, max(resumed, 1)
 				continue
 			}
 			a.flows++

@@ -143,7 +143,7 @@ func (s *session) keep(events []*wire.Event) {
 	}
 	for _, e := range events {
 		switch e.Payload.(type) {
-		case *wire.ToolIntent, *wire.AgentTool, *wire.UserMessage, *wire.TurnEnd: // the first call may take hours
+		case *wire.TurnStart, *wire.ToolIntent, *wire.AgentTool, *wire.UserMessage, *wire.TurnEnd: // the first call may take hours
 			s.keeper.more(s.n.session)
 		}
 	}

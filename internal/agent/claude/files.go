@@ -161,30 +161,36 @@ func write(root *os.Root, name string, content []byte) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// restore puts the version of a session that goes furthest in place for the
-// working folder: the one that is there, that of another working folder, or the
-// one that is kept. It returns the session, nil if nobody has it.
-func (f files) restore(session string, kept []byte) ([]byte, error) {
-	root, err := f.root(len(kept) > 0)
+// best returns the version of a session that goes furthest: the one that is
+// there for the working folder (here), that of another working folder, or the
+// one that is kept; nil if nobody has it.
+func (f files) best(session string, kept []byte) (content []byte, here bool, err error) {
+	root, err := f.root(false)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return kept, false, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer func() { _ = root.Close() }()
 	local, here, err := f.read(root, session)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	best := local
 	if len(kept) > 0 && !further(local, kept) {
-		best, here = kept, false
+		return kept, false, nil
 	}
-	if here || best == nil {
-		return best, nil
+	return local, here, nil
+}
+
+// put writes the file of a session for the working folder.
+func (f files) put(session string, content []byte) error {
+	root, err := f.root(true)
+	if err != nil {
+		return err
 	}
-	return best, f.place(root, session, best)
+	defer func() { _ = root.Close() }()
+	return f.place(root, session, content)
 }
 
 // further reports whether a version of a session goes at least as far as

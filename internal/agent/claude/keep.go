@@ -35,7 +35,7 @@ type keeper struct {
 
 // keepEvery is the time between two saves, and finalWait bounds the last one.
 const (
-	keepEvery = time.Second
+	keepEvery = 150 * time.Millisecond
 	finalWait = 10 * time.Second
 )
 

@@ -300,3 +300,50 @@ func TestForkPointUnknownToAgent(t *testing.T) {
 		t.Errorf("error %+v", p)
 	}
 }
+
+// What the log has and the session's record lacks is told in the prompt, once.
+func TestLapse(t *testing.T) {
+	content := strings.Join([]string{
+		`{"type":"user","uuid":"u1","message":{"content":"Go."}}`,
+		`{"type":"user","uuid":"u2","message":{"content":[{"type":"tool_result","tool_use_id":"t1"}]}}`,
+		`{"type":"user","uuid":"u3","message":{"content":"continue\n\n- Bash {\"a\":\"<b>\"}\n  Its result: 2"}}`,
+		"",
+	}, "\n")
+	facts := []agent.Fact{
+		{Mark: "t1", Text: "one"},
+		{Mark: "t2", Text: "- Bash {\"a\":\"<b>\"}\n  Its result: 2"},
+		{Mark: "t3", Text: "three"},
+		{Mark: "t4", Text: "four"},
+		{Mark: "u1", Text: "five"},
+		{Mark: "t6", Text: "six"},
+	}
+	const want = "go on; four\n\nYour record of this conversation lacks what came last. What is listed here has happened; do not do it again:\n\nthree\n\nsix"
+	block := `[{"text":"` + strings.ReplaceAll(want, "\n", `\n`) + `","type":"text"}]`
+	for name, ask := range map[string]func(*agent.Request){
+		"resumed": func(r *agent.Request) { r.Resume = true },
+		"forked":  func(r *agent.Request) { r.ForkOf = "s0" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			p.put(t, "s0", content)
+			p.put(t, "s1", content)
+			note := `> {"type":"note","got":"${text}"}` + "\n"
+			var prompt, got string
+			drain(t, session(t, start+note+ending, func(r *agent.Request) {
+				p.request(r)
+				r.Prompt, r.Facts = wire.RawString("go on; four"), facts
+				ask(r)
+			}), func(e *wire.Event) {
+				switch p := e.Payload.(type) {
+				case *wire.AgentStart:
+					prompt, _ = p.Prompt.Text()
+				case *wire.RawMessage:
+					got, _ = p.Data.Get("got").Text()
+				}
+			})
+			if d := cmp.Diff([]string{want, block}, []string{prompt, got}); d != "" {
+				t.Errorf("on record, and what the agent got:\n%s", d)
+			}
+		})
+	}
+}

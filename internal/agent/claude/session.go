@@ -64,9 +64,6 @@ func newSession(ctx context.Context, p Provider, r agent.Request, prompts []wire
 	ctx, cancel := context.WithCancel(ctx)
 	s := &session{
 		provider: p, request: r, prompts: prompts,
-		n: NewNormalizer(NormalizerOptions{
-			Blocks: r.Options.Blocks, SessionID: r.SessionID, Started: true, Prompt: r.Prompt,
-		}),
 		answered: make(map[string]bool), asking: make(map[string]question), decided: make(chan decision),
 		context: func() context.Context { return ctx }, cancel: cancel,
 		outbox: newOutbox(), waiting: make(map[string]bool),
@@ -77,12 +74,16 @@ func newSession(ctx context.Context, p Provider, r agent.Request, prompts []wire
 // Events runs the program and yields what it does; see [agent.Session].
 func (s *session) Events() iter.Seq2[*wire.Event, error] {
 	return func(yield func(*wire.Event, error) bool) {
-		defer s.Close() //nolint:errcheck // survivors were reported by finish
+		defer s.Close()           //nolint:errcheck // survivors were reported by finish
+		before, err := s.recall() // the prompt may depend on it
 		if !s.yield(yield, []*wire.Event{s.startEvent()}) {
 			return
 		}
 		defer s.keepRest() // the program is gone then
-		warnings, err := s.prepare()
+		var warnings []*wire.Event
+		if err == nil {
+			warnings, err = s.prepare(before)
+		}
 		if err != nil {
 			s.yield(yield, []*wire.Event{s.startFailed(err)})
 			return
@@ -170,52 +171,26 @@ func (s *session) launch() (*process.Process, error) {
 
 // prepare puts the file of the session that the request goes on with in place
 // and begins to keep that of its own.
-func (s *session) prepare() (warnings []*wire.Event, err error) {
+func (s *session) prepare(before record) (warnings []*wire.Event, err error) {
 	r, ctx := &s.request, s.context()
-	f, err := s.provider.filesOf(r.Options)
-	if err != nil {
-		return nil, err
-	}
-	if base(*r) != "" {
-		content, err := s.restore(ctx, f, base(*r))
-		switch {
-		case err != nil && r.Transcript.Load != nil:
-			return nil, err
-		case err != nil: // the program may know better
-			s.provider.Logger.Warn("session file not read", "run_id", r.RunID, "node_id", r.NodeID, "error", err)
+	if len(before.content) > 0 {
+		if !before.here {
+			if err := before.files.put(base(*r), before.content); err != nil {
+				return nil, fmt.Errorf("session file: %w", err)
+			}
 		}
-		if r.ForkAt != "" && content != nil {
-			warnings = s.aim(content)
+		if r.ForkAt != "" {
+			warnings = s.aim(before.content)
 		}
 	}
 	if r.Transcript.Save != nil {
-		s.keeper = newKeeper(f, r.SessionID, r.Transcript.Save, s.provider.Logger.With("run_id", r.RunID, "node_id", r.NodeID))
+		s.keeper = newKeeper(before.files, r.SessionID, r.Transcript.Save, s.provider.Logger.With("run_id", r.RunID, "node_id", r.NodeID))
 		if base(*r) == r.SessionID {
 			s.keeper.keep(ctx) // before the program adds to it: from now on it is ours to keep
 		}
 		go s.keeper.run(ctx)
 	}
 	return warnings, nil
-}
-
-// restore returns a session's file, which is then in place; nil if nobody has it.
-// What is there will do if what is kept can't be had.
-func (s *session) restore(ctx context.Context, f files, id string) ([]byte, error) {
-	var kept []byte
-	var missed error
-	if load := s.request.Transcript.Load; load != nil {
-		kept, missed = load(ctx, id)
-	}
-	content, err := f.restore(id, kept)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("session file: %w", err)
-	case missed != nil && content == nil:
-		return nil, fmt.Errorf("session file: %w", missed)
-	case missed != nil:
-		s.provider.Logger.Warn("kept session file not read", "run_id", s.request.RunID, "node_id", s.request.NodeID, "error", missed)
-	}
-	return content, nil
 }
 
 // aim makes the point to fork at the id of a line of the session's file. It

@@ -252,21 +252,21 @@ func (c *claude) understand() error {
 	if c.resume == "" && c.fork == "" {
 		return nil
 	}
-	if c.work == "" || !c.pending {
-		c.work = fmt.Sprintf("%s-%d", c.session, c.done+1) // a call that the file doesn't know
+	told, owner := 0, cmp.Or(owner(c.work), c.session) // of a copied session
+	for mayHaveBegun(c.heard+"\n"+c.prompt, fmt.Sprintf("%s-%d", owner, c.done+told+1)) {
+		told++ // calls that the file may not know
 	}
-	begun := mayHaveBegun(c.heard+"\n"+c.prompt, c.work)
-	if err := c.note(fmt.Sprintf("resume %s done=%d pending=%t begun=%t %q\n", c.session, c.done, c.pending, begun, c.prompt)); err != nil {
+	if err := c.note(fmt.Sprintf("resume %s done=%d pending=%t told=%d %q\n", c.session, c.done, c.pending, told, c.prompt)); err != nil {
 		return err
 	}
-	switch {
-	case begun:
-		c.done++
-	case c.pending:
+	if c.done += told; told == 0 && c.pending {
 		return c.note(fmt.Sprintf("repeat %s %d\n", c.session, c.done+1))
 	}
 	return nil
 }
+
+// owner returns the session that a work belongs to.
+func owner(work string) string { return work[:max(0, strings.LastIndexByte(work, '-'))] }
 
 // mayHaveBegun reports whether a text says of a work that it may have been
 // begun.

@@ -1,0 +1,112 @@
+package claude
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"wake/internal/agent"
+	"wake/pkg/wire"
+)
+
+// record is the file of a session that a request goes on with.
+type record struct {
+	files   files
+	content []byte // nil: nobody has it
+	here    bool   // it is where the program looks for it
+}
+
+// recall finds the record of the session that the request goes on with, tells the
+// agent in its prompt which facts aren't in there, and readies the normalizer
+// for that prompt.
+func (s *session) recall() (before record, err error) {
+	defer func() {
+		s.n = NewNormalizer(NormalizerOptions{
+			Blocks: s.request.Options.Blocks, SessionID: s.request.SessionID, Started: true, Prompt: s.request.Prompt,
+		})
+	}()
+	if before.files, err = s.provider.filesOf(s.request.Options); err != nil || base(s.request) == "" {
+		return before, err
+	}
+	if before, err = s.find(s.context(), before.files, base(s.request)); err != nil || before.content == nil {
+		return before, err // the program will say that it doesn't know the session
+	}
+	text, ok := s.request.Prompt.Text()
+	if !ok {
+		return before, nil
+	}
+	if lapse := lapse(before.content, text, s.request.Facts); lapse != "" {
+		s.request.Prompt = wire.RawString(text + "\n\n" + lapse)
+		s.prompts = []wire.Raw{textBlocks(text + "\n\n" + lapse)}
+	}
+	return before, nil
+}
+
+// find returns a session's record. What is there will do if what is kept can't
+// be had; and if nothing is kept at all, the program may know better.
+func (s *session) find(ctx context.Context, f files, id string) (record, error) {
+	r := record{files: f}
+	var kept []byte
+	var missed, err error
+	if load := s.request.Transcript.Load; load != nil {
+		kept, missed = load(ctx, id)
+	}
+	r.content, r.here, err = f.best(id, kept)
+	warn := func(message string, err error) {
+		s.provider.Logger.Warn(message, "run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
+	}
+	switch {
+	case err != nil && s.request.Transcript.Load == nil:
+		warn("session file not read", err)
+		return record{files: f}, nil
+	case err != nil:
+		return r, fmt.Errorf("session file: %w", err)
+	case missed != nil && r.content == nil:
+		return r, fmt.Errorf("session file: %w", missed)
+	case missed != nil:
+		warn("kept session file not read", missed)
+	}
+	return r, nil
+}
+
+// maxLapse bounds what an agent is told that it has lost, in bytes; the newest is
+// told.
+const maxLapse = 20 << 10
+
+// lapse tells an agent of the facts that neither its record nor its prompt
+// has. It is empty if there are none. What a former prompt told stands in the
+// record as a text.
+func lapse(content []byte, prompt string, facts []agent.Fact) string {
+	var lost []string
+	size := 0
+	for _, f := range slices.Backward(facts) {
+		if strings.Contains(prompt, f.Text) || inRecord(content, f) {
+			continue
+		}
+		if size += len(f.Text); size > maxLapse {
+			lost = append(lost, "- More that came before.")
+			break
+		}
+		lost = append(lost, f.Text)
+	}
+	if len(lost) == 0 {
+		return ""
+	}
+	slices.Reverse(lost)
+	return "Your record of this conversation lacks what came last. What is listed here has happened; do not do it again:\n\n" + strings.Join(lost, "\n\n")
+}
+
+func inRecord(content []byte, f agent.Fact) bool {
+	for _, field := range []string{"tool_use_id", "uuid", "source_uuid"} {
+		if bytes.Contains(content, fmt.Appendf(nil, "%q:%q", field, f.Mark)) {
+			return true
+		}
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	return e.Encode(f.Text) == nil && bytes.Contains(content, bytes.Trim(b.Bytes(), "\"\n"))
+}
