@@ -55,19 +55,17 @@ func (s *session) find(ctx context.Context, f files, id string) (record, error) 
 		kept, missed = load(ctx, id)
 	}
 	r.content, r.here, err = f.best(id, kept)
-	warn := func(message string, err error) {
-		s.provider.Logger.Warn(message, "run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
-	}
+	logger := s.provider.Logger.With("run_id", s.request.RunID, "node_id", s.request.NodeID)
 	switch {
 	case err != nil && s.request.Transcript.Load == nil:
-		warn("session file not read", err)
+		logger.Warn("session file not read", "error", err)
 		return record{files: f}, nil
 	case err != nil:
 		return r, fmt.Errorf("session file: %w", err)
 	case missed != nil && r.content == nil:
 		return r, fmt.Errorf("session file: %w", missed)
 	case missed != nil:
-		warn("kept session file not read", missed)
+		logger.Warn("kept session file not read", "error", missed)
 	}
 	return r, nil
 }
