@@ -11,6 +11,7 @@ import (
 	"wake/internal/agent"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
+	"wake/services/runner"
 )
 
 // Commands are processes, which live by the real clock: no bubbles here.
@@ -69,7 +70,7 @@ nodes:
 // A command that ends since its runner stops hasn't failed: it has no outcome.
 func TestCommandOfStoppedRunner(t *testing.T) {
 	b := newBench(t)
-	stop := b.runner("r1", &scripted{say: echo})
+	stop := b.runner("r1", &scripted{say: echo}, func(c *runner.Config) { c.DrainTimeout = 100 * time.Millisecond })
 	b.submit("run1", sleeper)
 	b.until("run1", wire.TypeExecStart)
 	stop()

@@ -180,7 +180,7 @@ func TestOlderThanItsEvents(t *testing.T) {
 		t.Run(map[bool]string{true: "owned", false: "left alone"}[owned], func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
 				b := newBench(t)
-				b.limit(topology.Config{MaxAge: 30 * time.Minute})
+				b.limit(topology.Config{MaxAge: 3 * time.Minute})
 				r1 := b.process("r1", gated(nil))
 				if owned {
 					b.process("r2", &scripted{say: echo}, func(c *runner.Config) { c.Pools = []string{"none"} })
@@ -189,7 +189,7 @@ func TestOlderThanItsEvents(t *testing.T) {
 				entries := b.until("run1", wire.TypeAgentStart)
 				r1.kill()
 				b.save(b.fold("run1", entries))
-				<-time.After(5 * time.Hour)
+				<-time.After(30 * time.Minute)
 				for _, node := range []string{wire.RunNode, "a"} {
 					if _, found, err := b.log.Last(t.Context(), "run1", node); err != nil || found != owned {
 						t.Errorf("%s has events: %t, %v", node, found, err)

@@ -455,24 +455,24 @@ func TestWorkerAnchors(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg := s.CachedInfo().Config
-		cfg.MaxAge = time.Hour
+		cfg.MaxAge = 6 * time.Minute
 		if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
 			t.Fatal(err)
 		}
 		p := &puppet{play: func(a *act) {
 			a.turn()
-			<-time.After(5*time.Hour + 7*time.Minute) // not together with an anchor
+			<-time.After(30*time.Minute + 42*time.Second) // not together with an anchor
 			a.say(&wire.AgentComplete{Result: "done"}, "")
 		}}
 		b.runner("r1", p)
 		b.submit("run1", single)
 		b.until("run1", wire.TypeTurnStart)
-		<-time.After(4 * time.Hour)
+		<-time.After(24 * time.Minute)
 		last, found, err := b.log.Last(t.Context(), "run1", "a")
 		if err != nil || !found || last.Event.Type() != wire.TypeNodeClaimed {
 			t.Errorf("the last event of the node is %v, %t, %v", last.Event, found, err)
 		}
-		<-time.After(90 * time.Minute)
+		<-time.After(9 * time.Minute)
 		last, found, err = b.log.Last(t.Context(), "run1", "a")
 		if err != nil || !found || last.Event.Type() != wire.TypeNodeComplete {
 			t.Errorf("the last event of the node is %v, %t, %v", last.Event, found, err)
