@@ -103,6 +103,16 @@ func (o *owner) obeyAll(ctx context.Context, entries []eventlog.Entry) error {
 // obey records a command and, if it is accepted, what follows from it at once.
 // The rest follows from the state.
 func (o *owner) obey(ctx context.Context, e eventlog.Entry) error {
+	events, err := o.answer(ctx, e)
+	if err != nil {
+		return err
+	}
+	return o.append(ctx, events)
+}
+
+// answer returns the record of a command, and behind it what follows from it at
+// once.
+func (o *owner) answer(ctx context.Context, e eventlog.Entry) ([]*wire.Event, error) {
 	raw, cmd, err := parseCommand(e.Data)
 	record := &wire.CommandReceived{Command: raw, CommandID: cmd.ID, AtPos: e.Pos}
 	if record.CommandID == "" {
@@ -112,7 +122,7 @@ func (o *owner) obey(ctx context.Context, e eventlog.Entry) error {
 	if err == nil {
 		j := judge{owner: o, state: o.view.state, cmd: cmd, id: record.CommandID, fields: map[string]any{}}
 		if effects, err = j.verdict(ctx); err != nil && !rejected(err) {
-			return err
+			return nil, err
 		}
 		if err == nil {
 			record.Command, err = j.record(raw)
@@ -122,7 +132,7 @@ func (o *owner) obey(ctx context.Context, e eventlog.Entry) error {
 	if err != nil {
 		record.Reason, effects = err.Error(), nil
 	}
-	return o.append(ctx, append([]*wire.Event{{Payload: record, ExecID: cmd.ExecID}}, effects...))
+	return append([]*wire.Event{{Payload: record, ExecID: cmd.ExecID}}, effects...), nil
 }
 
 // unnamed is the id of a command that came without.
