@@ -115,7 +115,7 @@ func (b *byteSize) Set(s string) error {
 		"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
 	}
 	unit, ok := units[strings.ToLower(s[len(digits):])]
-	if !ok || math.IsNaN(number) || number*unit > math.MaxInt64/2 {
+	if !ok || !(math.Abs(number)*unit <= math.MaxInt64/2) { // NaN is no number either
 		return errors.New("want a number of bytes, such as 500MB or 20GiB")
 	}
 	*b = byteSize(number * unit)

@@ -12,7 +12,7 @@ func TestByteSize(t *testing.T) {
 			t.Errorf("%q: %d and %v, want %d", in, b, err, want)
 		}
 	}
-	for _, in := range []string{"", "MB", "1XB", "1 GB", "GB1", "NaN", "1e30", "99999999TB", "1bk"} {
+	for _, in := range []string{"", "MB", "1XB", "1 GB", "GB1", "NaN", "1e30", "99999999TB", "1bk", "-1e30", "-99999999TB", "-Inf"} {
 		var b byteSize
 		if err := b.Set(in); err == nil {
 			t.Errorf("%q: %d, want an error", in, b)

@@ -33,7 +33,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-func raw(t *testing.T, json string) wire.Raw {
+func raw(t testing.TB, json string) wire.Raw {
 	t.Helper()
 	v, err := wire.RawFromJSON([]byte(json))
 	if err != nil {
@@ -43,7 +43,7 @@ func raw(t *testing.T, json string) wire.Raw {
 }
 
 // payloads has at least one event of every type.
-func payloads(t *testing.T) []wire.Payload {
+func payloads(t testing.TB) []wire.Payload {
 	return []wire.Payload{
 		&wire.RunClaimed{Runner: "runner-a", Nonce: "n"},
 		&wire.RunForked{ParentRun: "r0", ParentPos: 17, Label: "sfp-3"},
