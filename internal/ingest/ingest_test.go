@@ -50,7 +50,7 @@ func openLog(t *testing.T) *eventlog.Log {
 }
 
 // fold returns the state of a run and its events.
-func fold(t *testing.T, log *eventlog.Log, id string) (*wire.State, []*wire.Event) {
+func fold(t testing.TB, log *eventlog.Log, id string) (*wire.State, []*wire.Event) {
 	t.Helper()
 	s := run.New(id)
 	var events []*wire.Event

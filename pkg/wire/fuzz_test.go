@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"strconv"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -203,6 +205,32 @@ func FuzzUnmarshal(f *testing.F) {
 			if err := wire.Unmarshal(first, v); err != nil || !bytes.Equal(raw(v), first) {
 				t.Fatalf("%T: %v: %x has become %x", v, err, first, raw(v))
 			}
+		}
+	})
+}
+
+// FuzzAgo: a span that is read is not negative, is read again from what it is in
+// milliseconds, and means the same in a request as on a command line.
+func FuzzAgo(f *testing.F) {
+	for _, s := range []string{"90s", "5m", "1h30m", "2d", "0.5d", "-1s", "36500d", "36501d", "1e3d", "NaNd", "+Infd", "", "d", "1", "9223372036854775807ns", "0x1p4d", "5", "1µs"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		ago, err := wire.ParseAgo(s)
+		quoted, quoteErr := json.Marshal(s)
+		if quoteErr != nil {
+			t.Fatal(quoteErr)
+		}
+		var told wire.Ago
+		if toldErr := json.Unmarshal(quoted, &told); utf8.ValidString(s) && ((err == nil) != (toldErr == nil) || told != ago) {
+			t.Fatalf("%q is %d, %v; in a request %d, %v", s, ago, err, told, toldErr)
+		}
+		if err != nil {
+			return
+		}
+		again, err := wire.ParseAgo(strconv.FormatInt(int64(ago), 10) + "ms")
+		if ago < 0 || err != nil || again != ago {
+			t.Fatalf("%q is %d, and read again %d, %v", s, ago, again, err)
 		}
 	})
 }
