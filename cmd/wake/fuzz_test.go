@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"maps"
+	"math"
 	"math/big"
 	"strings"
 	"testing"
@@ -99,7 +100,7 @@ func FuzzByteSize(f *testing.F) {
 				continue
 			}
 			want, _ := exact.Mul(exact, new(big.Rat).SetInt64(units[unit])).Float64()
-			if got := float64(b); got-want > 1+want/1e12 || want-got > 1+max(want, -want)/1e12 {
+			if got := float64(b); math.Abs(got-want) > 1+math.Abs(want)/1e12 {
 				t.Fatalf("%q is %d, want %g", s, b, want)
 			}
 			return

@@ -20,8 +20,8 @@ func parseOverrides(sets, nodes []string) (wire.Raw, error) {
 	}
 	all := map[string]any{}
 	for _, set := range sets {
-		key, text, ok := strings.Cut(set, "=")
-		if !ok || key == "" {
+		key, text, ok := cutPair(set)
+		if !ok {
 			return nil, usage("--set model=opus, or --set NODE.model=opus", "--set: %q has no key and value", set)
 		}
 		value, err := wire.RawFromJSON([]byte(text))

@@ -41,7 +41,7 @@ func TestParseOverrides(t *testing.T) {
 			t.Errorf("%s: %s, want %s", tt.sets, got, tt.want)
 		}
 	}
-	for _, set := range []string{"model", "=x", "nosuch.model=x", "nosuch.limits.maxCostUsd=5", ".model=x", "coder.=x", "coder..model=x"} {
+	for _, set := range []string{"model", "=x", "nosuch.model=x", "nosuch.limits.maxCostUsd=5", ".model=x", "coder.=x", "coder..model=x", "\xe9=x", "model=\xff"} {
 		if raw, err := parseOverrides([]string{set}, nodes); err == nil {
 			t.Errorf("%s: accepted as %v", set, raw.Any())
 		} else if exitCode(apiError(err).Code) != exitUsage {

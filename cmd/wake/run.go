@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/oklog/ulid/v2"
@@ -139,8 +140,8 @@ func parseSets(sets []string) (wire.Raw, error) {
 	}
 	state := map[string]any{}
 	for _, set := range sets {
-		path, text, ok := strings.Cut(set, "=")
-		if !ok || path == "" {
+		path, text, ok := cutPair(set)
+		if !ok {
 			return nil, usage("--set key=value", "--set: %q has no key and value", set)
 		}
 		value, err := wire.RawFromJSON([]byte(text))
@@ -171,14 +172,21 @@ func put(object map[string]any, path []string, value wire.Raw) error {
 	return put(inner, rest, value)
 }
 
+// cutPair splits "key=value". It reports false without a key, and for what no
+// event can hold: text that isn't UTF-8.
+func cutPair(s string) (key, value string, ok bool) {
+	key, value, ok = strings.Cut(s, "=")
+	return key, value, ok && key != "" && utf8.ValidString(s)
+}
+
 func parseLabels(pairs []string) (map[string]string, error) {
 	if len(pairs) == 0 {
 		return nil, nil
 	}
 	all := make(map[string]string, len(pairs))
 	for _, pair := range pairs {
-		key, value, ok := strings.Cut(pair, "=")
-		if !ok || key == "" {
+		key, value, ok := cutPair(pair)
+		if !ok {
 			return nil, usage("--label key=value", "--label: %q has no key and value", pair)
 		}
 		all[key] = value
