@@ -115,23 +115,31 @@ func (a *act) pauseWhenTold() {
 type left struct {
 	b      *bench
 	id     string
+	first  *flow.Node // a
 	owner  *eventlog.Writer
-	worker *eventlog.Writer
+	worker *eventlog.Writer // nil if a has not begun
 }
 
 // leave makes the history of a run whose runner was named dead and is gone.
 func (b *bench) leave(id, source, dead string) *left {
 	b.t.Helper()
+	l := b.schedule(id, source, dead)
+	l.worker = b.claim(id, "a", dead)
+	l.work(&wire.NodeStart{NodeType: string(l.first.Type), Attempt: 1, Input: l.first.Input})
+	return l
+}
+
+// schedule is [bench.leave] for a run whose node a has not begun.
+func (b *bench) schedule(id, source, dead string) *left {
+	b.t.Helper()
 	def, err := flow.Parse("test.yaml", []byte(source))
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	l := &left{b: b, id: id, owner: b.claim(id, wire.RunNode, dead)}
+	l := &left{b: b, id: id, owner: b.claim(id, wire.RunNode, dead), first: &def.Nodes[0]}
 	request := wire.RunRequest{V: wire.Version, RunID: id, Definition: def.Raw(), Workspace: b.t.TempDir()}
 	l.append(l.owner, flow.Start(def, request)...)
-	l.append(l.owner, &wire.Event{ExecID: "a#1", Payload: &wire.NodeScheduled{Target: "a", Attempt: 1, Input: def.Nodes[0].Input, Pool: "default"}})
-	l.worker = b.claim(id, "a", dead)
-	l.work(&wire.NodeStart{NodeType: string(def.Nodes[0].Type), Attempt: 1, Input: def.Nodes[0].Input})
+	l.append(l.owner, &wire.Event{ExecID: "a#1", Payload: &wire.NodeScheduled{Target: "a", Attempt: 1, Input: l.first.Input, Pool: "default"}})
 	return l
 }
 

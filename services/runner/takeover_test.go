@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -89,6 +90,8 @@ type gate struct {
 	mu    sync.Mutex
 	shut  bool
 	conns []net.Conn
+	text  string // what passes is looked through for it, unless it is empty
+	first func() // called once before it passes
 }
 
 var errShut = errors.New("the gate is shut")
@@ -100,10 +103,41 @@ func (g *gate) InProcessConn() (net.Conn, error) {
 		return nil, errShut
 	}
 	c, err := g.server.InProcessConn()
-	if err == nil {
-		g.conns = append(g.conns, c)
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	g.conns = append(g.conns, c)
+	return &passing{Conn: c, gate: g}, nil
+}
+
+// before has something happen just before the process sends a text.
+func (g *gate) before(text string, first func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.text, g.first = text, first
+}
+
+// passing is a connection through a gate.
+type passing struct {
+	net.Conn
+
+	gate *gate
+}
+
+func (p *passing) Write(data []byte) (int, error) {
+	if first := p.gate.look(data); first != nil {
+		first()
+	}
+	return p.Conn.Write(data)
+}
+
+func (g *gate) look(data []byte) (first func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.text != "" && bytes.Contains(data, []byte(g.text)) {
+		g.text, first = "", g.first
+	}
+	return first
 }
 
 func (g *gate) close() {
@@ -315,6 +349,123 @@ func (b *bench) keeper(ctx context.Context, id string) *lease.Keeper {
 	return k
 }
 
+// What is cancelled just before a worker's claim is stored isn't begun: what
+// counts is the state at the claim, not that at the offer (RULES 8).
+func TestCancelledBeforeTheClaim(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		l := b.schedule("run1", single, "dead")
+		p := &puppet{}
+		r1 := b.process("r1", p)
+		r1.gate.before("node:claimed", func() {
+			if _, err := l.owner.Append(t.Context(), &wire.Event{Payload: &wire.FlowAborted{Reason: "enough"}}); err != nil {
+				t.Error(err)
+			}
+		})
+		l.offer(wire.TypeNodeClaimed)
+		<-time.After(time.Minute)
+		if entries := b.read("run1"); len(p.asked()) > 0 || entries[len(entries)-1].Event.Type() != wire.TypeNodeClaimed {
+			t.Errorf("%d agents were started:\n%s", len(p.asked()), story(entries))
+		}
+	})
+}
+
+// What the former owner records just before the next one's claim is stored counts
+// for the next one: it decides nothing before it has folded its own claim
+// (RULES 8).
+func TestPausedBeforeTheClaim(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		l := b.schedule("run1", single, "dead")
+		p := &puppet{}
+		r1 := b.process("r1", p)
+		r1.gate.before("run:claimed", func() {
+			if _, err := l.owner.Append(t.Context(), &wire.Event{Payload: &wire.FlowPaused{Reason: wire.PauseOperator}}); err != nil {
+				t.Error(err)
+			}
+		})
+		b.publish(subjects.Default.QueueRun(), wire.RunRequest{V: 1, RunID: "run1"})
+		b.after("run1", len(b.read("run1")), wire.TypeRunClaimed)
+		<-time.After(time.Minute)
+		if entries := b.read("run1"); len(p.asked()) > 0 || entries[len(entries)-1].Event.Type() != wire.TypeRunClaimed {
+			t.Errorf("%d agents were started:\n%s", len(p.asked()), story(entries))
+		}
+	})
+}
+
+// A server that was away for longer than leases live has forgotten them all. Who
+// is back first, and is asked to, takes neither the run nor the node of a runner
+// that is alive (RULES 6).
+func TestOutageMovesNothing(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		release := make(chan struct{})
+		r1 := b.process("r1", gated(release))
+		b.submit("run1", shared(one))
+		b.until("run1", wire.TypeAgentStart)
+		second := &scripted{say: echo}
+		b.process("r2", second)
+		<-time.After(time.Minute)
+		before := len(b.read("run1"))
+		b.server.Stop()
+		<-time.After(time.Minute)
+		r1.gate.close()
+		b.server.Start(t)
+		b.awaits("a connection", b.nc.IsConnected)
+		for range 3 {
+			b.publish(subjects.Default.QueueRun(), wire.RunRequest{V: 1, RunID: "run1"})
+			b.publish(subjects.Default.QueueNode("default"), wire.NodeOffer{V: 1, RunID: "run1", NodeID: "a", ExecID: "a#1"})
+		}
+		<-time.After(lease10s / 2)
+		r1.gate.open()
+		<-time.After(time.Minute)
+		if entries := b.read("run1"); len(entries) != before || len(second.started()) > 0 {
+			t.Errorf("r2 started %v:\n%s", second.started(), story(entries))
+		}
+		close(release)
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete {
+			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+		}
+	})
+}
+
+// An owner whose lease can't be renewed decides nothing, though the log takes
+// what its workers say: somebody else may be about to (RULES 5, 6).
+func TestNoDecisionWithoutLease(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		release := make(chan struct{})
+		b.process("r1", gated(release))
+		b.submit("run1", shared(chain))
+		b.until("run1", wire.TypeAgentStart)
+		js := b.log.JetStream()
+		s, err := js.Stream(t.Context(), "KV_"+subjects.Default.LeasesBucket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := s.CachedInfo().Config
+		limit := func(size int32) {
+			cfg.MaxMsgSize = size
+			if _, err := js.UpdateStream(t.Context(), cfg); err != nil {
+				t.Fatal(err)
+			}
+		}
+		size := cfg.MaxMsgSize
+		limit(1)
+		<-time.After(time.Minute)
+		close(release)
+		entries := b.until("run1", wire.TypeNodeComplete)
+		<-time.After(time.Minute)
+		if now := b.read("run1"); len(now) != len(entries) {
+			t.Errorf("decided:\n%s", story(now[len(entries):]))
+		}
+		limit(size)
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || count(entries, wire.TypeRunClaimed) != 1 {
+			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+		}
+	})
+}
+
 // An owner and a worker that were cut off for longer than their leases live add
 // nothing when they are back.
 func TestStalledRunnerAddsNothing(t *testing.T) {
@@ -380,6 +531,26 @@ func TestS13Drain(t *testing.T) {
 		}
 		b.process("r1", &scripted{say: echo})
 		b.awaits("a cleared list", func() bool { _, err := kv.Get(t.Context(), key); return err != nil })
+	})
+}
+
+// What was given back needs no waiting, however long ago that was: nobody can
+// still act for the run (RULES 6).
+func TestGivenBackLongAgo(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		r1 := b.process("r1", gated(nil))
+		b.submit("run1", shared(one))
+		b.until("run1", wire.TypeAgentStart)
+		r1.stop()
+		<-time.After(time.Hour) // the server has forgotten the lease
+		start := time.Now()
+		b.process("r2", &scripted{say: echo})
+		b.until("run1", wire.TypeFlowResumed)
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("the takeover took %s", took)
+		}
+		b.ended("run1")
 	})
 }
 
