@@ -1,0 +1,28 @@
+package replay_test
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What reads a run again can't act: neither directly nor by way of others does it
+// import what starts processes or agents.
+func TestNothingToActWith(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "wake/internal/replay", "wake/internal/timeline").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(string(out))
+	if !slices.Contains(deps, "wake/pkg/wire") {
+		t.Fatalf("listed are %v", deps)
+	}
+	for _, dep := range deps {
+		for _, actor := range []string{"os/exec", "wake/internal/agent", "wake/internal/process", "wake/services"} {
+			if dep == actor || strings.HasPrefix(dep, actor+"/") {
+				t.Errorf("it imports %s", dep)
+			}
+		}
+	}
+}
