@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -205,12 +206,15 @@ func TestNobodyHadBegun(t *testing.T) {
 }
 
 // faulty is a bucket whose presence can't be written at times, with whatever
-// waits for it, and whose first watch may go deaf.
+// waits for it, whose first watch may go deaf, and which may not be watched at all.
 type faulty struct {
 	jetstream.KeyValue
-	gate chan struct{} // full: Put stalls
-	deaf bool
+	gate  chan struct{} // full: Put stalls
+	deaf  bool
+	blind atomic.Bool
 }
+
+var errBlind = errors.New("no watch is to be had")
 
 func (f *faulty) Put(ctx context.Context, key string, value []byte) (uint64, error) {
 	f.gate <- struct{}{}
@@ -219,6 +223,9 @@ func (f *faulty) Put(ctx context.Context, key string, value []byte) (uint64, err
 }
 
 func (f *faulty) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
+	if f.blind.Load() {
+		return nil, errBlind
+	}
 	if !f.deaf {
 		return f.KeyValue.WatchAll(ctx, opts...)
 	}
@@ -304,6 +311,30 @@ func TestDeaf(t *testing.T) {
 		}
 		if !b.Present("a") || b.Present("nobody") {
 			t.Error("who is there isn't known")
+		}
+	})
+}
+
+// A keeper that can write but sees nothing doesn't know what is held: no lease is
+// free for it, nor is one that it doesn't see right after it has begun to see
+// (RULES 6).
+func TestBlind(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		kv := &faulty{KeyValue: bucket(t, natstest.Start(t)), gate: make(chan struct{}, 1)}
+		kv.blind.Store(true)
+		b, _ := keeper(t, kv, "b")
+		settle(b)
+		if b.Free("run.node", "a") {
+			t.Error("free for a keeper that sees nothing")
+		}
+		kv.blind.Store(false)
+		<-time.After(b.TTL() / 2)
+		if b.Free("run.node", "a") {
+			t.Error("free for a keeper that has just begun to see")
+		}
+		<-time.After(b.TTL())
+		if !b.Free("run.node", "a") {
+			t.Error("not free after a whole time to live")
 		}
 	})
 }

@@ -237,7 +237,8 @@ nodes:
 }
 
 // Commands that are sent while no runner is up are obeyed when one comes, in
-// order; so is one to a run whose request waits beside it.
+// order, each by what the one before has led to; so is one to a run whose request
+// waits beside it (RULES 8, 13).
 func TestCommandsWithoutRunner(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -246,6 +247,7 @@ func TestCommandsWithoutRunner(t *testing.T) {
 		b.until("run1", wire.TypeAgentStart)
 		r1.kill()
 		b.command("run1", wire.Command{Type: "pause", Reason: "wait"})
+		b.command("run1", wire.Command{Type: "pause", Reason: "wait longer"})
 		b.submit("run2", one)
 		b.command("run2", wire.Command{Type: "abort", Reason: "changed my mind"})
 		<-time.After(time.Hour)
@@ -255,8 +257,12 @@ func TestCommandsWithoutRunner(t *testing.T) {
 		}
 		b.until("run1", wire.TypeFlowPaused)
 		b.command("run1", wire.Command{Type: "resume"})
-		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || len(records(entries)) != 2 {
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeFlowPaused) != 1 {
 			t.Errorf("run1 ended as %s:\n%s", state.Result, story(entries))
+		}
+		if got := records(entries); len(got) != 3 || !got[0].Accepted || got[1].Accepted || !got[2].Accepted {
+			t.Errorf("on record: %+v", got)
 		}
 		if n := len(records(b.read("_"))); n != 0 {
 			t.Errorf("%d commands were taken for nobody's", n)

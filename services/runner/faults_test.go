@@ -2,6 +2,8 @@ package runner_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -118,6 +120,94 @@ func TestCrashBeforeStart(t *testing.T) {
 		if n := len(p.started()); n != 2 {
 			t.Errorf("%d agents were started", n)
 		}
+	})
+}
+
+// A request stays in the queue until its run has begun, which a claim doesn't:
+// whoever claims the run, can't begin it and dies has lost nothing (RULES 7).
+func TestCrashAfterClaim(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		file := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r1 := b.process("r1", &scripted{say: echo}, func(c *runner.Config) { c.Workspaces = file }) // a folder can't be made there
+		b.submit("run1", one)
+		b.until("run1", wire.TypeRunClaimed)
+		<-time.After(time.Minute)
+		r1.kill()
+		<-time.After(time.Hour)
+		if entries := b.read("run1"); count(entries, wire.TypeFlowStart) != 0 {
+			t.Fatalf("the run has begun:\n%s", story(entries))
+		}
+		b.process("r2", &scripted{say: echo})
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete {
+			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+		}
+	})
+}
+
+// An offer is judged by the log: one of an execution that has ended, that another
+// one has followed, or of a run that is paused or over, leaves the queue, and
+// nothing is written (RULES 7, 8).
+func TestNotWanted(t *testing.T) {
+	failed := &wire.NodeError{Error: "no luck", ErrorType: wire.ErrorException}
+	again := &wire.Event{ExecID: "a#2", Payload: &wire.NodeScheduled{Target: "a", Attempt: 2, Input: wire.Null, Pool: "default"}}
+	for name, prepare := range map[string]func(l *left){
+		"ended":    func(l *left) { l.work(failed) },
+		"followed": func(l *left) { l.work(failed); l.append(l.owner, again) },
+		"paused":   func(l *left) { l.decide(&wire.FlowPaused{Reason: wire.PauseOperator}) },
+		"over":     func(l *left) { l.decide(&wire.FlowAborted{Reason: "enough"}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				l := b.leave("run1", single, "r1") // whose leases r1 may take at once
+				prepare(l)
+				before := len(b.read("run1"))
+				p := &puppet{}
+				b.runner("r1", p)
+				b.publish(subjects.Default.QueueNode("default"), wire.NodeOffer{V: 1, RunID: "run1", NodeID: "a", ExecID: "a#1"})
+				<-time.After(time.Minute)
+				if entries := b.read("run1"); len(entries) != before || len(p.asked()) > 0 {
+					t.Errorf("%d agents were started:\n%s", len(p.asked()), story(entries))
+				}
+				if n := b.waiting(); n != 0 {
+					t.Errorf("%d messages are in the queue", n)
+				}
+			})
+		})
+	}
+}
+
+// A scheduled execution whose node somebody has the lease of isn't offered, and
+// is once nobody has (RULES 7).
+func TestNotOfferedWhileHeld(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo}, func(c *runner.Config) { c.Pools = []string{"none"} })
+		keeper := b.keeper(t.Context(), "other")
+		stop := b.background(keeper.Run)
+		l, err := keeper.Acquire(t.Context(), subjects.Default.LeaseKey("run1", "a"), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Second) // until r1 has seen that
+		b.submit("run1", shared(one))
+		b.until("run1", wire.TypeNodeScheduled)
+		<-time.After(time.Hour)
+		if n := b.waiting(); n != 0 {
+			t.Errorf("%d offers of a node that is held", n)
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Minute)
+		if b.waiting() == 0 {
+			t.Error("no offer of a node that is free")
+		}
+		stop()
 	})
 }
 

@@ -420,7 +420,8 @@ nodes:
 	})
 }
 
-// The same request twice, and offers that are out of date, change nothing.
+// The same request twice, and offers that are out of date, change nothing and
+// leave the queue; a run that has ended isn't looked for any more (RULES 7).
 func TestRepeatedMessages(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -449,6 +450,16 @@ func TestRepeatedMessages(t *testing.T) {
 		}
 		if len(after) != len(before) {
 			t.Errorf("the run has %d events, it had %d when it ended:\n%s", len(after), len(before), story(after[len(before):]))
+		}
+		if n := b.waiting(); n != 0 {
+			t.Errorf("%d messages are in the queue", n)
+		}
+		kv, err := b.log.JetStream().KeyValue(t.Context(), subjects.Default.StateBucket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kv.Get(t.Context(), subjects.Default.StateKey("runner", "run1")); !errors.Is(err, jetstream.ErrKeyNotFound) {
+			t.Errorf("the run is still registered: %v", err)
 		}
 	})
 }
