@@ -290,11 +290,25 @@ func (w *worker) end(ctx context.Context, cause error, events []*wire.Event, err
 		events = append([]*wire.Event{w.storageFailure()}, events...)
 	}
 	if len(events) > 0 {
-		if err := w.append(final, events...); err != nil {
+		err := w.append(final, events...)
+		if errors.As(err, new(*wire.FieldError)) {
+			err = w.append(final, w.unfit(final, events, err))
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return w.writer.Close(final)
+}
+
+// unfit sets the end of an execution aside that can't be stored, and returns
+// another: without one the agent would be started again, for ever.
+func (w *worker) unfit(ctx context.Context, events []*wire.Event, reason error) *wire.Event {
+	for _, e := range events {
+		w.setAside(ctx, e, reason)
+	}
+	end := &wire.NodeError{Error: "its end can't be stored: " + reason.Error(), ErrorType: wire.ErrorException}
+	return &wire.Event{Payload: end}
 }
 
 // gone reports whether an error says that somebody else may be at work.
@@ -357,10 +371,14 @@ func (w *worker) record(ctx context.Context, events ...*wire.Event) error {
 	switch {
 	case err == nil, ctx.Err() != nil, errors.Is(err, eventlog.ErrFenced), errors.Is(err, eventlog.ErrClosed):
 		return err
+	case must(e) && errors.As(err, new(*wire.FieldError)):
+		w.setAside(ctx, e, err)
+		return &failure{message: fmt.Sprintf("%s can't be stored: %v", e.Type(), err), kind: wire.ErrorException}
 	case must(e):
 		return fmt.Errorf("%s not stored within %s: %w", e.Type(), w.runner.cfg.PersistTimeout, err)
 	case errors.As(err, new(*wire.FieldError)):
-		return w.setAside(ctx, e, err)
+		w.setAside(ctx, e, err)
+		return nil
 	}
 	w.runner.logger.Warn("event not stored yet", "run", w.offer.RunID, "node", w.offer.NodeID, "type", e.Type(), "error", err)
 	return nil
@@ -399,14 +417,13 @@ func (w *worker) storageFailure() *wire.Event {
 
 // setAside moves an event that can't be stored to the dead letters; the agent
 // goes on.
-func (w *worker) setAside(ctx context.Context, e *wire.Event, reason error) error {
+func (w *worker) setAside(ctx context.Context, e *wire.Event, reason error) {
 	w.runner.logger.Error("event refused", "run", w.offer.RunID, "node", w.offer.NodeID, "type", e.Type(), "error", reason)
 	subject := w.runner.names.Event(w.offer.RunID, w.offer.NodeID, string(e.Type().Kind()))
 	entry := eventlog.Entry{Subject: subject, Data: fmt.Appendf(nil, "%+v", e.Payload)}
 	if err := w.runner.log.DeadLetter(ctx, "runner", reason.Error(), entry); err != nil {
 		w.runner.logger.Error("dead letter not stored", "subject", subject, "error", err)
 	}
-	return nil
 }
 
 // must reports whether the agent can't go on without e being stored.

@@ -1,0 +1,39 @@
+package runner_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"wake/internal/natstest"
+	"wake/pkg/wire"
+)
+
+// An agent whose call or whose result can't be stored fails; it isn't started again
+// and again.
+func TestUnfitEnd(t *testing.T) {
+	for name, say := range map[string]wire.Payload{
+		"result": &wire.AgentComplete{Result: "\xff"},
+		"error":  &wire.AgentError{ErrorType: wire.ErrorException, Message: "\xff", Severity: wire.SeverityError},
+		"call":   &wire.ToolIntent{ToolName: "\xff", ToolInput: wire.RawString("x")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				p := &scripted{play: func(_ *session, yield func(wire.Payload) bool) {
+					yield(say)
+				}}
+				b.runner("r1", p)
+				b.submit("run1", one)
+				start := time.Now()
+				state, entries := b.ended("run1")
+				if state.Result != wire.FlowStatusFailed || len(p.started()) != 1 || time.Since(start) > time.Second {
+					t.Errorf("run ended as %s after %s, %d agents:\n%s", state.Result, time.Since(start), len(p.started()), story(entries))
+				}
+				if !strings.Contains(state.Error, "can't be stored") {
+					t.Errorf("the error is %q", state.Error)
+				}
+			})
+		})
+	}
+}
