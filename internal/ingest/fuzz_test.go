@@ -41,6 +41,9 @@ func FuzzIngest(f *testing.F) {
 			}
 			return
 		}
+		if len(bytes.TrimSpace(input)) == 0 {
+			t.Fatalf("%q isn't empty: %v", input, err)
+		}
 		if err != nil {
 			t.Fatalf("%q: %v", input, err)
 		}

@@ -30,6 +30,7 @@ func FuzzStored(f *testing.F) {
 	}
 	for _, text := range []string{
 		`{}`, `{"v":1,"runId":"r1"}`, `{"v":9,"runId":"r1"}`, `{"label":"here","state":{"v":1,"runId":"r1","position":{"seq":1}}}`,
+		`{"label":"here","state":{"v":1,"runId":"r2","position":{"seq":1}}}`,
 		`{"$blob":{"sha256":"0000","size":3},"runId":"r1","position":{"seq":1}}`, `{"$blob":{"sha256":"../x"}}`, `{"$blob":7}`, `"text"`,
 	} {
 		raw, err := wire.RawFromJSON([]byte(text))

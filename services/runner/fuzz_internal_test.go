@@ -161,8 +161,9 @@ func FuzzRegistration(f *testing.F) {
 		g.keep(g.key("r1"), known{registration: good, revision: 1})
 		g.note(valued{key: g.key("r1"), value: value, revision: 2})
 		reg, ok := g.get("r1")
-		if ok != (len(g.list()) == 1) {
-			t.Fatalf("%q: found %t, and listed are %v", value, ok, g.list())
+		readable := wire.Unmarshal(value, new(registration)) == nil
+		if ok != readable || ok != (len(g.list()) == 1) {
+			t.Fatalf("%q: readable %t, found %t, and listed are %v", value, readable, ok, g.list())
 		}
 		var again registration
 		if ok {

@@ -24,6 +24,7 @@ func FuzzSessionFile(f *testing.F) {
 	f.Add([]byte(file), []byte(file[:200]), "u3")
 	f.Add([]byte(file), []byte(file+`{"timestamp":"2027`), "s5")
 	f.Add([]byte(file[:300]+"\n"), []byte(file+"\n"), "u4")
+	f.Add([]byte(file+`{"timestamp":"2027-01-01T00:00:00.000Z"}`), []byte(file), "u5")
 	f.Add([]byte(`{"uuid":"u1","isSidechain":true}`), []byte("\n\n"), "u1")
 	f.Add([]byte("{\"timestamp\":\"x\"}\n[1]\n7\n"), []byte(""), "")
 	f.Add([]byte(`{"uuid":"u","message":{"content":[{"type":"tool_result","tool_use_id":""}]}}`+"\n"), []byte(`{"message":7}`), "u")
