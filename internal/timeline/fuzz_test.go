@@ -21,7 +21,7 @@ func FuzzTimeline(f *testing.F) {
 		&wire.AgentTextDelta{Content: "two\nli", Block: 1}, &wire.AgentThinkingDelta{Content: "hm", Block: 2},
 		&wire.ExecOutput{Content: "ok\x1b[2J\n", Stream: "stdout"},
 	}) {
-		b, err := wire.EncodeJSON(&wire.Event{RunID: "r1", NodeID: "a", ExecID: "a#1", Epoch: 1, Seq: 1, Payload: p})
+		b, err := wire.EncodeJSON(&wire.Event{RunID: "r1", NodeID: "a", ExecID: "a#1", SessionID: "s1", CallID: "c1", AgentID: "a1", Turn: 1, Epoch: 1, Seq: 1, Payload: p})
 		if err == nil { // some lack what no line needs
 			seeds = append(seeds, b)
 		}
