@@ -186,7 +186,7 @@ func (r *Runner) sortByState(
 	case active:
 		return nil, wait, nil
 	case state.Status == wire.RunIdle:
-		if queued, err := r.runsQueued(ctx); err != nil || queued || time.Since(meta.Timestamp) < unknownGrace {
+		if unknown, err := r.unknown(ctx, run, meta.Timestamp); err != nil || !unknown {
 			return nil, min(wait, time.Second), err
 		}
 		problem = orRejected(problem, wire.CodeRunNotFound, "no run has the id %q", run)
@@ -225,6 +225,16 @@ func (r *Runner) stateOf(ctx context.Context, run string) (*wire.State, error) {
 	}
 	v.close()
 	return v.state, nil
+}
+
+// unknown reports whether a run that hasn't begun isn't about to either. A request
+// that has left the queue since the run was looked at has begun it.
+func (r *Runner) unknown(ctx context.Context, run string, asked time.Time) (bool, error) {
+	if queued, err := r.runsQueued(ctx); err != nil || queued || time.Since(asked) < unknownGrace {
+		return false, err
+	}
+	state, err := r.stateOf(ctx, run)
+	return err == nil && state.Status == wire.RunIdle, err
 }
 
 // runsQueued reports whether requests for runs wait for a runner.

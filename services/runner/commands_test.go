@@ -11,6 +11,7 @@ import (
 	"wake/internal/agent"
 	"wake/internal/api"
 	"wake/internal/eventlog"
+	"wake/internal/flow"
 	"wake/internal/natstest"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
@@ -265,7 +266,7 @@ func TestCommandsWithoutRunner(t *testing.T) {
 			t.Errorf("on record: %+v", got)
 		}
 		if n := len(records(b.read("_"))); n != 0 {
-			t.Errorf("%d commands were taken for nobody's", n)
+			t.Errorf("%d commands were taken for nobody's: %+v", n, records(b.read("_"))[0])
 		}
 	})
 }
@@ -306,6 +307,38 @@ func TestStrayCommands(t *testing.T) {
 		}
 		if i := c.CachedInfo(); i.NumPending != 0 || i.NumAckPending != 0 {
 			t.Errorf("%d commands wait, %d are being looked at", i.NumPending, i.NumAckPending)
+		}
+	})
+}
+
+// A run that begins while the catch-all looks for it isn't unknown: its owner
+// records the command, and nobody else does (RULES 13).
+func TestBegunMeanwhile(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		def, err := flow.Parse("test.yaml", []byte(one))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.command("run1", wire.Command{Type: "pause"})
+		<-time.After(time.Minute)
+		r1 := b.process("r1", &scripted{say: echo})
+		r1.gate.before("$JS.API.CONSUMER.INFO."+subjects.Default.QueueStream(), func() { // it has found no such run
+			w, err := b.log.Claim(t.Context(), "run1", wire.RunNode, eventlog.Claim{Runner: "r1"})
+			if err == nil {
+				_, err = w.Append(t.Context(), flow.Start(def, wire.RunRequest{Workspace: b.t.TempDir()})...)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		b.until("run1", wire.TypeFlowPaused)
+		<-time.After(time.Minute)
+		if got := records(b.read("run1")); len(got) != 1 || !got[0].Accepted {
+			t.Errorf("on record: %+v", got)
+		}
+		if got := records(b.read("_")); len(got) != 0 {
+			t.Errorf("taken for nobody's: %+v", got)
 		}
 	})
 }
