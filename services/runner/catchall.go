@@ -272,16 +272,51 @@ func (r *Runner) recordStrays(ctx context.Context, keeper *lease.Keeper, strays 
 	if err := v.wait(ctx, pos); err != nil {
 		return err
 	}
-	var events []*wire.Event
-	for _, s := range strays {
-		if !s.again || !slices.Contains(v.state.CommandIDs, s.record.CommandID) {
-			events = append(events, &wire.Event{Payload: s.record})
-		}
+	events, err := r.unrecorded(ctx, v.state, strays)
+	if err != nil {
+		return err
 	}
 	if _, err := w.Append(ctx, events...); err != nil {
 		return err
 	}
 	return w.Close(ctx)
+}
+
+// unrecorded returns the records of the strays that aren't in the log. One of the
+// same id may be: ids are unique per run, and these are of many.
+func (r *Runner) unrecorded(ctx context.Context, s *wire.State, strays []stray) ([]*wire.Event, error) {
+	var events []*wire.Event
+	var there map[uint64]bool // by position
+	for _, x := range strays {
+		if x.again && slices.Contains(s.CommandIDs, x.record.CommandID) {
+			if there == nil {
+				var err error
+				if there, err = r.recordsOfNone(ctx); err != nil {
+					return nil, err
+				}
+			}
+			if there[x.record.AtPos] {
+				continue
+			}
+		}
+		events = append(events, &wire.Event{Payload: x.record})
+	}
+	return events, nil
+}
+
+// recordsOfNone returns the positions of the commands that are on record for no run.
+func (r *Runner) recordsOfNone(ctx context.Context) (map[uint64]bool, error) {
+	there := map[uint64]bool{}
+	query := eventlog.Query{Run: subjects.NoRun, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}}
+	for e, err := range r.log.Read(ctx, query) {
+		if err != nil {
+			return nil, err
+		}
+		if p, ok := recordOf(e); ok {
+			there[p.AtPos] = true
+		}
+	}
+	return there, nil
 }
 
 // dealt remembers which commands are on record, as far as this process has seen

@@ -37,3 +37,18 @@ func TestUnfitEnd(t *testing.T) {
 		})
 	}
 }
+
+// Commands to different runs may have the same id: each is on record.
+func TestStraysOfOneID(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo})
+		for _, id := range []string{"nobody", "nobody-else"} {
+			b.command(id, wire.Command{Type: "resume", ID: "same"})
+			<-time.After(time.Minute)
+		}
+		if n := len(records(b.read("_"))); n != 2 {
+			t.Errorf("%d of 2 commands are on record", n)
+		}
+	})
+}
