@@ -272,7 +272,7 @@ func (s *session) step(at int, step step, m memory) bool {
 	if step.tool != "" && !s.call(at, step, m) {
 		return false
 	}
-	return s.say(&wire.Usage{InputTokens: 10, OutputTokens: 5}, "")
+	return s.say(&wire.Usage{MessageID: fmt.Sprintf("m%d", at), InputTokens: 10, OutputTokens: 5}, "")
 }
 
 // call makes a tool call: the intent is stored before it begins.

@@ -181,7 +181,7 @@ func (l *link) acknowledged(m message) {
 		Stream string `json:"stream"`
 		Seq    uint64 `json:"seq"`
 	}
-	if len(events) == 0 || json.Unmarshal(m.data, &ack) != nil || ack.Stream == "" {
+	if len(events) == 0 || json.Unmarshal(m.data, &ack) != nil || ack.Seq == 0 {
 		return
 	}
 	for i, e := range events {

@@ -227,6 +227,13 @@ func (p *process) current() *life {
 	return p.now
 }
 
+// setDelay says how long the process is away after its next end.
+func (p *process) setDelay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.delay = d
+}
+
 // stop ends the process as SIGTERM does.
 func (l *life) stop() {
 	l.mu.Lock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -37,12 +36,14 @@ type world struct {
 	memories  memories
 	processes []*process
 
-	tasks sync.WaitGroup
-	ctx   context.Context //nolint:containedctx // of the world, as t.Context
-	over  context.CancelFunc
-	names subjects.Names
-	runs  []string // that were asked for
-	asked int      // commands so far
+	tasks   sync.WaitGroup
+	ctx     context.Context //nolint:containedctx // of the world, as t.Context
+	over    context.CancelFunc
+	names   subjects.Names
+	runs    []string // that were asked for, and forks that may come to be
+	forks   map[string]bool
+	healing map[*life]bool // whose connections have lost something
+	asked   int            // commands so far
 
 	mu      sync.Mutex
 	history []string
@@ -74,6 +75,7 @@ func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 	w := &world{
 		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), verbose: verbose, start: time.Now(),
 		ledger: oracle.NewLedger(), memories: memories{of: map[string]memory{}}, faults: map[string]int{},
+		forks: map[string]bool{}, healing: map[*life]bool{},
 	}
 	w.ctx, w.over = context.WithCancel(t.Context())
 	w.server = natstest.New(t)
@@ -125,7 +127,7 @@ func (w *world) publish(what, subject string, data []byte, stored func(position 
 
 // submit asks for a run.
 func (w *world) submit() {
-	id := fmt.Sprintf("run%d", len(w.runs)+1)
+	id := fmt.Sprintf("run%d", len(w.runs)+1) // forks count
 	definition, input := randomFlow(w.rng, 0)
 	data, err := wire.Marshal(wire.RunRequest{V: wire.Version, RunID: id, Definition: definition, Input: input})
 	if err != nil {
@@ -194,7 +196,7 @@ func (w *world) calm() {
 		}
 		open := 0
 		for _, id := range w.runs {
-			if states[id] == nil {
+			if states[id] == nil && !w.forks[id] {
 				open++
 			}
 		}
@@ -249,5 +251,3 @@ func (w *world) tail(n int) string {
 	defer w.mu.Unlock()
 	return strings.Join(w.history[max(0, len(w.history)-n):], "\n")
 }
-
-var _ = filepath.Join
