@@ -139,9 +139,12 @@ func provable(t *testing.T, name string) string {
 	if parts == nil {
 		return "it is the name of no test"
 	}
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", parts[1]), nil, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", parts[1]), nil, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return err.Error()
+	}
+	if slices.ContainsFunc(file.Comments, func(c *ast.CommentGroup) bool { return strings.HasPrefix(c.List[0].Text, "//go:build") }) {
+		return "the file is built only where somebody asks for it"
 	}
 	if !slices.ContainsFunc(file.Decls, func(d ast.Decl) bool {
 		f, is := d.(*ast.FuncDecl)
