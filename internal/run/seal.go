@@ -112,10 +112,14 @@ type Interruption struct {
 }
 
 // AsInterruption reads the result of a call that was closed by [SealResult] or
-// [DeniedResult].
+// [DeniedResult], or was interrupted with its agent.
 func AsInterruption(callID string, p *wire.AgentTool) (Interruption, bool) {
-	if p.Error == "" {
+	switch p.Error {
+	case "":
 		return Interruption{}, false
+	case wire.CallInterrupted:
+		s := Seal(wire.ToolCall{State: wire.ToolExecuting}, "", true)
+		return Interruption{CallID: callID, Tool: p.ToolName, Input: p.ToolInput, Message: s.Message, Recommendations: s.Recommendations}, true
 	}
 	status, _ := p.ToolOutput.Get("data").Get("status").Text()
 	if status != string(wire.ToolSealedState) && status != string(wire.ToolDenied) {

@@ -64,6 +64,10 @@ type AgentTool struct {
 	Point      string // the agent's own id of the result, where its session can be forked
 }
 
+// CallInterrupted is the error of a call that was interrupted with its agent, by a
+// pause for example: it may have been running, and its outcome is unknown.
+const CallInterrupted = "interrupted"
+
 // The error types that wake and the SDKs agree on. The set is open.
 const (
 	ErrorToolUse       = "error_tool_use"

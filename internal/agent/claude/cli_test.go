@@ -403,6 +403,43 @@ func TestCLIInterrupt(t *testing.T) {
 	})
 }
 
+// An interruption is the end of the agent's work, also if a message waits for
+// its turn; the call that was running isn't denied but interrupted.
+func TestCLIInterruptWithMessageWaiting(t *testing.T) {
+	versions(t, func(t *testing.T, l lab) {
+		r := l.request(t, "longtool")
+		events := l.run(t, r, func(s agent.Session, e *wire.Event) {
+			p, ok := e.Payload.(*wire.ToolState)
+			if !ok || p.To != wire.ToolExecuting {
+				return
+			}
+			if err := s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "Hurry [[scn:second]]"}); err != nil {
+				t.Error(err)
+			}
+			if err := s.Interrupt(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+		last[*wire.AgentPaused](t, events)
+		for _, e := range events {
+			if call, ok := e.Payload.(*wire.AgentTool); ok && (call.Denied || call.Error != wire.CallInterrupted) {
+				t.Errorf("the call is %+v", call)
+			}
+		}
+		if story := strings.Join(said(events), "\n"); strings.Contains(story, "user:message command") {
+			t.Errorf("another turn began:\n%s", story)
+		}
+		r.Resume, r.Prompt = true, wire.RawString("Lab run [[scn:second]]")
+		events = l.run(t, r, nil)
+		if c := last[*wire.AgentComplete](t, events); c.Result != "Answer to the second message." {
+			t.Errorf("result %q", c.Result)
+		}
+		if story := strings.Join(said(events), "\n"); strings.Contains(story, "Hurry") {
+			t.Errorf("the message came by itself:\n%s", story)
+		}
+	})
+}
+
 // Ending the agent in the middle of a tool ends the tool too, and the session
 // can be resumed.
 func TestCLIKillAndResume(t *testing.T) {

@@ -113,6 +113,8 @@ func (s *session) late(p *process.Process) {
 func (s *session) take(in input, yield func(*wire.Event, error) bool) bool {
 	var long *LineTooLongError
 	switch {
+	case s.halted: // what it began since isn't wanted
+		return true
 	case errors.As(in.err, &long):
 		return s.yield(yield, s.n.TooLong(now(), long))
 	case in.err != nil:
@@ -127,7 +129,11 @@ func (s *session) take(in input, yield func(*wire.Event, error) bool) bool {
 		return true
 	}
 	s.tell()
+	halted := str(m, "type") == "result" && s.halt()
 	events := s.n.Line(now(), in.line)
+	if halted {
+		s.n.tally.outcome = interrupted // even if the turn came to its end: there is more to do
+	}
 	if !s.yield(yield, events) {
 		return false
 	}

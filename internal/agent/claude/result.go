@@ -290,7 +290,7 @@ func (n *Normalizer) closeCalls() {
 	for _, id := range n.open {
 		if c := n.calls[id]; !c.done {
 			n.tally.cutOff = n.tally.cutOff || c.message == n.threadOf(n.root).owner
-			p := &wire.AgentTool{ToolName: c.name, ToolInput: c.input, ToolOutput: wire.Null, Error: "interrupted"}
+			p := &wire.AgentTool{ToolName: c.name, ToolInput: c.input, ToolOutput: wire.Null, Error: wire.CallInterrupted}
 			if n.opt.Format == Stream {
 				p.DurationMs = n.since(c.at)
 			}

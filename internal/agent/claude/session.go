@@ -31,6 +31,7 @@ type session struct {
 	inTurn   bool    // the agent works; false once the turn has its result
 	over     bool    // the program's input is closed: it is to exit
 	reason   string  // why it was ended, if it was
+	halted   bool    // it was ended between two turns
 	keeper   *keeper // of the session file; nil if nobody wants it
 
 	mu      sync.Mutex
@@ -38,6 +39,7 @@ type session struct {
 	outbox  *outbox
 	sent    []sending       // messages that the normalizer hasn't been told of
 	waiting map[string]bool // messages that the program hasn't echoed
+	halting bool            // it is to end with the turn that is interrupted
 	ended   bool            // takes no more messages
 	closed  bool
 }
@@ -251,7 +253,27 @@ func (s *session) Interrupt(ctx context.Context) error {
 	if s.ended || s.closed {
 		return agent.ErrEnded
 	}
+	s.halting = true
 	return s.outbox.put(interrupt())
+}
+
+// halt ends the program after an interruption if messages wait in its queue: it
+// would begin another turn with them. They are still to be delivered. It reports
+// whether it did.
+func (s *session) halt() bool {
+	s.mu.Lock()
+	s.halted = s.halting && !s.ended && len(s.waiting) > 0
+	s.ended = s.ended || s.halted
+	s.mu.Unlock()
+	if !s.halted {
+		return false
+	}
+	s.over, s.reason = true, "it was interrupted with messages waiting"
+	if err := s.process.End(s.provider.Grace); err != nil {
+		s.provider.Logger.Warn("agent could not be ended", "why", s.reason,
+			"run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
+	}
+	return true
 }
 
 // Close ends the program and all that it started; see [agent.Session].

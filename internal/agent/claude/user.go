@@ -155,6 +155,10 @@ func (n *Normalizer) toolEvent(t *thread, id string, c *call, b, m, structured w
 		if p.Error == "" {
 			p.Error = "failed without a message"
 		}
+		if c.executing && rejected(p.Error) {
+			p.Error = wire.CallInterrupted
+			return p
+		}
 		p.Denied = n.denied[id] || refusedByMeta(m, id) || refused(p.Error) || n.asked[id] && rejected(p.Error)
 	}
 	return p
