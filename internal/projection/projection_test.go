@@ -244,6 +244,38 @@ func TestTickOfABrokenService(t *testing.T) {
 	})
 }
 
+// A value that knows more than the log has, or that is of another log, is folded
+// again from the beginning (RULES 15).
+func TestValueOfAnotherLog(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		log := logtest.Start(t)
+		w := newWatchdog(t, log)
+		for run, pos := range map[string]wire.Position{
+			"r1": {Incarnation: log.Incarnation(), Seq: 1000},
+			"r2": {Incarnation: "another", Seq: 2},
+		} {
+			value, err := wire.Marshal(dog{Run: run, Position: pos, Events: 100})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := w.kv.Put(t.Context(), "dog."+run, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		logtest.Go(t, w.p.Run)
+		for _, run := range []string{"r1", "r2"} {
+			logtest.Append(t, logtest.Claim(t, log, run, wire.RunNode), paused())
+		}
+		pass(time.Minute)
+		for _, run := range []string{"r1", "r2"} {
+			loaded, err := w.Load(t.Context(), run)
+			if err != nil || loaded.Value.Events != 2 || loaded.Position.Incarnation != log.Incarnation() {
+				t.Errorf("%s has %+v, %v", run, loaded.Value, err)
+			}
+		}
+	})
+}
+
 // What belongs to no run has no value.
 func TestNoRun(t *testing.T) {
 	t.Parallel()

@@ -329,7 +329,8 @@ func withInput(t *testing.T, v any) func(*wire.RunRequest) {
 	return func(r *wire.RunRequest) { r.Input = input }
 }
 
-// The items of a forEach run on all runners of the pool.
+// The items of a forEach run on all runners of the pool, each as a node of its own
+// with a seq and a session of its own (RULES 9).
 func TestForEachOverRunners(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -353,6 +354,23 @@ func TestForEachOverRunners(t *testing.T) {
 		}
 		if len(p[0].started()) == 0 || len(p[1].started()) == 0 {
 			t.Errorf("r1 has worked on %v, r2 on %v", p[0].started(), p[1].started())
+		}
+		sessions, seq := map[string]string{}, map[string]uint64{}
+		for _, e := range entries {
+			if e.Event.Seq != seq[e.NodeID]+1 {
+				t.Errorf("%s: seq %d follows %d", e.NodeID, e.Event.Seq, seq[e.NodeID])
+			}
+			seq[e.NodeID] = e.Event.Seq
+			if e.Event.Type() != wire.TypeAgentStart {
+				continue
+			}
+			if other, there := sessions[e.Event.SessionID]; there {
+				t.Errorf("%s and %s have one session", other, e.NodeID)
+			}
+			sessions[e.Event.SessionID] = e.NodeID
+		}
+		if len(sessions) != 5 {
+			t.Errorf("sessions of %v", sessions)
 		}
 	})
 }

@@ -174,24 +174,32 @@ func TestNearlyFull(t *testing.T) {
 
 // A run that goes on for longer than the stream keeps its events stays its
 // owner's, and its nodes nobody's but its workers' (RULES 11): none of them is ever
-// without events. What was left alone for so long goes on where it was.
+// without events. What was left alone for so long goes on where it was, and its
+// claims go on with the seq that it had.
 func TestOlderThanItsEvents(t *testing.T) {
-	for _, owned := range []bool{true, false} {
-		t.Run(map[bool]string{true: "owned", false: "left alone"}[owned], func(t *testing.T) {
+	for _, name := range []string{"owned", "left alone", "found late"} {
+		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
 				b := newBench(t)
 				b.limit(topology.Config{MaxAge: 3 * time.Minute})
 				r1 := b.process("r1", gated(nil))
-				if owned {
+				own := func() {
 					b.process("r2", &scripted{say: echo}, func(c *runner.Config) { c.Pools = []string{"none"} })
+				}
+				if name == "owned" {
+					own()
 				}
 				b.submit("run1", shared(chain))
 				entries := b.until("run1", wire.TypeAgentStart)
 				r1.kill()
 				b.save(b.fold("run1", entries))
 				<-time.After(30 * time.Minute)
+				if name == "found late" {
+					own()
+					<-time.After(10 * time.Minute)
+				}
 				for _, node := range []string{wire.RunNode, "a"} {
-					if _, found, err := b.log.Last(t.Context(), "run1", node); err != nil || found != owned {
+					if _, found, err := b.log.Last(t.Context(), "run1", node); err != nil || found != (name != "left alone") {
 						t.Errorf("%s has events: %t, %v", node, found, err)
 					}
 				}

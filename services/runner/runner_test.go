@@ -436,6 +436,7 @@ func TestRepeatedMessages(t *testing.T) {
 		// Everything has been taken from the queue when this run has ended.
 		b.submit("run2", chain)
 		b.ended("run2")
+		b.submit("run1", chain)
 		<-time.After(time.Minute) // of the bubble: whatever was going to happen has happened
 		synctest.Wait()
 		if diff := cmp.Diff([]string{"a#1", "a#1", "b#1", "b#1"}, p.started()); diff != "" {

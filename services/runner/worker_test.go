@@ -444,8 +444,8 @@ func TestNoToolWithoutLease(t *testing.T) {
 	})
 }
 
-// A worker anchors its node while it works, so that it never ages out of the
-// stream (RULES 11).
+// A worker anchors its node while it works, and an owner its run, three times
+// before they would age out of the stream (RULES 11).
 func TestWorkerAnchors(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -467,13 +467,20 @@ func TestWorkerAnchors(t *testing.T) {
 		b.runner("r1", p)
 		b.submit("run1", single)
 		b.until("run1", wire.TypeTurnStart)
-		<-time.After(24 * time.Minute)
-		last, found, err := b.log.Last(t.Context(), "run1", "a")
-		if err != nil || !found || last.Event.Type() != wire.TypeNodeClaimed {
-			t.Errorf("the last event of the node is %v, %t, %v", last.Event, found, err)
+		for range 24 * 2 {
+			<-time.After(30 * time.Second)
+			for _, node := range []string{wire.RunNode, "a"} {
+				last, found, err := b.log.Last(t.Context(), "run1", node)
+				if err != nil || !found {
+					t.Fatalf("the last event of %s: %t, %v", node, found, err)
+				}
+				if age := time.Since(last.Time); age > cfg.MaxAge/3+5*time.Second {
+					t.Errorf("the last event of %s, %s, is %s old", node, last.Event.Type(), age)
+				}
+			}
 		}
 		<-time.After(9 * time.Minute)
-		last, found, err = b.log.Last(t.Context(), "run1", "a")
+		last, found, err := b.log.Last(t.Context(), "run1", "a")
 		if err != nil || !found || last.Event.Type() != wire.TypeNodeComplete {
 			t.Errorf("the last event of the node is %v, %t, %v", last.Event, found, err)
 		}
