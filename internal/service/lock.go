@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // Lock holds a data directory for one process. The kernel releases it when the
@@ -15,7 +16,8 @@ import (
 type Lock struct{ file *os.File }
 
 // LockDir creates the directory if need be and locks it. If another process
-// holds it, the error is an [*Error] with [CodeInUse] that names the process.
+// holds it and doesn't give it back soon, the error is an [*Error] with [CodeInUse]
+// that names the process.
 func LockDir(dir string) (*Lock, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("data directory: %w", err), Hint: "choose another --data-dir"}
@@ -25,7 +27,7 @@ func LockDir(dir string) (*Lock, error) {
 	if err != nil {
 		return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("data directory: %w", err), Hint: "choose another --data-dir"}
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := flock(f); err != nil {
 		defer func() { _ = f.Close() }()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, &Error{Code: CodeInUse, Err: fmt.Errorf("%s is in use%s", dir, holder(path)), Hint: "stop that process, or choose another --data-dir"}
@@ -37,6 +39,22 @@ func LockDir(dir string) (*Lock, error) {
 		return nil, fmt.Errorf("service: lock %s: %w", dir, err)
 	}
 	return &Lock{file: f}, nil
+}
+
+// lockPatience is how long a lock may be held by nobody who means it. A process
+// that was killed while it started another one leaves its files open in that
+// until the program of the other begins.
+const lockPatience = 500 * time.Millisecond
+
+func flock(f *os.File) error {
+	deadline := time.Now().Add(lockPatience)
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(deadline) {
+			return err
+		}
+		<-time.After(5 * time.Millisecond)
+	}
 }
 
 func writePID(f *os.File) error {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"wake/internal/service"
 )
@@ -33,6 +34,28 @@ func TestLockDir(t *testing.T) {
 	}
 	if err := again.Unlock(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A runner that is killed while it starts an agent leaves its lock with that, for
+// as long as its program hasn't begun. The next start waits for it.
+func TestLockDirOfOneOnItsWayOut(t *testing.T) {
+	dir := t.TempDir()
+	first, err := service.LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	released := make(chan error)
+	go func() {
+		<-time.After(100 * time.Millisecond)
+		released <- first.Unlock()
+	}()
+	second, err := service.LockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(<-released, second.Unlock()); err != nil {
+		t.Error(err)
 	}
 }
 
