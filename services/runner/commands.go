@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -24,35 +26,56 @@ func (r *Runner) followEvents(ctx context.Context, from uint64) error {
 }
 
 // followCommands feeds the commands to all runs from a position on, until ctx
-// ends.
+// ends. (An ordered consumer of the client keeps whoever stops it waiting while the
+// server is away.)
 func (r *Runner) followCommands(ctx context.Context, from uint64) error {
-	c, err := r.log.JetStream().OrderedConsumer(ctx, r.names.CommandsStream(), jetstream.OrderedConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:   from,
+	for ctx.Err() == nil {
+		err := r.feedCommands(ctx, &from)
+		if err != nil && ctx.Err() == nil {
+			r.logger.Debug("commands are away", "error", err)
+			sleep(ctx, time.Second)
+		}
+	}
+	return nil
+}
+
+// feedCommands feeds the commands from a position on until anything is odd, and
+// moves the position.
+func (r *Runner) feedCommands(ctx context.Context, from *uint64) error {
+	wait, cancel := context.WithTimeout(ctx, giveBack)
+	defer cancel()
+	c, err := r.log.JetStream().CreateConsumer(wait, r.names.CommandsStream(), jetstream.ConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *from,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: 5 * time.Minute,
 	})
 	if err != nil {
 		return fmt.Errorf("follow commands: %w", err)
 	}
-	m, err := c.Messages()
-	if err != nil {
-		return fmt.Errorf("follow commands: %w", err)
-	}
-	defer context.AfterFunc(ctx, m.Stop)()
-	for {
-		msg, err := m.Next()
-		if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
-			return nil
-		}
+	for fed := uint64(0); ctx.Err() == nil; {
+		msg, err := r.next(ctx, c)
 		if err != nil {
 			return fmt.Errorf("follow commands: %w", err)
+		}
+		if msg == nil {
+			// What was delivered to a request that had been given up never comes.
+			info, err := c.Info(ctx)
+			if errors.Is(err, jetstream.ErrConsumerNotFound) || err == nil && info.Delivered.Consumer != fed {
+				return nil
+			}
+			continue
 		}
 		meta, err := msg.Metadata()
 		if err != nil {
 			continue // not from the stream
 		}
+		if fed++; meta.Sequence.Consumer != fed {
+			return nil
+		}
 		// The subject stands for the run: of a long id it has a hash only.
 		r.commands.deliver(eventlog.Entry{Pos: meta.Sequence.Stream, RunID: msg.Subject(), Subject: msg.Subject(), Data: msg.Data()})
+		*from = meta.Sequence.Stream + 1
 	}
+	return nil
 }
 
 // lastCommand returns the position of the newest command.
@@ -64,7 +87,8 @@ func (r *Runner) lastCommand(ctx context.Context) (uint64, error) {
 	return stream.CachedInfo().State.LastSeq, nil
 }
 
-// readCommands returns the commands to a run behind a position.
+// readCommands returns the commands to a run behind a position, less those that
+// were rejected before the run began.
 func (r *Runner) readCommands(ctx context.Context, run string, after uint64) ([]eventlog.Entry, error) {
 	stream, err := r.log.JetStream().Stream(ctx, r.names.CommandsStream())
 	if err != nil {
@@ -74,7 +98,7 @@ func (r *Runner) readCommands(ctx context.Context, run string, after uint64) ([]
 	for {
 		m, err := stream.GetMsg(ctx, after+1, jetstream.WithGetMsgSubject(r.names.Command(run)))
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return entries, nil
+			return r.unrejected(ctx, entries)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read commands: %w", err)
@@ -82,6 +106,18 @@ func (r *Runner) readCommands(ctx context.Context, run string, after uint64) ([]
 		after = m.Sequence
 		entries = append(entries, eventlog.Entry{Pos: m.Sequence, RunID: run, Subject: m.Subject, Data: m.Data})
 	}
+}
+
+// unrejected returns the commands that aren't on record for no run.
+func (r *Runner) unrejected(ctx context.Context, entries []eventlog.Entry) ([]eventlog.Entry, error) {
+	if len(entries) == 0 {
+		return nil, nil
+	}
+	rejected, err := r.recordsOfNone(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(entries, func(e eventlog.Entry) bool { return rejected[e.Pos] }), nil
 }
 
 // obeyAll obeys the commands that it hasn't obeyed before.

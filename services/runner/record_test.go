@@ -52,3 +52,35 @@ func TestStraysOfOneID(t *testing.T) {
 		}
 	})
 }
+
+// A command that was rejected because there was no such run isn't obeyed when there
+// is one.
+func TestRejectedStaysRejected(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo})
+		b.command("run1", wire.Command{Type: "abort", ID: "c1"})
+		<-time.After(time.Minute)
+		b.submit("run1", chain)
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || len(records(entries)) != 0 || len(records(b.read("_"))) != 1 {
+			t.Errorf("run is %s:\n%s", state.Status, story(entries))
+		}
+	})
+}
+
+// A runner that is told to end while the server is away ends.
+func TestEndsWithoutServer(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := b.process("r1", &scripted{say: echo})
+		<-time.After(time.Minute)
+		p.gate.close()
+		<-time.After(time.Minute)
+		start := time.Now()
+		p.stop()
+		if took := time.Since(start); took > 15*time.Second {
+			t.Errorf("ending took %s", took)
+		}
+	})
+}
