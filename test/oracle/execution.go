@@ -93,6 +93,8 @@ func (c *check) execution(e *eventlog.Entry, execs, open map[string]*execution) 
 		c.wrong(ExecutedOnce, e, "comes behind its end")
 	}
 	switch e.Event.Payload.(type) {
+	case *wire.AgentResumed:
+		c.report.Resumed++
 	case *wire.NodeStart:
 		if x.starts++; x.starts > 1 {
 			c.wrong(ExecutedOnce, e, "begins again")

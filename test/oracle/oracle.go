@@ -60,6 +60,7 @@ type Report struct {
 	Events, Acknowledged, Runs, Forks, Executions int
 	Snapshots, Bookmarks, Alerts, Commands        int
 	DeadLetters, Work, Recorded                   int
+	Resumed                                       int // executions of agents that went on after somebody's end
 }
 
 // Options say what there is to check.

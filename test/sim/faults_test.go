@@ -21,8 +21,9 @@ const maxWait = 15 * time.Second
 // returns, nothing disturbs any more.
 func (w *world) disturb() {
 	faults := w.choose()
-	runs := 1 + w.rng.IntN(3)
-	for range 5 + w.rng.IntN(25) {
+	runs := 1 + w.rng.IntN(4)
+	calmness := pick(w.rng, maxWait, maxWait/4, maxWait/20)
+	for range 5 + w.rng.IntN(40) {
 		switch k := w.rng.IntN(6); {
 		case len(w.runs) == 0, k == 0 && len(w.runs) < runs:
 			w.submit()
@@ -31,7 +32,7 @@ func (w *world) disturb() {
 		default:
 			pick(w.rng, faults...)(w)
 		}
-		w.wait(maxWait)
+		w.wait(calmness)
 	}
 	w.heal()
 }

@@ -1,52 +1,143 @@
+// The simulation: each seed is a world of its own in which runs, commands and faults
+// follow from the seed, on fake time; package oracle judges what is left of it. The
+// order in which goroutines run isn't the seed's, so a failing one may need a few
+// tries to fail again.
+//
+//	go test ./test/sim                      some dozens of seeds
+//	go test ./test/sim -v -args -seed 7     one of them, with its history
+//	make sim SEEDS=10000                    many
 package sim_test
 
 import (
 	"flag"
 	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"wake/internal/natstest"
+	"wake/test/oracle"
 )
 
 var (
-	oneSeed = flag.Uint64("seed", 0, "play this `seed` only and print its history")
-	seeds   = flag.Int("seeds", 40, "play so `many` seeds")
-	from    = flag.Uint64("from", 1, "the first `seed`")
+	oneSeed  = flag.Uint64("seed", 0, "play this `seed` only, and print its history")
+	again    = flag.Int("again", 1, "play each seed so `many` times")
+	seeds    = flag.Uint64("seeds", 32, "play so `many` seeds")
+	from     = flag.Uint64("from", 1, "the first `seed`")
+	procs    = flag.Int("procs", 1, "processors to use: with more of them, goroutines meet in more ways")
+	progress = flag.Bool("progress", false, "print every ten seconds how far it is")
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	runtime.GOMAXPROCS(*procs)
+	// The server and SQLite sync their files, which nothing here needs: no machine dies.
+	if info, err := os.Stat(memoryDisk); err == nil && info.IsDir() && os.Getenv("TMPDIR") == "" {
+		_ = os.Setenv("TMPDIR", memoryDisk) // else it is slower
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// memoryDisk is a folder that no disk is behind, on Linux.
+const memoryDisk = "/dev/shm"
 
 func TestSim(t *testing.T) {
+	first, count, verbose := *from, *seeds, false
 	if *oneSeed != 0 {
-		play(t, *oneSeed, true)
-		return
+		first, count, verbose = *oneSeed, 1, true
 	}
-	for i := range uint64(*seeds) {
-		play(t, *from+i, false)
+	total := tally{began: time.Now(), faults: map[string]int{}}
+	for seed := first; seed < first+count; seed++ {
+		for range *again {
+			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { total.play(t, seed, verbose) })
+		}
+		if *progress && time.Since(total.said) > 10*time.Second {
+			total.said = time.Now()
+			fmt.Fprintf(os.Stderr, "%s\n", total.line())
+		}
+	}
+	t.Log(total.String())
+	if *progress {
+		fmt.Fprintln(os.Stderr, total.String())
 	}
 }
 
+// tally adds up what was played.
+type tally struct {
+	began, said   time.Time
+	seeds, failed int
+	fake          time.Duration
+	faults        map[string]int
+	sum           oracle.Report
+}
+
 // play plays a seed in a world of its own.
-func play(t *testing.T, seed uint64, verbose bool) {
-	t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-		began := time.Now()
-		natstest.Bubble(t, func(t *testing.T) {
-			w := newWorld(t, seed, verbose)
-			report := w.play()
-			if verbose {
-				t.Logf("history:\n%s", w.tail(1<<20))
-				t.Logf("%+v", report)
-			}
-			for _, v := range report.Violations {
-				t.Errorf("%s", v)
-			}
-			if t.Failed() && !verbose {
-				t.Logf("history:\n%s\nagain: go test ./test/sim -seed %d", w.tail(60), seed)
-			}
-		})
-		t.Logf("took %s", time.Since(began))
+func (s *tally) play(t *testing.T, seed uint64, verbose bool) {
+	t.Helper()
+	natstest.Bubble(t, func(t *testing.T) {
+		w := newWorld(t, seed, verbose)
+		report := w.play()
+		for _, v := range report.Violations {
+			t.Errorf("%.2000s", v)
+		}
+		s.add(w, report)
+		switch {
+		case verbose:
+			t.Logf("history:\n%s\n%+v", w.tail(1<<20), report)
+		case t.Failed():
+			t.Logf("faults: %v\nhistory:\n%s\nagain: go test ./test/sim -v -args -seed %d", w.faults, w.tail(100), seed)
+		}
 	})
+	if s.seeds++; t.Failed() {
+		s.failed++
+	}
+}
+
+func (s *tally) add(w *world, r oracle.Report) {
+	s.fake += time.Since(w.start)
+	for kind, n := range w.faults {
+		s.faults[kind] += n
+	}
+	sum := &s.sum
+	sum.Events += r.Events
+	sum.Acknowledged += r.Acknowledged
+	sum.Runs += r.Runs
+	sum.Forks += r.Forks
+	sum.Executions += r.Executions
+	sum.Resumed += r.Resumed
+	sum.Bookmarks += r.Bookmarks
+	sum.Alerts += r.Alerts
+	sum.Commands += r.Commands
+	sum.DeadLetters += r.DeadLetters
+	sum.Work += r.Work
+}
+
+func (s *tally) line() string {
+	return fmt.Sprintf("%d seeds, %d failed, %.1f seeds/s, %.1f h of fake time", s.seeds, s.failed, float64(s.seeds)/time.Since(s.began).Seconds(), s.fake.Hours())
+}
+
+// String returns all that was added up.
+func (s *tally) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n", s.line())
+	if s.failed == 0 {
+		fmt.Fprintf(&b, "0 violations in %d seeds: p < %.2g at 95 %%\n", s.seeds, 3/float64(max(s.seeds, 1)))
+	}
+	kinds := make([]string, 0, len(s.faults))
+	total := 0
+	for kind, n := range s.faults {
+		kinds = append(kinds, fmt.Sprintf("%s %d", kind, n))
+		total += n
+	}
+	slices.Sort(kinds)
+	fmt.Fprintf(&b, "%d faults: %s\n", total, strings.Join(kinds, ", "))
+	r := s.sum
+	fmt.Fprintf(&b, "%d runs (%d forks), %d executions, %d of them went on elsewhere, %d tool calls, %d events (%d acknowledged), %d commands, %d bookmarks, %d alerts, %d dead letters",
+		r.Runs, r.Forks, r.Executions, r.Resumed, r.Work, r.Events, r.Acknowledged, r.Commands, r.Bookmarks, r.Alerts, r.DeadLetters)
+	return b.String()
 }
