@@ -22,8 +22,7 @@ func (a *app) versionCommand() *cobra.Command {
 		Short: "Say which wake this is",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			info, _ := debug.ReadBuildInfo()
-			v := versionOf(info)
+			v := versionOfThis()
 			if a.json {
 				return a.printJSON(v)
 			}
@@ -31,6 +30,11 @@ func (a *app) versionCommand() *cobra.Command {
 			return err
 		},
 	}
+}
+
+func versionOfThis() versionInfo {
+	info, _ := debug.ReadBuildInfo()
+	return versionOf(info)
 }
 
 func versionOf(info *debug.BuildInfo) versionInfo {

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+
+	"wake/internal/bench"
+	"wake/internal/eventlog"
+	"wake/internal/service"
+)
+
+type benchOptions struct {
+	quick    bool
+	replicas int
+	only     string
+	dir      string
+}
+
+func (a *app) benchCommand() *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure wake on this machine, or on a cluster",
+		Long: `Measure wake against the server that it runs on: the same events are published
+raw, in turn with those that wake stores, and the ratio is what counts. Beside
+them is what one would use without wake: SQLite, and a file of JSON lines.
+
+Without --nats-url the server is an embedded one in a temporary folder, or three
+of them with --replicas 3. On a server of yours everything is in streams and
+buckets WAKEBENCH-…, which are removed in the end, also after Ctrl-C.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), o) },
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&o.quick, "quick", false, "take seconds, not minutes: fewer rounds, smaller runs")
+	flags.IntVar(&o.replicas, "replicas", 1, "`number` of replicas of each stream")
+	flags.StringVar(&o.only, "only", "", "`pattern` of the steps to run: "+strings.Join(stepNames(), ", "))
+	flags.StringVar(&o.dir, "dir", "", "`folder` for the embedded server and the files that are compared, on a disk, not in memory (default: the system's for temporary files)")
+	return cmd
+}
+
+// benchReport is what the verb prints as JSON.
+type benchReport struct {
+	Wake     string      `json:"wake"`
+	Go       string      `json:"go"`
+	Platform string      `json:"platform"`
+	CPUs     int         `json:"cpus"`
+	Server   string      `json:"server"` // its version
+	Embedded bool        `json:"embedded"`
+	Replicas int         `json:"replicas"`
+	Quick    bool        `json:"quick,omitempty"`
+	Rows     []bench.Row `json:"rows"`
+}
+
+// benchmark is one invocation of the verb.
+type benchmark struct {
+	app      *app
+	o        benchOptions
+	size     benchSize
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	dir      string // for files; removed in the end
+	embedded bool
+}
+
+// benchSize says how much is measured.
+type benchSize struct {
+	rounds                  int
+	events, alone, together int   // per round: stored by wake, raw or as files one by one, raw in batches
+	acks, load              int   // acknowledgements per round; events/s meanwhile
+	runs                    []int // events of the runs that are resumed
+	backlog                 int   // events that a service catches up with
+	alerts                  int
+	lines                   []int // of the logs that are asked
+	queries                 int
+	active                  []int // runs in one runner
+	subjects                int   // runs in the server
+}
+
+func (o benchOptions) size() benchSize {
+	if o.quick {
+		return benchSize{
+			rounds: 2, events: 4000, alone: 200, together: 4000, acks: 50, load: 500, runs: []int{10, 1000},
+			backlog: 3000, alerts: 5, lines: []int{1000}, queries: 3, active: []int{1, 10}, subjects: 40,
+		}
+	}
+	return benchSize{
+		rounds: 7, events: 40_000, alone: 2000, together: 40_000, acks: 500, load: 2000, runs: []int{10, 10_000, 1_000_000},
+		backlog: 200_000, alerts: 300, lines: []int{1000, 1_000_000}, queries: 20, active: []int{1, 100, 5000}, subjects: 5000,
+	}
+}
+
+// benchStep measures one thing, in an installation of its own.
+type benchStep struct {
+	name    string
+	measure func(*benchmark, context.Context, *lab) ([]bench.Row, error)
+}
+
+func benchSteps() []benchStep {
+	return []benchStep{
+		{"ingest", (*benchmark).ingest},
+		{"latency", (*benchmark).latency},
+		{"end-to-end", (*benchmark).endToEnd},
+		{"catch-up", (*benchmark).catchUp},
+		{"resume", (*benchmark).resume},
+		{"queries", (*benchmark).queries},
+		{"size", (*benchmark).sizes},
+		{"server", (*benchmark).serverMemory},
+		{"runs", (*benchmark).activeRuns},
+	}
+}
+
+func stepNames() []string {
+	var names []string
+	for _, s := range benchSteps() {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+func (a *app) bench(ctx context.Context, o benchOptions) (err error) {
+	only, err := regexp.Compile(o.only)
+	if err != nil {
+		return usage("", "--only: %w", err)
+	}
+	b := &benchmark{app: a, o: o, size: o.size()}
+	if b.dir, err = os.MkdirTemp(o.dir, "wake-bench-"); err != nil {
+		return usage("choose another --dir", "folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	stop, err := b.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	report := b.report()
+	for _, s := range benchSteps() {
+		if !only.MatchString(s.name) {
+			continue
+		}
+		rows, err := b.step(ctx, s)
+		if err != nil {
+			return fmt.Errorf("bench: %s: %w", s.name, err)
+		}
+		for i := range rows {
+			rows[i].Group = s.name
+		}
+		report.Rows = append(report.Rows, rows...)
+	}
+	if a.json {
+		return a.printJSON(report)
+	}
+	return a.printBench(report)
+}
+
+func (b *benchmark) report() benchReport {
+	return benchReport{
+		Wake: versionOfThis().Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.NumCPU(),
+		Server: b.nc.ConnectedServerVersion(), Embedded: b.embedded, Replicas: b.o.replicas, Quick: b.o.quick,
+	}
+}
+
+// connect connects to the server, or to one of its own. Stop ends both.
+func (b *benchmark) connect(ctx context.Context) (stop func(), err error) {
+	a := b.app
+	end := func() {}
+	if a.server.URL == "" {
+		b.embedded = true
+		if a.server.URL, end, err = startServers(ctx, b.dir, b.o.replicas, a.log); err != nil {
+			return nil, err
+		}
+	}
+	if b.nc, err = a.connect(ctx); err != nil {
+		end()
+		return nil, err
+	}
+	if b.js, err = jetstream.New(b.nc); err != nil {
+		b.nc.Close()
+		end()
+		return nil, err
+	}
+	return func() { b.nc.Close(); end() }, nil
+}
+
+// lab is an installation that is removed after its step, and a process on it.
+type lab struct {
+	*bench.Scratch
+	log *eventlog.Log
+	dir string // of this step
+}
+
+// step runs a step in an installation of its own, and says so on a terminal.
+func (b *benchmark) step(ctx context.Context, s benchStep) (rows []bench.Row, err error) {
+	began := time.Now()
+	if service.IsTerminal(b.app.errOut) {
+		b.app.note("%-12s …", s.name)
+		defer func() { b.app.note("\r%-12s %s\n", s.name, time.Since(began).Round(100*time.Millisecond)) }()
+	}
+	l := &lab{}
+	if l.dir, err = os.MkdirTemp(b.dir, s.name); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(l.dir)) }()
+	id := strings.ToLower(rand.Text()[:8])
+	if l.Scratch, err = bench.NewScratch(ctx, b.js, id, b.o.replicas); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, l.Remove(ctx)) }()
+	if l.log, err = eventlog.Open(ctx, b.nc, eventlog.Options{Names: l.Names, Logger: b.app.log}); err != nil {
+		return nil, err
+	}
+	err = with(ctx, l.log.Run, func(ctx context.Context) error {
+		rows, err = s.measure(b, ctx, l)
+		return err
+	})
+	return rows, err
+}
+
+// with calls f while run runs. If run ends, so does the context of f.
+func with(ctx context.Context, run, f func(context.Context) error) error {
+	background, stop := context.WithCancel(ctx)
+	foreground, cancel := context.WithCancelCause(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		err := run(background)
+		cancel(err)
+		ended <- err
+	}()
+	err := f(foreground)
+	if cause := context.Cause(foreground); err != nil && cause != nil {
+		err = cause
+	}
+	stop()
+	if failed := <-ended; err == nil && !errors.Is(failed, context.Canceled) {
+		err = failed
+	}
+	cancel(nil)
+	return err
+}
+
+// note writes to people, where nobody could do anything about an error.
+func (a *app) note(format string, args ...any) { _, _ = fmt.Fprintf(a.errOut, format, args...) }

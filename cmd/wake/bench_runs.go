@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	"wake/internal/agent"
+	"wake/internal/bench"
+	"wake/pkg/client"
+	"wake/pkg/wire"
+	"wake/services/runner"
+)
+
+// memory is what a process holds, after a collection.
+type memory struct {
+	bytes      float64 // heap and stacks in use
+	goroutines float64
+}
+
+func measureMemory() memory {
+	runtime.GC()
+	runtime.GC() // what pools held is gone after the second
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return memory{float64(m.HeapAlloc + m.StackInuse), float64(runtime.NumGoroutine())}
+}
+
+// serverMemory measures what runs whose nodes are at rest cost a server: with an
+// embedded one, that is what the process holds when all writers are closed.
+func (b *benchmark) serverMemory(ctx context.Context, l *lab) ([]bench.Row, error) {
+	if !b.embedded {
+		return nil, nil
+	}
+	const events = 16
+	runs := func(from, to int) error {
+		var ids []string
+		for i := from; i < to; i++ {
+			ids = append(ids, fmt.Sprint("at-rest", i))
+		}
+		_, err := bench.Fill(ctx, l.log, ids, events)
+		return err
+	}
+	const first = 10
+	if err := runs(0, first); err != nil {
+		return nil, err
+	}
+	before := measureMemory()
+	if err := runs(first, first+b.size.subjects); err != nil {
+		return nil, err
+	}
+	grown := measureMemory().bytes - before.bytes
+	return []bench.Row{bench.NewRow(fmt.Sprintf("server's memory per run of %d events on 6 subjects", events), "B", grown/float64(b.size.subjects))}, nil
+}
+
+// activeRuns measures what runs cost a runner while an agent works in each.
+func (b *benchmark) activeRuns(ctx context.Context, l *lab) (rows []bench.Row, err error) {
+	most := b.size.active[len(b.size.active)-1]
+	idle := &idleAgents{started: make(chan struct{}, most)}
+	r, err := runner.New(runner.Config{
+		ID: "bench", MaxAgents: most, Workspaces: filepath.Join(l.dir, "workspaces"),
+		Providers: map[string]agent.Provider{"claude": idle}, DrainTimeout: time.Second,
+	}, l.log, b.app.log)
+	if err != nil {
+		return nil, err
+	}
+	c, err := client.Open(ctx, b.nc, client.Options{Names: l.Names, Logger: b.app.log})
+	if err != nil {
+		return nil, err
+	}
+	definition, err := wire.Marshal(map[string]any{
+		"name": "bench", "nodes": []any{map[string]any{"id": "coder", "type": "agent", "input": map[string]any{"provider": "claude", "prompt": "Wait."}}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = with(ctx, r.Run, func(ctx context.Context) error {
+		rows, err = b.activate(ctx, c, definition, idle)
+		return err
+	})
+	return rows, err
+}
+
+func (b *benchmark) activate(ctx context.Context, c *client.Client, definition wire.Raw, idle *idleAgents) (rows []bench.Row, err error) {
+	start := func(from, to int) error {
+		for i := from; i < to; i++ {
+			if err := c.Start(ctx, wire.RunRequest{RunID: fmt.Sprint("active", i), Definition: definition}); err != nil {
+				return err
+			}
+		}
+		for range to - from {
+			select {
+			case <-idle.started:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	}
+	var one memory
+	running := 0
+	for _, runs := range b.size.active {
+		began, more := time.Now(), runs-running
+		if err := start(running, runs); err != nil {
+			return nil, err
+		}
+		rate := float64(more) / time.Since(began).Seconds()
+		running = runs
+		m := measureMemory()
+		name := fmt.Sprintf("a runner with %d active runs%s: ", runs, b.withServer())
+		rows = append(rows, bench.NewRow(name+"memory", "B", m.bytes), bench.NewRow(name+"goroutines", "", m.goroutines))
+		if runs == 1 {
+			one = m
+			continue
+		}
+		rows = append(rows,
+			bench.NewRow(name+"memory per further run", "B", (m.bytes-one.bytes)/float64(runs-1)),
+			bench.NewRow(name+"goroutines per further run", "", (m.goroutines-one.goroutines)/float64(runs-1)),
+			bench.NewRow(fmt.Sprintf("runs begun, up to the agent's start, %d at once", more), "/s", rate))
+	}
+	return rows, nil
+}
+
+// withServer says what else is in the process.
+func (b *benchmark) withServer() string {
+	if b.embedded {
+		return ", server included"
+	}
+	return ""
+}
+
+// idleAgents are agents that wait until they are interrupted.
+type idleAgents struct {
+	started chan struct{} // one value each; it has room
+}
+
+// Start implements [agent.Provider].
+func (p *idleAgents) Start(_ context.Context, r agent.Request) (agent.Session, error) {
+	return &idleAgent{provider: p, request: r, end: make(chan struct{})}, nil
+}
+
+type idleAgent struct {
+	provider *idleAgents
+	request  agent.Request
+	once     sync.Once
+	end      chan struct{}
+}
+
+// Events implements [agent.Session].
+func (s *idleAgent) Events() iter.Seq2[*wire.Event, error] {
+	return func(yield func(*wire.Event, error) bool) {
+		event := func(p wire.Payload) *wire.Event { return &wire.Event{SessionID: s.request.SessionID, Payload: p} }
+		if !yield(event(&wire.AgentStart{Prompt: s.request.Prompt, Model: "idle"}), nil) {
+			return
+		}
+		select {
+		case s.provider.started <- struct{}{}:
+		default: // it was interrupted and is resumed
+		}
+		<-s.end
+		yield(event(&wire.AgentPaused{Reason: "interrupted"}), nil)
+	}
+}
+
+// Send implements [agent.Session].
+func (*idleAgent) Send(context.Context, agent.Message) error { return nil }
+
+// Interrupt implements [agent.Session].
+func (s *idleAgent) Interrupt(context.Context) error { return s.Close() }
+
+// Close implements [agent.Session].
+func (s *idleAgent) Close() error {
+	s.once.Do(func() { close(s.end) })
+	return nil
+}

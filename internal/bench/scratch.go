@@ -1,0 +1,81 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/topology"
+	"wake/pkg/subjects"
+)
+
+// Scratch is an installation of wake for measuring, with a stream beside it that
+// nothing but raw publishes go to.
+type Scratch struct {
+	Names subjects.Names
+	JS    jetstream.JetStream
+}
+
+// NewScratch creates one under the prefix wakebench-<id>. If it fails it removes
+// what it has created.
+func NewScratch(ctx context.Context, js jetstream.JetStream, id string, replicas int) (*Scratch, error) {
+	names, err := subjects.New("wakebench-" + id)
+	if err != nil {
+		return nil, err
+	}
+	s := &Scratch{Names: names, JS: js}
+	if err := s.create(ctx, replicas); err != nil {
+		return nil, errors.Join(fmt.Errorf("bench: %w", err), s.Remove(ctx))
+	}
+	return s, nil
+}
+
+func (s *Scratch) create(ctx context.Context, replicas int) error {
+	if _, err := topology.Init(ctx, s.JS, topology.Config{Names: s.Names, Replicas: replicas}); err != nil {
+		return err
+	}
+	_, err := s.JS.CreateStream(ctx, jetstream.StreamConfig{
+		Name: s.upper() + "RAW", Description: "wake bench: raw publishes", Subjects: []string{s.raw(">")},
+		Storage: jetstream.FileStorage, Replicas: replicas, AllowAtomicPublish: true, AllowDirect: true,
+	})
+	return err
+}
+
+// upper is what the names of all streams begin with.
+func (s *Scratch) upper() string {
+	return strings.TrimSuffix(s.Names.EventsStream(), "EVENTS")
+}
+
+// raw returns a subject of the stream of raw publishes.
+func (s *Scratch) raw(rest string) string { return s.Names.Prefix() + ".raw." + rest }
+
+// removeWait bounds the removal.
+const removeWait = 30 * time.Second
+
+// Remove removes all streams of the prefix, even if ctx has ended.
+func (s *Scratch) Remove(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeWait)
+	defer cancel()
+	list := s.JS.StreamNames(ctx)
+	var ours []string
+	for name := range list.Name() {
+		bare := strings.TrimPrefix(strings.TrimPrefix(name, "KV_"), "OBJ_")
+		if strings.HasPrefix(bare, s.upper()) {
+			ours = append(ours, name)
+		}
+	}
+	failed := list.Err()
+	for _, name := range ours {
+		if err := s.JS.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			failed = errors.Join(failed, fmt.Errorf("stream %s: %w", name, err))
+		}
+	}
+	if failed != nil {
+		return fmt.Errorf("bench: remove scratch: %w", failed)
+	}
+	return nil
+}
