@@ -77,7 +77,6 @@ func (r *Runner) nextCommands(ctx context.Context, c jetstream.Consumer) ([]jets
 type stray struct {
 	message jetstream.Msg
 	record  *wire.CommandReceived
-	again   bool // it was delivered before, and may be on record
 }
 
 // settle deals with commands: those that are nobody's are recorded together.
@@ -97,7 +96,7 @@ func (r *Runner) settle(ctx context.Context, keeper *lease.Keeper, messages []je
 			}
 			r.again(ctx, m, askLast)
 		case record != nil:
-			strays = append(strays, stray{m, record, meta.NumDelivered > 1})
+			strays = append(strays, stray{m, record})
 		case wait > 0:
 			r.again(ctx, m, wait)
 		default:
@@ -282,13 +281,19 @@ func (r *Runner) recordStrays(ctx context.Context, keeper *lease.Keeper, strays 
 	return w.Close(ctx)
 }
 
-// unrecorded returns the records of the strays that aren't in the log. One of the
-// same id may be: ids are unique per run, and these are of many.
+// unrecorded returns the records of the strays that aren't in the log: whoever was
+// slow finds there what others have done meanwhile. Another of the same id may be
+// there: ids are unique per run, and these are of many.
 func (r *Runner) unrecorded(ctx context.Context, s *wire.State, strays []stray) ([]*wire.Event, error) {
 	var events []*wire.Event
 	var there map[uint64]bool // by position
 	for _, x := range strays {
-		if x.again && slices.Contains(s.CommandIDs, x.record.CommandID) {
+		if dealt, err := r.obeyed(ctx, x); err != nil {
+			return nil, err
+		} else if dealt {
+			continue
+		}
+		if slices.Contains(s.CommandIDs, x.record.CommandID) {
 			if there == nil {
 				var err error
 				if there, err = r.recordsOfNone(ctx); err != nil {
@@ -302,6 +307,19 @@ func (r *Runner) unrecorded(ctx context.Context, s *wire.State, strays []stray) 
 		events = append(events, &wire.Event{Payload: x.record})
 	}
 	return events, nil
+}
+
+// obeyed reports whether the run of a stray has begun by now, and dealt with it.
+func (r *Runner) obeyed(ctx context.Context, x stray) (bool, error) {
+	run, err := r.names.ParseCommand(x.message.Subject())
+	if err != nil || run == subjects.NoRun {
+		return false, nil //nolint:nilerr // it is no run's
+	}
+	s, err := r.stateOf(ctx, run)
+	if err != nil {
+		return false, err
+	}
+	return s.CommandPos >= x.record.AtPos, nil
 }
 
 // recordsOfNone returns the positions of the commands that are on record for no run.
