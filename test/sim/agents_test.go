@@ -279,7 +279,12 @@ func (s *session) step(at int, step step, m memory) bool {
 func (s *session) call(at int, step step, m memory) bool {
 	id := fmt.Sprintf("%s-%d", s.request.SessionID, at)
 	input := wire.RawString(step.text)
-	s.w.memories.save(s.request.SessionID, m) // it knows that it asked
+	if !s.w.forgetful {
+		s.w.memories.save(s.request.SessionID, m) // it knows that it asked
+	}
+	if s.w.hasty && !s.work(id) {
+		return false
+	}
 	if !s.say(&wire.ToolIntent{ToolName: step.tool, ToolInput: input, Idempotent: step.safe}, id) || s.ctx.Err() != nil {
 		return false
 	}
@@ -302,7 +307,7 @@ func (s *session) call(at int, step step, m memory) bool {
 			return s.say(&wire.AgentTool{ToolName: step.tool, ToolInput: input, Error: "denied", Denied: true, Point: fmt.Sprintf("point-%d", at+1)}, id)
 		}
 	}
-	if !s.work(id) {
+	if !s.w.hasty && !s.work(id) {
 		return false
 	}
 	if !s.wait(step.takes) {

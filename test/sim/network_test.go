@@ -29,6 +29,7 @@ type link struct {
 	deaf      bool                     // what comes in is lost
 	stalled   bool                     // nothing moves, nothing is lost
 	delay     time.Duration            // of what comes in
+	bug       bug                      // what a defective client would do
 	countdown int                      // publishes until the process dies; 0: it doesn't
 	before    bool                     // it dies before that one goes out, else behind it
 	pending   map[string][]publication // by reply subject
@@ -138,8 +139,7 @@ func (c *conn) publish(m message) error {
 		l.dead = true
 	}
 	if !dies || !l.before {
-		l.expect(m)
-		c.out.push(m.raw, time.Time{})
+		l.pass(c, m)
 	}
 	fatal := l.fatal
 	l.mu.Unlock()
@@ -148,6 +148,18 @@ func (c *conn) publish(m message) error {
 		return errNoWay
 	}
 	return nil
+}
+
+// pass lets a message go to the server.
+func (l *link) pass(c *conn, m message) {
+	sent := []message{m}
+	if l.bug != nil && m.subject != "" {
+		sent = l.bug(c, m)
+	}
+	for _, m := range sent {
+		l.expect(m)
+		c.out.push(m.raw, time.Time{})
+	}
 }
 
 // expect notes an event that will be acknowledged.

@@ -96,7 +96,7 @@ func (p *process) begin() *life {
 		p.spool = filepath.Join(p.w.dir, p.name, "spool")
 	}
 	l := &life{p: p, spool: p.spool, done: make(chan struct{}), gone: make(chan struct{})}
-	l.link = &link{server: p.w.server, stored: p.w.stored, fatal: func(subject string) { p.w.note(p.name, "dies at a publish to %s", subject); l.die() }}
+	l.link = &link{server: p.w.server, bug: p.w.bugs[p.name], stored: p.w.stored, fatal: func(subject string) { p.w.note(p.name, "dies at a publish to %s", subject); l.die() }}
 	p.now = l
 	return l
 }

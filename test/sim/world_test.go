@@ -45,6 +45,11 @@ type world struct {
 	healing map[*life]bool // whose connections have lost something
 	asked   int            // commands so far
 
+	bugs      map[string]bug // by process
+	patience  time.Duration
+	hasty     bool // agents act before their intent is stored
+	forgetful bool // agents don't know what they have begun
+
 	mu      sync.Mutex
 	history []string
 	faults  map[string]int
@@ -73,6 +78,7 @@ func (w *world) stored(position uint64, subject string, data []byte) {
 func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 	t.Helper()
 	w := &world{
+		bugs: map[string]bug{}, patience: patience,
 		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), verbose: verbose, start: time.Now(),
 		ledger: oracle.NewLedger(), memories: memories{of: map[string]memory{}}, faults: map[string]int{},
 		forks: map[string]bool{}, healing: map[*life]bool{},
@@ -180,13 +186,14 @@ func (w *world) play() oracle.Report {
 	return report
 }
 
-// patience is how long everything may take to come to an end after the last fault.
+// patience is how long everything may take to come to an end after the last fault,
+// unless a world says otherwise.
 const patience = 30 * time.Minute
 
 // calm lets an operator decide about whatever waits for a decision, until every run
 // has ended.
 func (w *world) calm() {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(w.patience)
 	for w.ctx.Err() == nil {
 		<-time.After(20 * time.Second)
 		states, err := oracle.States(w.ctx, w.log)
