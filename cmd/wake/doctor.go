@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
+	"wake/internal/eventlog"
 	"wake/internal/timeline"
 	"wake/internal/topology"
 	"wake/pkg/subjects"
@@ -198,8 +199,16 @@ func (d doctor) deadLetters(ctx context.Context) []check {
 	if err != nil {
 		return nil // streams has said so
 	}
-	if n := stream.CachedInfo().State.Msgs; n > 0 {
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(d.names.DeadLetter(eventlog.DeadService)))
+	if err != nil {
+		return []check{{"poison", failed, err.Error(), ""}}
+	}
+	late := info.State.Subjects[d.names.DeadLetter(eventlog.DeadService)]
+	switch n := info.State.Msgs - late; {
+	case n > 0:
 		return []check{{"poison", warned, fmt.Sprintf("%d message(s) could not be used", n), fmt.Sprintf("nats stream view %s --translate 'wake decode'", name)}}
+	case late > 0:
+		return []check{{"poison", fine, fmt.Sprintf("none; %d event(s) of runners that had lost their nodes were set aside", late), ""}}
 	}
 	return []check{{"poison", fine, "none", ""}}
 }

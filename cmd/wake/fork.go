@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"wake/internal/eventlog"
+	"wake/internal/timeline"
 	"wake/pkg/client"
 	"wake/pkg/subjects"
 )
@@ -81,8 +82,13 @@ func (a *app) fork(ctx context.Context, ref string, o forkOptions) error {
 	if a.json {
 		return a.printJSON(fork)
 	}
+	from := fork.Label
+	if from == "" {
+		from = fmt.Sprintf("position %d", fork.Position)
+	}
+	_, _ = fmt.Fprintf(a.errOut, "forked from %s at %s: what came after it there is done again here\n", timeline.Line(fork.Parent, 120), timeline.Line(from, 120))
 	if !fork.Recorded {
-		_, _ = fmt.Fprintln(a.errOut, "queued: no runner answers; the fork begins when one comes")
+		_, _ = fmt.Fprintln(a.errOut, "queued: no runner has begun it yet; `wake doctor` says whether there is one")
 	}
 	_, err = fmt.Fprintln(a.out, fork.RunID)
 	return err

@@ -220,6 +220,9 @@ func (a *app) run(ctx context.Context, r wire.RunRequest, o runOptions) error {
 		if err := a.submit(ctx, log, r); err != nil {
 			return err
 		}
+		if !begun(ctx, log, r.RunID) {
+			_, _ = fmt.Fprintln(a.errOut, "queued: no runner has taken it yet; `wake doctor` says whether there is one")
+		}
 		return a.printSubmitted(r.RunID)
 	}
 	last, err := a.submitAndWatch(ctx, log, r)
@@ -283,6 +286,16 @@ func (a *app) submit(ctx context.Context, log *eventlog.Log, r wire.RunRequest) 
 		return fmt.Errorf("submit run %s: %w", r.RunID, err)
 	}
 	return nil
+}
+
+// begun waits a little for the first event of a run.
+func begun(ctx context.Context, log *eventlog.Log, runID string) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for _, err := range log.Follow(ctx, eventlog.Query{Run: runID, Node: wire.RunNode}) {
+		return err == nil
+	}
+	return false
 }
 
 // requestHeadroom is what the event that begins a run needs beyond its request.

@@ -315,6 +315,10 @@ func TestRule15Incarnation(t *testing.T) {
 			wantErr(t, "Append", err, eventlog.ErrIncarnation)
 		}
 
+		for _, err := range p.Read(soon(t), eventlog.Query{Run: "r"}) {
+			wantErr(t, "Read", err, eventlog.ErrIncarnation)
+		}
+
 		again := start(t, nc, eventlog.Options{})
 		if again.Incarnation() == p.Incarnation() {
 			t.Error("the incarnation is the same")

@@ -15,8 +15,8 @@ import (
 	"wake/pkg/wire"
 )
 
-// deadService is who dead letters of this package are from.
-const deadService = "eventlog"
+// DeadService is who dead letters of this package are from.
+const DeadService = "eventlog"
 
 // maxDamage is how much of a damaged spool one dead letter shows.
 const maxDamage = 64 << 10
@@ -41,14 +41,14 @@ func (l *Log) DeadLetter(ctx context.Context, service, reason string, e Entry) e
 // bury hands a frame that will never be stored to the dead letters.
 func (l *lane) bury(ctx context.Context, f *frame, reason string) error {
 	data, err := wire.Marshal(&wire.Poison{
-		V: wire.Version, Service: deadService, Reason: reason, Subject: f.subject,
+		V: wire.Version, Service: DeadService, Reason: reason, Subject: f.subject,
 		Stream: l.log.names.EventsStream(), Data: f.data, Timestamp: time.Now().UnixMilli(),
 	})
 	if err != nil {
 		return err
 	}
 	return l.handOver(ctx, f, &frame{
-		subject: l.log.names.DeadLetter(deadService), data: data, blobs: f.blobs,
+		subject: l.log.names.DeadLetter(DeadService), data: data, blobs: f.blobs,
 	})
 }
 

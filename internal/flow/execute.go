@@ -143,8 +143,15 @@ func (p *planner) request(id string, n wire.NodeState) {
 
 // acceptable reports whether an answer is one of the choices, if there are any.
 func (p *planner) acceptable(n wire.NodeState) bool {
-	choices := choicesOf(n.Input)
-	return len(choices) == 0 || slices.Contains(choices, asText(n.Answer))
+	_, ok := Acceptable(n.Input, n.Answer)
+	return ok
+}
+
+// Acceptable reports whether an answer is one of the choices that the input of an
+// ask node gives, if it gives any, and returns those.
+func Acceptable(input, answer wire.Raw) (choices []string, ok bool) {
+	choices = choicesOf(input)
+	return choices, len(choices) == 0 || slices.Contains(choices, asText(answer))
 }
 
 func choicesOf(input wire.Raw) []string {

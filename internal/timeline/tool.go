@@ -106,7 +106,9 @@ func Activity(e *wire.Event, cwd string) (string, bool) {
 	case *wire.AgentStart, *wire.AgentInit, *wire.AgentResumed:
 		s = "starting"
 	case *wire.AgentError:
-		s = "failing: " + orElse(p.Message, p.ErrorType)
+		if s = orElse(p.Message, p.ErrorType); p.Severity != wire.SeverityWarning {
+			s = "failing: " + s
+		}
 	case *wire.AgentComplete, *wire.NodeComplete:
 		s = "done"
 	case *wire.NodeError:

@@ -34,6 +34,12 @@ func (c *Client) Do(ctx context.Context, cmd wire.Command) (wire.CommandResponse
 	if err != nil {
 		return answer, err
 	}
+	if limit := c.log.Conn().MaxPayload(); int64(len(data)) > limit {
+		return answer, &wire.APIError{
+			Code: wire.CodeTooLarge, Message: fmt.Sprintf("the command has %d bytes, the server takes %d", len(data), limit),
+			Hint: "put what is long into a file of the agent's folder and name it",
+		}
+	}
 	if _, err := c.log.JetStream().Publish(ctx, c.names.Command(to), data); err != nil {
 		return answer, fmt.Errorf("client: send the command to run %s: %w", to, err)
 	}

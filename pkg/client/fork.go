@@ -5,6 +5,7 @@ import (
 
 	"wake/internal/bookmark"
 	"wake/internal/eventlog"
+	"wake/internal/flow"
 	"wake/pkg/wire"
 )
 
@@ -56,8 +57,11 @@ func (c *Client) Resolve(ctx context.Context, runID, at string) (Point, *wire.St
 // Fork begins a new run that goes on from a point of another one. The parent is
 // left alone.
 func (c *Client) Fork(ctx context.Context, r ForkRequest) (ForkResult, error) {
-	p, _, err := c.Resolve(ctx, r.RunID, r.At)
+	p, state, err := c.Resolve(ctx, r.RunID, r.At)
 	if err != nil {
+		return ForkResult{}, err
+	}
+	if err := checkOverrides(state, r.Overrides); err != nil {
 		return ForkResult{}, err
 	}
 	if r.NewID == "" {
@@ -81,6 +85,17 @@ func (c *Client) Fork(ctx context.Context, r ForkRequest) (ForkResult, error) {
 	}
 	result.Recorded = c.begun(ctx, r.NewID, last+1)
 	return result, ctx.Err()
+}
+
+func checkOverrides(s *wire.State, overrides wire.Raw) error {
+	def, err := flow.FromRaw(s.Definition)
+	if err != nil {
+		def = nil // the runner says what is wrong with it
+	}
+	if err := flow.CheckOverrides(def, overrides); err != nil {
+		return &wire.APIError{Code: wire.CodeBadRequest, Message: err.Error()}
+	}
+	return nil
 }
 
 // begun waits for the first event of a fork.

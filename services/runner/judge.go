@@ -116,6 +116,9 @@ func (j *judge) send() error {
 			return reject(wire.CodeNodeNotFound, "run %s has no node %s", j.state.RunID, j.cmd.NodeID)
 		}
 	}
+	if len(live) == 0 {
+		return reject(wire.CodeAmbiguousID, "no agent that can be meant is at work in run %s", j.state.RunID)
+	}
 	return reject(wire.CodeAmbiguousID, "%d agents are live%s; name one by nodeId or execId", len(live), list(live))
 }
 
@@ -164,9 +167,13 @@ func (j *judge) reply() error {
 		return reject(wire.CodeBadRequest, "content is required")
 	}
 	for _, n := range j.state.Nodes {
-		if n.PromptID == j.cmd.PromptID {
-			return nil
+		if n.PromptID != j.cmd.PromptID {
+			continue
 		}
+		if choices, ok := flow.Acceptable(n.Input, j.cmd.Content); !ok {
+			return reject(wire.CodeBadRequest, "the answer is none of the choices%s", list(choices))
+		}
+		return nil
 	}
 	return reject(wire.CodeCommandRejected, "nobody waits for an answer to %q", j.cmd.PromptID)
 }
@@ -291,7 +298,7 @@ func (j *judge) bookmark() ([]*wire.Event, error) {
 	}
 	there := slices.ContainsFunc(j.state.Bookmarks, func(b wire.Bookmark) bool { return b.Label == label })
 	if there && !j.cmd.Force {
-		return nil, reject(wire.CodeCommandRejected, "run %s has a bookmark %q; force moves it", j.state.RunID, label)
+		return nil, reject(wire.CodeCommandRejected, "run %s has a bookmark %q already; force (--force) moves it", j.state.RunID, label)
 	}
 	j.fields["label"] = label
 	return []*wire.Event{{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: label}}}, nil

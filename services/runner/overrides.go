@@ -1,96 +1,18 @@
 package runner
 
 import (
-	"iter"
-	"maps"
-	"math"
-	"slices"
-	"strings"
-
 	"wake/internal/flow"
 	"wake/pkg/wire"
 )
 
-// overridable are the options of agents that a resumption or a fork may set,
-// beside limits.*, and what each has to be.
-func overridable(option string, v any) (known, ok bool) {
-	switch option {
-	case "model", "fallbackModel", "permissionMode", "systemPrompt", "appendSystemPrompt", "workspace":
-		_, ok = v.(string)
-		return true, ok
-	case "maxTurns":
-		return true, isWhole(v)
-	case "maxBudgetUsd":
-		return true, isNumber(v)
-	case "allowedTools", "disallowedTools":
-		return true, isTexts(v)
-	case "limits":
-		limits, isObject := v.(map[string]any)
-		return true, isObject && allNumbers(maps.Values(limits))
-	}
-	if strings.HasPrefix(option, "limits.") {
-		return true, isNumber(v)
-	}
-	return false, false
-}
-
-func allNumbers(values iter.Seq[any]) bool {
-	for v := range values {
-		if !isNumber(v) {
-			return false
-		}
-	}
-	return true
-}
-
-func isNumber(v any) bool {
-	switch v.(type) {
-	case int64, uint64, float64, int:
-		return true
-	}
-	return false
-}
-
-func isWhole(v any) bool {
-	f, isFloat := v.(float64)
-	return isNumber(v) && (!isFloat || f == math.Trunc(f))
-}
-
-func isTexts(v any) bool {
-	all, ok := v.([]any)
-	return ok && !slices.ContainsFunc(all, func(v any) bool { _, isText := v.(string); return !isText })
-}
-
-// checkOverrides fails with a [rejection] unless overrides are options with
-// values, or nodes of the run with such options.
+// checkOverrides fails with a [rejection] unless overrides fit the run.
 func checkOverrides(overrides wire.Raw, s *wire.State) error {
-	if len(overrides) == 0 || string(overrides) == string(wire.Null) {
-		return nil
-	}
-	fields, ok := overrides.Any().(map[string]any)
-	if !ok {
-		return reject(wire.CodeBadRequest, "overrides is no object of options")
-	}
 	def, err := flow.FromRaw(s.Definition)
 	if err != nil {
 		def = nil // an imported run; it has no nodes to name
 	}
-	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if known, ok := overridable(name, fields[name]); known {
-			if !ok {
-				return reject(wire.CodeBadRequest, "overrides: the value of %s can't be used", name)
-			}
-			continue
-		}
-		options, isObject := fields[name].(map[string]any)
-		if !isObject || def == nil || def.Node(name) == nil {
-			return reject(wire.CodeBadRequest, "overrides: %q is neither an option of agents nor a node with options", name)
-		}
-		for _, option := range slices.Sorted(maps.Keys(options)) {
-			if known, ok := overridable(option, options[option]); !known || !ok {
-				return reject(wire.CodeBadRequest, "overrides: %s of node %s can't be set so", option, name)
-			}
-		}
+	if err := flow.CheckOverrides(def, overrides); err != nil {
+		return reject(wire.CodeBadRequest, "%v", err)
 	}
 	return nil
 }

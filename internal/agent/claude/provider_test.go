@@ -187,7 +187,7 @@ func TestInterrupt(t *testing.T) {
 			}
 		}
 	})
-	wantSaid(t, got[5:], "usage m1 1/2", "turn:end", `agent:error error_during_execution "interrupted: [ede]" warning`, "agent:paused")
+	wantSaid(t, got[5:], "usage m1 1/2", "turn:end", `agent:error error_during_execution "interrupted" warning`, "agent:paused")
 }
 
 // The agent is interrupted and gets a message, in that order and in one process.
@@ -204,7 +204,7 @@ func TestSendInterrupting(t *testing.T) {
 			}
 		}
 	})
-	wantSaid(t, got[5:], "usage m1 1/2", "turn:end", `agent:error error_during_execution "interrupted: [ede]" warning`,
+	wantSaid(t, got[5:], "usage m1 1/2", "turn:end", `agent:error error_during_execution "interrupted" warning`,
 		`user:message command c1 "[{\"text\":\"stop that\",\"type\":\"text\"}]"`,
 		"turn:start 2", `agent:text #2 "Two."`, "usage m2 1/2", "turn:end", `agent:complete "Done."`)
 }

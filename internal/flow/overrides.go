@@ -1,0 +1,93 @@
+package flow
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// overridable are the options of agents that a resumption or a fork may set,
+// beside limits.*, and what each has to be.
+func overridable(option string, v any) (known, ok bool) {
+	switch option {
+	case "model", "fallbackModel", "permissionMode", "systemPrompt", "appendSystemPrompt", "workspace":
+		_, ok = v.(string)
+		return true, ok
+	case "maxTurns":
+		return true, isWhole(v)
+	case "maxBudgetUsd":
+		return true, isNumber(v)
+	case "allowedTools", "disallowedTools":
+		return true, isTexts(v)
+	case "limits":
+		limits, isObject := v.(map[string]any)
+		return true, isObject && allNumbers(maps.Values(limits))
+	}
+	if strings.HasPrefix(option, "limits.") {
+		return true, isNumber(v)
+	}
+	return false, false
+}
+
+func allNumbers(values iter.Seq[any]) bool {
+	for v := range values {
+		if !isNumber(v) {
+			return false
+		}
+	}
+	return true
+}
+
+func isNumber(v any) bool {
+	switch v.(type) {
+	case int64, uint64, float64, int:
+		return true
+	}
+	return false
+}
+
+func isWhole(v any) bool {
+	f, isFloat := v.(float64)
+	return isNumber(v) && (!isFloat || f == math.Trunc(f))
+}
+
+func isTexts(v any) bool {
+	all, ok := v.([]any)
+	return ok && !slices.ContainsFunc(all, func(v any) bool { _, isText := v.(string); return !isText })
+}
+
+// CheckOverrides fails unless overrides are options with values, or nodes of the
+// run with such options. def is nil if the run has no flow.
+func CheckOverrides(def *Definition, overrides wire.Raw) error {
+	if len(overrides) == 0 || string(overrides) == string(wire.Null) {
+		return nil
+	}
+	fields, ok := overrides.Any().(map[string]any)
+	if !ok {
+		return errors.New("overrides is no object of options")
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if known, ok := overridable(name, fields[name]); known {
+			if !ok {
+				return fmt.Errorf("overrides: the value of %s can't be used", name)
+			}
+			continue
+		}
+		options, isObject := fields[name].(map[string]any)
+		if !isObject || def == nil || def.Node(name) == nil {
+			return fmt.Errorf("overrides: %q is neither an option of agents nor a node with options", name)
+		}
+		for _, option := range slices.Sorted(maps.Keys(options)) {
+			if known, ok := overridable(option, options[option]); !known || !ok {
+				return fmt.Errorf("overrides: %s of node %s can't be set so", option, name)
+			}
+		}
+	}
+	return nil
+}
