@@ -186,7 +186,7 @@ func TestPoints(t *testing.T) {
 	}
 }
 
-// A labelled point that was kept outlives its events.
+// A labelled point that was kept outlives its events (RULES 20).
 func TestKept(t *testing.T) {
 	t.Parallel()
 	log := logtest.Start(t)
@@ -225,6 +225,39 @@ func TestKept(t *testing.T) {
 	}
 	if kept, err := snapshot.Kept(t.Context(), log, "gone", "large"); err != nil || len(kept.State) != len(state.State) {
 		t.Errorf("a large state: %v", err)
+	}
+}
+
+// A state that was kept of another incarnation of the log counts for nothing where
+// this one has the point, and gives way to this one's (RULES 15, 20).
+func TestKeptOfAnotherLog(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	s := tell(t, log, "r1")
+	s.begin(log, "r1")
+	pos := s.decide("", &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "good"})
+	p := bookmark.Point{Run: "r1", Label: "good", Position: pos}
+	own, err := bookmark.State(t.Context(), log, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := snapshot.Open(t.Context(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := run.Clone(own)
+	other.Position.Incarnation, other.FlowName = "another", "other"
+	if err := store.Keep(t.Context(), "good", other); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := bookmark.State(t.Context(), log, p); err != nil || got.FlowName != "f" {
+		t.Errorf("the state is that of flow %+v, %v", got, err)
+	}
+	if err := store.Keep(t.Context(), "good", own); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := snapshot.Kept(t.Context(), log, "r1", "good"); err != nil || got.FlowName != "f" {
+		t.Errorf("kept is that of flow %+v, %v", got, err)
 	}
 }
 

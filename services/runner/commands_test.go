@@ -311,6 +311,29 @@ func TestStrayCommands(t *testing.T) {
 	})
 }
 
+// A command that comes while its owner reads those that wait comes twice, and is
+// recorded once: its position in the stream tells (RULES 13).
+func TestCommandOnTheWay(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		r1 := b.process("r1", gated(nil))
+		b.submit("run1", shared(one))
+		b.until("run1", wire.TypeAgentStart)
+		r1.kill()
+		r2 := b.process("r2", gated(nil))
+		r2.gate.before(".GET."+subjects.Default.CommandsStream(), func() { // it has subscribed, and reads
+			if _, err := b.log.JetStream().Publish(t.Context(), subjects.Default.Command("run1"), []byte(`{"type":"pause"}`)); err != nil {
+				t.Error(err)
+			}
+		})
+		b.until("run1", wire.TypeFlowPaused)
+		<-time.After(time.Minute)
+		if got := records(b.read("run1")); len(got) != 1 || !got[0].Accepted {
+			t.Errorf("on record: %+v", got)
+		}
+	})
+}
+
 // A run that begins while the catch-all looks for it isn't unknown: its owner
 // records the command, and nobody else does (RULES 13).
 func TestBegunMeanwhile(t *testing.T) {
@@ -428,8 +451,15 @@ func TestVerdicts(t *testing.T) {
 	})
 }
 
-// An interrupted node is decided about by whoever resumes its run.
+// A node that was interrupted, or whose session is gone though something is lost
+// with it, is decided about by whoever resumes its run (RULES 12).
 func TestInterruptedNodeNeedsDecision(t *testing.T) {
+	for _, kind := range []string{wire.ErrorInterrupted, wire.ErrorSessionNotFound} {
+		t.Run(kind, func(t *testing.T) { interrupted(t, kind) })
+	}
+}
+
+func interrupted(t *testing.T, kind string) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		b.runner("r1", &scripted{say: echo})
@@ -441,7 +471,7 @@ nodes:
 edges:
   - {from: a, to: b}
 `, "dead")
-		left.work(&wire.NodeError{Error: "its runner died", ErrorType: wire.ErrorInterrupted})
+		left.work(&wire.NodeError{Error: "its runner died", ErrorType: kind})
 		b.publish(subjects.Default.QueueRun(), wire.RunRequest{V: 1, RunID: "run1"})
 		b.until("run1", wire.TypeFlowPaused)
 		r := b.tell(wire.Command{Type: "resume", RunID: "run1"})

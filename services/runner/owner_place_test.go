@@ -196,7 +196,7 @@ func TestOlderThanItsEvents(t *testing.T) {
 				<-time.After(30 * time.Minute)
 				if name == "found late" {
 					own()
-					<-time.After(10 * time.Minute)
+					<-time.After(100 * time.Second) // for one anchor
 				}
 				for _, node := range []string{wire.RunNode, "a"} {
 					if _, found, err := b.log.Last(t.Context(), "run1", node); err != nil || found != (name != "left alone") {
@@ -221,6 +221,33 @@ func TestOlderThanItsEvents(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A fork has all of its parent that it needs: it goes on, with another runner too,
+// when the log has lost the parent's beginning (RULES 20).
+func TestForkOutlivesItsParent(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.limit(topology.Config{MaxAge: 3 * time.Minute})
+		r1 := b.process("r1", gated(nil))
+		b.submit("run1", shared(chain), withInput(t, map[string]any{"who": "world"}))
+		b.until("run1", wire.TypeAgentStart)
+		<-time.After(2 * time.Minute)
+		if r := b.tell(wire.Command{Type: "fork", RunID: "run1", NewID: "fork1"}); code(r) != "accepted" {
+			t.Fatalf("%+v", r)
+		}
+		b.until("fork1", wire.TypeAgentStart)
+		<-time.After(90 * time.Second)
+		if entries := b.read("run1"); count(entries, wire.TypeFlowStart) != 0 {
+			t.Fatalf("the parent's beginning is there:\n%s", story(entries))
+		}
+		r1.kill()
+		b.process("r2", &scripted{say: echo})
+		state, entries := b.ended("fork1")
+		if in, _ := state.Input.Get("who").Text(); state.Result != wire.FlowStatusComplete || in != "world" {
+			t.Errorf("the fork ended as %s with input %v:\n%s", state.Result, state.Input.Any(), story(entries))
+		}
+	})
 }
 
 // save stores a snapshot.

@@ -23,7 +23,8 @@ import (
 
 // puppet is an agent whose every step a test decides.
 type puppet struct {
-	play func(a *act) // nil: it completes at once
+	play     func(a *act)  // nil: it completes at once
+	starting func(nth int) // called by Start, unless it is nil
 
 	mu       sync.Mutex
 	requests []agent.Request
@@ -33,6 +34,9 @@ func (p *puppet) Start(ctx context.Context, r agent.Request) (agent.Session, err
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.requests = append(p.requests, r)
+	if p.starting != nil {
+		p.starting(len(p.requests))
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	return &act{
 		puppet: p, request: r, nth: len(p.requests), ctx: ctx, cancel: cancel,
@@ -618,6 +622,38 @@ func TestUnknownSession(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An agent gets its prompt once its session is stored. If that takes too long it is
+// ended, nothing says that the node has failed, and another one follows when storage
+// is back (RULES 12).
+func TestSessionIsStoredFirst(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		var prompted []int
+		p := &puppet{
+			starting: func(nth int) {
+				if nth == 1 {
+					b.server.Stop()
+				}
+			},
+			play: func(a *act) {
+				prompted = append(prompted, a.nth)
+				a.say(&wire.AgentComplete{Result: "done"}, "")
+			},
+		}
+		b.runner("r1", p, func(c *runner.Config) { c.PersistTimeout = 5 * time.Second })
+		b.submit("run1", single)
+		<-time.After(time.Minute)
+		b.server.Start(t)
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeNodeError) != 0 || count(entries, wire.TypeNodeStart) != 1 {
+			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+		}
+		if !slices.Equal(prompted, []int{2}) || len(p.asked()) != 2 {
+			t.Errorf("of %d agents, these got their prompt: %v", len(p.asked()), prompted)
+		}
+	})
 }
 
 // Settings that were given on the way replace those of the node.

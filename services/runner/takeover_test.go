@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/agent"
 	"wake/internal/eventlog"
@@ -491,6 +492,34 @@ func TestStalledRunnerAddsNothing(t *testing.T) {
 		state, entries := b.ended("run1")
 		if state.Result != wire.FlowStatusComplete || state.VoidEvents != 0 || count(entries, wire.TypeNodeComplete) != 2 {
 			t.Errorf("run ended as %s with %d void events:\n%s", state.Result, state.VoidEvents, story(entries))
+		}
+	})
+}
+
+// A registration of another incarnation of the log stands for no run of this one:
+// it is taken out, and nothing is claimed (RULES 15).
+func TestRegistrationOfAnotherLog(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		kv, err := b.log.JetStream().KeyValue(t.Context(), subjects.Default.StateBucket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		value, err := wire.Marshal(map[string]any{"run": "old", "runner": "r0", "since": time.Now().UnixMilli(), "incarnation": "another"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := subjects.Default.StateKey("runner", "old")
+		if _, err := kv.Put(t.Context(), key, value); err != nil {
+			t.Fatal(err)
+		}
+		b.process("r1", &scripted{say: echo})
+		<-time.After(time.Minute)
+		if _, err := kv.Get(t.Context(), key); !errors.Is(err, jetstream.ErrKeyNotFound) {
+			t.Errorf("it is still there: %v", err)
+		}
+		if entries := b.read("old"); len(entries) > 0 {
+			t.Errorf("written:\n%s", story(entries))
 		}
 	})
 }

@@ -10,7 +10,9 @@ import (
 
 	"wake/internal/eventlog"
 	"wake/internal/logtest"
+	"wake/internal/natstest"
 	"wake/internal/snapshot"
+	"wake/internal/topology"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 	"wake/services/snapshotter"
@@ -51,7 +53,7 @@ func revision(t testing.TB, kv jetstream.KeyValue, key string) uint64 {
 	return e.Revision()
 }
 
-// A labelled point is kept with its state before a snapshot goes beyond it. Reading
+// A labelled point is kept with its state before a snapshot goes beyond it (RULES 20). Reading
 // the log anew puts back what is missing, and nothing else.
 func TestBookmarks(t *testing.T) {
 	t.Parallel()
@@ -103,6 +105,32 @@ func TestBookmarks(t *testing.T) {
 			t.Errorf("%s was kept again", l)
 		}
 	}
+}
+
+// A state that can't be kept is kept later: until then no snapshot goes beyond its
+// point (RULES 20).
+func TestBookmarkIsKeptLater(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		nc := natstest.Start(t)
+		logtest.Init(t, nc, topology.Config{})
+		log := logtest.Open(t, nc)
+		if err := log.JetStream().DeleteKeyValue(t.Context(), log.Names().BookmarksBucket()); err != nil {
+			t.Fatal(err)
+		}
+		start(t, log, snapshotter.Config{Delay: time.Millisecond})
+		owner := claim(t, log, "r1")
+		before := logtest.Append(t, owner, &wire.Event{Payload: &wire.FlowStart{FlowName: "f", DefinitionHash: "h", Definition: wire.Null}})
+		settle(t, time.Minute)
+		pos := logtest.Append(t, owner, label("good"))
+		logtest.Append(t, owner, &wire.Event{Payload: &wire.FlowPaused{Reason: wire.PauseOperator}})
+		settle(t, time.Minute)
+		if got := load(t, log, "r1").Position.Seq; got != before {
+			t.Errorf("the snapshot is of position %d, want %d", got, before)
+		}
+		logtest.Init(t, nc, topology.Config{})
+		settle(t, time.Minute)
+		kept(t, log, "r1", "good", pos)
+	})
 }
 
 // What a fenced writer marks is no point.
