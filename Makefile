@@ -52,6 +52,18 @@ test-claude: ## Run the tests on the real Claude CLI, from npm, with a made-up A
 SEED ?= 0
 KILLS ?= 40
 
+SEEDS ?= 2000
+FROM ?= 1
+
+.PHONY: sim
+sim: ## Simulate SEEDS worlds from seed FROM on, in two processes
+	CGO_ENABLED=0 go test -c -o bin/sim.test ./test/sim
+	half=$$(( ($(SEEDS) + 1) / 2 )); status=0; cd test/sim; \
+	run() { ../../bin/sim.test -test.run '^TestSim$$' -test.timeout 0 -progress -from $$1 -seeds $$2; }; \
+	run $(FROM) $$half & other=$$!; \
+	run $$(( $(FROM) + half )) $$(( $(SEEDS) - half )) || status=1; \
+	wait $$other || status=1; exit $$status
+
 .PHONY: kill
 kill: ## Kill the processes of runs at KILLS random points; SEED repeats a choice
 	CGO_ENABLED=0 go test -count=1 -timeout 30m -v -tags kill ./test/kill -args -seed $(SEED) -kills $(KILLS)
@@ -59,6 +71,12 @@ kill: ## Kill the processes of runs at KILLS random points; SEED repeats a choic
 .PHONY: kill-claude
 kill-claude: ## Kill runners of the real Claude CLI, see test-claude
 	WAKE_CLAUDE_PACKAGE=./test/kill test/claude/run -tags kill,claudecli -run TestClaude -v
+
+MINUTES ?= 3
+
+.PHONY: torture
+torture: ## Break a whole installation, cluster and disks included, for MINUTES; SEED repeats a choice
+	CGO_ENABLED=0 go test -count=1 -timeout 3h -v -tags torture -run TestTorture ./test/torture -args -seed $(SEED) -minutes $(MINUTES)
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Lint, and check formatting

@@ -26,8 +26,8 @@ func (c *check) executions() {
 		execs := map[string]*execution{}
 		open := map[string]*execution{} // by node
 		for _, e := range c.runs[id] {
-			if p, ok := e.Event.Payload.(*wire.RunForked); ok {
-				c.inherit(id, p, e, execs, open)
+			if _, ok := e.Event.Payload.(*wire.RunForked); ok {
+				c.inherit(id, e, execs, open)
 				continue
 			}
 			c.execution(e, execs, open)
@@ -38,13 +38,12 @@ func (c *check) executions() {
 }
 
 // inherit notes the executions that a fork goes on with.
-func (c *check) inherit(id string, p *wire.RunForked, e *eventlog.Entry, execs, open map[string]*execution) {
+func (c *check) inherit(id string, e *eventlog.Entry, execs, open map[string]*execution) {
 	event, err := c.whole(e.Event)
 	if err != nil {
 		return // forks says so
 	}
-	p, _ = event.Payload.(*wire.RunForked)
-	s, err := run.Decode(p.State)
+	s, err := run.Decode(event.Payload.(*wire.RunForked).State)
 	if err != nil {
 		return
 	}

@@ -282,7 +282,7 @@ func (h *History) referred(ctx context.Context, log *eventlog.Log, value []byte)
 		} `json:"$blob"`
 	}
 	if wire.Unmarshal(value, &ref) != nil || ref.Blob == nil {
-		return value, nil
+		return value, nil //nolint:nilerr // it is no reference, whatever it is
 	}
 	return log.Blob(ctx, ref.Blob.SHA256)
 }

@@ -203,7 +203,7 @@ func TestPlanted(t *testing.T) {
 		{"a call is made before its intent is stored", func(_ *testing.T, b *book) {
 			b.ledger.Worked(oracle.Work{Run: "a", Node: "n", Exec: "n#1", Call: "c2", At: time.Unix(8, 0)})
 		}, []oracle.Invariant{oracle.WorkedOnce}},
-		{"a call is made behind the end", func(t *testing.T, b *book) {
+		{"a call is made behind the end", func(_ *testing.T, b *book) {
 			b.ledger.Worked(oracle.Work{Run: "a", Node: "n", Exec: "n#1", Call: "c1", At: time.Unix(1000, 0)})
 		}, []oracle.Invariant{oracle.WorkedOnce}},
 		{"an alert is stored twice", func(_ *testing.T, b *book) { b.Alerts = append(b.Alerts, b.Alerts[0]) }, []oracle.Invariant{oracle.AlertedOnce}},

@@ -86,13 +86,12 @@ type script struct {
 
 // step is one turn of an agent.
 type step struct {
-	tool    string // "": it only talks
-	safe    bool   // the call may be repeated
-	asks    bool   // it wants a permission
-	takes   time.Duration
-	text    string
-	pieces  int
-	refusal bool // what it says can't be stored
+	tool   string // "": it only talks
+	safe   bool   // the call may be repeated
+	asks   bool   // it wants a permission
+	takes  time.Duration
+	text   string
+	pieces int
 }
 
 // ending is how an execution ends.

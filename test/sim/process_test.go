@@ -246,7 +246,7 @@ func (l *life) stop() {
 const blobLimit = 16 << 10
 
 func (w *world) runner(name string, slots int) *process {
-	return &process{w: w, name: name, build: func(p *process, l *life, log *eventlog.Log) (service, error) {
+	return &process{w: w, name: name, build: func(_ *process, l *life, log *eventlog.Log) (service, error) {
 		return runner.New(runner.Config{
 			ID: name, MaxAgents: slots, Workspaces: filepath.Join(w.dir, name, "runs"),
 			Providers: map[string]agent.Provider{"claude": &provider{w: w, life: l}},
