@@ -54,6 +54,7 @@ func TestScript(t *testing.T) {
 			"publish": publish,
 			"begins":  begins,
 			"within":  within,
+			"streams": hasStream,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
@@ -164,6 +165,43 @@ func publish(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	if !strings.Contains(string(ack.Data), `"seq"`) {
 		ts.Fatalf("not stored: %s", ack.Data)
+	}
+}
+
+// streams PATTERN waits until the server of the data directory has a stream whose
+// name matches; with ! it checks that it has none now.
+func hasStream(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 1 {
+		ts.Fatalf("usage: [!] streams PATTERN")
+	}
+	pattern, err := regexp.Compile(args[0])
+	ts.Check(err)
+	nc, err := nats.Connect(strings.TrimSpace(ts.ReadFile(".wake/nats-url")))
+	ts.Check(err)
+	defer nc.Close()
+	js, err := nc.JetStream()
+	ts.Check(err)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.After(30 * time.Second); ; {
+		names := slices.Collect(func(yield func(string) bool) {
+			for name := range js.StreamNames() {
+				if pattern.MatchString(name) && !yield(name) {
+					return
+				}
+			}
+		})
+		switch {
+		case neg && len(names) > 0:
+			ts.Fatalf("streams %s are there", names)
+		case neg || len(names) > 0:
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			ts.Fatalf("no stream %s after 30s", args[0])
+		}
 	}
 }
 

@@ -21,14 +21,17 @@ type Scratch struct {
 }
 
 // NewScratch creates one under the prefix wakebench-<id>. If it fails it removes
-// what it has created.
+// what it has created. It doesn't heed the end of ctx: a request that is cut off
+// may be carried out after the removal.
 func NewScratch(ctx context.Context, js jetstream.JetStream, id string, replicas int) (*Scratch, error) {
 	names, err := subjects.New("wakebench-" + id)
 	if err != nil {
 		return nil, err
 	}
 	s := &Scratch{Names: names, JS: js}
-	if err := s.create(ctx, replicas); err != nil {
+	creating, cancel := context.WithTimeout(context.WithoutCancel(ctx), createWait)
+	defer cancel()
+	if err := errors.Join(s.create(creating, replicas), ctx.Err()); err != nil {
 		return nil, errors.Join(fmt.Errorf("bench: %w", err), s.Remove(ctx))
 	}
 	return s, nil
@@ -53,8 +56,11 @@ func (s *Scratch) upper() string {
 // raw returns a subject of the stream of raw publishes.
 func (s *Scratch) raw(rest string) string { return s.Names.Prefix() + ".raw." + rest }
 
-// removeWait bounds the removal.
-const removeWait = 30 * time.Second
+// What bounds creation and removal, both of which go on when they are interrupted.
+const (
+	createWait = 30 * time.Second
+	removeWait = 30 * time.Second
+)
 
 // Remove removes all streams of the prefix, even if ctx has ended.
 func (s *Scratch) Remove(ctx context.Context) error {
