@@ -51,9 +51,9 @@ its own server.`,
 // topologyFlags adds the settings of streams to a set of flags.
 func topologyFlags(flags *pflag.FlagSet, c *topology.Config) {
 	flags.IntVar(&c.Replicas, "replicas", 0, "`number` of servers that keep each stream (default: as it is, else 1)")
-	flags.DurationVar(&c.MaxAge, "max-age", 0, "how `long` events are kept in the stream; -1ns for ever (default: as it is, else for ever)")
+	flags.DurationVar(&c.MaxAge, "max-age", 0, "`how long` events are kept in the stream; -1ns for ever (default: as it is, else for ever)")
 	flags.Var((*byteSize)(&c.MaxBytes), "max-bytes", "`size` of the stream of events, such as 20GB; -1 for no limit (default: as it is, else no limit)")
-	flags.DurationVar(&c.LeaseTTL, "lease-ttl", 0, "how `long` a lease lives without being renewed (default: as it is, else 10s)")
+	flags.DurationVar(&c.LeaseTTL, "lease-ttl", 0, "`how long` a lease lives without being renewed (default: as it is, else 10s)")
 }
 
 func initialize(ctx context.Context, nc *nats.Conn, c topology.Config) (topology.Report, error) {

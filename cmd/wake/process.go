@@ -30,7 +30,7 @@ type processOptions struct {
 
 func (o *processOptions) flags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.httpAddr, "http-addr", "", "`address` for /healthz, /readyz and /metrics, such as 127.0.0.1:8080 (default: none)")
-	flags.DurationVar(&o.grace, "stop-timeout", 25*time.Second, "how `long` an orderly stop may take")
+	flags.DurationVar(&o.grace, "stop-timeout", 25*time.Second, "`how long` an orderly stop may take")
 }
 
 // process is a process that runs services on a connection:
@@ -142,7 +142,7 @@ func (a *app) serviceCommand(name, short string, flags func(*pflag.FlagSet), con
 		},
 	}
 	o.flags(cmd.Flags())
-	cmd.Flags().DurationVar(&a.server.Wait, "wait", 0, "how `long` to wait for a server that doesn't answer yet")
+	cmd.Flags().DurationVar(&a.server.Wait, "wait", 0, "`how long` to wait for a server that doesn't answer yet")
 	flags(cmd.Flags())
 	return cmd
 }

@@ -42,7 +42,7 @@ each event is one line, in the JSON form of the wire.
 	}
 	flags := cmd.Flags()
 	flags.Float64Var(&o.Speed, "speed", 1, "how many `times` as fast as it happened; 0 is at once")
-	flags.DurationVar(&o.MaxGap, "max-gap", 10*time.Second, "cut times in which nothing happened to this `long`; 0 doesn't")
+	flags.DurationVar(&o.MaxGap, "max-gap", 10*time.Second, "cut times in which nothing happened to `this long`; 0 doesn't")
 	flags.Uint64Var(&q.From, "from", 0, "begin at this `position` of the log")
 	flags.Uint64Var(&q.To, "to", 0, "end at this `position` of the log")
 	flags.StringVar(&q.Node, "node", "", "only events of this `node`")

@@ -35,9 +35,9 @@ func runnerFlags(flags *pflag.FlagSet, o *runnerOptions, drain time.Duration) {
 	flags.IntVar(&o.config.MaxAgents, "max-agents", 8, "`number` of agents and commands that run at once")
 	flags.StringSliceVar(&o.config.Pools, "pool", []string{"default"}, "`pools` of nodes to take from, besides the runner's own")
 	flags.StringVar(&o.config.Workspaces, "workspaces", "", "`folder` in which runs get their own (default: DIR/workspaces)")
-	flags.DurationVar(&o.config.DrainTimeout, "drain-timeout", drain, "how `long` agents and commands may take to come to a safe point when the runner is told to stop")
-	flags.DurationVar(&o.config.WorkspaceGrace, "workspace-grace", time.Minute, "how `long` a run waits for the runner that has its folder until it is paused")
-	flags.DurationVar(&o.config.PersistTimeout, "persist-timeout", 0, "how `long` an agent waits for storage (default: 30s)")
+	flags.DurationVar(&o.config.DrainTimeout, "drain-timeout", drain, "`how long` agents and commands may take to come to a safe point when the runner is told to stop")
+	flags.DurationVar(&o.config.WorkspaceGrace, "workspace-grace", time.Minute, "`how long` a run waits for the runner that has its folder until it is paused")
+	flags.DurationVar(&o.config.PersistTimeout, "persist-timeout", 0, "`how long` an agent waits for storage (default: 30s)")
 	flags.StringVar(&o.claude, "claude", "claude", "Claude Code `program`")
 }
 

@@ -80,7 +80,7 @@ func printState(w io.Writer, state *wire.State, about string) error {
 		{"sessions", fmt.Sprint(len(state.AgentSessions))},
 		{"loops", loops(state.LoopCounters)},
 		{"edges", edges(state.EdgeStatus)},
-		{"open calls", openCalls(state.Tools)},
+		{"calls", openCalls(state.Tools)},
 		{"inbox", inbox(state.Inbox)},
 		{"overrides", brief(state.Overrides)},
 		{"bookmarks", bookmarkLabels(state)},
@@ -95,7 +95,7 @@ func printState(w io.Writer, state *wire.State, about string) error {
 	for _, node := range slices.Sorted(maps.Keys(state.NodeStatus)) {
 		n := state.Nodes[node]
 		status := string(state.NodeStatus[node])
-		if n.Reason != "" {
+		if n.Reason != "" && n.Reason != status {
 			status += " (" + n.Reason + ")"
 		}
 		t.row(node, status, fmt.Sprint(n.Execs), fmt.Sprint(n.Epoch), fmt.Sprint(n.Seq), brief(state.Outputs[node]))

@@ -65,7 +65,7 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 	t := newTable(w, "NODE", "TYPE", "STATE", "TOOK", "COST", "TOKENS", "TOOLS", "LAST ACTIVITY")
 	for _, n := range s.Agents {
 		state := n.State
-		if n.Reason != "" {
+		if n.Reason != "" && n.Reason != state {
 			state += " (" + n.Reason + ")"
 		}
 		activity := n.LastActivity

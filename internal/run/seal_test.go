@@ -125,6 +125,20 @@ func TestNotice(t *testing.T) {
 	}
 }
 
+// A call that was interrupted with its agent is one that may have been running.
+func TestInterruptedCall(t *testing.T) {
+	want := run.Seal(wire.ToolCall{State: wire.ToolExecuting}, "", false).Message
+	i, ok := run.AsInterruption("c1", &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null, Error: wire.CallInterrupted})
+	if !ok || i.CallID != "c1" || i.Message != want || len(i.Recommendations) == 0 {
+		t.Errorf("%t, %+v", ok, i)
+	}
+	for _, p := range []*wire.AgentTool{{}, {Error: "exit 1"}} {
+		if i, ok := run.AsInterruption("c1", p); ok {
+			t.Errorf("%q is %+v", p.Error, i)
+		}
+	}
+}
+
 func TestOpenCalls(t *testing.T) {
 	s := run.New("r")
 	maps.Copy(s.Tools, map[string]wire.ToolCall{
