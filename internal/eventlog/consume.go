@@ -39,6 +39,7 @@ func (l *Log) Consume(ctx context.Context, c Consumer, handle func(context.Conte
 		return fmt.Errorf("eventlog: consume %s: %w: it is %q, the position is of %q", c.Durable, ErrIncarnation, l.incarnation, c.From.Incarnation)
 	}
 	s := consumption{log: l, c: c, handle: handle, pos: c.From.Seq}
+	gaps := 0 // in a row
 	for wait := backoff(l.o.MaxBackoff); ; {
 		l.awaitConnection(ctx)
 		before := s.pos
@@ -51,14 +52,27 @@ func (l *Log) Consume(ctx context.Context, c Consumer, handle func(context.Conte
 		case s.over, errors.Is(err, ErrIncarnation), errors.Is(err, jetstream.ErrConsumerNotFound):
 			return fmt.Errorf("eventlog: consume %s: %w", c.Durable, err)
 		case s.pos > before:
-			wait = backoff(l.o.MaxBackoff)
+			wait, gaps = backoff(l.o.MaxBackoff), 0
+		case errors.Is(err, errGap):
+			gaps++
 		}
 		l.logger.Info("consumer is reset", slog.String("consumer", c.Durable), slog.Uint64("position", s.pos), slog.Any("error", err))
-		if wait.pause(ctx) != nil {
+		pause := wait.pause
+		if gaps > maxGaps {
+			gaps, wait = 0, backoff(l.o.MaxBackoff)
+			pause = (&pauses{next: 2 * pullExpiry}).pause // at least half of it
+		}
+		if pause(ctx) != nil {
 			return nil //nolint:nilerr // likewise
 		}
 	}
 }
+
+// maxGaps is how often a consumer may jump in a row before no more is asked of it
+// until all requests have expired. If somebody listens to all inboxes, the server
+// takes the requests of former sessions for wanted and gives them what there is;
+// each further session would leave one more.
+const maxGaps = 3
 
 // consumption is a Consume under way.
 type consumption struct {

@@ -234,6 +234,34 @@ func TestConsumeRedelivery(t *testing.T) {
 	})
 }
 
+// Somebody listens to everything, inboxes included, as people do who look for a
+// fault. To the server, the requests of a reader that has gone are wanted then, and
+// it gives them what there is.
+func TestConsumeBesideAListener(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		nc := natstest.Start(t)
+		setUp(t, nc, topology.Config{})
+		if _, err := nc.Subscribe(">", func(*nats.Msg) {}); err != nil {
+			t.Fatal(err)
+		}
+		p := start(t, nc, eventlog.Options{})
+		fill(t, p, 50)
+		s := newService(p, "recorder")
+		s.c.Batch = 500 // a request is for more than there is
+		s.until(t, 50)  // and leaves its request behind
+		fill(t, p, 50)
+		began := time.Now()
+		s.until(t, 100)
+		s.once(t, 100)
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("it took %s", took)
+		}
+		if err := p.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestConsumeAcrossRestart(t *testing.T) {
 	t.Parallel()
 	a := newAway(t, eventlog.Options{})

@@ -19,7 +19,7 @@ var errGap = errors.New("the consumer jumped")
 // How messages are pulled. A consumer that says nothing for two heartbeats is
 // taken for lost.
 const (
-	pullExpiry    = 30 * time.Second
+	pullExpiry    = 10 * time.Second
 	pullHeartbeat = 2 * time.Second
 )
 
