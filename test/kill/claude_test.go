@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"wake/pkg/wire"
+	"wake/test/lab"
 )
 
 // job is what the model says: a Bash call that leaves a line when it begins and
@@ -39,10 +40,10 @@ edges: []
 // TestClaude kills the runner of the real CLI in the middle of a Bash call. The
 // call is sealed, not made again, and the model is told.
 func TestClaude(t *testing.T) {
-	claudes(t, func(l *lab, env []string) {
+	claudes(t, func(l *bench, env []string) {
 		r := l.claudeRunner("r1", env)
 		l.interrupt(r, 500*time.Millisecond)
-		l.restart(r)
+		l.Restart(r)
 		l.resumed()
 	})
 }
@@ -50,11 +51,11 @@ func TestClaude(t *testing.T) {
 // TestClaudeElsewhere is the same where the disk of the runner is gone: the
 // session comes out of the object store, into another home and another folder.
 func TestClaudeElsewhere(t *testing.T) {
-	claudes(t, func(l *lab, env []string) {
+	claudes(t, func(l *bench, env []string) {
 		r := l.claudeRunner("r1", env)
 		l.interrupt(r, 3*time.Second) // sessions are kept with some delay
-		l.must(os.RemoveAll(filepath.Join(l.dir, "r1")))
-		l.tell("the disk of r1 is gone")
+		l.Must(os.RemoveAll(filepath.Join(l.Dir, "r1")))
+		l.Tell("the disk of r1 is gone")
 		l.claudeRunner("r2", env)
 		l.resumed()
 	})
@@ -62,7 +63,7 @@ func TestClaudeElsewhere(t *testing.T) {
 
 // claudes runs f with each version of the CLI, against the made-up API. The script test/claude/run sets up what is
 // needed.
-func claudes(t *testing.T, f func(l *lab, env []string)) {
+func claudes(t *testing.T, f func(l *bench, env []string)) {
 	binaries := os.Getenv("WAKE_CLAUDE_BINARIES")
 	if binaries == "" || os.Getenv("WAKE_FAKE_API") == "" {
 		t.Fatal("WAKE_CLAUDE_BINARIES or WAKE_FAKE_API isn't set: make kill-claude")
@@ -71,7 +72,7 @@ func claudes(t *testing.T, f func(l *lab, env []string)) {
 		version, binary, _ := strings.Cut(entry, "=")
 		t.Run(version, func(t *testing.T) {
 			l := newLab(t, 2*time.Second, 2*time.Minute)
-			l.prog.claude = binary
+			l.Prog.Claude = binary
 			f(l, []string{
 				"ANTHROPIC_BASE_URL=" + l.api(), "ANTHROPIC_API_KEY=dummy", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
 				"DISABLE_TELEMETRY=1", "DISABLE_ERROR_REPORTING=1", "DISABLE_AUTOUPDATER=1",
@@ -81,17 +82,17 @@ func claudes(t *testing.T, f func(l *lab, env []string)) {
 }
 
 // api starts the made-up API, whose requests are kept in the folder "requests".
-func (l *lab) api() string {
+func (l *bench) api() string {
 	l.Helper()
-	scenarios := filepath.Join(l.dir, "scenarios")
-	l.must(os.Mkdir(scenarios, 0o700))
-	script := strings.ReplaceAll(job, "LEDGER", filepath.Join(l.dir, "ledger", "bash"))
-	l.must(os.WriteFile(filepath.Join(scenarios, "job.json"), []byte(script), 0o600))
-	c := exec.CommandContext(l.ctx, os.Getenv("WAKE_FAKE_API"), "-addr", "127.0.0.1:0", "-scenarios", scenarios, "-log", filepath.Join(l.dir, "requests"))
-	c.Env = l.env("")
+	scenarios := filepath.Join(l.Dir, "scenarios")
+	l.Must(os.Mkdir(scenarios, 0o700))
+	script := strings.ReplaceAll(job, "LEDGER", filepath.Join(l.Dir, "ledger", "bash"))
+	l.Must(os.WriteFile(filepath.Join(scenarios, "job.json"), []byte(script), 0o600))
+	c := exec.CommandContext(l.Ctx, os.Getenv("WAKE_FAKE_API"), "-addr", "127.0.0.1:0", "-scenarios", scenarios, "-log", filepath.Join(l.Dir, "requests"))
+	c.Env = l.Env("")
 	out, err := c.StderrPipe()
-	l.must(err)
-	l.must(c.Start())
+	l.Must(err)
+	l.Must(c.Start())
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() {
 		l.Fatal("the API doesn't say where it listens")
@@ -112,47 +113,47 @@ func (l *lab) api() string {
 }
 
 // claudeRunner is a runner whose agents have an environment.
-func (l *lab) claudeRunner(id string, env []string) *runner {
+func (l *bench) claudeRunner(id string, env []string) *lab.Runner {
 	l.Helper()
-	l.agentEnv = env
-	return l.runner(id, true)
+	l.AgentEnv = env
+	return l.Runner(id, true)
 }
 
 // interrupt kills the runner while the Bash call runs, some time after it began.
-func (l *lab) interrupt(r *runner, after time.Duration) {
+func (l *bench) interrupt(r *lab.Runner, after time.Duration) {
 	l.Helper()
-	l.flow("cli", cli)
-	l.await("cli", 0, 60*time.Second, "the call begins", ofType(wire.TypeToolIntent, "coder"))
-	l.until("the command runs", 20*time.Second, func() bool { return slices.Contains(l.bash(), "begin") })
+	l.Flow("cli", cli)
+	l.Await("cli", 0, 60*time.Second, "the call begins", lab.OfType(wire.TypeToolIntent, "coder"))
+	l.Until("the command runs", 20*time.Second, func() bool { return slices.Contains(l.bash(), "begin") })
 	<-time.After(after)
-	l.kill(r)
-	l.tell("KILL %s in the middle of the call", r.id)
+	l.Kill(r.Proc)
+	l.Tell("KILL %s in the middle of the call", r.ID)
 }
 
 // bash is the ledger of the Bash call.
-func (l *lab) bash() []string {
-	b, _ := os.ReadFile(filepath.Join(l.dir, "ledger", "bash")) // none is none
+func (l *bench) bash() []string {
+	b, _ := os.ReadFile(filepath.Join(l.Dir, "ledger", "bash")) // none is none
 	return strings.Fields(string(b))
 }
 
 // resumed checks that the run completes, that the call was sealed and not made
 // again, and that the model was told.
-func (l *lab) resumed() {
+func (l *bench) resumed() {
 	l.Helper()
-	l.reach("cli", 60*time.Second, wire.RunComplete)
-	a := l.check("cli")
-	a.ended("complete")
+	l.Reach("cli", 60*time.Second, wire.RunComplete)
+	a := l.Check("cli")
+	a.Completed("complete")
 	var intents, seals, closed []string
 	var notices int
-	for _, x := range a.entries {
-		switch p := x.e.Payload.(type) {
+	for _, x := range a.Entries {
+		switch p := x.E.Payload.(type) {
 		case *wire.ToolIntent:
-			intents = append(intents, x.e.CallID)
+			intents = append(intents, x.E.CallID)
 		case *wire.ToolSealed:
-			seals = append(seals, x.e.CallID)
-			l.tell("sealed: %s; %s", p.Message, strings.Join(p.Recommendations, "; "))
+			seals = append(seals, x.E.CallID)
+			l.Tell("sealed: %s; %s", p.Message, strings.Join(p.Recommendations, "; "))
 		case *wire.AgentTool:
-			closed = append(closed, x.e.CallID)
+			closed = append(closed, x.E.CallID)
 			if p.Error == "" {
 				l.Errorf("the call has no error: %s", x)
 			}
@@ -170,7 +171,7 @@ func (l *lab) resumed() {
 	if !strings.Contains(told, "Bash") || !strings.Contains(strings.ToLower(told), "unknown") {
 		l.Errorf("the model was told only: %q", told)
 	}
-	for _, line := range l.told() {
+	for _, line := range l.Told() {
 		l.Log(line)
 	}
 	l.Logf("the ledger: %v; the model was told: %s", l.bash(), told)
@@ -178,23 +179,23 @@ func (l *lab) resumed() {
 
 // asked returns the text of the newest message of the user in the last request
 // that the API got for the job.
-func (l *lab) asked() string {
+func (l *bench) asked() string {
 	l.Helper()
-	files, err := filepath.Glob(filepath.Join(l.dir, "requests", "*-job-*.json"))
-	l.must(err)
+	files, err := filepath.Glob(filepath.Join(l.Dir, "requests", "*-job-*.json"))
+	l.Must(err)
 	slices.Sort(files)
 	if len(files) == 0 {
 		return ""
 	}
 	b, err := os.ReadFile(files[len(files)-1])
-	l.must(err)
+	l.Must(err)
 	var r struct {
 		Messages []struct {
 			Role    string          `json:"role"`
 			Content json.RawMessage `json:"content"`
 		} `json:"messages"`
 	}
-	l.must(json.Unmarshal(b, &r))
+	l.Must(json.Unmarshal(b, &r))
 	for _, m := range slices.Backward(r.Messages) {
 		if m.Role != "user" {
 			continue

@@ -14,6 +14,7 @@ import (
 
 	"wake/internal/run"
 	"wake/pkg/wire"
+	"wake/test/lab"
 )
 
 // command is an exec node that leaves a line when it begins and when it ends, a
@@ -88,16 +89,16 @@ var triggers = []wire.Type{
 // storm kills runners of a run again and again, and starts them again after a
 // while.
 type storm struct {
-	*lab
+	*bench
 	run     string
-	runners []*runner
-	events  <-chan seen
+	runners []*lab.Runner
+	events  <-chan lab.Seen
 	tally   tally
 }
 
 // wait waits for d, or for an event of a type, which it returns, and starts
 // again what has been down for long enough.
-func (s *storm) wait(d time.Duration, want wire.Type) (seen, bool) {
+func (s *storm) wait(d time.Duration, want wire.Type) (lab.Seen, bool) {
 	s.Helper()
 	deadline := time.After(d)
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -105,14 +106,14 @@ func (s *storm) wait(d time.Duration, want wire.Type) (seen, bool) {
 	for {
 		select {
 		case x := <-s.events:
-			if want != "" && x.e.Type() == want && x.writer != "" {
+			if want != "" && x.E.Type() == want && x.Writer != "" {
 				return x, true
 			}
 		case now := <-tick.C:
 			s.revive(now)
 		case <-deadline:
-			return seen{}, false
-		case <-s.ctx.Done():
+			return lab.Seen{}, false
+		case <-s.Ctx.Done():
 			s.Fatal("the time of the test is over")
 		}
 	}
@@ -123,18 +124,18 @@ func (s *storm) revive(now time.Time) {
 	s.Helper()
 	for _, r := range s.runners {
 		switch {
-		case !r.back.IsZero() && now.After(r.back):
-			s.restart(r)
-		case r.back.IsZero() && !r.alive():
-			s.Errorf("%s ended by itself: %s", r.id, r.cmd.ProcessState)
-			s.restart(r)
+		case !r.Back.IsZero() && now.After(r.Back):
+			s.Restart(r)
+		case r.Back.IsZero() && !r.Alive():
+			s.Errorf("%s ended by itself: %s", r.ID, r.Cmd.ProcessState)
+			s.Restart(r)
 		}
 	}
 }
 
-func (s *storm) up() (up []*runner) {
+func (s *storm) up() (up []*lab.Runner) {
 	for _, r := range s.runners {
-		if r.back.IsZero() {
+		if r.Back.IsZero() {
 			up = append(up, r)
 		}
 	}
@@ -152,23 +153,23 @@ func (s *storm) strike() {
 		return
 	}
 	var held []string
-	for node, who := range s.leases(s.run) {
-		if who == victim.id {
+	for node, who := range s.Leases(s.run) {
+		if who == victim.ID {
 			held = append(held, node)
 		}
 	}
-	k := killed{at: s.kill(victim), runner: victim.id, why: why, held: held}
+	k := killed{at: s.Kill(victim.Proc), runner: victim.ID, why: why, held: held}
 	s.tally.kills = append(s.tally.kills, k)
 	if len(held) == 0 {
 		s.tally.idle++
 	}
-	down := time.Duration(s.rand.Int64N(int64(3 * s.ttl / 2)))
-	if s.rand.IntN(3) == 0 {
-		down = time.Duration(s.rand.Int64N(int64(100 * time.Millisecond))) // as a supervisor would
+	down := time.Duration(s.Rand.Int64N(int64(3 * s.TTL / 2)))
+	if s.Rand.IntN(3) == 0 {
+		down = time.Duration(s.Rand.Int64N(int64(100 * time.Millisecond))) // as a supervisor would
 	}
-	victim.back = k.at.Add(down)
+	victim.Back = k.at.Add(down)
 	slices.Sort(held)
-	s.tell("KILL %s %s; it held %v; back in %s", victim.id, why, held, down.Round(time.Millisecond))
+	s.Tell("KILL %s %s; it held %v; back in %s", victim.ID, why, held, down.Round(time.Millisecond))
 	if len(s.up()) == 0 {
 		s.tally.downs++
 	}
@@ -186,38 +187,38 @@ func (s *storm) drop() {
 }
 
 // choose waits for the point and says whom to kill, and why.
-func (s *storm) choose() (*runner, string) {
+func (s *storm) choose() (*lab.Runner, string) {
 	s.Helper()
-	s.wait(time.Duration(300+s.rand.IntN(1700))*time.Millisecond, "")
+	s.wait(time.Duration(300+s.Rand.IntN(1700))*time.Millisecond, "")
 	s.drop()
-	if s.rand.IntN(5) < 3 {
-		want := triggers[s.rand.IntN(len(triggers))]
-		if x, ok := s.wait(3*s.ttl, want); ok {
-			delay := time.Duration(s.rand.IntN(3)*s.rand.IntN(15)) * time.Millisecond
+	if s.Rand.IntN(5) < 3 {
+		want := triggers[s.Rand.IntN(len(triggers))]
+		if x, ok := s.wait(3*s.TTL, want); ok {
+			delay := time.Duration(s.Rand.IntN(3)*s.Rand.IntN(15)) * time.Millisecond
 			<-time.After(delay)
-			return s.find(x.writer), fmt.Sprintf("%s after %s of %s", delay, x.e.Type(), x.e.Node())
+			return s.find(x.Writer), fmt.Sprintf("%s after %s of %s", delay, x.E.Type(), x.E.Node())
 		}
 	}
-	held := s.leases(s.run)
-	if s.rand.IntN(2) == 0 {
+	held := s.Leases(s.run)
+	if s.Rand.IntN(2) == 0 {
 		if who, ok := held[wire.RunNode]; ok {
 			return s.find(who), "the owner"
 		}
 	}
 	nodes := slices.Sorted(maps.Keys(held))
-	for _, i := range s.rand.Perm(len(nodes)) {
+	for _, i := range s.Rand.Perm(len(nodes)) {
 		if r := s.find(held[nodes[i]]); r != nil && nodes[i] != wire.RunNode {
 			return r, "the worker of " + nodes[i]
 		}
 	}
 	up := s.up()
-	return up[s.rand.IntN(len(up))], "anybody"
+	return up[s.Rand.IntN(len(up))], "anybody"
 }
 
 // find returns a runner if it is up.
-func (s *storm) find(id string) *runner {
+func (s *storm) find(id string) *lab.Runner {
 	for _, r := range s.up() {
-		if r.id == id {
+		if r.ID == id {
 			return r
 		}
 	}
@@ -228,14 +229,14 @@ func (s *storm) find(id string) *runner {
 // The two runners share folders and their agents' home, as on one machine.
 func TestKill(t *testing.T) {
 	l := newLab(t, 2*time.Second, 12*time.Minute)
-	l.storm("shared", *killsFlag, l.runner("r1", false), l.runner("r2", false))
+	l.storm("shared", *killsFlag, l.Runner("r1", false), l.Runner("r2", false))
 }
 
 // TestKillThree is the same with three runners and a fresh folder for each
 // execution.
 func TestKillThree(t *testing.T) {
 	l := newLab(t, 2*time.Second, 12*time.Minute)
-	l.storm("node", *killsFlag/2, l.runner("r1", false), l.runner("r2", false), l.runner("r3", false))
+	l.storm("node", *killsFlag/2, l.Runner("r1", false), l.Runner("r2", false), l.Runner("r3", false))
 }
 
 // TestKillApart is the same with three runners that share nothing: sessions move
@@ -243,29 +244,29 @@ func TestKillThree(t *testing.T) {
 // decision; nothing is done twice all the same.
 func TestKillApart(t *testing.T) {
 	l := newLab(t, 2*time.Second, 12*time.Minute)
-	l.storm("node", *killsFlag/2, l.runner("r1", true), l.runner("r2", true), l.runner("r3", true))
+	l.storm("node", *killsFlag/2, l.Runner("r1", true), l.Runner("r2", true), l.Runner("r3", true))
 }
 
-func (l *lab) storm(workspace string, kills int, runners ...*runner) {
+func (l *bench) storm(workspace string, kills int, runners ...*lab.Runner) {
 	l.Helper()
-	l.Logf("seed %d, %d kills", l.seed, kills)
-	s := &storm{lab: l, run: "ten", runners: runners, events: l.follow("ten")}
-	s.flow("ten", tenNodes(workspace))
+	l.Logf("seed %d, %d kills", l.Seed, kills)
+	s := &storm{bench: l, run: "ten", runners: runners, events: l.Follow("ten")}
+	s.Flow("ten", tenNodes(workspace))
 	for len(s.tally.kills) < kills {
 		s.strike()
-		if st := s.state("ten"); !s.decide(st) && st != nil && st.Status != wire.RunRunning && st.Status != wire.RunIdle {
+		if st := s.State("ten"); !s.decide(st) && st != nil && st.Status != wire.RunRunning && st.Status != wire.RunIdle {
 			s.Errorf("after %d kills the run is %s: %s %s", len(s.tally.kills), st.Status, st.Reason, st.Error)
 			break
 		}
 	}
-	l.must(os.WriteFile(filepath.Join(l.dir, "ledger", "enough"), nil, 0o600))
-	l.tell("enough")
+	l.Must(os.WriteFile(filepath.Join(l.Dir, "ledger", "enough"), nil, 0o600))
+	l.Tell("enough")
 	s.calm(3 * time.Minute)
-	a := l.check("ten")
-	if failures := a.failures(); len(failures) != len(s.tally.lost) {
+	a := l.Check("ten")
+	if failures := a.Failures(); len(failures) != len(s.tally.lost) {
 		l.Errorf("ended badly:\n%s", strings.Join(failures, "\n"))
 	}
-	a.ended("complete")
+	a.Completed("complete")
 	s.report(a)
 }
 
@@ -273,7 +274,7 @@ func (l *lab) storm(workspace string, kills int, runners ...*runner) {
 // would, where that may happen. It reports whether there were any.
 func (s *storm) decide(st *wire.State) bool {
 	s.Helper()
-	if st == nil || st.Status != wire.RunPaused || s.runners[0].home == s.runners[1].home {
+	if st == nil || st.Status != wire.RunPaused || s.runners[0].Home == s.runners[1].Home {
 		return false
 	}
 	var lost []string
@@ -285,20 +286,20 @@ func (s *storm) decide(st *wire.State) bool {
 	if len(lost) == 0 {
 		return false
 	}
-	s.tell("lost sessions of %v", lost)
+	s.Tell("lost sessions of %v", lost)
 	s.tally.lost = append(s.tally.lost, lost...)
 	args := []string{"resume", s.run}
 	for _, node := range lost {
 		args = append(args, "--rerun", node)
 	}
-	if _, err := s.try(args...); err != nil { // nobody may be up; it is tried again
-		s.tell("%v", err)
+	if _, err := s.Try(args...); err != nil { // nobody may be up; it is tried again
+		s.Tell("%v", err)
 		s.tally.lost = s.tally.lost[:len(s.tally.lost)-len(lost)]
 		return true
 	}
-	s.until("the run goes on", 20*time.Second, func() bool {
+	s.Until("the run goes on", 20*time.Second, func() bool {
 		s.revive(time.Now())
-		st := s.state(s.run)
+		st := s.State(s.run)
 		return st != nil && st.Status == wire.RunRunning
 	})
 	return true
@@ -310,10 +311,10 @@ func (s *storm) calm(within time.Duration) {
 	deadline := time.Now().Add(within)
 	for {
 		s.wait(200*time.Millisecond, "")
-		switch st := s.state(s.run); {
+		switch st := s.State(s.run); {
 		case s.decide(st):
 		case st != nil && st.Status != wire.RunRunning:
-			s.tell("the run is %s", st.Status)
+			s.Tell("the run is %s", st.Status)
 			return
 		case time.Now().After(deadline):
 			s.Errorf("the run hasn't ended within %s", within)
@@ -322,31 +323,14 @@ func (s *storm) calm(within time.Duration) {
 	}
 }
 
-// ended checks how the run ended.
-func (a *audit) ended(result string) {
-	a.l.Helper()
-	var last *wire.FlowComplete
-	for _, x := range a.entries {
-		if p, ok := x.e.Payload.(*wire.FlowComplete); ok {
-			if last != nil {
-				a.l.Errorf("ended twice: %s", x)
-			}
-			last = p
-		}
-	}
-	if last == nil || string(last.Status) != result {
-		a.l.Errorf("the run ended with %+v, want %s", last, result)
-	}
-}
-
 // report says what the test did and saw.
-func (s *storm) report(a *audit) {
+func (s *storm) report(a *lab.Audit) {
 	takeovers := 0
-	for _, e := range a.execs {
-		takeovers += max(0, e.claims-1)
+	for _, e := range a.Execs {
+		takeovers += max(0, e.Claims-1)
 	}
 	next, owner, worker := s.latencies(a)
-	_, notes := s.ledger("tools")
+	_, notes := s.Ledger("tools")
 	repeats := 0
 	for _, n := range notes {
 		if strings.HasPrefix(n, "repeat ") {
@@ -358,64 +342,43 @@ func (s *storm) report(a *audit) {
  from a kill to the run's next event %s
  from a kill to the next owner's claim %s
  from a kill to the next worker's claim %s`,
-		s.seed, len(s.tally.kills), s.tally.idle, s.tally.downs, len(a.entries), len(a.execs),
-		a.owners-1, a.flows, takeovers, a.resumed, a.sealed, repeats, a.fenced, len(s.tally.lost), spread(next), spread(owner), spread(worker))
+		s.Seed, len(s.tally.kills), s.tally.idle, s.tally.downs, len(a.Entries), len(a.Execs),
+		a.Owners-1, a.Flows, takeovers, a.Resumed, a.Sealed, repeats, a.Fenced, len(s.tally.lost), spread(next), spread(owner), spread(worker))
 }
 
 // latencies returns how long it took from each kill to the next event, to the
 // next claim of the run if the victim owned it, and to the next claims of the
 // nodes that it worked on.
-func (s *storm) latencies(a *audit) (next, owner, worker []time.Duration) {
+func (s *storm) latencies(a *lab.Audit) (next, owner, worker []time.Duration) {
 	for _, k := range s.tally.kills {
 		waiting := make(map[string]bool)
 		for _, node := range k.held {
-			waiting[node] = node == wire.RunNode || a.openAt(node, k.at)
+			waiting[node] = node == wire.RunNode || a.OpenAt(node, k.at)
 		}
 		first := true
-		for _, x := range a.entries {
-			if !x.at.After(k.at) {
+		for _, x := range a.Entries {
+			if !x.At.After(k.at) {
 				continue
 			}
 			if first {
-				next, first = append(next, x.at.Sub(k.at)), false
+				next, first = append(next, x.At.Sub(k.at)), false
 			}
-			if ended(x.e) {
-				delete(waiting, x.e.Node()) // it was on its way
+			if lab.Ended(x.E) {
+				delete(waiting, x.E.Node()) // it was on its way
 			}
-			switch node := x.e.NodeID; {
+			switch node := x.E.NodeID; {
 			case !waiting[node]:
-			case claimant(x.e) == "": // it was on its way
+			case lab.Claimant(x.E) == "": // it was on its way
 			case node == wire.RunNode:
-				owner = append(owner, x.at.Sub(k.at))
+				owner = append(owner, x.At.Sub(k.at))
 				delete(waiting, node)
 			default:
-				worker = append(worker, x.at.Sub(k.at))
+				worker = append(worker, x.At.Sub(k.at))
 				delete(waiting, node)
 			}
 		}
 	}
 	return next, owner, worker
-}
-
-// openAt reports whether a node had an execution at work at a time.
-func (a *audit) openAt(node string, at time.Time) (open bool) {
-	for _, x := range a.entries {
-		switch {
-		case x.at.After(at):
-			return open
-		case claimant(x.e) != "" && x.e.NodeID == node:
-			open = true
-		case ended(x.e) && x.e.Node() == node:
-			open = false
-		}
-	}
-	return open
-}
-
-// ended reports whether an event ends an execution.
-func ended(e *wire.Event) bool {
-	t := e.Type()
-	return t == wire.TypeNodeComplete || t == wire.TypeNodeError
 }
 
 // spread is min/median/max.
