@@ -112,7 +112,7 @@ func (w *world) script(r agent.Request) script {
 	_, _ = h.Write([]byte(r.NodeID + "\x00" + r.ExecID))
 	rng := rand.New(rand.NewPCG(w.seed, h.Sum64()))
 	s := script{refuses: rng.IntN(60) == 0}
-	for range rng.IntN(4) {
+	for range rng.IntN(7) {
 		s.steps = append(s.steps, w.step(rng))
 	}
 	s.answer = pick(rng, "left", "left", "right", "", hostile(rng))
@@ -132,11 +132,11 @@ func (w *world) script(r agent.Request) script {
 func (w *world) step(rng *rand.Rand) step {
 	s := step{takes: time.Duration(rng.ExpFloat64() * float64(2*time.Second)), text: "thinking", pieces: rng.IntN(4)}
 	switch rng.IntN(5) {
-	case 0, 1:
+	case 0, 1, 2:
 		s.tool = pick(rng, "Bash", "Write", "Read")
 		s.safe = s.tool == "Read"
 		s.asks = rng.IntN(4) == 0
-	case 2:
+	case 3:
 		s.text = hostile(rng)
 	}
 	return s

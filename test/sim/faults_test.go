@@ -276,7 +276,7 @@ func (w *world) someRun() string {
 // commandAtRandom sends a command that may or may not make sense.
 func (w *world) commandAtRandom() {
 	run := w.someRun()
-	c := wire.Command{Type: pick(w.rng, "send", "pause", "resume", "resume", "abort", "approve", "deny", "bookmark", "fork", "fork", "reply", "steer", "dance")}
+	c := wire.Command{Type: pick(w.rng, "send", "pause", "resume", "resume", "abort", "bookmark", "approve", "deny", "bookmark", "fork", "fork", "reply", "steer", "dance")}
 	node := pick(w.rng, w.someNodes(run)...)
 	switch c.Type {
 	case "abort":
