@@ -68,6 +68,7 @@ type writer struct {
 	ctx    context.Context //nolint:containedctx // of the transaction, which the writer doesn't outlive
 	s      *Store
 	tx     *sql.Tx
+	stmts  map[*sql.Stmt]*sql.Stmt // as they are in the transaction
 	batch  Batch
 	stream int64
 	pos    uint64 // last position seen
@@ -79,7 +80,7 @@ type writer struct {
 }
 
 func (s *Store) begin(ctx context.Context, tx *sql.Tx, b Batch) (*writer, error) {
-	w := &writer{ctx: ctx, s: s, tx: tx, batch: b, runs: map[string]*runRow{}, lines: map[uint64]*pendingLine{}}
+	w := &writer{ctx: ctx, s: s, tx: tx, batch: b, stmts: map[*sql.Stmt]*sql.Stmt{}, runs: map[string]*runRow{}, lines: map[uint64]*pendingLine{}}
 	var incarnation string
 	err := tx.QueryRowContext(ctx, `SELECT id, incarnation, position FROM streams`).Scan(&w.stream, &incarnation, &w.pos)
 	switch {
@@ -92,9 +93,20 @@ func (s *Store) begin(ctx context.Context, tx *sql.Tx, b Batch) (*writer, error)
 	return w, err
 }
 
-// exec runs a prepared statement.
+// stmt returns a prepared statement as it is in the transaction.
+func (w *writer) stmt(stmt *sql.Stmt) *sql.Stmt {
+	s, ok := w.stmts[stmt]
+	if !ok {
+		s = w.tx.StmtContext(w.ctx, stmt)
+		w.stmts[stmt] = s
+	}
+	return s
+}
+
+// exec runs a prepared statement. It doesn't heed the end of the context: the
+// driver would start a goroutine for that. The transaction does.
 func (w *writer) exec(stmt *sql.Stmt, args ...any) error {
-	_, err := w.tx.StmtContext(w.ctx, stmt).ExecContext(w.ctx, args...)
+	_, err := w.stmt(stmt).ExecContext(context.WithoutCancel(w.ctx), args...)
 	return err
 }
 

@@ -55,10 +55,10 @@ func (w *writer) run(e eventlog.Entry) (*runRow, error) {
 		return r, nil
 	}
 	r := &runRow{run: e.RunID, nodes: map[string]*nodeRow{}}
-	err := w.tx.StmtContext(w.ctx, w.s.stmts.findRun).QueryRowContext(w.ctx, e.RunID).
+	err := w.stmt(w.s.stmts.findRun).QueryRowContext(w.ctx, e.RunID).
 		Scan(&r.id, &r.activity, &r.activityAt, &r.events, &r.void, &r.refused, &r.gaps, &r.lastAt, &r.lastPos)
 	if errors.Is(err, sql.ErrNoRows) {
-		err = w.tx.StmtContext(w.ctx, w.s.stmts.addRun).QueryRowContext(w.ctx, e.RunID, e.Pos).Scan(&r.id)
+		err = w.stmt(w.s.stmts.addRun).QueryRowContext(w.ctx, e.RunID, e.Pos).Scan(&r.id)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("run %q: %w", e.RunID, err)
@@ -75,12 +75,12 @@ func (w *writer) node(r *runRow, id string) (*nodeRow, error) {
 	}
 	n := &nodeRow{node: id}
 	var open []byte
-	err := w.tx.StmtContext(w.ctx, w.s.stmts.findNode).QueryRowContext(w.ctx, r.id, id).
+	err := w.stmt(w.s.stmts.findNode).QueryRowContext(w.ctx, r.id, id).
 		Scan(&n.id, &n.epoch, &n.seq, &n.model, &n.cwd, &n.activity, &n.activityAt, &n.tokensIn, &n.tokensOut,
 			&n.tools, &n.toolErrors, &n.contextTokens, &n.contextWindow, &open)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		err = w.tx.StmtContext(w.ctx, w.s.stmts.addNode).QueryRowContext(w.ctx, r.id, id).Scan(&n.id)
+		err = w.stmt(w.s.stmts.addNode).QueryRowContext(w.ctx, r.id, id).Scan(&n.id)
 	case err == nil:
 		err = wire.Unmarshal(open, &n.timeline)
 	}
