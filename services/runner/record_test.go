@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"wake/internal/eventlog"
 	"wake/internal/natstest"
 	"wake/pkg/wire"
 )
@@ -81,6 +82,29 @@ func TestEndsWithoutServer(t *testing.T) {
 		p.stop()
 		if took := time.Since(start); took > 15*time.Second {
 			t.Errorf("ending took %s", took)
+		}
+	})
+}
+
+// What another runner has put on record, and not acknowledged, isn't recorded again,
+// also if it comes for the first time.
+func TestStrayRecordedByAnother(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.command("nobody", wire.Command{Type: "resume", ID: "c1"})
+		w, err := b.log.Claim(t.Context(), "_", wire.RunNode, eventlog.Claim{Runner: "slow"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		record := &wire.CommandReceived{Command: wire.RawString("resume"), CommandID: "c1", AtPos: 1, Reason: "no such run"}
+		if _, err := w.Append(t.Context(), &wire.Event{Payload: record}); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Minute)
+		b.runner("r1", &scripted{say: echo})
+		<-time.After(time.Minute)
+		if n := len(records(b.read("_"))); n != 1 {
+			t.Errorf("the command is on record %d times", n)
 		}
 	})
 }
