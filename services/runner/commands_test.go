@@ -311,6 +311,31 @@ func TestStrayCommands(t *testing.T) {
 	})
 }
 
+// A command to a run whose owner is away for a moment waits for it; nobody else
+// judges it (RULES 13).
+func TestCommandWaitsForOwner(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		r1 := b.process("r1", gated(nil))
+		b.submit("run1", one)
+		b.until("run1", wire.TypeAgentStart)
+		b.process("r2", gated(nil))
+		<-time.After(time.Second) // until it is there
+		r1.gate.close()
+		b.command("run1", wire.Command{Type: "pause"})
+		<-time.After(lease10s / 2)
+		r1.gate.open()
+		b.until("run1", wire.TypeFlowPaused)
+		<-time.After(time.Minute)
+		if got := records(b.read("run1")); len(got) != 1 || !got[0].Accepted || b.owner("run1") != "r1" {
+			t.Errorf("on record: %+v", got)
+		}
+		if got := records(b.read("_")); len(got) != 0 {
+			t.Errorf("taken for nobody's: %+v", got)
+		}
+	})
+}
+
 // A command that comes while its owner reads those that wait comes twice, and is
 // recorded once: its position in the stream tells (RULES 13).
 func TestCommandOnTheWay(t *testing.T) {
@@ -330,6 +355,80 @@ func TestCommandOnTheWay(t *testing.T) {
 		<-time.After(time.Minute)
 		if got := records(b.read("run1")); len(got) != 1 || !got[0].Accepted {
 			t.Errorf("on record: %+v", got)
+		}
+	})
+}
+
+// A command and what follows from it are stored together: where that fails the
+// next owner obeys the command, once (RULES 13).
+func TestCommandIsObeyedWhole(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		r1 := b.process("r1", gated(nil))
+		b.submit("run1", shared(one))
+		b.until("run1", wire.TypeAgentStart)
+		r1.gate.before("flow:paused", r1.gate.close)
+		b.command("run1", wire.Command{Type: "pause"})
+		<-time.After(time.Second)
+		r1.kill()
+		b.process("r2", gated(nil))
+		b.until("run1", wire.TypeFlowPaused)
+		<-time.After(time.Minute)
+		entries := b.read("run1")
+		if got := records(entries); len(got) != 1 || !got[0].Accepted || count(entries, wire.TypeFlowPaused) != 1 {
+			t.Errorf("on record: %+v:\n%s", got, story(entries))
+		}
+	})
+}
+
+// What can't be recorded for nobody at the moment stays in the queue of commands
+// until it can (RULES 13).
+func TestStrayWaits(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		keeper := b.keeper(t.Context(), "other")
+		stop := b.background(keeper.Run)
+		l, err := keeper.Acquire(t.Context(), subjects.Default.LeaseKey(subjects.NoRun, wire.RunNode), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.process("r1", &scripted{say: echo})
+		b.command("nobody", wire.Command{Type: "pause"})
+		<-time.After(time.Minute)
+		if got := records(b.read("_")); len(got) != 0 {
+			t.Errorf("on record: %+v", got)
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.awaits("a record", func() bool { return len(records(b.read("_"))) == 1 })
+		stop()
+	})
+}
+
+// A runner that dies after it has recorded a command for nobody, and before the
+// queue of commands knows, has it recorded once (RULES 13).
+func TestStrayIsRecordedOnce(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.command("nobody", wire.Command{Type: "pause"})
+		<-time.After(time.Minute)
+		r1 := b.process("r1", &scripted{say: echo})
+		r1.gate.before("+ACK", r1.gate.close)
+		b.awaits("a record", func() bool { return len(records(b.read("_"))) == 1 })
+		<-time.After(time.Second)
+		r1.kill()
+		b.process("r2", &scripted{say: echo})
+		<-time.After(5 * time.Minute)
+		if got := records(b.read("_")); len(got) != 1 {
+			t.Errorf("on record: %+v", got)
+		}
+		c, err := b.log.JetStream().Consumer(t.Context(), subjects.Default.CommandsStream(), "catchall")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i := c.CachedInfo(); i.NumPending != 0 || i.NumAckPending != 0 {
+			t.Errorf("%d commands wait, %d are being looked at", i.NumPending, i.NumAckPending)
 		}
 	})
 }

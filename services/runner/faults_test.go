@@ -234,6 +234,34 @@ func TestNeedless(t *testing.T) {
 	})
 }
 
+// A request that has to wait, its run being somebody else's for now, holds up no
+// other one (RULES 7).
+func TestHeldRequest(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		keeper := b.keeper(t.Context(), "other")
+		stop := b.background(keeper.Run)
+		l, err := keeper.Acquire(t.Context(), subjects.Default.LeaseKey("run1", wire.RunNode), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.runner("r1", &scripted{say: echo})
+		b.submit("run1", one)
+		<-time.After(time.Second)
+		start := time.Now()
+		b.submit("run2", one)
+		b.ended("run2")
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("another run took %s", took)
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.ended("run1")
+		stop()
+	})
+}
+
 // A node that no runner takes is offered again and again, but less and less
 // often; one of a paused run is not.
 func TestOffersAreFew(t *testing.T) {
