@@ -175,12 +175,27 @@ func (w *world) during(l *life, d time.Duration, begin, end func(*link), hangUp 
 	})
 }
 
+// restartServer ends the server and starts it again. Nobody is connected when it
+// ends: a server that is told to end sleeps under a lock, which stops the time of the
+// bubble for ever if anybody asks for a consumer meanwhile.
 func (w *world) restartServer() {
 	d := duration(w.rng, time.Minute)
 	w.fault("server restart", "for %s", d)
+	var lives []*life
+	for _, p := range w.processes {
+		if l := p.current(); l != nil {
+			lives = append(lives, l)
+			l.link.set(func(k *link) { k.down = true })
+			l.link.hangUp()
+		}
+	}
+	<-time.After(time.Millisecond) // what the server has begun is done
 	w.server.Stop()
 	<-time.After(d)
 	w.server.Start(w.t)
+	for _, l := range lives {
+		l.link.set(func(k *link) { k.down = false })
+	}
 }
 
 // fill leaves no room in the stream of events for a while.

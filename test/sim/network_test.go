@@ -25,6 +25,7 @@ type link struct {
 	mu        sync.Mutex
 	conns     []*conn
 	dead      bool                     // for good
+	down      bool                     // the server is about to end, or has
 	cut       bool                     // no connection gets through
 	deaf      bool                     // what comes in is lost
 	stalled   bool                     // nothing moves, nothing is lost
@@ -48,7 +49,7 @@ var errNoWay = errors.New("sim: no way to the server")
 func (l *link) InProcessConn() (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.dead || l.cut || l.stalled || l.deaf {
+	if l.dead || l.down || l.cut || l.stalled || l.deaf {
 		return nil, errNoWay
 	}
 	inner, err := l.server.InProcessConn()
@@ -126,7 +127,7 @@ func (c *conn) Write(b []byte) (int, error) {
 func (c *conn) publish(m message) error {
 	l := c.link
 	l.mu.Lock()
-	if l.dead || l.cut {
+	if l.dead || l.down || l.cut {
 		l.mu.Unlock()
 		return errNoWay
 	}

@@ -78,9 +78,15 @@ type tally struct {
 	sum           oracle.Report
 }
 
+// tooLong is how long a seed may take, of real time, on a machine that does much else.
+const tooLong = 90 * time.Second
+
 // play plays a seed in a world of its own.
 func (s *tally) play(t *testing.T, seed uint64, verbose bool) {
 	t.Helper()
+	// Outside of the bubble: its time stops for ever if somebody sleeps under a lock.
+	watch := time.AfterFunc(tooLong, func() { panic(fmt.Sprintf("seed %d stands still", seed)) })
+	defer watch.Stop()
 	natstest.Bubble(t, func(t *testing.T) {
 		w := newWorld(t, seed, verbose)
 		report := w.play()
