@@ -297,7 +297,7 @@ func TestForeign(t *testing.T) {
 
 // Labels come first: those of digits, those that are named like an automatic point,
 // and those whose events the log has lost. A position before the fork is an
-// ancestor's.
+// ancestor's (RULES 20).
 func TestNames(t *testing.T) {
 	t.Parallel()
 	log := logtest.Start(t)

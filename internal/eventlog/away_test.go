@@ -406,7 +406,8 @@ func TestAppendIsAmbiguous(t *testing.T) {
 	})
 }
 
-// A node whose history aged out can be claimed by whoever knows where it ended.
+// A node whose history aged out can be claimed by whoever knows where it ended
+// (RULES 11).
 func TestHistoryAgesOut(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		nc := natstest.Start(t)

@@ -356,6 +356,7 @@ func TestRule15Incarnation(t *testing.T) {
 	}
 }
 
+// A position beyond the end is none of this stream (RULES 15).
 func TestConsumeBeyondTheEnd(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		nc := natstest.Start(t)

@@ -222,7 +222,7 @@ func TestSpoolSegments(t *testing.T) {
 	}
 }
 
-// A segment of another incarnation holds positions that mean nothing.
+// A segment of another incarnation holds positions that mean nothing (RULES 15).
 func TestSpoolOfAnotherIncarnation(t *testing.T) {
 	dir := t.TempDir()
 	s := openTestSpools(t, dir)

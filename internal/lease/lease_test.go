@@ -172,7 +172,7 @@ func TestLost(t *testing.T) {
 	})
 }
 
-// A lease that vanished while nobody took it is taken again.
+// A lease that vanished while nobody took it is taken again (RULES 6).
 func TestTakenAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		kv := bucket(t, natstest.Start(t))
@@ -195,6 +195,8 @@ func TestTakenAgain(t *testing.T) {
 	})
 }
 
+// The time to live is the bucket's: one of a key would be gone with its first
+// renewal (RULES 6).
 func TestBucketWithoutTTL(t *testing.T) {
 	js := natstest.JetStream(t)
 	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "forever"})
@@ -207,7 +209,7 @@ func TestBucketWithoutTTL(t *testing.T) {
 }
 
 // A server that is away for longer than a lease lives costs no lease: its holder
-// begins nothing meanwhile, and has it again when the server is back.
+// begins nothing meanwhile, and has it again when the server is back (RULES 6).
 func TestOutage(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)

@@ -48,8 +48,8 @@ func acquire(t *testing.T, k *lease.Keeper) *lease.Lease {
 // settle lets the keepers see what there is, for longer than a lease lives.
 func settle(k *lease.Keeper) { <-time.After(3*k.TTL() + k.TTL()/10) }
 
-// A dead holder is followed within its time to live and two seconds, and not
-// before its lease has expired.
+// A dead holder is followed within its time to live and two seconds, and not before
+// its lease has expired (RULES 6).
 func TestDeath(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		kv := bucket(t, natstest.Start(t))
@@ -72,8 +72,8 @@ func TestDeath(t *testing.T) {
 	})
 }
 
-// A rival that has just started can't know whether the holder could renew: it
-// waits a whole time to live. The holder's own next process needn't.
+// A rival that has just started can't know whether the holder could renew: it waits
+// a whole time to live. The holder's own next process needn't (RULES 6).
 func TestJustStarted(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		kv := bucket(t, natstest.Start(t))
@@ -96,8 +96,8 @@ func TestJustStarted(t *testing.T) {
 	})
 }
 
-// A process that was killed is followed by the next one of its home at once,
-// while the lease is still there. Another home with the same name isn't it.
+// A process that was killed is followed by the next one of its home at once, while
+// the lease is still there. Another home with the same name isn't it (RULES 6).
 func TestSameHome(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		kv := bucket(t, natstest.Start(t))
@@ -243,7 +243,7 @@ func (silent) Stop() error                               { return nil }
 func (silent) Error() <-chan error                       { return nil }
 
 // A process that was stopped itself doesn't know what others could do meanwhile,
-// such as where everything was stopped at once.
+// such as where everything was stopped at once (RULES 6).
 func TestStalledRival(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		kv := bucket(t, natstest.Start(t))
@@ -270,7 +270,7 @@ func TestStalledRival(t *testing.T) {
 	})
 }
 
-// Two runners with one name, such as from a copied command line, are two.
+// Two runners with one name, such as from a copied command line, are two (RULES 6).
 func TestNamesakes(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
@@ -339,8 +339,8 @@ func TestBlind(t *testing.T) {
 	})
 }
 
-// The watch goes on after an outage: what is released is free at once, and what
-// is forgotten doesn't stay in memory.
+// The watch goes on after an outage: what is released is free at once, and what is
+// forgotten doesn't stay in memory (RULES 6).
 func TestWatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)

@@ -67,6 +67,7 @@ func TestApplyNamesTheEventItRefuses(t *testing.T) {
 	}
 }
 
+// A state takes events of one incarnation of the stream (RULES 15).
 func TestApplyStopsAtAnotherIncarnation(t *testing.T) {
 	s := run.New("r1")
 	claim := func(seq uint64) *wire.Event {

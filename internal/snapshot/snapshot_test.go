@@ -97,6 +97,8 @@ func TestLargeState(t *testing.T) {
 	}
 }
 
+// What can't be read, or isn't a state of this run in this log, is of no use and is
+// replaced (RULES 15).
 func TestUnusable(t *testing.T) {
 	t.Parallel()
 	log := logtest.Start(t)

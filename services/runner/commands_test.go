@@ -53,8 +53,8 @@ func records(entries []eventlog.Entry) []*wire.CommandReceived {
 	return all
 }
 
-// F13: a message without a run is recorded and rejected, its sender is told, and
-// no run gets it.
+// F13: a message without a run is recorded and rejected, its sender is told, and no
+// run gets it (RULES 13).
 func TestF13SendWithoutRun(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -77,7 +77,8 @@ func TestF13SendWithoutRun(t *testing.T) {
 	})
 }
 
-// F14: a message to one execution reaches no other one of the same node.
+// F14: a message to one execution reaches no other one of the same node (RULES 9,
+// 13).
 func TestF14SendToExecution(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -109,7 +110,7 @@ func TestF14SendToExecution(t *testing.T) {
 	})
 }
 
-// F15: what has ended isn't resumed, nor is what never was.
+// F15: what has ended isn't resumed, nor is what never was (RULES 13).
 func TestF15NotResumable(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -208,7 +209,7 @@ func TestS14TwoResumes(t *testing.T) {
 	})
 }
 
-// A command that is sent twice acts once, also if its owner has changed.
+// A command that is sent twice acts once, also if its owner has changed (RULES 13).
 func TestCommandTwice(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -272,7 +273,7 @@ func TestCommandsWithoutRunner(t *testing.T) {
 }
 
 // What nobody can obey is recorded once for all runners, however many there are,
-// whatever it is, and leaves the queue of commands.
+// whatever it is, and leaves the queue of commands (RULES 13).
 func TestStrayCommands(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -586,8 +587,8 @@ edges:
 	})
 }
 
-// S15: two forks at once have ids of their own and know where they come from,
-// also if their runner dies at once.
+// S15: two forks at once have ids of their own and know where they come from, also
+// if their runner dies at once (RULES 20).
 func TestS15Forks(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

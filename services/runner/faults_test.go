@@ -89,7 +89,7 @@ nodes:
 }
 
 // An owner that dies between its claim and flow:start has begun nothing; its
-// request comes again, and the next owner begins the run.
+// request comes again, and the next owner begins the run (RULES 7).
 func TestCrashBeforeStart(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -212,7 +212,7 @@ func TestNotOfferedWhileHeld(t *testing.T) {
 }
 
 // A request for a run that has begun, and an offer of a node that somebody works
-// on, leave the queue at once.
+// on, leave the queue at once (RULES 7).
 func TestNeedless(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -262,8 +262,8 @@ func TestHeldRequest(t *testing.T) {
 	})
 }
 
-// A node that no runner takes is offered again and again, but less and less
-// often; one of a paused run is not.
+// A node that no runner takes is offered again and again, but less and less often;
+// one of a paused run is not (RULES 7).
 func TestOffersAreFew(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -298,7 +298,8 @@ nodes:
 	})
 }
 
-// One slot is enough for all queues: those without work keep it from no other.
+// One slot is enough for all queues: those without work keep it from no other
+// (RULES 10).
 func TestOneSlot(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -312,7 +313,41 @@ func TestOneSlot(t *testing.T) {
 	})
 }
 
-// No more agents run at once than there are slots.
+// Owners, their set and ask nodes and their children take no slot: all of that goes
+// on while the only one is taken (RULES 10).
+func TestOwnersTakeNoSlot(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		release := make(chan struct{})
+		p := gated(release)
+		b.runner("r1", p, func(c *runner.Config) { c.MaxAgents = 1 })
+		b.submit("busy", one)
+		b.until("busy", wire.TypeAgentStart)
+		b.submit("run1", `
+name: parent
+nodes:
+  - {id: s, type: set, input: {set: {n: 1}}}
+  - id: sub
+    type: flow
+    input:
+      flow:
+        name: child
+        nodes:
+          - {id: q, type: ask, input: {prompt: "Deploy?"}}
+edges:
+  - {from: s, to: sub}
+`)
+		entries := b.until("run1.sub#1", wire.TypeInputRequested)
+		b.command("run1.sub#1", wire.Command{Type: "reply", PromptID: first[*wire.InputRequested](t, entries).PromptID, Content: wire.RawString("yes")})
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || len(p.started()) != 1 {
+			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+		}
+		close(release)
+		b.ended("busy")
+	})
+}
+
+// No more agents run at once than there are slots (RULES 10).
 func TestMaxAgents(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

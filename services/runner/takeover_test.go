@@ -200,7 +200,7 @@ func gated(release <-chan struct{}) *scripted {
 }
 
 // The death of an owner moves the scheduling of its run, and its agent on another
-// runner goes on undisturbed.
+// runner goes on undisturbed (RULES 7).
 func TestOwnerDies(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
@@ -234,7 +234,8 @@ func TestOwnerDies(t *testing.T) {
 }
 
 // The death of the only runner ends nothing: the next start picks up what there
-// was, at once if it is the same runner and else when the leases are free.
+// was, at once if it is the same runner and else when the leases are free (RULES
+// 7).
 func TestNoRunnerLeft(t *testing.T) {
 	for _, next := range []string{"r1", "r2"} {
 		t.Run(next, func(t *testing.T) {
@@ -286,7 +287,7 @@ func TestF17NodeCompleteIsNotRunAgain(t *testing.T) {
 	})
 }
 
-// F18: a kill in item 2 of 3 runs items 0 and 1 no second time.
+// F18: a kill in item 2 of 3 runs items 0 and 1 no second time (RULES 9).
 func TestF18KillInForEach(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

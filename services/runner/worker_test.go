@@ -77,7 +77,8 @@ func TestPauseInterrupts(t *testing.T) {
 	})
 }
 
-// F10, F11: an abort ends the agent without an outcome; a resumable one is a pause.
+// F10, F11: an abort ends the agent without an outcome; a resumable one is a pause
+// (RULES 8).
 func TestAbortOfAgent(t *testing.T) {
 	for _, resumable := range []bool{false, true} {
 		natstest.Bubble(t, func(t *testing.T) {
@@ -488,7 +489,7 @@ func TestWorkerAnchors(t *testing.T) {
 }
 
 // The death of a worker moves its node within a lease's time to live and two
-// seconds; its session goes on there.
+// seconds; its session goes on there (RULES 7).
 func TestDeadWorker(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)

@@ -262,7 +262,7 @@ func TestUnusablePosition(t *testing.T) {
 }
 
 // A stream that was created again uses the old positions for other events. The
-// snapshotter notices, and builds what it finds again.
+// snapshotter notices, and builds what it finds again (RULES 15).
 func TestIncarnation(t *testing.T) {
 	t.Parallel()
 	nc := natstest.Start(t)
@@ -291,7 +291,8 @@ func TestIncarnation(t *testing.T) {
 	}
 }
 
-// A position beyond the end of the log tells of a stream that lost its end.
+// A position beyond the end of the log tells of a stream that lost its end (RULES
+// 15).
 func TestPositionBeyondTheEnd(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		log := logtest.Start(t)

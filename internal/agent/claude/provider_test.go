@@ -408,6 +408,7 @@ func TestContextEndsSession(t *testing.T) {
 	}
 }
 
+// A session has the id that we chose, and options are flags (RULES 12).
 func TestCommandLine(t *testing.T) {
 	script := start + `> {"type":"note","argv":"${argv}","env":"${env}"}` + "\n" + ending
 	run := func(change func(*agent.Request)) (argv, env string) {
