@@ -119,12 +119,14 @@ func (l *load) resume(st *wire.State) {
 
 // peek is the state of a run as its snapshot has it; nil if nobody knows.
 func (s *site) peek(id string) *wire.State {
-	kv, err := s.JS.KeyValue(s.Ctx, subjects.Default.SnapshotsBucket())
+	ctx, cancel := s.soon()
+	defer cancel()
+	kv, err := s.JS.KeyValue(ctx, subjects.Default.SnapshotsBucket())
 	if err != nil {
 		return nil
 	}
 	var v jetstream.KeyValueEntry
-	if v, err = kv.Get(s.Ctx, subjects.Default.SnapshotKey(id)); err != nil {
+	if v, err = kv.Get(ctx, subjects.Default.SnapshotKey(id)); err != nil {
 		return nil
 	}
 	st := new(wire.State)

@@ -358,25 +358,35 @@ func cutPower(count int) func(n *nemesis, r *rand.Rand) error {
 		for _, i := range r.Perm(servers)[:count] {
 			units = append(units, n.s.nodes()[i])
 		}
-		for _, u := range units {
-			u.mu.Lock()
-			u.held = true
-			u.mu.Unlock()
-			if err := u.signal(syscall.SIGSTOP); err != nil {
-				n.s.Tell("%v", err)
-			}
-		}
-		var errs []error
-		for _, u := range units {
-			errs = append(errs, u.disk.snapshot())
-			u.kill(0)
-		}
-		for _, u := range units {
-			errs = append(errs, u.disk.restore())
-			u.release()
-		}
-		return errors.Join(append(errs, n.healthy())...)
+		return errors.Join(powerOff(units), n.healthy())
 	}
+}
+
+func powerOff(units []*unit) error {
+	var errs []error
+	for _, u := range units {
+		errs = append(errs, u.freeze())
+	}
+	for _, u := range units {
+		errs = append(errs, u.disk.snapshot())
+		u.kill(0)
+	}
+	for _, u := range units {
+		errs = append(errs, u.disk.restore())
+		u.release()
+	}
+	return errors.Join(errs...)
+}
+
+// freeze lets a process stand still until it is killed, and nobody start it.
+func (u *unit) freeze() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.held = true
+	if u.proc == nil {
+		return nil // it is down
+	}
+	return u.proc.Cmd.Process.Signal(syscall.SIGSTOP)
 }
 
 // healed bounds how long the servers may take to agree again.
@@ -403,8 +413,10 @@ func (n *nemesis) healthy() error {
 // agreed says which stream has no leader or a replica that isn't current.
 func (n *nemesis) agreed() error {
 	names := subjects.Default
+	ctx, cancel := n.s.soon()
+	defer cancel()
 	for _, name := range []string{names.EventsStream(), names.CommandsStream(), names.QueueStream(), "KV_" + names.LeasesBucket(), "KV_" + names.StateBucket()} {
-		stream, err := n.s.JS.Stream(n.s.Ctx, name)
+		stream, err := n.s.JS.Stream(ctx, name)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}

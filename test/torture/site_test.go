@@ -3,6 +3,7 @@
 package torture_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -308,9 +309,16 @@ func (s *site) unit(name string) *unit {
 // nodes are the servers.
 func (s *site) nodes() []*unit { return s.units[:servers] }
 
+// soon bounds a question to servers that may be away: an answer may get lost.
+func (s *site) soon() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(s.Ctx, 3*time.Second)
+}
+
 // leader returns the leader of the log, if anybody knows.
 func (s *site) leader() (*unit, bool) {
-	stream, err := s.JS.Stream(s.Ctx, subjects.Default.EventsStream())
+	ctx, cancel := s.soon()
+	defer cancel()
+	stream, err := s.JS.Stream(ctx, subjects.Default.EventsStream())
 	if err != nil || stream.CachedInfo().Cluster == nil || stream.CachedInfo().Cluster.Leader == "" {
 		return nil, false
 	}
