@@ -78,6 +78,16 @@ MINUTES ?= 3
 torture: ## Break a whole installation, cluster and disks included, for MINUTES; SEED repeats a choice
 	CGO_ENABLED=0 go test -count=1 -timeout 3h -v -tags torture -run TestTorture ./test/torture -args -seed $(SEED) -minutes $(MINUTES)
 
+BENCH ?= bench
+BENCHCOUNT ?= 6
+HOT := ./pkg/wire ./internal/run ./internal/flow ./internal/eventlog ./internal/bookmark ./internal/bench ./internal/agent/claude ./services/recorder
+
+.PHONY: bench
+bench: build ## Measure into the folder BENCH: wake.txt, and go.txt for benchstat
+	mkdir -p "$(BENCH)"
+	./bin/wake bench --dir "$(BENCH)" | tee "$(BENCH)/wake.txt"
+	CGO_ENABLED=0 go test -run '^$$' -bench . -count $(BENCHCOUNT) -timeout 60m $(HOT) | tee "$(BENCH)/go.txt"
+
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Lint, and check formatting
 	$(GOLANGCI_LINT) run

@@ -91,13 +91,13 @@ type benchSize struct {
 func (o benchOptions) size() benchSize {
 	if o.quick {
 		return benchSize{
-			rounds: 2, events: 4000, alone: 200, together: 4000, acks: 50, load: 500, runs: []int{10, 1000},
+			rounds: 2, events: 4000, alone: 200, together: 4000, acks: 50, load: 200, runs: []int{10, 1000},
 			backlog: 3000, alerts: 5, lines: []int{1000}, queries: 3, active: []int{1, 10}, subjects: 40,
 		}
 	}
 	return benchSize{
-		rounds: 7, events: 40_000, alone: 2000, together: 40_000, acks: 500, load: 2000, runs: []int{10, 10_000, 1_000_000},
-		backlog: 200_000, alerts: 300, lines: []int{1000, 1_000_000}, queries: 20, active: []int{1, 100, 5000}, subjects: 5000,
+		rounds: 5, events: 40_000, alone: 2000, together: 40_000, acks: 400, load: 300, runs: []int{10, 10_000, 1_000_000},
+		backlog: 60_000, alerts: 300, lines: []int{1000, 1_000_000}, queries: 20, active: []int{1, 100, 5000}, subjects: 5000,
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 
 // ingest stores events that nobody waits for one by one.
 func (b *benchmark) ingest(ctx context.Context, l *lab) (rows []bench.Row, err error) {
-	in, err := bench.NewIngest(ctx, l.log, "ingest", 16)
+	in, err := bench.NewIngest(ctx, l.log, "ingest", 64)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (b *benchmark) ingest(ctx context.Context, l *lab) (rows []bench.Row, err e
 	if err != nil {
 		return nil, err
 	}
-	stored := bench.NewRow("events stored, 16 writers", "/s", v[0]...)
+	stored := bench.NewRow("events stored, 64 writers", "/s", v[0]...)
 	return []bench.Row{
 		stored.Versus("raw, one by one, asynchronous", v[0], v[1]).AtLeast(10),
 		stored.Versus("raw, atomic batches of 1000", v[0], v[2]).AtLeast(0.8),
@@ -68,38 +68,60 @@ func (b *benchmark) latency(ctx context.Context, l *lab) ([]bench.Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	idle, err := b.acks(ctx, l, w, "idle")
+	data, err := bench.Encoded()
 	if err != nil {
 		return nil, err
 	}
-	load, err := bench.NewIngest(ctx, l.log, "load", 16)
+	stored := func() (bench.Latencies, error) {
+		return bench.Times(b.size.acks, func() error { _, err := w.Append(ctx, bench.Text()); return err })
+	}
+	raw := func() (bench.Latencies, error) {
+		return bench.Times(b.size.acks, func() error { return l.Publish(ctx, data) })
+	}
+	idle, err := b.acks("idle", "one raw publish", stored, raw)
 	if err != nil {
 		return nil, err
 	}
-	var busy []bench.Row
-	err = load.Under(ctx, b.size.load, func(ctx context.Context) error {
-		busy, err = b.acks(ctx, l, w, fmt.Sprintf("under %d events/s", b.size.load))
-		return err
-	})
+	in, err := bench.NewIngest(ctx, l.log, "load", loaders)
+	if err != nil {
+		return nil, err
+	}
+	how := fmt.Sprintf("under %d events/s", b.size.load)
+	busy, err := b.acks(how, "one raw publish under as many raw ones",
+		func() (got bench.Latencies, err error) {
+			err = in.Load().Under(ctx, b.size.load, func() error { got, err = stored(); return err })
+			return got, err
+		},
+		func() (got bench.Latencies, err error) {
+			err = l.Load(data, loaders).Under(ctx, b.size.load, func() error { got, err = raw(); return err })
+			return got, err
+		})
 	return append(idle, busy...), err
 }
 
-// acks returns the rows of the acknowledgements of a writer.
-func (b *benchmark) acks(ctx context.Context, l *lab, w *eventlog.Writer, how string) ([]bench.Row, error) {
-	stored, raw := make([][]float64, len(bench.Quantiles)), make([][]float64, len(bench.Quantiles))
+// loaders is the number of writers that put the log under load.
+const loaders = 16
+
+// acks returns the rows of acknowledgements, which are measured in turn.
+func (b *benchmark) acks(how, against string, stored, raw func() (bench.Latencies, error)) ([]bench.Row, error) {
+	s, r := make([][]float64, len(bench.Quantiles)), make([][]float64, len(bench.Quantiles))
 	for range b.size.rounds {
-		s, r, err := l.Acks(ctx, w, b.size.acks)
+		ours, err := stored()
+		if err != nil {
+			return nil, err
+		}
+		theirs, err := raw()
 		if err != nil {
 			return nil, err
 		}
 		for i, q := range bench.Quantiles {
-			stored[i], raw[i] = append(stored[i], bench.Quantile(s, q)), append(raw[i], bench.Quantile(r, q))
+			s[i], r[i] = append(s[i], bench.Quantile(ours, q)), append(r[i], bench.Quantile(theirs, q))
 		}
 	}
 	var rows []bench.Row
 	for i, q := range bench.Quantiles {
 		name := fmt.Sprintf("acknowledged append, %s, p%v", how, math.Round(q*1000)/10)
-		row := bench.NewRow(name, "ms", stored[i]...).Versus("one raw publish", stored[i], raw[i])
+		row := bench.NewRow(name, "ms", s[i]...).Versus(against, s[i], r[i])
 		if q == 0.99 {
 			row = row.AtMost(3)
 		}

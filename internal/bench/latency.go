@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
-
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
 )
 
 // Quantiles are the parts of the acknowledgements that a latency is given for.
@@ -25,49 +23,59 @@ func (l *Latencies) timed(f func() error) error {
 	return err
 }
 
-// Acks appends events one by one and publishes raw ones, in turn, n each.
-func (s *Scratch) Acks(ctx context.Context, w *eventlog.Writer, n int) (stored, raw Latencies, err error) {
-	data, err := Encoded()
-	if err != nil {
-		return nil, nil, err
-	}
+// Times calls f n times, one after the other.
+func Times(n int, f func() error) (Latencies, error) {
+	var l Latencies
 	for range n {
-		if err := stored.timed(func() error { _, err := w.Append(ctx, Text()); return err }); err != nil {
-			return nil, nil, fmt.Errorf("bench: append: %w", err)
-		}
-		if err := raw.timed(func() error { return s.Publish(ctx, data) }); err != nil {
-			return nil, nil, fmt.Errorf("bench: publish: %w", err)
+		if err := l.timed(f); err != nil {
+			return nil, fmt.Errorf("bench: await: %w", err)
 		}
 	}
-	slices.Sort(stored)
-	slices.Sort(raw)
-	return stored, raw, nil
+	slices.Sort(l)
+	return l, nil
 }
 
-// Under calls f while the writers of in together store rate events per second,
-// as agents do that stream: one every so often each.
-func (in *Ingest) Under(ctx context.Context, rate int, f func(context.Context) error) error {
-	loading, stop := context.WithCancel(ctx)
-	errs := make(chan error, len(in.Writers))
-	var working sync.WaitGroup
+// Loaders publish as agents do that stream: one event every so often each.
+type Loaders []func(context.Context) error
+
+// Load returns what puts the writers under load.
+func (in *Ingest) Load() Loaders {
+	var all Loaders
 	for _, w := range in.Writers {
+		all = append(all, func(ctx context.Context) error { return w.Enqueue(ctx, Text()) })
+	}
+	return all
+}
+
+// Load returns what publishes raw messages without waiting for each, as many as
+// the client lets wait for their answer.
+func (s *Scratch) Load(data []byte, n int) Loaders {
+	var all Loaders
+	for i := range n {
+		subject := s.raw("load" + strconv.Itoa(i))
+		all = append(all, func(context.Context) error {
+			_, err := s.JS.PublishAsync(subject, data)
+			return err
+		})
+	}
+	return all
+}
+
+// Under calls f while the loaders together publish rate events per second. They
+// take turns: none begins at the time of another.
+func (all Loaders) Under(ctx context.Context, rate int, f func() error) error {
+	loading, stop := context.WithCancel(ctx)
+	errs := make(chan error, len(all))
+	every := time.Second * time.Duration(len(all)) / time.Duration(rate)
+	var working sync.WaitGroup
+	for i, load := range all {
 		working.Go(func() {
-			tick := time.NewTicker(time.Second * time.Duration(len(in.Writers)) / time.Duration(rate))
-			defer tick.Stop()
-			for {
-				select {
-				case <-tick.C:
-				case <-loading.Done():
-					return
-				}
-				if err := w.Enqueue(ctx, &wire.Event{Payload: Text().Payload}); err != nil {
-					errs <- err
-					return
-				}
+			if err := periodically(loading, every, every*time.Duration(i)/time.Duration(len(all)), func() error { return load(ctx) }); err != nil {
+				errs <- err
 			}
 		})
 	}
-	err := f(ctx)
+	err := f()
 	stop()
 	working.Wait()
 	if err != nil {
@@ -78,5 +86,27 @@ func (in *Ingest) Under(ctx context.Context, rate int, f func(context.Context) e
 		return fmt.Errorf("bench: load: %w", err)
 	default:
 		return nil
+	}
+}
+
+// periodically calls f every so often, for the first time after a delay, until
+// ctx ends.
+func periodically(ctx context.Context, every, delay time.Duration, f func() error) error {
+	select {
+	case <-time.After(delay):
+	case <-ctx.Done():
+		return nil
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		if err := f(); err != nil {
+			return err
+		}
 	}
 }
