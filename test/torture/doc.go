@@ -17,6 +17,8 @@
 //	-minutes N  how long there are faults; default 3
 //	-keep       keep the folder of a test that passed, too
 //
+// TestPowerCut and TestCorruption break servers alone, and report what is lost.
+//
 // Disks need root, since each is an image on a loop device. Without, their faults
 // are left out and the report says so.
 package torture

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/pkg/subjects"
+	"wake/pkg/wire"
 )
 
 // strike is something that was done to an installation.
@@ -42,6 +43,7 @@ type fault struct {
 func processFaults() []fault {
 	return []fault{
 		{kind: "kill -9 runner", weight: 6, do: killRunner},
+		{kind: "kill -9 runner at an event", weight: 6, do: killRunnerAt},
 		{kind: "SIGSTOP runner beyond its leases", weight: 3, do: stopRunner},
 		{kind: "SIGTERM runner", weight: 1, do: drainRunner},
 		{kind: "kill -9 all runners", weight: 1, do: killRunners},
@@ -73,15 +75,15 @@ func serverFaults() []fault {
 }
 
 // run does one thing after the other until stop is closed, each kind once before
-// it chooses by weight.
-func (n *nemesis) run(stop <-chan struct{}, faults []fault, r *rand.Rand) {
+// it chooses by weight. Between two there is some calm, up to four times as much.
+func (n *nemesis) run(stop <-chan struct{}, faults []fault, calm time.Duration, r *rand.Rand) {
 	faults = slices.DeleteFunc(faults, func(f fault) bool { return f.disks && !mountable() })
 	first := r.Perm(len(faults))
 	for i := 0; ; i++ {
 		select {
 		case <-stop:
 			return
-		case <-time.After(between(r, 500*time.Millisecond, 3*time.Second)):
+		case <-time.After(between(r, calm, 4*calm)):
 		}
 		f := choose(faults, r)
 		if i < len(first) {
@@ -145,6 +147,35 @@ func killRunner(n *nemesis, r *rand.Rand) error {
 	u := n.s.unit(pick(r, runners()))
 	down := n.down(r)
 	n.lost(u.name, u.kill(down))
+	<-time.After(down)
+	return nil
+}
+
+// triggers are the events at which a runner is killed that publishes them: before
+// they are stored, between storing and answer, or right after.
+func triggers() []wire.Type {
+	return []wire.Type{
+		wire.TypeRunClaimed, wire.TypeNodeScheduled, wire.TypeNodeClaimed, wire.TypeNodeStart, wire.TypeNodeComplete, wire.TypeLoopIterate,
+		wire.TypeExecStart, wire.TypeAgentStart, wire.TypeToolIntent, wire.TypeAgentTool, wire.TypeAgentTextDelta, wire.TypeTurnEnd,
+		wire.TypeFlowResumed, wire.TypeAgentResumed, wire.TypeToolSealed, wire.TypeFlowPaused, wire.TypeCommandReceived, wire.TypeRunForked,
+	}
+}
+
+// killRunnerAt kills a runner some milliseconds after it has published an event of a
+// random type.
+func killRunnerAt(n *nemesis, r *rand.Rand) error {
+	want := pick(r, triggers())
+	delay := time.Duration(r.IntN(3)*r.IntN(15)) * time.Millisecond
+	name, ok := n.s.witness.await(want, 3*n.s.TTL)
+	if !ok {
+		return fmt.Errorf("nobody published %s", want)
+	}
+	<-time.After(delay)
+	down := n.down(r)
+	u := n.s.unit(name)
+	n.lost(name, u.kill(down))
+	n.note(strike{kind: "    at " + string(want), from: time.Now(), to: time.Now()})
+	n.s.Tell("killed %s %s after %s", name, delay, want)
 	<-time.After(down)
 	return nil
 }

@@ -73,8 +73,8 @@ func (s *site) suffer(n *nemesis, l *load, d time.Duration) {
 	faults, work := make(chan struct{}), make(chan struct{})
 	var wg, load sync.WaitGroup
 	load.Go(func() { l.run(work) })
-	wg.Go(func() { n.run(faults, processFaults(), rand.New(rand.NewPCG(s.Seed, 3))) })
-	wg.Go(func() { n.run(faults, serverFaults(), rand.New(rand.NewPCG(s.Seed, 4))) })
+	wg.Go(func() { n.run(faults, processFaults(), 700*time.Millisecond, rand.New(rand.NewPCG(s.Seed, 3))) })
+	wg.Go(func() { n.run(faults, serverFaults(), 2*time.Second, rand.New(rand.NewPCG(s.Seed, 4))) })
 	<-time.After(d)
 	close(faults)
 	wg.Wait()

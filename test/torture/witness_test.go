@@ -7,11 +7,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
+	"wake/test/lab"
 	"wake/test/oracle"
 )
 
@@ -27,6 +29,10 @@ type witness struct {
 	mu       sync.Mutex
 	events   int // acknowledged ones
 	commands int
+
+	writers map[[2]string]string // run, node → runner, by the claims so far
+	want    wire.Type            // that somebody waits for
+	found   chan string          // its writer
 
 	batches map[string]map[int]*nats.Msg // by id, then by number
 	asked   map[string][]*nats.Msg       // by the subject of the answer
@@ -51,6 +57,7 @@ func newWitness(url string, ledger *oracle.Ledger) (*witness, error) {
 	}
 	w := &witness{
 		nc: nc, in: make(chan *nats.Msg, 1<<20), ended: make(chan struct{}), ledger: ledger,
+		writers: make(map[[2]string]string), found: make(chan string, 1),
 		batches: make(map[string]map[int]*nats.Msg), asked: make(map[string][]*nats.Msg), answers: make(map[string]answer),
 	}
 	// Answers to publishers have three tokens. Whoever listened to inboxes of two,
@@ -85,6 +92,9 @@ func (w *witness) counts() (events, commands int) {
 func (w *witness) run() {
 	defer close(w.ended)
 	for m := range w.in {
+		if strings.HasPrefix(m.Subject, "wake.events.") {
+			w.heard(m)
+		}
 		switch {
 		case strings.HasPrefix(m.Subject, "_INBOX."):
 			w.answered(m)
@@ -93,6 +103,45 @@ func (w *witness) run() {
 		case m.Reply != "":
 			w.published(m.Reply, []*nats.Msg{m})
 		}
+	}
+}
+
+// heard notes who writes what, and tells who waits for an event.
+func (w *witness) heard(m *nats.Msg) {
+	e, err := wire.Decode(m.Data)
+	if err != nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	key := [2]string{e.RunID, e.NodeID}
+	if who := lab.Claimant(e); who != "" {
+		w.writers[key] = who
+	}
+	if w.want == e.Type() && w.writers[key] != "" {
+		w.want = ""
+		w.found <- w.writers[key]
+	}
+}
+
+// await returns the writer of the next event of a type that is published.
+func (w *witness) await(t wire.Type, within time.Duration) (runner string, ok bool) {
+	w.mu.Lock()
+	w.want = t
+	w.mu.Unlock()
+	select {
+	case runner = <-w.found:
+		return runner, true
+	case <-time.After(within):
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.want = ""
+	select {
+	case runner = <-w.found: // just now
+		return runner, true
+	default:
+		return "", false
 	}
 }
 
