@@ -53,23 +53,29 @@ func records(entries []eventlog.Entry) []*wire.CommandReceived {
 	return all
 }
 
-// F13: a message without a run is recorded and rejected, its sender is told, and no
-// run gets it (RULES 13).
+// F13: a message or an answer without a run is recorded and rejected, its sender is
+// told, and no run gets it (RULES 13).
 func TestF13SendWithoutRun(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		b.runner("r1", gated(nil))
 		b.submit("run1", one)
 		b.until("run1", wire.TypeAgentStart)
-		if r := b.tell(wire.Command{Type: "send", Message: "hello"}); code(r) != "BAD_REQUEST" {
-			t.Errorf("the sender is told %+v", r)
-		}
-		got := records(b.read("_"))
-		if len(got) != 1 || got[0].Accepted {
-			t.Fatalf("on record: %+v", got)
-		}
-		if text, _ := got[0].Command.Get("message").Text(); text != "hello" {
-			t.Errorf("the record lost the message: %v", got[0].Command.Any())
+		for i, c := range []wire.Command{
+			{Type: "send", Message: "hello"},
+			{Type: "reply", PromptID: "p1", Content: wire.RawString("yes"), Message: "hello"},
+		} {
+			if r := b.tell(c); code(r) != "BAD_REQUEST" {
+				t.Errorf("the sender of %s is told %+v", c.Type, r)
+			}
+			got := records(b.read("_"))
+			if len(got) != i+1 || got[i].Accepted {
+				t.Fatalf("on record: %+v", got)
+			}
+			text, _ := got[i].Command.Get("message").Text()
+			if kind, _ := got[i].Command.Get("type").Text(); text != "hello" || kind != c.Type {
+				t.Errorf("the record lost what was sent: %v", got[i].Command.Any())
+			}
 		}
 		if s := b.fold("run1", b.read("run1")); len(s.Inbox) != 0 || len(records(b.read("run1"))) != 0 {
 			t.Errorf("the run got it: %+v", s.Inbox)

@@ -778,7 +778,7 @@ func TestSealOfLargeInput(t *testing.T) {
 	})
 }
 
-// A session that goes on has to know what the log has of it, in case its record
+// S3: a session that goes on has to know what the log has of it, in case its record
 // lacks the end: its results and messages, not those of sub-agents, nor what
 // it was taken back behind, nor what an earlier session did.
 func TestFacts(t *testing.T) {

@@ -40,15 +40,15 @@ func waitsFirst(a *act) {
 	a.say(&wire.AgentComplete{Result: "done"}, "")
 }
 
-// F9, F16: a pause interrupts the agent; its node stays running. Resumed, it goes on
-// in the same execution and session.
+// F9, F16: a pause at the first piece of what the agent says interrupts it; its node
+// stays running. Resumed, it goes on in the same execution and session.
 func TestPauseInterrupts(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		p := &puppet{play: waitsFirst}
 		b.runner("r1", p)
 		b.submit("run1", single)
-		b.until("run1", wire.TypeTurnStart)
+		b.until("run1", wire.TypeAgentTextDelta)
 		b.command("run1", wire.Command{Type: "pause"})
 		entries := b.until("run1", wire.TypeAgentPaused)
 		s := b.fold("run1", entries)
@@ -77,8 +77,9 @@ func TestPauseInterrupts(t *testing.T) {
 	})
 }
 
-// F10, F11: an abort ends the agent without an outcome; a resumable one is a pause
-// (RULES 8).
+// F10, F11: an abort ends the agent without an outcome; a resumable one is a pause,
+// of which the agent is told (it is asked to come to a safe point) and the log says
+// why (RULES 8).
 func TestAbortOfAgent(t *testing.T) {
 	for _, resumable := range []bool{false, true} {
 		natstest.Bubble(t, func(t *testing.T) {
@@ -109,6 +110,9 @@ func TestAbortOfAgent(t *testing.T) {
 			}
 			if _, has := s.Outputs["a"]; has != resumable {
 				t.Errorf("resumable %t: output %v", resumable, s.Outputs["a"].Any())
+			}
+			if resumable && (s.Status != wire.RunPaused || first[*wire.AgentPaused](t, entries).Reason != wire.PauseOperator) {
+				t.Errorf("the run is %s, the agent was told %+v", s.Status, first[*wire.AgentPaused](t, entries))
 			}
 			<-time.After(time.Minute)
 			if n := count(b.read("run1"), wire.TypeNodeError) + count(b.read("run1"), wire.TypeNodeComplete); n != 0 {
