@@ -38,7 +38,7 @@ func NewScratch(ctx context.Context, js jetstream.JetStream, id string, replicas
 }
 
 func (s *Scratch) create(ctx context.Context, replicas int) error {
-	if _, err := topology.Init(ctx, s.JS, topology.Config{Names: s.Names, Replicas: replicas}); err != nil {
+	if _, err := topology.Init(ctx, s.JS, topology.Config{Names: s.Names, Replicas: replicas, LeaseTTL: leaseTTL}); err != nil {
 		return err
 	}
 	_, err := s.JS.CreateStream(ctx, jetstream.StreamConfig{
@@ -47,6 +47,10 @@ func (s *Scratch) create(ctx context.Context, replicas int) error {
 	})
 	return err
 }
+
+// leaseTTL keeps the renewing of 10 000 leases, those of 5 000 runs and their
+// nodes, below what a small disk can sync.
+const leaseTTL = time.Minute
 
 // upper is what the names of all streams begin with.
 func (s *Scratch) upper() string {
