@@ -65,7 +65,9 @@ func (s *Store) record(ctx context.Context, b Batch) (Report, error) {
 
 // writer is one transaction.
 type writer struct {
-	ctx    context.Context //nolint:containedctx // of the transaction, which the writer doesn't outlive
+	// ctx doesn't end, since the driver would start a goroutine per statement to
+	// heed that; the transaction ends with the context it was begun with.
+	ctx    context.Context //nolint:containedctx // the writer doesn't outlive the transaction
 	s      *Store
 	tx     *sql.Tx
 	stmts  map[*sql.Stmt]*sql.Stmt // as they are in the transaction
@@ -80,7 +82,7 @@ type writer struct {
 }
 
 func (s *Store) begin(ctx context.Context, tx *sql.Tx, b Batch) (*writer, error) {
-	w := &writer{ctx: ctx, s: s, tx: tx, batch: b, stmts: map[*sql.Stmt]*sql.Stmt{}, runs: map[string]*runRow{}, lines: map[uint64]*pendingLine{}}
+	w := &writer{ctx: context.WithoutCancel(ctx), s: s, tx: tx, batch: b, stmts: map[*sql.Stmt]*sql.Stmt{}, runs: map[string]*runRow{}, lines: map[uint64]*pendingLine{}}
 	var incarnation string
 	err := tx.QueryRowContext(ctx, `SELECT id, incarnation, position FROM streams`).Scan(&w.stream, &incarnation, &w.pos)
 	switch {
@@ -103,10 +105,9 @@ func (w *writer) stmt(stmt *sql.Stmt) *sql.Stmt {
 	return s
 }
 
-// exec runs a prepared statement. It doesn't heed the end of the context: the
-// driver would start a goroutine for that. The transaction does.
+// exec runs a prepared statement.
 func (w *writer) exec(stmt *sql.Stmt, args ...any) error {
-	_, err := w.stmt(stmt).ExecContext(context.WithoutCancel(w.ctx), args...)
+	_, err := w.stmt(stmt).ExecContext(w.ctx, args...)
 	return err
 }
 
