@@ -7,8 +7,10 @@ import (
 	"net"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
@@ -26,10 +28,10 @@ func startServers(ctx context.Context, dir string, replicas int, log *slog.Logge
 	if replicas != 3 {
 		return "", nil, usage("or give --nats-url", "--replicas: an embedded cluster has 3 servers, or 1")
 	}
-	return startCluster(dir, replicas, log)
+	return startCluster(ctx, dir, replicas, log)
 }
 
-func startCluster(dir string, size int, log *slog.Logger) (string, func(), error) {
+func startCluster(ctx context.Context, dir string, size int, log *slog.Logger) (string, func(), error) {
 	ports, err := freePorts(size)
 	if err != nil {
 		return "", nil, err
@@ -59,7 +61,6 @@ func startCluster(dir string, size int, log *slog.Logger) (string, func(), error
 			end()
 			return "", nil, fmt.Errorf("embedded cluster: %w", err)
 		}
-		s.SetLoggerV2(&serverLogger{log: log, fatal: make(chan string, 1)}, false, false, false)
 		s.Start()
 		servers = append(servers, s)
 	}
@@ -70,7 +71,34 @@ func startCluster(dir string, size int, log *slog.Logger) (string, func(), error
 		}
 		urls = append(urls, s.ClientURL())
 	}
+	if err := awaitLeader(ctx, servers); err != nil {
+		end()
+		return "", nil, err
+	}
+	for _, s := range servers { // not before: routes to servers that don't listen yet are errors
+		s.SetLoggerV2(&serverLogger{log: log, fatal: make(chan string, 1)}, false, false, false)
+	}
 	return strings.Join(urls, ","), end, nil
+}
+
+// awaitLeader waits until the servers know who leads them: a request before that
+// gets no answer.
+func awaitLeader(ctx context.Context, servers []*server.Server) error {
+	ctx, cancel := context.WithTimeout(ctx, serverStart)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		led := slices.ContainsFunc(servers, (*server.Server).JetStreamIsLeader)
+		if led && !slices.ContainsFunc(servers, func(s *server.Server) bool { return !s.JetStreamIsCurrent() }) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("embedded cluster: no leader: %w", ctx.Err())
+		}
+	}
 }
 
 func parseRoutes(routes []string) []*url.URL { return server.RoutesFromStr(strings.Join(routes, ",")) }
