@@ -161,7 +161,7 @@ func (a *app) serve(ctx context.Context, name string, o processOptions, construc
 	if err != nil {
 		return err
 	}
-	if err := topology.Verify(ctx, js, a.names); err != nil {
+	if err := a.verify(ctx, js); err != nil {
 		return a.explain(ctx, nc, err)
 	}
 	locked := filepath.Join(dir, name)
@@ -179,6 +179,29 @@ func (a *app) serve(ctx context.Context, name string, o processOptions, construc
 	}
 	a.log.InfoContext(ctx, "running", "service", name, "server", nc.ConnectedUrlRedacted())
 	return p.group.Run(ctx)
+}
+
+// verifyAttempt bounds a check of the streams that is followed by another one.
+const verifyAttempt = 5 * time.Second
+
+// verify checks the streams, and waits for those that can't be asked for at present
+// as long as for the server: while a cluster comes up, they have no leader.
+func (a *app) verify(ctx context.Context, js jetstream.JetStream) error {
+	for deadline := time.Now().Add(a.server.Wait); time.Now().Before(deadline); {
+		attempt, cancel := context.WithTimeout(ctx, verifyAttempt)
+		err := topology.Verify(attempt, js, a.names)
+		cancel()
+		if _, wrong := errors.AsType[*topology.Mismatch](err); err == nil || wrong {
+			return err
+		}
+		a.log.InfoContext(ctx, "waiting for the streams", "error", err)
+		select {
+		case <-time.After(a.server.Timeout):
+		case <-ctx.Done():
+			return err
+		}
+	}
+	return topology.Verify(ctx, js, a.names)
 }
 
 // answering waits until the services that answer questions do so. It returns
