@@ -1,6 +1,7 @@
 package run
 
 import (
+	"iter"
 	"slices"
 
 	"wake/pkg/wire"
@@ -161,19 +162,28 @@ func (f *fold) agentTool(a actor, p *wire.AgentTool) error {
 	return nil
 }
 
-// derive computes the breakpoint of an execution from its open calls: the one
-// that is nearest to a human decides.
+// derive computes the breakpoint of an execution from its open calls.
 func (f *fold) derive(a actor) {
-	at := "POST_TOOL"
-	for _, c := range f.s.Tools {
-		if c.Node != a.id || c.Exec != a.n.Exec || c.Parent != "" {
-			continue
+	f.breakpoint(a, Breakpoint(func(yield func(wire.ToolCallState) bool) {
+		for _, c := range f.s.Tools {
+			if c.Node == a.id && c.Exec == a.n.Exec && c.Parent == "" && !yield(c.State) {
+				return
+			}
 		}
-		if p := breakpoints[c.State]; rank[p] > rank[at] {
+	}))
+}
+
+// Breakpoint returns where an agent is whose own open calls are in these states,
+// in any order: the one that is nearest to a human decides. Without any it is
+// POST_TOOL.
+func Breakpoint(open iter.Seq[wire.ToolCallState]) string {
+	at := "POST_TOOL"
+	for state := range open {
+		if p := breakpoints[state]; rank[p] > rank[at] {
 			at = p
 		}
 	}
-	f.breakpoint(a, at)
+	return at
 }
 
 var breakpoints = map[wire.ToolCallState]string{

@@ -201,7 +201,8 @@ func TestRejectedByTheCatchAll(t *testing.T) {
 	t.Error("no answer")
 }
 
-// D-SEAL S11.
+// D-SEAL S11: a run exists if it has begun with a flow that can be read: not one
+// of which nothing is stored, nothing but a refused command, or a flow that is none.
 func TestExists(t *testing.T) {
 	t.Parallel()
 	s := play(t, client.Options{})
@@ -216,6 +217,8 @@ func TestExists(t *testing.T) {
 	}
 }
 
+// D-SEAL S14, D-FLOW F15: a run that isn't what the caller expects, is resumed by
+// somebody else, has ended or never was, isn't resumed, and each has a code.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	s := play(t, client.Options{})
@@ -298,18 +301,18 @@ func TestSubscribe(t *testing.T) {
 		"progress think_chunk_end hm", "progress text_chunk_start", "progress text_chunk Let ", "progress text_chunk me.",
 		"progress text_chunk_end Let me.", "progress tool:start Bash PENDING", "monitor breakpoint_changed TOOL_PENDING",
 		"control permission_required Bash APPROVAL_REQUIRED", "monitor breakpoint_changed AWAITING_APPROVAL",
-		"monitor breakpoint_changed PRE_TOOL", "control permission_decided Bash APPROVED", "monitor breakpoint_changed TOOL_EXECUTING",
+		"control permission_decided Bash APPROVED", "monitor breakpoint_changed PRE_TOOL", "monitor breakpoint_changed TOOL_EXECUTING",
 		"progress tool:error Bash FAILED", "progress tool:end Bash FAILED", "monitor tool_executed Bash FAILED", "monitor breakpoint_changed POST_TOOL",
 		"progress tool:start Write PENDING", "monitor breakpoint_changed TOOL_PENDING",
 		"monitor state_changed PAUSED", "progress done interrupted", "monitor state_changed WORKING",
 		"progress tool:end Write SEALED check", "monitor breakpoint_changed POST_TOOL", "monitor agent_resumed crash [c2]",
 		"monitor breakpoint_changed STREAMING_MODEL", "progress text_chunk_start", "progress text_chunk Done.", "progress text_chunk_end Done.",
-		"progress done completed", "monitor state_changed READY",
+		"monitor breakpoint_changed READY", "progress done completed", "monitor state_changed READY",
 	}
 	if d := cmp.Diff(want, all); d != "" {
 		t.Error(d)
 	}
-	// D-SEAL S7: only these, and strictly after the bookmark.
+	// D-SEAL S7: only these, and only after the bookmark.
 	some := s.told([]client.Channel{client.Progress}, client.SubscribeOptions{Kinds: []string{"text_chunk", "done"}, Since: client.Bookmark{Seq: mark}})
 	if d := cmp.Diff([]string{"progress text_chunk Done.", "progress done completed"}, some); d != "" {
 		t.Error(d)

@@ -1,8 +1,10 @@
 package client
 
 import (
+	"iter"
 	"strings"
 
+	"wake/internal/run"
 	"wake/pkg/wire"
 )
 
@@ -66,12 +68,15 @@ var progressTypes = map[string]bool{ //nolint:gochecknoglobals // constant
 // projection makes the events of a subscription of those of the log. It is pure:
 // the same events make the same.
 type projection struct {
-	nodes map[string]*agentView
-	out   []Event
-	in    *wire.Event
+	agents map[speaker]*agentView
+	out    []Event
+	in     *wire.Event
 }
 
-// agentView is what a projection remembers of a node.
+// speaker is the agent of a node, or the sub-agent that a call of it has begun.
+type speaker struct{ node, parent string }
+
+// agentView is what a projection remembers of an agent.
 type agentView struct {
 	block      string // text or think, while pieces of one come
 	number     int    // of the block
@@ -81,15 +86,16 @@ type agentView struct {
 	sealed     map[string]bool
 }
 
-func newProjection() *projection { return &projection{nodes: map[string]*agentView{}} }
+func newProjection() *projection { return &projection{agents: map[speaker]*agentView{}} }
 
 // take returns what an event means.
 func (p *projection) take(e *wire.Event) []Event {
 	p.out, p.in = nil, e
-	v := p.nodes[e.Node()]
+	who := speaker{e.Node(), e.Parent}
+	v := p.agents[who]
 	if v == nil {
 		v = &agentView{calls: map[string]*Call{}, sealed: map[string]bool{}}
-		p.nodes[e.Node()] = v
+		p.agents[who] = v
 	}
 	switch d := e.Payload.(type) {
 	case *wire.AgentThinkingDelta:
@@ -189,6 +195,7 @@ func (p *projection) lifecycle(v *agentView) {
 		p.at(v, "READY")
 	case *wire.AgentComplete:
 		p.closeBlock(v)
+		p.at(v, "READY")
 		p.emit(Progress, "done", Event{Reason: "completed", Message: d.Result})
 	case *wire.AgentPaused:
 		p.closeBlock(v)
@@ -203,7 +210,7 @@ func (p *projection) lifecycle(v *agentView) {
 	}
 }
 
-// tool tells of tool calls and of permissions.
+// tool tells of tool calls and of permissions, and what follows for the agent.
 func (p *projection) tool(v *agentView) {
 	id := p.in.CallID
 	switch d := p.in.Payload.(type) {
@@ -211,22 +218,16 @@ func (p *projection) tool(v *agentView) {
 		p.closeBlock(v)
 		v.calls[id] = &Call{ID: id, Name: d.ToolName, Input: d.ToolInput, State: wire.ToolPending}
 		p.emit(Progress, "tool:start", Event{Call: v.copy(id)})
-		p.at(v, "TOOL_PENDING")
 	case *wire.ToolState:
 		v.call(id).State = d.To
-		if d.To == wire.ToolExecuting {
-			p.at(v, "TOOL_EXECUTING")
-		}
 	case *wire.PermissionRequired:
 		c := v.call(id)
 		c.Name, c.Input, c.State = d.ToolName, d.ToolInput, wire.ToolApprovalRequired
 		p.emit(Control, "permission_required", Event{Call: v.copy(id), Message: d.Description})
-		p.at(v, "AWAITING_APPROVAL")
 	case *wire.PermissionDecided:
 		v.call(id).State = wire.ToolDenied
 		if d.Decision == wire.DecisionAllow {
 			v.call(id).State = wire.ToolApproved
-			p.at(v, "PRE_TOOL")
 		}
 		p.emit(Control, "permission_decided", Event{Call: v.copy(id), Decision: string(d.Decision), By: d.By, Note: d.Note})
 	case *wire.ToolSealed:
@@ -236,7 +237,10 @@ func (p *projection) tool(v *agentView) {
 		v.sealed[id] = true
 	case *wire.AgentTool:
 		p.toolEnd(v, id, d)
+	default:
+		return
 	}
+	p.at(v, run.Breakpoint(v.states()))
 }
 
 // toolEnd tells of a result. That of a sealed call has been told.
@@ -245,7 +249,6 @@ func (p *projection) toolEnd(v *agentView, id string, d *wire.AgentTool) {
 	defer delete(v.calls, id)
 	if v.sealed[id] {
 		delete(v.sealed, id)
-		p.at(v, "POST_TOOL")
 		return
 	}
 	c.Name, c.Input, c.Output, c.Error, c.State = d.ToolName, d.ToolInput, d.ToolOutput, d.Error, wire.ToolCompleted
@@ -261,7 +264,17 @@ func (p *projection) toolEnd(v *agentView, id string, d *wire.AgentTool) {
 	}
 	p.emit(Progress, "tool:end", Event{Call: v.copy(id)})
 	p.emit(Monitor, "tool_executed", Event{Call: v.copy(id)})
-	p.at(v, "POST_TOOL")
+}
+
+// states yields the states of the open calls.
+func (v *agentView) states() iter.Seq[wire.ToolCallState] {
+	return func(yield func(wire.ToolCallState) bool) {
+		for _, c := range v.calls {
+			if !yield(c.State) {
+				return
+			}
+		}
+	}
 }
 
 func (v *agentView) call(id string) *Call {
