@@ -57,12 +57,7 @@ FROM ?= 1
 
 .PHONY: sim
 sim: ## Simulate SEEDS worlds from seed FROM on, in two processes
-	CGO_ENABLED=0 go test -c -o bin/sim.test ./test/sim
-	half=$$(( ($(SEEDS) + 1) / 2 )); status=0; cd test/sim; \
-	run() { ../../bin/sim.test -test.run '^TestSim$$' -test.timeout 0 -progress -from $$1 -seeds $$2; }; \
-	run $(FROM) $$half & other=$$!; \
-	run $$(( $(FROM) + half )) $$(( $(SEEDS) - half )) || status=1; \
-	wait $$other || status=1; exit $$status
+	CGO_ENABLED=0 go test -count=1 -v -timeout 0 -run '^TestSim$$' ./test/sim -args -workers 2 -from $(FROM) -seeds $(SEEDS)
 
 .PHONY: kill
 kill: ## Kill the processes of runs at KILLS random points; SEED repeats a choice

@@ -9,6 +9,7 @@
 package sim_test
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -26,12 +27,13 @@ import (
 )
 
 var (
-	oneSeed  = flag.Uint64("seed", 0, "play this `seed` only, and print its history")
-	again    = flag.Int("again", 1, "play each seed so `many` times")
-	seeds    = flag.Uint64("seeds", 32, "play so `many` seeds")
-	from     = flag.Uint64("from", 1, "the first `seed`")
-	procs    = flag.Int("procs", 1, "processors to use: with more of them, goroutines meet in more ways")
-	progress = flag.Bool("progress", false, "print every ten seconds how far it is")
+	oneSeed = flag.Uint64("seed", 0, "play this `seed` only, and print its history")
+	again   = flag.Int("again", 1, "play each seed so `many` times")
+	seeds   = flag.Uint64("seeds", 32, "play so `many` seeds")
+	from    = flag.Uint64("from", 1, "the first `seed`")
+	procs   = flag.Int("procs", 1, "processors to use: with more of them, goroutines meet in more ways")
+	workers = flag.Int("workers", 0, "play in so `many` processes, and print every ten seconds how far they are")
+	tallied = flag.Bool("tallied", false, "be one of these processes: print the tally as JSON")
 )
 
 func TestMain(m *testing.M) {
@@ -53,39 +55,56 @@ func TestSim(t *testing.T) {
 	if *oneSeed != 0 {
 		first, count, verbose = *oneSeed, 1, true
 	}
-	total := tally{began: time.Now(), faults: map[string]int{}}
+	if *workers > 0 {
+		farm(t, first, count)
+		return
+	}
+	total := tally{Faults: map[string]int{}, began: time.Now()}
 	for seed := first; seed < first+count; seed++ {
 		for range *again {
 			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { total.play(t, seed, verbose) })
 		}
-		if *progress && time.Since(total.said) > 10*time.Second {
-			total.said = time.Now()
-			fmt.Fprintf(os.Stderr, "%s\n", total.line())
-		}
+	}
+	if *tallied {
+		total.print()
+		return
 	}
 	t.Log(total.String())
-	if *progress {
-		fmt.Fprintln(os.Stderr, total.String())
-	}
 }
 
 // tally adds up what was played.
 type tally struct {
-	began, said   time.Time
-	seeds, failed int
-	fake          time.Duration
-	faults        map[string]int
-	sum           oracle.Report
+	Seeds, Failed, Frozen int
+	Fake                  time.Duration
+	Faults                map[string]int
+	Sum                   oracle.Report
+
+	began time.Time
 }
 
 // tooLong is how long a seed may take, of real time, on a machine that does much else.
 const tooLong = 90 * time.Second
 
+// exitFrozen is the exit code of a process whose last seed stood still.
+const exitFrozen = 3
+
+// frozen gives a seed up whose time has stopped: a goroutine of the client or the
+// server waits for a lock whose holder waits for time to pass, which it doesn't as
+// long as somebody waits for a lock. Outside of a bubble nothing stands still then.
+func (s *tally) frozen(seed uint64) {
+	if !*tallied {
+		panic(fmt.Sprintf("seed %d stands still", seed))
+	}
+	s.Frozen++
+	s.print()
+	os.Exit(exitFrozen)
+}
+
 // play plays a seed in a world of its own.
 func (s *tally) play(t *testing.T, seed uint64, verbose bool) {
 	t.Helper()
 	// Outside of the bubble: its time stops for ever if somebody sleeps under a lock.
-	watch := time.AfterFunc(tooLong, func() { panic(fmt.Sprintf("seed %d stands still", seed)) })
+	watch := time.AfterFunc(tooLong, func() { s.frozen(seed) })
 	defer watch.Stop()
 	natstest.Bubble(t, func(t *testing.T) {
 		w := newWorld(t, seed, verbose)
@@ -101,17 +120,24 @@ func (s *tally) play(t *testing.T, seed uint64, verbose bool) {
 			t.Logf("faults: %v\nhistory:\n%s\nagain: go test ./test/sim -v -args -seed %d", w.faults, w.tail(100), seed)
 		}
 	})
-	if s.seeds++; t.Failed() {
-		s.failed++
+	if s.Seeds++; t.Failed() {
+		s.Failed++
 	}
 }
 
 func (s *tally) add(w *world, r oracle.Report) {
-	s.fake += time.Since(w.start)
-	for kind, n := range w.faults {
-		s.faults[kind] += n
+	r.Violations = nil // they are on record
+	s.merge(tally{Fake: time.Since(w.start), Faults: w.faults, Sum: r})
+}
+
+// merge adds another tally.
+func (s *tally) merge(o tally) {
+	s.Seeds, s.Failed, s.Frozen = s.Seeds+o.Seeds, s.Failed+o.Failed, s.Frozen+o.Frozen
+	s.Fake += o.Fake
+	for kind, n := range o.Faults {
+		s.Faults[kind] += n
 	}
-	sum := &s.sum
+	sum, r := &s.Sum, o.Sum
 	sum.Events += r.Events
 	sum.Acknowledged += r.Acknowledged
 	sum.Runs += r.Runs
@@ -125,26 +151,39 @@ func (s *tally) add(w *world, r oracle.Report) {
 	sum.Work += r.Work
 }
 
+// print writes the tally for the process that farms the seeds out.
+func (s *tally) print() {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Printf("\n%s%s\n", tallyMark, b)
+}
+
+// tallyMark begins the line of a tally.
+const tallyMark = "tally: "
+
 func (s *tally) line() string {
-	return fmt.Sprintf("%d seeds, %d failed, %.1f seeds/s, %.1f h of fake time", s.seeds, s.failed, float64(s.seeds)/time.Since(s.began).Seconds(), s.fake.Hours())
+	return fmt.Sprintf("%d seeds, %d failed, %d stood still, %.1f seeds/s, %.1f h of fake time",
+		s.Seeds, s.Failed, s.Frozen, float64(s.Seeds)/time.Since(s.began).Seconds(), s.Fake.Hours())
 }
 
 // String returns all that was added up.
 func (s *tally) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", s.line())
-	if s.failed == 0 {
-		fmt.Fprintf(&b, "0 violations in %d seeds: p < %.2g at 95 %%\n", s.seeds, 3/float64(max(s.seeds, 1)))
+	if s.Failed == 0 {
+		fmt.Fprintf(&b, "0 violations in %d seeds: p < %.2g at 95 %%\n", s.Seeds, 3/float64(max(s.Seeds, 1)))
 	}
-	kinds := make([]string, 0, len(s.faults))
+	kinds := make([]string, 0, len(s.Faults))
 	total := 0
-	for kind, n := range s.faults {
+	for kind, n := range s.Faults {
 		kinds = append(kinds, fmt.Sprintf("%s %d", kind, n))
 		total += n
 	}
 	slices.Sort(kinds)
 	fmt.Fprintf(&b, "%d faults: %s\n", total, strings.Join(kinds, ", "))
-	r := s.sum
+	r := s.Sum
 	fmt.Fprintf(&b, "%d runs (%d forks), %d executions, %d of them went on elsewhere, %d tool calls, %d events (%d acknowledged), %d commands, %d bookmarks, %d alerts, %d dead letters",
 		r.Runs, r.Forks, r.Executions, r.Resumed, r.Work, r.Events, r.Acknowledged, r.Commands, r.Bookmarks, r.Alerts, r.DeadLetters)
 	return b.String()
