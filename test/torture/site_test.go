@@ -142,13 +142,16 @@ func (s *site) connect() {
 	s.URL = strings.Join(urls, ",")
 	s.Until("a server answers", time.Minute, func() bool {
 		var err error
-		s.NC, err = nats.Connect(s.URL, nats.MaxReconnects(-1), nats.ReconnectWait(200*time.Millisecond), nats.Name("torture"))
+		s.NC, err = nats.Connect(s.URL, nats.MaxReconnects(-1), nats.ReconnectWait(200*time.Millisecond), nats.Name("torture"), quiet())
 		return err == nil
 	})
 	var err error
 	s.JS, err = jetstream.New(s.NC)
 	s.Must(err)
 }
+
+// quiet is about errors that are no news here: connections end all the time.
+func quiet() nats.Option { return nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}) }
 
 // services starts wake.
 func (s *site) services() {

@@ -62,7 +62,7 @@ func TestTorture(t *testing.T) {
 	s := newSite(t, config(t, 2*minutes+15*time.Minute), "always")
 	s.services()
 	s.Logf("seed %d, %s", s.Seed, minutes)
-	n, l := &nemesis{s: s}, newLoad(s)
+	n, l := &nemesis{s: s, events: make(map[string]int)}, newLoad(s)
 	s.suffer(n, l, minutes)
 	s.settle(n, l)
 	s.report(s.judge(), n, l)
@@ -305,6 +305,7 @@ func (s *site) report(v verdict, n *nemesis, l *load) {
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
 		fmt.Fprintf(&b, "  %4d  %s\n", kinds[kind], kind)
 	}
+	fmt.Fprintf(&b, "runners were killed at: %s\n", tallied(n.events))
 	events, commands := s.witness.counts()
 	fmt.Fprintf(&b, "log: %d events (%d seen acknowledged), %d runs, %d forks, %d executions, %d tool calls, %d commands (%d seen acknowledged), %d alerts, %d bookmarks, %d dead letters\n",
 		v.Events, events, v.Runs, v.Forks, v.Executions, v.Work, v.Commands, commands, v.Alerts, v.Bookmarks, v.DeadLetters)

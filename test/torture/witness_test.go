@@ -4,6 +4,7 @@ package torture_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,8 +32,8 @@ type witness struct {
 	commands int
 
 	writers map[[2]string]string // run, node → runner, by the claims so far
-	want    wire.Type            // that somebody waits for
-	found   chan string          // its writer
+	want    []wire.Type          // somebody waits for the first of them
+	found   chan sighting
 
 	batches map[string]map[int]*nats.Msg // by id, then by number
 	asked   map[string][]*nats.Msg       // by the subject of the answer
@@ -51,13 +52,13 @@ type answer struct {
 
 // newWitness begins to look on.
 func newWitness(url string, ledger *oracle.Ledger) (*witness, error) {
-	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.Name("witness"))
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.Name("witness"), quiet())
 	if err != nil {
 		return nil, err
 	}
 	w := &witness{
 		nc: nc, in: make(chan *nats.Msg, 1<<20), ended: make(chan struct{}), ledger: ledger,
-		writers: make(map[[2]string]string), found: make(chan string, 1),
+		writers: make(map[[2]string]string), found: make(chan sighting, 1),
 		batches: make(map[string]map[int]*nats.Msg), asked: make(map[string][]*nats.Msg), answers: make(map[string]answer),
 	}
 	// Answers to publishers have three tokens. Whoever listened to inboxes of two,
@@ -118,30 +119,36 @@ func (w *witness) heard(m *nats.Msg) {
 	if who := lab.Claimant(e); who != "" {
 		w.writers[key] = who
 	}
-	if w.want == e.Type() && w.writers[key] != "" {
-		w.want = ""
-		w.found <- w.writers[key]
+	if slices.Contains(w.want, e.Type()) && w.writers[key] != "" {
+		w.want = nil
+		w.found <- sighting{e.Type(), w.writers[key]}
 	}
 }
 
-// await returns the writer of the next event of a type that is published.
-func (w *witness) await(t wire.Type, within time.Duration) (runner string, ok bool) {
+// sighting is an event that is being published.
+type sighting struct {
+	event  wire.Type
+	runner string // its writer
+}
+
+// await returns the next event of one of some types.
+func (w *witness) await(types []wire.Type, within time.Duration) (x sighting, ok bool) {
 	w.mu.Lock()
-	w.want = t
+	w.want = types
 	w.mu.Unlock()
 	select {
-	case runner = <-w.found:
-		return runner, true
+	case x = <-w.found:
+		return x, true
 	case <-time.After(within):
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.want = ""
+	w.want = nil
 	select {
-	case runner = <-w.found: // just now
-		return runner, true
+	case x = <-w.found: // just now
+		return x, true
 	default:
-		return "", false
+		return sighting{}, false
 	}
 }
 
