@@ -42,7 +42,7 @@ sessions. The other run isn't touched. Prints the id of the new run.
 	flags.SortFlags = false
 	flags.StringVar(&o.at, "at", "", "the `point`: a label, sfp-N or a position of the log (default: the present)")
 	flags.StringVarP(&o.message, "message", "m", "", "the `text` that the agents that were at work are told (default: continue)")
-	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agents, `key=value`: model, permissionMode, limits.maxCostUsd …, or NODE.model for one")
+	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agents, `key=value`: model, permissionMode, maxTurns, maxBudgetUsd, workspace …, or NODE.model for one")
 	flags.StringVar(&o.id, "id", "", "`id` of the new run (default: a new ULID)")
 	flags.BoolVar(&o.follow, "follow", false, "follow the new run until it is complete")
 	_ = cmd.RegisterFlagCompletionFunc("at", a.completeBookmark)

@@ -22,7 +22,7 @@ func (o *resumeOptions) flags(flags *pflag.FlagSet) {
 	flags.StringVarP(&c.Message, "message", "m", "", "the `text` that the agents that were at work are told (default: continue)")
 	flags.StringVar(&c.Strategy, "strategy", "crash", "`crash` closes tool calls that were interrupted and tells the agents so, manual leaves them as they are")
 	flags.BoolVar(&o.autoRun, "auto-run", true, "go on; without, only calls that were interrupted are closed")
-	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agents, `key=value`: model, permissionMode, limits.maxCostUsd …, or NODE.model for one")
+	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agents, `key=value`: model, permissionMode, maxTurns, maxBudgetUsd, workspace …, or NODE.model for one")
 	flags.StringSliceVar(&c.Rerun, "rerun", nil, "execute this interrupted `node` again")
 	flags.StringSliceVar(&c.Fail, "fail", nil, "give this interrupted `node` up")
 }

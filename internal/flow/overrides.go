@@ -6,6 +6,7 @@ import (
 	"iter"
 	"maps"
 	"math"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -16,7 +17,7 @@ import (
 // beside limits.*, and what each has to be.
 func overridable(option string, v any) (known, ok bool) {
 	switch option {
-	case "model", "fallbackModel", "permissionMode", "systemPrompt", "appendSystemPrompt", "workspace":
+	case "model", "fallbackModel", "permissionMode", "systemPrompt", "appendSystemPrompt":
 		_, ok = v.(string)
 		return true, ok
 	case "maxTurns":
@@ -73,6 +74,12 @@ func CheckOverrides(def *Definition, overrides wire.Raw) error {
 		return errors.New("overrides is no object of options")
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if name == "workspace" {
+			if err := checkWorkspace(def, fields[name]); err != nil {
+				return err
+			}
+			continue
+		}
 		if known, ok := overridable(name, fields[name]); known {
 			if !ok {
 				return fmt.Errorf("overrides: the value of %s can't be used", name)
@@ -88,6 +95,19 @@ func CheckOverrides(def *Definition, overrides wire.Raw) error {
 				return fmt.Errorf("overrides: %s of node %s can't be set so", option, name)
 			}
 		}
+	}
+	return nil
+}
+
+// checkWorkspace fails unless a value is a folder in which the whole run can
+// work.
+func checkWorkspace(def *Definition, v any) error {
+	dir, _ := v.(string)
+	switch {
+	case !filepath.IsAbs(dir):
+		return errors.New("overrides: workspace is no absolute path of a folder")
+	case def != nil && def.Workspace != "" && def.Workspace != "run" && def.Workspace != "shared":
+		return errors.New("overrides: workspace can't be set: the nodes of the run have folders of their own")
 	}
 	return nil
 }

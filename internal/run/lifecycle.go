@@ -107,6 +107,9 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 	}
 	f.s.ResumedAt = f.pos.Seq
 	f.s.Overrides = mergeOverrides(f.s.Overrides, p.Overrides)
+	if dir := field(p.Overrides, "workspace"); dir != "" {
+		f.s.Workspace = dir
+	}
 	for _, id := range p.Rerun {
 		f.pendingAgain(id)
 	}

@@ -70,7 +70,9 @@ type FlowResumed struct {
 	Hold      bool     // only the agents' open calls are dealt with; the run stays paused
 	Rerun     []string // interrupted nodes that are executed again
 	Fail      []string // interrupted nodes whose interruption counts as their failure
-	Overrides Raw      // settings of agents from here on: option → value, or node → options
+	// Overrides are settings of agents from here on: option → value, or node →
+	// options. Option workspace is the folder that the run works in instead.
+	Overrides Raw
 }
 
 // FlowAborted ends a run from outside.

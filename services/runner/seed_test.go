@@ -18,6 +18,7 @@ import (
 	"wake/internal/agent"
 	"wake/internal/eventlog"
 	"wake/internal/natstest"
+	"wake/pkg/client"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 	"wake/services/runner"
@@ -469,6 +470,189 @@ func TestS13ListOfTheMissing(t *testing.T) {
 		<-time.After(time.Minute)
 		if after := b.read("run1"); len(after) != before || len(back.started()) != 0 {
 			t.Errorf("r1 started %v and wrote:\n%s", back.started(), story(after[before:]))
+		}
+	})
+}
+
+// The complete example of seeds/003, by a program: an agent whose runner has ended
+// it is looked up, resumed from the store without going on, listened to anew, kept,
+// forked twice and spoken to; then it goes on with another model, asks, and is done.
+func TestSeed003(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := &puppet{play: func(a *act) {
+			a.turn()
+			switch {
+			case a.request.RunID != "agt-demo":
+				m := <-a.messages
+				a.say(&wire.UserMessage{Content: m.Content, Source: "command", CommandID: m.CommandID}, "")
+			case a.nth == 1:
+				a.intend("c1")
+				<-a.ctx.Done()
+				return
+			default:
+				a.intend("c2")
+				a.say(&wire.PermissionRequired{ToolName: "Bash"}, "c2")
+				v := a.request.Options.Decide(a.ctx, agent.Permission{CallID: "c2", ToolName: "Bash"})
+				a.say(&wire.PermissionDecided{Decision: wire.DecisionAllow, By: v.By}, "c2")
+				a.say(&wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null}, "c2")
+				a.say(&wire.AgentTextDelta{Content: "It is built.", Block: 1}, "")
+			}
+			a.say(&wire.AgentComplete{Result: "done"}, "")
+		}}
+		r1 := b.process("r1", p)
+		b.submit("agt-demo", single)
+		b.until("agt-demo", wire.TypeToolIntent)
+		b.command("agt-demo", wire.Command{Type: "pause"})
+		b.until("agt-demo", wire.TypeAgentPaused)
+		r1.kill()
+		b.process("r2", p)
+		<-time.After(time.Minute)
+
+		c, err := client.Open(t.Context(), b.nc, client.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if there, err := c.Exists(t.Context(), "agt-demo"); err != nil || !there {
+			t.Fatalf("it exists: %t, %v", there, err)
+		}
+		a, err := c.ResumeFromStore(t.Context(), "agt-demo", client.ResumeOptions{Strategy: "crash", AutoRun: new(false)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.until("agt-demo", wire.TypeAgentResumed)
+		if s := b.fold("agt-demo", b.read("agt-demo")); s.Status != wire.RunPaused || len(s.Tools) != 0 {
+			t.Errorf("the run is %s with open calls %v", s.Status, s.Tools)
+		}
+		b.forks(a, p)
+
+		heard := map[string]string{}
+		listen := func(kind string, say func(client.Event) string) {
+			if err := a.On(kind, func(e client.Event) { heard[kind] += say(e) }); err != nil {
+				t.Error(err)
+			}
+		}
+		listen("agent_resumed", func(e client.Event) string { return e.Strategy + " " + strings.Join(e.Sealed, " ") + ";" })
+		listen("tool_executed", func(e client.Event) string { return e.Call.Name })
+		listen("error", func(e client.Event) string { return e.Message })
+		listen("permission_required", func(e client.Event) string {
+			if err := e.Respond(true, ""); err != nil {
+				t.Error(err)
+			}
+			return e.Call.Name
+		})
+		config := client.Config{Template: "one", Model: "opus", Sandbox: client.Sandbox{Kind: "local", WorkDir: t.TempDir(), EnforceBoundary: true}}
+		if _, err := c.Resume(t.Context(), a.ID, config, client.ResumeOptions{Message: "go on"}); err != nil {
+			t.Fatal(err)
+		}
+		if state, err := a.Wait(t.Context()); err != nil || state.Result != wire.FlowStatusComplete {
+			t.Errorf("it ended as %+v, %v", state, err)
+		}
+		want := map[string]string{"agent_resumed": "crash c1;crash ;", "tool_executed": "Bash", "permission_required": "Bash"}
+		if diff := cmp.Diff(want, heard); diff != "" {
+			t.Error(diff)
+		}
+		last := p.asked()[len(p.asked())-1]
+		if o := last.Options; o.Model != "opus" || o.PermissionMode != "default" || o.Cwd != config.Sandbox.WorkDir || !strings.HasPrefix(promptOf(last), "go on") {
+			t.Errorf("it went on with %+v", last)
+		}
+		var said string
+		for e, err := range a.Subscribe(t.Context(), []client.Channel{client.Progress}, client.SubscribeOptions{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			said += e.Event.Delta
+			if e.Event.Type == "done" {
+				said += "(" + e.Event.Reason + ")"
+			}
+		}
+		if said != "(interrupted)It is built.(completed)" {
+			t.Errorf("it said %q", said)
+		}
+	})
+}
+
+// forks takes snapshots of a paused agent and forks it twice.
+func (b *bench) forks(a *client.Agent, p *puppet) {
+	b.t.Helper()
+	ctx := b.t.Context()
+	label, err := a.Snapshot(ctx, "pre-release-audit")
+	if err != nil || label != "pre-release-audit" {
+		b.t.Errorf("snapshot %q, %v", label, err)
+	}
+	if label, err := a.Snapshot(ctx, ""); err != nil || label != "sfp-2" {
+		b.t.Errorf("snapshot without a label: %q, %v", label, err)
+	}
+	labelled, err := a.Fork(ctx, label)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	latest, err := a.Fork(ctx, "")
+	if err != nil || latest.ID == labelled.ID || labelled.ID == a.ID {
+		b.t.Fatalf("forks %+v and %+v, %v", labelled, latest, err)
+	}
+	for _, f := range []*client.Agent{labelled, latest} {
+		if err := f.Send(ctx, "a new task of "+f.ID); err != nil {
+			b.t.Errorf("send to fork %s: %v", f.ID, err)
+		}
+		state, entries := b.ended(f.ID)
+		heard := first[*wire.UserMessage](b.t, entries).Content
+		if heard != "a new task of "+f.ID || len(state.Lineage) != 1 || state.Lineage[0].RunID != a.ID || state.Result != wire.FlowStatusComplete {
+			b.t.Errorf("fork %s ended as %s of %+v and heard %q", f.ID, state.Result, state.Lineage, heard)
+		}
+	}
+	for _, r := range p.asked()[1:] {
+		if r.ForkOf != p.asked()[0].SessionID || r.SessionID == r.ForkOf {
+			b.t.Errorf("a fork's session: %+v", r)
+		}
+	}
+}
+
+// Sandbox.workDir of seeds/003: a run goes on in another folder, here one that its
+// own was lost for, and stays there.
+func TestResumeElsewhere(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		dir := t.TempDir()
+		r1 := b.process("r1", gated(nil), func(c *runner.Config) { c.Workspaces = dir })
+		b.submit("run1", chain)
+		b.until("run1", wire.TypeAgentStart)
+		r1.kill()
+		if err := os.RemoveAll(filepath.Join(dir, "run1")); err != nil {
+			t.Fatal(err)
+		}
+		p := &puppet{}
+		b.process("r2", p)
+		b.until("run1", wire.TypeFlowPaused)
+		elsewhere := t.TempDir()
+		overrides := func(v any) wire.Raw {
+			raw, err := wire.Marshal(map[string]any{"workspace": v})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return raw
+		}
+		for _, bad := range []any{"here", "", 7, nil} {
+			if r := b.tell(wire.Command{Type: "resume", RunID: "run1", Overrides: overrides(bad)}); code(r) != "BAD_REQUEST" {
+				t.Errorf("in %v: %+v", bad, r)
+			}
+		}
+		if r := b.tell(wire.Command{Type: "resume", RunID: "run1", Overrides: overrides(elsewhere)}); code(r) != "accepted" {
+			t.Fatalf("elsewhere: %+v", r)
+		}
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || state.Workspace != elsewhere || len(p.asked()) != 2 || count(entries, wire.TypeFlowPaused) != 1 {
+			t.Errorf("run ended as %s in %s:\n%s", state.Result, state.Workspace, story(entries))
+		}
+		for _, r := range p.asked() {
+			if r.Options.Cwd != elsewhere {
+				t.Errorf("%s worked in %s", r.NodeID, r.Options.Cwd)
+			}
+		}
+		b.submit("run2", strings.Replace(one, "\nnodes:", "\nworkspace: node\nnodes:", 1))
+		b.ended("run2")
+		if r := b.tell(wire.Command{Type: "fork", RunID: "run2", Overrides: overrides(elsewhere)}); code(r) != "BAD_REQUEST" {
+			t.Errorf("of a run without a folder: %+v", r)
 		}
 	})
 }
