@@ -244,7 +244,8 @@ func TestDrainForces(t *testing.T) {
 }
 
 // S16: whoever asks for permission waits until somebody approves or denies; a
-// decision reaches only the call that it names.
+// decision reaches only the call that it names. What an agent needs no permission
+// for, or never gets, is its program's matter (claude, TestCLIPermissions).
 func TestApproveAndDeny(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
