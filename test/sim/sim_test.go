@@ -82,8 +82,9 @@ type tally struct {
 	began time.Time
 }
 
-// tooLong is how long a seed may take, of real time, on a machine that does much else.
-const tooLong = 90 * time.Second
+// tooLong is how long a seed may take, of real time: a hundred times what it takes
+// on a machine that does little else.
+const tooLong = 20 * time.Second
 
 // exitFrozen is the exit code of a process whose last seed stood still.
 const exitFrozen = 3
