@@ -219,3 +219,20 @@ func TestNoStore(t *testing.T) {
 		t.Errorf("an empty store: %v", err)
 	}
 }
+
+// A run that is stored without a flow that can be read isn't resumed, and neither is
+// one with commands only (seeds/003, troubleshooting).
+func TestCorrupted(t *testing.T) {
+	t.Parallel()
+	s := play(t, client.Options{})
+	odd := logtest.Claim(t, s.log, "odd", wire.RunNode)
+	s.put(odd, &wire.Event{Payload: &wire.FlowStart{FlowName: "f", DefinitionHash: "h", Definition: wire.RawString("x")}})
+	s.put(odd, &wire.Event{Payload: &wire.FlowPaused{Reason: wire.PauseOperator}})
+	bare := logtest.Claim(t, s.log, "bare", wire.RunNode)
+	s.put(bare, &wire.Event{Payload: &wire.CommandReceived{Command: wire.Null, Reason: "x"}})
+	for _, run := range []string{"odd", "bare"} {
+		if _, err := s.c.ResumeFromStore(t.Context(), run, client.ResumeOptions{}); code(err) != wire.CodeCorruptedData {
+			t.Errorf("%s: %v", run, err)
+		}
+	}
+}

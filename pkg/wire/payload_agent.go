@@ -83,6 +83,7 @@ const (
 	ErrorProcessDied   = "process_died"
 	ErrorStartFailed   = "start_failed"
 	ErrorNoFixture     = "no_fixture"
+	ErrorNoProvider    = "unknown_provider" // the runner has no such agent
 	ErrorMissingResult = "missing_result"
 
 	// What a crash interrupted and nobody may silently do again: the run pauses

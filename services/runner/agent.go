@@ -29,10 +29,15 @@ type agentInput struct {
 // defaultProvider acts in nodes that name none.
 const defaultProvider = "claude"
 
+var errNoProvider = errors.New("unknown provider")
+
 // agent drives the agent of the node and returns the events that end the
 // execution.
 func (w *worker) agent(ctx context.Context, n wire.NodeState, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
 	in, err := w.agentInput(n)
+	if errors.Is(err, errNoProvider) {
+		return nil, &failure{message: err.Error(), kind: wire.ErrorNoProvider}
+	}
 	if err != nil {
 		return nil, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
 	}
@@ -160,7 +165,7 @@ func (w *worker) provider(name string) (agent.Provider, string, error) {
 	}
 	p, ok := w.runner.cfg.Providers[name]
 	if !ok {
-		return nil, "", fmt.Errorf("unknown provider %q", name)
+		return nil, "", fmt.Errorf("%w %q", errNoProvider, name)
 	}
 	return p, name, nil
 }

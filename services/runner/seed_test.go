@@ -656,3 +656,17 @@ func TestResumeElsewhere(t *testing.T) {
 		}
 	})
 }
+
+// A node whose agent this runner doesn't have fails and says so in a word that
+// programs understand (issue 3, 8).
+func TestUnknownProvider(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &puppet{}, func(c *runner.Config) { c.Providers = map[string]agent.Provider{"other": c.Providers["claude"]} })
+		b.submit("run1", one)
+		state, _ := b.ended("run1")
+		if n := state.Nodes["a"]; state.Result != wire.FlowStatusFailed || n.ErrorType != wire.ErrorNoProvider || !strings.Contains(n.Error, `"claude"`) {
+			t.Errorf("the run ended as %s, a with %q: %s", state.Result, n.ErrorType, n.Error)
+		}
+	})
+}
