@@ -191,10 +191,10 @@ func (w *world) play() oracle.Report {
 const patience = 30 * time.Minute
 
 // calm lets an operator decide about whatever waits for a decision, until every run
-// has ended.
+// has ended, two minutes later too: a fork that was asked for may still have to begin.
 func (w *world) calm() {
 	deadline := time.Now().Add(w.patience)
-	for w.ctx.Err() == nil {
+	for quiet := false; w.ctx.Err() == nil; {
 		<-time.After(20 * time.Second)
 		states, err := oracle.States(w.ctx, w.log)
 		if err != nil {
@@ -214,15 +214,17 @@ func (w *world) calm() {
 			open++
 			w.decide(id, s)
 		}
-		if open == 0 {
-			break
+		if open == 0 && quiet {
+			return
 		}
 		if time.Now().After(deadline) {
 			w.note("operator", "%d runs have not ended", open)
-			break
+			return
+		}
+		if quiet = open == 0; quiet {
+			<-time.After(2 * time.Minute)
 		}
 	}
-	<-time.After(2 * time.Minute)
 }
 
 // decide is what an operator does about a run.
