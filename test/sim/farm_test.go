@@ -52,7 +52,7 @@ func farm(t *testing.T, first, count uint64) {
 			for from, n := take(); n > 0; from, n = take() {
 				for n > 0 { // behind a seed that stood still
 					part, output, err := batch(program, from, n)
-					if err != nil {
+					if err != nil { // it has played them all, unless it broke down
 						report(part, fmt.Appendf(output, "\nseeds %d to %d: %v", from, from+n-1, err))
 						break
 					}

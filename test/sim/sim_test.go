@@ -107,6 +107,11 @@ func (s *tally) play(t *testing.T, seed uint64, verbose bool) {
 	// Outside of the bubble: its time stops for ever if somebody sleeps under a lock.
 	watch := time.AfterFunc(tooLong, func() { s.frozen(seed) })
 	defer watch.Stop()
+	defer func() { // a bubble that fails doesn't come back
+		if s.Seeds++; t.Failed() {
+			s.Failed++
+		}
+	}()
 	natstest.Bubble(t, func(t *testing.T) {
 		w := newWorld(t, seed, verbose)
 		report := w.play()
@@ -121,9 +126,6 @@ func (s *tally) play(t *testing.T, seed uint64, verbose bool) {
 			t.Logf("faults: %v\nhistory:\n%s\nagain: go test ./test/sim -v -args -seed %d", w.faults, w.tail(100), seed)
 		}
 	})
-	if s.Seeds++; t.Failed() {
-		s.Failed++
-	}
 }
 
 func (s *tally) add(w *world, r oracle.Report) {
