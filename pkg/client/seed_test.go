@@ -37,6 +37,7 @@ func TestSealsAreTold(t *testing.T) {
 			s.act(c.CallID, &wire.PermissionDecided{Decision: wire.DecisionAllow})
 		case wire.ToolExecuting:
 			s.act(c.CallID, &wire.ToolState{From: wire.ToolPending, To: wire.ToolExecuting})
+		default: // it is pending, or unknown
 		}
 		want[c.CallID] = run.Seal(c, "", false)
 	}

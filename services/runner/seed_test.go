@@ -556,18 +556,18 @@ func TestSeed003(t *testing.T) {
 		if o := last.Options; o.Model != "opus" || o.PermissionMode != "default" || o.Cwd != config.Sandbox.WorkDir || !strings.HasPrefix(promptOf(last), "go on") {
 			t.Errorf("it went on with %+v", last)
 		}
-		var said string
+		var said strings.Builder
 		for e, err := range a.Subscribe(t.Context(), []client.Channel{client.Progress}, client.SubscribeOptions{}) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			said += e.Event.Delta
+			said.WriteString(e.Event.Delta)
 			if e.Event.Type == "done" {
-				said += "(" + e.Event.Reason + ")"
+				said.WriteString("(" + e.Event.Reason + ")")
 			}
 		}
-		if said != "(interrupted)It is built.(completed)" {
-			t.Errorf("it said %q", said)
+		if said.String() != "(interrupted)It is built.(completed)" {
+			t.Errorf("it said %q", said.String())
 		}
 	})
 }
