@@ -65,11 +65,11 @@ type FlowPaused struct {
 
 // FlowResumed continues a paused or interrupted run.
 type FlowResumed struct {
-	Message   string   // given to the agents that were running; default "continue"
-	Strategy  string   // crash (open tool calls are sealed) or manual (they stay as they are)
-	Hold      bool     // only the agents' open calls are dealt with; the run stays paused
-	Rerun     []string // interrupted nodes that are executed again
-	Fail      []string // interrupted nodes whose interruption counts as their failure
+	Message  string   // given to the agents that were running; default "continue"
+	Strategy string   // crash (open tool calls are sealed) or manual (they stay as they are)
+	Hold     bool     // only the agents' open calls are dealt with; the run stays paused
+	Rerun    []string // interrupted nodes that are executed again
+	Fail     []string // interrupted nodes whose interruption counts as their failure
 	// Overrides are settings of agents from here on: option → value, or node →
 	// options. Option workspace is the folder that the run works in instead.
 	Overrides Raw
