@@ -36,6 +36,8 @@ type load struct {
 	runs      []string
 	ended     map[string]bool
 	requested map[string]bool // and the server said that it has the request
+	born      map[string]time.Time
+	forgotten map[string]bool // see forget
 	commands  map[string]int  // by verb
 	failed    map[string]int  // verbs that ended with an error
 	paused    map[string]time.Time
@@ -45,7 +47,7 @@ type load struct {
 
 func newLoad(s *site) *load {
 	return &load{
-		s: s, rand: rand.New(rand.NewPCG(s.Seed, 2)), ended: make(map[string]bool), requested: make(map[string]bool),
+		s: s, rand: rand.New(rand.NewPCG(s.Seed, 2)), ended: make(map[string]bool), requested: make(map[string]bool), born: make(map[string]time.Time), forgotten: make(map[string]bool),
 		commands: make(map[string]int), failed: make(map[string]int), paused: make(map[string]time.Time),
 	}
 }
@@ -73,13 +75,17 @@ func (l *load) run(stop <-chan struct{}) {
 func (l *load) open() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(l.runs), func(id string) bool { return l.ended[id] })
+	return slices.DeleteFunc(slices.Clone(l.runs), func(id string) bool { return l.ended[id] || l.forgotten[id] })
 }
 
 // look asks for the state of the runs, and does what an operator would.
 func (l *load) look() {
-	for _, id := range l.open() {
+	l.mu.Lock()
+	runs := slices.DeleteFunc(slices.Clone(l.runs), func(id string) bool { return l.ended[id] })
+	l.mu.Unlock()
+	for _, id := range runs {
 		st := l.s.peek(id)
+		l.forget(id, st == nil)
 		if st == nil {
 			continue
 		}
@@ -94,6 +100,18 @@ func (l *load) look() {
 			delete(l.paused, id)
 		}
 	}
+}
+
+// unborn is how long a run may take to begin of which nobody said that it will.
+const unborn = 20 * time.Second
+
+// forget gives a run up whose request was never stored, as the verb said, or whose
+// fork was refused once there was somebody to do so. If it comes to be after all,
+// it has to end like all others.
+func (l *load) forget(id string, unknown bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forgotten[id] = unknown && !l.requested[id] && time.Since(l.born[id]) > unborn
 }
 
 // resume lets a run go on that has been paused for a while.
@@ -170,6 +188,7 @@ func (l *load) add(id string, requested bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.requested[id] = requested
+	l.born[id] = time.Now()
 	l.runs = append(l.runs, id)
 }
 

@@ -96,7 +96,6 @@ func (s *site) settle(n *nemesis, l *load) {
 	for len(l.open()) > 0 && time.Since(began) < bound {
 		<-time.After(300 * time.Millisecond)
 		l.look()
-		l.reject()
 	}
 	for _, id := range l.open() {
 		st := s.peek(id)
@@ -126,18 +125,6 @@ func (s *site) settle(n *nemesis, l *load) {
 			return u.proc != nil
 		})
 	})
-}
-
-// reject forgets runs whose request never arrived: the verb said so.
-func (l *load) reject() {
-	for _, id := range l.open() {
-		if l.requested[id] || l.s.peek(id) != nil {
-			continue
-		}
-		l.mu.Lock()
-		l.ended[id] = true // unless it is there after all: then the checker finds it
-		l.mu.Unlock()
-	}
 }
 
 // orphans looks for agents and commands that nobody waits for any more.
@@ -312,6 +299,12 @@ func (s *site) report(v verdict, n *nemesis, l *load) {
 	fmt.Fprintf(&b, "verbs: %s; failed: %s; decisions about interrupted nodes: %d\n", tallied(l.commands), tallied(l.failed), l.reruns)
 	owners, workers := takeovers(v.history, n.done)
 	fmt.Fprintf(&b, "takeover of a run %s\ntakeover of a node %s\n", spread(owners), spread(workers))
+	for _, x := range append(owners, workers...) {
+		if x.took > slow {
+			fmt.Fprintf(&b, "  %s/%s lost its runner at %.1fs and had the next one %s later: %s\n", x.run, x.node, x.from.Sub(s.Began()).Seconds(), x.took.Round(time.Millisecond), strings.Join(n.during(x.from, x.from.Add(x.took)), ", "))
+		}
+	}
+	fmt.Fprintf(&b, "events by minute: %v\n", s.byMinute(v.history))
 	stall, at := longestStall(v.history)
 	fmt.Fprintf(&b, "longest time without an event: %s, from %.1fs on: %s\n", stall.Round(time.Millisecond), at.Sub(s.Began()).Seconds(), strings.Join(n.during(at, at.Add(stall)), ", "))
 	for _, u := range s.units {
@@ -328,9 +321,19 @@ func tallied(counts map[string]int) string {
 	return cmp.Or(strings.Join(all, ", "), "none")
 }
 
-// takeovers returns how long it took until somebody else, or its next process,
-// claimed what a runner held that was killed or stood still: runs and nodes.
-func takeovers(h *oracle.History, strikes []strike) (owners, workers []time.Duration) {
+// takeover is how long it took until somebody else, or its next process, claimed
+// what a runner held that was killed or stood still.
+type takeover struct {
+	run, node string
+	from      time.Time
+	took      time.Duration
+}
+
+// inFlight is how long events of a runner that was killed may still arrive. One
+// that writes later than that without a claim has kept what it held.
+const inFlight = 2 * time.Second
+
+func takeovers(h *oracle.History, strikes []strike) (owners, workers []takeover) {
 	for _, x := range strikes {
 		if x.runner == "" {
 			continue
@@ -340,25 +343,25 @@ func takeovers(h *oracle.History, strikes []strike) (owners, workers []time.Dura
 			if e.Event == nil {
 				continue
 			}
-			key := [2]string{e.RunID, e.NodeID}
-			who := lab.Claimant(e.Event)
+			key, who := [2]string{e.RunID, e.NodeID}, lab.Claimant(e.Event)
 			switch {
 			case !e.Time.After(x.from):
 				if who != "" {
 					held[key] = who
 				}
-				over(held, e)
 			case held[key] != x.runner:
+			case who == "" && e.Time.After(x.from.Add(inFlight)):
+				delete(held, key)
 			case who != "":
 				delete(held, key)
+				t := takeover{e.RunID, e.NodeID, x.from, e.Time.Sub(x.from)}
 				if e.NodeID == wire.RunNode {
-					owners = append(owners, e.Time.Sub(x.from))
+					owners = append(owners, t)
 				} else {
-					workers = append(workers, e.Time.Sub(x.from))
+					workers = append(workers, t)
 				}
-			default:
-				over(held, e)
 			}
+			over(held, e)
 		}
 	}
 	return owners, workers
@@ -372,6 +375,21 @@ func over(held map[[2]string]string, e eventlog.Entry) {
 	case *wire.FlowComplete, *wire.FlowAborted, *wire.FlowPaused:
 		maps.DeleteFunc(held, func(key [2]string, _ string) bool { return key[0] == e.RunID })
 	}
+}
+
+// slow is what a takeover takes that is told of by itself.
+const slow = 25 * time.Second
+
+// byMinute counts the events of each minute of the test.
+func (s *site) byMinute(h *oracle.History) (counts []int) {
+	for _, e := range h.Events {
+		minute := int(e.Time.Sub(s.Began()).Minutes())
+		for len(counts) <= minute {
+			counts = append(counts, 0)
+		}
+		counts[minute]++
+	}
+	return counts
 }
 
 // longestStall returns the longest time between two events, and when it began.
@@ -395,9 +413,13 @@ func (n *nemesis) during(from, to time.Time) (kinds []string) {
 }
 
 // spread is min/median/p99/max.
-func spread(d []time.Duration) string {
-	if len(d) == 0 {
+func spread(all []takeover) string {
+	if len(all) == 0 {
 		return "–"
+	}
+	d := make([]time.Duration, len(all))
+	for i, x := range all {
+		d[i] = x.took
 	}
 	slices.Sort(d)
 	at := func(q float64) time.Duration { return d[int(q*float64(len(d)-1))].Round(time.Millisecond) }
