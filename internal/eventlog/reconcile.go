@@ -79,7 +79,12 @@ func (l *lane) settlePart(ctx context.Context, p *part) (progress bool, err erro
 
 // settleFrom walks through what the node holds from position next on.
 func (l *lane) settleFrom(ctx context.Context, p *part, next uint64) (progress bool, err error) {
-	for rest := p.frames; len(rest) > 0; progress = true {
+	seq, _ := p.w.Last()
+	rest := p.frames
+	for len(rest) > 0 && rest[0].seq <= seq { // its acknowledgement came while it went to the spool
+		rest = rest[1:]
+	}
+	for ; len(rest) > 0; progress = true {
 		m, err := l.log.nextBy(ctx, p.w.expect, next)
 		if errors.Is(err, errNotFound) {
 			return progress, nil

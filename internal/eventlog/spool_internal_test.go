@@ -2,13 +2,20 @@ package eventlog
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
+
+	"wake/internal/natstest"
+	"wake/internal/topology"
+	"wake/pkg/wire"
 )
 
 func openTestSpools(t testing.TB, dir string) *spools {
@@ -330,4 +337,79 @@ func FuzzFrame(f *testing.F) {
 			t.Error(d)
 		}
 	})
+}
+
+// The acknowledgement of an event may come while the event goes to the spool, which
+// then says that the writer knew it to be stored.
+func TestSpoolOfWhatIsStored(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Start(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topology.Init(t.Context(), js, topology.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	open := func(o Options) *Log {
+		l, err := Open(t.Context(), nc, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		t.Cleanup(func() {
+			stop()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+		return l
+	}
+	log := open(Options{})
+	w, err := log.Claim(t.Context(), "r", "n", Claim{Runner: "r1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := w.Append(t.Context(), &wire.Event{Payload: &wire.AgentText{Content: "text"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	dir := t.TempDir()
+	s, err := openSpools(dir, log.incarnation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := newQueue(s.lane(0, 1<<20), 1<<20)
+	for e, err := range log.Read(t.Context(), Query{Run: "r", Node: "n", From: 2}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := &frame{run: "r", node: "n", epoch: 1, seq: e.Event.Seq, subject: e.Subject, data: e.Data, afterSeq: 3, afterPos: 3}
+		if _, err := q.put([]*frame{f}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(q.spill(), q.disk.seal()); err != nil {
+		t.Fatal(err)
+	}
+	s.close()
+
+	again := open(Options{SpoolDir: dir})
+	if w, err = again.Claim(t.Context(), "r", "n", Claim{Runner: "r1"}); err != nil {
+		t.Fatal(err)
+	}
+	if seq, pos := w.Last(); seq != 5 || pos != 5 {
+		t.Errorf("the claim is %d at %d, want 5 at 5", seq, pos)
+	}
+	letters, err := js.Stream(t.Context(), again.names.DeadLetterStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := letters.CachedInfo().State.Msgs; n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
 }
