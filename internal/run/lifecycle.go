@@ -120,7 +120,11 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 	}
 	for id, n := range f.s.Nodes {
 		if n.Open() && n.Started >= n.Scheduled && n.Type == agentType {
-			n.Resume = &wire.Resume{Message: p.Message, Strategy: p.Strategy, Hold: p.Hold}
+			message := p.Message
+			if message == "" && n.Resume != nil { // it hasn't been told yet, and only the owner has changed
+				message = n.Resume.Message
+			}
+			n.Resume = &wire.Resume{Message: message, Strategy: p.Strategy, Hold: p.Hold}
 			f.s.Nodes[id] = n
 		}
 	}

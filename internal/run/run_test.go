@@ -306,3 +306,57 @@ func TestBoundedLists(t *testing.T) {
 		t.Errorf("%d commands wait for something that nobody does", n)
 	}
 }
+
+// A decision on a call leaves that on another node's call of the same id in the
+// inbox.
+func TestDecisionsOfOneCallID(t *testing.T) {
+	h := parseHistory(t, []byte(`
+{"type":"run:claimed"}
+{"type":"flow:start","flowName":"f","definition":{},"definitionHash":"h"}
+{"type":"node:scheduled","target":"a","execId":"a#1","attempt":1}
+{"type":"node:scheduled","target":"b","execId":"b#1","attempt":1}
+{"type":"node:claimed","nodeId":"a"}
+{"type":"node:start","nodeId":"a","execId":"a#1","nodeType":"agent"}
+{"type":"tool:intent","nodeId":"a","execId":"a#1","callId":"t1","toolName":"Bash","toolInput":{}}
+{"type":"permission:required","nodeId":"a","execId":"a#1","callId":"t1","toolName":"Bash"}
+{"type":"command:received","commandId":"c1","accepted":true,"command":{"type":"approve","callId":"t1","nodeId":"a"}}
+{"type":"command:received","commandId":"c2","accepted":true,"command":{"type":"deny","callId":"t1","nodeId":"b"}}
+{"type":"permission:decided","nodeId":"a","execId":"a#1","callId":"t1","decision":"allow"}
+`))
+	s, refused := h.fold(t, run.New("r1"))
+	if refused != "" {
+		t.Error(refused)
+	}
+	if len(s.Inbox) != 1 || s.Inbox[0].ID != "c2" {
+		t.Errorf("the inbox has %+v", s.Inbox)
+	}
+}
+
+// What a resumption says to an agent that hasn't been told it yet is still to be said
+// after a resumption that says nothing, such as that of the next owner.
+func TestMessageOfFormerResumption(t *testing.T) {
+	const begin = `
+{"type":"run:claimed"}
+{"type":"flow:start","flowName":"f","definition":{},"definitionHash":"h"}
+{"type":"node:scheduled","target":"a","execId":"a#1","attempt":1}
+{"type":"node:claimed","nodeId":"a"}
+{"type":"node:start","nodeId":"a","execId":"a#1","nodeType":"agent"}
+{"type":"flow:resumed","strategy":"crash","message":"quickly"}
+`
+	for between, want := range map[string]string{
+		"": "quickly",
+		`{"type":"agent_resumed","nodeId":"a","execId":"a#1","strategy":"crash","sealed":[]}`: "",
+		`{"type":"flow:resumed","strategy":"crash","message":"or slowly"}`:        "or slowly",
+	} {
+		h := parseHistory(t, []byte(begin+between+`
+{"type":"flow:resumed","strategy":"crash"}
+`))
+		s, refused := h.fold(t, run.New("r1"))
+		if refused != "" {
+			t.Error(refused)
+		}
+		if r := s.Nodes["a"].Resume; r == nil || r.Message != want {
+			t.Errorf("after %q it is told %+v, want %q", between, r, want)
+		}
+	}
+}

@@ -121,8 +121,8 @@ func (f *fold) permissionDecided(a actor, p *wire.PermissionDecided) error {
 		f.step(a, key, c, to)
 	}
 	f.deliver(func(c wire.Raw) bool {
-		t := field(c, "type")
-		return (t == "approve" || t == "deny") && field(c, "callId") == f.e.CallID
+		t, node := field(c, "type"), field(c, "nodeId") // another node may have a call of the same id
+		return (t == "approve" || t == "deny") && field(c, "callId") == f.e.CallID && (node == "" || node == a.id)
 	})
 	return nil
 }
