@@ -23,6 +23,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -174,11 +175,18 @@ func (s *Store) session(id string) *session {
 	return x
 }
 
-// forget drops the older half of the sessions that aren't in use. It is called
-// under mu.
+// forget drops the half of the sessions that were used longest ago, less those in
+// use. A session that others were used much more often than meanwhile isn't old: its
+// agent may be waiting. It is called under mu.
 func (s *Store) forget() {
+	uses := make([]uint64, 0, len(s.sessions))
+	for _, x := range s.sessions {
+		uses = append(uses, x.used)
+	}
+	slices.Sort(uses)
+	middle := uses[len(uses)/2]
 	for id, x := range s.sessions {
-		if s.clock-x.used > maxSessions/2 && len(x.turn) == 0 {
+		if x.used < middle && len(x.turn) == 0 {
 			delete(s.sessions, id)
 		}
 	}

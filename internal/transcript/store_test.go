@@ -376,3 +376,23 @@ func TestTakeovers(t *testing.T) {
 		}
 	})
 }
+
+// A session whose agent waits while others are busy is not forgotten for the sake of
+// new ones.
+func TestBusyOthers(t *testing.T) {
+	js := natstest.JetStream(t)
+	bucket(t, js)
+	s := open(t, js)
+	for i := range 4094 {
+		load(t, s, fmt.Sprintf("past-%d", i))
+	}
+	save(t, s, "waits", 0, "one\n")
+	for range 3000 {
+		load(t, s, "busy")
+	}
+	save(t, s, "new", 0, "one\n")
+	save(t, s, "waits", 4, "two\n")
+	if got := load(t, s, "waits"); got != "one\ntwo\n" {
+		t.Errorf("%q is kept", got)
+	}
+}
