@@ -48,8 +48,11 @@ func (w *worker) agent(ctx context.Context, n wire.NodeState, messages <-chan wi
 		}
 		next.ask(&request)
 	}
+	var given []wire.InboxEntry
 	for {
-		d := drive{worker: w, request: request, opening: next.opening, first: next.first, seen: next.seen, messages: messages}
+		d := drive{
+			worker: w, request: request, opening: next.opening, first: next.first, again: given, seen: next.seen, messages: messages,
+		}
 		// A session without a turn has nothing to lose: it begins afresh.
 		d.lenient = n.Turns == 0 && (request.Resume || request.ForkOf != "")
 		events, err := d.run(ctx, in)
@@ -58,7 +61,7 @@ func (w *worker) agent(ctx context.Context, n wire.NodeState, messages <-chan wi
 		}
 		w.runner.logger.Warn("session not found: the agent begins afresh",
 			"run", w.offer.RunID, "node", w.offer.NodeID, "session", request.SessionID)
-		request, next = w.request(in), continuation{opening: d.opening}
+		request, next, given = w.request(in), continuation{opening: d.opening, first: next.message}, d.given
 	}
 }
 

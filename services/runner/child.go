@@ -219,7 +219,11 @@ func (c *children) start(ctx context.Context, node, id string) error {
 		return err
 	}
 	r := c.owner.runner
-	if _, err := r.log.JetStream().Publish(ctx, r.names.QueueRun(), request); err != nil {
+	_, err = r.log.JetStream().Publish(ctx, r.names.QueueRun(), request)
+	switch {
+	case tooLarge(err):
+		return &failure{message: fmt.Sprintf("flow, input and state of the child run are %d bytes, more than the server takes", len(request)), kind: "input"}
+	case err != nil:
 		return fmt.Errorf("start child run %s: %w", id, err)
 	}
 	return nil
@@ -252,24 +256,33 @@ func orElse(s, other string) string {
 }
 
 // abort ends the child of an execution that was withdrawn. One that has ended
-// rejects it.
-func (c *children) abort(ctx context.Context, exec string) {
+// rejects it. It reports whether the command is stored.
+func (c *children) abort(ctx context.Context, exec string) bool {
 	id := childID(c.owner.runID, exec)
-	c.command(ctx, wire.Command{Type: "abort", ID: "parent-" + id, RunID: id, Reason: "the parent run withdrew it"})
+	return c.command(ctx, wire.Command{Type: "abort", ID: "parent-" + id, RunID: id, Reason: "the parent run withdrew it"})
 }
 
 // abortLeft ends the children that are wanted no more and that an earlier owner of
-// the run may not have come to end.
-func (c *children) abortLeft(ctx context.Context) {
+// the run may not have come to end. The request for one may still be on its way: it
+// finds the command when it begins.
+func (c *children) abortLeft(ctx context.Context) error {
 	s := c.owner.view.state
 	for _, n := range s.Nodes {
-		if n.Type != string(flow.TypeFlow) || !c.active(childID(c.owner.runID, n.Exec)) {
+		withdrawn := n.Open() && ended(s.Status) || n.ErrorType == "cancelled"
+		if n.Type != string(flow.TypeFlow) || !withdrawn {
 			continue
 		}
-		if n.Open() && ended(s.Status) || n.ErrorType == "cancelled" {
-			c.abort(ctx, n.Exec)
+		id := childID(c.owner.runID, n.Exec)
+		child, err := c.owner.runner.stateOf(ctx, id)
+		switch {
+		case err != nil:
+			return err
+		case over(child):
+		case !c.abort(ctx, n.Exec):
+			return fmt.Errorf("child run %s is not told that it was withdrawn", id)
 		}
 	}
+	return nil
 }
 
 // command reports whether a command to a child is stored. Sent twice it acts

@@ -18,15 +18,17 @@ type drive struct {
 	*worker
 	request  agent.Request
 	messages <-chan wire.InboxEntry
-	opening  []*wire.Event // stored in one commit with agent:start
-	first    string        // message to give as soon as the agent runs
-	seen     []wire.Raw    // inputs of its earlier calls
-	lenient  bool          // that the agent doesn't know the session is no failure
+	opening  []*wire.Event     // stored in one commit with agent:start
+	first    string            // message to give as soon as the agent runs
+	again    []wire.InboxEntry // likewise: messages that were given to a session that isn't there
+	seen     []wire.Raw        // inputs of its earlier calls
+	lenient  bool              // that the agent doesn't know the session is no failure
 
 	session agent.Session
 	outcome agent.Outcome
-	start   *wire.AgentStart // what the agent is asked
-	files   *files           // nil until it has named one
+	start   *wire.AgentStart  // what the agent is asked
+	files   *files            // nil until it has named one
+	given   []wire.InboxEntry // of pass, until run ends
 }
 
 var (
@@ -246,22 +248,31 @@ func (d *drive) pass(ctx context.Context) {
 	if d.first != "" {
 		d.send(ctx, agent.Message{Content: d.first})
 	}
+	for _, m := range d.again {
+		d.give(ctx, m)
+	}
 	for {
 		select {
 		case m, ok := <-d.messages:
 			if !ok {
 				return
 			}
-			var cmd wire.Command
-			if err := wire.Unmarshal(m.Command, &cmd); err != nil {
-				d.runner.logger.Warn("message not readable", "run", d.offer.RunID, "command", m.ID, "error", err)
-				continue
-			}
-			d.send(ctx, agent.Message{CommandID: m.ID, Content: cmd.Message, Interrupt: cmd.Interrupt})
+			d.give(ctx, m)
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// give gives the agent a message of the run's inbox.
+func (d *drive) give(ctx context.Context, m wire.InboxEntry) {
+	d.given = append(d.given, m)
+	var cmd wire.Command
+	if err := wire.Unmarshal(m.Command, &cmd); err != nil {
+		d.runner.logger.Warn("message not readable", "run", d.offer.RunID, "command", m.ID, "error", err)
+		return
+	}
+	d.send(ctx, agent.Message{CommandID: m.ID, Content: cmd.Message, Interrupt: cmd.Interrupt})
 }
 
 func (d *drive) send(ctx context.Context, m agent.Message) {

@@ -56,7 +56,7 @@ func (r *Runner) fork(ctx context.Context, s *wire.State, cmd wire.Command, comm
 	if err != nil {
 		return "", told(err)
 	}
-	if err := r.unused(ctx, id, point); err != nil {
+	if err := r.unused(ctx, id, point, cmd.NewID == ""); err != nil {
 		return "", err
 	}
 	request, err := wire.Marshal(wire.RunRequest{V: wire.Version, RunID: id, Fork: &wire.ForkRequest{
@@ -65,7 +65,11 @@ func (r *Runner) fork(ctx context.Context, s *wire.State, cmd wire.Command, comm
 	if err != nil {
 		return "", err
 	}
-	if _, err := r.log.JetStream().Publish(ctx, r.names.QueueRun(), request); err != nil {
+	_, err = r.log.JetStream().Publish(ctx, r.names.QueueRun(), request)
+	switch {
+	case tooLarge(err):
+		return "", reject(wire.CodeTooLarge, "message and overrides of the fork are more than the server takes")
+	case err != nil:
 		return "", fmt.Errorf("ask for run %s: %w", id, err)
 	}
 	return id, nil
@@ -85,14 +89,15 @@ func told(err error) error {
 	return err
 }
 
-// unused fails with a [rejection] if a run has the id, other than the fork at the
-// point itself.
-func (r *Runner) unused(ctx context.Context, id string, p bookmark.Point) error {
+// unused fails with a [rejection] if a run has the id, other than the fork itself:
+// that at the point, or any if the id is the command's own. An owner that died over
+// the command may have asked for it, and its successor finds the run elsewhere.
+func (r *Runner) unused(ctx context.Context, id string, p bookmark.Point, own bool) error {
 	s, err := r.stateOf(ctx, id)
 	if err != nil || s.Status == wire.RunIdle {
 		return err
 	}
-	if len(s.Lineage) > 0 && s.Lineage[0].RunID == p.Run && s.Lineage[0].Position == p.Position {
+	if len(s.Lineage) > 0 && s.Lineage[0].RunID == p.Run && (own || s.Lineage[0].Position == p.Position) {
 		return nil
 	}
 	return reject(wire.CodeCommandRejected, "a run with the id %s exists", id)
@@ -114,6 +119,9 @@ func (o *owner) startFork(ctx context.Context) error {
 		return err
 	}
 	if o.bound() {
+		if !o.lease.Valid() { // reading took long: somebody else may be at work in the folder
+			return errLeaseLost
+		}
 		if parent.Workspace, err = o.runner.copyWorkspace(o.runID, parent.Workspace); err != nil {
 			return err
 		}
@@ -146,15 +154,19 @@ func (r *Runner) copyWorkspace(run, parent string) (string, error) {
 	return dir, nil
 }
 
-// folderFS are the files of a folder, without the folders of runs that may be
-// below it: a copy must not contain itself.
+// folderFS are the files of a folder that can be copied: without sockets, pipes and
+// devices, and without the folders of runs that may be below it, as a copy must not
+// contain itself.
 func (r *Runner) folderFS(dir string) fs.FS {
 	files, ok := os.DirFS(dir).(linkFS)
-	below, err := filepath.Rel(dir, r.cfg.Workspaces)
-	if !ok || err != nil || !filepath.IsLocal(below) {
+	if !ok {
 		return os.DirFS(dir)
 	}
-	return without{files, filepath.ToSlash(below)}
+	w := without{linkFS: files}
+	if below, err := filepath.Rel(dir, r.cfg.Workspaces); err == nil && filepath.IsLocal(below) {
+		w.hidden = filepath.ToSlash(below)
+	}
+	return w
 }
 
 type linkFS interface {
@@ -162,7 +174,7 @@ type linkFS interface {
 	fs.ReadLinkFS
 }
 
-// without hides a folder.
+// without hides a folder, and what is neither file, folder nor link.
 type without struct {
 	linkFS
 
@@ -172,5 +184,7 @@ type without struct {
 // ReadDir implements [fs.ReadDirFS].
 func (w without) ReadDir(name string) ([]fs.DirEntry, error) {
 	entries, err := w.linkFS.ReadDir(name)
-	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return slash.Join(name, e.Name()) == w.hidden }), err
+	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool {
+		return e.Type()&^(fs.ModeDir|fs.ModeSymlink) != 0 || slash.Join(name, e.Name()) == w.hidden
+	}), err
 }

@@ -82,11 +82,16 @@ func (r *Runner) takeNodes(ctx, hard context.Context, keeper *lease.Keeper, pool
 			return
 		}
 		id := offer.RunID + "/" + offer.ExecID
+		mine := false // else another offer's worker is at work
 		w := &worker{runner: r, keeper: keeper, offer: offer, taken: func() {
-			r.working.enter(id)
+			mine = r.working.enter(id) || mine
 			r.ack(ctx, m)
 		}}
-		defer r.working.leave(id)
+		defer func() {
+			if mine {
+				r.working.leave(id)
+			}
+		}()
 		switch err := w.run(ctx); {
 		case err == nil, ctx.Err() != nil:
 		case errors.Is(err, lease.ErrHeld):
@@ -193,6 +198,12 @@ func (r *Runner) refuse(ctx context.Context, m jetstream.Msg, reason error) {
 		return // it is delivered again
 	}
 	r.ack(ctx, m)
+}
+
+// tooLarge reports whether the server never takes what was published.
+func tooLarge(err error) bool {
+	refused, ok := errors.AsType[*jetstream.APIError](err)
+	return errors.Is(err, nats.ErrMaxPayload) || ok && refused.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum
 }
 
 // ack removes a message from its queue. If that fails it comes again, and the

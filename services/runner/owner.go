@@ -164,7 +164,7 @@ func (o *owner) present(ctx context.Context) error {
 	if err != nil || !found {
 		return err
 	}
-	return o.view.wait(ctx, last.Pos)
+	return o.view.catchUp(ctx, last.Pos)
 }
 
 // act claims the run, begins it or goes on with it, and schedules it. The run is
@@ -256,7 +256,9 @@ func (o *owner) schedule(ctx context.Context) error {
 	}
 	kids := newChildren(o)
 	defer kids.close()
-	kids.abortLeft(ctx)
+	if err := kids.abortLeft(ctx); err != nil {
+		return err
+	}
 	for {
 		wake, err := o.step(ctx, kids)
 		if err != nil {
@@ -368,7 +370,9 @@ func (o *owner) append(ctx context.Context, events []*wire.Event) error {
 func (o *owner) finish(ctx context.Context) error {
 	kids := newChildren(o)
 	defer kids.close()
-	kids.abortLeft(ctx)
+	if err := kids.abortLeft(ctx); err != nil {
+		return err
+	}
 	if err := o.deregister(ctx); err != nil {
 		return err
 	}

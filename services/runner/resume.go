@@ -23,6 +23,7 @@ type continuation struct {
 	fork    *wire.AgentPoint // which begins as a copy of this one
 	prompt  string           // "": the node's own
 	first   string           // a message besides
+	message string           // what it is told, in case it has to begin afresh
 	opening []*wire.Event    // to be stored with its agent:start
 	seen    []wire.Raw       // inputs of its calls so far
 	facts   []agent.Fact     // which its session may have lost
@@ -74,6 +75,9 @@ func (w *worker) goOn(ctx context.Context, n wire.NodeState, in agentInput) (c c
 			c.fork = &wire.AgentPoint{Session: cmp.Or(p.session, c.session), Point: n.Point}
 		}
 		c.prompt, c.seen, c.facts = w.prompt(resume.Message, p), p.inputs, p.facts
+		if c.message = resume.Message; c.message == "" && p.prompt != defaultMessage {
+			c.message = p.prompt
+		}
 	}
 	if !w.holds(n) || len(c.opening) == 0 {
 		return c, nil

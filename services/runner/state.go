@@ -109,6 +109,19 @@ func (v *view) input(ctx context.Context, node string) (wire.Raw, error) {
 	return input, nil
 }
 
+// catchUp folds what the log has up to pos. Other than for wait, what stands there
+// may be nothing that can be folded, or that ever comes.
+func (v *view) catchUp(ctx context.Context, pos uint64) error {
+	if max(v.seen, v.state.Position.Seq) >= pos {
+		return nil
+	}
+	if err := snapshot.Fold(ctx, v.runner.log, v.state, pos); err != nil {
+		return err
+	}
+	v.seen = max(v.seen, pos)
+	return nil
+}
+
 // wait folds until the event at pos has been folded.
 func (v *view) wait(ctx context.Context, pos uint64) error {
 	for max(v.seen, v.state.Position.Seq) < pos {
