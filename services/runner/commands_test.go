@@ -675,3 +675,36 @@ func TestChildIsPausedWithItsParent(t *testing.T) {
 		}
 	})
 }
+
+// An ended run is forked once by a command, whatever else one of the same id says;
+// the same id means another command to another run.
+func TestForkOfEndedRunTwice(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo})
+		for _, run := range []string{"run1", "run2"} {
+			b.submit(run, chain, func(r *wire.RunRequest) { r.Input = wire.Raw("\x81\xa3who\xa1x") })
+			b.ended(run)
+		}
+		for _, c := range []struct {
+			wire.Command
+
+			want string
+		}{
+			{wire.Command{Type: "fork", ID: "c1", RunID: "run1", NewID: "f1"}, "accepted"},
+			{wire.Command{Type: "fork", ID: "c1", RunID: "run1", NewID: "f2"}, "DUPLICATE"},
+			{wire.Command{Type: "fork", ID: "c1", RunID: "run2", NewID: "f3"}, "accepted"},
+			{wire.Command{Type: "fork", ID: "c2", RunID: "run1", NewID: "f4"}, "accepted"},
+		} {
+			if r := b.tell(c.Command); code(r) != c.want {
+				t.Errorf("%s: want %s, got %+v", c.NewID, c.want, r)
+			}
+		}
+		<-time.After(time.Minute)
+		for id, want := range map[string]bool{"f1": true, "f2": false, "f3": true, "f4": true} {
+			if got := len(b.read(id)) > 0; got != want {
+				t.Errorf("fork %s began: %t", id, got)
+			}
+		}
+	})
+}

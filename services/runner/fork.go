@@ -14,6 +14,7 @@ import (
 	"strconv"
 
 	"wake/internal/bookmark"
+	"wake/internal/eventlog"
 	"wake/internal/flow"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
@@ -31,13 +32,46 @@ func (j *judge) fork(ctx context.Context) error {
 
 // forkEnded is [judge.fork] for a run that has ended.
 func (r *Runner) forkEnded(ctx context.Context, s *wire.State, cmd wire.Command, record *wire.CommandReceived) error {
+	repeated, err := r.forkedBefore(ctx, s, record)
+	if err != nil {
+		return err
+	}
+	if repeated {
+		return reject(codeDuplicate, "command %s is on record already", record.CommandID)
+	}
 	id, err := r.fork(ctx, s, cmd, record.CommandID)
 	if err != nil {
 		return err
 	}
-	j := judge{fields: map[string]any{"newId": id}}
+	j := judge{fields: map[string]any{"newId": id, "runId": s.RunID}}
 	record.Command, err = j.record(record.Command)
 	return err
+}
+
+// forkedBefore reports whether another command of the same id was obeyed by the
+// run, while it lived or since.
+func (r *Runner) forkedBefore(ctx context.Context, s *wire.State, record *wire.CommandReceived) (bool, error) {
+	if slices.Contains(s.CommandIDs, record.CommandID) {
+		return true, nil
+	}
+	none, err := r.stateOf(ctx, subjects.NoRun)
+	if err != nil || !slices.Contains(none.CommandIDs, record.CommandID) {
+		return false, err
+	}
+	query := eventlog.Query{Run: subjects.NoRun, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}}
+	for e, err := range r.log.Read(ctx, query) {
+		if err != nil {
+			return false, err
+		}
+		p, ok := recordOf(e)
+		if !ok || !p.Accepted || p.CommandID != record.CommandID || p.AtPos == record.AtPos {
+			continue
+		}
+		if run, _ := p.Command.Get("runId").Text(); run == s.RunID {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // fork asks for a fork of a run and returns its id. Asked twice for the same

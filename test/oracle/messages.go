@@ -45,7 +45,11 @@ func (c *check) commands() {
 		position uint64
 	}
 	records := map[uint64][]record{} // by position of the command
-	accepted := map[[2]string]uint64{}
+	accepted := map[[2]string]uint64{} // by subject and id
+	sent := map[uint64]string{}        // subjects
+	for _, m := range c.Commands {
+		sent[m.Position] = m.Subject
+	}
 	for _, id := range c.order {
 		for _, e := range c.runs[id] {
 			p, ok := e.Event.Payload.(*wire.CommandReceived)
@@ -56,10 +60,11 @@ func (c *check) commands() {
 			if !p.Accepted {
 				continue
 			}
-			if first, twice := accepted[[2]string{id, p.CommandID}]; twice {
+			key := [2]string{sent[p.AtPos], p.CommandID}
+			if first, twice := accepted[key]; twice {
 				c.wrong(CommandOnRecord, e, "command %s was accepted at %d already", p.CommandID, first)
 			}
-			accepted[[2]string{id, p.CommandID}] = e.Pos
+			accepted[key] = e.Pos
 		}
 	}
 	for _, m := range c.Commands {
