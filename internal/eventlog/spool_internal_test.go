@@ -356,7 +356,7 @@ func TestSpoolOfWhatIsStored(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, stop := context.WithCancel(context.Background())
+		ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 		done := make(chan error, 1)
 		go func() { done <- l.Run(ctx) }()
 		t.Cleanup(func() {

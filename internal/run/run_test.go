@@ -346,7 +346,7 @@ func TestMessageOfFormerResumption(t *testing.T) {
 	for between, want := range map[string]string{
 		"": "quickly",
 		`{"type":"agent_resumed","nodeId":"a","execId":"a#1","strategy":"crash","sealed":[]}`: "",
-		`{"type":"flow:resumed","strategy":"crash","message":"or slowly"}`:        "or slowly",
+		`{"type":"flow:resumed","strategy":"crash","message":"or slowly"}`:                    "or slowly",
 	} {
 		h := parseHistory(t, []byte(begin+between+`
 {"type":"flow:resumed","strategy":"crash"}

@@ -243,7 +243,7 @@ func TestForkWithSocket(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.Close() //nolint:errcheck // the folder goes too
+		defer s.Close()
 		if err := os.WriteFile(filepath.Join(home, "file"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -44,7 +44,7 @@ func (c *check) commands() {
 		run      string
 		position uint64
 	}
-	records := map[uint64][]record{} // by position of the command
+	records := map[uint64][]record{}   // by position of the command
 	accepted := map[[2]string]uint64{} // by subject and id
 	sent := map[uint64]string{}        // subjects
 	for _, m := range c.Commands {
