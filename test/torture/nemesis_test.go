@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -53,7 +54,7 @@ func processFaults() []fault {
 		{kind: "kill -9 alerter", weight: 2, do: killService("alerter")},
 		{kind: "SIGSTOP service", weight: 1, do: stopService},
 		{kind: "cut runner off", weight: 2, do: cutProcess("runner1", "runner2", "runner3")},
-		{kind: "cut service off", weight: 1, do: cutProcess("recorder", "snapshotter", "alerter")},
+		{kind: "cut service off", weight: 1, do: cutProcess(services()...)},
 	}
 }
 
@@ -221,16 +222,17 @@ func drainRunner(n *nemesis, r *rand.Rand) error {
 	}
 }
 
-func killService(names ...string) func(n *nemesis, r *rand.Rand) error {
+// killService kills a process of a service, any of those that do the same.
+func killService(service string) func(n *nemesis, r *rand.Rand) error {
 	return func(n *nemesis, r *rand.Rand) error {
+		names := slices.DeleteFunc(services(), func(name string) bool { return strings.TrimRight(name, "12") != service })
 		n.s.unit(pick(r, names)).kill(n.down(r))
 		return nil
 	}
 }
 
 func stopService(n *nemesis, r *rand.Rand) error {
-	name := pick(r, []string{"recorder", "snapshotter", "alerter"})
-	return n.stop(n.s.unit(name), between(r, time.Second, 3*n.s.TTL))
+	return n.stop(n.s.unit(pick(r, services())), between(r, time.Second, 3*n.s.TTL))
 }
 
 // stop lets a process stand still for a while.

@@ -150,6 +150,14 @@ func (s *site) connect() {
 	s.Must(err)
 }
 
+// services are the processes besides runners.
+func services() []string {
+	if *pairsFlag {
+		return []string{"recorder", "snapshotter1", "snapshotter2", "alerter1", "alerter2"}
+	}
+	return []string{"recorder", "snapshotter1", "alerter1"}
+}
+
 // quiet is about errors that are no news here: connections end all the time.
 func quiet() nats.Option { return nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}) }
 
@@ -166,8 +174,8 @@ func (s *site) services() {
 	var err error
 	s.witness, err = newWitness(s.URL, s.ledger)
 	s.Must(err)
-	for _, name := range []string{"recorder", "snapshotter", "alerter"} {
-		s.add(name, nil, s.Env(""), name)
+	for _, name := range services() {
+		s.add(name, nil, s.Env(""), strings.TrimRight(name, "12"))
 	}
 	for i, name := range []string{"runner1", "runner2", "runner3"} {
 		own := i == 2 // shares nothing with the others

@@ -29,6 +29,7 @@ import (
 var (
 	seedFlag    = flag.Uint64("seed", 0, "which faults and which load; 0: another one each time")
 	minutesFlag = flag.Float64("minutes", 3, "how long there are faults")
+	pairsFlag   = flag.Bool("pairs", false, "two snapshotters and two alerters")
 	keepFlag    = flag.Bool("keep", false, "keep the folder of a test that passed")
 )
 
@@ -210,7 +211,10 @@ func (s *site) hear(ctx context.Context, log *eventlog.Log) {
 		}
 		s.ledger.Worked(w)
 	}
-	for _, name := range []string{"alerter"} {
+	for _, name := range services() {
+		if !strings.HasPrefix(name, "alerter") {
+			continue
+		}
 		b, err := os.ReadFile(filepath.Join(s.Dir, "log", name))
 		s.Must(err)
 		for text := range strings.Lines(string(b)) {
