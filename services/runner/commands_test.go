@@ -206,6 +206,9 @@ func TestS14TwoResumes(t *testing.T) {
 		b.until("run1", wire.TypeFlowPaused)
 		b.command("run1", wire.Command{Type: "resume", ID: "first"})
 		b.command("run1", wire.Command{Type: "resume", ID: "second"})
+		for len(records(b.read("run1"))) < 3 {
+			<-time.After(100 * time.Millisecond)
+		}
 		close(release)
 		_, entries := b.ended("run1")
 		got := records(entries)[1:]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -500,6 +501,7 @@ nodes:
 		b.command("run1", wire.Command{Type: "send", ID: "c3", NodeID: "b", ExecID: "b#1", Message: "stop"})
 		b.command("run1", wire.Command{Type: "send", ID: "c4", NodeID: "a", ExecID: "a#7", Message: "nobody"})
 		b.until("run1", wire.TypeNodeComplete)
+		<-time.After(time.Second) // the owner has to have heard of it too
 		b.command("run1", wire.Command{Type: "send", ID: "c5", Message: "stop"})
 		state, entries := b.ended("run1")
 		var heard, accepted []string
@@ -605,9 +607,17 @@ func TestBadCommands(t *testing.T) {
 	})
 }
 
+// oneProcessor keeps a goroutine of the client out of the way: ObjectStore.Put may
+// leave one behind if there are several (docs/known-bugs.md).
+func oneProcessor(t *testing.T) {
+	before := runtime.GOMAXPROCS(1)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+}
+
 // An input that is too large for an event reaches the agent whole, and so does
 // the output of a child run.
 func TestLargeValues(t *testing.T) {
+	oneProcessor(t)
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		b.runner("r1", &scripted{say: echo})

@@ -752,6 +752,7 @@ nodes:
 
 // The result of a sealed call repeats an input of any size.
 func TestSealOfLargeInput(t *testing.T) {
+	oneProcessor(t)
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		l := b.leave("run1", single, "r1")
