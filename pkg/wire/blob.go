@@ -19,7 +19,8 @@ const minBlob = 1 << 10
 // Externalize moves the largest payload fields of an encoded event out of it
 // until it is no longer than limit, and returns what is left with the fields by
 // their SHA-256. The same event always yields the same bytes. An event within
-// the limit is returned as it is. It fails if the limit can't be reached.
+// the limit is returned as it is. It fails with a [*FieldError] if the limit can't be
+// reached.
 func Externalize(encoded []byte, limit int) (small []byte, blobs map[string][]byte, err error) {
 	if len(encoded) <= limit {
 		return encoded, nil, nil
@@ -39,8 +40,8 @@ func Externalize(encoded []byte, limit int) (small []byte, blobs map[string][]by
 	for len(small) > limit {
 		name := largest(values)
 		if name == "" {
-			return nil, nil, fmt.Errorf("wire: %s: %d bytes remain when all large fields are moved, the limit is %d",
-				plain(string(e.Type())), len(small), limit)
+			return nil, nil, &FieldError{Type: e.Type(), Field: "event", Problem: fmt.Sprintf(
+				"is too large: %d bytes remain when all large fields are moved, the limit is %d", len(small), limit)}
 		}
 		b := Blob{Field: name, SHA256: hash(values[name]), Size: int64(len(values[name]))}
 		blobs[b.SHA256] = values[name]
