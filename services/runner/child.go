@@ -2,6 +2,8 @@ package runner
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +13,7 @@ import (
 
 	"wake/internal/eventlog"
 	"wake/internal/flow"
+	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
 
@@ -40,9 +43,14 @@ type childInput struct {
 }
 
 // childID names the run of an execution. It is the same whoever computes it, so
-// that a child isn't started twice.
+// that a child isn't started twice. One that would be too long for an id is a hash.
 func childID(run, exec string) string {
-	return run + "." + exec
+	id := run + "." + exec
+	if len(id) <= subjects.MaxID {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return "child-" + hex.EncodeToString(sum[:])
 }
 
 // update starts the children that are wanted, records the ends of those that

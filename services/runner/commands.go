@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/eventlog"
+	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
 
@@ -183,8 +184,18 @@ func parseCommand(data []byte) (wire.Raw, wire.Command, error) {
 	if err := wire.Unmarshal(raw, &cmd); err != nil {
 		return raw, cmd, reject(wire.CodeBadRequest, "not a command: %v", err)
 	}
+	for _, id := range []*string{&cmd.ID, &cmd.ExecID} { // they stand in the record, and in the state
+		if n := len(*id); n > maxCommandID {
+			*id = ""
+			return raw, cmd, reject(wire.CodeBadRequest, "an id has %d bytes, at most %d are allowed", n, maxCommandID)
+		}
+	}
 	return raw, cmd, nil
 }
+
+// maxCommandID is the length in bytes that ids may have in a command: no execution
+// has a longer one.
+const maxCommandID = 2 * subjects.MaxID
 
 // rejection is the reason why a command isn't obeyed: "CODE: text".
 type rejection struct {

@@ -21,6 +21,16 @@ type drained struct {
 	Nodes []string `json:"nodes"` // "<run>/<execution>"
 }
 
+// isDraining reports whether the runner was told to end.
+func (r *Runner) isDraining() bool {
+	select {
+	case <-r.draining:
+		return true
+	default:
+		return false
+	}
+}
+
 // running is what the runner is doing.
 func (r *Runner) running() drained {
 	return drained{At: time.Now().UnixMilli(), Runs: r.owned.list(), Nodes: r.working.list()}

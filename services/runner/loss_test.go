@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -220,6 +221,7 @@ func TestForkTooLarge(t *testing.T) {
 		b.command("run1", fork)
 		b.command("run1", wire.Command{Type: "abort"})
 		b.until("run1", wire.TypeFlowAborted)
+		<-time.After(time.Minute) // its owner has left
 		fork.At = "sfp-1"
 		b.command("run1", fork)
 		b.awaits("a record", func() bool { return len(records(b.read("_"))) == 1 })
@@ -301,6 +303,121 @@ func TestForkAskedTwice(t *testing.T) {
 		}
 		if r := b.tell(wire.Command{Type: "fork", RunID: "run1", ID: "g", NewID: id}); code(r) != string(wire.CodeCommandRejected) {
 			t.Errorf("another one of the id is %+v", r)
+		}
+	})
+}
+
+// A run whose id is as long as it may be has children all the same.
+func TestChildOfLongID(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo})
+		id := strings.Repeat("r", subjects.MaxID)
+		b.submit(id, nested, func(r *wire.RunRequest) { r.Input = wire.Raw("\x81\xa3who\xa5world") })
+		if state, _ := b.ended(id); state.Result != wire.FlowStatusComplete {
+			t.Errorf("run ended as %s: %s", state.Result, state.Error)
+		}
+	})
+}
+
+// A runner that is told to end while it claims a node begins nothing there: a command
+// would be cut off, and nobody would know what it has done.
+func TestDrainBeginsNothing(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		r1 := b.process("r1", &scripted{say: echo})
+		r1.gate.before("node:claimed", func() {
+			go r1.stop()
+			for range 10_000 {
+				runtime.Gosched()
+			}
+		})
+		b.submit("run1", "\nname: x\nworkspace: shared\nnodes:\n  - {id: a, type: exec, input: {command: \"true\"}}\n")
+		<-time.After(time.Minute)
+		if n := count(b.read("run1"), wire.TypeNodeStart); n != 0 {
+			t.Errorf("begun:\n%s", story(b.read("run1")))
+		}
+	})
+}
+
+// A worker that was cut off takes its lease again if nobody holds it any more; but the
+// node was another's meanwhile. It gives up, although its agent says nothing.
+func TestComesBackToReleasedLease(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		closed := make(chan struct{})
+		z := &puppet{play: func(a *act) {
+			a.turn()
+			<-a.ctx.Done()
+			close(closed)
+		}}
+		r1 := b.process("r1", z)
+		b.submit("run1", single)
+		b.until("run1", wire.TypeTurnStart)
+		<-time.After(time.Second)
+		r1.gate.close()
+		p2 := &puppet{play: waitsFirst}
+		r2 := b.process("r2", p2)
+		b.until("run1", wire.TypeAgentResumed)
+		<-time.After(time.Second)
+		r2.stop()
+		r1.gate.open()
+		select {
+		case <-closed:
+		case <-time.After(5 * time.Minute):
+			t.Errorf("it still holds the node:\n%s", story(b.read("run1")))
+		}
+	})
+}
+
+// An agent that says what is too large to be stored, and can't be moved, is not
+// started again and again.
+func TestTooLargeToStore(t *testing.T) {
+	huge := strings.Repeat("x", 300_000) // in the envelope
+
+	for name, p := range map[string]wire.Payload{
+		"a call":   &wire.ToolIntent{ToolName: "Bash"},
+		"an error": &wire.AgentError{ErrorType: "x", Message: "x", Severity: wire.SeverityError},
+		"the end":  &wire.AgentComplete{Result: "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				agent := &puppet{play: func(a *act) {
+					a.turn()
+					if a.say(p, huge) {
+						a.say(&wire.AgentComplete{Result: "done"}, "")
+					}
+				}}
+				b.runner("r1", agent)
+				b.submit("run1", single)
+				<-time.After(10 * time.Minute)
+				entries := b.read("run1")
+				if n := len(agent.asked()); n != 1 || count(entries, wire.TypeFlowComplete) != 1 {
+					t.Errorf("%d starts:\n%s", n, story(entries))
+				}
+			})
+		})
+	}
+}
+
+// A command whose ids are too large for its record is refused, and doesn't end its
+// run's owner, again and again.
+func TestCommandOfHugeExecution(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", gated(nil))
+		b.submit("run1", shared(one))
+		b.until("run1", wire.TypeAgentStart)
+		huge := strings.Repeat("x", 300_000)
+		b.command("run1", wire.Command{Type: "send", Message: "x", ExecID: huge})
+		b.command("run1", wire.Command{Type: "send", Message: "x", ID: huge})
+		b.command("run1", wire.Command{Type: "abort"})
+		b.until("run1", wire.TypeFlowAborted)
+		for i, p := range records(b.read("run1")) {
+			if refused := strings.HasPrefix(p.Reason, string(wire.CodeBadRequest)); refused != (i < 2) || len(p.CommandID) > 20 {
+				t.Errorf("command %d of id %.20q is on record as accepted %t, %.100q", i, p.CommandID, p.Accepted, p.Reason)
+			}
 		}
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +23,9 @@ func (r *Runner) sweep(ctx, hard context.Context, keeper *lease.Keeper) error {
 	tick := time.NewTicker(keeper.TTL() / 10)
 	defer tick.Stop()
 	for {
-		for _, reg := range r.active.list() {
+		runs := r.active.list()
+		r.attempts.keep(runs)
+		for _, reg := range runs {
 			if r.owned.has(reg.Run) || !r.attempts.due(reg.Run) {
 				continue
 			}
@@ -106,6 +109,16 @@ func (a *attempts) succeeded(run string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.next, run)
+}
+
+// keep forgets all runs but these, which are in order.
+func (a *attempts) keep(runs []registration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.next, func(run string, _ attempt) bool {
+		_, found := slices.BinarySearchFunc(runs, run, func(r registration, run string) int { return strings.Compare(r.Run, run) })
+		return !found
+	})
 }
 
 // set holds ids.

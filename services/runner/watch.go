@@ -44,6 +44,9 @@ func (w *worker) follow(ctx context.Context, messages chan<- wire.InboxEntry) er
 	defer stop()
 	draining := w.runner.draining
 	for {
+		if w.replaced() {
+			return eventlog.ErrFenced
+		}
 		if !w.stillWanted() {
 			return errWithdrawn
 		}
@@ -78,6 +81,12 @@ func (w *worker) follow(ctx context.Context, messages chan<- wire.InboxEntry) er
 			return nil
 		}
 	}
+}
+
+// replaced reports whether somebody has claimed the node since. A lease that nobody
+// holds any more doesn't tell, and who writes nothing isn't told by the log.
+func (w *worker) replaced() bool {
+	return w.view.state.Nodes[w.offer.NodeID].Epoch > w.writer.Epoch()
 }
 
 // stillWanted reports whether the owner still wants the execution.

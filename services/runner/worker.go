@@ -218,7 +218,7 @@ func (w *worker) attempt(ctx context.Context, n wire.NodeState, missing error, m
 	if err := w.openWorkdir(ctx); err != nil && !errors.As(err, &unusable) {
 		return nil, err
 	}
-	if w.halt.is() && !w.holds(n) {
+	if (w.halt.is() || w.runner.isDraining()) && !w.holds(n) {
 		return nil, errHalted
 	}
 	if !again {
