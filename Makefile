@@ -36,7 +36,8 @@ test: ## Run the tests
 
 .PHONY: race
 race: ## Run the tests with the race detector (needs a C compiler)
-	CGO_ENABLED=1 go test -race ./...
+	CGO_ENABLED=1 go test -race $$(go list ./... | grep -v /test/sim)
+	CGO_ENABLED=1 go test -race ./test/sim -args -seeds 6
 
 .PHONY: test-data
 test-data: ## Run the tests on the recordings in $WAKE_SHARED_DATA
@@ -58,6 +59,10 @@ FROM ?= 1
 .PHONY: sim
 sim: ## Simulate SEEDS worlds from seed FROM on, in two processes
 	CGO_ENABLED=0 go test -count=1 -v -timeout 0 -run '^TestSim$$' ./test/sim -args -workers 2 -from $(FROM) -seeds $(SEEDS)
+
+.PHONY: mutants
+mutants: ## Show that the simulation finds planted bugs
+	CGO_ENABLED=0 go test -count=1 -v -tags mutants -run '^TestMutants$$' ./test/sim
 
 .PHONY: kill
 kill: ## Kill the processes of runs at KILLS random points; SEED repeats a choice

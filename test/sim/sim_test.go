@@ -29,10 +29,10 @@ import (
 var (
 	oneSeed = flag.Uint64("seed", 0, "play this `seed` only, and print its history")
 	again   = flag.Int("again", 1, "play each seed so `many` times")
-	seeds   = flag.Uint64("seeds", 32, "play so `many` seeds")
+	seeds   = flag.Uint64("seeds", 16, "play so `many` seeds")
 	from    = flag.Uint64("from", 1, "the first `seed`")
 	procs   = flag.Int("procs", 1, "processors to use: with more of them, goroutines meet in more ways")
-	workers = flag.Int("workers", 0, "play in so `many` processes, and print every ten seconds how far they are")
+	workers = flag.Int("workers", 1, "play in so `many` processes, and print every ten seconds how far they are")
 	tallied = flag.Bool("tallied", false, "be one of these processes: print the tally as JSON")
 )
 
@@ -55,7 +55,7 @@ func TestSim(t *testing.T) {
 	if *oneSeed != 0 {
 		first, count, verbose = *oneSeed, 1, true
 	}
-	if *workers > 0 {
+	if !*tallied && !verbose {
 		farm(t, first, count)
 		return
 	}
