@@ -83,10 +83,14 @@ type Scope struct {
 	Paths []string `json:"paths,omitempty"`
 }
 
-// Audit is a command that checks the work of a node.
+// Audit is a command that checks the work of a node when that has completed: exit
+// code 0 is a pass, and a JSON object on stdout is the evidence. A failed audit
+// doesn't fail the node.
 type Audit struct {
-	ID      string `json:"id"`
-	Command string `json:"command"`
+	ID        string `json:"id"`
+	Command   string `json:"command"`
+	Run       bool   `json:"run,omitempty"`       // it is about the whole run, as that of an exec node is anyway
+	TimeoutMs int64  `json:"timeoutMs,omitempty"` // default 10 minutes
 }
 
 // Gate is which of the edges into a node have to fire.

@@ -23,6 +23,8 @@ type vertex struct {
 	gate    Gate
 	when    condition
 	input   template
+	goal    expression
+	score   expression
 	loop    *edge // the innermost loop that the node is in
 }
 
@@ -217,10 +219,11 @@ func (r *reader) compile(g *graph, d *Definition, nodes, edges []*tree) {
 		}
 		v.when = conditionOf(r.problems, t.get("when"), path+".when", known)
 		v.input = templateOf(r.problems, r.bindable(v.Node, t), path+".input", known)
-		for _, name := range []string{"goal", "score"} {
-			if x := t.get(name); !x.absent() {
-				expressionOf(r.problems, x, path+"."+name, known)
-			}
+		if x := t.get("goal"); !x.absent() {
+			v.goal = expressionOf(r.problems, x, path+".goal", known)
+		}
+		if x := t.get("score"); !x.absent() {
+			v.score = expressionOf(r.problems, x, path+".score", known)
 		}
 	}
 	for i, t := range edges {

@@ -104,6 +104,9 @@ func (r *reader) node(t *tree, path string) Node {
 		Pool:       r.pool(o),
 		UI:         o.raw("ui"),
 	}
+	if len(n.Audits) > 0 && (n.Type == TypeSet || n.Type == TypeAsk || n.Type == TypeFlow) {
+		r.add(t.get("audits").at, o.field("audits"), "only agent and exec nodes have audits")
+	}
 	if n.Type == "" && t.get("type").absent() {
 		r.add(o.t.at, o.field("type"), "is required: agent, exec, set, ask or flow")
 	}
@@ -167,7 +170,7 @@ func (r *reader) audits(o *fields) []Audit {
 		ao := r.object(t, fmt.Sprintf("%s[%d]", o.field("audits"), i))
 		ao.need("id")
 		ao.need("command")
-		a := Audit{ID: ao.text("id"), Command: ao.text("command")}
+		a := Audit{ID: ao.text("id"), Command: ao.text("command"), Run: ao.yes("run"), TimeoutMs: ao.millis("timeoutMs")}
 		if a.ID != "" && !auditPattern.MatchString(a.ID) {
 			r.add(ao.t.get("id").at, ao.field("id"), "%q: lower-case letters, digits, :, . and -, at most 128", a.ID)
 		}

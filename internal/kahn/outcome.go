@@ -1,0 +1,207 @@
+package kahn
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"wake/internal/flow"
+	"wake/pkg/wire"
+)
+
+// ending is how an agent ends.
+type ending struct {
+	kind  endKind
+	cause string
+}
+
+type endKind int
+
+const (
+	graceful endKind = iota // it completed
+	limited                 // it came to its limit of turns or costs
+	failing                 // an error of its own
+	external                // it was ended
+)
+
+// endingOf is what an error of a node says of its agent.
+func endingOf(errorType string) ending {
+	switch errorType {
+	case wire.ErrorMaxTurns, wire.ErrorMaxBudget:
+		return ending{limited, errorType}
+	case wire.ErrorTimeout, wire.ErrorProcessDied, wire.ErrorInterrupted, wire.ErrorSessionNotFound, "cancelled":
+		return ending{external, errorType}
+	case "":
+		return ending{failing, wire.ErrorExecution}
+	}
+	return ending{failing, errorType}
+}
+
+// conclude ends an agent, and with it its sub-agents.
+func (p *Projector) conclude(a *agent, e *wire.Event, end ending) {
+	if !a.active {
+		return
+	}
+	for _, sub := range p.subs(a) {
+		p.conclude(sub, e, ending{external, "aborted"})
+	}
+	at := e.Timestamp
+	p.settle(a)
+	verdict := p.judge(a, e, end)
+	b := &RunEnd{Outcome: a.outcome(verdict, end), ConvergenceScore: verdict.Score}
+	switch {
+	case b.Outcome == OutcomeConverged:
+		p.converge(a, at)
+	case end.kind == graceful || end.kind == limited:
+		p.walk(a, at, Reflect)
+	default:
+		p.fail(a, at, end.cause)
+	}
+	a.durationMs += max(0, at-a.began)
+	b.TotalSteps, b.TotalToolCalls = a.told, a.calls
+	b.TotalAuditCheckpoints, b.AuditsPassed, b.AuditsFailed = a.audits, a.passed, a.failed
+	b.TotalDurationS = secondsOf(a.durationMs)
+	if passed, of := a.passed, a.passed+a.failed; b.ConvergenceScore == nil && p.AuditScore && of > 0 {
+		b.ConvergenceScore = new(float64(passed) / float64(of))
+	}
+	a.active = false
+	p.emit(p.line(at, a, b))
+}
+
+// judge asks the goal and the score of a node whose own agent completed.
+func (p *Projector) judge(a *agent, e *wire.Event, end ending) flow.Verdict {
+	if p.def == nil || a.key.call != "" || end.kind != graceful {
+		return flow.Verdict{Met: true}
+	}
+	v, err := p.def.Judge(p.state, a.key.node, e.Timestamp)
+	if err != nil {
+		p.err = errors.Join(p.err, fmt.Errorf("node %s: %w", a.key.node, err))
+	}
+	return v
+}
+
+func (a *agent) outcome(v flow.Verdict, end ending) Outcome {
+	switch {
+	case end.kind == external:
+		return OutcomeAborted
+	case end.kind == failing:
+		return OutcomePartial
+	case a.breach:
+		return OutcomeEscaped
+	case end.kind == limited, a.failedNow > 0, !v.Met:
+		return OutcomePartial
+	}
+	return OutcomeConverged
+}
+
+// converge brings an agent to converged. KAHN has no way there from thinking.
+func (p *Projector) converge(a *agent, at int64) {
+	p.walk(a, at, Reflect)
+	reason := ""
+	if a.status == Thinking {
+		reason = ExtensionPrefix + "no_response"
+	}
+	p.move(a, at, Converged, reason)
+}
+
+// fail brings an agent to failed, which KAHN knows from thinking only.
+func (p *Projector) fail(a *agent, at int64, cause string) {
+	reason := "error:" + cause
+	if a.status != Thinking {
+		reason = ExtensionPrefix + cause
+	}
+	p.move(a, at, Failed, Redact(reason))
+}
+
+// scope looks whether a call that was made leaves the scope of its node. What a
+// command does to files isn't seen.
+func (p *Projector) scope(a *agent, b *wire.AgentTool) {
+	if p.def == nil || b.Denied {
+		return
+	}
+	n := p.def.Node(a.key.node)
+	if n == nil || n.Scope == nil || within(n.Scope, p.cwd(a), b) {
+		return
+	}
+	a.breach = true
+	if own := p.agents[agentKey{a.key.node, ""}]; own != nil {
+		own.breach = true
+	}
+}
+
+func (p *Projector) cwd(a *agent) string {
+	if own := p.agents[agentKey{a.key.node, ""}]; own != nil {
+		return own.cwd
+	}
+	return a.cwd
+}
+
+// within reports whether a call stays in a scope: its tool is one of the tools and
+// its file below one of the paths, as far as the scope names any.
+func within(s *flow.Scope, cwd string, b *wire.AgentTool) bool {
+	if len(s.Tools) > 0 && !matchesAny(s.Tools, b.ToolName) {
+		return false
+	}
+	if len(s.Paths) == 0 {
+		return true
+	}
+	for _, field := range []string{"file_path", "notebook_path", "path"} {
+		name, ok := b.ToolInput.Get(field).Text()
+		if !ok || name == "" {
+			continue
+		}
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(cwd, name)
+		}
+		rel, err := filepath.Rel(cwd, filepath.Clean(name))
+		if cwd == "" || err != nil {
+			rel = filepath.Clean(name)
+		}
+		if !matchesAny(s.Paths, filepath.ToSlash(rel)) && !matchesAny(s.Paths, filepath.ToSlash(filepath.Clean(name))) {
+			return false
+		}
+	}
+	return true
+}
+
+func matchesAny(patterns []string, name string) bool {
+	for _, pattern := range patterns {
+		if matches(strings.Split(pattern, "/"), strings.Split(name, "/")) {
+			return true
+		}
+	}
+	return false
+}
+
+// matches matches a name with a pattern part by part; ** stands for any number of
+// parts.
+func matches(pattern, name []string) bool {
+	star, from := -1, 0 // the last **, and where what it stands for ends
+	i, k := 0, 0
+	for k < len(name) {
+		switch {
+		case i < len(pattern) && pattern[i] == "**":
+			star, from = i, k
+			i++
+		case i < len(pattern) && part(pattern[i], name[k]):
+			i++
+			k++
+		case star >= 0:
+			from++
+			i, k = star+1, from
+		default:
+			return false
+		}
+	}
+	for i < len(pattern) && pattern[i] == "**" {
+		i++
+	}
+	return i == len(pattern)
+}
+
+func part(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return ok && err == nil
+}

@@ -1,0 +1,135 @@
+package kahn_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"wake/internal/eventlog"
+	"wake/internal/ingest"
+	"wake/internal/kahn"
+	"wake/internal/logtest"
+	"wake/pkg/wire"
+)
+
+// TestAnyHistory: whatever agents do, in whatever order, its lines are valid, their
+// life cycle is kept, strictly so if asked, and each line stands as soon as it is
+// written.
+func TestAnyHistory(t *testing.T) {
+	const definition = `{"name":"f","nodes":[{"id":"a","type":"agent","input":{"provider":"claude","prompt":"x"},"goal":"a.ok","scope":{"tools":["Read"]}},` +
+		`{"id":"B","type":"agent","input":{"provider":"claude","prompt":"x"}}]}`
+	rapid.Check(t, func(rt *rapid.T) {
+		s := newStory(t, definition)
+		begun := map[string]bool{}
+		calls := 0
+		for range rapid.IntRange(1, 60).Draw(rt, "length") {
+			node := rapid.SampledFrom([]string{"a", "B"}).Draw(rt, "node")
+			if !begun[node] || rapid.IntRange(0, 20).Draw(rt, "again") == 0 {
+				begun[node] = true
+				s.do("start " + node)
+				continue
+			}
+			calls++
+			s.do(node + " " + strings.NewReplacer(
+				"CALL", fmt.Sprint("c", rapid.IntRange(max(0, calls-3), calls).Draw(rt, "call")),
+				"TURN", fmt.Sprint(rapid.IntRange(0, 3).Draw(rt, "turn")),
+				"PARENT", rapid.SampledFrom([]string{"", "", "c1", "c2"}).Draw(rt, "parent"),
+			).Replace(rapid.SampledFrom(actions).Draw(rt, "action")))
+		}
+		all, _, _ := project(t, s.log, kahn.Projection{})
+		check(t, all, false)
+		strict, _, _ := project(t, s.log, kahn.Projection{Strict: true, AuditScore: true})
+		check(t, strict, true)
+		n := rapid.IntRange(0, len(s.log)).Draw(rt, "cut")
+		if some, _, _ := project(t, s.log[:n], kahn.Projection{}); !strings.HasPrefix(joined(all), joined(some)) {
+			rt.Fatalf("after %d events other lines", n)
+		}
+		if t.Failed() {
+			rt.FailNow()
+		}
+	})
+}
+
+var actions = []string{
+	`turn:start {"turn":TURN}`,
+	`turn:end {"turn":TURN}`,
+	`agent:text {"turn":TURN,"content":"x","parent":"PARENT"}`,
+	`agent:text:delta {"turn":TURN,"content":"y"}`,
+	`agent:thinking {"turn":TURN,"content":"x","parent":"PARENT"}`,
+	`tool:intent {"turn":TURN,"callId":"CALL","toolName":"Read","toolInput":{"subagent_type":"Explore"},"parent":"PARENT"}`,
+	`tool:intent {"turn":TURN,"callId":"CALL","toolName":"AskUserQuestion","toolInput":null}`,
+	`agent:tool {"turn":TURN,"callId":"CALL","toolName":"Read","toolInput":"in","toolOutput":"out","parent":"PARENT"}`,
+	`agent:tool {"turn":TURN,"callId":"CALL","toolName":"Bash","toolInput":{},"toolOutput":[1],"error":"no","durationMs":-5}`,
+	`permission:required {"callId":"CALL","toolName":"Read"}`,
+	`permission:decided {"callId":"CALL","decision":"allow"}`,
+	`cc_message {"text":"?","priority":"question"}`,
+	`user:message {"content":"!","source":"command"}`,
+	`audit:checkpoint {"agentId":"a","checkpointId":"audit:x","result":"pass","durationMs":1}`,
+	`audit:checkpoint {"agentId":"a","checkpointId":"audit:y","result":"fail","durationMs":1,"evidence":{"a":1}}`,
+	`agent:complete {"result":"","usage":{"inputTokens":0,"outputTokens":0},"durationMs":1,"numTurns":1}`,
+	`agent:aborted {"reason":"x"}`,
+	`node:complete {"output":{"ok":true},"durationMs":1}`,
+	`node:error {"error":"x","errorType":"timeout","durationMs":1}`,
+	`node:error {"error":"x","errorType":"error_max_turns","durationMs":1}`,
+}
+
+// TestRecordings projects what real agents did.
+func TestRecordings(t *testing.T) {
+	log := logtest.Start(t)
+	files, err := filepath.Glob("../agent/claude/testdata/*/*.jsonl")
+	if err != nil || len(files) < 12 {
+		t.Fatalf("%d recordings, %v", len(files), err)
+	}
+	for _, file := range files {
+		name := filepath.Base(filepath.Dir(file)) + "-" + strings.TrimSuffix(filepath.Base(file), ".jsonl")
+		t.Run(name, func(t *testing.T) {
+			f, err := os.Open(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = f.Close() }()
+			if _, err := ingest.Run(t.Context(), log, f, ingest.Options{RunID: name, Runner: "test"}); err != nil {
+				t.Fatal(err)
+			}
+			events := history(t, log, name)
+			lines, _, _ := project(t, events, kahn.Projection{})
+			agents := check(t, lines, false).Agents()
+			strict, _, _ := project(t, events, kahn.Projection{Strict: true})
+			check(t, strict, true)
+			if len(agents) == 0 {
+				t.Fatal("no agent")
+			}
+			tools := 0
+			for _, e := range events {
+				if e.Type() == wire.TypeAgentTool {
+					tools++
+				}
+			}
+			told := 0
+			for _, a := range agents {
+				if told += int(a.ToolCalls); !a.Ended || a.Outcome == kahn.OutcomeUnknown {
+					t.Errorf("%s has no end", a.AgentID)
+				}
+			}
+			if told != tools {
+				t.Errorf("%d calls of %d", told, tools)
+			}
+		})
+	}
+}
+
+func history(t testing.TB, log *eventlog.Log, id string) []*wire.Event {
+	t.Helper()
+	var events []*wire.Event
+	for e, err := range log.Read(t.Context(), eventlog.Query{Run: id}) {
+		if err != nil || e.Err != nil {
+			t.Fatal(err, e.Err)
+		}
+		events = append(events, e.Event)
+	}
+	return events
+}
