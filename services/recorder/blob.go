@@ -13,14 +13,14 @@ import (
 
 // inline returns the entry's event with its large fields, which are copied into
 // the file: the object store may forget them, the record doesn't.
-func (w *writer) inline(e eventlog.Entry) (*wire.Event, error) {
+func (w *writer) inline(e *eventlog.Entry) (*wire.Event, error) {
 	for _, b := range e.Event.Blobs {
 		data, ok := w.batch.Blobs[b.SHA256]
 		var value any
 		if ok {
 			value = data
 		}
-		if err := w.exec(w.s.stmts.addBlob, b.SHA256, b.Size, value); err != nil {
+		if err := w.exec(addBlob, b.SHA256, b.Size, value); err != nil {
 			return nil, err
 		}
 	}
@@ -44,9 +44,9 @@ func inline(e *wire.Event, data []byte, fetch func(sha256 string) ([]byte, error
 }
 
 // findBlob returns the content of a blob, or [fs.ErrNotExist].
-func findBlob(ctx context.Context, q querier, sha256 string) ([]byte, error) {
+func findBlob(ctx context.Context, t *tx, sha256 string) ([]byte, error) {
 	var data []byte
-	err := q.QueryRowContext(ctx, `SELECT data FROM blobs WHERE sha256 = ? AND data IS NOT NULL`, sha256).Scan(&data)
+	err := t.row(ctx, `SELECT data FROM blobs WHERE sha256 = ?1 AND data IS NOT NULL`, sha256).Scan(&data)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, fs.ErrNotExist
 	}

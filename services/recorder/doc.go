@@ -1,10 +1,14 @@
 // Package recorder keeps the log of events beyond the age of its stream, in one
-// SQLite file, and answers questions about it.
+// database, and answers questions about it.
 //
-// The file holds every event as it was stored, under its position, and what can
+// The store holds every event as it was stored, under its position, and what can
 // be derived from the events: runs, nodes, sessions, labels and the lines of the
-// log. Events are only added; triggers see to that. Everything derived could be
-// built again from them.
+// log. Everything derived could be built again from them.
+//
+// The events of a run are in segments, packed, and in a tail, where the newest
+// wait until there are enough for a segment. Segments are only added and a tail's
+// events only removed when they are in a segment; triggers see to that. Each
+// run's events form a hash chain: see chain.go.
 //
 // # Promises
 //
@@ -14,6 +18,7 @@
 //   - An event of a fenced writer, and one whose place is taken, is kept and
 //     marked void; what isn't an event is kept, marked bad and dead-lettered;
 //     events that the stream lost before they were recorded leave a mark in their
-//     place.
-//   - The same stream makes the same rows, however it was cut into batches.
+//     place. What is of no run is in the run "_".
+//   - The same stream makes the same rows and the same hashes, however it was cut
+//     into batches; only where segments begin and end depends on that.
 package recorder

@@ -46,7 +46,7 @@ func ended(s *wire.State) bool { return s.Status == wire.RunComplete || s.Status
 
 // fold folds an event into the state of its run. An event that the history
 // doesn't allow changes nothing and is counted, as in every other fold.
-func (w *writer) fold(r *runRow, e eventlog.Entry, whole *wire.Event) error {
+func (w *writer) fold(r *runRow, e *eventlog.Entry, whole *wire.Event) error {
 	if e.Kind == wire.KindText || e.Kind == wire.KindDelta {
 		return nil
 	}
@@ -99,15 +99,15 @@ func (w *writer) keepFold(r *runRow) error {
 		return err
 	}
 	f.saved = r.state.EventCount
-	return w.exec(w.s.stmts.putFold, r.id, r.state.Position.Seq, []byte(data))
+	return w.exec(putFold, r.id, r.state.Position.Seq, []byte(data))
 }
 
 // loadState returns the state of a run as of position to: the one in the file
 // and the events after it. saved is the number of events in the former; one that
 // can't be read is passed over.
-func loadState(ctx context.Context, q querier, id int64, name string, to uint64) (s *wire.State, saved uint64, err error) {
+func loadState(ctx context.Context, t *tx, id int64, name string, to uint64) (s *wire.State, saved uint64, err error) {
 	var data []byte
-	err = q.QueryRowContext(ctx, `SELECT data FROM folds WHERE run = ? AND pos <= ?`, id, to).Scan(&data)
+	err = t.row(ctx, `SELECT data FROM folds WHERE run = ?1 AND pos <= ?2`, id, to).Scan(&data)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, 0, err
 	}
@@ -118,33 +118,40 @@ func loadState(ctx context.Context, q querier, id int64, name string, to uint64)
 		s = run.New(name)
 	}
 	saved = s.EventCount
-	return s, saved, foldTail(ctx, q, s, id, to)
+	return s, saved, foldTail(ctx, t, s, id, to)
 }
 
 // foldTail folds the recorded events after the state's position.
-func foldTail(ctx context.Context, q querier, s *wire.State, id int64, to uint64) error {
-	tail := query(ctx, q, `SELECT pos, incarnation, data FROM events JOIN streams ON streams.id = stream
-		WHERE run = ? AND pos > ? AND pos <= ? AND mark = '' AND kind NOT IN ('text', 'delta') ORDER BY pos`, id, s.Position.Seq, to)
-	for rows, err := range tail {
-		if err != nil {
-			return err
-		}
-		var pos wire.Position
-		var data []byte
-		if err := rows.Scan(&pos.Seq, &pos.Incarnation, &data); err != nil {
-			return err
-		}
-		e, err := wire.Decode(data)
-		if err != nil {
-			return fmt.Errorf("event at %d: %w", pos.Seq, err)
-		}
-		whole := e
-		if run.NeedsInline(e) {
-			if whole, err = inline(e, data, func(sha string) ([]byte, error) { return findBlob(ctx, q, sha) }); err != nil {
-				return err
-			}
-		}
-		_ = apply(s, pos, e, whole) // refused now as it was then
+func foldTail(ctx context.Context, t *tx, s *wire.State, id int64, to uint64) error {
+	var incarnation string
+	if err := t.row(ctx, `SELECT incarnation FROM streams`).Scan(&incarnation); err != nil {
+		return err
 	}
+	for e, err := range t.events(ctx, id, s.Position.Seq+1, to) {
+		if err != nil {
+			return err
+		}
+		if k := e.kind(); e.mark != "" || k == wire.KindText || k == wire.KindDelta {
+			continue
+		}
+		if err := foldStored(ctx, t, s, wire.Position{Incarnation: incarnation, Seq: e.pos}, e); err != nil {
+			return fmt.Errorf("event at %d: %w", e.pos, err)
+		}
+	}
+	return nil
+}
+
+func foldStored(ctx context.Context, t *tx, s *wire.State, pos wire.Position, kept *stored) error {
+	e, err := wire.Decode(kept.data)
+	if err != nil {
+		return err
+	}
+	whole := e
+	if run.NeedsInline(e) {
+		if whole, err = inline(e, kept.data, func(sha string) ([]byte, error) { return findBlob(ctx, t, sha) }); err != nil {
+			return err
+		}
+	}
+	_ = apply(s, pos, e, whole) // refused now as it was then
 	return nil
 }

@@ -23,7 +23,7 @@ type pendingLine struct {
 // line become one.
 func (w *writer) line(r *runRow, writer, about *nodeRow, pos uint64, e *wire.Event) error {
 	if p, ok := e.Payload.(*wire.LogTruncated); ok && p.Lost == 0 {
-		if err := w.hide(writer, p.AtSeq); err != nil {
+		if err := w.hide(r, writer, p.AtSeq); err != nil {
 			return err
 		}
 	}
@@ -35,6 +35,9 @@ func (w *writer) line(r *runRow, writer, about *nodeRow, pos uint64, e *wire.Eve
 	if !ok {
 		l = &pendingLine{pos: step.Pos, op: step.Op, kind: step.Type, run: r.id, node: about.id, writer: writer.id, event: e}
 		w.lines[step.Pos] = l
+		if step.Op == timeline.Add {
+			r.lines++
+		}
 		w.queue = append(w.queue, l)
 	}
 	if step.Op == timeline.Replace {
@@ -48,12 +51,22 @@ func (w *writer) line(r *runRow, writer, about *nodeRow, pos uint64, e *wire.Eve
 }
 
 // hide hides the lines of a node after seq.
-func (w *writer) hide(n *nodeRow, seq uint64) error {
+func (w *writer) hide(r *runRow, n *nodeRow, seq uint64) error {
 	if err := w.writeLines(); err != nil {
 		return err
 	}
 	n.timeline = timeline.Timeline{}
-	return w.exec(w.s.stmts.hideLines, n.id, seq)
+	stmt, err := w.stmt(hideLines)
+	if err != nil {
+		return err
+	}
+	result, err := stmt.ExecContext(w.ctx, r.id, n.id, seq)
+	if err != nil {
+		return err
+	}
+	hidden, err := result.RowsAffected()
+	r.lines -= hidden
+	return err
 }
 
 func (w *writer) writeLines() error {
@@ -62,11 +75,11 @@ func (w *writer) writeLines() error {
 		switch l.op {
 		case timeline.Add:
 			e := l.event
-			err = w.exec(w.s.stmts.addLine, l.pos, l.run, l.node, l.writer, e.Seq, e.ExecID, e.Parent, e.Timestamp, string(l.kind), l.text.String())
+			err = w.exec(addLine, l.pos, l.run, l.node, l.writer, e.Seq, e.ExecID, e.Parent, e.Timestamp, string(l.kind), l.text.String())
 		case timeline.Extend:
-			err = w.exec(w.s.stmts.extendLine, l.text.String(), l.pos)
+			err = w.exec(extendLine, l.text.String(), l.pos)
 		case timeline.Replace:
-			err = w.exec(w.s.stmts.replaceLine, l.text.String(), l.pos)
+			err = w.exec(replaceLine, l.text.String(), l.pos)
 		case timeline.None:
 		}
 		if err != nil {

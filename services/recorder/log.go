@@ -19,7 +19,7 @@ func (s *Store) Log(ctx context.Context, q wire.LogRequest, now time.Time, limit
 	if err != nil {
 		return wire.LogResponse{}, err
 	}
-	tx, err := s.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	tx, err := s.view(ctx)
 	if err != nil {
 		return wire.LogResponse{}, fmt.Errorf("recorder: log: %w", err)
 	}
@@ -43,16 +43,15 @@ func wrap(what string, err error) error {
 // logQuery is a request that was found to be in order.
 type logQuery struct {
 	q      wire.LogRequest
-	where  string
-	args   []any
+	since  int64  // Unix ms; 0: none
+	where  string // the filters; "" in the beginning
+	args   params
+	all    bool // every line of the run passes
 	tail   bool // the last lines
 	offset int64
 	limit  int64
 	grep   *pattern // nil: none
 }
-
-// allLines is the filter that every line of a run passes.
-const allLines = "run = ? AND hidden = 0"
 
 func newLogQuery(q wire.LogRequest, now time.Time) (*logQuery, error) {
 	l := &logQuery{q: q, tail: q.Offset == nil, limit: wire.DefaultLogLimit}
@@ -62,6 +61,9 @@ func newLogQuery(q wire.LogRequest, now time.Time) (*logQuery, error) {
 	if q.Offset != nil {
 		l.offset = *q.Offset
 	}
+	if q.Since > 0 {
+		l.since = now.UnixMilli() - int64(q.Since)
+	}
 	switch {
 	case l.limit < 0 || l.limit > wire.MaxLogLimit:
 		return nil, badRequest("limit must be between 0 and %d", wire.MaxLogLimit)
@@ -69,15 +71,6 @@ func newLogQuery(q wire.LogRequest, now time.Time) (*logQuery, error) {
 		return nil, badRequest("offset must not be negative")
 	case q.Type != "" && !q.Type.Valid():
 		return nil, badRequest("type must be text, tool, error, thinking, system or user, not %q", shown(string(q.Type)))
-	}
-	l.where = allLines
-	if q.Type != "" {
-		l.where += " AND type = ?"
-		l.args = append(l.args, string(q.Type))
-	}
-	if q.Since > 0 {
-		l.where += " AND ts >= ?"
-		l.args = append(l.args, now.UnixMilli()-int64(q.Since))
 	}
 	if q.Grep != "" {
 		var err error
@@ -88,18 +81,29 @@ func newLogQuery(q wire.LogRequest, now time.Time) (*logQuery, error) {
 	return l, nil
 }
 
-func (l *logQuery) answer(ctx context.Context, tx *sql.Tx) (wire.LogResponse, error) {
+// filter puts the filters together.
+func (l *logQuery) filter(t target) {
+	l.where = "run = " + l.args.add(t.id) + " AND hidden = 0"
+	l.all = t.node == "" && l.q.Type == "" && l.q.Since <= 0
+	if l.q.Type != "" {
+		l.where += " AND type = " + l.args.add(string(l.q.Type))
+	}
+	if l.q.Since > 0 {
+		l.where += " AND ts >= " + l.args.add(l.since)
+	}
+	if t.node != "" {
+		l.where += " AND node IN (SELECT id FROM nodes WHERE run = ?1 AND " + l.args.under("node", t.node) + ")"
+	}
+}
+
+func (l *logQuery) answer(ctx context.Context, tx *tx) (wire.LogResponse, error) {
 	r := wire.LogResponse{Lines: []wire.LogLine{}}
 	t, err := resolve(ctx, tx, l.q.Run, l.q.AgentID, l.q.Node)
 	if err != nil {
 		return r, err
 	}
-	l.args = append([]any{t.id}, l.args...)
-	if t.node != "" {
-		l.where += " AND node IN (SELECT id FROM nodes WHERE run = ? AND (node = ? OR node >= ? || '/' AND node < ? || '0'))"
-		l.args = append(l.args, t.id, t.node, t.node, t.node)
-	}
-	if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM lines WHERE `+allLines, t.id).Scan(&r.BufferLines); err != nil {
+	l.filter(t)
+	if err := tx.row(ctx, `SELECT lines FROM runs WHERE id = ?1`, t.id).Scan(&r.BufferLines); err != nil {
 		return r, err
 	}
 	if l.grep != nil {
@@ -112,10 +116,10 @@ func (l *logQuery) answer(ctx context.Context, tx *sql.Tx) (wire.LogResponse, er
 }
 
 // page reads the lines where no text has to be looked at.
-func (l *logQuery) page(ctx context.Context, tx *sql.Tx, r *wire.LogResponse) error {
+func (l *logQuery) page(ctx context.Context, tx *tx, r *wire.LogResponse) error {
 	r.TotalLines = r.BufferLines
-	if l.where != allLines {
-		if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM lines WHERE `+l.where, l.args...).Scan(&r.TotalLines); err != nil {
+	if !l.all {
+		if err := tx.row(ctx, `SELECT count(*) FROM lines WHERE `+l.where, l.args...).Scan(&r.TotalLines); err != nil {
 			return err
 		}
 	}
@@ -125,9 +129,10 @@ func (l *logQuery) page(ctx context.Context, tx *sql.Tx, r *wire.LogResponse) er
 		order, skip = "DESC", 0
 		r.Offset = max(0, r.TotalLines-l.limit)
 	}
-	page := query(ctx, tx, selectLines+` WHERE pos IN (SELECT pos FROM lines WHERE `+l.where+
-		` ORDER BY pos `+order+` LIMIT ? OFFSET ?) ORDER BY pos`, append(l.args, l.limit, skip)...)
-	for rows, err := range page {
+	args := slices.Clone(l.args)
+	text := selectLines + ` WHERE pos IN (SELECT pos FROM lines WHERE ` + l.where +
+		` ORDER BY pos ` + order + ` LIMIT ` + args.add(l.limit) + ` OFFSET ` + args.add(skip) + `) ORDER BY pos`
+	for rows, err := range tx.query(ctx, text, args...) {
 		if err != nil {
 			return err
 		}
@@ -141,9 +146,9 @@ func (l *logQuery) page(ctx context.Context, tx *sql.Tx, r *wire.LogResponse) er
 }
 
 // search reads all lines that pass the other filters and keeps those that match.
-func (l *logQuery) search(ctx context.Context, tx *sql.Tx, r *wire.LogResponse) error {
+func (l *logQuery) search(ctx context.Context, tx *tx, r *wire.LogResponse) error {
 	var hits []uint64
-	for rows, err := range query(ctx, tx, `SELECT pos, type, text FROM lines WHERE `+l.where+` ORDER BY pos`, l.args...) {
+	for rows, err := range tx.query(ctx, `SELECT pos, type, text FROM lines WHERE `+l.where+` ORDER BY pos`, l.args...) {
 		if err != nil {
 			return err
 		}
@@ -166,9 +171,9 @@ func (l *logQuery) search(ctx context.Context, tx *sql.Tx, r *wire.LogResponse) 
 }
 
 // fetch reads the lines at the given positions.
-func (l *logQuery) fetch(ctx context.Context, tx *sql.Tx, hits []uint64, r *wire.LogResponse) error {
+func (l *logQuery) fetch(ctx context.Context, tx *tx, hits []uint64, r *wire.LogResponse) error {
 	for _, pos := range hits {
-		line, err := l.scan(tx.QueryRowContext(ctx, selectLines+` WHERE pos = ?`, pos))
+		line, err := l.scan(tx.row(ctx, selectLines+` WHERE pos = ?1`, pos))
 		if err != nil {
 			return err
 		}

@@ -43,24 +43,31 @@ func (s *Store) Record(ctx context.Context, b Batch) (Report, error) {
 }
 
 func (s *Store) record(ctx context.Context, b Batch) (Report, error) {
-	tx, err := s.write.BeginTx(ctx, nil)
+	begun, err := s.write.BeginTx(ctx, nil)
 	if err != nil {
 		return Report{}, err
 	}
-	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
-	w, err := s.begin(ctx, tx, b)
+	t := &tx{begun, s.d, s.zip}
+	defer t.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+	report, err := s.fill(ctx, t, b)
 	if err != nil {
 		return Report{}, err
 	}
-	for _, e := range b.Entries {
-		if err := w.entry(e); err != nil {
-			return Report{}, fmt.Errorf("position %d: %w", e.Pos, err)
+	return report, t.Commit()
+}
+
+// fill records a batch in a transaction.
+func (s *Store) fill(ctx context.Context, t *tx, b Batch) (Report, error) {
+	w, err := s.begin(ctx, t, b)
+	if err != nil {
+		return Report{}, err
+	}
+	for i := range b.Entries {
+		if err := w.entry(&b.Entries[i]); err != nil {
+			return Report{}, fmt.Errorf("position %d: %w", b.Entries[i].Pos, err)
 		}
 	}
-	if err := w.finish(); err != nil {
-		return Report{}, err
-	}
-	return w.report, tx.Commit()
+	return w.report, w.finish()
 }
 
 // writer is one transaction.
@@ -69,8 +76,8 @@ type writer struct {
 	// heed that; the transaction ends with the context it was begun with.
 	ctx    context.Context //nolint:containedctx // the writer doesn't outlive the transaction
 	s      *Store
-	tx     *sql.Tx
-	stmts  map[*sql.Stmt]*sql.Stmt // as they are in the transaction
+	tx     *tx
+	stmts  statements // as they are in the transaction
 	batch  Batch
 	stream int64
 	pos    uint64 // last position seen
@@ -81,37 +88,21 @@ type writer struct {
 	report Report
 }
 
-func (s *Store) begin(ctx context.Context, tx *sql.Tx, b Batch) (*writer, error) {
-	w := &writer{ctx: context.WithoutCancel(ctx), s: s, tx: tx, batch: b, stmts: map[*sql.Stmt]*sql.Stmt{}, runs: map[string]*runRow{}, lines: map[uint64]*pendingLine{}}
+func (s *Store) begin(ctx context.Context, t *tx, b Batch) (*writer, error) {
+	w := &writer{ctx: context.WithoutCancel(ctx), s: s, tx: t, batch: b, runs: map[string]*runRow{}, lines: map[uint64]*pendingLine{}}
 	var incarnation string
-	err := tx.QueryRowContext(ctx, `SELECT id, incarnation, position FROM streams`).Scan(&w.stream, &incarnation, &w.pos)
+	err := t.row(ctx, `SELECT id, incarnation, position FROM streams`).Scan(&w.stream, &incarnation, &w.pos)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		w.stream = 1
-		_, err = tx.ExecContext(ctx, `INSERT INTO streams (id, incarnation, position) VALUES (1, ?, 0)`, b.Incarnation)
+		_, err = t.exec(ctx, `INSERT INTO streams (id, incarnation, position) VALUES (1, ?1, 0)`, b.Incarnation)
 	case err == nil && incarnation != b.Incarnation:
 		err = eventlog.ErrIncarnation
 	}
 	return w, err
 }
 
-// stmt returns a prepared statement as it is in the transaction.
-func (w *writer) stmt(stmt *sql.Stmt) *sql.Stmt {
-	s, ok := w.stmts[stmt]
-	if !ok {
-		s = w.tx.StmtContext(w.ctx, stmt)
-		w.stmts[stmt] = s
-	}
-	return s
-}
-
-// exec runs a prepared statement.
-func (w *writer) exec(stmt *sql.Stmt, args ...any) error {
-	_, err := w.stmt(stmt).ExecContext(w.ctx, args...)
-	return err
-}
-
-func (w *writer) entry(e eventlog.Entry) error {
+func (w *writer) entry(e *eventlog.Entry) error {
 	if e.Pos <= w.pos {
 		return nil
 	}
@@ -130,7 +121,7 @@ func (w *writer) entry(e eventlog.Entry) error {
 
 // lost leaves a mark for positions that the stream dropped before they were
 // recorded. It stands at the last of them.
-func (w *writer) lost(next eventlog.Entry) error {
+func (w *writer) lost(next *eventlog.Entry) error {
 	lost := next.Pos - 1 - w.pos
 	e := &wire.Event{
 		RunID: wire.NoRun, NodeID: wire.RunNode, Seq: w.pos + 1, Epoch: 1, Timestamp: next.Time.UnixMilli(),
@@ -141,16 +132,39 @@ func (w *writer) lost(next eventlog.Entry) error {
 		return err
 	}
 	w.report.Lost += int64(lost)
-	return w.exec(w.s.stmts.addEvent, w.stream, next.Pos-1, next.Time.UnixMilli(), nil, nil, nil, nil,
-		string(wire.KindAgent), string(wire.TypeLogTruncated), markRecorder, fmt.Sprintf("positions from %d", w.pos+1), data)
+	return w.aside(stored{
+		pos: next.Pos - 1, time: next.Time.UnixMilli(), mark: markRecorder, note: fmt.Sprintf("positions from %d", w.pos+1), data: data,
+	})
 }
 
 // bad keeps what isn't an event.
-func (w *writer) bad(e eventlog.Entry) error {
+func (w *writer) bad(e *eventlog.Entry) error {
 	w.report.Bad++
-	note := fmt.Sprintf("%s: %v", e.Subject, e.Err)
-	return w.exec(w.s.stmts.addEvent, w.stream, e.Pos, e.Time.UnixMilli(), nil, nil, nil, nil,
-		string(e.Kind), "", markBad, note, e.Data)
+	note := e.Err.Error()
+	if e.Subject != "" {
+		note = e.Subject + ": " + note
+	}
+	return w.aside(stored{pos: e.Pos, time: e.Time.UnixMilli(), mark: markBad, note: note, data: e.Data})
+}
+
+// aside keeps what is no event of a run, in the run that is none.
+func (w *writer) aside(s stored) error {
+	run, err := w.run(wire.NoRun, s.pos)
+	if err != nil {
+		return err
+	}
+	w.keep(run, s)
+	return nil
+}
+
+// keep adds what was stored to its run.
+func (w *writer) keep(r *runRow, s stored) {
+	r.head = w.s.chain.next(r.head, &s)
+	s.link = r.head
+	r.fresh = append(r.fresh, s)
+	r.freshBytes += len(s.data)
+	r.events++
+	r.lastPos = s.pos
 }
 
 // The marks of events that readers don't see.
@@ -161,8 +175,8 @@ const (
 )
 
 // event records an event and what follows from it.
-func (w *writer) event(e eventlog.Entry) error {
-	run, err := w.run(e)
+func (w *writer) event(e *eventlog.Entry) error {
+	run, err := w.run(e.RunID, e.Pos)
 	if err != nil {
 		return err
 	}
@@ -170,23 +184,17 @@ func (w *writer) event(e eventlog.Entry) error {
 	if err != nil {
 		return err
 	}
-	mark, note := "", voidReason(node, e.Event)
-	if note != "" {
-		mark = markVoid
-	}
-	ev := e.Event
-	if err := w.exec(w.s.stmts.addEvent, w.stream, e.Pos, e.Time.UnixMilli(), run.id, node.id,
-		ev.Seq, ev.Epoch, string(e.Kind), string(ev.Type()), mark, note, e.Data); err != nil {
-		return err
-	}
-	run.events++
-	run.lastPos = e.Pos
-	if mark != "" {
+	kept := stored{pos: e.Pos, time: e.Time.UnixMilli(), note: voidReason(node, e.Event), data: e.Data}
+	if kept.note != "" {
+		kept.mark = markVoid
 		run.void++
 		w.report.Void++
+	}
+	w.keep(run, kept)
+	if kept.mark != "" {
 		return nil
 	}
-	w.sequence(run, node, ev)
+	w.sequence(run, node, e.Event)
 	return w.derive(run, node, e)
 }
 
@@ -215,7 +223,7 @@ func (w *writer) sequence(run *runRow, n *nodeRow, e *wire.Event) {
 }
 
 // derive updates everything that can be derived from an event.
-func (w *writer) derive(run *runRow, writer *nodeRow, e eventlog.Entry) error {
+func (w *writer) derive(run *runRow, writer *nodeRow, e *eventlog.Entry) error {
 	about := writer
 	if id := e.Event.Node(); id != e.Event.NodeID {
 		var err error
@@ -248,5 +256,5 @@ func (w *writer) finish() error {
 		}
 	}
 	w.report.Position = wire.Position{Incarnation: w.batch.Incarnation, Seq: w.pos}
-	return w.exec(w.s.stmts.moveOn, w.pos, w.report.Bad, w.report.Lost, w.stream)
+	return w.exec(moveOn, w.pos, w.report.Bad, w.report.Lost, w.stream)
 }

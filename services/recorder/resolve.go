@@ -25,7 +25,7 @@ type target struct {
 }
 
 // resolve finds the run, and perhaps the node, that a request names.
-func resolve(ctx context.Context, q querier, run, agent, node string) (target, error) {
+func resolve(ctx context.Context, q *tx, run, agent, node string) (target, error) {
 	switch {
 	case run == "" && agent == "":
 		return target{}, &wire.APIError{Code: wire.CodeBadRequest, Message: "run is required", Hint: "an id, a unique prefix, a label, a session id or @last"}
@@ -49,7 +49,7 @@ func resolve(ctx context.Context, q querier, run, agent, node string) (target, e
 
 // resolveAgent reads the agentId of seeds/004: a RUN, "RUN/NODE", or a node that
 // only one run has.
-func resolveAgent(ctx context.Context, q querier, agent string) (target, error) {
+func resolveAgent(ctx context.Context, q *tx, agent string) (target, error) {
 	t, err := resolveRun(ctx, q, agent)
 	if !isCode(err, wire.CodeRunNotFound) {
 		return t, err
@@ -70,29 +70,29 @@ func resolveAgent(ctx context.Context, q querier, agent string) (target, error) 
 
 // resolveRun finds a run by its id, a unique prefix of it, a label, the id of a
 // session, @last, or, if it is nothing of that, a unique prefix of a session.
-func resolveRun(ctx context.Context, q querier, ref string) (target, error) {
+func resolveRun(ctx context.Context, q *tx, ref string) (target, error) {
 	if ref == last {
 		return newest(ctx, q)
 	}
 	t := target{run: ref}
-	err := q.QueryRowContext(ctx, `SELECT id FROM runs WHERE run = ?`, ref).Scan(&t.id)
+	err := q.row(ctx, `SELECT id FROM runs WHERE run = ?1`, ref).Scan(&t.id)
 	if !errors.Is(err, sql.ErrNoRows) {
 		return t, err
 	}
 	key, value, _ := strings.Cut(ref, "=")
 	t, err = unique(ctx, q, ref, `
-		SELECT id FROM runs WHERE run >= ?1 AND run < ?1 || char(1114111)
+		SELECT id FROM runs WHERE run >= ?1 AND run < ?4
 		UNION SELECT run FROM labels WHERE value = ?1 OR key = ?2 AND value = ?3
-		UNION SELECT run FROM bindings WHERE session = ?1`, ref, key, value)
+		UNION SELECT run FROM bindings WHERE session = ?1`, ref, key, value, beyond(ref))
 	if e, ok := errors.AsType[*wire.APIError](err); !ok || e.Code != wire.CodeRunNotFound {
 		return t, err
 	}
-	return unique(ctx, q, ref, `SELECT run FROM bindings WHERE session >= ?1 AND session < ?1 || char(1114111)`, ref)
+	return unique(ctx, q, ref, `SELECT run FROM bindings WHERE session >= ?1 AND session < ?2`, ref, beyond(ref))
 }
 
-func newest(ctx context.Context, q querier) (target, error) {
+func newest(ctx context.Context, q *tx) (target, error) {
 	var t target
-	err := q.QueryRowContext(ctx, `SELECT id, run FROM runs WHERE run <> ? ORDER BY first_pos DESC LIMIT 1`, wire.NoRun).Scan(&t.id, &t.run)
+	err := q.row(ctx, `SELECT id, run FROM runs WHERE run <> ?1 ORDER BY first_pos DESC LIMIT 1`, wire.NoRun).Scan(&t.id, &t.run)
 	if errors.Is(err, sql.ErrNoRows) {
 		return t, &wire.APIError{Code: wire.CodeRunNotFound, Message: "there is no run yet", Hint: "start one with `wake run FLOW`"}
 	}
@@ -100,8 +100,8 @@ func newest(ctx context.Context, q querier) (target, error) {
 }
 
 // unique returns the only run among the ids that a query selects.
-func unique(ctx context.Context, q querier, ref, ids string, args ...any) (target, error) {
-	matches := query(ctx, q, fmt.Sprintf(`SELECT id, run FROM runs WHERE id IN (%s) ORDER BY first_pos DESC LIMIT %d`, ids, maxMatches+1), args...)
+func unique(ctx context.Context, q *tx, ref, ids string, args ...any) (target, error) {
+	matches := q.query(ctx, fmt.Sprintf(`SELECT id, run FROM runs WHERE id IN (%s) ORDER BY first_pos DESC LIMIT %d`, ids, maxMatches+1), args...)
 	var found []target
 	for rows, err := range matches {
 		if err != nil {
@@ -145,9 +145,11 @@ func ambiguous(ref string, found []target) *wire.APIError {
 // shown is a foreign name in a message for people.
 func shown(name string) string { return timeline.Line(name, 80) }
 
-func nodeExists(ctx context.Context, q querier, t target) error {
+func nodeExists(ctx context.Context, q *tx, t target) error {
 	var one int
-	err := q.QueryRowContext(ctx, `SELECT 1 FROM nodes WHERE run = ? AND (node = ? OR node >= ?2 || '/' AND node < ?2 || '0') LIMIT 1`, t.id, t.node).Scan(&one)
+	var args params
+	text := `SELECT 1 FROM nodes WHERE run = ` + args.add(t.id) + ` AND ` + args.under("node", t.node) + ` LIMIT 1`
+	err := q.row(ctx, text, args...).Scan(&one)
 	if errors.Is(err, sql.ErrNoRows) {
 		return &wire.APIError{
 			Code:    wire.CodeNodeNotFound,

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"wake/internal/eventlog"
 	"wake/internal/timeline"
 	"wake/pkg/wire"
 )
@@ -25,8 +24,16 @@ type runRow struct {
 	void       int64
 	refused    int64
 	gaps       int64
+	lines      int64
 	lastAt     int64
 	lastPos    uint64
+
+	head       link
+	segments   int64
+	tailEvents int64
+	tailBytes  int64
+	fresh      []stored // of this batch
+	freshBytes int
 }
 
 // nodeRow is a node while a batch is recorded.
@@ -49,21 +56,28 @@ type nodeRow struct {
 	contextWindow int64
 }
 
-// run returns the row of the entry's run, which is made if it is the first one.
-func (w *writer) run(e eventlog.Entry) (*runRow, error) {
-	if r, ok := w.runs[e.RunID]; ok {
+// run returns the row of a run, which is made if pos is its first position.
+func (w *writer) run(id string, pos uint64) (*runRow, error) {
+	if r, ok := w.runs[id]; ok {
 		return r, nil
 	}
-	r := &runRow{run: e.RunID, nodes: map[string]*nodeRow{}}
-	err := w.stmt(w.s.stmts.findRun).QueryRowContext(w.ctx, e.RunID).
-		Scan(&r.id, &r.activity, &r.activityAt, &r.events, &r.void, &r.refused, &r.gaps, &r.lastAt, &r.lastPos)
+	r := &runRow{run: id, nodes: map[string]*nodeRow{}}
+	var head []byte
+	err := w.scan(findRun, []any{id}, &r.id, &r.activity, &r.activityAt, &r.events, &r.void, &r.refused, &r.gaps, &r.lines, &r.lastAt, &r.lastPos,
+		&head, &r.segments, &r.tailEvents, &r.tailBytes)
 	if errors.Is(err, sql.ErrNoRows) {
-		err = w.stmt(w.s.stmts.addRun).QueryRowContext(w.ctx, e.RunID, e.Pos).Scan(&r.id)
+		first := firstLink(w.batch.Incarnation, id)
+		head = first[:]
+		err = w.scan(addRun, []any{id, pos}, &r.id)
+	}
+	if err == nil && len(head) != len(r.head) {
+		err = errors.New("its head is no hash: the file is damaged")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("run %q: %w", e.RunID, err)
+		return nil, fmt.Errorf("run %q: %w", id, err)
 	}
-	w.runs[e.RunID] = r
+	copy(r.head[:], head)
+	w.runs[id] = r
 	w.order = append(w.order, r)
 	return r, nil
 }
@@ -75,12 +89,11 @@ func (w *writer) node(r *runRow, id string) (*nodeRow, error) {
 	}
 	n := &nodeRow{node: id}
 	var open []byte
-	err := w.stmt(w.s.stmts.findNode).QueryRowContext(w.ctx, r.id, id).
-		Scan(&n.id, &n.epoch, &n.seq, &n.model, &n.cwd, &n.activity, &n.activityAt, &n.tokensIn, &n.tokensOut,
-			&n.tools, &n.toolErrors, &n.contextTokens, &n.contextWindow, &open)
+	err := w.scan(findNode, []any{r.id, id}, &n.id, &n.epoch, &n.seq, &n.model, &n.cwd, &n.activity, &n.activityAt, &n.tokensIn, &n.tokensOut,
+		&n.tools, &n.toolErrors, &n.contextTokens, &n.contextWindow, &open)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		err = w.stmt(w.s.stmts.addNode).QueryRowContext(w.ctx, r.id, id).Scan(&n.id)
+		err = w.scan(addNode, []any{r.id, id, []byte{0x80}}, &n.id) // with an empty timeline
 	case err == nil:
 		err = wire.Unmarshal(open, &n.timeline)
 	}
@@ -148,26 +161,30 @@ func orElse(s, otherwise string) string {
 	return s
 }
 
-// writeRun writes the rows of a run and of its nodes.
+// writeRun writes the events of a run, its row and those of its nodes.
 func (w *writer) writeRun(r *runRow) error {
+	if err := w.writeEvents(r); err != nil {
+		return err
+	}
 	for _, n := range r.order {
 		open, err := wire.Marshal(n.timeline)
 		if err != nil {
 			return err
 		}
-		if err := w.exec(w.s.stmts.putNode, n.epoch, n.seq, n.model, n.cwd, n.activity, n.activityAt, n.tokensIn, n.tokensOut,
+		if err := w.exec(putNode, n.epoch, n.seq, n.model, n.cwd, n.activity, n.activityAt, n.tokensIn, n.tokensOut,
 			n.tools, n.toolErrors, n.contextTokens, n.contextWindow, []byte(open), n.id); err != nil {
 			return err
 		}
 	}
-	if err := w.exec(w.s.stmts.putRun, r.activity, r.activityAt, r.events, r.void, r.refused, r.gaps, r.lastAt, r.lastPos, r.id); err != nil {
+	if err := w.exec(putRun, r.activity, r.activityAt, r.events, r.void, r.refused, r.gaps, r.lines, r.lastAt, r.lastPos,
+		r.head[:], r.segments, r.tailEvents, r.tailBytes, r.id); err != nil {
 		return err
 	}
 	if !r.changed {
 		return nil
 	}
 	st, u := r.state, r.state.Usage
-	if err := w.exec(w.s.stmts.putState, st.FlowName, string(st.Status), string(st.Result), st.Reason, st.Error, st.ParentRun, st.Imported,
+	if err := w.exec(putState, st.FlowName, string(st.Status), string(st.Result), st.Reason, st.Error, st.ParentRun, st.Imported,
 		st.StartedAt, st.EndedAt, u.CostUsd, tokensIn(u), u.OutputTokens, u.ToolCalls, u.ToolErrors, r.id); err != nil {
 		return err
 	}
@@ -180,7 +197,7 @@ func tokensIn(u wire.UsageTotals) int64 {
 
 func (w *writer) label(r *runRow, labels map[string]string) error {
 	for key, value := range labels {
-		if err := w.exec(w.s.stmts.addLabel, r.id, key, value); err != nil {
+		if err := w.exec(addLabel, r.id, key, value); err != nil {
 			return err
 		}
 	}
@@ -211,7 +228,7 @@ func (w *writer) session(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error
 		if session == "" || e.Parent != "" {
 			continue
 		}
-		if err := w.exec(w.s.stmts.addSession, session, r.id, n.id, e.ExecID, pos); err != nil {
+		if err := w.exec(addSession, session, r.id, n.id, e.ExecID, pos); err != nil {
 			return err
 		}
 	}

@@ -26,7 +26,7 @@ func (s *Store) Runs(ctx context.Context, q wire.RunsRequest, now time.Time, lim
 	if err != nil {
 		return wire.RunsResponse{}, err
 	}
-	tx, err := s.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	tx, err := s.view(ctx)
 	if err != nil {
 		return wire.RunsResponse{}, fmt.Errorf("recorder: runs: %w", err)
 	}
@@ -45,40 +45,34 @@ func pageSize(limit int) int {
 	return limit
 }
 
-func runsFilter(q wire.RunsRequest, now time.Time) (where string, args []any, err error) {
+func runsFilter(q wire.RunsRequest, now time.Time) (where string, args params, err error) {
 	if q.Limit < 0 || q.Limit > maxRuns {
 		return "", nil, badRequest("limit must be between 1 and %d", maxRuns)
 	}
-	terms := []string{"run <> ?"}
-	args = append(args, wire.NoRun)
-	add := func(term string, values ...any) {
-		terms = append(terms, term)
-		args = append(args, values...)
-	}
+	terms := []string{"run <> " + args.add(wire.NoRun)}
 	if len(q.Status) > 0 {
 		list, err := statuses(q.Status)
 		if err != nil {
 			return "", nil, err
 		}
-		marks := strings.TrimSuffix(strings.Repeat("?,", len(list)), ",")
-		add("CASE WHEN status = 'complete' AND result = 'failed' THEN 'failed' ELSE status END IN ("+marks+")", list...)
+		terms = append(terms, "CASE WHEN status = 'complete' AND result = 'failed' THEN 'failed' ELSE status END IN ("+args.list(list...)+")")
 	}
 	if q.Label != "" {
 		key, value, _ := strings.Cut(q.Label, "=")
-		add("id IN (SELECT run FROM labels WHERE value = ? OR key = ? AND value = ?)", q.Label, key, value)
+		terms = append(terms, "id IN (SELECT run FROM labels WHERE value = "+args.add(q.Label)+" OR key = "+args.add(key)+" AND value = "+args.add(value)+")")
 	}
 	if q.Flow != "" {
-		add("flow = ?", q.Flow)
+		terms = append(terms, "flow = "+args.add(q.Flow))
 	}
 	if q.Since > 0 {
-		add("last_at >= ?", now.UnixMilli()-int64(q.Since))
+		terms = append(terms, "last_at >= "+args.add(now.UnixMilli()-int64(q.Since)))
 	}
 	if q.Cursor != "" {
 		before, err := strconv.ParseInt(q.Cursor, 10, 64)
 		if err != nil {
 			return "", nil, badRequest("cursor is none that an earlier answer gave")
 		}
-		add("first_pos < ?", before)
+		terms = append(terms, "first_pos < "+args.add(before))
 	}
 	return strings.Join(terms, " AND "), args, nil
 }
@@ -102,12 +96,13 @@ func statuses(names []string) ([]any, error) {
 // runSize is at least what a run takes in an answer beside its texts.
 const runSize = 700
 
-func listRuns(ctx context.Context, tx *sql.Tx, where string, args []any, n, limit int) (wire.RunsResponse, error) {
+func listRuns(ctx context.Context, tx *tx, where string, args params, n, limit int) (wire.RunsResponse, error) {
 	r := wire.RunsResponse{Runs: []wire.RunInfo{}}
-	page := query(ctx, tx, `SELECT first_pos, run, flow, status, result, reason, error, parent, imported, started_at, ended_at,
+	args = slices.Clone(args)
+	page := tx.query(ctx, `SELECT first_pos, run, flow, status, result, reason, error, parent, imported, started_at, ended_at,
 		activity, last_at, cost_usd, tokens_in, tokens_out, tools, tool_errors, events, void, gaps,
 		(SELECT json_group_object(key, value) FROM labels WHERE labels.run = runs.id)
-		FROM runs WHERE `+where+` ORDER BY first_pos DESC LIMIT ?`, append(slices.Clone(args), n+1)...)
+		FROM runs WHERE `+where+` ORDER BY first_pos DESC LIMIT `+args.add(n+1), args...)
 	size, cursor := 0, ""
 	for rows, err := range page {
 		if err != nil {

@@ -6,61 +6,121 @@ import (
 	"errors"
 )
 
-// statements are those that recording repeats, prepared on its connection.
-type statements struct {
-	addEvent, moveOn                            *sql.Stmt
-	findRun, addRun, putRun, putState           *sql.Stmt
-	findNode, addNode, putNode                  *sql.Stmt
-	addLine, extendLine, replaceLine, hideLines *sql.Stmt
-	addLabel, addSession                        *sql.Stmt
-	addBlob                                     *sql.Stmt
-	putFold                                     *sql.Stmt
-	all                                         []*sql.Stmt
+// statement is one that recording repeats.
+type statement int
+
+const (
+	addTail statement = iota
+	addSegment
+	lastSegment
+	sealedTail
+	dropTail
+	moveOn
+	findRun
+	addRun
+	putRun
+	putState
+	findNode
+	addNode
+	putNode
+	addLine
+	extendLine
+	replaceLine
+	hideLines
+	addLabel
+	addSession
+	addBlob
+	putFold
+	statementCount
+)
+
+// statementText returns the text of a statement.
+func statementText(s statement) string {
+	return [statementCount]string{
+		addTail: `INSERT INTO tail (pos, run, time, mark, note, hash, data) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)`,
+		addSegment: `INSERT INTO segments (run, n, first_pos, last_pos, first_time, last_time, events, prev, hash, codec, data)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)`,
+		lastSegment: `SELECT hash FROM segments WHERE run = ?1 AND n = ?2`,
+		sealedTail:  `SELECT pos, time, mark, note, hash, data FROM tail WHERE run = ?1 ORDER BY pos`,
+		dropTail:    `DELETE FROM tail WHERE run = ?1`,
+		moveOn:      `UPDATE streams SET position = ?1, bad = bad + ?2, lost = lost + ?3 WHERE id = ?4`,
+		findRun: `SELECT id, activity, activity_at, events, void, refused, gaps, lines, last_at, last_pos, head, segments, tail_events, tail_bytes
+			FROM runs WHERE run = ?1`,
+		addRun: `INSERT INTO runs (run, first_pos) VALUES (?1, ?2) RETURNING id`,
+		putRun: `UPDATE runs SET activity = ?1, activity_at = ?2, events = ?3, void = ?4, refused = ?5, gaps = ?6, lines = ?7, last_at = ?8, last_pos = ?9,
+			head = ?10, segments = ?11, tail_events = ?12, tail_bytes = ?13 WHERE id = ?14`,
+		putState: `UPDATE runs SET flow = ?1, status = ?2, result = ?3, reason = ?4, error = ?5, parent = ?6, imported = ?7,
+			started_at = ?8, ended_at = ?9, cost_usd = ?10, tokens_in = ?11, tokens_out = ?12, tools = ?13, tool_errors = ?14 WHERE id = ?15`,
+		findNode: `SELECT id, epoch, seq, model, cwd, activity, activity_at, tokens_in, tokens_out, tools, tool_errors,
+			context_tokens, context_window, timeline FROM nodes WHERE run = ?1 AND node = ?2`,
+		addNode: `INSERT INTO nodes (run, node, timeline) VALUES (?1, ?2, ?3) RETURNING id`,
+		putNode: `UPDATE nodes SET epoch = ?1, seq = ?2, model = ?3, cwd = ?4, activity = ?5, activity_at = ?6, tokens_in = ?7, tokens_out = ?8,
+			tools = ?9, tool_errors = ?10, context_tokens = ?11, context_window = ?12, timeline = ?13 WHERE id = ?14`,
+		addLine:     `INSERT INTO lines (pos, run, node, writer, seq, exec, parent, ts, type, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`,
+		extendLine:  `UPDATE lines SET text = text || ?1 WHERE pos = ?2`,
+		replaceLine: `UPDATE lines SET text = ?1 WHERE pos = ?2`,
+		hideLines:   `UPDATE lines SET hidden = 1 WHERE run = ?1 AND hidden = 0 AND writer = ?2 AND seq > ?3`,
+		addLabel:    `INSERT INTO labels (run, key, value) VALUES (?1, ?2, ?3) ON CONFLICT (run, key) DO UPDATE SET value = excluded.value`,
+		addSession:  `INSERT INTO bindings (session, run, node, exec, pos) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING`,
+		addBlob: `INSERT INTO blobs (sha256, size, data) VALUES (?1, ?2, ?3)
+			ON CONFLICT (sha256) DO UPDATE SET data = coalesce(blobs.data, excluded.data)`,
+		putFold: `INSERT INTO folds (run, pos, data) VALUES (?1, ?2, ?3) ON CONFLICT (run) DO UPDATE SET pos = excluded.pos, data = excluded.data`,
+	}[s]
 }
 
-func prepare(ctx context.Context, db *sql.DB) (*statements, error) {
-	s := new(statements)
-	for _, p := range []struct {
-		stmt **sql.Stmt
-		text string
-	}{
-		{&s.addEvent, `INSERT INTO events (stream, pos, time, run, node, seq, epoch, kind, type, mark, note, data)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
-		{&s.moveOn, `UPDATE streams SET position = ?, bad = bad + ?, lost = lost + ? WHERE id = ?`},
-		{&s.findRun, `SELECT id, activity, activity_at, events, void, refused, gaps, last_at, last_pos FROM runs WHERE run = ?`},
-		{&s.addRun, `INSERT INTO runs (run, first_pos) VALUES (?, ?) RETURNING id`},
-		{&s.putRun, `UPDATE runs SET activity = ?, activity_at = ?, events = ?, void = ?, refused = ?, gaps = ?, last_at = ?, last_pos = ? WHERE id = ?`},
-		{&s.putState, `UPDATE runs SET flow = ?, status = ?, result = ?, reason = ?, error = ?, parent = ?, imported = ?,
-			started_at = ?, ended_at = ?, cost_usd = ?, tokens_in = ?, tokens_out = ?, tools = ?, tool_errors = ? WHERE id = ?`},
-		{&s.findNode, `SELECT id, epoch, seq, model, cwd, activity, activity_at, tokens_in, tokens_out, tools, tool_errors,
-			context_tokens, context_window, timeline FROM nodes WHERE run = ? AND node = ?`},
-		{&s.addNode, `INSERT INTO nodes (run, node, timeline) VALUES (?, ?, x'80') RETURNING id`},
-		{&s.putNode, `UPDATE nodes SET epoch = ?, seq = ?, model = ?, cwd = ?, activity = ?, activity_at = ?, tokens_in = ?, tokens_out = ?,
-			tools = ?, tool_errors = ?, context_tokens = ?, context_window = ?, timeline = ? WHERE id = ?`},
-		{&s.addLine, `INSERT INTO lines (pos, run, node, writer, seq, exec, parent, ts, type, text) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`},
-		{&s.extendLine, `UPDATE lines SET text = text || ? WHERE pos = ?`},
-		{&s.replaceLine, `UPDATE lines SET text = ? WHERE pos = ?`},
-		{&s.hideLines, `UPDATE lines SET hidden = 1 WHERE writer = ? AND seq > ?`},
-		{&s.addLabel, `INSERT OR REPLACE INTO labels (run, key, value) VALUES (?, ?, ?)`},
-		{&s.addSession, `INSERT OR IGNORE INTO bindings (session, run, node, exec, pos) VALUES (?, ?, ?, ?, ?)`},
-		{&s.addBlob, `INSERT INTO blobs (sha256, size, data) VALUES (?, ?, ?)
-			ON CONFLICT (sha256) DO UPDATE SET data = coalesce(data, excluded.data)`},
-		{&s.putFold, `INSERT OR REPLACE INTO folds (run, pos, data) VALUES (?, ?, ?)`},
-	} {
-		stmt, err := db.PrepareContext(ctx, p.text)
-		if err != nil {
-			return nil, errors.Join(err, s.close())
+// statements are prepared on the connection that writes.
+type statements [statementCount]*sql.Stmt
+
+func prepare(ctx context.Context, d *dialect, db *sql.DB) (*statements, error) {
+	all := new(statements)
+	for s := range statementCount {
+		var err error
+		if all[s], err = db.PrepareContext(ctx, d.bind(statementText(s))); err != nil {
+			return nil, errors.Join(err, all.close())
 		}
-		*p.stmt = stmt
-		s.all = append(s.all, stmt)
 	}
-	return s, nil
+	return all, nil
 }
 
 func (s *statements) close() error {
 	var err error
-	for _, stmt := range s.all {
-		err = errors.Join(err, stmt.Close())
+	for _, stmt := range s {
+		if stmt != nil {
+			err = errors.Join(err, stmt.Close())
+		}
 	}
 	return err
+}
+
+// stmt returns a statement as it is in the transaction.
+func (w *writer) stmt(s statement) (*sql.Stmt, error) {
+	if w.stmts[s] != nil {
+		return w.stmts[s], nil
+	}
+	if w.s.stmts != nil {
+		w.stmts[s] = w.tx.StmtContext(w.ctx, w.s.stmts[s])
+		return w.stmts[s], nil
+	}
+	var err error // while the file is being brought to the current schema
+	w.stmts[s], err = w.tx.PrepareContext(w.ctx, w.tx.d.bind(statementText(s)))
+	return w.stmts[s], err
+}
+
+// exec runs a statement.
+func (w *writer) exec(s statement, args ...any) error {
+	stmt, err := w.stmt(s)
+	if err != nil {
+		return err
+	}
+	_, err = stmt.ExecContext(w.ctx, args...)
+	return err
+}
+
+// scan runs a statement that returns one row.
+func (w *writer) scan(s statement, args []any, into ...any) error {
+	stmt, err := w.stmt(s)
+	if err != nil {
+		return err
+	}
+	return stmt.QueryRowContext(w.ctx, args...).Scan(into...)
 }

@@ -2,7 +2,6 @@ package recorder
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,7 +14,7 @@ import (
 
 // Status answers a [wire.StatusRequest] as of now, in at most limit bytes.
 func (s *Store) Status(ctx context.Context, q wire.StatusRequest, now time.Time, limit int) (wire.StatusResponse, error) {
-	tx, err := s.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	tx, err := s.view(ctx)
 	if err != nil {
 		return wire.StatusResponse{}, fmt.Errorf("recorder: status: %w", err)
 	}
@@ -51,14 +50,14 @@ func omit(r *wire.StatusResponse, limit int) {
 	r.Agents = r.Agents[:len(r.Agents)-over]
 }
 
-func status(ctx context.Context, tx *sql.Tx, q wire.StatusRequest, now int64) (wire.StatusResponse, error) {
+func status(ctx context.Context, tx *tx, q wire.StatusRequest, now int64) (wire.StatusResponse, error) {
 	t, err := resolve(ctx, tx, q.Run, q.AgentID, q.Node)
 	if err != nil {
 		return wire.StatusResponse{}, err
 	}
 	r := wire.StatusResponse{RunID: t.run, Agents: []wire.AgentStatus{}}
 	var activityAt int64
-	row := tx.QueryRowContext(ctx, `SELECT activity, activity_at, last_pos, incarnation FROM runs, streams WHERE runs.id = ?`, t.id)
+	row := tx.row(ctx, `SELECT activity, activity_at, last_pos, incarnation FROM runs, streams WHERE runs.id = ?1`, t.id)
 	if err := row.Scan(&r.LastActivity, &activityAt, &r.Position.Seq, &r.Position.Incarnation); err != nil {
 		return r, err
 	}
@@ -162,9 +161,9 @@ func stateOfNode(id string, s *wire.State) string {
 }
 
 // nodesOf reads the nodes of a run, or the one that is asked for and its items.
-func nodesOf(ctx context.Context, q querier, t target) ([]*nodeRow, error) {
-	all := query(ctx, q, `SELECT node, model, activity, activity_at, tokens_in, tokens_out, tools, tool_errors, context_tokens, context_window
-		FROM nodes WHERE run = ? ORDER BY id`, t.id)
+func nodesOf(ctx context.Context, q *tx, t target) ([]*nodeRow, error) {
+	all := q.query(ctx, `SELECT node, model, activity, activity_at, tokens_in, tokens_out, tools, tool_errors, context_tokens, context_window
+		FROM nodes WHERE run = ?1 ORDER BY id`, t.id)
 	var nodes []*nodeRow
 	for rows, err := range all {
 		if err != nil {

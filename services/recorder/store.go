@@ -21,13 +21,20 @@ var ErrNewer = errors.New("the file was written by a newer wake: use that one, o
 // ErrForeign is returned for a file that isn't a recorder's.
 var ErrForeign = errors.New("the file is not a recorder's: choose another one")
 
+// ErrOlder is returned for a file that has to be brought to the current schema
+// before it can be read.
+var ErrOlder = errors.New("the file was written by an older wake: start the recorder once, or open a copy of it for writing")
+
 // Store is the recorder's file. One goroutine may record into it while many ask.
 type Store struct {
 	path  string
-	write *sql.DB // one connection
+	d     *dialect
+	write *sql.DB // one connection; of a file that is only read nil
 	read  *sql.DB
 	stmts *statements
 	folds *folds
+	zip   *zipper
+	chain chain
 }
 
 // readers bounds the questions that are answered at the same time.
@@ -36,79 +43,95 @@ const readers = 4
 // Open opens or creates the file at path and brings it to the current schema.
 // Its folder is created too.
 func Open(ctx context.Context, path string) (*Store, error) {
-	s, err := open(ctx, path)
+	s, err := open(ctx, path, (*Store).openBoth)
 	if err != nil {
 		return nil, fmt.Errorf("recorder: open %s: %w", path, err)
 	}
 	return s, nil
 }
 
-func open(ctx context.Context, path string) (*Store, error) {
+// OpenReadOnly opens the file at path, into which somebody else may be
+// recording. It fails with [ErrOlder] if the file has to be brought to the
+// current schema before.
+func OpenReadOnly(ctx context.Context, path string) (*Store, error) {
+	s, err := open(ctx, path, (*Store).openRead)
+	if err != nil {
+		return nil, fmt.Errorf("recorder: open %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func open(ctx context.Context, path string, connect func(*Store, context.Context) error) (*Store, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	s := &Store{path: path, d: sqliteDialect(), folds: newFolds()}
+	if s.zip, err = newZipper(); err != nil {
 		return nil, err
 	}
-	s := &Store{path: path, folds: newFolds()}
-	if s.write, err = sql.Open("sqlite", dsn(path, "_txlock=immediate", "_pragma=synchronous(FULL)")); err != nil {
-		return nil, err
+	if err := connect(s, ctx); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// Sizes of SQLite's own memory.
+const (
+	writeCache = "_pragma=cache_size(-32768)"       // KiB
+	readCache  = "_pragma=cache_size(-8192)"        // KiB, per reader
+	checkpoint = "_pragma=wal_autocheckpoint(4096)" // pages that the log may grow to before they go to the file
+)
+
+// openBoth opens the file for writing and reading.
+func (s *Store) openBoth(ctx context.Context) error {
+	err := os.MkdirAll(filepath.Dir(s.path), 0o700)
+	if err != nil {
+		return err
+	}
+	if s.write, err = sql.Open("sqlite", dsn(s.path, "_txlock=immediate", "_pragma=synchronous(FULL)", writeCache, checkpoint)); err != nil {
+		return err
 	}
 	s.write.SetMaxOpenConns(1)
-	if err = migrate(ctx, s.write); err == nil {
-		s.stmts, err = prepare(ctx, s.write)
+	if err := s.migrate(ctx); err != nil {
+		return err
 	}
-	if err == nil {
-		s.read, err = sql.Open("sqlite", dsn(path, "_pragma=query_only(1)"))
+	if s.stmts, err = prepare(ctx, s.d, s.write); err != nil {
+		return err
 	}
-	if err != nil {
-		return nil, errors.Join(err, s.write.Close())
+	if s.read, err = sql.Open("sqlite", dsn(s.path, "_pragma=query_only(1)", readCache)); err != nil {
+		return err
 	}
 	s.read.SetMaxOpenConns(readers)
-	return s, nil
+	return nil
+}
+
+// openRead opens the file for reading.
+func (s *Store) openRead(ctx context.Context) error {
+	if _, err := os.Stat(s.path); err != nil {
+		return err
+	}
+	var err error
+	if s.read, err = sql.Open("sqlite", dsn(s.path, "mode=ro", "_pragma=query_only(1)", readCache)); err != nil {
+		return err
+	}
+	s.read.SetMaxOpenConns(readers)
+	t, err := s.view(ctx)
+	if err != nil {
+		return foreign(err)
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	version, err := s.version(ctx, t)
+	if err == nil && version < len(s.d.steps) {
+		err = ErrOlder
+	}
+	return err
 }
 
 // dsn names the file whatever characters its path has.
 func dsn(path string, options ...string) string {
 	options = append(options, "_pragma=busy_timeout(10000)", "_pragma=foreign_keys(1)")
 	return (&url.URL{Scheme: "file", Path: path}).String() + "?" + strings.Join(options, "&")
-}
-
-// migrate brings the file to the current schema.
-func migrate(ctx context.Context, db *sql.DB) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return foreign(err)
-	}
-	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
-	var application, version, tables int
-	row := tx.QueryRowContext(ctx, `SELECT (SELECT application_id FROM pragma_application_id),
-		(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`)
-	if err := row.Scan(&application, &version, &tables); err != nil {
-		return foreign(err)
-	}
-	steps := migrations()
-	switch {
-	case application != applicationID && tables > 0:
-		return ErrForeign
-	case version > len(steps):
-		return fmt.Errorf("%w (its schema is %d, this one knows up to %d)", ErrNewer, version, len(steps))
-	}
-	for _, step := range steps[version:] {
-		if _, err := tx.ExecContext(ctx, step); err != nil {
-			return err
-		}
-	}
-	mark := fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, len(steps))
-	if _, err := tx.ExecContext(ctx, mark); err != nil {
-		return err
-	}
-	if err := tx.Commit(); err != nil {
-		return err
-	}
-	_, err = db.ExecContext(ctx, "PRAGMA journal_mode = WAL") // stays with the file
-	return err
 }
 
 // notDatabase is SQLite's code for a file that isn't one of its own.
@@ -123,11 +146,24 @@ func foreign(err error) error {
 
 // Close closes the file. Nobody may use the store any more.
 func (s *Store) Close() error {
-	err := errors.Join(s.stmts.close(), s.read.Close(), s.write.Close())
-	if err != nil {
+	if err := s.close(); err != nil {
 		return fmt.Errorf("recorder: close %s: %w", s.path, err)
 	}
 	return nil
+}
+
+func (s *Store) close() error {
+	var err error
+	if s.stmts != nil {
+		err = s.stmts.close()
+	}
+	for _, db := range []*sql.DB{s.read, s.write} {
+		if db != nil {
+			err = errors.Join(err, db.Close())
+		}
+	}
+	s.zip.dec.Close()
+	return errors.Join(err, s.zip.enc.Close())
 }
 
 // Position returns the position up to which everything is recorded. Of an empty

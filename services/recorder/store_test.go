@@ -1,13 +1,16 @@
 package recorder_test
 
 import (
+	"compress/gzip"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,17 +24,32 @@ import (
 	"wake/services/recorder"
 )
 
-// dump returns all rows of the file, except for the folds, which are a cache.
+// dump returns what the file says: all events, and all rows of what is derived
+// from them, except for the folds, which are a cache. How the events are cut into
+// segments doesn't count.
 func dump(t testing.TB, path string) map[string][]string {
 	t.Helper()
-	db, err := sql.Open("sqlite", path)
+	s, err := recorder.OpenReadOnly(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer db.Close()
+	defer closed(t, s)
 	tables := map[string][]string{}
-	for _, table := range []string{"streams", "runs", "labels", "nodes", "events", "blobs", "bindings", "lines"} {
-		tables[table] = rowsOf(t, db, "SELECT * FROM "+table+" ORDER BY 1, 2")
+	for e, err := range s.Read(t.Context(), recorder.Query{Marked: true}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		tables["events"] = append(tables["events"], fmt.Sprintf("%+v", e))
+	}
+	db := openDB(t, path)
+	defer db.Close()
+	for _, table := range []string{"streams", "runs", "labels", "nodes", "blobs", "bindings", "lines"} {
+		columns := "*"
+		if table == "runs" {
+			columns = strings.Join(rowsOf(t, db, `SELECT name FROM pragma_table_info('runs') WHERE name NOT IN ('segments', 'tail_events', 'tail_bytes')`), ", ")
+			columns = strings.NewReplacer("name=", "", " ,", ",").Replace(columns)
+		}
+		tables[table] = rowsOf(t, db, "SELECT "+columns+" FROM "+table+" ORDER BY 1, 2")
 	}
 	return tables
 }
@@ -322,32 +340,64 @@ func TestAnotherIncarnationIsRefused(t *testing.T) {
 
 func TestEventsStayAsTheyAre(t *testing.T) {
 	p := story(t)
+	for _, run := range []string{"r1", "r3"} {
+		for i := range 130 { // a segment's worth at once
+			p.add(run, "talker", "talker#1", &wire.AgentText{Content: fmt.Sprint(i)})
+		}
+	}
 	path := filepath.Join(t.TempDir(), "r.db")
 	s := openAt(t, path)
-	p.store(s, 100)
+	p.store(s, 1000)
+	for _, run := range []string{"r1", "r3"} {
+		p.add(run, "talker", "talker#1", &wire.AgentText{Content: "one more"})
+	}
+	p.store(s, 1000)
 	closed(t, s)
 	db, err := sql.Open("sqlite", path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	before := rowsOf(t, db, `SELECT * FROM events`)
+	if got := rowsOf(t, db, `SELECT (SELECT count(*) > 0 FROM segments) AS segments, (SELECT count(*) > 0 FROM tail) AS tail`); got[0] != "segments=1 tail=1 " {
+		t.Fatalf("%s: not everything is tried", got[0])
+	}
+	events := func() []string {
+		return append(rowsOf(t, db, `SELECT * FROM segments`), rowsOf(t, db, `SELECT * FROM tail`)...)
+	}
+	before := events()
+	const segment, tail = "run, n, first_pos, last_pos, first_time, last_time, events, prev, hash, codec", "run, time, mark, note, hash"
 	for _, statement := range []string{
-		`DELETE FROM events WHERE pos = 3`,
-		`DELETE FROM events`,
-		`UPDATE events SET data = x'00' WHERE pos = 3`,
-		`UPDATE events SET mark = 'void'`,
-		`REPLACE INTO events SELECT stream, pos, time, run, node, seq, epoch, kind, type, mark, note, x'00' FROM events WHERE pos = 3`,
-		`REPLACE INTO events SELECT stream, 999, time, run, node, seq, epoch, kind, type, mark, note, x'00' FROM events WHERE pos = 3`,
-		`REPLACE INTO events (rowid, stream, pos, time, kind, type, mark, note, data) VALUES (3, 1, 998, 0, '', '', 'void', '', x'00')`,
-		`INSERT INTO events SELECT * FROM events WHERE pos = 3 ON CONFLICT DO UPDATE SET data = x'00'`,
+		`DELETE FROM segments`,
+		`DELETE FROM segments WHERE run = 1 AND n = 1`,
+		`UPDATE segments SET data = x'00'`,
+		`UPDATE segments SET last_pos = last_pos + 1`,
+		`REPLACE INTO segments SELECT ` + segment + `, x'00' FROM segments`,
+		`REPLACE INTO segments (rowid, ` + segment + `, data) SELECT 1, run, 99` + strings.TrimPrefix(segment, "run, n") + `, x'00' FROM segments LIMIT 1`,
+		`INSERT INTO segments SELECT * FROM segments WHERE true ON CONFLICT DO UPDATE SET data = x'00'`,
+		`DELETE FROM tail`,
+		`DELETE FROM tail WHERE pos = (SELECT max(pos) FROM tail)`,
+		`UPDATE tail SET mark = 'void'`,
+		`UPDATE tail SET data = x'00' WHERE pos = (SELECT max(pos) FROM tail)`,
+		`REPLACE INTO tail (pos, ` + tail + `, data) SELECT pos, ` + tail + `, x'00' FROM tail`,
+		`INSERT INTO tail SELECT * FROM tail WHERE true ON CONFLICT DO UPDATE SET data = x'00'`,
 	} {
 		if _, err := db.Exec(statement); err == nil {
 			t.Errorf("%s: was allowed", statement)
 		}
 	}
-	if diff := cmp.Diff(before, rowsOf(t, db, `SELECT * FROM events`)); diff != "" {
+	if diff := cmp.Diff(before, events()); diff != "" {
 		t.Errorf("(-before +after):\n%s", diff)
+	}
+	if _, err := db.Exec(`INSERT INTO retired (run, at, events, head) VALUES ('r1', 0, 0, x'')`); err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []string{"segments", "tail"} {
+		if _, err := db.Exec(`DELETE FROM ` + table + ` WHERE run = (SELECT id FROM runs WHERE run = 'r1')`); err != nil {
+			t.Errorf("of a retired run: %v", err)
+		}
+		if _, err := db.Exec(`DELETE FROM ` + table + ` WHERE run = (SELECT id FROM runs WHERE run = 'r3')`); err == nil {
+			t.Errorf("%s of a run that isn't retired could be deleted", table)
+		}
 	}
 }
 
@@ -441,6 +491,103 @@ func TestAFileOfSchema1Opens(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"user [prompt] Do it.", "text old new"}, texts(log.Lines)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestAFileOfSchema1BecomesTheSame keeps a file as the first schema wrote it,
+// with everything that is odd in a stream.
+func TestAFileOfSchema1BecomesTheSame(t *testing.T) {
+	p := story(t)
+	p.put(&wire.Event{RunID: "r2", NodeID: "judge", ExecID: "judge#1", Seq: 1, Epoch: 1, Timestamp: p.clock, Payload: &wire.AgentText{Content: "its place is taken"}})
+	p.entries = append(p.entries, poison(p.pos+1), poison(p.pos+2))
+	p.pos += 7 // what comes next, the stream dropped before it was recorded
+	p.add(wire.NoRun, wire.RunNode, "", &wire.CommandReceived{Command: mustRaw(t, map[string]any{"type": "send"}), Reason: "no run"})
+	for range 1100 {
+		p.add("r2", "judge", "judge#1", &wire.AgentTextDelta{Content: "talk, ", Block: 2})
+	}
+	fresh, old := filepath.Join(t.TempDir(), "fresh.db"), filepath.Join(t.TempDir(), "old.db")
+	s := openAt(t, fresh)
+	if r := p.store(s, 100); r.Void != 1 || r.Bad != 2 || r.Lost != 5 {
+		t.Fatalf("the story tells too little: %+v", r)
+	}
+	closed(t, s)
+	packed, err := os.Open(filepath.Join("testdata", "schema-1-story.db.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer packed.Close()
+	in, err := gzip.NewReader(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(old, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := recorder.OpenReadOnly(t.Context(), old); !errors.Is(err, recorder.ErrOlder) {
+		t.Errorf("for reading only: %v", err)
+	}
+	closed(t, openAt(t, old))
+	if diff := cmp.Diff(dump(t, fresh), dump(t, old)); diff != "" {
+		t.Errorf("(-fresh +migrated):\n%s", diff)
+	}
+	closed(t, openAt(t, old))
+}
+
+// TestReadIsWhatWasStored reads the events of one run and of all, in parts and
+// as a whole.
+func TestReadIsWhatWasStored(t *testing.T) {
+	p := newTape(t)
+	for i := range 3000 {
+		p.add("r"+strconv.Itoa(i%3*(i/1500)), "a", "", &wire.AgentText{Content: fmt.Sprint(i)})
+	}
+	s := openStore(t)
+	for at, size := 0, 1; at < len(p.entries); at, size = at+size, 1+(size*3)%400 {
+		q := *p
+		q.entries = p.entries[at:min(at+size, len(p.entries))]
+		q.store(s, size)
+	}
+	for _, q := range []recorder.Query{
+		{},
+		{Run: "r0"},
+		{Run: "r2"},
+		{From: 900, To: 2500},
+		{Run: "r0", From: 1200, To: 1201},
+		{Run: "r1", From: 2990},
+		{Run: "r0", To: 1700},
+		{From: 1 << 62},
+		{Run: "r1", To: 100},
+		{To: 1},
+	} {
+		var want, got []string
+		for _, e := range p.entries {
+			if (q.Run == "" || e.RunID == q.Run) && e.Pos >= q.From && (q.To == 0 || e.Pos <= q.To) {
+				want = append(want, fmt.Sprint(e.RunID, e.Pos, e.Time.UnixMilli(), string(e.Data)))
+			}
+		}
+		for e, err := range s.Read(t.Context(), q) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, fmt.Sprint(e.Run, e.Pos, e.Time, string(e.Data)))
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", q, diff)
+		}
+		for _, err := range s.Read(t.Context(), q) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			break
+		}
+	}
+	for _, err := range s.Read(t.Context(), recorder.Query{Run: "nobody"}) {
+		if codeOf(err) != wire.CodeRunNotFound {
+			t.Errorf("of no run: %v", err)
+		}
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"wake/internal/run"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
+	"wake/services/recorder"
 )
 
 // History is all that an installation has stored.
@@ -357,18 +358,20 @@ func (h *History) loadRecord(ctx context.Context, o Options) error {
 	if err := db.QueryRowContext(ctx, index).Scan(&h.Index.Position, &h.Index.Void, &h.Index.Refused, &h.Index.Gaps); err != nil {
 		return fmt.Errorf("record: %w", err)
 	}
-	rows, err := db.QueryContext(ctx, `SELECT e.pos, coalesce(r.run, ''), coalesce(n.node, ''), e.mark, e.data
-		FROM events e LEFT JOIN runs r ON r.id = e.run LEFT JOIN nodes n ON n.id = e.node ORDER BY e.pos`)
+	store, err := recorder.OpenReadOnly(ctx, o.Recorder)
 	if err != nil {
 		return fmt.Errorf("record: %w", err)
 	}
-	defer rows.Close() //nolint:errcheck // see rows.Err
-	for rows.Next() {
-		var r Row
-		if err := rows.Scan(&r.Position, &r.Run, &r.Node, &r.Mark, &r.Data); err != nil {
+	defer store.Close() //nolint:errcheck // nothing was written
+	for e, err := range store.Read(ctx, recorder.Query{Marked: true}) {
+		if err != nil {
 			return fmt.Errorf("record: %w", err)
+		}
+		r := Row{Position: e.Pos, Run: e.Run, Mark: e.Mark, Data: e.Data}
+		if e.Mark == "" || e.Mark == "void" {
+			r.Node, _ = wire.Raw(e.Data).Get("nodeId").Text()
 		}
 		h.Recorded = append(h.Recorded, r)
 	}
-	return rows.Err()
+	return nil
 }
