@@ -21,14 +21,16 @@ func (l *Log) encode(e *wire.Event) (data []byte, blobs map[string][]byte, err e
 	if data, err = wire.Encode(e); err != nil {
 		return nil, nil, err
 	}
+	return l.StoredForm(data)
+}
+
+// limit is the size of an event above which it gives fields to the object store.
+func (l *Log) limit() int {
 	limit := min(l.o.BlobLimit, int(l.nc.MaxPayload())-headroom)
 	if l.maxMsgSize > 0 {
 		limit = min(limit, l.maxMsgSize-headroom)
 	}
-	if len(data) <= limit {
-		return data, nil, nil
-	}
-	return wire.Externalize(data, limit)
+	return limit
 }
 
 // Blob returns the content of a blob by its SHA-256, or [ErrBlobMissing].

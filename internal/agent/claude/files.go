@@ -25,6 +25,12 @@ type files struct {
 	folder   string // of the working folder, in projects
 }
 
+// SessionFile is where the program looks for a session of a working folder, in
+// the folder of its settings.
+func SessionFile(cwd, session string) string {
+	return filepath.Join("projects", folder(cwd), session+".jsonl")
+}
+
 // filesOf returns where the program of a request has its session files.
 func (p *Provider) filesOf(o agent.Options) (files, error) {
 	cwd, err := filepath.Abs(o.Cwd) // "" is ours

@@ -1,0 +1,147 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"wake/pkg/wire"
+)
+
+// ErrGapped is returned for an event that doesn't follow the last one of its
+// node.
+var ErrGapped = errors.New("the event doesn't follow the last one of its node")
+
+// Copier adds to a run the events that were recorded elsewhere, byte for byte:
+// seq, epoch and time are theirs. It claims nothing; what somebody else adds to
+// one of the nodes at the same time ends it with [ErrFenced]. One goroutine may
+// use it.
+type Copier struct {
+	log     *Log
+	run     string
+	writers map[string]*Writer // by node
+	unit    []*frame
+	size    int64
+}
+
+// What is stored together at most; less than a batch.
+const (
+	copyEvents = batchEvents / 2
+	copyBytes  = batchBytes / 2
+)
+
+// Copy returns a copier of the run. The log's Run must be running.
+func (l *Log) Copy(run string) *Copier {
+	return &Copier{log: l, run: run, writers: map[string]*Writer{}}
+}
+
+// StoredForm returns an encoded event as this log would store it: as it is, or
+// with its largest fields moved to the object store. The same event always has
+// the same form.
+func (l *Log) StoredForm(data []byte) (small []byte, blobs map[string][]byte, err error) {
+	if len(data) <= l.limit() {
+		return data, nil, nil
+	}
+	return wire.Externalize(data, l.limit())
+}
+
+// Add takes the next event of the run, encoded and within the log's limit (see
+// [Log.StoredForm]), and the content of blobs that it refers to and that may not
+// be there yet. Events are stored in the order of the calls, many at once, so
+// that after a failure the log has the first ones; [Copier.Flush] waits for the
+// rest.
+func (c *Copier) Add(ctx context.Context, data []byte, blobs map[string][]byte) error {
+	if err := c.add(ctx, data, blobs); err != nil {
+		return fmt.Errorf("eventlog: copy %s: %w", c.run, err)
+	}
+	return nil
+}
+
+func (c *Copier) add(ctx context.Context, data []byte, blobs map[string][]byte) error {
+	e, err := wire.Decode(data)
+	if err != nil {
+		return err
+	}
+	if e.RunID != c.run {
+		return fmt.Errorf("the event is of run %s", e.RunID)
+	}
+	w, err := c.writer(ctx, e)
+	if err != nil {
+		return err
+	}
+	if e.Seq != w.next {
+		return fmt.Errorf("%w: %s/%s has seq %d, not %d", ErrGapped, e.RunID, e.NodeID, e.Seq, w.next)
+	}
+	w.next++
+	f := &frame{
+		run: c.run, node: e.NodeID, epoch: e.Epoch, seq: e.Seq,
+		subject: c.log.names.Event(c.run, e.NodeID, string(e.Type().Kind())),
+		data:    data, blobs: blobs, more: true, w: w,
+	}
+	if len(c.unit) > 0 && (len(c.unit) == copyEvents || c.size+f.size() > copyBytes) {
+		if err := c.store(ctx); err != nil {
+			return err
+		}
+	}
+	c.unit, c.size = append(c.unit, f), c.size+f.size()
+	return nil
+}
+
+// writer returns the writer of the event's node. A node that the log doesn't
+// have begins with the event, whatever its seq: older ones may have aged out
+// where it was recorded.
+func (c *Copier) writer(ctx context.Context, e *wire.Event) (*Writer, error) {
+	if w := c.writers[e.NodeID]; w != nil {
+		return w, nil
+	}
+	last, found, err := c.log.Last(ctx, c.run, e.NodeID)
+	if err != nil {
+		return nil, err
+	}
+	seq := e.Seq - 1
+	if found {
+		t, err := c.log.tail(ctx, c.run, e.NodeID, stored{Pos: last.Pos, Time: last.Time, Subject: last.Subject, Data: last.Data})
+		if err != nil {
+			return nil, err
+		}
+		seq = t.seq
+	}
+	w := newWriter(c.log, c.log.lane(c.run), c.run, e.NodeID, e.Epoch, seq, last.Pos)
+	c.writers[e.NodeID] = w
+	return w, nil
+}
+
+// Flush waits until everything that was added is stored.
+func (c *Copier) Flush(ctx context.Context) error {
+	if err := c.store(ctx); err != nil {
+		return fmt.Errorf("eventlog: copy %s: %w", c.run, err)
+	}
+	return nil
+}
+
+// store stores the unit as one batch: its order in the stream is that of the
+// calls, across nodes too.
+func (c *Copier) store(ctx context.Context) error {
+	unit := c.unit
+	c.unit, c.size = nil, 0
+	if len(unit) == 0 {
+		return nil
+	}
+	last := unit[len(unit)-1]
+	last.more = false
+	done := make(chan outcome, 1)
+	ends := map[*Writer]uint64{}
+	for _, f := range unit {
+		ends[f.w] = f.seq
+	}
+	if _, err := last.w.lane.put(ctx, unit, false, last.w.fenced); err != nil {
+		return err
+	}
+	for w, seq := range ends {
+		w.await(seq, done)
+		if _, err := w.wait(ctx, "copy", done); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+package export
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+)
+
+// link is a link of a run's hash chain: it stands for all events up to it. It is
+// the chain of the recorder's store, so that a run that was exported from its
+// beginning has the hash there that `wake verify` computes.
+type link [sha256.Size]byte
+
+// firstLink is the one before the first event.
+func firstLink(incarnation, run string) link {
+	return sha256.Sum256([]byte("wake" + incarnation + run))
+}
+
+func (l link) String() string { return hex.EncodeToString(l[:]) }
+
+// chain computes links. The zero value is ready.
+type chain struct{ buf []byte }
+
+// next returns the link after an event: the SHA-256 of the link before, the
+// event's position and time (Unix ms), and its mark, note and data, each after its
+// length; numbers have eight bytes, the highest first. What is exported has
+// neither mark nor note.
+func (c *chain) next(l link, pos uint64, at int64, data []byte) link {
+	b := append(c.buf[:0], l[:]...)
+	b = binary.BigEndian.AppendUint64(b, pos)
+	b = binary.BigEndian.AppendUint64(b, uint64(at))
+	b = binary.BigEndian.AppendUint64(b, 0) // mark
+	b = binary.BigEndian.AppendUint64(b, 0) // note
+	b = append(binary.BigEndian.AppendUint64(b, uint64(len(data))), data...)
+	c.buf = b
+	return sha256.Sum256(b)
+}

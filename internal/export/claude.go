@@ -1,0 +1,486 @@
+package export
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"wake/internal/eventlog"
+	"wake/pkg/wire"
+)
+
+// Conversation is what the agent of a node said and was told, as its last session
+// has it.
+type Conversation struct {
+	Node    string
+	Session string
+	Cwd     string // folder that the session belongs to, if the agent said it
+	Turns   int
+
+	sessions map[string]bool // that lead to Session
+	hidden   []truncation
+}
+
+// truncation hides events of a node from readers.
+type truncation struct{ after, before uint64 } // seq
+
+func (c *Conversation) hides(seq uint64) bool {
+	for _, t := range c.hidden {
+		if seq > t.after && seq < t.before {
+			return true
+		}
+	}
+	return false
+}
+
+// Conversations finds those of a run, in the order in which the nodes began.
+// Events of kind agent suffice.
+func Conversations(events Events) ([]Conversation, error) {
+	var all []*Conversation
+	of := map[string]*Conversation{}
+	err := each(&Result{}, events, func(e *eventlog.Entry) error {
+		if e.Event.Parent != "" {
+			return nil
+		}
+		c := of[e.NodeID]
+		if start, is := e.Event.Payload.(*wire.AgentStart); is {
+			if c == nil {
+				c = &Conversation{Node: e.NodeID}
+				of[e.NodeID], all = c, append(all, c)
+			}
+			c.begin(e.Event.SessionID, start.Cwd)
+		}
+		if c != nil {
+			c.learn(e.Event)
+		}
+		return nil
+	})
+	found := make([]Conversation, len(all))
+	for i, c := range all {
+		found[i] = *c
+	}
+	return found, err
+}
+
+// begin notes that the agent starts: in its session, or with a new one in which
+// nothing has been said.
+func (c *Conversation) begin(session, cwd string) {
+	if !c.sessions[session] {
+		c.sessions = map[string]bool{session: true}
+	}
+	c.Session = session
+	if cwd != "" {
+		c.Cwd = cwd
+	}
+}
+
+func (c *Conversation) learn(e *wire.Event) {
+	switch p := e.Payload.(type) {
+	case *wire.SessionBound:
+		c.sessions[p.NewSession], c.Session = true, p.NewSession
+	case *wire.AgentInit:
+		if p.Cwd != "" {
+			c.Cwd = p.Cwd
+		}
+	case *wire.TurnStart:
+		c.Turns++
+	case *wire.LogTruncated:
+		c.hidden = append(c.hidden, truncation{p.AtSeq, e.Seq})
+	}
+}
+
+// Claude writes a conversation as a session file of Claude Code. Where that looks
+// for it, `claude --resume ID` goes on with it.
+//
+// Thinking without its signature is left out, since the model's API refuses it,
+// and so is what sub-agents said: they have files of their own.
+func Claude(w io.Writer, run Run, events Events, c Conversation) (Result, error) {
+	r := Result{RunID: run.ID, Session: c.Session, Cwd: c.Cwd}
+	s := &session{out: bufio.NewWriter(w), run: run.ID, c: c, result: &r}
+	err := each(&r, events, func(e *eventlog.Entry) error {
+		if e.NodeID != c.Node || e.Event.Parent != "" || c.hides(e.Event.Seq) {
+			return nil
+		}
+		return s.event(e.Event)
+	})
+	if err == nil {
+		err = s.flush()
+	}
+	if err != nil {
+		return r, err
+	}
+	return r, s.out.Flush()
+}
+
+// session is a session file under way. It holds one turn of the agent: what a
+// model said in one message, and the results of its calls, which stand behind it.
+type session struct {
+	out    *bufio.Writer
+	run    string
+	c      Conversation
+	result *Result
+
+	current string // session of the agent at the moment
+	lines   int
+	parent  string // uuid of the line before
+	model   string
+	at      int64
+
+	turn    *wire.Usage // of the message, once known
+	blocks  []block
+	results []result
+	told    []told // while calls were open
+	open    map[string]bool
+	piece   *block // that is being streamed
+	number  int
+
+	compacted *wire.Compaction // whose summary comes next
+}
+
+// block is a block of a message.
+type block struct {
+	at      int64
+	content map[string]any
+}
+
+type result struct {
+	at     int64
+	call   string
+	event  *wire.AgentTool
+	source string // uuid of the call's line
+}
+
+// told is what the agent was told.
+type told struct {
+	at      int64
+	content any
+	meta    bool
+}
+
+func (s *session) event(e *wire.Event) error {
+	if p, is := e.Payload.(*wire.AgentStart); is {
+		if s.current = e.SessionID; !s.c.sessions[s.current] {
+			return nil
+		}
+		s.at = e.Timestamp
+		if p.Model != "" {
+			s.model = p.Model
+		}
+		return s.prompt(e.Timestamp, p.Prompt)
+	}
+	if !s.c.sessions[s.current] {
+		return nil
+	}
+	if !streamed(e.Type()) {
+		s.endPiece()
+	}
+	return s.say(e)
+}
+
+func streamed(t wire.Type) bool {
+	return t == wire.TypeAgentTextDelta || t == wire.TypeAgentThinkingDelta
+}
+
+func (s *session) say(e *wire.Event) error {
+	switch p := e.Payload.(type) {
+	case *wire.TurnStart:
+		if p.Model != "" {
+			s.model = p.Model
+		}
+		return s.flush()
+	case *wire.AgentTextDelta:
+		s.text(e.Timestamp, p.Block, p.Content)
+	case *wire.AgentText:
+		s.whole(p.Supersedes, "text", block{e.Timestamp, map[string]any{"type": "text", "text": p.Content}})
+	case *wire.AgentThinking:
+		if p.Signature != "" {
+			s.whole(p.Supersedes, "thinking", block{e.Timestamp, map[string]any{"type": "thinking", "thinking": p.Content, "signature": p.Signature}})
+		}
+	case *wire.ToolIntent:
+		s.intent(e, p)
+	case *wire.AgentTool:
+		s.results = append(s.results, result{at: e.Timestamp, call: e.CallID, event: p})
+		delete(s.open, e.CallID)
+	case *wire.Usage:
+		s.turn = p
+	case *wire.UserMessage:
+		return s.tell(told{e.Timestamp, p.Content, p.Source == "synthetic"})
+	case *wire.Compaction:
+		if p.Error == "" {
+			s.compacted = p
+		}
+	case *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted, *wire.TurnEnd:
+		return s.flush()
+	}
+	return nil
+}
+
+// text adds a streamed piece of the answer.
+func (s *session) text(at int64, number int, content string) {
+	if s.piece == nil || s.number != number {
+		s.endPiece()
+		s.piece, s.number = &block{at, map[string]any{"type": "text", "text": ""}}, number
+	}
+	text, _ := s.piece.content["text"].(string)
+	s.piece.content["text"] = text + content
+}
+
+func (s *session) endPiece() {
+	if s.piece != nil {
+		s.add(*s.piece)
+		s.piece = nil
+	}
+}
+
+// whole adds a block that wasn't streamed, or takes the place of one whose pieces
+// the agent gave up.
+func (s *session) whole(supersedes int, kind string, b block) {
+	if supersedes > 0 && len(s.blocks) > 0 {
+		if last := s.blocks[len(s.blocks)-1]; last.content["type"] == kind {
+			s.blocks = s.blocks[:len(s.blocks)-1]
+		}
+	}
+	s.add(b)
+}
+
+// add adds a block to the message. The API refuses blank text.
+func (s *session) add(b block) {
+	if text, is := b.content["text"].(string); is && strings.TrimSpace(text) == "" {
+		return
+	}
+	s.blocks = append(s.blocks, b)
+}
+
+func (s *session) intent(e *wire.Event, p *wire.ToolIntent) {
+	if s.open == nil {
+		s.open = map[string]bool{}
+	}
+	s.open[e.CallID] = true
+	input, is := p.ToolInput.Any().(map[string]any)
+	if !is {
+		input = map[string]any{"input": p.ToolInput}
+	}
+	s.add(block{e.Timestamp, map[string]any{"type": "tool_use", "id": e.CallID, "name": p.ToolName, "input": input}})
+}
+
+// prompt takes what the agent was started with: text, or a list of messages.
+func (s *session) prompt(at int64, prompt wire.Raw) error {
+	if text, is := prompt.Text(); is {
+		return s.tell(told{at: at, content: text})
+	}
+	messages, _ := prompt.Any().([]any)
+	if isContent(messages) && len(messages) > 0 {
+		return s.tell(told{at: at, content: messages})
+	}
+	for _, m := range messages {
+		content := m
+		if fields, is := m.(map[string]any); is {
+			content = fields["content"]
+		}
+		if err := s.tell(told{at: at, content: content}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tell writes what the agent was told, behind the results of the calls that are
+// open.
+func (s *session) tell(t told) error {
+	if text, is := t.content.(string); t.content == nil || is && strings.TrimSpace(text) == "" {
+		return nil
+	}
+	if t.meta && s.compacted != nil {
+		return s.summary(t)
+	}
+	if len(s.open) > 0 {
+		s.told = append(s.told, t)
+		return nil
+	}
+	if err := s.flush(); err != nil {
+		return err
+	}
+	return s.user(t)
+}
+
+func (s *session) user(t told) error {
+	fields := map[string]any{"type": "user", "message": map[string]any{"role": "user", "content": t.content}}
+	if t.meta {
+		fields["isMeta"] = true
+	}
+	return s.line(t.at, fields)
+}
+
+// flush writes the turn.
+func (s *session) flush() error {
+	s.endPiece()
+	calls := map[string]string{}
+	id := s.messageID()
+	for _, b := range s.blocks {
+		if err := s.assistant(id, b); err != nil {
+			return err
+		}
+		if id, is := b.content["id"].(string); is {
+			calls[id] = s.parent
+		}
+	}
+	for _, r := range s.results {
+		if r.source = calls[r.call]; r.source == "" {
+			continue // its call isn't in the conversation
+		}
+		if err := s.answer(r); err != nil {
+			return err
+		}
+	}
+	pending := s.told
+	s.turn, s.blocks, s.results, s.told = nil, nil, nil, nil
+	clear(s.open)
+	for _, t := range pending {
+		if err := s.user(t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *session) assistant(id string, b block) error {
+	usage := map[string]any{"input_tokens": 0, "output_tokens": 0}
+	message := map[string]any{
+		"id": id, "type": "message", "role": "assistant", "model": s.model,
+		"content": []any{b.content}, "stop_reason": nil, "stop_sequence": nil, "usage": usage,
+	}
+	if u := s.turn; u != nil {
+		usage["input_tokens"], usage["output_tokens"] = u.InputTokens, u.OutputTokens
+		usage["cache_creation_input_tokens"] = amount(u.CacheCreationInputTokens)
+		usage["cache_read_input_tokens"] = amount(u.CacheReadInputTokens)
+		if u.Model != "" {
+			message["model"] = u.Model
+		}
+		if u.StopReason != "" {
+			message["stop_reason"] = u.StopReason
+		}
+	}
+	return s.line(b.at, map[string]any{"type": "assistant", "message": message})
+}
+
+// messageID is the id of the message that is held: the blocks of one share it.
+func (s *session) messageID() string {
+	if s.turn != nil && s.turn.MessageID != "" {
+		return s.turn.MessageID
+	}
+	sum := digest("message", s.run, s.c.Node, strconv.Itoa(s.lines))
+	return fmt.Sprintf("msg_%x", sum[:12])
+}
+
+func (s *session) answer(r result) error {
+	content := map[string]any{"type": "tool_result", "tool_use_id": r.call, "content": resultContent(r.event.ToolOutput)}
+	if r.event.Error != "" {
+		content["is_error"] = true
+	}
+	fields := map[string]any{
+		"type": "user", "message": map[string]any{"role": "user", "content": []any{content}},
+		"sourceToolAssistantUUID": r.source,
+	}
+	if !r.event.Structured.IsZero() {
+		fields["toolUseResult"] = r.event.Structured
+	}
+	return s.line(r.at, fields)
+}
+
+// resultContent is a tool's output as the model's API takes it: text, or blocks.
+func resultContent(output wire.Raw) any {
+	switch v := output.Any().(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case []any:
+		if isContent(v) {
+			return v
+		}
+	}
+	text, err := wire.AppendJSON(nil, output)
+	if err != nil {
+		return ""
+	}
+	return string(text)
+}
+
+func isContent(blocks []any) bool {
+	for _, b := range blocks {
+		fields, _ := b.(map[string]any)
+		switch fields["type"] {
+		case "text", "image", "document", "search_result", "tool_reference":
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// summary writes that the agent goes on with a summary of what came before.
+func (s *session) summary(t told) error {
+	if err := s.flush(); err != nil {
+		return err
+	}
+	p := s.compacted
+	s.compacted = nil
+	before := s.parent
+	s.parent = ""
+	trigger := p.Trigger
+	if trigger == "" {
+		trigger = "auto"
+	}
+	err := s.line(t.at, map[string]any{
+		"type": "system", "subtype": "compact_boundary", "content": "Conversation compacted", "isMeta": false, "level": "info",
+		"logicalParentUuid": before, "compactMetadata": map[string]any{"trigger": trigger, "preTokens": p.PreTokens},
+	})
+	if err != nil {
+		return err
+	}
+	return s.line(t.at, map[string]any{
+		"type": "user", "message": map[string]any{"role": "user", "content": t.content},
+		"isVisibleInTranscriptOnly": true, "isCompactSummary": true,
+	})
+}
+
+// line writes a line that follows the one before. Its uuid depends on its place.
+func (s *session) line(at int64, fields map[string]any) error {
+	uuid := uuidOf(s.run, s.c.Node, s.lines)
+	fields["parentUuid"] = nil
+	if s.parent != "" {
+		fields["parentUuid"] = s.parent
+	}
+	s.at = max(s.at, at)
+	fields["uuid"], fields["sessionId"] = uuid, s.c.Session
+	fields["timestamp"] = time.UnixMilli(s.at).UTC().Format("2006-01-02T15:04:05.000Z")
+	fields["isSidechain"], fields["userType"], fields["cwd"] = false, "external", s.c.Cwd
+	fields["version"], fields["gitBranch"] = claudeVersion, ""
+	s.parent = uuid
+	s.lines++
+	s.result.Written++
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(fields); err != nil {
+		return err
+	}
+	_, err := s.out.Write(line.Bytes())
+	return err
+}
+
+// claudeVersion is the version of Claude Code whose session files these are like.
+const claudeVersion = "2.1.197"
+
+// uuidOf is a UUID of version 8, derived from a line's place.
+func uuidOf(run, node string, line int) string {
+	sum := digest("line", run, node, strconv.Itoa(line))
+	b := sum[:16]
+	b[6], b[8] = b[6]&0x0f|0x80, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}

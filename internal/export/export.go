@@ -1,0 +1,118 @@
+package export
+
+import (
+	"crypto/sha256"
+	"errors"
+	"iter"
+	"maps"
+	"slices"
+
+	"wake/internal/eventlog"
+	"wake/pkg/wire"
+)
+
+// Events are those of a run in the order of the log, as [eventlog.Log.Read]
+// yields them. What isn't an event is passed over.
+type Events = iter.Seq2[eventlog.Entry, error]
+
+// Run says which run the events are of.
+type Run struct {
+	ID          string
+	Incarnation string // of the stream that has it
+	From, To    uint64 // the positions that were asked for; 0: from the beginning, to the end
+}
+
+// Result says what was written.
+type Result struct {
+	RunID   string `json:"runId"`
+	Events  int    `json:"events"`            // that were read
+	Written int    `json:"written"`           // lines, messages or spans
+	Skipped int    `json:"skipped,omitempty"` // entries that aren't events
+	Missing int    `json:"missing,omitempty"` // large fields that the object store has lost
+	Hash    string `json:"hash,omitempty"`    // of the whole chain (jsonl)
+	Session string `json:"session,omitempty"` // that was written (claude)
+	Cwd     string `json:"cwd,omitempty"`     // folder that it belongs to (claude)
+}
+
+// Fetch returns a large field by its SHA-256, as [eventlog.Log.Blob] does.
+type Fetch func(sha256 string) ([]byte, error)
+
+// Whole yields the events with their large fields put back. Of those that the
+// object store has lost, missing is told; the event then is without them.
+func Whole(events Events, fetch Fetch, missing func()) Events {
+	return func(yield func(eventlog.Entry, error) bool) {
+		for e, err := range events {
+			if err == nil && e.Event != nil && len(e.Event.Blobs) > 0 {
+				var whole *wire.Event
+				switch whole, err = inline(e.Event, fetch); {
+				case errors.Is(err, eventlog.ErrBlobMissing):
+					missing()
+					err = nil
+				case err == nil:
+					e.Event = whole
+				}
+			}
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func inline(e *wire.Event, fetch Fetch) (*wire.Event, error) {
+	data, err := wire.Encode(e)
+	if err != nil {
+		return nil, err
+	}
+	if data, err = wire.Inline(data, fetch); err != nil {
+		return nil, err
+	}
+	return wire.Decode(data)
+}
+
+// each calls f with each event and counts.
+func each(r *Result, events Events, f func(*eventlog.Entry) error) error {
+	for e, err := range events {
+		switch {
+		case err != nil:
+			return err
+		case e.Event == nil:
+			r.Skipped++
+			continue
+		}
+		r.Events++
+		if err := f(&e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// digest is the hash of texts, told apart, from which ids are derived.
+func digest(texts ...string) [sha256.Size]byte {
+	h := sha256.New()
+	for _, t := range texts {
+		h.Write([]byte(t))
+		h.Write([]byte{0})
+	}
+	var sum [sha256.Size]byte
+	h.Sum(sum[:0])
+	return sum
+}
+
+// execOf names the execution that an event is about: its node if it names none.
+func execOf(e *wire.Event) string {
+	if e.ExecID != "" {
+		return e.ExecID
+	}
+	return e.Node()
+}
+
+func amount(n *int64) int64 {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,423 @@
+package export
+
+import (
+	"bufio"
+	"crypto/sha256"
+	_ "embed" // the page's parts
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+
+	"wake/internal/eventlog"
+	"wake/internal/run"
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+//go:embed page.css
+var pageCSS string
+
+//go:embed page.html
+var pageHTML string
+
+// HTML writes a page that shows the run: what it cost, what its nodes and tools
+// did and when, and every line of its log with the tools' input and output. It
+// needs nothing but itself: no script, no font, no request. The rows are written
+// as the events come; the sums that stand above them in the page stand behind
+// them in the file.
+func HTML(w io.Writer, r Run, events Events) (Result, error) {
+	page, err := template.New("page").Funcs(template.FuncMap{
+		"usd": usd, "number": number, "span": timeline.Span, "size": size,
+	}).Parse(pageHTML)
+	if err != nil {
+		return Result{}, err
+	}
+	out := bufio.NewWriterSize(w, 64<<10)
+	h := &pageWriter{
+		out: out, page: page, run: r, state: run.New(r.ID), result: Result{RunID: r.ID},
+		lines: map[string]*timeline.Timeline{}, tools: map[string]*toolSum{}, models: map[string]*modelSum{}, bars: map[string]*bar{},
+	}
+	return h.write(events)
+}
+
+// Bounds of a page.
+const (
+	maxHeld   = 512      // rows that may still grow
+	maxText   = 64 << 10 // bytes of a row's text
+	maxDetail = 16 << 10 // bytes of a tool's input, and of its output
+	maxBars   = 300      // executions in the chart
+)
+
+// pageWriter is a page under way.
+type pageWriter struct {
+	out    *bufio.Writer
+	page   *template.Template
+	run    Run
+	result Result
+
+	state  *wire.State
+	folded int // events that are in state
+	first  int64
+	last   int64
+
+	lines  map[string]*timeline.Timeline // by node
+	held   []*row                        // not written yet, in order
+	tools  map[string]*toolSum
+	models map[string]*modelSum
+	bars   map[string]*bar
+	order  []*bar
+	beyond int // bars that are left out
+}
+
+// row is a line of the log.
+type row struct {
+	Pos    uint64
+	At     string // since the beginning
+	Clock  string // UTC
+	Node   string
+	Class  wire.LineType
+	Sub    bool // of a sub-agent
+	Text   string
+	Cut    int // bytes that are left out
+	Input  *detail
+	Output *detail
+}
+
+// detail is a value that is shown on demand.
+type detail struct {
+	Text string
+	Cut  int
+}
+
+type toolSum struct {
+	Name                  string
+	Calls, Failed, Denied int
+	TotalMs, MaxMs        int64
+}
+
+type modelSum struct {
+	Name                  string
+	Calls                 int
+	In, Out, Write, Cache int64
+	Cost                  float64
+	Priced                bool
+}
+
+// bar is an execution in the chart.
+type bar struct {
+	Node, Exec   string
+	Begin, End   int64
+	Failed, Open bool
+	Tools        []mark
+	X, W, Y      float64
+}
+
+// mark is a tool call in a bar.
+type mark struct {
+	Tool   string
+	Begin  int64
+	End    int64
+	Failed bool
+	X, W   float64
+}
+
+// maxMarks bounds the calls that a bar shows.
+const maxMarks = 400
+
+func (p *pageWriter) write(events Events) (Result, error) {
+	sum := sha256.Sum256([]byte(pageCSS))
+	err := p.page.ExecuteTemplate(p.out, "head", map[string]any{
+		"Run": timeline.Sanitize(p.run.ID), "Style": template.CSS(pageCSS), //nolint:gosec // ours
+		"Policy": template.HTMLAttr(`content="default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'sha256-` + //nolint:gosec // ours
+			base64.StdEncoding.EncodeToString(sum[:]) + `'"`),
+	})
+	if err != nil {
+		return p.result, err
+	}
+	if err := each(&p.result, events, func(e *eventlog.Entry) error { return p.event(e.Pos, e.Event) }); err != nil {
+		return p.result, err
+	}
+	if err := p.shed(0); err != nil {
+		return p.result, err
+	}
+	if err := p.page.ExecuteTemplate(p.out, "foot", p.summary()); err != nil {
+		return p.result, err
+	}
+	return p.result, p.out.Flush()
+}
+
+func (p *pageWriter) event(pos uint64, e *wire.Event) error {
+	if p.first == 0 {
+		p.first = e.Timestamp
+	}
+	p.last = max(p.last, e.Timestamp)
+	if run.Apply(p.state, wire.Position{Incarnation: p.run.Incarnation, Seq: pos}, e) == nil {
+		p.folded++
+	}
+	p.count(e)
+	p.draw(e)
+	node := e.Node()
+	t := p.lines[node]
+	if t == nil {
+		t = &timeline.Timeline{}
+		p.lines[node] = t
+	}
+	p.step(t.Step(pos, e), e)
+	return p.shed(maxHeld)
+}
+
+// step shows what an event does to the lines.
+func (p *pageWriter) step(s timeline.Step, e *wire.Event) {
+	if s.Op == timeline.None {
+		return
+	}
+	r := p.find(s.Pos)
+	if s.Op == timeline.Add || r == nil { // a line that is written already goes on in another
+		r = &row{
+			Pos: s.Pos, Node: timeline.Sanitize(e.Node()), Class: s.Type, Sub: e.Parent != "",
+			At: since(p.first, e.Timestamp), Clock: time.UnixMilli(e.Timestamp).UTC().Format("2006-01-02 15:04:05.000"),
+		}
+		p.held = append(p.held, r)
+		if call, is := e.Payload.(*wire.AgentTool); is {
+			r.Input, r.Output = detailOf(call.ToolInput), detailOf(call.ToolOutput)
+		}
+	}
+	switch {
+	case s.Op == timeline.Replace:
+		r.Text, r.Cut = "", 0
+		fallthrough
+	default:
+		text, cut := cutText(timeline.Sanitize(s.Text), maxText-len(r.Text))
+		r.Text, r.Cut = r.Text+text, r.Cut+cut
+	}
+}
+
+// find returns the row of a line that isn't written yet.
+func (p *pageWriter) find(pos uint64) *row {
+	for _, r := range slices.Backward(p.held) {
+		if r.Pos == pos {
+			return r
+		}
+	}
+	return nil
+}
+
+// shed writes the oldest rows until most are left.
+func (p *pageWriter) shed(most int) error {
+	n := max(0, len(p.held)-most)
+	for _, r := range p.held[:n] {
+		if err := p.page.ExecuteTemplate(p.out, "row", r); err != nil {
+			return err
+		}
+		p.result.Written++
+	}
+	p.held = slices.Delete(p.held, 0, n)
+	return nil
+}
+
+// count adds an event to the sums.
+func (p *pageWriter) count(e *wire.Event) {
+	switch v := e.Payload.(type) {
+	case *wire.AgentTool:
+		s := p.tools[v.ToolName]
+		if s == nil {
+			s = &toolSum{Name: timeline.Sanitize(v.ToolName)}
+			p.tools[v.ToolName] = s
+		}
+		s.add(v)
+	case *wire.Usage:
+		m := p.model(v.Model)
+		m.Calls++
+		m.In, m.Out = m.In+v.InputTokens, m.Out+v.OutputTokens
+		m.Write, m.Cache = m.Write+amount(v.CacheCreationInputTokens), m.Cache+amount(v.CacheReadInputTokens)
+	case *wire.TurnEnd:
+		for name, u := range v.ModelUsage {
+			if u.CostUsd != nil {
+				m := p.model(name)
+				m.Cost, m.Priced = m.Cost+*u.CostUsd, true
+			}
+		}
+	}
+}
+
+// model returns the sums of a model. Results name it with the size of its window
+// ("opus[1m]"), calls without.
+func (p *pageWriter) model(name string) *modelSum {
+	for i := range len(name) {
+		if name[i] == '[' {
+			name = name[:i]
+			break
+		}
+	}
+	m := p.models[name]
+	if m == nil {
+		m = &modelSum{Name: timeline.Sanitize(name)}
+		p.models[name] = m
+	}
+	return m
+}
+
+func (s *toolSum) add(v *wire.AgentTool) {
+	s.Calls++
+	switch {
+	case v.Denied:
+		s.Denied++
+	case v.Error != "":
+		s.Failed++
+	}
+	ms := amount(v.DurationMs)
+	s.TotalMs, s.MaxMs = s.TotalMs+ms, max(s.MaxMs, ms)
+}
+
+// draw adds an event to the chart.
+func (p *pageWriter) draw(e *wire.Event) {
+	exec := execOf(e)
+	b := p.bars[exec]
+	switch v := e.Payload.(type) {
+	case *wire.NodeStart:
+		p.begin(e, exec)
+	case *wire.AgentStart:
+		if b == nil && e.Parent == "" {
+			p.begin(e, exec)
+		}
+	case *wire.NodeComplete:
+		b.end(e, false)
+	case *wire.NodeError:
+		b.end(e, true)
+	case *wire.NodeCancelled:
+		b.end(e, true)
+	case *wire.AgentTool:
+		if b != nil && e.Parent == "" && len(b.Tools) < maxMarks {
+			b.Tools = append(b.Tools, mark{
+				Tool: timeline.Sanitize(v.ToolName), Begin: e.Timestamp - amount(v.DurationMs), End: e.Timestamp, Failed: v.Error != "",
+			})
+		}
+	}
+}
+
+func (p *pageWriter) begin(e *wire.Event, exec string) {
+	if p.bars[exec] != nil {
+		return
+	}
+	if len(p.order) == maxBars {
+		p.beyond++
+		return
+	}
+	b := &bar{Node: timeline.Sanitize(e.Node()), Exec: timeline.Sanitize(exec), Begin: e.Timestamp, Open: true}
+	p.bars[exec] = b
+	p.order = append(p.order, b)
+}
+
+func (b *bar) end(e *wire.Event, failed bool) {
+	if b != nil {
+		b.End, b.Open, b.Failed = e.Timestamp, false, failed
+	}
+}
+
+// The chart in units of its view box.
+const (
+	chartLeft  = 180.0
+	chartWidth = 1000.0
+	barHeight  = 22.0
+)
+
+// chart places the bars.
+func (p *pageWriter) chart() []*bar {
+	scale := (chartWidth - chartLeft) / float64(max(1, p.last-p.first))
+	place := func(begin, end int64) (x, w float64) {
+		return chartLeft + float64(begin-p.first)*scale, max(2, float64(end-begin)*scale)
+	}
+	for i, b := range p.order {
+		if b.Open {
+			b.End = p.last
+		}
+		b.Y = float64(i) * barHeight
+		b.X, b.W = place(b.Begin, b.End)
+		for k := range b.Tools {
+			m := &b.Tools[k]
+			m.X, m.W = place(max(m.Begin, b.Begin), m.End)
+		}
+	}
+	return p.order
+}
+
+// summary is what stands above the rows.
+func (p *pageWriter) summary() map[string]any {
+	s := p.state
+	tools, models := make([]*toolSum, 0, len(p.tools)), make([]*modelSum, 0, len(p.models))
+	for _, name := range sortedKeys(p.tools) {
+		tools = append(tools, p.tools[name])
+	}
+	slices.SortStableFunc(tools, func(a, b *toolSum) int { return b.Calls - a.Calls })
+	for _, name := range sortedKeys(p.models) {
+		models = append(models, p.models[name])
+	}
+	status := string(s.Status)
+	if s.Result != "" {
+		status = string(s.Result)
+	}
+	labels := make([][2]string, 0, len(s.Labels))
+	for _, k := range sortedKeys(s.Labels) {
+		labels = append(labels, [2]string{timeline.Sanitize(k), timeline.Sanitize(s.Labels[k])})
+	}
+	return map[string]any{
+		"Run": timeline.Sanitize(p.run.ID), "Flow": timeline.Sanitize(s.FlowName), "Status": status,
+		"Error": timeline.Sanitize(s.Error), "Reason": timeline.Sanitize(s.Reason), "Labels": labels, "Imported": s.Imported != "",
+		"Began": time.UnixMilli(p.first).UTC().Format("2006-01-02 15:04:05 UTC"), "Took": p.last - p.first,
+		"Usage": s.Usage, "TokensIn": s.Usage.InputTokens + s.Usage.CacheCreationInputTokens + s.Usage.CacheReadInputTokens,
+		"Events": p.result.Events, "Rows": p.result.Written, "Part": p.run.From > 0 || p.run.To > 0, "Partly": p.folded < p.result.Events,
+		"Tools": tools, "Models": models, "Bars": p.chart(), "Beyond": p.beyond,
+		"ChartHeight": float64(len(p.order))*barHeight + 4, "ChartWidth": chartWidth, "BarLeft": chartLeft - 8,
+		"Hash": p.result.Hash,
+	}
+}
+
+func detailOf(v wire.Raw) *detail {
+	text, cut := cutText(timeline.Sanitize(plain(v)), maxDetail)
+	if text == "" {
+		return nil
+	}
+	return &detail{text, cut}
+}
+
+// cutText returns at most limit bytes of text, whole characters, and how many
+// are left out.
+func cutText(s string, limit int) (string, int) {
+	if len(s) <= limit {
+		return s, 0
+	}
+	end := max(0, limit)
+	for end > 0 && s[end]&0xc0 == 0x80 {
+		end--
+	}
+	return s[:end], len(s) - end
+}
+
+// since is a time of the run: minutes or hours, and seconds.
+func since(first, at int64) string {
+	d := time.Duration(max(0, at-first)) * time.Millisecond
+	if d >= time.Hour {
+		return fmt.Sprintf("%d:%02d:%02d", int(d.Hours()), int(d.Minutes())%60, int(d.Seconds())%60)
+	}
+	return fmt.Sprintf("%d:%04.1f", int(d.Minutes()), d.Seconds()-60*float64(int(d.Minutes())))
+}
+
+func usd(x float64) string { return fmt.Sprintf("$%.4f", x) }
+
+func size(n int) string { return number(int64(n)) + " bytes" }
+
+// number writes n in groups of three digits.
+func number(n any) string {
+	s := fmt.Sprint(n)
+	if v, err := strconv.ParseInt(s, 10, 64); err != nil || v < 0 {
+		return s
+	}
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "\u202f" + s[i:]
+	}
+	return s
+}

@@ -1,0 +1,247 @@
+package export
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+)
+
+// FileError says where a JSONL file isn't what was exported.
+type FileError struct {
+	Line    int // from 1
+	Problem string
+}
+
+// Error returns the place and the problem.
+func (e *FileError) Error() string { return fmt.Sprintf("line %d %s", e.Line, e.Problem) }
+
+// MaxLine bounds a line of a file that is read, in bytes.
+const MaxLine = 256 << 20
+
+// maxFields bounds the large fields of one event, in bytes.
+const maxFields = 512 << 20
+
+// Item is an event of a file.
+type Item struct {
+	Line  int
+	Pos   uint64 // where it was exported
+	Time  int64  // Unix ms, when it was stored there
+	Data  []byte // as it was stored
+	Event *wire.Event
+	Blobs map[string][]byte // its large fields, by SHA-256, as far as the file has them
+}
+
+// File is a JSONL file that is being read.
+type File struct {
+	Run    Run
+	Events int    // so far
+	Hash   string // of the last event so far
+
+	lines lines
+	chain chain
+	last  link
+	pos   uint64
+	ended bool
+}
+
+// Open reads the beginning of a file.
+func Open(r io.Reader) (*File, error) {
+	f := &File{lines: lines{in: bufio.NewReaderSize(r, 64<<10)}}
+	line, err := f.lines.next()
+	if errors.Is(err, io.EOF) {
+		return nil, &FileError{1, "is missing: the file is empty"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	var h head
+	switch err := json.Unmarshal(line, &h); {
+	case err != nil || h.Wake == 0:
+		return nil, f.fault("isn't the beginning of an exported run (wake export --format jsonl)")
+	case h.Wake > fileVersion:
+		return nil, f.fault("says that a newer version of wake wrote the file: %d", h.Wake)
+	}
+	if err := subjects.CheckID(h.Run); err != nil {
+		return nil, f.fault("names no run: %v", err)
+	}
+	f.Run = Run{ID: h.Run, Incarnation: h.Incarnation, From: h.From, To: h.To}
+	f.last = firstLink(h.Incarnation, h.Run)
+	f.Hash = f.last.String()
+	return f, nil
+}
+
+func (f *File) fault(format string, args ...any) error {
+	return &FileError{f.lines.n, fmt.Sprintf(format, args...)}
+}
+
+// All yields the events to the end of the file. What was changed, lost, added or
+// put in another order ends it with a [*FileError]; so does a file that was cut
+// off.
+func (f *File) All() iter.Seq2[Item, error] {
+	return func(yield func(Item, error) bool) {
+		for {
+			item, err := f.next()
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if !yield(item, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// record is any line but the first.
+type record struct {
+	Pos   uint64          `json:"pos"`
+	Time  int64           `json:"time"`
+	Hash  string          `json:"hash"`
+	Event json.RawMessage `json:"event"`
+	Data  []byte          `json:"data"`
+
+	Blob string `json:"blob"`
+
+	End    bool `json:"end"`
+	Events int  `json:"events"`
+}
+
+// next returns the next event; io.EOF at the proper end.
+func (f *File) next() (Item, error) {
+	fields := map[string][]byte{}
+	size := 0
+	for {
+		line, err := f.lines.next()
+		switch {
+		case errors.Is(err, io.EOF) && f.ended:
+			return Item{}, io.EOF
+		case errors.Is(err, io.EOF):
+			f.lines.n++
+			return Item{}, f.fault("is missing: the file was cut off")
+		case err != nil:
+			return Item{}, err
+		case f.ended:
+			return Item{}, f.fault("is behind the end")
+		}
+		var r record
+		if err := json.Unmarshal(line, &r); err != nil {
+			return Item{}, f.fault("isn't a JSON object of an export: %v", err)
+		}
+		switch {
+		case r.Blob != "":
+			if size += len(r.Data); size > maxFields {
+				return Item{}, f.fault("is a field too large: the event's have more than %d bytes", maxFields)
+			}
+			if sum := sha256.Sum256(r.Data); hex.EncodeToString(sum[:]) != r.Blob {
+				return Item{}, f.fault("has another content than its hash %s says", r.Blob)
+			}
+			fields[r.Blob] = r.Data
+		case r.End:
+			if err := f.end(r, len(fields)); err != nil {
+				return Item{}, err
+			}
+		default:
+			return f.item(r, fields)
+		}
+	}
+}
+
+func (f *File) end(r record, fields int) error {
+	switch {
+	case fields > 0:
+		return f.fault("is the end, where an event with large fields should be")
+	case r.Events != f.Events:
+		return f.fault("says that there are %d events; the file has %d", r.Events, f.Events)
+	case r.Hash != f.Hash:
+		return f.fault("breaks the chain: the last hash is %s, not %s", f.Hash, r.Hash)
+	}
+	f.ended = true
+	return nil
+}
+
+func (f *File) item(r record, fields map[string][]byte) (Item, error) {
+	item := Item{Line: f.lines.n, Pos: r.Pos, Time: r.Time, Data: r.Data}
+	var err error
+	if item.Data == nil {
+		if item.Data, err = encoded(r.Event); err != nil {
+			return Item{}, f.fault("isn't an event: %v", err)
+		}
+	}
+	next := f.chain.next(f.last, r.Pos, r.Time, item.Data)
+	switch {
+	case r.Pos <= f.pos:
+		return Item{}, f.fault("has position %d after %d: the order isn't that of the log", r.Pos, f.pos)
+	case next.String() != r.Hash:
+		return Item{}, f.fault("breaks the chain: it or a line before was changed, lost, added or moved")
+	}
+	if item.Event, err = wire.Decode(item.Data); err != nil {
+		return Item{}, f.fault("isn't an event: %v", err)
+	}
+	if item.Event.RunID != f.Run.ID {
+		return Item{}, f.fault("is of run %q, not of %s", item.Event.RunID, f.Run.ID)
+	}
+	if item.Blobs, err = f.blobs(item.Event, fields); err != nil {
+		return Item{}, err
+	}
+	f.pos, f.last, f.Hash = r.Pos, next, r.Hash
+	f.Events++
+	return item, nil
+}
+
+// blobs returns the large fields that the event refers to. What it doesn't refer
+// to was added.
+func (f *File) blobs(e *wire.Event, fields map[string][]byte) (map[string][]byte, error) {
+	known := make(map[string]bool, len(e.Blobs))
+	for _, b := range e.Blobs {
+		known[b.SHA256] = true
+	}
+	for sum := range fields {
+		if !known[sum] {
+			return nil, f.fault("doesn't refer to the field %s before it", sum)
+		}
+	}
+	return fields, nil
+}
+
+// lines reads lines and counts them.
+type lines struct {
+	in  *bufio.Reader
+	n   int
+	buf []byte
+}
+
+// next returns the next line that isn't blank, valid until the next call.
+func (l *lines) next() ([]byte, error) {
+	for {
+		l.buf = l.buf[:0]
+		l.n++
+		for {
+			part, err := l.in.ReadSlice('\n')
+			if len(l.buf)+len(part) > MaxLine {
+				return nil, &FileError{l.n, fmt.Sprintf("is longer than %d bytes", MaxLine)}
+			}
+			l.buf = append(l.buf, part...)
+			if err == nil {
+				break
+			}
+			if errors.Is(err, io.EOF) && len(l.buf) > 0 {
+				break
+			}
+			if !errors.Is(err, bufio.ErrBufferFull) {
+				l.n--
+				return nil, err
+			}
+		}
+		if line := bytes.TrimSpace(l.buf); len(line) > 0 {
+			return line, nil
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package export
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+
+	"wake/internal/eventlog"
+	"wake/pkg/wire"
+)
+
+// ErrAnother is returned for a run that the log has with other events.
+var ErrAnother = errors.New("the log has another run of this id")
+
+// Imported is the value of [wire.FlowStart.Imported] of runs that [Import] wrote.
+const Imported = "import"
+
+// Import says what was read and written.
+type Import struct {
+	RunID  string `json:"runId"`
+	Events int    `json:"events"` // of the file
+	Added  int    `json:"added"`  // to the log; the others were there
+	Hash   string `json:"hash"`   // of the file's chain
+}
+
+// Restore adds the run of a JSONL file to the log. The whole file is verified
+// before anything is written. Its events are written as they are, seq, epoch and
+// time included; the first ones say that the run was imported, so that nobody
+// goes on with it. What the log has of the run from an earlier call stays, and a
+// whole run is left alone. The log's Run must be running.
+//
+// It fails with a [*FileError] for a file that isn't what was exported, and with
+// [ErrAnother]. progress, which may be nil, is called with the number of events
+// that were dealt with and that there are.
+func Restore(ctx context.Context, log *eventlog.Log, r io.ReadSeeker, progress func(done, of int)) (Import, error) {
+	im, err := verify(r)
+	if err != nil {
+		return im, err
+	}
+	if _, err := r.Seek(0, io.SeekStart); err != nil {
+		return im, err
+	}
+	f, err := Open(r)
+	if err != nil {
+		return im, err
+	}
+	existing, stop := iter.Pull2(log.Read(ctx, eventlog.Query{Run: im.RunID}))
+	defer stop()
+	a := adder{log: log, copier: log.Copy(im.RunID), existing: existing, result: &im}
+	done := 0
+	for item, err := range f.All() {
+		if err == nil {
+			err = a.item(ctx, item)
+		}
+		if err != nil {
+			return im, err
+		}
+		if done++; progress != nil {
+			progress(done, im.Events)
+		}
+	}
+	return im, a.copier.Flush(ctx)
+}
+
+// verify reads a file to its end.
+func verify(r io.Reader) (Import, error) {
+	f, err := Open(r)
+	if err != nil {
+		return Import{}, err
+	}
+	im := Import{RunID: f.Run.ID}
+	begun := false
+	for item, err := range f.All() {
+		if err != nil {
+			return im, err
+		}
+		begun = begun || begins(item.Event)
+	}
+	im.Events, im.Hash = f.Events, f.Hash
+	if !begun {
+		return im, &FileError{1, "begins a file without the beginning of the run: export it without --from"}
+	}
+	return im, nil
+}
+
+// begins reports whether e begins a run.
+func begins(e *wire.Event) bool {
+	return e.Type() == wire.TypeFlowStart || e.Type() == wire.TypeRunForked
+}
+
+// adder compares the events of a file with those that the log has, and adds the
+// rest.
+type adder struct {
+	log      *eventlog.Log
+	copier   *eventlog.Copier
+	existing func() (eventlog.Entry, error, bool)
+	result   *Import
+	over     bool // the log has no more
+	native   bool // what the log has wasn't imported
+}
+
+func (a *adder) item(ctx context.Context, item Item) error {
+	data, blobs, err := a.form(item)
+	if err != nil {
+		return &FileError{item.Line, err.Error()}
+	}
+	for !a.over {
+		e, err, ok := a.existing()
+		switch {
+		case err != nil:
+			return err
+		case !ok:
+			a.over = true
+		case e.Event == nil:
+			continue // isn't exported either
+		case bytes.Equal(e.Data, data):
+			return nil
+		case bytes.Equal(e.Data, item.Data):
+			a.native = true
+			return nil
+		default:
+			return fmt.Errorf("%w: line %d of the file differs from position %d", ErrAnother, item.Line, e.Pos)
+		}
+	}
+	if a.native {
+		return fmt.Errorf("%w: it isn't imported, and the file goes on behind its end, at line %d", ErrAnother, item.Line)
+	}
+	a.result.Added++
+	return a.copier.Add(ctx, data, blobs)
+}
+
+// form returns an event as the log stores it.
+func (a *adder) form(item Item) (data []byte, blobs map[string][]byte, err error) {
+	data, blobs = item.Data, item.Blobs
+	if begins(item.Event) {
+		if data, blobs, err = marked(item); err != nil {
+			return nil, nil, err
+		}
+	}
+	data, more, err := a.log.StoredForm(data)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(more) == 0 {
+		return data, blobs, nil
+	}
+	for sum, b := range blobs {
+		more[sum] = b
+	}
+	return data, more, nil
+}
+
+// marked returns the event that begins a run, saying that the run was imported.
+func marked(item Item) (data []byte, blobs map[string][]byte, err error) {
+	e, err := wire.Decode(item.Data)
+	if err != nil {
+		return nil, nil, err
+	}
+	switch p := e.Payload.(type) {
+	case *wire.FlowStart:
+		if p.Imported != "" {
+			return item.Data, item.Blobs, nil
+		}
+		p.Imported = Imported
+		data, err = wire.Encode(e)
+		return data, item.Blobs, err
+	case *wire.RunForked:
+		return markedFork(e, item)
+	}
+	return item.Data, item.Blobs, nil
+}
+
+// markedFork changes the state that a fork carries: it is what its run is folded
+// from.
+func markedFork(e *wire.Event, item Item) (data []byte, blobs map[string][]byte, err error) {
+	whole, err := inline(e, func(sum string) ([]byte, error) {
+		if b, ok := item.Blobs[sum]; ok {
+			return b, nil
+		}
+		return nil, fmt.Errorf("the file doesn't have field %s", sum)
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	p, is := whole.Payload.(*wire.RunForked)
+	state, isMap := map[string]any(nil), false
+	if is {
+		state, isMap = p.State.Any().(map[string]any)
+	}
+	if !isMap {
+		return nil, nil, errors.New("is a fork without the state of its parent")
+	}
+	if state["imported"] != nil {
+		return item.Data, item.Blobs, nil
+	}
+	state["imported"] = Imported
+	if p.State, err = wire.Marshal(state); err != nil {
+		return nil, nil, err
+	}
+	data, err = wire.Encode(whole)
+	return data, nil, err
+}
