@@ -131,7 +131,7 @@ func (a *app) addVerbs(root *cobra.Command) {
 	add("servers", "Servers and services:",
 		a.upCommand(), a.initCommand(), a.doctorCommand(),
 		a.runnerCommand(), a.recorderCommand(), a.snapshotterCommand(), a.alerterCommand())
-	add("tools", "Tools:", a.decodeCommand(), a.benchCommand(), a.versionCommand())
+	add("tools", "Tools:", a.verifyCommand(), a.decodeCommand(), a.benchCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("tools")
 	root.SetHelpCommandGroupID("tools")
 }

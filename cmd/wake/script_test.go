@@ -1,6 +1,7 @@
 package main
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -55,10 +56,22 @@ func TestScript(t *testing.T) {
 			"begins":  begins,
 			"within":  within,
 			"streams": hasStream,
+			"sql":     changeFile,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 	})
+}
+
+// sql FILE STATEMENTS changes a SQLite file.
+func changeFile(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: sql FILE STATEMENTS")
+	}
+	db, err := sql.Open("sqlite", ts.MkAbs(args[0]))
+	ts.Check(err)
+	_, err = db.Exec(args[1])
+	ts.Check(errors.Join(err, db.Close()))
 }
 
 // exits CODE PROGRAM ARGS… runs a program that exits with CODE.

@@ -15,6 +15,8 @@ import (
 type dialect struct {
 	steps []step                   // lead from an empty database to the current schema; a released one is never changed
 	bind  func(text string) string // a statement as the driver takes it
+
+	integrity string // asks whether the database is sound: rows of problems, or "ok"; "": it can't be asked
 }
 
 // step leads from one version of the schema to the next.

@@ -5,6 +5,8 @@ func sqliteDialect() *dialect {
 	return &dialect{
 		steps: []step{{text: sqlite1}, {text: sqlite2, then: refill}},
 		bind:  func(text string) string { return text },
+
+		integrity: "PRAGMA integrity_check",
 	}
 }
 

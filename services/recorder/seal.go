@@ -18,7 +18,7 @@ const (
 
 // writeEvents writes the batch's events of a run.
 func (w *writer) writeEvents(r *runRow) error {
-	if len(r.fresh) == 0 {
+	if len(r.fresh) == 0 || w.s.scratch {
 		return nil
 	}
 	events, size := r.tailEvents+int64(len(r.fresh)), r.tailBytes+int64(r.freshBytes)

@@ -35,6 +35,8 @@ type Store struct {
 	folds *folds
 	zip   *zipper
 	chain chain
+
+	scratch bool // events aren't kept, only what is derived from them
 }
 
 // readers bounds the questions that are answered at the same time.

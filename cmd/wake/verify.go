@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"wake/internal/timeline"
+	"wake/services/recorder"
+)
+
+// codeDamaged is the code of a record that isn't as it was written.
+const codeDamaged = "DAMAGED"
+
+type verifyOptions struct {
+	all  bool
+	file string
+}
+
+func (a *app) verifyCommand() *cobra.Command {
+	var o verifyOptions
+	cmd := &cobra.Command{
+		Use:   "verify {RUN | --all}",
+		Short: "Check that a record is as it was written",
+		Long: `Check that the record of a run, or of all, is as it was written: no event was
+changed, removed, added or moved since, and everything that the recorder derives
+from the events is what they say. What is damaged is named with its place.
+
+The recorder's file is read, not the server; the recorder may be at work.
+
+` + runHelp,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if o.all == (len(args) > 0) {
+				return errors.New("give a run, or --all")
+			}
+			return cobra.MaximumNArgs(1)(cmd, args)
+		},
+		ValidArgsFunction: a.completeRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			run := ""
+			if !o.all {
+				run = args[0]
+			}
+			return a.verifyRecord(cmd.Context(), run, o)
+		},
+	}
+	cmd.Flags().BoolVar(&o.all, "all", false, "check all runs, and what is of none")
+	cmd.Flags().StringVar(&o.file, "recorder-file", "", "SQLite `file` that was recorded into (default: DIR/recorder.db)")
+	return cmd
+}
+
+func (a *app) verifyRecord(ctx context.Context, run string, o verifyOptions) (err error) {
+	if o.file == "" {
+		o.file = filepath.Join(a.server.DataDir, "recorder.db")
+	}
+	store, err := recorder.OpenReadOnly(ctx, o.file)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	v, err := store.Verify(ctx, run)
+	if err != nil {
+		return err
+	}
+	if err := a.printVerification(v); err != nil {
+		return err
+	}
+	if n := len(v.Damages) + v.Omitted; n > 0 {
+		return failure(codeDamaged, "restore a copy of the file; or remove it, and what the stream still holds is recorded anew",
+			"%s isn't as it was recorded: %d damages", o.file, n)
+	}
+	return nil
+}
+
+func (a *app) printVerification(v recorder.Verification) error {
+	if a.json {
+		return a.printJSON(v)
+	}
+	for _, d := range v.Damages {
+		if _, err := fmt.Fprintln(a.out, timeline.Line(d.String(), maxMessage)); err != nil {
+			return err
+		}
+	}
+	if v.Omitted > 0 {
+		if _, err := fmt.Fprintf(a.out, "and %d more\n", v.Omitted); err != nil {
+			return err
+		}
+	}
+	odd := ""
+	if v.Void > 0 || v.Gaps > 0 {
+		odd = fmt.Sprintf("; %d were void, %d were missing, when they were recorded", v.Void, v.Gaps)
+	}
+	if len(v.Damages) > 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(a.out, "ok: %d events of %d runs, up to position %d%s\n", v.Events, v.Runs, v.Position.Seq, odd)
+	return err
+}

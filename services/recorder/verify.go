@@ -1,0 +1,308 @@
+package recorder
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+
+	"wake/pkg/wire"
+)
+
+// Damage is something in a store that isn't as it was recorded.
+type Damage struct {
+	Table   string `json:"table,omitempty"`
+	Run     string `json:"run,omitempty"`
+	Segment int64  `json:"segment,omitempty"` // 0: none
+	From    uint64 `json:"from,omitempty"`    // first position concerned; 0: none is known
+	To      uint64 `json:"to,omitempty"`      // last one; 0: From
+	Row     string `json:"row,omitempty"`     // what its table knows it by, besides its run
+	Column  string `json:"column,omitempty"`
+	Problem string `json:"problem"`
+}
+
+// String is for people.
+func (d Damage) String() string {
+	s := ""
+	add := func(format string, args ...any) {
+		if s != "" {
+			s += ", "
+		}
+		s += fmt.Sprintf(format, args...)
+	}
+	if d.Run != "" {
+		add("run %s", d.Run)
+	}
+	if d.Segment > 0 {
+		add("segment %d", d.Segment)
+	}
+	switch {
+	case d.To > d.From:
+		add("positions %d to %d", d.From, d.To)
+	case d.From > 0:
+		add("position %d", d.From)
+	}
+	if d.Table != "" {
+		add("table %s", d.Table)
+	}
+	if d.Row != "" {
+		add("row %s", d.Row)
+	}
+	if d.Column != "" {
+		add("column %s", d.Column)
+	}
+	if s == "" {
+		return d.Problem
+	}
+	return s + ": " + d.Problem
+}
+
+// Verification is what a check of a store came to.
+type Verification struct {
+	Position wire.Position `json:"position"` // up to here everything is recorded
+	Runs     int           `json:"runs"`     // that were checked, what is of no run included
+	Segments int           `json:"segments"`
+	Events   int64         `json:"events"`
+	Void     int64         `json:"void"`    // of those: by fenced writers, or in a place that was taken
+	Gaps     int64         `json:"gaps"`    // events that were missing already when they were recorded
+	Damages  []Damage      `json:"damages"` // none: all is as it was recorded
+	Omitted  int           `json:"omitted,omitempty"`
+}
+
+// maxDamages bounds the list of damages.
+const maxDamages = 1000
+
+// Verify checks the events of a run, or of all if run is empty, and whatever is
+// derived from them: the database itself, the hash chains, positions and
+// numbers of the events, and all rows that recording them again would make
+// otherwise. It sees the store as of one moment. It fails only if it couldn't
+// check; what is damaged is in the answer.
+func (s *Store) Verify(ctx context.Context, run string) (Verification, error) {
+	v := &verifier{s: s, Verification: Verification{Damages: []Damage{}}}
+	if err := v.verify(ctx, run); err != nil {
+		return Verification{}, wrap("verify", err)
+	}
+	return v.Verification, nil
+}
+
+// verifier is a check under way.
+type verifier struct {
+	Verification
+	s       *Store
+	t       *tx
+	scratch *Store
+	chain   chain
+	seen    *positions // of all runs; nil: only one run is checked
+	bad     int64
+	lost    int64
+}
+
+func (v *verifier) damage(d Damage) {
+	if len(v.Damages) == maxDamages {
+		v.Omitted++
+		return
+	}
+	v.Damages = append(v.Damages, d)
+}
+
+// failed takes an error of the database as damage, unless the check was ended.
+func (v *verifier) failed(ctx context.Context, d Damage, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	d.Problem = err.Error()
+	v.damage(d)
+	return nil
+}
+
+func (v *verifier) verify(ctx context.Context, run string) (err error) {
+	if v.t, err = v.s.view(ctx); err != nil {
+		return err
+	}
+	defer v.t.Rollback() //nolint:errcheck // nothing was written
+	if err := v.integrity(ctx); err != nil {
+		return err
+	}
+	err = v.t.row(ctx, `SELECT incarnation, position FROM streams`).Scan(&v.Position.Incarnation, &v.Position.Seq)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil // nothing is recorded yet
+	}
+	if err := v.failed(ctx, Damage{Table: "streams"}, err); err != nil {
+		return err
+	}
+	where, args := "", params{}
+	if run != "" {
+		found, err := resolve(ctx, v.t, run, "", "")
+		if err != nil {
+			return err
+		}
+		where = " WHERE id = " + args.add(found.id)
+	} else {
+		v.seen = new(positions)
+	}
+	dir, err := os.MkdirTemp("", "wake-verify-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a folder for temporary files
+	if v.scratch, err = openScratch(ctx, dir); err != nil {
+		return err
+	}
+	err = v.runs(ctx, where, args)
+	if err == nil && run == "" {
+		err = v.whole(ctx)
+	}
+	return errors.Join(err, v.scratch.close())
+}
+
+// integrity asks the database whether it is sound.
+func (v *verifier) integrity(ctx context.Context) error {
+	if v.t.d.integrity == "" {
+		return nil
+	}
+	for rows, err := range v.t.query(ctx, v.t.d.integrity) {
+		var problem string
+		if err == nil {
+			err = rows.Scan(&problem)
+		}
+		if err != nil {
+			return v.failed(ctx, Damage{}, err)
+		}
+		if problem != "ok" {
+			v.damage(Damage{Problem: "the database is damaged: " + problem})
+		}
+	}
+	return nil
+}
+
+// runs checks one run after the other.
+func (v *verifier) runs(ctx context.Context, where string, args params) error {
+	var list []*runCheck
+	all := v.t.query(ctx, `SELECT id, run, events, head, segments, tail_events, tail_bytes, gaps FROM runs`+where+` ORDER BY first_pos`, args...)
+	for rows, err := range all {
+		r := new(runCheck)
+		if err == nil {
+			err = rows.Scan(&r.id, &r.run, &r.events, &r.head, &r.segments, &r.tailEvents, &r.tailBytes, &r.gaps)
+		}
+		if err != nil {
+			return v.failed(ctx, Damage{Table: "runs"}, err)
+		}
+		list = append(list, r)
+	}
+	for _, r := range list {
+		if err := v.run(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// whole checks what isn't of a single run.
+func (v *verifier) whole(ctx context.Context) error {
+	var retired, bad, lost int64
+	err := v.t.row(ctx, `SELECT (SELECT count(*) FROM retired), (SELECT coalesce(sum(bad), 0) FROM streams), (SELECT coalesce(sum(lost), 0) FROM streams)`).Scan(&retired, &bad, &lost)
+	if err := v.failed(ctx, Damage{Table: "streams"}, err); err != nil {
+		return err
+	}
+	if retired == 0 {
+		v.seen.missing(v.Position.Seq, func(from, to uint64) {
+			v.damage(Damage{From: from, To: to, Problem: "the store says that everything is recorded, but there is nothing"})
+		})
+		if bad != v.bad {
+			v.damage(Damage{Table: "streams", Column: "bad", Problem: fmt.Sprintf("it is %d, there are %d", bad, v.bad)})
+		}
+		if lost != v.lost {
+			v.damage(Damage{Table: "streams", Column: "lost", Problem: fmt.Sprintf("it is %d, the events say %d", lost, v.lost)})
+		}
+	}
+	if v.seen.last > v.Position.Seq {
+		v.damage(Damage{Table: "streams", Column: "position", From: v.seen.last, Problem: fmt.Sprintf("it is %d, there are events beyond it", v.Position.Seq)})
+	}
+	for _, table := range []string{"segments", "tail", "nodes", "labels", "bindings", "lines", "folds"} {
+		var strays int64
+		err := v.t.row(ctx, `SELECT count(*) FROM `+table+` WHERE run NOT IN (SELECT id FROM runs)`).Scan(&strays)
+		if err := v.failed(ctx, Damage{Table: table}, err); err != nil {
+			return err
+		}
+		if strays > 0 {
+			v.damage(Damage{Table: table, Problem: fmt.Sprintf("rows of runs that table runs doesn't have: %d", strays)})
+		}
+	}
+	return v.blobs(ctx)
+}
+
+// blobs checks that large fields are what they are called.
+func (v *verifier) blobs(ctx context.Context) error {
+	for rows, err := range v.t.query(ctx, `SELECT sha256, size, data FROM blobs ORDER BY sha256`) {
+		var name string
+		var size int64
+		var data sql.RawBytes
+		if err == nil {
+			err = rows.Scan(&name, &size, &data)
+		}
+		if err != nil {
+			return v.failed(ctx, Damage{Table: "blobs"}, err)
+		}
+		if data == nil {
+			continue
+		}
+		if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != name {
+			v.damage(Damage{Table: "blobs", Row: name, Column: "data", Problem: "the content has another hash"})
+		} else if size != int64(len(data)) {
+			v.damage(Damage{Table: "blobs", Row: name, Column: "size", Problem: fmt.Sprintf("it is %d, there are %d bytes", size, len(data))})
+		}
+	}
+	return nil
+}
+
+// positions is a set of positions.
+type positions struct {
+	bits []uint64
+	last uint64 // the highest
+}
+
+// maxPosition bounds the memory that a damaged position can take.
+const maxPosition = 1 << 33
+
+// add adds a position and reports whether it is new.
+func (p *positions) add(pos uint64) bool {
+	if pos > maxPosition {
+		return true
+	}
+	for word := pos / 64; word >= uint64(len(p.bits)); {
+		p.bits = append(p.bits, make([]uint64, 1+len(p.bits)/4)...)
+	}
+	if p.bits[pos/64]&(1<<(pos%64)) != 0 {
+		return false
+	}
+	p.bits[pos/64] |= 1 << (pos % 64)
+	p.last = max(p.last, pos)
+	return true
+}
+
+// missing reports what isn't there of 1 to end.
+func (p *positions) missing(end uint64, report func(from, to uint64)) {
+	from := uint64(0)
+	for pos := uint64(1); pos <= min(end, p.last); pos++ {
+		there := p.bits[pos/64]&(1<<(pos%64)) != 0
+		switch {
+		case there && from > 0:
+			report(from, pos-1)
+			from = 0
+		case !there && from == 0:
+			from = pos
+		}
+	}
+	if from == 0 && end > p.last {
+		from = p.last + 1
+	}
+	if from > 0 {
+		report(from, end)
+	}
+}

@@ -1,0 +1,279 @@
+package recorder_test
+
+import (
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"wake/pkg/wire"
+	"wake/services/recorder"
+)
+
+// recorded writes a file that has segments and a tail of two runs, and messages
+// that are no events.
+func recorded(t testing.TB) (path string) {
+	p := story(t)
+	for i := range 400 {
+		p.add("r1", "coder", "coder#1", &wire.AgentText{Content: fmt.Sprintf("a line, number %d", i)})
+		p.add("r2", "judge", "judge#1", &wire.Usage{MessageID: fmt.Sprint(i), InputTokens: 5, OutputTokens: 7})
+	}
+	p.put(&wire.Event{RunID: "r2", NodeID: "judge", ExecID: "judge#1", Seq: 1, Epoch: 1, Timestamp: p.clock, Payload: &wire.AgentText{Content: "its place is taken"}})
+	p.entries = append(p.entries, poison(p.pos+1))
+	p.pos += 4 // two are lost
+	p.add("r2", "judge", "judge#1", &wire.AgentText{Content: "after the loss"})
+	path = filepath.Join(t.TempDir(), "recorder.db")
+	s := openAt(t, path)
+	for rest := p.entries; len(rest) > 0; {
+		batch := *p
+		batch.entries = rest[:min(max(len(rest)-50, 50), 265, len(rest))] // the last ones are too few for a segment
+		batch.store(s, len(batch.entries))
+		rest = rest[len(batch.entries):]
+	}
+	closed(t, s)
+	return path
+}
+
+func verified(t testing.TB, path, run string) recorder.Verification {
+	t.Helper()
+	s, err := recorder.OpenReadOnly(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed(t, s)
+	v, err := s.Verify(t.Context(), run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestVerifyFindsNothing(t *testing.T) {
+	path := recorded(t)
+	v := verified(t, path, "")
+	if len(v.Damages) > 0 {
+		t.Errorf("damages: %v", v.Damages)
+	}
+	if v.Runs != 3 || v.Segments < 3 || v.Events != int64(v.Position.Seq)-2 || v.Void != 1 {
+		t.Errorf("%+v", v)
+	}
+	one := verified(t, path, "sentinella")
+	if one.Runs != 1 || one.Events == 0 || one.Events >= v.Events || len(one.Damages) > 0 {
+		t.Errorf("of one run: %+v", one)
+	}
+	empty := filepath.Join(t.TempDir(), "empty.db")
+	closed(t, openAt(t, empty))
+	if v := verified(t, empty, ""); len(v.Damages) > 0 || v.Runs != 0 {
+		t.Errorf("of an empty file: %+v", v)
+	}
+	s := openAt(t, path)
+	defer closed(t, s)
+	if _, err := s.Verify(t.Context(), "nobody"); codeOf(err) != wire.CodeRunNotFound {
+		t.Errorf("of no run: %v", err)
+	}
+}
+
+// tamper changes a copy of a file, whose triggers are gone, and returns what is
+// found.
+func tamper(t *testing.T, path string, change func(db *sql.DB)) recorder.Verification {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), "damaged.db")
+	if err := os.WriteFile(copied, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	db := openDB(t, copied)
+	db.SetMaxOpenConns(1)
+	for _, trigger := range []string{"segments_stay", "segments_once", "segments_keep", "tail_stay", "tail_once", "tail_keep"} {
+		mustExec(t, db, `DROP TRIGGER `+trigger)
+	}
+	change(db)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return verified(t, copied, "")
+}
+
+func mustExec(t testing.TB, db *sql.DB, text string, args ...any) {
+	t.Helper()
+	if _, err := db.Exec(text, args...); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+}
+
+// Every column of what is checked is changed in every row of a table, one at a
+// time.
+func TestVerifyFindsAFlippedByteInAnyColumn(t *testing.T) {
+	path := recorded(t)
+	for _, table := range []string{"segments", "tail", "lines", "runs", "nodes", "labels", "bindings", "folds", "streams"} {
+		db := openDB(t, path)
+		columns := strings.Fields(strings.ReplaceAll(strings.Join(rowsOf(t, db, `SELECT name FROM pragma_table_info('`+table+`')`), ""), "name=", ""))
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if len(columns) < 3 {
+			t.Fatalf("%s: columns %v", table, columns)
+		}
+		for _, column := range columns {
+			if column == "id" { // of no meaning, except to those who refer to it
+				continue
+			}
+			t.Run(table+"."+column, func(t *testing.T) { flip(t, path, table, column) })
+		}
+	}
+}
+
+// flip changes a column of a row from the middle of a table.
+func flip(t *testing.T, path, table, column string) {
+	t.Parallel()
+	key := map[string]string{"segments": "run, n", "tail": "pos", "lines": "pos", "runs": "id", "nodes": "id", "labels": "run, key", "bindings": "session", "folds": "run", "streams": "id"}[table]
+	var run any
+	v := tamper(t, path, func(db *sql.DB) {
+		mustExec(t, db, `PRAGMA foreign_keys = 0`)
+		row := fmt.Sprintf(`(%s) = (SELECT %[1]s FROM %s ORDER BY %[1]s LIMIT 1 OFFSET (SELECT count(*) / 2 FROM %[2]s))`, key, table)
+		if column == "cost_usd" || column == "note" { // where there is something
+			row = fmt.Sprintf(`(%s) = (SELECT %[1]s FROM %s WHERE %s <> '' ORDER BY %[1]s LIMIT 1)`, key, table, column)
+		}
+		if table != "streams" && table != "runs" {
+			_ = db.QueryRow(fmt.Sprintf(`SELECT (SELECT r.run FROM runs r WHERE r.id = x.run) FROM %s x WHERE %s`, table, row)).Scan(&run)
+		}
+		var kind string
+		if err := db.QueryRow(fmt.Sprintf(`SELECT typeof(%s) FROM %s WHERE %s`, column, table, row)).Scan(&kind); err != nil {
+			t.Fatal(err)
+		}
+		set := map[string]string{
+			"integer": column + ` + 1000`, "real": column + ` + 0.5`, "text": column + ` || 'x'`,
+			"blob": `CAST(substr(` + column + `, 1, length(` + column + `) / 2) || CASE WHEN substr(` + column + `, length(` + column + `) / 2 + 1, 1) = x'41' THEN x'42' ELSE x'41' END || substr(` + column + `, length(` + column + `) / 2 + 2) AS BLOB)`,
+		}[kind]
+		result, err := db.Exec(fmt.Sprintf(`UPDATE %s SET %s = %s WHERE %s`, table, column, set, row))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := result.RowsAffected(); err != nil || n != 1 {
+			t.Fatalf("%d rows were changed, %v", n, err)
+		}
+	})
+	if len(v.Damages) == 0 {
+		t.Fatal("nothing is found")
+	}
+	for _, d := range v.Damages {
+		where := d.Table == table && (d.Column == column || d.Column == "" || table == "segments" || table == "tail" || column == "run" || column == "pos")
+		if where && (run == nil || d.Run == run || column == "run") {
+			return
+		}
+	}
+	if column != "run" && table != "streams" { // a foreign run's rows are missing elsewhere
+		t.Errorf("found elsewhere than in %s.%s of run %v: %v", table, column, run, v.Damages)
+	}
+}
+
+func TestVerifyFindsWhatIsMissingOrElsewhere(t *testing.T) {
+	path := recorded(t)
+	for name, c := range map[string]struct {
+		change []string
+		want   string // in one of the damages
+	}{
+		"a segment is gone":          {[]string{`DELETE FROM segments WHERE run = 1 AND n = 1`}, "run r1, segment 2, positions "},
+		"the last segment is gone":   {[]string{`DELETE FROM segments WHERE run = 1 AND n = (SELECT max(n) FROM segments WHERE run = 1)`}, "run r1, table runs, column segments: it is 3, there are 2"},
+		"a tail's event is gone":     {[]string{`DELETE FROM tail WHERE pos = (SELECT min(pos) FROM tail WHERE run = 1)`}, "table tail: the event doesn't have the hash"},
+		"the last event is gone":     {[]string{`DELETE FROM tail WHERE pos = (SELECT max(pos) FROM tail)`}, "column head: it isn't the hash after the last event"},
+		"a tail is gone":             {[]string{`DELETE FROM tail WHERE run = 2`}, "run r2, position "},
+		"a run is gone":              {[]string{`PRAGMA foreign_keys = 0`, `DELETE FROM runs WHERE run = 'r2'`}, "rows of runs that table runs doesn't have"},
+		"all of a run is gone":       {[]string{`PRAGMA foreign_keys = 0`, `DELETE FROM runs WHERE run = 'r2'`, `DELETE FROM segments WHERE run = 2`, `DELETE FROM tail WHERE run = 2`}, "the store says that everything is recorded, but there is nothing"},
+		"a line is gone":             {[]string{`DELETE FROM lines WHERE pos = 100`}, "run r1, position 100, table lines: the row is missing"},
+		"a node is gone":             {[]string{`PRAGMA foreign_keys = 0`, `DELETE FROM nodes WHERE node = 'coder'`}, "run r1, table nodes, row coder: the row is missing"},
+		"a line too many":            {[]string{`INSERT INTO lines SELECT 99999, run, node, writer, seq, exec, parent, ts, type, hidden, text FROM lines WHERE pos = 100`}, "position 99999, table lines: the row doesn't follow"},
+		"two segments are swapped":   {[]string{`UPDATE segments SET n = -n WHERE run = 1 AND n <= 2`, `UPDATE segments SET n = 3 + n WHERE n < 0`}, "run r1, segment 1, positions "},
+		"data is swapped":            {[]string{`UPDATE segments SET data = (SELECT data FROM segments o WHERE o.run = segments.run AND o.n = 3 - segments.n) WHERE run = 1 AND n <= 2`}, "column first_pos: it is"},
+		"two of a tail are swapped":  {[]string{`CREATE TABLE two AS SELECT * FROM tail WHERE run = 1 ORDER BY pos LIMIT 2`, `UPDATE tail SET data = (SELECT data FROM two WHERE two.pos <> tail.pos) WHERE pos IN (SELECT pos FROM two)`}, "table tail: the event doesn't have the hash"},
+		"positions are swapped":      {[]string{`CREATE TABLE two AS SELECT * FROM tail WHERE run = 1 ORDER BY pos LIMIT 2`, `DELETE FROM tail WHERE pos IN (SELECT pos FROM two)`, `INSERT INTO tail SELECT (SELECT o.pos FROM two o WHERE o.pos <> two.pos), run, time, mark, note, hash, data FROM two`}, "table tail: the event doesn't have the hash"},
+		"an event is there twice":    {[]string{`INSERT INTO tail SELECT 99999, run, time, mark, note, hash, data FROM tail WHERE run = 1 ORDER BY pos DESC LIMIT 1`}, "run r1, position 99999, table tail: "},
+		"a segment is there twice":   {[]string{`INSERT INTO segments SELECT run, n + 1, first_pos, last_pos, first_time, last_time, events, prev, hash, codec, data FROM segments WHERE run = 1 ORDER BY n DESC LIMIT 1`}, "events are doubled or swapped"},
+		"it is in the tail, too":     {[]string{`INSERT INTO tail SELECT first_pos, run, first_time, '', '', hash, x'80' FROM segments WHERE run = 1 AND n = 1`}, "events are doubled or swapped"},
+		"a blob has another content": {[]string{`INSERT INTO blobs (sha256, size, data) VALUES ('` + strings.Repeat("0", 64) + `', 1, x'00')`}, "table blobs, row 0000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := tamper(t, path, func(db *sql.DB) {
+				for _, statement := range c.change {
+					mustExec(t, db, statement)
+				}
+			})
+			for _, d := range v.Damages {
+				if strings.Contains(d.String(), c.want) {
+					return
+				}
+			}
+			t.Errorf("want %q, found %v", c.want, v.Damages)
+		})
+	}
+}
+
+// A byte anywhere in the file may flip. Not every one means something; none that
+// does goes unnoticed: what is read from a file that passes is what was written.
+func TestVerifyFindsFlippedBytesOfTheFile(t *testing.T) {
+	path := recorded(t)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := dump(t, path)
+	found := 0
+	for at := 4096 + 7; at < len(data); at += len(data) / 40 {
+		copied := filepath.Join(t.TempDir(), "flipped.db")
+		flipped := append([]byte{}, data...)
+		flipped[at] ^= 0x10
+		if err := os.WriteFile(copied, flipped, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := recorder.OpenReadOnly(t.Context(), copied)
+		if err != nil {
+			found++
+			continue
+		}
+		v, err := s.Verify(t.Context(), "")
+		closed(t, s)
+		if err != nil || len(v.Damages) > 0 {
+			found++
+			continue
+		}
+		got := dump(t, copied)
+		for table := range want {
+			if strings.Join(got[table], "\n") != strings.Join(want[table], "\n") && table != "blobs" {
+				t.Errorf("byte %d: %s differs, and nothing is found", at, table)
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("%d of 40 flipped bytes are found", found)
+	}
+}
+
+// A sealed event that was changed is found although its packed form is sound.
+func TestVerifyFindsARewrittenSegment(t *testing.T) {
+	p := newTape(t)
+	q := newTape(t)
+	for i := range 300 {
+		p.add("r1", "coder", "coder#1", &wire.AgentText{Content: fmt.Sprint("a line, number ", i)})
+		q.add("r1", "coder", "coder#1", &wire.AgentText{Content: strings.ReplaceAll(fmt.Sprint("a line, number ", i), "250", "forged")})
+	}
+	dir := t.TempDir()
+	true1, forged := filepath.Join(dir, "true.db"), filepath.Join(dir, "forged.db")
+	for path, tape := range map[string]*tape{true1: p, forged: q} {
+		s := openAt(t, path)
+		tape.store(s, 150)
+		closed(t, s)
+	}
+	v := tamper(t, true1, func(db *sql.DB) {
+		mustExec(t, db, `ATTACH ? AS forged`, forged)
+		mustExec(t, db, `UPDATE segments SET data = (SELECT data FROM forged.segments f WHERE f.run = segments.run AND f.n = segments.n) WHERE n = 2`)
+	})
+	if len(v.Damages) == 0 || !strings.HasPrefix(v.Damages[0].String(), "run r1, segment 2, positions 151 to 300, table segments, column hash: ") {
+		t.Errorf("found %v", v.Damages)
+	}
+}
