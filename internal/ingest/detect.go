@@ -7,11 +7,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 )
 
 // detectBytes is how much of the input is looked at to tell its format.
 const detectBytes = 1 << 20
+
+// Detect tells the format of the input without consuming it; one that is asked for
+// is believed. It waits for a line. Its error is [ErrEmpty], or that of reading.
+// The reader that it returns is the input.
+func Detect(r io.Reader, asked Format) (*bufio.Reader, Format, error) {
+	in := bufio.NewReaderSize(r, detectBytes)
+	format, err := detect(in, asked)
+	return in, format, err
+}
 
 // detect tells the format of the input without consuming it. A session file
 // names its session by another key than a stream, and its lines' parents;
@@ -23,16 +34,19 @@ func detect(in *bufio.Reader, asked Format) (Format, error) {
 		return "", err
 	}
 	switch asked {
-	case StreamJSON, Transcript:
+	case StreamJSON, Transcript, Kahn:
 		return asked, nil
 	case Auto, "":
 	default:
-		return "", fmt.Errorf("unknown format %q: it is %s, %s or %s", asked, Auto, StreamJSON, Transcript)
+		return "", fmt.Errorf("unknown format %q: it is %s, %s, %s or %s", asked, Auto, StreamJSON, Transcript, Kahn)
 	}
 	for line := range bytes.Lines(head) {
 		var fields map[string]json.RawMessage
 		if json.Unmarshal(line, &fields) != nil {
 			continue
+		}
+		if isKahn(slices.Collect(maps.Keys(fields))) {
+			return Kahn, nil
 		}
 		if hasAny(fields, "session_id", "event", "request_id") {
 			return StreamJSON, nil

@@ -29,6 +29,7 @@ const (
 	Auto       Format = "auto"        // one of the others, by the first lines
 	StreamJSON Format = "stream-json" // `claude --output-format stream-json`
 	Transcript Format = "transcript"  // a session file
+	Kahn       Format = "kahn"        // agent transition events, see [Lines]
 )
 
 // Options say which run the input becomes.
@@ -77,6 +78,9 @@ func Run(ctx context.Context, log *eventlog.Log, r io.Reader, o Options) (Result
 	}
 	in := bufio.NewReaderSize(r, detectBytes)
 	format, err := detect(in, o.Format)
+	if err == nil && format == Kahn {
+		err = errors.New("lines of KAHN make no run of one node")
+	}
 	if err != nil {
 		return res, err
 	}
