@@ -7,8 +7,8 @@ import (
 )
 
 // link is a link of a run's hash chain: it stands for all events up to it. It is
-// the chain of the recorder's store, so that a run that was exported from its
-// beginning has the hash there that `wake verify` computes.
+// computed as the recorder's store does, so that a whole run has the same hash in
+// both, unless the store marks an event of it as void.
 type link [sha256.Size]byte
 
 // firstLink is the one before the first event.

@@ -27,7 +27,7 @@ type Result struct {
 	RunID   string `json:"runId"`
 	Events  int    `json:"events"`            // that were read
 	Written int    `json:"written"`           // lines, messages or spans
-	Skipped int    `json:"skipped,omitempty"` // entries that aren't events
+	Skipped int    `json:"skipped,omitempty"` // entries that aren't events, or of a writer that had been replaced
 	Missing int    `json:"missing,omitempty"` // large fields that the object store has lost
 	Hash    string `json:"hash,omitempty"`    // of the whole chain (jsonl)
 	Session string `json:"session,omitempty"` // that was written (claude)
@@ -70,8 +70,21 @@ func inline(e *wire.Event, fetch Fetch) (*wire.Event, error) {
 	return wire.Decode(data)
 }
 
-// each calls f with each event and counts.
+// each calls f with each event that readers see, and counts them.
 func each(r *Result, events Events, f func(*eventlog.Entry) error) error {
+	old := fenced{}
+	return eachStored(r, events, func(e *eventlog.Entry) error {
+		if old.void(e.Event) {
+			r.Events--
+			r.Skipped++
+			return nil
+		}
+		return f(e)
+	})
+}
+
+// eachStored calls f with each event and counts.
+func eachStored(r *Result, events Events, f func(*eventlog.Entry) error) error {
 	for e, err := range events {
 		switch {
 		case err != nil:
@@ -86,6 +99,19 @@ func each(r *Result, events Events, f func(*eventlog.Entry) error) error {
 		}
 	}
 	return nil
+}
+
+// fenced has the epoch of each node's last claim, by which events of a writer
+// that had been replaced are told.
+type fenced map[string]uint64
+
+// void reports whether e, the next event of the run, is one.
+func (f fenced) void(e *wire.Event) bool {
+	switch e.Payload.(type) {
+	case *wire.RunClaimed, *wire.NodeClaimed:
+		f[e.NodeID] = max(f[e.NodeID], e.Epoch)
+	}
+	return e.Epoch < f[e.NodeID]
 }
 
 // digest is the hash of texts, told apart, from which ids are derived.

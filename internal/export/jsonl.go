@@ -50,7 +50,7 @@ func JSONL(w io.Writer, run Run, events Events, fetch Fetch) (Result, error) {
 	if err := j.value(head{fileVersion, run.ID, run.Incarnation, run.From, run.To}); err != nil {
 		return r, err
 	}
-	if err := each(&r, events, j.entry); err != nil {
+	if err := eachStored(&r, events, j.entry); err != nil {
 		return r, err
 	}
 	r.Hash = j.last.String()

@@ -179,7 +179,8 @@ type thread struct {
 	agent    *span
 	chat     *span
 	provider string
-	counted  bool // the call of the model has its usage: what follows is another
+	counted  bool  // the call of the model has its usage: what follows is another
+	since    int64 // Unix ms, when the model had to say something the last time
 }
 
 // tracer makes spans of events.
@@ -284,7 +285,7 @@ func (t *tracer) node(e *wire.Event, p *wire.NodeStart) {
 		s = t.begin(e, t.root.ID, opAgent, opAgent+" "+e.Node(), kindInternal)
 		s.set(attrOperation, opAgent)
 		s.set(attrAgentName, e.Node())
-		t.threads[exec] = &thread{agent: s}
+		t.threads[exec] = &thread{agent: s, since: e.Timestamp}
 	case "exec":
 		s = t.begin(e, t.root.ID, opTool, opTool+" "+e.Node(), kindInternal)
 		s.set(attrOperation, opTool)
@@ -392,7 +393,7 @@ func (t *tracer) threadOf(e *wire.Event) *thread {
 	s.set(attrAgentID, e.AgentID)
 	s.set(attrNode, e.Node())
 	s.set(attrExec, e.ExecID)
-	h := &thread{agent: s}
+	h := &thread{agent: s, since: e.Timestamp}
 	t.threads[key] = h
 	switch of := t.threads[execOf(e)]; {
 	case e.Parent == "":
@@ -416,10 +417,13 @@ func (t *tracer) work(e *wire.Event) {
 	case *wire.TurnStart:
 		h := t.threadOf(e)
 		t.endChat(h)
+		h.since = e.Timestamp // the answer begins
 		t.chat(h, e)
 		h.chat.set(attrResponseModel, p.Model)
 	case *wire.AgentTextDelta, *wire.AgentText, *wire.AgentThinkingDelta, *wire.AgentThinking:
 		t.content(t.threadOf(e), e)
+	case *wire.UserMessage:
+		t.threadOf(e).since = e.Timestamp
 	case *wire.ToolIntent:
 		t.content(t.threadOf(e), e)
 		t.intent(e, p)
@@ -454,6 +458,7 @@ func (t *tracer) start(h *thread, e *wire.Event, p *wire.AgentStart) {
 // chat opens a call of the model.
 func (t *tracer) chat(h *thread, e *wire.Event) {
 	h.chat = t.begin(e, h.agent.ID, opChat, opChat, kindClient)
+	h.chat.Start = nanos(min(h.since, e.Timestamp))
 	h.chat.End = h.chat.Start
 	h.counted = false
 	h.chat.set(attrOperation, opChat)
@@ -519,6 +524,7 @@ func (t *tracer) tool(e *wire.Event, p *wire.AgentTool) {
 		t.describe(s, e, p.ToolName, p.ToolInput)
 	}
 	delete(t.calls, key)
+	t.threadOf(e).since = e.Timestamp
 	if t.threads[key] != nil { // the sub-agent that it was
 		t.endThread(key, e.Timestamp)
 	}

@@ -49,7 +49,7 @@ func Restore(ctx context.Context, log *eventlog.Log, r io.ReadSeeker, progress f
 	}
 	existing, stop := iter.Pull2(log.Read(ctx, eventlog.Query{Run: im.RunID}))
 	defer stop()
-	a := adder{log: log, copier: log.Copy(im.RunID), existing: existing, result: &im}
+	a := adder{log: log, copier: log.Copy(im.RunID), existing: existing, result: &im, theirs: fenced{}, ours: fenced{}}
 	done := 0
 	for item, err := range f.All() {
 		if err == nil {
@@ -100,9 +100,14 @@ type adder struct {
 	result   *Import
 	over     bool // the log has no more
 	native   bool // what the log has wasn't imported
+
+	theirs, ours fenced
 }
 
 func (a *adder) item(ctx context.Context, item Item) error {
+	if a.theirs.void(item.Event) {
+		return nil
+	}
 	data, blobs, err := a.form(item)
 	if err != nil {
 		return &FileError{item.Line, err.Error()}
@@ -114,8 +119,8 @@ func (a *adder) item(ctx context.Context, item Item) error {
 			return err
 		case !ok:
 			a.over = true
-		case e.Event == nil:
-			continue // isn't exported either
+		case e.Event == nil || a.ours.void(e.Event):
+			continue
 		case bytes.Equal(e.Data, data):
 			return nil
 		case bytes.Equal(e.Data, item.Data):

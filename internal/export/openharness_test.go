@@ -1,0 +1,128 @@
+package export_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"wake/internal/export"
+	"wake/pkg/wire"
+)
+
+// specification is what the agent observability specification (§3) says of each
+// event beyond nodeId, runId and timestamp: its fields, required or not.
+var specification = map[string]string{ //nolint:gochecknoglobals // constant
+	"agent:start":          "sessionId model? prompt",
+	"agent:thinking:delta": "content tokenCount?",
+	"agent:thinking":       "content tokenCount?",
+	"agent:text:delta":     "content",
+	"agent:text":           "content",
+	"agent:tool":           "toolName toolInput toolOutput durationMs? error?",
+	"agent:error":          "errorType message details?",
+	"agent:complete":       "result structuredOutput? usage modelUsage? totalCostUsd? durationMs numTurns",
+}
+
+// Every event of every recording has the fields of the specification, no others,
+// and those that are required.
+func TestSpelledAsSpecified(t *testing.T) {
+	seen := map[string]bool{}
+	for _, file := range recordings(t) {
+		var b bytes.Buffer
+		h := recorded(t, file)
+		if _, err := export.OpenHarness(&b, h.run, h.events()); err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(b.Bytes()) {
+			var fields map[string]json.RawMessage
+			if err := json.Unmarshal(line, &fields); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			var name string
+			_ = json.Unmarshal(fields["type"], &name)
+			seen[name] = true
+			spec, is := specification[name]
+			if !is {
+				continue
+			}
+			known := map[string]bool{"type": true, "nodeId": true, "runId": true, "timestamp": true}
+			for f := range strings.FieldsSeq(spec + " nodeId runId timestamp") {
+				field, optional := strings.CutSuffix(f, "?")
+				known[field] = true
+				if _, has := fields[field]; !has && !optional {
+					t.Errorf("%s: %s has no %s", file, name, field)
+				}
+			}
+			for field := range fields {
+				if !known[field] {
+					t.Errorf("%s: %s has a field %s", file, name, field)
+				}
+			}
+			if got := string(fields["runId"]); got != `"coder#1"` {
+				t.Errorf("%s: %s is of execution %s", file, name, got)
+			}
+		}
+	}
+	for name := range specification {
+		if !seen[name] && name != "agent:error" {
+			t.Errorf("no recording has %s", name)
+		}
+	}
+}
+
+// Where the text of the specification is at hand, the table above is what it
+// says.
+func TestSpecificationIsTheSeed(t *testing.T) {
+	dir := os.Getenv("WAKE_SHARED_DATA")
+	if dir == "" {
+		t.Log("WAKE_SHARED_DATA isn't set: the table counts as it is")
+		return
+	}
+	names, err := os.ReadDir(dir + "/../seeds")
+	if err != nil || len(names) == 0 {
+		t.Fatal(err)
+	}
+	seed := string(must(os.ReadFile(dir + "/../seeds/" + names[0].Name())))
+	for _, name := range slices.Sorted(maps.Keys(specification)) {
+		block := regexp.MustCompile(`(?s)type: "` + name + `";\n(.*?)\n};`).FindStringSubmatch(seed)
+		if block == nil {
+			t.Errorf("the specification has no %s", name)
+			continue
+		}
+		var fields []string
+		for _, f := range regexp.MustCompile(`(?m)^  (\w+\??):`).FindAllStringSubmatch(block[1], -1) {
+			fields = append(fields, f[1])
+		}
+		if got := strings.Join(fields, " "); got != specification[name] {
+			t.Errorf("%s: %s, the table says %s", name, got, specification[name])
+		}
+	}
+}
+
+// Totals have the fields that are named, per model fewer than in all.
+func TestTotals(t *testing.T) {
+	var b bytes.Buffer
+	h := newHistory(t)
+	n, usd := int64(3), 0.5
+	h.event("a", &wire.Event{ExecID: "a#1", Payload: &wire.AgentComplete{
+		Result: "ok", Usage: wire.TokenUsage{InputTokens: 1, OutputTokens: 2, CacheReadInputTokens: &n},
+		ModelUsage: map[string]wire.ModelUsage{"m": {InputTokens: 1, OutputTokens: 2, CacheReadInputTokens: &n, CostUsd: &usd, ContextWindow: 9}},
+		StopReason: "end_turn", TotalCostUsd: &usd,
+	}})
+	h.add(wire.RunNode, "", &wire.StatePatch{Patch: wire.Patch{Op: wire.PatchSet, Path: "a", Value: wire.RawString("b")}})
+	h.add(wire.RunNode, "b#1", &wire.NodeSkipped{Target: "b", Reason: "when"})
+	if _, err := export.OpenHarness(&b, h.run, h.events()); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"type":"agent:complete","nodeId":"a","runId":"a#1","timestamp":1795220000200,"result":"ok","usage":{"inputTokens":1,"outputTokens":2,"cacheReadInputTokens":3},"modelUsage":{"m":{"inputTokens":1,"outputTokens":2}},"totalCostUsd":0.5,"durationMs":0,"numTurns":0}
+{"type":"state:patch","timestamp":1795220000300,"patch":{"op":"set","path":"a","value":"b"}}
+{"type":"node:skipped","nodeId":"b","runId":"b#1","timestamp":1795220000400,"reason":"when"}
+`
+	if b.String() != want {
+		t.Errorf("%s", b.String())
+	}
+}
