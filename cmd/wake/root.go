@@ -122,8 +122,8 @@ func (a *app) addVerbs(root *cobra.Command) {
 	}
 	add("runs", "Runs:",
 		a.runCommand(), a.runsCommand(), a.statusCommand(), a.logCommand(), a.tailCommand(),
-		a.replayCommand(), a.snapshotCommand(), a.stateCommand(), a.alertsCommand(),
-		a.ingestCommand(), a.recordFixturesCommand())
+		a.replayCommand(), a.snapshotCommand(), a.stateCommand(), a.diffCommand(), a.alertsCommand(),
+		a.ingestCommand(), a.exportCommand(), a.importCommand(), a.recordFixturesCommand())
 	add("steering", "Steering runs:",
 		a.sendCommand(), a.steerCommand(), a.replyCommand(), a.pauseCommand(), a.resumeCommand(), a.abortCommand(),
 		a.approvalsCommand(), a.approveCommand(), a.denyCommand(),

@@ -17,6 +17,9 @@ type Batch struct {
 	// Blobs holds large fields that the entries refer to, by SHA-256. One that is
 	// neither here nor in the file is recorded as missing.
 	Blobs map[string][]byte
+	// Part says that the entries are of some runs only: positions between them are
+	// of others, not lost.
+	Part bool
 }
 
 // Report says what a batch came to.
@@ -106,7 +109,7 @@ func (w *writer) entry(e *eventlog.Entry) error {
 	if e.Pos <= w.pos {
 		return nil
 	}
-	if e.Pos > w.pos+1 {
+	if e.Pos > w.pos+1 && !w.batch.Part {
 		if err := w.lost(e); err != nil {
 			return err
 		}

@@ -1,0 +1,483 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"wake/internal/api"
+	"wake/internal/eventlog"
+	"wake/internal/export"
+	"wake/internal/kahn"
+	"wake/internal/service"
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// The formats of wake export.
+const (
+	formatJSONL       = "jsonl"
+	formatOpenHarness = "openharness"
+	formatKahn        = "kahn"
+	formatClaude      = "claude"
+	formatSQLite      = "sqlite"
+	formatHTML        = "html"
+	formatOTLP        = "otlp"
+)
+
+// exportOptions are the flags of wake export.
+type exportOptions struct {
+	format   string
+	file     string
+	follow   bool
+	node     string
+	rebuild  bool
+	content  bool
+	endpoint string
+	headers  []string
+	kahn     kahn.Projection
+}
+
+// exported is what wake export says of itself with --json.
+type exported struct {
+	export.Result
+	Format string `json:"format"`
+	File   string `json:"file,omitempty"`
+	Source string `json:"source,omitempty"` // of a session: kept (its file) or log (written anew)
+}
+
+func (a *app) exportCommand() *cobra.Command {
+	o := exportOptions{}
+	q := eventlog.Query{}
+	cmd := &cobra.Command{
+		Use:   "export RUN",
+		Short: "Write a run in the format of something else",
+		Long: `Write a run in the format of something else:
+
+    jsonl        every event as it is stored, with a hash chain; wake import takes it
+    openharness  events as the agent observability specification spells them
+    kahn         agent transition events
+    claude       the session file of an agent, for claude --resume
+    sqlite       the recorder's tables with this run alone
+    html         a page for people, which needs nothing but itself
+    otlp         traces of OpenTelemetry in JSON, to a file or an endpoint
+
+A second export of the same run is the same, byte for byte. What the stream has
+dropped already is taken from the recorder. A file that is there is replaced, once
+the new one is whole; it may hold secrets that agents have seen.
+
+` + runHelp,
+		Example: `    wake export @last -o run.jsonl
+    wake export @last --format html -o run.html
+    wake export @last --format otlp --endpoint http://localhost:4318/v1/traces`,
+		Args:              arguments,
+		ValidArgsFunction: a.completeRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			if err := o.check(q); err != nil {
+				return err
+			}
+			log, err := a.openLog(ctx)
+			if err != nil {
+				return err
+			}
+			defer log.Conn().Close()
+			if q.Run, err = a.runID(ctx, log, args[0]); err != nil {
+				return err
+			}
+			return interrupted(ctx, a.export(ctx, log, q, o))
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.format, "format", formatJSONL, "`format`: jsonl, openharness, kahn, claude, sqlite, html or otlp")
+	flags.StringVarP(&o.file, "output", "o", "", "write to this `file` instead of stdout")
+	flags.Uint64Var(&q.From, "from", 0, "begin at this `position` of the log")
+	flags.Uint64Var(&q.To, "to", 0, "end at this `position` of the log")
+	flags.BoolVar(&o.follow, "follow", false, "go on until the run has ended")
+	flags.StringVar(&o.node, "node", "", "of claude: the `node` whose session it is")
+	flags.BoolVar(&o.rebuild, "rebuild", false, "of claude: write the session from the log, even if its own file was kept")
+	flags.StringVar(&o.endpoint, "endpoint", "", "of otlp: send the spans to this `URL`, such as http://localhost:4318/v1/traces")
+	flags.StringArrayVar(&o.headers, "header", nil, "of otlp: `name: value` of requests to the endpoint")
+	flags.BoolVar(&o.content, "content", false, "of otlp: what tools were given and gave, too")
+	kahnFlags(flags, &o.kahn)
+	return cmd
+}
+
+// check refuses flags that don't fit together.
+func (o *exportOptions) check(q eventlog.Query) error {
+	if o.file == "-" {
+		o.file = ""
+	}
+	formats := []string{formatJSONL, formatOpenHarness, formatKahn, formatClaude, formatSQLite, formatHTML, formatOTLP}
+	only := func(set bool, flag, format string) error {
+		if set && o.format != format {
+			return usage("", "--%s: it is of --format %s", flag, format)
+		}
+		return nil
+	}
+	switch {
+	case !slices.Contains(formats, o.format):
+		return usage(strings.Join(formats, ", ")+" are known", "--format: %q is unknown", o.format)
+	case o.format == formatSQLite && o.file == "":
+		return usage("wake export RUN --format sqlite -o run.db", "--output: a database needs a file")
+	case q.To > 0 && q.To < q.From:
+		return usage("", "--to %d is before --from %d", q.To, q.From)
+	case o.follow && q.To > 0:
+		return usage("", "--follow and --to contradict each other")
+	}
+	if o.endpoint != "" {
+		if u, err := url.Parse(o.endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return usage("such as http://localhost:4318/v1/traces", "--endpoint: %q is no URL", o.endpoint)
+		}
+	}
+	return errors.Join(
+		only(o.node != "", "node", formatClaude), only(o.rebuild, "rebuild", formatClaude), only(o.content, "content", formatOTLP),
+		only(o.endpoint != "", "endpoint", formatOTLP), only(len(o.headers) > 0, "header", formatOTLP),
+	)
+}
+
+// source is where the events of a run come from.
+type source struct {
+	app   *app
+	log   *eventlog.Log
+	query eventlog.Query
+	until bool // the run has ended
+	store bool // the recorder, since the stream has dropped some
+}
+
+// source finds out whether the stream still has what is asked for.
+func (a *app) source(ctx context.Context, log *eventlog.Log, q eventlog.Query, follow bool) (source, error) {
+	s := source{app: a, log: log, query: q, until: follow}
+	first, _, err := log.Bounds(ctx)
+	if err != nil {
+		return s, err
+	}
+	if q.From >= first && q.From > 0 {
+		return s, nil
+	}
+	for e, err := range log.Read(ctx, eventlog.Query{Run: q.Run, Node: wire.RunNode}) {
+		if err != nil {
+			return s, err
+		}
+		if e.Event != nil {
+			s.store = e.Event.Seq > 1
+			break
+		}
+	}
+	if s.store && follow {
+		return s, failure(codeFailed, "export it without --follow", "the stream has dropped the beginning of run %s", q.Run)
+	}
+	return s, nil
+}
+
+// events yields the events of the run, as they are stored.
+func (s source) events(ctx context.Context, kinds ...wire.Kind) export.Events {
+	q := s.query
+	q.Kinds = kinds
+	switch {
+	case s.store:
+		return s.recorded(ctx, q)
+	case s.until && len(kinds) == 0:
+		return s.followed(ctx, q)
+	}
+	return s.log.Read(ctx, q)
+}
+
+// followed yields events until the run has ended.
+func (s source) followed(ctx context.Context, q eventlog.Query) export.Events {
+	return func(yield func(eventlog.Entry, error) bool) {
+		fenced := claims{}
+		for e, err := range s.log.Follow(ctx, q) {
+			if !yield(e, err) || err != nil || e.Event != nil && !fenced.void(e.Event) && ends(e.Event) {
+				return
+			}
+		}
+	}
+}
+
+// recorded yields what the recorder has.
+func (s source) recorded(ctx context.Context, q eventlog.Query) export.Events {
+	request := wire.EventsRequest{Run: q.Run, From: q.From, To: q.To, Kinds: q.Kinds}
+	return func(yield func(eventlog.Entry, error) bool) {
+		for {
+			page, err := api.Call[wire.EventsResponse](ctx, s.log.Conn(), s.app.names, wire.VerbEvents, request)
+			if err != nil {
+				yield(eventlog.Entry{}, err)
+				return
+			}
+			for _, e := range page.Events {
+				if !yield(entryOf(e), nil) {
+					return
+				}
+			}
+			if request.Cursor = page.Cursor; request.Cursor == "" {
+				return
+			}
+		}
+	}
+}
+
+// entryOf is an event of the recorder as the log has it.
+func entryOf(e wire.StoredEvent) eventlog.Entry {
+	entry := eventlog.Entry{Pos: e.Pos, Time: time.UnixMilli(e.Time), Data: e.Data}
+	if entry.Event, entry.Err = wire.Decode(e.Data); entry.Err == nil {
+		entry.RunID, entry.NodeID, entry.Kind = entry.Event.RunID, entry.Event.NodeID, entry.Event.Type().Kind()
+	}
+	return entry
+}
+
+// export writes a run and says what was written.
+func (a *app) export(ctx context.Context, log *eventlog.Log, q eventlog.Query, o exportOptions) error {
+	src, err := a.source(ctx, log, q, o.follow)
+	if err != nil {
+		return err
+	}
+	out, err := a.newOutput(o.file)
+	if err != nil {
+		return err
+	}
+	defer out.discard()
+	m := a.newMeter("exported", "events")
+	done := exported{Format: o.format, File: o.file}
+	switch o.format {
+	case formatKahn:
+		err = a.exportKahnTo(ctx, src, m, out, o, &done)
+	case formatClaude:
+		err = a.exportClaude(ctx, src, m, out, o, &done)
+	case formatSQLite:
+		done.Result, err = a.exportSQLite(ctx, src, m, out)
+	case formatOTLP:
+		done.Result, err = a.exportOTLP(ctx, src, m, out, o)
+	default:
+		done.Result, err = a.exportText(ctx, src, m, out, o)
+	}
+	m.end()
+	if err == nil && done.Events == 0 && done.Source == "" {
+		err = failure(string(wire.CodeNotFound), "wake runs", "run %s has no events there", q.Run)
+	}
+	if err == nil {
+		err = out.keep()
+	}
+	if err != nil {
+		return err
+	}
+	return a.printExported(ctx, done, o)
+}
+
+// exportText writes the formats that are text.
+func (a *app) exportText(ctx context.Context, src source, m *meter, out *output, o exportOptions) (export.Result, error) {
+	run := src.run()
+	switch o.format {
+	case formatJSONL:
+		return export.JSONL(out, run, m.count(src.events(ctx)), src.fetch(ctx))
+	case formatOpenHarness:
+		return src.whole(ctx, m, func(events export.Events) (export.Result, error) { return export.OpenHarness(out, run, events) })
+	default:
+		return src.whole(ctx, m, func(events export.Events) (export.Result, error) { return export.HTML(out, run, events) })
+	}
+}
+
+func (s source) run() export.Run {
+	return export.Run{ID: s.query.Run, Incarnation: s.log.Incarnation(), From: s.query.From, To: s.query.To}
+}
+
+func (s source) fetch(ctx context.Context) export.Fetch {
+	return func(sum string) ([]byte, error) { return s.log.Blob(ctx, sum) }
+}
+
+// whole calls f with the events and their large fields.
+func (s source) whole(ctx context.Context, m *meter, f func(export.Events) (export.Result, error)) (export.Result, error) {
+	missing := 0
+	r, err := f(export.Whole(m.count(s.events(ctx)), s.fetch(ctx), func() { missing++ }))
+	r.Missing = missing
+	return r, err
+}
+
+func (a *app) exportKahnTo(ctx context.Context, src source, m *meter, out *output, o exportOptions, done *exported) error {
+	r, err := src.whole(ctx, m, func(events export.Events) (export.Result, error) {
+		k, err := a.exportKahn(ctx, src.query.Run, events, o.follow, out, o.kahn)
+		return export.Result{RunID: k.RunID, Events: k.Events, Written: k.Written, Skipped: k.Skipped}, err
+	})
+	done.Result = r
+	return err
+}
+
+// exportOTLP writes spans to a file, or sends them.
+func (a *app) exportOTLP(ctx context.Context, src source, m *meter, out *output, o exportOptions) (export.Result, error) {
+	send := func(body []byte) error {
+		_, err := out.Write(append(body, '\n'))
+		return err
+	}
+	if o.endpoint != "" {
+		header, err := headersOf(o.headers)
+		if err != nil {
+			return export.Result{}, err
+		}
+		endpoint := export.Endpoint{URL: o.endpoint, Header: header, Client: &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment}}}
+		defer endpoint.Client.CloseIdleConnections()
+		write := send
+		send = func(body []byte) error {
+			if o.file != "" {
+				if err := write(body); err != nil {
+					return err
+				}
+			}
+			if err := endpoint.Post(ctx, body); err != nil {
+				return failure(codeFailed, "is it an endpoint of OTLP/HTTP that takes JSON? A second export sends the same spans", "export: %w", err)
+			}
+			return nil
+		}
+	}
+	return src.whole(ctx, m, func(events export.Events) (export.Result, error) {
+		return export.OTLP(src.run(), events, export.Spans{Content: o.content}, send)
+	})
+}
+
+// headersOf reads "name: value" pairs.
+func headersOf(pairs []string) (http.Header, error) {
+	h := http.Header{}
+	for _, p := range pairs {
+		name, value, found := strings.Cut(p, ":")
+		if name = strings.TrimSpace(name); !found || name == "" || strings.ContainsAny(p, "\r\n") {
+			return nil, usage("such as 'authorization: Bearer …'", "--header: %q is no header", name)
+		}
+		h.Add(name, strings.TrimSpace(value))
+	}
+	return h, nil
+}
+
+// printExported says what was written, unless it went to stdout.
+func (a *app) printExported(ctx context.Context, done exported, o exportOptions) error {
+	if done.Skipped > 0 {
+		a.log.WarnContext(ctx, "entries are left out", "run", done.RunID, "skipped", done.Skipped)
+	}
+	if done.Missing > 0 {
+		a.log.WarnContext(ctx, "large fields are left out: the object store doesn't have them", "run", done.RunID, "missing", done.Missing)
+	}
+	to := o.file
+	if to == "" {
+		to = o.endpoint
+	}
+	switch {
+	case to == "":
+		return nil
+	case a.json:
+		return a.printJSON(done)
+	}
+	lines := []string{fmt.Sprintf("%s: %d events to %s, as %s", done.RunID, done.Events, to, done.Format)}
+	if done.Session != "" {
+		lines = append(lines, claudeHint(done, o.file)...)
+	}
+	for _, line := range lines {
+		if _, err := fmt.Fprintln(a.out, timeline.Line(line, maxMessage)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// output is where an export goes: stdout, or a file that takes the place of
+// another when it is whole.
+type output struct {
+	io.Writer
+	file *os.File
+	path string // that it takes in the end
+}
+
+func (a *app) newOutput(path string) (*output, error) {
+	if path == "" || path == "-" {
+		return &output{Writer: a.out}, nil
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, usage("name a file", "--output: %s is no file", path)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // readable by its owner only
+	if err != nil {
+		return nil, usage("", "--output: %w", err)
+	}
+	return &output{Writer: f, file: f, path: path}, nil
+}
+
+// keep makes the file what it was to be.
+func (o *output) keep() error {
+	if o.file == nil {
+		return nil
+	}
+	name := o.file.Name()
+	if err := errors.Join(o.file.Sync(), o.file.Close()); err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
+	if err := os.Rename(name, o.path); err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
+	o.file = nil
+	return nil
+}
+
+// discard removes what was not kept.
+func (o *output) discard() {
+	if o.file != nil {
+		_ = o.file.Close()
+		_ = os.Remove(o.file.Name())
+	}
+}
+
+// meter shows on a terminal how far long work has come.
+type meter struct {
+	out        io.Writer // nil: nobody looks
+	verb, what string
+	begun      time.Time
+	shown      time.Time
+	n          int
+}
+
+// meterPause is the time between two lines of a meter, and before the first.
+const meterPause = 250 * time.Millisecond
+
+func (a *app) newMeter(verb, what string) *meter {
+	m := &meter{verb: verb, what: what, begun: time.Now(), shown: time.Now()}
+	if service.IsTerminal(a.errOut) && !a.json {
+		m.out = a.errOut
+	}
+	return m
+}
+
+// count passes events on and counts them.
+func (m *meter) count(events export.Events) iter.Seq2[eventlog.Entry, error] {
+	return func(yield func(eventlog.Entry, error) bool) {
+		for e, err := range events {
+			if m.n++; m.n%256 == 0 {
+				m.show("")
+			}
+			if !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+func (m *meter) show(of string) {
+	if m.out == nil || time.Since(m.shown) < meterPause {
+		return
+	}
+	m.shown = time.Now()
+	_, _ = fmt.Fprintf(m.out, "\r\x1b[K%s %d%s %s, %s", m.verb, m.n, of, m.what, time.Since(m.begun).Round(time.Second))
+}
+
+// end removes the line.
+func (m *meter) end() {
+	if m.out != nil && m.shown.After(m.begun.Add(meterPause)) {
+		_, _ = io.WriteString(m.out, "\r\x1b[K")
+	}
+}
