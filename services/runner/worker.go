@@ -233,14 +233,16 @@ func (w *worker) attempt(ctx context.Context, n wire.NodeState, missing error, m
 	case unusable != nil:
 		return nil, unusable
 	case w.node.Type == flow.TypeAgent:
-		return w.agent(ctx, n, messages)
+		events, err := w.agent(ctx, n, messages)
+		return w.audited(ctx, n, events, err)
 	case w.node.Type == flow.TypeExec && again && !w.node.Idempotent:
 		return nil, &failure{
 			message: "its runner ended while the command was running; nobody knows what it has done",
 			kind:    wire.ErrorInterrupted,
 		}
 	case w.node.Type == flow.TypeExec:
-		return w.command(ctx, n)
+		events, err := w.command(ctx, n)
+		return w.audited(ctx, n, events, err)
 	}
 	return nil, &failure{message: fmt.Sprintf("a worker can't execute a node of type %q", w.node.Type), kind: wire.ErrorStartFailed}
 }
