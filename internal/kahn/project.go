@@ -326,9 +326,7 @@ func (p *Projector) audit(a *agent, e *wire.Event, b *wire.AuditCheckpoint) {
 		a = nil // it has ended: whose work it was can't be said any more
 	}
 	body := &Audit{CheckpointID: checkpointID(b.CheckpointID), Result: Result(b.Result), DurationS: secondsOf(b.DurationMs)}
-	if evidence, err := wire.AppendJSON(nil, b.Evidence); err == nil && len(evidence) > 0 && evidence[0] == '{' {
-		body.Evidence = evidence
-	}
+	body.Evidence = evidenceOf(b.Evidence)
 	if a != nil {
 		a.audits++
 		switch body.Result {

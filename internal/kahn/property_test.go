@@ -133,3 +133,36 @@ func history(t testing.TB, log *eventlog.Log, id string) []*wire.Event {
 	}
 	return events
 }
+
+// TestARecordedCall: an agent that calls one tool and answers goes the way of the
+// specification.
+func TestARecordedCall(t *testing.T) {
+	log := logtest.Start(t)
+	f, err := os.Open("../agent/claude/testdata/stream/hugeout.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := ingest.Run(t.Context(), log, f, ingest.Options{RunID: "r", Runner: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	lines, _, dropped := project(t, history(t, log, "r"), kahn.Projection{})
+	path := string(kahn.Thinking)
+	for _, line := range lines {
+		e, err := kahn.Parse([]byte(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch b := e.Body.(type) {
+		case *kahn.Transition:
+			path += "→" + string(b.To)
+		case *kahn.RunEnd:
+			if b.TotalToolCalls != 1 || b.TotalSteps != 1 || b.Outcome != kahn.OutcomeConverged {
+				t.Errorf("%+v", b)
+			}
+		}
+	}
+	if path != "thinking→tool_call→tool_result→response→reflect→converged" || dropped > 0 {
+		t.Errorf("the way is %s", path)
+	}
+}

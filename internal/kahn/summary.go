@@ -1,6 +1,7 @@
 package kahn
 
 import (
+	"encoding/json"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -75,4 +76,45 @@ func summaryOf(v wire.Raw) *string {
 		s = string(b)
 	}
 	return new(Summary(s))
+}
+
+// secretNames are the names of what is a secret whatever it looks like.
+var secretNames = regexp.MustCompile(`(?i)(?:api[_-]?key|secret|token|password|passwd|credential)s?$`)
+
+// evidenceOf is what an audit has shown, less what looks like a secret; nil of
+// anything but an object.
+func evidenceOf(v wire.Raw) json.RawMessage {
+	fields, ok := v.Any().(map[string]any)
+	if !ok {
+		return nil
+	}
+	raw, err := wire.Marshal(redacted(fields))
+	if err != nil {
+		return nil
+	}
+	b, err := wire.AppendJSON(nil, raw)
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+func redacted(v any) any {
+	switch v := v.(type) {
+	case string:
+		return Redact(v)
+	case []any:
+		for i := range v {
+			v[i] = redacted(v[i])
+		}
+	case map[string]any:
+		for name, value := range v {
+			if _, text := value.(string); text && secretNames.MatchString(name) {
+				v[name] = Redacted
+			} else {
+				v[name] = redacted(value)
+			}
+		}
+	}
+	return v
 }
