@@ -22,6 +22,10 @@ type Consumer struct {
 	Kinds   []wire.Kind   // none: all that the durable consumer delivers
 	Batch   int           // entries per call of handle at most, default 500
 	Wait    time.Duration // how long to wait for more after the first, default 100 ms
+	// Ahead lets entries be gathered while handle is at work, up to this many: then
+	// it is called with Batch or more, at most Ahead or 8 MiB of them. 0: while it is
+	// at work, nothing is read.
+	Ahead int
 }
 
 // Consume hands the entries after c.From to handle, in order and without gap,
@@ -106,13 +110,16 @@ func (s *consumption) session(ctx context.Context) error {
 		return err
 	}
 	s.whole = s.all(consumer.CachedInfo().Config)
-	if s.in, err = s.log.pull(s.c.Durable, 2*s.c.Batch); err != nil {
+	if s.in, err = s.log.pull(s.c.Durable, max(2*s.c.Batch, min(s.c.Ahead, maxPull))); err != nil {
 		return err
 	}
 	defer s.in.stop()
 	s.last = s.pos
 	connected, release := s.log.whileConnected(ctx)
 	defer release()
+	if s.c.Ahead > 0 {
+		return s.overlap(ctx, connected)
+	}
 	for err == nil {
 		err = s.batch(ctx, connected)
 	}

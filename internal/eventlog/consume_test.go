@@ -50,7 +50,7 @@ func (s *service) until(t testing.TB, pos uint64) {
 func (s *service) run(ctx context.Context, after func()) error {
 	s.c.From = wire.Position{Incarnation: s.p.Incarnation(), Seq: s.pos}
 	return s.p.Consume(ctx, s.c, func(_ context.Context, entries []eventlog.Entry) error {
-		if len(entries) > s.c.Batch {
+		if len(entries) > max(s.c.Batch, s.c.Ahead) {
 			return fmt.Errorf("%d entries at once", len(entries))
 		}
 		if s.before != nil {
@@ -87,6 +87,64 @@ func fill(t testing.TB, p process, n int) {
 	if err := w.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// What comes while entries are handled is handled together after them.
+func TestConsumeAhead(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := one(t, eventlog.Options{})
+		fill(t, p, 200)
+		s := newService(p, "recorder")
+		s.c.Ahead = 60
+		var sizes []int
+		slow := func(entries []eventlog.Entry) error {
+			sizes = append(sizes, len(entries))
+			<-time.After(time.Second)
+			return nil
+		}
+		broken := errors.New("broken")
+		s.before = func(entries []eventlog.Entry) error {
+			if len(sizes) == 2 {
+				return broken
+			}
+			return slow(entries)
+		}
+		if err := s.run(t.Context(), func() {}); !errors.Is(err, broken) {
+			t.Fatalf("got %v, want the error of handle", err)
+		}
+		if s.pos == 0 || s.pos != uint64(sizes[0]+sizes[1]) {
+			t.Errorf("at %d after batches of %v", s.pos, sizes)
+		}
+		s.before = slow
+		s.until(t, 200)
+		s.once(t, 200)
+		most := 0
+		for _, n := range sizes {
+			most = max(most, n)
+		}
+		if most <= s.c.Batch || len(sizes) > 9 {
+			t.Errorf("batches of %v: nothing is gathered while one is handled", sizes)
+		}
+	})
+}
+
+// A jump while entries are handled doesn't disturb those.
+func TestConsumeAheadJumps(t *testing.T) {
+	t.Parallel()
+	p := one(t, eventlog.Options{})
+	fill(t, p, 300)
+	s := newService(p, "recorder")
+	s.c.Ahead = 40
+	n := 0
+	s.before = func([]eventlog.Entry) error {
+		if n++; n%3 == 0 {
+			_, err := p.JetStream().ResetConsumerToSequence(t.Context(), "WAKE_EVENTS", "recorder", uint64(n))
+			return err
+		}
+		return nil
+	}
+	s.until(t, 300)
+	s.once(t, 300)
 }
 
 // steal lets another client of the durable consumer take and acknowledge n

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"wake/internal/bench"
 	"wake/internal/eventlog"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
@@ -134,6 +135,28 @@ func BenchmarkRecord(b *testing.B) {
 		p.store(openStore(b), 1000)
 	}
 	b.ReportMetric(float64(len(p.entries)*b.N)/b.Elapsed().Seconds(), "events/s")
+}
+
+// BenchmarkCatchUp records what the stream holds already.
+func BenchmarkCatchUp(b *testing.B) {
+	p := newPlant(b)
+	var runs []string
+	for i := range 20 {
+		runs = append(runs, fmt.Sprint("behind", i))
+	}
+	last, err := bench.Fill(b.Context(), p.log, runs, 10_000)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.ResetTimer()
+	for b.Loop() {
+		stop := p.record(recorder.Config{Path: filepath.Join(b.TempDir(), "recorder.db")})
+		p.until(last)
+		if err := stop(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(int(last)*b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
 func BenchmarkLog(b *testing.B) {

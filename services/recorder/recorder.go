@@ -20,7 +20,7 @@ const name = "recorder"
 // Config are the settings of a [Recorder].
 type Config struct {
 	Path  string        // the SQLite file; one recorder per file
-	Batch int           // events per transaction at most, default 1000
+	Batch int           // events per transaction, unless there is more to catch up with; default 1000
 	Wait  time.Duration // how long a transaction waits for more events, default 5 ms
 }
 
@@ -69,13 +69,16 @@ func (r *Recorder) consume(ctx context.Context) error {
 	}
 	r.done.to(from.Seq)
 	r.logger.InfoContext(ctx, "recording", "file", r.c.Path, "position", from.Seq)
-	consumer := eventlog.Consumer{Durable: name, From: from, Batch: r.c.Batch, Wait: r.c.Wait}
+	consumer := eventlog.Consumer{Durable: name, From: from, Batch: r.c.Batch, Wait: r.c.Wait, Ahead: max(r.c.Batch, maxBatch)}
 	err = r.log.Consume(ctx, consumer, r.record)
 	if errors.Is(err, eventlog.ErrIncarnation) {
 		return fmt.Errorf("recorder: %w; move %s away and start again: the stream is recorded into a new file, the old one stays readable", err, r.c.Path)
 	}
 	return err
 }
+
+// maxBatch bounds the events of a transaction.
+const maxBatch = 16 << 10
 
 // maxBlobs bounds the large fields that are held in memory for one transaction.
 const maxBlobs = 32 << 20
