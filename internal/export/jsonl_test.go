@@ -260,7 +260,7 @@ func TestImport(t *testing.T) {
 					t.Errorf("event %d: same is %t", i, same)
 				}
 			}
-			if state.Imported != export.Imported || state.Status != wire.RunComplete {
+			if state.Imported != wire.ImportedCopy || state.Status != wire.RunComplete {
 				t.Errorf("%s, imported %q", state.Status, state.Imported)
 			}
 			for _, again := range [][]byte{out, exported(t, there, "r1")} {
@@ -342,7 +342,7 @@ func TestImportFork(t *testing.T) {
 	if _, err := export.Restore(t.Context(), log, bytes.NewReader(jsonl(t, h)), nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, s := stored(t, log, "r1"); s.Imported != export.Imported || s.FlowName != "review" {
+	if _, s := stored(t, log, "r1"); s.Imported != wire.ImportedCopy || s.FlowName != "review" {
 		t.Errorf("imported %q, flow %q", s.Imported, s.FlowName)
 	}
 }

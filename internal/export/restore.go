@@ -15,9 +15,6 @@ import (
 // ErrAnother is returned for a run that the log has with other events.
 var ErrAnother = errors.New("the log has another run of this id")
 
-// Imported is the value of [wire.FlowStart.Imported] of runs that [Import] wrote.
-const Imported = "import"
-
 // Import says what was read and written.
 type Import struct {
 	RunID  string `json:"runId"`
@@ -169,7 +166,7 @@ func marked(item Item) (data []byte, blobs map[string][]byte, err error) {
 		if p.Imported != "" {
 			return item.Data, item.Blobs, nil
 		}
-		p.Imported = Imported
+		p.Imported = wire.ImportedCopy
 		data, err = wire.Encode(e)
 		return data, item.Blobs, err
 	case *wire.RunForked:
@@ -201,7 +198,7 @@ func markedFork(e *wire.Event, item Item) (data []byte, blobs map[string][]byte,
 	if state["imported"] != nil {
 		return item.Data, item.Blobs, nil
 	}
-	state["imported"] = Imported
+	state["imported"] = wire.ImportedCopy
 	if p.State, err = wire.Marshal(state); err != nil {
 		return nil, nil, err
 	}

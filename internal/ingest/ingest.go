@@ -146,7 +146,7 @@ func (i *ingestion) begin(ctx context.Context) (err error) {
 	_, err = i.owner.Append(ctx,
 		&wire.Event{Timestamp: i.first, Payload: &wire.FlowStart{
 			FlowName: o.Name, Definition: definition, DefinitionHash: hex.EncodeToString(sum[:]),
-			Labels: o.Labels, Imported: "ingest",
+			Labels: o.Labels, Imported: wire.ImportedIngest,
 		}},
 		&wire.Event{Timestamp: i.first, ExecID: i.exec, Payload: &wire.NodeScheduled{Target: i.result.NodeID, Attempt: 1}},
 	)

@@ -28,8 +28,14 @@ type FlowStart struct {
 	Limits         Raw    // limits given at the start, such as maxCostUsd
 	Fixtures       string // folder of recorded calls that stand in for every agent
 	Workspace      string // folder the run works in, if the submitter named one
-	Imported       string // "ingest" for a run that wake records but doesn't execute
+	Imported       string // "ingest" or "import" for a run that wake records but doesn't execute
 }
+
+// The values of [FlowStart.Imported].
+const (
+	ImportedIngest = "ingest" // what an agent does or has done that wake doesn't drive
+	ImportedCopy   = "import" // the events of a run that was exported, maybe elsewhere and long ago
+)
 
 // FlowStatus is the outcome of a flow.
 type FlowStatus string

@@ -340,6 +340,30 @@ func TestResetRaisesNothing(t *testing.T) {
 	}
 }
 
+// What a run did that was imported has been told where it did it.
+func TestImportedRunRaisesNothing(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	var out printed
+	start(t, log, alerter.Config{Out: &out})
+	state := value(t, wire.State{RunID: "r0", Imported: wire.ImportedCopy})
+	for run, beginning := range map[string]wire.Payload{
+		"r1": &wire.FlowStart{FlowName: "review", Definition: value(t, map[string]any{}), DefinitionHash: "h", Imported: wire.ImportedCopy},
+		"r2": &wire.RunForked{ParentRun: "r0", State: state},
+	} {
+		h := &history{t: t, log: log, run: run, writers: map[string]*eventlog.Writer{}}
+		h.add(about(wire.RunNode, beginning))
+		for range 5 {
+			h.add(tool("Bash", "e"))
+		}
+		h.add(about(wire.RunNode, &wire.FlowComplete{Status: wire.FlowStatusFailed, Error: "e"}))
+		waitRead(t, log, h.last)
+		if got := alerts(t, log, run); len(got) > 0 || out.lines() > 0 {
+			t.Errorf("alerts %v, printed %q", texts(got), out.String())
+		}
+	}
+}
+
 // An acknowledgement that is lost makes the alerter ask again; the line is
 // printed once all the same.
 func TestLostAcknowledgement(t *testing.T) {

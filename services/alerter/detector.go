@@ -90,6 +90,7 @@ type run struct {
 	Flow     string            `json:"flow,omitempty"`
 	Parent   string            `json:"parent,omitempty"`
 	Policies map[string]policy `json:"policies,omitempty"` // of nodes that have one
+	Copy     bool              `json:"copy,omitempty"`     // imported: what happened was told where it happened
 }
 
 // label names whom an alert is about: the run if it has a name, else the node.
@@ -112,6 +113,7 @@ func (r run) forked(p *wire.RunForked) run {
 	var s wire.State
 	if wire.Unmarshal(p.State, &s) == nil {
 		r.Name, r.Flow, r.Policies = s.Labels["name"], s.FlowName, policies(s.Definition)
+		r.Copy = s.Imported == wire.ImportedCopy
 	}
 	return r
 }
@@ -119,6 +121,6 @@ func (r run) forked(p *wire.RunForked) run {
 // started takes what flow:start says.
 func (r run) started(p *wire.FlowStart) run {
 	r.Name, r.Flow, r.Parent = p.Labels["name"], p.FlowName, p.ParentRun
-	r.Policies = policies(p.Definition)
+	r.Policies, r.Copy = policies(p.Definition), p.Imported == wire.ImportedCopy
 	return r
 }

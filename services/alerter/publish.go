@@ -22,6 +22,10 @@ const publishWait = 5 * time.Second
 func (a *Alerter) raise(ctx context.Context, r record, in input) (record, error) {
 	next, found := r.step(in)
 	in.Run = next.Run
+	if in.Run.Copy {
+		next.Deadline = 0
+		return next, nil
+	}
 	for _, f := range found {
 		alert, err := f.alert(in, a.log.Incarnation())
 		if err != nil {
