@@ -55,6 +55,10 @@ type exported struct {
 	Format string `json:"format"`
 	File   string `json:"file,omitempty"`
 	Source string `json:"source,omitempty"` // of a session: kept (its file) or log (written anew)
+
+	// Dropped counts transitions that --strict left out, and lines of an imported run
+	// that were none (kahn).
+	Dropped int `json:"dropped,omitempty"`
 }
 
 func (a *app) exportCommand() *cobra.Command {
@@ -133,6 +137,8 @@ func (o *exportOptions) check(q eventlog.Query) error {
 		return usage("wake export RUN --format sqlite -o run.db", "--output: a database needs a file")
 	case q.To > 0 && q.To < q.From:
 		return usage("", "--to %d is before --from %d", q.To, q.From)
+	case o.format == formatKahn && q.From > 0:
+		return usage("", "--from: where an agent is follows from its beginning")
 	case o.follow && q.To > 0:
 		return usage("", "--follow and --to contradict each other")
 	}
@@ -144,6 +150,7 @@ func (o *exportOptions) check(q eventlog.Query) error {
 	return errors.Join(
 		only(o.node != "", "node", formatClaude), only(o.rebuild, "rebuild", formatClaude), only(o.content, "content", formatOTLP),
 		only(o.endpoint != "", "endpoint", formatOTLP), only(len(o.headers) > 0, "header", formatOTLP),
+		only(o.kahn.Strict, "strict", formatKahn), only(o.kahn.AuditScore, "audit-score", formatKahn),
 	)
 }
 
@@ -306,8 +313,9 @@ func (s source) whole(ctx context.Context, m *meter, f func(export.Events) (expo
 
 func (a *app) exportKahnTo(ctx context.Context, src source, m *meter, out *output, o exportOptions, done *exported) error {
 	r, err := src.whole(ctx, m, func(events export.Events) (export.Result, error) {
-		k, err := a.exportKahn(ctx, src.query.Run, events, o.follow, out, o.kahn)
-		return export.Result{RunID: k.RunID, Events: k.Events, Written: k.Written, Skipped: k.Skipped}, err
+		k, dropped, err := a.exportKahn(ctx, src.query.Run, events, o.follow, out, o.kahn)
+		done.Dropped = dropped
+		return k, err
 	})
 	done.Result = r
 	return err

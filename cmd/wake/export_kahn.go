@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"wake/internal/eventlog"
+	"wake/internal/export"
 	"wake/internal/kahn"
 )
 
@@ -18,30 +19,21 @@ func kahnFlags(flags *pflag.FlagSet, p *kahn.Projection) {
 	flags.BoolVar(&p.AuditScore, "audit-score", false, "of kahn: score agents without a score by the audits that passed")
 }
 
-// kahnExported says what has been written.
-type kahnExported struct {
-	RunID   string `json:"runId"`
-	Events  int    `json:"events"`            // that were read
-	Written int    `json:"written"`           // lines
-	Dropped int    `json:"dropped,omitempty"` // transitions that --strict left out, lines of an imported run that were none
-	Skipped int    `json:"skipped,omitempty"` // entries that aren't events
-}
-
 // exportKahn writes a run as agent transition events: one write for the lines of an
 // event, as soon as it has come. The events are all of the run's, in the order of
-// the log, with their large fields; if more may come, until is where they end.
+// the log, with their large fields; if until is set, more may come until the run has
+// ended. dropped counts the lines that are missing, see [kahn.Projector].
 func (a *app) exportKahn(
 	ctx context.Context, runID string, events iter.Seq2[eventlog.Entry, error], until bool, w io.Writer, o kahn.Projection,
-) (kahnExported, error) {
-	r := kahnExported{RunID: runID}
+) (r export.Result, dropped int, err error) {
+	r.RunID = runID
 	p := kahn.NewProjector(o)
 	fenced := claims{}
 	for e, err := range events {
 		if err != nil {
-			return r, err
+			return r, p.Dropped, err
 		}
 		if e.Event == nil {
-			a.log.WarnContext(ctx, "event can't be read", "position", e.Pos, "subject", e.Subject, "error", e.Err)
 			r.Skipped++
 			continue
 		}
@@ -50,10 +42,9 @@ func (a *app) exportKahn(
 		if err != nil {
 			a.log.WarnContext(ctx, "not all can be judged", "position", e.Pos, "type", e.Event.Type(), "error", err)
 		}
-		r.Dropped = p.Dropped
 		if len(lines) > 0 {
 			if _, err := w.Write(append(bytes.Join(lines, []byte("\n")), '\n')); err != nil {
-				return r, err
+				return r, p.Dropped, err
 			}
 			r.Written += len(lines)
 		}
@@ -61,8 +52,8 @@ func (a *app) exportKahn(
 			break
 		}
 	}
-	if r.Dropped > 0 {
-		a.log.WarnContext(ctx, "lines are missing", "run", runID, "dropped", r.Dropped)
+	if p.Dropped > 0 {
+		a.log.WarnContext(ctx, "lines are left out", "run", runID, "dropped", p.Dropped)
 	}
-	return r, nil
+	return r, p.Dropped, nil
 }

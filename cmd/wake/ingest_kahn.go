@@ -88,15 +88,15 @@ func (a *app) printLinesRun(r *ingest.LinesRun) error {
 		return err
 	}
 	for _, agent := range r.Agents {
-		if err := a.printLinesAgent(agent); err != nil {
+		if err := a.printLinesAgent(r.RunID, agent); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *app) printLinesAgent(g kahn.Agent) error {
-	line := fmt.Sprintf("  %s: %s, %d steps, %d tool calls, %d audits", g.AgentID, g.Outcome, g.Steps, g.ToolCalls, g.Audits)
+func (a *app) printLinesAgent(runID string, g kahn.Agent) error {
+	line := fmt.Sprintf("%s/%s: %s, %d steps, %d tool calls, %d audits", runID, g.AgentID, g.Outcome, g.Steps, g.ToolCalls, g.Audits)
 	_, err := fmt.Fprintln(a.out, timeline.Line(line, maxMessage))
 	return err
 }

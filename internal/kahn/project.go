@@ -37,6 +37,7 @@ type Projector struct {
 	ids      map[string]bool
 	names    map[agentKey]string // a sub-agent's type, by the call that began it
 	verbatim bool                // the run was imported from lines: they are its events
+	at       map[string]Status   // of its agents, if Strict
 	lines    [][]byte
 	err      error
 }
@@ -48,7 +49,7 @@ type agentKey struct{ node, call string }
 // NewProjector begins the projection of a run.
 func NewProjector(p Projection) *Projector {
 	return &Projector{
-		Projection: p, epochs: map[string]uint64{}, agents: map[agentKey]*agent{}, ids: map[string]bool{}, names: map[agentKey]string{},
+		Projection: p, epochs: map[string]uint64{}, agents: map[agentKey]*agent{}, ids: map[string]bool{}, names: map[agentKey]string{}, at: map[string]Status{},
 	}
 }
 
@@ -99,17 +100,27 @@ func (p *Projector) imported(e *wire.Event) bool {
 		return true
 	}
 	parsed, err := Parse([]byte(line))
-	if err == nil && p.Strict {
-		if t, is := parsed.Body.(*Transition); is && !Legal(t.From, t.To) {
-			p.Dropped++
-			return true
-		}
-	}
-	if err != nil {
+	if err != nil || p.Strict && !p.follows(parsed) {
 		p.Dropped++
 		return true
 	}
 	p.lines = append(p.lines, []byte(line))
+	return true
+}
+
+// follows reports whether a line is no transition, or one that KAHN knows from where
+// the lines before have left the agent.
+func (p *Projector) follows(e *Event) bool {
+	switch b := e.Body.(type) {
+	case *RunStart:
+		p.at[e.AgentID] = Thinking
+	case *Transition:
+		at, known := p.at[e.AgentID]
+		if known && at != b.From || !Legal(b.From, b.To) {
+			return false
+		}
+		p.at[e.AgentID] = b.To
+	}
 	return true
 }
 
