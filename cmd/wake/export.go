@@ -173,6 +173,7 @@ func (a *app) source(ctx context.Context, log *eventlog.Log, q eventlog.Query, f
 	if q.From >= first && q.From > 0 {
 		return s, nil
 	}
+	s.store = true
 	for e, err := range log.Read(ctx, eventlog.Query{Run: q.Run, Node: wire.RunNode}) {
 		if err != nil {
 			return s, err

@@ -99,11 +99,18 @@ func (s *Store) begin(ctx context.Context, t *tx, b Batch) (*writer, error) {
 	case errors.Is(err, sql.ErrNoRows):
 		w.stream = 1
 		_, err = t.exec(ctx, `INSERT INTO streams (id, incarnation, position) VALUES (1, ?1, 0)`, b.Incarnation)
+		if err == nil && b.Part { // what isn't here was never here
+			_, err = t.exec(ctx, `INSERT INTO retired (run, at, events, head) VALUES (?1, 0, 0, x'')`, otherRuns)
+		}
 	case err == nil && incarnation != b.Incarnation:
 		err = eventlog.ErrIncarnation
 	}
 	return w, err
 }
+
+// otherRuns stands in the table retired for the runs that a store of some runs
+// doesn't have. No run has this id.
+const otherRuns = "_others"
 
 func (w *writer) entry(e *eventlog.Entry) error {
 	if e.Pos <= w.pos {
