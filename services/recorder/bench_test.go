@@ -137,6 +137,35 @@ func BenchmarkRecord(b *testing.B) {
 	b.ReportMetric(float64(len(p.entries)*b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
+// BenchmarkRecordWork records agents at work: twenty runs, batches as they are
+// when there is much to catch up with.
+func BenchmarkRecordWork(b *testing.B) {
+	p := newTape(b)
+	var execs []string
+	for run := range 20 {
+		execs = append(execs, p.start(fmt.Sprint("r", run), "coder", nil))
+	}
+	for i := range 5000 {
+		for run, exec := range execs {
+			e, err := bench.Work(i)
+			if err != nil {
+				b.Fatal(err)
+			}
+			e.RunID, e.NodeID, e.ExecID, e.Epoch, e.Timestamp = fmt.Sprint("r", run), "coder", exec, 1, p.clock
+			key := e.RunID + "/coder"
+			p.seqs[key]++
+			e.Seq = p.seqs[key]
+			p.clock++
+			p.put(e)
+		}
+	}
+	b.ResetTimer()
+	for b.Loop() {
+		p.store(openStore(b), 4000)
+	}
+	b.ReportMetric(float64(len(p.entries)*b.N)/b.Elapsed().Seconds(), "events/s")
+}
+
 // BenchmarkCatchUp records what the stream holds already.
 func BenchmarkCatchUp(b *testing.B) {
 	p := newPlant(b)

@@ -1,6 +1,7 @@
 package recorder_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -31,7 +33,7 @@ const childURL = "WAKE_TEST_RECORD"
 // child records until it is killed.
 func child(url string) int {
 	err := func() error {
-		ctx := context.Background()
+		ctx := context.Background() //nolint:forbidigo // it is a program of its own
 		nc, err := nats.Connect(url)
 		if err != nil {
 			return err
@@ -40,13 +42,13 @@ func child(url string) int {
 		if err != nil {
 			return err
 		}
-		r, err := recorder.New(recorder.Config{Path: os.Args[1], Batch: 50}, log, slog.New(slog.DiscardHandler))
+		r, err := recorder.New(recorder.Config{Path: os.Args[1], Batch: 50}, log, slog.New(slog.NewTextHandler(os.Stdout, nil)))
 		if err != nil {
 			return err
 		}
 		return r.Run(ctx)
 	}()
-	fmt.Fprintln(os.Stderr, err) //nolint:forbidigo // it is a program of its own
+	fmt.Fprintln(os.Stderr, err)
 	return 1
 }
 
@@ -63,14 +65,14 @@ func TestKilledUnderLoad(t *testing.T) {
 	for i := range 4 {
 		load.Go(func() { p.talk(fmt.Sprint("run", i), done) })
 	}
-	kills := 15
+	kills := 10
 	if testing.Short() {
-		kills = 5
+		kills = 4
 	}
 	url := fmt.Sprintf("nats://127.0.0.1:%d", port)
 	for i := range kills {
 		p.kill(url, time.Duration(50+rand.IntN(600))*time.Millisecond)
-		if i%5 != 0 {
+		if i%3 != 0 {
 			continue
 		}
 		s := openAt(t, p.path())
@@ -146,8 +148,15 @@ func (p *plant) kill(url string, after time.Duration) {
 	}
 	defer stderr.Close()
 	cmd.Stderr = stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); !strings.Contains(line, "recording") {
+		p.t.Errorf("it says %q, %v", line, err)
 	}
 	<-time.After(after)
 	if err := cmd.Process.Kill(); err != nil {

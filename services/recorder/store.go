@@ -132,7 +132,7 @@ func (s *Store) openRead(ctx context.Context) error {
 
 // dsn names the file whatever characters its path has.
 func dsn(path string, options ...string) string {
-	options = append(options, "_pragma=busy_timeout(10000)", "_pragma=foreign_keys(1)")
+	options = append(options, "_pragma=busy_timeout(10000)")
 	return (&url.URL{Scheme: "file", Path: path}).String() + "?" + strings.Join(options, "&")
 }
 
