@@ -53,6 +53,8 @@ var requests = []any{
 	wire.EventsRequest{},
 	wire.EventsResponse{},
 	wire.StoredEvent{},
+	wire.StateRequest{},
+	wire.StateResponse{},
 	wire.SnapshotRequest{},
 	wire.SnapshotResponse{},
 }

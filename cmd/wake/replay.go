@@ -3,56 +3,131 @@ package main
 import (
 	"context"
 	"errors"
+	"iter"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"wake/internal/eventlog"
+	"wake/internal/export"
+	"wake/internal/history"
 	"wake/internal/replay"
+	"wake/pkg/wire"
+	"wake/services/recorder"
 )
 
+type replayOptions struct {
+	replay.Options
+
+	query eventlog.Query
+	file  string
+}
+
 func (a *app) replayCommand() *cobra.Command {
-	var o replay.Options
-	q := eventlog.Query{}
+	o := replayOptions{Options: replay.Options{Speed: 1}}
 	cmd := &cobra.Command{
 		Use:   "replay RUN",
 		Short: "Watch a run again; nothing is executed",
-		Long: `Watch a run again, as it happened or faster. Only the log is read. With --json
-each event is one line, in the JSON form of the wire.
+		Long: `Watch a run again, as it happened or faster. Only the log is read: the stream,
+and for what that has dropped the recorder; or a recorder's file, without a server.
+With --json each event is one line, in the JSON form of the wire.
 
 ` + runHelp,
 		Args:              arguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
 			if !(o.Speed >= 0) || math.IsInf(o.Speed, 1) { // NaN is neither
-				return usage("such as 10; 0 is at once", "--speed: %v is no speed", o.Speed)
+				return usage("such as 10, or max", "--speed: %v is no speed", o.Speed)
 			}
-			log, err := a.openLog(ctx)
-			if err != nil {
-				return err
+			if q := o.query; q.To > 0 && q.From > q.To {
+				return usage("", "--from %d is behind --to %d", q.From, q.To)
 			}
-			defer log.Conn().Close()
-			if q.Run, err = a.runID(ctx, log, args[0]); err != nil {
-				return err
+			if o.file != "" {
+				return interrupted(cmd.Context(), a.replayFile(cmd.Context(), args[0], o))
 			}
-			return interrupted(ctx, a.replay(ctx, log, q, o))
+			return interrupted(cmd.Context(), a.replayLog(cmd.Context(), args[0], o))
 		},
 	}
 	flags := cmd.Flags()
-	flags.Float64Var(&o.Speed, "speed", 1, "how many `times` as fast as it happened; 0 is at once")
+	flags.Var((*speed)(&o.Speed), "speed", "how many `times` as fast as it happened; max, or 0, is at once")
 	flags.DurationVar(&o.MaxGap, "max-gap", 10*time.Second, "cut times in which nothing happened to `this long`; 0 doesn't")
-	flags.Uint64Var(&q.From, "from", 0, "begin at this `position` of the log")
-	flags.Uint64Var(&q.To, "to", 0, "end at this `position` of the log")
-	flags.StringVar(&q.Node, "node", "", "only events of this `node`")
+	flags.Uint64Var(&o.query.From, "from", 0, "begin at this `position` of the log")
+	flags.Uint64Var(&o.query.To, "to", 0, "end at this `position` of the log")
+	flags.StringVar(&o.query.Node, "node", "", "only events of this `node`")
+	flags.StringVar(&o.file, "recorder-file", "", "read this SQLite `file` of a recorder instead of a server's log")
 	return cmd
 }
 
-func (a *app) replay(ctx context.Context, log *eventlog.Log, q eventlog.Query, o replay.Options) error {
-	show, done := a.shower(ctx, log, q.Run)
+// speed is a flag: a number, or max.
+type speed float64
+
+func (s *speed) String() string { return strconv.FormatFloat(float64(*s), 'g', -1, 64) }
+func (*speed) Type() string     { return "float64" }
+
+func (s *speed) Set(text string) error {
+	if text == "max" {
+		*s = 0
+		return nil
+	}
+	v, err := strconv.ParseFloat(text, 64)
+	*s = speed(v)
+	return err
+}
+
+func (a *app) replayLog(ctx context.Context, ref string, o replayOptions) error {
+	log, err := a.openLog(ctx)
+	if err != nil {
+		return err
+	}
+	defer log.Conn().Close()
+	if o.query.Run, err = a.runID(ctx, log, ref); err != nil {
+		return err
+	}
+	whole := func(e *wire.Event) *wire.Event { return a.whole(ctx, log, e) }
+	return a.play(ctx, history.Read(ctx, log, o.query), whole, o)
+}
+
+func (a *app) replayFile(ctx context.Context, ref string, o replayOptions) (err error) {
+	store, err := recorder.OpenReadOnly(ctx, o.file)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	if o.query.Run, err = store.Find(ctx, ref); err != nil {
+		return err
+	}
+	q := recorder.Query{Run: o.query.Run, From: o.query.From, To: o.query.To}
+	fetch := func(sum string) ([]byte, error) { return store.Blob(ctx, sum) }
+	missing := func() { a.log.WarnContext(ctx, "event is shown without its large fields") }
+	same := func(e *wire.Event) *wire.Event { return e }
+	entries := store.Entries(ctx, q)
+	if !a.json { // which shows events as they are stored
+		entries = export.Whole(entries, fetch, missing)
+	}
+	return a.play(ctx, ofNode(entries, o.query.Node), same, o)
+}
+
+// ofNode leaves out the events of other nodes than the named one, if one is.
+func ofNode(entries iter.Seq2[eventlog.Entry, error], node string) iter.Seq2[eventlog.Entry, error] {
+	if node == "" {
+		return entries
+	}
+	return func(yield func(eventlog.Entry, error) bool) {
+		for e, err := range entries {
+			if (err != nil || e.NodeID == node) && !yield(e, err) {
+				return
+			}
+		}
+	}
+}
+
+// play shows entries in their time. Whole puts large fields back.
+func (a *app) play(ctx context.Context, entries iter.Seq2[eventlog.Entry, error], whole func(*wire.Event) *wire.Event, o replayOptions) error {
+	show, done := a.shower(o.query.Run, whole)
 	var failed error
-	for e, err := range replay.Play(ctx, log.Read(ctx, q), o) {
+	for e, err := range replay.Play(ctx, entries, o.Options) {
 		switch {
 		case err != nil:
 			failed = err

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -77,7 +76,7 @@ func (a *app) tail(cmd *cobra.Command, args []string, o tailOptions) error {
 		}
 		q.From = last + 1
 	}
-	show, done := a.shower(ctx, log, q.Run)
+	show, done := a.shower(q.Run, func(e *wire.Event) *wire.Event { return a.whole(ctx, log, e) })
 	last, err := a.follow(ctx, log, q, func(e eventlog.Entry) error {
 		if !o.wants(e) {
 			return nil
@@ -99,8 +98,9 @@ func (o tailOptions) wants(e eventlog.Entry) bool {
 }
 
 // shower returns what shows the events of one run, or of all if runID is empty,
-// and what shows the rest in the end.
-func (a *app) shower(ctx context.Context, log *eventlog.Log, runID string) (show func(eventlog.Entry) error, done func() error) {
+// and what shows the rest in the end. Whole puts back the large fields of an
+// event.
+func (a *app) shower(runID string, whole func(*wire.Event) *wire.Event) (show func(eventlog.Entry) error, done func() error) {
 	switch {
 	case a.json:
 		return a.showJSON, func() error { return nil }
@@ -108,7 +108,7 @@ func (a *app) shower(ctx context.Context, log *eventlog.Log, runID string) (show
 		return a.showSummary, func() error { return nil }
 	}
 	s := a.newScreen()
-	return func(e eventlog.Entry) error { return s.show(e.Pos, a.whole(ctx, log, e.Event)) }, s.close
+	return func(e eventlog.Entry) error { return s.show(e.Pos, whole(e.Event)) }, s.close
 }
 
 func (a *app) showJSON(e eventlog.Entry) error {

@@ -10,7 +10,7 @@ import (
 // What reads a run again can't act: neither directly nor by way of others does it
 // import what starts processes or agents.
 func TestNothingToActWith(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "wake/internal/replay", "wake/internal/timeline").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "wake/internal/replay", "wake/internal/timeline", "wake/internal/history").Output()
 	if err != nil {
 		t.Fatal(err)
 	}

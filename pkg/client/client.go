@@ -17,8 +17,7 @@ import (
 
 	"wake/internal/api"
 	"wake/internal/eventlog"
-	"wake/internal/run"
-	"wake/internal/snapshot"
+	"wake/internal/history"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -73,14 +72,8 @@ func (c *Client) StateAt(ctx context.Context, runID string, pos uint64) (*wire.S
 	if err := subjects.CheckID(runID); err != nil {
 		return nil, &wire.APIError{Code: wire.CodeBadRequest, Message: err.Error()}
 	}
-	s, found, err := snapshot.Load(ctx, c.log, runID)
-	if err != nil && !errors.Is(err, snapshot.ErrUnusable) {
-		return nil, err
-	}
-	if err != nil || !found || pos != 0 && s.Position.Seq > pos {
-		s = run.New(runID)
-	}
-	if err := snapshot.Fold(ctx, c.log, s, pos); err != nil {
+	s, err := history.StateAt(ctx, c.log, runID, pos)
+	if err != nil {
 		return nil, err
 	}
 	if s.Position.Seq == 0 {

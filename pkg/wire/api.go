@@ -21,6 +21,7 @@ const (
 	VerbStatus   = "status"   // [StatusRequest], [StatusResponse]; by the recorder
 	VerbRuns     = "runs"     // [RunsRequest], [RunsResponse]; by the recorder
 	VerbEvents   = "events"   // [EventsRequest], [EventsResponse]; by the recorder
+	VerbState    = "state"    // [StateRequest], [StateResponse]; by the recorder
 	VerbSnapshot = "snapshot" // [SnapshotRequest], [SnapshotResponse]; by the snapshotter
 	VerbCommand  = "command"  // [Command], [CommandResponse]; by the runners
 )
@@ -331,11 +332,27 @@ type StoredEvent struct {
 	Data  []byte `json:"data,omitempty"`  // its bytes; in msgpack answers, and where Event is absent
 }
 
+// When returns the time at which the stream stored the event.
+func (e StoredEvent) When() time.Time { return time.UnixMilli(e.Time) }
+
 // EventsResponse is a page of events. Cursor asks for the next one; it is empty
 // when everything recorded so far has been returned.
 type EventsResponse struct {
 	Events []StoredEvent `json:"events"`
 	Cursor string        `json:"cursor,omitempty"`
+}
+
+// StateRequest asks for the state of a run behind a position.
+type StateRequest struct {
+	Run string `json:"run"`          // see [LogRequest.Run]
+	At  uint64 `json:"at,omitempty"` // position; 0: the last recorded one
+}
+
+// StateResponse is a state: the fold of the run's recorded events.
+type StateResponse struct {
+	RunID    string   `json:"runId"`
+	Position Position `json:"position"` // of the last event in it
+	State    Raw      `json:"state"`    // a [State]
 }
 
 // SnapshotRequest asks for the snapshot of a run.

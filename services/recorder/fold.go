@@ -16,6 +16,8 @@ import (
 const (
 	maxFolds  = 256 // in memory
 	foldEvery = 256 // events after which the file gets a newer one
+
+	frameEvery = 4 * foldEvery // events after which it keeps one for good
 )
 
 // folds are the states of the runs that were last recorded.
@@ -97,6 +99,11 @@ func (w *writer) keepFold(r *runRow) error {
 	data, err := wire.Marshal(r.state)
 	if err != nil {
 		return err
+	}
+	if r.state.EventCount/frameEvery != f.saved/frameEvery {
+		if err := w.exec(addFrame, r.id, r.state.Position.Seq, w.s.zip.enc.EncodeAll(data, nil)); err != nil {
+			return err
+		}
 	}
 	f.saved = r.state.EventCount
 	return w.exec(putFold, r.id, r.state.Position.Seq, []byte(data))

@@ -176,7 +176,7 @@ func (r *Recorder) patiently(ctx context.Context, f func() error) error {
 // service answers the verbs.
 func (r *Recorder) service() api.Service {
 	s := r.store
-	return api.Service{Names: r.log.Names(), Name: name, Logger: r.logger, Endpoints: []api.Endpoint{
+	endpoints := []api.Endpoint{
 		api.Handle(wire.VerbLog, "get_log", func(ctx context.Context, q wire.LogRequest, f api.Form) (wire.LogResponse, error) {
 			r.catchUp(ctx)
 			return s.Log(ctx, q, time.Now(), f.Limit)
@@ -193,5 +193,10 @@ func (r *Recorder) service() api.Service {
 			r.catchUp(ctx)
 			return s.Events(ctx, q, f.JSON, f.Limit)
 		}),
-	}}
+		api.Handle(wire.VerbState, "", func(ctx context.Context, q wire.StateRequest, _ api.Form) (wire.StateResponse, error) {
+			r.catchUp(ctx)
+			return s.StateAt(ctx, q)
+		}),
+	}
+	return api.Service{Names: r.log.Names(), Name: name, Logger: r.logger, Endpoints: endpoints}
 }

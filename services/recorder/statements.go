@@ -31,6 +31,7 @@ const (
 	addSession
 	addBlob
 	putFold
+	addFrame
 	statementCount
 )
 
@@ -64,7 +65,8 @@ func statementText(s statement) string {
 		addSession:  `INSERT INTO bindings (session, run, node, exec, pos) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING`,
 		addBlob: `INSERT INTO blobs (sha256, size, data) VALUES (?1, ?2, ?3)
 			ON CONFLICT (sha256) DO UPDATE SET data = coalesce(blobs.data, excluded.data)`,
-		putFold: `INSERT INTO folds (run, pos, data) VALUES (?1, ?2, ?3) ON CONFLICT (run) DO UPDATE SET pos = excluded.pos, data = excluded.data`,
+		addFrame: `INSERT INTO keyframes (run, pos, data) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING`,
+		putFold:  `INSERT INTO folds (run, pos, data) VALUES (?1, ?2, ?3) ON CONFLICT (run) DO UPDATE SET pos = excluded.pos, data = excluded.data`,
 	}[s]
 }
 

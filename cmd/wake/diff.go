@@ -1,0 +1,304 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"wake/internal/compare"
+	"wake/internal/eventlog"
+	"wake/internal/history"
+	"wake/internal/snapshot"
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+func (a *app) diffCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "diff RUN1 RUN2",
+		Short: "Say where two runs part and in what they differ",
+		Long: `Say where two runs part and in what they differ: a fork and the run that it was
+forked from, two forks, or two runs of a flow. Compared is what they did: calls of
+tools with their results, messages, nodes, edges, outputs; not the words of agents.
+Numbers count what lies behind the point that both have in common.
+
+` + runHelp,
+		Args:              arguments,
+		ValidArgsFunction: a.completeRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.diff(cmd.Context(), args[0], args[1])
+		},
+	}
+}
+
+func (a *app) diff(ctx context.Context, refA, refB string) error {
+	log, err := a.openLog(ctx)
+	if err != nil {
+		return err
+	}
+	defer log.Conn().Close()
+	var states [2]*wire.State
+	for i, ref := range []string{refA, refB} {
+		id, err := a.runID(ctx, log, ref)
+		if err != nil {
+			return err
+		}
+		if states[i], err = history.StateAt(ctx, log, id, 0); err != nil {
+			return err
+		}
+	}
+	common, spansA, spansB := compare.Ancestry(states[0], states[1])
+	sideA, err := a.side(ctx, log, states[0], spansA)
+	if err != nil {
+		return err
+	}
+	sideB, err := a.side(ctx, log, states[1], spansB)
+	if err != nil {
+		return err
+	}
+	d := compare.Runs(sideA, sideB, common)
+	if a.json {
+		return a.printJSON(d)
+	}
+	return printDifferences(a.out, d)
+}
+
+// side gathers what a run did in the given spans, those of its ancestors first.
+func (a *app) side(ctx context.Context, log *eventlog.Log, state *wire.State, spans []compare.Span) (compare.Side, error) {
+	s := compare.Side{State: state}
+	for _, span := range spans {
+		var begin *wire.State
+		end := state
+		var err error
+		if span.From > 0 {
+			if begin, err = history.StateAt(ctx, log, span.RunID, span.From); err != nil {
+				return s, err
+			}
+		}
+		if span.To == compare.Present {
+			span.To = state.Position.Seq // what comes now doesn't count
+		} else if end, err = history.StateAt(ctx, log, span.RunID, span.To); err != nil {
+			return s, err
+		}
+		s.Spend(begin, end)
+		steps, err := a.steps(ctx, log, span)
+		if err != nil {
+			return s, err
+		}
+		s.Steps = append(s.Steps, steps...)
+	}
+	return s, nil
+}
+
+func (a *app) steps(ctx context.Context, log *eventlog.Log, span compare.Span) ([]compare.Step, error) {
+	var steps []compare.Step
+	fenced := claims{}
+	q := eventlog.Query{Run: span.RunID, Kinds: snapshot.Kinds, To: span.To}
+	for e, err := range history.Read(ctx, log, q) {
+		if err != nil {
+			return nil, err
+		}
+		if e.Event == nil || fenced.void(e.Event) || e.Pos <= span.From {
+			continue
+		}
+		if step, ok := compare.StepOf(e.Pos, a.whole(ctx, log, e.Event)); ok {
+			steps = append(steps, step)
+		}
+	}
+	return steps, nil
+}
+
+// maxDifferences bounds each list that people are shown; --json has them all.
+const maxDifferences = 20
+
+func printDifferences(w io.Writer, d compare.Differences) error {
+	p := printer{w: w}
+	p.line("a  %s", title(d.A))
+	p.line("b  %s", title(d.B))
+	p.line("")
+	if c := d.Common; c == nil {
+		p.line("common     nothing: neither was forked from the other")
+	} else {
+		p.line("common     run %s up to position %d%s", c.RunID, c.Position, bracketed(c.Label))
+	}
+	p.parting(d)
+	if d.Flow {
+		p.line("flow       their definitions differ")
+	}
+	p.line("")
+	p.totals(d)
+	p.nodes(d.Nodes)
+	p.values("input", inputs(d.Input))
+	p.values("outputs", d.Outputs)
+	p.values("state", d.State)
+	p.tools(d.Tools)
+	return p.err
+}
+
+// printer writes lines until one fails.
+type printer struct {
+	w   io.Writer
+	err error
+}
+
+func (p *printer) line(format string, args ...any) {
+	if p.err == nil {
+		text := timeline.Sanitize(fmt.Sprintf(format, args...))
+		_, p.err = fmt.Fprintln(p.w, strings.ReplaceAll(text, "\n", " "))
+	}
+}
+
+func (p *printer) table(t table) {
+	if err := t.flush(); p.err == nil {
+		p.err = err
+	}
+}
+
+func title(f compare.RunFacts) string {
+	return fmt.Sprintf("%s  %s  %s", f.RunID, cmp.Or(f.FlowName, "-"), statusText(f.Status, f.Result, f.Reason))
+}
+
+func bracketed(s string) string {
+	if s == "" {
+		return ""
+	}
+	return " (" + s + ")"
+}
+
+func (p *printer) parting(d compare.Differences) {
+	if d.Parted == nil {
+		text := "nowhere: they did the same"
+		if d.Same {
+			text += " and came to the same"
+		}
+		p.line("parted     %s", text)
+		return
+	}
+	p.line("parted     in %s", d.Parted.Node)
+	p.line("  a        %s", stepText(d.Parted.A))
+	p.line("  b        %s", stepText(d.Parted.B))
+}
+
+func stepText(s *compare.Step) string {
+	if s == nil {
+		return "nothing more"
+	}
+	text := s.Text
+	if s.Name != "" {
+		text = s.Name + " " + text
+	}
+	if s.Failed {
+		text += " (failed)"
+	}
+	return fmt.Sprintf("%s at %d", text, s.Pos)
+}
+
+func (p *printer) totals(d compare.Differences) {
+	t := newTable(p.w, "", "A", "B")
+	both := func(name string, of func(compare.RunFacts) string) { t.row(name, of(d.A), of(d.B)) }
+	both("took", took)
+	both("cost", func(f compare.RunFacts) string { return dollars(f.Usage.CostUsd) })
+	both("tokens", func(f compare.RunFacts) string { return tokens(tokensIn(f.Usage), f.Usage.OutputTokens) })
+	both("turns", func(f compare.RunFacts) string { return fmt.Sprint(f.Usage.Turns) })
+	both("tools", func(f compare.RunFacts) string { return calls(f.Usage.ToolCalls, f.Usage.ToolErrors) })
+	p.table(t)
+}
+
+func took(f compare.RunFacts) string {
+	if f.EndedAt == 0 {
+		return "-"
+	}
+	return span(f.StartedAt, time.UnixMilli(f.EndedAt))
+}
+
+func tokensIn(u wire.UsageTotals) int64 {
+	return u.InputTokens + u.CacheCreationInputTokens + u.CacheReadInputTokens
+}
+
+func calls[N int | int64](n, failed N) string {
+	if failed == 0 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%d, %d failed", n, failed)
+}
+
+func (p *printer) nodes(nodes []compare.NodePair) {
+	if len(nodes) == 0 {
+		return
+	}
+	p.line("")
+	t := newTable(p.w, "NODE", "A", "B", "OUTPUT", "TOOLS A", "TOOLS B", "COST A", "COST B")
+	for _, n := range nodes {
+		output := "same"
+		if n.Output {
+			output = "differs"
+		}
+		t.row(n.Node, nodeText(n.A), nodeText(n.B), output,
+			calls(n.A.Tools, n.A.ToolErrors), calls(n.B.Tools, n.B.ToolErrors), dollars(n.A.CostUsd), dollars(n.B.CostUsd))
+	}
+	p.table(t)
+}
+
+func nodeText(f compare.NodeFacts) string {
+	text := string(f.Status)
+	if f.Reason != "" && f.Reason != text {
+		text += " (" + f.Reason + ")"
+	}
+	return text
+}
+
+func inputs(p *compare.Pair) []compare.ValuePair {
+	if p == nil {
+		return nil
+	}
+	return []compare.ValuePair{{Name: "input", Pair: *p}}
+}
+
+func (p *printer) values(heading string, list []compare.ValuePair) {
+	if len(list) == 0 {
+		return
+	}
+	p.line("")
+	p.line("%s:", heading)
+	for _, v := range list[:min(len(list), maxDifferences)] {
+		p.line("  %s", v.Name)
+		p.line("    a  %s", valueText(v.A))
+		p.line("    b  %s", valueText(v.B))
+	}
+	p.more(len(list))
+}
+
+func (p *printer) more(n int) {
+	if n > maxDifferences {
+		p.line("  … %d more with --json", n-maxDifferences)
+	}
+}
+
+// valueText is a value in one line; a text is quoted, what isn't there is "-".
+func valueText(v wire.Raw) string {
+	if len(v) == 0 {
+		return "-"
+	}
+	b, err := wire.AppendJSON(nil, v)
+	if err != nil {
+		return err.Error()
+	}
+	return timeline.Line(string(b), 400)
+}
+
+func (p *printer) tools(list []compare.ToolChange) {
+	if len(list) == 0 {
+		return
+	}
+	p.line("")
+	p.line("calls of tools:")
+	for _, c := range list[:min(len(list), maxDifferences)] {
+		p.line("  %s: %s %s: a %d, b %d", c.Node, c.Tool, timeline.Line(c.Input, 120), c.A, c.B)
+	}
+	p.more(len(list))
+}

@@ -1,0 +1,307 @@
+// Package compare tells what two runs have in common and in what they differ: a
+// fork and the run that it was forked from, or two runs of the same flow.
+//
+// It is given states and events and does no I/O. What can't be the same twice
+// doesn't count as a difference: times, positions, ids, and the words of an agent.
+package compare
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+
+	"wake/pkg/wire"
+)
+
+// Present is a position behind all others: the end of a run's events.
+const Present = uint64(math.MaxUint64)
+
+// Span is a part of a run's events: those behind From, up to To.
+type Span struct {
+	RunID    string
+	From, To uint64
+}
+
+// Common is where two runs were still one.
+type Common struct {
+	RunID    string `json:"runId"`    // the run that has the events up to there
+	Position uint64 `json:"position"` // of the last event that both have
+	Label    string `json:"label,omitempty"`
+}
+
+// Ancestry returns the last point that two runs have in common, nil if they have
+// none, and the events of each behind it, oldest first.
+func Ancestry(a, b *wire.State) (common *Common, ofA, ofB []Span) {
+	if a.RunID == b.RunID {
+		return &Common{RunID: a.RunID, Position: a.Position.Seq}, nil, nil
+	}
+	lineA, lineB := line(a), line(b)
+	for i, x := range lineA {
+		j := slices.IndexFunc(lineB, func(y wire.Ancestor) bool { return y.RunID == x.RunID })
+		if j < 0 {
+			continue
+		}
+		y := lineB[j]
+		common = &Common{x.RunID, min(x.Position, y.Position), y.Label}
+		if x.Position < y.Position {
+			common.Label = x.Label
+		}
+		return common, spans(lineA[:i+1], common.Position), spans(lineB[:j+1], common.Position)
+	}
+	return nil, spans(lineA[:1], 0), spans(lineB[:1], 0)
+}
+
+// line is a run and its ancestors, each with the position up to which its events
+// belong to the run.
+func line(s *wire.State) []wire.Ancestor {
+	return append([]wire.Ancestor{{RunID: s.RunID, Position: Present}}, s.Lineage...)
+}
+
+// spans are the events of a line, nearest first, that are behind a position of its
+// last member.
+func spans(line []wire.Ancestor, from uint64) []Span {
+	var all []Span
+	for _, a := range slices.Backward(line) {
+		if a.Position > from {
+			all = append(all, Span{a.RunID, from, a.Position})
+		}
+		from = 0
+	}
+	return all
+}
+
+// Side is one of two runs.
+type Side struct {
+	State *wire.State      // at its end
+	Usage wire.UsageTotals // behind the common point; see [Side.Spend]
+	Steps []Step           // behind the common point
+
+	costs map[string]float64 // by node, behind the common point
+}
+
+// Differences are what two runs differ in. Where a list or a pointer is empty,
+// they don't.
+type Differences struct {
+	A       RunFacts     `json:"a"`
+	B       RunFacts     `json:"b"`
+	Common  *Common      `json:"common,omitempty"`  // absent: neither was forked from the other, or from a third
+	Same    bool         `json:"same"`              // they did the same and came to the same
+	Parted  *Parting     `json:"parted,omitempty"`  // the first thing that they did differently
+	Flow    bool         `json:"flow,omitempty"`    // their definitions differ
+	Input   *Pair        `json:"input,omitempty"`   // of the runs
+	State   []ValuePair  `json:"state,omitempty"`   // user state, by path
+	Nodes   []NodePair   `json:"nodes,omitempty"`   // that differ
+	Outputs []ValuePair  `json:"outputs,omitempty"` // by node
+	Tools   []ToolChange `json:"tools,omitempty"`   // calls that only one of them made
+}
+
+// RunFacts say how one of the runs did.
+type RunFacts struct {
+	RunID     string           `json:"runId"`
+	FlowName  string           `json:"flowName,omitempty"`
+	Status    wire.RunStatus   `json:"status"`
+	Result    wire.FlowStatus  `json:"result,omitempty"`
+	Reason    string           `json:"reason,omitempty"`
+	Error     string           `json:"error,omitempty"`
+	StartedAt int64            `json:"startedAt,omitempty"` // Unix ms
+	EndedAt   int64            `json:"endedAt,omitempty"`   // Unix ms
+	Steps     int              `json:"steps"`               // behind the common point
+	Usage     wire.UsageTotals `json:"usage"`               // behind the common point
+}
+
+// Parting is a step of one run where the other did something else, or nothing.
+type Parting struct {
+	Node string `json:"node"`
+	A    *Step  `json:"a,omitempty"` // nil: it did nothing more there
+	B    *Step  `json:"b,omitempty"`
+}
+
+// Pair is a value of either run; nil: it has none.
+type Pair struct {
+	A wire.Raw `json:"a,omitempty"`
+	B wire.Raw `json:"b,omitempty"`
+}
+
+// ValuePair is a value that differs, by its name.
+type ValuePair struct {
+	Name string `json:"name"`
+	Pair
+}
+
+// NodePair is a node that differs in what became of it, what it did or what it
+// cost.
+type NodePair struct {
+	Node   string    `json:"node"`
+	A      NodeFacts `json:"a"`
+	B      NodeFacts `json:"b"`
+	Parted *Parting  `json:"parted,omitempty"` // the first thing done differently
+	Output bool      `json:"output,omitempty"` // the outputs differ
+}
+
+// NodeFacts say how a node did in one of the runs.
+type NodeFacts struct {
+	Status     wire.NodeStatus `json:"status,omitempty"` // "": the run has no such node
+	Reason     string          `json:"reason,omitempty"`
+	Execs      int             `json:"execs"`
+	Steps      int             `json:"steps"`      // behind the common point
+	Tools      int             `json:"tools"`      // calls behind the common point
+	ToolErrors int             `json:"toolErrors"` // of those
+	CostUsd    float64         `json:"costUsd"`    // behind the common point
+}
+
+// ToolChange is a call that one of the runs made more often.
+type ToolChange struct {
+	Node  string `json:"node"`
+	Tool  string `json:"tool"`
+	Input string `json:"input,omitempty"` // in short
+	A     int    `json:"a"`               // calls
+	B     int    `json:"b"`
+}
+
+// Runs compares two runs whose common point is known, nil if they have none.
+func Runs(a, b Side, common *Common) Differences {
+	d := Differences{
+		A: facts(a), B: facts(b), Common: common,
+		Flow:  a.State.DefinitionHash != b.State.DefinitionHash,
+		Input: pair(a.State.Input, b.State.Input),
+		State: values("", a.State.State, b.State.State),
+		Tools: tools(a.Steps, b.Steps),
+	}
+	stepsA, stepsB := byNode(a.Steps), byNode(b.Steps)
+	rank := math.MaxInt
+	for _, node := range nodes(a.State, b.State, stepsA, stepsB) {
+		if node == wire.RunNode && len(stepsA[node])+len(stepsB[node]) == 0 {
+			continue
+		}
+		n := NodePair{Node: node, A: nodeFacts(a, node, stepsA[node]), B: nodeFacts(b, node, stepsB[node])}
+		var at int
+		n.Parted, at = part(node, stepsA[node], stepsB[node])
+		if out := pair(timeless(a.State.Outputs[node]), timeless(b.State.Outputs[node])); out != nil {
+			n.Output = true
+			d.Outputs = append(d.Outputs, ValuePair{node, *out})
+		}
+		if n.Parted != nil && at < rank {
+			rank, d.Parted = at, n.Parted
+		}
+		if n.Parted != nil || n.Output || n.A != n.B {
+			d.Nodes = append(d.Nodes, n)
+		}
+	}
+	d.Same = d.Parted == nil && !d.Flow && d.Input == nil && len(d.State) == 0 && len(d.Outputs) == 0 &&
+		d.A.Status == d.B.Status && d.A.Result == d.B.Result
+	return d
+}
+
+func facts(s Side) RunFacts {
+	t := s.State
+	return RunFacts{
+		RunID: t.RunID, FlowName: t.FlowName, Status: t.Status, Result: t.Result, Reason: t.Reason, Error: t.Error,
+		StartedAt: t.StartedAt, EndedAt: t.EndedAt, Steps: len(s.Steps), Usage: s.Usage,
+	}
+}
+
+func nodeFacts(s Side, node string, steps []ranked) NodeFacts {
+	n := s.State.Nodes[node]
+	f := NodeFacts{Status: s.State.NodeStatus[node], Reason: n.Reason, Execs: n.Execs, Steps: len(steps), CostUsd: s.costs[node]}
+	for _, step := range steps {
+		if step.What != Tool {
+			continue
+		}
+		f.Tools++
+		if step.Failed {
+			f.ToolErrors++
+		}
+	}
+	return f
+}
+
+// ranked is a step and its place among all steps of its side.
+type ranked struct {
+	*Step
+	rank int
+}
+
+func byNode(steps []Step) map[string][]ranked {
+	all := map[string][]ranked{}
+	for i := range steps {
+		s := &steps[i]
+		all[s.Node] = append(all[s.Node], ranked{s, i})
+	}
+	return all
+}
+
+// nodes are the nodes of both runs, sorted.
+func nodes(a, b *wire.State, stepsA, stepsB map[string][]ranked) []string {
+	all := slices.Collect(maps.Keys(a.NodeStatus))
+	all = slices.AppendSeq(all, maps.Keys(b.NodeStatus))
+	all = slices.AppendSeq(all, maps.Keys(stepsA))
+	all = slices.AppendSeq(all, maps.Keys(stepsB))
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// part finds the first step of a node that differs, and its place among all.
+func part(node string, a, b []ranked) (*Parting, int) {
+	for i := range max(len(a), len(b)) {
+		switch {
+		case i >= len(a):
+			return &Parting{Node: node, B: b[i].Step}, b[i].rank
+		case i >= len(b):
+			return &Parting{Node: node, A: a[i].Step}, a[i].rank
+		case a[i].key != b[i].key:
+			return &Parting{Node: node, A: a[i].Step, B: b[i].Step}, min(a[i].rank, b[i].rank)
+		}
+	}
+	return nil, 0
+}
+
+// tools lists the calls that the sides made unequally often, those that a made
+// first.
+func tools(a, b []Step) []ToolChange {
+	var order []ToolChange
+	index := map[string]int{}
+	count := func(steps []Step, add func(*ToolChange)) {
+		for _, s := range steps {
+			if s.What != Tool {
+				continue
+			}
+			key := s.Node + "\x00" + s.call
+			i, ok := index[key]
+			if !ok {
+				i = len(order)
+				index[key] = i
+				order = append(order, ToolChange{Node: s.Node, Tool: s.Name, Input: s.Text})
+			}
+			add(&order[i])
+		}
+	}
+	count(a, func(c *ToolChange) { c.A++ })
+	count(b, func(c *ToolChange) { c.B++ })
+	order = slices.DeleteFunc(order, func(c ToolChange) bool { return c.A == c.B })
+	slices.SortStableFunc(order, func(x, y ToolChange) int { return cmp.Compare(min(x.A, 1), min(y.A, 1)) * -1 })
+	return order
+}
+
+// Spend adds to the side what it used between two states of one run; begin is nil
+// for its beginning.
+func (s *Side) Spend(begin, end *wire.State) {
+	if begin == nil {
+		begin = &wire.State{}
+	}
+	from, to := begin.Usage, end.Usage
+	s.Usage.InputTokens += to.InputTokens - from.InputTokens
+	s.Usage.OutputTokens += to.OutputTokens - from.OutputTokens
+	s.Usage.CacheCreationInputTokens += to.CacheCreationInputTokens - from.CacheCreationInputTokens
+	s.Usage.CacheReadInputTokens += to.CacheReadInputTokens - from.CacheReadInputTokens
+	s.Usage.CostUsd += to.CostUsd - from.CostUsd
+	s.Usage.Turns += to.Turns - from.Turns
+	s.Usage.ToolCalls += to.ToolCalls - from.ToolCalls
+	s.Usage.ToolErrors += to.ToolErrors - from.ToolErrors
+	if s.costs == nil {
+		s.costs = map[string]float64{}
+	}
+	for id, n := range end.Nodes {
+		s.costs[id] += n.CostUsd - begin.Nodes[id].CostUsd
+	}
+}

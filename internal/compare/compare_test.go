@@ -1,0 +1,217 @@
+package compare_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"wake/internal/compare"
+	"wake/pkg/wire"
+)
+
+func raw(t *testing.T, v any) wire.Raw {
+	t.Helper()
+	b, err := wire.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func state(id string, lineage ...wire.Ancestor) *wire.State {
+	return &wire.State{RunID: id, Status: wire.RunComplete, Result: wire.FlowStatusComplete, Lineage: lineage}
+}
+
+func TestAncestry(t *testing.T) {
+	const end = compare.Present
+	from := func(run string, pos uint64, label string) wire.Ancestor {
+		return wire.Ancestor{RunID: run, Position: pos, Label: label}
+	}
+	parent, other := state("p"), state("x")
+	parent.Position.Seq = 70
+	child := state("c", from("p", 40, "sfp-2"))
+	sibling := state("s", from("p", 60, "good"))
+	grand := state("g", from("c", 90, ""), from("p", 40, "sfp-2"))
+	for name, tt := range map[string]struct {
+		a, b   *wire.State
+		common *compare.Common
+		ofA    []compare.Span
+		ofB    []compare.Span
+	}{
+		"strangers":     {parent, other, nil, []compare.Span{{"p", 0, end}}, []compare.Span{{"x", 0, end}}},
+		"fork":          {parent, child, &compare.Common{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"p", 40, end}}, []compare.Span{{"c", 0, end}}},
+		"fork first":    {child, parent, &compare.Common{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"c", 0, end}}, []compare.Span{{"p", 40, end}}},
+		"two forks":     {child, sibling, &compare.Common{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"c", 0, end}}, []compare.Span{{"p", 40, 60}, {"s", 0, end}}},
+		"grandchild":    {parent, grand, &compare.Common{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"p", 40, end}}, []compare.Span{{"c", 0, 90}, {"g", 0, end}}},
+		"nearest":       {child, grand, &compare.Common{RunID: "c", Position: 90}, []compare.Span{{"c", 90, end}}, []compare.Span{{"g", 0, end}}},
+		"with itself":   {parent, parent, &compare.Common{RunID: "p", Position: 70}, nil, nil},
+		"second cousin": {sibling, grand, &compare.Common{RunID: "p", Position: 40, Label: "sfp-2"}, []compare.Span{{"p", 40, 60}, {"s", 0, end}}, []compare.Span{{"c", 0, 90}, {"g", 0, end}}},
+	} {
+		common, ofA, ofB := compare.Ancestry(tt.a, tt.b)
+		if diff := cmp.Diff([]any{tt.common, tt.ofA, tt.ofB}, []any{common, ofA, ofB}); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// script is the events of one run.
+type script struct {
+	t     *testing.T
+	steps []compare.Step
+	pos   uint64
+}
+
+func (s *script) add(node string, p wire.Payload) {
+	s.t.Helper()
+	s.pos++
+	e := &wire.Event{RunID: "r", NodeID: node, ExecID: node + "#1", Timestamp: int64(s.pos) * 1000, Payload: p}
+	if step, ok := compare.StepOf(s.pos, e); ok {
+		s.steps = append(s.steps, step)
+	}
+}
+
+func (s *script) tool(node, tool, command, output, problem string) {
+	s.add(node, &wire.AgentTool{ToolName: tool, ToolInput: raw(s.t, map[string]any{"command": command}), ToolOutput: raw(s.t, output), Error: problem})
+}
+
+func (s *script) begin() {
+	s.add("coder", &wire.NodeStart{NodeType: "agent", Attempt: 1})
+	s.add("coder", &wire.AgentStart{Prompt: raw(s.t, "Do it.")})
+	s.add("coder", &wire.AgentText{Content: "I begin."})
+	s.tool("coder", "Bash", "ls", "a.go", "")
+}
+
+func TestRuns(t *testing.T) {
+	a, b := script{t: t}, script{t: t, pos: 1000}
+	a.begin()
+	a.tool("coder", "Bash", "make test", "FAIL", "exit code 1")
+	a.tool("coder", "Bash", "make test", "FAIL", "exit code 1")
+	a.add("coder", &wire.NodeError{Error: "gave up", ErrorType: "error_user"})
+	b.add("review", &wire.NodeStart{NodeType: "agent", Attempt: 1})
+	b.begin()
+	b.add("coder", &wire.AgentText{Content: "Other words."})
+	b.tool("coder", "Edit", "a.go", "ok", "")
+	b.tool("coder", "Bash", "make test", "ok", "")
+	b.add("coder", &wire.NodeComplete{Output: raw(t, "done")})
+
+	stateA, stateB := state("ra"), state("rb")
+	stateA.Result, stateA.Error = wire.FlowStatusFailed, "gave up"
+	stateA.NodeStatus = map[string]wire.NodeStatus{"coder": wire.NodeFailed, "same": wire.NodeDone}
+	stateB.NodeStatus = map[string]wire.NodeStatus{"coder": wire.NodeDone, "same": wire.NodeDone, "review": wire.NodeRunning}
+	stateA.Nodes = map[string]wire.NodeState{"coder": {Execs: 1, CostUsd: 0.5, Reason: "x"}, "same": {Execs: 1, CostUsd: 1}}
+	stateB.Nodes = map[string]wire.NodeState{"coder": {Execs: 1, CostUsd: 0.2}, "same": {Execs: 1}, "review": {Execs: 1}}
+	stateB.Outputs = map[string]wire.Raw{"coder": raw(t, "done")}
+	stateA.State = raw(t, map[string]any{"n": 1, "deep": map[string]any{"x": 1, "y": 2}, "gone": true})
+	stateB.State = raw(t, map[string]any{"n": 1, "deep": map[string]any{"x": 1, "y": 3}})
+	stateA.Usage, stateB.Usage = wire.UsageTotals{CostUsd: 1.5, ToolCalls: 5, OutputTokens: 70}, wire.UsageTotals{CostUsd: 0.2, ToolCalls: 3, OutputTokens: 30}
+	before := &wire.State{Usage: wire.UsageTotals{CostUsd: 1, ToolCalls: 2, OutputTokens: 20}, Nodes: map[string]wire.NodeState{"same": {CostUsd: 1}}}
+
+	sideA := compare.Side{State: stateA, Steps: a.steps}
+	sideA.Spend(before, stateA)
+	sideB := compare.Side{State: stateB, Steps: b.steps}
+	sideB.Spend(nil, stateB)
+	got := compare.Runs(sideA, sideB, nil)
+
+	usageA := wire.UsageTotals{CostUsd: 0.5, ToolCalls: 3, OutputTokens: 50}
+	partedA, partedB := a.steps[3], b.steps[4]
+	if partedA.Text != "make test" || partedA.Name != "Bash" || !partedA.Failed || partedA.Pos != 5 || partedB.Name != "Edit" || partedB.Pos != 1007 {
+		t.Fatalf("steps %+v, %+v", partedA, partedB)
+	}
+	parted := &compare.Parting{Node: "coder", A: &partedA, B: &partedB}
+	want := compare.Differences{
+		A:      compare.RunFacts{RunID: "ra", Status: wire.RunComplete, Result: wire.FlowStatusFailed, Error: "gave up", Steps: 6, Usage: usageA},
+		B:      compare.RunFacts{RunID: "rb", Status: wire.RunComplete, Result: wire.FlowStatusComplete, Steps: 7, Usage: stateB.Usage},
+		Parted: &compare.Parting{Node: "review", B: &b.steps[0]},
+		State: []compare.ValuePair{
+			{Name: "deep.y", Pair: compare.Pair{A: raw(t, 2), B: raw(t, 3)}},
+			{Name: "gone", Pair: compare.Pair{A: raw(t, true)}},
+		},
+		Nodes: []compare.NodePair{
+			{
+				Node: "coder", Parted: parted, Output: true,
+				A: compare.NodeFacts{Status: wire.NodeFailed, Reason: "x", Execs: 1, Steps: 6, Tools: 3, ToolErrors: 2, CostUsd: 0.5},
+				B: compare.NodeFacts{Status: wire.NodeDone, Execs: 1, Steps: 6, Tools: 3, CostUsd: 0.2},
+			},
+			{Node: "review", Parted: &compare.Parting{Node: "review", B: &b.steps[0]}, B: compare.NodeFacts{Status: wire.NodeRunning, Execs: 1, Steps: 1}},
+		},
+		Outputs: []compare.ValuePair{{Name: "coder", Pair: compare.Pair{B: raw(t, "done")}}},
+		Tools: []compare.ToolChange{
+			{Node: "coder", Tool: "Bash", Input: "make test", A: 2, B: 1},
+			{Node: "coder", Tool: "Edit", Input: "a.go", B: 1},
+		},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(compare.Step{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if _, err := wire.Marshal(got); err != nil {
+		t.Error(err)
+	}
+}
+
+// What is said in other words at another time, in another order of the nodes, is
+// the same.
+func TestSame(t *testing.T) {
+	a, b := script{t: t}, script{t: t, pos: 77}
+	a.begin()
+	a.add("other", &wire.NodeStart{NodeType: "exec", Attempt: 1})
+	b.add("other", &wire.NodeStart{NodeType: "exec", Attempt: 1})
+	b.add("coder", &wire.AgentThinking{Content: "Hm."})
+	b.begin()
+	stateB := state("b")
+	stateB.State, stateB.Input = wire.Null, wire.Null
+	if d := compare.Runs(compare.Side{State: state("a"), Steps: a.steps}, compare.Side{State: stateB, Steps: b.steps}, nil); !d.Same || d.Parted != nil || len(d.Nodes) > 0 {
+		t.Errorf("got %+v", d)
+	}
+	b.tool("coder", "Bash", "ls", "another result", "")
+	a.tool("coder", "Bash", "ls", "a result", "")
+	d := compare.Runs(compare.Side{State: state("a"), Steps: a.steps}, compare.Side{State: stateB, Steps: b.steps}, nil)
+	if d.Same || d.Parted == nil || d.Parted.A.Text != "ls" || len(d.Tools) > 0 {
+		t.Errorf("another result of the same call: %+v", d)
+	}
+}
+
+// Every kind of step differs from itself with another content.
+func TestSteps(t *testing.T) {
+	pairs := map[string][2]wire.Payload{
+		"prompt":   {&wire.AgentStart{Prompt: raw(t, "a")}, &wire.AgentStart{Prompt: raw(t, "b")}},
+		"message":  {&wire.UserMessage{Content: "a"}, &wire.UserMessage{Content: "b"}},
+		"answer":   {&wire.InputReceived{Content: raw(t, 1)}, &wire.InputReceived{Content: raw(t, 2)}},
+		"command":  {&wire.ExecStart{Command: "a"}, &wire.ExecStart{Command: "b"}},
+		"exit":     {&wire.ExecExit{ExitCode: 0}, &wire.ExecExit{ExitCode: 1}},
+		"output":   {&wire.NodeComplete{Output: raw(t, 1)}, &wire.NodeComplete{Output: raw(t, 2)}},
+		"error":    {&wire.NodeError{Error: "a"}, &wire.NodeError{Error: "b"}},
+		"skipped":  {&wire.NodeSkipped{Reason: "edge"}, &wire.NodeSkipped{Reason: "when"}},
+		"edge":     {&wire.EdgeFire{EdgeID: "e", From: "a", To: "b"}, &wire.EdgeSkip{EdgeID: "e", From: "a", To: "b"}},
+		"loop":     {&wire.LoopIterate{EdgeID: "e", Iteration: 1}, &wire.LoopIterate{EdgeID: "e", Iteration: 2}},
+		"patch":    {&wire.StatePatch{Patch: wire.Patch{Path: "a", Value: raw(t, 1)}}, &wire.StatePatch{Patch: wire.Patch{Path: "a", Value: raw(t, 2)}}},
+		"end":      {&wire.FlowComplete{Status: wire.FlowStatusComplete}, &wire.FlowComplete{Status: wire.FlowStatusFailed}},
+		"aborted":  {&wire.FlowAborted{Reason: "a"}, &wire.FlowAborted{Reason: "b"}},
+		"denied":   {&wire.AgentTool{ToolName: "x"}, &wire.AgentTool{ToolName: "x", Denied: true}},
+		"attempts": {&wire.NodeStart{Attempt: 1}, &wire.NodeStart{Attempt: 2}},
+	}
+	for name, pair := range pairs {
+		a, b, again := script{t: t}, script{t: t}, script{t: t}
+		a.add("n", pair[0])
+		b.add("n", pair[1])
+		again.add("n", pair[0])
+		differ := func(x, y script) bool {
+			return compare.Runs(compare.Side{State: state("a"), Steps: x.steps}, compare.Side{State: state("b"), Steps: y.steps}, nil).Parted != nil
+		}
+		if len(a.steps) != 1 || !differ(a, b) || differ(a, again) {
+			t.Errorf("%s: %d steps, differ %t, differs from itself %t", name, len(a.steps), differ(a, b), differ(a, again))
+		}
+	}
+	slow, fast := script{t: t}, script{t: t}
+	slow.add("n", &wire.NodeComplete{Output: raw(t, map[string]any{"exitCode": 0, "stdout": "x", "durationMs": 70})})
+	fast.add("n", &wire.NodeComplete{Output: raw(t, map[string]any{"exitCode": 0, "stdout": "x", "durationMs": 7})})
+	if d := compare.Runs(compare.Side{State: state("a"), Steps: slow.steps}, compare.Side{State: state("b"), Steps: fast.steps}, nil); !d.Same {
+		t.Errorf("how long a command took: %+v", d.Parted)
+	}
+	nothing := script{t: t}
+	nothing.add("n", &wire.AgentText{Content: "words"})
+	nothing.add("n", &wire.FlowPaused{Reason: "operator"})
+	if len(nothing.steps) > 0 {
+		t.Errorf("steps %+v", nothing.steps)
+	}
+}

@@ -1,0 +1,166 @@
+// Package history reads what is recorded of a run, wherever it still is: the
+// stream has the newest events, the recorder has all of them. It only reads.
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"wake/internal/api"
+	"wake/internal/eventlog"
+	"wake/internal/run"
+	"wake/internal/snapshot"
+	"wake/pkg/wire"
+)
+
+// Read yields what q selects of one run, which it has to name, in the order of
+// the log. What the stream has dropped the recorder is asked for; if that has
+// never heard of the run, it is what the stream has. An error ends it: a
+// [*wire.APIError] if the recorder is needed and doesn't answer.
+func Read(ctx context.Context, log *eventlog.Log, q eventlog.Query) iter.Seq2[eventlog.Entry, error] {
+	return func(yield func(eventlog.Entry, error) bool) {
+		for {
+			first, err := dropped(ctx, log, q)
+			if err != nil {
+				yield(eventlog.Entry{}, err)
+				return
+			}
+			if first == 0 {
+				break
+			}
+			for e, err := range recorded(ctx, log, q, first-1) {
+				if !yield(e, err) || err != nil {
+					return
+				}
+			}
+			if q.From = first; q.To > 0 && q.From > q.To {
+				return
+			}
+		}
+		for e, err := range log.Read(ctx, q) {
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// dropped returns the first position of the stream if it may have dropped events
+// that q selects, else 0.
+func dropped(ctx context.Context, log *eventlog.Log, q eventlog.Query) (uint64, error) {
+	first, _, err := log.Bounds(ctx)
+	if err != nil || max(q.From, 1) >= first {
+		return 0, err
+	}
+	for e, err := range log.Read(ctx, eventlog.Query{Run: q.Run}) {
+		if err != nil {
+			return 0, err
+		}
+		if e.Event != nil && e.NodeID == wire.RunNode && e.Event.Seq == 1 {
+			return 0, nil // that is how runs begin
+		}
+		break
+	}
+	return first, nil
+}
+
+// recorded yields what the recorder has from q's first position up to a last one.
+func recorded(ctx context.Context, log *eventlog.Log, q eventlog.Query, last uint64) iter.Seq2[eventlog.Entry, error] {
+	ask := wire.EventsRequest{Run: q.Run, From: q.From, To: last, Kinds: q.Kinds}
+	if q.To > 0 {
+		ask.To = min(last, q.To)
+	}
+	return func(yield func(eventlog.Entry, error) bool) {
+		for {
+			page, err := api.Call[wire.EventsResponse](ctx, log.Conn(), log.Names(), wire.VerbEvents, ask)
+			if e, ok := errors.AsType[*wire.APIError](err); ok && (e.Code == wire.CodeRunNotFound || e.Code == wire.CodeAmbiguousID) {
+				return // it has no run of exactly this id
+			}
+			if err != nil {
+				yield(eventlog.Entry{}, err)
+				return
+			}
+			for _, kept := range page.Events {
+				e := entry(q.Run, kept)
+				if e.Event != nil && e.Event.RunID != q.Run || q.Node != "" && e.NodeID != q.Node {
+					continue
+				}
+				if !yield(e, nil) {
+					return
+				}
+			}
+			if ask.Cursor = page.Cursor; ask.Cursor == "" {
+				return
+			}
+		}
+	}
+}
+
+func entry(runID string, kept wire.StoredEvent) eventlog.Entry {
+	e := eventlog.Entry{Pos: kept.Pos, Time: kept.When(), RunID: runID, Data: kept.Data}
+	if e.Event, e.Err = wire.Decode(kept.Data); e.Err == nil {
+		e.NodeID, e.Kind = e.Event.NodeID, e.Event.Type().Kind()
+	}
+	return e
+}
+
+// StateAt returns the state of a run behind a position of the log, 0 for the
+// present: the nearest one that is kept, and what the log has beyond it. The
+// position of a run that had not begun is 0.
+func StateAt(ctx context.Context, log *eventlog.Log, runID string, pos uint64) (*wire.State, error) {
+	s, err := nearest(ctx, log, runID, pos)
+	if err != nil || pos != 0 && s.Position.Seq == pos {
+		return s, err
+	}
+	q := eventlog.Query{Run: runID, Kinds: snapshot.Kinds, From: s.Position.Seq + 1, To: pos}
+	for e, err := range Read(ctx, log, q) {
+		if err == nil {
+			err = snapshot.Apply(ctx, log, s, e)
+		}
+		if err != nil && !snapshot.Refused(err) {
+			return nil, fmt.Errorf("history: state of run %s: %w", runID, err)
+		}
+	}
+	return s, nil
+}
+
+// nearest returns a state of the run that isn't beyond pos: the snapshot, else
+// what the recorder has, else that of a bookmark, else the empty one.
+func nearest(ctx context.Context, log *eventlog.Log, runID string, pos uint64) (*wire.State, error) {
+	s, found, err := snapshot.Load(ctx, log, runID)
+	switch {
+	case err != nil && !errors.Is(err, snapshot.ErrUnusable):
+		return nil, err
+	case err == nil && found && (pos == 0 || s.Position.Seq <= pos):
+		return s, nil
+	}
+	var marks []wire.Bookmark
+	if err == nil && found {
+		marks = s.Bookmarks
+	}
+	asked, err := api.Call[wire.StateResponse](ctx, log.Conn(), log.Names(), wire.VerbState, wire.StateRequest{Run: runID, At: pos})
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err == nil { // else the recorder isn't needed
+		if s, err := run.Decode(asked.State); err == nil && usable(log, s, runID, pos) {
+			return s, nil
+		}
+	}
+	for _, b := range slices.Backward(marks) {
+		if b.Run != "" || pos != 0 && b.Position > pos {
+			continue
+		}
+		if s, err := snapshot.Kept(ctx, log, runID, b.Label); err == nil && usable(log, s, runID, pos) {
+			return s, nil
+		}
+	}
+	return run.New(runID), nil
+}
+
+func usable(log *eventlog.Log, s *wire.State, runID string, pos uint64) bool {
+	return s.RunID == runID && s.Position.Incarnation == log.Incarnation() && (pos == 0 || s.Position.Seq <= pos)
+}
