@@ -314,7 +314,7 @@ func (s source) whole(ctx context.Context, m *meter, f func(export.Events) (expo
 
 func (a *app) exportKahnTo(ctx context.Context, src source, m *meter, out *output, o exportOptions, done *exported) error {
 	r, err := src.whole(ctx, m, func(events export.Events) (export.Result, error) {
-		k, dropped, err := a.exportKahn(ctx, src.query.Run, events, o.follow, out, o.kahn)
+		k, dropped, err := a.exportKahn(ctx, src.query.Run, events, out, o.kahn)
 		done.Dropped = dropped
 		return k, err
 	})

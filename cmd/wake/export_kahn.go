@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"iter"
 
 	"github.com/spf13/pflag"
 
-	"wake/internal/eventlog"
 	"wake/internal/export"
 	"wake/internal/kahn"
 )
@@ -21,14 +19,13 @@ func kahnFlags(flags *pflag.FlagSet, p *kahn.Projection) {
 
 // exportKahn writes a run as agent transition events: one write for the lines of an
 // event, as soon as it has come. The events are all of the run's, in the order of
-// the log, with their large fields; if until is set, more may come until the run has
-// ended. dropped counts the lines that are missing, see [kahn.Projector].
+// the log, with their large fields. dropped counts the lines that are left out, see
+// [kahn.Projector].
 func (a *app) exportKahn(
-	ctx context.Context, runID string, events iter.Seq2[eventlog.Entry, error], until bool, w io.Writer, o kahn.Projection,
+	ctx context.Context, runID string, events export.Events, w io.Writer, o kahn.Projection,
 ) (r export.Result, dropped int, err error) {
 	r.RunID = runID
 	p := kahn.NewProjector(o)
-	fenced := claims{}
 	for e, err := range events {
 		if err != nil {
 			return r, p.Dropped, err
@@ -47,9 +44,6 @@ func (a *app) exportKahn(
 				return r, p.Dropped, err
 			}
 			r.Written += len(lines)
-		}
-		if !fenced.void(e.Event) && until && ends(e.Event) {
-			break
 		}
 	}
 	if p.Dropped > 0 {

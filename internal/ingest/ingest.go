@@ -78,8 +78,11 @@ func Run(ctx context.Context, log *eventlog.Log, r io.Reader, o Options) (Result
 	}
 	in := bufio.NewReaderSize(r, detectBytes)
 	format, err := detect(in, o.Format)
-	if err == nil && format == Kahn {
-		err = errors.New("lines of KAHN make no run of one node")
+	switch {
+	case err == nil && format == Kahn && o.Format == Kahn:
+		err = errors.New("lines of KAHN name their runs and agents themselves")
+	case err == nil && format == Kahn:
+		format = StreamJSON // whoever wants it otherwise asks Detect, and then Lines
 	}
 	if err != nil {
 		return res, err

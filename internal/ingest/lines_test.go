@@ -227,6 +227,26 @@ func TestBadLines(t *testing.T) {
 	}
 }
 
+// Lines of KAHN are told from others; as what one agent printed they are kept too.
+func TestDetectLines(t *testing.T) {
+	log := logtest.Start(t)
+	file := lines("r1", coderStart, coderCall)
+	in, format, err := ingest.Detect(strings.NewReader(file), ingest.Auto)
+	if err != nil || format != ingest.Kahn {
+		t.Fatalf("%s, %v", format, err)
+	}
+	if all, err := io.ReadAll(in); err != nil || string(all) != file {
+		t.Errorf("%q, %v", all, err)
+	}
+	res, err := ingest.Run(t.Context(), log, strings.NewReader(file), ingest.Options{RunID: "r1", Runner: "test"})
+	if err != nil || res.Format != ingest.StreamJSON || res.Raw != 2 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if _, err := ingest.Run(t.Context(), log, strings.NewReader(file), ingest.Options{RunID: "r2", Runner: "test", Format: ingest.Kahn}); err == nil {
+		t.Error("lines of KAHN were taken for one agent's")
+	}
+}
+
 // TestSeveralRuns: lines of two runs are two runs; named otherwise, one keeps its
 // lines.
 func TestSeveralRuns(t *testing.T) {
