@@ -44,6 +44,7 @@ var requests = []any{
 	wire.LogRequest{},
 	wire.LogResponse{},
 	wire.LogLine{},
+	wire.LogSummary{},
 	wire.StatusRequest{},
 	wire.StatusResponse{},
 	wire.AgentStatus{},

@@ -1,75 +1,172 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
 	"wake/internal/api"
+	"wake/internal/eventlog"
+	"wake/internal/timeline"
 	"wake/pkg/wire"
 )
 
+type logOptions struct {
+	q      wire.LogRequest
+	since  string
+	class  string
+	offset int64
+	limit  int
+	follow bool
+}
+
 func (a *app) logCommand() *cobra.Command {
-	var q wire.LogRequest
-	var since, class string
-	var offset int64
-	var limit int
+	var o logOptions
 	cmd := &cobra.Command{
 		Use:   "log RUN",
 		Short: "Print the log of a run: its last lines, or those that match",
 		Long: `Print the log of a run: its last lines, or those that match. Filters apply in the
 order node, type, since, grep; offset and limit count what is left.
 
+With --follow the lines to come are printed too, until the run has ended; with
+--json each line is a value of its own then. With --summary it is told in short
+what happened: what was asked, milestones, failures, files, builds, commits, cost
+and the last words.
+
 ` + runHelp,
 		Args:              arguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var err error
-			if q.Since, err = parseAgo("since", since); err != nil {
-				return err
-			}
-			q.Run, q.Details, q.Type = args[0], true, wire.LineType(class)
-			if q.Type != "" && !q.Type.Valid() {
-				return usage("text, thinking, tool, error, system and user are known", "--type: %q is no type of line", class)
-			}
+			o.q.Run = args[0]
 			if cmd.Flags().Changed("offset") {
-				q.Offset = &offset
+				o.q.Offset = &o.offset
 			}
-			q.Limit = &limit
-			nc, err := a.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer nc.Close()
-			page, err := api.Call[wire.LogResponse](cmd.Context(), nc, a.names, wire.VerbLog, q)
-			if err != nil {
-				return err
-			}
-			if a.json {
-				return a.printJSON(page)
-			}
-			return a.printLog(page)
+			return interrupted(cmd.Context(), a.showLog(cmd.Context(), o))
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&q.Node, "node", "", "only lines of this `node`")
-	flags.StringVar(&class, "type", "", "only lines of this `type`: text, thinking, tool, error, system or user")
-	flags.StringVar(&since, "since", "", "only lines of this last `time`, such as 90s, 5m or 2d")
-	flags.StringVar(&q.Grep, "grep", "", "only lines that match this `pattern` (RE2), ignoring case")
-	flags.Int64Var(&offset, "offset", 0, "begin with this `line` instead of showing the last ones")
-	flags.IntVar(&limit, "limit", wire.DefaultLogLimit, "at most this `many` lines")
+	flags.StringVar(&o.q.Node, "node", "", "only lines of this `node`")
+	flags.StringVar(&o.class, "type", "", "only lines of this `type`: text, thinking, tool, error, system or user")
+	flags.StringVar(&o.since, "since", "", "only lines of this last `time`, such as 90s, 5m or 2d")
+	flags.StringVar(&o.q.Grep, "grep", "", "only lines that match this `pattern` (RE2), ignoring case")
+	flags.Int64Var(&o.offset, "offset", 0, "begin with this `line` instead of showing the last ones")
+	flags.IntVar(&o.limit, "limit", wire.DefaultLogLimit, "at most this `many` lines")
+	flags.BoolVar(&o.q.Summary, "summary", false, "tell in short what happened; only --node and --since apply")
+	flags.BoolVar(&o.follow, "follow", false, "go on with the lines to come")
 	return cmd
+}
+
+// showLog prints a page of a log or its summary, and follows it.
+func (a *app) showLog(ctx context.Context, o logOptions) error {
+	var err error
+	if o.q.Since, err = parseAgo("since", o.since); err != nil {
+		return err
+	}
+	o.q.Details, o.q.Type, o.q.Limit = true, wire.LineType(o.class), &o.limit
+	switch {
+	case o.q.Type != "" && !o.q.Type.Valid():
+		return usage("text, thinking, tool, error, system and user are known", "--type: %q is no type of line", o.class)
+	case o.follow && o.q.Summary:
+		return usage("give one of them", "--summary and --follow contradict each other")
+	case o.follow && o.q.Offset != nil:
+		return usage("give one of them", "--offset and --follow contradict each other")
+	}
+	nc, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	page, err := api.Call[wire.LogResponse](ctx, nc, a.names, wire.VerbLog, o.q)
+	switch {
+	case err != nil:
+		return err
+	case o.follow:
+		return a.followLog(ctx, nc, o, page)
+	case a.json:
+		return a.printJSON(page)
+	case page.Summary != nil:
+		_, err := fmt.Fprintln(a.out, timeline.Sanitize(page.Summary.Text))
+		return err
+	}
+	return a.printLog(page)
 }
 
 func (a *app) printLog(page wire.LogResponse) error {
 	s := a.newScreen()
-	for _, l := range page.Lines {
-		s.line(l.Node, piece{at: time.UnixMilli(l.TS), class: l.Type, text: strings.TrimRight(l.Text, "\n")})
-	}
+	s.page(page)
 	if s.err == nil && int64(page.ReturnedLines) < page.TotalLines {
 		_, _ = fmt.Fprintf(a.errOut, "lines %d to %d of %d\n", page.Offset+1, page.Offset+int64(page.ReturnedLines), page.TotalLines)
 	}
 	return s.err
+}
+
+// page writes the lines of a page.
+func (s *screen) page(page wire.LogResponse) {
+	for _, l := range page.Lines {
+		s.line(l.Node, piece{at: time.UnixMilli(l.TS), class: l.Type, text: strings.TrimRight(l.Text, "\n")})
+	}
+}
+
+// followLog prints a page and what comes after it, until the run has ended. What
+// streams is printed line by line, and matched so.
+func (a *app) followLog(ctx context.Context, nc *nats.Conn, o logOptions, page wire.LogResponse) error {
+	wants, err := o.filter()
+	if err != nil {
+		return err
+	}
+	log, err := eventlog.Open(ctx, nc, eventlog.Options{Names: a.names, Logger: a.log})
+	if err != nil {
+		return a.explain(ctx, nc, err)
+	}
+	run, err := a.runID(ctx, log, o.q.Run)
+	if err != nil {
+		return err
+	}
+	s := a.newScreen()
+	if a.json {
+		s.emit = func(node string, p piece) error {
+			return a.printJSON(wire.LogLine{TS: p.at.UnixMilli(), Type: p.class, Text: timeline.Sanitize(p.text), Node: node})
+		}
+	}
+	s.page(page)
+	s.wants = wants
+	if over, err := a.over(ctx, log, run, page.Position); over || err != nil {
+		return err
+	}
+	_, err = a.follow(ctx, log, eventlog.Query{Run: run, From: page.Position + 1}, func(e eventlog.Entry) error {
+		return s.show(e.Pos, a.whole(ctx, log, e.Event))
+	})
+	if closed := s.close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+// filter returns which pieces of a log are wanted.
+func (o logOptions) filter() (func(node string, p piece) bool, error) {
+	pattern, err := regexp.Compile("(?i)" + o.q.Grep)
+	if err != nil {
+		return nil, usage("", "--grep: %w", err) // the recorder has refused it already
+	}
+	tools := pattern.FindString("tool_use") == "tool_use" // which means lines of tools, see [wire.LogRequest]
+	return func(node string, p piece) bool {
+		switch {
+		case o.q.Node != "" && node != o.q.Node && !strings.HasPrefix(node, o.q.Node+"/"):
+			return false
+		case o.q.Type != "" && p.class != o.q.Type:
+			return false
+		}
+		return o.q.Grep == "" || tools && p.class == wire.LineTool || pattern.MatchString(timeline.Sanitize(p.text))
+	}, nil
+}
+
+// over reports whether a run had ended at a position.
+func (a *app) over(ctx context.Context, log *eventlog.Log, run string, pos uint64) (bool, error) {
+	e, found, err := log.Last(ctx, run, wire.RunNode)
+	return found && e.Event != nil && ends(e.Event) && e.Pos <= pos, err
 }

@@ -27,6 +27,9 @@ type screen struct {
 	panes  map[string]*pane // by node
 	fenced claims
 	err    error // of the first write that failed
+
+	wants func(node string, p piece) bool  // which lines, or parts of them, are shown; nil: all
+	emit  func(node string, p piece) error // writes them instead; nil: they are for people
 }
 
 // pane is the column of one node.
@@ -166,6 +169,15 @@ const maxPrompt = 8
 // line writes a line of the log or a part of one, which may be several lines on
 // the screen.
 func (s *screen) line(node string, o piece) {
+	if s.wants != nil && !s.wants(node, o) {
+		return
+	}
+	if s.emit != nil {
+		if s.err == nil {
+			s.err = s.emit(node, o)
+		}
+		return
+	}
 	lead := o.at.In(s.zone).Format(time.TimeOnly) + " " + pad(timeline.Line(node, nodeColumn), nodeColumn)
 	for i, text := range strings.Split(timeline.Sanitize(o.text), "\n") {
 		if i > 0 || o.begun {

@@ -186,7 +186,8 @@ type LogRequest struct {
 	Grep    string   `json:"grep,omitempty"`    // RE2, ignoring case; "tool_use" finds tool lines
 	Since   Ago      `json:"since,omitempty"`   // only lines of this last span of time
 	Type    LineType `json:"type,omitempty"`
-	Details bool     `json:"details,omitempty"` // fill the fields of a line beyond seeds/004
+	Details bool     `json:"details,omitempty"` // fill the fields of a line beyond seeds/004, and the answer's position
+	Summary bool     `json:"summary,omitempty"` // a summary instead of lines; of the filters only node and since apply
 }
 
 // Limits of a [LogRequest].
@@ -204,6 +205,29 @@ type LogResponse struct {
 	Offset        int64     `json:"offset"`        // of the first line here, among those that pass
 	BufferLines   int64     `json:"bufferLines"`   // in the whole log of the run
 	Lines         []LogLine `json:"lines"`
+
+	Position uint64      `json:"position,omitempty"` // up to here the log is in the answer; with details
+	Summary  *LogSummary `json:"summary,omitempty"`  // if it was asked for; Lines is empty then
+}
+
+// LogSummary tells in short what happened in a run, or in a node of it. It is
+// taken from the events as they are; no model is asked.
+type LogSummary struct {
+	Text       string   `json:"text"`                 // all of it, for people; safe for a terminal
+	Asked      []string `json:"asked,omitempty"`      // what the agents were told
+	Milestones []string `json:"milestones,omitempty"` // finished items of their lists, and finished nodes
+	Failures   []string `json:"failures,omitempty"`   // errors and failed calls
+	Files      []string `json:"files,omitempty"`      // that were changed
+	Builds     []string `json:"builds,omitempty"`     // builds and tests, with their outcome
+	Commits    []string `json:"commits,omitempty"`    // messages of commits
+	LastWords  string   `json:"lastWords,omitempty"`  // what an agent last said, or a command last wrote
+	State      string   `json:"state"`                // see [AgentStatus.State]
+	CostUsd    float64  `json:"costUsd"`
+	TokensIn   int64    `json:"tokensIn"`
+	TokensOut  int64    `json:"tokensOut"`
+	ToolsUsed  int64    `json:"toolsUsed"`
+	ToolErrors int64    `json:"toolErrors,omitempty"`
+	Omitted    int      `json:"omitted,omitempty"` // entries of the lists that were too many
 }
 
 // CommandResponse is what has become of a [Command].

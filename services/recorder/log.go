@@ -24,7 +24,7 @@ func (s *Store) Log(ctx context.Context, q wire.LogRequest, now time.Time, limit
 		return wire.LogResponse{}, fmt.Errorf("recorder: log: %w", err)
 	}
 	defer tx.Rollback() //nolint:errcheck // nothing was written
-	r, err := l.answer(ctx, tx)
+	r, err := l.answer(ctx, tx, now)
 	if err != nil {
 		return wire.LogResponse{}, wrap("log", err)
 	}
@@ -72,6 +72,9 @@ func newLogQuery(q wire.LogRequest, now time.Time) (*logQuery, error) {
 	case q.Type != "" && !q.Type.Valid():
 		return nil, badRequest("type must be text, tool, error, thinking, system or user, not %q", shown(string(q.Type)))
 	}
+	if q.Summary {
+		l.q.Grep, l.q.Type = "", ""
+	}
 	if q.Grep != "" {
 		var err error
 		if l.grep, err = newPattern(q.Grep); err != nil {
@@ -96,22 +99,28 @@ func (l *logQuery) filter(t target) {
 	}
 }
 
-func (l *logQuery) answer(ctx context.Context, tx *tx) (wire.LogResponse, error) {
+func (l *logQuery) answer(ctx context.Context, tx *tx, now time.Time) (wire.LogResponse, error) {
 	r := wire.LogResponse{Lines: []wire.LogLine{}}
 	t, err := resolve(ctx, tx, l.q.Run, l.q.AgentID, l.q.Node)
 	if err != nil {
 		return r, err
 	}
 	l.filter(t)
-	if err := tx.row(ctx, `SELECT lines FROM runs WHERE id = ?1`, t.id).Scan(&r.BufferLines); err != nil {
+	if err := tx.row(ctx, `SELECT lines, last_pos FROM runs WHERE id = ?1`, t.id).Scan(&r.BufferLines, &r.Position); err != nil {
 		return r, err
 	}
-	if l.grep != nil {
+	switch {
+	case l.q.Summary:
+		err = l.summarize(ctx, tx, t, &r, now.UnixMilli())
+	case l.grep != nil:
 		err = l.search(ctx, tx, &r)
-	} else {
+	default:
 		err = l.page(ctx, tx, &r)
 	}
 	r.ReturnedLines = len(r.Lines)
+	if !l.q.Details {
+		r.Position = 0
+	}
 	return r, err
 }
 
