@@ -139,7 +139,7 @@ func TestExportOfWhatTheStreamDropped(t *testing.T) {
 	}
 	logtest.Go(t, r.Run)
 	for {
-		store, err := x.app.source(t.Context(), x.log, eventlog.Query{Run: "r2"}, false)
+		store, err := x.source(t.Context(), x.log, eventlog.Query{Run: "r2"}, false)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -60,24 +60,24 @@ func conversation(t testing.TB, file []byte, session string) (lines []string) {
 			t.Errorf("%q follows %q, not %q; session %s", l.UUID, l.ParentUUID, parent, l.SessionID)
 		}
 		parent, seen[l.UUID] = l.UUID, true
-		s := l.Type + ":"
+		words := []string{l.Type + ":"}
 		if l.IsMeta {
-			s += " meta"
+			words = append(words, "meta")
 		}
 		switch c := l.Message.Content.(type) {
 		case string:
-			s += " " + c
+			words = append(words, c)
 		case []any:
 			for _, b := range c {
 				f, _ := b.(map[string]any)
 				for _, key := range []string{"text", "name", "tool_use_id", "thinking"} {
 					if v, is := f[key].(string); is {
-						s += " " + v
+						words = append(words, v)
 					}
 				}
 			}
 		}
-		lines = append(lines, s)
+		lines = append(lines, strings.Join(words, " "))
 	}
 	return lines
 }

@@ -186,14 +186,11 @@ func (p *pageWriter) step(s timeline.Step, e *wire.Event) {
 			r.Input, r.Output = detailOf(call.ToolInput), detailOf(call.ToolOutput)
 		}
 	}
-	switch {
-	case s.Op == timeline.Replace:
+	if s.Op == timeline.Replace {
 		r.Text, r.Cut = "", 0
-		fallthrough
-	default:
-		text, cut := cutText(timeline.Sanitize(s.Text), maxText-len(r.Text))
-		r.Text, r.Cut = r.Text+text, r.Cut+cut
 	}
+	text, cut := cutText(timeline.Sanitize(s.Text), maxText-len(r.Text))
+	r.Text, r.Cut = r.Text+text, r.Cut+cut
 }
 
 // find returns the row of a line that isn't written yet.

@@ -392,7 +392,10 @@ func TestStreams(t *testing.T) {
 }
 
 func FuzzRead(f *testing.F) {
-	f.Add(jsonl(f, recorded(f, "stream/refusal.jsonl")))
+	h := newHistory(f)
+	h.start("")
+	h.add("a", "a#1", &wire.AgentText{Content: "x"})
+	f.Add(jsonl(f, h))
 	f.Add([]byte(`{"wake":1,"run":"r1","incarnation":"x"}` + "\n" + `{"end":true,"events":0,"hash":"` + strings.Repeat("0", 64) + `"}`))
 	f.Add([]byte(`{"wake":1,"run":"r1"}` + "\n" + `{"blob":"x","data":"AAAA"}` + "\n"))
 	f.Add([]byte("\n\n{}\n"))

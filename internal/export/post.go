@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"time"
@@ -54,9 +55,7 @@ func (p Endpoint) post(ctx context.Context, body []byte) (again bool, after time
 	if err != nil {
 		return false, 0, err
 	}
-	for name, values := range p.Header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, p.Header)
 	req.Header.Set("Content-Type", "application/json")
 	answer, err := p.Client.Do(req)
 	if err != nil {
@@ -86,10 +85,8 @@ func partial(said []byte) error {
 			Message  string      `json:"errorMessage"`
 		} `json:"partialSuccess"`
 	}
-	if json.Unmarshal(said, &a) != nil {
-		return nil // some answer in words
-	}
-	if n, _ := a.Partial.Rejected.Int64(); n > 0 {
+	err := json.Unmarshal(said, &a)
+	if n, _ := a.Partial.Rejected.Int64(); err == nil && n > 0 { // else it is some answer in words
 		return fmt.Errorf("the endpoint rejected %d spans: %.500s", n, a.Partial.Message)
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 
 	"wake/internal/eventlog"
 	"wake/pkg/wire"
@@ -149,9 +150,7 @@ func (a *adder) form(item Item) (data []byte, blobs map[string][]byte, err error
 	if len(more) == 0 {
 		return data, blobs, nil
 	}
-	for sum, b := range blobs {
-		more[sum] = b
-	}
+	maps.Copy(more, blobs)
 	return data, more, nil
 }
 
