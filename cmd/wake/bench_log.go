@@ -203,7 +203,7 @@ func (b *benchmark) sizes(ctx context.Context, l *lab) ([]bench.Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, err := b.recorded(ctx, l, last)
+	_, file, err := b.recorded(ctx, l, last)
 	if err != nil {
 		return nil, err
 	}

@@ -212,25 +212,29 @@ func (l *lab) count(ctx context.Context, last uint64) (n int, err error) {
 
 // record records the log into a new file.
 func (b *benchmark) record(ctx context.Context, l *lab, last uint64) (rate float64, err error) {
-	began := time.Now()
-	if _, err := b.recorded(ctx, l, last); err != nil {
-		return 0, err
-	}
-	return float64(last) / time.Since(began).Seconds(), nil
+	took, _, err := b.recorded(ctx, l, last)
+	return float64(last) / took.Seconds(), err
 }
 
-// recorded records the log into a new file, and returns its size in bytes.
-func (b *benchmark) recorded(ctx context.Context, l *lab, last uint64) (size float64, err error) {
+// recorded records the log into a new file. It returns how long it took from
+// making the file until everything was recorded, and the file's size in bytes.
+func (b *benchmark) recorded(ctx context.Context, l *lab, last uint64) (took time.Duration, size float64, err error) {
 	path := filepath.Join(l.dir, time.Now().Format("150405.000000")+".db")
 	r, err := recorder.New(recorder.Config{Path: path}, l.log, b.app.log)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	err = with(ctx, r.Run, func(ctx context.Context) error { return l.caughtUp(ctx, subjects.RecorderConsumer, last) })
+	began := time.Now()
+	err = with(ctx, r.Run, func(ctx context.Context) error {
+		err := l.caughtUp(ctx, subjects.RecorderConsumer, last)
+		took = time.Since(began)
+		return err
+	})
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return fileSize(path, path+"-wal")
+	size, err = fileSize(path, path+"-wal")
+	return took, size, err
 }
 
 // fold makes snapshots of a log of which there are none.

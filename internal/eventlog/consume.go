@@ -110,7 +110,11 @@ func (s *consumption) session(ctx context.Context) error {
 		return err
 	}
 	s.whole = s.all(consumer.CachedInfo().Config)
-	if s.in, err = s.log.pull(s.c.Durable, max(2*s.c.Batch, min(s.c.Ahead, maxPull))); err != nil {
+	most := 2 * s.c.Batch
+	if s.c.Ahead > 0 {
+		most = min(max(most, s.c.Ahead), maxPull)
+	}
+	if s.in, err = s.log.pull(s.c.Durable, most); err != nil {
 		return err
 	}
 	defer s.in.stop()

@@ -31,15 +31,21 @@ var errForeign = errors.New("the event names another run, node or kind than its 
 // is an entry with Err.
 func (l *Log) entry(pos uint64, at time.Time, subject string, data []byte) Entry {
 	e := Entry{Pos: pos, Time: at, Subject: subject, Data: data}
+	event, undecoded := wire.Decode(data)
+	if undecoded == nil { // most are in order, which is quickly seen
+		if kind := event.Type().Kind(); l.names.Event(event.RunID, event.NodeID, string(kind)) == subject {
+			e.RunID, e.NodeID, e.Kind, e.Event = event.RunID, event.NodeID, kind, event
+			return e
+		}
+	}
 	run, node, kind, err := l.names.ParseEvent(subject)
 	if err != nil && !errors.Is(err, subjects.ErrHashed) {
 		e.Err = err
 		return e
 	}
 	e.RunID, e.NodeID, e.Kind = run, node, wire.Kind(kind)
-	event, err := wire.Decode(data)
-	if err != nil {
-		e.Err = err
+	if undecoded != nil {
+		e.Err = undecoded
 		return e
 	}
 	if _, unknown := event.Payload.(*wire.Opaque); !unknown {

@@ -20,7 +20,7 @@ const name = "recorder"
 // Config are the settings of a [Recorder].
 type Config struct {
 	Path  string        // the SQLite file; one recorder per file
-	Batch int           // events per transaction, unless there is more to catch up with; default 1000
+	Batch int           // events per transaction, unless there is more to catch up with; default 4096
 	Wait  time.Duration // how long a transaction waits for more events, default 5 ms
 }
 
@@ -38,7 +38,7 @@ func New(c Config, log *eventlog.Log, logger *slog.Logger) (*Recorder, error) {
 	if c.Path == "" {
 		return nil, errors.New("recorder: no file is given")
 	}
-	c.Batch, c.Wait = cmp.Or(c.Batch, 1000), cmp.Or(c.Wait, 5*time.Millisecond)
+	c.Batch, c.Wait = cmp.Or(c.Batch, 4096), cmp.Or(c.Wait, 5*time.Millisecond)
 	return &Recorder{c: c, log: log, logger: logger}, nil
 }
 
