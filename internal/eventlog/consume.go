@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"wake/internal/pull"
 	"wake/pkg/wire"
 )
 
@@ -41,7 +42,7 @@ func (l *Log) Consume(ctx context.Context, c Consumer, handle func(context.Conte
 	s := consumption{log: l, c: c, handle: handle, pos: c.From.Seq}
 	gaps := 0 // in a row
 	for wait := backoff(l.o.MaxBackoff); ; {
-		l.awaitConnection(ctx)
+		pull.AwaitConnection(ctx, l.nc)
 		before := s.pos
 		err := s.session(ctx)
 		switch {
@@ -53,14 +54,14 @@ func (l *Log) Consume(ctx context.Context, c Consumer, handle func(context.Conte
 			return fmt.Errorf("eventlog: consume %s: %w", c.Durable, err)
 		case s.pos > before:
 			wait, gaps = backoff(l.o.MaxBackoff), 0
-		case errors.Is(err, errGap):
+		case errors.Is(err, pull.ErrGap):
 			gaps++
 		}
 		l.logger.Info("consumer is reset", slog.String("consumer", c.Durable), slog.Uint64("position", s.pos), slog.Any("error", err))
 		pause := wait.pause
 		if gaps > maxGaps {
 			gaps, wait = 0, backoff(l.o.MaxBackoff)
-			pause = (&pauses{next: 2 * pullExpiry}).pause // at least half of it
+			pause = (&pauses{next: 2 * pull.Expiry}).pause // at least half of it
 		}
 		if pause(ctx) != nil {
 			return nil //nolint:nilerr // likewise
@@ -86,7 +87,7 @@ type consumption struct {
 	tolerated uint64 // position before which events are missing: they aged out
 
 	// Of the session.
-	in   *puller
+	in   *pull.Puller
 	last uint64 // position of the last message
 }
 
@@ -106,12 +107,12 @@ func (s *consumption) session(ctx context.Context) error {
 		return err
 	}
 	s.whole = s.all(consumer.CachedInfo().Config)
-	if s.in, err = s.log.pull(s.c.Durable, 2*s.c.Batch); err != nil {
+	if s.in, err = pull.New(s.log.nc, stream, s.c.Durable, 2*s.c.Batch); err != nil {
 		return err
 	}
-	defer s.in.stop()
+	defer s.in.Stop()
 	s.last = s.pos
-	connected, release := s.log.whileConnected(ctx)
+	connected, release := pull.Connected(ctx, s.log.nc)
 	defer release()
 	for err == nil {
 		err = s.batch(ctx, connected)
@@ -145,20 +146,20 @@ func (s *consumption) batch(ctx, connected context.Context) error {
 }
 
 // gather returns the next entries and the last of their messages.
-func (s *consumption) gather(ctx context.Context) (entries []Entry, newest pulled, err error) {
+func (s *consumption) gather(ctx context.Context) (entries []Entry, newest pull.Message, err error) {
 	if entries, newest, err = s.next(ctx, nil); err != nil {
-		return nil, pulled{}, err
+		return nil, pull.Message{}, err
 	}
 	wait, cancel := context.WithTimeout(ctx, s.c.Wait)
 	defer cancel()
 	for range s.c.Batch - 1 {
-		var m pulled
+		var m pull.Message
 		entries, m, err = s.next(wait, entries)
 		if errors.Is(err, context.DeadlineExceeded) {
 			break
 		}
 		if err != nil {
-			return nil, pulled{}, err
+			return nil, pull.Message{}, err
 		}
 		newest = m
 	}
@@ -166,22 +167,22 @@ func (s *consumption) gather(ctx context.Context) (entries []Entry, newest pulle
 }
 
 // next waits for a message and appends its entry, if it is wanted.
-func (s *consumption) next(ctx context.Context, entries []Entry) ([]Entry, pulled, error) {
-	m, err := s.in.next(ctx)
+func (s *consumption) next(ctx context.Context, entries []Entry) ([]Entry, pull.Message, error) {
+	m, err := s.in.Next(ctx)
 	if err != nil {
-		return entries, pulled{}, err
+		return entries, pull.Message{}, err
 	}
 	switch {
-	case m.pos <= s.last && m.again:
+	case m.Pos <= s.last && m.Again:
 		return entries, m, nil // it took long to acknowledge it
-	case m.pos <= s.last:
-		return entries, pulled{}, errGap
-	case s.whole && m.pos != s.last+1 && m.pos != s.tolerated:
-		s.tolerated = m.pos // if it comes again after the reset, those between are gone
-		return entries, pulled{}, errGap
+	case m.Pos <= s.last:
+		return entries, pull.Message{}, pull.ErrGap
+	case s.whole && m.Pos != s.last+1 && m.Pos != s.tolerated:
+		s.tolerated = m.Pos // if it comes again after the reset, those between are gone
+		return entries, pull.Message{}, pull.ErrGap
 	}
-	s.last = m.pos
-	e := s.log.entry(m.pos, m.time, m.Subject, m.Data)
+	s.last = m.Pos
+	e := s.log.entry(m.Pos, m.Time, m.Subject, m.Data)
 	if len(s.c.Kinds) == 0 || slices.Contains(s.c.Kinds, e.Kind) {
 		entries = append(entries, e)
 	}

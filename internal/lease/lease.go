@@ -22,6 +22,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"wake/internal/keys"
+	"wake/internal/pull"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -51,6 +53,7 @@ type Info struct {
 // Keeper acquires leases and keeps them alive. Its Run must be running while
 // leases are held; it also watches who holds what.
 type Keeper struct {
+	js     jetstream.JetStream
 	kv     jetstream.KeyValue
 	id     Identity
 	ttl    time.Duration
@@ -79,7 +82,11 @@ type sighting struct {
 
 // NewKeeper returns the keeper of a runner's leases. The time to live is the
 // bucket's.
-func NewKeeper(ctx context.Context, kv jetstream.KeyValue, id Identity, logger *slog.Logger) (*Keeper, error) {
+func NewKeeper(ctx context.Context, js jetstream.JetStream, bucket string, id Identity, logger *slog.Logger) (*Keeper, error) {
+	kv, err := js.KeyValue(ctx, bucket)
+	if err != nil {
+		return nil, fmt.Errorf("lease: open the bucket: %w", err)
+	}
 	status, err := kv.Status(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("lease: read the bucket: %w", err)
@@ -88,7 +95,7 @@ func NewKeeper(ctx context.Context, kv jetstream.KeyValue, id Identity, logger *
 	if ttl <= 0 {
 		return nil, fmt.Errorf("lease: bucket %s has no TTL; run `wake init`", status.Bucket())
 	}
-	return &Keeper{kv: kv, id: id, ttl: ttl, logger: logger, again: make(chan struct{}, 1), held: map[string]*Lease{}, seen: map[string]sighting{}}, nil
+	return &Keeper{js: js, kv: kv, id: id, ttl: ttl, logger: logger, again: make(chan struct{}, 1), held: map[string]*Lease{}, seen: map[string]sighting{}}, nil
 }
 
 // TTL returns how long a lease lives without being renewed.
@@ -172,15 +179,12 @@ func presenceKey(runner string) string { return subjects.Default.PresenceKey(run
 // watch notes the changes of all leases until ctx ends.
 func (k *Keeper) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		w, err := k.kv.WatchAll(ctx)
-		if err != nil {
-			k.blind()
-			pause(ctx, k.ttl/10)
-			continue
-		}
-		k.note(ctx, w)
-		_ = w.Stop() // the connection may be gone
+		err := k.note(ctx)
 		k.blind()
+		if err != nil {
+			pause(ctx, k.ttl/10)
+			pull.AwaitConnection(ctx, k.js.Conn())
+		}
 	}
 }
 
@@ -191,40 +195,46 @@ func (k *Keeper) blind() {
 	k.since = time.Time{}
 }
 
-func (k *Keeper) note(ctx context.Context, w jetstream.KeyWatcher) {
-	for {
+// note notes changes until the watch fails or has gone deaf.
+func (k *Keeper) note(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var listening sync.WaitGroup
+	listening.Go(func() {
 		select {
-		case <-ctx.Done():
-			return
 		case <-k.again:
-			return
-		case e, ok := <-w.Updates():
-			if !ok {
-				return
-			}
-			k.sight(e)
+			cancel()
+		case <-ctx.Done():
 		}
+	})
+	defer listening.Wait()
+	defer cancel()
+	for e, err := range keys.Watch(ctx, k.js, k.kv.Bucket(), ">") {
+		if err != nil {
+			return err
+		}
+		k.sight(e)
 	}
+	return nil
 }
 
-// sight notes a change; nil says that all there was has been seen. A revision
+// sight notes a change; one without a key says that all there was has been seen. A revision
 // may be lower than that seen before: a bucket that was created anew.
-func (k *Keeper) sight(e jetstream.KeyValueEntry) {
+func (k *Keeper) sight(e keys.Entry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if e == nil {
+	if e.Key == "" {
 		k.since = time.Now()
 		return
 	}
-	if old, ok := k.seen[e.Key()]; ok && old.revision == e.Revision() {
+	if old, ok := k.seen[e.Key]; ok && old.revision == e.Revision {
 		return // another watch tells what the last one told
 	}
-	s := sighting{revision: e.Revision(), at: time.Now(), released: e.Operation() != jetstream.KeyValuePut}
-	if !s.released && wire.Unmarshal(e.Value(), &s.info) != nil {
+	s := sighting{revision: e.Revision, at: time.Now(), released: e.Deleted}
+	if !s.released && wire.Unmarshal(e.Value, &s.info) != nil {
 		s.info = Info{}
 	}
-	k.seen[e.Key()] = s
-	if !s.released && e.Key() == presenceKey(k.id.Runner) && s.info.Home != k.id.Home {
+	k.seen[e.Key] = s
+	if !s.released && e.Key == presenceKey(k.id.Runner) && s.info.Home != k.id.Home {
 		if k.namesake.IsZero() {
 			k.logger.Warn("another runner has this one's name", "runner", k.id.Runner)
 		}
