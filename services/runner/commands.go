@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/eventlog"
+	"wake/internal/snapshot"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -121,8 +122,15 @@ func (r *Runner) unrejected(ctx context.Context, entries []eventlog.Entry) ([]ev
 	return slices.DeleteFunc(entries, func(e eventlog.Entry) bool { return rejected[e.Pos] }), nil
 }
 
-// obeyAll obeys the commands that it hasn't obeyed before.
+// obeyAll obeys the commands that it hasn't obeyed before. It folds first what the
+// log has: who sends a command may have seen all of that, such as the question that
+// it answers, and events come to this view a little later.
 func (o *owner) obeyAll(ctx context.Context, entries []eventlog.Entry) error {
+	if len(entries) > 0 {
+		if err := snapshot.Fold(ctx, o.runner.log, o.view.state, 0); err != nil {
+			return err
+		}
+	}
 	for _, e := range entries {
 		if err := o.view.wait(ctx, o.written); err != nil {
 			return err
