@@ -439,8 +439,8 @@ func TestFollowAcrossRestart(t *testing.T) {
 }
 
 // Two processes of one service begin at the same time, each where it is. The
-// durable consumer is served to neither before both have begun. Then the first one's
-// request comes first: it must not be given what is left for the second one. No
+// durable consumer isn't served before both have begun, and the second one has
+// ended: the first one must not be given what was left for the second one. No
 // position tells, since other kinds lie between.
 func TestConsumeByTwo(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -451,24 +451,25 @@ func TestConsumeByTwo(t *testing.T) {
 		for range 20 {
 			appendTo(t, w, text("x"), &wire.Event{Payload: &wire.TurnStart{}})
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if _, err := p.JetStream().PauseConsumer(ctx, "WAKE_EVENTS", "snapshotter", time.Now().Add(5*time.Second)); err != nil {
+		if _, err := p.JetStream().PauseConsumer(t.Context(), "WAKE_EVENTS", "snapshotter", time.Now().Add(3*time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		a, b := newService(p, "snapshotter"), newService(p, "snapshotter")
 		b.pos = 39 // one event is left
 		var both sync.WaitGroup
-		for _, s := range []*service{a, b} {
+		for _, s := range []struct {
+			*service
+			lives time.Duration
+		}{{a, 30 * time.Second}, {b, time.Second}} {
 			both.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), s.lives)
+				defer cancel()
 				if err := s.run(ctx, func() {}); err != nil {
 					t.Error(err)
 				}
 			})
 			<-time.After(time.Second)
 		}
-		<-time.After(30 * time.Second)
-		cancel()
 		both.Wait()
 		for _, s := range []struct {
 			*service
