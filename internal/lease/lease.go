@@ -1,9 +1,10 @@
 // Package lease says who may act for a run or a node at the moment.
 //
-// A lease is a key of the bucket WAKE_LEASES that its holder keeps renewing; it
-// expires with the bucket's TTL. A lease keeps two runners from doing the same
-// work; it doesn't protect the log. That is what claims are for: a holder that
-// stalls longer than its lease is fenced by the log itself (package eventlog).
+// A lease is a key of the bucket WAKE_LEASES that its holder keeps renewing, up to
+// 500 of them in one write; it expires with the bucket's TTL. A lease keeps two
+// runners from doing the same work; it doesn't protect the log. That is what claims
+// are for: a holder that stalls longer than its lease is fenced by the log itself
+// (package eventlog).
 //
 // A holder that can't reach the server doesn't give up: it begins nothing new
 // ([Lease.Valid]) and takes its lease again when the server is back, unless
@@ -277,9 +278,7 @@ func (k *Keeper) renewAll(ctx context.Context) {
 	k.mu.Unlock()
 	var wg sync.WaitGroup
 	wg.Go(func() { k.appear(ctx) })
-	for _, l := range leases {
-		wg.Go(func() { l.renew(ctx) })
-	}
+	k.renewHeld(ctx, leases)
 	wg.Wait()
 }
 
@@ -342,7 +341,8 @@ func (k *Keeper) Acquire(ctx context.Context, key, last string) (*Lease, error) 
 
 func (k *Keeper) acquire(ctx context.Context, key string) (*Lease, error) {
 	start := time.Now()
-	value, err := wire.Marshal(Info{Runner: k.id.Runner, Home: k.id.Home, Since: start.UnixMilli(), Nonce: rand.Text()})
+	nonce := rand.Text()
+	value, err := wire.Marshal(Info{Runner: k.id.Runner, Home: k.id.Home, Since: start.UnixMilli(), Nonce: nonce})
 	if err != nil {
 		return nil, err
 	}
@@ -356,7 +356,7 @@ func (k *Keeper) acquire(ctx context.Context, key string) (*Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lease: acquire %s: %w", key, err)
 	}
-	return &Lease{keeper: k, key: key, value: value, revision: rev, first: rev, deadline: start.Add(k.ttl), turn: make(chan struct{}, 1), lost: make(chan struct{})}, nil
+	return &Lease{keeper: k, key: key, nonce: nonce, value: value, revision: rev, first: rev, deadline: start.Add(k.ttl), turn: make(chan struct{}, 1), lost: make(chan struct{})}, nil
 }
 
 // inherit takes over what an earlier process of ours held.
@@ -422,6 +422,7 @@ func pause(ctx context.Context, d time.Duration) {
 type Lease struct {
 	keeper *Keeper
 	key    string
+	nonce  string // in value; tells this lease from all others
 	value  []byte
 	first  uint64
 	lost   chan struct{}
@@ -534,6 +535,16 @@ func (l *Lease) store(ctx context.Context, revision uint64) (uint64, error) {
 	}
 	return l.keeper.kv.Update(ctx, l.key, l.value, revision)
 }
+
+// until returns when the lease expires unless it is renewed.
+func (l *Lease) until() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.deadline
+}
+
+// expired reports whether the server may have dropped the lease.
+func (l *Lease) expired() bool { return !time.Now().Before(l.until()) }
 
 // over reports whether the lease was lost or released.
 func (l *Lease) over() bool {

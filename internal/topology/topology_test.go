@@ -71,6 +71,9 @@ func TestConfigurations(t *testing.T) {
 	if err != nil || status.TTL() != 10*time.Second || status.History() != 1 {
 		t.Errorf("WAKE_LEASES: %+v, %v", status, err)
 	}
+	if !config(t, js, "KV_WAKE_LEASES").AllowAtomicPublish {
+		t.Error("the leases of a runner can't be renewed at once")
+	}
 	c, err := js.Consumer(t.Context(), "WAKE_EVENTS", "snapshotter")
 	if err != nil {
 		t.Fatal(err)
