@@ -61,8 +61,8 @@ sim: ## Simulate SEEDS worlds from seed FROM on, in two processes
 	CGO_ENABLED=0 go test -count=1 -v -timeout 0 -run '^TestSim$$' ./test/sim -args -workers 2 -from $(FROM) -seeds $(SEEDS)
 
 .PHONY: mutants
-mutants: ## Show that the simulation finds planted bugs
-	CGO_ENABLED=0 go test -count=1 -v -tags mutants -run '^TestMutants$$' ./test/sim
+mutants: ## Switch off each rule of the log, and show that tests and the simulation notice
+	CGO_ENABLED=0 go test -count=1 -v -p 1 -tags mutants -timeout 60m -run '^TestMutants$$' ./test/mutants ./test/sim
 
 .PHONY: kill
 kill: ## Kill the processes of runs at KILLS random points; SEED repeats a choice

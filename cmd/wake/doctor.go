@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -168,14 +169,35 @@ func clock(asked, answered, server time.Time) check {
 
 // services checks who reads the log and how far behind they are.
 func (d doctor) services(ctx context.Context) []check {
-	all := []check{d.consumer(ctx, "runner", d.names.QueueStream(), subjects.RunsConsumer, "runs wait")}
+	served := func(c *jetstream.ConsumerInfo) bool { return c.NumWaiting > 0 || c.NumAckPending > 0 }
+	all := []check{d.consumer(ctx, "runner", d.names.QueueStream(), subjects.RunsConsumer, "runs wait", served)}
+	readers := d.readers(ctx)
 	for _, name := range []string{subjects.RecorderConsumer, subjects.SnapshotterConsumer, subjects.AlerterConsumer} {
-		all = append(all, d.consumer(ctx, name, d.names.EventsStream(), name, "events behind"))
+		read := func(*jetstream.ConsumerInfo) bool {
+			return slices.ContainsFunc(readers, func(reader string) bool { return eventlog.IsReader(reader, name) })
+		}
+		all = append(all, d.consumer(ctx, name, d.names.EventsStream(), name, "events behind", read))
 	}
 	return all
 }
 
-func (d doctor) consumer(ctx context.Context, service, stream, durable, pending string) check {
+// readers returns the consumers by which processes read the log at the moment.
+// The durable ones only show where the services are. What keeps it from knowing
+// shows in other checks.
+func (d doctor) readers(ctx context.Context) (names []string) {
+	stream, err := d.js.Stream(ctx, d.names.EventsStream())
+	if err != nil {
+		return nil
+	}
+	for info := range stream.ListConsumers(ctx).Info() {
+		if info.NumWaiting > 0 || info.NumPending > 0 {
+			names = append(names, info.Name)
+		}
+	}
+	return names
+}
+
+func (d doctor) consumer(ctx context.Context, service, stream, durable, pending string, running func(*jetstream.ConsumerInfo) bool) check {
 	c, err := d.js.Consumer(ctx, stream, durable)
 	start := fmt.Sprintf("start one with `wake up` or `wake %s`", service)
 	switch {
@@ -185,9 +207,8 @@ func (d doctor) consumer(ctx context.Context, service, stream, durable, pending 
 		return check{service, failed, err.Error(), ""}
 	}
 	info := c.CachedInfo()
-	behind := info.NumPending + uint64(info.NumAckPending)
-	text := fmt.Sprintf("%d %s", behind, pending)
-	if info.NumWaiting == 0 && info.NumAckPending == 0 {
+	text := fmt.Sprintf("%d %s", info.NumPending+uint64(info.NumAckPending), pending)
+	if !running(info) {
 		return check{service, warned, "none is running, " + text, start}
 	}
 	return check{service, fine, "running, " + text, ""}

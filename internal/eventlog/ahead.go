@@ -3,6 +3,7 @@ package eventlog
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // Bounds of what is read ahead.
@@ -14,8 +15,8 @@ const (
 // gathered is what handle is called with.
 type gathered struct {
 	entries []Entry
-	newest  pulled // last message
-	last    uint64 // its position
+	last    uint64 // position of the last message
+	behind  uint64 // messages behind it
 	size    int    // bytes of all messages
 }
 
@@ -25,17 +26,7 @@ func (s *consumption) overlap(ctx, connected context.Context) error {
 	reading, stop := context.WithCancelCause(connected)
 	defer stop(nil)
 	work, handled := make(chan *gathered), make(chan error, 1)
-	go func() {
-		var err error
-		for g := range work {
-			if err == nil {
-				if err = s.finish(ctx, g); err != nil {
-					stop(err)
-				}
-			}
-		}
-		handled <- err
-	}()
+	go func() { handled <- s.handleAll(ctx, reading, stop, work) }()
 	err := s.readAhead(reading, work)
 	close(work)
 	if failed := <-handled; failed != nil {
@@ -44,7 +35,32 @@ func (s *consumption) overlap(ctx, connected context.Context) error {
 	return err
 }
 
-// finish handles what was gathered, and acknowledges it.
+// handleAll handles what is gathered, and shows where the service is, until there
+// is no more. If something fails it says stop.
+func (s *consumption) handleAll(ctx, reading context.Context, stop context.CancelCauseFunc, work <-chan *gathered) (err error) {
+	idle := time.NewTicker(showEvery)
+	defer idle.Stop()
+	for {
+		select {
+		case g, ok := <-work:
+			if !ok {
+				return err
+			}
+			if err != nil {
+				continue
+			}
+			if err = s.finish(ctx, g); err != nil {
+				stop(err)
+			}
+		case <-idle.C:
+			if err == nil && !s.sure {
+				s.settle(reading)
+			}
+		}
+	}
+}
+
+// finish handles what was gathered.
 func (s *consumption) finish(ctx context.Context, g *gathered) error {
 	if len(g.entries) > 0 {
 		if err := s.handle(ctx, g.entries); err != nil {
@@ -52,8 +68,11 @@ func (s *consumption) finish(ctx context.Context, g *gathered) error {
 			return err
 		}
 	}
-	s.pos = g.last
-	return s.log.nc.Publish(g.newest.Reply, []byte("+ACK"))
+	s.pos, s.sure = g.last, false
+	if g.behind == 0 || time.Since(s.shown) >= showEvery {
+		return s.show()
+	}
+	return nil
 }
 
 // readAhead hands over entries as soon as there are enough, or have been waited
@@ -86,7 +105,7 @@ func (s *consumption) gatherAhead(ctx, wait context.Context, g *gathered, work c
 		switch {
 		case len(g.entries) >= s.c.Ahead || g.size >= aheadBytes:
 			err = context.DeadlineExceeded
-		case len(s.in.in) > 0:
+		case s.in.Waiting() > 0:
 			err = s.take(ctx, g)
 		default:
 			err = s.take(wait, g)
@@ -112,7 +131,7 @@ func (s *consumption) take(ctx context.Context, g *gathered) error {
 	if err != nil {
 		return err
 	}
-	g.entries, g.newest, g.last = entries, m, s.last
+	g.entries, g.last, g.behind = entries, s.last, m.Pending
 	g.size += len(m.Data)
 	return nil
 }

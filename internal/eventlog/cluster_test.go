@@ -3,7 +3,9 @@ package eventlog_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"wake/internal/eventlog"
 	"wake/internal/natstest"
 	"wake/internal/topology"
+	"wake/pkg/wire"
 )
 
 // cluster starts three servers with the streams of wake.
@@ -240,4 +243,90 @@ func TestClusterKill(t *testing.T) {
 	writing.Wait()
 	t.Logf("%d events, %d kills", l.total(), kills)
 	l.check(t, p)
+}
+
+// Two processes of one service consume what isn't all of the log, end and begin
+// again where they are, while the leader of the stream steps down and their
+// connections are cut: each is handed every event once and in order.
+func TestClusterConsumeByTwo(t *testing.T) {
+	c := cluster(t)
+	p := start(t, c.Conn(t), eventlog.Options{})
+	nc := c.Conn(t)
+	w := p.claim("r", "n")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var broken line
+	two := []*service{
+		newService(start(t, broken.clusterConn(t, c), eventlog.Options{}), "snapshotter"),
+		newService(start(t, c.Conn(t), eventlog.Options{}), "snapshotter"),
+	}
+	faults := 0
+	stop := every(ctx, 300*time.Millisecond, func(ctx context.Context) {
+		if faults++; faults%4 == 0 {
+			broken.cut()
+		}
+		step, cancel := context.WithTimeout(ctx, 250*time.Millisecond)
+		defer cancel()
+		_ = c.StepDown(step, nc, "WAKE_EVENTS")
+	})
+	var last atomic.Uint64 // position; 0: not known yet
+	var consuming sync.WaitGroup
+	for _, s := range two {
+		consuming.Go(func() {
+			for ctx.Err() == nil && (last.Load() == 0 || s.pos < last.Load()) {
+				if err := s.some(ctx, 40); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 300 {
+		appendTo(t, w, text("x"), &wire.Event{Payload: &wire.TurnStart{}})
+	}
+	last.Store(lastOf(t, p, wire.KindAgent))
+	appendTo(t, w, &wire.Event{Payload: &wire.TurnStart{}}) // ends who waits for more
+	consuming.Wait()
+	t.Logf("%d faults", stop())
+	for i, s := range two {
+		want := positions(t, p, s.pos)
+		if s.pos < last.Load() || !slices.Equal(s.seen, want) {
+			t.Errorf("process %d saw up to %d of %d: %v, want %v", i, s.pos, last.Load(), s.seen, want)
+		}
+	}
+}
+
+// some consumes n entries, or what there is within a second.
+func (s *service) some(ctx context.Context, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	until := len(s.seen) + n
+	return s.run(ctx, func() {
+		if len(s.seen) >= until {
+			cancel()
+		}
+	})
+}
+
+func lastOf(t testing.TB, p process, kind wire.Kind) (last uint64) {
+	t.Helper()
+	for e, err := range p.Read(t.Context(), eventlog.Query{Kinds: []wire.Kind{kind}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = e.Pos
+	}
+	return last
+}
+
+// positions returns those of the events that the snapshotter is given, up to one.
+func positions(t testing.TB, p process, to uint64) (all []uint64) {
+	t.Helper()
+	kinds := []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool}
+	for e, err := range p.Read(t.Context(), eventlog.Query{Kinds: kinds, To: to}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, e.Pos)
+	}
+	return all
 }

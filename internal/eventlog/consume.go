@@ -3,23 +3,26 @@ package eventlog
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"wake/internal/pull"
 	"wake/pkg/wire"
 )
 
 // Consumer says how a service reads the stream.
 type Consumer struct {
-	Durable string        // the durable consumer, made by `wake init`
+	Durable string        // the durable consumer, made by `wake init`: it says which events, and shows how far the service is
 	From    wire.Position // the last position that the service has saved; its Seq 0: none
-	Kinds   []wire.Kind   // none: all that the durable consumer delivers
+	Kinds   []wire.Kind   // none: all that the durable consumer selects
 	Batch   int           // entries per call of handle at most, default 500
 	Wait    time.Duration // how long to wait for more after the first, default 100 ms
 	// Ahead lets entries be gathered while handle is at work, up to this many: then
@@ -28,24 +31,23 @@ type Consumer struct {
 	Ahead int
 }
 
-// Consume hands the entries after c.From to handle, in order and without gap,
-// and acknowledges them when handle returns nil. It returns when ctx ends, with
-// the error of handle, with [ErrIncarnation] if c.From isn't a position of this
-// stream, or if the durable consumer is missing.
+// Consume hands the entries after c.From to handle, in order and without gap. It
+// returns when ctx ends, with the error of handle, with [ErrIncarnation] if c.From
+// isn't a position of this stream, or if the durable consumer is missing.
 //
-// What counts is the position that the service itself has saved. The durable
-// consumer is reset to the one after at the start, and whenever it jumps:
-// another client of it may have acknowledged what this one never saw. So handle
-// may be given again, by another process, what it has saved here.
+// What counts is the position that the service itself has saved. It reads by a
+// consumer of its own, so whatever others do with the durable one changes
+// nothing, and several processes of a service are each handed everything: what
+// they save must be guarded, as by a revision. The durable consumer is set to
+// where the service is from time to time, for people and for `wake doctor`.
 func (l *Log) Consume(ctx context.Context, c Consumer, handle func(context.Context, []Entry) error) error {
 	c.Batch, c.Wait = cmp.Or(c.Batch, 500), cmp.Or(c.Wait, 100*time.Millisecond)
 	if c.From.Seq > 0 && c.From.Incarnation != l.incarnation {
 		return fmt.Errorf("eventlog: consume %s: %w: it is %q, the position is of %q", c.Durable, ErrIncarnation, l.incarnation, c.From.Incarnation)
 	}
 	s := consumption{log: l, c: c, handle: handle, pos: c.From.Seq}
-	gaps := 0 // in a row
 	for wait := backoff(l.o.MaxBackoff); ; {
-		l.awaitConnection(ctx)
+		pull.AwaitConnection(ctx, l.nc)
 		before := s.pos
 		err := s.session(ctx)
 		switch {
@@ -56,27 +58,14 @@ func (l *Log) Consume(ctx context.Context, c Consumer, handle func(context.Conte
 		case s.over, errors.Is(err, ErrIncarnation), errors.Is(err, jetstream.ErrConsumerNotFound):
 			return fmt.Errorf("eventlog: consume %s: %w", c.Durable, err)
 		case s.pos > before:
-			wait, gaps = backoff(l.o.MaxBackoff), 0
-		case errors.Is(err, errGap):
-			gaps++
+			wait = backoff(l.o.MaxBackoff)
 		}
-		l.logger.Info("consumer is reset", slog.String("consumer", c.Durable), slog.Uint64("position", s.pos), slog.Any("error", err))
-		pause := wait.pause
-		if gaps > maxGaps {
-			gaps, wait = 0, backoff(l.o.MaxBackoff)
-			pause = (&pauses{next: 2 * pullExpiry}).pause // at least half of it
-		}
-		if pause(ctx) != nil {
+		l.logger.Info("reader begins again", slog.String("consumer", c.Durable), slog.Uint64("position", s.pos), slog.Any("error", err))
+		if wait.pause(ctx) != nil {
 			return nil //nolint:nilerr // likewise
 		}
 	}
 }
-
-// maxGaps is how often a consumer may jump in a row before no more is asked of it
-// until all requests have expired. If somebody listens to all inboxes, the server
-// takes the requests of former sessions for wanted and gives them what there is;
-// each further session would leave one more.
-const maxGaps = 3
 
 // consumption is a Consume under way.
 type consumption struct {
@@ -86,48 +75,74 @@ type consumption struct {
 	pos    uint64 // of the last entry that was handled
 	over   bool   // handle failed
 
-	whole     bool   // the consumer delivers every event
+	whole     bool   // every event is wanted
 	tolerated uint64 // position before which events are missing: they aged out
 
+	shown time.Time // when the durable consumer was last set to where the service is
+	sure  bool      // it is there, the server said so
+
 	// Of the session.
-	in   *puller
+	in   *pull.Puller
 	last uint64 // position of the last message
 }
 
-// session sets the durable consumer to where the service is and reads until
-// something is wrong.
+// session reads with a consumer of its own until something is wrong.
 func (s *consumption) session(ctx context.Context) error {
 	if err := s.log.checkPosition(ctx, s.pos); err != nil {
 		return err
 	}
 	stream := s.log.names.EventsStream()
-	// A reset of a consumer that isn't there gets no answer.
-	consumer, err := s.log.js.Consumer(ctx, stream, s.c.Durable)
+	durable, err := s.log.js.Consumer(ctx, stream, s.c.Durable)
 	if err != nil {
 		return err
 	}
-	if _, err := s.log.js.ResetConsumerToSequence(ctx, stream, s.c.Durable, s.pos+1); err != nil {
+	config := durable.CachedInfo().Config
+	s.whole = s.all(config)
+	reader, err := s.log.js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{
+		Name:              s.c.Durable + readerInfix + rand.Text(),
+		Description:       config.Description + ", read by a process",
+		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:       s.pos + 1,
+		AckPolicy:         jetstream.AckNonePolicy,
+		FilterSubject:     config.FilterSubject,
+		FilterSubjects:    config.FilterSubjects,
+		MemoryStorage:     true,
+		Replicas:          1,
+		InactiveThreshold: followIdle,
+	})
+	if err != nil {
 		return err
 	}
-	s.whole = s.all(consumer.CachedInfo().Config)
 	most := 2 * s.c.Batch
 	if s.c.Ahead > 0 {
 		most = min(max(most, s.c.Ahead), maxPull)
 	}
-	if s.in, err = s.log.pull(s.c.Durable, most); err != nil {
+	name := reader.CachedInfo().Name
+	defer s.log.forget(ctx, stream, name)
+	if s.in, err = pull.New(s.log.nc, stream, name, most); err != nil {
 		return err
 	}
-	defer s.in.stop()
+	defer s.in.Stop()
 	s.last = s.pos
-	connected, release := s.log.whileConnected(ctx)
+	connected, release := pull.Connected(ctx, s.log.nc)
 	defer release()
-	if s.c.Ahead > 0 {
+	if err = s.show(); err == nil && s.c.Ahead > 0 {
 		return s.overlap(ctx, connected)
 	}
 	for err == nil {
 		err = s.batch(ctx, connected)
 	}
 	return err
+}
+
+// readerInfix stands between the name of a service and what tells its readers
+// apart.
+const readerInfix = "-"
+
+// IsReader reports whether a consumer of the stream of events is one by which a
+// process of the service of a durable consumer reads.
+func IsReader(consumer, durable string) bool {
+	return strings.HasPrefix(consumer, durable+readerInfix)
 }
 
 // all reports whether the consumer delivers every event.
@@ -141,7 +156,11 @@ func (s *consumption) all(c jetstream.ConsumerConfig) bool {
 
 // batch waits for entries while connected and handles what comes within Wait.
 func (s *consumption) batch(ctx, connected context.Context) error {
-	entries, newest, err := s.gather(connected)
+	entries, behind, err := s.gather(connected)
+	if s.idle(connected, err) {
+		s.settle(connected)
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -151,50 +170,83 @@ func (s *consumption) batch(ctx, connected context.Context) error {
 			return err
 		}
 	}
-	s.pos = s.last
-	return s.log.nc.Publish(newest.Reply, []byte("+ACK"))
+	s.pos, s.sure = s.last, false
+	if behind == 0 || time.Since(s.shown) >= showEvery {
+		return s.show()
+	}
+	return nil
 }
 
-// gather returns the next entries and the last of their messages.
-func (s *consumption) gather(ctx context.Context) (entries []Entry, newest pulled, err error) {
-	if entries, newest, err = s.next(ctx, nil); err != nil {
-		return nil, pulled{}, err
+// gather returns the next entries and how many are behind them. If the durable
+// consumer may not be where the service is, it doesn't wait for ever.
+func (s *consumption) gather(ctx context.Context) (entries []Entry, behind uint64, err error) {
+	first, cancel := ctx, context.CancelFunc(func() {})
+	if !s.sure {
+		first, cancel = context.WithTimeout(ctx, showEvery)
 	}
-	wait, cancel := context.WithTimeout(ctx, s.c.Wait)
 	defer cancel()
+	entries, m, err := s.next(first, nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	wait, stop := context.WithTimeout(ctx, s.c.Wait)
+	defer stop()
 	for range s.c.Batch - 1 {
-		var m pulled
-		entries, m, err = s.next(wait, entries)
+		more, next, err := s.next(wait, entries)
 		if errors.Is(err, context.DeadlineExceeded) {
 			break
 		}
 		if err != nil {
-			return nil, pulled{}, err
+			return nil, 0, err
 		}
-		newest = m
+		entries, m = more, next
 	}
-	return entries, newest, nil
+	return entries, m.Pending, nil
 }
 
 // next waits for a message and appends its entry, if it is wanted.
-func (s *consumption) next(ctx context.Context, entries []Entry) ([]Entry, pulled, error) {
-	m, err := s.in.next(ctx)
+func (s *consumption) next(ctx context.Context, entries []Entry) ([]Entry, pull.Message, error) {
+	m, err := s.in.Next(ctx)
 	if err != nil {
-		return entries, pulled{}, err
+		return entries, m, err
 	}
 	switch {
-	case m.pos <= s.last && m.again:
-		return entries, m, nil // it took long to acknowledge it
-	case m.pos <= s.last:
-		return entries, pulled{}, errGap
-	case s.whole && m.pos != s.last+1 && m.pos != s.tolerated:
-		s.tolerated = m.pos // if it comes again after the reset, those between are gone
-		return entries, pulled{}, errGap
+	case m.Pos <= s.last: // a replica that lags doesn't know better
+		return entries, m, pull.ErrGap
+	case s.whole && m.Pos != s.last+1 && m.Pos != s.tolerated:
+		s.tolerated = m.Pos // if it is the next one to a new consumer too, those between are gone
+		return entries, m, pull.ErrGap
 	}
-	s.last = m.pos
-	e := s.log.entry(m.pos, m.time, m.Subject, m.Data)
+	s.last = m.Pos
+	e := s.log.entry(m.Pos, m.Time, m.Subject, m.Data)
 	if len(s.c.Kinds) == 0 || slices.Contains(s.c.Kinds, e.Kind) {
 		entries = append(entries, e)
 	}
 	return entries, m, nil
+}
+
+// showEvery is how often the durable consumer is set to where the service is
+// while there is more to read.
+const showEvery = time.Second
+
+// show sets the durable consumer to where the service is, without waiting for the
+// answer: reading doesn't depend on it.
+func (s *consumption) show() error {
+	s.shown = time.Now()
+	subject := "$JS.API.CONSUMER.RESET." + s.log.names.EventsStream() + "." + s.c.Durable
+	return s.log.nc.PublishRequest(subject, s.log.nc.NewInbox(), fmt.Appendf(nil, `{"seq":%d}`, s.pos+1))
+}
+
+// idle reports whether nothing came, with err, for a while.
+func (s *consumption) idle(connected context.Context, err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) && connected.Err() == nil
+}
+
+// settle shows where the service is and makes sure of it, when there is nothing
+// to read. If that fails, it is done again before long.
+func (s *consumption) settle(ctx context.Context) {
+	wait, cancel := context.WithTimeout(ctx, showEvery)
+	defer cancel()
+	_, err := s.log.js.ResetConsumerToSequence(wait, s.log.names.EventsStream(), s.c.Durable, s.pos+1)
+	s.sure = err == nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -492,4 +494,136 @@ func TestFollowAcrossRestart(t *testing.T) {
 	if next != 61 {
 		t.Errorf("followed up to %d", next-1)
 	}
+}
+
+// Two processes of one service begin at the same time, each where it is. The
+// durable consumer isn't served before both have begun, and the second one has
+// ended: the first one must not be given what was left for the second one. No
+// position tells, since other kinds lie between.
+func TestConsumeByTwo(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		nc := natstest.Start(t)
+		setUp(t, nc, topology.Config{})
+		p := start(t, nc, eventlog.Options{})
+		w := p.claim("r", "n")
+		for range 20 {
+			appendTo(t, w, text("x"), &wire.Event{Payload: &wire.TurnStart{}})
+		}
+		if _, err := p.JetStream().PauseConsumer(t.Context(), "WAKE_EVENTS", "snapshotter", time.Now().Add(3*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		a, b := newService(p, "snapshotter"), newService(p, "snapshotter")
+		b.pos = 39 // one event is left
+		var both sync.WaitGroup
+		for _, s := range []struct {
+			*service
+			lives time.Duration
+		}{{a, 30 * time.Second}, {b, time.Second}} {
+			both.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), s.lives)
+				defer cancel()
+				if err := s.run(ctx, func() {}); err != nil {
+					t.Error(err)
+				}
+			})
+			<-time.After(time.Second)
+		}
+		both.Wait()
+		for _, s := range []struct {
+			*service
+			first uint64
+		}{{a, 1}, {b, 41}} {
+			var want []uint64
+			for pos := s.first; pos <= 41; pos += 2 {
+				want = append(want, pos)
+			}
+			if !slices.Equal(s.seen, want) {
+				t.Errorf("the one that begins at %d saw %v, want %v", s.first, s.seen, want)
+			}
+		}
+		if err := p.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// The reader of a process is gone: it had stalled, or its server was lost.
+func TestConsumeReaderVanishes(t *testing.T) {
+	t.Parallel()
+	p := one(t, eventlog.Options{})
+	fill(t, p, 200)
+	s := newService(p, "recorder")
+	n := 0
+	s.before = func([]eventlog.Entry) error {
+		if n++; n%7 == 0 {
+			removeReaders(t, p, "recorder")
+		}
+		return nil
+	}
+	s.until(t, 200)
+	s.once(t, 200)
+}
+
+func removeReaders(t testing.TB, p process, durable string) {
+	t.Helper()
+	stream, err := p.JetStream().Stream(t.Context(), "WAKE_EVENTS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	names := stream.ConsumerNames(t.Context())
+	for name := range names.Name() {
+		if !eventlog.IsReader(name, durable) {
+			continue
+		}
+		found = true
+		if err := stream.DeleteConsumer(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	}
+	if names.Err() != nil || !found {
+		t.Errorf("readers were found: %t, %v", found, names.Err())
+	}
+}
+
+// The durable consumer shows where the service is, also after somebody took it
+// elsewhere and nothing has come since.
+func TestConsumeShows(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		nc := natstest.Start(t)
+		setUp(t, nc, topology.Config{})
+		p := start(t, nc, eventlog.Options{})
+		fill(t, p, 50)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		s := newService(p, "recorder")
+		disturb := sync.OnceFunc(func() {
+			if _, err := p.JetStream().ResetConsumerToSequence(ctx, "WAKE_EVENTS", "recorder", 7); err != nil {
+				t.Error(err)
+			}
+		})
+		ended := make(chan error, 1)
+		go func() {
+			ended <- s.run(ctx, func() {
+				if s.pos > 40 {
+					disturb()
+				}
+			})
+		}()
+		<-time.After(10 * time.Second)
+		c, err := p.JetStream().Consumer(ctx, "WAKE_EVENTS", "recorder")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i := c.CachedInfo(); i.AckFloor.Stream != 50 || i.NumPending != 0 || i.NumAckPending != 0 {
+			t.Errorf("shown are position %d, %d behind, %d under way, want 50, none, none", i.AckFloor.Stream, i.NumPending, i.NumAckPending)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if err := p.stop(); err != nil {
+			t.Error(err)
+		}
+	})
 }

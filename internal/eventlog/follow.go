@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/pull"
 )
 
 // followIdle is how long the server keeps the consumer of a follower that is
@@ -27,7 +29,7 @@ func (l *Log) Follow(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		f := follower{log: l, filters: l.filters(q), next: max(q.From, 1), yield: yield}
 		for wait := backoff(l.o.MaxBackoff); ; {
-			l.awaitConnection(ctx)
+			pull.AwaitConnection(ctx, l.nc)
 			before := f.next
 			err := f.session(ctx)
 			switch {
@@ -79,27 +81,27 @@ func (f *follower) session(ctx context.Context) error {
 	}
 	name := consumer.CachedInfo().Name
 	defer f.log.forget(ctx, stream, name)
-	p, err := f.log.pull(name, readEvents)
+	p, err := pull.New(f.log.nc, stream, name, readEvents)
 	if err != nil {
 		return err
 	}
-	defer p.stop()
-	connected, release := f.log.whileConnected(ctx)
+	defer p.Stop()
+	connected, release := pull.Connected(ctx, f.log.nc)
 	defer release()
 	return f.deliver(connected, p)
 }
 
-func (f *follower) deliver(ctx context.Context, p *puller) error {
+func (f *follower) deliver(ctx context.Context, p *pull.Puller) error {
 	for {
-		m, err := p.next(ctx)
+		m, err := p.Next(ctx)
 		if err != nil {
 			return err
 		}
-		if m.pos < f.next {
-			return errGap
+		if m.Pos < f.next {
+			return pull.ErrGap
 		}
-		f.next = m.pos + 1
-		if !f.yield(f.log.entry(m.pos, m.time, m.Subject, m.Data), nil) {
+		f.next = m.Pos + 1
+		if !f.yield(f.log.entry(m.Pos, m.Time, m.Subject, m.Data), nil) {
 			f.stopped = true
 			return nil
 		}

@@ -123,21 +123,35 @@ func TestClaim(t *testing.T) {
 	}
 }
 
-// Of claims at the same time each has an epoch of its own or fails.
+// Of claims at the same time each has an epoch of its own or fails. In a bubble they
+// also have the same timestamp: nothing but a nonce tells them apart.
 func TestClaimsRace(t *testing.T) {
-	t.Parallel()
-	p := one(t, eventlog.Options{})
+	natstest.Bubble(t, func(t *testing.T) {
+		nc := natstest.Start(t)
+		setUp(t, nc, topology.Config{})
+		p := start(t, nc, eventlog.Options{})
+		for i := range 20 {
+			raceClaims(t, p, fmt.Sprint("n", i))
+		}
+		if err := p.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func raceClaims(t *testing.T, p process, node string) {
+	t.Helper()
 	var claiming sync.WaitGroup
 	var mu sync.Mutex
 	epochs := map[uint64]bool{}
 	for range 16 {
 		claiming.Go(func() {
-			w, err := p.Claim(t.Context(), "r", "n", eventlog.Claim{Runner: "x"})
+			w, err := p.Claim(t.Context(), "r", node, eventlog.Claim{Runner: "x"})
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
 			case err == nil && epochs[w.Epoch()]:
-				t.Errorf("epoch %d was claimed twice", w.Epoch())
+				t.Errorf("epoch %d of %s was claimed twice", w.Epoch(), node)
 			case err == nil:
 				epochs[w.Epoch()] = true
 			case !errors.Is(err, eventlog.ErrFenced):
@@ -146,8 +160,8 @@ func TestClaimsRace(t *testing.T) {
 		})
 	}
 	claiming.Wait()
-	if got := len(p.read(eventlog.Query{})); got != len(epochs) || got == 0 {
-		t.Errorf("%d claims are stored, %d were told that they are", got, len(epochs))
+	if got := len(p.read(eventlog.Query{Run: "r", Node: node})); got != len(epochs) || got == 0 {
+		t.Errorf("%d claims of %s are stored, %d were told that they are", got, node, len(epochs))
 	}
 }
 
@@ -372,6 +386,18 @@ func TestAnchor(t *testing.T) {
 	appendTo(t, w, text("a"))
 	equal(t, "the log", p.read(eventlog.Query{}),
 		"r/n 1.1 node:claimed", "r/n 1.2 node:claimed", "r/n 1.3 agent:text a")
+}
+
+// A claim that a rival stored isn't taken for the writer's own, although its subject
+// is the same and it stands where that would.
+func TestAnchorOfZombie(t *testing.T) {
+	t.Parallel()
+	p := one(t, eventlog.Options{})
+	zombie := p.claim("r", "n")
+	p.claim("r", "n")
+	_, err := zombie.Anchor(soon(t), "x")
+	wantErr(t, "Anchor of a zombie", err, eventlog.ErrFenced)
+	equal(t, "the log", p.read(eventlog.Query{}), "r/n 1.1 node:claimed", "r/n 2.2 node:claimed")
 }
 
 // A blob is stored before its event, once.

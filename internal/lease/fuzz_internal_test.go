@@ -6,24 +6,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
+	"wake/internal/keys"
 	"wake/pkg/wire"
 )
-
-// valued is an entry of a bucket.
-type valued struct {
-	jetstream.KeyValueEntry
-
-	key      string
-	value    []byte
-	revision uint64
-}
-
-func (v valued) Key() string                     { return v.key }
-func (v valued) Value() []byte                   { return v.value }
-func (v valued) Revision() uint64                { return v.revision }
-func (v valued) Operation() jetstream.KeyValueOp { return jetstream.KeyValuePut }
 
 // FuzzInfo puts anything in the place of a lease. Unless it says that it is of our
 // own home, somebody else holds it until one time to live has passed; then it is free.
@@ -49,7 +34,7 @@ func FuzzInfo(f *testing.F) {
 				id: Identity{Runner: "a", Home: "h1"}, ttl: ttl, logger: slog.New(slog.DiscardHandler),
 				held: map[string]*Lease{}, seen: map[string]sighting{}, since: now, up: now, wrote: now,
 			}
-			k.sight(valued{key: "run.r1", value: value, revision: 5})
+			k.sight(keys.Entry{Key: "run.r1", Value: value, Revision: 5})
 			var read struct {
 				Home string `json:"home"`
 			}

@@ -1,9 +1,10 @@
 // Package lease says who may act for a run or a node at the moment.
 //
-// A lease is a key of the bucket WAKE_LEASES that its holder keeps renewing; it
-// expires with the bucket's TTL. A lease keeps two runners from doing the same
-// work; it doesn't protect the log. That is what claims are for: a holder that
-// stalls longer than its lease is fenced by the log itself (package eventlog).
+// A lease is a key of the bucket WAKE_LEASES that its holder keeps renewing, up to
+// 500 of them in one write; it expires with the bucket's TTL. A lease keeps two
+// runners from doing the same work; it doesn't protect the log. That is what claims
+// are for: a holder that stalls longer than its lease is fenced by the log itself
+// (package eventlog).
 //
 // A holder that can't reach the server doesn't give up: it begins nothing new
 // ([Lease.Valid]) and takes its lease again when the server is back, unless
@@ -22,6 +23,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"wake/internal/keys"
+	"wake/internal/pull"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -51,6 +54,7 @@ type Info struct {
 // Keeper acquires leases and keeps them alive. Its Run must be running while
 // leases are held; it also watches who holds what.
 type Keeper struct {
+	js     jetstream.JetStream
 	kv     jetstream.KeyValue
 	id     Identity
 	ttl    time.Duration
@@ -79,7 +83,11 @@ type sighting struct {
 
 // NewKeeper returns the keeper of a runner's leases. The time to live is the
 // bucket's.
-func NewKeeper(ctx context.Context, kv jetstream.KeyValue, id Identity, logger *slog.Logger) (*Keeper, error) {
+func NewKeeper(ctx context.Context, js jetstream.JetStream, bucket string, id Identity, logger *slog.Logger) (*Keeper, error) {
+	kv, err := js.KeyValue(ctx, bucket)
+	if err != nil {
+		return nil, fmt.Errorf("lease: open the bucket: %w", err)
+	}
 	status, err := kv.Status(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("lease: read the bucket: %w", err)
@@ -88,7 +96,7 @@ func NewKeeper(ctx context.Context, kv jetstream.KeyValue, id Identity, logger *
 	if ttl <= 0 {
 		return nil, fmt.Errorf("lease: bucket %s has no TTL; run `wake init`", status.Bucket())
 	}
-	return &Keeper{kv: kv, id: id, ttl: ttl, logger: logger, again: make(chan struct{}, 1), held: map[string]*Lease{}, seen: map[string]sighting{}}, nil
+	return &Keeper{js: js, kv: kv, id: id, ttl: ttl, logger: logger, again: make(chan struct{}, 1), held: map[string]*Lease{}, seen: map[string]sighting{}}, nil
 }
 
 // TTL returns how long a lease lives without being renewed.
@@ -172,15 +180,12 @@ func presenceKey(runner string) string { return subjects.Default.PresenceKey(run
 // watch notes the changes of all leases until ctx ends.
 func (k *Keeper) watch(ctx context.Context) {
 	for ctx.Err() == nil {
-		w, err := k.kv.WatchAll(ctx)
-		if err != nil {
-			k.blind()
-			pause(ctx, k.ttl/10)
-			continue
-		}
-		k.note(ctx, w)
-		_ = w.Stop() // the connection may be gone
+		err := k.note(ctx)
 		k.blind()
+		if err != nil {
+			pause(ctx, k.ttl/10)
+			pull.AwaitConnection(ctx, k.js.Conn())
+		}
 	}
 }
 
@@ -191,40 +196,46 @@ func (k *Keeper) blind() {
 	k.since = time.Time{}
 }
 
-func (k *Keeper) note(ctx context.Context, w jetstream.KeyWatcher) {
-	for {
+// note notes changes until the watch fails or has gone deaf.
+func (k *Keeper) note(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var listening sync.WaitGroup
+	listening.Go(func() {
 		select {
-		case <-ctx.Done():
-			return
 		case <-k.again:
-			return
-		case e, ok := <-w.Updates():
-			if !ok {
-				return
-			}
-			k.sight(e)
+			cancel()
+		case <-ctx.Done():
 		}
+	})
+	defer listening.Wait()
+	defer cancel()
+	for e, err := range keys.Watch(ctx, k.js, k.kv.Bucket(), ">") {
+		if err != nil {
+			return err
+		}
+		k.sight(e)
 	}
+	return nil
 }
 
-// sight notes a change; nil says that all there was has been seen. A revision
+// sight notes a change; one without a key says that all there was has been seen. A revision
 // may be lower than that seen before: a bucket that was created anew.
-func (k *Keeper) sight(e jetstream.KeyValueEntry) {
+func (k *Keeper) sight(e keys.Entry) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if e == nil {
+	if e.Key == "" {
 		k.since = time.Now()
 		return
 	}
-	if old, ok := k.seen[e.Key()]; ok && old.revision == e.Revision() {
+	if old, ok := k.seen[e.Key]; ok && old.revision == e.Revision {
 		return // another watch tells what the last one told
 	}
-	s := sighting{revision: e.Revision(), at: time.Now(), released: e.Operation() != jetstream.KeyValuePut}
-	if !s.released && wire.Unmarshal(e.Value(), &s.info) != nil {
+	s := sighting{revision: e.Revision, at: time.Now(), released: e.Deleted}
+	if !s.released && wire.Unmarshal(e.Value, &s.info) != nil {
 		s.info = Info{}
 	}
-	k.seen[e.Key()] = s
-	if !s.released && e.Key() == presenceKey(k.id.Runner) && s.info.Home != k.id.Home {
+	k.seen[e.Key] = s
+	if !s.released && e.Key == presenceKey(k.id.Runner) && s.info.Home != k.id.Home {
 		if k.namesake.IsZero() {
 			k.logger.Warn("another runner has this one's name", "runner", k.id.Runner)
 		}
@@ -267,9 +278,7 @@ func (k *Keeper) renewAll(ctx context.Context) {
 	k.mu.Unlock()
 	var wg sync.WaitGroup
 	wg.Go(func() { k.appear(ctx) })
-	for _, l := range leases {
-		wg.Go(func() { l.renew(ctx) })
-	}
+	k.renewHeld(ctx, leases)
 	wg.Wait()
 }
 
@@ -332,7 +341,8 @@ func (k *Keeper) Acquire(ctx context.Context, key, last string) (*Lease, error) 
 
 func (k *Keeper) acquire(ctx context.Context, key string) (*Lease, error) {
 	start := time.Now()
-	value, err := wire.Marshal(Info{Runner: k.id.Runner, Home: k.id.Home, Since: start.UnixMilli(), Nonce: rand.Text()})
+	nonce := rand.Text()
+	value, err := wire.Marshal(Info{Runner: k.id.Runner, Home: k.id.Home, Since: start.UnixMilli(), Nonce: nonce})
 	if err != nil {
 		return nil, err
 	}
@@ -346,7 +356,7 @@ func (k *Keeper) acquire(ctx context.Context, key string) (*Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lease: acquire %s: %w", key, err)
 	}
-	return &Lease{keeper: k, key: key, value: value, revision: rev, first: rev, deadline: start.Add(k.ttl), turn: make(chan struct{}, 1), lost: make(chan struct{})}, nil
+	return &Lease{keeper: k, key: key, nonce: nonce, value: value, revision: rev, first: rev, deadline: start.Add(k.ttl), turn: make(chan struct{}, 1), lost: make(chan struct{})}, nil
 }
 
 // inherit takes over what an earlier process of ours held.
@@ -412,6 +422,7 @@ func pause(ctx context.Context, d time.Duration) {
 type Lease struct {
 	keeper *Keeper
 	key    string
+	nonce  string // in value; tells this lease from all others
 	value  []byte
 	first  uint64
 	lost   chan struct{}
@@ -524,6 +535,16 @@ func (l *Lease) store(ctx context.Context, revision uint64) (uint64, error) {
 	}
 	return l.keeper.kv.Update(ctx, l.key, l.value, revision)
 }
+
+// until returns when the lease expires unless it is renewed.
+func (l *Lease) until() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.deadline
+}
+
+// expired reports whether the server may have dropped the lease.
+func (l *Lease) expired() bool { return !time.Now().Before(l.until()) }
 
 // over reports whether the lease was lost or released.
 func (l *Lease) over() bool {

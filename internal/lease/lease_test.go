@@ -21,7 +21,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func bucket(t *testing.T, nc *nats.Conn) jetstream.KeyValue {
+// connect returns a connection to a server that has a bucket of leases.
+func connect(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -30,22 +31,30 @@ func bucket(t *testing.T, nc *nats.Conn) jetstream.KeyValue {
 	if _, err := topology.Init(t.Context(), js, topology.Config{}); err != nil {
 		t.Fatal(err)
 	}
+	return js
+}
+
+// purge removes a lease behind its holder's back.
+func purge(t *testing.T, js jetstream.JetStream, key string) {
+	t.Helper()
 	kv, err := js.KeyValue(t.Context(), subjects.Default.LeasesBucket())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return kv
+	if err := kv.Purge(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // keeper returns a keeper that renews its leases until stop is called.
-func keeper(t *testing.T, kv jetstream.KeyValue, runner string) (k *lease.Keeper, stop func()) {
+func keeper(t *testing.T, js jetstream.JetStream, runner string) (k *lease.Keeper, stop func()) {
 	t.Helper()
-	return keeperOf(t, kv, lease.Identity{Runner: runner, Home: runner})
+	return keeperOf(t, js, lease.Identity{Runner: runner, Home: runner})
 }
 
-func keeperOf(t *testing.T, kv jetstream.KeyValue, id lease.Identity) (k *lease.Keeper, stop func()) {
+func keeperOf(t *testing.T, js jetstream.JetStream, id lease.Identity) (k *lease.Keeper, stop func()) {
 	t.Helper()
-	k, err := lease.NewKeeper(t.Context(), kv, id, slog.New(slog.DiscardHandler))
+	k, err := lease.NewKeeper(t.Context(), js, subjects.Default.LeasesBucket(), id, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,9 +79,9 @@ func start(t *testing.T, k *lease.Keeper) (stop func()) {
 
 func TestOneHolder(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		kv := bucket(t, natstest.Start(t))
-		a, _ := keeper(t, kv, "a")
-		b, _ := keeper(t, kv, "b")
+		js := connect(t, natstest.Start(t))
+		a, _ := keeper(t, js, "a")
+		b, _ := keeper(t, js, "b")
 		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
@@ -117,9 +126,9 @@ func TestOneHolder(t *testing.T) {
 // can hold the lease.
 func TestExpiry(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		kv := bucket(t, natstest.Start(t))
-		a, stop := keeper(t, kv, "a")
-		b, _ := keeper(t, kv, "b")
+		js := connect(t, natstest.Start(t))
+		a, stop := keeper(t, js, "a")
+		b, _ := keeper(t, js, "b")
 		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
@@ -142,16 +151,14 @@ func TestExpiry(t *testing.T) {
 // A holder whose lease somebody else took is told.
 func TestLost(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		kv := bucket(t, natstest.Start(t))
-		a, _ := keeper(t, kv, "a")
+		js := connect(t, natstest.Start(t))
+		a, _ := keeper(t, js, "a")
 		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := kv.Purge(t.Context(), "run.node"); err != nil {
-			t.Fatal(err)
-		}
-		b, _ := keeper(t, kv, "b")
+		purge(t, js, "run.node")
+		b, _ := keeper(t, js, "b")
 		if _, err := b.Acquire(t.Context(), "run.node", ""); err != nil {
 			t.Fatal(err)
 		}
@@ -175,20 +182,18 @@ func TestLost(t *testing.T) {
 // A lease that vanished while nobody took it is taken again (RULES 6).
 func TestTakenAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		kv := bucket(t, natstest.Start(t))
-		a, _ := keeper(t, kv, "a")
+		js := connect(t, natstest.Start(t))
+		a, _ := keeper(t, js, "a")
 		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := kv.Purge(t.Context(), "run.node"); err != nil {
-			t.Fatal(err)
-		}
+		purge(t, js, "run.node")
 		<-time.After(a.TTL())
 		if !l.Valid() {
 			t.Error("the lease was not taken again")
 		}
-		b, _ := keeper(t, kv, "b")
+		b, _ := keeper(t, js, "b")
 		if _, err := b.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("second holder: %v", err)
 		}
@@ -199,11 +204,10 @@ func TestTakenAgain(t *testing.T) {
 // renewal (RULES 6).
 func TestBucketWithoutTTL(t *testing.T) {
 	js := natstest.JetStream(t)
-	kv, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "forever"})
-	if err != nil {
+	if _, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "forever"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lease.NewKeeper(t.Context(), kv, lease.Identity{Runner: "a", Home: "a"}, slog.New(slog.DiscardHandler)); err == nil {
+	if _, err := lease.NewKeeper(t.Context(), js, "forever", lease.Identity{Runner: "a", Home: "a"}, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("leases that never expire were accepted")
 	}
 }
@@ -213,8 +217,8 @@ func TestBucketWithoutTTL(t *testing.T) {
 func TestOutage(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
-		kv := bucket(t, s.Conn(t, nats.ReconnectBufSize(-1)))
-		a, _ := keeper(t, kv, "a")
+		js := connect(t, s.Conn(t, nats.ReconnectBufSize(-1)))
+		a, _ := keeper(t, js, "a")
 		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
@@ -235,7 +239,7 @@ func TestOutage(t *testing.T) {
 		if !l.Valid() {
 			t.Error("the lease was not taken again")
 		}
-		b, _ := keeper(t, kv, "b")
+		b, _ := keeper(t, js, "b")
 		if _, err := b.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("second holder: %v", err)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"wake/internal/lease"
 	"wake/internal/natstest"
+	"wake/pkg/subjects"
 )
 
 // until tries to acquire a lease that a had claimed every tenth of a second, and
@@ -52,9 +53,9 @@ func settle(k *lease.Keeper) { <-time.After(3*k.TTL() + k.TTL()/10) }
 // its lease has expired (RULES 6).
 func TestDeath(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		kv := bucket(t, natstest.Start(t))
-		a, die := keeper(t, kv, "a")
-		b, _ := keeper(t, kv, "b")
+		js := connect(t, natstest.Start(t))
+		a, die := keeper(t, js, "a")
+		b, _ := keeper(t, js, "b")
 		acquire(t, a)
 		settle(b)
 		die()
@@ -76,12 +77,12 @@ func TestDeath(t *testing.T) {
 // a whole time to live. The holder's own next process needn't (RULES 6).
 func TestJustStarted(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		kv := bucket(t, natstest.Start(t))
-		a, die := keeper(t, kv, "a")
+		js := connect(t, natstest.Start(t))
+		a, die := keeper(t, js, "a")
 		acquire(t, a)
 		die()
 		<-time.After(time.Hour) // the lease is long gone
-		b, stop := keeper(t, kv, "b")
+		b, stop := keeper(t, js, "b")
 		if took, l := until(t, b, "a"); took < b.TTL() || took > b.TTL()+2*time.Second {
 			t.Errorf("taken over after %s", took)
 		} else if err := l.Release(t.Context()); err != nil {
@@ -89,7 +90,7 @@ func TestJustStarted(t *testing.T) {
 		}
 		stop()
 		<-time.After(time.Hour)
-		next, _ := keeper(t, kv, "a")
+		next, _ := keeper(t, js, "a")
 		if took, _ := until(t, next, "a"); took > time.Second {
 			t.Errorf("its own next process waited %s", took)
 		}
@@ -100,16 +101,16 @@ func TestJustStarted(t *testing.T) {
 // the lease is still there. Another home with the same name isn't it (RULES 6).
 func TestSameHome(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		kv := bucket(t, natstest.Start(t))
-		a, die := keeper(t, kv, "a")
+		js := connect(t, natstest.Start(t))
+		a, die := keeper(t, js, "a")
 		old := acquire(t, a)
 		die()
-		namesake, leave := keeperOf(t, kv, lease.Identity{Runner: "a", Home: "elsewhere"})
+		namesake, leave := keeperOf(t, js, lease.Identity{Runner: "a", Home: "elsewhere"})
 		if _, err := namesake.Acquire(t.Context(), "run.node", "a"); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("another home: %v", err)
 		}
 		leave()
-		next, _ := keeper(t, kv, "a")
+		next, _ := keeper(t, js, "a")
 		took, l := until(t, next, "a")
 		if took > time.Second {
 			t.Errorf("the next process of the home waited %s", took)
@@ -125,8 +126,8 @@ func TestSameHome(t *testing.T) {
 func TestOutageStealsNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
-		a, _ := keeper(t, bucket(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
-		b, _ := keeper(t, bucket(t, s.Conn(t, nats.ReconnectBufSize(-1))), "b")
+		a, _ := keeper(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
+		b, _ := keeper(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "b")
 		l := acquire(t, a)
 		settle(b)
 		s.Stop()
@@ -151,13 +152,13 @@ func TestOutageStealsNothing(t *testing.T) {
 // that they are lost.
 func TestStall(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		kv := bucket(t, natstest.Start(t))
-		a, err := lease.NewKeeper(t.Context(), kv, lease.Identity{Runner: "a", Home: "a"}, slog.New(slog.DiscardHandler))
+		js := connect(t, natstest.Start(t))
+		a, err := lease.NewKeeper(t.Context(), js, subjects.Default.LeasesBucket(), lease.Identity{Runner: "a", Home: "a"}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
 		stalled := acquire(t, a) // its Run doesn't run
-		b, _ := keeper(t, kv, "b")
+		b, _ := keeper(t, js, "b")
 		settle(b)
 		_, l := until(t, b, "a")
 		if stalled.Valid() {
@@ -182,8 +183,8 @@ func TestStall(t *testing.T) {
 // gets it.
 func TestNobodyHadBegun(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		kv := bucket(t, natstest.Start(t))
-		a, _ := keeper(t, kv, "a")
+		js := connect(t, natstest.Start(t))
+		a, _ := keeper(t, js, "a")
 		got := make(chan error, 10)
 		for range cap(got) {
 			go func() {
@@ -205,50 +206,51 @@ func TestNobodyHadBegun(t *testing.T) {
 	})
 }
 
-// faulty is a bucket whose presence can't be written at times, with whatever
-// waits for it, whose first watch may go deaf, and which may not be watched at all.
+// faulty is a server on which the presence can't be written at times, with
+// whatever waits for it, whose first watch may go deaf, and which may not be
+// watched at all.
 type faulty struct {
-	jetstream.KeyValue
+	jetstream.JetStream
 	gate  chan struct{} // full: Put stalls
 	deaf  bool
 	blind atomic.Bool
 }
 
-var errBlind = errors.New("no watch is to be had")
-
-func (f *faulty) Put(ctx context.Context, key string, value []byte) (uint64, error) {
-	f.gate <- struct{}{}
-	defer func() { <-f.gate }()
-	return f.KeyValue.Put(context.WithoutCancel(ctx), key, value)
+func (f *faulty) KeyValue(ctx context.Context, bucket string) (jetstream.KeyValue, error) {
+	kv, err := f.JetStream.KeyValue(ctx, bucket)
+	return stalling{kv, f.gate}, err
 }
 
-func (f *faulty) WatchAll(ctx context.Context, opts ...jetstream.WatchOpt) (jetstream.KeyWatcher, error) {
+type stalling struct {
+	jetstream.KeyValue
+	gate chan struct{}
+}
+
+func (s stalling) Put(ctx context.Context, key string, value []byte) (uint64, error) {
+	s.gate <- struct{}{}
+	defer func() { <-s.gate }()
+	return s.KeyValue.Put(context.WithoutCancel(ctx), key, value)
+}
+
+var errBlind = errors.New("no watch is to be had")
+
+func (f *faulty) CreateConsumer(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	if f.blind.Load() {
 		return nil, errBlind
 	}
-	if !f.deaf {
-		return f.KeyValue.WatchAll(ctx, opts...)
+	if f.deaf {
+		f.deaf, c.FilterSubject = false, "$KV."+subjects.Default.LeasesBucket()+".nothing"
 	}
-	f.deaf = false
-	w := make(silent, 1)
-	w <- nil // there is nothing
-	return w, nil
+	return f.JetStream.CreateConsumer(ctx, stream, c)
 }
-
-// silent is a watcher that tells of no change.
-type silent chan jetstream.KeyValueEntry
-
-func (s silent) Updates() <-chan jetstream.KeyValueEntry { return s }
-func (silent) Stop() error                               { return nil }
-func (silent) Error() <-chan error                       { return nil }
 
 // A process that was stopped itself doesn't know what others could do meanwhile,
 // such as where everything was stopped at once (RULES 6).
 func TestStalledRival(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		kv := bucket(t, natstest.Start(t))
-		a, stall := keeper(t, kv, "a")
-		slow := &faulty{KeyValue: kv, gate: make(chan struct{}, 1)}
+		js := connect(t, natstest.Start(t))
+		a, stall := keeper(t, js, "a")
+		slow := &faulty{JetStream: js, gate: make(chan struct{}, 1)}
 		b, _ := keeper(t, slow, "b")
 		held := acquire(t, a)
 		settle(b)
@@ -274,9 +276,9 @@ func TestStalledRival(t *testing.T) {
 func TestNamesakes(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
-		one, _ := keeperOf(t, bucket(t, s.Conn(t, nats.ReconnectBufSize(-1))), lease.Identity{Runner: "a", Home: "here"})
+		one, _ := keeperOf(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), lease.Identity{Runner: "a", Home: "here"})
 		<-time.After(one.TTL() / 6)
-		two, _ := keeperOf(t, bucket(t, s.Conn(t, nats.ReconnectBufSize(-1))), lease.Identity{Runner: "a", Home: "there"})
+		two, _ := keeperOf(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), lease.Identity{Runner: "a", Home: "there"})
 		<-time.After(one.TTL() / 2)
 		if two.Free("run.other", "a") {
 			t.Error("what a runner of this name has begun is free while one is there")
@@ -301,10 +303,10 @@ func TestNamesakes(t *testing.T) {
 // A watch that tells nothing is replaced.
 func TestDeaf(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		kv := bucket(t, natstest.Start(t))
-		a, _ := keeper(t, kv, "a")
+		js := connect(t, natstest.Start(t))
+		a, _ := keeper(t, js, "a")
 		acquire(t, a)
-		b, _ := keeper(t, &faulty{KeyValue: kv, gate: make(chan struct{}, 1), deaf: true}, "b")
+		b, _ := keeper(t, &faulty{JetStream: js, gate: make(chan struct{}, 1), deaf: true}, "b")
 		settle(b)
 		if info, held := b.Holder("run.node"); !held || info.Runner != "a" {
 			t.Errorf("holder is %+v, %t", info, held)
@@ -320,14 +322,14 @@ func TestDeaf(t *testing.T) {
 // (RULES 6).
 func TestBlind(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		kv := &faulty{KeyValue: bucket(t, natstest.Start(t)), gate: make(chan struct{}, 1)}
-		kv.blind.Store(true)
-		b, _ := keeper(t, kv, "b")
+		js := &faulty{JetStream: connect(t, natstest.Start(t)), gate: make(chan struct{}, 1)}
+		js.blind.Store(true)
+		b, _ := keeper(t, js, "b")
 		settle(b)
 		if b.Free("run.node", "a") {
 			t.Error("free for a keeper that sees nothing")
 		}
-		kv.blind.Store(false)
+		js.blind.Store(false)
 		<-time.After(b.TTL() / 2)
 		if b.Free("run.node", "a") {
 			t.Error("free for a keeper that has just begun to see")
@@ -344,8 +346,8 @@ func TestBlind(t *testing.T) {
 func TestWatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
-		a, _ := keeper(t, bucket(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
-		b, _ := keeper(t, bucket(t, s.Conn(t, nats.ReconnectBufSize(-1))), "b")
+		a, _ := keeper(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
+		b, _ := keeper(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "b")
 		settle(b)
 		s.Stop()
 		<-time.After(a.TTL() / 2) // the connection is back before anything has expired

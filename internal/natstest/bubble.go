@@ -11,6 +11,10 @@ import (
 	"github.com/nats-io/nats-server/v2/server/ats"
 )
 
+// longest is the time that no test takes in a bubble. One that waits for what never
+// comes would keep the servers busy for ever: the clock goes on for them.
+const longest = 12 * time.Hour
+
 // Bubble runs f in a [synctest] bubble in which [Start] and [New] may be called.
 // The servers then live on the bubble's clock: acknowledgement waits, message
 // ages, leases and client timeouts elapse without anyone waiting for them.
@@ -59,10 +63,14 @@ var utime atomic.Int64 //nolint:gochecknoglobals // the server's
 func tick(stop <-chan struct{}) {
 	t := time.NewTicker(ats.TickInterval)
 	defer t.Stop()
+	end := time.Now().Add(longest)
 	for {
 		select {
 		case <-t.C:
 			utime.Store(time.Now().UnixNano())
+			if time.Now().After(end) {
+				panic("natstest: " + longest.String() + " have passed in the bubble: what does the test wait for?")
+			}
 		case <-stop:
 			return
 		}

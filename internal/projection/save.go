@@ -73,9 +73,10 @@ func tooLarge(err error) bool {
 }
 
 // reload takes over what somebody else has saved, folds what it lacks and saves
-// that later. A value that is already further stays as it is in the bucket.
+// that later. A value that is already further stays as it is in the bucket. Where
+// two processes work at once, one of them is told so again and again.
 func (p *Projection[V]) reload(ctx context.Context, t *tracked[V]) error {
-	p.logger.WarnContext(ctx, "stored value was replaced by somebody else", "service", p.c.Service, "run", t.run)
+	p.logger.DebugContext(ctx, "stored value was replaced by somebody else", "service", p.c.Service, "run", t.run)
 	_, err := p.load(ctx, t.run, p.handled)
 	return err
 }

@@ -19,8 +19,8 @@ type Config struct {
 	// Replicas is the number of servers that keep each stream: 1 to 5, default 1.
 	Replicas int
 
-	// MaxAge bounds the age of events; default and negative: none. Alerts are
-	// kept twice as long, so that reading old events again raises none twice.
+	// MaxAge bounds the age of events; default and negative: none. Alerts don't
+	// age, so that reading old events again raises none twice.
 	MaxAge time.Duration
 
 	// MaxBytes bounds the size of the stream of events; default and negative:

@@ -9,13 +9,14 @@ import (
 	"wake/pkg/wire"
 )
 
-// ackPending is how many events a service may hold before it saves them. More
-// than it ever fetches: a consumer that stalls here would stall the service.
+// ackPending is more than anybody fetches: a consumer that stalls here would stall
+// who tries it out.
 const ackPending = 100_000
 
-// consumers returns the durable consumers of the stream of events. They deliver
-// from the beginning and are reset by their service to where it is: what they
-// acknowledged says nothing.
+// consumers returns the durable consumers of the stream of events. They say which
+// events a service is given, and are set by it to where it is. Nothing is
+// delivered by them: each process reads by a consumer of its own, since two that
+// set one to where they are, in turns, are given what is the other's.
 func consumers(n subjects.Names) []jetstream.ConsumerConfig {
 	folded := []string{
 		n.KindEvents(string(wire.KindFlow)),

@@ -55,7 +55,7 @@ func rooms(c Config) []room {
 		{Stream, n.DeadLetterStream(), stream(n.DeadLetterStream(), "what could not be used, with the reason", n.AllDeadLetters()), nil},
 		{Bucket, n.SnapshotsBucket(), bucket(n.SnapshotsBucket(), "states of runs"), nil},
 		{Bucket, n.BookmarksBucket(), bucket(n.BookmarksBucket(), "points to fork from"), nil},
-		{Bucket, n.LeasesBucket(), bucket(n.LeasesBucket(), "who may act for a run or a node"), func(want, cur *jetstream.StreamConfig) { tuneLeases(c, want, cur) }},
+		{Bucket, n.LeasesBucket(), leases(n), func(want, cur *jetstream.StreamConfig) { tuneLeases(c, want, cur) }},
 		{Bucket, n.StateBucket(), bucket(n.StateBucket(), "state of services"), nil},
 		{ObjectStore, n.BlobsBucket(), objects(n.BlobsBucket(), "large payloads"), nil},
 		{ObjectStore, n.SessionsBucket(), objects(n.SessionsBucket(), "session files of agents"), nil},
@@ -166,6 +166,13 @@ func bucket(name, description string) jetstream.StreamConfig {
 	c.MaxMsgsPerSubject = 1
 	c.AllowRollup = true
 	c.DenyDelete = true
+	return c
+}
+
+// leases is a bucket in which a runner renews all it holds in few writes.
+func leases(n subjects.Names) jetstream.StreamConfig {
+	c := bucket(n.LeasesBucket(), "who may act for a run or a node")
+	c.AllowAtomicPublish = true
 	return c
 }
 

@@ -56,6 +56,10 @@ func TestConfigurations(t *testing.T) {
 		events.MaxAge != 0 || events.MaxBytes != -1 || !slices.Equal(events.Subjects, []string{"wake.events.*.*.*"}) {
 		t.Errorf("WAKE_EVENTS: %+v", events)
 	}
+	// An alert that is still there is what keeps it from being raised again.
+	if alerts := config(t, js, "WAKE_ALERTS"); alerts.MaxAge != 0 || !alerts.DenyDelete || alerts.Discard != jetstream.DiscardNew {
+		t.Errorf("WAKE_ALERTS: %+v", alerts)
+	}
 	if queue := config(t, js, "WAKE_QUEUE"); queue.Retention != jetstream.WorkQueuePolicy {
 		t.Errorf("WAKE_QUEUE: %+v", queue)
 	}
@@ -66,6 +70,9 @@ func TestConfigurations(t *testing.T) {
 	status, err := leases.Status(t.Context())
 	if err != nil || status.TTL() != 10*time.Second || status.History() != 1 {
 		t.Errorf("WAKE_LEASES: %+v, %v", status, err)
+	}
+	if !config(t, js, "KV_WAKE_LEASES").AllowAtomicPublish {
+		t.Error("the leases of a runner can't be renewed at once")
 	}
 	c, err := js.Consumer(t.Context(), "WAKE_EVENTS", "snapshotter")
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"wake/internal/eventlog"
+	"wake/internal/keys"
 	"wake/internal/projection"
 	"wake/internal/snapshot"
 	"wake/pkg/subjects"
@@ -220,30 +221,20 @@ func (a *Alerter) Tick(ctx context.Context, v *value, at int64) (projection.Effe
 
 // Runs implements [projection.Timed]: it returns the runs that have a deadline.
 func (a *Alerter) Runs(ctx context.Context) ([]string, error) {
-	w, err := a.kv.Watch(ctx, a.log.Names().ServiceStates(name), jetstream.IgnoreDeletes())
+	names := a.log.Names()
+	states, err := keys.All(ctx, a.log.JetStream(), names.StateBucket(), names.ServiceStates(name))
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = w.Stop() }()
 	var runs []string
-	for {
-		select {
-		case e, ok := <-w.Updates():
-			if !ok {
-				return nil, errors.New("the watcher has ended")
-			}
-			if e == nil {
-				return runs, nil
-			}
-			var r struct {
-				Run      run   `json:"run"`
-				Deadline int64 `json:"deadline"`
-			}
-			if wire.Unmarshal(e.Value(), &r) == nil && r.Deadline > 0 {
-				runs = append(runs, r.Run.ID)
-			}
-		case <-ctx.Done():
-			return nil, ctx.Err()
+	for _, e := range states {
+		var r struct {
+			Run      run   `json:"run"`
+			Deadline int64 `json:"deadline"`
+		}
+		if wire.Unmarshal(e.Value, &r) == nil && r.Deadline > 0 {
+			runs = append(runs, r.Run.ID)
 		}
 	}
+	return runs, nil
 }

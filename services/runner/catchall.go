@@ -107,7 +107,8 @@ func (r *Runner) settle(ctx context.Context, keeper *lease.Keeper, messages []je
 		return
 	}
 	err := r.recordStrays(ctx, keeper, strays)
-	if err != nil && !errors.Is(err, lease.ErrHeld) && ctx.Err() == nil {
+	expected := errors.Is(err, lease.ErrHeld) || errors.Is(err, errBegun) || errors.Is(err, eventlog.ErrFenced)
+	if err != nil && !expected && ctx.Err() == nil {
 		r.logger.Warn("rejected commands not recorded yet", "count", len(strays), "error", err)
 	}
 	for _, s := range strays {
@@ -246,7 +247,16 @@ func (r *Runner) runsQueued(ctx context.Context) (bool, error) {
 	return info.NumPending > 0 || info.NumAckPending > 0, nil
 }
 
+// errBegun says that a command that was nobody's is its run's by now.
+var errBegun = errors.New("a run has begun that a command is for")
+
 // recordStrays puts commands on record that are no owner's.
+//
+// A run may begin meanwhile, however long this process stalls between any two
+// lines. Its owner stores its start, then reads the commands to it, then claims the
+// records of no run, then reads these. Here they are claimed, then the run is looked
+// at, then they are written. So if the run has no start yet, its owner's claim is
+// later than ours: it finds our record, or the log refuses that.
 func (r *Runner) recordStrays(ctx context.Context, keeper *lease.Keeper, strays []stray) error {
 	v, err := r.open(ctx, subjects.NoRun)
 	if err != nil {
@@ -309,17 +319,41 @@ func (r *Runner) unrecorded(ctx context.Context, s *wire.State, strays []stray) 
 	return events, nil
 }
 
-// obeyed reports whether the run of a stray has begun by now, and dealt with it.
+// fenceStrays makes sure that nobody who looked before this moment puts a command on
+// record for no run.
+func (r *Runner) fenceStrays(ctx context.Context) error {
+	for {
+		s, err := r.stateOf(ctx, subjects.NoRun)
+		if err != nil {
+			return err
+		}
+		w, err := r.log.Claim(ctx, subjects.NoRun, wire.RunNode, eventlog.Claim{Runner: r.cfg.ID, AtSeq: s.Nodes[wire.RunNode].Seq})
+		if err == nil {
+			return w.Close(ctx)
+		}
+		if !errors.Is(err, eventlog.ErrFenced) { // else somebody else was faster, perhaps with a look of before
+			return err
+		}
+	}
+}
+
+// obeyed reports whether the run of a stray has begun by now, and dealt with it. It
+// fails with [errBegun] if the run has begun and not dealt with it yet.
 func (r *Runner) obeyed(ctx context.Context, x stray) (bool, error) {
 	run, err := r.names.ParseCommand(x.message.Subject())
 	if err != nil || run == subjects.NoRun {
 		return false, nil //nolint:nilerr // it is no run's
 	}
 	s, err := r.stateOf(ctx, run)
-	if err != nil {
+	switch {
+	case err != nil:
 		return false, err
+	case s.CommandPos >= x.record.AtPos:
+		return true, nil
+	case s.Status != wire.RunIdle && !over(s):
+		return false, errBegun
 	}
-	return s.CommandPos >= x.record.AtPos, nil
+	return false, nil
 }
 
 // recordsOfNone returns the positions of the commands that are on record for no run.

@@ -177,9 +177,15 @@ func (c *children) pausedBy(ctx context.Context, s *wire.State) (uint64, error) 
 	if err != nil {
 		return 0, err
 	}
-	for _, e := range waiting {
-		if _, cmd, err := parseCommand(e.Data); err == nil {
-			ids = append(ids, cmd.ID)
+	if len(waiting) > 0 {
+		rejected, err := c.owner.runner.recordsOfNone(ctx)
+		if err != nil {
+			return 0, err
+		}
+		for _, e := range waiting {
+			if _, cmd, err := parseCommand(e.Data); err == nil && !rejected[e.Pos] {
+				ids = append(ids, cmd.ID)
+			}
 		}
 	}
 	for _, id := range slices.Backward(ids) {

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/eventlog"
+	"wake/internal/snapshot"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -88,8 +88,7 @@ func (r *Runner) lastCommand(ctx context.Context) (uint64, error) {
 	return stream.CachedInfo().State.LastSeq, nil
 }
 
-// readCommands returns the commands to a run behind a position, less those that
-// were rejected before the run began.
+// readCommands returns the commands to a run behind a position.
 func (r *Runner) readCommands(ctx context.Context, run string, after uint64) ([]eventlog.Entry, error) {
 	stream, err := r.log.JetStream().Stream(ctx, r.names.CommandsStream())
 	if err != nil {
@@ -99,7 +98,7 @@ func (r *Runner) readCommands(ctx context.Context, run string, after uint64) ([]
 	for {
 		m, err := stream.GetMsg(ctx, after+1, jetstream.WithGetMsgSubject(r.names.Command(run)))
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return r.unrejected(ctx, entries)
+			return entries, nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read commands: %w", err)
@@ -109,25 +108,37 @@ func (r *Runner) readCommands(ctx context.Context, run string, after uint64) ([]
 	}
 }
 
-// unrejected returns the commands that aren't on record for no run.
-func (r *Runner) unrejected(ctx context.Context, entries []eventlog.Entry) ([]eventlog.Entry, error) {
-	if len(entries) == 0 {
-		return nil, nil
-	}
-	rejected, err := r.recordsOfNone(ctx)
-	if err != nil {
+// unobeyed returns the commands to the run that wait for its owner. From here on
+// nobody rejects one of those that there are: whoever is about to, since there was
+// no such run a moment ago, is fenced, and looks again; see [Runner.recordStrays].
+func (o *owner) unobeyed(ctx context.Context) ([]eventlog.Entry, error) {
+	entries, err := o.runner.readCommands(ctx, o.runID, o.view.state.CommandPos)
+	if err != nil || len(entries) == 0 {
 		return nil, err
 	}
-	return slices.DeleteFunc(entries, func(e eventlog.Entry) bool { return rejected[e.Pos] }), nil
+	if err := o.runner.fenceStrays(ctx); err != nil {
+		return nil, err
+	}
+	if o.rejected, err = o.runner.recordsOfNone(ctx); err != nil {
+		return nil, err
+	}
+	return entries, nil
 }
 
-// obeyAll obeys the commands that it hasn't obeyed before.
+// obeyAll obeys the commands that it hasn't obeyed before. It folds first what the
+// log has: who sends a command may have seen all of that, such as the question that
+// it answers, and events come to this view a little later.
 func (o *owner) obeyAll(ctx context.Context, entries []eventlog.Entry) error {
+	if len(entries) > 0 {
+		if err := snapshot.Fold(ctx, o.runner.log, o.view.state, 0); err != nil {
+			return err
+		}
+	}
 	for _, e := range entries {
 		if err := o.view.wait(ctx, o.written); err != nil {
 			return err
 		}
-		if e.Pos <= o.view.state.CommandPos {
+		if e.Pos <= o.view.state.CommandPos || o.rejected[e.Pos] {
 			continue
 		}
 		if err := o.obey(ctx, e); err != nil {

@@ -95,11 +95,7 @@ func TestCrashBeforeStart(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		ctx, die := context.WithCancel(t.Context())
-		kv, err := b.log.JetStream().KeyValue(ctx, subjects.Default.LeasesBucket())
-		if err != nil {
-			t.Fatal(err)
-		}
-		keeper, err := lease.NewKeeper(ctx, kv, lease.Identity{Runner: "dead"}, b.logger())
+		keeper, err := lease.NewKeeper(ctx, b.log.JetStream(), subjects.Default.LeasesBucket(), lease.Identity{Runner: "dead"}, b.logger())
 		if err != nil {
 			t.Fatal(err)
 		}

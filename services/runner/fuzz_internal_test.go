@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/eventlog"
+	"wake/internal/keys"
 	"wake/internal/run"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
@@ -130,20 +130,6 @@ func judged(t *testing.T, s *wire.State, data []byte) *wire.CommandReceived {
 	return record
 }
 
-// valued is an entry of a bucket.
-type valued struct {
-	jetstream.KeyValueEntry
-
-	key      string
-	value    []byte
-	revision uint64
-}
-
-func (v valued) Key() string                     { return v.key }
-func (v valued) Value() []byte                   { return v.value }
-func (v valued) Revision() uint64                { return v.revision }
-func (v valued) Operation() jetstream.KeyValueOp { return jetstream.KeyValuePut }
-
 // FuzzRegistration puts anything in the place of a run's registration: what can
 // be read comes back as it was written, what can't is as good as none, and the
 // registration that its owner writes next counts.
@@ -159,7 +145,7 @@ func FuzzRegistration(f *testing.F) {
 		g := &registry{names: subjects.Default, runs: map[string]known{}}
 		good := registration{Run: "r1", Runner: "b", Folder: "b", Since: 5, Incarnation: "i"}
 		g.keep(g.key("r1"), known{registration: good, revision: 1})
-		g.note(valued{key: g.key("r1"), value: value, revision: 2})
+		g.note(keys.Entry{Key: g.key("r1"), Value: value, Revision: 2})
 		reg, ok := g.get("r1")
 		readable := wire.Unmarshal(value, new(registration)) == nil
 		if ok != readable || ok != (len(g.list()) == 1) {
@@ -182,7 +168,7 @@ func FuzzRegistration(f *testing.F) {
 		if bytes.Equal(encoded, value) && (!ok || reg != good) {
 			t.Fatalf("%+v was read as %+v", good, reg)
 		}
-		g.note(valued{key: g.key("r1"), value: encoded, revision: 3})
+		g.note(keys.Entry{Key: g.key("r1"), Value: encoded, Revision: 3})
 		if reg, _ := g.get("r1"); !cmp.Equal(reg, good) {
 			t.Fatalf("behind %q it is %+v", value, reg)
 		}

@@ -30,8 +30,11 @@ type owner struct {
 	// before it has folded that far.
 	written uint64
 	offered map[string]offered // by node
-	folder  folder
-	anchors anchors
+	// rejected are the positions of commands that came before the run, and are on
+	// record for none. They may still come, after those behind them.
+	rejected map[uint64]bool
+	folder   folder
+	anchors  anchors
 }
 
 // giveBack bounds what a task still does when its context has ended.
@@ -247,7 +250,7 @@ func (o *owner) schedule(ctx context.Context) error {
 	defer tick.Stop()
 	commands := o.runner.commands.subscribe(o.runner.names.Command(o.runID))
 	defer commands.close()
-	waiting, err := o.runner.readCommands(ctx, o.runID, o.view.state.CommandPos)
+	waiting, err := o.unobeyed(ctx)
 	if err != nil {
 		return err
 	}

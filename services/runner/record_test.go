@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +67,32 @@ func TestRejectedStaysRejected(t *testing.T) {
 		state, entries := b.ended("run1")
 		if state.Result != wire.FlowStatusComplete || len(records(entries)) != 0 || len(records(b.read("_"))) != 1 {
 			t.Errorf("run is %s:\n%s", state.Status, story(entries))
+		}
+	})
+}
+
+// Who stalls between its look for a run and the record that there is none, and goes
+// on after the run has begun, adds nothing: the command is its run's, once.
+func TestRejectedTooLate(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.command("run1", wire.Command{Type: "bookmark", ID: "c1", Label: "here"})
+		w, err := b.log.Claim(t.Context(), "_", wire.RunNode, eventlog.Claim{Runner: "slow"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		release := make(chan struct{})
+		b.runner("r1", gated(release))
+		b.submit("run1", one)
+		b.until("run1", wire.TypeAgentStart)
+		record := &wire.CommandReceived{Command: wire.RawString("bookmark"), CommandID: "c1", AtPos: 1, Reason: "no such run"}
+		if _, err := w.Append(t.Context(), &wire.Event{Payload: record}); !errors.Is(err, eventlog.ErrFenced) {
+			t.Errorf("the late record: %v", err)
+		}
+		close(release)
+		_, entries := b.ended("run1")
+		if n, stray := len(records(entries)), len(records(b.read("_"))); n != 1 || stray != 0 {
+			t.Errorf("%d records of the run, %d of none:\n%s", n, stray, story(entries))
 		}
 	})
 }

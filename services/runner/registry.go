@@ -7,9 +7,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"wake/internal/keys"
+	"wake/internal/pull"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -37,6 +40,7 @@ type registration struct {
 // is left to do about it. So a run that lost its owner at any point in between is
 // found there by all others.
 type registry struct {
+	js    jetstream.JetStream
 	kv    jetstream.KeyValue
 	names subjects.Names
 
@@ -57,45 +61,44 @@ func newRegistry(ctx context.Context, js jetstream.JetStream, names subjects.Nam
 	if err != nil {
 		return nil, fmt.Errorf("runner: open the bucket of states: %w", err)
 	}
-	return &registry{kv: kv, names: names, runs: map[string]known{}}, nil
+	return &registry{js: js, kv: kv, names: names, runs: map[string]known{}}, nil
 }
 
-var errWatchEnded = errors.New("the watch of active runs has ended")
-
-// follow keeps the registry up to date until ctx ends.
-func (g *registry) follow(ctx context.Context) error {
-	w, err := g.kv.Watch(ctx, g.names.ServiceStates(registryService))
-	if err != nil {
-		return fmt.Errorf("watch active runs: %w", err)
-	}
-	defer w.Stop() //nolint:errcheck // the connection is gone then
-	for {
-		select {
-		case e, ok := <-w.Updates():
-			switch {
-			case !ok && ctx.Err() == nil:
-				return errWatchEnded
-			case !ok:
-				return nil
-			case e != nil: // nil: what there was has come
-				g.note(e)
-			}
-		case <-ctx.Done():
-			return nil
+// followActive keeps the registry up to date until ctx ends.
+func (r *Runner) followActive(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if err := r.active.follow(ctx); err != nil {
+			r.logger.Debug("the watch of active runs begins again", "error", err)
+			sleep(ctx, time.Second)
+			pull.AwaitConnection(ctx, r.log.Conn())
 		}
 	}
+	return nil
 }
 
-func (g *registry) note(e jetstream.KeyValueEntry) {
-	k := known{revision: e.Revision()}
-	if e.Operation() == jetstream.KeyValuePut && wire.Unmarshal(e.Value(), &k.registration) == nil {
-		g.keep(e.Key(), k)
+// follow notes changes until ctx ends or anything is odd.
+func (g *registry) follow(ctx context.Context) error {
+	for e, err := range keys.Watch(ctx, g.js, g.names.StateBucket(), g.names.ServiceStates(registryService)) {
+		if err != nil {
+			return err
+		}
+		if e.Key != "" {
+			g.note(e)
+		}
+	}
+	return nil
+}
+
+func (g *registry) note(e keys.Entry) {
+	k := known{revision: e.Revision}
+	if !e.Deleted && wire.Unmarshal(e.Value, &k.registration) == nil {
+		g.keep(e.Key, k)
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if k.revision > g.runs[e.Key()].revision {
-		delete(g.runs, e.Key())
+	if k.revision > g.runs[e.Key].revision {
+		delete(g.runs, e.Key)
 	}
 }
 

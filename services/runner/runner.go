@@ -165,7 +165,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	part(&basis, base, "leases", keeper.Run)
 	part(&basis, base, "events", func(ctx context.Context) error { return r.followEvents(ctx, lastEvent+1) })
 	part(&basis, base, "commands", func(ctx context.Context) error { return r.followCommands(ctx, lastCommand+1) })
-	part(&basis, base, "active runs", r.active.follow)
+	part(&basis, base, "active runs", r.followActive)
 	part(&basis, base, "size of the log", r.watchFill)
 	part(&intake, ctx, "active runs", func(ctx context.Context) error { return r.sweep(ctx, hard, keeper) })
 	part(&intake, ctx, "stray commands", func(ctx context.Context) error { return r.catchAll(ctx, keeper) })
@@ -192,11 +192,7 @@ func (r *Runner) Run(ctx context.Context) error {
 
 // keeper returns the keeper of the runner's leases.
 func (r *Runner) keeper(ctx context.Context) (*lease.Keeper, error) {
-	kv, err := r.log.JetStream().KeyValue(ctx, r.names.LeasesBucket())
-	if err != nil {
-		return nil, fmt.Errorf("runner: open the bucket of leases: %w", err)
-	}
-	return lease.NewKeeper(ctx, kv, lease.Identity{Runner: r.cfg.ID, Home: r.cfg.Home}, r.logger)
+	return lease.NewKeeper(ctx, r.log.JetStream(), r.names.LeasesBucket(), lease.Identity{Runner: r.cfg.ID, Home: r.cfg.Home}, r.logger)
 }
 
 // look finds out what the runner has to know before it begins.

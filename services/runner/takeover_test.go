@@ -340,11 +340,7 @@ func TestDiesAfterClaim(t *testing.T) {
 
 func (b *bench) keeper(ctx context.Context, id string) *lease.Keeper {
 	b.t.Helper()
-	kv, err := b.log.JetStream().KeyValue(ctx, subjects.Default.LeasesBucket())
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	k, err := lease.NewKeeper(ctx, kv, lease.Identity{Runner: id, Home: id}, b.logger())
+	k, err := lease.NewKeeper(ctx, b.log.JetStream(), subjects.Default.LeasesBucket(), lease.Identity{Runner: id, Home: id}, b.logger())
 	if err != nil {
 		b.t.Fatal(err)
 	}

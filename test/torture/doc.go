@@ -15,7 +15,7 @@
 //
 //	-seed N     which faults, when, and which load; default: another one each time
 //	-minutes N  how long there are faults; default 3
-//	-pairs      two snapshotters and two alerters, see docs/known-bugs.md
+//	-pairs      two snapshotters and two alerters
 //	-keep       keep the folder of a test that passed, too
 //
 // TestPowerCut and TestCorruption break servers alone, and report what is lost.
