@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -31,7 +32,7 @@ var pageHTML string
 // them in the file.
 func HTML(w io.Writer, r Run, events Events) (Result, error) {
 	page, err := template.New("page").Funcs(template.FuncMap{
-		"usd": usd, "number": number, "span": timeline.Span, "size": size,
+		"usd": usd, "number": number, "took": took, "size": size,
 	}).Parse(pageHTML)
 	if err != nil {
 		return Result{}, err
@@ -320,13 +321,38 @@ const (
 	chartLeft  = 180.0
 	chartWidth = 1000.0
 	barHeight  = 22.0
+	axisHeight = 24.0
 )
+
+// tick is a time below the chart.
+type tick struct {
+	X      float64
+	Label  string
+	Anchor string
+}
+
+// ticks divides the time of the chart.
+func (p *pageWriter) ticks() []tick {
+	const parts = 4
+	all := make([]tick, parts+1)
+	for i := range all {
+		all[i] = tick{
+			X: tenth(chartLeft + (chartWidth-chartLeft)*float64(i)/parts), Anchor: "middle",
+			Label: since(p.first, p.first+(p.last-p.first)*int64(i)/parts),
+		}
+	}
+	all[0].Anchor, all[parts].Anchor = "start", "end"
+	return all
+}
+
+// tenth rounds a place in the chart.
+func tenth(x float64) float64 { return math.Round(10*x) / 10 }
 
 // chart places the bars.
 func (p *pageWriter) chart() []*bar {
 	scale := (chartWidth - chartLeft) / float64(max(1, p.last-p.first))
 	place := func(begin, end int64) (x, w float64) {
-		return chartLeft + float64(begin-p.first)*scale, max(2, float64(end-begin)*scale)
+		return tenth(chartLeft + float64(begin-p.first)*scale), tenth(max(2, float64(end-begin)*scale))
 	}
 	for i, b := range p.order {
 		if b.Open {
@@ -368,7 +394,8 @@ func (p *pageWriter) summary() map[string]any {
 		"Usage": s.Usage, "TokensIn": s.Usage.InputTokens + s.Usage.CacheCreationInputTokens + s.Usage.CacheReadInputTokens,
 		"Events": p.result.Events, "Rows": p.result.Written, "Part": p.run.From > 0 || p.run.To > 0, "Partly": p.folded < p.result.Events,
 		"Tools": tools, "Models": models, "Bars": p.chart(), "Beyond": p.beyond,
-		"ChartHeight": float64(len(p.order))*barHeight + 4, "ChartWidth": chartWidth, "BarLeft": chartLeft - 8,
+		"Ticks": p.ticks(), "ChartHeight": float64(len(p.order))*barHeight + axisHeight, "AxisY": float64(len(p.order))*barHeight + axisHeight - 6,
+		"AxisTop": float64(len(p.order))*barHeight + 2, "ChartWidth": chartWidth, "BarLeft": chartLeft - 8,
 		"Hash": p.result.Hash,
 	}
 }
@@ -396,11 +423,22 @@ func cutText(s string, limit int) (string, int) {
 
 // since is a time of the run: minutes or hours, and seconds.
 func since(first, at int64) string {
-	d := time.Duration(max(0, at-first)) * time.Millisecond
+	d := (time.Duration(max(0, at-first)) * time.Millisecond).Truncate(100 * time.Millisecond)
 	if d >= time.Hour {
 		return fmt.Sprintf("%d:%02d:%02d", int(d.Hours()), int(d.Minutes())%60, int(d.Seconds())%60)
 	}
 	return fmt.Sprintf("%d:%04.1f", int(d.Minutes()), d.Seconds()-60*float64(int(d.Minutes())))
+}
+
+// took writes a span of ms, short ones precisely.
+func took(ms int64) string {
+	switch {
+	case ms < 1000:
+		return strconv.FormatInt(ms, 10) + " ms"
+	case ms < 60_000:
+		return fmt.Sprintf("%.1f s", float64(ms)/1000)
+	}
+	return timeline.Span(ms)
 }
 
 func usd(x float64) string { return fmt.Sprintf("$%.4f", x) }
