@@ -16,8 +16,9 @@ import (
 const codeDamaged = "DAMAGED"
 
 type verifyOptions struct {
-	all  bool
-	file string
+	all    bool
+	file   string
+	stream bool
 }
 
 func (a *app) verifyCommand() *cobra.Command {
@@ -29,7 +30,9 @@ func (a *app) verifyCommand() *cobra.Command {
 changed, removed, added or moved since, and everything that the recorder derives
 from the events is what they say. What is damaged is named with its place.
 
-The recorder's file is read, not the server; the recorder may be at work.
+The recorder's file is read, not the server; the recorder may be at work. With
+--against-stream the events are also compared with those that the stream still
+has.
 
 ` + runHelp,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -49,6 +52,7 @@ The recorder's file is read, not the server; the recorder may be at work.
 	}
 	cmd.Flags().BoolVar(&o.all, "all", false, "check all runs, and what is of none")
 	cmd.Flags().StringVar(&o.file, "recorder-file", "", "SQLite `file` that was recorded into (default: DIR/recorder.db)")
+	cmd.Flags().BoolVar(&o.stream, "against-stream", false, "compare with the server's stream, too")
 	return cmd
 }
 
@@ -61,7 +65,7 @@ func (a *app) verifyRecord(ctx context.Context, run string, o verifyOptions) (er
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	v, err := store.Verify(ctx, run)
+	v, err := a.verifyStore(ctx, store, run, o)
 	if err != nil {
 		return err
 	}
@@ -73,6 +77,18 @@ func (a *app) verifyRecord(ctx context.Context, run string, o verifyOptions) (er
 			"%s isn't as it was recorded: %d damages", o.file, n)
 	}
 	return nil
+}
+
+func (a *app) verifyStore(ctx context.Context, store *recorder.Store, run string, o verifyOptions) (recorder.Verification, error) {
+	if !o.stream {
+		return store.Verify(ctx, run)
+	}
+	log, err := a.openLog(ctx)
+	if err != nil {
+		return recorder.Verification{}, err
+	}
+	defer log.Conn().Close()
+	return store.VerifyAgainst(ctx, run, log)
 }
 
 func (a *app) printVerification(v recorder.Verification) error {
@@ -90,8 +106,11 @@ func (a *app) printVerification(v recorder.Verification) error {
 		}
 	}
 	odd := ""
+	if v.Compared > 0 {
+		odd = fmt.Sprintf("; %d are those of the stream", v.Compared)
+	}
 	if v.Void > 0 || v.Gaps > 0 {
-		odd = fmt.Sprintf("; %d were void, %d were missing, when they were recorded", v.Void, v.Gaps)
+		odd += fmt.Sprintf("; %d were void, %d were missing, when they were recorded", v.Void, v.Gaps)
 	}
 	if len(v.Damages) > 0 {
 		return nil

@@ -26,6 +26,7 @@ type pattern struct {
 	re    *regexp.Regexp
 	words []string // a line of plain ASCII that matches has one of them; none: unknown
 	tools bool     // it means tool lines
+	lower []byte   // a line in lower case
 }
 
 func newPattern(text string) (*pattern, error) {
@@ -71,9 +72,14 @@ func (p *pattern) matches(kind, text []byte) bool {
 
 // mayMatch is a much faster test than the expression itself.
 func (p *pattern) mayMatch(text []byte) bool {
-	lower := bytes.ToLower(text)
+	p.lower = append(p.lower[:0], text...)
+	for i, c := range p.lower { // it is ASCII
+		if 'A' <= c && c <= 'Z' {
+			p.lower[i] = c + ('a' - 'A')
+		}
+	}
 	for _, w := range p.words {
-		if bytes.Contains(lower, []byte(w)) {
+		if bytes.Contains(p.lower, []byte(w)) {
 			return true
 		}
 	}

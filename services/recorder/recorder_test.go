@@ -574,6 +574,64 @@ func TestARestartOfTheServer(t *testing.T) {
 	})
 }
 
+func TestVerifyAgainstTheStream(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		stop := p.record(recorder.Config{})
+		p.fill(10)
+		if _, err := p.log.JetStream().PublishMsg(t.Context(), &nats.Msg{Subject: "wake.events.r1.a.agent", Data: []byte("\xc1 no event")}); err != nil {
+			t.Fatal(err)
+		}
+		pos := p.fill(10)
+		p.until(pos)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		s := openAt(t, p.path())
+		defer closed(t, s)
+		for run, want := range map[string]int64{"": int64(pos), "r1": int64(pos) - 1} {
+			v, err := s.VerifyAgainst(t.Context(), run, p.log)
+			if err != nil || v.Compared != want || len(v.Damages) > 0 {
+				t.Errorf("%q: %+v, %v; want %d compared", run, v, err, want)
+			}
+		}
+		forged := openAt(t, filepath.Join(p.dir, "forged.db")) // sound in itself
+		defer closed(t, forged)
+		batch := recorder.Batch{Incarnation: p.log.Incarnation()}
+		for e, err := range p.log.Read(t.Context(), eventlog.Query{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.Pos == 7 {
+				changed := *e.Event
+				changed.Payload = &wire.AgentText{Content: "forged"}
+				data, err := wire.Encode(&changed)
+				if err != nil {
+					t.Fatal(err)
+				}
+				e.Event, e.Data = &changed, data
+			}
+			batch.Entries = append(batch.Entries, e)
+		}
+		if _, err := forged.Record(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := forged.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
+			t.Fatalf("it isn't sound in itself: %v, %v", v.Damages, err)
+		}
+		v, err := forged.VerifyAgainst(t.Context(), "", p.log)
+		if err != nil || len(v.Damages) != 1 || v.Damages[0].String() != "run r1, position 7: the stream has another event here" {
+			t.Errorf("found %v, %v", v.Damages, err)
+		}
+		other := openAt(t, filepath.Join(p.dir, "other.db"))
+		defer closed(t, other)
+		story(t).store(other, 100)
+		if _, err := other.VerifyAgainst(t.Context(), "", p.log); !errors.Is(err, eventlog.ErrIncarnation) {
+			t.Errorf("of another stream: %v", err)
+		}
+	})
+}
+
 func TestNewNeedsAFile(t *testing.T) {
 	if _, err := recorder.New(recorder.Config{}, nil, nil); err == nil {
 		t.Error("no error")

@@ -61,7 +61,7 @@ func (w *writer) run(id string, pos uint64) (*runRow, error) {
 	if r, ok := w.runs[id]; ok {
 		return r, nil
 	}
-	r := &runRow{run: id, nodes: map[string]*nodeRow{}}
+	r := &runRow{run: id, nodes: map[string]*nodeRow{}, fresh: w.s.spare.take()}
 	var head []byte
 	err := w.scan(findRun, []any{id}, &r.id, &r.activity, &r.activityAt, &r.events, &r.void, &r.refused, &r.gaps, &r.lines, &r.lastAt, &r.lastPos,
 		&head, &r.segments, &r.tailEvents, &r.tailBytes)

@@ -18,6 +18,7 @@ const (
 
 // writeEvents writes the batch's events of a run.
 func (w *writer) writeEvents(r *runRow) error {
+	defer w.s.spare.put(r)
 	if len(r.fresh) == 0 || w.s.scratch {
 		return nil
 	}
@@ -36,6 +37,33 @@ func (w *writer) writeEvents(r *runRow) error {
 	return nil
 }
 
+// spare are slices that were a run's events of a batch: the next batch takes them.
+type spare [][]stored
+
+// Bounds of what is kept for the next batch.
+const (
+	maxSpare     = 64   // slices
+	maxSpareSize = 4096 // events of one
+)
+
+func (s *spare) put(r *runRow) {
+	if c := cap(r.fresh); c > 0 && c <= maxSpareSize && len(*s) < maxSpare {
+		clear(r.fresh)
+		*s = append(*s, r.fresh[:0])
+	}
+	r.fresh = nil
+}
+
+func (s *spare) take() []stored {
+	last := len(*s) - 1
+	if last < 0 {
+		return nil
+	}
+	list := (*s)[last]
+	*s = (*s)[:last]
+	return list
+}
+
 // seal writes the tail of a run and the batch's events as segments.
 func (w *writer) seal(r *runRow) error {
 	prev, err := w.sealed(r)
@@ -46,7 +74,11 @@ func (w *writer) seal(r *runRow) error {
 	if err != nil {
 		return err
 	}
-	list = append(list, r.fresh...)
+	if len(list) == 0 {
+		list = r.fresh
+	} else {
+		list = append(list, r.fresh...)
+	}
 	for len(list) > 0 {
 		n, size := 0, 0
 		for n < len(list) && n < segmentEvents && size < segmentBytes {

@@ -35,6 +35,7 @@ type Store struct {
 	folds *folds
 	zip   *zipper
 	chain chain
+	spare spare
 
 	scratch bool // events aren't kept, only what is derived from them
 }

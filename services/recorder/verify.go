@@ -66,9 +66,10 @@ type Verification struct {
 	Runs     int           `json:"runs"`     // that were checked, what is of no run included
 	Segments int           `json:"segments"`
 	Events   int64         `json:"events"`
-	Void     int64         `json:"void"`    // of those: by fenced writers, or in a place that was taken
-	Gaps     int64         `json:"gaps"`    // events that were missing already when they were recorded
-	Damages  []Damage      `json:"damages"` // none: all is as it was recorded
+	Void     int64         `json:"void"`               // of those: by fenced writers, or in a place that was taken
+	Gaps     int64         `json:"gaps"`               // events that were missing already when they were recorded
+	Compared int64         `json:"compared,omitempty"` // with what the stream still has
+	Damages  []Damage      `json:"damages"`            // none: all is as it was recorded
 	Omitted  int           `json:"omitted,omitempty"`
 }
 
