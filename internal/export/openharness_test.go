@@ -3,10 +3,6 @@ package export_test
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
-	"os"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -70,35 +66,6 @@ func TestSpelledAsSpecified(t *testing.T) {
 	for name := range specification {
 		if !seen[name] {
 			t.Errorf("no recording has %s", name)
-		}
-	}
-}
-
-// Where the text of the specification is at hand, the table above is what it
-// says.
-func TestSpecificationIsTheSeed(t *testing.T) {
-	dir := os.Getenv("WAKE_SHARED_DATA")
-	if dir == "" {
-		t.Log("WAKE_SHARED_DATA isn't set: the table counts as it is")
-		return
-	}
-	names, err := os.ReadDir(dir + "/../seeds")
-	if err != nil || len(names) == 0 {
-		t.Fatal(err)
-	}
-	seed := string(must(os.ReadFile(dir + "/../seeds/" + names[0].Name())))
-	for _, name := range slices.Sorted(maps.Keys(specification)) {
-		block := regexp.MustCompile(`(?s)type: "` + name + `";\n(.*?)\n};`).FindStringSubmatch(seed)
-		if block == nil {
-			t.Errorf("the specification has no %s", name)
-			continue
-		}
-		var fields []string
-		for _, f := range regexp.MustCompile(`(?m)^  (\w+\??):`).FindAllStringSubmatch(block[1], -1) {
-			fields = append(fields, f[1])
-		}
-		if got := strings.Join(fields, " "); got != specification[name] {
-			t.Errorf("%s: %s, the table says %s", name, got, specification[name])
 		}
 	}
 }

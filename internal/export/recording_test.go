@@ -72,14 +72,19 @@ func (h *history) event(node string, e *wire.Event) *wire.Event {
 // record adds what an agent printed, or its session file, as a node of its own.
 func (h *history) record(node, file string, blocks agent.Blocks) {
 	h.t.Helper()
-	f, err := os.Open(filepath.Join("../agent/claude/testdata", file))
+	h.recordFile(node, filepath.Join("../agent/claude/testdata", file), strings.HasPrefix(file, "transcript"), blocks)
+}
+
+func (h *history) recordFile(node, file string, transcript bool, blocks agent.Blocks) {
+	h.t.Helper()
+	f, err := os.Open(file)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	defer func() { _ = f.Close() }()
 	exec := run.ExecID(node, 1)
 	o := claude.NormalizerOptions{Blocks: blocks, Prompt: wire.RawString("Do it.")}
-	if strings.HasPrefix(file, "transcript") {
+	if transcript {
 		o.Format, o.Prompt = claude.Transcript, nil
 	}
 	n := claude.NewNormalizer(o)
