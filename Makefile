@@ -46,6 +46,10 @@ test-data: ## Run the tests on the recordings in $WAKE_SHARED_DATA
 	test -n "$$packages" || { echo "test-data: no package has such tests" >&2; exit 1; }; \
 	CGO_ENABLED=0 WAKE_SHARED_DATA="$(abspath $(WAKE_SHARED_DATA))" go test -count=1 -tags shareddata $$packages
 
+.PHONY: test-postgres
+test-postgres: ## Run the tests of the recorder's store on a PostgreSQL of their own
+	test/postgres/run
+
 .PHONY: test-claude
 test-claude: ## Run the tests on the real Claude CLI, from npm, with a made-up API
 	test/claude/run

@@ -12,7 +12,15 @@ import (
 
 // recorderFlags adds the settings of a recorder to a set of flags.
 func recorderFlags(flags *pflag.FlagSet, c *recorder.Config) {
-	flags.StringVar(&c.Path, "recorder-file", "", "SQLite `file` to record into (default: DIR/recorder.db)")
+	storeFlag(flags, &c.Path, "record into this `store`: a SQLite file, or postgres://USER@HOST/DATABASE (default: DIR/recorder.db)")
+}
+
+// storeFlag adds the flag that names a recorder's store, which is also known by
+// its name from when a store was always a file.
+func storeFlag(flags *pflag.FlagSet, store *string, usage string) {
+	flags.StringVar(store, "store", "", usage)
+	flags.StringVar(store, "recorder-file", "", usage)
+	flags.Lookup("recorder-file").Hidden = true
 }
 
 func newRecorder(c *recorder.Config) constructor {

@@ -56,7 +56,7 @@ With --json each event is one line, in the JSON form of the wire.
 	flags.Uint64Var(&o.query.From, "from", 0, "begin at this `position` of the log")
 	flags.Uint64Var(&o.query.To, "to", 0, "end at this `position` of the log")
 	flags.StringVar(&o.query.Node, "node", "", "only events of this `node`")
-	flags.StringVar(&o.file, "recorder-file", "", "read this SQLite `file` of a recorder instead of a server's log")
+	storeFlag(flags, &o.file, "read this `store` of a recorder, a SQLite file or postgres://…, instead of a server's log")
 	return cmd
 }
 

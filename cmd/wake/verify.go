@@ -30,7 +30,7 @@ func (a *app) verifyCommand() *cobra.Command {
 changed, removed, added or moved since, and everything that the recorder derives
 from the events is what they say. What is damaged is named with its place.
 
-The recorder's file is read, not the server; the recorder may be at work. With
+The recorder's store is read, not the server; the recorder may be at work. With
 --against-stream the events are also compared with those that the stream still
 has.
 
@@ -51,7 +51,7 @@ has.
 		},
 	}
 	cmd.Flags().BoolVar(&o.all, "all", false, "check all runs, and what is of none")
-	cmd.Flags().StringVar(&o.file, "recorder-file", "", "SQLite `file` that was recorded into (default: DIR/recorder.db)")
+	storeFlag(cmd.Flags(), &o.file, "check this `store`: a SQLite file, or postgres://USER@HOST/DATABASE (default: DIR/recorder.db)")
 	cmd.Flags().BoolVar(&o.stream, "against-stream", false, "compare with the server's stream, too")
 	return cmd
 }
@@ -73,8 +73,8 @@ func (a *app) verifyRecord(ctx context.Context, run string, o verifyOptions) (er
 		return err
 	}
 	if n := len(v.Damages) + v.Omitted; n > 0 {
-		return failure(codeDamaged, "restore a copy of the file; or remove it, and what the stream still holds is recorded anew",
-			"%s isn't as it was recorded: %d damages", o.file, n)
+		return failure(codeDamaged, "restore a copy of the store; or empty it, and what the stream still holds is recorded anew",
+			"%s isn't as it was recorded: %d damages", store.Name(), n)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package recorder_test
 import (
 	"flag"
 	"fmt"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -73,7 +72,7 @@ func (p *tape) start(run, node string, labels map[string]string) (exec string) {
 
 func openStore(t testing.TB) *recorder.Store {
 	t.Helper()
-	s, err := recorder.Open(t.Context(), filepath.Join(t.TempDir(), "recorder.db"))
+	s, err := recorder.Open(t.Context(), newTarget(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +178,7 @@ func BenchmarkCatchUp(b *testing.B) {
 	}
 	b.ResetTimer()
 	for b.Loop() {
-		stop := p.record(recorder.Config{Path: filepath.Join(b.TempDir(), "recorder.db")})
+		stop := p.record(recorder.Config{Path: newTarget(b)})
 		p.until(last)
 		if err := stop(); err != nil {
 			b.Fatal(err)

@@ -16,7 +16,17 @@ type dialect struct {
 	steps []step                   // lead from an empty database to the current schema; a released one is never changed
 	bind  func(text string) string // a statement as the driver takes it
 
-	integrity string // asks whether the database is sound: rows of problems, or "ok"; "": it can't be asked
+	version func(ctx context.Context, s *Store, t *tx) (int, error) // of the database's tables, 0 of an empty one; ErrForeign
+	mark    func(version int) string                                // says that the tables have a version
+
+	find      finder                   // how lines are searched
+	integrity string                   // asks whether the database is sound: rows of problems, or "ok"; "": it can't be asked
+	labels    string                   // makes a JSON object of the columns key and value
+	storable  func(text string) string // a text as the database keeps it; nil: as it is
+	snapshot  sql.IsolationLevel       // of a view whose answers are all of one moment
+	lock      string                   // keeps other recorders out until the transaction ends; "": nobody else can be in
+	migrating string                   // the same for whoever looks whether there are tables
+	interrupt bool                     // a statement may have to be given up when the context ends, since it waits for a network
 }
 
 // step leads from one version of the schema to the next.
@@ -35,11 +45,15 @@ type tx struct {
 // view begins a transaction that only reads: all of its answers are of one
 // moment. Whoever calls it rolls it back.
 func (s *Store) view(ctx context.Context) (*tx, error) {
-	t, err := s.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
-	if err != nil {
-		return nil, err
+	for broken := 0; ; broken++ {
+		t, err := s.read.BeginTx(ctx, &sql.TxOptions{ReadOnly: true, Isolation: s.d.snapshot})
+		if err == nil {
+			return &tx{t, s.d, s.zip}, nil
+		}
+		if broken == readers || !away(err) || ctx.Err() != nil {
+			return nil, err
+		}
 	}
-	return &tx{t, s.d, s.zip}, nil
 }
 
 // row asks for a single row.

@@ -178,7 +178,7 @@ func (p *plant) same(last uint64) {
 		p.t.Errorf("%+v, %v; want %d events", v, err, last)
 	}
 	closed(p.t, s)
-	whole := filepath.Join(p.t.TempDir(), "whole.db")
+	whole := newTarget(p.t)
 	again := openAt(p.t, whole)
 	batch := recorder.Batch{Incarnation: p.log.Incarnation()}
 	for e, err := range p.log.Read(p.t.Context(), eventlog.Query{To: last}) {

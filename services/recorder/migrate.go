@@ -18,6 +18,11 @@ func (s *Store) migrate(ctx context.Context) error {
 	}
 	t := &tx{begun, s.d, s.zip}
 	defer t.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+	if s.d.migrating != "" {
+		if _, err := t.exec(ctx, s.d.migrating); err != nil {
+			return err
+		}
+	}
 	version, err := s.version(ctx, t)
 	if err != nil {
 		return err
@@ -34,20 +39,23 @@ func (s *Store) migrate(ctx context.Context) error {
 		}
 	}
 	if version < len(s.d.steps) {
-		mark := fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, len(s.d.steps))
-		if _, err := t.ExecContext(ctx, mark); err != nil {
+		if _, err := t.ExecContext(ctx, s.d.mark(len(s.d.steps))); err != nil {
 			return err
 		}
 	}
-	if err := t.Commit(); err != nil {
-		return err
-	}
-	_, err = s.write.ExecContext(ctx, "PRAGMA journal_mode = WAL") // stays with the file
-	return err
+	return t.Commit()
 }
 
-// version returns the file's version of the schema, 0 of an empty one.
+// version returns the store's version of the schema, 0 of an empty one.
 func (s *Store) version(ctx context.Context, t *tx) (int, error) {
+	version, err := s.d.version(ctx, s, t)
+	if err == nil && version > len(s.d.steps) {
+		err = fmt.Errorf("%w (its schema is %d, this one knows up to %d)", ErrNewer, version, len(s.d.steps))
+	}
+	return version, err
+}
+
+func sqliteVersion(ctx context.Context, _ *Store, t *tx) (int, error) {
 	var application, version, tables int
 	err := t.row(ctx, `SELECT (SELECT application_id FROM pragma_application_id),
 		(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`).Scan(&application, &version, &tables)
@@ -56,8 +64,6 @@ func (s *Store) version(ctx context.Context, t *tx) (int, error) {
 		return 0, foreign(err)
 	case application != applicationID && tables > 0:
 		return 0, ErrForeign
-	case version > len(s.d.steps):
-		return 0, fmt.Errorf("%w (its schema is %d, this one knows up to %d)", ErrNewer, version, len(s.d.steps))
 	}
 	return version, nil
 }

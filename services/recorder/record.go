@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"wake/internal/eventlog"
+	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
 
@@ -40,6 +41,7 @@ func (s *Store) Record(ctx context.Context, b Batch) (Report, error) {
 	report, err := s.record(ctx, b)
 	if err != nil {
 		s.folds.forget()
+		s.last = 0 // what failed may have been committed
 		return Report{}, fmt.Errorf("recorder: record: %w", err)
 	}
 	return report, nil
@@ -75,24 +77,34 @@ func (s *Store) fill(ctx context.Context, t *tx, b Batch) (Report, error) {
 
 // writer is one transaction.
 type writer struct {
-	// ctx doesn't end, since the driver would start a goroutine per statement to
-	// heed that; the transaction ends with the context it was begun with.
-	ctx    context.Context //nolint:containedctx // the writer doesn't outlive the transaction
-	s      *Store
-	tx     *tx
-	stmts  statements // as they are in the transaction
-	batch  Batch
-	stream int64
-	pos    uint64 // last position seen
-	runs   map[string]*runRow
-	order  []*runRow // in the order of their first event, for rows that are the same in every rebuild
-	lines  map[uint64]*pendingLine
-	queue  []*pendingLine // in the order of their positions
-	report Report
+	// ctx doesn't end for SQLite, since the driver would start a goroutine per
+	// statement to heed that; the transaction ends with the context it was begun
+	// with.
+	ctx     context.Context //nolint:containedctx // the writer doesn't outlive the transaction
+	s       *Store
+	tx      *tx
+	stmts   statements // as they are in the transaction
+	batch   Batch
+	stream  int64
+	pos     uint64 // last position seen
+	runs    map[string]*runRow
+	order   []*runRow // in the order of their first event, for rows that are the same in every rebuild
+	lines   map[uint64]*pendingLine
+	growing map[int64]uint64 // of the nodes of the batch: the line that isn't finished, 0: none
+	queue   []*pendingLine   // in the order of their positions
+	report  Report
 }
 
 func (s *Store) begin(ctx context.Context, t *tx, b Batch) (*writer, error) {
-	w := &writer{ctx: context.WithoutCancel(ctx), s: s, tx: t, batch: b, runs: map[string]*runRow{}, lines: map[uint64]*pendingLine{}}
+	w := &writer{ctx: ctx, s: s, tx: t, batch: b, runs: map[string]*runRow{}, lines: map[uint64]*pendingLine{}}
+	if !s.d.interrupt {
+		w.ctx = context.WithoutCancel(ctx)
+	}
+	if s.d.lock != "" {
+		if _, err := t.exec(ctx, s.d.lock); err != nil {
+			return nil, err
+		}
+	}
 	var incarnation string
 	err := t.row(ctx, `SELECT id, incarnation, position FROM streams`).Scan(&w.stream, &incarnation, &w.pos)
 	switch {
@@ -100,10 +112,14 @@ func (s *Store) begin(ctx context.Context, t *tx, b Batch) (*writer, error) {
 		w.stream = 1
 		_, err = t.exec(ctx, `INSERT INTO streams (id, incarnation, position) VALUES (1, ?1, 0)`, b.Incarnation)
 		if err == nil && b.Part { // what isn't here was never here
-			_, err = t.exec(ctx, `INSERT INTO retired (run, at, events, head) VALUES (?1, 0, 0, x'')`, otherRuns)
+			_, err = t.exec(ctx, `INSERT INTO retired (run, at, events, head) VALUES (?1, 0, 0, ?2)`, otherRuns, []byte{})
 		}
 	case err == nil && incarnation != b.Incarnation:
 		err = eventlog.ErrIncarnation
+	case err == nil && w.pos < s.last && !s.scratch:
+		err = fmt.Errorf("the store went back from position %d to %d: start again", s.last, w.pos)
+	case err == nil && w.pos > s.last && !s.scratch:
+		s.folds.forget() // somebody else has recorded
 	}
 	return w, err
 }
@@ -126,8 +142,19 @@ func (w *writer) entry(e *eventlog.Entry) error {
 	if e.Err != nil {
 		return w.bad(e)
 	}
+	if len(e.RunID) > maxKey || len(e.Event.NodeID) > maxKey || len(e.Event.Node()) > maxKey {
+		odd := *e
+		odd.Err = errKey
+		return w.bad(&odd)
+	}
 	return w.event(e)
 }
+
+// maxKey bounds the bytes of what is found by an index. Ids that may be chosen are
+// a quarter of that at most.
+const maxKey = 4 * subjects.MaxID
+
+var errKey = errors.New("its ids are longer than any may be")
 
 // lost leaves a mark for positions that the stream dropped before they were
 // recorded. It stands at the last of them.
@@ -154,6 +181,7 @@ func (w *writer) bad(e *eventlog.Entry) error {
 	if e.Subject != "" {
 		note = e.Subject + ": " + note
 	}
+	note = postgresText(note) // whatever the database is, since it is hashed
 	return w.aside(stored{pos: e.Pos, time: e.Time.UnixMilli(), mark: markBad, note: note, data: e.Data})
 }
 
@@ -266,5 +294,6 @@ func (w *writer) finish() error {
 		}
 	}
 	w.report.Position = wire.Position{Incarnation: w.batch.Incarnation, Seq: w.pos}
+	w.s.last = w.pos
 	return w.exec(moveOn, w.pos, w.report.Bad, w.report.Lost, w.stream)
 }

@@ -19,7 +19,7 @@ const name = "recorder"
 
 // Config are the settings of a [Recorder].
 type Config struct {
-	Path  string        // the SQLite file; one recorder per file
+	Path  string        // where to record into, as [Open] takes it; one recorder per file
 	Batch int           // events per transaction, unless there is more to catch up with; default 4096
 	Wait  time.Duration // how long a transaction waits for more events, default 5 ms
 }
@@ -33,20 +33,24 @@ type Recorder struct {
 	done   progress
 }
 
-// New returns a recorder of log. Its file is opened by [Recorder.Run].
+// New returns a recorder of log. Its store is opened by [Recorder.Run].
 func New(c Config, log *eventlog.Log, logger *slog.Logger) (*Recorder, error) {
 	if c.Path == "" {
-		return nil, errors.New("recorder: no file is given")
+		return nil, errors.New("recorder: no store is given")
 	}
 	c.Batch, c.Wait = cmp.Or(c.Batch, 4096), cmp.Or(c.Wait, 5*time.Millisecond)
 	return &Recorder{c: c, log: log, logger: logger}, nil
 }
 
 // Run records and answers until ctx ends or recording is impossible. It fails
-// at once if the file can't be used.
+// at once if the store can't be used, and waits for a database that can't be
+// reached.
 func (r *Recorder) Run(ctx context.Context) error {
-	var err error
-	if r.store, err = Open(ctx, r.c.Path); err != nil {
+	err := r.reach(ctx, func() (err error) {
+		r.store, err = Open(ctx, r.c.Path)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
@@ -63,16 +67,20 @@ func (r *Recorder) Run(ctx context.Context) error {
 
 // consume records what the stream holds after the file's position.
 func (r *Recorder) consume(ctx context.Context) error {
-	from, err := r.store.Position(ctx)
+	var from wire.Position
+	err := r.reach(ctx, func() (err error) {
+		from, err = r.store.Position(ctx)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	r.done.to(from.Seq)
-	r.logger.InfoContext(ctx, "recording", "file", r.c.Path, "position", from.Seq)
+	r.logger.InfoContext(ctx, "recording", "store", r.store.Name(), "position", from.Seq)
 	consumer := eventlog.Consumer{Durable: name, From: from, Batch: r.c.Batch, Wait: r.c.Wait, Ahead: max(r.c.Batch, maxBatch)}
 	err = r.log.Consume(ctx, consumer, r.record)
 	if errors.Is(err, eventlog.ErrIncarnation) {
-		return fmt.Errorf("recorder: %w; move %s away and start again: the stream is recorded into a new file, the old one stays readable", err, r.c.Path)
+		return fmt.Errorf("recorder: %w; %s", err, r.store.anew())
 	}
 	return err
 }
@@ -109,7 +117,11 @@ func (r *Recorder) commit(ctx context.Context, b Batch) error {
 	if len(b.Entries) == 0 {
 		return nil
 	}
-	report, err := r.store.Record(ctx, b)
+	var report Report
+	err := r.reach(ctx, func() (err error) {
+		report, err = r.store.Record(ctx, b)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -173,6 +185,24 @@ func (r *Recorder) patiently(ctx context.Context, f func() error) error {
 	}
 }
 
+// reach does something with the store, and repeats that while its database can't
+// be reached. What was committed before the connection broke isn't recorded
+// twice, since the store knows its position.
+func (r *Recorder) reach(ctx context.Context, f func() error) error {
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, patience) {
+		err := f()
+		if err == nil || !away(err) || ctx.Err() != nil {
+			return err
+		}
+		r.logger.WarnContext(ctx, "waiting for the database", "error", err)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
 // service answers the verbs.
 func (r *Recorder) service() api.Service {
 	s := r.store
@@ -183,7 +213,19 @@ func (r *Recorder) service() api.Service {
 		}),
 		api.Handle(wire.VerbStatus, "", func(ctx context.Context, q wire.StatusRequest, f api.Form) (wire.StatusResponse, error) {
 			r.catchUp(ctx)
-			return s.Status(ctx, q, time.Now(), f.Limit)
+			status, err := s.Status(ctx, q, time.Now(), f.Limit)
+			if err == nil {
+				r.alerts(ctx, status.RunID, &status.AgentStatus, status.Agents)
+			}
+			return status, err
+		}),
+		api.Handle(wire.VerbTop, "", func(ctx context.Context, q wire.TopRequest, f api.Form) (wire.TopResponse, error) {
+			r.catchUp(ctx)
+			top, err := s.Top(ctx, q, time.Now(), f.Limit)
+			for i := range top.Runs {
+				r.alerts(ctx, top.Runs[i].RunID, &top.Runs[i].AgentStatus, top.Runs[i].Live)
+			}
+			return top, err
 		}),
 		api.Handle(wire.VerbRuns, "", func(ctx context.Context, q wire.RunsRequest, f api.Form) (wire.RunsResponse, error) {
 			r.catchUp(ctx)
@@ -192,6 +234,14 @@ func (r *Recorder) service() api.Service {
 		api.Handle(wire.VerbEvents, "", func(ctx context.Context, q wire.EventsRequest, f api.Form) (wire.EventsResponse, error) {
 			r.catchUp(ctx)
 			return s.Events(ctx, q, f.JSON, f.Limit)
+		}),
+		api.Handle(wire.VerbSearch, "", func(ctx context.Context, q wire.SearchRequest, f api.Form) (wire.SearchResponse, error) {
+			r.catchUp(ctx)
+			return s.Search(ctx, q, time.Now(), f.Limit)
+		}),
+		api.Handle(wire.VerbStats, "", func(ctx context.Context, q wire.StatsRequest, _ api.Form) (wire.StatsResponse, error) {
+			r.catchUp(ctx)
+			return s.Stats(ctx, q, time.Now())
 		}),
 		api.Handle(wire.VerbState, "", func(ctx context.Context, q wire.StateRequest, _ api.Form) (wire.StateResponse, error) {
 			r.catchUp(ctx)

@@ -40,6 +40,7 @@ type plant struct {
 	nc  *nats.Conn
 	log *eventlog.Log
 	dir string
+	at  string // the store; "": not asked for yet
 }
 
 // newPlant sets up a server. The log runs until the test ends.
@@ -76,7 +77,13 @@ func plantOn(t testing.TB, nc *nats.Conn, c topology.Config) *plant {
 	return p
 }
 
-func (p *plant) path() string { return filepath.Join(p.dir, "recorder.db") }
+// path names the store.
+func (p *plant) path() string {
+	if p.at == "" {
+		p.at = newTarget(p.t)
+	}
+	return p.at
+}
 
 // record runs a recorder until stop is called.
 func (p *plant) record(c recorder.Config) (stop func() error) {
@@ -311,10 +318,7 @@ func TestAnOlderFileCatchesUp(t *testing.T) {
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
-		backup, err := os.ReadFile(p.path())
-		if err != nil {
-			t.Fatal(err)
-		}
+		restore := backup(t, p.path())
 		stop = p.record(recorder.Config{})
 		pos := p.fill(10)
 		p.until(pos)
@@ -322,9 +326,7 @@ func TestAnOlderFileCatchesUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := dump(t, p.path())
-		if err := os.WriteFile(p.path(), backup, 0o600); err != nil { // restored
-			t.Fatal(err)
-		}
+		restore()
 		stop = p.record(recorder.Config{})
 		p.until(pos)
 		if err := stop(); err != nil {
@@ -356,9 +358,7 @@ func TestARebuildMakesTheSameFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := dump(t, p.path())
-		if err := os.Remove(p.path()); err != nil {
-			t.Fatal(err)
-		}
+		p.at = newTarget(t)
 		stop = p.record(recorder.Config{Batch: 3})
 		p.until(pos)
 		if got := p.lines("x"); len(got) != 7 || got[3] != "text 0 1 2 3 4 5 6 7 8 9 " {
@@ -493,7 +493,7 @@ func TestAFileOfAnotherStreamIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = r.Run(t.Context())
-		if !errors.Is(err, eventlog.ErrIncarnation) || !strings.Contains(err.Error(), "move "+p.path()+" away") {
+		if !errors.Is(err, eventlog.ErrIncarnation) || !strings.Contains(err.Error(), "start again") {
 			t.Errorf("got %v", err)
 		}
 		if diff := cmp.Diff(before, dump(t, p.path())); diff != "" {

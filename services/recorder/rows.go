@@ -195,8 +195,12 @@ func tokensIn(u wire.UsageTotals) int64 {
 	return u.InputTokens + u.CacheCreationInputTokens + u.CacheReadInputTokens
 }
 
+// label notes labels, except for names that nobody will ask for.
 func (w *writer) label(r *runRow, labels map[string]string) error {
 	for key, value := range labels {
+		if len(key) > maxKey {
+			continue
+		}
 		if err := w.exec(addLabel, r.id, key, value); err != nil {
 			return err
 		}
@@ -225,7 +229,7 @@ func (w *writer) session(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error
 		}
 	}
 	for _, session := range sessions {
-		if session == "" || e.Parent != "" {
+		if session == "" || len(session) > maxKey || e.Parent != "" {
 			continue
 		}
 		if err := w.exec(addSession, session, r.id, n.id, e.ExecID, pos); err != nil {

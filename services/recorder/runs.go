@@ -67,6 +67,18 @@ func runsFilter(q wire.RunsRequest, now time.Time) (where string, args params, e
 	if q.Since > 0 {
 		terms = append(terms, "last_at >= "+args.add(now.UnixMilli()-int64(q.Since)))
 	}
+	if q.Until > 0 {
+		terms = append(terms, "started_at <= "+args.add(now.UnixMilli()-int64(q.Until)))
+	}
+	if q.MinCostUsd > 0 {
+		terms = append(terms, "cost_usd >= "+args.add(q.MinCostUsd))
+	}
+	if q.Tool != "" {
+		terms = append(terms, "id IN (SELECT run FROM tool_calls WHERE tool = "+args.add(q.Tool)+")")
+	}
+	if q.Error != "" {
+		terms = append(terms, "id IN (SELECT run FROM lines WHERE type = 'error' AND hidden = 0 AND lower(text) LIKE "+args.add(containing(q.Error))+" ESCAPE '!')")
+	}
 	if q.Cursor != "" {
 		before, err := strconv.ParseInt(q.Cursor, 10, 64)
 		if err != nil {
@@ -75,6 +87,11 @@ func runsFilter(q wire.RunsRequest, now time.Time) (where string, args params, e
 		terms = append(terms, "first_pos < "+args.add(before))
 	}
 	return strings.Join(terms, " AND "), args, nil
+}
+
+// containing is a pattern of LIKE for what has a text in it, in lower case.
+func containing(text string) string {
+	return "%" + strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(strings.ToLower(text)) + "%"
 }
 
 // statuses checks the statuses and takes "active" apart.
@@ -101,7 +118,7 @@ func listRuns(ctx context.Context, tx *tx, where string, args params, n, limit i
 	args = slices.Clone(args)
 	page := tx.query(ctx, `SELECT first_pos, run, flow, status, result, reason, error, parent, imported, started_at, ended_at,
 		activity, last_at, cost_usd, tokens_in, tokens_out, tools, tool_errors, events, void, gaps,
-		(SELECT json_group_object(key, value) FROM labels WHERE labels.run = runs.id)
+		(SELECT `+tx.d.labels+` FROM labels WHERE labels.run = runs.id)
 		FROM runs WHERE `+where+` ORDER BY first_pos DESC LIMIT `+args.add(n+1), args...)
 	size, cursor := 0, ""
 	for rows, err := range page {

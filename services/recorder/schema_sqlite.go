@@ -1,6 +1,7 @@
 package recorder
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -11,7 +12,13 @@ func sqliteDialect() *dialect {
 		steps: []step{{text: sqlite1}, {text: sqlite2 + sqliteFind, then: refill}},
 		bind:  unnumbered,
 
+		version: sqliteVersion,
+		mark: func(version int) string {
+			return fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, version)
+		},
+		find:      sqliteFinder(),
 		integrity: "PRAGMA integrity_check",
+		labels:    "json_group_object(key, value)",
 	}
 }
 

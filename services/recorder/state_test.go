@@ -3,7 +3,6 @@ package recorder_test
 import (
 	"bytes"
 	"fmt"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -25,7 +24,7 @@ func TestStateAt(t *testing.T) {
 			p.start("r2", "coder", nil)
 		}
 	}
-	path := filepath.Join(t.TempDir(), "recorder.db")
+	path := newTarget(t)
 	s := openAt(t, path)
 	defer closed(t, s)
 	p.store(s, 700)

@@ -15,26 +15,30 @@ import (
 	"wake/pkg/wire"
 )
 
-// ErrNewer is returned for a file that a newer wake has written.
-var ErrNewer = errors.New("the file was written by a newer wake: use that one, or another file")
+// ErrNewer is returned for a store that a newer wake has written.
+var ErrNewer = errors.New("it was written by a newer wake: use that one, or another store")
 
-// ErrForeign is returned for a file that isn't a recorder's.
-var ErrForeign = errors.New("the file is not a recorder's: choose another one")
+// ErrForeign is returned for a file or a database that isn't a recorder's.
+var ErrForeign = errors.New("it is not a recorder's: choose another one")
 
-// ErrOlder is returned for a file that has to be brought to the current schema
+// ErrOlder is returned for a store that has to be brought to the current schema
 // before it can be read.
-var ErrOlder = errors.New("the file was written by an older wake: start the recorder once, or open a copy of it for writing")
+var ErrOlder = errors.New("it was written by an older wake: start the recorder once, or open a copy of it for writing")
 
-// Store is the recorder's file. One goroutine may record into it while many ask.
+// Store is what the recorder records into: a SQLite file or a PostgreSQL
+// database. One goroutine may record into it while many ask.
 type Store struct {
-	path  string
+	name  string // for people: the path, or the URL without user and password
+	path  string // of the file
 	d     *dialect
 	write *sql.DB // one connection; of a file that is only read nil
 	read  *sql.DB
 	stmts *statements
 	folds *folds
+	views views
 	zip   *zipper
 	chain chain
+	last  uint64 // position after the last transaction; 0: unknown
 	spare spare
 
 	scratch bool // events aren't kept, only what is derived from them
@@ -43,40 +47,49 @@ type Store struct {
 // readers bounds the questions that are answered at the same time.
 const readers = 4
 
-// Open opens or creates the file at path and brings it to the current schema.
-// Its folder is created too.
-func Open(ctx context.Context, path string) (*Store, error) {
-	s, err := open(ctx, path, (*Store).openBoth)
-	if err != nil {
-		return nil, fmt.Errorf("recorder: open %s: %w", path, err)
-	}
-	return s, nil
-}
+// Open opens or creates a store and brings it to the current schema. A store is
+// named by the path of a SQLite file, which may follow sqlite:, and whose folder
+// is created too, or by the URL of a PostgreSQL database (postgres://…), of which
+// it uses the first schema in the search path. It fails with [ErrNewer] or
+// [ErrForeign]. The password in a URL is never part of an error.
+func Open(ctx context.Context, store string) (*Store, error) { return open(ctx, store, false) }
 
-// OpenReadOnly opens the file at path, into which somebody else may be
-// recording. It fails with [ErrOlder] if the file has to be brought to the
+// OpenReadOnly opens a store as [Open] does, into which somebody else may be
+// recording. It fails with [ErrOlder] if the store has to be brought to the
 // current schema before.
-func OpenReadOnly(ctx context.Context, path string) (*Store, error) {
-	s, err := open(ctx, path, (*Store).openRead)
+func OpenReadOnly(ctx context.Context, store string) (*Store, error) { return open(ctx, store, true) }
+
+func open(ctx context.Context, target string, readOnly bool) (*Store, error) {
+	s := &Store{name: "store", folds: newFolds()}
+	var err error
+	if s.zip, err = newZipper(); err != nil {
+		return nil, fmt.Errorf("recorder: open: %w", err)
+	}
+	if isPostgres(target) {
+		err = s.openPostgres(ctx, target, readOnly)
+	} else {
+		err = s.openSQLite(ctx, strings.TrimPrefix(target, "sqlite:"), readOnly)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("recorder: open %s: %w", path, err)
+		return nil, fmt.Errorf("recorder: open %s: %w", s.name, errors.Join(err, s.close()))
 	}
 	return s, nil
 }
 
-func open(ctx context.Context, path string, connect func(*Store, context.Context) error) (*Store, error) {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return nil, err
+// Name names the store for people: by its path, or by its URL without user and
+// password.
+func (s *Store) Name() string { return s.name }
+
+// openSQLite opens the file at a path.
+func (s *Store) openSQLite(ctx context.Context, path string, readOnly bool) (err error) {
+	s.name, s.d = path, sqliteDialect()
+	if s.path, err = filepath.Abs(path); err != nil {
+		return err
 	}
-	s := &Store{path: path, d: sqliteDialect(), folds: newFolds()}
-	if s.zip, err = newZipper(); err != nil {
-		return nil, err
+	if readOnly {
+		return s.openRead(ctx)
 	}
-	if err := connect(s, ctx); err != nil {
-		return nil, errors.Join(err, s.close())
-	}
-	return s, nil
+	return s.openBoth(ctx)
 }
 
 // Sizes of SQLite's own memory.
@@ -99,6 +112,9 @@ func (s *Store) openBoth(ctx context.Context) error {
 	if err := s.migrate(ctx); err != nil {
 		return err
 	}
+	if _, err = s.write.ExecContext(ctx, "PRAGMA journal_mode = WAL"); err != nil { // stays with the file
+		return err
+	}
 	if s.stmts, err = prepare(ctx, s.d, s.write); err != nil {
 		return err
 	}
@@ -119,6 +135,11 @@ func (s *Store) openRead(ctx context.Context) error {
 		return err
 	}
 	s.read.SetMaxOpenConns(readers)
+	return s.current(ctx)
+}
+
+// current fails unless the store has the current schema.
+func (s *Store) current(ctx context.Context) error {
 	t, err := s.view(ctx)
 	if err != nil {
 		return foreign(err)
@@ -150,7 +171,7 @@ func foreign(err error) error {
 // Close closes the file. Nobody may use the store any more.
 func (s *Store) Close() error {
 	if err := s.close(); err != nil {
-		return fmt.Errorf("recorder: close %s: %w", s.path, err)
+		return fmt.Errorf("recorder: close %s: %w", s.name, err)
 	}
 	return nil
 }

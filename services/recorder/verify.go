@@ -94,6 +94,7 @@ type verifier struct {
 	Verification
 	s       *Store
 	t       *tx
+	fields  *tx // for large fields, while rows are read in t
 	scratch *Store
 	chain   chain
 	seen    *positions // of all runs; nil: only one run is checked
@@ -127,6 +128,10 @@ func (v *verifier) verify(ctx context.Context, run string) (err error) {
 		return err
 	}
 	defer v.t.Rollback() //nolint:errcheck // nothing was written
+	if v.fields, err = v.s.view(ctx); err != nil {
+		return err
+	}
+	defer v.fields.Rollback() //nolint:errcheck // nothing was written
 	if err := v.integrity(ctx); err != nil {
 		return err
 	}

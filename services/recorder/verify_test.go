@@ -12,9 +12,9 @@ import (
 	"wake/services/recorder"
 )
 
-// recorded writes a file that has segments and a tail of two runs, and messages
+// recorded writes a store that has segments and a tail of two runs, and messages
 // that are no events.
-func recorded(t testing.TB) (path string) {
+func recorded(t testing.TB, target string) string {
 	p := story(t)
 	for i := range 400 {
 		p.add("r1", "coder", "coder#1", &wire.AgentText{Content: fmt.Sprintf("a line, number %d", i)})
@@ -24,8 +24,7 @@ func recorded(t testing.TB) (path string) {
 	p.entries = append(p.entries, poison(p.pos+1))
 	p.pos += 4 // two are lost
 	p.add("r2", "judge", "judge#1", &wire.AgentText{Content: "after the loss"})
-	path = filepath.Join(t.TempDir(), "recorder.db")
-	s := openAt(t, path)
+	s := openAt(t, target)
 	for rest := p.entries; len(rest) > 0; {
 		batch := *p
 		batch.entries = rest[:min(max(len(rest)-50, 50), 265, len(rest))] // the last ones are too few for a segment
@@ -33,7 +32,7 @@ func recorded(t testing.TB) (path string) {
 		rest = rest[len(batch.entries):]
 	}
 	closed(t, s)
-	return path
+	return target
 }
 
 func verified(t testing.TB, path, run string) recorder.Verification {
@@ -51,7 +50,7 @@ func verified(t testing.TB, path, run string) recorder.Verification {
 }
 
 func TestVerifyFindsNothing(t *testing.T) {
-	path := recorded(t)
+	path := recorded(t, newTarget(t))
 	v := verified(t, path, "")
 	if len(v.Damages) > 0 {
 		t.Errorf("damages: %v", v.Damages)
@@ -63,7 +62,7 @@ func TestVerifyFindsNothing(t *testing.T) {
 	if one.Runs != 1 || one.Events == 0 || one.Events >= v.Events || len(one.Damages) > 0 {
 		t.Errorf("of one run: %+v", one)
 	}
-	empty := filepath.Join(t.TempDir(), "empty.db")
+	empty := newTarget(t)
 	closed(t, openAt(t, empty))
 	if v := verified(t, empty, ""); len(v.Damages) > 0 || v.Runs != 0 {
 		t.Errorf("of an empty file: %+v", v)
@@ -109,7 +108,7 @@ func mustExec(t testing.TB, db *sql.DB, text string, args ...any) {
 // Every column of what is checked is changed in every row of a table, one at a
 // time.
 func TestVerifyFindsAFlippedByteInAnyColumn(t *testing.T) {
-	path := recorded(t)
+	path := recorded(t, filepath.Join(t.TempDir(), "recorder.db"))
 	for _, table := range []string{"segments", "tail", "lines", "runs", "nodes", "labels", "bindings", "folds", "streams"} {
 		db := openDB(t, path)
 		columns := strings.Fields(strings.ReplaceAll(strings.Join(rowsOf(t, db, `SELECT name FROM pragma_table_info('`+table+`')`), ""), "name=", ""))
@@ -173,7 +172,7 @@ func flip(t *testing.T, path, table, column string) {
 }
 
 func TestVerifyFindsWhatIsMissingOrElsewhere(t *testing.T) {
-	path := recorded(t)
+	path := recorded(t, filepath.Join(t.TempDir(), "recorder.db"))
 	for name, c := range map[string]struct {
 		change []string
 		want   string // in one of the damages
@@ -217,7 +216,7 @@ func TestVerifyFindsWhatIsMissingOrElsewhere(t *testing.T) {
 // A byte anywhere in the file may flip. Not every one means something; none that
 // does goes unnoticed: what is read from a file that passes is what was written.
 func TestVerifyFindsFlippedBytesOfTheFile(t *testing.T) {
-	path := recorded(t)
+	path := recorded(t, filepath.Join(t.TempDir(), "recorder.db"))
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
