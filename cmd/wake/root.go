@@ -121,7 +121,7 @@ func (a *app) addVerbs(root *cobra.Command) {
 		root.AddCommand(verbs...)
 	}
 	add("runs", "Runs:",
-		a.runCommand(), a.runsCommand(), a.statusCommand(), a.logCommand(), a.tailCommand(),
+		a.runCommand(), a.runsCommand(), a.topCommand(), a.searchCommand(), a.statsCommand(), a.statusCommand(), a.logCommand(), a.tailCommand(),
 		a.replayCommand(), a.snapshotCommand(), a.stateCommand(), a.diffCommand(), a.alertsCommand(),
 		a.ingestCommand(), a.exportCommand(), a.importCommand(), a.recordFixturesCommand())
 	add("steering", "Steering runs:",

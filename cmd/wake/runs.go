@@ -18,7 +18,7 @@ import (
 
 func (a *app) runsCommand() *cobra.Command {
 	var q wire.RunsRequest
-	var since string
+	var since, until string
 	cmd := &cobra.Command{
 		Use:   "runs",
 		Short: "List runs, the newest first",
@@ -26,6 +26,9 @@ func (a *app) runsCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if q.Since, err = parseAgo("since", since); err != nil {
+				return err
+			}
+			if q.Until, err = parseAgo("until", until); err != nil {
 				return err
 			}
 			nc, err := a.connect(cmd.Context())
@@ -48,6 +51,10 @@ func (a *app) runsCommand() *cobra.Command {
 	flags.StringVar(&q.Label, "label", "", "only runs with this label, `key=value` or value")
 	flags.StringVar(&q.Flow, "flow", "", "only runs of the flow of this `name`")
 	flags.StringVar(&since, "since", "", "only runs that were active within this `time`, such as 90s, 5m or 2d")
+	flags.StringVar(&until, "until", "", "only runs that were started at least this `time` ago")
+	flags.StringVar(&q.Tool, "tool", "", "only runs that used the tool of this `name`")
+	flags.StringVar(&q.Error, "error", "", "only runs in whose errors this `text` occurs, ignoring case")
+	flags.Float64Var(&q.MinCostUsd, "min-cost", 0, "only runs that cost at least this many `dollars`")
 	flags.IntVar(&q.Limit, "limit", 50, "at most this `many`")
 	flags.StringVar(&q.Cursor, "cursor", "", "go on where the page before ended")
 	return cmd

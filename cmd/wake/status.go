@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -50,10 +51,16 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 		{"labels", labels(s.Labels)},
 		{"status", statusText(s.Status, s.Result, s.Reason)},
 		{"error", s.Error},
+		{"waits for", s.WaitingFor},
 		{"to do", toDo(s.RunID, s.Status, s.Reason, interruptedNodes(s.Agents))},
 		{"took", s.Runtime},
 		{"cost", dollars(s.CostUsd)},
 		{"tokens", tokens(s.TokensIn, s.TokensOut)},
+		{"context", percent(s.ContextPct)},
+		{"tools", calls(s.ToolsUsed, s.ToolErrors)},
+		{"session", s.SessionID},
+		{"last", joined(s.LastActivity, s.LastActivityAge)},
+		{"alerts", joined(number(s.Alerts), s.LastAlert)},
 		{"position", fmt.Sprint(s.Position.Seq)},
 	}
 	if err := printFacts(w, facts); err != nil || len(s.Agents) == 0 {
@@ -62,21 +69,28 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 	if _, err := fmt.Fprintln(w); err != nil {
 		return err
 	}
-	t := newTable(w, "NODE", "TYPE", "STATE", "TOOK", "COST", "TOKENS", "TOOLS", "LAST ACTIVITY")
+	t := newTable(w, "NODE", "TYPE", "STATE", "TOOK", "COST", "TOKENS", "CONTEXT", "TOOLS", "OPEN", "ALERTS", "SESSION", "WAITS FOR, OR DOES")
 	for _, n := range s.Agents {
 		state := n.State
 		if n.Reason != "" && n.Reason != state {
 			state += " (" + n.Reason + ")"
 		}
-		activity := n.LastActivity
+		activity := joined(cmp.Or(n.WaitingFor, n.LastActivity), n.LastActivityAge)
 		if n.Error != "" {
 			activity = n.Error
-		} else if n.LastActivityAge != "" && activity != "" {
-			activity += ", " + n.LastActivityAge
 		}
-		t.row(n.AgentID, n.NodeType, state, n.Runtime, dollars(n.CostUsd), tokens(n.TokensIn, n.TokensOut), fmt.Sprint(n.ToolsUsed), activity)
+		t.row(n.AgentID, n.NodeType, state, n.Runtime, dollars(n.CostUsd), tokens(n.TokensIn, n.TokensOut), percent(n.ContextPct),
+			calls(n.ToolsUsed, n.ToolErrors), n.OpenTool, number(n.Alerts), n.SessionID, activity)
 	}
 	return t.flush()
+}
+
+// joined is what there is of two texts.
+func joined(a, b string) string {
+	if a == "" || b == "" {
+		return a
+	}
+	return a + ", " + b
 }
 
 // interruptedNodes are those about which somebody has to decide.

@@ -19,7 +19,10 @@ import (
 const (
 	VerbLog      = "log"      // [LogRequest], [LogResponse]; answered by the recorder
 	VerbStatus   = "status"   // [StatusRequest], [StatusResponse]; by the recorder
+	VerbTop      = "top"      // [TopRequest], [TopResponse]; by the recorder
 	VerbRuns     = "runs"     // [RunsRequest], [RunsResponse]; by the recorder
+	VerbSearch   = "search"   // [SearchRequest], [SearchResponse]; by the recorder
+	VerbStats    = "stats"    // [StatsRequest], [StatsResponse]; by the recorder
 	VerbEvents   = "events"   // [EventsRequest], [EventsResponse]; by the recorder
 	VerbState    = "state"    // [StateRequest], [StateResponse]; by the recorder
 	VerbSnapshot = "snapshot" // [SnapshotRequest], [SnapshotResponse]; by the snapshotter
@@ -276,6 +279,9 @@ type AgentStatus struct {
 	Model      string `json:"model,omitempty"`
 	ToolErrors int64  `json:"toolErrors,omitempty"`
 	ContextPct int    `json:"contextPct,omitempty"` // how full the context window is
+	WaitingFor string `json:"waitingFor,omitempty"` // while it waits or is paused: what somebody has to do or to say
+	Alerts     int    `json:"alerts,omitempty"`     // raised so far
+	LastAlert  string `json:"lastAlert,omitempty"`  // of a run; safe for a terminal
 }
 
 // StatusResponse is the status of a run and of its nodes, in the order in which
@@ -293,14 +299,48 @@ type StatusResponse struct {
 	Omitted  int               `json:"omitted,omitempty"` // agents that didn't fit into the answer; ask for them by node
 }
 
+// TopRequest asks for the fleet at a glance: the runs that go on.
+type TopRequest struct {
+	Label string `json:"label,omitempty"` // see [RunsRequest.Label]
+	Flow  string `json:"flow,omitempty"`  // name of the flow
+	Since Ago    `json:"since,omitempty"` // also runs that ended within this span
+	Limit int    `json:"limit,omitempty"` // default 50, at most 200
+}
+
+// TopResponse is the fleet: who waits for somebody first, the longest waiting
+// one before others, then what failed, is paused, is at work, is idle.
+type TopResponse struct {
+	At      int64          `json:"at"`     // Unix ms
+	States  map[string]int `json:"states"` // number of runs by [AgentStatus.State], those that are omitted included
+	Runs    []TopRun       `json:"runs"`
+	Omitted int            `json:"omitted,omitempty"` // runs beyond the limit
+}
+
+// TopRun is a run and those of its agents that are at work or wait.
+type TopRun struct {
+	AgentStatus // of the run
+
+	RunID    string        `json:"runId"`
+	FlowName string        `json:"flowName,omitempty"`
+	Status   RunStatus     `json:"status"`
+	Result   FlowStatus    `json:"result,omitempty"`
+	Live     []AgentStatus `json:"live"`
+}
+
 // RunsRequest lists runs, newest first. Filters are combined.
 type RunsRequest struct {
 	Status []string `json:"status,omitempty"` // statuses or outcomes; "active" is idle, running or paused
 	Label  string   `json:"label,omitempty"`  // "key=value", or the value of any label
 	Flow   string   `json:"flow,omitempty"`   // name of the flow
 	Since  Ago      `json:"since,omitempty"`  // last activity within this span
-	Limit  int      `json:"limit,omitempty"`  // default 50, at most 1000
-	Cursor string   `json:"cursor,omitempty"` // of the page before
+	Until  Ago      `json:"until,omitempty"`  // started at least this long ago
+	Tool   string   `json:"tool,omitempty"`   // that used this tool
+	Error  string   `json:"error,omitempty"`  // in whose errors this text occurs, ignoring case
+
+	MinCostUsd float64 `json:"minCostUsd,omitempty"` // that cost at least this
+
+	Limit  int    `json:"limit,omitempty"`  // default 50, at most 1000
+	Cursor string `json:"cursor,omitempty"` // of the page before
 }
 
 // RunInfo is one run of a list.
@@ -333,6 +373,97 @@ type RunInfo struct {
 type RunsResponse struct {
 	Runs   []RunInfo `json:"runs"`
 	Cursor string    `json:"cursor,omitempty"`
+}
+
+// SearchRequest looks for words in the lines of all runs. A line that is still
+// being written is found when it is finished.
+type SearchRequest struct {
+	Text   string   `json:"text"`             // words, "phrases", begin* and -without: lines that have all of them
+	Run    string   `json:"run,omitempty"`    // only of the run of this id
+	Node   string   `json:"node,omitempty"`   // only of this node and its items
+	Type   LineType `json:"type,omitempty"`   // only of this type
+	Since  Ago      `json:"since,omitempty"`  // only of this last span
+	Status []string `json:"status,omitempty"` // see [RunsRequest.Status]
+	Label  string   `json:"label,omitempty"`  // see [RunsRequest.Label]
+	Flow   string   `json:"flow,omitempty"`   // name of the flow
+	Limit  int      `json:"limit,omitempty"`  // default 20, at most 500
+	Cursor string   `json:"cursor,omitempty"` // of the page before
+}
+
+// SearchHit is a line that was found.
+type SearchHit struct {
+	RunID    string   `json:"runId"`
+	FlowName string   `json:"flowName,omitempty"`
+	Node     string   `json:"node"`
+	TS       int64    `json:"ts"` // Unix ms
+	Type     LineType `json:"type"`
+	Pos      uint64   `json:"pos"`               // stream position of the line's first event
+	Snippet  string   `json:"snippet"`           // the part of the line that matches; safe for a terminal
+	Matches  []Span   `json:"matches,omitempty"` // in the snippet
+}
+
+// Span is a part of a text, in characters.
+type Span struct {
+	From int `json:"from"`
+	To   int `json:"to"` // behind the last one
+}
+
+// SearchResponse is a page of hits, the newest first. Cursor asks for the next
+// one; it is empty on the last page.
+type SearchResponse struct {
+	Hits   []SearchHit `json:"hits"`
+	Cursor string      `json:"cursor,omitempty"`
+}
+
+// StatsRequest asks for numbers about runs.
+type StatsRequest struct {
+	Run    string   `json:"run,omitempty"`    // see [LogRequest.Run]; absent: all
+	Status []string `json:"status,omitempty"` // see [RunsRequest.Status]
+	Label  string   `json:"label,omitempty"`  // see [RunsRequest.Label]
+	Flow   string   `json:"flow,omitempty"`   // name of the flow
+	Since  Ago      `json:"since,omitempty"`  // only of this last span; cost and tokens from the beginning of its first day on
+}
+
+// StatsResponse is what was used, and how runs and calls of tools went. The
+// usage of a message of a model counts once, and of cumulative costs what each
+// adds.
+type StatsResponse struct {
+	Runs   RunStats     `json:"runs"`
+	Total  SpendStats   `json:"total"`
+	Days   []SpendStats `json:"days"` // UTC, the newest first
+	Models []SpendStats `json:"models"`
+	Flows  []SpendStats `json:"flows"`
+	Nodes  []SpendStats `json:"nodes"`
+	Tools  []ToolStats  `json:"tools"`
+}
+
+// RunStats say how runs went.
+type RunStats struct {
+	Runs     int64            `json:"runs"`
+	ByStatus map[string]int64 `json:"byStatus"` // failed ones apart from complete ones
+	P50Ms    int64            `json:"p50Ms"`    // of those that have ended
+	P95Ms    int64            `json:"p95Ms"`
+}
+
+// SpendStats are what was used by a day, a model, a flow or a node.
+type SpendStats struct {
+	Name      string  `json:"name"`
+	Runs      int64   `json:"runs"`
+	Calls     int64   `json:"calls"` // of models
+	TokensIn  int64   `json:"tokensIn"`
+	TokensOut int64   `json:"tokensOut"`
+	CostUsd   float64 `json:"costUsd"`
+}
+
+// ToolStats say how the calls of a tool went.
+type ToolStats struct {
+	Tool        string  `json:"tool"`
+	Calls       int64   `json:"calls"`
+	Failed      int64   `json:"failed"`
+	Denied      int64   `json:"denied"`
+	FailureRate float64 `json:"failureRate"` // of those that weren't denied
+	P50Ms       int64   `json:"p50Ms"`
+	P95Ms       int64   `json:"p95Ms"`
 }
 
 // EventsRequest asks for the recorded events themselves, in log order.

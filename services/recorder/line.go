@@ -1,6 +1,8 @@
 package recorder
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	"wake/internal/timeline"
@@ -27,7 +29,11 @@ func (w *writer) line(r *runRow, writer, about *nodeRow, pos uint64, e *wire.Eve
 			return err
 		}
 	}
+	if err := w.measure(r, about, pos, e); err != nil {
+		return err
+	}
 	step := writer.timeline.Step(pos, e)
+	w.grows(writer, e, step)
 	if step.Op == timeline.None {
 		return nil
 	}
@@ -69,12 +75,30 @@ func (w *writer) hide(r *runRow, n *nodeRow, seq uint64) error {
 	return err
 }
 
+// grows notes which line of a node an event has left unfinished, if it has.
+func (w *writer) grows(writer *nodeRow, e *wire.Event, step timeline.Step) {
+	if w.growing == nil {
+		w.growing = map[int64]uint64{}
+	}
+	w.growing[writer.id] = 0
+	if e.Type().Kind() == wire.KindDelta {
+		w.growing[writer.id] = step.Pos
+	}
+}
+
 func (w *writer) writeLines() error {
+	opens := w.tx.d.find.opens
 	for _, l := range w.queue {
 		var err error
 		switch l.op {
 		case timeline.Add:
 			e := l.event
+			if opens && e.Type().Kind() == wire.KindDelta {
+				err = w.exec(openLine, l.pos, l.writer)
+			}
+			if err != nil {
+				return err
+			}
 			err = w.exec(addLine, l.pos, l.run, l.node, l.writer, e.Seq, e.ExecID, e.Parent, e.Timestamp, string(l.kind), l.text.String())
 		case timeline.Extend:
 			err = w.exec(extendLine, l.text.String(), l.pos)
@@ -88,5 +112,13 @@ func (w *writer) writeLines() error {
 	}
 	clear(w.lines)
 	w.queue = w.queue[:0]
+	if !opens {
+		return nil
+	}
+	for _, writer := range slices.Sorted(maps.Keys(w.growing)) {
+		if err := w.exec(closeLines, writer, w.growing[writer]); err != nil {
+			return err
+		}
+	}
 	return nil
 }

@@ -32,6 +32,12 @@ const (
 	addBlob
 	putFold
 	addFrame
+	openLine
+	closeLines
+	addCall
+	addSeen
+	addSpend
+	sumSpend
 	statementCount
 )
 
@@ -65,7 +71,16 @@ func statementText(s statement) string {
 		addSession:  `INSERT INTO bindings (session, run, node, exec, pos) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING`,
 		addBlob: `INSERT INTO blobs (sha256, size, data) VALUES (?1, ?2, ?3)
 			ON CONFLICT (sha256) DO UPDATE SET data = coalesce(blobs.data, excluded.data)`,
-		addFrame: `INSERT INTO keyframes (run, pos, data) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING`,
+		addFrame:   `INSERT INTO keyframes (run, pos, data) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING`,
+		openLine:   `INSERT INTO lines_open (pos, writer) VALUES (?1, ?2)`,
+		closeLines: `DELETE FROM lines_open WHERE writer = ?1 AND pos <> ?2`,
+		addCall: `INSERT INTO tool_calls (pos, run, node, exec, call, tool, ts, duration_ms, outcome, error)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`,
+		addSeen: `INSERT INTO usage_seen (node, message) VALUES (?1, ?2) ON CONFLICT DO NOTHING`,
+		addSpend: `INSERT INTO spend (run, node, day, model, calls, tokens_in, tokens_out, cost_usd) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+			ON CONFLICT (node, day, model) DO UPDATE SET calls = spend.calls + excluded.calls, tokens_in = spend.tokens_in + excluded.tokens_in,
+			tokens_out = spend.tokens_out + excluded.tokens_out, cost_usd = spend.cost_usd + excluded.cost_usd`,
+		sumSpend: `SELECT coalesce(sum(cost_usd), 0) FROM spend WHERE node = ?1`,
 		putFold:  `INSERT INTO folds (run, pos, data) VALUES (?1, ?2, ?3) ON CONFLICT (run) DO UPDATE SET pos = excluded.pos, data = excluded.data`,
 	}[s]
 }

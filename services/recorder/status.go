@@ -19,7 +19,7 @@ func (s *Store) Status(ctx context.Context, q wire.StatusRequest, now time.Time,
 		return wire.StatusResponse{}, fmt.Errorf("recorder: status: %w", err)
 	}
 	defer tx.Rollback() //nolint:errcheck // nothing was written
-	r, err := status(ctx, tx, q, now.UnixMilli())
+	r, err := status(ctx, tx, q, now.UnixMilli(), s.views.state)
 	if err != nil {
 		return r, wrap("status", err)
 	}
@@ -50,7 +50,7 @@ func omit(r *wire.StatusResponse, limit int) {
 	r.Agents = r.Agents[:len(r.Agents)-over]
 }
 
-func status(ctx context.Context, tx *tx, q wire.StatusRequest, now int64) (wire.StatusResponse, error) {
+func status(ctx context.Context, tx *tx, q wire.StatusRequest, now int64, load stateLoader) (wire.StatusResponse, error) {
 	t, err := resolve(ctx, tx, q.Run, q.AgentID, q.Node)
 	if err != nil {
 		return wire.StatusResponse{}, err
@@ -61,7 +61,7 @@ func status(ctx context.Context, tx *tx, q wire.StatusRequest, now int64) (wire.
 	if err := row.Scan(&r.LastActivity, &activityAt, &r.Position.Seq, &r.Position.Incarnation); err != nil {
 		return r, err
 	}
-	state, _, err := loadState(ctx, tx, t.id, t.run, r.Position.Seq)
+	state, err := load(ctx, tx, t, r.Position.Seq)
 	if err != nil {
 		return r, err
 	}
@@ -72,6 +72,9 @@ func status(ctx context.Context, tx *tx, q wire.StatusRequest, now int64) (wire.
 	}
 	for _, n := range nodes {
 		r.Agents = append(r.Agents, nodeStatus(n, state, now))
+	}
+	if err := waitingFor(ctx, tx, t.id, state, r.Agents); err != nil {
+		return r, err
 	}
 	r.AgentStatus = runStatus(r.AgentStatus, state, r.Agents)
 	timed(&r.AgentStatus, activityAt, now)
@@ -92,6 +95,15 @@ func runStatus(a wire.AgentStatus, s *wire.State, nodes []wire.AgentStatus) wire
 			a.SessionID = n.SessionID
 		}
 		a.OpenTool = orElse(n.OpenTool, a.OpenTool)
+		if n.State == stateActive || n.State == stateWaiting {
+			a.ContextPct = max(a.ContextPct, n.ContextPct)
+		}
+		if a.WaitingFor == "" && n.WaitingFor != "" {
+			a.WaitingFor = n.AgentID + ": " + n.WaitingFor
+		}
+	}
+	if a.State == statePaused {
+		a.WaitingFor = orElse(a.WaitingFor, pausedFor(s.Reason))
 	}
 	return a
 }

@@ -40,7 +40,7 @@ func (l *logQuery) summarize(ctx context.Context, t *tx, of target, r *wire.LogR
 	if err := l.lastWords(ctx, t, &s); err != nil {
 		return err
 	}
-	st, err := status(ctx, t, wire.StatusRequest{Run: of.run, Node: of.node}, now)
+	st, err := status(ctx, t, wire.StatusRequest{Run: of.run, Node: of.node}, now, stateOf)
 	if err != nil {
 		return err
 	}

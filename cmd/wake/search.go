@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"wake/internal/api"
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+func (a *app) searchCommand() *cobra.Command {
+	var q wire.SearchRequest
+	var since, class string
+	cmd := &cobra.Command{
+		Use:   "search WORD...",
+		Short: "Look for words in the logs of all runs, the newest first",
+		Long: `Look for words in the logs of all runs, the newest first: lines that have all of
+them, whatever their case.
+
+    wake search nil pointer             both words
+    wake search '"nil pointer"'         one after the other
+    wake search 'config*' -- -test      words that begin so, without another one`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("wake search WORD...", "WORD is missing")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if q.Since, err = parseAgo("since", since); err != nil {
+				return err
+			}
+			q.Text, q.Type = strings.Join(args, " "), wire.LineType(class)
+			nc, err := a.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer nc.Close()
+			found, err := api.Call[wire.SearchResponse](cmd.Context(), nc, a.names, wire.VerbSearch, q)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(found)
+			}
+			return a.printHits(found)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&q.Run, "run", "", "only in the run of this `id`")
+	flags.StringVar(&q.Node, "node", "", "only lines of this `node`")
+	flags.StringVar(&class, "type", "", "only lines of this `type`: text, thinking, tool, error, system or user")
+	flags.StringVar(&since, "since", "", "only lines of this last `time`, such as 90s, 5m or 2d")
+	flags.StringSliceVar(&q.Status, "status", nil, "only runs with this `status` or outcome; active means not ended")
+	flags.StringVar(&q.Label, "label", "", "only runs with this label, `key=value` or value")
+	flags.StringVar(&q.Flow, "flow", "", "only runs of the flow of this `name`")
+	flags.IntVar(&q.Limit, "limit", 20, "at most this `many`")
+	flags.StringVar(&q.Cursor, "cursor", "", "go on where the page before ended")
+	return cmd
+}
+
+// printHits prints a line about where something was found, and what.
+func (a *app) printHits(found wire.SearchResponse) error {
+	color := useColor(a.out)
+	for _, h := range found.Hits {
+		where := fmt.Sprintf("%s %s %s %s", time.UnixMilli(h.TS).Format(time.DateTime), timeline.Line(h.RunID, maxCell), timeline.Line(h.Node, nodeColumn), h.Type)
+		if color {
+			where = paint(dim, where)
+		}
+		text := "  " + strings.ReplaceAll(strings.TrimRight(emphasized(h, color), "\n"), "\n", "\n  ")
+		if _, err := fmt.Fprintf(a.out, "%s\n%s\n", where, text); err != nil {
+			return err
+		}
+	}
+	if len(found.Hits) == 0 {
+		_, err := fmt.Fprintln(a.errOut, "nothing was found")
+		return err
+	}
+	if found.Cursor != "" {
+		_, err := fmt.Fprintf(a.errOut, "more with --cursor %s\n", found.Cursor)
+		return err
+	}
+	return nil
+}
+
+// emphasized is a snippet with what was looked for in bold.
+func emphasized(h wire.SearchHit, color bool) string {
+	if !color {
+		return timeline.Sanitize(h.Snippet)
+	}
+	text := []rune(timeline.Sanitize(h.Snippet))
+	var b strings.Builder
+	at := 0
+	for _, m := range h.Matches {
+		if m.From < at || m.To < m.From || m.To > len(text) {
+			break
+		}
+		b.WriteString(string(text[at:m.From]) + paint(bold, string(text[m.From:m.To])))
+		at = m.To
+	}
+	return b.String() + string(text[at:])
+}

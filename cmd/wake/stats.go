@@ -1,0 +1,137 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"wake/internal/api"
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+func (a *app) statsCommand() *cobra.Command {
+	var q wire.StatsRequest
+	var since string
+	var by []string
+	cmd := &cobra.Command{
+		Use:   "stats [RUN]",
+		Short: "Add up cost and tokens, and tell how runs and tools did",
+		Long: `Add up cost and tokens by day, model, flow and node, and tell how often tools
+failed and how long they and the runs took. The usage of a message counts once.
+
+` + runHelp,
+		Args:              arguments,
+		ValidArgsFunction: a.completeRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var err error
+			if q.Since, err = parseAgo("since", since); err != nil {
+				return err
+			}
+			for _, what := range by {
+				if !slices.Contains(statsParts(), what) {
+					return usage(strings.Join(statsParts(), ", ")+" are known", "--by: %q is unknown", what)
+				}
+			}
+			if len(args) > 0 {
+				q.Run = args[0]
+			}
+			nc, err := a.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer nc.Close()
+			stats, err := api.Call[wire.StatsResponse](cmd.Context(), nc, a.names, wire.VerbStats, q)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(stats)
+			}
+			return printStats(a.out, stats, by)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringSliceVar(&by, "by", nil, "only these `tables`: day, model, flow, node, tool")
+	flags.StringVar(&since, "since", "", "only of this last `time`, such as 5m or 30d; cost and tokens of whole days (UTC)")
+	flags.StringSliceVar(&q.Status, "status", nil, "only runs with this `status` or outcome; active means not ended")
+	flags.StringVar(&q.Label, "label", "", "only runs with this label, `key=value` or value")
+	flags.StringVar(&q.Flow, "flow", "", "only runs of the flow of this `name`")
+	return cmd
+}
+
+func statsParts() []string { return []string{"day", "model", "flow", "node", "tool"} }
+
+func printStats(w io.Writer, s wire.StatsResponse, by []string) error {
+	var outcomes []string
+	for _, status := range []string{"running", "paused", "idle", "complete", "failed", "aborted"} {
+		if n := s.Runs.ByStatus[status]; n > 0 {
+			outcomes = append(outcomes, fmt.Sprintf("%d %s", n, status))
+		}
+	}
+	facts := [][2]string{
+		{"runs", joined(fmt.Sprint(s.Runs.Runs), strings.Join(outcomes, ", "))},
+		{"took", spans(s.Runs.P50Ms, s.Runs.P95Ms)},
+		{"cost", dollars(s.Total.CostUsd)},
+		{"tokens", tokens(s.Total.TokensIn, s.Total.TokensOut)},
+		{"calls", fmt.Sprint(s.Total.Calls)},
+	}
+	if err := printFacts(w, facts); err != nil {
+		return err
+	}
+	parts := map[string][]wire.SpendStats{"day": s.Days, "model": s.Models, "flow": s.Flows, "node": s.Nodes}
+	for _, part := range statsParts() {
+		if len(by) > 0 && !slices.Contains(by, part) || part != "tool" && len(parts[part]) == 0 || part == "tool" && len(s.Tools) == 0 {
+			continue
+		}
+		if _, err := fmt.Fprintln(w); err != nil {
+			return err
+		}
+		if part == "tool" {
+			if err := printTools(w, s.Tools); err != nil {
+				return err
+			}
+			continue
+		}
+		t := newTable(w, strings.ToUpper(part), "RUNS", "CALLS", "TOKENS", "COST")
+		for _, x := range parts[part] {
+			t.row(x.Name, fmt.Sprint(x.Runs), fmt.Sprint(x.Calls), tokens(x.TokensIn, x.TokensOut), dollars(x.CostUsd))
+		}
+		if err := t.flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func printTools(w io.Writer, tools []wire.ToolStats) error {
+	t := newTable(w, "TOOL", "CALLS", "FAILED", "RATE", "DENIED", "P50", "P95")
+	for _, x := range tools {
+		t.row(x.Tool, fmt.Sprint(x.Calls), fmt.Sprint(x.Failed), fmt.Sprintf("%.0f%%", 100*x.FailureRate), fmt.Sprint(x.Denied),
+			millis(x.P50Ms), millis(x.P95Ms))
+	}
+	return t.flush()
+}
+
+// spans are how long half of them, and all but a twentieth of them, took at most.
+func spans(p50, p95 int64) string {
+	if p95 == 0 {
+		return ""
+	}
+	return "p50 " + millis(p50) + ", p95 " + millis(p95)
+}
+
+func millis(ms int64) string {
+	switch {
+	case ms == 0:
+		return ""
+	case ms < 1000:
+		return fmt.Sprintf("%dms", ms)
+	case ms < 60_000:
+		return fmt.Sprintf("%.1fs", float64(ms)/1000)
+	}
+	return timeline.Span(ms)
+}

@@ -1,0 +1,91 @@
+package recorder
+
+import (
+	"maps"
+	"slices"
+
+	"wake/pkg/wire"
+)
+
+// day is the length of a day in milliseconds.
+const day = 24 * 60 * 60 * 1000
+
+// measure notes what an event says about calls of tools and models.
+func (w *writer) measure(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error {
+	switch p := e.Payload.(type) {
+	case *wire.AgentTool:
+		var took any
+		if p.DurationMs != nil {
+			took = *p.DurationMs
+		}
+		outcome := "ok"
+		switch {
+		case p.Denied:
+			outcome = "denied"
+		case p.Error != "":
+			outcome = "error"
+		}
+		return w.exec(addCall, pos, r.id, n.id, e.ExecID, e.CallID, p.ToolName, e.Timestamp, took, outcome, brief(p.Error))
+	case *wire.Usage:
+		return w.used(r, n, e, p)
+	case *wire.TurnEnd:
+		return w.spent(r, n, e, p.ModelUsage)
+	case *wire.AgentComplete:
+		return w.spent(r, n, e, p.ModelUsage)
+	}
+	return nil
+}
+
+// used counts the tokens of a model call, those of one message once.
+func (w *writer) used(r *runRow, n *nodeRow, e *wire.Event, p *wire.Usage) error {
+	if p.MessageID != "" {
+		stmt, err := w.stmt(addSeen)
+		if err != nil {
+			return err
+		}
+		result, err := stmt.ExecContext(w.ctx, n.id, p.MessageID)
+		if err != nil {
+			return err
+		}
+		if fresh, err := result.RowsAffected(); err != nil || fresh == 0 {
+			return err
+		}
+	}
+	in := p.InputTokens + value(p.CacheCreationInputTokens) + value(p.CacheReadInputTokens)
+	return w.exec(addSpend, r.id, n.id, e.Timestamp/day, orElse(p.Model, n.model), 1, in, p.OutputTokens, 0.0)
+}
+
+// spent notes what a node has cost beyond what is noted. The state says that: it
+// turns totals into what they add. Models share it as the agent says they did.
+func (w *writer) spent(r *runRow, n *nodeRow, e *wire.Event, models map[string]wire.ModelUsage) error {
+	if r.state == nil {
+		return nil
+	}
+	var noted float64
+	if err := w.scan(sumSpend, []any{n.id}, &noted); err != nil {
+		return err
+	}
+	cost := r.state.Nodes[n.node].CostUsd - noted
+	if cost < 1e-9 {
+		return nil // nothing but the rounding of sums
+	}
+	total := 0.0
+	for _, m := range models {
+		if m.CostUsd != nil {
+			total += max(0, *m.CostUsd)
+		}
+	}
+	if total <= 0 {
+		return w.exec(addSpend, r.id, n.id, e.Timestamp/day, n.model, 0, 0, 0, cost)
+	}
+	for _, model := range slices.Sorted(maps.Keys(models)) {
+		m := models[model]
+		if m.CostUsd == nil || *m.CostUsd <= 0 {
+			continue
+		}
+		if err := w.exec(addSpend, r.id, n.id, e.Timestamp/day, model, 0, 0, 0, cost**m.CostUsd/total); err != nil {
+			return err
+		}
+	}
+	return nil
+}

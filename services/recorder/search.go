@@ -1,0 +1,217 @@
+package recorder
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// Limits of a search.
+const (
+	defaultHits = 20
+	maxHits     = 500
+	maxTerms    = 32
+)
+
+// word is a part of what is searched for.
+type word struct {
+	text string // words; several are a phrase
+	not  bool   // lines that have it don't match
+	open bool   // it is the beginning of a word
+}
+
+// words takes a search apart: words, "phrases", begin* and -without.
+func searchWords(q string) ([]word, error) {
+	var all []word
+	some := false
+	for rest := strings.TrimSpace(q); rest != ""; rest = strings.TrimSpace(rest) {
+		var w word
+		if after, ok := strings.CutPrefix(rest, "-"); ok {
+			w.not, rest = true, after
+		}
+		if after, ok := strings.CutPrefix(rest, `"`); ok {
+			w.text, rest, _ = strings.Cut(after, `"`)
+		} else {
+			end := strings.IndexFunc(rest, unicode.IsSpace)
+			if end < 0 {
+				end = len(rest)
+			}
+			w.text, rest = rest[:end], rest[end:]
+			w.text, w.open = strings.CutSuffix(w.text, "*")
+			w.text = strings.ReplaceAll(w.text, `"`, " ")
+		}
+		if strings.IndexFunc(w.text, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }) < 0 {
+			continue // nothing that is indexed
+		}
+		all, some = append(all, w), some || !w.not
+	}
+	switch {
+	case !some:
+		return nil, &wire.APIError{Code: wire.CodeBadRequest, Message: "there is no word to search for", Hint: `words, "phrases", begin* and -without`}
+	case len(all) > maxTerms:
+		return nil, badRequest("a search has at most %d words", maxTerms)
+	}
+	slices.SortStableFunc(all, func(a, b word) int { // NOT stands behind something
+		switch {
+		case a.not == b.not:
+			return 0
+		case a.not:
+			return 1
+		}
+		return -1
+	})
+	return all, nil
+}
+
+// ftsQuery is a search in the language of SQLite's FTS5.
+func ftsQuery(words []word) string {
+	var q strings.Builder
+	for i, w := range words {
+		switch {
+		case w.not:
+			q.WriteString(" NOT ")
+		case i > 0:
+			q.WriteString(" AND ")
+		}
+		q.WriteString(`"` + strings.ReplaceAll(w.text, "\x00", " ") + `"`)
+		if w.open {
+			q.WriteString("*")
+		}
+	}
+	return q.String()
+}
+
+// webQuery is a search in the language of PostgreSQL's websearch_to_tsquery,
+// which knows no beginnings of words.
+func webQuery(words []word) string {
+	var parts []string
+	for _, w := range words {
+		part := `"` + strings.ReplaceAll(w.text, "\x00", " ") + `"`
+		if w.not {
+			part = "-" + part
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, " ")
+}
+
+// Search answers a [wire.SearchRequest] as of now, in at most limit bytes.
+func (s *Store) Search(ctx context.Context, q wire.SearchRequest, now time.Time, limit int) (wire.SearchResponse, error) {
+	r := wire.SearchResponse{Hits: []wire.SearchHit{}}
+	text, args, err := s.searchQuery(q, now)
+	if err != nil {
+		return r, err
+	}
+	t, err := s.view(ctx)
+	if err != nil {
+		return r, fmt.Errorf("recorder: search: %w", err)
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	most, size, cursor := cmp.Or(q.Limit, defaultHits), 0, ""
+	for rows, err := range t.query(ctx, text, args...) {
+		if err != nil {
+			return r, wrap("search", err)
+		}
+		var h wire.SearchHit
+		var snippet string
+		if err := rows.Scan(&h.Pos, &h.RunID, &h.FlowName, &h.Node, &h.TS, &h.Type, &snippet); err != nil {
+			return r, wrap("search", err)
+		}
+		h.Snippet, h.Matches = marked(snippet)
+		size += 300 + 2*len(h.Snippet) + 20*len(h.Matches) + 6*(len(h.RunID)+len(h.FlowName)+len(h.Node))
+		if len(r.Hits) == most || size > limit && len(r.Hits) > 0 {
+			r.Cursor = cursor
+			break
+		}
+		r.Hits, cursor = append(r.Hits, h), strconv.FormatUint(h.Pos, 10)
+	}
+	return r, nil
+}
+
+// searchQuery puts the query of a search together.
+func (s *Store) searchQuery(q wire.SearchRequest, now time.Time) (string, params, error) {
+	words, err := searchWords(q.Text)
+	if err != nil {
+		return "", nil, err
+	}
+	if q.Limit < 0 || q.Limit > maxHits {
+		return "", nil, badRequest("limit must be between 1 and %d", maxHits)
+	}
+	if q.Type != "" && !q.Type.Valid() {
+		return "", nil, badRequest("type must be text, tool, error, thinking, system or user, not %q", shown(string(q.Type)))
+	}
+	where, args, err := runsFilter(wire.RunsRequest{Status: q.Status, Label: q.Label, Flow: q.Flow}, now)
+	if err != nil {
+		return "", nil, err
+	}
+	f := s.d.find
+	runs := `SELECT id FROM runs WHERE ` + where
+	if q.Run != "" {
+		runs += ` AND run = ` + args.add(q.Run)
+	}
+	sought := args.add(f.query(words))
+	terms := []string{fmt.Sprintf(f.match, sought), "lines.hidden = 0", "lines.run IN (" + runs + ")"}
+	if q.Node != "" {
+		terms = append(terms, args.under("nodes.node", q.Node))
+	}
+	if q.Type != "" {
+		terms = append(terms, "lines.type = "+args.add(string(q.Type)))
+	}
+	if q.Since > 0 {
+		terms = append(terms, "lines.ts >= "+args.add(now.UnixMilli()-int64(q.Since)))
+	}
+	if q.Cursor != "" {
+		before, err := strconv.ParseInt(q.Cursor, 10, 64)
+		if err != nil {
+			return "", nil, badRequest("cursor is none that an earlier answer gave")
+		}
+		terms = append(terms, f.order+" < "+args.add(before))
+	}
+	snippet := f.snippet
+	if strings.Contains(snippet, "%s") {
+		snippet = fmt.Sprintf(snippet, sought)
+	}
+	most := args.add(cmp.Or(q.Limit, defaultHits) + 1)
+	return `SELECT lines.pos, runs.run, runs.flow, nodes.node, lines.ts, lines.type, ` + snippet + ` FROM ` + f.tables +
+		` JOIN runs ON runs.id = lines.run JOIN nodes ON nodes.id = lines.node WHERE ` + strings.Join(terms, " AND ") +
+		` ORDER BY ` + f.order + ` DESC LIMIT ` + most, args, nil
+}
+
+// marked takes the marks out of a snippet and returns where they were, in
+// characters.
+func marked(text string) (plain string, matches []wire.Span) {
+	var b strings.Builder
+	begin := -1
+	n := 0
+	put := func(s string) {
+		s = timeline.Sanitize(s)
+		b.WriteString(s)
+		n += utf8.RuneCountInString(s)
+	}
+	for rest := text; rest != ""; {
+		i := strings.IndexAny(rest, string(markBegin)+string(markEnd))
+		if i < 0 {
+			put(rest)
+			break
+		}
+		put(rest[:i])
+		mark, size := utf8.DecodeRuneInString(rest[i:])
+		switch {
+		case mark == markBegin:
+			begin = n
+		case begin >= 0:
+			matches, begin = append(matches, wire.Span{From: begin, To: n}), -1
+		}
+		rest = rest[i+size:]
+	}
+	return b.String(), matches
+}

@@ -1,0 +1,227 @@
+package recorder_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"wake/pkg/wire"
+	"wake/services/recorder"
+)
+
+func TestSearch(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", map[string]string{"team": "blue"})
+	p.add("r1", "coder", exec, &wire.AgentText{Content: "The panic was a nil pointer in load_config."})
+	for _, piece := range []string{"Stream", "ed words, a panic", " again: nil pointer"} {
+		p.add("r1", "coder", exec, &wire.AgentTextDelta{Content: piece, Block: 1})
+	}
+	p.add("r1", "coder", exec, &wire.AgentTextDelta{Content: "another block", Block: 2})
+	p.add("r1", "coder", exec, &wire.AgentTextDelta{Content: " and late words", Block: 1}) // of a finished one
+	p.add("r1", "coder", exec, &wire.AgentTool{ToolName: "Bash", ToolInput: mustRaw(t, map[string]any{"command": "go test"}), ToolOutput: wire.Null, Error: "panic: boom"})
+	p.clock += 3_600_000
+	exec = p.start("r2", "judge", nil)
+	p.add("r2", "judge", exec, &wire.AgentText{Content: "No PANIC, \x1b[31mplease\x1b[0m: naïve café."})
+	p.add("r2", "judge", exec, &wire.AgentText{Content: "panic hidden later"})
+	seq := p.seqs["r2/judge"]
+	p.add("r2", "judge", exec, &wire.LogTruncated{AtSeq: seq - 1, Reason: "rollback"})
+	for _, size := range []int{1, 4, 100} {
+		s := openStore(t)
+		p.store(s, size)
+		now := time.UnixMilli(p.clock)
+		find := func(q wire.SearchRequest) []string {
+			t.Helper()
+			r, err := s.Search(t.Context(), q, now, 1<<20)
+			if err != nil {
+				t.Fatalf("%+v: %v", q, err)
+			}
+			got := []string{}
+			for _, h := range r.Hits {
+				text := []rune(h.Snippet)
+				for i := len(h.Matches) - 1; i >= 0; i-- {
+					m := h.Matches[i]
+					text = append(text[:m.To:m.To], append([]rune("]"), text[m.To:]...)...)
+					text = append(text[:m.From:m.From], append([]rune("["), text[m.From:]...)...)
+				}
+				got = append(got, fmt.Sprintf("%s/%s %s: %s", h.RunID, h.Node, h.Type, string(text)))
+			}
+			return got
+		}
+		const (
+			judged   = "r2/judge text: No [PANIC], please: naïve café."
+			called   = "r1/coder tool: ❌ Bash\ngo test\n[panic]: boom"
+			streamed = "r1/coder text: Streamed words, a [panic] again: nil pointer and late words"
+			whole    = "r1/coder text: The [panic] was a nil pointer in load_config."
+		)
+		for name, tt := range map[string]struct {
+			q    wire.SearchRequest
+			want []string
+		}{
+			"a word":         {wire.SearchRequest{Text: "panic"}, []string{judged, called, streamed, whole}},
+			"of a run":       {wire.SearchRequest{Text: "panic", Run: "r2"}, []string{judged}},
+			"of a node":      {wire.SearchRequest{Text: "panic", Node: "judge"}, []string{judged}},
+			"of a type":      {wire.SearchRequest{Text: "panic", Type: wire.LineTool}, []string{called}},
+			"of a time":      {wire.SearchRequest{Text: "panic", Since: 600_000}, []string{judged}},
+			"of a label":     {wire.SearchRequest{Text: "panic", Label: "team=blue", Type: wire.LineTool}, []string{called}},
+			"of a flow":      {wire.SearchRequest{Text: "panic", Flow: "other"}, []string{}},
+			"two words":      {wire.SearchRequest{Text: "boom PANIC"}, []string{"r1/coder tool: ❌ Bash\ngo test\n[panic]: [boom]"}},
+			"a phrase":       {wire.SearchRequest{Text: `"was a nil"`}, []string{"r1/coder text: The panic [was a nil] pointer in load_config."}},
+			"a beginning":    {wire.SearchRequest{Text: "load*"}, []string{"r1/coder text: The panic was a nil pointer in [load_config]."}},
+			"without":        {wire.SearchRequest{Text: "-boom panic -café -streamed"}, []string{whole}},
+			"late words":     {wire.SearchRequest{Text: "late"}, []string{"r1/coder text: Streamed words, a panic again: nil pointer and [late] words"}},
+			"no part":        {wire.SearchRequest{Text: "pani"}, []string{}},
+			"its language":   {wire.SearchRequest{Text: `panic OR "AND NOT`}, []string{}},
+			"no accents":     {wire.SearchRequest{Text: "cafe"}, []string{"r2/judge text: No PANIC, please: naïve [café]."}},
+			"what is hidden": {wire.SearchRequest{Text: "later"}, []string{}},
+		} {
+			if diff := cmp.Diff(tt.want, find(tt.q)); diff != "" {
+				t.Errorf("%d at once, %s (-want +got):\n%s", size, name, diff)
+			}
+		}
+		var paged []string
+		for q := (wire.SearchRequest{Text: "panic", Limit: 2}); ; {
+			r, err := s.Search(t.Context(), q, now, 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, h := range r.Hits {
+				paged = append(paged, h.RunID)
+			}
+			if q.Cursor = r.Cursor; q.Cursor == "" {
+				break
+			}
+		}
+		if diff := cmp.Diff([]string{"r2", "r1", "r1", "r1"}, paged); diff != "" {
+			t.Errorf("pages (-want +got):\n%s", diff)
+		}
+		for _, q := range []wire.SearchRequest{{}, {Text: " - * "}, {Text: "-a"}, {Text: "a", Limit: 501}, {Text: "a", Type: "x"}, {Text: "a", Cursor: "x"}} {
+			if _, err := s.Search(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
+				t.Errorf("%+v: got %v", q, err)
+			}
+		}
+		if v, err := s.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
+			t.Errorf("verify: %+v, %v", v.Damages, err)
+		}
+	}
+}
+
+func TestStats(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", map[string]string{"team": "blue"})
+	usage := func(run, node, id, model string, in, out int64) {
+		p.add(run, node, node+"#1", &wire.Usage{MessageID: id, Model: model, InputTokens: in, OutputTokens: out, CacheReadInputTokens: new(int64(10))})
+	}
+	usage("r1", "coder", "m1", "opus", 100, 5)
+	usage("r1", "coder", "m1", "opus", 100, 5) // told again
+	usage("r1", "coder", "m2", "haiku", 50, 1)
+	p.add("r1", "coder", exec, &wire.TurnEnd{TurnCostUsd: new(0.4), TotalCostUsd: new(0.4), ModelUsage: map[string]wire.ModelUsage{"opus": {CostUsd: new(0.3)}, "haiku": {CostUsd: new(0.1)}}})
+	for i := range 10 {
+		tool := &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null, DurationMs: new(int64((i + 1) * 100))}
+		switch {
+		case i == 0:
+			tool.Denied, tool.Error, tool.DurationMs = true, "no", nil
+		case i < 4:
+			tool.Error = "exit code 1"
+		}
+		p.add("r1", "coder", exec, tool)
+	}
+	p.add("r1", "coder", exec, &wire.AgentTool{ToolName: "Read", ToolInput: wire.Null, ToolOutput: wire.Null})
+	p.clock += 24 * 3_600_000
+	p.add("r1", "coder", exec, &wire.TurnEnd{TurnCostUsd: new(0.2), TotalCostUsd: new(0.6)})
+	p.add("r1", "coder", exec, &wire.AgentComplete{TotalCostUsd: new(0.7)}) // 0.1 more than its turns
+	finish(p, wire.FlowStatusComplete)
+	p.start("r2", "judge", nil)
+	usage("r2", "judge", "m1", "opus", 1, 1)
+	p.add("r2", "judge", "judge#1", &wire.TurnEnd{TurnCostUsd: new(0.05)})
+	now := time.UnixMilli(p.clock)
+	ask := func(s *recorder.Store, q wire.StatsRequest) wire.StatsResponse {
+		t.Helper()
+		r, err := s.Stats(t.Context(), q, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for _, size := range []int{1, 1000} {
+		s := openStore(t)
+		p.store(s, size)
+		got := ask(s, wire.StatsRequest{})
+		want := wire.StatsResponse{
+			Runs:  wire.RunStats{Runs: 2, ByStatus: map[string]int64{"complete": 1, "running": 1}, P50Ms: 86_423_000, P95Ms: 86_423_000},
+			Total: wire.SpendStats{Name: "total", Runs: 2, Calls: 3, TokensIn: 181, TokensOut: 7, CostUsd: 0.75},
+			Days: []wire.SpendStats{
+				{Name: "2026-01-04", Runs: 2, Calls: 1, TokensIn: 11, TokensOut: 1, CostUsd: 0.35},
+				{Name: "2026-01-03", Runs: 1, Calls: 2, TokensIn: 170, TokensOut: 6, CostUsd: 0.4},
+			},
+			Models: []wire.SpendStats{
+				{Name: "opus", Runs: 2, Calls: 2, TokensIn: 121, TokensOut: 6, CostUsd: 0.65},
+				{Name: "haiku", Runs: 1, Calls: 1, TokensIn: 60, TokensOut: 1, CostUsd: 0.1},
+			},
+			Flows: []wire.SpendStats{{Name: "review", Runs: 2, Calls: 3, TokensIn: 181, TokensOut: 7, CostUsd: 0.75}},
+			Nodes: []wire.SpendStats{
+				{Name: "coder", Runs: 1, Calls: 2, TokensIn: 170, TokensOut: 6, CostUsd: 0.7},
+				{Name: "judge", Runs: 1, Calls: 1, TokensIn: 11, TokensOut: 1, CostUsd: 0.05},
+			},
+			Tools: []wire.ToolStats{
+				{Tool: "Bash", Calls: 10, Failed: 3, Denied: 1, FailureRate: 1. / 3, P50Ms: 600, P95Ms: 960},
+				{Tool: "Read", Calls: 1},
+			},
+		}
+		near := cmp.Comparer(func(a, b float64) bool { return a-b < 1e-9 && b-a < 1e-9 })
+		if diff := cmp.Diff(want, got, near); diff != "" {
+			t.Errorf("%d at once (-want +got):\n%s", size, diff)
+		}
+		runs, err := s.Runs(t.Context(), wire.RunsRequest{}, now, 1<<20)
+		if err != nil || len(runs.Runs) != 2 {
+			t.Fatal(runs, err)
+		}
+		for _, r := range runs.Runs {
+			if one := ask(s, wire.StatsRequest{Run: r.RunID}); !cmp.Equal(one.Total.CostUsd, r.CostUsd, near) {
+				t.Errorf("%s: the parts cost %f, the run %f", r.RunID, one.Total.CostUsd, r.CostUsd)
+			}
+		}
+		if r := ask(s, wire.StatsRequest{Since: 600_000}); len(r.Days) != 1 || len(r.Tools) != 0 || r.Runs.Runs != 2 {
+			t.Errorf("of the last hour: %+v", r)
+		}
+		if r := ask(s, wire.StatsRequest{Label: "team=blue", Status: []string{"complete"}}); r.Total.Runs != 1 || len(r.Nodes) != 1 {
+			t.Errorf("of a label: %+v", r.Total)
+		}
+		if _, err := s.Stats(t.Context(), wire.StatsRequest{Run: "r9"}, now); codeOf(err) != wire.CodeRunNotFound {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
+func TestRunsByWhatTheyDid(t *testing.T) {
+	p := fleet(t)
+	p.add("busy", "coder", "coder#1", &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null})
+	p.add("busy", "coder", "coder#1", &wire.TurnEnd{TurnCostUsd: new(0.5)})
+	p.add("asks", "coder", "coder#1", &wire.AgentError{ErrorType: "rate_limit", Message: "100%_slow!"})
+	s := openStore(t)
+	p.store(s, 9)
+	for _, tt := range []struct {
+		q    wire.RunsRequest
+		want []string
+	}{
+		{wire.RunsRequest{Tool: "Bash"}, []string{"busy"}},
+		{wire.RunsRequest{Tool: "bash"}, nil},
+		{wire.RunsRequest{Error: "WHY"}, []string{"broken"}},
+		{wire.RunsRequest{Error: "100%_slow!"}, []string{"asks"}},
+		{wire.RunsRequest{Error: "1%w"}, nil},
+		{wire.RunsRequest{MinCostUsd: 0.5}, []string{"busy"}},
+		{wire.RunsRequest{MinCostUsd: 0.51}, nil},
+		{wire.RunsRequest{Until: 3_600_000}, []string{"done", "asks", "busy"}},
+		{wire.RunsRequest{Until: 3_600_000, Status: []string{"active"}, Tool: "Bash"}, []string{"busy"}},
+	} {
+		r, err := s.Runs(t.Context(), tt.q, time.UnixMilli(p.clock), 1<<20)
+		var got []string
+		for _, x := range r.Runs {
+			got = append(got, x.RunID)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
+			t.Errorf("%+v: %v (-want +got):\n%s", tt.q, err, diff)
+		}
+	}
+}

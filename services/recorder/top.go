@@ -1,0 +1,219 @@
+package recorder
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// Limits of the fleet.
+const (
+	defaultTop = 50
+	maxTop     = 200
+	maxFleet   = 2000 // runs that are looked at
+	maxLive    = 20   // agents of a run that are listed
+)
+
+// Top answers a [wire.TopRequest] as of now, in at most limit bytes.
+func (s *Store) Top(ctx context.Context, q wire.TopRequest, now time.Time, limit int) (wire.TopResponse, error) {
+	t, err := s.view(ctx)
+	if err != nil {
+		return wire.TopResponse{}, fmt.Errorf("recorder: top: %w", err)
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	r, err := s.top(ctx, t, q, now)
+	if err != nil {
+		return r, wrap("top", err)
+	}
+	room := limit - 1<<10
+	for i, x := range r.Runs {
+		if room -= (agentSize + 6*700) * (1 + len(x.Live)); room < 0 && i > 0 {
+			r.Omitted += len(r.Runs) - i
+			r.Runs = r.Runs[:i]
+			break
+		}
+	}
+	return r, nil
+}
+
+func (s *Store) top(ctx context.Context, t *tx, q wire.TopRequest, now time.Time) (wire.TopResponse, error) {
+	r := wire.TopResponse{At: now.UnixMilli(), States: map[string]int{}, Runs: []wire.TopRun{}}
+	if q.Limit < 0 || q.Limit > maxTop {
+		return r, badRequest("limit must be between 1 and %d", maxTop)
+	}
+	ids, err := fleet(ctx, t, q, r.At)
+	if err != nil {
+		return r, err
+	}
+	for _, id := range ids {
+		st, err := status(ctx, t, wire.StatusRequest{Run: id}, r.At, s.views.state)
+		if err != nil {
+			return r, err
+		}
+		r.States[st.State]++
+		r.Runs = append(r.Runs, topRun(st))
+	}
+	slices.SortStableFunc(r.Runs, byUrgency)
+	if n := cmp.Or(q.Limit, defaultTop); len(r.Runs) > n {
+		r.Omitted, r.Runs = len(r.Runs)-n, r.Runs[:n]
+	}
+	return r, nil
+}
+
+// fleet lists the runs that go on, and those that ended lately, newest first.
+func fleet(ctx context.Context, t *tx, q wire.TopRequest, now int64) ([]string, error) {
+	where, args, err := runsFilter(wire.RunsRequest{Label: q.Label, Flow: q.Flow}, time.UnixMilli(now))
+	if err != nil {
+		return nil, err
+	}
+	where += " AND (status IN ('idle', 'running', 'paused')"
+	if q.Since > 0 {
+		where += " OR ended_at >= " + args.add(now-int64(q.Since))
+	}
+	var ids []string
+	for rows, err := range t.query(ctx, `SELECT run FROM runs WHERE `+where+`) ORDER BY first_pos DESC LIMIT `+args.add(maxFleet), args...) {
+		if err != nil {
+			return nil, err
+		}
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+func topRun(st wire.StatusResponse) wire.TopRun {
+	x := wire.TopRun{AgentStatus: st.AgentStatus, RunID: st.RunID, FlowName: st.FlowName, Status: st.Status, Result: st.Result, Live: []wire.AgentStatus{}}
+	for _, a := range st.Agents {
+		if (a.State == stateActive || a.State == stateWaiting) && len(x.Live) < maxLive {
+			x.Live = append(x.Live, a)
+		}
+	}
+	slices.SortStableFunc(x.Live, func(a, b wire.AgentStatus) int { return cmp.Compare(urgency(a.State), urgency(b.State)) })
+	return x
+}
+
+// byUrgency puts first who needs somebody, and of those who has waited longest; of
+// the others who did something last.
+func byUrgency(a, b wire.TopRun) int {
+	if c := cmp.Compare(urgency(a.State), urgency(b.State)); c != 0 {
+		return c
+	}
+	if a.State == stateWaiting {
+		return cmp.Compare(b.LastActivityAgeMs, a.LastActivityAgeMs)
+	}
+	return cmp.Compare(a.LastActivityAgeMs, b.LastActivityAgeMs)
+}
+
+func urgency(state string) int {
+	return slices.Index([]string{stateWaiting, stateFailed, statePaused, stateActive, stateIdle, stateAborted, stateComplete, stateSkipped}, state)
+}
+
+// waitingFor fills in what agents that wait are waiting for.
+func waitingFor(ctx context.Context, t *tx, run int64, s *wire.State, agents []wire.AgentStatus) error {
+	for i := range agents {
+		a := &agents[i]
+		if a.State != stateWaiting {
+			continue
+		}
+		n := s.Nodes[a.AgentID]
+		switch {
+		case n.PromptID != "":
+			a.WaitingFor = "an answer to " + n.PromptID + colon(strings.TrimPrefix(a.LastActivity, "waiting for an answer: "))
+		case n.Breakpoint == "AWAITING_APPROVAL":
+			a.WaitingFor = "permission" + colon(orElse(asksFor(a.AgentID, s), a.OpenTool))
+		default:
+			question, err := lastQuestion(ctx, t, run, a.AgentID)
+			if err != nil {
+				return err
+			}
+			a.WaitingFor = "an answer" + colon(question)
+		}
+	}
+	return nil
+}
+
+func colon(s string) string {
+	if s == "" {
+		return ""
+	}
+	return ": " + s
+}
+
+// asksFor names the call that a node wants permission for.
+func asksFor(node string, s *wire.State) string {
+	var open []string
+	for _, c := range s.Tools {
+		if c.Node == node && c.State == wire.ToolApprovalRequired {
+			open = append(open, timeline.Line(c.Tool+" "+timeline.Input(c.Input), 120))
+		}
+	}
+	slices.Sort(open)
+	return strings.Join(open, ", ")
+}
+
+// lastQuestion finds what an agent last told its parent.
+func lastQuestion(ctx context.Context, t *tx, run int64, node string) (string, error) {
+	var text string
+	err := t.row(ctx, `SELECT text FROM lines WHERE run = ?1 AND hidden = 0 AND type = 'system'
+		AND node = (SELECT id FROM nodes WHERE run = ?1 AND node = ?2) AND text LIKE '💬%' ORDER BY pos DESC LIMIT 1`, run, node).Scan(&text)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return timeline.Line(strings.TrimPrefix(text, "💬 "), 200), err
+}
+
+// pausedFor says what a paused run is waiting for.
+func pausedFor(reason string) string {
+	switch reason {
+	case wire.PauseRequiresAction:
+		return "a decision about what was interrupted"
+	case wire.PauseWorkspaceLost:
+		return "the runner that has its folder"
+	}
+	return "somebody to resume it" + colon(reason)
+}
+
+// alerts fills in how many alerts a run and its agents have raised. Where the
+// server can't say, they are left out.
+func (r *Recorder) alerts(ctx context.Context, runID string, run *wire.AgentStatus, agents []wire.AgentStatus) {
+	names := r.log.Names()
+	stream, err := r.log.JetStream().Stream(ctx, names.AlertsStream())
+	if err != nil {
+		return
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(names.RunAlerts(runID)))
+	if err != nil || len(info.State.Subjects) == 0 {
+		return
+	}
+	byNode := map[string]int{}
+	for subject, n := range info.State.Subjects {
+		run.Alerts += int(n)
+		if _, node, _, _, err := names.ParseAlert(subject); err == nil {
+			byNode[node] += int(n)
+		}
+	}
+	for i := range agents {
+		agents[i].Alerts = byNode[agents[i].AgentID]
+	}
+	m, err := stream.GetLastMsgForSubject(ctx, names.RunAlerts(runID))
+	if err != nil {
+		return
+	}
+	var last wire.Alert
+	if wire.Unmarshal(m.Data, &last) == nil {
+		run.LastAlert = timeline.Line(last.Text, 300)
+	}
+}

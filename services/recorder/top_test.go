@@ -1,0 +1,149 @@
+package recorder_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"wake/pkg/wire"
+	"wake/services/recorder"
+)
+
+// fleet is runs in every state.
+func fleet(t *testing.T) *tape {
+	p := newTape(t)
+	exec := p.start("busy", "coder", nil)
+	p.add("busy", "coder", exec, &wire.ToolIntent{ToolName: "Bash", ToolInput: mustRaw(t, map[string]any{"command": "make"})})
+	exec = p.start("asks", "coder", map[string]string{"team": "blue"})
+	p.add("asks", "coder", exec, &wire.CCMessage{Text: "Install it?", Priority: wire.PriorityQuestion})
+	p.start("done", "coder", nil)
+	p.add("done", "coder", "coder#1", &wire.NodeComplete{Output: wire.RawString("ok")})
+	p.add("done", wire.RunNode, "", &wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusComplete})
+	p.clock += 3_600_000
+	exec = p.start("human", "judge", nil)
+	p.add("human", "judge", exec, &wire.InputRequested{PromptID: "p-1", Prompt: "Deploy?"})
+	p.start("broken", "coder", nil)
+	p.add("broken", "coder", "coder#1", &wire.NodeError{Error: "why"})
+	p.add("broken", wire.RunNode, "", &wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusFailed, Error: "why"})
+	p.start("held", "coder", nil)
+	p.add("held", wire.RunNode, "", &wire.FlowPaused{Reason: wire.PauseOperator})
+	return p
+}
+
+func TestTop(t *testing.T) {
+	p := fleet(t)
+	s := openStore(t)
+	p.store(s, 7)
+	now := time.UnixMilli(p.clock + 60_000)
+	for name, tt := range map[string]struct {
+		q    wire.TopRequest
+		want []string
+	}{
+		"those that go on": {wire.TopRequest{}, []string{
+			"asks waiting for coder: an answer: \"Install it?\" (question)", "human waiting for judge: an answer to p-1: Deploy?",
+			"held paused for somebody to resume it: operator", "busy active",
+		}},
+		"and lately ended": {wire.TopRequest{Since: 600_000}, []string{
+			"asks waiting for coder: an answer: \"Install it?\" (question)", "human waiting for judge: an answer to p-1: Deploy?",
+			"broken failed", "held paused for somebody to resume it: operator", "busy active",
+		}},
+		"two":      {wire.TopRequest{Limit: 2}, []string{"asks waiting for coder: an answer: \"Install it?\" (question)", "human waiting for judge: an answer to p-1: Deploy?"}},
+		"of label": {wire.TopRequest{Label: "team=blue"}, []string{"asks waiting for coder: an answer: \"Install it?\" (question)"}},
+		"of flow":  {wire.TopRequest{Flow: "other"}, []string{}},
+	} {
+		r, err := s.Top(t.Context(), tt.q, now, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := []string{}
+		for _, x := range r.Runs {
+			text := x.RunID + " " + x.State
+			if x.WaitingFor != "" {
+				text += " for " + x.WaitingFor
+			}
+			got = append(got, text)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	r, err := s.Top(t.Context(), wire.TopRequest{Limit: 1}, now, 1<<20)
+	if diff := cmp.Diff(map[string]int{"waiting": 2, "paused": 1, "active": 1}, r.States); diff != "" || err != nil || r.Omitted != 3 {
+		t.Errorf("omitted %d, %v (-want +got):\n%s", r.Omitted, err, diff)
+	}
+	r, err = s.Top(t.Context(), wire.TopRequest{}, now, 1<<20)
+	if busy := r.Runs[3]; err != nil || len(busy.Live) != 1 || busy.Live[0].OpenTool != "Bash" || busy.OpenTool != "Bash" || busy.Live[0].LastActivity != "running make" {
+		t.Errorf("at work: %+v", busy)
+	}
+	if _, err := s.Top(t.Context(), wire.TopRequest{Limit: 201}, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
+		t.Errorf("got %v", err)
+	}
+	small, err := s.Top(t.Context(), wire.TopRequest{}, now, 16<<10)
+	if err != nil || len(small.Runs) == 0 || len(small.Runs)+small.Omitted != 4 || len(encoded(t, small)) > 16<<10 {
+		t.Errorf("%d runs, %d omitted, %v", len(small.Runs), small.Omitted, err)
+	}
+}
+
+// Asking again while a run goes on gives what asking once gives.
+func TestStatusWhileRecording(t *testing.T) {
+	p := fleet(t)
+	for i := range 700 {
+		p.add("busy", "coder", "coder#1", &wire.AgentTool{ToolName: "Bash", ToolInput: mustRaw(t, map[string]any{"command": fmt.Sprint("make ", i)}), ToolOutput: wire.Null})
+	}
+	warm, cold := openStore(t), openStore(t)
+	p.store(cold, 1000)
+	for rest := p.entries; len(rest) > 0; {
+		n := min(61, len(rest))
+		if _, err := warm.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: rest[:n]}); err != nil {
+			t.Fatal(err)
+		}
+		rest = rest[n:]
+		if _, err := warm.Status(t.Context(), wire.StatusRequest{Run: "busy"}, time.UnixMilli(p.clock), 1<<20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, run := range []string{"busy", "asks", "done", "human", "broken", "held"} {
+		a, errA := warm.Status(t.Context(), wire.StatusRequest{Run: run}, time.UnixMilli(p.clock), 1<<20)
+		b, errB := cold.Status(t.Context(), wire.StatusRequest{Run: run}, time.UnixMilli(p.clock), 1<<20)
+		if diff := cmp.Diff(a, b); diff != "" || errors.Join(errA, errB) != nil {
+			t.Errorf("%s: %v %v (-warm +cold):\n%s", run, errA, errB, diff)
+		}
+	}
+}
+
+func TestWaitingForPermission(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	call := func(payload wire.Payload) {
+		e := p.add("r1", "coder", exec, payload)
+		e.CallID = "c1"
+		p.entries = p.entries[:len(p.entries)-1]
+		p.pos--
+		p.put(e)
+	}
+	call(&wire.ToolIntent{ToolName: "Bash", ToolInput: mustRaw(t, map[string]any{"command": "rm -r build"})})
+	call(&wire.ToolState{From: wire.ToolPending, To: wire.ToolApprovalRequired})
+	call(&wire.PermissionRequired{ToolName: "Bash"})
+	s := openStore(t)
+	p.store(s, 100)
+	r, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+	if err != nil || r.State != "waiting" || !strings.HasPrefix(r.WaitingFor, "coder: permission: Bash rm -r build") {
+		t.Errorf("state %q, waiting for %q, %v", r.State, r.WaitingFor, err)
+	}
+}
+
+// BenchmarkStatus asks for the status of a run with a long history that goes on.
+func BenchmarkStatus(b *testing.B) {
+	p := long(b, "r1", 5000)
+	s := openStore(b)
+	p.store(s, 1000)
+	for b.Loop() {
+		if _, err := s.Status(b.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
