@@ -18,6 +18,7 @@ const (
 	foldEvery = 256 // events after which the file gets a newer one
 
 	frameEvery = 4 * foldEvery // events after which it keeps one for good
+	foldSpan   = 4096          // events of any kind after which the file's state is moved on
 )
 
 // folds are the states of the runs that were last recorded.
@@ -90,12 +91,22 @@ func (w *writer) state(r *runRow) error {
 }
 
 // keepFold writes the state of a run now and then, so that it can be found
-// without folding the run from its beginning.
+// without folding the run from its beginning, nor passing over a long text.
 func (w *writer) keepFold(r *runRow) error {
 	f := w.s.folds.byRun[r.id]
-	if f == nil || r.state.EventCount < f.saved+foldEvery && !ended(r.state) {
+	far := r.events/foldSpan != r.before/foldSpan
+	switch {
+	case far && f == nil:
+		f = new(fold)
+		var err error
+		if f.state, f.saved, err = loadState(w.ctx, w.tx, r.id, r.run, r.lastPos); err != nil {
+			return err
+		}
+		w.s.folds.keep(r.id, f)
+	case f == nil, !far && f.state.EventCount < f.saved+foldEvery && !(r.changed && ended(f.state)):
 		return nil
 	}
+	r.state = f.state
 	data, err := wire.Marshal(r.state)
 	if err != nil {
 		return err
@@ -106,7 +117,7 @@ func (w *writer) keepFold(r *runRow) error {
 		}
 	}
 	f.saved = r.state.EventCount
-	return w.exec(putFold, r.id, r.state.Position.Seq, []byte(data))
+	return w.exec(putFold, r.id, r.lastPos, []byte(data))
 }
 
 // loadState returns the state of a run as of position to: the one in the file
@@ -114,7 +125,8 @@ func (w *writer) keepFold(r *runRow) error {
 // can't be read is passed over.
 func loadState(ctx context.Context, t *tx, id int64, name string, to uint64) (s *wire.State, saved uint64, err error) {
 	var data []byte
-	err = t.row(ctx, `SELECT data FROM folds WHERE run = ?1 AND pos <= ?2`, id, to).Scan(&data)
+	var pos uint64 // up to here the events are in the state
+	err = t.row(ctx, `SELECT pos, data FROM folds WHERE run = ?1 AND pos <= ?2`, id, to).Scan(&pos, &data)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return nil, 0, err
 	}
@@ -122,19 +134,25 @@ func loadState(ctx context.Context, t *tx, id int64, name string, to uint64) (s 
 		s, _ = run.Decode(data)
 	}
 	if s == nil {
-		s = run.New(name)
+		s, pos = run.New(name), 0
 	}
 	saved = s.EventCount
-	return s, saved, foldTail(ctx, t, s, id, to)
+	return s, saved, foldFrom(ctx, t, s, id, pos+1, to)
 }
 
 // foldTail folds the recorded events after the state's position.
 func foldTail(ctx context.Context, t *tx, s *wire.State, id int64, to uint64) error {
+	return foldFrom(ctx, t, s, id, s.Position.Seq+1, to)
+}
+
+// foldFrom folds the recorded events from a position on, before which there is
+// none that the state lacks.
+func foldFrom(ctx context.Context, t *tx, s *wire.State, id int64, from, to uint64) error {
 	var incarnation string
 	if err := t.row(ctx, `SELECT incarnation FROM streams`).Scan(&incarnation); err != nil {
 		return err
 	}
-	for e, err := range t.events(ctx, id, s.Position.Seq+1, to) {
+	for e, err := range t.events(ctx, id, from, to) {
 		if err != nil {
 			return err
 		}

@@ -418,6 +418,33 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// TestStatusOfALongText has a run in which nothing happens but text: its state
+// is found without reading all of that.
+func TestStatusOfALongText(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	for i := range 30_000 {
+		p.add("r1", "coder", exec, &wire.AgentTextDelta{Content: "x", Block: 1 + i/1000})
+	}
+	target := newTarget(t)
+	s := openAt(t, target)
+	defer closed(t, s)
+	p.store(s, 1000)
+	r, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+	if err != nil || r.State != "active" || len(r.Agents) != 1 || r.Agents[0].Model != "opus" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	db := openDB(t, target)
+	defer db.Close()
+	var kept uint64
+	if err := db.QueryRow(`SELECT pos FROM folds`).Scan(&kept); err != nil || kept+4096+1000 < p.pos {
+		t.Errorf("the state is kept as of %d, %v: %d events have to be read after it", kept, err, p.pos-kept)
+	}
+	if v, err := s.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
+		t.Errorf("%v, %v", v.Damages, err)
+	}
+}
+
 // Of a node that a crash interrupted somebody has to know, to decide.
 func TestStatusOfAnInterruptedNode(t *testing.T) {
 	p := newTape(t)

@@ -29,6 +29,7 @@ type runRow struct {
 	lastPos    uint64
 
 	head       link
+	before     int64 // events, without this batch's
 	segments   int64
 	tailEvents int64
 	tailBytes  int64
@@ -77,6 +78,7 @@ func (w *writer) run(id string, pos uint64) (*runRow, error) {
 		return nil, fmt.Errorf("run %q: %w", id, err)
 	}
 	copy(r.head[:], head)
+	r.before = r.events
 	w.runs[id] = r
 	w.order = append(w.order, r)
 	return r, nil
@@ -181,7 +183,7 @@ func (w *writer) writeRun(r *runRow) error {
 		return err
 	}
 	if !r.changed {
-		return nil
+		return w.keepFold(r)
 	}
 	st, u := r.state, r.state.Usage
 	if err := w.exec(putState, st.FlowName, string(st.Status), string(st.Result), st.Reason, st.Error, st.ParentRun, st.Imported,

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"wake/internal/run"
 	"wake/pkg/wire"
 )
 
@@ -159,12 +160,11 @@ func (p *replay) event(ctx context.Context, w *writer, s *stored) error {
 // checkFold compares the state that is kept with the one that follows from the
 // events.
 func (p *replay) checkFold(w *writer) error {
-	f := w.s.folds.byRun[w.runs[p.r.run].id]
-	if f == nil {
-		p.v.damage(Damage{Table: "folds", Run: p.r.run, From: p.fold, Problem: "the events up to it have no state"})
-		return nil
+	state := run.New(p.r.run)
+	if f := w.s.folds.byRun[w.runs[p.r.run].id]; f != nil {
+		state = f.state
 	}
-	want, err := wire.Marshal(f.state)
+	want, err := wire.Marshal(state)
 	if err != nil {
 		return err
 	}
