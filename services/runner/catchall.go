@@ -27,6 +27,9 @@ const (
 	// grows up to askLast.
 	askAgain = 500 * time.Millisecond
 	askLast  = 30 * time.Second
+	// unknownLooks is how often a command to a run that nobody knows is looked at,
+	// about once a second, while a request waits that might be for it.
+	unknownLooks = 60
 	// catchAllBatch is how many commands are dealt with at once.
 	catchAllBatch = 100
 )
@@ -186,7 +189,7 @@ func (r *Runner) sortByState(
 	case active:
 		return nil, wait, nil
 	case state.Status == wire.RunIdle:
-		if unknown, err := r.unknown(ctx, run, meta.Timestamp); err != nil || !unknown {
+		if unknown, err := r.unknown(ctx, run, meta); err != nil || !unknown {
 			return nil, min(wait, time.Second), err
 		}
 		problem = orRejected(problem, wire.CodeRunNotFound, "no run has the id %q", run)
@@ -228,23 +231,44 @@ func (r *Runner) stateOf(ctx context.Context, run string) (*wire.State, error) {
 }
 
 // unknown reports whether a run that hasn't begun isn't about to either. A request
-// that has left the queue since the run was looked at has begun it.
-func (r *Runner) unknown(ctx context.Context, run string, asked time.Time) (bool, error) {
-	if queued, err := r.runsQueued(ctx); err != nil || queued || time.Since(asked) < unknownGrace {
+// that has left the queue since the run was looked at has begun it. One that is left
+// there while others come and go is no reason to wait for ever, unless no run begins
+// at the moment.
+func (r *Runner) unknown(ctx context.Context, run string, command *jetstream.MsgMetadata) (bool, error) {
+	queued, err := r.runsQueued(ctx, command.Timestamp.Add(unknownGrace))
+	if err != nil || time.Since(command.Timestamp) < unknownGrace {
 		return false, err
+	}
+	if queued && (command.NumDelivered < unknownLooks || r.refusing.Load()) {
+		return false, nil
 	}
 	state, err := r.stateOf(ctx, run)
 	return err == nil && state.Status == wire.RunIdle, err
 }
 
-// runsQueued reports whether requests for runs wait for a runner.
-func (r *Runner) runsQueued(ctx context.Context) (bool, error) {
+// runsQueued reports whether requests for runs wait for a runner that were there at
+// a time.
+func (r *Runner) runsQueued(ctx context.Context, at time.Time) (bool, error) {
 	c, err := r.log.JetStream().Consumer(ctx, r.names.QueueStream(), subjects.RunsConsumer)
 	if err != nil {
 		return false, fmt.Errorf("queue of runs: %w", err)
 	}
 	info := c.CachedInfo()
-	return info.NumPending > 0 || info.NumAckPending > 0, nil
+	if info.NumPending == 0 && info.NumAckPending == 0 {
+		return false, nil
+	}
+	stream, err := r.log.JetStream().Stream(ctx, r.names.QueueStream())
+	if err != nil {
+		return false, fmt.Errorf("queue of runs: %w", err)
+	}
+	oldest, err := stream.GetMsg(ctx, info.AckFloor.Stream+1, jetstream.WithGetMsgSubject(r.names.QueueRun()))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return false, nil // it has been taken meanwhile
+	}
+	if err != nil {
+		return false, fmt.Errorf("queue of runs: %w", err)
+	}
+	return !oldest.Time.After(at), nil
 }
 
 // errBegun says that a command that was nobody's is its run's by now.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	slash "path"
 	"path/filepath"
@@ -157,17 +158,43 @@ func (o *owner) startFork(ctx context.Context) error {
 			return errLeaseLost
 		}
 		if parent.Workspace, err = o.runner.copyWorkspace(o.runID, parent.Workspace); err != nil {
-			return err
+			return o.forkWithoutFolder(ctx, err, parent)
 		}
 	}
-	state, err := wire.Marshal(parent)
+	events, err := o.forked(parent)
 	if err != nil {
 		return err
 	}
-	return o.append(ctx, []*wire.Event{
+	return o.append(ctx, events)
+}
+
+// forked are the events that begin the run as a copy of a state.
+func (o *owner) forked(parent *wire.State) ([]*wire.Event, error) {
+	fork := o.request.Fork
+	state, err := wire.Marshal(parent)
+	if err != nil {
+		return nil, err
+	}
+	return []*wire.Event{
 		{Payload: &wire.RunForked{ParentRun: fork.ParentRun, ParentPos: fork.ParentPos, Label: fork.Label, State: state}},
 		{Payload: &wire.FlowResumed{Strategy: strategyCrash, Message: fork.Message, Overrides: fork.Overrides}},
-	})
+	}, nil
+}
+
+// forkWithoutFolder is [owner.withoutFolder] for a fork: what was open in its parent
+// is withdrawn here.
+func (o *owner) forkWithoutFolder(ctx context.Context, problem error, parent *wire.State) error {
+	parent.Workspace = "" // which is the parent's
+	events, err := o.forked(parent)
+	if err != nil {
+		return err
+	}
+	for _, node := range slices.Sorted(maps.Keys(parent.Nodes)) {
+		if n := parent.Nodes[node]; n.Open() {
+			events = append(events, &wire.Event{ExecID: n.Exec, Payload: &wire.NodeCancelled{Target: node, Reason: problem.Error()}})
+		}
+	}
+	return o.withoutFolder(ctx, problem, events)
 }
 
 // copyWorkspace makes the folder of a forked run: a copy of its parent's, if that

@@ -30,12 +30,16 @@ func (r *Runner) takeRuns(ctx, hard context.Context, keeper *lease.Keeper) error
 			return
 		}
 		o := &owner{runner: r, keeper: keeper, runID: req.RunID, request: req, def: def, taken: func() { r.ack(ctx, m) }}
+		var unplaced *noFolderError
 		switch err := o.own(ctx); {
 		case err == nil, ctx.Err() != nil:
 		case errors.Is(err, lease.ErrHeld):
 			r.again(ctx, m, keeper.TTL())
 		case errors.Is(err, errFull): // that was said
 			r.again(ctx, m, roomAgain)
+		case errors.As(err, &unplaced):
+			r.logger.Warn("folder of the run not made", "run", req.RunID, "again_in", unplaced.after, "error", err)
+			r.again(ctx, m, unplaced.after)
 		case errors.Is(err, errNothing): // a run that was handed over isn't there
 			r.ack(ctx, m)
 		case rejected(err):

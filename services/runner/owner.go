@@ -220,7 +220,7 @@ func (o *owner) start(ctx context.Context) error {
 	}
 	workspace, err := o.runner.makeWorkspace(o.runID, o.request.Workspace)
 	if err != nil {
-		return err
+		return o.withoutFolder(ctx, err, flow.Start(o.def, o.request))
 	}
 	request := o.request
 	request.Workspace = workspace

@@ -41,6 +41,38 @@ func (r *Runner) makeWorkspace(run, dir string) (string, error) {
 	return dir, nil
 }
 
+// folderAttempts is how many owners may try to make the folder of a new run. The
+// pauses between them double, from firstPause on: they take half a minute together.
+const folderAttempts = 6
+
+// noFolderError says that a runner couldn't make the folder of a new run, and when
+// the next one may try.
+type noFolderError struct {
+	problem error
+	after   time.Duration
+}
+
+func (e *noFolderError) Error() string { return e.problem.Error() }
+
+func (e *noFolderError) Unwrap() error { return e.problem }
+
+// withoutFolder gives other runners a chance to make the folder of a new run: it
+// fails with a [noFolderError]. When enough have tried, the run begins by the events
+// given and has failed at once. Each attempt has left a claim, and nothing else has
+// left events in a run that hasn't begun.
+func (o *owner) withoutFolder(ctx context.Context, problem error, begin []*wire.Event) error {
+	attempt := o.view.state.Nodes[wire.RunNode].Seq
+	if attempt < folderAttempts {
+		return &noFolderError{problem: problem, after: firstPause << (max(attempt, 1) - 1)}
+	}
+	reason := fmt.Sprintf("the run has no folder: %v (%d attempts, the last by runner %s): make room for it there and start the run again, or name another folder",
+		problem, attempt, o.runner.cfg.ID)
+	o.runner.logger.Error("run without a folder has failed", "run", o.runID, "error", problem)
+	return o.append(ctx, append(begin, &wire.Event{Payload: &wire.FlowComplete{
+		FlowName: o.def.Name, Status: wire.FlowStatusFailed, Error: reason,
+	}}))
+}
+
 // holderOf returns the runner that has the folder of a run, by the pools of its
 // nodes; self if they don't say.
 func holderOf(s *wire.State, self string) string {
@@ -83,7 +115,7 @@ func (o *owner) pool(n wire.NodeState) string {
 // takes its place if it sees the folder too. Otherwise the run waits for a while
 // and is then paused, until that runner is back.
 func (o *owner) keepFolder(ctx context.Context) error {
-	if !o.bound() {
+	if !o.bound() || ended(o.view.state.Status) {
 		return nil
 	}
 	s := o.view.state
