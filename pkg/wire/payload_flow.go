@@ -56,9 +56,11 @@ type FlowComplete struct {
 }
 
 // The reasons of a pause. Agents at work are interrupted by an operator's pause
-// only; otherwise what has begun goes on, and nothing new begins.
+// only, be it that of a parent run; otherwise what has begun goes on, and nothing new
+// begins.
 const (
 	PauseOperator       = "operator"
+	PauseParent         = "parent"          // the parent run is paused; it goes on with that
 	PauseRequiresAction = "requires_action" // somebody has to decide about an interrupted node
 	PauseWorkspaceLost  = "WORKSPACE_LOST"  // the folder of the run is on a runner that is gone
 )

@@ -164,10 +164,13 @@ func (c *children) tell(ctx context.Context, id string, kid *child) {
 
 // The commands of a parent have ids that its owners agree about, so that they act
 // once. They name the pause by its position.
-const pauseByParent = "parent-pause-"
+const (
+	pauseByParent  = "parent-pause-"
+	resumeByParent = "parent-resume-" // rejected by a child that was paused by itself
+)
 
 func pauseID(pos uint64) string  { return pauseByParent + strconv.FormatUint(pos, 10) }
-func resumeID(pos uint64) string { return "parent-resume-" + strconv.FormatUint(pos, 10) }
+func resumeID(pos uint64) string { return resumeByParent + strconv.FormatUint(pos, 10) }
 
 // pausedBy returns the pause of the parent that a child was told of and not of
 // its end, by an earlier owner; 0 if there is none.

@@ -679,6 +679,48 @@ func TestChildIsPausedWithItsParent(t *testing.T) {
 	})
 }
 
+// A child that was paused by itself stays so when its parent, which was paused in
+// the meantime, goes on; also if it had been paused with its parent before.
+func TestChildPausedByItselfStaysPaused(t *testing.T) {
+	for name, withParent := range map[string]bool{"before its parent": false, "again": true} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				b.runner("r1", gated(nil))
+				b.submit("run1", shared(nested), func(r *wire.RunRequest) { r.Input = wire.Raw("\x81\xa3who\xa5world") })
+				const child = "run1.sub#1"
+				b.until(child, wire.TypeAgentStart)
+				tell := func(run, kind string) {
+					t.Helper()
+					if r := b.tell(wire.Command{Type: kind, RunID: run}); code(r) != "accepted" {
+						t.Fatalf("%s of %s: %+v", kind, run, r)
+					}
+					<-time.After(5 * time.Second)
+				}
+				if withParent {
+					tell("run1", "pause")
+					tell(child, "resume")
+					tell(child, "pause")
+				} else {
+					tell(child, "pause")
+					tell("run1", "pause")
+				}
+				tell("run1", "resume")
+				<-time.After(time.Minute)
+				if s := b.fold(child, b.read(child)); s.Status != wire.RunPaused || s.Reason != wire.PauseOperator {
+					t.Errorf("the child is %s (%s):\n%s", s.Status, s.Reason, story(b.read(child)))
+				}
+				tell(child, "resume")
+				tell("run1", "pause")
+				tell("run1", "resume")
+				if s := b.fold(child, b.read(child)); s.Status != wire.RunRunning || count(b.read(child), wire.TypeFlowPaused) != count(b.read(child), wire.TypeFlowResumed) {
+					t.Errorf("the child is %s (%s):\n%s", s.Status, s.Reason, story(b.read(child)))
+				}
+			})
+		})
+	}
+}
+
 // An ended run is forked once by a command, whatever else one of the same id says;
 // the same id means another command to another run.
 func TestForkOfEndedRunTwice(t *testing.T) {

@@ -212,7 +212,11 @@ func (j *judge) pause() ([]*wire.Event, error) {
 	if j.state.Status == wire.RunPaused {
 		return nil, reject(wire.CodeCommandRejected, "run %s is paused already%s", j.state.RunID, because(j.state.Reason))
 	}
-	return []*wire.Event{{Payload: &wire.FlowPaused{Reason: wire.PauseOperator, Message: j.cmd.Reason}}}, nil
+	reason := wire.PauseOperator
+	if strings.HasPrefix(j.cmd.ID, pauseByParent) {
+		reason = wire.PauseParent
+	}
+	return []*wire.Event{{Payload: &wire.FlowPaused{Reason: reason, Message: j.cmd.Reason}}}, nil
 }
 
 func because(reason string) string {
@@ -228,6 +232,9 @@ func (j *judge) resume() ([]*wire.Event, error) {
 	s, cmd := j.state, j.cmd
 	if s.Status != wire.RunPaused {
 		return nil, reject(wire.CodeLeaseHeld, "run %s is running with runner %s", s.RunID, s.Nodes[wire.RunNode].Runner)
+	}
+	if strings.HasPrefix(cmd.ID, resumeByParent) && s.Reason != wire.PauseParent {
+		return nil, reject(wire.CodeCommandRejected, "run %s was paused by itself%s, so its parent doesn't resume it", s.RunID, because(s.Reason))
 	}
 	r := &wire.FlowResumed{
 		Message: cmd.Message, Strategy: cmp.Or(cmd.Strategy, strategyCrash), Hold: cmd.AutoRun != nil && !*cmd.AutoRun,
