@@ -66,12 +66,17 @@ func (f *fold) agentPaused(a actor) {
 	}
 }
 
-// agentResumed says that the execution goes on.
+// agentResumed says that the execution goes on, or, of one that is only held, that its
+// open calls have been dealt with: what its agent is to be told is told later.
 func (f *fold) agentResumed(a actor) {
 	if !f.own(a) {
 		return
 	}
-	a.n.Reason, a.n.Resume = "", nil
+	var rest *wire.Resume
+	if r := a.n.Resume; r != nil && r.Hold && r.Message != "" {
+		rest = &wire.Resume{Message: r.Message, Strategy: r.Strategy}
+	}
+	a.n.Reason, a.n.Resume = "", rest
 	f.put(a)
 	if bytes.Equal(f.s.Outputs[a.id], pausedOutput) {
 		delete(f.s.Outputs, a.id)

@@ -347,6 +347,14 @@ func TestMessageOfFormerResumption(t *testing.T) {
 		"": "quickly",
 		`{"type":"agent_resumed","nodeId":"a","execId":"a#1","strategy":"crash","sealed":[]}`: "",
 		`{"type":"flow:resumed","strategy":"crash","message":"or slowly"}`:                    "or slowly",
+		`{"type":"flow:paused","reason":"operator"}
+{"type":"flow:resumed","strategy":"crash","message":"or slowly","hold":true}
+{"type":"agent_resumed","nodeId":"a","execId":"a#1","strategy":"crash","sealed":[]}`: "or slowly",
+		`{"type":"flow:paused","reason":"operator"}
+{"type":"flow:resumed","strategy":"crash","message":"or slowly","hold":true}
+{"type":"agent_resumed","nodeId":"a","execId":"a#1","strategy":"crash","sealed":[]}
+{"type":"flow:resumed","strategy":"crash"}
+{"type":"agent_resumed","nodeId":"a","execId":"a#1","strategy":"crash","sealed":[]}`: "",
 	} {
 		h := parseHistory(t, []byte(begin+between+`
 {"type":"flow:resumed","strategy":"crash"}

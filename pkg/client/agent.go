@@ -39,7 +39,9 @@ type ResumeOptions struct {
 	Strategy  string   // crash (default): open tool calls are sealed; manual: they stay as they are
 	AutoRun   *bool    // go on; default true. False: open calls are dealt with, the run stays paused
 	Overrides wire.Raw // see [wire.FlowResumed]
-	Message   string   // to the agents that were at work; default "continue"
+	// Message is told to the agents that were at work; default "continue". With AutoRun
+	// false it is told when they go on, unless that resumption has another one.
+	Message string
 }
 
 // Agent is a run in the hands of a program. It has no listeners but those that

@@ -468,6 +468,49 @@ func TestHold(t *testing.T) {
 	})
 }
 
+// What a resumption says that only holds is said when the agent goes on, once.
+func TestMessageOfHold(t *testing.T) {
+	for message, want := range map[string]string{"": "use tabs", "go": "go"} {
+		t.Run(want, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				p := &puppet{play: func(a *act) {
+					a.turn()
+					a.pauseWhenTold()
+				}}
+				b.runner("r1", p)
+				b.submit("run1", one)
+				b.until("run1", wire.TypeTurnStart)
+				tell := func(c wire.Command, until wire.Type) {
+					t.Helper()
+					before := len(b.read("run1"))
+					c.RunID = "run1"
+					if r := b.tell(c); code(r) != "accepted" {
+						t.Fatalf("%s: %+v", c.Type, r)
+					}
+					b.after("run1", before, until)
+				}
+				tell(wire.Command{Type: "pause"}, wire.TypeAgentPaused)
+				tell(wire.Command{Type: "resume", AutoRun: new(false), Message: "use tabs"}, wire.TypeAgentResumed)
+				<-time.After(time.Minute)
+				if n := len(p.asked()); n != 1 || count(b.read("run1"), wire.TypeAgentResumed) != 1 {
+					t.Fatalf("%d sessions:\n%s", n, story(b.read("run1")))
+				}
+				tell(wire.Command{Type: "resume", Message: message}, wire.TypeTurnStart)
+				tell(wire.Command{Type: "pause"}, wire.TypeAgentPaused)
+				tell(wire.Command{Type: "resume"}, wire.TypeTurnStart)
+				asked := p.asked()
+				if len(asked) != 3 || promptOf(asked[1]) != want || promptOf(asked[2]) != "continue" {
+					t.Errorf("asked %d times, %q at last", len(asked), promptOf(asked[len(asked)-1]))
+					for _, r := range asked {
+						t.Logf("%q", promptOf(r))
+					}
+				}
+			})
+		})
+	}
+}
+
 // A decision that came when the agent was gone is kept: who was denied isn't
 // sealed, who was approved is told so, and the inbox is empty afterwards.
 func TestDecisionsOfOpenCalls(t *testing.T) {
