@@ -3,6 +3,7 @@ package recorder
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"wake/pkg/wire"
 )
@@ -38,7 +39,7 @@ func (w *writer) measure(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error
 
 // used counts the tokens of a model call, those of one message once.
 func (w *writer) used(r *runRow, n *nodeRow, e *wire.Event, p *wire.Usage) error {
-	if p.MessageID != "" {
+	if p.MessageID != "" && len(p.MessageID) <= maxKey {
 		stmt, err := w.stmt(addSeen)
 		if err != nil {
 			return err
@@ -52,7 +53,12 @@ func (w *writer) used(r *runRow, n *nodeRow, e *wire.Event, p *wire.Usage) error
 		}
 	}
 	in := p.InputTokens + value(p.CacheCreationInputTokens) + value(p.CacheReadInputTokens)
-	return w.exec(addSpend, r.id, n.id, e.Timestamp/day, orElse(p.Model, n.model), 1, in, p.OutputTokens, 0.0)
+	return w.exec(addSpend, r.id, n.id, e.Timestamp/day, modelKey(orElse(p.Model, n.model)), 1, in, p.OutputTokens, 0.0)
+}
+
+// modelKey is a model's name as far as an index takes it.
+func modelKey(name string) string {
+	return strings.ToValidUTF8(name[:min(len(name), maxKey)], "")
 }
 
 // spent notes what a node has cost beyond what is noted. The state says that: it
@@ -76,14 +82,14 @@ func (w *writer) spent(r *runRow, n *nodeRow, e *wire.Event, models map[string]w
 		}
 	}
 	if total <= 0 {
-		return w.exec(addSpend, r.id, n.id, e.Timestamp/day, n.model, 0, 0, 0, cost)
+		return w.exec(addSpend, r.id, n.id, e.Timestamp/day, modelKey(n.model), 0, 0, 0, cost)
 	}
 	for _, model := range slices.Sorted(maps.Keys(models)) {
 		m := models[model]
 		if m.CostUsd == nil || *m.CostUsd <= 0 {
 			continue
 		}
-		if err := w.exec(addSpend, r.id, n.id, e.Timestamp/day, model, 0, 0, 0, cost**m.CostUsd/total); err != nil {
+		if err := w.exec(addSpend, r.id, n.id, e.Timestamp/day, modelKey(model), 0, 0, 0, cost**m.CostUsd/total); err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,7 @@ import (
 // postgresDialect is the dialect of PostgreSQL.
 func postgresDialect() *dialect {
 	return &dialect{
-		steps:     []step{{text: postgres1 + postgresFind}},
+		steps:     []step{{text: postgres1 + postgresFind + postgresWords}},
 		find:      postgresFinder(),
 		bind:      dollars,
 		version:   postgresVersion,

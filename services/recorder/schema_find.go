@@ -76,13 +76,12 @@ CREATE TABLE usage_seen (              -- messages whose usage is counted in spe
 `
 
 // postgresFind are the same tables in PostgreSQL, where the full text is an index
-// of the lines themselves.
+// of the lines themselves, see postgresWords.
 const postgresFind = `
-CREATE INDEX lines_text ON lines USING GIN (to_tsvector('simple', left(text, 100000)));
 CREATE TABLE tool_calls (                -- finished calls
 	pos         BIGINT PRIMARY KEY,      -- of the agent:tool
-	run         BIGINT NOT NULL REFERENCES runs (id),
-	node        BIGINT NOT NULL REFERENCES nodes (id),
+	run         BIGINT NOT NULL,
+	node        BIGINT NOT NULL,
 	exec        TEXT   NOT NULL,
 	call        TEXT   NOT NULL,
 	tool        TEXT   NOT NULL,
@@ -91,11 +90,12 @@ CREATE TABLE tool_calls (                -- finished calls
 	outcome     TEXT   NOT NULL,         -- ok, error or denied
 	error       TEXT   NOT NULL
 );
-CREATE INDEX tool_calls_run ON tool_calls (run, tool);
+CREATE INDEX tool_calls_run ON tool_calls (run);
+CREATE INDEX tool_calls_tool ON tool_calls USING hash (tool); -- of any length
 CREATE INDEX tool_calls_ts ON tool_calls (ts);
 CREATE TABLE spend (                     -- what model calls used, by day and model
-	run        BIGINT NOT NULL REFERENCES runs (id),
-	node       BIGINT NOT NULL REFERENCES nodes (id),
+	run        BIGINT NOT NULL,
+	node       BIGINT NOT NULL,
 	day        BIGINT NOT NULL,          -- since 1970-01-01, UTC
 	model      TEXT   NOT NULL,
 	calls      BIGINT NOT NULL,
@@ -106,7 +106,7 @@ CREATE TABLE spend (                     -- what model calls used, by day and mo
 );
 CREATE INDEX spend_run ON spend (run);
 CREATE TABLE usage_seen (                -- messages whose usage is counted in spend
-	node    BIGINT NOT NULL REFERENCES nodes (id),
+	node    BIGINT NOT NULL,
 	message TEXT   NOT NULL,
 	PRIMARY KEY (node, message)
 );
@@ -120,6 +120,7 @@ type finder struct {
 	order   string // of the newest first
 	opens   bool   // whether lines that grow are kept apart
 	query   func(words []word) string
+	excerpt func(text string, words []word) string // marks what matches in what snippet says; nil: it is marked
 }
 
 // What marks the words that match in a snippet.
@@ -132,13 +133,5 @@ func sqliteFinder() finder {
 	return finder{
 		tables: "lines_fts JOIN lines ON lines.pos = lines_fts.rowid", match: "lines_fts MATCH %s",
 		snippet: "snippet(lines_fts, 0, char(57344), char(57345), '…', 24)", order: "lines_fts.rowid", opens: true, query: ftsQuery,
-	}
-}
-
-func postgresFinder() finder {
-	const options = `'StartSel=' || chr(57344) || ', StopSel=' || chr(57345) || ', MaxWords=24, MinWords=8'`
-	return finder{
-		tables: "lines", match: "to_tsvector('simple', left(lines.text, 100000)) @@ websearch_to_tsquery('simple', %s)",
-		snippet: "ts_headline('simple', left(lines.text, 100000), websearch_to_tsquery('simple', %s), " + options + ")", order: "lines.pos", query: webQuery,
 	}
 }

@@ -90,24 +90,14 @@ func ftsQuery(words []word) string {
 	return q.String()
 }
 
-// webQuery is a search in the language of PostgreSQL's websearch_to_tsquery,
-// which knows no beginnings of words.
-func webQuery(words []word) string {
-	var parts []string
-	for _, w := range words {
-		part := `"` + strings.ReplaceAll(w.text, "\x00", " ") + `"`
-		if w.not {
-			part = "-" + part
-		}
-		parts = append(parts, part)
-	}
-	return strings.Join(parts, " ")
-}
-
 // Search answers a [wire.SearchRequest] as of now, in at most limit bytes.
 func (s *Store) Search(ctx context.Context, q wire.SearchRequest, now time.Time, limit int) (wire.SearchResponse, error) {
 	r := wire.SearchResponse{Hits: []wire.SearchHit{}}
-	text, args, err := s.searchQuery(q, now)
+	words, err := searchWords(q.Text)
+	if err != nil {
+		return r, err
+	}
+	text, args, err := s.searchQuery(q, words, now)
 	if err != nil {
 		return r, err
 	}
@@ -126,6 +116,9 @@ func (s *Store) Search(ctx context.Context, q wire.SearchRequest, now time.Time,
 		if err := rows.Scan(&h.Pos, &h.RunID, &h.FlowName, &h.Node, &h.TS, &h.Type, &snippet); err != nil {
 			return r, wrap("search", err)
 		}
+		if f := s.d.find; f.excerpt != nil {
+			snippet = f.excerpt(snippet, words)
+		}
 		h.Snippet, h.Matches = marked(snippet)
 		size += 300 + 2*len(h.Snippet) + 20*len(h.Matches) + 6*(len(h.RunID)+len(h.FlowName)+len(h.Node))
 		if len(r.Hits) == most || size > limit && len(r.Hits) > 0 {
@@ -138,11 +131,7 @@ func (s *Store) Search(ctx context.Context, q wire.SearchRequest, now time.Time,
 }
 
 // searchQuery puts the query of a search together.
-func (s *Store) searchQuery(q wire.SearchRequest, now time.Time) (string, params, error) {
-	words, err := searchWords(q.Text)
-	if err != nil {
-		return "", nil, err
-	}
+func (s *Store) searchQuery(q wire.SearchRequest, words []word, now time.Time) (string, params, error) {
 	if q.Limit < 0 || q.Limit > maxHits {
 		return "", nil, badRequest("limit must be between 1 and %d", maxHits)
 	}

@@ -91,6 +91,9 @@ type statements [statementCount]*sql.Stmt
 func prepare(ctx context.Context, d *dialect, db *sql.DB) (*statements, error) {
 	all := new(statements)
 	for s := range statementCount {
+		if (s == openLine || s == closeLines) && !d.find.opens {
+			continue // there is no such table
+		}
 		var err error
 		if all[s], err = db.PrepareContext(ctx, d.bind(statementText(s))); err != nil {
 			return nil, errors.Join(err, all.close())
