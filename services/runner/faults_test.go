@@ -132,7 +132,7 @@ func TestCrashAfterClaim(t *testing.T) {
 		r1 := b.process("r1", &scripted{say: echo}, func(c *runner.Config) { c.Workspaces = file }) // a folder can't be made there
 		b.submit("run1", one)
 		b.until("run1", wire.TypeRunClaimed)
-		<-time.After(time.Minute)
+		<-time.After(5 * time.Second) // it would have given up after half a minute
 		r1.kill()
 		<-time.After(time.Hour)
 		if entries := b.read("run1"); count(entries, wire.TypeFlowStart) != 0 {
