@@ -103,7 +103,7 @@ func (w *writer) keepFold(r *runRow) error {
 			return err
 		}
 		w.s.folds.keep(r.id, f)
-	case f == nil, !far && f.state.EventCount < f.saved+foldEvery && !(r.changed && ended(f.state)):
+	case f == nil, !far && f.state.EventCount < f.saved+foldEvery && (!r.changed || !ended(f.state)):
 		return nil
 	}
 	r.state = f.state

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,8 +43,7 @@ func TestSearch(t *testing.T) {
 			got := []string{}
 			for _, h := range r.Hits {
 				text := []rune(h.Snippet)
-				for i := len(h.Matches) - 1; i >= 0; i-- {
-					m := h.Matches[i]
+				for _, m := range slices.Backward(h.Matches) {
 					text = append(text[:m.To:m.To], append([]rune("]"), text[m.To:]...)...)
 					text = append(text[:m.From:m.From], append([]rune("["), text[m.From:]...)...)
 				}
