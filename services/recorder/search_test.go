@@ -3,8 +3,8 @@ package recorder_test
 import (
 	"fmt"
 	"os"
-	"strings"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
