@@ -132,6 +132,14 @@ func (d doctor) streams(ctx context.Context) []check {
 		}
 		return all
 	}
+	orphans, err := topology.Leaderless(ctx, d.js, d.names)
+	if err != nil {
+		return []check{{"streams", failed, err.Error(), ""}}
+	}
+	if len(orphans) > 0 {
+		text := strings.Join(orphans, ", ") + ": no server leads it"
+		return []check{{"streams", failed, text, "wait for the servers to elect one; if they never do, see \"A stream has no leader\" in docs/operations.md"}}
+	}
 	asked := time.Now()
 	stream, err := d.js.Stream(ctx, d.names.EventsStream())
 	if err != nil {

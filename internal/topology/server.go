@@ -18,6 +18,7 @@ const (
 	codeSubjectsOverlap  jetstream.ErrorCode = 10065
 	codeReplicasRefused  jetstream.ErrorCode = 10074
 	codeMaxBytesRequired jetstream.ErrorCode = 10113
+	codeStreamOffline    jetstream.ErrorCode = 10118
 )
 
 // code returns the server's code of an error, or 0.

@@ -69,6 +69,26 @@ func (v *verifier) verdict() error {
 	return &Mismatch{Problems: v.problems, Remedy: remedy}
 }
 
+// Leaderless returns the streams that no server leads at the moment, so that
+// nothing can be stored in them or read.
+func Leaderless(ctx context.Context, js jetstream.JetStream, n subjects.Names) ([]string, error) {
+	var names []string
+	for _, r := range rooms(Config{Names: n}) {
+		s, err := js.Stream(ctx, r.want.Name)
+		switch {
+		case code(err) == codeStreamOffline:
+			names = append(names, r.want.Name)
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("topology: %s %s: %w", r.kind, r.name, explain(err, ""))
+		}
+		if c := s.CachedInfo().Cluster; c != nil && c.Leader == "" {
+			names = append(names, r.want.Name)
+		}
+	}
+	return names, nil
+}
+
 // relied are the settings of a stream that the promises rest on.
 var relied = []string{ //nolint:gochecknoglobals // a constant list
 	"subjects", "storage", "retention", "discard", "max_msgs", "max_msgs_per_subject", "no_ack", "sealed",
