@@ -85,6 +85,22 @@ func (b *benchmark) failures(ctx context.Context, l *lab) ([]bench.Row, error) {
 	return rows, nil
 }
 
+// answered waits until the recorder knows a run. It may have to come up first.
+func (l *lab) answered(ctx context.Context, run string) error {
+	for {
+		status, err := api.Call[wire.StatusResponse](ctx, l.JS.Conn(), l.Names, wire.VerbStatus, wire.StatusRequest{Run: run})
+		refusal, ok := errors.AsType[*wire.APIError](err)
+		switch {
+		case ok && refusal.Code == wire.CodeUnreachable && ctx.Err() == nil:
+			time.Sleep(time.Millisecond)
+		case err == nil && status.RunID != run:
+			return errors.New("the answer is about another run")
+		default:
+			return err
+		}
+	}
+}
+
 // failure stores the error of a node and notes when it is seen where.
 func (l *lab) failure(ctx context.Context, kv jetstream.KeyValue, run string, s *stages) error {
 	owner, node, err := bench.Begin(ctx, l.log, run)
@@ -110,14 +126,7 @@ func (l *lab) failure(ctx context.Context, kv jetstream.KeyValue, run string, s 
 		return err
 	}
 	stored := since(began)
-	recorded := l.await(ctx, began, func(ctx context.Context) error {
-		q := wire.StatusRequest{Run: run}
-		status, err := api.Call[wire.StatusResponse](ctx, l.JS.Conn(), l.Names, wire.VerbStatus, q)
-		if err == nil && status.RunID != run {
-			err = errors.New("the answer is about another run")
-		}
-		return err
-	})
+	recorded := l.await(ctx, began, func(ctx context.Context) error { return l.answered(ctx, run) })
 	shot := l.await(ctx, began, func(ctx context.Context) error {
 		for {
 			select {
