@@ -65,9 +65,9 @@ func TestKilledUnderLoad(t *testing.T) {
 	for i := range 4 {
 		load.Go(func() { p.talk(fmt.Sprint("run", i), done) })
 	}
-	kills := 10
+	kills := 5
 	if testing.Short() {
-		kills = 4
+		kills = 3
 	}
 	url := fmt.Sprintf("nats://127.0.0.1:%d", port)
 	for i := range kills {
@@ -112,7 +112,7 @@ func (p *plant) talk(run string, done <-chan struct{}) {
 			p.t.Error(err)
 		}
 	}()
-	pace := time.NewTicker(2 * time.Millisecond)
+	pace := time.NewTicker(10 * time.Millisecond)
 	defer pace.Stop()
 	for i := 0; ; i++ {
 		select {
