@@ -92,7 +92,10 @@ func (l *lab) answered(ctx context.Context, run string) error {
 		refusal, ok := errors.AsType[*wire.APIError](err)
 		switch {
 		case ok && refusal.Code == wire.CodeUnreachable && ctx.Err() == nil:
-			time.Sleep(time.Millisecond)
+			select {
+			case <-time.After(time.Millisecond):
+			case <-ctx.Done():
+			}
 		case err == nil && status.RunID != run:
 			return errors.New("the answer is about another run")
 		default:
