@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -326,13 +325,7 @@ func TestDrainBeginsNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		r1 := b.process("r1", &scripted{say: echo})
-		r1.gate.before("node:claimed", func() {
-			go r1.stop()
-			for range 10_000 {
-				runtime.Gosched()
-			}
-		})
-		b.submit("run1", "\nname: x\nworkspace: shared\nnodes:\n  - {id: a, type: exec, input: {command: \"true\"}}\n")
+		r1.gate.delay("node:claimed", time.Second)
 		<-time.After(time.Minute)
 		if n := count(b.read("run1"), wire.TypeNodeStart); n != 0 {
 			t.Errorf("begun:\n%s", story(b.read("run1")))

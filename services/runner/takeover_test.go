@@ -93,6 +93,8 @@ type gate struct {
 	conns []net.Conn
 	text  string // what passes is looked through for it, unless it is empty
 	first func() // called once before it passes
+
+	hold time.Duration // what has the text, and all behind it, passes so much later
 }
 
 var errShut = errors.New("the gate is shut")
@@ -123,19 +125,57 @@ type passing struct {
 	net.Conn
 
 	gate *gate
+
+	mu      sync.Mutex
+	held    []byte // written, and not passed on
+	holding bool
 }
 
 func (p *passing) Write(data []byte) (int, error) {
 	if first := p.gate.look(data); first != nil {
 		first()
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if d := p.gate.holds(data); d > 0 {
+		p.holding = true
+		time.AfterFunc(d, p.release)
+	}
+	if p.holding {
+		p.held = append(p.held, data...)
+		return len(data), nil
+	}
 	return p.Conn.Write(data)
+}
+
+func (p *passing) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, _ = p.Conn.Write(p.held)
+	p.held, p.holding = nil, false
+}
+
+// delay holds back a text that the process sends, and what it sends within the
+// time behind it: the process goes on, and has no answer.
+func (g *gate) delay(text string, by time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.text, g.hold = text, by
+}
+
+func (g *gate) holds(data []byte) (by time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.hold > 0 && bytes.Contains(data, []byte(g.text)) {
+		by, g.text, g.hold = g.hold, "", 0
+	}
+	return by
 }
 
 func (g *gate) look(data []byte) (first func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.text != "" && bytes.Contains(data, []byte(g.text)) {
+	if g.text != "" && g.hold == 0 && bytes.Contains(data, []byte(g.text)) {
 		g.text, first = "", g.first
 	}
 	return first
