@@ -326,9 +326,12 @@ func TestDrainBeginsNothing(t *testing.T) {
 		b := newBench(t)
 		r1 := b.process("r1", &scripted{say: echo})
 		r1.gate.delay("node:claimed", time.Second)
-		<-time.After(time.Minute)
-		if n := count(b.read("run1"), wire.TypeNodeStart); n != 0 {
-			t.Errorf("begun:\n%s", story(b.read("run1")))
+		b.submit("run1", "\nname: x\nworkspace: shared\nnodes:\n  - {id: a, type: exec, input: {command: \"true\"}}\n")
+		b.until("run1", wire.TypeNodeScheduled)
+		<-time.After(100 * time.Millisecond) // the claim is under way
+		r1.stop()
+		if entries := b.read("run1"); count(entries, wire.TypeNodeClaimed) != 1 || count(entries, wire.TypeNodeStart) != 0 {
+			t.Errorf("begun:\n%s", story(entries))
 		}
 	})
 }
