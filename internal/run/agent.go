@@ -174,9 +174,13 @@ func (f *fold) spend(a *actor, usd float64) {
 	}
 }
 
-// usage counts the tokens of a model call; the writer tells each call once. Its
-// cost is part of the turn's.
-func (f *fold) usage(p *wire.Usage) {
+// usage counts the tokens of a model call. One that is told again, since a block
+// of the same message follows or a session was read again, is not counted again.
+// Its cost is part of the turn's.
+func (f *fold) usage(a actor, p *wire.Usage) {
+	if slices.Contains(a.n.Counted, p.MessageID) {
+		return
+	}
 	u := &f.s.Usage
 	u.InputTokens += p.InputTokens
 	u.OutputTokens += p.OutputTokens
@@ -186,7 +190,20 @@ func (f *fold) usage(p *wire.Usage) {
 	if p.CacheReadInputTokens != nil {
 		u.CacheReadInputTokens += *p.CacheReadInputTokens
 	}
+	if p.MessageID == "" || len(p.MessageID) > maxMessageID {
+		return
+	}
+	last := a.n.Counted[max(0, len(a.n.Counted)-maxCounted+1):]
+	a.n.Counted = append(slices.Clone(last), p.MessageID) // a copy: states share it
+	f.put(a)
 }
+
+// Bounds of what is remembered of the messages of a node. Repetitions follow at
+// once, but those of sub-agents that work at the same time stand in between.
+const (
+	maxCounted   = 16  // messages
+	maxMessageID = 128 // bytes of an id; longer ones are counted each time
+)
 
 // userMessage takes the command that sent it out of the inbox.
 func (f *fold) userMessage(a actor, p *wire.UserMessage) {

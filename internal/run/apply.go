@@ -187,7 +187,7 @@ func (f *fold) agentPayload() error {
 	case *wire.TurnEnd:
 		f.turnEnd(a, p)
 	case *wire.Usage:
-		f.usage(p)
+		f.usage(a, p)
 	case *wire.CCMessage:
 		f.ccMessage(a, p)
 	case *wire.TodoChanged:

@@ -133,6 +133,9 @@ type NodeState struct {
 	Point  string      `json:"point,omitempty"`  // the agent's id of its last message, see [UserMessage.Point]
 	Resume *Resume     `json:"resume,omitempty"` // how it is to go on; nil: nobody has said so since it last began
 	Fork   *AgentPoint `json:"fork,omitempty"`   // its session begins as a copy of this one
+	// Counted are the ids of the messages whose usage was counted last, oldest first:
+	// told again, it isn't counted again.
+	Counted []string `json:"counted,omitempty"`
 }
 
 // Resume is how an interrupted execution goes on.
