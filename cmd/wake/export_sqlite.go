@@ -28,7 +28,11 @@ func (a *app) exportSQLite(ctx context.Context, src source, m *meter, out *outpu
 		return export.Result{}, err
 	}
 	r := export.Result{RunID: src.query.Run}
-	err = errors.Join(record(ctx, store, src, m, &r), store.Close())
+	err = record(ctx, store, src, m, &r)
+	for more := err == nil; more && err == nil; {
+		more, err = store.Index(ctx)
+	}
+	err = errors.Join(err, store.Close())
 	for _, beside := range []string{"-wal", "-shm"} {
 		_ = os.Remove(path + beside) // of a store that failed
 	}

@@ -77,6 +77,11 @@ func (a *app) printHits(found wire.SearchResponse) error {
 			return err
 		}
 	}
+	if found.Through > 0 {
+		if _, err := fmt.Fprintf(a.errOut, "what is recorded after position %d isn't indexed yet: ask again in a moment\n", found.Through); err != nil {
+			return err
+		}
+	}
 	if len(found.Hits) == 0 {
 		_, err := fmt.Fprintln(a.errOut, "nothing was found")
 		return err

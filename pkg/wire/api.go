@@ -413,6 +413,9 @@ type Span struct {
 type SearchResponse struct {
 	Hits   []SearchHit `json:"hits"`
 	Cursor string      `json:"cursor,omitempty"`
+	// Through is the position up to which lines were looked at, if the index of words
+	// is behind what is recorded; absent: all of them were.
+	Through uint64 `json:"through,omitempty"`
 }
 
 // StatsRequest asks for numbers about runs.

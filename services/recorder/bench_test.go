@@ -178,13 +178,45 @@ func BenchmarkCatchUp(b *testing.B) {
 	}
 	b.ResetTimer()
 	for b.Loop() {
-		stop := p.record(recorder.Config{Path: newTarget(b)})
-		p.until(last)
+		target := newTarget(b)
+		stop := p.record(recorder.Config{Path: target})
+		awaited(b, target, last)
 		if err := stop(); err != nil {
 			b.Fatal(err)
 		}
 	}
 	b.ReportMetric(float64(int(last)*b.N)/b.Elapsed().Seconds(), "events/s")
+}
+
+// awaited waits until a store that somebody records into has a position.
+func awaited(b *testing.B, target string, last uint64) {
+	var s *recorder.Store
+	for tick := time.Tick(5 * time.Millisecond); ; <-tick {
+		var err error
+		if s == nil {
+			if s, err = recorder.OpenReadOnly(b.Context(), target); err != nil {
+				s = nil // it isn't there yet
+				continue
+			}
+			defer s.Close()
+		}
+		if pos, err := s.Position(b.Context()); err != nil || pos.Seq >= last {
+			return
+		}
+	}
+}
+
+// BenchmarkIndex takes lines into the full text.
+func BenchmarkIndex(b *testing.B) {
+	p := long(b, "r1", 20_000)
+	for b.Loop() {
+		b.StopTimer()
+		s := openStore(b)
+		p.store(s, 4000)
+		b.StartTimer()
+		indexed(b, s)
+	}
+	b.ReportMetric(float64(20_000*b.N)/b.Elapsed().Seconds(), "lines/s")
 }
 
 func BenchmarkLog(b *testing.B) {

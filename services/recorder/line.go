@@ -87,18 +87,11 @@ func (w *writer) grows(writer *nodeRow, e *wire.Event, step timeline.Step) {
 }
 
 func (w *writer) writeLines() error {
-	opens := w.tx.d.find.opens
 	for _, l := range w.queue {
 		var err error
 		switch l.op {
 		case timeline.Add:
 			e := l.event
-			if opens && e.Type().Kind() == wire.KindDelta {
-				err = w.exec(openLine, l.pos, l.writer)
-			}
-			if err != nil {
-				return err
-			}
 			err = w.exec(addLine, l.pos, l.run, l.node, l.writer, e.Seq, e.ExecID, e.Parent, e.Timestamp, string(l.kind), l.text.String())
 		case timeline.Extend:
 			err = w.exec(extendLine, l.text.String(), l.pos)
@@ -110,13 +103,26 @@ func (w *writer) writeLines() error {
 			return err
 		}
 	}
+	err := w.openLines()
 	clear(w.lines)
 	w.queue = w.queue[:0]
-	if !opens {
+	return err
+}
+
+// openLines keeps those lines apart that still grow, if the full text has to know.
+func (w *writer) openLines() error {
+	if !w.tx.d.find.lags || w.s.scratch {
 		return nil
 	}
 	for _, writer := range slices.Sorted(maps.Keys(w.growing)) {
-		if err := w.exec(closeLines, writer, w.growing[writer]); err != nil {
+		pos := w.growing[writer]
+		if err := w.exec(closeLines, writer, pos); err != nil {
+			return err
+		}
+		if l := w.lines[pos]; l == nil || l.op != timeline.Add {
+			continue // it was there before
+		}
+		if err := w.exec(openLine, pos, writer); err != nil {
 			return err
 		}
 	}

@@ -10,7 +10,22 @@ import (
 type progress struct {
 	mu    sync.Mutex
 	pos   uint64
+	full  time.Time     // when a transaction was last as large as it may be
 	moved chan struct{} // closed when pos changes; nil: nobody waits
+}
+
+// at returns the position, and whether there is likely to be much behind it.
+func (p *progress) at() (pos uint64, busy bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pos, time.Since(p.full) < indexEvery
+}
+
+// laden notes that there was enough for a whole transaction.
+func (p *progress) laden() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.full = time.Now()
 }
 
 func (p *progress) to(pos uint64) {

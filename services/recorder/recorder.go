@@ -60,9 +60,14 @@ func (r *Recorder) Run(ctx context.Context) error {
 		defer stop()
 		served <- r.service().Run(ctx, r.log.Conn())
 	}()
+	indexed := make(chan error, 1)
+	go func() {
+		defer stop()
+		indexed <- r.index(ctx)
+	}()
 	err = r.consume(ctx)
 	stop()
-	return errors.Join(err, <-served, r.store.Close())
+	return errors.Join(err, <-served, <-indexed, r.store.Close())
 }
 
 // consume records what the stream holds after the file's position.
@@ -124,6 +129,9 @@ func (r *Recorder) commit(ctx context.Context, b Batch) error {
 	})
 	if err != nil {
 		return err
+	}
+	if len(b.Entries) >= r.c.Batch {
+		r.done.laden()
 	}
 	r.done.to(report.Position.Seq)
 	if report.Lost > 0 {
@@ -237,6 +245,7 @@ func (r *Recorder) service() api.Service {
 		}),
 		api.Handle(wire.VerbSearch, "", func(ctx context.Context, q wire.SearchRequest, f api.Form) (wire.SearchResponse, error) {
 			r.catchUp(ctx)
+			r.indexed(ctx)
 			return s.Search(ctx, q, time.Now(), f.Limit)
 		}),
 		api.Handle(wire.VerbStats, "", func(ctx context.Context, q wire.StatsRequest, _ api.Form) (wire.StatsResponse, error) {

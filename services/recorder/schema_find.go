@@ -118,7 +118,7 @@ type finder struct {
 	match   string // which match; %s is the parameter
 	snippet string // the part of the text that matches; %s is the parameter
 	order   string // of the newest first
-	opens   bool   // whether lines that grow are kept apart
+	lags    bool   // lines get there after they were recorded, and those that grow are kept apart
 	query   func(words []word) string
 	excerpt func(text string, words []word) string // marks what matches in what snippet says; nil: it is marked
 }
@@ -132,6 +132,6 @@ const (
 func sqliteFinder() finder {
 	return finder{
 		tables: "lines_fts JOIN lines ON lines.pos = lines_fts.rowid", match: "lines_fts MATCH %s",
-		snippet: "snippet(lines_fts, 0, char(57344), char(57345), '…', 24)", order: "lines_fts.rowid", opens: true, query: ftsQuery,
+		snippet: "snippet(lines_fts, 0, char(57344), char(57345), '…', 24)", order: "lines_fts.rowid", lags: true, query: ftsQuery,
 	}
 }

@@ -9,7 +9,7 @@ import (
 // sqliteDialect is the dialect of SQLite.
 func sqliteDialect() *dialect {
 	return &dialect{
-		steps: []step{{text: sqlite1}, {text: sqlite2 + sqliteFind, then: refill}},
+		steps: []step{{text: sqlite1}, {text: sqlite2 + sqliteFind, then: refill}, {text: sqliteWords}},
 		bind:  unnumbered,
 
 		version: sqliteVersion,

@@ -106,6 +106,9 @@ func (s *Store) Search(ctx context.Context, q wire.SearchRequest, now time.Time,
 		return r, fmt.Errorf("recorder: search: %w", err)
 	}
 	defer t.Rollback() //nolint:errcheck // nothing was written
+	if r.Through, err = t.through(ctx); err != nil {
+		return r, wrap("search", err)
+	}
 	most, size, cursor := cmp.Or(q.Limit, defaultHits), 0, ""
 	for rows, err := range t.query(ctx, text, args...) {
 		if err != nil {

@@ -10,6 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"wake/internal/api"
+	"wake/internal/natstest"
+	"wake/pkg/subjects"
 	"wake/pkg/wire"
 	"wake/services/recorder"
 )
@@ -32,7 +35,7 @@ func TestSearch(t *testing.T) {
 	p.add("r2", "judge", exec, &wire.LogTruncated{AtSeq: seq - 1, Reason: "rollback"})
 	for _, size := range []int{1, 4, 100} {
 		s := openStore(t)
-		p.store(s, size)
+		p.storeAndIndex(s, size)
 		now := time.UnixMilli(p.clock)
 		find := func(q wire.SearchRequest) []string {
 			t.Helper()
@@ -116,6 +119,112 @@ func TestSearch(t *testing.T) {
 	}
 }
 
+// storeAndIndex records everything on the tape in batches, and takes each into the
+// full text at once.
+func (p *tape) storeAndIndex(s *recorder.Store, size int) {
+	p.t.Helper()
+	for rest := range slices.Chunk(p.entries, size) {
+		if _, err := s.Record(p.t.Context(), recorder.Batch{Incarnation: incarnation, Entries: rest}); err != nil {
+			p.t.Fatal(err)
+		}
+		indexed(p.t, s)
+	}
+}
+
+// indexed takes what is recorded into the full text.
+func indexed(t testing.TB, s *recorder.Store) {
+	t.Helper()
+	for more, err := true, error(nil); more; {
+		if more, err = s.Index(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The full text may be behind, says so, and is the same in the end whenever lines
+// got there.
+func TestTheFullTextLags(t *testing.T) {
+	if os.Getenv(testPostgres) != "" {
+		t.Log("the full text is an index there, which never lags")
+		return
+	}
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	p.add("r1", "coder", exec, &wire.AgentText{Content: "the first needle"})
+	p.add("r1", "coder", exec, &wire.AgentTextDelta{Content: "a needle that ", Block: 1})
+	p.add("r1", "coder", exec, &wire.AgentTextDelta{Content: "grows", Block: 1})
+	p.add("r1", "coder", exec, &wire.AgentTextDelta{Content: "another needle", Block: 2})
+	p.add("r1", "coder", exec, &wire.AgentTextDelta{Content: " and late words", Block: 1})
+	for i := range 5000 {
+		p.add("r1", "coder", exec, &wire.AgentThinking{Content: fmt.Sprintf("hay %d", i)})
+	}
+	p.add("r1", "coder", exec, &wire.AgentText{Content: "the last needle"})
+	needles := func(s *recorder.Store) (hits int, through uint64) {
+		t.Helper()
+		r, err := s.Search(t.Context(), wire.SearchRequest{Text: "needle"}, time.UnixMilli(p.clock), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(r.Hits), r.Through
+	}
+	path := newTarget(t)
+	s := openAt(t, path)
+	p.store(s, 1000)
+	if hits, through := needles(s); hits != 0 || through != 0 {
+		t.Errorf("before anything is indexed: %d hits, through %d", hits, through)
+	}
+	if more, err := s.Index(t.Context()); err != nil || !more {
+		t.Fatalf("indexed: more %t, %v", more, err)
+	}
+	if hits, through := needles(s); hits != 3 || through < 1000 || through > 4000 {
+		t.Errorf("after a while: %d hits, through %d", hits, through)
+	}
+	closed(t, s)
+	s = openAt(t, path) // as after a crash
+	indexed(t, s)
+	if hits, through := needles(s); hits != 4 || through != 0 {
+		t.Errorf("in the end: %d hits, through %d", hits, through)
+	}
+	closed(t, s)
+	at := []string{path}
+	for _, size := range []int{3, 1000} {
+		other := newTarget(t)
+		s := openAt(t, other)
+		p.storeAndIndex(s, size)
+		closed(t, s)
+		at = append(at, other)
+	}
+	for _, path := range at {
+		db := openDB(t, path)
+		if _, err := db.Exec(`INSERT INTO lines_fts (lines_fts, rank) VALUES ('integrity-check', 1)`); err != nil {
+			t.Errorf("the full text isn't that of the lines: %v", err)
+		}
+		if got := rowsOf(t, db, `SELECT count(*) AS n FROM lines_fts WHERE lines_fts MATCH 'late'`); len(got) != 1 || strings.TrimSpace(got[0]) != "n=1" {
+			t.Errorf("late words: %q", got)
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A search finds what was recorded before it was asked.
+func TestSearchFindsWhatWasRecorded(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		p.record(recorder.Config{})
+		w := p.claim("r1", "coder")
+		for i := range 3 {
+			p.until(p.write(w, text(fmt.Sprintf("word%d", i))))
+			<-time.After(time.Duration(i) * time.Second)
+			r, err := api.Call[wire.SearchResponse](t.Context(), p.nc, subjects.Default, wire.VerbSearch, wire.SearchRequest{Text: fmt.Sprintf("word%d", i)})
+			if err != nil || len(r.Hits) != 1 || r.Through != 0 {
+				t.Errorf("got %+v, %v", r, err)
+			}
+		}
+	})
+}
+
 // places are hits without their snippets.
 func places(hits []string) []string {
 	for i, h := range hits {
@@ -197,6 +306,12 @@ func TestStats(t *testing.T) {
 		for _, r := range runs.Runs {
 			if one := ask(s, wire.StatsRequest{Run: r.RunID}); !cmp.Equal(one.Total.CostUsd, r.CostUsd, near) {
 				t.Errorf("%s: the parts cost %f, the run %f", r.RunID, one.Total.CostUsd, r.CostUsd)
+			} else if one.Total.TokensIn != r.TokensIn || one.Total.TokensOut != r.TokensOut {
+				t.Errorf("%s: its parts had %d and %d tokens, the run %d and %d", r.RunID, one.Total.TokensIn, one.Total.TokensOut, r.TokensIn, r.TokensOut)
+			}
+			st, err := s.Status(t.Context(), wire.StatusRequest{Run: r.RunID}, now, 1<<20)
+			if err != nil || st.Agents[0].TokensIn != r.TokensIn || st.Agents[0].TokensOut != r.TokensOut {
+				t.Errorf("%s: its agents had %+v, the run %d and %d tokens; %v", r.RunID, st.Agents, r.TokensIn, r.TokensOut, err)
 			}
 		}
 		if r := ask(s, wire.StatsRequest{Since: 600_000}); len(r.Days) != 1 || len(r.Tools) != 0 || r.Runs.Runs != 2 {

@@ -91,7 +91,7 @@ type statements [statementCount]*sql.Stmt
 func prepare(ctx context.Context, d *dialect, db *sql.DB) (*statements, error) {
 	all := new(statements)
 	for s := range statementCount {
-		if (s == openLine || s == closeLines) && !d.find.opens {
+		if (s == openLine || s == closeLines) && !d.find.lags {
 			continue // there is no such table
 		}
 		var err error
