@@ -53,6 +53,8 @@ func (w *writer) used(r *runRow, n *nodeRow, e *wire.Event, p *wire.Usage) error
 		}
 	}
 	in := p.InputTokens + value(p.CacheCreationInputTokens) + value(p.CacheReadInputTokens)
+	n.tokensIn += in
+	n.tokensOut += p.OutputTokens
 	return w.exec(addSpend, r.id, n.id, e.Timestamp/day, modelKey(orElse(p.Model, n.model)), 1, in, p.OutputTokens, 0.0)
 }
 

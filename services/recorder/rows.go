@@ -116,7 +116,11 @@ func (n *nodeRow) count(r *runRow, e *wire.Event) {
 	case *wire.AgentInit:
 		n.model, n.cwd = orElse(p.Model, n.model), orElse(p.Cwd, n.cwd)
 	case *wire.Usage:
-		n.usage(e, p)
+		n.context(e, p)
+	case *wire.TurnEnd:
+		n.window(e, p.ModelUsage)
+	case *wire.AgentComplete:
+		n.window(e, p.ModelUsage)
 	case *wire.AgentTool:
 		n.tools++
 		if p.Error != "" && !p.Denied {
@@ -133,11 +137,9 @@ func (n *nodeRow) count(r *runRow, e *wire.Event) {
 	}
 }
 
-// usage counts the tokens of a call. How full the context is, only the node's
-// own agent tells, not its sub-agents.
-func (n *nodeRow) usage(e *wire.Event, p *wire.Usage) {
-	n.tokensIn += p.InputTokens + value(p.CacheCreationInputTokens) + value(p.CacheReadInputTokens)
-	n.tokensOut += p.OutputTokens
+// context notes how full the context is. Only the node's own agent tells, not its
+// sub-agents.
+func (n *nodeRow) context(e *wire.Event, p *wire.Usage) {
 	if e.Parent != "" {
 		return
 	}
@@ -146,6 +148,18 @@ func (n *nodeRow) usage(e *wire.Event, p *wire.Usage) {
 	}
 	if p.ContextWindow > 0 {
 		n.contextWindow = p.ContextWindow
+	}
+}
+
+// window notes the size of the context, which the first result of an agent tells.
+func (n *nodeRow) window(e *wire.Event, models map[string]wire.ModelUsage) {
+	if e.Parent != "" {
+		return
+	}
+	for name, m := range models {
+		if m.ContextWindow > 0 && name == n.model {
+			n.contextWindow = m.ContextWindow
+		}
 	}
 }
 
