@@ -13,7 +13,11 @@ type Alert struct {
 	Label     string   `json:"label"`     // the run's label "name", else the node id
 	Position  Position `json:"position"`  // of the event that raised it
 	Timestamp int64    `json:"timestamp"` // Unix ms
+	Flow      string   `json:"flow,omitempty"`
 	ParentRun string   `json:"parentRun,omitempty"`
 	Text      string   `json:"text"` // one line, with its "[subagent:<label>] " prefix
 	Data      Raw      `json:"data"` // the supervisor event of seeds/004
+
+	// Labels are those of the run, as far as they are at most 4 KiB together.
+	Labels map[string]string `json:"labels,omitempty"`
 }

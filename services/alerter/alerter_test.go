@@ -536,7 +536,8 @@ func TestAlert(t *testing.T) {
 	start(t, log, alerter.Config{})
 	owner := logtest.Claim(t, log, "r1", wire.RunNode)
 	logtest.Append(t, owner, &wire.Event{Payload: &wire.FlowStart{
-		FlowName: "f", DefinitionHash: "h", Definition: wire.Null, Labels: map[string]string{"name": "sentinella"}, ParentRun: "r0",
+		FlowName: "f", DefinitionHash: "h", Definition: wire.Null, ParentRun: "r0",
+		Labels: map[string]string{"name": "sentinella", "team": "core", "unbounded": strings.Repeat("x", 4096)},
 	}})
 	w := logtest.Claim(t, log, "r1", "coder")
 	pos := logtest.Append(t, w, &wire.Event{ExecID: "coder#1", Timestamp: 1767400000000, Payload: &wire.NodeError{Error: "exit code 2", ErrorType: "exit"}})
@@ -549,6 +550,7 @@ func TestAlert(t *testing.T) {
 	want := []wire.Alert{{
 		V: 1, Key: key, Kind: "error", Severity: wire.SeverityError, RunID: "r1", NodeID: "coder", ExecID: "coder#1", Label: "sentinella",
 		Position: wire.Position{Incarnation: log.Incarnation(), Seq: pos}, Timestamp: 1767400000000, ParentRun: "r0",
+		Flow: "f", Labels: map[string]string{"name": "sentinella", "team": "core"},
 		Text: "[subagent:sentinella] ❌ Node coder failed: exit code 2", Data: data,
 	}}
 	if d := cmp.Diff(want, alerts(t, log, "r1")); d != "" {

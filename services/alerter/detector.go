@@ -2,6 +2,7 @@ package alerter
 
 import (
 	"maps"
+	"slices"
 	"strconv"
 
 	"wake/internal/timeline"
@@ -74,7 +75,7 @@ func (f finding) alert(in input, incarnation string) (wire.Alert, error) {
 		V: wire.Version, Key: f.key(), Kind: f.Kind, Severity: f.Severity,
 		RunID: in.Run.ID, NodeID: f.NodeID, ExecID: f.ExecID, Label: label,
 		Position: wire.Position{Incarnation: incarnation, Seq: in.Pos}, Timestamp: in.At,
-		ParentRun: in.Run.Parent,
+		Flow: in.Run.Flow, Labels: in.Run.Labels, ParentRun: in.Run.Parent,
 		Text:      "[subagent:" + label + "] " + f.Text, Data: data,
 	}
 	if in.Event != nil {
@@ -89,6 +90,7 @@ type run struct {
 	Name     string            `json:"name,omitempty"` // the label "name"
 	Flow     string            `json:"flow,omitempty"`
 	Parent   string            `json:"parent,omitempty"`
+	Labels   map[string]string `json:"labels,omitempty"`   // see [wire.Alert]
 	Policies map[string]policy `json:"policies,omitempty"` // of nodes that have one
 	Copy     bool              `json:"copy,omitempty"`     // imported: what happened was told where it happened
 }
@@ -113,7 +115,7 @@ func (r run) forked(p *wire.RunForked) run {
 	var s wire.State
 	if wire.Unmarshal(p.State, &s) == nil {
 		r.Name, r.Flow, r.Policies = s.Labels["name"], s.FlowName, policies(s.Definition)
-		r.Copy = s.Imported == wire.ImportedCopy
+		r.Labels, r.Copy = carried(s.Labels), s.Imported == wire.ImportedCopy
 	}
 	return r
 }
@@ -121,6 +123,25 @@ func (r run) forked(p *wire.RunForked) run {
 // started takes what flow:start says.
 func (r run) started(p *wire.FlowStart) run {
 	r.Name, r.Flow, r.Parent = p.Labels["name"], p.FlowName, p.ParentRun
-	r.Policies, r.Copy = policies(p.Definition), p.Imported == wire.ImportedCopy
+	r.Labels, r.Policies, r.Copy = carried(p.Labels), policies(p.Definition), p.Imported == wire.ImportedCopy
 	return r
+}
+
+// maxLabels is the size of the labels that each alert of a run carries, in bytes.
+const maxLabels = 4 << 10
+
+// carried returns the labels that fit into alerts, the first by name.
+func carried(labels map[string]string) map[string]string {
+	var fit map[string]string
+	size := 0
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		if size += len(name) + len(labels[name]); size > maxLabels {
+			break
+		}
+		if fit == nil {
+			fit = map[string]string{}
+		}
+		fit[name] = labels[name]
+	}
+	return fit
 }
