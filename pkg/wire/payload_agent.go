@@ -51,6 +51,17 @@ type AgentText struct {
 	Supersedes int // see [AgentThinking.Supersedes]
 }
 
+// AgentMessage is a whole message of the model, as its next prompt repeats it. Agents
+// whose conversation is the log write it; what the model was told is in agent:start,
+// [UserMessage] and [AgentTool].
+type AgentMessage struct {
+	MessageID  string
+	Model      string
+	Content    Raw    // the blocks, as the Messages API has them: text, thinking, tool_use …
+	StopReason string // end_turn, tool_use, max_tokens, refusal …
+	Blocks     int    // number of the last block within the execution whose pieces were streamed
+}
+
 // AgentTool is a finished tool call. The envelope's CallID ties it to its
 // [ToolIntent].
 type AgentTool struct {
@@ -308,6 +319,7 @@ func (*AgentThinkingDelta) Type() Type { return TypeAgentThinkingDelta }
 func (*AgentThinking) Type() Type      { return TypeAgentThinking }
 func (*AgentTextDelta) Type() Type     { return TypeAgentTextDelta }
 func (*AgentText) Type() Type          { return TypeAgentText }
+func (*AgentMessage) Type() Type       { return TypeAgentMessage }
 func (*AgentTool) Type() Type          { return TypeAgentTool }
 func (*AgentError) Type() Type         { return TypeAgentError }
 func (*AgentComplete) Type() Type      { return TypeAgentComplete }
@@ -370,6 +382,14 @@ func (p *AgentText) fields(f *fields) {
 	f.str("content", &p.Content, required)
 	f.int("block", &p.Block, optional)
 	f.int("supersedes", &p.Supersedes, optional)
+}
+
+func (p *AgentMessage) fields(f *fields) {
+	f.str("messageId", &p.MessageID, optional)
+	f.str("model", &p.Model, optional)
+	f.raw("content", &p.Content, required)
+	f.str("stopReason", &p.StopReason, optional)
+	f.int("blocks", &p.Blocks, optional)
 }
 
 func (p *AgentTool) fields(f *fields) {

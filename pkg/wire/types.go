@@ -41,6 +41,7 @@ const (
 	TypeAgentThinking      Type = "agent:thinking"
 	TypeAgentTextDelta     Type = "agent:text:delta"
 	TypeAgentText          Type = "agent:text"
+	TypeAgentMessage       Type = "agent:message"
 	TypeAgentTool          Type = "agent:tool"
 	TypeAgentError         Type = "agent:error"
 	TypeAgentComplete      Type = "agent:complete"
@@ -122,7 +123,7 @@ func (t Type) Kind() Kind {
 func (t Type) Awaited() bool {
 	switch t {
 	case TypeAgentStart, TypeSessionBound, TypeToolIntent, TypeToolState, TypeAgentTool, TypeToolSealed,
-		TypePermissionRequired, TypePermissionDecided, TypeCheckpoint, TypeCommandReceived,
+		TypePermissionRequired, TypePermissionDecided, TypeCheckpoint, TypeCommandReceived, TypeCCMessage,
 		TypeAgentComplete, TypeAgentPaused, TypeAgentAborted, TypeLogTruncated, TypeRunForked,
 		TypeRunClaimed, TypeNodeClaimed, TypeNodeComplete, TypeNodeError,
 		TypeFlowStart, TypeFlowComplete, TypeFlowPaused, TypeFlowResumed, TypeFlowAborted:
@@ -169,6 +170,7 @@ var payloads = map[Type]func() Payload{ //nolint:gochecknoglobals // constant
 	TypeAgentThinking:      func() Payload { return new(AgentThinking) },
 	TypeAgentTextDelta:     func() Payload { return new(AgentTextDelta) },
 	TypeAgentText:          func() Payload { return new(AgentText) },
+	TypeAgentMessage:       func() Payload { return new(AgentMessage) },
 	TypeAgentTool:          func() Payload { return new(AgentTool) },
 	TypeAgentError:         func() Payload { return new(AgentError) },
 	TypeAgentComplete:      func() Payload { return new(AgentComplete) },
