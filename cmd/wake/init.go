@@ -34,7 +34,11 @@ its own server.`,
 			}
 			defer nc.Close()
 			c.Names = a.names
-			report, err := initialize(cmd.Context(), nc, c)
+			var report topology.Report
+			err = a.retry(cmd.Context(), "JetStream", func(ctx context.Context) (err error) {
+				report, err = initialize(ctx, nc, c)
+				return err
+			})
 			if err != nil {
 				return err
 			}
@@ -45,6 +49,7 @@ its own server.`,
 		},
 	}
 	topologyFlags(cmd.Flags(), &c)
+	a.waitFlag(cmd.Flags())
 	return cmd
 }
 

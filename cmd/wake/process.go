@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -41,10 +42,12 @@ func (o *processOptions) flags(flags *pflag.FlagSet) {
 type process struct {
 	app     *app
 	o       processOptions
-	dir     string // of the services' files
-	locked  string // folder that no other process has at the same time
+	dir     string          // of the services' files
+	locked  string          // folder that no other process has at the same time
+	ending  <-chan struct{} // closed when the process was told to end
 	nc      *nats.Conn
 	log     *eventlog.Log
+	open    atomic.Pointer[eventlog.Log] // log, for whoever asks while it is being opened
 	group   service.Group
 	metrics *prometheus.Registry
 }
@@ -57,17 +60,18 @@ type runnable interface {
 // constructor makes a service of a process.
 type constructor func(ctx context.Context, p *process) (runnable, error)
 
-func (a *app) newProcess(o processOptions, dir, locked string, nc *nats.Conn) *process {
+func (a *app) newProcess(ctx context.Context, o processOptions, dir, locked string) *process {
 	return &process{
-		app: a, o: o, dir: dir, locked: locked, nc: nc,
+		app: a, o: o, dir: dir, locked: locked, ending: ctx.Done(),
 		group:   service.Group{Log: a.log, Grace: o.grace},
 		metrics: prometheus.NewRegistry(),
 	}
 }
 
-// prepare opens the log under name, which names the process among those of its
-// folder.
-func (p *process) prepare(ctx context.Context, name string) error {
+// prepare opens the log on a connection, under name, which names the process among
+// those of its folder.
+func (p *process) prepare(ctx context.Context, nc *nats.Conn, name string) error {
+	p.nc = nc
 	p.group.Add("connection", func(ctx context.Context) error {
 		<-ctx.Done()
 		p.nc.Close()
@@ -80,30 +84,55 @@ func (p *process) prepare(ctx context.Context, name string) error {
 		return p.app.explain(ctx, p.nc, err)
 	}
 	p.log = log
+	p.open.Store(log)
+	p.metrics.MustRegister(natsMetrics(p.nc))
 	p.group.Add("log", log.Run)
-	return p.serveHTTP()
-}
-
-func (p *process) serveHTTP() error {
-	if p.o.httpAddr == "" {
-		return nil
-	}
-	p.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), natsMetrics(p.nc))
-	server, err := service.ListenHTTP(p.o.httpAddr, p.metrics, p.ready)
-	if err != nil {
-		return err
-	}
-	p.app.log.Info("health and metrics", "addr", server.Addr())
-	p.group.Add("http", server.Run)
 	return nil
 }
 
-// ready says why the process can't work right now.
+// serveHTTP serves health and metrics from before the process is connected until
+// the returned function is called: that it waits for a server is no reason to
+// restart it, nor that it ends slowly.
+func (p *process) serveHTTP(ctx context.Context) (stop func(), err error) {
+	if p.o.httpAddr == "" {
+		return func() {}, nil
+	}
+	p.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	server, err := service.ListenHTTP(p.o.httpAddr, p.metrics, p.ready)
+	if err != nil {
+		return nil, err
+	}
+	p.app.log.InfoContext(ctx, "health and metrics", "addr", server.Addr())
+	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Run(serving); err != nil {
+			p.app.log.ErrorContext(ctx, "health and metrics", "error", err)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}, nil
+}
+
+// ready says why the process can't work right now. One that was told to end takes
+// no more work, although it still has some.
 func (p *process) ready() error {
-	if !p.nc.IsConnected() {
+	select {
+	case <-p.ending:
+		return errors.New("ending")
+	default:
+	}
+	log := p.open.Load()
+	if log == nil {
+		return errors.New("waiting for the server or its streams")
+	}
+	if !log.Conn().IsConnected() {
 		return errors.New("not connected to NATS")
 	}
-	return p.log.Health()
+	return log.Health()
 }
 
 func natsMetrics(nc *nats.Conn) prometheus.Collector {
@@ -142,9 +171,14 @@ func (a *app) serviceCommand(name, short string, flags func(*pflag.FlagSet), con
 		},
 	}
 	o.flags(cmd.Flags())
-	cmd.Flags().DurationVar(&a.server.Wait, "wait", 0, "`how long` to wait for a server that doesn't answer yet")
+	a.waitFlag(cmd.Flags())
 	flags(cmd.Flags())
 	return cmd
+}
+
+// waitFlag adds the flag for processes that start together with their server.
+func (a *app) waitFlag(flags *pflag.FlagSet) {
+	flags.DurationVar(&a.server.Wait, "wait", 0, "`how long` to wait for a server that doesn't answer, or isn't prepared, yet")
 }
 
 func (a *app) serve(ctx context.Context, name string, o processOptions, construct constructor) error {
@@ -152,6 +186,13 @@ func (a *app) serve(ctx context.Context, name string, o processOptions, construc
 	if err != nil {
 		return err
 	}
+	locked := filepath.Join(dir, name)
+	p := a.newProcess(ctx, o, dir, locked)
+	stop, err := p.serveHTTP(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
 	nc, err := a.server.Connect(ctx, a.log)
 	if err != nil {
 		return err
@@ -164,14 +205,12 @@ func (a *app) serve(ctx context.Context, name string, o processOptions, construc
 	if err := a.verify(ctx, js); err != nil {
 		return a.explain(ctx, nc, err)
 	}
-	locked := filepath.Join(dir, name)
 	lock, err := service.LockDir(locked)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = lock.Unlock() }()
-	p := a.newProcess(o, dir, locked, nc)
-	if err := p.prepare(ctx, name); err != nil {
+	if err := p.prepare(ctx, nc, name); err != nil {
 		return err
 	}
 	if err := p.add(ctx, name, construct); err != nil {
@@ -181,27 +220,34 @@ func (a *app) serve(ctx context.Context, name string, o processOptions, construc
 	return p.group.Run(ctx)
 }
 
-// verifyAttempt bounds a check of the streams that is followed by another one.
-const verifyAttempt = 5 * time.Second
+// attemptTime bounds an attempt that is followed by another one.
+const attemptTime = 5 * time.Second
 
-// verify checks the streams, and waits for those that can't be asked for at present
-// as long as for the server: while a cluster comes up, they have no leader.
+// verify checks the streams. As long as for the server it waits for those that
+// aren't as they should be: `wake init` may be under way, and while a cluster comes
+// up streams have no leader.
 func (a *app) verify(ctx context.Context, js jetstream.JetStream) error {
+	return a.retry(ctx, "the streams", func(ctx context.Context) error { return topology.Verify(ctx, js, a.names) })
+}
+
+// retry tries until it works, for as long as --wait allows. The last try has no
+// other bound than the context.
+func (a *app) retry(ctx context.Context, what string, try func(context.Context) error) error {
 	for deadline := time.Now().Add(a.server.Wait); time.Now().Before(deadline); {
-		attempt, cancel := context.WithTimeout(ctx, verifyAttempt)
-		err := topology.Verify(attempt, js, a.names)
+		attempt, cancel := context.WithTimeout(ctx, attemptTime)
+		err := try(attempt)
 		cancel()
-		if _, wrong := errors.AsType[*topology.Mismatch](err); err == nil || wrong {
-			return err
+		if err == nil {
+			return nil
 		}
-		a.log.InfoContext(ctx, "waiting for the streams", "error", err)
+		a.log.InfoContext(ctx, "waiting", "for", what, "error", err)
 		select {
 		case <-time.After(a.server.Timeout):
 		case <-ctx.Done():
 			return err
 		}
 	}
-	return topology.Verify(ctx, js, a.names)
+	return try(ctx)
 }
 
 // answering waits until the services that answer questions do so. It returns

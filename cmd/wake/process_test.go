@@ -2,7 +2,11 @@ package main
 
 import (
 	"context"
+	"io"
 	"log/slog"
+	"net"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,4 +46,57 @@ func TestVerifyWaitsForLeaders(t *testing.T) {
 	if err := <-verified; err != nil {
 		t.Error(err)
 	}
+}
+
+// An orchestrator can ask a service how it is before there is a server, and while
+// the service ends. Neither is a reason to restart it.
+func TestHealthWithoutServer(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := free.Addr().String()
+	free.Close()
+	a := &app{names: subjects.Default, log: slog.New(slog.DiscardHandler), server: service.Server{
+		URL: "nats://127.0.0.1:4", DataDir: t.TempDir(), Timeout: 100 * time.Millisecond, Wait: time.Hour,
+	}}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.serve(ctx, "snapshotter", processOptions{httpAddr: addr}, newSnapshotter) }()
+	for path, want := range map[string]struct {
+		code int
+		text string
+	}{"healthz": {200, "ok"}, "readyz": {503, "waiting for the server"}} {
+		code, text := get(t, "http://"+addr+"/"+path)
+		if code != want.code || !strings.Contains(text, want.text) {
+			t.Errorf("%s: %d %s", path, code, text)
+		}
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("it ended without an error, and without a server")
+	}
+	if err := a.newProcess(ctx, processOptions{}, "", "").ready(); err == nil || err.Error() != "ending" {
+		t.Errorf("a process that ends is ready: %v", err)
+	}
+}
+
+// get asks until somebody answers.
+func get(t *testing.T, url string) (code int, text string) {
+	t.Helper()
+	for range 100 {
+		r, err := http.Get(url) //nolint:noctx // on loopback
+		if err != nil {
+			<-time.After(50 * time.Millisecond)
+			continue
+		}
+		b, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.StatusCode, string(b)
+	}
+	t.Fatalf("nobody answers at %s", url)
+	return 0, ""
 }

@@ -75,6 +75,12 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 		return err
 	}
 	defer func() { _ = lock.Unlock() }()
+	p := a.newProcess(ctx, o.process, dir, dir)
+	stop, err := p.serveHTTP(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
 
 	o.embedded.Dir = filepath.Join(dir, "nats")
 	server, err := startServer(ctx, o.embedded, a.log)
@@ -92,9 +98,8 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 		return err
 	}
 
-	p := a.newProcess(o.process, dir, dir, nc)
 	p.group.Add("nats-server", server.Run)
-	if err := p.prepare(ctx, "up"); err != nil {
+	if err := p.prepare(ctx, nc, "up"); err != nil {
 		return err
 	}
 	for _, s := range o.services(a.alertsOf(o)) {

@@ -2,6 +2,8 @@ package service
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +23,7 @@ type Server struct {
 	Creds   string // path of a credentials file
 	Context string // name of a context of the nats CLI, or the absolute path of its file
 	DataDir string
+	TLS     TLS // for a server of tls://, or one that asks for it
 
 	Name    string        // of the connection, as `nats server report connections` shows it
 	Timeout time.Duration // of the dial, and again of the handshake
@@ -35,10 +38,53 @@ type Server struct {
 	Denied func(error)
 }
 
+// TLS has the paths of PEM files.
+type TLS struct {
+	CA   string // who signed the server's certificate (empty: the system's list)
+	Cert string // the client's own certificate, if the server wants one
+	Key  string
+}
+
+// check says which file is missing, as a problem of the settings: the client's own
+// error would pass for one of the server.
+func (t TLS) check() error {
+	if (t.Cert == "") != (t.Key == "") {
+		return &Error{Code: CodeUsage, Err: errors.New("--tls-cert and --tls-key belong together")}
+	}
+	if t.CA != "" {
+		b, err := os.ReadFile(t.CA)
+		if err != nil {
+			return &Error{Code: CodeUsage, Err: fmt.Errorf("--tls-ca: %w", err)}
+		}
+		if !x509.NewCertPool().AppendCertsFromPEM(b) {
+			return &Error{Code: CodeUsage, Err: fmt.Errorf("--tls-ca: %s has no certificate in PEM", t.CA)}
+		}
+	}
+	if t.Cert != "" {
+		if _, err := tls.LoadX509KeyPair(t.Cert, t.Key); err != nil {
+			return &Error{Code: CodeUsage, Err: fmt.Errorf("--tls-cert: %w", err)}
+		}
+	}
+	return nil
+}
+
+func (t TLS) options() (options []nats.Option) {
+	if t.CA != "" {
+		options = append(options, nats.RootCAs(t.CA))
+	}
+	if t.Cert != "" {
+		options = append(options, nats.ClientCert(t.Cert, t.Key))
+	}
+	return options
+}
+
 // Flags adds the settings to a set of flags.
 func (s *Server) Flags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.URL, "nats-url", "", "`URL` of the NATS server (default: that of wake up on the data directory)")
 	flags.StringVar(&s.Creds, "creds", "", "NATS credentials `file`")
+	flags.StringVar(&s.TLS.CA, "tls-ca", "", "PEM `file` of who signed the server's certificate (default: the system's list)")
+	flags.StringVar(&s.TLS.Cert, "tls-cert", "", "PEM `file` of the certificate that a server wants to see")
+	flags.StringVar(&s.TLS.Key, "tls-key", "", "PEM `file` of its key")
 	flags.StringVar(&s.Context, "context", "", "`name` of a context of the nats CLI")
 	flags.StringVar(&s.DataDir, "data-dir", DefaultDataDir, "`folder` where wake up keeps its data and its URL")
 	flags.DurationVar(&s.Timeout, "connect-timeout", 450*time.Millisecond, "how `long` a server may take for each step of connecting")
@@ -52,6 +98,9 @@ func (s Server) Connect(ctx context.Context, log *slog.Logger) (*nats.Conn, erro
 		if _, err := os.Stat(s.Creds); err != nil {
 			return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("credentials: %w", err)}
 		}
+	}
+	if err := s.TLS.check(); err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Wait+2*s.Timeout)
 	defer cancel()
@@ -152,6 +201,9 @@ func (s Server) classify(server string, err error) error {
 			return &Error{Code: CodeUnauthorized, Err: fmt.Errorf("%s: %w", server, err), Hint: "give credentials with --creds or --context"}
 		}
 	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return &Error{Code: CodeUnauthorized, Err: fmt.Errorf("%s: %w", server, err), Hint: "name who signed the server's certificate with --tls-ca"}
+	}
 	return s.unreachable(server, err)
 }
 
@@ -182,6 +234,7 @@ func (s Server) options(log *slog.Logger) []nats.Option {
 	if s.Creds != "" {
 		options = append(options, nats.UserCredentials(s.Creds))
 	}
+	options = append(options, s.TLS.options()...)
 	if s.InProcess != nil {
 		options = append(options, nats.InProcessServer(s.InProcess))
 	}
