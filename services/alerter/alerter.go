@@ -1,7 +1,7 @@
 // Package alerter finds what deserves attention and says it once.
 //
-// Pure detectors look at each run's events: completion.go, failure.go, loop.go.
-// What they find becomes an alert in WAKE_ALERTS, on a subject that ends in the
+// Pure detectors look at each run's events, each in a file of its own:
+// completion.go, stuck.go, build.go … What they find becomes an alert in WAKE_ALERTS, on a subject that ends in the
 // alert's key and takes one message only. So whatever is read again, after a
 // crash or a reset, raises no alert twice; states of detectors and the position
 // may be saved late.
@@ -17,6 +17,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -45,6 +47,8 @@ type Config struct {
 	MaxBytes int
 	// Batch is the number of events that are handled at once at most. Default 500.
 	Batch int
+	// Settings are the thresholds of the detectors. Default: [Defaults].
+	Settings *Settings
 }
 
 // Alerter is the service.
@@ -54,10 +58,14 @@ type Alerter struct {
 	logger     *slog.Logger
 	projection *projection.Projection[*value]
 	raised     prometheus.Counter
+	limits     atomic.Pointer[limits]
 
 	// Owned by Run.
-	kv        jetstream.KeyValue
-	uncertain map[string]bool // subjects of alerts that may have been stored
+	kv     jetstream.KeyValue
+	told   told
+	ledger ledger
+
+	printing sync.Mutex
 }
 
 // value is the record of a run and what is stored of it.
@@ -72,20 +80,37 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Alerter, error) {
 	if cfg.Delay < 0 || cfg.MaxBytes < 0 || cfg.Batch < 0 {
 		return nil, errors.New("alerter: settings must not be negative")
 	}
+	settings := Defaults()
+	if cfg.Settings != nil {
+		settings = *cfg.Settings
+	}
+	if err := settings.Validate(); err != nil {
+		return nil, fmt.Errorf("alerter: settings: %w", err)
+	}
 	if cfg.Out == nil {
 		cfg.Out = io.Discard
 	}
 	a := &Alerter{
-		cfg: cfg, log: log, logger: logger, uncertain: map[string]bool{},
+		cfg: cfg, log: log, logger: logger, told: told{uncertain: map[string]bool{}},
 		raised: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "wake", Subsystem: name, Name: "alerts_total", Help: "Alerts that were raised.",
 		}),
 	}
+	a.limits.Store(settings.limits())
 	a.projection = projection.New[*value](projection.Config{
 		Service: name, Consumer: subjects.AlerterConsumer, Kinds: snapshot.Kinds,
 		Batch: cfg.Batch, Delay: cmp.Or(cfg.Delay, 10*time.Second), MaxBytes: cmp.Or(cfg.MaxBytes, 64<<20),
 	}, log, logger, a)
 	return a, nil
+}
+
+// Set replaces the settings, from the next event on. It may be called at any time.
+func (a *Alerter) Set(s Settings) error {
+	if err := s.Validate(); err != nil {
+		return fmt.Errorf("alerter: settings: %w", err)
+	}
+	a.limits.Store(s.limits())
+	return nil
 }
 
 // Run raises alerts until ctx ends. Then it saves what is left.
@@ -98,7 +123,13 @@ func (a *Alerter) Run(ctx context.Context) error {
 		return fmt.Errorf("alerter: open %s: %w", a.log.Names().StateBucket(), err)
 	}
 	a.kv = kv
-	return a.projection.Run(ctx)
+	var watching sync.WaitGroup
+	ctx, stop := context.WithCancel(ctx)
+	watching.Go(func() { a.watch(ctx) })
+	err = a.projection.Run(ctx)
+	stop()
+	watching.Wait()
+	return err
 }
 
 // Describe implements [prometheus.Collector].
@@ -165,9 +196,34 @@ func (a *Alerter) Fold(ctx context.Context, v *value, e eventlog.Entry) (project
 	if err != nil {
 		return projection.Unchanged, err
 	}
+	if err := a.ended(ctx, next, e); err != nil {
+		return projection.Unchanged, err
+	}
 	next.Position = pos
 	v.record, v.skipped = next, 0
 	return projection.Changed, nil
+}
+
+// ended looks whether a run that has ended is in the log as a whole.
+func (a *Alerter) ended(ctx context.Context, r record, e eventlog.Entry) error {
+	switch e.Event.Payload.(type) {
+	case *wire.FlowComplete, *wire.FlowAborted:
+	default:
+		return nil
+	}
+	if r.Run.Copy {
+		return nil
+	}
+	gaps, err := a.audit(ctx, e.RunID, e.Pos)
+	if err != nil {
+		return fmt.Errorf("look for gaps: %w", err)
+	}
+	for _, g := range gaps {
+		if err := a.publishAll(ctx, &a.told, input{At: e.Time.UnixMilli(), Pos: g.Pos, Run: r.Run}, []finding{g.finding()}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // whole returns an event with the fields that are in the object store, as far as
@@ -211,7 +267,11 @@ func (a *Alerter) Deadline(v *value) int64 { return v.record.Deadline }
 
 // Tick implements [projection.Timed].
 func (a *Alerter) Tick(ctx context.Context, v *value, at int64) (projection.Effect, error) {
-	next, err := a.raise(ctx, v.record, input{At: at, Pos: v.record.Position.Seq})
+	heard, err := a.listen(ctx, v.record, at)
+	if err != nil {
+		return projection.Unchanged, err
+	}
+	next, err := a.raise(ctx, heard, input{At: at, Pos: heard.Position.Seq})
 	if err != nil {
 		return projection.Unchanged, err
 	}
@@ -219,7 +279,8 @@ func (a *Alerter) Tick(ctx context.Context, v *value, at int64) (projection.Effe
 	return projection.Changed, nil
 }
 
-// Runs implements [projection.Timed]: it returns the runs that have a deadline.
+// Runs implements [projection.Timed]: it returns the runs that have a deadline. By
+// the way it learns what all of them have spent today.
 func (a *Alerter) Runs(ctx context.Context) ([]string, error) {
 	names := a.log.Names()
 	states, err := keys.All(ctx, a.log.JetStream(), names.StateBucket(), names.ServiceStates(name))
@@ -229,10 +290,15 @@ func (a *Alerter) Runs(ctx context.Context) ([]string, error) {
 	var runs []string
 	for _, e := range states {
 		var r struct {
-			Run      run   `json:"run"`
-			Deadline int64 `json:"deadline"`
+			Run      run      `json:"run"`
+			Deadline int64    `json:"deadline"`
+			Spending spending `json:"spending"`
 		}
-		if wire.Unmarshal(e.Value, &r) == nil && r.Deadline > 0 {
+		if wire.Unmarshal(e.Value, &r) != nil {
+			continue
+		}
+		a.ledger.put(r.Run.ID, r.Spending)
+		if r.Deadline > 0 {
 			runs = append(runs, r.Run.ID)
 		}
 	}

@@ -1,6 +1,8 @@
 package alerter
 
 import (
+	"fmt"
+
 	"wake/internal/timeline"
 	"wake/pkg/wire"
 )
@@ -24,9 +26,9 @@ func (s completions) detect(in input) (completions, []finding, int64) {
 		if p.Status != wire.FlowStatusComplete {
 			break
 		}
-		text := "✅ Completed"
+		text := textCompleted
 		if s.Result != "" {
-			text += ": " + s.Result
+			text = fmt.Sprintf(textCompletedWith, s.Result)
 		}
 		return s, []finding{{
 			Kind: kindCompletion, Severity: wire.SeverityInfo, NodeID: wire.RunNode, Armed: in.Pos,

@@ -1,6 +1,7 @@
 package alerter
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -13,8 +14,23 @@ import (
 const (
 	kindCompletion  = "completion"
 	kindError       = "error"
+	kindDied        = "process_died"
+	kindBlocked     = "permission_blocked"
+	kindStuck       = "stuck"
+	kindBudget      = "budget"
+	kindMilestone   = "task_milestone"
+	kindBuild       = "build_result"
+	kindCommit      = "git_commit"
+	kindContext     = "context_pressure"
+	kindSpawn       = "subagent_spawn"
 	kindFailureLoop = "failure_loop"
+	kindMessage     = "cc_message"
 	kindWaiting     = "waiting"
+
+	// Of wake itself; their run is [wire.NoRun], save for a gap.
+	kindStorage = "storage_pressure"
+	kindLag     = "recorder_lag"
+	kindGap     = "seq_gap"
 )
 
 // detector is a pure function. It changes no state it was given, so what it
@@ -29,6 +45,8 @@ type input struct {
 	Pos   uint64      // of the event; of a tick, of the run's last event
 	Event *wire.Event // nil: a tick
 	Run   run
+
+	Limits *limits
 }
 
 // finding is what deserves attention.
@@ -53,15 +71,6 @@ func (f finding) key() string {
 	return key
 }
 
-// Limits of texts in characters: an alert costs its reader's context.
-const (
-	maxLabel   = 80
-	maxName    = 80
-	maxMessage = 300
-	maxError   = 200
-	maxResult  = 1500
-)
-
 // alert is the finding as it is stored.
 func (f finding) alert(in input, incarnation string) (wire.Alert, error) {
 	label := in.Run.label(f.NodeID)
@@ -76,7 +85,7 @@ func (f finding) alert(in input, incarnation string) (wire.Alert, error) {
 		RunID: in.Run.ID, NodeID: f.NodeID, ExecID: f.ExecID, Label: label,
 		Position: wire.Position{Incarnation: incarnation, Seq: in.Pos}, Timestamp: in.At,
 		Flow: in.Run.Flow, Labels: in.Run.Labels, ParentRun: in.Run.Parent,
-		Text:      "[subagent:" + label + "] " + f.Text, Data: data,
+		Text: clip(fmt.Sprintf(textPrefix, label, f.Text), maxLine), Data: data,
 	}
 	if in.Event != nil {
 		a.Timestamp = in.Event.Timestamp

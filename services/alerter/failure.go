@@ -3,6 +3,7 @@ package alerter
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"wake/internal/timeline"
@@ -58,12 +59,15 @@ func (s failures) detect(in input) (failures, []finding, int64) {
 // second one has failed: the first is everyday life.
 func (s failures) agentError(in input, p *wire.AgentError) (failures, []finding) {
 	e := in.Event
-	if p.ErrorType == wire.ErrorUser {
+	if p.ErrorType == wire.ErrorUser || ended(p) {
 		return s, nil
 	}
 	f := finding{
 		Kind: kindError, Severity: wire.SeverityError, NodeID: e.Node(), ExecID: e.ExecID, Armed: in.Pos,
-		Text: "❌ " + headline(p), Event: "error", Data: map[string]any{"message": message(p), "errorType": line(p.ErrorType)},
+		Text: headline(p), Event: "error", Data: map[string]any{"message": message(p), "errorType": line(p.ErrorType)},
+	}
+	if p.ErrorType == wire.ErrorProcessDied {
+		f.Kind, f.Event = kindDied, kindDied
 	}
 	if isAPI(p) {
 		f.Event, f.Data = "api_error", map[string]any{"message": message(p)}
@@ -92,7 +96,7 @@ func (s failures) retry(in input, p *wire.AgentError, f finding) (failures, []fi
 	if !ok || *p.Attempt <= 1 {
 		r = retries{First: in.Pos}
 	}
-	tell := *p.Attempt > 1 && !r.Told
+	tell := in.Limits.Retry.From > 0 && *p.Attempt >= int64(in.Limits.Retry.From) && !r.Told
 	r.Told = r.Told || tell
 	s.Retries = with(s.Retries, agent, r)
 	if !tell {
@@ -117,7 +121,7 @@ func (s failures) nodeError(in input, p *wire.NodeError) (failures, []finding) {
 	text := timeline.Line(p.Error, maxMessage)
 	return s, []finding{{
 		Kind: kindError, Severity: wire.SeverityError, NodeID: node, ExecID: e.ExecID, Armed: in.Pos,
-		Text:  fmt.Sprintf("❌ Node %s failed: %s", line(node), text),
+		Text:  fmt.Sprintf(textNodeFailed, line(node), text),
 		Event: "error", Data: map[string]any{"message": text, "errorType": line(p.ErrorType), "nodeId": node},
 	}}
 }
@@ -139,23 +143,23 @@ func runFailed(in input, p *wire.FlowComplete) []finding {
 	}
 	return []finding{{
 		Kind: kindError, Severity: wire.SeverityError, NodeID: node, Armed: in.Pos, Level: "run",
-		Text: "❌ Run failed: " + text, Event: "error",
+		Text: fmt.Sprintf(textRunFailed, text), Event: "error",
 		Data: map[string]any{"message": text, "errorType": "run_failed"},
 	}}
 }
 
 // headline is the error in one line.
 func headline(p *wire.AgentError) string {
-	kind := "Error"
+	template := textError
 	switch {
 	case isAPI(p):
-		kind = "API error"
-	case p.Phase == "lifecycle":
-		kind = "Crashed"
+		template = textAPIError
+	case p.ErrorType == wire.ErrorProcessDied:
+		template = textDied
 	}
-	text := kind + ": " + message(p)
+	text := fmt.Sprintf(template, message(p))
 	if retry := retryOf(p); retry != "" {
-		text += " (retry " + retry + ")"
+		text += fmt.Sprintf(textRetry, retry)
 	}
 	return text
 }
@@ -191,7 +195,27 @@ func retryOf(p *wire.AgentError) string {
 // its sub-agents.
 func agentOf(e *wire.Event) string { return e.Node() + "\n" + e.Parent }
 
-func line(name string) string { return timeline.Line(name, maxName) }
+// ended reports whether a process died because it was told to: what that is about
+// says whoever ended it.
+func ended(p *wire.AgentError) bool {
+	return p.ErrorType == wire.ErrorProcessDied && field(p.Details, "reason") != ""
+}
+
+// ofOthers returns the entries of other nodes than the given one, of a map whose
+// keys begin with a node.
+func ofOthers[V any](m map[string]V, node string) map[string]V {
+	for key := range m {
+		if strings.HasPrefix(key, node+"\n") {
+			others := maps.Clone(m)
+			maps.DeleteFunc(others, func(key string, _ V) bool { return strings.HasPrefix(key, node+"\n") })
+			return others
+		}
+	}
+	return m
+}
+
+// sorted returns the keys of a map in order.
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // with returns a copy of m in which key has a value.
 func with[V any](m map[string]V, key string, v V) map[string]V {

@@ -2,15 +2,10 @@ package alerter
 
 import (
 	"fmt"
-	"maps"
-	"strings"
 
 	"wake/internal/timeline"
 	"wake/pkg/wire"
 )
-
-// loopAt is how many failures in a row are a loop.
-const loopAt = 3
 
 // loops finds agents whose tools fail again and again.
 type loops struct {
@@ -40,7 +35,7 @@ func (s loops) detect(in input) (loops, []finding, int64) {
 	switch p := e.Payload.(type) {
 	case *wire.AgentStart:
 		if !p.Resumed {
-			s.Agents = s.ofOthers(e.Node())
+			s.Agents = ofOthers(s.Agents, e.Node())
 		}
 	case *wire.ToolIntent:
 		if p.Batch != "" {
@@ -54,7 +49,7 @@ func (s loops) detect(in input) (loops, []finding, int64) {
 	case *wire.AgentTool:
 		return s.tool(in, p)
 	case *wire.NodeComplete, *wire.NodeError:
-		s.Agents = s.ofOthers(e.Node())
+		s.Agents = ofOthers(s.Agents, e.Node())
 	}
 	return s, nil, 0
 }
@@ -79,14 +74,14 @@ func (s loops) tool(in input, p *wire.AgentTool) (loops, []finding, int64) {
 	batch := k.Open[e.CallID]
 	k.Open = without(k.Open, e.CallID)
 	switch {
-	case p.Denied:
+	case p.Denied, rejected(p.Error), p.Error == wire.CallInterrupted: // says nothing about the tool
 	case p.Error == "":
 		k = streak{Open: k.Open}
 	case batch != "" && batch == k.Batch:
 		k.Tool = common(k.Tool, p.ToolName)
 	default:
 		k = k.failed(in.Pos, p.ToolName, batch)
-		if k.Count == loopAt {
+		if k.Count == in.Limits.Loop.Failures {
 			s.Agents = with(s.Agents, agent, k)
 			return s, []finding{k.finding(in, p)}, 0
 		}
@@ -118,16 +113,9 @@ func (k streak) finding(in input, p *wire.AgentTool) finding {
 	}
 	return finding{
 		Kind: kindFailureLoop, Severity: wire.SeverityWarning, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: k.First,
-		Text:  fmt.Sprintf("🔁 %d consecutive %s failures — possibly stuck", k.Count, tool),
+		Text:  fmt.Sprintf(textLoop, k.Count, tool),
 		Event: "failure_loop", Data: map[string]any{
 			"consecutiveFailures": k.Count, "lastTool": line(p.ToolName), "lastError": timeline.Line(p.Error, maxError),
 		},
 	}
-}
-
-// ofOthers returns the agents of other nodes than the given one.
-func (s loops) ofOthers(node string) map[string]streak {
-	others := maps.Clone(s.Agents)
-	maps.DeleteFunc(others, func(agent string, _ streak) bool { return strings.HasPrefix(agent, node+"\n") })
-	return others
 }

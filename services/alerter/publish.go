@@ -20,27 +20,48 @@ const publishWait = 5 * time.Second
 // what the record has become. If it fails it is to be called again with the same
 // record and input: what was stored isn't stored again.
 func (a *Alerter) raise(ctx context.Context, r record, in input) (record, error) {
+	in.Limits = a.limits.Load()
 	next, found := r.step(in)
 	in.Run = next.Run
 	if in.Run.Copy {
 		next.Deadline = 0
 		return next, nil
 	}
-	for _, f := range found {
-		alert, err := f.alert(in, a.log.Incarnation())
-		if err != nil {
-			return r, &projection.Refusal{Err: fmt.Errorf("encode alert %s: %w", f.key(), err)}
-		}
-		if err := a.publish(ctx, alert); err != nil {
+	if err := a.publishAll(ctx, &a.told, in, found); err != nil {
+		return r, err
+	}
+	a.ledger.put(next.Run.ID, next.Spending)
+	if found, budget := a.ledger.crossed(in.Limits.Budget); len(found) > 0 {
+		in.Run = system()
+		if err := a.publishAll(ctx, &a.told, in, found); err != nil {
 			return r, err
 		}
+		a.ledger.told = budget
 	}
 	return next, nil
 }
 
+func (a *Alerter) publishAll(ctx context.Context, told *told, in input, found []finding) error {
+	for _, f := range found {
+		alert, err := f.alert(in, a.log.Incarnation())
+		if err != nil {
+			return &projection.Refusal{Err: fmt.Errorf("encode alert %s: %w", f.key(), err)}
+		}
+		if err := a.publish(ctx, told, alert); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// told is what one goroutine needs to know of what it has published.
+type told struct {
+	uncertain map[string]bool // subjects of alerts that may have been stored
+}
+
 // publish stores an alert unless it is there, and prints it if this process
 // stored it.
-func (a *Alerter) publish(ctx context.Context, alert wire.Alert) error {
+func (a *Alerter) publish(ctx context.Context, told *told, alert wire.Alert) error {
 	data, err := wire.Marshal(alert)
 	if err != nil {
 		return &projection.Refusal{Err: fmt.Errorf("encode alert %s: %w", alert.Key, err)}
@@ -54,17 +75,23 @@ func (a *Alerter) publish(ctx context.Context, alert wire.Alert) error {
 	case errors.Is(err, nats.ErrMaxPayload): // a run id of a megabyte
 		return &projection.Refusal{Err: fmt.Errorf("publish alert %s: %w", alert.Key, err)}
 	case !exists(err):
-		a.uncertain[subject] = true
+		told.uncertain[subject] = true
 		return fmt.Errorf("publish alert %s: %w", alert.Key, err)
-	case !a.uncertain[subject]:
+	case !told.uncertain[subject]:
 		return nil // told before
 	}
-	delete(a.uncertain, subject)
+	delete(told.uncertain, subject)
 	a.raised.Inc()
+	a.print(ctx, alert)
+	return nil
+}
+
+func (a *Alerter) print(ctx context.Context, alert wire.Alert) {
+	a.printing.Lock()
+	defer a.printing.Unlock()
 	if _, err := fmt.Fprintln(a.cfg.Out, alert.Text); err != nil {
 		a.logger.WarnContext(ctx, "alert is not printed", "key", alert.Key, "error", err)
 	}
-	return nil
 }
 
 // exists reports whether the server refused a message because its subject has

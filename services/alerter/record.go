@@ -2,6 +2,8 @@ package alerter
 
 import (
 	"cmp"
+	"slices"
+	"strings"
 
 	"wake/pkg/wire"
 )
@@ -17,7 +19,15 @@ type record struct {
 
 	Completions completions `json:"completions"`
 	Failures    failures    `json:"failures"`
+	Denials     denials     `json:"denials"`
 	Loops       loops       `json:"loops"`
+	Silences    silences    `json:"silences"`
+	Spending    spending    `json:"spending"`
+	Milestones  milestones  `json:"milestones"`
+	Builds      builds      `json:"builds"`
+	Commits     commits     `json:"commits"`
+	Pressures   pressures   `json:"pressures"`
+	Spawns      spawns      `json:"spawns"`
 }
 
 func newRecord(runID string) record { return record{V: wire.Version, Run: run{ID: runID}} }
@@ -39,11 +49,19 @@ func (r record) step(in input) (record, []finding) {
 	}
 	in.Run = r.Run
 	var o outcome
+	r.Spawns = detect(spawns.detect, r.Spawns, in, &o)
+	r.Milestones = detect(milestones.detect, r.Milestones, in, &o)
+	r.Builds = detect(builds.detect, r.Builds, in, &o)
+	r.Commits = detect(commits.detect, r.Commits, in, &o)
+	r.Pressures = detect(pressures.detect, r.Pressures, in, &o)
+	r.Spending = detect(spending.detect, r.Spending, in, &o)
+	r.Silences = detect(silences.detect, r.Silences, in, &o)
+	r.Denials = detect(denials.detect, r.Denials, in, &o)
 	r.Failures = detect(failures.detect, r.Failures, in, &o)
 	r.Loops = detect(loops.detect, r.Loops, in, &o)
 	r.Completions = detect(completions.detect, r.Completions, in, &o)
 	r.Deadline = o.deadline
-	return r, append(o.found, waiting(in)...)
+	return r, slices.Concat(o.found, said(in), waiting(in))
 }
 
 // outcome is what all detectors return.
@@ -65,12 +83,17 @@ func detect[S any](d detector[S], s S, in input, o *outcome) S {
 // matters reports whether an event may change a record, or be found worth an
 // alert.
 func matters(e *wire.Event) bool {
-	switch e.Payload.(type) {
+	switch p := e.Payload.(type) {
+	case *wire.RawMessage:
+		return strings.HasSuffix(p.Name, vcsNotice)
 	case *wire.RunClaimed, *wire.NodeClaimed, *wire.FlowStart, *wire.RunForked, *wire.FlowComplete,
 		*wire.NodeScheduled, *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled,
 		*wire.AgentStart, *wire.AgentComplete, *wire.AgentError, *wire.AgentTool,
-		*wire.ToolIntent, *wire.ToolSealed, *wire.TurnEnd, *wire.Usage,
-		*wire.FlowPaused, *wire.InputRequested, *wire.PermissionRequired:
+		*wire.AgentPaused, *wire.AgentAborted, *wire.AgentInit, *wire.AgentResumed, *wire.UserMessage, *wire.CCMessage,
+		*wire.ToolIntent, *wire.ToolState, *wire.ToolSealed, *wire.TurnStart, *wire.TurnEnd, *wire.Usage, *wire.AgentMessage,
+		*wire.AgentText, *wire.AgentTextDelta, *wire.AgentThinking, *wire.AgentThinkingDelta,
+		*wire.TodoChanged, *wire.Compaction, *wire.ExecStart, *wire.ExecOutput, *wire.ExecExit,
+		*wire.FlowPaused, *wire.FlowResumed, *wire.FlowAborted, *wire.InputRequested, *wire.PermissionRequired, *wire.PermissionDecided:
 		return true
 	default:
 		return false

@@ -24,15 +24,15 @@ func waiting(in input) []finding {
 		}
 		message := timeline.Line(p.Message, maxMessage)
 		f.NodeID, f.Severity = wire.RunNode, wire.SeverityError
-		f.Text = "⏸️ Paused, needs a decision: " + message
+		f.Text = fmt.Sprintf(textPaused, message)
 		f.Data = map[string]any{"reason": line(p.Reason), "message": message}
 	case *wire.InputRequested:
 		question := timeline.Line(p.Prompt, maxMessage)
-		f.Text = "❓ Waiting for an answer: " + question
+		f.Text = fmt.Sprintf(textQuestion, question)
 		f.Data = map[string]any{"promptId": line(p.PromptID), "message": question}
 	case *wire.PermissionRequired:
 		tool := line(p.ToolName)
-		f.Text = fmt.Sprintf("❓ Waiting for permission: %s (wake approve|deny, call %s)", tool, line(in.Event.CallID))
+		f.Text = fmt.Sprintf(textPermission, tool, line(in.Event.CallID))
 		f.Data = map[string]any{"toolName": tool, "callId": line(in.Event.CallID)}
 	default:
 		return nil

@@ -1,0 +1,219 @@
+package alerter
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// commits finds commits to git. Those of about the same time are told together,
+// at the latest when the agent ends.
+type commits struct {
+	Agents map[string]committed `json:"agents,omitempty"`
+}
+
+// committed is what an agent has committed and what isn't told yet.
+type committed struct {
+	Node     string   `json:"node"`
+	Exec     string   `json:"exec,omitempty"`
+	First    uint64   `json:"first"` // position; 0: nothing to tell
+	Until    int64    `json:"until"`
+	Count    int      `json:"count"`
+	Messages []string `json:"messages,omitempty"` // at most maxCommits, and the latest
+	Branch   string   `json:"branch,omitempty"`   // of a commit of which the program told only this
+	Notices  int      `json:"notices,omitempty"`  // of the program, about commits whose call hasn't ended
+	Calls    int      `json:"calls,omitempty"`    // commits of calls, about which its notice may follow
+}
+
+// vcsNotice ends the name of the program's word for a change of a repository.
+const vcsNotice = "/vcs_state_changed"
+
+// maxCommits bounds the messages that are listed.
+const maxCommits = 3
+
+// detect is a [detector].
+func (s commits) detect(in input) (commits, []finding, int64) {
+	var found []finding
+	switch {
+	case in.Event == nil:
+		s, found = s.flush(func(k committed) bool { return k.Until <= in.At })
+	default:
+		node := in.Event.Node()
+		switch p := in.Event.Payload.(type) {
+		case *wire.AgentTool:
+			s = s.tool(in, p)
+		case *wire.RawMessage:
+			if strings.HasSuffix(p.Name, vcsNotice) && field(p.Data, "kind") == "commit" {
+				s = s.notice(in, field(p.Data, "branch"))
+			}
+		case *wire.NodeComplete, *wire.NodeError, *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
+			s, found = s.last(in).flush(func(k committed) bool { return k.Node == node })
+			s.Agents = ofOthers(s.Agents, node)
+		case *wire.FlowComplete, *wire.FlowAborted:
+			s, found = s.flush(func(committed) bool { return true })
+		}
+	}
+	var deadline int64
+	for _, k := range s.Agents {
+		if k.First > 0 && (deadline == 0 || k.Until < deadline) {
+			deadline = k.Until
+		}
+	}
+	return s, found, deadline
+}
+
+// tool looks for commits in what a call has done. Only one that succeeded counts.
+func (s commits) tool(in input, p *wire.AgentTool) commits {
+	agent := agentOf(in.Event)
+	k := s.Agents[agent]
+	messages := commitsOf(p)
+	if p.Error == "" && len(messages) == 0 && k.Notices > 0 && gitCommit.MatchString(field(p.ToolInput, "command")) {
+		messages = []string{messageOf(field(p.ToolInput, "command"))}
+	}
+	notices := k.Notices
+	k.Notices = 0
+	for i, m := range messages {
+		k = k.add(in, m)
+		if i >= notices {
+			k.Calls++
+		}
+	}
+	if len(messages) == 0 {
+		for range notices {
+			k = k.add(in, "")
+		}
+	}
+	if len(messages) > 0 || notices > 0 {
+		s.Agents = with(s.Agents, agent, k)
+	}
+	return s
+}
+
+// notice takes the program's word for a commit. It may come before the result of
+// the call that made it, or after.
+func (s commits) notice(in input, branch string) commits {
+	agent := agentOf(in.Event)
+	k := s.Agents[agent]
+	if k.Calls > 0 {
+		k.Calls--
+	} else {
+		k.Notices++
+		k.Branch = line(branch)
+	}
+	if k.Node == "" {
+		k.Node, k.Exec = in.Event.Node(), in.Event.ExecID
+	}
+	s.Agents = with(s.Agents, agent, k)
+	return s
+}
+
+// last adds the commits that only the program has told of, when their agent ends.
+func (s commits) last(in input) commits {
+	for _, agent := range sorted(s.Agents) {
+		k := s.Agents[agent]
+		if k.Node != in.Event.Node() || k.Notices == 0 {
+			continue
+		}
+		for range k.Notices {
+			k = k.add(in, "")
+		}
+		k.Notices = 0
+		s.Agents = with(s.Agents, agent, k)
+	}
+	return s
+}
+
+func (k committed) add(in input, message string) committed {
+	if k.First == 0 {
+		k.Node, k.Exec, k.First = in.Event.Node(), in.Event.ExecID, in.Pos
+		k.Until = in.At + max(in.Limits.Commit.Window.Milliseconds(), 1)
+	}
+	k.Count++
+	if message = timeline.Line(message, maxError); len(k.Messages) < maxCommits {
+		k.Messages = append(k.Messages[:len(k.Messages):len(k.Messages)], message)
+	} else {
+		k.Messages = append(k.Messages[:maxCommits:maxCommits], message)
+	}
+	return k
+}
+
+var (
+	gitCommit    = regexp.MustCompile(`\bgit\b[^\n]*\b(?:commit|cherry-pick|revert|merge|am)\b`)                         //nolint:gochecknoglobals // constant
+	commitHeader = regexp.MustCompile(`(?m)^\[(?:detached HEAD|[^\s\]]+)(?: \(root-commit\))? ([0-9a-f]{7,40})\] (.*)$`) //nolint:gochecknoglobals // constant
+)
+
+// commitsOf returns the messages of the commits that a call has made.
+func commitsOf(p *wire.AgentTool) []string {
+	if p.Error != "" || p.Denied {
+		return nil
+	}
+	input, output := field(p.ToolInput, "command"), ""
+	sha := field(p.Structured, "gitOperation", "commit", "sha")
+	if sha == "" && !gitCommit.MatchString(input) {
+		return nil
+	}
+	output = clip(outputOf(p), maxOutput)
+	var messages []string
+	for _, m := range commitHeader.FindAllStringSubmatch(output, -1) {
+		messages = append(messages, m[2])
+	}
+	if len(messages) == 0 && sha != "" {
+		messages = []string{messageOf(input)}
+	}
+	return messages
+}
+
+// given finds the message among a command's arguments, also where a
+// here-document holds it.
+var given = regexp.MustCompile(`(?s)(?:\s-\w*m|--message)[\s=]+(?:"\$\(cat <<-?\s*['"]?\w+['"]?\n(.*?)\n|"((?:[^"\\]|\\.)*)"|'([^']*)'|(\S+))`) //nolint:gochecknoglobals // constant
+
+func messageOf(input string) string {
+	m := given.FindStringSubmatch(clip(input, maxCommand))
+	if m == nil {
+		return ""
+	}
+	return firstLine(strings.Join(m[1:], ""))
+}
+
+func (s commits) flush(chosen func(committed) bool) (commits, []finding) {
+	var found []finding
+	for _, agent := range sorted(s.Agents) {
+		k := s.Agents[agent]
+		if k.First == 0 || !chosen(k) {
+			continue
+		}
+		found = append(found, k.finding())
+		s.Agents = with(s.Agents, agent, committed{Node: k.Node, Exec: k.Exec, Calls: k.Calls})
+	}
+	return s, found
+}
+
+func (k committed) finding() finding {
+	latest := k.Messages[len(k.Messages)-1]
+	f := finding{
+		Kind: kindCommit, Severity: wire.SeverityInfo, NodeID: k.Node, ExecID: k.Exec, Armed: k.First,
+		Event: "git_commit", Data: map[string]any{"message": latest, "count": k.Count},
+	}
+	switch {
+	case k.Count == 1 && latest == "":
+		where := k.Branch
+		if where == "" {
+			where = "a branch"
+		}
+		f.Text = fmt.Sprintf(textCommittedOn, where)
+	case k.Count == 1:
+		f.Text = fmt.Sprintf(textCommitted, quoted(latest))
+	case k.Count <= maxCommits:
+		all := make([]string, len(k.Messages))
+		for i, m := range k.Messages {
+			all[i] = quoted(m)
+		}
+		f.Text, f.Data["messages"] = fmt.Sprintf(textCommits, k.Count, strings.Join(all, ", ")), k.Messages
+	default:
+		f.Text = fmt.Sprintf(textManyCommits, k.Count, quoted(latest))
+	}
+	return f
+}

@@ -1,0 +1,58 @@
+package alerter
+
+import (
+	"fmt"
+	"strings"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// denials finds calls that a rule refused: the agent may not be able to go on.
+// What a human refused is known to one. A tool that is refused again and again is
+// told once, and again after it was allowed.
+type denials struct {
+	Human map[string]bool `json:"human,omitempty"` // calls that a human decided on, by node and call
+	Told  map[string]bool `json:"told,omitempty"`  // tools, by agent and name
+}
+
+// detect is a [detector].
+func (s denials) detect(in input) (denials, []finding, int64) {
+	if in.Event == nil {
+		return s, nil, 0
+	}
+	e := in.Event
+	call := e.Node() + "\n" + e.CallID
+	switch p := e.Payload.(type) {
+	case *wire.PermissionRequired: // whoever is asked decides
+		s.Human = with(s.Human, call, true)
+	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
+		s.Human, s.Told = ofOthers(s.Human, e.Node()), ofOthers(s.Told, e.Node())
+	case *wire.AgentTool:
+		human := s.Human[call] || rejected(p.Error)
+		s.Human = without(s.Human, call)
+		key := agentOf(e) + "\n" + line(p.ToolName)
+		switch {
+		case !p.Denied && p.Error == "":
+			s.Told = without(s.Told, key)
+		case p.Denied && !human && !s.Told[key]:
+			s.Told = with(s.Told, key, true)
+			return s, []finding{blocked(in, p)}, 0
+		}
+	}
+	return s, nil, 0
+}
+
+func blocked(in input, p *wire.AgentTool) finding {
+	tool := line(p.ToolName)
+	return finding{
+		Kind: kindBlocked, Severity: wire.SeverityError, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: in.Pos,
+		Text:  fmt.Sprintf(textBlocked, tool),
+		Event: "permission_blocked", Data: map[string]any{"toolName": tool, "message": timeline.Line(p.Error, maxError)},
+	}
+}
+
+// rejected recognises the words for a refusal by a human.
+func rejected(problem string) bool {
+	return strings.HasPrefix(problem, "The user doesn't want to proceed with this tool use")
+}

@@ -1,0 +1,109 @@
+package alerter
+
+import (
+	"fmt"
+
+	"wake/pkg/wire"
+)
+
+// pressures finds agents whose context window fills up.
+type pressures struct {
+	Windows map[string]int64    `json:"windows,omitempty"` // tokens, by model, as agents tell it
+	Nodes   map[string]pressure `json:"nodes,omitempty"`
+}
+
+// pressure is that of one agent.
+type pressure struct {
+	Armed uint64 `json:"armed"` // position since which it fills up
+	Told  int    `json:"told,omitempty"`
+}
+
+// detect is a [detector].
+func (s pressures) detect(in input) (pressures, []finding, int64) {
+	if in.Event == nil {
+		return s, nil, 0
+	}
+	e := in.Event
+	node := e.Node()
+	switch p := e.Payload.(type) {
+	case *wire.TurnEnd:
+		s = s.learn(p.ModelUsage)
+	case *wire.AgentComplete:
+		s = s.learn(p.ModelUsage)
+	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
+		s.Nodes = without(s.Nodes, node)
+	case *wire.AgentStart:
+		if !p.Resumed {
+			s.Nodes = with(s.Nodes, node, pressure{Armed: in.Pos})
+		}
+	case *wire.Compaction:
+		if p.Error == "" && e.Parent == "" {
+			s.Nodes = with(s.Nodes, node, pressure{Armed: in.Pos})
+		}
+	case *wire.Usage:
+		if e.Parent == "" { // sub-agents have windows of their own, and end soon
+			return s.usage(in, p)
+		}
+	}
+	return s, nil, 0
+}
+
+func (s pressures) learn(usage map[string]wire.ModelUsage) pressures {
+	for _, model := range sorted(usage) {
+		if w := usage[model].ContextWindow; w > 0 && w != s.Windows[model] {
+			s.Windows = with(s.Windows, model, w)
+		}
+	}
+	return s
+}
+
+// window returns the size of a model's window. An assumed one that is exceeded
+// is none, and then the size is 0.
+func (s pressures) window(l Context, p *wire.Usage) int64 {
+	if p.ContextWindow > 0 {
+		return p.ContextWindow
+	}
+	if w := s.Windows[p.Model]; w > 0 {
+		return w
+	}
+	w := l.Windows[p.Model]
+	if w <= 0 {
+		w = l.Window
+	}
+	if p.ContextTokens > w {
+		return 0
+	}
+	return w
+}
+
+func (s pressures) usage(in input, p *wire.Usage) (pressures, []finding, int64) {
+	if p.ContextWindow > 0 && p.ContextWindow != s.Windows[p.Model] {
+		s.Windows = with(s.Windows, p.Model, p.ContextWindow)
+	}
+	window := s.window(in.Limits.Context, p)
+	if window <= 0 || p.ContextTokens <= 0 {
+		return s, nil, 0
+	}
+	node := in.Event.Node()
+	k, ok := s.Nodes[node]
+	if !ok {
+		k.Armed = in.Pos
+	}
+	percent := int(min(p.ContextTokens, window) * 100 / window)
+	level, hit := reached(in.Limits.Context.Percent, percent)
+	if !hit || level <= k.Told {
+		s.Nodes = with(s.Nodes, node, k)
+		return s, nil, 0
+	}
+	k.Told = level
+	s.Nodes = with(s.Nodes, node, k)
+	severity := wire.SeverityInfo
+	if level >= 75 {
+		severity = wire.SeverityWarning
+	}
+	return s, []finding{{
+		Kind: kindContext, Severity: severity, NodeID: node, ExecID: in.Event.ExecID, Armed: k.Armed, Level: fmt.Sprint(level),
+		Text:  fmt.Sprintf(textContext, percent),
+		Event: "context_pressure", Data: map[string]any{"percent": percent, "threshold": level, "tokens": p.ContextTokens, "window": window},
+	}}, 0
+}

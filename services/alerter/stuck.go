@@ -1,0 +1,294 @@
+package alerter
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// silences finds agents that do nothing although it is their turn, and calls
+// that take too long. Only what an agent, a tool or a human does is progress: an
+// agent that is alive, counts tokens or tries a request again makes none.
+type silences struct {
+	Nodes  map[string]silence `json:"nodes,omitempty"`
+	Paused bool               `json:"paused,omitempty"` // the run
+}
+
+// silence is that of an agent or a command.
+type silence struct {
+	Turn   bool              `json:"turn,omitempty"` // it has something to do
+	Asked  bool              `json:"asked,omitempty"`
+	Exec   string            `json:"exec,omitempty"`
+	Cwd    string            `json:"cwd,omitempty"`
+	Since  int64             `json:"since"` // of the last progress, Unix ms
+	Pos    uint64            `json:"pos"`   // of the last progress
+	Last   string            `json:"last,omitempty"`
+	Told   int               `json:"told,omitempty"`   // stages of this silence
+	Warned int64             `json:"warned,omitempty"` // when the last warning was raised
+	Calls  map[string]flight `json:"calls,omitempty"`
+}
+
+// flight is a call under way.
+type flight struct {
+	Tool    string `json:"tool"`
+	Since   int64  `json:"since"` // of its last sign of life
+	Pos     uint64 `json:"pos"`
+	Waiting bool   `json:"waiting,omitempty"` // for permission
+	Told    bool   `json:"told,omitempty"`
+}
+
+// The stages of a silence.
+const (
+	stageWarning = iota + 1
+	stageCritical
+)
+
+// detect is a [detector].
+func (s silences) detect(in input) (silences, []finding, int64) {
+	var found []finding
+	if in.Event == nil {
+		s, found = s.tick(in)
+	} else {
+		s = s.event(in)
+	}
+	return s, found, s.deadline(in.Limits.Stuck)
+}
+
+func (s silences) event(in input) silences {
+	e := in.Event
+	node := e.Node()
+	switch p := e.Payload.(type) {
+	case *wire.FlowPaused:
+		s.Paused = true
+		return s
+	case *wire.FlowResumed:
+		if !p.Hold {
+			s = s.resumed(in)
+		}
+		return s
+	case *wire.FlowComplete, *wire.FlowAborted:
+		return silences{}
+	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled, *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
+		s.Nodes = without(s.Nodes, node)
+		return s
+	}
+	k, known := s.Nodes[node]
+	next, ok := k.after(in)
+	if !ok && !known {
+		return s
+	}
+	if text, telling := timeline.Activity(e, next.Cwd); telling {
+		next.Last = text
+	}
+	s.Nodes = with(s.Nodes, node, next)
+	return s
+}
+
+// resumed begins all silences anew.
+func (s silences) resumed(in input) silences {
+	s.Paused = false
+	nodes := maps.Clone(s.Nodes)
+	for node, k := range nodes {
+		nodes[node] = k.progress(in)
+	}
+	s.Nodes = nodes
+	return s
+}
+
+// after is what an event of the node makes of a silence. It reports false for one
+// that is no progress.
+func (k silence) after(in input) (silence, bool) {
+	e := in.Event
+	switch p := e.Payload.(type) {
+	case *wire.AgentStart:
+		k = silence{Cwd: p.Cwd, Warned: k.Warned}
+	case *wire.UserMessage:
+		k.Asked = false
+	case *wire.ToolIntent:
+		k.Calls = with(k.Calls, e.CallID, flight{Tool: p.ToolName, Since: in.At, Pos: in.Pos})
+	case *wire.PermissionRequired:
+		k.Calls = with(k.Calls, e.CallID, flight{Tool: p.ToolName, Since: in.At, Pos: in.Pos, Waiting: true})
+	case *wire.PermissionDecided:
+		if c, ok := k.Calls[e.CallID]; ok {
+			k.Calls = with(k.Calls, e.CallID, flight{Tool: c.Tool, Since: in.At, Pos: in.Pos})
+		}
+	case *wire.AgentTool, *wire.ToolSealed:
+		k.Calls = without(k.Calls, e.CallID)
+	case *wire.CCMessage:
+		k.Asked = k.Asked || p.Priority == wire.PriorityQuestion || p.Priority == wire.PriorityBlocker
+	case *wire.ExecStart:
+		k = silence{Cwd: p.Cwd, Calls: map[string]flight{execCall: {Tool: "exec", Since: in.At, Pos: in.Pos}}}
+	case *wire.TurnEnd, *wire.ExecExit:
+		k = k.progress(in)
+		k.Turn, k.Calls = false, nil
+		return k, true
+	case *wire.AgentError:
+		if p.Severity == wire.SeverityWarning || p.Severity == wire.SeverityInfo {
+			return k, false // it is tried again, which is no progress
+		}
+		k.Turn, k.Calls = false, nil
+		return k, true
+	case *wire.ExecOutput, *wire.TurnStart, *wire.AgentInit, *wire.AgentResumed, *wire.Compaction, *wire.TodoChanged, *wire.ToolState,
+		*wire.AgentMessage, *wire.AgentText, *wire.AgentTextDelta, *wire.AgentThinking, *wire.AgentThinkingDelta:
+	default:
+		return k, false
+	}
+	k = k.alive(in)
+	return k.progress(in), true
+}
+
+// execCall stands for the call of a command that is a node itself.
+const execCall = "exec"
+
+// alive notes a sign of life of the call that an event belongs to.
+func (k silence) alive(in input) silence {
+	call := in.Event.Parent
+	if _, output := in.Event.Payload.(*wire.ExecOutput); output {
+		call = execCall
+	}
+	if c, ok := k.Calls[call]; ok {
+		c.Since, c.Pos, c.Told = in.At, in.Pos, false
+		k.Calls = with(k.Calls, call, c)
+	}
+	return k
+}
+
+func (k silence) progress(in input) silence {
+	k.Turn, k.Since, k.Pos, k.Told = true, in.At, in.Pos, 0
+	if in.Event.ExecID != "" && in.Event.Node() != wire.RunNode {
+		k.Exec = in.Event.ExecID
+	}
+	return k
+}
+
+// blocked reports whether somebody else has to do something.
+func (k silence) blocked() bool {
+	for _, c := range k.Calls {
+		if c.Waiting {
+			return true
+		}
+	}
+	return k.Asked
+}
+
+// due returns the next stage and when it is reached, or 0.
+func (k silence) due(l Stuck) (stage int, at int64) {
+	if len(k.Calls) > 0 {
+		return 0, 0
+	}
+	critical := after(k.Since, l.Critical)
+	switch k.Told {
+	case 0:
+		warning := after(k.Since, l.After)
+		if k.Warned > 0 {
+			warning = max(warning, after(k.Warned, l.CoolDown))
+		}
+		if l.After > 0 && (critical == 0 || warning < critical) {
+			return stageWarning, warning
+		}
+		return stageCritical, critical
+	case stageWarning:
+		return stageCritical, critical
+	}
+	return 0, 0
+}
+
+// after is the time after a duration, or 0 if that is none.
+func after(since int64, d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return since + d.Milliseconds()
+}
+
+// waits reports whether time alone can make the silence worth an alert.
+func (s silences) waits(k silence) bool { return !s.Paused && k.Turn && !k.blocked() }
+
+func (s silences) deadline(l Stuck) int64 {
+	var next int64
+	sooner := func(at int64) {
+		if at > 0 && (next == 0 || at < next) {
+			next = at
+		}
+	}
+	for _, k := range s.Nodes {
+		if !s.waits(k) {
+			continue
+		}
+		_, at := k.due(l)
+		sooner(at)
+		for _, c := range k.Calls {
+			if !c.Told {
+				sooner(after(c.Since, l.Tool))
+			}
+		}
+	}
+	return next
+}
+
+// ripe returns the nodes about which the time has come to say something, unless
+// they write: streamed text is the one sign of life that the alerter isn't given.
+func (s silences) ripe(l Stuck, at int64) []string {
+	var nodes []string
+	for _, node := range sorted(s.Nodes) {
+		one := silences{Nodes: map[string]silence{node: s.Nodes[node]}, Paused: s.Paused}
+		if next := one.deadline(l); next > 0 && next <= at {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
+}
+
+func (s silences) tick(in input) (silences, []finding) {
+	var found []finding
+	for _, node := range s.ripe(in.Limits.Stuck, in.At) {
+		k, more := s.Nodes[node].tell(in, node)
+		found = append(found, more...)
+		s.Nodes = with(s.Nodes, node, k)
+	}
+	return s, found
+}
+
+func (k silence) tell(in input, node string) (silence, []finding) {
+	var found []finding
+	for stage, at := k.due(in.Limits.Stuck); stage > 0 && at > 0 && at <= in.At; stage, at = k.due(in.Limits.Stuck) {
+		silent := in.At - k.Since
+		f := finding{
+			Kind: kindStuck, Severity: wire.SeverityWarning, NodeID: node, ExecID: k.Exec, Armed: k.Pos, Level: "warning",
+			Text:  fmt.Sprintf(textStuck, span(time.Duration(silent)*time.Millisecond), k.last()),
+			Event: "stuck", Data: map[string]any{"silentMs": silent, "lastActivity": k.last()},
+		}
+		k.Told = stage
+		if stage == stageCritical {
+			f.Severity, f.Level = wire.SeverityCritical, "critical"
+		} else {
+			k.Warned = in.At
+		}
+		found = append(found, f)
+	}
+	for _, id := range sorted(k.Calls) {
+		c := k.Calls[id]
+		if limit := after(c.Since, in.Limits.Stuck.Tool); c.Told || limit == 0 || limit > in.At {
+			continue
+		}
+		c.Told = true
+		k.Calls = with(k.Calls, id, c)
+		silent := in.At - c.Since
+		found = append(found, finding{
+			Kind: kindStuck, Severity: wire.SeverityWarning, NodeID: node, ExecID: k.Exec, Armed: c.Pos, Level: "tool",
+			Text:  fmt.Sprintf(textStuckTool, line(c.Tool), span(time.Duration(silent)*time.Millisecond), k.last()),
+			Event: "stuck", Data: map[string]any{"silentMs": silent, "lastActivity": k.last(), "toolName": line(c.Tool)},
+		})
+	}
+	return k, found
+}
+
+func (k silence) last() string {
+	if k.Last == "" {
+		return "nothing yet"
+	}
+	return k.Last
+}

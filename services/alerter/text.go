@@ -1,0 +1,161 @@
+package alerter
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// All that alerts say, in English. What agents, tools and people wrote goes
+// through [line], [clip] or [timeline.Line] before it comes here.
+const (
+	textPrefix = "[subagent:%s] %s"
+
+	textCompleted     = "✅ Completed"
+	textCompletedWith = "✅ Completed: %s"
+
+	textAPIError   = "❌ API error: %s"
+	textError      = "❌ Error: %s"
+	textDied       = "❌ Process died: %s"
+	textRetry      = " (retry %s)"
+	textNodeFailed = "❌ Node %s failed: %s"
+	textRunFailed  = "❌ Run failed: %s"
+	textBlocked    = "❌ Permission blocked: %s"
+
+	textStuck     = "⚠️ No progress for %s (last: %s)"
+	textStuckTool = "⚠️ %s has been running for %s (last: %s)"
+
+	textSpent    = "💰 %s spent (budget: %s)"
+	textSpentDay = "💰 %s spent by all runs on %s (budget: %s)"
+
+	textTaskDone    = "📋 [%d/%d] %s ✅"
+	textTask        = "📋 [%d/%d] %s"
+	textTaskCreated = "📋 [%d/%d] Created: %s"
+	textTasks       = "📋 [%d/%d] Created %d tasks: %s"
+
+	textBuildPassed = "🔨 Build passed ✅ (%s)"
+	textBuildFailed = "🔨 Build failed: %s"
+	textTestsPassed = "🔨 Tests passed ✅ (%s)"
+	textTestsFailed = "🔨 Tests failed: %s"
+	textSuspect     = " — suspect: %s, but the output says %s"
+
+	textCommitted   = "📝 Committed: %s"
+	textCommittedOn = "📝 Committed on %s"
+	textCommits     = "📝 %d commits: %s"
+	textManyCommits = "📝 %d commits (latest: %s)"
+
+	textContext = "🧠 Context at %d%% — may compact soon"
+
+	textSpawned     = "🔄 Spawned %s"
+	textSpawnedTeam = "🔄 Spawned %s (team: %s)"
+	textSpawnedWhat = "🔄 Spawned %s (%s)"
+
+	textLoop = "🔁 %d consecutive %s failures — possibly stuck"
+
+	textMessage = "💬 %s"
+
+	textPaused     = "⏸️ Paused, needs a decision: %s"
+	textQuestion   = "❓ Waiting for an answer: %s"
+	textPermission = "❓ Waiting for permission: %s (wake approve|deny, call %s)"
+
+	textStorage = "💾 Event storage is %d%% full (%s of %s)"
+	textLag     = "🐌 The recorder is %s behind (%s)"
+	textGap     = "🕳️ %s of %s missing in the log (%s)"
+)
+
+// Limits of texts in characters: an alert costs its reader's context.
+const (
+	maxLabel   = 80
+	maxName    = 80
+	maxItem    = 100
+	maxMessage = 300
+	maxError   = 200
+	maxResult  = 1500
+)
+
+// maxLine is the size of a line in bytes: it costs its reader 500 tokens at most,
+// if a token is four bytes.
+const maxLine = 2000
+
+// clip shortens a text to a number of bytes.
+func clip(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	const dots = "…"
+	s = s[:limit-len(dots)]
+	for len(s) > 0 {
+		if r, size := utf8.DecodeLastRuneInString(s); r != utf8.RuneError || size > 1 {
+			break
+		}
+		s = s[:len(s)-1]
+	}
+	return s + dots
+}
+
+// line is a name that fits into a line.
+func line(name string) string { return timeline.Line(name, maxName) }
+
+// quoted is what somebody said.
+func quoted(s string) string { return `"` + s + `"` }
+
+// counted is "3 events", "1 event".
+func counted(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return strconv.FormatInt(n, 10) + " " + what + "s"
+}
+
+// span is a duration in its largest whole unit up to minutes: "5 minutes".
+func span(d time.Duration) string {
+	if d < time.Minute {
+		return counted(int64(d/time.Second), "second")
+	}
+	return counted(int64(d/time.Minute), "minute")
+}
+
+// dollars is "$0.50"; amounts below a cent have four digits.
+func dollars(usd float64) string {
+	if usd > 0 && usd < 0.01 {
+		return fmt.Sprintf("$%.4f", usd)
+	}
+	return fmt.Sprintf("$%.2f", usd)
+}
+
+// size is "8.2 GiB".
+func size(n uint64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	x, i := float64(n), 0
+	for ; x >= 1024 && i < len(units)-1; i++ {
+		x /= 1024
+	}
+	if i == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %s", x, units[i])
+}
+
+// firstLine is the first line of a text that has something on it.
+func firstLine(s string) string {
+	for l := range strings.Lines(s) {
+		if l = strings.TrimSpace(l); l != "" {
+			return l
+		}
+	}
+	return ""
+}
+
+// field is a text field of a value, "" if there is none.
+func field(v wire.Raw, path ...string) string {
+	for _, key := range path {
+		v = v.Get(key)
+	}
+	s, _ := v.Text()
+	return s
+}

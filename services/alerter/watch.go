@@ -1,0 +1,105 @@
+package alerter
+
+import (
+	"context"
+	"time"
+
+	"wake/internal/eventlog"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+)
+
+// sampleEvery is how often wake itself is looked at.
+const sampleEvery = 30 * time.Second
+
+// watch looks at wake itself until ctx ends. A look that fails is made again at
+// the next one's time: whatever is wrong then, others say.
+func (a *Alerter) watch(ctx context.Context) {
+	told := &told{uncertain: map[string]bool{}}
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			if err := a.look(ctx, told, now.UnixMilli()); err != nil && ctx.Err() == nil {
+				a.logger.DebugContext(ctx, "can't look at the system", "error", err)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (a *Alerter) look(ctx context.Context, told *told, now int64) error {
+	ctx, cancel := context.WithTimeout(ctx, sampleEvery)
+	defer cancel()
+	x, err := a.sample(ctx, now)
+	if err != nil {
+		return err
+	}
+	return a.publishAll(ctx, told, input{At: now, Pos: x.Last, Run: system()}, examine(a.limits.Load().System, x))
+}
+
+func (a *Alerter) sample(ctx context.Context, now int64) (sample, error) {
+	x := sample{At: now}
+	js, name := a.log.JetStream(), a.log.Names().EventsStream()
+	stream, err := js.Stream(ctx, name)
+	if err != nil {
+		return x, err
+	}
+	info := stream.CachedInfo()
+	x.Last, x.Bytes, x.MaxBytes = info.State.LastSeq, info.State.Bytes, uint64(max(info.Config.MaxBytes, 0))
+	recorder, err := js.Consumer(ctx, name, subjects.RecorderConsumer)
+	if err != nil {
+		return x, err
+	}
+	floor := recorder.CachedInfo().AckFloor.Stream
+	if floor >= x.Last {
+		return x, nil
+	}
+	for e, err := range a.log.Read(ctx, eventlog.Query{From: floor + 1}) {
+		if err != nil {
+			return x, err
+		}
+		x.Oldest, x.Waiting = e.Time.UnixMilli(), x.Last-floor
+		break
+	}
+	return x, nil
+}
+
+// lastWords returns the last text that an agent had streamed by some time, or
+// that a command had printed, since its last progress. Text doesn't come with the
+// other events: it is nine tenths of them all.
+func (a *Alerter) lastWords(ctx context.Context, r record, node string, at int64) (*eventlog.Entry, error) {
+	var last *eventlog.Entry
+	query := eventlog.Query{
+		Run: r.Run.ID, Node: node, Kinds: []wire.Kind{wire.KindText, wire.KindDelta}, From: r.Silences.Nodes[node].Pos + 1,
+	}
+	for e, err := range a.log.Read(ctx, query) {
+		switch {
+		case err != nil:
+			return nil, err
+		case e.Time.UnixMilli() > at:
+			return last, nil
+		case e.Err == nil:
+			last = &e
+		}
+	}
+	return last, nil
+}
+
+// listen gives the record what agents wrote, where nothing else was heard of
+// them until now.
+func (a *Alerter) listen(ctx context.Context, r record, at int64) (record, error) {
+	l := a.limits.Load()
+	for _, node := range r.Silences.ripe(l.Stuck, at) {
+		e, err := a.lastWords(ctx, r, node, at)
+		if err != nil {
+			return r, err
+		}
+		if e != nil {
+			r, _ = r.step(input{At: e.Time.UnixMilli(), Pos: e.Pos, Event: e.Event, Limits: l}) // text is worth no alert
+		}
+	}
+	return r, nil
+}
