@@ -13,6 +13,7 @@ import (
 // recorderFlags adds the settings of a recorder to a set of flags.
 func recorderFlags(flags *pflag.FlagSet, c *recorder.Config) {
 	storeFlag(flags, &c.Path, "record into this `store`: a SQLite file, or postgres://USER@HOST/DATABASE (default: DIR/recorder.db)")
+	flags.IntVar(&c.Live, "live-lines", 1000, "last `lines` of each run that goes on which are held in memory, so that asking again is cheap; -1: none")
 }
 
 // storeFlag adds the flag that names a recorder's store, which is also known by

@@ -19,17 +19,32 @@ func (s *Store) Log(ctx context.Context, q wire.LogRequest, now time.Time, limit
 	if err != nil {
 		return wire.LogResponse{}, err
 	}
-	tx, err := s.view(ctx)
-	if err != nil {
-		return wire.LogResponse{}, fmt.Errorf("recorder: log: %w", err)
+	var r wire.LogResponse
+	id, node := named(q.Run, q.AgentID, q.Node)
+	answered, err := s.fromLive(ctx, id, func(v *liveRun) (known bool, err error) {
+		if v.has(node) {
+			r, known = l.live(v, node)
+		}
+		return known, nil
+	})
+	if !answered && err == nil {
+		r, err = s.storedLog(ctx, l, now)
 	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
-	r, err := l.answer(ctx, tx, now)
 	if err != nil {
 		return wire.LogResponse{}, wrap("log", err)
 	}
 	fit(&r, limit, l.tail)
 	return r, nil
+}
+
+// storedLog answers from the store.
+func (s *Store) storedLog(ctx context.Context, l *logQuery, now time.Time) (wire.LogResponse, error) {
+	tx, err := s.view(ctx)
+	if err != nil {
+		return wire.LogResponse{}, err
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	return l.answer(ctx, tx, now)
 }
 
 // wrap says what failed, unless the error is an answer.
@@ -198,11 +213,16 @@ func (l *logQuery) scan(row interface{ Scan(...any) error }) (wire.LogLine, erro
 	if err := row.Scan(&line.Pos, &line.Node, &line.Exec, &line.Parent, &line.TS, &line.Type, &line.Text); err != nil {
 		return line, err
 	}
+	return l.shown(line), nil
+}
+
+// shown is a line as its reader sees it.
+func (l *logQuery) shown(line wire.LogLine) wire.LogLine {
 	line.Text = timeline.Sanitize(line.Text)
 	if !l.q.Details {
 		line.Pos, line.Node, line.Exec, line.Parent = 0, "", "", ""
 	}
-	return line, nil
+	return line
 }
 
 // fit drops lines until the answer is not too large: of the tail the first ones,

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 
 	"wake/internal/eventlog"
 	"wake/pkg/subjects"
@@ -41,6 +42,7 @@ func (s *Store) Record(ctx context.Context, b Batch) (Report, error) {
 	report, err := s.record(ctx, b)
 	if err != nil {
 		s.folds.forget()
+		s.live.forget()
 		s.last = 0 // what failed may have been committed
 		return Report{}, fmt.Errorf("recorder: record: %w", err)
 	}
@@ -54,25 +56,29 @@ func (s *Store) record(ctx context.Context, b Batch) (Report, error) {
 	}
 	t := &tx{begun, s.d, s.zip}
 	defer t.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
-	report, err := s.fill(ctx, t, b)
+	w, err := s.fill(ctx, t, b)
 	if err != nil {
 		return Report{}, err
 	}
-	return report, t.Commit()
+	if err := t.Commit(); err != nil {
+		return Report{}, err
+	}
+	s.live.recorded(w)
+	return w.report, nil
 }
 
 // fill records a batch in a transaction.
-func (s *Store) fill(ctx context.Context, t *tx, b Batch) (Report, error) {
+func (s *Store) fill(ctx context.Context, t *tx, b Batch) (*writer, error) {
 	w, err := s.begin(ctx, t, b)
 	if err != nil {
-		return Report{}, err
+		return nil, err
 	}
 	for i := range b.Entries {
 		if err := w.entry(&b.Entries[i]); err != nil {
-			return Report{}, fmt.Errorf("position %d: %w", b.Entries[i].Pos, err)
+			return nil, fmt.Errorf("position %d: %w", b.Entries[i].Pos, err)
 		}
 	}
-	return w.report, w.finish()
+	return w, w.finish()
 }
 
 // writer is one transaction.
@@ -92,6 +98,7 @@ type writer struct {
 	lines   map[uint64]*pendingLine
 	growing map[int64]uint64 // of the nodes of the batch: the line that isn't finished, 0: none
 	queue   []*pendingLine   // in the order of their positions
+	written []*pendingLine   // what the queue was in the end
 	report  Report
 }
 
@@ -120,6 +127,7 @@ func (s *Store) begin(ctx context.Context, t *tx, b Batch) (*writer, error) {
 		err = fmt.Errorf("the store went back from position %d to %d: start again", s.last, w.pos)
 	case err == nil && w.pos > s.last && !s.scratch:
 		s.folds.forget() // somebody else has recorded
+		s.live.forget()
 	}
 	return w, err
 }
@@ -276,6 +284,7 @@ func (w *writer) derive(run *runRow, writer *nodeRow, e *eventlog.Entry) error {
 	if err := w.fold(run, e, whole); err != nil {
 		return err
 	}
+	w.hear(run, e, whole)
 	about.count(run, whole)
 	if err := w.session(run, about, e.Pos, whole); err != nil {
 		return err
@@ -285,6 +294,7 @@ func (w *writer) derive(run *runRow, writer *nodeRow, e *eventlog.Entry) error {
 
 // finish writes what the transaction has gathered.
 func (w *writer) finish() error {
+	w.written = slices.Clone(w.queue)
 	if err := w.writeLines(); err != nil {
 		return err
 	}

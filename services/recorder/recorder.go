@@ -22,6 +22,7 @@ type Config struct {
 	Path  string        // where to record into, as [Open] takes it; one recorder per file
 	Batch int           // events per transaction, unless there is more to catch up with; default 4096
 	Wait  time.Duration // how long a transaction waits for more events, default 5 ms
+	Live  int           // last lines of each run that goes on which are held in memory, default 1000; less than 0: none
 }
 
 // Recorder records the stream of events and answers questions about it.
@@ -38,7 +39,7 @@ func New(c Config, log *eventlog.Log, logger *slog.Logger) (*Recorder, error) {
 	if c.Path == "" {
 		return nil, errors.New("recorder: no store is given")
 	}
-	c.Batch, c.Wait = cmp.Or(c.Batch, 4096), cmp.Or(c.Wait, 5*time.Millisecond)
+	c.Batch, c.Wait, c.Live = cmp.Or(c.Batch, 4096), cmp.Or(c.Wait, 5*time.Millisecond), cmp.Or(c.Live, 1000)
 	return &Recorder{c: c, log: log, logger: logger}, nil
 }
 
@@ -53,6 +54,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	r.store.HoldLive(max(0, r.c.Live))
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	served := make(chan error, 1)

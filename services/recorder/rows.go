@@ -34,6 +34,8 @@ type runRow struct {
 	tailEvents int64
 	tailBytes  int64
 	fresh      []stored // of this batch
+	heard      []heard  // of this batch
+	hid        bool     // this batch has hidden lines
 	freshBytes int
 }
 

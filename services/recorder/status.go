@@ -2,7 +2,7 @@ package recorder
 
 import (
 	"context"
-	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -14,17 +14,30 @@ import (
 
 // Status answers a [wire.StatusRequest] as of now, in at most limit bytes.
 func (s *Store) Status(ctx context.Context, q wire.StatusRequest, now time.Time, limit int) (wire.StatusResponse, error) {
-	tx, err := s.view(ctx)
-	if err != nil {
-		return wire.StatusResponse{}, fmt.Errorf("recorder: status: %w", err)
+	var r wire.StatusResponse
+	id, node := named(q.Run, q.AgentID, q.Node)
+	answered, err := s.fromLive(ctx, id, func(l *liveRun) (known bool, err error) {
+		r, known, err = l.answer(node, now.UnixMilli())
+		return known, err
+	})
+	if !answered && err == nil {
+		r, err = s.stored(ctx, q, now.UnixMilli())
 	}
-	defer tx.Rollback() //nolint:errcheck // nothing was written
-	r, err := status(ctx, tx, q, now.UnixMilli(), s.views.state)
 	if err != nil {
 		return r, wrap("status", err)
 	}
 	omit(&r, limit)
 	return r, nil
+}
+
+// stored answers from the store.
+func (s *Store) stored(ctx context.Context, q wire.StatusRequest, now int64) (wire.StatusResponse, error) {
+	tx, err := s.view(ctx)
+	if err != nil {
+		return wire.StatusResponse{}, err
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	return status(ctx, tx, q, now, s.views.state)
 }
 
 // agentSize is at least what an agent takes in an answer beside its texts.
@@ -55,29 +68,57 @@ func status(ctx context.Context, tx *tx, q wire.StatusRequest, now int64, load s
 	if err != nil {
 		return wire.StatusResponse{}, err
 	}
-	r := wire.StatusResponse{RunID: t.run, Agents: []wire.AgentStatus{}}
-	var activityAt int64
+	f, err := figureOf(ctx, tx, t, load)
+	if err != nil {
+		return wire.StatusResponse{}, err
+	}
+	return f.status(t.node, now, func(node string) (string, error) { return lastQuestion(ctx, tx, t.id, node) })
+}
+
+// figure is what a status is made of.
+type figure struct {
+	run        string
+	position   wire.Position
+	activity   string
+	activityAt int64
+	state      *wire.State
+	nodes      []*nodeRow // in the order of their ids
+}
+
+// figureOf reads a run from the store.
+func figureOf(ctx context.Context, tx *tx, t target, load stateLoader) (figure, error) {
+	f := figure{run: t.run}
 	row := tx.row(ctx, `SELECT activity, activity_at, last_pos, incarnation FROM runs, streams WHERE runs.id = ?1`, t.id)
-	if err := row.Scan(&r.LastActivity, &activityAt, &r.Position.Seq, &r.Position.Incarnation); err != nil {
-		return r, err
-	}
-	state, err := load(ctx, tx, t, r.Position.Seq)
+	err := row.Scan(&f.activity, &f.activityAt, &f.position.Seq, &f.position.Incarnation)
 	if err != nil {
+		return f, err
+	}
+	if f.state, err = load(ctx, tx, t, f.position.Seq); err != nil {
+		return f, err
+	}
+	f.nodes, err = nodesOf(ctx, tx, t.id)
+	return f, err
+}
+
+// status is how a run is doing, of its agents the one that is named and its items.
+// What an agent has asked, question looks up.
+func (f *figure) status(node string, now int64, question func(node string) (string, error)) (wire.StatusResponse, error) {
+	r := wire.StatusResponse{
+		RunID: f.run, FlowName: f.state.FlowName, Status: f.state.Status, Result: f.state.Result, Labels: maps.Clone(f.state.Labels),
+		Position: f.position, Agents: []wire.AgentStatus{},
+	}
+	r.LastActivity = f.activity
+	for _, n := range f.nodes {
+		if n.node == wire.RunNode || node != "" && n.node != node && !strings.HasPrefix(n.node, node+"/") {
+			continue
+		}
+		r.Agents = append(r.Agents, nodeStatus(n, f.state, now))
+	}
+	if err := waitingFor(f.state, r.Agents, question); err != nil {
 		return r, err
 	}
-	r.FlowName, r.Status, r.Result, r.Labels = state.FlowName, state.Status, state.Result, state.Labels
-	nodes, err := nodesOf(ctx, tx, t)
-	if err != nil {
-		return r, err
-	}
-	for _, n := range nodes {
-		r.Agents = append(r.Agents, nodeStatus(n, state, now))
-	}
-	if err := waitingFor(ctx, tx, t.id, state, r.Agents); err != nil {
-		return r, err
-	}
-	r.AgentStatus = runStatus(r.AgentStatus, state, r.Agents)
-	timed(&r.AgentStatus, activityAt, now)
+	r.AgentStatus = runStatus(r.AgentStatus, f.state, r.Agents)
+	timed(&r.AgentStatus, f.activityAt, now)
 	return r, nil
 }
 
@@ -172,22 +213,19 @@ func stateOfNode(id string, s *wire.State) string {
 	return stateActive
 }
 
-// nodesOf reads the nodes of a run, or the one that is asked for and its items.
-func nodesOf(ctx context.Context, q *tx, t target) ([]*nodeRow, error) {
-	all := q.query(ctx, `SELECT node, model, activity, activity_at, tokens_in, tokens_out, tools, tool_errors, context_tokens, context_window
-		FROM nodes WHERE run = ?1 ORDER BY id`, t.id)
+// nodesOf reads the nodes of a run.
+func nodesOf(ctx context.Context, q *tx, run int64) ([]*nodeRow, error) {
+	all := q.query(ctx, `SELECT id, node, model, activity, activity_at, tokens_in, tokens_out, tools, tool_errors, context_tokens, context_window
+		FROM nodes WHERE run = ?1 ORDER BY id`, run)
 	var nodes []*nodeRow
 	for rows, err := range all {
 		if err != nil {
 			return nil, err
 		}
 		n := new(nodeRow)
-		if err := rows.Scan(&n.node, &n.model, &n.activity, &n.activityAt, &n.tokensIn, &n.tokensOut, &n.tools, &n.toolErrors,
+		if err := rows.Scan(&n.id, &n.node, &n.model, &n.activity, &n.activityAt, &n.tokensIn, &n.tokensOut, &n.tools, &n.toolErrors,
 			&n.contextTokens, &n.contextWindow); err != nil {
 			return nil, err
-		}
-		if n.node == wire.RunNode || t.node != "" && n.node != t.node && !strings.HasPrefix(n.node, t.node+"/") {
-			continue
 		}
 		nodes = append(nodes, n)
 	}

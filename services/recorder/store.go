@@ -36,6 +36,7 @@ type Store struct {
 	stmts *statements
 	folds *folds
 	views views
+	live  live
 	zip   *zipper
 	chain chain
 	last  uint64 // position after the last transaction; 0: unknown

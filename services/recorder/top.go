@@ -56,7 +56,14 @@ func (s *Store) top(ctx context.Context, t *tx, q wire.TopRequest, now time.Time
 		return r, err
 	}
 	for _, id := range ids {
-		st, err := status(ctx, t, wire.StatusRequest{Run: id}, r.At, s.views.state)
+		var st wire.StatusResponse
+		answered, _, err := s.live.ask(id, func(l *liveRun) (known bool, err error) {
+			st, known, err = l.answer("", r.At)
+			return known, err
+		})
+		if !answered && err == nil {
+			st, err = status(ctx, t, wire.StatusRequest{Run: id}, r.At, s.views.state)
+		}
 		if err != nil {
 			return r, err
 		}
@@ -122,7 +129,7 @@ func urgency(state string) int {
 }
 
 // waitingFor fills in what agents that wait are waiting for.
-func waitingFor(ctx context.Context, t *tx, run int64, s *wire.State, agents []wire.AgentStatus) error {
+func waitingFor(s *wire.State, agents []wire.AgentStatus, question func(node string) (string, error)) error {
 	for i := range agents {
 		a := &agents[i]
 		if a.State != stateWaiting {
@@ -135,11 +142,11 @@ func waitingFor(ctx context.Context, t *tx, run int64, s *wire.State, agents []w
 		case n.Breakpoint == "AWAITING_APPROVAL":
 			a.WaitingFor = "permission" + colon(orElse(asksFor(a.AgentID, s), a.OpenTool))
 		default:
-			question, err := lastQuestion(ctx, t, run, a.AgentID)
+			asked, err := question(a.AgentID)
 			if err != nil {
 				return err
 			}
-			a.WaitingFor = "an answer" + colon(question)
+			a.WaitingFor = "an answer" + colon(timeline.Line(strings.TrimPrefix(asked, questionMark), 200))
 		}
 	}
 	return nil
@@ -164,7 +171,7 @@ func asksFor(node string, s *wire.State) string {
 	return strings.Join(open, ", ")
 }
 
-// lastQuestion finds what an agent last told its parent.
+// lastQuestion finds the line of what an agent last told its parent.
 func lastQuestion(ctx context.Context, t *tx, run int64, node string) (string, error) {
 	var text string
 	err := t.row(ctx, `SELECT text FROM lines WHERE run = ?1 AND hidden = 0 AND type = 'system'
@@ -172,8 +179,11 @@ func lastQuestion(ctx context.Context, t *tx, run int64, node string) (string, e
 	if errors.Is(err, sql.ErrNoRows) {
 		err = nil
 	}
-	return timeline.Line(strings.TrimPrefix(text, "💬 "), 200), err
+	return text, err
 }
+
+// questionMark begins the line of what an agent tells its parent.
+const questionMark = "💬 "
 
 // pausedFor says what a paused run is waiting for.
 func pausedFor(reason string) string {

@@ -147,3 +147,28 @@ func BenchmarkStatus(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkPoll asks again and again how a run goes that is being recorded, and for
+// its last lines: from the store, and from memory.
+func BenchmarkPoll(b *testing.B) {
+	for _, held := range []int{0, 1000} {
+		b.Run(fmt.Sprint("held=", held), func(b *testing.B) {
+			p := long(b, "r1", 5000)
+			s := openStore(b)
+			s.HoldLive(held)
+			p.store(s, 1000)
+			for b.Loop() {
+				p.entries = p.entries[:0]
+				p.add("r1", "coder", "coder#1", &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null})
+				b.StopTimer()
+				p.store(s, 1)
+				b.StartTimer()
+				_, err1 := s.Status(b.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+				_, err2 := s.Log(b.Context(), wire.LogRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+				if err := errors.Join(err1, err2); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

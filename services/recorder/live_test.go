@@ -1,0 +1,197 @@
+package recorder_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"wake/pkg/wire"
+	"wake/services/recorder"
+)
+
+// talk is a tape of two runs whose lines grow, are replaced, are hidden and are of
+// several nodes. In the end one of them is over and the other asks something.
+func talk(t testing.TB) *tape {
+	p := newTape(t)
+	for _, run := range []string{"r1", "r2"} {
+		exec := p.start(run, "coder", map[string]string{"name": run + "-name"})
+		p.add(run, wire.RunNode, "judge#1", &wire.NodeScheduled{Target: "judge", Attempt: 1})
+		for i := range 12 {
+			for range 4 {
+				p.add(run, "coder", exec, &wire.AgentTextDelta{Content: fmt.Sprint("piece ", i, "\x1b[31m"), Block: i + 1})
+				p.add(run, "coder", exec, &wire.AgentThinkingDelta{Content: strings.Repeat("hm ", 40), Block: 100 + i})
+			}
+			if i%3 == 0 {
+				p.add(run, "coder", exec, &wire.AgentText{Content: "whole", Block: i + 1})
+			}
+			p.add(run, "coder", exec, &wire.ToolIntent{ToolName: "Bash", ToolInput: mustRaw(t, map[string]any{"command": "make"})})
+			p.add(run, "coder", exec, &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null, Error: "exit code 1"})
+			p.add(run, "coder", exec, &wire.Usage{MessageID: fmt.Sprint(i / 2), InputTokens: 10, OutputTokens: 1, ContextTokens: 500, ContextWindow: 1000})
+			if i == 7 {
+				seq := p.seqs[run+"/coder"]
+				p.add(run, "coder", exec, &wire.LogTruncated{AtSeq: seq - 5, Reason: "rolled back"})
+			}
+		}
+		p.add(run, "coder", exec, &wire.CCMessage{Text: "A or B?", Priority: wire.PriorityQuestion})
+	}
+	p.add("r1", wire.RunNode, "", &wire.FlowAborted{Reason: "enough"})
+	return p
+}
+
+// questions are polls of a run as agents and people ask them.
+func questions(run string) []wire.LogRequest {
+	q := []wire.LogRequest{
+		{Run: run},
+		{Run: run, Limit: new(3)},
+		{Run: run, Limit: new(0)},
+		{Run: run, Details: true, Limit: new(1000)},
+		{AgentID: run + "/coder", Limit: new(4)},
+		{Run: run, Node: "judge"},
+		{Run: run, Node: "nobody"},
+		{Run: run, Type: wire.LineTool, Limit: new(2)},
+		{Run: run, Grep: "piece [13]", Limit: new(2)},
+		{Run: run, Since: 20_000},
+	}
+	for _, offset := range []int64{0, 5, 11, 40, 10_000} {
+		q = append(q, wire.LogRequest{Run: run, Offset: new(offset), Limit: new(7)})
+	}
+	return q
+}
+
+// What memory answers is what the store answers, wherever the batches end and
+// however few lines are held, from the beginning on or after a restart.
+func TestLiveAnswersAreTheStores(t *testing.T) {
+	p := talk(t)
+	for _, tt := range []struct{ held, size int }{{1, 50}, {5, 11}, {1000, 23}} {
+		warm, cold := openStore(t), openStore(t)
+		warm.HoldLive(tt.held)
+		for list := range slices.Chunk(p.entries, tt.size) {
+			for _, s := range []*recorder.Store{warm, cold} {
+				if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: list}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			end := list[len(list)-1].Event
+			same(t, fmt.Sprintf("%+v, %s/%d", tt, end.NodeID, end.Seq), warm, cold, time.UnixMilli(end.Timestamp+60))
+			if t.Failed() {
+				return
+			}
+		}
+	}
+}
+
+// same asks two stores the same.
+func same(t *testing.T, what string, warm, cold *recorder.Store, now time.Time) {
+	t.Helper()
+	for _, run := range []string{"r1", "r2"} {
+		for _, q := range []wire.StatusRequest{{Run: run}, {Run: run, Node: "coder"}, {AgentID: run + "/coder"}, {AgentID: run + "-name"}, {Run: run, Node: "nobody"}} {
+			a, errA := warm.Status(t.Context(), q, now, 1<<20)
+			b, errB := cold.Status(t.Context(), q, now, 1<<20)
+			if diff := cmp.Diff(b, a); diff != "" || fmt.Sprint(errA) != fmt.Sprint(errB) {
+				t.Errorf("%s: status %+v: %v, %v (-store +memory):\n%s", what, q, errA, errB, diff)
+			}
+		}
+		for _, q := range questions(run) {
+			a, errA := warm.Log(t.Context(), q, now, 1<<20)
+			b, errB := cold.Log(t.Context(), q, now, 1<<20)
+			if diff := cmp.Diff(b, a); diff != "" || fmt.Sprint(errA) != fmt.Sprint(errB) {
+				t.Errorf("%s: log %+v: %v, %v (-store +memory):\n%s", what, q, errA, errB, diff)
+			}
+		}
+	}
+}
+
+// Once a run was asked for, its answers need no database.
+func TestLiveAnswersNeedNoStore(t *testing.T) {
+	p := talk(t)
+	p.entries = p.entries[:len(p.entries)-1] // r1 goes on
+	target := newTarget(t)
+	s, err := recorder.Open(t.Context(), target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.HoldLive(20)
+	p.store(s, 40)
+	now := time.UnixMilli(p.clock)
+	ask := func() error {
+		_, err1 := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, now, 1<<20)
+		_, err2 := s.Log(t.Context(), wire.LogRequest{Run: "r1", Limit: new(10)}, now, 1<<20)
+		_, err3 := s.Status(t.Context(), wire.StatusRequest{AgentID: "r1/coder"}, now, 1<<20)
+		return errors.Join(err1, err2, err3)
+	}
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := ask(); err != nil {
+		t.Errorf("without a database: %v", err)
+	}
+	if _, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Limit: new(30)}, now, 1<<20); err == nil {
+		t.Error("lines that aren't held were answered without a database")
+	}
+	if _, err := s.Status(t.Context(), wire.StatusRequest{Run: "r2"}, now, 1<<20); err == nil {
+		t.Error("a run that isn't held was answered without a database")
+	}
+}
+
+// Questions may come while runs are recorded: each answer is one of some moment,
+// and the last ones are right.
+func TestLiveWhileRecording(t *testing.T) {
+	p := talk(t)
+	warm, cold := openStore(t), openStore(t)
+	warm.HoldLive(30)
+	p.store(cold, 1000)
+	now := time.UnixMilli(p.clock)
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for _, run := range []string{"r1", "r2"} {
+		wg.Go(func() {
+			for last := uint64(0); ; {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				r, err := warm.Log(t.Context(), wire.LogRequest{Run: run, Details: true}, now, 1<<20)
+				if err != nil && codeOf(err) != wire.CodeRunNotFound || err == nil && r.Position < last {
+					t.Errorf("position %d after %d, %v", r.Position, last, err)
+					return
+				}
+				last = r.Position
+			}
+		})
+	}
+	p.store(warm, 3)
+	close(stop)
+	wg.Wait()
+	same(t, "in the end", warm, cold, now)
+}
+
+// Another recorder of the same database may have recorded what this one has not:
+// what is held is dropped then.
+func TestLiveBesideAnotherRecorder(t *testing.T) {
+	p := talk(t)
+	target := newTarget(t)
+	one, two := openAt(t, target), openAt(t, target)
+	defer closed(t, two)
+	defer closed(t, one)
+	one.HoldLive(50)
+	now := time.UnixMilli(p.clock)
+	for i, list := range slices.Collect(slices.Chunk(p.entries, 30)) {
+		s := []*recorder.Store{one, two}[i%2]
+		for _, s := range []*recorder.Store{s, one} { // who comes second passes over it
+			if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: list}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		same(t, fmt.Sprint("after batch ", i), one, two, now)
+	}
+}
