@@ -126,7 +126,7 @@ func (r *Recorder) index(ctx context.Context) error {
 		}
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // that is how it ends
+			return nil
 		case err != nil:
 			return err
 		case !more:
