@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -88,8 +89,11 @@ func unanswered(ctx context.Context, names subjects.Names, verb string, wait tim
 
 // servedBy names the service that answers verb.
 func servedBy(verb string) string {
-	if verb == wire.VerbSnapshot {
+	switch {
+	case verb == wire.VerbSnapshot:
 		return "snapshotter"
+	case strings.HasPrefix(verb, wire.VerbSink("")):
+		return "alerter"
 	}
 	return "recorder"
 }

@@ -21,3 +21,20 @@ type Alert struct {
 	// Labels are those of the run, as far as they are at most 4 KiB together.
 	Labels map[string]string `json:"labels,omitempty"`
 }
+
+// VerbSink is the verb of what a sink of alerts is asked for: [SinkRequest],
+// [SinkResponse]; answered by the alerter that sends to it.
+func VerbSink(sink string) string { return "sink-" + sink }
+
+// SinkRequest asks a sink for something.
+type SinkRequest struct {
+	Do      string   `json:"do"`                // test: send a test; retry: send dead letters again
+	Letters []uint64 `json:"letters,omitempty"` // retry: which, by their positions in WAKE_DEADLETTER; default all
+}
+
+// SinkResponse says what has become of it.
+type SinkResponse struct {
+	Sent    int    `json:"sent"`              // what the sink took
+	Problem string `json:"problem,omitempty"` // why it didn't take the next
+	More    bool   `json:"more,omitempty"`    // something is left to be sent
+}

@@ -1,0 +1,101 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/nicholas-fedor/shoutrrr/pkg/router"
+	"github.com/nicholas-fedor/shoutrrr/pkg/types"
+
+	"wake/internal/timeline"
+)
+
+// chat sends texts to chat and push services.
+type chat struct {
+	url     string
+	service types.Service // nil until it is needed: some call home to begin with
+	running chan error    // outcome of the call that goes on; nil: none does
+	id      string        // what it sends
+}
+
+// checkChat says what is wrong with a URL of a service, as far as that can be told
+// without asking it.
+func checkChat(address string) error {
+	var r router.ServiceRouter
+	scheme, _, err := r.ExtractServiceName(address)
+	if err != nil || scheme == "" {
+		return errors.New("url is that of a service, such as slack://hook:A-B-C@webhook")
+	}
+	if scheme == "logger" || !slices.Contains(r.ListServices(), strings.ToLower(scheme)) {
+		return errors.New("service " + scheme + " is unknown")
+	}
+	if scheme == "matrix" {
+		return nil // it would log in
+	}
+	if _, err := r.Locate(address); err != nil {
+		return errors.New("not a URL of " + scheme + ": " + err.Error())
+	}
+	return nil
+}
+
+// send sends a text. The services don't know contexts: a call that takes too long
+// goes on, and its outcome is that of the next attempt if it sends the same. There
+// is one call at a time.
+func (c *chat) send(ctx context.Context, n Notification) error {
+	if c.running != nil {
+		old := c.id
+		if err := c.outcome(ctx); errors.Is(err, context.DeadlineExceeded) || old == n.ID && err == nil {
+			return err
+		}
+	}
+	c.running, c.id = make(chan error, 1), n.ID
+	go func(done chan<- error) { done <- c.call(n.Text) }(c.running)
+	return c.outcome(ctx)
+}
+
+func (c *chat) outcome(ctx context.Context) error {
+	select {
+	case err := <-c.running:
+		c.running = nil
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// call is the one that runs, so it has the service to itself.
+func (c *chat) call(text string) error {
+	if c.service == nil {
+		var r router.ServiceRouter
+		s, err := r.Locate(c.url)
+		if err != nil {
+			return err
+		}
+		c.service = s
+	}
+	return c.service.Send(harmless(text), &types.Params{})
+}
+
+// close waits for the call that goes on: each service bounds its own.
+func (c *chat) close() {
+	if c.running != nil {
+		_ = <-c.running // nobody waits for it
+	}
+}
+
+var mention = regexp.MustCompile(`@\w|<[!@#]`)
+
+// harmless makes a text safe to send: its lines have no control characters, and
+// nobody is called by what an agent wrote.
+func harmless(text string) string {
+	var lines []string
+	for line := range strings.SplitSeq(text, "\n") {
+		lines = append(lines, timeline.Line(line, 2000))
+	}
+	return mention.ReplaceAllStringFunc(strings.Join(lines, "\n"), func(m string) string {
+		return m[:1] + "\u2060" + m[1:] // a joiner that isn't seen
+	})
+}

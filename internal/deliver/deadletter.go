@@ -1,0 +1,116 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/eventlog"
+	"wake/pkg/wire"
+)
+
+// letterPrefix begins the service of a sink's dead letters.
+const letterPrefix = "sink-"
+
+// Letter is a notification that was given up.
+type Letter struct {
+	ID           uint64       `json:"id"` // position in WAKE_DEADLETTER
+	Time         int64        `json:"time"`
+	Sink         string       `json:"sink"`
+	Reason       string       `json:"reason"`
+	Notification Notification `json:"notification"`
+}
+
+// bury stores a notification with the reason in WAKE_DEADLETTER. Once it has, the
+// target goes on with the next. If it is killed in between, the letter is there
+// twice at worst.
+func (t *target) bury(ctx context.Context, n Notification, pos uint64, reason error) error {
+	data, err := wire.Marshal(n)
+	if err != nil {
+		return err
+	}
+	p := wire.Poison{
+		V: wire.Version, Service: letterPrefix + t.name, Reason: reason.Error(),
+		Stream: t.d.log.Names().AlertsStream(), Position: pos, Data: data, Timestamp: time.Now().UnixMilli(),
+	}
+	if n.Alert != nil {
+		p.Subject = t.d.log.Names().Alert(n.Alert.RunID, n.Alert.NodeID, n.Alert.Kind, n.Alert.Key)
+	}
+	if data, err = wire.Marshal(&p); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), opWait)
+	defer cancel()
+	_, err = t.d.log.JetStream().Publish(ctx, t.d.log.Names().DeadLetter(p.Service), data, jetstream.WithMsgID(t.name+" "+n.ID))
+	if err != nil {
+		return fmt.Errorf("store a dead letter: %w", err)
+	}
+	t.d.letters.WithLabelValues(t.name).Inc()
+	t.logger.ErrorContext(ctx, "notification given up", "id", n.ID, "attempts", t.tried.Count, "reason", reason)
+	t.rec.Tried = tried{}
+	return nil
+}
+
+// Letters yields the dead letters of a sink, or of all, the oldest first.
+func Letters(ctx context.Context, log *eventlog.Log, sink string) iter.Seq2[Letter, error] {
+	return func(yield func(Letter, error) bool) {
+		if err := letters(ctx, log, sink, func(l Letter) bool { return yield(l, nil) }); err != nil {
+			yield(Letter{}, fmt.Errorf("read dead letters: %w", err))
+		}
+	}
+}
+
+func letters(ctx context.Context, log *eventlog.Log, sink string, yield func(Letter) bool) error {
+	stream, err := log.JetStream().Stream(ctx, log.Names().DeadLetterStream())
+	if err != nil {
+		return err
+	}
+	filter := log.Names().AllDeadLetters()
+	if sink != "" {
+		filter = log.Names().DeadLetter(letterPrefix + sink)
+	}
+	for next := uint64(1); ; {
+		m, err := stream.GetMsg(ctx, next, jetstream.WithGetMsgSubject(filter))
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		next = m.Sequence + 1
+		if l, ok := letter(m); ok && !yield(l) {
+			return nil
+		}
+	}
+}
+
+// letter reads a dead letter. One of another service is none of ours.
+func letter(m *jetstream.RawStreamMsg) (Letter, bool) {
+	var p wire.Poison
+	if wire.Unmarshal(m.Data, &p) != nil {
+		return Letter{}, false
+	}
+	sink, ok := strings.CutPrefix(p.Service, letterPrefix)
+	l := Letter{ID: m.Sequence, Time: p.Timestamp, Sink: sink, Reason: p.Reason}
+	return l, ok && wire.Unmarshal(p.Data, &l.Notification) == nil
+}
+
+// forget removes a dead letter that was delivered after all.
+func forget(ctx context.Context, log *eventlog.Log, id uint64) error {
+	stream, err := log.JetStream().Stream(ctx, log.Names().DeadLetterStream())
+	if err == nil {
+		err = stream.DeleteMsg(ctx, id)
+	}
+	if err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
+		return fmt.Errorf("remove dead letter %d: %w", id, err)
+	}
+	return nil
+}
+
+func wanted(ids []uint64, id uint64) bool { return len(ids) == 0 || slices.Contains(ids, id) }

@@ -1,0 +1,160 @@
+// Package deliver brings alerts to people and programs.
+//
+// Rules say which alerts go to which sinks; see [Parse] and docs/alerts.md. Each
+// sink has a target, which reads WAKE_ALERTS by itself, from the position that it
+// has stored, and sends one notification after the other: a sink that is dead
+// delays no other, and what one sink gets is in order.
+//
+//	WAKE_ALERTS ─▶ target ─▶ plan (send, hold, ignore) ─▶ sink
+//	                 │  ▲                                  │ given up
+//	                 ▼  │ position, held, owner            ▼
+//	         WAKE_STATE sink.<name>                 WAKE_DEADLETTER
+//
+// All that a target knows is one value in WAKE_STATE, its record, which is
+// replaced by comparing revisions. The record names the process that owns the
+// target; others that run the same rules wait until it says no more. A
+// notification is sent, then recorded. So a crash may send one again, with the
+// same id, and skips none.
+package deliver
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"wake/internal/eventlog"
+)
+
+// Config are the settings of a [Deliverer].
+type Config struct {
+	// Out gets what terminal sinks print. Default: nothing is printed.
+	Out io.Writer
+	// Transport makes the requests of webhooks and Alertmanagers. Default: that of
+	// net/http.
+	Transport http.RoundTripper
+}
+
+// Deliverer sends alerts to sinks.
+type Deliverer struct {
+	cfg    Config
+	log    *eventlog.Log
+	logger *slog.Logger
+	id     string // of this process, as owner
+
+	sent    *prometheus.CounterVec
+	failed  *prometheus.CounterVec
+	letters *prometheus.CounterVec
+
+	mu      sync.Mutex
+	rules   *Rules
+	changed chan struct{} // closed when rules are replaced
+}
+
+// New returns a deliverer that follows rules.
+func New(cfg Config, rules *Rules, log *eventlog.Log, logger *slog.Logger) *Deliverer {
+	if cfg.Out == nil {
+		cfg.Out = io.Discard
+	}
+	counter := func(name, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "wake", Subsystem: "sink", Name: name, Help: help}, []string{"sink"})
+	}
+	return &Deliverer{
+		cfg: cfg, log: log, logger: logger, id: rand.Text(), rules: rules, changed: make(chan struct{}),
+		sent:    counter("sent_total", "Notifications that a sink took."),
+		failed:  counter("failures_total", "Attempts that a sink didn't take."),
+		letters: counter("dead_letters_total", "Notifications that were given up."),
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (d *Deliverer) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(d, ch) }
+
+// Collect implements [prometheus.Collector].
+func (d *Deliverer) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range []prometheus.Collector{d.sent, d.failed, d.letters} {
+		c.Collect(ch)
+	}
+}
+
+// Replace makes the deliverer follow other rules. What is being sent is sent first.
+func (d *Deliverer) Replace(rules *Rules) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.rules = rules
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+func (d *Deliverer) current() (*Rules, <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.rules, d.changed
+}
+
+// Run delivers until ctx ends. Then it finishes the attempts that have begun.
+func (d *Deliverer) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		rules, changed := d.current()
+		if err := d.follow(ctx, rules, changed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// follow runs the targets of rules until these change or ctx ends.
+func (d *Deliverer) follow(ctx context.Context, rules *Rules, changed <-chan struct{}) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	for name := range rules.Sinks {
+		t, err := d.target(name, rules)
+		if err != nil {
+			return err
+		}
+		running.Go(func() { t.run(ctx) })
+	}
+	select {
+	case <-changed:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+func (d *Deliverer) target(name string, rules *Rules) (*target, error) {
+	cfg := rules.Sinks[name]
+	s, err := newSender(d.cfg, cfg, d.log.Names())
+	if err != nil {
+		return nil, errors.New("sink " + name + ": " + cfg.scrub(err.Error()))
+	}
+	return &target{
+		d: d, name: name, cfg: cfg, sender: s, plan: plan{sink: name, cfg: cfg, rules: rules},
+		logger: d.logger.With("sink", name), orders: make(chan order),
+		hint: make(chan struct{}, 1),
+	}, nil
+}
+
+// Test sends a notification to a sink of rules from this process, in one attempt.
+func (d *Deliverer) Test(ctx context.Context, name string) error {
+	rules, _ := d.current()
+	if rules.Sinks[name] == nil {
+		return fmt.Errorf("the rules have no sink %q; they have %s", name, strings.Join(slices.Sorted(names(rules)), ", "))
+	}
+	t, err := d.target(name, rules)
+	if err != nil {
+		return err
+	}
+	defer t.sender.close()
+	return t.attempt(ctx, probe(name))
+}

@@ -1,0 +1,132 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"wake/internal/api"
+	"wake/internal/eventlog"
+	"wake/pkg/wire"
+)
+
+// What a sink can be asked for.
+const (
+	orderTest  = "test"
+	orderRetry = "retry"
+)
+
+// order is a request while it is obeyed.
+type order struct {
+	ctx  context.Context //nolint:containedctx // it is the request's, handed over with it
+	ask  wire.SinkRequest
+	done chan answer
+}
+
+type answer struct {
+	response wire.SinkResponse
+	err      error
+}
+
+// listen answers requests for this sink until stop is called.
+func (t *target) listen(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	s := api.Service{
+		Names: t.d.log.Names(), Name: "sink-" + t.name, Logger: t.logger,
+		Endpoints: []api.Endpoint{api.Handle(wire.VerbSink(t.name), "", t.hand)},
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := s.Run(ctx, t.d.log.Conn()); err != nil && ctx.Err() == nil {
+			t.logger.WarnContext(ctx, "sink can't be asked for anything", "error", err)
+		}
+	})
+	return func() {
+		cancel()
+		serving.Wait()
+	}
+}
+
+// hand hands an order over to whoever runs the target, and waits for the outcome.
+func (t *target) hand(ctx context.Context, ask wire.SinkRequest, _ api.Form) (wire.SinkResponse, error) {
+	if ask.Do != orderTest && ask.Do != orderRetry {
+		return wire.SinkResponse{}, &wire.APIError{Code: wire.CodeBadRequest, Message: "a sink does test and retry"}
+	}
+	o := order{ctx: ctx, ask: ask, done: make(chan answer, 1)}
+	select {
+	case t.orders <- o:
+	case <-ctx.Done():
+		return wire.SinkResponse{}, context.Cause(ctx)
+	}
+	select {
+	case a := <-o.done:
+		return a.response, a.err
+	case <-ctx.Done():
+		return wire.SinkResponse{}, context.Cause(ctx)
+	}
+}
+
+// obey does what was asked for. That the sink takes nothing is an answer, not an
+// error.
+func (t *target) obey(o order) answer {
+	if o.ask.Do == orderRetry {
+		r, err := t.retry(o.ctx, o.ask.Letters)
+		return answer{r, err}
+	}
+	var r wire.SinkResponse
+	if err := t.attempt(o.ctx, probe(t.name)); err != nil {
+		r.Problem = err.Error()
+	} else {
+		r.Sent = 1
+	}
+	return answer{r, nil}
+}
+
+// retry sends dead letters of the sink again, each once, the oldest first, and
+// removes those that it takes. It ends with the first that it doesn't take, or when
+// time is up.
+func (t *target) retry(ctx context.Context, ids []uint64) (wire.SinkResponse, error) {
+	var r wire.SinkResponse
+	for l, err := range Letters(ctx, t.d.log, t.name) {
+		if err != nil {
+			if ctx.Err() != nil && r.Sent > 0 {
+				r.More = true
+				return r, nil
+			}
+			return r, err
+		}
+		if !wanted(ids, l.ID) {
+			continue
+		}
+		if r.Problem != "" || ctx.Err() != nil {
+			r.More = true
+			return r, nil
+		}
+		if err := t.attempt(ctx, l.Notification); err != nil {
+			r.Problem = err.Error()
+			continue
+		}
+		r.Sent++
+		if err := forget(ctx, t.d.log, l.ID); err != nil {
+			return r, err
+		}
+		if err := t.show(ctx); err != nil && !errors.Is(err, errTaken) {
+			return r, err
+		}
+	}
+	return r, nil
+}
+
+// Try asks whoever delivers to a sink to send it a test.
+func Try(ctx context.Context, log *eventlog.Log, sink string) (wire.SinkResponse, error) {
+	return call(ctx, log, sink, wire.SinkRequest{Do: orderTest})
+}
+
+// Retry asks whoever delivers to a sink to send dead letters again, all or some.
+func Retry(ctx context.Context, log *eventlog.Log, sink string, letters []uint64) (wire.SinkResponse, error) {
+	return call(ctx, log, sink, wire.SinkRequest{Do: orderRetry, Letters: letters})
+}
+
+func call(ctx context.Context, log *eventlog.Log, sink string, ask wire.SinkRequest) (wire.SinkResponse, error) {
+	return api.Call[wire.SinkResponse](ctx, log.Conn(), log.Names(), wire.VerbSink(sink), ask)
+}

@@ -1,0 +1,211 @@
+package deliver
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// Why alerts are held back.
+const (
+	reasonQuiet  = "quiet"
+	reasonDigest = "digest"
+	reasonRate   = "rate"
+	reasonLate   = "late"
+)
+
+// What a digest shows of its alerts.
+const (
+	maxLines = 20
+	maxLine  = 300 // characters
+	lateWait = 10 * time.Second
+)
+
+// record is what a target knows, as it is stored.
+type record struct {
+	V        int    `json:"v"`
+	Owner    string `json:"owner"`    // the process that sends; "" if none does
+	Stream   int64  `json:"stream"`   // when WAKE_ALERTS was created, Unix ns
+	Position uint64 `json:"position"` // in WAKE_ALERTS, up to which all is decided
+
+	Held   []batch       `json:"held,omitempty"`
+	Sealed *Notification `json:"sealed,omitempty"` // a digest that is being sent
+	Window window        `json:"window"`
+	Tried  tried         `json:"tried"`
+}
+
+// batch are alerts that become one digest.
+type batch struct {
+	Key      string        `json:"key"`
+	Due      int64         `json:"due"` // Unix ms
+	Severity wire.Severity `json:"severity"`
+	Digest   Digest        `json:"digest"`
+}
+
+// window counts what was sent in a span of a [Rate].
+type window struct {
+	Start int64 `json:"start"` // Unix ms
+	Count int   `json:"count"`
+}
+
+// tried counts attempts of one notification.
+type tried struct {
+	ID    string `json:"id"`
+	Count int    `json:"count"`
+}
+
+// plan decides for one sink. It is pure.
+type plan struct {
+	sink  string
+	cfg   *Sink
+	rules *Rules
+}
+
+// decide returns whether the alert at a position, stored at some time, is sent now,
+// and what the record has become if it isn't.
+func (p plan) decide(r record, pos uint64, a *wire.Alert, stored, now time.Time) (next record, send bool) {
+	rule, number := p.rules.rule(p.sink, a)
+	if rule == nil {
+		return r, false
+	}
+	hold := func(reason, key string, due time.Time) (record, bool) {
+		return r.hold(reason, key, pos, a, due), false
+	}
+	if now.Sub(stored) > p.cfg.expire() {
+		return hold(reasonLate, reasonLate, now.Add(lateWait))
+	}
+	if end, quiet := rule.Quiet.until(now); quiet && rank(a.Severity) < rank(rule.Quiet.Pass) {
+		if rule.Quiet.Drop != "" && rank(a.Severity) < rank(rule.Quiet.Drop) {
+			return r, false
+		}
+		return hold(reasonQuiet, fmt.Sprintf("quiet %d", number), end)
+	}
+	if rule.Digest > 0 {
+		return hold(reasonDigest, fmt.Sprintf("digest %d", number), now.Add(rule.Digest))
+	}
+	if end, full := p.full(r, now); full {
+		return hold(reasonRate, reasonRate, end)
+	}
+	return r, true
+}
+
+// full reports whether the sink's rate is used up, and until when.
+func (p plan) full(r record, now time.Time) (end time.Time, full bool) {
+	if p.cfg.Rate == nil {
+		return now, false
+	}
+	end = time.UnixMilli(r.Window.Start).Add(p.cfg.Rate.Per)
+	return end, now.Before(end) && r.Window.Count >= p.cfg.Rate.Count
+}
+
+// sent accounts for an alert that was sent.
+func (p plan) sent(r record, now time.Time) record {
+	if p.cfg.Rate == nil {
+		r.Window = window{}
+		return r
+	}
+	if !now.Before(time.UnixMilli(r.Window.Start).Add(p.cfg.Rate.Per)) {
+		r.Window = window{Start: now.UnixMilli()}
+	}
+	r.Window.Count++
+	return r
+}
+
+// hold adds an alert to the batch of a key, which it may begin.
+func (r record) hold(reason, key string, pos uint64, a *wire.Alert, due time.Time) record {
+	r.Held = slices.Clone(r.Held)
+	i := slices.IndexFunc(r.Held, func(b batch) bool { return b.Key == key })
+	if i < 0 {
+		i = len(r.Held)
+		r.Held = append(r.Held, batch{Key: key, Due: due.UnixMilli(), Severity: a.Severity, Digest: Digest{Reason: reason, First: pos, From: a.Timestamp}})
+	}
+	b := &r.Held[i]
+	d := &b.Digest
+	d.Count = maps.Clone(d.Count)
+	if d.Count == nil {
+		d.Count = map[wire.Severity]int{}
+	}
+	d.Count[a.Severity]++
+	d.Last, d.To = pos, a.Timestamp
+	if rank(a.Severity) > rank(b.Severity) {
+		b.Severity = a.Severity
+	}
+	if (reason == reasonQuiet || reason == reasonDigest) && len(d.Lines) < maxLines {
+		d.Lines = append(slices.Clone(d.Lines), timeline.Line(a.Text, maxLine))
+	}
+	return r
+}
+
+// due returns when the first batch is due.
+func (r record) due() (time.Time, bool) {
+	if len(r.Held) == 0 {
+		return time.Time{}, false
+	}
+	first := slices.MinFunc(r.Held, func(a, b batch) int { return int(a.Due - b.Due) })
+	return time.UnixMilli(first.Due), true
+}
+
+// seal makes a notification of the first batch if it is due.
+func (p plan) seal(r record, now time.Time) (record, bool) {
+	at, ok := r.due()
+	if !ok || now.Before(at) || r.Sealed != nil {
+		return r, false
+	}
+	i := slices.IndexFunc(r.Held, func(b batch) bool { return b.Due == at.UnixMilli() })
+	b := r.Held[i]
+	r.Held = slices.Delete(slices.Clone(r.Held), i, i+1)
+	r.Sealed = &Notification{
+		ID:   fmt.Sprintf("digest-%x-%d-%d", r.Stream, b.Digest.First, b.Digest.Last),
+		Time: now.UnixMilli(), Severity: b.Severity, Text: b.Digest.text(p.cfg.Rate), Digest: &b.Digest,
+	}
+	return r, true
+}
+
+// Delivery is a notification that a sink would have got.
+type Delivery struct {
+	At           time.Time    `json:"at"`
+	Sink         string       `json:"sink"`
+	Notification Notification `json:"notification"`
+}
+
+// Simulate returns what rules would have sent of alerts, the time of each taken
+// for that of its delivery. The alerts are in the order of their time.
+func Simulate(rules *Rules, alerts []wire.Alert) []Delivery {
+	var all []Delivery
+	for _, name := range slices.Sorted(names(rules)) {
+		all = append(all, plan{sink: name, cfg: rules.Sinks[name], rules: rules}.simulate(alerts)...)
+	}
+	slices.SortStableFunc(all, func(a, b Delivery) int { return a.At.Compare(b.At) })
+	return all
+}
+
+func (p plan) simulate(alerts []wire.Alert) []Delivery {
+	var r record
+	var out []Delivery
+	flush := func(until time.Time) {
+		for at, ok := r.due(); ok && !until.Before(at); at, ok = r.due() {
+			r, _ = p.seal(r, at)
+			out = append(out, Delivery{at, p.sink, *r.Sealed})
+			r.Sealed = nil
+		}
+	}
+	for i := range alerts {
+		now := time.UnixMilli(alerts[i].Timestamp)
+		flush(now)
+		next, send := p.decide(r, uint64(i+1), &alerts[i], now, now)
+		if r = next; send {
+			out = append(out, Delivery{now, p.sink, notify(&alerts[i])})
+			r = p.sent(r, now)
+		}
+	}
+	if at, ok := r.due(); ok {
+		flush(at.Add(8 * 24 * time.Hour)) // no quiet hours are longer
+	}
+	return out
+}
+
+func names(r *Rules) func(yield func(string) bool) { return maps.Keys(r.Sinks) }

@@ -1,0 +1,114 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/pkg/wire"
+)
+
+// service is the name under which records are kept.
+const service = "sink"
+
+func (t *target) key() string { return t.d.log.Names().StateKey(service, t.name) }
+
+// own waits until the target is this process's: it has no owner, or one that is
+// gone, or this process had it before.
+func (t *target) own(ctx context.Context) error {
+	var seen uint64
+	var since time.Time
+	for {
+		r, revision, err := t.load(ctx)
+		if err != nil {
+			return err
+		}
+		if revision != seen {
+			seen, since = revision, time.Now()
+		}
+		if revision == 0 || r.Owner == "" || r.Owner == t.d.id || time.Since(since) >= ownerless {
+			err := t.claim(ctx, r, revision)
+			if !errors.Is(err, errTaken) {
+				return err
+			}
+			continue
+		}
+		pause(ctx, beat)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}
+
+// load reads the record. A sink that is new has revision 0.
+func (t *target) load(ctx context.Context) (r record, revision uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, opWait)
+	defer cancel()
+	e, err := t.kv.Get(ctx, t.key())
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return record{}, 0, nil
+	}
+	if err != nil {
+		return record{}, 0, fmt.Errorf("read %s: %w", t.key(), err)
+	}
+	if err := wire.Unmarshal(e.Value(), &r); err != nil || r.V != wire.Version {
+		t.logger.WarnContext(ctx, "what the sink was given can't be read: it begins with the next alert", "version", r.V, "error", err)
+		return record{}, e.Revision(), nil
+	}
+	return r, e.Revision(), nil
+}
+
+// claim makes this process the owner. A new sink begins with the next alert, one
+// whose WAKE_ALERTS was made anew with the first.
+func (t *target) claim(ctx context.Context, r record, revision uint64) error {
+	wait, cancel := context.WithTimeout(ctx, opWait)
+	defer cancel()
+	info, err := t.stream.Info(wait)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", t.d.log.Names().AlertsStream(), err)
+	}
+	created := info.Created.UnixNano()
+	switch {
+	case r.V == 0, r.Stream == created && r.Position > info.State.LastSeq:
+		r = record{V: wire.Version, Stream: created, Position: info.State.LastSeq, Held: r.Held, Sealed: r.Sealed}
+	case r.Stream != created:
+		r = record{V: wire.Version, Stream: created, Held: r.Held, Sealed: r.Sealed}
+	}
+	r.Owner = t.d.id
+	t.rec, t.revision = r, revision
+	return t.save(ctx)
+}
+
+// save replaces the record, also while ctx ends. It fails with [errTaken] if
+// another process has done so.
+func (t *target) save(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), opWait)
+	defer cancel()
+	data, err := wire.Marshal(t.rec)
+	if err != nil {
+		return err
+	}
+	revision, err := t.kv.Update(ctx, t.key(), data, t.revision)
+	if errors.Is(err, jetstream.ErrKeyExists) {
+		return errTaken
+	}
+	if err != nil {
+		return fmt.Errorf("save %s: %w", t.key(), err)
+	}
+	t.revision, t.saved, t.dirty = revision, time.Now(), false
+	return nil
+}
+
+// release lets another process go on at once. If that fails it goes on later.
+func (t *target) release(ctx context.Context) {
+	if ctx.Err() == nil {
+		return // the server doesn't answer, or another process has it
+	}
+	t.rec.Owner = ""
+	if err := t.save(ctx); err != nil {
+		t.logger.DebugContext(ctx, "sink is not given back", "error", err)
+	}
+}

@@ -1,0 +1,98 @@
+package deliver
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+
+	"wake/internal/timeline"
+	"wake/pkg/subjects"
+)
+
+// sender brings a notification to its sink, in one attempt that ends with ctx. It
+// is used by one goroutine. What it fails with may be a [*sendError].
+type sender interface {
+	send(ctx context.Context, n Notification) error
+	close()
+}
+
+func newSender(c Config, s *Sink, names subjects.Names) (sender, error) {
+	switch s.Type {
+	case TypeTerminal:
+		return terminal{c.Out}, nil
+	case TypeWebhook:
+		return newWebhook(c.Transport, s, names)
+	case TypeAlertmanager:
+		return newAlertmanager(c.Transport, s), nil
+	case TypeChat:
+		return &chat{url: s.URL}, nil
+	case TypeExec:
+		return newProgram(s, names), nil
+	}
+	return nil, fmt.Errorf("type %q is unknown", s.Type)
+}
+
+// terminal prints lines.
+type terminal struct{ out io.Writer }
+
+func (t terminal) send(_ context.Context, n Notification) error {
+	var b strings.Builder
+	for line := range strings.SplitSeq(n.Text, "\n") {
+		b.WriteString(timeline.Line(line, 2000) + "\n")
+	}
+	_, err := io.WriteString(t.out, b.String())
+	return err
+}
+
+func (terminal) close() {}
+
+// minSecret is the length from which a part of an URL may be a secret. What is
+// shorter is part of many words.
+const minSecret = 4
+
+// hide notes that a text must not be shown, and neither must the parts of an URL,
+// but for its scheme.
+func (s *Sink) hide(text string, isURL bool) {
+	if isURL {
+		if _, rest, ok := strings.Cut(text, "://"); ok {
+			text = rest
+		}
+		if u, err := url.Parse("x://" + text); err == nil && (s.Type == TypeWebhook || s.Type == TypeAlertmanager) {
+			text = u.User.String() + " " + u.Path + " " + u.RawQuery // the host may be shown
+		}
+	}
+	for _, form := range []string{text, unescaped(text)} {
+		parts := strings.FieldsFunc(form, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+		for _, p := range append(parts, form) {
+			if len(p) >= minSecret && p != "webhook" && p != "hooks" {
+				s.secrets = append(s.secrets, p)
+			}
+		}
+	}
+	slices.SortFunc(s.secrets, func(a, b string) int { return len(b) - len(a) })
+	s.secrets = slices.Compact(s.secrets)
+}
+
+func unescaped(s string) string {
+	if u, err := url.QueryUnescape(s); err == nil {
+		return u
+	}
+	return s
+}
+
+var urls = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"']+`)
+
+// scrub takes URLs and secrets out of a text, such as an error of a library that
+// shows what it was given.
+func (s *Sink) scrub(text string) string {
+	text = urls.ReplaceAllString(text, "URL")
+	for _, secret := range s.secrets {
+		text = strings.ReplaceAll(text, secret, "***")
+	}
+	return text
+}

@@ -1,0 +1,307 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// How owners show that they are there. An attempt takes at most [maxTimeout], so a
+// record that nobody has replaced for ownerless is of a process that is gone.
+const (
+	beat      = 5 * time.Second
+	ownerless = 30 * time.Second
+	opWait    = 5 * time.Second // for one answer of the server
+	retryWait = time.Second     // after a failure of the server
+)
+
+// soon is when to look again after a hint: it may be faster than what it hints at.
+const soon = 10 * time.Millisecond
+
+// Between attempts.
+const (
+	minBackoff = time.Second
+	maxBackoff = time.Minute
+	maxAsked   = time.Hour // that Retry-After is heeded
+)
+
+// errTaken says that another process has replaced the record.
+var errTaken = errors.New("another process delivers")
+
+// target brings notifications to one sink. It is owned by its run.
+type target struct {
+	d      *Deliverer
+	name   string
+	cfg    *Sink
+	plan   plan
+	sender sender
+	logger *slog.Logger
+	hint   chan struct{} // something may be in WAKE_ALERTS
+	orders chan order    // what is asked for by the API
+
+	kv       jetstream.KeyValue
+	stream   jetstream.Stream
+	rec      record
+	revision uint64
+	saved    time.Time
+	dirty    bool          // rec has a position that isn't stored
+	taken    string        // id of what the sink has taken last
+	patience time.Duration // until the next look, if no hint comes
+	tried    tried
+}
+
+// run delivers until ctx ends.
+func (t *target) run(ctx context.Context) {
+	t.patience = soon
+	defer t.sender.close()
+	sub, err := t.d.log.Conn().Subscribe(t.d.log.Names().AllAlerts(), func(*nats.Msg) { t.wake() })
+	if err == nil {
+		defer func() { _ = sub.Unsubscribe() }() // fails if the connection is gone
+	}
+	quiet := false
+	for ctx.Err() == nil {
+		err := t.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && !quiet {
+			t.logger.WarnContext(ctx, "delivery waits for the server", "error", err)
+		}
+		quiet = err != nil
+		pause(ctx, retryWait)
+	}
+}
+
+func (t *target) wake() {
+	select {
+	case t.hint <- struct{}{}:
+	default:
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// session delivers as long as this process owns the target and the server answers.
+func (t *target) session(ctx context.Context) error {
+	if err := t.open(ctx); err != nil {
+		return err
+	}
+	if err := t.own(ctx); err != nil {
+		return err
+	}
+	stop := t.listen(ctx)
+	defer stop()
+	defer t.release(ctx)
+	for ctx.Err() == nil {
+		idle, err := t.step(ctx)
+		if err == nil && idle {
+			err = t.rest(ctx)
+		}
+		if errors.Is(err, errTaken) {
+			return nil
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *target) open(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, opWait)
+	defer cancel()
+	log := t.d.log
+	kv, err := log.JetStream().KeyValue(ctx, log.Names().StateBucket())
+	if err != nil {
+		return fmt.Errorf("open %s: %w", log.Names().StateBucket(), err)
+	}
+	stream, err := log.JetStream().Stream(ctx, log.Names().AlertsStream())
+	if err != nil {
+		return fmt.Errorf("open %s: %w", log.Names().AlertsStream(), err)
+	}
+	t.kv, t.stream = kv, stream
+	return nil
+}
+
+// step does the next thing that there is to do. It returns idle if there is none.
+func (t *target) step(ctx context.Context) (idle bool, err error) {
+	if t.rec.Sealed != nil {
+		if err := t.deliver(ctx, *t.rec.Sealed, 0); err != nil {
+			return false, err
+		}
+		t.rec.Sealed = nil
+		return false, t.save(ctx)
+	}
+	if next, ok := t.plan.seal(t.rec, time.Now()); ok {
+		t.rec = next
+		return false, t.save(ctx)
+	}
+	m, err := t.next(ctx)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read alerts: %w", err)
+	}
+	return false, t.take(ctx, m)
+}
+
+// next returns the alert behind the position.
+func (t *target) next(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+	ctx, cancel := context.WithTimeout(ctx, opWait)
+	defer cancel()
+	return t.stream.GetMsg(ctx, t.rec.Position+1, jetstream.WithGetMsgSubject(t.d.log.Names().AllAlerts()))
+}
+
+// take deals with an alert.
+func (t *target) take(ctx context.Context, m *jetstream.RawStreamMsg) error {
+	var a wire.Alert
+	if err := wire.Unmarshal(m.Data, &a); err != nil {
+		t.logger.WarnContext(ctx, "alert can't be read", "subject", m.Subject, "error", err)
+		t.rec.Position, t.dirty = m.Sequence, true
+		return nil
+	}
+	next, send := t.plan.decide(t.rec, m.Sequence, &a, m.Time, time.Now())
+	if send {
+		if err := t.deliver(ctx, notify(&a), m.Sequence); err != nil {
+			return err
+		}
+		next = t.plan.sent(t.rec, time.Now())
+	}
+	held := len(next.Held) > 0
+	t.rec = next
+	t.rec.Position, t.dirty = m.Sequence, true
+	if send || held {
+		return t.save(ctx)
+	}
+	return nil
+}
+
+// rest waits until something may be there, or due.
+func (t *target) rest(ctx context.Context) error {
+	if t.dirty {
+		if err := t.save(ctx); err != nil {
+			return err
+		}
+	}
+	t.patience = min(2*t.patience, beat)
+	d := t.patience
+	if at, ok := t.rec.due(); ok {
+		d = min(d, max(time.Until(at), 0))
+	}
+	return t.wait(ctx, d, t.hint)
+}
+
+// wait waits for d, or a hint, or the end of ctx. Meanwhile it shows that the owner
+// is there, and obeys orders.
+func (t *target) wait(ctx context.Context, d time.Duration, hint <-chan struct{}) error {
+	over := time.NewTimer(d)
+	defer over.Stop()
+	for {
+		if err := t.show(ctx); err != nil {
+			return err
+		}
+		again := time.NewTimer(time.Until(t.saved.Add(beat)))
+		select {
+		case <-over.C:
+			again.Stop()
+			return nil
+		case <-hint:
+			again.Stop()
+			t.patience = soon
+			return nil
+		case <-ctx.Done():
+			again.Stop()
+			return ctx.Err()
+		case o := <-t.orders:
+			o.done <- t.obey(o)
+		case <-again.C:
+		}
+		again.Stop()
+	}
+}
+
+// show saves the record if that was a while ago.
+func (t *target) show(ctx context.Context) error {
+	if time.Since(t.saved) < beat {
+		return nil
+	}
+	return t.save(ctx)
+}
+
+// deliver sends a notification until the sink has taken it or it is given up. It
+// fails if ctx ends or the record can't be saved.
+func (t *target) deliver(ctx context.Context, n Notification, pos uint64) error {
+	if t.tried.ID != n.ID {
+		t.tried = tried{ID: n.ID}
+		if t.rec.Tried.ID == n.ID {
+			t.tried = t.rec.Tried
+		}
+	}
+	for n.ID != t.taken {
+		if err := t.show(ctx); err != nil {
+			return err
+		}
+		err := t.attempt(ctx, n)
+		if err == nil {
+			t.taken = n.ID
+			break
+		}
+		t.tried.Count++
+		t.rec.Tried = t.tried
+		if failure, ok := errors.AsType[*sendError](err); ok && failure.final || t.tried.Count >= t.cfg.attempts() {
+			return t.bury(ctx, n, pos, err)
+		}
+		wait := t.backoff(err)
+		t.logger.WarnContext(ctx, "sink doesn't take it", "attempt", t.tried.Count, "again_in", wait.Round(time.Millisecond), "error", err)
+		if err := t.wait(ctx, wait, nil); err != nil {
+			return err
+		}
+	}
+	t.rec.Tried = tried{}
+	return nil
+}
+
+// backoff is how long to wait after the last attempt.
+func (t *target) backoff(err error) time.Duration {
+	d := min(minBackoff<<min(t.tried.Count-1, 10), maxBackoff)
+	d += rand.N(d/5 + 1)
+	if failure, ok := errors.AsType[*sendError](err); ok {
+		d = max(d, min(failure.after, maxAsked))
+	}
+	return d
+}
+
+// attempt sends a notification once. One that has begun is finished even if ctx
+// ends. Its error shows no secrets.
+func (t *target) attempt(ctx context.Context, n Notification) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.cfg.timeout())
+	defer cancel()
+	err := t.sender.send(ctx, n)
+	if err == nil {
+		t.d.sent.WithLabelValues(t.name).Inc()
+		return nil
+	}
+	t.d.failed.WithLabelValues(t.name).Inc()
+	shown := &sendError{err: errors.New(timeline.Line(t.cfg.scrub(err.Error()), maxLine))}
+	if failure, ok := errors.AsType[*sendError](err); ok {
+		shown.after, shown.final = failure.after, failure.final
+	}
+	return shown
+}
