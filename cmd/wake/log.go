@@ -23,6 +23,8 @@ type logOptions struct {
 	offset int64
 	limit  int
 	follow bool
+
+	modelURL, modelName string
 }
 
 func (a *app) logCommand() *cobra.Command {
@@ -36,7 +38,9 @@ order node, type, since, grep; offset and limit count what is left.
 With --follow the lines to come are printed too, until the run has ended; with
 --json each line is a value of its own then. With --summary it is told in short
 what happened: what was asked, milestones, failures, files, builds, commits, cost
-and the last words.
+and the last words. With --summary-url a model tells it instead, from that and the
+last lines of the log, without what looks like a secret; if it doesn't answer in
+30 s, the summary is what it would be without. WAKE_SUMMARY_KEY is its key.
 
 ` + runHelp,
 		Args:              arguments,
@@ -57,6 +61,8 @@ and the last words.
 	flags.Int64Var(&o.offset, "offset", 0, "begin with this `line` instead of showing the last ones")
 	flags.IntVar(&o.limit, "limit", wire.DefaultLogLimit, "at most this `many` lines")
 	flags.BoolVar(&o.q.Summary, "summary", false, "tell in short what happened; only --node and --since apply")
+	flags.StringVar(&o.modelURL, "summary-url", "", "`URL` of a model that tells the summary: …/messages (Anthropic) or …/chat/completions (OpenAI and others)")
+	flags.StringVar(&o.modelName, "summary-model", "", "`name` of that model")
 	flags.BoolVar(&o.follow, "follow", false, "go on with the lines to come")
 	return cmd
 }
@@ -76,12 +82,19 @@ func (a *app) showLog(ctx context.Context, o logOptions) error {
 	case o.follow && o.q.Offset != nil:
 		return usage("give one of them", "--offset and --follow contradict each other")
 	}
+	model, asked, err := o.model()
+	if err != nil {
+		return err
+	}
 	nc, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
 	page, err := api.Call[wire.LogResponse](ctx, nc, a.names, wire.VerbLog, o.q)
+	if err == nil && asked && page.Summary != nil {
+		a.retell(ctx, nc, o, model, page.Summary)
+	}
 	switch {
 	case err != nil:
 		return err

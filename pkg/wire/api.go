@@ -214,7 +214,7 @@ type LogResponse struct {
 }
 
 // LogSummary tells in short what happened in a run, or in a node of it. It is
-// taken from the events as they are; no model is asked.
+// taken from the events as they are; only Text may be a model's, see Model.
 type LogSummary struct {
 	Text       string   `json:"text"`                 // all of it, for people; safe for a terminal
 	Asked      []string `json:"asked,omitempty"`      // what the agents were told
@@ -231,6 +231,8 @@ type LogSummary struct {
 	ToolsUsed  int64    `json:"toolsUsed"`
 	ToolErrors int64    `json:"toolErrors,omitempty"`
 	Omitted    int      `json:"omitted,omitempty"` // entries of the lists that were too many
+	Model      string   `json:"model,omitempty"`   // that wrote Text; absent: nobody, it is the rest of this
+	Problem    string   `json:"problem,omitempty"` // why a model that was to write it hasn't
 }
 
 // CommandResponse is what has become of a [Command].
