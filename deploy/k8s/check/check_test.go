@@ -1,0 +1,65 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+func render(t *testing.T, dir string) string {
+	t.Helper()
+	rendered, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := rendered.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func judge(text string) []string {
+	objects, problems, err := decode([]byte(text))
+	if err != nil {
+		problems = append(problems, err.Error())
+	}
+	return append(problems, collect(objects).problems()...)
+}
+
+// Each fault is found in manifests that have none.
+func TestFaultsAreFound(t *testing.T) {
+	good := render(t, "../overlays/dev")
+	if p := judge(good); len(p) > 0 {
+		t.Fatalf("dev: %q", p)
+	}
+	for name, fault := range map[string]struct{ from, to, want string }{
+		"unknown field":     {"enableServiceLinks: false", "enableServiceLink: false", "unknown field"},
+		"a token":           {"automountServiceAccountToken: false\n      containers", "automountServiceAccountToken: true\n      containers", "token of the service account"},
+		"root":              {"runAsNonRoot: true", "runAsNonRoot: false", "runAsNonRoot"},
+		"privileges":        {"allowPrivilegeEscalation: false", "allowPrivilegeEscalation: true", "allowPrivilegeEscalation"},
+		"writable root":     {"readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "can be written to"},
+		"no seccomp":        {"type: RuntimeDefault", "type: Unconfined", "seccomp"},
+		"memory":            {"value: 430MiB", "value: 500MiB", "not below 90 %"},
+		"liveness":          {"livenessProbe:\n          failureThreshold: 6\n          httpGet:\n            path: /healthz", "livenessProbe:\n          failureThreshold: 6\n          httpGet:\n            path: /readyz", "restarted for not being ready"},
+		"grace":             {"terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 30", "less than 40 s"},
+		"budget":            {"maxUnavailable: 1\n  selector", "maxUnavailable: 0\n  selector", "no pod to be away"},
+		"no budget":         {"kind: PodDisruptionBudget\nmetadata:\n  labels:\n    app.kubernetes.io/part-of: wake\n  name: wake-alerter\n  namespace: wake\nspec:\n  maxUnavailable: 1\n  selector:\n    matchLabels:\n      app: wake-alerter", "kind: PodDisruptionBudget\nmetadata:\n  name: x\nspec:\n  maxUnavailable: 1\n  selector:\n    matchLabels:\n      app: other", "0 disruption budgets"},
+		"missing map":       {"configMap:\n          name: nats", "configMap:\n          name: other", "there is no ConfigMap/other"},
+		"service of nobody": {"clusterIP: None\n  ports:\n  - appProtocol: tcp\n    name: nats\n    port: 4222", "clusterIP: None\n  selector: {app: x}\n  ports:\n  - name: nats\n    port: 4222\n    targetPort: x", "Service/nats-headless"},
+		"open network":      {"name: default-deny\n  namespace: wake\nspec:\n  podSelector: {}", "name: default-deny\n  namespace: wake\nspec:\n  podSelector: {matchLabels: {app: x}}", "no network policy denies"},
+		"replicas":          {"  strategy:\n    rollingUpdate:\n      maxSurge: 1\n      maxUnavailable: 0\n    type: RollingUpdate\n  template:\n    metadata:\n      labels:\n        app: wake-runner", "  replicas: 2\n  strategy:\n    type: RollingUpdate\n  template:\n    metadata:\n      labels:\n        app: wake-runner", "how many replicas"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !strings.Contains(good, fault.from) {
+				t.Fatalf("the manifests have no %q", fault.from)
+			}
+			found := judge(strings.Replace(good, fault.from, fault.to, 1))
+			if !strings.Contains(strings.Join(found, "\n"), fault.want) {
+				t.Errorf("problems %q, want one with %q", found, fault.want)
+			}
+		})
+	}
+}
