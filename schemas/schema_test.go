@@ -66,6 +66,8 @@ var requests = []any{
 	wire.EventsRequest{},
 	wire.EventsResponse{},
 	wire.StoredEvent{},
+	wire.DeleteRequest{},
+	wire.DeleteResponse{},
 	wire.StateRequest{},
 	wire.StateResponse{},
 	wire.SnapshotRequest{},

@@ -2,11 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"wake/pkg/wire"
 	"wake/services/recorder"
 )
 
@@ -14,6 +17,30 @@ import (
 func recorderFlags(flags *pflag.FlagSet, c *recorder.Config) {
 	storeFlag(flags, &c.Path, "record into this `store`: a SQLite file, or postgres://USER@HOST/DATABASE (default: DIR/recorder.db)")
 	flags.IntVar(&c.Live, "live-lines", 1000, "last `lines` of each run that goes on which are held in memory, so that asking again is cheap; -1: none")
+	flags.Var((*daysFlag)(&c.Retain.Age), "retain-age", "delete runs that ended this `time` ago, such as 90d (default: none)")
+	flags.Var((*byteSize)(&c.Retain.Size), "retain-size", "delete the oldest runs while the store is larger than this `size`, such as 50GB (default: any size)")
+	flags.Var((*daysFlag)(&c.Retain.Grace), "retain-grace", "`how long` a deleted run can be read and restored before its events are removed (default: 7d)")
+}
+
+// daysFlag is a flag's span of time, which may be in days.
+type daysFlag time.Duration
+
+func (d *daysFlag) String() string {
+	if *d == 0 {
+		return ""
+	}
+	return time.Duration(*d).String()
+}
+
+func (d *daysFlag) Type() string { return "time" }
+
+func (d *daysFlag) Set(text string) error {
+	ago, err := wire.ParseAgo(text)
+	if err != nil {
+		return errors.New("want a span of time, such as 90d or 36h")
+	}
+	*d = daysFlag(time.Duration(ago) * time.Millisecond)
+	return nil
 }
 
 // storeFlag adds the flag that names a recorder's store, which is also known by

@@ -123,7 +123,7 @@ func (a *app) addVerbs(root *cobra.Command) {
 	add("runs", "Runs:",
 		a.runCommand(), a.runsCommand(), a.topCommand(), a.searchCommand(), a.statsCommand(), a.statusCommand(), a.logCommand(), a.tailCommand(),
 		a.replayCommand(), a.snapshotCommand(), a.stateCommand(), a.diffCommand(), a.alertsCommand(),
-		a.ingestCommand(), a.exportCommand(), a.importCommand(), a.recordFixturesCommand())
+		a.ingestCommand(), a.exportCommand(), a.importCommand(), a.deleteCommand(), a.undeleteCommand(), a.recordFixturesCommand())
 	add("steering", "Steering runs:",
 		a.sendCommand(), a.steerCommand(), a.replyCommand(), a.pauseCommand(), a.resumeCommand(), a.abortCommand(),
 		a.approvalsCommand(), a.approveCommand(), a.denyCommand(),

@@ -55,6 +55,7 @@ func (a *app) runsCommand() *cobra.Command {
 	flags.StringVar(&q.Tool, "tool", "", "only runs that used the tool of this `name`")
 	flags.StringVar(&q.Error, "error", "", "only runs in whose errors this `text` occurs, ignoring case")
 	flags.Float64Var(&q.MinCostUsd, "min-cost", 0, "only runs that cost at least this many `dollars`")
+	flags.BoolVar(&q.Deleted, "deleted", false, "only runs that were deleted and can still be restored")
 	flags.IntVar(&q.Limit, "limit", 50, "at most this `many`")
 	flags.StringVar(&q.Cursor, "cursor", "", "go on where the page before ended")
 	return cmd
@@ -89,7 +90,10 @@ func printRuns(w io.Writer, runs wire.RunsResponse, now time.Time) error {
 		return err
 	}
 	for _, r := range runs.Runs {
-		if r.Status == wire.RunPaused {
+		if r.GoneAt > 0 {
+			_, _ = fmt.Fprintf(w, "%s was deleted %s, its events are removed in %s: wake undelete %[1]s restores it\n",
+				timeline.Line(r.RunID, maxCell), ago(now, r.DeletedAt), span(now.UnixMilli(), time.UnixMilli(r.GoneAt)))
+		} else if r.Status == wire.RunPaused {
 			_, _ = fmt.Fprintf(w, "%s is paused: wake status %[1]s says why, wake resume %[1]s goes on\n", timeline.Line(r.RunID, maxCell))
 		}
 	}

@@ -112,6 +112,13 @@ func (a *app) printVerification(v recorder.Verification) error {
 	if v.Void > 0 || v.Gaps > 0 {
 		odd += fmt.Sprintf("; %d were void, %d were missing, when they were recorded", v.Void, v.Gaps)
 	}
+	switch v.Deleted {
+	case 0:
+	case 1:
+		odd += "; 1 run was deleted"
+	default:
+		odd += fmt.Sprintf("; %d runs were deleted", v.Deleted)
+	}
 	if len(v.Damages) > 0 {
 		return nil
 	}

@@ -340,6 +340,7 @@ type RunsRequest struct {
 	Error  string   `json:"error,omitempty"`  // in whose errors this text occurs, ignoring case
 
 	MinCostUsd float64 `json:"minCostUsd,omitempty"` // that cost at least this
+	Deleted    bool    `json:"deleted,omitempty"`    // those that were deleted, instead of those that weren't
 
 	Limit  int    `json:"limit,omitempty"`  // default 50, at most 1000
 	Cursor string `json:"cursor,omitempty"` // of the page before
@@ -368,6 +369,8 @@ type RunInfo struct {
 	Events       int64             `json:"events"`
 	VoidEvents   int64             `json:"voidEvents,omitempty"` // of fenced writers
 	Gaps         int64             `json:"gaps,omitempty"`       // events that are missing in the log
+	DeletedAt    int64             `json:"deletedAt,omitempty"`  // Unix ms; see [DeleteRequest]
+	GoneAt       int64             `json:"goneAt,omitempty"`     // Unix ms, when its events are removed
 }
 
 // RunsResponse is a page of runs. Cursor asks for the next one; it is empty on

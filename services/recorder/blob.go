@@ -13,7 +13,7 @@ import (
 
 // inline returns the entry's event with its large fields, which are copied into
 // the file: the object store may forget them, the record doesn't.
-func (w *writer) inline(e *eventlog.Entry) (*wire.Event, error) {
+func (w *writer) inline(run *runRow, e *eventlog.Entry) (*wire.Event, error) {
 	for _, b := range e.Event.Blobs {
 		data, ok := w.batch.Blobs[b.SHA256]
 		var value any
@@ -21,6 +21,9 @@ func (w *writer) inline(e *eventlog.Entry) (*wire.Event, error) {
 			value = data
 		}
 		if err := w.exec(addBlob, b.SHA256, b.Size, value); err != nil {
+			return nil, err
+		}
+		if err := w.exec(addUse, b.SHA256, run.id); err != nil {
 			return nil, err
 		}
 	}

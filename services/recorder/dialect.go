@@ -21,6 +21,7 @@ type dialect struct {
 
 	find      finder                   // how lines are searched
 	integrity string                   // asks whether the database is sound: rows of problems, or "ok"; "": it can't be asked
+	size      string                   // asks for the bytes that are in use; space that is free within doesn't count
 	labels    string                   // makes a JSON object of the columns key and value
 	storable  func(text string) string // a text as the database keeps it; nil: as it is
 	snapshot  sql.IsolationLevel       // of a view whose answers are all of one moment

@@ -78,7 +78,7 @@ func apply(s *wire.State, pos wire.Position, e, whole *wire.Event) error {
 // state finds the state of a run as of the events before the current one.
 func (w *writer) state(r *runRow) error {
 	f, ok := w.s.folds.byRun[r.id]
-	if !ok {
+	if !ok || f.state.RunID != r.run { // the id may have been that of a run that was removed
 		f = new(fold)
 		var err error
 		if f.state, f.saved, err = loadState(w.ctx, w.tx, r.id, r.run, w.pos-1); err != nil {
@@ -94,6 +94,9 @@ func (w *writer) state(r *runRow) error {
 // without folding the run from its beginning, nor passing over a long text.
 func (w *writer) keepFold(r *runRow) error {
 	f := w.s.folds.byRun[r.id]
+	if f != nil && f.state.RunID != r.run {
+		f = nil
+	}
 	far := r.events/foldSpan != r.before/foldSpan
 	switch {
 	case far && f == nil:

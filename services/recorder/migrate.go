@@ -31,6 +31,8 @@ func (s *Store) migrate(ctx context.Context) error {
 		if _, err := t.ExecContext(ctx, step.text); err != nil {
 			return err
 		}
+	}
+	for _, step := range s.d.steps[version:] { // with all tables there, since recording needs them
 		if step.then == nil {
 			continue
 		}

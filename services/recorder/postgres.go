@@ -22,9 +22,11 @@ import (
 // postgresDialect is the dialect of PostgreSQL.
 func postgresDialect() *dialect {
 	return &dialect{
-		steps:     []step{{text: postgres1 + postgresFind + postgresWords}},
-		find:      postgresFinder(),
-		bind:      dollars,
+		steps: []step{{text: postgres1 + postgresFind + postgresWords}, {text: postgresRetain, then: fillNeeds}},
+		find:  postgresFinder(),
+		bind:  dollars,
+		size: `SELECT CAST(coalesce((SELECT sum(pg_column_size(data)) FROM segments), 0) + coalesce((SELECT sum(pg_column_size(data)) FROM tail), 0)
+			+ coalesce((SELECT sum(pg_column_size(data)) FROM blobs), 0) + coalesce((SELECT sum(pg_column_size(lines.*)) FROM lines), 0) AS BIGINT)`,
 		version:   postgresVersion,
 		mark:      func(version int) string { return fmt.Sprintf("UPDATE %s SET version = %d", postgresMark, version) },
 		labels:    "coalesce(json_object_agg(key, value)::text, '{}')",

@@ -31,6 +31,7 @@ type Report struct {
 	Void     int           // of those: by fenced writers, or in a place that was taken
 	Bad      int           // of those: no events
 	Refused  int           // of those: not allowed by the run's history
+	Late     int           // of those: of runs that were deleted, which are not kept
 	Gaps     int64         // events missing in a node's sequence
 	Lost     int64         // positions that the stream had dropped
 }
@@ -226,6 +227,11 @@ func (w *writer) event(e *eventlog.Entry) error {
 	if err != nil {
 		return err
 	}
+	if run.gone {
+		run.late++
+		w.report.Late++
+		return nil
+	}
 	node, err := w.node(run, e.Event.NodeID)
 	if err != nil {
 		return err
@@ -277,7 +283,7 @@ func (w *writer) derive(run *runRow, writer *nodeRow, e *eventlog.Entry) error {
 			return err
 		}
 	}
-	whole, err := w.inline(e)
+	whole, err := w.inline(run, e)
 	if err != nil {
 		return err
 	}
@@ -300,6 +306,15 @@ func (w *writer) finish() error {
 	}
 	for _, run := range w.order {
 		if err := w.writeRun(run); err != nil {
+			return err
+		}
+	}
+	for id, run := range w.runs {
+		var events int64
+		if run.late == 0 {
+			continue
+		}
+		if err := w.scan(countLate, []any{run.late, id}, &events); err != nil {
 			return err
 		}
 	}

@@ -23,6 +23,8 @@ type Config struct {
 	Batch int           // events per transaction, unless there is more to catch up with; default 4096
 	Wait  time.Duration // how long a transaction waits for more events, default 5 ms
 	Live  int           // last lines of each run that goes on which are held in memory, default 1000; less than 0: none
+
+	Retain Retention // how long runs are kept
 }
 
 // Recorder records the stream of events and answers questions about it.
@@ -32,6 +34,8 @@ type Recorder struct {
 	store  *Store // while it runs
 	logger *slog.Logger
 	done   progress
+
+	deleted chan struct{} // somebody has deleted a run
 }
 
 // New returns a recorder of log. Its store is opened by [Recorder.Run].
@@ -40,7 +44,11 @@ func New(c Config, log *eventlog.Log, logger *slog.Logger) (*Recorder, error) {
 		return nil, errors.New("recorder: no store is given")
 	}
 	c.Batch, c.Wait, c.Live = cmp.Or(c.Batch, 4096), cmp.Or(c.Wait, 5*time.Millisecond), cmp.Or(c.Live, 1000)
-	return &Recorder{c: c, log: log, logger: logger}, nil
+	var err error
+	if c.Retain, err = c.Retain.withDefaults(); err != nil {
+		return nil, err
+	}
+	return &Recorder{c: c, log: log, logger: logger, deleted: make(chan struct{}, 1)}, nil
 }
 
 // Run records and answers until ctx ends or recording is impossible. It fails
@@ -67,8 +75,14 @@ func (r *Recorder) Run(ctx context.Context) error {
 		defer stop()
 		indexed <- r.index(ctx)
 	}()
+	tidied := make(chan struct{})
+	go func() {
+		defer close(tidied)
+		r.tidy(ctx)
+	}()
 	err = r.consume(ctx)
 	stop()
+	<-tidied
 	return errors.Join(err, <-served, <-indexed, r.store.Close())
 }
 
@@ -253,6 +267,17 @@ func (r *Recorder) service() api.Service {
 		api.Handle(wire.VerbStats, "", func(ctx context.Context, q wire.StatsRequest, _ api.Form) (wire.StatsResponse, error) {
 			r.catchUp(ctx)
 			return s.Stats(ctx, q, time.Now())
+		}),
+		api.Handle(wire.VerbDelete, "", func(ctx context.Context, q wire.DeleteRequest, _ api.Form) (wire.DeleteResponse, error) {
+			r.catchUp(ctx)
+			answer, err := s.Delete(ctx, q, r.c.Retain.Grace, time.Now())
+			if err == nil && q.Now {
+				select {
+				case r.deleted <- struct{}{}:
+				default: // that is known
+				}
+			}
+			return answer, err
 		}),
 		api.Handle(wire.VerbState, "", func(ctx context.Context, q wire.StateRequest, _ api.Form) (wire.StateResponse, error) {
 			r.catchUp(ctx)

@@ -1,6 +1,7 @@
 package recorder
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -75,7 +76,11 @@ func resolveRun(ctx context.Context, q *tx, ref string) (target, error) {
 		return newest(ctx, q)
 	}
 	t := target{run: ref}
-	err := q.row(ctx, `SELECT id FROM runs WHERE run = ?1`, ref).Scan(&t.id)
+	at, err := retiredAt(ctx, q, ref)
+	if err != nil || at > 0 {
+		return t, cmp.Or[error](err, removed(ref, at))
+	}
+	err = q.row(ctx, `SELECT id FROM runs WHERE run = ?1`, ref).Scan(&t.id)
 	if !errors.Is(err, sql.ErrNoRows) {
 		return t, err
 	}
@@ -92,7 +97,7 @@ func resolveRun(ctx context.Context, q *tx, ref string) (target, error) {
 
 func newest(ctx context.Context, q *tx) (target, error) {
 	var t target
-	err := q.row(ctx, `SELECT id, run FROM runs WHERE run <> ?1 ORDER BY first_pos DESC LIMIT 1`, wire.NoRun).Scan(&t.id, &t.run)
+	err := q.row(ctx, `SELECT id, run FROM runs WHERE run <> ?1 AND run NOT IN (SELECT run FROM deleted) ORDER BY first_pos DESC LIMIT 1`, wire.NoRun).Scan(&t.id, &t.run)
 	if errors.Is(err, sql.ErrNoRows) {
 		return t, &wire.APIError{Code: wire.CodeRunNotFound, Message: "there is no run yet", Hint: "start one with `wake run FLOW`"}
 	}
@@ -101,7 +106,7 @@ func newest(ctx context.Context, q *tx) (target, error) {
 
 // unique returns the only run among the ids that a query selects.
 func unique(ctx context.Context, q *tx, ref, ids string, args ...any) (target, error) {
-	matches := q.query(ctx, fmt.Sprintf(`SELECT id, run FROM runs WHERE id IN (%s) ORDER BY first_pos DESC LIMIT %d`, ids, maxMatches+1), args...)
+	matches := q.query(ctx, fmt.Sprintf(`SELECT id, run FROM runs WHERE id IN (%s) AND run NOT IN (SELECT run FROM retired) ORDER BY first_pos DESC LIMIT %d`, ids, maxMatches+1), args...)
 	var found []target
 	for rows, err := range matches {
 		if err != nil {

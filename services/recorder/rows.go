@@ -30,6 +30,8 @@ type runRow struct {
 
 	head       link
 	before     int64 // events, without this batch's
+	gone       bool  // it was deleted: what comes late isn't kept
+	late       int64
 	segments   int64
 	tailEvents int64
 	tailBytes  int64
@@ -67,11 +69,13 @@ func (w *writer) run(id string, pos uint64) (*runRow, error) {
 	r := &runRow{run: id, nodes: map[string]*nodeRow{}, fresh: w.s.spare.take()}
 	var head []byte
 	err := w.scan(findRun, []any{id}, &r.id, &r.activity, &r.activityAt, &r.events, &r.void, &r.refused, &r.gaps, &r.lines, &r.lastAt, &r.lastPos,
-		&head, &r.segments, &r.tailEvents, &r.tailBytes)
+		&head, &r.segments, &r.tailEvents, &r.tailBytes, &r.gone)
 	if errors.Is(err, sql.ErrNoRows) {
 		first := firstLink(w.batch.Incarnation, id)
 		head = first[:]
-		err = w.scan(addRun, []any{id, pos}, &r.id)
+		if r.gone, err = w.retired(id); err == nil && !r.gone {
+			err = w.scan(addRun, []any{id, pos}, &r.id)
+		}
 	}
 	if err == nil && len(head) != len(r.head) {
 		err = errors.New("its head is no hash: the file is damaged")
@@ -82,8 +86,20 @@ func (w *writer) run(id string, pos uint64) (*runRow, error) {
 	copy(r.head[:], head)
 	r.before = r.events
 	w.runs[id] = r
-	w.order = append(w.order, r)
+	if !r.gone {
+		w.order = append(w.order, r)
+	}
 	return r, nil
+}
+
+// retired reports whether a run was deleted and its events are removed.
+func (w *writer) retired(id string) (bool, error) {
+	var events int64
+	err := w.scan(countLate, []any{0, id}, &events)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // node returns the row of a node of r, which is made if it is new.
@@ -229,6 +245,11 @@ func (w *writer) label(r *runRow, labels map[string]string) error {
 // session notes what the event says of sessions and labels, by which runs are
 // found.
 func (w *writer) session(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error {
+	if parent := parentOf(e); parent != "" {
+		if err := w.exec(addParent, r.id, parent); err != nil {
+			return err
+		}
+	}
 	sessions := []string{}
 	switch p := e.Payload.(type) {
 	case *wire.AgentStart:

@@ -50,6 +50,11 @@ func runsFilter(q wire.RunsRequest, now time.Time) (where string, args params, e
 		return "", nil, badRequest("limit must be between 1 and %d", maxRuns)
 	}
 	terms := []string{"run <> " + args.add(wire.NoRun)}
+	if q.Deleted {
+		terms = append(terms, "run IN (SELECT run FROM deleted)")
+	} else {
+		terms = append(terms, "run NOT IN (SELECT run FROM deleted)")
+	}
 	if len(q.Status) > 0 {
 		list, err := statuses(q.Status)
 		if err != nil {
@@ -118,6 +123,7 @@ func listRuns(ctx context.Context, tx *tx, where string, args params, n, limit i
 	args = slices.Clone(args)
 	page := tx.query(ctx, `SELECT first_pos, run, flow, status, result, reason, error, parent, imported, started_at, ended_at,
 		activity, last_at, cost_usd, tokens_in, tokens_out, tools, tool_errors, events, void, gaps,
+		coalesce((SELECT at FROM deleted WHERE deleted.run = runs.run), 0), coalesce((SELECT gone_at FROM deleted WHERE deleted.run = runs.run), 0),
 		(SELECT `+tx.d.labels+` FROM labels WHERE labels.run = runs.id)
 		FROM runs WHERE `+where+` ORDER BY first_pos DESC LIMIT `+args.add(n+1), args...)
 	size, cursor := 0, ""
@@ -144,7 +150,7 @@ func scanRun(rows *sql.Rows) (i wire.RunInfo, first int64, size int, err error) 
 	var labels string
 	if err := rows.Scan(&first, &i.RunID, &i.FlowName, &i.Status, &i.Result, &i.Reason, &i.Error, &i.ParentRun, &i.Imported,
 		&i.StartedAt, &i.EndedAt, &i.LastActivity, &i.LastActiveAt, &i.CostUsd, &i.TokensIn, &i.TokensOut,
-		&i.ToolsUsed, &i.ToolErrors, &i.Events, &i.VoidEvents, &i.Gaps, &labels); err != nil {
+		&i.ToolsUsed, &i.ToolErrors, &i.Events, &i.VoidEvents, &i.Gaps, &i.DeletedAt, &i.GoneAt, &labels); err != nil {
 		return i, 0, 0, err
 	}
 	i.Reason, i.Error = brief(i.Reason), brief(i.Error)

@@ -9,7 +9,7 @@ import (
 // sqliteDialect is the dialect of SQLite.
 func sqliteDialect() *dialect {
 	return &dialect{
-		steps: []step{{text: sqlite1}, {text: sqlite2 + sqliteFind, then: refill}, {text: sqliteWords}},
+		steps: []step{{text: sqlite1}, {text: sqlite2 + sqliteFind, then: refill}, {text: sqliteWords}, {text: sqliteRetain, then: fillNeeds}},
 		bind:  unnumbered,
 
 		version: sqliteVersion,
@@ -18,6 +18,7 @@ func sqliteDialect() *dialect {
 		},
 		find:      sqliteFinder(),
 		integrity: "PRAGMA integrity_check",
+		size:      "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size",
 		labels:    "json_group_object(key, value)",
 	}
 }

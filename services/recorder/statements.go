@@ -30,6 +30,9 @@ const (
 	addLabel
 	addSession
 	addBlob
+	addUse
+	addParent
+	countLate
 	putFold
 	addFrame
 	openLine
@@ -51,8 +54,8 @@ func statementText(s statement) string {
 		sealedTail:  `SELECT pos, time, mark, note, hash, data FROM tail WHERE run = ?1 ORDER BY pos`,
 		dropTail:    `DELETE FROM tail WHERE run = ?1`,
 		moveOn:      `UPDATE streams SET position = ?1, bad = bad + ?2, lost = lost + ?3 WHERE id = ?4`,
-		findRun: `SELECT id, activity, activity_at, events, void, refused, gaps, lines, last_at, last_pos, head, segments, tail_events, tail_bytes
-			FROM runs WHERE run = ?1`,
+		findRun: `SELECT id, activity, activity_at, events, void, refused, gaps, lines, last_at, last_pos, head, segments, tail_events, tail_bytes,
+			EXISTS (SELECT 1 FROM retired WHERE retired.run = runs.run) FROM runs WHERE run = ?1`,
 		addRun: `INSERT INTO runs (run, first_pos) VALUES (?1, ?2) RETURNING id`,
 		putRun: `UPDATE runs SET activity = ?1, activity_at = ?2, events = ?3, void = ?4, refused = ?5, gaps = ?6, lines = ?7, last_at = ?8, last_pos = ?9,
 			head = ?10, segments = ?11, tail_events = ?12, tail_bytes = ?13 WHERE id = ?14`,
@@ -71,6 +74,9 @@ func statementText(s statement) string {
 		addSession:  `INSERT INTO bindings (session, run, node, exec, pos) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING`,
 		addBlob: `INSERT INTO blobs (sha256, size, data) VALUES (?1, ?2, ?3)
 			ON CONFLICT (sha256) DO UPDATE SET data = coalesce(blobs.data, excluded.data)`,
+		addUse:     `INSERT INTO blob_uses (sha256, run) VALUES (?1, ?2) ON CONFLICT DO NOTHING`,
+		addParent:  `INSERT INTO lineage (run, ancestor) VALUES (?1, ?2) ON CONFLICT DO NOTHING`,
+		countLate:  `UPDATE retired SET events = events + ?1 WHERE run = ?2 RETURNING events`,
 		addFrame:   `INSERT INTO keyframes (run, pos, data) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING`,
 		openLine:   `INSERT INTO lines_open (pos, writer) VALUES (?1, ?2)`,
 		closeLines: `DELETE FROM lines_open WHERE writer = ?1 AND pos <> ?2`,

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -96,6 +97,7 @@ func (s *Store) openSQLite(ctx context.Context, path string, readOnly bool) (err
 // Sizes of SQLite's own memory.
 const (
 	writeCache = "_pragma=cache_size(-32768)"       // KiB
+	spacious   = "_pragma=auto_vacuum(2)"           // of a new file: it can give space back bit by bit
 	readCache  = "_pragma=cache_size(-8192)"        // KiB, per reader
 	checkpoint = "_pragma=wal_autocheckpoint(4096)" // pages that the log may grow to before they go to the file
 )
@@ -106,7 +108,11 @@ func (s *Store) openBoth(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if s.write, err = sql.Open("sqlite", dsn(s.path, "_txlock=immediate", "_pragma=synchronous(FULL)", writeCache, checkpoint)); err != nil {
+	options := []string{"_txlock=immediate", "_pragma=synchronous(FULL)", writeCache, checkpoint}
+	if _, err := os.Stat(s.path); errors.Is(err, fs.ErrNotExist) {
+		options = append(options, spacious)
+	}
+	if s.write, err = sql.Open("sqlite", dsn(s.path, options...)); err != nil {
 		return err
 	}
 	s.write.SetMaxOpenConns(1)

@@ -68,6 +68,7 @@ type Verification struct {
 	Events   int64         `json:"events"`
 	Void     int64         `json:"void"`               // of those: by fenced writers, or in a place that was taken
 	Gaps     int64         `json:"gaps"`               // events that were missing already when they were recorded
+	Deleted  int           `json:"deleted,omitempty"`  // runs whose events were removed, or are being removed
 	Compared int64         `json:"compared,omitempty"` // with what the stream still has
 	Damages  []Damage      `json:"damages"`            // none: all is as it was recorded
 	Omitted  int           `json:"omitted,omitempty"`
@@ -97,7 +98,8 @@ type verifier struct {
 	fields  *tx // for large fields, while rows are read in t
 	scratch *Store
 	chain   chain
-	seen    *positions // of all runs; nil: only one run is checked
+	seen    *positions      // of all runs; nil: only one run is checked
+	gone    map[string]bool // runs whose events were removed
 	bad     int64
 	lost    int64
 }
@@ -142,13 +144,17 @@ func (v *verifier) verify(ctx context.Context, run string) (err error) {
 	if err := v.failed(ctx, Damage{Table: "streams"}, err); err != nil {
 		return err
 	}
-	where, args := "", params{}
+	if v.gone, err = retiredRuns(ctx, v.t); err != nil {
+		return err
+	}
+	v.Deleted = len(v.gone)
+	where, args := " WHERE run NOT IN (SELECT run FROM retired)", params{}
 	if run != "" {
 		found, err := resolve(ctx, v.t, run, "", "")
 		if err != nil {
 			return err
 		}
-		where = " WHERE id = " + args.add(found.id)
+		where, v.Deleted = " WHERE id = "+args.add(found.id), 0
 	} else {
 		v.seen = new(positions)
 	}
@@ -211,15 +217,15 @@ func (v *verifier) runs(ctx context.Context, where string, args params) error {
 
 // whole checks what isn't of a single run.
 func (v *verifier) whole(ctx context.Context) error {
+	var partial bool
 	var retired, bad, lost int64
-	err := v.t.row(ctx, `SELECT (SELECT count(*) FROM retired), (SELECT coalesce(sum(bad), 0) FROM streams), (SELECT coalesce(sum(lost), 0) FROM streams)`).Scan(&retired, &bad, &lost)
+	err := v.t.row(ctx, `SELECT EXISTS (SELECT 1 FROM retired WHERE run = ?1), (SELECT coalesce(sum(events), 0) FROM retired),
+		(SELECT coalesce(sum(bad), 0) FROM streams), (SELECT coalesce(sum(lost), 0) FROM streams)`, otherRuns).Scan(&partial, &retired, &bad, &lost)
 	if err := v.failed(ctx, Damage{Table: "streams"}, err); err != nil {
 		return err
 	}
-	if retired == 0 {
-		v.seen.missing(v.Position.Seq, func(from, to uint64) {
-			v.damage(Damage{From: from, To: to, Problem: "the store says that everything is recorded, but there is nothing"})
-		})
+	if !partial {
+		v.missing(retired)
 		if bad != v.bad {
 			v.damage(Damage{Table: "streams", Column: "bad", Problem: fmt.Sprintf("it is %d, there are %d", bad, v.bad)})
 		}
@@ -241,6 +247,42 @@ func (v *verifier) whole(ctx context.Context) error {
 		}
 	}
 	return v.blobs(ctx)
+}
+
+// missing checks that exactly those positions have no event whose events were
+// removed.
+func (v *verifier) missing(retired int64) {
+	var gaps []Damage
+	n := int64(0)
+	v.seen.missing(v.Position.Seq, func(from, to uint64) {
+		n += int64(to - from + 1)
+		gaps = append(gaps, Damage{From: from, To: to, Problem: "the store says that everything is recorded, but there is nothing"})
+	})
+	switch {
+	case n == retired:
+	case retired == 0:
+		for _, d := range gaps {
+			v.damage(d)
+		}
+	default:
+		v.damage(Damage{Table: "retired", Column: "events", Problem: fmt.Sprintf("the runs that were deleted had %d events, but %d are missing", retired, n)})
+	}
+}
+
+// retiredRuns returns the runs whose events were removed, or are being removed.
+func retiredRuns(ctx context.Context, t *tx) (map[string]bool, error) {
+	gone := map[string]bool{}
+	for rows, err := range t.query(ctx, `SELECT run FROM retired WHERE run <> ?1`, otherRuns) {
+		var run string
+		if err == nil {
+			err = rows.Scan(&run)
+		}
+		if err != nil {
+			return nil, err
+		}
+		gone[run] = true
+	}
+	return gone, nil
 }
 
 // blobs checks that large fields are what they are called.

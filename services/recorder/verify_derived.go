@@ -193,6 +193,8 @@ func derivations() []derivation {
 			FROM nodes` + run + `ORDER BY node`},
 		{"labels", 1, `SELECT key, value FROM labels` + run + `ORDER BY key`},
 		{"bindings", 2, `SELECT session, (SELECT node FROM nodes WHERE id = bindings.node) AS node, exec, pos FROM bindings` + run + `ORDER BY session, 2`},
+		{"lineage", 1, `SELECT ancestor FROM lineage` + run + `ORDER BY ancestor`},
+		{"blob_uses", 1, `SELECT sha256 FROM blob_uses` + run + `ORDER BY sha256`},
 		{"lines", 1, `SELECT pos, (SELECT node FROM nodes WHERE id = lines.node) AS node, (SELECT node FROM nodes WHERE id = lines.writer) AS writer,
 			seq, exec, parent, ts, type, hidden, text FROM lines` + run + `ORDER BY pos`},
 	}

@@ -55,6 +55,9 @@ func (v *verifier) against(ctx context.Context, run string, log *eventlog.Log) e
 		if err != nil {
 			return v.failed(ctx, Damage{Run: run}, err)
 		}
+		if v.gone[e.RunID] && (!more || is.Pos > e.Pos) {
+			continue
+		}
 		v.Compared++
 		at := Damage{Run: e.RunID, From: e.Pos}
 		switch {

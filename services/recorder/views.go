@@ -53,6 +53,13 @@ func (v *views) state(ctx context.Context, t *tx, of target, to uint64) (*wire.S
 	return known.state, nil
 }
 
+// forget drops what is kept of a run.
+func (v *views) forget(run string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.byRun, run)
+}
+
 // keep keeps a view, unless a newer one is there.
 func (v *views) keep(id string, known view) {
 	v.mu.Lock()

@@ -1,0 +1,371 @@
+package recorder_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"wake/internal/run"
+	"wake/pkg/wire"
+	"wake/services/recorder"
+)
+
+// whole is a run from its beginning to its end, with a text.
+func (p *tape) whole(id, said string) {
+	exec := p.start(id, "coder", map[string]string{"name": id})
+	p.add(id, "coder", exec, &wire.AgentText{Content: said})
+	p.add(id, "coder", exec, &wire.Usage{MessageID: "m", Model: "opus", InputTokens: 5, OutputTokens: 7})
+	p.add(id, "coder", exec, &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.RawString("ok")})
+	p.end(id)
+}
+
+func (p *tape) end(id string) {
+	p.add(id, "coder", "coder#1", &wire.NodeComplete{Output: wire.RawString("ok")})
+	p.add(id, wire.RunNode, "", &wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusComplete})
+}
+
+// large appends an event with a field that is a blob of its own.
+func (p *tape) large(id, content string, blobs map[string][]byte) {
+	p.t.Helper()
+	p.seqs[id+"/coder"]++
+	e := &wire.Event{RunID: id, NodeID: "coder", ExecID: "coder#1", Seq: p.seqs[id+"/coder"], Epoch: 1, Timestamp: p.clock, Payload: &wire.AgentText{Content: content}}
+	data, err := wire.Encode(e)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	small, fields, err := wire.Externalize(data, 2000)
+	if err != nil || len(fields) != 1 {
+		p.t.Fatal(err, len(fields))
+	}
+	for name, field := range fields {
+		blobs[name] = field
+	}
+	if e, err = wire.Decode(small); err != nil {
+		p.t.Fatal(err)
+	}
+	p.put(e)
+}
+
+func listed(t *testing.T, s *recorder.Store, q wire.RunsRequest) []string {
+	t.Helper()
+	r, err := s.Runs(t.Context(), q, time.Now(), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := []string{}
+	for _, i := range r.Runs {
+		ids = append(ids, i.RunID)
+	}
+	return ids
+}
+
+func found(t *testing.T, s *recorder.Store, word string) []string {
+	t.Helper()
+	for more, err := true, error(nil); more; {
+		if more, err = s.Index(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := s.Search(t.Context(), wire.SearchRequest{Text: word}, time.Now(), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := []string{}
+	for _, h := range r.Hits {
+		ids = append(ids, h.RunID)
+	}
+	return ids
+}
+
+func sound(t *testing.T, s *recorder.Store, when string) recorder.Verification {
+	t.Helper()
+	v, err := s.Verify(t.Context(), "")
+	if err != nil {
+		t.Fatal(when, err)
+	}
+	if len(v.Damages) > 0 {
+		t.Fatalf("%s: %d damages, the first: %s", when, len(v.Damages), v.Damages[0])
+	}
+	return v
+}
+
+// A run that was deleted is in no list, but can be read and restored until its time
+// is over. Then it is removed step by step, whatever ends the process between two
+// of them, and nothing else is; what comes late of it isn't recorded.
+func TestDeletedRuns(t *testing.T) {
+	p := newTape(t)
+	blobs := map[string][]byte{}
+	p.whole("r1", "alpha one")
+	p.start("r2", "coder", nil)
+	p.large("r2", strings.Repeat("shared ", 1000), blobs)
+	p.large("r2", strings.Repeat("own ", 1000), blobs)
+	for i := range 2500 {
+		p.add("r2", "coder", "coder#1", &wire.AgentText{Content: fmt.Sprint("alpha two ", i)})
+	}
+	p.end("r2")
+	p.start("r3", "coder", nil)
+	p.large("r3", strings.Repeat("shared ", 1000), blobs)
+	p.put(&wire.Event{RunID: wire.NoRun, NodeID: wire.RunNode, Seq: 1, Epoch: 1, Payload: &wire.CommandReceived{Command: wire.Null}})
+	path := newTarget(t)
+	s := openAt(t, path)
+	defer func() { closed(t, s) }()
+	if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Blobs: blobs}); err != nil {
+		t.Fatal(err)
+	}
+	found(t, s, "alpha")
+	now := time.Now()
+	ask := func(q wire.DeleteRequest, code wire.ErrorCode) {
+		t.Helper()
+		if _, err := s.Delete(t.Context(), q, time.Hour, now); codeOf(err) != code {
+			t.Errorf("%+v: %v, want %q", q, err, code)
+		}
+	}
+	ask(wire.DeleteRequest{Run: "r3"}, wire.CodeCommandRejected)
+	ask(wire.DeleteRequest{Run: "r2", Undo: true}, wire.CodeCommandRejected)
+	ask(wire.DeleteRequest{Run: wire.NoRun}, wire.CodeBadRequest)
+	ask(wire.DeleteRequest{Run: "r2"}, "")
+	if diff := cmp.Diff([]string{"r3", "r1"}, listed(t, s, wire.RunsRequest{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"r2"}, listed(t, s, wire.RunsRequest{Deleted: true})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"r1"}, found(t, s, "alpha")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if log, err := s.Log(t.Context(), wire.LogRequest{Run: "r2"}, now, 1<<20); err != nil || log.TotalLines < 2500 {
+		t.Errorf("%d lines, %v: a deleted run can still be read", log.TotalLines, err)
+	}
+	if _, more, err := s.Remove(t.Context(), now.Add(59*time.Minute)); more || err != nil {
+		t.Error("removed too early", err)
+	}
+	ask(wire.DeleteRequest{Run: "r2", Undo: true}, "")
+	if got := listed(t, s, wire.RunsRequest{}); !slices.Contains(got, "r2") {
+		t.Errorf("not restored: %v", got)
+	}
+	ask(wire.DeleteRequest{Run: "r2"}, "")
+	sound(t, s, "deleted")
+	steps, gone := 0, ""
+	for more := true; more; steps++ {
+		var run string
+		var err error
+		if run, more, err = s.Remove(t.Context(), now.Add(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		gone += run
+		if steps%2 == 0 { // as after a kill -9
+			closed(t, s)
+			s = openAt(t, path)
+			sound(t, s, fmt.Sprint("step ", steps))
+		}
+		if steps == 1 {
+			ask(wire.DeleteRequest{Run: "r2", Undo: true}, wire.CodeRunNotFound)
+			late := newTape(t)
+			late.pos, late.seqs["r2/_run"] = p.pos, 10
+			late.add("r2", wire.RunNode, "", &wire.CommandReceived{Command: wire.Null})
+			late.whole("r4", "gamma")
+			p.entries = append(p.entries, late.entries...)
+			late.store(s, 3)
+		}
+	}
+	if gone != "r2" || steps < 8 {
+		t.Errorf("removed %q in %d steps", gone, steps)
+	}
+	if v := sound(t, s, "removed"); v.Deleted != 1 || v.Runs != 4 {
+		t.Errorf("%d deleted of %d", v.Deleted, v.Runs)
+	}
+	p.store(s, 100) // the stream still has it
+	sound(t, s, "read again")
+	_, err := s.Log(t.Context(), wire.LogRequest{Run: "r2"}, now, 1<<20)
+	if codeOf(err) != wire.CodeRunNotFound || !strings.Contains(err.Error(), "was deleted") {
+		t.Error(err)
+	}
+	db := openDB(t, path)
+	defer db.Close()
+	if got := rowsOf(t, db, `SELECT count(*) AS n FROM blobs`); got[0] != "n=1 " {
+		t.Errorf("large fields: %v, one is another run's", got)
+	}
+	if diff := cmp.Diff([]string{"r1"}, found(t, s, "alpha")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for more := true; more; {
+		if more, err = s.Shrink(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !onPostgres(path) {
+		if got := rowsOf(t, db, `PRAGMA freelist_count`); got[0] != "freelist_count=0 " {
+			t.Errorf("%v: the space is given back", got)
+		}
+	}
+}
+
+// What was removed is the newest run: the next one has its number, and nothing
+// else of it.
+func TestARunThatWasRemovedLeavesNothing(t *testing.T) {
+	p := newTape(t)
+	p.whole("r1", "one")
+	s := openStore(t)
+	p.store(s, 100)
+	if _, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.Now(), 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Delete(t.Context(), wire.DeleteRequest{Run: "r1", Now: true}, time.Hour, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	for more, err := true, error(nil); more; {
+		if _, more, err = s.Remove(t.Context(), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.start("r2", "coder", nil)
+	p.store(s, 100)
+	r, err := s.Status(t.Context(), wire.StatusRequest{Run: "r2"}, time.Now(), 1<<20)
+	if err != nil || r.Status != wire.RunRunning {
+		t.Errorf("%+v, %v", r.Status, err)
+	}
+	sound(t, s, "in the end")
+}
+
+// A run stays that a live one descends from, however far, or that has a labelled
+// bookmark; neither age nor size nor a user without --force removes it.
+func TestRunsThatAreNeededStay(t *testing.T) {
+	p := newTape(t)
+	forked := func(id, parent string) {
+		state := run.New(parent)
+		state.Status = wire.RunRunning
+		p.add(id, wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
+		p.add(id, wire.RunNode, "", &wire.RunForked{ParentRun: parent, ParentPos: 1, State: mustRaw(t, state)})
+	}
+	p.whole("parent", "one")
+	forked("child", "parent")
+	p.add("child", wire.RunNode, "", &wire.FlowAborted{Reason: "operator"})
+	forked("grandchild", "child")
+	p.start("marked", "coder", nil)
+	p.add("marked", wire.RunNode, "", &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "here"})
+	p.end("marked")
+	p.whole("free", "two")
+	s := openStore(t)
+	p.store(s, 5)
+	now := time.UnixMilli(p.clock).Add(time.Hour)
+	for id, why := range map[string]string{"parent": "run grandchild, which goes on", "child": "run grandchild", "marked": "bookmark here", "grandchild": "hasn't ended"} {
+		if _, err := s.Delete(t.Context(), wire.DeleteRequest{Run: id}, time.Hour, now); codeOf(err) != wire.CodeCommandRejected || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v, want %q", id, err, why)
+		}
+	}
+	for _, r := range []recorder.Retention{{Age: 2 * time.Hour}, {Size: 1 << 40}} {
+		if n, err := s.Expire(t.Context(), r, now); n != 0 || err != nil {
+			t.Errorf("%+v: %d, %v", r, n, err)
+		}
+	}
+	for _, r := range []recorder.Retention{{Age: 30 * time.Minute}, {Size: 1}} {
+		if n, err := s.Expire(t.Context(), r, now); n != 1 || err != nil {
+			t.Errorf("%+v: deleted %d, %v", r, n, err)
+		}
+		if diff := cmp.Diff([]string{"free"}, listed(t, s, wire.RunsRequest{Deleted: true})); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", r, diff)
+		}
+		if _, err := s.Delete(t.Context(), wire.DeleteRequest{Run: "free", Undo: true}, 0, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Delete(t.Context(), wire.DeleteRequest{Run: "marked", Force: true, Now: true}, time.Hour, now); err != nil {
+		t.Error(err)
+	}
+	if _, more, err := s.Remove(t.Context(), now); !more || err != nil {
+		t.Error(more, err)
+	}
+	if _, err := s.Find(t.Context(), "marked"); codeOf(err) != wire.CodeRunNotFound {
+		t.Error(err)
+	}
+}
+
+// A run that was forked after it was deleted stays as long as the fork goes on.
+func TestAForkOfADeletedRunKeepsIt(t *testing.T) {
+	p := newTape(t)
+	p.whole("parent", "one")
+	s := openStore(t)
+	p.store(s, 100)
+	now := time.UnixMilli(p.clock)
+	if _, err := s.Delete(t.Context(), wire.DeleteRequest{Run: "parent"}, time.Hour, now); err != nil {
+		t.Fatal(err)
+	}
+	p.add("fork", wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
+	state := run.New("parent")
+	state.Status = wire.RunRunning
+	p.add("fork", wire.RunNode, "", &wire.RunForked{ParentRun: "parent", ParentPos: 1, State: mustRaw(t, state)})
+	p.store(s, 100)
+	remove := func(at time.Time) {
+		t.Helper()
+		for more, err := true, error(nil); more; {
+			if _, more, err = s.Remove(t.Context(), at); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	remove(now.Add(2 * time.Hour))
+	if _, err := s.Find(t.Context(), "parent"); err != nil {
+		t.Error(err)
+	}
+	p.add("fork", wire.RunNode, "", &wire.FlowAborted{Reason: "operator"})
+	p.store(s, 100)
+	remove(now.Add(4 * time.Hour))
+	if _, err := s.Find(t.Context(), "parent"); codeOf(err) != wire.CodeRunNotFound {
+		t.Error(err)
+	}
+}
+
+// Size takes the runs that ended first, and no more than it has to.
+func TestSizeTakesTheOldest(t *testing.T) {
+	p := newTape(t)
+	for i := range 8 {
+		id := fmt.Sprint("r", i)
+		p.start(id, "coder", nil)
+		for j := range 400 {
+			p.add(id, "coder", "coder#1", &wire.AgentText{Content: fmt.Sprintf("%d %x", j, int64(i+1)*int64(j+7)*7919)})
+		}
+		p.end(id)
+	}
+	path := newTarget(t)
+	s := openAt(t, path)
+	defer closed(t, s)
+	p.store(s, 100)
+	total, err := recorder.SizeOf(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	r := recorder.Retention{Size: total * 3 / 4, Grace: time.Hour}
+	for range 2 { // what is deleted and still there counts as gone
+		if _, err := s.Expire(t.Context(), r, now); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"r2", "r1", "r0"}, listed(t, s, wire.RunsRequest{Deleted: true})); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+}
+
+// Every table is accounted for: what has rows of runs loses them with the run.
+func TestNoTableIsForgotten(t *testing.T) {
+	path := newTarget(t)
+	s := openAt(t, path)
+	defer closed(t, s)
+	known := []string{"streams", "runs", "retired", "deleted", "blobs", "blob_uses", "usage_seen", "lines_open", "lines_indexed", "rebuilds", "wake_schema"}
+	known = append(known, recorder.HoldingTables()...)
+	db := openDB(t, path)
+	defer db.Close()
+	query := `SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'lines_fts%' AND name NOT LIKE 'sqlite_%'`
+	if onPostgres(path) {
+		query = `SELECT table_name AS name FROM information_schema.tables WHERE table_schema = current_schema() AND table_type = 'BASE TABLE'`
+	}
+	for _, row := range rowsOf(t, db, query) {
+		if name := strings.TrimSuffix(strings.TrimPrefix(row, "name="), " "); !slices.Contains(known, name) {
+			t.Errorf("table %s: say in holdings how a run's rows are removed", name)
+		}
+	}
+}
