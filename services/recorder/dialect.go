@@ -19,6 +19,7 @@ type dialect struct {
 	version func(ctx context.Context, s *Store, t *tx) (int, error) // of the database's tables, 0 of an empty one; ErrForeign
 	mark    func(version int) string                                // says that the tables have a version
 
+	inserts   string                   // how a statement begins that inserts many rows, in a transaction that ends if it fails
 	find      finder                   // how lines are searched
 	integrity string                   // asks whether the database is sound: rows of problems, or "ok"; "": it can't be asked
 	size      string                   // asks for the bytes that are in use; space that is free within doesn't count

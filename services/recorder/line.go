@@ -92,7 +92,7 @@ func (w *writer) writeLines() error {
 		switch l.op {
 		case timeline.Add:
 			e := l.event
-			err = w.exec(addLine, l.pos, l.run, l.node, l.writer, e.Seq, e.ExecID, e.Parent, e.Timestamp, string(l.kind), l.text.String())
+			w.add(addLine, l.pos, l.run, l.node, l.writer, e.Seq, e.ExecID, e.Parent, e.Timestamp, string(l.kind), l.text.String())
 		case timeline.Extend:
 			err = w.exec(extendLine, l.text.String(), l.pos)
 		case timeline.Replace:
@@ -102,6 +102,9 @@ func (w *writer) writeLines() error {
 		if err != nil {
 			return err
 		}
+	}
+	if err := w.insert(addLine); err != nil {
+		return err
 	}
 	err := w.openLines()
 	clear(w.lines)

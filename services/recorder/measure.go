@@ -26,7 +26,7 @@ func (w *writer) measure(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error
 		case p.Error != "":
 			outcome = "error"
 		}
-		return w.exec(addCall, pos, r.id, n.id, e.ExecID, e.CallID, p.ToolName, e.Timestamp, took, outcome, brief(p.Error))
+		w.add(addCall, pos, r.id, n.id, e.ExecID, e.CallID, p.ToolName, e.Timestamp, took, outcome, brief(p.Error))
 	case *wire.Usage:
 		return w.used(r, n, e, p)
 	case *wire.TurnEnd:

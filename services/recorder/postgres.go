@@ -22,9 +22,10 @@ import (
 // postgresDialect is the dialect of PostgreSQL.
 func postgresDialect() *dialect {
 	return &dialect{
-		steps: []step{{text: postgres1 + postgresFind + postgresWords}, {text: postgresRetain, then: fillNeeds}},
-		find:  postgresFinder(),
-		bind:  dollars,
+		steps:   []step{{text: postgres1 + postgresFind + postgresWords}, {text: postgresRetain, then: fillNeeds}},
+		find:    postgresFinder(),
+		inserts: "INSERT",
+		bind:    dollars,
 		size: `SELECT CAST(coalesce((SELECT sum(pg_column_size(data)) FROM segments), 0) + coalesce((SELECT sum(pg_column_size(data)) FROM tail), 0)
 			+ coalesce((SELECT sum(pg_column_size(data)) FROM blobs), 0) + coalesce((SELECT sum(pg_column_size(lines.*)) FROM lines), 0) AS BIGINT)`,
 		version:   postgresVersion,

@@ -90,7 +90,8 @@ type writer struct {
 	ctx     context.Context //nolint:containedctx // the writer doesn't outlive the transaction
 	s       *Store
 	tx      *tx
-	stmts   statements // as they are in the transaction
+	stmts   [statementCount]*sql.Stmt // as they are in the transaction
+	rows    map[statement]*bulk
 	batch   Batch
 	stream  int64
 	pos     uint64 // last position seen
@@ -302,6 +303,9 @@ func (w *writer) derive(run *runRow, writer *nodeRow, e *eventlog.Entry) error {
 func (w *writer) finish() error {
 	w.written = slices.Clone(w.queue)
 	if err := w.writeLines(); err != nil {
+		return err
+	}
+	if err := w.insert(addCall); err != nil {
 		return err
 	}
 	for _, run := range w.order {

@@ -16,6 +16,7 @@ func sqliteDialect() *dialect {
 		mark: func(version int) string {
 			return fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, version)
 		},
+		inserts:   "INSERT OR FAIL", // which needs no journal to undo its first rows
 		find:      sqliteFinder(),
 		integrity: "PRAGMA integrity_check",
 		size:      "SELECT (page_count - freelist_count) * page_size FROM pragma_page_count, pragma_freelist_count, pragma_page_size",

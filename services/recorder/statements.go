@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 )
 
 // statement is one that recording repeats.
@@ -92,7 +93,10 @@ func statementText(s statement) string {
 }
 
 // statements are prepared on the connection that writes.
-type statements [statementCount]*sql.Stmt
+type statements struct {
+	one  [statementCount]*sql.Stmt
+	many [statementCount]*sql.Stmt // of those that are bulky
+}
 
 func prepare(ctx context.Context, d *dialect, db *sql.DB) (*statements, error) {
 	all := new(statements)
@@ -101,7 +105,13 @@ func prepare(ctx context.Context, d *dialect, db *sql.DB) (*statements, error) {
 			continue // there is no such table
 		}
 		var err error
-		if all[s], err = db.PrepareContext(ctx, d.bind(statementText(s))); err != nil {
+		if all.one[s], err = db.PrepareContext(ctx, d.bind(statementText(s))); err != nil {
+			return nil, errors.Join(err, all.close())
+		}
+	}
+	for _, s := range bulky() {
+		var err error
+		if all.many[s], err = db.PrepareContext(ctx, d.bind(manyRows(statementText(s), d.inserts))); err != nil {
 			return nil, errors.Join(err, all.close())
 		}
 	}
@@ -110,7 +120,7 @@ func prepare(ctx context.Context, d *dialect, db *sql.DB) (*statements, error) {
 
 func (s *statements) close() error {
 	var err error
-	for _, stmt := range s {
+	for _, stmt := range slices.Concat(s.one[:], s.many[:]) {
 		if stmt != nil {
 			err = errors.Join(err, stmt.Close())
 		}
@@ -124,7 +134,7 @@ func (w *writer) stmt(s statement) (*sql.Stmt, error) {
 		return w.stmts[s], nil
 	}
 	if w.s.stmts != nil {
-		w.stmts[s] = w.tx.StmtContext(w.ctx, w.s.stmts[s])
+		w.stmts[s] = w.tx.StmtContext(w.ctx, w.s.stmts.one[s])
 		return w.stmts[s], nil
 	}
 	var err error // while the file is being brought to the current schema

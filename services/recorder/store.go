@@ -98,6 +98,7 @@ func (s *Store) openSQLite(ctx context.Context, path string, readOnly bool) (err
 const (
 	writeCache = "_pragma=cache_size(-32768)"       // KiB
 	spacious   = "_pragma=auto_vacuum(2)"           // of a new file: it can give space back bit by bit
+	journal    = "_pragma=temp_store(MEMORY)"       // where a statement notes what it may have to undo
 	readCache  = "_pragma=cache_size(-8192)"        // KiB, per reader
 	checkpoint = "_pragma=wal_autocheckpoint(4096)" // pages that the log may grow to before they go to the file
 )
@@ -108,7 +109,7 @@ func (s *Store) openBoth(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	options := []string{"_txlock=immediate", "_pragma=synchronous(FULL)", writeCache, checkpoint}
+	options := []string{"_txlock=immediate", "_pragma=synchronous(FULL)", writeCache, journal, checkpoint}
 	if _, err := os.Stat(s.path); errors.Is(err, fs.ErrNotExist) {
 		options = append(options, spacious)
 	}

@@ -24,7 +24,7 @@ func openScratch(ctx context.Context, dir string) (*Store, error) {
 	if s.zip, err = newZipper(); err != nil {
 		return nil, err
 	}
-	if s.write, err = sql.Open("sqlite", dsn(s.path, "_pragma=synchronous(OFF)", writeCache)); err != nil {
+	if s.write, err = sql.Open("sqlite", dsn(s.path, "_pragma=synchronous(OFF)", writeCache, journal)); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	s.write.SetMaxOpenConns(1)
