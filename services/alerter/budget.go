@@ -60,11 +60,11 @@ func (s spending) spend(at int64, usd float64) spending {
 // crossed tells the highest budget that has been reached.
 func (s spending) crossed(in input) (spending, []finding, int64) {
 	var found []finding
-	if b, ok := reached(in.Limits.Budget.Run, s.Usd); ok && b > s.Told {
-		s.Told = b
-		found = append(found, s.finding(in, b, wire.SeverityWarning, "usd"+trimmed(b)))
-	}
-	if s.Limit <= 0 {
+	if s.Limit <= 0 || len(in.Limits.Budget.Shares) == 0 {
+		if b, ok := reached(in.Limits.Budget.Run, s.Usd); ok && b > s.Told {
+			s.Told = b
+			found = append(found, s.finding(in, b, wire.SeverityWarning, "usd"+trimmed(b)))
+		}
 		return s, found, 0
 	}
 	if share, ok := reached(in.Limits.Budget.Shares, s.Usd/s.Limit); ok && share > s.Share {

@@ -124,11 +124,7 @@ func (s builds) outcome(in input, key string, o ordered, problem string, r repor
 	}
 	if suspect {
 		f.Data["suspect"] = true
-		status := "exit status 0"
-		if !passed {
-			status = exitStatus(problem)
-		}
-		f.Text += fmt.Sprintf(textSuspect, status, r.words(o.Test))
+		f.Text += fmt.Sprintf(textSuspect, r.words(o.Test))
 	}
 	return s, []finding{f}
 }
@@ -137,7 +133,7 @@ func (s builds) outcome(in input, key string, o ordered, problem string, r repor
 func wording(o ordered, passed bool, problem string, r report) (text, summary string) {
 	switch {
 	case passed && o.Test:
-		words := "exit status 0"
+		words := "exit code 0"
 		if r.good() {
 			words = fmt.Sprintf("%d passed", r.Passed)
 		}
@@ -145,8 +141,7 @@ func wording(o ordered, passed bool, problem string, r report) (text, summary st
 	case passed:
 		return fmt.Sprintf(textBuildPassed, "0 errors"), "Build passed"
 	}
-	summary = exitStatus(problem)
-	if r.bad() {
+	if summary = exitStatus(problem); r.bad() {
 		summary = r.words(o.Test)
 	}
 	if o.Test {

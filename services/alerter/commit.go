@@ -3,6 +3,7 @@ package alerter
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"wake/internal/timeline"
@@ -37,10 +38,9 @@ const maxCommits = 3
 // detect is a [detector].
 func (s commits) detect(in input) (commits, []finding, int64) {
 	var found []finding
-	switch {
-	case in.Event == nil:
+	if in.Event == nil {
 		s, found = s.flush(func(k committed) bool { return k.Until <= in.At })
-	default:
+	} else {
 		node := in.Event.Node()
 		switch p := in.Event.Payload.(type) {
 		case *wire.AgentTool:
@@ -133,7 +133,7 @@ func (k committed) add(in input, message string) committed {
 	}
 	k.Count++
 	if message = timeline.Line(message, maxError); len(k.Messages) < maxCommits {
-		k.Messages = append(k.Messages[:len(k.Messages):len(k.Messages)], message)
+		k.Messages = append(slices.Clip(k.Messages), message)
 	} else {
 		k.Messages = append(k.Messages[:maxCommits:maxCommits], message)
 	}

@@ -2,6 +2,7 @@ package alerter
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"wake/internal/timeline"
@@ -42,10 +43,9 @@ const (
 // detect is a [detector].
 func (s milestones) detect(in input) (milestones, []finding, int64) {
 	var found []finding
-	switch {
-	case in.Event == nil:
+	if in.Event == nil {
 		s, found = s.flush(func(l todoList) bool { return l.Until <= in.At })
-	default:
+	} else {
 		switch p := in.Event.Payload.(type) {
 		case *wire.TodoChanged:
 			s, found = s.changed(in, p)
@@ -130,7 +130,7 @@ func (l todoList) created(in input, item wire.Todo) todoList {
 		l.First, l.Until = in.Pos, in.At+in.Limits.Milestone.Gather.Milliseconds()
 	}
 	if len(l.Created) < maxCreated {
-		l.Created = append(l.Created[:len(l.Created):len(l.Created)], timeline.Line(item.Content, maxItem))
+		l.Created = append(slices.Clip(l.Created), timeline.Line(item.Content, maxItem))
 	} else {
 		l.More++
 	}

@@ -34,10 +34,9 @@ const maxSpawned = 3
 // detect is a [detector].
 func (s spawns) detect(in input) (spawns, []finding, int64) {
 	var found []finding
-	switch {
-	case in.Event == nil:
+	if in.Event == nil {
 		s, found = s.flush(func(k spawn) bool { return k.Until <= in.At })
-	default:
+	} else {
 		node := in.Event.Node()
 		switch p := in.Event.Payload.(type) {
 		case *wire.ToolIntent:
@@ -70,7 +69,7 @@ func (s spawns) add(in input, p *wire.ToolIntent) spawns {
 		k.Team = line(argument(p.ToolInput, "team_name"))
 	}
 	if len(k.Labels) < maxSpawned {
-		k.Labels = append(k.Labels[:len(k.Labels):len(k.Labels)], spawnLabel(p.ToolInput))
+		k.Labels = append(slices.Clip(k.Labels), spawnLabel(p.ToolInput))
 	}
 	s.Agents = with(s.Agents, agent, k)
 	return s

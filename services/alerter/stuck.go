@@ -120,7 +120,7 @@ func (k silence) after(in input) (silence, bool) {
 	case *wire.CCMessage:
 		k.Asked = k.Asked || p.Priority == wire.PriorityQuestion || p.Priority == wire.PriorityBlocker
 	case *wire.ExecStart:
-		k = silence{Cwd: p.Cwd, Calls: map[string]flight{execCall: {Tool: "exec", Since: in.At, Pos: in.Pos}}}
+		k = silence{Cwd: p.Cwd, Calls: map[string]flight{execCall: {Tool: "Command", Since: in.At, Pos: in.Pos}}}
 	case *wire.TurnEnd, *wire.ExecExit:
 		k = k.progress(in)
 		k.Turn, k.Calls = false, nil

@@ -42,7 +42,7 @@ const (
 	textBuildFailed = "🔨 Build failed: %s"
 	textTestsPassed = "🔨 Tests passed ✅ (%s)"
 	textTestsFailed = "🔨 Tests failed: %s"
-	textSuspect     = " — suspect: %s, but the output says %s"
+	textSuspect     = " — suspect: the output says %s"
 
 	textCommitted   = "📝 Committed: %s"
 	textCommittedOn = "📝 Committed on %s"
