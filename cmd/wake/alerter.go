@@ -3,20 +3,96 @@ package main
 import (
 	"context"
 	"io"
+	"os"
+	"path/filepath"
+	_ "time/tzdata" // quiet hours have time zones, also where the system has none
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"wake/internal/deliver"
 	"wake/services/alerter"
 )
 
-// newAlerter makes an alerter that prints its alerts to out, which may be nil.
-func newAlerter(out io.Writer) constructor {
+type alerterOptions struct {
+	rules string // file; "": defaults
+}
+
+func alerterFlags(flags *pflag.FlagSet, o *alerterOptions) {
+	flags.StringVar(&o.rules, "rules", "", "`file` that says what is an alert and where alerts go; read again when it changes (default: print them)")
+}
+
+// newAlerter makes an alerter that prints its alerts to out, which may be nil. With
+// rules it delivers them instead, to terminals, too.
+func newAlerter(out io.Writer, o *alerterOptions) constructor {
 	return func(_ context.Context, p *process) (runnable, error) {
-		return alerter.New(alerter.Config{Out: out}, p.log, p.logger("alerter"))
+		if o.rules == "" {
+			return alerter.New(alerter.Config{Out: out}, p.log, p.logger("alerter"))
+		}
+		file, err := filepath.Abs(o.rules)
+		if err != nil {
+			return nil, err
+		}
+		src, rules, settings, err := readRules(file)
+		if err != nil {
+			return nil, err
+		}
+		a, err := alerter.New(alerter.Config{Settings: &settings}, p.log, p.logger("alerter"))
+		if err != nil {
+			return nil, err
+		}
+		d := deliver.New(deliver.Config{Out: out}, rules, p.log, p.logger("alerter"))
+		p.metrics.MustRegister(d)
+		p.group.Add("sinks", d.Run)
+		p.group.Add("rules", func(ctx context.Context) error {
+			return deliver.Watch(ctx, file, src, func(now []byte) { p.follow(ctx, file, now, a, d) })
+		})
+		return a, nil
 	}
 }
 
+// follow makes an alerter follow rules that have changed. It goes on with the old
+// ones if there is something wrong with the new.
+func (p *process) follow(ctx context.Context, file string, src []byte, a *alerter.Alerter, d *deliver.Deliverer) {
+	rules, settings, err := parseRules(file, src)
+	if err == nil {
+		err = a.Set(settings)
+	}
+	if err != nil {
+		p.logger("alerter").ErrorContext(ctx, "rules are refused, the old ones stay", "error", err)
+		return
+	}
+	d.Replace(rules)
+	p.logger("alerter").InfoContext(ctx, "rules are followed", "file", file)
+}
+
+func readRules(file string) (src []byte, rules *deliver.Rules, settings alerter.Settings, err error) {
+	if src, err = os.ReadFile(file); err != nil {
+		return nil, nil, settings, failure(codeRulesInvalid, "--rules names a YAML file; docs/alerts.md says what is in it", "rules: %w", err)
+	}
+	rules, settings, err = parseRules(file, src)
+	return src, rules, settings, err
+}
+
+func parseRules(file string, src []byte) (*deliver.Rules, alerter.Settings, error) {
+	settings := alerter.Defaults()
+	rules, err := deliver.Parse(filepath.Base(file), src, os.LookupEnv, &settings)
+	if err != nil {
+		return nil, settings, failure(codeRulesInvalid, "docs/alerts.md says what is in the file", "%w", err)
+	}
+	return rules, settings, nil
+}
+
 func (a *app) alerterCommand() *cobra.Command {
-	return a.serviceCommand("alerter", "Tell what deserves attention", func(*pflag.FlagSet) {}, newAlerter(a.out))
+	var o alerterOptions
+	return a.serviceCommand("alerter", "Tell what deserves attention", func(flags *pflag.FlagSet) { alerterFlags(flags, &o) }, newAlerter(a.out, &o))
+}
+
+// openRules reads the rules that a verb needs.
+func openRules(file string) (*deliver.Rules, alerter.Settings, error) {
+	if file == "" {
+		return nil, alerter.Settings{}, usage("--rules FILE", "--rules is missing")
+	}
+	_, rules, settings, err := readRules(file)
+	return rules, settings, err
 }

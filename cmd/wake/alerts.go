@@ -40,6 +40,7 @@ func (a *app) alertsCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&follow, "follow", false, "go on with those to come")
+	cmd.AddCommand(a.alertsSinksCommand(), a.alertsTestCommand(), a.deadLetterCommand(), a.backtestCommand())
 	return cmd
 }
 

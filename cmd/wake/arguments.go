@@ -12,9 +12,9 @@ func arguments(cmd *cobra.Command, args []string) error {
 	names := strings.Fields(cmd.Use)[1:]
 	switch {
 	case len(args) > len(names):
-		return usage("wake "+cmd.Use, "%q is too much", args[len(names)])
+		return usage(cmd.Parent().CommandPath()+" "+cmd.Use, "%q is too much", args[len(names)])
 	case len(args) < len(names) && !strings.HasPrefix(names[len(args)], "["):
-		return usage("wake "+cmd.Use, "%s is missing", names[len(args)])
+		return usage(cmd.Parent().CommandPath()+" "+cmd.Use, "%s is missing", names[len(args)])
 	}
 	return nil
 }

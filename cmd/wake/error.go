@@ -32,6 +32,9 @@ const (
 	codeDetached  = "DETACHED"   // the user went away from a run that goes on
 	codeInterrupt = "INTERRUPT"  // the user ended what would have gone on
 
+	codeRulesInvalid = "RULES_INVALID" // the file of the alerter's rules isn't as needed
+	codeSinkFailed   = "SINK_FAILED"   // a sink of alerts doesn't take what it was sent
+
 	codeNotInitialized = "NOT_INITIALIZED" // the server's streams aren't as needed
 )
 

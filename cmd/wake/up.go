@@ -22,6 +22,7 @@ type upOptions struct {
 	topology topology.Config
 	process  processOptions
 	recorder recorder.Config
+	alerter  alerterOptions
 	runner   runnerOptions
 	demo     bool
 }
@@ -56,6 +57,7 @@ runs. A second Ctrl-C ends at once, which loses nothing that was acknowledged.`,
 	flags.BoolVar(&o.demo, "demo", false, "run the demo flow with recorded agents, in .wake/demo; stays up on a terminal")
 	o.process.flags(flags)
 	recorderFlags(flags, &o.recorder)
+	alerterFlags(flags, &o.alerter)
 	runnerFlags(flags, &o.runner, 5*time.Second)
 	return cmd
 }
@@ -124,7 +126,7 @@ func (o *upOptions) services(alerts io.Writer) []namedService {
 	return []namedService{
 		{"recorder", newRecorder(&o.recorder)},
 		{"snapshotter", newSnapshotter},
-		{"alerter", newAlerter(alerts)},
+		{"alerter", newAlerter(alerts, &o.alerter)},
 		{"runner", newRunner(&o.runner)},
 	}
 }

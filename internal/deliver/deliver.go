@@ -25,13 +25,12 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"slices"
-	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"wake/internal/eventlog"
+	"wake/pkg/subjects"
 )
 
 // Config are the settings of a [Deliverer].
@@ -136,7 +135,7 @@ func (d *Deliverer) target(name string, rules *Rules) (*target, error) {
 	cfg := rules.Sinks[name]
 	s, err := newSender(d.cfg, cfg, d.log.Names())
 	if err != nil {
-		return nil, errors.New("sink " + name + ": " + cfg.scrub(err.Error()))
+		return nil, fmt.Errorf("sink %s: %s", name, cfg.scrub(err.Error()))
 	}
 	return &target{
 		d: d, name: name, cfg: cfg, sender: s, plan: plan{sink: name, cfg: cfg, rules: rules},
@@ -145,16 +144,13 @@ func (d *Deliverer) target(name string, rules *Rules) (*target, error) {
 	}, nil
 }
 
-// Test sends a notification to a sink of rules from this process, in one attempt.
-func (d *Deliverer) Test(ctx context.Context, name string) error {
-	rules, _ := d.current()
-	if rules.Sinks[name] == nil {
-		return fmt.Errorf("the rules have no sink %q; they have %s", name, strings.Join(slices.Sorted(names(rules)), ", "))
-	}
-	t, err := d.target(name, rules)
+// Test sends a test to a sink of rules from here, in one attempt. Its error shows
+// no secrets.
+func Test(ctx context.Context, c Config, rules *Rules, name string, names subjects.Names) error {
+	s, err := newSender(c, rules.Sinks[name], names)
 	if err != nil {
-		return err
+		return errors.New(rules.Sinks[name].scrub(err.Error()))
 	}
-	defer t.sender.close()
-	return t.attempt(ctx, probe(name))
+	defer s.close()
+	return try(ctx, s, rules.Sinks[name], probe(name))
 }

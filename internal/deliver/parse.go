@@ -35,24 +35,33 @@ type Section interface{ Validate() error }
 // detectors. ${VAR} in URLs, secrets, headers and environments is looked up. The
 // error has a line FILE:LINE: MESSAGE for each problem, and no secrets.
 func Parse(file string, src []byte, lookup func(string) (string, bool), detectors Section) (*Rules, error) {
-	p := &problems{file: file, lookup: lookup}
+	p := &problems{lookup: lookup}
 	r := p.read(src, detectors)
-	if len(p.list) > 0 {
-		return nil, errors.Join(p.list...)
+	if len(p.list) == 0 {
+		return r, nil
 	}
-	return r, nil
+	slices.SortStableFunc(p.list, func(a, b problem) int { return a.line - b.line })
+	errs := make([]error, len(p.list))
+	for i, problem := range p.list {
+		errs[i] = fmt.Errorf("%s:%d: %s", file, problem.line, problem.text)
+	}
+	return nil, errors.Join(errs...)
 }
 
 // problems collects what is wrong with a file.
 type problems struct {
-	file   string
 	lookup func(string) (string, bool)
 	root   ast.Node
-	list   []error
+	list   []problem
+}
+
+type problem struct {
+	line int
+	text string
 }
 
 func (p *problems) addLine(line int, format string, args ...any) {
-	p.list = append(p.list, fmt.Errorf("%s:%d: %s", p.file, line, fmt.Sprintf(format, args...)))
+	p.list = append(p.list, problem{line, fmt.Sprintf(format, args...)})
 }
 
 // add notes a problem of the value under some keys and indexes, or of what is
@@ -204,7 +213,7 @@ func (p *problems) split() (body *ast.MappingNode, section ast.Node) {
 func (p *problems) wrong(err error) {
 	var e yaml.Error
 	if !errors.As(err, &e) {
-		p.addLine(1, "%s", err.Error())
+		p.unplaced(err.Error())
 		return
 	}
 	message := e.GetMessage()
@@ -212,6 +221,32 @@ func (p *problems) wrong(err error) {
 		message = fmt.Sprintf("a %s is expected here", plain(t.DstType.String()))
 	}
 	p.addLine(lineOf(e.GetToken()), "%s", message)
+}
+
+// unplaced notes a problem that quotes the value it is about, as those of spans of
+// time do.
+func (p *problems) unplaced(message string) {
+	_, rest, _ := strings.Cut(message, "\"")
+	value, _, ok := strings.Cut(rest, "\"")
+	if !ok || p.root == nil {
+		p.addLine(1, "%s", message)
+		return
+	}
+	line := 1
+	ast.Walk(finder(func(n ast.Node) {
+		if t := n.GetToken(); t != nil && t.Value == value && line == 1 {
+			line = lineOf(t)
+		}
+	}), p.root)
+	p.addLine(line, "%q is no span of time such as 90s, 5m or 24h", value)
+}
+
+type finder func(ast.Node)
+
+// Visit implements [ast.Visitor].
+func (f finder) Visit(n ast.Node) ast.Visitor {
+	f(n)
+	return f
 }
 
 // plain is the word for a type of Go.

@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -145,7 +146,7 @@ func (r record) due() (time.Time, bool) {
 	if len(r.Held) == 0 {
 		return time.Time{}, false
 	}
-	first := slices.MinFunc(r.Held, func(a, b batch) int { return int(a.Due - b.Due) })
+	first := slices.MinFunc(r.Held, func(a, b batch) int { return cmp.Compare(a.Due, b.Due) })
 	return time.UnixMilli(first.Due), true
 }
 
@@ -170,7 +171,13 @@ type Delivery struct {
 	At           time.Time    `json:"at"`
 	Sink         string       `json:"sink"`
 	Notification Notification `json:"notification"`
+
+	numbers []int // of the alerts in it, by [Simulate]
 }
+
+// Of reports whether an alert is what is delivered, or part of it. Number is that
+// of the alert among those that were simulated, from 0 on.
+func (d Delivery) Of(number int) bool { return slices.Contains(d.numbers, number) }
 
 // Simulate returns what rules would have sent of alerts, the time of each taken
 // for that of its delivery. The alerts are in the order of their time.
@@ -186,10 +193,14 @@ func Simulate(rules *Rules, alerts []wire.Alert) []Delivery {
 func (p plan) simulate(alerts []wire.Alert) []Delivery {
 	var r record
 	var out []Delivery
+	held := map[string][]int{} // numbers by the key of their batch
 	flush := func(until time.Time) {
 		for at, ok := r.due(); ok && !until.Before(at); at, ok = r.due() {
+			before := r.Held
 			r, _ = p.seal(r, at)
-			out = append(out, Delivery{at, p.sink, *r.Sealed})
+			key := gone(before, r.Held)
+			out = append(out, Delivery{At: at, Sink: p.sink, Notification: *r.Sealed, numbers: held[key]})
+			delete(held, key)
 			r.Sealed = nil
 		}
 	}
@@ -197,15 +208,31 @@ func (p plan) simulate(alerts []wire.Alert) []Delivery {
 		now := time.UnixMilli(alerts[i].Timestamp)
 		flush(now)
 		next, send := p.decide(r, uint64(i+1), &alerts[i], now, now)
+		for _, b := range next.Held {
+			if b.Digest.Last == uint64(i+1) {
+				held[b.Key] = append(held[b.Key], i)
+			}
+		}
 		if r = next; send {
-			out = append(out, Delivery{now, p.sink, notify(&alerts[i])})
+			out = append(out, Delivery{At: now, Sink: p.sink, Notification: notify(&alerts[i]), numbers: []int{i}})
 			r = p.sent(r, now)
 		}
 	}
-	if at, ok := r.due(); ok {
-		flush(at.Add(8 * 24 * time.Hour)) // no quiet hours are longer
+	if len(r.Held) > 0 {
+		last := slices.MaxFunc(r.Held, func(a, b batch) int { return cmp.Compare(a.Due, b.Due) })
+		flush(time.UnixMilli(last.Due))
 	}
 	return out
+}
+
+// gone returns the key of the batch that isn't held any more.
+func gone(before, after []batch) string {
+	for _, b := range before {
+		if !slices.ContainsFunc(after, func(c batch) bool { return c.Key == b.Key }) {
+			return b.Key
+		}
+	}
+	return ""
 }
 
 func names(r *Rules) func(yield func(string) bool) { return maps.Keys(r.Sinks) }

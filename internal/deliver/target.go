@@ -288,18 +288,27 @@ func (t *target) backoff(err error) time.Duration {
 	return d
 }
 
-// attempt sends a notification once. One that has begun is finished even if ctx
-// ends. Its error shows no secrets.
+// attempt sends a notification once, and counts it.
 func (t *target) attempt(ctx context.Context, n Notification) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.cfg.timeout())
-	defer cancel()
-	err := t.sender.send(ctx, n)
+	err := try(ctx, t.sender, t.cfg, n)
 	if err == nil {
 		t.d.sent.WithLabelValues(t.name).Inc()
+	} else {
+		t.d.failed.WithLabelValues(t.name).Inc()
+	}
+	return err
+}
+
+// try sends a notification once. An attempt that has begun is finished even if ctx
+// ends. Its error is a [*sendError] without secrets.
+func try(ctx context.Context, s sender, cfg *Sink, n Notification) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.timeout())
+	defer cancel()
+	err := s.send(ctx, n)
+	if err == nil {
 		return nil
 	}
-	t.d.failed.WithLabelValues(t.name).Inc()
-	shown := &sendError{err: errors.New(timeline.Line(t.cfg.scrub(err.Error()), maxLine))}
+	shown := &sendError{err: errors.New(timeline.Line(cfg.scrub(err.Error()), maxLine))}
 	if failure, ok := errors.AsType[*sendError](err); ok {
 		shown.after, shown.final = failure.after, failure.final
 	}
