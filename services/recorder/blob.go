@@ -56,11 +56,15 @@ func findBlob(ctx context.Context, t *tx, sha256 string) ([]byte, error) {
 	return data, err
 }
 
+func missingNote(b wire.Blob) string {
+	return fmt.Sprintf("[%s is missing: %d bytes, sha256 %s]", b.Field, b.Size, b.SHA256)
+}
+
 // showMissing returns a copy of e whose missing text says so.
 func showMissing(e *wire.Event) *wire.Event {
 	c := *e
 	b := e.Blobs[0]
-	note := fmt.Sprintf("[%s is missing: %d bytes, sha256 %s]", b.Field, b.Size, b.SHA256)
+	note := missingNote(b)
 	switch p := e.Payload.(type) {
 	case *wire.AgentText:
 		t := *p

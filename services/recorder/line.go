@@ -19,6 +19,7 @@ type pendingLine struct {
 	node   int64
 	writer int64
 	event  *wire.Event // its first; nil for a line that is in the file already
+	part   uint64      // of this message; 0: of none
 }
 
 // line does to the lines what an event does to them. Steps of one batch on one
@@ -43,6 +44,10 @@ func (w *writer) line(r *runRow, writer, about *nodeRow, pos uint64, e *wire.Eve
 		w.lines[step.Pos] = l
 		if step.Op == timeline.Add {
 			r.lines++
+			var err error
+			if l.part, err = w.says(r, about, pos, e); err != nil {
+				return err
+			}
 		}
 		w.queue = append(w.queue, l)
 	}
@@ -62,6 +67,9 @@ func (w *writer) hide(r *runRow, n *nodeRow, seq uint64) error {
 		return err
 	}
 	n.timeline = timeline.Timeline{}
+	if err := w.rollBack(n, seq); err != nil {
+		return err
+	}
 	stmt, err := w.stmt(hideLines)
 	if err != nil {
 		return err
@@ -92,7 +100,7 @@ func (w *writer) writeLines() error {
 		switch l.op {
 		case timeline.Add:
 			e := l.event
-			w.add(addLine, l.pos, l.run, l.node, l.writer, e.Seq, e.ExecID, e.Parent, e.Timestamp, string(l.kind), l.text.String())
+			w.add(addLine, l.pos, l.run, l.node, l.writer, e.Seq, e.ExecID, e.Parent, e.Timestamp, string(l.kind), l.text.String(), l.part)
 		case timeline.Extend:
 			err = w.exec(extendLine, l.text.String(), l.pos)
 		case timeline.Replace:

@@ -28,7 +28,7 @@ func (w *writer) measure(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error
 		}
 		w.add(addCall, pos, r.id, n.id, e.ExecID, e.CallID, p.ToolName, e.Timestamp, took, outcome, brief(p.Error))
 	case *wire.Usage:
-		return w.used(r, n, e, p)
+		return w.used(r, n, pos, e, p)
 	case *wire.TurnEnd:
 		return w.spent(r, n, e, p.ModelUsage)
 	case *wire.AgentComplete:
@@ -38,24 +38,27 @@ func (w *writer) measure(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error
 }
 
 // used counts the tokens of a model call, those of one message once.
-func (w *writer) used(r *runRow, n *nodeRow, e *wire.Event, p *wire.Usage) error {
-	if p.MessageID != "" && len(p.MessageID) <= maxKey {
-		stmt, err := w.stmt(addSeen)
-		if err != nil {
-			return err
-		}
-		result, err := stmt.ExecContext(w.ctx, n.id, p.MessageID)
-		if err != nil {
-			return err
-		}
-		if fresh, err := result.RowsAffected(); err != nil || fresh == 0 {
-			return err
-		}
+func (w *writer) used(r *runRow, n *nodeRow, pos uint64, e *wire.Event, p *wire.Usage) error {
+	session, err := w.in(r, n, pos, e)
+	if err != nil {
+		return err
+	}
+	stmt, err := w.stmt(addSeen)
+	if err != nil {
+		return err
 	}
 	in := p.InputTokens + value(p.CacheCreationInputTokens) + value(p.CacheReadInputTokens)
+	model := modelKey(orElse(p.Model, n.model))
+	added, err := stmt.ExecContext(w.ctx, n.id, callKey(p.MessageID), r.id, pos, session, orElse(e.AgentID, n.node), n.talk.turnOf(e), model, in, p.OutputTokens, e.Timestamp)
+	if err != nil {
+		return err
+	}
+	if fresh, err := added.RowsAffected(); err != nil || fresh == 0 {
+		return err
+	}
 	n.tokensIn += in
 	n.tokensOut += p.OutputTokens
-	return w.exec(addSpend, r.id, n.id, e.Timestamp/day, modelKey(orElse(p.Model, n.model)), 1, in, p.OutputTokens, 0.0)
+	return w.exec(addSpend, r.id, n.id, e.Timestamp/day, model, 1, in, p.OutputTokens, 0.0)
 }
 
 // modelKey is a model's name as far as an index takes it.

@@ -101,6 +101,7 @@ type writer struct {
 	growing map[int64]uint64 // of the nodes of the batch: the line that isn't finished, 0: none
 	queue   []*pendingLine   // in the order of their positions
 	written []*pendingLine   // what the queue was in the end
+	said    []*pendingMessage
 	report  Report
 }
 
@@ -296,6 +297,9 @@ func (w *writer) derive(run *runRow, writer *nodeRow, e *eventlog.Entry) error {
 	if err := w.session(run, about, e.Pos, whole); err != nil {
 		return err
 	}
+	if err := w.converse(run, about, e.Pos, whole); err != nil {
+		return err
+	}
 	return w.line(run, writer, about, e.Pos, whole)
 }
 
@@ -306,6 +310,9 @@ func (w *writer) finish() error {
 		return err
 	}
 	if err := w.insert(addCall); err != nil {
+		return err
+	}
+	if err := w.writeMessages(); err != nil {
 		return err
 	}
 	for _, run := range w.order {

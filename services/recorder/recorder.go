@@ -56,7 +56,7 @@ func New(c Config, log *eventlog.Log, logger *slog.Logger) (*Recorder, error) {
 // reached.
 func (r *Recorder) Run(ctx context.Context) error {
 	err := r.reach(ctx, func() (err error) {
-		r.store, err = Open(ctx, r.c.Path)
+		r.store, err = OpenLogging(ctx, r.c.Path, r.logger)
 		return err
 	})
 	if err != nil {
@@ -75,6 +75,11 @@ func (r *Recorder) Run(ctx context.Context) error {
 		defer stop()
 		indexed <- r.index(ctx)
 	}()
+	alerted := make(chan error, 1)
+	go func() {
+		defer stop()
+		alerted <- r.followAlerts(ctx)
+	}()
 	tidied := make(chan struct{})
 	go func() {
 		defer close(tidied)
@@ -83,7 +88,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	err = r.consume(ctx)
 	stop()
 	<-tidied
-	return errors.Join(err, <-served, <-indexed, r.store.Close())
+	return errors.Join(err, <-served, <-indexed, <-alerted, r.store.Close())
 }
 
 // consume records what the stream holds after the file's position.

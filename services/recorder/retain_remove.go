@@ -26,6 +26,10 @@ func holdings() []holding {
 		{"lines", "pos", 1000, true},
 		{"tool_calls", "pos", 1000, true},
 		{"spend", "node, day, model", 1000, true},
+		{"usage_seen", "node, message", 1000, true},
+		{"chat_messages", "pos", 1000, true},
+		{"chat_errors", "node, pos", 1000, true},
+		{"chat_checkpoints", "node, pos", 1000, true},
 		{"keyframes", "run, pos", 16, true},
 		{"folds", "run", 1, true},
 		{"labels", "run, key", 1000, true},
@@ -171,8 +175,10 @@ func removeLast(ctx context.Context, t *tx, of target, find finder) error {
 	if _, err := t.exec(ctx, `DELETE FROM runs WHERE id = ?1`, of.id); err != nil {
 		return err
 	}
-	if _, err := t.exec(ctx, `DELETE FROM deleted WHERE run = ?1`, of.run); err != nil {
-		return err
+	for _, table := range []string{"deleted", "alerts"} {
+		if _, err := t.exec(ctx, `DELETE FROM `+table+` WHERE run = ?1`, of.run); err != nil {
+			return err
+		}
 	}
 	if find.lags {
 		_, err := t.exec(ctx, `INSERT INTO lines_fts (lines_fts, rank) VALUES ('merge', ?1)`, mergePages)

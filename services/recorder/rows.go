@@ -48,6 +48,7 @@ type nodeRow struct {
 	epoch    uint64
 	seq      uint64
 	timeline timeline.Timeline
+	talk     talk
 
 	model         string
 	cwd           string
@@ -108,14 +109,14 @@ func (w *writer) node(r *runRow, id string) (*nodeRow, error) {
 		return n, nil
 	}
 	n := &nodeRow{node: id}
-	var open []byte
+	var open, said []byte
 	err := w.scan(findNode, []any{r.id, id}, &n.id, &n.epoch, &n.seq, &n.model, &n.cwd, &n.activity, &n.activityAt, &n.tokensIn, &n.tokensOut,
-		&n.tools, &n.toolErrors, &n.contextTokens, &n.contextWindow, &open)
+		&n.tools, &n.toolErrors, &n.contextTokens, &n.contextWindow, &open, &said)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		err = w.scan(addNode, []any{r.id, id, []byte{0x80}}, &n.id) // with an empty timeline
 	case err == nil:
-		err = wire.Unmarshal(open, &n.timeline)
+		err = errors.Join(wire.Unmarshal(open, &n.timeline), wire.Unmarshal(said, &n.talk))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("node %q: %w", id, err)
@@ -205,8 +206,12 @@ func (w *writer) writeRun(r *runRow) error {
 		if err != nil {
 			return err
 		}
+		said, err := wire.Marshal(n.talk)
+		if err != nil {
+			return err
+		}
 		if err := w.exec(putNode, n.epoch, n.seq, n.model, n.cwd, n.activity, n.activityAt, n.tokensIn, n.tokensOut,
-			n.tools, n.toolErrors, n.contextTokens, n.contextWindow, []byte(open), n.id); err != nil {
+			n.tools, n.toolErrors, n.contextTokens, n.contextWindow, []byte(open), []byte(said), n.id); err != nil {
 			return err
 		}
 	}
@@ -253,6 +258,7 @@ func (w *writer) session(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error
 	sessions := []string{}
 	switch p := e.Payload.(type) {
 	case *wire.AgentStart:
+		n.talk.Provider = orElse(p.Provider, n.talk.Provider)
 		sessions = append(sessions, e.SessionID)
 	case *wire.AgentInit:
 		sessions = append(sessions, e.SessionID)
@@ -271,7 +277,7 @@ func (w *writer) session(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error
 		if session == "" || len(session) > maxKey || e.Parent != "" {
 			continue
 		}
-		if err := w.exec(addSession, session, r.id, n.id, e.ExecID, pos); err != nil {
+		if err := w.bind(r, n, pos, e, session); err != nil {
 			return err
 		}
 	}

@@ -40,6 +40,13 @@ const (
 	closeLines
 	addCall
 	addSeen
+	addMessage
+	growMessage
+	hideMessages
+	lastMessage
+	addError
+	addCheckpoint
+	hideCheckpoints
 	addSpend
 	sumSpend
 	statementCount
@@ -63,16 +70,19 @@ func statementText(s statement) string {
 		putState: `UPDATE runs SET flow = ?1, status = ?2, result = ?3, reason = ?4, error = ?5, parent = ?6, imported = ?7,
 			started_at = ?8, ended_at = ?9, cost_usd = ?10, tokens_in = ?11, tokens_out = ?12, tools = ?13, tool_errors = ?14 WHERE id = ?15`,
 		findNode: `SELECT id, epoch, seq, model, cwd, activity, activity_at, tokens_in, tokens_out, tools, tool_errors,
-			context_tokens, context_window, timeline FROM nodes WHERE run = ?1 AND node = ?2`,
+			context_tokens, context_window, timeline, talk FROM nodes WHERE run = ?1 AND node = ?2`,
 		addNode: `INSERT INTO nodes (run, node, timeline) VALUES (?1, ?2, ?3) RETURNING id`,
 		putNode: `UPDATE nodes SET epoch = ?1, seq = ?2, model = ?3, cwd = ?4, activity = ?5, activity_at = ?6, tokens_in = ?7, tokens_out = ?8,
-			tools = ?9, tool_errors = ?10, context_tokens = ?11, context_window = ?12, timeline = ?13 WHERE id = ?14`,
-		addLine:     `INSERT INTO lines (pos, run, node, writer, seq, exec, parent, ts, type, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`,
+			tools = ?9, tool_errors = ?10, context_tokens = ?11, context_window = ?12, timeline = ?13, talk = ?14 WHERE id = ?15`,
+		addLine: `INSERT INTO lines (pos, run, node, writer, seq, exec, parent, ts, type, text, message)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)`,
 		extendLine:  `UPDATE lines SET text = text || ?1 WHERE pos = ?2`,
 		replaceLine: `UPDATE lines SET text = ?1 WHERE pos = ?2`,
 		hideLines:   `UPDATE lines SET hidden = 1 WHERE run = ?1 AND hidden = 0 AND writer = ?2 AND seq > ?3`,
 		addLabel:    `INSERT INTO labels (run, key, value) VALUES (?1, ?2, ?3) ON CONFLICT (run, key) DO UPDATE SET value = excluded.value`,
-		addSession:  `INSERT INTO bindings (session, run, node, exec, pos) VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING`,
+		addSession: `INSERT INTO bindings (session, run, node, exec, pos, agent, model, provider, ts) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+			ON CONFLICT (session, run, node) DO UPDATE SET model = CASE excluded.model WHEN '' THEN bindings.model ELSE excluded.model END,
+			provider = CASE bindings.provider WHEN '' THEN excluded.provider ELSE bindings.provider END`,
 		addBlob: `INSERT INTO blobs (sha256, size, data) VALUES (?1, ?2, ?3)
 			ON CONFLICT (sha256) DO UPDATE SET data = coalesce(blobs.data, excluded.data)`,
 		addUse:     `INSERT INTO blob_uses (sha256, run) VALUES (?1, ?2) ON CONFLICT DO NOTHING`,
@@ -83,7 +93,19 @@ func statementText(s statement) string {
 		closeLines: `DELETE FROM lines_open WHERE writer = ?1 AND pos <> ?2`,
 		addCall: `INSERT INTO tool_calls (pos, run, node, exec, call, tool, ts, duration_ms, outcome, error)
 			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)`,
-		addSeen: `INSERT INTO usage_seen (node, message) VALUES (?1, ?2) ON CONFLICT DO NOTHING`,
+		addSeen: `INSERT INTO usage_seen (node, message, run, pos, session, agent, turn, model, tokens_in, tokens_out, ts)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) ON CONFLICT DO NOTHING`,
+		addMessage: `INSERT INTO chat_messages (pos, run, node, seq, session, agent, turn, role, content, call, tool, args, ts)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)`,
+		growMessage: `UPDATE chat_messages SET content = coalesce(CAST(?1 AS TEXT), content), args = CASE WHEN CAST(?2 AS TEXT) = '' THEN args
+			WHEN args IS NULL THEN '[' || CAST(?2 AS TEXT) || ']' ELSE substr(args, 1, length(args) - 1) || ',' || CAST(?2 AS TEXT) || ']' END WHERE pos = ?3`,
+		hideMessages: `UPDATE chat_messages SET hidden = 1 WHERE node = ?1 AND seq > ?2 AND hidden = 0`,
+		lastMessage:  `SELECT coalesce(max(pos), 0) FROM chat_messages WHERE node = ?1 AND session = ?2 AND hidden = 0`,
+		addError: `INSERT INTO chat_errors (pos, run, node, session, agent, turn, context, type, message, attempt, ts)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)`,
+		addCheckpoint: `INSERT INTO chat_checkpoints (pos, run, node, seq, session, agent, turn, last, kind, label, sub_idx, sub_call, ts)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)`,
+		hideCheckpoints: `UPDATE chat_checkpoints SET hidden = 1 WHERE node = ?1 AND seq > ?2 AND hidden = 0`,
 		addSpend: `INSERT INTO spend (run, node, day, model, calls, tokens_in, tokens_out, cost_usd) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 			ON CONFLICT (node, day, model) DO UPDATE SET calls = spend.calls + excluded.calls, tokens_in = spend.tokens_in + excluded.tokens_in,
 			tokens_out = spend.tokens_out + excluded.tokens_out, cost_usd = spend.cost_usd + excluded.cost_usd`,

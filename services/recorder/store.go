@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -38,6 +39,7 @@ type Store struct {
 	folds *folds
 	views views
 	live  live
+	said  *slog.Logger // what takes long while it is opened
 	zip   *zipper
 	chain chain
 	last  uint64 // position after the last transaction; 0: unknown
@@ -54,15 +56,25 @@ const readers = 4
 // is created too, or by the URL of a PostgreSQL database (postgres://…), of which
 // it uses the first schema in the search path. It fails with [ErrNewer] or
 // [ErrForeign]. The password in a URL is never part of an error.
-func Open(ctx context.Context, store string) (*Store, error) { return open(ctx, store, false) }
+func Open(ctx context.Context, store string) (*Store, error) {
+	return OpenLogging(ctx, store, slog.New(slog.DiscardHandler))
+}
+
+// OpenLogging is [Open] and tells logger how far it is with bringing an older
+// store to the current schema.
+func OpenLogging(ctx context.Context, store string, logger *slog.Logger) (*Store, error) {
+	return open(ctx, store, false, logger)
+}
 
 // OpenReadOnly opens a store as [Open] does, into which somebody else may be
 // recording. It fails with [ErrOlder] if the store has to be brought to the
 // current schema before.
-func OpenReadOnly(ctx context.Context, store string) (*Store, error) { return open(ctx, store, true) }
+func OpenReadOnly(ctx context.Context, store string) (*Store, error) {
+	return open(ctx, store, true, slog.New(slog.DiscardHandler))
+}
 
-func open(ctx context.Context, target string, readOnly bool) (*Store, error) {
-	s := &Store{name: "store", folds: newFolds()}
+func open(ctx context.Context, target string, readOnly bool, logger *slog.Logger) (*Store, error) {
+	s := &Store{name: "store", folds: newFolds(), said: logger}
 	var err error
 	if s.zip, err = newZipper(); err != nil {
 		return nil, fmt.Errorf("recorder: open: %w", err)

@@ -170,6 +170,9 @@ func (v *verifier) verify(ctx context.Context, run string) (err error) {
 	if err == nil && run == "" {
 		err = v.whole(ctx)
 	}
+	if err == nil && run == "" {
+		err = v.words(ctx, dir)
+	}
 	return errors.Join(err, v.scratch.close())
 }
 
@@ -236,7 +239,7 @@ func (v *verifier) whole(ctx context.Context) error {
 	if v.seen.last > v.Position.Seq {
 		v.damage(Damage{Table: "streams", Column: "position", From: v.seen.last, Problem: fmt.Sprintf("it is %d, there are events beyond it", v.Position.Seq)})
 	}
-	for _, table := range []string{"segments", "tail", "nodes", "labels", "bindings", "lines", "folds"} {
+	for _, table := range []string{"segments", "tail", "nodes", "labels", "bindings", "lines", "folds", "keyframes", "tool_calls", "spend", "usage_seen", "chat_messages", "chat_errors", "chat_checkpoints"} {
 		var strays int64
 		err := v.t.row(ctx, `SELECT count(*) FROM `+table+` WHERE run NOT IN (SELECT id FROM runs)`).Scan(&strays)
 		if err := v.failed(ctx, Damage{Table: table}, err); err != nil {
@@ -245,6 +248,9 @@ func (v *verifier) whole(ctx context.Context) error {
 		if strays > 0 {
 			v.damage(Damage{Table: table, Problem: fmt.Sprintf("rows of runs that table runs doesn't have: %d", strays)})
 		}
+	}
+	if err := v.alerts(ctx); err != nil {
+		return err
 	}
 	return v.blobs(ctx)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,8 +15,11 @@ import (
 
 // recorded writes a store that has segments and a tail of two runs, and messages
 // that are no events.
-func recorded(t testing.TB, target string) string {
+func recorded(t testing.TB, target string, more ...func(p *tape)) string {
 	p := story(t)
+	for _, add := range more {
+		add(p)
+	}
 	for i := range 400 {
 		p.add("r1", "coder", "coder#1", &wire.AgentText{Content: fmt.Sprintf("a line, number %d", i)})
 		p.add("r2", "judge", "judge#1", &wire.Usage{MessageID: fmt.Sprint(i), InputTokens: 5, OutputTokens: 7})
@@ -108,8 +112,17 @@ func mustExec(t testing.TB, db *sql.DB, text string, args ...any) {
 // Every column of what is checked is changed in every row of a table, one at a
 // time.
 func TestVerifyFindsAFlippedByteInAnyColumn(t *testing.T) {
-	path := recorded(t, filepath.Join(t.TempDir(), "recorder.db"))
-	for _, table := range []string{"segments", "tail", "lines", "runs", "nodes", "labels", "bindings", "folds", "streams"} {
+	path := recorded(t, filepath.Join(t.TempDir(), "recorder.db"), func(p *tape) {
+		p.call("r1", "call-a", "Bash")
+		p.again(p.add("r1", "coder", "coder#1", &wire.Checkpoint{Kind: wire.CheckpointSubturn, SubIdx: new(0)}), func(e *wire.Event) { e.CallID = "call-a" })
+		p.result("r1", "call-a", "Bash", "no", "failed")
+		p.add("r1", "coder", "coder#1", &wire.AgentError{ErrorType: wire.ErrorOverloaded, Message: "529", Phase: "model", Attempt: new(int64(1))})
+		exec := p.start("r3", "coder", nil)
+		for i := range 1500 { // more than states are apart
+			p.add("r3", "coder", exec, &wire.Usage{MessageID: fmt.Sprint(i), Model: "opus", InputTokens: 5, OutputTokens: 7})
+		}
+	})
+	for _, table := range []string{"segments", "tail", "lines", "runs", "nodes", "labels", "bindings", "folds", "streams", "tool_calls", "spend", "usage_seen", "chat_messages", "chat_errors", "chat_checkpoints", "keyframes"} {
 		db := openDB(t, path)
 		columns := strings.Fields(strings.ReplaceAll(strings.Join(rowsOf(t, db, `SELECT name FROM pragma_table_info('`+table+`')`), ""), "name=", ""))
 		if err := db.Close(); err != nil {
@@ -130,12 +143,15 @@ func TestVerifyFindsAFlippedByteInAnyColumn(t *testing.T) {
 // flip changes a column of a row from the middle of a table.
 func flip(t *testing.T, path, table, column string) {
 	t.Parallel()
-	key := map[string]string{"segments": "run, n", "tail": "pos", "lines": "pos", "runs": "id", "nodes": "id", "labels": "run, key", "bindings": "session", "folds": "run", "streams": "id"}[table]
+	key := map[string]string{
+		"segments": "run, n", "tail": "pos", "lines": "pos", "runs": "id", "nodes": "id", "labels": "run, key", "bindings": "session", "folds": "run", "streams": "id",
+		"tool_calls": "pos", "spend": "node, day, model", "usage_seen": "node, message", "chat_messages": "pos", "chat_errors": "node, pos", "chat_checkpoints": "node, pos", "keyframes": "run, pos",
+	}[table]
 	var run any
 	v := tamper(t, path, func(db *sql.DB) {
 		mustExec(t, db, `PRAGMA foreign_keys = 0`)
 		row := fmt.Sprintf(`(%s) = (SELECT %[1]s FROM %s ORDER BY %[1]s LIMIT 1 OFFSET (SELECT count(*) / 2 FROM %[2]s))`, key, table)
-		if column == "cost_usd" || column == "note" { // where there is something
+		if slices.Contains([]string{"cost_usd", "note", "content", "call", "tool", "args", "sub_idx", "sub_call", "duration_ms"}, column) || table == "tool_calls" && column == "error" { // where there is something
 			row = fmt.Sprintf(`(%s) = (SELECT %[1]s FROM %s WHERE %s <> '' ORDER BY %[1]s LIMIT 1)`, key, table, column)
 		}
 		if table != "streams" && table != "runs" {
@@ -186,7 +202,7 @@ func TestVerifyFindsWhatIsMissingOrElsewhere(t *testing.T) {
 		"all of a run is gone":       {[]string{`PRAGMA foreign_keys = 0`, `DELETE FROM runs WHERE run = 'r2'`, `DELETE FROM segments WHERE run = 2`, `DELETE FROM tail WHERE run = 2`}, "the store says that everything is recorded, but there is nothing"},
 		"a line is gone":             {[]string{`DELETE FROM lines WHERE pos = 100`}, "run r1, position 100, table lines: the row is missing"},
 		"a node is gone":             {[]string{`PRAGMA foreign_keys = 0`, `DELETE FROM nodes WHERE node = 'coder'`}, "run r1, table nodes, row coder: the row is missing"},
-		"a line too many":            {[]string{`INSERT INTO lines SELECT 99999, run, node, writer, seq, exec, parent, ts, type, hidden, text FROM lines WHERE pos = 100`}, "position 99999, table lines: the row doesn't follow"},
+		"a line too many":            {[]string{`INSERT INTO lines SELECT 99999, run, node, writer, seq, exec, parent, ts, type, hidden, text, message FROM lines WHERE pos = 100`}, "position 99999, table lines: the row doesn't follow"},
 		"two segments are swapped":   {[]string{`UPDATE segments SET n = -n WHERE run = 1 AND n <= 2`, `UPDATE segments SET n = 3 + n WHERE n < 0`}, "run r1, segment 1, positions "},
 		"data is swapped":            {[]string{`UPDATE segments SET data = (SELECT data FROM segments o WHERE o.run = segments.run AND o.n = 3 - segments.n) WHERE run = 1 AND n <= 2`}, "column first_pos: it is"},
 		"two of a tail are swapped":  {[]string{`CREATE TABLE two AS SELECT * FROM tail WHERE run = 1 ORDER BY pos LIMIT 2`, `UPDATE tail SET data = (SELECT data FROM two WHERE two.pos <> tail.pos) WHERE pos IN (SELECT pos FROM two)`}, "table tail: the event doesn't have the hash"},
@@ -274,5 +290,38 @@ func TestVerifyFindsARewrittenSegment(t *testing.T) {
 	})
 	if len(v.Damages) == 0 || !strings.HasPrefix(v.Damages[0].String(), "run r1, segment 2, positions 151 to 300, table segments, column hash: ") {
 		t.Errorf("found %v", v.Damages)
+	}
+}
+
+// The full text is that of the lines.
+func TestVerifyFindsAnotherFullText(t *testing.T) {
+	path := recorded(t, filepath.Join(t.TempDir(), "recorder.db"))
+	s := openAt(t, path)
+	for more := true; more; {
+		var err error
+		if more, err = s.Index(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	closed(t, s)
+	if v := verified(t, path, ""); len(v.Damages) > 0 {
+		t.Fatalf("damages: %v", v.Damages)
+	}
+	for name, c := range map[string]struct{ change, want string }{
+		"a word too many": {`INSERT INTO lines_fts (rowid, text) VALUES (100, 'forged')`, `position 100, table lines_fts: the full text has the word "forged" here, the line doesn't`},
+		"words are gone":  {`INSERT INTO lines_fts (lines_fts, rowid, text) SELECT 'delete', pos, text FROM lines WHERE pos = 100`, `position 100, table lines_fts: the line has the word "line" here, the full text doesn't`},
+		"all are gone":    {`INSERT INTO lines_fts (lines_fts) VALUES ('delete-all')`, `position 100, table lines_fts: the line has the word "line" here, the full text doesn't`},
+		"a block is gone": {`DELETE FROM lines_fts_data WHERE id = (SELECT max(id) FROM lines_fts_data)`, `table lines_fts`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := tamper(t, path, func(db *sql.DB) { mustExec(t, db, c.change) })
+			for _, d := range v.Damages {
+				if strings.Contains(d.String(), c.want) {
+					return
+				}
+			}
+			t.Errorf("want %q, found %.2000v", c.want, v.Damages)
+		})
 	}
 }
