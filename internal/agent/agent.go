@@ -62,6 +62,11 @@ type Message struct {
 	CommandID string // the command that sent it; may be empty
 	Content   string
 	Interrupt bool // the agent stops what it is doing first
+	// Answers is the question to the parent that the message answers; empty: all that
+	// the agent has asked.
+	Answers string
+	// Notice says that it tells the agent something and answers nothing.
+	Notice bool
 }
 
 // Request is what an execution is asked for.
@@ -74,8 +79,12 @@ type Request struct {
 	ForkAt        string   // of which this is the last message, by the agent's own id (a Point of its events); empty: all of it
 	Prompt        wire.Raw // a string or an array of message inputs
 	Facts         []Fact   // of a session that goes on, oldest first: what it has to know
+	Asked         []string // likewise: what it has asked its parent (see [wire.CCMessage]) and wasn't answered, by id
 	Options       Options
 	Transcript    Transcript
+	// History yields what the log has of the execution, oldest first and whole; if its run
+	// is a fork, what its ancestors' logs have of it comes first. Nil: nothing.
+	History iter.Seq2[*wire.Event, error]
 }
 
 // Fact is something that the log has of a session. An agent's own record may lack its
@@ -113,6 +122,14 @@ type Options struct {
 	OutputSchema       wire.Raw          `json:"outputSchema,omitempty"` // JSON Schema of the answer
 	Env                map[string]string `json:"env,omitempty"`          // added to the agent's environment
 	Blocks             Blocks            `json:"blocks,omitempty"`
+
+	// Of native agents.
+	RequireApproval []string `json:"requireApproval,omitempty"` // tools whose calls wait for a human
+	MaxTokens       int64    `json:"maxTokens,omitempty"`       // of an answer
+	ContextWindow   int64    `json:"contextWindow,omitempty"`   // tokens, if the model's API doesn't tell
+	Thinking        string   `json:"thinking,omitempty"`        // adaptive, or a number of tokens; "": none
+	Effort          string   `json:"effort,omitempty"`          // low, medium, high …
+	Retries         *int     `json:"retries,omitempty"`         // of a failed model call; nil: 3
 
 	// Decide answers a question for permission. Nil allows everything where
 	// the permission mode does and denies it otherwise. It may take its time;

@@ -77,6 +77,9 @@ func (f *fold) agentResumed(a actor) {
 		rest = &wire.Resume{Message: r.Message, Strategy: r.Strategy}
 	}
 	a.n.Reason, a.n.Resume = "", rest
+	if len(a.n.Asked) > 0 {
+		a.n.Reason, a.n.AgentStatus = reasonQuestion, statusBlocked
+	}
 	f.put(a)
 	if bytes.Equal(f.s.Outputs[a.id], pausedOutput) {
 		delete(f.s.Outputs, a.id)
@@ -124,14 +127,20 @@ func (f *fold) breakpoint(a actor, at string) {
 	case "TOOL_PENDING", "PRE_TOOL", "TOOL_EXECUTING":
 		a.n.AgentStatus = "tool_call"
 	case "AWAITING_APPROVAL":
-		a.n.AgentStatus = "blocked-on-clarification"
+		a.n.AgentStatus = statusBlocked
 	case "POST_TOOL":
 		a.n.AgentStatus = "tool_result"
 	default:
 		a.n.AgentStatus = ""
 	}
+	if len(a.n.Asked) > 0 {
+		a.n.AgentStatus = statusBlocked
+	}
 	f.put(a)
 }
+
+// statusBlocked is the status of an agent that waits for somebody.
+const statusBlocked = "blocked-on-clarification"
 
 func (f *fold) turnStart(a actor) {
 	f.s.Usage.Turns++
@@ -149,7 +158,7 @@ func (f *fold) turnEnd(a actor, p *wire.TurnEnd) {
 	}
 	f.put(a)
 	f.breakpoint(a, "READY")
-	if f.own(a) {
+	if f.own(a) && len(a.n.Asked) == 0 {
 		n := f.s.Nodes[a.id]
 		n.AgentStatus = "reflect"
 		f.s.Nodes[a.id] = n
@@ -204,28 +213,6 @@ const (
 	maxCounted   = 16  // messages
 	maxMessageID = 128 // bytes of an id; longer ones are counted each time
 )
-
-// userMessage takes the command that sent it out of the inbox.
-func (f *fold) userMessage(a actor, p *wire.UserMessage) {
-	if p.CommandID != "" {
-		f.s.Inbox = slices.DeleteFunc(f.s.Inbox, func(c wire.InboxEntry) bool { return c.ID == p.CommandID })
-	}
-	if f.own(a) && a.n.Reason == "question" {
-		a.n.Reason, a.n.AgentStatus = "", "thinking"
-		f.put(a)
-	}
-	if f.own(a) {
-		f.forkPoint(a.id, p.Point)
-	}
-}
-
-// ccMessage marks an agent that asks its parent as blocked until it is answered.
-func (f *fold) ccMessage(a actor, p *wire.CCMessage) {
-	if f.own(a) && p.Priority != wire.PriorityInfo {
-		a.n.Reason, a.n.AgentStatus = "question", "blocked-on-clarification"
-		f.put(a)
-	}
-}
 
 // todoChanged replaces the list of the node's own agent.
 func (f *fold) todoChanged(p *wire.TodoChanged) {

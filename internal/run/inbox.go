@@ -32,11 +32,12 @@ func (f *fold) commandReceived(p *wire.CommandReceived) error {
 		return nil
 	}
 	switch field(p.Command, "type") {
-	case "send", "reply", "resume", "pause", "abort", "approve", "deny", "bookmark":
+	case "send", "reply", "resume", "pause", "abort", "approve", "deny", "bookmark", CommandNotice:
 		f.s.Inbox = append(f.s.Inbox, wire.InboxEntry{
 			ID:   firstOf(p.CommandID, fmt.Sprintf("@%d", f.pos.Seq)),
 			Node: field(p.Command, "nodeId"), Exec: field(p.Command, "execId"), Command: p.Command,
 		})
+		f.trimNotices()
 	}
 	return nil
 }

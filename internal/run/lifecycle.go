@@ -213,7 +213,7 @@ func (f *fold) forked(p *wire.RunForked) error {
 	parent.Lineage = append([]wire.Ancestor{ancestor}, parent.Lineage...)
 	parent.RunID, parent.ParentRun, parent.ParentNode = f.s.RunID, "", ""
 	parent.StartedAt = f.e.Timestamp
-	parent.Inbox, parent.CommandPos, parent.CommandIDs = []wire.InboxEntry{}, 0, nil
+	parent.Inbox, parent.CommandPos, parent.CommandIDs, parent.NoticesLost = []wire.InboxEntry{}, 0, nil, 0
 	parent.Usage = wire.UsageTotals{}
 	parent.EndedAt, parent.PausedAt, parent.ResumedAt = 0, 0, 0
 	parent.VoidEvents, parent.EventCount = f.s.VoidEvents, f.s.EventCount

@@ -69,7 +69,7 @@ func (f *fold) end(id string, n wire.NodeState, status wire.NodeStatus, errorTyp
 	n.Error, n.ErrorType = problem, errorType
 	n.Reason, n.PromptID, n.Answer, n.Input = "", "", nil, nil
 	n.Breakpoint, n.AgentStatus, n.Point = "", "", ""
-	n.Resume, n.Fork, n.Counted = nil, nil, nil
+	n.Resume, n.Fork, n.Counted, n.Asked = nil, nil, nil, nil
 	f.s.Nodes[id] = n
 	f.s.NodeStatus[id] = status
 	delete(f.s.ExecSessions, n.Exec)

@@ -41,14 +41,14 @@ type NodeOffer struct {
 
 // Command is what wake.cmd.<run> takes, as JSON or msgpack.
 type Command struct {
-	Type  string `json:"type"`            // send, reply, steer, resume, pause, abort, approve, deny, bookmark or fork
+	Type  string `json:"type"`            // send, reply, steer, notice, resume, pause, abort, approve, deny, bookmark or fork
 	ID    string `json:"id,omitempty"`    // the same command sent twice acts once
 	RunID string `json:"runId,omitempty"` // if given, the one of the subject
 	By    string `json:"by,omitempty"`    // who sends it
 
 	NodeID    string `json:"nodeId,omitempty"`    // send, steer: to this node's agent
 	ExecID    string `json:"execId,omitempty"`    // send, steer: to this execution only
-	Message   string `json:"message,omitempty"`   // send, steer, resume, fork
+	Message   string `json:"message,omitempty"`   // send, steer, notice, resume, fork
 	Interrupt bool   `json:"interrupt,omitempty"` // send, steer: the agent stops what it is doing first
 
 	PromptID string `json:"promptId,omitempty"` // reply

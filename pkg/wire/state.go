@@ -90,6 +90,7 @@ type State struct {
 	EventCount  uint64               `json:"eventCount"`            // events that were folded
 	PromptCount int                  `json:"promptCount,omitempty"` // input:requested so far
 	ForkPoints  int                  `json:"forkPoints,omitempty"`  // safe fork points so far: the n of the last sfp-<n>
+	NoticesLost int                  `json:"noticesLost,omitempty"` // notices dropped from the inbox since one was last handed over
 	PausedAt    uint64               `json:"pausedAt,omitempty"`    // position of the flow:paused; 0: not paused
 	ResumedAt   uint64               `json:"resumedAt,omitempty"`   // position of the last flow:resumed
 }
@@ -133,9 +134,16 @@ type NodeState struct {
 	Point  string      `json:"point,omitempty"`  // the agent's id of its last message, see [UserMessage.Point]
 	Resume *Resume     `json:"resume,omitempty"` // how it is to go on; nil: nobody has said so since it last began
 	Fork   *AgentPoint `json:"fork,omitempty"`   // its session begins as a copy of this one
+	Asked  []Question  `json:"asked,omitempty"`  // what it has asked its parent and wasn't answered, oldest first
 	// Counted are the ids of the messages whose usage was counted last, oldest first:
 	// told again, it isn't counted again.
 	Counted []string `json:"counted,omitempty"`
+}
+
+// Question is a message of an agent to its parent that waits for an answer.
+type Question struct {
+	ID       string `json:"id,omitempty"` // of the message: that of its call
+	Position uint64 `json:"position"`     // of the event
 }
 
 // Resume is how an interrupted execution goes on.

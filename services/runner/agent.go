@@ -41,12 +41,13 @@ func (w *worker) agent(ctx context.Context, n wire.NodeState, messages <-chan wi
 	if err != nil {
 		return nil, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
 	}
-	request, next := w.request(in), continuation{}
+	request, next := w.request(in, n), continuation{}
 	if n.Started != 0 {
 		if next, err = w.goOn(ctx, n, in); err != nil || w.holds(n) {
 			return nil, err
 		}
 		next.ask(&request)
+		request.History = w.history(ctx, n)
 	}
 	var given []wire.InboxEntry
 	for {
@@ -61,17 +62,21 @@ func (w *worker) agent(ctx context.Context, n wire.NodeState, messages <-chan wi
 		}
 		w.runner.logger.Warn("session not found: the agent begins afresh",
 			"run", w.offer.RunID, "node", w.offer.NodeID, "session", request.SessionID)
-		request, next, given = w.request(in), continuation{opening: d.opening, first: next.message}, d.given
+		request, next, given = w.request(in, n), continuation{opening: d.opening, first: next.message}, d.given
 	}
 }
 
 // request asks for a session that begins.
-func (w *worker) request(in agentInput) agent.Request {
-	return agent.Request{
+func (w *worker) request(in agentInput, n wire.NodeState) agent.Request {
+	r := agent.Request{
 		RunID: w.offer.RunID, NodeID: w.offer.NodeID, ExecID: w.offer.ExecID,
 		SessionID: agent.NewSessionID(), Prompt: in.Prompt, Options: in.Options,
 		Transcript: agent.Transcript{Load: w.runner.sessions.Load, Save: w.runner.sessions.Save},
 	}
+	for _, q := range n.Asked {
+		r.Asked = append(r.Asked, q.ID)
+	}
+	return r
 }
 
 // agentInput reads the input of the node, replaces the settings that somebody
@@ -93,6 +98,9 @@ func (w *worker) agentInput(n wire.NodeState) (in agentInput, err error) {
 	}
 	if in.provider, in.name, err = w.provider(in.Provider); err != nil {
 		return in, err
+	}
+	if in.name == nativeProvider { // its rules say which calls wait for a decision
+		in.Decide = w.asked.decide
 	}
 	in.begun = in.name == "claude" && slices.ContainsFunc(append(modes, in.PermissionMode), func(mode string) bool { return !bypasses(mode) })
 	return in, nil

@@ -10,6 +10,7 @@ import (
 
 	"wake/internal/agent"
 	"wake/internal/lease"
+	"wake/internal/run"
 	"wake/pkg/wire"
 )
 
@@ -272,7 +273,10 @@ func (d *drive) give(ctx context.Context, m wire.InboxEntry) {
 		d.runner.logger.Warn("message not readable", "run", d.offer.RunID, "command", m.ID, "error", err)
 		return
 	}
-	d.send(ctx, agent.Message{CommandID: m.ID, Content: cmd.Message, Interrupt: cmd.Interrupt})
+	answers, _ := m.Command.Get("answers").Text()
+	d.send(ctx, agent.Message{
+		CommandID: m.ID, Content: cmd.Message, Interrupt: cmd.Interrupt, Answers: answers, Notice: cmd.Type == run.CommandNotice,
+	})
 }
 
 func (d *drive) send(ctx context.Context, m agent.Message) {

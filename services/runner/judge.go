@@ -48,6 +48,8 @@ func (j *judge) verdict(ctx context.Context) ([]*wire.Event, error) {
 		return nil, j.send()
 	case "steer":
 		return nil, j.steer()
+	case run.CommandNotice:
+		return nil, j.notice()
 	case "reply":
 		return nil, j.reply()
 	case "approve", "deny":
@@ -142,20 +144,44 @@ func (j *judge) live(is func(wire.NodeState) bool) []string {
 	return ids
 }
 
-// steer addresses a message to the agent that has been asking its parent for the
-// longest time. From there on it is a message like others.
+// steer makes of a message the answer to the question that has waited for the
+// longest time and isn't being answered. From there on it is a message like others.
 func (j *judge) steer() error {
 	if j.cmd.Message == "" {
 		return reject(wire.CodeBadRequest, "message is required")
 	}
-	asking := j.live(func(n wire.NodeState) bool { return n.Reason == "question" })
-	if len(asking) == 0 {
+	var node string
+	var oldest wire.Question
+	for _, id := range j.live(func(n wire.NodeState) bool { return len(n.Asked) > 0 }) {
+		for _, q := range j.state.Nodes[id].Asked {
+			if (node == "" || q.Position < oldest.Position) && !j.beingAnswered(id, q) {
+				node, oldest = id, q
+			}
+		}
+	}
+	if node == "" {
 		return reject(wire.CodeCommandRejected, "no agent of run %s asks anything", j.state.RunID)
 	}
-	oldest := slices.MinFunc(asking, func(a, b string) int {
-		return cmp.Compare(j.state.Nodes[a].Started, j.state.Nodes[b].Started)
+	j.fields["nodeId"], j.fields["execId"], j.fields["type"], j.fields["steer"] = node, j.state.Nodes[node].Exec, "send", true
+	if oldest.ID != "" {
+		j.fields["answers"] = oldest.ID
+	}
+	return nil
+}
+
+// beingAnswered reports whether an answer is on its way to an agent.
+func (j *judge) beingAnswered(node string, q wire.Question) bool {
+	return q.ID != "" && slices.ContainsFunc(j.state.Inbox, func(c wire.InboxEntry) bool {
+		answers, _ := c.Command.Get("answers").Text()
+		return answers == q.ID && c.Node == node
 	})
-	j.fields["nodeId"], j.fields["type"], j.fields["steer"] = oldest, "send", true
+}
+
+// notice is for whichever agent is at work when it comes or the next one that is.
+func (j *judge) notice() error {
+	if j.cmd.Message == "" {
+		return reject(wire.CodeBadRequest, "message is required")
+	}
 	return nil
 }
 

@@ -169,6 +169,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	part(&basis, base, "size of the log", r.watchFill)
 	part(&intake, ctx, "active runs", func(ctx context.Context) error { return r.sweep(ctx, hard, keeper) })
 	part(&intake, ctx, "stray commands", func(ctx context.Context) error { return r.catchAll(ctx, keeper) })
+	part(&intake, ctx, "alerts", r.passAlerts)
 	part(&intake, ctx, "answers", r.serve)
 	part(&intake, ctx, "queue of runs", func(ctx context.Context) error { return r.takeRuns(ctx, hard, keeper) })
 	for _, pool := range append([]string{r.ownPool()}, r.cfg.Pools...) {

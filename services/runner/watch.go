@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"wake/internal/eventlog"
+	"wake/internal/run"
 	"wake/pkg/wire"
 )
 
@@ -61,7 +62,8 @@ func (w *worker) follow(ctx context.Context, messages chan<- wire.InboxEntry) er
 		}
 		select {
 		case to <- *next:
-			if err := w.passedOn(ctx, passed, next.ID); err != nil {
+			kind, _ := next.Command.Get("type").Text()
+			if err := w.passedOn(ctx, passed, next.ID, kind == run.CommandNotice); err != nil {
 				return err
 			}
 		case <-w.view.more():
@@ -106,7 +108,10 @@ func (w *worker) inbox(passed map[string]bool) *wire.InboxEntry {
 			return &m
 		}
 	}
-	return w.resumed(passed)
+	if m := w.resumed(passed); m != nil {
+		return m
+	}
+	return w.notices(passed)
 }
 
 // resumed returns the message of a flow:resumed that finds the agent at work:
@@ -127,8 +132,9 @@ func (w *worker) resumed(passed map[string]bool) *wire.InboxEntry {
 
 // passedOn notes that the agent has been given a message. The message of a
 // resumption is answered for on record, so that it isn't given again.
-func (w *worker) passedOn(ctx context.Context, passed map[string]bool, id string) error {
+func (w *worker) passedOn(ctx context.Context, passed map[string]bool, id string, notice bool) error {
 	passed[id] = true
+	w.told = w.told || notice
 	n := w.view.state.Nodes[w.offer.NodeID]
 	if n.Resume == nil || id != fmt.Sprintf("resume-%d", w.view.state.ResumedAt) {
 		return nil

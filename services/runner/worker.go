@@ -36,6 +36,7 @@ type worker struct {
 	workdir workdir
 
 	begun  bool      // the agent's agent:start is stored
+	told   bool      // the agent has been given notices; belongs to the watch while it runs
 	output wire.Raw  // what there is of a command that fails
 	away   time.Time // since when events weren't stored in time; zero: they are
 }

@@ -15,7 +15,7 @@ func (n *Normalizer) controlRequest(m wire.Raw) bool {
 	case "hook_callback":
 		return n.hookCallback(r.Get("input"))
 	case "mcp_message":
-		return n.toParent(r)
+		return n.toParent(m)
 	}
 	return false
 }
@@ -101,7 +101,8 @@ func (n *Normalizer) hookCallback(input wire.Raw) bool {
 
 // toParent takes a message to the parent: a call of notify_parent with valid
 // arguments. The rest of the talk with an MCP server is passed on.
-func (n *Normalizer) toParent(r wire.Raw) bool {
+func (n *Normalizer) toParent(m wire.Raw) bool {
+	r := m.Get("request")
 	message := r.Get("message")
 	if str(r, "server_name") != parentServer || str(message, "method") != "tools/call" ||
 		str(message, "params", "name") != notifyTool {
@@ -111,8 +112,17 @@ func (n *Normalizer) toParent(r wire.Raw) bool {
 	if problem != "" {
 		return false
 	}
-	n.about(str(message, "params", "_meta", "claudecode/toolUseId"), p)
+	n.about(messageID(m), p)
 	return true
+}
+
+// messageID returns the id of a message to the parent: that of the call, or of the
+// request if the agent doesn't name the call.
+func messageID(m wire.Raw) string {
+	if id := str(m, "request", "message", "params", "_meta", "claudecode/toolUseId"); id != "" {
+		return id
+	}
+	return str(m, "request_id")
 }
 
 // The in-process MCP server that agents get and its one tool.

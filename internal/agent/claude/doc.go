@@ -92,7 +92,7 @@
 // told.) A question that the program takes back, as it does when it is interrupted,
 // is denied by "agent". It closes the program's input after a result when no message is on its way,
 // no sub-agent works in the background and none has reported without an
-// answer; the program then exits, and everything it started is ended.
+// answer, and nothing that the agent has asked its parent waits for one; the program then exits, and everything it started is ended.
 //
 // # Session files
 //

@@ -91,6 +91,8 @@ func (s *session) wind(timer *time.Timer) {
 		timer.Stop()
 	case s.over:
 		timer.Reset(s.provider.Linger)
+	case s.asks(): // that may take days
+		timer.Stop()
 	case running == 0:
 		timer.Reset(s.provider.Settle)
 	default:
@@ -126,6 +128,7 @@ func (s *session) take(in input, yield func(*wire.Event, error) bool) bool {
 		return s.withdrawn(str(m, "request_id"), yield)
 	}
 	if err == nil && s.protocol(m) {
+		s.rest(m)
 		return true
 	}
 	s.tell()
@@ -134,12 +137,21 @@ func (s *session) take(in input, yield func(*wire.Event, error) bool) bool {
 	if halted {
 		s.n.tally.outcome = interrupted // even if the turn came to its end: there is more to do
 	}
+	s.note(events) // before anybody can answer
 	if !s.yield(yield, events) {
 		return false
 	}
 	s.keep(events)
 	s.react(m)
 	return true
+}
+
+// rest ends an agent that waits for an answer of its parent when it is
+// interrupted: it has nothing to stop, so that no result follows.
+func (s *session) rest(m wire.Raw) {
+	if str(m, "response", "request_id") == interruptID && !s.inTurn && !s.over && s.asks() && s.halt() {
+		s.n.tally.outcome = interrupted
+	}
 }
 
 // keep has the session's file saved after what a crash must not lose.
@@ -170,7 +182,7 @@ func (s *session) protocol(m wire.Raw) bool {
 	case "control_request":
 		r := m.Get("request")
 		if str(r, "subtype") == "mcp_message" && str(r, "server_name") == parentServer && str(r, "message", "method") != "tools/call" {
-			s.reply(answer(str(m, "request_id"), serveParent(r.Get("message"))))
+			s.reply(answer(str(m, "request_id"), serveParent(r.Get("message"), messageID(m))))
 			return true
 		}
 	}
@@ -181,7 +193,7 @@ func (s *session) protocol(m wire.Raw) bool {
 func (s *session) react(m wire.Raw) {
 	switch str(m, "type") {
 	case "control_request":
-		s.respond(str(m, "request_id"), m.Get("request"))
+		s.respond(m)
 	case "user":
 		s.echoed(str(m, "uuid"))
 		s.inTurn = s.inTurn || truth(m, "isReplay")
@@ -202,13 +214,14 @@ func (s *session) react(m wire.Raw) {
 }
 
 // respond answers a question of the program.
-func (s *session) respond(id string, r wire.Raw) {
+func (s *session) respond(m wire.Raw) {
+	id, r := str(m, "request_id"), m.Get("request")
 	switch str(r, "subtype") {
 	case "hook_callback": // its tool:intent is stored
 		s.reply(answer(id, map[string]any{"continue": true}))
 	case "mcp_message":
 		if str(r, "server_name") == parentServer {
-			s.reply(answer(id, serveParent(r.Get("message"))))
+			s.reply(answer(id, serveParent(r.Get("message"), messageID(m))))
 			return
 		}
 		s.reply(refuse(id, "there is no such server"))

@@ -146,7 +146,7 @@ func FuzzParentServer(f *testing.F) {
 		if err != nil {
 			return
 		}
-		line, err := encode(answer("q", serveParent(message)))
+		line, err := encode(answer("q", serveParent(message, "id")))
 		if err != nil || bytes.Count(line, []byte("\n")) != 1 || bytes.ContainsRune(line, 0x1b) {
 			t.Fatalf("%q is answered by %q: %v", data, line, err)
 		}
@@ -171,7 +171,7 @@ func FuzzParentServer(f *testing.F) {
 		if id, err := wire.RawFromJSON(reply.ID); message.Get("id") != nil && (err != nil || !bytes.Equal(id, message.Get("id"))) {
 			t.Fatalf("%q is answered under %s", data, reply.ID)
 		}
-		request, err := wire.Marshal(map[string]any{"server_name": parentServer, "message": message})
+		request, err := wire.Marshal(map[string]any{"request_id": "q", "request": map[string]any{"server_name": parentServer, "message": message}})
 		if err != nil {
 			t.Fatal(err)
 		}

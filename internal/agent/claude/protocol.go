@@ -3,6 +3,7 @@ package claude
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"wake/internal/agent"
 	"wake/pkg/wire"
@@ -102,8 +103,9 @@ func encode(v any) ([]byte, error) {
 }
 
 // serveParent answers a JSON-RPC message to the parent's MCP server. The
-// handshake may come twice; notifications get an empty result.
-func serveParent(message wire.Raw) map[string]any {
+// handshake may come twice; notifications get an empty result. A message to the
+// parent gets an id.
+func serveParent(message wire.Raw, messageID string) map[string]any {
 	id := message.Get("id")
 	if len(id) == 0 {
 		id, _ = wire.Marshal(0)
@@ -118,7 +120,7 @@ func serveParent(message wire.Raw) map[string]any {
 	case "tools/list":
 		reply["result"] = map[string]any{"tools": []any{notifyParent()}}
 	case "tools/call":
-		reply["result"] = callParent(message.Get("params"))
+		reply["result"] = callParent(message.Get("params"), messageID)
 	case "ping", "notifications/initialized", "notifications/cancelled":
 		reply["result"] = map[string]any{}
 	default:
@@ -138,24 +140,43 @@ func notifyParent() map[string]any {
 	return map[string]any{
 		"name": notifyTool,
 		"description": "Send a message to whoever started this task. Use it to ask a question, to report what blocks you, " +
-			"to tell how a long task gets on, or when you need a decision.",
+			"to tell how a long task gets on, or when you need a decision. Not for routine progress, errors or the end of the task: those are seen. " +
+			"It returns at once; an answer comes as a message to you.",
 		"inputSchema": map[string]any{
 			"type": "object",
 			"properties": map[string]any{
-				"message":  map[string]any{"type": "string", "description": "What to tell"},
-				"priority": map[string]any{"type": "string", "enum": []string{"info", "question", "blocker"}, "default": "info"},
+				"message": map[string]any{"type": "string", "description": "What to tell"},
+				"priority": map[string]any{
+					"type": "string", "enum": []string{"info", "question", "blocker"}, "default": "info",
+					"description": "question: you need a decision; blocker: you can't go on without help",
+				},
 			},
 			"required": []string{"message"},
 		},
 	}
 }
 
-func callParent(params wire.Raw) map[string]any {
-	text, failed := "delivered", false
-	if name := str(params, "name"); name != notifyTool {
-		text, failed = "there is no tool "+name, true
-	} else if _, problem := notification(params.Get("arguments")); problem != "" {
-		text, failed = "invalid input: "+problem, true
+// callParent answers a call of notify_parent, whose message is on record.
+func callParent(params wire.Raw, id string) map[string]any {
+	text, failed := "", true
+	p, problem := notification(params.Get("arguments"))
+	switch name := str(params, "name"); {
+	case name != notifyTool:
+		text = "there is no tool " + name
+	case problem != "":
+		text = "invalid input: " + problem
+	default:
+		text, failed = "delivered as message "+id, false
+		if p.Priority != wire.PriorityInfo {
+			text += ". The answer comes as a message. Go on with what doesn't depend on it, or end your turn and wait."
+		}
 	}
 	return map[string]any{"content": []any{map[string]any{"type": "text", "text": text}}, "isError": failed}
+}
+
+// system makes a text one that the program's model takes for the system's, not for
+// the user's. Workers' words in it can't end it.
+func system(text string) string {
+	text = strings.NewReplacer("<system-reminder", "<system_reminder", "</system-reminder", "</system_reminder").Replace(text)
+	return "<system-reminder>\n" + text + "\n</system-reminder>"
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"os/exec"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,6 +40,7 @@ type session struct {
 	outbox  *outbox
 	sent    []sending       // messages that the normalizer hasn't been told of
 	waiting map[string]bool // messages that the program hasn't echoed
+	asked   []string        // messages to the parent that wait for an answer
 	halting bool            // it is to end with the turn that is interrupted
 	ended   bool            // takes no more messages
 	closed  bool
@@ -68,7 +70,7 @@ func newSession(ctx context.Context, p Provider, r agent.Request, prompts []wire
 		provider: p, request: r, prompts: prompts,
 		answered: make(map[string]bool), asking: make(map[string]question), decided: make(chan decision),
 		context: func() context.Context { return ctx }, cancel: cancel,
-		outbox: newOutbox(), waiting: make(map[string]bool),
+		outbox: newOutbox(), waiting: make(map[string]bool), asked: slices.Clone(r.Asked),
 	}
 	return s
 }
@@ -240,7 +242,32 @@ func (s *session) Send(ctx context.Context, m agent.Message) error {
 	uuid := agent.NewSessionID()
 	s.sent = append(s.sent, sending{uuid, Sent{Source: "command", CommandID: m.CommandID}})
 	s.waiting[uuid] = true
-	return s.outbox.put(user(uuid, textBlocks(m.Content)))
+	content := m.Content
+	if m.Notice {
+		content = system(content)
+	} else {
+		s.asked = slices.DeleteFunc(s.asked, func(id string) bool { return m.Answers == "" || id == m.Answers })
+	}
+	return s.outbox.put(user(uuid, textBlocks(content)))
+}
+
+// note notes what the agent asks its parent: it waits for the answer.
+func (s *session) note(events []*wire.Event) {
+	for _, e := range events {
+		if p, ok := e.Payload.(*wire.CCMessage); ok && p.Priority != wire.PriorityInfo && e.Parent == "" {
+			s.mu.Lock()
+			s.asked = append(s.asked, e.CallID)
+			s.mu.Unlock()
+		}
+	}
+}
+
+// asks reports whether the agent has asked its parent something and wasn't
+// answered.
+func (s *session) asks() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.asked) > 0
 }
 
 // Interrupt asks the agent to stop; see [agent.Session].
@@ -257,18 +284,18 @@ func (s *session) Interrupt(ctx context.Context) error {
 	return s.outbox.put(interrupt())
 }
 
-// halt ends the program after an interruption if messages wait in its queue: it
-// would begin another turn with them. They are still to be delivered. It reports
-// whether it did.
+// halt ends the program after an interruption if messages wait in its queue, since
+// it would begin another turn with them, or if it waits for an answer. Those are still
+// to be delivered. It reports whether it did.
 func (s *session) halt() bool {
 	s.mu.Lock()
-	s.halted = s.halting && !s.ended && len(s.waiting) > 0
+	s.halted = s.halting && !s.ended && len(s.waiting)+len(s.asked) > 0
 	s.ended = s.ended || s.halted
 	s.mu.Unlock()
 	if !s.halted {
 		return false
 	}
-	s.over, s.reason = true, "it was interrupted with messages waiting"
+	s.over, s.reason = true, "it was interrupted with messages or answers to come"
 	if err := s.process.End(s.provider.Grace); err != nil {
 		s.provider.Logger.Warn("agent could not be ended", "why", s.reason,
 			"run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
@@ -303,12 +330,12 @@ func (s *session) end() error {
 	return p.End(s.provider.Grace)
 }
 
-// finish closes the program's input if no message is on its way to it. It
-// reports whether it did.
+// finish closes the program's input if no message is on its way to it and it waits
+// for no answer. It reports whether it did.
 func (s *session) finish(force bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.waiting) > 0 && !force {
+	if len(s.waiting)+len(s.asked) > 0 && !force {
 		return false
 	}
 	s.ended = true

@@ -1,0 +1,97 @@
+package run
+
+import (
+	"slices"
+
+	"wake/pkg/wire"
+)
+
+const (
+	// reasonQuestion is why a node waits whose agent has asked its parent.
+	reasonQuestion = "question"
+	// maxAsked bounds the questions of an agent that are remembered: whoever asks
+	// more is blocked by the first ones.
+	maxAsked = 32
+	// maxNotices bounds the notices that wait for an agent.
+	maxNotices = 20
+	// CommandNotice is the type of a command that tells whichever agent of the run is
+	// at work something, or the next one. It answers nothing.
+	CommandNotice = "notice"
+)
+
+// ccMessage marks an agent that asks its parent as blocked until it is answered.
+func (f *fold) ccMessage(a actor, p *wire.CCMessage) {
+	if !f.own(a) || p.Priority == wire.PriorityInfo {
+		return
+	}
+	if len(a.n.Asked) < maxAsked {
+		a.n.Asked = append(slices.Clone(a.n.Asked), wire.Question{ID: f.e.CallID, Position: f.pos.Seq})
+	}
+	a.n.Reason, a.n.AgentStatus = reasonQuestion, statusBlocked
+	f.put(a)
+}
+
+// userMessage takes the command that sent it out of the inbox, and answers what
+// the agent has asked.
+func (f *fold) userMessage(a actor, p *wire.UserMessage) {
+	command := f.taken(p.CommandID)
+	notice := field(command, "type") == CommandNotice
+	said := p.Source != "synthetic" && p.Source != "subagent"
+	if f.own(a) && len(a.n.Asked) > 0 && said && !notice {
+		f.answered(a, field(command, "answers"))
+	}
+	if f.own(a) {
+		f.forkPoint(a.id, p.Point)
+	}
+}
+
+// answered takes out the question that was answered: with "", all of them.
+func (f *fold) answered(a actor, id string) {
+	i := slices.IndexFunc(a.n.Asked, func(q wire.Question) bool { return q.ID == id })
+	switch {
+	case id == "":
+		a.n.Asked = nil
+	case i >= 0:
+		a.n.Asked = slices.Delete(slices.Clone(a.n.Asked), i, i+1) // a copy: states share it
+	}
+	if len(a.n.Asked) == 0 {
+		a.n.Asked = nil
+		a.n.Reason, a.n.AgentStatus = "", "thinking"
+	}
+	f.put(a)
+}
+
+// taken takes a command out of the inbox and returns it. Notices are handed over
+// together: with one go those before it.
+func (f *fold) taken(id string) wire.Raw {
+	i := slices.IndexFunc(f.s.Inbox, func(c wire.InboxEntry) bool { return c.ID == id })
+	if id == "" || i < 0 {
+		return nil
+	}
+	entry := f.s.Inbox[i]
+	if field(entry.Command, "type") != CommandNotice {
+		f.s.Inbox = slices.DeleteFunc(f.s.Inbox, func(c wire.InboxEntry) bool { return c.ID == id })
+		return entry.Command
+	}
+	rest := slices.Clone(f.s.Inbox[i+1:])
+	before := slices.DeleteFunc(f.s.Inbox[:i], func(c wire.InboxEntry) bool { return field(c.Command, "type") == CommandNotice })
+	f.s.Inbox, f.s.NoticesLost = append(before, rest...), 0
+	return entry.Command
+}
+
+// trimNotices drops the oldest notice if there are too many.
+func (f *fold) trimNotices() {
+	isNotice := func(c wire.InboxEntry) bool { return field(c.Command, "type") == CommandNotice }
+	n := 0
+	for _, c := range f.s.Inbox {
+		if isNotice(c) {
+			n++
+		}
+	}
+	if n <= maxNotices {
+		return
+	}
+	oldest := slices.IndexFunc(f.s.Inbox, isNotice)
+	f.s.Inbox = slices.Delete(f.s.Inbox, oldest, oldest+1)
+	f.s.NoticesLost++
+}

@@ -1,0 +1,192 @@
+package runner_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"wake/internal/eventlog"
+	"wake/internal/natstest"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+)
+
+// alert stores an alert of a run whose parent is another one.
+func (b *bench) alert(run, parent, text string) {
+	b.t.Helper()
+	key := fmt.Sprintf("%s-%s", run, strings.ReplaceAll(text, " ", "-"))
+	b.publish(subjects.Default.Alert(run, "a", "completion", key), wire.Alert{
+		V: wire.Version, Key: key, Kind: "completion", Severity: wire.SeverityInfo, RunID: run, NodeID: "a", ParentRun: parent, Text: text,
+	})
+}
+
+// obedient plays an agent that takes what it is sent, until it is told to stop.
+func obedient(a *act) {
+	a.turn()
+	for {
+		select {
+		case m := <-a.messages:
+			a.say(&wire.UserMessage{Source: "command", CommandID: m.CommandID, Content: m.Content}, "")
+			if m.Content == "stop" {
+				a.say(&wire.AgentComplete{Result: "told"}, "")
+				return
+			}
+		case <-a.interrupted:
+			a.say(&wire.AgentPaused{Reason: "interrupted"}, "")
+			return
+		case <-a.ctx.Done():
+			return
+		}
+	}
+}
+
+// heard returns what the agents of a run took, and on which nodes.
+func heard(entries []eventlog.Entry) []string {
+	var all []string
+	for _, e := range entries {
+		if p, ok := e.Event.Payload.(*wire.UserMessage); ok {
+			all = append(all, e.NodeID+": "+p.Content)
+		}
+	}
+	return all
+}
+
+// The agents of a run are told the alerts of its children, each once: what comes
+// while one is at work at once, what came before as a block. Those of the run itself
+// and of other runs' children are none of its business.
+func TestNotices(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &puppet{play: obedient})
+		b.submit("run1", `
+name: pair
+nodes:
+  - {id: wait, type: ask, input: {prompt: "Go?"}}
+  - {id: a, type: agent, input: {prompt: "a"}}
+  - {id: b, type: agent, input: {prompt: "b"}}
+edges:
+  - {from: wait, to: a}
+  - {from: a, to: b}
+`)
+		asked := b.until("run1", wire.TypeInputRequested)
+		for i := range 22 {
+			b.alert("child", "run1", fmt.Sprintf("alert %d", i))
+		}
+		b.alert("run1", "run1", "its own")
+		b.alert("run1", "", "its own again")
+		b.alert("other", "run2", "of another")
+		b.awaits("the last alert", func() bool { return count(b.read("run1"), wire.TypeCommandReceived) == 22 })
+		b.command("run1", wire.Command{Type: "reply", PromptID: first[*wire.InputRequested](t, asked).PromptID, Content: wire.RawString("yes")})
+		b.awaits("the block", func() bool { return len(heard(b.read("run1"))) == 1 })
+		b.alert("child", "run1", "now")
+		b.awaits("the line", func() bool { return len(heard(b.read("run1"))) == 2 })
+		b.alert("child", "run1", "now") // the same one, again
+		b.command("run1", wire.Command{Type: "send", Message: "stop"})
+		b.until("run1", wire.TypeNodeComplete)
+		b.alert("child", "run1", "then")
+		b.awaits("the agent of b", func() bool { return len(heard(b.read("run1"))) == 4 })
+		<-time.After(time.Minute)
+		b.command("run1", wire.Command{Type: "send", Message: "stop"})
+		_, entries := b.ended("run1")
+		block := []string{"[Worker events since last session] (2 older ones were dropped)"}
+		for i := 2; i < 22; i++ {
+			block = append(block, fmt.Sprintf("alert %d", i))
+		}
+		want := []string{
+			"a: " + strings.Join(block, "\n"), "a: [Worker events]\nnow", "a: stop",
+			"b: [Worker events since last session]\nthen", "b: stop",
+		}
+		if diff := cmp.Diff(want, heard(entries)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// What an agent has taken isn't told the one that goes on in its place; what it
+// was given and hasn't taken is.
+func TestNoticesAfterTakeover(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		stop := b.runner("r1", &puppet{play: obedient})
+		b.submit("run1", single)
+		b.until("run1", wire.TypeAgentStart)
+		b.alert("child", "run1", "one")
+		b.awaits("the first", func() bool { return len(heard(b.read("run1"))) == 1 })
+		stop()
+		b.alert("child", "run1", "two")
+		b.runner("r2", &puppet{play: obedient})
+		b.awaits("the second", func() bool { return len(heard(b.read("run1"))) == 2 })
+		<-time.After(time.Minute)
+		b.command("run1", wire.Command{Type: "send", Message: "stop"})
+		_, entries := b.ended("run1")
+		want := []string{
+			"a: [Worker events since last session]\none", "a: [Worker events since last session]\ntwo", "a: stop",
+		}
+		if diff := cmp.Diff(want, heard(entries)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// An answer goes to the question that has waited longest, whoever asked it; what an
+// agent has asked and wasn't answered is asked of the session that goes on too.
+func TestSteerOldest(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := &puppet{play: func(a *act) {
+			a.turn()
+			if a.nth <= 2 {
+				for i := range 2 {
+					wait := time.Duration(i+1) * 2 * time.Minute
+					if a.request.NodeID == "a" { // begins first and asks last
+						wait += time.Minute
+					}
+					<-time.After(wait)
+					a.say(&wire.CCMessage{Text: "which?", Priority: wire.PriorityQuestion}, fmt.Sprintf("%s%d", a.request.NodeID, i))
+				}
+			}
+			obedient(a)
+		}}
+		stop := b.runner("r1", p)
+		b.submit("run1", `
+name: pair
+nodes:
+  - {id: a, type: agent, input: {prompt: "a"}}
+  - {id: b, type: agent, input: {prompt: "b"}}
+`)
+		b.awaits("questions", func() bool { return count(b.read("run1"), wire.TypeCCMessage) == 4 })
+		steer := func(nth int, message string) {
+			b.command("run1", wire.Command{Type: "steer", Message: message})
+			b.awaits("an answer", func() bool { return len(heard(b.read("run1"))) == nth })
+		}
+		steer(1, "one")
+		steer(2, "two")
+		s := b.fold("run1", b.read("run1"))
+		for node, open := range map[string]string{"a": "a1", "b": "b1"} {
+			n := s.Nodes[node]
+			if len(n.Asked) != 1 || n.Asked[0].ID != open || n.Reason != "question" || n.AgentStatus != "blocked-on-clarification" {
+				t.Errorf("%s: %+v", node, n)
+			}
+		}
+		stop()
+		b.runner("r2", p)
+		b.awaits("sessions that go on", func() bool { return len(p.asked()) == 4 })
+		for _, r := range p.asked()[2:] {
+			if diff := cmp.Diff([]string{r.NodeID + "1"}, r.Asked); diff != "" {
+				t.Errorf("%s: (-want +got):\n%s", r.NodeID, diff)
+			}
+		}
+		steer(3, "three")
+		steer(4, "stop")
+		if r := b.tell(wire.Command{Type: "steer", RunID: "run1", Message: "five"}); code(r) != "COMMAND_REJECTED" {
+			t.Errorf("there is nothing to answer: %+v", r)
+		}
+		want := []string{"b: one", "a: two", "b: three", "a: stop"}
+		if diff := cmp.Diff(want, heard(b.read("run1"))); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
