@@ -1,18 +1,19 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"wake/internal/api"
 	"wake/internal/service"
+	"wake/internal/timeline"
 	"wake/pkg/wire"
 )
 
@@ -65,10 +66,11 @@ func (a *app) top(ctx context.Context, q wire.TopRequest, every time.Duration) e
 		if a.json {
 			return a.printJSON(fleet)
 		}
-		text, err := fleetText(fleet, useColor(a.out))
-		if err != nil {
-			return err
+		v := view{color: useColor(a.out)}
+		if refresh {
+			v.columns, v.rows = window(a.out)
 		}
+		text := fleetText(fleet, v)
 		if refresh {
 			text = home + strings.ReplaceAll(text, "\n", clearLine+"\n") + clearRest
 		}
@@ -90,8 +92,14 @@ const (
 	clearRest = "\x1b[J"
 )
 
-// fleetText is the fleet as a table.
-func fleetText(f wire.TopResponse, color bool) (string, error) {
+// view is how the fleet is shown.
+type view struct {
+	color         bool
+	columns, rows int // of the terminal; 0: as many as it takes
+}
+
+// fleetText is the fleet as a table, as far as the terminal has room.
+func fleetText(f wire.TopResponse, v view) string {
 	var counts []string
 	for _, state := range []string{"waiting", "failed", "paused", "active", "idle", "aborted", "complete"} {
 		if n := f.States[state]; n > 0 {
@@ -100,40 +108,95 @@ func fleetText(f wire.TopResponse, color bool) (string, error) {
 	}
 	head := cmp.Or(strings.Join(counts, ", "), "no runs")
 	if len(f.Runs) == 0 {
-		return head + "\n", nil
+		return head + "\n"
 	}
-	var b bytes.Buffer
-	t := newTable(&b, "RUN", "FLOW", "STATE", "TOOK", "COST", "TOKENS", "CONTEXT", "TOOLS", "ALERTS", "WAITS FOR, OR DOES")
-	states := []string{""}
-	for _, r := range f.Runs {
-		states = append(states, r.State)
-		topRow(t, r.RunID, r.FlowName, r.AgentStatus)
+	cells := [][]string{{"RUN", "NAME", "FLOW", "STATE", "TOOK", "COST", "TOKENS", "CONTEXT", "TOOLS", "ALERTS", "LAST", "WAITS FOR, OR DOES"}}
+	states, runs := []string{""}, []int{0} // of each line: its state, and how many runs there are up to it
+	add := func(name, label, kind string, s wire.AgentStatus, n int) {
+		cells, states, runs = append(cells, topRow(name, label, kind, s)), append(states, s.State), append(runs, n)
+	}
+	for i, r := range f.Runs {
+		label := r.AgentID
+		if label == r.RunID {
+			label = ""
+		}
+		add(r.RunID, label, r.FlowName, r.AgentStatus, i+1)
 		if len(r.Live) < 2 {
 			continue // it is what the run does
 		}
 		for _, agent := range r.Live {
-			states = append(states, agent.State)
-			topRow(t, "└ "+agent.AgentID, agent.NodeType, agent)
+			add("└ "+agent.AgentID, "", agent.NodeType, agent, i+1)
 		}
 	}
-	if err := t.flush(); err != nil {
-		return "", err
+	lines, more := aligned(cells, v.columns), f.Omitted
+	if room := v.rows - 4; v.rows > 0 && len(lines) > max(2, room) { // the counts, a free line, those that are left out, the cursor
+		lines = lines[:max(2, room)]
+		more += len(f.Runs) - runs[len(lines)-1]
 	}
-	lines := strings.SplitAfter(b.String(), "\n")
-	if color {
-		for i, state := range states {
-			line := strings.TrimSuffix(lines[i], "\n")
-			lines[i] = paint(stateColor(state), line) + "\n"
+	for i := range lines {
+		if v.color {
+			lines[i] = paint(stateColor(states[i]), lines[i])
 		}
 	}
-	text := head + "\n\n" + strings.Join(lines, "")
-	if f.Omitted > 0 {
-		text += fmt.Sprintf("… %d more\n", f.Omitted)
+	text := head + "\n\n" + strings.Join(lines, "\n") + "\n"
+	if more > 0 {
+		text += fmt.Sprintf("… %d more\n", more)
 	}
-	return text, nil
+	return text
 }
 
-func topRow(t table, name, kind string, s wire.AgentStatus) {
+// dispensable are columns that a narrow terminal goes without, these first.
+func dispensable() []string {
+	return []string{"TOOLS", "TOKENS", "FLOW", "COST", "TOOK", "ALERTS", "CONTEXT", "LAST", "NAME"}
+}
+
+// minText is how much of the last column there should be room for.
+const minText = 30
+
+// aligned lines columns up, the first row being their names. It leaves out columns
+// without a value, and, to fit into width characters, dispensable ones; 0 is any
+// width.
+func aligned(rows [][]string, width int) []string {
+	widths := make([]int, len(rows[0])) // 0: left out
+	total := 0
+	for c := range widths {
+		for _, row := range rows[1:] {
+			widths[c] = max(widths[c], utf8.RuneCountInString(row[c]))
+		}
+		if widths[c] > 0 {
+			widths[c] = max(widths[c], len(rows[0][c]))
+			total += widths[c] + 2
+		}
+	}
+	last := len(widths) - 1
+	widths[last] = max(1, widths[last])
+	for _, name := range dispensable() {
+		if c := slices.Index(rows[0], name); width > 0 && total-widths[last]+min(widths[last], minText) > width {
+			total -= widths[c] + 2
+			widths[c] = 0
+		}
+	}
+	lines := make([]string, 0, len(rows))
+	for _, row := range rows {
+		var line strings.Builder
+		for c, cell := range row {
+			switch {
+			case c == last:
+				line.WriteString(cmp.Or(cell, "-"))
+			case widths[c] > 0:
+				line.WriteString(pad(cmp.Or(cell, "-"), widths[c]+2))
+			}
+		}
+		text := line.String()
+		if r := []rune(text); width > 0 && len(r) > width {
+			text = string(r[:width-1]) + "…"
+		}
+		lines = append(lines, text)
+	}
+	return lines
+}
+
+func topRow(name, label, kind string, s wire.AgentStatus) []string {
 	does := s.WaitingFor
 	if does == "" {
 		does = s.LastActivity
@@ -141,16 +204,27 @@ func topRow(t table, name, kind string, s wire.AgentStatus) {
 			does = cmp.Or(s.Error, does)
 		}
 	}
-	if s.LastActivityAge != "" && does != "" {
-		does += ", " + s.LastActivityAge
-	}
 	state := s.State
 	if s.OpenTool != "" && !slices.Contains([]string{"complete", "failed", "aborted"}, state) {
 		state += " (" + s.OpenTool + ")"
 	}
-	t.row(name, kind, state, s.Runtime, dollars(s.CostUsd), tokens(s.TokensIn, s.TokensOut), percent(s.ContextPct),
-		calls(s.ToolsUsed, s.ToolErrors), number(s.Alerts), does)
+	age, _, _ := strings.Cut(s.LastActivityAge, " ")
+	tools := calls(s.ToolsUsed, s.ToolErrors)
+	if s.ToolsUsed == 0 {
+		tools = ""
+	}
+	cells := []string{
+		name, label, kind, state, s.Runtime, known(dollars(s.CostUsd)), known(tokens(s.TokensIn, s.TokensOut)), percent(s.ContextPct),
+		tools, number(s.Alerts), age, does,
+	}
+	for i := range cells {
+		cells[i] = timeline.Line(cells[i], maxCell)
+	}
+	return cells
 }
+
+// known is "" for what isn't.
+func known(s string) string { return strings.TrimPrefix(s, "-") }
 
 func percent(n int) string {
 	if n == 0 {
