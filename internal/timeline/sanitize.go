@@ -26,6 +26,30 @@ func Sanitize(s string) string {
 	return b.String()
 }
 
+// Plain removes escape sequences, such as those of colours, and nothing else.
+func Plain(s string) string {
+	if !strings.ContainsRune(s, esc) {
+		return s
+	}
+	var b strings.Builder
+	b.Grow(len(s))
+	for s != "" {
+		i := strings.IndexByte(s, esc)
+		if i < 0 {
+			break
+		}
+		b.WriteString(s[:i])
+		n := sequence(s[i:])
+		if n == 0 {
+			b.WriteByte(esc)
+			n = 1
+		}
+		s = s[i+n:]
+	}
+	b.WriteString(s)
+	return b.String()
+}
+
 // Line is [Sanitize] for what has to fit on one line: runs of white space
 // become one space, and what is longer than limit characters is cut.
 func Line(s string, limit int) string {

@@ -88,3 +88,18 @@ func BenchmarkSanitize(b *testing.B) {
 		timeline.Sanitize(s)
 	}
 }
+
+func TestPlain(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", "plain é\r\x00": "plain é\r\x00",
+		"\x1b[31mfail\x1b[0m": "fail", "a\x1b[1;32mb": "ab",
+		"\x1b]0;title\x07x": "x", "cut \x1b[3": "cut \x1b[3", "\x1b": "\x1b",
+	} {
+		if got := timeline.Plain(in); got != want {
+			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+		if a, b := timeline.Sanitize(timeline.Plain(in)), timeline.Sanitize(in); a != b {
+			t.Errorf("%q reads %q, plain %q", in, b, a)
+		}
+	}
+}

@@ -57,7 +57,7 @@ func (w *writer) line(r *runRow, writer, about *nodeRow, pos uint64, e *wire.Eve
 			l.op = timeline.Replace
 		}
 	}
-	l.text.WriteString(step.Text)
+	l.text.WriteString(timeline.Plain(step.Text)) // \x1b[31mfail is the word fail, also to the full text
 	return nil
 }
 

@@ -195,3 +195,23 @@ func TestLiveBesideAnotherRecorder(t *testing.T) {
 		same(t, fmt.Sprint("after batch ", i), one, two, now)
 	}
 }
+
+// Colours in an output part no words and join none to their codes.
+func TestColoursAreNoWords(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "test", nil)
+	p.add("r1", "test", exec, &wire.ExecOutput{Stream: "stdout", Content: "\x1b[31mfail\x1b[0m: \x1b[1mTestX\x1b[0m\n"})
+	p.add("r1", "test", exec, &wire.ExecExit{ExitCode: 1})
+	s := openStore(t)
+	p.store(s, 10)
+	for more := true; more; {
+		var err error
+		if more, err = s.Index(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := s.Search(t.Context(), wire.SearchRequest{Text: "fail TestX"}, time.UnixMilli(p.clock), 1<<20)
+	if err != nil || len(r.Hits) != 1 || r.Hits[0].Snippet != "fail: TestX\n" {
+		t.Errorf("%+v, %v", r.Hits, err)
+	}
+}
