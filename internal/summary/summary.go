@@ -184,7 +184,7 @@ func (b *Builder) flush() {
 
 var (
 	// building matches commands that build or test.
-	building = regexp.MustCompile(`(?:^|[;&|"\s(])((?:(?:npm|yarn|pnpm)(?: run)? (?:build|test)|npx tsc|tsc|jest|vitest|pytest|cargo (?:build|test)|go (?:build|test|vet)|make|mix test|gradle \S*(?:build|test)|mvn \S+)\b[^;&|]*)`)
+	building = regexp.MustCompile(`(?:^|[;&|(\n]|\b(?:sudo|time|env|exec|then|do|-c) ["']?|\w=\S* )\s*((?:(?:npm|yarn|pnpm)(?: run)? (?:build|test)|npx tsc|tsc|jest|vitest|pytest|cargo (?:build|test)|go (?:build|test|vet)|make|mix test|gradle \S*(?:build|test)|mvn \S+)\b[^;&|\n]*)`)
 	// committing matches commands that commit, and header what git says then.
 	committing = regexp.MustCompile(`\bgit\b[^;&|]*\bcommit\b`)
 	header     = regexp.MustCompile(`(?m)^\[[^\]\n]* [0-9a-f]{7,40}\] (.+)$`)
@@ -192,7 +192,7 @@ var (
 
 // command looks for builds, tests and commits in what a shell was told.
 func (b *Builder) command(command string, failed bool, output string) {
-	if m := building.FindStringSubmatch(command); m != nil {
+	if m := building.FindStringSubmatch(withoutDocuments(command)); m != nil {
 		outcome := "passed"
 		if failed {
 			outcome = "failed"
@@ -204,6 +204,26 @@ func (b *Builder) command(command string, failed bool, output string) {
 			b.commits.add(m[1])
 		}
 	}
+}
+
+var document = regexp.MustCompile(`<<-?\s*['"]?(\w+)['"]?`)
+
+// withoutDocuments drops the lines of here-documents: a message is no command.
+func withoutDocuments(command string) string {
+	var kept strings.Builder
+	end := ""
+	for line := range strings.Lines(command) {
+		switch {
+		case end == "":
+			kept.WriteString(line)
+			if m := document.FindStringSubmatch(line); m != nil {
+				end = m[1]
+			}
+		case strings.TrimSpace(line) == end:
+			end = ""
+		}
+	}
+	return kept.String()
 }
 
 // text is what a tool gave, as far as it is text.

@@ -53,6 +53,9 @@ func TestSummary(t *testing.T) {
 		bash(t, `git commit -am "again"`, "nothing to commit", "exit code 1"),
 		bash(t, `git commit -m root`, "[main (root-commit) abc1234] root", ""),
 		bash(t, `echo makeshift`, "", ""),
+		bash(t, "git commit -m \"$(cat <<'EOF'\nfix: make tests pass\n\nmake it so\nEOF\n)\"", "[main abc1234] fix: make tests pass", ""),
+		bash(t, `git commit -m "make it faster"`, "[main abc1234] make it faster", ""),
+		bash(t, "cd x\nCI=1 make lint\necho done", "", ""),
 		&wire.AgentError{ErrorType: "rate_limit", Message: "rate limited", Severity: wire.SeverityWarning},
 		&wire.ExecStart{Command: "make check"},
 		&wire.ExecExit{ExitCode: 2},
@@ -69,8 +72,8 @@ func TestSummary(t *testing.T) {
 			"coder: make check: ❌ exec exit code 2",
 		},
 		Files:   []string{"a.go", "/elsewhere/b.go"},
-		Builds:  []string{"go test ./...: failed", "go test ./...: failed", "go test ./...: passed", "make check: failed"},
-		Commits: []string{"fix: the bug", "root"},
+		Builds:  []string{"go test ./...: failed", "go test ./...: failed", "go test ./...: passed", "make lint: passed", "make check: failed"},
+		Commits: []string{"fix: the bug", "root", "fix: make tests pass", "make it faster"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -96,10 +99,13 @@ Builds:
   go test ./...: failed
   go test ./...: failed
   go test ./...: passed
+  make lint: passed
   make check: failed
 Commits:
   fix: the bug
   root
+  fix: make tests pass
+  make it faster
 Last words:
   Done.
   All of it.
