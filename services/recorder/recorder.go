@@ -245,6 +245,7 @@ func (r *Recorder) service() api.Service {
 			status, err := s.Status(ctx, q, time.Now(), f.Limit)
 			if err == nil {
 				r.alerts(ctx, status.RunID, &status.AgentStatus, status.Agents)
+				status.AgentStatus = asked(q, status)
 			}
 			return status, err
 		}),

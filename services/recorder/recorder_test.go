@@ -550,7 +550,7 @@ func TestTheSeedsOwnRequest(t *testing.T) {
 		}
 		<-time.After(30 * time.Second)
 		status, err := api.Call[wire.StatusResponse](t.Context(), p.nc, subjects.Default, wire.VerbStatus, wire.StatusRequest{AgentID: "sentinella"})
-		if err != nil || status.LastActivity != "running git log --oneline -3" || status.LastActivityAge != "30s ago" {
+		if err != nil || status.AgentID != "sentinella" || status.RunID != "r1" || status.LastActivity != "running git log --oneline -3" || status.LastActivityAge != "30s ago" {
 			t.Errorf("status %+v, %v", status.AgentStatus, err)
 		}
 	})

@@ -40,6 +40,17 @@ func (s *Store) stored(ctx context.Context, q wire.StatusRequest, now int64) (wi
 	return status(ctx, tx, q, now, s.views.state)
 }
 
+// asked is how the one is doing that an agentId names: a node, if it is one, as
+// seeds/004 §3 has it, or else the run.
+func asked(q wire.StatusRequest, r wire.StatusResponse) wire.AgentStatus {
+	if len(r.Agents) == 1 {
+		if a := r.Agents[0]; q.AgentID == a.AgentID || strings.HasSuffix(q.AgentID, "/"+a.AgentID) {
+			return a
+		}
+	}
+	return r.AgentStatus
+}
+
 // agentSize is at least what an agent takes in an answer beside its texts.
 const agentSize = 800
 
