@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rogpeppe/go-internal/txtar"
-
 	"wake/internal/eventlog"
 	"wake/pkg/wire"
 	"wake/services/alerter"
@@ -34,7 +32,7 @@ func cheap(t *testing.T, list []wire.Alert) {
 func TestContextCost(t *testing.T) {
 	t.Parallel()
 	var all []wire.Alert
-	histories(t, func(t *testing.T, _ string, _ *txtar.Archive, entries []eventlog.Entry) {
+	histories(t, func(t *testing.T, _ string, _ *archive, entries []eventlog.Entry) {
 		list := alerter.Backtest(alerter.Defaults(), entries)
 		cheap(t, list)
 		all = append(all, list...)

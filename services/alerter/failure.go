@@ -176,7 +176,7 @@ func isAPI(p *wire.AgentError) bool {
 // message is the error's message, without the count of tries that some agents
 // put behind it.
 func message(p *wire.AgentError) string {
-	text := p.Message
+	text := strings.TrimPrefix(p.Message, "API Error: ") // which the line says itself
 	if retry := retryOf(p); retry != "" {
 		text = strings.TrimSuffix(text, ": retry "+retry)
 	}

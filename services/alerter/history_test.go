@@ -89,7 +89,10 @@ func complete(t testing.TB, m map[string]any, at int64, seq map[string]uint64) *
 	return e
 }
 
-func histories(t *testing.T, check func(t *testing.T, file string, a *txtar.Archive, entries []eventlog.Entry)) {
+// archive is the file of a history.
+type archive = txtar.Archive
+
+func histories(t *testing.T, check func(t *testing.T, file string, a *archive, entries []eventlog.Entry)) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/histories/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -109,7 +112,7 @@ func histories(t *testing.T, check func(t *testing.T, file string, a *txtar.Arch
 // Each history raises the alerts that are written beside it.
 func TestHistories(t *testing.T) {
 	t.Parallel()
-	histories(t, func(t *testing.T, file string, a *txtar.Archive, entries []eventlog.Entry) {
+	histories(t, func(t *testing.T, file string, a *archive, entries []eventlog.Entry) {
 		got := render(t, alerter.Backtest(alerter.Defaults(), entries))
 		if *update {
 			a.Files = append(a.Files[:1], txtar.File{Name: "alerts", Data: []byte(got)})
@@ -145,8 +148,7 @@ func render(t testing.TB, list []wire.Alert) string {
 // What happens live is what the back-test says, also if the alerter is stopped
 // and killed all the time: every alert once.
 func TestHistoriesLive(t *testing.T) {
-	t.Parallel()
-	histories(t, func(t *testing.T, _ string, _ *txtar.Archive, entries []eventlog.Entry) {
+	histories(t, func(t *testing.T, _ string, _ *archive, entries []eventlog.Entry) {
 		natstest.Bubble(t, func(t *testing.T) {
 			s := natstest.New(t)
 			nc := s.Conn(t)

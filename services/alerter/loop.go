@@ -22,6 +22,9 @@ type streak struct {
 	Open map[string]string `json:"open,omitempty"`
 }
 
+// unknownTool is that of a result whose call nobody has seen.
+const unknownTool = "unknown"
+
 // maxOpen bounds the calls that are remembered. An agent that opens more has no
 // batches, and its siblings count one by one.
 const maxOpen = 200
@@ -74,7 +77,7 @@ func (s loops) tool(in input, p *wire.AgentTool) (loops, []finding, int64) {
 	batch := k.Open[e.CallID]
 	k.Open = without(k.Open, e.CallID)
 	switch {
-	case p.Denied, rejected(p.Error), p.Error == wire.CallInterrupted: // says nothing about the tool
+	case p.Denied, rejected(p.Error), p.Error == wire.CallInterrupted, p.ToolName == unknownTool: // says nothing about a tool
 	case p.Error == "":
 		k = streak{Open: k.Open}
 	case batch != "" && batch == k.Batch:

@@ -2,35 +2,71 @@ package alerter
 
 import (
 	"fmt"
+	"strings"
 
 	"wake/internal/timeline"
 	"wake/pkg/wire"
 )
 
+// messages finds what an agent has to say to whoever started it: its messages,
+// and calls of the tool for them of which the log has no message, since somebody
+// else served them.
+type messages struct {
+	Calls map[string]bool `json:"calls,omitempty"` // open, by node and id; true: the message was told
+}
+
+// notifyTool is the tool for messages, also behind the name of a server.
+const notifyTool = "notify_parent"
+
 // maxSaid is the length of a worker's message in its alert, in characters.
 const maxSaid = 1500
 
-// said finds what an agent has to say to whoever started it. It needs no memory.
-func said(in input) []finding {
+// detect is a [detector].
+func (s messages) detect(in input) (messages, []finding, int64) {
 	if in.Event == nil {
-		return nil
+		return s, nil, 0
 	}
-	p, ok := in.Event.Payload.(*wire.CCMessage)
-	if !ok {
-		return nil
+	e := in.Event
+	call := e.Node() + "\n" + e.CallID
+	switch p := e.Payload.(type) {
+	case *wire.ToolIntent:
+		if strings.HasSuffix(p.ToolName, notifyTool) {
+			s.Calls = with(s.Calls, call, false)
+		}
+	case *wire.CCMessage:
+		for _, open := range sorted(s.Calls) {
+			if open == call || e.CallID == "" && strings.HasPrefix(open, call) {
+				s.Calls = with(s.Calls, open, true)
+			}
+		}
+		return s, []finding{said(in, p)}, 0
+	case *wire.AgentTool:
+		told, open := s.Calls[call]
+		s.Calls = without(s.Calls, call)
+		text := field(p.ToolInput, "message")
+		if open && !told && p.Error == "" && !p.Denied && text != "" {
+			priority := wire.Priority(field(p.ToolInput, "priority"))
+			return s, []finding{said(in, &wire.CCMessage{Text: text, Priority: priority})}, 0
+		}
+	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
+		s.Calls = ofOthers(s.Calls, e.Node())
 	}
+	return s, nil, 0
+}
+
+func said(in input, p *wire.CCMessage) finding {
 	text := timeline.Line(p.Text, maxSaid)
 	f := finding{
 		Kind: kindMessage, Severity: wire.SeverityInfo, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: in.Pos,
 		Text:  fmt.Sprintf(textMessage, quoted(text)),
-		Event: "cc_message", Data: map[string]any{"text": text, "priority": string(p.Priority)},
+		Event: "cc_message", Data: map[string]any{"text": text, "priority": string(wire.PriorityInfo)},
 	}
 	switch p.Priority {
 	case wire.PriorityQuestion:
-		f.Severity = wire.SeverityWarning
+		f.Severity, f.Data["priority"] = wire.SeverityWarning, string(p.Priority)
 	case wire.PriorityBlocker:
-		f.Severity = wire.SeverityError
+		f.Severity, f.Data["priority"] = wire.SeverityError, string(p.Priority)
 	case wire.PriorityInfo:
 	}
-	return []finding{f}
+	return f
 }

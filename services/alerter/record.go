@@ -2,7 +2,6 @@ package alerter
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 
 	"wake/pkg/wire"
@@ -28,6 +27,7 @@ type record struct {
 	Commits     commits     `json:"commits"`
 	Pressures   pressures   `json:"pressures"`
 	Spawns      spawns      `json:"spawns"`
+	Messages    messages    `json:"messages"`
 }
 
 func newRecord(runID string) record { return record{V: wire.Version, Run: run{ID: runID}} }
@@ -56,12 +56,13 @@ func (r record) step(in input) (record, []finding) {
 	r.Pressures = detect(pressures.detect, r.Pressures, in, &o)
 	r.Spending = detect(spending.detect, r.Spending, in, &o)
 	r.Silences = detect(silences.detect, r.Silences, in, &o)
+	r.Messages = detect(messages.detect, r.Messages, in, &o)
 	r.Denials = detect(denials.detect, r.Denials, in, &o)
 	r.Failures = detect(failures.detect, r.Failures, in, &o)
 	r.Loops = detect(loops.detect, r.Loops, in, &o)
 	r.Completions = detect(completions.detect, r.Completions, in, &o)
 	r.Deadline = o.deadline
-	return r, slices.Concat(o.found, said(in), waiting(in))
+	return r, append(o.found, waiting(in)...)
 }
 
 // outcome is what all detectors return.

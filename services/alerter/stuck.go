@@ -121,6 +121,12 @@ func (k silence) after(in input) (silence, bool) {
 		k.Asked = k.Asked || p.Priority == wire.PriorityQuestion || p.Priority == wire.PriorityBlocker
 	case *wire.ExecStart:
 		k = silence{Cwd: p.Cwd, Calls: map[string]flight{execCall: {Tool: "Command", Since: in.At, Pos: in.Pos}}}
+	case *wire.AgentMessage:
+		if e.Parent == "" && p.StopReason == "end_turn" {
+			k = k.progress(in)
+			k.Turn = false
+			return k, true
+		}
 	case *wire.TurnEnd, *wire.ExecExit:
 		k = k.progress(in)
 		k.Turn, k.Calls = false, nil
@@ -132,7 +138,7 @@ func (k silence) after(in input) (silence, bool) {
 		k.Turn, k.Calls = false, nil
 		return k, true
 	case *wire.ExecOutput, *wire.TurnStart, *wire.AgentInit, *wire.AgentResumed, *wire.Compaction, *wire.TodoChanged, *wire.ToolState,
-		*wire.AgentMessage, *wire.AgentText, *wire.AgentTextDelta, *wire.AgentThinking, *wire.AgentThinkingDelta:
+		*wire.AgentText, *wire.AgentTextDelta, *wire.AgentThinking, *wire.AgentThinkingDelta:
 	default:
 		return k, false
 	}
