@@ -274,7 +274,7 @@ func (r *liveRun) add(row *runRow, incarnation string) {
 	r.activity, r.activityAt, r.total = row.activity, row.activityAt, row.lines
 	for _, n := range row.order {
 		known := *n
-		known.timeline = timeline.Timeline{}
+		known.timeline, known.talk = timeline.Timeline{}, talk{}
 		i, found := slices.BinarySearchFunc(r.nodes, n.id, func(n *nodeRow, id int64) int { return int(n.id - id) })
 		if found {
 			r.nodes[i] = &known

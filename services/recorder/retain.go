@@ -79,6 +79,7 @@ func (s *Store) change(ctx context.Context, f func(*tx) error) error {
 	if err := f(t); err != nil {
 		return err
 	}
+	defer s.live.forget() // what is held may be gone
 	return t.Commit()
 }
 
