@@ -196,35 +196,6 @@ func TestLiveBesideAnotherRecorder(t *testing.T) {
 	}
 }
 
-// A run that was deleted is not told of from memory.
-func TestLiveForgetsTheDeleted(t *testing.T) {
-	p := talk(t)
-	p.entries = p.entries[:len(p.entries)-1]
-	s := openStore(t)
-	s.HoldLive(10)
-	p.store(s, 100)
-	now := time.UnixMilli(p.clock)
-	ask := func() error {
-		_, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, now, 1<<20)
-		return err
-	}
-	if err := ask(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Delete(t.Context(), wire.DeleteRequest{Run: "r1", Force: true, Now: true}, 0, now); err != nil {
-		t.Fatal(err)
-	}
-	for more := true; more; {
-		var err error
-		if _, more, err = s.Remove(t.Context(), now.Add(time.Hour)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := ask(); codeOf(err) != wire.CodeRunNotFound {
-		t.Errorf("got %v", err)
-	}
-}
-
 // Colours in an output part no words and join none to their codes.
 func TestColoursAreNoWords(t *testing.T) {
 	p := newTape(t)

@@ -79,7 +79,6 @@ func (s *Store) change(ctx context.Context, f func(*tx) error) error {
 	if err := f(t); err != nil {
 		return err
 	}
-	defer s.live.forget() // what is held may be gone
 	return t.Commit()
 }
 
