@@ -71,8 +71,8 @@ func complete(t testing.TB, m map[string]any, at int64, seq map[string]uint64) *
 	if _, ok := m["execId"]; !ok && node != wire.RunNode {
 		m["execId"] = node + "#1"
 	}
-	if m["type"] == "agent:tool" {
-		m["toolOutput"] = m["toolOutput"] // null must be said
+	if output, ok := m["toolOutput"]; m["type"] == "agent:tool" && !ok {
+		m["toolOutput"] = output // null must be said
 	}
 	seq[node]++
 	if _, ok := m["seq"]; !ok {

@@ -27,6 +27,7 @@ type silence struct {
 	Pos    uint64            `json:"pos"`   // of the last progress
 	Last   string            `json:"last,omitempty"`
 	Told   int               `json:"told,omitempty"`   // stages of this silence
+	Again  uint64            `json:"again,omitempty"`  // position of the resumption since which it counts
 	Warned int64             `json:"warned,omitempty"` // when the last warning was raised
 	Calls  map[string]flight `json:"calls,omitempty"`
 }
@@ -92,7 +93,8 @@ func (s silences) resumed(in input) silences {
 	s.Paused = false
 	nodes := maps.Clone(s.Nodes)
 	for node, k := range nodes {
-		nodes[node] = k.progress(in)
+		k.Since, k.Told, k.Again = in.At, 0, in.Pos
+		nodes[node] = k
 	}
 	s.Nodes = nodes
 	return s
@@ -163,7 +165,7 @@ func (k silence) alive(in input) silence {
 }
 
 func (k silence) progress(in input) silence {
-	k.Turn, k.Since, k.Pos, k.Told = true, in.At, in.Pos, 0
+	k.Turn, k.Since, k.Pos, k.Told, k.Again = true, in.At, in.Pos, 0, 0
 	if in.Event.ExecID != "" && in.Event.Node() != wire.RunNode {
 		k.Exec = in.Event.ExecID
 	}
@@ -272,6 +274,9 @@ func (k silence) tell(in input, node string) (silence, []finding) {
 			f.Severity, f.Level = wire.SeverityCritical, "critical"
 		} else {
 			k.Warned = in.At
+		}
+		if k.Again > 0 { // a resumption arms many
+			f.Level += fmt.Sprintf("-%d", k.Again)
 		}
 		found = append(found, f)
 	}

@@ -164,7 +164,11 @@ func (c *check) alerts() {
 		texts[a.Text]++
 		raised[a.Position.Seq] = true
 		e := c.byPos[a.Position.Seq]
-		if e == nil || e.RunID != a.RunID {
+		switch {
+		case a.RunID == wire.NoRun: // about wake itself
+		case a.Kind == "seq_gap":
+			c.violation(AlertedOnce, a.RunID, a.NodeID, a.Position.Seq, "alert %s: there is no gap", a.Key)
+		case e == nil || e.RunID != a.RunID:
 			c.violation(AlertedOnce, a.RunID, a.NodeID, a.Position.Seq, "alert %s has no event: %s", a.Key, a.Text)
 		}
 		if want := c.Names.Alert(a.RunID, a.NodeID, a.Kind, a.Key); want != a.Subject {
@@ -191,7 +195,7 @@ func (c *check) alerts() {
 // deservesAlert reports whether somebody must hear of an event.
 func deservesAlert(e *eventlog.Entry) bool {
 	switch p := e.Event.Payload.(type) {
-	case *wire.FlowComplete, *wire.InputRequested, *wire.PermissionRequired:
+	case *wire.FlowComplete, *wire.InputRequested, *wire.PermissionRequired, *wire.CCMessage:
 		return true
 	case *wire.FlowPaused:
 		return p.Reason == wire.PauseRequiresAction || strings.EqualFold(p.Reason, wire.PauseWorkspaceLost)

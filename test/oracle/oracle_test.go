@@ -209,6 +209,7 @@ func TestPlanted(t *testing.T) {
 		{"an alert is stored twice", func(_ *testing.T, b *book) { b.Alerts = append(b.Alerts, b.Alerts[0]) }, []oracle.Invariant{oracle.AlertedOnce}},
 		{"an alert is shown twice", func(_ *testing.T, b *book) { b.ledger.Shown("terminal", "done") }, []oracle.Invariant{oracle.AlertedOnce}},
 		{"an alert has no event", func(_ *testing.T, b *book) { b.Alerts[0].Position.Seq = 99 }, []oracle.Invariant{oracle.AlertedOnce}},
+		{"an alert tells of a gap", func(_ *testing.T, b *book) { b.Alerts[0].Kind = "seq_gap" }, []oracle.Invariant{oracle.AlertedOnce}},
 		{"an alert isn't raised", func(_ *testing.T, b *book) { b.Alerts = nil }, []oracle.Invariant{oracle.AlertedOnce}},
 		{"the record lacks an event", func(_ *testing.T, b *book) { b.Recorded = slices.Delete(b.Recorded, 4, 5) }, []oracle.Invariant{oracle.RecordedAll}},
 		{"the record has other bytes", func(_ *testing.T, b *book) { b.Recorded[4].Data = b.Recorded[5].Data }, []oracle.Invariant{oracle.RecordedAll}},
