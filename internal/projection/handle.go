@@ -119,9 +119,13 @@ func (p *Projection[V]) load(ctx context.Context, runID string, to uint64) (*tra
 		if err := p.check(ctx, runID, &stored, to); err != nil {
 			return err
 		}
+		end, err := p.renew(ctx, runID, &stored, to)
+		if err != nil {
+			return err
+		}
 		t = &tracked[V]{run: runID, v: stored.Value, pos: stored.Position.Seq, size: max(stored.Size, minSize)}
 		p.mark(t, Unchanged, 0)
-		return p.catchUp(ctx, t, to)
+		return p.catchUp(ctx, t, end)
 	})
 	if err != nil {
 		return nil, err

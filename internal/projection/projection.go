@@ -24,6 +24,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/eventlog"
+	"wake/internal/rebuild"
 	"wake/pkg/wire"
 )
 
@@ -113,6 +114,7 @@ type Projection[V any] struct {
 	handled uint64                 // position of the last entry
 	behind  bool                   // there is more to read
 	commit  committed
+	renewal renewal
 	force   bool      // commit as soon as possible
 	failing bool      // saving failed
 	retryAt time.Time // not to be tried before
@@ -156,9 +158,8 @@ func (p *Projection[V]) Run(ctx context.Context) error {
 		return p.ended(ctx, err)
 	}
 	jobs := make(chan job)
-	reading, stop := context.WithCancel(ctx)
-	defer stop()
-	ended := p.consume(reading, jobs)
+	reading := p.consume(ctx, jobs)
+	defer func() { reading.stop() }()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -167,19 +168,35 @@ func (p *Projection[V]) Run(ctx context.Context) error {
 			j.done <- p.handle(ctx, j.entries)
 		case <-timer.C:
 			p.behind = false
-		case err := <-ended:
+		case err := <-reading.ended:
 			if !errors.Is(err, eventlog.ErrIncarnation) || p.handled == 0 {
 				return p.ended(ctx, err)
 			}
 			p.restart(err)
-			ended = p.consume(reading, jobs)
+			reading.stop()
+			reading = p.consume(ctx, jobs)
+		}
+		if p.ordered(ctx, time.Now()) {
+			reading.stop()
+			<-reading.ended
+			reading = p.consume(ctx, jobs)
+			if err := p.loadTimed(ctx); err != nil {
+				return p.ended(ctx, err)
+			}
 		}
 		timer.Reset(p.work(ctx))
 	}
 }
 
+// reading is the consumer at work.
+type reading struct {
+	stop  context.CancelFunc
+	ended <-chan error // with what it returned
+}
+
 // consume reads in the background from the committed position on.
-func (p *Projection[V]) consume(ctx context.Context, jobs chan<- job) <-chan error {
+func (p *Projection[V]) consume(ctx context.Context, jobs chan<- job) reading {
+	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	c := eventlog.Consumer{
 		Durable: p.c.Consumer, From: wire.Position{Incarnation: p.log.Incarnation(), Seq: p.handled},
@@ -196,17 +213,15 @@ func (p *Projection[V]) consume(ctx context.Context, jobs chan<- job) <-chan err
 			}
 		})
 	}()
-	return ended
+	return reading{stop, ended}
 }
 
 // restart begins anew: the log is not the one that was committed.
 func (p *Projection[V]) restart(cause error) {
 	p.logger.Warn("begins anew", "service", p.c.Service, "cause", cause)
 	p.unusable.Inc()
-	clear(p.runs)
-	clear(p.dirty)
-	clear(p.waiting)
-	p.size, p.handled = 0, 0
+	p.forget()
+	p.handled, p.renewal.until = 0, 0
 	p.commit.position = wire.Position{Incarnation: p.log.Incarnation()}
 }
 
@@ -244,7 +259,7 @@ func (p *Projection[V]) work(ctx context.Context) time.Duration {
 
 // wait returns the time until something is due.
 func (p *Projection[V]) wait(now time.Time) time.Duration {
-	next := now.Add(time.Hour)
+	next := p.renewal.look.Add(rebuild.Every)
 	sooner := func(t time.Time) {
 		if t.Before(next) {
 			next = t

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"wake/internal/rebuild"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -128,6 +129,8 @@ type committed struct {
 type record struct {
 	V        int           `json:"v"`
 	Position wire.Position `json:"position"`
+	Rebuilt  string        `json:"rebuilt,omitempty"` // the last order to make all values again that was obeyed, or is
+	Until    uint64        `json:"until,omitempty"`   // where the service was when it came; 0: it is obeyed
 }
 
 func (p *Projection[V]) key() string {
@@ -151,9 +154,14 @@ func (p *Projection[V]) open(ctx context.Context) error {
 			p.logger.WarnContext(ctx, "begins anew", "service", p.c.Service, "cause", "the position is of another incarnation of the log")
 			p.unusable.Inc()
 		}
-		r.Position = wire.Position{Incarnation: p.log.Incarnation()}
+		r.Position, r.Until = wire.Position{Incarnation: p.log.Incarnation()}, 0
 	}
 	p.commit.position, p.handled = r.Position, r.Position.Seq
+	p.renewal.id, p.renewal.until, p.renewal.made = r.Rebuilt, r.Until, map[string]bool{}
+	if p.renewal.desk, err = rebuild.Open(ctx, p.log.JetStream(), p.log.Names(), p.c.Service); err != nil {
+		return err
+	}
+	p.ordered(ctx, time.Now())
 	return nil
 }
 
@@ -202,7 +210,10 @@ func (p *Projection[V]) commitDue(ctx context.Context, now time.Time) {
 // position stays.
 func (p *Projection[V]) store(ctx context.Context) error {
 	for {
-		r := record{V: wire.Version, Position: wire.Position{Incarnation: p.log.Incarnation(), Seq: p.target()}}
+		r := record{V: wire.Version, Position: wire.Position{Incarnation: p.log.Incarnation(), Seq: p.target()}, Rebuilt: p.renewal.id}
+		if r.Position.Seq < p.renewal.until {
+			r.Until = p.renewal.until
+		}
 		data, err := wire.Marshal(r)
 		if err != nil {
 			return err
@@ -211,6 +222,7 @@ func (p *Projection[V]) store(ctx context.Context) error {
 		if err == nil {
 			p.commit = committed{position: r.Position, revision: rev, at: time.Now()}
 			p.force = false
+			p.committed(ctx)
 			return nil
 		}
 		if !errors.Is(err, jetstream.ErrKeyExists) {
@@ -219,6 +231,10 @@ func (p *Projection[V]) store(ctx context.Context) error {
 		theirs, err := p.read(ctx)
 		if err != nil {
 			return err
+		}
+		if theirs.Rebuilt != r.Rebuilt {
+			p.renewal.look = time.Time{}
+			return errRenewed // this process joins in
 		}
 		if theirs.Position.Incarnation == r.Position.Incarnation && theirs.Position.Seq >= r.Position.Seq {
 			p.commit.position, p.commit.at, p.force = theirs.Position, time.Now(), false

@@ -73,6 +73,10 @@ type value struct {
 	record   record
 	revision uint64
 	skipped  int // events since the last change
+
+	// Of a record that is made again:
+	upTo uint64 // up to here everything was raised before
+	due  int64  // when it would have been ticked next, Unix ms; 0: never
 }
 
 // New returns an alerter of log.
@@ -172,6 +176,22 @@ func (a *Alerter) Load(ctx context.Context, runID string) (projection.Loaded[*va
 // Reset implements [projection.Projector].
 func (a *Alerter) Reset(v *value) { v.record = newRecord(v.record.Run.ID) }
 
+// Renew implements [projection.Renewer]: what was raised before isn't raised again,
+// also if its alert is gone.
+func (a *Alerter) Renew(v *value, upTo uint64) {
+	v.upTo, v.due = upTo, v.record.Deadline
+	a.Reset(v)
+}
+
+// knows reports whether what an input leads to was raised in an earlier life of the
+// value.
+func (v *value) knows(in input) bool {
+	if in.Pos > v.upTo {
+		return false
+	}
+	return in.Event != nil || v.due == 0 || in.At < v.due
+}
+
 // skippable is the number of events without news after which a record is saved
 // all the same, so that little has to be read again.
 const skippable = 1000
@@ -192,12 +212,15 @@ func (a *Alerter) Fold(ctx context.Context, v *value, e eventlog.Entry) (project
 	if err != nil {
 		return projection.Unchanged, err
 	}
-	next, err := a.raise(ctx, v.record, input{At: e.Time.UnixMilli(), Pos: e.Pos, Event: event})
+	in := input{At: e.Time.UnixMilli(), Pos: e.Pos, Event: event}
+	next, err := a.raise(ctx, v.record, in, v.knows(in))
 	if err != nil {
 		return projection.Unchanged, err
 	}
-	if err := a.ended(ctx, next, e); err != nil {
-		return projection.Unchanged, err
+	if !v.knows(in) {
+		if err := a.ended(ctx, next, e); err != nil {
+			return projection.Unchanged, err
+		}
 	}
 	next.Position = pos
 	v.record, v.skipped = next, 0
@@ -271,7 +294,8 @@ func (a *Alerter) Tick(ctx context.Context, v *value, at int64) (projection.Effe
 	if err != nil {
 		return projection.Unchanged, err
 	}
-	next, err := a.raise(ctx, heard, input{At: at, Pos: heard.Position.Seq})
+	in := input{At: at, Pos: heard.Position.Seq}
+	next, err := a.raise(ctx, heard, in, v.knows(in))
 	if err != nil {
 		return projection.Unchanged, err
 	}

@@ -18,14 +18,18 @@ const publishWait = 5 * time.Second
 
 // raise lets the detectors see the input, stores what they found, and returns
 // what the record has become. If it fails it is to be called again with the same
-// record and input: what was stored isn't stored again.
-func (a *Alerter) raise(ctx context.Context, r record, in input) (record, error) {
+// record and input: what was stored isn't stored again. What is known was raised in
+// an earlier life of the record, and isn't raised again even if it is gone.
+func (a *Alerter) raise(ctx context.Context, r record, in input, known bool) (record, error) {
 	in.Limits = a.limits.Load()
 	next, found := r.step(in)
 	in.Run = next.Run
 	if in.Run.Copy {
 		next.Deadline = 0
 		return next, nil
+	}
+	if known {
+		found = nil
 	}
 	if err := a.publishAll(ctx, &a.told, in, found); err != nil {
 		return r, err

@@ -85,8 +85,14 @@ func (r *Recorder) Run(ctx context.Context) error {
 		defer close(tidied)
 		r.tidy(ctx)
 	}()
+	rebuilt := make(chan struct{})
+	go func() {
+		defer close(rebuilt)
+		r.rebuilds(ctx)
+	}()
 	err = r.consume(ctx)
 	stop()
+	<-rebuilt
 	<-tidied
 	return errors.Join(err, <-served, <-indexed, <-alerted, r.store.Close())
 }

@@ -115,16 +115,20 @@ func retireNext(ctx context.Context, t *tx, now time.Time) (more bool, err error
 	return true, err
 }
 
+// beside are statements that remove rows of a run from tables that know it only by
+// its nodes.
+func beside(find finder) []string {
+	steps := []string{`DELETE FROM usage_seen WHERE node IN (SELECT id FROM nodes WHERE run = ?1)`}
+	if find.lags {
+		steps = append(steps, `DELETE FROM lines_open WHERE writer IN (SELECT id FROM nodes WHERE run = ?1)`)
+	}
+	return steps
+}
+
 // removeSome removes a bounded part of a run. It reports whether there was
 // anything.
 func removeSome(ctx context.Context, t *tx, of target) (some bool, err error) {
-	steps := []string{
-		`DELETE FROM usage_seen WHERE (node, message) IN (SELECT u.node, u.message FROM usage_seen u JOIN nodes n ON n.id = u.node
-			WHERE n.run = ?1 ORDER BY u.node, u.message LIMIT 1000)`,
-	}
-	if t.d.find.lags {
-		steps = append(steps, `DELETE FROM lines_open WHERE writer IN (SELECT id FROM nodes WHERE run = ?1)`)
-	}
+	steps := beside(t.d.find)
 	for _, h := range holdings() {
 		steps = append(steps, h.some())
 	}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+
+	"wake/internal/rebuild"
+	"wake/internal/timeline"
+	"wake/pkg/subjects"
+)
+
+// rebuilt is what wake rebuild says in the end.
+type rebuilt struct {
+	Service string `json:"service"`
+	rebuild.Progress
+	Waiting bool `json:"waiting,omitempty"` // no process of the service is at it
+}
+
+func (a *app) rebuildCommand() *cobra.Command {
+	services := []string{subjects.RecorderConsumer, subjects.SnapshotterConsumer, subjects.AlerterConsumer}
+	var detach bool
+	cmd := &cobra.Command{
+		Use:   "rebuild {" + strings.Join(services, " | ") + "}",
+		Short: "Let a service derive everything again",
+		Long: `Let a service derive everything again: the recorder its tables from the events that
+it has recorded, of which it has more than the stream; the snapshotter the states
+of all runs, and the alerter what it knows of them, from the stream. Nothing is
+lost meanwhile, and no alert is raised twice. A service that isn't running does it
+when it is started.`,
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: services,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !slices.Contains(services, args[0]) {
+				return usage("", "there is no service %q to rebuild", args[0])
+			}
+			return a.rebuild(cmd.Context(), args[0], detach)
+		},
+	}
+	cmd.Flags().BoolVar(&detach, "detach", false, "don't wait for it")
+	return cmd
+}
+
+// rebuildBegins is how long a service that runs takes at most to notice an order.
+const rebuildBegins = 5 * rebuild.Every
+
+func (a *app) rebuild(ctx context.Context, service string, detach bool) error {
+	nc, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	desk, err := rebuild.Open(ctx, js, a.names, service)
+	if err != nil {
+		return err
+	}
+	order, err := desk.Place(ctx)
+	if err != nil {
+		return err
+	}
+	end := rebuilt{Service: service, Progress: rebuild.Progress{ID: order.ID}, Waiting: true}
+	if !detach {
+		if end, err = a.watchRebuild(ctx, desk, end); err != nil {
+			return err
+		}
+	}
+	if a.json {
+		return a.printJSON(end)
+	}
+	text := fmt.Sprintf("%s: rebuilt, %d %s", service, end.Of, end.Unit)
+	if end.Waiting {
+		text = fmt.Sprintf("%s: ordered; it is rebuilt by the one that runs, or when one is started", service)
+	}
+	_, err = fmt.Fprintln(a.out, text)
+	return err
+}
+
+// watchRebuild shows how far a service is until it is done.
+func (a *app) watchRebuild(ctx context.Context, desk *rebuild.Desk, end rebuilt) (rebuilt, error) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	begun, last := time.Now(), uint64(0)
+	for {
+		p, err := desk.Progress(ctx)
+		if err != nil {
+			return end, err
+		}
+		switch {
+		case p.ID != end.ID && time.Since(begun) > rebuildBegins:
+			return end, nil
+		case p.ID == end.ID && p.Error != "":
+			return end, failure(codeFailed, "", "%s", timeline.Line(p.Error, maxMessage))
+		case p.ID == end.ID && p.Done:
+			end.Progress, end.Waiting = p, false
+			return end, nil
+		case p.ID == end.ID && p.Part != last:
+			last = p.Part
+			if !a.json {
+				_, _ = fmt.Fprintf(a.errOut, "%s: %d of %d %s\n", end.Service, p.Part, p.Of, p.Unit)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return end, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package projection
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"wake/internal/eventlog"
+	"wake/internal/rebuild"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+)
+
+// Renewer is a service that has to know which of its values are made again, since
+// what it did because of them isn't to be done again.
+type Renewer[V any] interface {
+	// Renew makes a value fresh, as Reset does. It will account again for the events
+	// up to a position for which it, or an earlier one, has accounted before.
+	Renew(v V, upTo uint64)
+}
+
+// renewal is a rebuild: the log is read from its beginning again, and each run that
+// it still has the beginning of gets a value that owes nothing to the stored one.
+// What was stored stays until it is replaced, and no position is lowered: a value
+// is folded at once up to where it was.
+type renewal struct {
+	id    string          // of the last order that was obeyed, or is
+	until uint64          // where the service was; 0: no rebuild is under way
+	made  map[string]bool // runs whose values this process has made again
+	desk  *rebuild.Desk
+	look  time.Time // when an order was last looked for
+}
+
+// ordered looks for an order and begins to obey it: the position that is saved says
+// so from then on. Whether it did is reported; then the log is to be read anew.
+func (p *Projection[V]) ordered(ctx context.Context, now time.Time) bool {
+	if now.Before(p.renewal.look.Add(rebuild.Every)) {
+		return false
+	}
+	p.renewal.look = now
+	wait, cancel := context.WithTimeout(ctx, saveWait)
+	defer cancel()
+	o, err := p.renewal.desk.Order(wait)
+	if err != nil || o.ID == "" || o.ID == p.renewal.id {
+		return false // what can't be read now can be later
+	}
+	p.saveAll(wait, func(*tracked[V]) bool { return true })
+	if err := p.begin(wait, o.ID); err != nil {
+		p.delay(ctx, err, subjects.NoRun)
+		return false
+	}
+	return true
+}
+
+// begin saves that a rebuild begins, unless another process of the service has
+// done so, and begins it.
+func (p *Projection[V]) begin(ctx context.Context, id string) error {
+	r, err := p.read(ctx)
+	if err != nil {
+		return err
+	}
+	if r.Rebuilt != id {
+		first, _, err := p.log.Bounds(ctx)
+		if err != nil {
+			return err
+		}
+		until := max(p.target(), p.commit.position.Seq)
+		if until < first {
+			until = 0 // nothing of it is left
+		}
+		r = record{V: wire.Version, Position: wire.Position{Incarnation: p.log.Incarnation()}, Rebuilt: id, Until: until}
+		data, err := wire.Marshal(r)
+		if err != nil {
+			return err
+		}
+		if p.commit.revision, err = p.write(ctx, data); err != nil {
+			return err
+		}
+	}
+	p.logger.InfoContext(ctx, "makes all values again", "service", p.c.Service, "order", id, "until", r.Until)
+	p.forget()
+	p.commit.position, p.handled = r.Position, r.Position.Seq
+	p.renewal.id, p.renewal.until, p.renewal.made = id, r.Until, map[string]bool{}
+	p.tell(ctx)
+	return nil
+}
+
+// forget drops all values.
+func (p *Projection[V]) forget() {
+	clear(p.runs)
+	clear(p.dirty)
+	clear(p.waiting)
+	p.size = 0
+}
+
+// tell reports how far the rebuild is. That it can't is no reason to stop.
+func (p *Projection[V]) tell(ctx context.Context) {
+	r := p.renewal
+	err := r.desk.Report(ctx, rebuild.Progress{
+		ID: r.id, Part: min(p.commit.position.Seq, r.until), Of: r.until, Unit: "positions", Done: r.until == 0 || p.commit.position.Seq >= r.until,
+	})
+	if err != nil {
+		p.logger.WarnContext(ctx, "progress is not shown", "service", p.c.Service, "error", err)
+	}
+}
+
+// committed notes what was saved, and whether that was the end of the rebuild.
+func (p *Projection[V]) committed(ctx context.Context) {
+	if p.renewal.until == 0 {
+		return
+	}
+	p.tell(ctx)
+	if p.commit.position.Seq >= p.renewal.until {
+		p.logger.InfoContext(ctx, "made all values again", "service", p.c.Service, "runs", len(p.renewal.made))
+		p.renewal.until, p.renewal.made = 0, nil
+	}
+}
+
+// renew makes a value again that was loaded for an event behind position to, if a
+// rebuild wants that, and returns up to where it has to be folded. A stored value
+// that doesn't reach the event has been made again already: the rebuild has read
+// all that is before. One whose run's beginning the log has dropped stays.
+func (p *Projection[V]) renew(ctx context.Context, runID string, stored *Loaded[V], to uint64) (uint64, error) {
+	was := stored.Position.Seq
+	if p.renewal.until <= to || p.renewal.made[runID] || was > 0 && was <= to {
+		return to, nil
+	}
+	whole, err := p.begins(ctx, runID)
+	if err != nil || !whole {
+		return to, err
+	}
+	if r, ok := p.service.(Renewer[V]); ok {
+		r.Renew(stored.Value, max(was, p.renewal.until))
+	} else {
+		p.service.Reset(stored.Value)
+	}
+	stored.Position = wire.Position{}
+	p.renewal.made[runID] = true
+	return max(to, was), nil
+}
+
+// begins reports whether the log still has the first event of a run.
+func (p *Projection[V]) begins(ctx context.Context, runID string) (bool, error) {
+	for e, err := range p.log.Read(ctx, eventlog.Query{Run: runID, Kinds: p.c.Kinds}) {
+		if err != nil {
+			return false, err
+		}
+		return e.Event != nil && e.NodeID == wire.RunNode && e.Event.Seq == 1, nil
+	}
+	return false, nil
+}
+
+// errRenewed means that another process of the service has begun a rebuild.
+var errRenewed = errors.New("projection: the service makes all values again")

@@ -1,0 +1,69 @@
+package recorder_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"wake/pkg/wire"
+)
+
+// What is derived is derived again, whatever somebody has made of it; events that
+// aren't as they were recorded are derived from by nobody; an order counts once.
+func TestRebuild(t *testing.T) {
+	p := story(t)
+	p.start("open", "coder", nil)
+	p.add("open", "coder", "coder#1", &wire.AgentTextDelta{Content: "it grows "})
+	path := newTarget(t)
+	s := openAt(t, path)
+	p.store(s, 7)
+	if got := found(t, s, "piece"); len(got) == 0 {
+		t.Fatal("nothing is found")
+	}
+	closed(t, s)
+	want := dump(t, path)
+	db := openDB(t, path)
+	mustExec(t, db, `UPDATE lines SET hidden = 1 WHERE run = (SELECT id FROM runs WHERE run = 'r1')`)
+	mustExec(t, db, `UPDATE runs SET flow = 'other', cost_usd = 100 WHERE run = 'r1'`)
+	mustExec(t, db, `DELETE FROM folds`)
+	mustExec(t, db, `DELETE FROM labels`)
+	s = openAt(t, path)
+	defer closed(t, s)
+	runs := 0
+	for range 2 {
+		if err := s.Rebuild(t.Context(), "order", func(int, int) { runs++ }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(want["runs"]); runs != n {
+		t.Errorf("%d runs were derived again, want each of %d once", runs, n)
+	}
+	got := dump(t, path)
+	for _, table := range []string{"events", "streams", "labels", "blobs"} {
+		if diff := cmp.Diff(want[table], got[table]); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", table, diff)
+		}
+	}
+	sound(t, s, "derived again")
+	if got := found(t, s, "piece"); len(got) == 0 {
+		t.Error("nothing is found any more")
+	}
+	p.add("open", "coder", "coder#1", &wire.AgentTextDelta{Content: "and grows"})
+	p.add("open", "coder", "coder#1", &wire.NodeComplete{Output: wire.Null})
+	p.store(s, 100)
+	sound(t, s, "recorded on")
+	if diff := cmp.Diff([]string{"open"}, found(t, s, `"it grows and grows"`)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if onPostgres(path) {
+		return
+	}
+	mustExec(t, db, `DROP TRIGGER tail_keep`)
+	mustExec(t, db, `UPDATE tail SET data = (SELECT data FROM tail ORDER BY pos LIMIT 1) WHERE pos = (SELECT max(pos) FROM tail)`)
+	if err := s.Rebuild(t.Context(), "another", func(int, int) {}); err == nil {
+		t.Error("what was changed was derived from")
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
