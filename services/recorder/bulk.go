@@ -11,7 +11,7 @@ import (
 const bulkRows = 32
 
 // bulky are the statements whose rows are inserted together.
-func bulky() []statement { return []statement{addLine, addCall} }
+func bulky() []statement { return []statement{addLine, addCall, addMessage, addCheckpoint} }
 
 // add notes a row that a statement of [bulky] is to insert.
 func (w *writer) add(s statement, columns ...any) {

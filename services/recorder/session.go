@@ -3,6 +3,7 @@ package recorder
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"slices"
 	"strings"
 
@@ -90,7 +91,7 @@ func (w *writer) converse(r *runRow, n *nodeRow, pos uint64, e *wire.Event) erro
 	case *wire.UserMessage:
 		return w.asked(r, n, pos, e, p.Content, p.Source == "prompt" || p.Source == "replay")
 	case *wire.TurnStart:
-		return w.turn(r, n, pos, e)
+		w.turn(r, n, pos, e)
 	case *wire.ToolIntent:
 		return w.calls(r, n, pos, e, p.ToolName, p.ToolInput)
 	case *wire.AgentMessage:
@@ -98,11 +99,11 @@ func (w *writer) converse(r *runRow, n *nodeRow, pos uint64, e *wire.Event) erro
 	case *wire.AgentTool:
 		return w.called(r, n, pos, e, p)
 	case *wire.TurnEnd:
-		return w.ended(r, n, pos, e, !p.IsError)
+		w.ended(r, n, pos, e, !p.IsError)
 	case *wire.AgentComplete:
-		return w.ended(r, n, pos, e, true)
+		w.ended(r, n, pos, e, true)
 	case *wire.AgentPaused, *wire.AgentAborted:
-		return w.ended(r, n, pos, e, false)
+		w.ended(r, n, pos, e, false)
 	case *wire.AgentError:
 		return w.erred(r, n, pos, e, p)
 	case *wire.Checkpoint:
@@ -194,9 +195,7 @@ func (w *writer) begin(r *runRow, n *nodeRow, pos uint64, e *wire.Event) (uint64
 		if e.Turn == 0 && !t.Begun {
 			turn++
 		}
-		if err := w.turnTo(r, n, pos, e, turn); err != nil {
-			return 0, err
-		}
+		w.turnTo(r, n, pos, e, turn)
 		t.Begun, t.Context = false, ""
 	}
 	w.message(r, n, pos, e, "assistant", nil, nil, nil)
@@ -206,39 +205,37 @@ func (w *writer) begin(r *runRow, n *nodeRow, pos uint64, e *wire.Event) (uint64
 }
 
 // turn begins a turn.
-func (w *writer) turn(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error {
+func (w *writer) turn(r *runRow, n *nodeRow, pos uint64, e *wire.Event) {
 	t := &n.talk
 	t.thread(e.Parent).Open = 0
 	if e.Parent != "" {
-		return nil
+		return
 	}
 	turn := e.Turn
 	if turn == 0 {
 		turn = t.Turn + 1
 	}
 	t.Begun = true
-	return w.turnTo(r, n, pos, e, turn)
+	w.turnTo(r, n, pos, e, turn)
 }
 
 // turnTo ends the turn before.
-func (w *writer) turnTo(r *runRow, n *nodeRow, pos uint64, e *wire.Event, turn int) error {
-	if turn <= n.talk.Turn {
-		return nil
+func (w *writer) turnTo(r *runRow, n *nodeRow, pos uint64, e *wire.Event, turn int) {
+	if turn > n.talk.Turn {
+		w.turnOver(r, n, pos, e)
+		n.talk.Turn, n.talk.Context = turn, ""
 	}
-	err := w.turnOver(r, n, pos, e)
-	n.talk.Turn, n.talk.Context = turn, ""
-	return err
 }
 
 // turnOver marks the turn as one that has been done whole, unless the agent
 // does that itself.
-func (w *writer) turnOver(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error {
+func (w *writer) turnOver(r *runRow, n *nodeRow, pos uint64, e *wire.Event) {
 	t := &n.talk
 	if t.Own || t.Turn <= t.Marked || t.Last == 0 || len(t.thread("").Calls) > 0 {
-		return nil
+		return
 	}
 	t.Marked = t.Turn
-	return w.exec(addCheckpoint, pos, r.id, n.id, e.Seq, t.Session, n.node, t.Turn, t.Last, string(wire.CheckpointTurn), "", nil, nil, e.Timestamp)
+	w.add(addCheckpoint, pos, r.id, n.id, e.Seq, t.Session, n.node, t.Turn, t.Last, string(wire.CheckpointTurn), "", nil, nil, e.Timestamp)
 }
 
 // calls adds a call to the agent's message, unless that has it.
@@ -383,16 +380,14 @@ func result(e *wire.Event, p *wire.AgentTool) string {
 }
 
 // ended ends the agent's turn, or the agent.
-func (w *writer) ended(r *runRow, n *nodeRow, pos uint64, e *wire.Event, well bool) error {
+func (w *writer) ended(r *runRow, n *nodeRow, pos uint64, e *wire.Event, well bool) {
 	if e.Parent != "" || n.talk.Session == "" {
-		return nil
+		return
 	}
-	var err error
 	if well {
-		err = w.turnOver(r, n, pos, e)
+		w.turnOver(r, n, pos, e)
 	}
 	n.talk.Threads, n.talk.Begun = nil, false
-	return err
 }
 
 // erred takes an error of the agent.
@@ -444,7 +439,8 @@ func (w *writer) checkpoint(r *runRow, n *nodeRow, pos uint64, e *wire.Event, p 
 		call = e.CallID
 	case wire.CheckpointSFP, wire.CheckpointLabelled:
 	}
-	return w.exec(addCheckpoint, pos, r.id, n.id, e.Seq, session, orElse(e.AgentID, n.node), turn, t.Last, string(p.Kind), p.Label, index, call, e.Timestamp)
+	w.add(addCheckpoint, pos, r.id, n.id, e.Seq, session, orElse(e.AgentID, n.node), turn, t.Last, string(p.Kind), p.Label, index, call, e.Timestamp)
+	return nil
 }
 
 // rollBack hides the messages and checkpoints of a node after seq.
@@ -461,23 +457,28 @@ func (w *writer) rollBack(n *nodeRow, seq uint64) error {
 	return w.last(n)
 }
 
-// writeMessages writes what was said.
+// writeMessages writes what was said, and the checkpoints.
 func (w *writer) writeMessages() error {
 	for _, m := range w.said {
-		var err error
-		args := strings.Join(m.args, ",")
 		if m.row == nil {
-			err = w.exec(growMessage, m.content, args, m.pos)
-		} else {
-			if m.content != nil {
-				m.row[messageContent] = m.content
-			}
-			if args != "" {
-				m.row[messageArgs] = "[" + args + "]"
-			}
-			err = w.exec(addMessage, m.row...)
+			continue
 		}
-		if err != nil {
+		if m.content != nil {
+			m.row[messageContent] = m.content
+		}
+		if len(m.args) > 0 {
+			m.row[messageArgs] = "[" + strings.Join(m.args, ",") + "]"
+		}
+		w.add(addMessage, m.row...)
+	}
+	if err := errors.Join(w.insert(addMessage), w.insert(addCheckpoint)); err != nil {
+		return err
+	}
+	for _, m := range w.said {
+		if m.row != nil {
+			continue
+		}
+		if err := w.exec(growMessage, m.content, strings.Join(m.args, ","), m.pos); err != nil {
 			return err
 		}
 	}
