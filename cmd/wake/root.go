@@ -130,7 +130,7 @@ func (a *app) addVerbs(root *cobra.Command) {
 		a.bookmarkCommand(), a.bookmarksCommand(), a.forkCommand())
 	add("servers", "Servers and services:",
 		a.upCommand(), a.initCommand(), a.doctorCommand(), a.rebuildCommand(),
-		a.runnerCommand(), a.recorderCommand(), a.snapshotterCommand(), a.alerterCommand())
+		a.runnerCommand(), a.recorderCommand(), a.snapshotterCommand(), a.alerterCommand(), a.mcpCommand())
 	add("tools", "Tools:", a.verifyCommand(), a.decodeCommand(), a.benchCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("tools")
 	root.SetHelpCommandGroupID("tools")

@@ -1,0 +1,132 @@
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// do sends a command to the run that ref means, and says what has become of it.
+func (p Pipeline) do(ctx context.Context, ref string, cmd wire.Command, done string) (string, error) {
+	run, err := p.Find(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	cmd.RunID, cmd.By = run, "mcp"
+	r, err := p.Do(ctx, cmd)
+	if err != nil {
+		return "", err
+	}
+	if !r.Recorded {
+		return "queued: no runner answers; it is obeyed when one comes", nil
+	}
+	return done + " run " + clean(run), nil
+}
+
+type messageInput struct {
+	Run     string `json:"run" jsonschema:"RUN"`
+	Message string `json:"message" jsonschema:"what to tell"`
+	Node    string `json:"node,omitempty" jsonschema:"to the agent of this node, if several are at work"`
+}
+
+func (in messageInput) check() error {
+	if strings.TrimSpace(in.Message) == "" {
+		return badRequest("message is empty")
+	}
+	return nil
+}
+
+func (p Pipeline) send(ctx context.Context, in messageInput) (string, error) {
+	if err := in.check(); err != nil {
+		return "", err
+	}
+	return p.do(ctx, in.Run, wire.Command{Type: "send", Message: in.Message, NodeID: in.Node}, "sent to")
+}
+
+func (p Pipeline) steer(ctx context.Context, in messageInput) (string, error) {
+	if err := in.check(); err != nil {
+		return "", err
+	}
+	return p.do(ctx, in.Run, wire.Command{Type: "steer", Message: in.Message, NodeID: in.Node}, "steered")
+}
+
+type replyInput struct {
+	Run    string `json:"run" jsonschema:"RUN"`
+	Answer any    `json:"answer" jsonschema:"a text, or any JSON value that the question wants"`
+	Prompt string `json:"prompt,omitempty" jsonschema:"id of the question; absent: the one that is open"`
+}
+
+func (p Pipeline) reply(ctx context.Context, in replyInput) (string, error) {
+	content, err := wire.Marshal(in.Answer)
+	if err != nil {
+		return "", badRequest("answer: %v", err)
+	}
+	run, err := p.Find(ctx, in.Run)
+	if err != nil {
+		return "", err
+	}
+	state, err := p.State(ctx, run)
+	if err != nil {
+		return "", err
+	}
+	var open []string
+	for _, n := range state.Nodes {
+		if n.PromptID != "" && (in.Prompt == "" || in.Prompt == n.PromptID) {
+			open = append(open, n.PromptID)
+		}
+	}
+	slices.Sort(open)
+	if len(open) != 1 {
+		return "", chooseOne(run, "question", "prompt", open)
+	}
+	return p.do(ctx, run, wire.Command{Type: "reply", PromptID: open[0], Content: content}, "answered "+clean(open[0])+" of")
+}
+
+// chooseOne is the error if there isn't exactly one thing that can be meant.
+func chooseOne(run, what, field string, open []string) error {
+	if len(open) == 0 {
+		return &wire.APIError{Code: wire.CodeCommandRejected, Message: fmt.Sprintf("no such %s of run %s waits", what, run)}
+	}
+	return &wire.APIError{
+		Code: wire.CodeAmbiguousID, Message: fmt.Sprintf("%d of run %s wait: %s", len(open), run, strings.Join(open, ", ")),
+		Hint: "name one by " + field,
+	}
+}
+
+type decisionInput struct {
+	Run  string `json:"run" jsonschema:"RUN"`
+	Call string `json:"call,omitempty" jsonschema:"id of the call; absent: the one that waits"`
+	Note string `json:"note,omitempty" jsonschema:"why, for the agent and the log"`
+}
+
+func (p Pipeline) approve(ctx context.Context, in decisionInput) (string, error) {
+	return p.decide(ctx, in, "approve", "approved")
+}
+
+func (p Pipeline) deny(ctx context.Context, in decisionInput) (string, error) {
+	return p.decide(ctx, in, "deny", "denied")
+}
+
+func (p Pipeline) decide(ctx context.Context, in decisionInput, kind, done string) (string, error) {
+	run, err := p.Find(ctx, in.Run)
+	if err != nil {
+		return "", err
+	}
+	state, err := p.State(ctx, run)
+	if err != nil {
+		return "", err
+	}
+	var open []string
+	for _, c := range waiting(state) {
+		if in.Call == "" || c.CallID == in.Call {
+			open = append(open, c.CallID)
+		}
+	}
+	if open = slices.Compact(open); len(open) != 1 {
+		return "", chooseOne(run, "call", "call", open)
+	}
+	return p.do(ctx, run, wire.Command{Type: kind, CallID: open[0], Note: in.Note}, done+" "+clean(open[0])+" of")
+}

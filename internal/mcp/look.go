@@ -1,0 +1,261 @@
+package mcp
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"wake/internal/timeline"
+	"wake/pkg/wire"
+)
+
+// Bounds of what a line shows, in runes, and of how many there are.
+const (
+	maxLine  = 300
+	maxBlock = 1000 // of a line of a log, which may have several
+	maxList  = 100
+)
+
+// clean makes what others wrote one safe line.
+func clean(s string) string { return timeline.Line(s, maxLine) }
+
+// atMost returns how many of something to show.
+func atMost(asked, normal int) int {
+	if asked <= 0 {
+		return normal
+	}
+	return min(asked, maxList)
+}
+
+func ago(span string) (wire.Ago, error) {
+	if span == "" {
+		return 0, nil
+	}
+	a, err := wire.ParseAgo(span)
+	if err != nil {
+		return 0, badRequest("since: %q is no span of time, such as 30s, 5m or 2d", clean(span))
+	}
+	return a, nil
+}
+
+func at(ms int64) string { return time.UnixMilli(ms).UTC().Format("15:04:05") }
+
+type runsInput struct {
+	Status string `json:"status,omitempty" jsonschema:"only these: active (not ended), running, paused, complete, failed or aborted"`
+	Label  string `json:"label,omitempty" jsonschema:"only with this label: key=value or value"`
+	Limit  int    `json:"limit,omitempty" jsonschema:"default 20, at most 100"`
+}
+
+func (p Pipeline) runs(ctx context.Context, in runsInput) (string, error) {
+	q := wire.RunsRequest{Label: in.Label, Limit: atMost(in.Limit, 20)}
+	if in.Status != "" {
+		q.Status = []string{in.Status}
+	}
+	page, err := p.Runs(ctx, q)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, r := range page.Runs {
+		state := cmp.Or(string(r.Result), string(r.Status))
+		fmt.Fprintf(&b, "%s %s%s %s $%.2f", clean(r.RunID), state, bracketed(r.Reason), clean(cmp.Or(r.Labels["name"], r.FlowName)), r.CostUsd)
+		if r.ParentRun != "" {
+			fmt.Fprintf(&b, " parent %s", clean(r.ParentRun))
+		}
+		if r.LastActivity != "" {
+			fmt.Fprintf(&b, ": %s", clean(r.LastActivity))
+		}
+		b.WriteByte('\n')
+	}
+	if page.Cursor != "" {
+		b.WriteString("… there are more: narrow it by status or label\n")
+	}
+	return cmp.Or(b.String(), "no runs"), nil
+}
+
+// bracketed is a text in brackets, "" for none.
+func bracketed(s string) string {
+	if s == "" {
+		return ""
+	}
+	return " (" + clean(s) + ")"
+}
+
+type statusInput struct {
+	Run  string `json:"run" jsonschema:"RUN"`
+	Node string `json:"node,omitempty" jsonschema:"only this node"`
+}
+
+func (p Pipeline) status(ctx context.Context, in statusInput) (string, error) {
+	s, err := p.Status(ctx, wire.StatusRequest{Run: in.Run, Node: in.Node})
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "run %s (%s): %s%s, $%.2f, tokens %d in %d out, %d tools, %s\n", clean(s.RunID), clean(s.FlowName),
+		cmp.Or(string(s.Result), string(s.Status)), bracketed(s.Reason), s.CostUsd, s.TokensIn, s.TokensOut, s.ToolsUsed, s.Runtime)
+	for _, fact := range [][2]string{
+		{"error", s.Error}, {"waits for", s.WaitingFor}, {"last", s.LastActivity}, {"last alert", s.LastAlert},
+	} {
+		if fact[1] != "" {
+			fmt.Fprintf(&b, "%s: %s\n", fact[0], clean(fact[1]))
+		}
+	}
+	for i, n := range s.Agents {
+		if i == maxList {
+			fmt.Fprintf(&b, "… %d more nodes: ask by node\n", len(s.Agents)-i)
+			break
+		}
+		fmt.Fprintf(&b, "- %s: %s%s %s", clean(n.AgentID), n.State, bracketed(n.Reason), n.Runtime)
+		if what := cmp.Or(n.Error, n.WaitingFor, n.LastActivity); what != "" {
+			fmt.Fprintf(&b, ": %s", clean(what))
+		}
+		b.WriteByte('\n')
+	}
+	return b.String() + p.permissions(ctx, s), nil
+}
+
+// permissions lists the calls of a run that wait for permission, by id.
+func (p Pipeline) permissions(ctx context.Context, s wire.StatusResponse) string {
+	if s.Result != "" || s.Status == wire.RunAborted {
+		return ""
+	}
+	state, err := p.State(ctx, s.RunID)
+	if err != nil {
+		return "" // what is known is worth telling
+	}
+	var b strings.Builder
+	for _, c := range waiting(state) {
+		fmt.Fprintf(&b, "permission: call %s of %s: %s %s\n", clean(c.CallID), clean(c.Node), clean(c.Tool), clean(timeline.Input(c.Input)))
+	}
+	return b.String()
+}
+
+// waiting returns the calls that wait for permission, the longest waiting first.
+func waiting(s *wire.State) []wire.ToolCall {
+	var calls []wire.ToolCall
+	for _, c := range s.Tools {
+		if c.State == wire.ToolApprovalRequired {
+			calls = append(calls, c)
+		}
+	}
+	slices.SortFunc(calls, func(a, b wire.ToolCall) int {
+		return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.Node, b.Node), cmp.Compare(a.CallID, b.CallID))
+	})
+	return calls
+}
+
+type logInput struct {
+	Run     string `json:"run" jsonschema:"RUN"`
+	Node    string `json:"node,omitempty" jsonschema:"only of this node"`
+	Type    string `json:"type,omitempty" jsonschema:"only text, thinking, tool, error, system or user"`
+	Grep    string `json:"grep,omitempty" jsonschema:"only lines that match this RE2 pattern, ignoring case"`
+	Since   string `json:"since,omitempty" jsonschema:"only of this last span, such as 5m"`
+	Offset  *int64 `json:"offset,omitempty" jsonschema:"first line from 0; absent: the last lines"`
+	Limit   int    `json:"limit,omitempty" jsonschema:"default 20, at most 100"`
+	Summary bool   `json:"summary,omitempty" jsonschema:"in short what happened instead of lines"`
+}
+
+func (p Pipeline) log(ctx context.Context, in logInput) (string, error) {
+	since, err := ago(in.Since)
+	if err != nil {
+		return "", err
+	}
+	if in.Type != "" && !wire.LineType(in.Type).Valid() {
+		return "", badRequest("type is text, thinking, tool, error, system or user")
+	}
+	limit := atMost(in.Limit, 20)
+	page, err := p.Log(ctx, wire.LogRequest{
+		Run: in.Run, Node: in.Node, Type: wire.LineType(in.Type), Grep: in.Grep, Since: since,
+		Offset: in.Offset, Limit: &limit, Details: true, Summary: in.Summary,
+	})
+	if err != nil {
+		return "", err
+	}
+	if page.Summary != nil {
+		return timeline.Sanitize(page.Summary.Text), nil
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "lines %d to %d of %d\n", page.Offset, page.Offset+int64(page.ReturnedLines), page.TotalLines)
+	for _, l := range page.Lines {
+		text := timeline.Sanitize(strings.TrimSpace(l.Text))
+		if r := []rune(text); len(r) > maxBlock {
+			text = string(r[:maxBlock]) + "…"
+		}
+		fmt.Fprintf(&b, "%s %s %s: %s\n", at(l.TS), clean(l.Node), l.Type, text)
+	}
+	return b.String(), nil
+}
+
+type searchInput struct {
+	Text  string `json:"text" jsonschema:"words, \"phrases\", begin* and -without"`
+	Run   string `json:"run,omitempty" jsonschema:"only in this RUN"`
+	Since string `json:"since,omitempty" jsonschema:"only of this last span, such as 2d"`
+	Limit int    `json:"limit,omitempty" jsonschema:"default 10, at most 100"`
+}
+
+func (p Pipeline) search(ctx context.Context, in searchInput) (string, error) {
+	since, err := ago(in.Since)
+	if err != nil {
+		return "", err
+	}
+	q := wire.SearchRequest{Text: in.Text, Since: since, Limit: atMost(in.Limit, 10)}
+	if in.Run != "" {
+		if q.Run, err = p.Find(ctx, in.Run); err != nil {
+			return "", err
+		}
+	}
+	found, err := p.Search(ctx, q)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, h := range found.Hits {
+		fmt.Fprintf(&b, "%s %s %s %s: %s\n", clean(h.RunID), clean(h.Node), at(h.TS), h.Type, clean(h.Snippet))
+	}
+	if found.Cursor != "" {
+		b.WriteString("… there are more: narrow it by words or run\n")
+	}
+	return cmp.Or(b.String(), "nothing was found"), nil
+}
+
+type alertsInput struct {
+	Run    string `json:"run,omitempty" jsonschema:"only of this RUN"`
+	Parent string `json:"parent,omitempty" jsonschema:"only of the children of this RUN"`
+	After  uint64 `json:"after,omitempty" jsonschema:"only behind this one, as the answer before says; absent: the last ones"`
+	Limit  int    `json:"limit,omitempty" jsonschema:"default 20, at most 100"`
+	Wait   int    `json:"wait,omitempty" jsonschema:"seconds to wait if there is none, at most 300"`
+}
+
+// maxWait bounds, in seconds, how long a call waits for an alert.
+const maxWait = 300
+
+func (p Pipeline) alerts(ctx context.Context, in alertsInput) (_ string, err error) {
+	q := AlertsQuery{After: in.After, Limit: atMost(in.Limit, 20), Wait: min(max(in.Wait, 0), maxWait)}
+	if in.Run != "" {
+		if q.Run, err = p.Find(ctx, in.Run); err != nil {
+			return "", err
+		}
+	}
+	if in.Parent != "" {
+		if q.Parent, err = p.Find(ctx, in.Parent); err != nil {
+			return "", err
+		}
+	}
+	all, last, err := p.Alerts(ctx, q)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, a := range all {
+		fmt.Fprintf(&b, "%s %s %s %s\n", at(a.Timestamp), a.Severity, clean(a.RunID), clean(a.Text))
+	}
+	if len(all) == 0 {
+		b.WriteString("no alerts\n")
+	}
+	fmt.Fprintf(&b, "after: %d", last)
+	return b.String(), nil
+}

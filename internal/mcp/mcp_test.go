@@ -1,0 +1,278 @@
+package mcp_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.uber.org/goleak"
+
+	"wake/internal/mcp"
+	"wake/pkg/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// connect returns a session of the SDK's client with a server.
+func connect(tb testing.TB, p mcp.Pipeline) *sdk.ClientSession {
+	tb.Helper()
+	ours, theirs := sdk.NewInMemoryTransports()
+	ctx := context.WithoutCancel(tb.Context())
+	serving, err := mcp.NewServer("v1", p).Connect(ctx, ours, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	session, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "v1"}, nil).Connect(ctx, theirs, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := session.Close(); err != nil {
+			tb.Error(err)
+		}
+		_ = serving.Wait() // its client has gone
+	})
+	return session
+}
+
+// call returns the text of a tool's result, behind "error " if it is one.
+func call(tb testing.TB, s *sdk.ClientSession, tool string, arguments any) string {
+	tb.Helper()
+	r, err := s.CallTool(tb.Context(), &sdk.CallToolParams{Name: tool, Arguments: arguments})
+	if err != nil {
+		return "protocol error " + err.Error()
+	}
+	var b strings.Builder
+	if r.IsError {
+		b.WriteString("error ")
+	}
+	for _, c := range r.Content {
+		text, ok := c.(*sdk.TextContent)
+		if !ok {
+			tb.Fatalf("%s answers with %T", tool, c)
+		}
+		b.WriteString(text.Text)
+	}
+	return b.String()
+}
+
+// fake is a pipeline with one run, and what was done to it.
+func fake(done *[]wire.Command) mcp.Pipeline {
+	long := strings.Repeat("word \x1b[31m ", 2000)
+	return mcp.Pipeline{
+		Find: func(_ context.Context, ref string) (string, error) {
+			if ref != "run1" && ref != "@last" {
+				return "", &wire.APIError{Code: wire.CodeRunNotFound, Message: "no run " + ref, Hint: "see runs"}
+			}
+			return "run1", nil
+		},
+		State: func(context.Context, string) (*wire.State, error) {
+			return &wire.State{
+				RunID: "run1",
+				Nodes: map[string]wire.NodeState{"ask": {PromptID: "p1"}, "more": {PromptID: "p2"}},
+				Tools: map[string]wire.ToolCall{
+					"c1": {Node: "coder", CallID: "t1", Tool: "Bash", State: wire.ToolApprovalRequired},
+					"c2": {Node: "coder", CallID: "t2", Tool: "Bash", State: wire.ToolExecuting},
+				},
+			}, nil
+		},
+		Do: func(_ context.Context, cmd wire.Command) (wire.CommandResponse, error) {
+			if cmd.Type == "steer" && cmd.Message == "nobody asks" {
+				return wire.CommandResponse{}, &wire.APIError{Code: wire.CodeCommandRejected, Message: "COMMAND_REJECTED: no agent of run run1 asks anything"}
+			}
+			if done != nil {
+				*done = append(*done, cmd)
+			}
+			return wire.CommandResponse{RunID: cmd.RunID, Recorded: cmd.Message != "later", Accepted: true}, nil
+		},
+		Runs: func(_ context.Context, q wire.RunsRequest) (wire.RunsResponse, error) {
+			run := wire.RunInfo{RunID: "run1", FlowName: "review", Status: wire.RunRunning, CostUsd: 0.5, LastActivity: "editing \x1b]0;x\x07a.go", ParentRun: "run0"}
+			r := wire.RunsResponse{Cursor: "more"}
+			for range q.Limit {
+				r.Runs = append(r.Runs, run)
+			}
+			return r, nil
+		},
+		Status: func(_ context.Context, q wire.StatusRequest) (wire.StatusResponse, error) {
+			if q.Run != "run1" {
+				return wire.StatusResponse{}, &wire.APIError{Code: wire.CodeAmbiguousID, Message: "several", Matches: []string{"run1", "run2"}}
+			}
+			return wire.StatusResponse{
+				RunID: "run1", FlowName: "review", Status: wire.RunRunning,
+				AgentStatus: wire.AgentStatus{Runtime: "2m", CostUsd: 1.25, TokensIn: 10, TokensOut: 5, ToolsUsed: 3, WaitingFor: "coder: an answer: Which?"},
+				Agents:      []wire.AgentStatus{{AgentID: "coder", State: "waiting", Reason: "question", Runtime: "1m", WaitingFor: "an answer: Which?"}},
+			}, nil
+		},
+		Log: func(_ context.Context, q wire.LogRequest) (wire.LogResponse, error) {
+			if q.Summary {
+				return wire.LogResponse{Summary: &wire.LogSummary{Text: "It \x1b[1mworked."}}, nil
+			}
+			r := wire.LogResponse{TotalLines: 200, ReturnedLines: *q.Limit, Offset: 180}
+			for range *q.Limit {
+				r.Lines = append(r.Lines, wire.LogLine{TS: 1000, Type: wire.LineText, Node: "coder", Text: long})
+			}
+			return r, nil
+		},
+		Search: func(context.Context, wire.SearchRequest) (wire.SearchResponse, error) {
+			return wire.SearchResponse{Hits: []wire.SearchHit{{RunID: "run1", Node: "coder", TS: 1000, Type: wire.LineTool, Snippet: "nil pointer"}}}, nil
+		},
+		Alerts: func(_ context.Context, q mcp.AlertsQuery) ([]wire.Alert, uint64, error) {
+			if q.After == 7 {
+				return nil, 7, nil
+			}
+			return []wire.Alert{{RunID: "run1", Severity: wire.SeverityWarning, Timestamp: 1000, Text: "[subagent:coder] 💬 \"Which?\""}}, 7, nil
+		},
+	}
+}
+
+func TestTools(t *testing.T) {
+	var done []wire.Command
+	s := connect(t, fake(&done))
+	for _, test := range []struct {
+		tool      string
+		arguments map[string]any
+		want      string
+	}{
+		{"runs", map[string]any{"limit": 1}, "run1 running review $0.50 parent run0: editing a.go\n… there are more: narrow it by status or label\n"},
+		{
+			"status",
+			map[string]any{"run": "run1"},
+			"run run1 (review): running, $1.25, tokens 10 in 5 out, 3 tools, 2m\nwaits for: coder: an answer: Which?\n" +
+				"- coder: waiting (question) 1m: an answer: Which?\npermission: call t1 of coder: Bash \n",
+		},
+		{"status", map[string]any{"run": "r"}, "error AMBIGUOUS_ID: several: run1, run2"},
+		{"log", map[string]any{"run": "run1", "summary": true}, "It worked."},
+		{"log", map[string]any{"run": "run1", "since": "soon"}, "error BAD_REQUEST: since: \"soon\" is no span of time, such as 30s, 5m or 2d"},
+		{"log", map[string]any{"run": "run1", "type": "prose"}, "error BAD_REQUEST: type is text, thinking, tool, error, system or user"},
+		{"search", map[string]any{"text": "nil", "run": "@last"}, "run1 coder 00:00:01 tool: nil pointer\n"},
+		{"search", map[string]any{"text": "nil", "run": "x"}, "error RUN_NOT_FOUND: no run x\nsee runs"},
+		{"alerts", map[string]any{"parent": "run1"}, "00:00:01 warning run1 [subagent:coder] 💬 \"Which?\"\nafter: 7"},
+		{"alerts", map[string]any{"after": 7, "wait": 1}, "no alerts\nafter: 7"},
+		{"send", map[string]any{"run": "@last", "message": "go on", "node": "coder"}, "sent to run run1"},
+		{"send", map[string]any{"run": "run1", "message": "later"}, "queued: no runner answers; it is obeyed when one comes"},
+		{"send", map[string]any{"run": "run1", "message": " "}, "error BAD_REQUEST: message is empty"},
+		{"steer", map[string]any{"run": "run1", "message": "that one"}, "steered run run1"},
+		{"steer", map[string]any{"run": "run1", "message": "nobody asks"}, "error COMMAND_REJECTED: no agent of run run1 asks anything"},
+		{"reply", map[string]any{"run": "run1", "answer": true}, "error AMBIGUOUS_ID: 2 of run run1 wait: p1, p2\nname one by prompt"},
+		{"reply", map[string]any{"run": "run1", "answer": true, "prompt": "p2"}, "answered p2 of run run1"},
+		{"approve", map[string]any{"run": "run1"}, "approved t1 of run run1"},
+		{"deny", map[string]any{"run": "run1", "call": "t1", "note": "no"}, "denied t1 of run run1"},
+		{"deny", map[string]any{"run": "run1", "call": "t2"}, "error COMMAND_REJECTED: no such call of run run1 waits"},
+	} {
+		if got := call(t, s, test.tool, test.arguments); got != test.want {
+			t.Errorf("%s %v:\n got %q\nwant %q", test.tool, test.arguments, got, test.want)
+		}
+	}
+	want := []wire.Command{
+		{Type: "send", RunID: "run1", By: "mcp", NodeID: "coder", Message: "go on"},
+		{Type: "send", RunID: "run1", By: "mcp", Message: "later"},
+		{Type: "steer", RunID: "run1", By: "mcp", Message: "that one"},
+		{Type: "reply", RunID: "run1", By: "mcp", PromptID: "p2", Content: wire.Raw{0xc3}},
+		{Type: "approve", RunID: "run1", By: "mcp", CallID: "t1"},
+		{Type: "deny", RunID: "run1", By: "mcp", CallID: "t1", Note: "no"},
+	}
+	if diff := cmp.Diff(want, done); diff != "" {
+		t.Errorf("commands (-want +got):\n%s", diff)
+	}
+}
+
+// What is wrong with arguments is said as a result of the tool, so that the model
+// sees it.
+func TestBadArguments(t *testing.T) {
+	s := connect(t, fake(nil))
+	for _, test := range []struct {
+		tool      string
+		arguments any
+	}{
+		{"send", map[string]any{"run": "run1"}},
+		{"send", map[string]any{"run": 7, "message": "x"}},
+		{"status", map[string]any{"run": "run1", "colour": "red"}},
+		{"log", map[string]any{"run": "run1", "limit": "many"}},
+	} {
+		if got := call(t, s, test.tool, test.arguments); !strings.HasPrefix(got, "error BAD_REQUEST: ") {
+			t.Errorf("%s %v: %s", test.tool, test.arguments, got)
+		}
+	}
+}
+
+// Tools cost little context: their descriptions, and whatever they answer.
+func TestBounds(t *testing.T) {
+	s := connect(t, fake(nil))
+	tools, err := s.ListTools(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(tools)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d tools are described in %d bytes", len(tools.Tools), len(b))
+	if len(tools.Tools) != 10 || len(b) > 8000 {
+		t.Errorf("%d tools in %d bytes", len(tools.Tools), len(b))
+	}
+	for _, tool := range []string{"log", "runs"} {
+		got := call(t, s, tool, map[string]any{"run": "run1", "limit": 1 << 30})
+		if tool == "runs" {
+			got = call(t, s, tool, map[string]any{"limit": 1 << 30})
+		}
+		if len(got) > 8100 || !strings.Contains(got, "ask for less") && tool == "log" || strings.ContainsRune(got, 0x1b) {
+			t.Errorf("%s answers %d bytes that end in %q", tool, len(got), got[max(0, len(got)-80):])
+		}
+	}
+}
+
+func FuzzTools(f *testing.F) {
+	for _, seed := range []string{
+		`{"run":"run1","message":"x"}`, `{"run":"run1","limit":-1,"offset":-5}`, `{"run":"\u001b[2J","message":"x"}`, `{"run":"run1","answer":{"a":[1]}}`,
+		`{"text":"nil","since":"-1d"}`, `{"after":18446744073709551615,"wait":1e9}`, `[]`, `null`, `{"run":"run1","call":"t1","note":"` + "\u202e" + `"}`,
+	} {
+		for i := range 10 {
+			f.Add(uint8(i), []byte(seed))
+		}
+	}
+	s := connect(f, fake(nil))
+	tools := []string{"runs", "status", "log", "search", "alerts", "send", "steer", "reply", "approve", "deny"}
+	f.Fuzz(func(t *testing.T, tool uint8, arguments []byte) {
+		if !json.Valid(arguments) || !utf8.Valid(arguments) {
+			return // the SDK's client doesn't send it
+		}
+		got := call(t, s, tools[int(tool)%len(tools)], json.RawMessage(arguments))
+		if strings.HasPrefix(got, "protocol error") {
+			return
+		}
+		if len(got) > 8200 || strings.ContainsAny(got, "\x1b\u202e") || !utf8.ValidString(got) {
+			t.Errorf("%d bytes: %q", len(got), got)
+		}
+	})
+}
+
+// What was asked is answered although the client has said all it has to say.
+func TestServe(t *testing.T) {
+	var out strings.Builder
+	in := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"approve","arguments":{"run":"run1"}}}
+{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"status","arguments":{"run":"r"}}}
+`
+	p := fake(nil)
+	find := p.Find
+	p.Find = func(ctx context.Context, ref string) (string, error) {
+		<-time.After(100 * time.Millisecond)
+		return find(ctx, ref)
+	}
+	if err := mcp.Serve(t.Context(), mcp.NewServer("v1", p), strings.NewReader(in), &out); err != nil && !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"id":1`, `"id":2`, "approved t1 of run run1", `"id":3`, "AMBIGUOUS_ID"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%s is missing in\n%s", want, out.String())
+		}
+	}
+}
