@@ -280,7 +280,7 @@ type AgentStatus struct {
 	Iteration  int    `json:"iteration,omitempty"`
 	Model      string `json:"model,omitempty"`
 	ToolErrors int64  `json:"toolErrors,omitempty"`
-	ContextPct int    `json:"contextPct,omitempty"` // how full the context window is
+	ContextPct int    `json:"contextPct,omitempty"` // how full the context window is; until the agent has told its size, 200 000 tokens are assumed
 	WaitingFor string `json:"waitingFor,omitempty"` // while it waits or is paused: what somebody has to do or to say
 	Alerts     int    `json:"alerts,omitempty"`     // raised so far
 	LastAlert  string `json:"lastAlert,omitempty"`  // of a run; safe for a terminal

@@ -255,11 +255,28 @@ func nodeStatus(n *nodeRow, s *wire.State, now int64) wire.AgentStatus {
 	if a.Reason == "" && run.Interrupted(s, n.node) {
 		a.Reason = st.ErrorType
 	}
-	if n.contextWindow > 0 {
-		a.ContextPct = int(n.contextTokens * 100 / n.contextWindow)
-	}
+	a.ContextPct = int(min(100, n.contextTokens*100/n.windowSize()))
 	timed(&a, n.activityAt, now)
 	return a
+}
+
+// The sizes of a context window that are assumed until the agent has told its own,
+// which it does at the end of a turn: the usual one, and for what doesn't fit in
+// there the next larger one.
+const (
+	usualWindow = 200_000
+	largeWindow = 1_000_000
+)
+
+// windowSize is the size of the context window, in tokens.
+func (n *nodeRow) windowSize() int64 {
+	switch {
+	case n.contextWindow > 0:
+		return n.contextWindow
+	case n.contextTokens > usualWindow, strings.HasSuffix(n.model, "[1m]"):
+		return largeWindow
+	}
+	return usualWindow
 }
 
 // openTool names the call that has been open longest.

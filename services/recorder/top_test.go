@@ -172,3 +172,27 @@ func BenchmarkPoll(b *testing.B) {
 		})
 	}
 }
+
+// How full a context is, is told before the agent has said how large it is.
+func TestContextOfAFirstTurn(t *testing.T) {
+	for _, tt := range []struct {
+		model         string
+		tokens, later int64
+		want, then    int
+	}{{"opus", 150_000, 1_000_000, 75, 15}, {"opus[1m]", 150_000, 0, 15, 15}, {"opus", 250_000, 0, 25, 25}, {"opus", 0, 0, 0, 0}} {
+		p := newTape(t)
+		exec := p.start("r1", "coder", nil)
+		p.add("r1", "coder", exec, &wire.AgentInit{Model: tt.model})
+		p.add("r1", "coder", exec, &wire.Usage{MessageID: "m", InputTokens: 1, ContextTokens: tt.tokens})
+		s := openStore(t)
+		p.store(s, 100)
+		p.add("r1", "coder", exec, &wire.TurnEnd{ModelUsage: map[string]wire.ModelUsage{tt.model: {ContextWindow: tt.later}, "haiku": {ContextWindow: 7}}})
+		for _, want := range []int{tt.want, tt.then} {
+			r, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+			if err != nil || r.Agents[0].ContextPct != want || r.ContextPct != want {
+				t.Errorf("%+v: %d%% and %d%%, want %d%%, %v", tt, r.Agents[0].ContextPct, r.ContextPct, want, err)
+			}
+			p.store(s, 100)
+		}
+	}
+}
