@@ -21,6 +21,11 @@ func Sanitize(s string) string {
 	b.Grow(len(s))
 	b.WriteString(s[:i])
 	for i < len(s) {
+		if n := firstUnsafe(s[i:]); n > 0 {
+			b.WriteString(s[i : i+n])
+			i += n
+			continue
+		}
 		i += sanitizeNext(&b, s, i)
 	}
 	return b.String()

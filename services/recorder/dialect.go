@@ -20,6 +20,7 @@ type dialect struct {
 	mark    func(version int) string                                // says that the tables have a version
 
 	inserts   string                   // how a statement begins that inserts many rows, in a transaction that ends if it fails
+	unindexed string                   // after a table: it is read in its own order
 	find      finder                   // how lines are searched
 	integrity string                   // asks whether the database is sound: rows of problems, or "ok"; "": it can't be asked
 	size      string                   // asks for the bytes that are in use; space that is free within doesn't count

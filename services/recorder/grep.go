@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strings"
 
 	"wake/internal/timeline"
@@ -24,7 +25,8 @@ const toolUse = "tool_use"
 // (?-i) turns that off.
 type pattern struct {
 	re    *regexp.Regexp
-	words []string // a line of plain ASCII that matches has one of them; none: unknown
+	words []string // a line that matches has one of them; none: unknown
+	exact bool     // one that has one of them matches
 	tools bool     // it means tool lines
 	lower []byte   // a line in lower case
 }
@@ -40,6 +42,7 @@ func newPattern(text string) (*pattern, error) {
 	p := &pattern{re: re}
 	if tree, err := syntax.Parse("(?i)"+text, syntax.Perl); err == nil {
 		p.words = words(tree)
+		p.exact = len(p.words) > 0 && literal(tree)
 	}
 	whole := *re
 	whole.Longest()
@@ -60,24 +63,43 @@ func badPattern(text string) error {
 }
 
 // matches reports whether a line is selected, by the text that its reader sees.
-func (p *pattern) matches(kind, text []byte) bool {
-	if p.tools && string(kind) == string(wire.LineTool) {
-		return true
-	}
-	if len(p.words) > 0 && ascii(text) && !p.mayMatch(text) {
-		return false
-	}
-	return p.re.MatchString(timeline.Sanitize(string(text)))
-}
-
-// mayMatch is a much faster test than the expression itself.
-func (p *pattern) mayMatch(text []byte) bool {
-	p.lower = append(p.lower[:0], text...)
-	for i, c := range p.lower { // it is ASCII
-		if 'A' <= c && c <= 'Z' {
-			p.lower[i] = c + ('a' - 'A')
+func (p *pattern) matches(text string) bool {
+	text = timeline.Sanitize(text)
+	if len(p.words) > 0 && p.fold(text) {
+		if has := p.hasWord(); p.exact || !has {
+			return has
 		}
 	}
+	return p.re.MatchString(text)
+}
+
+// The letters that aren't ASCII and are a letter of ASCII in another case.
+const (
+	longS  = "\u017f"
+	kelvin = "\u212a"
+)
+
+// fold makes p.lower of text, in which words in lower case are found as the
+// expression finds them, if there is none of the letters that it can't deal with.
+func (p *pattern) fold(text string) bool {
+	if cap(p.lower) < len(text) {
+		p.lower = make([]byte, 2*len(text))
+	}
+	p.lower = p.lower[:len(text)]
+	odd := false
+	for i := range len(text) {
+		c := text[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		odd = odd || c == longS[0] || c == kelvin[0]
+		p.lower[i] = c
+	}
+	return !odd || !strings.Contains(text, longS) && !strings.Contains(text, kelvin)
+}
+
+// hasWord is a much faster test than the expression itself.
+func (p *pattern) hasWord() bool {
 	for _, w := range p.words {
 		if bytes.Contains(p.lower, []byte(w)) {
 			return true
@@ -86,11 +108,24 @@ func (p *pattern) mayMatch(text []byte) bool {
 	return false
 }
 
-// ascii reports whether text is plain: no character that folds to another
-// alphabet's, and nothing that sanitizing would remove from between two others.
-func ascii(text []byte) bool {
-	for _, c := range text {
-		if c >= 0x7f || c < ' ' && c != '\n' && c != '\t' {
+// literal reports whether an expression that ignores case stands for its words,
+// and nothing else.
+func literal(re *syntax.Regexp) bool {
+	switch re.Op { //nolint:exhaustive // the others are more than a word
+	case syntax.OpLiteral:
+		return re.Flags&syntax.FoldCase != 0
+	case syntax.OpCapture:
+		return literal(re.Sub[0])
+	case syntax.OpAlternate:
+		return !slices.ContainsFunc(re.Sub, func(sub *syntax.Regexp) bool { return !literal(sub) })
+	}
+	return false
+}
+
+// ascii reports whether text is plain ASCII.
+func ascii(text string) bool {
+	for i := range len(text) {
+		if c := text[i]; c >= 0x7f || c < ' ' && c != '\n' && c != '\t' {
 			return false
 		}
 	}
@@ -103,7 +138,7 @@ func words(re *syntax.Regexp) []string {
 	switch re.Op { //nolint:exhaustive // the others promise no word
 	case syntax.OpLiteral:
 		w := strings.ToLower(string(re.Rune))
-		if len(w) < 2 || !ascii([]byte(w)) {
+		if len(w) < 2 || !ascii(w) {
 			return nil
 		}
 		return []string{w}

@@ -387,7 +387,7 @@ func (l *logQuery) passes(x *line, node string) bool {
 	case l.q.Type != "" && x.kind != l.q.Type, l.q.Since > 0 && x.ts < l.since:
 		return false
 	}
-	return l.grep == nil || l.grep.matches([]byte(x.kind), x.text)
+	return l.grep == nil || l.grep.tools && x.kind == wire.LineTool || l.grep.matches(string(x.text))
 }
 
 // named takes a request's names apart: the id that the run may have, and the node.

@@ -2,7 +2,6 @@ package recorder
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -61,8 +60,10 @@ type logQuery struct {
 	since  int64  // Unix ms; 0: none
 	where  string // the filters; "" in the beginning
 	args   params
-	all    bool // every line of the run passes
-	tail   bool // the last lines
+	all    bool   // every line of the run passes
+	first  uint64 // position of the run's first event
+	dense  bool   // and most of the lines from there on are the run's
+	tail   bool   // the last lines
 	offset int64
 	limit  int64
 	grep   *pattern // nil: none
@@ -121,9 +122,11 @@ func (l *logQuery) answer(ctx context.Context, tx *tx, now time.Time) (wire.LogR
 		return r, err
 	}
 	l.filter(t)
-	if err := tx.row(ctx, `SELECT lines, last_pos FROM runs WHERE id = ?1`, t.id).Scan(&r.BufferLines, &r.Position); err != nil {
+	var events uint64
+	if err := tx.row(ctx, `SELECT lines, events, first_pos, last_pos FROM runs WHERE id = ?1`, t.id).Scan(&r.BufferLines, &events, &l.first, &r.Position); err != nil {
 		return r, err
 	}
+	l.dense = l.all && events > (r.Position-l.first)/2
 	switch {
 	case l.q.Summary:
 		err = l.summarize(ctx, tx, t, &r, now.UnixMilli())
@@ -172,17 +175,24 @@ func (l *logQuery) page(ctx context.Context, tx *tx, r *wire.LogResponse) error 
 // search reads all lines that pass the other filters and keeps those that match.
 func (l *logQuery) search(ctx context.Context, tx *tx, r *wire.LogResponse) error {
 	var hits []uint64
-	for rows, err := range tx.query(ctx, `SELECT pos, type, text FROM lines WHERE `+l.where+` ORDER BY pos`, l.args...) {
+	text := "text"
+	if l.grep.tools { // no text: it is one
+		text = "CASE WHEN type = 'tool' THEN NULL ELSE text END"
+	}
+	from, args := "lines WHERE "+l.where, slices.Clone(l.args)
+	if l.dense { // then finding each line by an index takes longer than passing over others
+		from = "lines" + tx.d.unindexed + " WHERE pos >= " + args.add(l.first) + " AND pos <= " + args.add(r.Position) + " AND " + l.where
+	}
+	var pos, line any // scanning into others takes as long as matching
+	for rows, err := range tx.query(ctx, `SELECT pos, `+text+` FROM `+from+` ORDER BY pos`, args...) {
+		if err == nil {
+			err = rows.Scan(&pos, &line)
+		}
 		if err != nil {
 			return err
 		}
-		var pos uint64
-		var kind, text sql.RawBytes
-		if err := rows.Scan(&pos, &kind, &text); err != nil {
-			return err
-		}
-		if l.grep.matches(kind, text) {
-			hits = append(hits, pos)
+		if s, ok := line.(string); !ok || l.grep.matches(s) {
+			hits = append(hits, uint64(pos.(int64)))
 		}
 	}
 	r.TotalLines = int64(len(hits))

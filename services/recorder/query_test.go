@@ -165,7 +165,7 @@ func TestGrepShortcutChangesNothing(t *testing.T) {
 	exec := p.start("r1", "coder", nil)
 	for _, content := range []string{
 		"an ERROR here", "nothing", "fail", "FAILED", "\x1b[31mer\x1b[0mror in colours", "K\u212Aelvin k", "stra\u017Fe", "Straße", "foo bar", "foobar",
-		"err\nor", "a.b", "axb", "exit code 1", "exit code 12",
+		"err\nor", "❌ Fail\u200bure of ſtrings", "a.b", "axb", "exit code 1", "exit code 12",
 	} {
 		p.add("r1", "coder", exec, &wire.AgentText{Content: content})
 	}
@@ -173,7 +173,9 @@ func TestGrepShortcutChangesNothing(t *testing.T) {
 	p.store(s, 100)
 	for pattern, want := range map[string][]string{
 		"error":           {"an ERROR here", "error in colours"},
-		"error|fail":      {"an ERROR here", "fail", "FAILED", "error in colours"},
+		"error|fail":      {"an ERROR here", "fail", "FAILED", "error in colours", "❌ Failure of ſtrings"},
+		"(error)|FAILURE": {"an ERROR here", "error in colours", "❌ Failure of ſtrings"},
+		"strings":         {"❌ Failure of ſtrings"},
 		"(?-i)fail":       {"fail"},
 		"kkelvin":         {"K\u212Aelvin k"},
 		"strasse|STRASE":  {"stra\u017Fe"},

@@ -16,6 +16,7 @@ func sqliteDialect() *dialect {
 		mark: func(version int) string {
 			return fmt.Sprintf("PRAGMA application_id = %d; PRAGMA user_version = %d", applicationID, version)
 		},
+		unindexed: " NOT INDEXED",
 		inserts:   "INSERT OR FAIL", // which needs no journal to undo its first rows
 		find:      sqliteFinder(),
 		integrity: "PRAGMA integrity_check",
