@@ -454,6 +454,7 @@ func (w *writer) rollBack(n *nodeRow, seq uint64) error {
 		}
 	}
 	n.talk.Threads, n.talk.Asked, n.talk.Begun = nil, "", false
+	n.talk.Marked = n.talk.Turn // it wasn't done
 	return w.last(n)
 }
 

@@ -1,6 +1,8 @@
 package recorder_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -270,5 +272,86 @@ func TestColumnsOfSessions(t *testing.T) {
 		if got := strings.Join(columnsOf(t, db, target, table), " "); got != want {
 			t.Errorf("%s: %s, want %s", table, got, want)
 		}
+	}
+}
+
+// documented returns the statements of docs/store.md by the comments before them.
+func documented(t *testing.T) map[string]string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", "docs", "store.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	statements, title := map[string]string{}, ""
+	for line := range strings.Lines(string(data)) {
+		code, indented := strings.CutPrefix(line, "    ")
+		if comment, ok := strings.CutPrefix(code, "-- "); ok && indented {
+			title, _, _ = strings.Cut(strings.TrimSpace(comment), ":")
+		} else if indented && title != "" {
+			statements[title] += code
+		} else {
+			title = ""
+		}
+	}
+	return statements
+}
+
+// Every statement of the docs works, and says what it should.
+func TestDocumentedStatements(t *testing.T) {
+	p := newTape(t)
+	p.agent("r1", "session-r1", "Do it.")
+	p.add("r1", "coder", "coder#1", &wire.TurnStart{})
+	for try := range int64(3) {
+		p.add("r1", "coder", "coder#1", &wire.AgentError{ErrorType: wire.ErrorOverloaded, Message: "529", Phase: "model", Attempt: new(try + 1)})
+	}
+	p.add("r1", "coder", "coder#1", &wire.AgentText{Content: "Done."})
+	p.call("r1", "t0", "Bash")
+	p.add("r1", "coder", "coder#1", &wire.Usage{MessageID: "m1", Model: "opus", InputTokens: 120, OutputTokens: 45})
+	p.result("r1", "t0", "Bash", "Exit code 1", "exit 1")
+	cut := p.add("r1", "coder", "coder#1", &wire.TurnStart{})
+	p.add("r1", "coder", "coder#1", &wire.AgentText{Content: "Hm."})
+	p.add("r1", "coder", "coder#1", &wire.LogTruncated{AtSeq: cut.Seq, Reason: "rollback"})
+	p.clock += 300_000
+	p.add("r1", "coder", "coder#1", &wire.AgentText{Content: "Better."})
+	p.add("r1", "coder", "coder#1", &wire.Usage{MessageID: "m2", Model: "opus", InputTokens: 180, OutputTokens: 30})
+	target := newTarget(t)
+	s := openAt(t, target)
+	p.store(s, 4)
+	closed(t, s)
+	db := openDB(t, target)
+	defer db.Close()
+	statements := documented(t)
+	for title, want := range map[string]string{
+		"sessions by the beginning of their id": "id=session-r1 agent_id=coder model=opus provider=claude created_at=1767400001",
+		"one timeline": `id=1 created_at=1767400001 turn=0 what=message_user detail=Do it.
+id=3 created_at=1767400003 turn=1 what=error_llm_stream detail=attempt=0 529
+id=4 created_at=1767400004 turn=1 what=error_llm_stream detail=attempt=1 529
+id=5 created_at=1767400005 turn=1 what=error_llm_stream detail=attempt=2 529
+id=6 created_at=1767400006 turn=1 what=message_assistant detail=Done.
+id=8 created_at=1767400008 turn=1 what=token_usage detail=in=120 out=45
+id=9 created_at=1767400009 turn=1 what=error_Bash detail=attempt=0 exit 1
+id=9 created_at=1767400009 turn=1 what=message_tool detail=Bash
+id=10 created_at=1767400010 turn=1 what=checkpoint detail=last_msg_id=9
+id=13 created_at=1767400313 turn=3 what=message_assistant detail=Better.
+id=14 created_at=1767400314 turn=3 what=token_usage detail=in=180 out=30`,
+		"retry storms":                       "session_id=session-r1 turn=1 context=llm_stream failures=3 last_attempt=2 seconds=2",
+		"messages after the last checkpoint": "session_id=session-r1 turn=1 last_msg_id=9 orphans=1",
+		"tokens per five minutes":            "since=1767399900 input=120 output=45\nsince=1767400200 input=180 output=30",
+		"what was rolled back":               "run=r1 node=coder turn=2 role=assistant content=Hm.",
+	} {
+		text := strings.ReplaceAll(statements[title], "SESSION%", "session-r%")
+		if got := strings.ReplaceAll(strings.Join(rowsOf(t, db, text), "\n"), " \n", "\n"); strings.TrimSpace(got) != want {
+			t.Errorf("%s:\n%s\nwant\n%s", title, got, want)
+		}
+		delete(statements, title)
+	}
+	if rows := rowsOf(t, db, statements["cost by model"]); len(rows) != 1 || !strings.HasPrefix(rows[0], "model=opus calls=2 input=300 output=75 usd=0") {
+		t.Errorf("cost by model: %q", rows)
+	}
+	if len(statements) < 6 {
+		t.Errorf("statements %q", statements)
+	}
+	for _, text := range statements {
+		rowsOf(t, db, text)
 	}
 }
