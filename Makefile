@@ -112,6 +112,12 @@ fuzz: ## Fuzz every target for FUZZTIME
 		done; \
 	done
 
+.PHONY: k8s-check
+k8s-check: build ## Render the manifests for Kubernetes, and say what is wrong with them
+	test -e deploy/k8s/overlays/lab/secrets/auth.conf || ./bin/wake auth generate --dir deploy/k8s/overlays/lab/secrets \
+		--host 'nats,nats.wake.svc,*.nats-headless,*.nats-headless.wake.svc'
+	cd deploy/k8s/check && go vet . && go test . && go run . ../overlays/*
+
 .PHONY: tidy
 tidy: ## Fail if go.mod is not tidy
 	go mod tidy -diff

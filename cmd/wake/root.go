@@ -129,7 +129,7 @@ func (a *app) addVerbs(root *cobra.Command) {
 		a.approvalsCommand(), a.approveCommand(), a.denyCommand(),
 		a.bookmarkCommand(), a.bookmarksCommand(), a.forkCommand())
 	add("servers", "Servers and services:",
-		a.upCommand(), a.initCommand(), a.doctorCommand(), a.rebuildCommand(),
+		a.upCommand(), a.initCommand(), a.doctorCommand(), a.rebuildCommand(), a.authCommand(),
 		a.runnerCommand(), a.recorderCommand(), a.snapshotterCommand(), a.alerterCommand(), a.mcpCommand())
 	add("tools", "Tools:", a.verifyCommand(), a.decodeCommand(), a.benchCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("tools")

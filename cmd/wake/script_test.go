@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
@@ -21,7 +22,38 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(leakFree{m}, map[string]func(){"wake": main})
+	testscript.Main(leakFree{m}, map[string]func(){"wake": main, "nats-server": natsServer})
+}
+
+// natsServer is the program nats-server, as far as the scripts need it: -c FILE. It
+// writes its URL into the file nats-url and its log into server.log.
+func natsServer() {
+	if err := serveNATS(os.Args[len(os.Args)-1]); err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func serveNATS(conf string) error {
+	o, err := server.ProcessConfigFile(conf)
+	if err != nil {
+		return err
+	}
+	o.Port, o.LogFile = server.RANDOM_PORT, "server.log"
+	s, err := server.NewServer(o)
+	if err != nil {
+		return err
+	}
+	s.ConfigureLogger()
+	s.Start()
+	if !s.ReadyForConnections(time.Minute) {
+		return errors.New("not ready")
+	}
+	if err := os.WriteFile("nats-url", []byte(s.ClientURL()), 0o600); err != nil {
+		return err
+	}
+	s.WaitForShutdown()
+	return nil
 }
 
 // leakFree fails tests that leave goroutines behind.

@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/pflag"
 	"github.com/synadia-io/orbit.go/natscontext"
+
+	"wake/internal/access"
 )
 
 // Server says which NATS server to use. A URL is preferred to a context of the
@@ -36,6 +38,8 @@ type Server struct {
 	// Denied, if set, is told when the credentials don't cover a subject: the
 	// call itself would only time out.
 	Denied func(error)
+
+	inbox string // what the credentials allow
 }
 
 // TLS has the paths of PEM files.
@@ -95,8 +99,12 @@ func (s *Server) Flags(flags *pflag.FlagSet) {
 // store it out of order. Errors are of type [*Error].
 func (s Server) Connect(ctx context.Context, log *slog.Logger) (*nats.Conn, error) {
 	if s.Creds != "" {
-		if _, err := os.Stat(s.Creds); err != nil {
-			return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("credentials: %w", err)}
+		creds, err := os.ReadFile(s.Creds)
+		if err == nil {
+			s.inbox, err = access.Inbox(creds)
+		}
+		if err != nil {
+			return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("credentials: %s: %w", s.Creds, err)}
 		}
 	}
 	if err := s.TLS.check(); err != nil {
@@ -233,6 +241,9 @@ func (s Server) options(log *slog.Logger) []nats.Option {
 	}
 	if s.Creds != "" {
 		options = append(options, nats.UserCredentials(s.Creds))
+	}
+	if s.inbox != "" {
+		options = append(options, nats.CustomInboxPrefix(s.inbox))
 	}
 	options = append(options, s.TLS.options()...)
 	if s.InProcess != nil {
