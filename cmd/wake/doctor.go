@@ -186,7 +186,17 @@ func (d doctor) services(ctx context.Context) []check {
 		}
 		all = append(all, d.consumer(ctx, name, d.names.EventsStream(), name, "events behind", read))
 	}
-	return all
+	return append(all, d.expiry(ctx)...)
+}
+
+// expiry warns when the stream is about to drop what isn't recorded, or has done so.
+func (d doctor) expiry(ctx context.Context) []check {
+	lag, err := eventlog.LagOf(ctx, d.js, d.names, subjects.RecorderConsumer)
+	if err != nil || !lag.Danger() {
+		return nil // the check of the recorder says it
+	}
+	text := fmt.Sprintf("the oldest of %d events that aren't recorded is %.0f%% as old as the stream keeps them", lag.Events, 100*lag.Part)
+	return []check{{"expiry", failed, text, "no new runs are taken: start the recorder, or keep events for longer with `wake init --max-age`"}}
 }
 
 // readers returns the consumers by which processes read the log at the moment.

@@ -36,6 +36,7 @@ type Recorder struct {
 	done   progress
 
 	deleted chan struct{} // somebody has deleted a run
+	gauges  gauges
 }
 
 // New returns a recorder of log. Its store is opened by [Recorder.Run].
@@ -48,7 +49,7 @@ func New(c Config, log *eventlog.Log, logger *slog.Logger) (*Recorder, error) {
 	if c.Retain, err = c.Retain.withDefaults(); err != nil {
 		return nil, err
 	}
-	return &Recorder{c: c, log: log, logger: logger, deleted: make(chan struct{}, 1)}, nil
+	return &Recorder{c: c, log: log, logger: logger, deleted: make(chan struct{}, 1), gauges: newGauges()}, nil
 }
 
 // Run records and answers until ctx ends or recording is impossible. It fails
@@ -85,6 +86,11 @@ func (r *Recorder) Run(ctx context.Context) error {
 		defer close(tidied)
 		r.tidy(ctx)
 	}()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		r.watchLag(ctx)
+	}()
 	rebuilt := make(chan struct{})
 	go func() {
 		defer close(rebuilt)
@@ -93,6 +99,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	err = r.consume(ctx)
 	stop()
 	<-rebuilt
+	<-watched
 	<-tidied
 	return errors.Join(err, <-served, <-indexed, <-alerted, r.store.Close())
 }

@@ -95,6 +95,11 @@ func (p *plant) record(c recorder.Config) (stop func() error) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	return p.run(r)
+}
+
+// run runs a recorder until stop is called.
+func (p *plant) run(r *recorder.Recorder) (stop func() error) {
 	ctx, cancel := context.WithCancel(p.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

@@ -19,7 +19,7 @@ type holding struct {
 }
 
 // holdings are the tables that have rows of a run in a column run. Besides them
-// there are usage_seen, which has nodes, lines_open, which has lines, blobs, and
+// there are lines_open, which has lines, blobs, and
 // what isn't of runs.
 func holdings() []holding {
 	return []holding{
@@ -118,11 +118,10 @@ func retireNext(ctx context.Context, t *tx, now time.Time) (more bool, err error
 // beside are statements that remove rows of a run from tables that know it only by
 // its nodes.
 func beside(find finder) []string {
-	steps := []string{`DELETE FROM usage_seen WHERE node IN (SELECT id FROM nodes WHERE run = ?1)`}
-	if find.lags {
-		steps = append(steps, `DELETE FROM lines_open WHERE writer IN (SELECT id FROM nodes WHERE run = ?1)`)
+	if !find.lags {
+		return nil
 	}
-	return steps
+	return []string{`DELETE FROM lines_open WHERE writer IN (SELECT id FROM nodes WHERE run = ?1)`}
 }
 
 // removeSome removes a bounded part of a run. It reports whether there was

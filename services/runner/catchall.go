@@ -239,7 +239,7 @@ func (r *Runner) unknown(ctx context.Context, run string, command *jetstream.Msg
 	if err != nil || time.Since(command.Timestamp) < unknownGrace {
 		return false, err
 	}
-	if queued && (command.NumDelivered < unknownLooks || r.refusing.Load()) {
+	if queued && (command.NumDelivered < unknownLooks || r.refusing.Load() || r.behind.Load()) {
 		return false, nil
 	}
 	state, err := r.stateOf(ctx, run)

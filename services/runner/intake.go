@@ -35,7 +35,7 @@ func (r *Runner) takeRuns(ctx, hard context.Context, keeper *lease.Keeper) error
 		case err == nil, ctx.Err() != nil:
 		case errors.Is(err, lease.ErrHeld):
 			r.again(ctx, m, keeper.TTL())
-		case errors.Is(err, errFull): // that was said
+		case errors.Is(err, errFull), errors.Is(err, errBehind): // that was said
 			r.again(ctx, m, roomAgain)
 		case errors.As(err, &unplaced):
 			r.logger.Warn("folder of the run not made", "run", req.RunID, "again_in", unplaced.after, "error", err)

@@ -48,6 +48,7 @@ const (
 
 var (
 	errFull    = errors.New("the stream of events is nearly full")
+	errBehind  = errors.New("the stream of events is about to drop what isn't recorded")
 	errDrained = errors.New("the runner is ending")
 	errNothing = errors.New("nothing says what the run is to do")
 )

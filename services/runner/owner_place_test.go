@@ -10,6 +10,7 @@ import (
 	"wake/internal/natstest"
 	"wake/internal/snapshot"
 	"wake/internal/topology"
+	"wake/pkg/subjects"
 	"wake/pkg/wire"
 	"wake/services/runner"
 )
@@ -168,6 +169,39 @@ func TestNearlyFull(t *testing.T) {
 			if state, entries := b.ended(id); state.Result != wire.FlowStatusComplete {
 				t.Errorf("%s ended as %s:\n%s", id, state.Result, story(entries))
 			}
+		}
+	})
+}
+
+// No run begins while the stream is about to drop what isn't recorded; what has
+// begun goes on.
+func TestRecorderBehind(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.limit(topology.Config{MaxAge: time.Hour})
+		release := make(chan struct{})
+		b.runner("r1", gated(release))
+		b.submit("run1", chain)
+		b.until("run1", wire.TypeAgentStart)
+		<-time.After(50 * time.Minute)
+		b.submit("run2", one)
+		<-time.After(5 * time.Minute)
+		if n := len(b.read("run2")); n != 0 {
+			t.Errorf("run2 has begun: %d events", n)
+		}
+		close(release)
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete {
+			t.Errorf("run1 ended as %s:\n%s", state.Result, story(entries))
+		}
+		_, last, err := b.log.Bounds(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.log.JetStream().ResetConsumerToSequence(t.Context(), b.log.Names().EventsStream(), subjects.RecorderConsumer, last+1); err != nil {
+			t.Fatal(err)
+		}
+		if state, entries := b.ended("run2"); state.Result != wire.FlowStatusComplete {
+			t.Errorf("run2 ended as %s:\n%s", state.Result, story(entries))
 		}
 	})
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"wake/internal/eventlog"
+	"wake/pkg/subjects"
 )
 
 // What part of the stream's bytes may be in use for a run, and for an execution,
@@ -16,7 +19,8 @@ const (
 // fillEvery is how often the runner looks how full the stream is.
 const fillEvery = 5 * time.Second
 
-// watchFill looks how full the stream is until ctx ends.
+// watchFill looks how full the stream is, and how far behind the recorder, until
+// ctx ends.
 func (r *Runner) watchFill(ctx context.Context) error {
 	tick := time.NewTicker(fillEvery)
 	defer tick.Stop()
@@ -24,6 +28,9 @@ func (r *Runner) watchFill(ctx context.Context) error {
 		wait, cancel := context.WithTimeout(ctx, fillEvery)
 		if fill, err := r.log.Fill(wait); err == nil {
 			r.noteFill(fill)
+		}
+		if lag, err := r.log.Lag(wait, subjects.RecorderConsumer); err == nil {
+			r.noteLag(lag)
 		}
 		cancel()
 		select {
@@ -52,7 +59,22 @@ func (r *Runner) noteFill(fill float64) {
 	note(&r.full, fullForNodes, "nodes")
 }
 
-// roomForRun fails with errFull if no run may begin.
+// noteLag says once that no runs are begun because the stream is about to drop what
+// isn't recorded, and once that they are again.
+func (r *Runner) noteLag(lag eventlog.Lag) {
+	behind := lag.Danger()
+	if !r.behind.CompareAndSwap(!behind, behind) {
+		return
+	}
+	if behind {
+		r.logger.Error("the stream of events is about to drop what isn't recorded: start the recorder, or let the stream keep events for longer with `wake init --max-age`",
+			"events_behind", lag.Events, "oldest", lag.Age.Round(time.Second).String(), "max_age_percent", int(100*lag.Part), "not_begun", "runs")
+	} else {
+		r.logger.Info("the recorder has caught up", "events_behind", lag.Events, "begun_again", "runs")
+	}
+}
+
+// roomForRun fails with errFull or errBehind if no run may begin.
 func (r *Runner) roomForRun(ctx context.Context) error {
 	fill, err := r.log.Fill(ctx)
 	if err != nil {
@@ -61,6 +83,13 @@ func (r *Runner) roomForRun(ctx context.Context) error {
 	r.noteFill(fill)
 	if fill >= fullForRuns {
 		return errFull
+	}
+	lag, err := r.log.Lag(ctx, subjects.RecorderConsumer)
+	if err != nil {
+		return err
+	}
+	if r.noteLag(lag); lag.Danger() {
+		return errBehind
 	}
 	return nil
 }

@@ -99,6 +99,7 @@ type Runner struct {
 	attempts *attempts
 	dealt    *dealt
 	maxAge   time.Duration // of events in the stream; 0: they don't age
+	behind   atomic.Bool   // the recorder is too far behind for another run to begin
 	refusing atomic.Bool   // the stream is too full for another run to begin
 	full     atomic.Bool   // … for another execution to begin
 
