@@ -19,6 +19,7 @@ import (
 	"wake/internal/agent"
 	"wake/internal/agent/claude"
 	"wake/internal/agent/fixture"
+	"wake/internal/agent/native"
 	"wake/services/runner"
 )
 
@@ -58,6 +59,7 @@ func newRunner(o *runnerOptions) constructor {
 		log := p.logger("runner")
 		c.Providers = map[string]agent.Provider{
 			"claude": &claude.Provider{Binary: o.claude, Environ: os.Environ(), Logger: log},
+			"native": &native.Provider{Environ: os.Environ(), Logger: log},
 		}
 		c.Fixtures = func(dir string) (agent.Provider, error) { return &fixture.Provider{Dir: dir}, nil }
 		return runner.New(c, p.log, log)

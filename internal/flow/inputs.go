@@ -8,12 +8,13 @@ import (
 
 // Providers are the kinds of agents that a flow can name; one that names none
 // gets the first. Recorded agents take their place by `wake run --fixtures`.
-var Providers = []string{"claude"}
+var Providers = []string{"claude", "native"}
 
 // agentFields are the options of an agent, besides provider, prompt and messages.
 var agentFields = []string{
 	"model", "fallbackModel", "cwd", "maxTurns", "maxBudgetUsd", "permissionMode", "systemPrompt", "appendSystemPrompt",
 	"allowedTools", "disallowedTools", "addDirs", "outputSchema", "env", "fork", "blocks",
+	"requireApproval", "maxTokens", "contextWindow", "thinking", "effort", "retries",
 }
 
 // input checks the input of a node by its type. Values that hold a binding are
@@ -59,7 +60,9 @@ func (r *reader) agentInput(o *fields) {
 	}
 	r.number(o, "maxTurns")
 	r.number(o, "maxBudgetUsd")
-	for _, name := range []string{"allowedTools", "disallowedTools", "addDirs"} {
+	r.number(o, "maxTokens")
+	r.number(o, "contextWindow")
+	for _, name := range []string{"allowedTools", "disallowedTools", "requireApproval", "addDirs"} {
 		r.unbound(o, name, list, "a list")
 	}
 	r.unbound(o, "env", object, "an object")

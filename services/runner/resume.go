@@ -27,12 +27,16 @@ type continuation struct {
 	opening []*wire.Event    // to be stored with its agent:start
 	seen    []wire.Raw       // inputs of its calls so far
 	facts   []agent.Fact     // which its session may have lost
+	bare    bool             // it is told nothing but prompt
 }
 
 // ask makes a request that begins a session one that goes on.
 func (c continuation) ask(r *agent.Request) {
-	if c.prompt != "" {
+	switch {
+	case c.prompt != "":
 		r.Prompt = wire.RawString(c.prompt)
+	case c.bare:
+		r.Prompt = wire.Null
 	}
 	r.Facts = c.facts
 	switch {
@@ -54,6 +58,9 @@ func (w *worker) goOn(ctx context.Context, n wire.NodeState, in agentInput) (c c
 	}
 	resume.Strategy = cmp.Or(resume.Strategy, strategyCrash)
 	c.session, c.fork = w.state.ExecSessions[n.Exec], n.Fork
+	if in.name == nativeProvider && (c.session != "" || c.fork != nil) {
+		return w.carryOn(ctx, n, in, resume)
+	}
 	resumed := &wire.AgentResumed{Strategy: resume.Strategy}
 	if c.session == "" && c.fork == nil { // nothing was begun
 		if n.Resume != nil {

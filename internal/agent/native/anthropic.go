@@ -1,0 +1,237 @@
+package native
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/anthropics/anthropic-sdk-go"
+	"github.com/anthropics/anthropic-sdk-go/option"
+	"github.com/anthropics/anthropic-sdk-go/packages/param"
+
+	"wake/pkg/wire"
+)
+
+// messagesAPI is Anthropic's Messages API.
+type messagesAPI struct{ client anthropic.Client }
+
+// newMessagesAPI returns the API at base, "" for Anthropic's own, with a key or a token.
+func newMessagesAPI(client *http.Client, base, key, token string) *messagesAPI {
+	options := []option.RequestOption{
+		option.WithoutEnvironmentDefaults(), option.WithHTTPClient(client), option.WithMaxRetries(0),
+		option.WithBaseURL(cmp.Or(base, "https://api.anthropic.com")),
+	}
+	if key != "" {
+		options = append(options, option.WithAPIKey(key))
+	}
+	if token != "" {
+		options = append(options, option.WithAuthToken(token))
+	}
+	return &messagesAPI{client: anthropic.NewClient(options...)}
+}
+
+func (a *messagesAPI) limits(ctx context.Context, name string) (limits, error) {
+	info, err := a.client.Models.Get(ctx, name, anthropic.ModelGetParams{})
+	if err != nil {
+		return limits{}, err
+	}
+	return limits{context: info.MaxInputTokens, output: info.MaxTokens}, nil
+}
+
+func (a *messagesAPI) answer(ctx context.Context, q question, tell func(piece) error) (answer, error) {
+	params, err := q.params()
+	if err != nil {
+		return answer{}, err
+	}
+	stream := a.client.Messages.NewStreaming(ctx, params)
+	defer func() { _ = stream.Close() }()
+	var m assembly
+	for stream.Next() {
+		if err := m.take(stream.Current(), tell); err != nil {
+			return answer{}, err
+		}
+	}
+	switch err := stream.Err(); {
+	case err != nil:
+		return answer{}, fromSDK(err)
+	case !m.whole:
+		return answer{}, errBroken
+	}
+	return m.answer(), nil
+}
+
+// fromSDK makes an [apiError] of an error of the SDK, if it is the API's.
+func fromSDK(err error) error {
+	e, ok := errors.AsType[*anthropic.Error](err)
+	if !ok {
+		return err
+	}
+	var body struct {
+		Error struct{ Type, Message string }
+	}
+	message := ""
+	if json.Unmarshal([]byte(e.RawJSON()), &body) == nil {
+		message = body.Error.Message
+	}
+	header := http.Header{}
+	if e.Response != nil {
+		header = e.Response.Header
+	}
+	return refused(e.StatusCode, cmp.Or(string(e.Type()), body.Error.Type), cmp.Or(message, http.StatusText(e.StatusCode), e.Error()), header)
+}
+
+// params is the request. Messages are sent as they are on record.
+func (q question) params() (anthropic.MessageNewParams, error) {
+	cached := anthropic.NewCacheControlEphemeralParam()
+	p := anthropic.MessageNewParams{
+		Model: q.model, MaxTokens: q.maxTokens, CacheControl: cached,
+		System: []anthropic.TextBlockParam{{Text: q.system, CacheControl: cached}},
+	}
+	for _, m := range q.messages {
+		p.Messages = append(p.Messages, param.Override[anthropic.MessageParam](m.json()))
+	}
+	for _, t := range q.tools {
+		p.Tools = append(p.Tools, anthropic.ToolUnionParam{OfTool: &anthropic.ToolParam{
+			Name: t.name, Description: anthropic.String(t.description),
+			InputSchema: param.Override[anthropic.ToolInputSchemaParam](jsonOf(t.schema)),
+		}})
+	}
+	switch q.thinking {
+	case "":
+	case "adaptive":
+		p.Thinking = anthropic.ThinkingConfigParamUnion{OfAdaptive: &anthropic.ThinkingConfigAdaptiveParam{}}
+	default:
+		budget, err := strconv.ParseInt(q.thinking, 10, 64)
+		if err != nil {
+			return p, err
+		}
+		p.Thinking = anthropic.ThinkingConfigParamOfEnabled(budget)
+	}
+	if schema, ok := q.schema.Any().(map[string]any); ok {
+		p.OutputConfig.Format = anthropic.JSONOutputFormatParam{Schema: schema}
+	}
+	p.OutputConfig.Effort = anthropic.OutputConfigEffort(q.effort)
+	return p, nil
+}
+
+func (m message) json() json.RawMessage {
+	return jsonOf(mustMarshal(map[string]any{"role": m.role, "content": m.blocks}))
+}
+
+// assembly puts a streamed message together.
+type assembly struct {
+	id, model, stop string
+	parts           []part
+	usage           wire.Usage
+	whole           bool
+}
+
+// part is a block that is being streamed.
+type part struct {
+	index                 int64
+	kind, id, name        string
+	text, thinking, input string
+	signature             string
+	raw                   string // the block as it began
+}
+
+func (m *assembly) take(e anthropic.MessageStreamEventUnion, tell func(piece) error) error {
+	switch e.Type {
+	case "message_start":
+		m.id, m.model = e.Message.ID, e.Message.Model
+		u := e.Message.Usage
+		m.usage = wire.Usage{
+			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens,
+			CacheCreationInputTokens: &u.CacheCreationInputTokens, CacheReadInputTokens: &u.CacheReadInputTokens,
+		}
+		return tell(piece{})
+	case "content_block_start":
+		b := e.ContentBlock
+		m.parts = append(m.parts, part{index: e.Index, kind: b.Type, id: b.ID, name: b.Name, raw: b.RawJSON()})
+		return m.grow(e.Index, b.Text, b.Thinking, tell)
+	case "content_block_delta":
+		if p := m.part(e.Index); p != nil {
+			p.input += e.Delta.PartialJSON
+			p.signature += e.Delta.Signature
+		}
+		return m.grow(e.Index, e.Delta.Text, e.Delta.Thinking, tell)
+	case "message_delta":
+		m.stop = string(e.Delta.StopReason)
+		m.usage.OutputTokens = max(m.usage.OutputTokens, e.Usage.OutputTokens)
+		m.usage.InputTokens = max(m.usage.InputTokens, e.Usage.InputTokens)
+	case "message_stop":
+		m.whole = true
+	}
+	return nil
+}
+
+func (m *assembly) part(index int64) *part {
+	for i := range m.parts {
+		if m.parts[i].index == index {
+			return &m.parts[i]
+		}
+	}
+	return nil
+}
+
+func (m *assembly) grow(index int64, text, thinking string, tell func(piece) error) error {
+	p := m.part(index)
+	if p == nil {
+		return nil
+	}
+	p.text += text
+	p.thinking += thinking
+	switch {
+	case text != "":
+		return tell(piece{block: int(index), text: text})
+	case thinking != "":
+		return tell(piece{block: int(index), thinking: true, text: thinking})
+	}
+	return nil
+}
+
+func (m *assembly) answer() answer {
+	a := answer{id: m.id, model: m.model, stop: m.stop, usage: m.usage}
+	for _, p := range m.parts {
+		if b := p.block(); b != nil {
+			a.blocks = append(a.blocks, b)
+		}
+	}
+	a.blocks = m.finished(a.blocks)
+	u := &a.usage
+	u.MessageID, u.Model, u.StopReason = a.id, a.model, a.stop
+	u.ContextTokens = u.InputTokens + *u.CacheCreationInputTokens + *u.CacheReadInputTokens
+	return a
+}
+
+// finished leaves out a call that was cut off at the limit of the message's length.
+func (m *assembly) finished(blocks []wire.Raw) []wire.Raw {
+	if last := len(blocks) - 1; m.stop == stopLength && last >= 0 && malformed(blocks[last].Get("input")) != "" {
+		return blocks[:last]
+	}
+	return blocks
+}
+
+// block returns the block as the next prompt repeats it. A text without a word is
+// none: the API refuses it.
+func (p *part) block() wire.Raw {
+	switch p.kind {
+	case "text":
+		if p.text == "" {
+			return nil
+		}
+		return textBlock(p.text)
+	case "thinking":
+		return mustMarshal(map[string]any{"type": "thinking", "thinking": p.thinking, "signature": p.signature})
+	case "tool_use":
+		return toolUse(p.id, p.name, p.input)
+	}
+	raw, err := wire.RawFromJSON([]byte(p.raw))
+	if err != nil {
+		return nil
+	}
+	return raw
+}

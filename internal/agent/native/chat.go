@@ -1,0 +1,280 @@
+package native
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// chatAPI is the chat completions API of OpenAI, which many servers speak. It is spoken
+// by hand: what such servers have in common is small, and they differ in the rest.
+type chatAPI struct {
+	client    *http.Client
+	base, key string
+}
+
+func newChatAPI(client *http.Client, base, key string) *chatAPI {
+	return &chatAPI{client: client, base: strings.TrimSuffix(cmp.Or(base, "https://api.openai.com/v1"), "/"), key: key}
+}
+
+// limits knows none: the API doesn't tell them.
+func (a *chatAPI) limits(context.Context, string) (limits, error) { return limits{}, nil }
+
+func (a *chatAPI) answer(ctx context.Context, q question, tell func(piece) error) (answer, error) {
+	body, err := json.Marshal(q.chat())
+	if err != nil {
+		return answer{}, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, a.base+"/chat/completions", bytes.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	if a.key != "" {
+		request.Header.Set("Authorization", "Bearer "+a.key)
+	}
+	response, err := a.client.Do(request)
+	if err != nil {
+		return answer{}, err
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		return answer{}, chatRefusal(response)
+	}
+	return readChat(response.Body, tell)
+}
+
+// maxErrorBody bounds what is read of an answer that is an error.
+const maxErrorBody = 64 << 10
+
+func chatRefusal(response *http.Response) error {
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxErrorBody))
+	if err != nil {
+		return err
+	}
+	var e struct {
+		Error struct{ Type, Message string }
+	}
+	_ = json.Unmarshal(body, &e) // a proxy answers as it likes
+	return refused(response.StatusCode, e.Error.Type, cmp.Or(e.Error.Message, strings.TrimSpace(string(body)), response.Status), response.Header)
+}
+
+// chat is the request.
+func (q question) chat() map[string]any {
+	messages := []any{map[string]any{"role": "system", "content": q.system}}
+	for _, m := range q.messages {
+		messages = append(messages, m.chat()...)
+	}
+	body := map[string]any{
+		"model": q.model, "stream": true, "stream_options": map[string]any{"include_usage": true}, "messages": messages,
+	}
+	var tools []any
+	for _, t := range q.tools {
+		tools = append(tools, map[string]any{"type": "function", "function": map[string]any{
+			"name": t.name, "description": t.description, "parameters": jsonOf(t.schema),
+		}})
+	}
+	if tools != nil {
+		body["tools"] = tools
+	}
+	if q.maxTokens > 0 {
+		body["max_completion_tokens"] = q.maxTokens
+	}
+	if q.effort != "" {
+		body["reasoning_effort"] = q.effort
+	}
+	if len(q.schema) > 0 {
+		body["response_format"] = map[string]any{"type": "json_schema", "json_schema": map[string]any{
+			"name": "answer", "schema": jsonOf(q.schema),
+		}}
+	}
+	return body
+}
+
+// chat returns the messages of the chat API for one: results of calls are messages of
+// their own. Thinking is left out, as the API doesn't take it back.
+func (m message) chat() []any {
+	var out, calls []any
+	var text []string
+	for _, b := range m.blocks {
+		switch str(b, "type") {
+		case "text":
+			text = append(text, str(b, "text"))
+		case "tool_use":
+			calls = append(calls, map[string]any{"id": str(b, "id"), "type": "function", "function": map[string]any{
+				"name": str(b, "name"), "arguments": string(jsonOf(b.Get("input"))),
+			}})
+		case "tool_result":
+			out = append(out, map[string]any{"role": "tool", "tool_call_id": str(b, "tool_use_id"), "content": resultText(b.Get("content"))})
+		}
+	}
+	if len(text) == 0 && len(calls) == 0 {
+		return out
+	}
+	own := map[string]any{"role": m.role, "content": strings.Join(text, "\n\n")}
+	if calls != nil {
+		own["tool_calls"] = calls
+	}
+	return append(out, own)
+}
+
+func resultText(content wire.Raw) string {
+	if s, ok := content.Text(); ok {
+		return s
+	}
+	var parts []string
+	for _, b := range list(content) {
+		parts = append(parts, cmp.Or(str(b, "text"), "["+str(b, "type")+"]"))
+	}
+	return strings.Join(parts, "\n")
+}
+
+// chunk is an event of the stream.
+type chunk struct {
+	ID, Model string
+	Choices   []struct {
+		Delta struct {
+			Content   string
+			Refusal   string
+			Reasoning string `json:"reasoning_content"`
+			ToolCalls []struct {
+				Index    int
+				ID       string
+				Function struct{ Name, Arguments string }
+			} `json:"tool_calls"`
+		}
+		FinishReason string `json:"finish_reason"`
+	}
+	Usage *struct {
+		Prompt     int64 `json:"prompt_tokens"`
+		Completion int64 `json:"completion_tokens"`
+		Details    struct {
+			Cached int64 `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
+	}
+	Error *struct{ Type, Message string }
+}
+
+// chatMessage puts a streamed message together.
+type chatMessage struct {
+	answer answer
+	text   strings.Builder
+	calls  []part
+}
+
+// maxChunk bounds a line of the stream.
+const maxChunk = 32 << 20
+
+func readChat(body io.Reader, tell func(piece) error) (answer, error) {
+	if err := tell(piece{}); err != nil {
+		return answer{}, err
+	}
+	var m chatMessage
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, maxChunk)
+	for lines.Scan() {
+		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data:"))
+		if data = bytes.TrimSpace(data); !ok || len(data) == 0 {
+			continue
+		}
+		if string(data) == "[DONE]" {
+			break
+		}
+		var c chunk
+		if err := json.Unmarshal(data, &c); err != nil {
+			return answer{}, fmt.Errorf("stream: %w", err)
+		}
+		if err := m.take(c, tell); err != nil {
+			return answer{}, err
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return answer{}, err
+	}
+	if m.answer.stop == "" {
+		return answer{}, errBroken
+	}
+	return m.finish(), nil
+}
+
+func (m *chatMessage) take(c chunk, tell func(piece) error) error {
+	if c.Error != nil {
+		return refused(http.StatusOK, c.Error.Type, cmp.Or(c.Error.Message, "the stream reports an error"), http.Header{})
+	}
+	m.answer.id, m.answer.model = cmp.Or(m.answer.id, c.ID), cmp.Or(m.answer.model, c.Model)
+	if u := c.Usage; u != nil {
+		m.answer.usage = wire.Usage{
+			InputTokens: u.Prompt - u.Details.Cached, OutputTokens: u.Completion,
+			CacheReadInputTokens: new(u.Details.Cached), ContextTokens: u.Prompt,
+		}
+	}
+	if len(c.Choices) == 0 {
+		return nil
+	}
+	choice := c.Choices[0]
+	if choice.FinishReason != "" {
+		m.answer.stop = chatStop(choice.FinishReason)
+	}
+	for _, t := range choice.Delta.ToolCalls {
+		m.call(t.Index, t.ID, t.Function.Name, t.Function.Arguments)
+	}
+	if choice.Delta.Refusal != "" {
+		m.answer.stop = stopRefusal
+	}
+	m.text.WriteString(choice.Delta.Content + choice.Delta.Refusal)
+	if s := choice.Delta.Reasoning; s != "" {
+		if err := tell(piece{block: 0, thinking: true, text: s}); err != nil {
+			return err
+		}
+	}
+	if s := choice.Delta.Content + choice.Delta.Refusal; s != "" {
+		return tell(piece{block: 1, text: s})
+	}
+	return nil
+}
+
+func (m *chatMessage) call(index int, id, name, input string) {
+	for i := range m.calls {
+		if m.calls[i].index == int64(index) {
+			m.calls[i].input += input
+			return
+		}
+	}
+	m.calls = append(m.calls, part{index: int64(index), id: cmp.Or(id, fmt.Sprintf("%s-%d", m.answer.id, index)), name: name, input: input})
+}
+
+func chatStop(reason string) string {
+	switch reason {
+	case "length":
+		return stopLength
+	case "tool_calls", "function_call":
+		return stopTools
+	case "content_filter":
+		return stopRefusal
+	}
+	return stopEnd
+}
+
+func (m *chatMessage) finish() answer {
+	a := m.answer
+	if m.text.Len() > 0 {
+		a.blocks = append(a.blocks, textBlock(valid(m.text.String())))
+	}
+	for _, c := range m.calls {
+		b := toolUse(c.id, c.name, c.input)
+		if a.stop == stopLength && malformed(b.Get("input")) != "" {
+			continue // it was cut off
+		}
+		a.blocks = append(a.blocks, b)
+	}
+	a.usage.MessageID, a.usage.Model, a.usage.StopReason = a.id, a.model, a.stop
+	return a
+}

@@ -1,0 +1,67 @@
+package native
+
+import (
+	"errors"
+	"time"
+
+	"wake/pkg/wire"
+)
+
+// compactAbove is the part of the context window, in percent, above which a
+// conversation is shortened.
+const compactAbove = 80
+
+// tooLong reports whether the conversation is to be shortened before the next call.
+func (s *session) tooLong() bool {
+	return s.limits.context > 0 && len(s.conv.messages) > 0 && s.conv.context*100 > s.limits.context*compactAbove
+}
+
+// summarize asks the model for a summary.
+const summarize = "The conversation has become too long. Write a summary from which you can go on without it: what the task is, what you have done and found out, which files you have changed and how, what is left to do, and what you were told meanwhile. Call no tool. Answer with the summary alone."
+
+// compact replaces the conversation by a summary that the model writes.
+func (s *session) compact() error {
+	ctx, done := s.work()
+	defer done()
+	start := time.Now()
+	q := s.question(systemPrompt(s.request.Options))
+	q.schema = nil
+	ask := textBlock(summarize)
+	if last := len(q.messages) - 1; q.messages[last].role == "user" {
+		q.messages[last].blocks = append(append([]wire.Raw(nil), q.messages[last].blocks...), ask)
+	} else {
+		q.messages = append(append([]message(nil), q.messages...), message{"user", []wire.Raw{ask}})
+	}
+	a, err := s.ask(ctx, q, func(piece) error { return nil })
+	if errors.Is(err, errAbandoned) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	summary := textOf(a.blocks)
+	before := s.conv.context
+	usage := a.usage
+	usage.ContextWindow = s.limits.context
+	if usage.MessageID == "" {
+		usage.MessageID = s.request.SessionID + "-compaction-" + time.Now().Format(time.RFC3339Nano)
+	}
+	if err := s.emit(&wire.Event{Payload: &usage}); err != nil {
+		return err
+	}
+	p := &wire.Compaction{
+		Trigger: "auto", PreTokens: before, PostTokens: a.usage.OutputTokens, Summary: valid(summary),
+		DurationMs: time.Since(start).Milliseconds(),
+	}
+	if summary == "" {
+		p.Error = "the model wrote no summary"
+		if err := s.emit(&wire.Event{Payload: p}); err != nil {
+			return err
+		}
+		return s.failTurn(stopContext, "the conversation could not be shortened: "+p.Error)
+	}
+	if err := s.emit(&wire.Event{Payload: p}); err != nil {
+		return err
+	}
+	return s.checkpoint(wire.CheckpointTurn)
+}

@@ -1,0 +1,285 @@
+package native
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"iter"
+	"slices"
+
+	"wake/pkg/wire"
+)
+
+// message is what one side has said: content blocks as the Messages API has them.
+type message struct {
+	role   string
+	blocks []wire.Raw
+}
+
+// call is a tool call of the last message of the model.
+type call struct {
+	id, tool string
+	input    wire.Raw
+	state    wire.ToolCallState // "" before its intent is on record
+	note     string             // of the decision on it
+	started  int64              // Unix ms of its intent
+	result   wire.Raw           // a tool_result block; nil: none yet
+}
+
+// conversation is the fold of an execution's events: what the model is told next. The
+// zero value is that of an agent that hasn't begun.
+type conversation struct {
+	messages []message // up to the last one of the model
+	calls    []*call   // of that one, in its order
+	said     []wire.Raw
+	first    []wire.Raw // the prompt
+	turns    int        // messages of the model
+	stop     string     // why the last one ended
+	cut      int        // how many of the last ones ended at the limit of their length
+	blocks   int        // streamed so far
+	context  int64      // tokens of the last call, its answer included
+	asks     bool       // a question to the parent waits for an answer
+	usage    wire.TokenUsage
+	models   map[string]wire.ModelUsage
+	denials  []wire.Raw
+	sum      [sha256.Size]byte
+}
+
+// fold folds events of an execution. Those of earlier runs, from which its run was
+// forked, come first. It fails if a checkpoint doesn't fit what precedes it.
+func fold(events iter.Seq2[*wire.Event, error]) (*conversation, error) {
+	var list []*wire.Event
+	for e, err := range events {
+		if err != nil {
+			return nil, fmt.Errorf("native: events so far: %w", err)
+		}
+		if p, ok := e.Payload.(*wire.LogTruncated); ok && p.Lost == 0 {
+			list = slices.DeleteFunc(list, func(old *wire.Event) bool { return old.RunID == e.RunID && old.Seq > p.AtSeq })
+			continue
+		}
+		list = append(list, e)
+	}
+	c := &conversation{}
+	for _, e := range list {
+		if p, ok := e.Payload.(*wire.Checkpoint); ok && p.PrefixHash != "" && e.Parent == "" && p.PrefixHash != c.hash() {
+			return nil, fmt.Errorf("native: the log differs from what the agent has seen before event %d of run %s", e.Seq, e.RunID)
+		}
+		c.apply(e)
+	}
+	return c, nil
+}
+
+// hash identifies all that was said.
+func (c *conversation) hash() string { return hex.EncodeToString(c.sum[:]) }
+
+// add takes what was said into the hash.
+func (c *conversation) add(what string, content ...wire.Raw) {
+	h := sha256.New()
+	h.Write(c.sum[:])
+	h.Write([]byte(what))
+	for _, b := range content {
+		h.Write(b)
+	}
+	h.Sum(c.sum[:0])
+}
+
+// apply takes the next event. Those of sub-agents and those that the model isn't
+// told of leave it as it is.
+func (c *conversation) apply(e *wire.Event) {
+	if e.Parent != "" {
+		return
+	}
+	switch p := e.Payload.(type) {
+	case *wire.AgentStart:
+		c.begin(p)
+	case *wire.UserMessage:
+		c.hear(p.Source, blocksOf(wire.RawString(p.Content)))
+		c.asks = false
+	case *wire.AgentMessage:
+		c.answer(p)
+	case *wire.Usage:
+		c.count(p)
+	case *wire.Compaction:
+		c.compact(p)
+	case *wire.CCMessage:
+		c.asks = c.asks || p.Priority != wire.PriorityInfo
+	default:
+		if k := c.call(e.CallID); k != nil {
+			c.step(k, e)
+		}
+	}
+}
+
+// begin takes the prompt, or what an agent that goes on is told.
+func (c *conversation) begin(p *wire.AgentStart) {
+	blocks := blocksOf(p.Prompt)
+	if !p.Resumed && c.turns == 0 {
+		c.said = nil // it began afresh, without a word said
+	}
+	if len(blocks) == 0 {
+		return
+	}
+	if c.first == nil {
+		c.first = blocks
+	}
+	c.hear("prompt", blocks)
+}
+
+func (c *conversation) hear(source string, blocks []wire.Raw) {
+	c.said = append(c.said, blocks...)
+	c.stop = ""
+	c.add(source, blocks...)
+}
+
+// answer takes a message of the model.
+func (c *conversation) answer(p *wire.AgentMessage) {
+	c.messages = c.prompt()
+	if says(list(p.Content)) {
+		c.messages = append(c.messages, message{"assistant", list(p.Content)})
+	}
+	c.calls, c.said = nil, nil
+	for _, b := range list(p.Content) {
+		if str(b, "type") == "tool_use" {
+			c.calls = append(c.calls, &call{id: str(b, "id"), tool: str(b, "name"), input: b.Get("input")})
+		}
+	}
+	c.turns++
+	if c.stop = cmp.Or(p.StopReason, stopEnd); c.stop == stopLength {
+		c.cut++
+	} else {
+		c.cut = 0
+	}
+	c.blocks = max(c.blocks, p.Blocks)
+	c.add("assistant", p.Content)
+}
+
+// step takes an event of a call.
+func (c *conversation) step(k *call, e *wire.Event) {
+	switch p := e.Payload.(type) {
+	case *wire.ToolIntent:
+		k.state, k.started = wire.ToolPending, e.Timestamp
+	case *wire.ToolState:
+		k.state = p.To
+	case *wire.PermissionRequired:
+		k.state = wire.ToolApprovalRequired
+	case *wire.PermissionDecided:
+		k.state, k.note = wire.ToolApproved, p.Note
+		if p.Decision == wire.DecisionDeny {
+			k.state = wire.ToolDenied
+		} else if len(p.UpdatedInput) > 0 {
+			k.input = p.UpdatedInput
+		}
+	case *wire.AgentTool:
+		c.finish(k, p)
+	}
+}
+
+// finish takes the result of a call, the first one that there is.
+func (c *conversation) finish(k *call, p *wire.AgentTool) {
+	if k.result != nil {
+		return
+	}
+	k.state = wire.ToolCompleted
+	if p.Denied {
+		k.state = wire.ToolDenied
+		c.denials = append(c.denials, mustMarshal(map[string]any{"tool_name": k.tool, "tool_use_id": k.id, "tool_input": k.input}))
+	}
+	k.result = resultBlock(k.id, p.ToolOutput, p.Error != "")
+	c.add("result", k.result)
+}
+
+// count adds the tokens of a model call.
+func (c *conversation) count(p *wire.Usage) {
+	add(&c.usage.InputTokens, &c.usage.OutputTokens, &c.usage.CacheCreationInputTokens, &c.usage.CacheReadInputTokens, p)
+	if c.models == nil {
+		c.models = map[string]wire.ModelUsage{}
+	}
+	m := c.models[p.Model]
+	add(&m.InputTokens, &m.OutputTokens, &m.CacheCreationInputTokens, &m.CacheReadInputTokens, p)
+	m.ContextWindow = p.ContextWindow
+	c.models[p.Model] = m
+	c.context = p.ContextTokens + p.OutputTokens
+}
+
+func add(in, out *int64, created, read **int64, p *wire.Usage) {
+	*in += p.InputTokens
+	*out += p.OutputTokens
+	for _, n := range []struct {
+		total **int64
+		more  *int64
+	}{{created, p.CacheCreationInputTokens}, {read, p.CacheReadInputTokens}} {
+		if n.more == nil {
+			continue
+		}
+		sum := *n.more
+		if *n.total != nil {
+			sum += **n.total
+		}
+		*n.total = &sum
+	}
+}
+
+// compact replaces what was said by a summary of it.
+func (c *conversation) compact(p *wire.Compaction) {
+	if p.Summary == "" || p.Error != "" {
+		return
+	}
+	rest := c.said
+	if len(c.messages) == 0 {
+		rest = nil // the prompt itself
+	}
+	c.messages, c.calls, c.stop, c.context = nil, nil, "", 0
+	c.said = slices.Concat(c.first, []wire.Raw{textBlock(summaryHead + p.Summary)}, rest)
+	c.add("compaction", c.said...)
+}
+
+// summaryHead introduces a summary to the model.
+const summaryHead = "This conversation was shortened, as it had become too long. What has happened since the task above:\n\n"
+
+// call returns the call of the last message with an id, or nil.
+func (c *conversation) call(id string) *call {
+	if id == "" {
+		return nil
+	}
+	for _, k := range c.calls {
+		if k.id == id {
+			return k
+		}
+	}
+	return nil
+}
+
+// open returns the calls that have no result.
+func (c *conversation) open() []*call {
+	return slices.DeleteFunc(slices.Clone(c.calls), func(k *call) bool { return k.result != nil })
+}
+
+// prompt is what the model is told next: all messages, and the results of its calls
+// with what it was told since as the last one.
+func (c *conversation) prompt() []message {
+	var last []wire.Raw
+	for _, k := range c.calls {
+		if k.result != nil {
+			last = append(last, k.result)
+		}
+	}
+	if last = append(last, c.said...); len(last) == 0 {
+		return c.messages
+	}
+	return append(slices.Clone(c.messages), message{"user", last})
+}
+
+// over reports whether the model has come to an end and nothing was said since.
+func (c *conversation) over() bool {
+	return c.turns > 0 && len(c.calls) == 0 && len(c.said) == 0 && c.stop != "" && c.stop != stopPause
+}
+
+// text is the text of the last message of the model, if nothing was said since.
+func (c *conversation) text() string {
+	last := len(c.messages) - 1
+	if last < 0 || c.messages[last].role != "assistant" {
+		return ""
+	}
+	return textOf(c.messages[last].blocks)
+}

@@ -1,0 +1,338 @@
+package native
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"wake/pkg/wire"
+)
+
+// loop takes turns until the agent has come to an end or to a safe point.
+func (s *session) loop() error {
+	for {
+		if s.halted() {
+			return s.last(&wire.AgentPaused{Reason: "interrupted", NumTurns: int64(s.conv.turns)})
+		}
+		var err error
+		switch {
+		case len(s.conv.open()) > 0:
+			err = s.callTools()
+		case s.hears():
+			err = s.hear()
+		case s.conv.over():
+			err = s.conclude()
+		case s.conv.turns >= s.maxTurns():
+			err = s.failTurn(wire.ErrorMaxTurns, fmt.Sprintf("the agent has taken %d turns without coming to an end", s.conv.turns))
+		case s.tooLong():
+			err = s.compact()
+		default:
+			err = s.takeTurn()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// last emits the terminal event.
+func (s *session) last(p wire.Payload) error {
+	if err := s.emit(&wire.Event{Payload: p}); err != nil {
+		return err
+	}
+	return errOver
+}
+
+func (s *session) maxTurns() int {
+	if n := s.request.Options.MaxTurns; n > 0 {
+		return n
+	}
+	return maxTurns
+}
+
+// hears reports whether messages wait.
+func (s *session) hears() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.inbox) > 0
+}
+
+// hear tells the model the messages that wait.
+func (s *session) hear() error {
+	for i, m := range s.messages() {
+		p := &wire.UserMessage{
+			Content: valid(m.Content), Source: "command", CommandID: m.CommandID,
+			Point: fmt.Sprintf("turn-%d-message-%d", s.conv.turns, len(s.conv.said)+i),
+		}
+		if err := s.emit(&wire.Event{Payload: p}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tell tells the model something that nobody has said.
+func (s *session) tell(text string) error {
+	return s.emit(&wire.Event{Payload: &wire.UserMessage{Content: valid(text), Source: "synthetic"}})
+}
+
+// takeTurn calls the model once.
+func (s *session) takeTurn() error {
+	ctx, done := s.work()
+	defer done()
+	s.turn = s.conv.turns + 1
+	if err := s.emit(&wire.Event{Payload: &wire.TurnStart{Model: s.name}}); err != nil {
+		return err
+	}
+	system := systemPrompt(s.request.Options)
+	if system != s.system {
+		sum := sha256.Sum256([]byte(system))
+		s.system = system
+		if err := s.emit(&wire.Event{Payload: &wire.PromptSystem{SHA256: hex.EncodeToString(sum[:]), Bytes: int64(len(system))}}); err != nil {
+			return err
+		}
+	}
+	a, err := s.ask(ctx, s.question(system), s.stream())
+	if errors.Is(err, errAbandoned) {
+		return nil // the loop sees why
+	}
+	if err != nil {
+		return err
+	}
+	return s.keep(a)
+}
+
+// question is what the model is asked next.
+func (s *session) question(system string) question {
+	o := s.request.Options
+	q := question{
+		model: s.name, system: system, messages: s.conv.prompt(), tools: s.tools, schema: o.OutputSchema,
+		maxTokens: o.MaxTokens, thinking: o.Thinking, effort: o.Effort,
+	}
+	if q.maxTokens <= 0 {
+		q.maxTokens = defaultAnswer
+		if s.limits.output > 0 {
+			q.maxTokens = min(longAnswer, s.limits.output)
+		}
+	}
+	return q
+}
+
+// How long an answer may be, in tokens: of a model whose limits aren't known, and of
+// others.
+const (
+	defaultAnswer = 8192
+	longAnswer    = 32_000
+)
+
+// keep puts a message of the model on record, and the point to resume from.
+func (s *session) keep(a answer) error {
+	usage := a.usage
+	usage.ContextWindow = s.limits.context
+	kind := wire.CheckpointTurn
+	for _, b := range a.blocks {
+		if str(b, "type") == stopTools {
+			kind = wire.CheckpointSubturn
+		}
+	}
+	blocks := a.blocks
+	if blocks == nil {
+		blocks = []wire.Raw{}
+	}
+	message := &wire.AgentMessage{
+		MessageID: valid(a.id), Model: valid(a.model), Content: mustMarshal(blocks), StopReason: valid(a.stop), Blocks: s.conv.blocks,
+	}
+	if err := s.emit(&wire.Event{Payload: message}); err != nil {
+		return err
+	}
+	if usage.MessageID == "" {
+		usage.MessageID = fmt.Sprintf("%s-%d", s.request.SessionID, s.turn)
+	}
+	if err := s.emit(&wire.Event{Payload: &usage}); err != nil {
+		return err
+	}
+	return s.checkpoint(kind)
+}
+
+func (s *session) checkpoint(kind wire.CheckpointKind) error {
+	return s.emit(&wire.Event{Payload: &wire.Checkpoint{Kind: kind}})
+}
+
+// errAbandoned says that an interruption has ended a model call.
+var errAbandoned = errors.New("native: abandoned")
+
+// retryBase is the delay before the first retry; it doubles with each one.
+const retryBase = 500 * time.Millisecond
+
+// ask calls the model until it answers: as often as the options say. Each failure is
+// on record.
+func (s *session) ask(ctx context.Context, q question, tell func(piece) error) (answer, error) {
+	retries := maxRetries
+	if n := s.request.Options.Retries; n != nil {
+		retries = max(*n, 0)
+	}
+	for attempt := 0; ; attempt++ {
+		a, err := s.attempt(ctx, q, tell)
+		switch {
+		case err == nil:
+			return a, nil
+		case errors.Is(err, errLeft), s.context().Err() != nil:
+			return a, errLeft
+		case ctx.Err() != nil:
+			return a, errAbandoned
+		}
+		failed := asAPIError(err)
+		if !failed.retry || attempt == retries {
+			return a, s.fail(failed.event(attempt, retries, 0))
+		}
+		delay := retryBase << min(attempt, 10)
+		if failed.after > 0 {
+			delay = failed.after
+		}
+		s.provider.Logger.Warn("model call failed", "run_id", s.request.RunID, "node_id", s.request.NodeID,
+			"attempt", attempt, "delay", delay, "error", err)
+		if err := s.emit(&wire.Event{Payload: failed.event(attempt, retries, delay)}); err != nil {
+			return a, err
+		}
+		if !sleep(ctx, delay) && s.context().Err() == nil {
+			return a, errAbandoned
+		}
+	}
+}
+
+// event is the failure as it is recorded.
+func (e *apiError) event(attempt, retries int, delay time.Duration) *wire.AgentError {
+	p := &wire.AgentError{
+		ErrorType: e.kind, Message: e.message, Severity: wire.SeverityWarning, Phase: "model", Status: e.status,
+		Attempt: new(int64(attempt)), MaxAttempts: retries + 1,
+	}
+	if delay > 0 {
+		p.RetryDelayMs = new(float64(delay.Milliseconds()))
+	}
+	return p
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// attempt calls the model once. A stream that is silent for too long is broken.
+func (s *session) attempt(ctx context.Context, q question, tell func(piece) error) (answer, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	idle := time.AfterFunc(s.provider.Idle, func() { cancel(errIdle) })
+	defer idle.Stop()
+	a, err := s.model.answer(ctx, q, func(p piece) error {
+		idle.Reset(s.provider.Idle)
+		return tell(p)
+	})
+	if err != nil && errors.Is(context.Cause(ctx), errIdle) {
+		return a, errIdle
+	}
+	return a, err
+}
+
+var errIdle = errors.New("the model's API was silent for too long")
+
+// stream returns what records the pieces of a message. Blocks are numbered within the
+// execution; those of a stream that broke off aren't numbered again.
+func (s *session) stream() func(piece) error {
+	numbers := map[int]int{}
+	return func(p piece) error {
+		if p.text == "" { // a message begins
+			numbers = map[int]int{}
+			return s.emit(&wire.Event{Payload: &wire.BreakpointChanged{Previous: "PRE_MODEL", Current: "STREAMING_MODEL"}})
+		}
+		n, ok := numbers[p.block]
+		if !ok {
+			s.conv.blocks++
+			n = s.conv.blocks
+			numbers[p.block] = n
+		}
+		if p.thinking {
+			return s.emit(&wire.Event{Payload: &wire.AgentThinkingDelta{Content: valid(p.text), Block: n}})
+		}
+		return s.emit(&wire.Event{Payload: &wire.AgentTextDelta{Content: valid(p.text), Block: n}})
+	}
+}
+
+// maxCut is how many answers in a row may end at the limit of their length.
+const maxCut = 3
+
+// goOn is what the model is told after such an answer.
+const goOn = "Your answer was cut off at the limit of its length. Go on exactly where it stopped."
+
+// conclude ends the execution if the model has come to an end.
+func (s *session) conclude() error {
+	switch s.conv.stop {
+	case stopRefusal:
+		return s.failTurn("refusal", "the model refused to answer")
+	case stopLength:
+		if s.conv.cut <= maxCut {
+			return s.tell(goOn)
+		}
+		return s.failTurn(stopLength, fmt.Sprintf("%d answers in a row were cut off at the limit of their length", s.conv.cut))
+	case stopContext:
+		return s.failTurn(stopContext, "the conversation is longer than the model's context window")
+	}
+	structured, err := s.structured()
+	if err != nil {
+		return s.failTurn("invalid_output", err.Error())
+	}
+	if !s.end() {
+		return nil
+	}
+	end := s.turnEnd()
+	if err := s.emit(&wire.Event{Payload: end}); err != nil {
+		return err
+	}
+	p := &wire.AgentComplete{
+		Result: end.Result, StructuredOutput: structured, Usage: s.conv.usage, ModelUsage: maps.Clone(s.conv.models),
+		DurationMs: end.DurationMs, NumTurns: int64(s.conv.turns), StopReason: s.conv.stop,
+	}
+	if len(s.conv.denials) > 0 {
+		p.Denials = mustMarshal(s.conv.denials)
+	}
+	return s.last(p)
+}
+
+// structured returns the answer as the value that its schema asks for; nil without one.
+func (s *session) structured() (wire.Raw, error) {
+	if len(s.request.Options.OutputSchema) == 0 {
+		return nil, nil
+	}
+	value, err := wire.RawFromJSON([]byte(s.conv.text()))
+	if err != nil {
+		return nil, fmt.Errorf("the answer is no JSON, though a schema was given: %w", err)
+	}
+	return value, nil
+}
+
+func (s *session) turnEnd() *wire.TurnEnd {
+	usage := s.conv.usage
+	return &wire.TurnEnd{
+		StopReason: s.conv.stop, Subtype: "success", Result: s.conv.text(), Usage: &usage, ModelUsage: maps.Clone(s.conv.models),
+		DurationMs: time.Since(s.begun).Milliseconds(), NumTurns: int64(s.conv.turns),
+	}
+}
+
+// failTurn ends the execution with an error that isn't the API's.
+func (s *session) failTurn(kind, message string) error {
+	end := s.turnEnd()
+	end.Subtype, end.IsError = kind, true
+	if err := s.emit(&wire.Event{Payload: end}); err != nil {
+		return err
+	}
+	return s.fail(&wire.AgentError{ErrorType: kind, Message: message, Phase: "lifecycle"})
+}

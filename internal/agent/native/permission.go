@@ -1,0 +1,55 @@
+package native
+
+import (
+	"fmt"
+	"slices"
+
+	"wake/internal/agent"
+	"wake/pkg/wire"
+)
+
+// The permission modes, by their names in a flow.
+const (
+	modeAuto     = "auto"     // every call is allowed; the default
+	modeApproval = "approval" // every call waits until somebody approves it
+	modeReadonly = "readonly" // only tools that change nothing are allowed
+)
+
+// permissionMode returns the mode of the options. Those of Claude Code that mean the
+// same are taken too.
+func permissionMode(o agent.Options) (string, error) {
+	switch o.PermissionMode {
+	case "", modeAuto, "bypassPermissions":
+		return modeAuto, nil
+	case modeApproval, "default":
+		return modeApproval, nil
+	case modeReadonly, "plan":
+		return modeReadonly, nil
+	}
+	return "", fmt.Errorf("native: permissionMode %q is unknown; it is one of auto, approval, readonly", o.PermissionMode)
+}
+
+// ruling is what the rules say of a call.
+type ruling struct {
+	decision wire.Decision // "": a human decides
+	note     string
+}
+
+// rule judges a call: a denied tool is denied, then one that isn't on the list of
+// allowed tools, if there is one; then one that requires approval waits for it;
+// then the mode decides.
+func rule(o agent.Options, mode string, t *tool) ruling {
+	switch {
+	case slices.Contains(o.DisallowedTools, t.name):
+		return ruling{wire.DecisionDeny, "the tool is disallowed"}
+	case len(o.AllowedTools) > 0 && !slices.Contains(o.AllowedTools, t.name):
+		return ruling{wire.DecisionDeny, "the tool is not among the allowed ones"}
+	case slices.Contains(o.RequireApproval, t.name):
+		return ruling{}
+	case mode == modeApproval:
+		return ruling{}
+	case mode == modeReadonly && !t.reads:
+		return ruling{wire.DecisionDeny, "the agent may only read"}
+	}
+	return ruling{wire.DecisionAllow, ""}
+}

@@ -1,0 +1,102 @@
+package native
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"wake/internal/agent"
+)
+
+// Provider runs wake's own agent. The zero value reaches no model: keys come from
+// Environ.
+//
+//	ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN, ANTHROPIC_BASE_URL
+//	OPENAI_API_KEY, OPENAI_BASE_URL     for models named openai:<model>
+type Provider struct {
+	Environ []string      // wake's environment
+	Model   string        // of agents that name none; default [DefaultModel]
+	Client  *http.Client  // default: one without a time limit of its own
+	Idle    time.Duration // that a stream may be silent; default 5 min
+	Logger  *slog.Logger  // default: none
+}
+
+// DefaultModel is the model of agents that name none.
+const DefaultModel = "claude-sonnet-4-5"
+
+// The defaults of options.
+const (
+	maxTurns   = 100
+	maxRetries = 3
+)
+
+// Start checks the request. What the agent does begins with its Events.
+func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, error) {
+	d := p.withDefaults()
+	mode, err := permissionMode(r.Options)
+	switch o := r.Options; {
+	case err != nil:
+		return nil, err
+	case r.SessionID == "":
+		return nil, errors.New("native: a session id is required")
+	case o.MaxBudgetUsd > 0:
+		return nil, errors.New("native: maxBudgetUsd can't be kept, since the prices of models aren't known; use maxTurns")
+	case o.Cwd == "":
+		return nil, errors.New("native: a folder to work in is required")
+	case o.Thinking != "" && o.Thinking != "adaptive" && !isCount(o.Thinking):
+		return nil, fmt.Errorf("native: thinking is %q, not adaptive or a number of tokens", o.Thinking)
+	}
+	return newSession(ctx, d, r, mode), nil
+}
+
+func isCount(s string) bool {
+	n, err := strconv.ParseInt(s, 10, 64)
+	return err == nil && n > 0
+}
+
+func (p *Provider) withDefaults() Provider {
+	d := *p
+	d.Model = cmp.Or(d.Model, DefaultModel)
+	d.Idle = cmp.Or(d.Idle, 5*time.Minute)
+	if d.Client == nil {
+		d.Client = &http.Client{}
+	}
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	return d
+}
+
+// env returns a variable of wake's environment.
+func (p *Provider) env(key string) string {
+	for _, kv := range p.Environ {
+		if value, ok := strings.CutPrefix(kv, key+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// reach returns the API of a model and the model's name there.
+func (p *Provider) reach(name string) (model, string, error) {
+	name = cmp.Or(name, p.Model)
+	if rest, ok := strings.CutPrefix(name, "openai:"); ok {
+		base, key := p.env("OPENAI_BASE_URL"), p.env("OPENAI_API_KEY")
+		if base == "" && key == "" {
+			return nil, "", errors.New("no OPENAI_API_KEY and no OPENAI_BASE_URL in the environment of the runner")
+		}
+		return newChatAPI(p.Client, base, key), rest, nil
+	}
+	name = strings.TrimPrefix(name, "anthropic:")
+	base, key, token := p.env("ANTHROPIC_BASE_URL"), p.env("ANTHROPIC_API_KEY"), p.env("ANTHROPIC_AUTH_TOKEN")
+	if key == "" && token == "" {
+		return nil, "", errors.New("no ANTHROPIC_API_KEY and no ANTHROPIC_AUTH_TOKEN in the environment of the runner")
+	}
+	return newMessagesAPI(p.Client, base, key, token), name, nil
+}

@@ -1,0 +1,127 @@
+package native
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// valid returns s in UTF-8.
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// mustMarshal is [wire.Marshal] of values that always have a form.
+func mustMarshal(v any) wire.Raw {
+	r, err := wire.Marshal(v)
+	if err != nil {
+		return wire.Null
+	}
+	return r
+}
+
+// list returns the items of a list, nil of anything else.
+func list(r wire.Raw) []wire.Raw {
+	var items []wire.Raw
+	if wire.Unmarshal(r, &items) != nil {
+		return nil
+	}
+	return items
+}
+
+// str returns the text of a field, "" if it has none.
+func str(r wire.Raw, key string) string {
+	s, _ := r.Get(key).Text()
+	return s
+}
+
+// jsonOf returns a value as JSON, "null" of an absent one.
+func jsonOf(r wire.Raw) json.RawMessage {
+	b, err := wire.AppendJSON(nil, r)
+	if err != nil || len(b) == 0 {
+		return json.RawMessage("null")
+	}
+	return b
+}
+
+func textBlock(s string) wire.Raw {
+	return mustMarshal(map[string]any{"type": "text", "text": s})
+}
+
+// resultBlock is the result of a call as the model is told it. Output that is neither a
+// text nor a list of blocks is told as JSON.
+func resultBlock(id string, output wire.Raw, failed bool) wire.Raw {
+	block := map[string]any{"type": "tool_result", "tool_use_id": id}
+	if text, ok := output.Text(); ok {
+		block["content"] = text
+	} else if isBlocks(output) {
+		block["content"] = output
+	} else {
+		block["content"] = string(jsonOf(output))
+	}
+	if failed {
+		block["is_error"] = true
+	}
+	return mustMarshal(block)
+}
+
+func isBlocks(r wire.Raw) bool {
+	blocks := list(r)
+	for _, b := range blocks {
+		if t := str(b, "type"); t != "text" && t != "image" {
+			return false
+		}
+	}
+	return len(blocks) > 0
+}
+
+// blocksOf returns the content of a prompt: a text, content blocks, or messages whose
+// contents follow each other. An empty text and null have none.
+func blocksOf(prompt wire.Raw) []wire.Raw {
+	if s, ok := prompt.Text(); ok {
+		if s == "" {
+			return nil
+		}
+		return []wire.Raw{textBlock(s)}
+	}
+	var blocks []wire.Raw
+	for _, item := range list(prompt) {
+		switch content := item.Get("content"); {
+		case str(item, "type") != "" && str(item, "role") == "":
+			blocks = append(blocks, item)
+		case len(content) > 0:
+			blocks = append(blocks, blocksOf(content)...)
+		default:
+			blocks = append(blocks, blocksOf(item)...)
+		}
+	}
+	return blocks
+}
+
+// hashOf is the SHA-256 of a value, lower-case hex.
+func hashOf(r wire.Raw) string {
+	sum := sha256.Sum256(r)
+	return hex.EncodeToString(sum[:])
+}
+
+// textOf is the text of content blocks.
+func textOf(blocks []wire.Raw) string {
+	var text strings.Builder
+	for _, b := range blocks {
+		if str(b, "type") == "text" {
+			text.WriteString(str(b, "text"))
+		}
+	}
+	return text.String()
+}
+
+// says reports whether a message of the model says something. The API doesn't take
+// back one that only thinks.
+func says(blocks []wire.Raw) bool {
+	return slices.ContainsFunc(blocks, func(b wire.Raw) bool {
+		t := str(b, "type")
+		return t != "thinking" && t != "redacted_thinking"
+	})
+}

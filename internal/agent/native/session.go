@@ -1,0 +1,260 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+	"time"
+
+	"wake/internal/agent"
+	"wake/pkg/wire"
+)
+
+// session is an execution of the agent. The goroutine that consumes Events owns all
+// that isn't under mu.
+type session struct {
+	provider Provider
+	request  agent.Request
+	mode     string
+	context  func() context.Context // of the session
+	cancel   context.CancelFunc
+
+	model  model
+	name   string // of the model
+	limits limits
+	tools  []*tool
+	conv   *conversation
+	turn   int // index of the turn that is under way
+	system string
+	begun  time.Time
+	yield  func(*wire.Event, error) bool
+
+	mu      sync.Mutex
+	inbox   []agent.Message
+	news    chan struct{}      // has an item when inbox or halting changed
+	abandon context.CancelFunc // ends what the agent does at the moment
+	halting bool               // it is to come to a safe point
+	ended   bool               // it takes no more messages
+}
+
+var (
+	// errLeft says that the consumer wants no more events.
+	errLeft = errors.New("native: left")
+	// errOver says that the terminal event was emitted.
+	errOver = errors.New("native: over")
+)
+
+func newSession(ctx context.Context, p Provider, r agent.Request, mode string) *session {
+	ctx, cancel := context.WithCancel(ctx)
+	return &session{
+		provider: p, request: r, mode: mode, cancel: cancel,
+		context: func() context.Context { return ctx },
+		news:    make(chan struct{}, 1),
+	}
+}
+
+// Events runs the agent and yields what it does; see [agent.Session].
+func (s *session) Events() iter.Seq2[*wire.Event, error] {
+	return func(yield func(*wire.Event, error) bool) {
+		defer s.cancel()
+		s.yield, s.begun = yield, time.Now()
+		err := s.play()
+		s.mu.Lock()
+		s.ended = true
+		s.mu.Unlock()
+		if err != nil && !errors.Is(err, errLeft) && !errors.Is(err, errOver) && s.context().Err() == nil {
+			yield(nil, err)
+		}
+	}
+}
+
+// play folds what was said, begins, and takes turns until the end.
+func (s *session) play() (err error) {
+	if s.conv, err = fold(s.history()); err != nil {
+		return err
+	}
+	s.turn = s.conv.turns
+	goesOn := s.request.Resume || s.request.ForkOf != ""
+	prompt := s.request.Prompt
+	if prompt == nil {
+		prompt = wire.Null
+	}
+	o := s.request.Options
+	if err := s.emit(&wire.Event{Payload: &wire.AgentStart{
+		Model: o.Model, Prompt: prompt, Provider: "native", Cwd: o.Cwd, Resumed: goesOn,
+	}}); err != nil {
+		return err
+	}
+	if goesOn && len(s.conv.first) == 0 {
+		return s.fail(&wire.AgentError{
+			ErrorType: wire.ErrorSessionNotFound, Phase: "lifecycle",
+			Message: "the log doesn't hold what the agent has said so far: it is too old, or of another run",
+		})
+	}
+	if err := s.prepare(); err != nil {
+		return s.fail(&wire.AgentError{ErrorType: wire.ErrorStartFailed, Message: "the agent didn't start: " + err.Error(), Phase: "lifecycle"})
+	}
+	if err := s.emit(&wire.Event{Payload: s.initial()}); err != nil {
+		return err
+	}
+	return s.loop()
+}
+
+// history yields what the log has of the execution: nothing for one that begins.
+func (s *session) history() iter.Seq2[*wire.Event, error] {
+	if s.request.History == nil || !s.request.Resume && s.request.ForkOf == "" {
+		return func(func(*wire.Event, error) bool) {}
+	}
+	return s.request.History
+}
+
+// prepare finds the model and the tools.
+func (s *session) prepare() (err error) {
+	o := s.request.Options
+	if s.model, s.name, err = s.provider.reach(o.Model); err != nil {
+		return err
+	}
+	w := workspace{dir: o.Cwd}
+	s.tools = append(w.files(), w.searches()...)
+	s.tools = append(s.tools, bash(o.Cwd, commandEnviron(s.provider.Environ, o.Env)))
+	s.limits = s.limitsOf(s.context())
+	return nil
+}
+
+// limitsOf returns the limits of the model: what its API says, else the options.
+func (s *session) limitsOf(ctx context.Context) limits {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	l, err := s.model.limits(ctx, s.name)
+	if err != nil {
+		s.provider.Logger.Debug("limits of the model not known", "model", s.name, "error", err)
+	}
+	if s.request.Options.ContextWindow > 0 {
+		l.context = s.request.Options.ContextWindow
+	}
+	return l
+}
+
+// initial is what the agent says of itself.
+func (s *session) initial() *wire.AgentInit {
+	p := &wire.AgentInit{Model: s.name, Cwd: s.request.Options.Cwd, PermissionMode: s.mode}
+	for _, t := range s.tools {
+		p.Tools = append(p.Tools, t.name)
+	}
+	return p
+}
+
+// emit hands an event to the consumer and takes it into the conversation.
+func (s *session) emit(e *wire.Event) error {
+	if s.context().Err() != nil {
+		return errLeft
+	}
+	if p, ok := e.Payload.(*wire.Checkpoint); ok {
+		p.PrefixHash = s.conv.hash()
+	}
+	e.ExecID, e.SessionID, e.Turn = s.request.ExecID, s.request.SessionID, s.turn
+	e.Timestamp = time.Now().UnixMilli()
+	if !s.yield(e, nil) {
+		return errLeft
+	}
+	s.conv.apply(e)
+	return nil
+}
+
+// fail ends the execution with an error.
+func (s *session) fail(p *wire.AgentError) error {
+	p.Message, p.Severity = valid(p.Message), wire.SeverityError
+	if err := s.emit(&wire.Event{Payload: p}); err != nil {
+		return err
+	}
+	return errOver
+}
+
+// work returns the context of what the agent does next, which an interruption ends.
+func (s *session) work() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(s.context())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.abandon = cancel
+	if s.halting {
+		cancel()
+	}
+	return ctx, cancel
+}
+
+// Send gives the agent a message: before its next model call, or at once if the
+// message interrupts it; see [agent.Session].
+func (s *session) Send(ctx context.Context, m agent.Message) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended || s.halting || s.context().Err() != nil {
+		return agent.ErrEnded
+	}
+	s.inbox = append(s.inbox, m)
+	if m.Interrupt && s.abandon != nil {
+		s.abandon()
+	}
+	s.wake()
+	return nil
+}
+
+// wake says that there is news.
+func (s *session) wake() {
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+}
+
+// Interrupt has the agent come to a safe point; see [agent.Session].
+func (s *session) Interrupt(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended || s.context().Err() != nil {
+		return agent.ErrEnded
+	}
+	s.halting = true
+	if s.abandon != nil {
+		s.abandon()
+	}
+	s.wake()
+	return nil
+}
+
+// halted reports whether the agent is to come to a safe point.
+func (s *session) halted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.halting
+}
+
+// messages takes those that wait.
+func (s *session) messages() []agent.Message {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	messages := s.inbox
+	s.inbox = nil
+	return messages
+}
+
+// end closes the inbox, unless a message waits in it.
+func (s *session) end() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = len(s.inbox) == 0
+	return s.ended
+}
+
+// Close ends the agent and what it has started; see [agent.Session]. The consumer sees
+// Events end then.
+func (s *session) Close() error {
+	s.cancel()
+	return nil
+}

@@ -1,0 +1,92 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"wake/pkg/wire"
+)
+
+// tool is something that the model can call.
+type tool struct {
+	name        string
+	description string
+	schema      wire.Raw // JSON Schema of its input
+	reads       bool     // it changes nothing: it may be run again, and beside others
+	timeout     time.Duration
+	run         func(ctx context.Context, input wire.Raw) (result, error)
+}
+
+// result is what a call has come to.
+type result struct {
+	output     wire.Raw // a text or content blocks
+	structured wire.Raw // in the tool's own form, if it has one
+	failed     bool     // the output says why
+	changed    []wire.FileChanged
+}
+
+func text(s string) result { return result{output: wire.RawString(valid(s))} }
+
+// failure is the result of a call that can't be served.
+func failure(err error) result {
+	return result{output: wire.RawString(valid(err.Error())), failed: true}
+}
+
+// define returns a tool whose input is an object with the fields of In.
+func define[In any](name, description, schema string, reads bool, run func(context.Context, In) (result, error)) *tool {
+	parsed, err := wire.RawFromJSON([]byte(schema))
+	if err != nil {
+		parsed = mustMarshal(map[string]any{"type": "object"})
+	}
+	return &tool{
+		name: name, description: description, schema: parsed, reads: reads, timeout: toolTimeout,
+		run: func(ctx context.Context, input wire.Raw) (result, error) {
+			var in In
+			if err := json.Unmarshal(jsonOf(input), &in); err != nil {
+				return result{}, fmt.Errorf("input: %w", err)
+			}
+			return run(ctx, in)
+		},
+	}
+}
+
+// toolTimeout bounds a call of a tool that sets itself no limit.
+const toolTimeout = 10 * time.Minute
+
+// maxResult is how much of a result the model is told, in bytes; the log keeps it
+// whole.
+const maxResult = 30_000
+
+// cutResult shortens a text result for the model and keeps the full one beside it.
+func cutResult(r result) result {
+	full, ok := r.output.Text()
+	if !ok || len(full) <= maxResult {
+		return r
+	}
+	head, tail := runeCut(full[:maxResult*2/3], false), runeCut(full[len(full)-maxResult/3:], true)
+	r.output = wire.RawString(fmt.Sprintf("%s\n\n[… %d bytes were left out here; the log has all of it …]\n\n%s",
+		head, len(full)-len(head)-len(tail), tail))
+	kept := map[string]any{"output": full}
+	if r.structured != nil {
+		kept["result"] = r.structured
+	}
+	r.structured = mustMarshal(kept)
+	return r
+}
+
+// runeCut drops a rune that was cut at the end, or at the beginning.
+func runeCut(s string, atStart bool) string {
+	for len(s) > 0 && atStart && !utf8.RuneStart(s[0]) {
+		s = s[1:]
+	}
+	for !atStart && len(s) > 0 {
+		if r, size := utf8.DecodeLastRuneInString(s); r != utf8.RuneError || size > 1 {
+			break
+		}
+		s = s[:len(s)-1]
+	}
+	return s
+}

@@ -1,0 +1,127 @@
+package runner_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"wake/internal/agent"
+	"wake/internal/agent/native"
+	"wake/internal/agent/native/apitest"
+	"wake/internal/natstest"
+	"wake/pkg/wire"
+	"wake/services/runner"
+)
+
+// written is a flow whose agent looks for files and then writes one, which somebody
+// approves.
+const written = `
+name: written
+nodes:
+  - {id: a, type: agent, input: {provider: native, model: m, prompt: "Write it.", requireApproval: [write]}}
+`
+
+func newScript() *apitest.Script {
+	return &apitest.Script{ByTurn: true, Replies: []apitest.Reply{
+		apitest.Message(apitest.Text("I look."), apitest.Call("t0", "glob", `{"pattern":"x"}`)),
+		apitest.Message(apitest.Call("t1", "write", `{"path":"f","content":"F"}`)),
+		apitest.Message(apitest.Text("Written.")),
+	}}
+}
+
+// native starts a runner whose native agents are told what a script says.
+func (b *bench) native(id, folder string, script *apitest.Script) *process {
+	b.t.Helper()
+	p := &native.Provider{Environ: []string{"ANTHROPIC_API_KEY=k"}, Client: script.Client()}
+	return b.process(id, nil, func(c *runner.Config) {
+		c.Providers, c.Workspaces = map[string]agent.Provider{"native": p}, folder
+	})
+}
+
+// prompts are what a script was asked, by turn; a folder is written as DIR.
+func prompts(t *testing.T, script *apitest.Script, folder string) map[int]string {
+	t.Helper()
+	asked := map[int]string{}
+	for _, r := range script.Requests() {
+		turn := strings.Count(string(r), `"role":"assistant"`)
+		prompt := strings.ReplaceAll(string(r), folder, "DIR")
+		if before, again := asked[turn]; again && before != prompt {
+			t.Errorf("turn %d was asked for by two prompts (-first +second):\n%s", turn+1, cmp.Diff(before, prompt))
+		}
+		asked[turn] = prompt
+	}
+	return asked
+}
+
+// TestNativeKilled kills the runner of a native agent before it stores an event, and
+// has the next one go on: the model is asked what it would have been asked without, byte
+// for byte. Only what was running and may have had effects differs.
+func TestNativeKilled(t *testing.T) {
+	var want map[int]string
+	for i, test := range []struct {
+		before   string
+		approved bool // by then
+		sealed   bool // the call that was approved
+	}{
+		{"", true, false},
+		{"turn:start", false, false},
+		{"agent:message", false, false},
+		{"tool:intent", false, false},
+		{"permission:required", false, false},
+		{"permission:decided", true, false},
+		{"tool:state", false, false},
+		{"agent:tool", false, false},
+		{"f: created", true, true}, // the result of the call
+		{"end_turn", true, false},  // the last message
+		{"agent:complete", true, false},
+	} {
+		t.Run(strconv.Itoa(i), func(t *testing.T) { // names of folders are sent too
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				folder, script := t.TempDir(), newScript()
+				r1 := b.native("r1", folder, script)
+				cut := make(chan struct{})
+				if test.before != "" {
+					r1.gate.before(test.before, func() { r1.gate.close(); close(cut) })
+				}
+				b.submit("run1", shared(written))
+				if test.approved {
+					b.until("run1", wire.TypePermissionRequired)
+					b.command("run1", wire.Command{Type: "approve", CallID: "t1"})
+				}
+				if test.before != "" {
+					<-cut
+					r1.kill()
+					b.native("r2", folder, script)
+					b.until("run1", wire.TypePermissionRequired)
+					b.command("run1", wire.Command{Type: "approve", CallID: "t1"})
+				}
+				state, entries := b.ended("run1")
+				if text, _ := state.Outputs["a"].Get("text").Text(); text != "Written." {
+					t.Fatalf("killed before %s: output %q, %s:\n%s", test.before, text, state.Error, story(entries))
+				}
+				if n := count(entries, wire.TypeToolIntent); n != 2 {
+					t.Errorf("%d intents:\n%s", n, story(entries))
+				}
+				got := prompts(t, script, folder)
+				if test.before == "" {
+					want = got
+				}
+				if test.sealed {
+					if !strings.Contains(got[2], "its outcome is unknown") || count(entries, wire.TypeToolSealed) != 1 {
+						t.Errorf("the call isn't sealed: %s\n%s", got[2], story(entries))
+					}
+					got[2] = want[2]
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("prompts (-want +got):\n%s", diff)
+				}
+				if hidden := count(entries, wire.TypeLogTruncated); hidden != 0 && test.before != "agent:message" && test.before != "end_turn" {
+					t.Errorf("%d times rolled back:\n%s", hidden, story(entries))
+				}
+			})
+		})
+	}
+}
