@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -74,7 +73,7 @@ func (s *Store) rebuildRun(ctx context.Context, of target) error {
 		if at, err := retiredAt(ctx, t, of.run); err != nil || at > 0 {
 			return err // it was removed meanwhile
 		}
-		r := &rederiving{s: again, t: t, of: of, growing: map[int64]uint64{}}
+		r := &rederiving{deriving: deriving{s: again, t: t}, of: of}
 		if err := t.row(ctx, `SELECT incarnation, position FROM streams`).Scan(&r.incarnation, &r.position); err != nil {
 			return err
 		}
@@ -86,12 +85,8 @@ func (s *Store) rebuildRun(ctx context.Context, of target) error {
 
 // rederiving is one run while everything is derived from its events again.
 type rederiving struct {
-	s           *Store
-	t           *tx
-	of          target
-	incarnation string
-	position    uint64           // of the store
-	growing     map[int64]uint64 // lines that aren't finished, by node
+	deriving
+	of target
 }
 
 func (r *rederiving) do(ctx context.Context) error {
@@ -99,18 +94,8 @@ func (r *rederiving) do(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for from, more := uint64(0), true; more; {
-		var list []stored
-		if list, more, err = r.t.chunk(ctx, r.of.id, from, 1<<63-1); err != nil {
-			return err
-		}
-		if len(list) == 0 {
-			break
-		}
-		if err := r.record(ctx, list); err != nil {
-			return err
-		}
-		from = list[len(list)-1].pos + 1
+	if err := r.run(ctx, r.of); err != nil {
+		return err
 	}
 	var now []byte
 	if err := r.t.row(ctx, `SELECT head FROM runs WHERE id = ?1`, r.of.id).Scan(&now); err != nil {
@@ -151,54 +136,18 @@ func (r *rederiving) clear(ctx context.Context) (head []byte, err error) {
 	if _, err := r.t.exec(ctx, `DELETE FROM runs WHERE id = ?1`, r.of.id); err != nil {
 		return nil, err
 	}
-	link := firstLink(r.incarnation, r.of.run)
-	_, err = r.t.exec(ctx, `INSERT INTO runs (id, run, first_pos, head, segments, tail_events, tail_bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)`,
-		r.of.id, r.of.run, first, link[:], segments, events, size)
+	_, err = r.t.exec(ctx, `INSERT INTO runs (id, run, first_pos, segments, tail_events, tail_bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6)`,
+		r.of.id, r.of.run, first, segments, events, size)
 	return head, err
 }
 
-// record derives what follows from some events.
-func (r *rederiving) record(ctx context.Context, list []stored) error {
-	w, err := r.s.begin(ctx, r.t, Batch{Incarnation: r.incarnation, Part: true})
-	if err != nil {
-		return err
-	}
-	for i := range list {
-		s := &list[i]
-		w.pos = s.pos
-		if s.mark == markBad || s.mark == markRecorder {
-			err = w.aside(*s)
-		} else {
-			e := s.entry()
-			if err = e.Err; err == nil {
-				err = w.event(&e)
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("event at %d: %w", s.pos, err)
-		}
-	}
-	err = w.finish()
-	maps.Copy(r.growing, w.growing)
-	return err
-}
-
 // index takes the lines into the full text that were in it, if they don't get
-// there by themselves.
+// there by themselves. One that grows is indexed anew when it does.
 func (r *rederiving) index(ctx context.Context) error {
 	if !r.t.d.find.lags {
 		return nil
 	}
-	for writer, pos := range r.growing {
-		if pos == 0 {
-			continue
-		}
-		if _, err := r.t.exec(ctx, `INSERT INTO lines_open (pos, writer) VALUES (?1, ?2)`, pos, writer); err != nil {
-			return err
-		}
-	}
-	_, err := r.t.exec(ctx, `INSERT INTO lines_fts (rowid, text) SELECT pos, text FROM lines
-		WHERE run = ?1 AND pos <= (SELECT pos FROM lines_indexed) AND pos NOT IN (SELECT pos FROM lines_open)`, r.of.id)
+	_, err := r.t.exec(ctx, `INSERT INTO lines_fts (rowid, text) SELECT pos, text FROM lines WHERE run = ?1 AND pos <= (SELECT pos FROM lines_indexed)`, r.of.id)
 	return err
 }
 
