@@ -30,9 +30,9 @@ func (w *writer) measure(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error
 	case *wire.Usage:
 		return w.used(r, n, pos, e, p)
 	case *wire.TurnEnd:
-		return w.spent(r, n, e, p.ModelUsage)
+		return w.costs(r, n, e, p.ModelUsage)
 	case *wire.AgentComplete:
-		return w.spent(r, n, e, p.ModelUsage)
+		return w.costs(r, n, e, p.ModelUsage)
 	}
 	return nil
 }
@@ -58,7 +58,46 @@ func (w *writer) used(r *runRow, n *nodeRow, pos uint64, e *wire.Event, p *wire.
 	}
 	n.tokensIn += in
 	n.tokensOut += p.OutputTokens
-	return w.exec(addSpend, r.id, n.id, e.Timestamp/day, model, 1, in, p.OutputTokens, 0.0)
+	w.spend(r, n, e.Timestamp/day, model, in, p.OutputTokens)
+	return nil
+}
+
+// spendKey names a row of spend.
+type spendKey struct {
+	node, day int64
+	model     string
+}
+
+// spending is what the batch adds to a row of spend, without the cost.
+type spending struct {
+	spendKey
+
+	run, calls, in, out int64
+}
+
+// spend adds a model call to what the batch adds.
+func (w *writer) spend(r *runRow, n *nodeRow, day int64, model string, in, out int64) {
+	key := spendKey{n.id, day, model}
+	s := w.spendings[key]
+	if s == nil {
+		s = &spending{spendKey: key, run: r.id}
+		if w.spendings == nil {
+			w.spendings = map[spendKey]*spending{}
+		}
+		w.spendings[key] = s
+		w.spent = append(w.spent, s)
+	}
+	s.calls, s.in, s.out = s.calls+1, s.in+in, s.out+out
+}
+
+// writeSpend writes what the batch adds to spend.
+func (w *writer) writeSpend() error {
+	for _, s := range w.spent {
+		if err := w.exec(addSpend, s.run, s.node, s.day, s.model, s.calls, s.in, s.out, 0.0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // modelKey is a model's name as far as an index takes it.
@@ -66,9 +105,9 @@ func modelKey(name string) string {
 	return strings.ToValidUTF8(name[:min(len(name), maxKey)], "")
 }
 
-// spent notes what a node has cost beyond what is noted. The state says that: it
+// costs notes what a node has cost beyond what is noted. The state says that: it
 // turns totals into what they add. Models share it as the agent says they did.
-func (w *writer) spent(r *runRow, n *nodeRow, e *wire.Event, models map[string]wire.ModelUsage) error {
+func (w *writer) costs(r *runRow, n *nodeRow, e *wire.Event, models map[string]wire.ModelUsage) error {
 	if r.state == nil {
 		return nil
 	}

@@ -87,22 +87,24 @@ type writer struct {
 	// ctx doesn't end for SQLite, since the driver would start a goroutine per
 	// statement to heed that; the transaction ends with the context it was begun
 	// with.
-	ctx     context.Context //nolint:containedctx // the writer doesn't outlive the transaction
-	s       *Store
-	tx      *tx
-	stmts   [statementCount]*sql.Stmt // as they are in the transaction
-	rows    map[statement]*bulk
-	batch   Batch
-	stream  int64
-	pos     uint64 // last position seen
-	runs    map[string]*runRow
-	order   []*runRow // in the order of their first event, for rows that are the same in every rebuild
-	lines   map[uint64]*pendingLine
-	growing map[int64]uint64 // of the nodes of the batch: the line that isn't finished, 0: none
-	queue   []*pendingLine   // in the order of their positions
-	written []*pendingLine   // what the queue was in the end
-	said    []*pendingMessage
-	report  Report
+	ctx       context.Context //nolint:containedctx // the writer doesn't outlive the transaction
+	s         *Store
+	tx        *tx
+	stmts     [statementCount]*sql.Stmt // as they are in the transaction
+	rows      map[statement]*bulk
+	spendings map[spendKey]*spending
+	spent     []*spending // the same, in the order in which they came
+	batch     Batch
+	stream    int64
+	pos       uint64 // last position seen
+	runs      map[string]*runRow
+	order     []*runRow // in the order of their first event, for rows that are the same in every rebuild
+	lines     map[uint64]*pendingLine
+	growing   map[int64]uint64 // of the nodes of the batch: the line that isn't finished, 0: none
+	queue     []*pendingLine   // in the order of their positions
+	written   []*pendingLine   // what the queue was in the end
+	said      []*pendingMessage
+	report    Report
 }
 
 func (s *Store) begin(ctx context.Context, t *tx, b Batch) (*writer, error) {
@@ -310,6 +312,9 @@ func (w *writer) finish() error {
 		return err
 	}
 	if err := w.insert(addCall); err != nil {
+		return err
+	}
+	if err := w.writeSpend(); err != nil {
 		return err
 	}
 	if err := w.writeMessages(); err != nil {
