@@ -126,9 +126,8 @@ func (l lab) run(t *testing.T, r agent.Request, on func(agent.Session, *wire.Eve
 	return events
 }
 
-// asked returns the conversation that the API was last asked to go on with: who
-// says what, in order. Reminders of the program are left out.
-func (l lab) asked(t *testing.T) []string {
+// lastRequest returns what the API was last asked.
+func (l lab) lastRequest(t *testing.T) []byte {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(l.requests, "*.json"))
 	if err != nil || len(names) == 0 {
@@ -138,6 +137,14 @@ func (l lab) asked(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return b
+}
+
+// asked returns the conversation that the API was last asked to go on with: who
+// says what, in order. Reminders of the program are left out.
+func (l lab) asked(t *testing.T) []string {
+	t.Helper()
+	b := l.lastRequest(t)
 	var request struct {
 		Messages []struct {
 			Role    string
@@ -332,6 +339,102 @@ func TestCLINotifyParent(t *testing.T) {
 			t.Errorf("%d messages to the parent, want 2:\n%s", n, strings.Join(heard(events), "\n"))
 		}
 		last[*wire.AgentComplete](t, events)
+	})
+}
+
+// Who has asked its parent waits for the answer, and gets it in the same session of
+// the same process.
+func TestCLIQuestion(t *testing.T) {
+	versions(t, func(t *testing.T, l lab) {
+		var asked string
+		results := 0
+		events := l.run(t, l.request(t, "question"), func(s agent.Session, e *wire.Event) {
+			switch p := e.Payload.(type) {
+			case *wire.CCMessage:
+				asked = e.CallID
+			case *wire.AgentTool:
+				t.Logf("notify_parent returns %v", p.ToolOutput.Any())
+			case *wire.TurnEnd:
+				if results++; results == 1 {
+					<-time.After(2 * time.Second)
+					if err := s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "Tabs.", Answers: asked}); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+		text := strings.Join(said(events), "\n")
+		if !strings.Contains(text, `user:message command c1 "Tabs."`) || !strings.Contains(text, "Tabs it is.") || results != 2 {
+			t.Errorf("%d results:\n%s", results, text)
+		}
+		if n := count[*wire.AgentStart](events); n != 1 || asked == "" {
+			t.Errorf("%d sessions, call %q", n, asked)
+		}
+		if told := strings.Join(l.asked(t), "\n"); !strings.Contains(told, "user Tabs.") || !strings.Contains(told, "delivered as message "+asked) {
+			t.Errorf("the model was told\n%s", told)
+		}
+		last[*wire.AgentComplete](t, events)
+	})
+}
+
+// Who waits for an answer comes to a safe point at once when it is interrupted, and
+// goes on waiting when it is resumed.
+func TestCLIQuestionInterrupted(t *testing.T) {
+	versions(t, func(t *testing.T, l lab) {
+		r := l.request(t, "question")
+		began := time.Now()
+		paused := l.run(t, r, func(s agent.Session, e *wire.Event) {
+			if e.Type() == wire.TypeTurnEnd {
+				began = time.Now()
+				if err := s.Interrupt(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		last[*wire.AgentPaused](t, paused)
+		t.Logf("paused within %s", time.Since(began))
+		r.Resume, r.Prompt, r.Asked = true, wire.RawString("continue"), []string{first[*wire.CCMessage](paused).CallID}
+		results := 0
+		events := l.run(t, r, func(s agent.Session, e *wire.Event) {
+			if e.Type() != wire.TypeTurnEnd {
+				return
+			}
+			if results++; results == 1 {
+				if err := s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "Tabs."}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		if results != 2 {
+			t.Errorf("%d results:\n%s", results, strings.Join(heard(events), "\n"))
+		}
+		last[*wire.AgentComplete](t, events)
+	})
+}
+
+// first returns the first event with a payload of a kind.
+func first[P wire.Payload](events []*wire.Event) *wire.Event {
+	for _, e := range events {
+		if _, ok := e.Payload.(P); ok {
+			return e
+		}
+	}
+	return &wire.Event{}
+}
+
+// A notice reaches the model as words of the system.
+func TestCLINotice(t *testing.T) {
+	versions(t, func(t *testing.T, l lab) {
+		l.run(t, l.request(t, "midtool"), func(s agent.Session, e *wire.Event) {
+			if p, ok := e.Payload.(*wire.ToolIntent); ok && strings.Contains(fmt.Sprint(p.ToolInput.Any()), "step1") {
+				if err := s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "[Worker events]\nA worker is done.", Notice: true}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		if told := l.lastRequest(t); !bytes.Contains(told, []byte(`[Worker events]\nA worker is done.`)) {
+			t.Error("the model wasn't told")
+		}
 	})
 }
 
