@@ -16,6 +16,7 @@ import (
 
 func (a *app) alertsCommand() *cobra.Command {
 	var follow bool
+	var parent string
 	cmd := &cobra.Command{
 		Use:   "alerts [RUN]",
 		Short: "Print the alerts of a run, or of all runs",
@@ -36,10 +37,22 @@ func (a *app) alertsCommand() *cobra.Command {
 				}
 				filter = a.names.RunAlerts(runID)
 			}
-			return interrupted(ctx, a.eachAlert(ctx, log, filter, follow, a.printAlert))
+			if parent != "" {
+				if parent, err = a.runID(ctx, log, parent); err != nil {
+					return err
+				}
+			}
+			return interrupted(ctx, a.eachAlert(ctx, log, filter, follow, func(alert wire.Alert) error {
+				if parent != "" && alert.ParentRun != parent {
+					return nil
+				}
+				return a.printAlert(alert)
+			}))
 		},
 	}
 	cmd.Flags().BoolVar(&follow, "follow", false, "go on with those to come")
+	cmd.Flags().StringVar(&parent, "parent", "", "only those of the children of this `run`")
+	_ = cmd.RegisterFlagCompletionFunc("parent", a.completeRun)
 	cmd.AddCommand(a.alertsSinksCommand(), a.alertsTestCommand(), a.deadLetterCommand(), a.backtestCommand())
 	return cmd
 }
