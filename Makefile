@@ -118,6 +118,10 @@ k8s-check: build ## Render the manifests for Kubernetes, and say what is wrong w
 		--host 'nats,nats.wake.svc,*.nats-headless,*.nats-headless.wake.svc'
 	cd deploy/k8s/check && go vet . && go test . && go run . ../overlays/*
 
+.PHONY: k8s-lab
+k8s-lab: ## Run wake on a real Kubernetes of three nodes on this machine, and break it: K8S_LAB
+	test/k8s/run
+
 .PHONY: tidy
 tidy: ## Fail if go.mod is not tidy
 	go mod tidy -diff
