@@ -178,7 +178,7 @@ func (p *Projection[V]) Run(ctx context.Context) error {
 		}
 		if p.ordered(ctx, time.Now()) {
 			reading.stop()
-			<-reading.ended
+			_ = <-reading.ended // the next one finds what was wrong, too
 			reading = p.consume(ctx, jobs)
 			if err := p.loadTimed(ctx); err != nil {
 				return p.ended(ctx, err)

@@ -23,6 +23,7 @@ func TestRebuild(t *testing.T) {
 	closed(t, s)
 	want := dump(t, path)
 	db := openDB(t, path)
+	defer db.Close()
 	mustExec(t, db, `UPDATE lines SET hidden = 1 WHERE run = (SELECT id FROM runs WHERE run = 'r1')`)
 	mustExec(t, db, `UPDATE runs SET flow = 'other', cost_usd = 100 WHERE run = 'r1'`)
 	mustExec(t, db, `DELETE FROM folds`)
@@ -62,8 +63,5 @@ func TestRebuild(t *testing.T) {
 	mustExec(t, db, `UPDATE tail SET data = (SELECT data FROM tail ORDER BY pos LIMIT 1) WHERE pos = (SELECT max(pos) FROM tail)`)
 	if err := s.Rebuild(t.Context(), "another", func(int, int) {}); err == nil {
 		t.Error("what was changed was derived from")
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 )
 
@@ -255,20 +254,20 @@ func (r *Recorder) tidyOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var gone []string
+	gone := 0
 	for more := true; more; {
 		var run string
 		if run, more, err = r.store.Remove(ctx, time.Now()); err != nil {
 			return err
 		}
 		if run != "" {
-			gone = append(gone, run)
+			gone++
 		}
 	}
-	if len(gone) == 0 {
+	if gone == 0 {
 		return nil
 	}
-	r.logger.InfoContext(ctx, "removed deleted runs", "runs", strings.Join(gone, " "))
+	r.logger.InfoContext(ctx, "removed deleted runs", "runs", gone)
 	for more := true; more; {
 		if more, err = r.store.Shrink(ctx); err != nil {
 			return err
