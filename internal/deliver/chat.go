@@ -81,7 +81,7 @@ func (c *chat) call(text string) error {
 // close waits for the call that goes on: each service bounds its own.
 func (c *chat) close() {
 	if c.running != nil {
-		_ = <-c.running // nobody waits for it
+		<-c.running //nolint:errcheck // nobody waits for its outcome
 	}
 }
 

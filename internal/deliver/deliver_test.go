@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/goleak"
 
@@ -46,7 +48,7 @@ type settings struct {
 
 func (s *settings) Validate() error {
 	if s.Stuck.After < 0 {
-		return fmt.Errorf("stuck.after: must not be negative")
+		return errors.New("stuck.after: must not be negative")
 	}
 	return nil
 }
@@ -181,9 +183,12 @@ func listen(t testing.TB) *receiver {
 	}}
 	r.transport = transport
 	server := &http.Server{Handler: r}
-	done := make(chan error, 1)
+	done := make(chan struct{})
 	l := &pipes{r.conns, make(chan struct{})}
-	go func() { done <- server.Serve(l) }()
+	go func() {
+		defer close(done)
+		_ = server.Serve(l) // it is closed
+	}()
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		_ = server.Close()
@@ -465,5 +470,27 @@ rules:
 		<-time.After(time.Second)
 		same(t, "at first", want[:1], w.web.ids("ops"))
 		same(t, "printed", "[subagent:coder] ❌ 5\n", out.String())
+	})
+}
+
+// What a sink has taken isn't sent again because the server was away when that was
+// to be recorded.
+func TestServerIsAway(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		w := begin(t)
+		w.delivering(w.server.Conn(t, nats.ReconnectBufSize(-1)), toOps, w.web.transport)
+		<-time.After(time.Second)
+		stopped := make(chan struct{})
+		w.web.answers(func(http.ResponseWriter, event) {
+			w.web.answers(nil)
+			w.server.Stop()
+			close(stopped)
+		})
+		want := w.raise(2)
+		<-stopped
+		<-time.After(20 * time.Second)
+		w.server.Start(t)
+		<-time.After(time.Minute)
+		same(t, "taken", want, w.web.ids("ops"))
 	})
 }

@@ -55,6 +55,9 @@ func (terminal) close() {}
 // shorter is part of many words.
 const minSecret = 4
 
+// public are words of URLs that say nothing.
+var public = []string{"http", "https", "hook", "hooks", "webhook", "scheme", "disabletls", "true", "token"}
+
 // hide notes that a text must not be shown, and neither must the parts of an URL,
 // but for its scheme.
 func (s *Sink) hide(text string, isURL bool) {
@@ -69,7 +72,7 @@ func (s *Sink) hide(text string, isURL bool) {
 	for _, form := range []string{text, unescaped(text)} {
 		parts := strings.FieldsFunc(form, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 		for _, p := range append(parts, form) {
-			if len(p) >= minSecret && p != "webhook" && p != "hooks" {
+			if len(p) >= minSecret && !slices.Contains(public, p) {
 				s.secrets = append(s.secrets, p)
 			}
 		}

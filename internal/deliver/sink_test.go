@@ -126,7 +126,7 @@ func send(t *testing.T, sink, word string) {
 		t.Error(err)
 	case word != "" && (err == nil || !strings.Contains(err.Error(), word)):
 		t.Errorf("%s: error %v, want %q", sink, err, word)
-	case err != nil && strings.Contains(err.Error(), "t0psecret"):
+	case err != nil && (strings.Contains(err.Error(), "t0psecret") || strings.Contains(err.Error(), "hidden")):
 		t.Errorf("the error shows a secret: %v", err)
 	}
 }
@@ -150,7 +150,7 @@ func TestChat(t *testing.T) {
 	if len(got) != 2 || !strings.HasPrefix(got[0], "/wake wake: a test of the sink s") {
 		t.Errorf("%q", got)
 	}
-	code, says = http.StatusForbidden, `{"code":40101,"error":"token t0psecret is wrong"}`
+	code, says = http.StatusForbidden, `{"code":40101,"error":"token t0psecret of https://hidden.example/abc is wrong"}`
 	send(t, `{type: chat, url: "ntfy://:${TOKEN}@`+host+`/wake?scheme=http"}`, "***")
 	gone := closedPort(t)
 	for _, u := range []string{
