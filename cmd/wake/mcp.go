@@ -128,7 +128,7 @@ func (a *app) listenMCP(ctx context.Context, server *sdk.Server, address, token 
 	case <-ctx.Done():
 	}
 	_ = h.Close() // streams of clients would never end by themselves
-	<-served
+	_ = <-served // that it is closed
 	return ctx.Err()
 }
 

@@ -27,7 +27,7 @@ func (p Pipeline) do(ctx context.Context, ref string, cmd wire.Command, done str
 }
 
 type messageInput struct {
-	Run     string `json:"run" jsonschema:"RUN"`
+	Run     string `json:"run" jsonschema:"id of the run, the beginning of one, a label, or @last"`
 	Message string `json:"message" jsonschema:"what to tell"`
 	Node    string `json:"node,omitempty" jsonschema:"to the agent of this node, if several are at work"`
 }
@@ -54,7 +54,7 @@ func (p Pipeline) steer(ctx context.Context, in messageInput) (string, error) {
 }
 
 type replyInput struct {
-	Run    string `json:"run" jsonschema:"RUN"`
+	Run    string `json:"run" jsonschema:"id of the run, the beginning of one, a label, or @last"`
 	Answer any    `json:"answer" jsonschema:"a text, or any JSON value that the question wants"`
 	Prompt string `json:"prompt,omitempty" jsonschema:"id of the question; absent: the one that is open"`
 }
@@ -97,7 +97,7 @@ func chooseOne(run, what, field string, open []string) error {
 }
 
 type decisionInput struct {
-	Run  string `json:"run" jsonschema:"RUN"`
+	Run  string `json:"run" jsonschema:"id of the run, the beginning of one, a label, or @last"`
 	Call string `json:"call,omitempty" jsonschema:"id of the call; absent: the one that waits"`
 	Note string `json:"note,omitempty" jsonschema:"why, for the agent and the log"`
 }

@@ -85,7 +85,7 @@ func bracketed(s string) string {
 }
 
 type statusInput struct {
-	Run  string `json:"run" jsonschema:"RUN"`
+	Run  string `json:"run" jsonschema:"id of the run, the beginning of one, a label, or @last"`
 	Node string `json:"node,omitempty" jsonschema:"only this node"`
 }
 
@@ -149,7 +149,7 @@ func waiting(s *wire.State) []wire.ToolCall {
 }
 
 type logInput struct {
-	Run     string `json:"run" jsonschema:"RUN"`
+	Run     string `json:"run" jsonschema:"id of the run, the beginning of one, a label, or @last"`
 	Node    string `json:"node,omitempty" jsonschema:"only of this node"`
 	Type    string `json:"type,omitempty" jsonschema:"only text, thinking, tool, error, system or user"`
 	Grep    string `json:"grep,omitempty" jsonschema:"only lines that match this RE2 pattern, ignoring case"`

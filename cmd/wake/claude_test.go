@@ -1,0 +1,78 @@
+//go:build claudecli
+
+package main
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestClaude plays the scripts with the real Claude CLI in them, each version of it.
+// The script test/claude/run sets up what is needed.
+func TestClaude(t *testing.T) {
+	binaries := os.Getenv("WAKE_CLAUDE_BINARIES")
+	if binaries == "" {
+		t.Fatal("WAKE_CLAUDE_BINARIES isn't set: run test/claude/run")
+	}
+	api := fakeAPI(t)
+	for entry := range strings.SplitSeq(binaries, ":") {
+		version, binary, _ := strings.Cut(entry, "=")
+		t.Run(version, func(t *testing.T) {
+			testscript.Run(t, testscript.Params{
+				Dir: "testdata/claude",
+				Setup: func(env *testscript.Env) error {
+					for _, kv := range [][2]string{
+						{"CLAUDE", binary},
+						{"ANTHROPIC_BASE_URL", api},
+						{"ANTHROPIC_API_KEY", "dummy"},
+						{"HOME", env.WorkDir},
+						{"TZ", "UTC"},
+						{"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1"},
+						{"DISABLE_AUTOUPDATER", "1"},
+						{"IS_SANDBOX", "1"},
+					} {
+						env.Setenv(kv[0], kv[1])
+					}
+					return nil
+				},
+				Cmds:                map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "waitfor": waitfor},
+				RequireExplicitExec: true,
+			})
+		})
+	}
+}
+
+// fakeAPI starts the made-up API on a free port.
+func fakeAPI(t *testing.T) string {
+	t.Helper()
+	c := exec.Command(os.Getenv("WAKE_FAKE_API"), "-addr", "127.0.0.1:0", "-scenarios", os.Getenv("WAKE_FAKE_SCENARIOS"))
+	out, err := c.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		t.Fatal("the API doesn't say where it listens")
+	}
+	addr := lines.Text()[strings.LastIndexByte(lines.Text(), ' ')+1:]
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for lines.Scan() {
+		}
+	}()
+	t.Cleanup(func() {
+		_ = c.Process.Kill()
+		<-done
+		_ = c.Wait()
+	})
+	return "http://" + addr
+}
