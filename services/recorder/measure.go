@@ -43,6 +43,9 @@ func (w *writer) used(r *runRow, n *nodeRow, pos uint64, e *wire.Event, p *wire.
 	if err != nil {
 		return err
 	}
+	if err := w.answers(r, n, pos, e, p.Model); err != nil {
+		return err
+	}
 	stmt, err := w.stmt(addSeen)
 	if err != nil {
 		return err

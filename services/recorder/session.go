@@ -14,6 +14,7 @@ import (
 type talk struct {
 	Session  string   `json:"session,omitempty"`
 	Provider string   `json:"provider,omitempty"`
+	Model    string   `json:"model,omitempty"`   // of the session, as far as it is known
 	Turn     int      `json:"turn,omitempty"`    // index of the model call
 	Begun    bool     `json:"begun,omitempty"`   // it was announced, and has said nothing yet
 	Marked   int      `json:"marked,omitempty"`  // last turn that has a checkpoint
@@ -92,6 +93,7 @@ func (w *writer) converse(r *runRow, n *nodeRow, pos uint64, e *wire.Event) erro
 		return w.asked(r, n, pos, e, p.Content, p.Source == "prompt" || p.Source == "replay")
 	case *wire.TurnStart:
 		w.turn(r, n, pos, e)
+		return w.answers(r, n, pos, e, p.Model)
 	case *wire.ToolIntent:
 		return w.calls(r, n, pos, e, p.ToolName, p.ToolInput)
 	case *wire.AgentMessage:
@@ -127,7 +129,18 @@ func (w *writer) in(r *runRow, n *nodeRow, pos uint64, e *wire.Event) (string, e
 
 // bind notes a session of a node.
 func (w *writer) bind(r *runRow, n *nodeRow, pos uint64, e *wire.Event, session string) error {
-	return w.exec(addSession, session, r.id, n.id, e.ExecID, pos, orElse(e.AgentID, n.node), n.model, n.talk.Provider, e.Timestamp)
+	n.talk.Model = orElse(n.model, n.talk.Model)
+	return w.exec(addSession, session, r.id, n.id, e.ExecID, pos, orElse(e.AgentID, n.node), n.talk.Model, n.talk.Provider, e.Timestamp)
+}
+
+// answers notes the model of a session whose agent didn't say which it uses.
+func (w *writer) answers(r *runRow, n *nodeRow, pos uint64, e *wire.Event, model string) error {
+	t := &n.talk
+	if t.Session == "" || t.Model != "" || model == "" || e.Parent != "" {
+		return nil
+	}
+	t.Model = model
+	return w.bind(r, n, pos, e, t.Session)
 }
 
 // last finds the session's last message that counts.

@@ -215,6 +215,27 @@ func TestC7Resume(t *testing.T) {
 		[]string{"rust=2 python=1"})
 }
 
+// A session is its agent's from when it is bound; its model may be told late.
+func TestSessions(t *testing.T) {
+	p := newTape(t)
+	e := p.add("r1", "coder", "coder#1", &wire.AgentStart{Prompt: wire.RawString("Do it."), Provider: "ingest"})
+	p.again(e, func(e *wire.Event) { e.SessionID = "s1" })
+	turn := p.add("r1", "coder", "coder#1", &wire.TurnStart{Model: "opus"})
+	p.again(turn, func(e *wire.Event) { e.SessionID = "s1" })
+	p.again(p.add("r1", "coder", "coder#1", &wire.SessionBound{OldSession: "s1", NewSession: "s2"}), func(e *wire.Event) { e.SessionID = "s2" })
+	p.again(p.add("r1", "coder", "coder#1", &wire.AgentText{Content: "Done."}), func(e *wire.Event) { e.SessionID = "s2" })
+	p.again(p.add("r1", "coder", "coder#1", &wire.TurnEnd{}), func(e *wire.Event) { e.SessionID = "s2" })
+	other := p.add("r2", "coder", "coder#1", &wire.AgentStart{Prompt: wire.RawString("And on."), Model: "haiku"}) // in another run
+	p.again(other, func(e *wire.Event) { e.SessionID = "s2" })
+	wants(t, p.said(t,
+		`SELECT id, model, provider FROM sessions ORDER BY id`,
+		`SELECT session_id, role, content FROM messages ORDER BY id`,
+		`SELECT session_id, last_msg_id - (SELECT max(id) FROM messages m WHERE m.session_id = c.session_id AND m.id < c.id) AS behind FROM checkpoints c`),
+		[]string{"id=s1 model=opus provider=ingest", "id=s2 model=opus provider=ingest"},
+		[]string{"session_id=s1 role=user content=Do it.", "session_id=s2 role=assistant content=Done.", "session_id=s2 role=user content=And on."},
+		[]string{"session_id=s2 behind=0"})
+}
+
 // What has no announcement, sub-agents, whole messages, and calls of one message.
 func TestMessagesOfAllAgents(t *testing.T) {
 	p := newTape(t)
