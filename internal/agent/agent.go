@@ -130,11 +130,36 @@ type Options struct {
 	Thinking        string   `json:"thinking,omitempty"`        // adaptive, or a number of tokens; "": none
 	Effort          string   `json:"effort,omitempty"`          // low, medium, high …
 	Retries         *int     `json:"retries,omitempty"`         // of a failed model call; nil: 3
+	Hooks           []Hook   `json:"hooks,omitempty"`
+
+	MCPServers map[string]MCPServer `json:"mcpServers,omitempty"` // whose tools the agent has, by name
 
 	// Decide answers a question for permission. Nil allows everything where
 	// the permission mode does and denies it otherwise. It may take its time;
 	// the agent waits.
 	Decide func(context.Context, Permission) Verdict `json:"-"`
+}
+
+// Hook is what is asked when something happens to an agent. It is a command, which gets the
+// question on its input and answers on its output, a URL, to which it is posted, or a
+// NATS subject; question and answer are JSON.
+type Hook struct {
+	Event     string   `json:"event"`             // AgentStart, TurnStart, TurnEnd, PreToolUse, PostToolUse, PostToolUseFailure or AgentStop
+	Matcher   string   `json:"matcher,omitempty"` // regular expression of tools' whole names; "": all. Ignored where there is no tool
+	Name      string   `json:"name,omitempty"`    // for the log; default: the command, the URL or the subject
+	Command   []string `json:"command,omitempty"`
+	URL       string   `json:"url,omitempty"`
+	Subject   string   `json:"subject,omitempty"`
+	TimeoutMs int64    `json:"timeoutMs,omitempty"` // default 10 s
+}
+
+// MCPServer is a server of the Model Context Protocol: a command that is spoken with
+// over its pipes, or a URL.
+type MCPServer struct {
+	Command []string          `json:"command,omitempty"`
+	Env     map[string]string `json:"env,omitempty"` // of the command, besides what commands get
+	URL     string            `json:"url,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
 }
 
 // Blocks says when a whole block of text or thinking is an event of its own.

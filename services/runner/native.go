@@ -1,7 +1,6 @@
 package runner
 
 import (
-	"cmp"
 	"context"
 	"iter"
 	"slices"
@@ -89,9 +88,13 @@ func (w *worker) unfinished(ctx context.Context, n wire.NodeState) ([]*wire.Even
 		if e.RunID != w.offer.RunID {
 			continue
 		}
-		switch e.Payload.(type) {
+		switch p := e.Payload.(type) {
 		case *wire.TurnStart:
-			begun = cmp.Or(begun, e.Seq)
+			begun = e.Seq
+		case *wire.UserMessage: // it may be an answer to a message that was broken off
+			if p.Source == "command" {
+				begun = 0
+			}
 		case *wire.AgentMessage, *wire.LogTruncated, *wire.AgentStart:
 			begun = 0
 		}

@@ -64,7 +64,7 @@ func (s *session) collect(parcels <-chan parcel, over <-chan struct{}, abandon f
 			p.taken <- err
 		case <-over:
 			if err == nil && len(s.conv.open()) == 0 {
-				return s.checkpoint(wire.CheckpointTurn)
+				return s.turnDone()
 			}
 			if err == nil && !s.halted() {
 				return s.drop()
@@ -128,7 +128,11 @@ type performance struct {
 // say has an event recorded, and returns when it is.
 func (p *performance) say(payload wire.Payload) error {
 	taken := make(chan error, 1)
-	p.parcels <- parcel{&wire.Event{CallID: p.call.id, Payload: payload}, taken}
+	e := &wire.Event{CallID: p.call.id, Payload: payload}
+	if _, ok := payload.(*wire.UserMessage); ok {
+		e.CallID = ""
+	}
+	p.parcels <- parcel{e, taken}
 	return <-taken
 }
 
@@ -169,7 +173,33 @@ func (p *performance) run(ctx context.Context) {
 			return
 		}
 	}
-	p.finish(r, "", started)
+	if p.finish(r, "", started) {
+		p.reflect(ctx, r)
+	}
+}
+
+// asked asks the hooks about the call. It reports false if the session ends, or the
+// call is interrupted.
+func (p *performance) asked(ctx context.Context, q hookQuestion) (hookAnswer, bool) {
+	q.ToolName, q.ToolUseID = p.call.tool, p.call.id
+	a, err := p.session.hooks.fire(ctx, q, p.say)
+	return a, err == nil && ctx.Err() == nil
+}
+
+// reflect asks the hooks about what the call has come to.
+func (p *performance) reflect(ctx context.Context, r result) {
+	q := hookQuestion{Event: hookPostTool, ToolInput: p.call.input, Result: r.output}
+	if r.failed {
+		q.Event, q.Error, q.Result = hookToolFailed, firstLines(textIn(r.output)), nil
+	}
+	if a, ok := p.asked(ctx, q); ok {
+		_ = p.session.heed(a, p.say) // an error ends the session
+	}
+}
+
+func textIn(output wire.Raw) string {
+	s, _ := output.Text()
+	return s
 }
 
 // execute runs the tool within its time limit.
@@ -187,22 +217,20 @@ func (p *performance) execute(ctx context.Context) result {
 }
 
 // finish records the result of the call, and the point to resume from.
-func (p *performance) finish(r result, problem string, started time.Time) {
-	out, _ := r.output.Text()
+func (p *performance) finish(r result, problem string, started time.Time) bool {
 	if problem == "" && r.failed {
-		problem = firstLines(out)
+		problem = firstLines(textIn(r.output))
 	}
 	e := &wire.AgentTool{
 		ToolName: named(p.call.tool), ToolInput: p.call.input, ToolOutput: r.output, Structured: r.structured,
 		DurationMs: new(max(0, time.Since(started).Milliseconds())), Error: problem, Point: p.call.id,
 	}
-	p.end(e)
+	return p.end(e)
 }
 
-func (p *performance) end(e *wire.AgentTool) {
-	if p.say(e) == nil {
-		_ = p.say(&wire.Checkpoint{Kind: wire.CheckpointSubturn, SubIdx: new(p.index)}) // an error ends the session
-	}
+// end records the result. It reports false if the session ends.
+func (p *performance) end(e *wire.AgentTool) bool {
+	return p.say(e) == nil && p.say(&wire.Checkpoint{Kind: wire.CheckpointSubturn, SubIdx: new(p.index)}) == nil
 }
 
 // maxError is how much of a failed call's output is told as its error, in bytes.
@@ -248,11 +276,22 @@ func (p *performance) judge(ctx context.Context) bool {
 	if p.call.state != wire.ToolApprovalRequired {
 		p.call.state = wire.ToolPending
 		r := rule(o, p.session.mode, p.tool)
-		switch r.decision {
-		case wire.DecisionAllow:
-			return true
-		case wire.DecisionDeny:
+		if r.decision == wire.DecisionDeny {
 			return p.decided(agent.Verdict{By: "rule", Note: r.note})
+		}
+		h, ok := p.asked(ctx, hookQuestion{Event: hookPreTool, ToolInput: p.call.input})
+		switch {
+		case !ok:
+			return false
+		case h.Decision == hookDeny:
+			return p.decided(agent.Verdict{By: "hook", Note: h.Reason})
+		case h.Decision == hookModify && r.decision == wire.DecisionAllow:
+			return p.decided(agent.Verdict{Allow: true, By: "hook", Note: h.Reason, UpdatedInput: h.input})
+		case h.Decision == hookModify:
+			p.call.input = h.input
+		}
+		if r.decision == wire.DecisionAllow {
+			return true
 		}
 		if p.say(&wire.PermissionRequired{ToolName: p.call.tool, ToolInput: p.call.input}) != nil {
 			return false

@@ -163,6 +163,9 @@ func (c *conversation) step(k *call, e *wire.Event) {
 		k.state = p.To
 	case *wire.PermissionRequired:
 		k.state = wire.ToolApprovalRequired
+		if len(p.ToolInput) > 0 { // a hook may have changed it
+			k.input = p.ToolInput
+		}
 	case *wire.PermissionDecided:
 		k.state, k.note = wire.ToolApproved, p.Note
 		if p.Decision == wire.DecisionDeny {

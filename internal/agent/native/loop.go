@@ -18,6 +18,9 @@ func (s *session) loop() error {
 		if s.halted() {
 			return s.last(&wire.AgentPaused{Reason: "interrupted", NumTurns: int64(s.conv.turns)})
 		}
+		if s.stopped.Load() {
+			return s.complete(nil, stopHook)
+		}
 		var err error
 		switch {
 		case len(s.conv.open()) > 0:
@@ -88,6 +91,12 @@ func (s *session) takeTurn() error {
 	if err := s.emit(&wire.Event{Payload: &wire.TurnStart{Model: s.name}}); err != nil {
 		return err
 	}
+	if err := s.fire(ctx, hookQuestion{Event: hookTurnStart}); err != nil {
+		return err
+	}
+	if s.stopped.Load() {
+		return nil
+	}
 	system := systemPrompt(s.request.Options)
 	if system != s.system {
 		sum := sha256.Sum256([]byte(system))
@@ -155,7 +164,18 @@ func (s *session) keep(a answer) error {
 	if err := s.emit(&wire.Event{Payload: &usage}); err != nil {
 		return err
 	}
+	if kind == wire.CheckpointTurn {
+		return s.turnDone()
+	}
 	return s.checkpoint(kind)
+}
+
+// turnDone marks the end of a turn.
+func (s *session) turnDone() error {
+	if err := s.checkpoint(wire.CheckpointTurn); err != nil {
+		return err
+	}
+	return s.fire(s.context(), hookQuestion{Event: hookTurnEnd})
 }
 
 func (s *session) checkpoint(kind wire.CheckpointKind) error {
@@ -293,13 +313,22 @@ func (s *session) conclude() error {
 	if !s.end() {
 		return nil
 	}
+	return s.complete(structured, s.conv.stop)
+}
+
+// complete ends the execution well.
+func (s *session) complete(structured wire.Raw, stop string) error {
+	if err := s.fire(s.context(), hookQuestion{Event: hookAgentStop, Result: wire.RawString(s.conv.text())}); err != nil {
+		return err
+	}
 	end := s.turnEnd()
+	end.StopReason = stop
 	if err := s.emit(&wire.Event{Payload: end}); err != nil {
 		return err
 	}
 	p := &wire.AgentComplete{
 		Result: end.Result, StructuredOutput: structured, Usage: s.conv.usage, ModelUsage: maps.Clone(s.conv.models),
-		DurationMs: end.DurationMs, NumTurns: int64(s.conv.turns), StopReason: s.conv.stop,
+		DurationMs: end.DurationMs, NumTurns: int64(s.conv.turns), StopReason: stop,
 	}
 	if len(s.conv.denials) > 0 {
 		p.Denials = mustMarshal(s.conv.denials)

@@ -91,7 +91,7 @@ func (w workspace) walk(ctx context.Context, folder string, visit func(root *os.
 			return nil //nolint:nilerr // a folder that can't be read hides what is in it
 		case d.IsDir() && d.Name() == ".git":
 			return fs.SkipDir
-		case d.IsDir():
+		case !d.Type().IsRegular(): // what a link within leads to is found by its own name
 			return nil
 		}
 		below := strings.TrimPrefix(strings.TrimPrefix(path, rel), "/")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"wake/internal/agent"
@@ -24,12 +25,14 @@ type session struct {
 	name   string // of the model
 	limits limits
 	tools  []*tool
+	hooks  *hooks
 	conv   *conversation
 	turn   int // index of the turn that is under way
 	system string
 	begun  time.Time
 	yield  func(*wire.Event, error) bool
 
+	stopped atomic.Bool // a hook wants the agent to end
 	mu      sync.Mutex
 	inbox   []agent.Message
 	news    chan struct{}      // has an item when inbox or halting changed
@@ -98,6 +101,10 @@ func (s *session) play() (err error) {
 	if err := s.emit(&wire.Event{Payload: s.initial()}); err != nil {
 		return err
 	}
+	task, _ := s.request.Prompt.Text()
+	if err := s.fire(s.context(), hookQuestion{Event: hookAgentStart, Task: task}); err != nil {
+		return err
+	}
 	return s.loop()
 }
 
@@ -115,9 +122,11 @@ func (s *session) prepare() (err error) {
 	if s.model, s.name, err = s.provider.reach(o.Model); err != nil {
 		return err
 	}
+	env := commandEnviron(s.provider.Environ, o.Env)
 	w := workspace{dir: o.Cwd}
 	s.tools = append(w.files(), w.searches()...)
-	s.tools = append(s.tools, bash(o.Cwd, commandEnviron(s.provider.Environ, o.Env)))
+	s.tools = append(s.tools, bash(o.Cwd, env))
+	s.hooks = newHooks(s.provider, s.request, env)
 	s.limits = s.limitsOf(s.context())
 	return nil
 }
