@@ -1,6 +1,7 @@
 package native_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 
 	"wake/internal/agent"
@@ -20,7 +22,15 @@ import (
 	"wake/pkg/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv("BE_AN_MCP_SERVER") != "" {
+		if err := serveTools().Run(context.Background(), &sdk.StdioTransport{}); err != nil { //nolint:forbidigo // the program's own
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // bench runs the agent against a script, and keeps its log.
 type bench struct {

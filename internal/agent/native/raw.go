@@ -2,6 +2,7 @@ package native
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"slices"
@@ -125,3 +126,5 @@ func says(blocks []wire.Raw) bool {
 		return t != "thinking" && t != "redacted_thinking"
 	})
 }
+
+func encode64(data []byte) string { return base64.StdEncoding.EncodeToString(data) }

@@ -21,16 +21,17 @@ type session struct {
 	context  func() context.Context // of the session
 	cancel   context.CancelFunc
 
-	model  model
-	name   string // of the model
-	limits limits
-	tools  []*tool
-	hooks  *hooks
-	conv   *conversation
-	turn   int // index of the turn that is under way
-	system string
-	begun  time.Time
-	yield  func(*wire.Event, error) bool
+	model   model
+	name    string // of the model
+	limits  limits
+	tools   []*tool
+	hooks   *hooks
+	closers []func() error // of what it is connected to
+	conv    *conversation
+	turn    int // index of the turn that is under way
+	system  string
+	begun   time.Time
+	yield   func(*wire.Event, error) bool
 
 	stopped atomic.Bool // a hook wants the agent to end
 	mu      sync.Mutex
@@ -60,6 +61,7 @@ func newSession(ctx context.Context, p Provider, r agent.Request, mode string) *
 // Events runs the agent and yields what it does; see [agent.Session].
 func (s *session) Events() iter.Seq2[*wire.Event, error] {
 	return func(yield func(*wire.Event, error) bool) {
+		defer s.disconnect()
 		defer s.cancel()
 		s.yield, s.begun = yield, time.Now()
 		err := s.play()
@@ -127,6 +129,11 @@ func (s *session) prepare() (err error) {
 	s.tools = append(w.files(), w.searches()...)
 	s.tools = append(s.tools, bash(o.Cwd, env))
 	s.hooks = newHooks(s.provider, s.request, env)
+	served, err := s.connect(s.context(), env)
+	if err != nil {
+		return err
+	}
+	s.tools = append(s.tools, served...)
 	s.limits = s.limitsOf(s.context())
 	return nil
 }

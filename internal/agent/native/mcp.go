@@ -1,0 +1,176 @@
+package native
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"wake/internal/agent"
+	"wake/internal/process"
+	"wake/pkg/wire"
+)
+
+// mcpConnect bounds how long a server may take until its tools are known.
+const mcpConnect = 30 * time.Second
+
+// connect connects to the servers of the options and returns their tools, by name. The
+// session disconnects when it ends.
+func (s *session) connect(ctx context.Context, env []string) ([]*tool, error) {
+	ctx, cancel := context.WithTimeout(ctx, mcpConnect)
+	defer cancel()
+	var tools []*tool
+	taken := map[string]bool{}
+	servers := s.request.Options.MCPServers
+	for _, name := range slices.Sorted(maps.Keys(servers)) {
+		found, err := s.serverTools(ctx, name, servers[name], env)
+		if err != nil {
+			return nil, fmt.Errorf("MCP server %s: %w", name, err)
+		}
+		for _, t := range found {
+			if !taken[t.name] {
+				tools = append(tools, t)
+			}
+			taken[t.name] = true
+		}
+	}
+	return tools, nil
+}
+
+func (s *session) serverTools(ctx context.Context, name string, c agent.MCPServer, env []string) ([]*tool, error) {
+	transport, err := s.transport(c, env)
+	if err != nil {
+		return nil, err
+	}
+	client := sdk.NewClient(&sdk.Implementation{Name: "wake", Version: "1"}, nil)
+	conn, err := client.Connect(ctx, transport, nil)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	s.closers = append(s.closers, conn.Close)
+	var tools []*tool
+	for t, err := range conn.Tools(ctx, nil) {
+		if err != nil {
+			return nil, fmt.Errorf("list its tools: %w", err)
+		}
+		tools = append(tools, mcpTool(name, t, conn))
+	}
+	slices.SortFunc(tools, func(a, b *tool) int { return cmp.Compare(a.name, b.name) })
+	return tools, nil
+}
+
+// transport starts a server that is a command.
+func (s *session) transport(c agent.MCPServer, env []string) (sdk.Transport, error) {
+	switch {
+	case c.URL != "":
+		client := *s.provider.Client
+		if len(c.Headers) > 0 {
+			client.Transport = headers{cmp.Or(client.Transport, http.DefaultTransport), c.Headers}
+		}
+		return &sdk.StreamableClientTransport{Endpoint: c.URL, HTTPClient: &client, DisableStandaloneSSE: true}, nil
+	case len(c.Command) == 0:
+		return nil, errors.New("it has no command and no url")
+	}
+	p, err := process.Start(process.Config{
+		Argv: c.Command, Dir: s.request.Options.Cwd, Env: commandEnviron(env, c.Env), KeepStderr: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.closers = append(s.closers, func() error { return errors.Join(p.End(time.Second), p.Close()) })
+	return &sdk.IOTransport{Reader: p.Stdout, Writer: p.Stdin}, nil
+}
+
+// headers adds headers to requests.
+type headers struct {
+	next http.RoundTripper
+	add  map[string]string
+}
+
+// RoundTrip implements [http.RoundTripper].
+func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	for key, value := range h.add {
+		r.Header.Set(key, value)
+	}
+	return h.next.RoundTrip(r)
+}
+
+// notInName are the characters that the model's API doesn't take in a tool's name.
+var notInName = regexp.MustCompile(`[^a-zA-Z0-9_-]`) //nolint:gochecknoglobals // a constant
+
+// maxName is how long such a name may be.
+const maxName = 128
+
+// mcpTool makes a tool of one of a server. Whether it only reads is what its server says.
+func mcpTool(server string, t *sdk.Tool, conn *sdk.ClientSession) *tool {
+	name := notInName.ReplaceAllString("mcp__"+server+"__"+t.Name, "_")
+	schema, err := wire.Marshal(t.InputSchema)
+	if err != nil || str(schema, "type") != "object" {
+		schema = mustMarshal(map[string]any{"type": "object"})
+	}
+	return &tool{
+		name: name[:min(len(name), maxName)], description: valid(t.Description), schema: schema,
+		reads: t.Annotations != nil && t.Annotations.ReadOnlyHint, timeout: toolTimeout,
+		run: func(ctx context.Context, input wire.Raw) (result, error) {
+			r, err := conn.CallTool(ctx, &sdk.CallToolParams{Name: t.Name, Arguments: jsonOf(input)})
+			if err != nil {
+				return result{}, err
+			}
+			return mcpResult(r), nil
+		},
+	}
+}
+
+// mcpResult is what a server answers: a text, or blocks if there is a picture.
+func mcpResult(r *sdk.CallToolResult) result {
+	var texts []string
+	var blocks []wire.Raw
+	pictures := false
+	for _, c := range r.Content {
+		switch c := c.(type) {
+		case *sdk.TextContent:
+			texts = append(texts, valid(c.Text))
+			blocks = append(blocks, textBlock(valid(c.Text)))
+		case *sdk.ImageContent:
+			pictures = true
+			blocks = append(blocks, mustMarshal(map[string]any{"type": "image", "source": map[string]any{
+				"type": "base64", "media_type": c.MIMEType, "data": encode64(c.Data),
+			}}))
+		default:
+			other, err := json.Marshal(c)
+			if err != nil {
+				other = []byte("[content that can't be shown]")
+			}
+			texts = append(texts, valid(string(other)))
+			blocks = append(blocks, textBlock(valid(string(other))))
+		}
+	}
+	out := text(strings.Join(texts, "\n"))
+	if pictures {
+		out.output = mustMarshal(blocks)
+	}
+	out.failed = r.IsError
+	if r.StructuredContent != nil {
+		out.structured = mustMarshal(r.StructuredContent)
+	}
+	return out
+}
+
+// disconnect ends what the session is connected to, the latest first.
+func (s *session) disconnect() {
+	for _, end := range slices.Backward(s.closers) {
+		if err := end(); err != nil {
+			s.provider.Logger.Debug("MCP server not ended properly", "run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
+		}
+	}
+}
