@@ -178,7 +178,9 @@ func (p *Projection[V]) Run(ctx context.Context) error {
 		}
 		if p.ordered(ctx, time.Now()) {
 			reading.stop()
-			_ = <-reading.ended // the next one finds what was wrong, too
+			if err := <-reading.ended; err != nil { // the next one finds that, too
+				p.logger.DebugContext(ctx, "reading ended", "service", p.c.Service, "error", err)
+			}
 			reading = p.consume(ctx, jobs)
 			if err := p.loadTimed(ctx); err != nil {
 				return p.ended(ctx, err)
