@@ -72,6 +72,8 @@ var requests = []any{
 	wire.StateResponse{},
 	wire.SnapshotRequest{},
 	wire.SnapshotResponse{},
+	wire.SinkRequest{},
+	wire.SinkResponse{},
 }
 
 // schemas returns the files of this folder.
