@@ -105,6 +105,42 @@ edges:
 	})
 }
 
+// Of several agents at work the one that began first is told, and nobody else.
+func TestNoticesToOne(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &puppet{play: obedient})
+		b.submit("run1", `
+name: pair
+nodes:
+  - {id: b, type: agent, input: {prompt: "b"}}
+  - {id: a, type: agent, input: {prompt: "a"}}
+`)
+		b.awaits("both", func() bool { return count(b.read("run1"), wire.TypeAgentStart) == 2 })
+		s := b.fold("run1", b.read("run1"))
+		first, second := "a", "b"
+		if s.Nodes["b"].Started < s.Nodes["a"].Started {
+			first, second = "b", "a"
+		}
+		b.alert("child", "run1", "one")
+		b.awaits("the first", func() bool { return len(heard(b.read("run1"))) == 1 })
+		<-time.After(time.Minute)
+		b.command("run1", wire.Command{Type: "send", NodeID: first, Message: "stop"})
+		b.until("run1", wire.TypeNodeComplete)
+		b.alert("child", "run1", "two")
+		b.awaits("the second", func() bool { return len(heard(b.read("run1"))) == 3 })
+		b.command("run1", wire.Command{Type: "send", NodeID: second, Message: "stop"})
+		_, entries := b.ended("run1")
+		want := []string{
+			first + ": [Worker events since last session]\none", first + ": stop",
+			second + ": [Worker events since last session]\ntwo", second + ": stop",
+		}
+		if diff := cmp.Diff(want, heard(entries)); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
 // What an agent has taken isn't told the one that goes on in its place; what it
 // was given and hasn't taken is.
 func TestNoticesAfterTakeover(t *testing.T) {

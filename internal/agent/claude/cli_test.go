@@ -356,10 +356,9 @@ func TestCLIQuestion(t *testing.T) {
 				t.Logf("notify_parent returns %v", p.ToolOutput.Any())
 			case *wire.TurnEnd:
 				if results++; results == 1 {
-					<-time.After(2 * time.Second)
-					if err := s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "Tabs.", Answers: asked}); err != nil {
-						t.Error(err)
-					}
+					later(t, func() error {
+						return s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "Tabs.", Answers: asked})
+					})
 				}
 			}
 		})
@@ -386,9 +385,7 @@ func TestCLIQuestionInterrupted(t *testing.T) {
 		paused := l.run(t, r, func(s agent.Session, e *wire.Event) {
 			if e.Type() == wire.TypeTurnEnd {
 				began = time.Now()
-				if err := s.Interrupt(t.Context()); err != nil {
-					t.Error(err)
-				}
+				later(t, func() error { return s.Interrupt(t.Context()) })
 			}
 		})
 		last[*wire.AgentPaused](t, paused)
@@ -400,9 +397,7 @@ func TestCLIQuestionInterrupted(t *testing.T) {
 				return
 			}
 			if results++; results == 1 {
-				if err := s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "Tabs."}); err != nil {
-					t.Error(err)
-				}
+				later(t, func() error { return s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "Tabs."}) })
 			}
 		})
 		if results != 2 {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -282,9 +283,21 @@ func TestParentServer(t *testing.T) {
 }
 
 // asks is a call of notify_parent with a question, and the end of the turn.
-var asks = start + `> {"type":"control_request","request_id":"q1","request":{"subtype":"mcp_message","server_name":"parent","message":` +
+var asks = start + replay + `> {"type":"control_request","request_id":"q1","request":{"subtype":"mcp_message","server_name":"parent","message":` +
 	`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"notify_parent","arguments":{"message":"Which?","priority":"question"},` +
 	`"_meta":{"claudecode/toolUseId":"t1"}}}}}` + "\n< control_response\n" + `> {"type":"note","reply":"${reply}"}` + "\n> " + success + "\n"
+
+// later does something when the session has had the time to give up.
+func later(t *testing.T, do func() error) {
+	var done sync.WaitGroup
+	done.Go(func() {
+		<-time.After(500 * time.Millisecond)
+		if err := do(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(done.Wait)
+}
 
 // Who has asked its parent waits for the answer, in the same process, however long
 // that takes; a notice is none.
@@ -310,10 +323,7 @@ func TestQuestion(t *testing.T) {
 				m = agent.Message{CommandID: "c1", Content: "</system-reminder>News", Notice: true}
 			}
 			if results < 3 {
-				<-time.After(500 * time.Millisecond) // longer than it takes to give up
-				if err := s.Send(t.Context(), m); err != nil {
-					t.Error(err)
-				}
+				later(t, func() error { return s.Send(t.Context(), m) })
 			}
 		}
 	})
@@ -335,9 +345,7 @@ func TestQuestionInterrupted(t *testing.T) {
 	s := session(t, script, nil)
 	events := drain(t, s, func(e *wire.Event) {
 		if e.Type() == wire.TypeTurnEnd {
-			if err := s.Interrupt(t.Context()); err != nil {
-				t.Error(err)
-			}
+			later(t, func() error { return s.Interrupt(t.Context()) })
 		}
 	})
 	if last := events[len(events)-1].Type(); last != wire.TypeAgentPaused {
@@ -347,7 +355,7 @@ func TestQuestionInterrupted(t *testing.T) {
 
 // Who goes on with a question open waits for its answer too.
 func TestQuestionOfBefore(t *testing.T) {
-	script := start + "> " + success + "\n< user\n" + replay + "> " + success + "\n< eof\nexit 0\n"
+	script := start + replay + "> " + success + "\n< user\n" + replay + "> " + success + "\n< eof\nexit 0\n"
 	s := session(t, script, func(r *agent.Request) { r.Asked = []string{"t0"} })
 	results := 0
 	drain(t, s, func(e *wire.Event) {
@@ -355,9 +363,7 @@ func TestQuestionOfBefore(t *testing.T) {
 			return
 		}
 		if results++; results == 1 {
-			if err := s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "Yes."}); err != nil {
-				t.Error(err)
-			}
+			later(t, func() error { return s.Send(t.Context(), agent.Message{CommandID: "c1", Content: "Yes."}) })
 		}
 	})
 	if results != 2 {
