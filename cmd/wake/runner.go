@@ -59,11 +59,20 @@ func newRunner(o *runnerOptions) constructor {
 		log := p.logger("runner")
 		c.Providers = map[string]agent.Provider{
 			"claude": &claude.Provider{Binary: o.claude, Environ: os.Environ(), Logger: log},
-			"native": &native.Provider{Environ: os.Environ(), Logger: log},
+			"native": &native.Provider{Environ: os.Environ(), Logger: log, Ask: p.ask},
 		}
 		c.Fixtures = func(dir string) (agent.Provider, error) { return &fixture.Provider{Dir: dir}, nil }
 		return runner.New(c, p.log, log)
 	}
+}
+
+// ask asks a subject, for hooks of agents.
+func (p *process) ask(ctx context.Context, subject string, question []byte) ([]byte, error) {
+	m, err := p.nc.RequestWithContext(ctx, subject, question)
+	if err != nil {
+		return nil, err
+	}
+	return m.Data, nil
 }
 
 // checkDrain checks that an orderly stop leaves time for the drain.

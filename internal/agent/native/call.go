@@ -168,8 +168,8 @@ func (p *performance) run(ctx context.Context) {
 		p.finish(r, wire.CallInterrupted, started)
 		return
 	}
-	for _, f := range r.changed {
-		if p.say(&f) != nil {
+	for _, told := range r.told {
+		if p.say(told) != nil {
 			return
 		}
 	}

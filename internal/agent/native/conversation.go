@@ -39,7 +39,6 @@ type conversation struct {
 	cut      int        // how many of the last ones ended at the limit of their length
 	blocks   int        // streamed so far
 	context  int64      // tokens of the last call, its answer included
-	asks     bool       // a question to the parent waits for an answer
 	usage    wire.TokenUsage
 	models   map[string]wire.ModelUsage
 	denials  []wire.Raw
@@ -95,15 +94,12 @@ func (c *conversation) apply(e *wire.Event) {
 		c.begin(p)
 	case *wire.UserMessage:
 		c.hear(p.Source, blocksOf(wire.RawString(p.Content)))
-		c.asks = false
 	case *wire.AgentMessage:
 		c.answer(p)
 	case *wire.Usage:
 		c.count(p)
 	case *wire.Compaction:
 		c.compact(p)
-	case *wire.CCMessage:
-		c.asks = c.asks || p.Priority != wire.PriorityInfo
 	default:
 		if k := c.call(e.CallID); k != nil {
 			c.step(k, e)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"wake/pkg/wire"
@@ -27,6 +28,8 @@ func (s *session) loop() error {
 			err = s.callTools()
 		case s.hears():
 			err = s.hear()
+		case s.conv.over() && len(s.asked) > 0 && s.conv.stop == stopEnd:
+			s.await()
 		case s.conv.over():
 			err = s.conclude()
 		case s.conv.turns >= s.maxTurns():
@@ -38,6 +41,9 @@ func (s *session) loop() error {
 		}
 		if err != nil {
 			return err
+		}
+		if s.context().Err() != nil {
+			return errLeft
 		}
 	}
 }
@@ -74,8 +80,19 @@ func (s *session) hear() error {
 		if err := s.emit(&wire.Event{Payload: p}); err != nil {
 			return err
 		}
+		if !m.Notice {
+			s.asked = slices.DeleteFunc(s.asked, func(id string) bool { return m.Answers == "" || id == m.Answers })
+		}
 	}
 	return nil
+}
+
+// await waits for the answer to a question to the parent.
+func (s *session) await() {
+	select {
+	case <-s.news:
+	case <-s.context().Done():
+	}
 }
 
 // tell tells the model something that nobody has said.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,7 @@ type session struct {
 	turn    int // index of the turn that is under way
 	system  string
 	begun   time.Time
+	asked   []string // messages to the parent that wait for an answer
 	yield   func(*wire.Event, error) bool
 
 	stopped atomic.Bool // a hook wants the agent to end
@@ -52,7 +54,7 @@ var (
 func newSession(ctx context.Context, p Provider, r agent.Request, mode string) *session {
 	ctx, cancel := context.WithCancel(ctx)
 	return &session{
-		provider: p, request: r, mode: mode, cancel: cancel,
+		provider: p, request: r, mode: mode, cancel: cancel, asked: slices.Clone(r.Asked),
 		context: func() context.Context { return ctx },
 		news:    make(chan struct{}, 1),
 	}
@@ -127,7 +129,7 @@ func (s *session) prepare() (err error) {
 	env := commandEnviron(s.provider.Environ, o.Env)
 	w := workspace{dir: o.Cwd}
 	s.tools = append(w.files(), w.searches()...)
-	s.tools = append(s.tools, bash(o.Cwd, env))
+	s.tools = append(s.tools, bash(o.Cwd, env), notifyParent())
 	s.hooks = newHooks(s.provider, s.request, env)
 	served, err := s.connect(s.context(), env)
 	if err != nil {
@@ -175,6 +177,9 @@ func (s *session) emit(e *wire.Event) error {
 		return errLeft
 	}
 	s.conv.apply(e)
+	if p, ok := e.Payload.(*wire.CCMessage); ok && p.Priority != wire.PriorityInfo {
+		s.asked = append(s.asked, e.CallID)
+	}
 	return nil
 }
 

@@ -22,10 +22,10 @@ type tool struct {
 
 // result is what a call has come to.
 type result struct {
-	output     wire.Raw // a text or content blocks
-	structured wire.Raw // in the tool's own form, if it has one
-	failed     bool     // the output says why
-	changed    []wire.FileChanged
+	output     wire.Raw       // a text or content blocks
+	structured wire.Raw       // in the tool's own form, if it has one
+	failed     bool           // the output says why
+	told       []wire.Payload // what else is on record because of it
 }
 
 func text(s string) result { return result{output: wire.RawString(valid(s))} }

@@ -194,7 +194,7 @@ func (w workspace) saved(path, content string) (result, error) {
 		return result{}, err
 	}
 	r := text(fmt.Sprintf("%s: %s, %d bytes", path, change, len(content)))
-	r.changed = []wire.FileChanged{{Path: path, Change: change}}
+	r.told = []wire.Payload{&wire.FileChanged{Path: path, Change: change}}
 	return r, nil
 }
 
