@@ -162,6 +162,7 @@ func (p *performance) run(ctx context.Context) {
 			return
 		}
 	}
+	p.session.log.Debug("tool call", "tool", p.call.tool, "call_id", p.call.id, "input", string(jsonOf(p.call.input)))
 	r := p.execute(ctx)
 	if ctx.Err() != nil {
 		r = result{output: wire.RawString("The call was interrupted while it was running; its outcome is unknown."), failed: true}
@@ -220,6 +221,7 @@ func (p *performance) execute(ctx context.Context) result {
 func (p *performance) finish(r result, problem string, started time.Time) bool {
 	if problem == "" && r.failed {
 		problem = firstLines(textIn(r.output))
+		p.session.log.Warn("tool call failed", "tool", p.call.tool, "call_id", p.call.id, "error", problem)
 	}
 	e := &wire.AgentTool{
 		ToolName: named(p.call.tool), ToolInput: p.call.input, ToolOutput: r.output, Structured: r.structured,
@@ -285,6 +287,10 @@ func (p *performance) judge(ctx context.Context) bool {
 			return false
 		case h.Decision == hookDeny:
 			return p.decided(agent.Verdict{By: "hook", Note: h.Reason})
+		case h.Decision == hookModify:
+			p.session.log.Debug("input changed by a hook", "tool", p.call.tool, "call_id", p.call.id, "input", string(jsonOf(h.input)))
+		}
+		switch {
 		case h.Decision == hookModify && r.decision == wire.DecisionAllow:
 			return p.decided(agent.Verdict{Allow: true, By: "hook", Note: h.Reason, UpdatedInput: h.input})
 		case h.Decision == hookModify:
@@ -327,6 +333,7 @@ func (p *performance) decided(v agent.Verdict) bool {
 
 // deny records that the call isn't executed.
 func (p *performance) deny(note string) {
+	p.session.log.Warn("tool call denied", "tool", p.call.tool, "call_id", p.call.id, "note", note)
 	message := "Permission denied for tool: " + p.call.tool
 	if note != "" {
 		message += ": " + note

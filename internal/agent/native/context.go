@@ -49,6 +49,7 @@ func (s *session) compact() error {
 	if err := s.emit(&wire.Event{Payload: &usage}); err != nil {
 		return err
 	}
+	s.log.Warn("context shortened", "tokens", before, "window", s.limits.context)
 	p := &wire.Compaction{
 		Trigger: "auto", PreTokens: before, PostTokens: a.usage.OutputTokens, Summary: valid(summary),
 		DurationMs: time.Since(start).Milliseconds(),

@@ -108,6 +108,7 @@ func (s *session) takeTurn() error {
 	if err := s.emit(&wire.Event{Payload: &wire.TurnStart{Model: s.name}}); err != nil {
 		return err
 	}
+	s.log.Debug("turn", "turn", s.turn, "messages", len(s.conv.messages))
 	if err := s.fire(ctx, hookQuestion{Event: hookTurnStart}); err != nil {
 		return err
 	}
@@ -230,8 +231,7 @@ func (s *session) ask(ctx context.Context, q question, tell func(piece) error) (
 		if failed.after > 0 {
 			delay = failed.after
 		}
-		s.provider.Logger.Warn("model call failed", "run_id", s.request.RunID, "node_id", s.request.NodeID,
-			"attempt", attempt, "delay", delay, "error", err)
+		s.log.Warn("model call failed", "attempt", attempt, "delay", delay, "error", err)
 		if err := s.emit(&wire.Event{Payload: failed.event(attempt, retries, delay)}); err != nil {
 			return a, err
 		}
@@ -347,6 +347,7 @@ func (s *session) complete(structured wire.Raw, stop string) error {
 		Result: end.Result, StructuredOutput: structured, Usage: s.conv.usage, ModelUsage: maps.Clone(s.conv.models),
 		DurationMs: end.DurationMs, NumTurns: int64(s.conv.turns), StopReason: stop,
 	}
+	s.log.Info("agent complete", "turns", s.conv.turns, "input_tokens", p.Usage.InputTokens, "output_tokens", p.Usage.OutputTokens)
 	if len(s.conv.denials) > 0 {
 		p.Denials = mustMarshal(s.conv.denials)
 	}

@@ -170,7 +170,7 @@ func mcpResult(r *sdk.CallToolResult) result {
 func (s *session) disconnect() {
 	for _, end := range slices.Backward(s.closers) {
 		if err := end(); err != nil {
-			s.provider.Logger.Debug("MCP server not ended properly", "run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
+			s.log.Debug("MCP server not ended properly", "error", err)
 		}
 	}
 }

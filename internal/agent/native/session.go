@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ import (
 type session struct {
 	provider Provider
 	request  agent.Request
+	log      *slog.Logger
 	mode     string
 	context  func() context.Context // of the session
 	cancel   context.CancelFunc
@@ -54,7 +56,8 @@ var (
 func newSession(ctx context.Context, p Provider, r agent.Request, mode string) *session {
 	ctx, cancel := context.WithCancel(ctx)
 	return &session{
-		provider: p, request: r, mode: mode, cancel: cancel, asked: slices.Clone(r.Asked),
+		provider: p, request: r, log: p.Logger.With("run_id", r.RunID, "node_id", r.NodeID, "session_id", r.SessionID),
+		mode: mode, cancel: cancel, asked: slices.Clone(r.Asked),
 		context: func() context.Context { return ctx },
 		news:    make(chan struct{}, 1),
 	}
@@ -71,6 +74,7 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 		s.ended = true
 		s.mu.Unlock()
 		if err != nil && !errors.Is(err, errLeft) && !errors.Is(err, errOver) && s.context().Err() == nil {
+			s.log.Error("agent failed", "error", err)
 			yield(nil, err)
 		}
 	}
@@ -105,6 +109,7 @@ func (s *session) play() (err error) {
 	if err := s.emit(&wire.Event{Payload: s.initial()}); err != nil {
 		return err
 	}
+	s.log.Info("session open", "agent_id", s.request.NodeID, "model", s.name, "provider", "native", "turns", s.conv.turns)
 	task, _ := s.request.Prompt.Text()
 	if err := s.fire(s.context(), hookQuestion{Event: hookAgentStart, Task: task}); err != nil {
 		return err
@@ -146,7 +151,7 @@ func (s *session) limitsOf(ctx context.Context) limits {
 	defer cancel()
 	l, err := s.model.limits(ctx, s.name)
 	if err != nil {
-		s.provider.Logger.Debug("limits of the model not known", "model", s.name, "error", err)
+		s.log.Debug("limits of the model not known", "model", s.name, "error", err)
 	}
 	if s.request.Options.ContextWindow > 0 {
 		l.context = s.request.Options.ContextWindow
