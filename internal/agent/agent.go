@@ -85,6 +85,10 @@ type Request struct {
 	// History yields what the log has of the execution, oldest first and whole; if its run
 	// is a fork, what its ancestors' logs have of it comes first. Nil: nothing.
 	History iter.Seq2[*wire.Event, error]
+	// Delegate has another agent of the same kind work on a prompt, in a run of its own, and
+	// returns its answer. Asked again for the same call, in whatever process, it is the same
+	// run. Nil: not possible.
+	Delegate func(ctx context.Context, call, prompt string) (answer string, err error)
 }
 
 // Fact is something that the log has of a session. An agent's own record may lack its

@@ -76,6 +76,11 @@ func (w *worker) request(in agentInput, n wire.NodeState) agent.Request {
 	for _, q := range n.Asked {
 		r.Asked = append(r.Asked, q.ID)
 	}
+	if in.name == nativeProvider {
+		r.Delegate = func(ctx context.Context, call, prompt string) (string, error) {
+			return w.delegate(ctx, n, call, prompt)
+		}
+	}
 	return r
 }
 

@@ -1,6 +1,9 @@
 package runner_test
 
 import (
+	"bytes"
+	"io"
+	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -124,4 +127,86 @@ func TestNativeKilled(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestNativeDelegates has an agent start two others, in runs of their own, on a runner with
+// room for one. It dies while it waits for them; they are started once, and it hears from
+// each once.
+func TestNativeDelegates(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		t.Run(strconv.FormatBool(killed), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				folder := t.TempDir()
+				answer := make(chan struct{})
+				script := &delegating{wait: answer}
+				script.parent.Replies = []apitest.Reply{
+					apitest.Message(apitest.Call("t0", "agent", `{"prompt":"Part {{ 1 }}"}`), apitest.Call("t1", "agent", `{"prompt":"Part two"}`)),
+					apitest.Message(apitest.Text("Both done.")),
+				}
+				script.parent.ByTurn = true
+				p := &native.Provider{Environ: []string{"ANTHROPIC_API_KEY=k"}, Client: &http.Client{Transport: script}}
+				start := func(id string) *process {
+					return b.process(id, nil, func(c *runner.Config) {
+						c.Providers, c.Workspaces, c.MaxAgents = map[string]agent.Provider{"native": p}, folder, 1
+					})
+				}
+				r1 := start("r1")
+				b.submit("run1", shared(strings.Replace(written, ", requireApproval: [write]", "", 1)))
+				b.awaits("an agent that was started", func() bool {
+					return count(b.read("run1.a#1.t0"), wire.TypeTurnStart)+count(b.read("run1.a#1.t1"), wire.TypeTurnStart) > 0
+				})
+				if killed {
+					r1.kill()
+					start("r2")
+				}
+				close(answer)
+				state, entries := b.ended("run1")
+				if text, _ := state.Outputs["a"].Get("text").Text(); text != "Both done." {
+					t.Fatalf("output %q, %s:\n%s", text, state.Error, story(entries))
+				}
+				for _, id := range []string{"run1.a#1.t0", "run1.a#1.t1"} {
+					child, _ := b.ended(id)
+					if child.ParentRun != "run1" || child.ParentNode != "a" || child.Result != wire.FlowStatusComplete {
+						t.Errorf("%s: %s of %s, %s", id, child.Result, child.ParentRun, child.Error)
+					}
+				}
+				requests := script.parent.Requests()
+				last := string(requests[len(requests)-1])
+				want := `{"content":"Done: Part {{ 1 }}","tool_use_id":"t0","type":"tool_result"},{"content":"Done: Part two","tool_use_id":"t1","type":"tool_result"}]`
+				if !strings.Contains(last, want) {
+					t.Errorf("last request %s", last)
+				}
+			})
+		})
+	}
+}
+
+// delegating answers an agent by a script, and those that it has started with their prompt.
+type delegating struct {
+	parent apitest.Script
+	wait   <-chan struct{}
+}
+
+func (d *delegating) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.Method == http.MethodGet {
+		return d.parent.RoundTrip(r)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	_, rest, isChild := strings.Cut(string(body), `"text":"Part `)
+	if !isChild {
+		return d.parent.RoundTrip(r)
+	}
+	select {
+	case <-d.wait:
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+	prompt, _, _ := strings.Cut(rest, `"`)
+	answer := apitest.Script{Replies: []apitest.Reply{apitest.Message(apitest.Text("Done: Part " + prompt))}}
+	return answer.RoundTrip(r)
 }

@@ -28,6 +28,7 @@ type worker struct {
 	started time.Time
 	halt    halt
 	asked   approvals
+	lent    lent
 
 	// What the execution needs of the run's state, as it was at the claim.
 	state   *wire.State

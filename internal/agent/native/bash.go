@@ -25,7 +25,7 @@ const (
 func bash(dir string, env []string) *tool {
 	t := define("bash", "Runs a shell command in the workspace. Processes that it leaves behind are ended. It has no input.",
 		`{"type":"object","properties":{"command":{"type":"string"},"timeout_ms":{"type":"integer","description":"120000 by default, at most 1800000"}},"required":["command"]}`,
-		false, func(ctx context.Context, in bashInput) (result, error) { return in.run(ctx, dir, env) })
+		false, func(ctx context.Context, _ string, in bashInput) (result, error) { return in.run(ctx, dir, env) })
 	t.timeout = 0
 	return t
 }

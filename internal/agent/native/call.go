@@ -210,7 +210,7 @@ func (p *performance) execute(ctx context.Context) result {
 		defer cancel()
 		ctx = limited
 	}
-	r, err := p.tool.run(ctx, p.call.input)
+	r, err := p.tool.run(ctx, p.call.id, p.call.input)
 	if err != nil {
 		return failure(err)
 	}

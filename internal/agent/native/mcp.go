@@ -121,7 +121,7 @@ func mcpTool(server string, t *sdk.Tool, conn *sdk.ClientSession) *tool {
 	return &tool{
 		name: name[:min(len(name), maxName)], description: valid(t.Description), schema: schema,
 		reads: t.Annotations != nil && t.Annotations.ReadOnlyHint, timeout: toolTimeout,
-		run: func(ctx context.Context, input wire.Raw) (result, error) {
+		run: func(ctx context.Context, _ string, input wire.Raw) (result, error) {
 			r, err := conn.CallTool(ctx, &sdk.CallToolParams{Name: t.Name, Arguments: jsonOf(input)})
 			if err != nil {
 				return result{}, err

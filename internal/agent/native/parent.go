@@ -15,7 +15,7 @@ func notifyParent() *tool {
 	return define("notify_parent", "Tells whoever supervises you something that can't wait: a question, or what blocks you. "+
 		"The answer to a question comes as a message. Not for progress, results or errors: those are seen anyway.",
 		`{"type":"object","properties":{"message":{"type":"string"},"priority":{"type":"string","enum":["info","question","blocker"],"description":"info by default"}},"required":["message"]}`,
-		false, func(_ context.Context, in notifyInput) (result, error) { return in.notify() })
+		false, func(_ context.Context, _ string, in notifyInput) (result, error) { return in.notify() })
 }
 
 type notifyInput struct {

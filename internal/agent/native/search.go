@@ -111,7 +111,7 @@ func (w workspace) walk(ctx context.Context, folder string, visit func(root *os.
 
 type globInput struct{ Pattern, Path string }
 
-func (w workspace) glob(ctx context.Context, in globInput) (result, error) {
+func (w workspace) glob(ctx context.Context, _ string, in globInput) (result, error) {
 	if in.Pattern == "" {
 		return result{}, errors.New("pattern is required")
 	}
@@ -143,7 +143,7 @@ type grepInput struct {
 	IgnoreCase          bool `json:"ignore_case"`
 }
 
-func (w workspace) grep(ctx context.Context, in grepInput) (result, error) {
+func (w workspace) grep(ctx context.Context, _ string, in grepInput) (result, error) {
 	if in.Pattern == "" {
 		return result{}, errors.New("pattern is required")
 	}

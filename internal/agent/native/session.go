@@ -135,6 +135,9 @@ func (s *session) prepare() (err error) {
 	w := workspace{dir: o.Cwd}
 	s.tools = append(w.files(), w.searches()...)
 	s.tools = append(s.tools, bash(o.Cwd, env), notifyParent())
+	if s.request.Delegate != nil && !slices.Contains(o.DisallowedTools, subAgent) {
+		s.tools = append(s.tools, delegate(s.request.Delegate))
+	}
 	s.hooks = newHooks(s.provider, s.request, env)
 	served, err := s.connect(s.context(), env)
 	if err != nil {

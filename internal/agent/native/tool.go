@@ -17,7 +17,7 @@ type tool struct {
 	schema      wire.Raw // JSON Schema of its input
 	reads       bool     // it changes nothing: it may be run again, and beside others
 	timeout     time.Duration
-	run         func(ctx context.Context, input wire.Raw) (result, error)
+	run         func(ctx context.Context, call string, input wire.Raw) (result, error)
 }
 
 // result is what a call has come to.
@@ -36,19 +36,19 @@ func failure(err error) result {
 }
 
 // define returns a tool whose input is an object with the fields of In.
-func define[In any](name, description, schema string, reads bool, run func(context.Context, In) (result, error)) *tool {
+func define[In any](name, description, schema string, reads bool, run func(context.Context, string, In) (result, error)) *tool {
 	parsed, err := wire.RawFromJSON([]byte(schema))
 	if err != nil {
 		parsed = mustMarshal(map[string]any{"type": "object"})
 	}
 	return &tool{
 		name: name, description: description, schema: parsed, reads: reads, timeout: toolTimeout,
-		run: func(ctx context.Context, input wire.Raw) (result, error) {
+		run: func(ctx context.Context, call string, input wire.Raw) (result, error) {
 			var in In
 			if err := json.Unmarshal(jsonOf(input), &in); err != nil {
 				return result{}, fmt.Errorf("input: %w", err)
 			}
-			return run(ctx, in)
+			return run(ctx, call, in)
 		},
 	}
 }

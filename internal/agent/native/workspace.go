@@ -132,7 +132,7 @@ type readInput struct {
 // readLines is how many lines are read if the model doesn't say.
 const readLines = 2000
 
-func (w workspace) read(_ context.Context, in readInput) (result, error) {
+func (w workspace) read(_ context.Context, _ string, in readInput) (result, error) {
 	content, err := w.loadText(in.Path)
 	if err != nil {
 		return result{}, err
@@ -178,7 +178,7 @@ type writeInput struct {
 	Content *string
 }
 
-func (w workspace) write(_ context.Context, in writeInput) (result, error) {
+func (w workspace) write(_ context.Context, _ string, in writeInput) (result, error) {
 	if in.Path == "" || in.Content == nil {
 		return result{}, errors.New("path and content are required")
 	}
@@ -205,7 +205,7 @@ type editInput struct {
 	All  bool   `json:"replace_all"`
 }
 
-func (w workspace) edit(_ context.Context, in editInput) (result, error) {
+func (w workspace) edit(_ context.Context, _ string, in editInput) (result, error) {
 	content, err := w.loadText(in.Path)
 	if err != nil {
 		return result{}, err
