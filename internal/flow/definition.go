@@ -26,6 +26,7 @@ type Definition struct {
 	Workspace   string            `json:"workspace,omitempty"` // run (default), shared, node or git: URL@ref
 	Pool        string            `json:"pool,omitempty"`      // of nodes that name none
 	Labels      map[string]string `json:"labels,omitempty"`    // of its runs
+	Hooks       []Hook            `json:"hooks,omitempty"`     // of its agents
 
 	graph graph
 	raw   wire.Raw
@@ -57,8 +58,9 @@ type Node struct {
 	Score      string   `json:"score,omitempty"`      // expression: how far, from 0 to 1
 	Scope      *Scope   `json:"scope,omitempty"`
 	Audits     []Audit  `json:"audits,omitempty"`
-	Pool       string   `json:"pool,omitempty"` // which runners may take it
-	UI         wire.Raw `json:"ui,omitempty"`   // for editors; not looked at
+	Pool       string   `json:"pool,omitempty"`  // which runners may take it
+	Hooks      []Hook   `json:"hooks,omitempty"` // of its agent, after those of the flow
+	UI         wire.Raw `json:"ui,omitempty"`    // for editors; not looked at
 }
 
 // Policy is what happens when an execution fails or takes long.

@@ -29,6 +29,7 @@ func read(ps *problems, t *tree) *Definition {
 		Workspace:   r.workspace(o),
 		Pool:        r.pool(o),
 		Labels:      o.textMap("labels"),
+		Hooks:       r.hooks(o),
 	}
 	if o.need("name") != nil && d.Name == "" {
 		r.add(t.get("name").at, "name", "must not be empty")
@@ -102,7 +103,11 @@ func (r *reader) node(t *tree, path string) Node {
 		Scope:      r.scope(o),
 		Audits:     r.audits(o),
 		Pool:       r.pool(o),
+		Hooks:      r.hooks(o),
 		UI:         o.raw("ui"),
+	}
+	if len(n.Hooks) > 0 && n.Type != TypeAgent {
+		r.add(t.get("hooks").at, o.field("hooks"), "only agent nodes have hooks")
 	}
 	if len(n.Audits) > 0 && (n.Type == TypeSet || n.Type == TypeAsk || n.Type == TypeFlow) {
 		r.add(t.get("audits").at, o.field("audits"), "only agent and exec nodes have audits")

@@ -1,0 +1,136 @@
+package flow
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Hook is asked when something happens to the agents of a flow, or of a node. It is
+// one of a command, a URL and a NATS subject; [wake/internal/hook] asks it.
+type Hook struct {
+	Event   string `json:"event"`
+	Matcher string `json:"matcher,omitempty"` // regular expression of whole names of tools; "": all. Of events with a tool only
+	Name    string `json:"name,omitempty"`    // for the log; "": by what it is
+	// Command is a program and its arguments. A text in a file is one for sh -c.
+	Command   []string `json:"command,omitempty"`
+	URL       string   `json:"url,omitempty"`
+	Subject   string   `json:"subject,omitempty"`
+	TimeoutMs int64    `json:"timeoutMs,omitempty"` // for its answer; 0: 10 s
+}
+
+// The events that hooks are asked about.
+const (
+	HookAgentStart         = "AgentStart"
+	HookTurnStart          = "TurnStart"
+	HookTurnEnd            = "TurnEnd"
+	HookPreToolUse         = "PreToolUse"
+	HookPostToolUse        = "PostToolUse"
+	HookPostToolUseFailure = "PostToolUseFailure"
+	HookAgentStop          = "AgentStop"
+)
+
+// HookEvents are all of them, in the order of an agent's life.
+func HookEvents() []string {
+	return []string{HookAgentStart, HookTurnStart, HookPreToolUse, HookPostToolUse, HookPostToolUseFailure, HookTurnEnd, HookAgentStop}
+}
+
+// MatcherPattern returns the expression that a matcher stands for: it matches whole
+// names.
+func MatcherPattern(matcher string) (*regexp.Regexp, error) {
+	return regexp.Compile(`^(?:` + matcher + `)$`)
+}
+
+// maxHookTimeout bounds how long an agent waits for one hook.
+const maxHookTimeout = 5 * 60 * 1000
+
+// HooksOf returns the hooks of a node: those of the flow, then its own.
+func (d *Definition) HooksOf(n *Node) []Hook {
+	return slices.Concat(d.Hooks, n.Hooks)
+}
+
+func (r *reader) hooks(o *fields) []Hook {
+	var out []Hook
+	for i, t := range o.list("hooks") {
+		out = append(out, r.hook(t, fmt.Sprintf("%s[%d]", o.field("hooks"), i)))
+	}
+	return out
+}
+
+func (r *reader) hook(t *tree, path string) Hook {
+	o := r.object(t, path)
+	o.need("event")
+	h := Hook{
+		Event: o.oneOf("event", HookEvents()...), Matcher: o.text("matcher"), Name: o.text("name"),
+		Command: r.hookCommand(o), URL: o.text("url"), Subject: o.text("subject"), TimeoutMs: o.millis("timeoutMs"),
+	}
+	o.done()
+	if _, err := MatcherPattern(h.Matcher); err != nil {
+		r.add(t.get("matcher").at, o.field("matcher"), "%v", err)
+	}
+	if h.TimeoutMs > maxHookTimeout {
+		r.add(t.get("timeoutMs").at, o.field("timeoutMs"), "is at most %d", maxHookTimeout)
+	}
+	if h.URL != "" && !urlPattern.MatchString(h.URL) {
+		r.add(t.get("url").at, o.field("url"), "%q is no http:// or https:// address", h.URL)
+	}
+	if h.Subject != "" && !subjectPattern.MatchString(h.Subject) {
+		r.add(t.get("subject").at, o.field("subject"), "%q: letters, digits, - and _ in tokens between dots, the first character a letter or a digit", h.Subject)
+	}
+	r.hookTarget(o, h)
+	return h
+}
+
+// urlPattern is what the address of a hook looks like.
+var urlPattern = regexp.MustCompile(`^https?://[^/\s]+[^\s]*$`)
+
+// subjectPattern is what the subject of a hook looks like. Those of the server
+// itself and those with wildcards don't.
+var subjectPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$`)
+
+// hookTarget wants exactly one that is asked, which a value can't choose.
+func (r *reader) hookTarget(o *fields, h Hook) {
+	if o.wrong {
+		return
+	}
+	count := 0
+	for _, name := range []string{"command", "url", "subject"} {
+		if !o.t.get(name).absent() {
+			count++
+		}
+	}
+	if count != 1 {
+		r.add(o.t.at, o.path, "a hook has one of command, url and subject")
+	}
+	for name, text := range map[string]string{"command": strings.Join(h.Command, " "), "url": h.URL} {
+		if bound(text) {
+			r.add(o.t.get(name).at, o.field(name), "a binding is not possible here; what happens is told on the hook's input")
+		}
+	}
+}
+
+// hookCommand reads a text for sh -c or a list of words.
+func (r *reader) hookCommand(o *fields) []string {
+	t := o.take("command")
+	if t == nil {
+		return nil
+	}
+	if t.kind == list && len(t.list) > 0 {
+		var words []string
+		for i, w := range t.list {
+			s, ok := w.text()
+			if !ok {
+				r.add(w.at, fmt.Sprintf("%s[%d]", o.field("command"), i), "must be a text, not %s", w.what())
+			}
+			words = append(words, s)
+		}
+		return words
+	}
+	s, ok := t.text()
+	if !ok || strings.TrimSpace(s) == "" {
+		r.add(t.at, o.field("command"), "must be a text or a list of words, not %s", t.what())
+		return nil
+	}
+	return []string{"/bin/sh", "-c", s}
+}
