@@ -93,7 +93,9 @@ func (f *fold) step(a actor, key string, c wire.ToolCall, to wire.ToolCallState)
 	f.derive(a)
 }
 
-func (f *fold) permissionRequired(a actor, _ *wire.PermissionRequired) error {
+// permissionRequired has a call wait for a decision on its input, which a hook may have
+// changed since the intent.
+func (f *fold) permissionRequired(a actor, p *wire.PermissionRequired) error {
 	key, c, open := f.call(a)
 	switch {
 	case !open:
@@ -102,6 +104,9 @@ func (f *fold) permissionRequired(a actor, _ *wire.PermissionRequired) error {
 		return nil
 	case !follows(c.State, wire.ToolApprovalRequired):
 		return f.illegal("call %q is %s", f.e.CallID, c.State)
+	}
+	if input := f.value("toolInput", p.ToolInput); len(input) > 0 {
+		c.Input = input
 	}
 	f.step(a, key, c, wire.ToolApprovalRequired)
 	return nil

@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"strconv"
@@ -209,4 +210,30 @@ func (d *delegating) RoundTrip(r *http.Request) (*http.Response, error) {
 	prompt, _, _ := strings.Cut(rest, `"`)
 	answer := apitest.Script{Replies: []apitest.Reply{apitest.Message(apitest.Text("Done: Part " + prompt))}}
 	return answer.RoundTrip(r)
+}
+
+// TestNativeHookChangesInput has the fleet see the input that is to be approved, not the one
+// that the model wanted.
+func TestNativeHookChangesInput(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := &native.Provider{
+			Environ: []string{"ANTHROPIC_API_KEY=k"}, Client: newScript().Client(),
+			Ask: func(context.Context, string, []byte) ([]byte, error) {
+				return []byte(`{"decision":"modify","input":{"path":"safe","content":"S"}}`), nil
+			},
+		}
+		b.runner("r1", nil, func(c *runner.Config) { c.Providers = map[string]agent.Provider{"native": p} })
+		b.submit("run1", strings.Replace(written, "requireApproval", "hooks: [{event: PreToolUse, matcher: write, subject: h}], requireApproval", 1))
+		s := b.fold("run1", b.until("run1", wire.TypePermissionRequired))
+		for _, c := range s.Tools {
+			if path, _ := c.Input.Get("path").Text(); path != "safe" {
+				t.Errorf("to be approved: %v", c.Input.Any())
+			}
+		}
+		b.command("run1", wire.Command{Type: "approve", CallID: "t1"})
+		if state, entries := b.ended("run1"); len(s.Tools) != 1 || state.Result != wire.FlowStatusComplete || count(entries, wire.TypeHookFired) != 1 {
+			t.Errorf("%d calls, run ended as %s:\n%s", len(s.Tools), state.Result, story(entries))
+		}
+	})
 }

@@ -1,7 +1,10 @@
 package native_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -376,4 +379,27 @@ func object(s string) wire.Raw {
 		panic(err)
 	}
 	return r
+}
+
+// TestSystemPrompt makes the system prompt anew for each turn; the log has its hash.
+func TestSystemPrompt(t *testing.T) {
+	b := newBench(t, apitest.Message(apitest.Call("t", "glob", `{"pattern":"*"}`)), apitest.Message(apitest.Text("ok")))
+	b.request.Options.SystemPrompt, b.request.Options.AppendSystemPrompt = "Be secret.", "Be brief."
+	events := b.run()
+	const system = "Be secret.\n\nBe brief."
+	sum := sha256.Sum256([]byte(system))
+	want := []*wire.PromptSystem{{SHA256: hex.EncodeToString(sum[:]), Bytes: int64(len(system))}}
+	if diff := cmp.Diff(want, of[*wire.PromptSystem](events)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, r := range b.script.Requests() {
+		if !strings.Contains(string(r), `"system":[{"text":"Be secret.\n\nBe brief."`) {
+			t.Errorf("request %s", r)
+		}
+	}
+	for _, e := range events {
+		if data, err := wire.Encode(e); err != nil || bytes.Contains(data, []byte("Be secret")) {
+			t.Errorf("%s: %v", e.Type(), err)
+		}
+	}
 }
