@@ -51,7 +51,7 @@ func (t *target) bury(ctx context.Context, n Notification, pos uint64, reason er
 	if err != nil {
 		return fmt.Errorf("store a dead letter: %w", err)
 	}
-	t.d.letters.WithLabelValues(t.name).Inc()
+	t.d.letters.WithLabelValues(t.name, t.cfg.Type).Inc()
 	t.logger.ErrorContext(ctx, "notification given up", "id", n.ID, "attempts", t.tried.Count, "reason", reason)
 	t.rec.Tried = tried{}
 	return nil

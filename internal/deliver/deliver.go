@@ -30,6 +30,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"wake/internal/eventlog"
+	"wake/internal/metric"
 	"wake/pkg/subjects"
 )
 
@@ -49,7 +50,8 @@ type Deliverer struct {
 	logger *slog.Logger
 	id     string // of this process, as owner
 
-	sent    *prometheus.CounterVec
+	metrics *metric.Set
+	sent    *prometheus.CounterVec // this and the following by sink and type
 	failed  *prometheus.CounterVec
 	letters *prometheus.CounterVec
 
@@ -63,26 +65,21 @@ func New(cfg Config, rules *Rules, log *eventlog.Log, logger *slog.Logger) *Deli
 	if cfg.Out == nil {
 		cfg.Out = io.Discard
 	}
-	counter := func(name, help string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "wake", Subsystem: "sink", Name: name, Help: help}, []string{"sink"})
-	}
+	m := metric.New("sink")
 	return &Deliverer{
 		cfg: cfg, log: log, logger: logger, id: rand.Text(), rules: rules, changed: make(chan struct{}),
-		sent:    counter("sent_total", "Notifications that a sink took."),
-		failed:  counter("failures_total", "Attempts that a sink didn't take."),
-		letters: counter("dead_letters_total", "Notifications that were given up."),
+		metrics: m,
+		sent:    m.CounterBy("sent_total", "Notifications that a sink took.", "sink", "type"),
+		failed:  m.CounterBy("failures_total", "Attempts that a sink didn't take.", "sink", "type"),
+		letters: m.CounterBy("dead_letters_total", "Notifications that were given up.", "sink", "type"),
 	}
 }
 
 // Describe implements [prometheus.Collector].
-func (d *Deliverer) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(d, ch) }
+func (d *Deliverer) Describe(ch chan<- *prometheus.Desc) { d.metrics.Describe(ch) }
 
 // Collect implements [prometheus.Collector].
-func (d *Deliverer) Collect(ch chan<- prometheus.Metric) {
-	for _, c := range []prometheus.Collector{d.sent, d.failed, d.letters} {
-		c.Collect(ch)
-	}
-}
+func (d *Deliverer) Collect(ch chan<- prometheus.Metric) { d.metrics.Collect(ch) }
 
 // Replace makes the deliverer follow other rules. What is being sent is sent first.
 func (d *Deliverer) Replace(rules *Rules) {
@@ -136,6 +133,9 @@ func (d *Deliverer) target(name string, rules *Rules) (*target, error) {
 	s, err := newSender(d.cfg, cfg, d.log.Names())
 	if err != nil {
 		return nil, fmt.Errorf("sink %s: %s", name, cfg.scrub(err.Error()))
+	}
+	for _, v := range []*prometheus.CounterVec{d.sent, d.failed, d.letters} {
+		v.WithLabelValues(name, cfg.Type) // 0, so that the first one shows as more
 	}
 	return &target{
 		d: d, name: name, cfg: cfg, sender: s, plan: plan{sink: name, cfg: cfg, rules: rules},

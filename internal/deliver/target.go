@@ -292,9 +292,9 @@ func (t *target) backoff(err error) time.Duration {
 func (t *target) attempt(ctx context.Context, n Notification) error {
 	err := try(ctx, t.sender, t.cfg, n)
 	if err == nil {
-		t.d.sent.WithLabelValues(t.name).Inc()
+		t.d.sent.WithLabelValues(t.name, t.cfg.Type).Inc()
 	} else {
-		t.d.failed.WithLabelValues(t.name).Inc()
+		t.d.failed.WithLabelValues(t.name, t.cfg.Type).Inc()
 	}
 	return err
 }

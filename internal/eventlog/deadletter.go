@@ -35,6 +35,7 @@ func (l *Log) DeadLetter(ctx context.Context, service, reason string, e Entry) e
 	if err != nil {
 		return fmt.Errorf("eventlog: dead letter of %s: %w", service, err)
 	}
+	l.metrics.letters.WithLabelValues(service).Inc()
 	return nil
 }
 
@@ -58,6 +59,7 @@ func (l *lane) handOver(ctx context.Context, f, letter *frame) error {
 		return err
 	}
 	f.gone = true
+	l.log.metrics.letters.WithLabelValues(DeadService).Inc()
 	return nil
 }
 

@@ -18,8 +18,8 @@ const NearExpiry = 0.8
 // Lag is how far a reader is behind the stream of events.
 type Lag struct {
 	Events uint64        // that it has to read
-	Age    time.Duration // of the oldest of them; 0 if there is none, or if the stream drops none for its age
-	Part   float64       // Age as a part of the stream's max age; 1 or more: events were dropped unread
+	Age    time.Duration // of the oldest of them; 0 if there is none
+	Part   float64       // Age as a part of the stream's max age, 0 if it has none; 1 or more: events were dropped unread
 }
 
 // Danger reports whether the stream is about to drop what isn't read.
@@ -67,9 +67,6 @@ func lagAt(ctx context.Context, stream jetstream.Stream, pos uint64) (Lag, error
 		return Lag{}, nil
 	}
 	lag := Lag{Events: info.State.LastSeq - pos}
-	if info.Config.MaxAge <= 0 {
-		return lag, nil
-	}
 	if pos+1 < info.State.FirstSeq {
 		lag.Age, lag.Part = info.Config.MaxAge, 1
 		return lag, nil
@@ -83,6 +80,8 @@ func lagAt(ctx context.Context, stream jetstream.Stream, pos uint64) (Lag, error
 		return Lag{}, err
 	}
 	lag.Age = max(info.TimeStamp.Sub(m.Time), 0)
-	lag.Part = float64(lag.Age) / float64(info.Config.MaxAge)
+	if info.Config.MaxAge > 0 {
+		lag.Part = float64(lag.Age) / float64(info.Config.MaxAge)
+	}
 	return lag, nil
 }

@@ -148,8 +148,13 @@ func (l *lane) run(ctx context.Context) error {
 		if len(taken) == 0 {
 			return l.end(err)
 		}
+		begun := time.Now()
 		if err := l.store(ctx, taken); err != nil {
 			return l.end(err)
+		}
+		if l != l.log.dead {
+			l.log.metrics.batches.Inc()
+			l.log.metrics.took.Observe(time.Since(begun).Seconds())
 		}
 		if err := l.done(len(taken)); err != nil {
 			return l.end(err)

@@ -66,7 +66,7 @@ func (o Options) withDefaults() Options {
 }
 
 // Log is the log of events. It may be used by many goroutines. Reading needs
-// nothing but [Open]; writing needs [Log.Run].
+// nothing but [Open]; writing needs [Log.Run]. It is a [prometheus.Collector].
 type Log struct {
 	nc          *nats.Conn
 	js          jetstream.JetStream
@@ -85,6 +85,7 @@ type Log struct {
 	blobs   *blobStore
 	drained chan struct{} // closed when nothing found is left
 	stored  atomic.Uint64 // the last position that this process knows to be stored
+	metrics metrics
 }
 
 // Open returns the log on a connection. It fails if the stream of events isn't
@@ -107,7 +108,7 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
 		return nil, fmt.Errorf("eventlog: open %s: %w", o.Names.EventsStream(), topology.ErrNoIncarnation)
 	}
 	l.incarnation, l.maxMsgSize, l.replicas, l.direct = b.incarnation, b.maxMsgSize, b.replicas, b.allowDirect
-	l.blobs = newBlobStore(l)
+	l.blobs, l.metrics = newBlobStore(l), newMetrics(l)
 	if err := l.openLanes(); err != nil {
 		return nil, fmt.Errorf("eventlog: open: %w", err)
 	}

@@ -136,6 +136,7 @@ func (l *lane) settleGone(ctx context.Context, w *Writer, pos uint64) (progress 
 // fence ends a writer; what it holds becomes dead letters.
 func (l *lane) fence(w *Writer, err error) {
 	w.fail(err)
+	l.log.metrics.fenced.Inc()
 	l.log.logger.Warn("a writer is fenced", slog.String("run_id", w.run), slog.String("node_id", w.node),
 		slog.Uint64("epoch", w.epoch), slog.Any("error", err))
 }

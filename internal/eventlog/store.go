@@ -18,7 +18,7 @@ var errProgress = errors.New("progress")
 // is closed for good, or the process is ending.
 func (l *lane) store(ctx context.Context, frames []*frame) error {
 	wait := backoff(l.log.o.MaxBackoff)
-	for {
+	for ; ; l.log.metrics.resent.Inc() {
 		err := l.try(ctx, frames)
 		switch {
 		case err == nil:
@@ -51,6 +51,9 @@ func (l *lane) try(ctx context.Context, frames []*frame) error {
 	err = l.attempt(ctx, pending)
 	if err == nil || ctx.Err() != nil {
 		return err
+	}
+	if code(err) != 0 {
+		l.log.metrics.refused.Inc()
 	}
 	if pending = slices.DeleteFunc(pending, isStored); len(pending) == 0 {
 		return nil

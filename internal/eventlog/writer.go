@@ -293,6 +293,7 @@ func (w *Writer) failed(verb string, err error) error {
 // stored notes that the event numbered seq is at pos.
 func (w *Writer) stored(seq, pos uint64) {
 	w.log.noteStored(pos)
+	w.log.metrics.events.Inc()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.seq, w.pos = seq, pos

@@ -165,7 +165,9 @@ func (p *Projection[V]) Run(ctx context.Context) error {
 	for {
 		select {
 		case j := <-jobs:
+			begun := time.Now()
 			j.done <- p.handle(ctx, j.entries)
+			p.took.Observe(time.Since(begun).Seconds())
 		case <-timer.C:
 			p.behind = false
 		case err := <-reading.ended:

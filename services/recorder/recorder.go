@@ -36,7 +36,7 @@ type Recorder struct {
 	done   progress
 
 	deleted chan struct{} // somebody has deleted a run
-	gauges  gauges
+	metrics metrics
 }
 
 // New returns a recorder of log. Its store is opened by [Recorder.Run].
@@ -49,7 +49,7 @@ func New(c Config, log *eventlog.Log, logger *slog.Logger) (*Recorder, error) {
 	if c.Retain, err = c.Retain.withDefaults(); err != nil {
 		return nil, err
 	}
-	return &Recorder{c: c, log: log, logger: logger, deleted: make(chan struct{}, 1), gauges: newGauges()}, nil
+	return &Recorder{c: c, log: log, logger: logger, deleted: make(chan struct{}, 1), metrics: newMetrics()}, nil
 }
 
 // Run records and answers until ctx ends or recording is impossible. It fails
@@ -157,6 +157,7 @@ func (r *Recorder) commit(ctx context.Context, b Batch) error {
 		return nil
 	}
 	var report Report
+	begun := time.Now()
 	err := r.reach(ctx, func() (err error) {
 		report, err = r.store.Record(ctx, b)
 		return err
@@ -167,6 +168,7 @@ func (r *Recorder) commit(ctx context.Context, b Batch) error {
 	if len(b.Entries) >= r.c.Batch {
 		r.done.laden()
 	}
+	r.metrics.recorded(report, time.Since(begun))
 	r.done.to(report.Position.Seq)
 	if report.Lost > 0 {
 		r.logger.ErrorContext(ctx, "the stream dropped events before they were recorded", "lost", report.Lost, "position", report.Position.Seq)

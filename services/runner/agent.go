@@ -26,6 +26,9 @@ type agentInput struct {
 	begun bool
 }
 
+// fixtureProvider is what recorded agents are called.
+const fixtureProvider = "fixture"
+
 // defaultProvider acts in nodes that name none.
 const defaultProvider = "claude"
 
@@ -174,7 +177,7 @@ func (w *worker) provider(name string) (agent.Provider, string, error) {
 			return nil, "", errors.New("this runner has no fixtures")
 		}
 		p, err := w.runner.cfg.Fixtures(dir)
-		return p, "fixture", err
+		return p, fixtureProvider, err
 	}
 	if name == "" {
 		name = defaultProvider

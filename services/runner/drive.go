@@ -49,8 +49,10 @@ func (d *drive) run(ctx context.Context, in agentInput) ([]*wire.Event, error) {
 		return nil, errHalted
 	}
 	id := d.request.SessionID
+	d.runner.metrics.agents.WithLabelValues(in.name).Inc()
 	var err error
 	if d.session, err = in.provider.Start(ctx, d.request); err != nil {
+		d.runner.metrics.agentFailures.WithLabelValues(in.name).Inc()
 		failed := &wire.Event{SessionID: id, Payload: &wire.AgentError{
 			ErrorType: wire.ErrorStartFailed, Message: err.Error(), Severity: wire.SeverityError, Phase: "lifecycle",
 		}}
@@ -100,6 +102,7 @@ func (d *drive) conclude(ctx context.Context, forced bool, last []*wire.Event, e
 		if d.lenient && failed.ErrorType == wire.ErrorSessionNotFound {
 			return last, errSessionNotFound
 		}
+		d.runner.metrics.agentFailures.WithLabelValues(d.start.Provider).Inc()
 		return last, &failure{message: failed.Message, kind: failed.ErrorType}
 	}
 	output, err := d.outcome.Output()
@@ -288,7 +291,7 @@ func (d *drive) send(ctx context.Context, m agent.Message) {
 // watchFiles watches the file that a call names, if it is one of the agent's
 // folder. Recorded agents touch none.
 func (d *drive) watchFiles(ctx context.Context, e *wire.Event) {
-	if d.start.Provider == "fixture" {
+	if d.start.Provider == fixtureProvider {
 		return
 	}
 	if d.files == nil {

@@ -29,7 +29,10 @@ func (r *Runner) takeRuns(ctx, hard context.Context, keeper *lease.Keeper) error
 			r.refuse(ctx, m, err)
 			return
 		}
-		o := &owner{runner: r, keeper: keeper, runID: req.RunID, request: req, def: def, taken: func() { r.ack(ctx, m) }}
+		o := &owner{runner: r, keeper: keeper, runID: req.RunID, request: req, def: def, taken: func() {
+			r.metrics.took(ofRuns, m)
+			r.ack(ctx, m)
+		}}
 		var unplaced *noFolderError
 		switch err := o.own(ctx); {
 		case err == nil, ctx.Err() != nil:
@@ -88,7 +91,10 @@ func (r *Runner) takeNodes(ctx, hard context.Context, keeper *lease.Keeper, pool
 		id := offer.RunID + "/" + offer.ExecID
 		mine := false // else another offer's worker is at work
 		w := &worker{runner: r, keeper: keeper, offer: offer, taken: func() {
-			mine = r.working.enter(id) || mine
+			if r.working.enter(id) {
+				mine = true
+				r.metrics.took(ofNodes, m)
+			}
 			r.ack(ctx, m)
 		}}
 		defer func() {

@@ -72,6 +72,9 @@ func (o *owner) own(ctx context.Context) error {
 		case errors.Is(err, lease.ErrHeld):
 			return nil
 		}
+		if gone(err) {
+			r.metrics.lost.WithLabelValues(ofRuns).Inc()
+		}
 		r.logger.Error("run has lost its owner", "run", o.runID, "error", err)
 		select {
 		case <-time.After(pause):
@@ -237,6 +240,9 @@ func (o *owner) takeOver(ctx context.Context, other bool) (err error) {
 		return fmt.Errorf("definition of run %s: %w", o.runID, err)
 	}
 	o.runner.logger.Info("run taken over", "run", o.runID, "status", s.Status)
+	if other {
+		o.runner.metrics.taken.WithLabelValues(ofRuns).Inc()
+	}
 	if !other || s.Status != wire.RunRunning {
 		return nil
 	}

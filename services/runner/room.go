@@ -43,6 +43,7 @@ func (r *Runner) watchFill(ctx context.Context) error {
 
 // noteFill says once that nothing new is begun, and once that it is again.
 func (r *Runner) noteFill(fill float64) {
+	r.metrics.fill.Set(fill)
 	note := func(is *atomic.Bool, limit float64, what string) {
 		full := fill >= limit
 		if !is.CompareAndSwap(!full, full) {

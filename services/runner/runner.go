@@ -103,6 +103,7 @@ type Runner struct {
 	refusing atomic.Bool   // the stream is too full for another run to begin
 	full     atomic.Bool   // … for another execution to begin
 
+	metrics  metrics
 	tasks    sync.WaitGroup // owners and workers
 	draining chan struct{}  // closed when Run is told to end: come to a safe point
 }
@@ -112,13 +113,15 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	return &Runner{
+	r := &Runner{
 		cfg: cfg, log: log, names: log.Names(), logger: logger,
 		events: newFeed(), commands: newFeed(),
 		slots: make(slots, cfg.MaxAgents),
 		owned: newSet(), working: newSet(), attempts: newAttempts(), dealt: newDealt(),
 		draining: make(chan struct{}),
-	}, nil
+	}
+	r.metrics = newMetrics(r)
+	return r, nil
 }
 
 // Run takes runs and nodes from the queue and executes them until ctx ends. Then

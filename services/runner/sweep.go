@@ -152,6 +152,12 @@ func (s *set) has(id string) bool {
 	return s.ids[id]
 }
 
+func (s *set) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.ids)
+}
+
 // list returns the ids in order.
 func (s *set) list() []string {
 	s.mu.Lock()

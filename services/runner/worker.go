@@ -73,6 +73,7 @@ func (w *worker) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer w.release(ctx)
+	before := w.last()
 	if err := w.claim(ctx); gone(err) {
 		return lease.ErrHeld // somebody else was faster
 	} else if err != nil {
@@ -81,8 +82,12 @@ func (w *worker) run(ctx context.Context) (err error) {
 	if !w.wanted() {
 		return w.writer.Close(ctx)
 	}
+	if before != "" && before != r.cfg.ID {
+		r.metrics.taken.WithLabelValues(ofNodes).Inc()
+	}
 	err = w.execute(ctx)
 	if gone(err) {
+		r.metrics.lost.WithLabelValues(ofNodes).Inc()
 		r.logger.Warn("gave up: another runner has taken over", "run", w.offer.RunID, "node", w.offer.NodeID, "exec", w.offer.ExecID, "cause", err)
 		return nil
 	}

@@ -1,0 +1,84 @@
+package eventlog
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"wake/internal/metric"
+)
+
+// metrics are what a log counts, as wake_log_….
+type metrics struct {
+	*metric.Set
+
+	events, batches, resent, refused, fenced prometheus.Counter
+	took                                     prometheus.Histogram
+	letters                                  *prometheus.CounterVec
+}
+
+func newMetrics(l *Log) metrics {
+	s := metric.New("log")
+	m := metrics{
+		Set:     s,
+		events:  s.Counter("events_total", "Events that were stored."),
+		batches: s.Counter("batches_total", "Batches of events that were stored."),
+		took:    s.Seconds("store_seconds", "Time to store a batch, with all attempts."),
+		resent:  s.Counter("resends_total", "Further attempts to store a batch, or what was left of it."),
+		refused: s.Counter("refused_total", "Attempts that the server refused."),
+		fenced:  s.Counter("fenced_total", "Writers that found that their node has another one."),
+		letters: s.Counters("dead_letters_total", "What could not be used and was set aside, by who found that.",
+			"service", DeadService, "runner", "recorder", "snapshotter", "alerter"),
+	}
+	s.Read("waiting_events", "Events that wait to be stored; those that an earlier process left count once they are read.", l.sum(func(q *queue) float64 { return float64(q.frames()) }))
+	s.Read("waiting_bytes", "Size of the events that wait to be stored.", l.sum(func(q *queue) float64 { return float64(q.held()) }))
+	s.Read("spool_bytes", "Size of the events that wait on disk, since the server is away or slow.", l.sum(func(q *queue) float64 {
+		if !q.spooling {
+			return 0
+		}
+		return float64(q.disk.size)
+	}))
+	s.Read("failing", "1 while events can't be stored, else 0.", func() float64 {
+		if l.Health() != nil {
+			return 1
+		}
+		return 0
+	})
+	return m
+}
+
+// Describe implements [prometheus.Collector].
+func (l *Log) Describe(ch chan<- *prometheus.Desc) { l.metrics.Describe(ch) }
+
+// Collect implements [prometheus.Collector].
+func (l *Log) Collect(ch chan<- prometheus.Metric) { l.metrics.Collect(ch) }
+
+// sum adds up what the queues of events say.
+func (l *Log) sum(of func(*queue) float64) func() float64 {
+	return func() (total float64) {
+		for _, lane := range l.eventLanes() {
+			lane.mu.Lock()
+			total += of(&lane.queue)
+			lane.mu.Unlock()
+		}
+		return total
+	}
+}
+
+// eventLanes are the lanes that store events.
+func (l *Log) eventLanes() []*lane {
+	if l.found == nil {
+		return l.lanes
+	}
+	return append([]*lane{l.found}, l.lanes...)
+}
+
+// frames returns how many frames wait, as far as that is known: an earlier
+// process's are counted when they are read.
+func (q *queue) frames() (n int) {
+	if !q.spooling {
+		return len(q.window)
+	}
+	for _, g := range q.disk.segments {
+		n += g.frames
+	}
+	return n
+}

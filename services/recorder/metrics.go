@@ -1,0 +1,72 @@
+package recorder
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"wake/internal/eventlog"
+	"wake/internal/metric"
+)
+
+// metrics are what a recorder shows of itself, as wake_recorder_….
+type metrics struct {
+	*metric.Set
+
+	position, behind, late, expiry, size   prometheus.Gauge
+	events, void, bad, refused, gaps, lost prometheus.Counter
+	took                                   prometheus.Histogram
+}
+
+func newMetrics() metrics {
+	s := metric.New(name)
+	return metrics{
+		Set:      s,
+		position: s.Gauge("position", "Position in the log up to which everything is recorded."),
+		behind:   s.Gauge("events_behind", "Events of the stream that aren't recorded."),
+		late:     s.Gauge("lag_seconds", "Age of the oldest event that isn't recorded; 0: all are."),
+		expiry:   s.Gauge("expiry_ratio", "Age of the oldest event that isn't recorded, as a part of the age at which the stream drops it; 1: some were dropped."),
+		size:     s.Gauge("store_bytes", "Size of the store, looked at every minute."),
+		events:   s.Counter("events_total", "Events that were recorded."),
+		void:     s.Counter("void_total", "Of these: by fenced writers, or in a place that was taken."),
+		bad:      s.Counter("bad_total", "Of these: no events; they are dead letters, too."),
+		refused:  s.Counter("refused_total", "Of these: not allowed by the history of their run."),
+		gaps:     s.Counter("gaps_total", "Events missing in the sequence of a node."),
+		lost:     s.Counter("lost_total", "Events that the stream dropped before they were recorded."),
+		took:     s.Seconds("batch_seconds", "Time to record a batch of events."),
+	}
+}
+
+// recorded counts a batch.
+func (m metrics) recorded(r Report, took time.Duration) {
+	m.took.Observe(took.Seconds())
+	m.events.Add(float64(r.Events))
+	m.void.Add(float64(r.Void))
+	m.bad.Add(float64(r.Bad))
+	m.refused.Add(float64(r.Refused))
+	m.gaps.Add(float64(r.Gaps))
+	m.lost.Add(float64(r.Lost))
+}
+
+// lags shows how far the recorder is behind at a position.
+func (m metrics) lags(pos uint64, lag eventlog.Lag) {
+	m.position.Set(float64(pos))
+	m.behind.Set(float64(lag.Events))
+	m.late.Set(lag.Age.Seconds())
+	m.expiry.Set(lag.Part)
+}
+
+// measured shows how large the store is.
+func (m metrics) measured(ctx context.Context, s *Store) {
+	var size int64
+	if s.read.QueryRowContext(ctx, s.d.size).Scan(&size) == nil {
+		m.size.Set(float64(size))
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (r *Recorder) Describe(ch chan<- *prometheus.Desc) { r.metrics.Describe(ch) }
+
+// Collect implements [prometheus.Collector].
+func (r *Recorder) Collect(ch chan<- prometheus.Metric) { r.metrics.Collect(ch) }
