@@ -178,6 +178,39 @@ func (d *dying) Write(b []byte) (int, error) {
 	return d.Conn.Write(b)
 }
 
+// The same where the sink refuses all of them for good: each is a dead letter, once.
+func TestKilledGivingUp(t *testing.T) {
+	last := 0
+	for n := 1; n <= 40; n++ {
+		natstest.Bubble(t, func(t *testing.T) {
+			w := begin(t)
+			mortal := &mortal{server: w.server}
+			nc := w.server.Conn(t, nats.InProcessServer(mortal), nats.NoReconnect())
+			stop := w.delivering(nc, toOps, mortal.transport(w.web))
+			<-time.After(2 * time.Second)
+			w.web.answers(func(h http.ResponseWriter, _ event) { h.WriteHeader(http.StatusBadRequest) })
+			mortal.die(w.web, n)
+			want := w.raise(3)
+			<-time.After(2 * time.Second)
+			if mortal.dead() {
+				last = n
+			}
+			nc.Close()
+			stop()
+			w.delivering(w.server.Conn(t), toOps, w.web.transport)
+			<-time.After(time.Minute)
+			var got []string
+			for _, l := range w.letters() {
+				got = append(got, l.Notification.ID)
+			}
+			same(t, fmt.Sprintf("killed after %d steps", n), want, got)
+		})
+	}
+	if last < 10 {
+		t.Errorf("the last kill that hit was after %d steps", last)
+	}
+}
+
 // The same with digests: each alert is in one of them, and a digest that comes twice
 // is the same.
 func TestKilledDigest(t *testing.T) {

@@ -34,7 +34,7 @@ const root = "../.."
 //	lines that replace them
 //
 // The rule is one of testdata/rules.txt. The test is one, of a package, that must
-// fail.
+// fail, or its sub-test of a file in testdata, as TestHistories/usage.
 type mutant struct {
 	name     string
 	text     string
@@ -122,10 +122,18 @@ func TestMutantsApply(t *testing.T) {
 		if tests[m.pkg] == nil {
 			tests[m.pkg] = testsOf(t, m.pkg)
 		}
-		if !tests[m.pkg][m.test] {
+		name, file, sub := strings.Cut(m.test, "/")
+		if !tests[m.pkg][name] || sub && !hasFile(m.pkg, file) {
 			t.Errorf("%s: %s has no test %s", m.name, m.pkg, m.test)
 		}
 	}
+}
+
+// hasFile reports whether the testdata of a package has a file after which a
+// sub-test is named.
+func hasFile(pkg, name string) bool {
+	paths, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pkg), "testdata", "*", name+".txtar"))
+	return err == nil && len(paths) == 1
 }
 
 // testsOf returns the names of the tests of a package.

@@ -110,7 +110,7 @@ func build(ctx context.Context, pkg, binary string, flags ...string) ([]byte, er
 // run runs a test of a package in its folder.
 func run(ctx context.Context, pkg, binary, test string) ([]byte, error) {
 	dir := filepath.Join(root, filepath.FromSlash(pkg))
-	args := []string{"-test.run", "^" + test + "$", "-test.timeout", patience.String(), "-test.count", "1", "-test.v"}
+	args := []string{"-test.run", "^" + strings.ReplaceAll(test, "/", "$/^") + "$", "-test.timeout", patience.String(), "-test.count", "1", "-test.v"}
 	if generates(dir) { // the example that fails is of no use, and must not be kept beside the test
 		args = append(args, "-rapid.nofailfile", "-rapid.shrinktime", "1s")
 	}

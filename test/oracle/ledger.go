@@ -14,6 +14,7 @@ type Ledger struct {
 	worked       []Work
 	began        []Beginning
 	shown        map[string][]string
+	taken        map[string][]taken
 	commands     []command
 	requested    []string
 }
@@ -35,13 +36,19 @@ type Beginning struct {
 	Run, Node, Exec, Runner string
 }
 
+// taken is a notification that a sink took.
+type taken struct {
+	id   string
+	body []byte
+}
+
 type command struct {
 	position uint64
 	run, id  string
 }
 
 // NewLedger returns an empty ledger.
-func NewLedger() *Ledger { return &Ledger{shown: map[string][]string{}} }
+func NewLedger() *Ledger { return &Ledger{shown: map[string][]string{}, taken: map[string][]taken{}} }
 
 // Acknowledged notes an event whose storing was acknowledged to its writer.
 func (l *Ledger) Acknowledged(position uint64, subject string, data []byte) {
@@ -69,6 +76,20 @@ func (l *Ledger) Shown(sink, line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.shown[sink] = append(l.shown[sink], line)
+}
+
+// Listens notes a sink that is to be sent all alerts.
+func (l *Ledger) Listens(sink string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.taken[sink] = append(l.taken[sink], nil...)
+}
+
+// Took notes a notification that a sink took.
+func (l *Ledger) Took(sink, id string, body []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.taken[sink] = append(l.taken[sink], taken{id, bytes.Clone(body)})
 }
 
 // Commanded notes a command that was stored at a position of WAKE_COMMANDS.

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"bytes"
+	"strings"
 
 	"wake/pkg/wire"
 )
@@ -78,6 +79,7 @@ func (c *check) commands() {
 			}
 		}
 	}
+	c.told()
 	stored := map[uint64]bool{}
 	for _, m := range c.Commands {
 		stored[m.Position] = true
@@ -85,6 +87,24 @@ func (c *check) commands() {
 	for _, x := range c.ledger.commands {
 		if !stored[x.position] {
 			c.violation(CommandOnRecord, x.run, "", 0, "command %s was acknowledged at %d, and isn't there", x.id, x.position)
+		}
+	}
+}
+
+// told: what a command says, and what a child says, is told to one agent of the run,
+// once. The message of a resumption is for all of them.
+func (c *check) told() {
+	for _, id := range c.order {
+		told := map[string]uint64{}
+		for _, e := range c.runs[id] {
+			p, ok := e.Event.Payload.(*wire.UserMessage)
+			if !ok || p.CommandID == "" || strings.HasPrefix(p.CommandID, "resume-") {
+				continue
+			}
+			if first, twice := told[p.CommandID]; twice {
+				c.wrong(ToldOnce, e, "what command %s says was told at %d already", p.CommandID, first)
+			}
+			told[p.CommandID] = e.Pos
 		}
 	}
 }

@@ -34,8 +34,10 @@ const (
 	ExecutedOnce         Invariant = "executed once"
 	WorkedOnce           Invariant = "worked once"
 	AlertedOnce          Invariant = "alerted once"
+	DeliveredOnce        Invariant = "delivered, in order"
 	RecordedAll          Invariant = "the record is the log"
 	CommandOnRecord      Invariant = "a command is on record"
+	ToldOnce             Invariant = "a message is told once"
 	NothingDropped       Invariant = "nothing is dropped silently"
 	ComesToAnEnd         Invariant = "everything comes to an end"
 )
@@ -60,6 +62,7 @@ type Report struct {
 	Events, Acknowledged, Runs, Forks, Executions int
 	Snapshots, Bookmarks, Alerts, Commands        int
 	DeadLetters, Work, Recorded                   int
+	Delivered, Again, GivenUp                     int // notifications: taken by sinks, taken again, dead letters
 	Resumed                                       int // executions of agents that went on after somebody's end
 }
 
@@ -114,7 +117,7 @@ func Judge(h *History, l *Ledger, o Options) Report {
 	}
 	for _, judge := range []func(){
 		c.acknowledged, c.sequences, c.ownRun, c.storedOnce, c.folds, c.snapshots, c.bookmarks, c.replays, c.forks,
-		c.executions, c.work, c.alerts, c.recorded, c.commands, c.poison, c.letters, c.ends,
+		c.executions, c.work, c.alerts, c.deliveries, c.recorded, c.commands, c.poison, c.letters, c.ends,
 	} {
 		judge()
 	}

@@ -97,10 +97,27 @@ func sound(t *testing.T) *book {
 	b.ledger.Commanded(1, "a", "k")
 	b.ledger.Requested("a")
 	b.ledger.Shown("terminal", "done")
+	b.ledger.Listens("idle")
+	b.ledger.Took("ops", idOf(key), []byte("1"))
+	b.ledger.Took("ops", idOf(key), []byte("1"))
+	b.DeadLetters = []wire.Poison{{Stream: "WAKE_ALERTS", Service: "sink-idle", Data: letter(t, key)}}
 	b.ledger.Began(oracle.Beginning{Run: "a", Node: "n", Exec: "n#1", Runner: "r1"})
 	b.ledger.Worked(oracle.Work{Run: "a", Node: "n", Exec: "n#1", Call: "c1", At: time.Unix(7, 0)})
 	b.record()
 	return b
+}
+
+// idOf returns the id under which sinks get the alert of a key.
+func idOf(key string) string { return incarnation + "-" + key }
+
+// letter returns what is given up of the alert of a key.
+func letter(t *testing.T, key string) []byte {
+	t.Helper()
+	data, err := wire.Marshal(map[string]any{"id": idOf(key)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
 }
 
 // record makes replay and record what they should be.
@@ -211,6 +228,23 @@ func TestPlanted(t *testing.T) {
 		{"an alert has no event", func(_ *testing.T, b *book) { b.Alerts[0].Position.Seq = 99 }, []oracle.Invariant{oracle.AlertedOnce}},
 		{"an alert tells of a gap", func(_ *testing.T, b *book) { b.Alerts[0].Kind = "seq_gap" }, []oracle.Invariant{oracle.AlertedOnce}},
 		{"an alert isn't raised", func(_ *testing.T, b *book) { b.Alerts = nil }, []oracle.Invariant{oracle.AlertedOnce}},
+		{"an alert isn't sent to a sink", func(_ *testing.T, b *book) { b.ledger.Listens("other") }, []oracle.Invariant{oracle.DeliveredOnce}},
+		{"what is given up is no dead letter", func(_ *testing.T, b *book) { b.DeadLetters = nil }, []oracle.Invariant{oracle.DeliveredOnce}},
+		{"a sink is sent what isn't stored", func(_ *testing.T, b *book) { b.ledger.Took("ops", idOf("error-9"), nil) }, []oracle.Invariant{oracle.DeliveredOnce}},
+		{"a sink is sent something else again", func(_ *testing.T, b *book) { b.ledger.Took("ops", idOf("completion-a"), []byte("2")) }, []oracle.Invariant{oracle.DeliveredOnce}},
+		{"a sink is sent what comes before", func(_ *testing.T, b *book) {
+			a := b.Alerts[0]
+			a.Key = "error-2"
+			b.Alerts = append(b.Alerts, a)
+			b.ledger.Took("ops", idOf("error-2"), nil)
+			b.ledger.Took("idle", idOf("error-2"), nil)
+			b.ledger.Took("ops", idOf("completion-a"), []byte("1"))
+		}, []oracle.Invariant{oracle.DeliveredOnce}},
+		{"an agent is told twice", func(t *testing.T, b *book) {
+			for range 2 {
+				b.add(t, "a", "n", "n#1", "", &wire.UserMessage{Source: "command", CommandID: "m", Content: "go"})
+			}
+		}, []oracle.Invariant{oracle.ToldOnce}},
 		{"the record lacks an event", func(_ *testing.T, b *book) { b.Recorded = slices.Delete(b.Recorded, 4, 5) }, []oracle.Invariant{oracle.RecordedAll}},
 		{"the record has other bytes", func(_ *testing.T, b *book) { b.Recorded[4].Data = b.Recorded[5].Data }, []oracle.Invariant{oracle.RecordedAll}},
 		{"the recorder's position is off by one", func(_ *testing.T, b *book) { b.Index.Position-- }, []oracle.Invariant{oracle.RecordedAll}},

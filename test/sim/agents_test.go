@@ -92,6 +92,7 @@ type step struct {
 	takes  time.Duration
 	text   string
 	pieces int
+	tells  wire.Priority // how much its parent has to know of it; "": not at all
 }
 
 // ending is how an execution ends.
@@ -138,6 +139,8 @@ func (w *world) step(rng *rand.Rand) step {
 		s.asks = rng.IntN(4) == 0
 	case 3:
 		s.text = hostile(rng)
+	case 4:
+		s.text, s.tells = hostile(rng), pick(rng, "", wire.PriorityInfo, wire.PriorityQuestion, wire.PriorityBlocker)
 	}
 	return s
 }
@@ -266,6 +269,9 @@ func (s *session) step(at int, step step, m memory) bool {
 		}
 	}
 	if step.pieces == 0 && !s.say(&wire.AgentText{Content: step.text, Block: at + 1}, "") {
+		return false
+	}
+	if step.tells != "" && !s.say(&wire.CCMessage{Text: step.text, Priority: step.tells}, fmt.Sprintf("%s-%d", s.request.SessionID, at)) {
 		return false
 	}
 	if step.tool != "" && !s.call(at, step, m) {

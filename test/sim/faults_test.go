@@ -54,7 +54,7 @@ func (w *world) choose() []func(*world) {
 	all := []func(*world){
 		(*world).crash, (*world).crash, (*world).crashAtPublish, (*world).crashAtPublish, (*world).crashAtPublish, (*world).terminate,
 		(*world).loseAnswers, (*world).loseAnswers, (*world).stall, (*world).stall, (*world).cut, (*world).slow,
-		(*world).restartServer, (*world).fill, (*world).dropLease, (*world).resetConsumer, (*world).poison,
+		(*world).restartServer, (*world).fill, (*world).dropLease, (*world).resetConsumer, (*world).poison, (*world).upset, (*world).crashAtSink,
 	}
 	w.rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all[:1+w.rng.IntN(len(all))]
@@ -62,6 +62,7 @@ func (w *world) choose() []func(*world) {
 
 // heal ends what faults are still there.
 func (w *world) heal() {
+	w.web.heal()
 	for _, p := range w.processes {
 		if l := p.current(); l != nil {
 			l.link.set(func(k *link) { k.cut, k.deaf, k.stalled, k.delay, k.countdown = false, false, false, 0, 0 })

@@ -165,3 +165,29 @@ func keepsRegistered(c *conn, m message) []message {
 	c.in.pushMessage(message{raw: fmt.Appendf(nil, "MSG %s 1 %d\r\n%s\r\n", m.reply, len(ack), ack), subject: m.reply, data: ack}, time.Time{})
 	return nil
 }
+
+// forgetful lets each tenth notification be lost.
+func forgetful() func(string, string, []byte) bool {
+	n := 0
+	return func(string, string, []byte) bool {
+		n++
+		return n%10 != 0
+	}
+}
+
+// repetitive sends the first notification again, now and then.
+func repetitive(w *world) func(string, string, []byte) bool {
+	n, first, text := 0, "", []byte(nil)
+	return func(sink, id string, body []byte) bool {
+		if sink != sinks()[0] {
+			return true
+		}
+		if n++; n == 1 {
+			first, text = id, body
+		}
+		if n%10 == 0 {
+			w.ledger.Took(sink, first, text)
+		}
+		return true
+	}
+}

@@ -29,6 +29,8 @@ func TestMutants(t *testing.T) {
 		{"a snapshotter that counts wrongly", []string{"snapshotter"}, corrupter, nil, []oracle.Invariant{oracle.SnapshotIsFold}},
 		{"an alerter with random keys", []string{"alerter"}, noisy, nil, []oracle.Invariant{oracle.AlertedOnce}},
 		{"an alerter that forgets to publish", []string{"alerter"}, mute, nil, []oracle.Invariant{oracle.AlertedOnce}},
+		{"a deliverer that forgets to send", nil, nil, func(w *world) { w.web.bug = forgetful() }, []oracle.Invariant{oracle.DeliveredOnce}},
+		{"a deliverer that repeats itself", nil, nil, func(w *world) { w.web.bug = repetitive(w) }, []oracle.Invariant{oracle.DeliveredOnce}},
 		{"a recorder that drops poison", []string{"recorder"}, secretive, nil, []oracle.Invariant{oracle.NothingDropped}},
 		{"a runner that leaves ended runs registered", runners, keepsRegistered, nil, []oracle.Invariant{oracle.ComesToAnEnd}},
 		{"a runner that drops its leases", runners, leaseless, nil, []oracle.Invariant{oracle.ComesToAnEnd, oracle.ExecutedOnce, oracle.CommandOnRecord}},

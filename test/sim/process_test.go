@@ -16,7 +16,6 @@ import (
 
 	"wake/internal/agent"
 	"wake/internal/eventlog"
-	"wake/services/alerter"
 	"wake/services/recorder"
 	"wake/services/runner"
 	"wake/services/snapshotter"
@@ -270,7 +269,7 @@ func (w *world) snapshotter() *process {
 
 func (w *world) alerter() *process {
 	return &process{w: w, name: "alerter", build: func(_ *process, l *life, log *eventlog.Log) (service, error) {
-		return alerter.New(alerter.Config{Out: &sink{w: w, life: l}}, log, w.logger("alerter"))
+		return w.alerting(l, log)
 	}}
 }
 

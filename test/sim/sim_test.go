@@ -152,6 +152,9 @@ func (s *tally) merge(o tally) {
 	sum.Commands += r.Commands
 	sum.DeadLetters += r.DeadLetters
 	sum.Work += r.Work
+	sum.Delivered += r.Delivered
+	sum.Again += r.Again
+	sum.GivenUp += r.GivenUp
 }
 
 // print writes the tally for the process that farms the seeds out.
@@ -187,7 +190,7 @@ func (s *tally) String() string {
 	slices.Sort(kinds)
 	fmt.Fprintf(&b, "%d faults: %s\n", total, strings.Join(kinds, ", "))
 	r := s.Sum
-	fmt.Fprintf(&b, "%d runs (%d forks), %d executions, %d of them went on elsewhere, %d tool calls, %d events (%d acknowledged), %d commands, %d bookmarks, %d alerts, %d dead letters",
-		r.Runs, r.Forks, r.Executions, r.Resumed, r.Work, r.Events, r.Acknowledged, r.Commands, r.Bookmarks, r.Alerts, r.DeadLetters)
+	fmt.Fprintf(&b, "%d runs (%d forks), %d executions, %d of them went on elsewhere, %d tool calls, %d events (%d acknowledged), %d commands, %d bookmarks, %d alerts, %d notifications (%d of them came again, %d were given up), %d dead letters",
+		r.Runs, r.Forks, r.Executions, r.Resumed, r.Work, r.Events, r.Acknowledged, r.Commands, r.Bookmarks, r.Alerts, r.Delivered, r.Again, r.GivenUp, r.DeadLetters)
 	return b.String()
 }

@@ -34,6 +34,7 @@ type world struct {
 	log       *eventlog.Log       // the client's, to read
 	ledger    *oracle.Ledger
 	memories  memories
+	web       web
 	processes []*process
 
 	tasks   sync.WaitGroup
@@ -83,6 +84,7 @@ func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 		ledger: oracle.NewLedger(), memories: memories{of: map[string]memory{}}, faults: map[string]int{},
 		forks: map[string]bool{}, healing: map[*life]bool{},
 	}
+	w.web = web{w: w, moods: map[string]mood{}}
 	w.ctx, w.over = context.WithCancel(t.Context())
 	w.server = natstest.New(t)
 	nc := w.server.Conn(t, nats.ReconnectBufSize(-1))
@@ -174,9 +176,11 @@ func (w *world) play() oracle.Report {
 	for _, p := range []*process{w.recorder(), w.snapshotter(), w.alerter()} {
 		w.run(p)
 	}
+	w.connected()
 	w.disturb()
 	w.note("world", "the faults are over")
 	w.calm()
+	w.delivered()
 	w.stop()
 	w.note("world", "everything has ended")
 	report, err := oracle.Check(w.t.Context(), w.log, w.ledger, oracle.Options{Recorder: w.recorderFile()})
