@@ -85,7 +85,7 @@ func (p *process) prepare(ctx context.Context, nc *nats.Conn, name string) error
 	}
 	p.log = log
 	p.open.Store(log)
-	p.metrics.MustRegister(natsMetrics(p.nc))
+	p.metrics.MustRegister(processMetrics(p.nc), log)
 	p.group.Add("log", log.Run)
 	return nil
 }
@@ -133,12 +133,6 @@ func (p *process) ready() error {
 		return errors.New("not connected to NATS")
 	}
 	return log.Health()
-}
-
-func natsMetrics(nc *nats.Conn) prometheus.Collector {
-	return prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "wake_nats_reconnects_total", Help: "How often the connection to NATS was made again.",
-	}, func() float64 { return float64(nc.Stats().Reconnects) })
 }
 
 // logger is the logger of a service.

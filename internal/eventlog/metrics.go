@@ -26,7 +26,7 @@ func newMetrics(l *Log) metrics {
 		refused: s.Counter("refused_total", "Attempts that the server refused."),
 		fenced:  s.Counter("fenced_total", "Writers that found that their node has another one."),
 		letters: s.Counters("dead_letters_total", "What could not be used and was set aside, by who found that.",
-			"service", DeadService, "runner", "recorder", "snapshotter", "alerter"),
+			"source", DeadService, "runner", "recorder", "snapshotter", "alerter"),
 	}
 	s.Read("waiting_events", "Events that wait to be stored; those that an earlier process left count once they are read.", l.sum(func(q *queue) float64 { return float64(q.frames()) }))
 	s.Read("waiting_bytes", "Size of the events that wait to be stored.", l.sum(func(q *queue) float64 { return float64(q.held()) }))
