@@ -185,3 +185,23 @@ func TestStrayBesideRequestThatStays(t *testing.T) {
 		stop()
 	})
 }
+
+// A runner that doesn't see the shared folder of a run says so, and what to do.
+func TestSharedWorkspaceElsewhere(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		r1 := b.process("r1", gated(nil))
+		b.submit("run1", shared(single))
+		b.until("run1", wire.TypeAgentStart)
+		state := b.fold("run1", b.read("run1"))
+		r1.kill()
+		if err := os.RemoveAll(state.Workspace); err != nil {
+			t.Fatal(err)
+		}
+		b.process("r2", &scripted{say: echo})
+		state, _ = b.ended("run1")
+		if want := "this runner has no " + state.Workspace; !strings.Contains(state.Error, want) {
+			t.Errorf("the run ended with %q, want %q in it", state.Error, want)
+		}
+	})
+}
