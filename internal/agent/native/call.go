@@ -41,7 +41,13 @@ func (s *session) callTools() error {
 			p.done = make(chan struct{})
 			before = p.done
 		}
-		calls.Go(func() { p.run(ctx) })
+		if !s.enter() {
+			break
+		}
+		calls.Go(func() {
+			defer s.calls.Done()
+			p.run(ctx)
+		})
 	}
 	over := make(chan struct{})
 	go func() { // ends with the calls
@@ -132,8 +138,18 @@ func (p *performance) say(payload wire.Payload) error {
 	if _, ok := payload.(*wire.UserMessage); ok {
 		e.CallID = ""
 	}
-	p.parcels <- parcel{e, taken}
-	return <-taken
+	over := p.session.context().Done()
+	select {
+	case p.parcels <- parcel{e, taken}:
+	case <-over:
+		return errLeft
+	}
+	select {
+	case err := <-taken:
+		return err
+	case <-over:
+		return errLeft
+	}
 }
 
 // run makes the call, from where it was left.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -259,5 +260,39 @@ func TestMessage(t *testing.T) {
 	}
 	if heard := of[*wire.UserMessage](b.log); len(heard) != 1 || heard[0].CommandID != "c1" {
 		t.Errorf("heard %+v", heard)
+	}
+}
+
+// TestClose ends what is under way, and waits for it.
+func TestClose(t *testing.T) {
+	b := newBench(t, apitest.Message(apitest.Call("t", "bash", `{"command":"trap 'sleep 0.2; touch ended; exit' TERM; touch begun; sleep 600 & wait"}`)))
+	s, err := b.provider().Start(t.Context(), b.request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan error)
+	for e, err := range s.Events() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p, ok := e.Payload.(*wire.ToolState); !ok || p.To != wire.ToolExecuting {
+			continue
+		}
+		go func() {
+			for {
+				if _, err := os.Stat(filepath.Join(b.request.Options.Cwd, "begun")); err == nil {
+					break
+				}
+				<-time.After(time.Millisecond)
+			}
+			err := s.Close()
+			if _, there := os.Stat(filepath.Join(b.request.Options.Cwd, "ended")); there != nil {
+				err = there
+			}
+			closed <- err
+		}()
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
 	}
 }

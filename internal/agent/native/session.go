@@ -37,7 +37,8 @@ type session struct {
 	asked   []string // messages to the parent that wait for an answer
 	yield   func(*wire.Event, error) bool
 
-	stopped atomic.Bool // a hook wants the agent to end
+	stopped atomic.Bool    // a hook wants the agent to end
+	calls   sync.WaitGroup // under way
 	mu      sync.Mutex
 	inbox   []agent.Message
 	news    chan struct{}      // has an item when inbox or halting changed
@@ -281,9 +282,23 @@ func (s *session) end() bool {
 	return s.ended
 }
 
-// Close ends the agent and what it has started; see [agent.Session]. The consumer sees
-// Events end then.
+// enter notes a call that begins. It reports false if the session was closed.
+func (s *session) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.context().Err() != nil {
+		return false
+	}
+	s.calls.Add(1)
+	return true
+}
+
+// Close ends the agent and the calls that it has under way, and waits until they have ended;
+// see [agent.Session]. MCP servers end with Events, which is over then.
 func (s *session) Close() error {
+	s.mu.Lock()
 	s.cancel()
+	s.mu.Unlock()
+	s.calls.Wait()
 	return nil
 }
