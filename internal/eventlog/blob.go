@@ -15,15 +15,6 @@ import (
 // headroom is what a message may need beyond its event: headers and subject.
 const headroom = 4 << 10
 
-// encode returns the stored form of an event and the fields that were too large
-// for it.
-func (l *Log) encode(e *wire.Event) (data []byte, blobs map[string][]byte, err error) {
-	if data, err = wire.Encode(e); err != nil {
-		return nil, nil, err
-	}
-	return l.StoredForm(data)
-}
-
 // limit is the size of an event above which it gives fields to the object store.
 func (l *Log) limit() int {
 	limit := min(l.o.BlobLimit, int(l.nc.MaxPayload())-headroom)

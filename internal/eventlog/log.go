@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"wake/internal/redact"
 	"wake/internal/topology"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
@@ -45,6 +46,9 @@ type Options struct {
 	// fields go to the object store; default [wire.BlobLimit]. It is lowered to
 	// what the server takes.
 	BlobLimit int
+
+	// Redact takes secrets out of what writers are given; nil: none.
+	Redact *redact.Set
 
 	AckWait    time.Duration // for the first attempt to store a batch, default 2 s; further ones get up to four times as much
 	ReadWait   time.Duration // for one answer of the leader, default 1 s

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ type Writer struct {
 	next    uint64 // seq of the next event
 	dropped int64  // deltas since the last storage_failure event
 	since   time.Time
+	held    []held // ends of texts that may be the beginning of a secret; never changed in place
 
 	fenced chan struct{} // closed once err is an ErrFenced
 
@@ -66,6 +68,10 @@ func newWriter(l *Log, lane *lane, run, node string, epoch, seq, pos uint64) *Wr
 // [ErrAmbiguous]: the events stay queued and are stored when that is possible.
 // Other errors are [ErrFenced], [ErrClosed], and those of events that can't be
 // encoded; the latter leave the writer as it was.
+//
+// What is stored of an event has no secrets of Options.Redact in its payload. The
+// end of a delta that may be the beginning of one is stored with the next delta of
+// the same text, or as one of its own before the next event of another kind.
 func (w *Writer) Append(ctx context.Context, events ...*wire.Event) (pos uint64, err error) {
 	if len(events) == 0 {
 		_, pos := w.Last()
@@ -99,6 +105,9 @@ func (w *Writer) Flush(ctx context.Context) error {
 		return w.failed("flush", err)
 	}
 	err := w.reportDropped(ctx)
+	if err == nil {
+		err = w.storeRest(ctx)
+	}
 	w.await(w.next-1, done)
 	w.unlock()
 	if err != nil {
@@ -165,11 +174,19 @@ func (w *Writer) put(ctx context.Context, events []*wire.Event, done chan<- outc
 	if err := w.reportDropped(ctx); err != nil {
 		return err
 	}
-	unit, err := w.frames(events)
+	delta := !slices.ContainsFunc(events, func(e *wire.Event) bool { return e.Type().Kind() != wire.KindDelta })
+	if !delta {
+		if err := w.storeRest(ctx); err != nil {
+			return err
+		}
+	}
+	before := w.held
+	unit, err := w.frames(events, false)
 	if err != nil {
+		w.held = before
 		return err
 	}
-	droppable := done == nil && events[0].Type().Kind() == wire.KindDelta
+	droppable := done == nil && delta
 	last := w.next + uint64(len(events)) - 1
 	if done != nil {
 		w.await(last, done)
@@ -179,6 +196,7 @@ func (w *Writer) put(ctx context.Context, events []*wire.Event, done chan<- outc
 	case errors.Is(err, ErrFenced):
 		return w.Err()
 	case err != nil:
+		w.held = before
 		w.forget(last)
 		return err
 	case !ok:
@@ -189,8 +207,8 @@ func (w *Writer) put(ctx context.Context, events []*wire.Event, done chan<- outc
 	return nil
 }
 
-// frames stamps and encodes events.
-func (w *Writer) frames(events []*wire.Event) ([]*frame, error) {
+// frames stamps and encodes events, without secrets; clean says that they have none.
+func (w *Writer) frames(events []*wire.Event, clean bool) ([]*frame, error) {
 	unit := make([]*frame, len(events))
 	for i, e := range events {
 		e.RunID, e.NodeID, e.Epoch = w.run, w.node, w.epoch
@@ -198,7 +216,15 @@ func (w *Writer) frames(events []*wire.Event) ([]*frame, error) {
 		if e.Timestamp == 0 {
 			e.Timestamp = time.Now().UnixMilli()
 		}
-		data, blobs, err := w.log.encode(e)
+		encode := w.redacted
+		if clean {
+			encode = wire.Encode
+		}
+		data, err := encode(e)
+		if err != nil {
+			return nil, err
+		}
+		data, blobs, err := w.log.StoredForm(data)
 		if err != nil {
 			return nil, err
 		}
@@ -228,7 +254,7 @@ func (w *Writer) reportDropped(ctx context.Context) error {
 	unit, err := w.frames([]*wire.Event{{Payload: &wire.StorageFailure{
 		Message: "storage was away and the spool was full: deltas were dropped, the blocks they belong to follow whole",
 		Dropped: w.dropped, SinceMs: w.since.UnixMilli(), UntilMs: time.Now().UnixMilli(),
-	}}})
+	}}}, true)
 	if err != nil {
 		return err
 	}

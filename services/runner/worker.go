@@ -429,7 +429,7 @@ func (w *worker) storageFailure() *wire.Event {
 func (w *worker) setAside(ctx context.Context, e *wire.Event, reason error) {
 	w.runner.logger.Error("event refused", "run", w.offer.RunID, "node", w.offer.NodeID, "type", e.Type(), "error", reason)
 	subject := w.runner.names.Event(w.offer.RunID, w.offer.NodeID, string(e.Type().Kind()))
-	entry := eventlog.Entry{Subject: subject, Data: fmt.Appendf(nil, "%+v", e.Payload)}
+	entry := eventlog.Entry{Subject: subject, Data: []byte(w.runner.log.Redacted(fmt.Sprintf("%+v", e.Payload)))}
 	if err := w.runner.log.DeadLetter(ctx, "runner", reason.Error(), entry); err != nil {
 		w.runner.logger.Error("dead letter not stored", "subject", subject, "error", err)
 	}

@@ -1,0 +1,180 @@
+package eventlog_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"wake/internal/eventlog"
+	"wake/internal/redact"
+	"wake/pkg/wire"
+)
+
+const secret = "correct horse battery staple"
+
+// redacting starts a process that knows a secret.
+func redacting(t testing.TB, o eventlog.Options) process {
+	t.Helper()
+	s, err := redact.New(redact.Known, []string{secret})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Redact = s
+	return one(t, o)
+}
+
+// deltas returns the texts of a node's deltas, each behind a bar.
+func (p process) deltas(run, node string) string {
+	p.t.Helper()
+	var b strings.Builder
+	for e, err := range p.Read(p.t.Context(), eventlog.Query{Run: run, Node: node, Kinds: []wire.Kind{wire.KindDelta}}) {
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		switch p := e.Event.Payload.(type) {
+		case *wire.AgentTextDelta:
+			b.WriteString("|" + p.Content)
+		case *wire.ExecOutput:
+			b.WriteString("|" + p.Stream[3:] + ":" + p.Content)
+		}
+	}
+	return b.String()
+}
+
+// wantNowhere looks for the secret in every byte that streams and buckets have.
+func (p process) wantNowhere() {
+	p.t.Helper()
+	js := p.JetStream()
+	streams, messages := 0, 0
+	for info := range js.ListStreams(p.t.Context()).Info() {
+		streams++
+		s, err := js.Stream(p.t.Context(), info.Config.Name)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		for seq := info.State.FirstSeq; seq > 0 && seq <= info.State.LastSeq; seq++ {
+			m, err := s.GetMsg(p.t.Context(), seq)
+			if err != nil {
+				continue // purged
+			}
+			messages++
+			if all := fmt.Append(m.Data, m.Header, m.Subject); bytes.Contains(all, []byte(secret)) {
+				p.t.Errorf("the secret is in %s at %d: %.200q", info.Config.Name, seq, m.Data)
+			}
+		}
+	}
+	if streams < 3 || messages == 0 {
+		p.t.Errorf("looked at %d streams and %d messages only", streams, messages)
+	}
+}
+
+// A secret that comes in two deltas is in none, wherever it is split, and nothing
+// else is missing.
+func TestRedactSplitAnywhere(t *testing.T) {
+	t.Parallel()
+	p := redacting(t, eventlog.Options{})
+	whole := "it is " + secret + ", you know"
+	for i := range len(whole) + 1 {
+		node := fmt.Sprint("n", i)
+		w := p.claim("r", node)
+		for _, part := range []string{whole[:i], whole[i:]} {
+			if err := w.Enqueue(t.Context(), delta(part)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		appendTo(t, w, text(whole))
+		if got := strings.ReplaceAll(p.deltas("r", node), "|", ""); got != "it is [redacted], you know" {
+			t.Errorf("split at %d: %q", i, got)
+		}
+	}
+	equal(t, "the last node", p.read(eventlog.Query{Run: "r", Node: "n0", Kinds: []wire.Kind{wire.KindText}}), "r/n0 1.5 agent:text it is [redacted], you know")
+	p.wantNowhere()
+}
+
+// What is held is stored before what follows, and streams don't mix.
+func TestRedactHeld(t *testing.T) {
+	t.Parallel()
+	p := redacting(t, eventlog.Options{})
+	w := p.claim("r", "n")
+	say := func(stream, content string) *wire.Event {
+		return &wire.Event{Payload: &wire.ExecOutput{Stream: stream, Content: content}}
+	}
+	for _, e := range []*wire.Event{say("stdout", "a corr"), say("stderr", "b correct ho"), say("stdout", "ect"), say("stderr", "use.")} {
+		if err := w.Enqueue(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	appendTo(t, w, &wire.Event{Payload: &wire.ExecExit{}})
+	if got := p.deltas("r", "n"); got != "|out:a |err:b |out:|err:correct house.|out:correct" {
+		t.Errorf("%q", got)
+	}
+	if err := w.Enqueue(t.Context(), say("stdout", "corr")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.deltas("r", "n"); !strings.HasSuffix(got, "|out:|out:corr") {
+		t.Errorf("%q", got)
+	}
+}
+
+// Large fields lose their secrets before they go to the object store, and the
+// envelope counts them. The event of the caller stays as it was.
+func TestRedactBlob(t *testing.T) {
+	t.Parallel()
+	p := redacting(t, eventlog.Options{BlobLimit: 2 << 10})
+	w := p.claim("r", "n")
+	e := text(strings.Repeat("x", 4<<10) + secret + secret)
+	appendTo(t, w, e)
+	if !strings.HasSuffix(e.Payload.(*wire.AgentText).Content, secret) || e.Redactions != 0 {
+		t.Error("the caller's event was changed")
+	}
+	last, _, err := p.Last(t.Context(), "r", "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := p.Inline(t.Context(), last.Event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := whole.Payload.(*wire.AgentText).Content; len(last.Event.Blobs) != 1 || last.Event.Redactions != 2 || !strings.HasSuffix(got, "x[redacted][redacted]") {
+		t.Errorf("%d blobs, %d redactions, %.20q…", len(last.Event.Blobs), last.Event.Redactions, got[4090:])
+	}
+	store, err := p.JetStream().ObjectStore(t.Context(), p.Names().BlobsBucket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := store.GetBytes(t.Context(), last.Event.Blobs[0].SHA256)
+	if err != nil || bytes.Contains(data, []byte(secret)) {
+		t.Errorf("the blob: %v", err)
+	}
+	p.wantNowhere()
+}
+
+// Events that were refused, or for which there was no time, lose nothing that was
+// held.
+func TestRedactRefused(t *testing.T) {
+	t.Parallel()
+	p := redacting(t, eventlog.Options{})
+	w := p.claim("r", "n")
+	if err := w.Enqueue(t.Context(), delta("correct ho")); err != nil {
+		t.Fatal(err)
+	}
+	bad := delta("rse battery staple")
+	bad.Parent = "\xff"
+	if err := w.Enqueue(t.Context(), bad); err == nil {
+		t.Fatal("an event that can't be encoded was taken")
+	}
+	if err := w.Enqueue(t.Context(), delta("rse battery staple.")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.deltas("r", "n"); got != "||[redacted]." {
+		t.Errorf("%q", got)
+	}
+	p.wantNowhere()
+}

@@ -1,0 +1,21 @@
+package redact_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"wake/internal/redact"
+)
+
+func TestEnviron(t *testing.T) {
+	t.Parallel()
+	got := redact.Environ([]string{
+		"ANTHROPIC_API_KEY=b-swordfish", "github_token=a-swordfish", "A_SECRET=short", "DB_PASSWORD_FILE=/run/db/password",
+		"PGPASSWORD=c=swordfish", "SSH_KEY=/root/.ssh/id", "OTHER=d-swordfish", "SESSION_TOKEN=12345678901", "KEYBOARD=e-swordfish",
+		"AGAIN_TOKEN=a-swordfish", "NOTHING",
+	})
+	if d := cmp.Diff([]string{"a-swordfish", "b-swordfish", "c=swordfish"}, got); d != "" {
+		t.Error(d)
+	}
+}

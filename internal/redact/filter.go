@@ -1,0 +1,124 @@
+package redact
+
+import (
+	"encoding/binary"
+	mathbits "math/bits"
+	"strings"
+	"unsafe"
+)
+
+// block is the length of the shortest word of a [filter].
+const block = 4
+
+// filter tells quickly that a text has none of many words. Each word is known by
+// four bytes of it. Of any four bytes in a row, one pair begins at a position that
+// three divides, so it is enough to look at those, and most pairs of bytes that
+// texts have are in no word's four. A filter is to be made by [newFilter].
+type filter struct {
+	pair  *[1 << 16]uint8          // where in the four bytes of words the two are, as bits
+	four  *[1 << fourBits / 8]byte // hashes of the four bytes, as bits
+	words map[uint32][]anchored    // by their four bytes
+}
+
+// anchored is a word and where in it its four bytes are.
+type anchored struct {
+	word string
+	at   int
+}
+
+const fourBits = 16
+
+// hash spreads four bytes over fourBits bits.
+func hash(four uint32) uint32 { return four * 0x9e3779b1 >> (32 - fourBits) }
+
+func newFilter(words []string) filter {
+	f := filter{pair: new([1 << 16]uint8), four: new([1 << fourBits / 8]byte), words: map[uint32][]anchored{}}
+	for _, w := range words {
+		at := rarest(w)
+		four := [block]byte([]byte(w[at : at+block]))
+		for i := range block - 1 {
+			f.pair[binary.LittleEndian.Uint16(four[i:])] |= 1 << i
+		}
+		key := binary.LittleEndian.Uint32(four[:])
+		f.four[hash(key)/8] |= 1 << (hash(key) % 8)
+		f.words[key] = append(f.words[key], anchored{w, at})
+	}
+	return f
+}
+
+// common are characters of prose and code, the most frequent first.
+const common = " etaoinsrlhdcum.pfg_ywb/-v0k1j2xqz"
+
+// rarest returns where the four bytes of a word begin that texts have least.
+func rarest(word string) int {
+	best, least := 0, 0
+	for i := range len(word) - block + 1 {
+		frequent := 0
+		for _, c := range []byte(word[i : i+block]) {
+			if at := strings.IndexByte(common, c); at >= 0 {
+				frequent += (len(common) - at) * (len(common) - at)
+			}
+		}
+		if i == 0 || frequent < least {
+			best, least = i, frequent
+		}
+	}
+	return best
+}
+
+// stride is the number of bytes that are looked at in one step.
+const stride = 12
+
+// in reports whether one of the words is in the text.
+func (f *filter) in(text string) bool {
+	b := unsafe.Slice(unsafe.StringData(text), len(text))
+	i, pair := 0, f.pair
+	for ; i+stride <= len(b); i += stride {
+		// The pairs at i, i+3, i+6 and i+9.
+		x, y := binary.LittleEndian.Uint64(b[i:]), binary.LittleEndian.Uint32(b[i+8:])
+		p, q, r, s := pair[uint16(x)], pair[uint16(x>>24)], pair[uint16(x>>48)], pair[uint16(y>>8)]
+		if p|q|r|s == 0 {
+			continue
+		}
+		if p != 0 && f.at(b, i, p) || q != 0 && f.at(b, i+3, q) || r != 0 && f.at(b, i+6, r) || s != 0 && f.at(b, i+9, s) {
+			return true
+		}
+	}
+	for ; i+1 < len(b); i += block - 1 {
+		if f.at(b, i, pair[binary.LittleEndian.Uint16(b[i:])]) {
+			return true
+		}
+	}
+	return false
+}
+
+// at reports whether one of the words is there so that the pair at i is where bits
+// say in its four bytes.
+func (f *filter) at(b []byte, i int, bits uint8) bool {
+	for ; bits != 0; bits &= bits - 1 {
+		start := i - mathbits.TrailingZeros8(bits)
+		if start < 0 || start+block > len(b) {
+			continue
+		}
+		four := binary.LittleEndian.Uint32(b[start:])
+		if h := hash(four); f.four[h/8]&(1<<(h%8)) != 0 && f.whole(b, start, four) {
+			return true
+		}
+	}
+	return false
+}
+
+// whole reports whether a word is there, whose four bytes are at i.
+func (f *filter) whole(b []byte, i int, four uint32) bool {
+	for _, w := range f.words[four] {
+		if from := i - w.at; from >= 0 && len(b)-from >= len(w.word) && string(b[from:from+len(w.word)]) == w.word {
+			return true
+		}
+	}
+	return false
+}
+
+// suspectBytes is [Set.suspect] of bytes, which nobody changes meanwhile.
+func (s *Set) suspectBytes(b []byte) bool {
+	return s.suspect(unsafe.String(unsafe.SliceData(b), len(b)))
+}

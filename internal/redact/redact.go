@@ -1,0 +1,285 @@
+// Package redact takes secrets out of what is about to be stored: values that the
+// process knows, and what has the form of a key, a token or a password.
+//
+// Most texts have none, so all depends on seeing that soon: one pass that looks at
+// every third pair of bytes tells whether any word that belongs to a secret is in
+// a text.
+package redact
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// Mark stands for a secret.
+const Mark = "[redacted]"
+
+// Level says what is taken for a secret.
+type Level string
+
+// The levels.
+const (
+	Off   Level = "off"   // nothing
+	Known Level = "known" // values that the process knows, and forms that nothing but secrets have
+	All   Level = "all"   // values of names like password, too
+)
+
+// Levels lists the levels.
+func Levels() []Level { return []Level{Off, Known, All} }
+
+// MinValue is the length in bytes from which a value that the process knows
+// counts as a secret: a shorter one occurs by chance.
+const MinValue = 8
+
+// MaxHeld bounds what [Set.Held] keeps back, in bytes. A longer secret that comes
+// in pieces is found as far as it fits.
+const MaxHeld = 16 << 10
+
+// Set finds secrets. A nil Set finds none. It may be used by many goroutines.
+type Set struct {
+	rules  []rule
+	values []string // known ones in their spellings, the longest first
+	words  filter   // of all values and keywords
+	begin  *beginnings
+}
+
+// New returns the secrets of a level. Values are those that the process knows;
+// those shorter than [MinValue] are left out. It is nil for [Off], and fails for a
+// level that there isn't.
+func New(level Level, values []string) (*Set, error) {
+	s := &Set{}
+	switch level {
+	case Off:
+		return nil, nil
+	case Known:
+		s.rules = certain()
+	case All:
+		s.rules = append(certain(), likely()...)
+	default:
+		return nil, fmt.Errorf("redact: there is no level %q", level)
+	}
+	for _, v := range values {
+		if len(v) >= MinValue {
+			s.values = append(s.values, spellings(v)...)
+		}
+	}
+	slices.SortFunc(s.values, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
+	s.values = slices.Compact(s.values)
+	words, short := slices.Clone(s.values), []string(nil)
+	for _, r := range s.rules {
+		for _, k := range r.keywords {
+			if len(k) >= block {
+				words = append(words, k)
+			} else {
+				short = append(short, k)
+			}
+		}
+	}
+	s.words = newFilter(words)
+	s.begin = newBeginnings(append(words, short...))
+	return s, nil
+}
+
+// spellings are the forms in which a value occurs: as it is, as a string of JSON,
+// in an address, in base64.
+func spellings(v string) []string {
+	out := []string{v, url.QueryEscape(v), url.PathEscape(v), base64.StdEncoding.EncodeToString([]byte(v)), base64.URLEncoding.EncodeToString([]byte(v))}
+	if quoted, err := json.Marshal(v); err == nil {
+		out = append(out, string(quoted[1:len(quoted)-1]))
+	}
+	if trimmed := strings.TrimSpace(v); len(trimmed) >= MinValue {
+		out = append(out, trimmed)
+	}
+	return out
+}
+
+// Text returns a text without its secrets, and how many there were.
+func (s *Set) Text(text string) (clean string, n int) {
+	if s == nil || !s.suspect(text) {
+		return text, 0
+	}
+	spans := s.find(text)
+	if len(spans) == 0 {
+		return text, 0
+	}
+	var b strings.Builder
+	at := 0
+	for _, p := range spans {
+		b.WriteString(text[at:p.from])
+		b.WriteString(Mark)
+		at = p.to
+	}
+	b.WriteString(text[at:])
+	return b.String(), len(spans)
+}
+
+// suspect reports whether a text may have a secret.
+func (s *Set) suspect(text string) bool {
+	return s.words.in(text) || strings.IndexByte(text, '@') >= 0 && strings.Contains(text, "://")
+}
+
+// span is a part of a text.
+type span struct{ from, to int }
+
+// find returns the secrets of a text, in order. Those that overlap are one.
+func (s *Set) find(text string) []span {
+	var all []span
+	for _, v := range s.values {
+		for at := 0; ; {
+			i := strings.Index(text[at:], v)
+			if i < 0 {
+				break
+			}
+			all = append(all, span{at + i, at + i + len(v)})
+			at += i + 1
+		}
+	}
+	for _, r := range s.rules {
+		if !r.begins(text) {
+			continue
+		}
+		for _, m := range r.match.FindAllStringSubmatchIndex(text, -1) {
+			if found := text[m[2]:m[3]]; !r.digit || strings.ContainsAny(found, digits) {
+				all = append(all, span{m[2], m[3]})
+			}
+		}
+	}
+	return merged(all)
+}
+
+func (r *rule) begins(text string) bool {
+	return slices.ContainsFunc(r.keywords, func(k string) bool { return strings.Contains(text, k) })
+}
+
+func merged(all []span) []span {
+	slices.SortFunc(all, func(a, b span) int { return cmp.Or(a.from-b.from, a.to-b.to) })
+	var out []span
+	for _, p := range all {
+		if n := len(out); n > 0 && p.from < out[n-1].to {
+			out[n-1].to = max(out[n-1].to, p.to)
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// Held returns how many bytes at the end of a text may be the beginning of a
+// secret, at most [MaxHeld]: of a text that comes in pieces they have to wait for
+// the next one.
+func (s *Set) Held(text string) int {
+	if s == nil {
+		return 0
+	}
+	from := s.beginsAt(text)
+	if s.words.in(text) || strings.Contains(text, "://") || strings.Contains(text, "sk-") {
+		for _, r := range s.rules {
+			if !r.begins(text) {
+				continue
+			}
+			if m := r.open.FindStringIndex(text); m != nil {
+				from = min(from, m[0])
+			}
+		}
+		// What is whole and reaches into what is held is held as well.
+		for _, p := range s.find(text) {
+			if p.from < from && p.to > from {
+				from = p.from
+			}
+		}
+	}
+	return min(len(text)-from, MaxHeld)
+}
+
+// beginsAt returns where a word begins of which the text has only the first part.
+func (s *Set) beginsAt(text string) int {
+	for i := range len(text) {
+		left := len(text) - i
+		if left >= s.begin.longest[text[i]] || left > 1 && !s.begin.pairs[uint16(text[i])|uint16(text[i+1])<<8] {
+			continue
+		}
+		for _, w := range s.begin.words[text[i]] {
+			if len(w) > left && strings.HasPrefix(w, text[i:]) {
+				return i
+			}
+		}
+	}
+	return len(text)
+}
+
+// beginnings finds words by their first bytes.
+type beginnings struct {
+	words   [256][]string
+	longest [256]int // length of the longest of words
+	pairs   [1 << 16]bool
+}
+
+func newBeginnings(words []string) *beginnings {
+	b := &beginnings{}
+	for _, w := range words {
+		b.words[w[0]] = append(b.words[w[0]], w)
+		b.longest[w[0]] = max(b.longest[w[0]], len(w))
+		b.pairs[uint16(w[0])|uint16(w[1])<<8] = true
+	}
+	return b
+}
+
+// Event returns the encoding of e, which is given, without the secrets of the
+// payload; the redactions of the envelope count them. The envelope stays as it is,
+// and so do the names in a definition and in a state, which the run needs. Without
+// secrets the encoding is returned as it is. Of e nothing is changed.
+func (s *Set) Event(e *wire.Event, encoded []byte) ([]byte, error) {
+	if s == nil || !s.suspectBytes(encoded[min(envelope(e), len(encoded)):]) {
+		return encoded, nil
+	}
+	n := 0
+	clean, err := wire.MapText(encoded, func(path []string, key bool, text string) string {
+		if named(path, key) {
+			return text
+		}
+		text, found := s.Text(text)
+		n += found
+		return text
+	})
+	if err != nil {
+		return nil, fmt.Errorf("redact: %w", err)
+	}
+	if n == 0 {
+		return encoded, nil
+	}
+	clean.Redactions += n
+	return wire.Encode(clean)
+}
+
+// envelope returns a number of bytes at the beginning of an encoded event that are
+// certainly of its envelope: ids, and the names of what every event has.
+func envelope(e *wire.Event) int {
+	const names = len("v" + "type" + "runId" + "nodeId" + "seq" + "epoch" + "timestamp")
+	return names + len(e.Type()) + len(e.RunID) + len(e.NodeID) + len(e.ExecID) + len(e.AgentID) + len(e.SessionID) +
+		len(e.CallID) + len(e.Cause) + len(e.Parent)
+}
+
+// named reports whether a text is a name on which a run depends.
+func named(path []string, key bool) bool {
+	switch path[0] {
+	case "definition", "state":
+		if key {
+			return true
+		}
+		switch path[len(path)-1] {
+		case "id", "from", "to", "type", "exec", "status", "runId", "nodeId", "definitionHash":
+			return true
+		}
+	case "target", "nodes", "edges", "edgeId", "from", "to", "definitionHash", "nonce", "runner", "parentRun", "parentNode",
+		"promptId", "commandId", "oldSession", "newSession", "messageId", "inputHash", "sha256":
+		return true
+	}
+	return false
+}
