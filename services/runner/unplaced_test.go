@@ -191,7 +191,7 @@ func TestSharedWorkspaceElsewhere(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		r1 := b.process("r1", gated(nil))
-		b.submit("run1", shared(single))
+		b.submit("run1", shared(one))
 		b.until("run1", wire.TypeAgentStart)
 		state := b.fold("run1", b.read("run1"))
 		r1.kill()
