@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go/micro"
 	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -59,18 +60,27 @@ func newRunner(o *runnerOptions) constructor {
 		log := p.logger("runner")
 		c.Providers = map[string]agent.Provider{
 			"claude": &claude.Provider{Binary: o.claude, Environ: os.Environ(), Logger: log},
-			"native": &native.Provider{Environ: os.Environ(), Logger: log, Ask: p.ask},
+			"native": &native.Provider{Environ: os.Environ(), Logger: log},
 		}
+		c.Ask = p.ask
 		c.Fixtures = func(dir string) (agent.Provider, error) { return &fixture.Provider{Dir: dir}, nil }
 		return runner.New(c, p.log, log)
 	}
 }
 
-// ask asks a subject, for hooks of agents.
+// ask asks a subject, for hooks of agents: one of others, or of wake.hooks.>. A flow has
+// no say on wake's own.
 func (p *process) ask(ctx context.Context, subject string, question []byte) ([]byte, error) {
+	own := p.app.names.Prefix() + "."
+	if strings.HasPrefix(subject, own) && !strings.HasPrefix(subject, own+"hooks.") {
+		return nil, fmt.Errorf("subject %s is wake's own; those of hooks begin with %shooks", subject, own)
+	}
 	m, err := p.nc.RequestWithContext(ctx, subject, question)
 	if err != nil {
 		return nil, err
+	}
+	if problem := m.Header.Get(micro.ErrorHeader); problem != "" {
+		return nil, fmt.Errorf("it answers with the error %s", problem)
 	}
 	return m.Data, nil
 }
@@ -112,5 +122,8 @@ func runnerID(dir string) (string, error) {
 func (a *app) runnerCommand() *cobra.Command {
 	var o runnerOptions
 	return a.serviceCommand("runner", "Own runs and work on their nodes",
-		func(flags *pflag.FlagSet) { runnerFlags(flags, &o, 20*time.Second) }, newRunner(&o))
+		func(flags *pflag.FlagSet) {
+			runnerFlags(flags, &o, 20*time.Second)
+			a.redactFlag(flags)
+		}, newRunner(&o))
 }

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"iter"
 
+	"wake/internal/hook"
 	"wake/pkg/wire"
 )
 
@@ -82,6 +83,7 @@ type Request struct {
 	Asked         []string // likewise: what it has asked its parent (see [wire.CCMessage]) and wasn't answered, by id
 	Options       Options
 	Transcript    Transcript
+	Hooks         *hook.Set // asked about what the agent does; nil: nobody is
 	// History yields what the log has of the execution, oldest first and whole; if its run
 	// is a fork, what its ancestors' logs have of it comes first. Nil: nothing.
 	History iter.Seq2[*wire.Event, error]
@@ -134,7 +136,6 @@ type Options struct {
 	Thinking        string   `json:"thinking,omitempty"`        // adaptive, or a number of tokens; "": none
 	Effort          string   `json:"effort,omitempty"`          // low, medium, high …
 	Retries         *int     `json:"retries,omitempty"`         // of a failed model call; nil: 3
-	Hooks           []Hook   `json:"hooks,omitempty"`
 
 	MCPServers map[string]MCPServer `json:"mcpServers,omitempty"` // whose tools the agent has, by name
 
@@ -142,19 +143,6 @@ type Options struct {
 	// the permission mode does and denies it otherwise. It may take its time;
 	// the agent waits.
 	Decide func(context.Context, Permission) Verdict `json:"-"`
-}
-
-// Hook is what is asked when something happens to an agent. It is a command, which gets the
-// question on its input and answers on its output, a URL, to which it is posted, or a
-// NATS subject; question and answer are JSON.
-type Hook struct {
-	Event     string   `json:"event"`             // AgentStart, TurnStart, TurnEnd, PreToolUse, PostToolUse, PostToolUseFailure or AgentStop
-	Matcher   string   `json:"matcher,omitempty"` // regular expression of tools' whole names; "": all. Ignored where there is no tool
-	Name      string   `json:"name,omitempty"`    // for the log; default: the command, the URL or the subject
-	Command   []string `json:"command,omitempty"`
-	URL       string   `json:"url,omitempty"`
-	Subject   string   `json:"subject,omitempty"`
-	TimeoutMs int64    `json:"timeoutMs,omitempty"` // default 10 s
 }
 
 // MCPServer is a server of the Model Context Protocol: a command that is spoken with

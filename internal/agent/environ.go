@@ -37,3 +37,22 @@ func Environment(environ []string, add map[string]string) []string {
 	}
 	return out
 }
+
+// CommandEnvironment returns the environment of commands that act for an agent, such as
+// those of tools and hooks: what of wake's own holds no secret, and the variables that
+// the options add or replace.
+func CommandEnvironment(environ []string, add map[string]string) []string {
+	inherited := []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "TMPDIR"}
+	given := map[string]string{}
+	for _, kv := range environ {
+		if key, value, _ := strings.Cut(kv, "="); slices.Contains(inherited, key) || strings.HasPrefix(key, "LC_") {
+			given[key] = value
+		}
+	}
+	maps.Copy(given, add)
+	var env []string
+	for _, key := range slices.Sorted(maps.Keys(given)) {
+		env = append(env, key+"="+given[key])
+	}
+	return env
+}

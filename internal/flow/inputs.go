@@ -14,7 +14,7 @@ var Providers = []string{"claude", "native"}
 var agentFields = []string{
 	"model", "fallbackModel", "cwd", "maxTurns", "maxBudgetUsd", "permissionMode", "systemPrompt", "appendSystemPrompt",
 	"allowedTools", "disallowedTools", "addDirs", "outputSchema", "env", "fork", "blocks",
-	"requireApproval", "maxTokens", "contextWindow", "thinking", "effort", "retries", "hooks", "mcpServers",
+	"requireApproval", "maxTokens", "contextWindow", "thinking", "effort", "retries", "mcpServers",
 }
 
 // input checks the input of a node by its type. Values that hold a binding are
@@ -63,7 +63,7 @@ func (r *reader) agentInput(o *fields) {
 	r.number(o, "maxTokens")
 	r.number(o, "contextWindow")
 	r.unbound(o, "mcpServers", object, "an object")
-	for _, name := range []string{"allowedTools", "disallowedTools", "requireApproval", "addDirs", "hooks"} {
+	for _, name := range []string{"allowedTools", "disallowedTools", "requireApproval", "addDirs"} {
 		r.unbound(o, name, list, "a list")
 	}
 	r.unbound(o, "env", object, "an object")

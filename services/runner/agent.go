@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
 	"wake/internal/agent"
 	"wake/internal/flow"
+	"wake/internal/hook"
 	"wake/pkg/wire"
 )
 
@@ -76,6 +78,10 @@ func (w *worker) request(in agentInput, n wire.NodeState) agent.Request {
 		SessionID: agent.NewSessionID(), Prompt: in.Prompt, Options: in.Options,
 		Transcript: agent.Transcript{Load: w.runner.sessions.Load, Save: w.runner.sessions.Save},
 	}
+	r.Hooks = hook.New(hook.Config{
+		Hooks: w.def.HooksOf(w.node), RunID: r.RunID, NodeID: r.NodeID, ExecID: r.ExecID, Dir: in.Cwd,
+		Env: agent.CommandEnvironment(os.Environ(), in.Env), Ask: w.runner.cfg.Ask, Logger: w.runner.logger,
+	})
 	for _, q := range n.Asked {
 		r.Asked = append(r.Asked, q.ID)
 	}

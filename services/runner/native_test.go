@@ -217,14 +217,14 @@ func (d *delegating) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestNativeHookChangesInput(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
-		p := &native.Provider{
-			Environ: []string{"ANTHROPIC_API_KEY=k"}, Client: newScript().Client(),
-			Ask: func(context.Context, string, []byte) ([]byte, error) {
+		p := &native.Provider{Environ: []string{"ANTHROPIC_API_KEY=k"}, Client: newScript().Client()}
+		b.runner("r1", nil, func(c *runner.Config) {
+			c.Providers = map[string]agent.Provider{"native": p}
+			c.Ask = func(context.Context, string, []byte) ([]byte, error) {
 				return []byte(`{"decision":"modify","input":{"path":"safe","content":"S"}}`), nil
-			},
-		}
-		b.runner("r1", nil, func(c *runner.Config) { c.Providers = map[string]agent.Provider{"native": p} })
-		b.submit("run1", strings.Replace(written, "requireApproval", "hooks: [{event: PreToolUse, matcher: write, subject: h}], requireApproval", 1))
+			}
+		})
+		b.submit("run1", strings.Replace(written, "nodes:", "hooks: [{event: PreToolUse, matcher: write, subject: h}]\nnodes:", 1))
 		s := b.fold("run1", b.until("run1", wire.TypePermissionRequired))
 		for _, c := range s.Tools {
 			if path, _ := c.Input.Get("path").Text(); path != "safe" {

@@ -38,6 +38,8 @@ type Config struct {
 	Workspaces string
 	// Providers are the agents by name, as flows name them.
 	Providers map[string]agent.Provider
+	// Ask asks a NATS subject, for hooks. Nil: such hooks fail.
+	Ask func(ctx context.Context, subject string, question []byte) ([]byte, error)
 	// Fixtures opens a folder of recorded calls as a provider.
 	Fixtures func(dir string) (agent.Provider, error)
 	// PersistTimeout bounds the wait for events that must be stored before the

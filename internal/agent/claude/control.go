@@ -93,7 +93,7 @@ func (n *Normalizer) hookCallback(input wire.Raw) bool {
 	if !n.toolUse(t, "", id, str(input, "tool_name"), input.Get("tool_input")) {
 		return false
 	}
-	if str(input, "permission_mode") == bypass {
+	if str(input, "permission_mode") == bypass && !n.hooked {
 		n.executing(id, wire.ToolPending)
 	}
 	return true

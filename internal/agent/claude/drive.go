@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"wake/internal/agent"
+	"wake/internal/hook"
 	"wake/internal/process"
 	"wake/pkg/wire"
 )
@@ -38,6 +39,10 @@ func (s *session) drive(p *process.Process, yield func(*wire.Event, error) bool)
 			}
 		case d := <-s.decided:
 			if !s.settle(d, yield) {
+				return
+			}
+		case h := <-s.heard:
+			if !s.heed(h, yield) {
 				return
 			}
 		case <-timer.C:
@@ -91,6 +96,8 @@ func (s *session) wind(timer *time.Timer) {
 		timer.Stop()
 	case s.over:
 		timer.Reset(s.provider.Linger)
+	case len(s.consulting) > 0: // hooks have time limits of their own
+		timer.Stop()
 	case s.asks(): // that may take days
 		timer.Stop()
 	case running == 0:
@@ -127,6 +134,9 @@ func (s *session) take(in input, yield func(*wire.Event, error) bool) bool {
 	if err == nil && str(m, "type") == "control_cancel_request" {
 		return s.withdrawn(str(m, "request_id"), yield)
 	}
+	if err == nil && s.aside(m) {
+		return true
+	}
 	if err == nil && s.protocol(m) {
 		s.rest(m)
 		return true
@@ -136,6 +146,9 @@ func (s *session) take(in input, yield func(*wire.Event, error) bool) bool {
 	events := s.n.Line(now(), in.line)
 	if halted {
 		s.n.tally.outcome = interrupted // even if the turn came to its end: there is more to do
+	}
+	if s.stopped && str(m, "type") == "result" {
+		s.n.tally.stop = stopHook
 	}
 	s.note(events) // before anybody can answer
 	if !s.yield(yield, events) {
@@ -208,8 +221,8 @@ func (s *session) react(m wire.Raw) {
 	case "result":
 		s.inTurn = false
 	}
-	if running, reports := s.n.Busy(); !s.inTurn && !s.over && running == 0 && reports == 0 {
-		s.over = s.finish(false)
+	if running, reports := s.n.Busy(); !s.inTurn && !s.over && (s.stopped || running == 0 && reports == 0) {
+		s.over = s.finish(s.stopped)
 	}
 }
 
@@ -218,7 +231,11 @@ func (s *session) respond(m wire.Raw) {
 	id, r := str(m, "request_id"), m.Get("request")
 	switch str(r, "subtype") {
 	case "hook_callback": // its tool:intent is stored
-		s.reply(answer(id, map[string]any{"continue": true}))
+		if s.n.hooked {
+			s.consult(id, r.Get("input"))
+			return
+		}
+		s.reply(answer(id, verdictOfHooks("", "", hook.Outcome{})))
 	case "mcp_message":
 		if str(r, "server_name") == parentServer {
 			s.reply(answer(id, serveParent(r.Get("message"), messageID(m))))
@@ -265,6 +282,10 @@ func (s *session) decide(ctx context.Context, p agent.Permission) agent.Verdict 
 // withdrawn records that the agent took a question back, as it does when it is
 // interrupted. What is still decided on it comes too late.
 func (s *session) withdrawn(id string, yield func(*wire.Event, error) bool) bool {
+	if cancel := s.consulting[id]; cancel != nil {
+		cancel()
+		delete(s.consulting, id)
+	}
 	q, open := s.asking[id]
 	if !open {
 		return true
@@ -319,5 +340,5 @@ func (s *session) conclude(p *process.Process, yield func(*wire.Event, error) bo
 	if end.Reason = s.reason; closed && end.Reason == "" {
 		end.Reason = "closed"
 	}
-	s.yield(yield, s.n.Finish(now(), end))
+	s.leaveOff(s.n.Finish(now(), end), yield)
 }

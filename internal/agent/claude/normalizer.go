@@ -63,6 +63,7 @@ type Normalizer struct {
 	seed    maphash.Seed
 	sent    map[string]Sent
 	prompt  string // of agent:start, until its echo has come
+	hooked  bool   // hooks are asked before tools are used
 	tokens  *thinkingTokens
 
 	counted    map[string]bool // messages whose usage was emitted

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"wake/internal/agent"
+	"wake/internal/flow"
+	"wake/internal/hook"
 	"wake/pkg/wire"
 )
 
@@ -54,15 +56,19 @@ func user(uuid string, content wire.Raw) userLine {
 	return userLine{Type: "user", UUID: uuid, Message: userContent{Role: "user", Content: content}}
 }
 
-// initialize asks for a callback before every tool call and offers the parent's
-// MCP server.
-func initialize() controlRequest {
+// initialize asks for a callback before every tool call, and wherever a hook may be asked,
+// and offers the parent's MCP server.
+func initialize(hooks *hook.Set) controlRequest {
+	callbacks := map[string]any{}
+	for event, theirs := range hookEvents() {
+		if event == flow.HookPreToolUse || hooks.Has(event) {
+			callbacks[theirs] = []any{map[string]any{
+				"matcher": nil, "hookCallbackIds": []string{theirs}, "timeout": hookTimeout + int(hooks.Limit(event).Seconds()),
+			}}
+		}
+	}
 	return controlRequest{Type: "control_request", RequestID: initializeID, Request: map[string]any{
-		"subtype": "initialize",
-		"hooks": map[string]any{"PreToolUse": []any{map[string]any{
-			"matcher": nil, "hookCallbackIds": []string{"pre"}, "timeout": hookTimeout,
-		}}},
-		"sdkMcpServers": []string{parentServer},
+		"subtype": "initialize", "hooks": callbacks, "sdkMcpServers": []string{parentServer},
 	}}
 }
 

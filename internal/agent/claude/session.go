@@ -22,18 +22,21 @@ type session struct {
 	request  agent.Request
 	prompts  []wire.Raw
 
-	n        *Normalizer
-	answered map[string]bool     // requests of the program whose answer it will echo
-	asking   map[string]question // open questions for permission, by request
-	decided  chan decision
-	deciding sync.WaitGroup
-	context  func() context.Context // of the session, for decisions
-	cancel   context.CancelFunc
-	inTurn   bool    // the agent works; false once the turn has its result
-	over     bool    // the program's input is closed: it is to exit
-	reason   string  // why it was ended, if it was
-	halted   bool    // it was ended between two turns
-	keeper   *keeper // of the session file; nil if nobody wants it
+	n          *Normalizer
+	answered   map[string]bool     // requests of the program whose answer it will echo
+	asking     map[string]question // open questions for permission, by request
+	decided    chan decision
+	deciding   sync.WaitGroup
+	context    func() context.Context // of the session, for decisions
+	cancel     context.CancelFunc
+	consulting map[string]context.CancelFunc // hooks are being asked, by request of the program
+	heard      chan hearing
+	stopped    bool    // a hook wants the agent to end
+	inTurn     bool    // the agent works; false once the turn has its result
+	over       bool    // the program's input is closed: it is to exit
+	reason     string  // why it was ended, if it was
+	halted     bool    // it was ended between two turns
+	keeper     *keeper // of the session file; nil if nobody wants it
 
 	mu      sync.Mutex
 	process *process.Process // nil until the program runs
@@ -69,6 +72,7 @@ func newSession(ctx context.Context, p Provider, r agent.Request, prompts []wire
 	s := &session{
 		provider: p, request: r, prompts: prompts,
 		answered: make(map[string]bool), asking: make(map[string]question), decided: make(chan decision),
+		consulting: make(map[string]context.CancelFunc), heard: make(chan hearing),
 		context: func() context.Context { return ctx }, cancel: cancel,
 		outbox: newOutbox(), waiting: make(map[string]bool), asked: slices.Clone(r.Asked),
 	}
@@ -81,6 +85,9 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 		defer s.Close()           //nolint:errcheck // survivors were reported by finish
 		before, err := s.recall() // the prompt may depend on it
 		if !s.yield(yield, []*wire.Event{s.startEvent()}) {
+			return
+		}
+		if !s.begin(yield) {
 			return
 		}
 		defer s.keepRest() // the program is gone then
@@ -162,7 +169,7 @@ func (s *session) launch() (*process.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	first := []any{initialize()}
+	first := []any{initialize(s.request.Hooks)}
 	for _, content := range s.prompts {
 		uuid := agent.NewSessionID()
 		s.sent = append(s.sent, sending{uuid, Sent{Source: "prompt"}})

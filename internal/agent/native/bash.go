@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"slices"
 	"strings"
 	"time"
 
@@ -96,30 +95,4 @@ func shellArgv(command string) []string {
 		return []string{path, "-c", command}
 	}
 	return []string{"/bin/sh", "-c", command}
-}
-
-// inherited are the variables that commands get from wake's own environment: no
-// secret is among them.
-func inherited() []string {
-	return []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "TMPDIR"}
-}
-
-// commandEnviron is the environment of commands: what is inherited, and the
-// variables that the flow gives.
-func commandEnviron(environ []string, add map[string]string) []string {
-	given := map[string]string{}
-	for _, kv := range environ {
-		key, value, _ := strings.Cut(kv, "=")
-		given[key] = value
-	}
-	var env []string
-	for key, value := range given {
-		if _, replaced := add[key]; !replaced && (slices.Contains(inherited(), key) || strings.HasPrefix(key, "LC_")) {
-			env = append(env, key+"="+value)
-		}
-	}
-	for key, value := range add {
-		env = append(env, key+"="+value)
-	}
-	return env
 }

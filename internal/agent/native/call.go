@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"wake/internal/agent"
+	"wake/internal/flow"
+	"wake/internal/hook"
 	"wake/pkg/wire"
 )
 
@@ -197,20 +199,20 @@ func (p *performance) run(ctx context.Context) {
 
 // asked asks the hooks about the call. It reports false if the session ends, or the
 // call is interrupted.
-func (p *performance) asked(ctx context.Context, q hookQuestion) (hookAnswer, bool) {
-	q.ToolName, q.ToolUseID = p.call.tool, p.call.id
-	a, err := p.session.hooks.fire(ctx, q, p.say)
-	return a, err == nil && ctx.Err() == nil
+func (p *performance) asked(ctx context.Context, e hook.Event) (hook.Outcome, bool) {
+	e.Tool, e.ToolUseID, e.Turn = p.call.tool, p.call.id, p.session.turn
+	o, err := p.session.consult(ctx, e, p.say)
+	return o, err == nil && ctx.Err() == nil
 }
 
 // reflect asks the hooks about what the call has come to.
 func (p *performance) reflect(ctx context.Context, r result) {
-	q := hookQuestion{Event: hookPostTool, ToolInput: p.call.input, Result: r.output}
+	e := hook.Event{Name: flow.HookPostToolUse, Input: p.call.input, Result: r.output}
 	if r.failed {
-		q.Event, q.Error, q.Result = hookToolFailed, firstLines(textIn(r.output)), nil
+		e.Name, e.Error, e.Result = flow.HookPostToolUseFailure, firstLines(textIn(r.output)), nil
 	}
-	if a, ok := p.asked(ctx, q); ok {
-		_ = p.session.heed(a, p.say) // an error ends the session
+	if o, ok := p.asked(ctx, e); ok {
+		_ = p.session.heed(o, p.say) // an error ends the session
 	}
 }
 
@@ -297,20 +299,22 @@ func (p *performance) judge(ctx context.Context) bool {
 		if r.decision == wire.DecisionDeny {
 			return p.decided(agent.Verdict{By: "rule", Note: r.note})
 		}
-		h, ok := p.asked(ctx, hookQuestion{Event: hookPreTool, ToolInput: p.call.input})
+		h, ok := p.asked(ctx, hook.Event{Name: flow.HookPreToolUse, Input: p.call.input})
 		switch {
 		case !ok:
 			return false
-		case h.Decision == hookDeny:
+		case h.Decision == hook.Deny:
 			return p.decided(agent.Verdict{By: "hook", Note: h.Reason})
-		case h.Decision == hookModify:
-			p.session.log.Debug("input changed by a hook", "tool", p.call.tool, "call_id", p.call.id, "input", string(jsonOf(h.input)))
+		case h.Decision == hook.Modify:
+			p.session.log.Debug("input changed by a hook", "tool", p.call.tool, "call_id", p.call.id, "input", string(jsonOf(h.Input)))
 		}
 		switch {
-		case h.Decision == hookModify && r.decision == wire.DecisionAllow:
-			return p.decided(agent.Verdict{Allow: true, By: "hook", Note: h.Reason, UpdatedInput: h.input})
-		case h.Decision == hookModify:
-			p.call.input = h.input
+		case h.Decision == hook.Modify && r.decision == wire.DecisionAllow:
+			return p.decided(agent.Verdict{Allow: true, By: "hook", Note: h.Reason, UpdatedInput: h.Input})
+		case h.Decision == hook.Modify:
+			p.call.input = h.Input
+		case h.Decision == hook.Allow && r.decision != wire.DecisionAllow: // nobody else is asked
+			return p.decided(agent.Verdict{Allow: true, By: "hook", Note: h.Reason})
 		}
 		if r.decision == wire.DecisionAllow {
 			return true

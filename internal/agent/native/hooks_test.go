@@ -2,9 +2,7 @@ package native_test
 
 import (
 	"context"
-	"fmt"
-	"net/http"
-	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,12 +10,14 @@ import (
 
 	"wake/internal/agent"
 	"wake/internal/agent/native/apitest"
+	"wake/internal/flow"
+	"wake/internal/hook"
 	"wake/pkg/wire"
 )
 
 // says is a hook that is a command with a fixed answer.
-func says(event, matcher, answer string) agent.Hook {
-	return agent.Hook{Event: event, Matcher: matcher, Name: matcher + answer, Command: []string{"/bin/sh", "-c", "cat >/dev/null; printf '%s' '" + answer + "'"}}
+func says(event, matcher, answer string) flow.Hook {
+	return flow.Hook{Event: event, Matcher: matcher, Name: matcher + answer, Command: []string{"/bin/sh", "-c", "cat >/dev/null; printf '%s' '" + answer + "'"}}
 }
 
 // fired lists the firings of hooks: event, decision, and whether they failed.
@@ -43,28 +43,28 @@ func TestHookBeforeTool(t *testing.T) {
 	bash := `{"command":"echo asked"}`
 	for _, test := range []struct {
 		name        string
-		hooks       []agent.Hook
+		hooks       []flow.Hook
 		tool, input string
 		want        string
 		fired       int
 	}{
 		{"none", nil, "bash", bash, "asked\n", 0},
-		{"deny and modify", []agent.Hook{says("PreToolUse", "", first), says("PreToolUse", "", deny)}, "bash", bash, "Permission denied for tool: bash: R", 2},
-		{"first modify", []agent.Hook{says("PreToolUse", "", allow), says("PreToolUse", "", first), says("PreToolUse", "", second)}, "bash", bash, "first\n", 3},
-		{"matches", []agent.Hook{says("PreToolUse", "write|edit", deny)}, "edit", `{}`, "Permission denied for tool: edit: R", 1},
-		{"matches the other", []agent.Hook{says("PreToolUse", "write|edit", deny)}, "write", `{}`, "Permission denied for tool: write: R", 1},
-		{"matches not", []agent.Hook{says("PreToolUse", "write|edit", deny)}, "bash", bash, "asked\n", 0},
-		{"bad expression", []agent.Hook{says("PreToolUse", "(", deny)}, "bash", bash, "asked\n", 0},
-		{"failure before deny", []agent.Hook{{Event: "PreToolUse", Command: []string{"/bin/false"}}, says("PreToolUse", "", deny)}, "bash", bash, "Permission denied for tool: bash: R", 2},
-		{"no such program", []agent.Hook{{Event: "PreToolUse", Command: []string{"/no/such"}}}, "bash", bash, "asked\n", 1},
-		{"no JSON", []agent.Hook{says("PreToolUse", "", "yes")}, "bash", bash, "asked\n", 1},
-		{"another's decision", []agent.Hook{says("PreToolUse", "", `{"decision":"stop"}`)}, "bash", bash, "asked\n", 1},
-		{"too slow", []agent.Hook{{Event: "PreToolUse", Command: []string{"/bin/sleep", "60"}, TimeoutMs: 30}}, "bash", bash, "asked\n", 1},
-		{"nothing to ask", []agent.Hook{{Event: "PreToolUse"}}, "bash", bash, "asked\n", 1},
+		{"deny and modify", []flow.Hook{says("PreToolUse", "", first), says("PreToolUse", "", deny)}, "bash", bash, "Permission denied for tool: bash: R", 2},
+		{"first modify", []flow.Hook{says("PreToolUse", "", allow), says("PreToolUse", "", first), says("PreToolUse", "", second)}, "bash", bash, "first\n", 3},
+		{"matches", []flow.Hook{says("PreToolUse", "write|edit", deny)}, "edit", `{}`, "Permission denied for tool: edit: R", 1},
+		{"matches the other", []flow.Hook{says("PreToolUse", "write|edit", deny)}, "write", `{}`, "Permission denied for tool: write: R", 1},
+		{"matches not", []flow.Hook{says("PreToolUse", "write|edit", deny)}, "bash", bash, "asked\n", 0},
+		{"bad expression", []flow.Hook{says("PreToolUse", "(", deny)}, "bash", bash, "asked\n", 0},
+		{"failure before deny", []flow.Hook{{Event: "PreToolUse", Command: []string{"/bin/false"}}, says("PreToolUse", "", deny)}, "bash", bash, "Permission denied for tool: bash: R", 2},
+		{"no such program", []flow.Hook{{Event: "PreToolUse", Command: []string{"/no/such"}}}, "bash", bash, "asked\n", 1},
+		{"no JSON", []flow.Hook{says("PreToolUse", "", "yes")}, "bash", bash, "asked\n", 1},
+		{"another's decision", []flow.Hook{says("PreToolUse", "", `{"decision":"stop"}`)}, "bash", bash, "asked\n", 1},
+		{"too slow", []flow.Hook{{Event: "PreToolUse", Command: []string{"/bin/sleep", "60"}, TimeoutMs: 30}}, "bash", bash, "asked\n", 1},
+		{"nothing to ask", []flow.Hook{{Event: "PreToolUse"}}, "bash", bash, "asked\n", 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBench(t)
-			b.request.Options.Hooks = test.hooks
+			b.hooks(test.hooks...)
 			got, _ := b.called(test.tool, test.input).ToolOutput.Text()
 			if list := fired(b.log); got != test.want || len(list) != test.fired {
 				t.Errorf("result %q, want %q; fired %q", got, test.want, list)
@@ -76,7 +76,7 @@ func TestHookBeforeTool(t *testing.T) {
 // TestModifiedInputIsApproved has a human see the input that the hook wants.
 func TestModifiedInputIsApproved(t *testing.T) {
 	b := newBench(t)
-	b.request.Options.Hooks = []agent.Hook{says("PreToolUse", "", `{"decision":"modify","input":{"command":"echo safe"}}`)}
+	b.hooks(says("PreToolUse", "", `{"decision":"modify","input":{"command":"echo safe"}}`))
 	b.request.Options.RequireApproval = []string{"bash"}
 	b.request.Options.Decide = func(_ context.Context, p agent.Permission) agent.Verdict {
 		command, _ := p.Input.Get("command").Text()
@@ -87,28 +87,41 @@ func TestModifiedInputIsApproved(t *testing.T) {
 	}
 }
 
+// TestHookApproves has a hook allow what a human would be asked about, but not what the
+// rules deny.
+func TestHookApproves(t *testing.T) {
+	for denied, want := range map[string]string{"": "asked\n", "bash": "Permission denied for tool: bash: the tool is disallowed"} {
+		b := newBench(t)
+		b.hooks(says("PreToolUse", "bash", `{"decision":"allow"}`))
+		b.request.Options.PermissionMode, b.request.Options.DisallowedTools = "approval", []string{denied}
+		if got, _ := b.called("bash", `{"command":"echo asked"}`).ToolOutput.Text(); got != want || len(of[*wire.PermissionRequired](b.log)) > 0 {
+			t.Errorf("%q is denied: result %q, want %q", denied, got, want)
+		}
+	}
+}
+
 // TestHooksOfTheAgent is H1 and H2 of features.md for the other events.
 func TestHooksOfTheAgent(t *testing.T) {
 	const stop, system, more = `{"decision":"stop"}`, `{"decision":"system","message":"SYS"}`, `{"decision":"context","message":"CTX"}`
 	for _, test := range []struct {
 		name  string
-		hooks []agent.Hook
+		hooks []flow.Hook
 		asked int // requests
 		last  string
 		fired []string
 	}{
-		{"stop wins", []agent.Hook{says("TurnStart", "bash", system), says("TurnStart", "", stop)}, 0, "", []string{"TurnStart system", "TurnStart stop"}},
-		{"system wins", []agent.Hook{says("AgentStart", "", more), says("AgentStart", "", system)}, 2, `SYS`, []string{"AgentStart context", "AgentStart system"}},
-		{"context", []agent.Hook{says("PostToolUse", "glob", more)}, 2, `"type":"tool_result"},{"text":"CTX","type":"text"}]`, []string{"PostToolUse context"}},
-		{"stop after a tool", []agent.Hook{says("PostToolUse", "", stop)}, 1, "", []string{"PostToolUse stop"}},
-		{"no failure", []agent.Hook{says("PostToolUseFailure", "", stop)}, 2, "", nil},
-		{"stop at the end of a turn", []agent.Hook{says("TurnEnd", "", stop)}, 1, "", []string{"TurnEnd stop"}},
-		{"the end", []agent.Hook{says("AgentStop", "", "")}, 2, "", []string{"AgentStop continue"}},
-		{"unknown event", []agent.Hook{says("Nap", "", stop)}, 2, "", nil},
+		{"stop wins", []flow.Hook{says("TurnStart", "bash", system), says("TurnStart", "", stop)}, 0, "", []string{"TurnStart system", "TurnStart stop"}},
+		{"system wins", []flow.Hook{says("AgentStart", "", more), says("AgentStart", "", system)}, 2, `SYS`, []string{"AgentStart context", "AgentStart system"}},
+		{"context", []flow.Hook{says("PostToolUse", "glob", more)}, 2, `"type":"tool_result"},{"text":"CTX","type":"text"}]`, []string{"PostToolUse context"}},
+		{"stop after a tool", []flow.Hook{says("PostToolUse", "", stop)}, 1, "", []string{"PostToolUse stop"}},
+		{"no failure", []flow.Hook{says("PostToolUseFailure", "", stop)}, 2, "", nil},
+		{"stop at the end of a turn", []flow.Hook{says("TurnEnd", "", stop)}, 1, "", []string{"TurnEnd stop"}},
+		{"the end", []flow.Hook{says("AgentStop", "", "")}, 2, "", []string{"AgentStop continue"}},
+		{"unknown event", []flow.Hook{says("Nap", "", stop)}, 2, "", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBench(t, apitest.Message(apitest.Call("t", "glob", `{"pattern":"*"}`)), apitest.Message(apitest.Text("ok")))
-			b.request.Options.Hooks = test.hooks
+			b.hooks(test.hooks...)
 			b.run()
 			requests := b.script.Requests()
 			if diff := cmp.Diff(test.fired, fired(b.log)); diff != "" || len(requests) != test.asked {
@@ -124,46 +137,31 @@ func TestHooksOfTheAgent(t *testing.T) {
 	}
 }
 
-// TestHookTransports asks over HTTP and NATS.
-func TestHookTransports(t *testing.T) {
+// TestHookQuestions shows what hooks are asked in the course of an agent's life.
+func TestHookQuestions(t *testing.T) {
 	var asked []string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var body strings.Builder
-		_, _ = fmt.Fprint(&body, r.Method, " ", r.Header.Get("Content-Type"))
-		asked = append(asked, body.String())
-		_, _ = fmt.Fprint(w, `{"decision":"context","message":"CTX"}`)
-	}))
-	defer server.Close()
-	b := newBench(t, apitest.Message(apitest.Text("ok")))
-	b.request.Options.Hooks = []agent.Hook{{Event: "TurnStart", URL: server.URL}, {Event: "AgentStop", Subject: "hooks.stop"}}
-	p := b.provider()
-	p.Client = &http.Client{Transport: split{b.script, server.Client().Transport}}
-	p.Ask = func(_ context.Context, subject string, question []byte) ([]byte, error) {
-		asked = append(asked, subject+" "+string(question))
+	b := newBench(t, apitest.Message(apitest.Call("t", "glob", `{"pattern":"*"}`), apitest.Call("u", "read", `{"path":"no"}`)), apitest.Message(apitest.Text("ok")))
+	c := hook.Config{RunID: "r", NodeID: "n", ExecID: "n#1", Ask: func(_ context.Context, _ string, question []byte) ([]byte, error) {
+		asked = append(asked, strings.Replace(strings.TrimSpace(string(question)), `"runId":"r","nodeId":"n","execId":"n#1","cwd":"",`, "", 1))
 		return nil, nil
+	}}
+	for _, event := range flow.HookEvents() {
+		c.Hooks = append(c.Hooks, flow.Hook{Event: event, Matcher: "glob", Subject: "s"})
 	}
-	s, err := p.Start(t.Context(), b.request)
-	if err != nil {
-		t.Fatal(err)
+	c.Hooks = append(c.Hooks, flow.Hook{Event: flow.HookPostToolUseFailure, Subject: "s"})
+	b.request.Hooks = hook.New(c)
+	b.run()
+	want := []string{
+		`{"event":"AgentStart","task":"Do it."}`,
+		`{"event":"TurnStart","turn":1}`,
+		`{"event":"PreToolUse","turn":1,"toolName":"glob","toolUseId":"t","toolInput":{"pattern":"*"}}`,
+		`{"event":"PostToolUse","turn":1,"toolName":"glob","toolUseId":"t","toolInput":{"pattern":"*"},"result":"No file matches."}`,
+		`{"event":"PostToolUseFailure","turn":1,"toolName":"read","toolUseId":"u","toolInput":{"path":"no"},"error":"openat no: no such file or directory"}`,
+		`{"event":"TurnEnd","turn":1}`, `{"event":"TurnStart","turn":2}`, `{"event":"TurnEnd","turn":2}`,
+		`{"event":"AgentStop","turn":2,"result":"ok"}`,
 	}
-	for e, err := range s.Events() {
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.store(e)
-	}
-	want := []string{"POST application/json", `hooks.stop {"cwd":"` + b.request.Options.Cwd + `","event":"AgentStop","execId":"n#1","nodeId":"n","result":"ok","runId":"r","turn":1}`}
-	if diff := cmp.Diff(want, asked); diff != "" || !strings.Contains(string(b.script.Requests()[0]), "CTX") {
+	slices.SortStableFunc(asked[2:5], func(a, b string) int { return strings.Index(a, "toolName") - strings.Index(b, "toolName") }) // the calls run side by side
+	if diff := cmp.Diff(want, asked); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-}
-
-// split sends requests for the model to a script and the others elsewhere.
-type split struct{ script, other http.RoundTripper }
-
-func (s split) RoundTrip(r *http.Request) (*http.Response, error) {
-	if strings.Contains(r.URL.Host, "anthropic.com") {
-		return s.script.RoundTrip(r)
-	}
-	return s.other.RoundTrip(r)
 }

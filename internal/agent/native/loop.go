@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"wake/internal/flow"
+	"wake/internal/hook"
 	"wake/pkg/wire"
 )
 
@@ -109,7 +111,7 @@ func (s *session) takeTurn() error {
 		return err
 	}
 	s.log.Debug("turn", "turn", s.turn, "messages", len(s.conv.messages))
-	if err := s.fire(ctx, hookQuestion{Event: hookTurnStart}); err != nil {
+	if err := s.fire(ctx, hook.Event{Name: flow.HookTurnStart}); err != nil {
 		return err
 	}
 	if s.stopped.Load() {
@@ -193,7 +195,7 @@ func (s *session) turnDone() error {
 	if err := s.checkpoint(wire.CheckpointTurn); err != nil {
 		return err
 	}
-	return s.fire(s.context(), hookQuestion{Event: hookTurnEnd})
+	return s.fire(s.context(), hook.Event{Name: flow.HookTurnEnd})
 }
 
 func (s *session) checkpoint(kind wire.CheckpointKind) error {
@@ -335,7 +337,7 @@ func (s *session) conclude() error {
 
 // complete ends the execution well.
 func (s *session) complete(structured wire.Raw, stop string) error {
-	if err := s.fire(s.context(), hookQuestion{Event: hookAgentStop, Result: wire.RawString(s.conv.text())}); err != nil {
+	if err := s.fire(s.context(), hook.Event{Name: flow.HookAgentStop, Result: wire.RawString(s.conv.text())}); err != nil {
 		return err
 	}
 	end := s.turnEnd()

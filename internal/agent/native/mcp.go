@@ -81,7 +81,7 @@ func (s *session) transport(c agent.MCPServer, env []string) (sdk.Transport, err
 		return nil, errors.New("it has no command and no url")
 	}
 	p, err := process.Start(process.Config{
-		Argv: c.Command, Dir: s.request.Options.Cwd, Env: commandEnviron(env, c.Env), KeepStderr: true,
+		Argv: c.Command, Dir: s.request.Options.Cwd, Env: agent.CommandEnvironment(env, c.Env), KeepStderr: true,
 	})
 	if err != nil {
 		return nil, err

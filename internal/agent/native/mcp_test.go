@@ -102,3 +102,13 @@ func TestMCPMissing(t *testing.T) {
 		}
 	}
 }
+
+// split sends requests for the model to a script and the others elsewhere.
+type split struct{ script, other http.RoundTripper }
+
+func (s split) RoundTrip(r *http.Request) (*http.Response, error) {
+	if strings.Contains(r.URL.Host, "anthropic.com") {
+		return s.script.RoundTrip(r)
+	}
+	return s.other.RoundTrip(r)
+}

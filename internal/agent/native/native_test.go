@@ -22,6 +22,8 @@ import (
 	"wake/internal/agent"
 	"wake/internal/agent/native"
 	"wake/internal/agent/native/apitest"
+	"wake/internal/flow"
+	"wake/internal/hook"
 	"wake/pkg/wire"
 )
 
@@ -50,6 +52,13 @@ func newBench(t *testing.T, replies ...apitest.Reply) *bench {
 		RunID: "r", NodeID: "n", ExecID: "n#1", SessionID: "s", Prompt: wire.RawString("Do it."),
 		Options: agent.Options{Cwd: t.TempDir(), Model: "m"},
 	}}
+}
+
+// hooks gives the agent hooks.
+func (b *bench) hooks(hooks ...flow.Hook) {
+	b.request.Hooks = hook.New(hook.Config{
+		Hooks: hooks, Dir: b.request.Options.Cwd, Env: []string{"PATH=" + os.Getenv("PATH")},
+	})
 }
 
 func (b *bench) provider() *native.Provider {

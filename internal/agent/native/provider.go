@@ -25,8 +25,6 @@ type Provider struct {
 	Client  *http.Client  // default: one without a time limit of its own
 	Idle    time.Duration // that a stream may be silent; default 5 min
 	Logger  *slog.Logger  // default: none
-	// Ask asks a NATS subject, for hooks; nil: such hooks fail.
-	Ask func(ctx context.Context, subject string, question []byte) ([]byte, error)
 }
 
 // DefaultModel is the model of agents that name none.

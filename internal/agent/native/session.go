@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"wake/internal/agent"
+	"wake/internal/flow"
+	"wake/internal/hook"
 	"wake/pkg/wire"
 )
 
@@ -28,7 +30,6 @@ type session struct {
 	name    string // of the model
 	limits  limits
 	tools   []*tool
-	hooks   *hooks
 	closers []func() error // of what it is connected to
 	conv    *conversation
 	turn    int // index of the turn that is under way
@@ -112,7 +113,7 @@ func (s *session) play() (err error) {
 	}
 	s.log.Info("session open", "agent_id", s.request.NodeID, "model", s.name, "provider", "native", "turns", s.conv.turns)
 	task, _ := s.request.Prompt.Text()
-	if err := s.fire(s.context(), hookQuestion{Event: hookAgentStart, Task: task}); err != nil {
+	if err := s.fire(s.context(), hook.Event{Name: flow.HookAgentStart, Task: task, Resumed: goesOn}); err != nil {
 		return err
 	}
 	return s.loop()
@@ -132,14 +133,13 @@ func (s *session) prepare() (err error) {
 	if s.model, s.name, err = s.provider.reach(o.Model); err != nil {
 		return err
 	}
-	env := commandEnviron(s.provider.Environ, o.Env)
+	env := agent.CommandEnvironment(s.provider.Environ, o.Env)
 	w := workspace{dir: o.Cwd}
 	s.tools = append(w.files(), w.searches()...)
 	s.tools = append(s.tools, bash(o.Cwd, env), notifyParent())
 	if s.request.Delegate != nil && !slices.Contains(o.DisallowedTools, subAgent) {
 		s.tools = append(s.tools, delegate(s.request.Delegate))
 	}
-	s.hooks = newHooks(s.provider, s.request, env)
 	served, err := s.connect(s.context(), env)
 	if err != nil {
 		return err
