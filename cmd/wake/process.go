@@ -77,8 +77,12 @@ func (p *process) prepare(ctx context.Context, nc *nats.Conn, name string) error
 		p.nc.Close()
 		return nil
 	})
+	secrets, err := p.app.secrets()
+	if err != nil {
+		return err
+	}
 	log, err := eventlog.Open(ctx, p.nc, eventlog.Options{
-		Names: p.app.names, Logger: p.app.log, SpoolDir: filepath.Join(p.dir, "spool", name),
+		Names: p.app.names, Logger: p.app.log, SpoolDir: filepath.Join(p.dir, "spool", name), Redact: secrets,
 	})
 	if err != nil {
 		return p.app.explain(ctx, p.nc, err)
@@ -167,6 +171,7 @@ func (a *app) serviceCommand(name, short string, flags func(*pflag.FlagSet), con
 	o.flags(cmd.Flags())
 	a.waitFlag(cmd.Flags())
 	flags(cmd.Flags())
+	completeRedact(cmd)
 	return cmd
 }
 

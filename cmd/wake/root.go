@@ -23,6 +23,7 @@ type app struct {
 	server service.Server
 	prefix string
 	level  string
+	redact string // level
 	json   bool
 
 	parsed bool // flags and arguments are right: from here on errors are failures
@@ -129,7 +130,7 @@ func (a *app) addVerbs(root *cobra.Command) {
 		a.approvalsCommand(), a.approveCommand(), a.denyCommand(),
 		a.bookmarkCommand(), a.bookmarksCommand(), a.forkCommand())
 	add("servers", "Servers and services:",
-		a.upCommand(), a.initCommand(), a.doctorCommand(), a.rebuildCommand(), a.authCommand(),
+		a.upCommand(), a.initCommand(), a.doctorCommand(), a.rebuildCommand(), a.backupCommand(), a.restoreCommand(), a.authCommand(),
 		a.runnerCommand(), a.recorderCommand(), a.snapshotterCommand(), a.alerterCommand(), a.mcpCommand())
 	add("tools", "Tools:", a.verifyCommand(), a.decodeCommand(), a.benchCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("tools")

@@ -59,6 +59,8 @@ runs. A second Ctrl-C ends at once, which loses nothing that was acknowledged.`,
 	recorderFlags(flags, &o.recorder)
 	alerterFlags(flags, &o.alerter)
 	runnerFlags(flags, &o.runner, 5*time.Second)
+	a.redactFlag(flags)
+	completeRedact(cmd)
 	return cmd
 }
 
