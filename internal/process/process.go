@@ -272,15 +272,17 @@ func ignoreClosed(err error) error {
 	return err
 }
 
+// newMark names this program by its pid, its start and its PID namespace: the
+// processes of containers are seen from outside of them, where their pids are others'.
 func newMark() string {
 	pid := os.Getpid()
-	return fmt.Sprintf("%d-%d-%d", pid, startTime(pid), running.number())
+	return fmt.Sprintf("%d-%d-%d-%d", pid, startTime(pid), running.number(), namespace())
 }
 
-// owner returns who set a mark.
+// owner returns who set a mark, unless that can't be told here.
 func owner(mark string) (pid int, start uint64, ok bool) {
 	fields := strings.Split(mark, "-")
-	if len(fields) != 3 {
+	if len(fields) != 4 || fields[3] != strconv.FormatUint(namespace(), 10) {
 		return 0, 0, false
 	}
 	pid, err := strconv.Atoi(fields[0])

@@ -201,6 +201,32 @@ func TestEndOrphans(t *testing.T) {
 	}
 }
 
+// The agents of a container are seen from outside of it, where their runner's pid
+// means nothing: they are nobody's orphans here.
+func TestOrphansOfOtherNamespaces(t *testing.T) {
+	link, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := strings.Trim(link, "pid:[]")
+	for namespace, ends := range map[string]bool{here: true, "17": false} {
+		c := exec.Command("/bin/sleep", "600")
+		c.Env = []string{process.Mark + "=1-1-1-" + namespace} // of a process 1 that is gone
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := process.EndOrphans(t.Context(), 50*time.Millisecond); err != nil {
+			t.Error(err)
+		}
+		if ended := !alive(c.Process.Pid); ended != ends {
+			t.Errorf("namespace %s: ended as an orphan: %t, want %t", namespace, ended, ends)
+		}
+		_ = c.Process.Kill() // it may be gone
+		_ = c.Wait()
+	}
+}
+
 func TestEnvironment(t *testing.T) {
 	t.Setenv("WAKE_SECRET", "s3cret")
 	p, err := process.Start(process.Config{Argv: []string{"/usr/bin/env"}, Env: []string{"A=1", process.Mark + "=forged"}})

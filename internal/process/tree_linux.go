@@ -93,6 +93,19 @@ func startTime(pid int) uint64 {
 	return e.start
 }
 
+// namespace returns the number of the PID namespace, 0 if it can't be told.
+func namespace() uint64 {
+	link, err := os.Readlink("/proc/self/ns/pid") // pid:[4026531836]
+	if err != nil {
+		return 0
+	}
+	number, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(link, "pid:["), "]"), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return number
+}
+
 // markOf returns the mark that a process bears, or "".
 func markOf(pid int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))

@@ -36,3 +36,5 @@ func exitOf(state *os.ProcessState, err error) Exit {
 	}
 	return Exit{Code: state.ExitCode(), Signal: signalOf(state)}
 }
+
+func namespace() uint64 { return 0 }
