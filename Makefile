@@ -50,6 +50,10 @@ test-data: ## Run the tests on the recordings in $WAKE_SHARED_DATA
 test-postgres: ## Run the tests of the recorder's store on a PostgreSQL of their own
 	test/postgres/run
 
+.PHONY: test-examples
+test-examples: ## Run the examples in all languages that are at hand
+	test/examples/run
+
 .PHONY: test-claude
 test-claude: ## Run the tests on the real Claude CLI, from npm, with a made-up API
 	test/claude/run

@@ -1,0 +1,13 @@
+// Connects the examples to NATS_URL; NATS_CREDS, NATS_CA and NATS_INBOX where the server asks for them.
+import { readFileSync } from "node:fs";
+import { connect, credsAuthenticator, type NatsConnection } from "@nats-io/transport-node";
+
+export async function server(): Promise<NatsConnection> {
+  const { NATS_URL, NATS_CREDS, NATS_CA, NATS_INBOX } = process.env;
+  return connect({
+    servers: NATS_URL || "127.0.0.1:4222",
+    ...(NATS_CREDS && { authenticator: credsAuthenticator(readFileSync(NATS_CREDS)) }),
+    ...(NATS_CA && { tls: { caFile: NATS_CA } }),
+    ...(NATS_INBOX && { inboxPrefix: NATS_INBOX }),
+  });
+}
