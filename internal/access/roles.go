@@ -52,7 +52,7 @@ func (r Role) Permissions(n subjects.Names, run, inbox string) (Permissions, err
 	g.subscribe(inbox + ".>")
 	switch r {
 	case Init:
-		g.publish("$JS.API.>", "$KV.>", "$O.>")
+		g.publish("$JS.API.>", "$JS.SNAPSHOT.>", "$KV.>", "$O.>")
 		g.subscribe("$JS.EVENT.ADVISORY.>")
 	case Runner:
 		g.runner()

@@ -1,6 +1,8 @@
 package topology
 
 import (
+	"context"
+	"errors"
 	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,4 +20,34 @@ func foreign(r room, n subjects.Names, c jetstream.StreamConfig) error {
 	default:
 		return fmt.Errorf("the stream %s belongs to the installation with prefix %q", r.want.Name, prefix)
 	}
+}
+
+// Streams returns the names of all streams of an installation, those of buckets and
+// object stores too.
+func Streams(n subjects.Names) []string {
+	var names []string
+	for _, r := range rooms(Config{Names: n}) {
+		names = append(names, r.want.Name)
+	}
+	return names
+}
+
+// Existing returns which streams of an installation are there. It fails if one of
+// them is somebody else's.
+func Existing(ctx context.Context, js jetstream.JetStream, n subjects.Names) ([]string, error) {
+	var names []string
+	for _, r := range rooms(Config{Names: n}) {
+		s, err := js.Stream(ctx, r.want.Name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			continue
+		}
+		if err == nil {
+			err = foreign(r, n, s.CachedInfo().Config)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("topology: %s %s: %w", r.kind, r.name, err)
+		}
+		names = append(names, r.want.Name)
+	}
+	return names, nil
 }

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"wake/internal/backup"
+	"wake/internal/service"
+	"wake/pkg/wire"
+	"wake/services/recorder"
+)
+
+// backupOptions are the settings of backup and restore.
+type backupOptions struct {
+	store    string
+	noStore  bool
+	force    bool
+	replicas int
+}
+
+func (o *backupOptions) flags(flags *pflag.FlagSet, store string) {
+	storeFlag(flags, &o.store, store)
+	flags.BoolVar(&o.noStore, "no-store", false, "leave the recorder's store out, such as a PostgreSQL database")
+}
+
+func (a *app) backupCommand() *cobra.Command {
+	var o backupOptions
+	cmd := &cobra.Command{
+		Use:   "backup DIR",
+		Short: "Copy streams, buckets and the recorder's store into a folder",
+		Long: `Copy streams, buckets and the recorder's store into a new folder, while everything
+runs or nothing does. If no server runs on the data directory and none is named, one
+is started on it for as long as it takes. A PostgreSQL database is copied by pg_dump,
+before; then give --no-store.`,
+		Args:              arguments,
+		ValidArgsFunction: completeDir,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.backup(cmd.Context(), args[0], o)
+		},
+	}
+	o.flags(cmd.Flags(), "the recorder's `store`, a SQLite file (default: DIR/recorder.db of the data directory)")
+	return cmd
+}
+
+func completeDir(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveFilterDirs
+}
+
+func (a *app) backup(ctx context.Context, dir string, o backupOptions) error {
+	copyStore, err := a.copyStore(o)
+	if err != nil {
+		return err
+	}
+	nc, stop, err := a.serverOrOwn(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	begun := time.Now()
+	m, err := backup.Take(ctx, nc, a.names, dir, copyStore, a.showProgress())
+	if err != nil {
+		return err
+	}
+	return a.printBackup("backed up", m, time.Since(begun))
+}
+
+// storePath returns the file of the recorder's store, or "" if it is left out.
+func (a *app) storePath(o backupOptions) (string, error) {
+	if o.noStore {
+		return "", nil
+	}
+	path, err := recorder.File(o.store)
+	if err != nil {
+		return "", usage("`pg_dump` it before and `pg_restore` it after, and give --no-store", "--store: %w", err)
+	}
+	if path == "" {
+		path = filepath.Join(a.server.DataDir, "recorder.db")
+	}
+	return path, nil
+}
+
+func (a *app) copyStore(o backupOptions) (backup.CopyStore, error) {
+	path, err := a.storePath(o)
+	if err != nil || path == "" {
+		return nil, err
+	}
+	if _, err := os.Stat(path); err != nil {
+		return nil, usage("name it with --store, or give --no-store", "the recorder's store: %w", err)
+	}
+	return func(ctx context.Context, to string) (wire.Position, error) { return recorder.Copy(ctx, path, to) }, nil
+}
+
+// serverOrOwn connects to the server that is named or runs on the data directory,
+// or else to one of its own there, which stop ends.
+func (a *app) serverOrOwn(ctx context.Context) (nc *nats.Conn, stop func(), err error) {
+	nc, err = a.connect(ctx)
+	if err == nil {
+		return nc, nc.Close, nil
+	}
+	dir := filepath.Join(a.server.DataDir, "nats")
+	known, ok := errors.AsType[*service.Error](err)
+	if !ok || known.Code != service.CodeUnreachable || a.server.URL != "" || a.server.Context != "" {
+		return nil, nil, err
+	}
+	if _, statErr := os.Stat(dir); errors.Is(statErr, fs.ErrNotExist) {
+		return nil, nil, err
+	}
+	lock, err := service.LockDir(a.server.DataDir)
+	if err != nil {
+		return nil, nil, err
+	}
+	nc, stop, err = a.ownServer(ctx, dir)
+	if err != nil {
+		return nil, nil, errors.Join(err, lock.Unlock())
+	}
+	return nc, func() {
+		stop()
+		_ = lock.Unlock()
+	}, nil
+}
+
+// ownServer starts a server on a folder that is locked, and connects to it.
+func (a *app) ownServer(ctx context.Context, dir string) (nc *nats.Conn, stop func(), err error) {
+	path, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	server, err := startServer(ctx, embeddedConfig{Dir: path, Listen: "127.0.0.1"}, a.log)
+	if err != nil {
+		return nil, nil, err
+	}
+	if nc, err = a.inProcess(ctx, server); err != nil {
+		server.stop()
+		return nil, nil, err
+	}
+	return nc, func() {
+		nc.Close()
+		server.stop()
+	}, nil
+}
+
+// showEvery is how often somebody who waits is told how far it is.
+const showEvery = 2 * time.Second
+
+// showProgress tells people what is being copied, each file once and a large one
+// again and again.
+func (a *app) showProgress() backup.Progress {
+	last, shown := "", time.Time{}
+	return func(name string, size int64) {
+		if a.json || name == last && time.Since(shown) < showEvery {
+			return
+		}
+		last, shown = name, time.Now()
+		_, _ = fmt.Fprintf(a.errOut, "%s: %s\n", name, bytesText(uint64(size)))
+	}
+}
+
+func (a *app) printBackup(done string, m backup.Manifest, took time.Duration) error {
+	if a.json {
+		return a.printJSON(m)
+	}
+	var size int64
+	var messages uint64
+	for _, s := range m.Streams {
+		count, _, err := s.Messages()
+		if err != nil {
+			return err
+		}
+		size, messages = size+s.Bytes, messages+count
+	}
+	store := "without the recorder's store"
+	if m.Store != nil {
+		store = fmt.Sprintf("the recorder's store up to position %d", m.Store.Position.Seq)
+		size += m.Store.Bytes
+	}
+	_, err := fmt.Fprintf(a.out, "%s: %d streams with %d messages, %s; %s in %s\n",
+		done, len(m.Streams), messages, store, bytesText(uint64(size)), took.Round(time.Millisecond))
+	return err
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/cobra"
+
+	"wake/internal/backup"
+	"wake/internal/service"
+)
+
+func (a *app) restoreCommand() *cobra.Command {
+	var o backupOptions
+	cmd := &cobra.Command{
+		Use:   "restore DIR",
+		Short: "Make streams, buckets and the recorder's store what they were in a backup",
+		Long: `Make streams, buckets and the recorder's store what they were in a backup, when no
+service runs. The backup is checked before anything is touched. If no server runs on
+the data directory and none is named, one is started on it for as long as it takes;
+then start wake up.
+
+Events that runners on other machines keep in their spools, and stores of other
+recorders, are of a time that hasn't been: remove them.`,
+		Args:              arguments,
+		ValidArgsFunction: completeDir,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.restore(cmd.Context(), args[0], o)
+		},
+	}
+	flags := cmd.Flags()
+	o.flags(flags, "where the recorder's `store` shall be, a SQLite file (default: DIR/recorder.db of the data directory)")
+	flags.BoolVar(&o.force, "force", false, "remove streams and a store that are there")
+	flags.IntVar(&o.replicas, "replicas", 0, "`number` of servers that keep each stream (default: as in the backup)")
+	return cmd
+}
+
+// codeExists is said if a restore would replace something.
+const codeExists = "EXISTS"
+
+func (a *app) restore(ctx context.Context, dir string, o backupOptions) error {
+	begun := time.Now()
+	m, err := backup.Open(ctx, dir, func(string, int64) {})
+	if errors.Is(err, fs.ErrNotExist) {
+		return usage("a backup is a folder that `wake backup` has made", "%w", err)
+	}
+	if err != nil {
+		return err
+	}
+	path, err := a.storePath(o)
+	if err != nil {
+		return err
+	}
+	if m.Store == nil {
+		path = ""
+	}
+	if _, err := os.Stat(path); err == nil && !o.force {
+		return failure(codeExists, "--force replaces it", "%s is there", path)
+	}
+	for _, held := range []string{a.server.DataDir, filepath.Join(a.server.DataDir, "recorder")} {
+		lock, err := service.LockDir(held)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = lock.Unlock() }()
+	}
+	nc, stop, err := a.emptyServer(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	err = backup.Restore(ctx, nc, a.names, dir, m, backup.Options{Force: o.force, Replicas: o.replicas}, a.showProgress())
+	if exists, ok := errors.AsType[*backup.ExistsError](err); ok {
+		return failure(codeExists, "--force removes them, with all they hold", "%w", exists)
+	}
+	if err != nil {
+		return err
+	}
+	if err := a.restoreFiles(dir, m, path); err != nil {
+		return err
+	}
+	return a.printBackup("restored", m, time.Since(begun))
+}
+
+// emptyServer connects to a server on which no service of the installation is at
+// work: the one that is named, or one of its own on the data directory, which is
+// locked.
+func (a *app) emptyServer(ctx context.Context) (nc *nats.Conn, stop func(), err error) {
+	if a.server.URL == "" && a.server.Context == "" {
+		return a.ownServer(ctx, filepath.Join(a.server.DataDir, "nats"))
+	}
+	if nc, err = a.connect(ctx); err != nil {
+		return nil, nil, err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		nc.Close()
+		return nil, nil, err
+	}
+	var running []string
+	for _, c := range (doctor{nc: nc, js: js, names: a.names}).services(ctx) {
+		if c.Verdict == fine {
+			running = append(running, c.Name)
+		}
+	}
+	if len(running) > 0 {
+		nc.Close()
+		return nil, nil, failure(service.CodeInUse, "stop all services, and wait a minute if one was killed", "at work: %s", strings.Join(running, ", "))
+	}
+	return nc, nc.Close, nil
+}
+
+// restoreFiles puts the recorder's store in its place, and what waits in the spool
+// out of the way: it is of a time that hasn't been.
+func (a *app) restoreFiles(dir string, m backup.Manifest, path string) error {
+	spool := filepath.Join(a.server.DataDir, "spool")
+	if err := os.Rename(spool, fmt.Sprintf("%s.before-%s", spool, time.Now().UTC().Format("20060102T150405.000"))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("spool: %w", err)
+	}
+	if path == "" {
+		return nil
+	}
+	for _, suffix := range []string{"-wal", "-shm", ""} {
+		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("the recorder's store: %w", err)
+		}
+	}
+	if err := copyFile(filepath.Join(dir, m.Store.Name), path); err != nil {
+		return fmt.Errorf("the recorder's store: %w", err)
+	}
+	return nil
+}
+
+// copyFile makes a file that is whole or isn't there.
+func copyFile(from, to string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close() //nolint:errcheck // it is only read
+	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(to+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	if err := errors.Join(err, out.Sync(), out.Close()); err != nil {
+		return err
+	}
+	return os.Rename(to+".new", to)
+}

@@ -1,0 +1,163 @@
+package backup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/topology"
+	"wake/pkg/subjects"
+)
+
+// Options say how to restore.
+type Options struct {
+	Force    bool // remove the streams that are there
+	Replicas int  // of each stream; default: as in the backup
+}
+
+// ExistsError is returned if streams of the installation are there.
+type ExistsError struct{ Streams []string }
+
+func (e *ExistsError) Error() string {
+	return "the server has this installation: " + strings.Join(e.Streams, ", ")
+}
+
+// Restore builds the streams of a backup that [Open] has checked. It fails with an
+// [*ExistsError] if some are there, unless they are to be removed, and, before it
+// touches anything, if the backup isn't of this installation. One that fails later
+// leaves some streams; it may be begun again by force. No service may be running.
+func Restore(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string, m Manifest, o Options, progress Progress) error {
+	if err := restoreAll(ctx, nc, n, dir, m, o, progress); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	return nil
+}
+
+func restoreAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string, m Manifest, o Options, progress Progress) error {
+	if err := m.whole(n); err != nil {
+		return err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	there, err := topology.Existing(ctx, js, n)
+	if err != nil {
+		return err
+	}
+	if len(there) > 0 && !o.Force {
+		return &ExistsError{there}
+	}
+	for _, name := range there {
+		if err := js.DeleteStream(ctx, name); err != nil {
+			return fmt.Errorf("remove %s: %w", name, err)
+		}
+	}
+	for _, s := range m.Streams {
+		if err := restoreStream(ctx, nc, js, dir, s, o, progress); err != nil {
+			return fmt.Errorf("%s: %w", s.Stream, err)
+		}
+	}
+	if err := register(ctx, js, n, m.Late); err != nil {
+		return err
+	}
+	return topology.Verify(ctx, js, n)
+}
+
+// whole checks that a backup is of an installation, and that its parts go together.
+func (m Manifest) whole(n subjects.Names) error {
+	if m.Prefix != n.Prefix() {
+		return fmt.Errorf("the backup is of the installation with prefix %q: give --prefix %s", m.Prefix, m.Prefix)
+	}
+	var names []string
+	for _, s := range m.Streams {
+		names = append(names, s.Stream)
+	}
+	if want := inOrder(n); !slices.Equal(names, want) {
+		return fmt.Errorf("%w: it has the streams %v, want %v", ErrDamaged, names, want)
+	}
+	i := slices.Index(names, n.EventsStream())
+	_, last, err := m.Streams[i].Messages()
+	if err != nil {
+		return err
+	}
+	if m.Store != nil && m.Store.Position.Seq > last {
+		return fmt.Errorf("%w: the recorder's store is at position %d, the events end at %d", ErrDamaged, m.Store.Position.Seq, last)
+	}
+	return nil
+}
+
+func restoreStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, dir string, s Stream, o Options, progress Progress) error {
+	in, err := os.Open(filepath.Join(dir, s.Name))
+	if err != nil {
+		return err
+	}
+	defer in.Close() //nolint:errcheck // it is only read
+	config, err := replicated(s.Config, o.Replicas)
+	if err != nil {
+		return err
+	}
+	var done int64
+	err = restore(ctx, nc, s.Stream, config, s.State, in, func(n int) {
+		done += int64(n)
+		progress(s.Stream, done)
+	})
+	if err != nil {
+		return err
+	}
+	return compare(ctx, js, s)
+}
+
+// replicated returns a stream's configuration with another number of replicas.
+func replicated(config json.RawMessage, replicas int) (json.RawMessage, error) {
+	if replicas == 0 {
+		return config, nil
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(config, &fields); err != nil {
+		return nil, fmt.Errorf("configuration: %w", err)
+	}
+	fields["num_replicas"] = json.RawMessage(fmt.Sprint(replicas))
+	return json.Marshal(fields)
+}
+
+// compare checks that a stream holds what its copy did, but for what has aged out
+// meanwhile.
+func compare(ctx context.Context, js jetstream.JetStream, s Stream) error {
+	count, last, err := s.Messages()
+	if err != nil {
+		return err
+	}
+	stream, err := js.Stream(ctx, s.Stream)
+	if err != nil {
+		return err
+	}
+	info := stream.CachedInfo()
+	ages := info.Config.MaxAge > 0
+	if info.State.LastSeq != last || info.State.Msgs != count && !ages {
+		return fmt.Errorf("the server has %d messages up to %d, the backup has %d up to %d", info.State.Msgs, info.State.LastSeq, count, last)
+	}
+	return nil
+}
+
+// register registers runs that were registered while streams were copied.
+func register(ctx context.Context, js jetstream.JetStream, n subjects.Names, late []Key) error {
+	kv, err := js.KeyValue(ctx, n.StateBucket())
+	if err != nil {
+		return err
+	}
+	for _, k := range late {
+		if _, err := kv.Create(ctx, k.Key, k.Value); err != nil && !errors.Is(err, jetstream.ErrKeyExists) {
+			return fmt.Errorf("register %s: %w", k.Key, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,140 @@
+package backup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Bounds of what the server may take.
+const (
+	checkWait = 10 * time.Minute // to check a stream, before it sends it; and to build it again
+	chunkWait = 30 * time.Second // for the next piece
+)
+
+// chunkSize is the size of the pieces that a stream is restored in.
+const chunkSize = 128 << 10
+
+// answer is what the server answers to a request of its API.
+type answer struct {
+	Error   *jetstream.APIError `json:"error"`
+	Config  json.RawMessage     `json:"config"`
+	State   json.RawMessage     `json:"state"`
+	Deliver string              `json:"deliver_subject"`
+}
+
+// ask asks the server's API.
+func ask(ctx context.Context, nc *nats.Conn, wait time.Duration, subject string, question any) (a answer, err error) {
+	data, ok := question.([]byte)
+	if !ok {
+		if data, err = json.Marshal(question); err != nil {
+			return a, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	m, err := nc.RequestWithContext(ctx, subject, data)
+	if err != nil {
+		return a, err
+	}
+	if len(m.Data) == 0 {
+		return a, nil
+	}
+	if err := json.Unmarshal(m.Data, &a); err != nil {
+		return a, fmt.Errorf("answer of the server: %w", err)
+	}
+	if a.Error != nil {
+		return a, a.Error
+	}
+	return a, nil
+}
+
+// snapshot has the server check a stream and send it, with its consumers, as of one
+// moment. take gets the pieces.
+func snapshot(ctx context.Context, nc *nats.Conn, stream string, take func([]byte) error) (config, state json.RawMessage, err error) {
+	inbox := nc.NewInbox()
+	sub, err := nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer sub.Unsubscribe() //nolint:errcheck // the connection is gone then
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		return nil, nil, err // the server sends 8 MiB ahead at most
+	}
+	a, err := ask(ctx, nc, checkWait, "$JS.API.STREAM.SNAPSHOT."+stream, map[string]any{"deliver_subject": inbox, "jsck": true})
+	if err != nil {
+		return nil, nil, err
+	}
+	for next := 1; ; next++ {
+		m, err := nextChunk(ctx, sub)
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(m.Data) == 0 {
+			return a.Config, a.State, over(m)
+		}
+		if m.Reply != "" { // the last piece has none
+			if i := m.Reply[strings.LastIndexByte(m.Reply, '.')+1:]; i != strconv.Itoa(next) {
+				return nil, nil, fmt.Errorf("piece %s came instead of %d", i, next)
+			}
+			if err := nc.Publish(m.Reply, nil); err != nil {
+				return nil, nil, err
+			}
+		}
+		if err := take(m.Data); err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+func nextChunk(ctx context.Context, sub *nats.Subscription) (*nats.Msg, error) {
+	wait, cancel := context.WithTimeout(ctx, chunkWait)
+	defer cancel()
+	m, err := sub.NextMsgWithContext(wait)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil, fmt.Errorf("the server sent nothing for %s", chunkWait)
+	}
+	return m, err
+}
+
+// over says how the end of a snapshot went.
+func over(m *nats.Msg) error {
+	if status := m.Header.Get("Status"); status != "" && status != "204" {
+		return fmt.Errorf("the server gave up: %s %s", status, m.Header.Get("Description"))
+	}
+	return nil
+}
+
+// restore has the server build a stream from a snapshot.
+func restore(ctx context.Context, nc *nats.Conn, stream string, config, state json.RawMessage, in io.Reader, sent func(int)) error {
+	a, err := ask(ctx, nc, chunkWait, "$JS.API.STREAM.RESTORE."+stream, map[string]any{"config": config, "state": state})
+	if err != nil {
+		return err
+	}
+	chunk := make([]byte, min(chunkSize, nc.MaxPayload()))
+	for {
+		n, err := io.ReadFull(in, chunk)
+		if n > 0 {
+			if _, err := ask(ctx, nc, chunkWait, a.Deliver, chunk[:n]); err != nil {
+				return err
+			}
+			sent(n)
+		}
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err = ask(ctx, nc, checkWait, a.Deliver, []byte{})
+	return err
+}
