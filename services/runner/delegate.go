@@ -54,7 +54,7 @@ func (w *worker) delegate(ctx context.Context, n wire.NodeState, call, prompt st
 
 // startSubAgent asks for the run of a call. Asking twice does no harm.
 func (w *worker) startSubAgent(ctx context.Context, n wire.NodeState, id, prompt string) error {
-	definition, input, err := subAgentFlow(n.Input, prompt)
+	definition, input, err := subAgentFlow(n.Input, w.def.HooksOf(w.node), prompt)
 	if err != nil {
 		return err
 	}
@@ -75,9 +75,10 @@ func (w *worker) startSubAgent(ctx context.Context, n wire.NodeState, id, prompt
 	return nil
 }
 
-// subAgentFlow is a flow of one agent with the settings of another one. They come as the
-// run's input: what a model or a file has said is no expression. It starts no agents.
-func subAgentFlow(settings wire.Raw, prompt string) (definition, input wire.Raw, err error) {
+// subAgentFlow is a flow of one agent with the settings and the hooks of another one. The
+// settings come as the run's input: what a model or a file has said is no expression. It
+// starts no agents.
+func subAgentFlow(settings wire.Raw, hooks []flow.Hook, prompt string) (definition, input wire.Raw, err error) {
 	var given map[string]wire.Raw
 	if err := wire.Unmarshal(settings, &given); err != nil {
 		return nil, nil, fmt.Errorf("settings of the agent: %w", err)
@@ -98,10 +99,14 @@ func subAgentFlow(settings wire.Raw, prompt string) (definition, input wire.Raw,
 		options[name] = value
 		node[name] = "{{ input.options." + name + " }}"
 	}
-	definition, err = wire.Marshal(map[string]any{
+	fields := map[string]any{
 		"name": "sub-agent", "workspace": "shared",
 		"nodes": []any{map[string]any{"id": subAgentNode, "type": string(flow.TypeAgent), "input": node}},
-	})
+	}
+	if len(hooks) > 0 {
+		fields["hooks"] = hooks
+	}
+	definition, err = wire.Marshal(fields)
 	if err != nil {
 		return nil, nil, err
 	}

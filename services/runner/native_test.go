@@ -150,10 +150,11 @@ func TestNativeDelegates(t *testing.T) {
 				start := func(id string) *process {
 					return b.process(id, nil, func(c *runner.Config) {
 						c.Providers, c.Workspaces, c.MaxAgents = map[string]agent.Provider{"native": p}, folder, 1
+						c.Ask = func(context.Context, string, []byte) ([]byte, error) { return nil, nil }
 					})
 				}
 				r1 := start("r1")
-				b.submit("run1", shared(strings.Replace(written, ", requireApproval: [write]", "", 1)))
+				b.submit("run1", shared(strings.Replace(written, "requireApproval: [write]}", "retries: 1, allowedTools: [agent, read]}, hooks: [{event: AgentStop, subject: h}]", 1)))
 				b.awaits("an agent that was started", func() bool {
 					return count(b.read("run1.a#1.t0"), wire.TypeTurnStart)+count(b.read("run1.a#1.t1"), wire.TypeTurnStart) > 0
 				})
@@ -167,7 +168,10 @@ func TestNativeDelegates(t *testing.T) {
 					t.Fatalf("output %q, %s:\n%s", text, state.Error, story(entries))
 				}
 				for _, id := range []string{"run1.a#1.t0", "run1.a#1.t1"} {
-					child, _ := b.ended(id)
+					child, entries := b.ended(id)
+					if n := count(entries, wire.TypeHookFired); n != 1 {
+						t.Errorf("%s: %d hooks were asked", id, n)
+					}
 					if child.ParentRun != "run1" || child.ParentNode != "a" || child.Result != wire.FlowStatusComplete {
 						t.Errorf("%s: %s of %s, %s", id, child.Result, child.ParentRun, child.Error)
 					}
