@@ -5,13 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
@@ -23,6 +26,7 @@ import (
 //	< KIND         read lines until one of that kind: user, eof, or a control
 //	               request or response by its subtype
 //	need FILE      fail unless the file exists
+//	await FILE     wait until it does
 //	append FILE …  write the rest of the line to the end of a file
 //	spawn          leave a process behind, in a session of its own
 //	stderr TEXT    print to stderr
@@ -30,7 +34,8 @@ import (
 //	hang           don't end, not even on SIGTERM
 //
 // ${uuid} and ${text} are of the last user line, ${reply} is what the last
-// control response says, ${argv} and ${env} are what they are.
+// control response says, ${callbacks} are the hooks of the last control request with their
+// time limits, ${argv} and ${env} are what they are.
 const fakeScript = "FAKE_CLAUDE"
 
 func TestMain(m *testing.M) {
@@ -60,6 +65,13 @@ func (f *fake) do(line string) {
 		if _, err := os.Stat(rest); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(99)
+		}
+	case "await":
+		for {
+			if _, err := os.Stat(rest); err == nil {
+				return
+			}
+			<-time.After(5 * time.Millisecond)
 		}
 	case "append":
 		name, text, _ := strings.Cut(rest, " ")
@@ -118,7 +130,10 @@ func (f *fake) read(kind string) {
 		var m struct {
 			Type, UUID string
 			Message    struct{ Content json.RawMessage }
-			Request    struct{ Subtype string }
+			Request    struct {
+				Subtype string
+				Hooks   map[string][]struct{ Timeout int }
+			}
 			Response   struct{ Response json.RawMessage }
 		}
 		if json.Unmarshal(line, &m) != nil {
@@ -129,6 +144,13 @@ func (f *fake) read(kind string) {
 			f.vars["uuid"], f.vars["text"] = m.UUID, string(m.Message.Content)
 		case "control_response":
 			f.vars["reply"] = string(m.Response.Response)
+		}
+		var callbacks []string
+		for _, event := range slices.Sorted(maps.Keys(m.Request.Hooks)) {
+			callbacks = append(callbacks, fmt.Sprint(event, " ", m.Request.Hooks[event][0].Timeout))
+		}
+		if len(callbacks) > 0 {
+			f.vars["callbacks"] = strings.Join(callbacks, ", ")
 		}
 		if m.Type == kind || m.Request.Subtype == kind {
 			return
