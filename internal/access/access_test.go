@@ -112,9 +112,9 @@ var table = map[access.Role]struct{ may, mayNot []string }{
 		mayNot: []string{"+wake.events.r.n.flow", "+wake.cmd.r", "+wake.queue.run", "<wake.events.>", "<_INBOX.>"},
 	},
 	access.Runner: {
-		may: []string{"+wake.events.r.n.flow", "+wake.queue.node.default", "+$KV.WAKE_LEASES.r.n", "+$O.WAKE_SESSIONS.C.x", "+wake.deadletter.runner", "<wake.api.command"},
+		may: []string{"+wake.events.r.n.flow", "+wake.queue.node.default", "+$KV.WAKE_LEASES.r.n", "+$O.WAKE_SESSIONS.C.x", "+wake.deadletter.runner", "<wake.api.command", "+wake.hooks.policy"},
 		mayNot: []string{
-			"+wake.alerts.r.n.k.x", "+$KV.WAKE_SNAPSHOTS.r", "+$JS.API.STREAM.DELETE.WAKE_EVENTS", "+$JS.API.STREAM.PURGE.WAKE_EVENTS",
+			"+wake.alerts.r.n.k.x", "+$KV.WAKE_SNAPSHOTS.r", "+$JS.API.STREAM.DELETE.WAKE_EVENTS", "+$JS.API.STREAM.PURGE.WAKE_EVENTS", "<wake.hooks.policy",
 			"+$JS.API.STREAM.MSG.DELETE.WAKE_EVENTS", "+$JS.API.STREAM.UPDATE.WAKE_EVENTS", "<_INBOX.>", "<wake.events.>",
 		},
 	},

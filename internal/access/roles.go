@@ -177,6 +177,7 @@ func (g *grants) runner() {
 	n := g.names
 	g.service("runner", "runner")
 	g.publish(n.Prefix()+".events.>", n.Prefix()+".cmd.>", n.Prefix()+".queue.>", n.Prefix()+".api.>", n.DeadLetter("queue"))
+	g.publish(n.Prefix() + ".hooks.>") // to ask, for agents
 	g.read(n.CommandsStream(), n.QueueStream(), n.AlertsStream(), "KV_"+n.SnapshotsBucket(), "KV_"+n.BookmarksBucket())
 	g.keyValue(n.LeasesBucket(), n.StateBucket())
 	g.object(n.BlobsBucket(), n.SessionsBucket())

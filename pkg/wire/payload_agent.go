@@ -297,7 +297,7 @@ type Compaction struct {
 type HookFired struct {
 	HookEvent  string // PreToolUse …
 	HookName   string
-	Decision   string // allow, deny, modify, stop …
+	Decision   string // continue, allow, deny, modify, stop, system or context; of Claude Code's own: its words
 	DurationMs *int64
 	ExitCode   *int64
 	Output     string

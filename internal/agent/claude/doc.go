@@ -38,7 +38,8 @@
 //	result                                  turn:end; agent:error if it failed
 //	control_request/can_use_tool            permission:required
 //	control_request/hook_callback           tool:intent if it isn't known, for PreToolUse; tool:state
-//	                                        (EXECUTING) in permission mode bypassPermissions
+//	                                        (EXECUTING) in permission mode bypassPermissions;
+//	                                        hook:fired and permission:decided as wake's hooks say
 //	control_request/mcp_message             cc_message for a valid notify_parent, else raw
 //	attachment/queued_command               user:message
 //	no JSON, too long                       raw malformed, with the text and the reason
