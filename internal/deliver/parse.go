@@ -226,13 +226,13 @@ func (p *problems) wrong(err error) {
 // unplaced notes a problem that quotes the value it is about, as those of spans of
 // time do.
 func (p *problems) unplaced(message string) {
-	_, rest, _ := strings.Cut(message, "\"")
-	value, _, ok := strings.Cut(rest, "\"")
-	if !ok || p.root == nil {
+	rest, ok := strings.CutSuffix(message, `"`) // the value is the last that it quotes; a unit may be before
+	i := strings.LastIndex(rest, `"`)
+	if !ok || i < 0 || p.root == nil {
 		p.addLine(1, "%s", message)
 		return
 	}
-	line := 1
+	value, line := rest[i+1:], 1
 	ast.Walk(finder(func(n ast.Node) {
 		if t := n.GetToken(); t != nil && t.Value == value && line == 1 {
 			line = lineOf(t)
