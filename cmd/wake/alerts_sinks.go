@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -156,7 +157,9 @@ doesn't take ends it. An alerter whose rules have the sink does this.`,
 				if err != nil {
 					return usage("`wake alerts deadletter list` shows them", "%q is no id of a dead letter", arg)
 				}
-				ids = append(ids, id)
+				if !slices.Contains(ids, id) {
+					ids = append(ids, id)
+				}
 			}
 			return a.withLog(cmd.Context(), func(log *eventlog.Log) error {
 				return a.retryLetters(cmd.Context(), log, args[0], ids)
@@ -175,6 +178,10 @@ func (a *app) retryLetters(ctx context.Context, log *eventlog.Log, sink string, 
 		}
 		if r.Problem != "" {
 			return failure(codeSinkFailed, "", "%s took %d, but not the next: %s", sink, sent, r.Problem)
+		}
+		if missing := len(ids) - sent; !r.More && missing > 0 {
+			return failure(codeSinkFailed, "`wake alerts deadletter list "+sink+"` shows those that it has",
+				"%s took %d, but has no dead letter of the other %d ids", sink, sent, missing)
 		}
 		if !r.More || r.Sent == 0 {
 			return a.said(map[string]any{"sink": sink, "sent": sent}, sink+" took "+strconv.Itoa(sent))

@@ -87,7 +87,7 @@ func exitCode(code wire.ErrorCode) int {
 // programs.
 func (a *app) printError(e *wire.APIError, asJSON bool) {
 	lines := []string{e.Error()}
-	if e.Code == wire.CodeFlowInvalid {
+	if e.Code == wire.CodeFlowInvalid || e.Code == codeRulesInvalid {
 		lines = strings.Split(e.Error(), "\n")
 	}
 	for i, line := range lines {
