@@ -276,3 +276,39 @@ func TestServe(t *testing.T) {
 		}
 	}
 }
+
+// Whatever is on a line, it is answered, and the next line too.
+func TestServeBadLines(t *testing.T) {
+	t.Parallel()
+	const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+`
+	long := strings.Repeat("x", mcp.MaxRequest)
+	for name, c := range map[string]struct{ line, want string }{
+		"no JSON":         {`hello`, `"code":-32700`},
+		"half":            {`{"jsonrpc":"2.0","id":2,"method":`, `"code":-32700`},
+		"no text":         {"\xff\xfe", `"code":-32700`},
+		"two":             {`{"jsonrpc":"2.0","id":2,"method":"ping"} {}`, `"code":-32700`},
+		"no message":      {`{"a":1}`, `"code":-32600`},
+		"a strange id":    {`{"jsonrpc":"2.0","id":{"a":1},"method":"ping"}`, `"code":-32600`},
+		"a batch":         {`[{"jsonrpc":"2.0","id":2,"method":"ping"}]`, `"code":-32600`},
+		"an empty batch":  {`[]`, `"code":-32600`},
+		"too long":        {`{"method":"tools/call","params":{"name":"send","arguments":{"message":"` + long + `"}},"jsonrpc":"2.0","id":"seven"}`, `"id":"seven"`},
+		"an empty line":   {"\r\n", `"id":9`},
+		"a long greeting": {`{"jsonrpc":"2.0","id":2,"method":"ping","params":{"_meta":{"x":"` + long[:len(long)-200] + `"}}}`, `"id":2`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var out strings.Builder
+			in := strings.NewReader(hello + c.line + "\n" + `{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"runs","arguments":{}}}` + "\n")
+			if err := mcp.Serve(t.Context(), mcp.NewServer("v1", fake(nil)), in, &out); err != nil && !errors.Is(err, io.EOF) {
+				t.Fatal(err)
+			}
+			for _, want := range []string{`"id":1`, c.want, `"id":9`} {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("%s is missing in\n%s", want, out.String())
+				}
+			}
+		})
+	}
+}

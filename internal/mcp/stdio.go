@@ -14,16 +14,29 @@ import (
 const MaxRequest = 1 << 20
 
 // Serve serves one client by lines on in and out until in ends. What was asked
-// before is answered then: the SDK by itself forgets it.
+// before is answered then: the SDK by itself forgets it. A line that is no message,
+// or too long, is answered with an error, and the next one is read.
 func Serve(ctx context.Context, s *sdk.Server, in io.Reader, out io.Writer) error {
-	return s.Run(ctx, &stdio{sdk.IOTransport{Reader: io.NopCloser(in), Writer: open{out}, MaxLineLength: MaxRequest}})
+	o := &open{out: out}
+	return s.Run(ctx, &stdio{sdk.IOTransport{Reader: newMessages(in, o), Writer: o, MaxLineLength: MaxRequest}})
 }
 
-// open stays open when the session is over: stdout isn't ours to close.
-type open struct{ io.Writer }
+// open writes lines, one at a time. It stays open when the session is over: stdout
+// isn't ours to close.
+type open struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+// Write writes a line.
+func (o *open) Write(line []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.out.Write(line)
+}
 
 // Close does nothing.
-func (open) Close() error { return nil }
+func (*open) Close() error { return nil }
 
 type stdio struct{ sdk.IOTransport }
 
