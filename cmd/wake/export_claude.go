@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"wake/internal/agent/claude"
 	"wake/internal/export"
+	"wake/internal/timeline"
 	"wake/internal/transcript"
 	"wake/pkg/wire"
 )
@@ -78,16 +80,36 @@ func (a *app) keptSession(ctx context.Context, src source, session string) ([]by
 	return store.Load(ctx, session)
 }
 
-// claudeHint says how the session is gone on with.
+// claudeHint says how the session is gone on with. The folder and the session are
+// the agent's words: a session that isn't named as Claude Code names them could
+// be a path or a flag, and has no command; nor has a folder that can't be printed
+// as it is.
 func claudeHint(done exported, file string) []string {
-	cwd, from := done.Cwd, "written from the log"
+	from := "written from the log"
 	if done.Source == "kept" {
 		from = "the file that was kept"
 	}
 	lines := []string{fmt.Sprintf("session %s, %d lines, %s", done.Session, done.Written, from)}
-	if cwd == "" {
+	if done.Cwd == "" || !sessionName.MatchString(done.Session) {
 		return lines
 	}
-	return append(lines,
-		fmt.Sprintf("hint: cp %s ~/.claude/%s && cd %s && claude --resume %s", file, filepath.ToSlash(claude.SessionFile(cwd, done.Session)), cwd, done.Session))
+	at := filepath.ToSlash(claude.SessionFile(done.Cwd, done.Session))
+	hint := fmt.Sprintf("hint: cp %s ~/.claude/%s && cd %s && claude --resume %s", word(file), word(at), word(done.Cwd), done.Session)
+	if timeline.Line(hint, maxMessage) != hint {
+		return lines
+	}
+	return append(lines, hint)
+}
+
+var (
+	sessionName = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$`)
+	plainWord   = regexp.MustCompile(`^[\w./][\w./+:@%=,-]*$`)
+)
+
+// word is a text as one word of a shell's command, which is nothing but text there.
+func word(s string) string {
+	if plainWord.MatchString(s) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -198,6 +198,28 @@ func TestExportKeptSession(t *testing.T) {
 }
 
 // Spans go to an endpoint, with the headers that it wants.
+// What a folder and a session are called is up to the agent, and the hint is there
+// to be given to a shell.
+func TestClaudeHint(t *testing.T) {
+	for _, c := range []struct{ session, cwd, file, want string }{
+		{exportedSession, "/work", "s.jsonl", "hint: cp s.jsonl ~/.claude/projects/-work/" + exportedSession + ".jsonl && cd /work && claude --resume " + exportedSession},
+		{exportedSession, "/a $(id);'b", "my s.jsonl", "hint: cp 'my s.jsonl' ~/.claude/projects/-a---id---b/" + exportedSession + `.jsonl && cd '/a $(id);'\''b' && claude --resume ` + exportedSession},
+		{exportedSession, "/two  spaces", "s.jsonl", ""},
+		{exportedSession, "/a\nid", "s.jsonl", ""},
+		{exportedSession, strings.Repeat("/long", 1000), "s.jsonl", ""},
+		{exportedSession, "", "s.jsonl", ""},
+		{"--dangerously-skip-permissions", "/work", "s.jsonl", ""},
+		{"../../../x;id", "/work", "s.jsonl", ""},
+	} {
+		done := exported{}
+		done.Session, done.Cwd = c.session, c.cwd
+		lines := append(claudeHint(done, c.file), "")
+		if lines[1] != c.want {
+			t.Errorf("%q in %q:\n%s\nwant\n%s", c.session, c.cwd, lines[1], c.want)
+		}
+	}
+}
+
 func TestExportToEndpoint(t *testing.T) {
 	x := newExporting(t)
 	var bodies []string
