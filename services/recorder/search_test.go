@@ -242,7 +242,7 @@ func TestStats(t *testing.T) {
 	usage("r1", "coder", "m1", "opus", 100, 5)
 	usage("r1", "coder", "m1", "opus", 100, 5) // told again
 	usage("r1", "coder", "m2", "haiku", 50, 1)
-	p.add("r1", "coder", exec, &wire.TurnEnd{TurnCostUsd: new(0.4), TotalCostUsd: new(0.4), ModelUsage: map[string]wire.ModelUsage{"opus": {CostUsd: new(0.3)}, "haiku": {CostUsd: new(0.1)}}})
+	p.add("r1", "coder", exec, &wire.TurnEnd{TurnCostUsd: new(0.4), TotalCostUsd: new(0.4), ModelUsage: map[string]wire.ModelUsage{"opus[1m]": {CostUsd: new(0.3)}, "haiku": {CostUsd: new(0.1)}}})
 	for i := range 10 {
 		tool := &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null, DurationMs: new(int64((i + 1) * 100))}
 		switch {

@@ -53,7 +53,7 @@ func stats(ctx context.Context, t *tx, q wire.StatsRequest, now time.Time) (r wi
 		into *[]wire.SpendStats
 		by   string
 	}{
-		{&r.Days, "s.day"}, {&r.Models, "s.model"}, {&r.Flows, "r.flow"}, {&r.Nodes, "n.node"},
+		{&r.Days, "s.day"}, {&r.Models, byModel}, {&r.Flows, "r.flow"}, {&r.Nodes, "n.node"},
 	} {
 		if *part.into, err = c.spend(ctx, part.by); err != nil {
 			return r, err
@@ -69,6 +69,10 @@ func stats(ctx context.Context, t *tx, q wire.StatsRequest, now time.Time) (r wi
 	r.Tools, err = c.tools(ctx)
 	return r, err
 }
+
+// byModel is a model without the size of its window: results name it with that
+// ("opus[1m]"), calls without.
+const byModel = "replace(s.model, '[1m]', '')"
 
 // counting is a question for numbers.
 type counting struct {
