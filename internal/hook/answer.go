@@ -131,5 +131,8 @@ func refusal(event string, code int64, words string) (Outcome, error) {
 	if event == flow.HookPreToolUse && code == exitDeny {
 		return Outcome{Decision: Deny, Reason: clean(cut(words, maxOutput))}, nil
 	}
+	if words == "" {
+		return Outcome{}, fmt.Errorf("exit code %d", code)
+	}
 	return Outcome{}, fmt.Errorf("exit code %d: %s", code, cut(words, maxOutput))
 }

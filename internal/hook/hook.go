@@ -137,14 +137,18 @@ func (h *hook) prepare() (err error) {
 
 // nameOf is the name of a hook on record: without what may be secret in an address.
 func nameOf(h flow.Hook) string {
-	name := cmp.Or(h.Name, strings.Join(h.Command, " "), h.Subject, "unnamed")
-	if h.Name == "" && len(h.Command) == 3 && h.Command[1] == "-c" {
+	if h.Name != "" {
+		return cut(h.Name, maxName)
+	}
+	name := cmp.Or(strings.Join(h.Command, " "), h.Subject, "unnamed")
+	if len(h.Command) == 3 && h.Command[1] == "-c" {
 		name = h.Command[2]
 	}
-	if u, err := url.Parse(h.URL); h.Name == "" && h.URL != "" && err == nil {
+	if u, err := url.Parse(h.URL); h.URL != "" && err == nil {
 		name = u.Scheme + "://" + u.Host + u.Path
 	}
-	return cut(name, maxName)
+	line, _, _ := strings.Cut(strings.TrimSpace(name), "\n")
+	return cut(line, maxDefaultName)
 }
 
 // Has reports whether a hook may be asked about an event.
@@ -237,8 +241,9 @@ func resolve(event string, answers []Outcome) Outcome {
 
 // How much of a hook's name, and of its words and errors, is on record, in bytes.
 const (
-	maxName   = 200
-	maxOutput = 4 << 10
+	maxName        = 200
+	maxDefaultName = 60
+	maxOutput      = 4 << 10
 )
 
 // cut returns at most limit bytes of a text, as valid UTF-8.

@@ -181,6 +181,7 @@ func TestBroken(t *testing.T) {
 	}{
 		"no such program":      {flow.Hook{Event: flow.HookPreToolUse, Command: []string{"/no/such"}}, "no such file"},
 		"exit code":            {sh("echo why >&2; exit 3"), "exit code 3: why"},
+		"no words":             {sh("exit 3"), "exit code 3"},
 		"signal":               {sh("kill -9 $$"), "ended by SIGKILL"},
 		"no JSON":              {pre("yes"), "its answer: invalid character"},
 		"half an answer":       {pre(`{"decision":"deny"`), "its answer: unexpected EOF"},
@@ -349,14 +350,15 @@ func TestTransports(t *testing.T) {
 		},
 	})
 	o, fired := s.Fire(t.Context(), hook.Event{Name: flow.HookPreToolUse, Turn: 2, Tool: "bash", ToolUseID: "t1", AgentID: "a1", Input: input})
-	if text(o) != `modify {"n":1}` || o.Hook != script {
+	name := script[:60] + "…"
+	if text(o) != `modify {"n":1}` || o.Hook != name {
 		t.Errorf("got %q of %q", text(o), o.Hook)
 	}
 	var names []string
 	for _, f := range fired {
 		names = append(names, f.HookName+" "+f.Decision+f.Error)
 	}
-	want := []string{script + " modify", server.URL + "/p modify", "policy.bash modify", "nobody.there nats: no responders available for request"}
+	want := []string{name + " modify", server.URL + "/p modify", "policy.bash modify", "nobody.there nats: no responders available for request"}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("on record (-want +got):\n%s", diff)
 	}
