@@ -21,6 +21,9 @@ func (l *Log) limit() int {
 	if l.maxMsgSize > 0 {
 		limit = min(limit, l.maxMsgSize-headroom)
 	}
+	if l.o.Keys != nil {
+		limit = limit/4*3 - headroom // a box is base64
+	}
 	return limit
 }
 
@@ -169,8 +172,11 @@ func (b *blobStore) get(ctx context.Context, sum string) ([]byte, error) {
 	}
 	for wait := backoff(b.log.o.MaxBackoff); ; {
 		data, err := store.GetBytes(ctx, sum)
+		if err == nil {
+			return b.log.o.Keys.OpenBlob(sum, data)
+		}
 		if !errors.Is(err, jetstream.ErrObjectNotFound) {
-			return data, err
+			return nil, err
 		}
 		there, err := b.has(ctx, sum)
 		if err != nil {

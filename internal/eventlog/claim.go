@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"wake/internal/seal"
 	"wake/pkg/wire"
 )
 
@@ -53,7 +54,7 @@ func (l *Log) claim(ctx context.Context, run, node string, c Claim) (*Writer, er
 	a := claimant{log: l, run: run, node: node, c: c, nonce: rand.Text(), expect: l.names.NodeEvents(run, node)}
 	for wait := backoff(l.o.MaxBackoff); ; {
 		w, err := a.try(ctx)
-		if err == nil || errors.Is(err, ErrFenced) || errors.As(err, new(*wire.FieldError)) {
+		if err == nil || errors.Is(err, ErrFenced) || errors.Is(err, seal.ErrNoKey) || errors.As(err, new(*wire.FieldError)) {
 			return w, err
 		}
 		if e := wait.pause(ctx); e != nil {
@@ -174,8 +175,12 @@ func (l *Log) tail(ctx context.Context, run, node string, last stored) (tail, er
 	if last.Pos == 0 {
 		return tail{}, nil
 	}
-	if e := l.storedEntry(last); e.Event != nil {
+	e := l.storedEntry(last)
+	switch {
+	case e.Event != nil:
 		return tail{last.Pos, e.Event.Seq, e.Event.Epoch}, nil
+	case errors.Is(e.Err, seal.ErrNoKey):
+		return tail{}, e.Err
 	}
 	// Somebody put there what isn't an event. The node's own events say where it
 	// was.

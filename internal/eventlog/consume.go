@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/pull"
+	"wake/internal/seal"
 	"wake/pkg/wire"
 )
 
@@ -219,6 +220,10 @@ func (s *consumption) next(ctx context.Context, entries []Entry) ([]Entry, pull.
 	}
 	s.last = m.Pos
 	e := s.log.entry(m.Pos, m.Time, m.Subject, m.Data)
+	if errors.Is(e.Err, seal.ErrNoKey) {
+		s.over = true
+		return entries, m, fmt.Errorf("event %d: %w", m.Pos, e.Err)
+	}
 	if len(s.c.Kinds) == 0 || slices.Contains(s.c.Kinds, e.Kind) {
 		entries = append(entries, e)
 	}

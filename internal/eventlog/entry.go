@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"wake/internal/seal"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -32,6 +33,9 @@ var errForeign = errors.New("the event names another run, node or kind than its 
 func (l *Log) entry(pos uint64, at time.Time, subject string, data []byte) Entry {
 	e := Entry{Pos: pos, Time: at, Subject: subject, Data: data}
 	event, undecoded := wire.Decode(data)
+	if undecoded == nil && seal.Sealed(event) {
+		event, undecoded = l.o.Keys.Open(event)
+	}
 	if undecoded == nil { // most are in order, which is quickly seen
 		if kind := event.Type().Kind(); l.names.Event(event.RunID, event.NodeID, string(kind)) == subject {
 			e.RunID, e.NodeID, e.Kind, e.Event = event.RunID, event.NodeID, kind, event

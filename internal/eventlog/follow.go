@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/pull"
+	"wake/internal/seal"
 )
 
 // followIdle is how long the server keeps the consumer of a follower that is
@@ -101,7 +102,13 @@ func (f *follower) deliver(ctx context.Context, p *pull.Puller) error {
 			return pull.ErrGap
 		}
 		f.next = m.Pos + 1
-		if !f.yield(f.log.entry(m.Pos, m.Time, m.Subject, m.Data), nil) {
+		e := f.log.entry(m.Pos, m.Time, m.Subject, m.Data)
+		if errors.Is(e.Err, seal.ErrNoKey) {
+			f.stopped = true
+			f.yield(Entry{}, fmt.Errorf("eventlog: follow: event %d: %w", e.Pos, e.Err))
+			return nil
+		}
+		if !f.yield(e, nil) {
 			f.stopped = true
 			return nil
 		}

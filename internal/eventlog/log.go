@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/redact"
+	"wake/internal/seal"
 	"wake/internal/topology"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
@@ -49,6 +50,10 @@ type Options struct {
 
 	// Redact takes secrets out of what writers are given; nil: none.
 	Redact *redact.Set
+
+	// Keys encrypt what is written, and open what is read; nil: nothing is encrypted,
+	// and reading what is fails with [seal.ErrNoKey].
+	Keys *seal.Keys
 
 	AckWait    time.Duration // for the first attempt to store a batch, default 2 s; further ones get up to four times as much
 	ReadWait   time.Duration // for one answer of the leader, default 1 s

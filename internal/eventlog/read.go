@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"wake/internal/seal"
 	"wake/pkg/wire"
 )
 
@@ -64,6 +65,9 @@ func (l *Log) Read(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 			switch {
 			case err != nil:
 				yield(Entry{}, fmt.Errorf("eventlog: read: %w", err))
+				return
+			case ok && errors.Is(e.Err, seal.ErrNoKey):
+				yield(Entry{}, fmt.Errorf("eventlog: read: event %d: %w", e.Pos, e.Err))
 				return
 			case !ok || !yield(e, nil):
 				return

@@ -224,7 +224,7 @@ func (w *Writer) frames(events []*wire.Event, clean bool) ([]*frame, error) {
 		if err != nil {
 			return nil, err
 		}
-		data, blobs, err := w.log.StoredForm(data)
+		data, blobs, err := w.log.sealed(data)
 		if err != nil {
 			return nil, err
 		}
