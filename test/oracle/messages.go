@@ -105,6 +105,10 @@ func (c *check) told() {
 				c.wrong(ToldOnce, e, "what command %s says was told at %d already", p.CommandID, first)
 			}
 			told[p.CommandID] = e.Pos
+			c.report.Told++
+			if strings.HasPrefix(p.CommandID, "alert-") {
+				c.report.Notices++
+			}
 		}
 	}
 }

@@ -63,6 +63,7 @@ type Report struct {
 	Snapshots, Bookmarks, Alerts, Commands        int
 	DeadLetters, Work, Recorded                   int
 	Delivered, Again, GivenUp                     int // notifications: taken by sinks, taken again, dead letters
+	Told, Notices                                 int // messages that agents took, and those of what children say
 	Resumed                                       int // executions of agents that went on after somebody's end
 }
 

@@ -75,6 +75,7 @@ func TestSim(t *testing.T) {
 // tally adds up what was played.
 type tally struct {
 	Seeds, Failed, Frozen int
+	Still                 []uint64 // those that stood still
 	Fake                  time.Duration
 	Faults                map[string]int
 	Sum                   oracle.Report
@@ -97,6 +98,7 @@ func (s *tally) frozen(seed uint64) {
 		panic(fmt.Sprintf("seed %d stands still", seed))
 	}
 	s.Frozen++
+	s.Still = append(s.Still, seed)
 	s.print()
 	os.Exit(exitFrozen)
 }
@@ -136,6 +138,7 @@ func (s *tally) add(w *world, r oracle.Report) {
 // merge adds another tally.
 func (s *tally) merge(o tally) {
 	s.Seeds, s.Failed, s.Frozen = s.Seeds+o.Seeds, s.Failed+o.Failed, s.Frozen+o.Frozen
+	s.Still = append(s.Still, o.Still...)
 	s.Fake += o.Fake
 	for kind, n := range o.Faults {
 		s.Faults[kind] += n
@@ -155,6 +158,8 @@ func (s *tally) merge(o tally) {
 	sum.Delivered += r.Delivered
 	sum.Again += r.Again
 	sum.GivenUp += r.GivenUp
+	sum.Told += r.Told
+	sum.Notices += r.Notices
 }
 
 // print writes the tally for the process that farms the seeds out.
@@ -181,6 +186,9 @@ func (s *tally) String() string {
 	if s.Failed == 0 {
 		fmt.Fprintf(&b, "0 violations in %d seeds: p < %.2g at 95 %%\n", s.Seeds, 3/float64(max(s.Seeds, 1)))
 	}
+	if len(s.Still) > 0 {
+		fmt.Fprintf(&b, "stood still: %v\n", s.Still)
+	}
 	kinds := make([]string, 0, len(s.Faults))
 	total := 0
 	for kind, n := range s.Faults {
@@ -190,7 +198,7 @@ func (s *tally) String() string {
 	slices.Sort(kinds)
 	fmt.Fprintf(&b, "%d faults: %s\n", total, strings.Join(kinds, ", "))
 	r := s.Sum
-	fmt.Fprintf(&b, "%d runs (%d forks), %d executions, %d of them went on elsewhere, %d tool calls, %d events (%d acknowledged), %d commands, %d bookmarks, %d alerts, %d notifications (%d of them came again, %d were given up), %d dead letters",
-		r.Runs, r.Forks, r.Executions, r.Resumed, r.Work, r.Events, r.Acknowledged, r.Commands, r.Bookmarks, r.Alerts, r.Delivered, r.Again, r.GivenUp, r.DeadLetters)
+	fmt.Fprintf(&b, "%d runs (%d forks), %d executions, %d of them went on elsewhere, %d tool calls, %d events (%d acknowledged), %d commands, %d messages told (%d of them notices), %d bookmarks, %d alerts, %d notifications (%d of them came again, %d were given up), %d dead letters",
+		r.Runs, r.Forks, r.Executions, r.Resumed, r.Work, r.Events, r.Acknowledged, r.Commands, r.Told, r.Notices, r.Bookmarks, r.Alerts, r.Delivered, r.Again, r.GivenUp, r.DeadLetters)
 	return b.String()
 }
