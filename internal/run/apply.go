@@ -17,9 +17,10 @@ type fold struct {
 }
 
 // Apply folds e, which stands at pos, into s. If it returns an error, s is
-// unchanged. Events of kind text and delta and events at or below the position
-// of s are ignored; an event whose epoch is lower than that of the last claim of
-// its node is void: it is counted, moves the position, and does nothing else.
+// unchanged. Events of kind text and delta, of types that this version doesn't
+// know, and at or below the position of s are ignored; an event whose epoch is
+// lower than that of the last claim of its node is void: it is counted, moves the
+// position, and does nothing else.
 //
 // Errors are of type [HistoryError].
 func Apply(s *wire.State, pos wire.Position, e *wire.Event) error {
@@ -29,6 +30,9 @@ func Apply(s *wire.State, pos wire.Position, e *wire.Event) error {
 	}
 	if k := e.Type().Kind(); k == wire.KindText || k == wire.KindDelta {
 		return nil
+	}
+	if _, unknown := e.Payload.(*wire.Opaque); unknown {
+		return nil // its kind, by which some readers leave it out, can't be told from its type
 	}
 	if err := f.place(); err != nil {
 		return err
