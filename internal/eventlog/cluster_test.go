@@ -26,6 +26,10 @@ func cluster(t *testing.T) *natstest.Cluster {
 	return c
 }
 
+// most is how many faults there are at most: a machine that takes longer to get over
+// one than the next takes to come would never be done.
+const most = 30
+
 // every calls f at the given pace until the returned function is called, which
 // waits for the last call and returns how many there were.
 func every(ctx context.Context, pace time.Duration, f func(context.Context)) (stop func() int) {
@@ -34,15 +38,16 @@ func every(ctx context.Context, pace time.Duration, f func(context.Context)) (st
 	go func() {
 		tick := time.NewTicker(pace)
 		defer tick.Stop()
-		for n := 0; ; n++ {
+		n := 0
+		for n < most && ctx.Err() == nil {
 			select {
 			case <-ctx.Done():
-				done <- n
-				return
 			case <-tick.C:
 				f(ctx)
+				n++
 			}
 		}
+		done <- n
 	}()
 	return func() int {
 		cancel()
@@ -135,12 +140,12 @@ func (l load) run(t *testing.T, p process, pace time.Duration, f func(context.Co
 	l.check(t, p)
 }
 
-// 40 000 events while the stream's leader steps down four times a second.
+// 20 000 events while the stream's leader steps down four times a second.
 func TestClusterStepDown(t *testing.T) {
 	c := cluster(t)
 	p := start(t, c.Conn(t), eventlog.Options{Lanes: 3})
 	nc := c.Conn(t)
-	l := load{runs: 20, nodes: 4, events: 499, pace: 100 * time.Millisecond}
+	l := load{runs: 20, nodes: 4, events: 249, pace: 200 * time.Millisecond}
 	l.run(t, p, 250*time.Millisecond, func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, 250*time.Millisecond)
 		defer cancel()
@@ -154,7 +159,7 @@ func TestClusterLostAcknowledgements(t *testing.T) {
 	c := cluster(t)
 	var l line
 	p := start(t, l.clusterConn(t, c), eventlog.Options{Lanes: 2})
-	load{runs: 10, nodes: 4, events: 499, pace: 50 * time.Millisecond}.run(t, p, 150*time.Millisecond, func(context.Context) {
+	load{runs: 10, nodes: 4, events: 249, pace: 100 * time.Millisecond}.run(t, p, 150*time.Millisecond, func(context.Context) {
 		l.deafen()
 		<-time.After(20 * time.Millisecond)
 		l.cut()
@@ -170,7 +175,7 @@ func TestClusterReaders(t *testing.T) {
 	var broken line
 	reader := start(t, broken.clusterConn(t, c), eventlog.Options{})
 	l := load{runs: 4, nodes: 2, events: 499, pace: 100 * time.Millisecond}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	followed := make(chan error, 1)
 	go func() { followed <- l.follow(ctx, reader) }()
