@@ -133,7 +133,7 @@ type Options struct {
 	RequireApproval []string `json:"requireApproval,omitempty"` // tools whose calls wait for a human
 	MaxTokens       int64    `json:"maxTokens,omitempty"`       // of an answer
 	ContextWindow   int64    `json:"contextWindow,omitempty"`   // tokens, if the model's API doesn't tell
-	Thinking        string   `json:"thinking,omitempty"`        // adaptive, or a number of tokens; "": none
+	Thinking        wire.Raw `json:"thinking,omitempty"`        // adaptive, or a number of tokens, also as a text; absent or "": none
 	Effort          string   `json:"effort,omitempty"`          // low, medium, high …
 	Retries         *int     `json:"retries,omitempty"`         // of a failed model call; nil: 3
 

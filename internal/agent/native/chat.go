@@ -275,6 +275,6 @@ func (m *chatMessage) finish() answer {
 		}
 		a.blocks = append(a.blocks, b)
 	}
-	a.usage.MessageID, a.usage.Model, a.usage.StopReason = a.id, a.model, a.stop
+	a.usage.Model, a.usage.StopReason = a.model, a.stop // without the id: not every server has a new one for each answer
 	return a
 }

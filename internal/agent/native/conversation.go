@@ -42,6 +42,7 @@ type conversation struct {
 	usage    wire.TokenUsage
 	models   map[string]wire.ModelUsage
 	denials  []wire.Raw
+	made     map[string]bool // ids of all calls so far
 	sum      [sha256.Size]byte
 }
 
@@ -137,7 +138,12 @@ func (c *conversation) answer(p *wire.AgentMessage) {
 	c.calls, c.said = nil, nil
 	for _, b := range list(p.Content) {
 		if str(b, "type") == "tool_use" {
-			c.calls = append(c.calls, &call{id: str(b, "id"), tool: str(b, "name"), input: b.Get("input")})
+			k := &call{id: str(b, "id"), tool: str(b, "name"), input: b.Get("input")}
+			c.calls = append(c.calls, k)
+			if c.made == nil {
+				c.made = map[string]bool{}
+			}
+			c.made[k.id] = true
 		}
 	}
 	c.turns++
@@ -148,6 +154,28 @@ func (c *conversation) answer(p *wire.AgentMessage) {
 	}
 	c.blocks = max(c.blocks, p.Blocks)
 	c.add("assistant", p.Content)
+}
+
+// distinct returns the blocks of the model's next message with calls that can be told
+// apart: not every API keeps the ids of calls unique, but what becomes of a call is known
+// by its id.
+func (c *conversation) distinct(blocks []wire.Raw) []wire.Raw {
+	blocks = append([]wire.Raw{}, blocks...)
+	here := map[string]bool{"": true}
+	for i, b := range blocks {
+		if str(b, "type") != "tool_use" {
+			continue
+		}
+		id := str(b, "id")
+		for n := 0; here[id] || c.made[id]; n++ {
+			id = fmt.Sprintf("call-%d-%d-%d", c.turns+1, i, n)
+		}
+		here[id] = true
+		if id != str(b, "id") {
+			blocks[i] = mustMarshal(map[string]any{"type": "tool_use", "id": id, "name": str(b, "name"), "input": b.Get("input")})
+		}
+	}
+	return blocks
 }
 
 // step takes an event of a call.

@@ -140,7 +140,7 @@ func (s *session) question(system string) question {
 	o := s.request.Options
 	q := question{
 		model: s.name, system: system, messages: s.conv.prompt(), tools: s.tools, schema: o.OutputSchema,
-		maxTokens: o.MaxTokens, thinking: o.Thinking, effort: o.Effort,
+		maxTokens: o.MaxTokens, thinking: thinking(o), effort: o.Effort,
 	}
 	if q.maxTokens <= 0 {
 		q.maxTokens = defaultAnswer
@@ -168,10 +168,7 @@ func (s *session) keep(a answer) error {
 			kind = wire.CheckpointSubturn
 		}
 	}
-	blocks := a.blocks
-	if blocks == nil {
-		blocks = []wire.Raw{}
-	}
+	blocks := s.conv.distinct(a.blocks)
 	message := &wire.AgentMessage{
 		MessageID: valid(a.id), Model: valid(a.model), Content: mustMarshal(blocks), StopReason: valid(a.stop), Blocks: s.conv.blocks,
 	}
@@ -364,6 +361,9 @@ func (s *session) structured() (wire.Raw, error) {
 	value, err := wire.RawFromJSON([]byte(s.conv.text()))
 	if err != nil {
 		return nil, fmt.Errorf("the answer is no JSON, though a schema was given: %w", err)
+	}
+	if err := fits(value, s.request.Options.OutputSchema); err != nil {
+		return nil, err
 	}
 	return value, nil
 }

@@ -359,6 +359,28 @@ func TestEnds(t *testing.T) {
 			[]apitest.Reply{apitest.Message(apitest.Text(`hm`))},
 			func(o *agent.Options) { o.OutputSchema = object(`{"type":"object"}`) }, "invalid_output: the answer is no JSON, though a schema was given: ", "",
 		},
+		{
+			"other than its schema",
+			[]apitest.Reply{apitest.Message(apitest.Text(`{"n":"1"}`))},
+			func(o *agent.Options) {
+				o.OutputSchema = object(`{"type":"object","properties":{"n":{"type":"integer"}}}`)
+			},
+			"invalid_output: the answer is not what its schema asks for: ", "",
+		},
+		{
+			"calls with one id",
+			[]apitest.Reply{
+				apitest.Message(apitest.Call("t", "bash", `{"command":"echo a >> f"}`), apitest.Call("t", "bash", `{"command":"echo b >> f"}`)),
+				apitest.Message(apitest.Call("t", "bash", `{"command":"cat f"}`)),
+				apitest.Message(apitest.Text("ok")),
+			},
+			func(o *agent.Options) { o.MaxTurns = 3 }, "ok", `"content":"a\nb\n","tool_use_id":"call-2-0-0"`,
+		},
+		{
+			"thinking by number",
+			[]apitest.Reply{apitest.Message(apitest.Text("ok"))},
+			func(o *agent.Options) { o.Thinking = object(`1024`) }, "ok", `"budget_tokens":1024`,
+		},
 		{"pause", []apitest.Reply{{Blocks: []apitest.Block{apitest.Text("wait")}, Stop: "pause_turn"}, apitest.Message(apitest.Text("ok"))}, nil, "ok", `"role":"assistant"}]`},
 		{"nothing said", []apitest.Reply{apitest.Message()}, nil, "", ""},
 	} {

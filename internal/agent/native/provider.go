@@ -49,10 +49,24 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 		return nil, errors.New("native: maxBudgetUsd can't be kept, since the prices of models aren't known; use maxTurns")
 	case o.Cwd == "":
 		return nil, errors.New("native: a folder to work in is required")
-	case o.Thinking != "" && o.Thinking != "adaptive" && !isCount(o.Thinking):
-		return nil, fmt.Errorf("native: thinking is %q, not adaptive or a number of tokens", o.Thinking)
+	case thinking(o) != "" && thinking(o) != "adaptive" && !isCount(thinking(o)):
+		return nil, fmt.Errorf("native: thinking is %s, not adaptive or a number of tokens", jsonOf(o.Thinking))
+	}
+	if _, err := compileSchema(r.Options.OutputSchema); err != nil {
+		return nil, err
 	}
 	return newSession(ctx, d, r, mode), nil
+}
+
+// thinking returns how the model is to think as a text.
+func thinking(o agent.Options) string {
+	if s, ok := o.Thinking.Text(); ok {
+		return s
+	}
+	if len(o.Thinking) == 0 || o.Thinking.Any() == nil {
+		return ""
+	}
+	return string(jsonOf(o.Thinking))
 }
 
 func isCount(s string) bool {

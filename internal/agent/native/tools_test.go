@@ -207,7 +207,7 @@ func TestChat(t *testing.T) {
 			`{"choices":[],"usage":{"prompt_tokens":50,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":20}}}`, `[DONE]`,
 		},
 		{`{"id":"c2","model":"gpt","choices":[{"delta":{"content":"Half"}}]}`}, // it breaks off
-		{`{"id":"c3","model":"gpt","choices":[{"delta":{"content":"Done."},"finish_reason":"stop"}]}`, `[DONE]`},
+		{`{"id":"c1","model":"gpt","choices":[{"delta":{"content":"Done."},"finish_reason":"stop"}]}`, `[DONE]`},
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var body struct{ Messages json.RawMessage }
@@ -244,6 +244,9 @@ func TestChat(t *testing.T) {
 	if diff := cmp.Diff([]string{want, want}, requests[1:]); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	if u := of[*wire.Usage](b.log); u[0].MessageID == u[1].MessageID {
+		t.Errorf("two answers are counted as one: %q", u[0].MessageID)
+	}
 	if u := of[*wire.Usage](b.log)[0]; u.InputTokens != 30 || *u.CacheReadInputTokens != 20 || u.ContextTokens != 50 {
 		t.Errorf("usage %+v", u)
 	}
@@ -258,7 +261,10 @@ func TestRequests(t *testing.T) {
 	}{
 		{"mode", func(r *agent.Request) { r.Options.PermissionMode = "acceptEdits" }, "permissionMode \"acceptEdits\" is unknown"},
 		{"budget", func(r *agent.Request) { r.Options.MaxBudgetUsd = 1 }, "maxBudgetUsd can't be kept"},
-		{"thinking", func(r *agent.Request) { r.Options.Thinking = "hard" }, "thinking is \"hard\""},
+		{"thinking", func(r *agent.Request) { r.Options.Thinking = wire.RawString("hard") }, "thinking is \"hard\""},
+		{"thinking less", func(r *agent.Request) { r.Options.Thinking = object(`-1`) }, "thinking is -1"},
+		{"schema", func(r *agent.Request) { r.Options.OutputSchema = object(`{"type":"text"}`) }, "outputSchema"},
+		{"schema elsewhere", func(r *agent.Request) { r.Options.OutputSchema = object(`{"$ref":"file:///etc/hosts"}`) }, "outputSchema"},
 		{"folder", func(r *agent.Request) { r.Options.Cwd = "" }, "a folder to work in is required"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
