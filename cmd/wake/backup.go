@@ -118,12 +118,12 @@ func (a *app) serverOrOwn(ctx context.Context) (nc *nats.Conn, stop func(), err 
 	if err != nil {
 		return nil, nil, err
 	}
-	nc, stop, err = a.ownServer(ctx, dir)
+	nc, end, err := a.ownServer(ctx, dir)
 	if err != nil {
 		return nil, nil, errors.Join(err, lock.Unlock())
 	}
 	return nc, func() {
-		stop()
+		end()
 		_ = lock.Unlock()
 	}, nil
 }

@@ -72,9 +72,9 @@ func everything(t *testing.T) map[string]sample {
 }
 
 var (
-	metricLine = regexp.MustCompile(`(?m)^# (HELP|TYPE) (wake_\w+) (.*)$`)            //nolint:gochecknoglobals // a constant
-	metricSample   = regexp.MustCompile(`(?m)^(wake_\w+?)(?:_bucket|_sum|_count)?\{(.*)\}`) //nolint:gochecknoglobals // a constant
-	metricLabel  = regexp.MustCompile(`(\w+)="`)                                       //nolint:gochecknoglobals // a constant
+	metricLine   = regexp.MustCompile(`(?m)^# (HELP|TYPE) (wake_\w+) (.*)$`)              //nolint:gochecknoglobals // a constant
+	metricSample = regexp.MustCompile(`(?m)^(wake_\w+?)(?:_bucket|_sum|_count)?\{(.*)\}`) //nolint:gochecknoglobals // a constant
+	metricLabel  = regexp.MustCompile(`(\w+)="`)                                          //nolint:gochecknoglobals // a constant
 )
 
 func metricsOf(text string) map[string]sample {

@@ -25,12 +25,16 @@ import (
 
 // processOptions are the settings of every process that runs services.
 type processOptions struct {
-	httpAddr string
-	grace    time.Duration
+	httpAddr  string
+	pprofAddr string
+	anywhere  bool // pprofAddr may be one that others can reach
+	grace     time.Duration
 }
 
 func (o *processOptions) flags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.httpAddr, "http-addr", "", "`address` for /healthz, /readyz and /metrics, such as 127.0.0.1:8080 (default: none)")
+	flags.StringVar(&o.pprofAddr, "pprof-addr", "", "loopback `address` for profiles at /debug/pprof/, such as 127.0.0.1:6060 (default: none)")
+	flags.BoolVar(&o.anywhere, "pprof-anywhere", false, "let --pprof-addr be one that others can reach; profiles show what is in memory")
 	flags.DurationVar(&o.grace, "stop-timeout", 25*time.Second, "`how long` an orderly stop may take")
 }
 
@@ -94,31 +98,50 @@ func (p *process) prepare(ctx context.Context, nc *nats.Conn, name string) error
 	return nil
 }
 
-// serveHTTP serves health and metrics from before the process is connected until
-// the returned function is called: that it waits for a server is no reason to
-// restart it, nor that it ends slowly.
+// serveHTTP serves health and metrics, and profiles if that is wanted, from before
+// the process is connected until the returned function is called: that it waits for
+// a server is no reason to restart it, nor that it ends slowly.
 func (p *process) serveHTTP(ctx context.Context) (stop func(), err error) {
-	if p.o.httpAddr == "" {
-		return func() {}, nil
+	stops := []func(){}
+	stop = func() {
+		for _, s := range stops {
+			s()
+		}
 	}
-	p.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	server, err := service.ListenHTTP(p.o.httpAddr, p.metrics, p.ready)
-	if err != nil {
-		return nil, err
+	if p.o.httpAddr != "" {
+		p.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+		server, err := service.ListenHTTP(p.o.httpAddr, p.metrics, p.ready)
+		if err != nil {
+			return nil, err
+		}
+		stops = append(stops, p.serveOn(ctx, "health and metrics", server))
 	}
-	p.app.log.InfoContext(ctx, "health and metrics", "addr", server.Addr())
+	if p.o.pprofAddr != "" {
+		server, err := service.ListenProfiles(p.o.pprofAddr, p.o.anywhere)
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		stops = append(stops, p.serveOn(ctx, "profiles", server))
+	}
+	return stop, nil
+}
+
+// serveOn serves until the returned function is called.
+func (p *process) serveOn(ctx context.Context, what string, server *service.HTTP) (stop func()) {
+	p.app.log.InfoContext(ctx, "serving", "what", what, "addr", server.Addr())
 	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if err := server.Run(serving); err != nil {
-			p.app.log.ErrorContext(ctx, "health and metrics", "error", err)
+			p.app.log.ErrorContext(ctx, "serving ended", "what", what, "error", err)
 		}
 	}()
 	return func() {
 		cancel()
 		<-done
-	}, nil
+	}
 }
 
 // ready says why the process can't work right now. One that was told to end takes
