@@ -67,6 +67,12 @@ func unanswered(ctx context.Context, names subjects.Names, verb string, wait tim
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return context.Cause(ctx)
+	case errors.Is(err, nats.ErrNoResponders) && strings.HasPrefix(verb, wire.VerbSink("")):
+		return &wire.APIError{
+			Code:    wire.CodeUnreachable,
+			Message: fmt.Sprintf("no alerter sends to a sink %q", strings.TrimPrefix(verb, wire.VerbSink(""))),
+			Hint:    "name it in the rules of one that runs, or start one with `wake up` or `wake alerter`",
+		}
 	case errors.Is(err, nats.ErrNoResponders):
 		return &wire.APIError{
 			Code:    wire.CodeUnreachable,
