@@ -24,7 +24,7 @@ func (a *app) authCommand() *cobra.Command {
 a user who may do what it needs and nothing else; so has whoever steers or only
 watches runs.`,
 	}
-	cmd.AddCommand(a.authGenerateCommand(), a.authUserCommand())
+	cmd.AddCommand(a.authGenerateCommand(), a.authUserCommand(), a.authKeyCommand())
 	return cmd
 }
 

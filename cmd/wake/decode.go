@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"wake/internal/eventlog"
+	"wake/internal/seal"
 	"wake/internal/timeline"
 	"wake/pkg/wire"
 )
@@ -26,14 +27,18 @@ array is passed through as it is, so that it can stand behind any subject:
     nats kv get WAKE_SNAPSHOTS RUN --raw | wake decode
 
 Large fields are kept apart and referred to. With --nats-url or --context they
-are fetched.`,
+are fetched. What is encrypted is opened with --encryption-keys.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in, err := io.ReadAll(a.in)
 			if err != nil {
 				return fmt.Errorf("read stdin: %w", err)
 			}
-			d := decoder{key: key, inline: func(v wire.Raw) (wire.Raw, error) { return v, nil }}
+			keys, err := a.sealKeys()
+			if err != nil {
+				return err
+			}
+			d := decoder{key: key, keys: keys, inline: func(v wire.Raw) (wire.Raw, error) { return v, nil }}
 			if a.server.URL != "" || a.server.Context != "" {
 				b := &blobs{app: a}
 				defer b.close()
@@ -53,6 +58,7 @@ are fetched.`,
 // decoder writes msgpack as JSON.
 type decoder struct {
 	key      string
+	keys     *seal.Keys                       // for sealed events; nil: they stay sealed
 	inline   func(wire.Raw) (wire.Raw, error) // puts large fields into a value
 	problems []error                          // large fields that are missing
 }
@@ -81,7 +87,13 @@ func (d *decoder) decode(w io.Writer, in []byte) error {
 
 // line returns what is written of a value, whose JSON form is line.
 func (d *decoder) line(line []byte, value wire.Raw) ([]byte, error) {
-	whole, err := d.inline(value)
+	whole, err := value, error(nil)
+	if typ, _ := value.Get("type").Text(); d.keys != nil && typ == string(seal.Type) {
+		whole, err = d.keys.OpenEncoded(value)
+	}
+	if err == nil {
+		whole, err = d.inline(whole)
+	}
 	if err != nil {
 		d.problems = append(d.problems, err)
 		whole = value

@@ -96,7 +96,11 @@ func (a *app) fork(ctx context.Context, ref string, o forkOptions) error {
 
 // followFork shows a new run until it ends.
 func (a *app) followFork(ctx context.Context, s *session, id string) error {
-	log, err := eventlog.Open(ctx, s.conn, eventlog.Options{Names: a.names, Logger: a.log})
+	opts, err := a.logOptions()
+	if err != nil {
+		return err
+	}
+	log, err := eventlog.Open(ctx, s.conn, opts)
 	if err != nil {
 		return err
 	}

@@ -132,7 +132,11 @@ func (a *app) followLog(ctx context.Context, nc *nats.Conn, o logOptions, page w
 	if err != nil {
 		return err
 	}
-	log, err := eventlog.Open(ctx, nc, eventlog.Options{Names: a.names, Logger: a.log})
+	opts, err := a.logOptions()
+	if err != nil {
+		return err
+	}
+	log, err := eventlog.Open(ctx, nc, opts)
 	if err != nil {
 		return a.explain(ctx, nc, err)
 	}

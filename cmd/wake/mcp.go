@@ -76,7 +76,11 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) error {
 
 // sessionLog opens the log on the connection of a session.
 func (a *app) sessionLog(ctx context.Context, s *session) (*eventlog.Log, error) {
-	return eventlog.Open(ctx, s.conn, eventlog.Options{Names: a.names, Logger: a.log})
+	opts, err := a.logOptions()
+	if err != nil {
+		return nil, err
+	}
+	return eventlog.Open(ctx, s.conn, opts)
 }
 
 // token returns the token that clients have to send, "" for none. Without one only

@@ -6,6 +6,7 @@ import (
 
 	"wake/internal/api"
 	"wake/internal/eventlog"
+	"wake/internal/seal"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -13,16 +14,38 @@ import (
 // openLog connects a verb to the log, for reading. Close its connection in the
 // end.
 func (a *app) openLog(ctx context.Context) (*eventlog.Log, error) {
+	o, err := a.logOptions()
+	if err != nil {
+		return nil, err
+	}
 	nc, err := a.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
-	log, err := eventlog.Open(ctx, nc, eventlog.Options{Names: a.names, Logger: a.log})
+	log, err := eventlog.Open(ctx, nc, o)
 	if err == nil {
 		return log, nil
 	}
 	defer nc.Close()
 	return nil, a.explain(ctx, nc, err)
+}
+
+// logOptions are what all of wake's processes open the log with.
+func (a *app) logOptions() (eventlog.Options, error) {
+	keys, err := a.sealKeys()
+	return eventlog.Options{Names: a.names, Logger: a.log, Keys: keys}, err
+}
+
+// sealKeys returns the keys of --encryption-keys; nil without.
+func (a *app) sealKeys() (*seal.Keys, error) {
+	if a.keys == "" {
+		return nil, nil
+	}
+	k, err := seal.Load(a.keys)
+	if err != nil {
+		return nil, usage("make keys with wake auth key", "--encryption-keys: %w", err)
+	}
+	return k, nil
 }
 
 // runID returns the id of the run that ref means. Ids that the log has need no

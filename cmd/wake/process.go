@@ -81,13 +81,15 @@ func (p *process) prepare(ctx context.Context, nc *nats.Conn, name string) error
 		p.nc.Close()
 		return nil
 	})
-	secrets, err := p.app.secrets()
+	o, err := p.app.logOptions()
 	if err != nil {
 		return err
 	}
-	log, err := eventlog.Open(ctx, p.nc, eventlog.Options{
-		Names: p.app.names, Logger: p.app.log, SpoolDir: filepath.Join(p.dir, "spool", name), Redact: secrets,
-	})
+	if o.Redact, err = p.app.secrets(); err != nil {
+		return err
+	}
+	o.SpoolDir = filepath.Join(p.dir, "spool", name)
+	log, err := eventlog.Open(ctx, p.nc, o)
 	if err != nil {
 		return p.app.explain(ctx, p.nc, err)
 	}

@@ -24,6 +24,7 @@ type app struct {
 	prefix string
 	level  string
 	redact string // level
+	keys   string // file of the keys that encrypt events
 	json   bool
 
 	parsed bool // flags and arguments are right: from here on errors are failures
@@ -105,6 +106,7 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run fai
 	flags := cmd.PersistentFlags()
 	flags.SortFlags = false
 	a.server.Flags(flags)
+	flags.StringVar(&a.keys, "encryption-keys", "", "`file` of the keys that encrypt what events carry, see wake auth key (default: nothing is encrypted)")
 	flags.StringVar(&a.prefix, "prefix", subjects.DefaultPrefix, "first `token` of all subjects")
 	flags.StringVar(&a.level, "log-level", "", "debug, info, warn or error (default: info for services, warn for the other verbs)")
 	flags.BoolVar(&a.json, "json", false, "write JSON, for programs")

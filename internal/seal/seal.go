@@ -36,7 +36,7 @@ const (
 
 var (
 	// ErrNoKey is returned for what was sealed under a key that isn't at hand.
-	ErrNoKey = errors.New("it is sealed under a key that isn't at hand")
+	ErrNoKey = errors.New("it is sealed, and the key isn't at hand: give --encryption-keys a file that has it")
 	// ErrForged is returned for a box that is damaged, or at another place than it
 	// was made for.
 	ErrForged = errors.New("the box is damaged or was moved")

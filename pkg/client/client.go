@@ -18,6 +18,7 @@ import (
 	"wake/internal/api"
 	"wake/internal/eventlog"
 	"wake/internal/history"
+	"wake/internal/seal"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -29,6 +30,9 @@ type Options struct {
 	// Wait bounds how long [Client.Do] and [Client.Fork] wait for a runner.
 	// Default 5 s.
 	Wait time.Duration
+	// EncryptionKeys is the file of keys of an installation that encrypts what events
+	// carry, as `wake auth key` makes it. Default: none.
+	EncryptionKeys string
 }
 
 // Client is a connection to an installation of wake.
@@ -50,7 +54,14 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Client, error) {
 	if o.Wait <= 0 {
 		o.Wait = 5 * time.Second
 	}
-	log, err := eventlog.Open(ctx, nc, eventlog.Options{Names: o.Names, Logger: o.Logger})
+	var keys *seal.Keys
+	if o.EncryptionKeys != "" {
+		var err error
+		if keys, err = seal.Load(o.EncryptionKeys); err != nil {
+			return nil, err
+		}
+	}
+	log, err := eventlog.Open(ctx, nc, eventlog.Options{Names: o.Names, Logger: o.Logger, Keys: keys})
 	if err != nil {
 		return nil, err
 	}
