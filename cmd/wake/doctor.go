@@ -111,11 +111,24 @@ func (d doctor) jetStream(ctx context.Context) []check {
 	if err != nil {
 		return []check{{"jetstream", failed, err.Error(), "enable JetStream on the server and for the account, or use credentials that may use it"}}
 	}
-	limit := "no limit"
-	if info.Limits.MaxStore > 0 {
-		limit = "of " + bytesText(uint64(info.Limits.MaxStore))
+	return []check{stored(info)}
+}
+
+// nearLimit is the part of the account's storage from which on somebody should see
+// to it: at its end nothing is stored any more, be the streams ever so empty.
+const nearLimit = 0.8
+
+// stored says how much of what the account may store is in use.
+func stored(info *jetstream.AccountInfo) check {
+	c := check{"jetstream", fine, bytesText(info.Store) + " stored, no limit", ""}
+	if limit := info.Limits.MaxStore; limit > 0 {
+		part := float64(info.Store) / float64(limit)
+		c.Text = fmt.Sprintf("%s stored, %.0f%% of %s", bytesText(info.Store), 100*part, bytesText(uint64(limit)))
+		if part >= nearLimit {
+			c.Verdict, c.Remedy = warned, "raise the limit of the account, or let events age out with `wake init --max-age`"
+		}
 	}
-	return []check{{"jetstream", fine, fmt.Sprintf("%s stored, %s", bytesText(info.Store), limit), ""}}
+	return c
 }
 
 // streams checks the topology, the fill of the events and, with the time that
@@ -146,7 +159,7 @@ func (d doctor) streams(ctx context.Context) []check {
 		return []check{{"streams", failed, err.Error(), ""}}
 	}
 	info := stream.CachedInfo()
-	return []check{fill(info), clock(asked, time.Now(), info.TimeStamp)}
+	return slices.Concat([]check{fill(info)}, copies(info), []check{clock(asked, time.Now(), info.TimeStamp)})
 }
 
 // fill says how full the stream of events is: at 80 % runners take no new runs.
@@ -160,6 +173,14 @@ func fill(info *jetstream.StreamInfo) check {
 		}
 	}
 	return c
+}
+
+// copies warns of events that one server of several keeps.
+func copies(info *jetstream.StreamInfo) []check {
+	if info.Cluster == nil || info.Cluster.Name == "" || info.Config.Replicas > 1 {
+		return nil
+	}
+	return []check{{"streams", warned, "one server of the cluster " + info.Cluster.Name + " keeps the events", "`wake init --replicas 3` lets others keep them, too"}}
 }
 
 // maxSkew is how far clocks may differ without anyone noticing it in a timeline.
@@ -189,11 +210,27 @@ func (d doctor) services(ctx context.Context) []check {
 	return append(all, d.expiry(ctx)...)
 }
 
-// expiry warns when the stream is about to drop what isn't recorded, or has done so.
+// expiry warns when the stream is about to drop what isn't recorded, or has done so,
+// and when what isn't recorded is old.
 func (d doctor) expiry(ctx context.Context) []check {
 	lag, err := eventlog.LagOf(ctx, d.js, d.names, subjects.RecorderConsumer)
-	if err != nil || !lag.Danger() {
+	if err != nil {
 		return nil // the check of the recorder says it
+	}
+	return late(lag)
+}
+
+// maxLag is the age of what isn't recorded from which on it is more than a rush.
+const maxLag = 5 * time.Minute
+
+func late(lag eventlog.Lag) []check {
+	switch {
+	case lag.Danger():
+	case lag.Age > maxLag:
+		text := fmt.Sprintf("the oldest of %d events that aren't recorded is %s old", lag.Events, lag.Age.Round(time.Second))
+		return []check{{"lag", warned, text, "see \"The recorder is behind\" in docs/operations.md"}}
+	default:
+		return nil
 	}
 	text := fmt.Sprintf("the oldest of %d events that aren't recorded is %.0f%% as old as the stream keeps them", lag.Events, 100*lag.Part)
 	return []check{{"expiry", failed, text, "no new runs are taken: start the recorder, or keep events for longer with `wake init --max-age`"}}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/eventlog"
 )
 
 func TestClock(t *testing.T) {
@@ -47,6 +49,56 @@ func TestFill(t *testing.T) {
 		})
 		if c.Verdict != tt.want || c.Text != tt.text || (c.Remedy == "") != (tt.want == fine) {
 			t.Errorf("%d of %d: %+v, want %s %q", tt.bytes, tt.limit, c, tt.want, tt.text)
+		}
+	}
+}
+
+func TestStored(t *testing.T) {
+	for store, want := range map[uint64]verdict{0: fine, 79: fine, 80: warned, 200: warned} {
+		info := &jetstream.AccountInfo{}
+		info.Store = store
+		if c := stored(info); c.Verdict != fine {
+			t.Errorf("%d without a limit: %+v", store, c)
+		}
+		info.Limits.MaxStore = 100
+		if c := stored(info); c.Verdict != want || (c.Remedy == "") != (want == fine) {
+			t.Errorf("%d of 100: %+v, want %s", store, c, want)
+		}
+	}
+}
+
+func TestCopies(t *testing.T) {
+	for name, tt := range map[string]struct {
+		cluster  *jetstream.ClusterInfo
+		replicas int
+		warns    bool
+	}{
+		"a single server":  {nil, 1, false},
+		"one of a cluster": {&jetstream.ClusterInfo{Name: "c"}, 1, true},
+		"three":            {&jetstream.ClusterInfo{Name: "c"}, 3, false},
+	} {
+		all := copies(&jetstream.StreamInfo{Cluster: tt.cluster, Config: jetstream.StreamConfig{Replicas: tt.replicas}})
+		if len(all) > 0 != tt.warns {
+			t.Errorf("%s: %+v", name, all)
+		}
+	}
+}
+
+func TestLate(t *testing.T) {
+	for name, tt := range map[string]struct {
+		lag  eventlog.Lag
+		want verdict // "": nothing to say
+	}{
+		"up to date":       {eventlog.Lag{}, ""},
+		"a rush":           {eventlog.Lag{Events: 1e6, Age: 5 * time.Minute}, ""},
+		"behind":           {eventlog.Lag{Events: 1, Age: 6 * time.Minute}, warned},
+		"about to be lost": {eventlog.Lag{Events: 1, Age: time.Minute, Part: 0.8}, failed},
+	} {
+		all := late(tt.lag)
+		switch {
+		case tt.want == "" && len(all) == 0:
+		case len(all) != 1 || all[0].Verdict != tt.want || all[0].Remedy == "":
+			t.Errorf("%s: %+v", name, all)
 		}
 	}
 }
