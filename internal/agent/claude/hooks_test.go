@@ -236,3 +236,12 @@ func TestSlowHookBetweenTurns(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// An agent that a hook has ended waits for no answer of its parent any more.
+func TestHookStopsWhoAsks(t *testing.T) {
+	script := strings.TrimSuffix(asks, "> "+success+"\n") + callback("q9", `"hook_event_name":"Stop","last_assistant_message":"I wait."`) + ending
+	got := story(drain(t, session(t, script, hooked(t.TempDir(), says(flow.HookTurnEnd, "", `{"decision":"stop"}`))), nil))
+	if len(got) == 0 || got[len(got)-1] != "complete hook" {
+		t.Errorf("got %q", got)
+	}
+}
