@@ -134,7 +134,7 @@ func (f *fake) read(kind string) {
 				Subtype string
 				Hooks   map[string][]struct{ Timeout int }
 			}
-			Response   struct{ Response json.RawMessage }
+			Response struct{ Response json.RawMessage }
 		}
 		if json.Unmarshal(line, &m) != nil {
 			os.Exit(97)
