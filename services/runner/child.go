@@ -42,6 +42,9 @@ type childInput struct {
 	Labels map[string]string `json:"labels"`
 }
 
+// hashedChild is the beginning of an id that is a hash.
+const hashedChild = "child-"
+
 // childID names the run of an execution. It is the same whoever computes it, so
 // that a child isn't started twice. One that would be too long for an id is a hash.
 func childID(run, exec string) string {
@@ -50,7 +53,7 @@ func childID(run, exec string) string {
 		return id
 	}
 	sum := sha256.Sum256([]byte(id))
-	return "child-" + hex.EncodeToString(sum[:])
+	return hashedChild + hex.EncodeToString(sum[:])
 }
 
 // update starts the children that are wanted, records the ends of those that

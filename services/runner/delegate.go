@@ -13,6 +13,9 @@ import (
 // subAgentNode is the node of a run that a call of an agent has started.
 const subAgentNode = "agent"
 
+// subAgentName is the name of its flow.
+const subAgentName = "sub-agent"
+
 // delegate has an agent with the settings of this one work on a prompt, in a run of its
 // own, and returns its answer. The run's id follows from the call: whoever asks again
 // waits for the same one. If this execution is withdrawn, so is the run; a worker that
@@ -100,7 +103,7 @@ func subAgentFlow(settings wire.Raw, hooks []flow.Hook, prompt string) (definiti
 		node[name] = "{{ input.options." + name + " }}"
 	}
 	fields := map[string]any{
-		"name": "sub-agent", "workspace": "shared",
+		"name": subAgentName, "workspace": "shared",
 		"nodes": []any{map[string]any{"id": subAgentNode, "type": string(flow.TypeAgent), "input": node}},
 	}
 	if len(hooks) > 0 {

@@ -65,6 +65,9 @@ func (r *Runner) passAlert(ctx context.Context, data []byte) error {
 	if wire.Unmarshal(data, &alert) != nil || alert.ParentRun == "" || alert.ParentRun == alert.RunID {
 		return nil //nolint:nilerr // whoever delivers alerts says what can't be read
 	}
+	if isResult(alert) {
+		return nil
+	}
 	parent, _, err := r.active.load(ctx, alert.ParentRun)
 	if err != nil || parent.Run == "" || parent.Incarnation != r.log.Incarnation() {
 		return err
@@ -84,6 +87,13 @@ func (r *Runner) passAlert(ctx context.Context, data []byte) error {
 		return fmt.Errorf("tell run %s: %w", alert.ParentRun, err)
 	}
 	return nil
+}
+
+// isResult reports whether an alert says what has come of a run that a call of an agent
+// waits for: the agent is told by the call's result.
+func isResult(alert wire.Alert) bool {
+	called := strings.HasPrefix(alert.RunID, alert.ParentRun+".") || strings.HasPrefix(alert.RunID, hashedChild)
+	return called && alert.Flow == subAgentName && (alert.Kind == "completion" || alert.Kind == "error")
 }
 
 // The first lines of what an agent is told: at first what has queued up since an

@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,36 @@ edges:
 		}
 		if diff := cmp.Diff(want, heard(entries)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+// An agent that waits for another one is told its end by the call's result only, but what
+// else there is to say of it too.
+func TestNoticesOfCalls(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &puppet{play: obedient})
+		b.submit("run1", "name: one\nnodes:\n  - {id: a, type: agent, input: {prompt: a}}\n")
+		b.awaits("the agent", func() bool { return count(b.read("run1"), wire.TypeAgentStart) == 1 })
+		for i, a := range []wire.Alert{
+			{RunID: "run1.a#1.t0", Flow: "sub-agent", Kind: "completion", Text: "its result"},
+			{RunID: "child-0123", Flow: "sub-agent", Kind: "error", Text: "its failure"},
+			{RunID: "run1.a#1.t0", Flow: "sub-agent", Kind: "stuck", Text: "it is stuck"},
+			{RunID: "by-hand", Flow: "sub-agent", Kind: "completion", Text: "of a run that nobody waits for"},
+		} {
+			a.V, a.Key, a.NodeID, a.Severity, a.ParentRun = wire.Version, strconv.Itoa(i), "a", wire.SeverityInfo, "run1"
+			b.publish(subjects.Default.Alert(a.RunID, a.NodeID, a.Kind, a.Key), a)
+		}
+		b.awaits("the last one", func() bool {
+			h := heard(b.read("run1"))
+			return len(h) > 0 && strings.Contains(h[len(h)-1], "nobody waits for")
+		})
+		b.command("run1", wire.Command{Type: "send", Message: "stop"})
+		_, entries := b.ended("run1")
+		told := strings.Join(heard(entries), "\n")
+		if strings.Contains(told, "its result") || strings.Contains(told, "its failure") || !strings.Contains(told, "it is stuck") {
+			t.Errorf("told %s", told)
 		}
 	})
 }
