@@ -137,12 +137,13 @@ func TestMetrics(t *testing.T) {
 }
 
 func metricTable(all map[string]sample) string {
-	text := "| metric | kind | by | what |\n|---|---|---|---|\n"
+	var text strings.Builder
+	text.WriteString("| metric | kind | by | what |\n|---|---|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		m := all[name]
-		text += fmt.Sprintf("| `%s` | %s | %s | %s |\n", name, m.kind, strings.Join(m.labels, ", "), m.help)
+		fmt.Fprintf(&text, "| `%s` | %s | %s | %s |\n", name, m.kind, strings.Join(m.labels, ", "), m.help)
 	}
-	return text
+	return text.String()
 }
 
 func compareTable(t *testing.T, want string) {

@@ -1,0 +1,150 @@
+package backup_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"wake/internal/backup"
+	"wake/internal/natstest"
+	"wake/internal/topology"
+	"wake/pkg/subjects"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func quiet(string, int64) {}
+
+// A run that is registered while streams are copied is registered in what is
+// restored, too; objects of many pieces come back as they were.
+func TestRegisteredMeanwhile(t *testing.T) {
+	ctx, n, dir := t.Context(), subjects.Default, filepath.Join(t.TempDir(), "copy")
+	from := natstest.Start(t)
+	js, err := jetstream.New(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topology.Init(ctx, js, topology.Config{Names: n}); err != nil {
+		t.Fatal(err)
+	}
+	objects, err := js.ObjectStore(ctx, n.BlobsBucket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := make([]byte, 3<<20)
+	for i := range large {
+		large[i] = byte(i * i >> 7)
+	}
+	if _, err := objects.PutBytes(ctx, "large", large); err != nil {
+		t.Fatal(err)
+	}
+	states, err := js.KeyValue(ctx, n.StateBucket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, late := n.StateKey("runner", "before"), n.StateKey("runner", "late")
+	if _, err := states.PutString(ctx, before, "1"); err != nil {
+		t.Fatal(err)
+	}
+	m, err := backup.Take(ctx, from, n, dir, nil, func(name string, _ int64) {
+		if name == n.EventsStream() {
+			if _, err := states.PutString(ctx, late, "2"); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Late) != 1 || m.Late[0].Key != late {
+		t.Errorf("late: %+v", m.Late)
+	}
+
+	to := natstest.Start(t)
+	if m, err = backup.Open(ctx, dir, quiet); err != nil {
+		t.Fatal(err)
+	}
+	if err := backup.Restore(ctx, to, n, dir, m, backup.Options{}, quiet); err != nil {
+		t.Fatal(err)
+	}
+	if js, err = jetstream.New(to); err != nil {
+		t.Fatal(err)
+	}
+	if states, err = js.KeyValue(ctx, n.StateBucket()); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{before: "1", late: "2"} {
+		e, err := states.Get(ctx, key)
+		if err != nil || string(e.Value()) != want {
+			t.Errorf("%s: %v, %v", key, e, err)
+		}
+	}
+	if objects, err = js.ObjectStore(ctx, n.BlobsBucket()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := objects.GetBytes(ctx, "large"); err != nil || !bytes.Equal(got, large) {
+		t.Errorf("%d bytes of %d came back, %v", len(got), len(large), err)
+	}
+	var exists *backup.ExistsError
+	if err := backup.Restore(ctx, to, n, dir, m, backup.Options{}, quiet); !errors.As(err, &exists) || len(exists.Streams) != len(m.Streams) {
+		t.Errorf("over what is there: %v", err)
+	}
+}
+
+// What isn't as it was written is never restored.
+func TestDamaged(t *testing.T) {
+	ctx, n, dir := t.Context(), subjects.Default, filepath.Join(t.TempDir(), "copy")
+	nc := natstest.Start(t)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := topology.Init(ctx, js, topology.Config{Names: n}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := backup.Take(ctx, nc, n, dir, nil, quiet); err != nil {
+		t.Fatal(err)
+	}
+	manifest := filepath.Join(dir, "manifest.json")
+	text, err := os.ReadFile(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := filepath.Join(dir, n.EventsStream()+".snapshot")
+	data, err := os.ReadFile(events)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(filepath.Dir(dir), filepath.Base(events)), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flipped := bytes.Clone(data)
+	flipped[len(data)/2] ^= 1
+	outside := bytes.ReplaceAll(text, []byte(`"WAKE_EVENTS.snapshot"`), []byte(`"../WAKE_EVENTS.snapshot"`))
+	for name, tt := range map[string]struct {
+		path string
+		data []byte
+	}{
+		"a bit":            {events, flipped},
+		"the end":          {events, data[:len(data)-1]},
+		"no manifest":      {manifest, []byte("[")},
+		"a file elsewhere": {manifest, outside},
+	} {
+		for _, f := range []struct {
+			path string
+			data []byte
+		}{{events, data}, {manifest, text}, {tt.path, tt.data}} {
+			if err := os.WriteFile(f.path, f.data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := backup.Open(ctx, dir, quiet); !errors.Is(err, backup.ErrDamaged) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
