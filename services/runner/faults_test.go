@@ -278,7 +278,7 @@ nodes:
 			t.Errorf("after an hour the node has been offered %d times", n)
 		}
 		b.command("run1", wire.Command{Type: "pause"})
-		<-time.After(time.Hour)
+		<-time.After(20 * time.Minute)
 		if more := b.waiting() - n; more > 1 {
 			t.Errorf("the node of a paused run was offered %d times", more)
 		}
@@ -288,7 +288,7 @@ nodes:
 		if state, entries := b.ended("run1"); count(entries, wire.TypeNodeStart) != 1 {
 			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
 		}
-		<-time.After(time.Hour)
+		<-time.After(10 * time.Minute)
 		if n := b.waiting(); n != 0 {
 			t.Errorf("%d offers are left", n)
 		}

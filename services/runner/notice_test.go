@@ -207,9 +207,9 @@ func TestSteerOldest(t *testing.T) {
 			a.turn()
 			if a.nth <= 2 {
 				for i := range 2 {
-					wait := time.Duration(i+1) * 2 * time.Minute
+					wait := time.Duration(i+1) * 2 * time.Second
 					if a.request.NodeID == "a" { // begins first and asks last
-						wait += time.Minute
+						wait += time.Second
 					}
 					<-time.After(wait)
 					a.say(&wire.CCMessage{Text: "which?", Priority: wire.PriorityQuestion}, fmt.Sprintf("%s%d", a.request.NodeID, i))
