@@ -40,7 +40,7 @@ func (in bashInput) run(ctx context.Context, dir string, env []string) (result, 
 	}
 	timeout := bashTimeout
 	if in.TimeoutMs > 0 {
-		timeout = min(time.Duration(in.TimeoutMs)*time.Millisecond, maxBashTimeout)
+		timeout = time.Duration(min(in.TimeoutMs, maxBashTimeout.Milliseconds())) * time.Millisecond
 	}
 	var output strings.Builder
 	var dropped int

@@ -22,10 +22,10 @@ func compileSchema(schema wire.Raw) (*jsonschema.Schema, error) {
 	}
 	c := jsonschema.NewCompiler()
 	c.UseLoader(jsonschema.SchemeURLLoader{})
-	if err := c.AddResource("outputSchema", document); err != nil {
+	if err := c.AddResource("urn:outputSchema", document); err != nil {
 		return nil, fmt.Errorf("native: outputSchema: %w", err)
 	}
-	compiled, err := c.Compile("outputSchema")
+	compiled, err := c.Compile("urn:outputSchema")
 	if err != nil {
 		return nil, fmt.Errorf("native: outputSchema: %w", err)
 	}

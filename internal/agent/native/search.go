@@ -158,12 +158,15 @@ func (w workspace) grep(ctx context.Context, _ string, in grepInput) (result, er
 	if err != nil {
 		return result{}, err
 	}
-	var found []string
+	var found, large []string
 	err = w.walk(ctx, in.Path, func(root *os.Root, path, below string) error {
 		if in.Glob != "" && !only.MatchString(below) {
 			return nil
 		}
 		content, err := loadIn(root, path)
+		if _, is := errors.AsType[*tooLarge](err); is {
+			large = append(large, path)
+		}
 		if err != nil || bytes.IndexByte(content[:min(len(content), 8000)], 0) >= 0 {
 			return nil //nolint:nilerr // what can't be read, or is no text, has no lines
 		}
@@ -182,7 +185,10 @@ func (w workspace) grep(ctx context.Context, _ string, in grepInput) (result, er
 	case err != nil:
 		return result{}, err
 	case len(found) == 0:
-		return text("Nothing matches."), nil
+		found = []string{"Nothing matches."}
+	}
+	if len(large) > 0 {
+		found = append(found, fmt.Sprintf("[%d files were not searched, such as %s: they have more than %d bytes; use bash with grep]", len(large), large[0], maxFile))
 	}
 	return text(strings.Join(found, "\n")), nil
 }

@@ -3,6 +3,7 @@ package native_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -50,11 +51,15 @@ func TestTools(t *testing.T) {
 		{"edit nothing", "edit", `{"path":"lines","old_string":"four","new_string":""}`, "ERROR old_string does not occur in the file: read it again"},
 		{"glob", "glob", `{"pattern":"**/*.{go,md}"}`, "a.go\nsub/b.go\nsub/c.md"},
 		{"glob below", "glob", `{"pattern":"*.go","path":"sub"}`, "sub/b.go"},
-		{"grep", "grep", `{"pattern":"t[wh]"}`, "lines:2:two\nlines:3:three"},
+		{"grep", "grep", `{"pattern":"t[wh]"}`, "lines:2:two\nlines:3:three\n[1 files were not searched, such as large: they have more than 16777216 bytes; use bash with grep]"},
 		{"grep some", "grep", `{"pattern":"PACKAGE","ignore_case":true,"glob":"*.go"}`, "a.go:1:package a\nsub/b.go:1:package b"},
 		{"grep wrongly", "grep", `{"pattern":"("}`, "ERROR error parsing regexp: missing closing ): `(`"},
 		{"bash", "bash", `{"command":"cat lines; echo err >&2; exit 3"}`, "ERROR Exit code 3"},
 		{"bash for too long", "bash", `{"command":"sleep 600 & sleep 600","timeout_ms":50}`, "ERROR Timed out after 50ms"},
+		{"bash for ages", "bash", `{"command":"sleep 0.1; echo a","timeout_ms":18446744073710}`, "a\n"},
+		{"grep what is too large", "grep", `{"pattern":"o","path":"large"}`, "Nothing matches.\n[1 files were not searched, such as large: they have more than 16777216 bytes; use bash with grep]"},
+		{"grep beside it", "grep", `{"pattern":"one"}`, "lines:1:one\n[1 files were not searched, such as large: they have more than 16777216 bytes; use bash with grep]"},
+		{"read what is too large", "read", `{"path":"large"}`, "ERROR large has 16777217 bytes, more than 16777216: use bash with grep, head or sed"},
 		{"input of a wrong kind", "read", `{"path":1}`, "ERROR input: json: cannot unmarshal number"},
 		{"nothing asked for", "read", `{}`, "ERROR path is required"},
 	} {
@@ -96,6 +101,10 @@ func fill(t *testing.T, dir string) {
 		}
 	}
 	mkfifo(t, filepath.Join(dir, "pipe"))
+	large := filepath.Join(dir, "large")
+	if err := errors.Join(os.WriteFile(large, []byte("one\n"), 0o600), os.Truncate(large, 16<<20+1)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestLongResult tells the model a part and keeps the whole.

@@ -70,6 +70,16 @@ func (w workspace) load(path string) (content []byte, err error) {
 	return loadIn(root, rel)
 }
 
+// tooLarge is the error for a file that isn't read.
+type tooLarge struct {
+	path string
+	size int64
+}
+
+func (e *tooLarge) Error() string {
+	return fmt.Sprintf("%s has %d bytes, more than %d: use bash with grep, head or sed", e.path, e.size, maxFile)
+}
+
 func loadIn(root *os.Root, rel string) ([]byte, error) {
 	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe must not hold us
 	if err != nil {
@@ -85,7 +95,7 @@ func loadIn(root *os.Root, rel string) ([]byte, error) {
 	case !info.Mode().IsRegular():
 		return nil, fmt.Errorf("%s is not a regular file", rel)
 	case info.Size() > maxFile:
-		return nil, fmt.Errorf("%s has %d bytes, more than %d: use grep, or bash with head or sed", rel, info.Size(), maxFile)
+		return nil, &tooLarge{rel, info.Size()}
 	}
 	return io.ReadAll(io.LimitReader(f, maxFile))
 }
