@@ -19,7 +19,7 @@ func newMetrics(l *Log) metrics {
 	s := metric.New("log")
 	m := metrics{
 		Set:     s,
-		events:  s.Counter("events_total", "Events that were stored."),
+		events:  s.Counter("events_total", "Events that were stored, but for claims of runs and nodes."),
 		batches: s.Counter("batches_total", "Batches of events that were stored."),
 		took:    s.Seconds("store_seconds", "Time to store a batch, with all attempts."),
 		resent:  s.Counter("resends_total", "Further attempts to store a batch, or what was left of it."),
