@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -43,9 +44,12 @@ func serveTools() *sdk.Server {
 // TestMCP has the model call tools of a server over both transports.
 func TestMCP(t *testing.T) {
 	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return serveTools() }, nil)
+	var mu sync.Mutex
 	var keys []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
 		keys = append(keys, r.Header.Get("X-Key"))
+		mu.Unlock()
 		handler.ServeHTTP(w, r)
 	}))
 	defer server.Close()
@@ -87,6 +91,8 @@ func TestMCP(t *testing.T) {
 			}
 		})
 	}
+	mu.Lock()
+	defer mu.Unlock()
 	if len(keys) == 0 || slices.ContainsFunc(keys, func(k string) bool { return k != "secret" }) {
 		t.Errorf("keys %q", keys)
 	}
