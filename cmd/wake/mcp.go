@@ -132,7 +132,7 @@ func (a *app) listenMCP(ctx context.Context, server *sdk.Server, address, token 
 	case <-ctx.Done():
 	}
 	_ = h.Close() // streams of clients would never end by themselves
-	<-served // that it is closed
+	<-served      // that it is closed
 	return ctx.Err()
 }
 
