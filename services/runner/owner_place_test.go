@@ -152,7 +152,7 @@ func TestNearlyFull(t *testing.T) {
 		b.until("run1", wire.TypeAgentStart)
 		b.fill(0.82)
 		b.submit("run2", one)
-		<-time.After(time.Hour)
+		<-time.After(10 * time.Minute)
 		if n := len(b.read("run2")); n != 0 {
 			t.Errorf("run2 has begun: %d events", n)
 		}
@@ -160,7 +160,7 @@ func TestNearlyFull(t *testing.T) {
 		<-time.After(time.Minute)
 		close(release)
 		b.until("run1", wire.TypeNodeComplete)
-		<-time.After(time.Hour)
+		<-time.After(10 * time.Minute)
 		if got := p.started(); len(got) != 1 {
 			t.Errorf("started %v", got)
 		}
@@ -178,14 +178,14 @@ func TestNearlyFull(t *testing.T) {
 func TestRecorderBehind(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
-		b.limit(topology.Config{MaxAge: time.Hour})
+		b.limit(topology.Config{MaxAge: 12 * time.Minute})
 		release := make(chan struct{})
 		b.runner("r1", gated(release))
 		b.submit("run1", chain)
 		b.until("run1", wire.TypeAgentStart)
-		<-time.After(50 * time.Minute)
+		<-time.After(10 * time.Minute)
 		b.submit("run2", one)
-		<-time.After(5 * time.Minute)
+		<-time.After(time.Minute)
 		if n := len(b.read("run2")); n != 0 {
 			t.Errorf("run2 has begun: %d events", n)
 		}
