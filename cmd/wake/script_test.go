@@ -49,7 +49,11 @@ func serveNATS(conf string) error {
 	if !s.ReadyForConnections(time.Minute) {
 		return errors.New("not ready")
 	}
-	if err := os.WriteFile("nats-url", []byte(s.ClientURL()), 0o600); err != nil {
+	err = os.WriteFile("nats-url.part", []byte(s.ClientURL()), 0o600)
+	if err == nil {
+		err = os.Rename("nats-url.part", "nats-url") // who waits for it finds it whole
+	}
+	if err != nil {
 		return err
 	}
 	s.WaitForShutdown()
