@@ -132,7 +132,9 @@ func (a *app) listenMCP(ctx context.Context, server *sdk.Server, address, token 
 	case <-ctx.Done():
 	}
 	_ = h.Close() // streams of clients would never end by themselves
-	<-served      // that it is closed
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", address, err)
+	}
 	return ctx.Err()
 }
 
