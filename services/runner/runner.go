@@ -131,21 +131,10 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
 // as Config.DrainTimeout, gives its leases back and returns. It may be called
 // once.
 func (r *Runner) Run(ctx context.Context) error {
-	keeper, err := r.keeper(ctx)
-	if err != nil {
-		return err
+	keeper, lastEvent, lastCommand, err := r.begin(ctx)
+	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil // it was told to end before it had begun
 	}
-	if err := r.look(ctx); err != nil {
-		return err
-	}
-	r.endOrphans(ctx)
-	// Owners read the log up to a point behind these, so that no event lies
-	// between what they read and what they are fed.
-	_, lastEvent, err := r.log.Bounds(ctx)
-	if err != nil {
-		return err
-	}
-	lastCommand, err := r.lastCommand(ctx)
 	if err != nil {
 		return err
 	}
@@ -195,6 +184,24 @@ func (r *Runner) Run(ctx context.Context) error {
 		return cause
 	}
 	return nil
+}
+
+// begin finds out where the log and the commands end, and clears up behind an
+// earlier process. Owners read the log up to a point behind lastEvent, so that no
+// event lies between what they read and what they are fed.
+func (r *Runner) begin(ctx context.Context) (k *lease.Keeper, lastEvent, lastCommand uint64, err error) {
+	if k, err = r.keeper(ctx); err != nil {
+		return nil, 0, 0, err
+	}
+	if err = r.look(ctx); err != nil {
+		return nil, 0, 0, err
+	}
+	r.endOrphans(ctx)
+	if _, lastEvent, err = r.log.Bounds(ctx); err != nil {
+		return nil, 0, 0, err
+	}
+	lastCommand, err = r.lastCommand(ctx)
+	return k, lastEvent, lastCommand, err
 }
 
 // keeper returns the keeper of the runner's leases.

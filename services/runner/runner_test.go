@@ -660,3 +660,11 @@ func TestStopGivesBack(t *testing.T) {
 		}
 	})
 }
+
+// A runner that is told to end before it has begun has nothing to complain of.
+func TestEndsBeforeItBegins(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.process("r1", &scripted{say: echo}).stop()
+	})
+}
