@@ -19,7 +19,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"wake/internal/deliver"
 	"wake/internal/eventlog"
@@ -34,7 +33,7 @@ func TestMain(m *testing.M) {
 		receive()
 		return
 	}
-	goleak.VerifyTestMain(m)
+	natstest.Main(m)
 }
 
 const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="

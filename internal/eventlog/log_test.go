@@ -12,7 +12,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"wake/internal/eventlog"
 	"wake/internal/natstest"
@@ -20,15 +19,7 @@ import (
 	"wake/pkg/wire"
 )
 
-// A server that is stopped while it takes a batch leaves goroutines of the store
-// in which it collects the batch.
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"),
-		goleak.IgnoreAnyFunction("github.com/nats-io/nats-server/v2/server/ats.Register.func1"),
-	)
-}
+func TestMain(m *testing.M) { natstest.Main(m) }
 
 // setUp makes the streams as `wake init` does.
 func setUp(t testing.TB, nc *nats.Conn, c topology.Config) {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"wake/internal/api"
 	"wake/internal/eventlog"
@@ -25,7 +24,7 @@ import (
 	"wake/services/recorder"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { natstest.Main(m) }
 
 // begin starts a run.
 func begin(t *testing.T, log *eventlog.Log, id string) *eventlog.Writer {

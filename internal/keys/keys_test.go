@@ -9,13 +9,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"wake/internal/keys"
 	"wake/internal/natstest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { natstest.Main(m) }
 
 // bucket makes one whose keys live for ten seconds, with a mark behind them.
 func bucket(t *testing.T, nc *nats.Conn) (jetstream.JetStream, jetstream.KeyValue) {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"wake/internal/lease"
 	"wake/internal/natstest"
@@ -19,7 +18,7 @@ import (
 	"wake/pkg/subjects"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { natstest.Main(m) }
 
 // connect returns a connection to a server that has a bucket of leases.
 func connect(t *testing.T, nc *nats.Conn) jetstream.JetStream {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"wake/internal/natstest"
@@ -20,7 +19,7 @@ import (
 	"wake/pkg/subjects"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { natstest.Main(m) }
 
 // bucket makes the object store as wake init does, as far as it matters here.
 func bucket(t *testing.T, js jetstream.JetStream) {

@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"wake/internal/eventlog"
@@ -30,7 +29,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/lines.golden")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { natstest.Main(m) }
 
 // The lines of the seeds, to the byte, and what raises them. Each case is a run
 // of its own.

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	}
 	// An object store's Put sometimes leaves this one behind: it takes a channel
 	// that Put may have cleared by then, and waits on nil for ever.
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"))
+	natstest.Main(m, goleak.IgnoreTopFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"))
 }
 
 // plant is a server with a log and whoever writes into it.

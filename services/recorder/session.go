@@ -129,7 +129,7 @@ func (w *writer) in(r *runRow, n *nodeRow, pos uint64, e *wire.Event) (string, e
 
 // bind notes a session of a node.
 func (w *writer) bind(r *runRow, n *nodeRow, pos uint64, e *wire.Event, session string) error {
-	n.talk.Model = orElse(n.model, n.talk.Model)
+	n.talk.Model = postgresText(orElse(n.model, n.talk.Model)) // whatever the database is, since verify compares it
 	return w.exec(addSession, session, r.id, n.id, e.ExecID, pos, orElse(e.AgentID, n.node), n.talk.Model, n.talk.Provider, e.Timestamp)
 }
 
@@ -139,7 +139,7 @@ func (w *writer) answers(r *runRow, n *nodeRow, pos uint64, e *wire.Event, model
 	if t.Session == "" || t.Model != "" || model == "" || e.Parent != "" {
 		return nil
 	}
-	t.Model = model
+	t.Model = postgresText(model)
 	return w.bind(r, n, pos, e, t.Session)
 }
 

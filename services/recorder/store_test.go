@@ -51,7 +51,11 @@ func dump(t testing.TB, path string) map[string][]string {
 			cut := []string{"segments", "tail_events", "tail_bytes"}
 			columns = strings.Join(slices.DeleteFunc(columnsOf(t, db, path, table), func(c string) bool { return slices.Contains(cut, c) }), ", ")
 		}
-		tables[table] = rowsOf(t, db, "SELECT "+columns+" FROM "+table+" ORDER BY 1, 2")
+		order := " ORDER BY 1, 2"
+		if table == "spend" {
+			order += ", 3, 4" // several days of a node
+		}
+		tables[table] = rowsOf(t, db, "SELECT "+columns+" FROM "+table+order)
 	}
 	return tables
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
 	"wake/internal/api"
@@ -29,7 +28,7 @@ import (
 	"wake/services/snapshotter"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { natstest.Main(m) }
 
 // Every snapshot that is ever stored is the fold of the log up to its position,
 // and the last one is the fold of all.

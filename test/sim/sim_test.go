@@ -20,8 +20,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"wake/internal/natstest"
 	"wake/test/oracle"
 )
@@ -44,7 +42,7 @@ func TestMain(m *testing.M) {
 	if info, err := os.Stat(memoryDisk); err == nil && info.IsDir() && os.Getenv("TMPDIR") == "" {
 		_ = os.Setenv("TMPDIR", memoryDisk) // else it is slower
 	}
-	goleak.VerifyTestMain(m)
+	natstest.Main(m)
 }
 
 // memoryDisk is a folder that no disk is behind, on Linux.
