@@ -6,17 +6,17 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"wake/internal/bookmark"
 	"wake/internal/eventlog"
 	"wake/internal/logtest"
+	"wake/internal/natstest"
 	"wake/internal/run"
 	"wake/internal/snapshot"
 	"wake/pkg/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { natstest.Main(m) }
 
 // story writes the history of a run with one agent.
 type story struct {

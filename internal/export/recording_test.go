@@ -11,17 +11,17 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"wake/internal/agent"
 	"wake/internal/agent/claude"
 	"wake/internal/eventlog"
 	"wake/internal/export"
+	"wake/internal/natstest"
 	"wake/internal/run"
 	"wake/pkg/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { natstest.Main(m) }
 
 var update = flag.Bool("update", false, "write the golden files anew") //nolint:gochecknoglobals // a flag
 

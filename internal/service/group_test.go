@@ -10,12 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
 
+	"wake/internal/natstest"
 	"wake/internal/service"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { natstest.Main(m) }
 
 func newGroup(grace time.Duration) *service.Group {
 	return &service.Group{Log: slog.New(slog.DiscardHandler), Grace: grace}

@@ -12,16 +12,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"wake/internal/eventlog"
 	"wake/internal/logtest"
+	"wake/internal/natstest"
 	"wake/internal/run"
 	"wake/internal/snapshot"
 	"wake/pkg/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { natstest.Main(m) }
 
 func TestSaveAndLoad(t *testing.T) {
 	t.Parallel()

@@ -10,15 +10,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"wake/internal/eventlog"
 	"wake/internal/logtest"
+	"wake/internal/natstest"
 	"wake/pkg/client"
 	"wake/pkg/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { natstest.Main(m) }
 
 // stage is a run with an owner that records commands as the test says.
 type stage struct {

@@ -12,12 +12,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"wake/internal/api"
 	"wake/internal/eventlog"
 	"wake/internal/export"
 	"wake/internal/logtest"
+	"wake/internal/natstest"
 	"wake/internal/run"
 	"wake/internal/snapshot"
 	"wake/internal/timeline"
@@ -27,7 +27,7 @@ import (
 	"wake/services/snapshotter"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { natstest.Main(m) }
 
 const runID = "newer"
 

@@ -16,7 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+
+	"wake/internal/natstest"
 )
 
 // The provider's tests run this program as if it were Claude: the environment
@@ -46,7 +47,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	goleak.VerifyTestMain(m)
+	natstest.Main(m)
 }
 
 type fake struct {
