@@ -210,6 +210,10 @@ func TestViewerOfOneRun(t *testing.T) {
 		"+$JS.API.DIRECT.GET.WAKE_EVENTS":                                    false,
 		"+$JS.API.DIRECT.GET.KV_WAKE_SNAPSHOTS.$KV.WAKE_SNAPSHOTS.other":     false,
 		"+$JS.API.CONSUMER.DELETE.WAKE_EVENTS.recorder":                      false,
+		"+$JS.API.CONSUMER.MSG.NEXT.WAKE_EVENTS.x":                           true,
+		"+$JS.API.CONSUMER.MSG.NEXT.WAKE_EVENTS.recorder":                    false,
+		"+$JS.API.CONSUMER.MSG.NEXT.WAKE_EVENTS.snapshotter":                 false,
+		"+$JS.API.CONSUMER.MSG.NEXT.WAKE_EVENTS.alerter":                     false,
 		"+wake.api.status":                                                   false,
 		"+wake.cmd." + token:                                                 false,
 	} {
@@ -233,13 +237,20 @@ func TestViewerReadsItsRun(t *testing.T) {
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "WAKE_EVENTS", Subjects: []string{"wake.events.>"}}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := js.CreateConsumer(t.Context(), "WAKE_EVENTS", jetstream.ConsumerConfig{Durable: subjects.RecorderConsumer, AckPolicy: jetstream.AckAllPolicy}); err != nil {
+		t.Fatal(err)
+	}
 	_, js = stream(access.User{Name: "runner", Role: access.Runner})
 	for _, run := range []string{"mine", "other", "mine"} {
 		if _, err := js.Publish(t.Context(), "wake.events."+run+".n.flow", []byte(run)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, js = stream(access.User{Name: "guest", Role: access.Viewer, Run: "mine"})
+	nc, js := stream(access.User{Name: "guest", Role: access.Viewer, Run: "mine"})
+	others, err := nc.Request("$JS.API.CONSUMER.MSG.NEXT.WAKE_EVENTS."+subjects.RecorderConsumer, []byte(`{"no_wait":true}`), 100*time.Millisecond)
+	if err == nil {
+		t.Errorf("by the recorder's consumer it reads %q", others.Data)
+	}
 	c, err := js.OrderedConsumer(t.Context(), "WAKE_EVENTS", jetstream.OrderedConsumerConfig{FilterSubjects: []string{"wake.events.mine.>"}})
 	if err != nil {
 		t.Fatal(err)

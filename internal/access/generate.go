@@ -101,7 +101,7 @@ func (k *Keys) account(n subjects.Names) (*jwt.AccountClaims, error) {
 }
 
 func (p Permissions) claims() (c jwt.Permissions) {
-	c.Pub.Allow, c.Sub.Allow = p.Publish, p.Subscribe
+	c.Pub.Allow, c.Pub.Deny, c.Sub.Allow = p.Publish, p.Except, p.Subscribe
 	if p.Replies {
 		c.Resp = &jwt.ResponsePermission{MaxMsgs: jwt.NoLimit, Expires: time.Minute}
 	}

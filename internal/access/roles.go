@@ -37,6 +37,7 @@ func Services() []Role { return []Role{Init, Runner, Recorder, Snapshotter, Aler
 // isn't named is refused.
 type Permissions struct {
 	Publish   []string
+	Except    []string // of Publish
 	Subscribe []string
 	Replies   bool // may answer whoever asked
 }
@@ -99,7 +100,7 @@ func (g *grants) publish(all ...string)   { g.p.Publish = append(g.p.Publish, al
 func (g *grants) subscribe(all ...string) { g.p.Subscribe = append(g.p.Subscribe, all...) }
 
 func (g *grants) sorted() Permissions {
-	for _, list := range []*[]string{&g.p.Publish, &g.p.Subscribe} {
+	for _, list := range []*[]string{&g.p.Publish, &g.p.Except, &g.p.Subscribe} {
 		slices.Sort(*list)
 		*list = slices.Compact(*list)
 	}
@@ -202,7 +203,9 @@ func (g *grants) operator() {
 var readVerbs = []string{"log", "status", "top", "runs", "search", "stats", "events", "state", "snapshot"}
 
 // viewer allows reading: everything, or one run by a consumer whose only filter is the
-// run's. The API answers about every run, so a viewer of one run has none.
+// run's. The API answers about every run, so a viewer of one run has none. Consumers
+// of others would give it what they read: those of services go by their processes'
+// random names, and the durable ones, which everybody knows, are excepted.
 func (g *grants) viewer(run string) {
 	n := g.names
 	if run == "" {
@@ -214,6 +217,9 @@ func (g *grants) viewer(run string) {
 		return
 	}
 	s := n.EventsStream()
+	for _, durable := range []string{subjects.RecorderConsumer, subjects.SnapshotterConsumer, subjects.AlerterConsumer} {
+		g.p.Except = append(g.p.Except, "$JS.API.CONSUMER.MSG.NEXT."+s+"."+durable)
+	}
 	g.subscribe(n.RunEvents(run), n.RunAlerts(run))
 	g.publish("$JS.API.STREAM.INFO."+s,
 		"$JS.API.CONSUMER.CREATE."+s+".*."+n.RunEvents(run),
