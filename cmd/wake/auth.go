@@ -56,7 +56,7 @@ func (a *app) authGenerateCommand() *cobra.Command {
 
 Nothing is sent anywhere.`,
 		Example: `wake auth generate --dir secrets --host nats.example
-nats-server -c secrets/nats.conf
+(cd secrets && exec nats-server -c nats.conf) &
 wake init --nats-url tls://nats.example --creds secrets/creds/init.creds --tls-ca secrets/tls/ca.crt`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return a.authGenerate(o) },
@@ -112,8 +112,8 @@ func (a *app) authGenerate(o authOptions) error {
 	if a.json {
 		return a.printJSON(map[string]any{"dir": o.dir, "files": len(files) + 1})
 	}
-	_, err = fmt.Fprintf(a.out, "%s has keys, credentials and certificates; start a server on them with nats-server -c %s\n",
-		o.dir, filepath.Join(o.dir, "nats.conf"))
+	_, err = fmt.Fprintf(a.out, "%s has keys, credentials and certificates; start a server on them with: cd %s && nats-server -c nats.conf\n",
+		o.dir, word(o.dir))
 	return err
 }
 
@@ -172,7 +172,7 @@ need to see more.`,
 		Example: `wake auth user ann --role operator
 wake auth user guest --role viewer --run review-17 --for 24h
 nats sub --stream WAKE_EVENTS 'wake.events.review-17.>' --creds wake-auth/creds/guest.creds`,
-		Args: cobra.ExactArgs(1),
+		Args: arguments,
 		RunE: func(_ *cobra.Command, args []string) error { return a.authUser(args[0], o) },
 	}
 	cmd.Flags().StringVar(&o.dir, "dir", "wake-auth", "`folder` of the keys")
@@ -195,6 +195,9 @@ func roleNames() string {
 func (a *app) authUser(name string, o authUserOptions) error {
 	if subjects.Escape(name) != name {
 		return usage("use letters, digits, _ and -", "%q is no name of a user", name)
+	}
+	if o.valid < 0 {
+		return usage("such as 24h", "--for: %s is no time", o.valid)
 	}
 	u := access.User{Name: name, Role: access.Role(o.role), Run: o.run, For: o.valid}
 	if _, err := u.Role.Permissions(a.names, u.Run, ""); err != nil {

@@ -21,7 +21,7 @@ What is encrypted and what stays readable is in docs/security.md.`,
 		Example: `wake auth key wake.keys
 wake up --encryption-keys wake.keys
 nats stream get WAKE_EVENTS 17 --translate 'wake decode --encryption-keys wake.keys'`,
-		Args: cobra.ExactArgs(1),
+		Args: arguments,
 		RunE: func(_ *cobra.Command, args []string) error {
 			id, err := seal.Add(args[0])
 			if err != nil {
