@@ -10,10 +10,11 @@ import (
 	"wake/pkg/wire"
 )
 
-// commits finds commits to git. Those of about the same time are told together,
-// at the latest when the agent ends.
+// commits finds commits to git, of agents and of nodes that are commands. Those of
+// about the same time are told together, at the latest when the node ends.
 type commits struct {
 	Agents map[string]committed `json:"agents,omitempty"`
+	Exec   map[string]bool      `json:"exec,omitempty"` // nodes that are commands which may commit
 }
 
 // committed is what an agent has committed and what isn't told yet.
@@ -49,9 +50,17 @@ func (s commits) detect(in input) (commits, []finding, int64) {
 			if strings.HasSuffix(p.Name, vcsNotice) && field(p.Data, "kind") == "commit" {
 				s = s.notice(in, field(p.Data, "branch"))
 			}
-		case *wire.NodeComplete, *wire.NodeError, *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
-			s, found = s.last(in).flush(func(k committed) bool { return k.Node == node })
-			s.Agents = ofOthers(s.Agents, node)
+		case *wire.ExecStart:
+			if gitCommit.MatchString(clip(p.Command, maxCommand)) {
+				s.Exec = with(s.Exec, node, true)
+			}
+		case *wire.NodeComplete:
+			if s.Exec[node] {
+				s = s.printed(in, field(p.Output, "stdout"))
+			}
+			s, found = s.ended(in, node)
+		case *wire.NodeError, *wire.NodeCancelled, *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
+			s, found = s.ended(in, node)
 		case *wire.FlowComplete, *wire.FlowAborted:
 			s, found = s.flush(func(committed) bool { return true })
 		}
@@ -110,6 +119,22 @@ func (s commits) notice(in input, branch string) commits {
 	return s
 }
 
+// printed adds the commits that a command's output tells of.
+func (s commits) printed(in input, output string) commits {
+	agent := agentOf(in.Event)
+	for _, message := range headersIn(output) {
+		s.Agents = with(s.Agents, agent, s.Agents[agent].add(in, message))
+	}
+	return s
+}
+
+// ended tells what there is to tell of a node that has ended, and forgets it.
+func (s commits) ended(in input, node string) (commits, []finding) {
+	s, found := s.last(in).flush(func(k committed) bool { return k.Node == node })
+	s.Agents, s.Exec = ofOthers(s.Agents, node), without(s.Exec, node)
+	return s, found
+}
+
 // last adds the commits that only the program has told of, when their agent ends.
 func (s commits) last(in input) commits {
 	for _, agent := range sorted(s.Agents) {
@@ -150,18 +175,22 @@ func commitsOf(p *wire.AgentTool) []string {
 	if p.Error != "" || p.Denied {
 		return nil
 	}
-	input, output := field(p.ToolInput, "command"), ""
+	input := field(p.ToolInput, "command")
 	sha := field(p.Structured, "gitOperation", "commit", "sha")
 	if sha == "" && !gitCommit.MatchString(input) {
 		return nil
 	}
-	output = clip(outputOf(p), maxOutput)
-	var messages []string
-	for _, m := range commitHeader.FindAllStringSubmatch(output, -1) {
-		messages = append(messages, m[2])
-	}
+	messages := headersIn(outputOf(p))
 	if len(messages) == 0 && sha != "" {
 		messages = []string{messageOf(input)}
+	}
+	return messages
+}
+
+// headersIn returns the messages of the commits that an output tells of.
+func headersIn(output string) (messages []string) {
+	for _, m := range commitHeader.FindAllStringSubmatch(clip(output, maxOutput), -1) {
+		messages = append(messages, m[2])
 	}
 	return messages
 }
