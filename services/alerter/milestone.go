@@ -1,6 +1,7 @@
 package alerter
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -49,7 +50,14 @@ func (s milestones) detect(in input) (milestones, []finding, int64) {
 		switch p := in.Event.Payload.(type) {
 		case *wire.TodoChanged:
 			s, found = s.changed(in, p)
-		case *wire.NodeComplete, *wire.NodeError, *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
+		case *wire.AgentTool: // the end of a call that started a sub-agent is the end of that
+			if in.Event.CallID != "" {
+				s, found = s.ended(in.Event.Node() + "\n" + in.Event.CallID)
+			}
+		case *wire.NodeComplete, *wire.NodeCancelled: // whoever begins it again begins a list
+			node := in.Event.Node() + "\n"
+			s, found = s.ended(slices.DeleteFunc(sorted(s.Lists), func(of string) bool { return !strings.HasPrefix(of, node) })...)
+		case *wire.NodeError, *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
 			node := in.Event.Node()
 			s, found = s.flush(func(l todoList) bool { return l.Node == node })
 		case *wire.FlowComplete, *wire.FlowAborted:
@@ -108,10 +116,7 @@ func (s milestones) changed(in input, p *wire.TodoChanged) (milestones, []findin
 // itemKey names an item of a list: by its id, else by its words, and if those
 // occur twice by their number.
 func itemKey(taken map[string]string, item wire.Todo) string {
-	key := item.ID
-	if key == "" {
-		key = timeline.Line(item.Content, maxItem)
-	}
+	key := timeline.Line(cmp.Or(item.ID, item.Content), maxItem)
 	for i, base := 2, key; ; i++ {
 		if _, ok := taken[key]; !ok {
 			return key
@@ -165,6 +170,17 @@ func (s milestones) flush(chosen func(todoList) bool) (milestones, []finding) {
 			told, f := l.told()
 			s.Lists, found = with(s.Lists, agent, told), append(found, f...)
 		}
+	}
+	return s, found
+}
+
+// ended tells what was created in the lists of agents that have ended, and forgets
+// them.
+func (s milestones) ended(agents ...string) (milestones, []finding) {
+	var found []finding
+	for _, agent := range agents {
+		_, f := s.Lists[agent].told()
+		s.Lists, found = without(s.Lists, agent), append(found, f...)
 	}
 	return s, found
 }
