@@ -169,8 +169,8 @@ func (s Settings) Validate() error {
 			wrong(field, "must be ascending percentages")
 		}
 	}
-	if len(s.System.Storage) > 0 && s.System.Repeat == 0 || s.System.Lag > 0 && s.System.Repeat == 0 {
-		wrong("system.repeat", "must be positive")
+	if told := len(s.System.Storage) > 0 || s.System.Lag > 0; told && s.System.Repeat < time.Second {
+		wrong("system.repeat", "must be a second at least")
 	}
 	for i, c := range s.Build.Commands {
 		if _, err := regexp.Compile(c.Pattern); err != nil || c.Pattern == "" || c.Name == "" {

@@ -28,7 +28,7 @@ type spawn struct {
 	Labels []string `json:"labels,omitempty"`
 }
 
-// maxLabels bounds the labels in a line.
+// maxSpawned bounds the labels in a line.
 const maxSpawned = 3
 
 // detect is a [detector].
