@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"wake/internal/eventlog"
+	"wake/internal/timeline"
 	"wake/pkg/wire"
 	"wake/services/alerter"
 )
@@ -80,6 +81,9 @@ func TestHostileWords(t *testing.T) {
 			entries = append(entries, eventlog.Entry{Pos: e.Seq, Time: begin0, RunID: "r1", NodeID: "coder", Event: e})
 		}
 		list := alerter.Backtest(alerter.Defaults(), entries)
+		if flow := list[0].Flow; flow == "" || timeline.Line(flow, 80) != flow {
+			t.Errorf("the name of the flow is %.200q", flow)
+		}
 		if len(list) < 12 {
 			t.Errorf("%d alerts about %.20q", len(list), word)
 		}

@@ -1,6 +1,7 @@
 package alerter
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -84,7 +85,7 @@ func (f finding) alert(in input, incarnation string) (wire.Alert, error) {
 		V: wire.Version, Key: f.key(), Kind: f.Kind, Severity: f.Severity,
 		RunID: in.Run.ID, NodeID: f.NodeID, ExecID: f.ExecID, Label: label,
 		Position: wire.Position{Incarnation: incarnation, Seq: in.Pos}, Timestamp: in.At,
-		Flow: in.Run.Flow, Labels: in.Run.Labels, ParentRun: in.Run.Parent,
+		Flow: line(in.Run.Flow), Labels: in.Run.Labels, ParentRun: in.Run.Parent,
 		Text: clip(fmt.Sprintf(textPrefix, label, f.Text), maxLine), Data: data,
 	}
 	if in.Event != nil {
@@ -98,33 +99,28 @@ type run struct {
 	ID       string            `json:"id"`
 	Name     string            `json:"name,omitempty"` // the label "name"
 	Flow     string            `json:"flow,omitempty"`
+	Only     string            `json:"only,omitempty"` // its node, if there is one alone
 	Parent   string            `json:"parent,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`   // see [wire.Alert]
 	Policies map[string]policy `json:"policies,omitempty"` // of nodes that have one
 	Copy     bool              `json:"copy,omitempty"`     // imported: what happened was told where it happened
 }
 
-// label names whom an alert is about: the run if it has a name, else the node.
+// label names whom an alert is about: the run if it has a name, else the node. What
+// is about a run of several nodes has the flow's name.
 func (r run) label(node string) string {
-	label := r.Name
-	if label == "" && node != wire.RunNode {
-		label = node
+	if node == wire.RunNode {
+		node = r.Only
 	}
-	if label == "" {
-		label = r.Flow
-	}
-	if label == "" {
-		label = r.ID
-	}
-	return timeline.Line(label, maxLabel)
+	return timeline.Line(cmp.Or(r.Name, node, r.Flow, r.ID), maxLabel)
 }
 
 // forked takes what the parent's state says. Nobody waits for a fork.
 func (r run) forked(p *wire.RunForked) run {
 	var s wire.State
 	if wire.Unmarshal(p.State, &s) == nil {
-		r.Name, r.Flow, r.Policies = s.Labels["name"], s.FlowName, policies(s.Definition)
-		r.Labels, r.Copy = carried(s.Labels), s.Imported == wire.ImportedCopy
+		r.Name, r.Flow, r.Labels, r.Copy = s.Labels["name"], s.FlowName, carried(s.Labels), s.Imported == wire.ImportedCopy
+		r.Policies, r.Only = policies(s.Definition)
 	}
 	return r
 }
@@ -132,7 +128,8 @@ func (r run) forked(p *wire.RunForked) run {
 // started takes what flow:start says.
 func (r run) started(p *wire.FlowStart) run {
 	r.Name, r.Flow, r.Parent = p.Labels["name"], p.FlowName, p.ParentRun
-	r.Labels, r.Policies, r.Copy = carried(p.Labels), policies(p.Definition), p.Imported == wire.ImportedCopy
+	r.Labels, r.Copy = carried(p.Labels), p.Imported == wire.ImportedCopy
+	r.Policies, r.Only = policies(p.Definition)
 	return r
 }
 

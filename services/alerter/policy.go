@@ -12,9 +12,9 @@ type policy struct {
 	MaxAttempts int  `json:"maxAttempts,omitempty"`
 }
 
-// policies returns the policies of a flow's nodes. A definition that can't be
-// read has none: then every error counts.
-func policies(definition wire.Raw) map[string]policy {
+// policies returns the policies of a flow's nodes, and its node if that is the only
+// one. A definition that can't be read has none: then every error counts.
+func policies(definition wire.Raw) (all map[string]policy, only string) {
 	var d struct {
 		Nodes []struct {
 			ID     string `json:"id"`
@@ -27,9 +27,11 @@ func policies(definition wire.Raw) map[string]policy {
 		} `json:"nodes"`
 	}
 	if wire.Unmarshal(definition, &d) != nil {
-		return nil
+		return nil, ""
 	}
-	var all map[string]policy
+	if len(d.Nodes) == 1 {
+		only = d.Nodes[0].ID
+	}
 	for _, n := range d.Nodes {
 		p := policy{Continue: n.Policy.ContinueOnError, MaxAttempts: n.Policy.Retry.MaxAttempts}
 		if p == (policy{}) {
@@ -40,7 +42,7 @@ func policies(definition wire.Raw) map[string]policy {
 		}
 		all[n.ID] = p
 	}
-	return all
+	return all, only
 }
 
 // policy returns the policy of a node. Items of a forEach have that of their
