@@ -3,16 +3,23 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"wake/internal/eventlog"
 	"wake/internal/mcp"
+	"wake/internal/natstest"
+	"wake/internal/topology"
+	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
 
@@ -102,5 +109,66 @@ func TestMCPToken(t *testing.T) {
 		if token != test.want || (err == nil) != test.ok {
 			t.Errorf("%+v: %q, %v", test, token, err)
 		}
+	}
+}
+
+// A supervising agent that asks for alerts gets the last ones, or those behind a
+// position, and waits for one if there is none.
+func TestMCPAlerts(t *testing.T) {
+	nc := natstest.Start(t)
+	if _, err := initialize(t.Context(), nc, topology.Config{Names: subjects.Default}); err != nil {
+		t.Fatal(err)
+	}
+	log, err := eventlog.Open(t.Context(), nc, eventlog.Options{Names: subjects.Default, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	raise := func(n int) {
+		data, err := wire.Marshal(wire.Alert{V: wire.Version, RunID: "run1", ParentRun: fmt.Sprint("parent", n%2), Text: fmt.Sprint(n)})
+		if err != nil {
+			t.Error(err)
+		}
+		if _, err := log.JetStream().Publish(t.Context(), subjects.Default.Alert("run1", "n", "k", fmt.Sprint(n)), data); err != nil {
+			t.Error(err)
+		}
+	}
+	const many = 100
+	for n := range many {
+		raise(n)
+	}
+	s := &session{app: &app{names: subjects.Default}, conn: nc}
+	for _, test := range []struct {
+		q    mcp.AlertsQuery
+		want []string
+		last uint64
+	}{
+		{mcp.AlertsQuery{Limit: 2}, []string{"98", "99"}, many},
+		{mcp.AlertsQuery{Limit: 2, Run: "run1", Parent: "parent0"}, []string{"96", "98"}, many},
+		{mcp.AlertsQuery{Limit: 2, Run: "other"}, nil, 0},
+		{mcp.AlertsQuery{Limit: 2, After: 50}, []string{"50", "51"}, 52},
+		{mcp.AlertsQuery{Limit: 2, After: 50, Parent: "parent1"}, []string{"51", "53"}, 54},
+		{mcp.AlertsQuery{Limit: 2, After: many}, nil, many},
+		{mcp.AlertsQuery{Limit: 2, After: many, Wait: 1}, nil, many},
+	} {
+		found, last, err := s.alerts(t.Context(), log, test.q)
+		var texts []string
+		for _, a := range found {
+			texts = append(texts, a.Text)
+		}
+		if err != nil || last != test.last || !slices.Equal(texts, test.want) {
+			t.Errorf("%+v: %q up to %d, %v", test.q, texts, last, err)
+		}
+	}
+	come := make(chan error, 1)
+	go func() {
+		found, last, err := s.alerts(t.Context(), log, mcp.AlertsQuery{Limit: 2, After: many, Wait: 60})
+		if err == nil && (len(found) != 1 || last != many+1) {
+			err = fmt.Errorf("%d alerts up to %d", len(found), last)
+		}
+		come <- err
+	}()
+	raise(many)
+	if err := <-come; err != nil {
+		t.Error(err)
 	}
 }
