@@ -176,10 +176,10 @@ func (f *fold) agentComplete(a actor, p *wire.AgentComplete) {
 }
 
 func (f *fold) spend(a *actor, usd float64) {
-	f.s.Usage.CostUsd += usd
-	a.n.CostUsd += usd
+	f.s.Usage.CostUsd = min(f.s.Usage.CostUsd+usd, wire.MaxCostUsd)
+	a.n.CostUsd = min(a.n.CostUsd+usd, wire.MaxCostUsd)
 	if a.current {
-		a.n.ExecCost += usd
+		a.n.ExecCost = min(a.n.ExecCost+usd, wire.MaxCostUsd)
 	}
 }
 

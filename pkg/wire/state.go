@@ -95,6 +95,10 @@ type State struct {
 	ResumedAt   uint64               `json:"resumedAt,omitempty"`   // position of the last flow:resumed
 }
 
+// MaxCostUsd is what costs add up to at most, in US dollars. Agents may tell any cost,
+// and sums of sums have to stay numbers.
+const MaxCostUsd = 1e12
+
 // NodeState is what is known of a node beyond its status.
 type NodeState struct {
 	Epoch     uint64 `json:"epoch,omitempty"`  // of its last claim

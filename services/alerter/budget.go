@@ -34,7 +34,7 @@ func (s spending) detect(in input) (spending, []finding, int64) {
 	case *wire.TurnEnd:
 		if p.TurnCostUsd != nil && *p.TurnCostUsd > 0 {
 			s = s.spend(in.At, *p.TurnCostUsd)
-			s.Execs = with(s.Execs, e.ExecID, s.Execs[e.ExecID]+*p.TurnCostUsd)
+			s.Execs = with(s.Execs, e.ExecID, min(s.Execs[e.ExecID]+*p.TurnCostUsd, wire.MaxCostUsd))
 			return s.crossed(in)
 		}
 	case *wire.AgentComplete: // agents that don't tell the cost of turns tell it here
@@ -53,7 +53,7 @@ func (s spending) spend(at int64, usd float64) spending {
 	if day := at / dayMs; day != s.Day {
 		s.Day, s.OfDay = day, 0
 	}
-	s.Usd, s.OfDay = s.Usd+usd, s.OfDay+usd
+	s.Usd, s.OfDay = min(s.Usd+usd, wire.MaxCostUsd), min(s.OfDay+usd, wire.MaxCostUsd)
 	return s
 }
 
