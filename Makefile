@@ -35,8 +35,8 @@ test: ## Run the tests
 	CGO_ENABLED=0 go test ./...
 
 .PHONY: race
-race: ## Run the tests with the race detector (needs a C compiler)
-	CGO_ENABLED=1 go test -race $$(go list ./... | grep -v /test/sim)
+race: ## Run the tests with the race detector (needs a C compiler), fewer of the same
+	CGO_ENABLED=1 go test -race -short $$(go list ./... | grep -v /test/sim)
 	CGO_ENABLED=1 go test -race ./test/sim -args -seeds 6
 
 .PHONY: test-data

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -102,12 +103,15 @@ func (p process) texts(run, node string, n int) {
 // While the server is away, events wait on disk; little is kept in memory.
 func TestServerAway(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir, n := t.TempDir(), 30_000
+	if testing.Short() {
+		n = 5000
+	}
 	a := newAway(t, eventlog.Options{SpoolDir: dir, MemLimit: 64 << 10, Lanes: 2})
 	w, other := a.claim("r", "n"), a.claim("r2", "n")
 	enqueue(t, w, 0, 10)
 	a.server.Stop()
-	enqueue(t, w, 10, 30_000)
+	enqueue(t, w, 10, n)
 	enqueue(t, other, 0, 100)
 	spooled(t, dir, 1)
 	for ctx := soon(t); a.Health() == nil; {
@@ -123,7 +127,7 @@ func TestServerAway(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	a.texts("r", "n", 30_000)
+	a.texts("r", "n", n)
 	a.texts("r2", "n", 100)
 	if err := a.Health(); err != nil {
 		t.Errorf("Health: %v", err)
@@ -131,8 +135,8 @@ func TestServerAway(t *testing.T) {
 	if left := segments(t, dir); len(left) > 0 {
 		t.Errorf("the spool still has %v", left)
 	}
-	appendTo(t, w, text("30000"))
-	a.texts("r", "n", 30_001)
+	appendTo(t, w, text(strconv.Itoa(n)))
+	a.texts("r", "n", n+1)
 }
 
 // Without a spool Enqueue waits when memory is full, and nothing is lost.

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-
 	"wake/internal/natstest"
 	"wake/internal/service"
 )

@@ -131,8 +131,11 @@ func TestVerifyFindsAFlippedByteInAnyColumn(t *testing.T) {
 		if len(columns) < 3 {
 			t.Fatalf("%s: columns %v", table, columns)
 		}
-		for _, column := range columns {
+		for i, column := range columns {
 			if column == "id" { // of no meaning, except to those who refer to it
+				continue
+			}
+			if testing.Short() && i%5 != 1 {
 				continue
 			}
 			t.Run(table+"."+column, func(t *testing.T) { flip(t, path, table, column) })

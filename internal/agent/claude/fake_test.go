@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-
 	"wake/internal/natstest"
 )
 
