@@ -8,12 +8,9 @@ import (
 	"wake/pkg/wire"
 )
 
-// limits is the option that is an object: a dot behind it leads to no node.
-const limits = "limits"
-
 // parseOverrides makes settings of "key=value" pairs. A key is an option of all
-// agents, or that of one behind the id of a node and a dot; a limit is one behind
-// "limits.". A value that is JSON counts as such.
+// agents, or that of one behind the id of a node and a dot. A value that is JSON counts
+// as such.
 func parseOverrides(sets, nodes []string) (wire.Raw, error) {
 	if len(sets) == 0 {
 		return nil, nil
@@ -57,7 +54,9 @@ func overridePath(key string, nodes []string) ([]string, error) {
 	if slices.Contains(path, "") {
 		return nil, usage("", "--set: %q has an empty part", key)
 	}
-	if head := path[0]; node == "" && len(path) > 1 && head != limits {
+	if head := path[0]; node == "" && len(path) > 1 && head == "limits" {
+		return nil, usage("--set maxBudgetUsd=5, or --set NODE.maxTurns=50", "--set %s: limits of a run are given at its start and can't be changed", key)
+	} else if node == "" && len(path) > 1 {
 		return nil, usage("nodes of the run: "+strings.Join(nodes, ", "), "--set %s: the run has no node %q", key, head)
 	}
 	return path, nil

@@ -14,12 +14,10 @@ func TestParseOverrides(t *testing.T) {
 		{"model=opus", `{"model":"opus"}`},
 		{"coder.model=x", `{"coder":{"model":"x"}}`},
 		{"model=opus coder.model=x coder.maxTurns=3", `{"coder":{"maxTurns":3,"model":"x"},"model":"opus"}`},
-		{"limits.maxCostUsd=5", `{"limits":{"maxCostUsd":5}}`},
 		{"v1.2.model=x", `{"v1.2":{"model":"x"}}`},
 		{"v1.model=x", `{"v1":{"model":"x"}}`},
 		{"env.A=x", `{"env":{"A":"x"}}`},
 		{"coder.systemPrompt=1=2", `{"coder":{"systemPrompt":"1=2"}}`},
-		{"coder.limits.maxCostUsd=5", `{"coder":{"limits":{"maxCostUsd":5}}}`},
 		{`allowedTools=["Bash"]`, `{"allowedTools":["Bash"]}`},
 		{"model=null", `{"model":null}`},
 	}
@@ -41,7 +39,7 @@ func TestParseOverrides(t *testing.T) {
 			t.Errorf("%s: %s, want %s", tt.sets, got, tt.want)
 		}
 	}
-	for _, set := range []string{"model", "=x", "nosuch.model=x", "nosuch.limits.maxCostUsd=5", ".model=x", "coder.=x", "coder..model=x", "\xe9=x", "model=\xff"} {
+	for _, set := range []string{"model", "=x", "nosuch.model=x", "nosuch.limits.maxCostUsd=5", "limits.maxCostUsd=5", ".model=x", "coder.=x", "coder..model=x", "\xe9=x", "model=\xff"} {
 		if raw, err := parseOverrides([]string{set}, nodes); err == nil {
 			t.Errorf("%s: accepted as %v", set, raw.Any())
 		} else if exitCode(apiError(err).Code) != exitUsage {

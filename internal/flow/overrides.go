@@ -3,7 +3,6 @@ package flow
 import (
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"math"
 	"path/filepath"
@@ -13,8 +12,8 @@ import (
 	"wake/pkg/wire"
 )
 
-// overridable are the options of agents that a resumption or a fork may set,
-// beside limits.*, and what each has to be.
+// overridable are the options of agents that a resumption or a fork may set, and what
+// each has to be.
 func overridable(option string, v any) (known, ok bool) {
 	switch option {
 	case "model", "fallbackModel", "permissionMode", "systemPrompt", "appendSystemPrompt":
@@ -26,28 +25,23 @@ func overridable(option string, v any) (known, ok bool) {
 		return true, isNumber(v)
 	case "allowedTools", "disallowedTools":
 		return true, isTexts(v)
-	case "limits":
-		limits, isObject := v.(map[string]any)
-		return true, isObject && allNumbers(maps.Values(limits))
-	}
-	if strings.HasPrefix(option, "limits.") {
-		return true, isNumber(v)
 	}
 	return false, false
 }
 
-func allNumbers(values iter.Seq[any]) bool {
-	for v := range values {
-		if !isNumber(v) {
-			return false
-		}
-	}
-	return true
-}
+// isLimit reports whether an override is a limit of the run, which nothing would keep to.
+func isLimit(option string) bool { return option == "limits" || strings.HasPrefix(option, "limits.") }
 
+// isNumber reports whether v is one that isn't negative; 0 lifts a limit.
 func isNumber(v any) bool {
-	switch v.(type) {
-	case int64, uint64, float64, int:
+	switch n := v.(type) {
+	case int64:
+		return n >= 0
+	case int:
+		return n >= 0
+	case float64:
+		return n >= 0
+	case uint64:
 		return true
 	}
 	return false
@@ -62,6 +56,8 @@ func isTexts(v any) bool {
 	all, ok := v.([]any)
 	return ok && !slices.ContainsFunc(all, func(v any) bool { _, isText := v.(string); return !isText })
 }
+
+var errLimit = errors.New("limits of a run are given at its start and can't be changed; set maxTurns or maxBudgetUsd, which agents keep to")
 
 // CheckOverrides fails unless overrides are options with values, or nodes of the
 // run with such options. def is nil if the run has no flow.
@@ -80,6 +76,9 @@ func CheckOverrides(def *Definition, overrides wire.Raw) error {
 			}
 			continue
 		}
+		if isLimit(name) && (def == nil || def.Node(name) == nil) {
+			return fmt.Errorf("overrides: %w", errLimit)
+		}
 		if known, ok := overridable(name, fields[name]); known {
 			if !ok {
 				return fmt.Errorf("overrides: the value of %s can't be used", name)
@@ -91,6 +90,9 @@ func CheckOverrides(def *Definition, overrides wire.Raw) error {
 			return fmt.Errorf("overrides: %q is neither an option of agents nor a node with options", name)
 		}
 		for _, option := range slices.Sorted(maps.Keys(options)) {
+			if isLimit(option) {
+				return fmt.Errorf("overrides of node %s: %w", name, errLimit)
+			}
 			if known, ok := overridable(option, options[option]); !known || !ok {
 				return fmt.Errorf("overrides: %s of node %s can't be set so", option, name)
 			}

@@ -543,7 +543,11 @@ func TestVerdicts(t *testing.T) {
 			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"colour": "red"})}, "BAD_REQUEST"},
 			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"maxTurns": 1.5})}, "BAD_REQUEST"},
 			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"a": map[string]any{"model": 7}})}, "BAD_REQUEST"},
-			{wire.Command{Type: "resume", AutoRun: &no, Overrides: raw(map[string]any{"a": map[string]any{"model": "m"}, "limits.maxCostUsd": 3, "allowedTools": []string{"Read"}})}, "accepted"},
+			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"maxTurns": -1})}, "BAD_REQUEST"},
+			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"limits.maxCostUsd": 3})}, "BAD_REQUEST"},
+			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"limits": map[string]any{"maxCostUsd": 3}})}, "BAD_REQUEST"},
+			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"a": map[string]any{"limits": map[string]any{"maxCostUsd": 3}}})}, "BAD_REQUEST"},
+			{wire.Command{Type: "resume", AutoRun: &no, Overrides: raw(map[string]any{"a": map[string]any{"model": "m"}, "maxBudgetUsd": 3, "allowedTools": []string{"Read"}})}, "accepted"},
 		} {
 			c.RunID = "run1"
 			if r := b.tell(c.Command); code(r) != c.want {
