@@ -21,6 +21,7 @@ import (
 	"wake/internal/agent/claude"
 	"wake/internal/agent/fixture"
 	"wake/internal/agent/native"
+	programs "wake/internal/process"
 	"wake/services/runner"
 )
 
@@ -58,6 +59,9 @@ func newRunner(o *runnerOptions) constructor {
 			c.Workspaces = filepath.Join(p.dir, "workspaces")
 		}
 		log := p.logger("runner")
+		if err := programs.Conceal(); err != nil { // keys are in its environment, and agents run commands
+			return nil, err
+		}
 		c.Providers = map[string]agent.Provider{
 			"claude": &claude.Provider{Binary: o.claude, Environ: os.Environ(), Logger: log},
 			"native": &native.Provider{Environ: os.Environ(), Logger: log},

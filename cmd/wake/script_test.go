@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(leakFree{m}, map[string]func(){"wake": main, "nats-server": natsServer})
+	testscript.Main(leakFree{m}, map[string]func(){"wake": main, "nats-server": natsServer, "unprivileged": unprivileged})
 }
 
 // natsServer is the program nats-server, as far as the scripts need it: -c FILE. It

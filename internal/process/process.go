@@ -17,6 +17,8 @@
 // end up with this program all the same, since it is process 1 of a container, are
 // reaped when they are killed.
 //
+// What the program that starts others knows is its own: see [Conceal].
+//
 // The tree is known on Linux; on other systems it is the process group.
 package process
 

@@ -49,6 +49,12 @@ func play(role string) {
 			os.Exit(1)
 		}
 		_, _ = io.Copy(os.Stdout, p.Stdout)
+	case "unprivileged": // as root of a container is
+		become(os.Args[2:]...)
+		return
+	case "keeper": // as a runner with secrets
+		keep()
+		return
 	case "quitter":
 		spawn("daemon", true)
 		os.Exit(7)

@@ -112,9 +112,13 @@ func markOf(pid int) string {
 	if err != nil {
 		return ""
 	}
-	for kv := range bytes.SplitSeq(b, []byte{0}) {
-		if mark, ok := bytes.CutPrefix(kv, []byte(Mark+"=")); ok {
-			return string(mark)
+	return markIn(strings.Split(string(b), "\x00"))
+}
+
+func markIn(environ []string) string {
+	for _, kv := range environ {
+		if mark, ok := strings.CutPrefix(kv, Mark+"="); ok {
+			return mark
 		}
 	}
 	return ""
@@ -250,7 +254,7 @@ func EndOrphans(ctx context.Context, grace time.Duration) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	own := markOf(os.Getpid()) // if this program is itself part of such a tree
+	own := markIn(os.Environ()) // if this program is itself part of such a tree
 	t := newTree(func(mark string) bool { return mark != own && orphaned(mark) })
 	alive, err := t.scan()
 	if err != nil || len(alive) == 0 {
