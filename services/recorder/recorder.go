@@ -114,14 +114,21 @@ func (r *Recorder) consume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := r.checkOrigin(ctx); err != nil {
+		return r.elsewhere(err)
+	}
 	r.done.to(from.Seq)
 	r.logger.InfoContext(ctx, "recording", "store", r.store.Name(), "position", from.Seq)
 	consumer := eventlog.Consumer{Durable: name, From: from, Batch: r.c.Batch, Wait: r.c.Wait, Ahead: max(r.c.Batch, maxBatch)}
-	err = r.log.Consume(ctx, consumer, r.record)
-	if errors.Is(err, eventlog.ErrIncarnation) {
-		return fmt.Errorf("recorder: %w; %s", err, r.store.anew())
+	return r.elsewhere(r.log.Consume(ctx, consumer, r.record))
+}
+
+// elsewhere says what to do if the store isn't of this stream.
+func (r *Recorder) elsewhere(err error) error {
+	if !errors.Is(err, eventlog.ErrIncarnation) {
+		return err
 	}
-	return err
+	return fmt.Errorf("recorder: %w; if the stream was restored from a backup, restore the store of that backup, too, or %s", err, r.store.anew())
 }
 
 // maxBatch bounds the events of a transaction.

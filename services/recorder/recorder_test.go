@@ -527,6 +527,42 @@ func TestAPositionBeyondTheStreamIsRefused(t *testing.T) {
 	})
 }
 
+// The stream was restored from a backup, and has gone on beyond what was recorded of
+// its former history.
+func TestAnotherHistoryIsRefused(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		p.fill(3)
+		batch := recorder.Batch{Incarnation: p.log.Incarnation()}
+		for e, err := range p.log.Read(t.Context(), eventlog.Query{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			batch.Entries = append(batch.Entries, e)
+		}
+		last := &batch.Entries[len(batch.Entries)-1]
+		last.Time = last.Time.Add(-time.Minute)
+		s := openAt(t, p.path())
+		if _, err := s.Record(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+		closed(t, s)
+		before := dump(t, p.path())
+		p.write(p.claim("r2", "coder"), text("afterwards"))
+		r, err := recorder.New(recorder.Config{Path: p.path()}, p.log, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = r.Run(t.Context())
+		if !errors.Is(err, eventlog.ErrIncarnation) || !strings.Contains(err.Error(), "at position 8 the stream has another event") {
+			t.Errorf("got %v", err)
+		}
+		if diff := cmp.Diff(before, dump(t, p.path())); diff != "" {
+			t.Errorf("the store was changed (-before +after):\n%s", diff)
+		}
+	})
+}
+
 func TestTheSeedsOwnRequest(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		p := newPlant(t)
