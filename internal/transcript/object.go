@@ -247,6 +247,29 @@ func (s *Store) content(ctx context.Context, name string) (h head, content []byt
 	return h, nil, err
 }
 
+// loadWait bounds the wait for a server, or a leader, that is away, and loadPause the
+// pauses between two tries.
+const (
+	loadWait  = 30 * time.Second
+	loadPause = 2 * time.Second
+)
+
+// await is content, tried again while the server can't say it.
+func (s *Store) await(ctx context.Context, name string) (head, []byte, error) {
+	begun := time.Now()
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, loadPause) {
+		h, content, err := s.content(ctx, name)
+		if err == nil || errors.Is(err, errCorrupt) || s.js.Conn().IsClosed() || time.Since(begun)+pause > loadWait {
+			return h, content, err
+		}
+		select {
+		case <-ctx.Done():
+			return h, nil, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
 // batch is how many chunks are asked for at once.
 const batch = 64
 

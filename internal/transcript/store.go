@@ -91,14 +91,15 @@ func Open(ctx context.Context, js jetstream.JetStream, names subjects.Names) (*S
 
 // Load returns the whole lines of what is kept of a session, or nil if there
 // are none. Another writer isn't disturbed by it; a Save with offset 0 that follows
-// takes the session over.
+// takes the session over. While the server, or a leader, is away it goes on trying
+// for half a minute: a session goes on when others have just ended, such as servers.
 func (s *Store) Load(ctx context.Context, id string) ([]byte, error) {
 	x, err := s.lock(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("transcript: load: %w", err)
 	}
 	defer x.unlock()
-	h, content, err := s.content(ctx, x.name)
+	h, content, err := s.await(ctx, x.name)
 	if err != nil {
 		return nil, fmt.Errorf("transcript: load: %w", err)
 	}

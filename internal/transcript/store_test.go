@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -394,4 +395,33 @@ func TestBusyOthers(t *testing.T) {
 	if got := load(t, s, "waits"); got != "one\ntwo\n" {
 		t.Errorf("%q is kept", got)
 	}
+}
+
+// A server that is away for a while is waited for, one that stays away isn't for ever.
+func TestLoadWaitsForTheServer(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		server := natstest.New(t)
+		js := server.JetStream(t)
+		bucket(t, js)
+		s := open(t, js)
+		save(t, s, "s1", 0, "one\n")
+		for away, back := range map[time.Duration]bool{5 * time.Second: true, time.Hour: false} {
+			server.Stop()
+			begun, restart := time.Now(), time.After(away)
+			started := make(chan struct{})
+			go func() {
+				defer close(started)
+				<-restart
+				server.Start(t)
+			}()
+			b, err := s.Load(t.Context(), "s1")
+			if got := string(b); (err == nil && got == "one\n") != back {
+				t.Errorf("away for %s: %q, %v", away, got, err)
+			}
+			if took := time.Since(begun); took > time.Minute {
+				t.Errorf("away for %s: it took %s", away, took)
+			}
+			<-started
+		}
+	})
 }
