@@ -48,14 +48,14 @@ func (p program) send(ctx context.Context, n Notification) error {
 	var pipes sync.WaitGroup
 	pipes.Go(func() {
 		_, _ = started.Stdin.Write(append(event, '\n')) // it need not read it
-		_ = started.Stdin.Close()
+		_ = started.Stdin.Close()                       // nor its end
 	})
 	pipes.Go(func() { _, _ = io.Copy(io.Discard, started.Stdout) })
 	exit, err := started.Wait(ctx)
 	if ended := started.End(programGrace); err == nil {
 		err = ended
 	}
-	_ = started.Close()
+	_ = started.Close() // the program has ended
 	pipes.Wait()
 	switch {
 	case err != nil:

@@ -22,7 +22,7 @@ func Watch(ctx context.Context, file string, old []byte, changed func([]byte)) e
 	if err != nil {
 		return fmt.Errorf("watch %s: %w", file, err)
 	}
-	defer func() { _ = w.Close() }()
+	defer func() { _ = w.Close() }() // nothing of it is needed any more
 	if err := w.Add(filepath.Dir(file)); err != nil {
 		return fmt.Errorf("watch %s: %w", file, err)
 	}

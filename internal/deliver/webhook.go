@@ -70,7 +70,7 @@ func (p poster) post(ctx context.Context, contentType string, body []byte, heade
 		}
 		return err
 	}
-	defer func() { _ = res.Body.Close() }()
+	defer func() { _ = res.Body.Close() }()                         // its status is what counts
 	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer)) // so that the connection is kept
 	return status(res)
 }

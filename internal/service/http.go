@@ -29,14 +29,14 @@ func ListenHTTP(addr string, metrics prometheus.Gatherer, ready func() error) (*
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprintln(w, "ok")
+		_, _ = fmt.Fprintln(w, "ok") // whoever asks may be gone
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := ready(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = fmt.Fprintln(w, "ok")
+		_, _ = fmt.Fprintln(w, "ok") // whoever asks may be gone
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	return &HTTP{listener: listener, server: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}}, nil
@@ -47,7 +47,7 @@ func (h *HTTP) Addr() string { return h.listener.Addr().String() }
 
 // Run serves until ctx ends.
 func (h *HTTP) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = h.server.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = h.server.Close() }) // Serve says how it ended
 	defer stop()
 	if err := h.server.Serve(h.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("service: serve HTTP: %w", err)

@@ -28,14 +28,14 @@ func LockDir(dir string) (*Lock, error) {
 		return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("data directory: %w", err), Hint: "choose another --data-dir"}
 	}
 	if err := flock(f); err != nil {
-		defer func() { _ = f.Close() }()
+		defer func() { _ = f.Close() }() // nothing was written
 		if errors.Is(err, syscall.EWOULDBLOCK) {
 			return nil, &Error{Code: CodeInUse, Err: fmt.Errorf("%s is in use%s", dir, holder(path)), Hint: "stop that process, or choose another --data-dir"}
 		}
 		return nil, fmt.Errorf("service: lock %s: %w", dir, err)
 	}
 	if err := errors.Join(f.Truncate(0), writePID(f)); err != nil {
-		_ = f.Close()
+		_ = f.Close() // what it could say has been said
 		return nil, fmt.Errorf("service: lock %s: %w", dir, err)
 	}
 	return &Lock{file: f}, nil
