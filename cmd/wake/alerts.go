@@ -52,7 +52,7 @@ func (a *app) alertsCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&follow, "follow", false, "go on with those to come")
 	cmd.Flags().StringVar(&parent, "parent", "", "only those of the children of this `run`")
-	_ = cmd.RegisterFlagCompletionFunc("parent", a.completeRun)
+	completeFlag(cmd, "parent", a.completeRun)
 	cmd.AddCommand(a.alertsSinksCommand(), a.alertsTestCommand(), a.deadLetterCommand(), a.backtestCommand())
 	return cmd
 }

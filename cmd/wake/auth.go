@@ -180,7 +180,7 @@ nats sub --stream WAKE_EVENTS 'wake.events.review-17.>' --creds wake-auth/creds/
 	cmd.Flags().StringVar(&o.run, "run", "", "the only `run` that a viewer sees (default: all)")
 	cmd.Flags().DurationVar(&o.valid, "for", 0, "`how long` the credentials are good (default: for ever)")
 	cmd.Flags().StringVarP(&o.out, "output", "o", "", "`file` to write (default: DIR/creds/NAME.creds)")
-	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions(strings.Split(roleNames(), ", "), cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "role", cobra.FixedCompletions(strings.Split(roleNames(), ", "), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

@@ -124,7 +124,7 @@ func (a *app) serverOrOwn(ctx context.Context) (nc *nats.Conn, stop func(), err 
 	}
 	return nc, func() {
 		end()
-		_ = lock.Unlock()
+		_ = lock.Unlock() // the end of the process does it, too
 	}, nil
 }
 
@@ -160,7 +160,7 @@ func (a *app) showProgress() backup.Progress {
 			return
 		}
 		last, shown = name, time.Now()
-		_, _ = fmt.Fprintf(a.errOut, "%s: %s\n", name, bytesText(uint64(size)))
+		a.note("%s: %s\n", name, bytesText(uint64(size)))
 	}
 }
 

@@ -248,6 +248,3 @@ func with(ctx context.Context, run, f func(context.Context) error) error {
 	cancel(nil)
 	return err
 }
-
-// note writes to people, where nobody could do anything about an error.
-func (a *app) note(format string, args ...any) { _, _ = fmt.Fprintf(a.errOut, format, args...) }

@@ -70,3 +70,11 @@ func (a *app) completeNode(cmd *cobra.Command, args []string, _ string) ([]cobra
 		return ids, err
 	})
 }
+
+// completeFlag completes the values of a flag. That the command has no such flag is a
+// mistake in this program.
+func completeFlag(cmd *cobra.Command, name string, complete cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
+		panic(err)
+	}
+}

@@ -46,7 +46,7 @@ are fetched. What is encrypted is opened with --encryption-keys.`,
 			}
 			err = d.decode(a.out, in)
 			for _, problem := range d.problems {
-				_, _ = fmt.Fprintf(a.errOut, "wake: %s\n", timeline.Line(problem.Error(), maxMessage))
+				a.note("wake: %s\n", timeline.Line(problem.Error(), maxMessage))
 			}
 			return err
 		},

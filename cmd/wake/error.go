@@ -105,12 +105,16 @@ func (a *app) printError(e *wire.APIError, asJSON bool) {
 		return // whoever pressed Ctrl-C knows
 	}
 	for _, line := range lines {
-		_, _ = fmt.Fprintf(a.errOut, "wake: %s\n", line)
+		a.note("wake: %s\n", line)
 	}
 	if e.Hint != "" {
-		_, _ = fmt.Fprintf(a.errOut, "hint: %s\n", timeline.Sanitize(e.Hint))
+		a.note("hint: %s\n", timeline.Sanitize(e.Hint))
 	}
 }
+
+// note tells people something beside the result. Nothing depends on it: whoever isn't
+// there doesn't hear it.
+func (a *app) note(format string, args ...any) { _, _ = fmt.Fprintf(a.errOut, format, args...) }
 
 // maxMessage bounds an error in characters.
 const maxMessage = 2000

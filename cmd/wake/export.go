@@ -437,7 +437,7 @@ func (o *output) keep() error {
 // discard removes what was not kept.
 func (o *output) discard() {
 	if o.file != nil {
-		_ = o.file.Close()
+		_ = o.file.Close() // it isn't kept
 		_ = os.Remove(o.file.Name())
 	}
 }

@@ -45,7 +45,7 @@ sessions. The other run isn't touched. Prints the id of the new run.
 	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agents, `key=value`: model, permissionMode, maxTurns, maxBudgetUsd, workspace …, or NODE.model for one")
 	flags.StringVar(&o.id, "id", "", "`id` of the new run (default: a new ULID)")
 	flags.BoolVar(&o.follow, "follow", false, "follow the new run until it is complete")
-	_ = cmd.RegisterFlagCompletionFunc("at", a.completeBookmark)
+	completeFlag(cmd, "at", a.completeBookmark)
 	return cmd
 }
 
@@ -86,9 +86,9 @@ func (a *app) fork(ctx context.Context, ref string, o forkOptions) error {
 	if from == "" {
 		from = fmt.Sprintf("position %d", fork.Position)
 	}
-	_, _ = fmt.Fprintf(a.errOut, "forked from %s at %s: what came after it there is done again here\n", timeline.Line(fork.Parent, 120), timeline.Line(from, 120))
+	a.note("forked from %s at %s: what came after it there is done again here\n", timeline.Line(fork.Parent, 120), timeline.Line(from, 120))
 	if !fork.Recorded {
-		_, _ = fmt.Fprintln(a.errOut, "queued: no runner has begun it yet; `wake doctor` says whether there is one")
+		a.note("queued: no runner has begun it yet; `wake doctor` says whether there is one\n")
 	}
 	_, err = fmt.Fprintln(a.out, fork.RunID)
 	return err
@@ -105,7 +105,7 @@ func (a *app) followFork(ctx context.Context, s *session, id string) error {
 		return err
 	}
 	if !a.json {
-		_, _ = fmt.Fprintf(a.errOut, "run %s\n", id)
+		a.note("run %s\n", id)
 	}
 	last, err := a.watch(ctx, log, id, 0)
 	if err != nil {

@@ -34,7 +34,7 @@ again adds nothing.`,
 			if err != nil {
 				return err
 			}
-			defer func() { _ = in.Close() }()
+			defer func() { _ = in.Close() }() // it was only read
 			return a.importRun(cmd.Context(), in)
 		},
 	}
@@ -100,7 +100,7 @@ func seekable(in io.Reader) (file io.ReadSeeker, done func(), err error) {
 		return nil, nil, fmt.Errorf("import: %w", err)
 	}
 	done = func() {
-		_ = f.Close()
+		_ = f.Close() // nobody needs it any more
 		_ = os.Remove(f.Name())
 	}
 	if _, err = io.Copy(f, in); err == nil {

@@ -45,7 +45,7 @@ agent succeeded; the result does.`,
 			if err != nil {
 				return err
 			}
-			defer func() { _ = in.Close() }()
+			defer func() { _ = in.Close() }() // it was only read
 			lines.RunID, lines.Labels, lines.Runner = named, o.Labels, o.Runner
 			if o.Format == ingest.Kahn && cmd.Flags().Changed("node") {
 				return usage("", "--node: lines of kahn name their agents")
@@ -95,7 +95,7 @@ func (a *app) input(args []string) (io.ReadCloser, error) {
 		return nil, usage("", "input: %w", err)
 	}
 	if info, err := f.Stat(); err == nil && info.IsDir() {
-		_ = f.Close()
+		_ = f.Close() // nothing was read
 		return nil, usage("", "input: %s is a folder", args[0])
 	}
 	return f, nil
@@ -124,7 +124,7 @@ func (a *app) ingest(ctx context.Context, in io.Reader, o ingest.Options, lines 
 // ingestAgent makes a run of what one agent printed.
 func (a *app) ingestAgent(ctx context.Context, log *eventlog.Log, in io.Reader, o ingest.Options) error {
 	if !a.json {
-		_, _ = fmt.Fprintf(a.errOut, "run %s\n", o.RunID)
+		a.note("run %s\n", o.RunID)
 	}
 	var r ingest.Result
 	err := writing(ctx, log, func() (err error) {

@@ -113,7 +113,7 @@ func (a *app) printLog(page wire.LogResponse) error {
 	s := a.newScreen()
 	s.page(page)
 	if s.err == nil && int64(page.ReturnedLines) < page.TotalLines {
-		_, _ = fmt.Fprintf(a.errOut, "lines %d to %d of %d\n", page.Offset+1, page.Offset+int64(page.ReturnedLines), page.TotalLines)
+		a.note("lines %d to %d of %d\n", page.Offset+1, page.Offset+int64(page.ReturnedLines), page.TotalLines)
 	}
 	return s.err
 }

@@ -52,5 +52,5 @@ func (a *app) retell(ctx context.Context, nc *nats.Conn, o logOptions, m summary
 		}
 	}
 	s.Problem = timeline.Line(err.Error(), 300)
-	_, _ = fmt.Fprintf(a.errOut, "the model didn't summarize, this is taken from the events: %s\n", s.Problem)
+	a.note("the model didn't summarize, this is taken from the events: %s\n", s.Problem)
 }

@@ -125,7 +125,7 @@ func (a *app) listenMCP(ctx context.Context, server *sdk.Server, address, token 
 	h := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	served := make(chan error, 1)
 	go func() { served <- h.Serve(l) }()
-	_, _ = fmt.Fprintf(a.errOut, "serving MCP on http://%s/mcp\n", l.Addr())
+	a.note("serving MCP on http://%s/mcp\n", l.Addr())
 	select {
 	case err = <-served:
 		return fmt.Errorf("serve %s: %w", address, err)

@@ -233,7 +233,7 @@ func (a *app) serve(ctx context.Context, name string, o processOptions, construc
 	if err != nil {
 		return err
 	}
-	defer func() { _ = lock.Unlock() }()
+	defer func() { _ = lock.Unlock() }() // the end of the process does it, too
 	if err := p.prepare(ctx, nc, name); err != nil {
 		return err
 	}

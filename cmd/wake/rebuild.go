@@ -105,7 +105,7 @@ func (a *app) watchRebuild(ctx context.Context, desk *rebuild.Desk, end rebuilt)
 		case p.ID == end.ID && p.Part != last:
 			last = p.Part
 			if !a.json {
-				_, _ = fmt.Fprintf(a.errOut, "%s: %d of %d %s\n", end.Service, p.Part, p.Of, p.Unit)
+				a.note("%s: %d of %d %s\n", end.Service, p.Part, p.Of, p.Unit)
 			}
 		}
 		select {

@@ -40,7 +40,7 @@ played again with ` + "`wake run --fixtures DIR`" + `: a file per node, a call p
 	flags.StringVar(&run, "run", "", "record this `run`, which has ended")
 	flags.StringVar(&dir, "output", "", "`folder` to write to; files of the same nodes are replaced")
 	flags.StringVar(&dir, "out", "", "the same as --output")
-	_ = flags.MarkHidden("out")
+	flags.Lookup("out").Hidden = true
 	runFlags(flags, &o)
 	return cmd
 }
@@ -116,7 +116,7 @@ func writeFiles(dir string, files map[string][]byte) error {
 	if err != nil {
 		return usage("", "--output: %w", err)
 	}
-	defer func() { _ = root.Close() }()
+	defer func() { _ = root.Close() }() // each file was written and closed
 	for name, content := range files {
 		if err := root.MkdirAll(path.Dir(name), 0o750); err != nil {
 			return fmt.Errorf("record fixtures: %w", err)

@@ -19,7 +19,7 @@ func (a *app) redactFlag(flags *pflag.FlagSet) {
 // completeRedact completes the flag of a command.
 func completeRedact(cmd *cobra.Command) {
 	if cmd.Flags().Lookup("redact") != nil {
-		_ = cmd.RegisterFlagCompletionFunc("redact", cobra.FixedCompletions(strings.Split(redactLevels(), ", "), cobra.ShellCompDirectiveNoFileComp))
+		completeFlag(cmd, "redact", cobra.FixedCompletions(strings.Split(redactLevels(), ", "), cobra.ShellCompDirectiveNoFileComp))
 	}
 }
 

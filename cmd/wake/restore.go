@@ -71,7 +71,7 @@ func (a *app) restore(ctx context.Context, dir string, o backupOptions) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = lock.Unlock() }()
+		defer func() { _ = lock.Unlock() }() // the end of the process does it, too
 	}
 	nc, stop, err := a.emptyServer(ctx)
 	if err != nil {

@@ -65,9 +65,9 @@ runner, or the next one to start, goes on with it.
 	}
 	cmd.Flags().SortFlags = false
 	o.flags(cmd.Flags())
-	_ = cmd.RegisterFlagCompletionFunc("rerun", a.completeNode)
-	_ = cmd.RegisterFlagCompletionFunc("fail", a.completeNode)
-	_ = cmd.RegisterFlagCompletionFunc("strategy", cobra.FixedCompletions([]string{"crash", "manual"}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "rerun", a.completeNode)
+	completeFlag(cmd, "fail", a.completeNode)
+	completeFlag(cmd, "strategy", cobra.FixedCompletions([]string{"crash", "manual"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

@@ -53,8 +53,8 @@ detaches; the run goes on. The exit code is 4 if the run fails.`,
 	runFlags(cmd.Flags(), &o)
 	cmd.Flags().StringVar(&o.fixtures, "fixtures", "", "`folder` of recorded calls that stand in for every agent")
 	cmd.Flags().BoolVar(&o.detach, "detach", false, "don't follow, only print the id")
-	_ = cmd.MarkFlagDirname("fixtures")
-	_ = cmd.MarkFlagDirname("workspace")
+	completeFlag(cmd, "fixtures", completeDir)
+	completeFlag(cmd, "workspace", completeDir)
 	return cmd
 }
 
@@ -221,7 +221,7 @@ func (a *app) run(ctx context.Context, r wire.RunRequest, o runOptions) error {
 			return err
 		}
 		if !begun(ctx, log, r.RunID) {
-			_, _ = fmt.Fprintln(a.errOut, "queued: no runner has taken it yet; `wake doctor` says whether there is one")
+			a.note("queued: no runner has taken it yet; `wake doctor` says whether there is one\n")
 		}
 		return a.printSubmitted(r.RunID)
 	}
@@ -247,7 +247,7 @@ func (a *app) submitAndWatch(ctx context.Context, log *eventlog.Log, r wire.RunR
 		return nil, err
 	}
 	if !a.json {
-		_, _ = fmt.Fprintf(a.errOut, "run %s\n", r.RunID)
+		a.note("run %s\n", r.RunID)
 	}
 	return a.watch(ctx, log, r.RunID, last+1)
 }
@@ -307,7 +307,7 @@ const patience = 3 * time.Second
 // watch shows a run until it ends.
 func (a *app) watch(ctx context.Context, log *eventlog.Log, runID string, from uint64) (*wire.Event, error) {
 	waiting := time.AfterFunc(patience, func() {
-		_, _ = fmt.Fprintln(a.errOut, "no runner has taken it yet; `wake doctor` says whether there is one")
+		a.note("no runner has taken it yet; `wake doctor` says whether there is one\n")
 	})
 	defer waiting.Stop()
 	s := a.newScreen()
@@ -347,7 +347,7 @@ func (a *app) tellPause(ctx context.Context, log *eventlog.Log, e eventlog.Entry
 		}
 	}
 	if what := toDo(e.RunID, state.Status, state.Reason, nodes); what != "" { // else it goes on already
-		_, _ = fmt.Fprintf(a.errOut, "run %s is paused (%s): %s\n", e.RunID, state.Reason, what)
+		a.note("run %s is paused (%s): %s\n", e.RunID, state.Reason, what)
 	}
 	return nil
 }

@@ -48,6 +48,6 @@ func (a *app) messageVerb(c *wire.Command, done string) *cobra.Command {
 	flags.StringVar(&c.NodeID, "node", "", "only to the agent of this `node`")
 	flags.StringVar(&c.ExecID, "exec", "", "only to this `execution` of a node")
 	flags.BoolVar(&c.Interrupt, "interrupt", false, "the agent stops what it is doing first")
-	_ = cmd.RegisterFlagCompletionFunc("node", a.completeNode)
+	completeFlag(cmd, "node", a.completeNode)
 	return cmd
 }

@@ -26,7 +26,7 @@ add up to, read from the log. With --json it is whole.
 		},
 	}
 	cmd.Flags().StringVar(&at, "at", "", "the `point`: a label, sfp-N or a position of the log (default: the present)")
-	_ = cmd.RegisterFlagCompletionFunc("at", a.completeBookmark)
+	completeFlag(cmd, "at", a.completeBookmark)
 	return cmd
 }
 

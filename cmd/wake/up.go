@@ -78,7 +78,7 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = lock.Unlock() }()
+	defer func() { _ = lock.Unlock() }() // the end of the process does it, too
 	p := a.newProcess(ctx, o.process, dir, dir)
 	stop, err := p.serveHTTP(ctx)
 	if err != nil {
@@ -111,7 +111,7 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 			return err
 		}
 	}
-	defer func() { _ = os.Remove(service.URLFile(dir)) }()
+	defer func() { _ = os.Remove(service.URLFile(dir)) }() // who finds one that is left is told so
 	p.group.Add("announcement", func(ctx context.Context) error { return a.announce(ctx, p, server.url, o.demo) })
 	return p.group.Run(ctx)
 }
