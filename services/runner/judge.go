@@ -235,7 +235,7 @@ func (j *judge) decide() error {
 }
 
 func (j *judge) pause() ([]*wire.Event, error) {
-	if j.state.Status == wire.RunPaused {
+	if s := j.state; s.Status == wire.RunPaused && s.Reason != wire.PauseWorkspaceLost { // which ends by itself
 		return nil, reject(wire.CodeCommandRejected, "run %s is paused already%s", j.state.RunID, because(j.state.Reason))
 	}
 	reason := wire.PauseOperator

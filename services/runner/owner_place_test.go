@@ -75,6 +75,52 @@ func TestWorkspaceLost(t *testing.T) {
 	})
 }
 
+// A run that is paused without its folder doesn't go on by itself when somebody, or its
+// parent, has paused it meanwhile.
+func TestPausedWithoutFolder(t *testing.T) {
+	for reason, prefix := range map[string]string{wire.PauseOperator: "my", wire.PauseParent: "parent"} {
+		t.Run(reason, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				dir := t.TempDir()
+				in := func(c *runner.Config) { c.Workspaces = dir }
+				r1 := b.process("r1", gated(nil), in)
+				b.submit("run1", chain)
+				b.until("run1", wire.TypeAgentStart)
+				r1.kill()
+				folder := filepath.Join(dir, "run1")
+				if err := os.Rename(folder, folder+".away"); err != nil {
+					t.Fatal(err)
+				}
+				b.process("r2", &scripted{say: echo})
+				b.until("run1", wire.TypeFlowPaused)
+				tell := func(kind, want string) {
+					t.Helper()
+					if r := b.tell(wire.Command{Type: kind, ID: prefix + "-" + kind + "-7", RunID: "run1"}); code(r) != want {
+						t.Fatalf("%s: %+v", kind, r)
+					}
+				}
+				tell("pause", "accepted")
+				if r := b.tell(wire.Command{Type: "pause", RunID: "run1"}); code(r) != string(wire.CodeCommandRejected) {
+					t.Errorf("a second pause: %+v", r)
+				}
+				if err := os.Rename(folder+".away", folder); err != nil {
+					t.Fatal(err)
+				}
+				b.process("r1", &scripted{say: echo}, in)
+				<-time.After(2 * time.Minute)
+				if s := b.fold("run1", b.read("run1")); s.Status != wire.RunPaused || s.Reason != reason {
+					t.Errorf("the run is %s (%s):\n%s", s.Status, s.Reason, story(b.read("run1")))
+				}
+				tell("resume", "accepted")
+				if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete {
+					t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
+				}
+			})
+		})
+	}
+}
+
 // A fork works in a copy of its parent's folder, links and all, which has nothing
 // of the folders of other runs.
 func TestForkCopiesFolder(t *testing.T) {
