@@ -32,4 +32,6 @@ def show(entry):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: state.py RUN")
     server.run(main(sys.argv[1]))

@@ -25,4 +25,7 @@ async def main(run: str, live: bool):
 
 
 if __name__ == "__main__":
-    server.run(main(sys.argv[-1], "--live" in sys.argv[1:-1]))
+    live = "--live" in sys.argv[1:2]
+    if len(sys.argv) != 2 + live:
+        sys.exit("usage: tail.py [--live] RUN")
+    server.run(main(sys.argv[-1], live))

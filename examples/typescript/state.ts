@@ -5,7 +5,11 @@ import { Kvm } from "@nats-io/kv";
 import { server } from "./server.ts";
 import { type Fields, json, read, token } from "./wire.ts";
 
-const run = process.argv[2] ?? "";
+const run = process.argv[2];
+if (run === undefined) {
+  console.error("usage: state.js RUN");
+  process.exit(2);
+}
 const bucket = await new Kvm(await server()).open("WAKE_SNAPSHOTS");
 
 // Like every snapshot this is one of a position: what has happened since is in the stream behind it.

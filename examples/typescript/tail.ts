@@ -7,7 +7,11 @@ import { server } from "./server.ts";
 import { json, read, token } from "./wire.ts";
 
 const live = process.argv[2] === "--live";
-const run = process.argv[live ? 3 : 2] ?? "";
+const run = process.argv[live ? 3 : 2];
+if (run === undefined) {
+  console.error("usage: tail.js [--live] RUN");
+  process.exit(2);
+}
 const filter = `wake.events.${token(run)}.>`;
 const nc = await server();
 

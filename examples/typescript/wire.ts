@@ -53,7 +53,7 @@ export function token(id: string): string {
   return `${head}==${createHash("sha256").update(id).digest("hex")}`;
 }
 
-/** Yields what decode makes of each message, with its position; what can't be read is told and left out. */
+/** What decode makes of a message; undefined, and a line that says so, for what can't be read. */
 export function read(position: number | string, bytes: Uint8Array): Fields | undefined {
   try {
     return decode(bytes);

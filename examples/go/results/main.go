@@ -33,15 +33,11 @@ func main() {
 }
 
 func results(ctx context.Context, name string) error {
-	nc, err := server.Connect()
+	js, err := server.Connect()
 	if err != nil {
 		return err
 	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
-	}
+	defer js.Conn().Close()
 	consumer, err := js.CreateOrUpdateConsumer(ctx, subjects.Default.EventsStream(), jetstream.ConsumerConfig{
 		Durable:       name,
 		FilterSubject: subjects.Default.KindEvents(string(wire.KindFlow)),

@@ -30,15 +30,11 @@ func main() {
 }
 
 func watch(ctx context.Context, run string) error {
-	nc, err := server.Connect()
+	js, err := server.Connect()
 	if err != nil {
 		return err
 	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
-	}
+	defer js.Conn().Close()
 	bucket, err := js.KeyValue(ctx, subjects.Default.SnapshotsBucket())
 	if err != nil {
 		return err

@@ -23,6 +23,10 @@ import (
 func main() {
 	live := flag.Bool("live", false, "only what is published from now on")
 	flag.Parse()
+	if flag.NArg() != 1 {
+		fmt.Fprintln(os.Stderr, "usage: tail [-live] RUN")
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := tail(ctx, flag.Arg(0), *live); err != nil && ctx.Err() == nil {
@@ -32,24 +36,20 @@ func main() {
 }
 
 func tail(ctx context.Context, run string, live bool) error {
-	nc, err := server.Connect()
+	js, err := server.Connect()
 	if err != nil {
 		return err
 	}
-	defer nc.Close()
+	defer js.Conn().Close()
 	if live {
-		return published(ctx, nc, run)
+		return published(ctx, js.Conn(), run)
 	}
-	return stored(ctx, nc, run)
+	return stored(ctx, js, run)
 }
 
 // stored reads the stream by an ordered consumer: everything, in order, once. The
 // server forgets the consumer when nobody reads by it any more.
-func stored(ctx context.Context, nc *nats.Conn, run string) error {
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return err
-	}
+func stored(ctx context.Context, js jetstream.JetStream, run string) error {
 	consumer, err := js.OrderedConsumer(ctx, subjects.Default.EventsStream(), jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{subjects.Default.RunEvents(run)},
 	})
