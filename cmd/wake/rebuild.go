@@ -26,18 +26,17 @@ func (a *app) rebuildCommand() *cobra.Command {
 	services := []string{subjects.RecorderConsumer, subjects.SnapshotterConsumer, subjects.AlerterConsumer}
 	var detach bool
 	cmd := &cobra.Command{
-		Use:   "rebuild {" + strings.Join(services, " | ") + "}",
+		Use:   "rebuild SERVICE",
 		Short: "Let a service derive everything again",
 		Long: `Let a service derive everything again: the recorder its tables from the events that
 it has recorded, of which it has more than the stream; the snapshotter the states
 of all runs, and the alerter what it knows of them, from the stream. Nothing is
 lost meanwhile, and no alert is raised twice. A service that isn't running does it
-when it is started.`,
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
-		ValidArgs: services,
+when it is started. SERVICE is recorder, snapshotter or alerter.`,
+		Args: arguments, ValidArgs: services,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains(services, args[0]) {
-				return usage("", "there is no service %q to rebuild", args[0])
+				return usage("these can be: "+strings.Join(services, ", "), "%q is no service that can be rebuilt", args[0])
 			}
 			return a.rebuild(cmd.Context(), args[0], detach)
 		},
