@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
+	"wake/internal/deliver"
 	"wake/internal/eventlog"
 	"wake/internal/timeline"
 	"wake/internal/topology"
@@ -269,24 +270,41 @@ func (d doctor) consumer(ctx context.Context, service, stream, durable, pending 
 	return check{service, fine, "running, " + text, ""}
 }
 
+// deadLetters tells what services couldn't use from what lost its writer and from what
+// sinks didn't take.
 func (d doctor) deadLetters(ctx context.Context) []check {
 	name := d.names.DeadLetterStream()
 	stream, err := d.js.Stream(ctx, name)
 	if err != nil {
 		return nil // streams has said so
 	}
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(d.names.DeadLetter(eventlog.DeadService)))
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(d.names.AllDeadLetters()))
 	if err != nil {
 		return []check{{"poison", failed, err.Error(), ""}}
 	}
-	late := info.State.Subjects[d.names.DeadLetter(eventlog.DeadService)]
-	switch n := info.State.Msgs - late; {
-	case n > 0:
-		return []check{{"poison", warned, fmt.Sprintf("%d message(s) could not be used", n), fmt.Sprintf("nats stream view %s --translate 'wake decode'", name)}}
-	case late > 0:
-		return []check{{"poison", fine, fmt.Sprintf("none; %d event(s) of runners that had lost their nodes were set aside", late), ""}}
+	var poison, late, alerts uint64
+	for subject, n := range info.State.Subjects {
+		service, err := d.names.ParseDeadLetter(subject)
+		switch _, ofSink := deliver.SinkOf(service); {
+		case err == nil && ofSink:
+			alerts += n
+		case err == nil && service == eventlog.DeadService:
+			late += n
+		default:
+			poison += n
+		}
 	}
-	return []check{{"poison", fine, "none", ""}}
+	all := []check{{"poison", fine, "none", ""}}
+	switch {
+	case poison > 0:
+		all[0] = check{"poison", warned, fmt.Sprintf("%d message(s) could not be used", poison), fmt.Sprintf("nats stream view %s --translate 'wake decode'", name)}
+	case late > 0:
+		all[0].Text = fmt.Sprintf("none; %d event(s) of runners that had lost their nodes were set aside", late)
+	}
+	if alerts > 0 {
+		all = append(all, check{"sinks", warned, fmt.Sprintf("%d alert(s) were given up", alerts), "`wake alerts deadletter list` says why, and `retry` sends them again"})
+	}
+	return all
 }
 
 // lowDisk is the free space below which a disk counts as full: the server stops

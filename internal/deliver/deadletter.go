@@ -18,6 +18,10 @@ import (
 // letterPrefix begins the service of a sink's dead letters.
 const letterPrefix = "sink-"
 
+// SinkOf returns the sink whose dead letters are those of a service; false for a
+// service whose aren't of a sink.
+func SinkOf(service string) (sink string, ok bool) { return strings.CutPrefix(service, letterPrefix) }
+
 // Letter is a notification that was given up.
 type Letter struct {
 	ID           uint64       `json:"id"` // position in WAKE_DEADLETTER
@@ -96,7 +100,7 @@ func letter(m *jetstream.RawStreamMsg) (Letter, bool) {
 	if wire.Unmarshal(m.Data, &p) != nil {
 		return Letter{}, false
 	}
-	sink, ok := strings.CutPrefix(p.Service, letterPrefix)
+	sink, ok := SinkOf(p.Service)
 	l := Letter{ID: m.Sequence, Time: p.Timestamp, Sink: sink, Reason: p.Reason}
 	return l, ok && wire.Unmarshal(p.Data, &l.Notification) == nil
 }
