@@ -76,7 +76,7 @@ func (p poster) post(ctx context.Context, contentType string, body []byte, heade
 }
 
 // status says what an answer means. Some say that the same request will never be
-// taken; all others may be for now.
+// taken; after all others it may be, later.
 func status(res *http.Response) error {
 	if res.StatusCode >= 200 && res.StatusCode < 300 {
 		return nil

@@ -235,7 +235,7 @@ func (r *Recorder) tidy(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if err := r.tidyOnce(ctx); err != nil && ctx.Err() == nil {
-			r.logger.WarnContext(ctx, "runs whose time is over stay for now", "error", err)
+			r.logger.WarnContext(ctx, "runs whose time is over are not removed, tries again", "error", err)
 		}
 		select {
 		case <-tick.C:

@@ -36,7 +36,7 @@ type mood int
 
 const (
 	takes   mood = iota
-	refuses      // for now
+	refuses      // what it may take later
 	rejects      // for good
 	dumb         // it never answers
 	mumbles      // it takes, and its answer is lost
