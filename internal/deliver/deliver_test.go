@@ -101,7 +101,7 @@ func (w *world) run(r *deliver.Rules, out io.Writer) (d *deliver.Deliverer, stop
 	}
 }
 
-// raise stores alerts, as the alerter does, and returns their keys.
+// raise stores alerts, as the alerter does, and returns their ids.
 func (w *world) raise(n int, edit ...func(*wire.Alert)) []string {
 	w.t.Helper()
 	var keys []string
@@ -126,7 +126,7 @@ func (w *world) raise(n int, edit ...func(*wire.Alert)) []string {
 		if _, err := w.log.JetStream().Publish(w.t.Context(), w.log.Names().Alert(a.RunID, a.NodeID, a.Kind, a.Key), data, jetstream.WithExpectLastSequencePerSubject(0)); err != nil {
 			w.t.Fatal(err)
 		}
-		keys = append(keys, "i-"+a.Key)
+		keys = append(keys, fmt.Sprintf("i-%s-%d", a.Key, a.Timestamp))
 	}
 	return keys
 }

@@ -34,10 +34,11 @@ type Digest struct {
 }
 
 // notify makes the notification of an alert. Its id is the alert's key, which is
-// of one incarnation of the log.
+// of one incarnation of the log, and its time: a log that was restored from a backup
+// counts on from there, so that its positions, and the keys, may be of other alerts.
 func notify(a *wire.Alert) Notification {
 	return Notification{
-		ID:   a.Position.Incarnation + "-" + subjects.Escape(a.Key),
+		ID:   fmt.Sprintf("%s-%s-%d", a.Position.Incarnation, subjects.Escape(a.Key), a.Timestamp),
 		Time: a.Timestamp, Severity: a.Severity, Text: a.Text, Alert: a,
 	}
 }

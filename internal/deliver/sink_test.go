@@ -27,7 +27,7 @@ func TestWebhook(t *testing.T) {
 		w := begin(t)
 		w.start(toOps)
 		<-time.After(time.Second)
-		w.raise(1)
+		id := w.raise(1)[0]
 		<-time.After(time.Second)
 		got := w.web.events()
 		if len(got) != 1 {
@@ -48,7 +48,7 @@ func TestWebhook(t *testing.T) {
 		if err := json.Unmarshal(e.Data, &alert); err != nil || alert.Key != "error-1" || alert.Flow != "review" || alert.Text != "[subagent:coder] ❌ 1" {
 			t.Errorf("%+v, %v", alert, err)
 		}
-		if e.Type != "wake.alert.error" || e.Source != "wake://wake/r1" || e.header.Get("webhook-id") != "i-error-1" || e.ID != "i-error-1" ||
+		if e.Type != "wake.alert.error" || e.Source != "wake://wake/r1" || e.header.Get("webhook-id") != id || e.ID != id ||
 			e.header.Get("Content-Type") != "application/cloudevents+json; charset=utf-8" {
 			t.Errorf("%s %s %v", e.Type, e.Source, e.header)
 		}
