@@ -23,6 +23,7 @@ import (
 	"wake/internal/service"
 	"wake/internal/timeline"
 	"wake/pkg/wire"
+	"wake/services/recorder"
 )
 
 // The formats of wake export.
@@ -40,6 +41,7 @@ const (
 type exportOptions struct {
 	format   string
 	file     string
+	store    string // read this one, instead of a server's log
 	follow   bool
 	node     string
 	rebuild  bool
@@ -78,7 +80,8 @@ func (a *app) exportCommand() *cobra.Command {
     otlp         traces of OpenTelemetry in JSON, to a file or an endpoint
 
 A second export of the same run is the same, byte for byte. What the stream has
-dropped already is taken from the recorder. A file that is there is replaced, once
+dropped already is taken from the recorder, and everything from a recorder's store
+if one is named. A file that is there is replaced, once
 the new one is whole; it may hold secrets that agents have seen.
 
 ` + runHelp,
@@ -92,6 +95,9 @@ the new one is whole; it may hold secrets that agents have seen.
 			if err := o.check(q); err != nil {
 				return err
 			}
+			if o.store != "" {
+				return interrupted(ctx, a.exportStore(ctx, args[0], q, o))
+			}
 			log, err := a.openLog(ctx)
 			if err != nil {
 				return err
@@ -100,7 +106,7 @@ the new one is whole; it may hold secrets that agents have seen.
 			if q.Run, err = a.runID(ctx, log, args[0]); err != nil {
 				return err
 			}
-			return interrupted(ctx, a.export(ctx, log, q, o))
+			return interrupted(ctx, a.exportLog(ctx, log, q, o))
 		},
 	}
 	flags := cmd.Flags()
@@ -109,6 +115,7 @@ the new one is whole; it may hold secrets that agents have seen.
 	flags.Uint64Var(&q.From, "from", 0, "begin at this `position` of the log")
 	flags.Uint64Var(&q.To, "to", 0, "end at this `position` of the log")
 	flags.BoolVar(&o.follow, "follow", false, "go on until the run has ended")
+	storeFlag(flags, &o.store, "read this `store` of a recorder, a SQLite file or postgres://…, instead of a server's log")
 	flags.StringVar(&o.node, "node", "", "of claude: the `node` whose session it is")
 	flags.BoolVar(&o.rebuild, "rebuild", false, "of claude: write the session from the log, even if its own file was kept")
 	flags.StringVar(&o.endpoint, "endpoint", "", "of otlp: send the spans to this `URL`, such as http://localhost:4318/v1/traces")
@@ -139,6 +146,8 @@ func (o *exportOptions) check(q eventlog.Query) error {
 		return usage("", "--to %d is before --from %d", q.To, q.From)
 	case o.format == formatKahn && q.From > 0:
 		return usage("", "--from: where an agent is follows from its beginning")
+	case o.store != "" && (o.follow || o.format == formatClaude || o.format == formatSQLite):
+		return usage("", "--store: --follow and the formats claude and sqlite want a server")
 	case o.follow && q.To > 0:
 		return usage("", "--follow and --to contradict each other")
 	}
@@ -157,7 +166,9 @@ func (o *exportOptions) check(q eventlog.Query) error {
 // source is where the events of a run come from.
 type source struct {
 	app   *app
-	log   *eventlog.Log
+	log   *eventlog.Log // nil: there is a file
+	file  *recorder.Store
+	is    string // the incarnation of the file's stream
 	query eventlog.Query
 	until bool // the run has ended
 	store bool // the recorder, since the stream has dropped some
@@ -194,12 +205,25 @@ func (s source) events(ctx context.Context, kinds ...wire.Kind) export.Events {
 	q := s.query
 	q.Kinds = kinds
 	switch {
+	case s.file != nil:
+		return ofKinds(s.file.Entries(ctx, recorder.Query{Run: q.Run, From: q.From, To: q.To}), kinds)
 	case s.store:
 		return s.recorded(ctx, q)
 	case s.until && len(kinds) == 0:
 		return s.followed(ctx, q)
 	}
 	return s.log.Read(ctx, q)
+}
+
+// ofKinds leaves out what is of no kind that is wanted, if any are named.
+func ofKinds(events export.Events, kinds []wire.Kind) export.Events {
+	return func(yield func(eventlog.Entry, error) bool) {
+		for e, err := range events {
+			if (err != nil || len(kinds) == 0 || slices.Contains(kinds, e.Kind)) && !yield(e, err) {
+				return
+			}
+		}
+	}
 }
 
 // followed yields events until the run has ended.
@@ -245,12 +269,34 @@ func entryOf(e wire.StoredEvent) eventlog.Entry {
 	return entry
 }
 
-// export writes a run and says what was written.
-func (a *app) export(ctx context.Context, log *eventlog.Log, q eventlog.Query, o exportOptions) error {
+// exportLog exports from a server.
+func (a *app) exportLog(ctx context.Context, log *eventlog.Log, q eventlog.Query, o exportOptions) error {
 	src, err := a.source(ctx, log, q, o.follow)
 	if err != nil {
 		return err
 	}
+	return a.export(ctx, src, o)
+}
+
+// exportStore exports from a recorder's store.
+func (a *app) exportStore(ctx context.Context, ref string, q eventlog.Query, o exportOptions) (err error) {
+	store, err := recorder.OpenReadOnly(ctx, o.store)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	if q.Run, err = store.Find(ctx, ref); err != nil {
+		return err
+	}
+	at, err := store.Position(ctx)
+	if err != nil {
+		return err
+	}
+	return a.export(ctx, source{app: a, file: store, is: at.Incarnation, query: q}, o)
+}
+
+// export writes a run and says what was written.
+func (a *app) export(ctx context.Context, src source, o exportOptions) error {
 	out, err := a.newOutput(o.file)
 	if err != nil {
 		return err
@@ -272,7 +318,7 @@ func (a *app) export(ctx context.Context, log *eventlog.Log, q eventlog.Query, o
 	}
 	m.end()
 	if err == nil && done.Events == 0 && done.Source == "" {
-		err = failure(string(wire.CodeNotFound), "wake runs", "run %s has no events there", q.Run)
+		err = failure(string(wire.CodeNotFound), "wake runs", "run %s has no events there", src.query.Run)
 	}
 	if err == nil {
 		err = out.keep()
@@ -297,10 +343,17 @@ func (a *app) exportText(ctx context.Context, src source, m *meter, out *output,
 }
 
 func (s source) run() export.Run {
-	return export.Run{ID: s.query.Run, Incarnation: s.log.Incarnation(), From: s.query.From, To: s.query.To}
+	is := s.is
+	if s.file == nil {
+		is = s.log.Incarnation()
+	}
+	return export.Run{ID: s.query.Run, Incarnation: is, From: s.query.From, To: s.query.To}
 }
 
 func (s source) fetch(ctx context.Context) export.Fetch {
+	if s.file != nil {
+		return func(sum string) ([]byte, error) { return s.file.Blob(ctx, sum) }
+	}
 	return func(sum string) ([]byte, error) { return s.log.Blob(ctx, sum) }
 }
 

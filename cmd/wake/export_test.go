@@ -65,7 +65,7 @@ func (x *exporting) export(o exportOptions) string {
 	if err := o.check(q); err != nil {
 		x.t.Fatal(err)
 	}
-	if err := x.app.export(x.t.Context(), x.log, q, o); err != nil {
+	if err := x.exportLog(x.t.Context(), x.log, q, o); err != nil {
 		x.t.Fatal(err)
 	}
 	if o.file == "" {
@@ -247,7 +247,7 @@ func TestExportFollows(t *testing.T) {
 		<-time.After(100 * time.Millisecond)
 		_, _ = w.Append(t.Context(), &wire.Event{Payload: &wire.FlowAborted{Reason: "enough"}})
 	}()
-	err := x.app.export(t.Context(), x.log, eventlog.Query{Run: "r3"}, exportOptions{format: formatOpenHarness, follow: true})
+	err := x.exportLog(t.Context(), x.log, eventlog.Query{Run: "r3"}, exportOptions{format: formatOpenHarness, follow: true})
 	if err != nil || !strings.HasSuffix(x.out.String(), "}\n") || !strings.Contains(x.out.String(), "flow:aborted") {
 		t.Errorf("%q, %v", x.out.String(), err)
 	}
@@ -260,7 +260,7 @@ func TestExportKeepsTheOldFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := x.app.export(t.Context(), x.log, eventlog.Query{Run: "nobody"}, exportOptions{format: formatJSONL, file: path}); err == nil {
+	if err := x.exportLog(t.Context(), x.log, eventlog.Query{Run: "nobody"}, exportOptions{format: formatJSONL, file: path}); err == nil {
 		t.Error("a run that isn't there was exported")
 	}
 	if b, err := os.ReadFile(path); string(b) != "old" {
