@@ -1,8 +1,8 @@
 package main
 
 import (
-	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -12,43 +12,60 @@ import (
 	"github.com/spf13/cobra"
 
 	"wake/internal/api"
+	"wake/internal/ask"
 	"wake/internal/timeline"
 	"wake/pkg/wire"
 )
 
 func (a *app) approveCommand() *cobra.Command {
-	cmd := a.decisionVerb("approve", "approved")
+	c, choose := wire.Command{Type: "approve"}, []string(nil)
+	cmd := a.decisionVerb(&c, &choose, "approved")
 	cmd.Use = "approve RUN CALL"
 	cmd.Short = "Allow a tool call that waits for a decision"
+	cmd.Long = `Allow a tool call that waits for a decision. CALL is the id of the call, or the
+beginning of one; wake approvals lists them. A call that asks a question
+(AskUserQuestion) is approved by its answer: --choose takes options by their label or
+number, and --note says anything else.
+
+    wake approve RUN CALL --choose Tabs
+    wake approve RUN CALL --choose Indent=Tabs --choose Checks=vet,lint
+
+` + runHelp
+	cmd.Flags().StringArrayVar(&choose, "choose", nil, "of a question, choose this `option`; QUESTION=OPTION where there are several; may be repeated")
 	return cmd
 }
 
 func (a *app) denyCommand() *cobra.Command {
-	cmd := a.decisionVerb("deny", "denied")
+	c := wire.Command{Type: "deny"}
+	cmd := a.decisionVerb(&c, nil, "denied")
 	cmd.Use = "deny RUN CALL"
 	cmd.Short = "Refuse a tool call that waits for a decision"
+	cmd.Long = `Refuse a tool call that waits for a decision, also one that asks a question: the
+agent is told so, and goes on without it. CALL is the id of the call, or the beginning
+of one; wake approvals lists them.
+
+` + runHelp
 	return cmd
 }
 
 // decisionVerb is a verb that decides about a call.
-func (a *app) decisionVerb(kind, done string) *cobra.Command {
-	c := wire.Command{Type: kind}
+func (a *app) decisionVerb(c *wire.Command, choose *[]string, done string) *cobra.Command {
 	cmd := &cobra.Command{
-		Long: `Decide about a tool call that waits for it. CALL is the id of the call, or the
-beginning of one; wake approvals lists them.
-
-` + runHelp,
 		Args:              arguments,
 		ValidArgsFunction: a.completeCall,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.decide(cmd.Context(), args[0], args[1], c, done)
+			var options []string
+			if choose != nil {
+				options = *choose
+			}
+			return a.decide(cmd.Context(), args[0], args[1], *c, options, done)
 		},
 	}
-	cmd.Flags().StringVar(&c.Note, "note", "", "`why`, for the agent and the log")
+	cmd.Flags().StringVar(&c.Note, "note", "", "`why`, for the agent and the log; of a question, the answer")
 	return cmd
 }
 
-func (a *app) decide(ctx context.Context, ref, call string, c wire.Command, done string) error {
+func (a *app) decide(ctx context.Context, ref, call string, c wire.Command, options []string, done string) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err
@@ -61,137 +78,119 @@ func (a *app) decide(ctx context.Context, ref, call string, c wire.Command, done
 	if err != nil {
 		return err
 	}
-	if c.CallID, err = waitingCall(state, call); err != nil {
+	c.CallID = call
+	waits, err := oneOf(waitingCalls(state), "call", call)
+	if err != nil {
 		return err
+	}
+	if waits != nil {
+		c.CallID = waits.CallID
+	}
+	if len(options) > 0 {
+		if waits == nil || waits.Kind != wire.ApprovalQuestion {
+			return usage("wake approvals "+c.RunID, "--choose: call %s asks nothing", c.CallID)
+		}
+		if c.Content, err = ask.Chosen(waits.Questions, options); err != nil {
+			return usage("wake approvals "+c.RunID+" --json tells the questions", "--choose: %w", err)
+		}
 	}
 	return s.order(ctx, c, done+" "+c.CallID+" of")
 }
 
-// waitingCall returns the id of the call that waits and is meant. One that is
-// unknown is left to the run's owner, whose record says so.
-func waitingCall(s *wire.State, call string) (string, error) {
-	var matches []string
-	for _, w := range waitingCalls(s) {
-		if w.CallID == call {
-			return call, nil
-		}
-		if strings.HasPrefix(w.CallID, call) && !slices.Contains(matches, w.CallID) {
-			matches = append(matches, w.CallID)
-		}
-	}
-	switch len(matches) {
-	case 0:
-		return call, nil
-	case 1:
-		return matches[0], nil
-	}
-	return "", &wire.APIError{Code: wire.CodeAmbiguousID, Message: "several calls begin with " + call, Matches: matches}
-}
-
-// approval is a call that waits for a decision.
-type approval struct {
-	RunID     string   `json:"runId"`
-	NodeID    string   `json:"nodeId"`
-	CallID    string   `json:"callId"`
-	ToolName  string   `json:"toolName"`
-	ToolInput wire.Raw `json:"toolInput,omitempty"`
-	Since     int64    `json:"since"` // Unix ms
-}
-
 // waitingCalls lists the calls of a run that wait, the longest first.
-func waitingCalls(s *wire.State) []approval {
-	var all []approval
-	for _, c := range s.Tools {
-		if c.State == wire.ToolApprovalRequired {
-			all = append(all, approval{RunID: s.RunID, NodeID: c.Node, CallID: c.CallID, ToolName: c.Tool, ToolInput: c.Input, Since: c.Since})
+func waitingCalls(s *wire.State) []wire.Approval {
+	return slices.DeleteFunc(ask.Pending(s), func(a wire.Approval) bool {
+		return a.Kind != wire.ApprovalCall && a.Kind != wire.ApprovalQuestion
+	})
+}
+
+// oneOf returns what waits under an id, or the beginning of one; nil if nothing does: the
+// run's owner says so, on record.
+func oneOf(waits []wire.Approval, what, id string) (*wire.Approval, error) {
+	var found *wire.Approval
+	var matches []string
+	for i, w := range waits {
+		if w.CallID == id {
+			return &waits[i], nil
+		}
+		if strings.HasPrefix(w.CallID, id) && !slices.Contains(matches, w.CallID) {
+			matches, found = append(matches, w.CallID), &waits[i]
 		}
 	}
-	slices.SortFunc(all, func(x, y approval) int {
-		return cmp.Or(cmp.Compare(x.Since, y.Since), cmp.Compare(x.NodeID, y.NodeID), cmp.Compare(x.CallID, y.CallID))
-	})
-	return all
+	if len(matches) > 1 {
+		return nil, &wire.APIError{Code: wire.CodeAmbiguousID, Message: "several " + what + "s begin with " + id, Matches: matches}
+	}
+	return found, nil
 }
 
 func (a *app) approvalsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "approvals [RUN]",
-		Short: "List the tool calls that wait for a decision",
-		Long: `List the tool calls that wait for a decision, of one run or of all. wake approve
-and wake deny decide.
+		Short: "List what waits for a person: calls for a decision, questions for an answer",
+		Long: `List what waits for a person, of one run or of all, the longest waiting first: tool
+calls that somebody has to allow (wake approve, wake deny), and questions of agents
+and of ask nodes (wake reply). The commands that answer are below.
 
 ` + runHelp,
 		Args:              arguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.approvals(cmd.Context(), args)
+			nc, err := a.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer nc.Close()
+			var q wire.ApprovalsRequest
+			if len(args) > 0 {
+				q.Run = args[0]
+			}
+			waits, err := api.Call[wire.ApprovalsResponse](cmd.Context(), nc, a.names, wire.VerbApprovals, q)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(waits)
+			}
+			return printApprovals(a.out, waits, time.Now())
 		},
 	}
 }
 
-func (a *app) approvals(ctx context.Context, refs []string) error {
-	s, err := a.openSession(ctx)
-	if err != nil {
+func printApprovals(w io.Writer, waits wire.ApprovalsResponse, now time.Time) error {
+	if len(waits.Approvals) == 0 {
+		_, err := io.WriteString(w, "nothing waits for a decision or an answer\n")
 		return err
 	}
-	defer s.close()
-	runs, err := s.approvalRuns(ctx, refs)
-	if err != nil {
+	t := newTable(w, "RUN", "NODE", "CALL", "KIND", "WAITS", "WHAT")
+	var answers strings.Builder
+	for _, x := range waits.Approvals {
+		t.row(x.RunID, x.NodeID, x.CallID, kindOf(x), timeline.Span(now.UnixMilli()-x.Since), asksWhat(x))
+		answers.WriteString(timeline.Line(x.Answer, maxMessage) + "\n")
+	}
+	if err := t.flush(); err != nil {
 		return err
 	}
-	all := []approval{}
-	for _, run := range runs {
-		state, err := s.State(ctx, run)
-		if err != nil {
-			return err
-		}
-		all = append(all, waitingCalls(state)...)
+	if waits.Omitted > 0 {
+		_, _ = fmt.Fprintf(&answers, "… %d more: name a run\n", waits.Omitted)
 	}
-	if a.json {
-		return a.printJSON(struct {
-			Approvals []approval `json:"approvals"`
-		}{all})
-	}
-	return printApprovals(a.out, all, time.Now())
+	_, err := io.WriteString(w, "\n"+answers.String())
+	return err
 }
 
-// approvalRuns are the runs to look at: the named one, or those that haven't
-// ended.
-func (s *session) approvalRuns(ctx context.Context, refs []string) ([]string, error) {
-	if len(refs) > 0 {
-		run, err := s.Find(ctx, refs[0])
-		return []string{run}, err
+// kindOf says what waits; of a message, how urgent it is.
+func kindOf(x wire.Approval) string {
+	if x.Kind == wire.ApprovalMessage {
+		return string(x.Priority)
 	}
-	return s.activeRuns(ctx)
+	return string(x.Kind)
 }
 
-// activeRuns lists the runs that haven't ended, the newest first.
-func (s *session) activeRuns(ctx context.Context) ([]string, error) {
-	var ids []string
-	q := wire.RunsRequest{Status: []string{"active"}, Limit: 1000}
-	for {
-		page, err := api.Call[wire.RunsResponse](ctx, s.conn, s.app.names, wire.VerbRuns, q)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range page.Runs {
-			ids = append(ids, r.RunID)
-		}
-		if q.Cursor = page.Cursor; q.Cursor == "" {
-			return ids, nil
-		}
+// asksWhat is what somebody has to decide or to answer.
+func asksWhat(x wire.Approval) string {
+	if x.Text != "" {
+		return x.Text
 	}
-}
-
-func printApprovals(w io.Writer, all []approval, now time.Time) error {
-	if len(all) == 0 {
-		_, err := io.WriteString(w, "nothing waits for a decision\n")
-		return err
-	}
-	t := newTable(w, "RUN", "NODE", "CALL", "TOOL", "WAITS", "INPUT")
-	for _, c := range all {
-		t.row(c.RunID, c.NodeID, c.CallID, c.ToolName, timeline.Span(now.UnixMilli()-c.Since), timeline.Input(c.ToolInput))
-	}
-	return t.flush()
+	return strings.TrimSpace(x.ToolName + " " + timeline.Input(x.ToolInput))
 }
 
 // completeCall completes a run and, behind it, the calls that wait in it.
@@ -199,12 +198,17 @@ func (a *app) completeCall(cmd *cobra.Command, args []string, word string) ([]co
 	if len(args) != 1 {
 		return a.completeRun(cmd, args, word)
 	}
+	return a.completeWaiting(cmd, args[0], waitingCalls)
+}
+
+// completeWaiting completes what waits in a run.
+func (a *app) completeWaiting(cmd *cobra.Command, ref string, which func(*wire.State) []wire.Approval) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return a.completions(cmd, func(ctx context.Context, nc *nats.Conn) ([]cobra.Completion, error) {
 		s, err := a.sessionOn(ctx, nc)
 		if err != nil {
 			return nil, err
 		}
-		run, err := s.Find(ctx, args[0])
+		run, err := s.Find(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
@@ -212,10 +216,10 @@ func (a *app) completeCall(cmd *cobra.Command, args []string, word string) ([]co
 		if err != nil {
 			return nil, err
 		}
-		var calls []cobra.Completion
-		for _, c := range waitingCalls(state) {
-			calls = append(calls, described(c.CallID, c.ToolName+" "+timeline.Input(c.ToolInput)))
+		var ids []cobra.Completion
+		for _, x := range which(state) {
+			ids = append(ids, described(x.CallID, asksWhat(x)))
 		}
-		return calls, nil
+		return ids, nil
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"wake/internal/ask"
 	"wake/pkg/wire"
 )
 
@@ -25,26 +26,26 @@ func TestText(t *testing.T) {
 }
 
 func TestWaitingCalls(t *testing.T) {
-	s := &wire.State{RunID: "r1", Tools: map[string]wire.ToolCall{
+	s := &wire.State{RunID: "r1", Status: wire.RunRunning, Tools: map[string]wire.ToolCall{
 		"a#1/toolu_12": {Node: "a", CallID: "toolu_12", Tool: "Bash", State: wire.ToolApprovalRequired, Since: 5},
-		"b#1/toolu_13": {Node: "b", CallID: "toolu_13", Tool: "Edit", State: wire.ToolApprovalRequired, Since: 2},
+		"b#1/toolu_13": {Node: "b", CallID: "toolu_13", Tool: ask.Tool, State: wire.ToolApprovalRequired, Since: 2},
 		"b#1/toolu_2":  {Node: "b", CallID: "toolu_2", Tool: "Read", State: wire.ToolExecuting, Since: 1},
 		"c#1/toolu_3":  {Node: "c", CallID: "toolu_3", Tool: "Write", State: wire.ToolApprovalRequired, Since: 9},
-	}}
-	want := []approval{
-		{RunID: "r1", NodeID: "b", CallID: "toolu_13", ToolName: "Edit", Since: 2},
-		{RunID: "r1", NodeID: "a", CallID: "toolu_12", ToolName: "Bash", Since: 5},
-		{RunID: "r1", NodeID: "c", CallID: "toolu_3", ToolName: "Write", Since: 9},
+	}, Nodes: map[string]wire.NodeState{"q": {Scheduled: 1, PromptID: "toolu_4"}}}
+	var ids []string
+	for _, a := range waitingCalls(s) {
+		ids = append(ids, a.CallID)
 	}
-	if diff := cmp.Diff(want, waitingCalls(s)); diff != "" {
+	if diff := cmp.Diff([]string{"toolu_13", "toolu_12", "toolu_3"}, ids); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	for call, id := range map[string]string{"toolu_12": "toolu_12", "toolu_3": "toolu_3", "toolu_13": "toolu_13", "toolu_2": "toolu_2", "nosuch": "nosuch"} {
-		if got, err := waitingCall(s, call); err != nil || got != id {
-			t.Errorf("%s: %q, %v", call, got, err)
+	for call, id := range map[string]string{"toolu_12": "toolu_12", "toolu_3": "toolu_3", "toolu_13": "toolu_13", "toolu_2": "", "nosuch": ""} {
+		got, err := oneOf(waitingCalls(s), "call", call)
+		if err != nil || (got == nil) != (id == "") || got != nil && got.CallID != id {
+			t.Errorf("%s: %+v, %v", call, got, err)
 		}
 	}
-	_, err := waitingCall(s, "toolu_1")
+	_, err := oneOf(waitingCalls(s), "call", "toolu_1")
 	if e := apiError(err); e.Code != wire.CodeAmbiguousID || len(e.Matches) != 2 {
 		t.Errorf("%+v", e)
 	}

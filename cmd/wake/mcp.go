@@ -34,8 +34,8 @@ func (a *app) mcpCommand() *cobra.Command {
 		Use:   "mcp",
 		Short: "Offer runs to a supervising agent as an MCP server",
 		Long: `Offer runs to a supervising agent as a server of the Model Context Protocol: tools
-to list runs, look at their status, log and alerts, search, and to send, steer,
-reply, approve and deny.
+to list runs and what waits for a person, look at their status, log and alerts,
+search, and to send, steer, reply, approve and deny.
 
     claude mcp add wake -- wake mcp
 
@@ -154,11 +154,12 @@ func bearer(token string, next http.Handler) http.Handler {
 // pipeline is what the tools of the MCP server are made of.
 func (s *session) pipeline(log *eventlog.Log) mcp.Pipeline {
 	return mcp.Pipeline{
-		Find: s.Find, State: s.State, Do: s.Do,
-		Runs:   asked[wire.RunsRequest, wire.RunsResponse](s, wire.VerbRuns),
-		Status: asked[wire.StatusRequest, wire.StatusResponse](s, wire.VerbStatus),
-		Log:    asked[wire.LogRequest, wire.LogResponse](s, wire.VerbLog),
-		Search: asked[wire.SearchRequest, wire.SearchResponse](s, wire.VerbSearch),
+		Find: s.Find, Do: s.Do,
+		Approvals: asked[wire.ApprovalsRequest, wire.ApprovalsResponse](s, wire.VerbApprovals),
+		Runs:      asked[wire.RunsRequest, wire.RunsResponse](s, wire.VerbRuns),
+		Status:    asked[wire.StatusRequest, wire.StatusResponse](s, wire.VerbStatus),
+		Log:       asked[wire.LogRequest, wire.LogResponse](s, wire.VerbLog),
+		Search:    asked[wire.SearchRequest, wire.SearchResponse](s, wire.VerbSearch),
 		Alerts: func(ctx context.Context, q mcp.AlertsQuery) ([]wire.Alert, uint64, error) {
 			return s.alerts(ctx, log, q)
 		},

@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"wake/internal/ask"
 	"wake/pkg/wire"
 )
 
@@ -13,8 +16,15 @@ func (a *app) replyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reply RUN ANSWER",
 		Short: "Answer a question that a run asks",
-		Long: `Answer a question that an ask node of a run asks. ANSWER is JSON, or else taken
-as a text. Without --prompt it answers the one question that is open.
+		Long: `Answer a question that a run asks: an agent (AskUserQuestion, or a question or
+blocker of notify_parent) or an ask node. ANSWER is JSON, or else taken as a text.
+Without --prompt it answers the one question that is open; wake approvals lists them.
+
+Where options are to be chosen from, a text that is the label or the number of one
+chooses it (several with commas in between, where that is allowed), and any other text
+is an answer of one's own. Several questions at once are answered by an object:
+
+    wake reply RUN '{"Indent": "Tabs", "Checks": ["vet", "lint"]}'
 
 ` + runHelp,
 		Args:              arguments,
@@ -23,7 +33,13 @@ as a text. Without --prompt it answers the one question that is open.
 			return a.reply(cmd.Context(), args[0], args[1], prompt)
 		},
 	}
-	cmd.Flags().StringVar(&prompt, "prompt", "", "`id` of the question, as status and the log tell it (default: the one that is open)")
+	cmd.Flags().StringVar(&prompt, "prompt", "", "`id` of the question, or the beginning of one (default: the one that is open)")
+	_ = cmd.RegisterFlagCompletionFunc("prompt", func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return a.completeWaiting(cmd, args[0], openQuestions)
+	})
 	return cmd
 }
 
@@ -41,36 +57,48 @@ func (a *app) reply(ctx context.Context, ref, answer, prompt string) error {
 	if err != nil {
 		return err
 	}
-	if prompt, err = openPrompt(state, prompt); err != nil {
+	asked, err := openQuestion(state, prompt)
+	if err != nil {
 		return err
+	}
+	if asked.CallID == "" { // it can't be named
+		return s.order(ctx, wire.Command{Type: "steer", RunID: runID, NodeID: asked.NodeID, Message: answer}, "answered "+asked.NodeID+" of")
 	}
 	content, err := wire.RawFromJSON([]byte(answer))
 	if err != nil {
 		content = wire.RawString(answer)
 	}
-	c := wire.Command{Type: "reply", RunID: runID, PromptID: prompt, Content: content}
-	return s.order(ctx, c, "answered "+prompt+" of")
+	c := wire.Command{Type: "reply", RunID: runID, PromptID: asked.CallID, Content: content}
+	return s.order(ctx, c, "answered "+asked.CallID+" of")
 }
 
-// openPrompt returns the question to answer: the named one, or the only one.
-func openPrompt(s *wire.State, named string) (string, error) {
-	var open []string
-	for _, n := range s.Nodes {
-		if n.PromptID == "" {
-			continue
+// openQuestions lists what waits for an answer in a run.
+func openQuestions(s *wire.State) []wire.Approval {
+	return slices.DeleteFunc(ask.Pending(s), func(a wire.Approval) bool { return a.Kind == wire.ApprovalCall })
+}
+
+// openQuestion returns the question to answer: the named one, or the only one.
+func openQuestion(s *wire.State, named string) (wire.Approval, error) {
+	open := openQuestions(s)
+	if named != "" {
+		found, err := oneOf(open, "question", named)
+		if err == nil && found == nil {
+			err = usage("wake approvals "+s.RunID, "run %s asks no question %q", s.RunID, named)
 		}
-		if n.PromptID == named {
-			return named, nil
+		if err != nil {
+			return wire.Approval{}, err
 		}
-		open = append(open, n.PromptID)
+		return *found, nil
 	}
-	switch {
-	case named != "":
-		return "", usage("wake log "+s.RunID, "run %s asks no question %q", s.RunID, named)
-	case len(open) == 0:
-		return "", usage("wake status "+s.RunID, "run %s asks nothing", s.RunID)
-	case len(open) > 1:
-		return "", usage("name one with --prompt", "run %s asks %d questions: %v", s.RunID, len(open), open)
+	switch len(open) {
+	case 0:
+		return wire.Approval{}, usage("wake status "+s.RunID, "run %s asks nothing", s.RunID)
+	case 1:
+		return open[0], nil
 	}
-	return open[0], nil
+	ids := make([]string, len(open))
+	for i, a := range open {
+		ids[i] = a.CallID
+	}
+	return wire.Approval{}, usage("name one with --prompt; wake approvals "+s.RunID+" lists them", "run %s asks %d questions: %s", s.RunID, len(open), strings.Join(ids, ", "))
 }

@@ -54,6 +54,7 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 		{"waits for", s.WaitingFor},
 		{"to do", toDo(s.RunID, s.Status, s.Reason, interruptedNodes(s.Agents))},
 		{"took", s.Runtime},
+		{"waited", waited(s.WaitedMs)},
 		{"cost", dollars(s.CostUsd)},
 		{"tokens", tokens(s.TokensIn, s.TokensOut)},
 		{"context", percent(s.ContextPct)},
@@ -83,6 +84,14 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 			calls(n.ToolsUsed, n.ToolErrors), n.OpenTool, number(n.Alerts), n.SessionID, activity)
 	}
 	return t.flush()
+}
+
+// waited is how long people have been waited for, "" if they weren't.
+func waited(ms int64) string {
+	if ms < 1000 {
+		return ""
+	}
+	return timeline.Span(ms) + " for people"
 }
 
 // joined is what there is of two texts.

@@ -200,7 +200,7 @@ func (g *grants) operator() {
 }
 
 // readVerbs are the verbs of the API that change nothing.
-var readVerbs = []string{"log", "status", "top", "runs", "search", "stats", "events", "state", "snapshot"}
+var readVerbs = []string{"log", "status", "top", "approvals", "runs", "search", "stats", "events", "state", "snapshot"}
 
 // viewer allows reading: everything, or one run by a consumer whose only filter is the
 // run's. The API answers about every run, so a viewer of one run has none. Consumers

@@ -139,9 +139,10 @@ type Options struct {
 
 	MCPServers map[string]MCPServer `json:"mcpServers,omitempty"` // whose tools the agent has, by name
 
-	// Decide answers a question for permission. Nil allows everything where
-	// the permission mode does and denies it otherwise. It may take its time;
-	// the agent waits.
+	// Decide answers a question for permission, and an agent's question to a person
+	// (AskUserQuestion): what it allows then is the input with the answers. Where the
+	// permission mode allows everything, it is asked for the latter only. Nil: nobody is
+	// there to decide. It may take its time; the agent waits.
 	Decide func(context.Context, Permission) Verdict `json:"-"`
 }
 

@@ -55,8 +55,8 @@ func (p Pipeline) steer(ctx context.Context, in messageInput) (string, error) {
 
 type replyInput struct {
 	Run    string `json:"run" jsonschema:"id of the run, the beginning of one, a label, or @last"`
-	Answer any    `json:"answer" jsonschema:"a text, or any JSON value that the question wants"`
-	Prompt string `json:"prompt,omitempty" jsonschema:"id of the question; absent: the one that is open"`
+	Answer any    `json:"answer" jsonschema:"a text, or any JSON value that the question wants; of several questions an object, by header or number"`
+	Prompt string `json:"prompt,omitempty" jsonschema:"id of the question, as approvals tells it; absent: the one that is open"`
 }
 
 func (p Pipeline) reply(ctx context.Context, in replyInput) (string, error) {
@@ -68,14 +68,14 @@ func (p Pipeline) reply(ctx context.Context, in replyInput) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	state, err := p.State(ctx, run)
+	waits, err := p.Approvals(ctx, wire.ApprovalsRequest{Run: run})
 	if err != nil {
 		return "", err
 	}
 	var open []string
-	for _, n := range state.Nodes {
-		if n.PromptID != "" && (in.Prompt == "" || in.Prompt == n.PromptID) {
-			open = append(open, n.PromptID)
+	for _, a := range waits.Approvals {
+		if a.Kind != wire.ApprovalCall && a.CallID != "" && (in.Prompt == "" || in.Prompt == a.CallID) {
+			open = append(open, a.CallID)
 		}
 	}
 	slices.Sort(open)
@@ -88,7 +88,7 @@ func (p Pipeline) reply(ctx context.Context, in replyInput) (string, error) {
 // chooseOne is the error if there isn't exactly one thing that can be meant.
 func chooseOne(run, what, field string, open []string) error {
 	if len(open) == 0 {
-		return &wire.APIError{Code: wire.CodeCommandRejected, Message: fmt.Sprintf("no such %s of run %s waits", what, run)}
+		return &wire.APIError{Code: wire.CodeCommandRejected, Message: fmt.Sprintf("no such %s of run %s waits", what, run), Hint: "see approvals"}
 	}
 	return &wire.APIError{
 		Code: wire.CodeAmbiguousID, Message: fmt.Sprintf("%d of run %s wait: %s", len(open), run, strings.Join(open, ", ")),
@@ -99,7 +99,7 @@ func chooseOne(run, what, field string, open []string) error {
 type decisionInput struct {
 	Run  string `json:"run" jsonschema:"id of the run, the beginning of one, a label, or @last"`
 	Call string `json:"call,omitempty" jsonschema:"id of the call; absent: the one that waits"`
-	Note string `json:"note,omitempty" jsonschema:"why, for the agent and the log"`
+	Note string `json:"note,omitempty" jsonschema:"why, for the agent and the log; of a call that asks a question, the answer"`
 }
 
 func (p Pipeline) approve(ctx context.Context, in decisionInput) (string, error) {
@@ -115,16 +115,17 @@ func (p Pipeline) decide(ctx context.Context, in decisionInput, kind, done strin
 	if err != nil {
 		return "", err
 	}
-	state, err := p.State(ctx, run)
+	waits, err := p.Approvals(ctx, wire.ApprovalsRequest{Run: run})
 	if err != nil {
 		return "", err
 	}
 	var open []string
-	for _, c := range waiting(state) {
-		if in.Call == "" || c.CallID == in.Call {
-			open = append(open, c.CallID)
+	for _, a := range waits.Approvals {
+		if (a.Kind == wire.ApprovalCall || a.Kind == wire.ApprovalQuestion) && (in.Call == "" || a.CallID == in.Call) {
+			open = append(open, a.CallID)
 		}
 	}
+	slices.Sort(open)
 	if open = slices.Compact(open); len(open) != 1 {
 		return "", chooseOne(run, "call", "call", open)
 	}

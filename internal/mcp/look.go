@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -115,37 +114,68 @@ func (p Pipeline) status(ctx context.Context, in statusInput) (string, error) {
 		}
 		b.WriteByte('\n')
 	}
-	return b.String() + p.permissions(ctx, s), nil
+	return b.String() + p.waiting(ctx, s), nil
 }
 
-// permissions lists the calls of a run that wait for permission, by id.
-func (p Pipeline) permissions(ctx context.Context, s wire.StatusResponse) string {
+// waiting lists what waits for a person in a run that goes on.
+func (p Pipeline) waiting(ctx context.Context, s wire.StatusResponse) string {
 	if s.Result != "" || s.Status == wire.RunAborted {
 		return ""
 	}
-	state, err := p.State(ctx, s.RunID)
+	waits, err := p.Approvals(ctx, wire.ApprovalsRequest{Run: s.RunID})
 	if err != nil {
 		return "" // what is known is worth telling
 	}
 	var b strings.Builder
-	for _, c := range waiting(state) {
-		fmt.Fprintf(&b, "permission: call %s of %s: %s %s\n", clean(c.CallID), clean(c.Node), clean(c.Tool), clean(timeline.Input(c.Input)))
+	for i, a := range waits.Approvals {
+		if i == maxList {
+			fmt.Fprintf(&b, "… %d more\n", len(waits.Approvals)-i)
+			break
+		}
+		b.WriteString("waits: " + approvalLine(a) + "\n")
 	}
 	return b.String()
 }
 
-// waiting returns the calls that wait for permission, the longest waiting first.
-func waiting(s *wire.State) []wire.ToolCall {
-	var calls []wire.ToolCall
-	for _, c := range s.Tools {
-		if c.State == wire.ToolApprovalRequired {
-			calls = append(calls, c)
+// approvalLine says in a line what waits, and by which id it is answered.
+func approvalLine(a wire.Approval) string {
+	what := clean(a.Text)
+	if a.Text == "" {
+		what = strings.TrimSpace(clean(a.ToolName) + " " + clean(timeline.Input(a.ToolInput)))
+	}
+	kind := string(a.Kind)
+	if a.Priority != "" {
+		kind = string(a.Priority)
+	}
+	return fmt.Sprintf("%s %s of %s: %s", kind, clean(a.CallID), clean(a.NodeID), what)
+}
+
+type approvalsInput struct {
+	Run   string `json:"run,omitempty" jsonschema:"only of this RUN; absent: of all runs that go on"`
+	Limit int    `json:"limit,omitempty" jsonschema:"default 20, at most 100"`
+}
+
+func (p Pipeline) approvals(ctx context.Context, in approvalsInput) (_ string, err error) {
+	q := wire.ApprovalsRequest{}
+	if in.Run != "" {
+		if q.Run, err = p.Find(ctx, in.Run); err != nil {
+			return "", err
 		}
 	}
-	slices.SortFunc(calls, func(a, b wire.ToolCall) int {
-		return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.Node, b.Node), cmp.Compare(a.CallID, b.CallID))
-	})
-	return calls
+	waits, err := p.Approvals(ctx, q)
+	if err != nil {
+		return "", err
+	}
+	limit := atMost(in.Limit, 20)
+	var b strings.Builder
+	for i, a := range waits.Approvals {
+		if i == limit {
+			fmt.Fprintf(&b, "… %d more: narrow it by run\n", len(waits.Approvals)-i+waits.Omitted)
+			break
+		}
+		fmt.Fprintf(&b, "%s since %s: %s\n", clean(a.RunID), at(a.Since), approvalLine(a))
+	}
+	return cmp.Or(b.String(), "nothing waits"), nil
 }
 
 type logInput struct {

@@ -73,15 +73,16 @@ func fake(done *[]wire.Command) mcp.Pipeline {
 			}
 			return "run1", nil
 		},
-		State: func(context.Context, string) (*wire.State, error) {
-			return &wire.State{
-				RunID: "run1",
-				Nodes: map[string]wire.NodeState{"ask": {PromptID: "p1"}, "more": {PromptID: "p2"}},
-				Tools: map[string]wire.ToolCall{
-					"c1": {Node: "coder", CallID: "t1", Tool: "Bash", State: wire.ToolApprovalRequired},
-					"c2": {Node: "coder", CallID: "t2", Tool: "Bash", State: wire.ToolExecuting},
-				},
-			}, nil
+		Approvals: func(_ context.Context, q wire.ApprovalsRequest) (wire.ApprovalsResponse, error) {
+			all := []wire.Approval{
+				{Kind: wire.ApprovalAsk, RunID: "run1", NodeID: "ask", CallID: "p1", Text: "Deploy? \x1b[31m(yes, no)", Since: 1000},
+				{Kind: wire.ApprovalMessage, RunID: "run1", NodeID: "coder", CallID: "m1", Text: "Which?", Priority: wire.PriorityBlocker, Since: 2000},
+				{Kind: wire.ApprovalCall, RunID: "run1", NodeID: "coder", CallID: "t1", ToolName: "Bash", Since: 3000},
+			}
+			if q.Run == "" {
+				all = append(all, wire.Approval{Kind: wire.ApprovalQuestion, RunID: "run2", NodeID: "coder", CallID: "t2", ToolName: "AskUserQuestion", Text: "Tabs?", Since: 4000})
+			}
+			return wire.ApprovalsResponse{Approvals: all}, nil
 		},
 		Do: func(_ context.Context, cmd wire.Command) (wire.CommandResponse, error) {
 			if cmd.Type == "steer" && cmd.Message == "nobody asks" {
@@ -145,7 +146,7 @@ func TestTools(t *testing.T) {
 			"status",
 			map[string]any{"run": "run1"},
 			"run run1 (review): running, $1.25, tokens 10 in 5 out, 3 tools, 2m\nwaits for: coder: an answer: Which?\n" +
-				"- coder: waiting (question) 1m: an answer: Which?\npermission: call t1 of coder: Bash \n",
+				"- coder: waiting (question) 1m: an answer: Which?\nwaits: ask p1 of ask: Deploy? (yes, no)\nwaits: blocker m1 of coder: Which?\nwaits: approval t1 of coder: Bash\n",
 		},
 		{"status", map[string]any{"run": "r"}, "error AMBIGUOUS_ID: several: run1, run2"},
 		{"log", map[string]any{"run": "run1", "summary": true}, "It worked."},
@@ -160,11 +161,14 @@ func TestTools(t *testing.T) {
 		{"send", map[string]any{"run": "run1", "message": " "}, "error BAD_REQUEST: message is empty"},
 		{"steer", map[string]any{"run": "run1", "message": "that one"}, "steered run run1"},
 		{"steer", map[string]any{"run": "run1", "message": "nobody asks"}, "error COMMAND_REJECTED: no agent of run run1 asks anything"},
-		{"reply", map[string]any{"run": "run1", "answer": true}, "error AMBIGUOUS_ID: 2 of run run1 wait: p1, p2\nname one by prompt"},
-		{"reply", map[string]any{"run": "run1", "answer": true, "prompt": "p2"}, "answered p2 of run run1"},
+		{"reply", map[string]any{"run": "run1", "answer": true}, "error AMBIGUOUS_ID: 2 of run run1 wait: m1, p1\nname one by prompt"},
+		{"reply", map[string]any{"run": "run1", "answer": true, "prompt": "p1"}, "answered p1 of run run1"},
+		{"reply", map[string]any{"run": "run1", "answer": "x", "prompt": "t1"}, "error COMMAND_REJECTED: no such question of run run1 waits\nsee approvals"},
+		{"approvals", map[string]any{"limit": 3}, "run1 since 00:00:01: ask p1 of ask: Deploy? (yes, no)\nrun1 since 00:00:02: blocker m1 of coder: Which?\nrun1 since 00:00:03: approval t1 of coder: Bash\n… 1 more: narrow it by run\n"},
+		{"approvals", map[string]any{"run": "x"}, "error RUN_NOT_FOUND: no run x\nsee runs"},
 		{"approve", map[string]any{"run": "run1"}, "approved t1 of run run1"},
 		{"deny", map[string]any{"run": "run1", "call": "t1", "note": "no"}, "denied t1 of run run1"},
-		{"deny", map[string]any{"run": "run1", "call": "t2"}, "error COMMAND_REJECTED: no such call of run run1 waits"},
+		{"deny", map[string]any{"run": "run1", "call": "t2"}, "error COMMAND_REJECTED: no such call of run run1 waits\nsee approvals"},
 	} {
 		if got := call(t, s, test.tool, test.arguments); got != test.want {
 			t.Errorf("%s %v:\n got %q\nwant %q", test.tool, test.arguments, got, test.want)
@@ -174,7 +178,7 @@ func TestTools(t *testing.T) {
 		{Type: "send", RunID: "run1", By: "mcp", NodeID: "coder", Message: "go on"},
 		{Type: "send", RunID: "run1", By: "mcp", Message: "later"},
 		{Type: "steer", RunID: "run1", By: "mcp", Message: "that one"},
-		{Type: "reply", RunID: "run1", By: "mcp", PromptID: "p2", Content: wire.Raw{0xc3}},
+		{Type: "reply", RunID: "run1", By: "mcp", PromptID: "p1", Content: wire.Raw{0xc3}},
 		{Type: "approve", RunID: "run1", By: "mcp", CallID: "t1"},
 		{Type: "deny", RunID: "run1", By: "mcp", CallID: "t1", Note: "no"},
 	}
@@ -214,7 +218,7 @@ func TestBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d tools are described in %d bytes", len(tools.Tools), len(b))
-	if len(tools.Tools) != 10 || len(b) > 8000 {
+	if len(tools.Tools) != 11 || len(b) > 8000 {
 		t.Errorf("%d tools in %d bytes", len(tools.Tools), len(b))
 	}
 	for _, tool := range []string{"log", "runs"} {

@@ -56,6 +56,7 @@ func Apply(s *wire.State, pos wire.Position, e *wire.Event) error {
 	if err := f.payload(); err != nil {
 		return err
 	}
+	f.clock()
 	f.stamp()
 	return nil
 }

@@ -214,7 +214,7 @@ func (f *fold) forked(p *wire.RunForked) error {
 	parent.RunID, parent.ParentRun, parent.ParentNode = f.s.RunID, "", ""
 	parent.StartedAt = f.e.Timestamp
 	parent.Inbox, parent.CommandPos, parent.CommandIDs, parent.NoticesLost = []wire.InboxEntry{}, 0, nil, 0
-	parent.Usage = wire.UsageTotals{}
+	parent.Usage, parent.WaitedMs, parent.WaitsSince = wire.UsageTotals{}, 0, 0
 	parent.EndedAt, parent.PausedAt, parent.ResumedAt = 0, 0, 0
 	parent.VoidEvents, parent.EventCount = f.s.VoidEvents, f.s.EventCount
 	*f.s = *parent

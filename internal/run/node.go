@@ -67,7 +67,7 @@ func (f *fold) begin(id string, n wire.NodeState) {
 func (f *fold) end(id string, n wire.NodeState, status wire.NodeStatus, errorType, problem string) {
 	n.Ended, n.EndedAt = f.pos.Seq, f.e.Timestamp
 	n.Error, n.ErrorType = problem, errorType
-	n.Reason, n.PromptID, n.Answer, n.Input = "", "", nil, nil
+	n.Reason, n.PromptID, n.Prompt, n.PromptAt, n.Answer, n.Input = "", "", "", 0, nil, nil
 	n.Breakpoint, n.AgentStatus, n.Point = "", "", ""
 	n.Resume, n.Fork, n.Counted, n.Asked = nil, nil, nil, nil
 	f.s.Nodes[id] = n
@@ -215,7 +215,8 @@ func (f *fold) inputRequested(p *wire.InputRequested) error {
 		return f.late(n, current)
 	}
 	old := n.PromptID
-	n.PromptID, n.Reason, n.Answer = p.PromptID, "waiting", nil
+	n.PromptID, n.Prompt, n.PromptAt = p.PromptID, beginning(p.Prompt, maxQuestion), f.e.Timestamp
+	n.Reason, n.Answer = "waiting", nil
 	f.s.Nodes[id] = n
 	f.s.PromptCount++
 	if old != "" {
@@ -235,7 +236,8 @@ func (f *fold) inputReceived(p *wire.InputReceived) error {
 	if n.PromptID != p.PromptID {
 		return f.illegal("prompt %q is not open", p.PromptID)
 	}
-	n.PromptID, n.Reason, n.Answer = "", "", f.value("content", p.Content)
+	n.PromptID, n.Prompt, n.PromptAt = "", "", 0
+	n.Reason, n.Answer = "", f.value("content", p.Content)
 	f.s.Nodes[id] = n
 	f.deliver(reply(p.PromptID))
 	return nil

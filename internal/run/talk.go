@@ -12,6 +12,8 @@ const (
 	// maxAsked bounds the questions of an agent that are remembered: whoever asks
 	// more is blocked by the first ones.
 	maxAsked = 32
+	// maxQuestion is how much of each is remembered, in characters.
+	maxQuestion = 2000
 	// maxNotices bounds the notices that wait for an agent.
 	maxNotices = 20
 	// CommandNotice is the type of a command that tells whichever agent of the run is
@@ -25,7 +27,9 @@ func (f *fold) ccMessage(a actor, p *wire.CCMessage) {
 		return
 	}
 	if len(a.n.Asked) < maxAsked {
-		a.n.Asked = append(slices.Clone(a.n.Asked), wire.Question{ID: f.e.CallID, Position: f.pos.Seq})
+		a.n.Asked = append(slices.Clone(a.n.Asked), wire.Question{
+			ID: f.e.CallID, Position: f.pos.Seq, Text: beginning(p.Text, maxQuestion), Priority: p.Priority, Since: f.e.Timestamp,
+		})
 	}
 	a.n.Reason, a.n.AgentStatus = reasonQuestion, statusBlocked
 	f.put(a)

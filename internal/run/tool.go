@@ -87,7 +87,9 @@ func (f *fold) step(a actor, key string, c wire.ToolCall, to wire.ToolCallState)
 	if len(tools[to]) == 0 {
 		delete(f.s.Tools, key)
 	} else {
-		c.State = to
+		if c.State = to; to == wire.ToolApprovalRequired {
+			c.AskedAt = f.e.Timestamp
+		}
 		f.s.Tools[key] = c
 	}
 	f.derive(a)

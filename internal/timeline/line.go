@@ -218,6 +218,9 @@ func agentLine(e *wire.Event) string {
 	case *wire.TodoChanged:
 		return todoText(p)
 	case *wire.PermissionRequired:
+		if s := question(p.ToolName, p.ToolInput); s != "" {
+			return "Question: " + s
+		}
 		return join("\n", "Permission needed: "+p.ToolName, cut(orElse(p.Description, Input(p.ToolInput)), MaxSummary))
 	case *wire.PermissionDecided:
 		return join(": ", "Permission "+decided(p.Decision)+by(p.By), p.Note)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"wake/internal/ask"
 	"wake/pkg/wire"
 )
 
@@ -71,6 +72,9 @@ func telling() []string {
 
 // Input says in short what a tool was asked to do.
 func Input(input wire.Raw) string {
+	if questions, err := ask.Questions(input); err == nil {
+		return strings.TrimSpace(ask.Line(questions))
+	}
 	for _, key := range telling() {
 		if s := text(input.Get(key)); s != "" {
 			return strings.TrimSpace(s)
@@ -98,6 +102,9 @@ func Activity(e *wire.Event, cwd string) (string, bool) {
 	case *wire.AgentThinking, *wire.AgentThinkingDelta:
 		s = "thinking"
 	case *wire.PermissionRequired:
+		if asked := question(p.ToolName, p.ToolInput); asked != "" {
+			return Line("waiting for an answer: "+asked, 120), true
+		}
 		s = "waiting for permission to use " + p.ToolName
 	case *wire.InputRequested:
 		s = "waiting for an answer: " + p.Prompt
@@ -115,6 +122,18 @@ func Activity(e *wire.Event, cwd string) (string, bool) {
 		s = "failed: " + orElse(p.Error, p.ErrorType)
 	}
 	return Line(s, 120), s != ""
+}
+
+// question is what a call asks a person, "" if it is another one.
+func question(tool string, input wire.Raw) string {
+	if tool != ask.Tool {
+		return ""
+	}
+	questions, err := ask.Questions(input)
+	if err != nil {
+		return ""
+	}
+	return cut(ask.Line(questions), 4*MaxSummary)
 }
 
 func toolActivity(tool string, input wire.Raw, cwd string) string {
@@ -138,6 +157,8 @@ func toolActivity(tool string, input wire.Raw, cwd string) string {
 		verb = "fetching"
 	case "Task", "Agent":
 		verb = "delegating"
+	case ask.Tool:
+		return join(" ", "asking", question(tool, input))
 	default:
 		return join(": ", "using "+tool, what)
 	}

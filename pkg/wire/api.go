@@ -17,16 +17,17 @@ import (
 
 // The verbs of wake.api.
 const (
-	VerbLog      = "log"      // [LogRequest], [LogResponse]; answered by the recorder
-	VerbStatus   = "status"   // [StatusRequest], [StatusResponse]; by the recorder
-	VerbTop      = "top"      // [TopRequest], [TopResponse]; by the recorder
-	VerbRuns     = "runs"     // [RunsRequest], [RunsResponse]; by the recorder
-	VerbSearch   = "search"   // [SearchRequest], [SearchResponse]; by the recorder
-	VerbStats    = "stats"    // [StatsRequest], [StatsResponse]; by the recorder
-	VerbEvents   = "events"   // [EventsRequest], [EventsResponse]; by the recorder
-	VerbState    = "state"    // [StateRequest], [StateResponse]; by the recorder
-	VerbSnapshot = "snapshot" // [SnapshotRequest], [SnapshotResponse]; by the snapshotter
-	VerbCommand  = "command"  // [Command], [CommandResponse]; by the runners
+	VerbLog       = "log"       // [LogRequest], [LogResponse]; answered by the recorder
+	VerbStatus    = "status"    // [StatusRequest], [StatusResponse]; by the recorder
+	VerbTop       = "top"       // [TopRequest], [TopResponse]; by the recorder
+	VerbApprovals = "approvals" // [ApprovalsRequest], [ApprovalsResponse]; by the recorder
+	VerbRuns      = "runs"      // [RunsRequest], [RunsResponse]; by the recorder
+	VerbSearch    = "search"    // [SearchRequest], [SearchResponse]; by the recorder
+	VerbStats     = "stats"     // [StatsRequest], [StatsResponse]; by the recorder
+	VerbEvents    = "events"    // [EventsRequest], [EventsResponse]; by the recorder
+	VerbState     = "state"     // [StateRequest], [StateResponse]; by the recorder
+	VerbSnapshot  = "snapshot"  // [SnapshotRequest], [SnapshotResponse]; by the snapshotter
+	VerbCommand   = "command"   // [Command], [CommandResponse]; by the runners
 )
 
 // ErrorCode says what went wrong, for programs. Codes are never renamed.
@@ -282,6 +283,7 @@ type AgentStatus struct {
 	ToolErrors int64  `json:"toolErrors,omitempty"`
 	ContextPct int    `json:"contextPct,omitempty"` // how full the context window is; until the agent has told its size, 200 000 tokens are assumed
 	WaitingFor string `json:"waitingFor,omitempty"` // while it waits or is paused: what somebody has to do or to say
+	WaitedMs   int64  `json:"waitedMs,omitempty"`   // of a run: how long something of it has waited for a person
 	Alerts     int    `json:"alerts,omitempty"`     // raised so far
 	LastAlert  string `json:"lastAlert,omitempty"`  // of a run; safe for a terminal
 }
@@ -299,6 +301,57 @@ type StatusResponse struct {
 	Position Position          `json:"position"` // of the run's last recorded event
 	Agents   []AgentStatus     `json:"agents"`
 	Omitted  int               `json:"omitted,omitempty"` // agents that didn't fit into the answer; ask for them by node
+}
+
+// ApprovalsRequest asks what waits for a person.
+type ApprovalsRequest struct {
+	Run string `json:"run,omitempty"` // see [LogRequest.Run]; empty: in all runs that go on
+}
+
+// ApprovalsResponse is what waits, the longest waiting first.
+type ApprovalsResponse struct {
+	Approvals []Approval `json:"approvals"`
+	Omitted   int        `json:"omitted,omitempty"` // that didn't fit into the answer; ask for them by run
+}
+
+// Approval is something of a run that waits for a person.
+type Approval struct {
+	Kind      ApprovalKind  `json:"kind"`
+	RunID     string        `json:"runId"`
+	NodeID    string        `json:"nodeId"`
+	CallID    string        `json:"callId"`              // what an answer names: the call, the message, or the question of the ask node
+	ToolName  string        `json:"toolName,omitempty"`  // of a call
+	ToolInput Raw           `json:"toolInput,omitempty"` // of a call
+	Text      string        `json:"text,omitempty"`      // what is asked
+	Questions []AskQuestion `json:"questions,omitempty"` // what can be chosen
+	Priority  Priority      `json:"priority,omitempty"`  // of a message
+	Since     int64         `json:"since"`               // Unix ms
+	Answer    string        `json:"answer"`              // the command that answers it
+}
+
+// ApprovalKind says what waits for a person.
+type ApprovalKind string
+
+// What waits for a person.
+const (
+	ApprovalCall     ApprovalKind = "approval" // a tool call that may be made or not: approve, deny
+	ApprovalQuestion ApprovalKind = "question" // a call of AskUserQuestion: reply, or approve with the answer as its note
+	ApprovalMessage  ApprovalKind = "message"  // what an agent has asked its parent (notify_parent): reply, or steer
+	ApprovalAsk      ApprovalKind = "ask"      // the question of an ask node: reply
+)
+
+// AskQuestion is a question with answers to choose from.
+type AskQuestion struct {
+	Question    string      `json:"question"`
+	Header      string      `json:"header,omitempty"`      // in a word
+	Options     []AskOption `json:"options,omitempty"`     // empty: any answer
+	MultiSelect bool        `json:"multiSelect,omitempty"` // several can be chosen
+}
+
+// AskOption is an answer to choose.
+type AskOption struct {
+	Label       string `json:"label"`
+	Description string `json:"description,omitempty"`
 }
 
 // TopRequest asks for the fleet at a glance: the runs that go on.

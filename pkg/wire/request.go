@@ -51,11 +51,11 @@ type Command struct {
 	Message   string `json:"message,omitempty"`   // send, steer, notice, resume, fork
 	Interrupt bool   `json:"interrupt,omitempty"` // send, steer: the agent stops what it is doing first
 
-	PromptID string `json:"promptId,omitempty"` // reply
-	Content  Raw    `json:"content,omitempty"`  // reply
+	PromptID string `json:"promptId,omitempty"` // reply: the question of an ask node, the call of AskUserQuestion, or the message of notify_parent
+	Content  Raw    `json:"content,omitempty"`  // reply; approve, of AskUserQuestion: the answer, or an object of them by question, header or number
 
 	CallID       string `json:"callId,omitempty"`       // approve, deny
-	Note         string `json:"note,omitempty"`         // approve, deny
+	Note         string `json:"note,omitempty"`         // approve, deny; of AskUserQuestion: the answer, if there is no content
 	UpdatedInput Raw    `json:"updatedInput,omitempty"` // approve: the input to use instead
 
 	Reason    string `json:"reason,omitempty"`    // pause, abort

@@ -92,6 +92,8 @@ type State struct {
 	ForkPoints  int                  `json:"forkPoints,omitempty"`  // safe fork points so far: the n of the last sfp-<n>
 	NoticesLost int                  `json:"noticesLost,omitempty"` // notices dropped from the inbox since one was last handed over
 	PausedAt    uint64               `json:"pausedAt,omitempty"`    // position of the flow:paused; 0: not paused
+	WaitedMs    int64                `json:"waitedMs,omitempty"`    // how long something of it has waited for a person, up to WaitsSince
+	WaitsSince  int64                `json:"waitsSince,omitempty"`  // since when something does, Unix ms; 0: nothing does
 	ResumedAt   uint64               `json:"resumedAt,omitempty"`   // position of the last flow:resumed
 }
 
@@ -130,6 +132,8 @@ type NodeState struct {
 	CostUsd     float64 `json:"costUsd,omitempty"`    // of all its executions
 	ExecCost    float64 `json:"execCost,omitempty"`   // of the latest one
 	PromptID    string  `json:"promptId,omitempty"`   // question that waits for an answer
+	Prompt      string  `json:"prompt,omitempty"`     // what it asks, its beginning: at most 2000 characters
+	PromptAt    int64   `json:"promptAt,omitempty"`   // since when it waits, Unix ms
 	Answer      Raw     `json:"answer,omitempty"`     // to the latest question, until the execution ends
 	AgentStatus string  `json:"agentStatus,omitempty"`
 
@@ -146,8 +150,11 @@ type NodeState struct {
 
 // Question is a message of an agent to its parent that waits for an answer.
 type Question struct {
-	ID       string `json:"id,omitempty"` // of the message: that of its call
-	Position uint64 `json:"position"`     // of the event
+	ID       string   `json:"id,omitempty"`   // of the message: that of its call
+	Position uint64   `json:"position"`       // of the event
+	Text     string   `json:"text,omitempty"` // its beginning, at most 2000 characters
+	Priority Priority `json:"priority,omitempty"`
+	Since    int64    `json:"since,omitempty"` // Unix ms
 }
 
 // Resume is how an interrupted execution goes on.
@@ -190,7 +197,8 @@ type ToolCall struct {
 	Input      Raw           `json:"input,omitempty"`
 	State      ToolCallState `json:"state"`
 	Idempotent bool          `json:"idempotent,omitempty"`
-	Since      int64         `json:"since"` // Unix ms
+	Since      int64         `json:"since"`             // Unix ms
+	AskedAt    int64         `json:"askedAt,omitempty"` // since when it waits for a decision, Unix ms
 	Parent     string        `json:"parent,omitempty"`
 }
 

@@ -61,6 +61,9 @@ func said(in input, p *wire.CCMessage) finding {
 		Text:  fmt.Sprintf(textMessage, quoted(text)),
 		Event: "cc_message", Data: map[string]any{"text": text, "priority": string(wire.PriorityInfo)},
 	}
+	if p.Priority != wire.PriorityInfo && in.Event.CallID != "" {
+		f.Data["callId"] = line(in.Event.CallID) // by which it is answered
+	}
 	switch p.Priority {
 	case wire.PriorityQuestion:
 		f.Severity, f.Data["priority"] = wire.SeverityWarning, string(p.Priority)

@@ -61,6 +61,7 @@ const (
 
 	textPaused     = "⏸️ Paused, needs a decision: %s"
 	textQuestion   = "❓ Waiting for an answer: %s"
+	textAsked      = "❓ Waiting for an answer: %s (wake reply, call %s)"
 	textPermission = "❓ Waiting for permission: %s (wake approve|deny, call %s)"
 
 	textStorage = "💾 Event storage is %d%% full (%s of %s)"

@@ -3,6 +3,7 @@ package alerter
 import (
 	"fmt"
 
+	"wake/internal/ask"
 	"wake/internal/timeline"
 	"wake/pkg/wire"
 )
@@ -31,6 +32,12 @@ func waiting(in input) []finding {
 		f.Text = fmt.Sprintf(textQuestion, question)
 		f.Data = map[string]any{"promptId": line(p.PromptID), "message": question}
 	case *wire.PermissionRequired:
+		if questions, err := ask.Questions(p.ToolInput); err == nil && p.ToolName == ask.Tool {
+			question := timeline.Line(ask.Line(questions), maxMessage)
+			f.Text = fmt.Sprintf(textAsked, question, line(in.Event.CallID))
+			f.Data = map[string]any{"toolName": ask.Tool, "callId": line(in.Event.CallID), "message": question}
+			return []finding{f}
+		}
 		tool := line(p.ToolName)
 		f.Text = fmt.Sprintf(textPermission, tool, line(in.Event.CallID))
 		f.Data = map[string]any{"toolName": tool, "callId": line(in.Event.CallID)}

@@ -318,27 +318,10 @@ func (r *liveRun) write(l *pendingLine, storable func(string) string) {
 	r.size += len(held.text)
 }
 
-// question is what a node last told its parent. It isn't known if the line has
-// gone.
-func (r *liveRun) question(node string) (string, bool) {
-	for i := range slices.Backward(r.lines) {
-		if l := &r.lines[i]; l.node == node && l.kind == wire.LineSystem && strings.HasPrefix(string(l.text), questionMark) {
-			return string(l.text), true
-		}
-	}
-	return "", false
-}
-
 // answer is how the run, or a node of it, is doing, and whether that is known
 // here.
-func (r *liveRun) answer(node string, now int64) (wire.StatusResponse, bool, error) {
-	known := r.has(node)
-	st, err := r.status(node, now, func(node string) (string, error) {
-		text, held := r.question(node)
-		known = known && held
-		return text, nil
-	})
-	return st, known, err
+func (r *liveRun) answer(node string, now int64) (wire.StatusResponse, bool) {
+	return r.status(node, now), r.has(node)
 }
 
 // live answers a request for lines, if the run's lines that are held are enough

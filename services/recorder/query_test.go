@@ -390,7 +390,7 @@ func TestStatus(t *testing.T) {
 		AgentID: "sentinella", State: "waiting", Runtime: "12m", SessionID: "session-r1b", CostUsd: 0.34,
 		TokensIn: 1000, TokensOut: 50, ToolsUsed: 1, LastActivity: "waiting for an answer: Deploy?", LastActivityAge: "12m ago",
 		RuntimeMs: 12*60_000 + 36_000, LastActivityAt: p.clock, LastActivityAgeMs: 12 * 60_000, StartedAt: 1767400002000, ToolErrors: 1,
-		WaitingFor: "judge: an answer to p1: Deploy?",
+		WaitedMs: 720_000, WaitingFor: "judge: an answer to p1: Deploy?",
 	}
 	if diff := cmp.Diff(want, r.AgentStatus); diff != "" {
 		t.Errorf("run (-want +got):\n%s", diff)

@@ -279,6 +279,10 @@ func (r *Recorder) service() api.Service {
 			}
 			return top, err
 		}),
+		api.Handle(wire.VerbApprovals, "", func(ctx context.Context, q wire.ApprovalsRequest, f api.Form) (wire.ApprovalsResponse, error) {
+			r.catchUp(ctx)
+			return s.Approvals(ctx, q, f.Limit)
+		}),
 		api.Handle(wire.VerbRuns, "", func(ctx context.Context, q wire.RunsRequest, f api.Form) (wire.RunsResponse, error) {
 			r.catchUp(ctx)
 			return s.Runs(ctx, q, time.Now(), f.Limit)

@@ -17,8 +17,8 @@ func (s *Store) Status(ctx context.Context, q wire.StatusRequest, now time.Time,
 	var r wire.StatusResponse
 	id, node := named(q.Run, q.AgentID, q.Node)
 	answered, err := s.fromLive(ctx, id, func(l *liveRun) (known bool, err error) {
-		r, known, err = l.answer(node, now.UnixMilli())
-		return known, err
+		r, known = l.answer(node, now.UnixMilli())
+		return known, nil
 	})
 	if !answered && err == nil {
 		r, err = s.stored(ctx, q, now.UnixMilli())
@@ -83,7 +83,7 @@ func status(ctx context.Context, tx *tx, q wire.StatusRequest, now int64, load s
 	if err != nil {
 		return wire.StatusResponse{}, err
 	}
-	return f.status(t.node, now, func(node string) (string, error) { return lastQuestion(ctx, tx, t.id, node) })
+	return f.status(t.node, now), nil
 }
 
 // figure is what a status is made of.
@@ -112,25 +112,32 @@ func figureOf(ctx context.Context, tx *tx, t target, load stateLoader) (figure, 
 }
 
 // status is how a run is doing, of its agents the one that is named and its items.
-// What an agent has asked, question looks up.
-func (f *figure) status(node string, now int64, question func(node string) (string, error)) (wire.StatusResponse, error) {
+func (f *figure) status(node string, now int64) wire.StatusResponse {
 	r := wire.StatusResponse{
 		RunID: f.run, FlowName: f.state.FlowName, Status: f.state.Status, Result: f.state.Result, Labels: maps.Clone(f.state.Labels),
 		Position: f.position, Agents: []wire.AgentStatus{},
 	}
 	r.LastActivity = f.activity
+	open := byNode(f.state)
 	for _, n := range f.nodes {
 		if n.node == wire.RunNode || node != "" && n.node != node && !strings.HasPrefix(n.node, node+"/") {
 			continue
 		}
-		r.Agents = append(r.Agents, nodeStatus(n, f.state, now))
+		r.Agents = append(r.Agents, nodeStatus(n, f.state, now, len(open[n.node]) > 0))
 	}
-	if err := waitingFor(f.state, r.Agents, question); err != nil {
-		return r, err
-	}
+	waitingFor(open, r.Agents)
 	r.AgentStatus = runStatus(r.AgentStatus, f.state, r.Agents)
+	r.WaitedMs = waited(f.state, now)
 	timed(&r.AgentStatus, f.activityAt, now)
-	return r, nil
+	return r
+}
+
+// waited is how long something of a run has waited for a person.
+func waited(s *wire.State, now int64) int64 {
+	if s.WaitsSince == 0 || s.EndedAt != 0 {
+		return s.WaitedMs
+	}
+	return s.WaitedMs + max(0, now-s.WaitsSince)
 }
 
 // runStatus fills in what the run as a whole is doing.
@@ -195,7 +202,9 @@ func stateOfRun(s *wire.State, nodes []wire.AgentStatus) string {
 	return stateActive
 }
 
-func stateOfNode(id string, s *wire.State) string {
+// stateOfNode is how a node is doing; waits says that a person has to decide or to answer
+// something.
+func stateOfNode(id string, s *wire.State, waits bool) string {
 	n := s.Nodes[id]
 	switch s.NodeStatus[id] {
 	case wire.NodeDone:
@@ -218,7 +227,7 @@ func stateOfNode(id string, s *wire.State) string {
 		return statePaused
 	case n.Reason == "aborted":
 		return stateAborted
-	case n.Reason == "waiting", n.Reason == "question", n.PromptID != "", n.Breakpoint == "AWAITING_APPROVAL":
+	case waits:
 		return stateWaiting
 	}
 	return stateActive
@@ -243,10 +252,10 @@ func nodesOf(ctx context.Context, q *tx, run int64) ([]*nodeRow, error) {
 	return nodes, nil
 }
 
-func nodeStatus(n *nodeRow, s *wire.State, now int64) wire.AgentStatus {
+func nodeStatus(n *nodeRow, s *wire.State, now int64, waits bool) wire.AgentStatus {
 	st := s.Nodes[n.node]
 	a := wire.AgentStatus{
-		AgentID: n.node, State: stateOfNode(n.node, s), SessionID: st.Session,
+		AgentID: n.node, State: stateOfNode(n.node, s, waits), SessionID: st.Session,
 		CostUsd: st.CostUsd, TokensIn: n.tokensIn, TokensOut: n.tokensOut, ToolsUsed: n.tools, ToolErrors: n.toolErrors,
 		LastActivity: n.activity, StartedAt: st.StartedAt, EndedAt: st.EndedAt,
 		NodeType: st.Type, Reason: brief(st.Reason), Error: brief(st.Error), Attempt: st.Attempt, Iteration: st.Iteration, Model: n.model,

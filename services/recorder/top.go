@@ -3,15 +3,13 @@ package recorder
 import (
 	"cmp"
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"wake/internal/ask"
 	"wake/internal/timeline"
 	"wake/pkg/wire"
 )
@@ -58,8 +56,8 @@ func (s *Store) top(ctx context.Context, t *tx, q wire.TopRequest, now time.Time
 	for _, id := range ids {
 		var st wire.StatusResponse
 		answered, _, err := s.live.ask(id, func(l *liveRun) (known bool, err error) {
-			st, known, err = l.answer("", r.At)
-			return known, err
+			st, known = l.answer("", r.At)
+			return known, nil
 		})
 		if !answered && err == nil {
 			st, err = status(ctx, t, wire.StatusRequest{Run: id}, r.At, s.views.state)
@@ -128,28 +126,42 @@ func urgency(state string) int {
 	return slices.Index([]string{stateWaiting, stateFailed, statePaused, stateActive, stateIdle, stateAborted, stateComplete, stateSkipped}, state)
 }
 
-// waitingFor fills in what agents that wait are waiting for.
-func waitingFor(s *wire.State, agents []wire.AgentStatus, question func(node string) (string, error)) error {
+// waitingFor fills in what agents wait for: the first of what a person has to decide or to
+// answer, and how much else there is.
+func waitingFor(open map[string][]wire.Approval, agents []wire.AgentStatus) {
 	for i := range agents {
 		a := &agents[i]
-		if a.State != stateWaiting {
+		waits := open[a.AgentID]
+		if a.State != stateWaiting || len(waits) == 0 {
 			continue
 		}
-		n := s.Nodes[a.AgentID]
-		switch {
-		case n.PromptID != "":
-			a.WaitingFor = "an answer to " + n.PromptID + colon(strings.TrimPrefix(a.LastActivity, "waiting for an answer: "))
-		case n.Breakpoint == "AWAITING_APPROVAL":
-			a.WaitingFor = "permission" + colon(orElse(asksFor(a.AgentID, s), a.OpenTool))
-		default:
-			asked, err := question(a.AgentID)
-			if err != nil {
-				return err
-			}
-			a.WaitingFor = "an answer" + colon(timeline.Line(strings.TrimPrefix(asked, questionMark), 200))
+		if a.WaitingFor = waitsFor(waits[0]); len(waits) > 1 {
+			a.WaitingFor += fmt.Sprintf(" (and %d more)", len(waits)-1)
 		}
 	}
-	return nil
+}
+
+// waitsFor says in a line what somebody has to decide or to answer.
+func waitsFor(a wire.Approval) string {
+	switch a.Kind {
+	case wire.ApprovalCall:
+		return "permission" + colon(timeline.Line(a.ToolName+" "+timeline.Input(a.ToolInput), 120))
+	case wire.ApprovalAsk:
+		return "an answer to " + a.CallID + colon(timeline.Line(a.Text, 200))
+	case wire.ApprovalMessage:
+		return "an answer" + colon(fmt.Sprintf("%q (%s)", timeline.Line(a.Text, 200), a.Priority))
+	default:
+		return "an answer" + colon(timeline.Line(a.Text, 200))
+	}
+}
+
+// byNode sorts what waits in a run by node, the longest waiting first.
+func byNode(s *wire.State) map[string][]wire.Approval {
+	open := map[string][]wire.Approval{}
+	for _, a := range ask.Pending(s) {
+		open[a.NodeID] = append(open[a.NodeID], a)
+	}
+	return open
 }
 
 func colon(s string) string {
@@ -158,32 +170,6 @@ func colon(s string) string {
 	}
 	return ": " + s
 }
-
-// asksFor names the call that a node wants permission for.
-func asksFor(node string, s *wire.State) string {
-	var open []string
-	for _, c := range s.Tools {
-		if c.Node == node && c.State == wire.ToolApprovalRequired {
-			open = append(open, timeline.Line(c.Tool+" "+timeline.Input(c.Input), 120))
-		}
-	}
-	slices.Sort(open)
-	return strings.Join(open, ", ")
-}
-
-// lastQuestion finds the line of what an agent last told its parent.
-func lastQuestion(ctx context.Context, t *tx, run int64, node string) (string, error) {
-	var text string
-	err := t.row(ctx, `SELECT text FROM lines WHERE run = ?1 AND hidden = 0 AND type = 'system'
-		AND node = (SELECT id FROM nodes WHERE run = ?1 AND node = ?2) AND text LIKE '💬%' ORDER BY pos DESC LIMIT 1`, run, node).Scan(&text)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = nil
-	}
-	return text, err
-}
-
-// questionMark begins the line of what an agent tells its parent.
-const questionMark = "💬 "
 
 // pausedFor says what a paused run is waiting for.
 func pausedFor(reason string) string {

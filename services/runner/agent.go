@@ -107,14 +107,9 @@ func (w *worker) agentInput(n wire.NodeState) (in agentInput, err error) {
 		return in, fmt.Errorf("overrides: %w", err)
 	}
 	in.Cwd = w.dir(in.Cwd)
-	if asks(in.PermissionMode) {
-		in.Decide = w.asked.decide
-	}
+	in.Decide = w.asked.decide
 	if in.provider, in.name, err = w.provider(in.Provider); err != nil {
 		return in, err
-	}
-	if in.name == nativeProvider { // its rules say which calls wait for a decision
-		in.Decide = w.asked.decide
 	}
 	in.begun = in.name == "claude" && slices.ContainsFunc(append(modes, in.PermissionMode), func(mode string) bool { return !bypasses(mode) })
 	return in, nil

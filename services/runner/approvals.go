@@ -85,8 +85,5 @@ func (a *approvals) decide(ctx context.Context, p agent.Permission) agent.Verdic
 
 func decidedBy(cmd wire.Command) string { return cmp.Or(cmd.By, "operator") }
 
-// asks reports whether an agent with a permission mode asks before it acts.
-func asks(mode string) bool { return !bypasses(mode) && mode != "auto" }
-
 // bypasses reports whether an agent with a permission mode may do everything.
 func bypasses(mode string) bool { return mode == "" || mode == "bypassPermissions" }

@@ -51,9 +51,9 @@ func (j *judge) verdict(ctx context.Context) ([]*wire.Event, error) {
 	case run.CommandNotice:
 		return nil, j.notice()
 	case "reply":
-		return nil, j.reply()
+		return nil, j.reply(ctx)
 	case "approve", "deny":
-		return nil, j.decide()
+		return nil, j.decide(ctx)
 	case "pause":
 		return j.pause()
 	case "resume":
@@ -162,19 +162,8 @@ func (j *judge) steer() error {
 	if node == "" {
 		return reject(wire.CodeCommandRejected, "no agent of run %s asks anything", j.state.RunID)
 	}
-	j.fields["nodeId"], j.fields["execId"], j.fields["type"], j.fields["steer"] = node, j.state.Nodes[node].Exec, "send", true
-	if oldest.ID != "" {
-		j.fields["answers"] = oldest.ID
-	}
+	j.tell(node, oldest)
 	return nil
-}
-
-// beingAnswered reports whether an answer is on its way to an agent.
-func (j *judge) beingAnswered(node string, q wire.Question) bool {
-	return q.ID != "" && slices.ContainsFunc(j.state.Inbox, func(c wire.InboxEntry) bool {
-		answers, _ := c.Command.Get("answers").Text()
-		return answers == q.ID && c.Node == node
-	})
 }
 
 // notice is for whichever agent is at work when it comes or the next one that is.
@@ -182,55 +171,6 @@ func (j *judge) notice() error {
 	if j.cmd.Message == "" {
 		return reject(wire.CodeBadRequest, "message is required")
 	}
-	return nil
-}
-
-func (j *judge) reply() error {
-	if j.cmd.PromptID == "" {
-		return reject(wire.CodeBadRequest, "promptId is required")
-	}
-	if j.cmd.Content == nil {
-		return reject(wire.CodeBadRequest, "content is required")
-	}
-	for _, n := range j.state.Nodes {
-		if n.PromptID != j.cmd.PromptID {
-			continue
-		}
-		if choices, ok := flow.Acceptable(n.Input, j.cmd.Content); !ok {
-			return reject(wire.CodeBadRequest, "the answer is none of the choices%s", list(choices))
-		}
-		return nil
-	}
-	return reject(wire.CodeCommandRejected, "nobody waits for an answer to %q", j.cmd.PromptID)
-}
-
-// decide says whose call is approved or denied.
-func (j *judge) decide() error {
-	if j.cmd.CallID == "" {
-		return reject(wire.CodeBadRequest, "callId is required")
-	}
-	var nodes []string
-	for _, c := range j.state.Tools {
-		mine := c.CallID == j.cmd.CallID && (j.cmd.NodeID == "" || j.cmd.NodeID == c.Node)
-		if mine && c.State == wire.ToolApprovalRequired {
-			nodes = append(nodes, c.Node)
-		}
-	}
-	switch slices.Sort(nodes); len(nodes) {
-	case 0:
-		return reject(wire.CodeCommandRejected, "no call %q waits for approval", j.cmd.CallID)
-	case 1:
-	default:
-		return reject(wire.CodeAmbiguousID, "%d calls %q wait for approval%s; name one by nodeId", len(nodes), j.cmd.CallID, list(nodes))
-	}
-	for _, entry := range j.state.Inbox {
-		kind, _ := entry.Command.Get("type").Text()
-		call, _ := entry.Command.Get("callId").Text()
-		if (kind == "approve" || kind == "deny") && call == j.cmd.CallID && entry.Node == nodes[0] {
-			return reject(wire.CodeCommandRejected, "call %q has its decision", j.cmd.CallID)
-		}
-	}
-	j.fields["nodeId"] = nodes[0]
 	return nil
 }
 

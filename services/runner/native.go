@@ -125,7 +125,7 @@ func (w *worker) sealRunning(ctx context.Context, n wire.NodeState, p *past) ([]
 	}
 	for _, c := range calls {
 		var err error
-		if c.Input, err = w.inline(ctx, c.Input); err != nil {
+		if c.Input, err = w.runner.inline(ctx, w.offer.RunID, c.Input); err != nil {
 			return nil, err
 		}
 		s.seal(c)

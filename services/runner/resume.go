@@ -258,7 +258,7 @@ func (w *worker) seal(ctx context.Context, n wire.NodeState, in agentInput, p *p
 	}
 	for _, c := range calls {
 		var err error
-		if c.Input, err = w.inline(ctx, c.Input); err != nil {
+		if c.Input, err = w.runner.inline(ctx, w.offer.RunID, c.Input); err != nil {
 			return err
 		}
 		cmd, decided := given[c.CallID]
@@ -271,19 +271,20 @@ func (w *worker) seal(ctx context.Context, n wire.NodeState, in agentInput, p *p
 	return w.append(ctx, s.events...)
 }
 
-// inline returns a value that may be in the object store; a reference stays one
-// if its content is gone.
-func (w *worker) inline(ctx context.Context, v wire.Raw) (wire.Raw, error) {
+// inline returns a value of a run that may be in the object store; a reference stays one if
+// its content is gone.
+func (r *Runner) inline(ctx context.Context, id string, v wire.Raw) (wire.Raw, error) {
 	if run.Ref(v) == "" {
 		return v, nil
 	}
-	one := run.New(w.offer.RunID)
-	one.Nodes[w.offer.NodeID] = wire.NodeState{Input: v}
-	whole, err := w.runner.whole(ctx, one)
+	const node = "value"
+	one := run.New(id)
+	one.Nodes[node] = wire.NodeState{Input: v}
+	whole, err := r.whole(ctx, one)
 	if err != nil {
 		return nil, err
 	}
-	return whole.Nodes[w.offer.NodeID].Input, nil
+	return whole.Nodes[node].Input, nil
 }
 
 // sealing collects the events that close open calls.

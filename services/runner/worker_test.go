@@ -291,20 +291,6 @@ func TestApproveAndDeny(t *testing.T) {
 	})
 }
 
-// Where nobody has to be asked, nobody is.
-func TestNoApprovalNeeded(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T) {
-		b := newBench(t)
-		p := &puppet{}
-		b.runner("r1", p)
-		b.submit("run1", single)
-		b.ended("run1")
-		if p.asked()[0].Options.Decide != nil {
-			t.Error("an agent that may do everything would ask")
-		}
-	})
-}
-
 // A message may interrupt what the agent is doing, which stays at work (issue 3).
 // F14: it reaches only the execution that it names.
 func TestSendInterrupts(t *testing.T) {

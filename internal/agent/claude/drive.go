@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"wake/internal/agent"
+	"wake/internal/ask"
 	"wake/internal/hook"
 	"wake/internal/process"
 	"wake/pkg/wire"
@@ -269,12 +270,12 @@ func (s *session) ask(id string, r wire.Raw) {
 }
 
 func (s *session) decide(ctx context.Context, p agent.Permission) agent.Verdict {
+	mode := permissionMode(s.request.Options)
+	if p.ToolName != ask.Tool && (mode == bypass || mode == "auto") { // a question is for a person in any mode
+		return agent.Verdict{Allow: true, By: "policy", Note: "permission mode " + mode}
+	}
 	if f := s.request.Options.Decide; f != nil {
 		return f(ctx, p)
-	}
-	mode := permissionMode(s.request.Options)
-	if mode == bypass || mode == "auto" {
-		return agent.Verdict{Allow: true, By: "policy", Note: "permission mode " + mode}
 	}
 	return agent.Verdict{By: "policy", Note: "not allowed in permission mode " + mode + ", and nobody is there to decide"}
 }

@@ -16,6 +16,7 @@ import (
 
 	"wake/internal/agent"
 	"wake/internal/agent/claude"
+	"wake/internal/ask"
 	"wake/pkg/wire"
 )
 
@@ -113,6 +114,10 @@ func TestStoredFirst(t *testing.T) {
 }
 
 func TestPermissionQuestions(t *testing.T) {
+	human := func(_ context.Context, p agent.Permission) agent.Verdict {
+		input, _ := wire.Marshal(map[string]string{"command": "ls"})
+		return agent.Verdict{Allow: p.CallID == "t1", By: "ada", UpdatedInput: input}
+	}
 	script := start + "> " + message("m1", "", `{"type":"tool_use","id":"t1","name":"Bash","input":{"command":"rm"}}`) + "\n" +
 		`> {"type":"control_request","request_id":"q1","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"rm"},"tool_use_id":"t1"}}` + "\n" +
 		"< control_response\n" + `> {"type":"note","reply":"${reply}"}` + "\n" + ending
@@ -123,12 +128,16 @@ func TestPermissionQuestions(t *testing.T) {
 	}{
 		{"bypass", "", nil, `{"behavior":"allow","updatedInput":{"command":"rm"}}`},
 		{"nobody", "default", nil, `{"behavior":"deny","message":"not allowed in permission mode default, and nobody is there to decide"}`},
-		{"human", "default", func(_ context.Context, p agent.Permission) agent.Verdict {
-			input, _ := wire.Marshal(map[string]string{"command": "ls"})
-			return agent.Verdict{Allow: p.CallID == "t1" && p.ToolName == "Bash", By: "ada", UpdatedInput: input}
-		}, `{"behavior":"allow","updatedInput":{"command":"ls"}}`},
+		{"human", "default", human, `{"behavior":"allow","updatedInput":{"command":"ls"}}`},
+		{"bypass with a human", "", human, `{"behavior":"allow","updatedInput":{"command":"rm"}}`},
+		{"question", "", human, `{"behavior":"allow","updatedInput":{"command":"ls"}}`},
+		{"question to nobody", "", nil, `{"behavior":"deny","message":"not allowed in permission mode bypassPermissions, and nobody is there to decide"}`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			script := script
+			if strings.HasPrefix(test.name, "question") { // which is for a person in every mode
+				script = strings.ReplaceAll(script, "Bash", ask.Tool)
+			}
 			got := drain(t, session(t, script, func(r *agent.Request) {
 				r.Options.PermissionMode, r.Options.Decide = test.mode, test.decide
 			}), nil)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"wake/internal/agent"
+	"wake/internal/ask"
 	"wake/internal/flow"
 	"wake/internal/hook"
 	"wake/pkg/wire"
@@ -272,6 +273,8 @@ func (p *performance) permitted(ctx context.Context, started time.Time) bool {
 		problem = "Tool not found: " + p.call.tool
 	case malformed(p.call.input) != "":
 		problem = malformed(p.call.input)
+	default:
+		problem = askable(p.call.tool, p.call.input)
 	}
 	switch {
 	case problem != "":
@@ -311,8 +314,11 @@ func (p *performance) judge(ctx context.Context) bool {
 		switch {
 		case h.Decision == hook.Modify && r.decision == wire.DecisionAllow:
 			return p.decided(agent.Verdict{Allow: true, By: "hook", Note: h.Reason, UpdatedInput: h.Input})
+		case h.Decision == hook.Modify && p.call.tool == ask.Tool && ask.Answered(h.Input):
+			return p.decided(agent.Verdict{Allow: true, By: "hook", Note: h.Reason, UpdatedInput: h.Input})
 		case h.Decision == hook.Modify:
 			p.call.input = h.Input
+		case p.call.tool == ask.Tool: // to allow a question is no answer
 		case h.Decision == hook.Allow && r.decision != wire.DecisionAllow: // nobody else is asked
 			return p.decided(agent.Verdict{Allow: true, By: "hook", Note: h.Reason})
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"wake/internal/agent"
+	"wake/internal/ask"
 	"wake/pkg/wire"
 )
 
@@ -37,14 +38,14 @@ type ruling struct {
 
 // rule judges a call: a denied tool is denied, then one that isn't on the list of
 // allowed tools, if there is one; then one that requires approval waits for it;
-// then the mode decides.
+// then the mode decides. A question is always for a human.
 func rule(o agent.Options, mode string, t *tool) ruling {
 	switch {
 	case slices.Contains(o.DisallowedTools, t.name):
 		return ruling{wire.DecisionDeny, "the tool is disallowed"}
 	case len(o.AllowedTools) > 0 && !slices.Contains(o.AllowedTools, t.name):
 		return ruling{wire.DecisionDeny, "the tool is not among the allowed ones"}
-	case slices.Contains(o.RequireApproval, t.name):
+	case slices.Contains(o.RequireApproval, t.name), t.name == ask.Tool:
 		return ruling{}
 	case mode == modeApproval:
 		return ruling{}

@@ -136,7 +136,7 @@ func (s *session) prepare() (err error) {
 	env := agent.CommandEnvironment(s.provider.Environ, o.Env)
 	w := workspace{dir: o.Cwd}
 	s.tools = append(w.files(), w.searches()...)
-	s.tools = append(s.tools, bash(o.Cwd, env), notifyParent())
+	s.tools = append(s.tools, bash(o.Cwd, env), notifyParent(), askPerson())
 	if s.request.Delegate != nil && !slices.Contains(o.DisallowedTools, subAgent) {
 		s.tools = append(s.tools, delegate(s.request.Delegate))
 	}

@@ -37,12 +37,8 @@ func failure(err error) result {
 
 // define returns a tool whose input is an object with the fields of In.
 func define[In any](name, description, schema string, reads bool, run func(context.Context, string, In) (result, error)) *tool {
-	parsed, err := wire.RawFromJSON([]byte(schema))
-	if err != nil {
-		parsed = mustMarshal(map[string]any{"type": "object"})
-	}
 	return &tool{
-		name: name, description: description, schema: parsed, reads: reads, timeout: toolTimeout,
+		name: name, description: description, schema: rawSchema(schema), reads: reads, timeout: toolTimeout,
 		run: func(ctx context.Context, call string, input wire.Raw) (result, error) {
 			var in In
 			if err := json.Unmarshal(jsonOf(input), &in); err != nil {
@@ -51,6 +47,15 @@ func define[In any](name, description, schema string, reads bool, run func(conte
 			return run(ctx, call, in)
 		},
 	}
+}
+
+// rawSchema reads the schema of a tool.
+func rawSchema(schema string) wire.Raw {
+	parsed, err := wire.RawFromJSON([]byte(schema))
+	if err != nil {
+		parsed = mustMarshal(map[string]any{"type": "object"})
+	}
+	return parsed
 }
 
 // toolTimeout bounds a call of a tool that sets itself no limit.

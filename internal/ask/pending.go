@@ -1,0 +1,111 @@
+package ask
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// Pending lists what waits for a person in a run, the longest waiting first: nothing in one
+// that has ended.
+func Pending(s *wire.State) []wire.Approval {
+	all := []wire.Approval{}
+	if s.Status != wire.RunRunning && s.Status != wire.RunPaused {
+		return all
+	}
+	for _, c := range s.Tools {
+		if c.State == wire.ToolApprovalRequired {
+			all = append(all, ofCall(c))
+		}
+	}
+	for node, n := range s.Nodes {
+		if !n.Open() {
+			continue
+		}
+		if n.PromptID != "" {
+			all = append(all, ofNode(node, n))
+		}
+		for _, q := range n.Asked {
+			all = append(all, wire.Approval{
+				Kind: wire.ApprovalMessage, NodeID: node, CallID: q.ID, Text: q.Text, Priority: q.Priority, Since: q.Since,
+			})
+		}
+	}
+	for i := range all {
+		all[i].RunID = s.RunID
+		all[i].Answer = command(all[i])
+	}
+	slices.SortFunc(all, Older)
+	return all
+}
+
+// Older orders by how long something waits, the longest first.
+func Older(a, b wire.Approval) int {
+	return cmp.Or(cmp.Compare(a.Since, b.Since), strings.Compare(a.RunID, b.RunID), strings.Compare(a.NodeID, b.NodeID), strings.Compare(a.CallID, b.CallID))
+}
+
+func ofCall(c wire.ToolCall) wire.Approval {
+	a := wire.Approval{
+		Kind: wire.ApprovalCall, NodeID: c.Node, CallID: c.CallID, ToolName: c.Tool, ToolInput: c.Input, Since: cmp.Or(c.AskedAt, c.Since),
+	}
+	if c.Tool == Tool {
+		a.Kind = wire.ApprovalQuestion
+		a.Questions, _ = Questions(c.Input) // what is no question is shown as its input
+		a.Text = Line(a.Questions)
+	}
+	return a
+}
+
+func ofNode(node string, n wire.NodeState) wire.Approval {
+	a := wire.Approval{Kind: wire.ApprovalAsk, NodeID: node, CallID: n.PromptID, Since: cmp.Or(n.PromptAt, n.StartedAt)}
+	q := wire.AskQuestion{Question: cmp.Or(n.Prompt, textOf(n.Input.Get("prompt")))}
+	choices, _ := n.Input.Get("choices").Any().([]any)
+	for _, c := range choices {
+		raw, err := wire.Marshal(c)
+		if err == nil {
+			q.Options = append(q.Options, wire.AskOption{Label: textOf(raw)})
+		}
+	}
+	a.Text = Line([]wire.AskQuestion{q})
+	if len(q.Options) > 0 {
+		a.Questions = []wire.AskQuestion{q}
+	}
+	return a
+}
+
+// textOf is a text as it is, and any other value as JSON.
+func textOf(v wire.Raw) string {
+	if s, ok := v.Text(); ok || len(v) == 0 {
+		return s
+	}
+	b, err := wire.AppendJSON(nil, v)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+// command is the command line that answers. A message without an id can only be answered by
+// a message.
+func command(a wire.Approval) string {
+	switch {
+	case a.Kind == wire.ApprovalCall:
+		return "wake approve " + word(a.RunID) + " " + word(a.CallID)
+	case a.CallID == "":
+		return "wake steer " + word(a.RunID) + " ANSWER --node " + word(a.NodeID)
+	}
+	return "wake reply " + word(a.RunID) + " ANSWER --prompt " + word(a.CallID)
+}
+
+// word is a text as a shell takes it for one word.
+func word(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%+,=", r)
+	}
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,85 @@
+package recorder
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"wake/internal/ask"
+	"wake/pkg/wire"
+)
+
+// Approvals answers a [wire.ApprovalsRequest], in at most limit bytes.
+func (s *Store) Approvals(ctx context.Context, q wire.ApprovalsRequest, limit int) (wire.ApprovalsResponse, error) {
+	r := wire.ApprovalsResponse{Approvals: []wire.Approval{}}
+	t, err := s.view(ctx)
+	if err != nil {
+		return r, fmt.Errorf("recorder: approvals: %w", err)
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	ids, err := runsThatGoOn(ctx, t)
+	if q.Run != "" {
+		var found target
+		found, err = resolve(ctx, t, q.Run, "", "")
+		ids = []string{found.run}
+	}
+	if err != nil {
+		return r, wrap("approvals", err)
+	}
+	for _, id := range ids {
+		open, err := s.pending(ctx, t, id)
+		if err != nil {
+			return r, wrap("approvals", err)
+		}
+		r.Approvals = append(r.Approvals, open...)
+	}
+	slices.SortFunc(r.Approvals, ask.Older)
+	room := limit - 1<<10
+	for i, a := range r.Approvals {
+		b, err := wire.Marshal(a)
+		if err != nil {
+			return r, fmt.Errorf("recorder: approvals: %w", err)
+		}
+		if room -= 2 * len(b); room < 0 { // JSON takes more
+			r.Approvals, r.Omitted = r.Approvals[:i], len(r.Approvals)-i
+			break
+		}
+	}
+	return r, nil
+}
+
+// pending lists what waits in a run.
+func (s *Store) pending(ctx context.Context, t *tx, id string) (open []wire.Approval, err error) {
+	answered, _, err := s.live.ask(id, func(l *liveRun) (bool, error) {
+		open = ask.Pending(l.state)
+		return true, nil
+	})
+	if answered || err != nil {
+		return open, err
+	}
+	found, err := resolve(ctx, t, id, "", "")
+	if err != nil {
+		return nil, err
+	}
+	f, err := figureOf(ctx, t, found, s.views.state)
+	if err != nil {
+		return nil, err
+	}
+	return ask.Pending(f.state), nil
+}
+
+// runsThatGoOn lists all of them.
+func runsThatGoOn(ctx context.Context, t *tx) ([]string, error) {
+	var ids []string
+	for rows, err := range t.query(ctx, `SELECT run FROM runs WHERE status IN ('running', 'paused') AND run NOT IN (SELECT run FROM deleted)`) {
+		if err != nil {
+			return nil, err
+		}
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
