@@ -43,7 +43,20 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &site{t: t, url: natstest.Listen(t, o).ClientURL(), keys: keys, errs: map[string]chan error{}}
+	o.NoSigs, o.NoLog = true, true
+	s, err := server.NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("server not ready")
+	}
+	t.Cleanup(func() {
+		s.Shutdown()
+		s.WaitForShutdown()
+	})
+	return &site{t: t, url: s.ClientURL(), keys: keys, errs: map[string]chan error{}}
 }
 
 // connect connects as a user, and returns where its refusals are told.

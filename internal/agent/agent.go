@@ -136,6 +136,8 @@ type Options struct {
 	Thinking        wire.Raw `json:"thinking,omitempty"`        // adaptive, or a number of tokens, also as a text; absent or "": none
 	Effort          string   `json:"effort,omitempty"`          // low, medium, high …
 	Retries         *int     `json:"retries,omitempty"`         // of a failed model call; nil: 3
+	// Prices of models, by the names that Model gives them; those of Anthropic's are known.
+	Prices map[string]Price `json:"prices,omitempty"`
 
 	MCPServers map[string]MCPServer `json:"mcpServers,omitempty"` // whose tools the agent has, by name
 

@@ -14,8 +14,11 @@ var Providers = []string{"claude", "native"}
 var agentFields = []string{
 	"model", "fallbackModel", "cwd", "maxTurns", "maxBudgetUsd", "permissionMode", "systemPrompt", "appendSystemPrompt",
 	"allowedTools", "disallowedTools", "addDirs", "outputSchema", "env", "fork", "blocks",
-	"requireApproval", "maxTokens", "contextWindow", "thinking", "effort", "retries", "mcpServers",
+	"requireApproval", "maxTokens", "contextWindow", "thinking", "effort", "retries", "mcpServers", "prices",
 }
+
+// priceFields are those of a price of a model.
+var priceFields = []string{"input", "output", "cacheWrite5m", "cacheWrite1h", "cacheRead"}
 
 // input checks the input of a node by its type. Values that hold a binding are
 // known only when the node is scheduled.
@@ -63,6 +66,7 @@ func (r *reader) agentInput(o *fields) {
 	r.number(o, "maxTokens")
 	r.number(o, "contextWindow")
 	r.unbound(o, "mcpServers", object, "an object")
+	r.prices(o)
 	for _, name := range []string{"allowedTools", "disallowedTools", "requireApproval", "addDirs"} {
 		r.unbound(o, name, list, "a list")
 	}
@@ -101,6 +105,32 @@ func (r *reader) number(o *fields, name string) {
 		}
 	}
 	r.add(t.at, o.field(name), "must be a positive number, not %s", t.what())
+}
+
+// prices checks what models cost.
+func (r *reader) prices(o *fields) {
+	r.unbound(o, "prices", object, "an object of models")
+	models := o.t.get("prices")
+	if models.absent() {
+		return
+	}
+	for _, model := range models.fields {
+		path := o.field("prices") + "." + model.name
+		price := r.object(model.tree, path)
+		for _, name := range priceFields {
+			t := price.take(name)
+			if name == "input" || name == "output" {
+				t = price.need(name)
+			}
+			if s, ok := t.text(); ok && bound(s) {
+				continue
+			}
+			if t != nil && !isNumber(t.value) {
+				r.add(t.at, price.field(name), "must be a number of US dollars per million tokens, not %s", t.what())
+			}
+		}
+		price.done()
+	}
 }
 
 // execInput refuses a binding in a command line: what an agent has put out would

@@ -23,6 +23,8 @@ func overridable(option string, v any) (known, ok bool) {
 		return true, isWhole(v)
 	case "maxBudgetUsd":
 		return true, isNumber(v)
+	case "prices":
+		return true, arePrices(v)
 	case "allowedTools", "disallowedTools":
 		return true, isTexts(v)
 	}
@@ -50,6 +52,18 @@ func isNumber(v any) bool {
 func isWhole(v any) bool {
 	f, isFloat := v.(float64)
 	return isNumber(v) && (!isFloat || f == math.Trunc(f))
+}
+
+func arePrices(v any) bool {
+	models, ok := v.(map[string]any)
+	for _, price := range models {
+		fields, isObject := price.(map[string]any)
+		ok = ok && isObject && isNumber(fields["input"]) && isNumber(fields["output"])
+		for name, usd := range fields {
+			ok = ok && isNumber(usd) && slices.Contains(priceFields, name)
+		}
+	}
+	return ok
 }
 
 func isTexts(v any) bool {

@@ -2,11 +2,9 @@
 package logtest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
 	"sync"
 	"testing"
 
@@ -101,26 +99,3 @@ func Append(t testing.TB, w *eventlog.Writer, events ...*wire.Event) uint64 {
 	}
 	return pos
 }
-
-// Output keeps what is written to it. It may be used by several goroutines.
-type Output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-// Write implements [io.Writer].
-func (o *Output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(b)
-}
-
-// String returns all that was written.
-func (o *Output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
-
-// Lines returns the number of lines that were written.
-func (o *Output) Lines() int { return strings.Count(o.String(), "\n") }

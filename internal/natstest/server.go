@@ -103,23 +103,6 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return s.running.InProcessConn()
 }
 
-// Listen starts a server with options of its own, for clients in other processes or
-// with credentials. It listens on this machine, on a free port unless the options name
-// one, until the test ends.
-func Listen(t testing.TB, opts *server.Options) *server.Server {
-	t.Helper()
-	opts.Host, opts.NoSigs, opts.NoLog = "127.0.0.1", true, true
-	if opts.Port == 0 {
-		opts.Port = server.RANDOM_PORT
-	}
-	s := run(t, opts)
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	return s
-}
-
 func run(t testing.TB, opts *server.Options) *server.Server {
 	t.Helper()
 	s, err := server.NewServer(opts)

@@ -52,7 +52,7 @@ func keep() {
 		return
 	}
 	_, _ = p.Stdout.Read(make([]byte, 1)) // the daemon is there
-	<-p.Exited()                     // its launcher isn't any more
+	<-p.Exited()                          // its launcher isn't any more
 	fmt.Println("\nended:", p.End(50*time.Millisecond))
 	_ = p.Close()
 }

@@ -25,7 +25,6 @@ type Builder struct {
 	asked, milestones, failures, files, builds, commits list
 
 	commands map[string]string   // of executions: their command
-	saved    map[string]string   // the same, of those that may have committed
 	done     map[string][]string // items that are completed, by node
 	cwd      map[string]string
 	failing  failing
@@ -94,10 +93,6 @@ func (b *Builder) Add(e *wire.Event) {
 			b.files.once(b.path(e, p.Path))
 		}
 	case *wire.NodeComplete:
-		if b.saved[e.ExecID] != "" {
-			b.committed(text(p.Output))
-			delete(b.saved, e.ExecID)
-		}
 		b.milestones.add(e.Node() + " done")
 	default:
 		if kind, text, ok := timeline.Of(e); ok && kind == wire.LineError {
@@ -161,9 +156,6 @@ func (b *Builder) exit(e *wire.Event, p *wire.ExecExit) {
 	delete(b.commands, e.ExecID)
 	failed := p.ExitCode != 0 || p.TimedOut
 	b.command(command, failed, "")
-	if !failed && committing.MatchString(command) { // what it printed comes with the node's end
-		set(&b.saved, e.ExecID, command)
-	}
 	b.flush()
 	if _, text, ok := timeline.Of(e); ok && failed {
 		b.failures.add(e.Node() + ": " + command + ": " + text)
@@ -208,14 +200,9 @@ func (b *Builder) command(command string, failed bool, output string) {
 		b.builds.add(strings.TrimSpace(m[1]) + ": " + outcome)
 	}
 	if !failed && committing.MatchString(command) {
-		b.committed(output)
-	}
-}
-
-// committed adds the commits that git tells of.
-func (b *Builder) committed(output string) {
-	for _, m := range header.FindAllStringSubmatch(output, -1) {
-		b.commits.add(m[1])
+		if m := header.FindStringSubmatch(output); m != nil {
+			b.commits.add(m[1])
+		}
 	}
 }
 

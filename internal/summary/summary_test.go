@@ -60,23 +60,20 @@ func TestSummary(t *testing.T) {
 		&wire.ExecStart{Command: "make check"},
 		&wire.ExecExit{ExitCode: 2},
 		&wire.NodeComplete{Output: wire.Null},
-		&wire.ExecStart{Command: "git commit -m one && git commit -m two"},
-		&wire.ExecExit{},
-		&wire.NodeComplete{Output: raw(t, map[string]any{"exitCode": 0, "stdout": "[main abc1235] one\n[main abc1236] two\n"})},
 	} {
 		b.Add(&wire.Event{RunID: "r", NodeID: "coder", ExecID: "coder#1", Payload: p})
 	}
 	got := b.Summary()
 	want := wire.LogSummary{
 		Asked:      []string{"coder: Fix the bug. Soon.", "coder: [command] And commit."},
-		Milestones: []string{"[1/3] Read it ✅", "[2/3] Fix it ✅", "coder done", "coder done"},
+		Milestones: []string{"[1/3] Read it ✅", "[2/3] Fix it ✅", "coder done"},
 		Failures: []string{
 			"coder: Bash failed 2 times: exit code 2", "coder: Bash failed: exit code 1", "coder: rate_limit: rate limited",
 			"coder: make check: ❌ exec exit code 2",
 		},
 		Files:   []string{"a.go", "/elsewhere/b.go"},
 		Builds:  []string{"go test ./...: failed", "go test ./...: failed", "go test ./...: passed", "make lint: passed", "make check: failed"},
-		Commits: []string{"fix: the bug", "root", "fix: make tests pass", "make it faster", "one", "two"},
+		Commits: []string{"fix: the bug", "root", "fix: make tests pass", "make it faster"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -89,7 +86,6 @@ Asked:
 Milestones:
   [1/3] Read it ✅
   [2/3] Fix it ✅
-  coder done
   coder done
 Failures:
   coder: Bash failed 2 times: exit code 2
@@ -110,8 +106,6 @@ Commits:
   root
   fix: make tests pass
   make it faster
-  one
-  two
 Last words:
   Done.
   All of it.

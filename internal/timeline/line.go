@@ -86,9 +86,13 @@ func errorLine(e *wire.Event) (wire.LineType, string) {
 	return "", ""
 }
 
-// agentErrorText follows the alerts of seeds/004: "rate limited (retry 2/5)".
+// agentErrorText follows the alerts of seeds/004: "rate limited (retry 2/5)". Some agents
+// put the count of tries behind their message themselves.
 func agentErrorText(p *wire.AgentError) string {
 	s := p.Message
+	if p.Attempt != nil && p.MaxAttempts > 0 {
+		s = strings.TrimSuffix(s, fmt.Sprintf(": retry %d/%d", *p.Attempt, p.MaxAttempts))
+	}
 	if s == "" {
 		s = p.ErrorType
 	} else if !strings.Contains(s, p.ErrorType) {
@@ -96,9 +100,9 @@ func agentErrorText(p *wire.AgentError) string {
 	}
 	switch {
 	case p.Attempt != nil && p.MaxAttempts > 0:
-		s += fmt.Sprintf(" (retry %d/%d)", *p.Attempt+1, p.MaxAttempts)
-	case p.Attempt != nil:
-		s += fmt.Sprintf(" (retry %d)", *p.Attempt+1)
+		s += fmt.Sprintf(" (retry %d/%d)", *p.Attempt, p.MaxAttempts)
+	case p.Attempt != nil && *p.Attempt > 0:
+		s += fmt.Sprintf(" (retry %d)", *p.Attempt)
 	}
 	return s
 }

@@ -122,8 +122,8 @@ type AgentError struct {
 	Details      Raw      // as the SDK sent it
 	Severity     Severity // warning for what will be retried
 	Phase        string   // model, tool, system or lifecycle
-	Attempt      *int64   // index of the failed try
-	MaxAttempts  int      // tries in all
+	Attempt      *int64   // number of the retry that follows, from 1; of the last failure, of the one that failed
+	MaxAttempts  int      // retries that there are
 	RetryDelayMs *float64 // until the next try
 	Status       int      // HTTP status, if there was one
 }
@@ -204,7 +204,8 @@ type TurnStart struct {
 	Model string
 }
 
-// TurnEnd is one result of the agent; an execution may have several.
+// TurnEnd is one result of the agent; an execution may have several. A native agent has one
+// for each model call with its tools.
 type TurnEnd struct {
 	StopReason     string
 	TerminalReason string

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -37,7 +38,7 @@ func TestLines(t *testing.T) {
 	log := logtest.Start(t)
 	var got bytes.Buffer
 	for _, c := range cases(t) {
-		var out logtest.Output
+		var out printed
 		stop := start(t, log, alerter.Config{Out: &out})
 		h := begin(t, log, strings.ReplaceAll(c.name, " ", "-"), c.labels)
 		for _, e := range c.events {
@@ -198,7 +199,7 @@ func TestKilledBeforeSave(t *testing.T) {
 	logtest.Init(t, nc, topology.Config{})
 	log := logtest.Open(t, nc)
 	h := begin(t, log, "r1", nil)
-	var first, second logtest.Output
+	var first, second printed
 	conn := s.Conn(t)
 	kill := start(t, logtest.Open(t, conn), alerter.Config{Out: &first, Delay: time.Hour})
 	for range 4 {
@@ -308,11 +309,11 @@ func TestResetRaisesNothing(t *testing.T) {
 	}
 	h.add(about("coder", &wire.NodeError{Error: "e"}))
 	h.add(about(wire.RunNode, &wire.FlowComplete{Status: wire.FlowStatusFailed, Error: "e"}))
-	var out logtest.Output
+	var out printed
 	stop := start(t, log, alerter.Config{Out: &out, Delay: time.Millisecond})
 	waitRead(t, log, h.last)
 	before := alerts(t, log, "r1")
-	if len(before) != 3 || out.Lines() != 3 {
+	if len(before) != 3 || out.lines() != 3 {
 		t.Fatalf("alerts %v, printed %q", texts(before), out.String())
 	}
 	reset := func() {
@@ -333,7 +334,7 @@ func TestResetRaisesNothing(t *testing.T) {
 	reset() // with nothing left of what it knew
 	start(t, log, alerter.Config{Out: &out, Delay: time.Millisecond})
 	waitRead(t, log, h.last)
-	if d := cmp.Diff(before, alerts(t, log, "r1")); d != "" || out.Lines() != 3 {
+	if d := cmp.Diff(before, alerts(t, log, "r1")); d != "" || out.lines() != 3 {
 		t.Errorf("printed %q:\n%s", out.String(), d)
 	}
 }
@@ -342,7 +343,7 @@ func TestResetRaisesNothing(t *testing.T) {
 func TestImportedRunRaisesNothing(t *testing.T) {
 	t.Parallel()
 	log := logtest.Start(t)
-	var out logtest.Output
+	var out printed
 	start(t, log, alerter.Config{Out: &out})
 	state := value(t, wire.State{RunID: "r0", Imported: wire.ImportedCopy})
 	for run, beginning := range map[string]wire.Payload{
@@ -356,7 +357,7 @@ func TestImportedRunRaisesNothing(t *testing.T) {
 		}
 		h.add(about(wire.RunNode, &wire.FlowComplete{Status: wire.FlowStatusFailed, Error: "e"}))
 		waitRead(t, log, h.last)
-		if got := alerts(t, log, run); len(got) > 0 || out.Lines() > 0 {
+		if got := alerts(t, log, run); len(got) > 0 || out.lines() > 0 {
 			t.Errorf("alerts %v, printed %q", texts(got), out.String())
 		}
 	}
@@ -373,11 +374,11 @@ func TestLostAcknowledgement(t *testing.T) {
 		h := begin(t, log, "r1", nil)
 		d := &deaf{server: s, word: `"stream":"WAKE_ALERTS"`, release: make(chan struct{})}
 		conn := s.Conn(t, nats.InProcessServer(d))
-		var out logtest.Output
+		var out printed
 		start(t, logtest.Open(t, conn), alerter.Config{Out: &out})
 		h.add(about("test", &wire.NodeError{Error: "exit code 2"}))
 		<-time.After(7 * time.Second)
-		if out.Lines() != 0 {
+		if out.lines() != 0 {
 			t.Errorf("printed %q before the acknowledgement", out.String())
 		}
 		if got := alerts(t, log, "r1"); len(got) != 1 {
@@ -401,7 +402,7 @@ func TestTwoAtOnce(t *testing.T) {
 	nc := s.Conn(t)
 	logtest.Init(t, nc, topology.Config{})
 	log := logtest.Open(t, nc)
-	var out logtest.Output
+	var out printed
 	for range 2 {
 		start(t, logtest.Open(t, s.Conn(t)), alerter.Config{Out: &out, Delay: time.Millisecond})
 	}
@@ -417,8 +418,8 @@ func TestTwoAtOnce(t *testing.T) {
 	h.add(about(wire.RunNode, &wire.FlowComplete{Status: wire.FlowStatusComplete}))
 	want++
 	await(t, "the last alert", func() bool { return len(alerts(t, log, "r1")) >= want })
-	if got := alerts(t, log, "r1"); len(got) != want || out.Lines() != want {
-		t.Errorf("%d alerts, %d lines, want %d", len(got), out.Lines(), want)
+	if got := alerts(t, log, "r1"); len(got) != want || out.lines() != want {
+		t.Errorf("%d alerts, %d lines, want %d", len(got), out.lines(), want)
 	}
 }
 
@@ -429,7 +430,7 @@ func TestCluster(t *testing.T) {
 	nc := c.Conn(t)
 	logtest.Init(t, nc, topology.Config{Replicas: 3})
 	log := logtest.Open(t, nc)
-	var out logtest.Output
+	var out printed
 	start(t, log, alerter.Config{Out: &out, Delay: 10 * time.Millisecond})
 	calm := logtest.Go(t, func(ctx context.Context) error {
 		tick := time.NewTicker(250 * time.Millisecond)
@@ -452,7 +453,7 @@ func TestCluster(t *testing.T) {
 		}
 		h.add(about(wire.RunNode, &wire.FlowComplete{Status: wire.FlowStatusComplete}))
 	}
-	await(t, "all alerts", func() bool { return out.Lines() >= 2*runs })
+	await(t, "all alerts", func() bool { return out.lines() >= 2*runs })
 	calm()
 	c.WaitReady(t, "WAKE_ALERTS") // any replica may answer now
 	for i := range runs {
@@ -461,8 +462,8 @@ func TestCluster(t *testing.T) {
 			t.Error(d)
 		}
 	}
-	if out.Lines() != 2*runs {
-		t.Errorf("printed %d lines, want %d", out.Lines(), 2*runs)
+	if out.lines() != 2*runs {
+		t.Errorf("printed %d lines, want %d", out.lines(), 2*runs)
 	}
 }
 
@@ -474,7 +475,7 @@ func TestPoison(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out logtest.Output
+	var out printed
 	start(t, log, alerter.Config{Out: &out})
 	h := begin(t, log, "r1", nil)
 	huge := make([]byte, log.Conn().MaxPayload()-100)
@@ -485,7 +486,7 @@ func TestPoison(t *testing.T) {
 	}
 	h.add(about("test", &wire.NodeError{Error: "exit code 2"}))
 	waitRead(t, log, h.last)
-	if out.Lines() != 1 {
+	if out.lines() != 1 {
 		t.Errorf("printed %q", out.String())
 	}
 	for _, size := range []int{7, len(huge) - 100_000} {
@@ -507,7 +508,7 @@ func TestPoison(t *testing.T) {
 func TestHugeID(t *testing.T) {
 	t.Parallel()
 	log := logtest.Start(t)
-	var out logtest.Output
+	var out printed
 	start(t, log, alerter.Config{Out: &out, Delay: time.Millisecond})
 	id := strings.Repeat("r", int(log.Conn().MaxPayload())-10_000)
 	e := &wire.Event{RunID: id, NodeID: "n", Seq: 1, Epoch: 1, Timestamp: 1, ExecID: "n#1", Payload: &wire.NodeError{Error: strings.Repeat("e", 9_000)}}
@@ -523,7 +524,7 @@ func TestHugeID(t *testing.T) {
 	h := begin(t, log, "r1", nil)
 	h.add(about("test", &wire.NodeError{Error: "exit code 2"}))
 	waitRead(t, log, h.last)
-	if out.Lines() == 0 || !strings.HasSuffix(out.String(), "Node test failed: exit code 2\n") {
+	if out.lines() == 0 || !strings.HasSuffix(out.String(), "Node test failed: exit code 2\n") {
 		t.Errorf("printed %d bytes", len(out.String()))
 	}
 }
@@ -577,7 +578,7 @@ func TestDisturbed(t *testing.T) {
 	serial := 0
 	rapid.Check(t, func(r *rapid.T) {
 		serial++
-		var out logtest.Output
+		var out printed
 		cfg := alerter.Config{Out: &out, Delay: time.Duration(rapid.IntRange(1, 50).Draw(r, "delay")) * time.Millisecond, Batch: 3}
 		h := begin(t, log, fmt.Sprintf("run%d", serial), nil)
 		conn := s.Conn(t)
@@ -612,8 +613,8 @@ func TestDisturbed(t *testing.T) {
 		waitRead(t, log, h.last)
 		stop()
 		conn.Close()
-		if got := alerts(t, log, h.run); len(got) != want || out.Lines() > want {
-			t.Errorf("%d alerts, %d lines, want %d:\n%s", len(got), out.Lines(), want, strings.Join(texts(got), "\n"))
+		if got := alerts(t, log, h.run); len(got) != want || out.lines() > want {
+			t.Errorf("%d alerts, %d lines, want %d:\n%s", len(got), out.lines(), want, strings.Join(texts(got), "\n"))
 		}
 	})
 }
@@ -811,6 +812,26 @@ func position(t testing.TB, log *eventlog.Log, key string) uint64 {
 	seq, _ := wire.Raw(e.Value()).Get("position").Get("seq").Any().(int64)
 	return uint64(seq)
 }
+
+// printed is a terminal.
+type printed struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (p *printed) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.b.Write(b)
+}
+
+func (p *printed) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.b.String()
+}
+
+func (p *printed) lines() int { return strings.Count(p.String(), "\n") }
 
 // deaf is a way to the server on which nothing comes back once a word has been
 // heard, until release is closed.

@@ -22,7 +22,7 @@ type committed struct {
 	Node     string   `json:"node"`
 	Exec     string   `json:"exec,omitempty"`
 	First    uint64   `json:"first"` // position; 0: nothing to tell
-	Until    int64    `json:"until"` // when it is told, Unix ms; 0: nothing to tell
+	Until    int64    `json:"until"`
 	Count    int      `json:"count"`
 	Messages []string `json:"messages,omitempty"` // at most maxCommits, and the latest
 	Branch   string   `json:"branch,omitempty"`   // of a commit of which the program told only this
@@ -65,7 +65,13 @@ func (s commits) detect(in input) (commits, []finding, int64) {
 			s, found = s.flush(func(committed) bool { return true })
 		}
 	}
-	return s, found, soonest(s.Agents, func(k committed) int64 { return k.Until })
+	var deadline int64
+	for _, k := range s.Agents {
+		if k.First > 0 && (deadline == 0 || k.Until < deadline) {
+			deadline = k.Until
+		}
+	}
+	return s, found, deadline
 }
 
 // tool looks for commits in what a call has done. Only one that succeeded counts.

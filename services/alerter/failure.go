@@ -217,18 +217,6 @@ func ofOthers[V any](m map[string]V, node string) map[string]V {
 // sorted returns the keys of a map in order.
 func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// soonest returns the earliest of the times for which the entries of a map wait, in
-// Unix ms; 0 if none does.
-func soonest[V any](m map[string]V, until func(V) int64) int64 {
-	var next int64
-	for _, v := range m {
-		if at := until(v); at > 0 && (next == 0 || at < next) {
-			next = at
-		}
-	}
-	return next
-}
-
 // with returns a copy of m in which key has a value.
 func with[V any](m map[string]V, key string, v V) map[string]V {
 	c := maps.Clone(m)

@@ -154,7 +154,7 @@ func TestHistoriesLive(t *testing.T) {
 			nc := s.Conn(t)
 			logtest.Init(t, nc, topology.Config{})
 			log := logtest.Open(t, nc)
-			var out logtest.Output
+			var out printed
 			settings := alerter.Defaults()
 			settings.System.Lag = 0 // there is no recorder
 			cfg := alerter.Config{Out: &out, Delay: 10 * time.Second, Settings: &settings}
@@ -190,8 +190,8 @@ func TestHistoriesLive(t *testing.T) {
 			if d := cmp.Diff(keys(want), keys(got)); d != "" {
 				t.Errorf("back-test against life:\n%s", d)
 			}
-			if out.Lines() != len(want) {
-				t.Errorf("%d lines for %d alerts:\n%s", out.Lines(), len(want), out.String())
+			if out.lines() != len(want) {
+				t.Errorf("%d lines for %d alerts:\n%s", out.lines(), len(want), out.String())
 			}
 		})
 	})

@@ -64,7 +64,13 @@ func (s milestones) detect(in input) (milestones, []finding, int64) {
 			s, found = s.flush(func(todoList) bool { return true })
 		}
 	}
-	return s, found, soonest(s.Lists, func(l todoList) int64 { return l.Until })
+	var deadline int64
+	for _, l := range s.Lists {
+		if l.Until > 0 && (deadline == 0 || l.Until < deadline) {
+			deadline = l.Until
+		}
+	}
+	return s, found, deadline
 }
 
 // changed compares a list with the one before.

@@ -26,7 +26,7 @@ func TestRebuildRaisesNothing(t *testing.T) {
 	for range 2 {
 		h.add(tool("Bash", "e"))
 	}
-	var out logtest.Output
+	var out printed
 	start(t, log, alerter.Config{Out: &out, Delay: time.Millisecond})
 	waitRead(t, log, h.last)
 	before := len(alerts(t, log, "r1"))

@@ -49,7 +49,13 @@ func (s spawns) detect(in input) (spawns, []finding, int64) {
 			s, found = s.flush(func(spawn) bool { return true })
 		}
 	}
-	return s, found, soonest(s.Agents, func(k spawn) int64 { return k.Until })
+	var deadline int64
+	for _, k := range s.Agents {
+		if deadline == 0 || k.Until < deadline {
+			deadline = k.Until
+		}
+	}
+	return s, found, deadline
 }
 
 func (s spawns) add(in input, p *wire.ToolIntent) spawns {

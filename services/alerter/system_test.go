@@ -25,20 +25,20 @@ func TestSystem(t *testing.T) {
 		nc := s.Conn(t)
 		logtest.Init(t, nc, topology.Config{MaxBytes: 100_000})
 		log := logtest.Open(t, nc)
-		var out logtest.Output
+		var out printed
 		for range 2 { // alerters
 			start(t, logtest.Open(t, s.Conn(t)), alerter.Config{Out: &out})
 		}
 		h := &history{t: t, log: log, run: "r1", writers: map[string]*eventlog.Writer{}}
 		h.add(about("coder", &wire.TurnStart{}))
 		<-time.After(4 * time.Minute)
-		if out.Lines() != 0 {
+		if out.lines() != 0 {
 			t.Errorf("printed %q", out.String())
 		}
 		h.add(about("coder", &wire.UserMessage{Content: strings.Repeat("x", 75_000), Source: "command"}))
 		<-time.After(2 * time.Minute)
 		for i := range 2 {
-			if out.Lines() != 2*(i+1) {
+			if out.lines() != 2*(i+1) {
 				t.Errorf("printed %q", out.String())
 			}
 			h.add(about("coder", &wire.TurnStart{}))
@@ -83,7 +83,7 @@ func TestGap(t *testing.T) {
 		}
 	}
 	h.add(about(wire.RunNode, &wire.FlowComplete{Status: wire.FlowStatusComplete}))
-	var out logtest.Output
+	var out printed
 	start(t, log, alerter.Config{Out: &out})
 	waitRead(t, log, h.last)
 	want := []string{

@@ -544,10 +544,12 @@ func TestVerdicts(t *testing.T) {
 			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"maxTurns": 1.5})}, "BAD_REQUEST"},
 			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"a": map[string]any{"model": 7}})}, "BAD_REQUEST"},
 			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"maxTurns": -1})}, "BAD_REQUEST"},
+			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"prices": map[string]any{"m": map[string]any{"input": 1}}})}, "BAD_REQUEST"},
+			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"prices": map[string]any{"m": map[string]any{"input": 1, "output": 2, "cacheRaed": 1}}})}, "BAD_REQUEST"},
 			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"limits.maxCostUsd": 3})}, "BAD_REQUEST"},
 			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"limits": map[string]any{"maxCostUsd": 3}})}, "BAD_REQUEST"},
 			{wire.Command{Type: "resume", Overrides: raw(map[string]any{"a": map[string]any{"limits": map[string]any{"maxCostUsd": 3}}})}, "BAD_REQUEST"},
-			{wire.Command{Type: "resume", AutoRun: &no, Overrides: raw(map[string]any{"a": map[string]any{"model": "m"}, "maxBudgetUsd": 3, "allowedTools": []string{"Read"}})}, "accepted"},
+			{wire.Command{Type: "resume", AutoRun: &no, Overrides: raw(map[string]any{"a": map[string]any{"model": "m"}, "maxBudgetUsd": 3, "prices": map[string]any{"m": map[string]any{"input": 1, "output": 2.5}}, "allowedTools": []string{"Read"}})}, "accepted"},
 		} {
 			c.RunID = "run1"
 			if r := b.tell(c.Command); code(r) != c.want {

@@ -206,7 +206,7 @@ func repeatable(tool string) bool {
 func (n *Normalizer) assistantError(t *thread, m wire.Raw, kind string) {
 	message := contentText(get(m, "message", "content"))
 	if kind == "" {
-		kind = errorTypeOf(integer(m, "apiErrorStatus"))
+		kind = agent.APIErrorType(int(integer(m, "apiErrorStatus")), "")
 	}
 	n.of(t, &wire.AgentError{
 		ErrorType: kind, Message: message, Details: m, Severity: wire.SeverityError,
@@ -216,21 +216,4 @@ func (n *Normalizer) assistantError(t *thread, m wire.Raw, kind string) {
 		n.tally.active = true
 		n.tally.failed = kind
 	}
-}
-
-// errorTypeOf names an error by its HTTP status.
-func errorTypeOf(status int64) string {
-	switch {
-	case status == 401, status == 403:
-		return "authentication_failed"
-	case status == 429:
-		return wire.ErrorRateLimit
-	case status == 529:
-		return wire.ErrorOverloaded
-	case status >= 500:
-		return "server_error"
-	case status >= 400:
-		return "invalid_request"
-	}
-	return wire.ErrorExecution
 }

@@ -201,7 +201,7 @@ func (n *Normalizer) resultError(m wire.Raw, subtype string) *wire.AgentError {
 	case n.tally.outcome == interrupted:
 		p.Message, p.Severity = "interrupted", wire.SeverityWarning // its own words are a diagnosis for its makers
 	case subtype == "success" || subtype == "":
-		p.ErrorType = errorTypeOf(integer(m, "api_error_status"))
+		p.ErrorType = agent.APIErrorType(int(integer(m, "api_error_status")), "")
 	case n.inits == 0 && strings.HasPrefix(message, "No conversation found"):
 		p.ErrorType, p.Phase = agent.ErrorSessionNotFound, "lifecycle"
 	case n.inits == 0 && strings.HasPrefix(message, "No message found"):

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
+	"wake/internal/agent"
 	"wake/pkg/wire"
 )
 
@@ -61,7 +62,7 @@ func (n *Normalizer) retry(m wire.Raw) {
 	if kind == "" || kind == "unknown" {
 		kind = wire.ErrorNetwork
 		if status != 0 {
-			kind = errorTypeOf(int64(status))
+			kind = agent.APIErrorType(status, "")
 		}
 	}
 	attempt, of := integer(either(m, "attempt", "retryAttempt")), int(integer(either(m, "max_retries", "maxRetries")))

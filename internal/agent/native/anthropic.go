@@ -126,6 +126,7 @@ type assembly struct {
 	id, model, stop string
 	parts           []part
 	usage           wire.Usage
+	hour            int64 // of the tokens written into the cache, those that are kept for an hour
 	whole           bool
 }
 
@@ -143,6 +144,7 @@ func (m *assembly) take(e anthropic.MessageStreamEventUnion, tell func(piece) er
 	case "message_start":
 		m.id, m.model = e.Message.ID, e.Message.Model
 		u := e.Message.Usage
+		m.hour = u.CacheCreation.Ephemeral1hInputTokens
 		m.usage = wire.Usage{
 			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens,
 			CacheCreationInputTokens: &u.CacheCreationInputTokens, CacheReadInputTokens: &u.CacheReadInputTokens,
@@ -194,7 +196,7 @@ func (m *assembly) grow(index int64, text, thinking string, tell func(piece) err
 }
 
 func (m *assembly) answer() answer {
-	a := answer{id: m.id, model: m.model, stop: m.stop, usage: m.usage}
+	a := answer{id: m.id, model: m.model, stop: m.stop, usage: m.usage, hour: m.hour}
 	for _, p := range m.parts {
 		if b := p.block(); b != nil {
 			a.blocks = append(a.blocks, b)

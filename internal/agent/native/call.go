@@ -72,13 +72,10 @@ func (s *session) collect(parcels <-chan parcel, over <-chan struct{}, abandon f
 			}
 			p.taken <- err
 		case <-over:
-			if err == nil && len(s.conv.open()) == 0 {
-				return s.turnDone()
+			if err != nil || s.halted() {
+				return err
 			}
-			if err == nil && !s.halted() {
-				return s.drop()
-			}
-			return err
+			return s.drop()
 		}
 	}
 }
@@ -202,7 +199,7 @@ func (p *performance) run(ctx context.Context) {
 // call is interrupted.
 func (p *performance) asked(ctx context.Context, e hook.Event) (hook.Outcome, bool) {
 	e.Tool, e.ToolUseID, e.Turn = p.call.tool, p.call.id, p.session.turn
-	o, err := p.session.consult(ctx, e, p.say)
+	o, err := p.session.askHooks(ctx, e, p.say)
 	return o, err == nil && ctx.Err() == nil
 }
 
@@ -212,9 +209,7 @@ func (p *performance) reflect(ctx context.Context, r result) {
 	if r.failed {
 		e.Name, e.Error, e.Result = flow.HookPostToolUseFailure, firstLines(textIn(r.output)), nil
 	}
-	if o, ok := p.asked(ctx, e); ok {
-		_ = p.session.heed(o, p.say) // an error ends the session
-	}
+	p.asked(ctx, e) // if that fails, the session ends
 }
 
 func textIn(output wire.Raw) string {

@@ -41,12 +41,8 @@ func (s *session) compact() error {
 	}
 	summary := textOf(a.blocks)
 	before := s.conv.context
-	usage := a.usage
-	usage.ContextWindow = s.limits.context
-	if usage.MessageID == "" {
-		usage.MessageID = s.request.SessionID + "-compaction-" + time.Now().Format(time.RFC3339Nano)
-	}
-	if err := s.emit(&wire.Event{Payload: &usage}); err != nil {
+	usage := s.used(a, s.request.SessionID+"-compaction-"+time.Now().Format(time.RFC3339Nano))
+	if err := s.emit(&wire.Event{Payload: usage}); err != nil {
 		return err
 	}
 	s.log.Warn("context shortened", "tokens", before, "window", s.limits.context)

@@ -8,6 +8,8 @@ import (
 	"iter"
 	"slices"
 
+	"wake/internal/flow"
+	"wake/internal/hook"
 	"wake/pkg/wire"
 )
 
@@ -41,18 +43,28 @@ type conversation struct {
 	context  int64      // tokens of the last call, its answer included
 	usage    wire.TokenUsage
 	models   map[string]wire.ModelUsage
+	bill     bill
 	denials  []wire.Raw
 	made     map[string]bool // ids of all calls so far
 	sum      [sha256.Size]byte
+
+	ended    bool // the last turn's end is on record
+	greeted  bool // hooks were asked about the agent's start
+	reviewed bool // hooks were asked about the end of the last turn
+	stopped  bool // one of them wants the agent to end
 }
 
-// fold folds events of an execution. Those of earlier runs, from which its run was
+// fold folds events of an execution of a run. Those of earlier runs, from which it was
 // forked, come first. It fails if a checkpoint doesn't fit what precedes it.
-func fold(events iter.Seq2[*wire.Event, error]) (*conversation, error) {
+func fold(run string, events iter.Seq2[*wire.Event, error]) (*conversation, error) {
 	var list []*wire.Event
+	var paid bill
 	for e, err := range events {
 		if err != nil {
 			return nil, fmt.Errorf("native: events so far: %w", err)
+		}
+		if e.RunID == run {
+			paid.take(e)
 		}
 		if p, ok := e.Payload.(*wire.LogTruncated); ok && p.Lost == 0 {
 			list = slices.DeleteFunc(list, func(old *wire.Event) bool { return old.RunID == e.RunID && old.Seq > p.AtSeq })
@@ -66,7 +78,9 @@ func fold(events iter.Seq2[*wire.Event, error]) (*conversation, error) {
 			return nil, fmt.Errorf("native: the log differs from what the agent has seen before event %d of run %s", e.Seq, e.RunID)
 		}
 		c.apply(e)
+		c.stopped = c.stopped && e.RunID == run // a fork goes on
 	}
+	c.bill = paid
 	return c, nil
 }
 
@@ -90,11 +104,21 @@ func (c *conversation) apply(e *wire.Event) {
 	if e.Parent != "" {
 		return
 	}
+	c.bill.take(e)
 	switch p := e.Payload.(type) {
 	case *wire.AgentStart:
 		c.begin(p)
+	case *wire.TurnStart:
+		c.greeted = true
+	case *wire.TurnEnd:
+		c.ended = true
+	case *wire.HookFired:
+		c.hooked(p)
 	case *wire.UserMessage:
 		c.hear(p.Source, blocksOf(wire.RawString(p.Content)))
+		if p.Source == sourceHook { // which comes before the firing is on record
+			c.greeted, c.reviewed = true, c.reviewed || c.ended
+		}
 	case *wire.AgentMessage:
 		c.answer(p)
 	case *wire.Usage:
@@ -112,7 +136,7 @@ func (c *conversation) apply(e *wire.Event) {
 func (c *conversation) begin(p *wire.AgentStart) {
 	blocks := blocksOf(p.Prompt)
 	if !p.Resumed && c.turns == 0 {
-		c.said = nil // it began afresh, without a word said
+		c.said, c.greeted = nil, false // it began afresh, without a word said
 	}
 	if len(blocks) == 0 {
 		return
@@ -121,6 +145,23 @@ func (c *conversation) begin(p *wire.AgentStart) {
 		c.first = blocks
 	}
 	c.hear("prompt", blocks)
+}
+
+// sourceHook is the source of what nobody has said: what a hook has for the model, or what
+// the model is told when its answer was cut off.
+const sourceHook = "synthetic"
+
+// hooked takes the firing of a hook. That of a tool's hook matters if it ends the agent.
+func (c *conversation) hooked(p *wire.HookFired) {
+	switch p.HookEvent {
+	case flow.HookAgentStart:
+		c.greeted = true
+	case flow.HookTurnEnd:
+		c.reviewed = true
+	case flow.HookAgentStop:
+		return // it ends anyway
+	}
+	c.stopped = c.stopped || p.Decision == string(hook.Stop)
 }
 
 func (c *conversation) hear(source string, blocks []wire.Raw) {
@@ -147,6 +188,7 @@ func (c *conversation) answer(p *wire.AgentMessage) {
 		}
 	}
 	c.turns++
+	c.ended, c.reviewed = false, false
 	if c.stop = cmp.Or(p.StopReason, stopEnd); c.stop == stopLength {
 		c.cut++
 	} else {
@@ -218,33 +260,13 @@ func (c *conversation) finish(k *call, p *wire.AgentTool) {
 
 // count adds the tokens of a model call.
 func (c *conversation) count(p *wire.Usage) {
-	add(&c.usage.InputTokens, &c.usage.OutputTokens, &c.usage.CacheCreationInputTokens, &c.usage.CacheReadInputTokens, p)
+	tokens{&c.usage.InputTokens, &c.usage.OutputTokens, &c.usage.CacheCreationInputTokens, &c.usage.CacheReadInputTokens}.
+		add(p.InputTokens, p.OutputTokens, p.CacheCreationInputTokens, p.CacheReadInputTokens)
 	if c.models == nil {
 		c.models = map[string]wire.ModelUsage{}
 	}
-	m := c.models[p.Model]
-	add(&m.InputTokens, &m.OutputTokens, &m.CacheCreationInputTokens, &m.CacheReadInputTokens, p)
-	m.ContextWindow = p.ContextWindow
-	c.models[p.Model] = m
+	count(c.models, p)
 	c.context = p.ContextTokens + p.OutputTokens
-}
-
-func add(in, out *int64, created, read **int64, p *wire.Usage) {
-	*in += p.InputTokens
-	*out += p.OutputTokens
-	for _, n := range []struct {
-		total **int64
-		more  *int64
-	}{{created, p.CacheCreationInputTokens}, {read, p.CacheReadInputTokens}} {
-		if n.more == nil {
-			continue
-		}
-		sum := *n.more
-		if *n.total != nil {
-			sum += **n.total
-		}
-		*n.total = &sum
-	}
 }
 
 // compact replaces what was said by a summary of it.

@@ -11,38 +11,39 @@ import (
 // stopHook is the stop reason of an agent that a hook has ended.
 const stopHook = "hook"
 
-// fire asks the hooks about the agent itself, and does what they say.
-func (s *session) fire(ctx context.Context, e hook.Event) error {
+// consult asks the hooks about the agent itself.
+func (s *session) consult(ctx context.Context, e hook.Event) error {
 	e.Turn = s.turn
-	say := func(p wire.Payload) error { return s.emit(&wire.Event{Payload: p}) }
-	o, err := s.consult(ctx, e, say)
-	if err != nil || e.Name == flow.HookAgentStop {
-		return err
-	}
-	return s.heed(o, say)
+	_, err := s.askHooks(ctx, e, func(p wire.Payload) error { return s.emit(&wire.Event{Payload: p}) })
+	return err
 }
 
-// consult asks the hooks. Each firing is on record.
-func (s *session) consult(ctx context.Context, e hook.Event, say func(wire.Payload) error) (hook.Outcome, error) {
+// askHooks asks the hooks. What they have for the model is on record before their firing
+// is: once that is, they aren't asked again, whoever goes on, and nothing is told twice.
+// That they want the agent to end is what the record of their firing says.
+func (s *session) askHooks(ctx context.Context, e hook.Event, say func(wire.Payload) error) (hook.Outcome, error) {
 	o, fired := s.request.Hooks.Fire(ctx, e)
+	if told := words(o); told != "" && e.Name != flow.HookAgentStop {
+		if err := say(&wire.UserMessage{Content: told, Source: sourceHook}); err != nil {
+			return o, err
+		}
+	}
 	for _, f := range fired {
 		if err := say(f); err != nil {
-			return hook.Outcome{}, err
+			return o, err
 		}
 	}
 	return o, nil
 }
 
-// heed does what a hook says.
-func (s *session) heed(o hook.Outcome, say func(wire.Payload) error) error {
+// words is what the hooks have for the model.
+func words(o hook.Outcome) string {
 	switch o.Decision {
-	case hook.Stop:
-		s.stopped.Store(true)
 	case hook.System:
-		return say(&wire.UserMessage{Content: "<system>" + valid(o.Message) + "</system>", Source: "synthetic"})
+		return "<system>" + valid(o.Message) + "</system>"
 	case hook.Context:
-		return say(&wire.UserMessage{Content: valid(o.Message), Source: "synthetic"})
+		return valid(o.Message)
 	default:
+		return ""
 	}
-	return nil
 }

@@ -137,6 +137,86 @@ func TestHooksOfTheAgent(t *testing.T) {
 	}
 }
 
+// TestAgentStartOnce kills an agent before each event is stored, up to its first answer, and
+// has it go on: the hooks of its start are asked once more only if nothing is on record of
+// what they have said, and the model is asked what it would have been asked anyway.
+func TestAgentStartOnce(t *testing.T) {
+	for _, answer := range []string{`{"decision":"context","message":"CTX"}`, `{"decision":"system","message":"SYS"}`, `{"decision":"stop"}`, ``} {
+		begin := func() (*bench, *int) {
+			b := newBench(t, apitest.Message(apitest.Text("ok")))
+			b.script.ByTurn = true
+			asked := 0
+			b.request.Hooks = hook.New(hook.Config{
+				Hooks: []flow.Hook{{Event: "AgentStart", Subject: "s"}},
+				Ask: func(context.Context, string, []byte) ([]byte, error) {
+					asked++
+					return []byte(answer), nil
+				},
+			})
+			b.request.Options.SystemPrompt = "In a folder."
+			return b, &asked
+		}
+		whole, _ := begin()
+		whole.run()
+		for n := 1; n < len(whole.log); n++ {
+			b, asked := begin()
+			b.each = func(agent.Session, *wire.Event) bool { return len(b.log) < n }
+			b.run()
+			before := *asked
+			b.each = nil
+			b.resume("")
+			b.run()
+			told := len(of[*wire.HookFired](b.log[:n])) + len(of[*wire.UserMessage](b.log[:n]))
+			if again := *asked - before; (again == 0) != (told > 0) {
+				t.Errorf("%q, killed after event %d (%s): asked again %d times, %d events told of it", answer, n, b.log[n-1].Type(), again, told)
+			}
+			if outcome(b.log) != outcome(whole.log) {
+				t.Errorf("%q, killed after event %d (%s): outcome %q", answer, n, b.log[n-1].Type(), outcome(b.log))
+			}
+			for _, r := range b.script.Requests() {
+				if diff := cmp.Diff(string(whole.script.Requests()[0]), string(r)); diff != "" {
+					t.Errorf("%q, killed after event %d (%s): prompt (-want +got):\n%s", answer, n, b.log[n-1].Type(), diff)
+				}
+			}
+		}
+	}
+}
+
+// TestTurnEndIsReviewed kills an agent before each event is stored: what the hooks of its
+// turn's end want is done once.
+func TestTurnEndIsReviewed(t *testing.T) {
+	begin := func() *bench {
+		b := newBench(t, apitest.Message(apitest.Text("Done?")), apitest.Message(apitest.Text("Done.")))
+		b.script.ByTurn = true
+		asked := 0
+		b.request.Hooks = hook.New(hook.Config{
+			Hooks: []flow.Hook{{Event: "TurnEnd", Subject: "s"}},
+			Ask: func(_ context.Context, _ string, question []byte) ([]byte, error) {
+				if asked++; strings.Contains(string(question), `"turn":1`) {
+					return []byte(`{"decision":"context","message":"The tests fail."}`), nil
+				}
+				return nil, nil
+			},
+		})
+		return b
+	}
+	whole := begin()
+	whole.run()
+	for n := 1; n < len(whole.log); n++ {
+		b := begin()
+		b.each = func(agent.Session, *wire.Event) bool { return len(b.log) < n }
+		b.run()
+		b.each = nil
+		b.resume("")
+		b.run()
+		requests := b.script.Requests()
+		last := strings.ReplaceAll(string(requests[len(requests)-1]), b.request.Options.Cwd, whole.request.Options.Cwd)
+		if diff := cmp.Diff(string(whole.script.Requests()[1]), last); diff != "" || outcome(b.log) != "Done." {
+			t.Errorf("killed after event %d (%s): outcome %q, last prompt (-want +got):\n%s", n, b.log[n-1].Type(), outcome(b.log), diff)
+		}
+	}
+}
+
 // TestHookQuestions shows what hooks are asked in the course of an agent's life.
 func TestHookQuestions(t *testing.T) {
 	var asked []string

@@ -18,16 +18,19 @@ import (
 // loop takes turns until the agent has come to an end or to a safe point.
 func (s *session) loop() error {
 	for {
-		if s.halted() {
-			return s.last(&wire.AgentPaused{Reason: "interrupted", NumTurns: int64(s.conv.turns)})
-		}
-		if s.stopped.Load() {
-			return s.complete(nil, stopHook)
-		}
+		over := s.conv.turns > 0 && len(s.conv.open()) == 0 // the last turn
 		var err error
 		switch {
+		case over && !s.conv.ended:
+			err = s.endTurn()
+		case s.halted():
+			err = s.last(&wire.AgentPaused{Reason: "interrupted", NumTurns: int64(s.conv.turns)})
+		case s.conv.stopped:
+			err = s.complete(nil, stopHook)
 		case len(s.conv.open()) > 0:
 			err = s.callTools()
+		case over && !s.conv.reviewed:
+			err = s.review()
 		case s.hears():
 			err = s.hear()
 		case s.conv.over() && len(s.asked) > 0 && s.conv.stop == stopEnd:
@@ -36,6 +39,8 @@ func (s *session) loop() error {
 			err = s.conclude()
 		case s.conv.turns >= s.maxTurns():
 			err = s.failTurn(wire.ErrorMaxTurns, fmt.Sprintf("the agent has taken %d turns without coming to an end", s.conv.turns))
+		case s.exhausted():
+			err = s.failTurn(wire.ErrorMaxBudget, fmt.Sprintf("the agent has spent $%.4f, and its budget is $%.4f", s.conv.bill.usd, s.request.Options.MaxBudgetUsd))
 		case s.tooLong():
 			err = s.compact()
 		default:
@@ -99,23 +104,20 @@ func (s *session) await() {
 
 // tell tells the model something that nobody has said.
 func (s *session) tell(text string) error {
-	return s.emit(&wire.Event{Payload: &wire.UserMessage{Content: valid(text), Source: "synthetic"}})
+	return s.emit(&wire.Event{Payload: &wire.UserMessage{Content: valid(text), Source: sourceHook}})
 }
 
 // takeTurn calls the model once.
 func (s *session) takeTurn() error {
 	ctx, done := s.work()
 	defer done()
-	s.turn = s.conv.turns + 1
+	s.turn, s.turned = s.conv.turns+1, time.Now()
 	if err := s.emit(&wire.Event{Payload: &wire.TurnStart{Model: s.name}}); err != nil {
 		return err
 	}
 	s.log.Debug("turn", "turn", s.turn, "messages", len(s.conv.messages))
-	if err := s.fire(ctx, hook.Event{Name: flow.HookTurnStart}); err != nil {
+	if err := s.consult(ctx, hook.Event{Name: flow.HookTurnStart}); err != nil || s.conv.stopped {
 		return err
-	}
-	if s.stopped.Load() {
-		return nil
 	}
 	system := systemPrompt(s.request.Options)
 	if system != s.system {
@@ -158,15 +160,11 @@ const (
 	longAnswer    = 32_000
 )
 
-// keep puts a message of the model on record, and the point to resume from.
+// keep puts a message of the model on record, and the point to resume from. What it cost
+// comes first: a message that is lost is paid for all the same.
 func (s *session) keep(a answer) error {
-	usage := a.usage
-	usage.ContextWindow = s.limits.context
-	kind := wire.CheckpointTurn
-	for _, b := range a.blocks {
-		if str(b, "type") == stopTools {
-			kind = wire.CheckpointSubturn
-		}
+	if err := s.emit(&wire.Event{Payload: s.used(a, fmt.Sprintf("%s-%d", s.request.SessionID, s.turn))}); err != nil {
+		return err
 	}
 	blocks := s.conv.distinct(a.blocks)
 	message := &wire.AgentMessage{
@@ -175,24 +173,25 @@ func (s *session) keep(a answer) error {
 	if err := s.emit(&wire.Event{Payload: message}); err != nil {
 		return err
 	}
-	if usage.MessageID == "" {
-		usage.MessageID = fmt.Sprintf("%s-%d", s.request.SessionID, s.turn)
+	if len(s.conv.calls) == 0 {
+		return nil // the turn is over
 	}
-	if err := s.emit(&wire.Event{Payload: &usage}); err != nil {
-		return err
-	}
-	if kind == wire.CheckpointTurn {
-		return s.turnDone()
-	}
-	return s.checkpoint(kind)
+	return s.checkpoint(wire.CheckpointSubturn)
 }
 
-// turnDone marks the end of a turn.
-func (s *session) turnDone() error {
+// endTurn puts the end of a turn on record.
+func (s *session) endTurn() error {
 	if err := s.checkpoint(wire.CheckpointTurn); err != nil {
 		return err
 	}
-	return s.fire(s.context(), hook.Event{Name: flow.HookTurnEnd})
+	return s.emit(&wire.Event{Payload: s.turnEnd()})
+}
+
+// review asks the hooks about the end of a turn.
+func (s *session) review() error {
+	err := s.consult(s.context(), hook.Event{Name: flow.HookTurnEnd})
+	s.conv.reviewed = true // though nobody was there to be asked
+	return err
 }
 
 func (s *session) checkpoint(kind wire.CheckpointKind) error {
@@ -240,14 +239,18 @@ func (s *session) ask(ctx context.Context, q question, tell func(piece) error) (
 	}
 }
 
-// event is the failure as it is recorded.
+// event is the failure of a try, counted from 0, as it is recorded: as Claude Code does, by
+// the number of the retry that follows, or that was the last.
 func (e *apiError) event(attempt, retries int, delay time.Duration) *wire.AgentError {
 	p := &wire.AgentError{
-		ErrorType: e.kind, Message: e.message, Severity: wire.SeverityWarning, Phase: "model", Status: e.status,
-		Attempt: new(int64(attempt)), MaxAttempts: retries + 1,
+		ErrorType: e.kind, Message: e.Error(), Details: e.details(), Severity: wire.SeverityWarning, Phase: "model", Status: e.status,
 	}
 	if delay > 0 {
+		attempt++
 		p.RetryDelayMs = new(float64(delay.Milliseconds()))
+	}
+	if attempt > 0 {
+		p.Attempt, p.MaxAttempts = new(int64(attempt)), retries
 	}
 	return p
 }
@@ -334,17 +337,14 @@ func (s *session) conclude() error {
 
 // complete ends the execution well.
 func (s *session) complete(structured wire.Raw, stop string) error {
-	if err := s.fire(s.context(), hook.Event{Name: flow.HookAgentStop, Result: wire.RawString(s.conv.text())}); err != nil {
-		return err
-	}
-	end := s.turnEnd()
-	end.StopReason = stop
-	if err := s.emit(&wire.Event{Payload: end}); err != nil {
+	text := s.conv.text()
+	if err := s.consult(s.context(), hook.Event{Name: flow.HookAgentStop, Result: wire.RawString(text)}); err != nil {
 		return err
 	}
 	p := &wire.AgentComplete{
-		Result: end.Result, StructuredOutput: structured, Usage: s.conv.usage, ModelUsage: maps.Clone(s.conv.models),
-		DurationMs: end.DurationMs, NumTurns: int64(s.conv.turns), StopReason: stop,
+		Result: text, StructuredOutput: structured, Usage: s.conv.usage, ModelUsage: maps.Clone(s.conv.models),
+		DurationMs: time.Since(s.begun).Milliseconds(), NumTurns: int64(s.conv.turns), StopReason: stop,
+		TotalCostUsd: s.conv.bill.total(),
 	}
 	s.log.Info("agent complete", "turns", s.conv.turns, "input_tokens", p.Usage.InputTokens, "output_tokens", p.Usage.OutputTokens)
 	if len(s.conv.denials) > 0 {
@@ -368,18 +368,20 @@ func (s *session) structured() (wire.Raw, error) {
 	return value, nil
 }
 
+// turnEnd is the end of a turn: with what it has cost, as far as that wasn't told.
 func (s *session) turnEnd() *wire.TurnEnd {
-	usage := s.conv.usage
-	return &wire.TurnEnd{
-		StopReason: s.conv.stop, Subtype: "success", Result: s.conv.text(), Usage: &usage, ModelUsage: maps.Clone(s.conv.models),
-		DurationMs: time.Since(s.begun).Milliseconds(), NumTurns: int64(s.conv.turns),
+	p := &wire.TurnEnd{StopReason: s.conv.stop, Subtype: "success", DurationMs: time.Since(s.turned).Milliseconds(), NumTurns: 1}
+	if len(s.conv.calls) == 0 {
+		p.Result = s.conv.text()
 	}
+	s.conv.bill.tell(p)
+	return p
 }
 
 // failTurn ends the execution with an error that isn't the API's.
 func (s *session) failTurn(kind, message string) error {
 	end := s.turnEnd()
-	end.Subtype, end.IsError = kind, true
+	end.Subtype, end.IsError, end.NumTurns = kind, true, 0 // its turns have been told
 	if err := s.emit(&wire.Event{Payload: end}); err != nil {
 		return err
 	}

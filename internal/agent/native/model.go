@@ -1,15 +1,18 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"wake/internal/agent"
 	"wake/pkg/wire"
 )
 
@@ -59,18 +62,50 @@ type answer struct {
 	id, model, stop string
 	blocks          []wire.Raw
 	usage           wire.Usage
+	hour            int64 // of the tokens that were written into the cache, those kept for an hour
 }
 
 // apiError is a failure of a model's API.
 type apiError struct {
-	status  int // 0: none, as the connection or the stream broke
-	kind    string
-	message string
+	status  int    // 0: none, as the connection or the stream broke
+	kind    string // the error type on record
+	name    string // what the API calls it, such as overloaded_error; "": nothing
+	request string // the API's id of the request, if it has told one
+	message string // its words
 	retry   bool
 	after   time.Duration // that the API wants to pass; 0: none
 }
 
-func (e *apiError) Error() string { return e.message }
+// Error is all that is known of the failure in one line, as the run's error shows it:
+// "overloaded (HTTP 529, overloaded_error, request req_1): Overloaded".
+func (e *apiError) Error() string {
+	var known []string
+	if e.status > 0 {
+		known = append(known, "HTTP "+strconv.Itoa(e.status))
+	}
+	if e.name != "" && e.name != e.kind {
+		known = append(known, e.name)
+	}
+	if e.request != "" {
+		known = append(known, "request "+e.request)
+	}
+	if len(known) == 0 {
+		return e.message
+	}
+	return e.kind + " (" + strings.Join(known, ", ") + "): " + e.message
+}
+
+// details is the failure as the API's own answers have it; nil if it isn't the API's.
+func (e *apiError) details() wire.Raw {
+	if e.name == "" && e.request == "" {
+		return nil
+	}
+	d := map[string]any{"error": map[string]any{"type": e.name, "message": e.message}}
+	if e.request != "" {
+		d["request_id"] = e.request
+	}
+	return mustMarshal(d)
+}
 
 // broken is the error of a stream that ended before its message.
 var errBroken = errors.New("the stream ended before the message was whole")
@@ -87,32 +122,37 @@ func asAPIError(err error) *apiError {
 	return &apiError{kind: wire.ErrorNetwork, message: valid(message), retry: true}
 }
 
-// refused is the error of an answer with a status of its own.
-func refused(status int, kind, message string, header http.Header) *apiError {
-	e := &apiError{status: status, message: valid(message), kind: errorType(status, kind)}
+// refused is the error of an answer with a status of its own, or of one within a stream.
+// name is what the API calls it.
+func refused(status int, name, message string, header http.Header) *apiError {
+	e := &apiError{
+		status: status, kind: agent.APIErrorType(status, name), name: firstWord(name), message: valid(message),
+		request: firstWord(cmp.Or(header.Get("Request-Id"), header.Get("X-Request-Id"))),
+		after:   retryAfter(header.Get("Retry-After"), time.Now()),
+	}
 	switch {
 	case status == http.StatusTooManyRequests, status == http.StatusRequestTimeout, status == http.StatusConflict, status >= 500:
 		e.retry = true
-	case status < 400: // an error within a stream
-		e.retry = kind != "invalid_request_error"
+	case status < http.StatusBadRequest: // within a stream
+		e.status = 0
+		if e.kind == wire.ErrorExecution {
+			e.kind = agent.ErrorServer
+		}
+		e.retry = !slices.Contains([]string{agent.ErrorAuthentication, agent.ErrorBilling, agent.ErrorInvalidRequest, agent.ErrorModelNotFound}, e.kind)
 	}
-	e.after = retryAfter(header.Get("Retry-After"), time.Now())
 	return e
 }
 
-// statusOverloaded is Anthropic's status for too much load.
-const statusOverloaded = 529
+// maxAPIName bounds what an API calls its failures and requests, in bytes.
+const maxAPIName = 100
 
-func errorType(status int, kind string) string {
-	switch {
-	case status == http.StatusTooManyRequests, kind == "rate_limit_error":
-		return wire.ErrorRateLimit
-	case status == statusOverloaded, kind == "overloaded_error":
-		return wire.ErrorOverloaded
-	case kind != "":
-		return valid(strings.TrimSuffix(kind, "_error"))
+// firstWord is a name that an API has told, so that it is one.
+func firstWord(s string) string {
+	words := strings.Fields(valid(s))
+	if len(words) == 0 {
+		return ""
 	}
-	return "http_" + strconv.Itoa(status)
+	return runeCut(words[0][:min(len(words[0]), maxAPIName)], false)
 }
 
 // retryAfter reads the header of that name: seconds or a date.

@@ -184,7 +184,7 @@ func TestText(t *testing.T) {
 	if got := outcome(events); got != "Hello." {
 		t.Errorf("outcome %q", got)
 	}
-	want := "agent:start agent:init turn:start prompt:system breakpoint_changed agent:message usage checkpoint turn:end agent:complete"
+	want := "agent:start agent:init turn:start prompt:system breakpoint_changed usage agent:message checkpoint turn:end agent:complete"
 	if diff := cmp.Diff(want, types(events)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -247,6 +247,8 @@ func TestRetries(t *testing.T) {
 	limit := apitest.Failure(http.StatusTooManyRequests, "rate_limit_error")
 	later := limit
 	later.Header = http.Header{"Retry-After": {"7"}}
+	named := limit
+	named.Header = http.Header{"Request-Id": {"req_1 \x1b[31m"}}
 	for _, test := range []struct {
 		name    string
 		replies []apitest.Reply
@@ -257,30 +259,40 @@ func TestRetries(t *testing.T) {
 		{
 			"three failures",
 			[]apitest.Reply{limit, apitest.Failure(529, "overloaded_error"), apitest.Failure(500, "api_error"), apitest.Message(apitest.Text("ok"))},
-			"rate_limit 0 500, overloaded 1 1000, api 2 2000", "ok", 3500 * time.Millisecond,
+			"rate_limit 429 1/3 500, overloaded 529 2/3 1000, server_error 500 3/3 2000", "ok", 3500 * time.Millisecond,
 		},
 		{
 			"four failures",
-			[]apitest.Reply{limit, limit, limit, limit},
-			"rate_limit 0 500, rate_limit 1 1000, rate_limit 2 2000, rate_limit 3 0", "rate_limit: the script says so", 3500 * time.Millisecond,
+			[]apitest.Reply{limit, limit, limit, named},
+			"rate_limit 429 1/3 500, rate_limit 429 2/3 1000, rate_limit 429 3/3 2000, rate_limit 429 3/3 0",
+			"rate_limit: rate_limit (HTTP 429, rate_limit_error, request req_1): the script says so", 3500 * time.Millisecond,
 		},
-		{"the API says when", []apitest.Reply{later, apitest.Message(apitest.Text("ok"))}, "rate_limit 0 7000", "ok", 7 * time.Second},
+		{"the API says when", []apitest.Reply{later, apitest.Message(apitest.Text("ok"))}, "rate_limit 429 1/3 7000", "ok", 7 * time.Second},
 		{
 			"cut in the middle",
 			[]apitest.Reply{{Blocks: []apitest.Block{apitest.Text("Half")}, Cut: true}, apitest.Message(apitest.Text("Whole"))},
-			"network_error 0 500", "Whole", 500 * time.Millisecond,
+			"network_error 0 1/3 500", "Whole", 500 * time.Millisecond,
 		},
 		{
 			"overloaded in the middle",
 			[]apitest.Reply{{Blocks: []apitest.Block{apitest.Text("Half")}, Kind: "overloaded_error"}, apitest.Message(apitest.Text("Whole"))},
-			"overloaded 0 500", "Whole", 500 * time.Millisecond,
+			"overloaded 0 1/3 500", "Whole", 500 * time.Millisecond,
 		},
 		{
 			"silent",
 			[]apitest.Reply{{Blocks: []apitest.Block{apitest.Text("Half")}, Hang: true}, apitest.Message(apitest.Text("Whole"))},
-			"network_error 0 500", "Whole", 5*time.Minute + 500*time.Millisecond,
+			"network_error 0 1/3 500", "Whole", 5*time.Minute + 500*time.Millisecond,
 		},
-		{"refused", []apitest.Reply{apitest.Failure(http.StatusUnauthorized, "authentication_error")}, "authentication 0 0", "authentication: the script says so", 0},
+		{
+			"refused",
+			[]apitest.Reply{apitest.Failure(http.StatusUnauthorized, "authentication_error")},
+			"authentication_failed 401 0/0 0", "authentication_failed: authentication_failed (HTTP 401, authentication_error): the script says so", 0,
+		},
+		{
+			"refused in the middle",
+			[]apitest.Reply{{Blocks: []apitest.Block{apitest.Text("Half")}, Kind: "billing_error"}},
+			"billing_error 0 0/0 0", "billing_error: the script says so", 0,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -292,14 +304,17 @@ func TestRetries(t *testing.T) {
 				}
 				var failures []string
 				for _, p := range of[*wire.AgentError](events) {
-					delay := 0.0
+					delay, retry := 0.0, int64(0)
 					if p.RetryDelayMs != nil {
 						delay = *p.RetryDelayMs
 					}
-					if p.MaxAttempts != 4 || (delay > 0) != (p.Severity == wire.SeverityWarning) {
+					if p.Attempt != nil {
+						retry = *p.Attempt
+					}
+					if (delay > 0) != (p.Severity == wire.SeverityWarning) {
 						t.Errorf("error %+v", p)
 					}
-					failures = append(failures, fmt.Sprintf("%s %d %v", p.ErrorType, *p.Attempt, delay))
+					failures = append(failures, fmt.Sprintf("%s %d %d/%d %v", p.ErrorType, p.Status, retry, p.MaxAttempts, delay))
 				}
 				got := strings.Join(failures, ", ")
 				if got != test.want || outcome(events) != test.outcome {

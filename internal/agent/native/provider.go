@@ -45,17 +45,33 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 		return nil, err
 	case r.SessionID == "":
 		return nil, errors.New("native: a session id is required")
-	case o.MaxBudgetUsd > 0:
-		return nil, errors.New("native: maxBudgetUsd can't be kept, since the prices of models aren't known; use maxTurns")
 	case o.Cwd == "":
 		return nil, errors.New("native: a folder to work in is required")
 	case thinking(o) != "" && thinking(o) != "adaptive" && !isCount(thinking(o)):
 		return nil, fmt.Errorf("native: thinking is %s, not adaptive or a number of tokens", jsonOf(o.Thinking))
 	}
+	if err := checkPrices(r.Options, cmp.Or(r.Options.Model, d.Model)); err != nil {
+		return nil, err
+	}
 	if _, err := compileSchema(r.Options.OutputSchema); err != nil {
 		return nil, err
 	}
 	return newSession(ctx, d, r, mode), nil
+}
+
+// checkPrices fails for prices that are none, and for a budget of a model whose price
+// isn't known.
+func checkPrices(o agent.Options, model string) error {
+	for name, price := range o.Prices {
+		if err := price.Check(); err != nil {
+			return fmt.Errorf("native: prices of %s: %w", name, err)
+		}
+	}
+	if o.MaxBudgetUsd > 0 && priceOf(o, model) == nil {
+		return fmt.Errorf("native: maxBudgetUsd can't be kept, since the price of %s isn't known: "+
+			`give it as prices: {%q: {input: USD, output: USD}}, per million tokens, or use maxTurns`, model, model)
+	}
+	return nil
 }
 
 // thinking returns how the model is to think as a text.

@@ -1,13 +1,14 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"wake/internal/agent"
@@ -35,10 +36,11 @@ type session struct {
 	turn    int // index of the turn that is under way
 	system  string
 	begun   time.Time
-	asked   []string // messages to the parent that wait for an answer
+	turned  time.Time    // when the turn that is under way began here
+	price   *agent.Price // of the model; nil: not known
+	asked   []string     // messages to the parent that wait for an answer
 	yield   func(*wire.Event, error) bool
 
-	stopped atomic.Bool    // a hook wants the agent to end
 	calls   sync.WaitGroup // under way
 	mu      sync.Mutex
 	inbox   []agent.Message
@@ -71,6 +73,7 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 		defer s.disconnect()
 		defer s.cancel()
 		s.yield, s.begun = yield, time.Now()
+		s.turned = s.begun
 		err := s.play()
 		s.mu.Lock()
 		s.ended = true
@@ -84,7 +87,7 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 
 // play folds what was said, begins, and takes turns until the end.
 func (s *session) play() (err error) {
-	if s.conv, err = fold(s.history()); err != nil {
+	if s.conv, err = fold(s.request.RunID, s.history()); err != nil {
 		return err
 	}
 	s.turn = s.conv.turns
@@ -112,9 +115,11 @@ func (s *session) play() (err error) {
 		return err
 	}
 	s.log.Info("session open", "agent_id", s.request.NodeID, "model", s.name, "provider", "native", "turns", s.conv.turns)
-	task, _ := s.request.Prompt.Text()
-	if err := s.fire(s.context(), hook.Event{Name: flow.HookAgentStart, Task: task, Resumed: goesOn}); err != nil {
-		return err
+	if !s.conv.greeted {
+		task, _ := s.request.Prompt.Text()
+		if err := s.consult(s.context(), hook.Event{Name: flow.HookAgentStart, Task: task, Resumed: goesOn}); err != nil {
+			return err
+		}
 	}
 	return s.loop()
 }
@@ -132,6 +137,10 @@ func (s *session) prepare() (err error) {
 	o := s.request.Options
 	if s.model, s.name, err = s.provider.reach(o.Model); err != nil {
 		return err
+	}
+	s.price = priceOf(o, cmp.Or(o.Model, s.provider.Model))
+	if o.MaxBudgetUsd > 0 && s.conv.bill.unknown > 0 {
+		return fmt.Errorf("maxBudgetUsd can't be kept, since nobody knows what %d model calls cost that the agent has made before", s.conv.bill.unknown)
 	}
 	env := agent.CommandEnvironment(s.provider.Environ, o.Env)
 	w := workspace{dir: o.Cwd}

@@ -1,0 +1,126 @@
+package native
+
+import (
+	"maps"
+	"slices"
+
+	"wake/internal/agent"
+	"wake/pkg/wire"
+)
+
+// bill is what the model calls of an execution have used and cost: in its own run, since
+// those of the run that it was forked from are paid for there, and with what was rolled
+// back, since that is paid for too. The zero value is that of an agent that hasn't begun.
+type bill struct {
+	usd     float64
+	known   int                        // calls of which it is known what they cost
+	unknown int                        // the others
+	turn    map[string]wire.ModelUsage // since the last turn:end, by model
+}
+
+// take takes the next event of the run.
+func (b *bill) take(e *wire.Event) {
+	if e.Parent != "" {
+		return
+	}
+	switch p := e.Payload.(type) {
+	case *wire.Usage:
+		if p.CostUsd == nil {
+			b.unknown++
+		} else {
+			b.known++
+			b.usd = min(b.usd+*p.CostUsd, wire.MaxCostUsd)
+		}
+		if b.turn == nil {
+			b.turn = map[string]wire.ModelUsage{}
+		}
+		count(b.turn, p)
+	case *wire.TurnEnd:
+		b.turn = nil
+	}
+}
+
+// total is what all calls cost; nil if nobody knows that.
+func (b *bill) total() *float64 {
+	if b.unknown > 0 || b.known == 0 {
+		return nil
+	}
+	return new(b.usd)
+}
+
+// tell says what was used and what it cost since the last turn:end.
+func (b *bill) tell(p *wire.TurnEnd) {
+	p.TotalCostUsd = b.total()
+	if len(b.turn) == 0 {
+		return
+	}
+	p.ModelUsage, p.Usage = maps.Clone(b.turn), &wire.TokenUsage{}
+	for _, model := range slices.Sorted(maps.Keys(b.turn)) {
+		m := b.turn[model]
+		tokens{&p.Usage.InputTokens, &p.Usage.OutputTokens, &p.Usage.CacheCreationInputTokens, &p.Usage.CacheReadInputTokens}.
+			add(m.InputTokens, m.OutputTokens, m.CacheCreationInputTokens, m.CacheReadInputTokens)
+		p.TurnCostUsd = sum(p.TurnCostUsd, m.CostUsd)
+	}
+}
+
+// count adds a model call to those of its model.
+func count(models map[string]wire.ModelUsage, p *wire.Usage) {
+	m := models[p.Model]
+	tokens{&m.InputTokens, &m.OutputTokens, &m.CacheCreationInputTokens, &m.CacheReadInputTokens}.
+		add(p.InputTokens, p.OutputTokens, p.CacheCreationInputTokens, p.CacheReadInputTokens)
+	m.CostUsd = sum(m.CostUsd, p.CostUsd)
+	m.ContextWindow = p.ContextWindow
+	models[p.Model] = m
+}
+
+// tokens are counts that others are added to.
+type tokens struct {
+	in, out       *int64
+	created, read **int64
+}
+
+func (t tokens) add(in, out int64, created, read *int64) {
+	*t.in += in
+	*t.out += out
+	*t.created, *t.read = sum(*t.created, created), sum(*t.read, read)
+}
+
+// sum adds numbers of which each may be unknown.
+func sum[N int64 | float64](a, b *N) *N {
+	switch {
+	case b == nil:
+		return a
+	case a == nil:
+		return new(*b)
+	}
+	return new(*a + *b)
+}
+
+// used is what a model call has used and cost, and is known by; id is for APIs whose
+// answers have none.
+func (s *session) used(a answer, id string) *wire.Usage {
+	u := a.usage
+	u.ContextWindow = s.limits.context
+	if u.MessageID == "" {
+		u.MessageID = id
+	}
+	if s.price != nil {
+		u.CostUsd = new(s.price.Of(u, a.hour))
+	}
+	return &u
+}
+
+// exhausted reports whether the agent has spent what it may.
+func (s *session) exhausted() bool {
+	limit := s.request.Options.MaxBudgetUsd
+	return limit > 0 && s.conv.bill.usd >= limit
+}
+
+// priceOf returns the price of the model, nil if it isn't known.
+func priceOf(o agent.Options, model string) *agent.Price {
+	p, ok := o.PriceOf(model)
+	if !ok {
+		return nil
+	}
+	return &p
+}

@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"errors"
+	"regexp"
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// Price is what the tokens of a model cost, in US dollars per million. The price of cached
+// tokens that isn't given is that of other input.
+type Price struct {
+	Input        float64  `json:"input"`
+	Output       float64  `json:"output"`
+	CacheWrite5m *float64 `json:"cacheWrite5m,omitempty"` // what is kept for five minutes
+	CacheWrite1h *float64 `json:"cacheWrite1h,omitempty"` // for an hour
+	CacheRead    *float64 `json:"cacheRead,omitempty"`
+
+	long   int64   // prompts of more tokens cost …
+	factor float64 // … so many times as much
+}
+
+// anthropic are the prices of Anthropic's own API, as the pages of
+// https://platform.claude.com/docs/en/about-claude/pricing and its models had them between
+// September and November 2026, by the names of models without dates. What they ask for
+// other ways of service (batches, fast mode, one region) is not what wake asks for.
+func anthropic(model string) (Price, bool) {
+	switch model {
+	case "claude-fable-5-2":
+		return listed(8, 10, 16, 0.20, 40), true
+	case "claude-fable-5-1":
+		return listed(10, 12.50, 20, 0.25, 50), true
+	case "claude-fable-5":
+		return listed(10, 12.50, 20, 1, 50), true
+	case "claude-opus-5-5":
+		return listed(4, 5, 8, 0.20, 20), true
+	case "claude-opus-5", "claude-opus-4-8", "claude-opus-4-7", "claude-opus-4-6", "claude-opus-4-5":
+		return listed(5, 6.25, 10, 0.50, 25), true
+	case "claude-opus-4-1", "claude-opus-4-0", "claude-opus-4", "claude-3-opus":
+		return listed(15, 18.75, 30, 1.50, 75), true
+	case "claude-sonnet-5-5": // reading the cache cost 0.20 until October 7, 2026
+		return listed(2, 2.50, 4, 0.10, 10), true
+	case "claude-sonnet-5":
+		return listed(2, 2.50, 4, 0.20, 10), true
+	case "claude-sonnet-4-6", "claude-sonnet-4-5", "claude-sonnet-4-0", "claude-sonnet-4", "claude-3-7-sonnet":
+		return listed(3, 3.75, 6, 0.30, 15), true
+	case "claude-haiku-5-5":
+		p := listed(0.10, 0.125, 0.20, 0.01, 0.50)
+		p.long, p.factor = 100_000, 5
+		return p, true
+	case "claude-haiku-4-5":
+		return listed(1, 1.25, 2, 0.10, 5), true
+	case "claude-3-5-haiku":
+		return listed(0.80, 1, 1.60, 0.08, 4), true
+	case "claude-3-haiku":
+		return listed(0.25, 0.30, 0.50, 0.03, 1.25), true
+	}
+	return Price{}, false
+}
+
+// listed is a row of the table, in its order.
+func listed(input, write5m, write1h, read, output float64) Price {
+	return Price{Input: input, CacheWrite5m: &write5m, CacheWrite1h: &write1h, CacheRead: &read, Output: output}
+}
+
+// snapshot is what stands behind a model's name when it names one state of it.
+var snapshot = regexp.MustCompile(`-(20[0-9]{6}|latest)$`) //nolint:gochecknoglobals // a constant
+
+// PriceOf returns the price of a model by the name that the options give it: what they say,
+// else what Anthropic's models are known to cost. It reports false if neither knows it.
+func (o Options) PriceOf(model string) (Price, bool) {
+	name := strings.TrimPrefix(model, "anthropic:")
+	for _, known := range []string{model, name} {
+		if p, ok := o.Prices[known]; ok {
+			return p, true
+		}
+	}
+	return anthropic(snapshot.ReplaceAllString(name, ""))
+}
+
+// Check fails for what is no price.
+func (p Price) Check() error {
+	for _, usd := range []*float64{&p.Input, &p.Output, p.CacheWrite5m, p.CacheWrite1h, p.CacheRead} {
+		if usd != nil && !(*usd >= 0 && *usd <= wire.MaxCostUsd) {
+			return errors.New("a price is a number of US dollars per million tokens")
+		}
+	}
+	return nil
+}
+
+// Of returns what a model call costs, in US dollars. Of the tokens that were written into
+// the cache, hour are kept for an hour.
+func (p Price) Of(u wire.Usage, hour int64) float64 {
+	created := max(0, value(u.CacheCreationInputTokens))
+	hour = min(max(0, hour), created)
+	usd := p.cost(u.InputTokens, &p.Input) + p.cost(u.OutputTokens, &p.Output) + p.cost(value(u.CacheReadInputTokens), p.CacheRead) +
+		p.cost(hour, p.CacheWrite1h) + p.cost(created-hour, p.CacheWrite5m)
+	if p.long > 0 && u.ContextTokens > p.long {
+		usd *= p.factor
+	}
+	return min(usd, wire.MaxCostUsd)
+}
+
+func (p Price) cost(tokens int64, usd *float64) float64 {
+	if usd == nil {
+		usd = &p.Input
+	}
+	return float64(max(0, tokens)) * *usd / 1e6
+}
+
+func value(p *int64) int64 {
+	if p == nil {
+		return 0
+	}
+	return *p
+}
