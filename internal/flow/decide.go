@@ -60,8 +60,8 @@ func Start(d *Definition, r wire.RunRequest) []*wire.Event {
 	maps.Copy(labels, r.Labels)
 	events := []*wire.Event{{Payload: &wire.FlowStart{
 		FlowName: d.Name, Definition: d.raw, DefinitionHash: d.hash,
-		Input: r.Input, Labels: labels, ParentRun: r.ParentRun, ParentNode: r.ParentNode,
-		Limits: r.Limits, Fixtures: r.Fixtures, Workspace: r.Workspace,
+		Input: r.Input, Labels: labels, ParentRun: r.ParentRun, ParentNode: r.ParentNode, ParentCall: r.ParentCall,
+		Limits: r.Limits, Overrides: r.Overrides, Fixtures: r.Fixtures, Workspace: r.Workspace,
 	}}}
 	if given, ok := r.State.Any().(map[string]any); ok && len(given) > 0 {
 		state, _ := d.State.Any().(map[string]any)

@@ -31,6 +31,8 @@ type Definition struct {
 	graph graph
 	raw   wire.Raw
 	hash  string
+
+	embedded map[string]place // where flows within it stand
 }
 
 // NodeType is who executes a node.
@@ -60,6 +62,7 @@ type Node struct {
 	Audits     []Audit  `json:"audits,omitempty"`
 	Pool       string   `json:"pool,omitempty"`  // which runners may take it
 	Hooks      []Hook   `json:"hooks,omitempty"` // of its agent, after those of the flow
+	Flows      []Child  `json:"flows,omitempty"` // which its agent may start
 	UI         wire.Raw `json:"ui,omitempty"`    // for editors; not looked at
 }
 
@@ -155,8 +158,11 @@ func Parse(file string, src []byte) (*Definition, error) {
 // FromRaw reads a definition as flow:start carries it. It is checked like a
 // file: a log may come from anywhere.
 func FromRaw(raw wire.Raw) (*Definition, error) {
-	return build(&problems{file: "definition"}, treeOf(raw.Any()))
+	return build(&problems{file: rawFile}, treeOf(raw.Any()))
 }
+
+// rawFile stands for the file of a definition that has none.
+const rawFile = "definition"
 
 // Raw returns the definition as flow:start carries it. Equal definitions have
 // equal bytes, however they were written.
@@ -180,6 +186,7 @@ func build(ps *problems, t *tree) (*Definition, error) {
 	if err := ps.err(); err != nil {
 		return nil, err
 	}
+	d.embedded = embeddedIn(t)
 	raw, err := wire.Marshal(d)
 	if err != nil {
 		return nil, fmt.Errorf("flow: %w", err)

@@ -186,6 +186,8 @@ func TestEmbed(t *testing.T) {
 		"flows/badchild.yaml":    "name: badchild\nnodes: [{id: c, type: sett}]",
 		"flows/childless.yaml":   "name: childless\nnodes: [{id: a, type: set, input: {output: 1}}]",
 		"flows/deep.yaml":        "name: deep\nnodes: [{id: c, type: flow, input: {flow: deep1.yaml}}]",
+		"flows/lead.yaml":        "name: lead\nnodes: [{id: a, type: agent, input: {provider: native, prompt: p}, flows: [{name: a, flow: child/a.yaml}, {name: in, flow: {name: in, nodes: [{id: c, type: flow, input: {flow: b.json}}]}}]}]",
+		"flows/leads.yaml":       "name: leads\nnodes: [{id: a, type: agent, input: {provider: native, prompt: p}, flows: [{name: me, flow: leads.yaml}]}]",
 		"flows/outer/again.yaml": "name: x\nnodes: [{id: c, type: flow, input: {flow: ../self.yaml}}]",
 	}
 	for i := 1; i < 10; i++ {
@@ -216,15 +218,24 @@ func TestEmbed(t *testing.T) {
 	if !strings.Contains(jsonText(t, inner), `"name":"b"`) {
 		t.Error("the child's child is missing")
 	}
+	if d, err = embed("flows/lead.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range d.Nodes[0].Flows {
+		if !strings.Contains(jsonText(t, c.Flow), `"name":"b"`) {
+			t.Errorf("%s hasn't its child: %s", c.Name, jsonText(t, c.Flow))
+		}
+	}
 	if d, err := embed("flows/childless.yaml"); err != nil || d.Name != "childless" {
 		t.Errorf("got %v", err)
 	}
 	for file, want := range map[string]string{
-		"flows/self.yaml":        "flow: node c: flows/self.yaml contains itself",
-		"flows/outer/again.yaml": "flow: node c: flows/self.yaml contains itself",
-		"flows/missing.yaml":     "flow: node c: open flows/nope.yaml: file does not exist",
+		"flows/self.yaml":        "flows/self.yaml:2:43: nodes[0].input.flow: flows/self.yaml contains itself",
+		"flows/leads.yaml":       "flows/leads.yaml:2:93: nodes[0].flows[0].flow: flows/leads.yaml contains itself",
+		"flows/outer/again.yaml": "flows/self.yaml:2:43: nodes[0].input.flow: flows/self.yaml contains itself",
+		"flows/missing.yaml":     "flows/missing.yaml:2:43: nodes[0].input.flow: open flows/nope.yaml: file does not exist",
 		"flows/bad.yaml":         `flows/badchild.yaml:2:23: nodes[0].type: "sett" is unknown; it is one of agent, exec, set, ask, flow; did you mean "set"?`,
-		"flows/deep.yaml":        "flow: node c: flows nest deeper than 8",
+		"flows/deep.yaml":        "flows/deep7.yaml:2:43: nodes[0].input.flow: flows nest deeper than 8",
 	} {
 		if _, err := embed(file); err == nil || err.Error() != want {
 			t.Errorf("%s: got %v, want %s", file, err, want)

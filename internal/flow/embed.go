@@ -2,6 +2,7 @@ package flow
 
 import (
 	"fmt"
+	"iter"
 	"path"
 	"slices"
 
@@ -11,10 +12,10 @@ import (
 // maxChildren bounds how deep child flows nest.
 const maxChildren = 8
 
-// Embed returns the definition with the child flows that its flow nodes name by
-// file put in, so that a run needs its log alone. Files are named relative to
-// the file they are named in. read returns the text of a file; a problem of a
-// child is one of its own file.
+// Embed returns the definition with the child flows that its nodes name by file put
+// in, be it that a node is one or that its agent may start it, so that a run needs its
+// log alone. Files are named relative to the file they are named in. read returns the
+// text of a file. The error is an [*Error]; a problem of a child is one of its own file.
 func (d *Definition) Embed(file string, read func(file string) ([]byte, error)) (*Definition, error) {
 	whole, changed, err := embed(d, file, read, []string{path.Clean(file)})
 	if err != nil || !changed {
@@ -30,32 +31,101 @@ func embed(d *Definition, file string, read func(string) ([]byte, error), above 
 		return d.raw, false, nil
 	}
 	changed := false
-	for i, n := range d.Nodes {
-		name, ok := n.Input.Get("flow").Text()
-		if n.Type != TypeFlow || !ok {
-			continue
+	for i := range nodes {
+		for field, holder := range holders(fmt.Sprintf("nodes[%d]", i), nodes[i]) {
+			child, err := embedChild(holder["flow"], file, read, above)
+			if err != nil {
+				return nil, false, asProblem(err, file, field, d.embedded[field])
+			}
+			if child != nil {
+				holder["flow"], changed = child.Any(), true
+			}
 		}
-		child, err := loadChild(n.ID, path.Join(path.Dir(file), name), read, above)
-		if err != nil {
-			return nil, false, err
-		}
-		nodes[i].(map[string]any)["input"].(map[string]any)["flow"] = child.Any()
-		changed = true
 	}
 	raw, err := wire.Marshal(def)
 	return raw, changed, err
 }
 
-func loadChild(node, file string, read func(string) ([]byte, error), above []string) (wire.Raw, error) {
+// embedChild returns what a flow within a flow is with all files put in; nil if that
+// is what it is.
+func embedChild(child any, file string, read func(string) ([]byte, error), above []string) (wire.Raw, error) {
+	switch child := child.(type) {
+	case string:
+		return loadChild(path.Join(path.Dir(file), child), read, above)
+	case map[string]any:
+		raw, err := wire.Marshal(child)
+		if err != nil {
+			return nil, err
+		}
+		d, err := FromRaw(raw)
+		if err != nil {
+			return nil, err
+		}
+		whole, changed, err := embed(d, file, read, above)
+		if err != nil || !changed {
+			return nil, err
+		}
+		return whole, nil
+	}
+	return nil, nil
+}
+
+// holders yields the objects of a node that hold a flow, by the field that it is.
+func holders(path string, node any) iter.Seq2[string, map[string]any] {
+	n, _ := node.(map[string]any)
+	return func(yield func(string, map[string]any) bool) {
+		if input, ok := n["input"].(map[string]any); ok && n["type"] == string(TypeFlow) && !yield(path+".input.flow", input) {
+			return
+		}
+		flows, _ := n["flows"].([]any)
+		for i, f := range flows {
+			if f, ok := f.(map[string]any); ok && !yield(fmt.Sprintf("%s.flows[%d].flow", path, i), f) {
+				return
+			}
+		}
+	}
+}
+
+// embeddedIn returns where the flows that the nodes of a flow hold stand.
+func embeddedIn(t *tree) map[string]place {
+	places := map[string]place{}
+	for i, n := range t.get("nodes").list {
+		places[fmt.Sprintf("nodes[%d].input.flow", i)] = where(n.get("input").get("flow"))
+		if flows := n.get("flows"); flows != nil {
+			for j, f := range flows.list {
+				places[fmt.Sprintf("nodes[%d].flows[%d].flow", i, j)] = where(f.get("flow"))
+			}
+		}
+	}
+	return places
+}
+
+func where(t *tree) place {
+	if t == nil {
+		return place{}
+	}
+	return t.at
+}
+
+// asProblem makes of an error one of the file that names the child. What is wrong
+// within the child is told of its own file.
+func asProblem(err error, file, field string, at place) error {
+	if _, ok := err.(*Error); ok { //nolint:errorlint // it is made here, and not wrapped
+		return err
+	}
+	return &Error{[]Problem{{File: file, Line: at.line, Col: at.col, Field: field, Message: err.Error()}}}
+}
+
+func loadChild(file string, read func(string) ([]byte, error), above []string) (wire.Raw, error) {
 	if slices.Contains(above, file) {
-		return nil, fmt.Errorf("flow: node %s: %s contains itself", node, file)
+		return nil, fmt.Errorf("%s contains itself", file)
 	}
 	if len(above) >= maxChildren {
-		return nil, fmt.Errorf("flow: node %s: flows nest deeper than %d", node, maxChildren)
+		return nil, fmt.Errorf("flows nest deeper than %d", maxChildren)
 	}
 	src, err := read(file)
 	if err != nil {
-		return nil, fmt.Errorf("flow: node %s: %w", node, err)
+		return nil, err
 	}
 	child, err := Parse(file, src)
 	if err != nil {

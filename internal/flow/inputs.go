@@ -199,23 +199,7 @@ func (r *reader) flowInput(o *fields) {
 	o.take("labels")
 	r.unbound(o, "state", object, "an object")
 	r.unbound(o, "labels", object, "an object")
-	if child == nil {
-		return
-	}
-	if s, ok := child.text(); ok {
-		if bound(s) || s == "" {
-			r.add(child.at, o.field("flow"), "must name a file; a binding is not possible here")
-		}
-		return
-	}
-	if child.kind != object {
-		r.add(child.at, o.field("flow"), "must name a file or be a flow, not %s", child.what())
-		return
-	}
-	ps := &problems{file: r.file}
-	read(ps, child)
-	for _, p := range ps.list {
-		p.Field = strings.TrimSuffix(o.field("flow")+"."+p.Field, ".")
-		r.list = append(r.list, p)
+	if child != nil {
+		r.embeddable(child, o.field("flow"))
 	}
 }

@@ -48,6 +48,9 @@ func read(ps *problems, t *tree) *Definition {
 	}
 	r.unique(d, nodes, edges)
 	d.graph = r.graph(d, nodes, edges)
+	if len(ps.list) == 0 {
+		d.alone(ps, nodes)
+	}
 	return d
 }
 
@@ -104,8 +107,10 @@ func (r *reader) node(t *tree, path string) Node {
 		Audits:     r.audits(o),
 		Pool:       r.pool(o),
 		Hooks:      r.hooks(o),
+		Flows:      r.children(o),
 		UI:         o.raw("ui"),
 	}
+	r.mayStart(&n, t, path)
 	if len(n.Hooks) > 0 && n.Type != TypeAgent {
 		r.add(t.get("hooks").at, o.field("hooks"), "only agent nodes have hooks")
 	}

@@ -24,7 +24,8 @@ func (f *fold) flowStart(p *wire.FlowStart) error {
 	s.Input = f.value("input", p.Input)
 	s.Limits = f.value("limits", p.Limits)
 	s.Fixtures, s.Workspace, s.Imported = p.Fixtures, p.Workspace, p.Imported
-	s.ParentRun, s.ParentNode = p.ParentRun, p.ParentNode
+	s.ParentRun, s.ParentNode, s.ParentCall = p.ParentRun, p.ParentNode, p.ParentCall
+	s.Overrides = mergeOverrides(nil, p.Overrides)
 	if len(p.Labels) > 0 {
 		s.Labels = maps.Clone(p.Labels)
 	}
@@ -211,7 +212,7 @@ func (f *fold) forked(p *wire.RunForked) error {
 	parent.Nodes[wire.RunNode] = self
 	ancestor := wire.Ancestor{RunID: p.ParentRun, Position: p.ParentPos, Label: p.Label}
 	parent.Lineage = append([]wire.Ancestor{ancestor}, parent.Lineage...)
-	parent.RunID, parent.ParentRun, parent.ParentNode = f.s.RunID, "", ""
+	parent.RunID, parent.ParentRun, parent.ParentNode, parent.ParentCall = f.s.RunID, "", "", ""
 	parent.StartedAt = f.e.Timestamp
 	parent.Inbox, parent.CommandPos, parent.CommandIDs, parent.NoticesLost = []wire.InboxEntry{}, 0, nil, 0
 	parent.Usage, parent.WaitedMs, parent.WaitsSince = wire.UsageTotals{}, 0, 0

@@ -159,6 +159,9 @@ func (f *fold) agentTool(a actor, p *wire.AgentTool) error {
 	if failed && !p.Denied {
 		f.s.Usage.ToolErrors++
 	}
+	if p.ChildCostUsd != nil && *p.ChildCostUsd > 0 {
+		f.s.Usage.ChildCostUsd += *p.ChildCostUsd
+	}
 	if open {
 		delete(f.s.Tools, key)
 	}

@@ -15,8 +15,10 @@ type Alert struct {
 	Timestamp int64    `json:"timestamp"` // Unix ms
 	Flow      string   `json:"flow,omitempty"`
 	ParentRun string   `json:"parentRun,omitempty"`
-	Text      string   `json:"text"` // one line, with its "[subagent:<label>] " prefix
-	Data      Raw      `json:"data"` // the supervisor event of seeds/004
+	// ParentCall is the call of that run's agent that waits for this one; see [FlowStart.ParentCall].
+	ParentCall string `json:"parentCall,omitempty"`
+	Text       string `json:"text"` // one line, with its "[subagent:<label>] " prefix
+	Data       Raw    `json:"data"` // the supervisor event of seeds/004
 
 	// Labels are those of the run, as far as they are at most 4 KiB together.
 	Labels map[string]string `json:"labels,omitempty"`

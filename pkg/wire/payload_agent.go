@@ -73,6 +73,10 @@ type AgentTool struct {
 	Structured Raw    // the agent's own structured form of the result, if it sends one
 	Denied     bool   // not executed: refused by a rule or by a human
 	Point      string // the agent's own id of the result, where its session can be forked
+	// ChildRun is the run that the call has started, ChildCostUsd what that has cost,
+	// with its own children; nil if nothing is known of it.
+	ChildRun     string
+	ChildCostUsd *float64
 }
 
 // CallInterrupted is the error of a call that was interrupted with its agent, by a
@@ -402,6 +406,8 @@ func (p *AgentTool) fields(f *fields) {
 	f.raw("structured", &p.Structured, optional)
 	f.bool("denied", &p.Denied, optional)
 	f.str("point", &p.Point, optional)
+	f.str("childRun", &p.ChildRun, optional)
+	f.optFloat("childCostUsd", &p.ChildCostUsd)
 }
 
 func (p *AgentError) fields(f *fields) {

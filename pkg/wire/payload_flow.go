@@ -25,7 +25,9 @@ type FlowStart struct {
 	Labels         map[string]string
 	ParentRun      string // the run that started this one, if any
 	ParentNode     string // its node, if any
+	ParentCall     string // the call of that node's agent that waits for this run, "<execId>/<callId>", if one does
 	Limits         Raw    // limits given at the start, such as maxCostUsd
+	Overrides      Raw    // those of the run that started this one; see [FlowResumed.Overrides]
 	Fixtures       string // folder of recorded calls that stand in for every agent
 	Workspace      string // folder the run works in, if the submitter named one
 	Imported       string // "ingest" or "import" for a run that wake records but doesn't execute
@@ -266,7 +268,9 @@ func (p *FlowStart) fields(f *fields) {
 	f.strMap("labels", &p.Labels, optional)
 	f.str("parentRun", &p.ParentRun, optional)
 	f.str("parentNode", &p.ParentNode, optional)
+	f.str("parentCall", &p.ParentCall, optional)
 	f.raw("limits", &p.Limits, optional)
+	f.raw("overrides", &p.Overrides, optional)
 	f.str("fixtures", &p.Fixtures, optional)
 	f.str("workspace", &p.Workspace, optional)
 	f.str("imported", &p.Imported, optional)

@@ -11,8 +11,10 @@ type RunRequest struct {
 	Labels     map[string]string `json:"labels,omitempty"`
 	ParentRun  string            `json:"parentRun,omitempty"`
 	ParentNode string            `json:"parentNode,omitempty"`
+	ParentCall string            `json:"parentCall,omitempty"` // see [FlowStart.ParentCall]
 	Limits     Raw               `json:"limits,omitempty"`
-	Fixtures   string            `json:"fixtures,omitempty"` // absolute path, as the runner sees it
+	Overrides  Raw               `json:"overrides,omitempty"` // see [FlowResumed.Overrides]
+	Fixtures   string            `json:"fixtures,omitempty"`  // absolute path, as the runner sees it
 	Workspace  string            `json:"workspace,omitempty"`
 
 	// Fork begins the run as a copy of another one; Definition, Input and State

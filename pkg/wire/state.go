@@ -64,8 +64,9 @@ type State struct {
 	Imported       string            `json:"imported,omitempty"`
 	ParentRun      string            `json:"parentRun,omitempty"`
 	ParentNode     string            `json:"parentNode,omitempty"`
-	Lineage        []Ancestor        `json:"lineage,omitempty"`   // nearest first
-	Overrides      Raw               `json:"overrides,omitempty"` // see [FlowResumed.Overrides]
+	ParentCall     string            `json:"parentCall,omitempty"` // see [FlowStart.ParentCall]
+	Lineage        []Ancestor        `json:"lineage,omitempty"`    // nearest first
+	Overrides      Raw               `json:"overrides,omitempty"`  // see [FlowResumed.Overrides]
 	StartedAt      int64             `json:"startedAt,omitempty"`
 	EndedAt        int64             `json:"endedAt,omitempty"`
 	UpdatedAt      int64             `json:"updatedAt,omitempty"` // timestamp of the last event
@@ -226,6 +227,7 @@ type UsageTotals struct {
 	CacheCreationInputTokens int64   `json:"cacheCreationInputTokens,omitempty"`
 	CacheReadInputTokens     int64   `json:"cacheReadInputTokens,omitempty"`
 	CostUsd                  float64 `json:"costUsd"`
+	ChildCostUsd             float64 `json:"childCostUsd,omitempty"` // of the runs that calls of its agents have started; not part of CostUsd
 	Turns                    int64   `json:"turns"`
 	ToolCalls                int64   `json:"toolCalls"`
 	ToolErrors               int64   `json:"toolErrors"`

@@ -43,6 +43,11 @@ func (s spending) detect(in input) (spending, []finding, int64) {
 			s.Execs = with(s.Execs, e.ExecID, *p.TotalCostUsd)
 			return s.crossed(in)
 		}
+	case *wire.AgentTool: // the day has it from the run that the call has started
+		if p.ChildCostUsd != nil && *p.ChildCostUsd > 0 {
+			s.Usd += *p.ChildCostUsd
+			return s.crossed(in)
+		}
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
 		s.Execs = without(s.Execs, e.ExecID)
 	}

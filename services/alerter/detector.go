@@ -85,7 +85,7 @@ func (f finding) alert(in input, incarnation string) (wire.Alert, error) {
 		V: wire.Version, Key: f.key(), Kind: f.Kind, Severity: f.Severity,
 		RunID: in.Run.ID, NodeID: f.NodeID, ExecID: f.ExecID, Label: label,
 		Position: wire.Position{Incarnation: incarnation, Seq: in.Pos}, Timestamp: in.At,
-		Flow: line(in.Run.Flow), Labels: in.Run.Labels, ParentRun: in.Run.Parent,
+		Flow: line(in.Run.Flow), Labels: in.Run.Labels, ParentRun: in.Run.Parent, ParentCall: in.Run.Call,
 		Text: clip(fmt.Sprintf(textPrefix, label, f.Text), maxLine), Data: data,
 	}
 	if in.Event != nil {
@@ -101,6 +101,7 @@ type run struct {
 	Flow     string            `json:"flow,omitempty"`
 	Only     string            `json:"only,omitempty"` // its node, if there is one alone
 	Parent   string            `json:"parent,omitempty"`
+	Call     string            `json:"call,omitempty"`     // of the parent's agent, that waits for the run
 	Labels   map[string]string `json:"labels,omitempty"`   // see [wire.Alert]
 	Policies map[string]policy `json:"policies,omitempty"` // of nodes that have one
 	Copy     bool              `json:"copy,omitempty"`     // imported: what happened was told where it happened
@@ -127,7 +128,7 @@ func (r run) forked(p *wire.RunForked) run {
 
 // started takes what flow:start says.
 func (r run) started(p *wire.FlowStart) run {
-	r.Name, r.Flow, r.Parent = p.Labels["name"], p.FlowName, p.ParentRun
+	r.Name, r.Flow, r.Parent, r.Call = p.Labels["name"], p.FlowName, p.ParentRun, p.ParentCall
 	r.Labels, r.Copy = carried(p.Labels), p.Imported == wire.ImportedCopy
 	r.Policies, r.Only = policies(p.Definition)
 	return r

@@ -1,0 +1,168 @@
+package flow
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"wake/pkg/wire"
+)
+
+// Child is a flow that the agent of a node may start, as a run of its own.
+type Child struct {
+	Name        string   `json:"name"`                  // by which the agent calls it
+	Flow        wire.Raw `json:"flow,omitempty"`        // a flow; before [Definition.Embed] it may be the name of its file
+	Node        string   `json:"node,omitempty"`        // or a node of the same flow, which is run alone
+	Description string   `json:"description,omitempty"` // for the agent; default: that of the flow
+	Input       wire.Raw `json:"input,omitempty"`       // JSON Schema of the run's input; absent: any
+	MaxRuns     int      `json:"maxRuns,omitempty"`     // how often an execution of the agent may start it; 0: [DefaultMaxRuns]
+}
+
+// DefaultMaxRuns is how often an agent may start a flow that sets no limit.
+const DefaultMaxRuns = 20
+
+// Most is how often an execution of the agent may start the flow.
+func (c Child) Most() int {
+	if c.MaxRuns > 0 {
+		return c.MaxRuns
+	}
+	return DefaultMaxRuns
+}
+
+// About is what the agent is told of the flow.
+func (c Child) About() string {
+	if c.Description != "" {
+		return c.Description
+	}
+	s, _ := c.Flow.Get("description").Text()
+	return s
+}
+
+// children reads the flows that an agent may start.
+func (r *reader) children(o *fields) []Child {
+	var out []Child
+	for i, t := range o.list("flows") {
+		c := r.child(t, fmt.Sprintf("%s[%d]", o.field("flows"), i))
+		if c.Name != "" && slices.ContainsFunc(out, func(b Child) bool { return b.Name == c.Name }) {
+			r.add(t.get("name").at, fmt.Sprintf("%s[%d].name", o.field("flows"), i), "%q is there twice", c.Name)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+func (r *reader) child(t *tree, path string) Child {
+	o := r.object(t, path)
+	o.need("name")
+	c := Child{
+		Name: o.text("name"), Flow: o.raw("flow"), Node: o.text("node"), Description: o.text("description"),
+		Input: o.rawObject("input"), MaxRuns: int(o.count("maxRuns", 1)),
+	}
+	o.done()
+	if c.Name != "" && !idPattern.MatchString(c.Name) {
+		r.add(t.get("name").at, o.field("name"), "%q: %s", c.Name, idRule)
+	}
+	file, node := t.get("flow"), t.get("node")
+	if !o.wrong && file.absent() == node.absent() {
+		r.add(o.t.at, o.path, "a flow that an agent may start has one of flow and node")
+	}
+	if !file.absent() {
+		r.embeddable(file, o.field("flow"))
+	}
+	return c
+}
+
+// embeddable checks a flow within a flow: itself, or the name of its file.
+func (r *reader) embeddable(t *tree, field string) {
+	if s, ok := t.text(); ok {
+		if bound(s) || s == "" {
+			r.add(t.at, field, "must name a file or be a flow; a binding is not possible here")
+		}
+		return
+	}
+	if t.kind != object {
+		r.add(t.at, field, "must name a file or be a flow, not %s", t.what())
+		return
+	}
+	ps := &problems{file: r.file}
+	read(ps, t)
+	for _, p := range ps.list {
+		p.Field = strings.TrimSuffix(field+"."+p.Field, ".")
+		r.list = append(r.list, p)
+	}
+}
+
+// mayStart checks who starts flows: recorded agents and those of other programs can't.
+func (r *reader) mayStart(n *Node, t *tree, path string) {
+	if len(n.Flows) == 0 {
+		return
+	}
+	at := t.get("flows").at
+	if n.Type != TypeAgent {
+		r.add(at, path+".flows", "only agent nodes start flows")
+		return
+	}
+	provider, _ := t.get("input").get("provider").text()
+	if provider != starter && !bound(provider) {
+		r.add(at, path+".flows", "only agents of provider %s start flows", starter)
+	}
+}
+
+// starter is the provider whose agents start flows.
+const starter = "native"
+
+// alone checks the nodes that agents may start: what such a node says has to stand
+// without the rest of its flow.
+func (d *Definition) alone(ps *problems, nodes []*tree) {
+	for i, n := range d.Nodes {
+		for j, c := range n.Flows {
+			if c.Node == "" {
+				continue
+			}
+			at := nodes[i].get("flows").list[j].get("node").at
+			field := fmt.Sprintf("nodes[%d].flows[%d].node", i, j)
+			target := d.Node(c.Node)
+			switch {
+			case target == nil || target.ID != c.Node:
+				ps.add(at, field, "there is no node %q%s", c.Node, suggest(c.Node, nodeIDs(nodes)))
+			case target.Type != TypeAgent && target.Type != TypeExec:
+				ps.add(at, field, "an agent may start agent and exec nodes, and %q is none", c.Node)
+			case slices.ContainsFunc(target.Flows, func(c Child) bool { return c.Node != "" }):
+				ps.add(at, field, "node %q starts nodes of the flow itself, so an agent can't start it", c.Node)
+			default:
+				if _, err := d.ChildFlow(c); err != nil {
+					ps.add(at, field, "node %q can't be run alone: %s", c.Node, firstProblem(err))
+				}
+			}
+		}
+	}
+}
+
+func firstProblem(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return strings.TrimPrefix(line, rawFile+": ")
+}
+
+// ChildFlow returns the definition of the run that an agent starts: the flow itself,
+// or one of the node alone, with the hooks, the state and the workspace of this flow.
+func (d *Definition) ChildFlow(c Child) (wire.Raw, error) {
+	if c.Node == "" {
+		return c.Flow, nil
+	}
+	n := d.Node(c.Node)
+	if n == nil {
+		return nil, fmt.Errorf("flow: there is no node %q", c.Node)
+	}
+	only := *n
+	only.When = nil
+	one, err := wire.Marshal(Definition{
+		Name: c.Name, Description: c.Description, Nodes: []Node{only}, State: d.State, Workspace: d.Workspace, Pool: d.Pool, Hooks: d.Hooks,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("flow: %w", err)
+	}
+	if _, err := FromRaw(one); err != nil {
+		return nil, err
+	}
+	return one, nil
+}
