@@ -12,6 +12,7 @@ import (
 	"errors"
 	"iter"
 
+	"wake/internal/flow"
 	"wake/internal/hook"
 	"wake/pkg/wire"
 )
@@ -88,9 +89,26 @@ type Request struct {
 	// is a fork, what its ancestors' logs have of it comes first. Nil: nothing.
 	History iter.Seq2[*wire.Event, error]
 	// Delegate has another agent of the same kind work on a prompt, in a run of its own, and
-	// returns its answer. Asked again for the same call, in whatever process, it is the same
+	// waits for its answer. Asked again for the same call, in whatever process, it is the same
 	// run. Nil: not possible.
-	Delegate func(ctx context.Context, call, prompt string) (answer string, err error)
+	Delegate func(ctx context.Context, call, prompt string) (Part, error)
+	// RunFlow is [Request.Delegate] for one of Flows, by its name, on an input; "" is none.
+	RunFlow func(ctx context.Context, call, name string, input wire.Raw) (Part, error)
+	Flows   []flow.Child
+}
+
+// The tools of agents that have runs of their own do a part of the work.
+const (
+	ToolAgent   = "agent"    // see [Request.Delegate]
+	ToolRunFlow = "run_flow" // see [Request.RunFlow]
+)
+
+// Part is what a run that a call of an agent has started has come to.
+type Part struct {
+	Run     string
+	Output  wire.Raw // the answer, a text; of a flow {runId, status, outputs, state}
+	Failed  string   // why it failed; "": it didn't
+	CostUsd *float64 // nil: it isn't known
 }
 
 // Fact is something that the log has of a session. An agent's own record may lack its

@@ -144,7 +144,8 @@ func firstProblem(err error) string {
 }
 
 // ChildFlow returns the definition of the run that an agent starts: the flow itself,
-// or one of the node alone, with the hooks, the state and the workspace of this flow.
+// or one of the node alone, with the hooks and the state of this flow, in the agent's
+// folder.
 func (d *Definition) ChildFlow(c Child) (wire.Raw, error) {
 	if c.Node == "" {
 		return c.Flow, nil
@@ -155,9 +156,11 @@ func (d *Definition) ChildFlow(c Child) (wire.Raw, error) {
 	}
 	only := *n
 	only.When = nil
-	one, err := wire.Marshal(Definition{
-		Name: c.Name, Description: c.Description, Nodes: []Node{only}, State: d.State, Workspace: d.Workspace, Pool: d.Pool, Hooks: d.Hooks,
-	})
+	child := Definition{Name: c.Name, Description: c.Description, Nodes: []Node{only}, State: d.State, Pool: d.Pool, Hooks: d.Hooks}
+	if d.Workspace == WorkspaceShared {
+		child.Workspace = d.Workspace
+	}
+	one, err := wire.Marshal(child)
 	if err != nil {
 		return nil, fmt.Errorf("flow: %w", err)
 	}

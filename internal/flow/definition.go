@@ -35,6 +35,9 @@ type Definition struct {
 	embedded map[string]place // where flows within it stand
 }
 
+// WorkspaceShared is the workspace of a flow whose folder all runners see.
+const WorkspaceShared = "shared"
+
 // NodeType is who executes a node.
 type NodeType string
 

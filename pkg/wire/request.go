@@ -17,6 +17,9 @@ type RunRequest struct {
 	Fixtures   string            `json:"fixtures,omitempty"`  // absolute path, as the runner sees it
 	Workspace  string            `json:"workspace,omitempty"`
 
+	// WorkspaceAt is the runner that has Workspace already; "": whoever begins the run makes it.
+	WorkspaceAt string `json:"workspaceAt,omitempty"`
+
 	// Fork begins the run as a copy of another one; Definition, Input and State
 	// are that one's. A request with neither Definition nor Fork asks for an owner of
 	// a run that has begun and has none.

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"wake/internal/agent"
-	"wake/internal/flow"
 	"wake/internal/hook"
 	"wake/pkg/wire"
 )
@@ -85,12 +84,18 @@ func (w *worker) request(in agentInput, n wire.NodeState) agent.Request {
 	for _, q := range n.Asked {
 		r.Asked = append(r.Asked, q.ID)
 	}
-	if in.name == nativeProvider {
-		r.Delegate = func(ctx context.Context, call, prompt string) (string, error) {
+	if in.name == nativeProvider && !w.isSubAgent() {
+		r.Delegate = func(ctx context.Context, call, prompt string) (agent.Part, error) {
 			return w.delegate(ctx, n, call, prompt)
 		}
+		r.RunFlow, r.Flows = w.runFlow, w.node.Flows
 	}
 	return r
+}
+
+// isSubAgent reports whether an agent has started this one, which starts none itself.
+func (w *worker) isSubAgent() bool {
+	return w.state.ParentCall != "" && w.state.FlowName == subAgentName
 }
 
 // agentInput reads the input of the node, replaces the settings that somebody
@@ -113,42 +118,6 @@ func (w *worker) agentInput(n wire.NodeState) (in agentInput, err error) {
 	}
 	in.begun = in.name == "claude" && slices.ContainsFunc(append(modes, in.PermissionMode), func(mode string) bool { return !bypasses(mode) })
 	return in, nil
-}
-
-// override replaces options by those that somebody gave while the run was under
-// way: those for every agent, then those for the node, then those for the item of
-// a forEach. Variables of the environment are added.
-func override(o *agent.Options, given wire.Raw, def *flow.Definition, node string) error {
-	if given == nil {
-		return nil
-	}
-	var fields map[string]wire.Raw
-	if err := wire.Unmarshal(given, &fields); err != nil {
-		return err
-	}
-	layers := []map[string]wire.Raw{maps.Clone(fields)}
-	maps.DeleteFunc(layers[0], func(name string, v wire.Raw) bool { return def.Node(name) != nil && isObject(v) })
-	ids := []string{node}
-	if base, _, isItem := strings.Cut(node, "/"); isItem {
-		ids = []string{base, node}
-	}
-	for _, id := range ids {
-		var own map[string]wire.Raw
-		if isObject(fields[id]) && wire.Unmarshal(fields[id], &own) == nil {
-			layers = append(layers, own)
-		}
-	}
-	for _, layer := range layers {
-		if err := apply(o, layer); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func isObject(v wire.Raw) bool {
-	_, ok := v.Any().(map[string]any)
-	return ok
 }
 
 // apply replaces the options that are given.

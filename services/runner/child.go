@@ -19,19 +19,22 @@ import (
 
 // children are the runs that the flow nodes of a run have started.
 type children struct {
-	owner *owner
-	news  chan struct{}     // holds a token when a child has had an event
-	kids  map[string]*child // by execution
+	owner  *owner
+	news   chan struct{}     // holds a token when a child has had an event
+	kids   map[string]*child // of flow nodes, by execution
+	called map[string]*child // of agents, by call
 }
 
-// child is the run of an open execution.
+// child is the run of an open execution, or call.
 type child struct {
-	sub    *subscription
-	paused uint64 // the parent's pause that it was told of and not of its end; 0: none
+	run    string
+	like   string        // the node whose agent's settings it has; "": none's
+	sub    *subscription // of those of flow nodes
+	paused uint64        // the parent's pause that it was told of and not of its end; 0: none
 }
 
 func newChildren(o *owner) *children {
-	return &children{owner: o, news: make(chan struct{}, 1), kids: map[string]*child{}}
+	return &children{owner: o, news: make(chan struct{}, 1), kids: map[string]*child{}, called: map[string]*child{}}
 }
 
 // childInput is the input of a flow node.
@@ -78,10 +81,10 @@ func (c *children) update(ctx context.Context) error {
 		kid.sub.close()
 		delete(c.kids, exec)
 		if !current || n.Open() || n.ErrorType == "cancelled" {
-			c.abort(ctx, exec)
+			c.withdraw(ctx, kid.run)
 		}
 	}
-	return nil
+	return c.updateCalled(ctx)
 }
 
 func nodeOf(exec string) string {
@@ -100,7 +103,7 @@ func (c *children) follow(ctx context.Context, node string, n wire.NodeState) er
 		if !running && !c.active(id) {
 			return nil // it begins when the run goes on
 		}
-		kid = &child{sub: o.runner.events.subscribeInto(id, c.news)}
+		kid = &child{run: id, sub: o.runner.events.subscribeInto(id, c.news)}
 		c.kids[n.Exec] = kid
 		var bad *failure
 		if err := c.start(ctx, node, id); errors.As(err, &bad) {
@@ -159,7 +162,7 @@ func (c *children) tell(ctx context.Context, id string, kid *child) {
 			kid.paused = s.PausedAt
 		}
 	case s.Status == wire.RunRunning && kid.paused != 0:
-		if c.command(ctx, wire.Command{Type: "resume", ID: resumeID(kid.paused), RunID: id}) {
+		if c.command(ctx, wire.Command{Type: "resume", ID: resumeID(kid.paused), RunID: id, Overrides: inherited(s.Overrides, c.owner.def, kid.like)}) {
 			kid.paused = 0
 		}
 	}
@@ -230,31 +233,22 @@ func (c *children) start(ctx context.Context, node, id string) error {
 	if err != nil {
 		return &failure{message: fmt.Sprintf("input of the node: %v", err), kind: "input"}
 	}
-	request, err := wire.Marshal(wire.RunRequest{
+	s := c.owner.view.state
+	request := wire.RunRequest{
 		V: wire.Version, RunID: id, Definition: in.Flow, Input: in.Input, State: in.State, Labels: in.Labels,
 		ParentRun: c.owner.runID, ParentNode: node,
-		Fixtures: c.owner.view.state.Fixtures, Workspace: c.owner.view.state.Workspace,
-	})
-	if err != nil {
-		return err
+		Limits: s.Limits, Overrides: inherited(s.Overrides, c.owner.def, ""), Fixtures: s.Fixtures, Workspace: s.Workspace,
 	}
-	r := c.owner.runner
-	_, err = r.log.JetStream().Publish(ctx, r.names.QueueRun(), request)
-	switch {
-	case tooLarge(err):
-		return &failure{message: fmt.Sprintf("flow, input and state of the child run are %d bytes, more than the server takes", len(request)), kind: "input"}
-	case err != nil:
-		return fmt.Errorf("start child run %s: %w", id, err)
+	if c.owner.bound() {
+		request.WorkspaceAt = c.owner.folder.holder
 	}
-	return nil
+	return c.owner.runner.request(ctx, request)
 }
 
 // outcome is the end of the node that a child's end is.
 func (c *children) outcome(node string, n wire.NodeState, s *wire.State) (*wire.Event, error) {
 	took := time.Now().UnixMilli() - n.StartedAt
-	output, err := wire.Marshal(map[string]any{
-		"runId": s.RunID, "status": string(s.Status), "outputs": s.Outputs, "state": s.State,
-	})
+	output, err := outcomeOf(s)
 	if err != nil {
 		return nil, err
 	}
@@ -268,6 +262,11 @@ func (c *children) outcome(node string, n wire.NodeState, s *wire.State) (*wire.
 	return e, nil
 }
 
+// outcomeOf is what a child run is to who has started it.
+func outcomeOf(s *wire.State) (wire.Raw, error) {
+	return wire.Marshal(map[string]any{"runId": s.RunID, "status": string(s.Status), "outputs": s.Outputs, "state": s.State})
+}
+
 func orElse(s, other string) string {
 	if s != "" {
 		return s
@@ -275,10 +274,9 @@ func orElse(s, other string) string {
 	return other
 }
 
-// abort ends the child of an execution that was withdrawn. One that has ended
-// rejects it. It reports whether the command is stored.
-func (c *children) abort(ctx context.Context, exec string) bool {
-	id := childID(c.owner.runID, exec)
+// withdraw ends a child. One that has ended rejects it. It reports whether the command is
+// stored.
+func (c *children) withdraw(ctx context.Context, id string) bool {
 	return c.command(ctx, wire.Command{Type: "abort", ID: "parent-" + id, RunID: id, Reason: "the parent run withdrew it"})
 }
 
@@ -298,11 +296,11 @@ func (c *children) abortLeft(ctx context.Context) error {
 		case err != nil:
 			return err
 		case over(child):
-		case !c.abort(ctx, n.Exec):
+		case !c.withdraw(ctx, id):
 			return fmt.Errorf("child run %s is not told that it was withdrawn", id)
 		}
 	}
-	return nil
+	return c.endLeftCalled(ctx)
 }
 
 // command reports whether a command to a child is stored. Sent twice it acts

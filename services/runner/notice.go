@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,10 +91,10 @@ func (r *Runner) passAlert(ctx context.Context, data []byte) error {
 }
 
 // isResult reports whether an alert says what has come of a run that a call of an agent
-// waits for: the agent is told by the call's result.
+// waits for, or asks something: the agent is told by the call's result, and can't answer
+// before.
 func isResult(alert wire.Alert) bool {
-	called := strings.HasPrefix(alert.RunID, alert.ParentRun+".") || strings.HasPrefix(alert.RunID, hashedChild)
-	return called && alert.Flow == subAgentName && (alert.Kind == "completion" || alert.Kind == "error")
+	return alert.ParentCall != "" && slices.Contains([]string{"completion", "error", "cc_message"}, alert.Kind)
 }
 
 // The first lines of what an agent is told: at first what has queued up since an

@@ -115,10 +115,11 @@ func TestNoticesOfCalls(t *testing.T) {
 		b.submit("run1", "name: one\nnodes:\n  - {id: a, type: agent, input: {prompt: a}}\n")
 		b.awaits("the agent", func() bool { return count(b.read("run1"), wire.TypeAgentStart) == 1 })
 		for i, a := range []wire.Alert{
-			{RunID: "run1.a#1.t0", Flow: "sub-agent", Kind: "completion", Text: "its result"},
-			{RunID: "child-0123", Flow: "sub-agent", Kind: "error", Text: "its failure"},
-			{RunID: "run1.a#1.t0", Flow: "sub-agent", Kind: "stuck", Text: "it is stuck"},
-			{RunID: "by-hand", Flow: "sub-agent", Kind: "completion", Text: "of a run that nobody waits for"},
+			{RunID: "run1.a#1.t0", ParentCall: "a#1/t0", Kind: "completion", Text: "its result"},
+			{RunID: "child-0123", ParentCall: "a#1/t1", Kind: "error", Text: "its failure"},
+			{RunID: "child-0123", ParentCall: "a#1/t1", Kind: "cc_message", Text: "its question"},
+			{RunID: "run1.a#1.t0", ParentCall: "a#1/t0", Kind: "stuck", Text: "it is stuck"},
+			{RunID: "by-hand", Kind: "completion", Text: "of a run that nobody waits for"},
 		} {
 			a.V, a.Key, a.NodeID, a.Severity, a.ParentRun = wire.Version, strconv.Itoa(i), "a", wire.SeverityInfo, "run1"
 			b.publish(subjects.Default.Alert(a.RunID, a.NodeID, a.Kind, a.Key), a)
@@ -130,7 +131,7 @@ func TestNoticesOfCalls(t *testing.T) {
 		b.command("run1", wire.Command{Type: "send", Message: "stop"})
 		_, entries := b.ended("run1")
 		told := strings.Join(heard(entries), "\n")
-		if strings.Contains(told, "its result") || strings.Contains(told, "its failure") || !strings.Contains(told, "it is stuck") {
+		if strings.Contains(told, "its result") || strings.Contains(told, "its failure") || strings.Contains(told, "its question") || !strings.Contains(told, "it is stuck") {
 			t.Errorf("told %s", told)
 		}
 	})

@@ -222,13 +222,23 @@ func (o *owner) start(ctx context.Context) error {
 	if o.def == nil {
 		return errNothing
 	}
-	workspace, err := o.runner.makeWorkspace(o.runID, o.request.Workspace)
+	workspace, err := o.request.Workspace, error(nil)
+	if at := o.request.WorkspaceAt; at == "" || at == o.runner.cfg.ID {
+		workspace, err = o.runner.makeWorkspace(o.runID, workspace)
+	}
 	if err != nil {
 		return o.withoutFolder(ctx, err, flow.Start(o.def, o.request))
 	}
 	request := o.request
 	request.Workspace = workspace
-	return o.append(ctx, flow.Start(o.def, request))
+	events := flow.Start(o.def, request)
+	switch unawaited, err := o.unawaited(ctx); {
+	case err != nil:
+		return err
+	case unawaited:
+		events = append(events, &wire.Event{Payload: &wire.FlowAborted{Reason: "nobody waits for it any more"}})
+	}
+	return o.append(ctx, events)
 }
 
 // takeOver goes on with a run that has begun. One that was running is resumed on
@@ -412,7 +422,7 @@ func (o *owner) register(ctx context.Context) error {
 		return err
 	}
 	if reg.Incarnation != r.log.Incarnation() || o.view.state.Status == wire.RunIdle {
-		reg.Folder = ""
+		reg.Folder = o.request.WorkspaceAt
 	}
 	o.folder.holder = reg.Folder
 	if o.folder.holder == "" {
@@ -423,8 +433,13 @@ func (o *owner) register(ctx context.Context) error {
 
 func (o *owner) putRegistration(ctx context.Context, released uint64) error {
 	r := o.runner
+	s := o.view.state
+	parent, call := s.ParentRun, s.ParentCall
+	if s.Status == wire.RunIdle {
+		parent, call = o.request.ParentRun, o.request.ParentCall
+	}
 	return r.active.put(ctx, registration{
-		Run: o.runID, Runner: r.cfg.ID, Folder: o.folder.holder,
+		Run: o.runID, Runner: r.cfg.ID, Folder: o.folder.holder, Parent: parent, Call: call,
 		Since: time.Now().UnixMilli(), Released: released, Incarnation: r.log.Incarnation(),
 	})
 }

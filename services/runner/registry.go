@@ -23,9 +23,11 @@ const registryService = "runner"
 // registration says that a run has begun, or is about to, and hasn't ended.
 type registration struct {
 	Run    string `json:"run"`
-	Runner string `json:"runner"` // its last owner
-	Folder string `json:"folder"` // the runner that holds its folder
-	Since  int64  `json:"since"`  // Unix ms, of the last owner
+	Runner string `json:"runner"`           // its last owner
+	Folder string `json:"folder"`           // the runner that holds its folder
+	Since  int64  `json:"since"`            // Unix ms, of the last owner
+	Parent string `json:"parent,omitempty"` // the run that has started it
+	Call   string `json:"call,omitempty"`   // the call of that run's agent that waits for it
 	// Released is the epoch in which the last owner has given the run back; 0: it
 	// hasn't. If nobody has claimed the run since, nobody may be acting for it,
 	// however long ago that was.

@@ -38,7 +38,7 @@ func (w *worker) openWorkdir(ctx context.Context) error {
 	repository, isGit := w.def.Git()
 	if !isGit && w.def.Workspace != "node" {
 		w.workdir = workdir{path: w.state.Workspace}
-		if _, err := os.Stat(w.state.Workspace); w.def.Workspace == "shared" && errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(w.state.Workspace); w.def.Workspace == flow.WorkspaceShared && errors.Is(err, fs.ErrNotExist) {
 			return sandbox("find the shared workspace", fmt.Errorf("this runner has no %s: all runners want the same volume as --workspaces, or the flow `workspace: node`", w.state.Workspace))
 		}
 		return nil

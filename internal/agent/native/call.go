@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -40,7 +41,7 @@ func (s *session) callTools() error {
 			continue
 		}
 		p := performance{session: s, call: *k, index: i, tool: s.tool(k.tool), parcels: parcels, after: before}
-		if p.tool == nil || !p.tool.reads {
+		if p.tool == nil || !p.tool.again() {
 			p.done = make(chan struct{})
 			before = p.done
 		}
@@ -108,7 +109,7 @@ func (s *session) intent(k *call) *wire.Event {
 	t := s.tool(k.tool)
 	return &wire.Event{CallID: k.id, Payload: &wire.ToolIntent{
 		ToolName: named(k.tool), ToolInput: k.input, InputHash: hashOf(k.input),
-		Idempotent: t != nil && t.reads, Batch: fmt.Sprintf("turn-%d", s.conv.turns),
+		Idempotent: t != nil && t.again(), Batch: fmt.Sprintf("turn-%d", s.conv.turns),
 	}}
 }
 
@@ -164,7 +165,7 @@ func (p *performance) run(ctx context.Context) {
 	if !p.permitted(ctx, started) {
 		return
 	}
-	if p.after != nil && !p.tool.reads {
+	if p.after != nil && !p.tool.again() {
 		select {
 		case <-p.after:
 		case <-ctx.Done():
@@ -181,6 +182,9 @@ func (p *performance) run(ctx context.Context) {
 	p.session.log.Debug("tool call", "tool", p.call.tool, "call_id", p.call.id, "input", string(jsonOf(p.call.input)))
 	r := p.execute(ctx)
 	if ctx.Err() != nil {
+		if p.tool.again() && !errors.Is(context.Cause(ctx), errMessage) {
+			return // it is run again when the agent goes on
+		}
 		r = result{output: wire.RawString("The call was interrupted while it was running; its outcome is unknown."), failed: true}
 		p.finish(r, wire.CallInterrupted, started)
 		return
@@ -240,6 +244,7 @@ func (p *performance) finish(r result, problem string, started time.Time) bool {
 	e := &wire.AgentTool{
 		ToolName: named(p.call.tool), ToolInput: p.call.input, ToolOutput: r.output, Structured: r.structured,
 		DurationMs: new(max(0, time.Since(started).Milliseconds())), Error: problem, Point: p.call.id,
+		ChildRun: r.child, ChildCostUsd: r.childCost,
 	}
 	return p.end(e)
 }
@@ -268,8 +273,10 @@ func (p *performance) permitted(ctx context.Context, started time.Time) bool {
 		problem = "Tool not found: " + p.call.tool
 	case malformed(p.call.input) != "":
 		problem = malformed(p.call.input)
-	default:
+	case askable(p.call.tool, p.call.input) != "":
 		problem = askable(p.call.tool, p.call.input)
+	case p.call.state != wire.ToolExecuting:
+		problem = p.session.tooMany(p.call)
 	}
 	switch {
 	case problem != "":
@@ -278,7 +285,7 @@ func (p *performance) permitted(ctx context.Context, started time.Time) bool {
 	case p.call.state == wire.ToolDenied:
 		p.deny(p.call.note)
 		return false
-	case p.call.state == wire.ToolExecuting && !p.tool.reads: // nobody may know what it has done
+	case p.call.state == wire.ToolExecuting && !p.tool.again(): // nobody may know what it has done
 		r := result{output: wire.RawString("The call was interrupted while it was running; its outcome is unknown."), failed: true}
 		p.finish(r, wire.CallInterrupted, started)
 		return false

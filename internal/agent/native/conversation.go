@@ -26,6 +26,7 @@ type call struct {
 	state    wire.ToolCallState // "" before its intent is on record
 	note     string             // of the decision on it
 	started  int64              // Unix ms of its intent
+	nth      int                // of the calls so far that start the same as it; 0: it starts nothing
 	result   wire.Raw           // a tool_result block; nil: none yet
 }
 
@@ -46,6 +47,7 @@ type conversation struct {
 	bill     bill
 	denials  []wire.Raw
 	made     map[string]bool // ids of all calls so far
+	started  map[string]int  // how many calls there were that start an agent, or a flow
 	sum      [sha256.Size]byte
 
 	ended    bool // the last turn's end is on record
@@ -185,6 +187,13 @@ func (c *conversation) answer(p *wire.AgentMessage) {
 				c.made = map[string]bool{}
 			}
 			c.made[k.id] = true
+			if what := begins(k.tool, k.input); what != "" {
+				if c.started == nil {
+					c.started = map[string]int{}
+				}
+				c.started[what]++
+				k.nth = c.started[what]
+			}
 		}
 	}
 	c.turns++

@@ -44,10 +44,10 @@ type session struct {
 	calls   sync.WaitGroup // under way
 	mu      sync.Mutex
 	inbox   []agent.Message
-	news    chan struct{}      // has an item when inbox or halting changed
-	abandon context.CancelFunc // ends what the agent does at the moment
-	halting bool               // it is to come to a safe point
-	ended   bool               // it takes no more messages
+	news    chan struct{}           // has an item when inbox or halting changed
+	abandon context.CancelCauseFunc // ends what the agent does at the moment
+	halting bool                    // it is to come to a safe point
+	ended   bool                    // it takes no more messages
 }
 
 var (
@@ -55,6 +55,10 @@ var (
 	errLeft = errors.New("native: left")
 	// errOver says that the terminal event was emitted.
 	errOver = errors.New("native: over")
+	// errMessage says that a message has interrupted what the agent did.
+	errMessage = errors.New("native: interrupted by a message")
+	// errHalting says that the agent was to come to a safe point.
+	errHalting = errors.New("native: halting")
 )
 
 func newSession(ctx context.Context, p Provider, r agent.Request, mode string) *session {
@@ -146,9 +150,11 @@ func (s *session) prepare() (err error) {
 	w := workspace{dir: o.Cwd}
 	s.tools = append(w.files(), w.searches()...)
 	s.tools = append(s.tools, bash(o.Cwd, env), notifyParent(), askPerson())
-	if s.request.Delegate != nil && !slices.Contains(o.DisallowedTools, subAgent) {
-		s.tools = append(s.tools, delegate(s.request.Delegate))
+	delegates, err := s.delegates()
+	if err != nil {
+		return err
 	}
+	s.tools = append(s.tools, delegates...)
 	served, err := s.connect(s.context(), env)
 	if err != nil {
 		return err
@@ -212,14 +218,14 @@ func (s *session) fail(p *wire.AgentError) error {
 
 // work returns the context of what the agent does next, which an interruption ends.
 func (s *session) work() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(s.context())
+	ctx, cancel := context.WithCancelCause(s.context())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.abandon = cancel
 	if s.halting {
-		cancel()
+		cancel(errHalting)
 	}
-	return ctx, cancel
+	return ctx, func() { cancel(nil) }
 }
 
 // Send gives the agent a message: before its next model call, or at once if the
@@ -235,7 +241,7 @@ func (s *session) Send(ctx context.Context, m agent.Message) error {
 	}
 	s.inbox = append(s.inbox, m)
 	if m.Interrupt && s.abandon != nil {
-		s.abandon()
+		s.abandon(errMessage)
 	}
 	s.wake()
 	return nil
@@ -261,7 +267,7 @@ func (s *session) Interrupt(ctx context.Context) error {
 	}
 	s.halting = true
 	if s.abandon != nil {
-		s.abandon()
+		s.abandon(errHalting)
 	}
 	s.wake()
 	return nil

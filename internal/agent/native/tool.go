@@ -15,10 +15,14 @@ type tool struct {
 	name        string
 	description string
 	schema      wire.Raw // JSON Schema of its input
-	reads       bool     // it changes nothing: it may be run again, and beside others
+	reads       bool     // it changes nothing
+	joins       bool     // called again, it waits for what the call has begun
 	timeout     time.Duration
 	run         func(ctx context.Context, call string, input wire.Raw) (result, error)
 }
+
+// again reports whether the tool may be run again, and beside others.
+func (t *tool) again() bool { return t.reads || t.joins }
 
 // result is what a call has come to.
 type result struct {
@@ -26,6 +30,8 @@ type result struct {
 	structured wire.Raw       // in the tool's own form, if it has one
 	failed     bool           // the output says why
 	told       []wire.Payload // what else is on record because of it
+	child      string         // the run that the call has started
+	childCost  *float64       // what that has cost, in US dollars; nil: it isn't known
 }
 
 func text(s string) result { return result{output: wire.RawString(valid(s))} }
