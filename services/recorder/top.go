@@ -75,7 +75,8 @@ func (s *Store) top(ctx context.Context, t *tx, q wire.TopRequest, now time.Time
 	return r, nil
 }
 
-// fleet lists the runs that go on, and those that ended lately, newest first.
+// fleet lists the runs that go on, and those that ended lately, newest first. What has come of
+// one that another run waited for is told by that one.
 func fleet(ctx context.Context, t *tx, q wire.TopRequest, now int64) ([]string, error) {
 	where, args, err := runsFilter(wire.RunsRequest{Label: q.Label, Flow: q.Flow}, time.UnixMilli(now))
 	if err != nil {
@@ -83,7 +84,7 @@ func fleet(ctx context.Context, t *tx, q wire.TopRequest, now int64) ([]string, 
 	}
 	where += " AND (status IN ('idle', 'running', 'paused')"
 	if q.Since > 0 {
-		where += " OR ended_at >= " + args.add(now-int64(q.Since))
+		where += " OR ended_at >= " + args.add(now-int64(q.Since)) + notAwaited
 	}
 	var ids []string
 	for rows, err := range t.query(ctx, `SELECT run FROM runs WHERE `+where+`) ORDER BY first_pos DESC LIMIT `+args.add(maxFleet), args...) {
@@ -98,6 +99,10 @@ func fleet(ctx context.Context, t *tx, q wire.TopRequest, now int64) ([]string, 
 	}
 	return ids, nil
 }
+
+// notAwaited leaves out what an agent or a node of another run has started and waited for:
+// the runner names such runs so.
+const notAwaited = ` AND (parent = '' OR run NOT LIKE 'child-%' AND substr(run, 1, length(parent) + 1) <> parent || '.')`
 
 func topRun(st wire.StatusResponse) wire.TopRun {
 	x := wire.TopRun{AgentStatus: st.AgentStatus, RunID: st.RunID, FlowName: st.FlowName, Status: st.Status, Result: st.Result, Live: []wire.AgentStatus{}}

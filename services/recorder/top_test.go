@@ -29,6 +29,11 @@ func fleet(t *testing.T) *tape {
 	p.start("broken", "coder", nil)
 	p.add("broken", "coder", "coder#1", &wire.NodeError{Error: "why"})
 	p.add("broken", wire.RunNode, "", &wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusFailed, Error: "why"})
+	for _, id := range []string{"held.coder#1", "child-0123", "held-by-hand"} {
+		p.add(id, wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
+		p.add(id, wire.RunNode, "", &wire.FlowStart{FlowName: "part", Definition: wire.Null, DefinitionHash: "h", ParentRun: "held", ParentNode: "coder"})
+		p.add(id, wire.RunNode, "", &wire.FlowComplete{FlowName: "part", Status: wire.FlowStatusComplete})
+	}
 	p.start("held", "coder", nil)
 	p.add("held", wire.RunNode, "", &wire.FlowPaused{Reason: wire.PauseOperator})
 	return p
@@ -49,7 +54,7 @@ func TestTop(t *testing.T) {
 		}},
 		"and lately ended": {wire.TopRequest{Since: 600_000}, []string{
 			"asks waiting for coder: an answer: \"Install it?\" (question)", "human waiting for judge: an answer to p-1: Deploy?",
-			"broken failed", "held paused for somebody to resume it: operator", "busy active",
+			"broken failed", "held paused for somebody to resume it: operator", "busy active", "held-by-hand complete",
 		}},
 		"two":      {wire.TopRequest{Limit: 2}, []string{"asks waiting for coder: an answer: \"Install it?\" (question)", "human waiting for judge: an answer to p-1: Deploy?"}},
 		"of label": {wire.TopRequest{Label: "team=blue"}, []string{"asks waiting for coder: an answer: \"Install it?\" (question)"}},
