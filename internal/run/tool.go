@@ -160,7 +160,7 @@ func (f *fold) agentTool(a actor, p *wire.AgentTool) error {
 		f.s.Usage.ToolErrors++
 	}
 	if p.ChildCostUsd != nil && *p.ChildCostUsd > 0 {
-		f.s.Usage.ChildCostUsd += *p.ChildCostUsd
+		f.s.Usage.ChildCostUsd = min(f.s.Usage.ChildCostUsd+*p.ChildCostUsd, wire.MaxCostUsd)
 	}
 	if open {
 		delete(f.s.Tools, key)

@@ -45,7 +45,7 @@ func (s spending) detect(in input) (spending, []finding, int64) {
 		}
 	case *wire.AgentTool: // the day has it from the run that the call has started
 		if p.ChildCostUsd != nil && *p.ChildCostUsd > 0 {
-			s.Usd += *p.ChildCostUsd
+			s.Usd = min(s.Usd+*p.ChildCostUsd, wire.MaxCostUsd)
 			return s.crossed(in)
 		}
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:

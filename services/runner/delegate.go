@@ -95,7 +95,7 @@ func (w *worker) part(ctx context.Context, call string, ask func() (wire.RunRequ
 		return p, nil, err
 	}
 	p.Run = id
-	if usd := s.Usage.CostUsd + s.Usage.ChildCostUsd; usd > 0 {
+	if usd := min(s.Usage.CostUsd+s.Usage.ChildCostUsd, wire.MaxCostUsd); usd > 0 {
 		p.CostUsd = &usd
 	}
 	switch {
