@@ -93,6 +93,7 @@ func TestScript(t *testing.T) {
 			"within":  within,
 			"streams": hasStream,
 			"sql":     changeFile,
+			"api":     startAPI,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,

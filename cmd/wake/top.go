@@ -25,8 +25,9 @@ func (a *app) topCommand() *cobra.Command {
 		Use:   "top",
 		Short: "Watch the runs that go on: who waits for somebody first",
 		Long: `Watch the runs that go on: who waits for somebody first, then what failed, is
-paused, is at work. On a terminal it is refreshed until it is interrupted;
-elsewhere, and with --json, it is printed once.`,
+paused, is at work. A run that another one has started and waits for is shown while
+it goes on. On a terminal it is refreshed until it is interrupted; elsewhere, and
+with --json, it is printed once.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error

@@ -258,3 +258,35 @@ func TestSubAgentInherits(t *testing.T) {
 		}
 	})
 }
+
+// TestChildrenStayWithTheFolder has runners that share no folder work on runs that start others:
+// the others' nodes go to the runner that has the folder, whoever owns them.
+func TestChildrenStayWithTheFolder(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &puppet{})
+		b.submit("run1", strings.Replace(single, "workspace: shared\n", "", 1), func(r *wire.RunRequest) {
+			r.Workspace, r.WorkspaceAt = t.TempDir()+"/not/made/here", "r2"
+		})
+		b.until("run1", wire.TypeNodeScheduled)
+		b.runner("r2", &puppet{})
+		if s, _ := b.ended("run1"); s.Nodes["a"].Runner != "r2" {
+			t.Errorf("worked on by %s", s.Nodes["a"].Runner)
+		}
+		for i := range 6 {
+			id := fmt.Sprint("parent", i)
+			b.submit(id, `
+name: parent
+nodes:
+  - {id: a, type: agent, input: {prompt: "a"}}
+  - {id: sub, type: flow, input: {flow: {name: child, nodes: [{id: c, type: agent, input: {prompt: "c"}}]}}}
+edges: [{from: a, to: sub}]
+`)
+			parent, _ := b.ended(id)
+			child, _ := b.ended(id + ".sub#1")
+			if child.Nodes["c"].Runner != parent.Nodes["a"].Runner {
+				t.Errorf("%s has worked, then %s in the same folder", parent.Nodes["a"].Runner, child.Nodes["c"].Runner)
+			}
+		}
+	})
+}

@@ -94,7 +94,7 @@ func (r *Runner) passAlert(ctx context.Context, data []byte) error {
 // waits for, or asks something: the agent is told by the call's result, and can't answer
 // before.
 func isResult(alert wire.Alert) bool {
-	return alert.ParentCall != "" && slices.Contains([]string{"completion", "error", "cc_message"}, alert.Kind)
+	return alert.ParentCall != "" && slices.Contains([]string{"completion", "error", "cc_message", "waiting"}, alert.Kind)
 }
 
 // The first lines of what an agent is told: at first what has queued up since an

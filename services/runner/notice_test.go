@@ -118,6 +118,7 @@ func TestNoticesOfCalls(t *testing.T) {
 			{RunID: "run1.a#1.t0", ParentCall: "a#1/t0", Kind: "completion", Text: "its result"},
 			{RunID: "child-0123", ParentCall: "a#1/t1", Kind: "error", Text: "its failure"},
 			{RunID: "child-0123", ParentCall: "a#1/t1", Kind: "cc_message", Text: "its question"},
+			{RunID: "child-0123", ParentCall: "a#1/t1", Kind: "waiting", Text: "its question to a human"},
 			{RunID: "run1.a#1.t0", ParentCall: "a#1/t0", Kind: "stuck", Text: "it is stuck"},
 			{RunID: "by-hand", Kind: "completion", Text: "of a run that nobody waits for"},
 		} {
