@@ -112,7 +112,7 @@ func (a *app) printAlert(alert wire.Alert) error {
 		text = paint(severityColor(alert.Severity), text)
 	}
 	_, err := fmt.Fprintf(a.out, "%s %-8s %s %s\n", time.UnixMilli(alert.Timestamp).Format(time.DateTime),
-		alert.Severity, timeline.Line(alert.RunID, runColumn), text)
+		timeline.Line(string(alert.Severity), maxCell), timeline.Line(alert.RunID, runColumn), text)
 	return err
 }
 

@@ -177,7 +177,7 @@ func (a *app) printBacktest(all []backtested) error {
 		if v.Mark == "-" {
 			to = ""
 		}
-		if _, err := fmt.Fprintf(a.out, "%s %s %-8s %s %s\n", v.Mark, stamp(v.Alert.Timestamp), v.Alert.Severity,
+		if _, err := fmt.Fprintf(a.out, "%s %s %-8s %s %s\n", v.Mark, stamp(v.Alert.Timestamp), timeline.Line(string(v.Alert.Severity), maxCell),
 			timeline.Line(v.Alert.RunID, runColumn), timeline.Line(v.Alert.Text, maxMessage)+arrow(to)); err != nil {
 			return err
 		}

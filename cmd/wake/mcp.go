@@ -90,10 +90,10 @@ func (o mcpOptions) token() (string, error) {
 	if o.tokenFile != "" {
 		b, err := os.ReadFile(o.tokenFile)
 		if err != nil {
-			return "", usage("", "--token-file: %w", err)
+			return "", usage("name a file with nothing but the token", "--token-file: %w", err)
 		}
 		if token = strings.TrimSpace(string(b)); token == "" {
-			return "", usage("", "--token-file: %s is empty", o.tokenFile)
+			return "", usage("such as `openssl rand -hex 32` gives", "--token-file: %s is empty", o.tokenFile)
 		}
 	}
 	if o.listen == "" {
@@ -115,7 +115,7 @@ func (a *app) listenMCP(ctx context.Context, server *sdk.Server, address, token 
 	var listening net.ListenConfig
 	l, err := listening.Listen(ctx, "tcp", address)
 	if err != nil {
-		return usage("", "--listen: %w", err)
+		return usage("choose another address or port", "--listen: %w", err)
 	}
 	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{
 		Logger: a.log, SessionTimeout: time.Hour, MaxRequestBodyBytes: mcp.MaxRequest,

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"wake/pkg/wire"
+)
+
+// Whoever may publish alerts can't reach the terminal of those who read them.
+func TestHostileAlert(t *testing.T) {
+	const evil = "\x1b[2J\nx"
+	alert := wire.Alert{Severity: evil, RunID: evil, NodeID: evil, Kind: evil, Text: evil, Label: evil, Flow: evil}
+	for _, asJSON := range []bool{false, true} {
+		var out bytes.Buffer
+		a := &app{out: &out, json: asJSON}
+		if err := a.printAlert(alert); err != nil {
+			t.Fatal(err)
+		}
+		if strings.ContainsRune(out.String(), '\x1b') || strings.Count(out.String(), "\n") != 1 {
+			t.Errorf("json %t: %q", asJSON, out.String())
+		}
+		out.Reset()
+		if err := a.printBacktest([]backtested{{Mark: "=", Alert: alert}}); err != nil {
+			t.Fatal(err)
+		}
+		if strings.ContainsRune(out.String(), '\x1b') {
+			t.Errorf("json %t: %q", asJSON, out.String())
+		}
+	}
+}
