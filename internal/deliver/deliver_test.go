@@ -403,6 +403,25 @@ func TestRetry(t *testing.T) {
 	})
 }
 
+// A sink that has much to take can be asked for something all the same.
+func TestAskedWhileBusy(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		w := begin(t)
+		w.start(toOps)
+		<-time.After(time.Second)
+		w.web.answers(func(http.ResponseWriter, event) { <-time.After(time.Second) })
+		want := w.raise(30)
+		<-time.After(5 * time.Second)
+		r, err := deliver.Try(t.Context(), w.log, "ops")
+		if n := len(w.web.ids("ops")); err != nil || r.Sent != 1 || n > 10 {
+			t.Errorf("behind %d others: %+v, %v", n, r, err)
+		}
+		<-time.After(time.Minute)
+		got := slices.DeleteFunc(w.web.ids("ops"), func(id string) bool { return id == "test-ops" })
+		same(t, "taken", want, got)
+	})
+}
+
 // Two processes share the sinks: everything is sent once and in order, and goes on
 // when one of them dies.
 func TestTwoAtOnce(t *testing.T) {

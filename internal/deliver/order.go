@@ -66,6 +66,16 @@ func (t *target) hand(ctx context.Context, ask wire.SinkRequest, _ api.Form) (wi
 	}
 }
 
+// heed obeys the order of who waits, if somebody does: while there is much to send,
+// nothing else looks.
+func (t *target) heed() {
+	select {
+	case o := <-t.orders:
+		o.done <- t.obey(o)
+	default:
+	}
+}
+
 // obey does what was asked for. That the sink takes nothing is an answer, not an
 // error.
 func (t *target) obey(o order) answer {

@@ -109,6 +109,7 @@ func (t *target) session(ctx context.Context) error {
 	defer stop()
 	defer t.release(ctx)
 	for ctx.Err() == nil {
+		t.heed()
 		idle, err := t.step(ctx)
 		if err == nil && idle {
 			err = t.rest(ctx)
