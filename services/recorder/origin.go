@@ -5,42 +5,80 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/eventlog"
 )
 
-// checkOrigin fails with [eventlog.ErrIncarnation] if the stream has another event
-// than the store at the last position that both have: it was restored from a backup
-// that is older than the store, and has gone on since. Recording further would mix
-// two histories, and what the stream has at the store's positions would be in
-// neither. An event that has aged out tells nothing.
+// originGrace is how long a server may be behind before it is believed that the
+// stream ends before the store: a leader that was deposed answers for a while, and so
+// does a replica.
+const originGrace = 5 * time.Second
+
+// checkOrigin fails with [eventlog.ErrIncarnation] if the last event that the store
+// has isn't in the stream, or is another one there: the stream was restored from a
+// backup that is older than the store, and may have gone on since. Recording further
+// would mix two histories, and what the stream has at the store's positions would be
+// in neither. An event that has aged out tells nothing.
 func (r *Recorder) checkOrigin(ctx context.Context) error {
-	var last Event
+	var kept Event
 	err := r.reach(ctx, func() (err error) {
-		last, err = r.store.newest(ctx)
+		kept, err = r.store.newest(ctx)
 		return err
 	})
-	if err != nil || last.Pos == 0 {
+	if err != nil || kept.Pos == 0 {
 		return err
 	}
-	var m *jetstream.RawStreamMsg
-	err = r.patiently(ctx, func() error {
-		stream, err := r.log.JetStream().Stream(ctx, r.log.Names().EventsStream())
-		if err != nil {
+	for begun := time.Now(); ; {
+		var found sighting
+		err := r.patiently(ctx, func() (err error) {
+			found, err = r.sight(ctx, kept.Pos)
 			return err
-		}
-		if m, err = stream.GetMsg(ctx, last.Pos); errors.Is(err, jetstream.ErrMsgNotFound) {
+		})
+		patient := time.Since(begun) < originGrace
+		switch {
+		case err != nil:
+			return err
+		case found.message != nil:
+			return kept.sameAs(found.message)
+		case kept.Pos < found.first, kept.Pos <= found.last && !patient:
 			return nil
+		case !patient:
+			return fmt.Errorf("%w: position %d is beyond the last one, %d", eventlog.ErrIncarnation, kept.Pos, found.last)
 		}
-		return err
-	})
-	if err != nil || m == nil {
-		return err
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(originGrace / 10):
+		}
 	}
-	if m.Time.UnixMilli() != last.Time || !bytes.Equal(m.Data, last.Data) {
-		return fmt.Errorf("%w: at position %d the stream has another event than the one that is recorded", eventlog.ErrIncarnation, last.Pos)
+}
+
+// sighting is what the stream has at a position.
+type sighting struct {
+	first, last uint64
+	message     *jetstream.RawStreamMsg // nil: none
+}
+
+func (r *Recorder) sight(ctx context.Context, pos uint64) (s sighting, err error) {
+	stream, err := r.log.JetStream().Stream(ctx, r.log.Names().EventsStream())
+	if err != nil {
+		return s, err
+	}
+	s.first, s.last = stream.CachedInfo().State.FirstSeq, stream.CachedInfo().State.LastSeq
+	if s.message, err = stream.GetMsg(ctx, pos); errors.Is(err, jetstream.ErrMsgNotFound) {
+		return sighting{first: s.first, last: s.last}, nil
+	}
+	return s, err
+}
+
+// sameAs fails with [eventlog.ErrIncarnation] unless a message of the stream is the
+// event.
+func (e Event) sameAs(m *jetstream.RawStreamMsg) error {
+	if m.Time.UnixMilli() != e.Time || !bytes.Equal(m.Data, e.Data) {
+		return fmt.Errorf("%w: at position %d the stream has another event than the one that is recorded", eventlog.ErrIncarnation, e.Pos)
 	}
 	return nil
 }

@@ -128,7 +128,7 @@ func (r *Recorder) elsewhere(err error) error {
 	if !errors.Is(err, eventlog.ErrIncarnation) {
 		return err
 	}
-	return fmt.Errorf("recorder: %w; if the stream was restored from a backup, restore the store of that backup, too, or %s", err, r.store.anew())
+	return fmt.Errorf("%w; if the stream was restored from a backup, restore the store of that backup, too, or %s", err, r.store.anew())
 }
 
 // maxBatch bounds the events of a transaction.

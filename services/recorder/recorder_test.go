@@ -528,39 +528,53 @@ func TestAPositionBeyondTheStreamIsRefused(t *testing.T) {
 }
 
 // The stream was restored from a backup, and has gone on beyond what was recorded of
-// its former history.
+// its former history, before the recorder starts or right then.
 func TestAnotherHistoryIsRefused(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T) {
-		p := newPlant(t)
-		p.fill(3)
-		batch := recorder.Batch{Incarnation: p.log.Incarnation()}
-		for e, err := range p.log.Read(t.Context(), eventlog.Query{}) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			batch.Entries = append(batch.Entries, e)
-		}
-		last := &batch.Entries[len(batch.Entries)-1]
-		last.Time = last.Time.Add(-time.Minute)
-		s := openAt(t, p.path())
-		if _, err := s.Record(t.Context(), batch); err != nil {
-			t.Fatal(err)
-		}
-		closed(t, s)
-		before := dump(t, p.path())
-		p.write(p.claim("r2", "coder"), text("afterwards"))
-		r, err := recorder.New(recorder.Config{Path: p.path()}, p.log, slog.New(slog.DiscardHandler))
+	for name, late := range map[string]bool{"before": false, "while it starts": true} {
+		t.Run(name, func(t *testing.T) { natstest.Bubble(t, func(t *testing.T) { anotherHistory(t, late) }) })
+	}
+}
+
+func anotherHistory(t *testing.T, late bool) {
+	p := newPlant(t)
+	pos := p.fill(3)
+	batch := recorder.Batch{Incarnation: p.log.Incarnation()}
+	for e, err := range p.log.Read(t.Context(), eventlog.Query{}) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = r.Run(t.Context())
-		if !errors.Is(err, eventlog.ErrIncarnation) || !strings.Contains(err.Error(), "at position 8 the stream has another event") {
-			t.Errorf("got %v", err)
-		}
-		if diff := cmp.Diff(before, dump(t, p.path())); diff != "" {
-			t.Errorf("the store was changed (-before +after):\n%s", diff)
-		}
-	})
+		batch.Entries = append(batch.Entries, e)
+	}
+	last := batch.Entries[len(batch.Entries)-1]
+	last.Pos++ // what has been recorded, and isn't in the backup
+	batch.Entries = append(batch.Entries, last)
+	s := openAt(t, p.path())
+	if _, err := s.Record(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	closed(t, s)
+	before := dump(t, p.path())
+	goOn := func() { p.write(p.claim("r2", "coder"), text("afterwards")) }
+	if !late {
+		goOn()
+	}
+	r, err := recorder.New(recorder.Config{Path: p.path()}, p.log, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- r.Run(t.Context()) }()
+	if late {
+		<-time.After(2 * time.Second)
+		goOn()
+	}
+	err = <-done
+	if !errors.Is(err, eventlog.ErrIncarnation) || !strings.Contains(err.Error(), fmt.Sprintf("at position %d the stream has another event", pos+1)) {
+		t.Errorf("got %v", err)
+	}
+	if diff := cmp.Diff(before, dump(t, p.path())); diff != "" {
+		t.Errorf("the store was changed (-before +after):\n%s", diff)
+	}
 }
 
 func TestTheSeedsOwnRequest(t *testing.T) {
