@@ -33,7 +33,7 @@ func (a *app) openLog(ctx context.Context) (*eventlog.Log, error) {
 // logOptions are what all of wake's processes open the log with.
 func (a *app) logOptions() (eventlog.Options, error) {
 	keys, err := a.sealKeys()
-	return eventlog.Options{Names: a.names, Logger: a.log, Keys: keys}, err
+	return eventlog.Options{Names: a.names, Logger: a.log, Keys: keys, Tracer: a.tracer}, err
 }
 
 // sealKeys returns the keys of --encryption-keys; nil without.

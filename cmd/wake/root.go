@@ -6,11 +6,14 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
+	"go.opentelemetry.io/otel/trace"
 
 	"wake/internal/service"
+	"wake/internal/tracing"
 	"wake/pkg/subjects"
 )
 
@@ -31,6 +34,9 @@ type app struct {
 	log    *slog.Logger
 	names  subjects.Names
 	denied context.CancelCauseFunc
+	traces *service.Traces // nil: none are sent
+	tracer trace.Tracer    // nil without traces
+	span   trace.Span      // of the verb, if it runs no service; nil without traces
 }
 
 // main runs the command line and returns the exit code.
@@ -41,6 +47,7 @@ func (a *app) main(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
+	a.endTraces(ctx, err)
 	if err == nil {
 		return exitDone
 	}
@@ -160,7 +167,45 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	}
 	a.server.Name = "wake " + cmd.Name()
 	a.parsed = true
+	return a.beginTraces(cmd)
+}
+
+// beginTraces has spans sent if the environment asks for that. A verb that runs no
+// service is a span itself.
+func (a *app) beginTraces(cmd *cobra.Command) (err error) {
+	name := "wake"
+	if s := cmd.Annotations[annotationService]; s != "" && s != "up" {
+		name += "-" + s
+	}
+	a.traces, err = service.OpenTraces(cmd.Context(), name, versionOfThis().Version, os.LookupEnv, a.log)
+	if err != nil || a.traces == nil {
+		return err
+	}
+	a.tracer = a.traces.Tracer()
+	if cmd.Annotations[annotationService] == "" {
+		ctx, span := a.tracer.Start(cmd.Context(), cmd.CommandPath())
+		cmd.SetContext(ctx)
+		a.span = span
+	}
 	return nil
+}
+
+// How long the end of a process waits for a collector: a service has as long as
+// --stop-timeout leaves it, somebody waits for another verb.
+const (
+	tracesOfService = 2 * time.Second
+	tracesOfVerb    = time.Second
+)
+
+// endTraces sends what spans are left.
+func (a *app) endTraces(ctx context.Context, err error) {
+	wait := tracesOfService
+	if a.span != nil {
+		tracing.Fail(a.span, err)
+		a.span.End()
+		wait = tracesOfVerb
+	}
+	a.traces.Close(ctx, wait)
 }
 
 // annotationService marks verbs that run a service.

@@ -282,7 +282,7 @@ func (a *app) submit(ctx context.Context, log *eventlog.Log, r wire.RunRequest) 
 	if limit := log.Conn().MaxPayload(); int64(len(body)) > limit-requestHeadroom {
 		return failure(string(wire.CodeTooLarge), "keep what is large in files of the workspace", "flow, input and state of run %s are %s, the server takes %s", r.RunID, bytesText(uint64(len(body))), bytesText(uint64(limit)))
 	}
-	if _, err := log.JetStream().Publish(ctx, log.Names().QueueRun(), body, jetstream.WithMsgID(r.RunID)); err != nil {
+	if _, err := log.Send(ctx, log.Names().QueueRun(), body, jetstream.WithMsgID(r.RunID)); err != nil {
 		return fmt.Errorf("submit run %s: %w", r.RunID, err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
@@ -22,6 +23,7 @@ import (
 	"wake/internal/agent/fixture"
 	"wake/internal/agent/native"
 	programs "wake/internal/process"
+	"wake/internal/tracing"
 	"wake/services/runner"
 )
 
@@ -79,7 +81,9 @@ func (p *process) ask(ctx context.Context, subject string, question []byte) ([]b
 	if strings.HasPrefix(subject, own) && !strings.HasPrefix(subject, own+"hooks.") {
 		return nil, fmt.Errorf("subject %s is wake's own; those of hooks begin with %shooks", subject, own)
 	}
-	m, err := p.nc.RequestWithContext(ctx, subject, question)
+	ask := &nats.Msg{Subject: subject, Data: question, Header: nats.Header{}}
+	tracing.Inject(ctx, ask.Header)
+	m, err := p.nc.RequestMsgWithContext(ctx, ask)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"wake/internal/tracing"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -32,7 +33,9 @@ func Call[A any](ctx context.Context, nc *nats.Conn, names subjects.Names, verb 
 	}
 	limited, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	m, err := nc.RequestWithContext(limited, names.API(verb), body)
+	ask := &nats.Msg{Subject: names.API(verb), Data: body, Header: nats.Header{}}
+	tracing.Inject(ctx, ask.Header)
+	m, err := nc.RequestMsgWithContext(limited, ask)
 	if err != nil {
 		return answer, unanswered(ctx, names, verb, wait, err)
 	}

@@ -12,7 +12,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+	"go.opentelemetry.io/otel/trace"
 
+	"wake/internal/tracing"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -32,6 +34,7 @@ type Service struct {
 	Name      string // of the service: recorder, snapshotter …
 	Endpoints []Endpoint
 	Logger    *slog.Logger
+	Tracer    trace.Tracer // of a span for each request; default: none
 }
 
 // Endpoint answers one verb. Make it with [Handle].
@@ -66,6 +69,9 @@ func Handle[Q, A any](verb, action string, f func(context.Context, Q, Form) (A, 
 // been answered. Requests of one verb are answered one after the other; several
 // processes that serve the same verbs share them.
 func (s Service) Run(ctx context.Context, nc *nats.Conn) error {
+	if s.Tracer == nil {
+		s.Tracer = tracing.Off()
+	}
 	w := worker{Service: s, nc: nc}
 	svc, err := micro.AddService(nc, micro.Config{
 		Name:        strings.ReplaceAll(s.Names.Prefix(), ".", "-") + "-" + s.Name,
@@ -117,7 +123,12 @@ func (w *worker) handler(ctx context.Context, e Endpoint) micro.HandlerFunc {
 		if w.over {
 			r.problem = w.stopping()
 		}
+		ctx, span := tracing.Serve(tracing.Extract(ctx, nats.Header(m.Headers())), w.Tracer, w.Names.API(e.verb))
+		defer span.End()
 		data, problem := r.do(ctx, e)
+		if problem != nil {
+			tracing.Refuse(span, problem)
+		}
 		if err := reply(m, data, problem); err != nil && ctx.Err() == nil {
 			w.Logger.WarnContext(ctx, "answer was not sent", "subject", m.Subject(), "error", err)
 		}

@@ -32,7 +32,7 @@ type answer struct {
 func (t *target) listen(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	s := api.Service{
-		Names: t.d.log.Names(), Name: "sink-" + t.name, Logger: t.logger,
+		Names: t.d.log.Names(), Name: "sink-" + t.name, Logger: t.logger, Tracer: t.d.log.Tracer(),
 		Endpoints: []api.Endpoint{api.Handle(wire.VerbSink(t.name), "", t.hand)},
 	}
 	var serving sync.WaitGroup

@@ -10,8 +10,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.opentelemetry.io/otel/trace"
 
 	"wake/internal/timeline"
+	"wake/internal/tracing"
 	"wake/pkg/wire"
 )
 
@@ -180,6 +182,7 @@ func (t *target) take(ctx context.Context, m *jetstream.RawStreamMsg) error {
 	}
 	next, send := t.plan.decide(t.rec, m.Sequence, &a, m.Time, time.Now())
 	if send {
+		ctx := tracing.With(ctx, tracing.Parent(m.Header))
 		if err := t.deliver(ctx, notify(&a), m.Sequence); err != nil {
 			return err
 		}
@@ -248,7 +251,12 @@ func (t *target) show(ctx context.Context) error {
 
 // deliver sends a notification until the sink has taken it or it is given up. It
 // fails if ctx ends or the record can't be saved.
-func (t *target) deliver(ctx context.Context, n Notification, pos uint64) error {
+func (t *target) deliver(ctx context.Context, n Notification, pos uint64) (err error) {
+	ctx, span := tracing.Deliver(ctx, t.d.log.Tracer(), t.destination(), tracing.Sink(t.name), tracing.SinkType(t.cfg.Type))
+	defer func() {
+		tracing.Fail(span, err)
+		span.End()
+	}()
 	if t.tried.ID != n.ID {
 		t.tried = tried{ID: n.ID}
 		if t.rec.Tried.ID == n.ID {
@@ -260,13 +268,16 @@ func (t *target) deliver(ctx context.Context, n Notification, pos uint64) error 
 			return err
 		}
 		err := t.attempt(ctx, n)
+		span.SetAttributes(tracing.Attempts(t.tried.Count + 1))
 		if err == nil {
 			t.taken = n.ID
 			break
 		}
 		t.tried.Count++
 		t.rec.Tried = t.tried
+		span.AddEvent(tracing.AttemptFailed, trace.WithAttributes(tracing.Kind(err)))
 		if failure, ok := errors.AsType[*sendError](err); ok && failure.final || t.tried.Count >= t.cfg.attempts() {
+			tracing.Fail(span, err)
 			return t.bury(ctx, n, pos, err)
 		}
 		wait := t.backoff(err)
@@ -277,6 +288,11 @@ func (t *target) deliver(ctx context.Context, n Notification, pos uint64) error 
 	}
 	t.rec.Tried = tried{}
 	return nil
+}
+
+func (t *target) destination() string {
+	names := t.d.log.Names()
+	return tracing.Destination(names.Prefix(), names.AllAlerts())
 }
 
 // backoff is how long to wait after the last attempt.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"wake/internal/tracing"
 )
 
 // The headers of a publish. An event that is stored alone has the first two; one
@@ -76,6 +78,7 @@ func (l *lane) attemptFirsts(ctx context.Context, all []*part) error {
 		asked[to] = p.frames[0]
 		m := &nats.Msg{Subject: p.frames[0].subject, Reply: to, Data: p.frames[0].data, Header: nats.Header{}}
 		p.w.expectIn(m.Header)
+		l.traceIn(m.Header)
 		if err := l.send(m); err != nil {
 			return err
 		}
@@ -131,6 +134,14 @@ func (w *Writer) expectIn(h nats.Header) {
 	h[headerSubject] = []string{w.expect}
 }
 
+// traceIn puts to which trace the batch belongs, if to any, into the headers of its
+// first publish.
+func (l *lane) traceIn(h nats.Header) {
+	if l.parent != "" {
+		h[tracing.Header] = []string{l.parent}
+	}
+}
+
 func (l *lane) send(m *nats.Msg) error {
 	err := l.log.nc.PublishMsg(m)
 	switch {
@@ -165,6 +176,9 @@ func (l *lane) publish(frames []*frame, id, reply string) error {
 		m.Subject, m.Data, m.Reply, m.Header = f.subject, f.data, "", nats.Header{}
 		if i == 0 || i == len(frames)-1 {
 			m.Reply = reply
+		}
+		if i == 0 {
+			l.traceIn(m.Header)
 		}
 		if ends[i] {
 			f.w.expectIn(m.Header)

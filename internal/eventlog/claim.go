@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"wake/internal/seal"
+	"wake/internal/tracing"
 	"wake/pkg/wire"
 )
 
@@ -158,6 +159,9 @@ func (a *claimant) publish(ctx context.Context) (pos uint64, err error) {
 	m.Data = a.data
 	m.Header[headerLast] = []string{strconv.FormatUint(a.after.pos, 10)}
 	m.Header[headerSubject] = []string{a.expect}
+	if parent := tracing.ParentOf(ctx); parent != "" {
+		m.Header[tracing.Header] = []string{parent}
+	}
 	answer, err := a.log.nc.RequestMsgWithContext(wait, m)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errUnanswered, err)

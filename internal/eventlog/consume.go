@@ -219,7 +219,7 @@ func (s *consumption) next(ctx context.Context, entries []Entry) ([]Entry, pull.
 		return entries, m, pull.ErrGap
 	}
 	s.last = m.Pos
-	e := s.log.entry(m.Pos, m.Time, m.Subject, m.Data)
+	e := s.log.delivered(m)
 	if errors.Is(e.Err, seal.ErrNoKey) {
 		s.over = true
 		return entries, m, fmt.Errorf("event %d: %w", m.Pos, e.Err)

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"wake/internal/pull"
 	"wake/internal/seal"
+	"wake/internal/tracing"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -19,6 +21,7 @@ type Entry struct {
 	NodeID  string
 	Kind    wire.Kind
 	Data    []byte      // as stored
+	Trace   string      // to which trace it belongs, or "", see [tracing.Parent]; of a batch its first event says so
 	Event   *wire.Event // nil if Err is set
 	// Err says why Data isn't an event of its subject. Such an entry is poison: it
 	// is set aside with [Log.DeadLetter] and skipped.
@@ -27,6 +30,13 @@ type Entry struct {
 
 // errForeign is the Err of an entry whose subject and envelope disagree.
 var errForeign = errors.New("the event names another run, node or kind than its subject")
+
+// delivered is [Log.entry] of what a consumer delivered.
+func (l *Log) delivered(m pull.Message) Entry {
+	e := l.entry(m.Pos, m.Time, m.Subject, m.Data)
+	e.Trace = tracing.Parent(m.Header)
+	return e
+}
 
 // entry makes an Entry of a stored message. It never fails: what can't be read
 // is an entry with Err.

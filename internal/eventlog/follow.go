@@ -102,7 +102,7 @@ func (f *follower) deliver(ctx context.Context, p *pull.Puller) error {
 			return pull.ErrGap
 		}
 		f.next = m.Pos + 1
-		e := f.log.entry(m.Pos, m.Time, m.Subject, m.Data)
+		e := f.log.delivered(m)
 		if errors.Is(e.Err, seal.ErrNoKey) {
 			f.stopped = true
 			f.yield(Entry{}, fmt.Errorf("eventlog: follow: event %d: %w", e.Pos, e.Err))

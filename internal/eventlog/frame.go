@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"go.opentelemetry.io/otel/trace"
 )
 
 // frame is one event on its way to the stream.
@@ -19,6 +21,8 @@ type frame struct {
 	// What its writer knew to be stored when the frame was spooled: for the first
 	// frame of a writer in the spool, the event it follows.
 	afterSeq, afterPos uint64
+
+	origin trace.SpanContext // of whoever appended it; not spooled
 
 	w      *Writer // nil for a dead letter, and for a found frame until it is adopted
 	broken string  // why a frame of the spool can't be stored

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"wake/internal/tracing"
 )
 
 // What an atomic batch may hold. The server takes 1000 messages; bytes are
@@ -44,6 +46,7 @@ type lane struct {
 	status     chan nats.Status
 	attempts   uint64
 	incomplete int           // answers in a row that a batch is
+	parent     string        // what says to which span the batch belongs; "": none
 	maxBatch   int           // events that the server takes in a batch
 	patience   time.Duration // for the answer to an attempt
 
@@ -149,7 +152,12 @@ func (l *lane) run(ctx context.Context) error {
 			return l.end(err)
 		}
 		begun := time.Now()
-		if err := l.store(ctx, taken); err != nil {
+		span := l.begin(ctx, taken, begun)
+		err = l.store(ctx, taken)
+		tracing.Fail(span, err)
+		span.End()
+		l.parent = ""
+		if err != nil {
 			return l.end(err)
 		}
 		if l != l.log.dead {

@@ -14,10 +14,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.opentelemetry.io/otel/trace"
 
 	"wake/internal/redact"
 	"wake/internal/seal"
 	"wake/internal/topology"
+	"wake/internal/tracing"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -55,6 +57,9 @@ type Options struct {
 	// and reading what is fails with [seal.ErrNoKey].
 	Keys *seal.Keys
 
+	// Tracer makes spans of batches and of messages; default: none.
+	Tracer trace.Tracer
+
 	AckWait    time.Duration // for the first attempt to store a batch, default 2 s; further ones get up to four times as much
 	ReadWait   time.Duration // for one answer of the leader, default 1 s
 	MaxBackoff time.Duration // between attempts, default 2 s
@@ -63,6 +68,9 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	if o.Tracer == nil {
+		o.Tracer = tracing.Off()
+	}
 	o.Lanes = cmp.Or(o.Lanes, 4)
 	o.SpoolLimit = cmp.Or(o.SpoolLimit, 1<<30)
 	o.MemLimit = cmp.Or(o.MemLimit, 32<<20)
@@ -86,6 +94,7 @@ type Log struct {
 	maxMsgSize  int  // of the stream; -1: none
 	replicas    int  // of the stream
 	direct      bool // any of them may be read
+	traced      bool // there is a tracer
 
 	spools  *spools // nil without SpoolDir
 	lanes   []*lane
@@ -103,12 +112,13 @@ type Log struct {
 // The connection should be made with nats.ReconnectBufSize(-1); whatever it
 // buffers instead is sent late and refused.
 func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
+	traced := o.Tracer != nil
 	o = o.withDefaults()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: open: %w", err)
 	}
-	l := &Log{nc: nc, js: js, names: o.Names, o: o, logger: o.Logger, drained: make(chan struct{})}
+	l := &Log{nc: nc, js: js, names: o.Names, o: o, logger: o.Logger, traced: traced, drained: make(chan struct{})}
 	b, err := l.bounds(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: open %s: %w", o.Names.EventsStream(), err)

@@ -186,6 +186,11 @@ func (w *Writer) put(ctx context.Context, events []*wire.Event, done chan<- outc
 		w.held = before
 		return err
 	}
+	if origin := w.log.origin(ctx); origin.IsValid() {
+		for _, f := range unit {
+			f.origin = origin
+		}
+	}
 	droppable := done == nil && delta
 	last := w.next + uint64(len(events)) - 1
 	if done != nil {

@@ -1,6 +1,7 @@
 package projection
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,15 +9,19 @@ import (
 	"time"
 
 	"wake/internal/eventlog"
+	"wake/internal/tracing"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
 
 // handle folds entries. It returns an error only when ctx has ended.
-func (p *Projection[V]) handle(ctx context.Context, entries []eventlog.Entry) error {
+func (p *Projection[V]) handle(ctx context.Context, entries []eventlog.Entry, begun time.Time) error {
+	ctx, span := p.log.Traced(ctx, p.c.Service, entries, begun)
+	defer span.End()
 	p.behind = len(entries) >= p.c.Batch
 	for _, e := range entries {
 		if err := p.entry(ctx, e); err != nil {
+			tracing.Fail(span, err)
 			return err
 		}
 		p.handled = e.Pos
@@ -63,6 +68,7 @@ func (p *Projection[V]) fold(ctx context.Context, t *tracked[V], e eventlog.Entr
 	if _, refused := errors.AsType[*Refusal](err); err == nil || refused {
 		t.pos = e.Pos
 		p.mark(t, effect, e.Pos)
+		t.trace = cmp.Or(e.Trace, t.trace)
 	}
 	return err
 }

@@ -125,6 +125,7 @@ type tracked[V any] struct {
 	run      string
 	v        V
 	pos      uint64    // of the last entry that v accounts for
+	trace    string    // of the last entry that says to which it belongs, see [tracing.Parent]
 	unsaved  uint64    // of the first entry that isn't saved; 0: all is
 	since    time.Time // when that was folded
 	urgent   bool
@@ -166,7 +167,7 @@ func (p *Projection[V]) Run(ctx context.Context) error {
 		select {
 		case j := <-jobs:
 			begun := time.Now()
-			j.done <- p.handle(ctx, j.entries)
+			j.done <- p.handle(ctx, j.entries, begun)
 			p.took.Observe(time.Since(begun).Seconds())
 		case <-timer.C:
 			p.behind = false

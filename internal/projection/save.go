@@ -10,8 +10,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.opentelemetry.io/otel/trace"
 
 	"wake/internal/rebuild"
+	"wake/internal/tracing"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -31,17 +33,34 @@ func (p *Projection[V]) saveAll(ctx context.Context, due func(*tracked[V]) bool)
 			list = append(list, t)
 		}
 	}
+	if len(list) == 0 {
+		return
+	}
 	slices.SortFunc(list, func(a, b *tracked[V]) int { return cmp.Compare(a.unsaved, b.unsaved) })
+	ctx, span := p.span(ctx, list)
+	defer span.End()
 	for _, t := range list {
 		if err := p.save(ctx, t); err != nil {
+			tracing.Fail(span, err)
 			p.delay(ctx, err, t.run)
 			return
 		}
 	}
-	if p.failing && len(list) > 0 {
+	if p.failing {
 		p.logger.InfoContext(ctx, "saves again", "service", p.c.Service)
 		p.failing = false
 	}
+}
+
+// span starts the span of saving values, in the trace of what changed them.
+func (p *Projection[V]) span(ctx context.Context, list []*tracked[V]) (context.Context, trace.Span) {
+	var origins []trace.SpanContext
+	for _, t := range list {
+		origins = append(origins, trace.SpanContextFromContext(tracing.With(ctx, t.trace)))
+	}
+	ctx, links := tracing.Join(ctx, origins)
+	return p.log.Tracer().Start(ctx, tracing.ValuesSaved, trace.WithLinks(links...),
+		trace.WithAttributes(tracing.Group(p.c.Service), tracing.Values(len(list))))
 }
 
 // save saves one value, or replaces it by what somebody else has saved.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/oklog/ulid/v2"
+	"go.opentelemetry.io/otel/trace"
 
 	"wake/internal/api"
 	"wake/internal/eventlog"
@@ -33,6 +34,9 @@ type Options struct {
 	// EncryptionKeys is the file of keys of an installation that encrypts what events
 	// carry, as `wake auth key` makes it. Default: none.
 	EncryptionKeys string
+	// Tracer makes spans of requests for runs and of commands. Default: none; those
+	// who deal with them belong to the trace of the context all the same.
+	Tracer trace.Tracer
 }
 
 // Client is a connection to an installation of wake.
@@ -61,7 +65,7 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Client, error) {
 			return nil, err
 		}
 	}
-	log, err := eventlog.Open(ctx, nc, eventlog.Options{Names: o.Names, Logger: o.Logger, Keys: keys})
+	log, err := eventlog.Open(ctx, nc, eventlog.Options{Names: o.Names, Logger: o.Logger, Keys: keys, Tracer: o.Tracer})
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +148,7 @@ func (c *Client) Start(ctx context.Context, r wire.RunRequest) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.log.JetStream().Publish(ctx, c.names.QueueRun(), data); err != nil {
+	if _, err := c.log.Send(ctx, c.names.QueueRun(), data); err != nil {
 		return fmt.Errorf("client: ask for run %s: %w", r.RunID, err)
 	}
 	return nil

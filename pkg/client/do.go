@@ -40,7 +40,7 @@ func (c *Client) Do(ctx context.Context, cmd wire.Command) (wire.CommandResponse
 			Hint: "put what is long into a file of the agent's folder and name it",
 		}
 	}
-	if _, err := c.log.JetStream().Publish(ctx, c.names.Command(to), data); err != nil {
+	if _, err := c.log.Send(ctx, c.names.Command(to), data); err != nil {
 		return answer, fmt.Errorf("client: send the command to run %s: %w", to, err)
 	}
 	if to == subjects.NoRun {

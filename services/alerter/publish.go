@@ -73,7 +73,7 @@ func (a *Alerter) publish(ctx context.Context, told *told, alert wire.Alert) err
 	subject := a.log.Names().Alert(alert.RunID, alert.NodeID, alert.Kind, alert.Key)
 	wait, cancel := context.WithTimeout(ctx, publishWait)
 	defer cancel()
-	_, err = a.log.JetStream().Publish(wait, subject, data, jetstream.WithExpectLastSequencePerSubject(0))
+	_, err = a.log.Send(wait, subject, data, jetstream.WithExpectLastSequencePerSubject(0))
 	switch {
 	case err == nil:
 	case errors.Is(err, nats.ErrMaxPayload): // a run id of a megabyte

@@ -10,6 +10,7 @@ import (
 
 	"wake/internal/api"
 	"wake/internal/eventlog"
+	"wake/internal/tracing"
 	"wake/pkg/wire"
 )
 
@@ -165,11 +166,14 @@ func (r *Recorder) commit(ctx context.Context, b Batch) error {
 	}
 	var report Report
 	begun := time.Now()
+	ctx, span := r.log.Traced(ctx, name, b.Entries, begun)
+	defer span.End()
 	err := r.reach(ctx, func() (err error) {
 		report, err = r.store.Record(ctx, b)
 		return err
 	})
 	if err != nil {
+		tracing.Fail(span, err)
 		return err
 	}
 	if len(b.Entries) >= r.c.Batch {
@@ -316,5 +320,5 @@ func (r *Recorder) service() api.Service {
 			return s.StateAt(ctx, q)
 		}),
 	}
-	return api.Service{Names: r.log.Names(), Name: name, Logger: r.logger, Endpoints: endpoints}
+	return api.Service{Names: r.log.Names(), Name: name, Logger: r.logger, Tracer: r.log.Tracer(), Endpoints: endpoints}
 }

@@ -310,7 +310,7 @@ func (c *children) command(ctx context.Context, cmd wire.Command) bool {
 	cmd.By = "parent"
 	data, err := wire.Marshal(cmd)
 	if err == nil {
-		_, err = r.log.JetStream().Publish(ctx, r.names.Command(cmd.RunID), data)
+		_, err = r.log.Send(ctx, r.names.Command(cmd.RunID), data)
 	}
 	if err != nil && ctx.Err() == nil {
 		r.logger.Warn("child run not told", "run", cmd.RunID, "command", cmd.Type, "error", err)

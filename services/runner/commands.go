@@ -10,6 +10,7 @@ import (
 
 	"wake/internal/eventlog"
 	"wake/internal/snapshot"
+	"wake/internal/tracing"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -73,7 +74,9 @@ func (r *Runner) feedCommands(ctx context.Context, from *uint64) error {
 			return nil
 		}
 		// The subject stands for the run: of a long id it has a hash only.
-		r.commands.deliver(eventlog.Entry{Pos: meta.Sequence.Stream, RunID: msg.Subject(), Subject: msg.Subject(), Data: msg.Data()})
+		r.commands.deliver(eventlog.Entry{
+			Pos: meta.Sequence.Stream, RunID: msg.Subject(), Subject: msg.Subject(), Data: msg.Data(), Trace: tracing.Parent(msg.Headers()),
+		})
 		*from = meta.Sequence.Stream + 1
 	}
 	return nil
@@ -104,7 +107,7 @@ func (r *Runner) readCommands(ctx context.Context, run string, after uint64) ([]
 			return nil, fmt.Errorf("read commands: %w", err)
 		}
 		after = m.Sequence
-		entries = append(entries, eventlog.Entry{Pos: m.Sequence, RunID: run, Subject: m.Subject, Data: m.Data})
+		entries = append(entries, eventlog.Entry{Pos: m.Sequence, RunID: run, Subject: m.Subject, Data: m.Data, Trace: tracing.Parent(m.Header)})
 	}
 }
 
@@ -151,11 +154,25 @@ func (o *owner) obeyAll(ctx context.Context, entries []eventlog.Entry) error {
 // obey records a command and, if it is accepted, what follows from it at once.
 // The rest follows from the state.
 func (o *owner) obey(ctx context.Context, e eventlog.Entry) error {
+	names := o.runner.names
+	ctx, span := tracing.Obey(ctx, o.runner.log.Tracer(), e.Trace,
+		tracing.Destination(names.Prefix(), names.Command(o.runID)), tracing.Run(o.runID), tracing.Position(e.Pos))
+	defer span.End()
 	events, err := o.answer(ctx, e)
+	if err == nil {
+		err = o.append(ctx, events)
+	}
 	if err != nil {
+		tracing.Fail(span, err)
 		return err
 	}
-	return o.append(ctx, events)
+	if p, ok := events[0].Payload.(*wire.CommandReceived); ok {
+		span.SetAttributes(tracing.Accepted(p.Accepted))
+		if kind, _ := p.Command.Get("type").Text(); p.Accepted {
+			span.SetAttributes(tracing.Command(kind)) // it is a known one
+		}
+	}
+	return nil
 }
 
 // answer returns the record of a command, and behind it what follows from it at

@@ -159,7 +159,7 @@ func (r *Runner) request(ctx context.Context, request wire.RunRequest) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.log.JetStream().Publish(ctx, r.names.QueueRun(), data)
+	_, err = r.log.Send(ctx, r.names.QueueRun(), data)
 	switch {
 	case tooLarge(err):
 		return &failure{message: fmt.Sprintf("flow, input and state of the child run are %d bytes, more than the server takes", len(data)), kind: "input"}

@@ -84,7 +84,7 @@ func (r *Runner) handOver(ctx context.Context, run string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := r.log.JetStream().Publish(ctx, r.names.QueueRun(), request); err != nil {
+	if _, err := r.log.Send(ctx, r.names.QueueRun(), request); err != nil {
 		r.logger.Warn("run not handed over, whoever sweeps next finds it", "run", run, "error", err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"wake/internal/agent"
 	"wake/internal/lease"
 	"wake/internal/run"
+	"wake/internal/tracing"
 	"wake/pkg/wire"
 )
 
@@ -205,6 +206,8 @@ func (d *drive) begin(ctx context.Context, e *wire.Event, p *wire.AgentStart) er
 		return err
 	}
 	d.opening, d.begun = nil, true
+	d.span.SetAttributes(tracing.Provider(d.start.Provider))
+	d.span.End()
 	for _, input := range d.seen {
 		d.watchFiles(ctx, &wire.Event{Payload: &wire.AgentTool{ToolInput: input}})
 	}

@@ -39,6 +39,7 @@ func (w *worker) command(ctx context.Context, n wire.NodeState) ([]*wire.Event, 
 		if err := w.record(ctx, e); err != nil {
 			return nil, err
 		}
+		w.span.End() // the command is at work
 	}
 	output, err := outcome.Output()
 	if err != nil {

@@ -100,7 +100,7 @@ func (r *Runner) fork(ctx context.Context, s *wire.State, cmd wire.Command, comm
 	if err != nil {
 		return "", err
 	}
-	_, err = r.log.JetStream().Publish(ctx, r.names.QueueRun(), request)
+	_, err = r.log.Send(ctx, r.names.QueueRun(), request)
 	switch {
 	case tooLarge(err):
 		return "", reject(wire.CodeTooLarge, "message and overrides of the fork are more than the server takes")

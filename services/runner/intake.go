@@ -12,6 +12,7 @@ import (
 	"wake/internal/eventlog"
 	"wake/internal/flow"
 	"wake/internal/lease"
+	"wake/internal/tracing"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
@@ -23,13 +24,13 @@ func (r *Runner) takeRuns(ctx, hard context.Context, keeper *lease.Keeper) error
 		return err
 	}
 	return r.take(ctx, c, nil, func(m jetstream.Msg) {
-		ctx := hard
+		ctx := tracing.Extract(hard, m.Headers())
 		req, def, err := parseRequest(m.Data())
 		if err != nil {
 			r.refuse(ctx, m, err)
 			return
 		}
-		o := &owner{runner: r, keeper: keeper, runID: req.RunID, request: req, def: def, taken: func() {
+		o := &owner{runner: r, keeper: keeper, runID: req.RunID, request: req, def: def, asked: true, taken: func() {
 			r.metrics.took(ofRuns, m)
 			r.ack(ctx, m)
 		}}
@@ -82,7 +83,7 @@ func (r *Runner) takeNodes(ctx, hard context.Context, keeper *lease.Keeper, pool
 		return err
 	}
 	return r.take(ctx, c, r.slots, func(m jetstream.Msg) {
-		ctx := hard
+		ctx := tracing.Extract(hard, m.Headers())
 		var offer wire.NodeOffer
 		if err := wire.Unmarshal(m.Data(), &offer); err != nil {
 			r.refuse(ctx, m, err)

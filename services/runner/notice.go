@@ -84,7 +84,7 @@ func (r *Runner) passAlert(ctx context.Context, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, err := r.log.JetStream().Publish(ctx, r.names.Command(alert.ParentRun), cmd); err != nil {
+	if _, err := r.log.Send(ctx, r.names.Command(alert.ParentRun), cmd); err != nil {
 		return fmt.Errorf("tell run %s: %w", alert.ParentRun, err)
 	}
 	return nil

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"wake/internal/eventlog"
 	"wake/internal/flow"
 	"wake/internal/lease"
+	"wake/internal/tracing"
 	"wake/pkg/wire"
 )
 
@@ -19,12 +22,14 @@ type owner struct {
 	runID   string
 	request wire.RunRequest  // what begins the run
 	def     *flow.Definition // nil if the request has none
+	asked   bool             // by a message of the queue; else it was found without an owner
 	taken   func()           // called when the log says that the run has begun, once
 	begun   bool             // it was called
 
 	lease  *lease.Lease
 	writer *eventlog.Writer
 	view   *view
+	before uint64 // the run's epoch when it was claimed
 	epoch  uint64 // of the last claim, 0 before
 	// written is the position of the owner's last event. It decides nothing
 	// before it has folded that far.
@@ -178,6 +183,35 @@ func (o *owner) present(ctx context.Context) error {
 // registered first: from then on it is found by whoever looks for runs without an
 // owner.
 func (o *owner) act(ctx context.Context) error {
+	taking, span := o.span(ctx)
+	defer span.End()
+	if err := o.claim(taking); err != nil {
+		tracing.Fail(span, err)
+		return err
+	}
+	defer o.closeWriter(ctx)
+	over, err := o.goOn(taking)
+	tracing.Fail(span, err)
+	if err != nil || over {
+		return err
+	}
+	o.begin()
+	span.End()
+	return o.schedule(taking)
+}
+
+// span starts the span of taking a run, which ends when it has begun or goes on.
+func (o *owner) span(ctx context.Context) (context.Context, trace.Span) {
+	t := o.runner.log.Tracer()
+	if o.asked {
+		names := o.runner.names
+		return tracing.Process(ctx, t, tracing.Destination(names.Prefix(), names.QueueRun()), tracing.Run(o.runID))
+	}
+	return t.Start(ctx, tracing.RunTakenOver, trace.WithAttributes(tracing.Run(o.runID)))
+}
+
+// claim registers the run and makes the owner its writer.
+func (o *owner) claim(ctx context.Context) error {
 	r := o.runner
 	if err := o.register(ctx); err != nil {
 		return err
@@ -186,32 +220,33 @@ func (o *owner) act(ctx context.Context) error {
 		return errLeaseLost
 	}
 	before := o.view.state.Nodes[wire.RunNode]
+	o.before = before.Epoch
 	claim := eventlog.Claim{Runner: r.cfg.ID, MinEpoch: o.lease.Revision(), AtSeq: before.Seq}
 	writer, err := r.log.Claim(ctx, o.runID, wire.RunNode, claim)
 	if err != nil {
 		return err
 	}
 	o.writer = writer
-	defer o.closeWriter(ctx)
+	return nil
+}
+
+// goOn begins the run, or goes on with it, as soon as it has been folded up to the
+// claim. It reports whether the run is over.
+func (o *owner) goOn(ctx context.Context) (ended bool, err error) {
 	_, o.written = o.writer.Last()
 	if err := o.view.wait(ctx, o.written); err != nil {
-		return err
+		return false, err
 	}
-	other := before.Epoch != o.epoch
+	other := o.before != o.epoch
 	o.epoch = o.writer.Epoch()
 	switch s := o.view.state; {
 	case over(s):
-		return o.finish(ctx)
+		return true, o.finish(ctx)
 	case s.Status == wire.RunIdle:
-		err = o.start(ctx)
+		return false, o.start(ctx)
 	default:
-		err = o.takeOver(ctx, other)
+		return false, o.takeOver(ctx, other)
 	}
-	if err != nil {
-		return err
-	}
-	o.begin()
-	return o.schedule(ctx)
 }
 
 // start begins a new run.
@@ -440,7 +475,7 @@ func (o *owner) putRegistration(ctx context.Context, released uint64) error {
 	}
 	return r.active.put(ctx, registration{
 		Run: o.runID, Runner: r.cfg.ID, Folder: o.folder.holder, Parent: parent, Call: call,
-		Since: time.Now().UnixMilli(), Released: released, Incarnation: r.log.Incarnation(),
+		Since: time.Now().UnixMilli(), Released: released, Incarnation: r.log.Incarnation(), Trace: tracing.ParentOf(ctx),
 	})
 }
 

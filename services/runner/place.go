@@ -245,7 +245,7 @@ func (o *owner) offer(ctx context.Context, node string, n wire.NodeState) error 
 	if err != nil {
 		return err
 	}
-	if _, err := o.runner.log.JetStream().Publish(ctx, o.runner.names.QueueNode(pool), value); err != nil {
+	if _, err := o.runner.log.Send(ctx, o.runner.names.QueueNode(pool), value); err != nil {
 		return err
 	}
 	again := o.runner.cfg.OfferAgain

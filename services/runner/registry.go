@@ -33,6 +33,9 @@ type registration struct {
 	// however long ago that was.
 	Released uint64 `json:"released,omitempty"`
 
+	// Trace is that of the last owner's beginning, as [tracing.Parent] spells it.
+	Trace string `json:"trace,omitempty"`
+
 	// Incarnation is that of the log: in another one the run doesn't exist.
 	Incarnation string `json:"incarnation"`
 }

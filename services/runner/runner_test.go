@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.opentelemetry.io/otel/trace"
 
 	"wake/internal/agent"
 	"wake/internal/eventlog"
@@ -131,6 +132,7 @@ type bench struct {
 	server *natstest.Server
 	nc     *nats.Conn
 	log    *eventlog.Log
+	tracer trace.Tracer // of the logs that are opened from then on; nil: none
 }
 
 func newBench(t *testing.T) *bench {
@@ -158,7 +160,7 @@ func (b *bench) logger() *slog.Logger {
 
 func (b *bench) open() *eventlog.Log {
 	b.t.Helper()
-	log, err := eventlog.Open(b.t.Context(), b.nc, eventlog.Options{Logger: b.logger()})
+	log, err := eventlog.Open(b.t.Context(), b.nc, eventlog.Options{Logger: b.logger(), Tracer: b.tracer})
 	if err != nil {
 		b.t.Fatal(err)
 	}

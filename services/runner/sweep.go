@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"wake/internal/lease"
+	"wake/internal/tracing"
 	"wake/pkg/wire"
 )
 
@@ -52,7 +53,7 @@ func (r *Runner) adopt(ctx context.Context, keeper *lease.Keeper, reg registrati
 		return
 	}
 	o := &owner{runner: r, keeper: keeper, runID: reg.Run, request: wire.RunRequest{RunID: reg.Run}, taken: func() {}}
-	switch err := o.own(ctx); {
+	switch err := o.own(tracing.With(ctx, reg.Trace)); {
 	case err == nil, ctx.Err() != nil:
 		r.attempts.succeeded(reg.Run)
 	case errors.Is(err, lease.ErrHeld):

@@ -45,7 +45,7 @@ func (b *bench) process(id string, p agent.Provider, edits ...func(*runner.Confi
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(nc.Close)
-	log, err := eventlog.Open(b.t.Context(), nc, eventlog.Options{Logger: b.logger().With("process", id)})
+	log, err := eventlog.Open(b.t.Context(), nc, eventlog.Options{Logger: b.logger().With("process", id), Tracer: b.tracer})
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ const verdictWait = 4500 * time.Millisecond
 // serve answers wake.api.command until ctx ends.
 func (r *Runner) serve(ctx context.Context) error {
 	s := api.Service{
-		Names: r.names, Name: "runner", Logger: r.logger,
+		Names: r.names, Name: "runner", Logger: r.logger, Tracer: r.log.Tracer(),
 		Endpoints: []api.Endpoint{api.Handle(wire.VerbCommand, "", r.command)},
 	}
 	return s.Run(ctx, r.log.Conn())
@@ -43,7 +43,7 @@ func (r *Runner) command(ctx context.Context, cmd wire.Command, _ api.Form) (wir
 	if err != nil {
 		return answer, &wire.APIError{Code: wire.CodeBadRequest, Message: fmt.Sprintf("the command can't be encoded: %v", err)}
 	}
-	ack, err := r.log.JetStream().Publish(ctx, r.names.Command(run), data)
+	ack, err := r.log.Send(ctx, r.names.Command(run), data)
 	if err != nil {
 		return answer, fmt.Errorf("publish the command: %w", err)
 	}

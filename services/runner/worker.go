@@ -7,10 +7,13 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"wake/internal/eventlog"
 	"wake/internal/flow"
 	"wake/internal/lease"
 	"wake/internal/run"
+	"wake/internal/tracing"
 	"wake/pkg/wire"
 )
 
@@ -23,6 +26,7 @@ type worker struct {
 	taken  func() // called when the offer has served its purpose
 
 	lease   *lease.Lease
+	span    trace.Span // of starting the node
 	writer  *eventlog.Writer
 	view    *view // belongs to the watch while it runs
 	started time.Time
@@ -73,10 +77,13 @@ func (w *worker) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer w.release(ctx)
+	ctx = w.begins(ctx)
+	defer w.span.End()
 	before := w.last()
 	if err := w.claim(ctx); gone(err) {
 		return lease.ErrHeld // somebody else was faster
 	} else if err != nil {
+		tracing.Fail(w.span, err)
 		return err
 	}
 	if !w.wanted() {
@@ -86,12 +93,22 @@ func (w *worker) run(ctx context.Context) (err error) {
 		r.metrics.taken.WithLabelValues(ofNodes).Inc()
 	}
 	err = w.execute(ctx)
+	tracing.Fail(w.span, err)
 	if gone(err) {
 		r.metrics.lost.WithLabelValues(ofNodes).Inc()
 		r.logger.Warn("gave up: another runner has taken over", "run", w.offer.RunID, "node", w.offer.NodeID, "exec", w.offer.ExecID, "cause", err)
 		return nil
 	}
 	return err
+}
+
+// begins starts the span of starting the node, which ends when its agent or command
+// is at work.
+func (w *worker) begins(ctx context.Context) context.Context {
+	names := w.runner.names
+	ctx, w.span = tracing.Process(ctx, w.runner.log.Tracer(), tracing.Destination(names.Prefix(), names.QueueNode("")),
+		tracing.Run(w.offer.RunID), tracing.Node(w.offer.NodeID), tracing.Exec(w.offer.ExecID), tracing.Resumed(w.last() != ""))
+	return ctx
 }
 
 // What an owner sees as free, this runner may see a moment later: it waits for a
@@ -208,6 +225,7 @@ func (w *worker) prepare(ctx context.Context) (n wire.NodeState, missing, err er
 	w.started = time.Now()
 	w.halt.begin()
 	n = w.state.Nodes[w.offer.NodeID]
+	w.span.SetAttributes(tracing.Attempt(n.Attempt))
 	input, missing := w.view.input(ctx, w.offer.NodeID)
 	if missing != nil && !errors.Is(missing, errMissing) {
 		return n, nil, missing

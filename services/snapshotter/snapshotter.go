@@ -205,7 +205,7 @@ func (s *Snapshotter) Save(ctx context.Context, v *value) (int, error) {
 // answer answers wake.api.snapshot until ctx ends.
 func (s *Snapshotter) answer(ctx context.Context) error {
 	service := api.Service{
-		Names: s.log.Names(), Name: name, Logger: s.logger,
+		Names: s.log.Names(), Name: name, Logger: s.logger, Tracer: s.log.Tracer(),
 		Endpoints: []api.Endpoint{api.Handle(wire.VerbSnapshot, "", s.request)},
 	}
 	return service.Run(ctx, s.log.Conn())

@@ -1,0 +1,157 @@
+package tracing
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// Send starts the span of a message that is sent to a destination.
+func Send(ctx context.Context, t trace.Tracer, destination string) (context.Context, trace.Span) {
+	return start(ctx, t, trace.SpanKindProducer, opSend, typeSend, destination)
+}
+
+// Process starts the span of a message that is dealt with, under the trace of the
+// context.
+func Process(ctx context.Context, t trace.Tracer, destination string, more ...attribute.KeyValue) (context.Context, trace.Span) {
+	return start(ctx, t, trace.SpanKindConsumer, opProcess, typeProcess, destination, trace.WithAttributes(more...))
+}
+
+// Obey starts the span of a command, under the trace of whoever sent it, with a
+// link to what it is about, the trace of the context.
+func Obey(ctx context.Context, t trace.Tracer, parent, destination string, more ...attribute.KeyValue) (context.Context, trace.Span) {
+	sender := With(ctx, parent)
+	var links []trace.Link
+	if about := trace.SpanContextFromContext(ctx); about.IsValid() && sender != ctx {
+		links = []trace.Link{{SpanContext: about}}
+	}
+	return start(sender, t, trace.SpanKindConsumer, opProcess, typeProcess, destination, trace.WithAttributes(more...), trace.WithLinks(links...))
+}
+
+// Deliver starts the span of a notification on its way to a sink.
+func Deliver(ctx context.Context, t trace.Tracer, destination string, more ...attribute.KeyValue) (context.Context, trace.Span) {
+	return start(ctx, t, trace.SpanKindConsumer, opDeliver, typeProcess, destination, trace.WithAttributes(more...))
+}
+
+// Serve starts the span of a request that is answered.
+func Serve(ctx context.Context, t trace.Tracer, method string) (context.Context, trace.Span) {
+	return t.Start(ctx, method, trace.WithSpanKind(trace.SpanKindServer),
+		trace.WithAttributes(attribute.String(attrRPCSystem, system), attribute.String(attrRPCMethod, method)))
+}
+
+// Batch is several messages that are published, or dealt with, at once.
+type Batch struct {
+	Destination string
+	Origins     []trace.SpanContext // what the messages come from
+	Count       int                 // of messages
+	Group       string              // the service that deals with them
+	Begun       time.Time
+}
+
+// maxLinks bounds what a span refers to.
+const maxLinks = 32
+
+// Publish starts the span of a batch that is published.
+func (b Batch) Publish(ctx context.Context, t trace.Tracer) (context.Context, trace.Span) {
+	ctx, o := b.options(ctx)
+	return start(ctx, t, trace.SpanKindProducer, opPublish, typeSend, b.Destination, o...)
+}
+
+// Process starts the span of a batch that is dealt with.
+func (b Batch) Process(ctx context.Context, t trace.Tracer) (context.Context, trace.Span) {
+	ctx, o := b.options(ctx)
+	return start(ctx, t, trace.SpanKindConsumer, opProcess, typeProcess, b.Destination, o...)
+}
+
+// options are those of a batch's span. If all of it comes from one trace, the span
+// belongs to that; else it is a trace of its own, with links to where it comes from.
+func (b Batch) options(ctx context.Context) (context.Context, []trace.SpanStartOption) {
+	more := []attribute.KeyValue{attribute.Int(attrBatch, b.Count)}
+	if b.Group != "" {
+		more = append(more, attribute.String(attrConsumerGroup, b.Group))
+	}
+	o := []trace.SpanStartOption{trace.WithAttributes(more...), trace.WithTimestamp(b.Begun)}
+	ctx, links := Join(ctx, b.Origins)
+	return ctx, append(o, trace.WithLinks(links...))
+}
+
+// Join returns the context of a span for what has come about in several places,
+// and what it refers to besides.
+func Join(ctx context.Context, origins []trace.SpanContext) (context.Context, []trace.Link) {
+	var all []trace.SpanContext
+	seen := map[trace.SpanID]bool{}
+	one := true
+	for _, c := range origins {
+		if !c.IsValid() || seen[c.SpanID()] {
+			continue
+		}
+		seen[c.SpanID()] = true
+		all = append(all, c)
+		one = one && c.TraceID() == all[0].TraceID()
+	}
+	var none trace.SpanContext
+	ctx = trace.ContextWithSpanContext(ctx, none)
+	if one && len(all) > 0 {
+		ctx = trace.ContextWithRemoteSpanContext(ctx, all[len(all)-1])
+		all = all[:len(all)-1]
+	}
+	var links []trace.Link
+	for _, c := range all[:min(len(all), maxLinks)] {
+		links = append(links, trace.Link{SpanContext: c})
+	}
+	return ctx, links
+}
+
+func start(ctx context.Context, t trace.Tracer, kind trace.SpanKind, op, operation, destination string, o ...trace.SpanStartOption) (context.Context, trace.Span) {
+	o = append(o, trace.WithSpanKind(kind), trace.WithAttributes(
+		attribute.String(attrSystem, system), attribute.String(attrOperation, op),
+		attribute.String(attrOperationType, operation), attribute.String(attrDestination, destination)))
+	return t.Start(ctx, op+" "+destination, o...)
+}
+
+// Run is the attribute of a run, and so on; Node is that of one of its nodes.
+func Run(id string) attribute.KeyValue { return attribute.String(attrRun, id) }
+
+// Node is the id of a node.
+func Node(id string) attribute.KeyValue { return attribute.String(attrNode, id) }
+
+// Exec is the id of an execution.
+func Exec(id string) attribute.KeyValue { return attribute.String(attrExec, id) }
+
+// Attempt is the how manieth attempt at a node it is.
+func Attempt(n int) attribute.KeyValue { return attribute.Int(attrAttempt, n) }
+
+// Resumed says whether something goes on that had begun elsewhere.
+func Resumed(is bool) attribute.KeyValue { return attribute.Bool(attrResumed, is) }
+
+// Provider is who drives an agent.
+func Provider(name string) attribute.KeyValue { return attribute.String(attrProvider, name) }
+
+// Command is the type of a command that is known.
+func Command(known string) attribute.KeyValue { return attribute.String(attrCommand, known) }
+
+// Accepted says whether a command was.
+func Accepted(was bool) attribute.KeyValue { return attribute.Bool(attrAccepted, was) }
+
+// Position is where in its stream the last message is.
+func Position(pos uint64) attribute.KeyValue { return attribute.Int64(attrPosition, int64(pos)) }
+
+// Attempts is how often something was tried.
+func Attempts(n int) attribute.KeyValue { return attribute.Int(attrAttempts, n) }
+
+// Values is how many values were saved.
+func Values(n int) attribute.KeyValue { return attribute.Int(attrValues, n) }
+
+// Group is the service that deals with messages.
+func Group(service string) attribute.KeyValue { return attribute.String(attrConsumerGroup, service) }
+
+// Sink is the name of a sink.
+func Sink(name string) attribute.KeyValue { return attribute.String(attrSink, name) }
+
+// SinkType is the type of a sink.
+func SinkType(name string) attribute.KeyValue { return attribute.String(attrSinkType, name) }
+
+// Kind is the kind of an error, for an event of a span.
+func Kind(err error) attribute.KeyValue { return attribute.String(attrErrorType, ErrorType(err)) }
