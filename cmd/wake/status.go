@@ -122,6 +122,8 @@ func toDo(run string, status wire.RunStatus, reason string, interrupted []string
 	case reason == wire.PauseRequiresAction && len(interrupted) > 0:
 		nodes := strings.Join(interrupted, ",")
 		return resume + " --rerun " + nodes + " runs again what was interrupted, --fail " + nodes + " gives it up"
+	case reason == wire.PauseParent:
+		return "nothing: it goes on with its parent run"
 	case reason == wire.PauseWorkspaceLost:
 		return "start the runner that has its folder; " + resume + " once the folder is there"
 	}

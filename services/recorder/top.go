@@ -183,6 +183,8 @@ func pausedFor(reason string) string {
 		return "a decision about what was interrupted"
 	case wire.PauseWorkspaceLost:
 		return "the runner that has its folder"
+	case wire.PauseParent:
+		return "its parent run, which is paused"
 	}
 	return "somebody to resume it" + colon(reason)
 }

@@ -15,6 +15,7 @@ type bill struct {
 	usd     float64
 	known   int                        // calls of which it is known what they cost
 	unknown int                        // the others
+	parts   float64                    // what the runs cost that calls have started; told by them, not in total
 	turn    map[string]wire.ModelUsage // since the last turn:end, by model
 }
 
@@ -35,6 +36,10 @@ func (b *bill) take(e *wire.Event) {
 			b.turn = map[string]wire.ModelUsage{}
 		}
 		count(b.turn, p)
+	case *wire.AgentTool:
+		if p.ChildCostUsd != nil && *p.ChildCostUsd > 0 {
+			b.parts = min(b.parts+*p.ChildCostUsd, wire.MaxCostUsd)
+		}
 	case *wire.TurnEnd:
 		b.turn = nil
 	}
@@ -47,6 +52,9 @@ func (b *bill) total() *float64 {
 	}
 	return new(b.usd)
 }
+
+// spent is what is known to have been spent, by the runs that the agent has started too.
+func (b *bill) spent() float64 { return min(b.usd+b.parts, wire.MaxCostUsd) }
 
 // tell says what was used and what it cost since the last turn:end.
 func (b *bill) tell(p *wire.TurnEnd) {
@@ -110,10 +118,11 @@ func (s *session) used(a answer, id string) *wire.Usage {
 	return &u
 }
 
-// exhausted reports whether the agent has spent what it may.
+// exhausted reports whether the agent, with the runs that it has started, has spent what it
+// may.
 func (s *session) exhausted() bool {
 	limit := s.request.Options.MaxBudgetUsd
-	return limit > 0 && s.conv.bill.usd >= limit
+	return limit > 0 && s.conv.bill.spent() >= limit
 }
 
 // priceOf returns the price of the model, nil if it isn't known.

@@ -144,3 +144,27 @@ func rawOf(t *testing.T, text string) wire.Raw {
 	}
 	return raw
 }
+
+// TestPartsArePaid has an agent start a flow that costs more than it may spend: it ends at the end
+// of the turn, also if it dies before.
+func TestPartsArePaid(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		b := flowsBench(t, apitest.Message(apitest.Call("t0", "run_flow", `{"flow":"any"}`)), apitest.Message(apitest.Text("Done.")))
+		b.dear()
+		b.script.ByTurn = true
+		b.request.Options.MaxBudgetUsd = 0.3
+		if killed {
+			b.each = func(_ agent.Session, e *wire.Event) bool { return e.Type() != wire.TypeTurnEnd }
+			b.run()
+			b.each = nil
+			b.resume("")
+		}
+		b.run()
+		if got := outcome(b.log); got != "error_max_budget_usd: the agent has spent $0.3600, and its budget is $0.3000" {
+			t.Errorf("killed %v: outcome %q", killed, got)
+		}
+		if got := told(b.log); !strings.Contains(got, "of 0.11") {
+			t.Errorf("killed %v: costs %s", killed, got)
+		}
+	}
+}

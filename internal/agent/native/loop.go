@@ -40,7 +40,7 @@ func (s *session) loop() error {
 		case s.conv.turns >= s.maxTurns():
 			err = s.failTurn(wire.ErrorMaxTurns, fmt.Sprintf("the agent has taken %d turns without coming to an end", s.conv.turns))
 		case s.exhausted():
-			err = s.failTurn(wire.ErrorMaxBudget, fmt.Sprintf("the agent has spent $%.4f, and its budget is $%.4f", s.conv.bill.usd, s.request.Options.MaxBudgetUsd))
+			err = s.failTurn(wire.ErrorMaxBudget, fmt.Sprintf("the agent has spent $%.4f, and its budget is $%.4f", s.conv.bill.spent(), s.request.Options.MaxBudgetUsd))
 		case s.tooLong():
 			err = s.compact()
 		default:
