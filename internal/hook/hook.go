@@ -189,7 +189,7 @@ func (h *hook) matches(e Event) bool {
 }
 
 // Fire asks the hooks that match, and returns the outcome and what is to be recorded of
-// each. If ctx ends, so do they, and nothing comes of it.
+// each. If ctx ends, so do they: nothing comes of those that haven't answered.
 func (s *Set) Fire(ctx context.Context, e Event) (Outcome, []*wire.HookFired) {
 	if s == nil {
 		return Outcome{}, nil

@@ -202,19 +202,11 @@ func (m *assembly) answer() answer {
 			a.blocks = append(a.blocks, b)
 		}
 	}
-	a.blocks = m.finished(a.blocks)
+	a.blocks = uncut(a.stop, a.blocks)
 	u := &a.usage
 	u.MessageID, u.Model, u.StopReason = a.id, a.model, a.stop
 	u.ContextTokens = u.InputTokens + *u.CacheCreationInputTokens + *u.CacheReadInputTokens
 	return a
-}
-
-// finished leaves out a call that was cut off at the limit of the message's length.
-func (m *assembly) finished(blocks []wire.Raw) []wire.Raw {
-	if last := len(blocks) - 1; m.stop == stopLength && last >= 0 && malformed(blocks[last].Get("input")) != "" {
-		return blocks[:last]
-	}
-	return blocks
 }
 
 // block returns the block as the next prompt repeats it. A text without a word is

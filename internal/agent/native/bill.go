@@ -105,14 +105,14 @@ func sum[N int64 | float64](a, b *N) *N {
 }
 
 // used is what a model call has used and cost, and is known by; id is for APIs whose
-// answers have none.
+// answers have none. What an API doesn't count has a cost that nobody knows.
 func (s *session) used(a answer, id string) *wire.Usage {
 	u := a.usage
 	u.ContextWindow = s.limits.context
 	if u.MessageID == "" {
 		u.MessageID = id
 	}
-	if s.price != nil {
+	if counted := u.InputTokens != 0 || u.OutputTokens != 0 || u.ContextTokens != 0; counted && s.price != nil {
 		u.CostUsd = new(s.price.Of(u, a.hour))
 	}
 	return &u

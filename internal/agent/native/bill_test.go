@@ -107,13 +107,21 @@ func TestBudgetOfUnknown(t *testing.T) {
 	if _, err := b.provider().Start(t.Context(), b.request); err == nil || !strings.Contains(err.Error(), "native: prices of m: ") {
 		t.Errorf("error %v", err)
 	}
+	uncounted := apitest.Message(apitest.Call("t", "glob", `{"pattern":"*"}`))
+	uncounted.Input, uncounted.Output = -1, -1
+	b = newBench(t, uncounted)
+	b.request.Options.MaxBudgetUsd = 1
+	b.dear()
+	if got := outcome(b.run()); !strings.HasPrefix(got, "cost_unknown: ") {
+		t.Errorf("of an API that doesn't count tokens: outcome %q", got)
+	}
 	b = newBench(t, apitest.Message(apitest.Call("t", "glob", `{"pattern":"*"}`)))
 	b.each = func(_ agent.Session, e *wire.Event) bool { return e.Type() != wire.TypeTurnStart || e.Turn == 1 }
 	b.run()
 	b.each, b.request.Options.MaxBudgetUsd = nil, 1
 	b.dear()
 	b.resume("")
-	if got := outcome(b.run()); !strings.Contains(got, "nobody knows what 1 model calls cost that the agent has made before") {
+	if got := outcome(b.run()); !strings.Contains(got, "cost_unknown: maxBudgetUsd can't be kept, since nobody knows what model calls of the agent cost: 1 so far") {
 		t.Errorf("outcome %q", got)
 	}
 }

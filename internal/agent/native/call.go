@@ -185,8 +185,7 @@ func (p *performance) run(ctx context.Context) {
 		if p.tool.again() && !errors.Is(context.Cause(ctx), errMessage) {
 			return // it is run again when the agent goes on
 		}
-		r = result{output: wire.RawString("The call was interrupted while it was running; its outcome is unknown."), failed: true}
-		p.finish(r, wire.CallInterrupted, started)
+		p.interrupted(started)
 		return
 	}
 	for _, told := range r.told {
@@ -249,6 +248,13 @@ func (p *performance) finish(r result, problem string, started time.Time) bool {
 	return p.end(e)
 }
 
+// interrupted records that the call was running when it was given up.
+func (p *performance) interrupted(started time.Time) {
+	r := text("The call was interrupted while it was running; its outcome is unknown.")
+	r.failed = true
+	p.finish(r, wire.CallInterrupted, started)
+}
+
 // end records the result. It reports false if the session ends.
 func (p *performance) end(e *wire.AgentTool) bool {
 	return p.say(e) == nil && p.say(&wire.Checkpoint{Kind: wire.CheckpointSubturn, SubIdx: new(p.index)}) == nil
@@ -280,14 +286,13 @@ func (p *performance) permitted(ctx context.Context, started time.Time) bool {
 	}
 	switch {
 	case problem != "":
-		p.finish(failure(fmt.Errorf("%s", problem)), "", started)
+		p.finish(failure(errors.New(problem)), "", started)
 		return false
 	case p.call.state == wire.ToolDenied:
 		p.deny(p.call.note)
 		return false
 	case p.call.state == wire.ToolExecuting && !p.tool.again(): // nobody may know what it has done
-		r := result{output: wire.RawString("The call was interrupted while it was running; its outcome is unknown."), failed: true}
-		p.finish(r, wire.CallInterrupted, started)
+		p.interrupted(started)
 		return false
 	case p.call.state == wire.ToolExecuting, p.call.state == wire.ToolApproved:
 		return true

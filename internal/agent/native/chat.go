@@ -269,12 +269,9 @@ func (m *chatMessage) finish() answer {
 		a.blocks = append(a.blocks, textBlock(valid(m.text.String())))
 	}
 	for _, c := range m.calls {
-		b := toolUse(c.id, c.name, c.input)
-		if a.stop == stopLength && malformed(b.Get("input")) != "" {
-			continue // it was cut off
-		}
-		a.blocks = append(a.blocks, b)
+		a.blocks = append(a.blocks, toolUse(c.id, c.name, c.input))
 	}
+	a.blocks = uncut(a.stop, a.blocks)
 	a.usage.Model, a.usage.StopReason = a.model, a.stop // without the id: not every server has a new one for each answer
 	return a
 }

@@ -39,6 +39,8 @@ func (s *session) loop() error {
 			err = s.conclude()
 		case s.conv.turns >= s.maxTurns():
 			err = s.failTurn(wire.ErrorMaxTurns, fmt.Sprintf("the agent has taken %d turns without coming to an end", s.conv.turns))
+		case s.request.Options.MaxBudgetUsd > 0 && s.conv.bill.unknown > 0:
+			err = s.failTurn("cost_unknown", fmt.Sprintf("maxBudgetUsd can't be kept, since nobody knows what model calls of the agent cost: %d so far", s.conv.bill.unknown))
 		case s.exhausted():
 			err = s.failTurn(wire.ErrorMaxBudget, fmt.Sprintf("the agent has spent $%.4f, and its budget is $%.4f", s.conv.bill.spent(), s.request.Options.MaxBudgetUsd))
 		case s.tooLong():
@@ -204,6 +206,10 @@ var errAbandoned = errors.New("native: abandoned")
 // retryBase is the delay before the first retry; it doubles with each one.
 const retryBase = 500 * time.Millisecond
 
+// maxDelay is how long an agent waits at most because its model's API says so. If that is
+// not enough, the node's policy decides.
+const maxDelay = time.Hour
+
 // ask calls the model until it answers: as often as the options say. Each failure is
 // on record.
 func (s *session) ask(ctx context.Context, q question, tell func(piece) error) (answer, error) {
@@ -222,7 +228,7 @@ func (s *session) ask(ctx context.Context, q question, tell func(piece) error) (
 			return a, errAbandoned
 		}
 		failed := asAPIError(err)
-		if !failed.retry || attempt == retries {
+		if !failed.retry || attempt == retries || failed.after > maxDelay {
 			return a, s.fail(failed.event(attempt, retries, 0))
 		}
 		delay := retryBase << min(attempt, 10)

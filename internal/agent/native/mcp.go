@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -37,10 +38,11 @@ func (s *session) connect(ctx context.Context, env []string) ([]*tool, error) {
 			return nil, fmt.Errorf("MCP server %s: %w", name, err)
 		}
 		for _, t := range found {
-			if !taken[t.name] {
-				tools = append(tools, t)
+			if taken[t.name] {
+				s.log.Warn("tool left out: its name is taken", "tool", t.name)
+				continue
 			}
-			taken[t.name] = true
+			tools, taken[t.name] = append(tools, t), true
 		}
 	}
 	return tools, nil
@@ -74,7 +76,11 @@ func (s *session) transport(c agent.MCPServer, env []string) (sdk.Transport, err
 	case c.URL != "":
 		client := *s.provider.Client
 		if len(c.Headers) > 0 {
-			client.Transport = headers{cmp.Or(client.Transport, http.DefaultTransport), c.Headers}
+			own, err := url.Parse(c.URL)
+			if err != nil {
+				return nil, err
+			}
+			client.Transport = headers{cmp.Or(client.Transport, http.DefaultTransport), own.Host, c.Headers}
 		}
 		return &sdk.StreamableClientTransport{Endpoint: c.URL, HTTPClient: &client, DisableStandaloneSSE: true}, nil
 	case len(c.Command) == 0:
@@ -90,14 +96,19 @@ func (s *session) transport(c agent.MCPServer, env []string) (sdk.Transport, err
 	return &sdk.IOTransport{Reader: p.Stdout, Writer: p.Stdin}, nil
 }
 
-// headers adds headers to requests.
+// headers adds headers to requests to a host. They may hold secrets, which are not for
+// whom it redirects us to.
 type headers struct {
 	next http.RoundTripper
+	host string
 	add  map[string]string
 }
 
 // RoundTrip implements [http.RoundTripper].
 func (h headers) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != h.host {
+		return h.next.RoundTrip(r)
+	}
 	r = r.Clone(r.Context())
 	for key, value := range h.add {
 		r.Header.Set(key, value)

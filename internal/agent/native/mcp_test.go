@@ -98,6 +98,38 @@ func TestMCP(t *testing.T) {
 	}
 }
 
+// TestMCPRedirect keeps the headers of an MCP server to itself: where it redirects to is
+// not told them.
+func TestMCPRedirect(t *testing.T) {
+	leaked := make(chan string, 16)
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		leaked <- r.Header.Get("X-Key")
+		http.Error(w, "no", http.StatusNotFound)
+	}))
+	defer other.Close()
+	server := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusTemporaryRedirect))
+	defer server.Close()
+	b := newBench(t)
+	b.request.Options.MCPServers = map[string]agent.MCPServer{"x": {URL: server.URL, Headers: map[string]string{"X-Key": "secret"}}}
+	p := &native.Provider{Environ: b.provider().Environ, Client: &http.Client{Transport: split{b.script, server.Client().Transport}}}
+	s, err := p.Start(t.Context(), b.request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for e, err := range s.Events() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.store(e)
+	}
+	if got := outcome(b.log); !strings.HasPrefix(got, "start_failed: ") {
+		t.Errorf("outcome %q", got)
+	}
+	if key := <-leaked; key != "" {
+		t.Errorf("told %q", key)
+	}
+}
+
 // TestMCPMissing fails the start where a server can't be reached.
 func TestMCPMissing(t *testing.T) {
 	for _, c := range []agent.MCPServer{{Command: []string{"/bin/false"}}, {Command: []string{"/no/such"}}, {}} {

@@ -182,6 +182,15 @@ func toolUse(id, name, input string) wire.Raw {
 	return mustMarshal(map[string]any{"type": "tool_use", "id": id, "name": name, "input": object})
 }
 
+// uncut leaves out the last call of a message if it was cut off at the limit of the
+// message's length.
+func uncut(stop string, blocks []wire.Raw) []wire.Raw {
+	if last := len(blocks) - 1; stop == stopLength && last >= 0 && malformed(blocks[last].Get("input")) != "" {
+		return blocks[:last]
+	}
+	return blocks
+}
+
 // malformed returns why the input of a call can't be used, "" if it can.
 func malformed(input wire.Raw) string {
 	text, ok := input.Get(malformedKey).Text()

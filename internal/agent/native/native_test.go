@@ -247,6 +247,8 @@ func TestRetries(t *testing.T) {
 	limit := apitest.Failure(http.StatusTooManyRequests, "rate_limit_error")
 	later := limit
 	later.Header = http.Header{"Retry-After": {"7"}}
+	never := limit
+	never.Header = http.Header{"Retry-After": {"3601"}}
 	named := limit
 	named.Header = http.Header{"Request-Id": {"req_1 \x1b[31m"}}
 	for _, test := range []struct {
@@ -268,6 +270,11 @@ func TestRetries(t *testing.T) {
 			"rate_limit: rate_limit (HTTP 429, rate_limit_error, request req_1): the script says so", 3500 * time.Millisecond,
 		},
 		{"the API says when", []apitest.Reply{later, apitest.Message(apitest.Text("ok"))}, "rate_limit 429 1/3 7000", "ok", 7 * time.Second},
+		{
+			"the API says never",
+			[]apitest.Reply{never},
+			"rate_limit 429 0/0 0", "rate_limit: rate_limit (HTTP 429, rate_limit_error): the script says so", 0,
+		},
 		{
 			"cut in the middle",
 			[]apitest.Reply{{Blocks: []apitest.Block{apitest.Text("Half")}, Cut: true}, apitest.Message(apitest.Text("Whole"))},

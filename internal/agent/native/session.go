@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"log/slog"
 	"slices"
@@ -143,9 +142,6 @@ func (s *session) prepare() (err error) {
 		return err
 	}
 	s.price = priceOf(o, cmp.Or(o.Model, s.provider.Model))
-	if o.MaxBudgetUsd > 0 && s.conv.bill.unknown > 0 {
-		return fmt.Errorf("maxBudgetUsd can't be kept, since nobody knows what %d model calls cost that the agent has made before", s.conv.bill.unknown)
-	}
 	env := agent.CommandEnvironment(s.provider.Environ, o.Env)
 	w := workspace{dir: o.Cwd}
 	s.tools = append(w.files(), w.searches()...)

@@ -24,8 +24,8 @@ type Reply struct {
 	Stop   string // default tool_use if a block is a call, else end_turn
 	Cut    bool   // the stream ends before the message does
 	Hang   bool   // likewise, but the connection stays open
-	Input  int64  // tokens; default 100
-	Output int64  // tokens; default 10
+	Input  int64  // tokens; default 100; -1: none are told
+	Output int64  // tokens; default 10; likewise
 }
 
 // Block is a content block.
@@ -195,9 +195,13 @@ func (r *Reply) stream(b *bytes.Buffer, n int) {
 	if output == 0 {
 		output = 10
 	}
+	told := int64(1)
+	if input, output = max(0, input), max(0, output); output == 0 {
+		told = 0
+	}
 	event(b, "message_start", map[string]any{"message": map[string]any{
 		"id": fmt.Sprintf("msg_%d", n), "type": "message", "role": "assistant", "model": "scripted", "content": []any{},
-		"usage": map[string]any{"input_tokens": input, "output_tokens": 1},
+		"usage": map[string]any{"input_tokens": input, "output_tokens": told},
 	}})
 	stop := "end_turn"
 	for i, block := range r.Blocks {
