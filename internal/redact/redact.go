@@ -200,7 +200,7 @@ func (s *Set) Held(text string) int {
 
 // beginsAt returns where a word begins of which the text has only the first part.
 func (s *Set) beginsAt(text string) int {
-	for i := range len(text) {
+	for i := max(0, len(text)-s.begin.most+1); i < len(text); i++ {
 		left := len(text) - i
 		if left >= s.begin.longest[text[i]] || left > 1 && !s.begin.pairs[uint16(text[i])|uint16(text[i+1])<<8] {
 			continue
@@ -218,6 +218,7 @@ func (s *Set) beginsAt(text string) int {
 type beginnings struct {
 	words   [256][]string
 	longest [256]int // length of the longest of words
+	most    int      // length of the longest of all
 	pairs   [1 << 16]bool
 }
 
@@ -226,6 +227,7 @@ func newBeginnings(words []string) *beginnings {
 	for _, w := range words {
 		b.words[w[0]] = append(b.words[w[0]], w)
 		b.longest[w[0]] = max(b.longest[w[0]], len(w))
+		b.most = max(b.most, len(w))
 		b.pairs[uint16(w[0])|uint16(w[1])<<8] = true
 	}
 	return b
