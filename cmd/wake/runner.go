@@ -38,6 +38,7 @@ type runnerOptions struct {
 func runnerFlags(flags *pflag.FlagSet, o *runnerOptions, drain time.Duration) {
 	flags.StringVar(&o.config.ID, "runner-id", "", "`name` of the runner in claims and leases (default: one that is kept in a file runner-id)")
 	flags.IntVar(&o.config.MaxAgents, "max-agents", 8, "`number` of agents and commands that run at once")
+	flags.IntVar(&o.config.MaxWaiting, "max-waiting", 0, "`number` of agents that wait for a person, keep their process and leave their place to others (default: 4 times --max-agents)")
 	flags.StringSliceVar(&o.config.Pools, "pool", []string{"default"}, "`pools` of nodes to take from, besides the runner's own")
 	flags.StringVar(&o.config.Workspaces, "workspaces", "", "`folder` in which runs get their own (default: DIR/workspaces)")
 	flags.DurationVar(&o.config.DrainTimeout, "drain-timeout", drain, "`how long` agents and commands may take to come to a safe point when the runner is told to stop")

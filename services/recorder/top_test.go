@@ -141,6 +141,48 @@ func TestWaitingForPermission(t *testing.T) {
 	}
 }
 
+// What an agent waits for is what it has asked first and wasn't answered, not what it has
+// told last; the list of what waits has all of it.
+func TestWaitsForTheOldest(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	say := func(id string, payload wire.Payload) {
+		e := p.add("r1", "coder", exec, payload)
+		e.CallID = id
+		p.entries = p.entries[:len(p.entries)-1]
+		p.pos--
+		p.put(e)
+	}
+	say("m1", &wire.CCMessage{Text: "First?", Priority: wire.PriorityQuestion})
+	say("m2", &wire.CCMessage{Text: "Second?", Priority: wire.PriorityBlocker})
+	say("m3", &wire.CCMessage{Text: "Half done.", Priority: wire.PriorityInfo})
+	p.start("r2", "coder", nil)
+	for _, held := range []int{0, 100} {
+		s := openStore(t)
+		s.HoldLive(held)
+		p.store(s, 100)
+		r, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+		if want := `coder: an answer: "First?" (question) (and 1 more)`; err != nil || r.WaitingFor != want || r.State != "waiting" {
+			t.Errorf("held %d: %s, waiting for %q, %v", held, r.State, r.WaitingFor, err)
+		}
+		for _, q := range []wire.ApprovalsRequest{{}, {Run: "r1"}} {
+			a, err := s.Approvals(t.Context(), q, 1<<20)
+			if err != nil || len(a.Approvals) != 2 || a.Approvals[0].CallID != "m1" || a.Approvals[1].Text != "Second?" || a.Approvals[1].Priority != wire.PriorityBlocker {
+				t.Errorf("held %d: %+v, %v", held, a, err)
+			}
+		}
+		if a, err := s.Approvals(t.Context(), wire.ApprovalsRequest{Run: "r2"}, 1<<20); err != nil || len(a.Approvals) != 0 {
+			t.Errorf("held %d: %+v, %v", held, a, err)
+		}
+		if a, err := s.Approvals(t.Context(), wire.ApprovalsRequest{}, 1500); err != nil || len(a.Approvals)+a.Omitted != 2 || a.Omitted == 0 {
+			t.Errorf("held %d, in little room: %+v, %v", held, a, err)
+		}
+		if _, err := s.Approvals(t.Context(), wire.ApprovalsRequest{Run: "nope"}, 1<<20); codeOf(err) != wire.CodeRunNotFound {
+			t.Errorf("held %d: %v", held, err)
+		}
+	}
+}
+
 // BenchmarkStatus asks for the status of a run with a long history that goes on.
 func BenchmarkStatus(b *testing.B) {
 	p := long(b, "r1", 5000)

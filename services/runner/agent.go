@@ -112,7 +112,7 @@ func (w *worker) agentInput(n wire.NodeState) (in agentInput, err error) {
 		return in, fmt.Errorf("overrides: %w", err)
 	}
 	in.Cwd = w.dir(in.Cwd)
-	in.Decide = w.asked.decide
+	in.Decide = w.decide
 	if in.provider, in.name, err = w.provider(in.Provider); err != nil {
 		return in, err
 	}

@@ -107,6 +107,61 @@ func TestAskedAndKilled(t *testing.T) {
 	}
 }
 
+// TestAnswerBeforeTheAgentGoesOn has the runner of an agent that can't go on from the log
+// die, or be told to pause, while the agent asks a person: the question waits on, without
+// the agent, and the agent goes on with the answer.
+func TestAnswerBeforeTheAgentGoesOn(t *testing.T) {
+	for _, paused := range []bool{false, true} {
+		natstest.Bubble(t, func(t *testing.T) {
+			b := newBench(t)
+			input, err := wire.RawFromJSON([]byte(indent))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := &puppet{play: func(a *act) {
+				a.turn()
+				if a.nth == 1 {
+					a.say(&wire.ToolIntent{ToolName: ask.Tool, ToolInput: input}, "t1")
+					a.say(&wire.PermissionRequired{ToolName: ask.Tool, ToolInput: input}, "t1")
+					select {
+					case <-a.interrupted:
+						a.say(&wire.PermissionDecided{Decision: wire.DecisionDeny}, "t1") // as Claude Code takes it back
+						a.say(&wire.AgentPaused{}, "")
+					case <-a.ctx.Done():
+					}
+					return
+				}
+				a.say(&wire.AgentComplete{Result: "done"}, "")
+			}}
+			r1 := b.process("r1", p)
+			b.submit("run1", single)
+			b.until("run1", wire.TypePermissionRequired)
+			if paused {
+				b.command("run1", wire.Command{Type: "pause"})
+				b.until("run1", wire.TypeAgentPaused)
+				b.command("run1", wire.Command{Type: "resume"})
+			} else {
+				r1.kill()
+				b.process("r2", p)
+			}
+			<-time.After(time.Minute)
+			if open := ask.Pending(b.fold("run1", b.read("run1"))); len(open) != 1 || open[0].CallID != "t1" || len(p.asked()) != 1 {
+				t.Fatalf("paused %t: %d agents were started, %+v waits:\n%s", paused, len(p.asked()), open, story(b.read("run1")))
+			}
+			if r := b.tell(wire.Command{Type: "reply", RunID: "run1", PromptID: "t1", Content: wire.RawString("Tabs")}); code(r) != "accepted" {
+				t.Errorf("answered: %+v", r)
+			}
+			state, entries := b.ended("run1")
+			if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeToolSealed) != 0 || count(entries, wire.TypePermissionDecided) != 1 {
+				t.Errorf("paused %t: run ended as %s:\n%s", paused, state.Result, story(entries))
+			}
+			if prompt := promptOf(p.asked()[1]); !strings.Contains(prompt, `"Tabs or spaces?": "Tabs"`) {
+				t.Errorf("paused %t: the agent was told %q", paused, prompt)
+			}
+		})
+	}
+}
+
 // An answer by the id of a message goes to the agent that has asked it, once; one to
 // nobody's is refused with what to do. What somebody waits for a person is measured, the
 // same time once.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"wake/internal/agent"
 	"wake/internal/flow"
@@ -69,7 +68,7 @@ func (w *worker) runFlow(ctx context.Context, call, name string, input wire.Raw)
 // run's last state. What becomes of the run if nobody waits for it any more is the owner's
 // business; a worker that only stops leaves it at work.
 func (w *worker) part(ctx context.Context, call string, ask func() (wire.RunRequest, error)) (p agent.Part, s *wire.State, err error) {
-	defer w.lend()()
+	defer w.seat.lend(ctx)()
 	id := calledRun(w.offer.RunID, w.offer.ExecID, call)
 	v, err := w.runner.open(ctx, id)
 	if err != nil {
@@ -205,27 +204,4 @@ func subAgentFlow(settings wire.Raw, hooks []flow.Hook, prompt, workspace string
 	}
 	input, err = wire.Marshal(map[string]any{"prompt": prompt, "options": options})
 	return definition, input, err
-}
-
-// lent counts the calls that wait for runs of their own.
-type lent struct {
-	mu sync.Mutex
-	n  int
-}
-
-// lend gives the slot of the execution to others while its agent waits for agents: these
-// need slots. The returned function takes one again, for which it waits.
-func (w *worker) lend() (back func()) {
-	w.lent.mu.Lock()
-	defer w.lent.mu.Unlock()
-	if w.lent.n++; w.lent.n == 1 {
-		w.runner.slots.free()
-	}
-	return func() {
-		w.lent.mu.Lock()
-		defer w.lent.mu.Unlock()
-		if w.lent.n--; w.lent.n == 0 && w.runner.slots != nil {
-			w.runner.slots <- struct{}{}
-		}
-	}
 }

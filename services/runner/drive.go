@@ -31,11 +31,15 @@ type drive struct {
 	start   *wire.AgentStart  // what the agent is asked
 	files   *files            // nil until it has named one
 	given   []wire.InboxEntry // of pass, until run ends
+	rest    *rest
 }
 
 var (
 	// errForced ends an agent that doesn't come to a safe point by itself.
 	errForced = errors.New("the agent did not stop in time")
+	// errParked ends an agent that only waits for the answer to a question: interrupted, it
+	// would take the question back. Whoever goes on waits for the answer.
+	errParked = errors.New("the agent waits for an answer")
 	// errSessionNotFound says that the agent doesn't know the session.
 	errSessionNotFound = errors.New("session not found")
 )
@@ -60,6 +64,7 @@ func (d *drive) run(ctx context.Context, in agentInput) ([]*wire.Event, error) {
 		return append(d.opening, failed), &failure{message: err.Error(), kind: wire.ErrorStartFailed}
 	}
 	d.outcome.SessionID = id
+	d.rest = restOf(d.state, d.request, in.name == nativeProvider && (d.request.Resume || d.request.ForkOf != ""))
 	d.start = &wire.AgentStart{
 		Model: in.Model, Prompt: d.request.Prompt, Task: task(d.request.Prompt), Provider: in.name, Cwd: in.Cwd,
 	}
@@ -77,6 +82,9 @@ func (d *drive) run(ctx context.Context, in agentInput) ([]*wire.Event, error) {
 	}
 	stopTending()
 	tasks.Wait()
+	if d.outcome.Error() == nil && d.outcome.Paused() == nil {
+		_ = d.seat.rest(ctx, false) // else the execution is being ended
+	}
 	if d.files != nil {
 		d.files.close()
 	}
@@ -170,6 +178,9 @@ func (d *drive) take(ctx context.Context, e *wire.Event) error {
 		return err
 	}
 	d.watchFiles(ctx, e)
+	if rests, tells := d.rest.observe(e); tells {
+		_ = d.seat.rest(ctx, rests) // else it is being ended, or comes to a safe point
+	}
 	if begins(e) {
 		return d.mayBegin(ctx)
 	}
@@ -239,6 +250,10 @@ func (d *drive) interrupt(ctx context.Context, kill context.CancelCauseFunc) {
 	case <-ctx.Done():
 		return
 	}
+	if d.rest.parked() {
+		kill(errParked)
+		return
+	}
 	limit, cancel := context.WithTimeout(ctx, min(interruptGrace, d.runner.cfg.DrainTimeout/2))
 	defer cancel()
 	if err := d.session.Interrupt(limit); err != nil && !errors.Is(err, agent.ErrEnded) && ctx.Err() == nil {
@@ -280,6 +295,12 @@ func (d *drive) give(ctx context.Context, m wire.InboxEntry) {
 		return
 	}
 	answers, _ := m.Command.Get("answers").Text()
+	if d.seat.rest(ctx, false) != nil {
+		return // whoever goes on with the agent gives it
+	}
+	if cmd.Type != run.CommandNotice {
+		d.rest.answered(answers)
+	}
 	d.send(ctx, agent.Message{
 		CommandID: m.ID, Content: cmd.Message, Interrupt: cmd.Interrupt, Answers: answers, Notice: cmd.Type == run.CommandNotice,
 	})

@@ -23,7 +23,7 @@ func (r *Runner) takeRuns(ctx, hard context.Context, keeper *lease.Keeper) error
 	if err != nil {
 		return err
 	}
-	return r.take(ctx, c, nil, func(m jetstream.Msg) {
+	return r.take(ctx, c, nil, func(m jetstream.Msg, _ *seat) {
 		ctx := tracing.Extract(hard, m.Headers())
 		req, def, err := parseRequest(m.Data())
 		if err != nil {
@@ -82,7 +82,7 @@ func (r *Runner) takeNodes(ctx, hard context.Context, keeper *lease.Keeper, pool
 	if err != nil {
 		return err
 	}
-	return r.take(ctx, c, r.slots, func(m jetstream.Msg) {
+	return r.take(ctx, c, r.slots, func(m jetstream.Msg, seat *seat) {
 		ctx := tracing.Extract(hard, m.Headers())
 		var offer wire.NodeOffer
 		if err := wire.Unmarshal(m.Data(), &offer); err != nil {
@@ -91,7 +91,7 @@ func (r *Runner) takeNodes(ctx, hard context.Context, keeper *lease.Keeper, pool
 		}
 		id := offer.RunID + "/" + offer.ExecID
 		mine := false // else another offer's worker is at work
-		w := &worker{runner: r, keeper: keeper, offer: offer, taken: func() {
+		w := &worker{runner: r, keeper: keeper, offer: offer, seat: seat, taken: func() {
 			if r.working.enter(id) {
 				mine = true
 				r.metrics.took(ofNodes, m)
@@ -115,7 +115,7 @@ func (r *Runner) takeNodes(ctx, hard context.Context, keeper *lease.Keeper, pool
 
 // take hands each message of a queue to a task of its own, as far as there are
 // slots; nil is any number.
-func (r *Runner) take(ctx context.Context, c jetstream.Consumer, s slots, task func(m jetstream.Msg)) error {
+func (r *Runner) take(ctx context.Context, c jetstream.Consumer, s slots, task func(m jetstream.Msg, seat *seat)) error {
 	for s.await(ctx) {
 		m, err := r.next(ctx, c)
 		if err != nil {
@@ -129,8 +129,9 @@ func (r *Runner) take(ctx context.Context, c jetstream.Consumer, s slots, task f
 			continue
 		}
 		r.tasks.Go(func() {
-			defer s.free()
-			task(m)
+			seat := newSeat(s, r.resting)
+			defer seat.free()
+			task(m, seat)
 		})
 	}
 	return nil

@@ -43,6 +43,7 @@ func newMetrics(r *Runner) metrics {
 	s.Read("nodes_working", "Nodes that this runner is at work on.", func() float64 { return float64(r.working.len()) })
 	s.Read("slots", "Nodes that it may work on at once.", func() float64 { return float64(cap(r.slots)) })
 	s.Read("slots_used", "Slots that are taken.", func() float64 { return float64(len(r.slots)) })
+	s.Read("agents_resting", "Agents that wait for a person and have left their slot to others.", func() float64 { return float64(len(r.resting)) })
 	s.Read("draining", "1 once it was told to end, else 0.", func() float64 { return truth(r.isDraining()) })
 	s.Read("refusing_runs", "1 while it begins no runs, since the stream is full or the recorder far behind, else 0.",
 		func() float64 { return truth(r.refusing.Load() || r.behind.Load()) })

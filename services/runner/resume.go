@@ -6,8 +6,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"wake/internal/agent"
+	"wake/internal/ask"
 	"wake/internal/eventlog"
 	"wake/internal/run"
 	"wake/internal/snapshot"
@@ -103,6 +105,9 @@ func (w *worker) prompt(message string, p past) string {
 	if notice := run.Notice(told); notice != "" {
 		text += "\n\n" + notice
 	}
+	if len(p.answers) > 0 {
+		text += "\n\nWhat you had asked was answered while you were interrupted:\n\n" + strings.Join(p.answers, "\n\n")
+	}
 	if w.workdir.fresh {
 		what := "empty"
 		if w.workdir.git {
@@ -122,6 +127,7 @@ type past struct {
 	session    string             // the last one that is known to have worked
 	pointSeq   uint64             // seq of the event of NodeState.Point
 	rolledBack bool               // since then
+	answers    []string           // to what it had asked people, which it hasn't been told
 	inputs     []wire.Raw         // of its calls
 	facts      []agent.Fact       // the last ones that its session has
 
@@ -262,6 +268,12 @@ func (w *worker) seal(ctx context.Context, n wire.NodeState, in agentInput, p *p
 			return err
 		}
 		cmd, decided := given[c.CallID]
+		if !decided && asksPerson(c) && in.name != fixtureProvider && !w.holds(n) {
+			if cmd, err = w.answer(ctx, c.CallID); err != nil {
+				return err
+			}
+			decided = true
+		}
 		if !decided {
 			s.seal(c)
 			continue
@@ -285,6 +297,31 @@ func (r *Runner) inline(ctx context.Context, id string, v wire.Raw) (wire.Raw, e
 		return nil, err
 	}
 	return whole.Nodes[node].Input, nil
+}
+
+// asksPerson reports whether a call is a question of the node's own agent that waits for
+// its answer.
+func asksPerson(c wire.ToolCall) bool {
+	return c.Tool == ask.Tool && c.State == wire.ToolApprovalRequired && c.Parent == ""
+}
+
+// answer waits for the answer to a question whose agent is gone: it goes on when it has
+// that, and not before.
+func (w *worker) answer(ctx context.Context, call string) (wire.Command, error) {
+	_ = w.seat.rest(ctx, true) // to leave a place takes no time
+	for {
+		cmd, ok, news := w.asked.get(call)
+		if ok {
+			return cmd, w.seat.rest(ctx, false)
+		}
+		select {
+		case <-news:
+		case <-w.halt.told:
+			return cmd, errHalted
+		case <-ctx.Done():
+			return cmd, context.Cause(ctx)
+		}
+	}
 }
 
 // sealing collects the events that close open calls.
@@ -333,6 +370,11 @@ func (s *sealing) decide(c wire.ToolCall, cmd wire.Command) {
 	case p.Decision == wire.DecisionDeny:
 		s.add(c, p)
 		s.close(c, run.DeniedResult(c, p))
+	case c.Tool == ask.Tool && ask.Answered(p.UpdatedInput):
+		s.add(c, p)
+		result := &wire.AgentTool{ToolName: c.Tool, ToolInput: p.UpdatedInput, ToolOutput: wire.RawString(ask.Result(p.UpdatedInput))}
+		s.add(c, result)
+		s.past.answers = append(s.past.answers, run.Result(result))
 	default:
 		s.add(c, p)
 		c.State = wire.ToolApproved

@@ -31,6 +31,9 @@ type Config struct {
 	Home string
 	// MaxAgents bounds the nodes that are executed at once. Default 8.
 	MaxAgents int
+	// MaxWaiting bounds the agents that wait for a person and leave their place to others.
+	// They keep their process; who is beyond it keeps its place too. Default 4 × MaxAgents.
+	MaxWaiting int
 	// Pools are the queues of nodes that the runner takes from, besides its own.
 	// Default "default".
 	Pools []string
@@ -67,6 +70,9 @@ func (c *Config) setDefaults() error {
 	if c.MaxAgents <= 0 {
 		c.MaxAgents = 8
 	}
+	if c.MaxWaiting <= 0 {
+		c.MaxWaiting = 4 * c.MaxAgents
+	}
 	if len(c.Pools) == 0 {
 		c.Pools = []string{subjects.DefaultPool}
 	}
@@ -94,6 +100,7 @@ type Runner struct {
 	events   *feed
 	commands *feed
 	slots    slots
+	resting  slots // of agents that wait for a person and have left their place
 	active   *registry
 	sessions *transcript.Store // session files of agents
 	owned    *set              // runs that have an owner here
@@ -118,7 +125,7 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
 	r := &Runner{
 		cfg: cfg, log: log, names: log.Names(), logger: logger,
 		events: newFeed(), commands: newFeed(),
-		slots: make(slots, cfg.MaxAgents),
+		slots: make(slots, cfg.MaxAgents), resting: make(slots, cfg.MaxWaiting),
 		owned: newSet(), working: newSet(), attempts: newAttempts(), dealt: newDealt(),
 		draining: make(chan struct{}),
 	}

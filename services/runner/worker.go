@@ -32,7 +32,7 @@ type worker struct {
 	started time.Time
 	halt    halt
 	asked   approvals
-	lent    lent
+	seat    *seat
 
 	// What the execution needs of the run's state, as it was at the claim.
 	state   *wire.State
@@ -224,6 +224,7 @@ func (w *worker) prepare(ctx context.Context) (n wire.NodeState, missing, err er
 	}
 	w.started = time.Now()
 	w.halt.begin()
+	w.seat.halted = w.halt.told
 	n = w.state.Nodes[w.offer.NodeID]
 	w.span.SetAttributes(tracing.Attempt(n.Attempt))
 	input, missing := w.view.input(ctx, w.offer.NodeID)
