@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"wake/internal/eventlog"
+	"wake/internal/seal"
 	"wake/internal/timeline"
 	"wake/pkg/wire"
 )
@@ -87,8 +88,11 @@ func (a *app) eachAlert(ctx context.Context, log *eventlog.Log, filter string, f
 		case err != nil:
 			return fmt.Errorf("alerts: %w", err)
 		}
-		var alert wire.Alert
-		if err := wire.Unmarshal(m.Data(), &alert); err != nil {
+		alert, err := openAlert(log, m)
+		if errors.Is(err, seal.ErrNoKey) {
+			return fmt.Errorf("alerts: %w", err)
+		}
+		if err != nil {
 			a.log.WarnContext(ctx, "alert can't be read", "subject", m.Subject(), "error", err)
 		} else if err := show(alert); err != nil {
 			return err
@@ -101,6 +105,15 @@ func (a *app) eachAlert(ctx context.Context, log *eventlog.Log, filter string, f
 			return nil
 		}
 	}
+}
+
+// openAlert reads an alert as it is stored.
+func openAlert(log *eventlog.Log, m jetstream.Msg) (alert wire.Alert, err error) {
+	data, err := log.Unseal(m.Subject(), m.Data())
+	if err == nil {
+		err = wire.Unmarshal(data, &alert)
+	}
+	return alert, err
 }
 
 func (a *app) printAlert(alert wire.Alert) error {

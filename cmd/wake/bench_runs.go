@@ -68,7 +68,7 @@ func (b *benchmark) activeRuns(ctx context.Context, l *lab) (rows []bench.Row, e
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.Open(ctx, b.nc, client.Options{Names: l.Names, Logger: b.app.log})
+	c, err := client.Open(ctx, b.nc, client.Options{Names: l.Names, Logger: b.app.log, EncryptionKeys: b.app.keys})
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,8 @@ array is passed through as it is, so that it can stand behind any subject:
     nats kv get WAKE_SNAPSHOTS RUN --raw | wake decode
 
 Large fields are kept apart and referred to. With --nats-url or --context they
-are fetched. What is encrypted is opened with --encryption-keys.`,
+are fetched. What is encrypted, events and any other values, is opened with
+--encryption-keys.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			in, err := io.ReadAll(a.in)
@@ -67,6 +68,9 @@ type decoder struct {
 // behind the last one as it is.
 func (d *decoder) decode(w io.Writer, in []byte) error {
 	var out []byte
+	if seal.IsValue(in) {
+		in = d.reveal(in)
+	}
 	for len(in) > 0 && isContainer(in[0]) {
 		line, rest, err := wire.AppendFirstJSON(nil, in)
 		if err != nil {
@@ -83,6 +87,22 @@ func (d *decoder) decode(w io.Writer, in []byte) error {
 	}
 	_, err := w.Write(out)
 	return err
+}
+
+// reveal returns what a sealed value holds, or, where it can't be opened, what it says
+// of itself.
+func (d *decoder) reveal(stored []byte) []byte {
+	_, value, err := d.keys.Reveal(stored)
+	if err == nil {
+		return value
+	}
+	d.problems = append(d.problems, err)
+	id, place := seal.Label(stored)
+	label, err := wire.Marshal(map[string]any{"type": seal.Type, "key": id, "place": place})
+	if err != nil {
+		return nil
+	}
+	return label
 }
 
 // line returns what is written of a value, whose JSON form is line.

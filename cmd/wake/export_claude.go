@@ -73,7 +73,7 @@ func choose(all []export.Conversation, node string) (export.Conversation, error)
 
 // keptSession returns the session file that was kept, or nil.
 func (a *app) keptSession(ctx context.Context, src source, session string) ([]byte, error) {
-	store, err := transcript.Open(ctx, src.log.JetStream(), a.names)
+	store, err := transcript.Open(ctx, src.log.JetStream(), a.names, src.log.Keys())
 	if err != nil {
 		return nil, err
 	}

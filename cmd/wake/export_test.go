@@ -181,7 +181,7 @@ func TestExportOfWhatTheStreamDropped(t *testing.T) {
 func TestExportKeptSession(t *testing.T) {
 	x := newExporting(t)
 	rebuilt := x.export(exportOptions{format: formatClaude})
-	store, err := transcript.Open(t.Context(), x.log.JetStream(), x.names)
+	store, err := transcript.Open(t.Context(), x.log.JetStream(), x.names, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

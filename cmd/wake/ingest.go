@@ -166,6 +166,9 @@ func (a *app) printIngested(r ingest.Result) error {
 // writing runs f, which writes to the log, and returns when what it wrote is
 // stored.
 func writing(ctx context.Context, log *eventlog.Log, f func() error) error {
+	if err := log.CheckKeys(ctx); err != nil {
+		return err
+	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	done := make(chan error, 1)

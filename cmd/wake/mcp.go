@@ -20,6 +20,7 @@ import (
 	"wake/internal/api"
 	"wake/internal/eventlog"
 	"wake/internal/mcp"
+	"wake/internal/seal"
 	"wake/pkg/wire"
 )
 
@@ -206,8 +207,11 @@ func (s *session) alerts(ctx context.Context, log *eventlog.Log, q mcp.AlertsQue
 			return nil, 0, fmt.Errorf("alerts: %w", err)
 		}
 		last, pending = meta.Sequence.Stream, meta.NumPending
-		var alert wire.Alert
-		if wire.Unmarshal(m.Data(), &alert) != nil || q.Parent != "" && alert.ParentRun != q.Parent {
+		alert, err := openAlert(log, m)
+		if errors.Is(err, seal.ErrNoKey) {
+			return nil, 0, fmt.Errorf("alerts: %w", err)
+		}
+		if err != nil || q.Parent != "" && alert.ParentRun != q.Parent {
 			continue
 		}
 		if found = append(found, alert); len(found) > q.Limit {

@@ -93,6 +93,9 @@ func (p *process) prepare(ctx context.Context, nc *nats.Conn, name string) error
 	if err != nil {
 		return p.app.explain(ctx, p.nc, err)
 	}
+	if err := log.UseKeys(ctx); err != nil {
+		return err
+	}
 	p.log = log
 	p.open.Store(log)
 	p.metrics.MustRegister(processMetrics(p.nc), log)

@@ -26,8 +26,9 @@ type app struct {
 	server service.Server
 	prefix string
 	level  string
-	redact string // level
-	keys   string // file of the keys that encrypt events
+	redact string   // level
+	given  []string // secrets that flows may refer to, NAME or NAME=FILE
+	keys   string   // file of the keys that encrypt events
 	json   bool
 
 	parsed bool // flags and arguments are right: from here on errors are failures
@@ -113,7 +114,7 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run fai
 	flags := cmd.PersistentFlags()
 	flags.SortFlags = false
 	a.server.Flags(flags)
-	flags.StringVar(&a.keys, "encryption-keys", "", "`file` of the keys that encrypt what events carry, see wake auth key (default: nothing is encrypted)")
+	flags.StringVar(&a.keys, "encryption-keys", "", "`file` of the keys that encrypt what is stored of runs, see wake auth key (default: nothing is encrypted)")
 	flags.StringVar(&a.prefix, "prefix", subjects.DefaultPrefix, "first `token` of all subjects")
 	flags.StringVar(&a.level, "log-level", "", "debug, info, warn or error (default: info for services, warn for the other verbs)")
 	flags.BoolVar(&a.json, "json", false, "write JSON, for programs")

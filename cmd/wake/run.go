@@ -21,6 +21,7 @@ import (
 
 	"wake/internal/eventlog"
 	"wake/internal/flow"
+	"wake/internal/redact"
 	fold "wake/internal/run"
 	"wake/internal/snapshot"
 	"wake/pkg/subjects"
@@ -47,6 +48,9 @@ detaches; the run goes on. The exit code is 4 if the run fails.`,
 			if err != nil {
 				return err
 			}
+			if err := a.checkRequest(request); err != nil {
+				return err
+			}
 			return a.run(cmd.Context(), request, o)
 		},
 	}
@@ -55,6 +59,7 @@ detaches; the run goes on. The exit code is 4 if the run fails.`,
 	cmd.Flags().BoolVar(&o.detach, "detach", false, "don't follow, only print the id")
 	completeFlag(cmd, "fixtures", completeDir)
 	completeFlag(cmd, "workspace", completeDir)
+	cmd.Flags().StringVar(&a.redact, "redact", string(redact.Known), "which `secrets` a flow may not have: "+redactLevels())
 	return cmd
 }
 
@@ -277,6 +282,9 @@ func (a *app) submit(ctx context.Context, log *eventlog.Log, r wire.RunRequest) 
 	}
 	body, err := wire.Marshal(r)
 	if err != nil {
+		return err
+	}
+	if err := log.CheckKeys(ctx); err != nil {
 		return err
 	}
 	if limit := log.Conn().MaxPayload(); int64(len(body)) > limit-requestHeadroom {

@@ -61,6 +61,9 @@ func newRunner(o *runnerOptions) constructor {
 		if c.Workspaces == "" {
 			c.Workspaces = filepath.Join(p.dir, "workspaces")
 		}
+		if c.Secrets, err = p.app.givenSecrets(); err != nil {
+			return nil, err
+		}
 		log := p.logger("runner")
 		if err := programs.Conceal(); err != nil { // keys are in its environment, and agents run commands
 			return nil, err
@@ -134,5 +137,6 @@ func (a *app) runnerCommand() *cobra.Command {
 		func(flags *pflag.FlagSet) {
 			runnerFlags(flags, &o, 20*time.Second)
 			a.redactFlag(flags)
+			a.secretFlag(flags)
 		}, newRunner(&o))
 }

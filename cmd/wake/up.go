@@ -60,6 +60,7 @@ runs. A second Ctrl-C ends at once, which loses nothing that was acknowledged.`,
 	alerterFlags(flags, &o.alerter)
 	runnerFlags(flags, &o.runner, 5*time.Second)
 	a.redactFlag(flags)
+	a.secretFlag(flags)
 	completeRedact(cmd)
 	return cmd
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/eventlog"
+	"wake/internal/seal"
 	"wake/pkg/wire"
 )
 
@@ -51,7 +52,7 @@ func (t *target) bury(ctx context.Context, n Notification, pos uint64, reason er
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), opWait)
 	defer cancel()
-	_, err = t.d.log.JetStream().Publish(ctx, t.d.log.Names().DeadLetter(p.Service), data, jetstream.WithMsgID(t.name+" "+n.ID))
+	_, err = t.d.log.Send(ctx, t.d.log.Names().DeadLetter(p.Service), data, jetstream.WithMsgID(t.name+" "+n.ID))
 	if err != nil {
 		return fmt.Errorf("store a dead letter: %w", err)
 	}
@@ -88,21 +89,33 @@ func letters(ctx context.Context, log *eventlog.Log, sink string, yield func(Let
 			return err
 		}
 		next = m.Sequence + 1
-		if l, ok := letter(m); ok && !yield(l) {
+		l, ok, err := letter(log, m)
+		if err != nil {
+			return fmt.Errorf("dead letter %d: %w", m.Sequence, err)
+		}
+		if ok && !yield(l) {
 			return nil
 		}
 	}
 }
 
-// letter reads a dead letter. One of another service is none of ours.
-func letter(m *jetstream.RawStreamMsg) (Letter, bool) {
+// letter reads a dead letter. One of another service is none of ours. It fails if the
+// key of one is missing.
+func letter(log *eventlog.Log, m *jetstream.RawStreamMsg) (Letter, bool, error) {
+	if !strings.HasPrefix(m.Subject, log.Names().DeadLetter(letterPrefix)) {
+		return Letter{}, false, nil
+	}
 	var p wire.Poison
-	if wire.Unmarshal(m.Data, &p) != nil {
-		return Letter{}, false
+	data, err := log.Unseal(m.Subject, m.Data)
+	if errors.Is(err, seal.ErrNoKey) {
+		return Letter{}, false, err
+	}
+	if err != nil || wire.Unmarshal(data, &p) != nil {
+		return Letter{}, false, nil //nolint:nilerr // it isn't what a sink has written
 	}
 	sink, ok := SinkOf(p.Service)
 	l := Letter{ID: m.Sequence, Time: p.Timestamp, Sink: sink, Reason: p.Reason}
-	return l, ok && wire.Unmarshal(p.Data, &l.Notification) == nil
+	return l, ok && wire.Unmarshal(p.Data, &l.Notification) == nil, nil
 }
 
 // forget removes a dead letter that was delivered after all.

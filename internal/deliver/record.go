@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"wake/internal/seal"
 	"wake/pkg/wire"
 )
 
@@ -47,18 +48,21 @@ func (t *target) own(ctx context.Context) error {
 func (t *target) load(ctx context.Context) (r record, revision uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, opWait)
 	defer cancel()
-	e, err := t.kv.Get(ctx, t.key())
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
+	stored, revision, err := t.kv.Get(ctx, t.key())
+	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound):
 		return record{}, 0, nil
-	}
-	if err != nil {
+	case err != nil && !errors.Is(err, seal.ErrForged):
 		return record{}, 0, fmt.Errorf("read %s: %w", t.key(), err)
 	}
-	if err := wire.Unmarshal(e.Value(), &r); err != nil || r.V != wire.Version {
-		t.logger.WarnContext(ctx, "what the sink was given can't be read: it begins with the next alert", "version", r.V, "error", err)
-		return record{}, e.Revision(), nil
+	if err == nil {
+		err = wire.Unmarshal(stored, &r)
 	}
-	return r, e.Revision(), nil
+	if err != nil || r.V != wire.Version {
+		t.logger.WarnContext(ctx, "what the sink was given can't be read: it begins with the next alert", "version", r.V, "error", err)
+		return record{}, revision, nil
+	}
+	return r, revision, nil
 }
 
 // claim makes this process the owner. A new sink begins with the next alert, one
@@ -91,7 +95,7 @@ func (t *target) save(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	revision, err := t.kv.Update(ctx, t.key(), data, t.revision)
+	revision, err := t.kv.Save(ctx, t.key(), data, t.revision)
 	if errors.Is(err, jetstream.ErrKeyExists) {
 		return errTaken
 	}

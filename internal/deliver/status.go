@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"wake/internal/eventlog"
-	"wake/internal/keys"
 	"wake/pkg/wire"
 )
 
@@ -25,7 +24,11 @@ func Statuses(ctx context.Context, log *eventlog.Log) ([]Status, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", log.Names().AlertsStream(), err)
 	}
-	entries, err := keys.All(ctx, log.JetStream(), log.Names().StateBucket(), log.Names().ServiceStates(service))
+	states, err := log.Bucket(ctx, log.Names().StateBucket())
+	if err != nil {
+		return nil, err
+	}
+	entries, err := states.All(ctx, log.Names().ServiceStates(service))
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.opentelemetry.io/otel/trace"
 
+	"wake/internal/eventlog"
+	"wake/internal/seal"
 	"wake/internal/timeline"
 	"wake/internal/tracing"
 	"wake/pkg/wire"
@@ -50,7 +52,7 @@ type target struct {
 	hint   chan struct{} // something may be in WAKE_ALERTS
 	orders chan order    // what is asked for by the API
 
-	kv       jetstream.KeyValue
+	kv       *eventlog.Bucket
 	stream   jetstream.Stream
 	rec      record
 	revision uint64
@@ -76,7 +78,7 @@ func (t *target) run(ctx context.Context) {
 			return
 		}
 		if err != nil && !quiet {
-			t.logger.WarnContext(ctx, "delivery waits for the server", "error", err)
+			t.logger.WarnContext(ctx, "delivery waits", "error", err)
 		}
 		quiet = err != nil
 		pause(ctx, retryWait)
@@ -130,9 +132,9 @@ func (t *target) open(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, opWait)
 	defer cancel()
 	log := t.d.log
-	kv, err := log.JetStream().KeyValue(ctx, log.Names().StateBucket())
+	kv, err := log.Bucket(ctx, log.Names().StateBucket())
 	if err != nil {
-		return fmt.Errorf("open %s: %w", log.Names().StateBucket(), err)
+		return err
 	}
 	stream, err := log.JetStream().Stream(ctx, log.Names().AlertsStream())
 	if err != nil {
@@ -175,7 +177,14 @@ func (t *target) next(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 // take deals with an alert.
 func (t *target) take(ctx context.Context, m *jetstream.RawStreamMsg) error {
 	var a wire.Alert
-	if err := wire.Unmarshal(m.Data, &a); err != nil {
+	data, err := t.d.log.Unseal(m.Subject, m.Data)
+	if errors.Is(err, seal.ErrNoKey) {
+		return fmt.Errorf("alert %d: %w", m.Sequence, err)
+	}
+	if err == nil {
+		err = wire.Unmarshal(data, &a)
+	}
+	if err != nil {
 		t.logger.WarnContext(ctx, "alert can't be read", "subject", m.Subject, "error", err)
 		t.rec.Position, t.dirty = m.Sequence, true
 		return nil

@@ -192,3 +192,34 @@ func BenchmarkRead(b *testing.B) {
 		})
 	}
 }
+
+// What keys cost: storing events that nobody waits for, and reading them back.
+func BenchmarkSealed(b *testing.B) {
+	for _, how := range []string{"plain", "sealed"} {
+		var o eventlog.Options
+		if how == "sealed" {
+			o.Keys = sealKeys(b, firstKey)
+		}
+		b.Run(how, func(b *testing.B) {
+			p := one(b, o)
+			w := p.claim("r", "n")
+			for b.Loop() {
+				if err := w.Enqueue(b.Context(), text(content)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := w.Flush(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			b.StopTimer()
+			began, n := time.Now(), 0
+			for _, err := range p.Read(b.Context(), eventlog.Query{}) {
+				if err != nil {
+					b.Fatal(err)
+				}
+				n++
+			}
+			b.ReportMetric(float64(time.Since(began).Nanoseconds())/float64(n), "ns/read")
+		})
+	}
+}

@@ -35,9 +35,9 @@ func (l *Log) Copy(run string) *Copier {
 	return &Copier{log: l, run: run, writers: map[string]*Writer{}}
 }
 
-// StoredForm returns an encoded event as this log would store it: as it is, or
-// with its largest fields moved to the object store. The same event always has
-// the same form.
+// StoredForm returns an encoded event as this log would store it if it had no keys: as
+// it is, or with its largest fields moved to the object store. The same event always
+// has the same form.
 func (l *Log) StoredForm(data []byte) (small []byte, blobs map[string][]byte, err error) {
 	if len(data) <= l.limit() {
 		return data, nil, nil
@@ -71,6 +71,9 @@ func (c *Copier) add(ctx context.Context, data []byte, blobs map[string][]byte) 
 	}
 	if e.Seq != w.next {
 		return fmt.Errorf("%w: %s/%s has seq %d, not %d", ErrGapped, e.RunID, e.NodeID, e.Seq, w.next)
+	}
+	if data, blobs, err = c.log.seal(data, blobs); err != nil {
+		return err
 	}
 	w.next++
 	f := &frame{

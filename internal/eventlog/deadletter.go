@@ -30,7 +30,7 @@ func (l *Log) DeadLetter(ctx context.Context, service, reason string, e Entry) e
 		Data: e.Data, Timestamp: time.Now().UnixMilli(),
 	})
 	if err == nil {
-		_, err = l.js.Publish(ctx, l.names.DeadLetter(service), data)
+		_, err = l.Send(ctx, l.names.DeadLetter(service), data)
 	}
 	if err != nil {
 		return fmt.Errorf("eventlog: dead letter of %s: %w", service, err)
@@ -48,9 +48,11 @@ func (l *lane) bury(ctx context.Context, f *frame, reason string) error {
 	if err != nil {
 		return err
 	}
-	return l.handOver(ctx, f, &frame{
-		subject: l.log.names.DeadLetter(DeadService), data: data, blobs: f.blobs,
-	})
+	subject := l.log.names.DeadLetter(DeadService)
+	if data, err = l.log.o.Keys.Value(subject, data); err != nil {
+		return err
+	}
+	return l.handOver(ctx, f, &frame{subject: subject, data: data, blobs: f.blobs})
 }
 
 // handOver gives a dead letter to the lane that publishes dead letters.

@@ -20,7 +20,7 @@ type Entry struct {
 	RunID   string // as in the subject; of a hashed id the event's, if it can be read
 	NodeID  string
 	Kind    wire.Kind
-	Data    []byte      // as stored
+	Data    []byte      // as stored; of a sealed event that was opened the original
 	Trace   string      // to which trace it belongs, or "", see [tracing.Parent]; of a batch its first event says so
 	Event   *wire.Event // nil if Err is set
 	// Err says why Data isn't an event of its subject. Such an entry is poison: it
@@ -44,7 +44,10 @@ func (l *Log) entry(pos uint64, at time.Time, subject string, data []byte) Entry
 	e := Entry{Pos: pos, Time: at, Subject: subject, Data: data}
 	event, undecoded := wire.Decode(data)
 	if undecoded == nil && seal.Sealed(event) {
-		event, undecoded = l.o.Keys.Open(event)
+		var original []byte
+		if event, original, undecoded = l.o.Keys.Original(event); undecoded == nil {
+			e.Data = original
+		}
 	}
 	if undecoded == nil { // most are in order, which is quickly seen
 		if kind := event.Type().Kind(); l.names.Event(event.RunID, event.NodeID, string(kind)) == subject {

@@ -130,6 +130,9 @@ func (w *Writer) storeRest(ctx context.Context) error {
 	return nil
 }
 
+// Secrets returns where in a payload there is what Options.Redact takes out.
+func (l *Log) Secrets(p wire.Payload) ([]string, error) { return l.o.Redact.Where(p) }
+
 // Redacted returns a text without the secrets of Options.Redact, for what is stored
 // beside events.
 func (l *Log) Redacted(text string) string {

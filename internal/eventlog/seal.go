@@ -5,16 +5,24 @@ package eventlog
 // opens it needs no blob for that.
 func (l *Log) sealed(data []byte) (stored []byte, blobs map[string][]byte, err error) {
 	small, blobs, err := l.StoredForm(data)
-	if err != nil || l.o.Keys == nil {
-		return small, blobs, err
+	if err != nil {
+		return nil, nil, err
 	}
+	return l.seal(small, blobs)
+}
+
+// seal encrypts an event and its blobs, if the log has keys.
+func (l *Log) seal(data []byte, blobs map[string][]byte) ([]byte, map[string][]byte, error) {
+	if l.o.Keys == nil {
+		return data, blobs, nil
+	}
+	boxes := make(map[string][]byte, len(blobs))
 	for sum, content := range blobs {
-		if blobs[sum], err = l.o.Keys.Blob(sum, content); err != nil {
+		var err error
+		if boxes[sum], err = l.o.Keys.Blob(sum, content); err != nil {
 			return nil, nil, err
 		}
 	}
-	if stored, err = l.o.Keys.Event(small); err != nil {
-		return nil, nil, err
-	}
-	return stored, blobs, nil
+	stored, err := l.o.Keys.Event(data)
+	return stored, boxes, err
 }

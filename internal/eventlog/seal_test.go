@@ -10,6 +10,7 @@ import (
 	"wake/internal/natstest"
 	"wake/internal/seal"
 	"wake/internal/topology"
+	"wake/pkg/subjects"
 	"wake/pkg/wire"
 )
 
@@ -90,7 +91,15 @@ func TestSealedMoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := wire.Decode(entry.Data)
+	stream, err := p.JetStream().Stream(t.Context(), subjects.Default.EventsStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := stream.GetMsg(t.Context(), entry.Pos)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := wire.Decode(m.Data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,5 +110,51 @@ func TestSealedMoved(t *testing.T) {
 	moved, _, err := p.Last(t.Context(), "r", "n")
 	if err != nil || moved.Event != nil || !errors.Is(moved.Err, seal.ErrForged) {
 		t.Errorf("%v, %v, %+v", err, moved.Err, moved.Event)
+	}
+}
+
+// Who comes without the key that is in use is told at once, before anything is read or
+// written; so is who has another one of the same name. A change of the key is noted.
+func TestKeyInUse(t *testing.T) {
+	t.Parallel()
+	nc := natstest.Start(t)
+	setUp(t, nc, topology.Config{})
+	const another = "one MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTI=\n"
+	steps := []struct {
+		name, keys string
+		use        bool
+		want       error
+	}{
+		{"nobody seals", "", true, nil},
+		{"a reader with keys", firstKey, false, nil},
+		{"still nobody seals", "", false, nil},
+		{"the first", firstKey, true, nil},
+		{"again", firstKey, true, nil},
+		{"no keys", "", true, seal.ErrNoKey},
+		{"a reader without keys", "", false, seal.ErrNoKey},
+		{"another key", secondKey, true, seal.ErrNoKey},
+		{"another key of that name", another, true, seal.ErrForged},
+		{"who has both reads", secondKey + firstKey, false, nil},
+		{"the former one is in use", firstKey, false, nil},
+		{"who has both writes", secondKey + firstKey, true, nil},
+		{"the former one alone", firstKey, false, seal.ErrNoKey},
+		{"the new one alone", secondKey, false, nil},
+	}
+	for _, s := range steps {
+		var o eventlog.Options
+		if s.keys != "" {
+			o.Keys = sealKeys(t, s.keys)
+		}
+		log, err := eventlog.Open(t.Context(), nc, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := log.CheckKeys
+		if s.use {
+			f = log.UseKeys
+		}
+		if err := f(t.Context()); !errors.Is(err, s.want) {
+			t.Errorf("%s: %v, want %v", s.name, err, s.want)
+		}
 	}
 }

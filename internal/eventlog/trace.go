@@ -18,9 +18,13 @@ import (
 // Tracer returns what makes the spans of the process.
 func (l *Log) Tracer() trace.Tracer { return l.o.Tracer }
 
-// Send stores a message that is no event, such as a command or an offer. Its header
-// says to which trace it belongs, if ctx belongs to one.
+// Send stores a message that is no event, such as a command or an offer, sealed if the
+// log has keys. Its header says to which trace it belongs, if ctx belongs to one.
 func (l *Log) Send(ctx context.Context, subject string, data []byte, o ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	data, err := l.o.Keys.Value(subject, data)
+	if err != nil {
+		return nil, err
+	}
 	ctx, span := tracing.Send(ctx, l.o.Tracer, tracing.Destination(l.names.Prefix(), subject))
 	defer span.End()
 	m := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{}}

@@ -260,6 +260,30 @@ func (s *Set) Event(e *wire.Event, encoded []byte) ([]byte, error) {
 	return wire.Encode(clean)
 }
 
+// Where returns the places in a payload that have a secret, in order: the names that
+// lead there, with dots, without places in lists.
+func (s *Set) Where(p wire.Payload) ([]string, error) {
+	if s == nil {
+		return nil, nil
+	}
+	encoded, err := wire.Encode(&wire.Event{RunID: "r", NodeID: "n", Seq: 1, Epoch: 1, Timestamp: 1, Payload: p})
+	if err != nil {
+		return nil, fmt.Errorf("redact: %w", err)
+	}
+	var places []string
+	_, err = wire.MapText(encoded, func(path []string, key bool, text string) string {
+		if _, n := s.Text(text); n > 0 && !named(path, key) {
+			places = append(places, strings.Join(path, "."))
+		}
+		return text
+	})
+	if err != nil {
+		return nil, fmt.Errorf("redact: %w", err)
+	}
+	slices.Sort(places)
+	return slices.Compact(places), nil
+}
+
 // envelope returns a number of bytes at the beginning of an encoded event that are
 // certainly of its envelope: ids, and the names of what every event has.
 func envelope(e *wire.Event) int {

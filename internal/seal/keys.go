@@ -69,29 +69,68 @@ func Load(path string) (*Keys, error) {
 	return k, nil
 }
 
-// Add puts a new key for writing before those of a file, which are kept for
-// reading, and returns its id. It makes the file if there is none.
-func Add(path string) (id string, err error) {
-	before, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return "", fmt.Errorf("keys: %w", err)
-	default:
-		if _, err := Load(path); err != nil {
-			return "", err
-		}
+// Add puts a new key into a file, which it makes if there is none, and returns its id.
+// The key is the one for writing, unless it is for reading only, as whoever reads has
+// to have it before the first writes under it. The others are kept for reading.
+func Add(path string, reading bool) (id string, err error) {
+	before, err := file(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
 	}
 	id = hex.EncodeToString(random(4))
 	line := id + " " + base64.StdEncoding.EncodeToString(random(keySize)) + "\n"
-	part := path + ".part"
-	if err := os.WriteFile(part, append([]byte(line), before...), 0o600); err != nil {
+	if !reading {
+		return id, replace(path, line+before)
+	}
+	if before != "" && !strings.HasSuffix(before, "\n") {
+		before += "\n"
+	}
+	return id, replace(path, before+line)
+}
+
+// Use makes a key of a file the one for writing. It fails if the file lacks it.
+func Use(path, id string) error {
+	text, err := file(path)
+	if err != nil {
+		return err
+	}
+	var first string
+	var rest strings.Builder
+	for line := range strings.Lines(text) {
+		if words := strings.Fields(line); first == "" && len(words) > 0 && words[0] == id {
+			first = strings.TrimSuffix(line, "\n") + "\n"
+			continue
+		}
+		rest.WriteString(line)
+	}
+	if first == "" {
+		return fmt.Errorf("keys: %s has no key %q", path, id)
+	}
+	return replace(path, first+rest.String())
+}
+
+// file returns the text of a file of keys.
+func file(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
 		return "", fmt.Errorf("keys: %w", err)
+	}
+	if _, err := Load(path); err != nil {
+		return "", err
+	}
+	return string(text), nil
+}
+
+// replace writes a file of keys at once.
+func replace(path, text string) error {
+	part := path + ".part"
+	if err := os.WriteFile(part, []byte(text), 0o600); err != nil {
+		return fmt.Errorf("keys: %w", err)
 	}
 	if err := os.Rename(part, path); err != nil {
-		return "", fmt.Errorf("keys: %w", err)
+		return fmt.Errorf("keys: %w", err)
 	}
-	return id, nil
+	return nil
 }
 
 // WriteID returns the id of the key for writing.

@@ -1,4 +1,5 @@
-// Package seal encrypts what events carry, with keys that the server doesn't have.
+// Package seal encrypts what is stored of runs, with keys that the server doesn't
+// have: events here, everything else as values (value.go).
 //
 // A sealed event is an event of type "sealed" with the envelope of the original,
 // so that order, fencing and filters work as ever, and the original in a box:
@@ -17,7 +18,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	"wake/pkg/wire"
@@ -39,7 +39,7 @@ var (
 	ErrNoKey = errors.New("it is sealed, and the key isn't at hand: give --encryption-keys a file that has it")
 	// ErrForged is returned for a box that is damaged, or at another place than it
 	// was made for.
-	ErrForged = errors.New("the box is damaged or was moved")
+	ErrForged = errors.New("what is sealed here is damaged or was moved")
 )
 
 // keySize is the length of a key in bytes.
@@ -69,19 +69,7 @@ func (k *Keys) aead(id, run string) (cipher.AEAD, error) {
 	if a := k.derived[d]; a != nil {
 		return a, nil
 	}
-	key, ok := k.keys[id]
-	if !ok {
-		return nil, fmt.Errorf("%w: %q", ErrNoKey, id)
-	}
-	own, err := hkdf.Key(sha256.New, key, nil, "wake seal 1\x00"+run, keySize)
-	if err != nil {
-		return nil, err
-	}
-	block, err := aes.NewCipher(own)
-	if err != nil {
-		return nil, err
-	}
-	a, err := cipher.NewGCMWithRandomNonce(block)
+	a, err := k.derive(id, "wake seal 1\x00"+run)
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +78,23 @@ func (k *Keys) aead(id, run string) (cipher.AEAD, error) {
 	}
 	k.derived[d] = a
 	return a, nil
+}
+
+// derive returns the cipher of the key that a key makes for a purpose.
+func (k *Keys) derive(id, purpose string) (cipher.AEAD, error) {
+	key, ok := k.keys[id]
+	if !ok {
+		return nil, fmt.Errorf("%w: %q", ErrNoKey, id)
+	}
+	own, err := hkdf.Key(sha256.New, key, nil, purpose, keySize)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(own)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
 }
 
 // place returns what a box is bound to.
@@ -142,30 +147,37 @@ func (k *Keys) Open(e *wire.Event) (*wire.Event, error) {
 	if !Sealed(e) {
 		return e, nil
 	}
+	in, _, err := k.Original(e)
+	return in, err
+}
+
+// Original returns the original of a sealed event, decoded and encoded. It fails with
+// [ErrNoKey] or [ErrForged].
+func (k *Keys) Original(e *wire.Event) (in *wire.Event, encoded []byte, err error) {
 	fields := map[string]string{}
 	for _, f := range e.Unknown {
 		fields[f.Name], _ = f.Value.Text()
 	}
 	if k == nil {
-		return nil, fmt.Errorf("%w: %q", ErrNoKey, fields[fieldKey])
+		return nil, nil, fmt.Errorf("%w: %q", ErrNoKey, fields[fieldKey])
 	}
 	box, err := base64.StdEncoding.DecodeString(fields[fieldBox])
 	if err != nil {
-		return nil, ErrForged
+		return nil, nil, ErrForged
 	}
 	a, err := k.aead(fields[fieldKey], e.RunID)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	encoded, err := a.Open(nil, nil, box, place(e, fields[fieldOf]))
+	encoded, err = a.Open(nil, nil, box, place(e, fields[fieldOf]))
 	if err != nil {
-		return nil, ErrForged
+		return nil, nil, ErrForged
 	}
-	in, err := wire.Decode(encoded)
+	in, err = wire.Decode(encoded)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrForged, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrForged, err)
 	}
-	return in, nil
+	return in, encoded, nil
 }
 
 // OpenEncoded is [Keys.Open] of encoded events.
@@ -179,49 +191,6 @@ func (k *Keys) OpenEncoded(encoded []byte) ([]byte, error) {
 		return nil, err
 	}
 	return wire.Encode(in)
-}
-
-// blobMagic begins the content of a sealed blob. No canonical value does: 0xc1 is
-// never used in msgpack.
-const blobMagic = "\xc1wake sealed 1\n"
-
-// Blob returns the content of a blob as it is stored: sealed under its name, the
-// SHA-256 of the content. Blobs are shared by runs, so their key is of none.
-func (k *Keys) Blob(name string, content []byte) ([]byte, error) {
-	if k == nil {
-		return content, nil
-	}
-	a, err := k.aead(k.write, "")
-	if err != nil {
-		return nil, fmt.Errorf("seal: %w", err)
-	}
-	head := blobMagic + k.write + "\n"
-	return a.Seal([]byte(head), nil, content, []byte("blob "+name)), nil
-}
-
-// OpenBlob returns the content of a stored blob; of one that isn't sealed, what is
-// stored. It fails with [ErrNoKey] or [ErrForged].
-func (k *Keys) OpenBlob(name string, stored []byte) ([]byte, error) {
-	rest, sealed := strings.CutPrefix(string(stored[:min(len(stored), len(blobMagic)+maxID+1)]), blobMagic)
-	if !sealed {
-		return stored, nil
-	}
-	id, _, ok := strings.Cut(rest, "\n")
-	switch {
-	case !ok:
-		return nil, ErrForged
-	case k == nil:
-		return nil, fmt.Errorf("%w: %q", ErrNoKey, id)
-	}
-	a, err := k.aead(id, "")
-	if err != nil {
-		return nil, err
-	}
-	content, err := a.Open(nil, nil, stored[len(blobMagic)+len(id)+1:], []byte("blob "+name))
-	if err != nil {
-		return nil, ErrForged
-	}
-	return content, nil
 }
 
 // random returns n random bytes.

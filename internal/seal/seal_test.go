@@ -20,7 +20,7 @@ func keys(t testing.TB, n int) []*seal.Keys {
 	path := filepath.Join(t.TempDir(), "keys")
 	var all []*seal.Keys
 	for range n {
-		if _, err := seal.Add(path); err != nil {
+		if _, err := seal.Add(path, false); err != nil {
 			t.Fatal(err)
 		}
 		k, err := seal.Load(path)
@@ -202,7 +202,7 @@ func TestKeys(t *testing.T) {
 	if _, err := seal.Load(path); err == nil || !strings.Contains(err.Error(), "chmod 600") {
 		t.Error(err)
 	}
-	if _, err := seal.Add(path); err == nil {
+	if _, err := seal.Add(path, false); err == nil {
 		t.Error("a key was added to a file that others may read")
 	}
 }

@@ -30,7 +30,11 @@ func (s *Store) refer(ctx context.Context, state *wire.State, data []byte) (valu
 	// An object is put once: another put would remove the chunks that somebody
 	// is reading.
 	if _, err := s.log.Blob(ctx, name); errors.Is(err, eventlog.ErrBlobMissing) {
-		if _, err := s.blobs.PutBytes(ctx, name, data); err != nil {
+		stored, err := s.log.Keys().Blob(name, data)
+		if err != nil {
+			return nil, "", err
+		}
+		if _, err := s.blobs.PutBytes(ctx, name, stored); err != nil {
 			return nil, "", err
 		}
 	} else if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"wake/internal/eventlog"
 	"wake/internal/run"
+	"wake/internal/seal"
 	"wake/pkg/wire"
 )
 
@@ -29,7 +30,7 @@ func (s *Store) Keep(ctx context.Context, label string, state *wire.State) error
 	fail := func(err error) error {
 		return fmt.Errorf("snapshot: keep bookmark %s of run %s: %w", label, state.RunID, err)
 	}
-	kv, err := s.log.JetStream().KeyValue(ctx, names.BookmarksBucket())
+	kv, err := s.log.Bucket(ctx, names.BookmarksBucket())
 	if err != nil {
 		return fail(err)
 	}
@@ -45,12 +46,7 @@ func (s *Store) Keep(ctx context.Context, label string, state *wire.State) error
 	if err != nil {
 		return fail(err)
 	}
-	if revision == 0 {
-		_, err = kv.Create(ctx, key, data)
-	} else {
-		_, err = kv.Update(ctx, key, data, revision)
-	}
-	if err != nil {
+	if _, err := kv.Save(ctx, key, data, revision); err != nil {
 		return fail(err)
 	}
 	return nil
@@ -58,12 +54,12 @@ func (s *Store) Keep(ctx context.Context, label string, state *wire.State) error
 
 // keptAt returns of which position a key is, and its revision. One that can't be
 // read is of none.
-func keptAt(ctx context.Context, kv jetstream.KeyValue, key string) (at wire.Position, revision uint64, err error) {
-	e, err := kv.Get(ctx, key)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return at, 0, nil
-	}
-	if err != nil {
+func keptAt(ctx context.Context, kv *eventlog.Bucket, key string) (at wire.Position, revision uint64, err error) {
+	stored, revision, err := kv.Get(ctx, key)
+	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound), errors.Is(err, seal.ErrForged):
+		return at, revision, nil
+	case err != nil:
 		return at, 0, err
 	}
 	var value struct {
@@ -72,13 +68,13 @@ func keptAt(ctx context.Context, kv jetstream.KeyValue, key string) (at wire.Pos
 			Position wire.Position `json:"position"`
 		} `json:"state"`
 	}
-	if wire.Unmarshal(e.Value(), &value) != nil {
-		return at, e.Revision(), nil //nolint:nilerr // what can't be read is of no position, and is replaced
+	if wire.Unmarshal(stored, &value) != nil {
+		return at, revision, nil //nolint:nilerr // what can't be read is of no position, and is replaced
 	}
-	if reference(e.Value()) != "" {
-		return value.Position, e.Revision(), nil
+	if reference(stored) != "" {
+		return value.Position, revision, nil
 	}
-	return value.State.Position, e.Revision(), nil
+	return value.State.Position, revision, nil
 }
 
 // encodeKept returns the value of a bookmark, which refers to an object if the
@@ -102,20 +98,21 @@ func Kept(ctx context.Context, log *eventlog.Log, runID, label string) (*wire.St
 	fail := func(err error) error {
 		return fmt.Errorf("snapshot: bookmark %s of run %s: %w", label, runID, err)
 	}
-	kv, err := log.JetStream().KeyValue(ctx, log.Names().BookmarksBucket())
+	kv, err := log.Bucket(ctx, log.Names().BookmarksBucket())
 	if err != nil {
 		return nil, fail(err)
 	}
-	e, err := kv.Get(ctx, log.Names().BookmarkKey(runID, label))
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
+	data, _, err := kv.Get(ctx, log.Names().BookmarkKey(runID, label))
+	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound):
 		return nil, ErrNotFound
-	}
-	if err != nil {
+	case errors.Is(err, seal.ErrForged):
+		return nil, fail(fmt.Errorf("%w: %w", ErrUnusable, err))
+	case err != nil:
 		return nil, fail(err)
 	}
-	data := e.Value()
 	if sum := reference(data); sum != "" {
-		if data, err = log.Blob(ctx, sum); errors.Is(err, eventlog.ErrBlobMissing) {
+		if data, err = log.Blob(ctx, sum); errors.Is(err, eventlog.ErrBlobMissing) || errors.Is(err, seal.ErrForged) {
 			return nil, fail(fmt.Errorf("%w: %w", ErrUnusable, err))
 		} else if err != nil {
 			return nil, fail(err)

@@ -11,6 +11,8 @@
 // to it:
 //
 //	{"$blob":{"sha256":…,"size":…},"runId":…,"position":{…}}
+//
+// Where the log has keys, both are sealed.
 package snapshot
 
 import (
@@ -22,6 +24,7 @@ import (
 
 	"wake/internal/eventlog"
 	"wake/internal/run"
+	"wake/internal/seal"
 	"wake/pkg/wire"
 )
 
@@ -65,16 +68,16 @@ func Load(ctx context.Context, log *eventlog.Log, runID string) (*wire.State, bo
 // Store saves and loads snapshots.
 type Store struct {
 	log   *eventlog.Log
-	kv    jetstream.KeyValue
+	kv    *eventlog.Bucket
 	blobs jetstream.ObjectStore
 	limit int // bytes of a value
 }
 
 // Open returns the snapshots of the log's installation.
 func Open(ctx context.Context, log *eventlog.Log) (*Store, error) {
-	kv, err := log.JetStream().KeyValue(ctx, log.Names().SnapshotsBucket())
+	kv, err := log.Bucket(ctx, log.Names().SnapshotsBucket())
 	if err != nil {
-		return nil, fmt.Errorf("snapshot: open %s: %w", log.Names().SnapshotsBucket(), err)
+		return nil, fmt.Errorf("snapshot: %w", err)
 	}
 	blobs, err := log.JetStream().ObjectStore(ctx, log.Names().BlobsBucket())
 	if err != nil {
@@ -111,18 +114,21 @@ func (s *Store) load(ctx context.Context, runID string) (stored Stored, err erro
 }
 
 func (s *Store) loadOnce(ctx context.Context, runID string) (Stored, error) {
-	e, err := s.kv.Get(ctx, s.log.Names().SnapshotKey(runID))
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return Stored{}, ErrNotFound
+	data, revision, err := s.kv.Get(ctx, s.log.Names().SnapshotKey(runID))
+	stored := Stored{Revision: revision}
+	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound):
+		return stored, ErrNotFound
+	case errors.Is(err, seal.ErrForged):
+		return stored, fmt.Errorf("%w: %w", ErrUnusable, err)
+	case err != nil:
+		return stored, err
 	}
-	if err != nil {
-		return Stored{}, err
-	}
-	stored := Stored{Revision: e.Revision()}
-	data := e.Value()
 	if sum := reference(data); sum != "" {
 		stored.blob = sum
-		if data, err = s.log.Blob(ctx, sum); err != nil {
+		if data, err = s.log.Blob(ctx, sum); errors.Is(err, seal.ErrForged) {
+			return stored, fmt.Errorf("%w: %w", ErrUnusable, err)
+		} else if err != nil {
 			return stored, err
 		}
 	}
@@ -164,12 +170,7 @@ func (s *Store) Save(ctx context.Context, state *wire.State, old Stored) (Stored
 			return old, fmt.Errorf("snapshot: save run %s: %w", state.RunID, err)
 		}
 	}
-	key := s.log.Names().SnapshotKey(state.RunID)
-	if old.Revision == 0 {
-		saved.Revision, err = s.kv.Create(ctx, key, data)
-	} else {
-		saved.Revision, err = s.kv.Update(ctx, key, data, old.Revision)
-	}
+	saved.Revision, err = s.kv.Save(ctx, s.log.Names().SnapshotKey(state.RunID), data, old.Revision)
 	if errors.Is(err, jetstream.ErrKeyExists) {
 		return old, fmt.Errorf("%w: run %s", ErrConflict, state.RunID)
 	}

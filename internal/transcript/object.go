@@ -17,7 +17,8 @@ import (
 )
 
 // head is the info of an object and its sequence in the stream, 0 if there is
-// none. sum is the state of its digest; nil if it isn't known.
+// none. sum is the state of its digest; nil if it isn't known. The size is that of
+// the session, the digest that of what is stored of it, which may be sealed.
 type head struct {
 	info jetstream.ObjectInfo
 	seq  uint64
@@ -35,6 +36,11 @@ func (s *Store) headSubject(name string) string {
 }
 
 func (s *Store) chunkSubject(generation string) string { return "$O." + s.bucket + ".C." + generation }
+
+// place is what a chunk of an object is sealed for.
+func (s *Store) place(info jetstream.ObjectInfo, chunk uint32) string {
+	return fmt.Sprintf("%s %s %d", s.headSubject(info.Name), info.NUID, chunk)
+}
 
 // lines returns content up to the end of its last whole line.
 func lines(content []byte) []byte {
@@ -125,10 +131,14 @@ func (s *Store) add(ctx context.Context, x *session, data []byte) error {
 func (s *Store) chunks(ctx context.Context, h *head, data []byte) error {
 	for len(data) > 0 {
 		n := min(s.piece, len(data))
-		if _, err := s.js.PublishMsg(ctx, &nats.Msg{Subject: s.chunkSubject(h.info.NUID), Data: data[:n]}); err != nil {
+		stored, err := s.keys.Value(s.place(h.info, h.info.Chunks), data[:n])
+		if err != nil {
 			return err
 		}
-		h.sum.Write(data[:n])
+		if _, err := s.js.PublishMsg(ctx, &nats.Msg{Subject: s.chunkSubject(h.info.NUID), Data: stored}); err != nil {
+			return err
+		}
+		h.sum.Write(stored)
 		h.info.Size += uint64(n) //nolint:gosec // not negative
 		h.info.Chunks++
 		data = data[n:]
@@ -287,6 +297,8 @@ func (s *Store) read(ctx context.Context, info jetstream.ObjectInfo) ([]byte, er
 	}
 	defer func() { _ = s.stream.DeleteConsumer(ctx, c.CachedInfo().Name) }() // the server does so in a minute
 	var content []byte
+	var faulty error // the first chunk that can't be opened
+	sum, chunk := sha256.New(), uint32(0)
 	for left := int(info.Chunks); left > 0; {
 		got, err := c.Fetch(min(left, batch), jetstream.FetchMaxWait(readWait))
 		if err != nil {
@@ -294,8 +306,14 @@ func (s *Store) read(ctx context.Context, info jetstream.ObjectInfo) ([]byte, er
 		}
 		n := 0
 		for m := range got.Messages() {
-			content = append(content, m.Data()...)
+			sum.Write(m.Data())
+			data, err := s.keys.OpenValue(s.place(info, chunk), m.Data())
+			if err != nil && faulty == nil {
+				faulty = err
+			}
+			content = append(content, data...)
 			n++
+			chunk++
 		}
 		if err := got.Error(); err != nil {
 			return nil, err
@@ -305,9 +323,12 @@ func (s *Store) read(ctx context.Context, info jetstream.ObjectInfo) ([]byte, er
 		}
 		left -= n
 	}
-	sum := sha256.New()
-	sum.Write(content)
-	if uint64(len(content)) != info.Size || jetstream.GetObjectDigestValue(sum) != info.Digest {
+	switch {
+	case jetstream.GetObjectDigestValue(sum) != info.Digest:
+		return nil, errCorrupt // its writer has replaced it meanwhile
+	case faulty != nil:
+		return nil, faulty
+	case uint64(len(content)) != info.Size:
 		return nil, errCorrupt
 	}
 	return content, nil

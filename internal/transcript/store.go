@@ -1,8 +1,8 @@
 // Package transcript keeps the session files of agents in the object store of
 // sessions, as they grow, so that a session can go on on another machine.
 //
-// A session is one object, named by its id, that any client of the object store can read:
-// its chunks under a subject of their own, and its head (the object's info), which
+// A session is one object, named by its id, that any client of the object store can read,
+// unless it is sealed: its chunks under a subject of their own, and its head (the object's info), which
 // says how many of them count. What has grown is one more chunk and a new head, so
 // that a session of n bytes costs n bytes, not n². A head is only stored behind
 // the one that its writer knows (expected sequence), and it is what makes chunks
@@ -28,6 +28,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"wake/internal/seal"
 	"wake/pkg/subjects"
 )
 
@@ -44,6 +45,7 @@ type Store struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
 	bucket string
+	keys   *seal.Keys
 	piece  int // bytes of a chunk
 
 	mu       sync.Mutex
@@ -76,15 +78,16 @@ const maxPiece = 512 << 10
 // headroom is what a message needs beside its data.
 const headroom = 4 << 10
 
-// Open returns the store. The object store must be there.
-func Open(ctx context.Context, js jetstream.JetStream, names subjects.Names) (*Store, error) {
+// Open returns the store. The object store must be there. Chunks are sealed if there
+// are keys.
+func Open(ctx context.Context, js jetstream.JetStream, names subjects.Names, keys *seal.Keys) (*Store, error) {
 	bucket := names.SessionsBucket()
 	stream, err := js.Stream(ctx, "OBJ_"+bucket)
 	if err != nil {
 		return nil, fmt.Errorf("transcript: object store %s: %w", bucket, err)
 	}
 	return &Store{
-		js: js, stream: stream, bucket: bucket, sessions: make(map[string]*session),
+		js: js, stream: stream, bucket: bucket, keys: keys, sessions: make(map[string]*session),
 		piece: max(1, min(maxPiece, int(js.Conn().MaxPayload())-headroom)),
 	}, nil
 }

@@ -37,7 +37,7 @@ func bucket(t *testing.T, js jetstream.JetStream) {
 
 func open(t testing.TB, js jetstream.JetStream) *transcript.Store {
 	t.Helper()
-	s, err := transcript.Open(context.WithoutCancel(t.Context()), js, subjects.Default)
+	s, err := transcript.Open(context.WithoutCancel(t.Context()), js, subjects.Default, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestHostileNames(t *testing.T) {
 }
 
 func TestNoBucket(t *testing.T) {
-	if _, err := transcript.Open(t.Context(), natstest.JetStream(t), subjects.Default); err == nil {
+	if _, err := transcript.Open(t.Context(), natstest.JetStream(t), subjects.Default, nil); err == nil {
 		t.Error("opened without an object store")
 	}
 }
@@ -239,7 +239,7 @@ type process struct {
 func begin(t *rapid.T, js jetstream.JetStream) *process {
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &faulty{JetStream: js, die: cancel, left: -1}
-	s, err := transcript.Open(ctx, f, subjects.Default)
+	s, err := transcript.Open(ctx, f, subjects.Default, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,7 +135,8 @@ func (c *Client) FindSession(ctx context.Context, session string) (string, error
 	return runID, err
 }
 
-// Start asks for a new run. It has begun when its flow:start is in the log, which
+// Start asks for a new run. It fails if what runs write is encrypted and the client
+// lacks the key: the request would be readable. The run has begun when its flow:start is in the log, which
 // may be never for a definition that no runner takes.
 func (c *Client) Start(ctx context.Context, r wire.RunRequest) error {
 	if err := subjects.CheckID(r.RunID); err != nil {
@@ -146,6 +147,9 @@ func (c *Client) Start(ctx context.Context, r wire.RunRequest) error {
 	}
 	data, err := wire.Marshal(r)
 	if err != nil {
+		return err
+	}
+	if err := c.log.CheckKeys(ctx); err != nil {
 		return err
 	}
 	if _, err := c.log.Send(ctx, c.names.QueueRun(), data); err != nil {

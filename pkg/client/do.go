@@ -2,9 +2,12 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
+
+	"github.com/nats-io/nats.go"
 
 	"wake/internal/eventlog"
 	"wake/pkg/subjects"
@@ -15,6 +18,9 @@ import (
 // is up, the answer says Recorded: false, without an error: the command is stored
 // and will be judged. A command that was rejected is an error too, whose code is
 // that of the reason; COMMAND_REJECTED if it has none of its own.
+//
+// It fails if what runs write is encrypted and the client lacks the key: the command
+// would be readable.
 //
 // A command without a run is stored, so that it is on record, and refused.
 func (c *Client) Do(ctx context.Context, cmd wire.Command) (wire.CommandResponse, error) {
@@ -30,17 +36,21 @@ func (c *Client) Do(ctx context.Context, cmd wire.Command) (wire.CommandResponse
 	if err != nil {
 		return answer, err
 	}
+	if err := c.log.CheckKeys(ctx); err != nil {
+		return answer, err
+	}
 	_, last, err := c.log.Bounds(ctx)
 	if err != nil {
 		return answer, err
 	}
-	if limit := c.log.Conn().MaxPayload(); int64(len(data)) > limit {
+	_, err = c.log.Send(ctx, c.names.Command(to), data)
+	if errors.Is(err, nats.ErrMaxPayload) {
 		return answer, &wire.APIError{
-			Code: wire.CodeTooLarge, Message: fmt.Sprintf("the command has %d bytes, the server takes %d", len(data), limit),
+			Code: wire.CodeTooLarge, Message: fmt.Sprintf("the command has %d bytes, the server takes %d", len(data), c.log.Conn().MaxPayload()),
 			Hint: "put what is long into a file of the agent's folder and name it",
 		}
 	}
-	if _, err := c.log.Send(ctx, c.names.Command(to), data); err != nil {
+	if err != nil {
 		return answer, fmt.Errorf("client: send the command to run %s: %w", to, err)
 	}
 	if to == subjects.NoRun {

@@ -7,11 +7,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/pull"
+	"wake/internal/seal"
 	"wake/pkg/wire"
 )
 
@@ -38,7 +40,11 @@ func (r *Recorder) followAlerts(ctx context.Context) error {
 		case stored > 0:
 			wait = 100 * time.Millisecond
 		}
-		r.logger.InfoContext(ctx, "reader of alerts begins again", "error", err)
+		level := slog.LevelInfo
+		if errors.Is(err, seal.ErrNoKey) {
+			level = slog.LevelError
+		}
+		r.logger.Log(ctx, level, "reader of alerts begins again", "error", err)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -85,7 +91,7 @@ func (r *Recorder) readAlerts(ctx context.Context) (stored int, err error) {
 	connected, release := pull.Connected(ctx, r.log.Conn())
 	defer release()
 	for {
-		list, err := gatherAlerts(connected, in, r.c.Wait)
+		list, err := r.gatherAlerts(connected, in)
 		if err != nil {
 			return stored, err
 		}
@@ -106,25 +112,38 @@ func (r *Recorder) dropReader(ctx context.Context, stream, consumer string) {
 }
 
 // gatherAlerts waits for an alert, and a little for more.
-func gatherAlerts(ctx context.Context, in *pull.Puller, wait time.Duration) ([]alertMessage, error) {
-	m, err := in.Next(ctx)
+func (r *Recorder) gatherAlerts(ctx context.Context, in *pull.Puller) ([]alertMessage, error) {
+	m, err := r.nextAlert(ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	list := []alertMessage{{m.Pos, m.Data}}
-	ctx, cancel := context.WithTimeout(ctx, wait)
+	list := []alertMessage{m}
+	ctx, cancel := context.WithTimeout(ctx, r.c.Wait)
 	defer cancel()
 	for len(list) < alertBatch {
-		m, err := in.Next(ctx)
+		m, err := r.nextAlert(ctx, in)
 		if errors.Is(err, context.DeadlineExceeded) {
 			break
 		}
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, alertMessage{m.Pos, m.Data})
+		list = append(list, m)
 	}
 	return list, nil
+}
+
+// nextAlert waits for an alert. One that was forged is left as it is, which is none.
+func (r *Recorder) nextAlert(ctx context.Context, in *pull.Puller) (alertMessage, error) {
+	m, err := in.Next(ctx)
+	if err != nil {
+		return alertMessage{}, err
+	}
+	data, err := r.log.Unseal(m.Subject, m.Data)
+	if errors.Is(err, seal.ErrNoKey) {
+		return alertMessage{}, fmt.Errorf("alert %d: %w", m.Pos, err)
+	}
+	return alertMessage{m.Pos, data}, nil
 }
 
 // alertsRead returns the position up to which the alerts of a stream are

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/eventlog"
+	"wake/internal/seal"
 )
 
 // originGrace is how long a server may be behind before it is believed that the
@@ -42,7 +43,7 @@ func (r *Recorder) checkOrigin(ctx context.Context) error {
 		case err != nil:
 			return err
 		case found.message != nil:
-			return kept.sameAs(found.message)
+			return r.same(kept, found.message)
 		case kept.Pos < found.first, kept.Pos <= found.last && !patient:
 			return nil
 		case !patient:
@@ -74,11 +75,18 @@ func (r *Recorder) sight(ctx context.Context, pos uint64) (s sighting, err error
 	return s, err
 }
 
-// sameAs fails with [eventlog.ErrIncarnation] unless a message of the stream is the
-// event.
-func (e Event) sameAs(m *jetstream.RawStreamMsg) error {
-	if m.Time.UnixMilli() != e.Time || !bytes.Equal(m.Data, e.Data) {
-		return fmt.Errorf("%w: at position %d the stream has another event than the one that is recorded", eventlog.ErrIncarnation, e.Pos)
+// same fails with [eventlog.ErrIncarnation] unless a message of the stream is the
+// event, which is kept as it was before it was sealed.
+func (r *Recorder) same(kept Event, m *jetstream.RawStreamMsg) error {
+	if bytes.Equal(m.Data, kept.Data) && m.Time.UnixMilli() == kept.Time {
+		return nil
+	}
+	data, err := r.log.Original(m.Data)
+	if errors.Is(err, seal.ErrNoKey) {
+		return err
+	}
+	if m.Time.UnixMilli() != kept.Time || !bytes.Equal(data, kept.Data) {
+		return fmt.Errorf("%w: at position %d the stream has another event than the one that is recorded", eventlog.ErrIncarnation, kept.Pos)
 	}
 	return nil
 }

@@ -216,7 +216,7 @@ func (r *Recorder) alerts(ctx context.Context, runID string, run *wire.AgentStat
 		return
 	}
 	var last wire.Alert
-	if wire.Unmarshal(m.Data, &last) == nil {
+	if data, err := r.log.Unseal(m.Subject, m.Data); err == nil && wire.Unmarshal(data, &last) == nil {
 		run.LastAlert = timeline.Line(last.Text, 300)
 	}
 }

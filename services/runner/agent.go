@@ -111,6 +111,9 @@ func (w *worker) agentInput(n wire.NodeState) (in agentInput, err error) {
 	if err := override(&in.Options, w.state.Overrides, w.def, w.offer.NodeID); err != nil {
 		return in, fmt.Errorf("overrides: %w", err)
 	}
+	if err := w.optionSecrets(&in.Options); err != nil {
+		return in, err
+	}
 	in.Cwd = w.dir(in.Cwd)
 	in.Decide = w.decide
 	if in.provider, in.name, err = w.provider(in.Provider); err != nil {

@@ -68,8 +68,13 @@ func (w *worker) audit(ctx context.Context, n wire.NodeState, a flow.Audit) *wir
 		p.Evidence = evidenceOf(map[string]any{"error": err.Error()})
 		return p
 	}
+	env, err := w.withSecrets(in.Env, w.node.Input.Get("env"))
+	if err != nil {
+		p.Evidence = evidenceOf(map[string]any{"error": "env: " + err.Error()})
+		return p
+	}
 	c := shell.Command{
-		ExecID: w.offer.ExecID, Command: a.Command, Cwd: w.dir(in.Cwd), Env: agent.Environment(os.Environ(), in.Env),
+		ExecID: w.offer.ExecID, Command: a.Command, Cwd: w.dir(in.Cwd), Env: agent.Environment(os.Environ(), env),
 		Timeout: cmp.Or(time.Duration(a.TimeoutMs)*time.Millisecond, auditTimeout),
 	}
 	var outcome shell.Outcome

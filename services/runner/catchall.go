@@ -130,7 +130,7 @@ func (r *Runner) sort(ctx context.Context, subject string, data []byte, meta *je
 	if r.dealt.has(subject, pos) {
 		return nil, 0, nil
 	}
-	raw, cmd, problem := parseCommand(data)
+	raw, cmd, problem := parseCommand(r.commandAt(pos, "", subject, data, nil))
 	record := &wire.CommandReceived{Command: raw, CommandID: cmd.ID, AtPos: pos}
 	if record.CommandID == "" {
 		record.CommandID = unnamed(pos)

@@ -192,7 +192,7 @@ func (c *children) pausedBy(ctx context.Context, s *wire.State) (uint64, error) 
 			return 0, err
 		}
 		for _, e := range waiting {
-			if _, cmd, err := parseCommand(e.Data); err == nil && !rejected[e.Pos] {
+			if _, cmd, err := parseCommand(e); err == nil && !rejected[e.Pos] {
 				ids = append(ids, cmd.ID)
 			}
 		}

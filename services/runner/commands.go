@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"wake/internal/eventlog"
@@ -74,9 +75,7 @@ func (r *Runner) feedCommands(ctx context.Context, from *uint64) error {
 			return nil
 		}
 		// The subject stands for the run: of a long id it has a hash only.
-		r.commands.deliver(eventlog.Entry{
-			Pos: meta.Sequence.Stream, RunID: msg.Subject(), Subject: msg.Subject(), Data: msg.Data(), Trace: tracing.Parent(msg.Headers()),
-		})
+		r.commands.deliver(r.commandAt(meta.Sequence.Stream, msg.Subject(), msg.Subject(), msg.Data(), msg.Headers()))
 		*from = meta.Sequence.Stream + 1
 	}
 	return nil
@@ -107,7 +106,7 @@ func (r *Runner) readCommands(ctx context.Context, run string, after uint64) ([]
 			return nil, fmt.Errorf("read commands: %w", err)
 		}
 		after = m.Sequence
-		entries = append(entries, eventlog.Entry{Pos: m.Sequence, RunID: run, Subject: m.Subject, Data: m.Data, Trace: tracing.Parent(m.Header)})
+		entries = append(entries, r.commandAt(m.Sequence, run, m.Subject, m.Data, m.Header))
 	}
 }
 
@@ -178,7 +177,7 @@ func (o *owner) obey(ctx context.Context, e eventlog.Entry) error {
 // answer returns the record of a command, and behind it what follows from it at
 // once.
 func (o *owner) answer(ctx context.Context, e eventlog.Entry) ([]*wire.Event, error) {
-	raw, cmd, err := parseCommand(e.Data)
+	raw, cmd, err := parseCommand(e)
 	record := &wire.CommandReceived{Command: raw, CommandID: cmd.ID, AtPos: e.Pos}
 	if record.CommandID == "" {
 		record.CommandID = unnamed(e.Pos)
@@ -203,11 +202,21 @@ func (o *owner) answer(ctx context.Context, e eventlog.Entry) ([]*wire.Event, er
 // unnamed is the id of a command that came without.
 func unnamed(pos uint64) string { return fmt.Sprintf("cmd-%d", pos) }
 
-func parseCommand(data []byte) (wire.Raw, wire.Command, error) {
+// commandAt returns a command as it is stored. One whose key is missing has an error,
+// for which it is refused like any other that can't be read: whoever sent it learns why.
+func (r *Runner) commandAt(pos uint64, run, subject string, stored []byte, header nats.Header) eventlog.Entry {
+	data, err := r.log.Unseal(subject, stored)
+	return eventlog.Entry{Pos: pos, RunID: run, Subject: subject, Data: data, Trace: tracing.Parent(header), Err: err}
+}
+
+func parseCommand(e eventlog.Entry) (wire.Raw, wire.Command, error) {
 	var cmd wire.Command
-	raw, _, err := wire.ParseAny(data)
+	if e.Err != nil {
+		return wire.RawString(""), cmd, reject(wire.CodeBadRequest, "not a command: %v", e.Err)
+	}
+	raw, _, err := wire.ParseAny(e.Data)
 	if err != nil {
-		return wire.RawString(string(data)), cmd, reject(wire.CodeBadRequest, "not a command: %v", err)
+		return wire.RawString(string(e.Data)), cmd, reject(wire.CodeBadRequest, "not a command: %v", err)
 	}
 	if err := wire.Unmarshal(raw, &cmd); err != nil {
 		return raw, cmd, reject(wire.CodeBadRequest, "not a command: %v", err)

@@ -61,9 +61,13 @@ func (w *worker) parseCommand(input wire.Raw) (shell.Command, error) {
 	if err := wire.Unmarshal(input, &in); err != nil {
 		return shell.Command{}, fmt.Errorf("input of the node: %w", err)
 	}
+	env, err := w.withSecrets(in.Env, w.node.Input.Get("env"))
+	if err != nil {
+		return shell.Command{}, fmt.Errorf("env: %w", err)
+	}
 	c := shell.Command{
 		ExecID: w.offer.ExecID, Cwd: w.dir(in.Cwd),
-		Env: agent.Environment(os.Environ(), in.Env),
+		Env: agent.Environment(os.Environ(), env),
 	}
 	if text, ok := in.Command.Text(); ok {
 		c.Command = text

@@ -83,12 +83,12 @@ func FuzzCommand(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, which uint8, data []byte) {
 		s := run.Clone(states[int(which)%len(states)])
-		if _, cmd, err := parseCommand(data); err == nil && cmd.Type == "fork" {
+		if _, cmd, err := parseCommand(eventlog.Entry{Data: data}); err == nil && cmd.Type == "fork" {
 			return // needs a log
 		}
 		first := judged(t, s, data)
 		again := judged(t, s, data)
-		if _, cmd, _ := parseCommand(data); cmd.ID != "" && first.Accepted && again.Accepted {
+		if _, cmd, _ := parseCommand(eventlog.Entry{Data: data}); cmd.ID != "" && first.Accepted && again.Accepted {
 			t.Fatalf("%q acts twice", data)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"wake/internal/eventlog"
 	"wake/internal/flow"
 	"wake/internal/lease"
+	"wake/internal/seal"
 	"wake/internal/tracing"
 	"wake/pkg/subjects"
 	"wake/pkg/wire"
@@ -25,7 +26,11 @@ func (r *Runner) takeRuns(ctx, hard context.Context, keeper *lease.Keeper) error
 	}
 	return r.take(ctx, c, nil, func(m jetstream.Msg, _ *seat) {
 		ctx := tracing.Extract(hard, m.Headers())
-		req, def, err := parseRequest(m.Data())
+		data, ok := r.unseal(ctx, m)
+		if !ok {
+			return
+		}
+		req, def, err := parseRequest(data)
 		if err != nil {
 			r.refuse(ctx, m, err)
 			return
@@ -84,8 +89,12 @@ func (r *Runner) takeNodes(ctx, hard context.Context, keeper *lease.Keeper, pool
 	}
 	return r.take(ctx, c, r.slots, func(m jetstream.Msg, seat *seat) {
 		ctx := tracing.Extract(hard, m.Headers())
+		data, ok := r.unseal(ctx, m)
+		if !ok {
+			return
+		}
 		var offer wire.NodeOffer
-		if err := wire.Unmarshal(m.Data(), &offer); err != nil {
+		if err := wire.Unmarshal(data, &offer); err != nil {
 			r.refuse(ctx, m, err)
 			return
 		}
@@ -196,6 +205,23 @@ func (r *Runner) next(ctx context.Context, c jetstream.Consumer) (jetstream.Msg,
 		sleep(ctx, time.Second)
 	}
 	return nil, nil
+}
+
+// keyAgain is how long a message of a queue waits for a runner that has its key.
+const keyAgain = 10 * time.Second
+
+// unseal opens a message of a queue. One whose key is missing stays in the queue, and
+// one that was tampered with is refused.
+func (r *Runner) unseal(ctx context.Context, m jetstream.Msg) ([]byte, bool) {
+	data, err := r.log.Unseal(m.Subject(), m.Data())
+	switch {
+	case errors.Is(err, seal.ErrNoKey):
+		r.logger.Error("queue message waits for a runner that has its key", "subject", m.Subject(), "error", err)
+		r.again(ctx, m, keyAgain)
+	case err != nil:
+		r.refuse(ctx, m, err)
+	}
+	return data, err == nil
 }
 
 // refuse moves a message that can't be used to the dead letters.

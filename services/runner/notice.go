@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"wake/internal/flow"
 	"wake/internal/run"
+	"wake/internal/seal"
 	"wake/internal/timeline"
 	"wake/pkg/wire"
 )
@@ -47,7 +49,7 @@ func (r *Runner) passAlerts(ctx context.Context) error {
 		if m == nil {
 			continue
 		}
-		if err := r.passAlert(ctx, m.Data()); err != nil {
+		if err := r.passAlert(ctx, m.Subject(), m.Data()); err != nil {
 			if ctx.Err() == nil {
 				r.logger.Warn("alert not passed on yet", "subject", m.Subject(), "error", err)
 			}
@@ -61,9 +63,13 @@ func (r *Runner) passAlerts(ctx context.Context) error {
 
 // passAlert tells the parent of an alert's run, if it goes on. An alert that comes
 // again, after a crash, is a command that the parent's owner has on record.
-func (r *Runner) passAlert(ctx context.Context, data []byte) error {
+func (r *Runner) passAlert(ctx context.Context, subject string, stored []byte) error {
 	var alert wire.Alert
-	if wire.Unmarshal(data, &alert) != nil || alert.ParentRun == "" || alert.ParentRun == alert.RunID {
+	data, err := r.log.Unseal(subject, stored)
+	if errors.Is(err, seal.ErrNoKey) {
+		return err
+	}
+	if err != nil || wire.Unmarshal(data, &alert) != nil || alert.ParentRun == "" || alert.ParentRun == alert.RunID {
 		return nil //nolint:nilerr // whoever delivers alerts says what can't be read
 	}
 	if isResult(alert) {

@@ -257,12 +257,21 @@ func (o *owner) start(ctx context.Context) error {
 	if o.def == nil {
 		return errNothing
 	}
+	begin := flow.Start(o.def, o.request)
+	if problem, err := o.ownSecrets(); err != nil {
+		return err
+	} else if problem != "" {
+		o.runner.logger.Error("run not begun: its flow has a secret in it", "run", o.runID)
+		return o.append(ctx, append(begin, &wire.Event{Payload: &wire.FlowComplete{
+			FlowName: o.def.Name, Status: wire.FlowStatusFailed, Error: problem,
+		}}))
+	}
 	workspace, err := o.request.Workspace, error(nil)
 	if at := o.request.WorkspaceAt; at == "" || at == o.runner.cfg.ID {
 		workspace, err = o.runner.makeWorkspace(o.runID, workspace)
 	}
 	if err != nil {
-		return o.withoutFolder(ctx, err, flow.Start(o.def, o.request))
+		return o.withoutFolder(ctx, err, begin)
 	}
 	request := o.request
 	request.Workspace = workspace

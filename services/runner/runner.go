@@ -43,6 +43,9 @@ type Config struct {
 	Providers map[string]agent.Provider
 	// Ask asks a NATS subject, for hooks. Nil: such hooks fail.
 	Ask func(ctx context.Context, subject string, question []byte) ([]byte, error)
+	// Secrets are what flows may refer to by name, as ${secret.NAME} in env and in
+	// settings of MCP servers. Options.Redact of the log should know their values.
+	Secrets map[string]string
 	// Fixtures opens a folder of recorded calls as a provider.
 	Fixtures func(dir string) (agent.Provider, error)
 	// PersistTimeout bounds the wait for events that must be stored before the
@@ -219,7 +222,7 @@ func (r *Runner) keeper(ctx context.Context) (*lease.Keeper, error) {
 // look finds out what the runner has to know before it begins.
 func (r *Runner) look(ctx context.Context) (err error) {
 	js := r.log.JetStream()
-	if r.sessions, err = transcript.Open(ctx, js, r.names); err != nil {
+	if r.sessions, err = transcript.Open(ctx, js, r.names, r.log.Keys()); err != nil {
 		return fmt.Errorf("runner: %w", err)
 	}
 	if r.active, err = newRegistry(ctx, js, r.names); err != nil {

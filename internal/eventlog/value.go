@@ -1,0 +1,177 @@
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"wake/internal/keys"
+	"wake/internal/seal"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+)
+
+// Everything of a run that is stored on the server and is no event goes by here, so
+// that it is sealed where events are: messages by Send and Unseal, values of keys
+// by a Bucket. What is only about who works on what (leases, registrations, positions)
+// does not.
+
+// Unseal returns what was published on a subject; what isn't sealed, as it is. It
+// fails with [seal.ErrNoKey] or [seal.ErrForged].
+func (l *Log) Unseal(subject string, stored []byte) ([]byte, error) {
+	return l.o.Keys.OpenValue(subject, stored)
+}
+
+// Original returns an event of the stream as it was before it was sealed; what isn't a
+// sealed event, as it is. It fails with [seal.ErrNoKey] or [seal.ErrForged].
+func (l *Log) Original(stored []byte) ([]byte, error) {
+	e, err := wire.Decode(stored)
+	if err != nil || !seal.Sealed(e) {
+		return stored, nil //nolint:nilerr // what is no event isn't sealed
+	}
+	_, data, err := l.o.Keys.Original(e)
+	return data, err
+}
+
+// Keys returns the keys of the log, for what is neither a message nor a value; nil if
+// it has none.
+func (l *Log) Keys() *seal.Keys { return l.o.Keys }
+
+// Bucket is a key-value bucket whose values are sealed if the log has keys.
+type Bucket struct {
+	log *Log
+	kv  jetstream.KeyValue
+}
+
+// Bucket returns a bucket of the server.
+func (l *Log) Bucket(ctx context.Context, name string) (*Bucket, error) {
+	kv, err := l.js.KeyValue(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", name, err)
+	}
+	return &Bucket{l, kv}, nil
+}
+
+// place is what a key's value is sealed for: the subject that it is stored on.
+func (b *Bucket) place(key string) string { return "$KV." + b.kv.Bucket() + "." + key }
+
+// Get returns the value of a key and its revision, or [jetstream.ErrKeyNotFound].
+// With [seal.ErrNoKey] and [seal.ErrForged] it returns the revision too.
+func (b *Bucket) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
+	e, err := b.kv.Get(ctx, key)
+	if err != nil {
+		return nil, 0, err
+	}
+	value, err = b.log.o.Keys.OpenValue(b.place(key), e.Value())
+	return value, e.Revision(), err
+}
+
+// Save replaces the value of a revision, 0 for none, and returns the new one. It
+// fails with [jetstream.ErrKeyExists] if that isn't the current revision.
+func (b *Bucket) Save(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	stored, err := b.log.o.Keys.Value(b.place(key), value)
+	if err != nil {
+		return 0, err
+	}
+	if revision == 0 {
+		return b.kv.Create(ctx, key, stored)
+	}
+	return b.kv.Update(ctx, key, stored, revision)
+}
+
+// All returns the entries of the keys that match a filter. One that can't be opened
+// fails all if its key is missing, and is left out if it is forged.
+func (b *Bucket) All(ctx context.Context, filter string) ([]keys.Entry, error) {
+	stored, err := keys.All(ctx, b.log.js, b.kv.Bucket(), filter)
+	if err != nil {
+		return nil, err
+	}
+	open := stored[:0]
+	for _, e := range stored {
+		e.Value, err = b.log.o.Keys.OpenValue(b.place(e.Key), e.Value)
+		switch {
+		case err == nil:
+			open = append(open, e)
+		case errors.Is(err, seal.ErrNoKey):
+			return nil, fmt.Errorf("%s: %w", e.Key, err)
+		}
+	}
+	return open, nil
+}
+
+// Purge removes a key and its history.
+func (b *Bucket) Purge(ctx context.Context, key string) error { return b.kv.Purge(ctx, key) }
+
+// inUse is the service under whose key WAKE_STATE has a note that the installation
+// is sealed: sealed by itself, so that who can read it has the key that is in use.
+const inUse = "encryption"
+
+// CheckKeys fails with [seal.ErrNoKey] if others seal what is stored under a key that
+// this log lacks, which could neither read that nor should add what everybody can
+// read; and with [seal.ErrForged] if it has another key of that name.
+func (l *Log) CheckKeys(ctx context.Context) error {
+	_, _, err := l.keyInUse(ctx)
+	return err
+}
+
+// keyInUse returns the id of the key that is in use and the revision of the note that
+// says so; "" and 0 if there is none.
+func (l *Log) keyInUse(ctx context.Context) (id string, revision uint64, err error) {
+	bucket := l.names.StateBucket()
+	place := "$KV." + bucket + "." + l.inUseKey()
+	m, err := l.getFrom(ctx, "KV_"+bucket, getRequest{LastBy: place, NoHdr: true})
+	if errors.Is(err, errNotFound) {
+		return "", 0, nil
+	}
+	if err != nil {
+		return "", 0, fmt.Errorf("eventlog: which key is in use: %w", err)
+	}
+	value, err := l.o.Keys.OpenValue(place, m.Data)
+	switch {
+	case errors.Is(err, seal.ErrForged):
+		return "", 0, fmt.Errorf("eventlog: the key that is in use here isn't the one of the same id at hand: %w", err)
+	case err != nil:
+		return "", 0, fmt.Errorf("eventlog: what is stored of runs here is encrypted: %w", err)
+	}
+	var n note
+	if err := wire.Unmarshal(value, &n); err != nil {
+		return "", 0, fmt.Errorf("eventlog: which key is in use: %w", err)
+	}
+	return n.Key, m.Pos, nil
+}
+
+// note says under which key is written.
+type note struct {
+	V   int    `json:"v"`
+	Key string `json:"key"`
+}
+
+func (l *Log) inUseKey() string { return l.names.StateKey(inUse, subjects.NoRun) }
+
+// UseKeys is [Log.CheckKeys] of a process that is about to write for long: from now
+// on others are told that they need its key.
+func (l *Log) UseKeys(ctx context.Context) error {
+	for {
+		id, revision, err := l.keyInUse(ctx)
+		if err != nil || l.o.Keys == nil || id == l.o.Keys.WriteID() {
+			return err
+		}
+		value, err := wire.Marshal(note{V: wire.Version, Key: l.o.Keys.WriteID()})
+		if err != nil {
+			return fmt.Errorf("eventlog: note which key is in use: %w", err)
+		}
+		b, err := l.Bucket(ctx, l.names.StateBucket())
+		if err == nil {
+			_, err = b.Save(ctx, l.inUseKey(), value, revision)
+		}
+		if errors.Is(err, jetstream.ErrKeyExists) {
+			continue // somebody was faster
+		}
+		if err != nil {
+			return fmt.Errorf("eventlog: note which key is in use: %w", err)
+		}
+		return nil
+	}
+}
