@@ -54,8 +54,8 @@ func New(c Config, log *eventlog.Log, logger *slog.Logger) (*Recorder, error) {
 }
 
 // Run records and answers until ctx ends or recording is impossible. It fails
-// at once if the store can't be used, and waits for a database that can't be
-// reached.
+// at once if the store can't be used or is of another stream, and waits for a database
+// that can't be reached.
 func (r *Recorder) Run(ctx context.Context) error {
 	err := r.reach(ctx, func() (err error) {
 		r.store, err = OpenLogging(ctx, r.c.Path, r.logger)
@@ -63,6 +63,12 @@ func (r *Recorder) Run(ctx context.Context) error {
 	})
 	if err != nil {
 		return err
+	}
+	if err := r.checkOrigin(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = nil // that is how it ends
+		}
+		return errors.Join(r.elsewhere(err), r.store.Close())
 	}
 	r.store.HoldLive(max(0, r.c.Live))
 	ctx, stop := context.WithCancel(ctx)
@@ -114,9 +120,6 @@ func (r *Recorder) consume(ctx context.Context) error {
 	})
 	if err != nil {
 		return err
-	}
-	if err := r.checkOrigin(ctx); err != nil {
-		return r.elsewhere(err)
 	}
 	r.done.to(from.Seq)
 	r.logger.InfoContext(ctx, "recording", "store", r.store.Name(), "position", from.Seq)

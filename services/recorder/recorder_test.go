@@ -566,6 +566,10 @@ func anotherHistory(t *testing.T, late bool) {
 	go func() { done <- r.Run(t.Context()) }()
 	if late {
 		<-time.After(2 * time.Second)
+		_, err := api.Call[wire.RunsResponse](t.Context(), p.nc, subjects.Default, wire.VerbRuns, wire.RunsRequest{})
+		if codeOf(err) != wire.CodeUnreachable {
+			t.Errorf("it answers from a store of another history: %v", err)
+		}
 		goOn()
 	}
 	err = <-done
