@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"wake/internal/pull"
 )
 
 // Bounds of what is read ahead.
@@ -78,8 +80,9 @@ func (s *consumption) finish(ctx context.Context, g *gathered) error {
 // readAhead hands over entries as soon as there are enough, or have been waited
 // for, and somebody has time for them.
 func (s *consumption) readAhead(ctx context.Context, work chan<- *gathered) error {
+	last := 0
 	for {
-		g := new(gathered)
+		g := &gathered{entries: make([]Entry, 0, last)} // as many as the last time, probably
 		if err := s.take(ctx, g); err != nil {
 			return err
 		}
@@ -89,11 +92,12 @@ func (s *consumption) readAhead(ctx context.Context, work chan<- *gathered) erro
 		if err != nil {
 			return err
 		}
+		last = len(g.entries)
 	}
 }
 
 func (s *consumption) gatherAhead(ctx, wait context.Context, g *gathered, work chan<- *gathered) error {
-	for {
+	for ctx.Err() == nil {
 		if len(g.entries) >= s.c.Batch {
 			select {
 			case work <- g:
@@ -105,10 +109,8 @@ func (s *consumption) gatherAhead(ctx, wait context.Context, g *gathered, work c
 		switch {
 		case len(g.entries) >= s.c.Ahead || g.size >= aheadBytes:
 			err = context.DeadlineExceeded
-		case s.in.Waiting() > 0:
-			err = s.take(ctx, g)
 		default:
-			err = s.take(wait, g)
+			err = s.takeMore(wait, g)
 		}
 		switch {
 		case err == nil:
@@ -123,15 +125,35 @@ func (s *consumption) gatherAhead(ctx, wait context.Context, g *gathered, work c
 			return err
 		}
 	}
+	return context.Cause(ctx)
 }
 
 // take waits for a message and adds it.
 func (s *consumption) take(ctx context.Context, g *gathered) error {
-	entries, m, err := s.next(ctx, g.entries)
+	m, err := s.in.Next(ctx)
 	if err != nil {
 		return err
 	}
-	g.entries, g.last, g.behind = entries, s.last, m.Pending
+	return s.add(m, g)
+}
+
+// takeMore takes a message that has come, or waits for one.
+func (s *consumption) takeMore(ctx context.Context, g *gathered) error {
+	m, ok, err := s.in.Come()
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return s.take(ctx, g)
+	}
+	return s.add(m, g)
+}
+
+func (s *consumption) add(m pull.Message, g *gathered) (err error) {
+	if g.entries, err = s.got(m, g.entries); err != nil {
+		return err
+	}
+	g.last, g.behind = s.last, m.Pending
 	g.size += len(m.Data)
 	return nil
 }

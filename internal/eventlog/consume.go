@@ -211,23 +211,30 @@ func (s *consumption) next(ctx context.Context, entries []Entry) ([]Entry, pull.
 	if err != nil {
 		return entries, m, err
 	}
+	entries, err = s.got(m, entries)
+	return entries, m, err
+}
+
+// got appends the entry of a message, if it is wanted.
+func (s *consumption) got(m pull.Message, entries []Entry) ([]Entry, error) {
 	switch {
 	case m.Pos <= s.last: // a replica that lags doesn't know better
-		return entries, m, pull.ErrGap
+		return entries, pull.ErrGap
 	case s.whole && m.Pos != s.last+1 && m.Pos != s.tolerated:
 		s.tolerated = m.Pos // if it is the next one to a new consumer too, those between are gone
-		return entries, m, pull.ErrGap
+		return entries, pull.ErrGap
 	}
 	s.last = m.Pos
 	e := s.log.delivered(m)
+	e.Behind = m.Pending
 	if errors.Is(e.Err, seal.ErrNoKey) {
 		s.over = true
-		return entries, m, fmt.Errorf("event %d: %w", m.Pos, e.Err)
+		return entries, fmt.Errorf("event %d: %w", m.Pos, e.Err)
 	}
 	if len(s.c.Kinds) == 0 || slices.Contains(s.c.Kinds, e.Kind) {
 		entries = append(entries, e)
 	}
-	return entries, m, nil
+	return entries, nil
 }
 
 // showEvery is how often the durable consumer is set to where the service is

@@ -130,6 +130,31 @@ func TestConsumeAhead(t *testing.T) {
 	})
 }
 
+// What came while entries were handled is handled then, though the server has said
+// something since and nothing more comes.
+func TestConsumeAheadOfSilence(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := one(t, eventlog.Options{})
+		s := newService(p, "recorder")
+		s.c.Ahead = 60
+		w := p.claim("r", "n") // an event, too
+		go func() {
+			for i := range 3 {
+				<-time.After(time.Second)
+				enqueue(t, w, i, i+1)
+			}
+		}()
+		s.before = func([]eventlog.Entry) error {
+			<-time.After(30 * time.Second) // that is many heartbeats
+			return nil
+		}
+		s.until(t, 4)
+		if err := w.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A jump while entries are handled doesn't disturb those.
 func TestConsumeAheadJumps(t *testing.T) {
 	t.Parallel()

@@ -23,6 +23,7 @@ type Entry struct {
 	Data    []byte      // as stored; of a sealed event that was opened the original
 	Trace   string      // to which trace it belongs, or "", see [tracing.Parent]; of a batch its first event says so
 	Event   *wire.Event // nil if Err is set
+	Behind  uint64      // messages that a [Consumer] has still to read, as of this one; of other readers 0
 	// Err says why Data isn't an event of its subject. Such an entry is poison: it
 	// is set aside with [Log.DeadLetter] and skipped.
 	Err error

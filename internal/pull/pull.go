@@ -78,9 +78,6 @@ func New(nc *nats.Conn, stream, consumer string, most int) (*Puller, error) {
 // Stop ends the puller before anything else is sent on the connection.
 func (p *Puller) Stop() { _ = p.sub.Unsubscribe() } // fails if the connection is gone
 
-// Waiting returns how many messages have come, and what is said about requests.
-func (p *Puller) Waiting() int { return len(p.in) }
-
 // Next waits for the next message. It fails with [ErrGap], [ErrUnanswered], the
 // cause of ctx, or what the connection says.
 func (p *Puller) Next(ctx context.Context) (Message, error) {
@@ -88,17 +85,40 @@ func (p *Puller) Next(ctx context.Context) (Message, error) {
 		if err := p.ask(); err != nil {
 			return Message{}, err
 		}
-		m, err := p.receive(ctx)
+		in, err := p.receive(ctx)
 		if err != nil {
 			return Message{}, err
 		}
-		if m.Reply != "" { // where to acknowledge it
-			return p.accept(m)
-		}
-		if err := p.told(m.Header.Get("Status"), m.Header); err != nil {
-			return Message{}, err
+		if m, ok, err := p.read(in); ok || err != nil {
+			return m, err
 		}
 	}
+}
+
+// Come returns the next message, if it has come, and fails as [Puller.Next] does.
+func (p *Puller) Come() (m Message, ok bool, err error) {
+	for {
+		if err := p.ask(); err != nil {
+			return Message{}, false, err
+		}
+		select {
+		case in := <-p.in:
+			if m, ok, err := p.read(in); ok || err != nil {
+				return m, ok, err
+			}
+		default:
+			return Message{}, false, nil
+		}
+	}
+}
+
+// read tells a message from what is said about requests.
+func (p *Puller) read(in *nats.Msg) (m Message, ok bool, err error) {
+	if in.Reply == "" { // nowhere to acknowledge it
+		return Message{}, false, p.told(in.Header.Get("Status"), in.Header)
+	}
+	m, err = p.accept(in)
+	return m, err == nil, err
 }
 
 // ask keeps at least half of what may be asked for on order.
