@@ -203,7 +203,7 @@ func (b *benchmark) sizes(ctx context.Context, l *lab) ([]bench.Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, file, err := b.recorded(ctx, l, last)
+	_, file, err := b.recorded(ctx, l, last, derivedTo)
 	if err != nil {
 		return nil, err
 	}

@@ -112,6 +112,9 @@ func (a *app) printVerification(v recorder.Verification) error {
 	if v.Void > 0 || v.Gaps > 0 {
 		odd += fmt.Sprintf("; %d were void, %d were missing, when they were recorded", v.Void, v.Gaps)
 	}
+	if v.Derived < v.Position.Seq {
+		odd += fmt.Sprintf("; what follows from those after position %d isn't derived yet", v.Derived)
+	}
 	switch v.Deleted {
 	case 0:
 	case 1:

@@ -11,22 +11,27 @@ import (
 	"wake/pkg/wire"
 )
 
-// inline returns the entry's event with its large fields, which are copied into
-// the file: the object store may forget them, the record doesn't.
-func (w *writer) inline(run *runRow, e *eventlog.Entry) (*wire.Event, error) {
-	for _, b := range e.Event.Blobs {
+// fields copies the large fields of an event into the file: the object store may
+// forget them, the record doesn't.
+func (w *writer) fields(run *runRow, e *wire.Event) error {
+	for _, b := range e.Blobs {
 		data, ok := w.batch.Blobs[b.SHA256]
 		var value any
 		if ok {
 			value = data
 		}
 		if err := w.exec(addBlob, b.SHA256, b.Size, value); err != nil {
-			return nil, err
+			return err
 		}
 		if err := w.exec(addUse, b.SHA256, run.id); err != nil {
-			return nil, err
+			return err
 		}
 	}
+	return nil
+}
+
+// inline returns the entry's event with its large fields.
+func (w *writer) inline(e *eventlog.Entry) (*wire.Event, error) {
 	return inline(e.Event, e.Data, func(sha string) ([]byte, error) { return findBlob(w.ctx, w.tx, sha) })
 }
 

@@ -12,9 +12,14 @@
 //
 // # Promises
 //
-//   - A batch of events, what is derived from it and the position it goes up to
-//     are one transaction. That position alone says where to go on; a batch that
-//     comes twice, or begins earlier, changes nothing.
+//   - A batch of events and the position it goes up to are one transaction. That
+//     position alone says where to go on; a batch that comes twice, or begins
+//     earlier, changes nothing.
+//   - What is derived from events has a position of its own, which moves in the
+//     transaction of its rows. It is that of the events, in the same transaction,
+//     unless there is much to catch up with: then the events come first, and the
+//     rest is derived from them as they are in the store. Answers are as of what is
+//     derived, except for the events themselves and states at a position.
 //   - An event of a fenced writer, and one whose place is taken, is kept and
 //     marked void; what isn't an event is kept, marked bad and dead-lettered;
 //     events that the stream lost before they were recorded leave a mark in their

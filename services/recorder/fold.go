@@ -15,6 +15,7 @@ import (
 // Bounds of the states that are kept.
 const (
 	maxFolds  = 256 // in memory
+	maxPassed = 64 << 10
 	foldEvery = 256 // events after which the file gets a newer one
 
 	frameEvery = 4 * foldEvery // events after which it keeps one for good
@@ -22,17 +23,33 @@ const (
 )
 
 // folds are the states of the runs that were last recorded.
-type folds struct{ byRun map[int64]*fold }
+type folds struct {
+	byRun  map[int64]*fold
+	passed map[int64]int // events of any kind since the state in the file, as far as they were seen
+}
 
 type fold struct {
 	state *wire.State
 	saved uint64 // events that the state in the file is of
 }
 
-func newFolds() *folds { return &folds{byRun: map[int64]*fold{}} }
+func newFolds() *folds { return &folds{byRun: map[int64]*fold{}, passed: map[int64]int{}} }
 
 // forget drops what may be ahead of the file.
-func (f *folds) forget() { clear(f.byRun) }
+func (f *folds) forget() {
+	clear(f.byRun)
+	clear(f.passed)
+}
+
+// pass counts events of a run and reports whether there were so many that its
+// state is to be moved on.
+func (f *folds) pass(id int64, events int) bool {
+	if len(f.passed) >= maxPassed {
+		clear(f.passed)
+	}
+	f.passed[id] += events
+	return f.passed[id] >= foldSpan
+}
 
 // keep makes room: runs that are over go first.
 func (f *folds) keep(id int64, v *fold) {
@@ -54,7 +71,7 @@ func (w *writer) fold(r *runRow, e *eventlog.Entry, whole *wire.Event) error {
 		return nil
 	}
 	if r.state == nil {
-		if err := w.state(r); err != nil {
+		if err := w.state(r, e.Pos-1); err != nil {
 			return err
 		}
 	}
@@ -75,13 +92,13 @@ func apply(s *wire.State, pos wire.Position, e, whole *wire.Event) error {
 	return run.Apply(s, pos, e)
 }
 
-// state finds the state of a run as of the events before the current one.
-func (w *writer) state(r *runRow) error {
+// state finds the state of a run as of a position.
+func (w *writer) state(r *runRow, to uint64) error {
 	f, ok := w.s.folds.byRun[r.id]
 	if !ok || f.state.RunID != r.run { // the id may have been that of a run that was removed
 		f = new(fold)
 		var err error
-		if f.state, f.saved, err = loadState(w.ctx, w.tx, r.id, r.run, w.pos-1); err != nil {
+		if f.state, f.saved, err = loadState(w.ctx, w.tx, r.id, r.run, to); err != nil {
 			return err
 		}
 		w.s.folds.keep(r.id, f)
@@ -93,16 +110,19 @@ func (w *writer) state(r *runRow) error {
 // keepFold writes the state of a run now and then, so that it can be found
 // without folding the run from its beginning, nor passing over a long text.
 func (w *writer) keepFold(r *runRow) error {
+	if r.passed == 0 {
+		return nil
+	}
+	far := w.s.folds.pass(r.id, r.passed)
 	f := w.s.folds.byRun[r.id]
 	if f != nil && f.state.RunID != r.run {
 		f = nil
 	}
-	far := r.events/foldSpan != r.before/foldSpan
 	switch {
 	case far && f == nil:
 		f = new(fold)
 		var err error
-		if f.state, f.saved, err = loadState(w.ctx, w.tx, r.id, r.run, r.lastPos); err != nil {
+		if f.state, f.saved, err = loadState(w.ctx, w.tx, r.id, r.run, r.derived); err != nil {
 			return err
 		}
 		w.s.folds.keep(r.id, f)
@@ -120,7 +140,8 @@ func (w *writer) keepFold(r *runRow) error {
 		}
 	}
 	f.saved = r.state.EventCount
-	return w.exec(putFold, r.id, r.lastPos, []byte(data))
+	delete(w.s.folds.passed, r.id)
+	return w.exec(putFold, r.id, r.derived, []byte(data))
 }
 
 // loadState returns the state of a run as of position to: the one in the file

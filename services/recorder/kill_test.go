@@ -173,8 +173,9 @@ func (p *plant) kill(url string, after time.Duration) {
 func (p *plant) same(last uint64) {
 	p.t.Helper()
 	s := openAt(p.t, p.path())
+	derived(p.t, s)
 	v, err := s.Verify(p.t.Context(), "")
-	if err != nil || len(v.Damages) > 0 || uint64(v.Events) != last || v.Void+v.Gaps > 0 {
+	if err != nil || len(v.Damages) > 0 || v.Derived != last || uint64(v.Events) != last || v.Void+v.Gaps > 0 {
 		p.t.Errorf("%+v, %v; want %d events", v, err, last)
 	}
 	closed(p.t, s)

@@ -27,14 +27,15 @@ func (r *Recorder) watchLag(ctx context.Context) {
 			r.metrics.measured(ctx, r.store)
 			measured = time.Now()
 		}
-		pos, _ := r.done.at()
+		pos, _ := r.recorded.at()
 		wait, cancel := context.WithTimeout(ctx, lagEvery)
 		lag, err := r.log.LagAt(wait, pos)
 		cancel()
 		if err != nil {
 			continue // the server is away
 		}
-		r.metrics.lags(pos, lag)
+		derived, _ := r.derived.at()
+		r.metrics.lags(pos, derived, lag)
 		if lag.Danger() && !danger {
 			r.logger.ErrorContext(ctx, "the stream is about to drop events before they are recorded: let it keep them for longer with `wake init --max-age`",
 				"events_behind", lag.Events, "oldest", lag.Age.Round(time.Second).String(), "max_age_percent", int(100*lag.Part))

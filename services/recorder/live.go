@@ -233,7 +233,7 @@ func (w *writer) hear(r *runRow, e *eventlog.Entry, whole *wire.Event) {
 
 // recorded adds what a transaction has recorded to the runs that are held.
 func (v *live) recorded(w *writer) {
-	if v.lines == 0 {
+	if v.lines == 0 || w.derived == w.was {
 		return
 	}
 	v.mu.Lock()
@@ -243,8 +243,8 @@ func (v *live) recorded(w *writer) {
 		if l := v.loads[row.run]; l != nil {
 			l.stale = true
 		}
-		if r := v.byRun[row.run]; r != nil && row.lastPos > r.position.Seq {
-			r.add(row, w.batch.Incarnation)
+		if r, pos := v.byRun[row.run], min(row.lastPos, w.derived); r != nil && pos > r.position.Seq {
+			r.add(row, wire.Position{Incarnation: w.batch.Incarnation, Seq: pos})
 			changed[row.id] = r
 		}
 	}
@@ -266,11 +266,11 @@ func (v *live) recorded(w *writer) {
 }
 
 // add takes what has become of the run and its nodes.
-func (r *liveRun) add(row *runRow, incarnation string) {
+func (r *liveRun) add(row *runRow, pos wire.Position) {
 	for _, h := range row.heard {
-		_ = apply(r.state, wire.Position{Incarnation: incarnation, Seq: h.pos}, h.e, h.whole) // refused as it was for the store
+		_ = apply(r.state, wire.Position{Incarnation: pos.Incarnation, Seq: h.pos}, h.e, h.whole) // refused as it was for the store
 	}
-	r.position = wire.Position{Incarnation: incarnation, Seq: row.lastPos}
+	r.position = pos
 	r.activity, r.activityAt, r.total = row.activity, row.activityAt, row.lines
 	for _, n := range row.order {
 		known := *n

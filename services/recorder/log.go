@@ -123,7 +123,7 @@ func (l *logQuery) answer(ctx context.Context, tx *tx, now time.Time) (wire.LogR
 	}
 	l.filter(t)
 	var events uint64
-	if err := tx.row(ctx, `SELECT lines, events, first_pos, last_pos FROM runs WHERE id = ?1`, t.id).Scan(&r.BufferLines, &events, &l.first, &r.Position); err != nil {
+	if err := tx.row(ctx, `SELECT lines, events, first_pos, CASE WHEN last_pos < derived THEN last_pos ELSE derived END FROM runs, streams WHERE runs.id = ?1`, t.id).Scan(&r.BufferLines, &events, &l.first, &r.Position); err != nil {
 		return r, err
 	}
 	l.dense = l.all && events > (r.Position-l.first)/2

@@ -14,7 +14,8 @@ import (
 type metrics struct {
 	*metric.Set
 
-	position, behind, late, expiry, size   prometheus.Gauge
+	position, derived, behind, late        prometheus.Gauge
+	expiry, size                           prometheus.Gauge
 	events, void, bad, refused, gaps, lost prometheus.Counter
 	took                                   prometheus.Histogram
 }
@@ -24,6 +25,7 @@ func newMetrics() metrics {
 	return metrics{
 		Set:      s,
 		position: s.Gauge("position", "Position in the log up to which everything is recorded."),
+		derived:  s.Gauge("derived_position", "Position in the log up to which answers take account of it, but for the events themselves."),
 		behind:   s.Gauge("events_behind", "Events of the stream that aren't recorded."),
 		late:     s.Gauge("lag_seconds", "Age of the oldest event that isn't recorded; 0: all are."),
 		expiry:   s.Gauge("expiry_ratio", "Age of the oldest event that isn't recorded, as a part of the age at which the stream drops it; 1: some were dropped."),
@@ -49,9 +51,10 @@ func (m metrics) recorded(r Report, took time.Duration) {
 	m.lost.Add(float64(r.Lost))
 }
 
-// lags shows how far the recorder is behind at a position.
-func (m metrics) lags(pos uint64, lag eventlog.Lag) {
+// lags shows how far the recorder is behind at its positions.
+func (m metrics) lags(pos, derived uint64, lag eventlog.Lag) {
 	m.position.Set(float64(pos))
+	m.derived.Set(float64(derived))
 	m.behind.Set(float64(lag.Events))
 	m.late.Set(lag.Age.Seconds())
 	m.expiry.Set(lag.Part)

@@ -22,7 +22,7 @@ import (
 // postgresDialect is the dialect of PostgreSQL.
 func postgresDialect() *dialect {
 	return &dialect{
-		steps:   []step{{text: postgres1 + postgresFind + postgresWords}, {text: postgresRetain, then: fillNeeds}, {text: postgresSessions + postgresViews(), then: deriveAgain}},
+		steps:   []step{{text: postgres1 + postgresFind + postgresWords}, {text: postgresRetain, then: fillNeeds}, {text: postgresSessions + postgresViews(), then: deriveAgain}, {text: postgresLater}},
 		find:    postgresFinder(),
 		inserts: "INSERT",
 		bind:    dollars,

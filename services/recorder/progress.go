@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// progress is the position up to which everything is recorded.
+// progress is a position up to which everything is done.
 type progress struct {
 	mu    sync.Mutex
 	pos   uint64
-	full  time.Time     // when a transaction was last as large as it may be
+	full  time.Time     // when there was last much behind it
 	moved chan struct{} // closed when pos changes; nil: nobody waits
 }
 
@@ -21,16 +21,22 @@ func (p *progress) at() (pos uint64, busy bool) {
 	return p.pos, time.Since(p.full) < indexEvery
 }
 
-// laden notes that there was enough for a whole transaction.
-func (p *progress) laden() {
+// busy notes whether there is much behind the position.
+func (p *progress) busy(much bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.full = time.Now()
+	p.full = time.Time{}
+	if much {
+		p.full = time.Now()
+	}
 }
 
 func (p *progress) to(pos uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if pos <= p.pos { // two report what they have done
+		return
+	}
 	p.pos = pos
 	if p.moved != nil {
 		close(p.moved)
@@ -38,7 +44,7 @@ func (p *progress) to(pos uint64) {
 	}
 }
 
-// reaches waits until pos is recorded or ctx ends.
+// reaches waits until pos is reached or ctx ends.
 func (p *progress) reaches(ctx context.Context, pos uint64) {
 	for {
 		p.mu.Lock()
@@ -64,13 +70,13 @@ func (p *progress) reaches(ctx context.Context, pos uint64) {
 // it has.
 const maxCatchUp = 500 * time.Millisecond
 
-// catchUp waits until everything is recorded that was stored before the
-// question: who has seen an event stored finds it in the answer.
-func (r *Recorder) catchUp(ctx context.Context) {
+// catchUp waits until what was stored before the question is recorded, or derived
+// from: who has seen an event stored finds it in the answer.
+func (r *Recorder) catchUp(ctx context.Context, p *progress) {
 	ctx, cancel := context.WithTimeout(ctx, maxCatchUp)
 	defer cancel()
 	_, end, err := r.log.Bounds(ctx)
 	if err == nil {
-		r.done.reaches(ctx, end)
+		p.reaches(ctx, end)
 	}
 }

@@ -22,15 +22,19 @@ type Batch struct {
 	// Part says that the entries are of some runs only: positions between them are
 	// of others, not lost.
 	Part bool
+	// Later leaves it to [Store.Derive] to derive from the entries what follows from
+	// them. That is so in any case while something is left to it already.
+	Later bool
 }
 
 // Report says what a batch came to.
 type Report struct {
 	Position wire.Position // up to here everything is recorded
+	Derived  uint64        // up to here what follows from the events is derived
 	Events   int           // recorded now
 	Void     int           // of those: by fenced writers, or in a place that was taken
 	Bad      int           // of those: no events
-	Refused  int           // of those: not allowed by the run's history
+	Refused  int           // of what was derived now: not allowed by the run's history
 	Late     int           // of those: of runs that were deleted, which are not kept
 	Gaps     int64         // events missing in a node's sequence
 	Lost     int64         // positions that the stream had dropped
@@ -40,14 +44,22 @@ type Report struct {
 // over. It fails with [eventlog.ErrIncarnation] if the file is of another
 // incarnation of the stream. A batch that fails leaves no trace.
 func (s *Store) Record(ctx context.Context, b Batch) (Report, error) {
+	s.turn.Lock()
+	defer s.turn.Unlock()
 	report, err := s.record(ctx, b)
 	if err != nil {
-		s.folds.forget()
-		s.live.forget()
-		s.last = 0 // what failed may have been committed
+		s.unsure()
 		return Report{}, fmt.Errorf("recorder: record: %w", err)
 	}
 	return report, nil
+}
+
+// unsure drops what is known of the store: a transaction that failed may have been
+// committed.
+func (s *Store) unsure() {
+	s.folds.forget()
+	s.live.forget()
+	s.last = 0
 }
 
 func (s *Store) record(ctx context.Context, b Batch) (Report, error) {
@@ -74,6 +86,7 @@ func (s *Store) fill(ctx context.Context, t *tx, b Batch) (*writer, error) {
 	if err != nil {
 		return nil, err
 	}
+	w.atOnce = !b.Later && w.derived == w.pos
 	for i := range b.Entries {
 		if err := w.entry(&b.Entries[i]); err != nil {
 			return nil, fmt.Errorf("position %d: %w", b.Entries[i].Pos, err)
@@ -97,6 +110,9 @@ type writer struct {
 	batch     Batch
 	stream    int64
 	pos       uint64 // last position seen
+	derived   uint64 // up to here what follows from the events is derived
+	was       uint64 // the same when the transaction began
+	atOnce    bool   // what follows from an event is derived with it
 	runs      map[string]*runRow
 	order     []*runRow // in the order of their first event, for rows that are the same in every rebuild
 	lines     map[uint64]*pendingLine
@@ -118,7 +134,7 @@ func (s *Store) begin(ctx context.Context, t *tx, b Batch) (*writer, error) {
 		}
 	}
 	var incarnation string
-	err := t.row(ctx, `SELECT id, incarnation, position FROM streams`).Scan(&w.stream, &incarnation, &w.pos)
+	err := t.row(ctx, `SELECT id, incarnation, position, derived FROM streams`).Scan(&w.stream, &incarnation, &w.pos, &w.derived)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		w.stream = 1
@@ -130,10 +146,11 @@ func (s *Store) begin(ctx context.Context, t *tx, b Batch) (*writer, error) {
 		err = eventlog.ErrIncarnation
 	case err == nil && w.pos < s.last && !s.scratch:
 		err = fmt.Errorf("the store went back from position %d to %d: start again", s.last, w.pos)
-	case err == nil && w.pos > s.last && !s.scratch:
+	case err == nil && (w.pos > s.last || w.derived != s.derived) && !s.scratch:
 		s.folds.forget() // somebody else has recorded
 		s.live.forget()
 	}
+	w.was = w.derived
 	return w, err
 }
 
@@ -251,7 +268,19 @@ func (w *writer) event(e *eventlog.Entry) error {
 		return nil
 	}
 	w.sequence(run, node, e.Event)
-	return w.derive(run, node, e)
+	about := node
+	if id := e.Event.Node(); id != e.Event.NodeID {
+		if about, err = w.node(run, id); err != nil {
+			return err
+		}
+	}
+	if err := w.fields(run, e.Event); err != nil {
+		return err
+	}
+	if !w.atOnce && e.Pos > w.derived {
+		return nil
+	}
+	return w.derive(run, node, about, e)
 }
 
 // voidReason says why an event doesn't count, or "".
@@ -278,16 +307,12 @@ func (w *writer) sequence(run *runRow, n *nodeRow, e *wire.Event) {
 	}
 }
 
-// derive updates everything that can be derived from an event.
-func (w *writer) derive(run *runRow, writer *nodeRow, e *eventlog.Entry) error {
-	about := writer
-	if id := e.Event.Node(); id != e.Event.NodeID {
-		var err error
-		if about, err = w.node(run, id); err != nil {
-			return err
-		}
-	}
-	whole, err := w.inline(run, e)
+// derive updates everything that can be derived from an event, which a node has
+// written and another one may be meant by.
+func (w *writer) derive(run *runRow, writer, about *nodeRow, e *eventlog.Entry) error {
+	run.derived = e.Pos
+	run.passed++
+	whole, err := w.inline(e)
 	if err != nil {
 		return err
 	}
@@ -334,7 +359,10 @@ func (w *writer) finish() error {
 			return err
 		}
 	}
-	w.report.Position = wire.Position{Incarnation: w.batch.Incarnation, Seq: w.pos}
-	w.s.last = w.pos
-	return w.exec(moveOn, w.pos, w.report.Bad, w.report.Lost, w.stream)
+	if w.atOnce {
+		w.derived = w.pos
+	}
+	w.report.Position, w.report.Derived = wire.Position{Incarnation: w.batch.Incarnation, Seq: w.pos}, w.derived
+	w.s.last, w.s.derived = w.pos, w.derived
+	return w.exec(moveOn, w.pos, w.derived, w.report.Bad, w.report.Lost, w.stream)
 }

@@ -34,7 +34,10 @@ type Recorder struct {
 	log    *eventlog.Log
 	store  *Store // while it runs
 	logger *slog.Logger
-	done   progress
+
+	recorded progress      // everything up to there is recorded
+	derived  progress      // and what follows from that is derived
+	later    chan struct{} // something was left to derive
 
 	deleted chan struct{} // somebody has deleted a run
 	metrics metrics
@@ -50,7 +53,7 @@ func New(c Config, log *eventlog.Log, logger *slog.Logger) (*Recorder, error) {
 	if c.Retain, err = c.Retain.withDefaults(); err != nil {
 		return nil, err
 	}
-	return &Recorder{c: c, log: log, logger: logger, deleted: make(chan struct{}, 1), metrics: newMetrics()}, nil
+	return &Recorder{c: c, log: log, logger: logger, deleted: make(chan struct{}, 1), later: make(chan struct{}, 1), metrics: newMetrics()}, nil
 }
 
 // Run records and answers until ctx ends or recording is impossible. It fails
@@ -83,6 +86,11 @@ func (r *Recorder) Run(ctx context.Context) error {
 		defer stop()
 		indexed <- r.index(ctx)
 	}()
+	derived := make(chan error, 1)
+	go func() {
+		defer stop()
+		derived <- r.deriveLater(ctx)
+	}()
 	alerted := make(chan error, 1)
 	go func() {
 		defer stop()
@@ -108,7 +116,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	<-rebuilt
 	<-watched
 	<-tidied
-	return errors.Join(err, <-served, <-indexed, <-alerted, r.store.Close())
+	return errors.Join(err, <-served, <-indexed, <-derived, <-alerted, r.store.Close())
 }
 
 // consume records what the stream holds after the file's position.
@@ -121,7 +129,7 @@ func (r *Recorder) consume(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.done.to(from.Seq)
+	r.recorded.to(from.Seq)
 	r.logger.InfoContext(ctx, "recording", "store", r.store.Name(), "position", from.Seq)
 	consumer := eventlog.Consumer{Durable: name, From: from, Batch: r.c.Batch, Wait: r.c.Wait, Ahead: max(r.c.Batch, maxBatch)}
 	return r.elsewhere(r.log.Consume(ctx, consumer, r.record))
@@ -145,20 +153,22 @@ const maxBlobs = 32 << 20
 // large fields.
 func (r *Recorder) record(ctx context.Context, entries []eventlog.Entry) error {
 	b := Batch{Incarnation: r.log.Incarnation(), Blobs: map[string][]byte{}}
-	size := 0
-	for _, e := range entries {
-		fetched, err := r.prepare(ctx, e, b.Blobs)
+	size, from := 0, 0
+	for i := range entries {
+		fetched, err := r.prepare(ctx, &entries[i], b.Blobs)
 		if err != nil {
 			return err
 		}
-		b.Entries = append(b.Entries, e)
 		if size += fetched; size > maxBlobs {
+			b.Entries = entries[from : i+1]
 			if err := r.commit(ctx, b); err != nil {
 				return err
 			}
-			b, size = Batch{Incarnation: b.Incarnation, Blobs: map[string][]byte{}}, 0
+			size, from = 0, i+1
+			clear(b.Blobs)
 		}
 	}
+	b.Entries = entries[from:]
 	return r.commit(ctx, b)
 }
 
@@ -167,6 +177,8 @@ func (r *Recorder) commit(ctx context.Context, b Batch) error {
 	if len(b.Entries) == 0 {
 		return nil
 	}
+	behind := b.Entries[len(b.Entries)-1].Behind > uint64(r.c.Batch)
+	b.Later = behind
 	var report Report
 	begun := time.Now()
 	ctx, span := r.log.Traced(ctx, name, b.Entries, begun)
@@ -179,11 +191,22 @@ func (r *Recorder) commit(ctx context.Context, b Batch) error {
 		tracing.Fail(span, err)
 		return err
 	}
-	if len(b.Entries) >= r.c.Batch {
-		r.done.laden()
-	}
+	r.recorded.busy(behind)
 	r.metrics.recorded(report, time.Since(begun))
-	r.done.to(report.Position.Seq)
+	r.reports(ctx, report)
+	if report.Derived < report.Position.Seq {
+		select {
+		case r.later <- struct{}{}:
+		default: // that is known
+		}
+	}
+	return nil
+}
+
+// reports takes what a transaction came to.
+func (r *Recorder) reports(ctx context.Context, report Report) {
+	r.recorded.to(report.Position.Seq)
+	r.derived.to(report.Derived)
 	if report.Lost > 0 {
 		r.logger.ErrorContext(ctx, "the stream dropped events before they were recorded", "lost", report.Lost, "position", report.Position.Seq)
 	}
@@ -191,15 +214,14 @@ func (r *Recorder) commit(ctx context.Context, b Batch) error {
 		r.logger.WarnContext(ctx, "recorded events that are out of order",
 			"gaps", report.Gaps, "void", report.Void, "bad", report.Bad, "refused", report.Refused, "position", report.Position.Seq)
 	}
-	return nil
 }
 
 // prepare does for an entry what needs the server: dead letters for poison, and
 // large fields. It goes on trying while the server is away. A process that dies
 // between a dead letter and its transaction sends the letter twice.
-func (r *Recorder) prepare(ctx context.Context, e eventlog.Entry, blobs map[string][]byte) (fetched int, err error) {
+func (r *Recorder) prepare(ctx context.Context, e *eventlog.Entry, blobs map[string][]byte) (fetched int, err error) {
 	if e.Err != nil {
-		return 0, r.patiently(ctx, func() error { return r.log.DeadLetter(ctx, name, e.Err.Error(), e) })
+		return 0, r.patiently(ctx, func() error { return r.log.DeadLetter(ctx, name, e.Err.Error(), *e) })
 	}
 	for _, b := range e.Event.Blobs {
 		if _, ok := blobs[b.SHA256]; ok {
@@ -266,11 +288,11 @@ func (r *Recorder) service() api.Service {
 	s := r.store
 	endpoints := []api.Endpoint{
 		api.Handle(wire.VerbLog, "get_log", func(ctx context.Context, q wire.LogRequest, f api.Form) (wire.LogResponse, error) {
-			r.catchUp(ctx)
+			r.catchUp(ctx, &r.derived)
 			return s.Log(ctx, q, time.Now(), f.Limit)
 		}),
 		api.Handle(wire.VerbStatus, "", func(ctx context.Context, q wire.StatusRequest, f api.Form) (wire.StatusResponse, error) {
-			r.catchUp(ctx)
+			r.catchUp(ctx, &r.derived)
 			status, err := s.Status(ctx, q, time.Now(), f.Limit)
 			if err == nil {
 				r.alerts(ctx, status.RunID, &status.AgentStatus, status.Agents)
@@ -279,7 +301,7 @@ func (r *Recorder) service() api.Service {
 			return status, err
 		}),
 		api.Handle(wire.VerbTop, "", func(ctx context.Context, q wire.TopRequest, f api.Form) (wire.TopResponse, error) {
-			r.catchUp(ctx)
+			r.catchUp(ctx, &r.derived)
 			top, err := s.Top(ctx, q, time.Now(), f.Limit)
 			for i := range top.Runs {
 				r.alerts(ctx, top.Runs[i].RunID, &top.Runs[i].AgentStatus, top.Runs[i].Live)
@@ -287,28 +309,28 @@ func (r *Recorder) service() api.Service {
 			return top, err
 		}),
 		api.Handle(wire.VerbApprovals, "", func(ctx context.Context, q wire.ApprovalsRequest, f api.Form) (wire.ApprovalsResponse, error) {
-			r.catchUp(ctx)
+			r.catchUp(ctx, &r.derived)
 			return s.Approvals(ctx, q, f.Limit)
 		}),
 		api.Handle(wire.VerbRuns, "", func(ctx context.Context, q wire.RunsRequest, f api.Form) (wire.RunsResponse, error) {
-			r.catchUp(ctx)
+			r.catchUp(ctx, &r.derived)
 			return s.Runs(ctx, q, time.Now(), f.Limit)
 		}),
 		api.Handle(wire.VerbEvents, "", func(ctx context.Context, q wire.EventsRequest, f api.Form) (wire.EventsResponse, error) {
-			r.catchUp(ctx)
+			r.catchUp(ctx, &r.recorded)
 			return s.Events(ctx, q, f.JSON, f.Limit)
 		}),
 		api.Handle(wire.VerbSearch, "", func(ctx context.Context, q wire.SearchRequest, f api.Form) (wire.SearchResponse, error) {
-			r.catchUp(ctx)
+			r.catchUp(ctx, &r.derived)
 			r.indexed(ctx)
 			return s.Search(ctx, q, time.Now(), f.Limit)
 		}),
 		api.Handle(wire.VerbStats, "", func(ctx context.Context, q wire.StatsRequest, _ api.Form) (wire.StatsResponse, error) {
-			r.catchUp(ctx)
+			r.catchUp(ctx, &r.derived)
 			return s.Stats(ctx, q, time.Now())
 		}),
 		api.Handle(wire.VerbDelete, "", func(ctx context.Context, q wire.DeleteRequest, _ api.Form) (wire.DeleteResponse, error) {
-			r.catchUp(ctx)
+			r.catchUp(ctx, &r.derived)
 			answer, err := s.Delete(ctx, q, r.c.Retain.Grace, time.Now())
 			if err == nil && q.Now {
 				select {
@@ -319,7 +341,7 @@ func (r *Recorder) service() api.Service {
 			return answer, err
 		}),
 		api.Handle(wire.VerbState, "", func(ctx context.Context, q wire.StateRequest, _ api.Form) (wire.StateResponse, error) {
-			r.catchUp(ctx)
+			r.catchUp(ctx, &r.recorded)
 			return s.StateAt(ctx, q)
 		}),
 	}

@@ -102,7 +102,13 @@ func deleteRun(ctx context.Context, t *tx, of target, force bool, r wire.DeleteR
 	if err := t.row(ctx, `SELECT status, imported FROM runs WHERE id = ?1`, of.id).Scan(&status, &imported); err != nil {
 		return err
 	}
+	behind, err := t.behind(ctx)
+	if err != nil {
+		return err
+	}
 	switch {
+	case behind:
+		return rejected("try it again in a while", "the recorder is behind: whether something needs run %s isn't known yet", shown(of.run))
 	case of.run == wire.NoRun:
 		return badRequest("%s is what belongs to no run", wire.NoRun)
 	case !over(status) && imported == "":
@@ -136,6 +142,14 @@ func mark(ctx context.Context, t *tx, run, reason string, forced int, at, goneAt
 		ON CONFLICT (run) DO UPDATE SET gone_at = CASE WHEN excluded.gone_at < deleted.gone_at THEN excluded.gone_at ELSE deleted.gone_at END,
 		forced = CASE WHEN excluded.forced > deleted.forced THEN excluded.forced ELSE deleted.forced END`, run, at, goneAt, reason, forced)
 	return err
+}
+
+// behind reports whether there are recorded events from which nothing is derived
+// yet. What is kept for how long isn't decided without them: a run may go on, or be
+// forked, with one of them.
+func (t *tx) behind(ctx context.Context) (bool, error) {
+	recorded, derived, err := t.reached(ctx)
+	return derived < recorded.Seq, err
 }
 
 // neededBy says why the record of a run has to stay, or "": a run that goes on
@@ -277,6 +291,9 @@ func (s *Store) expired(ctx context.Context, text string, args ...any) (list []e
 // expire deletes a run unless it is needed.
 func (s *Store) expire(ctx context.Context, of target, reason string, r Retention, now time.Time) (done bool, err error) {
 	err = s.change(ctx, func(t *tx) error {
+		if behind, err := t.behind(ctx); err != nil || behind {
+			return err
+		}
 		why, err := neededBy(ctx, t, of)
 		if err != nil || why != "" {
 			return err

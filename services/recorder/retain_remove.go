@@ -90,6 +90,9 @@ const putOff = time.Hour
 // retireNext begins the removal of the next run whose time is over. From then on
 // nothing of it is recorded or answered.
 func retireNext(ctx context.Context, t *tx, now time.Time) (more bool, err error) {
+	if behind, err := t.behind(ctx); err != nil || behind {
+		return false, err
+	}
 	var of target
 	var forced bool
 	err = t.row(ctx, `SELECT r.id, r.run, d.forced <> 0 FROM deleted d JOIN runs r ON r.run = d.run WHERE d.gone_at <= ?1 ORDER BY d.gone_at LIMIT 1`, now.UnixMilli()).

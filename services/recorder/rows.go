@@ -28,9 +28,10 @@ type runRow struct {
 	lastAt     int64
 	lastPos    uint64
 
+	derived    uint64 // position of the last event of which this batch has derived something
+	passed     int    // such events
 	head       link
-	before     int64 // events, without this batch's
-	gone       bool  // it was deleted: what comes late isn't kept
+	gone       bool // it was deleted: what comes late isn't kept
 	late       int64
 	segments   int64
 	tailEvents int64
@@ -85,7 +86,6 @@ func (w *writer) run(id string, pos uint64) (*runRow, error) {
 		return nil, fmt.Errorf("run %q: %w", id, err)
 	}
 	copy(r.head[:], head)
-	r.before = r.events
 	w.runs[id] = r
 	if !r.gone {
 		w.order = append(w.order, r)

@@ -49,7 +49,7 @@ func runsFilter(q wire.RunsRequest, now time.Time) (where string, args params, e
 	if q.Limit < 0 || q.Limit > maxRuns {
 		return "", nil, badRequest("limit must be between 1 and %d", maxRuns)
 	}
-	terms := []string{"run <> " + args.add(wire.NoRun)}
+	terms := []string{"run <> " + args.add(wire.NoRun), "first_pos <= (SELECT derived FROM streams)"} // of others nothing is known yet
 	if q.Deleted {
 		terms = append(terms, "run IN (SELECT run FROM deleted)")
 	} else {

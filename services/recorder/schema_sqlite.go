@@ -9,7 +9,7 @@ import (
 // sqliteDialect is the dialect of SQLite.
 func sqliteDialect() *dialect {
 	return &dialect{
-		steps: []step{{text: sqlite1}, {text: sqlite2 + sqliteFind, then: refill}, {text: sqliteWords}, {text: sqliteRetain, then: fillNeeds}, {text: sqliteSessions + sqliteViews(), then: deriveAgain}},
+		steps: []step{{text: sqlite1}, {text: sqlite2 + sqliteFind, then: refill}, {text: sqliteWords}, {text: sqliteRetain, then: fillNeeds}, {text: sqliteSessions + sqliteViews(), then: deriveAgain}, {text: sqliteLater}},
 		bind:  unnumbered,
 
 		version: sqliteVersion,

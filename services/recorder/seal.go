@@ -19,12 +19,13 @@ const (
 // writeEvents writes the batch's events of a run.
 func (w *writer) writeEvents(r *runRow) error {
 	defer w.s.spare.put(r)
-	if len(r.fresh) == 0 || w.s.scratch {
+	over := r.changed && ended(r.state)
+	if w.s.scratch || len(r.fresh) == 0 && (!over || r.tailEvents == 0) {
 		return nil
 	}
 	events, size := r.tailEvents+int64(len(r.fresh)), r.tailBytes+int64(r.freshBytes)
 	full := events >= segmentEvents || size >= segmentBytes || len(r.fresh) >= directEvents || r.freshBytes >= directBytes
-	if full || r.changed && ended(r.state) {
+	if full || over {
 		return w.seal(r)
 	}
 	for i := range r.fresh {

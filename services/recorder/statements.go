@@ -61,7 +61,7 @@ func statementText(s statement) string {
 		lastSegment: `SELECT hash FROM segments WHERE run = ?1 AND n = ?2`,
 		sealedTail:  `SELECT pos, time, mark, note, hash, data FROM tail WHERE run = ?1 ORDER BY pos`,
 		dropTail:    `DELETE FROM tail WHERE run = ?1`,
-		moveOn:      `UPDATE streams SET position = ?1, bad = bad + ?2, lost = lost + ?3 WHERE id = ?4`,
+		moveOn:      `UPDATE streams SET position = ?1, derived = ?2, bad = bad + ?3, lost = lost + ?4 WHERE id = ?5`,
 		findRun: `SELECT id, activity, activity_at, events, void, refused, gaps, lines, last_at, last_pos, head, segments, tail_events, tail_bytes,
 			EXISTS (SELECT 1 FROM retired WHERE retired.run = runs.run) FROM runs WHERE run = ?1`,
 		addRun: `INSERT INTO runs (run, first_pos) VALUES (?1, ?2) RETURNING id`,

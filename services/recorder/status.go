@@ -99,7 +99,7 @@ type figure struct {
 // figureOf reads a run from the store.
 func figureOf(ctx context.Context, tx *tx, t target, load stateLoader) (figure, error) {
 	f := figure{run: t.run}
-	row := tx.row(ctx, `SELECT activity, activity_at, last_pos, incarnation FROM runs, streams WHERE runs.id = ?1`, t.id)
+	row := tx.row(ctx, `SELECT activity, activity_at, CASE WHEN last_pos < derived THEN last_pos ELSE derived END, incarnation FROM runs, streams WHERE runs.id = ?1`, t.id)
 	err := row.Scan(&f.activity, &f.activityAt, &f.position.Seq, &f.position.Incarnation)
 	if err != nil {
 		return f, err

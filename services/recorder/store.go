@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"modernc.org/sqlite"
 
@@ -28,7 +29,7 @@ var ErrForeign = errors.New("it is not a recorder's: choose another one")
 var ErrOlder = errors.New("it was written by an older wake: start the recorder once, or open a copy of it for writing")
 
 // Store is what the recorder records into: a SQLite file or a PostgreSQL
-// database. One goroutine may record into it while many ask.
+// database. One goroutine may record into it, and one derive, while many ask.
 type Store struct {
 	name  string // for people: the path, or the URL without user and password
 	path  string // of the file
@@ -42,8 +43,11 @@ type Store struct {
 	said  *slog.Logger // what takes long while it is opened
 	zip   *zipper
 	chain chain
-	last  uint64 // position after the last transaction; 0: unknown
 	spare spare
+
+	turn    sync.Mutex // of who records or derives
+	last    uint64     // position after the last transaction; 0: unknown
+	derived uint64     // up to where what follows from the events was derived then
 
 	scratch bool // events aren't kept, only what is derived from them
 }
@@ -208,6 +212,17 @@ func (s *Store) close() error {
 	}
 	s.zip.dec.Close()
 	return errors.Join(err, s.zip.enc.Close())
+}
+
+// Derived returns the position up to which what follows from the recorded events is
+// derived. Of an empty store it is zero.
+func (s *Store) Derived(ctx context.Context) (uint64, error) {
+	var pos uint64
+	err := s.read.QueryRowContext(ctx, `SELECT derived FROM streams`).Scan(&pos)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return 0, fmt.Errorf("recorder: derived: %w", err)
+	}
+	return pos, nil
 }
 
 // Position returns the position up to which everything is recorded. Of an empty

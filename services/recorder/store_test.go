@@ -173,21 +173,42 @@ func TestTheSameStreamMakesTheSameRows(t *testing.T) {
 		for at := 0; at < len(p.entries); {
 			from := at - rapid.IntRange(0, min(at, 5)).Draw(rt, "again")
 			to := min(len(p.entries), at+rapid.IntRange(1, 25).Draw(rt, "batch"))
-			r, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[from:to]})
-			if err != nil || r.Events != to-at || r.Position.Seq != uint64(to) {
+			later := rapid.Bool().Draw(rt, "later")
+			r, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[from:to], Later: later})
+			if err != nil || r.Events != to-at || r.Position.Seq != uint64(to) || r.Derived > uint64(to) || later && r.Derived > uint64(at) {
 				rt.Fatalf("entries %d to %d after %d: %+v, %v", from, to, at, r, err)
 			}
 			at = to
+			if n := rapid.IntRange(0, 30).Draw(rt, "derive"); n > 0 {
+				if _, err := s.Derive(t.Context(), n); err != nil {
+					rt.Fatal(err)
+				}
+			}
 			if rapid.Bool().Draw(rt, "restart") {
 				closed(t, s)
 				s = openAt(t, path)
 			}
 		}
+		derived(t, s)
 		closed(t, s)
 		if diff := cmp.Diff(want, dump(t, path)); diff != "" {
 			rt.Fatalf("(-whole +cut):\n%s", diff)
 		}
 	})
+}
+
+// derived derives all that was left for later.
+func derived(t testing.TB, s *recorder.Store) {
+	t.Helper()
+	for {
+		r, err := s.Derive(t.Context(), 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Derived == r.Position.Seq {
+			return
+		}
+	}
 }
 
 func TestABatchThatFailsLeavesNoTrace(t *testing.T) {

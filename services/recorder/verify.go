@@ -63,6 +63,7 @@ func (d Damage) String() string {
 // Verification is what a check of a store came to.
 type Verification struct {
 	Position wire.Position `json:"position"` // up to here everything is recorded
+	Derived  uint64        `json:"derived"`  // up to here what follows from the events is derived, and compared
 	Runs     int           `json:"runs"`     // that were checked, what is of no run included
 	Segments int           `json:"segments"`
 	Events   int64         `json:"events"`
@@ -137,10 +138,7 @@ func (v *verifier) verify(ctx context.Context, run string) (err error) {
 	if err := v.integrity(ctx); err != nil {
 		return err
 	}
-	err = v.t.row(ctx, `SELECT incarnation, position FROM streams`).Scan(&v.Position.Incarnation, &v.Position.Seq)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = nil // nothing is recorded yet
-	}
+	v.Position, v.Derived, err = v.t.reached(ctx)
 	if err := v.failed(ctx, Damage{Table: "streams"}, err); err != nil {
 		return err
 	}
@@ -238,6 +236,9 @@ func (v *verifier) whole(ctx context.Context) error {
 	}
 	if v.seen.last > v.Position.Seq {
 		v.damage(Damage{Table: "streams", Column: "position", From: v.seen.last, Problem: fmt.Sprintf("it is %d, there are events beyond it", v.Position.Seq)})
+	}
+	if v.Derived > v.Position.Seq {
+		v.damage(Damage{Table: "streams", Column: "derived", From: v.Derived, Problem: fmt.Sprintf("it is beyond the position, %d", v.Position.Seq)})
 	}
 	for _, table := range []string{"segments", "tail", "nodes", "labels", "bindings", "lines", "folds", "keyframes", "tool_calls", "spend", "usage_seen", "chat_messages", "chat_errors", "chat_checkpoints"} {
 		var strays int64

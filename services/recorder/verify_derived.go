@@ -128,6 +128,7 @@ func (p *replay) flush(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	w.derived = p.v.Derived
 	for i := range p.pending {
 		s := &p.pending[i]
 		if err := p.event(ctx, w, s); err != nil {

@@ -88,13 +88,17 @@ func (s *Store) index(ctx context.Context) (more bool, err error) {
 // through returns the position up to which a search looks at lines, or 0 if it
 // looks at all that are recorded.
 func (t *tx) through(ctx context.Context) (pos uint64, err error) {
-	if !t.d.find.lags {
-		return 0, nil
+	recorded, derived, err := t.reached(ctx)
+	if derived < recorded.Seq {
+		pos = derived
 	}
-	var last uint64
-	err = t.row(ctx, `SELECT (SELECT pos FROM lines_indexed), coalesce((SELECT max(pos) FROM lines), 0)`).Scan(&pos, &last)
-	if last <= pos {
-		pos = 0
+	if err != nil || !t.d.find.lags {
+		return pos, err
+	}
+	var indexed, last uint64
+	err = t.row(ctx, `SELECT (SELECT pos FROM lines_indexed), coalesce((SELECT max(pos) FROM lines), 0)`).Scan(&indexed, &last)
+	if indexed < last {
+		pos = indexed
 	}
 	return pos, err
 }
@@ -113,7 +117,8 @@ func (r *Recorder) index(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		pos, busy := r.done.at()
+		_, busy := r.recorded.at()
+		pos, _ := r.derived.at()
 		if pos == seen {
 			continue
 		}
@@ -122,7 +127,7 @@ func (r *Recorder) index(ctx context.Context) error {
 			if more, err = r.store.Index(ctx); busy {
 				break
 			}
-			_, busy = r.done.at()
+			_, busy = r.recorded.at()
 		}
 		switch {
 		case ctx.Err() != nil:

@@ -1,0 +1,192 @@
+package recorder_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"wake/internal/natstest"
+	"wake/pkg/wire"
+	"wake/services/recorder"
+)
+
+// split records a tape up to n at once, and the rest for later.
+func (p *tape) split(s *recorder.Store, n int) {
+	p.t.Helper()
+	for _, b := range []recorder.Batch{{Entries: p.entries[:n]}, {Entries: p.entries[n:], Later: true}} {
+		b.Incarnation = incarnation
+		if _, err := s.Record(p.t.Context(), b); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// answers are what a store says about the runs that it lists, as of a time.
+func answers(t *testing.T, s *recorder.Store, now time.Time) (all []string) {
+	t.Helper()
+	runs, err := s.Runs(t.Context(), wire.RunsRequest{}, now, 1<<20)
+	for i := range runs.Runs {
+		runs.Runs[i].Events = 0 // they are recorded
+	}
+	all = append(all, fmt.Sprintf("runs %+v %v", runs, err))
+	for _, run := range listed(t, s, wire.RunsRequest{}) {
+		log, err := s.Log(t.Context(), wire.LogRequest{Run: run, Limit: new(1000), Details: true}, now, 1<<20)
+		for i := range log.Lines {
+			all = append(all, fmt.Sprintf("%s %+v", run, log.Lines[i]))
+		}
+		all = append(all, fmt.Sprintf("%s %d lines, %v", run, log.TotalLines, err))
+		status, err := s.Status(t.Context(), wire.StatusRequest{Run: run}, now, 1<<20)
+		status.Position = wire.Position{}                                                                           // up to there or to the run's last event
+		status.Agents = slices.DeleteFunc(status.Agents, func(a wire.AgentStatus) bool { return a.StartedAt == 0 }) // known by name only
+		all = append(all, fmt.Sprintf("%s %+v %v", run, status, err))
+	}
+	return all
+}
+
+// A store that has recorded more than it has derived answers as if it had recorded
+// as much as it has derived, whoever asks; but it has the events.
+func TestWhatIsDerivedLater(t *testing.T) {
+	p := talk(t)
+	now := time.UnixMilli(p.clock)
+	for _, n := range []int{0, 5, 60, 150, len(p.entries) - 1} {
+		half, s := openStore(t), openStore(t)
+		s.HoldLive(1000)
+		p.split(s, n)
+		whole := slices.Clone(p.entries)
+		for at := n; at <= len(p.entries); at += 40 {
+			cut := *p
+			cut.entries = whole[:at]
+			cut.store(half, 50)
+			if diff := cmp.Diff(answers(t, half, now), answers(t, s, now)); diff != "" && at > 0 {
+				t.Fatalf("%d recorded at once, derived up to %d (-recorded up to there +got):\n%.3000s", n, at, diff)
+			}
+			if v := sound(t, s, fmt.Sprint("derived up to ", at)); v.Derived != uint64(at) || v.Position.Seq != p.pos {
+				t.Errorf("verified up to %d of %d, want %d of %d", v.Derived, v.Position.Seq, at, p.pos)
+			}
+			events, err := s.Events(t.Context(), wire.EventsRequest{}, false, 1<<20)
+			if err != nil || len(events.Events) != len(p.entries) {
+				t.Errorf("%d events, %v; want %d", len(events.Events), err, len(p.entries))
+			}
+			if r, err := s.Derive(t.Context(), 40); err != nil || r.Derived != min(uint64(at)+40, p.pos) {
+				t.Fatalf("derived up to %d, %v", r.Derived, err)
+			}
+		}
+		derived(t, s)
+	}
+}
+
+// While something isn't derived nobody decides what is deleted, what is derived
+// again isn't derived twice, and a search says how far it has looked.
+func TestWhatDependsOnWhatIsDerived(t *testing.T) {
+	p := newTape(t)
+	p.whole("r1", "alpha one")
+	p.whole("r2", "alpha two")
+	n := len(p.entries)
+	p.add("r3", wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
+	p.add("r3", wire.RunNode, "", &wire.FlowStart{FlowName: "review", Definition: wire.Null, DefinitionHash: "h", ParentRun: "r1"}) // which goes on
+	p.add("r3", "coder", "coder#1", &wire.AgentText{Content: "alpha three"})
+	path := newTarget(t)
+	s := openAt(t, path)
+	defer func() { closed(t, s) }()
+	p.split(s, n)
+	long := recorder.Retention{Age: time.Nanosecond, Grace: time.Nanosecond}
+	if _, err := s.Delete(t.Context(), wire.DeleteRequest{Run: "r1"}, 0, time.Now()); codeOf(err) != wire.CodeCommandRejected {
+		t.Errorf("deleted: %v", err)
+	}
+	if n, err := s.Expire(t.Context(), long, time.Now()); n != 0 || err != nil {
+		t.Errorf("%d runs expired, %v", n, err)
+	}
+	if err := s.Rebuild(t.Context(), "order", func(int, int) {}); err != nil {
+		t.Fatal(err)
+	}
+	sound(t, s, "derived again")
+	if diff := cmp.Diff([]string{"r2", "r1"}, found(t, s, "alpha")); diff != "" {
+		t.Errorf("found (-want +got):\n%s", diff)
+	}
+	if r, err := s.Search(t.Context(), wire.SearchRequest{Text: "alpha"}, time.Now(), 1<<20); err != nil || r.Through != uint64(n) {
+		t.Errorf("searched through %d, %v; want %d", r.Through, err, n)
+	}
+	derived(t, s)
+	sound(t, s, "derived")
+	if diff := cmp.Diff([]string{"r3", "r2", "r1"}, found(t, s, "alpha")); diff != "" {
+		t.Errorf("found (-want +got):\n%s", diff)
+	}
+	if r, err := s.Search(t.Context(), wire.SearchRequest{Text: "alpha"}, time.Now(), 1<<20); err != nil || r.Through != 0 {
+		t.Errorf("searched through %d, %v; want all", r.Through, err)
+	}
+	again := newTarget(t)
+	whole := openAt(t, again)
+	p.store(whole, 10)
+	closed(t, whole)
+	want, got := dump(t, again), dump(t, path)
+	delete(want, "nodes") // their ids are new
+	for table := range want {
+		if slices.Contains([]string{"events", "streams", "runs", "labels"}, table) {
+			if diff := cmp.Diff(want[table], got[table]); diff != "" {
+				t.Errorf("%s (-recorded at once +derived later):\n%s", table, diff)
+			}
+		}
+	}
+	if n, err := s.Expire(t.Context(), long, time.Now()); n != 1 || err != nil {
+		t.Errorf("%d runs expired, %v; want only r2, which nobody needs", n, err)
+	}
+}
+
+// A large field is in the store with its event, whenever something is derived from
+// it.
+func TestLargeFieldsAreKeptAtOnce(t *testing.T) {
+	p := newTape(t)
+	blobs := map[string][]byte{}
+	p.start("r1", "coder", nil)
+	p.large("r1", strings.Repeat("large ", 1000), blobs)
+	s := openStore(t)
+	if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Blobs: blobs, Later: true}); err != nil {
+		t.Fatal(err)
+	}
+	sound(t, s, "recorded")
+	derived(t, s)
+	sound(t, s, "derived")
+	log, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText}, time.Now(), 1<<20)
+	if err != nil || len(log.Lines) != 1 || !strings.HasPrefix(log.Lines[0].Text, "large large") {
+		t.Errorf("%.200v, %v", log.Lines, err)
+	}
+}
+
+// A recorder that has much to catch up with derives when it has, and at once from
+// what comes in then.
+func TestRecorderDerivesLater(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		pos := p.fill(100)
+		stop := p.record(recorder.Config{Batch: 10})
+		p.until(pos)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for len(p.lines("r1")) < 200 {
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+				t.Fatalf("%d lines of 200 after a minute", len(p.lines("r1")))
+			}
+		}
+		w := p.claim("r1", "c")
+		p.write(w, text("and more"))
+		if n := len(p.lines("r1")); n != 201 {
+			t.Errorf("%d lines, want what was just stored, too", n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		p.want(pos + 2)
+		s := openAt(t, p.path())
+		defer closed(t, s)
+		if v := sound(t, s, "in the end"); v.Derived != pos+2 {
+			t.Errorf("derived up to %d, want %d", v.Derived, pos+2)
+		}
+	})
+}
