@@ -61,7 +61,7 @@ func TestFolderCannotBeMade(t *testing.T) {
 				t.Errorf("the reason doesn't tell of %q: %s", want, state.Error)
 			}
 		}
-		<-time.After(time.Hour)
+		<-time.After(10 * time.Minute)
 		all := b.read("run1")
 		if len(all) > len(entries)+1 || b.runsWaiting() != 0 {
 			t.Errorf("%d requests wait; %d events since:\n%s", b.runsWaiting(), len(all)-len(entries), story(all))
@@ -120,7 +120,7 @@ func TestForkFolderCannotBeMade(t *testing.T) {
 				t.Errorf("%s is open", node)
 			}
 		}
-		<-time.After(time.Hour)
+		<-time.After(10 * time.Minute)
 		if n := b.runsWaiting(); n != 0 {
 			t.Errorf("%d requests wait", n)
 		}

@@ -302,7 +302,7 @@ func TestSendInterrupts(t *testing.T) {
 				select {
 				case m := <-a.messages:
 					t.Errorf("b was told %q", m.Content)
-				case <-time.After(time.Hour):
+				case <-time.After(time.Minute):
 				}
 				a.say(&wire.AgentComplete{Result: "b"}, "")
 				return
