@@ -771,7 +771,7 @@ func TestCLIInterruptWhileAsked(t *testing.T) {
 // kept is the store of session files as another machine sees it.
 func kept(t *testing.T, js jetstream.JetStream) agent.Transcript {
 	t.Helper()
-	s, err := transcript.Open(t.Context(), js, subjects.Default)
+	s, err := transcript.Open(t.Context(), js, subjects.Default, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
