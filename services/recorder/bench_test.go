@@ -272,6 +272,9 @@ func BenchmarkLog(b *testing.B) {
 		"type":       {Run: "r1", Type: wire.LineTool},
 		"grep":       {Run: "r1", Grep: "error|fail", Limit: new(10)},
 		"grep-since": {Run: "r1", Grep: "error|fail", Since: 3_600_000},
+		"grep-text":  {Run: "r1", Grep: "error|fail", Type: wire.LineText},
+		"grep-most":  {Run: "r1", Grep: "error|fail", Since: 1_000 * 3_600_000},
+		"grep-three": {Run: "r1", Grep: "error|fail", Since: 1_000 * 3_600_000, Type: wire.LineText, Node: "coder"},
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

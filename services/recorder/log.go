@@ -62,7 +62,7 @@ type logQuery struct {
 	args   params
 	all    bool   // every line of the run passes
 	first  uint64 // position of the run's first event
-	dense  bool   // and most of the lines from there on are the run's
+	dense  bool   // most of the events from there on are the run's
 	tail   bool   // the last lines
 	offset int64
 	limit  int64
@@ -126,7 +126,7 @@ func (l *logQuery) answer(ctx context.Context, tx *tx, now time.Time) (wire.LogR
 	if err := tx.row(ctx, `SELECT lines, events, first_pos, CASE WHEN last_pos < derived THEN last_pos ELSE derived END FROM runs, streams WHERE runs.id = ?1`, t.id).Scan(&r.BufferLines, &events, &l.first, &r.Position); err != nil {
 		return r, err
 	}
-	l.dense = l.all && events > (r.Position-l.first)/2
+	l.dense = events > (r.Position-l.first)/2
 	switch {
 	case l.q.Summary:
 		err = l.summarize(ctx, tx, t, &r, now.UnixMilli())
@@ -180,7 +180,11 @@ func (l *logQuery) search(ctx context.Context, tx *tx, r *wire.LogResponse) erro
 		text = "CASE WHEN type = 'tool' THEN NULL ELSE text END"
 	}
 	from, args := "lines WHERE "+l.where, slices.Clone(l.args)
-	if l.dense { // then finding each line by an index takes longer than passing over others
+	many, err := l.many(ctx, tx, r.BufferLines/4)
+	if err != nil {
+		return err
+	}
+	if many { // then finding each line by an index takes longer than passing over others
 		from = "lines" + tx.d.unindexed + " WHERE pos >= " + args.add(l.first) + " AND pos <= " + args.add(r.Position) + " AND " + l.where
 	}
 	var pos, line any // scanning into others takes as long as matching
@@ -202,6 +206,18 @@ func (l *logQuery) search(ctx context.Context, tx *tx, r *wire.LogResponse) erro
 	}
 	hits = hits[min(r.Offset, r.TotalLines):]
 	return l.fetch(ctx, tx, hits[:min(l.limit, int64(len(hits)))], r)
+}
+
+// many reports whether at least n lines pass the other filters, and are close
+// together in the store.
+func (l *logQuery) many(ctx context.Context, tx *tx, n int64) (bool, error) {
+	if !l.dense || l.all {
+		return l.dense, nil
+	}
+	var passed int64
+	args := slices.Clone(l.args)
+	err := tx.row(ctx, `SELECT count(*) FROM (SELECT 1 FROM lines WHERE `+l.where+` LIMIT `+args.add(n)+`) AS passed`, args...).Scan(&passed)
+	return passed >= n, err
 }
 
 // fetch reads the lines at the given positions.
