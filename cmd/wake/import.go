@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"wake/internal/api"
 	"wake/internal/eventlog"
 	"wake/internal/export"
 	"wake/internal/timeline"
@@ -68,8 +71,21 @@ func (a *app) importRun(ctx context.Context, in io.Reader) error {
 		return a.printJSON(im)
 	}
 	line := fmt.Sprintf("%s: %d events, %d new", im.RunID, im.Events, im.Added)
-	_, err = fmt.Fprintln(a.out, timeline.Line(line, maxMessage))
+	if _, err = fmt.Fprintln(a.out, timeline.Line(line, maxMessage)); err == nil {
+		a.noteRemoved(ctx, log, im.RunID)
+	}
 	return err
+}
+
+// noteRemoved says that a run was deleted here once, and so isn't recorded again. If
+// nobody answers there is nothing to say.
+func (a *app) noteRemoved(ctx context.Context, log *eventlog.Log, runID string) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, err := api.Call[wire.StatusResponse](ctx, log.Conn(), a.names, wire.VerbStatus, wire.StatusRequest{Run: runID})
+	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeRunNotFound && strings.Contains(e.Message, "was deleted") {
+		a.note("note: %s; the recorder doesn't record it again: `wake replay` and `wake export` read the stream\n", timeline.Line(e.Message, maxMessage))
+	}
 }
 
 func importError(ctx context.Context, im export.Import, err error) error {
