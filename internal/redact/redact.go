@@ -88,14 +88,30 @@ func New(level Level, values []string) (*Set, error) {
 }
 
 // spellings are the forms in which a value occurs: as it is, as a string of JSON,
-// in an address, in base64.
+// in an address, in base64, alone or as a part of something.
 func spellings(v string) []string {
-	out := []string{v, url.QueryEscape(v), url.PathEscape(v), base64.StdEncoding.EncodeToString([]byte(v)), base64.URLEncoding.EncodeToString([]byte(v))}
+	out := []string{v, url.QueryEscape(v), url.PathEscape(v)}
+	for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
+		out = append(out, enc.EncodeToString([]byte(v)))
+		out = append(out, inside(enc, v)...)
+	}
 	if quoted, err := json.Marshal(v); err == nil {
 		out = append(out, string(quoted[1:len(quoted)-1]))
 	}
 	if trimmed := strings.TrimSpace(v); len(trimmed) >= MinValue {
 		out = append(out, trimmed)
+	}
+	return out
+}
+
+// inside returns what stands for v in the base64 of any text that contains it, by
+// how many bytes stand before it in its group of three: the characters that no byte
+// around it has a part in.
+func inside(enc *base64.Encoding, v string) []string {
+	var out []string
+	for before, shared := range []int{0, 2, 3} {
+		all := enc.EncodeToString(append(make([]byte, before), v...))
+		out = append(out, all[shared:(before+len(v))*8/6])
 	}
 	return out
 }

@@ -136,6 +136,16 @@ func TestValues(t *testing.T) {
 			t.Errorf("%q became %q, not %q", in, got, want)
 		}
 	}
+	for _, around := range []string{"", "a", "ab", "PASS=abc"} {
+		for _, end := range []string{"", "\n", "\nB"} {
+			for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.RawURLEncoding} {
+				got, _ := s.Text(enc.EncodeToString([]byte(around + value + end)))
+				if before, after, ok := strings.Cut(got, redact.Mark); !ok || len(before) > len(around)*8/6+1 || len(after) > len("kKQg==") {
+					t.Errorf("the base64 of %q became %q", around+value+end, got)
+				}
+			}
+		}
+	}
 	if s, err := redact.New(redact.Off, []string{value}); s != nil || err != nil {
 		t.Error("off finds something")
 	}
