@@ -67,6 +67,9 @@ func (a *app) givenSecrets() (map[string]string, error) {
 	given := map[string]string{}
 	for _, item := range a.given {
 		name, file, isFile := strings.Cut(item, "=")
+		if !secretName.MatchString(name) {
+			return nil, usage("such as DEPLOY_TOKEN", "--secret: %q is no name", name)
+		}
 		value, found := os.LookupEnv(name)
 		if isFile {
 			content, err := os.ReadFile(file)
@@ -75,10 +78,10 @@ func (a *app) givenSecrets() (map[string]string, error) {
 			}
 			value, found = strings.TrimRight(string(content), "\r\n"), true
 		}
-		switch {
-		case !secretName.MatchString(name):
-			return nil, usage("such as DEPLOY_TOKEN", "--secret: %q is no name", name)
-		case !found || value == "":
+		if isFile && value == "" {
+			return nil, usage("", "--secret %s: %s is empty", name, file)
+		}
+		if !found || value == "" {
 			return nil, usage("set it, or give --secret "+name+"=FILE", "--secret %s: the environment doesn't have it", name)
 		}
 		given[name] = value

@@ -65,15 +65,33 @@ func (r *reader) agentInput(o *fields) {
 	r.number(o, "maxBudgetUsd")
 	r.number(o, "maxTokens")
 	r.number(o, "contextWindow")
-	r.unbound(o, "mcpServers", object, "an object")
+	r.mcpServers(o)
 	r.prices(o)
 	for _, name := range []string{"allowedTools", "disallowedTools", "requireApproval", "addDirs"} {
 		r.unbound(o, name, list, "a list")
 	}
-	r.unbound(o, "env", object, "an object")
+	r.env(o)
 	r.unbound(o, "outputSchema", object, "an object")
 	if s, ok := o.t.get("blocks").text(); ok && !bound(s) {
 		o.oneOf("blocks", "fallback", "always", "never")
+	}
+}
+
+func (r *reader) env(o *fields) {
+	r.unbound(o, "env", object, "an object")
+	r.secretRefs(o.t.get("env"), o.field("env"))
+}
+
+func (r *reader) mcpServers(o *fields) {
+	r.unbound(o, "mcpServers", object, "an object")
+	servers := o.t.get("mcpServers")
+	if servers == nil {
+		return
+	}
+	for _, server := range servers.fields {
+		for _, name := range []string{"env", "headers"} {
+			r.secretRefs(server.tree.get(name), o.field("mcpServers")+"."+server.name+"."+name)
+		}
 	}
 }
 
@@ -139,7 +157,7 @@ func (r *reader) execInput(o *fields) {
 	command := o.need("command")
 	o.take("cwd")
 	o.take("env")
-	r.unbound(o, "env", object, "an object")
+	r.env(o)
 	switch {
 	case command == nil:
 	case command.kind == list && len(command.list) > 0:
@@ -151,6 +169,7 @@ func (r *reader) execInput(o *fields) {
 		if !ok || strings.TrimSpace(s) == "" {
 			r.add(command.at, o.field("command"), "must be a text or a list of words, not %s", command.what())
 		}
+		r.noSecretRef(command, o.field("command"))
 		if bound(strings.ReplaceAll(s, `\{{`, "")) {
 			r.add(command.at, o.field("command"), "a binding would let a value run commands of its own; "+
 				"write the command as a list of words, or bind a variable in env and use \"$NAME\"")
@@ -164,6 +183,7 @@ func (r *reader) words(words []*tree, field string) {
 		if !ok {
 			r.add(w.at, fmt.Sprintf("%s[%d]", field, i), "must be a text, not %s", w.what())
 		}
+		r.noSecretRef(w, fmt.Sprintf("%s[%d]", field, i))
 		if i == 0 && bound(s) {
 			r.add(w.at, fmt.Sprintf("%s[%d]", field, i), "a binding would let a value choose the program")
 		}

@@ -3,7 +3,6 @@ package runner
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -16,19 +15,17 @@ import (
 // agent or the command, and nowhere else. What a binding has made of a field isn't looked
 // at: an agent's words are no reference.
 
-var secretRef = regexp.MustCompile(`\$\{secret\.([A-Za-z_][A-Za-z0-9_]*)\}`)
-
 // withSecrets returns variables or headers with the secrets that those of the flow refer
 // to. Literal is the field as the flow has it.
 func (w *worker) withSecrets(values map[string]string, literal wire.Raw) (map[string]string, error) {
 	var out map[string]string
 	for name, value := range values {
-		if text, ok := literal.Get(name).Text(); !ok || text != value || !secretRef.MatchString(text) || strings.Contains(text, "{{") {
+		if text, ok := literal.Get(name).Text(); !ok || text != value || !flow.SecretRef.MatchString(text) || strings.Contains(text, "{{") {
 			continue
 		}
 		var missing string
-		whole := secretRef.ReplaceAllStringFunc(value, func(ref string) string {
-			key := secretRef.FindStringSubmatch(ref)[1]
+		whole := flow.SecretRef.ReplaceAllStringFunc(value, func(ref string) string {
+			key := flow.SecretRef.FindStringSubmatch(ref)[1]
 			secret, ok := w.runner.cfg.Secrets[key]
 			if !ok {
 				missing = key
