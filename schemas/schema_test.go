@@ -41,6 +41,7 @@ var requests = []any{
 	wire.ResponseEnvelope{},
 	wire.ErrorResponse{},
 	wire.APIError{},
+	wire.Lag{},
 	wire.LogRequest{},
 	wire.LogResponse{},
 	wire.LogLine{},

@@ -148,6 +148,7 @@ and of ask nodes (wake reply). The commands that answer are below.
 			if err != nil {
 				return err
 			}
+			a.lacks(waits.Lag)
 			if a.json {
 				return a.printJSON(waits)
 			}

@@ -116,6 +116,13 @@ func (a *app) printError(e *wire.APIError, asJSON bool) {
 // there doesn't hear it.
 func (a *app) note(format string, args ...any) { _, _ = fmt.Fprintf(a.errOut, format, args...) }
 
+// lacks notes that an answer of the recorder doesn't have everything yet.
+func (a *app) lacks(lag wire.Lag) {
+	if lag.Behind > 0 {
+		a.note("the recorder has %d events to catch up with, which aren't in this: ask again in a while\n", lag.Behind)
+	}
+}
+
 // maxMessage bounds an error in characters.
 const maxMessage = 2000
 

@@ -95,6 +95,9 @@ func (a *app) showLog(ctx context.Context, o logOptions) error {
 	if err == nil && asked && page.Summary != nil {
 		a.retell(ctx, nc, o, model, page.Summary)
 	}
+	if !o.follow { // what is missing comes then
+		a.lacks(page.Lag)
+	}
 	switch {
 	case err != nil:
 		return err

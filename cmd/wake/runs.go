@@ -40,6 +40,7 @@ func (a *app) runsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			a.lacks(runs.Lag)
 			if a.json {
 				return a.printJSON(runs)
 			}

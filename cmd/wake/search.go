@@ -45,6 +45,7 @@ them, whatever their case.
 			if err != nil {
 				return err
 			}
+			a.lacks(found.Lag)
 			if a.json {
 				return a.printJSON(found)
 			}

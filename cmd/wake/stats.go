@@ -48,6 +48,7 @@ failed and how long they and the runs took. The usage of a message counts once.
 			if err != nil {
 				return err
 			}
+			a.lacks(stats.Lag)
 			if a.json {
 				return a.printJSON(stats)
 			}

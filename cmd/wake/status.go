@@ -32,6 +32,7 @@ func (a *app) statusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			a.lacks(status.Lag)
 			if a.json {
 				return a.printJSON(status)
 			}

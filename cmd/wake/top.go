@@ -64,6 +64,9 @@ func (a *app) top(ctx context.Context, q wire.TopRequest, every time.Duration) e
 		if err != nil {
 			return err
 		}
+		if !refresh {
+			a.lacks(fleet.Lag)
+		}
 		if a.json {
 			return a.printJSON(fleet)
 		}

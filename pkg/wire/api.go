@@ -200,10 +200,18 @@ const (
 	MaxLogLimit     = 10_000
 )
 
+// Lag says how much an answer of the recorder lacks of what was stored before the
+// question. It waits a moment to have all of it.
+type Lag struct {
+	Behind uint64 `json:"behind,omitempty"` // events with which it has to catch up, and which the answer doesn't know; absent: none
+}
+
 // LogResponse is a page of a log. An answer that would be too large for one
 // message has fewer lines than were asked for: of the tail the last ones, else
 // the first ones.
 type LogResponse struct {
+	Lag
+
 	TotalLines    int64     `json:"totalLines"`    // that pass the filters
 	ReturnedLines int       `json:"returnedLines"` // here
 	Offset        int64     `json:"offset"`        // of the first line here, among those that pass
@@ -291,6 +299,7 @@ type AgentStatus struct {
 // StatusResponse is the status of a run and of its nodes, in the order in which
 // they were first seen.
 type StatusResponse struct {
+	Lag
 	AgentStatus // of the whole run
 
 	RunID    string            `json:"runId"`
@@ -310,6 +319,8 @@ type ApprovalsRequest struct {
 
 // ApprovalsResponse is what waits, the longest waiting first.
 type ApprovalsResponse struct {
+	Lag
+
 	Approvals []Approval `json:"approvals"`
 	Omitted   int        `json:"omitted,omitempty"` // that didn't fit into the answer; ask for them by run
 }
@@ -365,6 +376,8 @@ type TopRequest struct {
 // TopResponse is the fleet: who waits for somebody first, the longest waiting
 // one before others, then what failed, is paused, is at work, is idle.
 type TopResponse struct {
+	Lag
+
 	At      int64          `json:"at"`     // Unix ms
 	States  map[string]int `json:"states"` // number of runs by [AgentStatus.State], those that are omitted included
 	Runs    []TopRun       `json:"runs"`
@@ -429,6 +442,8 @@ type RunInfo struct {
 // RunsResponse is a page of runs. Cursor asks for the next one; it is empty on
 // the last page.
 type RunsResponse struct {
+	Lag
+
 	Runs   []RunInfo `json:"runs"`
 	Cursor string    `json:"cursor,omitempty"`
 }
@@ -469,6 +484,8 @@ type Span struct {
 // SearchResponse is a page of hits, the newest first. Cursor asks for the next
 // one; it is empty on the last page.
 type SearchResponse struct {
+	Lag
+
 	Hits   []SearchHit `json:"hits"`
 	Cursor string      `json:"cursor,omitempty"`
 	// Through is the position up to which lines were looked at, if the index of words
@@ -489,6 +506,8 @@ type StatsRequest struct {
 // usage of a message of a model counts once, and of cumulative costs what each
 // adds.
 type StatsResponse struct {
+	Lag
+
 	Runs   RunStats     `json:"runs"`
 	Total  SpendStats   `json:"total"`
 	Days   []SpendStats `json:"days"` // UTC, the newest first

@@ -2,8 +2,12 @@ package recorder
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
+
+	"wake/pkg/wire"
 )
 
 // progress is a position up to which everything is done.
@@ -71,12 +75,30 @@ func (p *progress) reaches(ctx context.Context, pos uint64) {
 const maxCatchUp = 500 * time.Millisecond
 
 // catchUp waits until what was stored before the question is recorded, or derived
-// from: who has seen an event stored finds it in the answer.
-func (r *Recorder) catchUp(ctx context.Context, p *progress) {
+// from: who has seen an event stored finds it in the answer. Else it says how much
+// is missing.
+func (r *Recorder) catchUp(ctx context.Context, p *progress) wire.Lag {
 	ctx, cancel := context.WithTimeout(ctx, maxCatchUp)
 	defer cancel()
 	_, end, err := r.log.Bounds(ctx)
-	if err == nil {
-		p.reaches(ctx, end)
+	if err != nil {
+		return wire.Lag{}
 	}
+	p.reaches(ctx, end)
+	if pos, _ := p.at(); pos < end {
+		return wire.Lag{Behind: end - pos}
+	}
+	return wire.Lag{}
+}
+
+// early is the error of an answer that lacks something. What wasn't found may be
+// in that.
+func early(err error, lag wire.Lag) error {
+	e, ok := errors.AsType[*wire.APIError](err)
+	if !ok || lag.Behind == 0 || e.Code != wire.CodeRunNotFound && e.Code != wire.CodeNodeNotFound {
+		return err
+	}
+	said := *e
+	said.Hint = fmt.Sprintf("the recorder has %d events to catch up with: ask again in a while", lag.Behind)
+	return &said
 }

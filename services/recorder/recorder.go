@@ -122,14 +122,16 @@ func (r *Recorder) Run(ctx context.Context) error {
 // consume records what the stream holds after the file's position.
 func (r *Recorder) consume(ctx context.Context) error {
 	var from wire.Position
+	var derived uint64
 	err := r.reach(ctx, func() (err error) {
-		from, err = r.store.Position(ctx)
+		from, derived, err = r.store.reached(ctx)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	r.recorded.to(from.Seq)
+	r.derived.to(derived)
 	r.logger.InfoContext(ctx, "recording", "store", r.store.Name(), "position", from.Seq)
 	consumer := eventlog.Consumer{Durable: name, From: from, Batch: r.c.Batch, Wait: r.c.Wait, Ahead: max(r.c.Batch, maxBatch)}
 	return r.elsewhere(r.log.Consume(ctx, consumer, r.record))
@@ -288,49 +290,62 @@ func (r *Recorder) service() api.Service {
 	s := r.store
 	endpoints := []api.Endpoint{
 		api.Handle(wire.VerbLog, "get_log", func(ctx context.Context, q wire.LogRequest, f api.Form) (wire.LogResponse, error) {
-			r.catchUp(ctx, &r.derived)
-			return s.Log(ctx, q, time.Now(), f.Limit)
+			lag := r.catchUp(ctx, &r.derived)
+			log, err := s.Log(ctx, q, time.Now(), f.Limit)
+			log.Lag = lag
+			return log, early(err, lag)
 		}),
 		api.Handle(wire.VerbStatus, "", func(ctx context.Context, q wire.StatusRequest, f api.Form) (wire.StatusResponse, error) {
-			r.catchUp(ctx, &r.derived)
+			lag := r.catchUp(ctx, &r.derived)
 			status, err := s.Status(ctx, q, time.Now(), f.Limit)
 			if err == nil {
 				r.alerts(ctx, status.RunID, &status.AgentStatus, status.Agents)
 				status.AgentStatus = asked(q, status)
 			}
-			return status, err
+			status.Lag = lag
+			return status, early(err, lag)
 		}),
 		api.Handle(wire.VerbTop, "", func(ctx context.Context, q wire.TopRequest, f api.Form) (wire.TopResponse, error) {
-			r.catchUp(ctx, &r.derived)
+			lag := r.catchUp(ctx, &r.derived)
 			top, err := s.Top(ctx, q, time.Now(), f.Limit)
 			for i := range top.Runs {
 				r.alerts(ctx, top.Runs[i].RunID, &top.Runs[i].AgentStatus, top.Runs[i].Live)
 			}
+			top.Lag = lag
 			return top, err
 		}),
 		api.Handle(wire.VerbApprovals, "", func(ctx context.Context, q wire.ApprovalsRequest, f api.Form) (wire.ApprovalsResponse, error) {
-			r.catchUp(ctx, &r.derived)
-			return s.Approvals(ctx, q, f.Limit)
+			lag := r.catchUp(ctx, &r.derived)
+			waits, err := s.Approvals(ctx, q, f.Limit)
+			waits.Lag = lag
+			return waits, early(err, lag)
 		}),
 		api.Handle(wire.VerbRuns, "", func(ctx context.Context, q wire.RunsRequest, f api.Form) (wire.RunsResponse, error) {
-			r.catchUp(ctx, &r.derived)
-			return s.Runs(ctx, q, time.Now(), f.Limit)
+			lag := r.catchUp(ctx, &r.derived)
+			runs, err := s.Runs(ctx, q, time.Now(), f.Limit)
+			runs.Lag = lag
+			return runs, err
 		}),
 		api.Handle(wire.VerbEvents, "", func(ctx context.Context, q wire.EventsRequest, f api.Form) (wire.EventsResponse, error) {
-			r.catchUp(ctx, &r.recorded)
-			return s.Events(ctx, q, f.JSON, f.Limit)
+			lag := r.catchUp(ctx, &r.recorded)
+			events, err := s.Events(ctx, q, f.JSON, f.Limit)
+			return events, early(err, lag)
 		}),
 		api.Handle(wire.VerbSearch, "", func(ctx context.Context, q wire.SearchRequest, f api.Form) (wire.SearchResponse, error) {
-			r.catchUp(ctx, &r.derived)
+			lag := r.catchUp(ctx, &r.derived)
 			r.indexed(ctx)
-			return s.Search(ctx, q, time.Now(), f.Limit)
+			found, err := s.Search(ctx, q, time.Now(), f.Limit)
+			found.Lag = lag
+			return found, early(err, lag)
 		}),
 		api.Handle(wire.VerbStats, "", func(ctx context.Context, q wire.StatsRequest, _ api.Form) (wire.StatsResponse, error) {
-			r.catchUp(ctx, &r.derived)
-			return s.Stats(ctx, q, time.Now())
+			lag := r.catchUp(ctx, &r.derived)
+			stats, err := s.Stats(ctx, q, time.Now())
+			stats.Lag = lag
+			return stats, err
 		}),
 		api.Handle(wire.VerbDelete, "", func(ctx context.Context, q wire.DeleteRequest, _ api.Form) (wire.DeleteResponse, error) {
-			r.catchUp(ctx, &r.derived)
+			lag := r.catchUp(ctx, &r.derived)
 			answer, err := s.Delete(ctx, q, r.c.Retain.Grace, time.Now())
 			if err == nil && q.Now {
 				select {
@@ -338,11 +353,12 @@ func (r *Recorder) service() api.Service {
 				default: // that is known
 				}
 			}
-			return answer, err
+			return answer, early(err, lag)
 		}),
 		api.Handle(wire.VerbState, "", func(ctx context.Context, q wire.StateRequest, _ api.Form) (wire.StateResponse, error) {
-			r.catchUp(ctx, &r.recorded)
-			return s.StateAt(ctx, q)
+			lag := r.catchUp(ctx, &r.recorded)
+			state, err := s.StateAt(ctx, q)
+			return state, early(err, lag)
 		}),
 	}
 	return api.Service{Names: r.log.Names(), Name: name, Logger: r.logger, Tracer: r.log.Tracer(), Endpoints: endpoints}

@@ -228,10 +228,20 @@ func (s *Store) Derived(ctx context.Context) (uint64, error) {
 // Position returns the position up to which everything is recorded. Of an empty
 // file it is zero.
 func (s *Store) Position(ctx context.Context) (wire.Position, error) {
-	var p wire.Position
-	err := s.read.QueryRowContext(ctx, `SELECT incarnation, position FROM streams`).Scan(&p.Incarnation, &p.Seq)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return p, fmt.Errorf("recorder: position: %w", err)
+	p, _, err := s.reached(ctx)
+	return p, err
+}
+
+// reached returns the position of the store, and the one up to which what follows
+// from the events is derived.
+func (s *Store) reached(ctx context.Context) (recorded wire.Position, derived uint64, err error) {
+	t, err := s.view(ctx)
+	if err == nil {
+		defer t.Rollback() //nolint:errcheck // nothing was written
+		recorded, derived, err = t.reached(ctx)
 	}
-	return p, nil
+	if err != nil {
+		return wire.Position{}, 0, fmt.Errorf("recorder: position: %w", err)
+	}
+	return recorded, derived, nil
 }

@@ -1,0 +1,60 @@
+package recorder_test
+
+import (
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+
+	"wake/internal/api"
+	"wake/pkg/subjects"
+	"wake/pkg/wire"
+	"wake/services/recorder"
+)
+
+// hold keeps a recorder from recording until let is called.
+func (p *plant) hold() (let func()) {
+	p.t.Helper()
+	db, err := sql.Open("sqlite", p.path())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	db.SetMaxOpenConns(1)
+	for _, text := range []string{"PRAGMA busy_timeout = 10000", "BEGIN IMMEDIATE"} {
+		if _, err := db.ExecContext(p.t.Context(), text); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	return func() {
+		if err := db.Close(); err != nil {
+			p.t.Error(err)
+		}
+	}
+}
+
+// An answer that doesn't know all that was stored says so, and what isn't found may
+// only not be there yet. SQLite waits for a lock by a clock of its own.
+func TestAnswersSayWhatTheyLack(t *testing.T) {
+	p := newPlant(t)
+	pos := p.fill(3)
+	p.record(recorder.Config{})
+	p.until(pos)
+	want := func(runs int, behind uint64) {
+		t.Helper()
+		r, err := api.Call[wire.RunsResponse](t.Context(), p.nc, subjects.Default, wire.VerbRuns, wire.RunsRequest{})
+		if err != nil || len(r.Runs) != runs || r.Behind != behind {
+			t.Errorf("%d runs, %d events behind, %v; want %d and %d", len(r.Runs), r.Behind, err, runs, behind)
+		}
+	}
+	want(1, 0)
+	let := p.hold()
+	end := p.write(p.claim("r2", "c"), text("more"))
+	want(1, end-pos)
+	_, err := api.Call[wire.LogResponse](t.Context(), p.nc, subjects.Default, wire.VerbLog, wire.LogRequest{Run: "r2"})
+	if e, ok := errors.AsType[*wire.APIError](err); !ok || e.Code != wire.CodeRunNotFound || !strings.Contains(e.Hint, "events to catch up with") {
+		t.Errorf("%+v", err)
+	}
+	let()
+	p.until(end)
+	want(2, 0)
+}
