@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -17,7 +18,7 @@ func (c *check) deliveries() {
 	}
 	order := map[string]int{} // by id, from 1 on
 	for i, a := range c.Alerts {
-		order[a.Position.Incarnation+"-"+subjects.Escape(a.Key)] = i + 1
+		order[fmt.Sprintf("%s-%s-%d", a.Position.Incarnation, subjects.Escape(a.Key), a.Timestamp)] = i + 1
 	}
 	letters := c.lettersOfSinks()
 	for _, sink := range sorted(c.ledger.taken) {

@@ -91,7 +91,7 @@ func sound(t *testing.T) *book {
 	b.Bookmarks = []oracle.Bookmark{{Run: "a", Label: "l", State: b.state(t, "a", 5)}}
 	key := "completion-a"
 	b.Alerts = []oracle.Alert{{Subject: subjects.Default.Alert("a", wire.RunNode, "completion", key), Alert: wire.Alert{
-		Key: key, Kind: "completion", RunID: "a", NodeID: wire.RunNode, Position: wire.Position{Incarnation: incarnation, Seq: 11}, Text: "done",
+		Key: key, Kind: "completion", RunID: "a", NodeID: wire.RunNode, Timestamp: 7, Position: wire.Position{Incarnation: incarnation, Seq: 11}, Text: "done",
 	}}}
 	b.Commands = []oracle.Message{{Position: 1, Subject: subjects.Default.Command("a"), Data: []byte("{}")}}
 	b.ledger.Commanded(1, "a", "k")
@@ -108,7 +108,7 @@ func sound(t *testing.T) *book {
 }
 
 // idOf returns the id under which sinks get the alert of a key.
-func idOf(key string) string { return incarnation + "-" + key }
+func idOf(key string) string { return incarnation + "-" + key + "-7" }
 
 // letter returns what is given up of the alert of a key.
 func letter(t *testing.T, key string) []byte {
