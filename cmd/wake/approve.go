@@ -90,6 +90,9 @@ func (a *app) decide(ctx context.Context, ref, call string, c wire.Command, opti
 		if waits == nil || waits.Kind != wire.ApprovalQuestion {
 			return usage("wake approvals "+c.RunID, "--choose: call %s asks nothing", c.CallID)
 		}
+		if c.Note != "" {
+			return usage("to say more than an option does, say it all with --note", "--choose and --note are both the answer: give one of them")
+		}
 		if c.Content, err = ask.Chosen(waits.Questions, options); err != nil {
 			return usage("wake approvals "+c.RunID+" --json tells the questions", "--choose: %w", err)
 		}

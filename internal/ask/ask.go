@@ -232,9 +232,11 @@ func Result(input wire.Raw) string {
 	}
 	var lines []string
 	for _, q := range questions {
+		line := fmt.Sprintf("%q was left open", q.Question)
 		if text, ok := input.Get(answersKey).Get(q.Question).Text(); ok {
-			lines = append(lines, fmt.Sprintf("%q: %q", q.Question, text))
+			line = fmt.Sprintf("%q: %q", q.Question, text)
 		}
+		lines = append(lines, line)
 	}
 	return "The questions were answered. " + strings.Join(lines, "; ")
 }

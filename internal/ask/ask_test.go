@@ -106,7 +106,8 @@ func TestChosen(t *testing.T) {
 	}
 }
 
-// What an agent writes for answers into its own questions isn't one.
+// What an agent writes for answers into its own questions isn't one, and it is told which
+// question has none.
 func TestOwnAnswers(t *testing.T) {
 	input := raw(t, `{"questions":[`+indent+`],"answers":{"Tabs or spaces?":"Tabs"}}`)
 	got, err := ask.Answer(input, raw(t, `"Spaces"`))
@@ -115,6 +116,13 @@ func TestOwnAnswers(t *testing.T) {
 	}
 	if want := `The questions were answered. "Tabs or spaces?": "Spaces"`; ask.Result(got) != want {
 		t.Errorf("told %s", ask.Result(got))
+	}
+	some, err := ask.Answer(raw(t, both), raw(t, `{"Checks":"vet"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `The questions were answered. "Tabs or spaces?" was left open; "Which checks?": "vet"`; ask.Result(some) != want {
+		t.Errorf("told %s", ask.Result(some))
 	}
 	if got := ask.Result(raw(t, one)); got != "Nobody has answered the questions." {
 		t.Errorf("told %s", got)
