@@ -130,9 +130,9 @@ func (a *app) approvalsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "approvals [RUN]",
 		Short: "List what waits for a person: calls for a decision, questions for an answer",
-		Long: `List what waits for a person, of one run or of all, the longest waiting first: tool
-calls that somebody has to allow (wake approve, wake deny), and questions of agents
-and of ask nodes (wake reply). The commands that answer are below.
+		Long: `List what waits for a person, the longest waiting first, of all runs or of one and
+those that it has started and waits for: tool calls that somebody has to allow (wake
+approve, wake deny), and questions of agents and of ask nodes (wake reply). The commands that answer are below.
 
 ` + runHelp,
 		Args:              arguments,

@@ -22,6 +22,9 @@ func (s *Store) Approvals(ctx context.Context, q wire.ApprovalsRequest, limit in
 		var found target
 		found, err = resolve(ctx, t, q.Run, "", "")
 		ids = []string{found.run}
+		if err == nil {
+			ids, err = withAwaited(ctx, t, found.run)
+		}
 	}
 	if err != nil {
 		return r, wrap("approvals", err)
@@ -80,6 +83,28 @@ func runsThatGoOn(ctx context.Context, t *tx) ([]string, error) {
 			return nil, err
 		}
 		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// withAwaited lists a run and, of those that go on, what its agents and nodes have
+// started and wait for, at any depth.
+func withAwaited(ctx context.Context, t *tx, run string) ([]string, error) {
+	children := map[string][]string{}
+	for rows, err := range t.query(ctx, `SELECT run, parent FROM runs WHERE status IN ('running', 'paused') AND run NOT IN (SELECT run FROM deleted) AND `+awaited) {
+		if err != nil {
+			return nil, err
+		}
+		var child, parent string
+		if err := rows.Scan(&child, &parent); err != nil {
+			return nil, err
+		}
+		children[parent] = append(children[parent], child)
+	}
+	ids := []string{run}
+	for i := 0; i < len(ids); i++ {
+		ids = append(ids, children[ids[i]]...)
+		delete(children, ids[i])
 	}
 	return ids, nil
 }

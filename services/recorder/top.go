@@ -84,7 +84,7 @@ func fleet(ctx context.Context, t *tx, q wire.TopRequest, now int64) ([]string, 
 	}
 	where += " AND (status IN ('idle', 'running', 'paused')"
 	if q.Since > 0 {
-		where += " OR ended_at >= " + args.add(now-int64(q.Since)) + notAwaited
+		where += " OR ended_at >= " + args.add(now-int64(q.Since)) + " AND NOT " + awaited
 	}
 	var ids []string
 	for rows, err := range t.query(ctx, `SELECT run FROM runs WHERE `+where+`) ORDER BY first_pos DESC LIMIT `+args.add(maxFleet), args...) {
@@ -100,9 +100,9 @@ func fleet(ctx context.Context, t *tx, q wire.TopRequest, now int64) ([]string, 
 	return ids, nil
 }
 
-// notAwaited leaves out what an agent or a node of another run has started and waited for:
-// the runner names such runs so.
-const notAwaited = ` AND (parent = '' OR run NOT LIKE 'child-%' AND substr(run, 1, length(parent) + 1) <> parent || '.')`
+// awaited is what an agent or a node of another run has started and waits for: the
+// runner names such runs so.
+const awaited = `(parent <> '' AND (run LIKE 'child-%' OR substr(run, 1, length(parent) + 1) = parent || '.'))`
 
 func topRun(st wire.StatusResponse) wire.TopRun {
 	x := wire.TopRun{AgentStatus: st.AgentStatus, RunID: st.RunID, FlowName: st.FlowName, Status: st.Status, Result: st.Result, Live: []wire.AgentStatus{}}

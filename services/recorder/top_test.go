@@ -243,3 +243,37 @@ func TestContextOfAFirstTurn(t *testing.T) {
 		}
 	}
 }
+
+// What waits in a run is also what waits in those that it waits for itself, however deep; not
+// in runs that somebody has started for it, nor in their forks.
+func TestApprovalsOfChildren(t *testing.T) {
+	p := newTape(t)
+	p.start("r", "lead", nil)
+	for _, c := range []struct{ run, parent string }{
+		{"r.lead#1.call", "r"}, {"child-01", "r.lead#1.call"}, {"r-by-hand", "r"}, {"rx.lead#1.call", "rx"},
+	} {
+		p.add(c.run, wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
+		p.add(c.run, wire.RunNode, "", &wire.FlowStart{FlowName: "part", Definition: wire.Null, DefinitionHash: "h", ParentRun: c.parent})
+		p.add(c.run, wire.RunNode, "judge#1", &wire.NodeScheduled{Target: "judge", Attempt: 1})
+		p.add(c.run, "judge", "judge#1", &wire.NodeClaimed{Runner: "runner", Nonce: "n"})
+		p.add(c.run, "judge", "judge#1", &wire.NodeStart{NodeType: "ask", Attempt: 1})
+		p.add(c.run, "judge", "judge#1", &wire.InputRequested{PromptID: "p-1", Prompt: "Go on?"})
+	}
+	s := openStore(t)
+	p.store(s, 100)
+	for run, want := range map[string][]string{
+		"r": {"r.lead#1.call", "child-01"}, "r.lead#1.call": {"r.lead#1.call", "child-01"}, "child-01": {"child-01"}, "r-by-hand": {"r-by-hand"},
+	} {
+		a, err := s.Approvals(t.Context(), wire.ApprovalsRequest{Run: run}, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, w := range a.Approvals {
+			got = append(got, w.RunID)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("of %s (-want +got):\n%s", run, diff)
+		}
+	}
+}
