@@ -77,9 +77,10 @@ func (t *tx) reached(ctx context.Context) (recorded wire.Position, derived uint6
 	return recorded, derived, err
 }
 
-// deriveTo derives what follows from the recorded events up to a position.
+// deriveTo derives what follows from the recorded events up to a position, or up to
+// an earlier one if they are large.
 func (w *writer) deriveTo(to uint64) error {
-	list, _, err := w.tx.window(w.ctx, w.derived+1, to)
+	list, to, err := w.tx.within(w.ctx, w.derived+1, to, deriveBytes)
 	if err != nil {
 		return err
 	}
@@ -121,6 +122,9 @@ func (w *writer) again(kept *Event) error {
 // segment that was written while there was much to catch up with spans about as
 // many positions.
 const deriveMost = maxBatch
+
+// deriveBytes bounds the events that are read for that.
+const deriveBytes = 16 << 20
 
 // deriveEvery is how often it is looked whether what comes in leaves time for
 // deriving.

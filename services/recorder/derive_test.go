@@ -157,6 +157,33 @@ func TestLargeFieldsAreKeptAtOnce(t *testing.T) {
 	}
 }
 
+// However large the events are, only so much of them is read at once.
+func TestLargeEventsAreDerivedInPieces(t *testing.T) {
+	p := newTape(t)
+	for _, run := range []string{"r1", "r2"} {
+		p.start(run, "coder", nil)
+	}
+	for i := range 48 {
+		p.add([]string{"r1", "r2"}[i%2], "coder", "coder#1", &wire.AgentText{Content: strings.Repeat("large ", 80<<10), Block: i})
+	}
+	s := openStore(t)
+	if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Later: true}); err != nil {
+		t.Fatal(err)
+	}
+	pieces := 0
+	for at := uint64(0); at < p.pos; pieces++ {
+		r, err := s.Derive(t.Context(), len(p.entries))
+		if err != nil || r.Derived <= at {
+			t.Fatalf("derived up to %d after %d, %v", r.Derived, at, err)
+		}
+		at = r.Derived
+	}
+	if pieces < 2 || pieces > 8 {
+		t.Errorf("%d pieces of 23 MiB", pieces)
+	}
+	sound(t, s, "derived")
+}
+
 // A recorder that has much to catch up with derives when it has, and at once from
 // what comes in then.
 func TestRecorderDerivesLater(t *testing.T) {

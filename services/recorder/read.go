@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 )
 
@@ -176,43 +177,86 @@ const window = 1024
 // window returns the events of all runs from position from to position to, and
 // whether there are more after them.
 func (t *tx) window(ctx context.Context, from, to uint64) (list []Event, more bool, err error) {
-	from, to = uint64(clamp(from)), uint64(clamp(to))
 	var end uint64
 	if err := t.row(ctx, `SELECT coalesce(max(position), 0) FROM streams`).Scan(&end); err != nil || from > end {
 		return nil, false, err
 	}
-	segments := t.query(ctx, `SELECT r.run, s.n, s.codec, s.data FROM segments s JOIN runs r ON r.id = s.run WHERE s.last_pos >= ?1 AND s.first_pos <= ?2`, from, to)
+	list, to, err = t.within(ctx, from, to, math.MaxInt)
+	return list, to < end, err
+}
+
+// within returns the events of all runs from position from to position to, or to
+// an earlier one, last, if they are larger than so many bytes. It never holds much
+// more than that.
+func (t *tx) within(ctx context.Context, from, to uint64, most int) (list []Event, last uint64, err error) {
+	from, to = uint64(clamp(from)), uint64(clamp(to))
+	size := 0
+	add := func(e Event) {
+		if e.Pos < from || e.Pos > to {
+			return
+		}
+		e.Data = bytes.Clone(e.Data)
+		list = append(list, e)
+		if size += len(e.Data); size > most {
+			list, size = half(list)
+			to = list[len(list)-1].Pos
+		}
+	}
+	segments := t.query(ctx, `SELECT r.run, s.n, s.first_pos, s.codec, s.data FROM segments s JOIN runs r ON r.id = s.run WHERE s.last_pos >= ?1 AND s.first_pos <= ?2`, from, to)
 	for rows, err := range segments {
 		if err != nil {
-			return nil, false, err
+			return nil, 0, err
 		}
 		var run string
 		var n, codec int
+		var first uint64
 		var data sql.RawBytes
-		if err := rows.Scan(&run, &n, &codec, &data); err != nil {
-			return nil, false, err
+		if err := rows.Scan(&run, &n, &first, &codec, &data); err != nil {
+			return nil, 0, err
+		}
+		if first > to {
+			continue
 		}
 		kept, err := t.zip.unpack(codec, data)
 		if err != nil {
-			return nil, false, fmt.Errorf("run %s, segment %d: %w", run, n, err)
+			return nil, 0, fmt.Errorf("run %s, segment %d: %w", run, n, err)
 		}
 		for _, s := range kept {
-			if s.pos >= from && s.pos <= to {
-				list = append(list, Event{run, s.pos, s.time, s.mark, s.note, bytes.Clone(s.data)})
-			}
+			add(Event{run, s.pos, s.time, s.mark, s.note, s.data})
 		}
 	}
 	tail := t.query(ctx, `SELECT r.run, t.pos, t.time, t.mark, t.note, t.data FROM tail t JOIN runs r ON r.id = t.run WHERE t.pos >= ?1 AND t.pos <= ?2`, from, to)
 	for rows, err := range tail {
 		if err != nil {
-			return nil, false, err
+			return nil, 0, err
 		}
 		var e Event
-		if err := rows.Scan(&e.Run, &e.Pos, &e.Time, &e.Mark, &e.Note, &e.Data); err != nil {
-			return nil, false, err
+		var data sql.RawBytes
+		if err := rows.Scan(&e.Run, &e.Pos, &e.Time, &e.Mark, &e.Note, &data); err != nil {
+			return nil, 0, err
 		}
-		list = append(list, e)
+		e.Data = data
+		add(e)
 	}
-	slices.SortFunc(list, func(a, b Event) int { return cmp.Compare(a.Pos, b.Pos) })
-	return list, to < end, nil
+	slices.SortFunc(list, byPosition)
+	return list, to, nil
+}
+
+func byPosition(a, b Event) int { return cmp.Compare(a.Pos, b.Pos) }
+
+// half returns the first ones of events, one at least and about half of their
+// bytes, and how many those are.
+func half(list []Event) (first []Event, size int) {
+	slices.SortFunc(list, byPosition)
+	all := 0
+	for i := range list {
+		all += len(list[i].Data)
+	}
+	size, n := len(list[0].Data), 1
+	for n < len(list)-1 && size+len(list[n].Data) <= all/2 {
+		size += len(list[n].Data)
+		n++
+	}
+	clear(list[n:])
+	return list[:n], size
 }
