@@ -230,7 +230,7 @@ func (i *installation) ask() {
 	}
 }
 
-// talk takes part in the run until it has ended.
+// talk takes part in the run until it has ended, and all services have had their time.
 func (i *installation) talk() {
 	i.t.Helper()
 	c := i.client(i.keys)
@@ -246,6 +246,7 @@ func (i *installation) talk() {
 		}
 	}
 	i.until(func(s *wire.State) bool { return s.Status == wire.RunComplete })
+	<-time.After(time.Minute)
 }
 
 func (i *installation) until(f func(*wire.State) bool) {
@@ -277,7 +278,6 @@ func TestDisk(t *testing.T) {
 				found := i.found() // what waits in the queue leaves it
 				stop := i.serve()
 				i.talk()
-				<-time.After(time.Minute)
 				stop()
 				i.server.Stop()
 				for stream, n := range i.found() {
