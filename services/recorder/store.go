@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"modernc.org/sqlite"
 
@@ -136,7 +137,7 @@ func (s *Store) openBoth(ctx context.Context) error {
 	if err := s.migrate(ctx); err != nil {
 		return err
 	}
-	if _, err = s.write.ExecContext(ctx, "PRAGMA journal_mode = WAL"); err != nil { // stays with the file
+	if err := s.writeAhead(ctx); err != nil {
 		return err
 	}
 	if s.stmts, err = prepare(ctx, s.d, s.write); err != nil {
@@ -147,6 +148,25 @@ func (s *Store) openBoth(ctx context.Context) error {
 	}
 	s.read.SetMaxOpenConns(readers)
 	return nil
+}
+
+// writeAhead gives the file a log that is written ahead, which it keeps. Who does
+// that for a new file while somebody else opens it isn't made to wait by SQLite,
+// which says at once that the file is busy.
+func (s *Store) writeAhead(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, busyWait)
+	defer cancel()
+	for {
+		_, err := s.write.ExecContext(ctx, "PRAGMA journal_mode = WAL")
+		if e, ok := errors.AsType[*sqlite.Error](err); !ok || e.Code() != busy {
+			return err
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // openRead opens the file for reading.
@@ -178,12 +198,18 @@ func (s *Store) current(ctx context.Context) error {
 
 // dsn names the file whatever characters its path has.
 func dsn(path string, options ...string) string {
-	options = append(options, "_pragma=busy_timeout(10000)")
+	options = append(options, fmt.Sprintf("_pragma=busy_timeout(%d)", busyWait.Milliseconds()))
 	return (&url.URL{Scheme: "file", Path: path}).String() + "?" + strings.Join(options, "&")
 }
 
-// notDatabase is SQLite's code for a file that isn't one of its own.
-const notDatabase = 26
+// busyWait is how long others who use the file are waited for.
+const busyWait = 10 * time.Second
+
+// Codes of SQLite: of a file that others use, and of one that isn't its own.
+const (
+	busy        = 5
+	notDatabase = 26
+)
 
 func foreign(err error) error {
 	if e, ok := errors.AsType[*sqlite.Error](err); ok && e.Code() == notDatabase {

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -702,5 +703,26 @@ func TestATruncationHidesLines(t *testing.T) {
 		if err != nil || len(events.Events) != len(p.entries) {
 			t.Errorf("%d events, %v: those hidden are still there", len(events.Events), err)
 		}
+	}
+}
+
+// Several may open a new store at once: each waits for the others.
+func TestStoresAreOpenedTogether(t *testing.T) {
+	for range 20 {
+		target := newTarget(t)
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				s, err := recorder.Open(t.Context(), target)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
 	}
 }

@@ -7,7 +7,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 
 	"wake/pkg/wire"
 )
@@ -79,8 +82,8 @@ type Verification struct {
 const maxDamages = 1000
 
 // Verify checks the events of a run, or of all if run is empty, and whatever is
-// derived from them: the database itself, the hash chains, positions and
-// numbers of the events, and all rows that recording them again would make
+// derived from them: the database itself and its schema, the hash chains, positions
+// and numbers of the events, and all rows that recording them again would make
 // otherwise. It sees the store as of one moment. It fails only if it couldn't
 // check; what is damaged is in the answer.
 func (s *Store) Verify(ctx context.Context, run string) (Verification, error) {
@@ -164,7 +167,10 @@ func (v *verifier) verify(ctx context.Context, run string) (err error) {
 	if v.scratch, err = openScratch(ctx, dir); err != nil {
 		return err
 	}
-	err = v.runs(ctx, where, args)
+	err = v.schema(ctx)
+	if err == nil {
+		err = v.runs(ctx, where, args)
+	}
 	if err == nil && run == "" {
 		err = v.whole(ctx)
 	}
@@ -172,6 +178,56 @@ func (v *verifier) verify(ctx context.Context, run string) (err error) {
 		err = v.words(ctx, dir)
 	}
 	return errors.Join(err, v.scratch.close())
+}
+
+// schema compares what the database enforces and shows with what a new store has. To
+// have more tables, indexes and views is no damage, but a trigger may do anything.
+func (v *verifier) schema(ctx context.Context) error {
+	if v.s.path == "" {
+		return nil // PostgreSQL, which has a schema of its own
+	}
+	begun, err := v.scratch.write.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer begun.Rollback() //nolint:errcheck // nothing was written
+	want, err := objects(ctx, &tx{begun, v.scratch.d, v.scratch.zip})
+	if err != nil {
+		return err
+	}
+	got, err := objects(ctx, v.t)
+	if err != nil {
+		return v.failed(ctx, Damage{Table: "sqlite_schema"}, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if found, ok := got[name]; !ok {
+			v.damage(Damage{Table: "sqlite_schema", Row: name, Problem: "it isn't there"})
+		} else if found != want[name] {
+			v.damage(Damage{Table: "sqlite_schema", Row: name, Problem: "it is another one"})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		if _, ok := want[name]; !ok && strings.HasPrefix(name, "trigger ") {
+			v.damage(Damage{Table: "sqlite_schema", Row: name, Problem: "it isn't the recorder's"})
+		}
+	}
+	return nil
+}
+
+// objects are the definitions of what is in a database file, by kind and name.
+func objects(ctx context.Context, t *tx) (map[string]string, error) {
+	defined := map[string]string{}
+	for rows, err := range t.query(ctx, `SELECT type || ' ' || name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT GLOB 'sqlite_*'`) {
+		var name, text string
+		if err == nil {
+			err = rows.Scan(&name, &text)
+		}
+		if err != nil {
+			return nil, err
+		}
+		defined[name] = text
+	}
+	return defined, nil
 }
 
 // integrity asks the database whether it is sound.

@@ -92,14 +92,43 @@ func tamper(t *testing.T, path string, change func(db *sql.DB)) recorder.Verific
 	}
 	db := openDB(t, copied)
 	db.SetMaxOpenConns(1)
+	var triggers []string // that a tamperer would put back
 	for _, trigger := range []string{"segments_stay", "segments_once", "segments_keep", "tail_stay", "tail_once", "tail_keep"} {
+		var text string
+		if err := db.QueryRow(`SELECT sql FROM sqlite_schema WHERE name = ?`, trigger).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		triggers = append(triggers, text)
 		mustExec(t, db, `DROP TRIGGER `+trigger)
 	}
 	change(db)
+	for _, text := range triggers {
+		mustExec(t, db, text)
+	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
 	return verified(t, copied, "")
+}
+
+// What keeps the events from being changed, and what shows them, is looked at too.
+func TestVerifyFindsAnotherSchema(t *testing.T) {
+	path := recorded(t, filepath.Join(t.TempDir(), "recorder.db"))
+	for change, want := range map[string]string{
+		`DROP TRIGGER lines_removed`:                                                  "row trigger lines_removed: it isn't there",
+		`DROP VIEW messages; CREATE VIEW messages AS SELECT 1 AS id`:                  "row view messages: it is another one",
+		`DROP INDEX tool_calls_run`:                                                   "row index tool_calls_run: it isn't there",
+		`CREATE TRIGGER mine AFTER INSERT ON labels BEGIN DELETE FROM labels; END`:    "row trigger mine: it isn't the recorder's",
+		`CREATE TABLE mine (a); CREATE INDEX mine_a ON mine (a)`:                      "",
+		`CREATE VIEW mine AS SELECT run FROM runs; CREATE INDEX own ON runs (status)`: "",
+	} {
+		v := tamper(t, path, func(db *sql.DB) { mustExec(t, db, change) })
+		switch {
+		case want == "" && len(v.Damages) == 0:
+		case want == "" || len(v.Damages) != 1 || !strings.HasSuffix(v.Damages[0].String(), want):
+			t.Errorf("after %s: found %v", change, v.Damages)
+		}
+	}
 }
 
 func mustExec(t testing.TB, db *sql.DB, text string, args ...any) {
