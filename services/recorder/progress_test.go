@@ -1,7 +1,6 @@
 package recorder_test
 
 import (
-	"database/sql"
 	"errors"
 	"strings"
 	"testing"
@@ -15,12 +14,13 @@ import (
 // hold keeps a recorder from recording until let is called.
 func (p *plant) hold() (let func()) {
 	p.t.Helper()
-	db, err := sql.Open("sqlite", p.path())
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	db := openDB(p.t, p.path())
 	db.SetMaxOpenConns(1)
-	for _, text := range []string{"PRAGMA busy_timeout = 10000", "BEGIN IMMEDIATE"} {
+	lock := []string{"PRAGMA busy_timeout = 10000", "BEGIN IMMEDIATE"}
+	if onPostgres(p.path()) {
+		lock = []string{"BEGIN", "LOCK TABLE streams IN EXCLUSIVE MODE"}
+	}
+	for _, text := range lock {
 		if _, err := db.ExecContext(p.t.Context(), text); err != nil {
 			p.t.Fatal(err)
 		}
@@ -33,7 +33,7 @@ func (p *plant) hold() (let func()) {
 }
 
 // An answer that doesn't know all that was stored says so, and what isn't found may
-// only not be there yet. SQLite waits for a lock by a clock of its own.
+// only not be there yet. A database waits for a lock by a clock of its own.
 func TestAnswersSayWhatTheyLack(t *testing.T) {
 	p := newPlant(t)
 	pos := p.fill(3)
