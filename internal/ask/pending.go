@@ -60,12 +60,12 @@ func ofCall(c wire.ToolCall) wire.Approval {
 
 func ofNode(node string, n wire.NodeState) wire.Approval {
 	a := wire.Approval{Kind: wire.ApprovalAsk, NodeID: node, CallID: n.PromptID, Since: cmp.Or(n.PromptAt, n.StartedAt)}
-	q := wire.AskQuestion{Question: cmp.Or(n.Prompt, textOf(n.Input.Get("prompt")))}
+	q := wire.AskQuestion{Question: cmp.Or(n.Prompt, n.Input.Get("prompt").Plain())}
 	choices, _ := n.Input.Get("choices").Any().([]any)
 	for _, c := range choices {
 		raw, err := wire.Marshal(c)
 		if err == nil {
-			q.Options = append(q.Options, wire.AskOption{Label: textOf(raw)})
+			q.Options = append(q.Options, wire.AskOption{Label: raw.Plain()})
 		}
 	}
 	a.Text = Line([]wire.AskQuestion{q})
@@ -73,18 +73,6 @@ func ofNode(node string, n wire.NodeState) wire.Approval {
 		a.Questions = []wire.AskQuestion{q}
 	}
 	return a
-}
-
-// textOf is a text as it is, and any other value as JSON.
-func textOf(v wire.Raw) string {
-	if s, ok := v.Text(); ok || len(v) == 0 {
-		return s
-	}
-	b, err := wire.AppendJSON(nil, v)
-	if err != nil {
-		return ""
-	}
-	return string(b)
 }
 
 // command is the command line that answers. A message without an id can only be answered by

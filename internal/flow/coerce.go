@@ -69,13 +69,13 @@ func textual(v any) any {
 		if v.Any() == nil {
 			return nil
 		}
-		return asText(v)
+		return v.Plain()
 	}
 	raw, err := wire.Marshal(v)
 	if err != nil {
 		return nil
 	}
-	return asText(raw)
+	return raw.Plain()
 }
 
 func present(list []any) []any {

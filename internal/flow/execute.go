@@ -151,13 +151,13 @@ func (p *planner) acceptable(n wire.NodeState) bool {
 // ask node gives, if it gives any, and returns those.
 func Acceptable(input, answer wire.Raw) (choices []string, ok bool) {
 	choices = choicesOf(input)
-	return choices, len(choices) == 0 || slices.Contains(choices, asText(answer))
+	return choices, len(choices) == 0 || slices.Contains(choices, answer.Plain())
 }
 
 func choicesOf(input wire.Raw) []string {
 	var out []string
 	for _, c := range elements(input.Get("choices")) {
-		out = append(out, asText(c))
+		out = append(out, c.Plain())
 	}
 	return out
 }
@@ -169,16 +169,4 @@ func contentOf(command wire.Raw) wire.Raw {
 
 func commandType(c wire.InboxEntry) string { return textOf(c.Command, "type") }
 
-func textOf(v wire.Raw, name string) string { return asText(v.Get(name)) }
-
-// asText is a text as it is, and any other value as JSON.
-func asText(v wire.Raw) string {
-	if s, ok := v.Text(); ok || len(v) == 0 {
-		return s
-	}
-	b, err := wire.AppendJSON(nil, v)
-	if err != nil {
-		return ""
-	}
-	return string(b)
-}
+func textOf(v wire.Raw, name string) string { return v.Get(name).Plain() }

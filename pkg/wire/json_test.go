@@ -127,3 +127,21 @@ func TestDecodeJSONRefuses(t *testing.T) {
 		}
 	}
 }
+
+func TestRawPlain(t *testing.T) {
+	t.Parallel()
+	list, err := wire.Marshal([]any{"a", 1, nil})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		value wire.Raw
+		want  string
+	}{
+		{wire.RawString(`say "no"`), `say "no"`}, {wire.RawString(""), ""}, {wire.Null, "null"}, {list, `["a",1,null]`}, {nil, ""}, {wire.Raw("\xc1"), ""}, {list[:2], ""},
+	} {
+		if got := test.value.Plain(); got != test.want {
+			t.Errorf("%x: %q, want %q", []byte(test.value), got, test.want)
+		}
+	}
+}

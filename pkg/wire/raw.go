@@ -89,6 +89,19 @@ func (n number) any() any {
 	return n.u
 }
 
+// Plain returns a string as it is, and any other value as JSON; "" of an absent or
+// malformed one.
+func (r Raw) Plain() string {
+	if s, ok := r.Text(); ok || len(r) == 0 {
+		return s
+	}
+	b, err := AppendJSON(nil, r)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
 // Text returns the value if it is a string.
 func (r Raw) Text() (string, bool) {
 	s, rest, err := readString(r)

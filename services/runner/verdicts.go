@@ -41,7 +41,7 @@ func (j *judge) reply(ctx context.Context) error {
 			return reject(wire.CodeCommandRejected, "%q has its answer", q.ID)
 		}
 		j.tell(node, q)
-		j.fields["message"] = textOf(j.cmd.Content)
+		j.fields["message"] = j.cmd.Content.Plain()
 		return nil
 	default:
 		if choices, ok := flow.Acceptable(n.Input, j.cmd.Content); !ok {
@@ -58,18 +58,6 @@ func nodesOf(open []wire.Approval) []string {
 	}
 	slices.Sort(nodes)
 	return nodes
-}
-
-// textOf is a text as it is, and any other value as JSON.
-func textOf(v wire.Raw) string {
-	if s, ok := v.Text(); ok {
-		return s
-	}
-	b, err := wire.AppendJSON(nil, v)
-	if err != nil {
-		return ""
-	}
-	return string(b)
 }
 
 // tell makes of the command the message that answers what the agent of a node has asked.

@@ -25,16 +25,7 @@ func TestLog(t *testing.T) {
 		var out bytes.Buffer
 		p := b.provider()
 		p.Logger = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		s, err := p.Start(t.Context(), b.request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for e, err := range s.Events() {
-			if err != nil {
-				t.Fatal(err)
-			}
-			b.store(e)
-		}
+		b.play(p)
 		want := map[string]string{
 			"session open": "INFO", "agent complete": "INFO", "turn": "DEBUG", "tool call": "DEBUG", "limits of the model not known": "DEBUG",
 			"model call failed": "WARN", "tool call failed": "WARN", "tool call denied": "WARN",

@@ -66,16 +66,7 @@ func TestMCP(t *testing.T) {
 				apitest.Message(apitest.Text("ok")))
 			b.request.Options.MCPServers = map[string]agent.MCPServer{"math": test.server}
 			p := &native.Provider{Environ: b.provider().Environ, Client: &http.Client{Transport: split{b.script, server.Client().Transport}}}
-			s, err := p.Start(t.Context(), b.request)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for e, err := range s.Events() {
-				if err != nil {
-					t.Fatal(err)
-				}
-				b.store(e)
-			}
+			b.play(p)
 			if got := outcome(b.log); got != "ok" {
 				t.Fatalf("outcome %q", got)
 			}
@@ -112,16 +103,7 @@ func TestMCPRedirect(t *testing.T) {
 	b := newBench(t)
 	b.request.Options.MCPServers = map[string]agent.MCPServer{"x": {URL: server.URL, Headers: map[string]string{"X-Key": "secret"}}}
 	p := &native.Provider{Environ: b.provider().Environ, Client: &http.Client{Transport: split{b.script, server.Client().Transport}}}
-	s, err := p.Start(t.Context(), b.request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for e, err := range s.Events() {
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.store(e)
-	}
+	b.play(p)
 	if got := outcome(b.log); !strings.HasPrefix(got, "start_failed: ") {
 		t.Errorf("outcome %q", got)
 	}

@@ -66,6 +66,21 @@ func (b *bench) provider() *native.Provider {
 	return &native.Provider{Environ: environ, Client: b.script.Client()}
 }
 
+// play runs an agent of another provider to its end.
+func (b *bench) play(p *native.Provider) {
+	b.t.Helper()
+	s, err := p.Start(b.t.Context(), b.request)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for e, err := range s.Events() {
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		b.store(e)
+	}
+}
+
 // run runs the agent to its end and returns the events of this run.
 func (b *bench) run() []*wire.Event {
 	b.t.Helper()

@@ -233,16 +233,7 @@ func TestChat(t *testing.T) {
 	b.file("a", "A\n")
 	b.request.Options.SystemPrompt, b.request.Options.Model = "S", "openai:gpt"
 	p := &native.Provider{Environ: []string{"OPENAI_API_KEY=k", "OPENAI_BASE_URL=" + server.URL + "/v1"}, Client: server.Client()}
-	s, err := p.Start(t.Context(), b.request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for e, err := range s.Events() {
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.store(e)
-	}
+	b.play(p)
 	if got := outcome(b.log); got != "Done." || len(of[*wire.AgentError](b.log)) != 1 {
 		t.Fatalf("outcome %q", got)
 	}
@@ -286,16 +277,7 @@ func TestRequests(t *testing.T) {
 	}
 	t.Run("no key", func(t *testing.T) {
 		b := newBench(t)
-		s, err := new(native.Provider).Start(t.Context(), b.request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for e, err := range s.Events() {
-			if err != nil {
-				t.Fatal(err)
-			}
-			b.store(e)
-		}
+		b.play(new(native.Provider))
 		if got := outcome(b.log); !strings.Contains(got, "no ANTHROPIC_API_KEY") {
 			t.Errorf("outcome %q", got)
 		}
