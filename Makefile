@@ -9,6 +9,8 @@ MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 BIN := $(abspath .bin)
 GOLANGCI_LINT_VERSION := v2.15.0
 GOLANGCI_LINT := $(BIN)/golangci-lint-$(GOLANGCI_LINT_VERSION)
+KO_VERSION := v0.19.1
+KO := $(BIN)/ko-$(KO_VERSION)
 
 # Recorded streams and transcripts of real agents, which test-data reads.
 WAKE_SHARED_DATA ?= ../shared/data
@@ -32,12 +34,12 @@ check: lint test tidy ## Everything a change must pass
 
 .PHONY: test
 test: ## Run the tests
-	CGO_ENABLED=0 go test ./...
+	CGO_ENABLED=0 go test -timeout 15m ./...
 
 .PHONY: race
 race: ## Run the tests with the race detector (needs a C compiler), fewer of the same
-	CGO_ENABLED=1 go test -race -short $$(go list ./... | grep -v /test/sim)
-	CGO_ENABLED=1 go test -race ./test/sim -args -seeds 6
+	CGO_ENABLED=1 go test -race -short -timeout 15m $$(go list ./... | grep -v /test/sim)
+	CGO_ENABLED=1 go test -race -timeout 15m ./test/sim -args -seeds 6
 
 .PHONY: test-data
 test-data: ## Run the tests on the recordings in $WAKE_SHARED_DATA
@@ -76,15 +78,24 @@ mutants: ## Switch off each rule of the log, and show that tests and the simulat
 kill: ## Kill the processes of runs at KILLS random points; SEED repeats a choice
 	CGO_ENABLED=0 go test -count=1 -timeout 30m -v -tags kill ./test/kill -args -seed $(SEED) -kills $(KILLS)
 
-.PHONY: kill-claude
-kill-claude: ## Kill runners of the real Claude CLI, see test-claude
-	WAKE_CLAUDE_PACKAGE=./test/kill test/claude/run -tags kill,claudecli -run TestClaude -v
+.PHONY: disks
+disks: ## Fill the disks of the log and of the recorder while agents are at work (root: they are mounted)
+	CGO_ENABLED=0 go test -count=1 -timeout 30m -v -tags kill,disks -run TestDisk ./test/kill
 
-MINUTES ?= 3
+.PHONY: kill-claude
+kill-claude: ## Kill runners of the real Claude CLI, KILLS times each way, see test-claude
+	WAKE_CLAUDE_PACKAGE=./test/kill WAKE_CLAUDE_ARGS="-seed $(SEED) -kills $(KILLS)" \
+		test/claude/run -tags kill,claudecli -run TestClaude -timeout 6h -v
+
+.PHONY: fence
+fence: ## Take one of two machines away from its agents, in three ways (root: they are namespaces)
+	test/fence/run
+
+DURATION ?= 20m
 
 .PHONY: torture
-torture: ## Break a whole installation, cluster and disks included, for MINUTES; SEED repeats a choice
-	CGO_ENABLED=0 go test -count=1 -timeout 3h -v -tags torture -run TestTorture ./test/torture -args -seed $(SEED) -minutes $(MINUTES)
+torture: ## Break a whole installation, cluster and disks included, for DURATION; SEED repeats a choice
+	CGO_ENABLED=0 go test -count=1 -timeout 3h -v -tags torture -run TestTorture ./test/torture -args -seed $(SEED) -duration $(DURATION)
 
 BENCH ?= bench
 BENCHCOUNT ?= 6
@@ -99,6 +110,11 @@ bench: build ## Measure into the folder BENCH: wake.txt, and go.txt for benchsta
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Lint, and check formatting
 	$(GOLANGCI_LINT) run
+
+.PHONY: vet-darwin
+vet-darwin: ## Build and vet for darwin, tests included
+	GOOS=darwin CGO_ENABLED=0 go build ./...
+	GOOS=darwin CGO_ENABLED=0 go vet -tags shareddata,claudecli,kill,disks,fence,torture,mutants ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the code
@@ -126,6 +142,12 @@ k8s-check: build ## Render the manifests for Kubernetes, and say what is wrong w
 k8s-lab: ## Run wake on a real Kubernetes of three nodes on this machine, and break it: K8S_LAB
 	test/k8s/run
 
+PLATFORMS := linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
+
+.PHONY: release
+release: $(KO) ## Build what is released into dist/: binaries, images, bills of materials, checksums
+	deploy/release "$(KO)" $(PLATFORMS)
+
 .PHONY: tidy
 tidy: ## Fail if go.mod is not tidy
 	go mod tidy -diff
@@ -133,3 +155,7 @@ tidy: ## Fail if go.mod is not tidy
 $(BIN)/golangci-lint-%:
 	GOBIN=$(BIN) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$*
 	mv $(BIN)/golangci-lint $@
+
+$(BIN)/ko-%:
+	GOBIN=$(BIN) go install github.com/google/ko@$*
+	mv $(BIN)/ko $@

@@ -10,8 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/access"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // TestWireDocument fails if the tables of docs/wire.md aren't what the types
@@ -48,6 +49,15 @@ func TestSubjectsDocument(t *testing.T) {
 		fmt.Fprintf(&escape, "| `%s` | `%s` |\n", id, token)
 	}
 	generated(t, "../docs/subjects.md", map[string]string{"kinds": kinds.String(), "escape": escape.String()})
+}
+
+// TestSecurityDocument is [TestWireDocument] for docs/security.md.
+func TestSecurityDocument(t *testing.T) {
+	roles, err := access.Describe(subjects.Default)
+	if err != nil {
+		t.Fatal(err)
+	}
+	generated(t, "../docs/security.md", map[string]string{"roles": roles})
 }
 
 // generated compares the generated parts of a document.

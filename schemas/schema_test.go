@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 //go:generate go test . -update
@@ -34,6 +34,11 @@ type object = map[string]any
 // requests are the structs of commands, work, poison and wake.api.
 var requests = []any{
 	wire.RunRequest{},
+	wire.CommandRequest{},
+	wire.IngestRequest{},
+	wire.IngestResponse{},
+	wire.IngestPiece{},
+	wire.IngestProgress{},
 	wire.CommandResponse{},
 	wire.NodeOffer{},
 	wire.Poison{},
@@ -80,6 +85,21 @@ var requests = []any{
 	wire.SnapshotResponse{},
 	wire.SinkRequest{},
 	wire.SinkResponse{},
+	wire.FeedRequest{},
+	wire.FeedResponse{},
+	wire.LastRequest{},
+	wire.LastResponse{},
+	wire.BoundsRequest{},
+	wire.BoundsResponse{},
+	wire.ValueRequest{},
+	wire.ValueResponse{},
+	wire.BlobRequest{},
+	wire.SessionRequest{},
+	wire.PieceResponse{},
+	wire.SinksRequest{},
+	wire.SinksResponse{},
+	wire.LettersRequest{},
+	wire.LettersResponse{},
 }
 
 // schemas returns the files of this folder.

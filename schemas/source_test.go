@@ -147,7 +147,7 @@ func (s *source) readConstants(d *ast.GenDecl, constants map[string]string) {
 	}
 }
 
-// readMethod reads the methods Type and fields of the payloads.
+// readMethod reads the methods Type and visitFields of the payloads.
 func (s *source) readMethod(d *ast.FuncDecl, returns map[string]string) {
 	if d.Recv == nil {
 		return
@@ -164,7 +164,7 @@ func (s *source) readMethod(d *ast.FuncDecl, returns map[string]string) {
 				returns[name] = id.Name
 			}
 		}
-	case "fields", "envelope":
+	case "visitFields", "visitEnvelope":
 		if s.wire[name] == nil {
 			s.wire[name] = map[string]string{}
 		}

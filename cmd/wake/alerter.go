@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"wake/internal/deliver"
-	"wake/services/alerter"
+	"code.wake.dev/wake/internal/deliver"
+	"code.wake.dev/wake/services/alerter"
 )
 
 type alerterOptions struct {
@@ -27,7 +27,7 @@ func alerterFlags(flags *pflag.FlagSet, o *alerterOptions) {
 func newAlerter(out io.Writer, o *alerterOptions) constructor {
 	return func(_ context.Context, p *process) (runnable, error) {
 		if o.rules == "" {
-			return alerter.New(alerter.Config{Out: out}, p.log, p.logger("alerter"))
+			return alerter.New(alerter.Config{Out: out, Health: p.health, Trial: p.trial("alerter")}, p.log, p.serviceLogger("alerter"))
 		}
 		file, err := filepath.Abs(o.rules)
 		if err != nil {
@@ -37,38 +37,38 @@ func newAlerter(out io.Writer, o *alerterOptions) constructor {
 		if err != nil {
 			return nil, err
 		}
-		a, err := alerter.New(alerter.Config{Settings: &settings}, p.log, p.logger("alerter"))
+		a, err := alerter.New(alerter.Config{Settings: &settings, Health: p.health, Trial: p.trial("alerter")}, p.log, p.serviceLogger("alerter"))
 		if err != nil {
 			return nil, err
 		}
-		d := deliver.New(deliver.Config{Out: out}, rules, p.log, p.logger("alerter"))
+		d := deliver.New(deliver.Config{Out: out}, rules, p.log, p.serviceLogger("alerter"))
 		p.metrics.MustRegister(d)
-		p.group.Add("sinks", d.Run)
-		p.group.Add("rules", func(ctx context.Context) error {
-			return deliver.Watch(ctx, file, src, func(now []byte) { p.follow(ctx, file, now, a, d) })
+		p.keepPart("sinks", d.Run)
+		p.keepPart("rules", func(ctx context.Context) error {
+			return deliver.Watch(ctx, file, src, func(now []byte) { p.followRules(ctx, file, now, a, d) })
 		})
 		return a, nil
 	}
 }
 
-// follow makes an alerter follow rules that have changed. It goes on with the old
+// followRules makes an alerter follow rules that have changed. It goes on with the old
 // ones if there is something wrong with the new.
-func (p *process) follow(ctx context.Context, file string, src []byte, a *alerter.Alerter, d *deliver.Deliverer) {
+func (p *process) followRules(ctx context.Context, file string, src []byte, a *alerter.Alerter, d *deliver.Deliverer) {
 	rules, settings, err := parseRules(file, src)
 	if err == nil {
 		err = a.Set(settings)
 	}
 	if err != nil {
-		p.logger("alerter").ErrorContext(ctx, "rules are refused, the old ones stay", "error", err)
+		p.serviceLogger("alerter").ErrorContext(ctx, "rules are refused, the old ones stay", "error", err)
 		return
 	}
 	d.Replace(rules)
-	p.logger("alerter").InfoContext(ctx, "rules are followed", "file", file)
+	p.serviceLogger("alerter").InfoContext(ctx, "rules are followed", "file", file)
 }
 
 func readRules(file string) (src []byte, rules *deliver.Rules, settings alerter.Settings, err error) {
 	if src, err = os.ReadFile(file); err != nil {
-		return nil, nil, settings, failure(codeRulesInvalid, "--rules names a YAML file; docs/alerts.md says what is in it", "rules: %w", err)
+		return nil, nil, settings, serviceError(codeRulesInvalid, "--rules names a YAML file; docs/alerts.md says what is in it", "rules: %w", err)
 	}
 	rules, settings, err = parseRules(file, src)
 	return src, rules, settings, err
@@ -78,7 +78,7 @@ func parseRules(file string, src []byte) (*deliver.Rules, alerter.Settings, erro
 	settings := alerter.Defaults()
 	rules, err := deliver.Parse(filepath.Base(file), src, os.LookupEnv, &settings)
 	if err != nil {
-		return nil, settings, failure(codeRulesInvalid, "docs/alerts.md says what is in the file", "%w", err)
+		return nil, settings, serviceError(codeRulesInvalid, "docs/alerts.md says what is in the file", "%w", err)
 	}
 	return rules, settings, nil
 }
@@ -91,7 +91,7 @@ func (a *app) alerterCommand() *cobra.Command {
 // openRules reads the rules that a verb needs.
 func openRules(file string) (*deliver.Rules, alerter.Settings, error) {
 	if file == "" {
-		return nil, alerter.Settings{}, usage("--rules FILE", "--rules is missing")
+		return nil, alerter.Settings{}, usageError("--rules FILE", "--rules is missing")
 	}
 	_, rules, settings, err := readRules(file)
 	return rules, settings, err

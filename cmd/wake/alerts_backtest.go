@@ -10,13 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/api"
-	"wake/internal/deliver"
-	"wake/internal/eventlog"
-	"wake/internal/history"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
-	"wake/services/alerter"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/deliver"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/history"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/alerter"
 )
 
 func (a *app) backtestCommand() *cobra.Command {
@@ -42,19 +43,22 @@ its storage, aren't about runs: there is nothing to compare.
 				return err
 			}
 			if (len(args) > 0) == (ago > 0) {
-				return usage("wake alerts backtest --rules FILE @last", "either runs or --since says what to look at")
+				return usageError("wake alerts backtest --rules FILE @last", "either runs or --since says what to look at")
 			}
 			rules, settings, err := openRules(file)
 			if err != nil {
 				return err
 			}
-			return a.withLog(cmd.Context(), func(log *eventlog.Log) error {
-				runs, err := a.backtestRuns(cmd.Context(), log, args, ago)
-				if err != nil {
-					return err
-				}
-				return a.backtest(cmd.Context(), log, runs, rules, settings)
-			})
+			log, err := a.openReader(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer log.Conn().Close()
+			runs, err := a.backtestRuns(cmd.Context(), log, args, ago)
+			if err != nil {
+				return err
+			}
+			return a.runBacktest(cmd.Context(), log, runs, rules, settings)
 		},
 	}
 	cmd.Flags().StringVar(&file, "rules", "", "`file` with the rules")
@@ -63,7 +67,7 @@ its storage, aren't about runs: there is nothing to compare.
 }
 
 // backtestRuns returns the ids of the runs to look at.
-func (a *app) backtestRuns(ctx context.Context, log *eventlog.Log, args []string, since wire.Ago) ([]string, error) {
+func (a *app) backtestRuns(ctx context.Context, log *feed.Reader, args []string, since wire.Ago) ([]string, error) {
 	var runs []string
 	for _, arg := range args {
 		run, err := a.runID(ctx, log, arg)
@@ -89,8 +93,8 @@ func (a *app) backtestRuns(ctx context.Context, log *eventlog.Log, args []string
 	return runs, nil
 }
 
-// backtested is an alert, and whether it was or would be raised.
-type backtested struct {
+// backtestRow is an alert, and whether it was or would be raised.
+type backtestRow struct {
 	Mark  string     `json:"mark"`
 	Alert wire.Alert `json:"alert"`
 	Sent  []receipt  `json:"sent"` // that it would have been
@@ -102,7 +106,7 @@ type receipt struct {
 	Digest bool   `json:"digest,omitempty"`
 }
 
-func (a *app) backtest(ctx context.Context, log *eventlog.Log, runs []string, rules *deliver.Rules, settings alerter.Settings) error {
+func (a *app) runBacktest(ctx context.Context, log *feed.Reader, runs []string, rules *deliver.Rules, settings alerter.Settings) error {
 	var entries []eventlog.Entry
 	var was []wire.Alert
 	for _, run := range runs {
@@ -113,7 +117,7 @@ func (a *app) backtest(ctx context.Context, log *eventlog.Log, runs []string, ru
 			e.Data = nil // it is decoded
 			entries = append(entries, e)
 		}
-		err := a.eachAlert(ctx, log, a.names.RunAlerts(run), false, func(alert wire.Alert) error {
+		err := a.eachAlert(ctx, log, run, false, func(alert wire.Alert) error {
 			was = append(was, alert)
 			return nil
 		})
@@ -123,26 +127,26 @@ func (a *app) backtest(ctx context.Context, log *eventlog.Log, runs []string, ru
 	}
 	slices.SortStableFunc(entries, func(x, y eventlog.Entry) int { return cmp.Compare(x.Pos, y.Pos) })
 	would := alerter.Backtest(settings, entries)
-	return a.printBacktest(judge(was, would, deliver.Simulate(rules, would)))
+	return a.printBacktest(markAlerts(was, would, deliver.Simulate(rules, would)))
 }
 
-// occurrence names the occurrence that an alert is of.
-func occurrence(a wire.Alert) string {
+// occurrenceKey names the occurrence that an alert is of.
+func occurrenceKey(a wire.Alert) string {
 	return strings.Join([]string{a.RunID, a.NodeID, a.Kind, a.Key}, "\x00")
 }
 
-// judge marks alerts.
-func judge(was, would []wire.Alert, deliveries []deliver.Delivery) []backtested {
+// markAlerts marks alerts.
+func markAlerts(was, would []wire.Alert, deliveries []deliver.Delivery) []backtestRow {
 	raised := map[string]bool{}
 	for _, alert := range was {
-		raised[occurrence(alert)] = true
+		raised[occurrenceKey(alert)] = true
 	}
-	var all []backtested
+	var all []backtestRow
 	for i, alert := range would {
-		v := backtested{Mark: "+", Alert: alert, Sent: []receipt{}}
-		if raised[occurrence(alert)] {
+		v := backtestRow{Mark: "+", Alert: alert, Sent: []receipt{}}
+		if raised[occurrenceKey(alert)] {
 			v.Mark = "="
-			delete(raised, occurrence(alert))
+			delete(raised, occurrenceKey(alert))
 		}
 		for _, d := range deliveries {
 			if d.Of(i) {
@@ -152,15 +156,15 @@ func judge(was, would []wire.Alert, deliveries []deliver.Delivery) []backtested 
 		all = append(all, v)
 	}
 	for _, alert := range was {
-		if raised[occurrence(alert)] {
-			all = append(all, backtested{Mark: "-", Alert: alert, Sent: []receipt{}})
+		if raised[occurrenceKey(alert)] {
+			all = append(all, backtestRow{Mark: "-", Alert: alert, Sent: []receipt{}})
 		}
 	}
-	slices.SortStableFunc(all, func(x, y backtested) int { return cmp.Compare(x.Alert.Timestamp, y.Alert.Timestamp) })
+	slices.SortStableFunc(all, func(x, y backtestRow) int { return cmp.Compare(x.Alert.Timestamp, y.Alert.Timestamp) })
 	return all
 }
 
-func (a *app) printBacktest(all []backtested) error {
+func (a *app) printBacktest(all []backtestRow) error {
 	count := map[string]int{}
 	for _, v := range all {
 		count[v.Mark]++
@@ -172,13 +176,13 @@ func (a *app) printBacktest(all []backtested) error {
 		}
 		to := "nobody"
 		if len(v.Sent) > 0 {
-			to = receipts(v)
+			to = receiptsText(v)
 		}
 		if v.Mark == "-" {
 			to = ""
 		}
-		if _, err := fmt.Fprintf(a.out, "%s %s %-8s %s %s\n", v.Mark, stamp(v.Alert.Timestamp), timeline.Line(string(v.Alert.Severity), maxCell),
-			timeline.Line(v.Alert.RunID, runColumn), timeline.Line(v.Alert.Text, maxMessage)+arrow(to)); err != nil {
+		if _, err := fmt.Fprintf(a.out, "%s %s %-8s %s %s\n", v.Mark, dateTimeText(v.Alert.Timestamp), timeline.Line(string(v.Alert.Severity), maxCell),
+			timeline.Line(v.Alert.RunID, runColumn), timeline.Line(v.Alert.Text, maxMessage)+arrowTo(to)); err != nil {
 			return err
 		}
 	}
@@ -189,19 +193,19 @@ func (a *app) printBacktest(all []backtested) error {
 	return err
 }
 
-func arrow(to string) string {
+func arrowTo(to string) string {
 	if to == "" {
 		return ""
 	}
 	return "  → " + to
 }
 
-func receipts(v backtested) string {
+func receiptsText(v backtestRow) string {
 	var all []string
 	for _, r := range v.Sent {
 		switch {
 		case r.Digest:
-			all = append(all, r.Sink+" in a digest at "+stamp(r.At))
+			all = append(all, r.Sink+" in a digest at "+dateTimeText(r.At))
 		default:
 			all = append(all, r.Sink)
 		}
@@ -209,4 +213,4 @@ func receipts(v backtested) string {
 	return strings.Join(all, ", ")
 }
 
-func stamp(ms int64) string { return time.UnixMilli(ms).Format(time.DateTime) }
+func dateTimeText(ms int64) string { return time.UnixMilli(ms).Format(time.DateTime) }

@@ -10,9 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
-	"wake/internal/deliver"
-	"wake/internal/eventlog"
-	"wake/internal/timeline"
+	"code.wake.dev/wake/internal/deliver"
+	"code.wake.dev/wake/internal/timeline"
 )
 
 // alertsSinksCommand shows what the sinks have got.
@@ -22,17 +21,17 @@ func (a *app) alertsSinksCommand() *cobra.Command {
 		Short: "Print how far the sinks are that rules sent alerts to",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withLog(cmd.Context(), func(log *eventlog.Log) error {
-				all, err := deliver.Statuses(cmd.Context(), log)
+			return a.withConnection(cmd.Context(), func(nc *nats.Conn) error {
+				all, err := deliver.Statuses(cmd.Context(), nc, a.names)
 				if err != nil {
 					return err
 				}
 				if a.json {
-					return a.printJSON(map[string]any{"sinks": append([]deliver.Status{}, all...)})
+					return a.printJSON(map[string]any{"sinks": all})
 				}
 				table := newTable(a.out, "SINK", "BEHIND", "HELD", "FAILED ATTEMPTS")
 				for _, s := range all {
-					table.row(s.Sink, strconv.FormatUint(s.Behind, 10), strconv.Itoa(s.Held), strconv.Itoa(s.Attempts))
+					table.addRow(s.Sink, strconv.FormatUint(s.Behind, 10), strconv.Itoa(s.Held), strconv.Itoa(s.Attempts))
 				}
 				return table.flush()
 			})
@@ -48,21 +47,21 @@ func (a *app) alertsTestCommand() *cobra.Command {
 		Short: "Send a test to a sink",
 		Long: `Send a test to a sink, in one attempt: by the alerter that sends to it, or with
 --rules from here, before any alerter has these rules.`,
-		Args: arguments, ValidArgsFunction: a.completeSink,
+		Args: checkArguments, ValidArgsFunction: a.completeSink,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			if file != "" {
 				return a.testFromHere(ctx, file, args[0])
 			}
-			return a.withLog(ctx, func(log *eventlog.Log) error {
-				r, err := deliver.Try(ctx, log, args[0])
+			return a.withConnection(ctx, func(nc *nats.Conn) error {
+				r, err := deliver.Try(ctx, nc, a.names, args[0])
 				if err != nil {
 					return err
 				}
 				if r.Problem != "" {
-					return untaken(args[0], r.Problem)
+					return sinkError(args[0], r.Problem)
 				}
-				return a.said(map[string]any{"sink": args[0], "sent": r.Sent}, args[0]+" took the test")
+				return a.printDone(map[string]any{"sink": args[0], "sent": r.Sent}, args[0]+" took the test")
 			})
 		},
 	}
@@ -76,21 +75,21 @@ func (a *app) testFromHere(ctx context.Context, file, sink string) error {
 		return err
 	}
 	if rules.Sinks[sink] == nil {
-		return usage("the sinks of the file are under `sinks`", "%s has no sink %q", file, sink)
+		return usageError("the sinks of the file are under `sinks`", "%s has no sink %q", file, sink)
 	}
 	if err := deliver.Test(ctx, deliver.Config{Out: a.out}, rules, sink, a.names); err != nil {
-		return untaken(sink, err.Error())
+		return sinkError(sink, err.Error())
 	}
-	return a.said(map[string]any{"sink": sink, "sent": 1}, sink+" took the test")
+	return a.printDone(map[string]any{"sink": sink, "sent": 1}, sink+" took the test")
 }
 
-// untaken is the error for what a sink doesn't take.
-func untaken(sink, problem string) error {
-	return failure(codeSinkFailed, "", "%s doesn't take it: %s", sink, problem)
+// sinkError is the error for what a sink doesn't take.
+func sinkError(sink, problem string) error {
+	return serviceError(codeSinkFailed, "", "%s doesn't take it: %s", sink, problem)
 }
 
-// said prints what was done.
-func (a *app) said(asJSON any, text string) error {
+// printDone prints what was done.
+func (a *app) printDone(asJSON any, text string) error {
 	if a.json {
 		return a.printJSON(asJSON)
 	}
@@ -113,18 +112,18 @@ func (a *app) deadLetterListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list [SINK]",
 		Short: "Print what sinks didn't take, with the reason",
-		Args:  arguments, ValidArgsFunction: a.completeSink,
+		Args:  checkArguments, ValidArgsFunction: a.completeSink,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withLog(cmd.Context(), func(log *eventlog.Log) error {
-				return a.listLetters(cmd.Context(), log, strings.Join(args, ""))
+			return a.withConnection(cmd.Context(), func(nc *nats.Conn) error {
+				return a.listLetters(cmd.Context(), nc, strings.Join(args, ""))
 			})
 		},
 	}
 }
 
-func (a *app) listLetters(ctx context.Context, log *eventlog.Log, sink string) error {
+func (a *app) listLetters(ctx context.Context, nc *nats.Conn, sink string) error {
 	table := newTable(a.out, "ID", "SINK", "WHEN", "REASON", "TEXT")
-	for l, err := range deliver.Letters(ctx, log, sink) {
+	for l, err := range deliver.Letters(ctx, nc, a.names, sink) {
 		if err != nil {
 			return err
 		}
@@ -134,7 +133,7 @@ func (a *app) listLetters(ctx context.Context, log *eventlog.Log, sink string) e
 			}
 			continue
 		}
-		table.row(strconv.FormatUint(l.ID, 10), l.Sink, stamp(l.Time), timeline.Line(l.Reason, maxCell), timeline.Line(l.Notification.Text, maxMessage))
+		table.addRow(strconv.FormatUint(l.ID, 10), l.Sink, dateTimeText(l.Time), timeline.Line(l.Reason, maxCell), timeline.Line(l.Notification.Text, maxMessage))
 	}
 	if a.json {
 		return nil
@@ -149,54 +148,54 @@ func (a *app) deadLetterRetryCommand() *cobra.Command {
 		Long: `Send again what a sink didn't take, all or those of these ids, the oldest first,
 each in one attempt. What it takes now is no dead letter any more; the first that it
 doesn't take ends it. An alerter whose rules have the sink does this.`,
-		Args: func(cmd *cobra.Command, args []string) error { return arguments(cmd, args[:min(len(args), 1)]) }, ValidArgsFunction: a.completeSink,
+		Args: func(cmd *cobra.Command, args []string) error { return checkArguments(cmd, args[:min(len(args), 1)]) }, ValidArgsFunction: a.completeSink,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var ids []uint64
 			for _, arg := range args[1:] {
 				id, err := strconv.ParseUint(arg, 10, 64)
 				if err != nil {
-					return usage("`wake alerts deadletter list` shows them", "%q is no id of a dead letter", arg)
+					return usageError("`wake alerts deadletter list` shows them", "%q is no id of a dead letter", arg)
 				}
 				if !slices.Contains(ids, id) {
 					ids = append(ids, id)
 				}
 			}
-			return a.withLog(cmd.Context(), func(log *eventlog.Log) error {
-				return a.retryLetters(cmd.Context(), log, args[0], ids)
+			return a.withConnection(cmd.Context(), func(nc *nats.Conn) error {
+				return a.retryLetters(cmd.Context(), nc, args[0], ids)
 			})
 		},
 	}
 }
 
-func (a *app) retryLetters(ctx context.Context, log *eventlog.Log, sink string, ids []uint64) error {
+func (a *app) retryLetters(ctx context.Context, nc *nats.Conn, sink string, ids []uint64) error {
 	sent := 0
 	for {
-		r, err := deliver.Retry(ctx, log, sink, ids)
+		r, err := deliver.Retry(ctx, nc, a.names, sink, ids)
 		sent += r.Sent
 		if err != nil {
 			return err
 		}
 		if r.Problem != "" {
-			return failure(codeSinkFailed, "", "%s took %d, but not the next: %s", sink, sent, r.Problem)
+			return serviceError(codeSinkFailed, "", "%s took %d, but not the next: %s", sink, sent, r.Problem)
 		}
 		if missing := len(ids) - sent; !r.More && missing > 0 {
-			return failure(codeSinkFailed, "`wake alerts deadletter list "+sink+"` shows those that it has",
+			return serviceError(codeSinkFailed, "`wake alerts deadletter list "+sink+"` shows those that it has",
 				"%s took %d, but has no dead letter of the other %d ids", sink, sent, missing)
 		}
 		if !r.More || r.Sent == 0 {
-			return a.said(map[string]any{"sink": sink, "sent": sent}, sink+" took "+strconv.Itoa(sent))
+			return a.printDone(map[string]any{"sink": sink, "sent": sent}, sink+" took "+strconv.Itoa(sent))
 		}
 	}
 }
 
-// withLog gives the log to f.
-func (a *app) withLog(ctx context.Context, f func(*eventlog.Log) error) error {
-	log, err := a.openLog(ctx)
+// withConnection gives a connection to f.
+func (a *app) withConnection(ctx context.Context, f func(*nats.Conn) error) error {
+	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return err
 	}
-	defer log.Conn().Close()
-	return f(log)
+	defer nc.Close()
+	return f(nc)
 }
 
 // completeSink completes the names of sinks that were ever sent to.
@@ -204,12 +203,8 @@ func (a *app) completeSink(cmd *cobra.Command, args []string, _ string) ([]cobra
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return a.completions(cmd, func(ctx context.Context, nc *nats.Conn) ([]cobra.Completion, error) {
-		log, err := eventlog.Open(ctx, nc, eventlog.Options{Names: a.names, Logger: a.log})
-		if err != nil {
-			return nil, err
-		}
-		all, err := deliver.Statuses(ctx, log)
+	return a.askCompletions(cmd, func(ctx context.Context, nc *nats.Conn) ([]cobra.Completion, error) {
+		all, err := deliver.Statuses(ctx, nc, a.names)
 		var names []cobra.Completion
 		for _, s := range all {
 			names = append(names, s.Sink)

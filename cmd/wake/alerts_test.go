@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Whoever may publish alerts can't reach the terminal of those who read them.
@@ -22,7 +22,7 @@ func TestHostileAlert(t *testing.T) {
 			t.Errorf("json %t: %q", asJSON, out.String())
 		}
 		out.Reset()
-		if err := a.printBacktest([]backtested{{Mark: "=", Alert: alert}}); err != nil {
+		if err := a.printBacktest([]backtestRow{{Mark: "=", Alert: alert}}); err != nil {
 			t.Fatal(err)
 		}
 		if strings.ContainsRune(out.String(), '\x1b') {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"wake/internal/agent/native/apitest"
+	"code.wake.dev/wake/internal/agent/native/apitest"
 )
 
 // api FILE starts a Messages API for native agents, and sets the variables that name it. The

@@ -11,10 +11,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
-	"wake/internal/api"
-	"wake/internal/ask"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) approveCommand() *cobra.Command {
@@ -51,21 +51,21 @@ of one; wake approvals lists them.
 // decisionVerb is a verb that decides about a call.
 func (a *app) decisionVerb(c *wire.Command, choose *[]string, done string) *cobra.Command {
 	cmd := &cobra.Command{
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeCall,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var options []string
 			if choose != nil {
 				options = *choose
 			}
-			return a.decide(cmd.Context(), args[0], args[1], *c, options, done)
+			return a.decideCall(cmd.Context(), args[0], args[1], *c, options, done)
 		},
 	}
 	cmd.Flags().StringVar(&c.Note, "note", "", "`why`, for the agent and the log; of a question, the answer")
 	return cmd
 }
 
-func (a *app) decide(ctx context.Context, ref, call string, c wire.Command, options []string, done string) error {
+func (a *app) decideCall(ctx context.Context, ref, call string, c wire.Command, options []string, done string) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err
@@ -88,16 +88,16 @@ func (a *app) decide(ctx context.Context, ref, call string, c wire.Command, opti
 	}
 	if len(options) > 0 {
 		if waits == nil || waits.Kind != wire.ApprovalQuestion {
-			return usage("wake approvals "+c.RunID, "--choose: call %s asks nothing", c.CallID)
+			return usageError("wake approvals "+c.RunID, "--choose: call %s asks nothing", c.CallID)
 		}
 		if c.Note != "" {
-			return usage("to say more than an option does, say it all with --note", "--choose and --note are both the answer: give one of them")
+			return usageError("to say more than an option does, say it all with --note", "--choose and --note are both the answer: give one of them")
 		}
 		if c.Content, err = ask.Chosen(waits.Questions, options); err != nil {
-			return usage("wake approvals "+c.RunID+" --json tells the questions", "--choose: %w", err)
+			return usageError("wake approvals "+c.RunID+" --json tells the questions", "--choose: %w", err)
 		}
 	}
-	return s.order(ctx, c, done+" "+c.CallID+" of")
+	return s.sendOrder(ctx, c, done+" "+c.CallID+" of")
 }
 
 // waitingCalls lists the calls of a run that wait, the longest first.
@@ -135,10 +135,10 @@ those that it has started and waits for: tool calls that somebody has to allow (
 approve, wake deny), and questions of agents and of ask nodes (wake reply). The commands that answer are below.
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			nc, err := a.connect(cmd.Context())
+			nc, err := a.connectServer(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -151,7 +151,7 @@ approve, wake deny), and questions of agents and of ask nodes (wake reply). The 
 			if err != nil {
 				return err
 			}
-			a.lacks(waits.Lag)
+			a.noteLag(waits.Lag)
 			if a.json {
 				return a.printJSON(waits)
 			}
@@ -168,7 +168,7 @@ func printApprovals(w io.Writer, waits wire.ApprovalsResponse, now time.Time) er
 	t := newTable(w, "RUN", "NODE", "CALL", "KIND", "WAITS", "WHAT")
 	var answers strings.Builder
 	for _, x := range waits.Approvals {
-		t.row(x.RunID, x.NodeID, x.CallID, kindOf(x), timeline.Span(now.UnixMilli()-x.Since), asksWhat(x))
+		t.addRow(x.RunID, x.NodeID, x.CallID, kindOf(x), timeline.Span(now.UnixMilli()-x.Since), asksWhat(x))
 		answers.WriteString(timeline.Line(x.Answer, maxMessage) + "\n")
 	}
 	if err := t.flush(); err != nil {
@@ -207,7 +207,7 @@ func (a *app) completeCall(cmd *cobra.Command, args []string, word string) ([]co
 
 // completeWaiting completes what waits in a run.
 func (a *app) completeWaiting(cmd *cobra.Command, ref string, which func(*wire.State) []wire.Approval) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return a.completions(cmd, func(ctx context.Context, nc *nats.Conn) ([]cobra.Completion, error) {
+	return a.askCompletions(cmd, func(ctx context.Context, nc *nats.Conn) ([]cobra.Completion, error) {
 		s, err := a.sessionOn(ctx, nc)
 		if err != nil {
 			return nil, err
@@ -222,7 +222,7 @@ func (a *app) completeWaiting(cmd *cobra.Command, ref string, which func(*wire.S
 		}
 		var ids []cobra.Completion
 		for _, x := range which(state) {
-			ids = append(ids, described(x.CallID, asksWhat(x)))
+			ids = append(ids, completionOf(x.CallID, asksWhat(x)))
 		}
 		return ids, nil
 	})

@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/access"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/access"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 func (a *app) authCommand() *cobra.Command {
@@ -24,7 +24,7 @@ func (a *app) authCommand() *cobra.Command {
 a user who may do what it needs and nothing else; so has whoever steers or only
 watches runs.`,
 	}
-	cmd.AddCommand(a.authGenerateCommand(), a.authUserCommand(), a.authKeyCommand())
+	cmd.AddCommand(a.authGenerateCommand(), a.authUpgradeCommand(), a.authUserCommand(), a.authKeyCommand())
 	return cmd
 }
 
@@ -50,8 +50,9 @@ func (a *app) authGenerateCommand() *cobra.Command {
 
     nats.conf             a server with these users, with TLS
     auth.conf             operator and accounts, for a nats.conf of your own
-    keys/                 sign more users (wake auth user): keep them where keys are kept
-    creds/NAME.creds      credentials of each service, of an operator and a viewer
+    keys/                 sign more users (wake auth user), and the accounts
+                          (nats-operator.seed): keep them where keys are kept
+    creds/NAME.creds      credentials of each service, of an operator, a viewer and so on
     tls/                  an authority (ca.crt, ca.key) and the servers' certificate
 
 Nothing is sent anywhere.`,
@@ -68,11 +69,7 @@ wake init --nats-url tls://nats.example --creds secrets/creds/init.creds --tls-c
 
 func (a *app) authGenerate(o authOptions) error {
 	if _, err := os.Stat(filepath.Join(o.dir, authConf)); err == nil {
-		return usage("choose another --dir, or make single users with wake auth user", "%s has an %s already: new keys would lock out who has credentials", o.dir, authConf)
-	}
-	keys, err := access.NewKeys(a.names)
-	if err != nil {
-		return err
+		return usageError("choose another --dir, or make single users with wake auth user", "%s has an %s already: new keys would lock out who has credentials", o.dir, authConf)
 	}
 	certificates, err := access.NewCertificates(a.prefix, o.hosts)
 	if err != nil {
@@ -85,35 +82,20 @@ func (a *app) authGenerate(o authOptions) error {
 		filepath.Join(tlsFolder, "server.key"): certificates.ServerKey,
 		"nats.conf":                            []byte(serverConf),
 	}
-	account, err := access.Account(keys.Seeds[access.AccountKey])
-	if err != nil {
-		return err
-	}
-	for _, r := range access.Roles() {
-		u := access.User{Name: string(r), Role: r}
-		creds, err := access.Credentials(a.names, account, keys.Seeds[u.SignedBy()], u)
-		if err != nil {
-			return err
-		}
-		files[filepath.Join(credsFolder, string(r)+".creds")] = creds
-	}
-	for name, seed := range keys.Seeds {
-		files[seedFile(name)] = append(seed, '\n')
-	}
 	for name, content := range files {
 		if err := writeSecret(filepath.Join(o.dir, name), content); err != nil {
 			return err
 		}
 	}
-	// The last: what is half made can be made again.
-	if err := writeSecret(filepath.Join(o.dir, authConf), []byte(keys.Conf)); err != nil {
+	r, err := renewUsers(o.dir, a.names, access.Up)
+	if err != nil {
 		return err
 	}
 	if a.json {
-		return a.printJSON(map[string]any{"dir": o.dir, "files": len(files) + 1})
+		return a.printJSON(map[string]any{"dir": o.dir, "files": len(files) + r.files})
 	}
 	_, err = fmt.Fprintf(a.out, "%s has keys, credentials and certificates; start a server on them with: cd %s && nats-server -c nats.conf\n",
-		o.dir, word(o.dir))
+		o.dir, shellWord(o.dir))
 	return err
 }
 
@@ -130,21 +112,37 @@ include auth.conf
 
 func seedFile(name string) string { return filepath.Join(keysFolder, name+".seed") }
 
-func readSeed(dir, name string) ([]byte, error) {
-	seed, err := os.ReadFile(filepath.Join(dir, seedFile(name)))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, usage("name the folder with --dir, or make one with wake auth generate", "%s has no %s", dir, seedFile(name))
+func credsFile(name string) string { return filepath.Join(credsFolder, name+".creds") }
+
+// readKeys reads the seeds of a folder: those that are named, or all.
+func readKeys(dir string, names ...string) (access.Keys, error) {
+	k := access.Keys{Seeds: map[string][]byte{}}
+	if len(names) == 0 {
+		paths, err := filepath.Glob(filepath.Join(dir, seedFile("*")))
+		if err != nil {
+			return k, fmt.Errorf("keys: %w", err)
+		}
+		for _, path := range paths {
+			names = append(names, strings.TrimSuffix(filepath.Base(path), ".seed"))
+		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("keys: %w", err)
+	for _, name := range names {
+		seed, err := os.ReadFile(filepath.Join(dir, seedFile(name)))
+		if errors.Is(err, fs.ErrNotExist) {
+			return k, usageError("name the folder with --dir, make one with wake auth generate, or bring it up to date with wake auth upgrade", "%s has no %s", dir, seedFile(name))
+		}
+		if err != nil {
+			return k, fmt.Errorf("keys: %w", err)
+		}
+		k.Seeds[name] = bytes.TrimSpace(seed)
 	}
-	return bytes.TrimSpace(seed), nil
+	return k, nil
 }
 
 // writeSecret writes a file that nobody else may read, wholly or not at all.
 func writeSecret(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return usage("choose another --dir", "%w", err)
+		return usageError("choose another --dir", "%w", err)
 	}
 	part := path + ".part"
 	if err := os.WriteFile(part, content, 0o600); err != nil {
@@ -166,18 +164,17 @@ func (a *app) authUserCommand() *cobra.Command {
 		Long: `Make credentials of one more user, with the keys that wake auth generate has made.
 The server needs to know nothing of it.
 
-A viewer of one run sees that run's events and alerts, and nothing else, by a
-subscription or a consumer whose only filter is the run; the other verbs of wake
-need to see more.`,
+A guest, who is a viewer of one run, may ask about that run and about nothing else. A debugger listens to events and alerts of all runs as they
+are published, which is before they are stored.`,
 		Example: `wake auth user ann --role operator
-wake auth user guest --role viewer --run review-17 --for 24h
-nats sub --stream WAKE_EVENTS 'wake.events.review-17.>' --creds wake-auth/creds/guest.creds`,
-		Args: arguments,
+wake auth user guest --role guest --run review-17 --for 24h
+wake status review-17 --creds wake-auth/creds/guest.creds`,
+		Args: checkArguments,
 		RunE: func(_ *cobra.Command, args []string) error { return a.authUser(args[0], o) },
 	}
 	cmd.Flags().StringVar(&o.dir, "dir", "wake-auth", "`folder` of the keys")
 	cmd.Flags().StringVar(&o.role, "role", string(access.Viewer), "what the user may do: "+roleNames())
-	cmd.Flags().StringVar(&o.run, "run", "", "the only `run` that a viewer sees (default: all)")
+	cmd.Flags().StringVar(&o.run, "run", "", "the `run` that a guest sees")
 	cmd.Flags().DurationVar(&o.valid, "for", 0, "`how long` the credentials are good (default: for ever)")
 	cmd.Flags().StringVarP(&o.out, "output", "o", "", "`file` to write (default: DIR/creds/NAME.creds)")
 	completeFlag(cmd, "role", cobra.FixedCompletions(strings.Split(roleNames(), ", "), cobra.ShellCompDirectiveNoFileComp))
@@ -194,43 +191,42 @@ func roleNames() string {
 
 func (a *app) authUser(name string, o authUserOptions) error {
 	if subjects.Escape(name) != name {
-		return usage("use letters, digits, _ and -", "%q is no name of a user", name)
+		return usageError("use letters, digits, _ and -", "%q is no name of a user", name)
 	}
 	if o.valid < 0 {
-		return usage("such as 24h", "--for: %s is no time", o.valid)
+		return usageError("such as 24h", "--for: %s is no time", o.valid)
 	}
 	u := access.User{Name: name, Role: access.Role(o.role), Run: o.run, For: o.valid}
-	if _, err := u.Role.Permissions(a.names, u.Run, ""); err != nil {
-		return usage("the roles are "+roleNames(), "%w", err)
+	if u.Role == access.Viewer && u.Run != "" {
+		u.Role = access.Guest
 	}
-	accountSeed, err := readSeed(o.dir, access.AccountKey)
+	if err := u.Check(); err != nil {
+		return usageError("the roles are "+roleNames(), "%w", err)
+	}
+	seeds, err := u.Seeds()
 	if err != nil {
 		return err
 	}
-	account, err := access.Account(accountSeed)
+	keys, err := readKeys(o.dir, seeds...)
 	if err != nil {
 		return err
 	}
-	seed, err := readSeed(o.dir, u.SignedBy())
-	if err != nil {
-		return err
-	}
-	creds, err := access.Credentials(a.names, account, seed, u)
+	creds, err := keys.Credentials(u)
 	if err != nil {
 		return err
 	}
 	path := o.out
 	if path == "" {
-		path = filepath.Join(o.dir, credsFolder, name+".creds")
+		path = filepath.Join(o.dir, credsFile(name))
 	}
 	if _, err := os.Stat(path); err == nil {
-		return usage("choose another name, or remove the file", "%s is there already", path)
+		return usageError("choose another name, or remove the file", "%s is there already", path)
 	}
 	if err := writeSecret(path, creds); err != nil {
 		return err
 	}
 	if a.json {
-		return a.printJSON(map[string]string{"name": name, "role": o.role, "run": o.run, "file": path})
+		return a.printJSON(map[string]string{"name": name, "role": string(u.Role), "run": o.run, "file": path})
 	}
 	_, err = fmt.Fprintf(a.out, "%s: use it with --creds\n", path)
 	return err

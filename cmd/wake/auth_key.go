@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/seal"
+	"code.wake.dev/wake/internal/seal"
 )
 
 func (a *app) authKeyCommand() *cobra.Command {
@@ -28,10 +28,10 @@ wake up --encryption-keys wake.keys
 wake auth key wake.keys --reading
 wake auth key wake.keys --use 1f0c9a3e
 nats stream get WAKE_EVENTS 17 --translate 'wake decode --encryption-keys wake.keys'`,
-		Args: arguments,
+		Args: checkArguments,
 		RunE: func(_ *cobra.Command, args []string) error {
 			if reading && use != "" {
-				return usage("first --reading, then --use with the id that it told", "--use: it is for writing, and --reading makes one that isn't")
+				return usageError("first --reading, then --use with the id that it told", "--use: it is for writing, and --reading makes one that isn't")
 			}
 			id, err := use, error(nil)
 			if use != "" {

@@ -13,10 +13,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"wake/internal/backup"
-	"wake/internal/service"
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/backup"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // backupOptions are the settings of backup and restore.
@@ -27,7 +27,7 @@ type backupOptions struct {
 	replicas int
 }
 
-func (o *backupOptions) flags(flags *pflag.FlagSet, store string) {
+func (o *backupOptions) addFlags(flags *pflag.FlagSet, store string) {
 	storeFlag(flags, &o.store, store)
 	flags.BoolVar(&o.noStore, "no-store", false, "leave the recorder's store out, such as a PostgreSQL database")
 }
@@ -41,13 +41,13 @@ func (a *app) backupCommand() *cobra.Command {
 runs or nothing does. If no server runs on the data directory and none is named, one
 is started on it for as long as it takes. A PostgreSQL database is copied by pg_dump,
 before; then give --no-store.`,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: completeDir,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.backup(cmd.Context(), args[0], o)
+			return a.takeBackup(cmd.Context(), args[0], o)
 		},
 	}
-	o.flags(cmd.Flags(), "the recorder's `store`, a SQLite file (default: DIR/recorder.db of the data directory)")
+	o.addFlags(cmd.Flags(), "the recorder's `store`, a SQLite file (default: DIR/recorder.db of the data directory)")
 	return cmd
 }
 
@@ -55,7 +55,7 @@ func completeDir(*cobra.Command, []string, string) ([]cobra.Completion, cobra.Sh
 	return nil, cobra.ShellCompDirectiveFilterDirs
 }
 
-func (a *app) backup(ctx context.Context, dir string, o backupOptions) error {
+func (a *app) takeBackup(ctx context.Context, dir string, o backupOptions) error {
 	copyStore, err := a.copyStore(o)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (a *app) storePath(o backupOptions) (string, error) {
 	}
 	path, err := recorder.File(o.store)
 	if err != nil {
-		return "", usage("`pg_dump` it before and `pg_restore` it after, and give --no-store", "--store: %w", err)
+		return "", usageError("`pg_dump` it before and `pg_restore` it after, and give --no-store", "--store: %w", err)
 	}
 	if path == "" {
 		path = filepath.Join(a.server.DataDir, "recorder.db")
@@ -94,7 +94,7 @@ func (a *app) copyStore(o backupOptions) (backup.CopyStore, error) {
 		return nil, err
 	}
 	if _, err := os.Stat(path); err != nil {
-		return nil, usage("name it with --store, or give --no-store", "the recorder's store: %w", err)
+		return nil, usageError("name it with --store, or give --no-store", "the recorder's store: %w", err)
 	}
 	return func(ctx context.Context, to string) (wire.Position, error) { return recorder.Copy(ctx, path, to) }, nil
 }
@@ -102,7 +102,7 @@ func (a *app) copyStore(o backupOptions) (backup.CopyStore, error) {
 // serverOrOwn connects to the server that is named or runs on the data directory,
 // or else to one of its own there, which stop ends.
 func (a *app) serverOrOwn(ctx context.Context) (nc *nats.Conn, stop func(), err error) {
-	nc, err = a.connect(ctx)
+	nc, err = a.connectServer(ctx)
 	if err == nil {
 		return nc, nc.Close, nil
 	}
@@ -134,7 +134,7 @@ func (a *app) ownServer(ctx context.Context, dir string) (nc *nats.Conn, stop fu
 	if err != nil {
 		return nil, nil, err
 	}
-	server, err := startServer(ctx, embeddedConfig{Dir: path, Listen: "127.0.0.1"}, a.log)
+	server, err := startServer(ctx, embeddedConfig{Dir: path, Listen: "127.0.0.1", Names: a.names}, a.log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -160,7 +160,7 @@ func (a *app) showProgress() backup.Progress {
 			return
 		}
 		last, shown = name, time.Now()
-		a.note("%s: %s\n", name, bytesText(uint64(size)))
+		a.printNote("%s: %s\n", name, bytesText(uint64(size)))
 	}
 }
 

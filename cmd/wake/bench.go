@@ -15,9 +15,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
-	"wake/internal/bench"
-	"wake/internal/eventlog"
-	"wake/internal/service"
+	"code.wake.dev/wake/internal/bench"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/service"
 )
 
 type benchOptions struct {
@@ -40,7 +40,7 @@ Without --nats-url the server is an embedded one in a temporary folder, or three
 of them with --replicas 3. On a server of yours everything is in streams and
 buckets WAKEBENCH-…, which are removed in the end, also after Ctrl-C.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.bench(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runBench(cmd.Context(), o) },
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&o.quick, "quick", false, "take seconds, not minutes: fewer rounds, smaller runs")
@@ -88,7 +88,7 @@ type benchSize struct {
 	subjects                int   // runs in the server
 }
 
-func (o benchOptions) size() benchSize {
+func (o benchOptions) pickSize() benchSize {
 	if o.quick {
 		return benchSize{
 			rounds: 2, events: 4000, alone: 200, together: 4000, acks: 50, load: 200, runs: []int{10, 1000},
@@ -109,13 +109,13 @@ type benchStep struct {
 
 func benchSteps() []benchStep {
 	return []benchStep{
-		{"ingest", (*benchmark).ingest},
-		{"latency", (*benchmark).latency},
+		{"ingest", (*benchmark).measureIngest},
+		{"latency", (*benchmark).measureLatency},
 		{"end-to-end", (*benchmark).endToEnd},
 		{"catch-up", (*benchmark).catchUp},
-		{"resume", (*benchmark).resume},
-		{"queries", (*benchmark).queries},
-		{"size", (*benchmark).sizes},
+		{"resume", (*benchmark).measureResume},
+		{"queries", (*benchmark).measureQueries},
+		{"size", (*benchmark).measureSizes},
 		{"server", (*benchmark).serverMemory},
 		{"runs", (*benchmark).activeRuns},
 	}
@@ -129,27 +129,27 @@ func stepNames() []string {
 	return names
 }
 
-func (a *app) bench(ctx context.Context, o benchOptions) (err error) {
+func (a *app) runBench(ctx context.Context, o benchOptions) (err error) {
 	only, err := regexp.Compile(o.only)
 	if err != nil {
-		return usage("", "--only: %w", err)
+		return usageError("", "--only: %w", err)
 	}
-	b := &benchmark{app: a, o: o, size: o.size()}
+	b := &benchmark{app: a, o: o, size: o.pickSize()}
 	if b.dir, err = os.MkdirTemp(o.dir, "wake-bench-"); err != nil {
-		return usage("choose another --dir", "folder: %w", err)
+		return usageError("choose another --dir", "folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	stop, err := b.connect(ctx)
+	stop, err := b.connectServer(ctx)
 	if err != nil {
 		return err
 	}
 	defer stop()
-	report := b.report()
+	report := b.newReport()
 	for _, s := range benchSteps() {
 		if !only.MatchString(s.name) {
 			continue
 		}
-		rows, err := b.step(ctx, s)
+		rows, err := b.runStep(ctx, s)
 		if err != nil {
 			return fmt.Errorf("bench: %s: %w", s.name, err)
 		}
@@ -164,15 +164,15 @@ func (a *app) bench(ctx context.Context, o benchOptions) (err error) {
 	return a.printBench(report)
 }
 
-func (b *benchmark) report() benchReport {
+func (b *benchmark) newReport() benchReport {
 	return benchReport{
 		Wake: versionOfThis().Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.NumCPU(),
 		Server: b.nc.ConnectedServerVersion(), Embedded: b.embedded, Replicas: b.o.replicas, Quick: b.o.quick,
 	}
 }
 
-// connect connects to the server, or to one of its own. Stop ends both.
-func (b *benchmark) connect(ctx context.Context) (stop func(), err error) {
+// connectServer connects to the server, or to one of its own. Stop ends both.
+func (b *benchmark) connectServer(ctx context.Context) (stop func(), err error) {
 	a := b.app
 	end := func() {}
 	if a.server.URL == "" {
@@ -181,7 +181,7 @@ func (b *benchmark) connect(ctx context.Context) (stop func(), err error) {
 			return nil, err
 		}
 	}
-	if b.nc, err = a.connect(ctx); err != nil {
+	if b.nc, err = a.connectServer(ctx); err != nil {
 		end()
 		return nil, err
 	}
@@ -200,12 +200,12 @@ type lab struct {
 	dir string // of this step
 }
 
-// step runs a step in an installation of its own, and says so on a terminal.
-func (b *benchmark) step(ctx context.Context, s benchStep) (rows []bench.Row, err error) {
+// runStep runs a step in an installation of its own, and says so on a terminal.
+func (b *benchmark) runStep(ctx context.Context, s benchStep) (rows []bench.Row, err error) {
 	began := time.Now()
 	if service.IsTerminal(b.app.errOut) {
-		b.app.note("%-12s …", s.name)
-		defer func() { b.app.note("\r%-12s %s\n", s.name, time.Since(began).Round(100*time.Millisecond)) }()
+		b.app.printNote("%-12s …", s.name)
+		defer func() { b.app.printNote("\r%-12s %s\n", s.name, time.Since(began).Round(100*time.Millisecond)) }()
 	}
 	l := &lab{}
 	if l.dir, err = os.MkdirTemp(b.dir, s.name); err != nil {
@@ -220,15 +220,15 @@ func (b *benchmark) step(ctx context.Context, s benchStep) (rows []bench.Row, er
 	if l.log, err = eventlog.Open(ctx, b.nc, eventlog.Options{Names: l.Names, Logger: b.app.log}); err != nil {
 		return nil, err
 	}
-	err = with(ctx, l.log.Run, func(ctx context.Context) error {
+	err = whileRunning(ctx, l.log.Run, func(ctx context.Context) error {
 		rows, err = s.measure(b, ctx, l)
 		return err
 	})
 	return rows, err
 }
 
-// with calls f while run runs. If run ends, so does the context of f.
-func with(ctx context.Context, run, f func(context.Context) error) error {
+// whileRunning calls f while run runs. If run ends, so does the context of f.
+func whileRunning(ctx context.Context, run, f func(context.Context) error) error {
 	background, stop := context.WithCancel(ctx)
 	foreground, cancel := context.WithCancelCause(ctx)
 	ended := make(chan error, 1)

@@ -7,13 +7,13 @@ import (
 	"math"
 	"os"
 
-	"wake/internal/bench"
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/bench"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// ingest stores events that nobody waits for one by one.
-func (b *benchmark) ingest(ctx context.Context, l *lab) (rows []bench.Row, err error) {
+// measureIngest stores events that nobody waits for one by one.
+func (b *benchmark) measureIngest(ctx context.Context, l *lab) (rows []bench.Row, err error) {
 	in, err := bench.NewIngest(ctx, l.log, "ingest", 64)
 	if err != nil {
 		return nil, err
@@ -62,8 +62,8 @@ func jsonLine() ([]byte, error) {
 	return wire.EncodeJSON(e)
 }
 
-// latency awaits events one by one.
-func (b *benchmark) latency(ctx context.Context, l *lab) ([]bench.Row, error) {
+// measureLatency awaits events one by one.
+func (b *benchmark) measureLatency(ctx context.Context, l *lab) ([]bench.Row, error) {
 	w, err := l.log.Claim(ctx, "awaited", "coder", eventlog.Claim{Runner: "bench"})
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (b *benchmark) latency(ctx context.Context, l *lab) ([]bench.Row, error) {
 	raw := func() (bench.Latencies, error) {
 		return bench.Times(b.size.acks, func() error { return l.Publish(ctx, data) })
 	}
-	idle, err := b.acks("idle", "one raw publish", stored, raw)
+	idle, err := b.ackRows("idle", "one raw publish", stored, raw)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (b *benchmark) latency(ctx context.Context, l *lab) ([]bench.Row, error) {
 		return nil, err
 	}
 	how := fmt.Sprintf("under %d events/s", b.size.load)
-	busy, err := b.acks(how, "one raw publish under as many raw ones",
+	busy, err := b.ackRows(how, "one raw publish under as many raw ones",
 		func() (got bench.Latencies, err error) {
 			err = in.Load().Under(ctx, b.size.load, func() error { got, err = stored(); return err })
 			return got, err
@@ -102,8 +102,8 @@ func (b *benchmark) latency(ctx context.Context, l *lab) ([]bench.Row, error) {
 // loaders is the number of writers that put the log under load.
 const loaders = 16
 
-// acks returns the rows of acknowledgements, which are measured in turn.
-func (b *benchmark) acks(how, against string, stored, raw func() (bench.Latencies, error)) ([]bench.Row, error) {
+// ackRows returns the rows of acknowledgements, which are measured in turn.
+func (b *benchmark) ackRows(how, against string, stored, raw func() (bench.Latencies, error)) ([]bench.Row, error) {
 	s, r := make([][]float64, len(bench.Quantiles)), make([][]float64, len(bench.Quantiles))
 	for range b.size.rounds {
 		ours, err := stored()
@@ -130,8 +130,8 @@ func (b *benchmark) acks(how, against string, stored, raw func() (bench.Latencie
 	return rows, nil
 }
 
-// resume wakes runs of several lengths, and forks and replays the last.
-func (b *benchmark) resume(ctx context.Context, l *lab) ([]bench.Row, error) {
+// measureResume wakes runs of several lengths, and forks and replays the last.
+func (b *benchmark) measureResume(ctx context.Context, l *lab) ([]bench.Row, error) {
 	var measures []bench.Measure
 	for _, events := range b.size.runs {
 		id := fmt.Sprint("run", events)
@@ -183,8 +183,8 @@ func (b *benchmark) forkAndReplay(ctx context.Context, l *lab, events int) ([]be
 	}, nil
 }
 
-// sizes weighs events.
-func (b *benchmark) sizes(ctx context.Context, l *lab) ([]bench.Row, error) {
+// measureSizes weighs events.
+func (b *benchmark) measureSizes(ctx context.Context, l *lab) ([]bench.Row, error) {
 	const sample = 1000
 	size, err := bench.EventSizes(sample)
 	if err != nil {
@@ -203,7 +203,7 @@ func (b *benchmark) sizes(ctx context.Context, l *lab) ([]bench.Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, file, err := b.recorded(ctx, l, last, derivedTo)
+	_, file, err := b.recordLog(ctx, l, last, derivedTo)
 	if err != nil {
 		return nil, err
 	}

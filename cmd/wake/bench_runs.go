@@ -9,11 +9,10 @@ import (
 	"sync"
 	"time"
 
-	"wake/internal/agent"
-	"wake/internal/bench"
-	"wake/pkg/client"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/bench"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // memory is what a process holds, after a collection.
@@ -68,30 +67,30 @@ func (b *benchmark) activeRuns(ctx context.Context, l *lab) (rows []bench.Row, e
 	if err != nil {
 		return nil, err
 	}
-	c, err := client.Open(ctx, b.nc, client.Options{Names: l.Names, Logger: b.app.log, EncryptionKeys: b.app.keys})
-	if err != nil {
-		return nil, err
-	}
 	definition, err := wire.Marshal(map[string]any{
 		"name": "bench", "nodes": []any{map[string]any{"id": "coder", "type": "agent", "input": map[string]any{"provider": "claude", "prompt": "Wait."}}},
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = with(ctx, r.Run, func(ctx context.Context) error {
-		rows, err = b.activate(ctx, c, definition, idle)
+	err = whileRunning(ctx, r.Run, func(ctx context.Context) error {
+		rows, err = b.activateRuns(ctx, l, definition, idle)
 		return err
 	})
 	return rows, err
 }
 
-func (b *benchmark) activate(ctx context.Context, c *client.Client, definition wire.Raw, idle *idleAgents) (rows []bench.Row, err error) {
+func (b *benchmark) activateRuns(ctx context.Context, l *lab, definition wire.Raw, idle *idleAgents) (rows []bench.Row, err error) {
 	const atOnce = 64 // that haven't begun: as many as people might start
 	started := 0
 	start := func(to int) error {
 		for asked := started; started < to; {
 			for ; asked < min(to, started+atOnce); asked++ {
-				if err := c.Start(ctx, wire.RunRequest{RunID: fmt.Sprint("active", asked), Definition: definition}); err != nil {
+				data, err := wire.Marshal(wire.RunRequest{V: wire.Version, RunID: fmt.Sprint("active", asked), Definition: definition})
+				if err == nil {
+					_, err = l.log.Send(ctx, l.Names.QueueRun(), data)
+				}
+				if err != nil {
 					return err
 				}
 			}
@@ -138,6 +137,9 @@ func (b *benchmark) withServer() string {
 type idleAgents struct {
 	started chan struct{} // one value each; it has room
 }
+
+// Capabilities implements [agent.Provider].
+func (*idleAgents) Capabilities() agent.Capabilities { return agent.Capabilities{} }
 
 // Start implements [agent.Provider].
 func (p *idleAgents) Start(_ context.Context, r agent.Request) (agent.Session, error) {

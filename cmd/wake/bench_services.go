@@ -11,16 +11,16 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/api"
-	"wake/internal/bench"
-	"wake/internal/eventlog"
-	"wake/internal/service"
-	"wake/internal/snapshot"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/alerter"
-	"wake/services/recorder"
-	"wake/services/snapshotter"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/bench"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/alerter"
+	"code.wake.dev/wake/services/recorder"
+	"code.wake.dev/wake/services/snapshotter"
 )
 
 // endToEnd tells services about failures and waits until each has heard of it.
@@ -41,8 +41,8 @@ func (b *benchmark) endToEnd(ctx context.Context, l *lab) (rows []bench.Row, err
 	group.Add("recorder", r.Run)
 	group.Add("snapshotter", s.Run)
 	group.Add("alerter", alerts.Run)
-	err = with(ctx, group.Run, func(ctx context.Context) error {
-		rows, err = b.failures(ctx, l)
+	err = whileRunning(ctx, group.Run, func(ctx context.Context) error {
+		rows, err = b.measureFailures(ctx, l)
 		return err
 	})
 	return rows, err
@@ -51,15 +51,15 @@ func (b *benchmark) endToEnd(ctx context.Context, l *lab) (rows []bench.Row, err
 // stages are what an event goes through, in ms from its publishing.
 type stages struct{ stored, recorded, snapshot, alert, all []float64 }
 
-// failures lets the node of one run after the other fail.
-func (b *benchmark) failures(ctx context.Context, l *lab) ([]bench.Row, error) {
+// measureFailures lets the node of one run after the other fail.
+func (b *benchmark) measureFailures(ctx context.Context, l *lab) ([]bench.Row, error) {
 	kv, err := l.JS.KeyValue(ctx, l.Names.SnapshotsBucket())
 	if err != nil {
 		return nil, err
 	}
 	var s stages
 	for i := range b.size.alerts + 2 {
-		if err := l.failure(ctx, kv, fmt.Sprint("failing", i), &s); err != nil {
+		if err := l.measureFailure(ctx, kv, fmt.Sprint("failing", i), &s); err != nil {
 			return nil, err
 		}
 		if i == 1 {
@@ -85,8 +85,8 @@ func (b *benchmark) failures(ctx context.Context, l *lab) ([]bench.Row, error) {
 	return rows, nil
 }
 
-// answered waits until the recorder knows a run. It may have to come up first.
-func (l *lab) answered(ctx context.Context, run string) error {
+// awaitAnswer waits until the recorder knows a run. It may have to come up first.
+func (l *lab) awaitAnswer(ctx context.Context, run string) error {
 	for {
 		status, err := api.Call[wire.StatusResponse](ctx, l.JS.Conn(), l.Names, wire.VerbStatus, wire.StatusRequest{Run: run})
 		refusal, ok := errors.AsType[*wire.APIError](err)
@@ -104,8 +104,8 @@ func (l *lab) answered(ctx context.Context, run string) error {
 	}
 }
 
-// failure stores the error of a node and notes when it is seen where.
-func (l *lab) failure(ctx context.Context, kv jetstream.KeyValue, run string, s *stages) error {
+// measureFailure stores the error of a node and notes when it is seen where.
+func (l *lab) measureFailure(ctx context.Context, kv jetstream.KeyValue, run string, s *stages) error {
 	owner, node, err := bench.Begin(ctx, l.log, run)
 	if err != nil {
 		return err
@@ -128,9 +128,9 @@ func (l *lab) failure(ctx context.Context, kv jetstream.KeyValue, run string, s 
 	if err != nil {
 		return err
 	}
-	stored := since(began)
-	recorded := l.await(ctx, began, func(ctx context.Context) error { return l.answered(ctx, run) })
-	shot := l.await(ctx, began, func(ctx context.Context) error {
+	stored := millisSince(began)
+	recorded := l.timeUntil(ctx, began, func(ctx context.Context) error { return l.awaitAnswer(ctx, run) })
+	shot := l.timeUntil(ctx, began, func(ctx context.Context) error {
 		for {
 			select {
 			case <-snapshots.Updates():
@@ -142,13 +142,13 @@ func (l *lab) failure(ctx context.Context, kv jetstream.KeyValue, run string, s 
 			}
 		}
 	})
-	alert := l.await(ctx, began, func(ctx context.Context) error {
+	alert := l.timeUntil(ctx, began, func(ctx context.Context) error {
 		_, err := raised.NextMsgWithContext(ctx)
 		return err
 	})
 	all := 0.0
 	for _, w := range []struct {
-		what chan seen
+		what chan sighting
 		into *[]float64
 	}{{recorded, &s.recorded}, {shot, &s.snapshot}, {alert, &s.alert}} {
 		got := <-w.what
@@ -160,23 +160,23 @@ func (l *lab) failure(ctx context.Context, kv jetstream.KeyValue, run string, s 
 	return errors.Join(err, node.Close(ctx), owner.Close(ctx))
 }
 
-// seen is when something was seen, in ms.
-type seen struct {
+// sighting is when something was seen, in ms.
+type sighting struct {
 	after float64
 	err   error
 }
 
-// await calls f and tells when it returned. Who calls it receives one value.
-func (*lab) await(ctx context.Context, began time.Time, f func(context.Context) error) chan seen {
-	c := make(chan seen, 1)
+// timeUntil calls f and tells when it returned. Who calls it receives one value.
+func (*lab) timeUntil(ctx context.Context, began time.Time, f func(context.Context) error) chan sighting {
+	c := make(chan sighting, 1)
 	go func() {
 		err := f(ctx)
-		c <- seen{since(began), err}
+		c <- sighting{millisSince(began), err}
 	}()
 	return c
 }
 
-func since(t time.Time) float64 { return float64(time.Since(t)) / float64(time.Millisecond) }
+func millisSince(t time.Time) float64 { return float64(time.Since(t)) / float64(time.Millisecond) }
 
 // catchUp lets services read a log from its beginning.
 func (b *benchmark) catchUp(ctx context.Context, l *lab) ([]bench.Row, error) {
@@ -189,7 +189,7 @@ func (b *benchmark) catchUp(ctx context.Context, l *lab) ([]bench.Row, error) {
 	if err != nil {
 		return nil, err
 	}
-	folded, err := l.count(ctx, last)
+	folded, err := l.countEvents(ctx, last)
 	if err != nil {
 		return nil, err
 	}
@@ -198,11 +198,11 @@ func (b *benchmark) catchUp(ctx context.Context, l *lab) ([]bench.Row, error) {
 		kinds = append(kinds, l.Names.KindEvents(string(k)))
 	}
 	v, err := bench.Interleave(ctx, b.size.rounds,
-		func(ctx context.Context) (float64, error) { return b.record(ctx, l, last, recordedTo) },
+		func(ctx context.Context) (float64, error) { return b.recordRate(ctx, l, last, recordedTo) },
 		func(ctx context.Context) (float64, error) { return l.Drink(ctx, int(last)) },
-		func(ctx context.Context) (float64, error) { return b.fold(ctx, l, folded) },
+		func(ctx context.Context) (float64, error) { return b.foldRate(ctx, l, folded) },
 		func(ctx context.Context) (float64, error) { return l.Drink(ctx, folded, kinds...) },
-		func(ctx context.Context) (float64, error) { return b.record(ctx, l, last, derivedTo) })
+		func(ctx context.Context) (float64, error) { return b.recordRate(ctx, l, last, derivedTo) })
 	if err != nil {
 		return nil, err
 	}
@@ -213,8 +213,8 @@ func (b *benchmark) catchUp(ctx context.Context, l *lab) ([]bench.Row, error) {
 	}, nil
 }
 
-// count counts the events up to last that a snapshotter wants.
-func (l *lab) count(ctx context.Context, last uint64) (n int, err error) {
+// countEvents counts the events up to last that a snapshotter wants.
+func (l *lab) countEvents(ctx context.Context, last uint64) (n int, err error) {
 	for _, err := range l.log.Read(ctx, eventlog.Query{Kinds: snapshot.Kinds, To: last}) {
 		if err != nil {
 			return 0, err
@@ -224,9 +224,9 @@ func (l *lab) count(ctx context.Context, last uint64) (n int, err error) {
 	return n, nil
 }
 
-// record records the log into a new file until the file is at the last position.
-func (b *benchmark) record(ctx context.Context, l *lab, last uint64, at position) (rate float64, err error) {
-	took, _, err := b.recorded(ctx, l, last, at)
+// recordRate records the log into a new file until the file is at the last position.
+func (b *benchmark) recordRate(ctx context.Context, l *lab, last uint64, at position) (rate float64, err error) {
+	took, _, err := b.recordLog(ctx, l, last, at)
 	return float64(last) / took.Seconds(), err
 }
 
@@ -242,17 +242,17 @@ func recordedTo(ctx context.Context, s *recorder.Store) (uint64, error) {
 // derivedTo is the position up to which its answers take account of it.
 func derivedTo(ctx context.Context, s *recorder.Store) (uint64, error) { return s.Derived(ctx) }
 
-// recorded records the log into a new file. It returns how long it took from
+// recordLog records the log into a new file. It returns how long it took from
 // making the file until it was at the last position, and the file's size in bytes.
-func (b *benchmark) recorded(ctx context.Context, l *lab, last uint64, at position) (took time.Duration, size float64, err error) {
+func (b *benchmark) recordLog(ctx context.Context, l *lab, last uint64, at position) (took time.Duration, size float64, err error) {
 	path := filepath.Join(l.dir, time.Now().Format("150405.000000")+".db")
 	r, err := recorder.New(recorder.Config{Path: path}, l.log, b.app.log)
 	if err != nil {
 		return 0, 0, err
 	}
 	began := time.Now()
-	err = with(ctx, r.Run, func(ctx context.Context) error {
-		err := reached(ctx, path, last, at)
+	err = whileRunning(ctx, r.Run, func(ctx context.Context) error {
+		err := awaitPosition(ctx, path, last, at)
 		took = time.Since(began)
 		return err
 	})
@@ -263,8 +263,8 @@ func (b *benchmark) recorded(ctx context.Context, l *lab, last uint64, at positi
 	return took, size, err
 }
 
-// reached waits until a file that somebody records into is at a position.
-func reached(ctx context.Context, path string, last uint64, at position) error {
+// awaitPosition waits until a file that somebody records into is at a position.
+func awaitPosition(ctx context.Context, path string, last uint64, at position) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	var store *recorder.Store
@@ -287,10 +287,10 @@ func reached(ctx context.Context, path string, last uint64, at position) error {
 	}
 }
 
-// fold makes snapshots of a log of which there are none.
-func (b *benchmark) fold(ctx context.Context, l *lab, n int) (float64, error) {
+// foldRate makes snapshots of a log of which there are none.
+func (b *benchmark) foldRate(ctx context.Context, l *lab, n int) (float64, error) {
 	for _, bucket := range []string{l.Names.SnapshotsBucket(), l.Names.StateBucket()} {
-		if err := l.empty(ctx, bucket); err != nil {
+		if err := l.purgeBucket(ctx, bucket); err != nil {
 			return 0, err
 		}
 	}
@@ -299,11 +299,11 @@ func (b *benchmark) fold(ctx context.Context, l *lab, n int) (float64, error) {
 		return 0, err
 	}
 	began := time.Now()
-	err = with(ctx, s.Run, func(ctx context.Context) error { return l.caughtUp(ctx, subjects.SnapshotterConsumer, 0) })
+	err = whileRunning(ctx, s.Run, func(ctx context.Context) error { return l.caughtUp(ctx, subjects.SnapshotterConsumer, 0) })
 	return float64(n) / time.Since(began).Seconds(), err
 }
 
-func (l *lab) empty(ctx context.Context, bucket string) error {
+func (l *lab) purgeBucket(ctx context.Context, bucket string) error {
 	stream, err := l.JS.Stream(ctx, "KV_"+bucket)
 	if err != nil {
 		return err
@@ -336,8 +336,8 @@ func (l *lab) caughtUp(ctx context.Context, durable string, last uint64) error {
 	}
 }
 
-// queries asks a recorder's file about logs of several lengths.
-func (b *benchmark) queries(ctx context.Context, l *lab) ([]bench.Row, error) {
+// measureQueries asks a recorder's file about logs of several lengths.
+func (b *benchmark) measureQueries(ctx context.Context, l *lab) ([]bench.Row, error) {
 	var rows []bench.Row
 	for _, lines := range b.size.lines {
 		more, err := b.queriesOf(ctx, filepath.Join(l.dir, fmt.Sprint(lines, ".db")), lines)
@@ -388,7 +388,7 @@ func (b *benchmark) queriesOf(ctx context.Context, path string, lines int) (rows
 			if err := q.ask(); err != nil {
 				return nil, fmt.Errorf("%s: %w", q.name, err)
 			}
-			took = append(took, since(began))
+			took = append(took, millisSince(began))
 		}
 		rows = append(rows, bench.NewRow(fmt.Sprintf("%s, of %d", q.name, lines), "ms", took...))
 	}

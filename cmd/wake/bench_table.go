@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"text/tabwriter"
 
-	"wake/internal/bench"
+	"code.wake.dev/wake/internal/bench"
 )
 
 // printBench prints one table. Figures are medians; in brackets the least and
@@ -32,17 +32,17 @@ func (a *app) printBench(r benchReport) error {
 }
 
 func benchLine(r bench.Row) string {
-	line := fmt.Sprintf("%s\t%s\t%s\t", r.Group, r.Name, spread(r.Value, r.Unit))
+	line := fmt.Sprintf("%s\t%s\t%s\t", r.Group, r.Name, spreadText(r.Value, r.Unit))
 	if r.Ratio == nil {
 		return line
 	}
-	line += fmt.Sprintf("%s\t%s\t%s\t", r.Against, spread(*r.Baseline, r.Unit), spread(*r.Ratio, "×"))
+	line += fmt.Sprintf("%s\t%s\t%s\t", r.Against, spreadText(*r.Baseline, r.Unit), spreadText(*r.Ratio, "×"))
 	if r.Goal == nil {
 		return line
 	}
-	goal := "≥ " + figure(r.Goal.AtLeast)
+	goal := "≥ " + figureText(r.Goal.AtLeast)
 	if r.Goal.AtMost > 0 {
-		goal = "≤ " + figure(r.Goal.AtMost)
+		goal = "≤ " + figureText(r.Goal.AtMost)
 	}
 	if r.Goal.Met {
 		return line + goal + " met"
@@ -50,16 +50,16 @@ func benchLine(r bench.Row) string {
 	return line + goal + " MISSED"
 }
 
-func spread(s bench.Spread, unit string) string {
-	text := figure(s.Median) + unit
+func spreadText(s bench.Spread, unit string) string {
+	text := figureText(s.Median) + unit
 	if s.Low < s.High {
-		text += fmt.Sprintf(" (%s–%s)", figure(s.Low), figure(s.High))
+		text += fmt.Sprintf(" (%s–%s)", figureText(s.Low), figureText(s.High))
 	}
 	return text
 }
 
-// figure writes three digits that count.
-func figure(x float64) string {
+// figureText writes three digits that count.
+func figureText(x float64) string {
 	switch digits := math.Floor(math.Log10(math.Abs(x))); {
 	case x == 0:
 		return "0"

@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
-	"wake/pkg/client"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/client"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) bookmarkCommand() *cobra.Command {
@@ -24,10 +24,10 @@ message to an agent and each result of a tool is a point to fork from without
 that: wake bookmarks lists them all.
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.bookmark(cmd.Context(), args[0], c)
+			return a.setBookmark(cmd.Context(), args[0], c)
 		},
 	}
 	cmd.Flags().StringVar(&c.Label, "label", "", "its `name` (default: that of the last point, sfp-N)")
@@ -35,7 +35,7 @@ that: wake bookmarks lists them all.
 	return cmd
 }
 
-func (a *app) bookmark(ctx context.Context, ref string, c wire.Command) error {
+func (a *app) setBookmark(ctx context.Context, ref string, c wire.Command) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err
@@ -44,7 +44,7 @@ func (a *app) bookmark(ctx context.Context, ref string, c wire.Command) error {
 	if c.RunID, err = s.Find(ctx, ref); err != nil {
 		return err
 	}
-	r, err := s.give(ctx, c)
+	r, err := s.giveCommand(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -57,26 +57,27 @@ func (a *app) bookmark(ctx context.Context, ref string, c wire.Command) error {
 			c.Label = state.Bookmarks[last].Label
 		}
 	}
-	return s.report(r, "bookmark "+c.Label+" in")
+	return s.reportResponse(r, "bookmark "+c.Label+" in")
 }
 
 func (a *app) bookmarksCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "bookmarks RUN",
 		Short: "List the points from which a run can be forked",
-		Long: `List the points from which a run can be forked: those that have a label, and one
-behind the prompt of an agent, each further message to it and each result of a tool (sfp-1, sfp-2 …).
+		Long: `List the points from which a run can be forked: those that have a label, one
+behind the prompt of an agent, each further message to it and each result of a tool (sfp-1, sfp-2 …),
+and where each execution of a node began and ended (NODE#1:start, NODE#1:end).
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.bookmarks(cmd.Context(), args[0])
+			return a.listBookmarks(cmd.Context(), args[0])
 		},
 	}
 }
 
-func (a *app) bookmarks(ctx context.Context, ref string) error {
+func (a *app) listBookmarks(ctx context.Context, ref string) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err
@@ -111,7 +112,7 @@ func printBookmarks(w io.Writer, run string, all []client.Point, now time.Time) 
 		if of == run {
 			of = ""
 		}
-		t.row(p.Label, fmt.Sprint(p.Position), ago(now, p.Time), p.Node, p.Note, of)
+		t.addRow(p.Label, fmt.Sprint(p.Position), agoText(now, p.Time), p.Node, p.Note, of)
 	}
 	return t.flush()
 }
@@ -122,7 +123,7 @@ func (a *app) completeBookmark(cmd *cobra.Command, args []string, _ string) ([]c
 	if len(args) == 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return a.completions(cmd, func(ctx context.Context, nc *nats.Conn) ([]cobra.Completion, error) {
+	return a.askCompletions(cmd, func(ctx context.Context, nc *nats.Conn) ([]cobra.Completion, error) {
 		s, err := a.sessionOn(ctx, nc)
 		if err != nil {
 			return nil, err
@@ -134,7 +135,7 @@ func (a *app) completeBookmark(cmd *cobra.Command, args []string, _ string) ([]c
 		all, err := s.Bookmarks(ctx, run)
 		var labels []cobra.Completion
 		for _, p := range slices.Backward(all) {
-			labels = append(labels, described(p.Label, p.Node+" "+p.Note))
+			labels = append(labels, completionOf(p.Label, p.Node+" "+p.Note))
 		}
 		return labels, err
 	})

@@ -10,9 +10,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"wake/internal/timeline"
-	"wake/pkg/client"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/client"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // session is a verb's connection to a pipeline, for more than reading the log.
@@ -25,21 +25,20 @@ type session struct {
 
 // openSession connects a verb. Close the session in the end.
 func (a *app) openSession(ctx context.Context) (*session, error) {
-	nc, err := a.connect(ctx)
+	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return nil, err
 	}
 	s, err := a.sessionOn(ctx, nc)
-	if err == nil {
-		return s, nil
+	if err != nil {
+		nc.Close()
 	}
-	defer nc.Close()
-	return nil, a.explain(ctx, nc, err)
+	return s, err
 }
 
 // sessionOn is a session on a connection.
 func (a *app) sessionOn(ctx context.Context, nc *nats.Conn) (*session, error) {
-	c, err := client.Open(ctx, nc, client.Options{Names: a.names, Logger: a.log, EncryptionKeys: a.keys, Tracer: a.tracer})
+	c, err := client.Open(ctx, nc, client.Options{Names: a.names, Logger: a.log, EncryptionKeys: a.keys, Tracer: a.tracer, Away: a.noteAway})
 	if err != nil {
 		return nil, err
 	}
@@ -48,9 +47,9 @@ func (a *app) sessionOn(ctx context.Context, nc *nats.Conn) (*session, error) {
 
 func (s *session) close() { s.conn.Close() }
 
-// order sends a command to the run that ref means and says what has become of
+// sendOrder sends a command to the run that ref means and says what has become of
 // it: done and the run, if it was accepted.
-func (a *app) order(ctx context.Context, ref string, cmd wire.Command, done string) error {
+func (a *app) sendOrder(ctx context.Context, ref string, cmd wire.Command, done string) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err
@@ -59,26 +58,26 @@ func (a *app) order(ctx context.Context, ref string, cmd wire.Command, done stri
 	if cmd.RunID, err = s.Find(ctx, ref); err != nil {
 		return err
 	}
-	return s.order(ctx, cmd, done)
+	return s.sendOrder(ctx, cmd, done)
 }
 
-// order sends a command and says what has become of it.
-func (s *session) order(ctx context.Context, cmd wire.Command, done string) error {
-	r, err := s.give(ctx, cmd)
+// sendOrder sends a command and says what has become of it.
+func (s *session) sendOrder(ctx context.Context, cmd wire.Command, done string) error {
+	r, err := s.giveCommand(ctx, cmd)
 	if err != nil {
 		return err
 	}
-	return s.report(r, done)
+	return s.reportResponse(r, done)
 }
 
-// give sends a command in the user's name. It fails if the command is rejected.
-func (s *session) give(ctx context.Context, cmd wire.Command) (wire.CommandResponse, error) {
-	cmd.ID, cmd.By = newRunID(), sender()
+// giveCommand sends a command in the user's name. It fails if the command is rejected.
+func (s *session) giveCommand(ctx context.Context, cmd wire.Command) (wire.CommandResponse, error) {
+	cmd.ID, cmd.By = newRunID(), senderName()
 	return s.Do(ctx, cmd)
 }
 
-// report says what has become of a command that wasn't rejected.
-func (s *session) report(r wire.CommandResponse, done string) error {
+// reportResponse says what has become of a command that wasn't rejected.
+func (s *session) reportResponse(r wire.CommandResponse, done string) error {
 	if s.app.json {
 		return s.app.printJSON(r)
 	}
@@ -90,13 +89,13 @@ func (s *session) report(r wire.CommandResponse, done string) error {
 	return err
 }
 
-// sender is how a command tells who sends it.
-func sender() string {
+// senderName is how a command tells who sends it.
+func senderName() string {
 	return strings.ToValidUTF8(cmp.Or(os.Getenv("USER"), os.Getenv("LOGNAME"), os.Getenv("USERNAME"), "cli"), "")
 }
 
-// text is an argument that is a text, or what stdin has for "-".
-func (a *app) text(arg string) (string, error) {
+// readText is an argument that is a text, or what stdin has for "-".
+func (a *app) readText(arg string) (string, error) {
 	if arg == "-" {
 		b, err := io.ReadAll(a.in)
 		if err != nil {
@@ -105,14 +104,14 @@ func (a *app) text(arg string) (string, error) {
 		arg = strings.TrimSuffix(string(b), "\n")
 	}
 	if strings.TrimSpace(arg) == "" {
-		return "", usage("", "the message is empty")
+		return "", usageError("", "the message is empty")
 	}
 	return arg, nil
 }
 
-// overrides makes settings of agents of "key=value" pairs: an option of all
+// overridesOf makes settings of agents of "key=value" pairs: an option of all
 // agents, or an option of one after the node's id and a dot.
-func (s *session) overrides(ctx context.Context, run string, sets []string) (wire.Raw, error) {
+func (s *session) overridesOf(ctx context.Context, run string, sets []string) (wire.Raw, error) {
 	var nodes []string
 	for _, set := range sets {
 		if key, _, _ := strings.Cut(set, "="); strings.Contains(key, ".") {

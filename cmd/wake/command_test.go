@@ -6,20 +6,20 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/ask"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestText(t *testing.T) {
 	a := &app{in: strings.NewReader("two\nlines\n")}
-	if got, err := a.text("-"); err != nil || got != "two\nlines" {
+	if got, err := a.readText("-"); err != nil || got != "two\nlines" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if got, err := a.text(" x "); err != nil || got != " x " {
+	if got, err := a.readText(" x "); err != nil || got != " x " {
 		t.Errorf("%q, %v", got, err)
 	}
 	for _, empty := range []string{"", " \n", "-"} { // stdin is at its end
-		if got, err := a.text(empty); err == nil {
+		if got, err := a.readText(empty); err == nil {
 			t.Errorf("%q: %q", empty, got)
 		}
 	}

@@ -7,24 +7,24 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
-	"wake/internal/api"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // completionWait bounds what a shell waits for completions.
 const completionWait = 500 * time.Millisecond
 
-// completions asks the services for completions, which keep their order.
+// askCompletions asks the services for completions, which keep their order.
 // Without a server there are none.
-func (a *app) completions(cmd *cobra.Command, list func(context.Context, *nats.Conn) ([]cobra.Completion, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if a.prepare(cmd) != nil {
+func (a *app) askCompletions(cmd *cobra.Command, list func(context.Context, *nats.Conn) ([]cobra.Completion, error)) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if a.prepareSettings(cmd) != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)
 	defer cancel()
 	a.server.Timeout = completionWait / 4
-	nc, err := a.connect(ctx)
+	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -36,8 +36,8 @@ func (a *app) completions(cmd *cobra.Command, list func(context.Context, *nats.C
 	return all, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
 }
 
-// described is a completion whose texts come from runs.
-func described(word, about string) cobra.Completion {
+// completionOf completes a value with texts that agents and flows wrote into runs.
+func completionOf(word, about string) cobra.Completion {
 	return cobra.CompletionWithDesc(timeline.Line(word, maxCell), timeline.Line(about, maxCell))
 }
 
@@ -46,11 +46,11 @@ func (a *app) completeRun(cmd *cobra.Command, args []string, _ string) ([]cobra.
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return a.completions(cmd, func(ctx context.Context, nc *nats.Conn) ([]cobra.Completion, error) {
+	return a.askCompletions(cmd, func(ctx context.Context, nc *nats.Conn) ([]cobra.Completion, error) {
 		runs, err := api.Call[wire.RunsResponse](ctx, nc, a.names, wire.VerbRuns, wire.RunsRequest{Limit: 100})
 		ids := []cobra.Completion{"@last"}
 		for _, r := range runs.Runs {
-			ids = append(ids, described(r.RunID, r.FlowName+" "+statusText(r.Status, r.Result, r.Reason)))
+			ids = append(ids, completionOf(r.RunID, r.FlowName+" "+statusText(r.Status, r.Result, r.Reason)))
 		}
 		return ids, err
 	})
@@ -61,11 +61,11 @@ func (a *app) completeNode(cmd *cobra.Command, args []string, _ string) ([]cobra
 	if len(args) == 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return a.completions(cmd, func(ctx context.Context, nc *nats.Conn) ([]cobra.Completion, error) {
+	return a.askCompletions(cmd, func(ctx context.Context, nc *nats.Conn) ([]cobra.Completion, error) {
 		status, err := api.Call[wire.StatusResponse](ctx, nc, a.names, wire.VerbStatus, wire.StatusRequest{Run: args[0]})
 		var ids []cobra.Completion
 		for _, n := range status.Agents {
-			ids = append(ids, described(n.AgentID, n.NodeType+" "+n.State))
+			ids = append(ids, completionOf(n.AgentID, n.NodeType+" "+n.State))
 		}
 		return ids, err
 	})

@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/eventlog"
-	"wake/internal/seal"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) decodeCommand() *cobra.Command {
@@ -43,11 +43,11 @@ are fetched. What is encrypted, events and any other values, is opened with
 			if a.server.URL != "" || a.server.Context != "" {
 				b := &blobs{app: a}
 				defer b.close()
-				d.inline = func(v wire.Raw) (wire.Raw, error) { return b.inline(cmd.Context(), v) }
+				d.inline = func(v wire.Raw) (wire.Raw, error) { return b.inlineValue(cmd.Context(), v) }
 			}
 			err = d.decode(a.out, in)
 			for _, problem := range d.problems {
-				a.note("wake: %s\n", timeline.Line(problem.Error(), maxMessage))
+				a.printNote("wake: %s\n", timeline.Line(problem.Error(), maxMessage))
 			}
 			return err
 		},
@@ -69,14 +69,14 @@ type decoder struct {
 func (d *decoder) decode(w io.Writer, in []byte) error {
 	var out []byte
 	if seal.IsValue(in) {
-		in = d.reveal(in)
+		in = d.revealValue(in)
 	}
 	for len(in) > 0 && isContainer(in[0]) {
 		line, rest, err := wire.AppendFirstJSON(nil, in)
 		if err != nil {
 			break
 		}
-		if line, err = d.line(line, in[:len(in)-len(rest)]); err != nil {
+		if line, err = d.encodeLine(line, in[:len(in)-len(rest)]); err != nil {
 			return err
 		}
 		out = append(append(out, line...), '\n')
@@ -89,9 +89,9 @@ func (d *decoder) decode(w io.Writer, in []byte) error {
 	return err
 }
 
-// reveal returns what a sealed value holds, or, where it can't be opened, what it says
+// revealValue returns what a sealed value holds, or, where it can't be opened, what it says
 // of itself.
-func (d *decoder) reveal(stored []byte) []byte {
+func (d *decoder) revealValue(stored []byte) []byte {
 	_, value, err := d.keys.Reveal(stored)
 	if err == nil {
 		return value
@@ -105,8 +105,8 @@ func (d *decoder) reveal(stored []byte) []byte {
 	return label
 }
 
-// line returns what is written of a value, whose JSON form is line.
-func (d *decoder) line(line []byte, value wire.Raw) ([]byte, error) {
+// encodeLine returns the line that the command prints for a value with this JSON form.
+func (d *decoder) encodeLine(line []byte, value wire.Raw) ([]byte, error) {
 	whole, err := value, error(nil)
 	if typ, _ := value.Get("type").Text(); d.keys != nil && typ == string(seal.Type) {
 		whole, err = d.keys.OpenEncoded(value)
@@ -120,7 +120,7 @@ func (d *decoder) line(line []byte, value wire.Raw) ([]byte, error) {
 	}
 	switch {
 	case d.key != "":
-		return field(whole, d.key)
+		return fieldJSON(whole, d.key)
 	case bytes.Equal(whole, value):
 		return line, nil
 	}
@@ -131,8 +131,8 @@ func (d *decoder) line(line []byte, value wire.Raw) ([]byte, error) {
 // are left alone, as every ASCII character is one.
 func isContainer(c byte) bool { return c >= 0x80 && c <= 0x9f || c >= 0xdc && c <= 0xdf }
 
-// field returns a field of a value as JSON; null if it isn't there.
-func field(at wire.Raw, path string) ([]byte, error) {
+// fieldJSON returns a field of a value as JSON; null if it isn't there.
+func fieldJSON(at wire.Raw, path string) ([]byte, error) {
 	for name := range strings.SplitSeq(path, ".") {
 		at = at.Get(name)
 	}
@@ -145,7 +145,7 @@ func field(at wire.Raw, path string) ([]byte, error) {
 // blobs fetches what values refer to. It connects when the first does.
 type blobs struct {
 	app *app
-	log *eventlog.Log
+	log *feed.Reader
 }
 
 func (b *blobs) close() {
@@ -154,22 +154,22 @@ func (b *blobs) close() {
 	}
 }
 
-// inline puts what a value refers to in its place: the large fields of an event,
+// inlineValue puts what a value refers to in its place: the large fields of an event,
 // or all of a large snapshot.
-func (b *blobs) inline(ctx context.Context, v wire.Raw) (wire.Raw, error) {
+func (b *blobs) inlineValue(ctx context.Context, v wire.Raw) (wire.Raw, error) {
 	if sum, ok := v.Get("$blob").Get("sha256").Text(); ok {
-		return b.fetch(ctx, sum)
+		return b.fetchBlob(ctx, sum)
 	}
 	if v.Get("blobs") == nil {
 		return v, nil
 	}
-	return wire.Inline(v, func(sum string) ([]byte, error) { return b.fetch(ctx, sum) })
+	return wire.Inline(v, func(sum string) ([]byte, error) { return b.fetchBlob(ctx, sum) })
 }
 
-func (b *blobs) fetch(ctx context.Context, sum string) ([]byte, error) {
+func (b *blobs) fetchBlob(ctx context.Context, sum string) ([]byte, error) {
 	if b.log == nil {
 		var err error
-		if b.log, err = b.app.openLog(ctx); err != nil {
+		if b.log, err = b.app.openReader(ctx); err != nil {
 			return nil, err
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestDecode(t *testing.T) {

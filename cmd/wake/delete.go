@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/api"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) deleteCommand() *cobra.Command {
@@ -26,7 +26,7 @@ A run is kept if one that goes on descends from it, or if it has a labelled
 bookmark. What the stream still has of it stays there until it ages out.
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q.Run = args[0]
@@ -46,7 +46,7 @@ func (a *app) undeleteCommand() *cobra.Command {
 lists them.
 
 ` + runHelp,
-		Args: arguments,
+		Args: checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.deleteRun(cmd.Context(), wire.DeleteRequest{Run: args[0], Undo: true})
 		},
@@ -54,7 +54,7 @@ lists them.
 }
 
 func (a *app) deleteRun(ctx context.Context, q wire.DeleteRequest) error {
-	nc, err := a.connect(ctx)
+	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return err
 	}

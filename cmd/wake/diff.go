@@ -10,12 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/compare"
-	"wake/internal/eventlog"
-	"wake/internal/history"
-	"wake/internal/snapshot"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/compare"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/history"
+	"code.wake.dev/wake/internal/ledger"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) diffCommand() *cobra.Command {
@@ -28,16 +30,16 @@ tools with their results, messages, nodes, edges, outputs; not the words of agen
 Numbers count what lies behind the point that both have in common.
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.diff(cmd.Context(), args[0], args[1])
+			return a.diffRuns(cmd.Context(), args[0], args[1])
 		},
 	}
 }
 
-func (a *app) diff(ctx context.Context, refA, refB string) error {
-	log, err := a.openLog(ctx)
+func (a *app) diffRuns(ctx context.Context, refA, refB string) error {
+	log, err := a.openReader(ctx)
 	if err != nil {
 		return err
 	}
@@ -53,11 +55,11 @@ func (a *app) diff(ctx context.Context, refA, refB string) error {
 		}
 	}
 	common, spansA, spansB := compare.Ancestry(states[0], states[1])
-	sideA, err := a.side(ctx, log, states[0], spansA)
+	sideA, err := a.gatherSide(ctx, log, states[0], spansA)
 	if err != nil {
 		return err
 	}
-	sideB, err := a.side(ctx, log, states[1], spansB)
+	sideB, err := a.gatherSide(ctx, log, states[1], spansB)
 	if err != nil {
 		return err
 	}
@@ -68,8 +70,8 @@ func (a *app) diff(ctx context.Context, refA, refB string) error {
 	return printDifferences(a.out, d)
 }
 
-// side gathers what a run did in the given spans, those of its ancestors first.
-func (a *app) side(ctx context.Context, log *eventlog.Log, state *wire.State, spans []compare.Span) (compare.Side, error) {
+// gatherSide gathers what a run did in the given spans, those of its ancestors first.
+func (a *app) gatherSide(ctx context.Context, log *feed.Reader, state *wire.State, spans []compare.Span) (compare.Side, error) {
 	s := compare.Side{State: state}
 	for _, span := range spans {
 		var begin *wire.State
@@ -86,7 +88,7 @@ func (a *app) side(ctx context.Context, log *eventlog.Log, state *wire.State, sp
 			return s, err
 		}
 		s.Spend(begin, end)
-		steps, err := a.steps(ctx, log, span)
+		steps, err := a.readSteps(ctx, log, span)
 		if err != nil {
 			return s, err
 		}
@@ -95,7 +97,7 @@ func (a *app) side(ctx context.Context, log *eventlog.Log, state *wire.State, sp
 	return s, nil
 }
 
-func (a *app) steps(ctx context.Context, log *eventlog.Log, span compare.Span) ([]compare.Step, error) {
+func (a *app) readSteps(ctx context.Context, log *feed.Reader, span compare.Span) ([]compare.Step, error) {
 	var steps []compare.Step
 	fenced := claims{}
 	q := eventlog.Query{Run: span.RunID, Kinds: snapshot.Kinds, To: span.To}
@@ -103,10 +105,10 @@ func (a *app) steps(ctx context.Context, log *eventlog.Log, span compare.Span) (
 		if err != nil {
 			return nil, err
 		}
-		if e.Event == nil || fenced.void(e.Event) || e.Pos <= span.From {
+		if e.Event == nil || fenced.isVoid(e.Event) || e.Pos <= span.From {
 			continue
 		}
-		if step, ok := compare.StepOf(e.Pos, a.whole(ctx, log, e.Event)); ok {
+		if step, ok := compare.StepOf(e.Pos, a.wholeEvent(ctx, log, e.Event)); ok {
 			steps = append(steps, step)
 		}
 	}
@@ -118,25 +120,25 @@ const maxDifferences = 20
 
 func printDifferences(w io.Writer, d compare.Differences) error {
 	p := printer{w: w}
-	p.line("a  %s", title(d.A))
-	p.line("b  %s", title(d.B))
-	p.line("")
+	p.printLine("a  %s", runTitle(d.A))
+	p.printLine("b  %s", runTitle(d.B))
+	p.printLine("")
 	if c := d.Common; c == nil {
-		p.line("common     nothing: neither was forked from the other")
+		p.printLine("common     nothing: neither was forked from the other")
 	} else {
-		p.line("common     run %s up to position %d%s", c.RunID, c.Position, bracketed(c.Label))
+		p.printLine("common     run %s up to position %d%s", c.RunID, c.Position, inBrackets(c.Label))
 	}
-	p.parting(d)
+	p.printParting(d)
 	if d.Flow {
-		p.line("flow       their definitions differ")
+		p.printLine("flow       their definitions differ")
 	}
-	p.line("")
-	p.totals(d)
-	p.nodes(d.Nodes)
-	p.values("input", inputs(d.Input))
-	p.values("outputs", d.Outputs)
-	p.values("state", d.State)
-	p.tools(d.Tools)
+	p.printLine("")
+	p.printTotals(d)
+	p.printNodes(d.Nodes)
+	p.printValues("input", inputPair(d.Input))
+	p.printValues("outputs", d.Outputs)
+	p.printValues("state", d.State)
+	p.printToolChanges(d.Tools)
 	return p.err
 }
 
@@ -146,42 +148,42 @@ type printer struct {
 	err error
 }
 
-func (p *printer) line(format string, args ...any) {
+func (p *printer) printLine(format string, args ...any) {
 	if p.err == nil {
 		text := timeline.Sanitize(fmt.Sprintf(format, args...))
 		_, p.err = fmt.Fprintln(p.w, strings.ReplaceAll(text, "\n", " "))
 	}
 }
 
-func (p *printer) table(t table) {
+func (p *printer) printTable(t table) {
 	if err := t.flush(); p.err == nil {
 		p.err = err
 	}
 }
 
-func title(f compare.RunFacts) string {
+func runTitle(f compare.RunFacts) string {
 	return fmt.Sprintf("%s  %s  %s", f.RunID, cmp.Or(f.FlowName, "-"), statusText(f.Status, f.Result, f.Reason))
 }
 
-func bracketed(s string) string {
+func inBrackets(s string) string {
 	if s == "" {
 		return ""
 	}
 	return " (" + s + ")"
 }
 
-func (p *printer) parting(d compare.Differences) {
+func (p *printer) printParting(d compare.Differences) {
 	if d.Parted == nil {
 		text := "nowhere: they did the same"
 		if d.Same {
 			text += " and came to the same"
 		}
-		p.line("parted     %s", text)
+		p.printLine("parted     %s", text)
 		return
 	}
-	p.line("parted     in %s", d.Parted.Node)
-	p.line("  a        %s", stepText(d.Parted.A))
-	p.line("  b        %s", stepText(d.Parted.B))
+	p.printLine("parted     in %s", d.Parted.Node)
+	p.printLine("  a        %s", stepText(d.Parted.A))
+	p.printLine("  b        %s", stepText(d.Parted.B))
 }
 
 func stepText(s *compare.Step) string {
@@ -198,50 +200,52 @@ func stepText(s *compare.Step) string {
 	return fmt.Sprintf("%s at %d", text, s.Pos)
 }
 
-func (p *printer) totals(d compare.Differences) {
+func (p *printer) printTotals(d compare.Differences) {
 	t := newTable(p.w, "", "A", "B")
-	both := func(name string, of func(compare.RunFacts) string) { t.row(name, of(d.A), of(d.B)) }
-	both("took", took)
-	both("cost", func(f compare.RunFacts) string { return dollars(f.Usage.CostUsd) })
-	both("tokens", func(f compare.RunFacts) string { return tokens(tokensIn(f.Usage), f.Usage.OutputTokens) })
+	both := func(name string, of func(compare.RunFacts) string) { t.addRow(name, of(d.A), of(d.B)) }
+	both("took", tookText)
+	both("cost", func(f compare.RunFacts) string {
+		return costText(f.Usage.CostUsd, ledger.Basis(f.Usage.CostUsd, f.Usage.ComputedUsd, f.Usage.Unpriced))
+	})
+	both("tokens", func(f compare.RunFacts) string { return tokensText(tokensIn(f.Usage), f.Usage.OutputTokens) })
 	both("turns", func(f compare.RunFacts) string { return fmt.Sprint(f.Usage.Turns) })
-	both("tools", func(f compare.RunFacts) string { return calls(f.Usage.ToolCalls, f.Usage.ToolErrors) })
-	p.table(t)
+	both("tools", func(f compare.RunFacts) string { return callsText(f.Usage.ToolCalls, f.Usage.ToolErrors) })
+	p.printTable(t)
 }
 
-func took(f compare.RunFacts) string {
+func tookText(f compare.RunFacts) string {
 	if f.EndedAt == 0 {
 		return "-"
 	}
-	return span(f.StartedAt, time.UnixMilli(f.EndedAt))
+	return spanText(f.StartedAt, time.UnixMilli(f.EndedAt))
 }
 
 func tokensIn(u wire.UsageTotals) int64 {
 	return u.InputTokens + u.CacheCreationInputTokens + u.CacheReadInputTokens
 }
 
-func calls[N int | int64](n, failed N) string {
+func callsText[N int | int64](n, failed N) string {
 	if failed == 0 {
 		return fmt.Sprint(n)
 	}
 	return fmt.Sprintf("%d, %d failed", n, failed)
 }
 
-func (p *printer) nodes(nodes []compare.NodePair) {
+func (p *printer) printNodes(nodes []compare.NodePair) {
 	if len(nodes) == 0 {
 		return
 	}
-	p.line("")
+	p.printLine("")
 	t := newTable(p.w, "NODE", "A", "B", "OUTPUT", "TOOLS A", "TOOLS B", "COST A", "COST B")
 	for _, n := range nodes {
 		output := "same"
 		if n.Output {
 			output = "differs"
 		}
-		t.row(n.Node, nodeText(n.A), nodeText(n.B), output,
-			calls(n.A.Tools, n.A.ToolErrors), calls(n.B.Tools, n.B.ToolErrors), dollars(n.A.CostUsd), dollars(n.B.CostUsd))
+		t.addRow(n.Node, nodeText(n.A), nodeText(n.B), output,
+			callsText(n.A.Tools, n.A.ToolErrors), callsText(n.B.Tools, n.B.ToolErrors), dollarsText(n.A.CostUsd), dollarsText(n.B.CostUsd))
 	}
-	p.table(t)
+	p.printTable(t)
 }
 
 func nodeText(f compare.NodeFacts) string {
@@ -252,30 +256,30 @@ func nodeText(f compare.NodeFacts) string {
 	return text
 }
 
-func inputs(p *compare.Pair) []compare.ValuePair {
+func inputPair(p *compare.Pair) []compare.ValuePair {
 	if p == nil {
 		return nil
 	}
 	return []compare.ValuePair{{Name: "input", Pair: *p}}
 }
 
-func (p *printer) values(heading string, list []compare.ValuePair) {
+func (p *printer) printValues(heading string, list []compare.ValuePair) {
 	if len(list) == 0 {
 		return
 	}
-	p.line("")
-	p.line("%s:", heading)
+	p.printLine("")
+	p.printLine("%s:", heading)
 	for _, v := range list[:min(len(list), maxDifferences)] {
-		p.line("  %s", v.Name)
-		p.line("    a  %s", valueText(v.A))
-		p.line("    b  %s", valueText(v.B))
+		p.printLine("  %s", v.Name)
+		p.printLine("    a  %s", valueText(v.A))
+		p.printLine("    b  %s", valueText(v.B))
 	}
-	p.more(len(list))
+	p.printMore(len(list))
 }
 
-func (p *printer) more(n int) {
+func (p *printer) printMore(n int) {
 	if n > maxDifferences {
-		p.line("  … %d more with --json", n-maxDifferences)
+		p.printLine("  … %d more with --json", n-maxDifferences)
 	}
 }
 
@@ -291,14 +295,14 @@ func valueText(v wire.Raw) string {
 	return timeline.Line(string(b), 400)
 }
 
-func (p *printer) tools(list []compare.ToolChange) {
+func (p *printer) printToolChanges(list []compare.ToolChange) {
 	if len(list) == 0 {
 		return
 	}
-	p.line("")
-	p.line("calls of tools:")
+	p.printLine("")
+	p.printLine("calls of tools:")
 	for _, c := range list[:min(len(list), maxDifferences)] {
-		p.line("  %s: %s %s: a %d, b %d", c.Node, c.Tool, timeline.Line(c.Input, 120), c.A, c.B)
+		p.printLine("  %s: %s %s: a %d, b %d", c.Node, c.Tool, timeline.Line(c.Input, 120), c.A, c.B)
 	}
-	p.more(len(list))
+	p.printMore(len(list))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -14,11 +15,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
-	"wake/internal/deliver"
-	"wake/internal/eventlog"
-	"wake/internal/timeline"
-	"wake/internal/topology"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/deliver"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/health"
+	"code.wake.dev/wake/internal/keeper"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // verdict is how a check went.
@@ -49,7 +53,7 @@ func (a *app) doctorCommand() *cobra.Command {
 		Short: "Say what is wrong with an installation, and what to do",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			nc, err := a.connect(cmd.Context())
+			nc, err := a.connectServer(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -59,12 +63,12 @@ func (a *app) doctorCommand() *cobra.Command {
 				return err
 			}
 			d := doctor{nc: nc, js: js, names: a.names, dataDir: a.server.DataDir}
-			found := d.examine(cmd.Context())
+			found := d.runChecks(cmd.Context())
 			if err := a.printDiagnosis(found); err != nil {
 				return err
 			}
 			if !found.OK {
-				return failure(codeFailed, "", "the installation has problems")
+				return serviceError(codeFailed, "", "the installation has problems")
 			}
 			return nil
 		},
@@ -81,9 +85,9 @@ type doctor struct {
 // doctorWait bounds each question that a doctor asks.
 const doctorWait = 2 * time.Second
 
-func (d doctor) examine(ctx context.Context) diagnosis {
+func (d doctor) runChecks(ctx context.Context) diagnosis {
 	var all []check
-	for _, look := range []func(context.Context) []check{d.server, d.jetStream, d.streams, d.services, d.deadLetters, d.disk} {
+	for _, look := range []func(context.Context) []check{d.checkServer, d.checkJetStream, d.checkStreams, d.checkServices, d.checkHealth, d.checkDeadLetters, d.checkDisk, d.checkFence, d.checkKeepers} {
 		limited, cancel := context.WithTimeout(ctx, doctorWait)
 		all = append(all, look(limited)...)
 		cancel()
@@ -98,29 +102,29 @@ func (d doctor) examine(ctx context.Context) diagnosis {
 	return found
 }
 
-func (d doctor) server(context.Context) []check {
+func (d doctor) checkServer(context.Context) []check {
 	rtt, err := d.nc.RTT()
 	if err != nil {
 		return []check{{"server", failed, err.Error(), "is the network up?"}}
 	}
-	text := fmt.Sprintf("%s, nats-server %s, %s away", d.nc.ConnectedUrlRedacted(), d.nc.ConnectedServerVersion(), rtt.Round(10*time.Microsecond))
+	text := fmt.Sprintf("%s, nats-server %s, %s away", service.Address(d.nc.ConnectedUrl()), d.nc.ConnectedServerVersion(), rtt.Round(10*time.Microsecond))
 	return []check{{"server", fine, text, ""}}
 }
 
-func (d doctor) jetStream(ctx context.Context) []check {
+func (d doctor) checkJetStream(ctx context.Context) []check {
 	info, err := d.js.AccountInfo(ctx)
 	if err != nil {
 		return []check{{"jetstream", failed, err.Error(), "enable JetStream on the server and for the account, or use credentials that may use it"}}
 	}
-	return []check{stored(info)}
+	return []check{storedCheck(info)}
 }
 
 // nearLimit is the part of the account's storage from which on somebody should see
 // to it: at its end nothing is stored any more, be the streams ever so empty.
 const nearLimit = 0.8
 
-// stored says how much of what the account may store is in use.
-func stored(info *jetstream.AccountInfo) check {
+// storedCheck says how much of what the account may store is in use.
+func storedCheck(info *jetstream.AccountInfo) check {
 	c := check{"jetstream", fine, bytesText(info.Store) + " stored, no limit", ""}
 	if limit := info.Limits.MaxStore; limit > 0 {
 		part := float64(info.Store) / float64(limit)
@@ -132,9 +136,9 @@ func stored(info *jetstream.AccountInfo) check {
 	return c
 }
 
-// streams checks the topology, the fill of the events and, with the time that
+// checkStreams checks the topology, the fill of the events and, with the time that
 // the answer carries, the clock.
-func (d doctor) streams(ctx context.Context) []check {
+func (d doctor) checkStreams(ctx context.Context) []check {
 	if err := topology.Verify(ctx, d.js, d.names); err != nil {
 		mismatch, ok := errors.AsType[*topology.Mismatch](err)
 		if !ok {
@@ -160,11 +164,11 @@ func (d doctor) streams(ctx context.Context) []check {
 		return []check{{"streams", failed, err.Error(), ""}}
 	}
 	info := stream.CachedInfo()
-	return slices.Concat([]check{fill(info)}, copies(info), []check{clock(asked, time.Now(), info.TimeStamp)})
+	return slices.Concat([]check{fillCheck(info)}, copiesCheck(info), []check{clockCheck(asked, time.Now(), info.TimeStamp)})
 }
 
-// fill says how full the stream of events is: at 80 % runners take no new runs.
-func fill(info *jetstream.StreamInfo) check {
+// fillCheck says how full the stream of events is: at 80 % runners take no new runs.
+func fillCheck(info *jetstream.StreamInfo) check {
 	c := check{"streams", fine, fmt.Sprintf("%d events, %s, %d replica(s)", info.State.Msgs, bytesText(info.State.Bytes), info.Config.Replicas), ""}
 	if limit := info.Config.MaxBytes; limit > 0 {
 		part := float64(info.State.Bytes) / float64(limit)
@@ -176,8 +180,8 @@ func fill(info *jetstream.StreamInfo) check {
 	return c
 }
 
-// copies warns of events that one server of several keeps.
-func copies(info *jetstream.StreamInfo) []check {
+// copiesCheck warns of events that one server of several keeps.
+func copiesCheck(info *jetstream.StreamInfo) []check {
 	if info.Cluster == nil || info.Cluster.Name == "" || info.Config.Replicas > 1 {
 		return nil
 	}
@@ -187,9 +191,9 @@ func copies(info *jetstream.StreamInfo) []check {
 // maxSkew is how far clocks may differ without anyone noticing it in a timeline.
 const maxSkew = time.Second
 
-// clock compares our clock with the server's, which was read between asked and
+// clockCheck compares our clock with the server's, which was read between asked and
 // answered.
-func clock(asked, answered, server time.Time) check {
+func clockCheck(asked, answered, server time.Time) check {
 	skew := server.Sub(asked.Add(answered.Sub(asked) / 2)).Round(time.Millisecond)
 	if skew.Abs() > maxSkew {
 		return check{"clock", warned, fmt.Sprintf("the server's is %s off", skew), "synchronize the clocks; order is not affected, times in logs are"}
@@ -197,34 +201,34 @@ func clock(asked, answered, server time.Time) check {
 	return check{"clock", fine, fmt.Sprintf("within %s of the server's", max(skew.Abs(), time.Millisecond)), ""}
 }
 
-// services checks who reads the log and how far behind they are.
-func (d doctor) services(ctx context.Context) []check {
+// checkServices checks who reads the log and how far behind they are.
+func (d doctor) checkServices(ctx context.Context) []check {
 	served := func(c *jetstream.ConsumerInfo) bool { return c.NumWaiting > 0 || c.NumAckPending > 0 }
-	all := []check{d.consumer(ctx, "runner", d.names.QueueStream(), subjects.RunsConsumer, "runs wait", served)}
-	readers := d.readers(ctx)
+	all := []check{d.checkConsumer(ctx, "runner", d.names.QueueStream(), subjects.RunsConsumer, "runs wait", served)}
+	readers := d.activeReaders(ctx)
 	for _, name := range []string{subjects.RecorderConsumer, subjects.SnapshotterConsumer, subjects.AlerterConsumer} {
 		read := func(*jetstream.ConsumerInfo) bool {
 			return slices.ContainsFunc(readers, func(reader string) bool { return eventlog.IsReader(reader, name) })
 		}
-		all = append(all, d.consumer(ctx, name, d.names.EventsStream(), name, "events behind", read))
+		all = append(all, d.checkConsumer(ctx, name, d.names.EventsStream(), name, "events behind", read))
 	}
-	return append(all, d.expiry(ctx)...)
+	return append(all, d.checkExpiry(ctx)...)
 }
 
-// expiry warns when the stream is about to drop what isn't recorded, or has done so,
+// checkExpiry warns when the stream is about to drop what isn't recorded, or has done so,
 // and when what isn't recorded is old.
-func (d doctor) expiry(ctx context.Context) []check {
+func (d doctor) checkExpiry(ctx context.Context) []check {
 	lag, err := eventlog.LagOf(ctx, d.js, d.names, subjects.RecorderConsumer)
 	if err != nil {
 		return nil // the check of the recorder says it
 	}
-	return late(lag)
+	return lagChecks(lag)
 }
 
 // maxLag is the age of what isn't recorded from which on it is more than a rush.
 const maxLag = 5 * time.Minute
 
-func late(lag eventlog.Lag) []check {
+func lagChecks(lag eventlog.Lag) []check {
 	switch {
 	case lag.Danger():
 	case lag.Age > maxLag:
@@ -237,10 +241,10 @@ func late(lag eventlog.Lag) []check {
 	return []check{{"expiry", failed, text, "no new runs are taken: start the recorder, or keep events for longer with `wake init --max-age`"}}
 }
 
-// readers returns the consumers by which processes read the log at the moment.
+// activeReaders returns the consumers by which processes read the log at the moment.
 // The durable ones only show where the services are. What keeps it from knowing
 // shows in other checks.
-func (d doctor) readers(ctx context.Context) (names []string) {
+func (d doctor) activeReaders(ctx context.Context) (names []string) {
 	stream, err := d.js.Stream(ctx, d.names.EventsStream())
 	if err != nil {
 		return nil
@@ -253,7 +257,7 @@ func (d doctor) readers(ctx context.Context) (names []string) {
 	return names
 }
 
-func (d doctor) consumer(ctx context.Context, service, stream, durable, pending string, running func(*jetstream.ConsumerInfo) bool) check {
+func (d doctor) checkConsumer(ctx context.Context, service, stream, durable, pending string, running func(*jetstream.ConsumerInfo) bool) check {
 	c, err := d.js.Consumer(ctx, stream, durable)
 	start := fmt.Sprintf("start one with `wake up` or `wake %s`", service)
 	switch {
@@ -270,9 +274,28 @@ func (d doctor) consumer(ctx context.Context, service, stream, durable, pending 
 	return check{service, fine, "running, " + text, ""}
 }
 
-// deadLetters tells what services couldn't use from what lost its writer and from what
+// checkHealth tells what keeps processes, or parts of them, from their work. They go on trying.
+func (d doctor) checkHealth(ctx context.Context) []check {
+	reports, err := health.Reports(ctx, d.js, d.names)
+	if err != nil {
+		return []check{{"health", failed, err.Error(), ""}}
+	}
+	var all []check
+	for _, r := range reports {
+		for _, t := range r.Troubles {
+			text := fmt.Sprintf("%s, for %s: %s: %s", r.Process, time.Since(time.UnixMilli(t.Since)).Round(time.Second), t.Part, t.Text)
+			all = append(all, check{health.Service(t.Part), failed, text, "it goes on by itself once that is over; see \"A part doesn't work\" in docs/operations.md"})
+		}
+	}
+	if len(all) == 0 {
+		return []check{{"health", fine, "no part is in trouble", ""}}
+	}
+	return all
+}
+
+// checkDeadLetters tells what services couldn't use from what lost its writer and from what
 // sinks didn't take.
-func (d doctor) deadLetters(ctx context.Context) []check {
+func (d doctor) checkDeadLetters(ctx context.Context) []check {
 	name := d.names.DeadLetterStream()
 	stream, err := d.js.Stream(ctx, name)
 	if err != nil {
@@ -311,7 +334,7 @@ func (d doctor) deadLetters(ctx context.Context) []check {
 // storing before there is none left.
 const lowDisk = 1 << 30
 
-func (d doctor) disk(context.Context) []check {
+func (d doctor) checkDisk(context.Context) []check {
 	var fs syscall.Statfs_t
 	if err := syscall.Statfs(d.dataDir, &fs); err != nil {
 		return []check{{"disk", fine, d.dataDir + " doesn't exist here", ""}}
@@ -322,6 +345,60 @@ func (d doctor) disk(context.Context) []check {
 		return []check{{"disk", failed, text, "make room, or choose another --data-dir"}}
 	}
 	return []check{{"disk", fine, text, ""}}
+}
+
+// checkFence says how agents that are started here end with their keepers, and what can't be had.
+func (d doctor) checkFence(ctx context.Context) []check {
+	var best keeper.Fence
+	var missing []string
+	for _, f := range keeper.Fences() {
+		err := keeper.Try(ctx, f, keeper.Groups{})
+		if err == nil {
+			best = f
+			break
+		}
+		missing = append(missing, fmt.Sprintf("no %s: %v", f, err))
+	}
+	text := strings.Join(append([]string{string(best)}, missing...), "; ")
+	if best == "" {
+		return []check{{"fence", warned, strings.Join(missing, "; "), "agents can't be kept from going on without their runner here; `--fence none` runs them all the same"}}
+	}
+	groups := keeper.ProbeGroups(ctx, best)
+	all := []check{{"fence", fine, strings.Replace(text, string(best), groups.Means(best), 1), ""}}
+	if groups.Memory == "" {
+		all = append(all, check{"memory", fine, "no control group with a memory controller can be written here: nodes with policy.memory are refused", "see \"Memory\" in docs/operations.md"})
+	}
+	return all
+}
+
+// checkKeepers tells of those of the runner, or of wake up, that has the data directory.
+func (d doctor) checkKeepers(ctx context.Context) []check {
+	var live, frozen, left int
+	var bytes int64
+	var all []check
+	for _, dir := range []string{d.dataDir, filepath.Join(d.dataDir, "runner")} {
+		found, err := keeper.Survey(ctx, filepath.Join(dir, "keepers"))
+		if err != nil {
+			all = append(all, check{"keepers", warned, err.Error(), ""})
+		}
+		for _, f := range found {
+			bytes += f.Bytes
+			switch {
+			case !f.Lives:
+				left++
+			case f.Frozen:
+				frozen++
+			default:
+				live++
+			}
+			if f.Full != "" {
+				text := fmt.Sprintf("%s of run %s waits, its journal has no room: %s", f.Node, f.Run, f.Full)
+				all = append(all, check{"keepers", warned, text, "see to the log: what it has needs no room; else make room, or give the runner a larger --journal-limit"})
+			}
+		}
+	}
+	text := fmt.Sprintf("%d at work, %d frozen, %d gone; journals of %s", live, frozen, left, bytesText(uint64(bytes))) //nolint:gosec // sizes
+	return append(all, check{"keepers", fine, text, ""})
 }
 
 func (a *app) printDiagnosis(found diagnosis) error {
@@ -339,9 +416,9 @@ func (a *app) printDiagnosis(found diagnosis) error {
 func printCheck(w io.Writer, c check, color bool) error {
 	sign := fmt.Sprintf("%-6s", c.Verdict)
 	if color {
-		sign = paint(map[verdict]string{fine: green, warned: yellow, failed: red}[c.Verdict], sign)
+		sign = sgrText(map[verdict]string{fine: green, warned: yellow, failed: red}[c.Verdict], sign)
 	}
-	lines := sign + fmt.Sprintf("%-13s", c.Name) + timeline.Line(c.Text, maxMessage) + "\n"
+	lines := sign + fmt.Sprintf("%-12s ", c.Name) + timeline.Line(c.Text, maxMessage) + "\n"
 	if c.Remedy != "" {
 		lines += strings.Repeat(" ", 19) + "→ " + timeline.Line(c.Remedy, maxMessage) + "\n"
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
+	"code.wake.dev/wake/internal/eventlog"
 )
 
 func TestClock(t *testing.T) {
@@ -24,7 +24,7 @@ func TestClock(t *testing.T) {
 		{-time.Hour, warned, "the server's is -1h0m0s off"},
 	}
 	for _, tt := range tests {
-		c := clock(asked, answered, asked.Add(100*time.Millisecond+tt.skew))
+		c := clockCheck(asked, answered, asked.Add(100*time.Millisecond+tt.skew))
 		if c.Verdict != tt.want || c.Text != tt.text {
 			t.Errorf("skew %s: %s %q, want %s %q", tt.skew, c.Verdict, c.Text, tt.want, tt.text)
 		}
@@ -43,7 +43,7 @@ func TestFill(t *testing.T) {
 		{80, 100, failed, "7 events, 80 B, 3 replica(s), 80% of 100 B"},
 	}
 	for _, tt := range tests {
-		c := fill(&jetstream.StreamInfo{
+		c := fillCheck(&jetstream.StreamInfo{
 			Config: jetstream.StreamConfig{MaxBytes: tt.limit, Replicas: 3},
 			State:  jetstream.StreamState{Msgs: 7, Bytes: tt.bytes},
 		})
@@ -57,11 +57,11 @@ func TestStored(t *testing.T) {
 	for store, want := range map[uint64]verdict{0: fine, 79: fine, 80: warned, 200: warned} {
 		info := &jetstream.AccountInfo{}
 		info.Store = store
-		if c := stored(info); c.Verdict != fine {
+		if c := storedCheck(info); c.Verdict != fine {
 			t.Errorf("%d without a limit: %+v", store, c)
 		}
 		info.Limits.MaxStore = 100
-		if c := stored(info); c.Verdict != want || (c.Remedy == "") != (want == fine) {
+		if c := storedCheck(info); c.Verdict != want || (c.Remedy == "") != (want == fine) {
 			t.Errorf("%d of 100: %+v, want %s", store, c, want)
 		}
 	}
@@ -77,7 +77,7 @@ func TestCopies(t *testing.T) {
 		"one of a cluster": {&jetstream.ClusterInfo{Name: "c"}, 1, true},
 		"three":            {&jetstream.ClusterInfo{Name: "c"}, 3, false},
 	} {
-		all := copies(&jetstream.StreamInfo{Cluster: tt.cluster, Config: jetstream.StreamConfig{Replicas: tt.replicas}})
+		all := copiesCheck(&jetstream.StreamInfo{Cluster: tt.cluster, Config: jetstream.StreamConfig{Replicas: tt.replicas}})
 		if len(all) > 0 != tt.warns {
 			t.Errorf("%s: %+v", name, all)
 		}
@@ -94,7 +94,7 @@ func TestLate(t *testing.T) {
 		"behind":           {eventlog.Lag{Events: 1, Age: 6 * time.Minute}, warned},
 		"about to be lost": {eventlog.Lag{Events: 1, Age: time.Minute, Part: 0.8}, failed},
 	} {
-		all := late(tt.lag)
+		all := lagChecks(tt.lag)
 		switch {
 		case tt.want == "" && len(all) == 0:
 		case len(all) != 1 || all[0].Verdict != tt.want || all[0].Remedy == "":

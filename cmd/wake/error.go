@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"wake/internal/service"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // The exit codes. They are part of the command line and don't change.
@@ -38,11 +38,11 @@ const (
 	codeNotInitialized = "NOT_INITIALIZED" // the server's streams aren't as needed
 )
 
-func usage(hint, format string, args ...any) error {
-	return failure(service.CodeUsage, hint, format, args...)
+func usageError(hint, format string, args ...any) error {
+	return serviceError(service.CodeUsage, hint, format, args...)
 }
 
-func failure(code, hint, format string, args ...any) error {
+func serviceError(code, hint, format string, args ...any) error {
 	return &service.Error{Code: code, Err: fmt.Errorf(format, args...), Hint: hint}
 }
 
@@ -105,21 +105,21 @@ func (a *app) printError(e *wire.APIError, asJSON bool) {
 		return // whoever pressed Ctrl-C knows
 	}
 	for _, line := range lines {
-		a.note("wake: %s\n", line)
+		a.printNote("wake: %s\n", line)
 	}
 	if e.Hint != "" {
-		a.note("hint: %s\n", timeline.Sanitize(e.Hint))
+		a.printNote("hint: %s\n", timeline.Sanitize(e.Hint))
 	}
 }
 
-// note tells people something beside the result. Nothing depends on it: whoever isn't
-// there doesn't hear it.
-func (a *app) note(format string, args ...any) { _, _ = fmt.Fprintf(a.errOut, format, args...) }
+// printNote tells the user something beside the result. Nothing depends on it, so that a closed
+// stderr is no error.
+func (a *app) printNote(format string, args ...any) { _, _ = fmt.Fprintf(a.errOut, format, args...) }
 
-// lacks notes that an answer of the recorder doesn't have everything yet.
-func (a *app) lacks(lag wire.Lag) {
+// noteLag notes that an answer of the recorder doesn't have everything yet.
+func (a *app) noteLag(lag wire.Lag) {
 	if lag.Behind > 0 {
-		a.note("the recorder has %d events to catch up with, which aren't in this: ask again in a while\n", lag.Behind)
+		a.printNote("the recorder has %d events to catch up with, which aren't in this: ask again in a while\n", lag.Behind)
 	}
 }
 

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"testing"
 
-	"wake/internal/service"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestErrors(t *testing.T) {
@@ -20,13 +20,13 @@ func TestErrors(t *testing.T) {
 		json string
 	}{
 		{"any", errors.New("disk is gone"), 1, "wake: disk is gone\n", `{"error":{"code":"FAILED","message":"disk is gone"}}`},
-		{"wrong use", usage("try this", "no"), 2, "wake: no\nhint: try this\n", `{"error":{"code":"BAD_USAGE","hint":"try this","message":"no"}}`},
+		{"wrong use", usageError("try this", "no"), 2, "wake: no\nhint: try this\n", `{"error":{"code":"BAD_USAGE","hint":"try this","message":"no"}}`},
 		{"wrapped", fmt.Errorf("connect: %w", unreachable), 3, "wake: connect: no answer\nhint: wake up\n", `{"error":{"code":"UNREACHABLE","hint":"wake up","message":"connect: no answer"}}`},
 		{"a service's", &wire.APIError{Code: wire.CodeAmbiguousID, Message: "several", Matches: []string{"r1", "r2"}}, 1, "wake: several: r1, r2\n", `{"error":{"code":"AMBIGUOUS_ID","matches":["r1","r2"],"message":"several"}}`},
 		{"no service", &wire.APIError{Code: wire.CodeUnreachable, Message: "no recorder"}, 3, "wake: no recorder\n", `{"error":{"code":"UNREACHABLE","message":"no recorder"}}`},
 		{"a bad pattern", &wire.APIError{Code: wire.CodeBadRegex, Message: "("}, 2, "wake: (\n", `{"error":{"code":"BAD_REGEX","message":"("}}`},
-		{"rules", fmt.Errorf("alerter: %w", failure(codeRulesInvalid, "read", "%w", errors.New("r.yaml:2: one\nr.yaml:3: two"))), 1, "wake: alerter: r.yaml:2: one\nwake: r.yaml:3: two\nhint: read\n", `{"error":{"code":"RULES_INVALID","hint":"read","message":"alerter: r.yaml:2: one\nr.yaml:3: two"}}`},
-		{"the run's own", failure(codeRunFailed, "", "run failed"), 4, "wake: run failed\n", `{"error":{"code":"RUN_FAILED","message":"run failed"}}`},
+		{"rules", fmt.Errorf("alerter: %w", serviceError(codeRulesInvalid, "read", "%w", errors.New("r.yaml:2: one\nr.yaml:3: two"))), 1, "wake: alerter: r.yaml:2: one\nwake: r.yaml:3: two\nhint: read\n", `{"error":{"code":"RULES_INVALID","hint":"read","message":"alerter: r.yaml:2: one\nr.yaml:3: two"}}`},
+		{"the run's own", serviceError(codeRunFailed, "", "run failed"), 4, "wake: run failed\n", `{"error":{"code":"RUN_FAILED","message":"run failed"}}`},
 		{"hostile text", errors.New("a\x1b[2Jb\nc"), 1, "wake: ab c\n", `{"error":{"code":"FAILED","message":"ab c"}}`},
 	}
 	for _, tt := range tests {

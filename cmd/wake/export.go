@@ -16,14 +16,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/api"
-	"wake/internal/eventlog"
-	"wake/internal/export"
-	"wake/internal/kahn"
-	"wake/internal/service"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/export"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/kahn"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // The formats of wake export.
@@ -51,8 +52,8 @@ type exportOptions struct {
 	kahn     kahn.Projection
 }
 
-// exported is what wake export says of itself with --json.
-type exported struct {
+// exportSummary is what wake export says of itself with --json.
+type exportSummary struct {
 	export.Result
 	Format string `json:"format"`
 	File   string `json:"file,omitempty"`
@@ -88,17 +89,17 @@ the new one is whole; it may hold secrets that agents have seen.
 		Example: `    wake export @last -o run.jsonl
     wake export @last --format html -o run.html
     wake export @last --format otlp --endpoint http://localhost:4318/v1/traces`,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			if err := o.check(q); err != nil {
+			if err := o.checkFlags(q); err != nil {
 				return err
 			}
 			if o.store != "" {
-				return interrupted(ctx, a.exportStore(ctx, args[0], q, o))
+				return interruptError(ctx, a.exportStore(ctx, args[0], q, o))
 			}
-			log, err := a.openLog(ctx)
+			log, err := a.openReader(ctx)
 			if err != nil {
 				return err
 			}
@@ -106,7 +107,7 @@ the new one is whole; it may hold secrets that agents have seen.
 			if q.Run, err = a.runID(ctx, log, args[0]); err != nil {
 				return err
 			}
-			return interrupted(ctx, a.exportLog(ctx, log, q, o))
+			return interruptError(ctx, a.exportLog(ctx, log, q, o))
 		},
 	}
 	flags := cmd.Flags()
@@ -125,35 +126,35 @@ the new one is whole; it may hold secrets that agents have seen.
 	return cmd
 }
 
-// check refuses flags that don't fit together.
-func (o *exportOptions) check(q eventlog.Query) error {
+// checkFlags refuses flags that don't fit together.
+func (o *exportOptions) checkFlags(q eventlog.Query) error {
 	if o.file == "-" {
 		o.file = ""
 	}
 	formats := []string{formatJSONL, formatOpenHarness, formatKahn, formatClaude, formatSQLite, formatHTML, formatOTLP}
 	only := func(set bool, flag, format string) error {
 		if set && o.format != format {
-			return usage("", "--%s: it is of --format %s", flag, format)
+			return usageError("", "--%s: it is of --format %s", flag, format)
 		}
 		return nil
 	}
 	switch {
 	case !slices.Contains(formats, o.format):
-		return usage(strings.Join(formats, ", ")+" are known", "--format: %q is unknown", o.format)
+		return usageError(strings.Join(formats, ", ")+" are known", "--format: %q is unknown", o.format)
 	case o.format == formatSQLite && o.file == "":
-		return usage("wake export RUN --format sqlite -o run.db", "--output: a database needs a file")
+		return usageError("wake export RUN --format sqlite -o run.db", "--output: a database needs a file")
 	case q.To > 0 && q.To < q.From:
-		return usage("", "--to %d is before --from %d", q.To, q.From)
+		return usageError("", "--to %d is before --from %d", q.To, q.From)
 	case o.format == formatKahn && q.From > 0:
-		return usage("", "--from: where an agent is follows from its beginning")
+		return usageError("", "--from: where an agent is follows from its beginning")
 	case o.store != "" && (o.follow || o.format == formatClaude || o.format == formatSQLite):
-		return usage("", "--store: --follow and the formats claude and sqlite want a server")
+		return usageError("", "--store: --follow and the formats claude and sqlite want a server")
 	case o.follow && q.To > 0:
-		return usage("", "--follow and --to contradict each other")
+		return usageError("", "--follow and --to contradict each other")
 	}
 	if o.endpoint != "" {
 		if u, err := url.Parse(o.endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return usage("such as http://localhost:4318/v1/traces", "--endpoint: %q is no URL", o.endpoint)
+			return usageError("such as http://localhost:4318/v1/traces", "--endpoint: %q is no URL", o.endpoint)
 		}
 	}
 	return errors.Join(
@@ -166,7 +167,7 @@ func (o *exportOptions) check(q eventlog.Query) error {
 // source is where the events of a run come from.
 type source struct {
 	app   *app
-	log   *eventlog.Log // nil: there is a file
+	log   *feed.Reader // nil: there is a file
 	file  *recorder.Store
 	is    string // the incarnation of the file's stream
 	query eventlog.Query
@@ -174,8 +175,8 @@ type source struct {
 	store bool // the recorder, since the stream has dropped some
 }
 
-// source finds out whether the stream still has what is asked for.
-func (a *app) source(ctx context.Context, log *eventlog.Log, q eventlog.Query, follow bool) (source, error) {
+// findSource finds out whether the stream still has what is asked for.
+func (a *app) findSource(ctx context.Context, log *feed.Reader, q eventlog.Query, follow bool) (source, error) {
 	s := source{app: a, log: log, query: q, until: follow}
 	first, _, err := log.Bounds(ctx)
 	if err != nil {
@@ -195,22 +196,22 @@ func (a *app) source(ctx context.Context, log *eventlog.Log, q eventlog.Query, f
 		}
 	}
 	if s.store && follow {
-		return s, failure(codeFailed, "export it without --follow", "the stream has dropped the beginning of run %s", q.Run)
+		return s, serviceError(codeFailed, "export it without --follow", "the stream has dropped the beginning of run %s", q.Run)
 	}
 	return s, nil
 }
 
-// events yields the events of the run, as they are stored.
-func (s source) events(ctx context.Context, kinds ...wire.Kind) export.Events {
+// readEvents yields the events of the run, as they are stored.
+func (s source) readEvents(ctx context.Context, kinds ...wire.Kind) export.Events {
 	q := s.query
 	q.Kinds = kinds
 	switch {
 	case s.file != nil:
 		return ofKinds(s.file.Entries(ctx, recorder.Query{Run: q.Run, From: q.From, To: q.To}), kinds)
 	case s.store:
-		return s.recorded(ctx, q)
+		return s.recordedEvents(ctx, q)
 	case s.until && len(kinds) == 0:
-		return s.followed(ctx, q)
+		return s.followEvents(ctx, q)
 	}
 	return s.log.Read(ctx, q)
 }
@@ -226,20 +227,20 @@ func ofKinds(events export.Events, kinds []wire.Kind) export.Events {
 	}
 }
 
-// followed yields events until the run has ended.
-func (s source) followed(ctx context.Context, q eventlog.Query) export.Events {
+// followEvents yields events until the run has ended.
+func (s source) followEvents(ctx context.Context, q eventlog.Query) export.Events {
 	return func(yield func(eventlog.Entry, error) bool) {
 		fenced := claims{}
 		for e, err := range s.log.Follow(ctx, q) {
-			if !yield(e, err) || err != nil || e.Event != nil && !fenced.void(e.Event) && ends(e.Event) {
+			if !yield(e, err) || err != nil || e.Event != nil && !fenced.isVoid(e.Event) && endsRun(e.Event) {
 				return
 			}
 		}
 	}
 }
 
-// recorded yields what the recorder has.
-func (s source) recorded(ctx context.Context, q eventlog.Query) export.Events {
+// recordedEvents yields what the recorder has.
+func (s source) recordedEvents(ctx context.Context, q eventlog.Query) export.Events {
 	request := wire.EventsRequest{Run: q.Run, From: q.From, To: q.To, Kinds: q.Kinds}
 	return func(yield func(eventlog.Entry, error) bool) {
 		for {
@@ -270,12 +271,12 @@ func entryOf(e wire.StoredEvent) eventlog.Entry {
 }
 
 // exportLog exports from a server.
-func (a *app) exportLog(ctx context.Context, log *eventlog.Log, q eventlog.Query, o exportOptions) error {
-	src, err := a.source(ctx, log, q, o.follow)
+func (a *app) exportLog(ctx context.Context, log *feed.Reader, q eventlog.Query, o exportOptions) error {
+	src, err := a.findSource(ctx, log, q, o.follow)
 	if err != nil {
 		return err
 	}
-	return a.export(ctx, src, o)
+	return a.exportRun(ctx, src, o)
 }
 
 // exportStore exports from a recorder's store.
@@ -292,18 +293,18 @@ func (a *app) exportStore(ctx context.Context, ref string, q eventlog.Query, o e
 	if err != nil {
 		return err
 	}
-	return a.export(ctx, source{app: a, file: store, is: at.Incarnation, query: q}, o)
+	return a.exportRun(ctx, source{app: a, file: store, is: at.Incarnation, query: q}, o)
 }
 
-// export writes a run and says what was written.
-func (a *app) export(ctx context.Context, src source, o exportOptions) error {
+// exportRun writes a run and says what was written.
+func (a *app) exportRun(ctx context.Context, src source, o exportOptions) error {
 	out, err := a.newOutput(o.file)
 	if err != nil {
 		return err
 	}
-	defer out.discard()
+	defer out.discardFile()
 	m := a.newMeter("exported", "events")
-	done := exported{Format: o.format, File: o.file}
+	done := exportSummary{Format: o.format, File: o.file}
 	switch o.format {
 	case formatKahn:
 		err = a.exportKahnTo(ctx, src, m, out, o, &done)
@@ -316,12 +317,12 @@ func (a *app) export(ctx context.Context, src source, o exportOptions) error {
 	default:
 		done.Result, err = a.exportText(ctx, src, m, out, o)
 	}
-	m.end()
+	m.eraseLine()
 	if err == nil && done.Events == 0 && done.Source == "" {
-		err = failure(string(wire.CodeNotFound), "wake runs", "run %s has no events there", src.query.Run)
+		err = serviceError(string(wire.CodeNotFound), "wake runs", "run %s has no events there", src.query.Run)
 	}
 	if err == nil {
-		err = out.keep()
+		err = out.keepFile()
 	}
 	if err != nil {
 		return err
@@ -331,18 +332,18 @@ func (a *app) export(ctx context.Context, src source, o exportOptions) error {
 
 // exportText writes the formats that are text.
 func (a *app) exportText(ctx context.Context, src source, m *meter, out *output, o exportOptions) (export.Result, error) {
-	run := src.run()
+	run := src.runInfo()
 	switch o.format {
 	case formatJSONL:
-		return export.JSONL(out, run, m.count(src.events(ctx)), src.fetch(ctx))
+		return export.JSONL(out, run, m.countEvents(src.readEvents(ctx)), src.blobFetcher(ctx))
 	case formatOpenHarness:
-		return src.whole(ctx, m, func(events export.Events) (export.Result, error) { return export.OpenHarness(out, run, events) })
+		return src.exportWhole(ctx, m, func(events export.Events) (export.Result, error) { return export.OpenHarness(out, run, events) })
 	default:
-		return src.whole(ctx, m, func(events export.Events) (export.Result, error) { return export.HTML(out, run, events) })
+		return src.exportWhole(ctx, m, func(events export.Events) (export.Result, error) { return export.HTML(out, run, events) })
 	}
 }
 
-func (s source) run() export.Run {
+func (s source) runInfo() export.Run {
 	is := s.is
 	if s.file == nil {
 		is = s.log.Incarnation()
@@ -350,23 +351,23 @@ func (s source) run() export.Run {
 	return export.Run{ID: s.query.Run, Incarnation: is, From: s.query.From, To: s.query.To}
 }
 
-func (s source) fetch(ctx context.Context) export.Fetch {
+func (s source) blobFetcher(ctx context.Context) export.Fetch {
 	if s.file != nil {
 		return func(sum string) ([]byte, error) { return s.file.Blob(ctx, sum) }
 	}
 	return func(sum string) ([]byte, error) { return s.log.Blob(ctx, sum) }
 }
 
-// whole calls f with the events and their large fields.
-func (s source) whole(ctx context.Context, m *meter, f func(export.Events) (export.Result, error)) (export.Result, error) {
+// exportWhole calls f with the events and their large fields.
+func (s source) exportWhole(ctx context.Context, m *meter, f func(export.Events) (export.Result, error)) (export.Result, error) {
 	missing := 0
-	r, err := f(export.Whole(m.count(s.events(ctx)), s.fetch(ctx), func() { missing++ }))
+	r, err := f(export.Whole(m.countEvents(s.readEvents(ctx)), s.blobFetcher(ctx), func() { missing++ }))
 	r.Missing = missing
 	return r, err
 }
 
-func (a *app) exportKahnTo(ctx context.Context, src source, m *meter, out *output, o exportOptions, done *exported) error {
-	r, err := src.whole(ctx, m, func(events export.Events) (export.Result, error) {
+func (a *app) exportKahnTo(ctx context.Context, src source, m *meter, out *output, o exportOptions, done *exportSummary) error {
+	r, err := src.exportWhole(ctx, m, func(events export.Events) (export.Result, error) {
 		k, dropped, err := a.exportKahn(ctx, src.query.Run, events, out, o.kahn)
 		done.Dropped = dropped
 		return k, err
@@ -396,13 +397,13 @@ func (a *app) exportOTLP(ctx context.Context, src source, m *meter, out *output,
 				}
 			}
 			if err := endpoint.Post(ctx, body); err != nil {
-				return failure(codeFailed, "is it an endpoint of OTLP/HTTP that takes JSON? A second export sends the same spans", "export: %w", err)
+				return serviceError(codeFailed, "is it an endpoint of OTLP/HTTP that takes JSON? A second export sends the same spans", "export: %w", err)
 			}
 			return nil
 		}
 	}
-	return src.whole(ctx, m, func(events export.Events) (export.Result, error) {
-		return export.OTLP(src.run(), events, export.Spans{Content: o.content}, send)
+	return src.exportWhole(ctx, m, func(events export.Events) (export.Result, error) {
+		return export.OTLP(src.runInfo(), events, export.Spans{Content: o.content}, send)
 	})
 }
 
@@ -412,7 +413,7 @@ func headersOf(pairs []string) (http.Header, error) {
 	for _, p := range pairs {
 		name, value, found := strings.Cut(p, ":")
 		if name = strings.TrimSpace(name); !found || name == "" || strings.ContainsAny(p, "\r\n") {
-			return nil, usage("such as 'authorization: Bearer …'", "--header: %q is no header", name)
+			return nil, usageError("such as 'authorization: Bearer …'", "--header: %q is no header", name)
 		}
 		h.Add(name, strings.TrimSpace(value))
 	}
@@ -420,7 +421,7 @@ func headersOf(pairs []string) (http.Header, error) {
 }
 
 // printExported says what was written, unless it went to stdout.
-func (a *app) printExported(ctx context.Context, done exported, o exportOptions) error {
+func (a *app) printExported(ctx context.Context, done exportSummary, o exportOptions) error {
 	if done.Skipped > 0 {
 		a.log.WarnContext(ctx, "entries are left out", "run", done.RunID, "skipped", done.Skipped)
 	}
@@ -462,17 +463,17 @@ func (a *app) newOutput(path string) (*output, error) {
 		return &output{Writer: a.out}, nil
 	}
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, usage("name a file", "--output: %s is no file", path)
+		return nil, usageError("name a file", "--output: %s is no file", path)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // readable by its owner only
 	if err != nil {
-		return nil, usage("", "--output: %w", err)
+		return nil, usageError("", "--output: %w", err)
 	}
 	return &output{Writer: f, file: f, path: path}, nil
 }
 
-// keep makes the file what it was to be.
-func (o *output) keep() error {
+// keepFile makes the file what it was to be.
+func (o *output) keepFile() error {
 	if o.file == nil {
 		return nil
 	}
@@ -487,8 +488,8 @@ func (o *output) keep() error {
 	return nil
 }
 
-// discard removes what was not kept.
-func (o *output) discard() {
+// discardFile removes what was not kept.
+func (o *output) discardFile() {
 	if o.file != nil {
 		_ = o.file.Close() // it isn't kept
 		_ = os.Remove(o.file.Name())
@@ -515,12 +516,12 @@ func (a *app) newMeter(verb, what string) *meter {
 	return m
 }
 
-// count passes events on and counts them.
-func (m *meter) count(events export.Events) iter.Seq2[eventlog.Entry, error] {
+// countEvents passes events on and counts them.
+func (m *meter) countEvents(events export.Events) iter.Seq2[eventlog.Entry, error] {
 	return func(yield func(eventlog.Entry, error) bool) {
 		for e, err := range events {
 			if m.n++; m.n%256 == 0 {
-				m.show("")
+				m.showCount("")
 			}
 			if !yield(e, err) {
 				return
@@ -529,7 +530,7 @@ func (m *meter) count(events export.Events) iter.Seq2[eventlog.Entry, error] {
 	}
 }
 
-func (m *meter) show(of string) {
+func (m *meter) showCount(of string) {
 	if m.out == nil || time.Since(m.shown) < meterPause {
 		return
 	}
@@ -537,8 +538,8 @@ func (m *meter) show(of string) {
 	_, _ = fmt.Fprintf(m.out, "\r\x1b[K%s %d%s %s, %s", m.verb, m.n, of, m.what, time.Since(m.begun).Round(time.Second))
 }
 
-// end removes the line.
-func (m *meter) end() {
+// eraseLine removes the line.
+func (m *meter) eraseLine() {
 	if m.out != nil && m.shown.After(m.begun.Add(meterPause)) {
 		_, _ = io.WriteString(m.out, "\r\x1b[K")
 	}

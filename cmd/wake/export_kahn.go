@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"wake/internal/export"
-	"wake/internal/kahn"
+	"code.wake.dev/wake/internal/export"
+	"code.wake.dev/wake/internal/kahn"
 )
 
 // kahnFlags are the flags of wake export that are about its format kahn.

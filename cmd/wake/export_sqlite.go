@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"os"
 
-	"wake/internal/eventlog"
-	"wake/internal/export"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/export"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // What is recorded in one transaction of an exported database.
@@ -28,9 +28,9 @@ func (a *app) exportSQLite(ctx context.Context, src source, m *meter, out *outpu
 		return export.Result{}, err
 	}
 	r := export.Result{RunID: src.query.Run}
-	err = record(ctx, store, src, m, &r)
+	err = recordEvents(ctx, store, src, m, &r)
 	for more := err == nil; more && err == nil; {
-		more, err = store.Index(ctx)
+		more, err = store.IndexLines(ctx)
 	}
 	err = errors.Join(err, store.Close())
 	for _, beside := range []string{"-wal", "-shm"} {
@@ -45,8 +45,8 @@ func (a *app) exportSQLite(ctx context.Context, src source, m *meter, out *outpu
 	return r, out.file.Chmod(0o600)
 }
 
-// record records the events in transactions of bounded size.
-func record(ctx context.Context, store *recorder.Store, src source, m *meter, r *export.Result) error {
+// recordEvents records the events in transactions of bounded size.
+func recordEvents(ctx context.Context, store *recorder.Store, src source, m *meter, r *export.Result) error {
 	batch, size := recorder.Batch{Incarnation: src.log.Incarnation(), Part: true, Blobs: map[string][]byte{}}, 0
 	flush := func() error {
 		if len(batch.Entries) == 0 {
@@ -60,11 +60,11 @@ func record(ctx context.Context, store *recorder.Store, src source, m *meter, r 
 		clear(batch.Blobs)
 		return err
 	}
-	for e, err := range m.count(src.events(ctx)) {
+	for e, err := range m.countEvents(src.readEvents(ctx)) {
 		if err != nil {
 			return err
 		}
-		n, err := fields(src.fetch(ctx), e, batch.Blobs, r)
+		n, err := addBlobs(src.blobFetcher(ctx), e, batch.Blobs, r)
 		if err != nil {
 			return err
 		}
@@ -78,8 +78,8 @@ func record(ctx context.Context, store *recorder.Store, src source, m *meter, r 
 	return flush()
 }
 
-// fields adds the large fields of an event and returns their size.
-func fields(fetch export.Fetch, e eventlog.Entry, blobs map[string][]byte, r *export.Result) (size int, err error) {
+// addBlobs adds the large fields of an event and returns their size.
+func addBlobs(fetch export.Fetch, e eventlog.Entry, blobs map[string][]byte, r *export.Result) (size int, err error) {
 	if e.Event == nil {
 		return 0, nil
 	}

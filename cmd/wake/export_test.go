@@ -17,13 +17,14 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/ingest"
-	"wake/internal/logtest"
-	"wake/internal/transcript"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/transcript"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // exporting is a log with a run, and the command line on it.
@@ -31,6 +32,7 @@ type exporting struct {
 	*app
 	t   *testing.T
 	log *eventlog.Log
+	r   *feed.Reader
 	out bytes.Buffer
 }
 
@@ -39,6 +41,11 @@ const exportedSession = "20bf7da2-c1ef-4225-bc6a-a37251588a16"
 func newExporting(t *testing.T) *exporting {
 	x := &exporting{t: t, log: logtest.Start(t)}
 	x.app = &app{out: &x.out, errOut: io.Discard, log: slog.New(slog.DiscardHandler), names: subjects.Default}
+	logtest.Serve(t, x.log)
+	var err error
+	if x.r, err = x.readerOn(t.Context(), x.log.Conn()); err != nil {
+		t.Fatal(err)
+	}
 	f, err := os.Open("../../internal/agent/claude/testdata/stream/tools.jsonl")
 	if err != nil {
 		t.Fatal(err)
@@ -62,10 +69,10 @@ func (x *exporting) export(o exportOptions) string {
 	x.t.Helper()
 	x.out.Reset()
 	q := eventlog.Query{Run: "r1"}
-	if err := o.check(q); err != nil {
+	if err := o.checkFlags(q); err != nil {
 		x.t.Fatal(err)
 	}
-	if err := x.exportLog(x.t.Context(), x.log, q, o); err != nil {
+	if err := x.exportLog(x.t.Context(), x.r, q, o); err != nil {
 		x.t.Fatal(err)
 	}
 	if o.file == "" {
@@ -139,13 +146,13 @@ func TestExportOfWhatTheStreamDropped(t *testing.T) {
 	}
 	logtest.Go(t, r.Run)
 	for {
-		store, err := x.source(t.Context(), x.log, eventlog.Query{Run: "r2"}, false)
+		store, err := x.findSource(t.Context(), x.r, eventlog.Query{Run: "r2"}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
 		store.store = true
 		n := 0
-		for _, err := range store.events(t.Context()) {
+		for _, err := range store.readEvents(t.Context()) {
 			if err == nil {
 				n++
 			}
@@ -211,7 +218,7 @@ func TestClaudeHint(t *testing.T) {
 		{"--dangerously-skip-permissions", "/work", "s.jsonl", ""},
 		{"../../../x;id", "/work", "s.jsonl", ""},
 	} {
-		done := exported{}
+		done := exportSummary{}
 		done.Session, done.Cwd = c.session, c.cwd
 		lines := append(claudeHint(done, c.file), "")
 		if lines[1] != c.want {
@@ -247,7 +254,7 @@ func TestExportFollows(t *testing.T) {
 		<-time.After(100 * time.Millisecond)
 		_, _ = w.Append(t.Context(), &wire.Event{Payload: &wire.FlowAborted{Reason: "enough"}})
 	}()
-	err := x.exportLog(t.Context(), x.log, eventlog.Query{Run: "r3"}, exportOptions{format: formatOpenHarness, follow: true})
+	err := x.exportLog(t.Context(), x.r, eventlog.Query{Run: "r3"}, exportOptions{format: formatOpenHarness, follow: true})
 	if err != nil || !strings.HasSuffix(x.out.String(), "}\n") || !strings.Contains(x.out.String(), "flow:aborted") {
 		t.Errorf("%q, %v", x.out.String(), err)
 	}
@@ -260,7 +267,7 @@ func TestExportKeepsTheOldFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := x.exportLog(t.Context(), x.log, eventlog.Query{Run: "nobody"}, exportOptions{format: formatJSONL, file: path}); err == nil {
+	if err := x.exportLog(t.Context(), x.r, eventlog.Query{Run: "nobody"}, exportOptions{format: formatJSONL, file: path}); err == nil {
 		t.Error("a run that isn't there was exported")
 	}
 	if b, err := os.ReadFile(path); string(b) != "old" {

@@ -3,16 +3,17 @@ package main
 import (
 	"context"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // claims tells events of fenced writers from others. It is given the events of
 // a run in log order.
 type claims map[string]uint64 // node → epoch of its last claim
 
-// void reports whether e comes from a writer that had been replaced.
-func (c claims) void(e *wire.Event) bool {
+// isVoid reports whether e comes from a writer that had been replaced.
+func (c claims) isVoid(e *wire.Event) bool {
 	switch e.Payload.(type) {
 	case *wire.RunClaimed, *wire.NodeClaimed:
 		c[e.NodeID] = max(c[e.NodeID], e.Epoch)
@@ -20,9 +21,9 @@ func (c claims) void(e *wire.Event) bool {
 	return e.Epoch < c[e.NodeID]
 }
 
-// follow shows the events of a run, from a position on, until one ends the run;
+// followRun shows the events of a run, from a position on, until one ends the run;
 // it returns that one.
-func (a *app) follow(ctx context.Context, log *eventlog.Log, q eventlog.Query, show func(eventlog.Entry) error) (*wire.Event, error) {
+func (a *app) followRun(ctx context.Context, log *feed.Reader, q eventlog.Query, show func(eventlog.Entry) error) (*wire.Event, error) {
 	fenced := claims{}
 	for entry, err := range log.Follow(ctx, q) {
 		if err != nil {
@@ -35,15 +36,15 @@ func (a *app) follow(ctx context.Context, log *eventlog.Log, q eventlog.Query, s
 		if err := show(entry); err != nil {
 			return nil, err
 		}
-		if !fenced.void(entry.Event) && ends(entry.Event) {
+		if !fenced.isVoid(entry.Event) && endsRun(entry.Event) {
 			return entry.Event, nil
 		}
 	}
 	return nil, context.Cause(ctx)
 }
 
-// whole returns an event with its large fields, as far as they are there.
-func (a *app) whole(ctx context.Context, log *eventlog.Log, e *wire.Event) *wire.Event {
+// wholeEvent returns an event with its large fields, as far as they are there.
+func (a *app) wholeEvent(ctx context.Context, log *feed.Reader, e *wire.Event) *wire.Event {
 	whole, err := log.Inline(ctx, e)
 	if err != nil {
 		a.log.WarnContext(ctx, "event is shown without its large fields", "type", e.Type(), "error", err)
@@ -52,8 +53,8 @@ func (a *app) whole(ctx context.Context, log *eventlog.Log, e *wire.Event) *wire
 	return whole
 }
 
-// ends reports whether e is the last word of a run's owner.
-func ends(e *wire.Event) bool {
+// endsRun reports whether e is the last word of a run's owner.
+func endsRun(e *wire.Event) bool {
 	switch e.Payload.(type) {
 	case *wire.FlowComplete, *wire.FlowAborted:
 		return e.NodeID == wire.RunNode
@@ -62,23 +63,23 @@ func ends(e *wire.Event) bool {
 	}
 }
 
-// outcome is the error of a run that ended otherwise than well.
-func outcome(runID string, last *wire.Event) error {
+// outcomeError is the error of a run that ended otherwise than well.
+func outcomeError(runID string, last *wire.Event) error {
 	switch p := last.Payload.(type) {
 	case *wire.FlowAborted:
-		return failure(codeRunFailed, "", "run %s was aborted: %s", runID, p.Reason)
+		return serviceError(codeRunFailed, "", "run %s was aborted: %s", runID, p.Reason)
 	case *wire.FlowComplete:
 		if p.Status == wire.FlowStatusFailed {
-			return failure(codeRunFailed, "wake log "+runID+" --type error", "run %s failed: %s", runID, p.Error)
+			return serviceError(codeRunFailed, "wake log "+runID+" --type error", "run %s failed: %s", runID, p.Error)
 		}
 	}
 	return nil
 }
 
-// interrupted turns the error of a verb that the user ended into its exit code.
-func interrupted(ctx context.Context, err error) error {
+// interruptError turns the error of a verb that the user ended into its exit code.
+func interruptError(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err
 	}
-	return failure(codeInterrupt, "", "interrupted")
+	return serviceError(codeInterrupt, "", "interrupted")
 }

@@ -6,10 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/eventlog"
-	"wake/internal/timeline"
-	"wake/pkg/client"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/client"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 type forkOptions struct {
@@ -30,17 +29,18 @@ sessions. The other run isn't touched. Prints the id of the new run.
     wake fork @last                                where it is now
     wake fork @last --at sfp-7 -m "try it in Go"   behind the seventh message or tool result
     wake fork @last --at reviewed --set model=opus
+    wake fork @last --at deploy#1:start            where the node deploy began for the first time
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.fork(cmd.Context(), args[0], o)
+			return a.forkRun(cmd.Context(), args[0], o)
 		},
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&o.at, "at", "", "the `point`: a label, sfp-N or a position of the log (default: the present)")
+	flags.StringVar(&o.at, "at", "", "the `point`: a label, sfp-N, NODE#N:start, NODE#N:end or a position of the log (default: the present; of a run that has ended, its last sfp-N)")
 	flags.StringVarP(&o.message, "message", "m", "", "the `text` that the agents that were at work are told (default: continue)")
 	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agents, `key=value`: model, permissionMode, maxTurns, maxBudgetUsd, workspace …, or NODE.model for one")
 	flags.StringVar(&o.id, "id", "", "`id` of the new run (default: a new ULID)")
@@ -49,10 +49,10 @@ sessions. The other run isn't touched. Prints the id of the new run.
 	return cmd
 }
 
-func (a *app) fork(ctx context.Context, ref string, o forkOptions) error {
+func (a *app) forkRun(ctx context.Context, ref string, o forkOptions) error {
 	if o.id != "" {
 		if err := subjects.CheckID(o.id); err != nil {
-			return usage("", "--id: %w", err)
+			return usageError("", "--id: %w", err)
 		}
 	}
 	s, err := a.openSession(ctx)
@@ -62,14 +62,14 @@ func (a *app) fork(ctx context.Context, ref string, o forkOptions) error {
 	defer s.close()
 	if o.id != "" {
 		if run, err := s.Find(ctx, o.id); err == nil && run == o.id {
-			return failure(codeRunExists, "choose another --id", "run %s exists", o.id)
+			return serviceError(codeRunExists, "choose another --id", "run %s exists", o.id)
 		}
 	}
 	r := client.ForkRequest{At: o.at, NewID: o.id, Message: o.message}
 	if r.RunID, err = s.Find(ctx, ref); err != nil {
 		return err
 	}
-	if r.Overrides, err = s.overrides(ctx, r.RunID, o.sets); err != nil {
+	if r.Overrides, err = s.overridesOf(ctx, r.RunID, o.sets); err != nil {
 		return err
 	}
 	fork, err := s.Fork(ctx, r)
@@ -86,9 +86,9 @@ func (a *app) fork(ctx context.Context, ref string, o forkOptions) error {
 	if from == "" {
 		from = fmt.Sprintf("position %d", fork.Position)
 	}
-	a.note("forked from %s at %s: what came after it there is done again here\n", timeline.Line(fork.Parent, 120), timeline.Line(from, 120))
+	a.printNote("forked from %s at %s: what came after it there is done again here\n", timeline.Line(fork.Parent, 120), timeline.Line(from, 120))
 	if !fork.Recorded {
-		a.note("queued: no runner has begun it yet; `wake doctor` says whether there is one\n")
+		a.printNote("queued: no runner has begun it yet; `wake doctor` says whether there is one\n")
 	}
 	_, err = fmt.Fprintln(a.out, fork.RunID)
 	return err
@@ -96,18 +96,14 @@ func (a *app) fork(ctx context.Context, ref string, o forkOptions) error {
 
 // followFork shows a new run until it ends.
 func (a *app) followFork(ctx context.Context, s *session, id string) error {
-	opts, err := a.logOptions()
-	if err != nil {
-		return err
-	}
-	log, err := eventlog.Open(ctx, s.conn, opts)
+	log, err := a.readerOn(ctx, s.conn)
 	if err != nil {
 		return err
 	}
 	if !a.json {
-		a.note("run %s\n", id)
+		a.printNote("run %s\n", id)
 	}
-	last, err := a.watch(ctx, log, id, 0)
+	last, err := a.watchRun(ctx, log, id, 0)
 	if err != nil {
 		return err
 	}
@@ -116,5 +112,5 @@ func (a *app) followFork(ctx context.Context, s *session, id string) error {
 			return err
 		}
 	}
-	return outcome(id, last)
+	return outcomeError(id, last)
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // FuzzScreen shows any text as each kind of line, streamed in two pieces and whole:
@@ -44,7 +44,7 @@ func FuzzScreen(f *testing.F) {
 		}
 		for i, p := range payloads {
 			e := &wire.Event{RunID: "r1", NodeID: node, ExecID: "a#1", Epoch: 1, Seq: uint64(i) + 1, Payload: p}
-			if err := s.show(uint64(i)+1, e); err != nil {
+			if err := s.showEvent(uint64(i)+1, e); err != nil {
 				t.Fatal(err)
 			}
 		}

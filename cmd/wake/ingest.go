@@ -7,12 +7,14 @@ import (
 	"io"
 	"os"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
-	"wake/internal/eventlog"
-	"wake/internal/ingest"
-	"wake/internal/timeline"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/internal/inlet"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) ingestCommand() *cobra.Command {
@@ -34,23 +36,23 @@ file that has grown is given again, and only what is new is added.
 
 Lines that are no messages are kept too. The exit code doesn't say whether the
 agent succeeded; the result does.`,
-		Args: arguments,
+		Args: checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Format = ingest.Format(format)
 			named := o.RunID
 			if err := completeIngest(&o, labels); err != nil {
 				return err
 			}
-			in, err := a.input(args)
+			in, err := a.openInput(args)
 			if err != nil {
 				return err
 			}
 			defer func() { _ = in.Close() }() // it was only read
-			lines.RunID, lines.Labels, lines.Runner = named, o.Labels, o.Runner
+			lines.RunID, lines.Labels = named, o.Labels
 			if o.Format == ingest.Kahn && cmd.Flags().Changed("node") {
-				return usage("", "--node: lines of kahn name their agents")
+				return usageError("", "--node: lines of kahn name their agents")
 			}
-			return a.ingest(cmd.Context(), in, o, lines)
+			return a.ingestInput(cmd.Context(), in, o, lines)
 		},
 	}
 	flags := cmd.Flags()
@@ -67,90 +69,77 @@ func completeIngest(o *ingest.Options, labels []string) error {
 	switch o.Format {
 	case ingest.Auto, ingest.StreamJSON, ingest.Transcript, ingest.Kahn:
 	default:
-		return usage("auto, stream-json, transcript and kahn are known", "--format: %q is unknown", o.Format)
+		return usageError("auto, stream-json, transcript and kahn are known", "--format: %q is unknown", o.Format)
 	}
 	if o.RunID == "" {
 		o.RunID = newRunID()
 	}
 	if err := subjects.CheckID(o.RunID); err != nil {
-		return usage("", "--run: %w", err)
+		return usageError("", "--run: %w", err)
 	}
 	if err := subjects.CheckID(o.NodeID); err != nil {
-		return usage("", "--node: %w", err)
+		return usageError("", "--node: %w", err)
 	}
-	host, _ := os.Hostname() // only to be recognized by
-	o.Runner = fmt.Sprintf("ingest-%.40s-%d", host, os.Getpid())
 	var err error
 	o.Labels, err = parseLabels(labels)
 	return err
 }
 
-// input opens the file that is named, or stdin.
-func (a *app) input(args []string) (io.ReadCloser, error) {
+// openInput opens the file that is named, or stdin.
+func (a *app) openInput(args []string) (io.ReadCloser, error) {
 	if len(args) == 0 || args[0] == "-" {
 		return io.NopCloser(a.in), nil
 	}
 	f, err := os.Open(args[0])
 	if err != nil {
-		return nil, usage("", "input: %w", err)
+		return nil, usageError("", "input: %w", err)
 	}
 	if info, err := f.Stat(); err == nil && info.IsDir() {
 		_ = f.Close() // nothing was read
-		return nil, usage("", "input: %s is a folder", args[0])
+		return nil, usageError("", "input: %s is a folder", args[0])
 	}
 	return f, nil
 }
 
-// ingest reads the input in its format.
-func (a *app) ingest(ctx context.Context, in io.Reader, o ingest.Options, lines ingest.LinesOptions) error {
-	log, err := a.openLog(ctx)
+// ingestInput reads the input in its format.
+func (a *app) ingestInput(ctx context.Context, in io.Reader, o ingest.Options, lines ingest.LinesOptions) error {
+	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return err
 	}
-	defer log.Conn().Close()
+	defer nc.Close()
 	buffered, format, err := ingest.Detect(in, o.Format)
 	switch {
+	case errors.Is(err, ingest.ErrEmpty):
+		return usageError("pipe the agent's output in, or name a file", "%w", err)
 	case err != nil:
-		return ingestError(err, o)
+		return err
 	case format == ingest.Kahn:
-		return a.ingestLines(ctx, log, buffered, lines)
+		return a.ingestLines(ctx, nc, buffered, lines)
 	case lines.Strict || lines.More:
-		return usage("", "--strict and --more are about lines of kahn, and this is %s", format)
+		return usageError("", "--strict and --more are about lines of kahn, and this is %s", format)
 	}
 	o.Format = format
-	return a.ingestAgent(ctx, log, buffered, o)
+	return a.ingestAgent(ctx, nc, buffered, o)
 }
 
 // ingestAgent makes a run of what one agent printed.
-func (a *app) ingestAgent(ctx context.Context, log *eventlog.Log, in io.Reader, o ingest.Options) error {
+func (a *app) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader, o ingest.Options) error {
 	if !a.json {
-		a.note("run %s\n", o.RunID)
+		a.printNote("run %s\n", o.RunID)
 	}
 	var r ingest.Result
-	err := writing(ctx, log, func() (err error) {
-		r, err = ingest.Run(ctx, log, in, o)
-		return err
-	})
+	q := wire.IngestRequest{Format: string(o.Format), Run: o.RunID, Node: o.NodeID, Labels: o.Labels}
+	err := inlet.Send(ctx, nc, a.names, q, in, &r)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return failure(codeDetached, "wake log "+o.RunID, "interrupted; what was read is run %s", o.RunID)
+		return serviceError(codeDetached, "wake log "+o.RunID, "interrupted; what was read is run %s", o.RunID)
 	case err != nil:
-		return ingestError(err, o)
+		return err
 	case a.json:
 		return a.printJSON(r)
 	}
 	return a.printIngested(r)
-}
-
-// ingestError says what can be done about an input that is refused.
-func ingestError(err error, o ingest.Options) error {
-	switch {
-	case errors.Is(err, ingest.ErrExists):
-		return failure(codeRunExists, "choose another --run", "run %s exists", o.RunID)
-	case errors.Is(err, ingest.ErrEmpty):
-		return usage("pipe the agent's output in, or name a file", "%w", err)
-	}
-	return err
 }
 
 func (a *app) printIngested(r ingest.Result) error {
@@ -161,19 +150,4 @@ func (a *app) printIngested(r ingest.Result) error {
 	line := fmt.Sprintf("%s/%s: %d lines of %s, %d events, %d lines kept as they are, agent %s", r.RunID, r.NodeID, r.Lines, r.Format, r.Events, r.Raw, how)
 	_, err := fmt.Fprintln(a.out, timeline.Line(line, maxMessage))
 	return err
-}
-
-// writing runs f, which writes to the log, and returns when what it wrote is
-// stored.
-func writing(ctx context.Context, log *eventlog.Log, f func() error) error {
-	if err := log.CheckKeys(ctx); err != nil {
-		return err
-	}
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	done := make(chan error, 1)
-	go func() { done <- log.Run(running) }()
-	err := f()
-	stop()
-	return errors.Join(err, <-done)
 }

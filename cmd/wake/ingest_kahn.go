@@ -2,26 +2,26 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
-	"wake/internal/eventlog"
-	"wake/internal/ingest"
-	"wake/internal/kahn"
-	"wake/internal/timeline"
+	"github.com/nats-io/nats.go"
+
+	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/internal/inlet"
+	"code.wake.dev/wake/internal/kahn"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // maxFindings bounds the findings that are printed.
 const maxFindings = 20
 
 // ingestLines makes runs of agent transition events.
-func (a *app) ingestLines(ctx context.Context, log *eventlog.Log, in io.Reader, o ingest.LinesOptions) error {
+func (a *app) ingestLines(ctx context.Context, nc *nats.Conn, in io.Reader, o ingest.LinesOptions) error {
 	var r ingest.LinesResult
-	err := writing(ctx, log, func() (err error) {
-		r, err = ingest.Lines(ctx, log, in, o)
-		return err
-	})
+	q := wire.IngestRequest{Format: string(ingest.Kahn), Run: o.RunID, Labels: o.Labels, Strict: o.Strict, More: o.More}
+	err := inlet.Send(ctx, nc, a.names, q, in, &r)
 	if !a.json {
 		if err := a.printFindings(r); err != nil {
 			return err
@@ -29,9 +29,9 @@ func (a *app) ingestLines(ctx context.Context, log *eventlog.Log, in io.Reader, 
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return failure(codeDetached, "give the input again: what is there is not added twice", "interrupted")
+		return serviceError(codeDetached, "give the input again: what is there is not added twice", "interrupted")
 	case err != nil:
-		return linesError(err)
+		return err
 	case a.json:
 		return a.printJSON(r)
 	}
@@ -41,23 +41,6 @@ func (a *app) ingestLines(ctx context.Context, log *eventlog.Log, in io.Reader, 
 		}
 	}
 	return nil
-}
-
-// linesError says what can be done about lines that are refused.
-func linesError(err error) error {
-	changed, isChanged := errors.AsType[*ingest.ChangedError](err)
-	refused, isRefused := errors.AsType[*ingest.LineError](err)
-	switch {
-	case isChanged:
-		return failure(codeRunExists, "what is recorded stays; give the lines another --run", "%w", changed)
-	case isRefused:
-		return usage("without --strict it is recorded, and told", "%w", refused)
-	case errors.Is(err, ingest.ErrExists), errors.Is(err, ingest.ErrComplete):
-		return failure(codeRunExists, "give the lines another --run; a file that is going to grow needs --more", "%w", err)
-	case errors.Is(err, ingest.ErrEmpty), errors.Is(err, ingest.ErrNoLine):
-		return usage("pipe lines of KAHN in, or name a file", "%w", err)
-	}
-	return err
 }
 
 func (a *app) printFindings(r ingest.LinesResult) error {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"strconv"
 	"strings"
 
@@ -14,8 +13,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"wake/internal/timeline"
-	"wake/internal/topology"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/internal/topology"
 )
 
 func (a *app) initCommand() *cobra.Command {
@@ -28,15 +28,15 @@ does. It may be run again: what isn't given stays as it is. ` + "`wake up`" + ` 
 its own server.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			nc, err := a.connect(cmd.Context())
+			nc, err := a.connectServer(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer nc.Close()
 			c.Names = a.names
 			var report topology.Report
-			err = a.retry(cmd.Context(), "JetStream", func(ctx context.Context) (err error) {
-				report, err = initialize(ctx, nc, c)
+			err = a.retryUntil(cmd.Context(), "JetStream", func(ctx context.Context) (err error) {
+				report, err = initTopology(ctx, nc, c)
 				return err
 			})
 			if err != nil {
@@ -61,7 +61,7 @@ func topologyFlags(flags *pflag.FlagSet, c *topology.Config) {
 	flags.DurationVar(&c.LeaseTTL, "lease-ttl", 0, "`how long` a lease lives without being renewed (default: as it is, else 10s)")
 }
 
-func initialize(ctx context.Context, nc *nats.Conn, c topology.Config) (topology.Report, error) {
+func initTopology(ctx context.Context, nc *nats.Conn, c topology.Config) (topology.Report, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return topology.Report{}, err
@@ -87,8 +87,8 @@ func printReport(w io.Writer, r topology.Report) error {
 	return nil
 }
 
-// explain says what is wrong with a server whose log could not be opened.
-func (a *app) explain(ctx context.Context, nc *nats.Conn, err error) error {
+// explainServer says why the log of a server could not be opened, and what the operator can do.
+func (a *app) explainServer(ctx context.Context, nc *nats.Conn, err error) error {
 	js, jsErr := jetstream.New(nc)
 	if jsErr != nil {
 		return err
@@ -97,7 +97,7 @@ func (a *app) explain(ctx context.Context, nc *nats.Conn, err error) error {
 		err = problem
 	}
 	if mismatch, ok := errors.AsType[*topology.Mismatch](err); ok {
-		return failure(codeNotInitialized, mismatch.Remedy, "%s", strings.Join(mismatch.Problems, "; "))
+		return serviceError(codeNotInitialized, mismatch.Remedy, "%s", strings.Join(mismatch.Problems, "; "))
 	}
 	return err
 }
@@ -110,19 +110,10 @@ func (b *byteSize) String() string { return strconv.FormatInt(int64(*b), 10) }
 func (b *byteSize) Type() string { return "size" }
 
 func (b *byteSize) Set(s string) error {
-	digits := strings.TrimRight(s, "BKMGTPibkmgtp")
-	number, err := strconv.ParseFloat(digits, 64)
+	n, err := flow.ParseSize(s)
 	if err != nil {
-		return errors.New("want a number of bytes, such as 500MB or 20GiB")
+		return err
 	}
-	units := map[string]float64{
-		"": 1, "b": 1, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9, "t": 1e12, "tb": 1e12,
-		"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
-	}
-	unit, ok := units[strings.ToLower(s[len(digits):])]
-	if !ok || !(math.Abs(number)*unit <= math.MaxInt64/2) { // NaN is no number either
-		return errors.New("want a number of bytes, such as 500MB or 20GiB")
-	}
-	*b = byteSize(number * unit)
+	*b = byteSize(n)
 	return nil
 }

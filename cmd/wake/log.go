@@ -10,10 +10,11 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
-	"wake/internal/api"
-	"wake/internal/eventlog"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 type logOptions struct {
@@ -43,14 +44,14 @@ last lines of the log, without what looks like a secret; if it doesn't answer in
 30 s, the summary is what it would be without. WAKE_SUMMARY_KEY is its key.
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.q.Run = args[0]
 			if cmd.Flags().Changed("offset") {
 				o.q.Offset = &o.offset
 			}
-			return interrupted(cmd.Context(), a.showLog(cmd.Context(), o))
+			return interruptError(cmd.Context(), a.showLog(cmd.Context(), o))
 		},
 	}
 	flags := cmd.Flags()
@@ -76,27 +77,27 @@ func (a *app) showLog(ctx context.Context, o logOptions) error {
 	o.q.Details, o.q.Type, o.q.Limit = true, wire.LineType(o.class), &o.limit
 	switch {
 	case o.q.Type != "" && !o.q.Type.Valid():
-		return usage("text, thinking, tool, error, system and user are known", "--type: %q is no type of line", o.class)
+		return usageError("text, thinking, tool, error, system and user are known", "--type: %q is no type of line", o.class)
 	case o.follow && o.q.Summary:
-		return usage("give one of them", "--summary and --follow contradict each other")
+		return usageError("give one of them", "--summary and --follow contradict each other")
 	case o.follow && o.q.Offset != nil:
-		return usage("give one of them", "--offset and --follow contradict each other")
+		return usageError("give one of them", "--offset and --follow contradict each other")
 	}
-	model, asked, err := o.model()
+	model, asked, err := o.summaryModel()
 	if err != nil {
 		return err
 	}
-	nc, err := a.connect(ctx)
+	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
 	page, err := api.Call[wire.LogResponse](ctx, nc, a.names, wire.VerbLog, o.q)
 	if err == nil && asked && page.Summary != nil {
-		a.retell(ctx, nc, o, model, page.Summary)
+		a.retellSummary(ctx, nc, o, model, page.Summary)
 	}
 	if !o.follow { // what is missing comes then
-		a.lacks(page.Lag)
+		a.noteLag(page.Lag)
 	}
 	switch {
 	case err != nil:
@@ -114,34 +115,30 @@ func (a *app) showLog(ctx context.Context, o logOptions) error {
 
 func (a *app) printLog(page wire.LogResponse) error {
 	s := a.newScreen()
-	s.page(page)
+	s.showPage(page)
 	if s.err == nil && int64(page.ReturnedLines) < page.TotalLines {
-		a.note("lines %d to %d of %d\n", page.Offset+1, page.Offset+int64(page.ReturnedLines), page.TotalLines)
+		a.printNote("lines %d to %d of %d\n", page.Offset+1, page.Offset+int64(page.ReturnedLines), page.TotalLines)
 	}
 	return s.err
 }
 
-// page writes the lines of a page.
-func (s *screen) page(page wire.LogResponse) {
+// showPage writes the lines of a page.
+func (s *screen) showPage(page wire.LogResponse) {
 	for _, l := range page.Lines {
-		s.line(l.Node, piece{at: time.UnixMilli(l.TS), class: l.Type, text: strings.TrimRight(l.Text, "\n")})
+		s.writePiece(l.Node, piece{at: time.UnixMilli(l.TS), class: l.Type, text: strings.TrimRight(l.Text, "\n")})
 	}
 }
 
 // followLog prints a page and what comes after it, until the run has ended. What
 // streams is printed line by line, and matched so.
 func (a *app) followLog(ctx context.Context, nc *nats.Conn, o logOptions, page wire.LogResponse) error {
-	wants, err := o.filter()
+	wants, err := o.pieceFilter()
 	if err != nil {
 		return err
 	}
-	opts, err := a.logOptions()
+	log, err := a.readerOn(ctx, nc)
 	if err != nil {
 		return err
-	}
-	log, err := eventlog.Open(ctx, nc, opts)
-	if err != nil {
-		return a.explain(ctx, nc, err)
 	}
 	run, err := a.runID(ctx, log, o.q.Run)
 	if err != nil {
@@ -153,13 +150,13 @@ func (a *app) followLog(ctx context.Context, nc *nats.Conn, o logOptions, page w
 			return a.printJSON(wire.LogLine{TS: p.at.UnixMilli(), Type: p.class, Text: timeline.Sanitize(p.text), Node: node})
 		}
 	}
-	s.page(page)
+	s.showPage(page)
 	s.wants = wants
-	if over, err := a.over(ctx, log, run, page.Position); over || err != nil {
+	if over, err := a.hasEnded(ctx, log, run, page.Position); over || err != nil {
 		return err
 	}
-	_, err = a.follow(ctx, log, eventlog.Query{Run: run, From: page.Position + 1}, func(e eventlog.Entry) error {
-		return s.show(e.Pos, a.whole(ctx, log, e.Event))
+	_, err = a.followRun(ctx, log, eventlog.Query{Run: run, From: page.Position + 1}, func(e eventlog.Entry) error {
+		return s.showEvent(e.Pos, a.wholeEvent(ctx, log, e.Event))
 	})
 	if closed := s.close(); err == nil {
 		err = closed
@@ -167,11 +164,11 @@ func (a *app) followLog(ctx context.Context, nc *nats.Conn, o logOptions, page w
 	return err
 }
 
-// filter returns which pieces of a log are wanted.
-func (o logOptions) filter() (func(node string, p piece) bool, error) {
+// pieceFilter returns which pieces of a log are wanted.
+func (o logOptions) pieceFilter() (func(node string, p piece) bool, error) {
 	pattern, err := regexp.Compile("(?i)" + o.q.Grep)
 	if err != nil {
-		return nil, usage("", "--grep: %w", err) // the recorder has refused it already
+		return nil, usageError("", "--grep: %w", err) // the recorder has refused it already
 	}
 	tools := pattern.FindString("tool_use") == "tool_use" // which means lines of tools, see [wire.LogRequest]
 	return func(node string, p piece) bool {
@@ -185,8 +182,8 @@ func (o logOptions) filter() (func(node string, p piece) bool, error) {
 	}, nil
 }
 
-// over reports whether a run had ended at a position.
-func (a *app) over(ctx context.Context, log *eventlog.Log, run string, pos uint64) (bool, error) {
+// hasEnded reports whether a run had ended at a position.
+func (a *app) hasEnded(ctx context.Context, log *feed.Reader, run string, pos uint64) (bool, error) {
 	e, found, err := log.Last(ctx, run, wire.RunNode)
-	return found && e.Event != nil && ends(e.Event) && e.Pos <= pos, err
+	return found && e.Event != nil && endsRun(e.Event) && e.Pos <= pos, err
 }

@@ -8,10 +8,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"wake/internal/api"
-	"wake/internal/summary"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/summary"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // summaryKey is the environment variable with the key of the endpoint that
@@ -21,21 +21,21 @@ const summaryKey = "WAKE_SUMMARY_KEY"
 // summaryLines is how many of the last lines of a log a model is told.
 const summaryLines = 100
 
-// model returns the model that summarizes, if there is one.
-func (o logOptions) model() (m summary.Model, asked bool, err error) {
+// summaryModel returns the model that summarizes, if there is one.
+func (o logOptions) summaryModel() (m summary.Model, asked bool, err error) {
 	if !o.q.Summary || o.modelURL == "" {
 		return m, false, nil
 	}
 	m = summary.Model{URL: o.modelURL, Name: o.modelName, Key: os.Getenv(summaryKey)}
 	if err := m.Check(); err != nil {
-		return m, false, usage("--summary-url and --summary-model, or WAKE_SUMMARY_URL and WAKE_SUMMARY_MODEL, name it", "the model that summarizes: %w", err)
+		return m, false, usageError("--summary-url and --summary-model, or WAKE_SUMMARY_URL and WAKE_SUMMARY_MODEL, name it", "the model that summarizes: %w", err)
 	}
 	return m, true, nil
 }
 
-// retell has a model tell what happened. If it can't, what was taken from the
+// retellSummary has a model tell what happened. If it can't, what was taken from the
 // events stays.
-func (a *app) retell(ctx context.Context, nc *nats.Conn, o logOptions, m summary.Model, s *wire.LogSummary) {
+func (a *app) retellSummary(ctx context.Context, nc *nats.Conn, o logOptions, m summary.Model, s *wire.LogSummary) {
 	q := o.q
 	q.Summary, q.Limit = false, new(summaryLines)
 	page, err := api.Call[wire.LogResponse](ctx, nc, a.names, wire.VerbLog, q)
@@ -52,5 +52,5 @@ func (a *app) retell(ctx context.Context, nc *nats.Conn, o logOptions, m summary
 		}
 	}
 	s.Problem = timeline.Line(err.Error(), 300)
-	a.note("the model didn't summarize, this is taken from the events: %s\n", s.Problem)
+	a.printNote("the model didn't summarize, this is taken from the events: %s\n", s.Problem)
 }

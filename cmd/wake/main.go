@@ -6,13 +6,24 @@ import (
 	"context"
 	"os"
 
-	"wake/internal/service"
+	"code.wake.dev/wake/internal/service"
 )
 
-func main() { os.Exit(mainCode()) }
+func main() {
+	os.Exit(mainCode())
+}
 
 // mainCode is main without the exit, so that deferred calls run.
 func mainCode() int {
+	// Verbs that stay beside a runner, and have to be small, begin before anything is set up.
+	if len(os.Args) > 1 {
+		switch verb, args := os.Args[1], os.Args[2:]; verb {
+		case "supervise":
+			if code, ok := superviseArgs(args); ok {
+				return code
+			}
+		}
+	}
 	ctx, stop := service.WithSignals(context.Background())
 	defer stop()
 	a := &app{in: os.Stdin, out: os.Stdout, errOut: os.Stderr}

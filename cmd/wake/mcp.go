@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net"
 	"net/http"
 	"net/netip"
@@ -14,14 +15,14 @@ import (
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
-	"wake/internal/api"
-	"wake/internal/eventlog"
-	"wake/internal/mcp"
-	"wake/internal/seal"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/mcp"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 type mcpOptions struct {
@@ -42,7 +43,7 @@ search, and to send, steer, reply, approve and deny.
 
 It speaks on stdin and stdout, or with --listen as streamable HTTP on /mcp. Other
 addresses than loopback need a token, which clients send as a bearer.`,
-		Args: arguments, ValidArgsFunction: cobra.NoFileCompletions,
+		Args: checkArguments, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serveMCP(cmd.Context(), o) },
 	}
 	cmd.Flags().StringVar(&o.listen, "listen", "", "`address` for HTTP, such as 127.0.0.1:7800 (default: stdin and stdout)")
@@ -51,7 +52,7 @@ addresses than loopback need a token, which clients send as a bearer.`,
 }
 
 func (a *app) serveMCP(ctx context.Context, o mcpOptions) error {
-	token, err := o.token()
+	token, err := o.readToken()
 	if err != nil {
 		return err
 	}
@@ -60,41 +61,32 @@ func (a *app) serveMCP(ctx context.Context, o mcpOptions) error {
 		return err
 	}
 	defer s.close()
-	log, err := a.sessionLog(ctx, s)
+	log, err := a.readerOn(ctx, s.conn)
 	if err != nil {
 		return err
 	}
-	server := mcp.NewServer(versionOfThis().Version, s.pipeline(log))
+	server := mcp.NewServer(versionOfThis().Version, s.mcpPipeline(log))
 	if o.listen != "" {
-		return interrupted(ctx, a.listenMCP(ctx, server, o.listen, token))
+		return interruptError(ctx, a.listenMCP(ctx, server, o.listen, token))
 	}
 	err = mcp.Serve(ctx, server, a.in, a.out)
 	if errors.Is(err, io.EOF) || errors.Is(err, sdk.ErrConnectionClosed) {
 		return nil
 	}
-	return interrupted(ctx, err)
+	return interruptError(ctx, err)
 }
 
-// sessionLog opens the log on the connection of a session.
-func (a *app) sessionLog(ctx context.Context, s *session) (*eventlog.Log, error) {
-	opts, err := a.logOptions()
-	if err != nil {
-		return nil, err
-	}
-	return eventlog.Open(ctx, s.conn, opts)
-}
-
-// token returns the token that clients have to send, "" for none. Without one only
+// readToken returns the token that clients have to send, "" for none. Without one only
 // this machine can be listened to.
-func (o mcpOptions) token() (string, error) {
+func (o mcpOptions) readToken() (string, error) {
 	token := ""
 	if o.tokenFile != "" {
 		b, err := os.ReadFile(o.tokenFile)
 		if err != nil {
-			return "", usage("name a file with nothing but the token", "--token-file: %w", err)
+			return "", usageError("name a file with nothing but the token", "--token-file: %w", err)
 		}
 		if token = strings.TrimSpace(string(b)); token == "" {
-			return "", usage("such as `openssl rand -hex 32` gives", "--token-file: %s is empty", o.tokenFile)
+			return "", usageError("such as `openssl rand -hex 32` gives", "--token-file: %s is empty", o.tokenFile)
 		}
 	}
 	if o.listen == "" {
@@ -102,11 +94,11 @@ func (o mcpOptions) token() (string, error) {
 	}
 	host, _, err := net.SplitHostPort(o.listen)
 	if err != nil {
-		return "", usage("127.0.0.1:7800, for example", "--listen: %w", err)
+		return "", usageError("127.0.0.1:7800, for example", "--listen: %w", err)
 	}
 	ip, err := netip.ParseAddr(host)
 	if loopback := host == "localhost" || err == nil && ip.IsLoopback(); !loopback && token == "" {
-		return "", usage("give a token with --token-file, or listen to 127.0.0.1", "--listen: %s can be reached by others", o.listen)
+		return "", usageError("give a token with --token-file, or listen to 127.0.0.1", "--listen: %s can be reached by others", o.listen)
 	}
 	return token, nil
 }
@@ -116,17 +108,17 @@ func (a *app) listenMCP(ctx context.Context, server *sdk.Server, address, token 
 	var listening net.ListenConfig
 	l, err := listening.Listen(ctx, "tcp", address)
 	if err != nil {
-		return usage("choose another address or port", "--listen: %w", err)
+		return usageError("choose another address or port", "--listen: %w", err)
 	}
 	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{
 		Logger: a.log, SessionTimeout: time.Hour, MaxRequestBodyBytes: mcp.MaxRequest,
 	})
 	mux := http.NewServeMux()
-	mux.Handle("/mcp", http.NewCrossOriginProtection().Handler(bearer(token, handler)))
+	mux.Handle("/mcp", http.NewCrossOriginProtection().Handler(requireBearer(token, handler)))
 	h := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	served := make(chan error, 1)
 	go func() { served <- h.Serve(l) }()
-	a.note("serving MCP on http://%s/mcp\n", l.Addr())
+	a.printNote("serving MCP on http://%s/mcp\n", l.Addr())
 	select {
 	case err = <-served:
 		return fmt.Errorf("serve %s: %w", address, err)
@@ -139,8 +131,8 @@ func (a *app) listenMCP(ctx context.Context, server *sdk.Server, address, token 
 	return ctx.Err()
 }
 
-// bearer lets those in who send the token; everybody if there is none.
-func bearer(token string, next http.Handler) http.Handler {
+// requireBearer lets those in who send the token; everybody if there is none.
+func requireBearer(token string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if token != "" && (!ok || subtle.ConstantTimeCompare([]byte(sent), []byte(token)) != 1) {
@@ -152,74 +144,72 @@ func bearer(token string, next http.Handler) http.Handler {
 	})
 }
 
-// pipeline is what the tools of the MCP server are made of.
-func (s *session) pipeline(log *eventlog.Log) mcp.Pipeline {
+// mcpPipeline is what the tools of the MCP server are made of.
+func (s *session) mcpPipeline(log *feed.Reader) mcp.Pipeline {
 	return mcp.Pipeline{
 		Find: s.Find, Do: s.Do,
-		Approvals: asked[wire.ApprovalsRequest, wire.ApprovalsResponse](s, wire.VerbApprovals),
-		Runs:      asked[wire.RunsRequest, wire.RunsResponse](s, wire.VerbRuns),
-		Status:    asked[wire.StatusRequest, wire.StatusResponse](s, wire.VerbStatus),
-		Log:       asked[wire.LogRequest, wire.LogResponse](s, wire.VerbLog),
-		Search:    asked[wire.SearchRequest, wire.SearchResponse](s, wire.VerbSearch),
+		Approvals: verbCall[wire.ApprovalsRequest, wire.ApprovalsResponse](s, wire.VerbApprovals),
+		Runs:      verbCall[wire.RunsRequest, wire.RunsResponse](s, wire.VerbRuns),
+		Status:    verbCall[wire.StatusRequest, wire.StatusResponse](s, wire.VerbStatus),
+		Log:       verbCall[wire.LogRequest, wire.LogResponse](s, wire.VerbLog),
+		Search:    verbCall[wire.SearchRequest, wire.SearchResponse](s, wire.VerbSearch),
 		Alerts: func(ctx context.Context, q mcp.AlertsQuery) ([]wire.Alert, uint64, error) {
-			return s.alerts(ctx, log, q)
+			return s.readAlerts(ctx, log, q)
 		},
 	}
 }
 
-// asked is a verb of wake.api as a function.
-func asked[Q, A any](s *session, verb string) func(context.Context, Q) (A, error) {
+// verbCall is a verb of wake.api as a function.
+func verbCall[Q, A any](s *session, verb string) func(context.Context, Q) (A, error) {
 	return func(ctx context.Context, q Q) (A, error) { return api.Call[A](ctx, s.conn, s.app.names, verb, q) }
 }
 
-// alerts returns alerts, the oldest first, and the position of the last one that
+// readAlerts returns alerts, the oldest first, and the position of the last one that
 // was looked at.
-func (s *session) alerts(ctx context.Context, log *eventlog.Log, q mcp.AlertsQuery) ([]wire.Alert, uint64, error) {
-	filter := s.app.names.AllAlerts()
-	if q.Run != "" {
-		filter = s.app.names.RunAlerts(q.Run)
+func (s *session) readAlerts(ctx context.Context, log *feed.Reader, q mcp.AlertsQuery) ([]wire.Alert, uint64, error) {
+	l := alertList{q: q, found: []wire.Alert{}, last: q.After}
+	if err := l.takeAlerts(log, log.Alerts(ctx, q.Run, q.After+1, false)); err != nil {
+		return nil, 0, err
 	}
-	consumer, err := log.JetStream().OrderedConsumer(ctx, s.app.names.AlertsStream(), jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{filter}, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: q.After + 1,
-		InactiveThreshold: time.Minute,
-	})
-	if err != nil {
-		return nil, 0, fmt.Errorf("alerts: %w", err)
-	}
-	info, err := consumer.Info(ctx)
-	if err != nil {
-		return nil, 0, fmt.Errorf("alerts: %w", err)
-	}
-	found, last, pending := []wire.Alert{}, q.After, info.NumPending
-	deadline := time.Now().Add(time.Duration(q.Wait) * time.Second)
-	for pending > 0 || len(found) == 0 && time.Now().Before(deadline) {
-		m, err := consumer.Next(jetstream.FetchMaxWait(max(min(time.Until(deadline), 5*time.Second), time.Second)))
-		switch {
-		case ctx.Err() != nil:
-			return nil, 0, ctx.Err()
-		case err != nil && pending > 0:
-			return nil, 0, fmt.Errorf("alerts: %w", err)
-		case err != nil:
-			continue // nothing has come yet
+	if len(l.found) == 0 && q.Wait > 0 {
+		wait, cancel := context.WithTimeout(ctx, time.Duration(q.Wait)*time.Second)
+		defer cancel()
+		l.first = true
+		if err := l.takeAlerts(log, log.Alerts(wait, q.Run, l.last+1, true)); err != nil {
+			return nil, 0, err
 		}
-		meta, err := m.Metadata()
+	}
+	return l.found, l.last, ctx.Err()
+}
+
+// alertList are the alerts that a query selects.
+type alertList struct {
+	q     mcp.AlertsQuery
+	first bool // the first one is enough
+	found []wire.Alert
+	last  uint64 // position of the last one that was looked at
+}
+
+// takeAlerts looks at alerts until there are enough.
+func (l *alertList) takeAlerts(log *feed.Reader, messages iter.Seq2[eventlog.Message, error]) error {
+	for m, err := range messages {
 		if err != nil {
-			return nil, 0, fmt.Errorf("alerts: %w", err)
+			return fmt.Errorf("alerts: %w", err)
 		}
-		last, pending = meta.Sequence.Stream, meta.NumPending
+		l.last = m.Pos
 		alert, err := openAlert(log, m)
 		if errors.Is(err, seal.ErrNoKey) {
-			return nil, 0, fmt.Errorf("alerts: %w", err)
+			return fmt.Errorf("alerts: %w", err)
 		}
-		if err != nil || q.Parent != "" && alert.ParentRun != q.Parent {
+		if err != nil || l.q.Parent != "" && alert.ParentRun != l.q.Parent {
 			continue
 		}
-		if found = append(found, alert); len(found) > q.Limit {
-			found = found[1:]
+		if l.found = append(l.found, alert); len(l.found) > l.q.Limit {
+			l.found = l.found[1:]
 		}
-		if len(found) == q.Limit && q.After != 0 {
-			break // the others are behind last
+		if l.first || len(l.found) == l.q.Limit && l.q.After != 0 {
+			return nil // the others are behind last
 		}
 	}
-	return found, last, nil
+	return nil
 }

@@ -15,12 +15,14 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"wake/internal/eventlog"
-	"wake/internal/mcp"
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/mcp"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // bearing sends a token.
@@ -105,7 +107,7 @@ func TestMCPToken(t *testing.T) {
 		if test.file != "" {
 			o.tokenFile = filepath.Join(dir, test.file)
 		}
-		token, err := o.token()
+		token, err := o.readToken()
 		if token != test.want || (err == nil) != test.ok {
 			t.Errorf("%+v: %q, %v", test, token, err)
 		}
@@ -116,7 +118,7 @@ func TestMCPToken(t *testing.T) {
 // position, and waits for one if there is none.
 func TestMCPAlerts(t *testing.T) {
 	nc := natstest.Start(t)
-	if _, err := initialize(t.Context(), nc, topology.Config{Names: subjects.Default}); err != nil {
+	if _, err := initTopology(t.Context(), nc, topology.Config{Names: subjects.Default}); err != nil {
 		t.Fatal(err)
 	}
 	log, err := eventlog.Open(t.Context(), nc, eventlog.Options{Names: subjects.Default, Logger: slog.New(slog.DiscardHandler)})
@@ -136,6 +138,11 @@ func TestMCPAlerts(t *testing.T) {
 	for n := range many {
 		raise(n)
 	}
+	logtest.Serve(t, log)
+	reader, err := feed.Open(t.Context(), nc, feed.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := &session{app: &app{names: subjects.Default}, conn: nc}
 	for _, test := range []struct {
 		q    mcp.AlertsQuery
@@ -150,7 +157,7 @@ func TestMCPAlerts(t *testing.T) {
 		{mcp.AlertsQuery{Limit: 2, After: many}, nil, many},
 		{mcp.AlertsQuery{Limit: 2, After: many, Wait: 1}, nil, many},
 	} {
-		found, last, err := s.alerts(t.Context(), log, test.q)
+		found, last, err := s.readAlerts(t.Context(), reader, test.q)
 		var texts []string
 		for _, a := range found {
 			texts = append(texts, a.Text)
@@ -161,7 +168,7 @@ func TestMCPAlerts(t *testing.T) {
 	}
 	come := make(chan error, 1)
 	go func() {
-		found, last, err := s.alerts(t.Context(), log, mcp.AlertsQuery{Limit: 2, After: many, Wait: 60})
+		found, last, err := s.readAlerts(t.Context(), reader, mcp.AlertsQuery{Limit: 2, After: many, Wait: 60})
 		if err == nil && (len(found) != 1 || last != many+1) {
 			err = fmt.Errorf("%d alerts up to %d", len(found), last)
 		}

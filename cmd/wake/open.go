@@ -4,21 +4,55 @@ import (
 	"context"
 	"strings"
 
-	"wake/internal/api"
-	"wake/internal/eventlog"
-	"wake/internal/seal"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"github.com/nats-io/nats.go"
+
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// openLog connects a verb to the log, for reading. Close its connection in the
-// end.
+// openReader connects a verb to what is recorded. Close its connection in the end.
+func (a *app) openReader(ctx context.Context) (*feed.Reader, error) {
+	nc, err := a.connectServer(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r, err := a.readerOn(ctx, nc)
+	if err != nil {
+		nc.Close()
+	}
+	return r, err
+}
+
+// readerOn is a reader on a connection.
+func (a *app) readerOn(ctx context.Context, nc *nats.Conn) (*feed.Reader, error) {
+	keys, err := a.sealKeys()
+	if err != nil {
+		return nil, err
+	}
+	return feed.Open(ctx, nc, feed.Options{Names: a.names, Keys: keys, Logger: a.log, Tracer: a.tracer, Away: a.noteAway})
+}
+
+// noteAway says that what is followed gets no answer, with the reason, or with nil that it
+// goes on.
+func (a *app) noteAway(err error) {
+	if err == nil {
+		a.printNote("the recorder is back\n")
+		return
+	}
+	a.printNote("waiting for the recorder: %s\n", err)
+}
+
+// openLog connects a verb to the streams, for writing. Close its connection in the end.
 func (a *app) openLog(ctx context.Context) (*eventlog.Log, error) {
 	o, err := a.logOptions()
 	if err != nil {
 		return nil, err
 	}
-	nc, err := a.connect(ctx)
+	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +61,7 @@ func (a *app) openLog(ctx context.Context) (*eventlog.Log, error) {
 		return log, nil
 	}
 	defer nc.Close()
-	return nil, a.explain(ctx, nc, err)
+	return nil, a.explainServer(ctx, nc, err)
 }
 
 // logOptions are what all of wake's processes open the log with.
@@ -43,14 +77,14 @@ func (a *app) sealKeys() (*seal.Keys, error) {
 	}
 	k, err := seal.Load(a.keys)
 	if err != nil {
-		return nil, usage("make keys with wake auth key", "--encryption-keys: %w", err)
+		return nil, usageError("make keys with wake auth key", "--encryption-keys: %w", err)
 	}
 	return k, nil
 }
 
 // runID returns the id of the run that ref means. Ids that the log has need no
 // recorder, and are known as soon as the run has begun.
-func (a *app) runID(ctx context.Context, log *eventlog.Log, ref string) (string, error) {
+func (a *app) runID(ctx context.Context, log eventlog.Reader, ref string) (string, error) {
 	if ref == subjects.NoRun {
 		return ref, nil // what belongs to no run
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // parseOverrides makes settings of "key=value" pairs. A key is an option of all
@@ -19,7 +19,7 @@ func parseOverrides(sets, nodes []string) (wire.Raw, error) {
 	for _, set := range sets {
 		key, text, ok := cutPair(set)
 		if !ok {
-			return nil, usage("--set model=opus, or --set NODE.model=opus", "--set: %q has no key and value", set)
+			return nil, usageError("--set model=opus, or --set NODE.model=opus", "--set: %q has no key and value", set)
 		}
 		value, err := wire.RawFromJSON([]byte(text))
 		if err != nil {
@@ -29,8 +29,8 @@ func parseOverrides(sets, nodes []string) (wire.Raw, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := put(all, path, value); err != nil {
-			return nil, usage("", "--set %s: %w", set, err)
+		if err := putField(all, path, value); err != nil {
+			return nil, usageError("", "--set %s: %w", set, err)
 		}
 	}
 	return wire.Marshal(all)
@@ -52,12 +52,12 @@ func overridePath(key string, nodes []string) ([]string, error) {
 	}
 	path = append(path, strings.Split(rest, ".")...)
 	if slices.Contains(path, "") {
-		return nil, usage("", "--set: %q has an empty part", key)
+		return nil, usageError("", "--set: %q has an empty part", key)
 	}
 	if head := path[0]; node == "" && len(path) > 1 && head == "limits" {
-		return nil, usage("--set maxBudgetUsd=5, or --set NODE.maxTurns=50", "--set %s: limits of a run are given at its start and can't be changed", key)
+		return nil, usageError("--set maxBudgetUsd=5, or --set NODE.maxTurns=50", "--set %s: limits of a run are given at its start and can't be changed", key)
 	} else if node == "" && len(path) > 1 {
-		return nil, usage("nodes of the run: "+strings.Join(nodes, ", "), "--set %s: the run has no node %q", key, head)
+		return nil, usageError("nodes of the run: "+strings.Join(nodes, ", "), "--set %s: the run has no node %q", key, head)
 	}
 	return path, nil
 }

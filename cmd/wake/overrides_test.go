@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestParseOverrides(t *testing.T) {

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) pauseCommand() *cobra.Command {
@@ -15,10 +15,10 @@ func (a *app) pauseCommand() *cobra.Command {
 their end. wake resume goes on where the run was.
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.order(cmd.Context(), args[0], c, "paused")
+			return a.sendOrder(cmd.Context(), args[0], c, "paused")
 		},
 	}
 	cmd.Flags().StringVar(&c.Reason, "reason", "", "`why`, for whoever looks at the run")
@@ -34,14 +34,14 @@ func (a *app) abortCommand() *cobra.Command {
 has come to can be forked.
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			done := "aborted"
 			if c.Resumable {
 				done = "paused"
 			}
-			return a.order(cmd.Context(), args[0], c, done)
+			return a.sendOrder(cmd.Context(), args[0], c, done)
 		},
 	}
 	cmd.Flags().StringVar(&c.Reason, "reason", "", "`why`, for whoever looks at the run")

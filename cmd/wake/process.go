@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,11 +17,15 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"wake/internal/api"
-	"wake/internal/eventlog"
-	"wake/internal/service"
-	"wake/internal/topology"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/health"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/internal/trial"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // processOptions are the settings of every process that runs services.
@@ -31,7 +36,7 @@ type processOptions struct {
 	grace     time.Duration
 }
 
-func (o *processOptions) flags(flags *pflag.FlagSet) {
+func (o *processOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.httpAddr, "http-addr", "", "`address` for /healthz, /readyz and /metrics, such as 127.0.0.1:8080 (default: none)")
 	flags.StringVar(&o.pprofAddr, "pprof-addr", "", "loopback `address` for profiles at /debug/pprof/, such as 127.0.0.1:6060 (default: none)")
 	flags.BoolVar(&o.anywhere, "pprof-anywhere", false, "let --pprof-addr be one that others can reach; profiles show what is in memory")
@@ -46,12 +51,15 @@ func (o *processOptions) flags(flags *pflag.FlagSet) {
 type process struct {
 	app     *app
 	o       processOptions
+	name    string          // such as up, or recorder
 	dir     string          // of the services' files
 	locked  string          // folder that no other process has at the same time
 	ending  <-chan struct{} // closed when the process was told to end
 	nc      *nats.Conn
 	log     *eventlog.Log
 	open    atomic.Pointer[eventlog.Log] // log, for whoever asks while it is being opened
+	health  *health.Board
+	alone   sync.Mutex // of who handles an event that may have ended an earlier process
 	group   service.Group
 	metrics *prometheus.Registry
 }
@@ -64,17 +72,17 @@ type runnable interface {
 // constructor makes a service of a process.
 type constructor func(ctx context.Context, p *process) (runnable, error)
 
-func (a *app) newProcess(ctx context.Context, o processOptions, dir, locked string) *process {
+func (a *app) newProcess(ctx context.Context, name string, o processOptions, dir, locked string) *process {
 	return &process{
-		app: a, o: o, dir: dir, locked: locked, ending: ctx.Done(),
+		app: a, name: name, o: o, dir: dir, locked: locked, ending: ctx.Done(),
 		group:   service.Group{Log: a.log, Grace: o.grace},
+		health:  health.NewBoard(a.log),
 		metrics: prometheus.NewRegistry(),
 	}
 }
 
-// prepare opens the log on a connection, under name, which names the process among
-// those of its folder.
-func (p *process) prepare(ctx context.Context, nc *nats.Conn, name string) error {
+// prepareLog opens the log on a connection.
+func (p *process) prepareLog(ctx context.Context, nc *nats.Conn) error {
 	p.nc = nc
 	p.group.Add("connection", func(ctx context.Context) error {
 		<-ctx.Done()
@@ -85,21 +93,24 @@ func (p *process) prepare(ctx context.Context, nc *nats.Conn, name string) error
 	if err != nil {
 		return err
 	}
-	if o.Redact, err = p.app.secrets(); err != nil {
+	if o.Redact, err = p.app.secretSet(); err != nil {
 		return err
 	}
-	o.SpoolDir = filepath.Join(p.dir, "spool", name)
-	log, err := eventlog.Open(ctx, p.nc, o)
-	if err != nil {
-		return p.app.explain(ctx, p.nc, err)
+	o.Health = p.health
+	o.SpoolDir = filepath.Join(p.dir, "spool", p.name)
+	if err := p.app.retryUntil(ctx, "the log", func(ctx context.Context) (err error) {
+		p.log, err = eventlog.Open(ctx, p.nc, o)
+		return err
+	}); err != nil {
+		return p.app.explainServer(ctx, p.nc, err)
 	}
-	if err := log.UseKeys(ctx); err != nil {
+	if err := p.app.retryUntil(ctx, "which key is in use", p.log.UseKeys); err != nil {
 		return err
 	}
-	p.log = log
-	p.open.Store(log)
-	p.metrics.MustRegister(processMetrics(p.nc), log)
-	p.group.Add("log", log.Run)
+	p.open.Store(p.log)
+	p.metrics.MustRegister(processMetrics(p.nc), p.log, p.troubleMetric())
+	p.group.Add("log", p.log.Run)
+	p.group.Add("health", p.publishHealth)
 	return nil
 }
 
@@ -115,7 +126,7 @@ func (p *process) serveHTTP(ctx context.Context) (stop func(), err error) {
 	}
 	if p.o.httpAddr != "" {
 		p.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-		server, err := service.ListenHTTP(p.o.httpAddr, p.metrics, p.ready)
+		server, err := service.ListenHTTP(p.o.httpAddr, p.metrics, p.readyError)
 		if err != nil {
 			return nil, err
 		}
@@ -149,9 +160,9 @@ func (p *process) serveOn(ctx context.Context, what string, server *service.HTTP
 	}
 }
 
-// ready says why the process can't work right now. One that was told to end takes
+// readyError says why the process can't work right now. One that was told to end takes
 // no more work, although it still has some.
-func (p *process) ready() error {
+func (p *process) readyError() error {
 	select {
 	case <-p.ending:
 		return errors.New("ending")
@@ -164,14 +175,26 @@ func (p *process) ready() error {
 	if !log.Conn().IsConnected() {
 		return errors.New("not connected to NATS")
 	}
-	return log.Health()
+	return errors.Join(log.Health(), p.health.Err())
 }
 
-// logger is the logger of a service.
-func (p *process) logger(service string) *slog.Logger { return p.app.log.With("service", service) }
+// trial is that of the events of a service. Nobody else has the folder, as nobody has that of the spool.
+func (p *process) trial(service string) *trial.Trial {
+	t, err := trial.Open(filepath.Join(p.dir, "trial", p.name), service, p.log.Incarnation(), &p.alone)
+	if err != nil {
+		p.app.log.Warn("events that end this process are not set aside", "service", service, "error", err)
+	}
+	return t
+}
 
-// add makes a service and adds it to the group, with its metrics if it has some.
-func (p *process) add(ctx context.Context, name string, construct constructor) error {
+// serviceLogger is the logger of a service.
+func (p *process) serviceLogger(service string) *slog.Logger {
+	return p.app.log.With("service", service)
+}
+
+// addService makes a service and adds it to the group, with its metrics if it has some. What fails in
+// it later, it begins again.
+func (p *process) addService(ctx context.Context, name string, construct constructor) error {
 	s, err := construct(ctx, p)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -179,8 +202,25 @@ func (p *process) add(ctx context.Context, name string, construct constructor) e
 	if c, ok := s.(prometheus.Collector); ok {
 		p.metrics.MustRegister(c)
 	}
-	p.group.Add(name, s.Run)
+	if name == "runner" { // which keeps its own parts, since it can't be begun again
+		p.group.Add(name, s.Run)
+	} else {
+		p.keepPart(name, s.Run)
+	}
 	return nil
+}
+
+// keepPart adds a part that is begun again when it fails, however often: what observes agents
+// ends none, and no process ends since its server or its disk falters.
+func (p *process) keepPart(name string, run func(context.Context) error) {
+	p.group.Add(name, func(ctx context.Context) error { return p.health.Keep(ctx, name, isLasting, run) })
+}
+
+// isLasting reports whether an error doesn't go away by itself: settings are wrong, or
+// the log is another one.
+func isLasting(err error) bool {
+	return errors.Is(err, eventlog.ErrIncarnation) || recorder.Lasting(err) || errors.Is(err, seal.ErrNoKey) || errors.Is(err, seal.ErrForged) ||
+		errors.Is(err, nats.ErrConnectionClosed)
 }
 
 // serviceCommand is the verb that runs one service against a server.
@@ -193,10 +233,10 @@ func (a *app) serviceCommand(name, short string, flags func(*pflag.FlagSet), con
 		Args:        cobra.NoArgs,
 		Annotations: map[string]string{annotationService: name},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.serve(cmd.Context(), name, o, construct)
+			return a.runService(cmd.Context(), name, o, construct)
 		},
 	}
-	o.flags(cmd.Flags())
+	o.addFlags(cmd.Flags())
 	a.waitFlag(cmd.Flags())
 	flags(cmd.Flags())
 	completeRedact(cmd)
@@ -208,13 +248,13 @@ func (a *app) waitFlag(flags *pflag.FlagSet) {
 	flags.DurationVar(&a.server.Wait, "wait", 0, "`how long` to wait for a server that doesn't answer, or isn't prepared, yet")
 }
 
-func (a *app) serve(ctx context.Context, name string, o processOptions, construct constructor) error {
+func (a *app) runService(ctx context.Context, name string, o processOptions, construct constructor) error {
 	dir, err := filepath.Abs(a.server.DataDir)
 	if err != nil {
 		return err
 	}
 	locked := filepath.Join(dir, name)
-	p := a.newProcess(ctx, o, dir, locked)
+	p := a.newProcess(ctx, name, o, dir, locked)
 	stop, err := p.serveHTTP(ctx)
 	if err != nil {
 		return err
@@ -229,43 +269,43 @@ func (a *app) serve(ctx context.Context, name string, o processOptions, construc
 	if err != nil {
 		return err
 	}
-	if err := a.verify(ctx, js); err != nil {
-		return a.explain(ctx, nc, err)
+	if err := a.verifyStreams(ctx, js); err != nil {
+		return a.explainServer(ctx, nc, err)
 	}
 	lock, err := service.LockDir(locked)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = lock.Unlock() }() // the end of the process does it, too
-	if err := p.prepare(ctx, nc, name); err != nil {
+	if err := p.prepareLog(ctx, nc); err != nil {
 		return err
 	}
-	if err := p.add(ctx, name, construct); err != nil {
+	if err := p.addService(ctx, name, construct); err != nil {
 		return err
 	}
-	a.log.InfoContext(ctx, "running", "service", name, "server", nc.ConnectedUrlRedacted())
+	a.log.InfoContext(ctx, "running", "service", name, "server", service.Address(nc.ConnectedUrl()))
 	return p.group.Run(ctx)
 }
 
 // attemptTime bounds an attempt that is followed by another one.
 const attemptTime = 5 * time.Second
 
-// verify checks the streams. As long as for the server it waits for those that
+// verifyStreams checks the streams. As long as for the server it waits for those that
 // aren't as they should be: `wake init` may be under way, and while a cluster comes
 // up streams have no leader.
-func (a *app) verify(ctx context.Context, js jetstream.JetStream) error {
-	return a.retry(ctx, "the streams", func(ctx context.Context) error { return topology.Verify(ctx, js, a.names) })
+func (a *app) verifyStreams(ctx context.Context, js jetstream.JetStream) error {
+	return a.retryUntil(ctx, "the streams", func(ctx context.Context) error { return topology.Verify(ctx, js, a.names) })
 }
 
-// retry tries until it works, for as long as --wait allows. The last try has no
-// other bound than the context.
-func (a *app) retry(ctx context.Context, what string, try func(context.Context) error) error {
+// retryUntil tries until it works, for as long as --wait allows, or what is wrong won't go away.
+// The last try has no other bound than the context.
+func (a *app) retryUntil(ctx context.Context, what string, try func(context.Context) error) error {
 	for deadline := time.Now().Add(a.server.Wait); time.Now().Before(deadline); {
 		attempt, cancel := context.WithTimeout(ctx, attemptTime)
 		err := try(attempt)
 		cancel()
-		if err == nil {
-			return nil
+		if err == nil || isLasting(err) {
+			return err
 		}
 		a.log.InfoContext(ctx, "waiting", "for", what, "error", err)
 		select {
@@ -277,11 +317,11 @@ func (a *app) retry(ctx context.Context, what string, try func(context.Context) 
 	return try(ctx)
 }
 
-// answering waits until the services that answer questions do so. It returns
-// false if ctx ends before.
-func (p *process) answering(ctx context.Context) bool {
+// awaitServices waits until the services that answer questions do so, or are in trouble. It
+// returns false if ctx ends before.
+func (p *process) awaitServices(ctx context.Context) bool {
 	for _, verb := range []string{wire.VerbRuns, wire.VerbSnapshot} {
-		for {
+		for p.health.Err() == nil {
 			_, err := api.Call[wire.Raw](ctx, p.nc, p.app.names, verb, struct{}{})
 			if e, ok := errors.AsType[*wire.APIError](err); !ok || e.Code != wire.CodeUnreachable {
 				break // whatever it says, it answers

@@ -29,20 +29,20 @@ func processMetrics(nc *nats.Conn) connection {
 	}
 }
 
-func (c connection) all() []prometheus.Collector {
+func (c connection) allCollectors() []prometheus.Collector {
 	return []prometheus.Collector{c.info, c.connected, c.reconnects}
 }
 
 // Describe implements [prometheus.Collector].
 func (c connection) Describe(ch chan<- *prometheus.Desc) {
-	for _, m := range c.all() {
+	for _, m := range c.allCollectors() {
 		m.Describe(ch)
 	}
 }
 
 // Collect implements [prometheus.Collector].
 func (c connection) Collect(ch chan<- prometheus.Metric) {
-	for _, m := range c.all() {
+	for _, m := range c.allCollectors() {
 		m.Collect(ch)
 	}
 }

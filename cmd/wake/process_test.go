@@ -12,10 +12,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/natstest"
-	"wake/internal/service"
-	"wake/internal/topology"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // A service that starts while a cluster has no leader waits for one, if it may.
@@ -26,7 +26,7 @@ func TestVerifyWaitsForLeaders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := initialize(t.Context(), nc, topology.Config{Names: subjects.Default, Replicas: 3}); err != nil {
+	if _, err := initTopology(t.Context(), nc, topology.Config{Names: subjects.Default, Replicas: 3}); err != nil {
 		t.Fatal(err)
 	}
 	c.Kill(1)
@@ -34,12 +34,12 @@ func TestVerifyWaitsForLeaders(t *testing.T) {
 	a := &app{names: subjects.Default, log: slog.New(slog.DiscardHandler), server: service.Server{Timeout: 100 * time.Millisecond}}
 	soon, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := a.verify(soon, js); err == nil {
+	if err := a.verifyStreams(soon, js); err == nil {
 		t.Fatal("a stream without a leader is verified")
 	}
 	a.server.Wait = time.Minute
 	verified := make(chan error, 1)
-	go func() { verified <- a.verify(t.Context(), js) }()
+	go func() { verified <- a.verifyStreams(t.Context(), js) }()
 	<-time.After(500 * time.Millisecond)
 	c.Restart(t, 1)
 	c.Restart(t, 2)
@@ -62,7 +62,7 @@ func TestHealthWithoutServer(t *testing.T) {
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- a.serve(ctx, "snapshotter", processOptions{httpAddr: addr}, newSnapshotter) }()
+	go func() { ended <- a.runService(ctx, "snapshotter", processOptions{httpAddr: addr}, newSnapshotter) }()
 	for path, want := range map[string]struct {
 		code int
 		text string
@@ -76,7 +76,7 @@ func TestHealthWithoutServer(t *testing.T) {
 	if err := <-ended; err == nil {
 		t.Error("it ended without an error, and without a server")
 	}
-	if err := a.newProcess(ctx, processOptions{}, "", "").ready(); err == nil || err.Error() != "ending" {
+	if err := a.newProcess(ctx, "up", processOptions{}, "", "").readyError(); err == nil || err.Error() != "ending" {
 		t.Errorf("a process that ends is ready: %v", err)
 	}
 }

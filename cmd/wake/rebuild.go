@@ -10,13 +10,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
-	"wake/internal/rebuild"
-	"wake/internal/timeline"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/rebuild"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
-// rebuilt is what wake rebuild says in the end.
-type rebuilt struct {
+// rebuildEnd is what wake rebuild says in the end.
+type rebuildEnd struct {
 	Service string `json:"service"`
 	rebuild.Progress
 	Waiting bool `json:"waiting,omitempty"` // no process of the service is at it
@@ -33,12 +33,12 @@ it has recorded, of which it has more than the stream; the snapshotter the state
 of all runs, and the alerter what it knows of them, from the stream. Nothing is
 lost meanwhile, and no alert is raised twice. A service that isn't running does it
 when it is started. SERVICE is recorder, snapshotter or alerter.`,
-		Args: arguments, ValidArgs: services,
+		Args: checkArguments, ValidArgs: services,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains(services, args[0]) {
-				return usage("these can be: "+strings.Join(services, ", "), "%q is no service that can be rebuilt", args[0])
+				return usageError("these can be: "+strings.Join(services, ", "), "%q is no service that can be rebuilt", args[0])
 			}
-			return a.rebuild(cmd.Context(), args[0], detach)
+			return a.runRebuild(cmd.Context(), args[0], detach)
 		},
 	}
 	cmd.Flags().BoolVar(&detach, "detach", false, "don't wait for it")
@@ -48,8 +48,8 @@ when it is started. SERVICE is recorder, snapshotter or alerter.`,
 // rebuildBegins is how long a service that runs takes at most to notice an order.
 const rebuildBegins = 5 * rebuild.Every
 
-func (a *app) rebuild(ctx context.Context, service string, detach bool) error {
-	nc, err := a.connect(ctx)
+func (a *app) runRebuild(ctx context.Context, service string, detach bool) error {
+	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return err
 	}
@@ -66,7 +66,7 @@ func (a *app) rebuild(ctx context.Context, service string, detach bool) error {
 	if err != nil {
 		return err
 	}
-	end := rebuilt{Service: service, Progress: rebuild.Progress{ID: order.ID}, Waiting: true}
+	end := rebuildEnd{Service: service, Progress: rebuild.Progress{ID: order.ID}, Waiting: true}
 	if !detach {
 		if end, err = a.watchRebuild(ctx, desk, end); err != nil {
 			return err
@@ -84,7 +84,7 @@ func (a *app) rebuild(ctx context.Context, service string, detach bool) error {
 }
 
 // watchRebuild shows how far a service is until it is done.
-func (a *app) watchRebuild(ctx context.Context, desk *rebuild.Desk, end rebuilt) (rebuilt, error) {
+func (a *app) watchRebuild(ctx context.Context, desk *rebuild.Desk, end rebuildEnd) (rebuildEnd, error) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	begun, last := time.Now(), uint64(0)
@@ -97,14 +97,14 @@ func (a *app) watchRebuild(ctx context.Context, desk *rebuild.Desk, end rebuilt)
 		case p.ID != end.ID && time.Since(begun) > rebuildBegins:
 			return end, nil
 		case p.ID == end.ID && p.Error != "":
-			return end, failure(codeFailed, "", "%s", timeline.Line(p.Error, maxMessage))
+			return end, serviceError(codeFailed, "", "%s", timeline.Line(p.Error, maxMessage))
 		case p.ID == end.ID && p.Done:
 			end.Progress, end.Waiting = p, false
 			return end, nil
 		case p.ID == end.ID && p.Part != last:
 			last = p.Part
 			if !a.json {
-				a.note("%s: %d of %d %s\n", end.Service, p.Part, p.Of, p.Unit)
+				a.printNote("%s: %d of %d %s\n", end.Service, p.Part, p.Of, p.Unit)
 			}
 		}
 		select {

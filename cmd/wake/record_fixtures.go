@@ -11,9 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/agent/fixture"
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent/fixture"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) recordFixturesCommand() *cobra.Command {
@@ -28,9 +29,9 @@ played again with ` + "`wake run --fixtures DIR`" + `: a file per node, a call p
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case dir == "":
-				return usage("wake record-fixtures --flow FLOW --output DIR", "--output: where to?")
+				return usageError("wake record-fixtures --flow FLOW --output DIR", "--output: where to?")
 			case (flow == "") == (run == ""):
-				return usage("wake record-fixtures --flow FLOW --output DIR", "either --flow or --run is needed")
+				return usageError("wake record-fixtures --flow FLOW --output DIR", "either --flow or --run is needed")
 			}
 			return a.recordFixtures(cmd.Context(), flow, run, dir, o)
 		},
@@ -49,12 +50,12 @@ func (a *app) recordFixtures(ctx context.Context, flow, run, dir string, o runOp
 	var request wire.RunRequest
 	var err error
 	if flow != "" {
-		if request, err = a.request(flow, o); err != nil {
+		if request, err = a.buildRequest(flow, o); err != nil {
 			return err
 		}
 		run = request.RunID
 	}
-	log, err := a.openLog(ctx)
+	log, err := a.openReader(ctx)
 	if err != nil {
 		return err
 	}
@@ -65,11 +66,11 @@ func (a *app) recordFixtures(ctx context.Context, flow, run, dir string, o runOp
 		if err != nil {
 			return err
 		}
-		failed = outcome(run, last)
+		failed = outcomeError(run, last)
 	} else if run, err = a.runID(ctx, log, run); err != nil {
 		return err
 	}
-	files, err := recorded(ctx, log, run)
+	files, err := recordedFixtures(ctx, log, run)
 	if err != nil {
 		return err
 	}
@@ -84,15 +85,15 @@ func (a *app) recordFixtures(ctx context.Context, flow, run, dir string, o runOp
 	return errors.Join(failed, err)
 }
 
-// recorded returns the fixture files of a run.
-func recorded(ctx context.Context, log *eventlog.Log, run string) (map[string][]byte, error) {
+// recordedFixtures returns the fixture files of a run.
+func recordedFixtures(ctx context.Context, log *feed.Reader, run string) (map[string][]byte, error) {
 	var r fixture.Recorder
 	fenced := claims{}
 	for entry, err := range log.Read(ctx, eventlog.Query{Run: run}) {
 		if err != nil {
 			return nil, err
 		}
-		if entry.Event == nil || fenced.void(entry.Event) {
+		if entry.Event == nil || fenced.isVoid(entry.Event) {
 			continue
 		}
 		whole, err := log.Inline(ctx, entry.Event)
@@ -110,11 +111,11 @@ func recorded(ctx context.Context, log *eventlog.Log, run string) (map[string][]
 // must not lead out of it.
 func writeFiles(dir string, files map[string][]byte) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return usage("", "--output: %w", err)
+		return usageError("", "--output: %w", err)
 	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
-		return usage("", "--output: %w", err)
+		return usageError("", "--output: %w", err)
 	}
 	defer func() { _ = root.Close() }() // each file was written and closed
 	for name, content := range files {

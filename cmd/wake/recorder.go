@@ -9,8 +9,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // recorderFlags adds the settings of a recorder to a set of flags.
@@ -54,10 +55,12 @@ func storeFlag(flags *pflag.FlagSet, store *string, usage string) {
 func newRecorder(c *recorder.Config) constructor {
 	return func(_ context.Context, p *process) (runnable, error) {
 		c := *c
+		c.Health, c.Trial = p.health, p.trial("recorder")
+		p.keepPart("feed", feed.NewServer(p.log, p.serviceLogger("recorder")).Run)
 		if c.Path == "" {
 			c.Path = filepath.Join(p.dir, "recorder.db")
 		}
-		return recorder.New(c, p.log, p.logger("recorder"))
+		return recorder.New(c, p.log, p.serviceLogger("recorder"))
 	}
 }
 

@@ -5,14 +5,15 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"wake/internal/flow"
-	"wake/internal/redact"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/redact"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // redactFlag adds the flag of processes that write events of agents.
@@ -41,8 +42,8 @@ func redactLevels() string {
 	return strings.Join(levels, ", ")
 }
 
-// secrets returns what is taken out of events that this process writes.
-func (a *app) secrets() (*redact.Set, error) {
+// secretSet returns what is taken out of events that this process writes.
+func (a *app) secretSet() (*redact.Set, error) {
 	values := redact.Environ(os.Environ())
 	given, err := a.givenSecrets()
 	if err != nil {
@@ -50,13 +51,13 @@ func (a *app) secrets() (*redact.Set, error) {
 	}
 	for name, value := range given {
 		if len(value) < redact.MinValue && redact.Level(a.redact) != redact.Off {
-			return nil, usage("make it longer", "--secret %s: a value of less than %d bytes can't be told from other words, so events would have it", name, redact.MinValue)
+			return nil, usageError("make it longer", "--secret %s: a value of less than %d bytes can't be told from other words, so events would have it", name, redact.MinValue)
 		}
 		values = append(values, value)
 	}
 	s, err := redact.New(redact.Level(a.redact), values)
 	if err != nil {
-		return nil, usage("the levels are "+redactLevels(), "--redact: there is no level %q", a.redact)
+		return nil, usageError("the levels are "+redactLevels(), "--redact: there is no level %q", a.redact)
 	}
 	return s, nil
 }
@@ -67,34 +68,34 @@ func (a *app) givenSecrets() (map[string]string, error) {
 	given := map[string]string{}
 	for _, item := range a.given {
 		name, file, isFile := strings.Cut(item, "=")
-		if !secretName.MatchString(name) {
-			return nil, usage("such as DEPLOY_TOKEN", "--secret: %q is no name", name)
+		if !secretName().MatchString(name) {
+			return nil, usageError("such as DEPLOY_TOKEN", "--secret: %q is no name", name)
 		}
 		value, found := os.LookupEnv(name)
 		if isFile {
 			content, err := os.ReadFile(file)
 			if err != nil {
-				return nil, usage("", "--secret %s: %w", name, err)
+				return nil, usageError("", "--secret %s: %w", name, err)
 			}
 			value, found = strings.TrimRight(string(content), "\r\n"), true
 		}
 		if isFile && value == "" {
-			return nil, usage("", "--secret %s: %s is empty", name, file)
+			return nil, usageError("", "--secret %s: %s is empty", name, file)
 		}
 		if !found || value == "" {
-			return nil, usage("set it, or give --secret "+name+"=FILE", "--secret %s: the environment doesn't have it", name)
+			return nil, usageError("set it, or give --secret "+name+"=FILE", "--secret %s: the environment doesn't have it", name)
 		}
 		given[name] = value
 	}
 	return given, nil
 }
 
-var secretName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var secretName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`) })
 
 // checkRequest refuses a flow with a secret in it before it goes anywhere, and warns of
 // secrets in what the run is given.
 func (a *app) checkRequest(r wire.RunRequest) error {
-	s, err := a.secrets()
+	s, err := a.secretSet()
 	if err != nil {
 		return err
 	}
@@ -107,7 +108,7 @@ func (a *app) checkRequest(r wire.RunRequest) error {
 		return err
 	}
 	if len(places) > 0 {
-		return usage("start the runner with --secret NAME and write ${secret.NAME} in env; --redact off sends it all the same",
+		return usageError("start the runner with --secret NAME and write ${secret.NAME} in env; --redact off sends it all the same",
 			"flow: what looks like a secret is in it, and would be stored or taken out (%s)", strings.Join(places, "; "))
 	}
 	for _, e := range flow.Start(def, r) {

@@ -10,12 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/eventlog"
-	"wake/internal/export"
-	"wake/internal/history"
-	"wake/internal/replay"
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/export"
+	"code.wake.dev/wake/internal/history"
+	"code.wake.dev/wake/internal/replay"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 type replayOptions struct {
@@ -35,19 +35,19 @@ and for what that has dropped the recorder; or a recorder's file, without a serv
 With --json each event is one line, in the JSON form of the wire.
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !(o.Speed >= 0) || math.IsInf(o.Speed, 1) { // NaN is neither
-				return usage("such as 10, or max", "--speed: %v is no speed", o.Speed)
+				return usageError("such as 10, or max", "--speed: %v is no speed", o.Speed)
 			}
 			if q := o.query; q.To > 0 && q.From > q.To {
-				return usage("", "--from %d is behind --to %d", q.From, q.To)
+				return usageError("", "--from %d is behind --to %d", q.From, q.To)
 			}
 			if o.file != "" {
-				return interrupted(cmd.Context(), a.replayFile(cmd.Context(), args[0], o))
+				return interruptError(cmd.Context(), a.replayFile(cmd.Context(), args[0], o))
 			}
-			return interrupted(cmd.Context(), a.replayLog(cmd.Context(), args[0], o))
+			return interruptError(cmd.Context(), a.replayLog(cmd.Context(), args[0], o))
 		},
 	}
 	flags := cmd.Flags()
@@ -77,7 +77,7 @@ func (s *speed) Set(text string) error {
 }
 
 func (a *app) replayLog(ctx context.Context, ref string, o replayOptions) error {
-	log, err := a.openLog(ctx)
+	log, err := a.openReader(ctx)
 	if err != nil {
 		return err
 	}
@@ -85,8 +85,8 @@ func (a *app) replayLog(ctx context.Context, ref string, o replayOptions) error 
 	if o.query.Run, err = a.runID(ctx, log, ref); err != nil {
 		return err
 	}
-	whole := func(e *wire.Event) *wire.Event { return a.whole(ctx, log, e) }
-	return a.play(ctx, history.Read(ctx, log, o.query), whole, o)
+	whole := func(e *wire.Event) *wire.Event { return a.wholeEvent(ctx, log, e) }
+	return a.playEntries(ctx, history.Read(ctx, log, o.query), whole, o)
 }
 
 func (a *app) replayFile(ctx context.Context, ref string, o replayOptions) (err error) {
@@ -106,7 +106,7 @@ func (a *app) replayFile(ctx context.Context, ref string, o replayOptions) (err 
 	if !a.json { // which shows events as they are stored
 		entries = export.Whole(entries, fetch, missing)
 	}
-	return a.play(ctx, ofNode(entries, o.query.Node), same, o)
+	return a.playEntries(ctx, ofNode(entries, o.query.Node), same, o)
 }
 
 // ofNode leaves out the events of other nodes than the named one, if one is.
@@ -123,9 +123,9 @@ func ofNode(entries iter.Seq2[eventlog.Entry, error], node string) iter.Seq2[eve
 	}
 }
 
-// play shows entries in their time. Whole puts large fields back.
-func (a *app) play(ctx context.Context, entries iter.Seq2[eventlog.Entry, error], whole func(*wire.Event) *wire.Event, o replayOptions) error {
-	show, done := a.shower(o.query.Run, whole)
+// playEntries shows entries in their time. Whole puts large fields back.
+func (a *app) playEntries(ctx context.Context, entries iter.Seq2[eventlog.Entry, error], whole func(*wire.Event) *wire.Event, o replayOptions) error {
+	show, done := a.eventShower(o.query.Run, whole)
 	var failed error
 	for e, err := range replay.Play(ctx, entries, o.Options) {
 		switch {

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/ask"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) replyCommand() *cobra.Command {
@@ -27,10 +27,10 @@ is an answer of one's own. Several questions at once are answered by an object:
     wake reply RUN '{"Indent": "Tabs", "Checks": ["vet", "lint"]}'
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.reply(cmd.Context(), args[0], args[1], prompt)
+			return a.answerQuestion(cmd.Context(), args[0], args[1], prompt)
 		},
 	}
 	cmd.Flags().StringVar(&prompt, "prompt", "", "`id` of the question, or the beginning of one (default: the one that is open)")
@@ -43,7 +43,7 @@ is an answer of one's own. Several questions at once are answered by an object:
 	return cmd
 }
 
-func (a *app) reply(ctx context.Context, ref, answer, prompt string) error {
+func (a *app) answerQuestion(ctx context.Context, ref, answer, prompt string) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err
@@ -62,14 +62,14 @@ func (a *app) reply(ctx context.Context, ref, answer, prompt string) error {
 		return err
 	}
 	if asked.CallID == "" { // it can't be named
-		return s.order(ctx, wire.Command{Type: "steer", RunID: runID, NodeID: asked.NodeID, Message: answer}, "answered "+asked.NodeID+" of")
+		return s.sendOrder(ctx, wire.Command{Type: "steer", RunID: runID, NodeID: asked.NodeID, Message: answer}, "answered "+asked.NodeID+" of")
 	}
 	content, err := wire.RawFromJSON([]byte(answer))
 	if err != nil {
 		content = wire.RawString(answer)
 	}
 	c := wire.Command{Type: "reply", RunID: runID, PromptID: asked.CallID, Content: content}
-	return s.order(ctx, c, "answered "+asked.CallID+" of")
+	return s.sendOrder(ctx, c, "answered "+asked.CallID+" of")
 }
 
 // openQuestions lists what waits for an answer in a run.
@@ -83,7 +83,7 @@ func openQuestion(s *wire.State, named string) (wire.Approval, error) {
 	if named != "" {
 		found, err := oneOf(open, "question", named)
 		if err == nil && found == nil {
-			err = usage("wake approvals "+s.RunID, "run %s asks no question %q", s.RunID, named)
+			err = usageError("wake approvals "+s.RunID, "run %s asks no question %q", s.RunID, named)
 		}
 		if err != nil {
 			return wire.Approval{}, err
@@ -92,7 +92,7 @@ func openQuestion(s *wire.State, named string) (wire.Approval, error) {
 	}
 	switch len(open) {
 	case 0:
-		return wire.Approval{}, usage("wake status "+s.RunID, "run %s asks nothing", s.RunID)
+		return wire.Approval{}, usageError("wake status "+s.RunID, "run %s asks nothing", s.RunID)
 	case 1:
 		return open[0], nil
 	}
@@ -100,5 +100,5 @@ func openQuestion(s *wire.State, named string) (wire.Approval, error) {
 	for i, a := range open {
 		ids[i] = a.CallID
 	}
-	return wire.Approval{}, usage("name one with --prompt; wake approvals "+s.RunID+" lists them", "run %s asks %d questions: %s", s.RunID, len(open), strings.Join(ids, ", "))
+	return wire.Approval{}, usageError("name one with --prompt; wake approvals "+s.RunID+" lists them", "run %s asks %d questions: %s", s.RunID, len(open), strings.Join(ids, ", "))
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
-	"wake/internal/backup"
-	"wake/internal/service"
+	"code.wake.dev/wake/internal/backup"
+	"code.wake.dev/wake/internal/service"
 )
 
 func (a *app) restoreCommand() *cobra.Command {
@@ -31,14 +31,14 @@ then start wake up.
 
 Events that runners on other machines keep in their spools, and stores of other
 recorders, are of a time that hasn't been: remove them.`,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: completeDir,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.restore(cmd.Context(), args[0], o)
+			return a.restoreBackup(cmd.Context(), args[0], o)
 		},
 	}
 	flags := cmd.Flags()
-	o.flags(flags, "where the recorder's `store` shall be, a SQLite file (default: DIR/recorder.db of the data directory)")
+	o.addFlags(flags, "where the recorder's `store` shall be, a SQLite file (default: DIR/recorder.db of the data directory)")
 	flags.BoolVar(&o.force, "force", false, "remove streams and a store that are there")
 	flags.IntVar(&o.replicas, "replicas", 0, "`number` of servers that keep each stream (default: as in the backup)")
 	return cmd
@@ -47,11 +47,11 @@ recorders, are of a time that hasn't been: remove them.`,
 // codeExists is said if a restore would replace something.
 const codeExists = "EXISTS"
 
-func (a *app) restore(ctx context.Context, dir string, o backupOptions) error {
+func (a *app) restoreBackup(ctx context.Context, dir string, o backupOptions) error {
 	begun := time.Now()
 	m, err := backup.Open(ctx, dir, func(string, int64) {})
 	if errors.Is(err, fs.ErrNotExist) {
-		return usage("a backup is a folder that `wake backup` has made", "%w", err)
+		return usageError("a backup is a folder that `wake backup` has made", "%w", err)
 	}
 	if err != nil {
 		return err
@@ -64,7 +64,7 @@ func (a *app) restore(ctx context.Context, dir string, o backupOptions) error {
 		path = ""
 	}
 	if _, err := os.Stat(path); err == nil && !o.force {
-		return failure(codeExists, "--force replaces it", "%s is there", path)
+		return serviceError(codeExists, "--force replaces it", "%s is there", path)
 	}
 	for _, held := range []string{a.server.DataDir, filepath.Join(a.server.DataDir, "recorder")} {
 		lock, err := service.LockDir(held)
@@ -80,7 +80,7 @@ func (a *app) restore(ctx context.Context, dir string, o backupOptions) error {
 	defer stop()
 	err = backup.Restore(ctx, nc, a.names, dir, m, backup.Options{Force: o.force, Replicas: o.replicas}, a.showProgress())
 	if exists, ok := errors.AsType[*backup.ExistsError](err); ok {
-		return failure(codeExists, "--force removes them, with all they hold", "%w", exists)
+		return serviceError(codeExists, "--force removes them, with all they hold", "%w", exists)
 	}
 	if err != nil {
 		return err
@@ -98,7 +98,7 @@ func (a *app) emptyServer(ctx context.Context) (nc *nats.Conn, stop func(), err 
 	if a.server.URL == "" && a.server.Context == "" {
 		return a.ownServer(ctx, filepath.Join(a.server.DataDir, "nats"))
 	}
-	if nc, err = a.connect(ctx); err != nil {
+	if nc, err = a.connectServer(ctx); err != nil {
 		return nil, nil, err
 	}
 	js, err := jetstream.New(nc)
@@ -107,14 +107,14 @@ func (a *app) emptyServer(ctx context.Context) (nc *nats.Conn, stop func(), err 
 		return nil, nil, err
 	}
 	var running []string
-	for _, c := range (doctor{nc: nc, js: js, names: a.names}).services(ctx) {
+	for _, c := range (doctor{nc: nc, js: js, names: a.names}).checkServices(ctx) {
 		if c.Verdict == fine {
 			running = append(running, c.Name)
 		}
 	}
 	if len(running) > 0 {
 		nc.Close()
-		return nil, nil, failure(service.CodeInUse, "stop all services, and wait a minute if one was killed", "at work: %s", strings.Join(running, ", "))
+		return nil, nil, serviceError(service.CodeInUse, "stop all services, and wait a minute if one was killed", "at work: %s", strings.Join(running, ", "))
 	}
 	return nc, nc.Close, nil
 }

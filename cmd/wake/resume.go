@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // resumeOptions are the settings of a resumption.
@@ -17,7 +17,7 @@ type resumeOptions struct {
 	sets    []string
 }
 
-func (o *resumeOptions) flags(flags *pflag.FlagSet) {
+func (o *resumeOptions) addFlags(flags *pflag.FlagSet) {
 	c := &o.command
 	flags.StringVarP(&c.Message, "message", "m", "", "the `text` that the agents that were at work are told (default: continue)")
 	flags.StringVar(&c.Strategy, "strategy", "crash", "`crash` closes tool calls that were interrupted and tells the agents so, manual leaves them as they are")
@@ -27,14 +27,14 @@ func (o *resumeOptions) flags(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&c.Fail, "fail", nil, "give this interrupted `node` up")
 }
 
-func (o *resumeOptions) check() error {
+func (o *resumeOptions) checkFlags() error {
 	if s := o.command.Strategy; s != "crash" && s != "manual" {
-		return usage("crash and manual are known", "--strategy: %q is unknown", s)
+		return usageError("crash and manual are known", "--strategy: %q is unknown", s)
 	}
 	for _, again := range o.command.Rerun {
 		for _, given := range o.command.Fail {
 			if again == given {
-				return usage("give one of them", "--rerun %s and --fail %s contradict each other", again, given)
+				return usageError("give one of them", "--rerun %s and --fail %s contradict each other", again, given)
 			}
 		}
 	}
@@ -55,16 +55,16 @@ runner, or the next one to start, goes on with it.
     wake resume @last --set model=opus         with other settings from here on
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.resume(cmd.Context(), o, func(s *session) (string, error) {
+			return a.resumeRun(cmd.Context(), o, func(s *session) (string, error) {
 				return s.Find(cmd.Context(), args[0])
 			})
 		},
 	}
 	cmd.Flags().SortFlags = false
-	o.flags(cmd.Flags())
+	o.addFlags(cmd.Flags())
 	completeFlag(cmd, "rerun", a.completeNode)
 	completeFlag(cmd, "fail", a.completeNode)
 	completeFlag(cmd, "strategy", cobra.FixedCompletions([]string{"crash", "manual"}, cobra.ShellCompDirectiveNoFileComp))
@@ -73,12 +73,12 @@ runner, or the next one to start, goes on with it.
 
 // resumeSession is `wake --resume SESSION`.
 func (a *app) resumeSession(ctx context.Context, id string, o resumeOptions) error {
-	return a.resume(ctx, o, func(s *session) (string, error) { return s.FindSession(ctx, id) })
+	return a.resumeRun(ctx, o, func(s *session) (string, error) { return s.FindSession(ctx, id) })
 }
 
-// resume resumes the run that find finds.
-func (a *app) resume(ctx context.Context, o resumeOptions, find func(*session) (string, error)) error {
-	if err := o.check(); err != nil {
+// resumeRun resumes the run that find finds.
+func (a *app) resumeRun(ctx context.Context, o resumeOptions, find func(*session) (string, error)) error {
+	if err := o.checkFlags(); err != nil {
 		return err
 	}
 	s, err := a.openSession(ctx)
@@ -91,7 +91,7 @@ func (a *app) resume(ctx context.Context, o resumeOptions, find func(*session) (
 	if c.RunID, err = find(s); err != nil {
 		return err
 	}
-	if c.Overrides, err = s.overrides(ctx, c.RunID, o.sets); err != nil {
+	if c.Overrides, err = s.overridesOf(ctx, c.RunID, o.sets); err != nil {
 		return err
 	}
 	done := "resumed"
@@ -99,10 +99,10 @@ func (a *app) resume(ctx context.Context, o resumeOptions, find func(*session) (
 		c.AutoRun = new(false)
 		done = "closed open calls of"
 	}
-	err = s.order(ctx, c, done)
+	err = s.sendOrder(ctx, c, done)
 	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeLeaseHeld {
 		hint := "wake tail " + c.RunID + " follows it, wake send " + c.RunID + " MSG talks to its agents"
-		return failure(string(e.Code), hint, "%s already", e.Message)
+		return serviceError(string(e.Code), hint, "%s already", e.Message)
 	}
 	return err
 }

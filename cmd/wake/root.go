@@ -12,9 +12,10 @@ import (
 	"github.com/spf13/cobra"
 	"go.opentelemetry.io/otel/trace"
 
-	"wake/internal/service"
-	"wake/internal/tracing"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/access"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // app is one invocation of wake: where it reads and writes, and the settings
@@ -45,7 +46,7 @@ func (a *app) main(ctx context.Context, args []string) int {
 	signals := ctx
 	ctx, a.denied = context.WithCancelCause(ctx)
 	defer a.denied(nil)
-	root := a.root()
+	root := a.rootCommand()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	a.endTraces(ctx, err)
@@ -53,7 +54,7 @@ func (a *app) main(ctx context.Context, args []string) int {
 		return exitDone
 	}
 	if errors.Is(err, context.Canceled) {
-		err = interrupted(signals, err) // wherever it was cut off
+		err = interruptError(signals, err) // wherever it was cut off
 	}
 	if denial, ok := errors.AsType[*service.Error](context.Cause(ctx)); ok {
 		err = denial // which made a call time out
@@ -79,7 +80,7 @@ func wantsJSON(args []string) bool {
 	return false
 }
 
-func (a *app) root() *cobra.Command {
+func (a *app) rootCommand() *cobra.Command {
 	var session string
 	var o resumeOptions
 	cmd := &cobra.Command{
@@ -98,7 +99,7 @@ Every flag can be set in the environment: --nats-url is WAKE_NATS_URL.
 Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run failed.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepareSettings(cmd) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if session == "" {
 				return cmd.Help()
@@ -107,7 +108,7 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run fai
 		},
 	}
 	cmd.Flags().StringVar(&session, "resume", "", "wake the run of this `session` of an agent, or of the beginning of one; takes the flags of wake resume")
-	o.flags(cmd.Flags())
+	o.addFlags(cmd.Flags())
 	cmd.SetIn(a.in)
 	cmd.SetOut(a.out)
 	cmd.SetErr(a.errOut)
@@ -141,14 +142,14 @@ func (a *app) addVerbs(root *cobra.Command) {
 		a.bookmarkCommand(), a.bookmarksCommand(), a.forkCommand())
 	add("servers", "Servers and services:",
 		a.upCommand(), a.initCommand(), a.doctorCommand(), a.rebuildCommand(), a.backupCommand(), a.restoreCommand(), a.authCommand(),
-		a.runnerCommand(), a.recorderCommand(), a.snapshotterCommand(), a.alerterCommand(), a.mcpCommand())
+		a.runnerCommand(), a.recorderCommand(), a.snapshotterCommand(), a.alerterCommand(), a.superviseCommand(), a.mcpCommand())
 	add("tools", "Tools:", a.verifyCommand(), a.decodeCommand(), a.benchCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("tools")
 	root.SetHelpCommandGroupID("tools")
 }
 
-// prepare completes the settings when flags and arguments are known.
-func (a *app) prepare(cmd *cobra.Command) error {
+// prepareSettings completes the settings when flags and arguments are known.
+func (a *app) prepareSettings(cmd *cobra.Command) error {
 	if err := service.FromEnv(cmd.Flags(), os.LookupEnv); err != nil {
 		return err
 	}
@@ -158,17 +159,32 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	}
 	if a.level != "" {
 		if err := level.UnmarshalText([]byte(a.level)); err != nil {
-			return usage("debug, info, warn and error are known", "--log-level: %q is no level", a.level)
+			return usageError("debug, info, warn and error are known", "--log-level: %q is no level", a.level)
 		}
 	}
 	a.log = service.NewLogger(a.errOut, level)
 	var err error
 	if a.names, err = subjects.New(a.prefix); err != nil {
-		return usage("", "--prefix: %w", err)
+		return usageError("", "--prefix: %w", err)
 	}
-	a.server.Name = "wake " + cmd.Name()
+	a.server.Name, a.server.Role = "wake "+cmd.Name(), roleOf(cmd)
 	a.parsed = true
 	return a.beginTraces(cmd)
+}
+
+// roleOf returns the role of a verb: it uses the credentials that the data directory holds for it.
+func roleOf(cmd *cobra.Command) access.Role {
+	if s := cmd.Annotations[annotationService]; s != "" {
+		return access.Role(s)
+	}
+	switch cmd.Name() {
+	case "init", "backup", "restore", "rebuild", "verify", "doctor":
+		return access.Init
+	case "ingest", "import":
+		return access.Ingest
+	default:
+		return access.Operator
+	}
 }
 
 // beginTraces has spans sent if the environment asks for that. A verb that runs no
@@ -212,9 +228,9 @@ func (a *app) endTraces(ctx context.Context, err error) {
 // annotationService marks verbs that run a service.
 const annotationService = "service"
 
-// connect connects a verb to the server. Where the credentials don't cover a
+// connectServer connects a verb to the server. Where the credentials don't cover a
 // subject, the verb ends with that error instead of a timeout.
-func (a *app) connect(ctx context.Context) (*nats.Conn, error) {
+func (a *app) connectServer(ctx context.Context) (*nats.Conn, error) {
 	server := a.server
 	server.Denied = a.denied
 	return server.Connect(ctx, a.log)

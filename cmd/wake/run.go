@@ -19,13 +19,14 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"wake/internal/eventlog"
-	"wake/internal/flow"
-	"wake/internal/redact"
-	fold "wake/internal/run"
-	"wake/internal/snapshot"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/redact"
+	fold "code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 type runOptions struct {
@@ -42,16 +43,16 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run a flow and follow it until it is complete",
 		Long: `Run a flow, a YAML or JSON file, and follow it until it is complete. Ctrl-C
 detaches; the run goes on. The exit code is 4 if the run fails.`,
-		Args: arguments,
+		Args: checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request, err := a.request(args[0], o)
+			request, err := a.buildRequest(args[0], o)
 			if err != nil {
 				return err
 			}
 			if err := a.checkRequest(request); err != nil {
 				return err
 			}
-			return a.run(cmd.Context(), request, o)
+			return a.runFlow(cmd.Context(), request, o)
 		},
 	}
 	runFlags(cmd.Flags(), &o)
@@ -73,26 +74,26 @@ func runFlags(flags *pflag.FlagSet, o *runOptions) {
 	flags.StringVar(&o.workspace, "workspace", "", "`folder` in which the run works (default: one of its own)")
 }
 
-// request makes the request of a flow file and the flags.
-func (a *app) request(file string, o runOptions) (wire.RunRequest, error) {
+// buildRequest makes the request of a flow file and the flags.
+func (a *app) buildRequest(file string, o runOptions) (wire.RunRequest, error) {
 	r := wire.RunRequest{V: wire.Version, RunID: o.id, ParentRun: o.parent}
 	src, err := os.ReadFile(file)
 	if err != nil {
-		return r, usage("", "flow: %w", err)
+		return r, usageError("", "flow: %w", err)
 	}
 	def, err := flow.Parse(file, src)
 	if err != nil {
-		return r, failure(string(wire.CodeFlowInvalid), "", "%w", err)
+		return r, serviceError(string(wire.CodeFlowInvalid), "", "%w", err)
 	}
 	if def, err = def.Embed(file, os.ReadFile); err != nil {
-		return r, failure(string(wire.CodeFlowInvalid), "", "%w", err)
+		return r, serviceError(string(wire.CodeFlowInvalid), "", "%w", err)
 	}
 	r.Definition = def.Raw()
 	if r.RunID == "" {
 		r.RunID = newRunID()
 	}
 	if err := subjects.CheckID(r.RunID); err != nil {
-		return r, usage("", "--id: %w", err)
+		return r, usageError("", "--id: %w", err)
 	}
 	if r.Input, err = a.readInput(o.input); err != nil {
 		return r, err
@@ -103,10 +104,10 @@ func (a *app) request(file string, o runOptions) (wire.RunRequest, error) {
 	if r.Labels, err = parseLabels(o.labels); err != nil {
 		return r, err
 	}
-	if r.Fixtures, err = folder("fixtures", o.fixtures); err != nil {
+	if r.Fixtures, err = folderPath("fixtures", o.fixtures); err != nil {
 		return r, err
 	}
-	r.Workspace, err = folder("workspace", o.workspace)
+	r.Workspace, err = folderPath("workspace", o.workspace)
 	return r, err
 }
 
@@ -129,11 +130,11 @@ func (a *app) readInput(input string) (wire.Raw, error) {
 		src = []byte(input)
 	}
 	if err != nil {
-		return nil, usage("", "--input: %w", err)
+		return nil, usageError("", "--input: %w", err)
 	}
 	raw, err := wire.RawFromJSON(src)
 	if err != nil {
-		return nil, usage("text needs quotes: '\"text\"'", "--input is not JSON: %w", err)
+		return nil, usageError("text needs quotes: '\"text\"'", "--input is not JSON: %w", err)
 	}
 	return raw, nil
 }
@@ -147,21 +148,21 @@ func parseSets(sets []string) (wire.Raw, error) {
 	for _, set := range sets {
 		path, text, ok := cutPair(set)
 		if !ok {
-			return nil, usage("--set key=value", "--set: %q has no key and value", set)
+			return nil, usageError("--set key=value", "--set: %q has no key and value", set)
 		}
 		value, err := wire.RawFromJSON([]byte(text))
 		if err != nil {
 			value = wire.RawString(text)
 		}
-		if err := put(state, strings.Split(path, "."), value); err != nil {
-			return nil, usage("", "--set %s: %w", set, err)
+		if err := putField(state, strings.Split(path, "."), value); err != nil {
+			return nil, usageError("", "--set %s: %w", set, err)
 		}
 	}
 	return wire.Marshal(state)
 }
 
-// put sets a field of an object, making the objects that lead to it.
-func put(object map[string]any, path []string, value wire.Raw) error {
+// putField sets a field of an object, making the objects that lead to it.
+func putField(object map[string]any, path []string, value wire.Raw) error {
 	name, rest := path[0], path[1:]
 	if len(rest) == 0 {
 		object[name] = value
@@ -174,7 +175,7 @@ func put(object map[string]any, path []string, value wire.Raw) error {
 	if !ok {
 		return fmt.Errorf("%s is set to a value already", name)
 	}
-	return put(inner, rest, value)
+	return putField(inner, rest, value)
 }
 
 // cutPair splits "key=value". It reports false without a key, and for what no
@@ -192,41 +193,41 @@ func parseLabels(pairs []string) (map[string]string, error) {
 	for _, pair := range pairs {
 		key, value, ok := cutPair(pair)
 		if !ok {
-			return nil, usage("--label key=value", "--label: %q has no key and value", pair)
+			return nil, usageError("--label key=value", "--label: %q has no key and value", pair)
 		}
 		all[key] = value
 	}
 	return all, nil
 }
 
-// folder returns the absolute path of a folder that exists, or "" for "".
-func folder(flag, path string) (string, error) {
+// folderPath returns the absolute path of a folder that exists, or "" for "".
+func folderPath(flag, path string) (string, error) {
 	if path == "" {
 		return "", nil
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return "", usage("", "--%s: %w", flag, err)
+		return "", usageError("", "--%s: %w", flag, err)
 	}
 	if !info.IsDir() {
-		return "", usage("", "--%s: %s is no folder", flag, path)
+		return "", usageError("", "--%s: %s is no folder", flag, path)
 	}
 	return filepath.Abs(path)
 }
 
-// run submits a request and follows the run.
-func (a *app) run(ctx context.Context, r wire.RunRequest, o runOptions) error {
-	log, err := a.openLog(ctx)
+// runFlow submits a request and follows the run.
+func (a *app) runFlow(ctx context.Context, r wire.RunRequest, o runOptions) error {
+	log, err := a.openReader(ctx)
 	if err != nil {
 		return err
 	}
 	defer log.Conn().Close()
 	if o.detach {
-		if err := a.submit(ctx, log, r); err != nil {
+		if err := a.submitRun(ctx, log, r); err != nil {
 			return err
 		}
-		if !begun(ctx, log, r.RunID) {
-			a.note("queued: no runner has taken it yet; `wake doctor` says whether there is one\n")
+		if !hasBegun(ctx, log, r.RunID) {
+			a.printNote("queued: no runner has taken it yet; `wake doctor` says whether there is one\n")
 		}
 		return a.printSubmitted(r.RunID)
 	}
@@ -239,22 +240,22 @@ func (a *app) run(ctx context.Context, r wire.RunRequest, o runOptions) error {
 			return err
 		}
 	}
-	return outcome(r.RunID, last)
+	return outcomeError(r.RunID, last)
 }
 
 // submitAndWatch starts a run, shows it until it ends and returns its last event.
-func (a *app) submitAndWatch(ctx context.Context, log *eventlog.Log, r wire.RunRequest) (*wire.Event, error) {
+func (a *app) submitAndWatch(ctx context.Context, log *feed.Reader, r wire.RunRequest) (*wire.Event, error) {
 	_, last, err := log.Bounds(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := a.submit(ctx, log, r); err != nil {
+	if err := a.submitRun(ctx, log, r); err != nil {
 		return nil, err
 	}
 	if !a.json {
-		a.note("run %s\n", r.RunID)
+		a.printNote("run %s\n", r.RunID)
 	}
-	return a.watch(ctx, log, r.RunID, last+1)
+	return a.watchRun(ctx, log, r.RunID, last+1)
 }
 
 func (a *app) printSubmitted(runID string) error {
@@ -265,8 +266,8 @@ func (a *app) printSubmitted(runID string) error {
 	return err
 }
 
-// submit stores a request for the runners.
-func (a *app) submit(ctx context.Context, log *eventlog.Log, r wire.RunRequest) error {
+// submitRun stores a request for the runners.
+func (a *app) submitRun(ctx context.Context, log *feed.Reader, r wire.RunRequest) error {
 	if r.ParentRun != "" {
 		var err error
 		if r.ParentRun, err = a.runID(ctx, log, r.ParentRun); err != nil {
@@ -278,7 +279,7 @@ func (a *app) submit(ctx context.Context, log *eventlog.Log, r wire.RunRequest) 
 		return err
 	}
 	if taken {
-		return failure(codeRunExists, "choose another --id", "run %s exists", r.RunID)
+		return serviceError(codeRunExists, "choose another --id", "run %s exists", r.RunID)
 	}
 	body, err := wire.Marshal(r)
 	if err != nil {
@@ -288,7 +289,7 @@ func (a *app) submit(ctx context.Context, log *eventlog.Log, r wire.RunRequest) 
 		return err
 	}
 	if limit := log.Conn().MaxPayload(); int64(len(body)) > limit-requestHeadroom {
-		return failure(string(wire.CodeTooLarge), "keep what is large in files of the workspace", "flow, input and state of run %s are %s, the server takes %s", r.RunID, bytesText(uint64(len(body))), bytesText(uint64(limit)))
+		return serviceError(string(wire.CodeTooLarge), "keep what is large in files of the workspace", "flow, input and state of run %s are %s, the server takes %s", r.RunID, bytesText(uint64(len(body))), bytesText(uint64(limit)))
 	}
 	if _, err := log.Send(ctx, log.Names().QueueRun(), body, jetstream.WithMsgID(r.RunID)); err != nil {
 		return fmt.Errorf("submit run %s: %w", r.RunID, err)
@@ -296,8 +297,8 @@ func (a *app) submit(ctx context.Context, log *eventlog.Log, r wire.RunRequest) 
 	return nil
 }
 
-// begun waits a little for the first event of a run.
-func begun(ctx context.Context, log *eventlog.Log, runID string) bool {
+// hasBegun waits a little for the first event of a run.
+func hasBegun(ctx context.Context, log *feed.Reader, runID string) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for _, err := range log.Follow(ctx, eventlog.Query{Run: runID, Node: wire.RunNode}) {
@@ -312,17 +313,17 @@ const requestHeadroom = 4 << 10
 // patience is how long a run may wait for an owner until we say so.
 const patience = 3 * time.Second
 
-// watch shows a run until it ends.
-func (a *app) watch(ctx context.Context, log *eventlog.Log, runID string, from uint64) (*wire.Event, error) {
+// watchRun shows a run until it ends.
+func (a *app) watchRun(ctx context.Context, log *feed.Reader, runID string, from uint64) (*wire.Event, error) {
 	waiting := time.AfterFunc(patience, func() {
-		a.note("no runner has taken it yet; `wake doctor` says whether there is one\n")
+		a.printNote("no runner has taken it yet; `wake doctor` says whether there is one\n")
 	})
 	defer waiting.Stop()
 	s := a.newScreen()
-	last, err := a.follow(ctx, log, eventlog.Query{Run: runID, From: from}, func(e eventlog.Entry) error {
+	last, err := a.followRun(ctx, log, eventlog.Query{Run: runID, From: from}, func(e eventlog.Entry) error {
 		waiting.Stop()
 		if !a.json {
-			if err := s.show(e.Pos, a.whole(ctx, log, e.Event)); err != nil {
+			if err := s.showEvent(e.Pos, a.wholeEvent(ctx, log, e.Event)); err != nil {
 				return err
 			}
 		}
@@ -330,7 +331,7 @@ func (a *app) watch(ctx context.Context, log *eventlog.Log, runID string, from u
 	})
 	if err := errors.Join(err, s.close()); err != nil {
 		if ctx.Err() != nil {
-			err = failure(codeDetached, "wake tail "+runID, "detached from run %s, which goes on", runID)
+			err = serviceError(codeDetached, "wake tail "+runID, "detached from run %s, which goes on", runID)
 		}
 		return nil, err
 	}
@@ -339,12 +340,12 @@ func (a *app) watch(ctx context.Context, log *eventlog.Log, runID string, from u
 
 // tellPause tells who follows a run how it goes on after a pause that waits for
 // somebody.
-func (a *app) tellPause(ctx context.Context, log *eventlog.Log, e eventlog.Entry) error {
+func (a *app) tellPause(ctx context.Context, log *feed.Reader, e eventlog.Entry) error {
 	p, ok := e.Event.Payload.(*wire.FlowPaused)
-	if !ok || p.Reason != wire.PauseRequiresAction && p.Reason != wire.PauseWorkspaceLost {
+	if !ok || p.Reason != wire.PauseRequiresAction && p.Reason != wire.PauseWorkspaceLost && p.Reason != wire.PauseEndedItsRunner {
 		return nil
 	}
-	state, err := present(ctx, log, e.RunID)
+	state, err := presentState(ctx, log, e.RunID)
 	if err != nil {
 		return err
 	}
@@ -355,14 +356,14 @@ func (a *app) tellPause(ctx context.Context, log *eventlog.Log, e eventlog.Entry
 		}
 	}
 	if what := toDo(e.RunID, state.Status, state.Reason, nodes); what != "" { // else it goes on already
-		a.note("run %s is paused (%s): %s\n", e.RunID, state.Reason, what)
+		a.printNote("run %s is paused (%s): %s\n", e.RunID, state.Reason, what)
 	}
 	return nil
 }
 
-// present returns the state of a run as of now: its snapshot, if there is one,
+// presentState returns the state of a run as of now: its snapshot, if there is one,
 // and what the log has beyond it.
-func present(ctx context.Context, log *eventlog.Log, runID string) (*wire.State, error) {
+func presentState(ctx context.Context, log *feed.Reader, runID string) (*wire.State, error) {
 	state, found, err := snapshot.Load(ctx, log, runID)
 	if err != nil && !errors.Is(err, snapshot.ErrUnusable) {
 		return nil, err

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/service"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func writeFlow(t *testing.T) string {
@@ -40,7 +40,7 @@ func TestRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	r, err := a.request(file, runOptions{
+	r, err := a.buildRequest(file, runOptions{
 		id: "r1", input: "@" + input, fixtures: dir, workspace: dir, labels: []string{"name=a=b", "empty="},
 		sets: []string{"n=3", "task=the parser", `quoted="3"`, "deep.a=true", "deep.b.c=null", "json={\"x\":1}", "eq=a=b"},
 	})
@@ -57,7 +57,7 @@ func TestRequest(t *testing.T) {
 	if got := text(t, r.State); got != want {
 		t.Errorf("state %s, want %s", got, want)
 	}
-	if r, err = a.request(file, runOptions{input: "-"}); err != nil {
+	if r, err = a.buildRequest(file, runOptions{input: "-"}); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := text(t, r.Input), `{"from":"stdin"}`; got != want {
@@ -89,7 +89,7 @@ func TestRequestErrors(t *testing.T) {
 		{runOptions{workspace: file}, "is no folder"},
 	}
 	for _, tt := range tests {
-		_, err := (&app{}).request(file, tt.o)
+		_, err := (&app{}).buildRequest(file, tt.o)
 		if err == nil || !strings.Contains(err.Error(), tt.text) || apiError(err).Code != service.CodeUsage {
 			t.Errorf("%+v: %v, want wrong use: %s", tt.o, err, tt.text)
 		}

@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -18,19 +20,30 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"wake/internal/agent"
-	"wake/internal/agent/claude"
-	"wake/internal/agent/fixture"
-	"wake/internal/agent/native"
-	programs "wake/internal/process"
-	"wake/internal/tracing"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/agent/fixture"
+	"code.wake.dev/wake/internal/agent/native"
+	"code.wake.dev/wake/internal/inlet"
+	"code.wake.dev/wake/internal/keeper"
+	programs "code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/services/runner"
 )
 
 // runnerOptions are the settings of a runner.
 type runnerOptions struct {
-	config runner.Config
-	claude string
+	config  runner.Config
+	claude  string
+	user    string // that agents run as
+	keepers keepers
+}
+
+// keepers are the settings of what holds agents.
+type keepers struct {
+	fence  string
+	orphan time.Duration
+	limit  byteSize
 }
 
 // runnerFlags adds the settings of a runner to a set of flags. Drain is how long
@@ -42,14 +55,23 @@ func runnerFlags(flags *pflag.FlagSet, o *runnerOptions, drain time.Duration) {
 	flags.StringSliceVar(&o.config.Pools, "pool", []string{"default"}, "`pools` of nodes to take from, besides the runner's own")
 	flags.StringVar(&o.config.Workspaces, "workspaces", "", "`folder` in which runs get their own (default: DIR/workspaces)")
 	flags.DurationVar(&o.config.DrainTimeout, "drain-timeout", drain, "`how long` agents and commands may take to come to a safe point when the runner is told to stop")
+	flags.IntVar(&o.config.MaxTrials, "max-trials", 3, "`how many` processes may end while they take a run over until it is set aside (ENDED_ITS_RUNNER)")
 	flags.DurationVar(&o.config.WorkspaceGrace, "workspace-grace", time.Minute, "`how long` a run waits for the runner that has its folder until it is paused")
-	flags.DurationVar(&o.config.PersistTimeout, "persist-timeout", 0, "`how long` an agent waits for storage (default: 30s)")
+	flags.DurationVar(&o.config.PersistTimeout, "persist-timeout", 0, "`how long` an agent waits for storage; the time for which its keeper has stopped it doesn't count (default: 30s)")
+	flags.BoolVar(&o.config.LeaveAgents, "leave-agents", true, "agents and commands that are still at work then go on in their keepers until the runner is back; else they are interrupted")
+	flags.StringVar(&o.user, "agent-user", "", "`user` that agents and commands run as, so that they can't read what is the runner's: by name or number; only root may (default: the runner's own)")
+	flags.StringVar(&o.keepers.fence, "fence", "auto", "`how` agents are kept from outliving their keeper: namespace, user-namespace or watchdogs, auto (the strongest that the host allows), or none (no keepers)")
+	flags.DurationVar(&o.keepers.orphan, "orphan-timeout", 10*time.Minute, "`how long` agents of a runner that doesn't come back are kept, frozen")
+	o.keepers.limit = 256 << 20
+	flags.Var(&o.keepers.limit, "journal-limit", "`size` of an agent's journal at which the agent waits")
 	flags.StringVar(&o.claude, "claude", "claude", "Claude Code `program`")
 }
 
 func newRunner(o *runnerOptions) constructor {
-	return func(_ context.Context, p *process) (runnable, error) {
+	return func(ctx context.Context, p *process) (runnable, error) {
 		c := o.config
+		c.Health = p.health
+		c.Folders = []string{filepath.Join(p.dir, "spool", p.name), filepath.Join(p.locked, "keepers")}
 		if err := checkDrain(c.DrainTimeout, p.o.grace); err != nil {
 			return nil, err
 		}
@@ -61,26 +83,98 @@ func newRunner(o *runnerOptions) constructor {
 		if c.Workspaces == "" {
 			c.Workspaces = filepath.Join(p.dir, "workspaces")
 		}
+		if c.User, err = agentUser(o.user, c.Workspaces, p.dir, o.keepers.fence); err != nil {
+			return nil, err
+		}
 		if c.Secrets, err = p.app.givenSecrets(); err != nil {
 			return nil, err
 		}
-		log := p.logger("runner")
+		log := p.serviceLogger("runner")
 		if err := programs.Conceal(); err != nil { // keys are in its environment, and agents run commands
 			return nil, err
 		}
+		debug.SetTraceback("crash") // a panic ends it by a signal: exit code 2 is wrong use, see wake supervise
 		c.Providers = map[string]agent.Provider{
-			"claude": &claude.Provider{Binary: o.claude, Environ: os.Environ(), Logger: log},
-			"native": &native.Provider{Environ: os.Environ(), Logger: log},
+			"claude": &claude.Provider{Binary: o.claude, User: c.User, Environ: os.Environ(), Logger: log},
+			"native": &native.Provider{User: c.User, Environ: os.Environ(), Logger: log},
 		}
-		c.Ask = p.ask
+		if c.Shelf, err = p.openKeepers(ctx, c.Home, c.User, o.keepers); err != nil {
+			return nil, err
+		}
+		c.Ask = p.askSubject
 		c.Fixtures = func(dir string) (agent.Provider, error) { return &fixture.Provider{Dir: dir}, nil }
+		p.keepPart("ingest", inlet.NewServer(p.log, log).Run)
 		return runner.New(c, p.log, log)
 	}
 }
 
-// ask asks a subject, for hooks of agents: one of others, or of wake.hooks.>. A flow has
+// agentUser finds the user that agents run as, nil for the runner's own, and lets it pass
+// through the data directory to the folders of runs, without looking around there.
+func agentUser(name, workspaces, dir, fence string) (*programs.User, error) {
+	if name == "" {
+		return nil, nil
+	}
+	if fence == "none" {
+		return nil, usageError("leave --fence as it is", "--agent-user: keepers start programs as another user, and there are none")
+	}
+	user, err := programs.FindUser(name)
+	if err != nil {
+		return nil, usageError("run the runner as root, or in a container of its own", "--agent-user: %w", err)
+	}
+	if err := os.MkdirAll(workspaces, 0o711); err != nil {
+		return nil, usageError("choose other --workspaces", "--agent-user: %w", err)
+	}
+	for _, passed := range []string{dir, workspaces} {
+		info, err := os.Stat(passed)
+		if err == nil && info.Mode()&0o001 == 0 {
+			err = os.Chmod(passed, info.Mode()|0o011)
+		}
+		if err != nil {
+			return nil, usageError("choose other --workspaces", "--agent-user: %w", err)
+		}
+	}
+	path, err := filepath.Abs(workspaces)
+	for ; err == nil && path != filepath.Dir(path); path = filepath.Dir(path) {
+		info, e := os.Stat(path)
+		if e == nil && info.Mode()&0o001 == 0 {
+			e = fmt.Errorf("%s can't pass through %s", user.Name, path)
+		}
+		if e != nil {
+			return nil, usageError("choose other --workspaces", "--agent-user: %w", e)
+		}
+	}
+	return user, err
+}
+
+// openKeepers opens the keepers of the runner's agents, beside its lock: nobody else has them at
+// the same time.
+func (p *process) openKeepers(ctx context.Context, home string, user *programs.User, o keepers) (*keeper.Shelf, error) {
+	if o.fence == "none" || runtime.GOOS != "linux" {
+		return nil, nil
+	}
+	c := keeper.ShelfConfig{Dir: filepath.Join(p.locked, "keepers"), Home: home, User: user, Limit: int64(o.limit), Orphan: o.orphan}
+	switch f := keeper.Fence(o.fence); f {
+	case keeper.Namespace, keeper.UserNamespace, keeper.Watchdogs:
+		c.Fence = f
+	default:
+		if o.fence != "auto" {
+			return nil, usageError("one of auto, namespace, user-namespace, watchdogs, none", "--fence: %q is none", o.fence)
+		}
+	}
+	if keys := p.log.Keys(); keys != nil {
+		c.Seal, c.Unseal = keys.Value, keys.OpenValue
+	}
+	shelf, err := keeper.NewShelf(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	p.serviceLogger("runner").Info("agents are held by keepers", "fence", shelf.Means())
+	return shelf, nil
+}
+
+// askSubject asks a subject, for hooks of agents: one of others, or of wake.hooks.>. A flow has
 // no say on wake's own.
-func (p *process) ask(ctx context.Context, subject string, question []byte) ([]byte, error) {
+func (p *process) askSubject(ctx context.Context, subject string, question []byte) ([]byte, error) {
 	own := p.app.names.Prefix() + "."
 	if strings.HasPrefix(subject, own) && !strings.HasPrefix(subject, own+"hooks.") {
 		return nil, fmt.Errorf("subject %s is wake's own; those of hooks begin with %shooks", subject, own)
@@ -101,9 +195,9 @@ func (p *process) ask(ctx context.Context, subject string, question []byte) ([]b
 func checkDrain(drain, stop time.Duration) error {
 	switch {
 	case drain <= 0:
-		return usage("such as 20s", "--drain-timeout: %s is no time", drain)
+		return usageError("such as 20s", "--drain-timeout: %s is no time", drain)
 	case drain >= stop:
-		return usage("give --stop-timeout "+(drain+5*time.Second).String(), "--stop-timeout: %s is not longer than the drain, which may take %s", stop, drain)
+		return usageError("give --stop-timeout "+(drain+5*time.Second).String(), "--stop-timeout: %s is not longer than the drain, which may take %s", stop, drain)
 	}
 	return nil
 }

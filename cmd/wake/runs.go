@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/api"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) runsCommand() *cobra.Command {
@@ -31,7 +31,7 @@ func (a *app) runsCommand() *cobra.Command {
 			if q.Until, err = parseAgo("until", until); err != nil {
 				return err
 			}
-			nc, err := a.connect(cmd.Context())
+			nc, err := a.connectServer(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -40,7 +40,7 @@ func (a *app) runsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.lacks(runs.Lag)
+			a.noteLag(runs.Lag)
 			if a.json {
 				return a.printJSON(runs)
 			}
@@ -68,7 +68,7 @@ func parseAgo(flag, text string) (wire.Ago, error) {
 	}
 	ago, err := wire.ParseAgo(text)
 	if err != nil {
-		return 0, usage("such as 90s, 5m, 1h30m or 2d", "--%s: %q is no span of time", flag, text)
+		return 0, usageError("such as 90s, 5m, 1h30m or 2d", "--%s: %q is no span of time", flag, text)
 	}
 	return ago, nil
 }
@@ -84,8 +84,8 @@ func printRuns(w io.Writer, runs wire.RunsResponse, now time.Time) error {
 		if r.EndedAt > 0 {
 			end = time.UnixMilli(r.EndedAt)
 		}
-		table.row(r.RunID, r.FlowName, statusText(r.Status, r.Result, r.Reason), ago(now, r.StartedAt),
-			span(r.StartedAt, end), dollars(r.CostUsd), tokens(r.TokensIn, r.TokensOut), fmt.Sprint(r.ToolsUsed), labels(r.Labels))
+		table.addRow(r.RunID, r.FlowName, statusText(r.Status, r.Result, r.Reason), agoText(now, r.StartedAt),
+			spanText(r.StartedAt, end), costText(r.CostUsd, r.CostBasis), tokensText(r.TokensIn, r.TokensOut), fmt.Sprint(r.ToolsUsed), labelsText(r.Labels))
 	}
 	if err := table.flush(); err != nil {
 		return err
@@ -93,7 +93,7 @@ func printRuns(w io.Writer, runs wire.RunsResponse, now time.Time) error {
 	for _, r := range runs.Runs {
 		if r.GoneAt > 0 {
 			_, _ = fmt.Fprintf(w, "%s was deleted %s, its events are removed in %s: wake undelete %[1]s restores it\n",
-				timeline.Line(r.RunID, maxCell), ago(now, r.DeletedAt), span(now.UnixMilli(), time.UnixMilli(r.GoneAt)))
+				timeline.Line(r.RunID, maxCell), agoText(now, r.DeletedAt), spanText(now.UnixMilli(), time.UnixMilli(r.GoneAt)))
 		} else if r.Status == wire.RunPaused {
 			_, _ = fmt.Fprintf(w, "%s is paused: wake status %[1]s says why, wake resume %[1]s goes on\n", timeline.Line(r.RunID, maxCell))
 		}
@@ -117,7 +117,7 @@ func statusText(status wire.RunStatus, result wire.FlowStatus, reason string) st
 	return text
 }
 
-func dollars(usd float64) string {
+func dollarsText(usd float64) string {
 	switch {
 	case usd == 0:
 		return "-"
@@ -127,15 +127,23 @@ func dollars(usd float64) string {
 	return fmt.Sprintf("$%.2f", usd)
 }
 
-func tokens(in, out int64) string {
+// costText is a cost and what is known of it.
+func costText(usd float64, basis string) string {
+	if basis == wire.CostComputed || basis == wire.CostPartly {
+		return timeline.Cost(usd, basis)
+	}
+	return dollarsText(usd)
+}
+
+func tokensText(in, out int64) string {
 	if in == 0 && out == 0 {
 		return "-"
 	}
-	return count(in) + " in, " + count(out) + " out"
+	return shortCount(in) + " in, " + shortCount(out) + " out"
 }
 
-// count writes thousands short: 1.2k, 45k, 1.3M.
-func count(n int64) string {
+// shortCount writes thousands short: 1.2k, 45k, 1.3M.
+func shortCount(n int64) string {
 	switch {
 	case n < 1000:
 		return fmt.Sprint(n)
@@ -147,21 +155,21 @@ func count(n int64) string {
 	return fmt.Sprintf("%.1fM", float64(n)/1e6)
 }
 
-func ago(now time.Time, ms int64) string {
+func agoText(now time.Time, ms int64) string {
 	if ms == 0 {
 		return "-"
 	}
 	return timeline.Span(now.UnixMilli()-ms) + " ago"
 }
 
-func span(from int64, to time.Time) string {
+func spanText(from int64, to time.Time) string {
 	if from == 0 {
 		return "-"
 	}
 	return timeline.Span(to.UnixMilli() - from)
 }
 
-func labels(all map[string]string) string {
+func labelsText(all map[string]string) string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		out = append(out, key+"="+all[key])
@@ -174,14 +182,14 @@ type table struct{ w *tabwriter.Writer }
 
 func newTable(w io.Writer, columns ...string) table {
 	t := table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
-	t.row(columns...)
+	t.addRow(columns...)
 	return t
 }
 
 // maxCell bounds a cell in characters.
 const maxCell = 60
 
-func (t table) row(cells ...string) {
+func (t table) addRow(cells ...string) {
 	for i, cell := range cells {
 		cells[i] = timeline.Line(cell, maxCell)
 		if cells[i] == "" {

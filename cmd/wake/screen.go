@@ -9,9 +9,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"wake/internal/service"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // screen shows the events of a run as they come, in lines that are never
@@ -61,39 +61,39 @@ func useColor(w io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && service.IsTerminal(w)
 }
 
-// show takes the run's next event. What a fenced writer left is not shown.
-func (s *screen) show(pos uint64, e *wire.Event) error {
-	p := s.pane(e.NodeID)
-	if s.fenced.void(e) {
+// showEvent takes the run's next event. What a fenced writer left is not shown.
+func (s *screen) showEvent(pos uint64, e *wire.Event) error {
+	p := s.paneOf(e.NodeID)
+	if s.fenced.isVoid(e) {
 		return s.err
 	}
 	step := p.lines.Step(pos, e)
 	at := time.UnixMilli(e.Timestamp)
-	if step.Op == timeline.Add && !streams(e) {
-		s.end(e.Node(), p, func(piece) bool { return true })
-		s.whole(e.Node(), piece{at: at, class: step.Type, text: step.Text})
+	if step.Op == timeline.Add && !isStreamed(e) {
+		s.endPieces(e.Node(), p, func(piece) bool { return true })
+		s.writeWhole(e.Node(), piece{at: at, class: step.Type, text: step.Text})
 		return s.err
 	}
 	switch step.Op {
 	case timeline.None:
 	case timeline.Add:
-		s.end(e.Node(), p, func(o piece) bool { return o.parent == e.Parent })
+		s.endPieces(e.Node(), p, func(o piece) bool { return o.parent == e.Parent })
 		p.open = append(p.open, piece{pos: pos, at: at, class: step.Type, parent: e.Parent, text: step.Text})
 	case timeline.Extend, timeline.Replace:
 		if i := slices.IndexFunc(p.open, func(o piece) bool { return o.pos == step.Pos }); i >= 0 {
-			p.open[i].take(step)
+			p.open[i].applyStep(step)
 		}
 	}
 	s.wholeLines(e.Node(), p)
 	return s.err
 }
 
-// streams reports whether e is a piece of a line.
-func streams(e *wire.Event) bool { return e.Type().Kind() == wire.KindDelta }
+// isStreamed reports whether e is a piece of a line.
+func isStreamed(e *wire.Event) bool { return e.Type().Kind() == wire.KindDelta }
 
-// take lengthens a piece. A line that is replaced as a whole is shown as it was
+// applyStep lengthens a piece. A line that is replaced as a whole is shown as it was
 // streamed if a part of it is on the screen already.
-func (o *piece) take(step timeline.Step) {
+func (o *piece) applyStep(step timeline.Step) {
 	switch {
 	case step.Op == timeline.Extend:
 		o.text += step.Text
@@ -116,19 +116,19 @@ func (s *screen) wholeLines(node string, p *pane) {
 		if cut == 0 {
 			continue
 		}
-		s.line(node, piece{at: o.at, class: o.class, text: strings.TrimSuffix(o.text[:cut], "\n"), begun: o.begun})
+		s.writePiece(node, piece{at: o.at, class: o.class, text: strings.TrimSuffix(o.text[:cut], "\n"), begun: o.begun})
 		o.text, o.begun = o.text[cut:], true
 	}
 }
 
-// end shows the rest of pieces and forgets them.
-func (s *screen) end(node string, p *pane, which func(piece) bool) {
+// endPieces shows the rest of pieces and forgets them.
+func (s *screen) endPieces(node string, p *pane, which func(piece) bool) {
 	p.open = slices.DeleteFunc(p.open, func(o piece) bool {
 		if !which(o) {
 			return false
 		}
 		if o.text != "" {
-			s.whole(node, o)
+			s.writeWhole(node, o)
 		}
 		return true
 	})
@@ -137,12 +137,12 @@ func (s *screen) end(node string, p *pane, which func(piece) bool) {
 // close shows what is left.
 func (s *screen) close() error {
 	for node, p := range s.panes {
-		s.end(node, p, func(piece) bool { return true })
+		s.endPieces(node, p, func(piece) bool { return true })
 	}
 	return s.err
 }
 
-func (s *screen) pane(node string) *pane {
+func (s *screen) paneOf(node string) *pane {
 	p := s.panes[node]
 	if p == nil {
 		p = &pane{}
@@ -153,22 +153,22 @@ func (s *screen) pane(node string) *pane {
 
 const nodeColumn = 12
 
-// whole writes a line of the log to its end. Of a long prompt it is enough to
+// writeWhole writes a line of the log to its end. Of a long prompt it is enough to
 // see the beginning; `wake log` has the rest.
-func (s *screen) whole(node string, o piece) {
+func (s *screen) writeWhole(node string, o piece) {
 	o.text = strings.TrimRight(o.text, "\n")
 	if lines := strings.Split(o.text, "\n"); o.class == wire.LineUser && len(lines) > maxPrompt {
 		o.text = strings.Join(lines[:maxPrompt-1], "\n") + fmt.Sprintf("\n… %d more lines", len(lines)-maxPrompt+1)
 	}
-	s.line(node, o)
+	s.writePiece(node, o)
 }
 
 // maxPrompt bounds what is shown of what an agent was told, in lines.
 const maxPrompt = 8
 
-// line writes a line of the log or a part of one, which may be several lines on
+// writePiece writes a line of the log or a part of one, which may be several lines on
 // the screen.
-func (s *screen) line(node string, o piece) {
+func (s *screen) writePiece(node string, o piece) {
 	if s.wants != nil && !s.wants(node, o) {
 		return
 	}
@@ -178,23 +178,23 @@ func (s *screen) line(node string, o piece) {
 		}
 		return
 	}
-	lead := o.at.In(s.zone).Format(time.TimeOnly) + " " + pad(timeline.Line(node, nodeColumn), nodeColumn)
+	lead := o.at.In(s.zone).Format(time.TimeOnly) + " " + padText(timeline.Line(node, nodeColumn), nodeColumn)
 	for i, text := range strings.Split(timeline.Sanitize(o.text), "\n") {
 		if i > 0 || o.begun {
-			lead = pad("", len(time.TimeOnly)+1+nodeColumn)
+			lead = padText("", len(time.TimeOnly)+1+nodeColumn)
 		}
-		s.write(s.paint(dim, lead) + " " + s.paint(colors(o.class), mark(o.class)+text))
+		s.writeLine(s.paintText(dim, lead) + " " + s.paintText(lineColor(o.class), lineMark(o.class)+text))
 	}
 }
 
-func (s *screen) write(line string) {
+func (s *screen) writeLine(line string) {
 	if s.err == nil {
 		_, s.err = fmt.Fprintln(s.w, strings.TrimRight(line, " "))
 	}
 }
 
-// mark tells lines apart where there are no colours.
-func mark(t wire.LineType) string {
+// lineMark tells lines apart where there are no colours.
+func lineMark(t wire.LineType) string {
 	switch t {
 	case wire.LineThinking:
 		return "· "
@@ -219,7 +219,7 @@ const (
 	cyan   = "36"
 )
 
-func colors(t wire.LineType) string {
+func lineColor(t wire.LineType) string {
 	switch t {
 	case wire.LineThinking:
 		return dim
@@ -234,20 +234,20 @@ func colors(t wire.LineType) string {
 	return ""
 }
 
-func (s *screen) paint(sgr, text string) string {
+func (s *screen) paintText(sgr, text string) string {
 	if !s.color {
 		return text
 	}
-	return paint(sgr, text)
+	return sgrText(sgr, text)
 }
 
-func paint(sgr, text string) string {
+func sgrText(sgr, text string) string {
 	if sgr == "" || text == "" {
 		return text
 	}
 	return "\x1b[" + sgr + "m" + text + "\x1b[0m"
 }
 
-func pad(s string, width int) string {
+func padText(s string, width int) string {
 	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
 }

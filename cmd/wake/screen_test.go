@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // shown returns what is on the screen after the events, which happen a second
@@ -21,7 +21,7 @@ func shown(t *testing.T, events ...*wire.Event) string {
 	s.zone = time.UTC
 	for i, e := range events {
 		e.RunID, e.Timestamp = "r1", time.Date(2026, 1, 2, 12, 0, i, 0, time.UTC).UnixMilli()
-		if err := s.show(uint64(i+1), e); err != nil {
+		if err := s.showEvent(uint64(i+1), e); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -132,7 +132,7 @@ func TestScreenTellsThatItCannotWrite(t *testing.T) {
 	d := &fullDisk{}
 	s := (&app{out: d}).newScreen()
 	for i := range 3 {
-		if err := s.show(uint64(i+1), on("coder", &wire.AgentText{Content: "text"})); !errors.Is(err, errFull) {
+		if err := s.showEvent(uint64(i+1), on("coder", &wire.AgentText{Content: "text"})); !errors.Is(err, errFull) {
 			t.Errorf("show: %v, want %v", err, errFull)
 		}
 	}

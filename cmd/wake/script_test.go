@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -18,7 +19,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) {
@@ -65,7 +67,7 @@ type leakFree struct{ m *testing.M }
 
 func (l leakFree) Run() int {
 	code := l.m.Run()
-	if err := goleak.Find(); err != nil && code == 0 {
+	if err := goleak.Find(natstest.Leaks()...); err != nil && code == 0 {
 		_, _ = fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -75,13 +77,29 @@ func (l leakFree) Run() int {
 // The scripts are examples of the command line: the real program, the real
 // server, in a folder of their own.
 func TestScript(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+	testscript.Run(t, scriptParams("testdata/script"))
+}
+
+// scriptParams are what the scripts of a folder run with.
+func scriptParams(dir string) testscript.Params {
+	return testscript.Params{
+		Dir: dir,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("TZ", "UTC")
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // else each program takes a second to exit
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
+			for dir := env.WorkDir; dir != os.TempDir(); dir = filepath.Dir(dir) { // agents of another user work there
+				if err := os.Chmod(dir, 0o711); err != nil {
+					return err
+				}
+			}
 			return nil
+		},
+		Condition: func(name string) (bool, error) {
+			if name != "root" {
+				return false, fmt.Errorf("there is no condition %q", name)
+			}
+			return os.Geteuid() == 0, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":   exits,
@@ -97,7 +115,7 @@ func TestScript(t *testing.T) {
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
-	})
+	}
 }
 
 // sql FILE STATEMENTS changes a SQLite file.

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/api"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) searchCommand() *cobra.Command {
@@ -26,7 +26,7 @@ them, whatever their case.
     wake search 'config*' -- -test      words that begin so, without another one`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage("wake search WORD...", "WORD is missing")
+				return usageError("wake search WORD...", "WORD is missing")
 			}
 			return nil
 		},
@@ -36,7 +36,7 @@ them, whatever their case.
 				return err
 			}
 			q.Text, q.Type = strings.Join(args, " "), wire.LineType(class)
-			nc, err := a.connect(cmd.Context())
+			nc, err := a.connectServer(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -45,7 +45,7 @@ them, whatever their case.
 			if err != nil {
 				return err
 			}
-			a.lacks(found.Lag)
+			a.noteLag(found.Lag)
 			if a.json {
 				return a.printJSON(found)
 			}
@@ -71,9 +71,9 @@ func (a *app) printHits(found wire.SearchResponse) error {
 	for _, h := range found.Hits {
 		where := fmt.Sprintf("%s %s %s %s", time.UnixMilli(h.TS).Format(time.DateTime), timeline.Line(h.RunID, maxCell), timeline.Line(h.Node, nodeColumn), h.Type)
 		if color {
-			where = paint(dim, where)
+			where = sgrText(dim, where)
 		}
-		text := "  " + strings.ReplaceAll(strings.TrimRight(emphasized(h, color), "\n"), "\n", "\n  ")
+		text := "  " + strings.ReplaceAll(strings.TrimRight(emphasizedSnippet(h, color), "\n"), "\n", "\n  ")
 		if _, err := fmt.Fprintf(a.out, "%s\n%s\n", where, text); err != nil {
 			return err
 		}
@@ -94,8 +94,8 @@ func (a *app) printHits(found wire.SearchResponse) error {
 	return nil
 }
 
-// emphasized is a snippet with what was looked for in bold.
-func emphasized(h wire.SearchHit, color bool) string {
+// emphasizedSnippet is a snippet with what was looked for in bold.
+func emphasizedSnippet(h wire.SearchHit, color bool) string {
 	if !color {
 		return timeline.Sanitize(h.Snippet)
 	}
@@ -106,7 +106,7 @@ func emphasized(h wire.SearchHit, color bool) string {
 		if m.From < at || m.To < m.From || m.To > len(text) {
 			break
 		}
-		b.WriteString(string(text[at:m.From]) + paint(bold, string(text[m.From:m.To])))
+		b.WriteString(string(text[at:m.From]) + sgrText(bold, string(text[m.From:m.To])))
 		at = m.To
 	}
 	return b.String() + string(text[at:])

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) sendCommand() *cobra.Command {
@@ -34,14 +34,14 @@ that answers its oldest open question. MSG is a text, or - for stdin.
 // messageVerb is a verb that sends a message to an agent.
 func (a *app) messageVerb(c *wire.Command, done string) *cobra.Command {
 	cmd := &cobra.Command{
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
-			if c.Message, err = a.text(args[1]); err != nil {
+			if c.Message, err = a.readText(args[1]); err != nil {
 				return err
 			}
-			return a.order(cmd.Context(), args[0], *c, done)
+			return a.sendOrder(cmd.Context(), args[0], *c, done)
 		},
 	}
 	flags := cmd.Flags()

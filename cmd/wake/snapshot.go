@@ -12,9 +12,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
-	"wake/internal/api"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/ledger"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) snapshotCommand() *cobra.Command {
@@ -25,11 +26,11 @@ func (a *app) snapshotCommand() *cobra.Command {
 add up to. With --json it is whole.
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			log, err := a.openLog(ctx)
+			log, err := a.openReader(ctx)
 			if err != nil {
 				return err
 			}
@@ -38,7 +39,7 @@ add up to. With --json it is whole.
 			if err != nil {
 				return err
 			}
-			s, err := a.snapshot(ctx, log.Conn(), runID)
+			s, err := a.askSnapshot(ctx, log.Conn(), runID)
 			if err != nil {
 				return err
 			}
@@ -50,7 +51,7 @@ add up to. With --json it is whole.
 	}
 }
 
-func (a *app) snapshot(ctx context.Context, nc *nats.Conn, runID string) (wire.SnapshotResponse, error) {
+func (a *app) askSnapshot(ctx context.Context, nc *nats.Conn, runID string) (wire.SnapshotResponse, error) {
 	return api.Call[wire.SnapshotResponse](ctx, nc, a.names, wire.VerbSnapshot, wire.SnapshotRequest{Run: runID})
 }
 
@@ -73,16 +74,16 @@ func printState(w io.Writer, state *wire.State, about string) error {
 		{"run", state.RunID},
 		{"flow", state.FlowName},
 		{"status", statusText(state.Status, state.Result, state.Reason)},
-		{"forked", lineage(state.Lineage)},
+		{"forked", lineageText(state.Lineage)},
 		{"error", state.Error},
 		{"position", position},
-		{"usage", fmt.Sprintf("%s, %s tokens, %d turns, %d tool calls, %d failed", dollars(u.CostUsd), tokens(u.InputTokens, u.OutputTokens), u.Turns, u.ToolCalls, u.ToolErrors)},
+		{"usage", fmt.Sprintf("%s, %s tokens, %d turns, %d tool calls, %d failed", costText(u.CostUsd, ledger.Basis(u.CostUsd, u.ComputedUsd, u.Unpriced)), tokensText(tokensIn(u), u.OutputTokens), u.Turns, u.ToolCalls, u.ToolErrors)},
 		{"sessions", fmt.Sprint(len(state.AgentSessions))},
-		{"loops", loops(state.LoopCounters)},
-		{"edges", edges(state.EdgeStatus)},
+		{"loops", loopsText(state.LoopCounters)},
+		{"edges", edgesText(state.EdgeStatus)},
 		{"calls", openCalls(state.Tools)},
-		{"inbox", inbox(state.Inbox)},
-		{"overrides", brief(state.Overrides)},
+		{"inbox", inboxText(state.Inbox)},
+		{"overrides", briefText(state.Overrides)},
 		{"bookmarks", bookmarkLabels(state)},
 	}
 	if err := printFacts(w, facts); err != nil {
@@ -98,12 +99,12 @@ func printState(w io.Writer, state *wire.State, about string) error {
 		if n.Reason != "" && n.Reason != status {
 			status += " (" + n.Reason + ")"
 		}
-		t.row(node, status, fmt.Sprint(n.Execs), fmt.Sprint(n.Epoch), fmt.Sprint(n.Seq), brief(state.Outputs[node]))
+		t.addRow(node, status, fmt.Sprint(n.Execs), fmt.Sprint(n.Epoch), fmt.Sprint(n.Seq), briefText(state.Outputs[node]))
 	}
 	return t.flush()
 }
 
-func loops(counters map[string]int) string {
+func loopsText(counters map[string]int) string {
 	var all []string
 	for _, edge := range slices.Sorted(maps.Keys(counters)) {
 		all = append(all, fmt.Sprintf("%s ×%d", edge, counters[edge]))
@@ -111,8 +112,8 @@ func loops(counters map[string]int) string {
 	return strings.Join(all, ", ")
 }
 
-// edges counts edges by status.
-func edges(status map[string]wire.EdgeStatus) string {
+// edgesText counts edges by status.
+func edgesText(status map[string]wire.EdgeStatus) string {
 	counts := map[wire.EdgeStatus]int{}
 	for _, s := range status {
 		counts[s]++
@@ -132,8 +133,8 @@ func openCalls(calls map[string]wire.ToolCall) string {
 	return strings.Join(all, ", ")
 }
 
-// lineage names the runs that a run was forked from, the nearest first.
-func lineage(ancestors []wire.Ancestor) string {
+// lineageText names the runs that a run was forked from, the nearest first.
+func lineageText(ancestors []wire.Ancestor) string {
 	var all []string
 	for _, a := range ancestors {
 		all = append(all, fmt.Sprintf("from %s at %s", a.RunID, cmp.Or(a.Label, fmt.Sprint(a.Position))))
@@ -141,8 +142,8 @@ func lineage(ancestors []wire.Ancestor) string {
 	return strings.Join(all, ", ")
 }
 
-// inbox names the commands that wait to be delivered.
-func inbox(entries []wire.InboxEntry) string {
+// inboxText names the commands that wait to be delivered.
+func inboxText(entries []wire.InboxEntry) string {
 	var all []string
 	for _, e := range entries {
 		kind, _ := e.Command.Get("type").Text()
@@ -166,8 +167,8 @@ func bookmarkLabels(s *wire.State) string {
 	return strings.Join(all, ", ")
 }
 
-// brief is a value cut to one cell: text as it is, anything else as JSON.
-func brief(value wire.Raw) string {
+// briefText is a value cut to one cell: text as it is, anything else as JSON.
+func briefText(value wire.Raw) string {
 	if value == nil {
 		return ""
 	}

@@ -6,11 +6,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"wake/services/snapshotter"
+	"code.wake.dev/wake/services/snapshotter"
 )
 
 func newSnapshotter(_ context.Context, p *process) (runnable, error) {
-	return snapshotter.New(snapshotter.Config{}, p.log, p.logger("snapshotter"))
+	return snapshotter.New(snapshotter.Config{Health: p.health, Trial: p.trial("snapshotter")}, p.log, p.serviceLogger("snapshotter"))
 }
 
 func (a *app) snapshotterCommand() *cobra.Command {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) stateCommand() *cobra.Command {
@@ -19,10 +19,10 @@ func (a *app) stateCommand() *cobra.Command {
 add up to, read from the log. With --json it is whole.
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.state(cmd.Context(), args[0], at)
+			return a.showState(cmd.Context(), args[0], at)
 		},
 	}
 	cmd.Flags().StringVar(&at, "at", "", "the `point`: a label, sfp-N or a position of the log (default: the present)")
@@ -30,7 +30,7 @@ add up to, read from the log. With --json it is whole.
 	return cmd
 }
 
-func (a *app) state(ctx context.Context, ref, at string) error {
+func (a *app) showState(ctx context.Context, ref, at string) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (s *session) stateAt(ctx context.Context, run, at string) (*wire.State, err
 	}
 	state, err := s.StateAt(ctx, run, max(pos, 1)) // 0 would be the present
 	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeRunNotFound {
-		return nil, failure(string(wire.CodeNotFound), "wake bookmarks "+run, "run %s had not begun at position %d", run, pos)
+		return nil, serviceError(string(wire.CodeNotFound), "wake bookmarks "+run, "run %s had not begun at position %d", run, pos)
 	}
 	return state, err
 }

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/api"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) statsCommand() *cobra.Command {
@@ -24,7 +24,7 @@ func (a *app) statsCommand() *cobra.Command {
 failed and how long they and the runs took. The usage of a message counts once.
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
@@ -33,13 +33,13 @@ failed and how long they and the runs took. The usage of a message counts once.
 			}
 			for _, what := range by {
 				if !slices.Contains(statsParts(), what) {
-					return usage(strings.Join(statsParts(), ", ")+" are known", "--by: %q is unknown", what)
+					return usageError(strings.Join(statsParts(), ", ")+" are known", "--by: %q is unknown", what)
 				}
 			}
 			if len(args) > 0 {
 				q.Run = args[0]
 			}
-			nc, err := a.connect(cmd.Context())
+			nc, err := a.connectServer(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -48,7 +48,7 @@ failed and how long they and the runs took. The usage of a message counts once.
 			if err != nil {
 				return err
 			}
-			a.lacks(stats.Lag)
+			a.noteLag(stats.Lag)
 			if a.json {
 				return a.printJSON(stats)
 			}
@@ -74,10 +74,10 @@ func printStats(w io.Writer, s wire.StatsResponse, by []string) error {
 		}
 	}
 	facts := [][2]string{
-		{"runs", joined(fmt.Sprint(s.Runs.Runs), strings.Join(outcomes, ", "))},
-		{"took", spans(s.Runs.P50Ms, s.Runs.P95Ms)},
-		{"cost", dollars(s.Total.CostUsd)},
-		{"tokens", tokens(s.Total.TokensIn, s.Total.TokensOut)},
+		{"runs", joinTexts(fmt.Sprint(s.Runs.Runs), strings.Join(outcomes, ", "))},
+		{"took", percentilesText(s.Runs.P50Ms, s.Runs.P95Ms)},
+		{"cost", costText(s.Total.CostUsd, s.Total.CostBasis)},
+		{"tokens", tokensText(s.Total.TokensIn, s.Total.TokensOut)},
 		{"calls", fmt.Sprint(s.Total.Calls)},
 	}
 	if err := printFacts(w, facts); err != nil {
@@ -99,7 +99,7 @@ func printStats(w io.Writer, s wire.StatsResponse, by []string) error {
 		}
 		t := newTable(w, strings.ToUpper(part), "RUNS", "CALLS", "TOKENS", "COST")
 		for _, x := range parts[part] {
-			t.row(x.Name, fmt.Sprint(x.Runs), fmt.Sprint(x.Calls), tokens(x.TokensIn, x.TokensOut), dollars(x.CostUsd))
+			t.addRow(x.Name, fmt.Sprint(x.Runs), fmt.Sprint(x.Calls), tokensText(x.TokensIn, x.TokensOut), costText(x.CostUsd, x.CostBasis))
 		}
 		if err := t.flush(); err != nil {
 			return err
@@ -111,21 +111,21 @@ func printStats(w io.Writer, s wire.StatsResponse, by []string) error {
 func printTools(w io.Writer, tools []wire.ToolStats) error {
 	t := newTable(w, "TOOL", "CALLS", "FAILED", "RATE", "DENIED", "P50", "P95")
 	for _, x := range tools {
-		t.row(x.Tool, fmt.Sprint(x.Calls), fmt.Sprint(x.Failed), fmt.Sprintf("%.0f%%", 100*x.FailureRate), fmt.Sprint(x.Denied),
-			millis(x.P50Ms), millis(x.P95Ms))
+		t.addRow(x.Tool, fmt.Sprint(x.Calls), fmt.Sprint(x.Failed), fmt.Sprintf("%.0f%%", 100*x.FailureRate), fmt.Sprint(x.Denied),
+			millisText(x.P50Ms), millisText(x.P95Ms))
 	}
 	return t.flush()
 }
 
-// spans are how long half of them, and all but a twentieth of them, took at most.
-func spans(p50, p95 int64) string {
+// percentilesText are how long half of them, and all but a twentieth of them, took at most.
+func percentilesText(p50, p95 int64) string {
 	if p95 == 0 {
 		return ""
 	}
-	return "p50 " + millis(p50) + ", p95 " + millis(p95)
+	return "p50 " + millisText(p50) + ", p95 " + millisText(p95)
 }
 
-func millis(ms int64) string {
+func millisText(ms int64) string {
 	switch {
 	case ms == 0:
 		return ""

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/api"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) statusCommand() *cobra.Command {
@@ -19,10 +19,10 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:               "status RUN",
 		Short:             "Say how a run and its nodes are doing",
 		Long:              "Say how a run and its nodes are doing.\n\n" + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			nc, err := a.connect(cmd.Context())
+			nc, err := a.connectServer(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -32,7 +32,7 @@ func (a *app) statusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			a.lacks(status.Lag)
+			a.noteLag(status.Lag)
 			if a.json {
 				return a.printJSON(status)
 			}
@@ -49,20 +49,20 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 	facts := [][2]string{
 		{"run", s.RunID},
 		{"flow", s.FlowName},
-		{"labels", labels(s.Labels)},
+		{"labels", labelsText(s.Labels)},
 		{"status", statusText(s.Status, s.Result, s.Reason)},
 		{"error", s.Error},
 		{"waits for", s.WaitingFor},
 		{"to do", toDo(s.RunID, s.Status, s.Reason, interruptedNodes(s.Agents))},
 		{"took", s.Runtime},
-		{"waited", waited(s.WaitedMs)},
-		{"cost", dollars(s.CostUsd)},
-		{"tokens", tokens(s.TokensIn, s.TokensOut)},
-		{"context", percent(s.ContextPct)},
-		{"tools", calls(s.ToolsUsed, s.ToolErrors)},
+		{"waited", waitedText(s.WaitedMs)},
+		{"cost", costText(s.CostUsd, s.CostBasis)},
+		{"tokens", tokensText(s.TokensIn, s.TokensOut)},
+		{"context", percentText(s.ContextPct)},
+		{"tools", callsText(s.ToolsUsed, s.ToolErrors)},
 		{"session", s.SessionID},
-		{"last", joined(s.LastActivity, s.LastActivityAge)},
-		{"alerts", joined(number(s.Alerts), s.LastAlert)},
+		{"last", joinTexts(s.LastActivity, s.LastActivityAge)},
+		{"alerts", joinTexts(numberText(s.Alerts), s.LastAlert)},
 		{"position", fmt.Sprint(s.Position.Seq)},
 	}
 	if err := printFacts(w, facts); err != nil || len(s.Agents) == 0 {
@@ -77,26 +77,26 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 		if n.Reason != "" && n.Reason != state {
 			state += " (" + n.Reason + ")"
 		}
-		activity := joined(cmp.Or(n.WaitingFor, n.LastActivity), n.LastActivityAge)
+		activity := joinTexts(cmp.Or(n.WaitingFor, n.LastActivity), n.LastActivityAge)
 		if n.Error != "" {
 			activity = n.Error
 		}
-		t.row(n.AgentID, n.NodeType, state, n.Runtime, dollars(n.CostUsd), tokens(n.TokensIn, n.TokensOut), percent(n.ContextPct),
-			calls(n.ToolsUsed, n.ToolErrors), n.OpenTool, number(n.Alerts), n.SessionID, activity)
+		t.addRow(n.AgentID, n.NodeType, state, n.Runtime, costText(n.CostUsd, n.CostBasis), tokensText(n.TokensIn, n.TokensOut), percentText(n.ContextPct),
+			callsText(n.ToolsUsed, n.ToolErrors), n.OpenTool, numberText(n.Alerts), n.SessionID, activity)
 	}
 	return t.flush()
 }
 
-// waited is how long people have been waited for, "" if they weren't.
-func waited(ms int64) string {
+// waitedText is how long people have been waited for, "" if they weren't.
+func waitedText(ms int64) string {
 	if ms < 1000 {
 		return ""
 	}
 	return timeline.Span(ms) + " for people"
 }
 
-// joined is what there is of two texts.
-func joined(a, b string) string {
+// joinTexts is what there is of two texts.
+func joinTexts(a, b string) string {
 	if a == "" || b == "" {
 		return a
 	}
@@ -125,6 +125,8 @@ func toDo(run string, status wire.RunStatus, reason string, interrupted []string
 		return resume + " --rerun " + nodes + " runs again what was interrupted, --fail " + nodes + " gives it up"
 	case reason == wire.PauseParent:
 		return "nothing: it goes on with its parent run"
+	case reason == wire.PauseEndedItsRunner:
+		return "see what its runners wrote last; " + resume + " once the cause is mended"
 	case reason == wire.PauseWorkspaceLost:
 		return "start the runner that has its folder; " + resume + " once the folder is there"
 	}

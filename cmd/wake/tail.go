@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/eventlog"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 type tailOptions struct {
@@ -27,10 +27,10 @@ func (a *app) tailCommand() *cobra.Command {
 each event is one line, in the JSON form of the wire.
 
 ` + runHelp,
-		Args:              arguments,
+		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.tail(cmd, args, o)
+			return a.tailEvents(cmd, args, o)
 		},
 	}
 	flags := cmd.Flags()
@@ -41,12 +41,12 @@ each event is one line, in the JSON form of the wire.
 	return cmd
 }
 
-func (a *app) tail(cmd *cobra.Command, args []string, o tailOptions) error {
+func (a *app) tailEvents(cmd *cobra.Command, args []string, o tailOptions) error {
 	ctx := cmd.Context()
 	q := eventlog.Query{From: o.from}
 	for _, k := range o.kinds {
 		if !slices.Contains(wire.Kinds, wire.Kind(k)) {
-			return usage("flow, agent, tool, text and delta are known", "--kind: %q is no kind of event", k)
+			return usageError("flow, agent, tool, text and delta are known", "--kind: %q is no kind of event", k)
 		}
 		q.Kinds = append(q.Kinds, wire.Kind(k))
 	}
@@ -54,12 +54,12 @@ func (a *app) tail(cmd *cobra.Command, args []string, o tailOptions) error {
 		q.Kinds = append(q.Kinds, wire.KindFlow) // it says when the run has ended
 	}
 	if o.fresh && o.from > 0 {
-		return usage("give one of them", "--from and --new contradict each other")
+		return usageError("give one of them", "--from and --new contradict each other")
 	}
 	if o.node != "" && len(args) == 0 {
-		return usage("wake tail RUN --node "+o.node, "--node: of which run?")
+		return usageError("wake tail RUN --node "+o.node, "--node: of which run?")
 	}
-	log, err := a.openLog(ctx)
+	log, err := a.openReader(ctx)
 	if err != nil {
 		return err
 	}
@@ -76,9 +76,9 @@ func (a *app) tail(cmd *cobra.Command, args []string, o tailOptions) error {
 		}
 		q.From = last + 1
 	}
-	show, done := a.shower(q.Run, func(e *wire.Event) *wire.Event { return a.whole(ctx, log, e) })
-	last, err := a.follow(ctx, log, q, func(e eventlog.Entry) error {
-		if !o.wants(e) {
+	show, done := a.eventShower(q.Run, func(e *wire.Event) *wire.Event { return a.wholeEvent(ctx, log, e) })
+	last, err := a.followRun(ctx, log, q, func(e eventlog.Entry) error {
+		if !o.wantsEvent(e) {
 			return nil
 		}
 		return show(e)
@@ -87,20 +87,20 @@ func (a *app) tail(cmd *cobra.Command, args []string, o tailOptions) error {
 		err = closed
 	}
 	if err == nil && last != nil {
-		err = outcome(q.Run, last)
+		err = outcomeError(q.Run, last)
 	}
-	return interrupted(ctx, err)
+	return interruptError(ctx, err)
 }
 
-// wants reports whether an event is one of those that were asked for.
-func (o tailOptions) wants(e eventlog.Entry) bool {
+// wantsEvent reports whether an event is one of those that were asked for.
+func (o tailOptions) wantsEvent(e eventlog.Entry) bool {
 	return (o.node == "" || e.Event.Node() == o.node) && (len(o.kinds) == 0 || slices.Contains(o.kinds, string(e.Kind)))
 }
 
-// shower returns what shows the events of one run, or of all if runID is empty,
+// eventShower returns what shows the events of one run, or of all if runID is empty,
 // and what shows the rest in the end. Whole puts back the large fields of an
 // event.
-func (a *app) shower(runID string, whole func(*wire.Event) *wire.Event) (show func(eventlog.Entry) error, done func() error) {
+func (a *app) eventShower(runID string, whole func(*wire.Event) *wire.Event) (show func(eventlog.Entry) error, done func() error) {
 	switch {
 	case a.json:
 		return a.showJSON, func() error { return nil }
@@ -108,7 +108,7 @@ func (a *app) shower(runID string, whole func(*wire.Event) *wire.Event) (show fu
 		return a.showSummary, func() error { return nil }
 	}
 	s := a.newScreen()
-	return func(e eventlog.Entry) error { return s.show(e.Pos, whole(e.Event)) }, s.close
+	return func(e eventlog.Entry) error { return s.showEvent(e.Pos, whole(e.Event)) }, s.close
 }
 
 func (a *app) showJSON(e eventlog.Entry) error {
@@ -122,9 +122,9 @@ func (a *app) showJSON(e eventlog.Entry) error {
 
 // showSummary is for the events of many runs: one line each.
 func (a *app) showSummary(e eventlog.Entry) error {
-	line := e.Time.Local().Format("15:04:05") + " " + pad(timeline.Line(e.RunID, runColumn), runColumn) + " " + timeline.Summary(e.Event)
+	line := e.Time.Local().Format("15:04:05") + " " + padText(timeline.Line(e.RunID, runColumn), runColumn) + " " + timeline.Summary(e.Event)
 	if useColor(a.out) {
-		line = paint(colors(timeline.Class(e.Event)), line)
+		line = sgrText(lineColor(timeline.Class(e.Event)), line)
 	}
 	_, err := fmt.Fprintln(a.out, line)
 	return err

@@ -11,10 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/api"
-	"wake/internal/service"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a *app) topCommand() *cobra.Command {
@@ -35,9 +35,9 @@ with --json, it is printed once.`,
 				return err
 			}
 			if every < 100*time.Millisecond {
-				return usage("such as 2s", "--interval: %s is too short", every)
+				return usageError("such as 2s", "--interval: %s is too short", every)
 			}
-			return interrupted(cmd.Context(), a.top(cmd.Context(), q, every))
+			return interruptError(cmd.Context(), a.showTop(cmd.Context(), q, every))
 		},
 	}
 	flags := cmd.Flags()
@@ -49,9 +49,9 @@ with --json, it is printed once.`,
 	return cmd
 }
 
-// top prints the fleet, on a terminal again and again.
-func (a *app) top(ctx context.Context, q wire.TopRequest, every time.Duration) error {
-	nc, err := a.connect(ctx)
+// showTop prints the fleet, on a terminal again and again.
+func (a *app) showTop(ctx context.Context, q wire.TopRequest, every time.Duration) error {
+	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (a *app) top(ctx context.Context, q wire.TopRequest, every time.Duration) e
 			return err
 		}
 		if !refresh {
-			a.lacks(fleet.Lag)
+			a.noteLag(fleet.Lag)
 		}
 		if a.json {
 			return a.printJSON(fleet)
@@ -132,14 +132,14 @@ func fleetText(f wire.TopResponse, v view) string {
 			add("└ "+agent.AgentID, "", agent.NodeType, agent, i+1)
 		}
 	}
-	lines, more := aligned(cells, v.columns), f.Omitted
+	lines, more := alignColumns(cells, v.columns), f.Omitted
 	if room := v.rows - 4; v.rows > 0 && len(lines) > max(2, room) { // the counts, a free line, those that are left out, the cursor
 		lines = lines[:max(2, room)]
 		more += len(f.Runs) - runs[len(lines)-1]
 	}
 	for i := range lines {
 		if v.color {
-			lines[i] = paint(stateColor(states[i]), lines[i])
+			lines[i] = sgrText(stateColor(states[i]), lines[i])
 		}
 	}
 	text := head + "\n\n" + strings.Join(lines, "\n") + "\n"
@@ -149,18 +149,18 @@ func fleetText(f wire.TopResponse, v view) string {
 	return text
 }
 
-// dispensable are columns that a narrow terminal goes without, these first.
-func dispensable() []string {
+// dispensableColumns are columns that a narrow terminal goes without, these first.
+func dispensableColumns() []string {
 	return []string{"TOOLS", "TOKENS", "FLOW", "COST", "TOOK", "ALERTS", "CONTEXT", "LAST", "NAME"}
 }
 
 // minText is how much of the last column there should be room for.
 const minText = 30
 
-// aligned lines columns up, the first row being their names. It leaves out columns
+// alignColumns lines columns up, the first row being their names. It leaves out columns
 // without a value, and, to fit into width characters, dispensable ones; 0 is any
 // width.
-func aligned(rows [][]string, width int) []string {
+func alignColumns(rows [][]string, width int) []string {
 	widths := make([]int, len(rows[0])) // 0: left out
 	total := 0
 	for c := range widths {
@@ -174,7 +174,7 @@ func aligned(rows [][]string, width int) []string {
 	}
 	last := len(widths) - 1
 	widths[last] = max(1, widths[last])
-	for _, name := range dispensable() {
+	for _, name := range dispensableColumns() {
 		if c := slices.Index(rows[0], name); width > 0 && total-widths[last]+min(widths[last], minText) > width {
 			total -= widths[c] + 2
 			widths[c] = 0
@@ -188,7 +188,7 @@ func aligned(rows [][]string, width int) []string {
 			case c == last:
 				line.WriteString(cmp.Or(cell, "-"))
 			case widths[c] > 0:
-				line.WriteString(pad(cmp.Or(cell, "-"), widths[c]+2))
+				line.WriteString(padText(cmp.Or(cell, "-"), widths[c]+2))
 			}
 		}
 		text := line.String()
@@ -213,13 +213,13 @@ func topRow(name, label, kind string, s wire.AgentStatus) []string {
 		state += " (" + s.OpenTool + ")"
 	}
 	age, _, _ := strings.Cut(s.LastActivityAge, " ")
-	tools := calls(s.ToolsUsed, s.ToolErrors)
+	tools := callsText(s.ToolsUsed, s.ToolErrors)
 	if s.ToolsUsed == 0 {
 		tools = ""
 	}
 	cells := []string{
-		name, label, kind, state, s.Runtime, known(dollars(s.CostUsd)), known(tokens(s.TokensIn, s.TokensOut)), percent(s.ContextPct),
-		tools, number(s.Alerts), age, does,
+		name, label, kind, state, s.Runtime, knownText(costText(s.CostUsd, s.CostBasis)), knownText(tokensText(s.TokensIn, s.TokensOut)), percentText(s.ContextPct),
+		tools, numberText(s.Alerts), age, does,
 	}
 	for i := range cells {
 		cells[i] = timeline.Line(cells[i], maxCell)
@@ -227,18 +227,18 @@ func topRow(name, label, kind string, s wire.AgentStatus) []string {
 	return cells
 }
 
-// known is "" for what isn't.
-func known(s string) string { return strings.TrimPrefix(s, "-") }
+// knownText is "" for what isn't.
+func knownText(s string) string { return strings.TrimPrefix(s, "-") }
 
-func percent(n int) string {
+func percentText(n int) string {
 	if n == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%d%%", n)
 }
 
-// number is "" for none.
-func number(n int) string {
+// numberText is "" for none.
+func numberText(n int) string {
 	if n == 0 {
 		return ""
 	}

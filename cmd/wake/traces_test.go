@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/tracing/otlptest"
+	"code.wake.dev/wake/internal/tracing/otlptest"
 )
 
 // command runs a verb in this process and returns its output.
@@ -108,7 +108,7 @@ func TestTraces(t *testing.T) {
 	reply := one(t, collector.Spans(), "wake reply", "wake")
 	obeyed := one(t, collector.Spans(), "process wake.cmd", "wake")
 	if obeyed.Trace != reply.Trace || !slices.Equal(obeyed.Links, []string{trace}) || obeyed.Attributes["wake.command.type"] != "reply" {
-		t.Errorf("%+v", obeyed)
+		t.Errorf("%+v; reply %+v, trace of the run %s", obeyed, reply, trace)
 	}
 	asked := one(t, collector.Spans(), "wake runs", "wake")
 	if served := one(t, collector.Spans(), "wake.api.runs", "wake", asked.ID); served.Trace != asked.Trace || served.Kind != "SERVER" {

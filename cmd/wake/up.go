@@ -7,14 +7,15 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
-	"wake/internal/service"
-	"wake/internal/topology"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/services/recorder"
 )
 
 type upOptions struct {
@@ -34,7 +35,10 @@ func (a *app) upCommand() *cobra.Command {
 		Short: "Run a NATS server and all services in one process",
 		Long: `Run a NATS server and all services in one process. What is stored is under
 --data-dir, synced before it is acknowledged; a second start goes on where the
-first ended. The URL is in DIR/nats-url, where the other verbs look for it.
+first ended. The URL, with the token that the server wants from everybody, is in
+DIR/nats-url, where the other verbs look for it; only you can read that. A server that
+others can reach, by --listen, has users instead, now and from then on: DIR/nats/auth
+has their credentials, and wake auth user --dir DIR/nats/auth makes more.
 
 Ctrl-C interrupts the agents at a safe point; the next start goes on with their
 runs. A second Ctrl-C ends at once, which loses nothing that was acknowledged.`,
@@ -47,15 +51,17 @@ runs. A second Ctrl-C ends at once, which loses nothing that was acknowledged.`,
 			if o.demo && a.level == "" {
 				a.log = service.NewLogger(a.errOut, slog.LevelWarn)
 			}
-			return a.up(cmd.Context(), o)
+			return a.runUp(cmd.Context(), o)
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.embedded.Listen, "listen", "127.0.0.1", "`host` to listen on; if others can reach it, clients need the token in DIR/nats/token")
+	flags.StringVar(&o.embedded.Listen, "listen", "127.0.0.1", "`host` to listen on")
+	flags.StringVar(&o.embedded.Cert, "listen-cert", "", "PEM `file` of the server's certificate: whoever connects uses TLS (default: none does)")
+	flags.StringVar(&o.embedded.Key, "listen-key", "", "PEM `file` of its key")
 	flags.IntVar(&o.embedded.Port, "port", 0, "`port` to listen on (default: that of the last time, else a free one)")
 	topologyFlags(flags, &o.topology)
 	flags.BoolVar(&o.demo, "demo", false, "run the demo flow with recorded agents, in .wake/demo; stays up on a terminal")
-	o.process.flags(flags)
+	o.process.addFlags(flags)
 	recorderFlags(flags, &o.recorder)
 	alerterFlags(flags, &o.alerter)
 	runnerFlags(flags, &o.runner, 5*time.Second)
@@ -65,12 +71,12 @@ runs. A second Ctrl-C ends at once, which loses nothing that was acknowledged.`,
 	return cmd
 }
 
-// up composes
+// runUp composes
 //
 //	nats-server ◀─ connection ◀─ log ◀─ recorder, snapshotter, alerter, runner
 //
 // and stops them from right to left.
-func (a *app) up(ctx context.Context, o upOptions) error {
+func (a *app) runUp(ctx context.Context, o upOptions) error {
 	dir, err := filepath.Abs(a.server.DataDir)
 	if err != nil {
 		return err
@@ -80,14 +86,14 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 		return err
 	}
 	defer func() { _ = lock.Unlock() }() // the end of the process does it, too
-	p := a.newProcess(ctx, o.process, dir, dir)
+	p := a.newProcess(ctx, "up", o.process, dir, dir)
 	stop, err := p.serveHTTP(ctx)
 	if err != nil {
 		return err
 	}
 	defer stop()
 
-	o.embedded.Dir = filepath.Join(dir, "nats")
+	o.embedded.Dir, o.embedded.Names = filepath.Join(dir, "nats"), a.names
 	server, err := startServer(ctx, o.embedded, a.log)
 	if err != nil {
 		return err
@@ -99,21 +105,21 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 	}
 	defer nc.Close()
 	o.topology.Names = a.names
-	if _, err := initialize(ctx, nc, o.topology); err != nil {
+	if _, err := initTopology(ctx, nc, o.topology); err != nil {
 		return err
 	}
 
 	p.group.Add("nats-server", server.Run)
-	if err := p.prepare(ctx, nc, "up"); err != nil {
+	if err := p.prepareLog(ctx, nc); err != nil {
 		return err
 	}
-	for _, s := range o.services(a.alertsOf(o)) {
-		if err := p.add(ctx, s.name, s.construct); err != nil {
+	for _, s := range o.namedServices(a.alertsOf(o)) {
+		if err := p.addService(ctx, s.name, s.construct); err != nil {
 			return err
 		}
 	}
 	defer func() { _ = os.Remove(service.URLFile(dir)) }() // who finds one that is left is told so
-	p.group.Add("announcement", func(ctx context.Context) error { return a.announce(ctx, p, server.url, o.demo) })
+	p.group.Add("announcement", func(ctx context.Context) error { return a.announceServer(ctx, p, server.url, o.demo) })
 	return p.group.Run(ctx)
 }
 
@@ -123,9 +129,9 @@ type namedService struct {
 	construct constructor
 }
 
-// services are those that up runs, in the order in which they start. The runner
+// namedServices are those that up runs, in the order in which they start. The runner
 // is the last, so that it is stopped first.
-func (o *upOptions) services(alerts io.Writer) []namedService {
+func (o *upOptions) namedServices(alerts io.Writer) []namedService {
 	return []namedService{
 		{"recorder", newRecorder(&o.recorder)},
 		{"snapshotter", newSnapshotter},
@@ -145,25 +151,26 @@ func (a *app) alertsOf(o upOptions) io.Writer {
 
 func (a *app) inProcess(ctx context.Context, server *embedded) (*nats.Conn, error) {
 	settings := service.Server{
-		URL: server.url, Name: "wake up", Timeout: serverStart, InProcess: server.server,
+		URL:   strings.Replace(server.url, "tls://", "nats://", 1), // nobody can listen within the process
+		Creds: server.creds, Name: "wake up", Timeout: serverStart, InProcess: server.server,
 	}
 	return settings.Connect(ctx, a.log)
 }
 
-// announce tells where the server is once the services answer, and where
+// announceServer tells where the server is once the services answer, and where
 // clients find it.
-func (a *app) announce(ctx context.Context, p *process, url string, demo bool) error {
-	if !p.answering(ctx) {
+func (a *app) announceServer(ctx context.Context, p *process, url string, demo bool) error {
+	if !p.awaitServices(ctx) {
 		return nil
 	}
 	if err := service.WriteURL(p.dir, url); err != nil {
 		return err
 	}
-	if err := a.printUp(url); err != nil {
+	if err := a.printUp(service.Address(url)); err != nil {
 		return err
 	}
 	if demo {
-		return a.demo(ctx, p)
+		return a.runDemo(ctx, p)
 	}
 	<-ctx.Done()
 	return nil
@@ -173,6 +180,10 @@ func (a *app) printUp(url string) error {
 	if a.json {
 		return a.printJSON(map[string]string{"url": url, "dataDir": a.server.DataDir})
 	}
-	_, err := fmt.Fprintf(a.out, "wake is up: %s, data in %s\n", url, a.server.DataDir)
+	users := ""
+	if dir := service.UsersDir(a.server.DataDir); service.HasUsers(a.server.DataDir) {
+		users = ", users in " + dir
+	}
+	_, err := fmt.Fprintf(a.out, "wake is up: %s, data in %s%s\n", url, a.server.DataDir, users)
 	return err
 }

@@ -26,7 +26,7 @@ func startServers(ctx context.Context, dir string, replicas int, log *slog.Logge
 		return s.url, s.stop, nil
 	}
 	if replicas != 3 {
-		return "", nil, usage("or give --nats-url", "--replicas: an embedded cluster has 3 servers, or 1")
+		return "", nil, usageError("or give --nats-url", "--replicas: an embedded cluster has 3 servers, or 1")
 	}
 	return startCluster(ctx, dir, replicas, log)
 }

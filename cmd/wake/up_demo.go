@@ -8,27 +8,28 @@ import (
 	"path/filepath"
 	"time"
 
-	"wake/flows"
-	"wake/internal/service"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/flows"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
-// demo runs the demo flow with its recorded agents, shows what becomes of it,
+// runDemo runs the demo flow with its recorded agents, shows what becomes of it,
 // and tells what to try next. On a terminal everything then stays up.
-func (a *app) demo(ctx context.Context, p *process) error {
+func (a *app) runDemo(ctx context.Context, p *process) error {
 	runID, err := a.playDemo(ctx, p)
 	if err != nil {
 		return err
 	}
 	stay := service.IsTerminal(a.out)
-	a.say("\nNext:\n\n")
+	a.printText("\nNext:\n\n")
 	for _, command := range a.nextCommands(runID, stay) {
-		a.say("    %s\n", command)
+		a.printText("    %s\n", command)
 	}
 	if !stay {
 		return nil
 	}
-	a.say("\nCtrl-C stops wake; nothing is lost.\n")
+	a.printText("\nCtrl-C stops wake; nothing is lost.\n")
 	<-ctx.Done()
 	return nil
 }
@@ -42,38 +43,42 @@ func (a *app) playDemo(ctx context.Context, p *process) (runID string, err error
 		return "", fmt.Errorf("demo: %w", err)
 	}
 	o := runOptions{fixtures: filepath.Join(dir, "demo.fixtures"), labels: []string{"name=demo"}}
-	r, err := a.request(filepath.Join(dir, "demo.yaml"), o)
+	r, err := a.buildRequest(filepath.Join(dir, "demo.yaml"), o)
 	if err != nil {
 		return "", err
 	}
-	a.say("the demo flow, with recorded agents\n\n")
-	last, err := a.submitAndWatch(ctx, p.log, r)
+	a.printText("the demo flow, with recorded agents\n\n")
+	log, err := a.readerOn(ctx, p.nc)
 	if err != nil {
 		return "", err
 	}
-	return r.RunID, errors.Join(outcome(r.RunID, last), a.showResults(ctx, p, r.RunID))
+	last, err := a.submitAndWatch(ctx, log, r)
+	if err != nil {
+		return "", err
+	}
+	return r.RunID, errors.Join(outcomeError(r.RunID, last), a.showResults(ctx, p, log, r.RunID))
 }
 
 // showResults prints what the services have made of a run.
-func (a *app) showResults(ctx context.Context, p *process, runID string) error {
+func (a *app) showResults(ctx context.Context, p *process, log *feed.Reader, runID string) error {
 	if err := p.caughtUp(ctx); err != nil {
 		return err
 	}
-	a.say("\nAlerts:\n\n")
-	if err := a.eachAlert(ctx, p.log, a.names.RunAlerts(runID), false, a.printAlert); err != nil {
+	a.printText("\nAlerts:\n\n")
+	if err := a.eachAlert(ctx, log, runID, false, a.printAlert); err != nil {
 		return err
 	}
-	s, err := a.snapshot(ctx, p.nc, runID)
+	s, err := a.askSnapshot(ctx, p.nc, runID)
 	if err != nil {
 		return err
 	}
-	a.say("\nSnapshot:\n\n")
+	a.printText("\nSnapshot:\n\n")
 	return printSnapshot(a.out, s)
 }
 
-// say writes to a terminal or a log, where nobody could do anything about an
+// printText writes to a terminal or a log, where nobody could do anything about an
 // error.
-func (a *app) say(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }
+func (a *app) printText(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }
 
 // nextCommands are commands that work as they are printed.
 func (a *app) nextCommands(runID string, up bool) []string {

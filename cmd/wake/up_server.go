@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,19 +18,24 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"wake/internal/service"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // embedded is the NATS server that lives in the process of `wake up`.
 type embedded struct {
 	server *server.Server
-	url    string // with the token, if there is one
+	url    string // with the token, unless there are users
+	creds  string // file of those of this process, if there are users
 }
 
 type embeddedConfig struct {
 	Dir    string // its data
 	Listen string // host to listen on
 	Port   int    // 0: that of the last time if it is free, else any
+	Names  subjects.Names
+	Cert   string // PEM file of its certificate; "": there is no TLS
+	Key    string // PEM file of the certificate's key
 }
 
 // serverStart bounds the start, which reads the whole index of the streams.
@@ -38,33 +44,38 @@ const serverStart = time.Minute
 // startServer starts a server that stores what it acknowledges on disk, synced.
 func startServer(ctx context.Context, c embeddedConfig, log *slog.Logger) (*embedded, error) {
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
-		return nil, usage("choose another --data-dir", "data directory: %w", err)
+		return nil, usageError("choose another --data-dir", "data directory: %w", err)
 	}
-	token, err := c.token()
+	e := &embedded{}
+	options, err := c.serverUsers(e)
 	if err != nil {
 		return nil, err
 	}
-	port, err := c.port()
+	if options.TLSConfig, err = c.tls(); err != nil {
+		return nil, err
+	}
+	options.TLSTimeout = tlsTimeout
+	port, err := c.choosePort()
 	if err != nil {
 		return nil, err
 	}
+	options.ServerName, options.Host, options.Port = "wake", c.Listen, port
+	options.JetStream, options.StoreDir, options.SyncAlways = true, c.Dir, true
+	options.NoSigs, options.DisableJetStreamBanner = true, true
 	logger := &serverLogger{log: log, fatal: make(chan string, 1)}
-	s, err := server.NewServer(&server.Options{
-		ServerName: "wake", Host: c.Listen, Port: port, Authorization: token,
-		JetStream: true, StoreDir: c.Dir, SyncAlways: true,
-		NoSigs: true, DisableJetStreamBanner: true,
-	})
+	s, err := server.NewServer(options)
 	if err != nil {
 		return nil, fmt.Errorf("embedded server: %w", err)
 	}
+	e.server = s
 	s.SetLoggerV2(logger, log.Enabled(ctx, slog.LevelDebug), false, false)
 	s.Start()
-	if reason := logger.await(s); reason != "" {
-		(&embedded{server: s}).stop()
+	if reason := logger.awaitReady(s); reason != "" {
+		e.stop()
 		return nil, fmt.Errorf("embedded server on %s: %s", c.Dir, reason)
 	}
 	chosen := s.Addr().(*net.TCPAddr).Port
-	e := &embedded{server: s, url: clientURL(c.Listen, chosen, token)}
+	e.url = clientURL(c.scheme(), c.Listen, chosen, options.Authorization)
 	if err := c.rememberPort(chosen); err != nil {
 		e.stop()
 		return nil, err
@@ -85,14 +96,39 @@ func (e *embedded) stop() {
 	e.server.WaitForShutdown()
 }
 
+// tlsTimeout is how many seconds a client has to agree on TLS.
+const tlsTimeout = 5
+
+// tls returns the settings of a server with a certificate, nil of one without.
+func (c embeddedConfig) tls() (*tls.Config, error) {
+	switch {
+	case c.Cert == "" && c.Key == "":
+		return nil, nil
+	case c.Cert == "" || c.Key == "":
+		return nil, usageError("", "--listen-cert and --listen-key belong together")
+	}
+	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+	if err != nil {
+		return nil, usageError("wake auth generate makes them, in DIR/tls", "--listen-cert: %w", err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
+}
+
+func (c embeddedConfig) scheme() string {
+	if c.Cert != "" {
+		return "tls"
+	}
+	return "nats"
+}
+
 func (c embeddedConfig) portFile() string { return filepath.Join(c.Dir, "port") }
 
-// port returns a port that is free right now. The one of the last time is
+// choosePort returns a port that is free right now. The one of the last time is
 // preferred, so that clients find the server again after a restart.
-func (c embeddedConfig) port() (int, error) {
+func (c embeddedConfig) choosePort() (int, error) {
 	if c.Port != 0 {
-		if err := c.free(c.Port); err != nil {
-			return 0, failure(service.CodeInUse, "choose another --port", "--port %d: %w", c.Port, err)
+		if err := c.checkFree(c.Port); err != nil {
+			return 0, serviceError(service.CodeInUse, "choose another --port", "--port %d: %w", c.Port, err)
 		}
 		return c.Port, nil
 	}
@@ -101,13 +137,13 @@ func (c embeddedConfig) port() (int, error) {
 		return server.RANDOM_PORT, nil //nolint:nilerr // the first start, or a hint that is lost
 	}
 	last, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil || c.free(last) != nil {
+	if err != nil || c.checkFree(last) != nil {
 		return server.RANDOM_PORT, nil //nolint:nilerr // it is only a preference
 	}
 	return last, nil
 }
 
-func (c embeddedConfig) free(port int) error {
+func (c embeddedConfig) checkFree(port int) error {
 	l, err := net.Listen("tcp", net.JoinHostPort(c.Listen, strconv.Itoa(port)))
 	if err != nil {
 		return err
@@ -122,13 +158,9 @@ func (c embeddedConfig) rememberPort(port int) error {
 	return nil
 }
 
-// token returns what clients have to know. Whoever can publish can have
-// commands run, so a server that others can reach has a token, made once. On
-// the loopback interface there is none.
-func (c embeddedConfig) token() (string, error) {
-	if ip := net.ParseIP(c.Listen); c.Listen == "localhost" || ip != nil && ip.IsLoopback() {
-		return "", nil
-	}
+// readToken returns what clients have to know, made once. A client that may publish may have
+// commands run, and on this machine others live, too, agents among them.
+func (c embeddedConfig) readToken() (string, error) {
 	path := filepath.Join(c.Dir, "token")
 	b, err := os.ReadFile(path)
 	switch {
@@ -145,11 +177,11 @@ func (c embeddedConfig) token() (string, error) {
 }
 
 // clientURL is how a client on this machine reaches the server.
-func clientURL(host string, port int, token string) string {
+func clientURL(scheme, host string, port int, token string) string {
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	u := url.URL{Scheme: "nats", Host: net.JoinHostPort(host, strconv.Itoa(port))}
+	u := url.URL{Scheme: scheme, Host: net.JoinHostPort(host, strconv.Itoa(port))}
 	if token != "" {
 		u.User = url.User(token)
 	}
@@ -162,8 +194,8 @@ type serverLogger struct {
 	fatal chan string // the first fatal error
 }
 
-// await waits until the server is ready. It returns why it isn't, or "".
-func (l *serverLogger) await(s *server.Server) string {
+// awaitReady waits until the server is ready. It returns why it isn't, or "".
+func (l *serverLogger) awaitReady(s *server.Server) string {
 	for deadline := time.Now().Add(serverStart); time.Now().Before(deadline); {
 		if s.ReadyForConnections(50 * time.Millisecond) {
 			return ""
@@ -177,20 +209,20 @@ func (l *serverLogger) await(s *server.Server) string {
 	return "not ready after " + serverStart.String()
 }
 
-func (l *serverLogger) say(level slog.Level, format string, args []any) {
+func (l *serverLogger) logText(level slog.Level, format string, args []any) {
 	l.log.Log(context.Background(), level, "nats-server", "text", fmt.Sprintf(format, args...))
 }
 
 // Noticef is for what a server says in good health: more than most want to know.
-func (l *serverLogger) Noticef(format string, args ...any) { l.say(slog.LevelDebug, format, args) }
+func (l *serverLogger) Noticef(format string, args ...any) { l.logText(slog.LevelDebug, format, args) }
 
-func (l *serverLogger) Debugf(format string, args ...any) { l.say(slog.LevelDebug, format, args) }
+func (l *serverLogger) Debugf(format string, args ...any) { l.logText(slog.LevelDebug, format, args) }
 
-func (l *serverLogger) Tracef(format string, args ...any) { l.say(slog.LevelDebug, format, args) }
+func (l *serverLogger) Tracef(format string, args ...any) { l.logText(slog.LevelDebug, format, args) }
 
-func (l *serverLogger) Warnf(format string, args ...any) { l.say(slog.LevelWarn, format, args) }
+func (l *serverLogger) Warnf(format string, args ...any) { l.logText(slog.LevelWarn, format, args) }
 
-func (l *serverLogger) Errorf(format string, args ...any) { l.say(slog.LevelError, format, args) }
+func (l *serverLogger) Errorf(format string, args ...any) { l.logText(slog.LevelError, format, args) }
 
 // Fatalf keeps the reason; unlike a server's own, it doesn't end the process.
 func (l *serverLogger) Fatalf(format string, args ...any) {
@@ -198,5 +230,5 @@ func (l *serverLogger) Fatalf(format string, args ...any) {
 	case l.fatal <- fmt.Sprintf(format, args...):
 	default:
 	}
-	l.say(slog.LevelError, format, args)
+	l.logText(slog.LevelError, format, args)
 }

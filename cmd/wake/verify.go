@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"wake/internal/timeline"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // codeDamaged is the code of a record that isn't as it was written.
@@ -73,8 +73,8 @@ func (a *app) verifyRecord(ctx context.Context, run string, o verifyOptions) (er
 		return err
 	}
 	if n := len(v.Damages) + v.Omitted; n > 0 {
-		return failure(codeDamaged, "restore a copy of the store; or empty it, and what the stream still holds is recorded anew",
-			"%s isn't as it was recorded: %d damages", store.Name(), n)
+		return serviceError(codeDamaged, "restore a copy of the store; or empty it, and what the stream still holds is recorded anew",
+			"%s isn't as it was recorded: %d damages", store.Name, n)
 	}
 	return nil
 }

@@ -1,5 +1,10 @@
 // Package access says what each process and person may do on the NATS server, and
 // makes the keys, credentials and certificates of an installation.
+//
+// NATS doesn't check what a request names as its reply: whoever may ask one thing may
+// have the answer stored in any stream of its account, and heard by whatever listens
+// there. So the streams are in an account of their own, and each sort of users has
+// one, into which it imports what it may ask: ADR 16.
 package access
 
 import (
@@ -7,31 +12,141 @@ import (
 	"slices"
 	"strings"
 
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Role is whose credentials a process has. Each may do the least that its work needs.
 type Role string
 
-// The roles. A service of wake has the role of its name.
+// The roles; what each is for is in [seats]. A service of wake has the role of its name.
 const (
-	Init        Role = "init"        // creates streams, buckets and consumers: wake init, backup and restore
-	Runner      Role = "runner"      // appends events
-	Recorder    Role = "recorder"    // reads the log and answers questions
-	Snapshotter Role = "snapshotter" // reads the log and stores snapshots
-	Alerter     Role = "alerter"     // reads the log and stores alerts
-	Operator    Role = "operator"    // people and programs that start, steer and read runs
-	Ingest      Role = "ingest"      // an operator who also adds runs that happened elsewhere: wake ingest, wake import
-	Viewer      Role = "viewer"      // those that only read; of one run, if it is given
+	Init        Role = "init"
+	Runner      Role = "runner"
+	Recorder    Role = "recorder"
+	Snapshotter Role = "snapshotter"
+	Alerter     Role = "alerter"
+	Ingest      Role = "ingest"
+	Operator    Role = "operator"
+	Viewer      Role = "viewer"
+	Guest       Role = "guest"
+	Debugger    Role = "debugger"
+	Up          Role = "up"
 )
+
+// Account is a part of the server that shares nothing with the others but what one
+// exports and the other imports.
+type Account string
+
+// The accounts.
+const (
+	LogAccount Account = "log" // has the streams
+	Operators  Account = "operators"
+	Viewers    Account = "viewers"
+	Guests     Account = "guests"
+	Debuggers  Account = "debuggers"
+	Ingesters  Account = "ingesters"
+)
+
+// seat is the account that a role is in, and what it may do there.
+type seat struct {
+	role    Role
+	purpose string
+	account Account
+	grant   func(*grants)
+}
+
+// seats is what each role may do. All else is refused.
+var seats = []seat{ //nolint:gochecknoglobals // a table
+	{Init, "creates streams, buckets and consumers: `wake init`, backup and restore", LogAccount, (*grants).grantInit},
+	{Runner, "appends events", LogAccount, (*grants).grantRunner},
+	{Recorder, "reads the log and answers questions", LogAccount, (*grants).grantRecorder},
+	{Snapshotter, "reads the log and stores snapshots", LogAccount, (*grants).grantSnapshotter},
+	{Alerter, "reads the log and stores alerts", LogAccount, (*grants).grantAlerter},
+	{Up, "all of these in one process: `wake up`", LogAccount, (*grants).grantUp},
+	{Ingest, "adds runs that happened elsewhere: `wake ingest`, `wake import`", Ingesters, (*grants).grantImports},
+	{Operator, "people and programs that start, steer and read runs", Operators, (*grants).operator},
+	{Viewer, "those that only read", Viewers, (*grants).grantImports},
+	{Guest, "those that read one run", Guests, (*grants).grantGuest},
+	{Debugger, "those that listen to events as they are published: `nats sub`", Debuggers, (*grants).grantImports},
+}
+
+// logExports is all that enters or leaves the account of the log: questions and what is sent
+// for others to deal with, and what others may listen to.
+func logExports(n subjects.Names) (services, streams []string) {
+	return []string{n.Prefix() + ".api.*", n.QueueRun(), n.AllIngest()}, []string{n.AllEvents(), n.AllAlerts()}
+}
+
+// importLists are what an account takes of that. It imports nothing that one of its users
+// may not ask for: the answer to one question may be sent to where another is asked.
+func (a Account) importLists(n subjects.Names) (services, streams []string) {
+	switch a {
+	case Operators:
+		return []string{n.Prefix() + ".api.*", n.QueueRun()}, nil
+	case Ingesters:
+		return []string{n.API(wire.VerbIngest), n.AllIngest()}, nil
+	case Viewers:
+		return verbSubjects(n, ofRun, ofAll), nil
+	case Guests:
+		return verbSubjects(n, ofRun), nil
+	case Debuggers:
+		return nil, []string{n.AllEvents(), n.AllAlerts()}
+	default:
+		return nil, nil
+	}
+}
+
+// ofRun are the verbs of the API that are about one run, and change nothing.
+var ofRun = []string{ //nolint:gochecknoglobals // a table
+	wire.VerbLog, wire.VerbStatus, wire.VerbEvents, wire.VerbState, wire.VerbSnapshot,
+	wire.VerbFeed, wire.VerbLast, wire.VerbBounds, wire.VerbValue, wire.VerbBlob,
+}
+
+// ofAll are those that are about all runs, and change nothing.
+var ofAll = []string{wire.VerbApprovals, wire.VerbRuns, wire.VerbTop, wire.VerbSearch, wire.VerbStats, wire.VerbSinks, wire.VerbLetters} //nolint:gochecknoglobals // a table
+
+func verbSubjects(n subjects.Names, lists ...[]string) (all []string) {
+	for _, verb := range slices.Concat(lists...) {
+		all = append(all, n.API(verb))
+	}
+	return all
+}
 
 // Roles are all roles.
 func Roles() []Role {
-	return []Role{Init, Runner, Recorder, Snapshotter, Alerter, Operator, Ingest, Viewer}
+	all := make([]Role, len(seats))
+	for i, s := range seats {
+		all[i] = s.role
+	}
+	return all
 }
 
-// Services are the roles that an installation's processes need.
-func Services() []Role { return []Role{Init, Runner, Recorder, Snapshotter, Alerter} }
+// Accounts are all accounts, that of the log first.
+func Accounts() []Account {
+	var all []Account
+	for _, s := range seats {
+		if !slices.Contains(all, s.account) {
+			all = append(all, s.account)
+		}
+	}
+	return all
+}
+
+// findSeat returns the row of a role.
+func (r Role) findSeat() (seat, error) {
+	for _, s := range seats {
+		if s.role == r {
+			return s, nil
+		}
+	}
+	return seat{}, fmt.Errorf("access: there is no role %q", string(r))
+}
+
+// Account returns the account that users of the role are in.
+func (r Role) Account() (Account, error) {
+	s, err := r.findSeat()
+	return s.account, err
+}
 
 // Permissions are the subjects that somebody may publish and subscribe to. What
 // isn't named is refused.
@@ -42,77 +157,89 @@ type Permissions struct {
 	Replies   bool // may answer whoever asked
 }
 
-// Permissions returns what a role may do in an installation. Run, which only a viewer
-// has, is the one run that it sees; it needs "" for all. Inbox is the first token of
-// the subjects on which it gets answers: nobody else may listen there.
-func (r Role) Permissions(n subjects.Names, run, inbox string) (Permissions, error) {
-	if run != "" && r != Viewer {
-		return Permissions{}, fmt.Errorf("access: only a viewer is of one run, not a %s", r)
+// Permissions returns what a role may do in its account. Inbox is the first token of
+// the subjects on which a user gets answers: nobody else may listen there.
+func (r Role) Permissions(n subjects.Names, inbox string) (Permissions, error) {
+	s, err := r.findSeat()
+	if err != nil {
+		return Permissions{}, err
 	}
-	g := &grants{names: n}
-	g.subscribe(inbox + ".>")
-	switch r {
-	case Init:
-		g.publish("$JS.API.>", "$JS.SNAPSHOT.>", "$KV.>", "$O.>")
-		g.subscribe("$JS.EVENT.ADVISORY.>")
-	case Runner:
-		g.runner()
-	case Recorder:
-		g.service("recorder", subjects.RecorderConsumer)
-		g.read(n.AlertsStream())
-		g.state()
-	case Snapshotter:
-		g.service("snapshotter", subjects.SnapshotterConsumer)
-		g.keyValue(n.SnapshotsBucket(), n.BookmarksBucket())
-		g.object(n.BlobsBucket())
-		g.state()
-	case Alerter:
-		g.service("alerter", subjects.AlerterConsumer)
-		g.publish(n.Prefix() + ".alerts.>")
-		g.subscribe(n.AllAlerts()) // sinks look when one is raised
-		g.read(n.AlertsStream(), n.DeadLetterStream())
-		g.publish(n.AllDeadLetters(), "$JS.API.STREAM.MSG.DELETE."+n.DeadLetterStream()) // of sinks; those that are sent again
-		g.publish("$JS.API.STREAM.INFO.*", "$JS.API.STREAM.NAMES")                       // for storage pressure
-		g.state()
-	case Operator:
-		g.operator()
-	case Ingest:
-		g.operator()
-		g.publish(n.Prefix()+".events.>", n.DeadLetter("eventlog"))
-		g.subscribe("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED." + n.EventsStream())
-		g.keyValue(n.LeasesBucket(), n.StateBucket())
-		g.object(n.BlobsBucket(), n.SessionsBucket())
-	case Viewer:
-		g.viewer(run)
-	default:
-		return Permissions{}, fmt.Errorf("access: there is no role %q", string(r))
-	}
-	return g.sorted(), nil
+	g := &grants{names: n, account: s.account}
+	g.allowSubscribe(inbox + ".>")
+	s.grant(g)
+	return g.sortedPermissions(), nil
 }
 
 // grants collects permissions.
 type grants struct {
-	names subjects.Names
-	p     Permissions
+	names   subjects.Names
+	account Account
+	p       Permissions
 }
 
-func (g *grants) publish(all ...string)   { g.p.Publish = append(g.p.Publish, all...) }
-func (g *grants) subscribe(all ...string) { g.p.Subscribe = append(g.p.Subscribe, all...) }
+func (g *grants) allowPublish(all ...string)   { g.p.Publish = append(g.p.Publish, all...) }
+func (g *grants) denyPublish(all ...string)    { g.p.Except = append(g.p.Except, all...) }
+func (g *grants) allowSubscribe(all ...string) { g.p.Subscribe = append(g.p.Subscribe, all...) }
 
-func (g *grants) sorted() Permissions {
+func (g *grants) sortedPermissions() Permissions {
 	for _, list := range []*[]string{&g.p.Publish, &g.p.Except, &g.p.Subscribe} {
 		slices.Sort(*list)
 		*list = slices.Compact(*list)
+		all := slices.Clone(*list)
+		*list = slices.DeleteFunc(*list, func(subject string) bool {
+			return slices.ContainsFunc(all, func(wider string) bool { return coversSubject(wider, subject) })
+		})
 	}
 	return g.p
 }
 
-// read allows reading streams, by consumers of one's own too. A consumer's name is
+// coversSubject reports whether a subject is one of those below another one.
+func coversSubject(wider, subject string) bool {
+	prefix, ok := strings.CutSuffix(wider, ">")
+	return ok && wider != subject && strings.HasPrefix(subject, prefix)
+}
+
+// grantImports allows what the account imports.
+func (g *grants) grantImports() {
+	services, streams := g.account.importLists(g.names)
+	g.allowPublish(services...)
+	g.allowSubscribe(streams...)
+}
+
+// operator allows what the account imports, but for adding runs that happened elsewhere.
+func (g *grants) operator() {
+	g.grantImports()
+	g.denyPublish(g.names.API(wire.VerbIngest))
+}
+
+// grantGuest allows what the account imports to those whose credentials name a run: the
+// server takes no connection for which a denied subject can't be made.
+func (g *grants) grantGuest() {
+	g.grantImports()
+	g.denyPublish("_RUN.{{tag(" + runTag + ")}}")
+}
+
+func (g *grants) grantInit() {
+	g.allowPublish("$JS.API.>", "$JS.SNAPSHOT.>", "$KV.>", "$O.>")
+	g.allowSubscribe("$JS.EVENT.ADVISORY.>")
+}
+
+// grantUp allows what init and all services may, and asking oneself whether one answers.
+func (g *grants) grantUp() {
+	for _, grant := range []func(*grants){(*grants).grantInit, (*grants).grantRunner, (*grants).grantRecorder, (*grants).grantSnapshotter, (*grants).grantAlerter} {
+		grant(g)
+	}
+	g.allowPublish(g.names.Prefix() + ".api.>")
+	g.p.Except = nil // from one service what is another's
+}
+
+// grantRead allows reading streams, by consumers of one's own too. A consumer's name is
 // one token, of which no part can be granted: so who may make and end its own may end
-// others', which costs their owners a moment and nothing else.
-func (g *grants) read(streams ...string) {
+// those of other processes, which costs them a moment and nothing else. The durable
+// ones are their services'.
+func (g *grants) grantRead(streams ...string) {
 	for _, s := range streams {
-		g.publish(
+		g.allowPublish(
 			"$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.MSG.GET."+s, "$JS.API.DIRECT.GET."+s, "$JS.API.DIRECT.GET."+s+".>",
 			"$JS.API.CONSUMER.CREATE."+s, "$JS.API.CONSUMER.CREATE."+s+".>", "$JS.API.CONSUMER.INFO."+s+".*",
 			"$JS.API.CONSUMER.LIST."+s, "$JS.API.CONSUMER.NAMES."+s,
@@ -121,108 +248,113 @@ func (g *grants) read(streams ...string) {
 	}
 }
 
-// keyValue allows reading and writing buckets.
-func (g *grants) keyValue(buckets ...string) {
+// grantKeyValue allows reading and writing buckets.
+func (g *grants) grantKeyValue(buckets ...string) {
 	for _, b := range buckets {
-		g.read("KV_" + b)
-		g.publish("$KV." + b + ".>")
+		g.grantRead("KV_" + b)
+		g.allowPublish("$KV." + b + ".>")
 	}
 }
 
-// object allows reading and writing object stores. To replace an object is to purge
+// grantObjects allows reading and writing object stores. To replace an object is to purge
 // the chunks of the one before.
-func (g *grants) object(buckets ...string) {
+func (g *grants) grantObjects(buckets ...string) {
 	for _, b := range buckets {
-		g.read("OBJ_" + b)
-		g.publish("$O."+b+".>", "$JS.API.STREAM.PURGE.OBJ_"+b)
+		g.grantRead("OBJ_" + b)
+		g.allowPublish("$O."+b+".>", "$JS.API.STREAM.PURGE.OBJ_"+b)
 	}
 }
 
-// verify allows looking whether the installation is as it should be.
-func (g *grants) verify() {
+// grantVerify allows looking whether the installation is as it should be.
+func (g *grants) grantVerify() {
 	n := g.names
 	for _, s := range []string{n.EventsStream(), n.CommandsStream(), n.QueueStream(), n.AlertsStream(), n.DeadLetterStream()} {
-		g.publish("$JS.API.STREAM.INFO."+s, "$JS.API.CONSUMER.INFO."+s+".*")
+		g.allowPublish("$JS.API.STREAM.INFO."+s, "$JS.API.CONSUMER.INFO."+s+".*")
 	}
 	for _, b := range []string{n.SnapshotsBucket(), n.BookmarksBucket(), n.LeasesBucket(), n.StateBucket()} {
-		g.publish("$JS.API.STREAM.INFO.KV_" + b)
+		g.allowPublish("$JS.API.STREAM.INFO.KV_" + b)
 	}
 	for _, b := range []string{n.BlobsBucket(), n.SessionsBucket()} {
-		g.publish("$JS.API.STREAM.INFO.OBJ_" + b)
+		g.allowPublish("$JS.API.STREAM.INFO.OBJ_" + b)
 	}
-	g.publish("$JS.API.INFO")
+	g.allowPublish("$JS.API.INFO")
 }
 
-// state allows a service to keep its own.
-func (g *grants) state() { g.keyValue(g.names.StateBucket()) }
+// grantState allows a service to keep its own in the bucket of services' states: what
+// begins with one of the names.
+func (g *grants) grantState(service string, more ...string) {
+	bucket := g.names.StateBucket()
+	g.grantRead("KV_" + bucket)
+	for _, key := range append(more, service+".>", "rebuild."+service, "rebuilding."+service, "encryption._", "health.>") {
+		g.allowPublish("$KV." + bucket + "." + key)
+	}
+}
 
-// answer allows serving verbs of the API, and being found.
-func (g *grants) answer() {
-	g.subscribe(g.names.Prefix()+".api.>", "$SRV.>")
+// grantAnswer allows serving verbs of the API, and being found. What comes by an import is
+// answered on a subject of the server's.
+func (g *grants) grantAnswer() {
+	g.allowSubscribe(g.names.Prefix()+".api.>", "$SRV.>")
+	g.allowPublish("_R_.>")
 	g.p.Replies = true
 }
 
-// service allows what every service does: reading the log from its position,
+// grantService allows what every service does: reading the log from its position,
 // answering questions, setting aside what can't be used.
-func (g *grants) service(name, consumer string) {
+func (g *grants) grantService(name string) {
 	n := g.names
-	g.verify()
-	g.read(n.EventsStream())
-	g.read("OBJ_" + n.BlobsBucket())
-	g.publish("$JS.API.CONSUMER.RESET."+n.EventsStream()+"."+consumer, n.DeadLetter(name), n.DeadLetter("eventlog"))
-	g.subscribe("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED." + n.EventsStream())
-	g.answer()
-}
-
-func (g *grants) runner() {
-	n := g.names
-	g.service("runner", "runner")
-	g.publish(n.Prefix()+".events.>", n.Prefix()+".cmd.>", n.Prefix()+".queue.>", n.Prefix()+".api.>", n.DeadLetter("queue"))
-	g.publish(n.Prefix() + ".hooks.>") // to ask, for agents
-	g.read(n.CommandsStream(), n.QueueStream(), n.AlertsStream(), "KV_"+n.SnapshotsBucket(), "KV_"+n.BookmarksBucket())
-	g.keyValue(n.LeasesBucket(), n.StateBucket())
-	g.object(n.BlobsBucket(), n.SessionsBucket())
-}
-
-// watch allows reading everything of an installation.
-func (g *grants) watch() {
-	n := g.names
-	g.verify()
-	g.read(n.EventsStream(), n.CommandsStream(), n.QueueStream(), n.AlertsStream(), n.DeadLetterStream(),
-		"KV_"+n.SnapshotsBucket(), "KV_"+n.BookmarksBucket(), "KV_"+n.LeasesBucket(), "KV_"+n.StateBucket(), "OBJ_"+n.BlobsBucket())
-	g.subscribe(n.Prefix()+".events.>", n.Prefix()+".alerts.>", n.Prefix()+".deadletter.>")
-}
-
-func (g *grants) operator() {
-	n := g.names
-	g.watch()
-	g.publish(n.Prefix()+".api.>", n.Prefix()+".cmd.>", n.Prefix()+".queue.run", "$SRV.>")
-}
-
-// readVerbs are the verbs of the API that change nothing.
-var readVerbs = []string{"log", "status", "top", "approvals", "runs", "search", "stats", "events", "state", "snapshot"}
-
-// viewer allows reading: everything, or one run by a consumer whose only filter is the
-// run's. The API answers about every run, so a viewer of one run has none. Consumers
-// of others would give it what they read: those of services go by their processes'
-// random names, and the durable ones, which everybody knows, are excepted.
-func (g *grants) viewer(run string) {
-	n := g.names
-	if run == "" {
-		g.watch()
-		for _, verb := range readVerbs {
-			g.publish(n.API(verb))
-		}
-		g.publish("$SRV.PING", "$SRV.PING.>", "$SRV.INFO", "$SRV.INFO.>", "$SRV.STATS", "$SRV.STATS.>")
-		return
-	}
-	s := n.EventsStream()
+	g.grantVerify()
+	g.grantRead(n.EventsStream())
+	g.grantRead("OBJ_" + n.BlobsBucket())
+	g.allowPublish(n.DeadLetter(name), n.DeadLetter("eventlog"))
 	for _, durable := range []string{subjects.RecorderConsumer, subjects.SnapshotterConsumer, subjects.AlerterConsumer} {
-		g.p.Except = append(g.p.Except, "$JS.API.CONSUMER.MSG.NEXT."+s+"."+durable)
+		one := "." + n.EventsStream() + "." + durable
+		if durable == name {
+			g.allowPublish("$JS.API.CONSUMER.RESET" + one)
+			continue
+		}
+		g.denyPublish("$JS.API.CONSUMER.CREATE"+one, "$JS.API.CONSUMER.CREATE"+one+".>", "$JS.API.CONSUMER.MSG.NEXT"+one, "$JS.API.CONSUMER.DELETE"+one)
 	}
-	g.subscribe(n.RunEvents(run), n.RunAlerts(run))
-	g.publish("$JS.API.STREAM.INFO."+s,
-		"$JS.API.CONSUMER.CREATE."+s+".*."+n.RunEvents(run),
-		"$JS.API.CONSUMER.INFO."+s+".*", "$JS.API.CONSUMER.MSG.NEXT."+s+".*",
-		"$JS.API.DIRECT.GET.KV_"+n.SnapshotsBucket()+".$KV."+n.SnapshotsBucket()+"."+strings.TrimSuffix(strings.TrimPrefix(n.RunEvents(run), n.Prefix()+".events."), ".>"))
+	g.allowSubscribe("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED." + n.EventsStream())
+}
+
+func (g *grants) grantRecorder() {
+	g.grantService("recorder")
+	g.grantAnswer()
+	g.grantRead(g.names.AlertsStream())
+	g.grantRead("KV_"+g.names.SnapshotsBucket(), "KV_"+g.names.BookmarksBucket(), "OBJ_"+g.names.SessionsBucket()) // for those who ask
+	g.allowPublish(g.names.AllCommands())                                                                          // of users, in their names
+	g.grantState("recorder")
+}
+
+func (g *grants) grantSnapshotter() {
+	g.grantService("snapshotter")
+	g.grantAnswer()
+	g.grantKeyValue(g.names.SnapshotsBucket(), g.names.BookmarksBucket())
+	g.grantObjects(g.names.BlobsBucket())
+	g.grantState("snapshotter")
+}
+
+func (g *grants) grantAlerter() {
+	n := g.names
+	g.grantService("alerter")
+	g.grantAnswer()
+	g.allowPublish(n.Prefix() + ".alerts.>")
+	g.allowSubscribe(n.AllAlerts()) // sinks look when one is raised
+	g.grantRead(n.AlertsStream(), n.DeadLetterStream())
+	g.allowPublish(n.AllDeadLetters(), "$JS.API.STREAM.MSG.DELETE."+n.DeadLetterStream()) // of sinks; those that are sent again
+	g.allowPublish("$JS.API.STREAM.INFO.*", "$JS.API.STREAM.NAMES")                       // for storage pressure
+	g.grantState("alerter", "sink.>")
+}
+
+func (g *grants) grantRunner() {
+	n := g.names
+	g.grantService("runner")
+	g.grantAnswer()
+	g.allowPublish(n.Prefix()+".events.>", n.Prefix()+".cmd.>", n.Prefix()+".queue.>", n.DeadLetter("queue"))
+	g.allowPublish(n.Prefix() + ".hooks.>") // to ask, for agents
+	g.allowSubscribe(n.AllIngest())
+	g.grantRead(n.CommandsStream(), n.QueueStream(), n.AlertsStream(), "KV_"+n.SnapshotsBucket(), "KV_"+n.BookmarksBucket())
+	g.grantKeyValue(n.LeasesBucket())
+	g.grantState("runner", "drain.>")
+	g.grantObjects(n.BlobsBucket(), n.SessionsBucket())
 }

@@ -49,10 +49,10 @@ func NewCertificates(name string, hosts []string) (c Certificates, err error) {
 	if err != nil {
 		return c, fmt.Errorf("access: make a key: %w", err)
 	}
-	if c.CA, err = certify(root, root, &rootKey.PublicKey, rootKey); err != nil {
+	if c.CA, err = signCertificate(root, root, &rootKey.PublicKey, rootKey); err != nil {
 		return c, err
 	}
-	if c.Server, err = certify(leaf, root, &leafKey.PublicKey, rootKey); err != nil {
+	if c.Server, err = signCertificate(leaf, root, &leafKey.PublicKey, rootKey); err != nil {
 		return c, err
 	}
 	if c.CAKey, err = keyPEM(rootKey); err != nil {
@@ -62,7 +62,7 @@ func NewCertificates(name string, hosts []string) (c Certificates, err error) {
 	return c, err
 }
 
-func certify(c, by *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) ([]byte, error) {
+func signCertificate(c, by *x509.Certificate, public *ecdsa.PublicKey, key *ecdsa.PrivateKey) ([]byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, fmt.Errorf("access: certificate: %w", err)

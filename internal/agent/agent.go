@@ -11,14 +11,20 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"time"
 
-	"wake/internal/flow"
-	"wake/internal/hook"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/hook"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // ErrEnded is returned for a message to a session that takes no more.
 var ErrEnded = errors.New("agent: the session has ended")
+
+// ErrLost is the error of a session whose program is gone with its host: it came to no end
+// by itself, and what it does since isn't known.
+var ErrLost = errors.New("agent: its host is gone")
 
 // ErrorSessionNotFound is the error type of an agent that doesn't know the
 // session it was to resume. If the log has no event of it since the binding, the
@@ -35,9 +41,38 @@ const (
 
 // Provider starts sessions of one kind of agent.
 type Provider interface {
+	// Capabilities states what agents of this kind can do and others can't. It never changes.
+	Capabilities() Capabilities
 	// Start begins an execution. It fails only for a request that can't be
 	// served at all; an agent that doesn't come up is an agent:error.
 	Start(ctx context.Context, r Request) (Session, error)
+}
+
+// Capabilities are what the runner has to know of a kind of agent. The zero value is a program
+// that keeps its sessions itself.
+type Capabilities struct {
+	// ResumesFromLog says that the log is the agent's session: it goes on from [Request.History],
+	// and takes up calls that haven't begun.
+	ResumesFromLog bool
+	// StartsRuns says that it uses [Request.Delegate] and [Request.RunFlow], if it has them.
+	StartsRuns bool
+	// SaysBegin says that the session says of each call when it begins, in every permission mode.
+	// Others say so only of calls that need a permission, if the mode asks for some.
+	SaysBegin bool
+	// Recorded says that the agent repeats what was recorded: it touches no files and waits for
+	// nobody's answer.
+	Recorded bool
+	// Recover returns what the agent's own record of the session that a request goes on with has
+	// of calls and the log lacks: calls, and results of those that are open, marked as recovered.
+	// Nil: the log has all that there is.
+	Recover func(ctx context.Context, r Request, calls Calls) ([]*wire.Event, error)
+}
+
+// Calls are the calls of an execution that the log has, and the messages whose usage it has, by their ids.
+type Calls struct {
+	Open, Ended []string
+	Counted     []string // the messages whose usage it has
+	Whole       bool     // the session began with the execution: the calls of its record are all the execution's
 }
 
 // Session is one execution of an agent.
@@ -58,6 +93,16 @@ type Session interface {
 	// are gone. Events then ends too. It may be called twice and from anywhere.
 	Close() error
 }
+
+// Leaver is a session whose program may live on without it.
+type Leaver interface {
+	// Leave gives the program up without ending it, for the next session of the execution, and reports whether
+	// it lives on; then Events ends without a terminal event. Questions of the program stay open.
+	Leave() bool
+}
+
+// CallProgram names the program of a call among those of its agent's execution, in an agent that resumes from the log.
+func CallProgram(call string) string { return "call/" + call }
 
 // Message is a message to a running agent.
 type Message struct {
@@ -81,10 +126,21 @@ type Request struct {
 	ForkAt        string   // of which this is the last message, by the agent's own id (a Point of its events); empty: all of it
 	Prompt        wire.Raw // a string or an array of message inputs
 	Facts         []Fact   // of a session that goes on, oldest first: what it has to know
+	Denied        []string // likewise: calls that somebody has refused
 	Asked         []string // likewise: what it has asked its parent (see [wire.CCMessage]) and wasn't answered, by id
 	Options       Options
 	Transcript    Transcript
 	Hooks         *hook.Set // asked about what the agent does; nil: nobody is
+	// StartTimeout is how long a program of the agent may say nothing after its start; 0: a minute.
+	StartTimeout time.Duration
+	// Host is where the programs of the execution run; nil: [process.Direct]. If it already has the
+	// agent's program, the session goes on with that: it has been started and prompted.
+	Host process.Host
+	// Stored reports whether the log has all events that the session has yielded so far; nil: it does.
+	Stored func() bool
+	// Decided is what the log has of decisions on calls, by their id. One that the agent wasn't told, since
+	// the runner died before, is told to the program that the session goes on with.
+	Decided map[string]*wire.PermissionDecided
 	// History yields what the log has of the execution, oldest first and whole; if its run
 	// is a fork, what its ancestors' logs have of it comes first. Nil: nothing.
 	History iter.Seq2[*wire.Event, error]

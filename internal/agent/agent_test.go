@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestOutcome(t *testing.T) {
@@ -79,8 +79,8 @@ func TestOutcome(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	got := agent.Environment([]string{
 		"PATH=/bin", "WAKE_TOKEN=x", "NATS_CREDS=x", "PGPASSWORD=x", "IS_SANDBOX=1", "CLAUDECODE=1", "ANTHROPIC_API_KEY=k", "A=old",
-	}, map[string]string{"A": "new", "IS_SANDBOX": "1"})
-	want := []string{"PATH=/bin", "ANTHROPIC_API_KEY=k", "A=new", "IS_SANDBOX=1"}
+	}, map[string]string{"A": "new", "CLAUDECODE": "2"})
+	want := []string{"PATH=/bin", "IS_SANDBOX=1", "ANTHROPIC_API_KEY=k", "A=new", "CLAUDECODE=2"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -3,7 +3,7 @@ package agent
 import (
 	"net/http"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // The error types of a model's API that no try again helps against, as Claude Code calls

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// withheld are the beginnings of variables that agents and commands don't get
+// withheldPrefixes are the beginnings of variables that agents and commands don't get
 // from wake's own environment: wake's settings and secrets, those of the stores
-// it uses, and what tells the program that it runs inside another agent or
-// a sandbox. Options may set any of them.
-func withheld() []string {
+// it uses, and what tells the program that it runs inside another agent. Options
+// may set any of them.
+func withheldPrefixes() []string {
 	return []string{
 		"WAKE_", "NATS_", "PGPASSWORD=", "PGPASSFILE=", "PGUSER=", "PGSERVICE",
-		"IS_SANDBOX=", "CLAUDECODE=", "CLAUDE_CODE_ENTRYPOINT=", "CLAUDE_CODE_SSE_PORT=",
+		"CLAUDECODE=", "CLAUDE_CODE_ENTRYPOINT=", "CLAUDE_CODE_SSE_PORT=",
 		"CLAUDE_CODE_SESSION", "CLAUDE_AGENT_SDK_VERSION=", "NODE_OPTIONS=",
 	}
 }
@@ -21,7 +21,7 @@ func withheld() []string {
 // Environment returns the environment of an agent or a command: wake's own less
 // what is withheld, and the variables that the options add or replace.
 func Environment(environ []string, add map[string]string) []string {
-	hidden := withheld()
+	hidden := withheldPrefixes()
 	var out []string
 	for _, kv := range environ {
 		key, _, _ := strings.Cut(kv, "=")

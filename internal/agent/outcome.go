@@ -1,7 +1,7 @@
 package agent
 
 import (
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Outcome follows the events of an execution to its end. The zero value is
@@ -93,7 +93,7 @@ func (o *Outcome) Output() (wire.Raw, error) {
 	out := output{SessionID: o.SessionID}
 	switch {
 	case o.complete != nil:
-		o.fill(&out)
+		o.fillOutput(&out)
 	case o.paused != nil:
 		out.Paused, out.NumTurns = true, o.paused.NumTurns
 	default:
@@ -102,7 +102,7 @@ func (o *Outcome) Output() (wire.Raw, error) {
 	return wire.Marshal(&out)
 }
 
-func (o *Outcome) fill(out *output) {
+func (o *Outcome) fillOutput(out *output) {
 	c := o.complete
 	out.Text, out.StructuredOutput, out.StopReason = c.Result, c.StructuredOutput, c.StopReason
 	out.Usage = usage{

@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Price is what the tokens of a model cost, in US dollars per million. The price of cached
@@ -19,48 +19,53 @@ type Price struct {
 
 	long   int64   // prompts of more tokens cost …
 	factor float64 // … so many times as much
+
+	Source string `json:"-"` // whose prices they are, see [wire.Usage.CostSource]
 }
 
-// anthropic are the prices of Anthropic's own API, as the pages of
+// anthropicPrice are the prices of Anthropic's own API, as the pages of
 // https://platform.claude.com/docs/en/about-claude/pricing and its models had them between
 // September and November 2026, by the names of models without dates. What they ask for
 // other ways of service (batches, fast mode, one region) is not what wake asks for.
-func anthropic(model string) (Price, bool) {
+func anthropicPrice(model string) (Price, bool) {
 	switch model {
 	case "claude-fable-5-2":
-		return listed(8, 10, 16, 0.20, 40), true
+		return priceRow(8, 10, 16, 0.20, 40), true
 	case "claude-fable-5-1":
-		return listed(10, 12.50, 20, 0.25, 50), true
+		return priceRow(10, 12.50, 20, 0.25, 50), true
 	case "claude-fable-5":
-		return listed(10, 12.50, 20, 1, 50), true
+		return priceRow(10, 12.50, 20, 1, 50), true
 	case "claude-opus-5-5":
-		return listed(4, 5, 8, 0.20, 20), true
+		return priceRow(4, 5, 8, 0.20, 20), true
 	case "claude-opus-5", "claude-opus-4-8", "claude-opus-4-7", "claude-opus-4-6", "claude-opus-4-5":
-		return listed(5, 6.25, 10, 0.50, 25), true
+		return priceRow(5, 6.25, 10, 0.50, 25), true
 	case "claude-opus-4-1", "claude-opus-4-0", "claude-opus-4", "claude-3-opus":
-		return listed(15, 18.75, 30, 1.50, 75), true
+		return priceRow(15, 18.75, 30, 1.50, 75), true
 	case "claude-sonnet-5-5": // reading the cache cost 0.20 until October 7, 2026
-		return listed(2, 2.50, 4, 0.10, 10), true
+		return priceRow(2, 2.50, 4, 0.10, 10), true
 	case "claude-sonnet-5":
-		return listed(2, 2.50, 4, 0.20, 10), true
+		return priceRow(2, 2.50, 4, 0.20, 10), true
 	case "claude-sonnet-4-6", "claude-sonnet-4-5", "claude-sonnet-4-0", "claude-sonnet-4", "claude-3-7-sonnet":
-		return listed(3, 3.75, 6, 0.30, 15), true
+		return priceRow(3, 3.75, 6, 0.30, 15), true
 	case "claude-haiku-5-5":
-		p := listed(0.10, 0.125, 0.20, 0.01, 0.50)
+		p := priceRow(0.10, 0.125, 0.20, 0.01, 0.50)
 		p.long, p.factor = 100_000, 5
 		return p, true
 	case "claude-haiku-4-5":
-		return listed(1, 1.25, 2, 0.10, 5), true
+		return priceRow(1, 1.25, 2, 0.10, 5), true
 	case "claude-3-5-haiku":
-		return listed(0.80, 1, 1.60, 0.08, 4), true
+		return priceRow(0.80, 1, 1.60, 0.08, 4), true
 	case "claude-3-haiku":
-		return listed(0.25, 0.30, 0.50, 0.03, 1.25), true
+		return priceRow(0.25, 0.30, 0.50, 0.03, 1.25), true
 	}
 	return Price{}, false
 }
 
-// listed is a row of the table, in its order.
-func listed(input, write5m, write1h, read, output float64) Price {
+// anthropicSource names the table of anthropicPrice, and its date.
+const anthropicSource = "wake 2026-11"
+
+// priceRow is a row of the table, in its order.
+func priceRow(input, write5m, write1h, read, output float64) Price {
 	return Price{Input: input, CacheWrite5m: &write5m, CacheWrite1h: &write1h, CacheRead: &read, Output: output}
 }
 
@@ -73,10 +78,13 @@ func (o Options) PriceOf(model string) (Price, bool) {
 	name := strings.TrimPrefix(model, "anthropic:")
 	for _, known := range []string{model, name} {
 		if p, ok := o.Prices[known]; ok {
+			p.Source = wire.PricesOptions
 			return p, true
 		}
 	}
-	return anthropic(snapshot.ReplaceAllString(name, ""))
+	p, ok := anthropicPrice(snapshot.ReplaceAllString(name, ""))
+	p.Source = anthropicSource
+	return p, ok
 }
 
 // Check fails for what is no price.
@@ -92,24 +100,24 @@ func (p Price) Check() error {
 // Of returns what a model call costs, in US dollars. Of the tokens that were written into
 // the cache, hour are kept for an hour.
 func (p Price) Of(u wire.Usage, hour int64) float64 {
-	created := max(0, value(u.CacheCreationInputTokens))
+	created := max(0, valueOrZero(u.CacheCreationInputTokens))
 	hour = min(max(0, hour), created)
-	usd := p.cost(u.InputTokens, &p.Input) + p.cost(u.OutputTokens, &p.Output) + p.cost(value(u.CacheReadInputTokens), p.CacheRead) +
-		p.cost(hour, p.CacheWrite1h) + p.cost(created-hour, p.CacheWrite5m)
+	usd := p.costOf(u.InputTokens, &p.Input) + p.costOf(u.OutputTokens, &p.Output) + p.costOf(valueOrZero(u.CacheReadInputTokens), p.CacheRead) +
+		p.costOf(hour, p.CacheWrite1h) + p.costOf(created-hour, p.CacheWrite5m)
 	if p.long > 0 && u.ContextTokens > p.long {
 		usd *= p.factor
 	}
 	return min(usd, wire.MaxCostUsd)
 }
 
-func (p Price) cost(tokens int64, usd *float64) float64 {
+func (p Price) costOf(tokens int64, usd *float64) float64 {
 	if usd == nil {
 		usd = &p.Input
 	}
 	return float64(max(0, tokens)) * *usd / 1e6
 }
 
-func value(p *int64) int64 {
+func valueOrZero(p *int64) int64 {
 	if p == nil {
 		return 0
 	}

@@ -4,8 +4,8 @@ import (
 	"math"
 	"testing"
 
-	"wake/internal/agent"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // TestPrice has calls of a million tokens of each kind cost what the table says, and what the
@@ -45,6 +45,9 @@ func TestPrice(t *testing.T) {
 		}
 	}
 	p, _ := own.PriceOf("openai:small")
+	if listed, _ := own.PriceOf("claude-opus-5-5"); p.Source != wire.PricesOptions || listed.Source != "wake 2026-11" {
+		t.Errorf("prices are from %q and %q", p.Source, listed.Source)
+	}
 	if usd := p.Of(wire.Usage{InputTokens: -1e6, OutputTokens: math.MinInt64, CacheReadInputTokens: new(int64(-1))}, -5); usd != 0 {
 		t.Errorf("a server that tells negative tokens gets %v back", usd)
 	}

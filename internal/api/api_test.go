@@ -15,10 +15,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
-	"wake/internal/api"
-	"wake/internal/natstest"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }
@@ -60,7 +60,7 @@ func serve(t *testing.T, nc *nats.Conn) (stop func(), logged *logbook) {
 				}
 				text := q.Run + q.AgentID + " " + string(q.Type) + " " + q.Grep
 				return wire.LogResponse{TotalLines: int64(q.Since), ReturnedLines: 1, Lines: []wire.LogLine{{TS: 5, Type: wire.LineText, Text: text}}}, nil
-			}),
+			}).OfRun(),
 			api.Handle(wire.VerbStatus, "status", func(_ context.Context, q wire.StatusRequest, _ api.Form) (wire.StatusResponse, error) {
 				return wire.StatusResponse{AgentStatus: wire.AgentStatus{AgentID: q.Run, CostUsd: 0.34}, RunID: q.Run}, nil
 			}),

@@ -10,9 +10,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
-	"wake/internal/tracing"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // DefaultWait is how long [Call] waits for an answer if its context doesn't say.
@@ -22,6 +22,11 @@ const DefaultWait = MaxWork + time.Second
 // are a [*wire.APIError]: what the service said, or [wire.CodeUnreachable] or
 // [wire.CodeTimeout] if it said nothing.
 func Call[A any](ctx context.Context, nc *nats.Conn, names subjects.Names, verb string, q any) (A, error) {
+	return CallAt[A](ctx, nc, names, names.API(verb), verb, q)
+}
+
+// CallAt is [Call] of an endpoint that is at another subject; see [Endpoint.At].
+func CallAt[A any](ctx context.Context, nc *nats.Conn, names subjects.Names, subject, verb string, q any) (A, error) {
 	var answer A
 	body, err := wire.Marshal(q)
 	if err != nil {
@@ -33,14 +38,14 @@ func Call[A any](ctx context.Context, nc *nats.Conn, names subjects.Names, verb 
 	}
 	limited, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	ask := &nats.Msg{Subject: names.API(verb), Data: body, Header: nats.Header{}}
+	ask := &nats.Msg{Subject: subject, Data: body, Header: nats.Header{}}
 	tracing.Inject(ctx, ask.Header)
 	m, err := nc.RequestMsgWithContext(limited, ask)
 	if err != nil {
-		return answer, unanswered(ctx, names, verb, wait, err)
+		return answer, unansweredError(ctx, names, verb, wait, err)
 	}
 	if m.Header.Get(micro.ErrorCodeHeader) != "" {
-		return answer, refused(verb, m)
+		return answer, serviceError(verb, m)
 	}
 	if err := wire.Unmarshal(m.Data, &answer); err != nil {
 		return answer, &wire.APIError{
@@ -52,8 +57,8 @@ func Call[A any](ctx context.Context, nc *nats.Conn, names subjects.Names, verb 
 	return answer, nil
 }
 
-// refused returns the error that a service answered with.
-func refused(verb string, m *nats.Msg) error {
+// serviceError returns the error that a service answered with.
+func serviceError(verb string, m *nats.Msg) error {
 	var r wire.ErrorResponse
 	if err := wire.Unmarshal(m.Data, &r); err != nil || r.Error == nil {
 		return &wire.APIError{
@@ -64,12 +69,14 @@ func refused(verb string, m *nats.Msg) error {
 	return r.Error
 }
 
-// unanswered says why there is no answer.
-func unanswered(ctx context.Context, names subjects.Names, verb string, wait time.Duration, err error) error {
+// unansweredError says why there is no answer.
+func unansweredError(ctx context.Context, names subjects.Names, verb string, wait time.Duration, err error) error {
 	service := servedBy(verb)
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return context.Cause(ctx)
+	case errors.Is(err, nats.ErrMaxPayload):
+		return &wire.APIError{Code: wire.CodeTooLarge, Message: "the request is larger than what the server takes"}
 	case errors.Is(err, nats.ErrNoResponders) && strings.HasPrefix(verb, wire.VerbSink("")):
 		return &wire.APIError{
 			Code:    wire.CodeUnreachable,
@@ -99,9 +106,11 @@ func unanswered(ctx context.Context, names subjects.Names, verb string, wait tim
 // servedBy names the service that answers verb.
 func servedBy(verb string) string {
 	switch {
+	case verb == wire.VerbIngest:
+		return "runner"
 	case verb == wire.VerbSnapshot:
 		return "snapshotter"
-	case strings.HasPrefix(verb, wire.VerbSink("")):
+	case verb == wire.VerbSinks, verb == wire.VerbLetters, strings.HasPrefix(verb, wire.VerbSink("")):
 		return "alerter"
 	}
 	return "recorder"

@@ -7,9 +7,9 @@ import (
 
 	"github.com/nats-io/nats.go/micro"
 
-	"wake/internal/api"
-	"wake/internal/natstest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // echo answers with what it was asked.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,9 +15,10 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"go.opentelemetry.io/otel/trace"
 
-	"wake/internal/tracing"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/access"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Limits of a request.
@@ -41,7 +43,32 @@ type Service struct {
 type Endpoint struct {
 	verb   string
 	action string
+	ofRun  bool
+	held   bool
+	large  bool
+	at     string // subject; "": that of the verb
 	answer func(context.Context, wire.Raw, Form) (any, error)
+}
+
+// OfRun says that requests are about one run, which their field run names, so that those
+// who may know of one only may ask about it. A handler that takes more than an id for
+// the name of a run looks at [CallerOf].
+func (e Endpoint) OfRun() Endpoint {
+	e.ofRun = true
+	return e
+}
+
+// Large says that requests may be as large as a message, not only [MaxRequest].
+func (e Endpoint) Large() Endpoint {
+	e.large = true
+	return e
+}
+
+// At says that the requests come on another subject than that of the verb, such as one of
+// this process.
+func (e Endpoint) At(subject string) Endpoint {
+	e.at = subject
+	return e
 }
 
 // Form is the form that an answer has to take.
@@ -65,14 +92,33 @@ func Handle[Q, A any](verb, action string, f func(context.Context, Q, Form) (A, 
 	}}
 }
 
+// Hold is [Handle] for a verb whose answers wait for something: requests for it are
+// answered beside each other, [MaxHeld] at once, [MaxHeldEach] of one user, and have no
+// spans of their own: what they send is the caller's.
+func Hold[Q, A any](verb string, f func(context.Context, Q, Form) (A, error)) Endpoint {
+	e := Handle(verb, "", f)
+	e.held = true
+	return e
+}
+
+// How many requests are held.
+const (
+	MaxHeld     = 4096
+	MaxHeldEach = 512
+)
+
 // Run answers requests on nc until ctx ends, and returns when the last one has
-// been answered. Requests of one verb are answered one after the other; several
-// processes that serve the same verbs share them.
+// been answered. Requests of one verb are answered one after the other, unless they are
+// held; several processes that serve the same verbs share them.
 func (s Service) Run(ctx context.Context, nc *nats.Conn) error {
 	if s.Tracer == nil {
 		s.Tracer = tracing.Off()
 	}
-	w := worker{Service: s, nc: nc}
+	knows, err := access.KnowsUsers(nc)
+	if err != nil {
+		return fmt.Errorf("api: serve %s: %w", s.Name, err)
+	}
+	w := worker{Service: s, nc: nc, knowsUsers: knows, asked: map[string]int{}}
 	svc, err := micro.AddService(nc, micro.Config{
 		Name:        strings.ReplaceAll(s.Names.Prefix(), ".", "-") + "-" + s.Name,
 		Version:     version,
@@ -83,7 +129,11 @@ func (s Service) Run(ctx context.Context, nc *nats.Conn) error {
 		return fmt.Errorf("api: serve %s: %w", s.Name, err)
 	}
 	for _, e := range s.Endpoints {
-		if err = svc.AddEndpoint(e.verb, w.handler(ctx, e), micro.WithEndpointSubject(s.Names.API(e.verb))); err != nil {
+		handler := w.makeHandler(ctx, e)
+		if e.held {
+			handler = w.makeHolder(ctx, e)
+		}
+		if err = svc.AddEndpoint(e.verb, handler, micro.WithEndpointSubject(cmp.Or(e.at, s.Names.API(e.verb)))); err != nil {
 			break
 		}
 	}
@@ -91,7 +141,7 @@ func (s Service) Run(ctx context.Context, nc *nats.Conn) error {
 		<-ctx.Done()
 	}
 	stopped := svc.Stop()
-	w.wait()
+	w.awaitAnswers()
 	if err != nil || stopped != nil && !errors.Is(stopped, nats.ErrConnectionClosed) {
 		return fmt.Errorf("api: serve %s: %w", s.Name, errors.Join(err, stopped))
 	}
@@ -101,42 +151,121 @@ func (s Service) Run(ctx context.Context, nc *nats.Conn) error {
 // worker answers requests while its service runs.
 type worker struct {
 	Service
-	nc   *nats.Conn
-	mu   sync.RWMutex // held for reading by whoever answers
-	over bool
+	nc         *nats.Conn
+	knowsUsers bool         // the server says of each request who asks
+	mu         sync.RWMutex // held for reading by whoever answers
+	over       bool
+
+	counting sync.Mutex
+	held     int            // requests
+	asked    map[string]int // of them, by user
 }
 
-// wait returns when nothing is being answered any more. What comes later is
+// awaitAnswers returns when nothing is being answered any more. What comes later is
 // refused.
-func (w *worker) wait() {
+func (w *worker) awaitAnswers() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.over = true
 }
 
-// handler answers requests until ctx ends.
-func (w *worker) handler(ctx context.Context, e Endpoint) micro.HandlerFunc {
+// makeHandler answers requests until ctx ends.
+func (w *worker) makeHandler(ctx context.Context, e Endpoint) micro.HandlerFunc {
 	return func(m micro.Request) {
 		w.mu.RLock()
 		defer w.mu.RUnlock()
-		r := w.read(m.Data())
+		r := w.readRequest(e, m.Data())
 		if w.over {
-			r.problem = w.stopping()
+			r.problem = w.stoppingError()
 		}
+		ctx := r.identifyCaller(ctx, e, m.Headers().Get(access.CallerHeader))
 		ctx, span := tracing.Serve(tracing.Extract(ctx, nats.Header(m.Headers())), w.Tracer, w.Names.API(e.verb))
 		defer span.End()
-		data, problem := r.do(ctx, e)
+		data, problem := r.callEndpoint(ctx, e)
 		if problem != nil {
 			tracing.Refuse(span, problem)
 		}
-		if err := reply(m, data, problem); err != nil && ctx.Err() == nil {
+		if err := sendReply(m, data, problem); err != nil && ctx.Err() == nil {
 			w.Logger.WarnContext(ctx, "answer was not sent", "subject", m.Subject(), "error", err)
 		}
 	}
 }
 
-// reply sends an answer. If that fails, whoever asked sees a timeout.
-func reply(m micro.Request, data []byte, problem *wire.APIError) error {
+// makeHolder answers requests beside each other until ctx ends.
+func (w *worker) makeHolder(ctx context.Context, e Endpoint) micro.HandlerFunc {
+	return func(m micro.Request) {
+		w.mu.RLock()
+		r := w.readRequest(e, m.Data())
+		ctx := r.identifyCaller(tracing.Extract(ctx, nats.Header(m.Headers())), e, m.Headers().Get(access.CallerHeader))
+		who := askerOf(ctx, m)
+		room := w.beginHeld(who)
+		switch {
+		case w.over:
+			r.problem = w.stoppingError()
+		case !room:
+			r.problem = &wire.APIError{Code: wire.CodeBusy, Message: "the " + w.Name + " holds as many requests as it takes", Hint: "ask again, or end some of what follows runs"}
+		}
+		answer := func() {
+			defer w.mu.RUnlock()
+			data, problem := r.callEndpoint(ctx, e)
+			if room {
+				w.endHeld(who)
+			}
+			if err := w.sendAnswer(m, data, problem); err != nil && ctx.Err() == nil {
+				w.Logger.WarnContext(ctx, "answer was not sent", "subject", m.Subject(), "error", err)
+			}
+		}
+		if r.problem != nil {
+			answer()
+			return
+		}
+		go answer() // Run waits for it, by mu
+	}
+}
+
+// sendAnswer is [sendReply] for a request whose handler has returned: micro counts what it has
+// replied by then, and nothing later.
+func (w *worker) sendAnswer(m micro.Request, data []byte, problem *wire.APIError) error {
+	answer := &nats.Msg{Subject: m.Reply(), Data: data}
+	if problem != nil {
+		answer.Header = nats.Header{micro.ErrorCodeHeader: {string(problem.Code)}, micro.ErrorHeader: {string(problem.Code)}}
+	}
+	return w.nc.PublishMsg(answer)
+}
+
+// beginHeld counts a request that is to be held, if there is room for it.
+func (w *worker) beginHeld(who string) bool {
+	w.counting.Lock()
+	defer w.counting.Unlock()
+	if w.held >= MaxHeld || w.asked[who] >= MaxHeldEach {
+		return false
+	}
+	w.held++
+	w.asked[who]++
+	return true
+}
+
+func (w *worker) endHeld(who string) {
+	w.counting.Lock()
+	defer w.counting.Unlock()
+	w.held--
+	if w.asked[who]--; w.asked[who] == 0 {
+		delete(w.asked, who)
+	}
+}
+
+// askerOf returns whose request it is: the user whom the server names, where it does, else
+// the connection, by its inbox.
+func askerOf(ctx context.Context, m micro.Request) string {
+	if caller := CallerOf(ctx); caller.Key != "" {
+		return caller.Key
+	}
+	inbox := m.Reply()
+	return inbox[:max(0, strings.LastIndexByte(inbox, '.'))]
+}
+
+// sendReply sends an answer. If that fails, whoever asked sees a timeout.
+func sendReply(m micro.Request, data []byte, problem *wire.APIError) error {
 	if problem != nil {
 		return m.Error(string(problem.Code), string(problem.Code), data)
 	}
@@ -156,14 +285,14 @@ type request struct {
 // envelopeSize is what an envelope adds to an answer at most.
 const envelopeSize = 1 << 10
 
-func (w *worker) read(data []byte) *request {
+func (w *worker) readRequest(e Endpoint, data []byte) *request {
 	r := &request{w: w, form: Form{
 		JSON:  len(data) == 0 || data[0] == '{',
 		Limit: int(w.nc.MaxPayload()) - envelopeSize,
 	}}
 	var err error
 	switch {
-	case len(data) > MaxRequest:
+	case len(data) > MaxRequest && !e.large:
 		r.problem = &wire.APIError{Code: wire.CodeTooLarge, Message: fmt.Sprintf("the request has %d bytes, at most %d are allowed", len(data), MaxRequest)}
 	case len(data) == 0:
 		r.body, err = wire.RawFromJSON([]byte("{}"))
@@ -176,13 +305,13 @@ func (w *worker) read(data []byte) *request {
 		r.problem = badRequest("the request is neither JSON nor msgpack: %v", err)
 	}
 	if kind, _ := r.body.Get("type").Text(); kind == "command" && r.problem == nil {
-		r.open()
+		r.openEnvelope()
 	}
 	return r
 }
 
-// open takes the request out of its envelope.
-func (r *request) open() {
+// openEnvelope takes the request out of its envelope.
+func (r *request) openEnvelope() {
 	if err := wire.Unmarshal(r.body, &r.envelope); err != nil {
 		r.problem = badRequest("the command can't be read: %v", err)
 		return
@@ -197,26 +326,26 @@ func (r *request) open() {
 	}
 }
 
-// do answers the request.
-func (r *request) do(ctx context.Context, e Endpoint) ([]byte, *wire.APIError) {
+// callEndpoint answers the request.
+func (r *request) callEndpoint(ctx context.Context, e Endpoint) ([]byte, *wire.APIError) {
 	if r.enveloped && r.problem == nil && r.envelope.Action != e.verb && (e.action == "" || r.envelope.Action != e.action) {
 		r.problem = badRequest("%q is no action of %s", r.envelope.Action, r.w.Names.API(e.verb))
 	}
 	if r.problem != nil {
-		return r.refuse(r.problem)
+		return r.encodeRefusal(r.problem)
 	}
 	limited, cancel := context.WithTimeout(ctx, MaxWork)
 	defer cancel()
 	v, err := e.answer(limited, r.body, r.form)
 	if err != nil {
-		return r.refuse(r.w.problem(ctx, limited.Err(), e.verb, err))
+		return r.encodeRefusal(r.w.problemOf(ctx, limited.Err(), e.verb, err))
 	}
-	data, err := r.encode(v)
+	data, err := r.encodeResult(v)
 	switch {
 	case err != nil:
-		return r.refuse(r.w.problem(ctx, nil, e.verb, err))
+		return r.encodeRefusal(r.w.problemOf(ctx, nil, e.verb, err))
 	case len(data) > r.form.Limit+envelopeSize:
-		return r.refuse(&wire.APIError{
+		return r.encodeRefusal(&wire.APIError{
 			Code:    wire.CodeTooLarge,
 			Message: fmt.Sprintf("the answer has %d bytes, a message at most %d", len(data), r.form.Limit),
 			Hint:    "ask for less, by limit or filters",
@@ -225,7 +354,7 @@ func (r *request) do(ctx context.Context, e Endpoint) ([]byte, *wire.APIError) {
 	return data, nil
 }
 
-func (r *request) refuse(problem *wire.APIError) ([]byte, *wire.APIError) {
+func (r *request) encodeRefusal(problem *wire.APIError) ([]byte, *wire.APIError) {
 	var v any = wire.ErrorResponse{Error: problem}
 	if r.enveloped {
 		v = wire.ResponseEnvelope{Type: "response", RequestID: r.envelope.RequestID, Error: problem}
@@ -237,7 +366,7 @@ func (r *request) refuse(problem *wire.APIError) ([]byte, *wire.APIError) {
 	return r.inForm(raw), problem
 }
 
-func (r *request) encode(v any) ([]byte, error) {
+func (r *request) encodeResult(v any) ([]byte, error) {
 	raw, err := wire.Marshal(v)
 	if err != nil {
 		return nil, err
@@ -262,14 +391,14 @@ func (r *request) inForm(raw wire.Raw) []byte {
 	return data
 }
 
-// problem returns the answer for an error; over says why the work had to end, if
+// problemOf returns the answer for an error; over says why the work had to end, if
 // it had to.
-func (w *worker) problem(ctx context.Context, over error, verb string, err error) *wire.APIError {
+func (w *worker) problemOf(ctx context.Context, over error, verb string, err error) *wire.APIError {
 	if p, ok := errors.AsType[*wire.APIError](err); ok {
 		return p
 	}
 	if ctx.Err() != nil {
-		return w.stopping()
+		return w.stoppingError()
 	}
 	if over != nil {
 		return &wire.APIError{
@@ -282,7 +411,7 @@ func (w *worker) problem(ctx context.Context, over error, verb string, err error
 	return &wire.APIError{Code: wire.CodeInternal, Message: "the " + w.Name + " failed", Hint: "its log says why"}
 }
 
-func (w *worker) stopping() *wire.APIError {
+func (w *worker) stoppingError() *wire.APIError {
 	return &wire.APIError{Code: wire.CodeUnreachable, Message: "the " + w.Name + " is stopping", Hint: "ask again"}
 }
 

@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Tool is the tool by which an agent asks a person and waits for the answer. Its input has
@@ -89,17 +89,17 @@ func Answer(input, answer wire.Raw) (wire.Raw, error) {
 	answers := map[string]string{}
 	if object, ok := answer.Any().(map[string]any); ok {
 		for key, value := range object {
-			q := find(questions, key)
+			q := findQuestion(questions, key)
 			if q == nil {
-				return nil, fmt.Errorf("there is no question %q; they are %s", key, names(questions))
+				return nil, fmt.Errorf("there is no question %q; they are %s", key, questionNames(questions))
 			}
-			if answers[q.Question], err = choose(*q, value); err != nil {
+			if answers[q.Question], err = chooseAnswer(*q, value); err != nil {
 				return nil, err
 			}
 		}
 	} else {
 		for _, q := range questions {
-			if answers[q.Question], err = choose(q, answer.Any()); err != nil {
+			if answers[q.Question], err = chooseAnswer(q, answer.Any()); err != nil {
 				return nil, err
 			}
 		}
@@ -116,17 +116,17 @@ func Chosen(questions []wire.AskQuestion, options []string) (wire.Raw, error) {
 	chosen := map[string][]string{}
 	for _, option := range options {
 		key, value, named := strings.Cut(option, "=")
-		q := find(questions, strings.TrimSpace(key))
+		q := findQuestion(questions, strings.TrimSpace(key))
 		switch {
-		case len(questions) == 1 && (!named || q == nil || label(questions[0], option) != ""):
+		case len(questions) == 1 && (!named || q == nil || matchLabel(questions[0], option) != ""):
 			q, value = &questions[0], option
 		case !named:
-			return nil, fmt.Errorf("%q: say QUESTION=OPTION; the questions are %s", option, names(questions))
+			return nil, fmt.Errorf("%q: say QUESTION=OPTION; the questions are %s", option, questionNames(questions))
 		case q == nil:
-			return nil, fmt.Errorf("there is no question %q; they are %s", key, names(questions))
+			return nil, fmt.Errorf("there is no question %q; they are %s", key, questionNames(questions))
 		}
-		for _, o := range split(*q, value) {
-			l := label(*q, o)
+		for _, o := range splitOptions(*q, value) {
+			l := matchLabel(*q, o)
 			if l == "" {
 				return nil, fmt.Errorf("%q is no option of %q: %s", o, q.Question, strings.Join(Labels(*q), ", "))
 			}
@@ -136,16 +136,16 @@ func Chosen(questions []wire.AskQuestion, options []string) (wire.Raw, error) {
 	return wire.Marshal(chosen)
 }
 
-// split returns the options that a text names: it is one, unless several can be chosen.
-func split(q wire.AskQuestion, said string) []string {
-	if label(q, said) != "" || !q.MultiSelect {
+// splitOptions returns the options that a text names: it is one, unless several can be chosen.
+func splitOptions(q wire.AskQuestion, said string) []string {
+	if matchLabel(q, said) != "" || !q.MultiSelect {
 		return []string{said}
 	}
 	return strings.Split(said, ",")
 }
 
-// find returns the question that a key means, or nil.
-func find(questions []wire.AskQuestion, key string) *wire.AskQuestion {
+// findQuestion returns the question that a key means, or nil.
+func findQuestion(questions []wire.AskQuestion, key string) *wire.AskQuestion {
 	for i, q := range questions {
 		if q.Question == key || q.Header != "" && strings.EqualFold(q.Header, key) || strconv.Itoa(i+1) == key {
 			return &questions[i]
@@ -154,7 +154,7 @@ func find(questions []wire.AskQuestion, key string) *wire.AskQuestion {
 	return nil
 }
 
-func names(questions []wire.AskQuestion) string {
+func questionNames(questions []wire.AskQuestion) string {
 	all := make([]string, len(questions))
 	for i, q := range questions {
 		if all[i] = strconv.Quote(q.Header); q.Header == "" {
@@ -164,13 +164,13 @@ func names(questions []wire.AskQuestion) string {
 	return strings.Join(all, ", ")
 }
 
-// choose returns the answer to a question: the labels that it names, or what it says.
-func choose(q wire.AskQuestion, answer any) (string, error) {
+// chooseAnswer returns the answer to a question: the labels that it names, or what it says.
+func chooseAnswer(q wire.AskQuestion, answer any) (string, error) {
 	var said []string
 	switch answer := answer.(type) {
 	case string:
-		said = split(q, answer)
-		if !slices.ContainsFunc(said, func(s string) bool { return label(q, s) == "" }) {
+		said = splitOptions(q, answer)
+		if !slices.ContainsFunc(said, func(s string) bool { return matchLabel(q, s) == "" }) {
 			break
 		}
 		said = []string{answer}
@@ -194,7 +194,7 @@ func choose(q wire.AskQuestion, answer any) (string, error) {
 		if said[i] = strings.TrimSpace(s); said[i] == "" {
 			return "", fmt.Errorf("the answer to %q is empty", q.Question)
 		}
-		if l := label(q, s); l != "" {
+		if l := matchLabel(q, s); l != "" {
 			said[i] = l
 		}
 	}
@@ -204,8 +204,8 @@ func choose(q wire.AskQuestion, answer any) (string, error) {
 	return strings.Join(said, ", "), nil
 }
 
-// label returns the label of the option that a text names, "" if it names none.
-func label(q wire.AskQuestion, said string) string {
+// matchLabel returns the label of the option that a text names, "" if it names none.
+func matchLabel(q wire.AskQuestion, said string) string {
 	said = strings.TrimSpace(said)
 	for _, o := range q.Options {
 		if strings.EqualFold(strings.TrimSpace(o.Label), said) {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Pending lists what waits for a person in a run, the longest waiting first: nothing in one
@@ -17,7 +17,7 @@ func Pending(s *wire.State) []wire.Approval {
 	}
 	for _, c := range s.Tools {
 		if c.State == wire.ToolApprovalRequired {
-			all = append(all, ofCall(c))
+			all = append(all, approvalOfCall(c))
 		}
 	}
 	for node, n := range s.Nodes {
@@ -25,7 +25,7 @@ func Pending(s *wire.State) []wire.Approval {
 			continue
 		}
 		if n.PromptID != "" {
-			all = append(all, ofNode(node, n))
+			all = append(all, approvalOfNode(node, n))
 		}
 		for _, q := range n.Asked {
 			all = append(all, wire.Approval{
@@ -35,7 +35,7 @@ func Pending(s *wire.State) []wire.Approval {
 	}
 	for i := range all {
 		all[i].RunID = s.RunID
-		all[i].Answer = command(all[i])
+		all[i].Answer = answerCommand(all[i])
 	}
 	slices.SortFunc(all, Older)
 	return all
@@ -46,7 +46,7 @@ func Older(a, b wire.Approval) int {
 	return cmp.Or(cmp.Compare(a.Since, b.Since), strings.Compare(a.RunID, b.RunID), strings.Compare(a.NodeID, b.NodeID), strings.Compare(a.CallID, b.CallID))
 }
 
-func ofCall(c wire.ToolCall) wire.Approval {
+func approvalOfCall(c wire.ToolCall) wire.Approval {
 	a := wire.Approval{
 		Kind: wire.ApprovalCall, NodeID: c.Node, CallID: c.CallID, ToolName: c.Tool, ToolInput: c.Input, Since: cmp.Or(c.AskedAt, c.Since),
 	}
@@ -58,7 +58,7 @@ func ofCall(c wire.ToolCall) wire.Approval {
 	return a
 }
 
-func ofNode(node string, n wire.NodeState) wire.Approval {
+func approvalOfNode(node string, n wire.NodeState) wire.Approval {
 	a := wire.Approval{Kind: wire.ApprovalAsk, NodeID: node, CallID: n.PromptID, Since: cmp.Or(n.PromptAt, n.StartedAt)}
 	q := wire.AskQuestion{Question: cmp.Or(n.Prompt, n.Input.Get("prompt").Plain())}
 	choices, _ := n.Input.Get("choices").Any().([]any)
@@ -75,20 +75,20 @@ func ofNode(node string, n wire.NodeState) wire.Approval {
 	return a
 }
 
-// command is the command line that answers. A message without an id can only be answered by
+// answerCommand is the command line that answers. A message without an id can only be answered by
 // a message.
-func command(a wire.Approval) string {
+func answerCommand(a wire.Approval) string {
 	switch {
 	case a.Kind == wire.ApprovalCall:
-		return "wake approve " + word(a.RunID) + " " + word(a.CallID)
+		return "wake approve " + shellWord(a.RunID) + " " + shellWord(a.CallID)
 	case a.CallID == "":
-		return "wake steer " + word(a.RunID) + " ANSWER --node " + word(a.NodeID)
+		return "wake steer " + shellWord(a.RunID) + " ANSWER --node " + shellWord(a.NodeID)
 	}
-	return "wake reply " + word(a.RunID) + " ANSWER --prompt " + word(a.CallID)
+	return "wake reply " + shellWord(a.RunID) + " ANSWER --prompt " + shellWord(a.CallID)
 }
 
-// word is a text as a shell takes it for one word.
-func word(s string) string {
+// shellWord is a text as a shell takes it for one word.
+func shellWord(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%+,=", r)
 	}

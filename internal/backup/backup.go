@@ -31,10 +31,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/keys"
-	"wake/internal/topology"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/keys"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // version is that of the manifest.
@@ -107,14 +107,14 @@ type CopyStore func(ctx context.Context, path string) (wire.Position, error)
 // Without store, the recorder's isn't copied. What a failed attempt leaves is no
 // backup.
 func Take(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string, store CopyStore, progress Progress) (Manifest, error) {
-	m, err := take(ctx, nc, n, dir, store, progress)
+	m, err := takeAll(ctx, nc, n, dir, store, progress)
 	if err != nil {
 		return Manifest{}, fmt.Errorf("backup: %w", err)
 	}
 	return m, nil
 }
 
-func take(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string, store CopyStore, progress Progress) (Manifest, error) {
+func takeAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string, store CopyStore, progress Progress) (Manifest, error) {
 	m := Manifest{Version: version, Created: time.Now().UTC().Truncate(time.Second), Prefix: n.Prefix(), Server: nc.ConnectedServerVersion()}
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -185,7 +185,7 @@ func takeStore(ctx context.Context, dir string, store CopyStore, progress Progre
 	if err != nil {
 		return nil, err
 	}
-	f, err := measure(path, name)
+	f, err := measureFile(path, name)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +200,7 @@ func takeStream(ctx context.Context, nc *nats.Conn, dir, name string, progress P
 		return s, err
 	}
 	sum := sha256.New()
-	s.Config, s.State, err = snapshot(ctx, nc, name, func(chunk []byte) error {
+	s.Config, s.State, err = snapshotStream(ctx, nc, name, func(chunk []byte) error {
 		s.Bytes += int64(len(chunk))
 		sum.Write(chunk)
 		progress(name, s.Bytes)
@@ -247,8 +247,8 @@ func writeManifest(dir string, m Manifest) error {
 	return os.WriteFile(filepath.Join(dir, manifestFile), append(text, '\n'), 0o600)
 }
 
-// measure returns what is to be known of a file that is complete.
-func measure(path, name string) (File, error) {
+// measureFile returns what is to be known of a file that is complete.
+func measureFile(path, name string) (File, error) {
 	in, err := os.Open(path)
 	if err != nil {
 		return File{}, err
@@ -265,14 +265,14 @@ var ErrDamaged = errors.New("the backup is damaged")
 // Open reads the manifest of a backup and checks each of its files. It fails with
 // [fs.ErrNotExist] if there is no manifest, and with [ErrDamaged].
 func Open(ctx context.Context, dir string, progress Progress) (Manifest, error) {
-	m, err := open(ctx, dir, progress)
+	m, err := openChecked(ctx, dir, progress)
 	if err != nil {
 		return Manifest{}, fmt.Errorf("backup: %s: %w", dir, err)
 	}
 	return m, nil
 }
 
-func open(ctx context.Context, dir string, progress Progress) (m Manifest, err error) {
+func openChecked(ctx context.Context, dir string, progress Progress) (m Manifest, err error) {
 	text, err := os.ReadFile(filepath.Join(dir, manifestFile))
 	if err != nil {
 		return m, err
@@ -294,7 +294,7 @@ func open(ctx context.Context, dir string, progress Progress) (m Manifest, err e
 		if err := ctx.Err(); err != nil {
 			return m, err
 		}
-		if err := check(dir, f); err != nil {
+		if err := checkFile(dir, f); err != nil {
 			return m, err
 		}
 		progress(f.Name, f.Bytes)
@@ -302,11 +302,11 @@ func open(ctx context.Context, dir string, progress Progress) (m Manifest, err e
 	return m, nil
 }
 
-func check(dir string, want File) error {
+func checkFile(dir string, want File) error {
 	if !filepath.IsLocal(want.Name) {
 		return fmt.Errorf("%w: %q is no name of a file in it", ErrDamaged, want.Name)
 	}
-	got, err := measure(filepath.Join(dir, want.Name), want.Name)
+	got, err := measureFile(filepath.Join(dir, want.Name), want.Name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%w: %s is missing", ErrDamaged, want.Name)

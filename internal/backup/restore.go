@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/topology"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // Options say how to restore.
@@ -42,7 +42,7 @@ func Restore(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string, m
 }
 
 func restoreAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string, m Manifest, o Options, progress Progress) error {
-	if err := m.whole(n); err != nil {
+	if err := m.checkWhole(n); err != nil {
 		return err
 	}
 	js, err := jetstream.New(nc)
@@ -66,14 +66,14 @@ func restoreAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string
 			return fmt.Errorf("%s: %w", s.Stream, err)
 		}
 	}
-	if err := register(ctx, js, n, m.Late); err != nil {
+	if err := registerRuns(ctx, js, n, m.Late); err != nil {
 		return err
 	}
 	return topology.Verify(ctx, js, n)
 }
 
-// whole checks that a backup is of an installation, and that its parts go together.
-func (m Manifest) whole(n subjects.Names) error {
+// checkWhole checks that a backup is of an installation, and that its parts go together.
+func (m Manifest) checkWhole(n subjects.Names) error {
 	if m.Prefix != n.Prefix() {
 		return fmt.Errorf("the backup is of the installation with prefix %q: give --prefix %s", m.Prefix, m.Prefix)
 	}
@@ -101,23 +101,23 @@ func restoreStream(ctx context.Context, nc *nats.Conn, js jetstream.JetStream, d
 		return err
 	}
 	defer in.Close() //nolint:errcheck // it is only read
-	config, err := replicated(s.Config, o.Replicas)
+	config, err := withReplicas(s.Config, o.Replicas)
 	if err != nil {
 		return err
 	}
 	var done int64
-	err = restore(ctx, nc, s.Stream, config, s.State, in, func(n int) {
+	err = rebuildStream(ctx, nc, s.Stream, config, s.State, in, func(n int) {
 		done += int64(n)
 		progress(s.Stream, done)
 	})
 	if err != nil {
 		return err
 	}
-	return compare(ctx, js, s)
+	return compareStream(ctx, js, s)
 }
 
-// replicated returns a stream's configuration with another number of replicas.
-func replicated(config json.RawMessage, replicas int) (json.RawMessage, error) {
+// withReplicas returns a stream's configuration with another number of replicas.
+func withReplicas(config json.RawMessage, replicas int) (json.RawMessage, error) {
 	if replicas == 0 {
 		return config, nil
 	}
@@ -129,9 +129,9 @@ func replicated(config json.RawMessage, replicas int) (json.RawMessage, error) {
 	return json.Marshal(fields)
 }
 
-// compare checks that a stream holds what its copy did, but for what has aged out
+// compareStream checks that a stream holds what its copy did, but for what has aged out
 // meanwhile.
-func compare(ctx context.Context, js jetstream.JetStream, s Stream) error {
+func compareStream(ctx context.Context, js jetstream.JetStream, s Stream) error {
 	count, last, err := s.Messages()
 	if err != nil {
 		return err
@@ -148,8 +148,8 @@ func compare(ctx context.Context, js jetstream.JetStream, s Stream) error {
 	return nil
 }
 
-// register registers runs that were registered while streams were copied.
-func register(ctx context.Context, js jetstream.JetStream, n subjects.Names, late []Key) error {
+// registerRuns registers runs that were registered while streams were copied.
+func registerRuns(ctx context.Context, js jetstream.JetStream, n subjects.Names, late []Key) error {
 	kv, err := js.KeyValue(ctx, n.StateBucket())
 	if err != nil {
 		return err

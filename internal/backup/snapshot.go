@@ -31,8 +31,8 @@ type answer struct {
 	Deliver string              `json:"deliver_subject"`
 }
 
-// ask asks the server's API.
-func ask(ctx context.Context, nc *nats.Conn, wait time.Duration, subject string, question any) (a answer, err error) {
+// askServer asks the server's API.
+func askServer(ctx context.Context, nc *nats.Conn, wait time.Duration, subject string, question any) (a answer, err error) {
 	data, ok := question.([]byte)
 	if !ok {
 		if data, err = json.Marshal(question); err != nil {
@@ -57,9 +57,9 @@ func ask(ctx context.Context, nc *nats.Conn, wait time.Duration, subject string,
 	return a, nil
 }
 
-// snapshot has the server check a stream and send it, with its consumers, as of one
+// snapshotStream has the server check a stream and send it, with its consumers, as of one
 // moment. take gets the pieces.
-func snapshot(ctx context.Context, nc *nats.Conn, stream string, take func([]byte) error) (config, state json.RawMessage, err error) {
+func snapshotStream(ctx context.Context, nc *nats.Conn, stream string, take func([]byte) error) (config, state json.RawMessage, err error) {
 	inbox := nc.NewInbox()
 	sub, err := nc.SubscribeSync(inbox)
 	if err != nil {
@@ -69,7 +69,7 @@ func snapshot(ctx context.Context, nc *nats.Conn, stream string, take func([]byt
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
 		return nil, nil, err // the server sends 8 MiB ahead at most
 	}
-	a, err := ask(ctx, nc, checkWait, "$JS.API.STREAM.SNAPSHOT."+stream, map[string]any{"deliver_subject": inbox, "jsck": true})
+	a, err := askServer(ctx, nc, checkWait, "$JS.API.STREAM.SNAPSHOT."+stream, map[string]any{"deliver_subject": inbox, "jsck": true})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -79,7 +79,7 @@ func snapshot(ctx context.Context, nc *nats.Conn, stream string, take func([]byt
 			return nil, nil, err
 		}
 		if len(m.Data) == 0 {
-			return a.Config, a.State, over(m)
+			return a.Config, a.State, snapshotError(m)
 		}
 		if m.Reply != "" { // the last piece has none
 			if i := m.Reply[strings.LastIndexByte(m.Reply, '.')+1:]; i != strconv.Itoa(next) {
@@ -105,17 +105,17 @@ func nextChunk(ctx context.Context, sub *nats.Subscription) (*nats.Msg, error) {
 	return m, err
 }
 
-// over says how the end of a snapshot went.
-func over(m *nats.Msg) error {
+// snapshotError says how the end of a snapshot went.
+func snapshotError(m *nats.Msg) error {
 	if status := m.Header.Get("Status"); status != "" && status != "204" {
 		return fmt.Errorf("the server gave up: %s %s", status, m.Header.Get("Description"))
 	}
 	return nil
 }
 
-// restore has the server build a stream from a snapshot.
-func restore(ctx context.Context, nc *nats.Conn, stream string, config, state json.RawMessage, in io.Reader, sent func(int)) error {
-	a, err := ask(ctx, nc, chunkWait, "$JS.API.STREAM.RESTORE."+stream, map[string]any{"config": config, "state": state})
+// rebuildStream has the server build a stream from a snapshot.
+func rebuildStream(ctx context.Context, nc *nats.Conn, stream string, config, state json.RawMessage, in io.Reader, sent func(int)) error {
+	a, err := askServer(ctx, nc, chunkWait, "$JS.API.STREAM.RESTORE."+stream, map[string]any{"config": config, "state": state})
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func restore(ctx context.Context, nc *nats.Conn, stream string, config, state js
 	for {
 		n, err := io.ReadFull(in, chunk)
 		if n > 0 {
-			if _, err := ask(ctx, nc, chunkWait, a.Deliver, chunk[:n]); err != nil {
+			if _, err := askServer(ctx, nc, chunkWait, a.Deliver, chunk[:n]); err != nil {
 				return err
 			}
 			sent(n)
@@ -135,6 +135,6 @@ func restore(ctx context.Context, nc *nats.Conn, stream string, config, state js
 			return err
 		}
 	}
-	_, err = ask(ctx, nc, checkWait, a.Deliver, []byte{})
+	_, err = askServer(ctx, nc, checkWait, a.Deliver, []byte{})
 	return err
 }

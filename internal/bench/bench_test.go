@@ -10,9 +10,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/bench"
-	"wake/internal/eventlog"
-	"wake/internal/natstest"
+	"code.wake.dev/wake/internal/bench"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/natstest"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Text returns an event of about 300 bytes.
@@ -70,22 +70,22 @@ func Begin(ctx context.Context, log *eventlog.Log, run string) (owner, node *eve
 	return owner, node, err
 }
 
-// begun is the number of events that Begin stores.
-const begun = 6
+// beginEvents is the number of events that Begin stores.
+const beginEvents = 6
 
-// filling is the number of runs that [Fill] stores at once.
-const filling = 16
+// fillParallel is the number of runs that [Fill] stores at once.
+const fillParallel = 16
 
 // Fill stores runs of the given number of events each, 16 at once, and returns
 // the position of the last event of all.
 func Fill(ctx context.Context, log *eventlog.Log, runs []string, events int) (last uint64, err error) {
 	next := make(chan string)
-	errs := make(chan error, filling)
+	errs := make(chan error, fillParallel)
 	var working sync.WaitGroup
-	for range filling {
+	for range fillParallel {
 		working.Go(func() {
 			for run := range next {
-				if err := fill(ctx, log, run, events); err != nil {
+				if err := fillRun(ctx, log, run, events); err != nil {
 					errs <- err
 					break
 				}
@@ -108,12 +108,12 @@ func Fill(ctx context.Context, log *eventlog.Log, runs []string, events int) (la
 	return last, err
 }
 
-func fill(ctx context.Context, log *eventlog.Log, run string, events int) error {
+func fillRun(ctx context.Context, log *eventlog.Log, run string, events int) error {
 	owner, node, err := Begin(ctx, log, run)
 	if err != nil {
 		return err
 	}
-	for i := range max(events-begun, 0) {
+	for i := range max(events-beginEvents, 0) {
 		e, err := Work(i)
 		if err != nil {
 			return err

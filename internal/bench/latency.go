@@ -15,8 +15,8 @@ var Quantiles = []float64{0.5, 0.99, 0.999} //nolint:gochecknoglobals // a const
 // Latencies are times in milliseconds, sorted.
 type Latencies []float64
 
-// timed appends how long f takes.
-func (l *Latencies) timed(f func() error) error {
+// timeCall appends how long f takes.
+func (l *Latencies) timeCall(f func() error) error {
 	began := time.Now()
 	err := f()
 	*l = append(*l, float64(time.Since(began))/float64(time.Millisecond))
@@ -27,7 +27,7 @@ func (l *Latencies) timed(f func() error) error {
 func Times(n int, f func() error) (Latencies, error) {
 	var l Latencies
 	for range n {
-		if err := l.timed(f); err != nil {
+		if err := l.timeCall(f); err != nil {
 			return nil, fmt.Errorf("bench: await: %w", err)
 		}
 	}
@@ -52,7 +52,7 @@ func (in *Ingest) Load() Loaders {
 func (s *Scratch) Load(data []byte, n int) Loaders {
 	var all Loaders
 	for i := range n {
-		subject := s.raw("load" + strconv.Itoa(i))
+		subject := s.rawSubject("load" + strconv.Itoa(i))
 		all = append(all, func(context.Context) error {
 			_, err := s.JS.PublishAsync(subject, data)
 			return err
@@ -70,7 +70,7 @@ func (all Loaders) Under(ctx context.Context, rate int, f func() error) error {
 	var working sync.WaitGroup
 	for i, load := range all {
 		working.Go(func() {
-			if err := periodically(loading, every, every*time.Duration(i)/time.Duration(len(all)), func() error { return load(ctx) }); err != nil {
+			if err := callPeriodically(loading, every, every*time.Duration(i)/time.Duration(len(all)), func() error { return load(ctx) }); err != nil {
 				errs <- err
 			}
 		})
@@ -89,9 +89,9 @@ func (all Loaders) Under(ctx context.Context, rate int, f func() error) error {
 	}
 }
 
-// periodically calls f every so often, for the first time after a delay, until
+// callPeriodically calls f every so often, for the first time after a delay, until
 // ctx ends.
-func periodically(ctx context.Context, every, delay time.Duration, f func() error) error {
+func callPeriodically(ctx context.Context, every, delay time.Duration, f func() error) error {
 	select {
 	case <-time.After(delay):
 	case <-ctx.Done():

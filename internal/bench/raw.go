@@ -26,7 +26,7 @@ func (s *Scratch) PublishAsync(ctx context.Context, data []byte, n int) (float64
 	began := time.Now()
 	futures := make([]jetstream.PubAckFuture, n)
 	for i := range n {
-		if futures[i], err = js.PublishAsync(s.raw("n"+strconv.Itoa(i%16)), data); err != nil {
+		if futures[i], err = js.PublishAsync(s.rawSubject("n"+strconv.Itoa(i%16)), data); err != nil {
 			return 0, fmt.Errorf("bench: publish: %w", err)
 		}
 	}
@@ -59,7 +59,7 @@ func (s *Scratch) PublishBatches(ctx context.Context, data []byte, n int) (float
 	for lane := range batchLanes {
 		working.Go(func() {
 			for range each {
-				if err := s.publishBatch(ctx, s.raw("batch"+strconv.Itoa(lane)), data); err != nil {
+				if err := s.publishBatch(ctx, s.rawSubject("batch"+strconv.Itoa(lane)), data); err != nil {
 					errs <- err
 					return
 				}
@@ -93,7 +93,7 @@ func (s *Scratch) publishBatch(ctx context.Context, subject string, data []byte)
 
 // Publish publishes one message and waits until it is stored.
 func (s *Scratch) Publish(ctx context.Context, data []byte) error {
-	_, err := s.JS.Publish(ctx, s.raw("one"), data, jetstream.WithRetryAttempts(0))
+	_, err := s.JS.Publish(ctx, s.rawSubject("one"), data, jetstream.WithRetryAttempts(0))
 	return err
 }
 

@@ -7,12 +7,12 @@ import (
 	"strconv"
 	"time"
 
-	"wake/internal/bookmark"
-	"wake/internal/eventlog"
-	"wake/internal/replay"
-	"wake/internal/run"
-	"wake/internal/snapshot"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/bookmark"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/replay"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // tail is the number of events behind the snapshot of a run that is resumed.
@@ -21,7 +21,7 @@ const tail = 100
 // Prepare stores a run of the given number of events, of which the last hundred
 // are behind its snapshot.
 func Prepare(ctx context.Context, log *eventlog.Log, runID string, events int) error {
-	if _, err := Fill(ctx, log, []string{runID}, max(events-tail, begun)); err != nil {
+	if _, err := Fill(ctx, log, []string{runID}, max(events-tail, beginEvents)); err != nil {
 		return err
 	}
 	store, err := snapshot.Open(ctx, log)
@@ -39,7 +39,7 @@ func Prepare(ctx context.Context, log *eventlog.Log, runID string, events int) e
 	if err != nil {
 		return err
 	}
-	for i := range min(tail, max(events-begun, 0)) {
+	for i := range min(tail, max(events-beginEvents, 0)) {
 		e, err := Work(i)
 		if err != nil {
 			return err
@@ -69,7 +69,7 @@ func Resume(ctx context.Context, log *eventlog.Log, runID string) (float64, erro
 	if err := snapshot.Fold(ctx, log, state, 0); err != nil {
 		return 0, err
 	}
-	took := milliseconds(began)
+	took := millisSince(began)
 	if _, claimed := w.Last(); state.Position.Seq < claimed {
 		return 0, fmt.Errorf("bench: resumed run %s at %d, before its claim at %d", runID, state.Position.Seq, claimed)
 	}
@@ -88,7 +88,7 @@ func Fork(ctx context.Context, log *eventlog.Log, runID, at string) (float64, er
 	if state == nil {
 		return 0, fmt.Errorf("bench: run %s has no state at %q", runID, at)
 	}
-	return milliseconds(began), nil
+	return millisSince(began), nil
 }
 
 // Replay plays a run as fast as possible and returns the events per second.
@@ -141,6 +141,6 @@ func (s *Scratch) StoredSize(ctx context.Context) (float64, error) {
 	return float64(state.Bytes) / float64(state.Msgs), nil
 }
 
-func milliseconds(since time.Time) float64 {
+func millisSince(since time.Time) float64 {
 	return float64(time.Since(since)) / float64(time.Millisecond)
 }

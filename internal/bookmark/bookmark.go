@@ -2,7 +2,9 @@
 //
 // Behind the prompt of an agent, every further message to it and every result of a
 // tool is one, sfp-<n>; no event says so: the fold counts them, and whoever wants
-// to know where one is folds the log. Labelled ones are checkpoint events, whose states the snapshotter
+// to know where one is folds the log. So are the start of each execution of a node, <exec>:start, behind which it
+// begins anew, and its end, <exec>:end: that of an agent is behind its last word, and it can be told more there.
+// Labelled ones are checkpoint events, whose states the snapshotter
 // keeps in WAKE_BOOKMARKS, so that they outlive the log.
 package bookmark
 
@@ -15,16 +17,16 @@ import (
 	"strconv"
 	"strings"
 
-	"wake/internal/eventlog"
-	"wake/internal/run"
-	"wake/internal/snapshot"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Point is a place in the log behind which a run can be forked.
 type Point struct {
 	Run      string // the run that has it: an ancestor, if the run was forked behind it
-	Label    string // sfp-<n>, or the user's; empty for a position
+	Label    string // sfp-<n>, <exec>:start, <exec>:end, or the user's; empty for a position
 	Kind     wire.CheckpointKind
 	Node     string
 	Position uint64
@@ -36,24 +38,24 @@ type Point struct {
 // before the fork included. A label that was moved, or that an ancestor has too, is
 // where it stands last. Automatic ones whose events the log has dropped are
 // missing. It fails with a [*wire.APIError] if there is no such run.
-func List(ctx context.Context, log *eventlog.Log, runID string) ([]Point, error) {
-	present, err := fold(ctx, log, runID, 0)
+func List(ctx context.Context, log eventlog.Reader, runID string) ([]Point, error) {
+	present, err := foldTo(ctx, log, runID, 0)
 	if err != nil {
 		return nil, err
 	}
 	if present.Position.Seq == 0 {
-		return nil, unknown(runID)
+		return nil, unknownRun(runID)
 	}
 	var points []Point
 	last := map[string]uint64{} // where each label stands
-	_, err = walk(ctx, log, runID, 0, func(p Point, _ *wire.State) bool {
+	_, err = walkForkPoints(ctx, log, runID, 0, func(p Point, _ *wire.State) bool {
 		points = append(points, p)
 		last[p.Label] = p.Position
 		return true
 	})
 	for _, b := range present.Bookmarks {
 		if _, seen := last[b.Label]; !seen { // the log has dropped it
-			points = append(points, kept(runID, b))
+			points = append(points, bookmarkPoint(runID, b))
 			last[b.Label] = b.Position
 		}
 	}
@@ -62,10 +64,10 @@ func List(ctx context.Context, log *eventlog.Log, runID string) ([]Point, error)
 	return points, err
 }
 
-// walk folds a run up to a position, 0 for all of it, and tells its fork points
+// walkForkPoints folds a run up to a position, 0 for all of it, and tells its fork points
 // and the state behind each until found wants no more of them; then it reports
 // false. The state is valid until found returns true.
-func walk(ctx context.Context, log *eventlog.Log, runID string, to uint64, found func(Point, *wire.State) bool) (bool, error) {
+func walkForkPoints(ctx context.Context, log eventlog.Reader, runID string, to uint64, found func(Point, *wire.State) bool) (bool, error) {
 	s := run.New(runID)
 	for e, err := range log.Read(ctx, eventlog.Query{Run: runID, Kinds: snapshot.Kinds, To: to}) {
 		if err != nil {
@@ -81,13 +83,17 @@ func walk(ctx context.Context, log *eventlog.Log, runID string, to uint64, found
 		switch p := e.Event.Payload.(type) {
 		case *wire.RunForked:
 			if p.ParentPos > 0 && p.ParentPos < e.Pos { // else it would be its own ancestor
-				more, err = walk(ctx, log, p.ParentRun, p.ParentPos, found)
+				more, err = walkForkPoints(ctx, log, p.ParentRun, p.ParentPos, found)
 			}
 		case *wire.Checkpoint:
-			more = p.Label == "" || found(point(e, p.Label, p.Kind), s)
+			more = p.Label == "" || found(pointOf(e, p.Label, p.Kind), s)
 		default:
 			if s.ForkPoints > before {
-				more = found(point(e, sfp+strconv.Itoa(s.ForkPoints), wire.CheckpointSFP), s)
+				more = found(pointOf(e, sfp+strconv.Itoa(s.ForkPoints), wire.CheckpointSFP), s)
+			} else if node, edge := nodeEdge(e, s); edge != "" {
+				point := pointOf(e, s.Nodes[node].Exec+edge, Node)
+				point.Node = node
+				more = found(point, s)
 			}
 		}
 		if err != nil || !more {
@@ -97,10 +103,44 @@ func walk(ctx context.Context, log *eventlog.Log, runID string, to uint64, found
 	return true, nil
 }
 
-// sfp begins the label of an automatic point.
-const sfp = "sfp-"
+// Node is the kind of a point that is the start or the end of an execution: no checkpoint is of it.
+const Node wire.CheckpointKind = "node"
 
-func point(e eventlog.Entry, label string, kind wire.CheckpointKind) Point {
+// sfp begins the label of an automatic point; the others end those of nodes.
+const (
+	sfp       = "sfp-"
+	nodeStart = ":start"
+	nodeEnd   = ":end"
+)
+
+// nodeEdge returns the node of whose latest execution an event that was just folded is the start
+// or the end, and which of them; "" if it is none.
+func nodeEdge(e eventlog.Entry, s *wire.State) (node, edge string) {
+	node = e.NodeID
+	switch p := e.Event.Payload.(type) {
+	case *wire.NodeScheduled:
+		if n := s.Nodes[p.Target]; n.Scheduled == e.Pos && n.Open() {
+			return p.Target, nodeStart
+		}
+	case *wire.AgentComplete: // what follows ends the node, and nobody can be told anything
+		if n := s.Nodes[node]; node != wire.RunNode && e.Event.Parent == "" && n.Open() && n.Exec == e.Event.ExecID {
+			return node, nodeEnd
+		}
+	case *wire.NodeComplete:
+		node = cmp.Or(p.Target, node)
+		if n := s.Nodes[node]; n.Ended == e.Pos && n.Type != "agent" {
+			return node, nodeEnd
+		}
+	case *wire.NodeError:
+		node = cmp.Or(p.Target, node)
+		if n := s.Nodes[node]; n.Ended == e.Pos && n.Type != "agent" {
+			return node, nodeEnd
+		}
+	}
+	return "", ""
+}
+
+func pointOf(e eventlog.Entry, label string, kind wire.CheckpointKind) Point {
 	p := Point{Run: e.RunID, Label: label, Kind: kind, Position: e.Pos, Time: e.Event.Timestamp}
 	if e.NodeID != wire.RunNode {
 		p.Node = e.NodeID
@@ -112,6 +152,12 @@ func point(e eventlog.Entry, label string, kind wire.CheckpointKind) Point {
 		p.Note = v.Content
 	case *wire.AgentTool:
 		p.Note = v.ToolName
+	case *wire.NodeScheduled:
+		p.Note = "begins"
+	case *wire.NodeComplete, *wire.AgentComplete:
+		p.Note = "is complete"
+	case *wire.NodeError:
+		p.Note = "failed"
 	}
 	if r := []rune(p.Note); len(r) > maxNote {
 		p.Note = string(r[:maxNote-1]) + "…"
@@ -122,73 +168,77 @@ func point(e eventlog.Entry, label string, kind wire.CheckpointKind) Point {
 // maxNote bounds a note in runes.
 const maxNote = 60
 
-// kept is the point of a bookmark in the state of a run.
-func kept(runID string, b wire.Bookmark) Point {
+// bookmarkPoint is the point of a bookmark in the state of a run.
+func bookmarkPoint(runID string, b wire.Bookmark) Point {
 	return Point{Run: cmp.Or(b.Run, runID), Label: b.Label, Kind: b.Kind, Node: b.Node, Position: b.Position}
 }
 
-// Resolve finds the point that at names: a label, sfp-<n>, or a position in the
+// Resolve finds the point that at names: a label, sfp-<n>, <exec>:start, <exec>:end, or a position in the
 // log. Empty, it is the present of a run that goes on, and of one that has ended
-// the last fork point before its end. It fails with a [*wire.APIError].
-func Resolve(ctx context.Context, log *eventlog.Log, runID, at string) (Point, error) {
-	p, _, err := resolve(ctx, log, runID, at)
+// the last message or result of a tool before its end, or else the last point at which a node is at work.
+// It fails with a [*wire.APIError].
+func Resolve(ctx context.Context, log eventlog.Reader, runID, at string) (Point, error) {
+	p, _, err := resolvePoint(ctx, log, runID, at)
 	return p, err
 }
 
 // Find is [Resolve] and [State] in one reading of the log.
-func Find(ctx context.Context, log *eventlog.Log, runID, at string) (Point, *wire.State, error) {
-	p, s, err := resolve(ctx, log, runID, at)
+func Find(ctx context.Context, log eventlog.Reader, runID, at string) (Point, *wire.State, error) {
+	p, s, err := resolvePoint(ctx, log, runID, at)
 	switch {
 	case err != nil:
 		return Point{}, nil, err
 	case s == nil:
 		s, err = State(ctx, log, p)
-	case ended(s):
-		err = over(runID, s)
+	case hasEnded(s):
+		err = endedError(runID, s)
 	}
 	return p, s, err
 }
 
-// resolve also returns the state behind the point if it came by it.
-func resolve(ctx context.Context, log *eventlog.Log, runID, at string) (Point, *wire.State, error) {
-	present, err := fold(ctx, log, runID, 0)
+// resolvePoint also returns the state behind the point if it came by it.
+func resolvePoint(ctx context.Context, log eventlog.Reader, runID, at string) (Point, *wire.State, error) {
+	present, err := foldTo(ctx, log, runID, 0)
 	if err != nil {
 		return Point{}, nil, err
 	}
 	switch {
 	case present.Position.Seq == 0:
-		return Point{}, nil, unknown(runID)
+		return Point{}, nil, unknownRun(runID)
 	case present.Definition == nil:
 		return Point{}, nil, &wire.APIError{
 			Code: wire.CodeNotResumable, Message: fmt.Sprintf("run %s was recorded, not executed: it has no flow that could go on", runID),
 		}
-	case at == "" && !ended(present):
+	case at == "" && !hasEnded(present):
 		return Point{Run: runID, Position: present.Position.Seq, Time: present.UpdatedAt}, present, nil
 	case at == "":
 		return lastOf(ctx, log, present)
 	}
 	for _, b := range present.Bookmarks {
 		if b.Label == at {
-			p, err := dated(ctx, log, kept(runID, b))
+			p, err := withTime(ctx, log, bookmarkPoint(runID, b))
 			return p, nil, err
 		}
 	}
 	if n, ok := strings.CutPrefix(at, sfp); ok {
 		if n, err := strconv.Atoi(n); err == nil && n >= 1 && n <= present.ForkPoints {
-			return automatic(ctx, log, present, at)
+			return findAutomatic(ctx, log, present, at)
 		}
 	}
+	if strings.HasSuffix(at, nodeStart) || strings.HasSuffix(at, nodeEnd) {
+		return findAutomatic(ctx, log, present, at)
+	}
 	if pos, err := strconv.ParseUint(at, 10, 64); err == nil && pos > 0 {
-		p, err := position(ctx, log, present, pos)
+		p, err := positionPoint(ctx, log, present, pos)
 		return p, nil, err
 	}
-	return Point{}, nil, missing(runID, at)
+	return Point{}, nil, missingPoint(runID, at)
 }
 
-// automatic finds sfp-<n>.
-func automatic(ctx context.Context, log *eventlog.Log, present *wire.State, at string) (named Point, behind *wire.State, err error) {
-	_, err = walk(ctx, log, present.RunID, 0, func(p Point, s *wire.State) bool {
-		if p.Label != at || p.Kind != wire.CheckpointSFP {
+// findAutomatic finds sfp-<n>, or the start or the end of an execution.
+func findAutomatic(ctx context.Context, log eventlog.Reader, present *wire.State, at string) (named Point, behind *wire.State, err error) {
+	_, err = walkForkPoints(ctx, log, present.RunID, 0, func(p Point, s *wire.State) bool {
+		if p.Label != at || p.Kind == wire.CheckpointLabelled {
 			return true
 		}
 		named, behind = p, s
@@ -198,28 +248,30 @@ func automatic(ctx context.Context, log *eventlog.Log, present *wire.State, at s
 		return Point{}, nil, err
 	}
 	if named.Label == "" { // the log has dropped it
-		return Point{}, nil, missing(present.RunID, at)
+		return Point{}, nil, missingPoint(present.RunID, at)
 	}
 	return named, behind, nil
 }
 
-// lastOf finds the last automatic point of a run that has ended. Its agents may
-// have finished a call after that.
-func lastOf(ctx context.Context, log *eventlog.Log, present *wire.State) (last Point, behind *wire.State, err error) {
-	_, err = walk(ctx, log, present.RunID, 0, func(p Point, s *wire.State) bool {
-		if p.Kind == wire.CheckpointSFP && !ended(s) {
-			last = p
+// lastOf finds the last sfp-<n> of a run that has ended, or else the last point at which a node is at work. Its
+// agents may have finished a call after that.
+func lastOf(ctx context.Context, log eventlog.Reader, present *wire.State) (last Point, behind *wire.State, err error) {
+	_, err = walkForkPoints(ctx, log, present.RunID, 0, func(p Point, s *wire.State) bool {
+		if p.Kind == wire.CheckpointSFP || p.Kind == Node && last.Kind != wire.CheckpointSFP && isAtWork(s) {
+			if !hasEnded(s) {
+				last = p
+			}
 		}
-		return !ended(s)
+		return !hasEnded(s)
 	})
 	if err == nil && last.Label == "" {
-		err = over(present.RunID, present)
+		err = endedError(present.RunID, present)
 	}
 	return last, nil, err
 }
 
-// dated completes a point by what its event says, if the log has it.
-func dated(ctx context.Context, log *eventlog.Log, p Point) (Point, error) {
+// withTime completes a point by what its event says, if the log has it.
+func withTime(ctx context.Context, log eventlog.Reader, p Point) (Point, error) {
 	for e, err := range log.Read(ctx, eventlog.Query{Run: p.Run, From: p.Position, To: p.Position}) {
 		if err != nil {
 			return Point{}, err
@@ -231,21 +283,30 @@ func dated(ctx context.Context, log *eventlog.Log, p Point) (Point, error) {
 	return p, nil
 }
 
-func unknown(runID string) error {
+func unknownRun(runID string) error {
 	return &wire.APIError{
 		Code: wire.CodeRunNotFound, Message: fmt.Sprintf("there is no run %s", runID), Hint: "see `wake runs` for the runs there are",
 	}
 }
 
-func missing(runID, at string) error {
+func missingPoint(runID, at string) error {
 	return &wire.APIError{
 		Code: wire.CodeNotFound, Message: fmt.Sprintf("run %s has no fork point %q", runID, at), Hint: "wake bookmarks " + runID,
 	}
 }
 
-func ended(s *wire.State) bool { return s.Status == wire.RunComplete || s.Status == wire.RunAborted }
+func hasEnded(s *wire.State) bool { return s.Status == wire.RunComplete || s.Status == wire.RunAborted }
 
-func over(runID string, s *wire.State) error {
+func isAtWork(s *wire.State) bool {
+	for _, n := range s.Nodes {
+		if n.Open() {
+			return true
+		}
+	}
+	return false
+}
+
+func endedError(runID string, s *wire.State) error {
 	return &wire.APIError{
 		Code:    wire.CodeNotResumable,
 		Message: fmt.Sprintf("run %s is %s at that point: nothing would go on", runID, s.Status),
@@ -253,9 +314,9 @@ func over(runID string, s *wire.State) error {
 	}
 }
 
-// position checks a position that somebody gave. One before the run began is an
+// positionPoint checks a position that somebody gave. One before the run began is an
 // ancestor's.
-func position(ctx context.Context, log *eventlog.Log, present *wire.State, pos uint64) (Point, error) {
+func positionPoint(ctx context.Context, log eventlog.Reader, present *wire.State, pos uint64) (Point, error) {
 	if pos > present.Position.Seq {
 		_, last, err := log.Bounds(ctx)
 		if err != nil {
@@ -280,13 +341,13 @@ func position(ctx context.Context, log *eventlog.Log, present *wire.State, pos u
 // State returns the folded state behind a point, with that position or a lower
 // one: events of text move no state. It fails with a [*wire.APIError] if the run
 // had not begun or has ended there, or the log has lost its events.
-func State(ctx context.Context, log *eventlog.Log, p Point) (*wire.State, error) {
-	s, lost, err := labelled(ctx, log, p)
+func State(ctx context.Context, log eventlog.Reader, p Point) (*wire.State, error) {
+	s, lost, err := labelledState(ctx, log, p)
 	if err != nil {
 		return nil, err
 	}
 	if s == nil || s.Position.Incarnation != log.Incarnation() {
-		folded, err := fold(ctx, log, p.Run, p.Position)
+		folded, err := foldTo(ctx, log, p.Run, p.Position)
 		switch {
 		case err != nil:
 			return nil, err
@@ -302,15 +363,15 @@ func State(ctx context.Context, log *eventlog.Log, p Point) (*wire.State, error)
 			Code: wire.CodeNotFound, Message: fmt.Sprintf("the log has no state of run %s at position %d", p.Run, p.Position),
 			Hint: "wake bookmarks " + p.Run,
 		}
-	case ended(s):
-		return nil, over(p.Run, s)
+	case hasEnded(s):
+		return nil, endedError(p.Run, s)
 	}
 	return s, nil
 }
 
-// labelled returns the state that was kept of a labelled point, nil if none was.
+// labelledState returns the state that was kept of a labelled point, nil if none was.
 // lost says why there is one that can't be used.
-func labelled(ctx context.Context, log *eventlog.Log, p Point) (s *wire.State, lost, err error) {
+func labelledState(ctx context.Context, log eventlog.Reader, p Point) (s *wire.State, lost, err error) {
 	if p.Label == "" {
 		return nil, nil, nil
 	}
@@ -328,9 +389,9 @@ func labelled(ctx context.Context, log *eventlog.Log, p Point) (s *wire.State, l
 	return s, nil, nil
 }
 
-// fold returns the state of a run at a position, 0 for the present: from its
+// foldTo returns the state of a run at a position, 0 for the present: from its
 // snapshot if that isn't beyond it.
-func fold(ctx context.Context, log *eventlog.Log, runID string, to uint64) (*wire.State, error) {
+func foldTo(ctx context.Context, log eventlog.Reader, runID string, to uint64) (*wire.State, error) {
 	s, found, err := snapshot.Load(ctx, log, runID)
 	if err != nil && !errors.Is(err, snapshot.ErrUnusable) {
 		return nil, err

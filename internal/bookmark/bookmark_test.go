@@ -7,13 +7,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/bookmark"
-	"wake/internal/eventlog"
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/internal/run"
-	"wake/internal/snapshot"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/bookmark"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }
@@ -91,8 +91,12 @@ func code(err error) wire.ErrorCode {
 	return e.Code
 }
 
+// labels lists points but for those of nodes, which [TestPointsOfNodes] is about.
 func labels(points []bookmark.Point) (out []string) {
 	for _, p := range points {
+		if p.Kind == bookmark.Node {
+			continue
+		}
 		out = append(out, fmt.Sprintf("%s/%s@%d %s", p.Run, p.Label, p.Position, p.Note))
 	}
 	return out
@@ -143,7 +147,7 @@ func TestPoints(t *testing.T) {
 	}
 
 	// A fork inherits what lies before it, and so does its own fork.
-	state, err := bookmark.State(t.Context(), log, points[2])
+	state, err := bookmark.State(t.Context(), log, bookmark.Point{Run: "r1", Position: two})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,8 +354,8 @@ func TestAfterTheEnd(t *testing.T) {
 	s.schedule(log, "r1")
 	s.decide("", &wire.FlowAborted{Reason: "enough"})
 	late := s.start()
-	if _, _, err := bookmark.Find(t.Context(), log, "r1", ""); code(err) != wire.CodeNotResumable {
-		t.Errorf("no point before the end: %v", err)
+	if p, state, err := bookmark.Find(t.Context(), log, "r1", ""); err != nil || p.Label != "a#1:start" || state.Status != wire.RunRunning {
+		t.Errorf("the last point before the end is %+v, %v", p, err)
 	}
 	for _, at := range []string{"sfp-1", fmt.Sprint(late)} {
 		if _, _, err := bookmark.Find(t.Context(), log, "r1", at); code(err) != wire.CodeNotResumable {
@@ -367,6 +371,64 @@ func TestAfterTheEnd(t *testing.T) {
 	p, state, err := bookmark.Find(t.Context(), log, "r2", "")
 	if err != nil || p.Position != one || state.Status != wire.RunRunning {
 		t.Errorf("the last point before the end is %+v, %v", p, err)
+	}
+}
+
+// The start and the end of each node are points: of an agent the end is behind its last word, where
+// its execution is open. Late ones of an execution that was withdrawn are none, and a run of
+// commands that has ended is forked where the last one began.
+func TestPointsOfNodes(t *testing.T) {
+	t.Parallel()
+	log := logtest.Start(t)
+	s := tell(t, log, "r1")
+	s.begin(log, "r1")
+	word := s.act("", &wire.AgentComplete{Result: "done"})
+	s.act("", &wire.NodeComplete{Output: wire.Null})
+	on := func(exec, node string, p wire.Payload) uint64 {
+		w := logtest.Claim(t, log, "r1", node)
+		return appendTo(t, w, &wire.Event{ExecID: exec, Timestamp: 3, Payload: p})
+	}
+	begun := s.decide("b#1", &wire.NodeScheduled{Target: "b", Attempt: 1})
+	on("b#1", "b", &wire.NodeStart{NodeType: "exec", Attempt: 1})
+	failed := on("b#1", "b", &wire.NodeError{Error: "exit code 1", ErrorType: wire.ErrorException})
+	again := s.decide("b#2", &wire.NodeScheduled{Target: "b", Attempt: 2})
+	on("b#2", "b", &wire.NodeStart{NodeType: "exec", Attempt: 2})
+	late := on("b#1", "b", &wire.NodeComplete{Output: wire.Null})
+	s.decide("set#1", &wire.NodeScheduled{Target: "set", Attempt: 1, Error: "no such value"})
+	s.decide("", &wire.FlowComplete{FlowName: "f", Status: wire.FlowStatusFailed})
+
+	points, err := bookmark.List(t.Context(), log, "r1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]uint64{}
+	for _, p := range points {
+		if p.Kind == bookmark.Node {
+			at[p.Label] = p.Position
+		}
+	}
+	first := points[0].Position
+	if d := cmp.Diff(map[string]uint64{"a#1:start": first, "a#1:end": word, "b#1:start": begun, "b#1:end": failed, "b#2:start": again}, at); d != "" {
+		t.Errorf("late is %d:\n%s", late, d)
+	}
+	for label, pos := range at {
+		if p, state, err := bookmark.Find(t.Context(), log, "r1", label); err != nil || p.Position != pos || state.Position.Seq != pos || state.Status != wire.RunRunning {
+			t.Errorf("%s is %+v, %v", label, p, err)
+		}
+	}
+	for _, label := range []string{"b#3:start", "set#1:start", ":end", "b#2:end"} {
+		if p, err := bookmark.Resolve(t.Context(), log, "r1", label); code(err) != wire.CodeNotFound {
+			t.Errorf("%s is %+v, %v", label, p, err)
+		}
+	}
+
+	s = tell(t, log, "r2")
+	s.schedule(log, "r2")
+	s.act("", &wire.NodeStart{NodeType: "exec", Attempt: 1})
+	s.act("", &wire.NodeError{Error: "exit code 1", ErrorType: wire.ErrorException})
+	s.decide("", &wire.FlowComplete{FlowName: "f", Status: wire.FlowStatusFailed})
+	if p, _, err := bookmark.Find(t.Context(), log, "r2", ""); err != nil || p.Label != "a#1:start" {
+		t.Errorf("of a failed command: %+v, %v", p, err)
 	}
 }
 

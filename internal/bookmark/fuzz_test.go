@@ -5,9 +5,9 @@ import (
 	"strconv"
 	"testing"
 
-	"wake/internal/bookmark"
-	"wake/internal/logtest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/bookmark"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // FuzzResolve asks for any point of a run: what is found is found again under the

@@ -11,7 +11,7 @@ import (
 	"math"
 	"slices"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Present is a position behind all others: the end of a run's events.
@@ -36,7 +36,7 @@ func Ancestry(a, b *wire.State) (common *Common, ofA, ofB []Span) {
 	if a.RunID == b.RunID {
 		return &Common{RunID: a.RunID, Position: a.Position.Seq}, nil, nil
 	}
-	lineA, lineB := line(a), line(b)
+	lineA, lineB := runLine(a), runLine(b)
 	for i, x := range lineA {
 		j := slices.IndexFunc(lineB, func(y wire.Ancestor) bool { return y.RunID == x.RunID })
 		if j < 0 {
@@ -47,20 +47,20 @@ func Ancestry(a, b *wire.State) (common *Common, ofA, ofB []Span) {
 		if x.Position < y.Position {
 			common.Label = x.Label
 		}
-		return common, spans(lineA[:i+1], common.Position), spans(lineB[:j+1], common.Position)
+		return common, spansBehind(lineA[:i+1], common.Position), spansBehind(lineB[:j+1], common.Position)
 	}
-	return nil, spans(lineA[:1], 0), spans(lineB[:1], 0)
+	return nil, spansBehind(lineA[:1], 0), spansBehind(lineB[:1], 0)
 }
 
-// line is a run and its ancestors, each with the position up to which its events
+// runLine is a run and its ancestors, each with the position up to which its events
 // belong to the run.
-func line(s *wire.State) []wire.Ancestor {
+func runLine(s *wire.State) []wire.Ancestor {
 	return append([]wire.Ancestor{{RunID: s.RunID, Position: Present}}, s.Lineage...)
 }
 
-// spans are the events of a line, nearest first, that are behind a position of its
+// spansBehind are the events of a line, nearest first, that are behind a position of its
 // last member.
-func spans(line []wire.Ancestor, from uint64) []Span {
+func spansBehind(line []wire.Ancestor, from uint64) []Span {
 	var all []Span
 	for _, a := range slices.Backward(line) {
 		if a.Position > from {
@@ -162,22 +162,22 @@ type ToolChange struct {
 // Runs compares two runs whose common point is known, nil if they have none.
 func Runs(a, b Side, common *Common) Differences {
 	d := Differences{
-		A: facts(a), B: facts(b), Common: common,
+		A: runFacts(a), B: runFacts(b), Common: common,
 		Flow:  a.State.DefinitionHash != b.State.DefinitionHash,
-		Input: pair(a.State.Input, b.State.Input),
-		State: values("", a.State.State, b.State.State),
-		Tools: tools(a.Steps, b.Steps),
+		Input: differingPair(a.State.Input, b.State.Input),
+		State: differingValues("", a.State.State, b.State.State),
+		Tools: toolChanges(a.Steps, b.Steps),
 	}
 	stepsA, stepsB := byNode(a.Steps), byNode(b.Steps)
 	rank := math.MaxInt
-	for _, node := range nodes(a.State, b.State, stepsA, stepsB) {
+	for _, node := range nodesOfBoth(a.State, b.State, stepsA, stepsB) {
 		if node == wire.RunNode && len(stepsA[node])+len(stepsB[node]) == 0 {
 			continue
 		}
 		n := NodePair{Node: node, A: nodeFacts(a, node, stepsA[node]), B: nodeFacts(b, node, stepsB[node])}
 		var at int
-		n.Parted, at = part(node, stepsA[node], stepsB[node])
-		if out := pair(timeless(a.State.Outputs[node]), timeless(b.State.Outputs[node])); out != nil {
+		n.Parted, at = findParting(node, stepsA[node], stepsB[node])
+		if out := differingPair(withoutDuration(a.State.Outputs[node]), withoutDuration(b.State.Outputs[node])); out != nil {
 			n.Output = true
 			d.Outputs = append(d.Outputs, ValuePair{node, *out})
 		}
@@ -193,7 +193,7 @@ func Runs(a, b Side, common *Common) Differences {
 	return d
 }
 
-func facts(s Side) RunFacts {
+func runFacts(s Side) RunFacts {
 	t := s.State
 	return RunFacts{
 		RunID: t.RunID, FlowName: t.FlowName, Status: t.Status, Result: t.Result, Reason: t.Reason, Error: t.Error,
@@ -201,7 +201,7 @@ func facts(s Side) RunFacts {
 	}
 }
 
-func nodeFacts(s Side, node string, steps []ranked) NodeFacts {
+func nodeFacts(s Side, node string, steps []rankedStep) NodeFacts {
 	n := s.State.Nodes[node]
 	f := NodeFacts{Status: s.State.NodeStatus[node], Reason: n.Reason, Execs: n.Execs, Steps: len(steps), CostUsd: s.costs[node]}
 	for _, step := range steps {
@@ -216,23 +216,23 @@ func nodeFacts(s Side, node string, steps []ranked) NodeFacts {
 	return f
 }
 
-// ranked is a step and its place among all steps of its side.
-type ranked struct {
+// rankedStep is a step and its place among all steps of its side.
+type rankedStep struct {
 	*Step
 	rank int
 }
 
-func byNode(steps []Step) map[string][]ranked {
-	all := map[string][]ranked{}
+func byNode(steps []Step) map[string][]rankedStep {
+	all := map[string][]rankedStep{}
 	for i := range steps {
 		s := &steps[i]
-		all[s.Node] = append(all[s.Node], ranked{s, i})
+		all[s.Node] = append(all[s.Node], rankedStep{s, i})
 	}
 	return all
 }
 
-// nodes are the nodes of both runs, sorted.
-func nodes(a, b *wire.State, stepsA, stepsB map[string][]ranked) []string {
+// nodesOfBoth are the nodes of both runs, sorted.
+func nodesOfBoth(a, b *wire.State, stepsA, stepsB map[string][]rankedStep) []string {
 	all := slices.Collect(maps.Keys(a.NodeStatus))
 	all = slices.AppendSeq(all, maps.Keys(b.NodeStatus))
 	all = slices.AppendSeq(all, maps.Keys(stepsA))
@@ -241,8 +241,8 @@ func nodes(a, b *wire.State, stepsA, stepsB map[string][]ranked) []string {
 	return slices.Compact(all)
 }
 
-// part finds the first step of a node that differs, and its place among all.
-func part(node string, a, b []ranked) (*Parting, int) {
+// findParting finds the first step of a node that differs, and its place among all.
+func findParting(node string, a, b []rankedStep) (*Parting, int) {
 	for i := range max(len(a), len(b)) {
 		switch {
 		case i >= len(a):
@@ -256,9 +256,9 @@ func part(node string, a, b []ranked) (*Parting, int) {
 	return nil, 0
 }
 
-// tools lists the calls that the sides made unequally often, those that a made
+// toolChanges lists the calls that the sides made unequally often, those that a made
 // first.
-func tools(a, b []Step) []ToolChange {
+func toolChanges(a, b []Step) []ToolChange {
 	var order []ToolChange
 	index := map[string]int{}
 	count := func(steps []Step, add func(*ToolChange)) {
@@ -295,6 +295,8 @@ func (s *Side) Spend(begin, end *wire.State) {
 	s.Usage.CacheCreationInputTokens += to.CacheCreationInputTokens - from.CacheCreationInputTokens
 	s.Usage.CacheReadInputTokens += to.CacheReadInputTokens - from.CacheReadInputTokens
 	s.Usage.CostUsd += to.CostUsd - from.CostUsd
+	s.Usage.ComputedUsd += to.ComputedUsd - from.ComputedUsd
+	s.Usage.Unpriced += to.Unpriced - from.Unpriced
 	s.Usage.Turns += to.Turns - from.Turns
 	s.Usage.ToolCalls += to.ToolCalls - from.ToolCalls
 	s.Usage.ToolErrors += to.ToolErrors - from.ToolErrors

@@ -6,8 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"wake/internal/compare"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/compare"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func raw(t *testing.T, v any) wire.Raw {

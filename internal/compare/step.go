@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // What a step is.
@@ -69,8 +69,8 @@ func StepOf(pos uint64, e *wire.Event) (Step, bool) {
 		}
 	}
 	s.Text = timeline.Line(s.Text, maxText)
-	s.call = digest(append([]any{s.What}, asked...))
-	s.key = digest(append([]any{s.call}, came...))
+	s.call = hashValues(append([]any{s.What}, asked...))
+	s.key = hashValues(append([]any{s.call}, came...))
 	return s, true
 }
 
@@ -81,8 +81,8 @@ func (s *Step) ofFlow(e *wire.Event) (asked, came []any) {
 		s.What, s.Text = Node, lineOf(e)
 		return []any{"start", p.NodeType, p.Attempt, p.Iteration, p.Input}, nil
 	case *wire.NodeComplete:
-		s.What, s.Text = Node, s.Node+" complete: "+brief(p.Output)
-		return []any{"end"}, []any{timeless(p.Output)}
+		s.What, s.Text = Node, s.Node+" complete: "+briefText(p.Output)
+		return []any{"end"}, []any{withoutDuration(p.Output)}
 	case *wire.NodeError:
 		s.What, s.Text, s.Failed = Node, lineOf(e), true
 		return []any{"end"}, []any{p.ErrorType, p.Error}
@@ -99,7 +99,7 @@ func (s *Step) ofFlow(e *wire.Event) (asked, came []any) {
 		s.What, s.Text = Edge, fmt.Sprintf("%s goes round, %d", p.EdgeID, p.Iteration)
 		return []any{"loop", p.EdgeID, p.Iteration}, nil
 	case *wire.StatePatch:
-		s.What, s.Text = Change, p.Patch.Path+" = "+brief(p.Patch.Value)
+		s.What, s.Text = Change, p.Patch.Path+" = "+briefText(p.Patch.Value)
 		return []any{string(p.Patch.Op), p.Patch.Path, p.Patch.Value}, nil
 	case *wire.FlowComplete:
 		s.What, s.Text, s.Failed = Run, lineOf(e), p.Status == wire.FlowStatusFailed
@@ -116,8 +116,8 @@ func lineOf(e *wire.Event) string {
 	return strings.ReplaceAll(text, "\n", " ")
 }
 
-// brief is a value in short.
-func brief(v wire.Raw) string {
+// briefText is a value in short.
+func briefText(v wire.Raw) string {
 	if text, ok := v.Text(); ok {
 		return text
 	}
@@ -128,8 +128,8 @@ func brief(v wire.Raw) string {
 	return string(b)
 }
 
-// digest is a short stand-in for values, the same for the same ones.
-func digest(values []any) string {
+// hashValues is a short stand-in for values, the same for the same ones.
+func hashValues(values []any) string {
 	h := sha256.New()
 	for _, v := range values {
 		if raw, ok := v.(wire.Raw); ok {

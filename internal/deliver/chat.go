@@ -9,7 +9,7 @@ import (
 	"github.com/nicholas-fedor/shoutrrr/pkg/router"
 	"github.com/nicholas-fedor/shoutrrr/pkg/types"
 
-	"wake/internal/timeline"
+	"code.wake.dev/wake/internal/timeline"
 )
 
 // chat sends texts to chat and push services.
@@ -40,22 +40,22 @@ func checkChat(address string) error {
 	return nil
 }
 
-// send sends a text. The services don't know contexts: a call that takes too long
+// sendNotification sends a text. The services don't know contexts: a call that takes too long
 // goes on, and its outcome is that of the next attempt if it sends the same. There
 // is one call at a time.
-func (c *chat) send(ctx context.Context, n Notification) error {
+func (c *chat) sendNotification(ctx context.Context, n Notification) error {
 	if c.running != nil {
 		old := c.id
-		if err := c.outcome(ctx); errors.Is(err, context.DeadlineExceeded) || old == n.ID && err == nil {
+		if err := c.awaitOutcome(ctx); errors.Is(err, context.DeadlineExceeded) || old == n.ID && err == nil {
 			return err
 		}
 	}
 	c.running, c.id = make(chan error, 1), n.ID
-	go func(done chan<- error) { done <- c.call(n.Text) }(c.running)
-	return c.outcome(ctx)
+	go func(done chan<- error) { done <- c.callService(n.Text) }(c.running)
+	return c.awaitOutcome(ctx)
 }
 
-func (c *chat) outcome(ctx context.Context) error {
+func (c *chat) awaitOutcome(ctx context.Context) error {
 	select {
 	case err := <-c.running:
 		c.running = nil
@@ -65,8 +65,8 @@ func (c *chat) outcome(ctx context.Context) error {
 	}
 }
 
-// call is the one that runs, so it has the service to itself.
-func (c *chat) call(text string) error {
+// callService is the one that runs, so it has the service to itself.
+func (c *chat) callService(text string) error {
 	if c.service == nil {
 		var r router.ServiceRouter
 		s, err := r.Locate(c.url)

@@ -11,9 +11,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/seal"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // letterPrefix begins the service of a sink's dead letters.
@@ -32,10 +32,10 @@ type Letter struct {
 	Notification Notification `json:"notification"`
 }
 
-// bury stores a notification with the reason in WAKE_DEADLETTER. Once it has, the
+// storeLetter stores a notification with the reason in WAKE_DEADLETTER. Once it has, the
 // target goes on with the next. If it is killed in between, the letter is there
 // twice at worst.
-func (t *target) bury(ctx context.Context, n Notification, pos uint64, reason error) error {
+func (t *target) storeLetter(ctx context.Context, n Notification, pos uint64, reason error) error {
 	data, err := wire.Marshal(n)
 	if err != nil {
 		return err
@@ -58,20 +58,21 @@ func (t *target) bury(ctx context.Context, n Notification, pos uint64, reason er
 	}
 	t.d.letters.WithLabelValues(t.name, t.cfg.Type).Inc()
 	t.logger.ErrorContext(ctx, "notification given up", "id", n.ID, "attempts", t.tried.Count, "reason", reason)
-	t.rec.Tried = tried{}
+	t.rec.Tried = attemptCount{}
 	return nil
 }
 
-// Letters yields the dead letters of a sink, or of all, the oldest first.
-func Letters(ctx context.Context, log *eventlog.Log, sink string) iter.Seq2[Letter, error] {
+// StoredLetters yields the stored dead letters of a sink, the oldest first.
+func StoredLetters(ctx context.Context, log *eventlog.Log, sink string) iter.Seq2[Letter, error] {
 	return func(yield func(Letter, error) bool) {
-		if err := letters(ctx, log, sink, func(l Letter) bool { return yield(l, nil) }); err != nil {
+		if err := readLetters(ctx, log, sink, 0, func(l Letter) bool { return yield(l, nil) }); err != nil {
 			yield(Letter{}, fmt.Errorf("read dead letters: %w", err))
 		}
 	}
 }
 
-func letters(ctx context.Context, log *eventlog.Log, sink string, yield func(Letter) bool) error {
+// readLetters yields the stored dead letters of a sink, or of all, from an id on.
+func readLetters(ctx context.Context, log *eventlog.Log, sink string, from uint64, yield func(Letter) bool) error {
 	stream, err := log.JetStream().Stream(ctx, log.Names().DeadLetterStream())
 	if err != nil {
 		return err
@@ -80,7 +81,7 @@ func letters(ctx context.Context, log *eventlog.Log, sink string, yield func(Let
 	if sink != "" {
 		filter = log.Names().DeadLetter(letterPrefix + sink)
 	}
-	for next := uint64(1); ; {
+	for next := max(from, 1); ; {
 		m, err := stream.GetMsg(ctx, next, jetstream.WithGetMsgSubject(filter))
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			return nil
@@ -89,7 +90,7 @@ func letters(ctx context.Context, log *eventlog.Log, sink string, yield func(Let
 			return err
 		}
 		next = m.Sequence + 1
-		l, ok, err := letter(log, m)
+		l, ok, err := parseLetter(log, m)
 		if err != nil {
 			return fmt.Errorf("dead letter %d: %w", m.Sequence, err)
 		}
@@ -99,9 +100,9 @@ func letters(ctx context.Context, log *eventlog.Log, sink string, yield func(Let
 	}
 }
 
-// letter reads a dead letter. One of another service is none of ours. It fails if the
+// parseLetter reads a dead letter. One of another service is none of ours. It fails if the
 // key of one is missing.
-func letter(log *eventlog.Log, m *jetstream.RawStreamMsg) (Letter, bool, error) {
+func parseLetter(log *eventlog.Log, m *jetstream.RawStreamMsg) (Letter, bool, error) {
 	if !strings.HasPrefix(m.Subject, log.Names().DeadLetter(letterPrefix)) {
 		return Letter{}, false, nil
 	}
@@ -118,8 +119,8 @@ func letter(log *eventlog.Log, m *jetstream.RawStreamMsg) (Letter, bool, error) 
 	return l, ok && wire.Unmarshal(p.Data, &l.Notification) == nil, nil
 }
 
-// forget removes a dead letter that was delivered after all.
-func forget(ctx context.Context, log *eventlog.Log, id uint64) error {
+// removeLetter removes a dead letter that was delivered after all.
+func removeLetter(ctx context.Context, log *eventlog.Log, id uint64) error {
 	stream, err := log.JetStream().Stream(ctx, log.Names().DeadLetterStream())
 	if err == nil {
 		err = stream.DeleteMsg(ctx, id)
@@ -130,4 +131,4 @@ func forget(ctx context.Context, log *eventlog.Log, id uint64) error {
 	return nil
 }
 
-func wanted(ids []uint64, id uint64) bool { return len(ids) == 0 || slices.Contains(ids, id) }
+func isSelected(ids []uint64, id uint64) bool { return len(ids) == 0 || slices.Contains(ids, id) }

@@ -29,9 +29,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"wake/internal/eventlog"
-	"wake/internal/metric"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/metric"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // Config are the settings of a [Deliverer].
@@ -90,7 +90,7 @@ func (d *Deliverer) Replace(rules *Rules) {
 	d.changed = make(chan struct{})
 }
 
-func (d *Deliverer) current() (*Rules, <-chan struct{}) {
+func (d *Deliverer) currentRules() (*Rules, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.rules, d.changed
@@ -99,23 +99,23 @@ func (d *Deliverer) current() (*Rules, <-chan struct{}) {
 // Run delivers until ctx ends. Then it finishes the attempts that have begun.
 func (d *Deliverer) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		rules, changed := d.current()
-		if err := d.follow(ctx, rules, changed); err != nil {
+		rules, changed := d.currentRules()
+		if err := d.runTargets(ctx, rules, changed); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// follow runs the targets of rules until these change or ctx ends.
-func (d *Deliverer) follow(ctx context.Context, rules *Rules, changed <-chan struct{}) error {
+// runTargets runs the targets of rules until these change or ctx ends.
+func (d *Deliverer) runTargets(ctx context.Context, rules *Rules, changed <-chan struct{}) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
 	for name := range rules.Sinks {
-		t, err := d.target(name, rules)
+		t, err := d.newTarget(name, rules)
 		if err != nil {
 			return err
 		}
@@ -128,11 +128,11 @@ func (d *Deliverer) follow(ctx context.Context, rules *Rules, changed <-chan str
 	return nil
 }
 
-func (d *Deliverer) target(name string, rules *Rules) (*target, error) {
+func (d *Deliverer) newTarget(name string, rules *Rules) (*target, error) {
 	cfg := rules.Sinks[name]
 	s, err := newSender(d.cfg, cfg, d.log.Names())
 	if err != nil {
-		return nil, fmt.Errorf("sink %s: %s", name, cfg.scrub(err.Error()))
+		return nil, fmt.Errorf("sink %s: %s", name, cfg.scrubText(err.Error()))
 	}
 	for _, v := range []*prometheus.CounterVec{d.sent, d.failed, d.letters} {
 		v.WithLabelValues(name, cfg.Type) // 0, so that the first one shows as more
@@ -149,8 +149,8 @@ func (d *Deliverer) target(name string, rules *Rules) (*target, error) {
 func Test(ctx context.Context, c Config, rules *Rules, name string, names subjects.Names) error {
 	s, err := newSender(c, rules.Sinks[name], names)
 	if err != nil {
-		return errors.New(rules.Sinks[name].scrub(err.Error()))
+		return errors.New(rules.Sinks[name].scrubText(err.Error()))
 	}
 	defer s.close()
-	return try(ctx, s, rules.Sinks[name], probe(name))
+	return trySend(ctx, s, rules.Sinks[name], testNotification(name))
 }

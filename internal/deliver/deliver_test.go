@@ -20,12 +20,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/deliver"
-	"wake/internal/eventlog"
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/deliver"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) {
@@ -136,7 +136,7 @@ func severity(s wire.Severity) func(*wire.Alert) { return func(a *wire.Alert) { 
 func (w *world) letters() []deliver.Letter {
 	w.t.Helper()
 	var all []deliver.Letter
-	for l, err := range deliver.Letters(w.t.Context(), w.log, "") {
+	for l, err := range deliver.StoredLetters(w.t.Context(), w.log, "") {
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -380,16 +380,16 @@ func TestRetry(t *testing.T) {
 		if len(w.letters()) != 3 || w.web.tries != 3 {
 			t.Fatalf("%d dead letters after %d attempts: what is refused for good isn't tried again", len(w.letters()), w.web.tries)
 		}
-		r, err := deliver.Retry(t.Context(), w.log, "ops", nil)
+		r, err := deliver.Retry(t.Context(), w.log.Conn(), w.log.Names(), "ops", nil)
 		if err != nil || r.Sent != 0 || r.Problem != "answered 400 Bad Request" || !r.More {
 			t.Errorf("%+v, %v", r, err)
 		}
 		w.web.answers(nil)
-		r, err = deliver.Retry(t.Context(), w.log, "ops", []uint64{w.letters()[1].ID})
+		r, err = deliver.Retry(t.Context(), w.log.Conn(), w.log.Names(), "ops", []uint64{w.letters()[1].ID})
 		if err != nil || r.Sent != 1 || r.More {
 			t.Errorf("%+v, %v", r, err)
 		}
-		r, err = deliver.Retry(t.Context(), w.log, "ops", nil)
+		r, err = deliver.Retry(t.Context(), w.log.Conn(), w.log.Names(), "ops", nil)
 		if err != nil || r.Sent != 2 || r.Problem != "" {
 			t.Errorf("%+v, %v", r, err)
 		}
@@ -397,7 +397,7 @@ func TestRetry(t *testing.T) {
 		if got := w.letters(); len(got) > 0 {
 			t.Errorf("dead letters %v", got)
 		}
-		if r, err = deliver.Try(t.Context(), w.log, "ops"); err != nil || r.Sent != 1 {
+		if r, err = deliver.Try(t.Context(), w.log.Conn(), w.log.Names(), "ops"); err != nil || r.Sent != 1 {
 			t.Errorf("test: %+v, %v", r, err)
 		}
 	})
@@ -412,7 +412,7 @@ func TestAskedWhileBusy(t *testing.T) {
 		w.web.answers(func(http.ResponseWriter, event) { <-time.After(time.Second) })
 		want := w.raise(30)
 		<-time.After(5 * time.Second)
-		r, err := deliver.Try(t.Context(), w.log, "ops")
+		r, err := deliver.Try(t.Context(), w.log.Conn(), w.log.Names(), "ops")
 		if n := len(w.web.ids("ops")); err != nil || r.Sent != 1 || n > 10 {
 			t.Errorf("behind %d others: %+v, %v", n, r, err)
 		}
@@ -498,13 +498,15 @@ func TestServerIsAway(t *testing.T) {
 		w := begin(t)
 		w.delivering(w.server.Conn(t, nats.ReconnectBufSize(-1)), toOps, w.web.transport)
 		<-time.After(time.Second)
-		stopped := make(chan struct{})
+		raised, stopped := make(chan struct{}), make(chan struct{})
 		w.web.answers(func(http.ResponseWriter, event) {
 			w.web.answers(nil)
+			<-raised
 			w.server.Stop()
 			close(stopped)
 		})
 		want := w.raise(2)
+		close(raised)
 		<-stopped
 		<-time.After(20 * time.Second)
 		w.server.Start(t)

@@ -14,11 +14,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"wake/internal/deliver"
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/pkg/wire"
-	"wake/services/alerter"
+	"code.wake.dev/wake/internal/deliver"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/alerter"
 )
 
 // Whatever is the last that a process does that finds, stores and sends alerts: the

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Notification is what a sink gets: an alert, a digest of several, or a test.
@@ -33,18 +33,18 @@ type Digest struct {
 	Lines  []string              `json:"lines,omitempty"` // of the first 20
 }
 
-// notify makes the notification of an alert. Its id is the alert's key, which is
+// alertNotification makes the notification of an alert. Its id is the alert's key, which is
 // of one incarnation of the log, and its time: a log that was restored from a backup
 // counts on from there, so that its positions, and the keys, may be of other alerts.
-func notify(a *wire.Alert) Notification {
+func alertNotification(a *wire.Alert) Notification {
 	return Notification{
 		ID:   fmt.Sprintf("%s-%s-%d", a.Position.Incarnation, subjects.Escape(a.Key), a.Timestamp),
 		Time: a.Timestamp, Severity: a.Severity, Text: a.Text, Alert: a,
 	}
 }
 
-// probe is the notification of a test.
-func probe(sink string) Notification {
+// testNotification is the notification of a test.
+func testNotification(sink string) Notification {
 	return Notification{ID: "test-" + sink, Time: time.Now().UnixMilli(), Severity: wire.SeverityInfo, Text: "wake: a test of the sink " + sink}
 }
 
@@ -65,7 +65,7 @@ type cloudEvent struct {
 func (n Notification) cloudEvent(names subjects.Names) ([]byte, error) {
 	e := cloudEvent{
 		SpecVersion: "1.0", ID: n.ID, Source: "wake://" + names.Prefix(), Type: "wake.test",
-		Time: n.at().Format("2006-01-02T15:04:05.000Z07:00"), ContentType: "application/json",
+		Time: n.utcTime().Format("2006-01-02T15:04:05.000Z07:00"), ContentType: "application/json",
 	}
 	var data any = map[string]string{"text": n.Text}
 	switch {
@@ -85,10 +85,10 @@ func (n Notification) cloudEvent(names subjects.Names) ([]byte, error) {
 	return json.Marshal(e)
 }
 
-func (n Notification) at() time.Time { return time.UnixMilli(n.Time).UTC() }
+func (n Notification) utcTime() time.Time { return time.UnixMilli(n.Time).UTC() }
 
-// text returns what a digest says.
-func (d *Digest) text(rate *Rate) string {
+// summaryText returns what a digest says.
+func (d *Digest) summaryText(rate *Rate) string {
 	total := 0
 	var parts []string
 	for _, s := range severities {
@@ -131,6 +131,6 @@ type sendError struct {
 func (e *sendError) Error() string { return e.err.Error() }
 func (e *sendError) Unwrap() error { return e.err }
 
-func final(format string, args ...any) error {
+func finalError(format string, args ...any) error {
 	return &sendError{err: fmt.Errorf(format, args...), final: true}
 }

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"sync"
 
-	"wake/internal/api"
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"github.com/nats-io/nats.go"
+
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // What a sink can be asked for.
@@ -28,12 +30,12 @@ type answer struct {
 	err      error
 }
 
-// listen answers requests for this sink until stop is called.
-func (t *target) listen(ctx context.Context) (stop func()) {
+// serveOrders answers requests for this sink until stop is called.
+func (t *target) serveOrders(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	s := api.Service{
 		Names: t.d.log.Names(), Name: "sink-" + t.name, Logger: t.logger, Tracer: t.d.log.Tracer(),
-		Endpoints: []api.Endpoint{api.Handle(wire.VerbSink(t.name), "", t.hand)},
+		Endpoints: []api.Endpoint{api.Handle(wire.VerbSink(t.name), "", t.submitOrder)},
 	}
 	var serving sync.WaitGroup
 	serving.Go(func() {
@@ -47,8 +49,8 @@ func (t *target) listen(ctx context.Context) (stop func()) {
 	}
 }
 
-// hand hands an order over to whoever runs the target, and waits for the outcome.
-func (t *target) hand(ctx context.Context, ask wire.SinkRequest, _ api.Form) (wire.SinkResponse, error) {
+// submitOrder hands an order over to whoever runs the target, and waits for the outcome.
+func (t *target) submitOrder(ctx context.Context, ask wire.SinkRequest, _ api.Form) (wire.SinkResponse, error) {
 	if ask.Do != orderTest && ask.Do != orderRetry {
 		return wire.SinkResponse{}, &wire.APIError{Code: wire.CodeBadRequest, Message: "a sink does test and retry"}
 	}
@@ -66,25 +68,25 @@ func (t *target) hand(ctx context.Context, ask wire.SinkRequest, _ api.Form) (wi
 	}
 }
 
-// heed obeys the order of who waits, if somebody does: while there is much to send,
+// obeyWaitingOrder obeys the order of who waits, if somebody does: while there is much to send,
 // nothing else looks.
-func (t *target) heed() {
+func (t *target) obeyWaitingOrder() {
 	select {
 	case o := <-t.orders:
-		o.done <- t.obey(o)
+		o.done <- t.obeyOrder(o)
 	default:
 	}
 }
 
-// obey does what was asked for. That the sink takes nothing is an answer, not an
+// obeyOrder does what was asked for. That the sink takes nothing is an answer, not an
 // error.
-func (t *target) obey(o order) answer {
+func (t *target) obeyOrder(o order) answer {
 	if o.ask.Do == orderRetry {
-		r, err := t.retry(o.ctx, o.ask.Letters)
+		r, err := t.retryLetters(o.ctx, o.ask.Letters)
 		return answer{r, err}
 	}
 	var r wire.SinkResponse
-	if err := t.attempt(o.ctx, probe(t.name)); err != nil {
+	if err := t.attemptDelivery(o.ctx, testNotification(t.name)); err != nil {
 		r.Problem = err.Error()
 	} else {
 		r.Sent = 1
@@ -92,12 +94,12 @@ func (t *target) obey(o order) answer {
 	return answer{r, nil}
 }
 
-// retry sends dead letters of the sink again, each once, the oldest first, and
+// retryLetters sends dead letters of the sink again, each once, the oldest first, and
 // removes those that it takes. It ends with the first that it doesn't take, or when
 // time is up.
-func (t *target) retry(ctx context.Context, ids []uint64) (wire.SinkResponse, error) {
+func (t *target) retryLetters(ctx context.Context, ids []uint64) (wire.SinkResponse, error) {
 	var r wire.SinkResponse
-	for l, err := range Letters(ctx, t.d.log, t.name) {
+	for l, err := range StoredLetters(ctx, t.d.log, t.name) {
 		if err != nil {
 			if ctx.Err() != nil && r.Sent > 0 {
 				r.More = true
@@ -105,22 +107,22 @@ func (t *target) retry(ctx context.Context, ids []uint64) (wire.SinkResponse, er
 			}
 			return r, err
 		}
-		if !wanted(ids, l.ID) {
+		if !isSelected(ids, l.ID) {
 			continue
 		}
 		if r.Problem != "" || ctx.Err() != nil {
 			r.More = true
 			return r, nil
 		}
-		if err := t.attempt(ctx, l.Notification); err != nil {
+		if err := t.attemptDelivery(ctx, l.Notification); err != nil {
 			r.Problem = err.Error()
 			continue
 		}
 		r.Sent++
-		if err := forget(ctx, t.d.log, l.ID); err != nil {
+		if err := removeLetter(ctx, t.d.log, l.ID); err != nil {
 			return r, err
 		}
-		if err := t.show(ctx); err != nil && !errors.Is(err, errTaken) {
+		if err := t.showOwner(ctx); err != nil && !errors.Is(err, errTaken) {
 			return r, err
 		}
 	}
@@ -128,15 +130,15 @@ func (t *target) retry(ctx context.Context, ids []uint64) (wire.SinkResponse, er
 }
 
 // Try asks whoever delivers to a sink to send it a test.
-func Try(ctx context.Context, log *eventlog.Log, sink string) (wire.SinkResponse, error) {
-	return call(ctx, log, sink, wire.SinkRequest{Do: orderTest})
+func Try(ctx context.Context, nc *nats.Conn, names subjects.Names, sink string) (wire.SinkResponse, error) {
+	return callSink(ctx, nc, names, sink, wire.SinkRequest{Do: orderTest})
 }
 
 // Retry asks whoever delivers to a sink to send dead letters again, all or some.
-func Retry(ctx context.Context, log *eventlog.Log, sink string, letters []uint64) (wire.SinkResponse, error) {
-	return call(ctx, log, sink, wire.SinkRequest{Do: orderRetry, Letters: letters})
+func Retry(ctx context.Context, nc *nats.Conn, names subjects.Names, sink string, letters []uint64) (wire.SinkResponse, error) {
+	return callSink(ctx, nc, names, sink, wire.SinkRequest{Do: orderRetry, Letters: letters})
 }
 
-func call(ctx context.Context, log *eventlog.Log, sink string, ask wire.SinkRequest) (wire.SinkResponse, error) {
-	return api.Call[wire.SinkResponse](ctx, log.Conn(), log.Names(), wire.VerbSink(sink), ask)
+func callSink(ctx context.Context, nc *nats.Conn, names subjects.Names, sink string, ask wire.SinkRequest) (wire.SinkResponse, error) {
+	return api.Call[wire.SinkResponse](ctx, nc, names, wire.VerbSink(sink), ask)
 }

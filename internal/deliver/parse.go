@@ -11,14 +11,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/document"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Limits of what a file says.
@@ -36,7 +37,7 @@ type Section interface{ Validate() error }
 // error has a line FILE:LINE: MESSAGE for each problem, and no secrets.
 func Parse(file string, src []byte, lookup func(string) (string, bool), detectors Section) (*Rules, error) {
 	p := &problems{lookup: lookup}
-	r := p.read(src, detectors)
+	r := p.parseRules(src, detectors)
 	if len(p.list) == 0 {
 		return r, nil
 	}
@@ -64,13 +65,13 @@ func (p *problems) addLine(line int, format string, args ...any) {
 	p.list = append(p.list, problem{line, fmt.Sprintf(format, args...)})
 }
 
-// add notes a problem of the value under some keys and indexes, or of what is
+// addAt notes a problem of the value under some keys and indexes, or of what is
 // nearest to it.
-func (p *problems) add(at []any, format string, args ...any) {
+func (p *problems) addAt(at []any, format string, args ...any) {
 	line := 1
 	n := p.root
 	for _, step := range at {
-		value, place := child(n, step)
+		value, place := childNode(n, step)
 		if value == nil {
 			break
 		}
@@ -80,20 +81,18 @@ func (p *problems) add(at []any, format string, args ...any) {
 }
 
 func lineOf(t *token.Token) int {
-	if t == nil || t.Position == nil {
-		return 1
-	}
-	return t.Position.Line
+	line, _ := document.Place(t)
+	return line
 }
 
-// child returns the value under a key or an index, and where it is.
-func child(n ast.Node, step any) (ast.Node, *token.Token) {
+// childNode returns the value under a key or an index, and where it is.
+func childNode(n ast.Node, step any) (ast.Node, *token.Token) {
 	if anchor, ok := n.(*ast.AnchorNode); ok {
 		n = anchor.Value
 	}
 	switch step := step.(type) {
 	case string:
-		for _, v := range entries(n) {
+		for _, v := range mappingEntries(n) {
 			if key := v.Key.GetToken(); key != nil && key.Value == step {
 				return v.Value, key
 			}
@@ -106,7 +105,7 @@ func child(n ast.Node, step any) (ast.Node, *token.Token) {
 	return nil, nil
 }
 
-func entries(n ast.Node) []*ast.MappingValueNode {
+func mappingEntries(n ast.Node) []*ast.MappingValueNode {
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		return n.Values
@@ -116,8 +115,8 @@ func entries(n ast.Node) []*ast.MappingValueNode {
 	return nil
 }
 
-// read decodes and checks the file. The parser's defects must not end the process.
-func (p *problems) read(src []byte, detectors Section) (r *Rules) {
+// parseRules decodes and checks the file. The decoder's defects must not end the process.
+func (p *problems) parseRules(src []byte, detectors Section) (r *Rules) {
 	defer func() {
 		if recover() != nil {
 			p.addLine(1, "malformed YAML")
@@ -127,35 +126,39 @@ func (p *problems) read(src []byte, detectors Section) (r *Rules) {
 		p.addLine(1, "the file has %d bytes, at most %d are allowed", len(src), maxFile)
 		return nil
 	}
-	file, err := parser.ParseBytes(src, 0)
-	if err != nil {
-		p.wrong(err)
+	root, err := document.Parse(src)
+	if e, ok := errors.AsType[*document.Error](err); ok {
+		p.addLine(e.Line, "%s", e.Message)
 		return nil
 	}
 	r = &Rules{}
-	if !p.document(file) {
+	if p.root = root; root == nil || root.Type() == ast.NullType {
 		return r
 	}
-	body, section := p.split()
+	if t := root.Type(); t != ast.MappingType && t != ast.MappingValueType {
+		p.addLine(lineOf(root.GetToken()), "the rules are an object with sinks and rules")
+		return r
+	}
+	body, section := p.splitDetectors()
 	if section != nil {
 		if err := yaml.NodeToValue(section, detectors, yaml.Strict()); err != nil {
-			p.wrong(err)
+			p.addDecoderError(err)
 		} else if err := detectors.Validate(); err != nil {
-			p.section(err)
+			p.addDetectorProblems(err)
 		}
 	}
 	if len(body.Values) > 0 {
 		if err := yaml.NodeToValue(body, r, yaml.Strict()); err != nil {
-			p.wrong(err)
+			p.addDecoderError(err)
 			return nil
 		}
 	}
-	p.check(r)
+	p.checkRules(r)
 	return r
 }
 
-// section notes the problems of the detectors where their fields are.
-func (p *problems) section(err error) {
+// addDetectorProblems notes the problems of the detectors where their fields are.
+func (p *problems) addDetectorProblems(err error) {
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		at := []any{"detectors"}
 		field, _, _ := strings.Cut(line, ":")
@@ -166,36 +169,14 @@ func (p *problems) section(err error) {
 				at = append(at, step)
 			}
 		}
-		p.add(at, "detectors: %s", line)
+		p.addAt(at, "detectors: %s", line)
 	}
 }
 
-// document finds the one document. An empty file has no rules.
-func (p *problems) document(file *ast.File) bool {
-	for _, d := range file.Docs {
-		if d.Body == nil || d.Body.Type() == ast.CommentType || d.Body.Type() == ast.CommentGroupType || d.Body.Type() == ast.NullType {
-			continue
-		}
-		if p.root != nil {
-			p.addLine(lineOf(d.Body.GetToken()), "a second document; the rules are one")
-			return false
-		}
-		p.root = d.Body
-	}
-	if p.root == nil {
-		return false
-	}
-	if t := p.root.Type(); t != ast.MappingType && t != ast.MappingValueType {
-		p.addLine(lineOf(p.root.GetToken()), "the rules are an object with sinks and rules")
-		return false
-	}
-	return true
-}
-
-// split returns the file without the section of the detectors, and that.
-func (p *problems) split() (body *ast.MappingNode, section ast.Node) {
+// splitDetectors returns the file without the section of the detectors, and that.
+func (p *problems) splitDetectors() (body *ast.MappingNode, section ast.Node) {
 	body = ast.Mapping(p.root.GetToken(), false)
-	for _, v := range entries(p.root) {
+	for _, v := range mappingEntries(p.root) {
 		if v.Key.GetToken().Value == "detectors" {
 			section = v.Value
 			continue
@@ -208,24 +189,24 @@ func (p *problems) split() (body *ast.MappingNode, section ast.Node) {
 	return body, section
 }
 
-// wrong notes what the decoder says, without the lines of the file that it would
+// addDecoderError notes what the decoder says, without the lines of the file that it would
 // show.
-func (p *problems) wrong(err error) {
+func (p *problems) addDecoderError(err error) {
 	var e yaml.Error
 	if !errors.As(err, &e) {
-		p.unplaced(err.Error())
+		p.addQuotedError(err.Error())
 		return
 	}
 	message := e.GetMessage()
 	if t, ok := errors.AsType[*yaml.TypeError](err); ok {
-		message = fmt.Sprintf("a %s is expected here", plain(t.DstType.String()))
+		message = fmt.Sprintf("a %s is expected here", plainType(t.DstType.String()))
 	}
 	p.addLine(lineOf(e.GetToken()), "%s", message)
 }
 
-// unplaced notes a problem that quotes the value it is about, as those of spans of
+// addQuotedError notes a problem that quotes the value it is about, as those of spans of
 // time do.
-func (p *problems) unplaced(message string) {
+func (p *problems) addQuotedError(message string) {
 	rest, ok := strings.CutSuffix(message, `"`) // the value is the last that it quotes; a unit may be before
 	i := strings.LastIndex(rest, `"`)
 	if !ok || i < 0 || p.root == nil {
@@ -249,8 +230,8 @@ func (f finder) Visit(n ast.Node) ast.Visitor {
 	return f
 }
 
-// plain is the word for a type of Go.
-func plain(t string) string {
+// plainType is the word for a type of Go.
+func plainType(t string) string {
 	switch {
 	case t == "time.Duration":
 		return "span of time such as 90s, 5m or 24h"
@@ -268,67 +249,67 @@ func plain(t string) string {
 	return "mapping"
 }
 
-var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
+var namePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`) })
 
-func (p *problems) check(r *Rules) {
+func (p *problems) checkRules(r *Rules) {
 	for _, name := range slices.Sorted(maps.Keys(r.Sinks)) {
 		at := []any{"sinks", name}
 		switch {
-		case !namePattern.MatchString(name):
-			p.add(at, "sink %q: letters, digits, - and _, at most 64, the first a letter or a digit", name)
+		case !namePattern().MatchString(name):
+			p.addAt(at, "sink %q: letters, digits, - and _, at most 64, the first a letter or a digit", name)
 		case r.Sinks[name] == nil:
-			p.add(at, "sink %s is empty", name)
+			p.addAt(at, "sink %s is empty", name)
 		default:
-			p.sink(at, r.Sinks[name])
+			p.checkSink(at, r.Sinks[name])
 		}
 	}
 	for i, rule := range r.Rules {
 		at := []any{"rules", i}
 		if rule == nil {
-			p.add(at, "a rule is empty")
+			p.addAt(at, "a rule is empty")
 			continue
 		}
-		p.rule(at, rule, r.Sinks)
+		p.checkRule(at, rule, r.Sinks)
 	}
 }
 
-func (p *problems) sink(at []any, s *Sink) {
+func (p *problems) checkSink(at []any, s *Sink) {
 	under := func(key string) []any { return append(slices.Clone(at), key) }
-	p.expand(under("url"), s, &s.URL)
-	p.expand(under("secret"), s, &s.Secret)
+	p.expandVariables(under("url"), s, &s.URL)
+	p.expandVariables(under("secret"), s, &s.Secret)
 	for _, fields := range []struct {
 		key    string
 		values map[string]string
 	}{{"headers", s.Headers}, {"env", s.Env}} {
 		for _, k := range slices.Sorted(maps.Keys(fields.values)) {
 			v := fields.values[k]
-			p.expand(append(under(fields.key), k), s, &v)
+			p.expandVariables(append(under(fields.key), k), s, &v)
 			fields.values[k] = v
 		}
 	}
-	p.typed(under, s)
+	p.checkSinkType(under, s)
 	if s.Timeout < 0 || s.Timeout > maxTimeout {
-		p.add(under("timeout"), "timeout is more than 0 and at most %s", maxTimeout)
+		p.addAt(under("timeout"), "timeout is more than 0 and at most %s", maxTimeout)
 	}
 	if s.Attempts < 0 {
-		p.add(under("attempts"), "attempts must not be negative")
+		p.addAt(under("attempts"), "attempts must not be negative")
 	}
 	if s.Expire < 0 {
-		p.add(under("expire"), "expire must not be negative")
+		p.addAt(under("expire"), "expire must not be negative")
 	}
 	if s.Rate != nil && (s.Rate.Count < 1 || s.Rate.Per < time.Second) {
-		p.add(under("rate"), "a rate is {count: at least 1, per: at least 1s}")
+		p.addAt(under("rate"), "a rate is {count: at least 1, per: at least 1s}")
 	}
 }
 
-// typed checks what depends on the type of a sink.
-func (p *problems) typed(under func(string) []any, s *Sink) {
+// checkSinkType checks what depends on the type of a sink.
+func (p *problems) checkSinkType(under func(string) []any, s *Sink) {
 	used := map[string]string{
 		TypeTerminal: "", TypeWebhook: "url secret headers", TypeChat: "url", TypeAlertmanager: "url headers", TypeExec: "command env",
 	}
 	fields, ok := used[s.Type]
 	if !ok {
-		p.add(under("type"), "type is %s", strings.Join(slices.Sorted(maps.Keys(used)), ", "))
+		p.addAt(under("type"), "type is %s", strings.Join(slices.Sorted(maps.Keys(used)), ", "))
 		return
 	}
 	for _, f := range []struct {
@@ -336,19 +317,19 @@ func (p *problems) typed(under func(string) []any, s *Sink) {
 		set bool
 	}{{"url", s.URL != ""}, {"secret", s.Secret != ""}, {"headers", s.Headers != nil}, {"command", s.Command != nil}, {"env", s.Env != nil}} {
 		if f.set && !slices.Contains(strings.Fields(fields), f.key) {
-			p.add(under(f.key), "a sink of type %s has no %s", s.Type, f.key)
+			p.addAt(under(f.key), "a sink of type %s has no %s", s.Type, f.key)
 		}
 	}
 	switch s.Type {
 	case TypeWebhook, TypeAlertmanager:
-		p.web(under, s)
+		p.checkWebhook(under, s)
 	case TypeChat:
 		if err := checkChat(s.URL); err != nil {
-			p.add(under("url"), "%s", s.scrub(err.Error()))
+			p.addAt(under("url"), "%s", s.scrubText(err.Error()))
 		}
 	case TypeExec:
 		if len(s.Command) == 0 || s.Command[0] == "" {
-			p.add(under("command"), "command is a list: the program and its arguments")
+			p.addAt(under("command"), "command is a list: the program and its arguments")
 		}
 		for _, name := range []string{"PATH", "HOME", "LANG", "TZ"} {
 			if v, ok := p.lookup(name); ok {
@@ -358,110 +339,110 @@ func (p *problems) typed(under func(string) []any, s *Sink) {
 	}
 }
 
-func (p *problems) web(under func(string) []any, s *Sink) {
+func (p *problems) checkWebhook(under func(string) []any, s *Sink) {
 	if u, err := url.Parse(s.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		p.add(under("url"), "url begins with http:// or https:// and a host")
+		p.addAt(under("url"), "url begins with http:// or https:// and a host")
 	}
 	if s.Secret == "" {
 		return
 	}
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(s.Secret, "whsec_"))
 	if err != nil || len(key) < 24 || len(key) > 64 {
-		p.add(under("secret"), "secret is whsec_ and 24 to 64 bytes in base64, such as `openssl rand -base64 32` gives")
+		p.addAt(under("secret"), "secret is whsec_ and 24 to 64 bytes in base64, such as `openssl rand -base64 32` gives")
 	}
 }
 
-var variable = regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`)
+var variable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`) })
 
-// expand replaces ${VAR}, and notes what of a text must not be shown.
-func (p *problems) expand(at []any, s *Sink, text *string) {
-	*text = variable.ReplaceAllStringFunc(*text, func(ref string) string {
+// expandVariables replaces ${VAR}, and notes what of a text must not be shown.
+func (p *problems) expandVariables(at []any, s *Sink, text *string) {
+	*text = variable().ReplaceAllStringFunc(*text, func(ref string) string {
 		name := ref[2 : len(ref)-1]
 		v, ok := p.lookup(name)
 		if !ok || v == "" {
-			p.add(at, "the environment has no %s", name)
+			p.addAt(at, "the environment has no %s", name)
 		}
 		return v
 	})
-	s.hide(*text, at[len(at)-1] == "url")
+	s.addSecrets(*text, at[len(at)-1] == "url")
 }
 
-func (p *problems) rule(at []any, r *Rule, sinks map[string]*Sink) {
+func (p *problems) checkRule(at []any, r *Rule, sinks map[string]*Sink) {
 	under := func(keys ...any) []any { return append(slices.Clone(at), keys...) }
 	if len(r.Sinks) == 0 {
-		p.add(at, "a rule names its sinks")
+		p.addAt(at, "a rule names its sinks")
 	}
 	for i, name := range r.Sinks {
 		if _, ok := sinks[name]; !ok {
-			p.add(under("sinks", i), "there is no sink %q", name)
+			p.addAt(under("sinks", i), "there is no sink %q", name)
 		}
 	}
 	for key, patterns := range map[string][]string{"kind": r.Match.Kind, "flow": r.Match.Flow, "run": r.Match.Run} {
 		for i, pattern := range patterns {
-			p.pattern(under("match", key, i), pattern)
+			p.checkPattern(under("match", key, i), pattern)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Match.Label)) {
-		p.pattern(under("match", "label", name), r.Match.Label[name])
+		p.checkPattern(under("match", "label", name), r.Match.Label[name])
 	}
-	p.severity(under("match", "severity"), r.Match.Severity)
+	p.checkSeverity(under("match", "severity"), r.Match.Severity)
 	if r.Digest < 0 {
-		p.add(under("digest"), "digest must not be negative")
+		p.addAt(under("digest"), "digest must not be negative")
 	}
 	if r.Quiet != nil {
-		p.quiet(func(key string) []any { return under("quiet", key) }, r.Quiet)
+		p.checkQuiet(func(key string) []any { return under("quiet", key) }, r.Quiet)
 	}
 }
 
-func (p *problems) pattern(at []any, pattern string) {
+func (p *problems) checkPattern(at []any, pattern string) {
 	if _, err := path.Match(pattern, ""); err != nil {
-		p.add(at, "%q is no pattern: *, ? and [a-z]; \\ takes their meaning away", pattern)
+		p.addAt(at, "%q is no pattern: *, ? and [a-z]; \\ takes their meaning away", pattern)
 	}
 }
 
-func (p *problems) severity(at []any, s wire.Severity) {
+func (p *problems) checkSeverity(at []any, s wire.Severity) {
 	if s != "" && !slices.Contains(severities, s) {
-		p.add(at, "severity %q is unknown; it is info, warning, error or critical", s)
+		p.addAt(at, "severity %q is unknown; it is info, warning, error or critical", s)
 	}
 }
 
-func (p *problems) quiet(under func(string) []any, q *Quiet) {
+func (p *problems) checkQuiet(under func(string) []any, q *Quiet) {
 	before := len(p.list)
-	p.severity(under("pass"), q.Pass)
-	p.severity(under("drop"), q.Drop)
-	q.from, q.to = p.clock(under("from"), q.From), p.clock(under("to"), q.To)
+	p.checkSeverity(under("pass"), q.Pass)
+	p.checkSeverity(under("drop"), q.Drop)
+	q.from, q.to = p.parseClock(under("from"), q.From), p.parseClock(under("to"), q.To)
 	if (q.From == "") != (q.To == "") {
-		p.add(under("from"), "from and to go together")
+		p.addAt(under("from"), "from and to go together")
 	}
 	for _, d := range q.Days {
 		if !slices.Contains([]string{"mon", "tue", "wed", "thu", "fri", "sat", "sun"}, d) {
-			p.add(under("days"), "day %q is unknown; it is mon, tue, wed, thu, fri, sat or sun", d)
+			p.addAt(under("days"), "day %q is unknown; it is mon, tue, wed, thu, fri, sat or sun", d)
 		}
 	}
 	zone, err := time.LoadLocation(q.Zone)
 	if err != nil {
-		p.add(under("zone"), "time zone %q is unknown; it is such as Europe/Berlin or UTC", q.Zone)
+		p.addAt(under("zone"), "time zone %q is unknown; it is such as Europe/Berlin or UTC", q.Zone)
 	}
 	if q.zone = zone; q.Zone == "" {
 		q.zone = time.Local
 	}
-	if q.Days = slices.Compact(slices.Sorted(slices.Values(q.Days))); len(p.list) == before && q.always() {
-		p.add(under("from"), "these quiet hours never end")
+	if q.Days = slices.Compact(slices.Sorted(slices.Values(q.Days))); len(p.list) == before && q.isEndless() {
+		p.addAt(under("from"), "these quiet hours never end")
 	}
 	if q.Pass == "" {
 		q.Pass = wire.SeverityCritical
 	}
 }
 
-var clockPattern = regexp.MustCompile(`^([01]\d|2[0-3]):([0-5]\d)$`)
+var clockPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([01]\d|2[0-3]):([0-5]\d)$`) })
 
-func (p *problems) clock(at []any, s string) time.Duration {
+func (p *problems) parseClock(at []any, s string) time.Duration {
 	if s == "" {
 		return 0
 	}
-	m := clockPattern.FindStringSubmatch(s)
+	m := clockPattern().FindStringSubmatch(s)
 	if m == nil {
-		p.add(at, "%q is no time of day; it is such as \"22:00\"", s)
+		p.addAt(at, "%q is no time of day; it is such as \"22:00\"", s)
 		return 0
 	}
 	h, _ := strconv.Atoi(m[1]) // the pattern has only digits

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/deliver"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/deliver"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata/*.golden")

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Why alerts are held back.
@@ -36,7 +36,7 @@ type record struct {
 	Held   []batch       `json:"held,omitempty"`
 	Sealed *Notification `json:"sealed,omitempty"` // a digest that is being sent
 	Window window        `json:"window"`
-	Tried  tried         `json:"tried"`
+	Tried  attemptCount  `json:"tried"`
 }
 
 // batch are alerts that become one digest.
@@ -53,8 +53,8 @@ type window struct {
 	Count int   `json:"count"`
 }
 
-// tried counts attempts of one notification.
-type tried struct {
+// attemptCount counts attempts of one notification.
+type attemptCount struct {
 	ID    string `json:"id"`
 	Count int    `json:"count"`
 }
@@ -66,21 +66,21 @@ type plan struct {
 	rules *Rules
 }
 
-// decide returns whether the alert at a position, stored at some time, is sent now,
+// decideAlert returns whether the alert at a position, stored at some time, is sent now,
 // and what the record has become if it isn't.
-func (p plan) decide(r record, pos uint64, a *wire.Alert, stored, now time.Time) (next record, send bool) {
-	rule, number := p.rules.rule(p.sink, a)
+func (p plan) decideAlert(r record, pos uint64, a *wire.Alert, stored, now time.Time) (next record, send bool) {
+	rule, number := p.rules.ruleFor(p.sink, a)
 	if rule == nil {
 		return r, false
 	}
 	hold := func(reason, key string, due time.Time) (record, bool) {
-		return r.hold(reason, key, pos, a, due), false
+		return r.holdAlert(reason, key, pos, a, due), false
 	}
-	if now.Sub(stored) > p.cfg.expire() {
+	if now.Sub(stored) > p.cfg.maxAge() {
 		return hold(reasonLate, reasonLate, now.Add(lateWait))
 	}
-	if end, quiet := rule.Quiet.until(now); quiet && rank(a.Severity) < rank(rule.Quiet.Pass) {
-		if rule.Quiet.Drop != "" && rank(a.Severity) < rank(rule.Quiet.Drop) {
+	if end, quiet := rule.Quiet.quietEnd(now); quiet && severityRank(a.Severity) < severityRank(rule.Quiet.Pass) {
+		if rule.Quiet.Drop != "" && severityRank(a.Severity) < severityRank(rule.Quiet.Drop) {
 			return r, false
 		}
 		return hold(reasonQuiet, fmt.Sprintf("quiet %d", number), end)
@@ -88,14 +88,14 @@ func (p plan) decide(r record, pos uint64, a *wire.Alert, stored, now time.Time)
 	if rule.Digest > 0 {
 		return hold(reasonDigest, fmt.Sprintf("digest %d", number), now.Add(rule.Digest))
 	}
-	if end, full := p.full(r, now); full {
+	if end, full := p.rateLimitEnd(r, now); full {
 		return hold(reasonRate, reasonRate, end)
 	}
 	return r, true
 }
 
-// full reports whether the sink's rate is used up, and until when.
-func (p plan) full(r record, now time.Time) (end time.Time, full bool) {
+// rateLimitEnd reports whether the sink's rate is used up, and until when.
+func (p plan) rateLimitEnd(r record, now time.Time) (end time.Time, full bool) {
 	if p.cfg.Rate == nil {
 		return now, false
 	}
@@ -103,8 +103,8 @@ func (p plan) full(r record, now time.Time) (end time.Time, full bool) {
 	return end, now.Before(end) && r.Window.Count >= p.cfg.Rate.Count
 }
 
-// sent accounts for an alert that was sent.
-func (p plan) sent(r record, now time.Time) record {
+// countSent accounts for an alert that was sent.
+func (p plan) countSent(r record, now time.Time) record {
 	if p.cfg.Rate == nil {
 		r.Window = window{}
 		return r
@@ -116,8 +116,8 @@ func (p plan) sent(r record, now time.Time) record {
 	return r
 }
 
-// hold adds an alert to the batch of a key, which it may begin.
-func (r record) hold(reason, key string, pos uint64, a *wire.Alert, due time.Time) record {
+// holdAlert adds an alert to the batch of a key, which it may begin.
+func (r record) holdAlert(reason, key string, pos uint64, a *wire.Alert, due time.Time) record {
 	r.Held = slices.Clone(r.Held)
 	i := slices.IndexFunc(r.Held, func(b batch) bool { return b.Key == key })
 	if i < 0 {
@@ -132,7 +132,7 @@ func (r record) hold(reason, key string, pos uint64, a *wire.Alert, due time.Tim
 	}
 	d.Count[a.Severity]++
 	d.Last, d.To = pos, a.Timestamp
-	if rank(a.Severity) > rank(b.Severity) {
+	if severityRank(a.Severity) > severityRank(b.Severity) {
 		b.Severity = a.Severity
 	}
 	if (reason == reasonQuiet || reason == reasonDigest) && len(d.Lines) < maxLines {
@@ -141,8 +141,8 @@ func (r record) hold(reason, key string, pos uint64, a *wire.Alert, due time.Tim
 	return r
 }
 
-// due returns when the first batch is due.
-func (r record) due() (time.Time, bool) {
+// firstDue returns when the first batch is due.
+func (r record) firstDue() (time.Time, bool) {
 	if len(r.Held) == 0 {
 		return time.Time{}, false
 	}
@@ -150,9 +150,9 @@ func (r record) due() (time.Time, bool) {
 	return time.UnixMilli(first.Due), true
 }
 
-// seal makes a notification of the first batch if it is due.
-func (p plan) seal(r record, now time.Time) (record, bool) {
-	at, ok := r.due()
+// sealDigest makes a notification of the first batch if it is due.
+func (p plan) sealDigest(r record, now time.Time) (record, bool) {
+	at, ok := r.firstDue()
 	if !ok || now.Before(at) || r.Sealed != nil {
 		return r, false
 	}
@@ -161,7 +161,7 @@ func (p plan) seal(r record, now time.Time) (record, bool) {
 	r.Held = slices.Delete(slices.Clone(r.Held), i, i+1)
 	r.Sealed = &Notification{
 		ID:   fmt.Sprintf("digest-%x-%d-%d", r.Stream, b.Digest.First, b.Digest.Last),
-		Time: now.UnixMilli(), Severity: b.Severity, Text: b.Digest.text(p.cfg.Rate), Digest: &b.Digest,
+		Time: now.UnixMilli(), Severity: b.Severity, Text: b.Digest.summaryText(p.cfg.Rate), Digest: &b.Digest,
 	}
 	return r, true
 }
@@ -183,22 +183,22 @@ func (d Delivery) Of(number int) bool { return slices.Contains(d.numbers, number
 // for that of its delivery. The alerts are in the order of their time.
 func Simulate(rules *Rules, alerts []wire.Alert) []Delivery {
 	var all []Delivery
-	for _, name := range slices.Sorted(names(rules)) {
-		all = append(all, plan{sink: name, cfg: rules.Sinks[name], rules: rules}.simulate(alerts)...)
+	for _, name := range slices.Sorted(sinkNames(rules)) {
+		all = append(all, plan{sink: name, cfg: rules.Sinks[name], rules: rules}.simulateAlerts(alerts)...)
 	}
 	slices.SortStableFunc(all, func(a, b Delivery) int { return a.At.Compare(b.At) })
 	return all
 }
 
-func (p plan) simulate(alerts []wire.Alert) []Delivery {
+func (p plan) simulateAlerts(alerts []wire.Alert) []Delivery {
 	var r record
 	var out []Delivery
 	held := map[string][]int{} // numbers by the key of their batch
 	flush := func(until time.Time) {
-		for at, ok := r.due(); ok && !until.Before(at); at, ok = r.due() {
+		for at, ok := r.firstDue(); ok && !until.Before(at); at, ok = r.firstDue() {
 			before := r.Held
-			r, _ = p.seal(r, at)
-			key := gone(before, r.Held)
+			r, _ = p.sealDigest(r, at)
+			key := goneBatch(before, r.Held)
 			out = append(out, Delivery{At: at, Sink: p.sink, Notification: *r.Sealed, numbers: held[key]})
 			delete(held, key)
 			r.Sealed = nil
@@ -207,15 +207,15 @@ func (p plan) simulate(alerts []wire.Alert) []Delivery {
 	for i := range alerts {
 		now := time.UnixMilli(alerts[i].Timestamp)
 		flush(now)
-		next, send := p.decide(r, uint64(i+1), &alerts[i], now, now)
+		next, send := p.decideAlert(r, uint64(i+1), &alerts[i], now, now)
 		for _, b := range next.Held {
 			if b.Digest.Last == uint64(i+1) {
 				held[b.Key] = append(held[b.Key], i)
 			}
 		}
 		if r = next; send {
-			out = append(out, Delivery{At: now, Sink: p.sink, Notification: notify(&alerts[i]), numbers: []int{i}})
-			r = p.sent(r, now)
+			out = append(out, Delivery{At: now, Sink: p.sink, Notification: alertNotification(&alerts[i]), numbers: []int{i}})
+			r = p.countSent(r, now)
 		}
 	}
 	if len(r.Held) > 0 {
@@ -225,8 +225,8 @@ func (p plan) simulate(alerts []wire.Alert) []Delivery {
 	return out
 }
 
-// gone returns the key of the batch that isn't held any more.
-func gone(before, after []batch) string {
+// goneBatch returns the key of the batch that isn't held any more.
+func goneBatch(before, after []batch) string {
 	for _, b := range before {
 		if !slices.ContainsFunc(after, func(c batch) bool { return c.Key == b.Key }) {
 			return b.Key
@@ -235,4 +235,4 @@ func gone(before, after []batch) string {
 	return ""
 }
 
-func names(r *Rules) func(yield func(string) bool) { return maps.Keys(r.Sinks) }
+func sinkNames(r *Rules) func(yield func(string) bool) { return maps.Keys(r.Sinks) }

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"wake/internal/process"
-	"wake/internal/timeline"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // programGrace is how long a program that took too long may take to end.
@@ -36,10 +36,10 @@ func newProgram(s *Sink, names subjects.Names) program {
 
 func (program) close() {}
 
-func (p program) send(ctx context.Context, n Notification) error {
+func (p program) sendNotification(ctx context.Context, n Notification) error {
 	event, err := n.cloudEvent(p.names)
 	if err != nil {
-		return final("encode: %w", err)
+		return finalError("encode: %w", err)
 	}
 	started, err := process.Start(process.Config{Argv: p.argv, Env: p.env, KeepStderr: true})
 	if err != nil {

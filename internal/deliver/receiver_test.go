@@ -15,10 +15,10 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"wake/internal/deliver"
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/internal/topology"
+	"code.wake.dev/wake/internal/deliver"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
 )
 
 // receive is a receiver of webhooks, in a process of its own. It checks signatures,
@@ -86,7 +86,7 @@ func TestReceiver(t *testing.T) {
 	d := deliver.New(deliver.Config{}, rules(t, strings.Replace(toOps, "http://ops/hook?token=${TOKEN}", address, 1)), w.log, logtest.Logger(t))
 	logtest.Go(t, d.Run)
 	for deadline := time.Now().Add(30 * time.Second); ; {
-		all, err := deliver.Statuses(t.Context(), w.log)
+		all, err := deliver.StoredStatuses(t.Context(), w.log)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,22 +8,22 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/seal"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // service is the name under which records are kept.
 const service = "sink"
 
-func (t *target) key() string { return t.d.log.Names().StateKey(service, t.name) }
+func (t *target) stateKey() string { return t.d.log.Names().StateKey(service, t.name) }
 
-// own waits until the target is this process's: it has no owner, or one that is
+// awaitOwnership waits until the target is this process's: it has no owner, or one that is
 // gone, or this process had it before.
-func (t *target) own(ctx context.Context) error {
+func (t *target) awaitOwnership(ctx context.Context) error {
 	var seen uint64
 	var since time.Time
 	for {
-		r, revision, err := t.load(ctx)
+		r, revision, err := t.loadRecord(ctx)
 		if err != nil {
 			return err
 		}
@@ -31,29 +31,29 @@ func (t *target) own(ctx context.Context) error {
 			seen, since = revision, time.Now()
 		}
 		if revision == 0 || r.Owner == "" || r.Owner == t.d.id || time.Since(since) >= ownerless {
-			err := t.claim(ctx, r, revision)
+			err := t.claimSink(ctx, r, revision)
 			if !errors.Is(err, errTaken) {
 				return err
 			}
 			continue
 		}
-		pause(ctx, beat)
+		pauseFor(ctx, beat)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
 }
 
-// load reads the record. A sink that is new has revision 0.
-func (t *target) load(ctx context.Context) (r record, revision uint64, err error) {
+// loadRecord reads the record. A sink that is new has revision 0.
+func (t *target) loadRecord(ctx context.Context) (r record, revision uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, opWait)
 	defer cancel()
-	stored, revision, err := t.kv.Get(ctx, t.key())
+	stored, revision, err := t.kv.Get(ctx, t.stateKey())
 	switch {
 	case errors.Is(err, jetstream.ErrKeyNotFound):
 		return record{}, 0, nil
 	case err != nil && !errors.Is(err, seal.ErrForged):
-		return record{}, 0, fmt.Errorf("read %s: %w", t.key(), err)
+		return record{}, 0, fmt.Errorf("read %s: %w", t.stateKey(), err)
 	}
 	if err == nil {
 		err = wire.Unmarshal(stored, &r)
@@ -65,9 +65,9 @@ func (t *target) load(ctx context.Context) (r record, revision uint64, err error
 	return r, revision, nil
 }
 
-// claim makes this process the owner. A new sink begins with the next alert, one
+// claimSink makes this process the owner. A new sink begins with the next alert, one
 // whose WAKE_ALERTS was made anew with the first.
-func (t *target) claim(ctx context.Context, r record, revision uint64) error {
+func (t *target) claimSink(ctx context.Context, r record, revision uint64) error {
 	wait, cancel := context.WithTimeout(ctx, opWait)
 	defer cancel()
 	info, err := t.stream.Info(wait)
@@ -83,36 +83,36 @@ func (t *target) claim(ctx context.Context, r record, revision uint64) error {
 	}
 	r.Owner = t.d.id
 	t.rec, t.revision = r, revision
-	return t.save(ctx)
+	return t.saveRecord(ctx)
 }
 
-// save replaces the record, also while ctx ends. It fails with [errTaken] if
+// saveRecord replaces the record, also while ctx ends. It fails with [errTaken] if
 // another process has done so.
-func (t *target) save(ctx context.Context) error {
+func (t *target) saveRecord(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), opWait)
 	defer cancel()
 	data, err := wire.Marshal(t.rec)
 	if err != nil {
 		return err
 	}
-	revision, err := t.kv.Save(ctx, t.key(), data, t.revision)
+	revision, err := t.kv.Save(ctx, t.stateKey(), data, t.revision)
 	if errors.Is(err, jetstream.ErrKeyExists) {
 		return errTaken
 	}
 	if err != nil {
-		return fmt.Errorf("save %s: %w", t.key(), err)
+		return fmt.Errorf("save %s: %w", t.stateKey(), err)
 	}
 	t.revision, t.saved, t.dirty = revision, time.Now(), false
 	return nil
 }
 
-// release lets another process go on at once. If that fails it goes on later.
-func (t *target) release(ctx context.Context) {
+// releaseSink lets another process go on at once. If that fails it goes on later.
+func (t *target) releaseSink(ctx context.Context) {
 	if ctx.Err() == nil {
 		return // the server doesn't answer, or another process has it
 	}
 	t.rec.Owner = ""
-	if err := t.save(ctx); err != nil {
+	if err := t.saveRecord(ctx); err != nil {
 		t.logger.DebugContext(ctx, "sink is not given back", "error", err)
 	}
 }

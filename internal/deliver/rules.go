@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Rules say which alerts go where, as [Parse] read them from a file.
@@ -87,31 +87,31 @@ type Quiet struct {
 
 var severities = []wire.Severity{wire.SeverityInfo, wire.SeverityWarning, wire.SeverityError, wire.SeverityCritical}
 
-// rank orders severities. One that is unknown is as severe as it gets.
-func rank(s wire.Severity) int {
+// severityRank orders severities. One that is unknown is as severe as it gets.
+func severityRank(s wire.Severity) int {
 	if i := slices.Index(severities, s); i >= 0 {
 		return i
 	}
 	return len(severities)
 }
 
-// rule returns the rule by which an alert goes to a sink, nil if none does, and
+// ruleFor returns the rule by which an alert goes to a sink, nil if none does, and
 // its number.
-func (r *Rules) rule(sink string, a *wire.Alert) (*Rule, int) {
+func (r *Rules) ruleFor(sink string, a *wire.Alert) (*Rule, int) {
 	for i, rule := range r.Rules {
-		if slices.Contains(rule.Sinks, sink) && rule.Match.matches(a) {
+		if slices.Contains(rule.Sinks, sink) && rule.Match.matchesAlert(a) {
 			return rule, i
 		}
 	}
 	return nil, 0
 }
 
-func (m *Match) matches(a *wire.Alert) bool {
-	if m.Severity != "" && rank(a.Severity) < rank(m.Severity) {
+func (m *Match) matchesAlert(a *wire.Alert) bool {
+	if m.Severity != "" && severityRank(a.Severity) < severityRank(m.Severity) {
 		return false
 	}
 	for name, pattern := range m.Label {
-		if v, ok := a.Labels[name]; !ok || !alike(pattern, v) {
+		if v, ok := a.Labels[name]; !ok || !matchesPattern(pattern, v) {
 			return false
 		}
 	}
@@ -119,26 +119,26 @@ func (m *Match) matches(a *wire.Alert) bool {
 }
 
 func anyOf(patterns []string, s string) bool {
-	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return alike(p, s) })
+	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return matchesPattern(p, s) })
 }
 
-// alike reports whether a pattern of [path.Match] matches s, slashes being
+// matchesPattern reports whether a pattern of [path.Match] matches s, slashes being
 // letters like any other.
-func alike(pattern, s string) bool {
-	ok, err := path.Match(flat(pattern), flat(s))
+func matchesPattern(pattern, s string) bool {
+	ok, err := path.Match(escapeSlashes(pattern), escapeSlashes(s))
 	return err == nil && ok
 }
 
-func flat(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
+func escapeSlashes(s string) string { return strings.ReplaceAll(s, "/", "\x00") }
 
-// until returns when the quiet hours end that t is in.
-func (q *Quiet) until(t time.Time) (end time.Time, quiet bool) {
+// quietEnd returns when the quiet hours end that t is in.
+func (q *Quiet) quietEnd(t time.Time) (end time.Time, quiet bool) {
 	if q == nil {
 		return t, false
 	}
 	end = t
 	for range 8 { // days that follow each other without a gap
-		next, ok := q.period(end)
+		next, ok := q.periodEnd(end)
 		if !ok {
 			break
 		}
@@ -147,16 +147,16 @@ func (q *Quiet) until(t time.Time) (end time.Time, quiet bool) {
 	return end, quiet
 }
 
-// period returns the end of the one period that t is in. It began today or
+// periodEnd returns the end of the one period that t is in. It began today or
 // yesterday.
-func (q *Quiet) period(t time.Time) (end time.Time, ok bool) {
+func (q *Quiet) periodEnd(t time.Time) (end time.Time, ok bool) {
 	t = t.In(q.zone)
 	for _, back := range []int{0, -1} {
 		y, m, d := t.AddDate(0, 0, back).Date()
-		begin := q.clock(y, m, d, q.from)
-		end := q.clock(y, m, d, q.to)
+		begin := q.timeOfDay(y, m, d, q.from)
+		end := q.timeOfDay(y, m, d, q.to)
 		if q.to <= q.from {
-			end = q.clock(y, m, d+1, q.to)
+			end = q.timeOfDay(y, m, d+1, q.to)
 		}
 		weekday := strings.ToLower(time.Date(y, m, d, 12, 0, 0, 0, q.zone).Weekday().String()[:3])
 		if len(q.Days) > 0 && !slices.Contains(q.Days, weekday) {
@@ -169,13 +169,13 @@ func (q *Quiet) period(t time.Time) (end time.Time, ok bool) {
 	return t, false
 }
 
-func (q *Quiet) clock(y int, m time.Month, d int, since time.Duration) time.Time {
+func (q *Quiet) timeOfDay(y int, m time.Month, d int, since time.Duration) time.Time {
 	return time.Date(y, m, d, int(since.Hours()), int(since.Minutes())%60, 0, 0, q.zone)
 }
 
-// always reports whether quiet hours never end.
-func (q *Quiet) always() bool { return q.from == q.to && (len(q.Days) == 0 || len(q.Days) == 7) }
+// isEndless reports whether quiet hours never end.
+func (q *Quiet) isEndless() bool { return q.from == q.to && (len(q.Days) == 0 || len(q.Days) == 7) }
 
-func (s *Sink) timeout() time.Duration { return cmp.Or(s.Timeout, 10*time.Second) }
-func (s *Sink) attempts() int          { return cmp.Or(s.Attempts, 30) }
-func (s *Sink) expire() time.Duration  { return cmp.Or(s.Expire, 24*time.Hour) }
+func (s *Sink) attemptTimeout() time.Duration { return cmp.Or(s.Timeout, 10*time.Second) }
+func (s *Sink) maxAttempts() int              { return cmp.Or(s.Attempts, 30) }
+func (s *Sink) maxAge() time.Duration         { return cmp.Or(s.Expire, 24*time.Hour) }

@@ -8,16 +8,17 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 
-	"wake/internal/timeline"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // sender brings a notification to its sink, in one attempt that ends with ctx. It
 // is used by one goroutine. What it fails with may be a [*sendError].
 type sender interface {
-	send(ctx context.Context, n Notification) error
+	sendNotification(ctx context.Context, n Notification) error
 	close()
 }
 
@@ -40,7 +41,7 @@ func newSender(c Config, s *Sink, names subjects.Names) (sender, error) {
 // terminal prints lines.
 type terminal struct{ out io.Writer }
 
-func (t terminal) send(_ context.Context, n Notification) error {
+func (t terminal) sendNotification(_ context.Context, n Notification) error {
 	var b strings.Builder
 	for line := range strings.SplitSeq(n.Text, "\n") {
 		b.WriteString(timeline.Line(line, 2000) + "\n")
@@ -55,12 +56,12 @@ func (terminal) close() {}
 // shorter is part of many words.
 const minSecret = 4
 
-// public are words of URLs that say nothing.
-var public = []string{"http", "https", "hook", "hooks", "webhook", "scheme", "disabletls", "true", "token"}
+// publicWords are words of URLs that say nothing.
+var publicWords = []string{"http", "https", "hook", "hooks", "webhook", "scheme", "disabletls", "true", "token"}
 
-// hide notes that a text must not be shown, and neither must the parts of an URL,
+// addSecrets notes that a text must not be shown, and neither must the parts of an URL,
 // but for its scheme.
-func (s *Sink) hide(text string, isURL bool) {
+func (s *Sink) addSecrets(text string, isURL bool) {
 	if isURL {
 		if _, rest, ok := strings.Cut(text, "://"); ok {
 			text = rest
@@ -69,10 +70,10 @@ func (s *Sink) hide(text string, isURL bool) {
 			text = u.User.String() + " " + u.Path + " " + u.RawQuery // the host may be shown
 		}
 	}
-	for _, form := range []string{text, unescaped(text)} {
+	for _, form := range []string{text, unescapeQuery(text)} {
 		parts := strings.FieldsFunc(form, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 		for _, p := range append(parts, form) {
-			if len(p) >= minSecret && !slices.Contains(public, p) {
+			if len(p) >= minSecret && !slices.Contains(publicWords, p) {
 				s.secrets = append(s.secrets, p)
 			}
 		}
@@ -81,19 +82,19 @@ func (s *Sink) hide(text string, isURL bool) {
 	s.secrets = slices.Compact(s.secrets)
 }
 
-func unescaped(s string) string {
+func unescapeQuery(s string) string {
 	if u, err := url.QueryUnescape(s); err == nil {
 		return u
 	}
 	return s
 }
 
-var urls = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"']+`)
+var urls = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://[^\s"']+`) })
 
-// scrub takes URLs and secrets out of a text, such as an error of a library that
+// scrubText takes URLs and secrets out of a text, such as an error of a library that
 // shows what it was given.
-func (s *Sink) scrub(text string) string {
-	text = urls.ReplaceAllString(text, "URL")
+func (s *Sink) scrubText(text string) string {
+	text = urls().ReplaceAllString(text, "URL")
 	for _, secret := range s.secrets {
 		text = strings.ReplaceAll(text, secret, "***")
 	}

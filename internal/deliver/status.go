@@ -6,20 +6,12 @@ import (
 	"slices"
 	"strings"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// Status says how far a sink is.
-type Status struct {
-	Sink     string `json:"sink"`
-	Behind   uint64 `json:"behind"`   // alerts that aren't decided yet, at most
-	Held     int    `json:"held"`     // alerts that wait for a digest
-	Attempts int    `json:"attempts"` // failed, of what is being sent
-}
-
-// Statuses returns how far all sinks are that ever were, by name.
-func Statuses(ctx context.Context, log *eventlog.Log) ([]Status, error) {
+// StoredStatuses returns how far all sinks are that ever were, by name.
+func StoredStatuses(ctx context.Context, log *eventlog.Log) ([]wire.SinkStatus, error) {
 	stream, err := log.JetStream().Stream(ctx, log.Names().AlertsStream())
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", log.Names().AlertsStream(), err)
@@ -32,14 +24,14 @@ func Statuses(ctx context.Context, log *eventlog.Log) ([]Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []Status
+	all := []wire.SinkStatus{}
 	for _, e := range entries {
 		var r record
 		_, sink, err := log.Names().ParseStateKey(e.Key)
 		if err != nil || wire.Unmarshal(e.Value, &r) != nil {
 			continue
 		}
-		s := Status{Sink: sink, Attempts: r.Tried.Count}
+		s := wire.SinkStatus{Sink: sink, Attempts: r.Tried.Count}
 		if last := stream.CachedInfo().State.LastSeq; last > r.Position {
 			s.Behind = last - r.Position
 		}
@@ -50,6 +42,6 @@ func Statuses(ctx context.Context, log *eventlog.Log) ([]Status, error) {
 		}
 		all = append(all, s)
 	}
-	slices.SortFunc(all, func(a, b Status) int { return strings.Compare(a.Sink, b.Sink) })
+	slices.SortFunc(all, func(a, b wire.SinkStatus) int { return strings.Compare(a.Sink, b.Sink) })
 	return all, nil
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.opentelemetry.io/otel/trace"
 
-	"wake/internal/eventlog"
-	"wake/internal/seal"
-	"wake/internal/timeline"
-	"wake/internal/tracing"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // How owners show that they are there. An attempt takes at most [maxTimeout], so a
@@ -60,20 +60,20 @@ type target struct {
 	dirty    bool          // rec has a position that isn't stored
 	taken    string        // id of what the sink has taken last
 	patience time.Duration // until the next look, if no hint comes
-	tried    tried
+	tried    attemptCount
 }
 
 // run delivers until ctx ends.
 func (t *target) run(ctx context.Context) {
 	t.patience = soon
 	defer t.sender.close()
-	sub, err := t.d.log.Conn().Subscribe(t.d.log.Names().AllAlerts(), func(*nats.Msg) { t.wake() })
+	sub, err := t.d.log.Conn().Subscribe(t.d.log.Names().AllAlerts(), func(*nats.Msg) { t.signalHint() })
 	if err == nil {
 		defer func() { _ = sub.Unsubscribe() }() // fails if the connection is gone
 	}
 	quiet := false
 	for ctx.Err() == nil {
-		err := t.session(ctx)
+		err := t.runSession(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -81,18 +81,18 @@ func (t *target) run(ctx context.Context) {
 			t.logger.WarnContext(ctx, "delivery waits", "error", err)
 		}
 		quiet = err != nil
-		pause(ctx, retryWait)
+		pauseFor(ctx, retryWait)
 	}
 }
 
-func (t *target) wake() {
+func (t *target) signalHint() {
 	select {
 	case t.hint <- struct{}{}:
 	default:
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) {
+func pauseFor(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -101,22 +101,22 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// session delivers as long as this process owns the target and the server answers.
-func (t *target) session(ctx context.Context) error {
-	if err := t.open(ctx); err != nil {
+// runSession delivers as long as this process owns the target and the server answers.
+func (t *target) runSession(ctx context.Context) error {
+	if err := t.openStreams(ctx); err != nil {
 		return err
 	}
-	if err := t.own(ctx); err != nil {
+	if err := t.awaitOwnership(ctx); err != nil {
 		return err
 	}
-	stop := t.listen(ctx)
+	stop := t.serveOrders(ctx)
 	defer stop()
-	defer t.release(ctx)
+	defer t.releaseSink(ctx)
 	for ctx.Err() == nil {
-		t.heed()
-		idle, err := t.step(ctx)
+		t.obeyWaitingOrder()
+		idle, err := t.runStep(ctx)
 		if err == nil && idle {
-			err = t.rest(ctx)
+			err = t.waitIdle(ctx)
 		}
 		if errors.Is(err, errTaken) {
 			return nil
@@ -128,7 +128,7 @@ func (t *target) session(ctx context.Context) error {
 	return nil
 }
 
-func (t *target) open(ctx context.Context) error {
+func (t *target) openStreams(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, opWait)
 	defer cancel()
 	log := t.d.log
@@ -144,38 +144,38 @@ func (t *target) open(ctx context.Context) error {
 	return nil
 }
 
-// step does the next thing that there is to do. It returns idle if there is none.
-func (t *target) step(ctx context.Context) (idle bool, err error) {
+// runStep does the next thing that there is to do. It returns idle if there is none.
+func (t *target) runStep(ctx context.Context) (idle bool, err error) {
 	if t.rec.Sealed != nil {
-		if err := t.deliver(ctx, *t.rec.Sealed, 0); err != nil {
+		if err := t.deliverNotification(ctx, *t.rec.Sealed, 0); err != nil {
 			return false, err
 		}
 		t.rec.Sealed = nil
-		return false, t.save(ctx)
+		return false, t.saveRecord(ctx)
 	}
-	if next, ok := t.plan.seal(t.rec, time.Now()); ok {
+	if next, ok := t.plan.sealDigest(t.rec, time.Now()); ok {
 		t.rec = next
-		return false, t.save(ctx)
+		return false, t.saveRecord(ctx)
 	}
-	m, err := t.next(ctx)
+	m, err := t.nextAlert(ctx)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return true, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("read alerts: %w", err)
 	}
-	return false, t.take(ctx, m)
+	return false, t.handleAlert(ctx, m)
 }
 
-// next returns the alert behind the position.
-func (t *target) next(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+// nextAlert returns the alert behind the position.
+func (t *target) nextAlert(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, opWait)
 	defer cancel()
 	return t.stream.GetMsg(ctx, t.rec.Position+1, jetstream.WithGetMsgSubject(t.d.log.Names().AllAlerts()))
 }
 
-// take deals with an alert.
-func (t *target) take(ctx context.Context, m *jetstream.RawStreamMsg) error {
+// handleAlert deals with an alert.
+func (t *target) handleAlert(ctx context.Context, m *jetstream.RawStreamMsg) error {
 	var a wire.Alert
 	data, err := t.d.log.Unseal(m.Subject, m.Data)
 	if errors.Is(err, seal.ErrNoKey) {
@@ -189,45 +189,45 @@ func (t *target) take(ctx context.Context, m *jetstream.RawStreamMsg) error {
 		t.rec.Position, t.dirty = m.Sequence, true
 		return nil
 	}
-	next, send := t.plan.decide(t.rec, m.Sequence, &a, m.Time, time.Now())
+	next, send := t.plan.decideAlert(t.rec, m.Sequence, &a, m.Time, time.Now())
 	if send {
 		ctx := tracing.With(ctx, tracing.Parent(m.Header))
-		if err := t.deliver(ctx, notify(&a), m.Sequence); err != nil {
+		if err := t.deliverNotification(ctx, alertNotification(&a), m.Sequence); err != nil {
 			return err
 		}
-		next = t.plan.sent(t.rec, time.Now())
+		next = t.plan.countSent(t.rec, time.Now())
 	}
 	held := len(next.Held) > 0
 	t.rec = next
 	t.rec.Position, t.dirty = m.Sequence, true
 	if send || held {
-		return t.save(ctx)
+		return t.saveRecord(ctx)
 	}
 	return nil
 }
 
-// rest waits until something may be there, or due.
-func (t *target) rest(ctx context.Context) error {
+// waitIdle waits until something may be there, or due.
+func (t *target) waitIdle(ctx context.Context) error {
 	if t.dirty {
-		if err := t.save(ctx); err != nil {
+		if err := t.saveRecord(ctx); err != nil {
 			return err
 		}
 	}
 	t.patience = min(2*t.patience, beat)
 	d := t.patience
-	if at, ok := t.rec.due(); ok {
+	if at, ok := t.rec.firstDue(); ok {
 		d = min(d, max(time.Until(at), 0))
 	}
-	return t.wait(ctx, d, t.hint)
+	return t.waitFor(ctx, d, t.hint)
 }
 
-// wait waits for d, or a hint, or the end of ctx. Meanwhile it shows that the owner
+// waitFor waits for d, or a hint, or the end of ctx. Meanwhile it shows that the owner
 // is there, and obeys orders.
-func (t *target) wait(ctx context.Context, d time.Duration, hint <-chan struct{}) error {
+func (t *target) waitFor(ctx context.Context, d time.Duration, hint <-chan struct{}) error {
 	over := time.NewTimer(d)
 	defer over.Stop()
 	for {
-		if err := t.show(ctx); err != nil {
+		if err := t.showOwner(ctx); err != nil {
 			return err
 		}
 		again := time.NewTimer(time.Until(t.saved.Add(beat)))
@@ -243,40 +243,40 @@ func (t *target) wait(ctx context.Context, d time.Duration, hint <-chan struct{}
 			again.Stop()
 			return ctx.Err()
 		case o := <-t.orders:
-			o.done <- t.obey(o)
+			o.done <- t.obeyOrder(o)
 		case <-again.C:
 		}
 		again.Stop()
 	}
 }
 
-// show saves the record if that was a while ago.
-func (t *target) show(ctx context.Context) error {
+// showOwner saves the record if that was a while ago.
+func (t *target) showOwner(ctx context.Context) error {
 	if time.Since(t.saved) < beat {
 		return nil
 	}
-	return t.save(ctx)
+	return t.saveRecord(ctx)
 }
 
-// deliver sends a notification until the sink has taken it or it is given up. It
+// deliverNotification sends a notification until the sink has taken it or it is given up. It
 // fails if ctx ends or the record can't be saved.
-func (t *target) deliver(ctx context.Context, n Notification, pos uint64) (err error) {
-	ctx, span := tracing.Deliver(ctx, t.d.log.Tracer(), t.destination(), tracing.Sink(t.name), tracing.SinkType(t.cfg.Type))
+func (t *target) deliverNotification(ctx context.Context, n Notification, pos uint64) (err error) {
+	ctx, span := tracing.Deliver(ctx, t.d.log.Tracer(), t.traceDestination(), tracing.Sink(t.name), tracing.SinkType(t.cfg.Type))
 	defer func() {
 		tracing.Fail(span, err)
 		span.End()
 	}()
 	if t.tried.ID != n.ID {
-		t.tried = tried{ID: n.ID}
+		t.tried = attemptCount{ID: n.ID}
 		if t.rec.Tried.ID == n.ID {
 			t.tried = t.rec.Tried
 		}
 	}
 	for n.ID != t.taken {
-		if err := t.show(ctx); err != nil {
+		if err := t.showOwner(ctx); err != nil {
 			return err
 		}
-		err := t.attempt(ctx, n)
+		err := t.attemptDelivery(ctx, n)
 		span.SetAttributes(tracing.Attempts(t.tried.Count + 1))
 		if err == nil {
 			t.taken = n.ID
@@ -285,27 +285,27 @@ func (t *target) deliver(ctx context.Context, n Notification, pos uint64) (err e
 		t.tried.Count++
 		t.rec.Tried = t.tried
 		span.AddEvent(tracing.AttemptFailed, trace.WithAttributes(tracing.Kind(err)))
-		if failure, ok := errors.AsType[*sendError](err); ok && failure.final || t.tried.Count >= t.cfg.attempts() {
+		if failure, ok := errors.AsType[*sendError](err); ok && failure.final || t.tried.Count >= t.cfg.maxAttempts() {
 			tracing.Fail(span, err)
-			return t.bury(ctx, n, pos, err)
+			return t.storeLetter(ctx, n, pos, err)
 		}
-		wait := t.backoff(err)
+		wait := t.retryDelay(err)
 		t.logger.WarnContext(ctx, "sink doesn't take it", "attempt", t.tried.Count, "again_in", wait.Round(time.Millisecond), "error", err)
-		if err := t.wait(ctx, wait, nil); err != nil {
+		if err := t.waitFor(ctx, wait, nil); err != nil {
 			return err
 		}
 	}
-	t.rec.Tried = tried{}
+	t.rec.Tried = attemptCount{}
 	return nil
 }
 
-func (t *target) destination() string {
+func (t *target) traceDestination() string {
 	names := t.d.log.Names()
 	return tracing.Destination(names.Prefix(), names.AllAlerts())
 }
 
-// backoff is how long to wait after the last attempt.
-func (t *target) backoff(err error) time.Duration {
+// retryDelay is how long to wait after the last attempt.
+func (t *target) retryDelay(err error) time.Duration {
 	d := min(minBackoff<<min(t.tried.Count-1, 10), maxBackoff)
 	d += rand.N(d/5 + 1)
 	if failure, ok := errors.AsType[*sendError](err); ok {
@@ -314,9 +314,9 @@ func (t *target) backoff(err error) time.Duration {
 	return d
 }
 
-// attempt sends a notification once, and counts it.
-func (t *target) attempt(ctx context.Context, n Notification) error {
-	err := try(ctx, t.sender, t.cfg, n)
+// attemptDelivery sends a notification once, and counts it.
+func (t *target) attemptDelivery(ctx context.Context, n Notification) error {
+	err := trySend(ctx, t.sender, t.cfg, n)
 	if err == nil {
 		t.d.sent.WithLabelValues(t.name, t.cfg.Type).Inc()
 	} else {
@@ -325,16 +325,16 @@ func (t *target) attempt(ctx context.Context, n Notification) error {
 	return err
 }
 
-// try sends a notification once. An attempt that has begun is finished even if ctx
+// trySend sends a notification once. An attempt that has begun is finished even if ctx
 // ends. Its error is a [*sendError] without secrets.
-func try(ctx context.Context, s sender, cfg *Sink, n Notification) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.timeout())
+func trySend(ctx context.Context, s sender, cfg *Sink, n Notification) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.attemptTimeout())
 	defer cancel()
-	err := s.send(ctx, n)
+	err := s.sendNotification(ctx, n)
 	if err == nil {
 		return nil
 	}
-	shown := &sendError{err: errors.New(timeline.Line(cfg.scrub(err.Error()), maxLine))}
+	shown := &sendError{err: errors.New(timeline.Line(cfg.scrubText(err.Error()), maxLine))}
 	if failure, ok := errors.AsType[*sendError](err); ok {
 		shown.after, shown.final = failure.after, failure.final
 	}

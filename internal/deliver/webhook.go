@@ -15,7 +15,7 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // poster posts JSON to one URL.
@@ -50,11 +50,11 @@ func (p poster) close() {
 // maxAnswer is how much of an answer is read.
 const maxAnswer = 64 << 10
 
-// post posts a body. Its errors don't show the URL.
-func (p poster) post(ctx context.Context, contentType string, body []byte, headers map[string]string) error {
+// postBody posts a body. Its errors don't show the URL.
+func (p poster) postBody(ctx context.Context, contentType string, body []byte, headers map[string]string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(body))
 	if err != nil {
-		return final("the request can't be made")
+		return finalError("the request can't be made")
 	}
 	req.Header.Set("Content-Type", contentType)
 	req.Header.Set("User-Agent", "wake")
@@ -72,12 +72,12 @@ func (p poster) post(ctx context.Context, contentType string, body []byte, heade
 	}
 	defer func() { _ = res.Body.Close() }()                         // its status is what counts
 	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer)) // so that the connection is kept
-	return status(res)
+	return statusError(res)
 }
 
-// status says what an answer means. Some say that the same request will never be
+// statusError says what an answer means. Some say that the same request will never be
 // taken; after all others it may be, later.
-func status(res *http.Response) error {
+func statusError(res *http.Response) error {
 	if res.StatusCode >= 200 && res.StatusCode < 300 {
 		return nil
 	}
@@ -121,10 +121,10 @@ func newWebhook(transport http.RoundTripper, s *Sink, names subjects.Names) (*we
 	return w, nil
 }
 
-func (w *webhook) send(ctx context.Context, n Notification) error {
+func (w *webhook) sendNotification(ctx context.Context, n Notification) error {
 	body, err := n.cloudEvent(w.names)
 	if err != nil {
-		return final("encode: %w", err)
+		return finalError("encode: %w", err)
 	}
 	now := time.Now()
 	headers := map[string]string{
@@ -134,11 +134,11 @@ func (w *webhook) send(ctx context.Context, n Notification) error {
 	if w.signer != nil {
 		signature, err := w.signer.Sign(n.ID, now, body)
 		if err != nil {
-			return final("sign: %w", err)
+			return finalError("sign: %w", err)
 		}
 		headers[standardwebhooks.HeaderWebhookSignature] = signature
 	}
-	return w.post(ctx, "application/cloudevents+json; charset=utf-8", body, headers)
+	return w.postBody(ctx, "application/cloudevents+json; charset=utf-8", body, headers)
 }
 
 // alertmanager posts what Prometheus would.
@@ -155,18 +155,18 @@ func newAlertmanager(transport http.RoundTripper, s *Sink) alertmanager {
 	return alertmanager{newPoster(transport, address, s.Headers)}
 }
 
-// postable is an alert of the Alertmanager's API. Its labels identify it.
-type postable struct {
+// postedAlert is an alert of the Alertmanager's API. Its labels identify it.
+type postedAlert struct {
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
 	StartsAt    string            `json:"startsAt"`
 }
 
-func (a alertmanager) send(ctx context.Context, n Notification) error {
-	p := postable{
+func (a alertmanager) sendNotification(ctx context.Context, n Notification) error {
+	p := postedAlert{
 		Labels:      map[string]string{"alertname": "wake_test", "severity": string(n.Severity), "id": n.ID},
 		Annotations: map[string]string{"summary": n.Text},
-		StartsAt:    n.at().Format(time.RFC3339Nano),
+		StartsAt:    n.utcTime().Format(time.RFC3339Nano),
 	}
 	switch {
 	case n.Alert != nil:
@@ -179,9 +179,9 @@ func (a alertmanager) send(ctx context.Context, n Notification) error {
 	case n.Digest != nil:
 		p.Labels["alertname"] = "wake_digest_" + n.Digest.Reason
 	}
-	body, err := json.Marshal([]postable{p})
+	body, err := json.Marshal([]postedAlert{p})
 	if err != nil {
-		return final("encode: %w", err)
+		return finalError("encode: %w", err)
 	}
-	return a.post(ctx, "application/json", body, nil)
+	return a.postBody(ctx, "application/json", body, nil)
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"wake/internal/pull"
+	"code.wake.dev/wake/internal/pull"
 )
 
 // Bounds of what is read ahead.
@@ -14,20 +14,20 @@ const (
 	aheadBytes = 8 << 20 // of the entries that wait for handle
 )
 
-// gathered is what handle is called with.
-type gathered struct {
+// gatheredBatch is what handle is called with.
+type gatheredBatch struct {
 	entries []Entry
 	last    uint64 // position of the last message
 	behind  uint64 // messages behind it
 	size    int    // bytes of all messages
 }
 
-// overlap reads while connected, as batch does, but gathers the next entries
+// readWhileHandling reads while connected, as batch does, but gathers the next entries
 // while those before are handled.
-func (s *consumption) overlap(ctx, connected context.Context) error {
+func (s *consumption) readWhileHandling(ctx, connected context.Context) error {
 	reading, stop := context.WithCancelCause(connected)
 	defer stop(nil)
-	work, handled := make(chan *gathered), make(chan error, 1)
+	work, handled := make(chan *gatheredBatch), make(chan error, 1)
 	go func() { handled <- s.handleAll(ctx, reading, stop, work) }()
 	err := s.readAhead(reading, work)
 	close(work)
@@ -39,7 +39,7 @@ func (s *consumption) overlap(ctx, connected context.Context) error {
 
 // handleAll handles what is gathered, and shows where the service is, until there
 // is no more. If something fails it says stop.
-func (s *consumption) handleAll(ctx, reading context.Context, stop context.CancelCauseFunc, work <-chan *gathered) (err error) {
+func (s *consumption) handleAll(ctx, reading context.Context, stop context.CancelCauseFunc, work <-chan *gatheredBatch) (err error) {
 	idle := time.NewTicker(showEvery)
 	defer idle.Stop()
 	for {
@@ -51,19 +51,19 @@ func (s *consumption) handleAll(ctx, reading context.Context, stop context.Cance
 			if err != nil {
 				continue
 			}
-			if err = s.finish(ctx, g); err != nil {
+			if err = s.handleGathered(ctx, g); err != nil {
 				stop(err)
 			}
 		case <-idle.C:
 			if err == nil && !s.sure {
-				s.settle(reading)
+				s.settlePosition(reading)
 			}
 		}
 	}
 }
 
-// finish handles what was gathered.
-func (s *consumption) finish(ctx context.Context, g *gathered) error {
+// handleGathered handles what was gathered.
+func (s *consumption) handleGathered(ctx context.Context, g *gatheredBatch) error {
 	if len(g.entries) > 0 {
 		if err := s.handle(ctx, g.entries); err != nil {
 			s.over = true
@@ -72,18 +72,18 @@ func (s *consumption) finish(ctx context.Context, g *gathered) error {
 	}
 	s.pos, s.sure = g.last, false
 	if g.behind == 0 || time.Since(s.shown) >= showEvery {
-		return s.show()
+		return s.showPosition()
 	}
 	return nil
 }
 
 // readAhead hands over entries as soon as there are enough, or have been waited
 // for, and somebody has time for them.
-func (s *consumption) readAhead(ctx context.Context, work chan<- *gathered) error {
+func (s *consumption) readAhead(ctx context.Context, work chan<- *gatheredBatch) error {
 	last := 0
 	for {
-		g := &gathered{entries: make([]Entry, 0, last)} // as many as the last time, probably
-		if err := s.take(ctx, g); err != nil {
+		g := &gatheredBatch{entries: make([]Entry, 0, last)} // as many as the last time, probably
+		if err := s.takeMessage(ctx, g); err != nil {
 			return err
 		}
 		wait, cancel := context.WithTimeout(ctx, s.c.Wait)
@@ -96,7 +96,7 @@ func (s *consumption) readAhead(ctx context.Context, work chan<- *gathered) erro
 	}
 }
 
-func (s *consumption) gatherAhead(ctx, wait context.Context, g *gathered, work chan<- *gathered) error {
+func (s *consumption) gatherAhead(ctx, wait context.Context, g *gatheredBatch, work chan<- *gatheredBatch) error {
 	for ctx.Err() == nil {
 		if len(g.entries) >= s.c.Batch {
 			select {
@@ -128,29 +128,29 @@ func (s *consumption) gatherAhead(ctx, wait context.Context, g *gathered, work c
 	return context.Cause(ctx)
 }
 
-// take waits for a message and adds it.
-func (s *consumption) take(ctx context.Context, g *gathered) error {
+// takeMessage waits for a message and adds it.
+func (s *consumption) takeMessage(ctx context.Context, g *gatheredBatch) error {
 	m, err := s.in.Next(ctx)
 	if err != nil {
 		return err
 	}
-	return s.add(m, g)
+	return s.gatherMessage(m, g)
 }
 
 // takeMore takes a message that has come, or waits for one.
-func (s *consumption) takeMore(ctx context.Context, g *gathered) error {
+func (s *consumption) takeMore(ctx context.Context, g *gatheredBatch) error {
 	m, ok, err := s.in.Come()
 	switch {
 	case err != nil:
 		return err
 	case !ok:
-		return s.take(ctx, g)
+		return s.takeMessage(ctx, g)
 	}
-	return s.add(m, g)
+	return s.gatherMessage(m, g)
 }
 
-func (s *consumption) add(m pull.Message, g *gathered) (err error) {
-	if g.entries, err = s.got(m, g.entries); err != nil {
+func (s *consumption) gatherMessage(m pull.Message, g *gatheredBatch) (err error) {
+	if g.entries, err = s.addMessage(m, g.entries); err != nil {
 		return err
 	}
 	g.last, g.behind = s.last, m.Pending

@@ -13,20 +13,20 @@ const minBackoff = 5 * time.Millisecond
 // up to a half at random, so that processes don't retry in step.
 type pauses struct{ next, limit time.Duration }
 
-func backoff(limit time.Duration) pauses {
+func newPauses(limit time.Duration) pauses {
 	return pauses{next: min(minBackoff, limit), limit: limit}
 }
 
-// take returns the next wait.
-func (p *pauses) take() time.Duration {
+// nextPause returns the next wait.
+func (p *pauses) nextPause() time.Duration {
 	d := p.next
 	p.next = min(2*d, p.limit)
 	return d/2 + rand.N(d/2+1)
 }
 
-// pause waits, or fails if ctx ends first.
-func (p *pauses) pause(ctx context.Context) error {
-	t := time.NewTimer(p.take())
+// pauseNext waits, or fails if ctx ends first.
+func (p *pauses) pauseNext(ctx context.Context) error {
+	t := time.NewTimer(p.nextPause())
 	defer t.Stop()
 	select {
 	case <-t.C:

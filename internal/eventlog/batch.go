@@ -11,7 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"wake/internal/tracing"
+	"code.wake.dev/wake/internal/tracing"
 )
 
 // The headers of a publish. An event that is stored alone has the first two; one
@@ -25,14 +25,14 @@ const (
 	headerBatchOver = "Nats-Batch-Commit"
 )
 
-// attempt publishes frames and waits for the outcome. nil means that all are
+// attemptStore publishes frames and waits for the outcome. nil means that all are
 // stored. What another outcome means is up to try; some may be stored, and their
 // writers know.
-func (l *lane) attempt(ctx context.Context, frames []*frame) error {
+func (l *lane) attemptStore(ctx context.Context, frames []*frame) error {
 	switch {
 	case !l.log.nc.IsConnected():
 		return errDisconnected
-	case l.fewer(frames):
+	case l.canSendSingly(frames):
 		return l.attemptEach(ctx, frames)
 	default:
 		return l.attemptBatch(ctx, frames)
@@ -43,20 +43,20 @@ func (l *lane) attempt(ctx context.Context, frames []*frame) error {
 // about as fast one by one as in a batch, for which it sets a store up on disk.
 const smallBatch = 8
 
-// fewer reports whether frames are rather published one by one: they are few,
+// canSendSingly reports whether frames are rather published one by one: they are few,
 // none was appended with another, and none has to wait for another unless there
 // is one replica, where that takes no longer than a batch.
-func (l *lane) fewer(frames []*frame) bool {
+func (l *lane) canSendSingly(frames []*frame) bool {
 	if len(frames) > smallBatch || slices.ContainsFunc(frames, func(f *frame) bool { return f.more }) {
 		return false
 	}
-	return l.log.replicas == 1 || len(parts(frames)) == len(frames)
+	return l.log.replicas == 1 || len(partsByWriter(frames)) == len(frames)
 }
 
 // attemptEach publishes frames one by one: at once the first of each writer, then
 // the second of each, since that must say which position it follows.
 func (l *lane) attemptEach(ctx context.Context, frames []*frame) error {
-	for left := parts(frames); len(left) > 0; {
+	for left := partsByWriter(frames); len(left) > 0; {
 		if err := l.attemptFirsts(ctx, left); err != nil {
 			return err
 		}
@@ -79,19 +79,19 @@ func (l *lane) attemptFirsts(ctx context.Context, all []*part) error {
 		m := &nats.Msg{Subject: p.frames[0].subject, Reply: to, Data: p.frames[0].data, Header: nats.Header{}}
 		p.w.expectIn(m.Header)
 		l.traceIn(m.Header)
-		if err := l.send(m); err != nil {
+		if err := l.sendMessage(m); err != nil {
 			return err
 		}
 	}
 	var failed error
-	err := l.answers(ctx, func(m *nats.Msg) (over bool, _ error) {
+	err := l.readAnswers(ctx, func(m *nats.Msg) (over bool, _ error) {
 		f := asked[m.Subject]
 		ack, ok, err := parseAck(m)
 		if f == nil || !ok {
 			return false, nil
 		}
 		if err == nil {
-			f.w.stored(f.seq, ack.Seq)
+			f.w.noteStored(f.seq, ack.Seq)
 		}
 		failed = cmp.Or(failed, err)
 		delete(asked, m.Subject)
@@ -103,11 +103,11 @@ func (l *lane) attemptFirsts(ctx context.Context, all []*part) error {
 // attemptBatch publishes frames as one atomic batch.
 func (l *lane) attemptBatch(ctx context.Context, frames []*frame) error {
 	reply := l.nextReply()
-	if err := l.publish(frames, l.tag+reply[len(l.inbox)+1:], reply); err != nil {
+	if err := l.publishBatch(frames, l.tag+reply[len(l.inbox)+1:], reply); err != nil {
 		return err
 	}
 	var ack pubAck
-	err := l.answers(ctx, func(m *nats.Msg) (over bool, err error) {
+	err := l.readAnswers(ctx, func(m *nats.Msg) (over bool, err error) {
 		if m.Subject == reply {
 			ack, over, err = parseAck(m)
 		}
@@ -121,7 +121,7 @@ func (l *lane) attemptBatch(ctx context.Context, frames []*frame) error {
 	}
 	first := ack.Seq - uint64(len(frames)) + 1
 	for i, f := range frames {
-		f.w.stored(f.seq, first+uint64(i))
+		f.w.noteStored(f.seq, first+uint64(i))
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func (l *lane) traceIn(h nats.Header) {
 	}
 }
 
-func (l *lane) send(m *nats.Msg) error {
+func (l *lane) sendMessage(m *nats.Msg) error {
 	err := l.log.nc.PublishMsg(m)
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
@@ -167,9 +167,9 @@ func (l *lane) nextReply() string {
 	}
 }
 
-// publish sends frames. The first and the last ask for an answer: the first
+// publishBatch sends frames. The first and the last ask for an answer: the first
 // since a batch that isn't opened is refused there.
-func (l *lane) publish(frames []*frame, id, reply string) error {
+func (l *lane) publishBatch(frames []*frame, id, reply string) error {
 	ends := partEnds(frames)
 	m := &nats.Msg{}
 	for i, f := range frames {
@@ -188,7 +188,7 @@ func (l *lane) publish(frames []*frame, id, reply string) error {
 		if i == len(frames)-1 {
 			m.Header[headerBatchOver] = []string{"1"}
 		}
-		if err := l.send(m); err != nil {
+		if err := l.sendMessage(m); err != nil {
 			return err
 		}
 	}
@@ -213,21 +213,21 @@ func partEnds(frames []*frame) []bool {
 	return ends
 }
 
-// elected is the subject on which the server tells that the stream has another
+// leaderSubject is the subject on which the server tells that the stream has another
 // leader. Whatever the former one was about to answer is lost.
-func (l *Log) elected() string {
+func (l *Log) leaderSubject() string {
 	return "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED." + l.names.EventsStream()
 }
 
-// answers hands what the servers say to take, until that is over or fails. It
+// readAnswers hands what the servers say to take, until that is over or fails. It
 // fails itself if nothing more can be expected.
-func (l *lane) answers(ctx context.Context, take func(*nats.Msg) (over bool, err error)) error {
+func (l *lane) readAnswers(ctx context.Context, take func(*nats.Msg) (over bool, err error)) error {
 	timeout := time.NewTimer(l.patience)
 	defer timeout.Stop()
 	for {
 		select {
 		case m := <-l.in:
-			if m.Subject == l.log.elected() {
+			if m.Subject == l.log.leaderSubject() {
 				return fmt.Errorf("%w: the stream has another leader", errUnanswered)
 			}
 			if over, err := take(m); over || err != nil {

@@ -9,14 +9,14 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // headroom is what a message may need beyond its event: headers and subject.
 const headroom = 4 << 10
 
-// limit is the size of an event above which it gives fields to the object store.
-func (l *Log) limit() int {
+// inlineLimit is the size of an event above which it gives fields to the object store.
+func (l *Log) inlineLimit() int {
 	limit := min(l.o.BlobLimit, int(l.nc.MaxPayload())-headroom)
 	if l.maxMsgSize > 0 {
 		limit = min(limit, l.maxMsgSize-headroom)
@@ -29,15 +29,28 @@ func (l *Log) limit() int {
 
 // Blob returns the content of a blob by its SHA-256, or [ErrBlobMissing].
 func (l *Log) Blob(ctx context.Context, sha256 string) ([]byte, error) {
-	data, err := l.blobs.get(ctx, sha256)
+	data, err := l.StoredBlob(ctx, sha256)
+	if err == nil {
+		data, err = l.o.Keys.OpenBlob(sha256, data)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: blob %s: %w", sha256, err)
 	}
 	return data, nil
 }
 
+// StoredBlob is [Log.Blob] as it is stored: sealed, if the log has keys.
+func (l *Log) StoredBlob(ctx context.Context, sha256 string) ([]byte, error) {
+	return l.blobs.getBlob(ctx, sha256)
+}
+
 // Inline returns the event with its blobs put back, or as it is if it has none.
 func (l *Log) Inline(ctx context.Context, e *wire.Event) (*wire.Event, error) {
+	return Inline(ctx, l, e)
+}
+
+// Inline is [Log.Inline] of any reader.
+func Inline(ctx context.Context, from Reader, e *wire.Event) (*wire.Event, error) {
 	if len(e.Blobs) == 0 {
 		return e, nil
 	}
@@ -45,7 +58,7 @@ func (l *Log) Inline(ctx context.Context, e *wire.Event) (*wire.Event, error) {
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: inline: %w", err)
 	}
-	data, err = wire.Inline(data, func(sum string) ([]byte, error) { return l.blobs.get(ctx, sum) })
+	data, err = wire.Inline(data, func(sum string) ([]byte, error) { return from.Blob(ctx, sum) })
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: inline: %w", err)
 	}
@@ -77,8 +90,8 @@ func newBlobStore(l *Log) *blobStore {
 	}
 }
 
-// put stores blobs that aren't there.
-func (b *blobStore) put(ctx context.Context, blobs map[string][]byte) error {
+// putMissing stores blobs that aren't there.
+func (b *blobStore) putMissing(ctx context.Context, blobs map[string][]byte) error {
 	if err := b.lock(ctx); err != nil {
 		return err
 	}
@@ -87,12 +100,12 @@ func (b *blobStore) put(ctx context.Context, blobs map[string][]byte) error {
 		if b.known[sum] {
 			continue
 		}
-		there, err := b.has(ctx, sum)
+		there, err := b.hasBlob(ctx, sum)
 		if err != nil {
 			return err
 		}
 		if !there {
-			if err := b.write(ctx, sum, data); err != nil {
+			if err := b.putBlob(ctx, sum, data); err != nil {
 				return err
 			}
 		}
@@ -115,10 +128,10 @@ func (b *blobStore) lock(ctx context.Context) error {
 
 func (b *blobStore) unlock() { <-b.turn }
 
-func (b *blobStore) write(ctx context.Context, sum string, data []byte) error {
+func (b *blobStore) putBlob(ctx context.Context, sum string, data []byte) error {
 	wait, cancel := context.WithTimeout(ctx, b.log.o.AckWait)
 	defer cancel()
-	store, err := b.open(wait)
+	store, err := b.openBucket(wait)
 	if err != nil {
 		return err
 	}
@@ -126,8 +139,8 @@ func (b *blobStore) write(ctx context.Context, sum string, data []byte) error {
 	return err
 }
 
-// open returns the bucket; the caller holds turn.
-func (b *blobStore) open(ctx context.Context) (jetstream.ObjectStore, error) {
+// openBucket returns the bucket; the caller holds turn.
+func (b *blobStore) openBucket(ctx context.Context) (jetstream.ObjectStore, error) {
 	if b.store == nil {
 		store, err := b.log.js.ObjectStore(ctx, b.bucket)
 		if err != nil {
@@ -138,9 +151,9 @@ func (b *blobStore) open(ctx context.Context) (jetstream.ObjectStore, error) {
 	return b.store, nil
 }
 
-// has asks the leader whether the blob is there: a replica that lags would make
+// hasBlob asks the leader whether the blob is there: a replica that lags would make
 // us put it twice.
-func (b *blobStore) has(ctx context.Context, sum string) (bool, error) {
+func (b *blobStore) hasBlob(ctx context.Context, sum string) (bool, error) {
 	name := base64.URLEncoding.EncodeToString([]byte(sum))
 	request := getRequest{LastBy: "$O." + b.bucket + ".M." + name, NoHdr: true}
 	m, err := b.log.getFrom(ctx, "OBJ_"+b.bucket, request)
@@ -159,33 +172,33 @@ func (b *blobStore) has(ctx context.Context, sum string) (bool, error) {
 	return !info.Deleted, nil
 }
 
-// get returns a blob. A replica may lack what the leader has: then it is asked
+// getBlob returns a blob. A replica may lack what the leader has: then it is asked
 // again.
-func (b *blobStore) get(ctx context.Context, sum string) ([]byte, error) {
+func (b *blobStore) getBlob(ctx context.Context, sum string) ([]byte, error) {
 	if err := b.lock(ctx); err != nil {
 		return nil, err
 	}
-	store, err := b.open(ctx)
+	store, err := b.openBucket(ctx)
 	b.unlock()
 	if err != nil {
 		return nil, err
 	}
-	for wait := backoff(b.log.o.MaxBackoff); ; {
+	for wait := newPauses(b.log.o.MaxBackoff); ; {
 		data, err := store.GetBytes(ctx, sum)
 		if err == nil {
-			return b.log.o.Keys.OpenBlob(sum, data)
+			return data, nil
 		}
 		if !errors.Is(err, jetstream.ErrObjectNotFound) {
 			return nil, err
 		}
-		there, err := b.has(ctx, sum)
+		there, err := b.hasBlob(ctx, sum)
 		if err != nil {
 			return nil, err
 		}
 		if !there {
 			return nil, ErrBlobMissing
 		}
-		if err := wait.pause(ctx); err != nil {
+		if err := wait.pauseNext(ctx); err != nil {
 			return nil, err
 		}
 	}

@@ -11,23 +11,24 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"wake/internal/seal"
-	"wake/internal/tracing"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Claim says who claims a node and what it knows of it.
 type Claim struct {
 	Runner string // id of the claiming process; required
 	ExecID string // the execution it is for, if any
+	Fence  string // see [wire.NodeClaimed]
 
 	// MinEpoch is the least epoch to claim: the revision of the lease that allows
 	// the claim. The epoch is one more than the last claimed one if that is larger.
 	MinEpoch uint64
 
-	// AtSeq is the last seq of a node whose events have aged out of the stream: the
-	// claim goes on from there if the stream has none. 0: a stream without events
-	// of the node means that it is new.
+	// AtSeq is the last seq of the node that the claimant knows of: the claim goes on
+	// behind it also if the events have aged out of the stream, or a stranger repeats
+	// an older one. 0: a stream without events of the node means that it is new.
 	AtSeq uint64
 }
 
@@ -39,26 +40,26 @@ type Claim struct {
 // While the server is away it tries on until ctx ends; the claim may then be
 // stored or not, and counts for nothing.
 func (l *Log) Claim(ctx context.Context, run, node string, c Claim) (*Writer, error) {
-	w, err := l.claim(ctx, run, node, c)
+	w, err := l.claimNode(ctx, run, node, c)
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: claim %s/%s: %w", run, node, err)
 	}
 	return w, nil
 }
 
-func (l *Log) claim(ctx context.Context, run, node string, c Claim) (*Writer, error) {
+func (l *Log) claimNode(ctx context.Context, run, node string, c Claim) (*Writer, error) {
 	select {
 	case <-l.drained:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("the spool is being stored: %w", ctx.Err())
 	}
 	a := claimant{log: l, run: run, node: node, c: c, nonce: rand.Text(), expect: l.names.NodeEvents(run, node)}
-	for wait := backoff(l.o.MaxBackoff); ; {
-		w, err := a.try(ctx)
+	for wait := newPauses(l.o.MaxBackoff); ; {
+		w, err := a.tryClaim(ctx)
 		if err == nil || errors.Is(err, ErrFenced) || errors.Is(err, seal.ErrNoKey) || errors.As(err, new(*wire.FieldError)) {
 			return w, err
 		}
-		if e := wait.pause(ctx); e != nil {
+		if e := wait.pauseNext(ctx); e != nil {
 			return nil, fmt.Errorf("%w (%w)", e, err)
 		}
 	}
@@ -85,35 +86,35 @@ type tail struct {
 	epoch uint64 // the last one claimed
 }
 
-func (a *claimant) try(ctx context.Context) (*Writer, error) {
+func (a *claimant) tryClaim(ctx context.Context) (*Writer, error) {
 	last, err := a.log.lastBy(ctx, a.expect)
 	if err != nil && !errors.Is(err, errNotFound) {
 		return nil, err
 	}
 	if a.data != nil && bytes.Equal(last.Data, a.data) {
-		return a.writer(last.Pos), nil // the acknowledgement was lost
+		return a.makeWriter(last.Pos), nil // the acknowledgement was lost
 	}
-	if err := a.follow(ctx, last); err != nil {
+	if err := a.followTail(ctx, last); err != nil {
 		return nil, err
 	}
-	pos, err := a.publish(ctx)
+	pos, err := a.publishClaim(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return a.writer(pos), nil
+	return a.makeWriter(pos), nil
 }
 
-func (a *claimant) writer(pos uint64) *Writer {
+func (a *claimant) makeWriter(pos uint64) *Writer {
 	a.log.noteStored(pos)
-	return newWriter(a.log, a.log.lane(a.run), a.run, a.node, a.epoch, a.seq, pos)
+	return newWriter(a.log, a.log.laneOf(a.run), a.run, a.node, a.epoch, a.seq, pos)
 }
 
-// follow prepares the claim that follows the node's last event.
-func (a *claimant) follow(ctx context.Context, last stored) error {
+// followTail prepares the claim that follows the node's last event.
+func (a *claimant) followTail(ctx context.Context, last Message) error {
 	if a.data != nil && last.Pos == a.after.pos {
 		return nil
 	}
-	t, err := a.log.tail(ctx, a.run, a.node, last)
+	t, err := a.log.nodeTail(ctx, a.run, a.node, last)
 	if err != nil {
 		return err
 	}
@@ -123,23 +124,23 @@ func (a *claimant) follow(ctx context.Context, last stored) error {
 	if a.data != nil && t.pos < a.after.pos {
 		return fmt.Errorf("%w: the answer is out of date", errUnanswered)
 	}
-	return a.prepare(t)
+	return a.prepareClaim(t)
 }
 
-func (a *claimant) prepare(t tail) error {
+func (a *claimant) prepareClaim(t tail) error {
 	var atSeq uint64
 	if t.pos == 0 {
 		atSeq = a.c.AtSeq
 	}
 	e := &wire.Event{
 		RunID: a.run, NodeID: a.node, ExecID: a.c.ExecID,
-		Seq: max(t.seq, atSeq) + 1, Epoch: max(t.epoch+1, a.c.MinEpoch),
+		Seq: max(t.seq, a.c.AtSeq) + 1, Epoch: max(t.epoch+1, a.c.MinEpoch),
 		Timestamp: time.Now().UnixMilli(),
 	}
 	if a.node == wire.RunNode {
 		e.Payload = &wire.RunClaimed{Runner: a.c.Runner, Nonce: a.nonce, AtSeq: atSeq}
 	} else {
-		e.Payload = &wire.NodeClaimed{Runner: a.c.Runner, Nonce: a.nonce, AtSeq: atSeq}
+		e.Payload = &wire.NodeClaimed{Runner: a.c.Runner, Nonce: a.nonce, AtSeq: atSeq, Fence: a.c.Fence}
 	}
 	data, err := wire.Encode(e)
 	if err != nil {
@@ -149,7 +150,7 @@ func (a *claimant) prepare(t tail) error {
 	return nil
 }
 
-func (a *claimant) publish(ctx context.Context) (pos uint64, err error) {
+func (a *claimant) publishClaim(ctx context.Context) (pos uint64, err error) {
 	if !a.log.nc.IsConnected() {
 		return 0, errDisconnected
 	}
@@ -173,9 +174,9 @@ func (a *claimant) publish(ctx context.Context) (pos uint64, err error) {
 	return ack.Seq, err
 }
 
-// tail says how a node ends whose last message is given; the zero message if it
+// nodeTail says how a node ends whose last message is given; the zero message if it
 // has none.
-func (l *Log) tail(ctx context.Context, run, node string, last stored) (tail, error) {
+func (l *Log) nodeTail(ctx context.Context, run, node string, last Message) (tail, error) {
 	if last.Pos == 0 {
 		return tail{}, nil
 	}
@@ -203,20 +204,25 @@ func (l *Log) tail(ctx context.Context, run, node string, last stored) (tail, er
 // Last returns the last event of a node, as the leader of the stream has it, and
 // whether there is one. It tries until ctx ends.
 func (l *Log) Last(ctx context.Context, run, node string) (Entry, bool, error) {
-	var m stored
-	err := l.retry(ctx, func() (err error) {
+	m, found, err := l.LastMessage(ctx, run, node)
+	if err != nil || !found {
+		return Entry{}, false, err
+	}
+	return l.storedEntry(m), true, nil
+}
+
+// LastMessage is [Log.Last] as it is stored.
+func (l *Log) LastMessage(ctx context.Context, run, node string) (m Message, found bool, err error) {
+	err = l.retryRead(ctx, func() (err error) {
 		if m, err = l.lastBy(ctx, l.names.NodeEvents(run, node)); errors.Is(err, errNotFound) {
 			return nil
 		}
 		return err
 	})
-	switch {
-	case err == nil && m.Pos == 0:
-		return Entry{}, false, nil
-	case err != nil:
-		return Entry{}, false, fmt.Errorf("eventlog: last of %s/%s: %w", run, node, err)
+	if err != nil {
+		return Message{}, false, fmt.Errorf("eventlog: last of %s/%s: %w", run, node, err)
 	}
-	return l.storedEntry(m), true, nil
+	return m, m.Pos > 0, nil
 }
 
 // Anchor stores a claim of the writer's own epoch, so that the node doesn't age

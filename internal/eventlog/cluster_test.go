@@ -11,10 +11,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"wake/internal/eventlog"
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // cluster starts three servers with the streams of wake.

@@ -14,9 +14,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/pull"
-	"wake/internal/seal"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Consumer says how a service reads the stream.
@@ -34,7 +35,8 @@ type Consumer struct {
 
 // Consume hands the entries after c.From to handle, in order and without gap. It
 // returns when ctx ends, with the error of handle, with [ErrIncarnation] if c.From
-// isn't a position of this stream, or if the durable consumer is missing.
+// isn't a position of this stream, or with [ErrBeyond]. A durable consumer that is missing,
+// or was changed, is made again as `wake init` makes it.
 //
 // What counts is the position that the service itself has saved. It reads by a
 // consumer of its own, so whatever others do with the durable one changes
@@ -46,23 +48,27 @@ func (l *Log) Consume(ctx context.Context, c Consumer, handle func(context.Conte
 	if c.From.Seq > 0 && c.From.Incarnation != l.incarnation {
 		return fmt.Errorf("eventlog: consume %s: %w: it is %q, the position is of %q", c.Durable, ErrIncarnation, l.incarnation, c.From.Incarnation)
 	}
-	s := consumption{log: l, c: c, handle: handle, pos: c.From.Seq}
-	for wait := backoff(l.o.MaxBackoff); ; {
+	want, known := topology.Durable(l.names, c.Durable)
+	if !known {
+		return fmt.Errorf("eventlog: consume %s: %w", c.Durable, jetstream.ErrConsumerNotFound)
+	}
+	s := consumption{log: l, c: c, handle: handle, pos: c.From.Seq, durable: want}
+	for wait := newPauses(l.o.MaxBackoff); ; {
 		pull.AwaitConnection(ctx, l.nc)
 		before := s.pos
-		err := s.session(ctx)
+		err := s.runSession(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // that is how it ends
 		case l.nc.IsClosed():
 			return fmt.Errorf("eventlog: consume %s: %w", c.Durable, nats.ErrConnectionClosed)
-		case s.over, errors.Is(err, ErrIncarnation), errors.Is(err, jetstream.ErrConsumerNotFound):
+		case s.over, errors.Is(err, ErrIncarnation), errors.Is(err, ErrBeyond):
 			return fmt.Errorf("eventlog: consume %s: %w", c.Durable, err)
 		case s.pos > before:
-			wait = backoff(l.o.MaxBackoff)
+			wait = newPauses(l.o.MaxBackoff)
 		}
 		l.logger.Info("reader begins again", slog.String("consumer", c.Durable), slog.Uint64("position", s.pos), slog.Any("error", err))
-		if wait.pause(ctx) != nil {
+		if wait.pauseNext(ctx) != nil {
 			return nil //nolint:nilerr // likewise
 		}
 	}
@@ -76,6 +82,8 @@ type consumption struct {
 	pos    uint64 // of the last entry that was handled
 	over   bool   // handle failed
 
+	durable jetstream.ConsumerConfig // as `wake init` makes it
+
 	whole     bool   // every event is wanted
 	tolerated uint64 // position before which events are missing: they aged out
 
@@ -87,25 +95,20 @@ type consumption struct {
 	last uint64 // position of the last message
 }
 
-// session reads with a consumer of its own until something is wrong.
-func (s *consumption) session(ctx context.Context) error {
-	if err := s.log.checkPosition(ctx, s.pos); err != nil {
+// runSession reads with a consumer of its own until something is wrong.
+func (s *consumption) runSession(ctx context.Context) error {
+	if err := s.log.checkPosition(ctx, s.log.names.EventsStream(), s.pos); err != nil {
 		return err
 	}
-	stream := s.log.names.EventsStream()
-	durable, err := s.log.js.Consumer(ctx, stream, s.c.Durable)
-	if err != nil {
-		return err
-	}
-	config := durable.CachedInfo().Config
-	s.whole = s.all(config)
+	stream, config := s.log.names.EventsStream(), s.durable
+	s.repairDurable(ctx)
+	s.whole = s.isUnfiltered(config)
 	reader, err := s.log.js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{
 		Name:              s.c.Durable + readerInfix + rand.Text(),
 		Description:       config.Description + ", read by a process",
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:       s.pos + 1,
 		AckPolicy:         jetstream.AckNonePolicy,
-		FilterSubject:     config.FilterSubject,
 		FilterSubjects:    config.FilterSubjects,
 		MemoryStorage:     true,
 		Replicas:          1,
@@ -119,7 +122,7 @@ func (s *consumption) session(ctx context.Context) error {
 		most = min(max(most, s.c.Ahead), maxPull)
 	}
 	name := reader.CachedInfo().Name
-	defer s.log.forget(ctx, stream, name)
+	defer s.log.deleteConsumer(ctx, stream, name)
 	if s.in, err = pull.New(s.log.nc, stream, name, most); err != nil {
 		return err
 	}
@@ -127,11 +130,11 @@ func (s *consumption) session(ctx context.Context) error {
 	s.last = s.pos
 	connected, release := pull.Connected(ctx, s.log.nc)
 	defer release()
-	if err = s.show(); err == nil && s.c.Ahead > 0 {
-		return s.overlap(ctx, connected)
+	if err = s.showPosition(); err == nil && s.c.Ahead > 0 {
+		return s.readWhileHandling(ctx, connected)
 	}
 	for err == nil {
-		err = s.batch(ctx, connected)
+		err = s.handleBatch(ctx, connected)
 	}
 	return err
 }
@@ -146,20 +149,16 @@ func IsReader(consumer, durable string) bool {
 	return strings.HasPrefix(consumer, durable+readerInfix)
 }
 
-// all reports whether the consumer delivers every event.
-func (s *consumption) all(c jetstream.ConsumerConfig) bool {
-	filters := c.FilterSubjects
-	if c.FilterSubject != "" {
-		filters = []string{c.FilterSubject}
-	}
-	return len(filters) == 0 || slices.Equal(filters, []string{s.log.names.AllEvents()})
+// isUnfiltered reports whether the consumer delivers every event.
+func (s *consumption) isUnfiltered(c jetstream.ConsumerConfig) bool {
+	return slices.Equal(c.FilterSubjects, []string{s.log.names.AllEvents()})
 }
 
-// batch waits for entries while connected and handles what comes within Wait.
-func (s *consumption) batch(ctx, connected context.Context) error {
-	entries, behind, err := s.gather(connected)
-	if s.idle(connected, err) {
-		s.settle(connected)
+// handleBatch waits for entries while connected and handles what comes within Wait.
+func (s *consumption) handleBatch(ctx, connected context.Context) error {
+	entries, behind, err := s.gatherEntries(connected)
+	if s.isIdle(connected, err) {
+		s.settlePosition(connected)
 		return nil
 	}
 	if err != nil {
@@ -173,27 +172,27 @@ func (s *consumption) batch(ctx, connected context.Context) error {
 	}
 	s.pos, s.sure = s.last, false
 	if behind == 0 || time.Since(s.shown) >= showEvery {
-		return s.show()
+		return s.showPosition()
 	}
 	return nil
 }
 
-// gather returns the next entries and how many are behind them. If the durable
+// gatherEntries returns the next entries and how many are behind them. If the durable
 // consumer may not be where the service is, it doesn't wait for ever.
-func (s *consumption) gather(ctx context.Context) (entries []Entry, behind uint64, err error) {
+func (s *consumption) gatherEntries(ctx context.Context) (entries []Entry, behind uint64, err error) {
 	first, cancel := ctx, context.CancelFunc(func() {})
 	if !s.sure {
 		first, cancel = context.WithTimeout(ctx, showEvery)
 	}
 	defer cancel()
-	entries, m, err := s.next(first, nil)
+	entries, m, err := s.nextEntry(first, nil)
 	if err != nil {
 		return nil, 0, err
 	}
 	wait, stop := context.WithTimeout(ctx, s.c.Wait)
 	defer stop()
 	for range s.c.Batch - 1 {
-		more, next, err := s.next(wait, entries)
+		more, next, err := s.nextEntry(wait, entries)
 		if errors.Is(err, context.DeadlineExceeded) {
 			break
 		}
@@ -205,18 +204,18 @@ func (s *consumption) gather(ctx context.Context) (entries []Entry, behind uint6
 	return entries, m.Pending, nil
 }
 
-// next waits for a message and appends its entry, if it is wanted.
-func (s *consumption) next(ctx context.Context, entries []Entry) ([]Entry, pull.Message, error) {
+// nextEntry waits for a message and appends its entry, if it is wanted.
+func (s *consumption) nextEntry(ctx context.Context, entries []Entry) ([]Entry, pull.Message, error) {
 	m, err := s.in.Next(ctx)
 	if err != nil {
 		return entries, m, err
 	}
-	entries, err = s.got(m, entries)
+	entries, err = s.addMessage(m, entries)
 	return entries, m, err
 }
 
-// got appends the entry of a message, if it is wanted.
-func (s *consumption) got(m pull.Message, entries []Entry) ([]Entry, error) {
+// addMessage appends the entry of a message, if it is wanted.
+func (s *consumption) addMessage(m pull.Message, entries []Entry) ([]Entry, error) {
 	switch {
 	case m.Pos <= s.last: // a replica that lags doesn't know better
 		return entries, pull.ErrGap
@@ -225,7 +224,7 @@ func (s *consumption) got(m pull.Message, entries []Entry) ([]Entry, error) {
 		return entries, pull.ErrGap
 	}
 	s.last = m.Pos
-	e := s.log.delivered(m)
+	e := s.log.storedEntry(messageOf(m))
 	e.Behind = m.Pending
 	if errors.Is(e.Err, seal.ErrNoKey) {
 		s.over = true
@@ -241,24 +240,46 @@ func (s *consumption) got(m pull.Message, entries []Entry) ([]Entry, error) {
 // while there is more to read.
 const showEvery = time.Second
 
-// show sets the durable consumer to where the service is, without waiting for the
+// showPosition sets the durable consumer to where the service is, without waiting for the
 // answer: reading doesn't depend on it.
-func (s *consumption) show() error {
+func (s *consumption) showPosition() error {
 	s.shown = time.Now()
 	subject := "$JS.API.CONSUMER.RESET." + s.log.names.EventsStream() + "." + s.c.Durable
 	return s.log.nc.PublishRequest(subject, s.log.nc.NewInbox(), fmt.Appendf(nil, `{"seq":%d}`, s.pos+1))
 }
 
-// idle reports whether nothing came, with err, for a while.
-func (s *consumption) idle(connected context.Context, err error) bool {
+// isIdle reports whether nothing came, with err, for a while.
+func (s *consumption) isIdle(connected context.Context, err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) && connected.Err() == nil
 }
 
-// settle shows where the service is and makes sure of it, when there is nothing
+// settlePosition shows where the service is and makes sure of it, when there is nothing
 // to read. If that fails, it is done again before long.
-func (s *consumption) settle(ctx context.Context) {
+func (s *consumption) settlePosition(ctx context.Context) {
 	wait, cancel := context.WithTimeout(ctx, showEvery)
 	defer cancel()
-	_, err := s.log.js.ResetConsumerToSequence(wait, s.log.names.EventsStream(), s.c.Durable, s.pos+1)
-	s.sure = err == nil
+	shown, err := s.log.js.ResetConsumerToSequence(wait, s.log.names.EventsStream(), s.c.Durable, s.pos+1)
+	if err != nil || len(topology.Altered(s.durable, shown.Config)) > 0 {
+		s.repairDurable(ctx) // of one that is missing, the server says nothing
+		return
+	}
+	s.sure = true
+}
+
+// repairWait bounds an attempt to make the durable consumer as it should be.
+const repairWait = 5 * time.Second
+
+// repairDurable makes the durable consumer as it should be. Reading doesn't depend on it, so if that
+// fails it is done again later.
+func (s *consumption) repairDurable(ctx context.Context) {
+	wait, cancel := context.WithTimeout(ctx, repairWait)
+	defer cancel()
+	done, err := topology.Repair(wait, s.log.js, s.log.names, s.c.Durable)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		s.log.logger.Warn("durable consumer may not be as it should be", slog.String("consumer", s.c.Durable), slog.Any("error", err))
+	case err == nil && done != topology.Unchanged:
+		s.log.logger.Warn("somebody has deleted or changed the durable consumer: it is as it should be again",
+			slog.String("consumer", s.c.Durable), slog.String("action", string(done)))
+	}
 }

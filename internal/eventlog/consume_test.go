@@ -12,10 +12,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // service consumes the log and keeps its position, as services do.
@@ -441,7 +441,7 @@ func TestRule15Incarnation(t *testing.T) {
 	}
 }
 
-// A position beyond the end is none of this stream (RULES 15).
+// A position that stays beyond the end is told of (RULES 15).
 func TestConsumeBeyondTheEnd(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		nc := natstest.Start(t)
@@ -450,9 +450,9 @@ func TestConsumeBeyondTheEnd(t *testing.T) {
 		fill(t, p, 5)
 		s := newService(p, "recorder")
 		s.pos = 6
-		wantErr(t, "Consume", s.run(t.Context(), nil), eventlog.ErrIncarnation)
+		wantErr(t, "Consume", s.run(t.Context(), nil), eventlog.ErrBeyond)
 		for _, err := range p.Follow(t.Context(), eventlog.Query{From: 7}) {
-			wantErr(t, "Follow", err, eventlog.ErrIncarnation)
+			wantErr(t, "Follow", err, eventlog.ErrBeyond)
 		}
 		err := p.Consume(t.Context(), eventlog.Consumer{Durable: "nobody"}, nil)
 		wantErr(t, "Consume", err, jetstream.ErrConsumerNotFound)
@@ -460,6 +460,97 @@ func TestConsumeBeyondTheEnd(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A leader that is behind for a while ends no reader.
+func TestConsumeWaitsForTheEnd(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		nc := natstest.Start(t)
+		setUp(t, nc, topology.Config{})
+		p := start(t, nc, eventlog.Options{})
+		w := p.claim("r", "n")
+		s := newService(p, "recorder")
+		s.pos = 2
+		go func() {
+			<-time.After(20 * time.Second)
+			enqueue(t, w, 0, 2)
+		}()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		if err := s.run(ctx, func() { cancel() }); err != nil {
+			t.Errorf("Consume: %v", err)
+		}
+		if s.pos != 3 {
+			t.Errorf("it is at %d", s.pos)
+		}
+		if err := p.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A durable consumer that somebody deletes, or makes another of, is made again, and what
+// it selects doesn't decide what the service is given.
+func TestConsumeRepairs(t *testing.T) {
+	for name, harm := range map[string]func(t *testing.T, js jetstream.JetStream){
+		"deleted": func(*testing.T, jetstream.JetStream) {},
+		"overwritten": func(t *testing.T, js jetstream.JetStream) {
+			t.Helper()
+			if _, err := js.CreateConsumer(t.Context(), "WAKE_EVENTS", jetstream.ConsumerConfig{
+				Durable: "recorder", AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: "wake.events.other.>",
+			}); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		for _, late := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, while it reads: %t", name, late), func(t *testing.T) {
+				natstest.Bubble(t, func(t *testing.T) {
+					nc := natstest.Start(t)
+					setUp(t, nc, topology.Config{})
+					p := start(t, nc, eventlog.Options{})
+					js := p.JetStream()
+					strike := func() {
+						if err := js.DeleteConsumer(t.Context(), "WAKE_EVENTS", "recorder"); err != nil {
+							t.Error(err)
+						}
+						harm(t, js)
+					}
+					if !late {
+						strike()
+					}
+					w := p.claim("r", "n")
+					s := newService(p, "recorder")
+					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+					defer cancel()
+					struck := false
+					go func() {
+						for i := range 10 {
+							<-time.After(time.Second)
+							enqueue(t, w, i, i+1)
+						}
+					}()
+					if err := s.run(ctx, func() {
+						if late && !struck {
+							struck = true
+							strike()
+						}
+					}); err != nil {
+						t.Errorf("Consume: %v", err)
+					}
+					if s.pos != 11 {
+						t.Errorf("it is at %d", s.pos)
+					}
+					if done, err := topology.Repair(t.Context(), js, p.Names(), "recorder"); err != nil || done != topology.Unchanged {
+						t.Errorf("the consumer isn't as it was: %s, %v", done, err)
+					}
+					if err := p.stop(); err != nil {
+						t.Error(err)
+					}
+				})
+			})
+		}
+	}
 }
 
 // Events that aged out leave a hole that no reset fills.

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // ErrGapped is returned for an event that doesn't follow the last one of its
@@ -39,10 +39,10 @@ func (l *Log) Copy(run string) *Copier {
 // it is, or with its largest fields moved to the object store. The same event always
 // has the same form.
 func (l *Log) StoredForm(data []byte) (small []byte, blobs map[string][]byte, err error) {
-	if len(data) <= l.limit() {
+	if len(data) <= l.inlineLimit() {
 		return data, nil, nil
 	}
-	return wire.Externalize(data, l.limit())
+	return wire.Externalize(data, l.inlineLimit())
 }
 
 // Add takes the next event of the run, encoded and within the log's limit (see
@@ -51,13 +51,13 @@ func (l *Log) StoredForm(data []byte) (small []byte, blobs map[string][]byte, er
 // that after a failure the log has the first ones; [Copier.Flush] waits for the
 // rest.
 func (c *Copier) Add(ctx context.Context, data []byte, blobs map[string][]byte) error {
-	if err := c.add(ctx, data, blobs); err != nil {
+	if err := c.addEvent(ctx, data, blobs); err != nil {
 		return fmt.Errorf("eventlog: copy %s: %w", c.run, err)
 	}
 	return nil
 }
 
-func (c *Copier) add(ctx context.Context, data []byte, blobs map[string][]byte) error {
+func (c *Copier) addEvent(ctx context.Context, data []byte, blobs map[string][]byte) error {
 	e, err := wire.Decode(data)
 	if err != nil {
 		return err
@@ -65,14 +65,14 @@ func (c *Copier) add(ctx context.Context, data []byte, blobs map[string][]byte) 
 	if e.RunID != c.run {
 		return fmt.Errorf("the event is of run %s", e.RunID)
 	}
-	w, err := c.writer(ctx, e)
+	w, err := c.writerFor(ctx, e)
 	if err != nil {
 		return err
 	}
 	if e.Seq != w.next {
 		return fmt.Errorf("%w: %s/%s has seq %d, not %d", ErrGapped, e.RunID, e.NodeID, e.Seq, w.next)
 	}
-	if data, blobs, err = c.log.seal(data, blobs); err != nil {
+	if data, blobs, err = c.log.sealEvent(data, blobs); err != nil {
 		return err
 	}
 	w.next++
@@ -81,19 +81,19 @@ func (c *Copier) add(ctx context.Context, data []byte, blobs map[string][]byte) 
 		subject: c.log.names.Event(c.run, e.NodeID, string(e.Type().Kind())),
 		data:    data, blobs: blobs, more: true, w: w,
 	}
-	if len(c.unit) > 0 && (len(c.unit) == copyEvents || c.size+f.size() > copyBytes) {
-		if err := c.store(ctx); err != nil {
+	if len(c.unit) > 0 && (len(c.unit) == copyEvents || c.size+f.byteSize() > copyBytes) {
+		if err := c.storeUnit(ctx); err != nil {
 			return err
 		}
 	}
-	c.unit, c.size = append(c.unit, f), c.size+f.size()
+	c.unit, c.size = append(c.unit, f), c.size+f.byteSize()
 	return nil
 }
 
-// writer returns the writer of the event's node. A node that the log doesn't
+// writerFor returns the writer of the event's node. A node that the log doesn't
 // have begins with the event, whatever its seq: older ones may have aged out
 // where it was recorded.
-func (c *Copier) writer(ctx context.Context, e *wire.Event) (*Writer, error) {
+func (c *Copier) writerFor(ctx context.Context, e *wire.Event) (*Writer, error) {
 	if w := c.writers[e.NodeID]; w != nil {
 		return w, nil
 	}
@@ -103,28 +103,28 @@ func (c *Copier) writer(ctx context.Context, e *wire.Event) (*Writer, error) {
 	}
 	seq := e.Seq - 1
 	if found {
-		t, err := c.log.tail(ctx, c.run, e.NodeID, stored{Pos: last.Pos, Time: last.Time, Subject: last.Subject, Data: last.Data})
+		t, err := c.log.nodeTail(ctx, c.run, e.NodeID, Message{Pos: last.Pos, Time: last.Time, Subject: last.Subject, Data: last.Data})
 		if err != nil {
 			return nil, err
 		}
 		seq = t.seq
 	}
-	w := newWriter(c.log, c.log.lane(c.run), c.run, e.NodeID, e.Epoch, seq, last.Pos)
+	w := newWriter(c.log, c.log.laneOf(c.run), c.run, e.NodeID, e.Epoch, seq, last.Pos)
 	c.writers[e.NodeID] = w
 	return w, nil
 }
 
 // Flush waits until everything that was added is stored.
 func (c *Copier) Flush(ctx context.Context) error {
-	if err := c.store(ctx); err != nil {
+	if err := c.storeUnit(ctx); err != nil {
 		return fmt.Errorf("eventlog: copy %s: %w", c.run, err)
 	}
 	return nil
 }
 
-// store stores the unit as one batch: its order in the stream is that of the
+// storeUnit stores the unit as one batch: its order in the stream is that of the
 // calls, across nodes too.
-func (c *Copier) store(ctx context.Context) error {
+func (c *Copier) storeUnit(ctx context.Context) error {
 	unit := c.unit
 	c.unit, c.size = nil, 0
 	if len(unit) == 0 {
@@ -137,12 +137,12 @@ func (c *Copier) store(ctx context.Context) error {
 	for _, f := range unit {
 		ends[f.w] = f.seq
 	}
-	if _, err := last.w.lane.put(ctx, unit, false, last.w.fenced); err != nil {
+	if _, err := last.w.lane.queueUnit(ctx, unit, false, last.w.fenced); err != nil {
 		return err
 	}
 	for w, seq := range ends {
-		w.await(seq, done)
-		if _, err := w.wait(ctx, "copy", done); err != nil {
+		w.awaitStored(seq, done)
+		if _, err := w.waitStored(ctx, "copy", done); err != nil {
 			return err
 		}
 	}

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/eventlog"
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // recordedElsewhere is an event as another log has it.

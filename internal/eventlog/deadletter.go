@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // DeadService is who dead letters of this package are from.
@@ -39,8 +39,8 @@ func (l *Log) DeadLetter(ctx context.Context, service, reason string, e Entry) e
 	return nil
 }
 
-// bury hands a frame that will never be stored to the dead letters.
-func (l *lane) bury(ctx context.Context, f *frame, reason string) error {
+// buryFrame hands a frame that will never be stored to the dead letters.
+func (l *lane) buryFrame(ctx context.Context, f *frame, reason string) error {
 	data, err := wire.Marshal(&wire.Poison{
 		V: wire.Version, Service: DeadService, Reason: reason, Subject: f.subject,
 		Stream: l.log.names.EventsStream(), Data: f.data, Timestamp: time.Now().UnixMilli(),
@@ -57,7 +57,7 @@ func (l *lane) bury(ctx context.Context, f *frame, reason string) error {
 
 // handOver gives a dead letter to the lane that publishes dead letters.
 func (l *lane) handOver(ctx context.Context, f, letter *frame) error {
-	if _, err := l.log.dead.put(ctx, []*frame{letter}, false, nil); err != nil {
+	if _, err := l.log.dead.queueUnit(ctx, []*frame{letter}, false, nil); err != nil {
 		return err
 	}
 	f.gone = true
@@ -73,7 +73,7 @@ func (l *lane) setAside(ctx context.Context, f *frame) error {
 	}
 	f.data = f.data[:min(len(f.data), maxDamage)]
 	l.log.logger.Warn("the spool is damaged", slog.String("reason", f.broken))
-	return l.bury(ctx, f, f.broken)
+	return l.buryFrame(ctx, f, f.broken)
 }
 
 // lettersAtOnce is how many dead letters are sent before their acknowledgements
@@ -107,12 +107,12 @@ func (l *lane) sendLetters(ctx context.Context, letters []*frame) error {
 		sum := sha256.Sum256(f.data)
 		m := &nats.Msg{Subject: f.subject, Reply: reply, Data: f.data, Header: nats.Header{}}
 		m.Header.Set(jetstream.MsgIDHeader, hex.EncodeToString(sum[:16]))
-		if err := l.send(m); err != nil {
+		if err := l.sendMessage(m); err != nil {
 			return err
 		}
 		sent++
 	}
-	err := l.answers(ctx, func(m *nats.Msg) (over bool, err error) {
+	err := l.readAnswers(ctx, func(m *nats.Msg) (over bool, err error) {
 		if m.Subject != reply {
 			return false, nil
 		}

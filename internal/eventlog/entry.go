@@ -3,13 +3,14 @@ package eventlog
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
-	"wake/internal/pull"
-	"wake/internal/seal"
-	"wake/internal/tracing"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Entry is a place of the log and what is stored there.
@@ -22,6 +23,7 @@ type Entry struct {
 	Kind    wire.Kind
 	Data    []byte      // as stored; of a sealed event that was opened the original
 	Trace   string      // to which trace it belongs, or "", see [tracing.Parent]; of a batch its first event says so
+	User    string      // of a command: who gave it, in the word of the server; "": that doesn't say
 	Event   *wire.Event // nil if Err is set
 	Behind  uint64      // messages that a [Consumer] has still to read, as of this one; of other readers 0
 	// Err says why Data isn't an event of its subject. Such an entry is poison: it
@@ -32,31 +34,52 @@ type Entry struct {
 // errForeign is the Err of an entry whose subject and envelope disagree.
 var errForeign = errors.New("the event names another run, node or kind than its subject")
 
-// delivered is [Log.entry] of what a consumer delivered.
-func (l *Log) delivered(m pull.Message) Entry {
-	e := l.entry(m.Pos, m.Time, m.Subject, m.Data)
-	e.Trace = tracing.Parent(m.Header)
-	return e
+// messageOf is what a consumer delivered.
+func messageOf(m pull.Message) Message {
+	return Message{Subject: m.Subject, Pos: m.Pos, Data: m.Data, Time: m.Time, Trace: tracing.Parent(m.Header)}
 }
 
-// entry makes an Entry of a stored message. It never fails: what can't be read
-// is an entry with Err.
-func (l *Log) entry(pos uint64, at time.Time, subject string, data []byte) Entry {
-	e := Entry{Pos: pos, Time: at, Subject: subject, Data: data}
-	event, undecoded := wire.Decode(data)
+func (l *Log) storedEntry(m Message) Entry { return EntryOf(m, l.names, l.o.Keys) }
+
+// Entries yields what the messages of the stream of events hold. One whose key is
+// missing ends it, since it must not be skipped.
+func Entries(messages iter.Seq2[Message, error], names subjects.Names, keys *seal.Keys) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		for m, err := range messages {
+			if err != nil {
+				yield(Entry{}, err)
+				return
+			}
+			e := EntryOf(m, names, keys)
+			if errors.Is(e.Err, seal.ErrNoKey) {
+				yield(Entry{}, fmt.Errorf("eventlog: event %d: %w", e.Pos, e.Err))
+				return
+			}
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+// EntryOf makes an Entry of a message. It never fails: what can't be read is an entry
+// with Err.
+func EntryOf(m Message, names subjects.Names, keys *seal.Keys) Entry {
+	e := Entry{Pos: m.Pos, Time: m.Time, Subject: m.Subject, Data: m.Data, Trace: m.Trace}
+	event, undecoded := wire.Decode(m.Data)
 	if undecoded == nil && seal.Sealed(event) {
 		var original []byte
-		if event, original, undecoded = l.o.Keys.Original(event); undecoded == nil {
+		if event, original, undecoded = keys.Original(event); undecoded == nil {
 			e.Data = original
 		}
 	}
 	if undecoded == nil { // most are in order, which is quickly seen
-		if kind := event.Type().Kind(); l.names.Event(event.RunID, event.NodeID, string(kind)) == subject {
+		if kind := event.Type().Kind(); names.Event(event.RunID, event.NodeID, string(kind)) == m.Subject {
 			e.RunID, e.NodeID, e.Kind, e.Event = event.RunID, event.NodeID, kind, event
 			return e
 		}
 	}
-	run, node, kind, err := l.names.ParseEvent(subject)
+	run, node, kind, err := names.ParseEvent(m.Subject)
 	if err != nil && !errors.Is(err, subjects.ErrHashed) {
 		e.Err = err
 		return e
@@ -69,12 +92,10 @@ func (l *Log) entry(pos uint64, at time.Time, subject string, data []byte) Entry
 	if _, unknown := event.Payload.(*wire.Opaque); !unknown {
 		kind = string(event.Type().Kind())
 	}
-	if l.names.Event(event.RunID, event.NodeID, kind) != subject {
-		e.Err = fmt.Errorf("%w: %s/%s %s on %s", errForeign, event.RunID, event.NodeID, event.Type(), subject)
+	if names.Event(event.RunID, event.NodeID, kind) != m.Subject {
+		e.Err = fmt.Errorf("%w: %s/%s %s on %s", errForeign, event.RunID, event.NodeID, event.Type(), m.Subject)
 		return e
 	}
 	e.RunID, e.NodeID, e.Event = event.RunID, event.NodeID, event
 	return e
 }
-
-func (l *Log) storedEntry(m stored) Entry { return l.entry(m.Pos, m.Time, m.Subject, m.Data) }

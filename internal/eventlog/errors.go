@@ -35,6 +35,10 @@ var (
 	// built again.
 	ErrIncarnation = errors.New("the position belongs to another incarnation of the stream")
 
+	// ErrBeyond is returned for a position behind the last one of a stream whose leader
+	// has said so steadily: the servers have lost the stream's end, or lag for very long.
+	ErrBeyond = errors.New("the position is beyond the end of the stream; if it stays so, the servers have lost events that they had acknowledged")
+
 	// ErrBlobMissing is returned for a blob that the object store lacks.
 	ErrBlobMissing = errors.New("blob is missing")
 
@@ -93,17 +97,17 @@ func (e *apiError) Unwrap() error {
 	return nil
 }
 
-// code returns the server's code of err, or 0 if the server didn't decide.
-func code(err error) int {
+// serverCode returns the server's code of err, or 0 if the server didn't decide.
+func serverCode(err error) int {
 	if e, ok := errors.AsType[*apiError](err); ok {
 		return e.Code
 	}
 	return 0
 }
 
-// final reports whether the server refuses what was asked for, rather than being
+// isFinal reports whether the server refuses what was asked for, rather than being
 // unable to do it at present.
-func final(err error) bool {
+func isFinal(err error) bool {
 	e, ok := errors.AsType[*apiError](err)
 	return ok && e.Status < 500
 }

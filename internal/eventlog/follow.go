@@ -11,8 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/pull"
-	"wake/internal/seal"
+	"code.wake.dev/wake/internal/pull"
 )
 
 // followIdle is how long the server keeps the consumer of a follower that is
@@ -22,31 +21,36 @@ const followIdle = time.Minute
 // Follow yields the selected events from q.From on and then each as it is
 // stored, in order, without gap or repetition, across reconnects and changes of
 // leader. q.To has no meaning. It ends when ctx ends, without an error, with
-// [ErrIncarnation], or when the connection is closed.
+// [ErrIncarnation] or [ErrBeyond], or when the connection is closed.
 //
 // Each call has a consumer on the server. A process that follows many runs
 // follows all of them once and distributes.
 func (l *Log) Follow(ctx context.Context, q Query) iter.Seq2[Entry, error] {
-	return func(yield func(Entry, error) bool) {
-		f := follower{log: l, filters: l.filters(q), next: max(q.From, 1), yield: yield}
-		for wait := backoff(l.o.MaxBackoff); ; {
+	return Entries(l.FollowMessages(ctx, l.Select(q)), l.names, l.o.Keys)
+}
+
+// FollowMessages is [Log.Follow] of messages as they are stored, of any stream.
+func (l *Log) FollowMessages(ctx context.Context, s Selection) iter.Seq2[Message, error] {
+	return func(yield func(Message, error) bool) {
+		f := follower{log: l, stream: s.Stream, filters: s.Subjects, next: max(s.From, 1), yield: yield}
+		for wait := newPauses(l.o.MaxBackoff); ; {
 			pull.AwaitConnection(ctx, l.nc)
 			before := f.next
-			err := f.session(ctx)
+			err := f.runSession(ctx)
 			switch {
 			case f.stopped || ctx.Err() != nil:
 				return
 			case l.nc.IsClosed():
-				yield(Entry{}, fmt.Errorf("eventlog: follow: %w", nats.ErrConnectionClosed))
+				yield(Message{}, fmt.Errorf("eventlog: follow: %w", nats.ErrConnectionClosed))
 				return
-			case errors.Is(err, ErrIncarnation), final(err):
-				yield(Entry{}, fmt.Errorf("eventlog: follow: %w", err))
+			case errors.Is(err, ErrIncarnation), errors.Is(err, ErrBeyond), isFinal(err):
+				yield(Message{}, fmt.Errorf("eventlog: follow: %w", err))
 				return
 			case f.next > before:
-				wait = backoff(l.o.MaxBackoff)
+				wait = newPauses(l.o.MaxBackoff)
 			}
 			l.logger.Debug("follower begins again", slog.Uint64("position", f.next), slog.Any("error", err))
-			if wait.pause(ctx) != nil {
+			if wait.pauseNext(ctx) != nil {
 				return
 			}
 		}
@@ -56,19 +60,19 @@ func (l *Log) Follow(ctx context.Context, q Query) iter.Seq2[Entry, error] {
 // follower is a Follow under way.
 type follower struct {
 	log     *Log
+	stream  string
 	filters []string
 	next    uint64 // position to go on from
-	yield   func(Entry, error) bool
+	yield   func(Message, error) bool
 	stopped bool // yield said so
 }
 
-// session follows with one consumer until that fails.
-func (f *follower) session(ctx context.Context) error {
-	if err := f.log.checkPosition(ctx, f.next-1); err != nil {
+// runSession follows with one consumer until that fails.
+func (f *follower) runSession(ctx context.Context) error {
+	if err := f.log.checkPosition(ctx, f.stream, f.next-1); err != nil {
 		return err
 	}
-	stream := f.log.names.EventsStream()
-	consumer, err := f.log.js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{
+	consumer, err := f.log.js.CreateConsumer(ctx, f.stream, jetstream.ConsumerConfig{
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:       f.next,
 		AckPolicy:         jetstream.AckNonePolicy,
@@ -81,18 +85,18 @@ func (f *follower) session(ctx context.Context) error {
 		return err
 	}
 	name := consumer.CachedInfo().Name
-	defer f.log.forget(ctx, stream, name)
-	p, err := pull.New(f.log.nc, stream, name, readEvents)
+	defer f.log.deleteConsumer(ctx, f.stream, name)
+	p, err := pull.New(f.log.nc, f.stream, name, readEvents)
 	if err != nil {
 		return err
 	}
 	defer p.Stop()
 	connected, release := pull.Connected(ctx, f.log.nc)
 	defer release()
-	return f.deliver(connected, p)
+	return f.deliverMessages(connected, p)
 }
 
-func (f *follower) deliver(ctx context.Context, p *pull.Puller) error {
+func (f *follower) deliverMessages(ctx context.Context, p *pull.Puller) error {
 	for {
 		m, err := p.Next(ctx)
 		if err != nil {
@@ -102,22 +106,16 @@ func (f *follower) deliver(ctx context.Context, p *pull.Puller) error {
 			return pull.ErrGap
 		}
 		f.next = m.Pos + 1
-		e := f.log.delivered(m)
-		if errors.Is(e.Err, seal.ErrNoKey) {
-			f.stopped = true
-			f.yield(Entry{}, fmt.Errorf("eventlog: follow: event %d: %w", e.Pos, e.Err))
-			return nil
-		}
-		if !f.yield(e, nil) {
+		if !f.yield(messageOf(m), nil) {
 			f.stopped = true
 			return nil
 		}
 	}
 }
 
-// forget removes a consumer that isn't needed any more. If that fails, the
+// deleteConsumer removes a consumer that isn't needed any more. If that fails, the
 // server does so after a while.
-func (l *Log) forget(ctx context.Context, stream, consumer string) {
+func (l *Log) deleteConsumer(ctx context.Context, stream, consumer string) {
 	if !l.nc.IsConnected() {
 		return
 	}

@@ -29,8 +29,8 @@ type frame struct {
 	gone   bool    // stored earlier, or with the dead letters
 }
 
-// size is what the frame counts for in memory and in a batch.
-func (f *frame) size() int64 {
+// byteSize is what the frame counts for in memory and in a batch.
+func (f *frame) byteSize() int64 {
 	n := len(f.subject) + len(f.data) + frameOverhead
 	for _, b := range f.blobs {
 		n += len(b)
@@ -52,7 +52,7 @@ func (f *frame) key() writerKey { return writerKey{f.run, f.node, f.epoch} }
 func sizeOf(frames []*frame) int64 {
 	var n int64
 	for _, f := range frames {
-		n += f.size()
+		n += f.byteSize()
 	}
 	return n
 }
@@ -95,10 +95,10 @@ func parseFrame(b []byte) (*frame, error) {
 	}
 	r := frameReader{b: b[2:]}
 	f := &frame{more: b[1]&frameMore != 0}
-	f.epoch, f.seq, f.afterSeq, f.afterPos = r.uint(), r.uint(), r.uint(), r.uint()
-	blobs := r.uint()
-	f.run, f.node, f.subject = string(r.bytes()), string(r.bytes()), string(r.bytes())
-	f.data = r.bytes()
+	f.epoch, f.seq, f.afterSeq, f.afterPos = r.readUint(), r.readUint(), r.readUint(), r.readUint()
+	blobs := r.readUint()
+	f.run, f.node, f.subject = string(r.readBytes()), string(r.readBytes()), string(r.readBytes())
+	f.data = r.readBytes()
 	for range blobs {
 		if r.err != nil {
 			break
@@ -106,7 +106,7 @@ func parseFrame(b []byte) (*frame, error) {
 		if f.blobs == nil {
 			f.blobs = map[string][]byte{}
 		}
-		f.blobs[string(r.bytes())] = r.bytes()
+		f.blobs[string(r.readBytes())] = r.readBytes()
 	}
 	if r.err != nil || len(r.b) > 0 {
 		return nil, fmt.Errorf("%w: %d bytes left", errFrame, len(r.b))
@@ -120,7 +120,7 @@ type frameReader struct {
 	err error
 }
 
-func (r *frameReader) uint() uint64 {
+func (r *frameReader) readUint() uint64 {
 	n, size := binary.Uvarint(r.b)
 	if size <= 0 {
 		r.b, r.err = nil, errFrame
@@ -130,8 +130,8 @@ func (r *frameReader) uint() uint64 {
 	return n
 }
 
-func (r *frameReader) bytes() []byte {
-	n := r.uint()
+func (r *frameReader) readBytes() []byte {
+	n := r.readUint()
 	if n > uint64(len(r.b)) {
 		r.b, r.err = nil, errFrame
 		return nil

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"wake/internal/tracing"
+	"code.wake.dev/wake/internal/tracing"
 )
 
 // What an atomic batch may hold. The server takes 1000 messages; bytes are
@@ -39,6 +39,7 @@ type lane struct {
 	err     error         // why storing fails at present
 	since   time.Time     // when it began to fail
 	warned  bool          // that it does
+	refused bool          // that the disk refuses something is told
 
 	// Owned by run.
 	inbox      string
@@ -65,10 +66,10 @@ func newLane(l *Log, id int, tag string) *lane {
 	}
 }
 
-// put queues frames that belong together. Without room it waits, unless
+// queueUnit queues frames that belong together. Without room it waits, unless
 // droppable is set and nothing is being stored at present: then it reports
 // false.
-func (l *lane) put(ctx context.Context, unit []*frame, droppable bool, stop <-chan struct{}) (bool, error) {
+func (l *lane) queueUnit(ctx context.Context, unit []*frame, droppable bool, stop <-chan struct{}) (bool, error) {
 	for {
 		room, drop, err := l.tryPut(unit, droppable)
 		if err != nil || room == nil {
@@ -94,18 +95,16 @@ func (l *lane) tryPut(unit []*frame, droppable bool) (room <-chan struct{}, drop
 	if l.closing {
 		return nil, false, ErrClosed
 	}
-	ok, err := l.queue.put(unit, droppable)
-	if err != nil {
-		l.log.logger.Error("spool can't be written", slog.Int("lane", l.id), slog.Any("error", err))
-	}
+	ok, _ := l.queue.putUnit(unit, droppable) // the disk's refusals are told
+	l.tell()
 	if !ok {
 		return l.room, droppable && l.err != nil, nil
 	}
-	l.signal()
+	l.signalWake()
 	return nil, false, nil
 }
 
-func (l *lane) signal() {
+func (l *lane) signalWake() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
@@ -117,23 +116,23 @@ func (l *lane) close() {
 	l.mu.Lock()
 	l.closing = true
 	l.mu.Unlock()
-	l.signal()
+	l.signalWake()
 }
 
-// trouble returns why storing fails at present.
-func (l *lane) trouble() error {
+// storeError returns why storing fails at present.
+func (l *lane) storeError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-func (l *lane) fails() bool { return l.trouble() != nil }
+func (l *lane) isFailing() bool { return l.storeError() != nil }
 
 // run stores what is queued until the lane is closed and empty, or ctx ends.
 func (l *lane) run(ctx context.Context) error {
 	l.in = make(chan *nats.Msg, lettersAtOnce+16)
 	l.inbox = l.log.nc.NewInbox()
-	subjects := []string{l.inbox + ".*", l.log.elected()}
+	subjects := []string{l.inbox + ".*", l.log.leaderSubject()}
 	if l == l.log.dead {
 		subjects = subjects[:1] // another stream
 	}
@@ -147,53 +146,76 @@ func (l *lane) run(ctx context.Context) error {
 	l.status = l.log.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED, nats.CONNECTED)
 	defer l.log.nc.RemoveStatusListener(l.status)
 	for {
-		taken, err := l.take(ctx)
+		taken, err := l.takeBatch(ctx)
 		if len(taken) == 0 {
-			return l.end(err)
+			return l.leaveQueue(err)
 		}
 		begun := time.Now()
-		span := l.begin(ctx, taken, begun)
-		err = l.store(ctx, taken)
+		span := l.beginSpan(ctx, taken, begun)
+		err = l.storeFrames(ctx, taken)
 		tracing.Fail(span, err)
 		span.End()
 		l.parent = ""
 		if err != nil {
-			return l.end(err)
+			return l.leaveQueue(err)
 		}
 		if l != l.log.dead {
 			l.log.metrics.batches.Inc()
 			l.log.metrics.took.Observe(time.Since(begun).Seconds())
 		}
-		if err := l.done(len(taken)); err != nil {
-			return l.end(err)
-		}
+		l.removeOldest(len(taken))
 	}
 }
 
-// take waits for frames and returns as many as a batch may hold, without
+// takeBatch waits for frames and returns as many as a batch may hold, without
 // removing them. It returns none when the lane is closed and empty.
-func (l *lane) take(ctx context.Context) ([]*frame, error) {
-	for {
-		taken, over, err := l.tryTake()
-		if err != nil || over || len(taken) > 0 {
-			return taken, err
+func (l *lane) takeBatch(ctx context.Context) ([]*frame, error) {
+	for wait := newPauses(l.log.o.MaxBackoff); ; {
+		taken, over, refused := l.tryTake()
+		if over || len(taken) > 0 {
+			return taken, nil
+		}
+		again := make(<-chan time.Time) // never
+		if refused {
+			again = time.After(wait.nextPause())
 		}
 		select {
 		case <-l.wake:
+		case <-again:
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
 
-func (l *lane) tryTake() (taken []*frame, over bool, err error) {
+// tryTake is take without waiting. refused says that the disk refuses something, so that it is
+// worth another try.
+func (l *lane) tryTake() (taken []*frame, over, refused bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.queue.fill(); err != nil {
-		return nil, false, fmt.Errorf("read the spool: %w", err)
+	l.queue.disk.again()
+	unread := l.queue.fillWindow()
+	refused = l.tell()
+	if unread != nil {
+		return nil, false, true
 	}
 	n := batchLen(l.queue.window, l.maxBatch)
-	return l.queue.window[:n:n], l.closing && l.queue.empty(), nil
+	return l.queue.window[:n:n], l.closing && l.queue.isEmpty(), refused
+}
+
+// tell tells the process's health what the disk refuses at present, if it does. It is called under mu.
+func (l *lane) tell() (refused bool) {
+	err := l.queue.disk.trouble()
+	if err == nil && !l.refused {
+		return false
+	}
+	part := fmt.Sprintf("log: spool of lane %d", l.id)
+	if l.id < 0 {
+		part = "log: spool of an earlier process"
+	}
+	l.log.o.Health.Set(part, err)
+	l.refused = err != nil
+	return l.refused
 }
 
 // batchLen returns how many of the frames make a batch. What was appended
@@ -202,7 +224,7 @@ func batchLen(frames []*frame, most int) int {
 	var n, whole int
 	var size int64
 	for n < len(frames) && n < most {
-		if size += frames[n].size(); n > 0 && size > batchBytes {
+		if size += frames[n].byteSize(); n > 0 && size > batchBytes {
 			break
 		}
 		if n++; !frames[n-1].more {
@@ -215,22 +237,19 @@ func batchLen(frames []*frame, most int) int {
 	return n
 }
 
-// done removes the n oldest frames.
-func (l *lane) done(n int) error {
+// removeOldest removes the n oldest frames.
+func (l *lane) removeOldest(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := l.queue.resolve(n)
+	l.queue.resolveOldest(n)
+	l.tell()
 	close(l.room)
 	l.room = make(chan struct{})
-	if err != nil {
-		return fmt.Errorf("spool: %w", err)
-	}
-	return nil
 }
 
-// failed notes that storing fails and, when it has for a while, says so and moves
+// noteFailure notes that storing fails and, when it has for a while, says so and moves
 // the queue to disk.
-func (l *lane) failed(err error) {
+func (l *lane) noteFailure(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err == nil {
@@ -244,13 +263,12 @@ func (l *lane) failed(err error) {
 		l.log.logger.Warn("events can't be stored at present", slog.Int("lane", l.id), slog.Any("error", err))
 	}
 	l.warned = true
-	if err := l.queue.spill(); err != nil {
-		l.log.logger.Error("spool can't be written", slog.Int("lane", l.id), slog.Any("error", err))
-	}
+	_ = l.queue.spillWindow() // the disk's refusals are told
+	l.tell()
 }
 
-// stores notes that storing works.
-func (l *lane) stores() {
+// noteSuccess notes that storing works.
+func (l *lane) noteSuccess() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.err = nil
@@ -260,8 +278,8 @@ func (l *lane) stores() {
 	l.warned = false
 }
 
-// end leaves what is queued to the next process and tells those who wait.
-func (l *lane) end(cause error) error {
+// leaveQueue leaves what is queued to the next process and tells those who wait.
+func (l *lane) leaveQueue(cause error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closing = true
@@ -273,11 +291,11 @@ func (l *lane) end(cause error) error {
 	left := len(l.queue.window)
 	for _, f := range l.queue.window {
 		if f.w != nil {
-			f.w.release(ErrClosed)
+			f.w.releaseWaiters(ErrClosed)
 		}
 	}
 	for _, w := range l.queue.writers {
-		w.release(ErrClosed)
+		w.releaseWaiters(ErrClosed)
 	}
 	if l.queue.disk == nil {
 		if left > 0 {
@@ -285,5 +303,5 @@ func (l *lane) end(cause error) error {
 		}
 		return cause
 	}
-	return errors.Join(cause, l.queue.spill(), l.queue.disk.seal())
+	return errors.Join(cause, l.queue.spillWindow(), l.queue.disk.closeSegment())
 }

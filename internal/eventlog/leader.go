@@ -10,12 +10,13 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// stored is a message as the leader of the stream has it.
-type stored struct {
+// Message is what a stream has at a position, as it is stored.
+type Message struct {
 	Subject string    `json:"subject"`
 	Pos     uint64    `json:"seq"`
 	Data    []byte    `json:"data"`
 	Time    time.Time `json:"time"`
+	Trace   string    `json:"-"` // to which trace it belongs, where the reader knows, see [tracing.Parent]
 }
 
 // getRequest is the request of $JS.API.STREAM.MSG.GET.
@@ -29,33 +30,33 @@ type getRequest struct {
 // lastBy returns the last message whose subject matches filter, or
 // [errNotFound]. It is the leader's answer; a leader that was just deposed may
 // give an old one.
-func (l *Log) lastBy(ctx context.Context, filter string) (stored, error) {
-	return l.get(ctx, getRequest{LastBy: filter, NoHdr: true})
+func (l *Log) lastBy(ctx context.Context, filter string) (Message, error) {
+	return l.getMessage(ctx, getRequest{LastBy: filter, NoHdr: true})
 }
 
 // nextBy returns the first message from position from whose subject matches
 // filter, or [errNotFound].
-func (l *Log) nextBy(ctx context.Context, filter string, from uint64) (stored, error) {
-	return l.get(ctx, getRequest{Seq: max(from, 1), NextBy: filter, NoHdr: true})
+func (l *Log) nextBy(ctx context.Context, filter string, from uint64) (Message, error) {
+	return l.getMessage(ctx, getRequest{Seq: max(from, 1), NextBy: filter, NoHdr: true})
 }
 
-func (l *Log) get(ctx context.Context, r getRequest) (stored, error) {
+func (l *Log) getMessage(ctx context.Context, r getRequest) (Message, error) {
 	return l.getFrom(ctx, l.names.EventsStream(), r)
 }
 
-func (l *Log) getFrom(ctx context.Context, stream string, r getRequest) (stored, error) {
+func (l *Log) getFrom(ctx context.Context, stream string, r getRequest) (Message, error) {
 	var answer struct {
-		Message stored    `json:"message"`
+		Message Message   `json:"message"`
 		Error   *apiError `json:"error"`
 	}
-	if err := l.ask(ctx, "STREAM.MSG.GET."+stream, r, &answer); err != nil {
-		return stored{}, err
+	if err := l.askServer(ctx, "STREAM.MSG.GET."+stream, r, &answer); err != nil {
+		return Message{}, err
 	}
 	switch {
 	case answer.Error != nil && answer.Error.Code == codeNotFound:
-		return stored{}, errNotFound
+		return Message{}, errNotFound
 	case answer.Error != nil:
-		return stored{}, answer.Error
+		return Message{}, answer.Error
 	}
 	return answer.Message, nil
 }
@@ -69,10 +70,15 @@ type bounds struct {
 	incarnation string
 	replicas    int
 	allowDirect bool
+	leader      string // of a cluster
 }
 
-// bounds asks the leader for the state of the stream of events.
-func (l *Log) bounds(ctx context.Context) (bounds, error) {
+// eventBounds asks the leader for the state of the stream of events.
+func (l *Log) eventBounds(ctx context.Context) (bounds, error) {
+	return l.boundsOf(ctx, l.names.EventsStream())
+}
+
+func (l *Log) boundsOf(ctx context.Context, stream string) (bounds, error) {
 	var answer struct {
 		Config struct {
 			MaxBytes    int64             `json:"max_bytes"`
@@ -86,9 +92,12 @@ func (l *Log) bounds(ctx context.Context) (bounds, error) {
 			Last  uint64 `json:"last_seq"`
 			Bytes uint64 `json:"bytes"`
 		} `json:"state"`
+		Cluster struct {
+			Leader string `json:"leader"`
+		} `json:"cluster"`
 		Error *apiError `json:"error"`
 	}
-	if err := l.ask(ctx, "STREAM.INFO."+l.names.EventsStream(), nil, &answer); err != nil {
+	if err := l.askServer(ctx, "STREAM.INFO."+stream, nil, &answer); err != nil {
 		return bounds{}, err
 	}
 	if answer.Error != nil {
@@ -100,11 +109,12 @@ func (l *Log) bounds(ctx context.Context) (bounds, error) {
 		incarnation: answer.Config.Metadata[incarnationKey],
 		replicas:    answer.Config.Replicas,
 		allowDirect: answer.Config.AllowDirect,
+		leader:      answer.Cluster.Leader,
 	}, nil
 }
 
-// ask sends a request to the JetStream API and decodes its answer.
-func (l *Log) ask(ctx context.Context, verb string, request, answer any) error {
+// askServer sends a request to the JetStream API and decodes its answer.
+func (l *Log) askServer(ctx context.Context, verb string, request, answer any) error {
 	var body []byte
 	if request != nil {
 		var err error
@@ -132,28 +142,40 @@ func (l *Log) ask(ctx context.Context, verb string, request, answer any) error {
 	return nil
 }
 
-// lastGrace is how long a leader may be behind before it is believed that a
-// position is beyond the end: one that was deposed answers for a while.
-const lastGrace = 5 * time.Second
+// A position is believed to be beyond the end of the stream when one leader has said so for
+// this long and this often, without a break: one that was deposed answers for a while, and
+// one that was elected may yet learn what it lacks.
+const (
+	steadyTime    = 30 * time.Second
+	steadyAnswers = 10
+)
 
-// checkPosition fails with [ErrIncarnation] if pos isn't a position of the
-// stream.
-func (l *Log) checkPosition(ctx context.Context, pos uint64) error {
-	start := time.Now()
-	for wait := backoff(l.o.MaxBackoff); ; {
-		b, err := l.bounds(ctx)
+// checkPosition waits until the stream has position pos. It fails with [ErrIncarnation] if
+// that is none of this stream, and with [ErrBeyond].
+func (l *Log) checkPosition(ctx context.Context, stream string, pos uint64) error {
+	var leader string
+	var since time.Time
+	answers := 0
+	for wait := newPauses(l.o.MaxBackoff); ; {
+		b, err := l.boundsOf(ctx, stream)
 		switch {
-		case err != nil && (ctx.Err() != nil || final(err)):
+		case err != nil && (ctx.Err() != nil || isFinal(err)):
 			return err
 		case err != nil:
-		case b.incarnation != l.incarnation:
+			answers = 0
+		case l.isOtherStream(stream, b):
 			return fmt.Errorf("%w: it is %q, the position is of %q", ErrIncarnation, b.incarnation, l.incarnation)
 		case pos <= b.last:
 			return nil
-		case time.Since(start) > lastGrace:
-			return fmt.Errorf("%w: position %d is beyond the last one, %d", ErrIncarnation, pos, b.last)
+		case answers == 0 || b.leader != leader:
+			leader, since, answers = b.leader, time.Now(), 1
+		default:
+			answers++
+			if answers >= steadyAnswers && time.Since(since) >= steadyTime {
+				return fmt.Errorf("%w: it is %d, the last one is %d", ErrBeyond, pos, b.last)
+			}
 		}
-		if err := wait.pause(ctx); err != nil {
+		if err := wait.pauseNext(ctx); err != nil {
 			return err
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"wake/internal/natstest"
+	"code.wake.dev/wake/internal/natstest"
 )
 
 // line is what lies between a client and its servers. It can be cut, and it can

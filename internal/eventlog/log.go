@@ -16,12 +16,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.opentelemetry.io/otel/trace"
 
-	"wake/internal/redact"
-	"wake/internal/seal"
-	"wake/internal/topology"
-	"wake/internal/tracing"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/health"
+	"code.wake.dev/wake/internal/redact"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // incarnationKey is the stream's metadata that names its incarnation.
@@ -60,6 +61,9 @@ type Options struct {
 	// Tracer makes spans of batches and of messages; default: none.
 	Tracer trace.Tracer
 
+	// Health is told what the disk of the spool refuses. Default: one of its own.
+	Health *health.Board
+
 	AckWait    time.Duration // for the first attempt to store a batch, default 2 s; further ones get up to four times as much
 	ReadWait   time.Duration // for one answer of the leader, default 1 s
 	MaxBackoff time.Duration // between attempts, default 2 s
@@ -68,6 +72,7 @@ type Options struct {
 
 func (o Options) withDefaults() Options {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.Health = cmp.Or(o.Health, health.NewBoard(o.Logger))
 	if o.Tracer == nil {
 		o.Tracer = tracing.Off()
 	}
@@ -119,7 +124,7 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
 		return nil, fmt.Errorf("eventlog: open: %w", err)
 	}
 	l := &Log{nc: nc, js: js, names: o.Names, o: o, logger: o.Logger, traced: traced, drained: make(chan struct{})}
-	b, err := l.bounds(ctx)
+	b, err := l.eventBounds(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("eventlog: open %s: %w", o.Names.EventsStream(), err)
 	}
@@ -145,12 +150,12 @@ func (l *Log) openLanes() error {
 	share := int64(l.o.Lanes + 1)
 	for i := range l.o.Lanes + 1 {
 		lane := newLane(l, i, fmt.Sprintf("%s%d-", prefix, i))
-		lane.queue = newQueue(l.spools.lane(i, l.o.SpoolLimit/share), l.o.MemLimit/share)
+		lane.queue = newQueue(l.spools.laneSpool(i, l.o.SpoolLimit/share), l.o.MemLimit/share)
 		l.lanes = append(l.lanes, lane)
 	}
 	l.dead, l.lanes = l.lanes[l.o.Lanes], l.lanes[:l.o.Lanes]
 	l.dead.queue.durable = true // whoever hands a frame over forgets it
-	if left := l.spools.leftovers(); left != nil {
+	if left := l.spools.leftoverSpool(); left != nil {
 		l.found = newLane(l, -1, prefix+"f-")
 		l.found.queue = newQueue(left, l.o.MemLimit/share)
 	} else {
@@ -232,13 +237,13 @@ func (l *Log) drainFound(ctx context.Context) error {
 	if err := l.found.run(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
-	l.spools.tidy()
+	l.spools.removeEmptyDirs()
 	close(l.drained)
 	return nil
 }
 
-// lane returns the lane of a run's events.
-func (l *Log) lane(run string) *lane {
+// laneOf returns the lane of a run's events.
+func (l *Log) laneOf(run string) *lane {
 	h := fnv.New32a()
 	h.Write([]byte(run))
 	return l.lanes[h.Sum32()%uint32(len(l.lanes))]
@@ -258,7 +263,7 @@ func (l *Log) noteStored(pos uint64) {
 // aren't: [ErrFull], for one.
 func (l *Log) Health() error {
 	for _, lane := range l.lanes {
-		if err := lane.trouble(); err != nil {
+		if err := lane.storeError(); err != nil {
 			return err
 		}
 	}
@@ -268,9 +273,18 @@ func (l *Log) Health() error {
 // Bounds returns the positions of the first and the last event of the stream, as
 // its leader knows them. A position before first has aged out.
 func (l *Log) Bounds(ctx context.Context) (first, last uint64, err error) {
-	b, err := l.bounds(ctx)
+	b, err := l.eventBounds(ctx)
 	if err != nil {
 		return 0, 0, fmt.Errorf("eventlog: bounds: %w", err)
+	}
+	return b.first, b.last, nil
+}
+
+// BoundsOf is [Log.Bounds] of any stream.
+func (l *Log) BoundsOf(ctx context.Context, stream string) (first, last uint64, err error) {
+	b, err := l.boundsOf(ctx, stream)
+	if err != nil {
+		return 0, 0, fmt.Errorf("eventlog: bounds of %s: %w", stream, err)
 	}
 	return b.first, b.last, nil
 }
@@ -279,7 +293,7 @@ func (l *Log) Bounds(ctx context.Context) (first, last uint64, err error) {
 // has no limit. The last fifth is for runs that have begun and the last tenth
 // for claims and terminal events: a full stream refuses those too.
 func (l *Log) Fill(ctx context.Context) (float64, error) {
-	b, err := l.bounds(ctx)
+	b, err := l.eventBounds(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("eventlog: fill: %w", err)
 	}

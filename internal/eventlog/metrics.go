@@ -3,16 +3,16 @@ package eventlog
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"wake/internal/metric"
+	"code.wake.dev/wake/internal/metric"
 )
 
 // metrics are what a log counts, as wake_log_….
 type metrics struct {
 	*metric.Set
 
-	events, batches, resent, refused, fenced prometheus.Counter
-	took                                     prometheus.Histogram
-	letters                                  *prometheus.CounterVec
+	events, batches, resent, refused, fenced, void prometheus.Counter
+	took                                           prometheus.Histogram
+	letters                                        *prometheus.CounterVec
 }
 
 func newMetrics(l *Log) metrics {
@@ -25,12 +25,13 @@ func newMetrics(l *Log) metrics {
 		resent:  s.Counter("resends_total", "Further attempts to store a batch, or what was left of it."),
 		refused: s.Counter("refused_total", "Attempts that the server refused."),
 		fenced:  s.Counter("fenced_total", "Writers that found that their node has another one."),
+		void:    s.Counter("void_total", "Messages on a node's subject that are no event of its writer, nor a claim: somebody else may publish events."),
 		letters: s.Counters("dead_letters_total", "What could not be used and was set aside, by who found that.",
 			"source", DeadService, "runner", "recorder", "snapshotter", "alerter"),
 	}
-	s.Read("waiting_events", "Events that wait to be stored; those that an earlier process left count once they are read.", l.sum(func(q *queue) float64 { return float64(q.frames()) }))
-	s.Read("waiting_bytes", "Size of the events that wait to be stored.", l.sum(func(q *queue) float64 { return float64(q.held()) }))
-	s.Read("spool_bytes", "Size of the events that wait on disk, since the server is away or slow.", l.sum(func(q *queue) float64 {
+	s.Read("waiting_events", "Events that wait to be stored; those that an earlier process left count once they are read.", l.sumQueues(func(q *queue) float64 { return float64(q.frameCount()) }))
+	s.Read("waiting_bytes", "Size of the events that wait to be stored.", l.sumQueues(func(q *queue) float64 { return float64(q.heldBytes()) }))
+	s.Read("spool_bytes", "Size of the events that wait on disk, since the server is away or slow.", l.sumQueues(func(q *queue) float64 {
 		if !q.spooling {
 			return 0
 		}
@@ -51,8 +52,8 @@ func (l *Log) Describe(ch chan<- *prometheus.Desc) { l.metrics.Describe(ch) }
 // Collect implements [prometheus.Collector].
 func (l *Log) Collect(ch chan<- prometheus.Metric) { l.metrics.Collect(ch) }
 
-// sum adds up what the queues of events say.
-func (l *Log) sum(of func(*queue) float64) func() float64 {
+// sumQueues adds up what the queues of events say.
+func (l *Log) sumQueues(of func(*queue) float64) func() float64 {
 	return func() (total float64) {
 		for _, lane := range l.eventLanes() {
 			lane.mu.Lock()
@@ -71,9 +72,9 @@ func (l *Log) eventLanes() []*lane {
 	return append([]*lane{l.found}, l.lanes...)
 }
 
-// frames returns how many frames wait, as far as that is known: an earlier
+// frameCount returns how many frames wait, as far as that is known: an earlier
 // process's are counted when they are read.
-func (q *queue) frames() (n int) {
+func (q *queue) frameCount() (n int) {
 	if !q.spooling {
 		return len(q.window)
 	}

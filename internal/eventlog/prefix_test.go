@@ -3,8 +3,8 @@ package eventlog_test
 import (
 	"testing"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // What is read of several kinds while events are stored is a prefix of the

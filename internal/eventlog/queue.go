@@ -1,7 +1,5 @@
 package eventlog
 
-import "errors"
-
 // queue holds the frames of a lane in order: a window of them in memory, the
 // rest on disk. It is guarded by the lane's mutex.
 //
@@ -26,100 +24,101 @@ func newQueue(disk *spool, memLimit int64) queue {
 	return q
 }
 
-// empty reports whether no frame is left.
-func (q *queue) empty() bool { return len(q.window) == 0 && !q.behind() }
+// isEmpty reports whether no frame is left.
+func (q *queue) isEmpty() bool { return len(q.window) == 0 && !q.isBehind() }
 
-// behind reports whether there are frames on disk that aren't in the window.
-func (q *queue) behind() bool { return q.spooling && !q.disk.allRead() }
+// isBehind reports whether there are frames on disk that aren't in the window.
+func (q *queue) isBehind() bool { return q.spooling && !q.disk.allRead() }
 
-// put adds frames that belong together. It reports false if there is no room;
+// putUnit adds frames that belong together. It reports false if there is no room;
 // droppable frames leave the last tenth of it to others.
-func (q *queue) put(unit []*frame, droppable bool) (bool, error) {
+func (q *queue) putUnit(unit []*frame, droppable bool) (bool, error) {
 	size := sizeOf(unit)
 	inMemory := !q.spooling && (q.disk == nil || !q.durable)
-	if inMemory && (q.bytes+size <= share(q.memLimit, droppable && q.disk == nil) || q.empty()) {
-		q.keep(unit, size)
+	if inMemory && (q.bytes+size <= allowedShare(q.memLimit, droppable && q.disk == nil) || q.isEmpty()) {
+		q.keepUnit(unit, size)
 		return true, nil
 	}
-	if q.disk == nil || q.held()+size > share(q.disk.limit, droppable) && !q.empty() {
+	if q.disk == nil || q.heldBytes()+size > allowedShare(q.disk.limit, droppable) && !q.isEmpty() {
 		return false, nil
 	}
-	if err := q.spill(); err != nil {
+	if err := q.spillWindow(); err != nil {
 		return false, err
 	}
-	err := q.write(unit, size)
+	err := q.writeUnit(unit, size)
 	return err == nil, err
 }
 
-// held is what counts against the limit of the spool.
-func (q *queue) held() int64 {
+// heldBytes is what counts against the limit of the spool.
+func (q *queue) heldBytes() int64 {
 	if q.spooling {
 		return q.disk.size
 	}
 	return q.bytes
 }
 
-func share(limit int64, droppable bool) int64 {
+func allowedShare(limit int64, droppable bool) int64 {
 	if droppable {
 		return limit / 10 * 9
 	}
 	return limit
 }
 
-func (q *queue) keep(unit []*frame, size int64) {
+func (q *queue) keepUnit(unit []*frame, size int64) {
 	q.window = append(q.window, unit...)
 	q.bytes += size
 }
 
-// write appends frames to the spool, and to the window if it reaches that far.
-func (q *queue) write(unit []*frame, size int64) error {
-	behind := q.behind()
+// writeUnit appends frames to the spool, and to the window if it reaches that far.
+func (q *queue) writeUnit(unit []*frame, size int64) error {
+	behind := q.isBehind()
 	for _, f := range unit {
-		q.note(f)
+		q.noteFrame(f)
 	}
-	if err := q.disk.append(unit); err != nil {
+	if err := q.disk.appendUnit(unit); err != nil {
 		return err
 	}
 	if behind || q.bytes+size > q.memLimit {
 		return nil
 	}
-	q.keep(unit, size)
-	q.disk.skip()
+	q.keepUnit(unit, size)
+	q.disk.skipWritten()
 	return nil
 }
 
-// note writes down what the frame follows and who its writer is.
-func (q *queue) note(f *frame) {
+// noteFrame writes down what the frame follows and who its writer is.
+func (q *queue) noteFrame(f *frame) {
 	if f.w != nil {
 		f.afterSeq, f.afterPos = f.w.Last()
 		q.writers[f.key()] = f.w
 	}
 }
 
-// spill writes the window to disk, unless it is there.
-func (q *queue) spill() error {
+// spillWindow writes the window to disk, unless it is there.
+func (q *queue) spillWindow() error {
 	if q.spooling || q.disk == nil {
 		return nil
 	}
-	for unit := range units(q.window) {
+	for unit := range splitUnits(q.window) {
 		for _, f := range unit {
-			q.note(f)
+			q.noteFrame(f)
 		}
-		if err := q.disk.append(unit); err != nil {
-			return errors.Join(err, q.disk.clear())
+		if err := q.disk.appendUnit(unit); err != nil {
+			q.disk.removeAll()
+			return err
 		}
 	}
-	q.disk.skip()
+	q.disk.skipWritten()
 	q.spooling = true
 	return nil
 }
 
-// fill makes sure that the window isn't empty unless the queue is.
-func (q *queue) fill() error {
-	if len(q.window) > 0 || !q.behind() {
+// fillWindow makes sure that the window isn't empty unless the queue is.
+func (q *queue) fillWindow() error {
+	if len(q.window) > 0 || !q.isBehind() {
 		return nil
 	}
-	loaded, err := q.disk.load()
+	loaded, err := q.disk.loadUnits()
 	if err != nil {
 		return err
 	}
@@ -127,37 +126,37 @@ func (q *queue) fill() error {
 		for _, f := range unit {
 			f.w = q.writers[f.key()]
 		}
-		q.keep(unit, sizeOf(unit))
+		q.keepUnit(unit, sizeOf(unit))
 	}
-	if q.empty() {
-		return q.reset()
+	if q.isEmpty() {
+		q.endSpooling()
 	}
 	return nil
 }
 
-// resolve removes the n oldest frames.
-func (q *queue) resolve(n int) error {
+// resolveOldest removes the n oldest frames.
+func (q *queue) resolveOldest(n int) {
 	q.bytes -= sizeOf(q.window[:n])
 	clear(q.window[:n])
 	q.window = q.window[n:]
-	if !q.spooling {
-		return nil
+	switch {
+	case !q.spooling:
+	case q.isEmpty():
+		q.endSpooling()
+	default:
+		q.disk.resolveOldest(n)
 	}
-	if q.empty() {
-		return q.reset()
-	}
-	return q.disk.resolve(n)
 }
 
-// reset ends spooling.
-func (q *queue) reset() error {
+// endSpooling ends spooling.
+func (q *queue) endSpooling() {
 	q.spooling = false
 	clear(q.writers)
-	return q.disk.clear()
+	q.disk.removeAll()
 }
 
-// units yields runs of frames that were appended together.
-func units(frames []*frame) func(yield func([]*frame) bool) {
+// splitUnits yields runs of frames that were appended together.
+func splitUnits(frames []*frame) func(yield func([]*frame) bool) {
 	return func(yield func([]*frame) bool) {
 		start := 0
 		for i, f := range frames {

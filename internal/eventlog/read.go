@@ -10,8 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"wake/internal/seal"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Query selects events.
@@ -23,27 +23,39 @@ type Query struct {
 	To    uint64      // last position, for Read; 0: the last there is at the time of the call
 }
 
-// filters returns the subjects of the query. No two of them overlap.
-func (l *Log) filters(q Query) []string {
+// Selection selects messages of a stream as they are stored.
+type Selection struct {
+	Stream   string
+	Subjects []string // no two of them overlap
+	From, To uint64   // as in [Query]
+}
+
+// Select returns where the events of a query are.
+func (l *Log) Select(q Query) Selection {
+	return Selection{l.names.EventsStream(), Subjects(l.names, q), q.From, q.To}
+}
+
+// Subjects returns the subjects of a query. No two of them overlap.
+func Subjects(names subjects.Names, q Query) []string {
 	if len(q.Kinds) == 0 {
 		switch {
 		case q.Run == "":
-			return []string{l.names.AllEvents()}
+			return []string{names.AllEvents()}
 		case q.Node == "":
-			return []string{l.names.RunEvents(q.Run)}
+			return []string{names.RunEvents(q.Run)}
 		default:
-			return []string{l.names.NodeEvents(q.Run, q.Node)}
+			return []string{names.NodeEvents(q.Run, q.Node)}
 		}
 	}
 	all := make([]string, len(q.Kinds))
 	for i, k := range q.Kinds {
 		switch {
 		case q.Run == "":
-			all[i] = l.names.KindEvents(string(k))
+			all[i] = names.KindEvents(string(k))
 		case q.Node == "":
-			all[i] = l.names.RunKindEvents(q.Run, string(k))
+			all[i] = names.RunKindEvents(q.Run, string(k))
 		default:
-			all[i] = l.names.Event(q.Run, q.Node, string(k))
+			all[i] = names.Event(q.Run, q.Node, string(k))
 		}
 	}
 	return all
@@ -54,33 +66,35 @@ func (l *Log) filters(q Query) []string {
 // change of leader, it waits for what the leader has, and always for what this
 // process has stored. It retries as long as ctx allows; an error ends it.
 func (l *Log) Read(ctx context.Context, q Query) iter.Seq2[Entry, error] {
-	return func(yield func(Entry, error) bool) {
-		sources, err := l.sources(ctx, q)
+	return Entries(l.Messages(ctx, l.Select(q)), l.names, l.o.Keys)
+}
+
+// Messages is [Log.Read] of messages as they are stored, of any stream.
+func (l *Log) Messages(ctx context.Context, selected Selection) iter.Seq2[Message, error] {
+	return func(yield func(Message, error) bool) {
+		sources, err := l.openSources(ctx, selected)
 		if err != nil {
-			yield(Entry{}, fmt.Errorf("eventlog: read: %w", err))
+			yield(Message{}, fmt.Errorf("eventlog: read: %w", err))
 			return
 		}
 		for {
-			e, ok, err := earliest(ctx, sources)
+			m, ok, err := takeEarliest(ctx, sources)
 			switch {
 			case err != nil:
-				yield(Entry{}, fmt.Errorf("eventlog: read: %w", err))
+				yield(Message{}, fmt.Errorf("eventlog: read: %w", err))
 				return
-			case ok && errors.Is(e.Err, seal.ErrNoKey):
-				yield(Entry{}, fmt.Errorf("eventlog: read: event %d: %w", e.Pos, e.Err))
-				return
-			case !ok || !yield(e, nil):
+			case !ok || !yield(m, nil):
 				return
 			}
 		}
 	}
 }
 
-// sources returns a source for each filter of the query. They all end at one
+// openSources returns a source for each filter of the query. They all end at one
 // position: if each ended where it stands when it is asked, the later ones would
 // yield events behind those that the earlier ones leave out.
-func (l *Log) sources(ctx context.Context, q Query) ([]*source, error) {
-	to, err := l.end(ctx)
+func (l *Log) openSources(ctx context.Context, q Selection) ([]*source, error) {
+	to, err := l.lastPosition(ctx, q.Stream)
 	if err != nil {
 		return nil, err
 	}
@@ -88,9 +102,9 @@ func (l *Log) sources(ctx context.Context, q Query) ([]*source, error) {
 		to = min(to, q.To)
 	}
 	var sources []*source
-	for _, filter := range l.filters(q) {
-		s := &source{log: l, filter: filter, next: max(q.From, 1)}
-		if err := s.bound(ctx, to); err != nil {
+	for _, filter := range q.Subjects {
+		s := &source{log: l, stream: q.Stream, filter: filter, next: max(q.From, 1)}
+		if err := s.findEnd(ctx, to); err != nil {
 			return nil, err
 		}
 		sources = append(sources, s)
@@ -98,17 +112,17 @@ func (l *Log) sources(ctx context.Context, q Query) ([]*source, error) {
 	return sources, nil
 }
 
-// end returns the position of the last event of all. A leader that was deposed
+// lastPosition returns the position of the last event of all. A leader that was deposed
 // may give an old one, but not one before what this process has stored.
-func (l *Log) end(ctx context.Context) (end uint64, err error) {
-	err = l.retry(ctx, func() error {
-		b, err := l.bounds(ctx)
+func (l *Log) lastPosition(ctx context.Context, stream string) (end uint64, err error) {
+	err = l.retryRead(ctx, func() error {
+		b, err := l.boundsOf(ctx, stream)
 		switch {
 		case err != nil:
 			return err
-		case b.incarnation != l.incarnation:
+		case l.isOtherStream(stream, b):
 			return ErrIncarnation
-		case b.last < l.stored.Load():
+		case stream == l.names.EventsStream() && b.last < l.stored.Load():
 			return fmt.Errorf("%w: the leader lags", errUnanswered)
 		}
 		end = b.last
@@ -117,46 +131,53 @@ func (l *Log) end(ctx context.Context) (end uint64, err error) {
 	return end, err
 }
 
-// earliest takes the entry with the lowest position.
-func earliest(ctx context.Context, sources []*source) (Entry, bool, error) {
+// isOtherStream reports whether the stream of events isn't the one that was opened. The
+// incarnation of other streams isn't looked at.
+func (l *Log) isOtherStream(stream string, b bounds) bool {
+	return stream == l.names.EventsStream() && b.incarnation != l.incarnation
+}
+
+// takeEarliest takes the message with the lowest position.
+func takeEarliest(ctx context.Context, sources []*source) (Message, bool, error) {
 	var best *source
 	for _, s := range sources {
-		if err := s.fill(ctx); err != nil {
-			return Entry{}, false, err
+		if err := s.fillReady(ctx); err != nil {
+			return Message{}, false, err
 		}
 		if len(s.ready) > 0 && (best == nil || s.ready[0].Pos < best.ready[0].Pos) {
 			best = s
 		}
 	}
 	if best == nil {
-		return Entry{}, false, nil
+		return Message{}, false, nil
 	}
 	e := best.ready[0]
 	best.ready = best.ready[1:]
 	return e, true, nil
 }
 
-// source reads the events of one subject filter.
+// source reads the messages of one subject filter.
 type source struct {
 	log    *Log
+	stream string
 	filter string
 	next   uint64 // position to go on from
 	end    uint64 // last position; 0: nothing to read
-	ready  []Entry
+	ready  []Message
 
 	// byLeader is how many more events only the leader is asked for, since nobody
 	// else answers.
 	byLeader int
 }
 
-// bound finds where to stop: at the leader's last event of the filter, and at to.
-func (s *source) bound(ctx context.Context, to uint64) error {
+// findEnd finds where to stop: at the leader's last event of the filter, and at to.
+func (s *source) findEnd(ctx context.Context, to uint64) error {
 	s.end = to
 	if to == 0 || s.filter == s.log.names.AllEvents() { // for that the server would look at every subject
 		return nil
 	}
-	return s.log.retry(ctx, func() error {
-		last, err := s.log.lastBy(ctx, s.filter)
+	return s.log.retryRead(ctx, func() error {
+		last, err := s.log.getFrom(ctx, s.stream, getRequest{LastBy: s.filter, NoHdr: true})
 		if err == nil || errors.Is(err, errNotFound) {
 			s.end = min(to, last.Pos)
 			return nil
@@ -165,15 +186,15 @@ func (s *source) bound(ctx context.Context, to uint64) error {
 	})
 }
 
-// retry repeats f until it works, ctx ends, the server refuses or f finds that it
+// retryRead repeats f until it works, ctx ends, the server refuses or f finds that it
 // never will.
-func (l *Log) retry(ctx context.Context, f func() error) error {
-	for wait := backoff(l.o.MaxBackoff); ; {
+func (l *Log) retryRead(ctx context.Context, f func() error) error {
+	for wait := newPauses(l.o.MaxBackoff); ; {
 		err := f()
-		if err == nil || final(err) || errors.Is(err, ErrIncarnation) {
+		if err == nil || isFinal(err) || errors.Is(err, ErrIncarnation) {
 			return err
 		}
-		if e := wait.pause(ctx); e != nil {
+		if e := wait.pauseNext(ctx); e != nil {
 			return fmt.Errorf("%w (%w)", e, err)
 		}
 	}
@@ -185,47 +206,47 @@ const (
 	readBytes  = 4 << 20
 )
 
-// fill makes sure that an entry is ready unless there are no more.
-func (s *source) fill(ctx context.Context) error {
+// fillReady makes sure that an entry is ready unless there are no more.
+func (s *source) fillReady(ctx context.Context) error {
 	for len(s.ready) == 0 && s.next <= s.end {
 		if s.byLeader == 0 && s.log.direct {
-			s.direct(ctx)
+			s.readDirect(ctx)
 		}
 		if len(s.ready) > 0 || s.next > s.end {
 			return nil
 		}
-		if err := s.leader(ctx); err != nil {
+		if err := s.readFromLeader(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// leader asks the leader for the next event: what a replica couldn't give is
+// readFromLeader asks the leader for the next event: what a replica couldn't give is
 // either further back on that replica, or gone.
-func (s *source) leader(ctx context.Context) error {
-	return s.log.retry(ctx, func() error {
-		m, err := s.log.nextBy(ctx, s.filter, s.next)
+func (s *source) readFromLeader(ctx context.Context) error {
+	return s.log.retryRead(ctx, func() error {
+		m, err := s.log.getFrom(ctx, s.stream, getRequest{Seq: s.next, NextBy: s.filter, NoHdr: true})
 		if errors.Is(err, errNotFound) {
-			return s.vanished(ctx)
+			return s.handleVanished(ctx)
 		}
 		if err != nil {
 			return err
 		}
 		s.byLeader = max(0, s.byLeader-1)
-		s.take(s.log.storedEntry(m))
+		s.addMessage(m)
 		return nil
 	})
 }
 
-// vanished deals with a leader that doesn't have what a leader had: either it
+// handleVanished deals with a leader that doesn't have what a leader had: either it
 // was deposed, or the rest has aged out.
-func (s *source) vanished(ctx context.Context) error {
-	b, err := s.log.bounds(ctx)
+func (s *source) handleVanished(ctx context.Context) error {
+	b, err := s.log.boundsOf(ctx, s.stream)
 	switch {
 	case err != nil:
 		return err
-	case b.incarnation != s.log.incarnation:
+	case s.log.isOtherStream(s.stream, b):
 		return ErrIncarnation
 	case b.first > s.end:
 		s.next = s.end + 1
@@ -234,15 +255,15 @@ func (s *source) vanished(ctx context.Context) error {
 	return fmt.Errorf("%w: the leader lags", errUnanswered)
 }
 
-func (s *source) take(e Entry) {
+func (s *source) addMessage(e Message) {
 	s.next = e.Pos + 1
 	if e.Pos <= s.end {
 		s.ready = append(s.ready, e)
 	}
 }
 
-// direct asks any replica for the next events and takes what comes.
-func (s *source) direct(ctx context.Context) {
+// readDirect asks any replica for the next events and takes what comes.
+func (s *source) readDirect(ctx context.Context) {
 	wait, cancel := context.WithTimeout(ctx, s.log.o.ReadWait)
 	defer cancel()
 	if err := s.directBatch(wait); err != nil && len(s.ready) == 0 {
@@ -258,7 +279,7 @@ func (s *source) directBatch(ctx context.Context) error {
 		return err
 	}
 	defer sub.Unsubscribe() //nolint:errcheck // the connection is gone then
-	if err := s.log.nc.PublishRequest("$JS.API.DIRECT.GET."+s.log.names.EventsStream(), inbox, request); err != nil {
+	if err := s.log.nc.PublishRequest("$JS.API.DIRECT.GET."+s.stream, inbox, request); err != nil {
 		return err
 	}
 	for last := "0"; ; {
@@ -273,22 +294,22 @@ func (s *source) directBatch(ctx context.Context) error {
 			return errUnanswered // the one before got lost on the way
 		}
 		last = m.Header.Get("Nats-Sequence")
-		e, err := s.log.directEntry(m)
+		e, err := directMessage(m)
 		if err != nil {
 			return err
 		}
-		s.take(e)
+		s.addMessage(e)
 	}
 }
 
-func (l *Log) directEntry(m *nats.Msg) (Entry, error) {
+func directMessage(m *nats.Msg) (Message, error) {
 	pos, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
 	if err != nil {
-		return Entry{}, err
+		return Message{}, err
 	}
 	at, err := time.Parse(time.RFC3339Nano, m.Header.Get("Nats-Time-Stamp"))
 	if err != nil {
-		return Entry{}, err
+		return Message{}, err
 	}
-	return l.entry(pos, at, m.Header.Get("Nats-Subject"), m.Data), nil
+	return Message{Subject: m.Header.Get("Nats-Subject"), Pos: pos, Data: m.Data, Time: at}, nil
 }

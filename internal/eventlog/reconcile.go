@@ -9,7 +9,8 @@ import (
 	"log/slog"
 	"sync"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // part is what a batch holds of one writer.
@@ -18,7 +19,7 @@ type part struct {
 	frames []*frame
 }
 
-func parts(frames []*frame) []*part {
+func partsByWriter(frames []*frame) []*part {
 	var all []*part
 	of := map[*Writer]*part{}
 	for _, f := range frames {
@@ -35,10 +36,10 @@ func parts(frames []*frame) []*part {
 // settleAtOnce is how many parts are read at once.
 const settleAtOnce = 8
 
-// settle finds out, from the leader, what became of frames whose outcome is
+// settleFrames finds out, from the leader, what became of frames whose outcome is
 // unknown. It reports whether that of any is known now.
-func (l *lane) settle(ctx context.Context, frames []*frame) (progress bool, err error) {
-	all := parts(frames)
+func (l *lane) settleFrames(ctx context.Context, frames []*frame) (progress bool, err error) {
+	all := partsByWriter(frames)
 	moved, errs := make([]bool, len(all)), make([]error, len(all))
 	slots := make(chan struct{}, settleAtOnce)
 	var reading sync.WaitGroup
@@ -58,7 +59,8 @@ func (l *lane) settle(ctx context.Context, frames []*frame) (progress bool, err 
 
 // settlePart compares what the node holds after the writer's last event with
 // what the writer was about to store. Bytes decide: equal is ours, anything else
-// has another author.
+// has another author: the next writer, who claims the node and ends this one, or a
+// stranger.
 //
 // If a deposed leader answers, it shows too little. Then too little is taken for
 // stored, the rest is sent again with the expectation that follows from it, and
@@ -95,12 +97,14 @@ func (l *lane) settleFrom(ctx context.Context, p *part, next uint64) (progress b
 		f, e := rest[0], l.log.storedEntry(m)
 		switch {
 		case m.Subject == f.subject && bytes.Equal(m.Data, f.data):
-			p.w.stored(f.seq, m.Pos)
+			p.w.noteStored(f.seq, m.Pos)
 			rest = rest[1:]
-		case p.w.precedes(e, f):
-			p.w.stored(e.Event.Seq, m.Pos)
+		case p.w.isPredecessor(e, f):
+			p.w.noteStored(e.Event.Seq, m.Pos)
+		case p.w.isVoid(e):
+			l.passVoid(p.w, e)
 		default:
-			l.fence(p.w, fencedBy(e))
+			l.fenceWriter(p.w, fencedBy(e))
 			return true, nil
 		}
 		next = m.Pos + 1
@@ -108,34 +112,57 @@ func (l *lane) settleFrom(ctx context.Context, p *part, next uint64) (progress b
 	return progress, nil
 }
 
-// precedes reports whether e is an event of this writer before f: one that a
+// isPredecessor reports whether e is an event of this writer before f: one that a
 // process stored and no longer had in its spool when it died. An epoch has one
 // writer.
-func (w *Writer) precedes(e Entry, f *frame) bool {
+func (w *Writer) isPredecessor(e Entry, f *frame) bool {
 	seq, _ := w.Last()
 	return e.Event != nil && e.Event.Epoch == w.epoch && e.Event.Seq == seq+1 && e.Event.Seq < f.seq
+}
+
+// isVoid reports whether e is void while w is the writer: it isn't an event of
+// the node, or it claims nothing and is of an epoch that isn't the writer's, or
+// its place is taken. Readers skip it, too. An event that this process has no key
+// for may be anything.
+func (w *Writer) isVoid(e Entry) bool {
+	if e.Event == nil {
+		return !errors.Is(e.Err, seal.ErrNoKey)
+	}
+	if e.Event.Epoch > w.epoch {
+		return !e.Event.Claims()
+	}
+	seq, _ := w.Last()
+	return e.Event.Epoch < w.epoch || e.Event.Seq <= seq
+}
+
+// passVoid lets a writer go on behind what is void.
+func (l *lane) passVoid(w *Writer, e Entry) {
+	w.followPosition(e.Pos)
+	l.log.metrics.void.Inc()
+	l.log.logger.Warn("a stranger's message on a node's subject is void: its writer goes on behind it", slog.String("run_id", w.run), slog.String("node_id", w.node),
+		slog.Uint64("epoch", w.epoch), slog.Uint64("position", e.Pos), slog.Any("error", e.Err))
 }
 
 // settleGone deals with a node that ends before the event its writer stored
 // last. Either a deposed leader answered, or the event is gone.
 func (l *lane) settleGone(ctx context.Context, w *Writer, pos uint64) (progress bool, err error) {
-	b, err := l.log.bounds(ctx)
+	b, err := l.log.eventBounds(ctx)
 	switch {
 	case err != nil:
 		return false, err
 	case b.incarnation != l.log.incarnation:
-		l.fence(w, fmt.Errorf("%w: %w", ErrFenced, ErrIncarnation))
+		l.fenceWriter(w, fmt.Errorf("%w: %w", ErrFenced, ErrIncarnation))
 		return true, nil
 	case b.first > pos:
-		l.fence(w, ErrAged)
+		l.fenceWriter(w, ErrAged)
 		return true, nil
 	}
 	return false, nil
 }
 
-// fence ends a writer; what it holds becomes dead letters.
-func (l *lane) fence(w *Writer, err error) {
-	w.fail(err)
+// fenceWriter ends a writer; what it holds becomes dead letters.
+func (l *lane) fenceWriter(w *Writer, err error) {
+	w.failWith(err)
 	l.log.metrics.fenced.Inc()
 	l.log.logger.Warn("a writer is fenced", slog.String("run_id", w.run), slog.String("node_id", w.node),
 		slog.Uint64("epoch", w.epoch), slog.Any("error", err))
@@ -144,7 +171,7 @@ func (l *lane) fence(w *Writer, err error) {
 // fencedBy says who wrote e where somebody else expected to write.
 func fencedBy(e Entry) error {
 	if e.Event == nil {
-		return fmt.Errorf("%w: position %d holds what isn't an event: %w", ErrFenced, e.Pos, e.Err)
+		return fmt.Errorf("%w: position %d holds what can't be read: %w", ErrFenced, e.Pos, e.Err)
 	}
 	runner := ""
 	switch p := e.Event.Payload.(type) {
@@ -158,10 +185,10 @@ func fencedBy(e Entry) error {
 	return fmt.Errorf("%w: %q claimed it with epoch %d at position %d", ErrFenced, runner, e.Event.Epoch, e.Pos)
 }
 
-// adopt gives the frames of a found spool a writer: the one they had, as of what
+// adoptFrames gives the frames of a found spool a writer: the one they had, as of what
 // it knew to be stored. The leader is asked what has become of them before any
 // is sent.
-func (l *lane) adopt(ctx context.Context, frames []*frame) error {
+func (l *lane) adoptFrames(ctx context.Context, frames []*frame) error {
 	fresh := map[*Writer]bool{}
 	for _, f := range frames {
 		if f.w != nil || f.run == "" {
@@ -192,7 +219,7 @@ func (l *lane) settleFresh(ctx context.Context, frames []*frame, fresh map[*Writ
 			theirs = append(theirs, f)
 		}
 	}
-	if _, err := l.settle(ctx, theirs); err != nil {
+	if _, err := l.settleFrames(ctx, theirs); err != nil {
 		return fmt.Errorf("spool: %w", err)
 	}
 	for w := range fresh {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // piece names a text that comes in pieces: what one agent or command says, of one
@@ -16,17 +16,17 @@ type piece struct {
 	block                     int
 }
 
-// held is the end of a text that may be the beginning of a secret: it waits for
+// heldText is the end of a text that may be the beginning of a secret: it waits for
 // the next piece.
-type held struct {
+type heldText struct {
 	of   piece
 	text string
 	last *wire.Event // the last piece, as it was stored
 }
 
-// content returns the text of a piece and what it is a piece of; nil for an event
+// textPiece returns the text of a piece and what it is a piece of; nil for an event
 // that isn't one.
-func content(e *wire.Event) (*string, piece) {
+func textPiece(e *wire.Event) (*string, piece) {
 	of := piece{exec: e.ExecID, agent: e.AgentID, parent: e.Parent, call: e.CallID, kind: e.Type()}
 	switch p := e.Payload.(type) {
 	case *wire.AgentTextDelta:
@@ -59,14 +59,14 @@ func withText(e *wire.Event, text string) *wire.Event {
 	return &c
 }
 
-// redacted returns what is stored of an event, encoded. A piece of a text begins
+// encodeRedacted returns what is stored of an event, encoded. A piece of a text begins
 // with what was held of it, and its own end may be held; the caller holds turn.
-func (w *Writer) redacted(e *wire.Event) ([]byte, error) {
+func (w *Writer) encodeRedacted(e *wire.Event) ([]byte, error) {
 	secrets := w.log.o.Redact
 	if secrets == nil {
 		return wire.Encode(e)
 	}
-	text, of := content(e)
+	text, of := textPiece(e)
 	if text == nil {
 		data, err := wire.Encode(e)
 		if err != nil {
@@ -74,29 +74,55 @@ func (w *Writer) redacted(e *wire.Event) ([]byte, error) {
 		}
 		return secrets.Event(e, data)
 	}
-	whole := *text
-	at := slices.IndexFunc(w.held, func(h held) bool { return h.of == of })
-	if at >= 0 {
+	return wire.Encode(w.cutSecrets(e, *text, of))
+}
+
+// cutSecrets returns what is stored of a piece of a text, and holds the end of it that may be the
+// beginning of a secret. The caller holds turn, and puts back what was held if the
+// piece isn't stored after all.
+func (w *Writer) cutSecrets(e *wire.Event, text string, of piece) *wire.Event {
+	secrets, whole := w.log.o.Redact, text
+	if at := slices.IndexFunc(w.held, func(h heldText) bool { return h.of == of }); at >= 0 {
 		whole = w.held[at].text + whole
 		w.held = slices.Delete(slices.Clone(w.held), at, at+1)
 	}
-	cut := len(whole) - secrets.Held(whole)
-	clean, n := secrets.Text(whole[:cut])
+	end := len(whole) - secrets.Held(whole)
+	clean, n := secrets.Text(whole[:end])
 	stored := e
-	if n > 0 || clean != *text {
+	if n > 0 || clean != text {
 		stored = withText(e, clean)
 		stored.Redactions += n
 	}
-	data, err := wire.Encode(stored)
-	if err == nil && cut < len(whole) {
-		w.held = append(slices.Clip(w.held), held{of: of, text: whole[cut:], last: stored})
+	if end < len(whole) {
+		w.held = append(slices.Clip(w.held), heldText{of: of, text: whole[end:], last: stored})
 	}
-	return data, err
+	return stored
 }
 
-// rest returns what is held as pieces of their own: no more is to come, or other
-// events follow. The caller holds turn.
-func (w *Writer) rest() []*wire.Event {
+// Prime takes an event that the log has already, and stores nothing: a program's journal
+// that is read again yields it once more, and a text that goes on in the next event may have
+// a secret that begins in this one. Events must come in the order of the log. whole says
+// that the log has all of the piece: what was held of it is an event of its own there, in the same place of the
+// journal.
+func (w *Writer) Prime(ctx context.Context, e *wire.Event, whole bool) error {
+	text, of := textPiece(e)
+	if text == nil || w.log.o.Redact == nil {
+		return nil
+	}
+	if err := w.lock(ctx); err != nil {
+		return w.writeError("prime", err)
+	}
+	defer w.unlock()
+	w.cutSecrets(e, *text, of)
+	if whole {
+		w.held = slices.DeleteFunc(slices.Clone(w.held), func(h heldText) bool { return h.of == of })
+	}
+	return nil
+}
+
+// heldEvents returns what is held as pieces of their own: no more is to come, or other
+// events follow. In a journal they have the place of the piece that they end. The caller holds turn.
+func (w *Writer) heldEvents() []*wire.Event {
 	var events []*wire.Event
 	for _, h := range w.held {
 		clean, n := w.log.o.Redact.Text(h.text)
@@ -112,15 +138,15 @@ func (w *Writer) rest() []*wire.Event {
 
 // storeRest queues what is held. The caller holds turn.
 func (w *Writer) storeRest(ctx context.Context) error {
-	events := w.rest()
+	events := w.heldEvents()
 	if len(events) == 0 {
 		return nil
 	}
 	before := w.held
 	w.held = nil
-	unit, err := w.frames(events, true)
+	unit, err := w.encodeFrames(events, true)
 	if err == nil {
-		_, err = w.lane.put(ctx, unit, false, w.fenced)
+		_, err = w.lane.queueUnit(ctx, unit, false, w.fenced)
 	}
 	if err != nil {
 		w.held = before

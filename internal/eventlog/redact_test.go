@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/eventlog"
-	"wake/internal/redact"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/redact"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 const secret = "correct horse battery staple"
@@ -118,6 +118,84 @@ func TestRedactHeld(t *testing.T) {
 	if got := p.deltas("r", "n"); !strings.HasSuffix(got, "|out:|out:corr") {
 		t.Errorf("%q", got)
 	}
+}
+
+// A writer that goes on behind any event of a log, and is told what that has, stores what
+// the former one would have stored: no secret, nothing twice, nothing lost.
+func TestRedactPrimed(t *testing.T) {
+	t.Parallel()
+	p := redacting(t, eventlog.Options{})
+	plain := start(t, p.JetStream().Conn(), eventlog.Options{})
+	journal := func() []*wire.Event {
+		out := func(stream, content string) *wire.Event {
+			return &wire.Event{Payload: &wire.ExecOutput{Stream: stream, Content: content}}
+		}
+		events := []*wire.Event{
+			out("stdout", "a corre"), out("stderr", "b correct ho"), out("stdout", "ct."), out("stderr", "rse battery"),
+			out("stderr", " staple, correct horse"), text("between"), out("stderr", " battery staple"), out("stdout", "c correct"),
+			out("stdout", " horse battery st"), text("between"), out("stdout", "aple"), out("stderr", secret+" corr"),
+		}
+		for i, e := range events {
+			e.JournalOffset, e.JournalIndex, e.Timestamp = uint64(10+i/2), i%2, int64(1000+i)
+		}
+		return events
+	}
+	place := func(e *wire.Event) string { return fmt.Sprintf("%05d %05d", e.JournalOffset, e.JournalIndex) }
+	log := func(node string) (events []*wire.Event, said []string) {
+		for e, err := range p.Read(t.Context(), eventlog.Query{Run: "r", Node: node}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.Event.Type() != wire.TypeNodeClaimed {
+				events = append(events, e.Event)
+				alone := *e.Event
+				alone.NodeID, alone.Seq, alone.Epoch = "n", 1, 1
+				what, err := wire.EncodeJSON(&alone)
+				if err != nil {
+					t.Fatal(err)
+				}
+				said = append(said, string(what))
+			}
+		}
+		return events, said
+	}
+	store := func(w *eventlog.Writer, events []*wire.Event) {
+		t.Helper()
+		for _, e := range events {
+			if err := w.Enqueue(t.Context(), e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store(p.claim("r", "whole"), journal())
+	whole, want := log("whole")
+	if len(whole) <= len(journal())+3 {
+		t.Fatalf("%d events of %d: too little was held", len(whole), len(journal()))
+	}
+	for n := range len(whole) + 1 {
+		node := fmt.Sprint("n", n)
+		before := whole[:n]
+		store(plain.claim("r", node), before)
+		w, last, places := p.claim("r", node), "", map[string]int{}
+		for _, e := range before {
+			last = max(last, place(e))
+			places[place(e)]++
+		}
+		fed := journal()
+		for len(fed) > 0 && place(fed[0]) <= last {
+			if err := w.Prime(t.Context(), fed[0], places[place(fed[0])] > 1); err != nil {
+				t.Fatal(err)
+			}
+			fed = fed[1:]
+		}
+		store(w, fed)
+		_, got := log(node)
+		equal(t, fmt.Sprintf("after %d events", n), got, want...)
+	}
+	p.nowhere(secret)
 }
 
 // Large fields lose their secrets before they go to the object store, and the

@@ -1,18 +1,18 @@
 package eventlog
 
-// sealed returns the stored form of an encoded event and its blobs, encrypted if
+// sealedForm returns the stored form of an encoded event and its blobs, encrypted if
 // the log has keys. Large fields leave the event before it is sealed: whoever
 // opens it needs no blob for that.
-func (l *Log) sealed(data []byte) (stored []byte, blobs map[string][]byte, err error) {
+func (l *Log) sealedForm(data []byte) (stored []byte, blobs map[string][]byte, err error) {
 	small, blobs, err := l.StoredForm(data)
 	if err != nil {
 		return nil, nil, err
 	}
-	return l.seal(small, blobs)
+	return l.sealEvent(small, blobs)
 }
 
-// seal encrypts an event and its blobs, if the log has keys.
-func (l *Log) seal(data []byte, blobs map[string][]byte) ([]byte, map[string][]byte, error) {
+// sealEvent encrypts an event and its blobs, if the log has keys.
+func (l *Log) sealEvent(data []byte, blobs map[string][]byte) ([]byte, map[string][]byte, error) {
 	if l.o.Keys == nil {
 		return data, blobs, nil
 	}

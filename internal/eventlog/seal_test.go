@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/eventlog"
-	"wake/internal/natstest"
-	"wake/internal/seal"
-	"wake/internal/topology"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func sealKeys(t testing.TB, text string) *seal.Keys {

@@ -50,22 +50,51 @@ type spool struct {
 	out      *os.File   // the last segment while it is being written, else nil
 	size     int64      // of all segments
 	next     int        // number of the next segment
+
+	// What the disk refuses at present. Nothing of it ends the process: what can't be written waits in
+	// memory, what can't be read for somebody to mend it, and what can't be removed is read, and found
+	// to be stored, by the next process.
+	unwritten, unread, unremoved error
+	stale                        []string // files that are to be removed
 }
 
-// append writes frames that belong together, all of them or none.
-func (s *spool) append(unit []*frame) error {
+// trouble says what the disk refuses at present.
+func (s *spool) trouble() error {
+	if s == nil {
+		return nil
+	}
+	return errors.Join(s.unwritten, s.unread, s.unremoved)
+}
+
+// again tries once more what was refused and nobody waits for.
+func (s *spool) again() {
+	if s != nil {
+		s.remove()
+	}
+}
+
+// appendUnit writes frames that belong together, all of them or none.
+func (s *spool) appendUnit(unit []*frame) error {
+	s.unwritten = s.write(unit)
+	return s.unwritten
+}
+
+func (s *spool) write(unit []*frame) error {
 	var b []byte
 	for _, f := range unit {
 		b = appendRecord(b, f)
 	}
 	if s.out == nil || s.segments[len(s.segments)-1].size >= segmentSize {
-		if err := s.rotate(); err != nil {
+		if err := s.rotateSegment(); err != nil {
 			return err
 		}
 	}
 	last := s.segments[len(s.segments)-1]
 	if _, err := s.out.Write(b); err != nil {
-		return errors.Join(err, s.out.Truncate(last.size), seek(s.out, last.size))
+		if undone := errors.Join(s.out.Truncate(last.size), seekTo(s.out, last.size)); undone != nil {
+			return errors.Join(err, undone, s.closeSegment()) // what is behind last.size is never read
+		}
+		return err
 	}
 	last.size += int64(len(b))
 	last.frames += len(unit)
@@ -73,7 +102,7 @@ func (s *spool) append(unit []*frame) error {
 	return nil
 }
 
-func seek(f *os.File, offset int64) error {
+func seekTo(f *os.File, offset int64) error {
 	_, err := f.Seek(offset, io.SeekStart)
 	return err
 }
@@ -89,9 +118,9 @@ func appendRecord(b []byte, f *frame) []byte {
 	return b
 }
 
-// rotate begins a new segment.
-func (s *spool) rotate() error {
-	if err := s.seal(); err != nil {
+// rotateSegment begins a new segment.
+func (s *spool) rotateSegment() error {
+	if err := s.closeSegment(); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
@@ -114,8 +143,8 @@ func (s *spool) rotate() error {
 	return nil
 }
 
-// seal ends the segment that is being written.
-func (s *spool) seal() error {
+// closeSegment ends the segment that is being written.
+func (s *spool) closeSegment() error {
 	if s.out == nil {
 		return nil
 	}
@@ -124,9 +153,9 @@ func (s *spool) seal() error {
 	return err
 }
 
-// skip makes the reader go on after what has been written so far. All before the
+// skipWritten makes the reader go on after what has been written so far. All before the
 // last append has been read.
-func (s *spool) skip() {
+func (s *spool) skipWritten() {
 	for _, g := range slices.Backward(s.segments) {
 		if g.read == g.size {
 			return
@@ -138,23 +167,39 @@ func (s *spool) skip() {
 // allRead reports whether there is nothing that load would return.
 func (s *spool) allRead() bool {
 	for _, g := range slices.Backward(s.segments) {
-		if g.read < g.size {
+		if g.unread || g.read < g.size {
 			return false
 		}
 	}
 	return true
 }
 
-// load returns the next frames that have not been read, in units; none if all
-// have been.
-func (s *spool) load() ([][]*frame, error) {
+// loadUnits returns the next frames that have not been read, in units; none if all
+// have been. It fails as long as a file can't be read: what comes behind its frames may not
+// overtake them. The frames of a file that is gone are gone: a broken one stands for them.
+func (s *spool) loadUnits() ([][]*frame, error) {
+	units, err := s.read()
+	if s.unread = err; err != nil {
+		s.unread = fmt.Errorf("%w: its events wait until it can be read, or are lost if it is removed", err)
+	}
+	return units, s.unread
+}
+
+func (s *spool) read() ([][]*frame, error) {
 	for _, g := range s.segments {
-		if g.read == g.size {
+		if !g.unread && g.read == g.size {
 			continue
 		}
 		b, err := os.ReadFile(g.path)
+		if errors.Is(err, fs.ErrNotExist) {
+			g.read, g.unread, g.frames = g.size, false, 1
+			return [][]*frame{{{broken: "the spool's file is gone: " + g.path}}}, nil
+		}
 		if err != nil {
 			return nil, err
+		}
+		if !g.unread {
+			b = b[:min(int64(len(b)), g.size)]
 		}
 		incarnation, start, ok := segmentHeader(b)
 		if !ok {
@@ -183,7 +228,7 @@ func segmentHeader(b []byte) (incarnation string, length int64, ok bool) {
 		return "", 0, false
 	}
 	r := frameReader{b: rest}
-	name := r.bytes()
+	name := r.readBytes()
 	return string(name), int64(len(b) - len(r.b)), r.err == nil
 }
 
@@ -226,7 +271,7 @@ func breakUnit(unit []*frame, why string) {
 // parseRecord returns the first record of b, or a broken frame of what precedes
 // the next record that checks.
 func parseRecord(b []byte) (f *frame, rest []byte) {
-	if body, rest, ok := record(b); ok {
+	if body, rest, ok := nextRecord(b); ok {
 		f, err := parseFrame(body)
 		if err != nil {
 			return &frame{data: body, broken: "spool: " + err.Error()}, rest
@@ -240,13 +285,13 @@ func parseRecord(b []byte) (f *frame, rest []byte) {
 			return &frame{data: b, broken: "the spool's checksum doesn't match: a torn or damaged write"}, nil
 		}
 		at += i
-		if _, _, ok := record(b[at:]); ok {
+		if _, _, ok := nextRecord(b[at:]); ok {
 			return &frame{data: b[:at], broken: "the spool's checksum doesn't match: a damaged write"}, b[at:]
 		}
 	}
 }
 
-func record(b []byte) (body, rest []byte, ok bool) {
+func nextRecord(b []byte) (body, rest []byte, ok bool) {
 	if len(b) < frameHeader || binary.BigEndian.Uint32(b) != frameMagic {
 		return nil, nil, false
 	}
@@ -261,48 +306,52 @@ func record(b []byte) (body, rest []byte, ok bool) {
 	return body, b[frameHeader+n:], true
 }
 
-// resolve forgets the n oldest frames. Segments that hold no others are removed.
-func (s *spool) resolve(n int) error {
+// resolveOldest forgets the n oldest frames. Segments that hold no others are removed.
+func (s *spool) resolveOldest(n int) {
 	for n > 0 && len(s.segments) > 0 {
 		g := s.segments[0]
 		k := min(n, g.frames)
 		g.frames -= k
 		n -= k
-		if g.frames > 0 || s.writing(g) {
-			return nil
+		if g.frames > 0 || s.isWriting(g) {
+			return
 		}
-		if err := s.drop(); err != nil {
-			return err
-		}
+		s.dropOldest()
 	}
-	return nil
 }
 
-func (s *spool) writing(g *segment) bool { return s.out != nil && g == s.segments[len(s.segments)-1] }
+func (s *spool) isWriting(g *segment) bool { return s.out != nil && g == s.segments[len(s.segments)-1] }
 
-// drop removes the oldest segment.
-func (s *spool) drop() error {
+// dropOldest removes the oldest segment.
+func (s *spool) dropOldest() {
 	g := s.segments[0]
-	if err := os.Remove(g.path); err != nil {
-		return err
-	}
 	s.size -= g.size
 	s.segments = s.segments[1:]
-	return nil
+	s.stale = append(s.stale, g.path)
+	s.remove()
 }
 
-// clear removes everything.
-func (s *spool) clear() error {
-	err := s.seal()
-	for len(s.segments) > 0 {
-		if err := s.drop(); err != nil {
-			return err
+// remove removes files that hold nothing any more, as far as that can be done.
+func (s *spool) remove() {
+	s.unremoved = nil
+	s.stale = slices.DeleteFunc(s.stale, func(path string) bool {
+		err := os.Remove(path)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			return true
 		}
+		s.unremoved = err
+		return false
+	})
+}
+
+// removeAll removes everything.
+func (s *spool) removeAll() {
+	_ = s.closeSegment() // nothing in it counts any more
+	for len(s.segments) > 0 {
+		s.dropOldest()
 	}
-	if e := os.Remove(s.dir); e != nil && !errors.Is(e, fs.ErrNotExist) {
-		return errors.Join(err, e)
-	}
-	return err
+	s.unwritten = nil
+	_ = os.Remove(s.dir) // fails if it isn't there, or something in it can't be removed
 }
 
 // spools is the folder of all spools of a process and of those it found there:
@@ -341,7 +390,7 @@ func openSpools(dir, incarnation string) (*spools, error) {
 	return s, nil
 }
 
-func (s *spools) lane(i int, limit int64) *spool {
+func (s *spools) laneSpool(i int, limit int64) *spool {
 	if s == nil {
 		return nil
 	}
@@ -349,27 +398,27 @@ func (s *spools) lane(i int, limit int64) *spool {
 	return &spool{dir: dir, incarnation: s.incarnation, limit: limit}
 }
 
-// leftovers returns what earlier processes left as one spool that is only read,
+// leftoverSpool returns what earlier processes left as one spool that is only read,
 // or nil. Frames of one node are in their order: a generation has them all in
 // one lane.
-func (s *spools) leftovers() *spool {
+func (s *spools) leftoverSpool() *spool {
 	if s == nil || len(s.found) == 0 {
 		return nil
 	}
 	left := &spool{dir: filepath.Join(s.dir, "found"), incarnation: s.incarnation}
 	for _, path := range s.found {
-		info, err := os.Stat(path)
-		if err != nil {
-			continue // load reports what can't be read
+		g := &segment{path: path, unread: true}
+		if info, err := os.Stat(path); err == nil {
+			g.size = info.Size()
 		}
-		left.segments = append(left.segments, &segment{path: path, size: info.Size(), unread: true})
-		left.size += info.Size()
+		left.segments = append(left.segments, g)
+		left.size += g.size
 	}
 	return left
 }
 
-// tidy removes the empty folders of earlier generations.
-func (s *spools) tidy() {
+// removeEmptyDirs removes the empty folders of earlier generations.
+func (s *spools) removeEmptyDirs() {
 	for _, path := range s.found {
 		lane := filepath.Dir(path)
 		_ = os.Remove(lane)               // fails if it isn't empty

@@ -13,9 +13,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func openTestSpools(t testing.TB, dir string) *spools {
@@ -86,19 +86,19 @@ func TestQueueIsAQueue(t *testing.T) {
 		dir := filepath.Join(parent, strconv.Itoa(dirs))
 		open := func() (*spools, queue) {
 			s := openTestSpools(t, dir)
-			if left := s.leftovers(); left != nil {
+			if left := s.leftoverSpool(); left != nil {
 				return s, newQueue(left, 4000)
 			}
-			return s, newQueue(s.lane(0, 40_000), 4000)
+			return s, newQueue(s.laneSpool(0, 40_000), 4000)
 		}
 		s, q := open()
 		var model []*frame
 		var seq uint64
 		check := func() {
-			if err := q.fill(); err != nil {
+			if err := q.fillWindow(); err != nil {
 				rt.Fatal(err)
 			}
-			if got, want := q.empty(), len(model) == 0; got != want {
+			if got, want := q.isEmpty(), len(model) == 0; got != want {
 				rt.Fatalf("empty: %t, want %t", got, want)
 			}
 			if n := len(q.window); n > len(model) || n == 0 != (len(model) == 0) {
@@ -115,7 +115,7 @@ func TestQueueIsAQueue(t *testing.T) {
 		}
 		rt.Repeat(map[string]func(*rapid.T){
 			"put": func(rt *rapid.T) {
-				if q.disk.limit == 0 && q.empty() { // what was found has been drained
+				if q.disk.limit == 0 && q.isEmpty() { // what was found has been drained
 					s.close()
 					s, q = open()
 				}
@@ -124,7 +124,7 @@ func TestQueueIsAQueue(t *testing.T) {
 				}
 				before := seq
 				unit := drawUnit(rt, &seq)
-				ok, err := q.put(unit, rapid.Bool().Draw(rt, "droppable"))
+				ok, err := q.putUnit(unit, rapid.Bool().Draw(rt, "droppable"))
 				if err != nil {
 					rt.Fatal(err)
 				}
@@ -135,17 +135,15 @@ func TestQueueIsAQueue(t *testing.T) {
 				model = append(model, unit...)
 			},
 			"resolve": func(rt *rapid.T) {
-				if err := q.fill(); err != nil {
+				if err := q.fillWindow(); err != nil {
 					rt.Fatal(err)
 				}
 				n := rapid.IntRange(0, len(q.window)).Draw(rt, "n")
-				if err := q.resolve(n); err != nil {
-					rt.Fatal(err)
-				}
+				q.resolveOldest(n)
 				model = model[n:]
 			},
 			"spill": func(rt *rapid.T) {
-				if err := q.spill(); err != nil {
+				if err := q.spillWindow(); err != nil {
 					rt.Fatal(err)
 				}
 			},
@@ -153,14 +151,14 @@ func TestQueueIsAQueue(t *testing.T) {
 				if !q.spooling {
 					return
 				}
-				if err := q.disk.seal(); err != nil {
+				if err := q.disk.closeSegment(); err != nil {
 					rt.Fatal(err)
 				}
 				s.close()
 				s, q = open()
 				// Frames of the first segment that were resolved come again; the log knows
 				// them.
-				if err := q.fill(); err != nil {
+				if err := q.fillWindow(); err != nil {
 					rt.Fatal(err)
 				}
 				again := 0
@@ -170,10 +168,8 @@ func TestQueueIsAQueue(t *testing.T) {
 				if len(model) == 0 {
 					again = len(q.window)
 				}
-				if err := q.resolve(again); err != nil {
-					rt.Fatal(err)
-				}
-				if q.empty() {
+				q.resolveOldest(again)
+				if q.isEmpty() {
 					s.close()
 					s, q = open()
 				}
@@ -188,12 +184,12 @@ func TestSpoolSegments(t *testing.T) {
 	dir := t.TempDir()
 	s := openTestSpools(t, dir)
 	defer s.close()
-	q := newQueue(s.lane(0, 1<<30), 1)
+	q := newQueue(s.laneSpool(0, 1<<30), 1)
 	var want []sample
 	const n = 3000
 	for i := range n {
 		f := &frame{run: "r", node: "n", epoch: 1, seq: uint64(i + 1), subject: "s", data: bytes.Repeat([]byte{byte(i)}, 4<<10)}
-		if ok, err := q.put([]*frame{f}, false); err != nil || !ok {
+		if ok, err := q.putUnit([]*frame{f}, false); err != nil || !ok {
 			t.Fatal(ok, err)
 		}
 		want = append(want, sampleOf(f))
@@ -209,14 +205,12 @@ func TestSpoolSegments(t *testing.T) {
 		t.Errorf("%d segments for %d MiB, want 3", got, n*4/1024)
 	}
 	var got []sample
-	for !q.empty() {
-		if err := q.fill(); err != nil {
+	for !q.isEmpty() {
+		if err := q.fillWindow(); err != nil {
 			t.Fatal(err)
 		}
 		got = append(got, samplesOf(q.window)...)
-		if err := q.resolve(len(q.window)); err != nil {
-			t.Fatal(err)
-		}
+		q.resolveOldest(len(q.window))
 		if left := count(); left > 3-len(got)/1500 {
 			t.Errorf("%d segments are left after %d frames", left, len(got))
 		}
@@ -229,18 +223,75 @@ func TestSpoolSegments(t *testing.T) {
 	}
 }
 
+// Each process writes into a folder of its own, behind what earlier ones have left,
+// and what they have left is read in their order.
+func TestSpoolGenerations(t *testing.T) {
+	dir := t.TempDir()
+	var want []sample
+	for i := range 12 {
+		s := openTestSpools(t, dir)
+		q := newQueue(s.laneSpool(0, 1<<20), 1<<20)
+		f := &frame{run: "r", node: "n", epoch: 1, seq: uint64(i + 1), subject: "s", data: []byte{byte(i)}}
+		if _, err := q.putUnit([]*frame{f}, false); err != nil {
+			t.Fatal(err)
+		}
+		if err := q.spillWindow(); err != nil {
+			t.Fatal(err)
+		}
+		if err := q.disk.closeSegment(); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, sampleOf(f))
+		s.close()
+	}
+	s := openTestSpools(t, dir)
+	defer s.close()
+	left := newQueue(s.leftoverSpool(), 1<<20)
+	var got []sample
+	for !left.isEmpty() {
+		if err := left.fillWindow(); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, samplesOf(left.window)...)
+		left.resolveOldest(len(left.window))
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("frames: %s", d)
+	}
+}
+
+// A predecessor is an event of the writer's own epoch: what another writer has stored
+// behind its claim is none, whatever its number.
+func TestPrecedes(t *testing.T) {
+	w := &Writer{epoch: 2, seq: 4, pos: 9}
+	f := &frame{seq: 7}
+	for _, tt := range []struct {
+		epoch, seq uint64
+		want       bool
+	}{{2, 5, true}, {2, 6, false}, {2, 4, false}, {3, 5, false}, {1, 5, false}} {
+		e := Entry{Event: &wire.Event{Epoch: tt.epoch, Seq: tt.seq, Payload: &wire.AgentText{}}}
+		if got := w.isPredecessor(e, f); got != tt.want {
+			t.Errorf("epoch %d, seq %d: %t", tt.epoch, tt.seq, got)
+		}
+	}
+	last := Entry{Event: &wire.Event{Epoch: 2, Seq: 5, Payload: &wire.AgentText{}}}
+	if w.isPredecessor(last, &frame{seq: 5}) {
+		t.Error("another event in the frame's own place precedes it")
+	}
+}
+
 // A segment of another incarnation holds positions that mean nothing (RULES 15).
 func TestSpoolOfAnotherIncarnation(t *testing.T) {
 	dir := t.TempDir()
 	s := openTestSpools(t, dir)
-	q := newQueue(s.lane(0, 1<<20), 1<<20)
-	if _, err := q.put([]*frame{{run: "r", node: "n", epoch: 1, seq: 1, subject: "s"}}, false); err != nil {
+	q := newQueue(s.laneSpool(0, 1<<20), 1<<20)
+	if _, err := q.putUnit([]*frame{{run: "r", node: "n", epoch: 1, seq: 1, subject: "s"}}, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.spill(); err != nil {
+	if err := q.spillWindow(); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.disk.seal(); err != nil {
+	if err := q.disk.closeSegment(); err != nil {
 		t.Fatal(err)
 	}
 	s.close()
@@ -249,8 +300,8 @@ func TestSpoolOfAnotherIncarnation(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.close()
-	left := newQueue(s.leftovers(), 1<<20)
-	if err := left.fill(); err != nil {
+	left := newQueue(s.leftoverSpool(), 1<<20)
+	if err := left.fillWindow(); err != nil {
 		t.Fatal(err)
 	}
 	if len(left.window) != 1 || left.window[0].broken != ErrIncarnation.Error() {
@@ -383,17 +434,17 @@ func TestSpoolOfWhatIsStored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := newQueue(s.lane(0, 1<<20), 1<<20)
+	q := newQueue(s.laneSpool(0, 1<<20), 1<<20)
 	for e, err := range log.Read(t.Context(), Query{Run: "r", Node: "n", From: 2}) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		f := &frame{run: "r", node: "n", epoch: 1, seq: e.Event.Seq, subject: e.Subject, data: e.Data, afterSeq: 3, afterPos: 3}
-		if _, err := q.put([]*frame{f}, false); err != nil {
+		if _, err := q.putUnit([]*frame{f}, false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := errors.Join(q.spill(), q.disk.seal()); err != nil {
+	if err := errors.Join(q.spillWindow(), q.disk.closeSegment()); err != nil {
 		t.Fatal(err)
 	}
 	s.close()

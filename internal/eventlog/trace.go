@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -11,8 +12,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
-	"wake/internal/tracing"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Tracer returns what makes the spans of the process.
@@ -21,31 +24,89 @@ func (l *Log) Tracer() trace.Tracer { return l.o.Tracer }
 // Send stores a message that is no event, such as a command or an offer, sealed if the
 // log has keys. Its header says to which trace it belongs, if ctx belongs to one.
 func (l *Log) Send(ctx context.Context, subject string, data []byte, o ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
-	data, err := l.o.Keys.Value(subject, data)
+	return Sender{l.js, l.names, l.o.Keys, l.o.Tracer}.Send(ctx, subject, data, o...)
+}
+
+// authorHeader is where a message says which process has stored it.
+const authorHeader = "Wake-Author"
+
+// SendAs is Send for a process that asks [Log.Author] afterwards whether a message whose
+// acknowledgement it didn't get is its own.
+func (l *Log) SendAs(ctx context.Context, author, subject string, data []byte, o ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	return Sender{l.js, l.names, l.o.Keys, l.o.Tracer}.sendSealed(ctx, subject, data, nats.Header{authorHeader: {author}}, o...)
+}
+
+// Author returns which process has stored the last message of a subject with
+// [Log.SendAs]; "" if it was stored otherwise.
+func (l *Log) Author(ctx context.Context, stream, subject string) (string, error) {
+	s, err := l.js.Stream(ctx, stream)
+	if err != nil {
+		return "", fmt.Errorf("open %s: %w", stream, err)
+	}
+	m, err := s.GetLastMsgForSubject(ctx, subject)
+	if err != nil {
+		return "", fmt.Errorf("read %s: %w", subject, err)
+	}
+	return m.Header.Get(authorHeader), nil
+}
+
+// userHeader is the header of a command that names who gave it.
+const userHeader = "Wake-User"
+
+// SendBy is [Log.Send] of a command that a user has given.
+func (l *Log) SendBy(ctx context.Context, user, subject string, data []byte) (*jetstream.PubAck, error) {
+	h := nats.Header{}
+	if user != "" {
+		h.Set(userHeader, user)
+	}
+	return Sender{l.js, l.names, l.o.Keys, l.o.Tracer}.sendSealed(ctx, subject, data, h)
+}
+
+// UserOf returns who gave a command, as its header says: the truth, where only services
+// may store commands.
+func UserOf(h nats.Header) string { return h.Get(userHeader) }
+
+// Sender stores messages as [Log.Send] does.
+type Sender struct {
+	JetStream jetstream.JetStream
+	Names     subjects.Names
+	Keys      *seal.Keys
+	Tracer    trace.Tracer
+}
+
+// Send is [Log.Send].
+func (s Sender) Send(ctx context.Context, subject string, data []byte, o ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	return s.sendSealed(ctx, subject, data, nats.Header{}, o...)
+}
+
+func (s Sender) sendSealed(
+	ctx context.Context, subject string, data []byte, header nats.Header, o ...jetstream.PublishOpt,
+) (*jetstream.PubAck, error) {
+	data, err := s.Keys.Value(subject, data)
 	if err != nil {
 		return nil, err
 	}
-	ctx, span := tracing.Send(ctx, l.o.Tracer, tracing.Destination(l.names.Prefix(), subject))
+	ctx, span := tracing.Send(ctx, s.Tracer, tracing.Destination(s.Names.Prefix(), subject))
 	defer span.End()
-	m := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{}}
+	m := &nats.Msg{Subject: subject, Data: data, Header: header}
 	tracing.Inject(ctx, m.Header)
-	ack, err := l.js.PublishMsg(ctx, m, o...)
+	ack, err := s.JetStream.PublishMsg(ctx, m, o...)
 	tracing.Fail(span, err)
 	return ack, err
 }
 
-// origin is the span in whose context an event is appended.
-func (l *Log) origin(ctx context.Context) trace.SpanContext {
+// spanOrigin is the span in whose context an event is appended.
+func (l *Log) spanOrigin(ctx context.Context) trace.SpanContext {
 	if !l.traced {
 		return trace.SpanContext{}
 	}
 	return trace.SpanContextFromContext(ctx)
 }
 
-// begin starts the span of a batch. Batches of nothing but texts and deltas have
+// beginSpan starts the span of a batch. Batches of nothing but texts and deltas have
 // none: there are many, and nobody waits for them.
-func (l *lane) begin(ctx context.Context, frames []*frame, begun time.Time) trace.Span {
-	if !l.log.traced || l == l.log.dead || !slices.ContainsFunc(frames, (*frame).matters) {
+func (l *lane) beginSpan(ctx context.Context, frames []*frame, begun time.Time) trace.Span {
+	if !l.log.traced || l == l.log.dead || !slices.ContainsFunc(frames, (*frame).isRelevant) {
 		return noop.Span{}
 	}
 	b := tracing.Batch{Destination: l.log.eventsDestination(), Count: len(frames), Begun: begun}
@@ -57,8 +118,8 @@ func (l *lane) begin(ctx context.Context, frames []*frame, begun time.Time) trac
 	return span
 }
 
-// matters reports whether somebody may wait for the event.
-func (f *frame) matters() bool {
+// isRelevant reports whether somebody may wait for the event.
+func (f *frame) isRelevant() bool {
 	return !strings.HasSuffix(f.subject, "."+string(wire.KindText)) && !strings.HasSuffix(f.subject, "."+string(wire.KindDelta))
 }
 

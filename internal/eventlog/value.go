@@ -7,10 +7,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/keys"
-	"wake/internal/seal"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/keys"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Everything of a run that is stored on the server and is no event goes by here, so
@@ -39,6 +39,24 @@ func (l *Log) Original(stored []byte) ([]byte, error) {
 // it has none.
 func (l *Log) Keys() *seal.Keys { return l.o.Keys }
 
+// Snapshot returns the value of a run's snapshot and its revision, as [Bucket.Get] does.
+func (l *Log) Snapshot(ctx context.Context, run string) (value []byte, revision uint64, err error) {
+	b, err := l.Bucket(ctx, l.names.SnapshotsBucket())
+	if err != nil {
+		return nil, 0, err
+	}
+	return b.Get(ctx, l.names.SnapshotKey(run))
+}
+
+// Bookmark is [Log.Snapshot] of a bookmark.
+func (l *Log) Bookmark(ctx context.Context, run, label string) (value []byte, revision uint64, err error) {
+	b, err := l.Bucket(ctx, l.names.BookmarksBucket())
+	if err != nil {
+		return nil, 0, err
+	}
+	return b.Get(ctx, l.names.BookmarkKey(run, label))
+}
+
 // Bucket is a key-value bucket whose values are sealed if the log has keys.
 type Bucket struct {
 	log *Log
@@ -54,24 +72,36 @@ func (l *Log) Bucket(ctx context.Context, name string) (*Bucket, error) {
 	return &Bucket{l, kv}, nil
 }
 
-// place is what a key's value is sealed for: the subject that it is stored on.
-func (b *Bucket) place(key string) string { return "$KV." + b.kv.Bucket() + "." + key }
+func (b *Bucket) keySubject(key string) string { return Place(b.kv.Bucket(), key) }
+
+// Place is what the value of a key of a bucket is sealed for: the subject that it is
+// stored on.
+func Place(bucket, key string) string { return "$KV." + bucket + "." + key }
 
 // Get returns the value of a key and its revision, or [jetstream.ErrKeyNotFound].
 // With [seal.ErrNoKey] and [seal.ErrForged] it returns the revision too.
 func (b *Bucket) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
+	stored, revision, err := b.Stored(ctx, key)
+	if err != nil {
+		return nil, 0, err
+	}
+	value, err = b.log.o.Keys.OpenValue(b.keySubject(key), stored)
+	return value, revision, err
+}
+
+// Stored is [Bucket.Get] of the value as it is stored: sealed, if the log has keys.
+func (b *Bucket) Stored(ctx context.Context, key string) (value []byte, revision uint64, err error) {
 	e, err := b.kv.Get(ctx, key)
 	if err != nil {
 		return nil, 0, err
 	}
-	value, err = b.log.o.Keys.OpenValue(b.place(key), e.Value())
-	return value, e.Revision(), err
+	return e.Value(), e.Revision(), nil
 }
 
 // Save replaces the value of a revision, 0 for none, and returns the new one. It
 // fails with [jetstream.ErrKeyExists] if that isn't the current revision.
 func (b *Bucket) Save(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
-	stored, err := b.log.o.Keys.Value(b.place(key), value)
+	stored, err := b.log.o.Keys.Value(b.keySubject(key), value)
 	if err != nil {
 		return 0, err
 	}
@@ -90,7 +120,7 @@ func (b *Bucket) All(ctx context.Context, filter string) ([]keys.Entry, error) {
 	}
 	open := stored[:0]
 	for _, e := range stored {
-		e.Value, err = b.log.o.Keys.OpenValue(b.place(e.Key), e.Value)
+		e.Value, err = b.log.o.Keys.OpenValue(b.keySubject(e.Key), e.Value)
 		switch {
 		case err == nil:
 			open = append(open, e)
@@ -119,27 +149,45 @@ func (l *Log) CheckKeys(ctx context.Context) error {
 // keyInUse returns the id of the key that is in use and the revision of the note that
 // says so; "" and 0 if there is none.
 func (l *Log) keyInUse(ctx context.Context) (id string, revision uint64, err error) {
-	bucket := l.names.StateBucket()
-	place := "$KV." + bucket + "." + l.inUseKey()
-	m, err := l.getFrom(ctx, "KV_"+bucket, getRequest{LastBy: place, NoHdr: true})
-	if errors.Is(err, errNotFound) {
-		return "", 0, nil
+	stored, revision, err := l.KeyNote(ctx)
+	if err == nil && stored != nil {
+		id, err = KeyInUse(stored, l.names, l.o.Keys)
 	}
 	if err != nil {
-		return "", 0, fmt.Errorf("eventlog: which key is in use: %w", err)
+		return "", 0, err
 	}
-	value, err := l.o.Keys.OpenValue(place, m.Data)
+	return id, revision, nil
+}
+
+// KeyNote returns the note that says which key is in use, as it is stored, and its
+// revision; nil if there is none.
+func (l *Log) KeyNote(ctx context.Context) (stored []byte, revision uint64, err error) {
+	bucket := l.names.StateBucket()
+	m, err := l.getFrom(ctx, "KV_"+bucket, getRequest{LastBy: notePlace(l.names), NoHdr: true})
+	if errors.Is(err, errNotFound) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("eventlog: which key is in use: %w", err)
+	}
+	return m.Data, m.Pos, nil
+}
+
+// KeyInUse returns the id of the key that a note names. It fails as [Log.CheckKeys]
+// does.
+func KeyInUse(stored []byte, names subjects.Names, keys *seal.Keys) (id string, err error) {
+	value, err := keys.OpenValue(notePlace(names), stored)
 	switch {
 	case errors.Is(err, seal.ErrForged):
-		return "", 0, fmt.Errorf("eventlog: the key that is in use here isn't the one of the same id at hand: %w", err)
+		return "", fmt.Errorf("eventlog: the key that is in use here isn't the one of the same id at hand: %w", err)
 	case err != nil:
-		return "", 0, fmt.Errorf("eventlog: what is stored of runs here is encrypted: %w", err)
+		return "", fmt.Errorf("eventlog: what is stored of runs here is encrypted: %w", err)
 	}
 	var n note
 	if err := wire.Unmarshal(value, &n); err != nil {
-		return "", 0, fmt.Errorf("eventlog: which key is in use: %w", err)
+		return "", fmt.Errorf("eventlog: which key is in use: %w", err)
 	}
-	return n.Key, m.Pos, nil
+	return n.Key, nil
 }
 
 // note says under which key is written.
@@ -148,7 +196,9 @@ type note struct {
 	Key string `json:"key"`
 }
 
-func (l *Log) inUseKey() string { return l.names.StateKey(inUse, subjects.NoRun) }
+func noteKey(names subjects.Names) string { return names.StateKey(inUse, subjects.NoRun) }
+
+func notePlace(names subjects.Names) string { return Place(names.StateBucket(), noteKey(names)) }
 
 // UseKeys is [Log.CheckKeys] of a process that is about to write for long: from now
 // on others are told that they need its key.
@@ -164,7 +214,7 @@ func (l *Log) UseKeys(ctx context.Context) error {
 		}
 		b, err := l.Bucket(ctx, l.names.StateBucket())
 		if err == nil {
-			_, err = b.Save(ctx, l.inUseKey(), value, revision)
+			_, err = b.Save(ctx, noteKey(l.names), value, revision)
 		}
 		if errors.Is(err, jetstream.ErrKeyExists) {
 			continue // somebody was faster

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Writer is the one writer of a node, from [Log.Claim] until somebody else
@@ -27,7 +27,7 @@ type Writer struct {
 	next    uint64 // seq of the next event
 	dropped int64  // deltas since the last storage_failure event
 	since   time.Time
-	held    []held // ends of texts that may be the beginning of a secret; never changed in place
+	held    []heldText // ends of texts that may be the beginning of a secret; never changed in place
 
 	fenced chan struct{} // closed once err is an ErrFenced
 
@@ -78,10 +78,10 @@ func (w *Writer) Append(ctx context.Context, events ...*wire.Event) (pos uint64,
 		return pos, nil
 	}
 	done := make(chan outcome, 1)
-	if err := w.put(ctx, events, done); err != nil {
-		return 0, w.failed("append", err)
+	if err := w.queueEvents(ctx, events, done); err != nil {
+		return 0, w.writeError("append", err)
 	}
-	return w.wait(ctx, "append", done)
+	return w.waitStored(ctx, "append", done)
 }
 
 // Enqueue takes an event without waiting until it is stored; events are stored
@@ -91,8 +91,8 @@ func (w *Writer) Append(ctx context.Context, events ...*wire.Event) (pos uint64,
 // a seq, and counted in a storage_failure event that follows when storage is
 // back.
 func (w *Writer) Enqueue(ctx context.Context, e *wire.Event) error {
-	if err := w.put(ctx, []*wire.Event{e}, nil); err != nil {
-		return w.failed("enqueue", err)
+	if err := w.queueEvents(ctx, []*wire.Event{e}, nil); err != nil {
+		return w.writeError("enqueue", err)
 	}
 	return nil
 }
@@ -102,18 +102,18 @@ func (w *Writer) Enqueue(ctx context.Context, e *wire.Event) error {
 func (w *Writer) Flush(ctx context.Context) error {
 	done := make(chan outcome, 1)
 	if err := w.lock(ctx); err != nil {
-		return w.failed("flush", err)
+		return w.writeError("flush", err)
 	}
 	err := w.reportDropped(ctx)
 	if err == nil {
 		err = w.storeRest(ctx)
 	}
-	w.await(w.next-1, done)
+	w.awaitStored(w.next-1, done)
 	w.unlock()
 	if err != nil {
-		return w.failed("flush", err)
+		return w.writeError("flush", err)
 	}
-	_, err = w.wait(ctx, "flush", done)
+	_, err = w.waitStored(ctx, "flush", done)
 	return err
 }
 
@@ -121,7 +121,7 @@ func (w *Writer) Flush(ctx context.Context) error {
 // node stays claimed.
 func (w *Writer) Close(ctx context.Context) error {
 	err := w.Flush(ctx)
-	w.fail(ErrClosed)
+	w.failWith(ErrClosed)
 	return err
 }
 
@@ -149,6 +149,19 @@ func (w *Writer) Last() (seq, pos uint64) {
 	return w.seq, w.pos
 }
 
+// Settled reports whether all that was taken is stored. Of a text whose end is held,
+// since it may begin a secret, it isn't.
+func (w *Writer) Settled() bool {
+	select {
+	case w.turn <- struct{}{}:
+		defer w.unlock()
+	default:
+		return false // an event is being taken
+	}
+	seq, _ := w.Last()
+	return seq+1 == w.next && len(w.held) == 0
+}
+
 func (w *Writer) lock(ctx context.Context) error {
 	select {
 	case w.turn <- struct{}{}:
@@ -162,8 +175,8 @@ func (w *Writer) lock(ctx context.Context) error {
 
 func (w *Writer) unlock() { <-w.turn }
 
-// put numbers, encodes and queues events. done is told when the last is stored.
-func (w *Writer) put(ctx context.Context, events []*wire.Event, done chan<- outcome) error {
+// queueEvents numbers, encodes and queues events. done is told when the last is stored.
+func (w *Writer) queueEvents(ctx context.Context, events []*wire.Event, done chan<- outcome) error {
 	if err := w.lock(ctx); err != nil {
 		return err
 	}
@@ -181,12 +194,12 @@ func (w *Writer) put(ctx context.Context, events []*wire.Event, done chan<- outc
 		}
 	}
 	before := w.held
-	unit, err := w.frames(events, false)
+	unit, err := w.encodeFrames(events, false)
 	if err != nil {
 		w.held = before
 		return err
 	}
-	if origin := w.log.origin(ctx); origin.IsValid() {
+	if origin := w.log.spanOrigin(ctx); origin.IsValid() {
 		for _, f := range unit {
 			f.origin = origin
 		}
@@ -194,26 +207,26 @@ func (w *Writer) put(ctx context.Context, events []*wire.Event, done chan<- outc
 	droppable := done == nil && delta
 	last := w.next + uint64(len(events)) - 1
 	if done != nil {
-		w.await(last, done)
+		w.awaitStored(last, done)
 	}
-	ok, err := w.lane.put(ctx, unit, droppable, w.fenced)
+	ok, err := w.lane.queueUnit(ctx, unit, droppable, w.fenced)
 	switch {
 	case errors.Is(err, ErrFenced):
 		return w.Err()
 	case err != nil:
 		w.held = before
-		w.forget(last)
+		w.forgetWaiter(last)
 		return err
 	case !ok:
-		w.drop()
+		w.countDropped()
 		return nil
 	}
 	w.next = last + 1
 	return nil
 }
 
-// frames stamps and encodes events, without secrets; clean says that they have none.
-func (w *Writer) frames(events []*wire.Event, clean bool) ([]*frame, error) {
+// encodeFrames stamps and encodes events, without secrets; clean says that they have none.
+func (w *Writer) encodeFrames(events []*wire.Event, clean bool) ([]*frame, error) {
 	unit := make([]*frame, len(events))
 	for i, e := range events {
 		e.RunID, e.NodeID, e.Epoch = w.run, w.node, w.epoch
@@ -221,7 +234,7 @@ func (w *Writer) frames(events []*wire.Event, clean bool) ([]*frame, error) {
 		if e.Timestamp == 0 {
 			e.Timestamp = time.Now().UnixMilli()
 		}
-		encode := w.redacted
+		encode := w.encodeRedacted
 		if clean {
 			encode = wire.Encode
 		}
@@ -229,7 +242,7 @@ func (w *Writer) frames(events []*wire.Event, clean bool) ([]*frame, error) {
 		if err != nil {
 			return nil, err
 		}
-		data, blobs, err := w.log.sealed(data)
+		data, blobs, err := w.log.sealedForm(data)
 		if err != nil {
 			return nil, err
 		}
@@ -242,8 +255,8 @@ func (w *Writer) frames(events []*wire.Event, clean bool) ([]*frame, error) {
 	return unit, nil
 }
 
-// drop counts a delta that there was no room for.
-func (w *Writer) drop() {
+// countDropped counts a delta that there was no room for.
+func (w *Writer) countDropped() {
 	if w.dropped == 0 {
 		w.since = time.Now()
 	}
@@ -253,25 +266,25 @@ func (w *Writer) drop() {
 // reportDropped queues a storage_failure event if deltas were dropped and
 // storage is back. The caller holds turn.
 func (w *Writer) reportDropped(ctx context.Context) error {
-	if w.dropped == 0 || w.lane.fails() {
+	if w.dropped == 0 || w.lane.isFailing() {
 		return nil
 	}
-	unit, err := w.frames([]*wire.Event{{Payload: &wire.StorageFailure{
+	unit, err := w.encodeFrames([]*wire.Event{{Payload: &wire.StorageFailure{
 		Message: "storage was away and the spool was full: deltas were dropped, the blocks they belong to follow whole",
 		Dropped: w.dropped, SinceMs: w.since.UnixMilli(), UntilMs: time.Now().UnixMilli(),
 	}}}, true)
 	if err != nil {
 		return err
 	}
-	if _, err := w.lane.put(ctx, unit, false, w.fenced); err != nil {
+	if _, err := w.lane.queueUnit(ctx, unit, false, w.fenced); err != nil {
 		return err
 	}
 	w.next, w.dropped = w.next+1, 0
 	return nil
 }
 
-// await registers done to be told when the event numbered seq is stored.
-func (w *Writer) await(seq uint64, done chan<- outcome) {
+// awaitStored registers done to be told when the event numbered seq is stored.
+func (w *Writer) awaitStored(seq uint64, done chan<- outcome) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
@@ -284,8 +297,8 @@ func (w *Writer) await(seq uint64, done chan<- outcome) {
 	}
 }
 
-// forget drops the waiter for an event that wasn't queued after all.
-func (w *Writer) forget(seq uint64) {
+// forgetWaiter drops the waiter for an event that wasn't queued after all.
+func (w *Writer) forgetWaiter(seq uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n := len(w.waiters); n > 0 && w.waiters[n-1].seq == seq {
@@ -293,11 +306,11 @@ func (w *Writer) forget(seq uint64) {
 	}
 }
 
-func (w *Writer) wait(ctx context.Context, verb string, done <-chan outcome) (uint64, error) {
+func (w *Writer) waitStored(ctx context.Context, verb string, done <-chan outcome) (uint64, error) {
 	select {
 	case o := <-done:
 		if o.err != nil {
-			return 0, w.failed(verb, o.err)
+			return 0, w.writeError(verb, o.err)
 		}
 		return o.pos, nil
 	case <-ctx.Done():
@@ -307,22 +320,22 @@ func (w *Writer) wait(ctx context.Context, verb string, done <-chan outcome) (ui
 		if o.err == nil {
 			return o.pos, nil
 		}
-		return 0, w.failed(verb, o.err)
+		return 0, w.writeError(verb, o.err)
 	default:
 	}
 	err := fmt.Errorf("%w: %w", ErrAmbiguous, ctx.Err())
-	if why := w.lane.trouble(); why != nil {
+	if why := w.lane.storeError(); why != nil {
 		err = fmt.Errorf("%w (%w)", err, why)
 	}
-	return 0, w.failed(verb, err)
+	return 0, w.writeError(verb, err)
 }
 
-func (w *Writer) failed(verb string, err error) error {
+func (w *Writer) writeError(verb string, err error) error {
 	return fmt.Errorf("eventlog: %s %s/%s: %w", verb, w.run, w.node, err)
 }
 
-// stored notes that the event numbered seq is at pos.
-func (w *Writer) stored(seq, pos uint64) {
+// noteStored notes that the event numbered seq is at pos.
+func (w *Writer) noteStored(seq, pos uint64) {
 	w.log.noteStored(pos)
 	w.log.metrics.events.Inc()
 	w.mu.Lock()
@@ -336,9 +349,18 @@ func (w *Writer) stored(seq, pos uint64) {
 	w.waiters = w.waiters[n:]
 }
 
-// fail makes the writer refuse events. If err is an ErrFenced, those who wait
+// followPosition makes the writer expect pos, which holds nothing of its own, before its
+// next event.
+func (w *Writer) followPosition(pos uint64) {
+	w.log.noteStored(pos)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pos = pos
+}
+
+// failWith makes the writer refuse events. If err is an ErrFenced, those who wait
 // get it too.
-func (w *Writer) fail(err error) {
+func (w *Writer) failWith(err error) {
 	w.mu.Lock()
 	if errors.Is(w.err, ErrFenced) {
 		w.mu.Unlock()
@@ -348,12 +370,12 @@ func (w *Writer) fail(err error) {
 	w.mu.Unlock()
 	if errors.Is(err, ErrFenced) {
 		close(w.fenced)
-		w.release(err)
+		w.releaseWaiters(err)
 	}
 }
 
-// release tells those who wait that what they wait for isn't going to happen.
-func (w *Writer) release(err error) {
+// releaseWaiters tells those who wait that what they wait for isn't going to happen.
+func (w *Writer) releaseWaiters(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.over = true

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // accounts remembers every text that a writer took.

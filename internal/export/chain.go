@@ -21,11 +21,11 @@ func (l link) String() string { return hex.EncodeToString(l[:]) }
 // chain computes links. The zero value is ready.
 type chain struct{ buf []byte }
 
-// next returns the link after an event: the SHA-256 of the link before, the
+// nextLink returns the link after an event: the SHA-256 of the link before, the
 // event's position and time (Unix ms), and its mark, note and data, each after its
 // length; numbers have eight bytes, the highest first. What is exported has
 // neither mark nor note.
-func (c *chain) next(l link, pos uint64, at int64, data []byte) link {
+func (c *chain) nextLink(l link, pos uint64, at int64, data []byte) link {
 	b := append(c.buf[:0], l[:]...)
 	b = binary.BigEndian.AppendUint64(b, pos)
 	b = binary.BigEndian.AppendUint64(b, uint64(at))

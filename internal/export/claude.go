@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Conversation is what the agent of a node said and was told, as its last session
@@ -29,7 +29,7 @@ type Conversation struct {
 // truncation hides events of a node from readers.
 type truncation struct{ after, before uint64 } // seq
 
-func (c *Conversation) hides(seq uint64) bool {
+func (c *Conversation) isHidden(seq uint64) bool {
 	for _, t := range c.hidden {
 		if seq > t.after && seq < t.before {
 			return true
@@ -43,7 +43,7 @@ func (c *Conversation) hides(seq uint64) bool {
 func Conversations(events Events) ([]Conversation, error) {
 	var all []*Conversation
 	of := map[string]*Conversation{}
-	err := each(&Result{}, events, func(e *eventlog.Entry) error {
+	err := eachVisible(&Result{}, events, func(e *eventlog.Entry) error {
 		if e.Event.Parent != "" {
 			return nil
 		}
@@ -53,10 +53,10 @@ func Conversations(events Events) ([]Conversation, error) {
 				c = &Conversation{Node: e.NodeID}
 				of[e.NodeID], all = c, append(all, c)
 			}
-			c.begin(e.Event.SessionID, start.Cwd)
+			c.beginSession(e.Event.SessionID, start.Cwd)
 		}
 		if c != nil {
-			c.learn(e.Event)
+			c.noteEvent(e.Event)
 		}
 		return nil
 	})
@@ -67,9 +67,9 @@ func Conversations(events Events) ([]Conversation, error) {
 	return found, err
 }
 
-// begin notes that the agent starts: in its session, or with a new one in which
+// beginSession notes that the agent starts: in its session, or with a new one in which
 // nothing has been said.
-func (c *Conversation) begin(session, cwd string) {
+func (c *Conversation) beginSession(session, cwd string) {
 	if !c.sessions[session] {
 		c.sessions = map[string]bool{session: true}
 	}
@@ -79,7 +79,7 @@ func (c *Conversation) begin(session, cwd string) {
 	}
 }
 
-func (c *Conversation) learn(e *wire.Event) {
+func (c *Conversation) noteEvent(e *wire.Event) {
 	switch p := e.Payload.(type) {
 	case *wire.SessionBound:
 		c.sessions[p.NewSession], c.Session = true, p.NewSession
@@ -102,14 +102,14 @@ func (c *Conversation) learn(e *wire.Event) {
 func Claude(w io.Writer, run Run, events Events, c Conversation) (Result, error) {
 	r := Result{RunID: run.ID, Session: c.Session, Cwd: c.Cwd}
 	s := &session{out: bufio.NewWriter(w), run: run.ID, c: c, result: &r}
-	err := each(&r, events, func(e *eventlog.Entry) error {
-		if e.NodeID != c.Node || e.Event.Parent != "" || c.hides(e.Event.Seq) {
+	err := eachVisible(&r, events, func(e *eventlog.Entry) error {
+		if e.NodeID != c.Node || e.Event.Parent != "" || c.isHidden(e.Event.Seq) {
 			return nil
 		}
-		return s.event(e.Event)
+		return s.handleEvent(e.Event)
 	})
 	if err == nil {
-		err = s.flush()
+		err = s.flushTurn()
 	}
 	if err != nil {
 		return r, err
@@ -134,7 +134,7 @@ type session struct {
 	turn    *wire.Usage // of the message, once known
 	blocks  []block
 	results []result
-	told    []told // while calls were open
+	told    []userContent // while calls were open
 	open    map[string]bool
 	piece   *block // that is being streamed
 	number  int
@@ -155,14 +155,14 @@ type result struct {
 	source string // uuid of the call's line
 }
 
-// told is what the agent was told.
-type told struct {
+// userContent is what the agent was told.
+type userContent struct {
 	at      int64
 	content any
 	meta    bool
 }
 
-func (s *session) event(e *wire.Event) error {
+func (s *session) handleEvent(e *wire.Event) error {
 	if p, is := e.Payload.(*wire.AgentStart); is {
 		if s.current = e.SessionID; !s.c.sessions[s.current] {
 			return nil
@@ -171,57 +171,57 @@ func (s *session) event(e *wire.Event) error {
 		if p.Model != "" {
 			s.model = p.Model
 		}
-		return s.prompt(e.Timestamp, p.Prompt)
+		return s.addPrompt(e.Timestamp, p.Prompt)
 	}
 	if !s.c.sessions[s.current] {
 		return nil
 	}
-	if !streamed(e.Type()) {
+	if !isPiece(e.Type()) {
 		s.endPiece()
 	}
-	return s.say(e)
+	return s.addPayload(e)
 }
 
-func streamed(t wire.Type) bool {
+func isPiece(t wire.Type) bool {
 	return t == wire.TypeAgentTextDelta || t == wire.TypeAgentThinkingDelta
 }
 
-func (s *session) say(e *wire.Event) error {
+func (s *session) addPayload(e *wire.Event) error {
 	switch p := e.Payload.(type) {
 	case *wire.TurnStart:
 		if p.Model != "" {
 			s.model = p.Model
 		}
-		return s.flush()
+		return s.flushTurn()
 	case *wire.AgentTextDelta:
-		s.text(e.Timestamp, p.Block, p.Content)
+		s.addTextPiece(e.Timestamp, p.Block, p.Content)
 	case *wire.AgentText:
-		s.whole(p.Supersedes, "text", block{e.Timestamp, map[string]any{"type": "text", "text": p.Content}})
+		s.addWhole(p.Supersedes, "text", block{e.Timestamp, map[string]any{"type": "text", "text": p.Content}})
 	case *wire.AgentThinking:
 		if p.Signature != "" {
-			s.whole(p.Supersedes, "thinking", block{e.Timestamp, map[string]any{"type": "thinking", "thinking": p.Content, "signature": p.Signature}})
+			s.addWhole(p.Supersedes, "thinking", block{e.Timestamp, map[string]any{"type": "thinking", "thinking": p.Content, "signature": p.Signature}})
 		}
 	case *wire.ToolIntent:
-		s.intent(e, p)
+		s.addToolUse(e, p)
 	case *wire.AgentTool:
 		s.results = append(s.results, result{at: e.Timestamp, call: e.CallID, event: p})
 		delete(s.open, e.CallID)
 	case *wire.Usage:
 		s.turn = p
 	case *wire.UserMessage:
-		return s.tell(told{e.Timestamp, p.Content, p.Source == "synthetic"})
+		return s.addUserContent(userContent{e.Timestamp, p.Content, p.Source == "synthetic"})
 	case *wire.Compaction:
 		if p.Error == "" {
 			s.compacted = p
 		}
 	case *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted, *wire.TurnEnd:
-		return s.flush()
+		return s.flushTurn()
 	}
 	return nil
 }
 
-// text adds a streamed piece of the answer.
-func (s *session) text(at int64, number int, content string) {
+// addTextPiece adds a streamed piece of the answer.
+func (s *session) addTextPiece(at int64, number int, content string) {
 	if s.piece == nil || s.number != number {
 		s.endPiece()
 		s.piece, s.number = &block{at, map[string]any{"type": "text", "text": ""}}, number
@@ -232,31 +232,31 @@ func (s *session) text(at int64, number int, content string) {
 
 func (s *session) endPiece() {
 	if s.piece != nil {
-		s.add(*s.piece)
+		s.addBlock(*s.piece)
 		s.piece = nil
 	}
 }
 
-// whole adds a block that wasn't streamed, or takes the place of one whose pieces
+// addWhole adds a block that wasn't streamed, or takes the place of one whose pieces
 // the agent gave up.
-func (s *session) whole(supersedes int, kind string, b block) {
+func (s *session) addWhole(supersedes int, kind string, b block) {
 	if supersedes > 0 && len(s.blocks) > 0 {
 		if last := s.blocks[len(s.blocks)-1]; last.content["type"] == kind {
 			s.blocks = s.blocks[:len(s.blocks)-1]
 		}
 	}
-	s.add(b)
+	s.addBlock(b)
 }
 
-// add adds a block to the message. The API refuses blank text.
-func (s *session) add(b block) {
+// addBlock adds a block to the message. The API refuses blank text.
+func (s *session) addBlock(b block) {
 	if text, is := b.content["text"].(string); is && strings.TrimSpace(text) == "" {
 		return
 	}
 	s.blocks = append(s.blocks, b)
 }
 
-func (s *session) intent(e *wire.Event, p *wire.ToolIntent) {
+func (s *session) addToolUse(e *wire.Event, p *wire.ToolIntent) {
 	if s.open == nil {
 		s.open = map[string]bool{}
 	}
@@ -265,64 +265,64 @@ func (s *session) intent(e *wire.Event, p *wire.ToolIntent) {
 	if !is {
 		input = map[string]any{"input": p.ToolInput}
 	}
-	s.add(block{e.Timestamp, map[string]any{"type": "tool_use", "id": e.CallID, "name": p.ToolName, "input": input}})
+	s.addBlock(block{e.Timestamp, map[string]any{"type": "tool_use", "id": e.CallID, "name": p.ToolName, "input": input}})
 }
 
-// prompt takes what the agent was started with: text, or a list of messages.
-func (s *session) prompt(at int64, prompt wire.Raw) error {
+// addPrompt takes what the agent was started with: text, or a list of messages.
+func (s *session) addPrompt(at int64, prompt wire.Raw) error {
 	if text, is := prompt.Text(); is {
-		return s.tell(told{at: at, content: text})
+		return s.addUserContent(userContent{at: at, content: text})
 	}
 	messages, _ := prompt.Any().([]any)
 	if isContent(messages) && len(messages) > 0 {
-		return s.tell(told{at: at, content: messages})
+		return s.addUserContent(userContent{at: at, content: messages})
 	}
 	for _, m := range messages {
 		content := m
 		if fields, is := m.(map[string]any); is {
 			content = fields["content"]
 		}
-		if err := s.tell(told{at: at, content: content}); err != nil {
+		if err := s.addUserContent(userContent{at: at, content: content}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tell writes what the agent was told, behind the results of the calls that are
+// addUserContent writes what the agent was told, behind the results of the calls that are
 // open.
-func (s *session) tell(t told) error {
+func (s *session) addUserContent(t userContent) error {
 	if text, is := t.content.(string); t.content == nil || is && strings.TrimSpace(text) == "" {
 		return nil
 	}
 	if t.meta && s.compacted != nil {
-		return s.summary(t)
+		return s.writeSummary(t)
 	}
 	if len(s.open) > 0 {
 		s.told = append(s.told, t)
 		return nil
 	}
-	if err := s.flush(); err != nil {
+	if err := s.flushTurn(); err != nil {
 		return err
 	}
-	return s.user(t)
+	return s.writeUser(t)
 }
 
-func (s *session) user(t told) error {
+func (s *session) writeUser(t userContent) error {
 	fields := map[string]any{"type": "user", "message": map[string]any{"role": "user", "content": t.content}}
 	if t.meta {
 		fields["isMeta"] = true
 	}
-	return s.line(t.at, fields)
+	return s.writeLine(t.at, fields)
 }
 
-// flush writes the turn.
-func (s *session) flush() error {
+// flushTurn writes the turn.
+func (s *session) flushTurn() error {
 	s.endPiece()
 	calls := map[string]string{}
 	id := s.messageID()
 	for _, b := range s.blocks {
-		if err := s.assistant(id, b); err != nil {
+		if err := s.writeAssistant(id, b); err != nil {
 			return err
 		}
 		if id, is := b.content["id"].(string); is {
@@ -333,7 +333,7 @@ func (s *session) flush() error {
 		if r.source = calls[r.call]; r.source == "" {
 			continue // its call isn't in the conversation
 		}
-		if err := s.answer(r); err != nil {
+		if err := s.writeResult(r); err != nil {
 			return err
 		}
 	}
@@ -341,14 +341,14 @@ func (s *session) flush() error {
 	s.turn, s.blocks, s.results, s.told = nil, nil, nil, nil
 	clear(s.open)
 	for _, t := range pending {
-		if err := s.user(t); err != nil {
+		if err := s.writeUser(t); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *session) assistant(id string, b block) error {
+func (s *session) writeAssistant(id string, b block) error {
 	usage := map[string]any{"input_tokens": 0, "output_tokens": 0}
 	message := map[string]any{
 		"id": id, "type": "message", "role": "assistant", "model": s.model,
@@ -356,8 +356,8 @@ func (s *session) assistant(id string, b block) error {
 	}
 	if u := s.turn; u != nil {
 		usage["input_tokens"], usage["output_tokens"] = u.InputTokens, u.OutputTokens
-		usage["cache_creation_input_tokens"] = amount(u.CacheCreationInputTokens)
-		usage["cache_read_input_tokens"] = amount(u.CacheReadInputTokens)
+		usage["cache_creation_input_tokens"] = valueOrZero(u.CacheCreationInputTokens)
+		usage["cache_read_input_tokens"] = valueOrZero(u.CacheReadInputTokens)
 		if u.Model != "" {
 			message["model"] = u.Model
 		}
@@ -365,7 +365,7 @@ func (s *session) assistant(id string, b block) error {
 			message["stop_reason"] = u.StopReason
 		}
 	}
-	return s.line(b.at, map[string]any{"type": "assistant", "message": message})
+	return s.writeLine(b.at, map[string]any{"type": "assistant", "message": message})
 }
 
 // messageID is the id of the message that is held: the blocks of one share it.
@@ -373,11 +373,11 @@ func (s *session) messageID() string {
 	if s.turn != nil && s.turn.MessageID != "" {
 		return s.turn.MessageID
 	}
-	sum := digest("message", s.run, s.c.Node, strconv.Itoa(s.lines))
+	sum := hashTexts("message", s.run, s.c.Node, strconv.Itoa(s.lines))
 	return fmt.Sprintf("msg_%x", sum[:12])
 }
 
-func (s *session) answer(r result) error {
+func (s *session) writeResult(r result) error {
 	content := map[string]any{"type": "tool_result", "tool_use_id": r.call, "content": resultContent(r.event.ToolOutput)}
 	if r.event.Error != "" {
 		content["is_error"] = true
@@ -389,7 +389,7 @@ func (s *session) answer(r result) error {
 	if !r.event.Structured.IsZero() {
 		fields["toolUseResult"] = r.event.Structured
 	}
-	return s.line(r.at, fields)
+	return s.writeLine(r.at, fields)
 }
 
 // resultContent is a tool's output as the model's API takes it: text, or blocks.
@@ -423,9 +423,9 @@ func isContent(blocks []any) bool {
 	return true
 }
 
-// summary writes that the agent goes on with a summary of what came before.
-func (s *session) summary(t told) error {
-	if err := s.flush(); err != nil {
+// writeSummary writes that the agent goes on with a summary of what came before.
+func (s *session) writeSummary(t userContent) error {
+	if err := s.flushTurn(); err != nil {
 		return err
 	}
 	p := s.compacted
@@ -436,21 +436,21 @@ func (s *session) summary(t told) error {
 	if trigger == "" {
 		trigger = "auto"
 	}
-	err := s.line(t.at, map[string]any{
+	err := s.writeLine(t.at, map[string]any{
 		"type": "system", "subtype": "compact_boundary", "content": "Conversation compacted", "isMeta": false, "level": "info",
 		"logicalParentUuid": before, "compactMetadata": map[string]any{"trigger": trigger, "preTokens": p.PreTokens},
 	})
 	if err != nil {
 		return err
 	}
-	return s.line(t.at, map[string]any{
+	return s.writeLine(t.at, map[string]any{
 		"type": "user", "message": map[string]any{"role": "user", "content": t.content},
 		"isVisibleInTranscriptOnly": true, "isCompactSummary": true,
 	})
 }
 
-// line writes a line that follows the one before. Its uuid depends on its place.
-func (s *session) line(at int64, fields map[string]any) error {
+// writeLine writes a line that follows the one before. Its uuid depends on its place.
+func (s *session) writeLine(at int64, fields map[string]any) error {
 	uuid := uuidOf(s.run, s.c.Node, s.lines)
 	fields["parentUuid"] = nil
 	if s.parent != "" {
@@ -479,7 +479,7 @@ const claudeVersion = "2.1.197"
 
 // uuidOf is a UUID of version 8, derived from a line's place.
 func uuidOf(run, node string, line int) string {
-	sum := digest("line", run, node, strconv.Itoa(line))
+	sum := hashTexts("line", run, node, strconv.Itoa(line))
 	b := sum[:16]
 	b[6], b[8] = b[6]&0x0f|0x80, b[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/export"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/export"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // said is a session file as "role: block, block".

@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent/claude"
-	"wake/internal/export"
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/export"
 )
 
 // fakeAPI starts the made-up API on a free port. It writes what it is asked into

@@ -7,8 +7,8 @@ import (
 	"maps"
 	"slices"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Events are those of a run in the order of the log, as [eventlog.Log.Read]
@@ -44,7 +44,7 @@ func Whole(events Events, fetch Fetch, missing func()) Events {
 		for e, err := range events {
 			if err == nil && e.Event != nil && len(e.Event.Blobs) > 0 {
 				var whole *wire.Event
-				switch whole, err = inline(e.Event, fetch); {
+				switch whole, err = inlineBlobs(e.Event, fetch); {
 				case errors.Is(err, eventlog.ErrBlobMissing):
 					missing()
 					err = nil
@@ -59,7 +59,7 @@ func Whole(events Events, fetch Fetch, missing func()) Events {
 	}
 }
 
-func inline(e *wire.Event, fetch Fetch) (*wire.Event, error) {
+func inlineBlobs(e *wire.Event, fetch Fetch) (*wire.Event, error) {
 	data, err := wire.Encode(e)
 	if err != nil {
 		return nil, err
@@ -70,11 +70,11 @@ func inline(e *wire.Event, fetch Fetch) (*wire.Event, error) {
 	return wire.Decode(data)
 }
 
-// each calls f with each event that readers see, and counts them.
-func each(r *Result, events Events, f func(*eventlog.Entry) error) error {
-	old := fenced{}
+// eachVisible calls f with each event that readers see, and counts them.
+func eachVisible(r *Result, events Events, f func(*eventlog.Entry) error) error {
+	old := lastEpochs{}
 	return eachStored(r, events, func(e *eventlog.Entry) error {
-		if old.void(e.Event) {
+		if old.isVoid(e.Event) {
 			r.Events--
 			r.Skipped++
 			return nil
@@ -101,12 +101,12 @@ func eachStored(r *Result, events Events, f func(*eventlog.Entry) error) error {
 	return nil
 }
 
-// fenced has the epoch of each node's last claim, by which events of a writer
+// lastEpochs has the epoch of each node's last claim, by which events of a writer
 // that had been replaced are told.
-type fenced map[string]uint64
+type lastEpochs map[string]uint64
 
-// void reports whether e, the next event of the run, is one.
-func (f fenced) void(e *wire.Event) bool {
+// isVoid reports whether e, the next event of the run, is one.
+func (f lastEpochs) isVoid(e *wire.Event) bool {
 	switch e.Payload.(type) {
 	case *wire.RunClaimed, *wire.NodeClaimed:
 		f[e.NodeID] = max(f[e.NodeID], e.Epoch)
@@ -114,8 +114,8 @@ func (f fenced) void(e *wire.Event) bool {
 	return e.Epoch < f[e.NodeID]
 }
 
-// digest is the hash of texts, told apart, from which ids are derived.
-func digest(texts ...string) [sha256.Size]byte {
+// hashTexts is the hash of texts, told apart, from which ids are derived.
+func hashTexts(texts ...string) [sha256.Size]byte {
 	h := sha256.New()
 	for _, t := range texts {
 		h.Write([]byte(t))
@@ -134,7 +134,7 @@ func execOf(e *wire.Event) string {
 	return e.Node()
 }
 
-func amount(n *int64) int64 {
+func valueOrZero(n *int64) int64 {
 	if n == nil {
 		return 0
 	}

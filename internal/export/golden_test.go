@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/export"
+	"code.wake.dev/wake/internal/export"
 )
 
 // formats write a run of one agent in each format.

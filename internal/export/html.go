@@ -13,10 +13,11 @@ import (
 	"strconv"
 	"time"
 
-	"wake/internal/eventlog"
-	"wake/internal/run"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/ledger"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 //go:embed page.css
@@ -32,7 +33,7 @@ var pageHTML string
 // them in the file.
 func HTML(w io.Writer, r Run, events Events) (Result, error) {
 	page, err := template.New("page").Funcs(template.FuncMap{
-		"usd": usd, "number": number, "took": took, "size": size,
+		"number": groupDigits, "took": spanText, "size": formatBytes,
 	}).Parse(pageHTML)
 	if err != nil {
 		return Result{}, err
@@ -42,7 +43,7 @@ func HTML(w io.Writer, r Run, events Events) (Result, error) {
 		out: out, page: page, run: r, state: run.New(r.ID), result: Result{RunID: r.ID},
 		lines: map[string]*timeline.Timeline{}, tools: map[string]*toolSum{}, models: map[string]*modelSum{}, bars: map[string]*bar{},
 	}
-	return h.write(events)
+	return h.writePage(events)
 }
 
 // Bounds of a page.
@@ -65,13 +66,14 @@ type pageWriter struct {
 	first  int64
 	last   int64
 
-	lines  map[string]*timeline.Timeline // by node
-	held   []*row                        // not written yet, in order
-	tools  map[string]*toolSum
-	models map[string]*modelSum
-	bars   map[string]*bar
-	order  []*bar
-	beyond int // bars that are left out
+	lines    map[string]*timeline.Timeline // by node
+	held     []*row                        // not written yet, in order
+	tools    map[string]*toolSum
+	models   map[string]*modelSum
+	accounts ledger.Accounts
+	bars     map[string]*bar
+	order    []*bar
+	beyond   int // bars that are left out
 }
 
 // row is a line of the log.
@@ -102,10 +104,26 @@ type toolSum struct {
 
 type modelSum struct {
 	Name                  string
-	Calls                 int
+	Calls                 int64
 	In, Out, Write, Cache int64
-	Cost                  float64
-	Priced                bool
+	Usd, Computed         float64
+	Unpriced              int64
+}
+
+// Cost is what the model's calls cost, and what is known of it.
+func (m *modelSum) Cost() string { return costText(m.Usd, m.Computed, m.Unpriced) }
+
+func costText(usd, computed float64, unpriced int64) string {
+	basis := ledger.Basis(usd, computed, unpriced)
+	switch {
+	case basis == wire.CostPartly && usd <= 0:
+		return "unknown"
+	case basis == "":
+		return "–"
+	case basis == wire.CostReported:
+		return formatDollars(usd)
+	}
+	return formatDollars(usd) + " (" + basis + ")"
 }
 
 // bar is an execution in the chart.
@@ -129,7 +147,7 @@ type mark struct {
 // maxMarks bounds the calls that a bar shows.
 const maxMarks = 400
 
-func (p *pageWriter) write(events Events) (Result, error) {
+func (p *pageWriter) writePage(events Events) (Result, error) {
 	sum := sha256.Sum256([]byte(pageCSS))
 	err := p.page.ExecuteTemplate(p.out, "head", map[string]any{
 		"Run": timeline.Sanitize(p.run.ID), "Style": template.CSS(pageCSS), //nolint:gosec // ours
@@ -139,19 +157,19 @@ func (p *pageWriter) write(events Events) (Result, error) {
 	if err != nil {
 		return p.result, err
 	}
-	if err := each(&p.result, events, func(e *eventlog.Entry) error { return p.event(e.Pos, e.Event) }); err != nil {
+	if err := eachVisible(&p.result, events, func(e *eventlog.Entry) error { return p.addEvent(e.Pos, e.Event) }); err != nil {
 		return p.result, err
 	}
-	if err := p.shed(0); err != nil {
+	if err := p.writeOldRows(0); err != nil {
 		return p.result, err
 	}
-	if err := p.page.ExecuteTemplate(p.out, "foot", p.summary()); err != nil {
+	if err := p.page.ExecuteTemplate(p.out, "foot", p.pageSummary()); err != nil {
 		return p.result, err
 	}
 	return p.result, p.out.Flush()
 }
 
-func (p *pageWriter) event(pos uint64, e *wire.Event) error {
+func (p *pageWriter) addEvent(pos uint64, e *wire.Event) error {
 	if p.first == 0 {
 		p.first = e.Timestamp
 	}
@@ -159,28 +177,28 @@ func (p *pageWriter) event(pos uint64, e *wire.Event) error {
 	if run.Apply(p.state, wire.Position{Incarnation: p.run.Incarnation, Seq: pos}, e) == nil {
 		p.folded++
 	}
-	p.count(e)
-	p.draw(e)
+	p.countEvent(e)
+	p.drawEvent(e)
 	node := e.Node()
 	t := p.lines[node]
 	if t == nil {
 		t = &timeline.Timeline{}
 		p.lines[node] = t
 	}
-	p.step(t.Step(pos, e), e)
-	return p.shed(maxHeld)
+	p.applyStep(t.Step(pos, e), e)
+	return p.writeOldRows(maxHeld)
 }
 
-// step shows what an event does to the lines.
-func (p *pageWriter) step(s timeline.Step, e *wire.Event) {
+// applyStep shows what an event does to the lines.
+func (p *pageWriter) applyStep(s timeline.Step, e *wire.Event) {
 	if s.Op == timeline.None {
 		return
 	}
-	r := p.find(s.Pos)
+	r := p.findRow(s.Pos)
 	if s.Op == timeline.Add || r == nil { // a line that is written already goes on in another
 		r = &row{
 			Pos: s.Pos, Node: timeline.Sanitize(e.Node()), Class: s.Type, Sub: e.Parent != "",
-			At: since(p.first, e.Timestamp), Clock: time.UnixMilli(e.Timestamp).UTC().Format("2006-01-02 15:04:05.000"),
+			At: elapsedText(p.first, e.Timestamp), Clock: time.UnixMilli(e.Timestamp).UTC().Format("2006-01-02 15:04:05.000"),
 		}
 		p.held = append(p.held, r)
 		if call, is := e.Payload.(*wire.AgentTool); is {
@@ -194,8 +212,8 @@ func (p *pageWriter) step(s timeline.Step, e *wire.Event) {
 	r.Text, r.Cut = r.Text+text, r.Cut+cut
 }
 
-// find returns the row of a line that isn't written yet.
-func (p *pageWriter) find(pos uint64) *row {
+// findRow returns the row of a line that isn't written yet.
+func (p *pageWriter) findRow(pos uint64) *row {
 	for _, r := range slices.Backward(p.held) {
 		if r.Pos == pos {
 			return r
@@ -204,8 +222,8 @@ func (p *pageWriter) find(pos uint64) *row {
 	return nil
 }
 
-// shed writes the oldest rows until most are left.
-func (p *pageWriter) shed(most int) error {
+// writeOldRows writes the oldest rows until most are left.
+func (p *pageWriter) writeOldRows(most int) error {
 	n := max(0, len(p.held)-most)
 	for _, r := range p.held[:n] {
 		if err := p.page.ExecuteTemplate(p.out, "row", r); err != nil {
@@ -217,40 +235,26 @@ func (p *pageWriter) shed(most int) error {
 	return nil
 }
 
-// count adds an event to the sums.
-func (p *pageWriter) count(e *wire.Event) {
-	switch v := e.Payload.(type) {
-	case *wire.AgentTool:
+// countEvent adds an event to the sums.
+func (p *pageWriter) countEvent(e *wire.Event) {
+	if v, ok := e.Payload.(*wire.AgentTool); ok {
 		s := p.tools[v.ToolName]
 		if s == nil {
 			s = &toolSum{Name: timeline.Sanitize(v.ToolName)}
 			p.tools[v.ToolName] = s
 		}
-		s.add(v)
-	case *wire.Usage:
-		m := p.model(v.Model)
-		m.Calls++
-		m.In, m.Out = m.In+v.InputTokens, m.Out+v.OutputTokens
-		m.Write, m.Cache = m.Write+amount(v.CacheCreationInputTokens), m.Cache+amount(v.CacheReadInputTokens)
-	case *wire.TurnEnd:
-		for name, u := range v.ModelUsage {
-			if u.CostUsd != nil {
-				m := p.model(name)
-				m.Cost, m.Priced = m.Cost+*u.CostUsd, true
-			}
-		}
+		s.addCall(v)
+	}
+	for _, x := range p.accounts.Apply(e) {
+		m := p.sumOfModel(x.Model)
+		m.Calls, m.In, m.Out = m.Calls+x.Calls, m.In+x.InputTokens, m.Out+x.OutputTokens
+		m.Write, m.Cache = m.Write+x.CacheCreationInputTokens, m.Cache+x.CacheReadInputTokens
+		m.Usd, m.Computed, m.Unpriced = m.Usd+x.CostUsd, m.Computed+x.ComputedUsd, m.Unpriced+x.Unpriced
 	}
 }
 
-// model returns the sums of a model. Results name it with the size of its window
-// ("opus[1m]"), calls without.
-func (p *pageWriter) model(name string) *modelSum {
-	for i := range len(name) {
-		if name[i] == '[' {
-			name = name[:i]
-			break
-		}
-	}
+// sumOfModel returns the sums of a model.
+func (p *pageWriter) sumOfModel(name string) *modelSum {
 	m := p.models[name]
 	if m == nil {
 		m = &modelSum{Name: timeline.Sanitize(name)}
@@ -259,7 +263,7 @@ func (p *pageWriter) model(name string) *modelSum {
 	return m
 }
 
-func (s *toolSum) add(v *wire.AgentTool) {
+func (s *toolSum) addCall(v *wire.AgentTool) {
 	s.Calls++
 	switch {
 	case v.Denied:
@@ -267,20 +271,20 @@ func (s *toolSum) add(v *wire.AgentTool) {
 	case v.Error != "":
 		s.Failed++
 	}
-	ms := amount(v.DurationMs)
+	ms := valueOrZero(v.DurationMs)
 	s.TotalMs, s.MaxMs = s.TotalMs+ms, max(s.MaxMs, ms)
 }
 
-// draw adds an event to the chart.
-func (p *pageWriter) draw(e *wire.Event) {
+// drawEvent adds an event to the chart.
+func (p *pageWriter) drawEvent(e *wire.Event) {
 	exec := execOf(e)
 	b := p.bars[exec]
 	switch v := e.Payload.(type) {
 	case *wire.NodeStart:
-		p.begin(e, exec)
+		p.beginBar(e, exec)
 	case *wire.AgentStart:
 		if b == nil && e.Parent == "" {
-			p.begin(e, exec)
+			p.beginBar(e, exec)
 		}
 	case *wire.NodeComplete:
 		b.end(e, false)
@@ -291,13 +295,13 @@ func (p *pageWriter) draw(e *wire.Event) {
 	case *wire.AgentTool:
 		if b != nil && e.Parent == "" && len(b.Tools) < maxMarks {
 			b.Tools = append(b.Tools, mark{
-				Tool: timeline.Sanitize(v.ToolName), Begin: e.Timestamp - amount(v.DurationMs), End: e.Timestamp, Failed: v.Error != "",
+				Tool: timeline.Sanitize(v.ToolName), Begin: e.Timestamp - valueOrZero(v.DurationMs), End: e.Timestamp, Failed: v.Error != "",
 			})
 		}
 	}
 }
 
-func (p *pageWriter) begin(e *wire.Event, exec string) {
+func (p *pageWriter) beginBar(e *wire.Event, exec string) {
 	if p.bars[exec] != nil {
 		return
 	}
@@ -331,28 +335,28 @@ type tick struct {
 	Anchor string
 }
 
-// ticks divides the time of the chart.
-func (p *pageWriter) ticks() []tick {
+// chartTicks divides the time of the chart.
+func (p *pageWriter) chartTicks() []tick {
 	const parts = 4
 	all := make([]tick, parts+1)
 	for i := range all {
 		all[i] = tick{
-			X: tenth(chartLeft + (chartWidth-chartLeft)*float64(i)/parts), Anchor: "middle",
-			Label: since(p.first, p.first+(p.last-p.first)*int64(i)/parts),
+			X: roundToTenth(chartLeft + (chartWidth-chartLeft)*float64(i)/parts), Anchor: "middle",
+			Label: elapsedText(p.first, p.first+(p.last-p.first)*int64(i)/parts),
 		}
 	}
 	all[0].Anchor, all[parts].Anchor = "start", "end"
 	return all
 }
 
-// tenth rounds a place in the chart.
-func tenth(x float64) float64 { return math.Round(10*x) / 10 }
+// roundToTenth rounds a place in the chart.
+func roundToTenth(x float64) float64 { return math.Round(10*x) / 10 }
 
-// chart places the bars.
-func (p *pageWriter) chart() []*bar {
+// placeBars places the bars.
+func (p *pageWriter) placeBars() []*bar {
 	scale := (chartWidth - chartLeft) / float64(max(1, p.last-p.first))
 	place := func(begin, end int64) (x, w float64) {
-		return tenth(chartLeft + float64(begin-p.first)*scale), tenth(max(2, float64(end-begin)*scale))
+		return roundToTenth(chartLeft + float64(begin-p.first)*scale), roundToTenth(max(2, float64(end-begin)*scale))
 	}
 	for i, b := range p.order {
 		if b.Open {
@@ -368,8 +372,8 @@ func (p *pageWriter) chart() []*bar {
 	return p.order
 }
 
-// summary is what stands above the rows.
-func (p *pageWriter) summary() map[string]any {
+// pageSummary is what stands above the rows.
+func (p *pageWriter) pageSummary() map[string]any {
 	s := p.state
 	tools, models := make([]*toolSum, 0, len(p.tools)), make([]*modelSum, 0, len(p.models))
 	for _, name := range sortedKeys(p.tools) {
@@ -391,17 +395,17 @@ func (p *pageWriter) summary() map[string]any {
 		"Run": timeline.Sanitize(p.run.ID), "Flow": timeline.Sanitize(s.FlowName), "Status": status,
 		"Error": timeline.Sanitize(s.Error), "Reason": timeline.Sanitize(s.Reason), "Labels": labels, "Imported": s.Imported != "",
 		"Began": time.UnixMilli(p.first).UTC().Format("2006-01-02 15:04:05 UTC"), "Took": p.last - p.first,
-		"Usage": s.Usage, "TokensIn": s.Usage.InputTokens + s.Usage.CacheCreationInputTokens + s.Usage.CacheReadInputTokens,
+		"Cost": costText(s.Usage.CostUsd, s.Usage.ComputedUsd, s.Usage.Unpriced), "Usage": s.Usage, "TokensIn": s.Usage.InputTokens + s.Usage.CacheCreationInputTokens + s.Usage.CacheReadInputTokens,
 		"Events": p.result.Events, "Rows": p.result.Written, "Part": p.run.From > 0 || p.run.To > 0, "Partly": p.folded < p.result.Events,
-		"Tools": tools, "Models": models, "Bars": p.chart(), "Beyond": p.beyond,
-		"Ticks": p.ticks(), "ChartHeight": float64(len(p.order))*barHeight + axisHeight, "AxisY": float64(len(p.order))*barHeight + axisHeight - 6,
+		"Tools": tools, "Models": models, "Bars": p.placeBars(), "Beyond": p.beyond,
+		"Ticks": p.chartTicks(), "ChartHeight": float64(len(p.order))*barHeight + axisHeight, "AxisY": float64(len(p.order))*barHeight + axisHeight - 6,
 		"AxisTop": float64(len(p.order))*barHeight + 2, "ChartWidth": chartWidth, "BarLeft": chartLeft - 8,
 		"Hash": p.result.Hash,
 	}
 }
 
 func detailOf(v wire.Raw) *detail {
-	text, cut := cutText(timeline.Sanitize(plain(v)), maxDetail)
+	text, cut := cutText(timeline.Sanitize(plainText(v)), maxDetail)
 	if text == "" {
 		return nil
 	}
@@ -421,8 +425,8 @@ func cutText(s string, limit int) (string, int) {
 	return s[:end], len(s) - end
 }
 
-// since is a time of the run: minutes or hours, and seconds.
-func since(first, at int64) string {
+// elapsedText is a time of the run: minutes or hours, and seconds.
+func elapsedText(first, at int64) string {
 	d := (time.Duration(max(0, at-first)) * time.Millisecond).Truncate(100 * time.Millisecond)
 	if d >= time.Hour {
 		return fmt.Sprintf("%d:%02d:%02d", int(d.Hours()), int(d.Minutes())%60, int(d.Seconds())%60)
@@ -430,8 +434,8 @@ func since(first, at int64) string {
 	return fmt.Sprintf("%d:%04.1f", int(d.Minutes()), d.Seconds()-60*float64(int(d.Minutes())))
 }
 
-// took writes a span of ms, short ones precisely.
-func took(ms int64) string {
+// spanText writes a span of ms, short ones precisely.
+func spanText(ms int64) string {
 	switch {
 	case ms < 1000:
 		return strconv.FormatInt(ms, 10) + " ms"
@@ -441,12 +445,12 @@ func took(ms int64) string {
 	return timeline.Span(ms)
 }
 
-func usd(x float64) string { return fmt.Sprintf("$%.4f", x) }
+func formatDollars(x float64) string { return fmt.Sprintf("$%.4f", x) }
 
-func size(n int) string { return number(int64(n)) + " bytes" }
+func formatBytes(n int) string { return groupDigits(int64(n)) + " bytes" }
 
-// number writes n in groups of three digits.
-func number(n any) string {
+// groupDigits writes n in groups of three digits.
+func groupDigits(n any) string {
 	s := fmt.Sprint(n)
 	if v, err := strconv.ParseInt(s, 10, 64); err != nil || v < 0 {
 		return s

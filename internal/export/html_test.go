@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/export"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/export"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func page(t testing.TB, h *history) string {

@@ -11,8 +11,8 @@ import (
 	"io"
 	"strconv"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // The lines of a JSONL file. The first is a head, the last a tail; in between
@@ -47,14 +47,14 @@ func JSONL(w io.Writer, run Run, events Events, fetch Fetch) (Result, error) {
 	out := bufio.NewWriter(w)
 	r := Result{RunID: run.ID}
 	j := jsonl{out: out, fetch: fetch, result: &r, last: firstLink(run.Incarnation, run.ID)}
-	if err := j.value(head{fileVersion, run.ID, run.Incarnation, run.From, run.To}); err != nil {
+	if err := j.writeValue(head{fileVersion, run.ID, run.Incarnation, run.From, run.To}); err != nil {
 		return r, err
 	}
-	if err := eachStored(&r, events, j.entry); err != nil {
+	if err := eachStored(&r, events, j.writeEntry); err != nil {
 		return r, err
 	}
 	r.Hash = j.last.String()
-	if err := j.value(tail{true, r.Events, r.Hash}); err != nil {
+	if err := j.writeValue(tail{true, r.Events, r.Hash}); err != nil {
 		return r, err
 	}
 	r.Written = r.Events
@@ -70,7 +70,7 @@ type jsonl struct {
 	buf    []byte
 }
 
-func (j *jsonl) value(v any) error {
+func (j *jsonl) writeValue(v any) error {
 	line, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -79,14 +79,14 @@ func (j *jsonl) value(v any) error {
 	return err
 }
 
-func (j *jsonl) entry(e *eventlog.Entry) error {
+func (j *jsonl) writeEntry(e *eventlog.Entry) error {
 	for _, b := range e.Event.Blobs {
-		if err := j.blob(b.SHA256); err != nil {
+		if err := j.writeBlob(b.SHA256); err != nil {
 			return err
 		}
 	}
 	at := e.Time.UnixMilli()
-	j.last = j.chain.next(j.last, e.Pos, at, e.Data)
+	j.last = j.chain.nextLink(j.last, e.Pos, at, e.Data)
 	b := append(j.buf[:0], `{"pos":`...)
 	b = strconv.AppendUint(b, e.Pos, 10)
 	b = append(b, `,"time":`...)
@@ -111,12 +111,12 @@ func (j *jsonl) entry(e *eventlog.Entry) error {
 
 // leadsTo reports whether an event in JSON is encoded as data.
 func leadsTo(event, data []byte) bool {
-	back, err := encoded(event)
+	back, err := encodeFromJSON(event)
 	return err == nil && bytes.Equal(back, data)
 }
 
-// encoded returns the bytes of an event in JSON.
-func encoded(event []byte) ([]byte, error) {
+// encodeFromJSON returns the bytes of an event in JSON.
+func encodeFromJSON(event []byte) ([]byte, error) {
 	e, err := wire.DecodeJSON(event)
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func encoded(event []byte) ([]byte, error) {
 	return wire.Encode(e)
 }
 
-func (j *jsonl) blob(sum string) error {
+func (j *jsonl) writeBlob(sum string) error {
 	data, err := j.fetch(sum)
 	if errors.Is(err, eventlog.ErrBlobMissing) {
 		j.result.Missing++
@@ -133,7 +133,7 @@ func (j *jsonl) blob(sum string) error {
 	if err != nil {
 		return err
 	}
-	return j.value(blobLine{sum, data})
+	return j.writeValue(blobLine{sum, data})
 }
 
 type blobLine struct {

@@ -6,8 +6,8 @@ import (
 	"io"
 	"strconv"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // openHarness are the events of the agent observability specification (§3 and
@@ -54,9 +54,9 @@ func OpenHarness(w io.Writer, run Run, events Events) (Result, error) {
 	out := bufio.NewWriter(w)
 	r := Result{RunID: run.ID}
 	var buf []byte
-	err := each(&r, events, func(e *eventlog.Entry) error {
+	err := eachVisible(&r, events, func(e *eventlog.Entry) error {
 		fields, known := openHarness[e.Event.Type()]
-		if !known || e.Event.Parent != "" && once(e.Event.Type()) {
+		if !known || e.Event.Parent != "" && isOncePerExec(e.Event.Type()) {
 			return nil
 		}
 		line, err := appendSpelled(buf[:0], e.Event, fields)
@@ -74,8 +74,8 @@ func OpenHarness(w io.Writer, run Run, events Events) (Result, error) {
 	return r, out.Flush()
 }
 
-// once reports whether a node's execution has one event of the type.
-func once(t wire.Type) bool {
+// isOncePerExec reports whether a node's execution has one event of the type.
+func isOncePerExec(t wire.Type) bool {
 	return t == wire.TypeAgentStart || t == wire.TypeAgentComplete
 }
 

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/export"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/export"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // specification is what the agent observability specification (§3) says of each

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"strconv"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/conversation"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/ledger"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Spans says what spans carry and how many go together.
@@ -35,24 +37,24 @@ func OTLP(run Run, events Events, o Spans, send func(body []byte) error) (Result
 	r := Result{RunID: run.ID}
 	t := &tracer{
 		run: run, options: o, send: send, result: &r, trace: traceOf(run.ID),
-		execs: map[string]*span{}, threads: map[string]*thread{}, calls: map[string]*span{},
+		execs: map[string]*execution{},
 	}
-	if err := each(&r, events, func(e *eventlog.Entry) error { return t.event(e.Event) }); err != nil {
+	if err := eachVisible(&r, events, func(e *eventlog.Entry) error { return t.addEvent(e.Pos, e.Event) }); err != nil {
 		return r, err
 	}
-	return r, t.finish()
+	return r, t.finishRun()
 }
 
 // traceOf is the id of a run's trace.
 func traceOf(run string) string {
-	sum := digest("trace", run)
+	sum := hashTexts("trace", run)
 	return hex.EncodeToString(sum[:16])
 }
 
 // spanOf is the id of the span that began with an event. The run's own has no
 // event: whatever part of it is exported, it is the same.
 func spanOf(run, node string, seq uint64, kind string) string {
-	sum := digest("span", run, node, strconv.FormatUint(seq, 10), kind)
+	sum := hashTexts("span", run, node, strconv.FormatUint(seq, 10), kind)
 	return hex.EncodeToString(sum[:8])
 }
 
@@ -117,37 +119,37 @@ type array struct {
 	Values []value `json:"values"`
 }
 
-func text(s string) value { return value{String: &s} }
+func textValue(s string) value { return value{String: &s} }
 
-// set sets an attribute unless the value is "".
-func (s *span) set(key, v string) {
+// setText sets an attribute unless the value is "".
+func (s *span) setText(key, v string) {
 	if v != "" {
-		s.put(key, text(v))
+		s.setAttribute(key, textValue(v))
 	}
 }
 
-// count sets an attribute unless the number is 0.
-func (s *span) count(key string, n int64) {
+// setCount sets an attribute unless the number is 0.
+func (s *span) setCount(key string, n int64) {
 	if n != 0 {
 		text := strconv.FormatInt(n, 10)
-		s.put(key, value{Int: &text})
+		s.setAttribute(key, value{Int: &text})
 	}
 }
 
-func (s *span) flag(key string, v bool) {
+func (s *span) setFlag(key string, v bool) {
 	if v {
-		s.put(key, value{Bool: &v})
+		s.setAttribute(key, value{Bool: &v})
 	}
 }
 
-func (s *span) cost(usd *float64) {
+func (s *span) setCost(usd *float64) {
 	if usd != nil {
-		s.put(attrCost, value{Double: usd})
+		s.setAttribute(attrCost, value{Double: usd})
 	}
 }
 
-// put sets an attribute; the last value counts.
-func (s *span) put(key string, v value) {
+// setAttribute sets an attribute; the last value counts.
+func (s *span) setAttribute(key string, v value) {
 	for i := range s.Attributes {
 		if s.Attributes[i].Key == key {
 			s.Attributes[i].Value = v
@@ -157,7 +159,7 @@ func (s *span) put(key string, v value) {
 	s.Attributes = append(s.Attributes, attribute{key, v})
 }
 
-func (s *span) has(key string) bool {
+func (s *span) hasAttribute(key string) bool {
 	for i := range s.Attributes {
 		if s.Attributes[i].Key == key {
 			return true
@@ -166,17 +168,28 @@ func (s *span) has(key string) bool {
 	return false
 }
 
-func (s *span) fail(kind, message string) {
+func (s *span) setError(kind, message string) {
 	if kind == "" {
 		kind = errorOther
 	}
-	s.set(attrErrorType, kind)
+	s.setText(attrErrorType, kind)
 	s.Status = &spanStatus{Message: message, Code: statusError}
+}
+
+// execution is one of a node.
+type execution struct {
+	span    *span // nil: its beginning isn't in what is exported
+	talk    conversation.Conversation
+	threads map[string]*thread // by parent call; "": the node's own agent
+	calls   map[string]*span   // open
+	account ledger.Ledger
+	spent   wire.Spending // by all its model calls
 }
 
 // thread is an agent at work: that of an execution, or a sub-agent.
 type thread struct {
 	agent    *span
+	over     bool // agent has ended
 	chat     *span
 	provider string
 	counted  bool  // the call of the model has its usage: what follows is another
@@ -191,72 +204,81 @@ type tracer struct {
 	result  *Result
 	trace   string
 
-	root    *span
-	ended   bool
-	at      int64
-	execs   map[string]*span   // open, by execution
-	threads map[string]*thread // by execution and parent call
-	calls   map[string]*span   // open, by execution and call
-	ready   []*span
+	root  *span
+	ended bool
+	at    int64
+	execs map[string]*execution // open
+	ready []*span
 }
 
-func (t *tracer) event(e *wire.Event) error {
+func (t *tracer) addEvent(pos uint64, e *wire.Event) error {
 	t.at = max(t.at, e.Timestamp)
 	if t.root == nil {
 		t.root = &span{
 			Trace: t.trace, ID: rootOf(t.run.ID), Name: opWorkflow, Kind: kindInternal, Start: nanos(e.Timestamp),
-			Attributes: []attribute{{attrOperation, text(opWorkflow)}, {attrRun, text(t.run.ID)}},
+			Attributes: []attribute{{attrOperation, textValue(opWorkflow)}, {attrRun, textValue(t.run.ID)}},
 		}
 	}
 	switch e.Type().Kind() {
 	case wire.KindFlow:
-		t.flow(e)
+		t.addFlowEvent(e)
 	default:
-		t.work(e)
+		x := t.exec(e)
+		t.addAgentEvent(x, e, x.talk.Apply(pos, e))
 	}
 	if len(t.ready) >= t.options.Batch {
-		return t.flush()
+		return t.sendReady()
 	}
 	return nil
 }
 
-// begin opens a span that began with an event.
-func (t *tracer) begin(e *wire.Event, parent, kind, name string, as int) *span {
+// exec returns the execution of an event.
+func (t *tracer) exec(e *wire.Event) *execution {
+	x := t.execs[execOf(e)]
+	if x == nil {
+		x = &execution{threads: map[string]*thread{}, calls: map[string]*span{}}
+		t.execs[execOf(e)] = x
+	}
+	return x
+}
+
+// beginSpan opens a span that began with an event.
+func (t *tracer) beginSpan(e *wire.Event, parent, kind, name string, as int) *span {
 	return &span{
 		Trace: t.trace, ID: spanOf(t.run.ID, e.NodeID, e.Seq, kind), Parent: parent,
 		Name: name, Kind: as, Start: nanos(e.Timestamp),
 	}
 }
 
-// done ends a span.
-func (t *tracer) done(s *span, at int64) {
+// endSpan ends a span.
+func (t *tracer) endSpan(s *span, at int64) {
 	s.End = max(nanos(at), s.Start)
 	t.ready = append(t.ready, s)
 }
 
-// flow takes what happens to the run and its nodes.
-func (t *tracer) flow(e *wire.Event) {
+// addFlowEvent takes what happens to the run and its nodes.
+func (t *tracer) addFlowEvent(e *wire.Event) {
 	switch p := e.Payload.(type) {
 	case *wire.FlowStart:
 		t.root.Name = opWorkflow + " " + p.FlowName
-		t.root.set(attrWorkflow, p.FlowName)
-		t.root.set(attrImported, p.Imported)
-		t.follows(p.ParentRun)
+		t.root.setText(attrWorkflow, p.FlowName)
+		t.root.setText(attrImported, p.Imported)
+		t.linkRun(p.ParentRun)
 		t.ended = false
 	case *wire.RunForked:
-		t.follows(p.ParentRun)
+		t.linkRun(p.ParentRun)
 	case *wire.FlowComplete:
-		t.root.set(attrStatus, string(p.Status))
+		t.root.setText(attrStatus, string(p.Status))
 		if p.Status == wire.FlowStatusFailed {
-			t.root.fail("", p.Error)
+			t.root.setError("", p.Error)
 		}
 		t.ended = true
 	case *wire.FlowAborted:
-		t.root.set(attrStatus, "aborted")
-		t.root.fail("aborted", p.Reason)
+		t.root.setText(attrStatus, "aborted")
+		t.root.setError("aborted", p.Reason)
 		t.ended = true
 	case *wire.NodeStart:
-		t.node(e, p)
+		t.beginNode(e, p)
 	case *wire.NodeComplete:
 		t.endNode(e, nil)
 	case *wire.NodeError:
@@ -266,300 +288,289 @@ func (t *tracer) flow(e *wire.Event) {
 	}
 }
 
-// follows links the run to the one that it comes from.
-func (t *tracer) follows(run string) {
+// linkRun links the run to the one that it comes from.
+func (t *tracer) linkRun(run string) {
 	if run != "" {
-		t.root.set(attrParentRun, run)
+		t.root.setText(attrParentRun, run)
 		t.root.Links = append(t.root.Links, spanLink{traceOf(run), rootOf(run)})
 	}
 }
 
-func (t *tracer) node(e *wire.Event, p *wire.NodeStart) {
-	exec := execOf(e)
-	if t.execs[exec] != nil {
+func (t *tracer) beginNode(e *wire.Event, p *wire.NodeStart) {
+	x := t.exec(e)
+	if x.span != nil {
 		return
 	}
 	var s *span
 	switch p.NodeType {
 	case "agent":
-		s = t.begin(e, t.root.ID, opAgent, opAgent+" "+e.Node(), kindInternal)
-		s.set(attrOperation, opAgent)
-		s.set(attrAgentName, e.Node())
-		t.threads[exec] = &thread{agent: s, since: e.Timestamp}
+		s = t.beginSpan(e, t.root.ID, opAgent, opAgent+" "+e.Node(), kindInternal)
+		s.setText(attrOperation, opAgent)
+		s.setText(attrAgentName, e.Node())
+		x.threads[""] = &thread{agent: s, since: e.Timestamp}
 	case "exec":
-		s = t.begin(e, t.root.ID, opTool, opTool+" "+e.Node(), kindInternal)
-		s.set(attrOperation, opTool)
-		s.set(attrToolName, e.Node())
-		s.set(attrToolType, toolExtension)
+		s = t.beginSpan(e, t.root.ID, opTool, opTool+" "+e.Node(), kindInternal)
+		s.setText(attrOperation, opTool)
+		s.setText(attrToolName, e.Node())
+		s.setText(attrToolType, toolExtension)
 	default:
-		s = t.begin(e, t.root.ID, "node", "node "+e.Node(), kindInternal)
+		s = t.beginSpan(e, t.root.ID, "node", "node "+e.Node(), kindInternal)
 	}
-	s.set(attrNode, e.Node())
-	s.set(attrExec, e.ExecID)
-	s.set(attrNodeType, p.NodeType)
-	s.count(attrAttempt, int64(p.Attempt))
-	t.execs[exec] = s
+	s.setText(attrNode, e.Node())
+	s.setText(attrExec, e.ExecID)
+	s.setText(attrNodeType, p.NodeType)
+	s.setCount(attrAttempt, int64(p.Attempt))
+	x.span = s
 }
 
 func (t *tracer) endNode(e *wire.Event, failed *wire.NodeError) {
-	exec := execOf(e)
-	s := t.execs[exec]
-	if s == nil {
+	x := t.execs[execOf(e)]
+	if x == nil || x.span == nil {
 		return
 	}
-	t.close(exec, e.Timestamp)
+	t.closeExecution(x, e.Timestamp)
 	if failed != nil {
-		s.fail(failed.ErrorType, failed.Error)
-	} else if s.Status == nil {
-		s.Status = &spanStatus{Code: statusOK}
+		x.span.setError(failed.ErrorType, failed.Error)
+	} else if x.span.Status == nil {
+		x.span.Status = &spanStatus{Code: statusOK}
 	}
-	delete(t.execs, exec)
-	t.done(s, e.Timestamp)
+	delete(t.execs, execOf(e))
+	t.endSpan(x.span, e.Timestamp)
 }
 
-// close ends what an execution has open.
-func (t *tracer) close(exec string, at int64) {
-	for _, key := range sortedKeys(t.calls) {
-		if c := t.calls[key]; of(key, exec) {
-			c.flag(attrOpen, true)
-			delete(t.calls, key)
-			t.done(c, at)
+// closeExecution ends what an execution has open.
+func (t *tracer) closeExecution(x *execution, at int64) {
+	for _, id := range sortedKeys(x.calls) {
+		x.calls[id].setFlag(attrOpen, true)
+		t.endSpan(x.calls[id], at)
+	}
+	clear(x.calls)
+	x.tellSpending()
+	for _, parent := range sortedKeys(x.threads) {
+		t.endThread(x, parent, at)
+	}
+	clear(x.threads)
+}
+
+// tellSpending says on the span of the execution what all its model calls used and cost.
+func (x *execution) tellSpending() {
+	u := x.spent
+	if x.span == nil || u == (wire.Spending{}) {
+		return
+	}
+	x.span.setCount(attrInputTokens, ledger.TokensIn(u))
+	x.span.setCount(attrOutputTokens, u.OutputTokens)
+	x.span.setCount(attrCacheCreation, u.CacheCreationInputTokens)
+	x.span.setCount(attrCacheRead, u.CacheReadInputTokens)
+	if basis := ledger.Basis(u.CostUsd, u.ComputedUsd, u.Unpriced); basis != "" {
+		x.span.setText(attrCostBasis, basis)
+		if u.CostUsd > 0 || basis != wire.CostPartly { // else nothing is known
+			x.span.setCost(&u.CostUsd)
 		}
 	}
-	for _, key := range sortedKeys(t.threads) {
-		if key == exec || of(key, exec) {
-			t.endThread(key, at)
-		}
-	}
 }
-
-// of reports whether a key is one of what belongs to the execution.
-func of(key, exec string) bool {
-	return len(key) > len(exec) && key[:len(exec)] == exec && key[len(exec)] == '\n'
-}
-
-// keyOf names a call, or the sub-agent that it is.
-func keyOf(e *wire.Event, call string) string { return execOf(e) + "\n" + call }
 
 // endThread ends an agent's call of the model, and a sub-agent.
-func (t *tracer) endThread(key string, at int64) {
-	h := t.threads[key]
-	delete(t.threads, key)
+func (t *tracer) endThread(x *execution, parent string, at int64) {
+	h := x.threads[parent]
+	if h == nil {
+		return
+	}
 	t.endChat(h)
-	if t.execs[execOfKey(key)] != h.agent {
-		t.done(h.agent, at)
+	if h.agent != x.span && !h.over {
+		h.over = true
+		t.endSpan(h.agent, at)
 	}
-}
-
-func execOfKey(key string) string {
-	for i := range len(key) {
-		if key[i] == '\n' {
-			return key[:i]
-		}
-	}
-	return key
 }
 
 func (t *tracer) endChat(h *thread) {
 	if h.chat != nil {
-		t.done(h.chat, int64(h.chat.End))
+		t.endSpan(h.chat, int64(h.chat.End))
 		h.chat = nil
 	}
 }
 
-// threadOf returns the agent that an event is of.
-func (t *tracer) threadOf(e *wire.Event) *thread {
-	key := execOf(e)
-	if e.Parent != "" {
-		key = keyOf(e, e.Parent)
-	}
-	if h := t.threads[key]; h != nil {
+// threadOf returns the agent that an event is of. What follows the end of a sub-agent, such
+// as its last usage, is still its own.
+func (t *tracer) threadOf(x *execution, e *wire.Event, step conversation.Step) *thread {
+	if h := x.threads[e.Parent]; h != nil && (!h.over || !step.Opened) {
 		return h
 	}
 	parent := t.root
-	if s := t.execs[execOf(e)]; s != nil {
-		parent = s
+	if x.span != nil {
+		parent = x.span
 	}
 	name := e.Node()
 	if e.Parent != "" {
-		if c := t.calls[key]; c != nil {
+		if c := x.calls[e.Parent]; c != nil {
 			parent = c
 		}
 		name = "sub-agent"
 	}
-	s := t.begin(e, parent.ID, opAgent, opAgent+" "+name, kindInternal)
-	s.set(attrOperation, opAgent)
-	s.set(attrAgentName, name)
-	s.set(attrAgentID, e.AgentID)
-	s.set(attrNode, e.Node())
-	s.set(attrExec, e.ExecID)
+	s := t.beginSpan(e, parent.ID, opAgent, opAgent+" "+name, kindInternal)
+	s.setText(attrOperation, opAgent)
+	s.setText(attrAgentName, name)
+	s.setText(attrAgentID, e.AgentID)
+	s.setText(attrNode, e.Node())
+	s.setText(attrExec, e.ExecID)
 	h := &thread{agent: s, since: e.Timestamp}
-	t.threads[key] = h
-	switch of := t.threads[execOf(e)]; {
+	x.threads[e.Parent] = h
+	switch own := x.threads[""]; {
 	case e.Parent == "":
-		t.execs[execOf(e)] = s
-	case of != nil:
-		h.provider = of.provider
-		s.set(attrProvider, h.provider)
+		x.span = s
+	case own != nil:
+		h.provider = own.provider
+		s.setText(attrProvider, h.provider)
 	}
 	return h
 }
 
-// work takes what agents and commands do.
-func (t *tracer) work(e *wire.Event) {
+// addAgentEvent takes what agents and commands do.
+func (t *tracer) addAgentEvent(x *execution, e *wire.Event, step conversation.Step) {
+	h := func() *thread { return t.threadOf(x, e, step) }
+	for _, entry := range x.account.Apply(e) {
+		x.spent = ledger.Add(x.spent, entry.Spending)
+	}
 	switch p := e.Payload.(type) {
 	case *wire.AgentStart:
-		t.start(t.threadOf(e), e, p)
+		t.startAgent(h(), e, p)
 	case *wire.AgentInit:
-		h := t.threadOf(e)
-		h.agent.set(attrAgentVersion, p.Version)
-		h.agent.set(attrRequestModel, p.Model)
+		h().agent.setText(attrAgentVersion, p.Version)
+		h().agent.setText(attrRequestModel, p.Model)
 	case *wire.TurnStart:
-		h := t.threadOf(e)
+		h := h()
 		t.endChat(h)
 		h.since = e.Timestamp // the answer begins
-		t.chat(h, e)
-		h.chat.set(attrResponseModel, p.Model)
+		t.beginChat(h, e)
+		h.chat.setText(attrResponseModel, p.Model)
 	case *wire.AgentTextDelta, *wire.AgentText, *wire.AgentThinkingDelta, *wire.AgentThinking:
-		t.content(t.threadOf(e), e)
+		t.continueChat(h(), e)
 	case *wire.UserMessage:
-		t.threadOf(e).since = e.Timestamp
+		h().since = e.Timestamp
 	case *wire.ToolIntent:
-		t.content(t.threadOf(e), e)
-		t.intent(e, p)
-	case *wire.AgentTool:
-		t.tool(e, p)
+		t.continueChat(h(), e)
+		x.calls[e.CallID] = t.call(h(), e, step.Call)
 	case *wire.Usage:
-		t.usage(t.threadOf(e), e, p)
+		t.addUsage(h(), e, p)
 	case *wire.AgentError:
 		if p.Severity == wire.SeverityError || p.Severity == wire.SeverityCritical {
-			t.threadOf(e).agent.fail(p.ErrorType, p.Message)
+			h().agent.setError(p.ErrorType, p.Message)
 		}
 	case *wire.AgentComplete:
-		t.complete(t.threadOf(e).agent, p)
+		t.completeAgent(h().agent, p)
 	case *wire.SessionBound:
-		t.threadOf(e).agent.set(attrConversation, p.NewSession)
+		h().agent.setText(attrConversation, p.NewSession)
 	case *wire.ExecExit:
-		t.exit(e, p)
+		if p.ExitCode != 0 && x.span != nil {
+			x.span.setError("exit", "exit code "+strconv.FormatInt(p.ExitCode, 10))
+		}
+	}
+	if step.Closed != nil {
+		t.endThread(x, step.Closed.Parent, e.Timestamp)
+	}
+	if step.Result != nil {
+		t.called(x, h(), e, step)
 	}
 }
 
-func (t *tracer) start(h *thread, e *wire.Event, p *wire.AgentStart) {
-	h.agent.set(attrConversation, e.SessionID)
-	h.agent.set(attrRequestModel, p.Model)
+func (t *tracer) startAgent(h *thread, e *wire.Event, p *wire.AgentStart) {
+	h.agent.setText(attrConversation, e.SessionID)
+	h.agent.setText(attrRequestModel, p.Model)
 	if p.Provider == "claude" || p.Provider == "ingest" {
 		h.provider = providerAnthropic
 	} else {
 		h.provider = p.Provider
 	}
-	h.agent.set(attrProvider, h.provider)
+	h.agent.setText(attrProvider, h.provider)
 }
 
-// chat opens a call of the model.
-func (t *tracer) chat(h *thread, e *wire.Event) {
-	h.chat = t.begin(e, h.agent.ID, opChat, opChat, kindClient)
+// beginChat opens a call of the model.
+func (t *tracer) beginChat(h *thread, e *wire.Event) {
+	h.chat = t.beginSpan(e, h.agent.ID, opChat, opChat, kindClient)
 	h.chat.Start = nanos(min(h.since, e.Timestamp))
 	h.chat.End = h.chat.Start
 	h.counted = false
-	h.chat.set(attrOperation, opChat)
-	h.chat.set(attrProvider, h.provider)
-	h.chat.set(attrConversation, e.SessionID)
-	h.chat.count(attrTurn, int64(e.Turn))
+	h.chat.setText(attrOperation, opChat)
+	h.chat.setText(attrProvider, h.provider)
+	h.chat.setText(attrConversation, e.SessionID)
+	h.chat.setCount(attrTurn, int64(e.Turn))
 }
 
-// content notes that the model goes on. Behind its usage a call is over.
-func (t *tracer) content(h *thread, e *wire.Event) {
+// continueChat notes that the model goes on. Behind its usage a call is over.
+func (t *tracer) continueChat(h *thread, e *wire.Event) {
 	if h.chat == nil || h.counted && e.Turn == 0 {
 		t.endChat(h)
-		t.chat(h, e)
+		t.beginChat(h, e)
 	}
 	h.chat.End = max(h.chat.End, nanos(e.Timestamp))
 }
 
-func (t *tracer) usage(h *thread, e *wire.Event, p *wire.Usage) {
-	if h.chat == nil || h.chat.has(attrResponseID) {
+func (t *tracer) addUsage(h *thread, e *wire.Event, p *wire.Usage) {
+	if h.chat == nil || h.chat.hasAttribute(attrResponseID) {
 		t.endChat(h)
-		t.chat(h, e)
+		t.beginChat(h, e)
 	}
 	c := h.chat
 	h.counted = true
-	c.set(attrResponseID, p.MessageID)
-	c.set(attrResponseModel, p.Model)
+	c.setText(attrResponseID, p.MessageID)
+	c.setText(attrResponseModel, p.Model)
 	if p.Model != "" {
 		c.Name = opChat + " " + p.Model
-		c.set(attrRequestModel, p.Model)
+		c.setText(attrRequestModel, p.Model)
 	}
-	c.count(attrInputTokens, p.InputTokens+amount(p.CacheCreationInputTokens)+amount(p.CacheReadInputTokens))
-	c.count(attrOutputTokens, p.OutputTokens)
-	c.count(attrCacheCreation, amount(p.CacheCreationInputTokens))
-	c.count(attrCacheRead, amount(p.CacheReadInputTokens))
+	c.setCount(attrInputTokens, p.InputTokens+valueOrZero(p.CacheCreationInputTokens)+valueOrZero(p.CacheReadInputTokens))
+	c.setCount(attrOutputTokens, p.OutputTokens)
+	c.setCount(attrCacheCreation, valueOrZero(p.CacheCreationInputTokens))
+	c.setCount(attrCacheRead, valueOrZero(p.CacheReadInputTokens))
 	if p.StopReason != "" {
-		c.put(attrFinishReasons, value{Array: &array{[]value{text(p.StopReason)}}})
+		c.setAttribute(attrFinishReasons, value{Array: &array{[]value{textValue(p.StopReason)}}})
 	}
-	c.cost(p.CostUsd)
+	c.setCost(p.CostUsd)
 }
 
-func (t *tracer) intent(e *wire.Event, p *wire.ToolIntent) {
-	s := t.begin(e, t.threadOf(e).agent.ID, opTool, opTool+" "+p.ToolName, kindInternal)
-	t.describe(s, e, p.ToolName, p.ToolInput)
-	t.calls[keyOf(e, e.CallID)] = s
-}
-
-func (t *tracer) describe(s *span, e *wire.Event, tool string, input wire.Raw) {
-	s.set(attrOperation, opTool)
-	s.set(attrToolName, tool)
-	s.set(attrToolType, toolFunction)
-	s.set(attrToolCall, e.CallID)
+// call opens the span of a call.
+func (t *tracer) call(h *thread, e *wire.Event, call conversation.Call) *span {
+	s := t.beginSpan(e, h.agent.ID, opTool, opTool+" "+call.Tool, kindInternal)
+	s.setText(attrOperation, opTool)
+	s.setText(attrToolName, call.Tool)
+	s.setText(attrToolType, toolFunction)
+	s.setText(attrToolCall, e.CallID)
 	if t.options.Content {
-		s.set(attrToolArguments, plain(input))
+		s.setText(attrToolArguments, plainText(call.Input))
 	}
+	return s
 }
 
-func (t *tracer) tool(e *wire.Event, p *wire.AgentTool) {
-	key := keyOf(e, e.CallID)
-	s := t.calls[key]
-	if s == nil { // its beginning isn't in what is exported
-		s = t.begin(e, t.threadOf(e).agent.ID, opTool, opTool+" "+p.ToolName, kindInternal)
-		s.Start = nanos(e.Timestamp - amount(p.DurationMs))
-		t.describe(s, e, p.ToolName, p.ToolInput)
+// called ends a call, whose beginning needn't be in what is exported.
+func (t *tracer) called(x *execution, h *thread, e *wire.Event, step conversation.Step) {
+	p := step.Result
+	s := x.calls[e.CallID]
+	if s == nil {
+		s = t.call(h, e, step.Call)
+		s.Start = nanos(e.Timestamp - valueOrZero(p.DurationMs))
 	}
-	delete(t.calls, key)
-	t.threadOf(e).since = e.Timestamp
-	if t.threads[key] != nil { // the sub-agent that it was
-		t.endThread(key, e.Timestamp)
-	}
-	s.flag(attrDenied, p.Denied)
+	delete(x.calls, e.CallID)
+	h.since = e.Timestamp
+	s.setFlag(attrDenied, p.Denied)
 	if t.options.Content {
-		s.set(attrToolResult, plain(p.ToolOutput))
+		s.setText(attrToolResult, plainText(p.ToolOutput))
 	}
 	if p.Error != "" {
-		s.fail("", p.Error)
+		s.setError("", p.Error)
 	} else {
 		s.Status = &spanStatus{Code: statusOK}
 	}
-	t.done(s, e.Timestamp)
+	t.endSpan(s, e.Timestamp)
 }
 
-func (t *tracer) complete(s *span, p *wire.AgentComplete) {
-	u := p.Usage
-	s.count(attrInputTokens, u.InputTokens+amount(u.CacheCreationInputTokens)+amount(u.CacheReadInputTokens))
-	s.count(attrOutputTokens, u.OutputTokens)
-	s.count(attrCacheCreation, amount(u.CacheCreationInputTokens))
-	s.count(attrCacheRead, amount(u.CacheReadInputTokens))
-	s.cost(p.TotalCostUsd)
+func (t *tracer) completeAgent(s *span, p *wire.AgentComplete) {
 	if p.StopReason != "" {
-		s.put(attrFinishReasons, value{Array: &array{[]value{text(p.StopReason)}}})
+		s.setAttribute(attrFinishReasons, value{Array: &array{[]value{textValue(p.StopReason)}}})
 	}
 }
 
-func (t *tracer) exit(e *wire.Event, p *wire.ExecExit) {
-	if s := t.execs[execOf(e)]; s != nil && p.ExitCode != 0 {
-		s.fail("exit", "exit code "+strconv.FormatInt(p.ExitCode, 10))
-	}
-}
-
-// plain is a value as text: itself if it is text, else JSON.
-func plain(v wire.Raw) string {
+// plainText is a value as text: itself if it is text, else JSON.
+func plainText(v wire.Raw) string {
 	if s, is := v.Text(); is {
 		return s
 	}
@@ -570,23 +581,25 @@ func plain(v wire.Raw) string {
 	return string(b)
 }
 
-// finish sends what is still open, ended at the last event, and the run.
-func (t *tracer) finish() error {
+// finishRun sends what is still open, ended at the last event, and the run.
+func (t *tracer) finishRun() error {
 	if t.root == nil {
 		return nil
 	}
 	for _, exec := range sortedKeys(t.execs) {
-		s := t.execs[exec]
-		s.flag(attrOpen, true)
-		t.close(exec, t.at)
-		t.done(s, t.at)
+		x := t.execs[exec]
+		t.closeExecution(x, t.at)
+		if x.span != nil {
+			x.span.setFlag(attrOpen, true)
+			t.endSpan(x.span, t.at)
+		}
 	}
-	t.root.flag(attrOpen, !t.ended)
+	t.root.setFlag(attrOpen, !t.ended)
 	if t.ended && t.root.Status == nil {
 		t.root.Status = &spanStatus{Code: statusOK}
 	}
-	t.done(t.root, t.at)
-	return t.flush()
+	t.endSpan(t.root, t.at)
+	return t.sendReady()
 }
 
 // The rest of a request's body.
@@ -612,12 +625,12 @@ type (
 	}
 )
 
-func (t *tracer) flush() error {
+func (t *tracer) sendReady() error {
 	if len(t.ready) == 0 {
 		return nil
 	}
 	body, err := json.Marshal(traces{[]resourceSpans{{
-		Resource:   resource{[]attribute{{attrService, text(scopeName)}, {attrServiceID, text(t.run.Incarnation)}}},
+		Resource:   resource{[]attribute{{attrService, textValue(scopeName)}, {attrServiceID, textValue(t.run.Incarnation)}}},
 		ScopeSpans: []scopeSpans{{Scope: scope{scopeName}, Spans: t.ready, SchemaURL: schemaURL}},
 		SchemaURL:  schemaURL,
 	}}})

@@ -55,6 +55,7 @@ const (
 	attrAttempt   = "wake.attempt"
 	attrStatus    = "wake.status"
 	attrCost      = "wake.cost_usd"
+	attrCostBasis = "wake.cost_basis" // see [wire.CostReported]
 	attrDenied    = "wake.tool.denied"
 	attrOpen      = "wake.open" // the end isn't in what was exported
 	attrTurn      = "wake.turn"

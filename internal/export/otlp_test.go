@@ -24,9 +24,9 @@ import (
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"wake/internal/eventlog"
-	"wake/internal/export"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/export"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // spans returns what OTLP sends, read by OpenTelemetry's own definitions, which

@@ -35,7 +35,7 @@ const maxAnswer = 64 << 10
 func (p Endpoint) Post(ctx context.Context, body []byte) error {
 	pause := postPause
 	for try := 1; ; try++ {
-		again, after, err := p.post(ctx, body)
+		again, after, err := p.postOnce(ctx, body)
 		if err == nil || !again || try == postTries {
 			return err
 		}
@@ -48,7 +48,7 @@ func (p Endpoint) Post(ctx context.Context, body []byte) error {
 	}
 }
 
-func (p Endpoint) post(ctx context.Context, body []byte) (again bool, after time.Duration, err error) {
+func (p Endpoint) postOnce(ctx context.Context, body []byte) (again bool, after time.Duration, err error) {
 	wait, cancel := context.WithTimeout(ctx, postWait)
 	defer cancel()
 	req, err := http.NewRequestWithContext(wait, http.MethodPost, p.URL, bytes.NewReader(body))
@@ -68,7 +68,7 @@ func (p Endpoint) post(ctx context.Context, body []byte) (again bool, after time
 	}
 	switch answer.StatusCode {
 	case http.StatusOK, http.StatusAccepted:
-		return false, 0, partial(said)
+		return false, 0, partialError(said)
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		again = true
 	}
@@ -77,8 +77,8 @@ func (p Endpoint) post(ctx context.Context, body []byte) (again bool, after time
 	return again, after, fmt.Errorf("%s answers %s: %.500q", req.URL.Redacted(), answer.Status, said)
 }
 
-// partial is the error of an endpoint that took some of the spans only.
-func partial(said []byte) error {
+// partialError is the error of an endpoint that took some of the spans only.
+func partialError(said []byte) error {
 	var a struct {
 		Partial struct {
 			Rejected json.Number `json:"rejectedSpans"`

@@ -11,8 +11,8 @@ import (
 	"io"
 	"iter"
 
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // FileError says where a JSONL file isn't what was exported.
@@ -56,7 +56,7 @@ type File struct {
 // Open reads the beginning of a file.
 func Open(r io.Reader) (*File, error) {
 	f := &File{lines: lines{in: bufio.NewReaderSize(r, 64<<10)}}
-	line, err := f.lines.next()
+	line, err := f.lines.nextLine()
 	if errors.Is(err, io.EOF) {
 		return nil, &FileError{1, "is missing: the file is empty"}
 	}
@@ -66,12 +66,12 @@ func Open(r io.Reader) (*File, error) {
 	var h head
 	switch err := json.Unmarshal(line, &h); {
 	case err != nil || h.Wake == 0:
-		return nil, f.fault("isn't the beginning of an exported run (wake export --format jsonl)")
+		return nil, f.lineError("isn't the beginning of an exported run (wake export --format jsonl)")
 	case h.Wake > fileVersion:
-		return nil, f.fault("says that a newer version of wake wrote the file: %d", h.Wake)
+		return nil, f.lineError("says that a newer version of wake wrote the file: %d", h.Wake)
 	}
 	if err := subjects.CheckID(h.Run); err != nil {
-		return nil, f.fault("names no run: %v", err)
+		return nil, f.lineError("names no run: %v", err)
 	}
 	f.Run = Run{ID: h.Run, Incarnation: h.Incarnation, From: h.From, To: h.To}
 	f.last = firstLink(h.Incarnation, h.Run)
@@ -79,7 +79,7 @@ func Open(r io.Reader) (*File, error) {
 	return f, nil
 }
 
-func (f *File) fault(format string, args ...any) error {
+func (f *File) lineError(format string, args ...any) error {
 	return &FileError{f.lines.n, fmt.Sprintf(format, args...)}
 }
 
@@ -89,7 +89,7 @@ func (f *File) fault(format string, args ...any) error {
 func (f *File) All() iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		for {
-			item, err := f.next()
+			item, err := f.nextItem()
 			if errors.Is(err, io.EOF) {
 				return
 			}
@@ -114,81 +114,81 @@ type record struct {
 	Events int  `json:"events"`
 }
 
-// next returns the next event; io.EOF at the proper end.
-func (f *File) next() (Item, error) {
+// nextItem returns the next event; io.EOF at the proper end.
+func (f *File) nextItem() (Item, error) {
 	fields := map[string][]byte{}
 	size := 0
 	for {
-		line, err := f.lines.next()
+		line, err := f.lines.nextLine()
 		switch {
 		case errors.Is(err, io.EOF) && f.ended:
 			return Item{}, io.EOF
 		case errors.Is(err, io.EOF):
 			f.lines.n++
-			return Item{}, f.fault("is missing: the file was cut off")
+			return Item{}, f.lineError("is missing: the file was cut off")
 		case err != nil:
 			return Item{}, err
 		case f.ended:
-			return Item{}, f.fault("is behind the end")
+			return Item{}, f.lineError("is behind the end")
 		}
 		var r record
 		if err := json.Unmarshal(line, &r); err != nil {
-			return Item{}, f.fault("isn't a JSON object of an export: %v", err)
+			return Item{}, f.lineError("isn't a JSON object of an export: %v", err)
 		}
 		switch {
 		case r.Blob != "":
 			if size += len(r.Data); size > maxFields {
-				return Item{}, f.fault("is a field too large: the event's have more than %d bytes", maxFields)
+				return Item{}, f.lineError("is a field too large: the event's have more than %d bytes", maxFields)
 			}
 			if sum := sha256.Sum256(r.Data); hex.EncodeToString(sum[:]) != r.Blob {
-				return Item{}, f.fault("has another content than its hash %s says", r.Blob)
+				return Item{}, f.lineError("has another content than its hash %s says", r.Blob)
 			}
 			fields[r.Blob] = r.Data
 		case r.End:
-			if err := f.end(r, len(fields)); err != nil {
+			if err := f.checkEnd(r, len(fields)); err != nil {
 				return Item{}, err
 			}
 		default:
-			return f.item(r, fields)
+			return f.makeItem(r, fields)
 		}
 	}
 }
 
-func (f *File) end(r record, fields int) error {
+func (f *File) checkEnd(r record, fields int) error {
 	switch {
 	case fields > 0:
-		return f.fault("is the end, where an event with large fields should be")
+		return f.lineError("is the end, where an event with large fields should be")
 	case r.Events != f.Events:
-		return f.fault("says that there are %d events; the file has %d", r.Events, f.Events)
+		return f.lineError("says that there are %d events; the file has %d", r.Events, f.Events)
 	case r.Hash != f.Hash:
-		return f.fault("breaks the chain: the last hash is %s, not %s", f.Hash, r.Hash)
+		return f.lineError("breaks the chain: the last hash is %s, not %s", f.Hash, r.Hash)
 	}
 	f.ended = true
 	return nil
 }
 
-func (f *File) item(r record, fields map[string][]byte) (Item, error) {
+func (f *File) makeItem(r record, fields map[string][]byte) (Item, error) {
 	item := Item{Line: f.lines.n, Pos: r.Pos, Time: r.Time, Data: r.Data}
 	var err error
 	if item.Data == nil {
-		if item.Data, err = encoded(r.Event); err != nil {
-			return Item{}, f.fault("isn't an event: %v", err)
+		if item.Data, err = encodeFromJSON(r.Event); err != nil {
+			return Item{}, f.lineError("isn't an event: %v", err)
 		}
 	}
-	next := f.chain.next(f.last, r.Pos, r.Time, item.Data)
+	next := f.chain.nextLink(f.last, r.Pos, r.Time, item.Data)
 	switch {
 	case r.Pos <= f.pos:
-		return Item{}, f.fault("has position %d after %d: the order isn't that of the log", r.Pos, f.pos)
+		return Item{}, f.lineError("has position %d after %d: the order isn't that of the log", r.Pos, f.pos)
 	case next.String() != r.Hash:
-		return Item{}, f.fault("breaks the chain: it or a line before was changed, lost, added or moved")
+		return Item{}, f.lineError("breaks the chain: it or a line before was changed, lost, added or moved")
 	}
 	if item.Event, err = wire.Decode(item.Data); err != nil {
-		return Item{}, f.fault("isn't an event: %v", err)
+		return Item{}, f.lineError("isn't an event: %v", err)
 	}
 	if item.Event.RunID != f.Run.ID {
-		return Item{}, f.fault("is of run %q, not of %s", item.Event.RunID, f.Run.ID)
+		return Item{}, f.lineError("is of run %q, not of %s", item.Event.RunID, f.Run.ID)
 	}
-	if item.Blobs, err = f.blobs(item.Event, fields); err != nil {
+	if item.Blobs, err = f.checkBlobs(item.Event, fields); err != nil {
 		return Item{}, err
 	}
 	f.pos, f.last, f.Hash = r.Pos, next, r.Hash
@@ -196,16 +196,16 @@ func (f *File) item(r record, fields map[string][]byte) (Item, error) {
 	return item, nil
 }
 
-// blobs returns the large fields that the event refers to. What it doesn't refer
+// checkBlobs returns the large fields that the event refers to. What it doesn't refer
 // to was added.
-func (f *File) blobs(e *wire.Event, fields map[string][]byte) (map[string][]byte, error) {
+func (f *File) checkBlobs(e *wire.Event, fields map[string][]byte) (map[string][]byte, error) {
 	known := make(map[string]bool, len(e.Blobs))
 	for _, b := range e.Blobs {
 		known[b.SHA256] = true
 	}
 	for sum := range fields {
 		if !known[sum] {
-			return nil, f.fault("doesn't refer to the field %s before it", sum)
+			return nil, f.lineError("doesn't refer to the field %s before it", sum)
 		}
 	}
 	return fields, nil
@@ -218,8 +218,8 @@ type lines struct {
 	buf []byte
 }
 
-// next returns the next line that isn't blank, valid until the next call.
-func (l *lines) next() ([]byte, error) {
+// nextLine returns the next line that isn't blank, valid until the next call.
+func (l *lines) nextLine() ([]byte, error) {
 	for {
 		l.buf = l.buf[:0]
 		l.n++

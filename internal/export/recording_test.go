@@ -12,13 +12,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent"
-	"wake/internal/agent/claude"
-	"wake/internal/eventlog"
-	"wake/internal/export"
-	"wake/internal/natstest"
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/export"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }

@@ -9,8 +9,8 @@ import (
 	"iter"
 	"maps"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // ErrAnother is returned for a run that the log has with other events.
@@ -34,7 +34,7 @@ type Import struct {
 // [ErrAnother]. progress, which may be nil, is called with the number of events
 // that were dealt with and that there are.
 func Restore(ctx context.Context, log *eventlog.Log, r io.ReadSeeker, progress func(done, of int)) (Import, error) {
-	im, err := verify(r)
+	im, err := verifyFile(r)
 	if err != nil {
 		return im, err
 	}
@@ -47,11 +47,11 @@ func Restore(ctx context.Context, log *eventlog.Log, r io.ReadSeeker, progress f
 	}
 	existing, stop := iter.Pull2(log.Read(ctx, eventlog.Query{Run: im.RunID}))
 	defer stop()
-	a := adder{log: log, copier: log.Copy(im.RunID), existing: existing, result: &im, theirs: fenced{}, ours: fenced{}}
+	a := adder{log: log, copier: log.Copy(im.RunID), existing: existing, result: &im, theirs: lastEpochs{}, ours: lastEpochs{}}
 	done := 0
 	for item, err := range f.All() {
 		if err == nil {
-			err = a.item(ctx, item)
+			err = a.addItem(ctx, item)
 		}
 		if err != nil {
 			return im, err
@@ -63,8 +63,8 @@ func Restore(ctx context.Context, log *eventlog.Log, r io.ReadSeeker, progress f
 	return im, a.copier.Flush(ctx)
 }
 
-// verify reads a file to its end.
-func verify(r io.Reader) (Import, error) {
+// verifyFile reads a file to its end.
+func verifyFile(r io.Reader) (Import, error) {
 	f, err := Open(r)
 	if err != nil {
 		return Import{}, err
@@ -75,7 +75,7 @@ func verify(r io.Reader) (Import, error) {
 		if err != nil {
 			return im, err
 		}
-		begun = begun || begins(item.Event)
+		begun = begun || isBeginning(item.Event)
 	}
 	im.Events, im.Hash = f.Events, f.Hash
 	if !begun {
@@ -84,8 +84,8 @@ func verify(r io.Reader) (Import, error) {
 	return im, nil
 }
 
-// begins reports whether e begins a run.
-func begins(e *wire.Event) bool {
+// isBeginning reports whether e begins a run.
+func isBeginning(e *wire.Event) bool {
 	return e.Type() == wire.TypeFlowStart || e.Type() == wire.TypeRunForked
 }
 
@@ -99,14 +99,14 @@ type adder struct {
 	over     bool // the log has no more
 	native   bool // what the log has wasn't imported
 
-	theirs, ours fenced
+	theirs, ours lastEpochs
 }
 
-func (a *adder) item(ctx context.Context, item Item) error {
-	if a.theirs.void(item.Event) {
+func (a *adder) addItem(ctx context.Context, item Item) error {
+	if a.theirs.isVoid(item.Event) {
 		return nil
 	}
-	data, blobs, err := a.form(item)
+	data, blobs, err := a.storedForm(item)
 	if err != nil {
 		return &FileError{item.Line, err.Error()}
 	}
@@ -117,7 +117,7 @@ func (a *adder) item(ctx context.Context, item Item) error {
 			return err
 		case !ok:
 			a.over = true
-		case e.Event == nil || a.ours.void(e.Event):
+		case e.Event == nil || a.ours.isVoid(e.Event):
 			continue
 		case bytes.Equal(e.Data, data):
 			return nil
@@ -135,11 +135,11 @@ func (a *adder) item(ctx context.Context, item Item) error {
 	return a.copier.Add(ctx, data, blobs)
 }
 
-// form returns an event as the log stores it.
-func (a *adder) form(item Item) (data []byte, blobs map[string][]byte, err error) {
+// storedForm returns an event as the log stores it.
+func (a *adder) storedForm(item Item) (data []byte, blobs map[string][]byte, err error) {
 	data, blobs = item.Data, item.Blobs
-	if begins(item.Event) {
-		if data, blobs, err = marked(item); err != nil {
+	if isBeginning(item.Event) {
+		if data, blobs, err = markImported(item); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -154,8 +154,8 @@ func (a *adder) form(item Item) (data []byte, blobs map[string][]byte, err error
 	return data, more, nil
 }
 
-// marked returns the event that begins a run, saying that the run was imported.
-func marked(item Item) (data []byte, blobs map[string][]byte, err error) {
+// markImported returns the event that begins a run, saying that the run was imported.
+func markImported(item Item) (data []byte, blobs map[string][]byte, err error) {
 	e, err := wire.Decode(item.Data)
 	if err != nil {
 		return nil, nil, err
@@ -177,7 +177,7 @@ func marked(item Item) (data []byte, blobs map[string][]byte, err error) {
 // markedFork changes the state that a fork carries: it is what its run is folded
 // from.
 func markedFork(e *wire.Event, item Item) (data []byte, blobs map[string][]byte, err error) {
-	whole, err := inline(e, func(sum string) ([]byte, error) {
+	whole, err := inlineBlobs(e, func(sum string) ([]byte, error) {
 		if b, ok := item.Blobs[sum]; ok {
 			return b, nil
 		}

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/agent"
+	"code.wake.dev/wake/internal/agent"
 )
 
 // sharedData is the folder of recordings.

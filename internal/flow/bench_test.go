@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/flow"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // A flow of a row of agents, the last of which is at work: what the owner asks

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/blues/jsonata-go/jparse"
+
+	"code.wake.dev/wake/internal/jsonata"
 )
 
 // checker walks the syntax tree of an expression and refuses what would be
@@ -45,56 +47,56 @@ var takesFunction = map[string]int{
 	"map": 1, "filter": 1, "reduce": 1, "single": 1, "each": 1, "sift": 1, "sort": 1, "replace": 2,
 }
 
-// expr checks one node; top is whether names are looked up in the scope itself.
-func (c *checker) expr(node jparse.Node, top bool) {
+// checkNode checks one node; top is whether names are looked up in the scope itself.
+func (c *checker) checkNode(node jparse.Node, top bool) {
 	switch n := node.(type) {
 	case *jparse.PathNode:
-		c.path(n, top)
+		c.checkPath(n, top)
 	case *jparse.NameNode:
 		if top {
-			c.root(n.Value)
+			c.checkRoot(n.Value)
 		}
 	case *jparse.VariableNode:
-		c.variable(n.Name)
+		c.checkVariable(n.Name)
 	case *jparse.NegationNode:
-		c.expr(n.RHS, top)
+		c.checkNode(n.RHS, top)
 	case *jparse.RangeNode:
-		c.bounds(n)
+		c.checkBounds(n)
 	case *jparse.ArrayNode:
-		c.each(n.Items, top)
+		c.checkEach(n.Items, top)
 	case *jparse.ObjectNode:
-		c.pairs(n, top)
+		c.checkPairs(n, top)
 	case *jparse.BlockNode:
-		c.block(n, top)
+		c.checkBlock(n, top)
 	case *jparse.PredicateNode:
-		c.expr(n.Expr, top)
-		c.inner(func() { c.each(n.Filters, false) })
+		c.checkNode(n.Expr, top)
+		c.checkInner(func() { c.checkEach(n.Filters, false) })
 	case *jparse.GroupNode:
-		c.expr(n.Expr, top)
-		c.inner(func() { c.pairs(n.ObjectNode, false) })
+		c.checkNode(n.Expr, top)
+		c.checkInner(func() { c.checkPairs(n.ObjectNode, false) })
 	case *jparse.ConditionalNode:
-		c.each([]jparse.Node{n.If, n.Then, n.Else}, top)
+		c.checkEach([]jparse.Node{n.If, n.Then, n.Else}, top)
 	case *jparse.AssignmentNode:
-		c.assignment(n, top)
+		c.checkAssignment(n, top)
 	case *jparse.NumericOperatorNode:
-		c.each([]jparse.Node{n.LHS, n.RHS}, top)
+		c.checkEach([]jparse.Node{n.LHS, n.RHS}, top)
 	case *jparse.ComparisonOperatorNode:
-		c.each([]jparse.Node{n.LHS, n.RHS}, top)
+		c.checkEach([]jparse.Node{n.LHS, n.RHS}, top)
 	case *jparse.BooleanOperatorNode:
-		c.each([]jparse.Node{n.LHS, n.RHS}, top)
+		c.checkEach([]jparse.Node{n.LHS, n.RHS}, top)
 	case *jparse.StringConcatenationNode:
-		c.each([]jparse.Node{n.LHS, n.RHS}, top)
+		c.checkEach([]jparse.Node{n.LHS, n.RHS}, top)
 	case *jparse.SortNode:
-		c.expr(n.Expr, top)
-		c.inner(func() {
+		c.checkNode(n.Expr, top)
+		c.checkInner(func() {
 			for _, term := range n.Terms {
-				c.expr(term.Expr, false)
+				c.checkNode(term.Expr, false)
 			}
 		})
 	case *jparse.FunctionCallNode:
-		c.call(n, n.Args, top)
+		c.checkCall(n, n.Args, top)
 	case *jparse.FunctionApplicationNode:
-		c.chain(n, top)
+		c.checkChain(n, top)
 	case *jparse.StringNode, *jparse.NumberNode, *jparse.BooleanNode, *jparse.NullNode, *jparse.RegexNode, nil:
 	case *jparse.WildcardNode, *jparse.DescendentNode:
 		c.fail("* and ** are not supported: fields have no order")
@@ -107,42 +109,54 @@ func (c *checker) expr(node jparse.Node, top bool) {
 	}
 }
 
-func (c *checker) each(nodes []jparse.Node, top bool) {
+func (c *checker) checkEach(nodes []jparse.Node, top bool) {
 	for _, n := range nodes {
 		if n != nil {
-			c.expr(n, top)
+			c.checkNode(n, top)
 		}
 	}
 }
 
-// inner checks what is evaluated once per item.
-func (c *checker) inner(check func()) {
+// checkInner checks what is evaluated once per item.
+func (c *checker) checkInner(check func()) {
 	before := c.deep
 	c.deep = true
 	check()
 	c.deep = before
 }
 
-func (c *checker) pairs(n *jparse.ObjectNode, top bool) {
+func (c *checker) checkPairs(n *jparse.ObjectNode, top bool) {
 	for _, p := range n.Pairs {
-		c.each(p[:], top)
+		c.checkEach(p[:], top)
 	}
 }
 
-// path checks the first step in its context and, for outputs, the node that the
-// second one names.
-func (c *checker) path(n *jparse.PathNode, top bool) {
+// checkPath checks the first step in its context, and the names that a path from there leads over.
+func (c *checker) checkPath(n *jparse.PathNode, top bool) {
 	for i, step := range n.Steps {
 		if i == 0 {
-			c.expr(step, top)
+			c.checkNode(step, top)
 			continue
 		}
-		c.inner(func() { c.expr(step, false) })
+		c.checkInner(func() { c.checkNode(step, false) })
 	}
-	if top && len(n.Steps) > 1 && nameOf(n.Steps[0]) == "outputs" {
-		if id := nameOf(n.Steps[1]); id != "" && !slices.Contains(c.known.nodes, id) {
-			c.fail("outputs has no node %q%s", id, suggest(id, c.known.nodes))
+	if !top {
+		return
+	}
+	var path []string
+	for _, step := range n.Steps {
+		name := nameOf(step)
+		if name == "" {
+			break
 		}
+		path = append(path, name)
+	}
+	switch {
+	case len(path) == 0:
+	case len(path) > 1 && path[0] == "outputs" && !slices.Contains(c.known.nodes, path[1]):
+		c.fail("outputs has no node %q%s", path[1], suggestName(path[1], c.known.nodes))
+	default:
+		c.checkFields(path)
 	}
 }
 
@@ -161,64 +175,64 @@ func nameOf(step jparse.Node) string {
 	return ""
 }
 
-func (c *checker) root(name string) {
+func (c *checker) checkRoot(name string) {
 	if !slices.Contains(c.known.roots, name) {
-		c.fail("there is no %q here%s", name, suggest(name, c.known.roots))
+		c.fail("there is no %q here%s", name, suggestName(name, c.known.roots))
 	}
 }
 
-func (c *checker) variable(name string) {
+func (c *checker) checkVariable(name string) {
 	switch {
 	case slices.Contains(scopeVars, name), slices.Contains(c.vars, name):
 	case slices.Contains(builtins, name):
 		c.fail("$%s is a function and has to be called", name)
 	default:
-		c.fail("there is no $%s%s", name, suggest(name, append(slices.Clone(c.vars), scopeVars[2:]...)))
+		c.fail("there is no $%s%s", name, suggestName(name, append(slices.Clone(c.vars), scopeVars[2:]...)))
 	}
 }
 
-// bounds checks a range: what it holds is made at once.
-func (c *checker) bounds(n *jparse.RangeNode) {
-	from, ok1 := literal(n.LHS)
-	to, ok2 := literal(n.RHS)
+// checkBounds checks a range: what it holds is made at once.
+func (c *checker) checkBounds(n *jparse.RangeNode) {
+	from, ok1 := numberLiteral(n.LHS)
+	to, ok2 := numberLiteral(n.RHS)
 	if !ok1 || !ok2 || math.Abs(to-from) > maxRange {
 		c.fail("the bounds of a range must be numbers at most %d apart", maxRange)
 	}
 }
 
-func literal(n jparse.Node) (float64, bool) {
+func numberLiteral(n jparse.Node) (float64, bool) {
 	switch n := n.(type) {
 	case *jparse.NumberNode:
 		return n.Value, true
 	case *jparse.NegationNode:
-		x, ok := literal(n.RHS)
+		x, ok := numberLiteral(n.RHS)
 		return -x, ok
 	}
 	return 0, false
 }
 
-// block checks expressions in order; what one assigns, the following ones see.
-func (c *checker) block(n *jparse.BlockNode, top bool) {
+// checkBlock checks expressions in order; what one assigns, the following ones see.
+func (c *checker) checkBlock(n *jparse.BlockNode, top bool) {
 	before := len(c.vars)
-	c.each(n.Exprs, top)
+	c.checkEach(n.Exprs, top)
 	c.vars = c.vars[:before]
 }
 
-func (c *checker) assignment(n *jparse.AssignmentNode, top bool) {
-	c.expr(n.Value, top)
+func (c *checker) checkAssignment(n *jparse.AssignmentNode, top bool) {
+	c.checkNode(n.Value, top)
 	if slices.Contains(builtins, n.Name) || slices.Contains(scopeVars, n.Name) {
 		c.fail("$%s has a meaning already", n.Name)
 	}
 	c.vars = append(c.vars, n.Name)
 }
 
-// call checks the call of a built-in.
-func (c *checker) call(n *jparse.FunctionCallNode, args []jparse.Node, top bool) {
+// checkCall checks the call of a built-in.
+func (c *checker) checkCall(n *jparse.FunctionCallNode, args []jparse.Node, top bool) {
 	v, ok := n.Func.(*jparse.VariableNode)
 	if !ok || !slices.Contains(builtins, v.Name) {
 		name := fmt.Sprint(n.Func)
 		if ok {
-			name = "$" + v.Name + suggest(v.Name, builtins)
+			name = "$" + v.Name + suggestName(v.Name, builtins)
 		}
 		c.fail("there is no function %s", name)
 		return
@@ -226,30 +240,30 @@ func (c *checker) call(n *jparse.FunctionCallNode, args []jparse.Node, top bool)
 	at, takes := takesFunction[v.Name]
 	for i, arg := range args {
 		if takes && i == at {
-			c.function(arg, top)
+			c.checkFunction(arg, top)
 		} else {
-			c.expr(arg, top)
+			c.checkNode(arg, top)
 		}
 	}
 }
 
-// function checks the argument of a built-in that takes a function.
-func (c *checker) function(n jparse.Node, top bool) {
+// checkFunction checks the argument of a built-in that takes a function.
+func (c *checker) checkFunction(n jparse.Node, top bool) {
 	switch n := n.(type) {
 	case *jparse.LambdaNode:
-		c.lambda(n, top)
+		c.checkLambda(n, top)
 	case *jparse.TypedLambdaNode:
-		c.lambda(n.LambdaNode, top)
+		c.checkLambda(n.LambdaNode, top)
 	case *jparse.VariableNode:
 		if _, higher := takesFunction[n.Name]; higher || !slices.Contains(builtins, n.Name) {
 			c.fail("$%s can't be used as a function here", n.Name)
 		}
 	default:
-		c.expr(n, top)
+		c.checkNode(n, top)
 	}
 }
 
-func (c *checker) lambda(n *jparse.LambdaNode, top bool) {
+func (c *checker) checkLambda(n *jparse.LambdaNode, top bool) {
 	before := len(c.vars)
 	for _, name := range n.ParamNames {
 		if slices.Contains(builtins, name) {
@@ -257,26 +271,30 @@ func (c *checker) lambda(n *jparse.LambdaNode, top bool) {
 		}
 	}
 	c.vars = append(c.vars, n.ParamNames...)
-	c.inner(func() { c.expr(n.Body, top) })
+	c.checkInner(func() { c.checkNode(n.Body, top) })
 	c.vars = c.vars[:before]
 }
 
-// chain checks x ~> $f(…) and x ~> $f.
-func (c *checker) chain(n *jparse.FunctionApplicationNode, top bool) {
+// checkChain checks x ?? y and x ?: y, and x ~> $f(…) and x ~> $f.
+func (c *checker) checkChain(n *jparse.FunctionApplicationNode, top bool) {
+	if y, ok := jsonata.Fallback(n); ok {
+		c.checkEach([]jparse.Node{n.LHS, y}, top)
+		return
+	}
 	if c.deep {
 		c.fail("~> can't be used within functions, steps and predicates")
 		return
 	}
-	c.expr(n.LHS, top)
+	c.checkNode(n.LHS, top)
 	switch f := n.RHS.(type) {
 	case *jparse.FunctionCallNode:
-		c.call(f, append([]jparse.Node{&jparse.NullNode{}}, f.Args...), top)
+		c.checkCall(f, append([]jparse.Node{&jparse.NullNode{}}, f.Args...), top)
 	case *jparse.VariableNode:
 		if !slices.Contains(builtins, f.Name) {
-			c.fail("there is no function $%s%s", f.Name, suggest(f.Name, builtins))
+			c.fail("there is no function $%s%s", f.Name, suggestName(f.Name, builtins))
 		}
 	default:
-		c.expr(f, top)
+		c.checkNode(f, top)
 		c.fail("~> wants a call of a built-in on its right")
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Child is a flow that the agent of a node may start, as a run of its own.
@@ -38,54 +38,54 @@ func (c Child) About() string {
 	return s
 }
 
-// children reads the flows that an agent may start.
-func (r *reader) children(o *fields) []Child {
+// readChildren reads the flows that an agent may start.
+func (r *reader) readChildren(o *fields) []Child {
 	var out []Child
-	for i, t := range o.list("flows") {
-		c := r.child(t, fmt.Sprintf("%s[%d]", o.field("flows"), i))
+	for i, t := range o.takeList("flows") {
+		c := r.readChild(t, fmt.Sprintf("%s[%d]", o.fieldName("flows"), i))
 		if c.Name != "" && slices.ContainsFunc(out, func(b Child) bool { return b.Name == c.Name }) {
-			r.add(t.get("name").at, fmt.Sprintf("%s[%d].name", o.field("flows"), i), "%q is there twice", c.Name)
+			r.addProblem(t.get("name").at, fmt.Sprintf("%s[%d].name", o.fieldName("flows"), i), "%q is there twice", c.Name)
 		}
 		out = append(out, c)
 	}
 	return out
 }
 
-func (r *reader) child(t *tree, path string) Child {
-	o := r.object(t, path)
-	o.need("name")
+func (r *reader) readChild(t *tree, path string) Child {
+	o := r.openObject(t, path)
+	o.needField("name")
 	c := Child{
-		Name: o.text("name"), Flow: o.raw("flow"), Node: o.text("node"), Description: o.text("description"),
-		Input: o.rawObject("input"), MaxRuns: int(o.count("maxRuns", 1)),
+		Name: o.takeText("name"), Flow: o.takeRaw("flow"), Node: o.takeText("node"), Description: o.takeText("description"),
+		Input: o.takeRawObject("input"), MaxRuns: int(o.takeCount("maxRuns", 1)),
 	}
-	o.done()
-	if c.Name != "" && !idPattern.MatchString(c.Name) {
-		r.add(t.get("name").at, o.field("name"), "%q: %s", c.Name, idRule)
+	o.checkUnknown()
+	if c.Name != "" && !idPattern().MatchString(c.Name) {
+		r.addProblem(t.get("name").at, o.fieldName("name"), "%q: %s", c.Name, idRule)
 	}
 	file, node := t.get("flow"), t.get("node")
-	if !o.wrong && file.absent() == node.absent() {
-		r.add(o.t.at, o.path, "a flow that an agent may start has one of flow and node")
+	if !o.wrong && file.isAbsent() == node.isAbsent() {
+		r.addProblem(o.t.at, o.path, "a flow that an agent may start has one of flow and node")
 	}
-	if !file.absent() {
-		r.embeddable(file, o.field("flow"))
+	if !file.isAbsent() {
+		r.checkEmbeddable(file, o.fieldName("flow"))
 	}
 	return c
 }
 
-// embeddable checks a flow within a flow: itself, or the name of its file.
-func (r *reader) embeddable(t *tree, field string) {
-	if s, ok := t.text(); ok {
-		if bound(s) || s == "" {
-			r.add(t.at, field, "must name a file or be a flow; a binding is not possible here")
+// checkEmbeddable checks a flow within a flow: itself, or the name of its file.
+func (r *reader) checkEmbeddable(t *tree, field string) {
+	if s, ok := t.asText(); ok {
+		if hasBinding(s) || s == "" {
+			r.addProblem(t.at, field, "must name a file or be a flow; a binding is not possible here")
 		}
 		return
 	}
 	if t.kind != object {
-		r.add(t.at, field, "must name a file or be a flow, not %s", t.what())
+		r.addProblem(t.at, field, "must name a file or be a flow, not %s", t.kindName())
 		return
 	}
 	ps := &problems{file: r.file}
-	read(ps, t)
+	readDefinition(ps, t)
 	for _, p := range ps.list {
 		p.Field = strings.TrimSuffix(field+"."+p.Field, ".")
 		r.list = append(r.list, p)
@@ -99,21 +99,21 @@ func (r *reader) mayStart(n *Node, t *tree, path string) {
 	}
 	at := t.get("flows").at
 	if n.Type != TypeAgent {
-		r.add(at, path+".flows", "only agent nodes start flows")
+		r.addProblem(at, path+".flows", "only agent nodes start flows")
 		return
 	}
-	provider, _ := t.get("input").get("provider").text()
-	if provider != starter && !bound(provider) {
-		r.add(at, path+".flows", "only agents of provider %s start flows", starter)
+	provider, _ := t.get("input").get("provider").asText()
+	if provider != starter && !hasBinding(provider) {
+		r.addProblem(at, path+".flows", "only agents of provider %s start flows", starter)
 	}
 }
 
 // starter is the provider whose agents start flows.
 const starter = "native"
 
-// alone checks the nodes that agents may start: what such a node says has to stand
+// checkStandalone checks the nodes that agents may start: what such a node says has to stand
 // without the rest of its flow.
-func (d *Definition) alone(ps *problems, nodes []*tree) {
+func (d *Definition) checkStandalone(ps *problems, nodes []*tree) {
 	for i, n := range d.Nodes {
 		for j, c := range n.Flows {
 			if c.Node == "" {
@@ -124,14 +124,14 @@ func (d *Definition) alone(ps *problems, nodes []*tree) {
 			target := d.Node(c.Node)
 			switch {
 			case target == nil || target.ID != c.Node:
-				ps.add(at, field, "there is no node %q%s", c.Node, suggest(c.Node, nodeIDs(nodes)))
+				ps.addProblem(at, field, "there is no node %q%s", c.Node, suggestName(c.Node, nodeIDs(nodes)))
 			case target.Type != TypeAgent && target.Type != TypeExec:
-				ps.add(at, field, "an agent may start agent and exec nodes, and %q is none", c.Node)
+				ps.addProblem(at, field, "an agent may start agent and exec nodes, and %q is none", c.Node)
 			case slices.ContainsFunc(target.Flows, func(c Child) bool { return c.Node != "" }):
-				ps.add(at, field, "node %q starts nodes of the flow itself, so an agent can't start it", c.Node)
+				ps.addProblem(at, field, "node %q starts nodes of the flow itself, so an agent can't start it", c.Node)
 			default:
 				if _, err := d.ChildFlow(c); err != nil {
-					ps.add(at, field, "node %q can't be run alone: %s", c.Node, firstProblem(err))
+					ps.addProblem(at, field, "node %q can't be run alone: %s", c.Node, firstProblem(err))
 				}
 			}
 		}

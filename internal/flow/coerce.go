@@ -5,44 +5,44 @@ import (
 	"fmt"
 	"slices"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// texts are the fields of an input that are text for whoever executes the node.
+// textFields are the fields of an input that are text for whoever executes the node.
 // A binding may have made anything of them.
-var texts = map[NodeType][]string{
+var textFields = map[NodeType][]string{
 	TypeAgent: {"prompt", "model", "fallbackModel", "cwd", "permissionMode", "systemPrompt", "appendSystemPrompt"},
 	TypeExec:  {"command", "cwd"},
 	TypeAsk:   {"prompt"},
 }
 
-// coerce makes text of what has to be text: lists and objects become JSON, as
+// coerceInput makes text of what has to be text: lists and objects become JSON, as
 // within a text. What a node can't do without must not be bound to nothing.
-func coerce(t NodeType, input map[string]any) error {
-	for _, name := range texts[t] {
+func coerceInput(t NodeType, input map[string]any) error {
+	for _, name := range textFields[t] {
 		if v, ok := input[name]; ok {
-			input[name] = textual(v)
+			input[name] = toText(v)
 		}
 	}
 	if env, ok := input["env"].(map[string]any); ok {
 		for name, v := range env {
-			if env[name] = textual(v); env[name] == nil {
+			if env[name] = toText(v); env[name] == nil {
 				delete(env, name)
 			}
 		}
 	}
 	for _, name := range []string{"addDirs", "allowedTools", "disallowedTools"} {
 		if list, ok := input[name].([]any); ok {
-			input[name] = present(list)
+			input[name] = presentTexts(list)
 		}
 	}
-	return complete(t, input)
+	return checkComplete(t, input)
 }
 
 var errNoPrompt = errors.New("input.prompt is bound to nothing")
 
-// complete checks that prompt and command are there.
-func complete(t NodeType, input map[string]any) error {
+// checkComplete checks that prompt and command are there.
+func checkComplete(t NodeType, input map[string]any) error {
 	prompted := t == TypeAgent && input["messages"] == nil || t == TypeAsk
 	if prompted && input["prompt"] == nil {
 		return errNoPrompt
@@ -54,15 +54,15 @@ func complete(t NodeType, input map[string]any) error {
 	return nil
 }
 
-// textual is a value as text; a list stays one, of texts. Nothing is nil.
-func textual(v any) any {
+// toText is a value as text; a list stays one, of texts. Nothing is nil.
+func toText(v any) any {
 	switch v := v.(type) {
 	case nil, string:
 		return v
 	case []any:
 		out := make([]any, len(v))
 		for i, item := range v {
-			out[i] = textual(item)
+			out[i] = toText(item)
 		}
 		return out
 	case wire.Raw:
@@ -78,10 +78,10 @@ func textual(v any) any {
 	return raw.Plain()
 }
 
-func present(list []any) []any {
+func presentTexts(list []any) []any {
 	var out []any
 	for _, v := range list {
-		if text := textual(v); text != nil {
+		if text := toText(v); text != nil {
 			out = append(out, text)
 		}
 	}

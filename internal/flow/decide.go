@@ -7,14 +7,16 @@ import (
 	"slices"
 	"strings"
 
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/jsonata"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Decision is what the owner of a run appends to [wire.RunNode] next.
 type Decision struct {
 	Events []*wire.Event // in order; ExecID, Timestamp and Payload are set
 	Wake   int64         // Unix ms when to ask again even if nothing happens; 0: not needed
+	Costly bool          // its expressions have taken so long that commands come before the next decision
 }
 
 // maxEvents bounds a decision, so that it fits into one batch of the log. What
@@ -37,8 +39,8 @@ func Decide(d *Definition, s *wire.State, now int64) (Decision, error) {
 		return Decision{}, fmt.Errorf("flow: run %s is of definition %s, not %s", s.RunID, s.DefinitionHash, d.hash)
 	}
 	p := &planner{d: d, s: s, now: now, cache: map[*byte]any{}}
-	for len(p.events) < maxEvents && p.s.Status == wire.RunRunning && p.err == nil {
-		if !p.next() {
+	for !p.isFull() && p.s.Status == wire.RunRunning && p.err == nil {
+		if !p.makeStep() {
 			break
 		}
 	}
@@ -48,7 +50,7 @@ func Decide(d *Definition, s *wire.State, now int64) (Decision, error) {
 	if p.s.Status != wire.RunRunning {
 		p.wake = 0
 	}
-	return Decision{Events: p.events, Wake: p.wake}, nil
+	return Decision{Events: p.events, Wake: p.wake, Costly: p.budgetSpent() >= 1}, nil
 }
 
 // Start returns the events that begin a run, for an owner that has claimed it.
@@ -66,19 +68,19 @@ func Start(d *Definition, r wire.RunRequest) []*wire.Event {
 	if given, ok := r.State.Any().(map[string]any); ok && len(given) > 0 {
 		state, _ := d.State.Any().(map[string]any)
 		events = append(events, &wire.Event{Payload: &wire.StatePatch{
-			Patch: wire.Patch{Op: wire.PatchSet, Value: mustMarshal(merged(state, given))},
+			Patch: wire.Patch{Op: wire.PatchSet, Value: mustMarshal(mergeObjects(state, given))},
 		}})
 	}
 	return events
 }
 
-// merged is a with the fields of b, objects merged in turn.
-func merged(a, b map[string]any) map[string]any {
+// mergeObjects is a with the fields of b, objects merged in turn.
+func mergeObjects(a, b map[string]any) map[string]any {
 	out := maps.Clone(b)
 	for name, v := range a {
 		inner, ok := out[name].(map[string]any)
 		if below, isObject := v.(map[string]any); ok && isObject {
-			out[name] = merged(below, inner)
+			out[name] = mergeObjects(below, inner)
 		} else if _, given := out[name]; !given {
 			out[name] = v
 		}
@@ -97,7 +99,21 @@ type planner struct {
 	wake   int64
 	err    error
 	cache  map[*byte]any
+	budget *jsonata.Budget // of the latest scope
+	before float64         // what the earlier ones have spent
 }
+
+// budgetSpent is how much of an expression's budget the decision has used: a whole one is enough for a decision, so
+// that somebody can abort a run that only calculates.
+func (p *planner) budgetSpent() float64 {
+	if p.budget == nil {
+		return 0
+	}
+	return p.before + p.budget.Spent()
+}
+
+// isFull reports whether the decision is large enough.
+func (p *planner) isFull() bool { return len(p.events) >= maxEvents || p.budgetSpent() >= 1 }
 
 // emit decides an event.
 func (p *planner) emit(exec string, payload wire.Payload) {
@@ -127,15 +143,15 @@ func (p *planner) wakeAt(t int64) {
 	}
 }
 
-// next makes the next step. It reports false if there is none to make.
-func (p *planner) next() bool {
+// makeStep makes the next step. It reports false if there is none to make.
+func (p *planner) makeStep() bool {
 	before := len(p.events)
 	p.wake = 0
-	if p.failures() {
+	if p.endOnFailure() {
 		return true
 	}
 	for _, v := range p.d.graph.order {
-		p.advance(v)
+		p.advanceNode(v)
 		if len(p.events) > before {
 			return true
 		}
@@ -146,29 +162,29 @@ func (p *planner) next() bool {
 			return true
 		}
 	}
-	p.finish()
+	p.finishRun()
 	return len(p.events) > before
 }
 
-// failures ends the run if a node has failed for good and no one said to go on.
+// endOnFailure ends the run if a node has failed for good and no one said to go on.
 // An execution that was withdrawn is no cause of its own: what withdrew it is
 // found again.
-func (p *planner) failures() bool {
-	if p.interrupted() {
+func (p *planner) endOnFailure() bool {
+	if p.pauseIfInterrupted() {
 		return true
 	}
 	for _, id := range p.lostNodes() {
 		if n := p.s.Nodes[id]; n.ErrorType != errorCancelled {
-			p.fail(id, "node %s: %s", id, n.Error)
+			p.failRun(id, "node %s: %s", id, n.Error)
 			return true
 		}
 	}
 	return false
 }
 
-// interrupted pauses the run if somebody has to decide about nodes that a crash
+// pauseIfInterrupted pauses the run if somebody has to decide about nodes that a crash
 // interrupted.
-func (p *planner) interrupted() bool {
+func (p *planner) pauseIfInterrupted() bool {
 	var ids []string
 	for id := range p.s.NodeStatus {
 		if run.Interrupted(p.s, id) {
@@ -178,7 +194,7 @@ func (p *planner) interrupted() bool {
 	if len(ids) == 0 {
 		return false
 	}
-	slices.SortFunc(ids, p.compare)
+	slices.SortFunc(ids, p.compareNodes)
 	list := strings.Join(ids, ",")
 	p.emit("", &wire.FlowPaused{
 		Reason:  wire.PauseRequiresAction,
@@ -191,11 +207,11 @@ func (p *planner) interrupted() bool {
 func (p *planner) lostNodes() []string {
 	var ids []string
 	for id, status := range p.s.NodeStatus {
-		if status == wire.NodeFailed && p.lost(id) {
+		if status == wire.NodeFailed && p.isLost(id) {
 			ids = append(ids, id)
 		}
 	}
-	slices.SortFunc(ids, p.compare)
+	slices.SortFunc(ids, p.compareNodes)
 	return ids
 }
 
@@ -206,14 +222,14 @@ const (
 	errorCancelled = "cancelled"
 )
 
-// lost reports whether a node or an item has failed for good, and the run with
+// isLost reports whether a node or an item has failed for good, and the run with
 // it. A run does not go on after an execution that was withdrawn.
-func (p *planner) lost(id string) bool {
+func (p *planner) isLost(id string) bool {
 	v := p.d.graph.vertexOf(id)
-	if v == nil || p.s.NodeStatus[id] != wire.NodeFailed || p.retries(v, id) {
+	if v == nil || p.s.NodeStatus[id] != wire.NodeFailed || p.willRetry(v, id) {
 		return false
 	}
-	return !v.continues() || p.s.Nodes[id].ErrorType == errorCancelled
+	return !v.continuesOnError() || p.s.Nodes[id].ErrorType == errorCancelled
 }
 
 func firstOf(a, b string) string {
@@ -223,7 +239,7 @@ func firstOf(a, b string) string {
 	return b
 }
 
-func (v *vertex) continues() bool { return v.Policy != nil && v.Policy.ContinueOnError }
+func (v *vertex) continuesOnError() bool { return v.Policy != nil && v.Policy.ContinueOnError }
 
 // openNodes are the nodes and items with an open execution, in a fixed order.
 func (p *planner) openNodes() []string {
@@ -233,22 +249,22 @@ func (p *planner) openNodes() []string {
 			ids = append(ids, id)
 		}
 	}
-	slices.SortFunc(ids, p.compare)
+	slices.SortFunc(ids, p.compareNodes)
 	return ids
 }
 
-// compare orders by place in the flow; the items of a node come before it, by
+// compareNodes orders by place in the flow; the items of a node come before it, by
 // index.
-func (p *planner) compare(a, b string) int {
+func (p *planner) compareNodes(a, b string) int {
 	return cmp.Or(
-		cmp.Compare(p.rank(a), p.rank(b)),
+		cmp.Compare(p.rankOf(a), p.rankOf(b)),
 		cmp.Compare(indexOf(a), indexOf(b)),
 		cmp.Compare(a, b),
 	)
 }
 
-// rank is the place of a node in the flow; nodes that aren't in it come last.
-func (p *planner) rank(id string) int {
+// rankOf is the place of a node in the flow; nodes that aren't in it come last.
+func (p *planner) rankOf(id string) int {
 	v := p.d.graph.vertexOf(id)
 	if v == nil {
 		return len(p.d.graph.order)
@@ -256,8 +272,8 @@ func (p *planner) rank(id string) int {
 	return v.rank
 }
 
-// fail ends the run badly. What still runs is withdrawn first.
-func (p *planner) fail(node, format string, args ...any) {
+// failRun ends the run badly. What still runs is withdrawn first.
+func (p *planner) failRun(node, format string, args ...any) {
 	problem := fmt.Sprintf(format, args...)
 	for _, id := range p.openNodes() {
 		p.emit(p.s.Nodes[id].Exec, &wire.NodeCancelled{Target: id, Reason: problem})
@@ -268,8 +284,8 @@ func (p *planner) fail(node, format string, args ...any) {
 	})
 }
 
-// finish ends the run when every node is settled.
-func (p *planner) finish() {
+// finishRun ends the run when every node is settled.
+func (p *planner) finishRun() {
 	for _, v := range p.d.graph.order {
 		if p.s.Nodes[v.ID].Open() {
 			return
@@ -279,12 +295,12 @@ func (p *planner) finish() {
 		return
 	}
 	for _, id := range p.lostNodes() {
-		p.fail(id, "%s", p.s.Nodes[id].Error)
+		p.failRun(id, "%s", p.s.Nodes[id].Error)
 		return
 	}
 	for _, v := range p.d.graph.order {
-		if !p.settled(v.ID) {
-			p.fail("", "Execution stalled: no ready nodes")
+		if !p.isSettled(v.ID) {
+			p.failRun("", "Execution stalled: no ready nodes")
 			return
 		}
 	}
@@ -293,15 +309,15 @@ func (p *planner) finish() {
 	})
 }
 
-// settled reports whether a node or an item has come to its end in this pass.
-func (p *planner) settled(id string) bool {
+// isSettled reports whether a node or an item has come to its end in this pass.
+func (p *planner) isSettled(id string) bool {
 	v := p.d.graph.vertexOf(id)
 	status := p.s.NodeStatus[id]
-	return status == wire.NodeDone || status == wire.NodeFailed && v != nil && !p.retries(v, id)
+	return status == wire.NodeDone || status == wire.NodeFailed && v != nil && !p.willRetry(v, id)
 }
 
-// retries reports whether a failed node is going to be tried again.
-func (p *planner) retries(v *vertex, id string) bool {
+// willRetry reports whether a failed node is going to be tried again.
+func (p *planner) willRetry(v *vertex, id string) bool {
 	n := p.s.Nodes[id]
 	if p.s.NodeStatus[id] != wire.NodeFailed || v.Policy == nil || v.Policy.Retry == nil || n.Count > 0 && n.Index == nil {
 		return false
@@ -309,45 +325,45 @@ func (p *planner) retries(v *vertex, id string) bool {
 	return n.ErrorType != errorInput && n.ErrorType != errorCancelled && !run.Interrupted(p.s, id) && n.Attempt < v.Policy.Retry.MaxAttempts
 }
 
-// advance does what there is to do about a node.
-func (p *planner) advance(v *vertex) {
+// advanceNode does what there is to do about a node.
+func (p *planner) advanceNode(v *vertex) {
 	switch {
-	case p.lost(v.ID):
-	case p.settled(v.ID):
-		p.leave(v)
-	case p.retries(v, v.ID):
-		p.retry(v, v.ID, nil)
+	case p.isLost(v.ID):
+	case p.isSettled(v.ID):
+		p.leaveNode(v)
+	case p.willRetry(v, v.ID):
+		p.retryNode(v, v.ID, nil)
 	case p.s.Nodes[v.ID].Open():
 		if v.itemName(p.s) != "" {
-			p.items(v)
+			p.advanceItems(v)
 		} else {
-			p.execute(v, v.ID)
+			p.executeNode(v, v.ID)
 		}
 	default:
-		p.enter(v)
+		p.enterNode(v)
 	}
 }
 
-// leave decides the edges that lead away from a settled node. A loop that goes
+// leaveNode decides the edges that lead away from a settled node. A loop that goes
 // round comes first: the edges that lead on wait for the pass that leaves it.
-func (p *planner) leave(v *vertex) {
+func (p *planner) leaveNode(v *vertex) {
 	skipped := p.s.Nodes[v.ID].Skipped
 	for _, e := range v.back {
 		if p.s.EdgeStatus[e.key] == wire.EdgeFired {
 			return
 		}
-		if p.pending(e) && p.decideEdge(e, skipped) {
+		if p.isPending(e) && p.decideEdge(e, skipped) {
 			return
 		}
 	}
 	for _, e := range v.out {
-		if p.pending(e) && p.s.Status == wire.RunRunning {
+		if p.isPending(e) && p.s.Status == wire.RunRunning && !p.isFull() {
 			p.decideEdge(e, skipped)
 		}
 	}
 }
 
-func (p *planner) pending(e *edge) bool {
+func (p *planner) isPending(e *edge) bool {
 	status := p.s.EdgeStatus[e.key]
 	return status == "" || status == wire.EdgePending
 }
@@ -359,20 +375,20 @@ func (p *planner) decideEdge(e *edge, skipped bool) bool {
 		p.emit("", &wire.EdgeSkip{EdgeID: e.key, From: e.From, To: e.To, Reason: "from"})
 		return false
 	}
-	sc := p.scope(e.from, nil)
+	sc := p.scopeOf(e.from, nil)
 	if e.MaxIterations > 0 {
 		sc.vars = loopVars(p.s.LoopCounters[e.key], e.MaxIterations)
 	}
-	ok, err := e.when.holds(sc)
+	ok, err := e.when.isTrue(sc)
 	switch {
 	case err != nil:
-		p.fail(e.From, "edge %s: when: %v", e.key, err)
+		p.failRun(e.From, "edge %s: when: %v", e.key, err)
 		return true
 	case !ok:
 		p.emit("", &wire.EdgeSkip{EdgeID: e.key, From: e.From, To: e.To, Reason: "when"})
 		return false
 	case e.MaxIterations > 0 && p.s.LoopCounters[e.key] >= e.MaxIterations:
-		p.fail(e.From, "loop %s exceeded %d iterations", e.key, e.MaxIterations)
+		p.failRun(e.From, "loop %s exceeded %d iterations", e.key, e.MaxIterations)
 		return true
 	}
 	p.emit("", &wire.EdgeFire{EdgeID: e.key, From: e.From, To: e.To})
@@ -387,7 +403,7 @@ func (p *planner) goRound(l *edge) {
 	}
 	for id, n := range p.s.Nodes {
 		v := p.d.graph.vertexOf(id)
-		if v != nil && slices.Contains(l.again, v.ID) && (n.Open() || p.retries(v, id)) {
+		if v != nil && slices.Contains(l.again, v.ID) && (n.Open() || p.willRetry(v, id)) {
 			return
 		}
 	}
@@ -401,8 +417,8 @@ func (p *planner) goRound(l *edge) {
 	})
 }
 
-// enter schedules or skips a node that is pending, once its gate is decided.
-func (p *planner) enter(v *vertex) {
+// enterNode schedules or skips a node that is pending, once its gate is decided.
+func (p *planner) enterNode(v *vertex) {
 	fired, skipped := 0, 0
 	var each []*edge
 	for _, e := range v.in {
@@ -420,26 +436,26 @@ func (p *planner) enter(v *vertex) {
 	}
 	closed := v.gate == GateAny && fired == 0 && len(v.in) > 0 || v.gate != GateAny && skipped > 0
 	switch {
-	case closed && !p.entered(v):
+	case closed && !p.wasEntered(v):
 		p.emit("", &wire.NodeSkipped{Target: v.ID, Reason: "edge"})
 	case len(each) > 1:
-		p.refuse(v, fmt.Errorf("forEach edges %s and %s have both fired", each[0].key, each[1].key))
+		p.refuseNode(v, fmt.Errorf("forEach edges %s and %s have both fired", each[0].key, each[1].key))
 	case len(each) == 1:
 		p.fanOut(v, each[0])
 	default:
-		p.schedule(v, v.ID, 1, nil)
+		p.scheduleNode(v, v.ID, 1, nil)
 	}
 }
 
-// entered reports whether a loop has led here in this pass.
-func (p *planner) entered(v *vertex) bool {
+// wasEntered reports whether a loop has led here in this pass.
+func (p *planner) wasEntered(v *vertex) bool {
 	return slices.ContainsFunc(v.entries, func(l *edge) bool { return p.s.LoopCounters[l.key] > 0 })
 }
 
-// schedule begins an execution, or skips the node if its condition is false.
-func (p *planner) schedule(v *vertex, id string, attempt int, it *item) {
-	sc := p.scope(v, it)
-	ok, err := v.when.holds(sc)
+// scheduleNode begins an execution, or skips the node if its condition is false.
+func (p *planner) scheduleNode(v *vertex, id string, attempt int, it *item) {
+	sc := p.scopeOf(v, it)
+	ok, err := v.when.isTrue(sc)
 	if err != nil {
 		err = fmt.Errorf("when: %w", err)
 	}
@@ -448,13 +464,13 @@ func (p *planner) schedule(v *vertex, id string, attempt int, it *item) {
 		return
 	}
 	n := &wire.NodeScheduled{
-		Target: id, Attempt: attempt, Iteration: p.iteration(v), Pool: firstOf(v.Pool, p.d.Pool),
+		Target: id, Attempt: attempt, Iteration: p.iterationOf(v), Pool: firstOf(v.Pool, p.d.Pool),
 	}
 	if it != nil {
 		n.Index, n.Count, n.Item = &it.index, it.count, it.value
 	}
 	if err == nil {
-		n.Input, err = v.resolve(sc)
+		n.Input, err = v.resolveInput(sc)
 	}
 	if err != nil {
 		n.Error = err.Error()
@@ -462,39 +478,39 @@ func (p *planner) schedule(v *vertex, id string, attempt int, it *item) {
 	p.emit(p.nextExec(id), n)
 }
 
-// refuse schedules a node that can't be run, so that its failure is on record.
-func (p *planner) refuse(v *vertex, err error) {
+// refuseNode schedules a node that can't be run, so that its failure is on record.
+func (p *planner) refuseNode(v *vertex, err error) {
 	p.emit(p.nextExec(v.ID), &wire.NodeScheduled{
-		Target: v.ID, Attempt: 1, Iteration: p.iteration(v), Error: err.Error(),
+		Target: v.ID, Attempt: 1, Iteration: p.iterationOf(v), Error: err.Error(),
 	})
 }
 
 func (p *planner) nextExec(id string) string { return run.ExecID(id, p.s.Nodes[id].Execs+1) }
 
-// retry tries a failed node again when its time has come.
-func (p *planner) retry(v *vertex, id string, it *item) {
+// retryNode tries a failed node again when its time has come.
+func (p *planner) retryNode(v *vertex, id string, it *item) {
 	n := p.s.Nodes[id]
 	if due := n.EndedAt + v.Policy.Retry.BackoffMs; p.now < due {
 		p.wakeAt(due)
 		return
 	}
-	p.schedule(v, id, n.Attempt+1, it)
+	p.scheduleNode(v, id, n.Attempt+1, it)
 }
 
-// resolve returns the node's input with its bindings replaced.
-func (v *vertex) resolve(sc *scope) (wire.Raw, error) {
+// resolveInput returns the node's input with its bindings replaced.
+func (v *vertex) resolveInput(sc *scope) (wire.Raw, error) {
 	if v.Type == TypeFlow {
 		return v.resolveFlow(sc)
 	}
 	if v.Input == nil || !v.input.bound {
 		return v.Input, nil
 	}
-	value, _, err := v.input.resolve(sc)
+	value, _, err := v.input.resolveValue(sc)
 	if err != nil {
 		return nil, err
 	}
 	if fields, ok := value.(map[string]any); ok {
-		if err := coerce(v.Type, fields); err != nil {
+		if err := coerceInput(v.Type, fields); err != nil {
 			return nil, err
 		}
 	}
@@ -503,7 +519,7 @@ func (v *vertex) resolve(sc *scope) (wire.Raw, error) {
 
 // resolveFlow leaves the child's definition as it is.
 func (v *vertex) resolveFlow(sc *scope) (wire.Raw, error) {
-	value, _, err := v.input.resolve(sc)
+	value, _, err := v.input.resolveValue(sc)
 	fields, ok := value.(map[string]any)
 	if err != nil || !ok {
 		return nil, err
@@ -512,17 +528,18 @@ func (v *vertex) resolveFlow(sc *scope) (wire.Raw, error) {
 	return wire.Marshal(fields)
 }
 
-// iteration is how often the innermost loop around a node has gone round.
-func (p *planner) iteration(v *vertex) int {
+// iterationOf is how often the innermost loop around a node has gone round.
+func (p *planner) iterationOf(v *vertex) int {
 	if v.loop == nil {
 		return 0
 	}
 	return p.s.LoopCounters[v.loop.key]
 }
 
-// scope is what the expressions of a node see.
-func (p *planner) scope(v *vertex, it *item) *scope {
-	sc := &scope{state: p.s, now: p.now, cache: p.cache}
+// scopeOf is what the expressions of a node see.
+func (p *planner) scopeOf(v *vertex, it *item) *scope {
+	p.before, p.budget = p.budgetSpent(), jsonata.NewBudget()
+	sc := &scope{state: p.s, now: p.now, cache: p.cache, budget: p.budget}
 	switch {
 	case it != nil:
 		sc.item, sc.value = it.name, it.value
@@ -531,7 +548,7 @@ func (p *planner) scope(v *vertex, it *item) *scope {
 			"maxIterations": float64(it.count),
 		}
 	case v.loop != nil:
-		sc.vars = loopVars(p.iteration(v), v.loop.MaxIterations)
+		sc.vars = loopVars(p.iterationOf(v), v.loop.MaxIterations)
 	}
 	return sc
 }

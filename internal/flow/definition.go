@@ -13,7 +13,7 @@ import (
 	"fmt"
 	"path"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Definition is a flow. It comes from [Parse] or [FromRaw] and is not changed.
@@ -71,19 +71,44 @@ type Node struct {
 
 // Policy is what happens when an execution fails or takes long.
 type Policy struct {
-	Retry           *Retry `json:"retry,omitempty"`
-	TimeoutMs       int64  `json:"timeoutMs,omitempty"` // of one execution; 0 is no limit
-	ContinueOnError bool   `json:"continueOnError,omitempty"`
+	Retry     *Retry `json:"retry,omitempty"`
+	TimeoutMs int64  `json:"timeoutMs,omitempty"` // of one execution; 0 is no limit
+	// StartTimeoutMs is how long an agent's program may say nothing at all after its start;
+	// 0 is a minute.
+	StartTimeoutMs  int64 `json:"startTimeoutMs,omitempty"`
+	ContinueOnError bool  `json:"continueOnError,omitempty"`
+	// OutputBytes is how much of what a command prints is recorded, of its beginning and its
+	// end; 0 is [OutputBytes].
+	OutputBytes int64 `json:"outputBytes,omitempty"`
+	// Memory is how many bytes of memory the processes of one execution may use together; 0 is no bound. A runner that
+	// can't keep it refuses the node, unless MemoryOptional has it run without one there.
+	Memory         int64 `json:"memory,omitempty"`
+	MemoryOptional bool  `json:"memoryOptional,omitempty"`
 	// Interrupted is what becomes of the open tool calls of an agent that was
 	// interrupted: seal (default), rollback or rerun.
 	Interrupted string `json:"interrupted,omitempty"`
 }
 
+// OutputBytes is how much of what a command prints is recorded unless its policy says otherwise.
+const OutputBytes = 16 << 20
+
 // Retry runs a failed node again.
 type Retry struct {
 	MaxAttempts int   `json:"maxAttempts"`         // tries in all
 	BackoffMs   int64 `json:"backoffMs,omitempty"` // between two
+	// Session is which session an agent has that is run again: continue (default), its own
+	// with all that it has done, or new.
+	Session string `json:"session,omitempty"`
 }
+
+// The sessions of an agent that is run again; see [Retry].
+const (
+	RetryContinue = "continue"
+	RetryNew      = "new"
+)
+
+// GoesOn reports whether an agent that is run again continues its session.
+func (r *Retry) GoesOn() bool { return r.Session != RetryNew }
 
 // Scope is what the agent of a node may touch.
 type Scope struct {
@@ -146,22 +171,22 @@ func Parse(file string, src []byte) (*Definition, error) {
 	var t *tree
 	switch {
 	case len(src) > maxSource:
-		ps.add(place{1, 1}, "", "the file is larger than %d bytes", maxSource)
+		ps.addProblem(place{1, 1}, "", "the file is larger than %d bytes", maxSource)
 	case path.Ext(file) == ".json" || bytes.HasPrefix(bytes.TrimLeft(src, " \t\r\n"), []byte("{")):
 		t = readJSON(ps, src)
 	default:
 		t = readYAML(ps, src)
 	}
 	if t == nil {
-		return nil, ps.err()
+		return nil, ps.toError()
 	}
-	return build(ps, t)
+	return buildDefinition(ps, t)
 }
 
 // FromRaw reads a definition as flow:start carries it. It is checked like a
 // file: a log may come from anywhere.
 func FromRaw(raw wire.Raw) (*Definition, error) {
-	return build(&problems{file: rawFile}, treeOf(raw.Any()))
+	return buildDefinition(&problems{file: rawFile}, treeOf(raw.Any()))
 }
 
 // rawFile stands for the file of a definition that has none.
@@ -183,10 +208,10 @@ func (d *Definition) Node(id string) *Node {
 	return v.Node
 }
 
-// build makes a definition of a tree.
-func build(ps *problems, t *tree) (*Definition, error) {
-	d := read(ps, t)
-	if err := ps.err(); err != nil {
+// buildDefinition makes a definition of a tree.
+func buildDefinition(ps *problems, t *tree) (*Definition, error) {
+	d := readDefinition(ps, t)
+	if err := ps.toError(); err != nil {
 		return nil, err
 	}
 	d.embedded = embeddedIn(t)

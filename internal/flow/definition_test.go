@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"wake/internal/flow"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 const whole = `
@@ -132,7 +132,7 @@ func TestAliasBomb(t *testing.T) {
 		b.WriteString("  a" + next + ": &a" + next + " [" + strings.Repeat("*a"+prev+", ", 9) + "*a" + prev + "]\n")
 	}
 	_, err := flow.Parse("bomb.yaml", []byte(b.String()))
-	if err == nil || !strings.Contains(err.Error(), "too large") {
+	if err == nil || !strings.Contains(err.Error(), "what aliases stand for") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"path"
 	"slices"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // maxChildren bounds how deep child flows nest.
@@ -17,14 +17,14 @@ const maxChildren = 8
 // log alone. Files are named relative to the file they are named in. read returns the
 // text of a file. The error is an [*Error]; a problem of a child is one of its own file.
 func (d *Definition) Embed(file string, read func(file string) ([]byte, error)) (*Definition, error) {
-	whole, changed, err := embed(d, file, read, []string{path.Clean(file)})
+	whole, changed, err := embedFlows(d, file, read, []string{path.Clean(file)})
 	if err != nil || !changed {
 		return d, err
 	}
 	return FromRaw(whole)
 }
 
-func embed(d *Definition, file string, read func(string) ([]byte, error), above []string) (wire.Raw, bool, error) {
+func embedFlows(d *Definition, file string, read func(string) ([]byte, error), above []string) (wire.Raw, bool, error) {
 	def, ok := d.raw.Any().(map[string]any)
 	nodes, ok2 := def["nodes"].([]any)
 	if !ok || !ok2 {
@@ -32,7 +32,7 @@ func embed(d *Definition, file string, read func(string) ([]byte, error), above 
 	}
 	changed := false
 	for i := range nodes {
-		for field, holder := range holders(fmt.Sprintf("nodes[%d]", i), nodes[i]) {
+		for field, holder := range flowHolders(fmt.Sprintf("nodes[%d]", i), nodes[i]) {
 			child, err := embedChild(holder["flow"], file, read, above)
 			if err != nil {
 				return nil, false, asProblem(err, file, field, d.embedded[field])
@@ -61,7 +61,7 @@ func embedChild(child any, file string, read func(string) ([]byte, error), above
 		if err != nil {
 			return nil, err
 		}
-		whole, changed, err := embed(d, file, read, above)
+		whole, changed, err := embedFlows(d, file, read, above)
 		if err != nil || !changed {
 			return nil, err
 		}
@@ -70,8 +70,8 @@ func embedChild(child any, file string, read func(string) ([]byte, error), above
 	return nil, nil
 }
 
-// holders yields the objects of a node that hold a flow, by the field that it is.
-func holders(path string, node any) iter.Seq2[string, map[string]any] {
+// flowHolders yields the objects of a node that hold a flow, by the field that it is.
+func flowHolders(path string, node any) iter.Seq2[string, map[string]any] {
 	n, _ := node.(map[string]any)
 	return func(yield func(string, map[string]any) bool) {
 		if input, ok := n["input"].(map[string]any); ok && n["type"] == string(TypeFlow) && !yield(path+".input.flow", input) {
@@ -90,17 +90,17 @@ func holders(path string, node any) iter.Seq2[string, map[string]any] {
 func embeddedIn(t *tree) map[string]place {
 	places := map[string]place{}
 	for i, n := range t.get("nodes").list {
-		places[fmt.Sprintf("nodes[%d].input.flow", i)] = where(n.get("input").get("flow"))
+		places[fmt.Sprintf("nodes[%d].input.flow", i)] = placeOfTree(n.get("input").get("flow"))
 		if flows := n.get("flows"); flows != nil {
 			for j, f := range flows.list {
-				places[fmt.Sprintf("nodes[%d].flows[%d].flow", i, j)] = where(f.get("flow"))
+				places[fmt.Sprintf("nodes[%d].flows[%d].flow", i, j)] = placeOfTree(f.get("flow"))
 			}
 		}
 	}
 	return places
 }
 
-func where(t *tree) place {
+func placeOfTree(t *tree) place {
 	if t == nil {
 		return place{}
 	}
@@ -131,6 +131,6 @@ func loadChild(file string, read func(string) ([]byte, error), above []string) (
 	if err != nil {
 		return nil, err
 	}
-	raw, _, err := embed(child, file, read, append(above, file))
+	raw, _, err := embedFlows(child, file, read, append(above, file))
 	return raw, err
 }

@@ -5,13 +5,13 @@ import (
 	"slices"
 	"strings"
 
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// execute goes on with an open execution that is the owner's. What workers
+// executeNode goes on with an open execution that is the owner's. What workers
 // execute is theirs.
-func (p *planner) execute(v *vertex, id string) {
+func (p *planner) executeNode(v *vertex, id string) {
 	n := p.s.Nodes[id]
 	switch v.Type {
 	case TypeSet, TypeAsk, TypeFlow:
@@ -25,17 +25,17 @@ func (p *planner) execute(v *vertex, id string) {
 		return
 	}
 	if v.Type == TypeSet {
-		p.set(id, n)
+		p.executeSet(id, n)
 		return
 	}
-	if v.Type == TypeAsk && p.ask(id, n) {
+	if v.Type == TypeAsk && p.executeAsk(id, n) {
 		return
 	}
-	p.timeout(v, id, n)
+	p.checkTimeout(v, id, n)
 }
 
-// timeout ends an execution that waits for longer than its policy allows.
-func (p *planner) timeout(v *vertex, id string, n wire.NodeState) {
+// checkTimeout ends an execution that waits for longer than its policy allows.
+func (p *planner) checkTimeout(v *vertex, id string, n wire.NodeState) {
 	if v.Policy == nil || v.Policy.TimeoutMs == 0 {
 		return
 	}
@@ -50,9 +50,9 @@ func (p *planner) timeout(v *vertex, id string, n wire.NodeState) {
 	})
 }
 
-// set changes the user's state: set and merge hold dotted paths and values. The
+// executeSet changes the user's state: set and merge hold dotted paths and values. The
 // output is what the node says, else what it has set.
-func (p *planner) set(id string, n wire.NodeState) {
+func (p *planner) executeSet(id string, n wire.NodeState) {
 	patches := patchesOf(n.Input)
 	state := p.s.State
 	for _, patch := range patches {
@@ -104,18 +104,18 @@ func patchesOf(input wire.Raw) []wire.Patch {
 	return out
 }
 
-// ask asks a human, and completes the node with the answer. It reports whether
+// executeAsk asks a human, and completes the node with the answer. It reports whether
 // there was something to do. An answer that is none of the choices is asked for
 // again.
-func (p *planner) ask(id string, n wire.NodeState) bool {
+func (p *planner) executeAsk(id string, n wire.NodeState) bool {
 	switch {
-	case n.Answer != nil && p.acceptable(n):
+	case n.Answer != nil && p.isAcceptable(n):
 		p.emit(n.Exec, &wire.NodeComplete{
 			Target: id, Output: mustMarshal(map[string]any{"answer": n.Answer}), DurationMs: p.now - n.StartedAt,
 		})
 		return true
 	case n.PromptID == "":
-		p.request(id, n)
+		p.requestInput(id, n)
 		return true
 	}
 	for _, c := range p.s.Inbox {
@@ -129,7 +129,7 @@ func (p *planner) ask(id string, n wire.NodeState) bool {
 	return false
 }
 
-func (p *planner) request(id string, n wire.NodeState) {
+func (p *planner) requestInput(id string, n wire.NodeState) {
 	prompt := textOf(n.Input, "prompt")
 	choices := choicesOf(n.Input)
 	if n.Answer != nil {
@@ -141,8 +141,8 @@ func (p *planner) request(id string, n wire.NodeState) {
 	})
 }
 
-// acceptable reports whether an answer is one of the choices, if there are any.
-func (p *planner) acceptable(n wire.NodeState) bool {
+// isAcceptable reports whether an answer is one of the choices, if there are any.
+func (p *planner) isAcceptable(n wire.NodeState) bool {
 	_, ok := Acceptable(n.Input, n.Answer)
 	return ok
 }
@@ -156,7 +156,7 @@ func Acceptable(input, answer wire.Raw) (choices []string, ok bool) {
 
 func choicesOf(input wire.Raw) []string {
 	var out []string
-	for _, c := range elements(input.Get("choices")) {
+	for _, c := range elementsOf(input.Get("choices")) {
 		out = append(out, c.Plain())
 	}
 	return out

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func testScope(t testing.TB) *scope {
@@ -71,8 +71,11 @@ func TestExpressions(t *testing.T) {
 		{"state.none = null", "true"},
 		{"state.nope = null", "false"},
 		{"$exists(state.none)", "true"},
-		{"state.list = []", "false"}, // the library takes an empty list for nothing
+		{"state.list = []", "false"}, // an empty list at the end of a path is nothing
 		{"$count(state.list)", "0"},
+		{"state.list ?? 'none'", `"none"`}, // as everywhere
+		{"state.nope ?? state.none ?: a.score", "85"},
+		{"$map(a.tags, function($v){ $v.none ?? $v })", `["x","y"]`},
 		{"state.objects[d=false].t", `"y"`},
 		{"[state.objects[d=false]]", `[{"d":false,"t":"y"}]`},
 		{"[state.objects[t='z']]", "[]"},
@@ -103,11 +106,11 @@ func TestExpressions(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.src, func(t *testing.T) {
-			x, err := compile(test.src, testNames)
+			x, err := compileExpression(test.src, testNames)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // the library remembers its last evaluation
+			for range 2 {
 				v, err := x.eval(testScope(t))
 				if err != nil {
 					t.Fatal(err)
@@ -138,7 +141,7 @@ func TestExpressionErrors(t *testing.T) {
 		"a.tags * 2", "a.score > 'x'", "$error('no')", "$pad('x', 1000000000)", "$number('x')", "1/0", "$power(10, 1000)",
 		"$toMillis('x')", "$sort(state.objects)", "$single(a.tags, function($v){ true })",
 	} {
-		x, err := compile(src, testNames)
+		x, err := compileExpression(src, testNames)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +187,7 @@ func TestExpressionsEnd(t *testing.T) {
 		strings.Repeat("(", 3000) + "1" + strings.Repeat(")", 3000),
 		strings.Repeat("-", 5000) + "1",
 	} {
-		if _, err := compile(src, testNames); err == nil {
+		if _, err := compileExpression(src, testNames); err == nil {
 			t.Errorf("%.60s was accepted", src)
 		}
 	}
@@ -192,7 +195,7 @@ func TestExpressionsEnd(t *testing.T) {
 
 func TestExpressionsNest(t *testing.T) {
 	src := strings.Repeat("(", 1000) + "1" + strings.Repeat(")", 1000)
-	x, err := compile(src, testNames)
+	x, err := compileExpression(src, testNames)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,30 +208,29 @@ func TestExpressionsNest(t *testing.T) {
 // expression may change them.
 func TestExpressionsDoNotChangeTheirData(t *testing.T) {
 	s := testScope(t)
-	before := fmt.Sprintf("%#v", s.data())
+	before := fmt.Sprintf("%#v", s.All())
 	for _, src := range []string{
 		"$sort(a.tags, function($l, $r){ $l < $r })", "$reverse(a.tags)", "$append(a.tags, 'z')",
 		"$merge([a, {'score': 1}])", "state.objects^(>t)",
 		"$map(state.objects, function($o){ $o ~> $string })", "$distinct(a.tags)", "$zip(a.tags, a.tags)",
 		"$spread(a)", "$sift(a, function($v){ $v = 85 })", "state.objects{t: d}", "$each(a, function($v, $k){ $k })",
 	} {
-		x, err := compile(src, testNames)
+		x, err := compileExpression(src, testNames)
 		if err != nil {
 			continue
 		}
 		if _, err := x.eval(s); err != nil {
 			t.Errorf("%s: %v", src, err)
 		}
-		if after := fmt.Sprintf("%#v", s.data()); after != before {
+		if after := fmt.Sprintf("%#v", s.All()); after != before {
 			t.Fatalf("%s changed its data:\n%s\n%s", src, before, after)
 		}
 	}
 }
 
-// Built-in functions of the library remember the context of their last call, so
-// evaluations must not meet, or one run would read another's data.
+// Evaluations of one expression share its syntax tree and nothing else.
 func TestEvaluationsDoNotMeet(t *testing.T) {
-	x, err := compile("a.tags.$uppercase()", testNames)
+	x, err := compileExpression("a.tags.$uppercase()", testNames)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +274,7 @@ func TestSplit(t *testing.T) {
 		{"a }} b", "'a }} b'"},
 	}
 	for _, test := range tests {
-		segments, err := split(test.text)
+		segments, err := splitText(test.text)
 		var got strings.Builder
 		for _, s := range segments {
 			if s.isExpr() {
@@ -290,27 +292,52 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// No text makes a compiler or an evaluation panic, and evaluating it twice gives
-// the same.
+// No text makes a compiler or an evaluation panic, or need more than its budget, and evaluating it
+// twice gives the same.
 func FuzzExpression(f *testing.F) {
 	for _, src := range []string{
 		"a.score >= 80", "$map(a.tags, function($v){ $v & 'x' })", "state.objects^(>t){t: $sum(d)}", "a ~> |$|{'x':1}|",
 		"$.a[0].**.*", "($x := 1; $x)", "/x/i", "[1..3].($)", "`my-node`", "a.tags[-1]", "{'a': $}", "$$.state", "-1 ? 2 : 3",
 		"$formatNumber(1, '#')", "$fromMillis(1, '[Y]')", "$match('abc', /b/)", "$lookup(state, 'n')", "$string()",
+		"$reduce([1..40], function($a,$b){ $a & $a }, 'xxxxxxxx')", "$pad(a.tags[0], 1000000000, 'ab')", "$string($reduce([1..9], function($a,$b){ {'x': $a, 'y': $a} }, 1))",
+		"$replace('aaaa', /(a*)*/, '$1$0')", "$split('aab', '')", "$zip(a.tags, [1..10000])", "$sort([3,1,2], function($l, $r){ $l > $r })",
 		"/A/!\u0557", "a ~> |$|{'x':$}|", "*", "$.a[0].**.*",
+		"a.none ?? state.n ?: 1", "$map(a.tags, function($v)<s?:s>{ $v ?: 'x' ?? /[/]/ })[0] ? a ?? 1 : [{'k': a ?? 1}, a ?: 2]", "`?:` ??", "?: ?? (",
 	} {
 		f.Add(src)
 	}
 	s := testScope(f)
 	f.Fuzz(func(t *testing.T, src string) {
-		x, err := compile(src, testNames)
+		x, err := compileExpression(src, testNames)
 		if err != nil {
 			return
 		}
+		s.budget = nil
 		one, err1 := x.eval(s)
+		s.budget = nil
 		two, err2 := x.eval(s)
 		if (err1 == nil) != (err2 == nil) || !bytes.Equal(one, two) {
 			t.Errorf("%q: %s and %v, then %s and %v", src, shown(t, one), err1, shown(t, two), err2)
 		}
 	})
+}
+
+// What most flows say: a path, a comparison, a text of two parts.
+func BenchmarkExpression(b *testing.B) {
+	for _, src := range []string{"a.score", "a.score >= 80", "input.task & '!'", "a.score >= 80 and 'x' in a.tags", "state.objects[d=false].t"} {
+		b.Run(src, func(b *testing.B) {
+			x, err := compileExpression(src, testNames)
+			if err != nil {
+				b.Fatal(err)
+			}
+			s := testScope(b)
+			b.ReportAllocs()
+			for b.Loop() {
+				s.budget, s.all, s.cache = nil, nil, map[*byte]any{}
+				if v, err := x.eval(s); err != nil || v == nil {
+					b.Fatal(v, err)
+				}
+			}
+		})
+	}
 }

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // item is one of the list that a node runs for.
@@ -35,24 +35,24 @@ var errNoList = errors.New("forEach.in is no list; write [ … ] around an expre
 // fanOut begins a forEach: the list is part of the decision, so that what
 // happens meanwhile doesn't change it.
 func (p *planner) fanOut(v *vertex, e *edge) {
-	value, _, err := e.items.resolve(p.scope(e.from, nil))
+	value, _, err := e.items.resolveValue(p.scopeOf(e.from, nil))
 	raw, _ := value.(wire.Raw)
 	if err == nil && !isList(raw) {
 		err = errNoList
 	}
 	if err != nil {
-		p.refuse(v, fmt.Errorf("edge %s: %w", e.key, err))
+		p.refuseNode(v, fmt.Errorf("edge %s: %w", e.key, err))
 		return
 	}
 	p.emit(p.nextExec(v.ID), &wire.NodeScheduled{
-		Target: v.ID, Attempt: 1, Iteration: p.iteration(v), Count: len(elements(raw)), Input: raw,
+		Target: v.ID, Attempt: 1, Iteration: p.iterationOf(v), Count: len(elementsOf(raw)), Input: raw,
 	})
 }
 
-// items begins the executions of a forEach and joins them when all have ended.
-func (p *planner) items(v *vertex) {
+// advanceItems begins the executions of a forEach and joins them when all have ended.
+func (p *planner) advanceItems(v *vertex) {
 	n := p.s.Nodes[v.ID]
-	values := elements(n.Input)
+	values := elementsOf(n.Input)
 	switch {
 	case len(values) != n.Count:
 		p.emit(n.Exec, &wire.NodeError{
@@ -67,32 +67,32 @@ func (p *planner) items(v *vertex) {
 	ended := 0
 	for i, value := range values {
 		id, it := run.ItemID(v.ID, i), &item{name: name, index: i, count: n.Count, value: value}
-		for p.item(v, id, it) {
+		for p.advanceItem(v, id, it) {
 		}
-		if p.settled(id) {
+		if p.isSettled(id) {
 			ended++
 		}
-		if p.lost(id) || len(p.events) >= maxEvents || p.err != nil {
+		if p.isLost(id) || p.isFull() || p.err != nil {
 			return
 		}
 	}
 	if ended == n.Count {
-		p.join(v, values)
+		p.joinItems(v, values)
 	}
 }
 
-// item does what there is to do about an item and reports whether there was
+// advanceItem does what there is to do about an item and reports whether there was
 // something.
-func (p *planner) item(v *vertex, id string, it *item) bool {
+func (p *planner) advanceItem(v *vertex, id string, it *item) bool {
 	before := len(p.events)
 	switch {
-	case p.settled(id):
-	case p.retries(v, id):
-		p.retry(v, id, it)
+	case p.isSettled(id):
+	case p.willRetry(v, id):
+		p.retryNode(v, id, it)
 	case p.s.Nodes[id].Open():
-		p.execute(v, id)
+		p.executeNode(v, id)
 	default:
-		p.schedule(v, id, 1, it)
+		p.scheduleNode(v, id, 1, it)
 	}
 	return len(p.events) > before && p.err == nil
 }
@@ -107,8 +107,8 @@ func (v *vertex) itemName(s *wire.State) string {
 	return ""
 }
 
-// elements takes a list apart.
-func elements(list wire.Raw) []wire.Raw {
+// elementsOf takes a list apart.
+func elementsOf(list wire.Raw) []wire.Raw {
 	var out []wire.Raw
 	if !isList(list) || wire.Unmarshal(list, &out) != nil {
 		return nil
@@ -116,8 +116,8 @@ func elements(list wire.Raw) []wire.Raw {
 	return out
 }
 
-// join ends a forEach with {iterations: [{item, output | error | skipped}]}.
-func (p *planner) join(v *vertex, values []wire.Raw) {
+// joinItems ends a forEach with {iterations: [{item, output | error | skipped}]}.
+func (p *planner) joinItems(v *vertex, values []wire.Raw) {
 	iterations := make([]any, len(values))
 	for i, value := range values {
 		id := run.ItemID(v.ID, i)

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Git is the repository that a workspace is a clone of.
@@ -31,13 +32,17 @@ var gitSchemes = []string{"https", "http", "ssh", "git", "file"}
 
 // refPattern are the names of branches, tags and commits, none of which can be
 // taken for an option.
-var refPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/+-]{0,254}$`)
+var refPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/+-]{0,254}$`) })
 
 // hostPattern is the host of a URL, with who logs in there and the port.
-var hostPattern = regexp.MustCompile(`^([A-Za-z0-9][^/@]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?(/|$)`)
+var hostPattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([A-Za-z0-9][^/@]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?(/|$)`)
+})
 
 // scpPattern is user@host:path, as ssh is written for short.
-var scpPattern = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*:[^:]`)
+var scpPattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*:[^:]`)
+})
 
 // parseGit reads "git: URL@ref". The ref follows the last @ of the path; so a
 // path with an @ needs a ref.
@@ -56,7 +61,7 @@ func parseGit(s string) (Git, error) {
 	g := Git{URL: s}
 	if at := strings.LastIndexByte(s[path:], '@'); at >= 0 {
 		g.URL, g.Ref = s[:path+at], s[path+at+1:]
-		if !refPattern.MatchString(g.Ref) || strings.Contains(g.Ref, "..") {
+		if !refPattern().MatchString(g.Ref) || strings.Contains(g.Ref, "..") {
 			return Git{}, fmt.Errorf("git: %q is not the name of a branch, a tag or a commit", g.Ref)
 		}
 	}
@@ -68,7 +73,7 @@ func gitPath(s string) (int, error) {
 	scheme, rest, ok := strings.Cut(s, "://")
 	switch {
 	case ok && slices.Contains(gitSchemes, scheme):
-		if !hostPattern.MatchString(rest) && (scheme != "file" || !strings.HasPrefix(rest, "/")) {
+		if !hostPattern().MatchString(rest) && (scheme != "file" || !strings.HasPrefix(rest, "/")) {
 			return 0, errors.New("git: the URL is malformed")
 		}
 		return len(s) - len(rest) + pathOf(rest), nil
@@ -76,7 +81,7 @@ func gitPath(s string) (int, error) {
 		return 0, fmt.Errorf("git: %q repositories aren't supported; it is one of %s", scheme, strings.Join(gitSchemes, ", "))
 	case strings.HasPrefix(s, "/"):
 		return 0, nil
-	case scpPattern.MatchString(s):
+	case scpPattern().MatchString(s):
 		return strings.IndexByte(s, ':'), nil
 	}
 	return 0, errors.New("git: it needs a URL, user@host:path or an absolute path")

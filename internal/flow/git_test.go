@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/flow"
+	"code.wake.dev/wake/internal/flow"
 )
 
 func withWorkspace(workspace string) []byte {

@@ -48,9 +48,9 @@ func (g *graph) vertexOf(id string) *vertex {
 	return g.byID[node]
 }
 
-// graph connects the nodes and compiles what they say. Problems of the parts
+// buildGraph connects the nodes and compiles what they say. Problems of the parts
 // have been told; what they make impossible here is left out.
-func (r *reader) graph(d *Definition, nodes, edges []*tree) graph {
+func (r *reader) buildGraph(d *Definition, nodes, edges []*tree) graph {
 	g := graph{byID: map[string]*vertex{}}
 	for i := range d.Nodes {
 		v := &vertex{Node: &d.Nodes[i], rank: i}
@@ -60,18 +60,18 @@ func (r *reader) graph(d *Definition, nodes, edges []*tree) graph {
 		}
 	}
 	for _, e := range d.Edges {
-		g.connect(&edge{Edge: e, key: e.Key(), from: g.byID[e.From], to: g.byID[e.To]})
+		g.connectEdge(&edge{Edge: e, key: e.Key(), from: g.byID[e.From], to: g.byID[e.To]})
 	}
-	r.gates(&g, edges)
-	acyclic := r.cycles(&g, edges)
-	r.compile(&g, d, nodes, edges)
+	r.assignGates(&g, edges)
+	acyclic := r.checkCycles(&g, edges)
+	r.compileGraph(&g, d, nodes, edges)
 	if acyclic {
 		g.measureLoops()
 	}
 	return g
 }
 
-func (g *graph) connect(e *edge) {
+func (g *graph) connectEdge(e *edge) {
 	if e.from == nil || e.to == nil {
 		return
 	}
@@ -85,25 +85,25 @@ func (g *graph) connect(e *edge) {
 	e.to.in = append(e.to.in, e)
 }
 
-// gates gives each node the gate that its edges name.
-func (r *reader) gates(g *graph, edges []*tree) {
+// assignGates gives each node the gate that its edges name.
+func (r *reader) assignGates(g *graph, edges []*tree) {
 	for i, t := range edges {
-		gate, _ := t.get("gate").text()
-		to, _ := t.get("to").text()
+		gate, _ := t.get("gate").asText()
+		to, _ := t.get("to").asText()
 		v := g.byID[to]
 		if gate == "" || v == nil {
 			continue
 		}
 		if v.gate != "" && string(v.gate) != gate {
-			r.add(t.get("gate").at, fmt.Sprintf("edges[%d].gate", i), "another edge into %q has gate %s", to, v.gate)
+			r.addProblem(t.get("gate").at, fmt.Sprintf("edges[%d].gate", i), "another edge into %q has gate %s", to, v.gate)
 			continue
 		}
 		v.gate = Gate(gate)
 	}
 }
 
-// cycles refuses a cycle that nothing bounds and a loop that is none.
-func (r *reader) cycles(g *graph, edges []*tree) bool {
+// checkCycles refuses a cycle that nothing bounds and a loop that is none.
+func (r *reader) checkCycles(g *graph, edges []*tree) bool {
 	ok := true
 	const unseen, open, done = 0, 1, 2
 	state := map[*vertex]int{}
@@ -116,7 +116,7 @@ func (r *reader) cycles(g *graph, edges []*tree) bool {
 				visit(e.to)
 			case open:
 				at, field := placeOfEdge(edges, e)
-				r.add(at, field, "%s closes a cycle; give the edge that goes back maxIterations", e.key)
+				r.addProblem(at, field, "%s closes a cycle; give the edge that goes back maxIterations", e.key)
 				ok = false
 			}
 		}
@@ -131,9 +131,9 @@ func (r *reader) cycles(g *graph, edges []*tree) bool {
 		return false
 	}
 	for _, e := range g.loops {
-		if !reachable(e.to)[e.from] {
+		if !reachableFrom(e.to)[e.from] {
 			at, field := placeOfEdge(edges, e)
-			r.add(at, field+".maxIterations", "%s closes no loop: no way leads from %q to %q", e.key, e.To, e.From)
+			r.addProblem(at, field+".maxIterations", "%s closes no loop: no way leads from %q to %q", e.key, e.To, e.From)
 			ok = false
 		}
 	}
@@ -142,9 +142,9 @@ func (r *reader) cycles(g *graph, edges []*tree) bool {
 
 func placeOfEdge(edges []*tree, e *edge) (place, string) {
 	for i, t := range edges {
-		id, _ := t.get("id").text()
-		from, _ := t.get("from").text()
-		to, _ := t.get("to").text()
+		id, _ := t.get("id").asText()
+		from, _ := t.get("from").asText()
+		to, _ := t.get("to").asText()
 		if id == e.ID && from == e.From && to == e.To {
 			return t.at, fmt.Sprintf("edges[%d]", i)
 		}
@@ -152,8 +152,8 @@ func placeOfEdge(edges []*tree, e *edge) (place, string) {
 	return place{}, ""
 }
 
-// reachable are the nodes that ways without loops lead to, v itself included.
-func reachable(v *vertex) map[*vertex]bool {
+// reachableFrom are the nodes that ways without loops lead to, v itself included.
+func reachableFrom(v *vertex) map[*vertex]bool {
 	seen := map[*vertex]bool{v: true}
 	todo := []*vertex{v}
 	for len(todo) > 0 {
@@ -175,7 +175,7 @@ func reachable(v *vertex) map[*vertex]bool {
 func (g *graph) measureLoops() {
 	after := map[*edge]map[*vertex]bool{}
 	for _, l := range g.loops {
-		after[l] = reachable(l.to)
+		after[l] = reachableFrom(l.to)
 		for _, v := range g.order {
 			if !after[l][v] {
 				continue
@@ -184,7 +184,7 @@ func (g *graph) measureLoops() {
 			for _, e := range slices.Concat(v.out, v.back) {
 				l.edges = append(l.edges, e.key)
 			}
-			if reachable(v)[l.from] {
+			if reachableFrom(v)[l.from] {
 				l.circuit++
 			}
 		}
@@ -196,7 +196,7 @@ func (g *graph) measureLoops() {
 			}
 		}
 		for _, v := range g.order {
-			onTheWay := after[l][v] && reachable(v)[l.from]
+			onTheWay := after[l][v] && reachableFrom(v)[l.from]
 			if onTheWay && (v.loop == nil || l.circuit < v.loop.circuit) {
 				v.loop = l
 			}
@@ -204,13 +204,16 @@ func (g *graph) measureLoops() {
 	}
 }
 
-// compile compiles the expressions of nodes and edges.
-func (r *reader) compile(g *graph, d *Definition, nodes, edges []*tree) {
+// compileGraph compiles the expressions of nodes and edges.
+func (r *reader) compileGraph(g *graph, d *Definition, nodes, edges []*tree) {
 	ids := nodeIDs(nodes)
 	common := names{nodes: ids, roots: append([]string{"outputs", "state", "input"}, ids...)}
+	if r.file != rawFile { // a run that has begun goes on with what it was given
+		common.shapes = nodeShapes(d)
+	}
 	for i, t := range nodes {
 		v, path := g.order[i], fmt.Sprintf("nodes[%d]", i)
-		r.input(v.Node, t, path)
+		r.checkInput(v.Node, t, path)
 		known := common
 		for _, e := range v.in {
 			if e.ForEach != nil && e.ForEach.As != "" {
@@ -218,18 +221,18 @@ func (r *reader) compile(g *graph, d *Definition, nodes, edges []*tree) {
 			}
 		}
 		v.when = conditionOf(r.problems, t.get("when"), path+".when", known)
-		v.input = templateOf(r.problems, r.bindable(v.Node, t), path+".input", known)
-		if x := t.get("goal"); !x.absent() {
+		v.input = templateOf(r.problems, r.bindableInput(v.Node, t), path+".input", known)
+		if x := t.get("goal"); !x.isAbsent() {
 			v.goal = expressionOf(r.problems, x, path+".goal", known)
 		}
-		if x := t.get("score"); !x.absent() {
+		if x := t.get("score"); !x.isAbsent() {
 			v.score = expressionOf(r.problems, x, path+".score", known)
 		}
 	}
 	for i, t := range edges {
 		path := fmt.Sprintf("edges[%d]", i)
 		when := conditionOf(r.problems, t.get("when"), path+".when", common)
-		items := r.items(t.get("forEach").get("in"), path+".forEach.in", common)
+		items := r.compileItems(t.get("forEach").get("in"), path+".forEach.in", common)
 		for _, e := range g.edgesOf(d.Edges[i]) {
 			e.when, e.items = when, items
 		}
@@ -248,9 +251,9 @@ func (g *graph) edgesOf(d Edge) []*edge {
 	return out
 }
 
-// bindable is the input without what is no template: a child flow has bindings of
+// bindableInput is the input without what is no template: a child flow has bindings of
 // its own.
-func (r *reader) bindable(n *Node, t *tree) *tree {
+func (r *reader) bindableInput(n *Node, t *tree) *tree {
 	input := t.get("input")
 	if n.Type != TypeFlow || input == nil || input.kind != object {
 		return input
@@ -260,9 +263,9 @@ func (r *reader) bindable(n *Node, t *tree) *tree {
 	return &out
 }
 
-// items compiles the list of a forEach: an expression, with or without braces.
-func (r *reader) items(t *tree, path string, known names) template {
-	if t.absent() {
+// compileItems compiles the list of a forEach: an expression, with or without braces.
+func (r *reader) compileItems(t *tree, path string, known names) template {
+	if t.isAbsent() {
 		return template{}
 	}
 	x := expressionOf(r.problems, t, path, known)

@@ -5,10 +5,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Hook is asked when something happens to the agents of a flow, or of a node. It is
-// one of a command, a URL and a NATS subject; [wake/internal/hook] asks it.
+// one of a command, a URL and a NATS subject; [code.wake.dev/wake/internal/hook] asks it.
 type Hook struct {
 	Event   string `json:"event"`
 	Matcher string `json:"matcher,omitempty"` // regular expression of whole names of tools; "": all. Of events with a tool only
@@ -50,44 +51,44 @@ func (d *Definition) HooksOf(n *Node) []Hook {
 	return slices.Concat(d.Hooks, n.Hooks)
 }
 
-func (r *reader) hooks(o *fields) []Hook {
+func (r *reader) readHooks(o *fields) []Hook {
 	var out []Hook
-	for i, t := range o.list("hooks") {
-		out = append(out, r.hook(t, fmt.Sprintf("%s[%d]", o.field("hooks"), i)))
+	for i, t := range o.takeList("hooks") {
+		out = append(out, r.readHook(t, fmt.Sprintf("%s[%d]", o.fieldName("hooks"), i)))
 	}
 	return out
 }
 
-func (r *reader) hook(t *tree, path string) Hook {
-	o := r.object(t, path)
-	o.need("event")
+func (r *reader) readHook(t *tree, path string) Hook {
+	o := r.openObject(t, path)
+	o.needField("event")
 	h := Hook{
-		Event: o.oneOf("event", HookEvents()...), Matcher: o.text("matcher"), Name: o.text("name"),
-		Command: r.hookCommand(o), URL: o.text("url"), Subject: o.text("subject"), TimeoutMs: o.millis("timeoutMs"),
+		Event: o.takeOneOf("event", HookEvents()...), Matcher: o.takeText("matcher"), Name: o.takeText("name"),
+		Command: r.hookCommand(o), URL: o.takeText("url"), Subject: o.takeText("subject"), TimeoutMs: o.takeMillis("timeoutMs"),
 	}
-	o.done()
+	o.checkUnknown()
 	if _, err := MatcherPattern(h.Matcher); err != nil {
-		r.add(t.get("matcher").at, o.field("matcher"), "%v", err)
+		r.addProblem(t.get("matcher").at, o.fieldName("matcher"), "%v", err)
 	}
 	if h.TimeoutMs > maxHookTimeout {
-		r.add(t.get("timeoutMs").at, o.field("timeoutMs"), "is at most %d", maxHookTimeout)
+		r.addProblem(t.get("timeoutMs").at, o.fieldName("timeoutMs"), "is at most %d", maxHookTimeout)
 	}
-	if h.URL != "" && !urlPattern.MatchString(h.URL) {
-		r.add(t.get("url").at, o.field("url"), "%q is no http:// or https:// address", h.URL)
+	if h.URL != "" && !urlPattern().MatchString(h.URL) {
+		r.addProblem(t.get("url").at, o.fieldName("url"), "%q is no http:// or https:// address", h.URL)
 	}
-	if h.Subject != "" && !subjectPattern.MatchString(h.Subject) {
-		r.add(t.get("subject").at, o.field("subject"), "%q: letters, digits, - and _ in tokens between dots, the first character a letter or a digit", h.Subject)
+	if h.Subject != "" && !subjectPattern().MatchString(h.Subject) {
+		r.addProblem(t.get("subject").at, o.fieldName("subject"), "%q: letters, digits, - and _ in tokens between dots, the first character a letter or a digit", h.Subject)
 	}
 	r.hookTarget(o, h)
 	return h
 }
 
 // urlPattern is what the address of a hook looks like.
-var urlPattern = regexp.MustCompile(`^https?://[^/\s]+[^\s]*$`)
+var urlPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^https?://[^/\s]+[^\s]*$`) })
 
 // subjectPattern is what the subject of a hook looks like. Those of the server
 // itself and those with wildcards don't.
-var subjectPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$`)
+var subjectPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$`) })
 
 // hookTarget wants exactly one that is asked, which a value can't choose.
 func (r *reader) hookTarget(o *fields, h Hook) {
@@ -96,40 +97,40 @@ func (r *reader) hookTarget(o *fields, h Hook) {
 	}
 	count := 0
 	for _, name := range []string{"command", "url", "subject"} {
-		if !o.t.get(name).absent() {
+		if !o.t.get(name).isAbsent() {
 			count++
 		}
 	}
 	if count != 1 {
-		r.add(o.t.at, o.path, "a hook has one of command, url and subject")
+		r.addProblem(o.t.at, o.path, "a hook has one of command, url and subject")
 	}
 	for name, text := range map[string]string{"command": strings.Join(h.Command, " "), "url": h.URL} {
-		if bound(text) {
-			r.add(o.t.get(name).at, o.field(name), "a binding is not possible here; what happens is told on the hook's input")
+		if hasBinding(text) {
+			r.addProblem(o.t.get(name).at, o.fieldName(name), "a binding is not possible here; what happens is told on the hook's input")
 		}
 	}
 }
 
 // hookCommand reads a text for sh -c or a list of words.
 func (r *reader) hookCommand(o *fields) []string {
-	t := o.take("command")
+	t := o.takeField("command")
 	if t == nil {
 		return nil
 	}
 	if t.kind == list && len(t.list) > 0 {
 		var words []string
 		for i, w := range t.list {
-			s, ok := w.text()
+			s, ok := w.asText()
 			if !ok {
-				r.add(w.at, fmt.Sprintf("%s[%d]", o.field("command"), i), "must be a text, not %s", w.what())
+				r.addProblem(w.at, fmt.Sprintf("%s[%d]", o.fieldName("command"), i), "must be a text, not %s", w.kindName())
 			}
 			words = append(words, s)
 		}
 		return words
 	}
-	s, ok := t.text()
+	s, ok := t.asText()
 	if !ok || strings.TrimSpace(s) == "" {
-		r.add(t.at, o.field("command"), "must be a text or a list of words, not %s", t.what())
+		r.addProblem(t.at, o.fieldName("command"), "must be a text or a list of words, not %s", t.kindName())
 		return nil
 	}
 	return []string{"/bin/sh", "-c", s}

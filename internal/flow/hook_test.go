@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"wake/internal/flow"
+	"code.wake.dev/wake/internal/flow"
 )
 
 // The hooks of a node are the flow's and its own, in this order, whichever way a

@@ -7,7 +7,7 @@ import (
 	"io"
 	"strconv"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // readJSON returns the value of a JSON file. YAML would read most of it too, but
@@ -15,12 +15,12 @@ import (
 func readJSON(ps *problems, src []byte) *tree {
 	r := jsonReader{ps: ps, src: src, dec: json.NewDecoder(bytes.NewReader(src))}
 	r.dec.UseNumber()
-	t := r.read(0)
+	t := r.readValue(0)
 	if t == nil {
 		return nil
 	}
 	if _, err := r.dec.Token(); !errors.Is(err, io.EOF) {
-		ps.add(r.place(), "", "unexpected text after the flow")
+		ps.addProblem(r.nextPlace(), "", "unexpected text after the flow")
 		return nil
 	}
 	return t
@@ -32,8 +32,8 @@ type jsonReader struct {
 	dec *json.Decoder
 }
 
-// place is where the next token begins.
-func (r *jsonReader) place() place {
+// nextPlace is where the next token begins.
+func (r *jsonReader) nextPlace() place {
 	at := int(r.dec.InputOffset())
 	for at < len(r.src) && bytes.IndexByte([]byte(" \t\r\n,:"), r.src[at]) >= 0 {
 		at++
@@ -42,22 +42,22 @@ func (r *jsonReader) place() place {
 	return place{1 + bytes.Count(before, []byte("\n")), at - bytes.LastIndexByte(before, '\n')}
 }
 
-// read returns the next value; nil after a problem.
-func (r *jsonReader) read(depth int) *tree {
-	t := &tree{at: r.place()}
+// readValue returns the next value; nil after a problem.
+func (r *jsonReader) readValue(depth int) *tree {
+	t := &tree{at: r.nextPlace()}
 	tok, err := r.dec.Token()
 	if err != nil || depth > wire.MaxDepth {
-		r.ps.add(t.at, "", "malformed JSON: %s", jsonProblem(err))
+		r.ps.addProblem(t.at, "", "malformed JSON: %s", jsonProblem(err))
 		return nil
 	}
 	switch v := tok.(type) {
 	case json.Delim:
 		if v == '[' {
-			return r.list(t, depth)
+			return r.readList(t, depth)
 		}
-		return r.object(t, depth)
+		return r.readObject(t, depth)
 	case json.Number:
-		t.value = number(string(v))
+		t.value = parseNumber(string(v))
 	default:
 		t.value = v
 	}
@@ -75,7 +75,7 @@ func jsonProblem(err error) string {
 	return "unexpected end"
 }
 
-func number(s string) any {
+func parseNumber(s string) any {
 	if i, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return i
 	}
@@ -89,45 +89,45 @@ func number(s string) any {
 	return x
 }
 
-func (r *jsonReader) list(t *tree, depth int) *tree {
+func (r *jsonReader) readList(t *tree, depth int) *tree {
 	t.kind = list
 	for r.dec.More() {
-		item := r.read(depth + 1)
+		item := r.readValue(depth + 1)
 		if item == nil {
 			return nil
 		}
 		t.list = append(t.list, item)
 	}
-	return r.close(t)
+	return r.closeValue(t)
 }
 
-func (r *jsonReader) object(t *tree, depth int) *tree {
+func (r *jsonReader) readObject(t *tree, depth int) *tree {
 	t.kind = object
 	for r.dec.More() {
-		at := r.place()
+		at := r.nextPlace()
 		tok, err := r.dec.Token()
 		name, ok := tok.(string)
 		if err != nil || !ok {
-			r.ps.add(at, "", "malformed JSON: %s", jsonProblem(err))
+			r.ps.addProblem(at, "", "malformed JSON: %s", jsonProblem(err))
 			return nil
 		}
 		if t.get(name) != nil {
-			r.ps.add(at, name, "is there twice")
+			r.ps.addProblem(at, name, "is there twice")
 			return nil
 		}
-		value := r.read(depth + 1)
+		value := r.readValue(depth + 1)
 		if value == nil {
 			return nil
 		}
 		t.fields = append(t.fields, treeField{name: name, at: at, tree: value})
 	}
-	return r.close(t)
+	return r.closeValue(t)
 }
 
-func (r *jsonReader) close(t *tree) *tree {
-	at := r.place()
+func (r *jsonReader) closeValue(t *tree) *tree {
+	at := r.nextPlace()
 	if _, err := r.dec.Token(); err != nil {
-		r.ps.add(at, "", "malformed JSON: %s", jsonProblem(err))
+		r.ps.addProblem(at, "", "malformed JSON: %s", jsonProblem(err))
 		return nil
 	}
 	return t

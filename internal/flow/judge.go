@@ -6,7 +6,7 @@ import (
 	"maps"
 	"math"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Verdict is what the goal and the score of a node say of its last execution.
@@ -36,18 +36,18 @@ func (d *Definition) Judge(s *wire.State, node string, now int64) (Verdict, erro
 		p.s = &own
 		it = &item{name: v.itemName(s), index: *n.Index, count: n.Count, value: n.Item}
 	}
-	sc := p.scope(v, it)
+	sc := p.scopeOf(v, it)
 	met, goalErr := true, error(nil)
 	if v.goal.src != "" {
-		if met, goalErr = (condition{op: "expr", expr: v.goal}).holds(sc); goalErr != nil {
+		if met, goalErr = (condition{op: "expr", expr: v.goal}).isTrue(sc); goalErr != nil {
 			met, goalErr = false, fmt.Errorf("goal: %w", goalErr)
 		}
 	}
-	score, scoreErr := v.scored(sc)
+	score, scoreErr := v.evalScore(sc)
 	return Verdict{Met: met, Score: score}, errors.Join(goalErr, scoreErr)
 }
 
-func (v *vertex) scored(sc *scope) (*float64, error) {
+func (v *vertex) evalScore(sc *scope) (*float64, error) {
 	if v.score.src == "" {
 		return nil, nil
 	}

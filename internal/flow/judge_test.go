@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/flow"
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestJudge(t *testing.T) {

@@ -9,12 +9,12 @@ import (
 	"slices"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// overridable are the options of agents that a resumption or a fork may set, and what
+// checkOverride are the options of agents that a resumption or a fork may set, and what
 // each has to be.
-func overridable(option string, v any) (known, ok bool) {
+func checkOverride(option string, v any) (known, ok bool) {
 	switch option {
 	case "model", "fallbackModel", "permissionMode", "systemPrompt", "appendSystemPrompt":
 		_, ok = v.(string)
@@ -93,7 +93,7 @@ func CheckOverrides(def *Definition, overrides wire.Raw) error {
 		if isLimit(name) && (def == nil || def.Node(name) == nil) {
 			return fmt.Errorf("overrides: %w", errLimit)
 		}
-		if known, ok := overridable(name, fields[name]); known {
+		if known, ok := checkOverride(name, fields[name]); known {
 			if !ok {
 				return fmt.Errorf("overrides: the value of %s can't be used", name)
 			}
@@ -107,7 +107,7 @@ func CheckOverrides(def *Definition, overrides wire.Raw) error {
 			if isLimit(option) {
 				return fmt.Errorf("overrides of node %s: %w", name, errLimit)
 			}
-			if known, ok := overridable(option, options[option]); !known || !ok {
+			if known, ok := checkOverride(option, options[option]); !known || !ok {
 				return fmt.Errorf("overrides: %s of node %s can't be set so", option, name)
 			}
 		}

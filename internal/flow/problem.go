@@ -51,13 +51,13 @@ type problems struct {
 	list []Problem
 }
 
-func (ps *problems) add(at place, field, format string, args ...any) {
+func (ps *problems) addProblem(at place, field, format string, args ...any) {
 	ps.list = append(ps.list, Problem{
 		File: ps.file, Line: at.line, Col: at.col, Field: field, Message: fmt.Sprintf(format, args...),
 	})
 }
 
-func (ps *problems) err() error {
+func (ps *problems) toError() error {
 	if len(ps.list) == 0 {
 		return nil
 	}
@@ -70,12 +70,12 @@ func (ps *problems) err() error {
 	return &Error{Problems: ps.list[:min(len(ps.list), maxProblems)]}
 }
 
-// suggest returns `; did you mean "x"?` if one of the names is close to what was
+// suggestName returns `; did you mean "x"?` if one of the names is close to what was
 // written.
-func suggest(written string, names []string) string {
+func suggestName(written string, names []string) string {
 	best, distance := "", 3
 	for _, name := range names {
-		if d := edits(strings.ToLower(written), strings.ToLower(name)); d < distance && d < max(len(name), 3)-1 {
+		if d := editDistance(strings.ToLower(written), strings.ToLower(name)); d < distance && d < max(len(name), 3)-1 {
 			best, distance = name, d
 		}
 	}
@@ -85,9 +85,9 @@ func suggest(written string, names []string) string {
 	return fmt.Sprintf("; did you mean %q?", best)
 }
 
-// edits is the number of insertions, deletions, replacements and swaps of
+// editDistance is the number of insertions, deletions, replacements and swaps of
 // neighbours that make a of b. Long words are never close.
-func edits(a, b string) int {
+func editDistance(a, b string) int {
 	if len(a) > 64 || len(b) > 64 {
 		return 64
 	}

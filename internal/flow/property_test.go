@@ -8,8 +8,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"wake/internal/flow"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // anyFlow draws a flow: nodes of every kind in a row, edges that lead on, some

@@ -1,11 +1,14 @@
 package flow
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // reader takes a tree apart and tells what is wrong with it.
@@ -21,14 +24,14 @@ type fields struct {
 	wrong bool // it is no object, which has been told
 }
 
-// object begins to read an object; anything else is a problem, and empty.
-func (r *reader) object(t *tree, path string) *fields {
+// openObject begins to read an object; anything else is a problem, and empty.
+func (r *reader) openObject(t *tree, path string) *fields {
 	o := &fields{r: r, t: t, path: path}
 	if t == nil || t.kind != object {
-		if !t.absent() {
-			r.add(t.at, path, "must be an object, not %s", t.what())
+		if !t.isAbsent() {
+			r.addProblem(t.at, path, "must be an object, not %s", t.kindName())
 		}
-		o.t, o.wrong = &tree{kind: object}, !t.absent()
+		o.t, o.wrong = &tree{kind: object}, !t.isAbsent()
 		if t != nil {
 			o.t.at = t.at
 		}
@@ -36,85 +39,85 @@ func (r *reader) object(t *tree, path string) *fields {
 	return o
 }
 
-// field is the full name of a field.
-func (o *fields) field(name string) string {
+// fieldName is the full name of a field.
+func (o *fields) fieldName(name string) string {
 	if o.path == "" {
 		return name
 	}
 	return o.path + "." + name
 }
 
-// take returns a field, nil if it is absent or null.
-func (o *fields) take(name string) *tree {
+// takeField returns a field, nil if it is absent or null.
+func (o *fields) takeField(name string) *tree {
 	o.taken = append(o.taken, name)
 	t := o.t.get(name)
-	if t.absent() {
+	if t.isAbsent() {
 		return nil
 	}
 	return t
 }
 
-// need returns a field that has to be there; nil after a problem.
-func (o *fields) need(name string) *tree {
-	t := o.take(name)
+// needField returns a field that has to be there; nil after a problem.
+func (o *fields) needField(name string) *tree {
+	t := o.takeField(name)
 	if t == nil && !o.wrong {
-		o.r.add(o.t.at, o.field(name), "is required")
+		o.r.addProblem(o.t.at, o.fieldName(name), "is required")
 	}
 	return t
 }
 
-// done tells of fields that don't belong here.
-func (o *fields) done() {
+// checkUnknown tells of fields that don't belong here.
+func (o *fields) checkUnknown() {
 	for _, f := range o.t.fields {
 		if !slices.Contains(o.taken, f.name) {
-			o.r.add(f.at, o.field(f.name), "unknown field%s", suggest(f.name, o.taken))
+			o.r.addProblem(f.at, o.fieldName(f.name), "unknown field%s", suggestName(f.name, o.taken))
 		}
 	}
 }
 
-func (o *fields) text(name string) string {
-	t := o.take(name)
+func (o *fields) takeText(name string) string {
+	t := o.takeField(name)
 	if t == nil {
 		return ""
 	}
-	s, ok := t.text()
+	s, ok := t.asText()
 	if !ok {
-		o.r.add(t.at, o.field(name), "must be a text, not %s", t.what())
+		o.r.addProblem(t.at, o.fieldName(name), "must be a text, not %s", t.kindName())
 	}
 	return s
 }
 
-// oneOf reads a text that is one of the values, or absent.
-func (o *fields) oneOf(name string, values ...string) string {
-	s := o.text(name)
+// takeOneOf reads a text that is one of the values, or absent.
+func (o *fields) takeOneOf(name string, values ...string) string {
+	s := o.takeText(name)
 	if s != "" && !slices.Contains(values, s) {
-		o.r.add(o.t.get(name).at, o.field(name), "%q is unknown; it is one of %s%s", s, strings.Join(values, ", "), suggest(s, values))
+		o.r.addProblem(o.t.get(name).at, o.fieldName(name), "%q is unknown; it is one of %s%s", s, strings.Join(values, ", "), suggestName(s, values))
 		return ""
 	}
 	return s
 }
 
-func (o *fields) yes(name string) bool {
-	t := o.take(name)
+func (o *fields) takeBool(name string) bool {
+	t := o.takeField(name)
 	if t == nil {
 		return false
 	}
 	b, ok := t.value.(bool)
 	if !ok {
-		o.r.add(t.at, o.field(name), "must be true or false, not %s", t.what())
+		o.r.addProblem(t.at, o.fieldName(name), "must be true or false, not %s", t.kindName())
 	}
 	return b
 }
 
-// count reads an integer that is at least low.
-func (o *fields) count(name string, low int64) int64 {
-	t := o.take(name)
+// takeCount reads an integer that is at least low.
+func (o *fields) takeCount(name string, low int64) int64 {
+	t := o.takeField(name)
 	if t == nil {
 		return 0
 	}
-	n, ok := t.whole()
+	n, ok := t.asInteger()
 	if !ok || t.kind != scalar || n < low || n > maxCount {
-		o.r.add(t.at, o.field(name), "must be an integer from %d to %d, not %s", low, int64(maxCount), t.what())
+		o.r.addProblem(t.at, o.fieldName(name), "must be an integer from %d to %d, not %s", low, int64(maxCount), t.kindName())
 		return 0
 	}
 	return n
@@ -124,34 +127,74 @@ func (o *fields) count(name string, low int64) int64 {
 // than any log holds.
 const maxCount = 28 * 24 * 3600 * 1000
 
-// millis reads a time in milliseconds.
-func (o *fields) millis(name string) int64 {
+// takeMillis reads a time in milliseconds.
+func (o *fields) takeMillis(name string) int64 {
 	t := o.t.get(name)
-	if s, ok := t.text(); ok {
+	if s, ok := t.asText(); ok {
 		o.taken = append(o.taken, name)
-		o.r.add(t.at, o.field(name), "must be milliseconds, such as 600000 for ten minutes, not %q", s)
+		o.r.addProblem(t.at, o.fieldName(name), "must be milliseconds, such as 600000 for ten minutes, not %q", s)
 		return 0
 	}
-	return o.count(name, 0)
+	return o.takeCount(name, 0)
 }
 
-func (o *fields) list(name string) []*tree {
-	t := o.take(name)
+// size reads a number of bytes that is at least low, as an integer or as [ParseSize] reads it.
+func (o *fields) size(name string, low int64) int64 {
+	t := o.takeField(name)
+	if t == nil {
+		return 0
+	}
+	n, ok := t.asInteger()
+	what := t.kindName()
+	if s, text := t.asText(); text {
+		var err error
+		n, err = ParseSize(s)
+		ok, what = err == nil, strconv.Quote(s)
+	}
+	if !ok || t.kind != scalar || n < low {
+		o.r.addProblem(t.at, o.fieldName(name), "must be a number of bytes from %d on, such as 500MB or 2GiB, not %s", low, what)
+		return 0
+	}
+	return n
+}
+
+// ParseSize reads a number of bytes: 1024, 20MB, 1.5GiB.
+func ParseSize(s string) (int64, error) {
+	digits := strings.TrimRight(s, "BKMGTPibkmgtp")
+	number, err := strconv.ParseFloat(digits, 64)
+	if err != nil {
+		return 0, errSize
+	}
+	units := map[string]float64{
+		"": 1, "b": 1, "k": 1e3, "kb": 1e3, "m": 1e6, "mb": 1e6, "g": 1e9, "gb": 1e9, "t": 1e12, "tb": 1e12,
+		"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+	}
+	unit, ok := units[strings.ToLower(s[len(digits):])]
+	if !ok || !(math.Abs(number)*unit <= math.MaxInt64/2) { // NaN is no number either
+		return 0, errSize
+	}
+	return int64(number * unit), nil
+}
+
+var errSize = errors.New("want a number of bytes, such as 500MB or 20GiB")
+
+func (o *fields) takeList(name string) []*tree {
+	t := o.takeField(name)
 	if t == nil {
 		return nil
 	}
 	if t.kind != list {
-		o.r.add(t.at, o.field(name), "must be a list, not %s", t.what())
+		o.r.addProblem(t.at, o.fieldName(name), "must be a list, not %s", t.kindName())
 	}
 	return t.list
 }
 
-func (o *fields) texts(name string) []string {
+func (o *fields) takeTexts(name string) []string {
 	var out []string
-	for i, t := range o.list(name) {
-		s, ok := t.text()
+	for i, t := range o.takeList(name) {
+		s, ok := t.asText()
 		if !ok {
-			o.r.add(t.at, fmt.Sprintf("%s[%d]", o.field(name), i), "must be a text, not %s", t.what())
+			o.r.addProblem(t.at, fmt.Sprintf("%s[%d]", o.fieldName(name), i), "must be a text, not %s", t.kindName())
 			continue
 		}
 		out = append(out, s)
@@ -159,17 +202,17 @@ func (o *fields) texts(name string) []string {
 	return out
 }
 
-// textMap reads an object of texts.
-func (o *fields) textMap(name string) map[string]string {
-	t := o.take(name)
+// takeTextMap reads an object of texts.
+func (o *fields) takeTextMap(name string) map[string]string {
+	t := o.takeField(name)
 	if t == nil {
 		return nil
 	}
 	m := map[string]string{}
-	for _, f := range o.r.object(t, o.field(name)).t.fields {
-		s, ok := f.tree.text()
+	for _, f := range o.r.openObject(t, o.fieldName(name)).t.fields {
+		s, ok := f.tree.asText()
 		if !ok {
-			o.r.add(f.tree.at, o.field(name)+"."+f.name, "must be a text, not %s", f.tree.what())
+			o.r.addProblem(f.tree.at, o.fieldName(name)+"."+f.name, "must be a text, not %s", f.tree.kindName())
 			continue
 		}
 		m[f.name] = s
@@ -177,25 +220,25 @@ func (o *fields) textMap(name string) map[string]string {
 	return m
 }
 
-// raw reads any value.
-func (o *fields) raw(name string) wire.Raw {
-	t := o.take(name)
+// takeRaw reads any value.
+func (o *fields) takeRaw(name string) wire.Raw {
+	t := o.takeField(name)
 	if t == nil {
 		return nil
 	}
-	v, err := t.raw()
+	v, err := t.toRaw()
 	if err != nil {
-		o.r.add(t.at, o.field(name), "%v", err)
+		o.r.addProblem(t.at, o.fieldName(name), "%v", err)
 	}
 	return v
 }
 
-// rawObject reads an object of any shape.
-func (o *fields) rawObject(name string) wire.Raw {
-	if t := o.t.get(name); !t.absent() && t.kind != object {
+// takeRawObject reads an object of any shape.
+func (o *fields) takeRawObject(name string) wire.Raw {
+	if t := o.t.get(name); !t.isAbsent() && t.kind != object {
 		o.taken = append(o.taken, name)
-		o.r.add(t.at, o.field(name), "must be an object, not %s", t.what())
+		o.r.addProblem(t.at, o.fieldName(name), "must be an object, not %s", t.kindName())
 		return nil
 	}
-	return o.raw(name)
+	return o.takeRaw(name)
 }

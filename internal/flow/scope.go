@@ -1,7 +1,8 @@
 package flow
 
 import (
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/jsonata"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // scope is what an expression sees.
@@ -13,10 +14,20 @@ type scope struct {
 	now   int64 // Unix ms: what $now() and $millis() return
 	cache map[*byte]any
 	all   map[string]any
+
+	budget *jsonata.Budget // of all expressions of the scope
 }
 
-// root returns what a name stands for, nil if it stands for nothing.
-func (s *scope) root(name string) wire.Raw {
+// ensureBudget is the budget, a whole one if nobody has spent of it.
+func (s *scope) ensureBudget() *jsonata.Budget {
+	if s.budget == nil {
+		s.budget = jsonata.NewBudget()
+	}
+	return s.budget
+}
+
+// rootValue returns what a name stands for, nil if it stands for nothing.
+func (s *scope) rootValue(name string) wire.Raw {
 	switch {
 	case s.item != "" && name == s.item:
 		return s.value
@@ -28,9 +39,9 @@ func (s *scope) root(name string) wire.Raw {
 	return s.state.Outputs[name]
 }
 
-// walk follows a plain path through objects. It reports false if there is no
+// walkPath follows a plain path through objects. It reports false if there is no
 // path or a list is on it: that is JSONata's business.
-func (s *scope) walk(path []string) (wire.Raw, bool) {
+func (s *scope) walkPath(path []string) (wire.Raw, bool) {
 	if len(path) == 0 || len(path) == 1 && path[0] == "outputs" {
 		return nil, false
 	}
@@ -39,12 +50,12 @@ func (s *scope) walk(path []string) (wire.Raw, bool) {
 		if s.state.Outputs[path[0]] == nil {
 			return nil, true
 		}
-		return follow(s.state.Outputs[path[0]], path[1:])
+		return followPath(s.state.Outputs[path[0]], path[1:])
 	}
-	return follow(s.root(path[0]), path[1:])
+	return followPath(s.rootValue(path[0]), path[1:])
 }
 
-func follow(v wire.Raw, path []string) (wire.Raw, bool) {
+func followPath(v wire.Raw, path []string) (wire.Raw, bool) {
 	for _, name := range path {
 		if isList(v) {
 			return nil, false
@@ -58,29 +69,37 @@ func isList(v wire.Raw) bool {
 	return len(v) > 0 && (v[0]&0xf0 == 0x90 || v[0] == 0xdc || v[0] == 0xdd)
 }
 
-// data is the scope as JSONata wants it.
-func (s *scope) data() map[string]any {
+// Get implements [jsonata.Data].
+func (s *scope) Get(name string) (any, bool) {
+	if name == "outputs" {
+		return s.All()["outputs"], true
+	}
+	v := s.rootValue(name)
+	return s.decodeValue(v), v != nil
+}
+
+// All implements [jsonata.Data].
+func (s *scope) All() map[string]any {
 	if s.all != nil {
 		return s.all
 	}
 	outputs := make(map[string]any, len(s.state.Outputs))
 	s.all = make(map[string]any, len(s.state.Outputs)+4)
 	for id, v := range s.state.Outputs {
-		outputs[id] = s.decoded(v)
+		outputs[id] = s.decodeValue(v)
 		s.all[id] = outputs[id]
 	}
 	s.all["outputs"] = outputs
 	for _, name := range []string{"state", "input", s.item} {
-		if v := s.root(name); v != nil && name != "" {
-			s.all[name] = s.decoded(v)
+		if v := s.rootValue(name); v != nil && name != "" {
+			s.all[name] = s.decodeValue(v)
 		}
 	}
 	return s.all
 }
 
-// decoded is a value as JSONata wants it, made once: values don't change, and
-// JSONata doesn't change them.
-func (s *scope) decoded(v wire.Raw) any {
+// decodeValue is a value as expressions read it, made once: neither the state nor expressions change it.
+func (s *scope) decodeValue(v wire.Raw) any {
 	if len(v) == 0 {
 		return nil
 	}

@@ -17,20 +17,20 @@ func (r *reader) secretRefs(t *tree, path string) {
 		return
 	}
 	for _, f := range t.fields {
-		s, _ := f.tree.text()
+		s, _ := f.tree.asText()
 		switch {
 		case !strings.Contains(s, anyRef):
 		case strings.Contains(SecretRef.ReplaceAllString(s, ""), anyRef):
-			r.add(f.tree.at, path+"."+f.name, "is no reference to a secret: write ${secret.NAME}, with letters, digits and _ in its name")
-		case bound(s):
-			r.add(f.tree.at, path+"."+f.name, "a secret can't stand beside a binding: give each a text of its own")
+			r.addProblem(f.tree.at, path+"."+f.name, "is no reference to a secret: write ${secret.NAME}, with letters, digits and _ in its name")
+		case hasBinding(s):
+			r.addProblem(f.tree.at, path+"."+f.name, "a secret can't stand beside a binding: give each a text of its own")
 		}
 	}
 }
 
 // noSecretRef refuses a reference where none counts: it would be passed on as it is.
 func (r *reader) noSecretRef(t *tree, path string) {
-	if s, _ := t.text(); strings.Contains(s, anyRef) {
-		r.add(t.at, path, "a secret can't be put into a command line: name it in env and use \"$NAME\"")
+	if s, _ := t.asText(); strings.Contains(s, anyRef) {
+		r.addProblem(t.at, path, "a secret can't be put into a command line: name it in env and use \"$NAME\"")
 	}
 }

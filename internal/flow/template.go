@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // template is a value whose texts may hold bindings, {{ expression }}. A text
@@ -37,8 +37,8 @@ func (s segment) isExpr() bool { return s.expr.src != "" }
 // errBinding is returned for a binding that has no end.
 var errBinding = errors.New("{{ without }}")
 
-// split takes a text apart. Expressions aren't checked yet.
-func split(text string) ([]segment, error) {
+// splitText takes a text apart. Expressions aren't checked yet.
+func splitText(text string) ([]segment, error) {
 	var out []segment
 	var plain strings.Builder
 	for {
@@ -118,7 +118,7 @@ func templateOf(ps *problems, t *tree, field string, known names) template {
 		}
 		return out
 	}
-	text, ok := t.text()
+	text, ok := t.asText()
 	if !ok || !strings.Contains(text, "{{") {
 		return template{value: t.value}
 	}
@@ -126,9 +126,9 @@ func templateOf(ps *problems, t *tree, field string, known names) template {
 }
 
 func textTemplate(ps *problems, t *tree, text, field string, known names) template {
-	segments, err := split(text)
+	segments, err := splitText(text)
 	if err != nil {
-		ps.add(t.at, field, "%v", err)
+		ps.addProblem(t.at, field, "%v", err)
 		return template{}
 	}
 	out := template{text: segments, bound: true}
@@ -136,16 +136,16 @@ func textTemplate(ps *problems, t *tree, text, field string, known names) templa
 		if !s.isExpr() {
 			continue
 		}
-		if segments[i].expr, err = compile(s.expr.src, known); err != nil {
-			ps.add(t.at, field, "%v", err)
+		if segments[i].expr, err = compileExpression(s.expr.src, known); err != nil {
+			ps.addProblem(t.at, field, "%v", err)
 		}
 	}
 	return out
 }
 
-// resolve returns the value with its bindings replaced; ok is false if it is a
+// resolveValue returns the value with its bindings replaced; ok is false if it is a
 // binding of nothing.
-func (t template) resolve(s *scope) (v any, ok bool, err error) {
+func (t template) resolveValue(s *scope) (v any, ok bool, err error) {
 	switch {
 	case t.kind == list:
 		return t.resolveList(s)
@@ -159,7 +159,7 @@ func (t template) resolve(s *scope) (v any, ok bool, err error) {
 	}
 	var out strings.Builder
 	for _, seg := range t.text {
-		text, err := seg.resolve(s)
+		text, err := seg.resolveText(s)
 		if err != nil {
 			return nil, false, err
 		}
@@ -172,7 +172,7 @@ func (t template) resolve(s *scope) (v any, ok bool, err error) {
 func (t template) resolveList(s *scope) (any, bool, error) {
 	out := make([]any, len(t.list))
 	for i, item := range t.list {
-		v, ok, err := item.resolve(s)
+		v, ok, err := item.resolveValue(s)
 		if err != nil {
 			return nil, false, err
 		}
@@ -187,7 +187,7 @@ func (t template) resolveList(s *scope) (any, bool, error) {
 func (t template) resolveObject(s *scope) (any, bool, error) {
 	out := make(map[string]any, len(t.fields))
 	for _, f := range t.fields {
-		v, ok, err := f.resolve(s)
+		v, ok, err := f.resolveValue(s)
 		if err != nil {
 			return nil, false, err
 		}
@@ -198,8 +198,8 @@ func (t template) resolveObject(s *scope) (any, bool, error) {
 	return out, true, nil
 }
 
-// resolve returns the segment as text.
-func (s segment) resolve(sc *scope) (string, error) {
+// resolveText returns the segment as text.
+func (s segment) resolveText(sc *scope) (string, error) {
 	if !s.isExpr() {
 		return s.text, nil
 	}

@@ -5,7 +5,7 @@ import (
 	"math"
 	"slices"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // place is where something stands in a file; zero if there is no file.
@@ -47,9 +47,9 @@ func (t *tree) get(name string) *tree {
 	return nil
 }
 
-func (t *tree) absent() bool { return t == nil || t.kind == scalar && t.value == nil }
+func (t *tree) isAbsent() bool { return t == nil || t.kind == scalar && t.value == nil }
 
-func (t *tree) text() (string, bool) {
+func (t *tree) asText() (string, bool) {
 	if t == nil || t.kind != scalar {
 		return "", false
 	}
@@ -57,8 +57,8 @@ func (t *tree) text() (string, bool) {
 	return s, ok
 }
 
-// what names the kind of the value for a message.
-func (t *tree) what() string {
+// kindName names the kind of the value for a message.
+func (t *tree) kindName() string {
 	switch {
 	case t.kind == list:
 		return "a list"
@@ -77,29 +77,29 @@ func (t *tree) what() string {
 	}
 }
 
-// any returns the value without its places.
-func (t *tree) any() any {
+// toAny returns the value without its places.
+func (t *tree) toAny() any {
 	switch {
 	case t == nil:
 		return nil
 	case t.kind == list:
 		out := make([]any, len(t.list))
 		for i, item := range t.list {
-			out[i] = item.any()
+			out[i] = item.toAny()
 		}
 		return out
 	case t.kind == object:
 		out := make(map[string]any, len(t.fields))
 		for _, f := range t.fields {
-			out[f.name] = f.tree.any()
+			out[f.name] = f.tree.toAny()
 		}
 		return out
 	}
 	return t.value
 }
 
-// raw returns the value as it goes into a definition.
-func (t *tree) raw() (wire.Raw, error) { return wire.Marshal(t.any()) }
+// toRaw returns the value as it goes into a definition.
+func (t *tree) toRaw() (wire.Raw, error) { return wire.Marshal(t.toAny()) }
 
 // treeOf returns a value that has no places. Keys come in ascending order.
 func treeOf(v any) *tree {
@@ -128,8 +128,8 @@ func treeOf(v any) *tree {
 	return &tree{value: v}
 }
 
-// whole returns the value if it is an integer.
-func (t *tree) whole() (int64, bool) {
+// asInteger returns the value if it is an integer.
+func (t *tree) asInteger() (int64, bool) {
 	switch v := t.value.(type) {
 	case int64:
 		return v, true

@@ -9,21 +9,21 @@ import (
 	"iter"
 	"slices"
 
-	"wake/internal/api"
-	"wake/internal/eventlog"
-	"wake/internal/run"
-	"wake/internal/snapshot"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Read yields what q selects of one run, which it has to name, in the order of
 // the log. What the stream has dropped the recorder is asked for; if that has
 // never heard of the run, it is what the stream has. An error ends it: a
 // [*wire.APIError] if the recorder is needed and doesn't answer.
-func Read(ctx context.Context, log *eventlog.Log, q eventlog.Query) iter.Seq2[eventlog.Entry, error] {
+func Read(ctx context.Context, log eventlog.Reader, q eventlog.Query) iter.Seq2[eventlog.Entry, error] {
 	return func(yield func(eventlog.Entry, error) bool) {
 		for {
-			first, err := dropped(ctx, log, q)
+			first, err := droppedBefore(ctx, log, q)
 			if err != nil {
 				yield(eventlog.Entry{}, err)
 				return
@@ -31,7 +31,7 @@ func Read(ctx context.Context, log *eventlog.Log, q eventlog.Query) iter.Seq2[ev
 			if first == 0 {
 				break
 			}
-			for e, err := range recorded(ctx, log, q, first-1) {
+			for e, err := range recordedEvents(ctx, log, q, first-1) {
 				if !yield(e, err) || err != nil {
 					return
 				}
@@ -48,9 +48,9 @@ func Read(ctx context.Context, log *eventlog.Log, q eventlog.Query) iter.Seq2[ev
 	}
 }
 
-// dropped returns the first position of the stream if it may have dropped events
+// droppedBefore returns the first position of the stream if it may have dropped events
 // that q selects, else 0.
-func dropped(ctx context.Context, log *eventlog.Log, q eventlog.Query) (uint64, error) {
+func droppedBefore(ctx context.Context, log eventlog.Reader, q eventlog.Query) (uint64, error) {
 	first, _, err := log.Bounds(ctx)
 	if err != nil || max(q.From, 1) >= first {
 		return 0, err
@@ -67,8 +67,8 @@ func dropped(ctx context.Context, log *eventlog.Log, q eventlog.Query) (uint64, 
 	return first, nil
 }
 
-// recorded yields what the recorder has from q's first position up to a last one.
-func recorded(ctx context.Context, log *eventlog.Log, q eventlog.Query, last uint64) iter.Seq2[eventlog.Entry, error] {
+// recordedEvents yields what the recorder has from q's first position up to a last one.
+func recordedEvents(ctx context.Context, log eventlog.Reader, q eventlog.Query, last uint64) iter.Seq2[eventlog.Entry, error] {
 	ask := wire.EventsRequest{Run: q.Run, From: q.From, To: last, Kinds: q.Kinds}
 	if q.To > 0 {
 		ask.To = min(last, q.To)
@@ -84,7 +84,7 @@ func recorded(ctx context.Context, log *eventlog.Log, q eventlog.Query, last uin
 				return
 			}
 			for _, kept := range page.Events {
-				e := entry(q.Run, kept)
+				e := entryOf(q.Run, kept)
 				if e.Event != nil && e.Event.RunID != q.Run || q.Node != "" && e.NodeID != q.Node {
 					continue
 				}
@@ -99,7 +99,7 @@ func recorded(ctx context.Context, log *eventlog.Log, q eventlog.Query, last uin
 	}
 }
 
-func entry(runID string, kept wire.StoredEvent) eventlog.Entry {
+func entryOf(runID string, kept wire.StoredEvent) eventlog.Entry {
 	e := eventlog.Entry{Pos: kept.Pos, Time: kept.When(), RunID: runID, Data: kept.Data}
 	if e.Event, e.Err = wire.Decode(kept.Data); e.Err == nil {
 		e.NodeID, e.Kind = e.Event.NodeID, e.Event.Type().Kind()
@@ -110,8 +110,8 @@ func entry(runID string, kept wire.StoredEvent) eventlog.Entry {
 // StateAt returns the state of a run behind a position of the log, 0 for the
 // present: the nearest one that is kept, and what the log has beyond it. The
 // position of a run that had not begun is 0.
-func StateAt(ctx context.Context, log *eventlog.Log, runID string, pos uint64) (*wire.State, error) {
-	s, err := nearest(ctx, log, runID, pos)
+func StateAt(ctx context.Context, log eventlog.Reader, runID string, pos uint64) (*wire.State, error) {
+	s, err := nearestState(ctx, log, runID, pos)
 	if err != nil || pos != 0 && s.Position.Seq == pos {
 		return s, err
 	}
@@ -127,9 +127,9 @@ func StateAt(ctx context.Context, log *eventlog.Log, runID string, pos uint64) (
 	return s, nil
 }
 
-// nearest returns a state of the run that isn't beyond pos: the snapshot, else
+// nearestState returns a state of the run that isn't beyond pos: the snapshot, else
 // what the recorder has, else that of a bookmark, else the empty one.
-func nearest(ctx context.Context, log *eventlog.Log, runID string, pos uint64) (*wire.State, error) {
+func nearestState(ctx context.Context, log eventlog.Reader, runID string, pos uint64) (*wire.State, error) {
 	s, found, err := snapshot.Load(ctx, log, runID)
 	switch {
 	case err != nil && !errors.Is(err, snapshot.ErrUnusable):
@@ -146,7 +146,7 @@ func nearest(ctx context.Context, log *eventlog.Log, runID string, pos uint64) (
 		return nil, context.Cause(ctx)
 	}
 	if err == nil { // else the recorder isn't needed
-		if s, err := run.Decode(asked.State); err == nil && usable(log, s, runID, pos) {
+		if s, err := run.Decode(asked.State); err == nil && isUsable(log, s, runID, pos) {
 			return s, nil
 		}
 	}
@@ -154,13 +154,13 @@ func nearest(ctx context.Context, log *eventlog.Log, runID string, pos uint64) (
 		if b.Run != "" || pos != 0 && b.Position > pos {
 			continue
 		}
-		if s, err := snapshot.Kept(ctx, log, runID, b.Label); err == nil && usable(log, s, runID, pos) {
+		if s, err := snapshot.Kept(ctx, log, runID, b.Label); err == nil && isUsable(log, s, runID, pos) {
 			return s, nil
 		}
 	}
 	return run.New(runID), nil
 }
 
-func usable(log *eventlog.Log, s *wire.State, runID string, pos uint64) bool {
+func isUsable(log eventlog.Reader, s *wire.State, runID string, pos uint64) bool {
 	return s.RunID == runID && s.Position.Incarnation == log.Incarnation() && (pos == 0 || s.Position.Seq <= pos)
 }

@@ -12,16 +12,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/api"
-	"wake/internal/eventlog"
-	"wake/internal/history"
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/internal/run"
-	"wake/internal/snapshot"
-	"wake/internal/topology"
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/history"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }

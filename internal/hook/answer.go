@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"wake/internal/flow"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // question is what a hook is asked, as JSON; see schemas/hook.schema.json.
@@ -31,8 +31,8 @@ type question struct {
 	Error     string   `json:"error,omitempty"`
 }
 
-// question returns the question about an event: one line.
-func (s *Set) question(e Event) ([]byte, error) {
+// encodeQuestion returns the question about an event: one line.
+func (s *Set) encodeQuestion(e Event) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -52,9 +52,9 @@ type answer struct {
 	Input    json.RawMessage `json:"input"`
 }
 
-// parse reads the answer to a question about an event. An empty one goes on. One that
+// parseAnswer reads the answer to a question about an event. An empty one goes on. One that
 // isn't understood whole is an error: half a refusal must not look like none.
-func parse(event string, text []byte) (Outcome, error) {
+func parseAnswer(event string, text []byte) (Outcome, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return Outcome{}, nil
 	}
@@ -70,13 +70,13 @@ func parse(event string, text []byte) (Outcome, error) {
 	if a.Decision == "continue" {
 		a.Decision = Continue
 	}
-	if allowed := decisions(event); !slices.Contains(allowed, a.Decision) {
-		return Outcome{}, fmt.Errorf("its decision is %q, which is none for %s: it is one of %scontinue", a.Decision, event, join(allowed))
+	if allowed := decisionsOf(event); !slices.Contains(allowed, a.Decision) {
+		return Outcome{}, fmt.Errorf("its decision is %q, which is none for %s: it is one of %scontinue", a.Decision, event, joinDecisions(allowed))
 	}
-	return a.outcome()
+	return a.toOutcome()
 }
 
-func join(list []Decision) string {
+func joinDecisions(list []Decision) string {
 	var b strings.Builder
 	for _, d := range list {
 		if d != Continue {
@@ -86,9 +86,9 @@ func join(list []Decision) string {
 	return b.String()
 }
 
-// outcome checks that the answer has what its decision needs and nothing else.
-func (a answer) outcome() (Outcome, error) {
-	o := Outcome{Decision: a.Decision, Reason: clean(a.Reason), Message: clean(a.Message)}
+// toOutcome checks that the answer has what its decision needs and nothing else.
+func (a answer) toOutcome() (Outcome, error) {
+	o := Outcome{Decision: a.Decision, Reason: cleanText(a.Reason), Message: cleanText(a.Message)}
 	told := a.Decision == System || a.Decision == Context
 	switch {
 	case told && strings.TrimSpace(a.Message) == "":
@@ -116,8 +116,8 @@ func (a answer) outcome() (Outcome, error) {
 // maxMessage bounds what a hook has for the model, in bytes.
 const maxMessage = 32 << 10
 
-// clean makes a text one that is valid everywhere: on the log and on a command line.
-func clean(s string) string {
+// cleanText makes a text one that is valid everywhere: on the log and on a command line.
+func cleanText(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
@@ -125,14 +125,14 @@ func clean(s string) string {
 // says on stderr is the reason.
 const exitDeny = 2
 
-// refusal is the answer of a command that has ended with an exit code other than 0.
-func refusal(event string, code int64, words string) (Outcome, error) {
+// refusalOutcome is the answer of a command that has ended with an exit code other than 0.
+func refusalOutcome(event string, code int64, words string) (Outcome, error) {
 	words = strings.TrimSpace(words)
 	if event == flow.HookPreToolUse && code == exitDeny {
-		return Outcome{Decision: Deny, Reason: clean(cut(words, maxOutput))}, nil
+		return Outcome{Decision: Deny, Reason: cleanText(cutText(words, maxOutput))}, nil
 	}
 	if words == "" {
 		return Outcome{}, fmt.Errorf("exit code %d", code)
 	}
-	return Outcome{}, fmt.Errorf("exit code %d: %s", code, cut(words, maxOutput))
+	return Outcome{}, fmt.Errorf("exit code %d: %s", code, cutText(words, maxOutput))
 }

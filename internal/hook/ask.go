@@ -10,7 +10,7 @@ import (
 	"net/url"
 	"sync"
 
-	"wake/internal/process"
+	"code.wake.dev/wake/internal/process"
 )
 
 // maxAnswer bounds an answer in bytes.
@@ -18,21 +18,22 @@ const maxAnswer = 1 << 20
 
 var errTooLong = fmt.Errorf("its answer is longer than %d bytes", maxAnswer)
 
-// ask asks one hook. The exit code is that of a command that has exited.
-func (s *Set) ask(ctx context.Context, h *hook, e Event) (o Outcome, exit *int64, err error) {
-	limit := h.limit()
+// askHook asks one hook. The exit code is that of a command that has exited.
+func (s *Set) askHook(ctx context.Context, number int, e Event) (o Outcome, exit *int64, err error) {
+	h := &s.hooks[number]
+	limit := h.timeLimit()
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it didn't answer within %s", limit))
 	defer cancel()
-	question, err := s.question(e)
+	question, err := s.encodeQuestion(e)
 	if err != nil {
 		return o, nil, fmt.Errorf("question: %w", err)
 	}
 	var text []byte
 	switch {
 	case len(h.Command) > 0:
-		return s.command(ctx, h, question)
+		return s.runCommand(ctx, h, programOf(e, number), question)
 	case h.URL != "":
-		text, err = s.post(ctx, h.URL, question)
+		text, err = s.postQuestion(ctx, h.URL, question)
 	case s.cfg.Ask == nil:
 		err = errors.New("this agent has no way to ask a NATS subject")
 	default:
@@ -42,22 +43,31 @@ func (s *Set) ask(ctx context.Context, h *hook, e Event) (o Outcome, exit *int64
 		err = errTooLong
 	}
 	if err != nil {
-		return o, nil, cause(ctx, err)
+		return o, nil, causeOf(ctx, err)
 	}
-	o, err = parse(e.Name, text)
+	o, err = parseAnswer(e.Name, text)
 	return o, nil, err
 }
 
-// cause returns why something was given up, if it was.
-func cause(ctx context.Context, err error) error {
+// programOf names the command of a hook that is asked about a call, so that its answer is heard by whichever
+// runner goes on with the agent. Other commands end with their runner.
+func programOf(e Event, number int) string {
+	if e.ToolUseID == "" {
+		return ""
+	}
+	return fmt.Sprintf("hook/%s/%s/%d", e.ToolUseID, e.Name, number)
+}
+
+// causeOf returns why something was given up, if it was.
+func causeOf(ctx context.Context, err error) error {
 	if c := context.Cause(ctx); c != nil {
 		return c
 	}
 	return err
 }
 
-// direct returns a client that follows no redirection: a hook is what the flow says.
-func direct(c *http.Client) *http.Client {
+// directClient returns a client that follows no redirection: a hook is what the flow says.
+func directClient(c *http.Client) *http.Client {
 	if c == nil {
 		c = http.DefaultClient
 	}
@@ -66,7 +76,7 @@ func direct(c *http.Client) *http.Client {
 	return &d
 }
 
-func (s *Set) post(ctx context.Context, address string, question []byte) ([]byte, error) {
+func (s *Set) postQuestion(ctx context.Context, address string, question []byte) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(question))
 	if err != nil {
 		return nil, withoutAddress(err)
@@ -92,45 +102,72 @@ func withoutAddress(err error) error {
 	return err
 }
 
-// command runs a command and everything it starts, until it exits: it gets the question
-// on its input and answers on its output.
-func (s *Set) command(ctx context.Context, h *hook, question []byte) (o Outcome, exit *int64, err error) {
+// runCommand runs a command and everything it starts, until it exits: it gets the question
+// on its input and answers on its output. One that was asked before its runner ended is heard to its end.
+func (s *Set) runCommand(ctx context.Context, h *hook, name string, question []byte) (o Outcome, exit *int64, err error) {
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	p, err := process.Start(process.Config{Argv: h.Command, Dir: s.cfg.Dir, Env: s.cfg.Env, KeepStderr: true})
+	p, err := s.cfg.Host.Start(process.Config{Name: name, Argv: h.Command, Dir: s.cfg.Dir, Env: s.cfg.Env, Journal: true, KeepStderr: true})
 	if err != nil {
 		return o, nil, err
 	}
-	var text []byte
+	d := dialogue{process: p, question: question, tooLong: func() { giveUp(errTooLong) }}
 	var pipes sync.WaitGroup
-	pipes.Go(func() {
-		_, _ = p.Stdin.Write(question) // it needn't read it
-		_ = p.Stdin.Close()
-	})
-	pipes.Go(func() {
-		text, _ = io.ReadAll(io.LimitReader(p.Stdout, maxAnswer+1)) // what is missing is no JSON
-		if len(text) > maxAnswer {
-			giveUp(errTooLong)
-		}
-		_, _ = io.Copy(io.Discard, p.Stdout)
-	})
+	pipes.Go(d.run)
 	ended, err := p.Wait(ctx)
 	err = errors.Join(err, p.End(grace))
 	pipes.Wait()
 	_ = p.Close() // its ends are closed or at their end
 	switch {
 	case err != nil:
-		return o, nil, cause(ctx, err)
-	case len(text) > maxAnswer:
+		return o, nil, causeOf(ctx, err)
+	case len(d.answer) > maxAnswer:
 		return o, nil, errTooLong
+	case ended.Lost: // and so is the agent that waits for the answer
+		<-ctx.Done()
+		return o, nil, context.Cause(ctx)
 	case ended.Signal != "":
 		return o, nil, fmt.Errorf("ended by SIG%s", ended.Signal)
 	}
 	code := int64(ended.Code)
 	if code != 0 {
-		o, err = refusal(h.Event, code, p.Words())
+		o, err = refusalOutcome(h.Event, code, p.Words())
 		return o, &code, err
 	}
-	o, err = parse(h.Event, text)
+	o, err = parseAnswer(h.Event, d.answer)
 	return o, &code, err
+}
+
+// dialogue is what is said to a command, and what it answers.
+type dialogue struct {
+	process  *process.Process
+	question []byte
+	tooLong  func() // called when the answer is
+
+	asked  int // bytes of the question that the command was given before this Start
+	answer []byte
+}
+
+// run asks what hasn't been asked yet, and hears the command to its end.
+func (d *dialogue) run() {
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	for f := range d.process.Frames {
+		switch f.Direction {
+		case process.In:
+			d.asked += len(f.Data)
+		case process.Live:
+			rest := d.question[min(d.asked, len(d.question)):]
+			asking.Go(func() {
+				_, _ = d.process.Stdin.Write(rest) // it needn't read it
+				_ = d.process.Stdin.Close()
+			})
+		case process.Out:
+			if d.answer = append(d.answer, f.Data...); len(d.answer) > maxAnswer { // what is missing is no JSON
+				d.answer = d.answer[:maxAnswer+1]
+				d.tooLong()
+			}
+		case process.Err: // it is kept
+		}
+	}
 }

@@ -24,8 +24,9 @@ import (
 	"strings"
 	"time"
 
-	"wake/internal/flow"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Event is what happens to an agent. Its fields are there if the event has them.
@@ -56,8 +57,8 @@ const (
 	Continue Decision = ""        // nothing; "continue" on the wire
 )
 
-// decisions lists those that an event has, strongest first.
-func decisions(event string) []Decision {
+// decisionsOf lists those that an event has, strongest first.
+func decisionsOf(event string) []Decision {
 	if event == flow.HookPreToolUse {
 		return []Decision{Deny, Modify, Allow, Continue}
 	}
@@ -77,7 +78,8 @@ type Outcome struct {
 type Config struct {
 	Hooks                 []flow.Hook
 	RunID, NodeID, ExecID string
-	Dir                   string       // in which commands run
+	Host                  process.Host // of commands; default: [process.Direct]
+	Dir                   string       // in which they run
 	Env                   []string     // their whole environment
 	Client                *http.Client // default: [http.DefaultClient]; redirections aren't followed
 	// Ask asks a NATS subject; nil: such hooks fail.
@@ -105,11 +107,14 @@ func New(c Config) *Set {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.Host == nil {
+		c.Host = process.Direct{}
+	}
 	s := &Set{cfg: c}
-	s.cfg.Client = direct(c.Client)
+	s.cfg.Client = directClient(c.Client)
 	for _, h := range c.Hooks {
 		one := hook{Hook: h, name: nameOf(h)}
-		if err := one.prepare(); err != nil {
+		if err := one.prepareMatch(); err != nil {
 			c.Logger.Warn("hook is never asked", "run_id", c.RunID, "node_id", c.NodeID, "hook", one.name, "error", err)
 			continue
 		}
@@ -118,7 +123,7 @@ func New(c Config) *Set {
 	return s
 }
 
-func (h *hook) prepare() (err error) {
+func (h *hook) prepareMatch() (err error) {
 	count := 0
 	for _, there := range []bool{len(h.Command) > 0, h.URL != "", h.Subject != ""} {
 		if there {
@@ -138,7 +143,7 @@ func (h *hook) prepare() (err error) {
 // nameOf is the name of a hook on record: without what may be secret in an address.
 func nameOf(h flow.Hook) string {
 	if h.Name != "" {
-		return cut(h.Name, maxName)
+		return cutText(h.Name, maxName)
 	}
 	name := cmp.Or(strings.Join(h.Command, " "), h.Subject, "unnamed")
 	if len(h.Command) == 3 && h.Command[1] == "-c" {
@@ -148,7 +153,7 @@ func nameOf(h flow.Hook) string {
 		name = u.Scheme + "://" + u.Host + u.Path
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(name), "\n")
-	return cut(line, maxDefaultName)
+	return cutText(line, maxDefaultName)
 }
 
 // Has reports whether a hook may be asked about an event.
@@ -162,7 +167,7 @@ func (s *Set) Limit(event string) time.Duration {
 	}
 	for _, h := range s.hooks {
 		if h.Event == event {
-			sum += h.limit() + grace
+			sum += h.timeLimit() + grace
 		}
 	}
 	return sum
@@ -175,16 +180,16 @@ const (
 	grace        = time.Second
 )
 
-func (h *hook) limit() time.Duration {
+func (h *hook) timeLimit() time.Duration {
 	if h.TimeoutMs > 0 {
 		return time.Duration(h.TimeoutMs) * time.Millisecond
 	}
 	return defaultLimit
 }
 
-// matches reports whether the hook is asked. Where there is no tool, the matcher counts
+// matchesEvent reports whether the hook is asked. Where there is no tool, the matcher counts
 // for nothing.
-func (h *hook) matches(e Event) bool {
+func (h *hook) matchesEvent(e Event) bool {
 	return h.Event == e.Name && (e.Tool == "" || h.Matcher == "" || h.match.MatchString(e.Tool))
 }
 
@@ -198,31 +203,31 @@ func (s *Set) Fire(ctx context.Context, e Event) (Outcome, []*wire.HookFired) {
 	var fired []*wire.HookFired
 	for i := range s.hooks {
 		h := &s.hooks[i]
-		if !h.matches(e) || ctx.Err() != nil {
+		if !h.matchesEvent(e) || ctx.Err() != nil {
 			continue
 		}
 		begin := time.Now()
-		a, exit, err := s.ask(ctx, h, e)
+		a, exit, err := s.askHook(ctx, i, e)
 		f := &wire.HookFired{
 			HookEvent: e.Name, HookName: h.name, Decision: cmp.Or(string(a.Decision), "continue"),
-			Output: cut(cmp.Or(a.Reason, a.Message), maxOutput), DurationMs: new(time.Since(begin).Milliseconds()), ExitCode: exit,
+			Output: cutText(cmp.Or(a.Reason, a.Message), maxOutput), DurationMs: new(time.Since(begin).Milliseconds()), ExitCode: exit,
 		}
 		if err != nil {
 			s.cfg.Logger.Warn("hook failed", "run_id", s.cfg.RunID, "node_id", s.cfg.NodeID, "event", e.Name, "hook", h.name, "error", err)
-			f.Decision, f.Error = "", cut(err.Error(), maxOutput)
+			f.Decision, f.Error = "", cutText(err.Error(), maxOutput)
 		} else {
 			a.Hook = h.name
 			answers = append(answers, a)
 		}
 		fired = append(fired, f)
 	}
-	return resolve(e.Name, answers), fired
+	return strongestOutcome(e.Name, answers), fired
 }
 
-// resolve returns what counts of several answers: the first of the strongest. What
+// strongestOutcome returns what counts of several answers: the first of the strongest. What
 // several of them have for the model is joined.
-func resolve(event string, answers []Outcome) Outcome {
-	for _, d := range decisions(event) {
+func strongestOutcome(event string, answers []Outcome) Outcome {
+	for _, d := range decisionsOf(event) {
 		i := slices.IndexFunc(answers, func(a Outcome) bool { return a.Decision == d })
 		if i < 0 {
 			continue
@@ -233,7 +238,7 @@ func resolve(event string, answers []Outcome) Outcome {
 				out.Message += "\n" + a.Message
 			}
 		}
-		out.Message = cut(out.Message, 2*maxMessage)
+		out.Message = cutText(out.Message, 2*maxMessage)
 		return out
 	}
 	return Outcome{}
@@ -246,8 +251,8 @@ const (
 	maxOutput      = 4 << 10
 )
 
-// cut returns at most limit bytes of a text, as valid UTF-8.
-func cut(s string, limit int) string {
+// cutText returns at most limit bytes of a text, as valid UTF-8.
+func cutText(s string, limit int) string {
 	if len(s) > limit {
 		s = strings.ToValidUTF8(s[:limit], "") + "…"
 	}

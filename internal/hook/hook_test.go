@@ -18,17 +18,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"github.com/santhosh-tekuri/jsonschema/v6"
-	"go.uber.org/goleak"
 
-	"wake/internal/flow"
-	"wake/internal/hook"
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/hook"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) {
-	natstest.Main(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server/ats.init.0.func1"))
+	natstest.Main(m)
 }
 
 // says is a hook with a fixed answer.

@@ -20,16 +20,16 @@ const detectBytes = 1 << 20
 // The reader that it returns is the input.
 func Detect(r io.Reader, asked Format) (*bufio.Reader, Format, error) {
 	in := bufio.NewReaderSize(r, detectBytes)
-	format, err := detect(in, asked)
+	format, err := detectFormat(in, asked)
 	return in, format, err
 }
 
-// detect tells the format of the input without consuming it. A session file
+// detectFormat tells the format of the input without consuming it. A session file
 // names its session by another key than a stream, and its lines' parents;
 // anything else is read as a stream, in which lines of other agents pass through
 // as raw events.
-func detect(in *bufio.Reader, asked Format) (Format, error) {
-	head, err := peek(in)
+func detectFormat(in *bufio.Reader, asked Format) (Format, error) {
+	head, err := peekLine(in)
 	if err != nil {
 		return "", err
 	}
@@ -58,9 +58,9 @@ func detect(in *bufio.Reader, asked Format) (Format, error) {
 	return StreamJSON, nil
 }
 
-// peek waits for at least a line of the input: more may never come, or come
+// peekLine waits for at least a line of the input: more may never come, or come
 // much later.
-func peek(in *bufio.Reader) ([]byte, error) {
+func peekLine(in *bufio.Reader) ([]byte, error) {
 	for n := 1; ; {
 		_, err := in.Peek(n) // waits
 		head, _ := in.Peek(in.Buffered())

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"wake/internal/ingest"
-	"wake/internal/logtest"
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // FuzzIngest imports anything as a session file or a stream: it becomes a run that

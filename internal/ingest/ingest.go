@@ -14,11 +14,11 @@ import (
 	"iter"
 	"time"
 
-	"wake/internal/agent"
-	"wake/internal/agent/claude"
-	"wake/internal/eventlog"
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Format is what the input is.
@@ -77,7 +77,7 @@ func Run(ctx context.Context, log *eventlog.Log, r io.Reader, o Options) (Result
 		o.Name = "ingest"
 	}
 	in := bufio.NewReaderSize(r, detectBytes)
-	format, err := detect(in, o.Format)
+	format, err := detectFormat(in, o.Format)
 	switch {
 	case err == nil && format == Kahn && o.Format == Kahn:
 		err = errors.New("lines of KAHN name their runs and agents themselves")
@@ -116,20 +116,20 @@ func (i *ingestion) run(ctx context.Context, in io.Reader) error {
 		return fmt.Errorf("%w: %s", ErrExists, i.options.RunID)
 	}
 	i.started = time.Now()
-	if err := i.begin(ctx); err != nil {
+	if err := i.beginRun(ctx); err != nil {
 		return err
 	}
-	outcome, readErr := i.read(ctx, in)
+	outcome, readErr := i.readInput(ctx, in)
 	// What was read is brought to its end, whatever ended the reading.
 	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
-	err := errors.Join(readErr, i.end(final, outcome, readErr))
+	err := errors.Join(readErr, i.endRun(final, outcome, readErr))
 	i.result.Elapsed = time.Since(i.started)
 	return err
 }
 
-// begin writes the beginning of the run and of its one node.
-func (i *ingestion) begin(ctx context.Context) (err error) {
+// beginRun writes the beginning of the run and of its one node.
+func (i *ingestion) beginRun(ctx context.Context) (err error) {
 	o := i.options
 	claim := eventlog.Claim{Runner: o.Runner}
 	if i.owner, err = i.log.Claim(ctx, o.RunID, wire.RunNode, claim); err != nil {
@@ -164,16 +164,16 @@ func (i *ingestion) begin(ctx context.Context) (err error) {
 	return err
 }
 
-// read writes the events of the input. Terminal ones are written too: the
+// readInput writes the events of the input. Terminal ones are written too: the
 // outcome remembers them.
-func (i *ingestion) read(ctx context.Context, in io.Reader) (*agent.Outcome, error) {
+func (i *ingestion) readInput(ctx context.Context, in io.Reader) (*agent.Outcome, error) {
 	outcome := &agent.Outcome{}
 	format := claude.Stream
 	if i.result.Format == Transcript {
 		format = claude.Transcript
 	}
 	n := claude.NewNormalizer(claude.NormalizerOptions{Format: format, Blocks: i.options.Blocks, Provider: "ingest"})
-	for line, err := range lines(ctx, in) {
+	for line, err := range inputLines(ctx, in) {
 		var long *claude.LineTooLongError
 		var events []*wire.Event
 		now := time.Now().UnixMilli()
@@ -186,18 +186,18 @@ func (i *ingestion) read(ctx context.Context, in io.Reader) (*agent.Outcome, err
 			events = n.Line(now, line)
 		}
 		i.result.Lines++
-		if err := i.write(ctx, outcome, events); err != nil {
+		if err := i.writeEvents(ctx, outcome, events); err != nil {
 			return outcome, err
 		}
 		if i.options.Progress != nil && i.result.Lines%1000 == 0 {
 			i.options.Progress(i.result)
 		}
 	}
-	return outcome, i.write(ctx, outcome, n.Finish(time.Now().UnixMilli(), claude.Exit{Unknown: true}))
+	return outcome, i.writeEvents(ctx, outcome, n.Finish(time.Now().UnixMilli(), claude.Exit{Unknown: true}))
 }
 
-// lines yields the lines of the input until it or ctx ends.
-func lines(ctx context.Context, in io.Reader) iter.Seq2[[]byte, error] {
+// inputLines yields the lines of the input until it or ctx ends.
+func inputLines(ctx context.Context, in io.Reader) iter.Seq2[[]byte, error] {
 	type item struct {
 		line []byte
 		err  error
@@ -229,7 +229,7 @@ func lines(ctx context.Context, in io.Reader) iter.Seq2[[]byte, error] {
 	}
 }
 
-func (i *ingestion) write(ctx context.Context, outcome *agent.Outcome, events []*wire.Event) error {
+func (i *ingestion) writeEvents(ctx context.Context, outcome *agent.Outcome, events []*wire.Event) error {
 	for _, e := range events {
 		e.ExecID = i.exec
 		i.last = max(i.last, e.Timestamp)
@@ -245,18 +245,18 @@ func (i *ingestion) write(ctx context.Context, outcome *agent.Outcome, events []
 	return nil
 }
 
-// ended returns how long the agent worked in ms, and when it ended: now (0), or
+// elapsedTime returns how long the agent worked in ms, and when it ended: now (0), or
 // when the session file says.
-func (i *ingestion) ended() (elapsed, at int64) {
+func (i *ingestion) elapsedTime() (elapsed, at int64) {
 	if i.first == 0 {
 		return time.Since(i.started).Milliseconds(), 0
 	}
 	return max(0, i.last-i.first), max(i.first, i.last)
 }
 
-// end writes the end of the node and of the run.
-func (i *ingestion) end(ctx context.Context, outcome *agent.Outcome, readErr error) error {
-	elapsed, at := i.ended()
+// endRun writes the end of the node and of the run.
+func (i *ingestion) endRun(ctx context.Context, outcome *agent.Outcome, readErr error) error {
+	elapsed, at := i.elapsedTime()
 	status := wire.FlowStatusComplete
 	last := &wire.Event{Timestamp: at, ExecID: i.exec}
 	switch failed := outcome.Error(); {

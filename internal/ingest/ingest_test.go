@@ -12,12 +12,12 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/ingest"
-	"wake/internal/natstest"
-	"wake/internal/run"
-	"wake/internal/topology"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }

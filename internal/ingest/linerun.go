@@ -8,10 +8,10 @@ import (
 	"fmt"
 	"strings"
 
-	"wake/internal/eventlog"
-	"wake/internal/kahn"
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/kahn"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // lineRun is a run that lines tell of. Lines are stored one after the other: one
@@ -57,11 +57,11 @@ func openLines(ctx context.Context, log *eventlog.Log, id string, o LinesOptions
 		log: log, id: id, options: o, result: LinesRun{RunID: id}, state: run.New(id),
 		workers: map[string]*eventlog.Writer{}, agents: map[string]*lineAgent{},
 	}
-	return r, r.load(ctx)
+	return r, r.loadRecorded(ctx)
 }
 
-// load reads what has been recorded since.
-func (r *lineRun) load(ctx context.Context) error {
+// loadRecorded reads what has been recorded since.
+func (r *lineRun) loadRecorded(ctx context.Context) error {
 	for e, err := range r.log.Read(ctx, eventlog.Query{Run: r.id, From: r.pos + 1}) {
 		switch {
 		case err != nil:
@@ -90,25 +90,25 @@ func (r *lineRun) load(ctx context.Context) error {
 		if node != wire.RunNode {
 			r.agents[node] = &lineAgent{
 				node: node, execs: n.Execs, open: n.Open() && n.Started > 0, done: r.state.NodeStatus[node] == wire.NodeDone,
-				due: n.Open() && n.Started == 0, loops: r.state.LoopCounters[again(node)],
+				due: n.Open() && n.Started == 0, loops: r.state.LoopCounters[loopID(node)],
 			}
 		}
 	}
 	return nil
 }
 
-// again is the loop that a node goes round when its agent starts anew.
-func again(node string) string { return "again:" + node }
+// loopID is the loop that a node goes round when its agent starts anew.
+func loopID(node string) string { return "again:" + node }
 
 // nodeOf is the node of an agent. Node ids have no colons, and agent ids no
 // underscores.
 func nodeOf(agentID string) string { return strings.ReplaceAll(agentID, ":", "_") }
 
-// take takes a line; e is nil if it is no event.
-func (r *lineRun) take(ctx context.Context, number int, line string, e *kahn.Event) error {
+// takeLine takes a line; e is nil if it is no event.
+func (r *lineRun) takeLine(ctx context.Context, number int, line string, e *kahn.Event) error {
 	r.result.Lines++
 	if r.at == len(r.stored) && r.owner == nil {
-		if err := r.own(ctx); err != nil {
+		if err := r.claimRun(ctx); err != nil {
 			return err
 		}
 	}
@@ -125,13 +125,13 @@ func (r *lineRun) take(ctx context.Context, number int, line string, e *kahn.Eve
 	r.at++
 	r.stored = append(r.stored, digest{}) // from here on it is written, not compared
 	r.result.Added++
-	return r.write(ctx, number, line, e)
+	return r.writeLine(ctx, number, line, e)
 }
 
-// own makes this process the one that writes the run, and looks what somebody else
+// claimRun makes this process the one that writes the run, and looks what somebody else
 // has written meanwhile. Whoever else was at it can add nothing any more: every node
 // is claimed, and a new one begins on the owner's.
-func (r *lineRun) own(ctx context.Context) error {
+func (r *lineRun) claimRun(ctx context.Context) error {
 	if r.state.Status == wire.RunComplete {
 		return nil
 	}
@@ -150,18 +150,18 @@ func (r *lineRun) own(ctx context.Context) error {
 				return err
 			}
 		}
-		if err := r.load(ctx); err != nil {
+		if err := r.loadRecorded(ctx); err != nil {
 			return err
 		}
 	}
 	if r.state.Status != wire.RunIdle {
 		return nil
 	}
-	return r.begin(ctx)
+	return r.beginRun(ctx)
 }
 
-// begin begins the run.
-func (r *lineRun) begin(ctx context.Context) error {
+// beginRun begins the run.
+func (r *lineRun) beginRun(ctx context.Context) error {
 	definition, err := wire.Marshal(map[string]any{"name": kahn.Format, "nodes": []any{}})
 	if err != nil {
 		return err
@@ -179,20 +179,20 @@ func (r *lineRun) begin(ctx context.Context) error {
 	return err
 }
 
-// write writes a line: the last of its events holds it.
-func (r *lineRun) write(ctx context.Context, number int, line string, e *kahn.Event) error {
+// writeLine writes a line: the last of its events holds it.
+func (r *lineRun) writeLine(ctx context.Context, number int, line string, e *kahn.Event) error {
 	if e == nil {
 		data, err := wire.Marshal(line)
 		if err != nil {
 			return err
 		}
 		raw := &wire.Event{Payload: &wire.RawMessage{Source: kahn.Format, Data: data, Reason: r.problem, Line: number}}
-		return r.put(ctx, r.owner, line, raw)
+		return r.putLine(ctx, r.owner, line, raw)
 	}
 	if e.AgentID == "" {
-		return r.put(ctx, r.owner, line, &wire.Event{Timestamp: e.Time(), Payload: auditOf(e.Body)})
+		return r.putLine(ctx, r.owner, line, &wire.Event{Timestamp: e.Time(), Payload: auditOf(e.Body)})
 	}
-	a, worker, events, err := r.agent(ctx, e)
+	a, worker, events, err := r.agentOf(ctx, e)
 	if err != nil {
 		return err
 	}
@@ -208,12 +208,12 @@ func (r *lineRun) write(ctx context.Context, number int, line string, e *kahn.Ev
 	if end, ends := e.Body.(*kahn.RunEnd); ends && a.open { // a second end changes nothing
 		a.open, a.done = false, end.Outcome != kahn.OutcomeAborted
 	}
-	return r.put(ctx, worker, line, events...)
+	return r.putLine(ctx, worker, line, events...)
 }
 
-// agent returns the agent of a line, with an execution: the events that begin one,
+// agentOf returns the agent of a line, with an execution: the events that begin one,
 // if it has none.
-func (r *lineRun) agent(ctx context.Context, e *kahn.Event) (*lineAgent, *eventlog.Writer, []*wire.Event, error) {
+func (r *lineRun) agentOf(ctx context.Context, e *kahn.Event) (*lineAgent, *eventlog.Writer, []*wire.Event, error) {
 	node := nodeOf(e.AgentID)
 	a := r.agents[node]
 	if a == nil {
@@ -224,7 +224,7 @@ func (r *lineRun) agent(ctx context.Context, e *kahn.Event) (*lineAgent, *eventl
 	if a.open || !a.due && a.execs > 0 && !begins {
 		return a, r.workers[node], nil, nil
 	}
-	if err := r.schedule(ctx, a, e.Time()); err != nil {
+	if err := r.scheduleAgent(ctx, a, e.Time()); err != nil {
 		return nil, nil, nil, err
 	}
 	a.open = true
@@ -238,13 +238,13 @@ func (r *lineRun) agent(ctx context.Context, e *kahn.Event) (*lineAgent, *eventl
 	return a, r.workers[node], []*wire.Event{{Payload: begin}}, nil
 }
 
-// schedule decides that an agent is executed, and makes this process the writer of
+// scheduleAgent decides that an agent is executed, and makes this process the writer of
 // its node.
-func (r *lineRun) schedule(ctx context.Context, a *lineAgent, at int64) error {
+func (r *lineRun) scheduleAgent(ctx context.Context, a *lineAgent, at int64) error {
 	var decisions []*wire.Event
 	if a.done {
 		a.loops++
-		decisions = append(decisions, &wire.Event{Timestamp: at, Payload: &wire.LoopIterate{EdgeID: again(a.node), Iteration: a.loops, Nodes: []string{a.node}}})
+		decisions = append(decisions, &wire.Event{Timestamp: at, Payload: &wire.LoopIterate{EdgeID: loopID(a.node), Iteration: a.loops, Nodes: []string{a.node}}})
 	}
 	if !a.due {
 		a.execs++
@@ -253,10 +253,10 @@ func (r *lineRun) schedule(ctx context.Context, a *lineAgent, at int64) error {
 		})
 	}
 	a.due, a.done = false, false
-	if err := r.queue(ctx, r.owner, decisions...); err != nil || r.workers[a.node] != nil {
+	if err := r.queueEvents(ctx, r.owner, decisions...); err != nil || r.workers[a.node] != nil {
 		return err
 	}
-	if err := r.flush(ctx); err != nil {
+	if err := r.flushWaiting(ctx); err != nil {
 		return err
 	}
 	w, err := r.log.Claim(ctx, r.id, a.node, eventlog.Claim{Runner: r.options.Runner, ExecID: run.ExecID(a.node, a.execs)})
@@ -266,18 +266,18 @@ func (r *lineRun) schedule(ctx context.Context, a *lineAgent, at int64) error {
 	return err
 }
 
-// put queues the events of a line.
-func (r *lineRun) put(ctx context.Context, w *eventlog.Writer, line string, events ...*wire.Event) error {
+// putLine queues the events of a line.
+func (r *lineRun) putLine(ctx context.Context, w *eventlog.Writer, line string, events ...*wire.Event) error {
 	if err := kahn.Keep(events[len(events)-1], line); err != nil {
 		return err
 	}
-	return r.queue(ctx, w, events...)
+	return r.queueEvents(ctx, w, events...)
 }
 
-// queue lets events wait for those that follow on the same node.
-func (r *lineRun) queue(ctx context.Context, w *eventlog.Writer, events ...*wire.Event) error {
+// queueEvents lets events wait for those that follow on the same node.
+func (r *lineRun) queueEvents(ctx context.Context, w *eventlog.Writer, events ...*wire.Event) error {
 	if r.waitsOn != w || len(r.waiting)+len(events) > maxWaiting {
-		if err := r.flush(ctx); err != nil {
+		if err := r.flushWaiting(ctx); err != nil {
 			return err
 		}
 	}
@@ -286,8 +286,8 @@ func (r *lineRun) queue(ctx context.Context, w *eventlog.Writer, events ...*wire
 	return nil
 }
 
-// flush stores what waits.
-func (r *lineRun) flush(ctx context.Context) error {
+// flushWaiting stores what waits.
+func (r *lineRun) flushWaiting(ctx context.Context) error {
 	if len(r.waiting) == 0 {
 		return nil
 	}
@@ -297,9 +297,9 @@ func (r *lineRun) flush(ctx context.Context) error {
 	return err
 }
 
-// finish completes the run if all agents have ended.
-func (r *lineRun) finish(ctx context.Context, more bool) error {
-	if err := r.complete(ctx, more); err != nil {
+// finishRun completes the run if all agents have ended.
+func (r *lineRun) finishRun(ctx context.Context, more bool) error {
+	if err := r.completeRun(ctx, more); err != nil {
 		return err
 	}
 	r.result.Complete = r.state.Status == wire.RunComplete
@@ -314,7 +314,7 @@ func (r *lineRun) finish(ctx context.Context, more bool) error {
 	return r.owner.Close(ctx)
 }
 
-func (r *lineRun) complete(ctx context.Context, more bool) error {
+func (r *lineRun) completeRun(ctx context.Context, more bool) error {
 	agents := r.check.Agents()
 	p := &wire.FlowComplete{FlowName: kahn.Format, Status: wire.FlowStatusComplete}
 	for _, a := range agents {
@@ -329,7 +329,7 @@ func (r *lineRun) complete(ctx context.Context, more bool) error {
 		return nil
 	}
 	if r.owner == nil {
-		if err := r.own(ctx); err != nil || r.at < len(r.stored) || r.state.Status == wire.RunComplete {
+		if err := r.claimRun(ctx); err != nil || r.at < len(r.stored) || r.state.Status == wire.RunComplete {
 			return err
 		}
 	}
@@ -370,27 +370,27 @@ func eventsOf(e *kahn.Event, number int) ([]*wire.Event, error) {
 		if b.Model != nil {
 			start.Model = *b.Model
 		}
-		return one(e, &wire.Event{SessionID: e.RunID + "/" + e.AgentID, Payload: start}), nil
+		return singleEvent(e, &wire.Event{SessionID: e.RunID + "/" + e.AgentID, Payload: start}), nil
 	case *kahn.Transition:
-		return one(e, &wire.Event{Step: int(b.Step), Payload: &wire.BreakpointChanged{Previous: breakpointOf(b.From), Current: breakpointOf(b.To)}}), nil
+		return singleEvent(e, &wire.Event{Step: int(b.Step), Payload: &wire.BreakpointChanged{Previous: breakpointOf(b.From), Current: breakpointOf(b.To)}}), nil
 	case *kahn.ToolInvocation:
 		p, err := toolOf(b)
-		return one(e, &wire.Event{Step: int(b.Step), CallID: fmt.Sprintf("line-%d", number), Payload: p}), err
+		return singleEvent(e, &wire.Event{Step: int(b.Step), CallID: fmt.Sprintf("line-%d", number), Payload: p}), err
 	case *kahn.Audit:
-		return one(e, &wire.Event{Payload: auditOf(b)}), nil
+		return singleEvent(e, &wire.Event{Payload: auditOf(b)}), nil
 	case *kahn.RunEnd:
 		return endOf(e, b)
 	}
 	return nil, fmt.Errorf("%s has no form", e.Body.Name())
 }
 
-func one(e *kahn.Event, w *wire.Event) []*wire.Event {
+func singleEvent(e *kahn.Event, w *wire.Event) []*wire.Event {
 	w.AgentID = e.AgentID
 	return []*wire.Event{w}
 }
 
 func toolOf(b *kahn.ToolInvocation) (*wire.AgentTool, error) {
-	p := &wire.AgentTool{ToolName: cmp.Or(b.ToolName, "unknown"), ToolInput: wire.Null, ToolOutput: wire.Null, DurationMs: new(millis(b.DurationS))}
+	p := &wire.AgentTool{ToolName: cmp.Or(b.ToolName, "unknown"), ToolInput: wire.Null, ToolOutput: wire.Null, DurationMs: new(toMillis(b.DurationS))}
 	var err error
 	if b.InputSummary != nil {
 		if p.ToolInput, err = wire.Marshal(*b.InputSummary); err != nil {
@@ -414,14 +414,14 @@ func toolOf(b *kahn.ToolInvocation) (*wire.AgentTool, error) {
 // maxMillis is about three thousand centuries: what a line says may be anything.
 const maxMillis = 1e16
 
-func millis(seconds float64) int64 { return int64(min(seconds*1000, maxMillis)) }
+func toMillis(seconds float64) int64 { return int64(min(seconds*1000, maxMillis)) }
 
 func auditOf(b kahn.Body) *wire.AuditCheckpoint {
 	a, ok := b.(*kahn.Audit)
 	if !ok {
 		return nil
 	}
-	p := &wire.AuditCheckpoint{CheckpointID: a.CheckpointID, Result: wire.AuditResult(a.Result), DurationMs: millis(a.DurationS)}
+	p := &wire.AuditCheckpoint{CheckpointID: a.CheckpointID, Result: wire.AuditResult(a.Result), DurationMs: toMillis(a.DurationS)}
 	if evidence, err := wire.RawFromJSON(a.Evidence); err == nil {
 		p.Evidence = evidence
 	}
@@ -442,15 +442,15 @@ func endOf(e *kahn.Event, b *kahn.RunEnd) ([]*wire.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	ms := millis(b.TotalDurationS)
+	ms := toMillis(b.TotalDurationS)
 	if b.Outcome == kahn.OutcomeAborted {
 		return append(
-			one(e, &wire.Event{Payload: &wire.AgentAborted{Reason: string(b.Outcome)}}),
-			one(e, &wire.Event{Payload: &wire.NodeError{Error: string(b.Outcome), ErrorType: string(b.Outcome), Output: raw, DurationMs: ms}})...,
+			singleEvent(e, &wire.Event{Payload: &wire.AgentAborted{Reason: string(b.Outcome)}}),
+			singleEvent(e, &wire.Event{Payload: &wire.NodeError{Error: string(b.Outcome), ErrorType: string(b.Outcome), Output: raw, DurationMs: ms}})...,
 		), nil
 	}
 	return append(
-		one(e, &wire.Event{Payload: &wire.AgentComplete{Result: string(b.Outcome), DurationMs: ms, NumTurns: b.TotalSteps}}),
-		one(e, &wire.Event{Payload: &wire.NodeComplete{Output: raw, DurationMs: ms}})...,
+		singleEvent(e, &wire.Event{Payload: &wire.AgentComplete{Result: string(b.Outcome), DurationMs: ms, NumTurns: b.TotalSteps}}),
+		singleEvent(e, &wire.Event{Payload: &wire.NodeComplete{Output: raw, DurationMs: ms}})...,
 	), nil
 }

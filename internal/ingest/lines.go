@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"wake/internal/eventlog"
-	"wake/internal/kahn"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/kahn"
 )
 
 // LinesOptions say how lines of KAHN become runs.
@@ -86,9 +86,9 @@ func (e *ChangedError) Error() string {
 // [ErrExists], [ErrComplete] and those of the log. What was written before stays.
 func Lines(ctx context.Context, log *eventlog.Log, r io.Reader, o LinesOptions) (LinesResult, error) {
 	l := &lineReader{log: log, options: o, runs: map[string]*lineRun{}, result: LinesResult{Format: Kahn, Findings: []kahn.Finding{}}}
-	err := l.read(ctx, r)
+	err := l.readLines(ctx, r)
 	if err == nil {
-		err = l.finish(ctx)
+		err = l.finishRuns(ctx)
 	}
 	for _, run := range l.order {
 		run.result.Agents = run.check.Agents()
@@ -106,19 +106,19 @@ type lineReader struct {
 	runs   map[string]*lineRun // by the run_id of lines
 	order  []*lineRun
 	last   *lineRun
-	before []numbered // lines that are no events before the first that is
-	line   int        // of the input
+	before []numberedLine // lines that are no events before the first that is
+	line   int            // of the input
 }
 
-type numbered struct {
+type numberedLine struct {
 	line    int
 	text    string
 	problem string
 }
 
-// read takes the lines. What waits is written whenever the input has no more to
+// readLines takes the lines. What waits is written whenever the input has no more to
 // give at the moment.
-func (l *lineReader) read(ctx context.Context, r io.Reader) error {
+func (l *lineReader) readLines(ctx context.Context, r io.Reader) error {
 	type item struct {
 		line []byte
 		err  error
@@ -145,7 +145,7 @@ func (l *lineReader) read(ctx context.Context, r io.Reader) error {
 		select {
 		case it = <-items:
 		default:
-			if err := l.flush(ctx); err != nil {
+			if err := l.flushRuns(ctx); err != nil {
 				return err
 			}
 			select {
@@ -154,14 +154,14 @@ func (l *lineReader) read(ctx context.Context, r io.Reader) error {
 				return ctx.Err()
 			}
 		}
-		if err := l.take(ctx, it.line); err != nil {
+		if err := l.takeLine(ctx, it.line); err != nil {
 			return err
 		}
 		switch {
 		case errors.Is(it.err, io.EOF):
-			return l.flush(ctx)
+			return l.flushRuns(ctx)
 		case it.err != nil:
-			return errors.Join(fmt.Errorf("read the input: %w", it.err), l.flush(ctx))
+			return errors.Join(fmt.Errorf("read the input: %w", it.err), l.flushRuns(ctx))
 		}
 	}
 }
@@ -184,8 +184,8 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// take takes a line of the input; an empty one is none.
-func (l *lineReader) take(ctx context.Context, raw []byte) error {
+// takeLine takes a line of the input; an empty one is none.
+func (l *lineReader) takeLine(ctx context.Context, raw []byte) error {
 	if raw == nil {
 		return nil
 	}
@@ -196,30 +196,30 @@ func (l *lineReader) take(ctx context.Context, raw []byte) error {
 	}
 	e, err := kahn.Parse([]byte(text))
 	if err != nil {
-		return l.takeRaw(ctx, numbered{l.line, text, err.Error()})
+		return l.takeRaw(ctx, numberedLine{l.line, text, err.Error()})
 	}
-	r, err := l.run(ctx, e)
+	r, err := l.runOf(ctx, e)
 	if err != nil {
 		return err
 	}
 	for _, f := range r.check.Add(e) {
 		f.Line = l.line
-		l.found(f)
+		l.addFinding(f)
 		if l.options.Strict && f.Severity == kahn.Violation {
 			return &LineError{RunID: r.id, Line: l.line, Problem: f.Problem}
 		}
 	}
-	return r.take(ctx, l.line, text, e)
+	return r.takeLine(ctx, l.line, text, e)
 }
 
-func (l *lineReader) found(f kahn.Finding) {
+func (l *lineReader) addFinding(f kahn.Finding) {
 	if l.result.Found++; len(l.result.Findings) < MaxFindings {
 		l.result.Findings = append(l.result.Findings, f)
 	}
 }
 
 // takeRaw takes a line that is no event.
-func (l *lineReader) takeRaw(ctx context.Context, n numbered) error {
+func (l *lineReader) takeRaw(ctx context.Context, n numberedLine) error {
 	if l.options.Strict {
 		return &LineError{Line: n.line, Problem: n.problem}
 	}
@@ -227,15 +227,15 @@ func (l *lineReader) takeRaw(ctx context.Context, n numbered) error {
 		l.before = append(l.before, n)
 		return nil
 	}
-	l.found(kahn.Finding{Line: n.line, Severity: kahn.Violation, RunID: l.last.id, Problem: n.problem})
+	l.addFinding(kahn.Finding{Line: n.line, Severity: kahn.Violation, RunID: l.last.id, Problem: n.problem})
 	l.last.check.Skip()
 	l.last.result.Raw++
 	l.last.problem = n.problem
-	return l.last.take(ctx, n.line, n.text, nil)
+	return l.last.takeLine(ctx, n.line, n.text, nil)
 }
 
-// run returns the run of a line.
-func (l *lineReader) run(ctx context.Context, e *kahn.Event) (*lineRun, error) {
+// runOf returns the run of a line.
+func (l *lineReader) runOf(ctx context.Context, e *kahn.Event) (*lineRun, error) {
 	if r := l.runs[e.RunID]; r != nil {
 		l.last = r
 		return r, nil
@@ -262,18 +262,18 @@ func (l *lineReader) run(ctx context.Context, e *kahn.Event) (*lineRun, error) {
 	return r, nil
 }
 
-// flush writes what waits.
-func (l *lineReader) flush(ctx context.Context) error {
+// flushRuns writes what waits.
+func (l *lineReader) flushRuns(ctx context.Context) error {
 	for _, r := range l.order {
-		if err := r.flush(ctx); err != nil {
+		if err := r.flushWaiting(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// finish completes the runs whose agents have all ended.
-func (l *lineReader) finish(ctx context.Context) error {
+// finishRuns completes the runs whose agents have all ended.
+func (l *lineReader) finishRuns(ctx context.Context) error {
 	switch {
 	case l.last == nil && len(l.before) > 0:
 		return ErrNoLine
@@ -281,7 +281,7 @@ func (l *lineReader) finish(ctx context.Context) error {
 		return ErrEmpty
 	}
 	for _, r := range l.order {
-		if err := r.finish(ctx, l.options.More); err != nil {
+		if err := r.finishRun(ctx, l.options.More); err != nil {
 			return err
 		}
 	}

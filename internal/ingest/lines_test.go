@@ -12,11 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"wake/internal/eventlog"
-	"wake/internal/ingest"
-	"wake/internal/kahn"
-	"wake/internal/logtest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/internal/kahn"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 const (
@@ -30,8 +30,8 @@ const (
 	subEnd     = `{"ts":"2026-05-05T09:00:01.000Z","run_id":"RUN","event":"agent_run_end","agent_id":"claude-subagent:explore","outcome":"aborted","total_steps":0,"total_tool_calls":0,"total_audit_checkpoints":0,"audits_passed":0,"audits_failed":0,"total_duration_s":0.0}`
 )
 
-// lines makes a file of lines about a run.
-func lines(runID string, all ...string) string {
+// inputLines makes a file of lines about a run.
+func inputLines(runID string, all ...string) string {
 	return strings.ReplaceAll(strings.Join(all, "\n"), "RUN", runID) + "\n"
 }
 
@@ -65,7 +65,7 @@ func export(t testing.TB, log *eventlog.Log, id string, o kahn.Projection) (out 
 
 func TestLines(t *testing.T) {
 	log := logtest.Start(t)
-	file := lines("r1", coderStart, subStart, coderCall, coderRead, wholeRun, coderTest, subEnd, coderEnd)
+	file := inputLines("r1", coderStart, subStart, coderCall, coderRead, wholeRun, coderTest, subEnd, coderEnd)
 	res, err := push(t, log, file, ingest.LinesOptions{Labels: map[string]string{"team": "core"}})
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func TestPushedTwice(t *testing.T) {
 	all := []string{coderStart, coderCall, coderRead, coderTest, coderEnd}
 	for n := range all {
 		for range 2 {
-			res, err := push(t, log, lines("r1", all[:n+1]...), ingest.LinesOptions{})
+			res, err := push(t, log, inputLines("r1", all[:n+1]...), ingest.LinesOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,12 +113,12 @@ func TestPushedTwice(t *testing.T) {
 			}
 		}
 	}
-	file := lines("r1", all...)
+	file := inputLines("r1", all...)
 	got, before := export(t, log, "r1", kahn.Projection{})
 	if got != file {
 		t.Error(cmp.Diff(file, got))
 	}
-	for _, again := range []string{file, lines("r1", all[:2]...), "\n" + strings.ReplaceAll(file, "\n", "\r\n\n")} {
+	for _, again := range []string{file, inputLines("r1", all[:2]...), "\n" + strings.ReplaceAll(file, "\n", "\r\n\n")} {
 		res, err := push(t, log, again, ingest.LinesOptions{})
 		if err != nil || res.Runs[0].Added != 0 {
 			t.Errorf("%+v, %v", res.Runs, err)
@@ -127,14 +127,14 @@ func TestPushedTwice(t *testing.T) {
 	for line, changed := range map[int]string{
 		1: strings.Replace(file, "Add /v2", "Add /v3", 1),
 		3: strings.Replace(file, "0.04", "0.05", 1),
-		2: lines("r1", all[0], all[2], all[1]),
+		2: inputLines("r1", all[0], all[2], all[1]),
 	} {
 		_, err := push(t, log, changed, ingest.LinesOptions{})
 		if bad, ok := errors.AsType[*ingest.ChangedError](err); !ok || bad.Line != line || bad.RunID != "r1" {
 			t.Errorf("line %d changed: %v", line, err)
 		}
 	}
-	if _, err := push(t, log, file+lines("r1", coderStart), ingest.LinesOptions{}); !errors.Is(err, ingest.ErrComplete) {
+	if _, err := push(t, log, file+inputLines("r1", coderStart), ingest.LinesOptions{}); !errors.Is(err, ingest.ErrComplete) {
 		t.Errorf("behind the end: %v", err)
 	}
 	if _, after := export(t, log, "r1", kahn.Projection{}); after != before {
@@ -143,7 +143,7 @@ func TestPushedTwice(t *testing.T) {
 	if _, err := ingest.Run(t.Context(), log, strings.NewReader("x\n"), ingest.Options{RunID: "r2", Runner: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := push(t, log, lines("r2", all...), ingest.LinesOptions{}); !errors.Is(err, ingest.ErrExists) {
+	if _, err := push(t, log, inputLines("r2", all...), ingest.LinesOptions{}); !errors.Is(err, ingest.ErrExists) {
 		t.Errorf("a run of another format: %v", err)
 	}
 }
@@ -154,12 +154,12 @@ func TestGrowingFile(t *testing.T) {
 	all := []string{coderStart, coderCall, coderRead, coderTest, coderEnd, coderStart, strings.Replace(coderCall, `"step":0`, `"step":1`, 1), strings.Replace(coderEnd, "partial", "converged", 1)}
 	all[7] = strings.Replace(all[7], `"total_steps":1`, `"total_steps":2`, 1)
 	for n := range all {
-		res, err := push(t, log, lines("r1", all[:n+1]...), ingest.LinesOptions{More: true})
+		res, err := push(t, log, inputLines("r1", all[:n+1]...), ingest.LinesOptions{More: true})
 		if err != nil || res.Runs[0].Added != 1 || res.Runs[0].Complete {
 			t.Fatalf("%d: %+v, %v", n, res.Runs[0], err)
 		}
 	}
-	res, err := push(t, log, lines("r1", all...), ingest.LinesOptions{})
+	res, err := push(t, log, inputLines("r1", all...), ingest.LinesOptions{})
 	if err != nil || res.Runs[0].Added != 0 || !res.Runs[0].Complete {
 		t.Fatalf("%+v, %v", res.Runs[0], err)
 	}
@@ -172,8 +172,8 @@ func TestGrowingFile(t *testing.T) {
 	if n := state.Nodes["coder"]; n.Execs != 2 || state.Result != wire.FlowStatusComplete || state.VoidEvents != 0 {
 		t.Errorf("%+v, %s", n, state.Result)
 	}
-	if got, _ := export(t, log, "r1", kahn.Projection{}); got != lines("r1", all...) {
-		t.Error(cmp.Diff(lines("r1", all...), got))
+	if got, _ := export(t, log, "r1", kahn.Projection{}); got != inputLines("r1", all...) {
+		t.Error(cmp.Diff(inputLines("r1", all...), got))
 	}
 }
 
@@ -181,7 +181,7 @@ func TestGrowingFile(t *testing.T) {
 // allow is told; strictly, both end it.
 func TestBadLines(t *testing.T) {
 	log := logtest.Start(t)
-	file := lines("r1", "not json", `{"event":"agent_run_start"}`, coderStart, `{"cut":`, coderEnd, coderTest)
+	file := inputLines("r1", "not json", `{"event":"agent_run_start"}`, coderStart, `{"cut":`, coderEnd, coderTest)
 	res, err := push(t, log, file, ingest.LinesOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -194,7 +194,7 @@ func TestBadLines(t *testing.T) {
 	if r := res.Runs[0]; r.Raw != 3 || r.Lines != 6 || !cmp.Equal(told, []int{1, 2, 4, 5, 5, 5, 5, 6}) || res.Found != len(told) {
 		t.Errorf("%+v, told of %v: %+v", r, told, res.Findings)
 	}
-	if got, _ := export(t, log, "r1", kahn.Projection{}); got != lines("r1", coderStart, coderEnd, coderTest) {
+	if got, _ := export(t, log, "r1", kahn.Projection{}); got != inputLines("r1", coderStart, coderEnd, coderTest) {
 		t.Error(got)
 	}
 	if res, err := push(t, log, file, ingest.LinesOptions{}); err != nil || res.Runs[0].Added != 0 {
@@ -204,9 +204,9 @@ func TestBadLines(t *testing.T) {
 		file string
 		line int
 	}{
-		{lines("s0", "not json", coderStart), 1},
-		{lines("s1", coderStart, coderStart), 2},
-		{lines("s2", coderStart, "", coderCall, coderCall), 4},
+		{inputLines("s0", "not json", coderStart), 1},
+		{inputLines("s1", coderStart, coderStart), 2},
+		{inputLines("s2", coderStart, "", coderCall, coderCall), 4},
 	} {
 		_, err := push(t, log, test.file, ingest.LinesOptions{Strict: true})
 		if bad, ok := errors.AsType[*ingest.LineError](err); !ok || bad.Line != test.line {
@@ -222,7 +222,7 @@ func TestBadLines(t *testing.T) {
 	if _, err := push(t, log, strings.Repeat("x", ingest.MaxKahnLine+1), ingest.LinesOptions{}); err == nil || !strings.Contains(err.Error(), "longer than") {
 		t.Errorf("a long line: %v", err)
 	}
-	if _, err := push(t, log, lines("a", coderStart)+lines("b", coderStart), ingest.LinesOptions{RunID: "one"}); err == nil || !strings.Contains(err.Error(), "second run") {
+	if _, err := push(t, log, inputLines("a", coderStart)+inputLines("b", coderStart), ingest.LinesOptions{RunID: "one"}); err == nil || !strings.Contains(err.Error(), "second run") {
 		t.Errorf("two runs as one: %v", err)
 	}
 }
@@ -230,7 +230,7 @@ func TestBadLines(t *testing.T) {
 // Lines of KAHN are told from others; as what one agent printed they are kept too.
 func TestDetectLines(t *testing.T) {
 	log := logtest.Start(t)
-	file := lines("r1", coderStart, coderCall)
+	file := inputLines("r1", coderStart, coderCall)
 	in, format, err := ingest.Detect(strings.NewReader(file), ingest.Auto)
 	if err != nil || format != ingest.Kahn {
 		t.Fatalf("%s, %v", format, err)
@@ -251,11 +251,11 @@ func TestDetectLines(t *testing.T) {
 // lines.
 func TestSeveralRuns(t *testing.T) {
 	log := logtest.Start(t)
-	res, err := push(t, log, lines("a", coderStart)+lines("b", coderStart)+lines("a", coderCall), ingest.LinesOptions{})
+	res, err := push(t, log, inputLines("a", coderStart)+inputLines("b", coderStart)+inputLines("a", coderCall), ingest.LinesOptions{})
 	if err != nil || len(res.Runs) != 2 || res.Runs[0].Lines != 2 || res.Runs[1].Lines != 1 || res.Found != 0 {
 		t.Errorf("%+v, %v", res, err)
 	}
-	for id, want := range map[string]string{"a": lines("a", coderStart, coderCall), "b": lines("b", coderStart)} {
+	for id, want := range map[string]string{"a": inputLines("a", coderStart, coderCall), "b": inputLines("b", coderStart)} {
 		if got, _ := export(t, log, id, kahn.Projection{}); got != want {
 			t.Error(got)
 		}
@@ -263,10 +263,10 @@ func TestSeveralRuns(t *testing.T) {
 	if agents := res.Runs[0].Agents; len(agents) != 1 || agents[0].Outcome != kahn.OutcomeUnknown || res.Runs[0].Complete {
 		t.Errorf("%+v", res.Runs[0])
 	}
-	if _, err := push(t, log, lines("b", coderStart), ingest.LinesOptions{RunID: "other"}); err != nil {
+	if _, err := push(t, log, inputLines("b", coderStart), ingest.LinesOptions{RunID: "other"}); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := export(t, log, "other", kahn.Projection{}); got != lines("b", coderStart) {
+	if got, _ := export(t, log, "other", kahn.Projection{}); got != inputLines("b", coderStart) {
 		t.Error(got)
 	}
 }
@@ -284,7 +284,7 @@ func TestTwoPushers(t *testing.T) {
 		_, err := ingest.Lines(ctx, log, r, ingest.LinesOptions{Runner: "slow"})
 		done <- err
 	}()
-	if _, err := io.WriteString(w, lines("r1", coderStart, coderCall)); err != nil {
+	if _, err := io.WriteString(w, inputLines("r1", coderStart, coderCall)); err != nil {
 		t.Fatal(err)
 	}
 	for e, err := range log.Follow(t.Context(), eventlog.Query{Run: "r1"}) { // stored while the input goes on
@@ -296,21 +296,21 @@ func TestTwoPushers(t *testing.T) {
 		}
 	}
 	all := []string{coderStart, coderCall, coderRead, coderTest, wholeRun, coderEnd}
-	if res, err := push(t, other, lines("r1", all[:4]...), ingest.LinesOptions{}); err != nil || res.Runs[0].Added != 2 {
+	if res, err := push(t, other, inputLines("r1", all[:4]...), ingest.LinesOptions{}); err != nil || res.Runs[0].Added != 2 {
 		t.Fatalf("%+v, %v", res.Runs, err)
 	}
-	if _, err := io.WriteString(w, lines("r1", coderRead)); err != nil {
+	if _, err := io.WriteString(w, inputLines("r1", coderRead)); err != nil {
 		t.Fatal(err)
 	}
 	_ = w.Close()
 	if err := <-done; !errors.Is(err, eventlog.ErrFenced) {
 		t.Errorf("the one before: %v", err)
 	}
-	if res, err := push(t, log, lines("r1", all...), ingest.LinesOptions{}); err != nil || res.Runs[0].Added != 2 || !res.Runs[0].Complete {
+	if res, err := push(t, log, inputLines("r1", all...), ingest.LinesOptions{}); err != nil || res.Runs[0].Added != 2 || !res.Runs[0].Complete {
 		t.Fatalf("%+v, %v", res.Runs, err)
 	}
-	if got, _ := export(t, log, "r1", kahn.Projection{}); got != lines("r1", all...) {
-		t.Error(cmp.Diff(lines("r1", all...), got))
+	if got, _ := export(t, log, "r1", kahn.Projection{}); got != inputLines("r1", all...) {
+		t.Error(cmp.Diff(inputLines("r1", all...), got))
 	}
 }
 
@@ -335,7 +335,7 @@ func TestRoundTrip(t *testing.T) {
 			all = append(all, line)
 		}
 		from, to := fmt.Sprintf("from-%d", n), fmt.Sprintf("to-%d", n)
-		file := lines(from, all...)
+		file := inputLines(from, all...)
 		first, err := push(t, log, file, ingest.LinesOptions{More: rapid.Bool().Draw(rt, "open")})
 		if errors.Is(err, ingest.ErrNoLine) {
 			return
@@ -350,7 +350,7 @@ func TestRoundTrip(t *testing.T) {
 				valid = append(valid, strings.TrimSuffix(line, "\n"))
 			}
 		}
-		if want := lines(from, valid...); out != want {
+		if want := inputLines(from, valid...); out != want {
 			rt.Fatal(cmp.Diff(want, out))
 		}
 		second, err := push(t, log, out, ingest.LinesOptions{RunID: to})
@@ -405,13 +405,13 @@ func TestStrictExport(t *testing.T) {
 	told := []string{
 		coderStart, step("thinking", "response", `,"reason":"ext:no_tool"`), step("response", "reflect", ""), step("thinking", "tool_call", ""), step("tool_call", "converged", ""),
 	}
-	if _, err := push(t, log, lines("r1", told...), ingest.LinesOptions{}); err != nil {
+	if _, err := push(t, log, inputLines("r1", told...), ingest.LinesOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := export(t, log, "r1", kahn.Projection{Strict: true}); got != lines("r1", told[0], told[3]) {
+	if got, _ := export(t, log, "r1", kahn.Projection{Strict: true}); got != inputLines("r1", told[0], told[3]) {
 		t.Error(got)
 	}
-	if got, _ := export(t, log, "r1", kahn.Projection{}); got != lines("r1", told...) {
+	if got, _ := export(t, log, "r1", kahn.Projection{}); got != inputLines("r1", told...) {
 		t.Error(got)
 	}
 }
@@ -419,9 +419,9 @@ func TestStrictExport(t *testing.T) {
 // FuzzLines imports anything as lines: what is there is a run that folds, whose
 // lines are those that were valid; once more, it adds nothing.
 func FuzzLines(f *testing.F) {
-	f.Add([]byte(lines("r", coderStart, subStart, coderCall, coderRead, wholeRun, coderTest, subEnd, coderEnd)))
-	f.Add([]byte("junk\n" + lines("r", coderRead, coderStart, coderEnd, coderStart, coderEnd)))
-	f.Add([]byte(lines("r", strings.Replace(coderRead, "0.04", "1e308", 1), strings.Replace(coderCall, `"step":0`, `"step":9007199254740991`, 1))))
+	f.Add([]byte(inputLines("r", coderStart, subStart, coderCall, coderRead, wholeRun, coderTest, subEnd, coderEnd)))
+	f.Add([]byte("junk\n" + inputLines("r", coderRead, coderStart, coderEnd, coderStart, coderEnd)))
+	f.Add([]byte(inputLines("r", strings.Replace(coderRead, "0.04", "1e308", 1), strings.Replace(coderCall, `"step":0`, `"step":9007199254740991`, 1))))
 	log := logtest.Start(f)
 	n := 0
 	f.Fuzz(func(t *testing.T, input []byte) {

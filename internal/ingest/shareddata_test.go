@@ -11,8 +11,8 @@ import (
 	"regexp"
 	"testing"
 
-	"wake/internal/ingest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // TestSharedData makes a run of every recording: it folds without a complaint
@@ -56,8 +56,8 @@ func TestSharedData(t *testing.T) {
 	t.Logf("%d recordings, %d events", files, events)
 }
 
-// spent requires that tokens and cost are those of the recording: each message
-// once, and of totals that go on what each adds.
+// spent requires that tokens and cost are what the recording's own totals say, where it has any,
+// and else the sum of its messages, each once with what was last said of it.
 func spent(t *testing.T, file string, got wire.UsageTotals) {
 	t.Helper()
 	data, err := os.ReadFile(file)
@@ -66,47 +66,66 @@ func spent(t *testing.T, file string, got wire.UsageTotals) {
 	}
 	type tokens struct {
 		In      int64 `json:"input_tokens"`
+		Out     int64 `json:"output_tokens"`
 		Created int64 `json:"cache_creation_input_tokens"`
 		Read    int64 `json:"cache_read_input_tokens"`
 	}
-	messages := map[string]tokens{}
-	var cost, total float64
+	type model struct {
+		InputTokens, OutputTokens, CacheReadInputTokens, CacheCreationInputTokens int64
+		CostUSD                                                                   float64
+	}
+	var in, out int64
+	var cost float64
+	add := func(m model, sign int64) {
+		in += sign * (m.InputTokens + m.CacheReadInputTokens + m.CacheCreationInputTokens)
+		out += sign * m.OutputTokens
+		cost += float64(sign) * m.CostUSD
+	}
+	messages, before, settled := map[string]tokens{}, map[string]model{}, false
 	for line := range bytes.Lines(data) {
 		var m struct {
 			Type    string
-			Total   *float64                             `json:"total_cost_usd"`
-			Since   map[string]struct{ CostUSD float64 } `json:"model_usage_since_last_result"`
+			Model   map[string]model `json:"modelUsage"`
+			Since   map[string]model `json:"model_usage_since_last_result"`
 			Message struct {
-				ID    string
-				Usage *tokens
+				ID, Model string
+				Usage     *tokens
 			}
 		}
 		if json.Unmarshal(line, &m) != nil {
 			continue
 		}
 		switch {
-		case m.Type == "assistant" && m.Message.ID != "" && m.Message.Usage != nil:
+		case m.Type == "assistant" && m.Message.ID != "" && m.Message.Usage != nil && m.Message.Model != "<synthetic>":
 			messages[m.Message.ID] = *m.Message.Usage
 		case m.Type == "result" && m.Since != nil:
+			settled = true
 			for _, u := range m.Since {
-				cost += u.CostUSD
+				add(u, 1)
 			}
-		case m.Type == "result" && m.Total != nil:
-			if *m.Total < total {
-				total = 0
+		case (m.Type == "result" || m.Type == "cost-state") && len(m.Model) > 0:
+			settled = true
+			for name, u := range m.Model {
+				add(before[name], -1)
+				add(u, 1)
 			}
-			cost += *m.Total - total
-			total = *m.Total
+			before = m.Model
 		}
 	}
-	var in int64
-	for _, u := range messages {
-		in += u.In + u.Created + u.Read
+	if !settled {
+		for _, u := range messages {
+			in, out = in+u.In+u.Created+u.Read, out+u.Out
+		}
 	}
 	if sum := got.InputTokens + got.CacheCreationInputTokens + got.CacheReadInputTokens; sum != in {
-		t.Errorf("%d tokens in, its %d messages had %d", sum, len(messages), in)
+		t.Errorf("%d tokens in, the recording says %d (totals: %t)", sum, in, settled)
 	}
-	if diff := got.CostUsd - cost; cost > 0 && (diff > 1e-9 || diff < -1e-9) {
+	if got.OutputTokens != out && settled {
+		t.Errorf("%d tokens out, the recording says %d", got.OutputTokens, out)
+	} else if got.OutputTokens != out {
+		t.Logf("%d tokens out, the last lines of its messages say %d", got.OutputTokens, out)
+	}
+	if diff := got.CostUsd - cost; settled && (diff > 1e-9 || diff < -1e-9) {
 		t.Errorf("costs $%f, its results say $%f", got.CostUsd, cost)
 	}
 }

@@ -5,7 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/conversation"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // agent is where an agent is. Text and results are told when the message of the
@@ -21,12 +22,10 @@ type agent struct {
 	told   int64  // last step of a line + 1
 	cwd    string // of the node's own agent
 
-	text    *moment         // text that isn't told yet
-	calling *moment         // the last call that began
-	results *moment         // all calls have their results, which isn't told yet
-	open    map[string]call // calls without a result
-	asked   map[string]bool // calls that a person has to decide about
-	breach  bool            // it left its scope
+	text    *moment // text that isn't told yet
+	calling *moment // the last call that began
+	results *moment // all calls have their results, which isn't told yet
+	breach  bool    // it left its scope
 
 	began                         int64
 	calls, audits, passed, failed int64 // of all its executions
@@ -41,116 +40,119 @@ type moment struct {
 	batch string
 }
 
-// same reports whether two are known to be of one message.
-func (m moment) same(o moment) bool {
+// isSame reports whether two are known to be of one message.
+func (m moment) isSame(o moment) bool {
 	if m.turn != 0 && o.turn != 0 {
 		return m.turn == o.turn
 	}
 	return m.batch != "" && m.batch == o.batch
 }
 
-// call is an open tool call.
-type call struct {
-	moment
-	name string
-}
-
-// reset begins an execution.
-func (a *agent) reset(e *wire.Event) {
+// beginExecution begins an execution.
+func (a *agent) beginExecution(e *wire.Event) {
 	a.exec, a.active, a.status, a.step = e.ExecID, true, Thinking, a.told
 	a.text, a.calling, a.results, a.breach, a.failedNow = nil, nil, nil, false, 0
-	clear(a.open)
-	clear(a.asked)
 	a.began = e.Timestamp
 }
 
-// askTool is the tool of agents by which they ask a person.
-const askTool = "AskUserQuestion"
-
-// act takes what an agent does.
-func (p *Projector) act(a *agent, e *wire.Event) {
+// handleAgentEvent takes what an agent does.
+func (p *Projector) handleAgentEvent(a *agent, e *wire.Event, step conversation.Step) {
 	at := e.Timestamp
 	now := moment{at: at, turn: e.Turn}
+	if step.Answered {
+		p.unblockAgent(a, at, step.Thread)
+	}
 	switch b := e.Payload.(type) {
 	case *wire.AgentText:
-		p.says(a, now, b.Content)
+		p.noteText(a, now, b.Content)
 	case *wire.AgentTextDelta:
-		p.says(a, now, b.Content)
+		p.noteText(a, now, b.Content)
 	case *wire.AgentThinking, *wire.AgentThinkingDelta:
-		p.over(a, now)
+		p.flushOldResults(a, now)
 	case *wire.ToolIntent:
 		now.batch = b.Batch
-		p.intent(a, e, b, now)
-	case *wire.AgentTool:
-		p.result(a, e, b, now)
-	case *wire.PermissionRequired:
-		p.ask(a, at, e.CallID, "approval:"+b.ToolName)
-	case *wire.PermissionDecided:
-		p.answered(a, at, e.CallID)
-	case *wire.CCMessage:
-		if b.Priority != wire.PriorityInfo {
-			p.ask(a, at, "", string(b.Priority))
+		p.beginCall(a, step, now)
+		if kind, ok := b.ToolInput.Get("subagent_type").Text(); ok && kind != "" {
+			p.names[agentKey{e.NodeID, e.CallID}] = kind
 		}
-	case *wire.UserMessage:
-		p.answered(a, at, "")
 	case *wire.TurnStart:
-		p.settle(a)
+		p.turned(a)
 		if a.status == Reflect || a.status == Response {
-			p.walk(a, at, Thinking)
+			p.walkToStatus(a, at, Thinking)
 		}
 	case *wire.TurnEnd:
-		p.settle(a)
+		p.turned(a)
 		if a.status == Response || a.status == ToolResult {
-			p.walk(a, at, Reflect)
+			p.walkToStatus(a, at, Reflect)
 		}
 	case *wire.AgentComplete:
-		p.settle(a)
+		p.turned(a)
 	case *wire.AgentAborted:
-		p.conclude(a, e, ending{kind: external, cause: "aborted"})
+		p.endAgent(a, e, ending{kind: external, cause: "aborted"})
+	}
+	if step.Result != nil {
+		p.endCall(a, step, now)
+	}
+	if a.active && step.Thread != nil && step.Thread.Blocked() {
+		p.blockAgent(a, at, step.Thread)
 	}
 }
 
-// says takes text, which is told once its message is over.
-func (p *Projector) says(a *agent, now moment, content string) {
-	if strings.TrimSpace(content) == "" || a.calling != nil && a.calling.same(now) {
+// noteText takes text, which is told once its message is over.
+func (p *Projector) noteText(a *agent, now moment, content string) {
+	if strings.TrimSpace(content) == "" || a.calling != nil && a.calling.isSame(now) {
 		return // nothing, or what is said beside a call
 	}
-	p.over(a, now)
-	p.unblock(a, now.at)
-	if a.text != nil && !a.text.same(now) && now.turn != 0 {
-		p.tell(a)
+	p.flushOldResults(a, now)
+	if a.text != nil && !a.text.isSame(now) && now.turn != 0 {
+		p.flushText(a)
 	}
 	a.text = &now
 }
 
-// over tells the results of the message before, when another one has begun.
-func (p *Projector) over(a *agent, now moment) {
-	if a.results != nil && !a.results.same(now) {
-		p.returned(a)
+// flushOldResults tells the results of the message before, when another one has begun.
+func (p *Projector) flushOldResults(a *agent, now moment) {
+	if a.results != nil && !a.results.isSame(now) {
+		p.flushResults(a)
 	}
 }
 
-// returned tells that all calls of a message have their results.
-func (p *Projector) returned(a *agent) {
+// flushResults tells that all calls of a message have their results.
+func (p *Projector) flushResults(a *agent) {
 	if a.results == nil {
 		return
 	}
 	at := a.results.at
 	a.results = nil
 	if a.status == ToolCall {
-		p.move(a, at, ToolResult, "")
+		p.moveToStatus(a, at, ToolResult, "")
 	}
 }
 
-// settle tells what waits, since the message is over.
-func (p *Projector) settle(a *agent) {
-	p.returned(a)
-	p.tell(a)
+// flushPending tells what waits, since the message is over.
+func (p *Projector) flushPending(a *agent) {
+	p.flushResults(a)
+	p.flushText(a)
 }
 
-// tell tells text that turned out to be a response. KAHN has no way from thinking
+// turned settles an agent whose turn is over. What one has said that waits for a person may
+// have been that it waits.
+func (p *Projector) turned(a *agent) {
+	if a.status != Blocked {
+		p.flushPending(a)
+	}
+}
+
+// goesOn has an agent that waits go on at a time, with what it has said meanwhile.
+func (p *Projector) goesOn(a *agent, at int64) {
+	if a.status == Blocked && a.text != nil {
+		a.text.at = at
+	}
+}
+
+// flushText tells text that turned out to be a response. KAHN has no way from thinking
 // to there without a tool.
-func (p *Projector) tell(a *agent) {
+func (p *Projector) flushText(a *agent) {
 	if a.text == nil {
 		return
 	}
@@ -158,83 +160,68 @@ func (p *Projector) tell(a *agent) {
 	a.text = nil
 	switch a.status {
 	case ToolResult:
-		p.move(a, at, Response, "")
+		p.moveToStatus(a, at, Response, "")
 	case Reflect, Blocked:
-		p.walk(a, at, Thinking)
-		p.move(a, at, Response, ExtensionPrefix+"no_tool")
+		p.walkToStatus(a, at, Thinking)
+		p.moveToStatus(a, at, Response, ExtensionPrefix+"no_tool")
 	case Thinking:
-		p.move(a, at, Response, ExtensionPrefix+"no_tool")
+		p.moveToStatus(a, at, Response, ExtensionPrefix+"no_tool")
 	default: // it speaks while tools run, or goes on with its response
 	}
 }
 
-// intent takes a tool call that is about to begin.
-func (p *Projector) intent(a *agent, e *wire.Event, b *wire.ToolIntent, now moment) {
-	if a.results != nil && a.results.same(now) {
+// beginCall takes a tool call that is about to begin.
+func (p *Projector) beginCall(a *agent, step conversation.Step, now moment) {
+	if a.results != nil && a.results.isSame(now) {
 		a.results = nil // its message goes on
 	}
-	p.returned(a)
-	if a.text != nil && (a.text.same(now) || a.text.turn == 0 || now.turn == 0) {
+	p.flushResults(a)
+	if a.text != nil && (a.text.isSame(now) || a.text.turn == 0 || now.turn == 0) {
 		a.text = nil // a preamble
 	}
-	p.tell(a)
-	a.open[e.CallID], a.calling = call{now, b.ToolName}, &now
-	if b.ToolName == askTool {
-		p.ask(a, now.at, e.CallID, "question")
-		return
-	}
-	p.unblock(a, now.at)
-	if a.status != Blocked {
-		p.toCall(a, now.at, b.ToolName)
+	p.goesOn(a, now.at)
+	p.flushText(a)
+	a.calling = &now
+	if !step.Thread.Blocked() {
+		p.walkToCall(a, now.at, step.Call.Tool)
 	}
 }
 
-// toCall moves an agent to a tool call.
-func (p *Projector) toCall(a *agent, at int64, tool string) {
+// walkToCall moves an agent to a tool call.
+func (p *Projector) walkToCall(a *agent, at int64, tool string) {
 	if a.status != ToolCall {
-		p.walk(a, at, Thinking)
-		p.move(a, at, ToolCall, "tool_call:"+Redact(tool))
+		p.walkToStatus(a, at, Thinking)
+		p.moveToStatus(a, at, ToolCall, "tool_call:"+Redact(tool))
 	}
 }
 
-// result takes a finished call.
-func (p *Projector) result(a *agent, e *wire.Event, b *wire.AgentTool, now moment) {
-	c, known := a.open[e.CallID]
-	delete(a.open, e.CallID)
-	if e.CallID != "" {
-		p.answered(a, now.at, e.CallID)
-	}
-	p.scope(a, b)
-	if known {
-		now.batch = c.batch
-		if c.turn != 0 {
-			now.turn = c.turn
+// endCall takes a finished call. It has the step of a transition to a call: of an agent that
+// waits because of another one, that is told again.
+func (p *Projector) endCall(a *agent, step conversation.Step, now moment) {
+	p.checkScope(a, step)
+	if step.Known {
+		now.batch = step.Call.Batch
+		if step.Call.Turn != 0 {
+			now.turn = step.Call.Turn
 		}
 	}
-	if a.status != Blocked { // another call may wait for a decision
-		if a.status != ToolCall {
-			p.settle(a)
-		}
-		p.toCall(a, now.at, b.ToolName)
+	if a.status != ToolCall && a.status != Blocked {
+		p.flushPending(a)
 	}
+	p.walkToCall(a, now.at, step.Call.Tool)
 	a.told = a.step + 1
-	p.emit(p.line(now.at, a, invocation(a.step, b, c, known, now.at)))
+	p.emitLine(p.newLine(now.at, a, invocationOf(a.step, step)))
 	a.calls++
-	if len(a.open) == 0 && a.status == ToolCall {
+	if len(step.Thread.Calls) == 0 {
 		a.results = &now
 	}
 }
 
-func invocation(step int64, b *wire.AgentTool, c call, known bool, at int64) *ToolInvocation {
+func invocationOf(at int64, step conversation.Step) *ToolInvocation {
+	b := step.Result
 	body := &ToolInvocation{
-		Step: step, ToolName: b.ToolName, OK: b.Error == "" && !b.Denied,
+		Step: at, ToolName: b.ToolName, OK: b.Error == "" && !b.Denied, DurationS: secondsOf(step.TookMs),
 		InputSummary: summaryOf(b.ToolInput), OutputSummary: summaryOf(b.ToolOutput),
-	}
-	switch {
-	case b.DurationMs != nil:
-		body.DurationS = secondsOf(*b.DurationMs)
-	case known:
-		body.DurationS = secondsOf(at - c.at)
 	}
 	switch {
 	case b.Error != "":
@@ -245,70 +232,57 @@ func invocation(step int64, b *wire.AgentTool, c call, known bool, at int64) *To
 	return body
 }
 
-// ask blocks an agent until somebody has answered. A call that was announced is
+// blockAgent blocks an agent until somebody has answered. A call that was announced is
 // closed first.
-func (p *Projector) ask(a *agent, at int64, call, reason string) {
-	p.settle(a)
-	if call != "" {
-		a.asked[call] = true
-	}
-	if a.status != Blocked {
-		p.walk(a, at, Thinking)
-		p.move(a, at, Blocked, Redact(reason))
-	}
-}
-
-// answered takes the answer to one question; to the agent's own, if call is "".
-func (p *Projector) answered(a *agent, at int64, call string) {
-	if call != "" && !a.asked[call] {
+func (p *Projector) blockAgent(a *agent, at int64, th *conversation.Thread) {
+	if a.status == Blocked {
 		return
 	}
-	delete(a.asked, call)
-	if a.status == Blocked && len(a.asked) == 0 {
-		p.move(a, at, Thinking, "operator response")
+	p.flushPending(a)
+	p.walkToStatus(a, at, Thinking)
+	p.moveToStatus(a, at, Blocked, Redact(th.Wants()))
+}
+
+// unblockAgent goes on with an agent that has an answer, unless it waits for another one.
+func (p *Projector) unblockAgent(a *agent, at int64, th *conversation.Thread) {
+	if a.status == Blocked && !th.Blocked() {
+		a.text = nil // it said that it waits
+		p.moveToStatus(a, at, Thinking, "operator response")
 	}
 }
 
-// unblock goes on with an agent that didn't wait for an answer.
-func (p *Projector) unblock(a *agent, at int64) {
-	if a.status == Blocked && len(a.asked) == 0 {
-		p.move(a, at, Thinking, implicit)
-	}
+// resumeAgent goes on with an agent after an interruption: with a new message.
+func (p *Projector) resumeAgent(a *agent, e *wire.Event) {
+	p.goesOn(a, e.Timestamp)
+	p.flushPending(a)
+	p.walkToStatus(a, e.Timestamp, Thinking)
 }
 
-// resumed goes on with an agent after an interruption: with a new message.
-func (p *Projector) resumed(a *agent, e *wire.Event) {
-	p.settle(a)
-	clear(a.open)
-	clear(a.asked)
-	p.walk(a, e.Timestamp, Thinking)
-}
+// implicitReason is the reason of transitions that follow from others.
+const implicitReason = "implicit"
 
-// implicit is the reason of transitions that follow from others.
-const implicit = "implicit"
+// nextStatus is where an agent goes by itself, without a decision of its own.
+var nextStatus = map[Status]Status{ToolCall: ToolResult, ToolResult: Response, Response: Reflect, Reflect: Thinking, Blocked: Thinking}
 
-// next is where an agent goes by itself, without a decision of its own.
-var next = map[Status]Status{ToolCall: ToolResult, ToolResult: Response, Response: Reflect, Reflect: Thinking, Blocked: Thinking}
-
-// walk brings an agent to a status by legal transitions that follow from each
+// walkToStatus brings an agent to a status by legal transitions that follow from each
 // other. Beyond thinking nothing follows by itself.
-func (p *Projector) walk(a *agent, at int64, to Status) {
-	reason := implicit
+func (p *Projector) walkToStatus(a *agent, at int64, to Status) {
+	reason := implicitReason
 	if a.status == Response || a.status == Reflect {
 		reason = "" // the usual way
 	}
 	for a.status != to {
-		hop, ok := next[a.status]
+		hop, ok := nextStatus[a.status]
 		if !ok {
 			return
 		}
-		p.move(a, at, hop, reason)
+		p.moveToStatus(a, at, hop, reason)
 	}
 }
 
-// move tells a transition. One that KAHN doesn't know is left out if the projection
+// moveToStatus tells a transition. One that KAHN doesn't know is left out if the projection
 // is strict, and the agent stays where it was.
-func (p *Projector) move(a *agent, at int64, to Status, reason string) {
+func (p *Projector) moveToStatus(a *agent, at int64, to Status, reason string) {
 	if !Legal(a.status, to) && p.Strict {
 		p.Dropped++
 		return
@@ -322,7 +296,7 @@ func (p *Projector) move(a *agent, at int64, to Status, reason string) {
 	}
 	a.status = to
 	a.told = a.step + 1
-	p.emit(p.line(at, a, b))
+	p.emitLine(p.newLine(at, a, b))
 }
 
 // lastMs is the last millisecond of the year 9999.

@@ -61,29 +61,29 @@ func (c *Checker) Add(e *Event) []Finding {
 	if _, audit := e.Body.(*Audit); audit && e.AgentID == "" {
 		return nil
 	}
-	a := c.agent(e)
+	a := c.agentOf(e)
 	if start, ok := e.Body.(*RunStart); ok {
-		c.start(e, a, start)
+		c.beginAgent(e, a, start)
 		return c.found
 	}
 	if !a.started {
 		a.started = true
-		c.finding(e, Violation, "%s before agent_run_start", e.Body.Name())
+		c.addFinding(e, Violation, "%s before agent_run_start", e.Body.Name())
 	}
 	if a.Ended {
-		c.finding(e, Violation, "%s after agent_run_end", e.Body.Name())
+		c.addFinding(e, Violation, "%s after agent_run_end", e.Body.Name())
 	}
 	switch b := e.Body.(type) {
 	case *Transition:
-		c.step(e, a, b.Step)
-		c.transition(e, a, b)
+		c.checkStep(e, a, b.Step)
+		c.checkTransition(e, a, b)
 	case *ToolInvocation:
-		c.step(e, a, b.Step)
+		c.checkStep(e, a, b.Step)
 		a.ToolCalls++
 	case *Audit:
-		c.audit(a, b)
+		c.countAudit(a, b)
 	case *RunEnd:
-		c.end(e, a, b)
+		c.checkEnd(e, a, b)
 	}
 	return c.found
 }
@@ -100,14 +100,14 @@ func (c *Checker) Agents() []Agent {
 	return all
 }
 
-func (c *Checker) finding(e *Event, s Severity, format string, args ...any) {
+func (c *Checker) addFinding(e *Event, s Severity, format string, args ...any) {
 	c.found = append(c.found, Finding{
 		Line: c.line, Severity: s, RunID: e.RunID, AgentID: e.AgentID, Problem: fmt.Sprintf(format, args...),
 	})
 }
 
-// agent returns the agent of a line. Agents of one name in two runs are two.
-func (c *Checker) agent(e *Event) *Agent {
+// agentOf returns the agent of a line. Agents of one name in two runs are two.
+func (c *Checker) agentOf(e *Event) *Agent {
 	key := [2]string{e.RunID, e.AgentID}
 	a := c.agents[key]
 	if a == nil {
@@ -121,10 +121,10 @@ func (c *Checker) agent(e *Event) *Agent {
 	return a
 }
 
-// start begins an agent, or begins it again after its end: its steps go on.
-func (c *Checker) start(e *Event, a *Agent, _ *RunStart) {
+// beginAgent begins an agent, or begins it again after its end: its steps go on.
+func (c *Checker) beginAgent(e *Event, a *Agent, _ *RunStart) {
 	if a.started && !a.Ended {
-		c.finding(e, Violation, "agent_run_start of an agent that has not ended")
+		c.addFinding(e, Violation, "agent_run_start of an agent that has not ended")
 	}
 	if a.Ended {
 		a.closed = a.Steps - 1
@@ -133,30 +133,30 @@ func (c *Checker) start(e *Event, a *Agent, _ *RunStart) {
 	a.Status, a.Outcome = Thinking, OutcomeUnknown
 }
 
-func (c *Checker) step(e *Event, a *Agent, step int64) {
+func (c *Checker) checkStep(e *Event, a *Agent, step int64) {
 	switch {
 	case step <= a.closed:
-		c.finding(e, Violation, "step %d was used before agent_run_end", step)
+		c.addFinding(e, Violation, "step %d was used before agent_run_end", step)
 	case step < a.Steps-1:
-		c.finding(e, Violation, "step %d follows step %d", step, a.Steps-1)
+		c.addFinding(e, Violation, "step %d follows step %d", step, a.Steps-1)
 	}
 	a.Steps = max(a.Steps, step+1)
 }
 
-func (c *Checker) transition(e *Event, a *Agent, t *Transition) {
+func (c *Checker) checkTransition(e *Event, a *Agent, t *Transition) {
 	extension := t.Reason != nil && strings.HasPrefix(*t.Reason, ExtensionPrefix)
 	switch {
 	case t.From != a.Status:
-		c.finding(e, Violation, "from %s, but the agent is in %s", t.From, a.Status)
+		c.addFinding(e, Violation, "from %s, but the agent is in %s", t.From, a.Status)
 	case !Legal(t.From, t.To) && extension:
-		c.finding(e, Extension, "%s→%s: %s", t.From, t.To, *t.Reason)
+		c.addFinding(e, Extension, "%s→%s: %s", t.From, t.To, *t.Reason)
 	case !Legal(t.From, t.To):
-		c.finding(e, Violation, "%s can't follow %s", t.To, t.From)
+		c.addFinding(e, Violation, "%s can't follow %s", t.To, t.From)
 	}
 	a.Status = t.To
 }
 
-func (c *Checker) audit(a *Agent, b *Audit) {
+func (c *Checker) countAudit(a *Agent, b *Audit) {
 	a.Audits++
 	switch b.Result {
 	case Pass:
@@ -167,7 +167,7 @@ func (c *Checker) audit(a *Agent, b *Audit) {
 	}
 }
 
-func (c *Checker) end(e *Event, a *Agent, b *RunEnd) {
+func (c *Checker) checkEnd(e *Event, a *Agent, b *RunEnd) {
 	for _, total := range []struct {
 		name      string
 		said, was int64
@@ -179,14 +179,14 @@ func (c *Checker) end(e *Event, a *Agent, b *RunEnd) {
 		{"audits_failed", b.AuditsFailed, a.Failed},
 	} {
 		if total.said != total.was {
-			c.finding(e, Violation, "%s is %d, the lines have %d", total.name, total.said, total.was)
+			c.addFinding(e, Violation, "%s is %d, the lines have %d", total.name, total.said, total.was)
 		}
 	}
 	if b.TotalAuditCheckpoints < b.AuditsPassed+b.AuditsFailed {
-		c.finding(e, Violation, "fewer audits than passed and failed")
+		c.addFinding(e, Violation, "fewer audits than passed and failed")
 	}
 	if b.Outcome == OutcomeConverged && b.ConvergenceScore != nil && *b.ConvergenceScore < 1 {
-		c.finding(e, Warning, "converged with a score of %g", *b.ConvergenceScore)
+		c.addFinding(e, Warning, "converged with a score of %g", *b.ConvergenceScore)
 	}
 	a.Outcome, a.Ended = b.Outcome, true
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/kahn"
+	"code.wake.dev/wake/internal/kahn"
 )
 
 // brief writes events of an agent shorter: "run/agent start", "… step from to

@@ -12,7 +12,7 @@ const maxID = 64
 // AgentID makes an agent id of any name: lower-case, other characters replaced by
 // a hyphen, at most 64.
 func AgentID(name string) string {
-	return sanitize(strings.ToLower(name), func(c byte) bool {
+	return sanitizeID(strings.ToLower(name), func(c byte) bool {
 		return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == ':' || c == '-'
 	})
 }
@@ -20,15 +20,15 @@ func AgentID(name string) string {
 // RunID makes a run id of any id; one that had to be changed gets a suffix, so that
 // two stay two.
 func RunID(id string) string {
-	if runPattern.MatchString(id) {
+	if runPattern().MatchString(id) {
 		return id
 	}
-	return suffixed(sanitize(id, func(c byte) bool {
+	return withHashSuffix(sanitizeID(id, func(c byte) bool {
 		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
 	}), id)
 }
 
-func sanitize(s string, allowed func(byte) bool) string {
+func sanitizeID(s string, allowed func(byte) bool) string {
 	b := make([]byte, 0, maxID)
 	for _, r := range s {
 		if len(b) == maxID {
@@ -49,8 +49,8 @@ func sanitize(s string, allowed func(byte) bool) string {
 	return string(b)
 }
 
-// suffixed tells an id from another one by what it was made of.
-func suffixed(id, of string) string {
+// withHashSuffix tells an id from another one by what it was made of.
+func withHashSuffix(id, of string) string {
 	sum := sha256.Sum256([]byte(of))
 	suffix := "-" + hex.EncodeToString(sum[:4])
 	return id[:min(len(id), maxID-len(suffix))] + suffix

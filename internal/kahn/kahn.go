@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"regexp"
 	"slices"
+	"sync"
 )
 
 // Event is one line. What a line says besides is in its body.
@@ -33,7 +34,7 @@ type Field struct {
 type Body interface {
 	// Name is the value of the line's field event.
 	Name() string
-	fields(v visitor)
+	visitFields(v visitor)
 }
 
 // The names of events.
@@ -192,61 +193,63 @@ func newBody(name string) Body {
 }
 
 var (
-	tsPattern         = regexp.MustCompile(`^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{3}Z$`)
-	runPattern        = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$`)
-	agentPattern      = regexp.MustCompile(`^[a-z0-9][a-z0-9:-]{0,63}$`)
-	checkpointPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9:.-]{0,127}$`)
+	tsPattern = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]\.[0-9]{3}Z$`)
+	})
+	runPattern        = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$`) })
+	agentPattern      = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9:-]{0,63}$`) })
+	checkpointPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9:.-]{0,127}$`) })
 )
 
-func (b *RunStart) fields(v visitor) {
-	v.text("task", &b.Task, nil)
-	v.optText("model", &b.Model, 0)
+func (b *RunStart) visitFields(v visitor) {
+	v.visitText("task", &b.Task, nil)
+	v.visitOptText("model", &b.Model, 0)
 }
 
-func (b *Transition) fields(v visitor) {
-	v.count("step", &b.Step)
-	enum(v, "from", &b.From, Statuses)
-	enum(v, "to", &b.To, Statuses)
-	v.optText("reason", &b.Reason, 0)
+func (b *Transition) visitFields(v visitor) {
+	v.visitCount("step", &b.Step)
+	visitEnum(v, "from", &b.From, Statuses)
+	visitEnum(v, "to", &b.To, Statuses)
+	v.visitOptText("reason", &b.Reason, 0)
 }
 
-func (b *ToolInvocation) fields(v visitor) {
-	v.count("step", &b.Step)
-	v.text("tool_name", &b.ToolName, nil)
-	v.seconds("duration_s", &b.DurationS)
-	v.flag("ok", &b.OK)
-	v.optText("input_summary", &b.InputSummary, MaxSummary)
-	v.optText("output_summary", &b.OutputSummary, MaxSummary)
-	v.optText("error", &b.Error, 0)
+func (b *ToolInvocation) visitFields(v visitor) {
+	v.visitCount("step", &b.Step)
+	v.visitText("tool_name", &b.ToolName, nil)
+	v.visitSeconds("duration_s", &b.DurationS)
+	v.visitFlag("ok", &b.OK)
+	v.visitOptText("input_summary", &b.InputSummary, MaxSummary)
+	v.visitOptText("output_summary", &b.OutputSummary, MaxSummary)
+	v.visitOptText("error", &b.Error, 0)
 }
 
-func (b *Audit) fields(v visitor) {
-	v.text("checkpoint_id", &b.CheckpointID, matching(checkpointPattern, "lower-case letters, digits, :, . and -, at most 128"))
-	enum(v, "result", &b.Result, results)
-	v.seconds("duration_s", &b.DurationS)
-	v.optObject("evidence", &b.Evidence)
+func (b *Audit) visitFields(v visitor) {
+	v.visitText("checkpoint_id", &b.CheckpointID, patternCheck(checkpointPattern(), "lower-case letters, digits, :, . and -, at most 128"))
+	visitEnum(v, "result", &b.Result, results)
+	v.visitSeconds("duration_s", &b.DurationS)
+	v.visitOptObject("evidence", &b.Evidence)
 }
 
-func (b *RunEnd) fields(v visitor) {
-	enum(v, "outcome", &b.Outcome, outcomes)
-	v.count("total_steps", &b.TotalSteps)
-	v.count("total_tool_calls", &b.TotalToolCalls)
-	v.count("total_audit_checkpoints", &b.TotalAuditCheckpoints)
-	v.count("audits_passed", &b.AuditsPassed)
-	v.count("audits_failed", &b.AuditsFailed)
-	v.seconds("total_duration_s", &b.TotalDurationS)
-	v.optShare("convergence_score", &b.ConvergenceScore)
+func (b *RunEnd) visitFields(v visitor) {
+	visitEnum(v, "outcome", &b.Outcome, outcomes)
+	v.visitCount("total_steps", &b.TotalSteps)
+	v.visitCount("total_tool_calls", &b.TotalToolCalls)
+	v.visitCount("total_audit_checkpoints", &b.TotalAuditCheckpoints)
+	v.visitCount("audits_passed", &b.AuditsPassed)
+	v.visitCount("audits_failed", &b.AuditsFailed)
+	v.visitSeconds("total_duration_s", &b.TotalDurationS)
+	v.visitOptShare("convergence_score", &b.ConvergenceScore)
 }
 
-// base visits what all lines have.
-func (e *Event) base(v visitor) {
-	v.text("ts", &e.TS, timestamp)
-	v.text("run_id", &e.RunID, matching(runPattern, "letters, digits, _ and -, at most 64"))
+// visitHeader visits what all lines have.
+func (e *Event) visitHeader(v visitor) {
+	v.visitText("ts", &e.TS, checkTime)
+	v.visitText("run_id", &e.RunID, patternCheck(runPattern(), "letters, digits, _ and -, at most 64"))
 	name := ""
 	if e.Body != nil {
 		name = e.Body.Name()
 	}
-	v.text("event", &name, func(s string) string {
+	v.visitText("event", &name, func(s string) string {
 		if newBody(s) == nil {
 			return "is no event of an agent"
 		}
@@ -256,13 +259,13 @@ func (e *Event) base(v visitor) {
 		e.Body = newBody(name)
 	}
 	_, audit := e.Body.(*Audit)
-	v.agent("agent_id", &e.AgentID, audit)
+	v.visitAgent("agent_id", &e.AgentID, audit)
 }
 
 const agentRule = "lower-case letters, digits, : and -, at most 64"
 
-// matching returns a check of a text.
-func matching(pattern *regexp.Regexp, rule string) func(string) string {
+// patternCheck returns a check of a text.
+func patternCheck(pattern *regexp.Regexp, rule string) func(string) string {
 	return func(s string) string {
 		if !pattern.MatchString(s) {
 			return "must be " + rule
@@ -271,9 +274,9 @@ func matching(pattern *regexp.Regexp, rule string) func(string) string {
 	}
 }
 
-func enum[T ~string](v visitor, name string, p *T, allowed []T) {
+func visitEnum[T ~string](v visitor, name string, p *T, allowed []T) {
 	s := string(*p)
-	v.text(name, &s, func(s string) string {
+	v.visitText(name, &s, func(s string) string {
 		if !slices.Contains(allowed, T(s)) {
 			return "is none of those that are known"
 		}

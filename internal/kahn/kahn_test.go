@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"wake/internal/kahn"
-	"wake/internal/natstest"
+	"code.wake.dev/wake/internal/kahn"
+	"code.wake.dev/wake/internal/natstest"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }

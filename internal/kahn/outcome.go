@@ -7,8 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 
-	"wake/internal/flow"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/conversation"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // ending is how an agent ends.
@@ -39,25 +40,26 @@ func endingOf(errorType string) ending {
 	return ending{failing, errorType}
 }
 
-// conclude ends an agent, and with it its sub-agents.
-func (p *Projector) conclude(a *agent, e *wire.Event, end ending) {
+// endAgent ends an agent, and with it its sub-agents.
+func (p *Projector) endAgent(a *agent, e *wire.Event, end ending) {
 	if !a.active {
 		return
 	}
-	for _, sub := range p.subs(a) {
-		p.conclude(sub, e, ending{external, "aborted"})
+	for _, sub := range p.activeSubs(a) {
+		p.endAgent(sub, e, ending{external, "aborted"})
 	}
 	at := e.Timestamp
-	p.settle(a)
-	verdict := p.judge(a, e, end)
-	b := &RunEnd{Outcome: a.outcome(verdict, end), ConvergenceScore: verdict.Score}
+	p.goesOn(a, at)
+	p.flushPending(a)
+	verdict := p.judgeAgent(a, e, end)
+	b := &RunEnd{Outcome: a.runOutcome(verdict, end), ConvergenceScore: verdict.Score}
 	switch {
 	case b.Outcome == OutcomeConverged:
-		p.converge(a, at)
+		p.convergeAgent(a, at)
 	case end.kind == graceful || end.kind == limited:
-		p.walk(a, at, Reflect)
+		p.walkToStatus(a, at, Reflect)
 	default:
-		p.fail(a, at, end.cause)
+		p.failAgent(a, at, end.cause)
 	}
 	a.durationMs += max(0, at-a.began)
 	b.TotalSteps, b.TotalToolCalls = a.told, a.calls
@@ -67,11 +69,11 @@ func (p *Projector) conclude(a *agent, e *wire.Event, end ending) {
 		b.ConvergenceScore = new(float64(passed) / float64(of))
 	}
 	a.active = false
-	p.emit(p.line(at, a, b))
+	p.emitLine(p.newLine(at, a, b))
 }
 
-// judge asks the goal and the score of a node whose own agent completed.
-func (p *Projector) judge(a *agent, e *wire.Event, end ending) flow.Verdict {
+// judgeAgent asks the goal and the score of a node whose own agent completed.
+func (p *Projector) judgeAgent(a *agent, e *wire.Event, end ending) flow.Verdict {
 	if p.def == nil || a.key.call != "" || end.kind != graceful {
 		return flow.Verdict{Met: true}
 	}
@@ -82,7 +84,7 @@ func (p *Projector) judge(a *agent, e *wire.Event, end ending) flow.Verdict {
 	return v
 }
 
-func (a *agent) outcome(v flow.Verdict, end ending) Outcome {
+func (a *agent) runOutcome(v flow.Verdict, end ending) Outcome {
 	switch {
 	case end.kind == external:
 		return OutcomeAborted
@@ -96,33 +98,33 @@ func (a *agent) outcome(v flow.Verdict, end ending) Outcome {
 	return OutcomeConverged
 }
 
-// converge brings an agent to converged. KAHN has no way there from thinking.
-func (p *Projector) converge(a *agent, at int64) {
-	p.walk(a, at, Reflect)
+// convergeAgent brings an agent to converged. KAHN has no way there from thinking.
+func (p *Projector) convergeAgent(a *agent, at int64) {
+	p.walkToStatus(a, at, Reflect)
 	reason := ""
 	if a.status == Thinking {
 		reason = ExtensionPrefix + "no_response"
 	}
-	p.move(a, at, Converged, reason)
+	p.moveToStatus(a, at, Converged, reason)
 }
 
-// fail brings an agent to failed, which KAHN knows from thinking only.
-func (p *Projector) fail(a *agent, at int64, cause string) {
+// failAgent brings an agent to failed, which KAHN knows from thinking only.
+func (p *Projector) failAgent(a *agent, at int64, cause string) {
 	reason := "error:" + cause
 	if a.status != Thinking {
 		reason = ExtensionPrefix + cause
 	}
-	p.move(a, at, Failed, Redact(reason))
+	p.moveToStatus(a, at, Failed, Redact(reason))
 }
 
-// scope looks whether a call that was made leaves the scope of its node. What a
+// checkScope looks whether a call that was made leaves the scope of its node. What a
 // command does to files isn't seen.
-func (p *Projector) scope(a *agent, b *wire.AgentTool) {
-	if p.def == nil || b.Denied {
+func (p *Projector) checkScope(a *agent, step conversation.Step) {
+	if p.def == nil || step.Result.Denied {
 		return
 	}
 	n := p.def.Node(a.key.node)
-	if n == nil || n.Scope == nil || within(n.Scope, p.cwd(a), b) {
+	if n == nil || n.Scope == nil || isInScope(n.Scope, p.cwdOf(a), step.Call) {
 		return
 	}
 	a.breach = true
@@ -131,24 +133,24 @@ func (p *Projector) scope(a *agent, b *wire.AgentTool) {
 	}
 }
 
-func (p *Projector) cwd(a *agent) string {
+func (p *Projector) cwdOf(a *agent) string {
 	if own := p.agents[agentKey{a.key.node, ""}]; own != nil {
 		return own.cwd
 	}
 	return a.cwd
 }
 
-// within reports whether a call stays in a scope: its tool is one of the tools and
+// isInScope reports whether a call stays in a scope: its tool is one of the tools and
 // its file below one of the paths, as far as the scope names any.
-func within(s *flow.Scope, cwd string, b *wire.AgentTool) bool {
-	if len(s.Tools) > 0 && !matchesAny(s.Tools, b.ToolName) {
+func isInScope(s *flow.Scope, cwd string, call conversation.Call) bool {
+	if len(s.Tools) > 0 && !matchesAny(s.Tools, call.Tool) {
 		return false
 	}
 	if len(s.Paths) == 0 {
 		return true
 	}
 	for _, field := range []string{"file_path", "notebook_path", "path"} {
-		name, ok := b.ToolInput.Get(field).Text()
+		name, ok := call.Input.Get(field).Text()
 		if !ok || name == "" {
 			continue
 		}
@@ -168,16 +170,16 @@ func within(s *flow.Scope, cwd string, b *wire.AgentTool) bool {
 
 func matchesAny(patterns []string, name string) bool {
 	for _, pattern := range patterns {
-		if matches(strings.Split(pattern, "/"), strings.Split(name, "/")) {
+		if matchesPath(strings.Split(pattern, "/"), strings.Split(name, "/")) {
 			return true
 		}
 	}
 	return false
 }
 
-// matches matches a name with a pattern part by part; ** stands for any number of
+// matchesPath matches a name with a pattern part by part; ** stands for any number of
 // parts.
-func matches(pattern, name []string) bool {
+func matchesPath(pattern, name []string) bool {
 	star, from := -1, 0 // the last **, and where what it stands for ends
 	i, k := 0, 0
 	for k < len(name) {
@@ -185,7 +187,7 @@ func matches(pattern, name []string) bool {
 		case i < len(pattern) && pattern[i] == "**":
 			star, from = i, k
 			i++
-		case i < len(pattern) && part(pattern[i], name[k]):
+		case i < len(pattern) && matchesSegment(pattern[i], name[k]):
 			i++
 			k++
 		case star >= 0:
@@ -201,7 +203,7 @@ func matches(pattern, name []string) bool {
 	return i == len(pattern)
 }
 
-func part(pattern, name string) bool {
+func matchesSegment(pattern, name string) bool {
 	ok, err := path.Match(pattern, name)
 	return ok && err == nil
 }

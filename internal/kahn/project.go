@@ -4,9 +4,10 @@ import (
 	"slices"
 	"strings"
 
-	"wake/internal/flow"
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/conversation"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Projection says how a run is told.
@@ -35,9 +36,10 @@ type Projector struct {
 	agents   map[agentKey]*agent
 	order    []*agent
 	ids      map[string]bool
-	names    map[agentKey]string // a sub-agent's type, by the call that began it
-	verbatim bool                // the run was imported from lines: they are its events
-	at       map[string]Status   // of its agents, if Strict
+	names    map[agentKey]string                   // a sub-agent's type, by the call that began it
+	talks    map[string]*conversation.Conversation // by node
+	verbatim bool                                  // the run was imported from lines: they are its events
+	at       map[string]Status                     // of its agents, if Strict
 	lines    [][]byte
 	err      error
 }
@@ -49,7 +51,7 @@ type agentKey struct{ node, call string }
 // NewProjector begins the projection of a run.
 func NewProjector(p Projection) *Projector {
 	return &Projector{
-		Projection: p, epochs: map[string]uint64{}, agents: map[agentKey]*agent{}, ids: map[string]bool{}, names: map[agentKey]string{}, at: map[string]Status{},
+		Projection: p, epochs: map[string]uint64{}, agents: map[agentKey]*agent{}, ids: map[string]bool{}, names: map[agentKey]string{}, talks: map[string]*conversation.Conversation{}, at: map[string]Status{},
 	}
 }
 
@@ -58,7 +60,7 @@ func NewProjector(p Projection) *Projector {
 // goal: the lines are there all the same.
 func (p *Projector) Add(pos uint64, e *wire.Event) ([][]byte, error) {
 	p.lines, p.err = nil, nil
-	if p.void(e) {
+	if p.isVoid(e) {
 		return nil, nil
 	}
 	if p.state == nil {
@@ -68,17 +70,17 @@ func (p *Projector) Add(pos uint64, e *wire.Event) ([][]byte, error) {
 		p.err = err
 	}
 	switch {
-	case p.imported(e):
+	case p.handleImported(e):
 	case e.NodeID == wire.RunNode:
-		p.owner(e)
+		p.handleOwnerEvent(e)
 	default:
-		p.worker(e)
+		p.handleWorkerEvent(pos, e)
 	}
 	return p.lines, p.err
 }
 
-// void reports whether e comes from a writer that had been replaced.
-func (p *Projector) void(e *wire.Event) bool {
+// isVoid reports whether e comes from a writer that had been replaced.
+func (p *Projector) isVoid(e *wire.Event) bool {
 	switch e.Payload.(type) {
 	case *wire.RunClaimed, *wire.NodeClaimed:
 		p.epochs[e.NodeID] = max(p.epochs[e.NodeID], e.Epoch)
@@ -86,8 +88,8 @@ func (p *Projector) void(e *wire.Event) bool {
 	return e.Epoch < p.epochs[e.NodeID]
 }
 
-// imported passes on the lines of a run that was made of lines.
-func (p *Projector) imported(e *wire.Event) bool {
+// handleImported passes on the lines of a run that was made of lines.
+func (p *Projector) handleImported(e *wire.Event) bool {
 	if start, ok := e.Payload.(*wire.FlowStart); ok {
 		format, _ := start.Input.Get("format").Text()
 		p.verbatim = start.Imported != "" && format == Format
@@ -100,7 +102,7 @@ func (p *Projector) imported(e *wire.Event) bool {
 		return true
 	}
 	parsed, err := Parse([]byte(line))
-	if err != nil || p.Strict && !p.follows(parsed) {
+	if err != nil || p.Strict && !p.checkTransition(parsed) {
 		p.Dropped++
 		return true
 	}
@@ -108,9 +110,9 @@ func (p *Projector) imported(e *wire.Event) bool {
 	return true
 }
 
-// follows reports whether a line is no transition, or one that KAHN knows from where
+// checkTransition reports whether a line is no transition, or one that KAHN knows from where
 // the lines before have left the agent.
-func (p *Projector) follows(e *Event) bool {
+func (p *Projector) checkTransition(e *Event) bool {
 	switch b := e.Body.(type) {
 	case *RunStart:
 		p.at[e.AgentID] = Thinking
@@ -149,8 +151,8 @@ func LineOf(e *wire.Event) (string, bool) {
 	return "", false
 }
 
-// owner takes what the owner of the run says.
-func (p *Projector) owner(e *wire.Event) {
+// handleOwnerEvent takes what the owner of the run says.
+func (p *Projector) handleOwnerEvent(e *wire.Event) {
 	switch b := e.Payload.(type) {
 	case *wire.FlowStart:
 		p.def, _ = flow.FromRaw(b.Definition) // of an imported run it may be anything
@@ -159,97 +161,96 @@ func (p *Projector) owner(e *wire.Event) {
 			p.def, _ = flow.FromRaw(parent.Definition)
 		}
 	case *wire.AuditCheckpoint:
-		p.audit(nil, e, b)
+		p.emitAudit(nil, e, b)
 	case *wire.NodeCancelled:
 		if a := p.agents[agentKey{b.Target, ""}]; a != nil && a.exec == e.ExecID {
-			p.conclude(a, e, ending{kind: external, cause: "cancelled"})
+			p.endAgent(a, e, ending{kind: external, cause: "cancelled"})
 		}
 	case *wire.FlowComplete, *wire.FlowAborted:
 		for _, a := range p.order {
 			if a.key.call == "" {
-				p.conclude(a, e, ending{kind: external, cause: "aborted"})
+				p.endAgent(a, e, ending{kind: external, cause: "aborted"})
 			}
 		}
 	}
 }
 
-// worker takes what is said on a node.
-func (p *Projector) worker(e *wire.Event) {
+// handleWorkerEvent takes what is said on a node.
+func (p *Projector) handleWorkerEvent(pos uint64, e *wire.Event) {
+	step := p.conversationOf(e.NodeID).Apply(pos, e)
+	a := p.agents[agentKey{e.NodeID, ""}]
 	switch b := e.Payload.(type) {
 	case *wire.AuditCheckpoint:
-		a := p.agents[agentKey{e.NodeID, ""}]
 		if e.AgentID == "" {
 			a = nil
 		}
-		p.audit(a, e, b)
+		p.emitAudit(a, e, b)
 		return
 	case *wire.NodeComplete, *wire.NodeError:
-		p.nodeEnd(e)
+		p.endNode(e)
 		return
 	case *wire.AgentStart:
 		if e.Parent == "" {
-			p.start(agentKey{e.NodeID, ""}, e, b)
+			p.startAgent(agentKey{e.NodeID, ""}, e, b)
 			return
 		}
 	}
 	if e.Parent != "" {
-		p.sub(e)
+		if a = p.subAgent(e, step); a == nil {
+			return
+		}
+	}
+	if a == nil || !a.active || e.Parent == "" && a.exec != e.ExecID {
 		return
 	}
-	a := p.agents[agentKey{e.NodeID, ""}]
-	if a == nil || !a.active || a.exec != e.ExecID {
-		return
-	}
-	p.act(a, e)
-	switch b := e.Payload.(type) {
-	case *wire.ToolIntent:
-		p.begins(e, b)
-	case *wire.AgentTool:
-		if sub := p.agents[agentKey{e.NodeID, e.CallID}]; sub != nil {
-			p.conclude(sub, e, subEnding(b))
+	p.handleAgentEvent(a, e, step)
+	if end := step.Closed; end != nil {
+		if sub := p.agents[agentKey{e.NodeID, end.Parent}]; sub != nil {
+			p.endAgent(sub, e, subEnding(end.Cause))
 		}
 	}
 }
 
-// subEnding is how a sub-agent ends whose call has a result.
-func subEnding(b *wire.AgentTool) ending {
-	switch {
-	case b.Error == "" && !b.Denied:
+// conversationOf is the conversation of a node's agent.
+func (p *Projector) conversationOf(node string) *conversation.Conversation {
+	if p.talks[node] == nil {
+		p.talks[node] = &conversation.Conversation{}
+	}
+	return p.talks[node]
+}
+
+// subEnding is how a sub-agent ends, by its cause in the conversation.
+func subEnding(cause string) ending {
+	switch cause {
+	case "":
 		return ending{kind: graceful}
-	case b.Error == wire.CallInterrupted:
-		return ending{kind: external, cause: wire.CallInterrupted}
+	case wire.CallInterrupted:
+		return ending{kind: external, cause: cause}
 	}
-	return ending{kind: failing, cause: wire.ErrorToolUse}
+	return ending{kind: failing, cause: cause}
 }
 
-// begins remembers what a call may begin.
-func (p *Projector) begins(e *wire.Event, b *wire.ToolIntent) {
-	if kind, ok := b.ToolInput.Get("subagent_type").Text(); ok && kind != "" {
-		p.names[agentKey{e.NodeID, e.CallID}] = kind
-	}
-}
-
-// sub takes an event of a sub-agent, which begins with its first one.
-func (p *Projector) sub(e *wire.Event) {
+// subAgent returns the sub-agent of an event, which begins with it if it is news of one; nil if
+// it isn't at work.
+func (p *Projector) subAgent(e *wire.Event, step conversation.Step) *agent {
 	key := agentKey{e.NodeID, e.Parent}
-	a := p.agents[key]
-	if a == nil || !a.active {
-		task := ""
-		if m, ok := e.Payload.(*wire.UserMessage); ok {
-			task = firstLine(m.Content)
-		}
-		a = p.open(key, e, task, "")
+	if a := p.agents[key]; a != nil && a.active {
+		return a
 	}
-	p.act(a, e)
-	if b, ok := e.Payload.(*wire.ToolIntent); ok {
-		p.begins(e, b)
+	if step.Thread == nil || step.Thread.Over {
+		return nil
 	}
+	task := ""
+	if m, ok := e.Payload.(*wire.UserMessage); ok {
+		task = firstLine(m.Content)
+	}
+	return p.openAgent(key, e, task, "")
 }
 
-// start begins the execution of a node's own agent, or goes on with it.
-func (p *Projector) start(key agentKey, e *wire.Event, b *wire.AgentStart) {
+// startAgent begins the execution of a node's own agent, or goes on with it.
+func (p *Projector) startAgent(key agentKey, e *wire.Event, b *wire.AgentStart) {
 	if a := p.agents[key]; a != nil && a.active && a.exec == e.ExecID {
-		p.resumed(a, e)
+		p.resumeAgent(a, e)
 		return
 	}
 	task := b.Task
@@ -257,34 +258,34 @@ func (p *Projector) start(key agentKey, e *wire.Event, b *wire.AgentStart) {
 		task, _ = b.Prompt.Text()
 		task = firstLine(task)
 	}
-	p.open(key, e, task, b.Model).cwd = b.Cwd
+	p.openAgent(key, e, task, b.Model).cwd = b.Cwd
 }
 
-// open begins an agent, with a step of its own if it had any before.
-func (p *Projector) open(key agentKey, e *wire.Event, task, model string) *agent {
+// openAgent begins an agent, with a step of its own if it had any before.
+func (p *Projector) openAgent(key agentKey, e *wire.Event, task, model string) *agent {
 	a := p.agents[key]
 	if a == nil {
-		a = &agent{key: key, id: p.id(key), open: map[string]call{}, asked: map[string]bool{}}
+		a = &agent{key: key, id: p.newAgentID(key)}
 		p.agents[key] = a
 		p.order = append(p.order, a)
 	} else {
-		p.conclude(a, e, ending{kind: external, cause: "replaced"})
+		p.endAgent(a, e, ending{kind: external, cause: "replaced"})
 	}
-	a.reset(e)
+	a.beginExecution(e)
 	start := &RunStart{Task: Summary(task)}
 	if model != "" {
 		start.Model = &model
 	}
-	line := p.line(e.Timestamp, a, start)
-	if name := p.name(key); name != a.id {
+	line := p.newLine(e.Timestamp, a, start)
+	if name := p.agentName(key); name != a.id {
 		line.Unknown = []Field{{Name: "ext", Value: extOf(name)}}
 	}
-	p.emit(line)
+	p.emitLine(line)
 	return a
 }
 
-// name is what wake calls an agent.
-func (p *Projector) name(key agentKey) string {
+// agentName is what wake calls an agent.
+func (p *Projector) agentName(key agentKey) string {
 	if key.call == "" {
 		return key.node
 	}
@@ -294,18 +295,18 @@ func (p *Projector) name(key agentKey) string {
 	return key.node + ":subagent"
 }
 
-// id chooses the id of an agent; the second of two that look alike gets a suffix.
-func (p *Projector) id(key agentKey) string {
-	id := AgentID(p.name(key))
+// newAgentID chooses the id of an agent; the second of two that look alike gets a suffix.
+func (p *Projector) newAgentID(key agentKey) string {
+	id := AgentID(p.agentName(key))
 	if p.ids[id] {
-		id = suffixed(id, key.node+"\x00"+key.call)
+		id = withHashSuffix(id, key.node+"\x00"+key.call)
 	}
 	p.ids[id] = true
 	return id
 }
 
-// nodeEnd ends the agent of a node.
-func (p *Projector) nodeEnd(e *wire.Event) {
+// endNode ends the agent of a node.
+func (p *Projector) endNode(e *wire.Event) {
 	a := p.agents[agentKey{e.NodeID, ""}]
 	failed, isError := e.Payload.(*wire.NodeError)
 	if a == nil || a.exec != e.ExecID {
@@ -313,17 +314,17 @@ func (p *Projector) nodeEnd(e *wire.Event) {
 		if !isError || n.Type != string(flow.TypeAgent) || n.Exec != e.ExecID {
 			return
 		}
-		a = p.open(agentKey{e.NodeID, ""}, e, p.task(e.NodeID), "") // it never came to its start
+		a = p.openAgent(agentKey{e.NodeID, ""}, e, p.nodeTask(e.NodeID), "") // it never came to its start
 	}
 	end := ending{kind: graceful}
 	if isError {
 		end = endingOf(failed.ErrorType)
 	}
-	p.conclude(a, e, end)
+	p.endAgent(a, e, end)
 }
 
-// task is the task of a node whose agent never started.
-func (p *Projector) task(node string) string {
+// nodeTask is the task of a node whose agent never started.
+func (p *Projector) nodeTask(node string) string {
 	if p.def == nil || p.def.Node(node) == nil {
 		return ""
 	}
@@ -331,8 +332,8 @@ func (p *Projector) task(node string) string {
 	return firstLine(prompt)
 }
 
-// audit tells an audit of an agent; of none, it is the run's.
-func (p *Projector) audit(a *agent, e *wire.Event, b *wire.AuditCheckpoint) {
+// emitAudit tells an audit of an agent; of none, it is the run's.
+func (p *Projector) emitAudit(a *agent, e *wire.Event, b *wire.AuditCheckpoint) {
 	if a != nil && !a.active {
 		a = nil // it has ended: whose work it was can't be said any more
 	}
@@ -349,12 +350,12 @@ func (p *Projector) audit(a *agent, e *wire.Event, b *wire.AuditCheckpoint) {
 		case Warn:
 		}
 	}
-	p.emit(p.line(e.Timestamp, a, body))
+	p.emitLine(p.newLine(e.Timestamp, a, body))
 }
 
 // checkpointID makes a checkpoint id of any name.
 func checkpointID(name string) string {
-	if checkpointPattern.MatchString(name) {
+	if checkpointPattern().MatchString(name) {
 		return name
 	}
 	return AgentID(name)
@@ -365,8 +366,8 @@ func firstLine(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// line is a line about an agent, or about the run.
-func (p *Projector) line(at int64, a *agent, b Body) *Event {
+// newLine is a line about an agent, or about the run.
+func (p *Projector) newLine(at int64, a *agent, b Body) *Event {
 	line := &Event{TS: timeOf(at), RunID: RunID(p.state.RunID), Body: b}
 	if a != nil {
 		line.AgentID = a.id
@@ -374,7 +375,7 @@ func (p *Projector) line(at int64, a *agent, b Body) *Event {
 	return line
 }
 
-func (p *Projector) emit(e *Event) {
+func (p *Projector) emitLine(e *Event) {
 	b, err := e.Append(nil)
 	if err != nil {
 		p.err = err
@@ -383,8 +384,8 @@ func (p *Projector) emit(e *Event) {
 	p.lines = append(p.lines, b)
 }
 
-// subs returns the sub-agents of a node's agent that have not ended.
-func (p *Projector) subs(a *agent) []*agent {
+// activeSubs returns the sub-agents of a node's agent that have not ended.
+func (p *Projector) activeSubs(a *agent) []*agent {
 	if a.key.call != "" {
 		return nil
 	}

@@ -8,14 +8,16 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"wake/internal/flow"
-	"wake/internal/kahn"
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/conversation"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/kahn"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 var update = flag.Bool("update", false, "rewrite the expectations in testdata")
@@ -130,6 +132,7 @@ func check(t testing.TB, lines []string, strict bool) *kahn.Checker {
 	t.Helper()
 	s := schema(t)
 	c := &kahn.Checker{}
+	calls := map[string]int64{} // step of the last transition to a call, by agent
 	for _, line := range lines {
 		if err := valid(s, line); err != nil {
 			t.Errorf("%s: %v", line, err)
@@ -137,6 +140,16 @@ func check(t testing.TB, lines []string, strict bool) *kahn.Checker {
 		e, err := kahn.Parse([]byte(line))
 		if err != nil {
 			t.Fatalf("%s: %v", line, err)
+		}
+		switch b := e.Body.(type) {
+		case *kahn.Transition:
+			if b.To == kahn.ToolCall {
+				calls[e.AgentID] = b.Step
+			}
+		case *kahn.ToolInvocation:
+			if at, ok := calls[e.AgentID]; (!ok || at != b.Step) && !strict {
+				t.Errorf("no transition to a call has the step of %s", line)
+			}
 		}
 		for _, f := range c.Add(e) {
 			if f.Severity == kahn.Violation || strict && f.Severity == kahn.Extension {
@@ -169,6 +182,9 @@ func TestProjections(t *testing.T) {
 			}
 			lines, problems, _ := project(t, s.log, kahn.Projection{})
 			check(t, lines, false)
+			if diff := cmp.Diff(waits(s.log), blocked(t, lines)); diff != "" {
+				t.Errorf("blocked for (-conversation +lines):\n%s", diff)
+			}
 			strict, _, dropped := project(t, s.log, kahn.Projection{Strict: true})
 			check(t, strict, true)
 			got := map[string]string{"lines": joined(lines), "strict": fmt.Sprintf("%d dropped\n%s", dropped, joined(strict))}
@@ -184,6 +200,60 @@ func TestProjections(t *testing.T) {
 			golden(t, file, a, got)
 		})
 	}
+}
+
+// waits returns how long the agents of nodes have waited for people, as their conversations
+// have it: until the end of the node.
+func waits(log []*wire.Event) time.Duration {
+	var sum int64
+	talks := map[string]*conversation.Conversation{}
+	for i, e := range log {
+		switch e.Payload.(type) {
+		case *wire.NodeComplete, *wire.NodeError:
+			if talk := talks[e.NodeID]; talk != nil {
+				if own := talk.Thread(""); own.BlockedAt > 0 {
+					sum += e.Timestamp - own.BlockedAt
+				}
+				sum += talk.Thread("").BlockedMs
+			}
+			delete(talks, e.NodeID)
+		default:
+			if e.NodeID != wire.RunNode && talks[e.NodeID] == nil {
+				talks[e.NodeID] = &conversation.Conversation{}
+			}
+			if e.NodeID != wire.RunNode {
+				talks[e.NodeID].Apply(uint64(i+1), e)
+			}
+		}
+	}
+	return time.Duration(sum) * time.Millisecond
+}
+
+// blocked returns how long agents are blocked in lines.
+func blocked(t testing.TB, lines []string) time.Duration {
+	t.Helper()
+	var sum time.Duration
+	since := map[string]time.Time{}
+	for _, line := range lines {
+		e, err := kahn.Parse([]byte(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err := time.Parse(time.RFC3339, e.TS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, ok := e.Body.(*kahn.Transition); ok {
+			if from, waits := since[e.AgentID]; waits {
+				sum += at.Sub(from)
+				delete(since, e.AgentID)
+			}
+			if b.To == kahn.Blocked {
+				since[e.AgentID] = at
+			}
+		}
+	}
+	return sum
 }
 
 func joined(lines []string) string {

@@ -9,11 +9,11 @@ import (
 
 	"pgregory.net/rapid"
 
-	"wake/internal/eventlog"
-	"wake/internal/ingest"
-	"wake/internal/kahn"
-	"wake/internal/logtest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/internal/kahn"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // TestAnyHistory: whatever agents do, in whatever order, its lines are valid, their
@@ -164,5 +164,36 @@ func TestARecordedCall(t *testing.T) {
 	}
 	if path != "thinking→tool_call→tool_result→response→reflect→converged" || dropped > 0 {
 		t.Errorf("the way is %s", path)
+	}
+}
+
+// Sub-agents are at work once, and end as they have ended: those that their calls wait for
+// (CLI 2.0), and those in the background, whose end only a report tells (CLI 2.1.329).
+func TestSubAgents(t *testing.T) {
+	log := logtest.Start(t)
+	for name, file := range map[string]string{
+		"foreground": "testdata/stream/old20-subagents.jsonl",
+		"background": "../agent/claude/testdata/stream/v329-subagents.jsonl",
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := os.Open(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = f.Close() }()
+			if _, err := ingest.Run(t.Context(), log, f, ingest.Options{RunID: name, Runner: "test"}); err != nil {
+				t.Fatal(err)
+			}
+			lines, _, _ := project(t, history(t, log, name), kahn.Projection{})
+			agents := check(t, lines, false).Agents()
+			if begun := strings.Count(joined(lines), `"agent_run_start"`); len(agents) != 3 || begun != 3 {
+				t.Errorf("%d agents have begun %d times", len(agents), begun)
+			}
+			for _, a := range agents {
+				if a.Outcome != kahn.OutcomeConverged {
+					t.Errorf("%s ended %s", a.AgentID, a.Outcome)
+				}
+			}
+		})
 	}
 }

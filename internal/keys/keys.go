@@ -14,7 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/pull"
+	"code.wake.dev/wake/internal/pull"
 )
 
 // Entry is the newest value of a key.
@@ -40,14 +40,14 @@ const (
 // without one when ctx ends.
 func Watch(ctx context.Context, js jetstream.JetStream, bucket, filter string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		err := watch(ctx, js, bucket, filter, func(e Entry) bool { return yield(e, nil) })
+		err := watchKeys(ctx, js, bucket, filter, func(e Entry) bool { return yield(e, nil) })
 		if err != nil && ctx.Err() == nil {
 			yield(Entry{}, fmt.Errorf("watch keys %s of %s: %w", filter, bucket, err))
 		}
 	}
 }
 
-func watch(ctx context.Context, js jetstream.JetStream, bucket, filter string, yield func(Entry) bool) error {
+func watchKeys(ctx context.Context, js jetstream.JetStream, bucket, filter string, yield func(Entry) bool) error {
 	prefix, stream := "$KV."+bucket+".", "KV_"+bucket
 	wait, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -63,7 +63,7 @@ func watch(ctx context.Context, js jetstream.JetStream, bucket, filter string, y
 		return err
 	}
 	info := c.CachedInfo()
-	defer forget(ctx, js, stream, info.Name)
+	defer removeConsumer(ctx, js, stream, info.Name)
 	p, err := pull.New(js.Conn(), stream, info.Name, ahead)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func watch(ctx context.Context, js jetstream.JetStream, bucket, filter string, y
 		if err != nil {
 			return err
 		}
-		if !yield(entry(prefix, m)) {
+		if !yield(entryOf(prefix, m)) {
 			return nil
 		}
 		if !complete && m.Pending == 0 {
@@ -91,15 +91,15 @@ func watch(ctx context.Context, js jetstream.JetStream, bucket, filter string, y
 	}
 }
 
-// entry reads a message of a bucket's stream. A deletion is a message with a
+// entryOf reads a message of a bucket's stream. A deletion is a message with a
 // header, be it a client's or the server's.
-func entry(prefix string, m pull.Message) Entry {
+func entryOf(prefix string, m pull.Message) Entry {
 	op, reason := m.Header.Get("KV-Operation"), m.Header.Get("Nats-Marker-Reason")
 	return Entry{Key: m.Subject[len(prefix):], Value: m.Data, Revision: m.Pos, Deleted: op != "" && op != "PUT" || reason != ""}
 }
 
-// forget removes the consumer. If that fails, the server does so after a while.
-func forget(ctx context.Context, js jetstream.JetStream, stream, consumer string) {
+// removeConsumer removes the consumer. If that fails, the server does so after a while.
+func removeConsumer(ctx context.Context, js jetstream.JetStream, stream, consumer string) {
 	if !js.Conn().IsConnected() {
 		return
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/keys"
-	"wake/internal/natstest"
+	"code.wake.dev/wake/internal/keys"
+	"code.wake.dev/wake/internal/natstest"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -28,40 +27,40 @@ var errUnanswered = errors.New("lease: no answer to a batch")
 
 // renewHeld renews leases in batches, those first that expire first: what isn't
 // renewed in this turn, for want of time, is in the next.
-func (k *Keeper) renewHeld(ctx context.Context, leases []*Lease) {
-	ctx, cancel := context.WithTimeout(ctx, k.ttl/3)
+func (h *Holder) renewHeld(ctx context.Context, leases []*Lease) {
+	ctx, cancel := context.WithTimeout(ctx, h.ttl/3)
 	defer cancel()
-	slices.SortFunc(leases, func(a, b *Lease) int { return a.until().Compare(b.until()) })
+	slices.SortFunc(leases, func(a, b *Lease) int { return a.expiry().Compare(b.expiry()) })
 	for some := range slices.Chunk(leases, maxBatch) {
-		k.renewSome(ctx, some)
+		h.renewSome(ctx, some)
 	}
 }
 
 // renewSome renews up to [maxBatch] leases. One that was lost, or whose key has
 // changed unseen, has the whole batch refused; it is found by halving. Those that
 // aren't renewed by a batch are asked for one by one, which tells what became of them.
-func (k *Keeper) renewSome(ctx context.Context, leases []*Lease) {
+func (h *Holder) renewSome(ctx context.Context, leases []*Lease) {
 	if len(leases) < 2 {
 		renewEach(ctx, leases)
 		return
 	}
-	err := k.renewAtOnce(ctx, leases, false)
-	if conflict(err) && slices.ContainsFunc(leases, (*Lease).expired) {
-		err = k.renewAtOnce(ctx, leases, true)
+	err := h.renewAtOnce(ctx, leases, false)
+	if isConflict(err) && slices.ContainsFunc(leases, (*Lease).isExpired) {
+		err = h.renewAtOnce(ctx, leases, true)
 	}
 	_, refused := errors.AsType[*jetstream.APIError](err)
 	switch {
-	case conflict(err) && len(leases) > few:
+	case isConflict(err) && len(leases) > few:
 		half := len(leases) / 2
-		k.renewSome(ctx, leases[:half])
-		k.renewSome(ctx, leases[half:])
+		h.renewSome(ctx, leases[:half])
+		h.renewSome(ctx, leases[half:])
 	case refused:
 		renewEach(ctx, leases)
 	}
 }
 
-// conflict reports whether a key of a batch wasn't as it was expected to be.
-func conflict(err error) bool {
+// isConflict reports whether a key of a batch wasn't as it was expected to be.
+func isConflict(err error) bool {
 	e, refused := errors.AsType[*jetstream.APIError](err)
 	return refused && (e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || e.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }
@@ -77,13 +76,13 @@ func renewEach(ctx context.Context, leases []*Lease) {
 // renewAtOnce renews leases, all or none, but for those that are being released.
 // gone says that the keys of expired ones are taken to have expired too, and are
 // created.
-func (k *Keeper) renewAtOnce(ctx context.Context, leases []*Lease, gone bool) error {
+func (h *Holder) renewAtOnce(ctx context.Context, leases []*Lease, gone bool) error {
 	ours := make([]*Lease, 0, len(leases))
 	for _, l := range leases {
 		select {
 		case l.turn <- struct{}{}:
 			defer func() { <-l.turn }()
-			if !l.over() {
+			if !l.isOver() {
 				ours = append(ours, l)
 			}
 		default:
@@ -92,32 +91,32 @@ func (k *Keeper) renewAtOnce(ctx context.Context, leases []*Lease, gone bool) er
 	if len(ours) == 0 {
 		return nil
 	}
-	asked := time.Now()
+	asked := currentMoment()
 	expected := make([]uint64, len(ours))
 	for i, l := range ours {
-		if !gone || !l.expired() {
-			expected[i] = k.lastKnown(l)
+		if !gone || !l.isExpired() {
+			expected[i] = h.lastKnown(l)
 		}
 	}
-	first, err := k.storeBatch(ctx, ours, expected)
+	first, err := h.storeBatch(ctx, ours, expected)
 	if err != nil {
 		return err
 	}
 	for i, l := range ours {
-		l.extend(first+uint64(i), asked)
+		l.noteRenewal(first+uint64(i), asked)
 	}
 	return nil
 }
 
 // lastKnown returns the revision of a lease's key: that which the server has told
 // us, or which has been seen since with our value, if that answer was lost.
-func (k *Keeper) lastKnown(l *Lease) uint64 {
+func (h *Holder) lastKnown(l *Lease) uint64 {
 	l.mu.Lock()
 	revision := l.revision
 	l.mu.Unlock()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if s := k.seen[l.key]; !s.released && s.info.Nonce == l.nonce {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.seen[l.key]; !s.released && s.info.Nonce == l.nonce {
 		return max(revision, s.revision)
 	}
 	return revision
@@ -126,15 +125,15 @@ func (k *Keeper) lastKnown(l *Lease) uint64 {
 // storeBatch writes leases, each where its key has the revision expected, 0 for
 // nowhere, all or none. It returns the revision of the first; those of the others
 // follow.
-func (k *Keeper) storeBatch(ctx context.Context, leases []*Lease, expected []uint64) (first uint64, err error) {
-	nc := k.js.Conn()
+func (h *Holder) storeBatch(ctx context.Context, leases []*Lease, expected []uint64) (first uint64, err error) {
+	nc := h.js.Conn()
 	if !nc.IsConnected() { // what is sent now would be sent later
 		return 0, fmt.Errorf("%w: not connected", errUnanswered)
 	}
 	id := rand.Text()
 	var answer *nats.Msg
 	for i, l := range leases {
-		m := &nats.Msg{Subject: "$KV." + k.kv.Bucket() + "." + l.key, Data: l.value, Header: nats.Header{
+		m := &nats.Msg{Subject: "$KV." + h.kv.Bucket() + "." + l.key, Data: l.value, Header: nats.Header{
 			jetstream.ExpectedLastSubjSeqHeader: {strconv.FormatUint(expected[i], 10)},
 			"Nats-Batch-Id":                     {id},
 			"Nats-Batch-Sequence":               {strconv.Itoa(i + 1)},

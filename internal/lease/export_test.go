@@ -1,8 +1,8 @@
 package lease
 
-// Sightings returns how many keys the keeper remembers.
-func (k *Keeper) Sightings() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return len(k.seen)
+// Sightings returns how many keys the holder remembers.
+func (h *Holder) Sightings() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.seen)
 }

@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"wake/internal/keys"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/keys"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // FuzzInfo puts anything in the place of a lease. Unless it says that it is of our
@@ -30,11 +30,11 @@ func FuzzInfo(f *testing.F) {
 	f.Fuzz(func(t *testing.T, value []byte) {
 		synctest.Test(t, func(t *testing.T) {
 			now := time.Now()
-			k := &Keeper{
+			k := &Holder{
 				id: Identity{Runner: "a", Home: "h1"}, ttl: ttl, logger: slog.New(slog.DiscardHandler),
 				held: map[string]*Lease{}, seen: map[string]sighting{}, since: now, up: now, wrote: now,
 			}
-			k.sight(keys.Entry{Key: "run.r1", Value: value, Revision: 5})
+			k.noteSighting(keys.Entry{Key: "run.r1", Value: value, Revision: 5})
 			var read struct {
 				Home string `json:"home"`
 			}
@@ -42,7 +42,7 @@ func FuzzInfo(f *testing.F) {
 			if free := k.Free("run.r1", "b"); free != ours {
 				t.Fatalf("%q: free %t, ours %t", value, free, ours)
 			}
-			info, held := k.Holder("run.r1")
+			info, held := k.Of("run.r1")
 			if !held {
 				t.Fatalf("%q is held by nobody", value)
 			}
@@ -56,7 +56,7 @@ func FuzzInfo(f *testing.F) {
 			}
 			<-time.After(ttl)
 			k.wrote = time.Now()
-			if _, held := k.Holder("run.r1"); held || !k.Free("run.r1", "b") {
+			if _, held := k.Of("run.r1"); held || !k.Free("run.r1", "b") {
 				t.Fatalf("%q never expires", value)
 			}
 		})

@@ -23,19 +23,20 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/keys"
-	"wake/internal/pull"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/keys"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// ErrHeld is returned by [Keeper.Acquire] for a lease that somebody else holds.
+// ErrHeld is returned by [Holder.Acquire] for a lease that somebody else holds.
 var ErrHeld = errors.New("lease: held by another runner")
 
 // ErrLost is returned by [Lease.Await] when somebody else holds the lease.
 var ErrLost = errors.New("lease: lost to another runner")
 
-// Identity says who a keeper is.
+// Identity says who a holder is.
 type Identity struct {
 	Runner string // as in claims
 	// Home is what only one process at a time can have, such as a random id in
@@ -51,9 +52,9 @@ type Info struct {
 	Nonce  string `json:"nonce,omitempty"`
 }
 
-// Keeper acquires leases and keeps them alive. Its Run must be running while
+// Holder acquires leases and keeps them alive. Its Run must be running while
 // leases are held; it also watches who holds what.
-type Keeper struct {
+type Holder struct {
 	js     jetstream.JetStream
 	kv     jetstream.KeyValue
 	id     Identity
@@ -81,9 +82,9 @@ type sighting struct {
 	info     Info
 }
 
-// NewKeeper returns the keeper of a runner's leases. The time to live is the
+// NewHolder returns the holder of a runner's leases. The time to live is the
 // bucket's.
-func NewKeeper(ctx context.Context, js jetstream.JetStream, bucket string, id Identity, logger *slog.Logger) (*Keeper, error) {
+func NewHolder(ctx context.Context, js jetstream.JetStream, bucket string, id Identity, logger *slog.Logger) (*Holder, error) {
 	kv, err := js.KeyValue(ctx, bucket)
 	if err != nil {
 		return nil, fmt.Errorf("lease: open the bucket: %w", err)
@@ -96,259 +97,259 @@ func NewKeeper(ctx context.Context, js jetstream.JetStream, bucket string, id Id
 	if ttl <= 0 {
 		return nil, fmt.Errorf("lease: bucket %s has no TTL; run `wake init`", status.Bucket())
 	}
-	return &Keeper{js: js, kv: kv, id: id, ttl: ttl, logger: logger, again: make(chan struct{}, 1), held: map[string]*Lease{}, seen: map[string]sighting{}}, nil
+	return &Holder{js: js, kv: kv, id: id, ttl: ttl, logger: logger, again: make(chan struct{}, 1), held: map[string]*Lease{}, seen: map[string]sighting{}}, nil
 }
 
 // TTL returns how long a lease lives without being renewed.
-func (k *Keeper) TTL() time.Duration { return k.ttl }
+func (h *Holder) TTL() time.Duration { return h.ttl }
 
 // Run renews the held leases, three times per TTL, says that the runner is
 // there, and watches the leases of all others, until ctx ends. It releases
 // nothing but its own presence.
-func (k *Keeper) Run(ctx context.Context) error {
-	tick := time.NewTicker(k.ttl / 3)
+func (h *Holder) Run(ctx context.Context) error {
+	tick := time.NewTicker(h.ttl / 3)
 	defer tick.Stop()
 	var watching sync.WaitGroup
-	watching.Go(func() { k.watch(ctx) })
+	watching.Go(func() { h.watchLeases(ctx) })
 	defer watching.Wait()
-	k.appear(ctx)
+	h.renewPresence(ctx)
 	for {
 		select {
 		case <-ctx.Done():
-			k.disappear(ctx)
+			h.withdrawPresence(ctx)
 			return nil
 		case <-tick.C:
-			k.listen()
-			k.renewAll(ctx)
-			k.forget()
+			h.restartDeafWatch()
+			h.renewAll(ctx)
+			h.dropOldSightings()
 		}
 	}
 }
 
-// appear renews the presence of the runner, which shows whether the bucket can
+// renewPresence renews the presence of the runner, which shows whether the bucket can
 // be written. Of a gap in showing it, such as that of a process that was stopped,
 // nobody knows what happened in it.
-func (k *Keeper) appear(ctx context.Context) {
-	value, err := wire.Marshal(Info{Runner: k.id.Runner, Home: k.id.Home, Since: time.Now().UnixMilli()})
+func (h *Holder) renewPresence(ctx context.Context) {
+	value, err := wire.Marshal(Info{Runner: h.id.Runner, Home: h.id.Home, Since: time.Now().UnixMilli()})
 	var revision uint64
 	if err == nil {
-		wait, cancel := context.WithTimeout(ctx, k.ttl/3)
-		revision, err = k.kv.Put(wait, presenceKey(k.id.Runner), value)
+		wait, cancel := context.WithTimeout(ctx, h.ttl/3)
+		revision, err = h.kv.Put(wait, presenceKey(h.id.Runner), value)
 		cancel()
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if err != nil {
-		k.up = time.Time{}
+		h.up = time.Time{}
 		return
 	}
 	now := time.Now()
-	if k.up.IsZero() || now.Sub(k.wrote) > k.ttl {
-		k.up = now
+	if h.up.IsZero() || now.Sub(h.wrote) > h.ttl {
+		h.up = now
 	}
-	k.wrote, k.presence = now, revision
+	h.wrote, h.presence = now, revision
 }
 
-// listen begins another watch if this one doesn't tell of our own presence.
-func (k *Keeper) listen() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if s := k.seen[presenceKey(k.id.Runner)]; k.presence == 0 || s.revision >= k.presence {
-		k.unheard = 0
+// restartDeafWatch begins another watch if this one doesn't tell of our own presence.
+func (h *Holder) restartDeafWatch() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.seen[presenceKey(h.id.Runner)]; h.presence == 0 || s.revision >= h.presence {
+		h.unheard = 0
 		return
 	}
-	if k.unheard++; k.unheard < 2 {
+	if h.unheard++; h.unheard < 2 {
 		return
 	}
-	k.unheard, k.since = 0, time.Time{}
+	h.unheard, h.since = 0, time.Time{}
 	select {
-	case k.again <- struct{}{}:
+	case h.again <- struct{}{}:
 	default:
 	}
 }
 
-func (k *Keeper) disappear(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ttl/3)
+func (h *Holder) withdrawPresence(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.ttl/3)
 	defer cancel()
-	if err := k.kv.Delete(ctx, presenceKey(k.id.Runner)); err != nil {
-		k.logger.Debug("presence not withdrawn", "error", err) // it expires
+	if err := h.kv.Delete(ctx, presenceKey(h.id.Runner)); err != nil {
+		h.logger.Debug("presence not withdrawn", "error", err) // it expires
 	}
 }
 
 func presenceKey(runner string) string { return subjects.Default.PresenceKey(runner) }
 
-// watch notes the changes of all leases until ctx ends.
-func (k *Keeper) watch(ctx context.Context) {
+// watchLeases notes the changes of all leases until ctx ends.
+func (h *Holder) watchLeases(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := k.note(ctx)
-		k.blind()
+		err := h.noteChanges(ctx)
+		h.noteBlind()
 		if err != nil {
-			pause(ctx, k.ttl/10)
-			pull.AwaitConnection(ctx, k.js.Conn())
+			pauseFor(ctx, h.ttl/10)
+			pull.AwaitConnection(ctx, h.js.Conn())
 		}
 	}
 }
 
-// blind notes that changes may go unseen from now on.
-func (k *Keeper) blind() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.since = time.Time{}
+// noteBlind notes that changes may go unseen from now on.
+func (h *Holder) noteBlind() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.since = time.Time{}
 }
 
-// note notes changes until the watch fails or has gone deaf.
-func (k *Keeper) note(ctx context.Context) error {
+// noteChanges notes changes until the watch fails or has gone deaf.
+func (h *Holder) noteChanges(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var listening sync.WaitGroup
 	listening.Go(func() {
 		select {
-		case <-k.again:
+		case <-h.again:
 			cancel()
 		case <-ctx.Done():
 		}
 	})
 	defer listening.Wait()
 	defer cancel()
-	for e, err := range keys.Watch(ctx, k.js, k.kv.Bucket(), ">") {
+	for e, err := range keys.Watch(ctx, h.js, h.kv.Bucket(), ">") {
 		if err != nil {
 			return err
 		}
-		k.sight(e)
+		h.noteSighting(e)
 	}
 	return nil
 }
 
-// sight notes a change; one without a key says that all there was has been seen. A revision
+// noteSighting notes a change; one without a key says that all there was has been seen. A revision
 // may be lower than that seen before: a bucket that was created anew.
-func (k *Keeper) sight(e keys.Entry) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (h *Holder) noteSighting(e keys.Entry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if e.Key == "" {
-		k.since = time.Now()
+		h.since = time.Now()
 		return
 	}
-	if old, ok := k.seen[e.Key]; ok && old.revision == e.Revision {
+	if old, ok := h.seen[e.Key]; ok && old.revision == e.Revision {
 		return // another watch tells what the last one told
 	}
 	s := sighting{revision: e.Revision, at: time.Now(), released: e.Deleted}
 	if !s.released && wire.Unmarshal(e.Value, &s.info) != nil {
 		s.info = Info{}
 	}
-	k.seen[e.Key] = s
-	if !s.released && e.Key == presenceKey(k.id.Runner) && s.info.Home != k.id.Home {
-		if k.namesake.IsZero() {
-			k.logger.Warn("another runner has this one's name", "runner", k.id.Runner)
+	h.seen[e.Key] = s
+	if !s.released && e.Key == presenceKey(h.id.Runner) && s.info.Home != h.id.Home {
+		if h.namesake.IsZero() {
+			h.logger.Warn("another runner has this one's name", "runner", h.id.Runner)
 		}
-		k.namesake = s.at
+		h.namesake = s.at
 	}
 }
 
-// forget drops what the server has dropped long ago.
-func (k *Keeper) forget() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.since.IsZero() || k.writable() <= 4*k.ttl {
+// dropOldSightings drops what the server has dropped long ago.
+func (h *Holder) dropOldSightings() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.since.IsZero() || h.writableFor() <= 4*h.ttl {
 		return
 	}
-	for key, s := range k.seen {
-		if time.Since(s.at) > 4*k.ttl {
-			delete(k.seen, key)
+	for key, s := range h.seen {
+		if time.Since(s.at) > 4*h.ttl {
+			delete(h.seen, key)
 		}
 	}
 }
 
-// writable returns for how long the bucket could be written without a gap, 0 if
+// writableFor returns for how long the bucket could be written without a gap, 0 if
 // it can't.
-func (k *Keeper) writable() time.Duration {
-	if k.up.IsZero() || time.Since(k.wrote) > k.ttl {
+func (h *Holder) writableFor() time.Duration {
+	if h.up.IsZero() || time.Since(h.wrote) > h.ttl {
 		return 0
 	}
-	return time.Since(k.up)
+	return time.Since(h.up)
 }
 
 // renewAll renews the presence and the leases.
-func (k *Keeper) renewAll(ctx context.Context) {
-	k.mu.Lock()
-	leases := make([]*Lease, 0, len(k.held))
-	for _, l := range k.held {
+func (h *Holder) renewAll(ctx context.Context) {
+	h.mu.Lock()
+	leases := make([]*Lease, 0, len(h.held))
+	for _, l := range h.held {
 		if l != nil {
 			leases = append(leases, l)
 		}
 	}
-	k.mu.Unlock()
+	h.mu.Unlock()
 	var wg sync.WaitGroup
-	wg.Go(func() { k.appear(ctx) })
-	k.renewHeld(ctx, leases)
+	wg.Go(func() { h.renewPresence(ctx) })
+	h.renewHeld(ctx, leases)
 	wg.Wait()
 }
 
-// Free reports whether [Keeper.Acquire] has a chance. last is who claimed it
+// Free reports whether [Holder.Acquire] has a chance. last is who claimed it
 // last by the log; empty if nobody has begun anything under it. It asks nobody.
-func (k *Keeper) Free(key, last string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	_, mine := k.held[key]
-	return !mine && k.free(key, last)
+func (h *Holder) Free(key, last string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, mine := h.held[key]
+	return !mine && h.isFree(key, last)
 }
 
-// free is [Keeper.Free] under mu. The server would give an expired lease to
+// isFree is [Holder.Free] under mu. The server would give an expired lease to
 // anybody. After an outage all have expired, and the work of those who couldn't
 // renew must not be taken: they get one whole time to live of a server that can
-// be written, as far as this keeper can tell.
-func (k *Keeper) free(key, last string) bool {
-	s, seen := k.seen[key]
+// be written, as far as this holder can tell.
+func (h *Holder) isFree(key, last string) bool {
+	s, seen := h.seen[key]
 	switch {
 	case seen && s.released, !seen && last == "":
 		return true
-	case seen && k.ours(s.info):
+	case seen && h.isOurs(s.info):
 		return true // an earlier process of ours, which is gone
-	case k.since.IsZero():
+	case h.since.IsZero():
 		return false
-	case !seen && last == k.id.Runner && (k.namesake.IsZero() || time.Since(k.namesake) >= k.ttl):
+	case !seen && last == h.id.Runner && (h.namesake.IsZero() || time.Since(h.namesake) >= h.ttl):
 		return true // as above, and it is long ago
 	}
-	absent := time.Since(k.since)
+	absent := time.Since(h.since)
 	if seen {
 		absent = time.Since(s.at)
 	}
-	return min(absent, k.writable()) >= k.ttl
+	return min(absent, h.writableFor()) >= h.ttl
 }
 
-// ours reports whether a lease that this keeper doesn't hold is of its home.
-func (k *Keeper) ours(info Info) bool { return info.Home != "" && info.Home == k.id.Home }
+// isOurs reports whether a lease that this holder doesn't hold is of its home.
+func (h *Holder) isOurs(info Info) bool { return info.Home != "" && info.Home == h.id.Home }
 
-// Acquire takes a lease that nobody holds; see [Keeper.Free] for last. It fails
-// with [ErrHeld] for one that somebody holds or may still want back, this keeper
+// Acquire takes a lease that nobody holds; see [Holder.Free] for last. It fails
+// with [ErrHeld] for one that somebody holds or may still want back, this holder
 // included.
-func (k *Keeper) Acquire(ctx context.Context, key, last string) (*Lease, error) {
-	k.mu.Lock()
-	if _, mine := k.held[key]; mine || last != "" && !k.free(key, last) {
-		k.mu.Unlock()
+func (h *Holder) Acquire(ctx context.Context, key, last string) (*Lease, error) {
+	h.mu.Lock()
+	if _, mine := h.held[key]; mine || last != "" && !h.isFree(key, last) {
+		h.mu.Unlock()
 		return nil, ErrHeld
 	}
-	k.held[key] = nil
-	k.mu.Unlock()
-	l, err := k.acquire(ctx, key)
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	h.held[key] = nil
+	h.mu.Unlock()
+	l, err := h.acquireLease(ctx, key)
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if err != nil {
-		delete(k.held, key)
+		delete(h.held, key)
 		return nil, err
 	}
-	k.held[key] = l
+	h.held[key] = l
 	return l, nil
 }
 
-func (k *Keeper) acquire(ctx context.Context, key string) (*Lease, error) {
-	start := time.Now()
+func (h *Holder) acquireLease(ctx context.Context, key string) (*Lease, error) {
+	start := currentMoment()
 	nonce := rand.Text()
-	value, err := wire.Marshal(Info{Runner: k.id.Runner, Home: k.id.Home, Since: start.UnixMilli(), Nonce: nonce})
+	value, err := wire.Marshal(Info{Runner: h.id.Runner, Home: h.id.Home, Since: start.at.UnixMilli(), Nonce: nonce})
 	if err != nil {
 		return nil, err
 	}
-	rev, err := k.kv.Create(ctx, key, value)
+	rev, err := h.kv.Create(ctx, key, value)
 	if errors.Is(err, jetstream.ErrKeyExists) {
-		rev, err = k.inherit(ctx, key, value)
+		rev, err = h.inheritLease(ctx, key, value)
 	}
 	if errors.Is(err, ErrHeld) {
 		return nil, err
@@ -356,12 +357,12 @@ func (k *Keeper) acquire(ctx context.Context, key string) (*Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lease: acquire %s: %w", key, err)
 	}
-	return &Lease{keeper: k, key: key, nonce: nonce, value: value, revision: rev, first: rev, deadline: start.Add(k.ttl), turn: make(chan struct{}, 1), lost: make(chan struct{})}, nil
+	return &Lease{holder: h, key: key, nonce: nonce, value: value, revision: rev, first: rev, asked: start, turn: make(chan struct{}, 1), lost: make(chan struct{}), renewed: make(chan struct{}, 1)}, nil
 }
 
-// inherit takes over what an earlier process of ours held.
-func (k *Keeper) inherit(ctx context.Context, key string, value []byte) (revision uint64, err error) {
-	e, err := k.kv.Get(ctx, key)
+// inheritLease takes over what an earlier process of ours held.
+func (h *Holder) inheritLease(ctx context.Context, key string, value []byte) (revision uint64, err error) {
+	e, err := h.kv.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrKeyDeleted) {
 		return 0, ErrHeld // it has just changed
 	}
@@ -369,25 +370,25 @@ func (k *Keeper) inherit(ctx context.Context, key string, value []byte) (revisio
 		return 0, err
 	}
 	var info Info
-	if wire.Unmarshal(e.Value(), &info) != nil || !k.ours(info) {
+	if wire.Unmarshal(e.Value(), &info) != nil || !h.isOurs(info) {
 		return 0, ErrHeld
 	}
-	rev, err := k.kv.Update(ctx, key, value, e.Revision())
+	rev, err := h.kv.Update(ctx, key, value, e.Revision())
 	if _, refused := errors.AsType[*jetstream.APIError](err); refused {
 		return 0, ErrHeld
 	}
 	return rev, err
 }
 
-// Holder returns who holds a lease, if anybody does, as far as has been seen.
-func (k *Keeper) Holder(key string) (Info, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.held[key] != nil {
-		return Info{Runner: k.id.Runner, Home: k.id.Home}, true
+// Of returns who holds a lease, if anybody does, as far as has been seen.
+func (h *Holder) Of(key string) (Info, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.held[key] != nil {
+		return Info{Runner: h.id.Runner, Home: h.id.Home}, true
 	}
-	s, seen := k.seen[key]
-	if !seen || s.released || !k.since.IsZero() && min(time.Since(s.at), k.writable()) >= k.ttl {
+	s, seen := h.seen[key]
+	if !seen || s.released || !h.since.IsZero() && min(time.Since(s.at), h.writableFor()) >= h.ttl {
 		return Info{}, false
 	}
 	return s.info, true
@@ -395,21 +396,21 @@ func (k *Keeper) Holder(key string) (Info, bool) {
 
 // Present reports whether a runner is there. It is gone when it has said so, or
 // has said nothing for one time to live during which it could.
-func (k *Keeper) Present(runner string) bool {
-	if runner == k.id.Runner {
+func (h *Holder) Present(runner string) bool {
+	if runner == h.id.Runner {
 		return true
 	}
 	key := presenceKey(runner)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if s, seen := k.seen[key]; seen && s.released {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s, seen := h.seen[key]; seen && s.released {
 		return false
 	}
-	return !k.free(key, runner+"?") // the log has no say in it
+	return !h.isFree(key, runner+"?") // the log has no say in it
 }
 
-// pause waits for d or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
+// pauseFor waits for d or until ctx ends.
+func pauseFor(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -420,18 +421,19 @@ func pause(ctx context.Context, d time.Duration) {
 
 // Lease is the right to act for a run or a node.
 type Lease struct {
-	keeper *Keeper
+	holder *Holder
 	key    string
 	nonce  string // in value; tells this lease from all others
 	value  []byte
 	first  uint64
 	lost   chan struct{}
 
-	turn chan struct{} // full while the server is asked
+	turn    chan struct{} // full while the server is asked
+	renewed chan struct{} // holds one token when the lease was renewed
 
 	mu       sync.Mutex
 	revision uint64
-	deadline time.Time // when it expires unless it is renewed
+	asked    moment // when the last renewal was asked for: it expires one TTL later
 	ended    bool
 }
 
@@ -447,21 +449,45 @@ func (l *Lease) Lost() <-chan struct{} { return l.lost }
 func (l *Lease) Valid() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.ended && time.Now().Before(l.deadline.Add(-l.keeper.ttl/10))
+	return !l.ended && time.Now().Before(l.asked.at.Add(l.holder.ttl-l.holder.ttl/10))
 }
+
+// Renewed holds a token when the lease was renewed since the last one was taken.
+func (l *Lease) Renewed() <-chan struct{} { return l.renewed }
+
+// Until returns when the lease expires unless it is renewed, on the clock of [process.Uptime]: it
+// expires in time in which the machine is suspended, too. It is in the past for a
+// lease that was lost or released.
+func (l *Lease) Until() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return 0
+	}
+	return l.asked.up + l.holder.ttl
+}
+
+// moment is a time on two clocks: ours, and that which counts time in which the machine
+// was suspended.
+type moment struct {
+	at time.Time
+	up time.Duration
+}
+
+func currentMoment() moment { return moment{at: time.Now(), up: process.Uptime()} }
 
 // Await waits until the holder may begin something new. It fails with [ErrLost]
 // when somebody else holds the lease, or it was released.
 func (l *Lease) Await(ctx context.Context) error {
 	for !l.Valid() {
-		if l.over() {
+		if l.isOver() {
 			return ErrLost
 		}
 		select {
 		case <-l.lost:
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(l.keeper.ttl / 20):
+		case <-time.After(l.holder.ttl / 20):
 		}
 	}
 	return nil
@@ -481,11 +507,14 @@ func (l *Lease) Release(ctx context.Context) error {
 	if !held {
 		return nil
 	}
-	if err := l.keeper.kv.Delete(ctx, l.key, jetstream.LastRevision(revision)); err != nil {
+	if err := l.holder.kv.Delete(ctx, l.key, jetstream.LastRevision(revision)); err != nil {
 		return fmt.Errorf("lease: release %s: %w", l.key, err)
 	}
 	return nil
 }
+
+// Abandon has the lease expire: nobody else may have it before its time is over, but this holder may take it again.
+func (l *Lease) Abandon() { l.end() }
 
 // renew extends the lease. If that is refused it looks why: an update whose
 // acknowledgement was lost is still ours, and a key that expired while the server
@@ -493,26 +522,26 @@ func (l *Lease) Release(ctx context.Context) error {
 func (l *Lease) renew(ctx context.Context) {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
-	if l.over() {
+	if l.isOver() {
 		return
 	}
 	l.mu.Lock()
 	revision := l.revision
 	l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, l.keeper.ttl/3)
+	ctx, cancel := context.WithTimeout(ctx, l.holder.ttl/3)
 	defer cancel()
 	const tries = 3 // a read may be behind
 	for try := range tries {
-		start := time.Now()
-		stored, err := l.store(ctx, revision)
+		start := currentMoment()
+		stored, err := l.writeValue(ctx, revision)
 		if err == nil {
-			l.extend(stored, start)
+			l.noteRenewal(stored, start)
 			return
 		}
 		if _, refused := errors.AsType[*jetstream.APIError](err); !refused && !errors.Is(err, jetstream.ErrKeyExists) {
 			return
 		}
-		e, looked := l.keeper.kv.Get(ctx, l.key)
+		e, looked := l.holder.kv.Get(ctx, l.key)
 		switch {
 		case looked == nil && string(e.Value()) == string(l.value):
 			revision = e.Revision()
@@ -528,41 +557,45 @@ func (l *Lease) renew(ctx context.Context) {
 	}
 }
 
-// store writes the lease where it has a revision, 0 for nowhere.
-func (l *Lease) store(ctx context.Context, revision uint64) (uint64, error) {
+// writeValue writes the lease over the given revision; 0 is that of a lease that nobody holds.
+func (l *Lease) writeValue(ctx context.Context, revision uint64) (uint64, error) {
 	if revision == 0 {
-		return l.keeper.kv.Create(ctx, l.key, l.value)
+		return l.holder.kv.Create(ctx, l.key, l.value)
 	}
-	return l.keeper.kv.Update(ctx, l.key, l.value, revision)
+	return l.holder.kv.Update(ctx, l.key, l.value, revision)
 }
 
-// until returns when the lease expires unless it is renewed.
-func (l *Lease) until() time.Time {
+// expiry returns when the lease expires unless it is renewed.
+func (l *Lease) expiry() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.deadline
+	return l.asked.at.Add(l.holder.ttl)
 }
 
-// expired reports whether the server may have dropped the lease.
-func (l *Lease) expired() bool { return !time.Now().Before(l.until()) }
+// isExpired reports whether the server may have dropped the lease.
+func (l *Lease) isExpired() bool { return !time.Now().Before(l.expiry()) }
 
-// over reports whether the lease was lost or released.
-func (l *Lease) over() bool {
+// isOver reports whether the lease was lost or released.
+func (l *Lease) isOver() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ended
 }
 
-// extend notes that the server has renewed the lease at our request of a time.
-func (l *Lease) extend(revision uint64, asked time.Time) {
+// noteRenewal notes that the server has renewed the lease at our request of a time.
+func (l *Lease) noteRenewal(revision uint64, asked moment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.revision, l.deadline = revision, asked.Add(l.keeper.ttl)
+	l.revision, l.asked = revision, asked
+	select {
+	case l.renewed <- struct{}{}:
+	default:
+	}
 }
 
 func (l *Lease) lose(cause error) {
 	if _, held := l.end(); held {
-		l.keeper.logger.Warn("lease lost", "key", l.key, "cause", cause)
+		l.holder.logger.Warn("lease lost", "key", l.key, "cause", cause)
 		close(l.lost)
 	}
 }
@@ -575,8 +608,8 @@ func (l *Lease) end() (revision uint64, held bool) {
 		return 0, false
 	}
 	l.ended = true
-	l.keeper.mu.Lock()
-	delete(l.keeper.held, l.key)
-	l.keeper.mu.Unlock()
+	l.holder.mu.Lock()
+	delete(l.holder.held, l.key)
+	l.holder.mu.Unlock()
 	return l.revision, true
 }

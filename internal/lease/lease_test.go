@@ -12,10 +12,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/lease"
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }
@@ -45,15 +45,15 @@ func purge(t *testing.T, js jetstream.JetStream, key string) {
 	}
 }
 
-// keeper returns a keeper that renews its leases until stop is called.
-func keeper(t *testing.T, js jetstream.JetStream, runner string) (k *lease.Keeper, stop func()) {
+// holder returns a holder that renews its leases until stop is called.
+func holder(t *testing.T, js jetstream.JetStream, runner string) (k *lease.Holder, stop func()) {
 	t.Helper()
-	return keeperOf(t, js, lease.Identity{Runner: runner, Home: runner})
+	return holderOf(t, js, lease.Identity{Runner: runner, Home: runner})
 }
 
-func keeperOf(t *testing.T, js jetstream.JetStream, id lease.Identity) (k *lease.Keeper, stop func()) {
+func holderOf(t *testing.T, js jetstream.JetStream, id lease.Identity) (k *lease.Holder, stop func()) {
 	t.Helper()
-	k, err := lease.NewKeeper(t.Context(), js, subjects.Default.LeasesBucket(), id, slog.New(slog.DiscardHandler))
+	k, err := lease.NewHolder(t.Context(), js, subjects.Default.LeasesBucket(), id, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,8 +62,8 @@ func keeperOf(t *testing.T, js jetstream.JetStream, id lease.Identity) (k *lease
 	return k, stop
 }
 
-// start runs a keeper until stop is called.
-func start(t *testing.T, k *lease.Keeper) (stop func()) {
+// start runs a holder until stop is called.
+func start(t *testing.T, k *lease.Holder) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -79,22 +79,22 @@ func start(t *testing.T, k *lease.Keeper) (stop func()) {
 func TestOneHolder(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
-		a, _ := keeper(t, js, "a")
-		b, _ := keeper(t, js, "b")
+		a, _ := holder(t, js, "a")
+		b, _ := holder(t, js, "b")
 		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, k := range []*lease.Keeper{a, b} {
+		for _, k := range []*lease.Holder{a, b} {
 			if _, err := k.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
 				t.Errorf("second holder: %v", err)
 			}
 		}
 		synctest.Wait()
-		if info, held := b.Holder("run.node"); !held || info.Runner != "a" {
+		if info, held := b.Of("run.node"); !held || info.Runner != "a" {
 			t.Errorf("holder is %+v, %t", info, held)
 		}
-		// It is renewed for as long as its keeper runs.
+		// It is renewed for as long as its holder runs.
 		<-time.After(time.Hour)
 		if !l.Valid() {
 			t.Error("a renewed lease is not valid")
@@ -121,13 +121,66 @@ func TestOneHolder(t *testing.T) {
 	})
 }
 
+// A holder gives back its own lease only: one that another holder has by now stays.
+func TestReleaseOfAnother(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		js := connect(t, natstest.Start(t))
+		a, _ := holder(t, js, "a")
+		l, err := a.Acquire(t.Context(), "run.node", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		kv, err := js.KeyValue(t.Context(), subjects.Default.LeasesBucket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := kv.Put(t.Context(), "run.node", []byte("another's")); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Release(t.Context()); err == nil {
+			t.Error("a lease of another was released")
+		}
+		if e, err := kv.Get(t.Context(), "run.node"); err != nil || string(e.Value()) != "another's" {
+			t.Errorf("afterwards there is %v, %v", e, err)
+		}
+	})
+}
+
+// A lease that its holder has abandoned is nobody else's until it expires, and the holder's
+// own again at once.
+func TestAbandoned(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		js := connect(t, natstest.Start(t))
+		a, _ := holder(t, js, "a")
+		b, _ := holder(t, js, "b")
+		for range 2 {
+			l, err := a.Acquire(t.Context(), "run.node", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			l.Abandon()
+			if l.Valid() {
+				t.Error("an abandoned lease is valid")
+			}
+			if _, err := b.Acquire(t.Context(), "run.node", "a"); !errors.Is(err, lease.ErrHeld) {
+				t.Errorf("at once: %v", err)
+			}
+		}
+		<-time.After(a.TTL() + time.Second)
+		if _, err := b.Acquire(t.Context(), "run.node", "a"); err != nil {
+			t.Errorf("after its time: %v", err)
+		}
+	})
+}
+
 // A holder that stops renewing may begin nothing shortly before somebody else
 // can hold the lease.
 func TestExpiry(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
-		a, stop := keeper(t, js, "a")
-		b, _ := keeper(t, js, "b")
+		a, stop := holder(t, js, "a")
+		b, _ := holder(t, js, "b")
 		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
@@ -151,13 +204,13 @@ func TestExpiry(t *testing.T) {
 func TestLost(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
-		a, _ := keeper(t, js, "a")
+		a, _ := holder(t, js, "a")
 		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		purge(t, js, "run.node")
-		b, _ := keeper(t, js, "b")
+		b, _ := holder(t, js, "b")
 		if _, err := b.Acquire(t.Context(), "run.node", ""); err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +225,7 @@ func TestLost(t *testing.T) {
 		if err := l.Release(t.Context()); err != nil {
 			t.Errorf("releasing a lost lease: %v", err)
 		}
-		if info, held := b.Holder("run.node"); !held || info.Runner != "b" {
+		if info, held := b.Of("run.node"); !held || info.Runner != "b" {
 			t.Errorf("holder is %+v, %t", info, held)
 		}
 	})
@@ -182,7 +235,7 @@ func TestLost(t *testing.T) {
 func TestTakenAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
-		a, _ := keeper(t, js, "a")
+		a, _ := holder(t, js, "a")
 		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
@@ -192,7 +245,7 @@ func TestTakenAgain(t *testing.T) {
 		if !l.Valid() {
 			t.Error("the lease was not taken again")
 		}
-		b, _ := keeper(t, js, "b")
+		b, _ := holder(t, js, "b")
 		if _, err := b.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("second holder: %v", err)
 		}
@@ -206,7 +259,7 @@ func TestBucketWithoutTTL(t *testing.T) {
 	if _, err := js.CreateKeyValue(t.Context(), jetstream.KeyValueConfig{Bucket: "forever"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lease.NewKeeper(t.Context(), js, "forever", lease.Identity{Runner: "a", Home: "a"}, slog.New(slog.DiscardHandler)); err == nil {
+	if _, err := lease.NewHolder(t.Context(), js, "forever", lease.Identity{Runner: "a", Home: "a"}, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("leases that never expire were accepted")
 	}
 }
@@ -217,7 +270,7 @@ func TestOutage(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
 		js := connect(t, s.Conn(t, nats.ReconnectBufSize(-1)))
-		a, _ := keeper(t, js, "a")
+		a, _ := holder(t, js, "a")
 		l, err := a.Acquire(t.Context(), "run.node", "")
 		if err != nil {
 			t.Fatal(err)
@@ -238,7 +291,7 @@ func TestOutage(t *testing.T) {
 		if !l.Valid() {
 			t.Error("the lease was not taken again")
 		}
-		b, _ := keeper(t, js, "b")
+		b, _ := holder(t, js, "b")
 		if _, err := b.Acquire(t.Context(), "run.node", ""); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("second holder: %v", err)
 		}

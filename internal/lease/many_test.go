@@ -10,13 +10,13 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/lease"
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
-func many(t *testing.T, k *lease.Keeper, count int) []*lease.Lease {
+func many(t *testing.T, k *lease.Holder, count int) []*lease.Lease {
 	t.Helper()
 	leases := make([]*lease.Lease, count)
 	for i := range leases {
@@ -75,7 +75,7 @@ func batches(t *testing.T, js jetstream.JetStream, count int) int {
 func TestManyInFewWrites(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
-		a, _ := keeper(t, js, "a")
+		a, _ := holder(t, js, "a")
 		leases := many(t, a, 1201)
 		<-time.After(10 * a.TTL())
 		valid(t, leases)
@@ -90,7 +90,7 @@ func TestManyInFewWrites(t *testing.T) {
 func TestSomeOfMany(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
-		a, _ := keeper(t, js, "a")
+		a, _ := holder(t, js, "a")
 		leases := many(t, a, 300)
 		kv, err := js.KeyValue(t.Context(), subjects.Default.LeasesBucket())
 		if err != nil {
@@ -105,7 +105,7 @@ func TestSomeOfMany(t *testing.T) {
 		}
 		purge(t, js, "run.n100")
 		purge(t, js, "run.n200")
-		b, _ := keeper(t, js, "b")
+		b, _ := holder(t, js, "b")
 		if _, err := b.Acquire(t.Context(), "run.n200", ""); err != nil {
 			t.Fatal(err)
 		}
@@ -130,9 +130,9 @@ func TestSomeOfMany(t *testing.T) {
 func TestOutageOfMany(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
-		a, _ := keeper(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
+		a, _ := holder(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
 		js := connect(t, s.Conn(t, nats.ReconnectBufSize(-1)))
-		b, _ := keeper(t, js, "b")
+		b, _ := holder(t, js, "b")
 		leases := many(t, a, 700)
 		settle(b)
 		s.Stop()
@@ -166,7 +166,7 @@ func TestManyWithoutBatches(t *testing.T) {
 		if _, err := js.UpdateStream(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
-		a, _ := keeper(t, js, "a")
+		a, _ := holder(t, js, "a")
 		leases := many(t, a, 50)
 		<-time.After(3 * a.TTL())
 		valid(t, leases)
@@ -186,7 +186,7 @@ func TestManyOnACluster(t *testing.T) {
 	}
 	stream := "KV_" + subjects.Default.LeasesBucket()
 	c.WaitReady(t, stream)
-	a, _ := keeper(t, js, "a")
+	a, _ := holder(t, js, "a")
 	leases := many(t, a, 600)
 	<-time.After(a.TTL())
 	valid(t, leases)

@@ -13,14 +13,14 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/lease"
-	"wake/internal/natstest"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // until tries to acquire a lease that a had claimed every tenth of a second, and
 // returns how long that took.
-func until(t *testing.T, k *lease.Keeper, last string) (time.Duration, *lease.Lease) {
+func until(t *testing.T, k *lease.Holder, last string) (time.Duration, *lease.Lease) {
 	t.Helper()
 	start := time.Now()
 	for time.Since(start) < time.Minute {
@@ -37,7 +37,7 @@ func until(t *testing.T, k *lease.Keeper, last string) (time.Duration, *lease.Le
 	return 0, nil
 }
 
-func acquire(t *testing.T, k *lease.Keeper) *lease.Lease {
+func acquire(t *testing.T, k *lease.Holder) *lease.Lease {
 	t.Helper()
 	l, err := k.Acquire(t.Context(), "run.node", "")
 	if err != nil {
@@ -46,16 +46,16 @@ func acquire(t *testing.T, k *lease.Keeper) *lease.Lease {
 	return l
 }
 
-// settle lets the keepers see what there is, for longer than a lease lives.
-func settle(k *lease.Keeper) { <-time.After(3*k.TTL() + k.TTL()/10) }
+// settle lets the holders see what there is, for longer than a lease lives.
+func settle(k *lease.Holder) { <-time.After(3*k.TTL() + k.TTL()/10) }
 
 // A dead holder is followed within its time to live and two seconds, and not before
 // its lease has expired (RULES 6).
 func TestDeath(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
-		a, die := keeper(t, js, "a")
-		b, _ := keeper(t, js, "b")
+		a, die := holder(t, js, "a")
+		b, _ := holder(t, js, "b")
 		acquire(t, a)
 		settle(b)
 		die()
@@ -78,11 +78,11 @@ func TestDeath(t *testing.T) {
 func TestJustStarted(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
-		a, die := keeper(t, js, "a")
+		a, die := holder(t, js, "a")
 		acquire(t, a)
 		die()
 		<-time.After(time.Hour) // the lease is long gone
-		b, stop := keeper(t, js, "b")
+		b, stop := holder(t, js, "b")
 		if took, l := until(t, b, "a"); took < b.TTL() || took > b.TTL()+2*time.Second {
 			t.Errorf("taken over after %s", took)
 		} else if err := l.Release(t.Context()); err != nil {
@@ -90,7 +90,7 @@ func TestJustStarted(t *testing.T) {
 		}
 		stop()
 		<-time.After(time.Hour)
-		next, _ := keeper(t, js, "a")
+		next, _ := holder(t, js, "a")
 		if took, _ := until(t, next, "a"); took > time.Second {
 			t.Errorf("its own next process waited %s", took)
 		}
@@ -102,15 +102,15 @@ func TestJustStarted(t *testing.T) {
 func TestSameHome(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
-		a, die := keeper(t, js, "a")
+		a, die := holder(t, js, "a")
 		old := acquire(t, a)
 		die()
-		namesake, leave := keeperOf(t, js, lease.Identity{Runner: "a", Home: "elsewhere"})
+		namesake, leave := holderOf(t, js, lease.Identity{Runner: "a", Home: "elsewhere"})
 		if _, err := namesake.Acquire(t.Context(), "run.node", "a"); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("another home: %v", err)
 		}
 		leave()
-		next, _ := keeper(t, js, "a")
+		next, _ := holder(t, js, "a")
 		took, l := until(t, next, "a")
 		if took > time.Second {
 			t.Errorf("the next process of the home waited %s", took)
@@ -126,8 +126,8 @@ func TestSameHome(t *testing.T) {
 func TestOutageStealsNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
-		a, _ := keeper(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
-		b, _ := keeper(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "b")
+		a, _ := holder(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
+		b, _ := holder(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "b")
 		l := acquire(t, a)
 		settle(b)
 		s.Stop()
@@ -153,12 +153,12 @@ func TestOutageStealsNothing(t *testing.T) {
 func TestStall(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
-		a, err := lease.NewKeeper(t.Context(), js, subjects.Default.LeasesBucket(), lease.Identity{Runner: "a", Home: "a"}, slog.New(slog.DiscardHandler))
+		a, err := lease.NewHolder(t.Context(), js, subjects.Default.LeasesBucket(), lease.Identity{Runner: "a", Home: "a"}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
 		stalled := acquire(t, a) // its Run doesn't run
-		b, _ := keeper(t, js, "b")
+		b, _ := holder(t, js, "b")
 		settle(b)
 		_, l := until(t, b, "a")
 		if stalled.Valid() {
@@ -184,7 +184,7 @@ func TestStall(t *testing.T) {
 func TestNobodyHadBegun(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
-		a, _ := keeper(t, js, "a")
+		a, _ := holder(t, js, "a")
 		got := make(chan error, 10)
 		for range cap(got) {
 			go func() {
@@ -249,9 +249,9 @@ func (f *faulty) CreateConsumer(ctx context.Context, stream string, c jetstream.
 func TestStalledRival(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
-		a, stall := keeper(t, js, "a")
+		a, stall := holder(t, js, "a")
 		slow := &faulty{JetStream: js, gate: make(chan struct{}, 1)}
-		b, _ := keeper(t, slow, "b")
+		b, _ := holder(t, slow, "b")
 		held := acquire(t, a)
 		settle(b)
 		stall()
@@ -276,9 +276,9 @@ func TestStalledRival(t *testing.T) {
 func TestNamesakes(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
-		one, _ := keeperOf(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), lease.Identity{Runner: "a", Home: "here"})
+		one, _ := holderOf(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), lease.Identity{Runner: "a", Home: "here"})
 		<-time.After(one.TTL() / 6)
-		two, _ := keeperOf(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), lease.Identity{Runner: "a", Home: "there"})
+		two, _ := holderOf(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), lease.Identity{Runner: "a", Home: "there"})
 		<-time.After(one.TTL() / 2)
 		if two.Free("run.other", "a") {
 			t.Error("what a runner of this name has begun is free while one is there")
@@ -304,11 +304,11 @@ func TestNamesakes(t *testing.T) {
 func TestDeaf(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
-		a, _ := keeper(t, js, "a")
+		a, _ := holder(t, js, "a")
 		acquire(t, a)
-		b, _ := keeper(t, &faulty{JetStream: js, gate: make(chan struct{}, 1), deaf: true}, "b")
+		b, _ := holder(t, &faulty{JetStream: js, gate: make(chan struct{}, 1), deaf: true}, "b")
 		settle(b)
-		if info, held := b.Holder("run.node"); !held || info.Runner != "a" {
+		if info, held := b.Of("run.node"); !held || info.Runner != "a" {
 			t.Errorf("holder is %+v, %t", info, held)
 		}
 		if !b.Present("a") || b.Present("nobody") {
@@ -317,22 +317,22 @@ func TestDeaf(t *testing.T) {
 	})
 }
 
-// A keeper that can write but sees nothing doesn't know what is held: no lease is
+// A holder that can write but sees nothing doesn't know what is held: no lease is
 // free for it, nor is one that it doesn't see right after it has begun to see
 // (RULES 6).
 func TestBlind(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := &faulty{JetStream: connect(t, natstest.Start(t)), gate: make(chan struct{}, 1)}
 		js.blind.Store(true)
-		b, _ := keeper(t, js, "b")
+		b, _ := holder(t, js, "b")
 		settle(b)
 		if b.Free("run.node", "a") {
-			t.Error("free for a keeper that sees nothing")
+			t.Error("free for a holder that sees nothing")
 		}
 		js.blind.Store(false)
 		<-time.After(b.TTL() / 2)
 		if b.Free("run.node", "a") {
-			t.Error("free for a keeper that has just begun to see")
+			t.Error("free for a holder that has just begun to see")
 		}
 		<-time.After(b.TTL())
 		if !b.Free("run.node", "a") {
@@ -346,8 +346,8 @@ func TestBlind(t *testing.T) {
 func TestWatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
-		a, _ := keeper(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
-		b, _ := keeper(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "b")
+		a, _ := holder(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
+		b, _ := holder(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "b")
 		settle(b)
 		s.Stop()
 		<-time.After(a.TTL() / 2) // the connection is back before anything has expired
@@ -360,7 +360,7 @@ func TestWatch(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			if info, held := b.Holder(key); !held || info.Runner != "a" {
+			if info, held := b.Of(key); !held || info.Runner != "a" {
 				t.Errorf("holder is %+v, %t", info, held)
 			}
 			if err := l.Release(t.Context()); err != nil {

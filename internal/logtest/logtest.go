@@ -11,10 +11,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/internal/trial"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Start starts a server with the streams of wake and returns its log.
@@ -53,6 +55,13 @@ func Open(t testing.TB, nc *nats.Conn) *eventlog.Log {
 		return err
 	})
 	return log
+}
+
+// Serve answers the requests of those who may not read streams, as a recorder does,
+// until the returned function is called, or the test ends.
+func Serve(t testing.TB, log *eventlog.Log) (stop func()) {
+	t.Helper()
+	return Go(t, feed.NewServer(log, Logger(t)).Run)
 }
 
 // Go runs a service until the returned function is called, or the test ends. An
@@ -98,4 +107,24 @@ func Append(t testing.TB, w *eventlog.Writer, events ...*wire.Event) uint64 {
 		t.Fatalf("logtest: %v", err)
 	}
 	return pos
+}
+
+// Dying returns the trial of a service after as many processes have ended at the event at a position as may.
+func Dying(t testing.TB, service, incarnation string, pos uint64) *trial.Trial {
+	t.Helper()
+	dir := t.TempDir()
+	open := func() *trial.Trial {
+		x, err := trial.Open(dir, service, incarnation, new(sync.Mutex))
+		if err != nil {
+			t.Fatalf("logtest: %v", err)
+		}
+		return x
+	}
+	for range trial.Most {
+		func() {
+			defer func() { _ = recover() }() // the process has ended
+			_ = open().Handle(t.Context(), []eventlog.Entry{{Pos: pos}}, func(context.Context, []eventlog.Entry) error { panic("it ends here") })
+		}()
+	}
+	return open()
 }

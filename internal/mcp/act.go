@@ -6,11 +6,11 @@ import (
 	"slices"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// do sends a command to the run that ref means, and says what has become of it.
-func (p Pipeline) do(ctx context.Context, ref string, cmd wire.Command, done string) (string, error) {
+// sendCommand sends a command to the run that ref means, and says what has become of it.
+func (p Pipeline) sendCommand(ctx context.Context, ref string, cmd wire.Command, done string) (string, error) {
 	run, err := p.Find(ctx, ref)
 	if err != nil {
 		return "", err
@@ -23,7 +23,7 @@ func (p Pipeline) do(ctx context.Context, ref string, cmd wire.Command, done str
 	if !r.Recorded {
 		return "queued: no runner answers; it is obeyed when one comes", nil
 	}
-	return done + " run " + clean(run), nil
+	return done + " run " + cleanLine(run), nil
 }
 
 type messageInput struct {
@@ -32,25 +32,25 @@ type messageInput struct {
 	Node    string `json:"node,omitempty" jsonschema:"to the agent of this node, if several are at work"`
 }
 
-func (in messageInput) check() error {
+func (in messageInput) checkMessage() error {
 	if strings.TrimSpace(in.Message) == "" {
 		return badRequest("message is empty")
 	}
 	return nil
 }
 
-func (p Pipeline) send(ctx context.Context, in messageInput) (string, error) {
-	if err := in.check(); err != nil {
+func (p Pipeline) sendMessage(ctx context.Context, in messageInput) (string, error) {
+	if err := in.checkMessage(); err != nil {
 		return "", err
 	}
-	return p.do(ctx, in.Run, wire.Command{Type: "send", Message: in.Message, NodeID: in.Node}, "sent to")
+	return p.sendCommand(ctx, in.Run, wire.Command{Type: "send", Message: in.Message, NodeID: in.Node}, "sent to")
 }
 
-func (p Pipeline) steer(ctx context.Context, in messageInput) (string, error) {
-	if err := in.check(); err != nil {
+func (p Pipeline) steerAgent(ctx context.Context, in messageInput) (string, error) {
+	if err := in.checkMessage(); err != nil {
 		return "", err
 	}
-	return p.do(ctx, in.Run, wire.Command{Type: "steer", Message: in.Message, NodeID: in.Node}, "steered")
+	return p.sendCommand(ctx, in.Run, wire.Command{Type: "steer", Message: in.Message, NodeID: in.Node}, "steered")
 }
 
 type replyInput struct {
@@ -59,7 +59,7 @@ type replyInput struct {
 	Prompt string `json:"prompt,omitempty" jsonschema:"id of the question, as approvals tells it; absent: the one that is open"`
 }
 
-func (p Pipeline) reply(ctx context.Context, in replyInput) (string, error) {
+func (p Pipeline) answerQuestion(ctx context.Context, in replyInput) (string, error) {
 	content, err := wire.Marshal(in.Answer)
 	if err != nil {
 		return "", badRequest("answer: %v", err)
@@ -82,7 +82,7 @@ func (p Pipeline) reply(ctx context.Context, in replyInput) (string, error) {
 	if len(open) != 1 {
 		return "", chooseOne(run, "question", "prompt", open)
 	}
-	return p.do(ctx, run, wire.Command{Type: "reply", PromptID: open[0], Content: content}, "answered "+clean(open[0])+" of")
+	return p.sendCommand(ctx, run, wire.Command{Type: "reply", PromptID: open[0], Content: content}, "answered "+cleanLine(open[0])+" of")
 }
 
 // chooseOne is the error if there isn't exactly one thing that can be meant.
@@ -102,15 +102,15 @@ type decisionInput struct {
 	Note string `json:"note,omitempty" jsonschema:"why, for the agent and the log; of a call that asks a question, the answer"`
 }
 
-func (p Pipeline) approve(ctx context.Context, in decisionInput) (string, error) {
-	return p.decide(ctx, in, "approve", "approved")
+func (p Pipeline) approveCall(ctx context.Context, in decisionInput) (string, error) {
+	return p.decideCall(ctx, in, "approve", "approved")
 }
 
-func (p Pipeline) deny(ctx context.Context, in decisionInput) (string, error) {
-	return p.decide(ctx, in, "deny", "denied")
+func (p Pipeline) denyCall(ctx context.Context, in decisionInput) (string, error) {
+	return p.decideCall(ctx, in, "deny", "denied")
 }
 
-func (p Pipeline) decide(ctx context.Context, in decisionInput, kind, done string) (string, error) {
+func (p Pipeline) decideCall(ctx context.Context, in decisionInput, kind, done string) (string, error) {
 	run, err := p.Find(ctx, in.Run)
 	if err != nil {
 		return "", err
@@ -129,5 +129,5 @@ func (p Pipeline) decide(ctx context.Context, in decisionInput, kind, done strin
 	if open = slices.Compact(open); len(open) != 1 {
 		return "", chooseOne(run, "call", "call", open)
 	}
-	return p.do(ctx, run, wire.Command{Type: kind, CallID: open[0], Note: in.Note}, done+" "+clean(open[0])+" of")
+	return p.sendCommand(ctx, run, wire.Command{Type: kind, CallID: open[0], Note: in.Note}, done+" "+cleanLine(open[0])+" of")
 }

@@ -43,8 +43,8 @@ func (m *messages) Read(p []byte) (int, error) {
 		if len(line) == 0 {
 			continue
 		}
-		if id, problem := examine(line); problem != nil {
-			if err := m.refuse(id, problem); err != nil {
+		if id, problem := examineLine(line); problem != nil {
+			if err := m.refuseLine(id, problem); err != nil {
 				return 0, err
 			}
 			continue
@@ -59,8 +59,8 @@ func (m *messages) Read(p []byte) (int, error) {
 // Close does nothing: stdin isn't ours to close.
 func (*messages) Close() error { return nil }
 
-// examine says why a line can't be served, and whose request it is.
-func examine(line []byte) (id any, problem *jsonrpc.Error) {
+// examineLine says why a line can't be served, and whose request it is.
+func examineLine(line []byte) (id any, problem *jsonrpc.Error) {
 	if !json.Valid(line) {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeParseError, Message: "the line is no JSON"}
 	}
@@ -82,8 +82,8 @@ func examine(line []byte) (id any, problem *jsonrpc.Error) {
 	}
 }
 
-// refuse answers with an error.
-func (m *messages) refuse(id any, problem *jsonrpc.Error) error {
+// refuseLine answers with an error.
+func (m *messages) refuseLine(id any, problem *jsonrpc.Error) error {
 	line, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": id, "error": problem})
 	if err == nil {
 		_, err = m.out.Write(append(line, '\n'))

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Bounds of what a line shows, in runes, and of how many there are.
@@ -18,8 +18,8 @@ const (
 	maxList  = 100
 )
 
-// clean makes what others wrote one safe line.
-func clean(s string) string { return timeline.Line(s, maxLine) }
+// cleanLine makes what others wrote one safe line.
+func cleanLine(s string) string { return timeline.Line(s, maxLine) }
 
 // atMost returns how many of something to show.
 func atMost(asked, normal int) int {
@@ -29,18 +29,18 @@ func atMost(asked, normal int) int {
 	return min(asked, maxList)
 }
 
-func ago(span string) (wire.Ago, error) {
+func parseAgo(span string) (wire.Ago, error) {
 	if span == "" {
 		return 0, nil
 	}
 	a, err := wire.ParseAgo(span)
 	if err != nil {
-		return 0, badRequest("since: %q is no span of time, such as 30s, 5m or 2d", clean(span))
+		return 0, badRequest("since: %q is no span of time, such as 30s, 5m or 2d", cleanLine(span))
 	}
 	return a, nil
 }
 
-func at(ms int64) string { return time.UnixMilli(ms).UTC().Format("15:04:05") }
+func clockTime(ms int64) string { return time.UnixMilli(ms).UTC().Format("15:04:05") }
 
 type runsInput struct {
 	Status string `json:"status,omitempty" jsonschema:"only these: active (not ended), running, paused, complete, failed or aborted"`
@@ -48,7 +48,7 @@ type runsInput struct {
 	Limit  int    `json:"limit,omitempty" jsonschema:"default 20, at most 100"`
 }
 
-func (p Pipeline) runs(ctx context.Context, in runsInput) (string, error) {
+func (p Pipeline) listRuns(ctx context.Context, in runsInput) (string, error) {
 	q := wire.RunsRequest{Label: in.Label, Limit: atMost(in.Limit, 20)}
 	if in.Status != "" {
 		q.Status = []string{in.Status}
@@ -60,12 +60,12 @@ func (p Pipeline) runs(ctx context.Context, in runsInput) (string, error) {
 	var b strings.Builder
 	for _, r := range page.Runs {
 		state := cmp.Or(string(r.Result), string(r.Status))
-		fmt.Fprintf(&b, "%s %s%s %s $%.2f", clean(r.RunID), state, bracketed(r.Reason), clean(cmp.Or(r.Labels["name"], r.FlowName)), r.CostUsd)
+		fmt.Fprintf(&b, "%s %s%s %s %s", cleanLine(r.RunID), state, inBrackets(r.Reason), cleanLine(cmp.Or(r.Labels["name"], r.FlowName)), costText(r.CostUsd, r.CostBasis))
 		if r.ParentRun != "" {
-			fmt.Fprintf(&b, " parent %s", clean(r.ParentRun))
+			fmt.Fprintf(&b, " parent %s", cleanLine(r.ParentRun))
 		}
 		if r.LastActivity != "" {
-			fmt.Fprintf(&b, ": %s", clean(r.LastActivity))
+			fmt.Fprintf(&b, ": %s", cleanLine(r.LastActivity))
 		}
 		b.WriteByte('\n')
 	}
@@ -75,12 +75,12 @@ func (p Pipeline) runs(ctx context.Context, in runsInput) (string, error) {
 	return cmp.Or(b.String(), "no runs"), nil
 }
 
-// bracketed is a text in brackets, "" for none.
-func bracketed(s string) string {
+// inBrackets is a text in brackets, "" for none.
+func inBrackets(s string) string {
 	if s == "" {
 		return ""
 	}
-	return " (" + clean(s) + ")"
+	return " (" + cleanLine(s) + ")"
 }
 
 type statusInput struct {
@@ -88,19 +88,19 @@ type statusInput struct {
 	Node string `json:"node,omitempty" jsonschema:"only this node"`
 }
 
-func (p Pipeline) status(ctx context.Context, in statusInput) (string, error) {
+func (p Pipeline) showStatus(ctx context.Context, in statusInput) (string, error) {
 	s, err := p.Status(ctx, wire.StatusRequest{Run: in.Run, Node: in.Node})
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "run %s (%s): %s%s, $%.2f, tokens %d in %d out, %d tools, %s\n", clean(s.RunID), clean(s.FlowName),
-		cmp.Or(string(s.Result), string(s.Status)), bracketed(s.Reason), s.CostUsd, s.TokensIn, s.TokensOut, s.ToolsUsed, s.Runtime)
+	fmt.Fprintf(&b, "run %s (%s): %s%s, %s, tokens %d in %d out, %d tools, %s\n", cleanLine(s.RunID), cleanLine(s.FlowName),
+		cmp.Or(string(s.Result), string(s.Status)), inBrackets(s.Reason), costText(s.CostUsd, s.CostBasis), s.TokensIn, s.TokensOut, s.ToolsUsed, s.Runtime)
 	for _, fact := range [][2]string{
 		{"error", s.Error}, {"waits for", s.WaitingFor}, {"last", s.LastActivity}, {"last alert", s.LastAlert},
 	} {
 		if fact[1] != "" {
-			fmt.Fprintf(&b, "%s: %s\n", fact[0], clean(fact[1]))
+			fmt.Fprintf(&b, "%s: %s\n", fact[0], cleanLine(fact[1]))
 		}
 	}
 	for i, n := range s.Agents {
@@ -108,17 +108,17 @@ func (p Pipeline) status(ctx context.Context, in statusInput) (string, error) {
 			fmt.Fprintf(&b, "… %d more nodes: ask by node\n", len(s.Agents)-i)
 			break
 		}
-		fmt.Fprintf(&b, "- %s: %s%s %s", clean(n.AgentID), n.State, bracketed(n.Reason), n.Runtime)
+		fmt.Fprintf(&b, "- %s: %s%s %s", cleanLine(n.AgentID), n.State, inBrackets(n.Reason), n.Runtime)
 		if what := cmp.Or(n.Error, n.WaitingFor, n.LastActivity); what != "" {
-			fmt.Fprintf(&b, ": %s", clean(what))
+			fmt.Fprintf(&b, ": %s", cleanLine(what))
 		}
 		b.WriteByte('\n')
 	}
-	return b.String() + p.waiting(ctx, s), nil
+	return b.String() + p.listWaiting(ctx, s), nil
 }
 
-// waiting lists what waits for a person in a run that goes on.
-func (p Pipeline) waiting(ctx context.Context, s wire.StatusResponse) string {
+// listWaiting lists what waits for a person in a run that goes on.
+func (p Pipeline) listWaiting(ctx context.Context, s wire.StatusResponse) string {
 	if s.Result != "" || s.Status == wire.RunAborted {
 		return ""
 	}
@@ -139,15 +139,15 @@ func (p Pipeline) waiting(ctx context.Context, s wire.StatusResponse) string {
 
 // approvalLine says in a line what waits, and by which id it is answered.
 func approvalLine(a wire.Approval) string {
-	what := clean(a.Text)
+	what := cleanLine(a.Text)
 	if a.Text == "" {
-		what = strings.TrimSpace(clean(a.ToolName) + " " + clean(timeline.Input(a.ToolInput)))
+		what = strings.TrimSpace(cleanLine(a.ToolName) + " " + cleanLine(timeline.Input(a.ToolInput)))
 	}
 	kind := string(a.Kind)
 	if a.Priority != "" {
 		kind = string(a.Priority)
 	}
-	return fmt.Sprintf("%s %s of %s: %s", kind, clean(a.CallID), clean(a.NodeID), what)
+	return fmt.Sprintf("%s %s of %s: %s", kind, cleanLine(a.CallID), cleanLine(a.NodeID), what)
 }
 
 type approvalsInput struct {
@@ -155,7 +155,7 @@ type approvalsInput struct {
 	Limit int    `json:"limit,omitempty" jsonschema:"default 20, at most 100"`
 }
 
-func (p Pipeline) approvals(ctx context.Context, in approvalsInput) (_ string, err error) {
+func (p Pipeline) listApprovals(ctx context.Context, in approvalsInput) (_ string, err error) {
 	q := wire.ApprovalsRequest{}
 	if in.Run != "" {
 		if q.Run, err = p.Find(ctx, in.Run); err != nil {
@@ -173,7 +173,7 @@ func (p Pipeline) approvals(ctx context.Context, in approvalsInput) (_ string, e
 			fmt.Fprintf(&b, "… %d more: narrow it by run\n", len(waits.Approvals)-i+waits.Omitted)
 			break
 		}
-		fmt.Fprintf(&b, "%s since %s: %s\n", clean(a.RunID), at(a.Since), approvalLine(a))
+		fmt.Fprintf(&b, "%s since %s: %s\n", cleanLine(a.RunID), clockTime(a.Since), approvalLine(a))
 	}
 	return cmp.Or(b.String(), "nothing waits"), nil
 }
@@ -189,8 +189,8 @@ type logInput struct {
 	Summary bool   `json:"summary,omitempty" jsonschema:"in short what happened instead of lines"`
 }
 
-func (p Pipeline) log(ctx context.Context, in logInput) (string, error) {
-	since, err := ago(in.Since)
+func (p Pipeline) readLog(ctx context.Context, in logInput) (string, error) {
+	since, err := parseAgo(in.Since)
 	if err != nil {
 		return "", err
 	}
@@ -215,7 +215,7 @@ func (p Pipeline) log(ctx context.Context, in logInput) (string, error) {
 		if r := []rune(text); len(r) > maxBlock {
 			text = string(r[:maxBlock]) + "…"
 		}
-		fmt.Fprintf(&b, "%s %s %s: %s\n", at(l.TS), clean(l.Node), l.Type, text)
+		fmt.Fprintf(&b, "%s %s %s: %s\n", clockTime(l.TS), cleanLine(l.Node), l.Type, text)
 	}
 	return b.String(), nil
 }
@@ -227,8 +227,8 @@ type searchInput struct {
 	Limit int    `json:"limit,omitempty" jsonschema:"default 10, at most 100"`
 }
 
-func (p Pipeline) search(ctx context.Context, in searchInput) (string, error) {
-	since, err := ago(in.Since)
+func (p Pipeline) searchLogs(ctx context.Context, in searchInput) (string, error) {
+	since, err := parseAgo(in.Since)
 	if err != nil {
 		return "", err
 	}
@@ -244,7 +244,7 @@ func (p Pipeline) search(ctx context.Context, in searchInput) (string, error) {
 	}
 	var b strings.Builder
 	for _, h := range found.Hits {
-		fmt.Fprintf(&b, "%s %s %s %s: %s\n", clean(h.RunID), clean(h.Node), at(h.TS), h.Type, clean(h.Snippet))
+		fmt.Fprintf(&b, "%s %s %s %s: %s\n", cleanLine(h.RunID), cleanLine(h.Node), clockTime(h.TS), h.Type, cleanLine(h.Snippet))
 	}
 	if found.Cursor != "" {
 		b.WriteString("… there are more: narrow it by words or run\n")
@@ -263,7 +263,7 @@ type alertsInput struct {
 // maxWait bounds, in seconds, how long a call waits for an alert.
 const maxWait = 300
 
-func (p Pipeline) alerts(ctx context.Context, in alertsInput) (_ string, err error) {
+func (p Pipeline) listAlerts(ctx context.Context, in alertsInput) (_ string, err error) {
 	q := AlertsQuery{After: in.After, Limit: atMost(in.Limit, 20), Wait: min(max(in.Wait, 0), maxWait)}
 	if in.Run != "" {
 		if q.Run, err = p.Find(ctx, in.Run); err != nil {
@@ -281,7 +281,7 @@ func (p Pipeline) alerts(ctx context.Context, in alertsInput) (_ string, err err
 	}
 	var b strings.Builder
 	for _, a := range all {
-		fmt.Fprintf(&b, "%s %s %s %s\n", at(a.Timestamp), a.Severity, clean(a.RunID), clean(a.Text))
+		fmt.Fprintf(&b, "%s %s %s %s\n", clockTime(a.Timestamp), a.Severity, cleanLine(a.RunID), cleanLine(a.Text))
 	}
 	if len(all) == 0 {
 		b.WriteString("no alerts\n")
@@ -289,3 +289,6 @@ func (p Pipeline) alerts(ctx context.Context, in alertsInput) (_ string, err err
 	fmt.Fprintf(&b, "after: %d", last)
 	return b.String(), nil
 }
+
+// costText is a cost and what is known of it.
+func costText(usd float64, basis string) string { return cmp.Or(timeline.Cost(usd, basis), "$0.00") }

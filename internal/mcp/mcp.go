@@ -16,7 +16,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Pipeline is what the tools are made of.
@@ -53,62 +53,62 @@ func NewServer(version string, p Pipeline) *sdk.Server {
 	s := sdk.NewServer(&sdk.Implementation{Name: name, Version: version}, &sdk.ServerOptions{
 		Instructions: instructions, Capabilities: &sdk.ServerCapabilities{},
 	})
-	s.AddReceivingMiddleware(coded)
-	look(s, "runs", "List runs, the newest first: id, status, name, cost, last activity.", p.runs)
-	look(s, "status", "How a run and its agents are doing, what they wait for, and which calls wait for permission.", p.status)
-	look(s, "log", "Lines of a run's log: the last ones, or those that match. summary tells in short what happened.", p.log)
-	look(s, "search", "Find words in the logs of all runs, the newest first.", p.search)
-	look(s, "approvals", "List what waits for a person, of a run or of all, the longest waiting first: calls for permission, questions for an answer.", p.approvals)
-	look(s, "alerts", "What deserved attention, the oldest first. Pass after from the answer before to get only what is new; wait waits for it.", p.alerts)
-	act(s, "send", "Give a message to the agent at work in a run; it reads it in the same turn.", p.send)
-	act(s, "steer", "Answer what an agent of a run has asked (notify_parent): the question that has waited longest.", p.steer)
-	act(s, "reply", "Answer a question of a run: of a worker (AskUserQuestion, notify_parent) or of an ask node.", p.reply)
-	act(s, "approve", "Allow a tool call that waits for permission.", p.approve)
-	act(s, "deny", "Refuse a tool call that waits for permission.", p.deny)
+	s.AddReceivingMiddleware(withCodes)
+	addReadTool(s, "runs", "List runs, the newest first: id, status, name, cost, last activity.", p.listRuns)
+	addReadTool(s, "status", "How a run and its agents are doing, what they wait for, and which calls wait for permission.", p.showStatus)
+	addReadTool(s, "log", "Lines of a run's log: the last ones, or those that match. summary tells in short what happened.", p.readLog)
+	addReadTool(s, "search", "Find words in the logs of all runs, the newest first.", p.searchLogs)
+	addReadTool(s, "approvals", "List what waits for a person, of a run or of all, the longest waiting first: calls for permission, questions for an answer.", p.listApprovals)
+	addReadTool(s, "alerts", "What deserved attention, the oldest first. Pass after from the answer before to get only what is new; wait waits for it.", p.listAlerts)
+	addWriteTool(s, "send", "Give a message to the agent at work in a run; it reads it in the same turn.", p.sendMessage)
+	addWriteTool(s, "steer", "Answer what an agent of a run has asked (notify_parent): the question that has waited longest.", p.steerAgent)
+	addWriteTool(s, "reply", "Answer a question of a run: of a worker (AskUserQuestion, notify_parent) or of an ask node.", p.answerQuestion)
+	addWriteTool(s, "approve", "Allow a tool call that waits for permission.", p.approveCall)
+	addWriteTool(s, "deny", "Refuse a tool call that waits for permission.", p.denyCall)
 	return s
 }
 
-// look adds a tool that changes nothing.
-func look[In any](s *sdk.Server, name, description string, f func(context.Context, In) (string, error)) {
-	add(s, &sdk.Tool{Name: name, Description: description, Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true}}, f)
+// addReadTool adds a tool that changes nothing.
+func addReadTool[In any](s *sdk.Server, name, description string, f func(context.Context, In) (string, error)) {
+	addTool(s, &sdk.Tool{Name: name, Description: description, Annotations: &sdk.ToolAnnotations{ReadOnlyHint: true}}, f)
 }
 
-// act adds a tool that tells a run something.
-func act[In any](s *sdk.Server, name, description string, f func(context.Context, In) (string, error)) {
+// addWriteTool adds a tool that tells a run something.
+func addWriteTool[In any](s *sdk.Server, name, description string, f func(context.Context, In) (string, error)) {
 	no := false
-	add(s, &sdk.Tool{Name: name, Description: description, Annotations: &sdk.ToolAnnotations{DestructiveHint: &no}}, f)
+	addTool(s, &sdk.Tool{Name: name, Description: description, Annotations: &sdk.ToolAnnotations{DestructiveHint: &no}}, f)
 }
 
-func add[In any](s *sdk.Server, tool *sdk.Tool, f func(context.Context, In) (string, error)) {
+func addTool[In any](s *sdk.Server, tool *sdk.Tool, f func(context.Context, In) (string, error)) {
 	sdk.AddTool(s, tool, func(ctx context.Context, _ *sdk.CallToolRequest, in In) (*sdk.CallToolResult, any, error) {
 		text, err := f(ctx, in)
 		if err != nil {
-			return &sdk.CallToolResult{IsError: true, Content: content(problem(err))}, nil, nil
+			return &sdk.CallToolResult{IsError: true, Content: textContent(problemText(err))}, nil, nil
 		}
-		return &sdk.CallToolResult{Content: content(text)}, nil, nil
+		return &sdk.CallToolResult{Content: textContent(text)}, nil, nil
 	})
 }
 
-// coded gives the SDK's own errors about arguments a code.
-func coded(next sdk.MethodHandler) sdk.MethodHandler {
+// withCodes gives the SDK's own errors about arguments a code.
+func withCodes(next sdk.MethodHandler) sdk.MethodHandler {
 	return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 		answer, err := next(ctx, method, r)
 		if result, ok := answer.(*sdk.CallToolResult); ok && err == nil && result.GetError() != nil {
-			result.Content = content(problem(badRequest("%v", result.GetError())))
+			result.Content = textContent(problemText(badRequest("%v", result.GetError())))
 		}
 		return answer, err
 	}
 }
 
-func content(text string) []sdk.Content {
-	return []sdk.Content{&sdk.TextContent{Text: bounded(text)}}
+func textContent(text string) []sdk.Content {
+	return []sdk.Content{&sdk.TextContent{Text: boundText(text)}}
 }
 
 // maxText bounds an answer, in bytes: about two thousand tokens.
 const maxText = 8000
 
-// bounded cuts a text that is too long, between characters, and says so.
-func bounded(text string) string {
+// boundText cuts a text that is too long, between characters, and says so.
+func boundText(text string) string {
 	text = strings.ToValidUTF8(text, "�")
 	if len(text) <= maxText {
 		return text
@@ -120,15 +120,15 @@ func bounded(text string) string {
 	return text[:end] + fmt.Sprintf("\n… %d more bytes: ask for less (limit, grep, node)", len(text)-end)
 }
 
-// problem is an error as the model sees it: "CODE: what", and what to do.
-func problem(err error) string {
+// problemText is an error as the model sees it: "CODE: what", and what to do.
+func problemText(err error) string {
 	e, ok := errors.AsType[*wire.APIError](err)
 	if !ok {
-		return "FAILED: " + clean(err.Error())
+		return "FAILED: " + cleanLine(err.Error())
 	}
-	text := string(e.Code) + ": " + clean(strings.TrimPrefix(e.Error(), string(e.Code)+": "))
+	text := string(e.Code) + ": " + cleanLine(strings.TrimPrefix(e.Error(), string(e.Code)+": "))
 	if e.Hint != "" {
-		text += "\n" + clean(e.Hint)
+		text += "\n" + cleanLine(e.Hint)
 	}
 	return text
 }

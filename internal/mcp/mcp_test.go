@@ -14,8 +14,8 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.uber.org/goleak"
 
-	"wake/internal/mcp"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/mcp"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -17,26 +17,26 @@ const MaxRequest = 1 << 20
 // before is answered then: the SDK by itself forgets it. A line that is no message,
 // or too long, is answered with an error, and the next one is read.
 func Serve(ctx context.Context, s *sdk.Server, in io.Reader, out io.Writer) error {
-	o := &open{out: out}
+	o := &lineWriter{out: out}
 	return s.Run(ctx, &stdio{sdk.IOTransport{Reader: newMessages(in, o), Writer: o, MaxLineLength: MaxRequest}})
 }
 
-// open writes lines, one at a time. It stays open when the session is over: stdout
+// lineWriter writes lines, one at a time. It stays open when the session is over: stdout
 // isn't ours to close.
-type open struct {
+type lineWriter struct {
 	mu  sync.Mutex
 	out io.Writer
 }
 
 // Write writes a line.
-func (o *open) Write(line []byte) (int, error) {
+func (o *lineWriter) Write(line []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.out.Write(line)
 }
 
 // Close does nothing.
-func (*open) Close() error { return nil }
+func (*lineWriter) Close() error { return nil }
 
 type stdio struct{ sdk.IOTransport }
 
@@ -66,7 +66,7 @@ const patience = 30 * time.Second
 func (c *conversation) Read(ctx context.Context) (jsonrpc.Message, error) {
 	m, err := c.Connection.Read(ctx)
 	if err != nil {
-		c.settle(ctx)
+		c.awaitAnswers(ctx)
 		return m, err
 	}
 	if r, ok := m.(*jsonrpc.Request); ok && r.IsCall() {
@@ -96,8 +96,8 @@ func (c *conversation) Write(ctx context.Context, m jsonrpc.Message) error {
 	return err
 }
 
-// settle waits until everything is answered.
-func (c *conversation) settle(ctx context.Context) {
+// awaitAnswers waits until everything is answered.
+func (c *conversation) awaitAnswers(ctx context.Context) {
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
 	for {

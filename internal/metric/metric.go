@@ -19,7 +19,7 @@ func New(subsystem string) *Set { return &Set{subsystem: subsystem} }
 
 // Counter adds a counter, whose name ends in _total.
 func (s *Set) Counter(name, help string) prometheus.Counter {
-	return add(s, prometheus.NewCounter(prometheus.CounterOpts{Namespace: "wake", Subsystem: s.subsystem, Name: name, Help: help}))
+	return addCollector(s, prometheus.NewCounter(prometheus.CounterOpts{Namespace: "wake", Subsystem: s.subsystem, Name: name, Help: help}))
 }
 
 // Counters adds a counter for each of the given values of a label, which are there
@@ -34,42 +34,42 @@ func (s *Set) Counters(name, help, label string, values ...string) *prometheus.C
 
 // CounterBy adds a counter by labels.
 func (s *Set) CounterBy(name, help string, labels ...string) *prometheus.CounterVec {
-	return add(s, prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "wake", Subsystem: s.subsystem, Name: name, Help: help}, labels))
+	return addCollector(s, prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "wake", Subsystem: s.subsystem, Name: name, Help: help}, labels))
 }
 
 // Gauge adds a value that goes up and down.
 func (s *Set) Gauge(name, help string) prometheus.Gauge {
-	return add(s, prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "wake", Subsystem: s.subsystem, Name: name, Help: help}))
+	return addCollector(s, prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "wake", Subsystem: s.subsystem, Name: name, Help: help}))
 }
 
 // Read adds a value that is asked for when somebody looks, by several goroutines
 // maybe.
 func (s *Set) Read(name, help string, value func() float64) {
-	add(s, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "wake", Subsystem: s.subsystem, Name: name, Help: help}, value))
+	addCollector(s, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "wake", Subsystem: s.subsystem, Name: name, Help: help}, value))
 }
 
 // Seconds adds the distribution of durations, from 1 ms to 65 s.
 func (s *Set) Seconds(name, help string) prometheus.Histogram {
-	return add(s, prometheus.NewHistogram(s.seconds(name, help)))
+	return addCollector(s, prometheus.NewHistogram(s.secondsOpts(name, help)))
 }
 
 // SecondsBy adds a distribution for each of the given values of a label.
 func (s *Set) SecondsBy(name, help, label string, values ...string) *prometheus.HistogramVec {
-	v := add(s, prometheus.NewHistogramVec(s.seconds(name, help), []string{label}))
+	v := addCollector(s, prometheus.NewHistogramVec(s.secondsOpts(name, help), []string{label}))
 	for _, value := range values {
 		v.WithLabelValues(value)
 	}
 	return v
 }
 
-func (s *Set) seconds(name, help string) prometheus.HistogramOpts {
+func (s *Set) secondsOpts(name, help string) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{
 		Namespace: "wake", Subsystem: s.subsystem, Name: name, Help: help,
 		Buckets: prometheus.ExponentialBuckets(0.001, 4, 9),
 	}
 }
 
-func add[C prometheus.Collector](s *Set, c C) C {
+func addCollector[C prometheus.Collector](s *Set, c C) C {
 	s.all = append(s.all, c)
 	return c
 }

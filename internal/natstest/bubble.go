@@ -11,9 +11,9 @@ import (
 	"github.com/nats-io/nats-server/v2/server/ats"
 )
 
-// longest is the time that no test takes in a bubble. One that waits for what never
+// maxBubbleTime is the time that no test takes in a bubble. One that waits for what never
 // comes would keep the servers busy for ever: the clock goes on for them.
-const longest = 12 * time.Hour
+const maxBubbleTime = 12 * time.Hour
 
 // Bubble runs f in a [synctest] bubble in which [Start] and [New] may be called.
 // The servers then live on the bubble's clock: acknowledgement waits, message
@@ -35,7 +35,7 @@ func Bubble(t *testing.T, f func(*testing.T)) {
 		utime.Store(time.Now().UnixNano())
 		go func() {
 			defer close(done)
-			tick(stop)
+			keepClock(stop)
 		}()
 		t.Cleanup(func() {
 			<-time.After(time.Second) // the client looks every 100 ms whether a drain is over
@@ -59,17 +59,17 @@ var refs atomic.Int64 //nolint:gochecknoglobals // the server's
 //go:linkname utime github.com/nats-io/nats-server/v2/server/ats.utime
 var utime atomic.Int64 //nolint:gochecknoglobals // the server's
 
-// tick keeps the server's clock by the clock of the bubble.
-func tick(stop <-chan struct{}) {
+// keepClock keeps the server's clock by the clock of the bubble.
+func keepClock(stop <-chan struct{}) {
 	t := time.NewTicker(ats.TickInterval)
 	defer t.Stop()
-	end := time.Now().Add(longest)
+	end := time.Now().Add(maxBubbleTime)
 	for {
 		select {
 		case <-t.C:
 			utime.Store(time.Now().UnixNano())
 			if time.Now().After(end) {
-				panic("natstest: " + longest.String() + " have passed in the bubble: what does the test wait for?")
+				panic("natstest: " + maxBubbleTime.String() + " have passed in the bubble: what does the test wait for?")
 			}
 		case <-stop:
 			return

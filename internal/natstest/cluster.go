@@ -44,14 +44,14 @@ func NewCluster(t testing.TB, size int, edits ...func(*server.Options)) *Cluster
 	ports := freePorts(t, 2*size)
 	routes := make([]*url.URL, size)
 	for i := range routes {
-		routes[i] = &url.URL{Scheme: "nats", Host: address(ports[i])}
+		routes[i] = &url.URL{Scheme: "nats", Host: localAddress(ports[i])}
 	}
 	dirs := make([]string, size)
 	for i := range dirs {
 		dirs[i] = t.TempDir()
 	}
 	c := &Cluster{}
-	t.Cleanup(c.stop) // after TempDir: before the folders are removed
+	t.Cleanup(c.stopNodes) // after TempDir: before the folders are removed
 	for i := range size {
 		n := &node{opts: server.Options{
 			ServerName: fmt.Sprintf("n%d", i),
@@ -91,12 +91,12 @@ func freePorts(t testing.TB, count int) []int {
 	return ports
 }
 
-func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+func localAddress(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 func (n *node) start(t testing.TB) {
 	t.Helper()
 	opts := n.opts
-	n.running = run(t, &opts)
+	n.running = runServer(t, &opts)
 }
 
 func (n *node) stop() {
@@ -107,7 +107,7 @@ func (n *node) stop() {
 	}
 }
 
-func (c *Cluster) stop() {
+func (c *Cluster) stopNodes() {
 	for _, n := range c.nodes {
 		n.stop()
 	}
@@ -126,19 +126,19 @@ func (c *Cluster) URL() string {
 }
 
 // NodeURL returns the address of server i.
-func (c *Cluster) NodeURL(i int) string { return "nats://" + address(c.nodes[i].opts.Port) }
+func (c *Cluster) NodeURL(i int) string { return "nats://" + localAddress(c.nodes[i].opts.Port) }
 
 // Conn connects to any server. Without other options the connection goes to
 // another one, for ever, after it was cut.
 func (c *Cluster) Conn(t testing.TB, opts ...nats.Option) *nats.Conn {
 	t.Helper()
-	return connect(t, c.URL(), opts)
+	return connectServer(t, c.URL(), opts)
 }
 
 // NodeConn connects to server i and to no other.
 func (c *Cluster) NodeConn(t testing.TB, i int, opts ...nats.Option) *nats.Conn {
 	t.Helper()
-	return connect(t, c.NodeURL(i), append([]nats.Option{nats.IgnoreDiscoveredServers()}, opts...))
+	return connectServer(t, c.NodeURL(i), append([]nats.Option{nats.IgnoreDiscoveredServers()}, opts...))
 }
 
 // JetStream returns JetStream on a connection of its own.
@@ -164,13 +164,13 @@ func (c *Cluster) Restart(t testing.TB, i int) {
 // are up to date, and each of the streams is so too.
 func (c *Cluster) WaitReady(t testing.TB, streams ...string) {
 	t.Helper()
-	await(t, "the cluster to be ready", c.ready)
+	awaitCondition(t, "the cluster to be ready", c.isReady)
 	for _, stream := range streams {
-		await(t, "stream "+stream+" to be in sync", func() bool { return c.inSync(stream) })
+		awaitCondition(t, "stream "+stream+" to be in sync", func() bool { return c.inSync(stream) })
 	}
 }
 
-func (c *Cluster) ready() bool {
+func (c *Cluster) isReady() bool {
 	running, leaders := 0, 0
 	for _, n := range c.nodes {
 		if n.running != nil {
@@ -218,8 +218,8 @@ func (c *Cluster) Leader(stream string) int {
 	return -1
 }
 
-// await waits until condition holds.
-func await(t testing.TB, what string, condition func() bool) {
+// awaitCondition waits until condition holds.
+func awaitCondition(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	timeout := time.After(clusterTimeout)
 	tick := time.NewTicker(poll)

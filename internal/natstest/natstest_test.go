@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/natstest"
+	"code.wake.dev/wake/internal/natstest"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }

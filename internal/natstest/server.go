@@ -60,7 +60,7 @@ func New(t testing.TB, edits ...func(*server.Options)) *Server {
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
 	opts := s.opts
-	running := run(t, &opts)
+	running := runServer(t, &opts)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running = running
@@ -82,7 +82,7 @@ func (s *Server) Stop() {
 // ever after it was cut.
 func (s *Server) Conn(t testing.TB, opts ...nats.Option) *nats.Conn {
 	t.Helper()
-	return connect(t, "", append([]nats.Option{nats.InProcessServer(s)}, opts...))
+	return connectServer(t, "", append([]nats.Option{nats.InProcessServer(s)}, opts...))
 }
 
 // JetStream returns JetStream on a connection of its own.
@@ -103,7 +103,7 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 	return s.running.InProcessConn()
 }
 
-func run(t testing.TB, opts *server.Options) *server.Server {
+func runServer(t testing.TB, opts *server.Options) *server.Server {
 	t.Helper()
 	s, err := server.NewServer(opts)
 	if err != nil {
@@ -118,7 +118,7 @@ func run(t testing.TB, opts *server.Options) *server.Server {
 	return s
 }
 
-func connect(t testing.TB, url string, opts []nats.Option) *nats.Conn {
+func connectServer(t testing.TB, url string, opts []nats.Option) *nats.Conn {
 	t.Helper()
 	patient := []nats.Option{
 		nats.MaxReconnects(-1),

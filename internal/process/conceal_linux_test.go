@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wake/internal/process"
+	"code.wake.dev/wake/internal/process"
 )
 
 // snoop is what a program does that looks for the secrets of the one that started it.

@@ -23,7 +23,8 @@
 package process
 
 import (
-	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -36,7 +37,7 @@ import (
 )
 
 // Mark is the environment variable that a process and its descendants carry:
-// <pid of the program>-<its start time>-<number>.
+// <pid of the program>-<its start time>-<number>-<PID namespace>-<home, hashed>.
 const Mark = "WAKE_PROCESS"
 
 // stderrKept bounds how much of the end of stderr is kept.
@@ -47,38 +48,57 @@ var ErrSurvivors = errors.New("process: some processes could not be ended")
 
 // Config says what to run.
 type Config struct {
+	// Name tells the program from others of the same execution; "" is a name of its own
+	// for each Start.
+	Name string
+	// Home is whose the program is, such as the id of a data directory: after a crash the
+	// next process of that home ends it, see [EndOrphans]. "": nobody does.
+	Home string
 	Argv []string
 	Dir  string
 	Env  []string // the whole environment, as key=value; nothing is inherited
+	// Journal has the host keep what the program and its caller say to each other, and
+	// give it as frames instead of Stdout and Stderr.
+	Journal bool
 	// KeepStderr keeps the last 16 KiB of stderr for [Process.Stderr] instead of
 	// giving it to the caller as a reader.
 	KeepStderr bool
 }
 
-// Process is a running program and all that it started.
-type Process struct {
-	// Stdin, Stdout and Stderr are the caller's ends of the pipes. The caller
-	// reads Stdout and Stderr to their end, which comes at the latest when
-	// [Process.End] returns. Stderr is nil if the configuration keeps it.
-	Stdin          io.WriteCloser
-	Stdout, Stderr io.ReadCloser
-
+// child is a program that this one has started itself.
+type child struct {
 	cmd    *exec.Cmd
 	mark   string
+	stdin  io.WriteCloser
+	close  func() error
 	exited chan struct{} // closed once exit is set
 	exit   Exit
 	tail   *tail
-	end    sync.Mutex // one End at a time
+	spoken *frameMaker // nil unless the program is journalled
+	end    sync.Mutex  // one End at a time
 }
 
 // Exit is how a program ended.
 type Exit struct {
 	Code   int    // -1 if a signal ended it
 	Signal string // such as KILL; "" if it exited
+	// Lost says that the program's host is gone, has ended it for want of a runner, or was left: how the
+	// program ended, if it has, isn't known.
+	Lost bool
+	// Memory is the bound, in bytes, of what its tree may use, if the kernel has killed something of it for that; 0 if it hasn't.
+	Memory int64
 }
 
-// running are the programs that this program started and has not waited for.
-var running programs //nolint:gochecknoglobals // children belong to the whole program
+// BoundText says that a bound of memory, in bytes, was reached; "" if it is 0.
+func BoundText(bound int64) string {
+	if bound == 0 {
+		return ""
+	}
+	return fmt.Sprintf("it reached the %.4g MiB of memory that its node may use (policy.memory)", float64(bound)/(1<<20))
+}
+
+// livePrograms are the programs that this program started and has not waited for.
+var livePrograms programs //nolint:gochecknoglobals // children belong to the whole program
 
 // programs numbers the programs that were started, and tells which of this
 // program's children are such, so that others can be reaped.
@@ -88,15 +108,15 @@ type programs struct {
 	pids    map[int]bool
 }
 
-func (p *programs) number() uint64 {
+func (p *programs) nextNumber() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.started++
 	return p.started
 }
 
-// add runs start under the lock, so that no program is seen before it is known.
-func (p *programs) add(start func() (pid int, err error)) error {
+// startLocked runs start under the lock, so that no program is seen before it is known.
+func (p *programs) startLocked(start func() (pid int, err error)) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pid, err := start()
@@ -129,49 +149,67 @@ func Start(c Config) (*Process, error) {
 	if len(c.Argv) == 0 {
 		return nil, errors.New("process: no program to start")
 	}
-	p := &Process{mark: newMark(), exited: make(chan struct{})}
+	p := &child{mark: NewMark(c.Home), exited: make(chan struct{})}
 	p.cmd = exec.Command(c.Argv[0], c.Argv[1:]...) //nolint:noctx // the tree is ended by End, which knows more than the context's kill
 	p.cmd.Dir = c.Dir
-	p.cmd.Env = append(without(c.Env, Mark), Mark+"="+p.mark)
+	p.cmd.Env = Marked(c.Env, p.mark)
 	p.cmd.SysProcAttr = attributes()
-	if err := p.start(c); err != nil {
+	started, err := p.startWithPipes(c)
+	if err != nil {
 		return nil, fmt.Errorf("process: start %s: %w", c.Argv[0], err)
 	}
-	return p, nil
+	return started, nil
 }
 
-func (p *Process) start(c Config) error {
+func (p *child) startWithPipes(c Config) (*Process, error) {
 	var pipes pipes
 	defer pipes.closeTheirs()
 	stdin, err := pipes.toChild()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	stdout, err := pipes.fromChild()
 	if err != nil {
-		return errors.Join(err, pipes.closeOurs())
+		return nil, errors.Join(err, pipes.closeOurs())
 	}
 	stderr, err := pipes.fromChild()
 	if err != nil {
-		return errors.Join(err, pipes.closeOurs())
+		return nil, errors.Join(err, pipes.closeOurs())
 	}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = pipes.theirs[0], pipes.theirs[1], pipes.theirs[2]
-	err = running.add(func() (int, error) {
+	err = livePrograms.startLocked(func() (int, error) {
 		if err := p.cmd.Start(); err != nil {
 			return 0, err
 		}
 		return p.cmd.Process.Pid, nil
 	})
 	if err != nil {
-		return errors.Join(err, pipes.closeOurs())
+		return nil, errors.Join(err, pipes.closeOurs())
 	}
-	p.Stdin, p.Stdout, p.Stderr = stdin, stdout, stderr
+	started := &Process{Backend: p, Stdin: stdin, Stdout: stdout, Stderr: stderr}
 	if c.KeepStderr {
-		p.Stderr = nil
+		started.Stderr = nil
 		p.tail = keepTail(stderr, stderrKept)
 	}
-	go p.wait()
-	return nil
+	if c.Journal {
+		p.makeFrames(started, stdin)
+	}
+	p.stdin = started.Stdin
+	p.close = func() error { return closeStreams(started) }
+	go p.awaitExit()
+	return started, nil
+}
+
+// makeFrames makes frames of the program's output.
+func (p *child) makeFrames(started *Process, stdin *os.File) {
+	p.spoken = newFrameMaker()
+	streams := map[Direction]io.ReadCloser{Out: started.Stdout}
+	if started.Stderr != nil {
+		streams[Err] = started.Stderr
+	}
+	started.Stdin, started.Stdout, started.Stderr = countedStdin{stdin, p.spoken}, nil, nil
+	started.Frames = p.spoken.frames
+	p.spoken.startFrames(streams)
 }
 
 // pipes are the pipes of a program that is being started.
@@ -207,62 +245,66 @@ func closeAll(files []*os.File) error {
 	return errors.Join(errs...)
 }
 
-// wait ends with the program, which [Process.End] sees to.
-func (p *Process) wait() {
+// awaitExit ends with the program, which [Process.End] sees to.
+func (p *child) awaitExit() {
 	err := p.cmd.Wait()
 	p.exit = exitOf(p.cmd.ProcessState, err)
-	running.remove(p.Pid())
+	livePrograms.remove(p.Pid())
 	close(p.exited)
 }
 
 // Pid returns the process id of the program.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
+func (p *child) Pid() int { return p.cmd.Process.Pid }
 
 // Exited is closed when the program itself has ended. What it started may live on.
-func (p *Process) Exited() <-chan struct{} { return p.exited }
+func (p *child) Exited() <-chan struct{} { return p.exited }
 
-// Wait waits for the program itself to end.
-func (p *Process) Wait(ctx context.Context) (Exit, error) {
-	select {
-	case <-p.exited:
-		return p.exit, nil
-	case <-ctx.Done():
-		return Exit{}, fmt.Errorf("process: wait: %w", ctx.Err())
-	}
-}
+// Exit says how the program ended.
+func (p *child) Exit() Exit { return p.exit }
 
-// Words returns the last words of the program on stderr, if the configuration
-// keeps them.
-func (p *Process) Words() string {
+// Words returns the last words of the program on stderr, if they are kept.
+func (p *child) Words() string {
 	if p.tail == nil {
 		return ""
 	}
 	return p.tail.String()
 }
 
-// End ends the program and all that it started: SIGTERM, after the grace
-// SIGKILL, and a look whether they are gone. It returns when they are and the
-// program's exit is known; with [ErrSurvivors] if some can't be killed. It may
-// be called again and from anywhere.
-func (p *Process) End(grace time.Duration) error {
+// End ends the program and all that it started.
+func (p *child) End(grace time.Duration) error {
 	p.end.Lock()
 	defer p.end.Unlock()
-	err := treeOf(p.Pid(), p.mark).end(grace)
+	err := treeOf(p.Pid(), p.mark).endAll(grace)
 	if err == nil {
 		<-p.exited
 	}
-	_ = p.Stdin.Close()
+	_ = p.stdin.Close()
 	if p.tail != nil {
 		p.tail.wait()
 	}
 	return err
 }
 
-// Close closes the caller's ends of the pipes. It is called after [Process.End].
-func (p *Process) Close() error {
-	errs := []error{ignoreClosed(p.Stdin.Close()), ignoreClosed(p.Stdout.Close())}
-	if p.Stderr != nil {
-		errs = append(errs, ignoreClosed(p.Stderr.Close()))
+// Rested does nothing: what was said isn't kept.
+func (p *child) Rested(Rest) {}
+
+// Leave does nothing: the program would be nobody's.
+func (p *child) Leave() bool { return false }
+
+// Close closes the caller's ends of the pipes.
+func (p *child) Close() error {
+	if p.spoken != nil {
+		p.spoken.stopFrames()
+	}
+	return p.close()
+}
+
+func closeStreams(p *Process) error {
+	errs := []error{ignoreClosed(p.Stdin.Close())}
+	for _, r := range []io.ReadCloser{p.Stdout, p.Stderr} {
+		if r != nil {
+			errs = append(errs, ignoreClosed(r.Close()))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -274,17 +316,27 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// newMark names this program by its pid, its start and its PID namespace: the
-// processes of containers are seen from outside of them, where their pids are others'.
-func newMark() string {
+// NewMark returns a mark for a program of a home that this process starts, or has another one
+// start. It names this process by its pid, its start and its PID namespace: the processes of
+// containers are seen from outside of them, where their pids are others'.
+func NewMark(home string) string {
 	pid := os.Getpid()
-	return fmt.Sprintf("%d-%d-%d-%d", pid, startTime(pid), running.number(), namespace())
+	return fmt.Sprintf("%d-%d-%d-%d-%s", pid, startTime(pid), livePrograms.nextNumber(), pidNamespace(), hashOf(home))
 }
 
-// owner returns who set a mark, unless that can't be told here.
-func owner(mark string) (pid int, start uint64, ok bool) {
+// hashOf makes a home a part of a mark; "" if it isn't known.
+func hashOf(home string) string {
+	if home == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(home))
+	return hex.EncodeToString(sum[:8])
+}
+
+// markOwner returns who set a mark, unless that is of another home or can't be told here.
+func markOwner(mark, home string) (pid int, start uint64, ok bool) {
 	fields := strings.Split(mark, "-")
-	if len(fields) != 4 || fields[3] != strconv.FormatUint(namespace(), 10) {
+	if home == "" || len(fields) != 5 || fields[3] != strconv.FormatUint(pidNamespace(), 10) || fields[4] != hashOf(home) {
 		return 0, 0, false
 	}
 	pid, err := strconv.Atoi(fields[0])
@@ -295,7 +347,10 @@ func owner(mark string) (pid int, start uint64, ok bool) {
 	return pid, start, err == nil
 }
 
-func without(env []string, key string) []string {
+// Marked returns an environment with a mark.
+func Marked(env []string, mark string) []string { return append(withoutVar(env, Mark), Mark+"="+mark) }
+
+func withoutVar(env []string, key string) []string {
 	out := make([]string, 0, len(env)+1)
 	for _, kv := range env {
 		if !strings.HasPrefix(kv, key+"=") {

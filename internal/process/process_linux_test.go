@@ -18,7 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"wake/internal/process"
+	"code.wake.dev/wake/internal/process"
 )
 
 // In the tests of how processes end, this program plays them: its role is its
@@ -43,7 +43,7 @@ func play(role string) {
 		return
 	case "crasher": // as a runner that is killed; others were started from the same terminal
 		spawn("bystander", false)
-		p, err := process.Start(process.Config{Argv: []string{os.Args[0], "role:agent"}, Env: os.Environ()})
+		p, err := process.Start(process.Config{Home: "home", Argv: []string{os.Args[0], "role:agent"}, Env: os.Environ()})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -190,7 +190,7 @@ func TestEndOrphans(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = crasher.Wait()
-	n, err := process.EndOrphans(t.Context(), 50*time.Millisecond)
+	n, err := process.EndOrphans(t.Context(), "home", 50*time.Millisecond)
 	if err != nil || n < len(pids) {
 		t.Fatalf("ended %d, %v; want at least %d", n, err, len(pids))
 	}
@@ -208,21 +208,26 @@ func TestEndOrphans(t *testing.T) {
 }
 
 // The agents of a container are seen from outside of it, where their runner's pid
-// means nothing: they are nobody's orphans here.
-func TestOrphansOfOtherNamespaces(t *testing.T) {
+// means nothing: they are nobody's orphans here. Nor are those of another home, or of one that
+// isn't known.
+func TestOrphansOfOthers(t *testing.T) {
 	link, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
 		t.Fatal(err)
 	}
 	here := strings.Trim(link, "pid:[]")
-	for namespace, ends := range map[string]bool{here: true, "17": false} {
+	own := process.NewMark("home")
+	own = own[strings.LastIndexByte(own, '-'):]
+	other := process.NewMark("other")
+	other = other[strings.LastIndexByte(other, '-'):]
+	for namespace, ends := range map[string]bool{here + own: true, "17" + own: false, here + other: false, here + "-": false, here: false} {
 		c := exec.Command("/bin/sleep", "600")
 		c.Env = []string{process.Mark + "=1-1-1-" + namespace} // of a process 1 that is gone
 		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := process.EndOrphans(t.Context(), 50*time.Millisecond); err != nil {
+		if _, err := process.EndOrphans(t.Context(), "home", 50*time.Millisecond); err != nil {
 			t.Error(err)
 		}
 		if ended := !alive(c.Process.Pid); ended != ends {

@@ -39,6 +39,7 @@ type entry struct {
 	id
 	parent, group, session int
 	zombie                 bool
+	state                  byte
 }
 
 type id struct {
@@ -46,8 +47,8 @@ type id struct {
 	start uint64 // clock ticks since boot
 }
 
-// table reads the process table.
-func table() ([]entry, error) {
+// readTable reads the process table.
+func readTable() ([]entry, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -60,7 +61,7 @@ func table() ([]entry, error) {
 	var entries []entry
 	for _, name := range names {
 		if pid, err := strconv.Atoi(name); err == nil {
-			if e, ok := read(pid); ok {
+			if e, ok := readEntry(pid); ok {
 				entries = append(entries, e)
 			}
 		}
@@ -68,9 +69,9 @@ func table() ([]entry, error) {
 	return entries, nil
 }
 
-// read reads /proc/<pid>/stat: "pid (name) state parent group session …", and
+// readEntry reads /proc/<pid>/stat: "pid (name) state parent group session …", and
 // the start time as field 22. The name may hold anything.
-func read(pid int) (entry, bool) {
+func readEntry(pid int) (entry, bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return entry{}, false
@@ -80,7 +81,7 @@ func read(pid int) (entry, bool) {
 	if !ok || len(f) < 20 {
 		return entry{}, false
 	}
-	e := entry{id: id{pid: pid}, zombie: f[0] == "Z" || f[0] == "X"}
+	e := entry{id: id{pid: pid}, zombie: f[0] == "Z" || f[0] == "X", state: f[0][0]}
 	e.parent, _ = strconv.Atoi(f[1])
 	e.group, _ = strconv.Atoi(f[2])
 	e.session, _ = strconv.Atoi(f[3])
@@ -89,12 +90,12 @@ func read(pid int) (entry, bool) {
 }
 
 func startTime(pid int) uint64 {
-	e, _ := read(pid)
+	e, _ := readEntry(pid)
 	return e.start
 }
 
-// namespace returns the number of the PID namespace, 0 if it can't be told.
-func namespace() uint64 {
+// pidNamespace returns the number of the PID namespace, 0 if it can't be told.
+func pidNamespace() uint64 {
 	link, err := os.Readlink("/proc/self/ns/pid") // pid:[4026531836]
 	if err != nil {
 		return 0
@@ -124,30 +125,79 @@ func markIn(environ []string) string {
 	return ""
 }
 
+// Entry is a row of the process table.
+type Entry struct {
+	Pid, Parent int
+	State       byte // as /proc/<pid>/stat tells it: R, S, D, T, t, Z, X …
+}
+
+// Table reads the process table.
+func Table() ([]Entry, error) {
+	entries, err := readTable()
+	if err != nil {
+		return nil, fmt.Errorf("process: read the process table: %w", err)
+	}
+	out := make([]Entry, len(entries))
+	for i, e := range entries {
+		out[i] = Entry{Pid: e.pid, Parent: e.parent, State: e.state}
+	}
+	return out, nil
+}
+
+// Descendants returns the processes of a table that descend from one, which isn't among
+// them.
+func Descendants(entries []Entry, pid int) []Entry {
+	in := map[int]bool{pid: true}
+	var out []Entry
+	for grown := true; grown; {
+		grown = false
+		for _, e := range entries {
+			if in[e.Parent] && !in[e.Pid] {
+				in[e.Pid], grown = true, true
+				out = append(out, e)
+			}
+		}
+	}
+	return out
+}
+
+// EndTree ends the tree of a program that this process or another has started with
+// that mark, as [Backend.End] does. pid is 0 if the program itself has been waited
+// for. It waits for no child of this process.
+func EndTree(pid int, mark string, grace time.Duration) error {
+	t := newTree(func(m string) bool { return m == mark })
+	if e, ok := readEntry(pid); ok && pid > 0 {
+		t.members[e.id] = true
+	}
+	t.leaves = true
+	return t.endAll(grace)
+}
+
 // tree is a set of processes that belong together. Once a member, always a
 // member: a process whose parent died is still known.
 type tree struct {
 	marks   func(string) bool
 	members map[id]bool
 	self    entry
+	leaves  bool // children of this program to whoever waits for them
 }
 
 func treeOf(pid int, mark string) *tree {
 	t := newTree(func(m string) bool { return m == mark })
-	if e, ok := read(pid); ok {
+	if e, ok := readEntry(pid); ok {
 		t.members[e.id] = true
 	}
 	return t
 }
 
 func newTree(marks func(string) bool) *tree {
-	self, _ := read(os.Getpid())
+	self, _ := readEntry(os.Getpid())
 	return &tree{marks: marks, members: make(map[id]bool), self: self}
 }
 
-// scan adds new members and returns those that live.
-func (t *tree) scan() ([]entry, error) {
-	entries, err := table()
+// scanMembers adds new members and returns those that live.
+func (t *tree) scanMembers() ([]entry, error) {
+	entries, err := readTable()
 	if err != nil {
 		return nil, fmt.Errorf("process: read the process table: %w", err)
 	}
@@ -156,7 +206,7 @@ func (t *tree) scan() ([]entry, error) {
 			t.members[e.id] = true
 		}
 	}
-	for t.grow(entries) {
+	for t.growMembers(entries) {
 		// until no new member brings another
 	}
 	var alive []entry
@@ -165,16 +215,16 @@ func (t *tree) scan() ([]entry, error) {
 		case !t.members[e.id]:
 		case !e.zombie:
 			alive = append(alive, e)
-		case e.parent == t.self.pid && !running.has(e.pid):
+		case e.parent == t.self.pid && !t.leaves && !livePrograms.has(e.pid):
 			_, _ = syscall.Wait4(e.pid, nil, syscall.WNOHANG, nil)
 		}
 	}
 	return alive, nil
 }
 
-// grow adds the children of members, and who shares their group or session.
+// growMembers adds the children of members, and who shares their group or session.
 // It reports whether there were any.
-func (t *tree) grow(entries []entry) bool {
+func (t *tree) growMembers(entries []entry) bool {
 	pids, groups := make(map[int]bool), make(map[int]bool)
 	for _, e := range entries {
 		if t.members[e.id] {
@@ -197,10 +247,10 @@ func (t *tree) grow(entries []entry) bool {
 	return grown
 }
 
-// end asks the members to end, kills those that are left after the grace, and
+// endAll asks the members to end, kills those that are left after the grace, and
 // returns when all are gone.
-func (t *tree) end(grace time.Duration) error {
-	alive, err := t.scan()
+func (t *tree) endAll(grace time.Duration) error {
+	alive, err := t.scanMembers()
 	if err != nil {
 		return err
 	}
@@ -216,25 +266,25 @@ func (t *tree) end(grace time.Duration) error {
 		for _, e := range alive {
 			if sig == unix.SIGKILL || !asked[e.id] {
 				asked[e.id] = true
-				e.signal(sig)
+				e.sendSignal(sig)
 			}
 		}
 		<-time.After(look)
-		if alive, err = t.scan(); err != nil {
+		if alive, err = t.scanMembers(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// signal sends a signal to the process if it still is the same one.
-func (e entry) signal(sig syscall.Signal) {
+// sendSignal sends a signal to the process if it still is the same one.
+func (e entry) sendSignal(sig syscall.Signal) {
 	p, err := os.FindProcess(e.pid) // holds on to the process, not the number
 	if err != nil {
 		return
 	}
 	defer func() { _ = p.Release() }()
-	if now, ok := read(e.pid); ok && now.id == e.id {
+	if now, ok := readEntry(e.pid); ok && now.id == e.id {
 		_ = p.Signal(sig)
 	}
 }
@@ -247,28 +297,28 @@ func pidsOf(entries []entry) string {
 	return "pids " + strings.Join(pids, ", ")
 }
 
-// EndOrphans ends the trees of programs that are gone: after a crash it leaves
+// EndOrphans ends the trees of programs of a home that are gone: after a crash it leaves
 // no agent of the program that crashed. It returns how many processes it
 // found. Trees of living programs are left alone.
-func EndOrphans(ctx context.Context, grace time.Duration) (int, error) {
+func EndOrphans(ctx context.Context, home string, grace time.Duration) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
 	own := markIn(os.Environ()) // if this program is itself part of such a tree
-	t := newTree(func(mark string) bool { return mark != own && orphaned(mark) })
-	alive, err := t.scan()
+	t := newTree(func(mark string) bool { return mark != own && isOrphaned(mark, home) })
+	alive, err := t.scanMembers()
 	if err != nil || len(alive) == 0 {
 		return 0, err
 	}
-	return len(alive), t.end(grace)
+	return len(alive), t.endAll(grace)
 }
 
-// orphaned reports whether a mark was set by a program that is gone.
-func orphaned(mark string) bool {
-	pid, start, ok := owner(mark)
+// isOrphaned reports whether a mark was set by a program that is gone.
+func isOrphaned(mark, home string) bool {
+	pid, start, ok := markOwner(mark, home)
 	if !ok {
 		return false
 	}
-	e, alive := read(pid)
+	e, alive := readEntry(pid)
 	return !alive || e.zombie || e.start != start
 }

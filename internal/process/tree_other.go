@@ -16,10 +16,10 @@ type tree struct{ pid int }
 
 func treeOf(pid int, _ string) *tree { return &tree{pid: pid} }
 
-// end asks the process group to end and kills it after the grace.
-func (t *tree) end(grace time.Duration) error {
+// endAll asks the process group to end and kills it after the grace.
+func (t *tree) endAll(grace time.Duration) error {
 	terminate(t.pid)
-	for until := time.Now().Add(grace); running.has(t.pid) && time.Now().Before(until); {
+	for until := time.Now().Add(grace); livePrograms.has(t.pid) && time.Now().Before(until); {
 		<-time.After(10 * time.Millisecond)
 	}
 	kill(t.pid)
@@ -28,7 +28,7 @@ func (t *tree) end(grace time.Duration) error {
 
 // EndOrphans does nothing here: the process table doesn't tell whose a process
 // is.
-func EndOrphans(context.Context, time.Duration) (int, error) { return 0, nil }
+func EndOrphans(context.Context, string, time.Duration) (int, error) { return 0, nil }
 
 func exitOf(state *os.ProcessState, err error) Exit {
 	if state == nil {
@@ -37,4 +37,4 @@ func exitOf(state *os.ProcessState, err error) Exit {
 	return Exit{Code: state.ExitCode(), Signal: signalOf(state)}
 }
 
-func namespace() uint64 { return 0 }
+func pidNamespace() uint64 { return 0 }

@@ -8,19 +8,19 @@ import (
 	"strings"
 	"time"
 
-	"wake/internal/eventlog"
-	"wake/internal/tracing"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// handle folds entries. It returns an error only when ctx has ended.
-func (p *Projection[V]) handle(ctx context.Context, entries []eventlog.Entry, begun time.Time) error {
+// handleEntries folds entries. It returns an error only when ctx has ended.
+func (p *Projection[V]) handleEntries(ctx context.Context, entries []eventlog.Entry, begun time.Time) error {
 	ctx, span := p.log.Traced(ctx, p.c.Service, entries, begun)
 	defer span.End()
 	p.behind = len(entries) >= p.c.Batch
 	for _, e := range entries {
-		if err := p.entry(ctx, e); err != nil {
+		if err := p.handleEntry(ctx, e); err != nil {
 			tracing.Fail(span, err)
 			return err
 		}
@@ -30,7 +30,7 @@ func (p *Projection[V]) handle(ctx context.Context, entries []eventlog.Entry, be
 	return nil
 }
 
-func (p *Projection[V]) entry(ctx context.Context, e eventlog.Entry) error {
+func (p *Projection[V]) handleEntry(ctx context.Context, e eventlog.Entry) error {
 	if e.Err != nil {
 		return p.setAside(ctx, e, e.Err)
 	}
@@ -40,43 +40,52 @@ func (p *Projection[V]) entry(ctx context.Context, e eventlog.Entry) error {
 	t := p.runs[e.RunID]
 	if t == nil {
 		var err error
-		if t, err = p.load(ctx, e.RunID, e.Pos-1); err != nil {
+		if t, err = p.loadValue(ctx, e.RunID, e.Pos-1); err != nil {
 			return err
 		}
 	}
 	if e.Pos <= t.pos {
 		return nil
 	}
-	err := p.fold(ctx, t, e)
+	err := p.foldEntry(ctx, t, e)
 	if refusal, ok := errors.AsType[*Refusal](err); ok {
 		return p.setAside(ctx, e, refusal.Err)
 	}
 	return err
 }
 
-// fold accounts for an entry, after the ticks that are due before it. It returns
+// foldEntry accounts for an entry, after the ticks that are due before it. It returns
 // a [*Refusal], or an error when ctx has ended.
-func (p *Projection[V]) fold(ctx context.Context, t *tracked[V], e eventlog.Entry) error {
+func (p *Projection[V]) foldEntry(ctx context.Context, t *trackedValue[V], e eventlog.Entry) error {
 	if err := p.ticksUntil(ctx, t, e); err != nil {
 		return err
 	}
 	effect := Unchanged
-	err := p.insist(ctx, "fold", func() (err error) {
+	err := p.retryUntilDone(ctx, "fold", func() (err error) {
+		defer refusePanic(&err)
 		effect, err = p.service.Fold(ctx, t.v, e)
 		return err
 	})
 	if _, refused := errors.AsType[*Refusal](err); err == nil || refused {
 		t.pos = e.Pos
-		p.mark(t, effect, e.Pos)
+		p.markDirty(t, effect, e.Pos)
 		t.trace = cmp.Or(e.Trace, t.trace)
 	}
 	return err
 }
 
-// mark notes that a value has to be saved because of the entry at pos.
-func (p *Projection[V]) mark(t *tracked[V], effect Effect, pos uint64) {
+// refusePanic makes a refusal of a panic: what an event does to one service must not end its process, again at
+// each start.
+func refusePanic(err *error) {
+	if p := recover(); p != nil {
+		*err = &Refusal{fmt.Errorf("defect in the service: %v", p)}
+	}
+}
+
+// markDirty notes that a value has to be saved because of the entry at pos.
+func (p *Projection[V]) markDirty(t *trackedValue[V], effect Effect, pos uint64) {
 	if p.timed != nil {
-		p.await(t, p.timed.Deadline(t.v))
+		p.awaitTick(t, p.timed.Deadline(t.v))
 	}
 	if effect == Unchanged {
 		return
@@ -105,7 +114,7 @@ func (p *Projection[V]) setAside(ctx context.Context, e eventlog.Entry, cause er
 		reason += fmt.Sprintf(" (the first %d of %d bytes follow, all of them are at position %d)", room, len(e.Data), e.Pos)
 		e.Data = e.Data[:room]
 	}
-	return p.insist(ctx, "dead letter", func() error {
+	return p.retryUntilDone(ctx, "dead letter", func() error {
 		return p.log.DeadLetter(ctx, p.c.Service, reason, e)
 	})
 }
@@ -113,46 +122,46 @@ func (p *Projection[V]) setAside(ctx context.Context, e eventlog.Entry, cause er
 // headroom is what a dead letter may need beyond the data.
 const headroom = 16 << 10
 
-// load brings the value of a run into memory and folds what the log has of it up
+// loadValue brings the value of a run into memory and folds what the log has of it up
 // to position to. It returns an error only when ctx has ended.
-func (p *Projection[V]) load(ctx context.Context, runID string, to uint64) (*tracked[V], error) {
-	var t *tracked[V]
-	err := p.insist(ctx, "load", func() error {
+func (p *Projection[V]) loadValue(ctx context.Context, runID string, to uint64) (*trackedValue[V], error) {
+	var t *trackedValue[V]
+	err := p.retryUntilDone(ctx, "load", func() error {
 		stored, err := p.service.Load(ctx, runID)
 		if err != nil {
 			return err
 		}
-		if err := p.check(ctx, runID, &stored, to); err != nil {
+		if err := p.checkLoaded(ctx, runID, &stored, to); err != nil {
 			return err
 		}
-		end, err := p.renew(ctx, runID, &stored, to)
+		end, err := p.renewValue(ctx, runID, &stored, to)
 		if err != nil {
 			return err
 		}
-		t = &tracked[V]{run: runID, v: stored.Value, pos: stored.Position.Seq, size: max(stored.Size, minSize)}
-		p.mark(t, Unchanged, 0)
+		t = &trackedValue[V]{run: runID, v: stored.Value, pos: stored.Position.Seq, size: max(stored.Size, minSize)}
+		p.markDirty(t, Unchanged, 0)
 		return p.catchUp(ctx, t, end)
 	})
 	if err != nil {
 		return nil, err
 	}
-	p.replace(t)
+	p.replaceValue(t)
 	return t, nil
 }
 
-// replace takes the place of what is in memory of the run.
-func (p *Projection[V]) replace(t *tracked[V]) {
-	p.remove(t.run)
+// replaceValue takes the place of what is in memory of the run.
+func (p *Projection[V]) replaceValue(t *trackedValue[V]) {
+	p.removeValue(t.run)
 	p.runs[t.run] = t
 	p.size += t.size
 	if t.unsaved > 0 {
 		p.dirty[t.run] = t
 	}
-	p.await(t, t.deadline)
+	p.awaitTick(t, t.deadline)
 }
 
-// remove forgets what is in memory of a run.
-func (p *Projection[V]) remove(runID string) {
+// removeValue forgets what is in memory of a run.
+func (p *Projection[V]) removeValue(runID string) {
 	if t := p.runs[runID]; t != nil {
 		p.size -= t.size
 	}
@@ -161,9 +170,9 @@ func (p *Projection[V]) remove(runID string) {
 	delete(p.waiting, runID)
 }
 
-// check resets a value that isn't of this log. The end of the log is only asked
+// checkLoaded resets a value that isn't of this log. The end of the log is only asked
 // for if the value knows more than has been read.
-func (p *Projection[V]) check(ctx context.Context, runID string, stored *Loaded[V], to uint64) error {
+func (p *Projection[V]) checkLoaded(ctx context.Context, runID string, stored *Loaded[V], to uint64) error {
 	pos := stored.Position
 	if pos.Seq == 0 {
 		return nil
@@ -197,7 +206,7 @@ func (p *Projection[V]) Rebuild(runID string, reason error) {
 
 // catchUp folds what the log has of a run up to position to. What is refused was
 // set aside when it came.
-func (p *Projection[V]) catchUp(ctx context.Context, t *tracked[V], to uint64) error {
+func (p *Projection[V]) catchUp(ctx context.Context, t *trackedValue[V], to uint64) error {
 	if t.pos >= to {
 		return nil
 	}
@@ -206,10 +215,10 @@ func (p *Projection[V]) catchUp(ctx context.Context, t *tracked[V], to uint64) e
 		if err != nil {
 			return err
 		}
-		if e.Err != nil || e.Pos <= t.pos {
+		if e.Err != nil || e.Pos <= t.pos || p.c.Trial.IsAside(e.Pos) {
 			continue
 		}
-		err := p.fold(ctx, t, e)
+		err := p.foldEntry(ctx, t, e)
 		if _, refused := errors.AsType[*Refusal](err); err != nil && !refused {
 			return err
 		}
@@ -223,19 +232,24 @@ const (
 	longPause  = 2 * time.Second
 )
 
-// insist repeats f while it fails with an error that may go away. It returns a
+// retryUntilDone repeats f while it fails with an error that may go away. It returns a
 // [*Refusal], or an error when ctx has ended.
-func (p *Projection[V]) insist(ctx context.Context, what string, f func() error) error {
+func (p *Projection[V]) retryUntilDone(ctx context.Context, what string, f func() error) error {
+	part := p.c.Service + ": " + what
 	for pause := firstPause; ; pause = min(2*pause, longPause) {
 		err := f()
 		if _, refused := errors.AsType[*Refusal](err); err == nil || refused {
+			if pause > firstPause {
+				p.c.Health.Set(part, nil)
+			}
 			return err
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
+		p.c.Trial.Waits()
 		if pause == longPause {
-			p.logger.WarnContext(ctx, "waits for the server", "service", p.c.Service, "for", what, "error", err)
+			p.c.Health.Set(part, err)
 		}
 		select {
 		case <-time.After(pause):

@@ -3,7 +3,7 @@ package projection
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"wake/internal/metric"
+	"code.wake.dev/wake/internal/metric"
 )
 
 // metrics are what a projection counts, as wake_<service>_….
@@ -29,7 +29,7 @@ func newMetrics(service string) metrics {
 	}
 }
 
-func (m metrics) show(runs int, position uint64) {
+func (m metrics) setGauges(runs int, position uint64) {
 	m.runs.Set(float64(runs))
 	m.position.Set(float64(position))
 }

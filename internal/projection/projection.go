@@ -23,9 +23,11 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/rebuild"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/health"
+	"code.wake.dev/wake/internal/rebuild"
+	"code.wake.dev/wake/internal/trial"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Effect is what an event did to a value.
@@ -72,7 +74,7 @@ func (r *Refusal) Unwrap() error { return r.Err }
 // ErrConflict is returned by [Projector.Save]; the value is then loaded again.
 var ErrConflict = errors.New("projection: stored by somebody else meanwhile")
 
-// Config are the settings of a projection. The zero value of the last four means
+// Config are the settings of a projection. The zero value of the last five means
 // their default.
 type Config struct {
 	Service  string // its name in WAKE_STATE and WAKE_DEADLETTER
@@ -83,6 +85,8 @@ type Config struct {
 	Delay    time.Duration // until a change is saved, default 500 ms
 	MaxBytes int           // of values held in memory, default 256 MiB; those that wait to be saved come on top
 	StopWait time.Duration // for saving what is left when Run ends, default 5 s
+	Health   *health.Board // is told what keeps it from its work, default one of its own
+	Trial    *trial.Trial  // of events that end the process; nil: none
 }
 
 func (c Config) withDefaults() Config {
@@ -107,21 +111,21 @@ type Projection[V any] struct {
 	metrics
 
 	// Owned by Run.
-	runs    map[string]*tracked[V]
-	dirty   map[string]*tracked[V] // those of runs that aren't saved
-	waiting map[string]*tracked[V] // those of runs that have a deadline
-	size    int                    // of runs, in bytes
-	handled uint64                 // position of the last entry
-	behind  bool                   // there is more to read
-	commit  committed
+	runs    map[string]*trackedValue[V]
+	dirty   map[string]*trackedValue[V] // those of runs that aren't saved
+	waiting map[string]*trackedValue[V] // those of runs that have a deadline
+	size    int                         // of runs, in bytes
+	handled uint64                      // position of the last entry
+	behind  bool                        // there is more to read
+	commit  commitState
 	renewal renewal
 	force   bool      // commit as soon as possible
 	failing bool      // saving failed
 	retryAt time.Time // not to be tried before
 }
 
-// tracked is the value of a run in memory.
-type tracked[V any] struct {
+// trackedValue is the value of a run in memory.
+type trackedValue[V any] struct {
 	run      string
 	v        V
 	pos      uint64    // of the last entry that v accounts for
@@ -137,10 +141,11 @@ type tracked[V any] struct {
 // New returns a projection of log. A service that is [Timed] gets its ticks.
 func New[V any](c Config, log *eventlog.Log, logger *slog.Logger, service Projector[V]) *Projection[V] {
 	timed, _ := service.(Timed[V])
+	c.Health = cmp.Or(c.Health, health.NewBoard(logger))
 	return &Projection[V]{
 		c: c.withDefaults(), log: log, logger: logger, service: service, timed: timed,
 		metrics: newMetrics(c.Service),
-		runs:    map[string]*tracked[V]{}, dirty: map[string]*tracked[V]{}, waiting: map[string]*tracked[V]{},
+		runs:    map[string]*trackedValue[V]{}, dirty: map[string]*trackedValue[V]{}, waiting: map[string]*trackedValue[V]{},
 	}
 }
 
@@ -150,16 +155,19 @@ type job struct {
 	done    chan error
 }
 
-// Run works until ctx ends, and then saves what is left.
+// Run works until ctx ends, and then saves what is left. If it fails it may be called again,
+// and begins with what is saved.
 func (p *Projection[V]) Run(ctx context.Context) error {
-	if err := p.open(ctx); err != nil {
-		return p.ended(ctx, err)
+	p.dropValues()
+	p.behind, p.force, p.failing, p.retryAt = false, false, false, time.Time{}
+	if err := p.openState(ctx); err != nil {
+		return p.saveRest(ctx, err)
 	}
 	if err := p.loadTimed(ctx); err != nil {
-		return p.ended(ctx, err)
+		return p.saveRest(ctx, err)
 	}
 	jobs := make(chan job)
-	reading := p.consume(ctx, jobs)
+	reading := p.startConsumer(ctx, jobs)
 	defer func() { reading.stop() }()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -167,40 +175,40 @@ func (p *Projection[V]) Run(ctx context.Context) error {
 		select {
 		case j := <-jobs:
 			begun := time.Now()
-			j.done <- p.handle(ctx, j.entries, begun)
+			j.done <- p.handleEntries(ctx, j.entries, begun)
 			p.took.Observe(time.Since(begun).Seconds())
 		case <-timer.C:
 			p.behind = false
 		case err := <-reading.ended:
-			if !errors.Is(err, eventlog.ErrIncarnation) || p.handled == 0 {
-				return p.ended(ctx, err)
+			if !errors.Is(err, eventlog.ErrIncarnation) && !errors.Is(err, eventlog.ErrBeyond) || p.handled == 0 {
+				return p.saveRest(ctx, err)
 			}
-			p.restart(err)
+			p.beginAnew(err)
 			reading.stop()
-			reading = p.consume(ctx, jobs)
+			reading = p.startConsumer(ctx, jobs)
 		}
-		if p.ordered(ctx, time.Now()) {
+		if p.obeyRebuildOrder(ctx, time.Now()) {
 			reading.stop()
 			if err := <-reading.ended; err != nil { // the next one finds that, too
 				p.logger.DebugContext(ctx, "reading ended", "service", p.c.Service, "error", err)
 			}
-			reading = p.consume(ctx, jobs)
+			reading = p.startConsumer(ctx, jobs)
 			if err := p.loadTimed(ctx); err != nil {
-				return p.ended(ctx, err)
+				return p.saveRest(ctx, err)
 			}
 		}
-		timer.Reset(p.work(ctx))
+		timer.Reset(p.workDue(ctx))
 	}
 }
 
-// reading is the consumer at work.
-type reading struct {
+// backgroundRead is the consumer at work.
+type backgroundRead struct {
 	stop  context.CancelFunc
 	ended <-chan error // with what it returned
 }
 
-// consume reads in the background from the committed position on.
-func (p *Projection[V]) consume(ctx context.Context, jobs chan<- job) reading {
+// startConsumer reads in the background from the committed position on.
+func (p *Projection[V]) startConsumer(ctx context.Context, jobs chan<- job) backgroundRead {
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	c := eventlog.Consumer{
@@ -208,7 +216,7 @@ func (p *Projection[V]) consume(ctx context.Context, jobs chan<- job) reading {
 		Batch: p.c.Batch, Wait: gatherWait, // kinds are chosen by the durable consumer
 	}
 	go func() {
-		ended <- p.log.Consume(ctx, c, func(ctx context.Context, entries []eventlog.Entry) error {
+		hand := func(ctx context.Context, entries []eventlog.Entry) error {
 			j := job{entries: entries, done: make(chan error, 1)}
 			select {
 			case jobs <- j:
@@ -216,28 +224,31 @@ func (p *Projection[V]) consume(ctx context.Context, jobs chan<- job) reading {
 			case <-ctx.Done():
 				return ctx.Err()
 			}
+		}
+		ended <- p.log.Consume(ctx, c, func(ctx context.Context, entries []eventlog.Entry) error {
+			return p.c.Trial.Handle(ctx, entries, hand)
 		})
 	}()
-	return reading{stop, ended}
+	return backgroundRead{stop, ended}
 }
 
-// restart begins anew: the log is not the one that was committed.
-func (p *Projection[V]) restart(cause error) {
+// beginAnew begins anew: the log is not the one that was committed.
+func (p *Projection[V]) beginAnew(cause error) {
 	p.logger.Warn("begins anew", "service", p.c.Service, "cause", cause)
 	p.unusable.Inc()
-	p.forget()
+	p.dropValues()
 	p.handled, p.renewal.until = 0, 0
 	p.commit.position = wire.Position{Incarnation: p.log.Incarnation()}
 }
 
-// ended saves what is left, as far as that is possible, after the consumer has
+// saveRest saves what is left, as far as that is possible, after the consumer has
 // ended.
-func (p *Projection[V]) ended(ctx context.Context, err error) error {
+func (p *Projection[V]) saveRest(ctx context.Context, err error) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.c.StopWait)
 	defer cancel()
-	p.saveAll(last, func(*tracked[V]) bool { return true })
-	if p.target() > p.commit.position.Seq {
-		if err := p.store(last); err != nil {
+	p.saveAll(last, func(*trackedValue[V]) bool { return true })
+	if p.safePosition() > p.commit.position.Seq {
+		if err := p.commitPosition(last); err != nil {
 			p.logger.WarnContext(ctx, "position is not saved", "service", p.c.Service, "error", err)
 		}
 	}
@@ -247,23 +258,23 @@ func (p *Projection[V]) ended(ctx context.Context, err error) error {
 	return nil
 }
 
-// work does what is due and returns how long nothing else will be.
-func (p *Projection[V]) work(ctx context.Context) time.Duration {
+// workDue does what is due and returns how long nothing else will be.
+func (p *Projection[V]) workDue(ctx context.Context) time.Duration {
 	now := time.Now()
 	p.tickAll(ctx, now)
 	if !now.Before(p.retryAt) {
-		p.saveAll(ctx, func(t *tracked[V]) bool {
+		p.saveAll(ctx, func(t *trackedValue[V]) bool {
 			return p.force || t.urgent && !p.behind || now.Sub(t.since) >= p.c.Delay
 		})
 		p.commitDue(ctx, now)
 	}
-	p.evict()
-	p.show(len(p.runs), p.commit.position.Seq)
-	return p.wait(now)
+	p.evictValues()
+	p.setGauges(len(p.runs), p.commit.position.Seq)
+	return p.untilDue(now)
 }
 
-// wait returns the time until something is due.
-func (p *Projection[V]) wait(now time.Time) time.Duration {
+// untilDue returns the time until something is due.
+func (p *Projection[V]) untilDue(now time.Time) time.Duration {
 	next := p.renewal.look.Add(rebuild.Every)
 	sooner := func(t time.Time) {
 		if t.Before(next) {
@@ -274,18 +285,18 @@ func (p *Projection[V]) wait(now time.Time) time.Duration {
 		sooner(t.since.Add(p.c.Delay))
 	}
 	for _, t := range p.waiting {
-		sooner(later(time.UnixMilli(t.deadline), t.postpone))
+		sooner(laterOf(time.UnixMilli(t.deadline), t.postpone))
 	}
-	if p.target() > p.commit.position.Seq {
+	if p.safePosition() > p.commit.position.Seq {
 		sooner(p.commit.at.Add(commitEvery))
 	}
 	if now.Before(p.retryAt) {
-		next = later(next, p.retryAt)
+		next = laterOf(next, p.retryAt)
 	}
 	return max(next.Sub(now), time.Millisecond)
 }
 
-func later(a, b time.Time) time.Time {
+func laterOf(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b
 	}

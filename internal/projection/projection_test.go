@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,12 +15,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/internal/projection"
-	"wake/internal/topology"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/projection"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }
@@ -35,7 +36,10 @@ type watchdog struct {
 
 	mu    sync.Mutex
 	barks []string
-	stuck bool // it leaves its deadline where it is
+	stuck bool   // it leaves its deadline where it is
+	full  string // the run that it can't save
+
+	defect wire.Type // it panics at such an event
 }
 
 type dog struct {
@@ -48,15 +52,27 @@ type dog struct {
 
 func newWatchdog(t testing.TB, log *eventlog.Log) *watchdog {
 	t.Helper()
+	return newWatchdogOf(t, log, 0)
+}
+
+// newWatchdogOf returns one that keeps so many bytes of values in memory; 0: the default.
+func newWatchdogOf(t testing.TB, log *eventlog.Log, maxBytes int) *watchdog {
+	t.Helper()
 	kv, err := log.JetStream().KeyValue(t.Context(), log.Names().StateBucket())
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &watchdog{log: log, kv: kv, deaf: 5 * time.Minute, name: "dog"}
-	w.p = projection.New[*dog](projection.Config{
-		Service: "dog", Consumer: "alerter", Kinds: []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool}, Batch: 10,
-	}, log, logtest.Logger(t), w)
+	w.begin(t, projection.Config{MaxBytes: maxBytes})
 	return w
+}
+
+// begin makes the service's projection, as a new process would.
+func (w *watchdog) begin(t testing.TB, c projection.Config) {
+	t.Helper()
+	c.Service, c.Consumer, c.Batch = "dog", "alerter", 10
+	c.Kinds = []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool}
+	w.p = projection.New[*dog](c, w.log, logtest.Logger(t), w)
 }
 
 func (w *watchdog) Load(ctx context.Context, run string) (projection.Loaded[*dog], error) {
@@ -75,6 +91,9 @@ func (w *watchdog) Load(ctx context.Context, run string) (projection.Loaded[*dog
 func (w *watchdog) Reset(d *dog) { *d = dog{Run: d.Run, revision: d.revision} }
 
 func (w *watchdog) Fold(_ context.Context, d *dog, e eventlog.Entry) (projection.Effect, error) {
+	if e.Event.Type() == w.defect {
+		panic("not thought of")
+	}
 	d.Events++
 	d.Position = wire.Position{Incarnation: w.log.Incarnation(), Seq: e.Pos}
 	d.Deadline = e.Time.Add(w.deaf).UnixMilli()
@@ -85,6 +104,12 @@ func (w *watchdog) Fold(_ context.Context, d *dog, e eventlog.Entry) (projection
 }
 
 func (w *watchdog) Save(ctx context.Context, d *dog) (int, error) {
+	w.mu.Lock()
+	full := w.full == d.Run
+	w.mu.Unlock()
+	if full {
+		return 0, errors.New("the disk is full")
+	}
 	data, err := wire.Marshal(d)
 	if err != nil {
 		return 0, err
@@ -230,6 +255,46 @@ func TestNoTickWhileCutOff(t *testing.T) {
 	})
 }
 
+// What isn't saved is read again: the position that is committed lies before it.
+func TestUnsavedIsReadAgain(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		log := logtest.Start(t)
+		first := newWatchdog(t, log)
+		stop := logtest.Go(t, first.p.Run)
+		other := logtest.Claim(t, log, "r2", wire.RunNode)
+		pass(time.Minute)
+		first.mu.Lock()
+		first.full = "r1"
+		first.mu.Unlock()
+		logtest.Claim(t, log, "r1", wire.RunNode)
+		for i := range 5 {
+			pass(time.Minute + time.Duration(i+1)*3*time.Second)
+			logtest.Append(t, other, paused())
+		}
+		pass(2 * time.Minute)
+		stop()
+		second := newWatchdog(t, log)
+		logtest.Go(t, second.p.Run)
+		pass(time.Hour)
+		second.expect(t, "6m0s for r1 after 1 events", "6m15s for r2 after 6 events")
+	})
+}
+
+// A value that waits for a deadline stays in memory, however little room there is.
+func TestWaitingValueIsKept(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		log := logtest.Start(t)
+		w := newWatchdogOf(t, log, 1)
+		logtest.Go(t, w.p.Run)
+		logtest.Claim(t, log, "r1", wire.RunNode)
+		pass(time.Minute)
+		owner := logtest.Claim(t, log, "r2", wire.RunNode)
+		logtest.Append(t, owner, &wire.Event{Payload: &wire.FlowComplete{Status: wire.FlowStatusComplete}})
+		pass(time.Hour)
+		w.expect(t, "5m0s for r1 after 1 events")
+	})
+}
+
 // A service that wants the same tick for ever gets it once.
 func TestTickOfABrokenService(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -271,6 +336,79 @@ func TestValueOfAnotherLog(t *testing.T) {
 			if err != nil || loaded.Value.Events != 2 || loaded.Position.Incarnation != log.Incarnation() {
 				t.Errorf("%s has %+v, %v", run, loaded.Value, err)
 			}
+		}
+	})
+}
+
+// A defect of a service costs it one event, which is a dead letter.
+func TestDefect(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		log := logtest.Start(t)
+		w := newWatchdog(t, log)
+		w.defect = wire.TypeFlowPaused
+		letters, err := log.Conn().SubscribeSync(log.Names().DeadLetter("dog"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		logtest.Go(t, w.p.Run)
+		r1 := logtest.Claim(t, log, "r1", wire.RunNode)
+		logtest.Append(t, r1, paused())
+		logtest.Append(t, r1, &wire.Event{Payload: &wire.FlowAborted{}})
+		pass(time.Minute)
+		if loaded, err := w.Load(t.Context(), "r1"); err != nil || loaded.Value.Events != 2 {
+			t.Errorf("r1 has %+v, %v", loaded.Value, err)
+		}
+		m, err := letters.NextMsgWithContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p wire.Poison
+		if err := wire.Unmarshal(m.Data, &p); err != nil || !strings.Contains(p.Reason, "not thought of") {
+			t.Errorf("dead letter %+v: %v", p, err)
+		}
+		if n, _, err := letters.Pending(); err != nil || n != 0 {
+			t.Errorf("%d more, %v", n, err)
+		}
+	})
+}
+
+// An event that has ended the process as often as may be is a dead letter, and isn't read again when the run is.
+func TestEndsItsProcess(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		log := logtest.Start(t)
+		w := newWatchdog(t, log)
+		letters, err := log.Conn().SubscribeSync(log.Names().DeadLetter("dog"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r1 := logtest.Claim(t, log, "r1", wire.RunNode)
+		pos := logtest.Append(t, r1, paused())
+		logtest.Append(t, r1, &wire.Event{Payload: &wire.FlowAborted{}})
+		c := projection.Config{Trial: logtest.Dying(t, "dog", log.Incarnation(), pos)}
+		w.begin(t, c)
+		stop := logtest.Go(t, w.p.Run)
+		pass(time.Minute)
+		stop()
+		m, err := letters.NextMsgWithContext(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var p wire.Poison
+		if err := wire.Unmarshal(m.Data, &p); err != nil || p.Position != pos || !strings.Contains(p.Reason, "has ended the process 3 times") {
+			t.Errorf("dead letter %+v: %v", p, err)
+		}
+		if err := w.kv.Delete(t.Context(), "dog.r1"); err != nil { // so that the run is read from its beginning
+			t.Fatal(err)
+		}
+		w.begin(t, c)
+		logtest.Go(t, w.p.Run)
+		logtest.Append(t, r1, &wire.Event{Payload: &wire.FlowAborted{}})
+		pass(2 * time.Minute)
+		if loaded, err := w.Load(t.Context(), "r1"); err != nil || loaded.Value.Events != 3 {
+			t.Errorf("r1 has %+v, %v", loaded.Value, err)
+		}
+		if n, _, err := letters.Pending(); err != nil || n != 0 {
+			t.Errorf("%d more dead letters, %v", n, err)
 		}
 	})
 }

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"time"
 
-	"wake/internal/eventlog"
-	"wake/internal/rebuild"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/rebuild"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Renewer is a service that has to know which of its values are made again, since
@@ -31,9 +31,9 @@ type renewal struct {
 	look  time.Time // when an order was last looked for
 }
 
-// ordered looks for an order and begins to obey it: the position that is saved says
+// obeyRebuildOrder looks for an order and begins to obey it: the position that is saved says
 // so from then on. Whether it did is reported; then the log is to be read anew.
-func (p *Projection[V]) ordered(ctx context.Context, now time.Time) bool {
+func (p *Projection[V]) obeyRebuildOrder(ctx context.Context, now time.Time) bool {
 	if now.Before(p.renewal.look.Add(rebuild.Every)) {
 		return false
 	}
@@ -44,18 +44,18 @@ func (p *Projection[V]) ordered(ctx context.Context, now time.Time) bool {
 	if err != nil || o.ID == "" || o.ID == p.renewal.id {
 		return false // what can't be read now can be later
 	}
-	p.saveAll(wait, func(*tracked[V]) bool { return true })
-	if err := p.begin(wait, o.ID); err != nil {
-		p.delay(ctx, err, subjects.NoRun)
+	p.saveAll(wait, func(*trackedValue[V]) bool { return true })
+	if err := p.beginRebuild(wait, o.ID); err != nil {
+		p.delaySaving(ctx, err, subjects.NoRun)
 		return false
 	}
 	return true
 }
 
-// begin saves that a rebuild begins, unless another process of the service has
+// beginRebuild saves that a rebuild begins, unless another process of the service has
 // done so, and begins it.
-func (p *Projection[V]) begin(ctx context.Context, id string) error {
-	r, err := p.read(ctx)
+func (p *Projection[V]) beginRebuild(ctx context.Context, id string) error {
+	r, err := p.readCommitted(ctx)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (p *Projection[V]) begin(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		until := max(p.target(), p.commit.position.Seq)
+		until := max(p.safePosition(), p.commit.position.Seq)
 		if until < first {
 			until = 0 // nothing of it is left
 		}
@@ -73,28 +73,28 @@ func (p *Projection[V]) begin(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		if p.commit.revision, err = p.write(ctx, data); err != nil {
+		if p.commit.revision, err = p.writeCommitted(ctx, data); err != nil {
 			return err
 		}
 	}
 	p.logger.InfoContext(ctx, "makes all values again", "service", p.c.Service, "order", id, "until", r.Until)
-	p.forget()
+	p.dropValues()
 	p.commit.position, p.handled = r.Position, r.Position.Seq
 	p.renewal.id, p.renewal.until, p.renewal.made = id, r.Until, map[string]bool{}
-	p.tell(ctx)
+	p.reportProgress(ctx)
 	return nil
 }
 
-// forget drops all values.
-func (p *Projection[V]) forget() {
+// dropValues drops all values.
+func (p *Projection[V]) dropValues() {
 	clear(p.runs)
 	clear(p.dirty)
 	clear(p.waiting)
 	p.size = 0
 }
 
-// tell reports how far the rebuild is. That it can't is no reason to stop.
-func (p *Projection[V]) tell(ctx context.Context) {
+// reportProgress reports how far the rebuild is. That it can't is no reason to stop.
+func (p *Projection[V]) reportProgress(ctx context.Context) {
 	r := p.renewal
 	err := r.desk.Report(ctx, rebuild.Progress{
 		ID: r.id, Part: min(p.commit.position.Seq, r.until), Of: r.until, Unit: "positions", Done: r.until == 0 || p.commit.position.Seq >= r.until,
@@ -104,28 +104,28 @@ func (p *Projection[V]) tell(ctx context.Context) {
 	}
 }
 
-// committed notes what was saved, and whether that was the end of the rebuild.
-func (p *Projection[V]) committed(ctx context.Context) {
+// noteCommit notes what was saved, and whether that was the end of the rebuild.
+func (p *Projection[V]) noteCommit(ctx context.Context) {
 	if p.renewal.until == 0 {
 		return
 	}
-	p.tell(ctx)
+	p.reportProgress(ctx)
 	if p.commit.position.Seq >= p.renewal.until {
 		p.logger.InfoContext(ctx, "made all values again", "service", p.c.Service, "runs", len(p.renewal.made))
 		p.renewal.until, p.renewal.made = 0, nil
 	}
 }
 
-// renew makes a value again that was loaded for an event behind position to, if a
+// renewValue makes a value again that was loaded for an event behind position to, if a
 // rebuild wants that, and returns up to where it has to be folded. A stored value
 // that doesn't reach the event has been made again already: the rebuild has read
 // all that is before. One whose run's beginning the log has dropped stays.
-func (p *Projection[V]) renew(ctx context.Context, runID string, stored *Loaded[V], to uint64) (uint64, error) {
+func (p *Projection[V]) renewValue(ctx context.Context, runID string, stored *Loaded[V], to uint64) (uint64, error) {
 	was := stored.Position.Seq
 	if p.renewal.until <= to || p.renewal.made[runID] || was > 0 && was <= to {
 		return to, nil
 	}
-	whole, err := p.begins(ctx, runID)
+	whole, err := p.hasFirstEvent(ctx, runID)
 	if err != nil || !whole {
 		return to, err
 	}
@@ -139,8 +139,8 @@ func (p *Projection[V]) renew(ctx context.Context, runID string, stored *Loaded[
 	return max(to, was), nil
 }
 
-// begins reports whether the log still has the first event of a run.
-func (p *Projection[V]) begins(ctx context.Context, runID string) (bool, error) {
+// hasFirstEvent reports whether the log still has the first event of a run.
+func (p *Projection[V]) hasFirstEvent(ctx context.Context, runID string) (bool, error) {
 	for e, err := range p.log.Read(ctx, eventlog.Query{Run: runID, Kinds: p.c.Kinds}) {
 		if err != nil {
 			return false, err

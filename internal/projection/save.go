@@ -12,10 +12,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.opentelemetry.io/otel/trace"
 
-	"wake/internal/rebuild"
-	"wake/internal/tracing"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/rebuild"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // minSize is what a value counts at least towards Config.MaxBytes.
@@ -26,8 +26,8 @@ const saveWait = 5 * time.Second
 
 // saveAll saves the values that are due, the oldest change first. If the server
 // doesn't answer, the rest waits.
-func (p *Projection[V]) saveAll(ctx context.Context, due func(*tracked[V]) bool) {
-	var list []*tracked[V]
+func (p *Projection[V]) saveAll(ctx context.Context, due func(*trackedValue[V]) bool) {
+	var list []*trackedValue[V]
 	for _, t := range p.dirty {
 		if due(t) {
 			list = append(list, t)
@@ -36,24 +36,29 @@ func (p *Projection[V]) saveAll(ctx context.Context, due func(*tracked[V]) bool)
 	if len(list) == 0 {
 		return
 	}
-	slices.SortFunc(list, func(a, b *tracked[V]) int { return cmp.Compare(a.unsaved, b.unsaved) })
-	ctx, span := p.span(ctx, list)
+	slices.SortFunc(list, func(a, b *trackedValue[V]) int { return cmp.Compare(a.unsaved, b.unsaved) })
+	ctx, span := p.saveSpan(ctx, list)
 	defer span.End()
 	for _, t := range list {
-		if err := p.save(ctx, t); err != nil {
+		if err := p.saveValue(ctx, t); err != nil {
 			tracing.Fail(span, err)
-			p.delay(ctx, err, t.run)
+			p.delaySaving(ctx, err, t.run)
 			return
 		}
 	}
+	p.noteSaveWorks()
+}
+
+// noteSaveWorks notes that saving doesn't fail any more.
+func (p *Projection[V]) noteSaveWorks() {
 	if p.failing {
-		p.logger.InfoContext(ctx, "saves again", "service", p.c.Service)
+		p.c.Health.Set(p.savingPart(), nil)
 		p.failing = false
 	}
 }
 
-// span starts the span of saving values, in the trace of what changed them.
-func (p *Projection[V]) span(ctx context.Context, list []*tracked[V]) (context.Context, trace.Span) {
+// saveSpan starts the span of saving values, in the trace of what changed them.
+func (p *Projection[V]) saveSpan(ctx context.Context, list []*trackedValue[V]) (context.Context, trace.Span) {
 	var origins []trace.SpanContext
 	for _, t := range list {
 		origins = append(origins, trace.SpanContextFromContext(tracing.With(ctx, t.trace)))
@@ -63,14 +68,14 @@ func (p *Projection[V]) span(ctx context.Context, list []*tracked[V]) (context.C
 		trace.WithAttributes(tracing.Group(p.c.Service), tracing.Values(len(list))))
 }
 
-// save saves one value, or replaces it by what somebody else has saved.
-func (p *Projection[V]) save(ctx context.Context, t *tracked[V]) error {
+// saveValue saves one value, or replaces it by what somebody else has saved.
+func (p *Projection[V]) saveValue(ctx context.Context, t *trackedValue[V]) error {
 	wait, cancel := context.WithTimeout(ctx, saveWait)
 	defer cancel()
 	size, err := p.service.Save(wait, t.v)
 	switch {
 	case errors.Is(err, ErrConflict):
-		return p.reload(ctx, t)
+		return p.reloadValue(ctx, t)
 	case tooLarge(err): // it never will be saved, and must not hold up what can be
 		p.logger.ErrorContext(ctx, "value is too large to be saved", "service", p.c.Service, "run_bytes", len(t.run), "error", err)
 		p.unusable.Inc()
@@ -92,53 +97,57 @@ func tooLarge(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || ok && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum
 }
 
-// reload takes over what somebody else has saved, folds what it lacks and saves
+// reloadValue takes over what somebody else has saved, folds what it lacks and saves
 // that later. A value that is already further stays as it is in the bucket. Where
 // two processes work at once, one of them is told so again and again.
-func (p *Projection[V]) reload(ctx context.Context, t *tracked[V]) error {
+func (p *Projection[V]) reloadValue(ctx context.Context, t *trackedValue[V]) error {
 	p.logger.DebugContext(ctx, "stored value was replaced by somebody else", "service", p.c.Service, "run", t.run)
-	_, err := p.load(ctx, t.run, p.handled)
+	_, err := p.loadValue(ctx, t.run, p.handled)
 	return err
 }
 
-// delay puts off saving after a failure.
-func (p *Projection[V]) delay(ctx context.Context, err error, runID string) {
+// delaySaving puts off saving after a failure.
+func (p *Projection[V]) delaySaving(ctx context.Context, err error, runID string) {
 	p.retryAt = time.Now().Add(time.Second)
 	if ctx.Err() != nil {
-		return // not a failure: [Projection.ended] saves
+		return // not a failure: [Projection.saveRest] saves
 	}
-	if !p.failing {
-		p.logger.WarnContext(ctx, "can't save, tries again", "service", p.c.Service, "run", runID, "error", err)
+	if !p.failing && runID != subjects.NoRun {
+		err = fmt.Errorf("run %s: %w", runID, err)
 	}
+	p.c.Health.Set(p.savingPart(), err)
 	p.failing = true
 }
 
-// evict forgets saved values, those of the most quiet runs first, until there is
+// savingPart is how trouble with saving is told.
+func (p *Projection[V]) savingPart() string { return p.c.Service + ": saving" }
+
+// evictValues forgets saved values, those of the most quiet runs first, until there is
 // room again.
-func (p *Projection[V]) evict() {
+func (p *Projection[V]) evictValues() {
 	if p.size <= p.c.MaxBytes {
 		return
 	}
-	var list []*tracked[V]
+	var list []*trackedValue[V]
 	for _, t := range p.runs {
 		if t.unsaved == 0 && t.deadline == 0 {
 			list = append(list, t)
 		}
 	}
-	slices.SortFunc(list, func(a, b *tracked[V]) int { return cmp.Compare(a.pos, b.pos) })
+	slices.SortFunc(list, func(a, b *trackedValue[V]) int { return cmp.Compare(a.pos, b.pos) })
 	for _, t := range list {
 		if p.size <= p.c.MaxBytes*3/4 {
 			return
 		}
-		p.remove(t.run)
+		p.removeValue(t.run)
 	}
 }
 
 // commitEvery is how often the position is saved.
 const commitEvery = time.Second
 
-// committed is the position that is saved.
-type committed struct {
+// commitState is the position that is saved.
+type commitState struct {
 	position wire.Position
 	revision uint64
 	at       time.Time // of the last save
@@ -152,19 +161,19 @@ type record struct {
 	Until    uint64        `json:"until,omitempty"`   // where the service was when it came; 0: it is obeyed
 }
 
-func (p *Projection[V]) key() string {
+func (p *Projection[V]) positionKey() string {
 	return p.log.Names().StateKey(p.c.Service, subjects.NoRun)
 }
 
-// open reads the committed position.
-func (p *Projection[V]) open(ctx context.Context) error {
+// openState reads the committed position.
+func (p *Projection[V]) openState(ctx context.Context) error {
 	bucket := p.log.Names().StateBucket()
 	kv, err := p.log.JetStream().KeyValue(ctx, bucket)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", bucket, err)
 	}
 	p.kv = kv
-	r, err := p.read(ctx)
+	r, err := p.readCommitted(ctx)
 	if err != nil {
 		return fmt.Errorf("read the position: %w", err)
 	}
@@ -180,15 +189,15 @@ func (p *Projection[V]) open(ctx context.Context) error {
 	if p.renewal.desk, err = rebuild.Open(ctx, p.log.JetStream(), p.log.Names(), p.c.Service); err != nil {
 		return err
 	}
-	p.ordered(ctx, time.Now())
+	p.obeyRebuildOrder(ctx, time.Now())
 	return nil
 }
 
-// read reads what is committed and its revision. What can't be read counts as
+// readCommitted reads what is committed and its revision. What can't be read counts as
 // nothing.
-func (p *Projection[V]) read(ctx context.Context) (record, error) {
+func (p *Projection[V]) readCommitted(ctx context.Context) (record, error) {
 	var r record
-	e, err := p.kv.Get(ctx, p.key())
+	e, err := p.kv.Get(ctx, p.positionKey())
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		p.commit.revision = 0
 		return r, nil
@@ -205,8 +214,8 @@ func (p *Projection[V]) read(ctx context.Context) (record, error) {
 	return r, nil
 }
 
-// target is the position below which everything is saved.
-func (p *Projection[V]) target() uint64 {
+// safePosition is the position below which everything is saved.
+func (p *Projection[V]) safePosition() uint64 {
 	target := p.handled
 	for _, t := range p.dirty {
 		target = min(target, t.unsaved-1)
@@ -215,21 +224,23 @@ func (p *Projection[V]) target() uint64 {
 }
 
 func (p *Projection[V]) commitDue(ctx context.Context, now time.Time) {
-	if p.target() <= p.commit.position.Seq || !p.force && now.Sub(p.commit.at) < commitEvery {
+	if p.safePosition() <= p.commit.position.Seq || !p.force && now.Sub(p.commit.at) < commitEvery {
 		return
 	}
 	wait, cancel := context.WithTimeout(ctx, saveWait)
 	defer cancel()
-	if err := p.store(wait); err != nil {
-		p.delay(ctx, err, subjects.NoRun)
+	if err := p.commitPosition(wait); err != nil {
+		p.delaySaving(ctx, err, subjects.NoRun)
+		return
 	}
+	p.noteSaveWorks()
 }
 
-// store commits the target. If somebody else committed meanwhile, the higher
+// commitPosition commits the target. If somebody else committed meanwhile, the higher
 // position stays.
-func (p *Projection[V]) store(ctx context.Context) error {
+func (p *Projection[V]) commitPosition(ctx context.Context) error {
 	for {
-		r := record{V: wire.Version, Position: wire.Position{Incarnation: p.log.Incarnation(), Seq: p.target()}, Rebuilt: p.renewal.id}
+		r := record{V: wire.Version, Position: wire.Position{Incarnation: p.log.Incarnation(), Seq: p.safePosition()}, Rebuilt: p.renewal.id}
 		if r.Position.Seq < p.renewal.until {
 			r.Until = p.renewal.until
 		}
@@ -237,17 +248,17 @@ func (p *Projection[V]) store(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		rev, err := p.write(ctx, data)
+		rev, err := p.writeCommitted(ctx, data)
 		if err == nil {
-			p.commit = committed{position: r.Position, revision: rev, at: time.Now()}
+			p.commit = commitState{position: r.Position, revision: rev, at: time.Now()}
 			p.force = false
-			p.committed(ctx)
+			p.noteCommit(ctx)
 			return nil
 		}
 		if !errors.Is(err, jetstream.ErrKeyExists) {
 			return err
 		}
-		theirs, err := p.read(ctx)
+		theirs, err := p.readCommitted(ctx)
 		if err != nil {
 			return err
 		}
@@ -262,9 +273,9 @@ func (p *Projection[V]) store(ctx context.Context) error {
 	}
 }
 
-func (p *Projection[V]) write(ctx context.Context, data []byte) (uint64, error) {
+func (p *Projection[V]) writeCommitted(ctx context.Context, data []byte) (uint64, error) {
 	if p.commit.revision == 0 {
-		return p.kv.Create(ctx, p.key(), data)
+		return p.kv.Create(ctx, p.positionKey(), data)
 	}
-	return p.kv.Update(ctx, p.key(), data, p.commit.revision)
+	return p.kv.Update(ctx, p.positionKey(), data, p.commit.revision)
 }

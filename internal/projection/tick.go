@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"wake/internal/eventlog"
+	"code.wake.dev/wake/internal/eventlog"
 )
 
 // Timed is a service whose values also change when nothing happens. Its time is
@@ -21,8 +21,8 @@ type Timed[V any] interface {
 	Runs(ctx context.Context) ([]string, error)
 }
 
-// await notes when a value wants its next tick.
-func (p *Projection[V]) await(t *tracked[V], deadline int64) {
+// awaitTick notes when a value wants its next tick.
+func (p *Projection[V]) awaitTick(t *trackedValue[V], deadline int64) {
 	t.deadline = deadline
 	if deadline > 0 {
 		p.waiting[t.run] = t
@@ -38,7 +38,7 @@ func (p *Projection[V]) loadTimed(ctx context.Context) error {
 		return nil
 	}
 	var runs []string
-	err := p.insist(ctx, "list", func() (err error) {
+	err := p.retryUntilDone(ctx, "list", func() (err error) {
 		runs, err = p.timed.Runs(ctx)
 		return err
 	})
@@ -46,40 +46,40 @@ func (p *Projection[V]) loadTimed(ctx context.Context) error {
 		return err
 	}
 	for _, id := range runs {
-		t, err := p.load(ctx, id, p.handled)
+		t, err := p.loadValue(ctx, id, p.handled)
 		if err != nil {
 			return err
 		}
 		if t.deadline == 0 && t.unsaved == 0 {
-			p.remove(id)
+			p.removeValue(id)
 		}
 	}
 	return nil
 }
 
 // ticksUntil gives a value the ticks that are due before an entry.
-func (p *Projection[V]) ticksUntil(ctx context.Context, t *tracked[V], e eventlog.Entry) error {
+func (p *Projection[V]) ticksUntil(ctx context.Context, t *trackedValue[V], e eventlog.Entry) error {
 	for t.deadline > 0 && t.deadline <= e.Time.UnixMilli() {
-		if err := p.tick(ctx, t); err != nil {
+		if err := p.tickValue(ctx, t); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *Projection[V]) tick(ctx context.Context, t *tracked[V]) error {
+func (p *Projection[V]) tickValue(ctx context.Context, t *trackedValue[V]) error {
 	at := t.deadline
 	effect := Unchanged
-	err := p.insist(ctx, "tick", func() (err error) {
+	err := p.retryUntilDone(ctx, "tick", func() (err error) {
 		effect, err = p.timed.Tick(ctx, t.v, at)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	p.mark(t, effect, max(t.pos, 1))
+	p.markDirty(t, effect, max(t.pos, 1))
 	if t.deadline <= at { // a service that breaks its promise must not stop all others
-		p.await(t, 0)
+		p.awaitTick(t, 0)
 	}
 	return nil
 }
@@ -98,18 +98,18 @@ func (p *Projection[V]) tickAll(ctx context.Context, now time.Time) {
 		if now.UnixMilli() < t.deadline || now.Before(t.postpone) {
 			continue
 		}
-		if !p.quiet(ctx, t.run) {
+		if !p.isQuiet(ctx, t.run) {
 			t.postpone = now.Add(postponement)
 			continue
 		}
-		if p.tick(ctx, t) != nil {
+		if p.tickValue(ctx, t) != nil {
 			return
 		}
 	}
 }
 
-// quiet reports whether the log has no events of the run but those handled.
-func (p *Projection[V]) quiet(ctx context.Context, runID string) bool {
+// isQuiet reports whether the log has no events of the run but those handled.
+func (p *Projection[V]) isQuiet(ctx context.Context, runID string) bool {
 	wait, cancel := context.WithTimeout(ctx, postponement)
 	defer cancel()
 	for _, err := range p.log.Read(wait, eventlog.Query{Run: runID, Kinds: p.c.Kinds, From: p.handled + 1}) {

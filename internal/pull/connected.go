@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 )
@@ -40,6 +41,16 @@ func AwaitConnection(ctx context.Context, nc *nats.Conn) {
 	}
 	select {
 	case <-back:
+	case <-ctx.Done():
+	}
+}
+
+// Sleep waits for d or until ctx ends.
+func Sleep(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
 	case <-ctx.Done():
 	}
 }

@@ -82,14 +82,14 @@ func (p *Puller) Stop() { _ = p.sub.Unsubscribe() } // fails if the connection i
 // cause of ctx, or what the connection says.
 func (p *Puller) Next(ctx context.Context) (Message, error) {
 	for {
-		if err := p.ask(); err != nil {
+		if err := p.askMore(); err != nil {
 			return Message{}, err
 		}
-		in, err := p.receive(ctx)
+		in, err := p.receiveNext(ctx)
 		if err != nil {
 			return Message{}, err
 		}
-		if m, ok, err := p.read(in); ok || err != nil {
+		if m, ok, err := p.readMessage(in); ok || err != nil {
 			return m, err
 		}
 	}
@@ -98,12 +98,12 @@ func (p *Puller) Next(ctx context.Context) (Message, error) {
 // Come returns the next message, if it has come, and fails as [Puller.Next] does.
 func (p *Puller) Come() (m Message, ok bool, err error) {
 	for {
-		if err := p.ask(); err != nil {
+		if err := p.askMore(); err != nil {
 			return Message{}, false, err
 		}
 		select {
 		case in := <-p.in:
-			if m, ok, err := p.read(in); ok || err != nil {
+			if m, ok, err := p.readMessage(in); ok || err != nil {
 				return m, ok, err
 			}
 		default:
@@ -112,17 +112,17 @@ func (p *Puller) Come() (m Message, ok bool, err error) {
 	}
 }
 
-// read tells a message from what is said about requests.
-func (p *Puller) read(in *nats.Msg) (m Message, ok bool, err error) {
+// readMessage tells a message from what is said about requests.
+func (p *Puller) readMessage(in *nats.Msg) (m Message, ok bool, err error) {
 	if in.Reply == "" { // nowhere to acknowledge it
-		return Message{}, false, p.told(in.Header.Get("Status"), in.Header)
+		return Message{}, false, p.handleStatus(in.Header.Get("Status"), in.Header)
 	}
-	m, err = p.accept(in)
+	m, err = p.acceptMessage(in)
 	return m, err == nil, err
 }
 
-// ask keeps at least half of what may be asked for on order.
-func (p *Puller) ask() error {
+// askMore keeps at least half of what may be asked for on order.
+func (p *Puller) askMore() error {
 	if p.asked > p.most/2 {
 		return nil
 	}
@@ -139,7 +139,7 @@ func (p *Puller) ask() error {
 	return p.nc.PublishRequest(p.request, p.inbox, body)
 }
 
-func (p *Puller) receive(ctx context.Context) (*nats.Msg, error) {
+func (p *Puller) receiveNext(ctx context.Context) (*nats.Msg, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -160,8 +160,8 @@ func (p *Puller) receive(ctx context.Context) (*nats.Msg, error) {
 	}
 }
 
-// told deals with what the server says about our requests.
-func (p *Puller) told(status string, h nats.Header) error {
+// handleStatus deals with what the server says about our requests.
+func (p *Puller) handleStatus(status string, h nats.Header) error {
 	switch status {
 	case "100": // heartbeat
 		if h.Get("Nats-Last-Consumer") != strconv.FormatUint(p.delivered, 10) {
@@ -180,7 +180,7 @@ func (p *Puller) told(status string, h nats.Header) error {
 	}
 }
 
-func (p *Puller) accept(m *nats.Msg) (Message, error) {
+func (p *Puller) acceptMessage(m *nats.Msg) (Message, error) {
 	meta, err := m.Metadata()
 	if err != nil {
 		return Message{}, err

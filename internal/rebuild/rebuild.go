@@ -17,8 +17,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Every is how often a service looks for an order.
@@ -61,24 +61,26 @@ func Open(ctx context.Context, js jetstream.JetStream, names subjects.Names, ser
 // Place leaves an order. It takes the place of an earlier one.
 func (d *Desk) Place(ctx context.Context) (Order, error) {
 	o := Order{ID: rand.Text(), At: time.Now().UnixMilli()}
-	return o, d.put(ctx, d.order, o)
+	return o, d.putValue(ctx, d.order, o)
 }
 
 // Order returns the last order, or the empty one.
-func (d *Desk) Order(ctx context.Context) (o Order, err error) { return o, d.get(ctx, d.order, &o) }
+func (d *Desk) Order(ctx context.Context) (o Order, err error) {
+	return o, d.getValue(ctx, d.order, &o)
+}
 
 // Report writes how far the service is.
 func (d *Desk) Report(ctx context.Context, p Progress) error {
 	p.At = time.Now().UnixMilli()
-	return d.put(ctx, d.progress, p)
+	return d.putValue(ctx, d.progress, p)
 }
 
 // Progress returns what was last reported, or the empty one.
 func (d *Desk) Progress(ctx context.Context) (p Progress, err error) {
-	return p, d.get(ctx, d.progress, &p)
+	return p, d.getValue(ctx, d.progress, &p)
 }
 
-func (d *Desk) put(ctx context.Context, key string, v any) error {
+func (d *Desk) putValue(ctx context.Context, key string, v any) error {
 	data, err := wire.Marshal(v)
 	if err == nil {
 		_, err = d.kv.Put(ctx, key, data)
@@ -89,7 +91,7 @@ func (d *Desk) put(ctx context.Context, key string, v any) error {
 	return nil
 }
 
-func (d *Desk) get(ctx context.Context, key string, v any) error {
+func (d *Desk) getValue(ctx context.Context, key string, v any) error {
 	e, err := d.kv.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return nil

@@ -5,7 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/redact"
+	"code.wake.dev/wake/internal/redact"
 )
 
 func TestEnviron(t *testing.T) {

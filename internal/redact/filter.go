@@ -15,33 +15,33 @@ const block = 4
 // three divides, so it is enough to look at those, and most pairs of bytes that
 // texts have are in no word's four. A filter is to be made by [newFilter].
 type filter struct {
-	pair  *[1 << 16]uint8          // where in the four bytes of words the two are, as bits
-	four  *[1 << fourBits / 8]byte // hashes of the four bytes, as bits
-	words map[uint32][]anchored    // by their four bytes
+	pair  *[1 << 16]uint8           // where in the four bytes of words the two are, as bits
+	four  *[1 << fourBits / 8]byte  // hashes of the four bytes, as bits
+	words map[uint32][]anchoredWord // by their four bytes
 }
 
-// anchored is a word and where in it its four bytes are.
-type anchored struct {
+// anchoredWord is a word and where in it its four bytes are.
+type anchoredWord struct {
 	word string
 	at   int
 }
 
 const fourBits = 16
 
-// hash spreads four bytes over fourBits bits.
-func hash(four uint32) uint32 { return four * 0x9e3779b1 >> (32 - fourBits) }
+// hashFour spreads four bytes over fourBits bits.
+func hashFour(four uint32) uint32 { return four * 0x9e3779b1 >> (32 - fourBits) }
 
 func newFilter(words []string) filter {
-	f := filter{pair: new([1 << 16]uint8), four: new([1 << fourBits / 8]byte), words: map[uint32][]anchored{}}
+	f := filter{pair: new([1 << 16]uint8), four: new([1 << fourBits / 8]byte), words: map[uint32][]anchoredWord{}}
 	for _, w := range words {
-		at := rarest(w)
+		at := rarestPart(w)
 		four := [block]byte([]byte(w[at : at+block]))
 		for i := range block - 1 {
 			f.pair[binary.LittleEndian.Uint16(four[i:])] |= 1 << i
 		}
 		key := binary.LittleEndian.Uint32(four[:])
-		f.four[hash(key)/8] |= 1 << (hash(key) % 8)
-		f.words[key] = append(f.words[key], anchored{w, at})
+		f.four[hashFour(key)/8] |= 1 << (hashFour(key) % 8)
+		f.words[key] = append(f.words[key], anchoredWord{w, at})
 	}
 	return f
 }
@@ -49,8 +49,8 @@ func newFilter(words []string) filter {
 // common are characters of prose and code, the most frequent first.
 const common = " etaoinsrlhdcum.pfg_ywb/-v0k1j2xqz"
 
-// rarest returns where the four bytes of a word begin that texts have least.
-func rarest(word string) int {
+// rarestPart returns where the four bytes of a word begin that texts have least.
+func rarestPart(word string) int {
 	best, least := 0, 0
 	for i := range len(word) - block + 1 {
 		frequent := 0
@@ -69,8 +69,8 @@ func rarest(word string) int {
 // stride is the number of bytes that are looked at in one step.
 const stride = 12
 
-// in reports whether one of the words is in the text.
-func (f *filter) in(text string) bool {
+// containsWord reports whether one of the words is in the text.
+func (f *filter) containsWord(text string) bool {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
 	i, pair := 0, f.pair
 	for ; i+stride <= len(b); i += stride {
@@ -80,36 +80,36 @@ func (f *filter) in(text string) bool {
 		if p|q|r|s == 0 {
 			continue
 		}
-		if p != 0 && f.at(b, i, p) || q != 0 && f.at(b, i+3, q) || r != 0 && f.at(b, i+6, r) || s != 0 && f.at(b, i+9, s) {
+		if p != 0 && f.hasWordAt(b, i, p) || q != 0 && f.hasWordAt(b, i+3, q) || r != 0 && f.hasWordAt(b, i+6, r) || s != 0 && f.hasWordAt(b, i+9, s) {
 			return true
 		}
 	}
 	for ; i+1 < len(b); i += block - 1 {
-		if f.at(b, i, pair[binary.LittleEndian.Uint16(b[i:])]) {
+		if f.hasWordAt(b, i, pair[binary.LittleEndian.Uint16(b[i:])]) {
 			return true
 		}
 	}
 	return false
 }
 
-// at reports whether one of the words is there so that the pair at i is where bits
+// hasWordAt reports whether one of the words is there so that the pair at i is where bits
 // say in its four bytes.
-func (f *filter) at(b []byte, i int, bits uint8) bool {
+func (f *filter) hasWordAt(b []byte, i int, bits uint8) bool {
 	for ; bits != 0; bits &= bits - 1 {
 		start := i - mathbits.TrailingZeros8(bits)
 		if start < 0 || start+block > len(b) {
 			continue
 		}
 		four := binary.LittleEndian.Uint32(b[start:])
-		if h := hash(four); f.four[h/8]&(1<<(h%8)) != 0 && f.whole(b, start, four) {
+		if h := hashFour(four); f.four[h/8]&(1<<(h%8)) != 0 && f.hasWholeWord(b, start, four) {
 			return true
 		}
 	}
 	return false
 }
 
-// whole reports whether a word is there, whose four bytes are at i.
-func (f *filter) whole(b []byte, i int, four uint32) bool {
+// hasWholeWord reports whether a word is there, whose four bytes are at i.
+func (f *filter) hasWholeWord(b []byte, i int, four uint32) bool {
 	for _, w := range f.words[four] {
 		if from := i - w.at; from >= 0 && len(b)-from >= len(w.word) && string(b[from:from+len(w.word)]) == w.word {
 			return true
@@ -118,7 +118,7 @@ func (f *filter) whole(b []byte, i int, four uint32) bool {
 	return false
 }
 
-// suspectBytes is [Set.suspect] of bytes, which nobody changes meanwhile.
-func (s *Set) suspectBytes(b []byte) bool {
-	return s.suspect(unsafe.String(unsafe.SliceData(b), len(b)))
+// isSuspectBytes is [Set.isSuspect] of bytes, which nobody changes meanwhile.
+func (s *Set) isSuspectBytes(b []byte) bool {
+	return s.isSuspect(unsafe.String(unsafe.SliceData(b), len(b)))
 }

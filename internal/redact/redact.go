@@ -7,15 +7,19 @@
 package redact
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf16"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/visible"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Mark stands for a secret.
@@ -59,15 +63,15 @@ func New(level Level, values []string) (*Set, error) {
 	case Off:
 		return nil, nil
 	case Known:
-		s.rules = certain()
+		s.rules = certainRules()
 	case All:
-		s.rules = append(certain(), likely()...)
+		s.rules = append(certainRules(), likelyRules()...)
 	default:
 		return nil, fmt.Errorf("redact: there is no level %q", level)
 	}
 	for _, v := range values {
 		if len(v) >= MinValue {
-			s.values = append(s.values, spellings(v)...)
+			s.values = append(s.values, spellingsOf(v)...)
 		}
 	}
 	slices.SortFunc(s.values, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
@@ -87,27 +91,76 @@ func New(level Level, values []string) (*Set, error) {
 	return s, nil
 }
 
-// spellings are the forms in which a value occurs: as it is, as a string of JSON,
-// in an address, in base64, alone or as a part of something.
-func spellings(v string) []string {
-	out := []string{v, url.QueryEscape(v), url.PathEscape(v)}
+// spellingsOf are the forms in which a value occurs: as it is, as a string of JSON,
+// in an address, in hexadecimal, in base64, alone or as a part of something.
+func spellingsOf(v string) []string {
+	out := []string{v, url.QueryEscape(v), url.PathEscape(v), percentEncode(v), strings.ToLower(percentEncode(v)), hex.EncodeToString([]byte(v)), strings.ToUpper(hex.EncodeToString([]byte(v)))}
+	out = append(out, lowerPercent(url.QueryEscape(v)), lowerPercent(url.PathEscape(v)))
 	for _, enc := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
 		out = append(out, enc.EncodeToString([]byte(v)))
-		out = append(out, inside(enc, v)...)
+		out = append(out, base64Parts(enc, v)...)
 	}
-	if quoted, err := json.Marshal(v); err == nil {
-		out = append(out, string(quoted[1:len(quoted)-1]))
-	}
+	out = append(out, jsonSpellings(v)...)
 	if trimmed := strings.TrimSpace(v); len(trimmed) >= MinValue {
 		out = append(out, trimmed)
 	}
 	return out
 }
 
-// inside returns what stands for v in the base64 of any text that contains it, by
+// jsonSpellings are the ways in which a value is written in a string of JSON: encoders
+// differ in whether they escape <, > and &, slashes, and what isn't ASCII.
+func jsonSpellings(v string) []string {
+	var b bytes.Buffer
+	plain := json.NewEncoder(&b)
+	plain.SetEscapeHTML(false)
+	if plain.Encode(v) != nil {
+		return nil
+	}
+	text := strings.TrimSuffix(b.String(), "\n")
+	text = text[1 : len(text)-1]
+	var ascii strings.Builder
+	for _, r := range text {
+		switch {
+		case r < 0x80:
+			ascii.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&ascii, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&ascii, `\u%04x`, r)
+		}
+	}
+	out := []string{text, ascii.String(), strings.ReplaceAll(text, "/", `\/`), strings.ReplaceAll(ascii.String(), "/", `\/`)}
+	if html, err := json.Marshal(v); err == nil {
+		out = append(out, string(html[1:len(html)-1]))
+	}
+	return out
+}
+
+// percentEncode returns a value with each of its bytes escaped as in an address.
+func percentEncode(v string) string {
+	var b strings.Builder
+	for _, c := range []byte(v) {
+		fmt.Fprintf(&b, "%%%02X", c)
+	}
+	return b.String()
+}
+
+// lowerPercent writes the escapes of an address with small letters.
+func lowerPercent(v string) string {
+	b := []byte(v)
+	for i := range b {
+		if b[i] == '%' && i+2 < len(b) {
+			copy(b[i+1:i+3], bytes.ToLower(b[i+1:i+3]))
+		}
+	}
+	return string(b)
+}
+
+// base64Parts returns what stands for v in the base64 of any text that contains it, by
 // how many bytes stand before it in its group of three: the characters that no byte
 // around it has a part in.
-func inside(enc *base64.Encoding, v string) []string {
+func base64Parts(enc *base64.Encoding, v string) []string {
 	var out []string
 	for before, shared := range []int{0, 2, 3} {
 		all := enc.EncodeToString(append(make([]byte, before), v...))
@@ -118,10 +171,10 @@ func inside(enc *base64.Encoding, v string) []string {
 
 // Text returns a text without its secrets, and how many there were.
 func (s *Set) Text(text string) (clean string, n int) {
-	if s == nil || !s.suspect(text) {
+	if s == nil || !s.isSuspect(text) {
 		return text, 0
 	}
-	spans := s.find(text)
+	spans := s.findSecrets(text)
 	if len(spans) == 0 {
 		return text, 0
 	}
@@ -136,16 +189,31 @@ func (s *Set) Text(text string) (clean string, n int) {
 	return b.String(), len(spans)
 }
 
-// suspect reports whether a text may have a secret.
-func (s *Set) suspect(text string) bool {
-	return s.words.in(text) || strings.IndexByte(text, '@') >= 0 && strings.Contains(text, "://")
+// isSuspect reports whether a text may have a secret, which may be hidden by what
+// people don't see.
+func (s *Set) isSuspect(text string) bool {
+	return s.words.containsWord(text) || !visible.All(text) || strings.IndexByte(text, '@') >= 0 && strings.Contains(text, "://")
 }
 
 // span is a part of a text.
 type span struct{ from, to int }
 
-// find returns the secrets of a text, in order. Those that overlap are one.
-func (s *Set) find(text string) []span {
+// findSecrets returns the secrets of a text, in order: those that stand in it, and those
+// that people see in it once a terminal has obeyed its control sequences, which then
+// belong to the secret. Those that overlap are one.
+func (s *Set) findSecrets(text string) []span {
+	all := s.secretSpans(text)
+	if !visible.All(text) {
+		seen, at := visible.Text(text)
+		for _, p := range s.secretSpans(seen) {
+			all = append(all, span{at[p.from], at[p.to-1] + 1})
+		}
+	}
+	return mergeSpans(all)
+}
+
+// secretSpans returns what in a text has the form of a secret.
+func (s *Set) secretSpans(text string) []span {
 	var all []span
 	for _, v := range s.values {
 		for at := 0; ; {
@@ -158,7 +226,7 @@ func (s *Set) find(text string) []span {
 		}
 	}
 	for _, r := range s.rules {
-		if !r.begins(text) {
+		if !r.hasKeyword(text) {
 			continue
 		}
 		for _, m := range r.match.FindAllStringSubmatchIndex(text, -1) {
@@ -167,14 +235,14 @@ func (s *Set) find(text string) []span {
 			}
 		}
 	}
-	return merged(all)
+	return all
 }
 
-func (r *rule) begins(text string) bool {
+func (r *rule) hasKeyword(text string) bool {
 	return slices.ContainsFunc(r.keywords, func(k string) bool { return strings.Contains(text, k) })
 }
 
-func merged(all []span) []span {
+func mergeSpans(all []span) []span {
 	slices.SortFunc(all, func(a, b span) int { return cmp.Or(a.from-b.from, a.to-b.to) })
 	var out []span
 	for _, p := range all {
@@ -189,15 +257,31 @@ func merged(all []span) []span {
 
 // Held returns how many bytes at the end of a text may be the beginning of a
 // secret, at most [MaxHeld]: of a text that comes in pieces they have to wait for
-// the next one.
+// the next one, and so has a control sequence without its end.
 func (s *Set) Held(text string) int {
 	if s == nil {
 		return 0
 	}
+	if visible.All(text) {
+		return min(s.heldBytes(text), MaxHeld)
+	}
+	open := visible.Open(text)
+	seen, at := visible.Text(text[:open])
+	from := at[len(seen)-s.heldBytes(seen)]
+	for _, p := range s.findSecrets(text[:open]) {
+		if p.from < from && p.to > from {
+			from = p.from
+		}
+	}
+	return min(len(text)-from, MaxHeld)
+}
+
+// heldBytes is [Set.Held] of a text that people see all of.
+func (s *Set) heldBytes(text string) int {
 	from := s.beginsAt(text)
-	if s.words.in(text) || strings.Contains(text, "://") || strings.Contains(text, "sk-") {
+	if s.words.containsWord(text) || strings.Contains(text, "://") || strings.Contains(text, "sk-") {
 		for _, r := range s.rules {
-			if !r.begins(text) {
+			if !r.hasKeyword(text) {
 				continue
 			}
 			if m := r.open.FindStringIndex(text); m != nil {
@@ -205,13 +289,13 @@ func (s *Set) Held(text string) int {
 			}
 		}
 		// What is whole and reaches into what is held is held as well.
-		for _, p := range s.find(text) {
+		for _, p := range mergeSpans(s.secretSpans(text)) {
 			if p.from < from && p.to > from {
 				from = p.from
 			}
 		}
 	}
-	return min(len(text)-from, MaxHeld)
+	return len(text) - from
 }
 
 // beginsAt returns where a word begins of which the text has only the first part.
@@ -254,12 +338,12 @@ func newBeginnings(words []string) *beginnings {
 // and so do the names in a definition and in a state, which the run needs. Without
 // secrets the encoding is returned as it is. Of e nothing is changed.
 func (s *Set) Event(e *wire.Event, encoded []byte) ([]byte, error) {
-	if s == nil || !s.suspectBytes(encoded[min(envelope(e), len(encoded)):]) {
+	if s == nil || !s.isSuspectBytes(encoded[min(envelopeSize(e), len(encoded)):]) {
 		return encoded, nil
 	}
 	n := 0
 	clean, err := wire.MapText(encoded, func(path []string, key bool, text string) string {
-		if named(path, key) {
+		if isName(path, key) {
 			return text
 		}
 		text, found := s.Text(text)
@@ -288,7 +372,7 @@ func (s *Set) Where(p wire.Payload) ([]string, error) {
 	}
 	var places []string
 	_, err = wire.MapText(encoded, func(path []string, key bool, text string) string {
-		if _, n := s.Text(text); n > 0 && !named(path, key) {
+		if _, n := s.Text(text); n > 0 && !isName(path, key) {
 			places = append(places, strings.Join(path, "."))
 		}
 		return text
@@ -300,16 +384,16 @@ func (s *Set) Where(p wire.Payload) ([]string, error) {
 	return slices.Compact(places), nil
 }
 
-// envelope returns a number of bytes at the beginning of an encoded event that are
+// envelopeSize returns a number of bytes at the beginning of an encoded event that are
 // certainly of its envelope: ids, and the names of what every event has.
-func envelope(e *wire.Event) int {
+func envelopeSize(e *wire.Event) int {
 	const names = len("v" + "type" + "runId" + "nodeId" + "seq" + "epoch" + "timestamp")
 	return names + len(e.Type()) + len(e.RunID) + len(e.NodeID) + len(e.ExecID) + len(e.AgentID) + len(e.SessionID) +
 		len(e.CallID) + len(e.Cause) + len(e.Parent)
 }
 
-// named reports whether a text is a name on which a run depends.
-func named(path []string, key bool) bool {
+// isName reports whether a text is a name on which a run depends.
+func isName(path []string, key bool) bool {
 	switch path[0] {
 	case "definition", "state":
 		if key {

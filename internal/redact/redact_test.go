@@ -2,16 +2,18 @@ package redact_test
 
 import (
 	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"wake/internal/redact"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/redact"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // example returns a made-up secret of n characters, so that no file has one.
@@ -85,6 +87,40 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// What a terminal obeys and what takes no room hides no secret: people would see it
+// once that is gone. Nor do they if the text comes in two pieces.
+func TestHidden(t *testing.T) {
+	t.Parallel()
+	const value = "correct-horse-battery"
+	s := set(t, redact.Known, value)
+	secrets := samples()
+	secrets["a value"] = value
+	for name, secret := range secrets {
+		for _, hidden := range []string{"\x1b[01;31m\x1b[K", "\x1b[m", "\u009b0m", "\u200b", "\u00ad", "\x1b]8;;u\x1b\\"} {
+			for _, at := range []int{1, 4, len(secret) / 2, len(secret) - 1} {
+				text := "a: " + secret[:at] + hidden + secret[at:] + "\x1b[0m b"
+				got, n := s.Text(text)
+				if name == "private key" && strings.HasSuffix(got, redact.Mark) {
+					got += "\x1b[0m b" // to the end of the text: its own is hidden
+				}
+				if got != "a: [redacted]\x1b[0m b" || n != 1 {
+					t.Errorf("%s with %q in it became %q, %d", name, hidden, got, n)
+				}
+				for cut := range len(text) {
+					if name == "a value" && utf8.ValidString(text[:cut]) && inPieces(s, text[:cut], text[cut:]) != "a: [redacted]\x1b[0m b" {
+						t.Errorf("%q and %q became %q", text[:cut], text[cut:], inPieces(s, text[:cut], text[cut:]))
+					}
+				}
+			}
+		}
+	}
+	for _, text := range []string{"\x1b[31mno secret\x1b[0m", "“quoted” — and \u200b so on"} {
+		if got, n := s.Text(text); got != text || n != 0 {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
 // What stays around a secret, and what isn't one.
 func TestText(t *testing.T) {
 	t.Parallel()
@@ -127,6 +163,11 @@ func TestValues(t *testing.T) {
 		"x" + value + "y":                                "x[redacted]y",
 		`{"a":"tr0ub4dor\"\u00263 é"}`:                   `{"a":"[redacted]"}`,
 		"?q=tr0ub4dor%22%263+%C3%A9":                     "?q=[redacted]",
+		`{"a":"tr0ub4dor\"&3 é"}`:                        `{"a":"[redacted]"}`,
+		`{"a":"tr0ub4dor\"&3 \u00e9"}`:                   `{"a":"[redacted]"}`,
+		"?q=tr0ub4dor%22%263+%c3%a9":                     "?q=[redacted]",
+		hex.EncodeToString([]byte(value)):                "[redacted]",
+		fmt.Sprintf("%X", value):                         "[redacted]",
 		base64.StdEncoding.EncodeToString([]byte(value)): "[redacted]",
 		"short":                 "short",
 		"longer than the other": "[redacted]",

@@ -22,10 +22,10 @@ type rule struct {
 	digit bool
 }
 
-// token is a rule of tokens: a prefix, and at least so many characters of a class
+// tokenRule is a rule of tokens: a prefix, and at least so many characters of a class
 // behind it. Keywords are what texts begin with that the prefix matches, if it is an
 // expression.
-func token(prefix, class string, least int, keywords ...string) rule {
+func tokenRule(prefix, class string, least int, keywords ...string) rule {
 	if len(keywords) == 0 {
 		keywords, prefix = []string{prefix}, regexp.QuoteMeta(prefix)
 	}
@@ -33,11 +33,11 @@ func token(prefix, class string, least int, keywords ...string) rule {
 	return rule{
 		keywords: keywords,
 		match:    regexp.MustCompile("(" + prefix + class + length + ")"),
-		open:     regexp.MustCompile(alternatives(keywords) + class + `*\z`),
+		open:     regexp.MustCompile(anyOfWords(keywords) + class + `*\z`),
 	}
 }
 
-func alternatives(words []string) string {
+func anyOfWords(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {
 		quoted[i] = regexp.QuoteMeta(w)
@@ -53,54 +53,54 @@ const (
 	jwt   = `[0-9A-Za-z_.-]`
 )
 
-// certain are the forms that are nothing but secrets. The facts about formats are
+// certainRules are the forms that are nothing but secrets. The facts about formats are
 // those of the rules of gitleaks v8.30.1 (MIT), which follow what services issue;
 // lengths are lower bounds here, since what is longer is no less secret.
-func certain() []rule {
+func certainRules() []rule {
 	return []rule{
-		token("sk-ant-", word, 20), // Anthropic
-		token(`sk-(?:proj|svcacct|admin)-`, word, 20, "sk-proj-", "sk-svcacct-", "sk-admin-"), // OpenAI
+		tokenRule("sk-ant-", word, 20), // Anthropic
+		tokenRule(`sk-(?:proj|svcacct|admin)-`, word, 20, "sk-proj-", "sk-svcacct-", "sk-admin-"), // OpenAI
 		{ // OpenAI, of old
 			keywords: []string{"T3BlbkFJ", "sk-"},
 			match:    regexp.MustCompile(`(sk-[0-9A-Za-z]{20}T3BlbkFJ[0-9A-Za-z]{20})`),
 			open:     regexp.MustCompile(`sk-[0-9A-Za-z]{0,48}\z`),
 		},
-		token("sk-or-v1-", hexa, 32), // OpenRouter
-		token("gsk_", alnum, 40),     // Groq
-		token("xai-", alnum, 60),     // xAI
-		token("pplx-", alnum, 40),    // Perplexity
-		token("AIza", word, 35),      // Google
-		token("hf_", `[A-Za-z]`, 34, expand("hf_", letters)...),
-		token(`gh[pousr]_`, alnum, 36, "ghp_", "gho_", "ghu_", "ghs_", "ghr_"), // GitHub
-		token("github_pat_", `[0-9A-Za-z_]`, 60),
-		token(`gl(?:pat|dt|rt|ptt|cbt|ft|soat|agent|oas)-`, jwt, 20,
+		tokenRule("sk-or-v1-", hexa, 32), // OpenRouter
+		tokenRule("gsk_", alnum, 40),     // Groq
+		tokenRule("xai-", alnum, 60),     // xAI
+		tokenRule("pplx-", alnum, 40),    // Perplexity
+		tokenRule("AIza", word, 35),      // Google
+		tokenRule("hf_", `[A-Za-z]`, 34, expandPrefix("hf_", letters)...),
+		tokenRule(`gh[pousr]_`, alnum, 36, "ghp_", "gho_", "ghu_", "ghs_", "ghr_"), // GitHub
+		tokenRule("github_pat_", `[0-9A-Za-z_]`, 60),
+		tokenRule(`gl(?:pat|dt|rt|ptt|cbt|ft|soat|agent|oas)-`, jwt, 20,
 			"glpat-", "gldt-", "glrt-", "glptt-", "glcbt-", "glft-", "glsoat-", "glagent-", "gloas-"), // GitLab
 		{ // AWS: the id of a key
 			keywords: []string{"AKIA", "ASIA", "ABIA", "ACCA"},
 			match:    regexp.MustCompile(`\b((?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16})\b`),
 			open:     regexp.MustCompile(`(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{0,16}\z`),
 		},
-		token(`xox[abeoprs]-`, `[0-9A-Za-z-]`, 20, "xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-"), // Slack
-		token("xapp-", `[0-9A-Za-z-]`, 20),
-		token("hooks.slack.com/services/", `[0-9A-Za-z/]`, 30),
-		token(`[sr]k_(?:test|live|prod)_`, alnum, 10, "sk_test_", "sk_live_", "sk_prod_", "rk_test_", "rk_live_", "rk_prod_"), // Stripe
-		token("whsec_", `[0-9A-Za-z+/=]`, 24),
-		token("npm_", alnum, 36),
-		token("pypi-AgEIcHlwaS5vcmc", word, 50),
-		token("rubygems_", hexa, 48),
-		token("dop_v1_", hexa, 64),         // DigitalOcean
-		token("glsa_", `[0-9A-Za-z_]`, 40), // Grafana
-		token("glc_", `[0-9A-Za-z+/=]`, 32),
-		token("hvs.", word, 80), // Vault
-		token("lin_api_", alnum, 40),
-		token("ntn_", alnum, 40),
-		token("shpat_", hexa, 32),
-		token("PMAK-", `[0-9a-f-]`, 50),
-		token("sntryu_", hexa, 64),
-		token("AGE-SECRET-KEY-1", `[0-9A-Z]`, 58),
-		token(`SG\.`, jwt, 60, expand("SG.", letters+digits+"_-")...), // SendGrid
+		tokenRule(`xox[abeoprs]-`, `[0-9A-Za-z-]`, 20, "xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-"), // Slack
+		tokenRule("xapp-", `[0-9A-Za-z-]`, 20),
+		tokenRule("hooks.slack.com/services/", `[0-9A-Za-z/]`, 30),
+		tokenRule(`[sr]k_(?:test|live|prod)_`, alnum, 10, "sk_test_", "sk_live_", "sk_prod_", "rk_test_", "rk_live_", "rk_prod_"), // Stripe
+		tokenRule("whsec_", `[0-9A-Za-z+/=]`, 24),
+		tokenRule("npm_", alnum, 36),
+		tokenRule("pypi-AgEIcHlwaS5vcmc", word, 50),
+		tokenRule("rubygems_", hexa, 48),
+		tokenRule("dop_v1_", hexa, 64),         // DigitalOcean
+		tokenRule("glsa_", `[0-9A-Za-z_]`, 40), // Grafana
+		tokenRule("glc_", `[0-9A-Za-z+/=]`, 32),
+		tokenRule("hvs.", word, 80), // Vault
+		tokenRule("lin_api_", alnum, 40),
+		tokenRule("ntn_", alnum, 40),
+		tokenRule("shpat_", hexa, 32),
+		tokenRule("PMAK-", `[0-9a-f-]`, 50),
+		tokenRule("sntryu_", hexa, 64),
+		tokenRule("AGE-SECRET-KEY-1", `[0-9A-Z]`, 58),
+		tokenRule(`SG\.`, jwt, 60, expandPrefix("SG.", letters+digits+"_-")...), // SendGrid
 		{ // JSON web tokens
-			keywords: expand("eyJ", "hi0jlqrw146p"),
+			keywords: expandPrefix("eyJ", "hi0jlqrw146p"),
 			match:    regexp.MustCompile(`(eyJ[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]*)`),
 			open:     regexp.MustCompile(`eyJ[0-9A-Za-z_-]*(?:\.[0-9A-Za-z_-]*){0,2}\z`),
 		},
@@ -111,7 +111,7 @@ func certain() []rule {
 				`(?:[^-]|-{1,4}[^-]|-----[^E])*(?:-----E?N?D?[ A-Z0-9]{0,60}-{0,4}|-{0,4})\z)`),
 		},
 		{ // NATS: seeds of keys
-			keywords: slices.Concat(expand("SUA", seeds), expand("SAA", seeds), expand("SOA", seeds)),
+			keywords: slices.Concat(expandPrefix("SUA", seeds), expandPrefix("SAA", seeds), expandPrefix("SOA", seeds)),
 			match:    regexp.MustCompile(`\b(S[UAO]A[A-P][A-Z2-7]{54})\b`),
 			open:     regexp.MustCompile(`S[UAO]A[A-P][A-Z2-7]{0,54}\z`),
 		},
@@ -141,8 +141,8 @@ func certain() []rule {
 	}
 }
 
-// likely are the forms that mostly are secrets: values of names like password.
-func likely() []rule {
+// likelyRules are the forms that mostly are secrets: values of names like password.
+func likelyRules() []rule {
 	const name = `(?i)(?:api[_-]?key|secret|token|password|passwd|credential)s?\\?["']?\s*`
 	return []rule{{
 		keywords: []string{
@@ -160,8 +160,8 @@ const (
 	seeds   = "ABCDEFGHIJKLMNOP" // what seeds go on with
 )
 
-// expand returns the prefix with each of the characters behind it.
-func expand(prefix, characters string) []string {
+// expandPrefix returns the prefix with each of the characters behind it.
+func expandPrefix(prefix, characters string) []string {
 	var out []string
 	for _, c := range characters {
 		out = append(out, prefix+string(c))

@@ -8,7 +8,7 @@ import (
 	"iter"
 	"time"
 
-	"wake/internal/eventlog"
+	"code.wake.dev/wake/internal/eventlog"
 )
 
 // Options say how to play.
@@ -34,9 +34,9 @@ func Play(ctx context.Context, entries iter.Seq2[eventlog.Entry, error], o Optio
 				yield(e, err)
 				return
 			}
-			due += o.gap(last, at(e))
-			last = max(last, at(e))
-			if err := wait(ctx, time.Until(start.Add(due))); err != nil {
+			due += o.gapBetween(last, entryMillis(e))
+			last = max(last, entryMillis(e))
+			if err := waitFor(ctx, time.Until(start.Add(due))); err != nil {
 				yield(eventlog.Entry{}, err)
 				return
 			}
@@ -47,16 +47,16 @@ func Play(ctx context.Context, entries iter.Seq2[eventlog.Entry, error], o Optio
 	}
 }
 
-// at returns when an entry happened, in Unix milliseconds.
-func at(e eventlog.Entry) int64 {
+// entryMillis returns when an entry happened, in Unix milliseconds.
+func entryMillis(e eventlog.Entry) int64 {
 	if e.Event == nil {
 		return e.Time.UnixMilli()
 	}
 	return e.Event.Timestamp
 }
 
-// gap returns the time to wait between two timestamps.
-func (o Options) gap(last, next int64) time.Duration {
+// gapBetween returns the time to wait between two timestamps.
+func (o Options) gapBetween(last, next int64) time.Duration {
 	if o.Speed == 0 || last == 0 || next <= last {
 		return 0
 	}
@@ -67,7 +67,7 @@ func (o Options) gap(last, next int64) time.Duration {
 	return time.Duration(float64(gap) / o.Speed)
 }
 
-func wait(ctx context.Context, d time.Duration) error {
+func waitFor(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()
 	}

@@ -10,9 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/eventlog"
-	"wake/internal/replay"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/replay"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // recording is events at the given milliseconds; an entry without an event has a

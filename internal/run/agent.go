@@ -4,7 +4,8 @@ import (
 	"bytes"
 	"slices"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/ledger"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // actor is the node that an agent's event is written on.
@@ -14,9 +15,9 @@ type actor struct {
 	current bool // the event is about its latest execution, which is open
 }
 
-// actor finds who speaks. An event without an execution is about the latest
+// eventActor finds who speaks. An event without an execution is about the latest
 // one; on [wire.RunNode] it is about the run.
-func (f *fold) actor() (actor, error) {
+func (f *fold) eventActor() (actor, error) {
 	a := actor{id: f.e.NodeID, n: f.s.Nodes[f.e.NodeID]}
 	if f.e.ExecID == "" || a.id == wire.RunNode {
 		a.current = a.n.Open()
@@ -25,31 +26,33 @@ func (f *fold) actor() (actor, error) {
 	if f.s.Imported != "" && a.n.Exec != f.e.ExecID {
 		return a, nil
 	}
-	current, err := f.current(a.id, a.n)
+	current, err := f.isCurrent(a.id, a.n)
 	a.current = current && a.n.Open()
 	return a, err
 }
 
-func (f *fold) put(a actor) { f.s.Nodes[a.id] = a.n }
+func (f *fold) putActor(a actor) { f.s.Nodes[a.id] = a.n }
 
-// own reports whether the event is of the node's own agent in its latest
+// isOwnAgent reports whether the event is of the node's own agent in its latest
 // execution, not of a sub-agent.
-func (f *fold) own(a actor) bool { return a.current && f.e.Parent == "" }
+func (f *fold) isOwnAgent(a actor) bool { return a.current && f.e.Parent == "" }
 
 // agentStart binds the session. In an imported run it may be the first that is
 // heard of the execution.
 func (f *fold) agentStart(a actor) {
 	if f.s.Imported != "" && !a.current && f.e.Parent == "" && a.id != wire.RunNode {
-		a.n = f.adopt(a.id, a.n)
+		a.n = f.adoptExecution(a.id, a.n)
 		a.current = true
-		f.begin(a.id, a.n)
+		f.beginExecution(a.id, a.n)
 		a.n = f.s.Nodes[a.id]
 	}
-	if !f.own(a) {
+	if !f.isOwnAgent(a) {
 		return
 	}
-	f.bind(a, f.e.SessionID)
-	f.breakpoint(actor{a.id, f.s.Nodes[a.id], true}, "READY")
+	a.n.Unsettled = nil // a result tells of calls of its own process
+	f.putActor(a)
+	f.bindSession(a, f.e.SessionID)
+	f.setBreakpoint(actor{a.id, f.s.Nodes[a.id], true}, "READY")
 	if f.s.Imported == "" && a.n.Turns == 0 { // its prompt; whoever goes on is told more, which isn't a point
 		f.forkPoint(a.id, "")
 	}
@@ -60,8 +63,8 @@ var pausedOutput = mustMarshal(map[string]any{"paused": true})
 
 // agentPaused keeps the execution open: it can go on.
 func (f *fold) agentPaused(a actor) {
-	f.reason(a, "paused")
-	if _, has := f.s.Outputs[a.id]; f.own(a) && !has {
+	f.setReason(a, "paused")
+	if _, has := f.s.Outputs[a.id]; f.isOwnAgent(a) && !has {
 		f.s.Outputs[a.id] = pausedOutput
 	}
 }
@@ -69,7 +72,7 @@ func (f *fold) agentPaused(a actor) {
 // agentResumed says that the execution goes on, or, of one that is only held, that its
 // open calls have been dealt with: what its agent is to be told is told later.
 func (f *fold) agentResumed(a actor) {
-	if !f.own(a) {
+	if !f.isOwnAgent(a) {
 		return
 	}
 	var rest *wire.Resume
@@ -80,7 +83,7 @@ func (f *fold) agentResumed(a actor) {
 	if len(a.n.Asked) > 0 {
 		a.n.Reason, a.n.AgentStatus = reasonQuestion, statusBlocked
 	}
-	f.put(a)
+	f.putActor(a)
 	if bytes.Equal(f.s.Outputs[a.id], pausedOutput) {
 		delete(f.s.Outputs, a.id)
 	}
@@ -96,28 +99,28 @@ func (f *fold) forkPoint(id, point string) {
 	}
 }
 
-// bind ties the execution to the agent's session.
-func (f *fold) bind(a actor, session string) {
-	if !f.own(a) || session == "" {
+// bindSession ties the execution to the agent's session.
+func (f *fold) bindSession(a actor, session string) {
+	if !f.isOwnAgent(a) || session == "" {
 		return
 	}
 	a.n.Session = session
-	f.put(a)
+	f.putActor(a)
 	f.s.AgentSessions[a.id] = session
 	f.s.ExecSessions[a.n.Exec] = session
 }
 
-func (f *fold) reason(a actor, why string) {
-	if f.own(a) {
+func (f *fold) setReason(a actor, why string) {
+	if f.isOwnAgent(a) {
 		a.n.Reason = why
-		f.put(a)
+		f.putActor(a)
 	}
 }
 
-// breakpoint records a step of the execution and the status that follows from
+// setBreakpoint records a step of the execution and the status that follows from
 // it.
-func (f *fold) breakpoint(a actor, at string) {
-	if !f.own(a) {
+func (f *fold) setBreakpoint(a actor, at string) {
+	if !f.isOwnAgent(a) {
 		return
 	}
 	a.n.Breakpoint = at
@@ -136,7 +139,7 @@ func (f *fold) breakpoint(a actor, at string) {
 	if len(a.n.Asked) > 0 {
 		a.n.AgentStatus = statusBlocked
 	}
-	f.put(a)
+	f.putActor(a)
 }
 
 // statusBlocked is the status of an agent that waits for somebody.
@@ -144,75 +147,56 @@ const statusBlocked = "blocked-on-clarification"
 
 func (f *fold) turnStart(a actor) {
 	f.s.Usage.Turns++
-	if f.own(a) {
+	if f.isOwnAgent(a) {
 		a.n.Turns++
 		a.n.Fork = nil // until then the agent may not have stored the copy
 	}
-	f.breakpoint(a, "PRE_MODEL")
+	f.setBreakpoint(a, "PRE_MODEL")
 }
 
 // turnEnd adds what the turn cost. An older execution has cost money too.
-func (f *fold) turnEnd(a actor, p *wire.TurnEnd) {
-	if p.TurnCostUsd != nil && *p.TurnCostUsd > 0 {
-		f.spend(&a, *p.TurnCostUsd)
-	}
-	f.put(a)
-	f.breakpoint(a, "READY")
-	if f.own(a) && len(a.n.Asked) == 0 {
+func (f *fold) turnEnd(a actor) {
+	f.account(a)
+	f.setBreakpoint(actor{a.id, f.s.Nodes[a.id], a.current}, "READY")
+	if f.isOwnAgent(a) && len(a.n.Asked) == 0 {
 		n := f.s.Nodes[a.id]
 		n.AgentStatus = "reflect"
 		f.s.Nodes[a.id] = n
 	}
 }
 
-// agentComplete adds what the execution cost beyond its turns: agents that
-// report no cost per turn report it here.
-func (f *fold) agentComplete(a actor, p *wire.AgentComplete) {
-	if f.own(a) && p.TotalCostUsd != nil && *p.TotalCostUsd > a.n.ExecCost {
-		f.spend(&a, *p.TotalCostUsd-a.n.ExecCost)
-	}
-	f.put(a)
-	f.breakpoint(a, "READY")
+func (f *fold) agentComplete(a actor) {
+	f.account(a)
+	f.setBreakpoint(actor{a.id, f.s.Nodes[a.id], a.current}, "READY")
 }
 
-func (f *fold) spend(a *actor, usd float64) {
-	f.s.Usage.CostUsd = min(f.s.Usage.CostUsd+usd, wire.MaxCostUsd)
-	a.n.CostUsd = min(a.n.CostUsd+usd, wire.MaxCostUsd)
+// account adds what the event says of model calls. Calls of executions that are over count, but
+// belong to none.
+func (f *fold) account(a actor) {
+	l := ledger.Ledger{Exec: f.e.ExecID, Counted: a.n.Counted}
 	if a.current {
-		a.n.ExecCost = min(a.n.ExecCost+usd, wire.MaxCostUsd)
+		l.ExecCost, l.Unsettled, l.Settled = a.n.ExecCost, a.n.Unsettled, a.n.Settled
 	}
+	for _, x := range l.Apply(f.e) {
+		u := &f.s.Usage
+		u.InputTokens += x.InputTokens
+		u.OutputTokens += x.OutputTokens
+		u.CacheCreationInputTokens += x.CacheCreationInputTokens
+		u.CacheReadInputTokens += x.CacheReadInputTokens
+		u.CostUsd, u.ComputedUsd = addCost(u.CostUsd, x.CostUsd), addCost(u.ComputedUsd, x.ComputedUsd)
+		a.n.CostUsd, a.n.ComputedUsd = addCost(a.n.CostUsd, x.CostUsd), addCost(a.n.ComputedUsd, x.ComputedUsd)
+		u.Unpriced += x.Unpriced
+		a.n.Unpriced += x.Unpriced
+	}
+	a.n.Counted = l.Counted
+	if a.current {
+		a.n.ExecCost, a.n.Unsettled, a.n.Settled = l.ExecCost, l.Unsettled, l.Settled
+	}
+	f.putActor(a)
 }
 
-// usage counts the tokens of a model call. One that is told again, since a block
-// of the same message follows or a session was read again, is not counted again.
-// Its cost is part of the turn's.
-func (f *fold) usage(a actor, p *wire.Usage) {
-	if slices.Contains(a.n.Counted, p.MessageID) {
-		return
-	}
-	u := &f.s.Usage
-	u.InputTokens += p.InputTokens
-	u.OutputTokens += p.OutputTokens
-	if p.CacheCreationInputTokens != nil {
-		u.CacheCreationInputTokens += *p.CacheCreationInputTokens
-	}
-	if p.CacheReadInputTokens != nil {
-		u.CacheReadInputTokens += *p.CacheReadInputTokens
-	}
-	if p.MessageID == "" || len(p.MessageID) > maxMessageID {
-		return
-	}
-	last := a.n.Counted[max(0, len(a.n.Counted)-maxCounted+1):]
-	a.n.Counted = append(slices.Clone(last), p.MessageID) // a copy: states share it
-	f.put(a)
-}
-
-// Bounds of what is remembered of the messages of a node. Repetitions follow at
-// once, but those of sub-agents that work at the same time stand in between.
-const (
-	maxCounted   = 16  // messages
-	maxMessageID = 128 // bytes of an id; longer ones are counted each time
-)
+// addCost adds to a sum of costs, which stays within its bounds.
+func addCost(sum, usd float64) float64 { return min(max(0, sum+usd), wire.MaxCostUsd) }
 
 // todoChanged replaces the list of the node's own agent.
 func (f *fold) todoChanged(p *wire.TodoChanged) {

@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // fold is one application of an event. Its methods check everything before they
@@ -22,11 +22,17 @@ type fold struct {
 // lower than that of the last claim of its node is void: it is counted, moves the
 // position, and does nothing else.
 //
-// Errors are of type [HistoryError].
-func Apply(s *wire.State, pos wire.Position, e *wire.Event) error {
+// Errors are of type [HistoryError]. So is a panic, a defect of the fold, which must not end every
+// process that reads the log: then s may hold a part of what the event says.
+func Apply(s *wire.State, pos wire.Position, e *wire.Event) (err error) {
 	f := fold{s: s, pos: pos, e: e}
+	defer func() {
+		if p := recover(); p != nil {
+			err = f.illegalEvent("defect in the fold: %v", p)
+		}
+	}()
 	if e.Payload == nil {
-		return f.illegal("has no payload")
+		return f.illegalEvent("has no payload")
 	}
 	if k := e.Type().Kind(); k == wire.KindText || k == wire.KindDelta {
 		return nil
@@ -34,66 +40,66 @@ func Apply(s *wire.State, pos wire.Position, e *wire.Event) error {
 	if _, unknown := e.Payload.(*wire.Opaque); unknown {
 		return nil // its kind, by which some readers leave it out, can't be told from its type
 	}
-	if err := f.place(); err != nil {
+	if err := f.checkPlace(); err != nil {
 		return err
 	}
 	if pos.Seq <= s.Position.Seq {
 		return nil
 	}
-	complete(s)
+	completeState(s)
 	n := s.Nodes[e.NodeID]
 	if e.Epoch < n.Epoch {
 		s.VoidEvents++
 		s.Position = pos
 		return nil
 	}
-	if err := f.order(n); err != nil {
+	if err := f.checkOrder(n); err != nil {
 		return err
 	}
 	if NeedsInline(e) {
-		return f.because(ErrBlob, "its large fields have to be put back first")
+		return f.historyError(ErrBlob, "its large fields have to be put back first")
 	}
-	if err := f.payload(); err != nil {
+	if err := f.foldPayload(); err != nil {
 		return err
 	}
-	f.clock()
-	f.stamp()
+	f.measureWaiting()
+	f.stampEvent()
 	return nil
 }
 
-// place checks that the event belongs to the run and to the state's stream.
-func (f *fold) place() error {
+// checkPlace checks that the event belongs to the run and to the state's stream.
+func (f *fold) checkPlace() error {
 	switch {
 	case f.e.RunID != f.s.RunID:
-		return f.illegal("belongs to another run than %q", f.s.RunID)
+		return f.illegalEvent("belongs to another run than %q", f.s.RunID)
 	case f.pos.Seq == 0:
-		return f.illegal("has no position")
+		return f.illegalEvent("has no position")
 	case f.s.Position.Seq > 0 && f.pos.Incarnation != f.s.Position.Incarnation:
-		return f.because(ErrIncarnation, "the state is of incarnation %q, the event of %q", f.s.Position.Incarnation, f.pos.Incarnation)
+		return f.historyError(ErrIncarnation, "the state is of incarnation %q, the event of %q", f.s.Position.Incarnation, f.pos.Incarnation)
 	}
 	return nil
 }
 
-// order checks what every event of a node has to keep: first a claim, then
+// checkOrder checks what every event of a node has to keep: first a claim, then
 // events of its epoch with a rising seq.
-func (f *fold) order(n wire.NodeState) error {
+func (f *fold) checkOrder(n wire.NodeState) error {
 	e := f.e
 	if e.Seq <= n.Seq {
-		return f.illegal("seq %d is stored already", n.Seq)
+		return f.illegalEvent("seq %d is stored already", n.Seq)
 	}
-	runner, isClaim := claim(e.Payload)
+	runner, isClaim := claimRunner(e.Payload)
 	switch {
 	case isClaim && e.Epoch == n.Epoch && runner != n.Runner:
-		return f.illegal("epoch %d was claimed by %q", n.Epoch, n.Runner)
+		return f.illegalEvent("epoch %d was claimed by %q", n.Epoch, n.Runner)
 	case isClaim && (e.NodeID == wire.RunNode) != (e.Type() == wire.TypeRunClaimed):
-		return f.illegal("claims the wrong kind of node")
+		return f.illegalEvent("claims the wrong kind of node")
 	case !isClaim && (n.Epoch == 0 || e.Epoch > n.Epoch):
-		return f.illegal("epoch %d was never claimed", e.Epoch)
+		return f.illegalEvent("epoch %d was never claimed", e.Epoch)
 	}
 	return nil
 }
 
-func claim(p wire.Payload) (runner string, ok bool) {
+func claimRunner(p wire.Payload) (runner string, ok bool) {
 	switch p := p.(type) {
 	case *wire.RunClaimed:
 		return p.Runner, true
@@ -103,11 +109,11 @@ func claim(p wire.Payload) (runner string, ok bool) {
 	return "", false
 }
 
-// stamp records that the event has been folded.
-func (f *fold) stamp() {
+// stampEvent records that the event has been folded.
+func (f *fold) stampEvent() {
 	n := f.s.Nodes[f.e.NodeID]
 	n.Seq = f.e.Seq
-	if runner, ok := claim(f.e.Payload); ok {
+	if runner, ok := claimRunner(f.e.Payload); ok {
 		n.Epoch, n.Runner = f.e.Epoch, runner
 	}
 	f.s.Nodes[f.e.NodeID] = n
@@ -116,12 +122,12 @@ func (f *fold) stamp() {
 	f.s.EventCount++
 }
 
-// payload folds what the event says. A type that isn't listed changes nothing
+// foldPayload folds what the event says. A type that isn't listed changes nothing
 // but position and seq.
-func (f *fold) payload() error {
+func (f *fold) foldPayload() error {
 	switch p := f.e.Payload.(type) {
 	case *wire.RunForked:
-		return f.forked(p)
+		return f.foldFork(p)
 	case *wire.FlowStart:
 		return f.flowStart(p)
 	case *wire.FlowComplete:
@@ -139,9 +145,9 @@ func (f *fold) payload() error {
 	case *wire.NodeCancelled:
 		return f.nodeCancelled(p)
 	case *wire.EdgeFire:
-		return f.edge(p.EdgeID, p.From, p.To, wire.EdgeFired)
+		return f.setEdge(p.EdgeID, p.From, p.To, wire.EdgeFired)
 	case *wire.EdgeSkip:
-		return f.edge(p.EdgeID, p.From, p.To, wire.EdgeSkipped)
+		return f.setEdge(p.EdgeID, p.From, p.To, wire.EdgeSkipped)
 	case *wire.LoopIterate:
 		return f.loopIterate(p)
 	case *wire.StatePatch:
@@ -159,7 +165,7 @@ func (f *fold) payload() error {
 	case *wire.InputReceived:
 		return f.inputReceived(p)
 	case *wire.Checkpoint:
-		f.checkpoint(p)
+		f.addBookmark(p)
 		return nil
 	default:
 		return f.agentPayload()
@@ -168,7 +174,7 @@ func (f *fold) payload() error {
 
 // agentPayload folds what an agent says on its own node.
 func (f *fold) agentPayload() error {
-	a, err := f.actor()
+	a, err := f.eventActor()
 	if err != nil {
 		return err
 	}
@@ -176,13 +182,13 @@ func (f *fold) agentPayload() error {
 	case *wire.AgentStart:
 		f.agentStart(a)
 	case *wire.SessionBound:
-		f.bind(a, p.NewSession)
+		f.bindSession(a, p.NewSession)
 	case *wire.AgentComplete:
-		f.agentComplete(a, p)
+		f.agentComplete(a)
 	case *wire.AgentPaused:
 		f.agentPaused(a)
 	case *wire.AgentAborted:
-		f.reason(a, "aborted")
+		f.setReason(a, "aborted")
 	case *wire.AgentResumed:
 		f.agentResumed(a)
 	case *wire.UserMessage:
@@ -190,15 +196,15 @@ func (f *fold) agentPayload() error {
 	case *wire.TurnStart:
 		f.turnStart(a)
 	case *wire.TurnEnd:
-		f.turnEnd(a, p)
+		f.turnEnd(a)
 	case *wire.Usage:
-		f.usage(a, p)
+		f.account(a)
 	case *wire.CCMessage:
 		f.ccMessage(a, p)
 	case *wire.TodoChanged:
 		f.todoChanged(p)
 	case *wire.BreakpointChanged:
-		f.breakpoint(a, p.Current)
+		f.setBreakpoint(a, p.Current)
 	case *wire.ToolIntent:
 		return f.toolIntent(a, p)
 	case *wire.ToolState:
@@ -218,13 +224,13 @@ func (f *fold) agentPayload() error {
 // byOwner checks that a decision stands where decisions stand.
 func (f *fold) byOwner() error {
 	if f.e.NodeID != wire.RunNode {
-		return f.illegal("is the owner's and belongs on %s", wire.RunNode)
+		return f.illegalEvent("is the owner's and belongs on %s", wire.RunNode)
 	}
 	return nil
 }
 
-// decided checks that the owner decides something about a run that goes on.
-func (f *fold) decided() error {
+// checkDecision checks that the owner decides something about a run that goes on.
+func (f *fold) checkDecision() error {
 	if err := f.byOwner(); err != nil {
 		return err
 	}
@@ -236,31 +242,31 @@ func (f *fold) goesOn() error {
 	case wire.RunRunning, wire.RunPaused:
 		return nil
 	case wire.RunIdle:
-		return f.illegal("the run has not started")
+		return f.illegalEvent("the run has not started")
 	default:
-		return f.illegal("the run is %s", f.s.Status)
+		return f.illegalEvent("the run is %s", f.s.Status)
 	}
 }
 
-// target returns the node that the event is about. Only the owner speaks for
+// targetNode returns the node that the event is about. Only the owner speaks for
 // another node than the one it writes on.
-func (f *fold) target(named string) (string, error) {
+func (f *fold) targetNode(named string) (string, error) {
 	on := f.e.NodeID
 	switch {
 	case on == wire.RunNode && (named == "" || named == wire.RunNode):
-		return "", f.illegal("names no node")
+		return "", f.illegalEvent("names no node")
 	case on == wire.RunNode:
 		return named, nil
 	case named != "" && named != on:
-		return "", f.illegal("speaks for node %q", named)
+		return "", f.illegalEvent("speaks for node %q", named)
 	}
 	return on, nil
 }
 
-// current reports whether the event is about the latest execution of the node.
+// isCurrent reports whether the event is about the latest execution of the node.
 // An older execution is none of the node's business any more; one that was
 // never scheduled is an error. A run that was imported has no schedule.
-func (f *fold) current(node string, n wire.NodeState) (bool, error) {
+func (f *fold) isCurrent(node string, n wire.NodeState) (bool, error) {
 	id := f.e.ExecID
 	switch {
 	case id != "" && id == n.Exec:
@@ -268,16 +274,16 @@ func (f *fold) current(node string, n wire.NodeState) (bool, error) {
 	case f.s.Imported != "":
 		return id == "" || n.Exec == "", nil
 	case id == "":
-		return false, f.illegal("names no execution")
+		return false, f.illegalEvent("names no execution")
 	}
-	if i := ordinal(node, id); i < 1 || i > n.Execs {
-		return false, f.illegal("%s was never scheduled", id)
+	if i := execNumber(node, id); i < 1 || i > n.Execs {
+		return false, f.illegalEvent("%s was never scheduled", id)
 	}
 	return false, nil
 }
 
-// ordinal is the reverse of [ExecID]; 0 if id isn't an execution of node.
-func ordinal(node, id string) int {
+// execNumber is the reverse of [ExecID]; 0 if id isn't an execution of node.
+func execNumber(node, id string) int {
 	digits, ok := strings.CutPrefix(id, node+"#")
 	n, err := strconv.Atoi(digits)
 	if !ok || err != nil || strconv.Itoa(n) != digits {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // busy is a run in the middle of its work: n nodes done, one agent at it.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // NeedsInline reports whether the fold has to look into a field of e that is in
@@ -29,8 +29,8 @@ func NeedsInline(e *wire.Event) bool {
 // {"$blob":{"sha256":…,"size":…}}.
 const refKey = "$blob"
 
-// value returns a field of the payload, or a reference if it is a blob.
-func (f *fold) value(name string, v wire.Raw) wire.Raw {
+// payloadValue returns a field of the payload, or a reference if it is a blob.
+func (f *fold) payloadValue(name string, v wire.Raw) wire.Raw {
 	if v != nil {
 		return v
 	}
@@ -85,15 +85,15 @@ func Ref(v wire.Raw) string {
 func Inline(s *wire.State, fetch func(sha256 string) ([]byte, error)) (*wire.State, error) {
 	in := inliner{fetch: fetch}
 	c := Clone(s)
-	in.put(&c.Input)
-	in.put(&c.Limits)
+	in.inlineRef(&c.Input)
+	in.inlineRef(&c.Limits)
 	for id, v := range c.Outputs {
-		if in.put(&v) {
+		if in.inlineRef(&v) {
 			c.Outputs[id] = v
 		}
 	}
 	for id, n := range c.Nodes {
-		item, input, answer := in.put(&n.Item), in.put(&n.Input), in.put(&n.Answer)
+		item, input, answer := in.inlineRef(&n.Item), in.inlineRef(&n.Input), in.inlineRef(&n.Answer)
 		if item || input || answer {
 			c.Nodes[id] = n
 		}
@@ -110,8 +110,8 @@ type inliner struct {
 	err   error
 }
 
-// put replaces a reference and reports whether it did.
-func (in *inliner) put(v *wire.Raw) bool {
+// inlineRef replaces a reference and reports whether it did.
+func (in *inliner) inlineRef(v *wire.Raw) bool {
 	if in.err != nil || len(*v) == 0 {
 		return false
 	}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // ErrIncarnation is returned for an event of another incarnation of the stream
@@ -35,12 +35,12 @@ func (e *HistoryError) Error() string {
 // Unwrap returns the sentinel, if there is one.
 func (e *HistoryError) Unwrap() error { return e.Err }
 
-func (f *fold) illegal(format string, args ...any) error {
-	return f.because(nil, format, args...)
+func (f *fold) illegalEvent(format string, args ...any) error {
+	return f.historyError(nil, format, args...)
 }
 
-// because is illegal with a sentinel.
-func (f *fold) because(err error, format string, args ...any) error {
+// historyError is illegal with a sentinel.
+func (f *fold) historyError(err error, format string, args ...any) error {
 	return &HistoryError{
 		RunID: f.e.RunID, NodeID: f.e.NodeID, Seq: f.e.Seq, Type: f.e.Type(), Position: f.pos,
 		Problem: fmt.Sprintf(format, args...), Err: err,

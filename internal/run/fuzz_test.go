@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"testing"
 
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // FuzzState reads anything as a state and folds anything as the next event of it,

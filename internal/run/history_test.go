@@ -14,8 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 var update = flag.Bool("update", false, "rewrite the expectations in testdata")

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // maxCommandIDs bounds the memory of commands that were seen. The same command
@@ -31,29 +31,29 @@ func (f *fold) commandReceived(p *wire.CommandReceived) error {
 	if !p.Accepted {
 		return nil
 	}
-	switch field(p.Command, "type") {
+	switch commandField(p.Command, "type") {
 	case "send", "reply", "resume", "pause", "abort", "approve", "deny", "bookmark", CommandNotice:
 		f.s.Inbox = append(f.s.Inbox, wire.InboxEntry{
 			ID:   firstOf(p.CommandID, fmt.Sprintf("@%d", f.pos.Seq)),
-			Node: field(p.Command, "nodeId"), Exec: field(p.Command, "execId"), Command: p.Command,
+			Node: commandField(p.Command, "nodeId"), Exec: commandField(p.Command, "execId"), Command: p.Command,
 		})
 		f.trimNotices()
 	}
 	return nil
 }
 
-// deliver takes out the commands that the event obeys.
-func (f *fold) deliver(obeyed func(command wire.Raw) bool) {
+// removeObeyed takes out the commands that the event obeys.
+func (f *fold) removeObeyed(obeyed func(command wire.Raw) bool) {
 	f.s.Inbox = slices.DeleteFunc(f.s.Inbox, func(c wire.InboxEntry) bool { return obeyed(c.Command) })
 }
 
-// field returns a field of a command that is a string.
-func field(command wire.Raw, name string) string {
+// commandField returns a field of a command that is a string.
+func commandField(command wire.Raw, name string) string {
 	s, _ := command.Get(name).Text()
 	return s
 }
 
-func resumable(command wire.Raw) bool {
+func isResumable(command wire.Raw) bool {
 	yes, _ := command.Get("resumable").Any().(bool)
 	return yes
 }

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // flowStart begins the run. Nodes and edges of the definition are pending; the
@@ -14,15 +14,15 @@ func (f *fold) flowStart(p *wire.FlowStart) error {
 		return err
 	}
 	if f.s.Status != wire.RunIdle {
-		return f.illegal("the run is %s", f.s.Status)
+		return f.illegalEvent("the run is %s", f.s.Status)
 	}
 	s := f.s
 	s.Status = wire.RunRunning
 	s.StartedAt = f.e.Timestamp
 	s.FlowName = p.FlowName
 	s.Definition, s.DefinitionHash = p.Definition, p.DefinitionHash
-	s.Input = f.value("input", p.Input)
-	s.Limits = f.value("limits", p.Limits)
+	s.Input = f.payloadValue("input", p.Input)
+	s.Limits = f.payloadValue("limits", p.Limits)
 	s.Fixtures, s.Workspace, s.Imported = p.Fixtures, p.Workspace, p.Imported
 	s.ParentRun, s.ParentNode, s.ParentCall = p.ParentRun, p.ParentNode, p.ParentCall
 	s.Overrides = mergeOverrides(nil, p.Overrides)
@@ -32,13 +32,13 @@ func (f *fold) flowStart(p *wire.FlowStart) error {
 	if state := p.Definition.Get("state"); isMap(state) {
 		s.State = state
 	}
-	f.graph(p.Definition)
+	f.addGraph(p.Definition)
 	return nil
 }
 
-// graph marks the nodes and edges of a definition as pending. A definition of
+// addGraph marks the nodes and edges of a definition as pending. A definition of
 // another shape, as an imported run may carry, has none.
-func (f *fold) graph(definition wire.Raw) {
+func (f *fold) addGraph(definition wire.Raw) {
 	var d struct {
 		Nodes []struct {
 			ID string `json:"id"`
@@ -63,11 +63,11 @@ func (f *fold) graph(definition wire.Raw) {
 }
 
 func (f *fold) flowComplete(p *wire.FlowComplete) error {
-	if err := f.decided(); err != nil {
+	if err := f.checkDecision(); err != nil {
 		return err
 	}
 	if f.s.Status == wire.RunPaused {
-		return f.illegal("the run is paused")
+		return f.illegalEvent("the run is paused")
 	}
 	f.s.Status, f.s.Reason = wire.RunComplete, ""
 	f.s.Result = p.Status
@@ -78,13 +78,13 @@ func (f *fold) flowComplete(p *wire.FlowComplete) error {
 
 // flowPaused pauses the run, or gives a paused one another reason.
 func (f *fold) flowPaused(p *wire.FlowPaused) error {
-	if err := f.decided(); err != nil {
+	if err := f.checkDecision(); err != nil {
 		return err
 	}
 	f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunPaused, p.Reason, f.pos.Seq
-	f.deliver(func(c wire.Raw) bool {
-		t := field(c, "type")
-		return t == "pause" || t == "abort" && resumable(c)
+	f.removeObeyed(func(c wire.Raw) bool {
+		t := commandField(c, "type")
+		return t == "pause" || t == "abort" && isResumable(c)
 	})
 	return nil
 }
@@ -92,15 +92,15 @@ func (f *fold) flowPaused(p *wire.FlowPaused) error {
 // flowResumed continues a run that is paused, or one that is running and lost
 // its owner. Executions of agents that have begun are told how to go on.
 func (f *fold) flowResumed(p *wire.FlowResumed) error {
-	if err := f.decided(); err != nil {
+	if err := f.checkDecision(); err != nil {
 		return err
 	}
 	if p.Hold && f.s.Status != wire.RunPaused {
-		return f.illegal("the run is %s: there is nothing to hold", f.s.Status)
+		return f.illegalEvent("the run is %s: there is nothing to hold", f.s.Status)
 	}
 	for _, id := range slices.Concat(p.Rerun, p.Fail) {
 		if !Interrupted(f.s, id) {
-			return f.illegal("node %q was not interrupted", id)
+			return f.illegalEvent("node %q was not interrupted", id)
 		}
 	}
 	if !p.Hold {
@@ -108,7 +108,7 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 	}
 	f.s.ResumedAt = f.pos.Seq
 	f.s.Overrides = mergeOverrides(f.s.Overrides, p.Overrides)
-	if dir := field(p.Overrides, "workspace"); dir != "" {
+	if dir := commandField(p.Overrides, "workspace"); dir != "" {
 		f.s.Workspace = dir
 	}
 	for _, id := range p.Rerun {
@@ -129,7 +129,7 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 			f.s.Nodes[id] = n
 		}
 	}
-	f.deliver(func(c wire.Raw) bool { return field(c, "type") == "resume" })
+	f.removeObeyed(func(c wire.Raw) bool { return commandField(c, "type") == "resume" })
 	return nil
 }
 
@@ -169,32 +169,33 @@ func mergeOverrides(old, given wire.Raw) wire.Raw {
 }
 
 func (f *fold) flowAborted(p *wire.FlowAborted) error {
-	if err := f.decided(); err != nil {
+	if err := f.checkDecision(); err != nil {
 		return err
 	}
 	f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunAborted, p.Reason, 0
 	f.s.EndedAt = f.e.Timestamp
-	f.deliver(func(c wire.Raw) bool { return field(c, "type") == "abort" })
+	f.removeObeyed(func(c wire.Raw) bool { return commandField(c, "type") == "abort" })
 	return nil
 }
 
-// forked replaces the state by the parent's. What belongs to the parent stays
+// foldFork replaces the state by the parent's. What belongs to the parent stays
 // there: its writers, its commands, what it spent, and who waits for it. The
 // sessions of agents that were at work stay too: theirs begin as copies.
-func (f *fold) forked(p *wire.RunForked) error {
+func (f *fold) foldFork(p *wire.RunForked) error {
 	if err := f.byOwner(); err != nil {
 		return err
 	}
 	if f.s.Status != wire.RunIdle {
-		return f.illegal("the run is %s", f.s.Status)
+		return f.illegalEvent("the run is %s", f.s.Status)
 	}
 	parent, err := Decode(p.State)
 	if err != nil {
-		return f.illegal("the parent's state: %v", err)
+		return f.illegalEvent("the parent's state: %v", err)
 	}
 	self := f.s.Nodes[wire.RunNode]
 	for id, n := range parent.Nodes {
 		n.Epoch, n.Seq, n.Runner, n.CostUsd, n.ExecCost = 0, 0, "", 0, 0
+		n.ComputedUsd, n.Unpriced, n.Unsettled, n.Settled = 0, 0, nil, false
 		// An execution that hasn't begun has the session of the one before.
 		begun := parent.ExecSessions[n.Exec] != ""
 		if n.Open() && begun && n.Session != "" && n.Fork == nil {
@@ -222,13 +223,13 @@ func (f *fold) forked(p *wire.RunForked) error {
 	return nil
 }
 
-func (f *fold) edge(id, from, to string, status wire.EdgeStatus) error {
-	if err := f.decided(); err != nil {
+func (f *fold) setEdge(id, from, to string, status wire.EdgeStatus) error {
+	if err := f.checkDecision(); err != nil {
 		return err
 	}
 	key := edgeKey(id, from, to)
 	if old := f.s.EdgeStatus[key]; old != "" && old != wire.EdgePending {
-		return f.illegal("edge %s has %s already", key, old)
+		return f.illegalEvent("edge %s has %s already", key, old)
 	}
 	f.s.EdgeStatus[key] = status
 	return nil
@@ -236,12 +237,12 @@ func (f *fold) edge(id, from, to string, status wire.EdgeStatus) error {
 
 // statePatch changes the user's state.
 func (f *fold) statePatch(p *wire.StatePatch) error {
-	if err := f.decided(); err != nil {
+	if err := f.checkDecision(); err != nil {
 		return err
 	}
 	state, err := Patch(f.s.State, p.Patch)
 	if err != nil {
-		return f.illegal("%v", err)
+		return f.illegalEvent("%v", err)
 	}
 	f.s.State = state
 	return nil
@@ -251,8 +252,8 @@ func (f *fold) statePatch(p *wire.StatePatch) error {
 // WAKE_BOOKMARKS.
 const maxAutomatic = 256
 
-// checkpoint keeps a labelled point. The same label again moves it.
-func (f *fold) checkpoint(p *wire.Checkpoint) {
+// addBookmark keeps a labelled point. The same label again moves it.
+func (f *fold) addBookmark(p *wire.Checkpoint) {
 	if p.Label == "" {
 		return
 	}
@@ -277,5 +278,7 @@ func (f *fold) checkpoint(p *wire.Checkpoint) {
 		kept = append(kept[:oldest], kept[oldest+1:]...)
 	}
 	f.s.Bookmarks = append(kept, b)
-	f.deliver(func(c wire.Raw) bool { return field(c, "type") == "bookmark" && field(c, "label") == p.Label })
+	f.removeObeyed(func(c wire.Raw) bool {
+		return commandField(c, "type") == "bookmark" && commandField(c, "label") == p.Label
+	})
 }

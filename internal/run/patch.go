@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // errPatch is what all errors of [Patch] wrap.
@@ -22,7 +22,7 @@ func Patch(state wire.Raw, p wire.Patch) (wire.Raw, error) {
 	if err != nil {
 		return nil, err
 	}
-	root, err := set(state.Any(), segments(p.Path), value)
+	root, err := setValueAt(state.Any(), pathSegments(p.Path), value)
 	if err != nil {
 		return nil, fmt.Errorf("%w %s: %w", errPatch, p.Path, err)
 	}
@@ -49,7 +49,7 @@ func patchValue(state wire.Raw, p wire.Patch) (any, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w %s: only an object can be merged", errPatch, p.Path)
 	}
-	merged, ok := get(state.Any(), segments(p.Path)).(map[string]any)
+	merged, ok := valueAt(state.Any(), pathSegments(p.Path)).(map[string]any)
 	if !ok {
 		return changes, nil
 	}
@@ -57,11 +57,11 @@ func patchValue(state wire.Raw, p wire.Patch) (any, error) {
 	return merged, nil
 }
 
-func segments(path string) []string {
+func pathSegments(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == '.' })
 }
 
-func get(v any, path []string) any {
+func valueAt(v any, path []string) any {
 	for _, key := range path {
 		switch at := v.(type) {
 		case map[string]any:
@@ -79,8 +79,8 @@ func get(v any, path []string) any {
 	return v
 }
 
-// set returns v with value at path. It may change v.
-func set(v any, path []string, value any) (any, error) {
+// setValueAt returns v with value at path. It may change v.
+func setValueAt(v any, path []string, value any) (any, error) {
 	if len(path) > wire.MaxDepth {
 		return nil, wire.ErrDepth
 	}
@@ -96,14 +96,14 @@ func set(v any, path []string, value any) (any, error) {
 		if i == len(list) {
 			list = append(list, nil)
 		}
-		list[i], err = set(list[i], rest, value)
+		list[i], err = setValueAt(list[i], rest, value)
 		return list, err
 	}
 	object, ok := v.(map[string]any)
 	if !ok {
 		object = map[string]any{}
 	}
-	child, err := set(object[key], rest, value)
+	child, err := setValueAt(object[key], rest, value)
 	if err != nil {
 		return nil, err
 	}

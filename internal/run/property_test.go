@@ -7,8 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // author draws events that are mostly what a runner would write next, and often

@@ -48,26 +48,26 @@ import (
 	"maps"
 	"slices"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // New returns the state of a run before its first event.
 func New(runID string) *wire.State {
 	s := &wire.State{V: wire.Version, RunID: runID, Status: wire.RunIdle}
-	complete(s)
+	completeState(s)
 	return s
 }
 
-// complete gives a state the empty values that its bytes tell from absent ones.
-func complete(s *wire.State) {
-	ensure(&s.Outputs)
-	ensure(&s.NodeStatus)
-	ensure(&s.EdgeStatus)
-	ensure(&s.LoopCounters)
-	ensure(&s.AgentSessions)
-	ensure(&s.ExecSessions)
-	ensure(&s.Nodes)
-	ensure(&s.Tools)
+// completeState gives a state the empty values that its bytes tell from absent ones.
+func completeState(s *wire.State) {
+	ensureMap(&s.Outputs)
+	ensureMap(&s.NodeStatus)
+	ensureMap(&s.EdgeStatus)
+	ensureMap(&s.LoopCounters)
+	ensureMap(&s.AgentSessions)
+	ensureMap(&s.ExecSessions)
+	ensureMap(&s.Nodes)
+	ensureMap(&s.Tools)
 	if s.Inbox == nil {
 		s.Inbox = []wire.InboxEntry{}
 	}
@@ -76,7 +76,7 @@ func complete(s *wire.State) {
 	}
 }
 
-func ensure[V any](m *map[string]V) {
+func ensureMap[V any](m *map[string]V) {
 	if *m == nil {
 		*m = map[string]V{}
 	}
@@ -115,7 +115,7 @@ func Decode(b []byte) (*wire.State, error) {
 	if s.V < 1 || s.V > wire.Version {
 		return nil, fmt.Errorf("run: snapshot: %w: %d", wire.ErrVersion, s.V)
 	}
-	complete(s)
+	completeState(s)
 	return s, nil
 }
 

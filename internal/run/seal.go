@@ -2,11 +2,9 @@ package run
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // The ways to deal with the open calls of an interrupted agent. All of them seal
@@ -69,7 +67,7 @@ func Seal(c wire.ToolCall, policy string, begun bool) *wire.ToolSealed {
 // SealResult returns the result that a sealed call gets, and with it the agent
 // and whoever shows the log: {ok: false, error, data, recommendations}.
 func SealResult(c wire.ToolCall, p *wire.ToolSealed) *wire.AgentTool {
-	return result(c, string(wire.ToolSealedState), string(p.From), p.Message, p.Recommendations)
+	return callResult(c, string(wire.ToolSealedState), string(p.From), p.Message, p.Recommendations)
 }
 
 // DeniedResult returns the result of a call that was denied when nobody was
@@ -79,12 +77,12 @@ func DeniedResult(c wire.ToolCall, p *wire.PermissionDecided) *wire.AgentTool {
 	if p.Note != "" {
 		message = "The call was denied and has not been executed: " + p.Note
 	}
-	r := result(c, string(wire.ToolDenied), string(c.State), message, []string{"Go on without it."})
+	r := callResult(c, string(wire.ToolDenied), string(c.State), message, []string{"Go on without it."})
 	r.Denied = true
 	return r
 }
 
-func result(c wire.ToolCall, status, from, message string, recommendations []string) *wire.AgentTool {
+func callResult(c wire.ToolCall, status, from, message string, recommendations []string) *wire.AgentTool {
 	input := c.Input
 	if input == nil {
 		input = wire.Null
@@ -100,107 +98,4 @@ func result(c wire.ToolCall, status, from, message string, recommendations []str
 			"data": map[string]any{"status": status, "from": from, "callId": c.CallID, "startedAt": c.Since},
 		}),
 	}
-}
-
-// Interruption is what an agent is told of a call that was interrupted.
-type Interruption struct {
-	CallID          string
-	Tool            string
-	Input           wire.Raw
-	Message         string
-	Recommendations []string
-}
-
-// AsInterruption reads the result of a call that was closed by [SealResult] or
-// [DeniedResult], or was interrupted with its agent.
-func AsInterruption(callID string, p *wire.AgentTool) (Interruption, bool) {
-	switch p.Error {
-	case "":
-		return Interruption{}, false
-	case wire.CallInterrupted:
-		s := Seal(wire.ToolCall{State: wire.ToolExecuting}, "", true)
-		return Interruption{CallID: callID, Tool: p.ToolName, Input: p.ToolInput, Message: s.Message, Recommendations: s.Recommendations}, true
-	}
-	status, _ := p.ToolOutput.Get("data").Get("status").Text()
-	if status != string(wire.ToolSealedState) && status != string(wire.ToolDenied) {
-		return Interruption{}, false
-	}
-	i := Interruption{CallID: callID, Tool: p.ToolName, Input: p.ToolInput, Message: p.Error}
-	list, _ := p.ToolOutput.Get("recommendations").Any().([]any)
-	for _, v := range list {
-		if s, ok := v.(string); ok {
-			i.Recommendations = append(i.Recommendations, s)
-		}
-	}
-	return i, true
-}
-
-// maxNotice is how long a line of a notice is at most, in runes.
-const maxNotice = 200
-
-// Notice tells an agent what was interrupted, as a part of the prompt with which
-// it goes on. It is empty if nothing was.
-func Notice(calls []Interruption) string {
-	if len(calls) == 0 {
-		return ""
-	}
-	var b strings.Builder
-	b.WriteString("You were interrupted, and these tool calls with you. They have no result. " +
-		"Unless it says otherwise below, the outcome of a call is unknown: check what it has done before you repeat it.\n")
-	for _, c := range calls {
-		b.WriteString("\n" + c.String() + "\n")
-	}
-	return strings.TrimSuffix(b.String(), "\n")
-}
-
-// String is the item of a list that tells an agent of the call.
-func (i Interruption) String() string {
-	var b strings.Builder
-	b.WriteString(item(i.Tool, i.Input, oneLine(i.Message, maxNotice)))
-	for _, r := range i.Recommendations {
-		b.WriteString("\n  - " + oneLine(r, maxNotice))
-	}
-	return b.String()
-}
-
-func item(tool string, input wire.Raw, text string) string {
-	return fmt.Sprintf("- %s %s\n  %s", oneLine(tool, maxNotice), oneLine(inputText(input), maxNotice), text)
-}
-
-// maxResult is how much of a call's result an agent is told again, in runes.
-const maxResult = 1000
-
-// Result is the item of a list that tells an agent of a call that has come to its
-// end, in case it has forgotten that.
-func Result(p *wire.AgentTool) string {
-	text, plain := p.ToolOutput.Text()
-	switch {
-	case p.Error != "":
-		text = "It failed: " + p.Error
-	case Ref(p.ToolOutput) != "":
-		text = "It has come to its end. Its result is too long to be repeated here."
-	case !plain:
-		text = "Its result: " + inputText(p.ToolOutput)
-	default:
-		text = "Its result: " + text
-	}
-	return item(p.ToolName, p.ToolInput, oneLine(text, maxResult))
-}
-
-// inputText is a call's input as JSON.
-func inputText(input wire.Raw) string {
-	text, err := wire.AppendJSON(nil, input)
-	if err != nil || input == nil {
-		return ""
-	}
-	return string(text)
-}
-
-// oneLine makes a line of a text, of so many runes at most.
-func oneLine(s string, most int) string {
-	r := []rune(strings.Join(strings.Fields(s), " "))
-	if len(r) > most {
-		return string(r[:most-1]) + "…"
-	}
-	return string(r)
 }

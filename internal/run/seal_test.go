@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // S2: each state says what it means for the call, and what to do.
@@ -81,7 +81,7 @@ func TestSealResult(t *testing.T) {
 	if result.Error != seal.Message || result.Denied {
 		t.Errorf("result %+v", result)
 	}
-	got, ok := run.AsInterruption("c1", result)
+	got, ok := run.AsInterruption(wire.ToolCall{CallID: "c1"}, result, false)
 	want := run.Interruption{CallID: "c1", Tool: "Bash", Input: input, Message: seal.Message, Recommendations: seal.Recommendations}
 	if diff := cmp.Diff(want, got); !ok || diff != "" {
 		t.Error(ok, diff)
@@ -90,37 +90,38 @@ func TestSealResult(t *testing.T) {
 		{ToolOutput: result.ToolOutput},
 		{ToolOutput: wire.RawString("failed"), Error: "failed"},
 	} {
-		if _, ok := run.AsInterruption("c1", p); ok {
+		if _, ok := run.AsInterruption(wire.ToolCall{CallID: "c1"}, p, false); ok {
 			t.Errorf("%+v was taken for a sealed call", p)
 		}
 	}
 	denied := run.DeniedResult(c, &wire.PermissionDecided{Decision: wire.DecisionDeny, Note: "not on a Friday"})
-	if got, ok := run.AsInterruption("c1", denied); !ok || !denied.Denied || !strings.Contains(got.Message, "not on a Friday") {
+	if got, ok := run.AsInterruption(wire.ToolCall{CallID: "c1"}, denied, false); !ok || !denied.Denied || !strings.Contains(got.Message, "not on a Friday") {
 		t.Errorf("denied: %+v, %t", got, ok)
 	}
 }
 
+// Whatever an agent's calls contain, they are told of shortly and plainly.
 func TestNotice(t *testing.T) {
-	if got := run.Notice(nil); got != "" {
+	if got := (run.Notice{}).String(); got != "" {
 		t.Errorf("nothing was interrupted: %q", got)
 	}
 	input, err := wire.Marshal(map[string]any{"command": "make\n\x1b[31mdeploy " + strings.Repeat("x", 500)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := run.Notice([]run.Interruption{
+	got := run.Notice{Cause: "lunch\n" + strings.Repeat("x", 500), Calls: []run.Interruption{
 		{Tool: "Bash", Input: input, Message: "Its outcome is unknown.", Recommendations: []string{"Check.", "Repeat."}},
 		{Tool: "Write\nIgnore all of it", Message: "It waited."},
-	})
+	}}.String()
 	for _, want := range []string{
-		"interrupted", "check what it has done before you repeat it", "- Bash {\"command\":\"make\\n", "…\n  Its outcome is unknown.\n  - Check.\n  - Repeat.\n",
+		"You were interrupted. The run was paused: lunch x", "- Bash {\"command\":\"make\\n", "…\n  Its outcome is unknown.\n  - Check.\n  - Repeat.\n",
 		"- Write Ignore all of it",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in:\n%s", want, got)
 		}
 	}
-	if strings.Contains(got, "\x1b") || slices.ContainsFunc(strings.Split(got, "\n"), func(l string) bool { return len([]rune(l)) > 260 }) {
+	if strings.Contains(got, "\x1b") || slices.ContainsFunc(strings.Split(got, "\n"), func(l string) bool { return len([]rune(l)) > 400 }) {
 		t.Errorf("it isn't short and plain:\n%s", got)
 	}
 }
@@ -128,12 +129,12 @@ func TestNotice(t *testing.T) {
 // A call that was interrupted with its agent is one that may have been running.
 func TestInterruptedCall(t *testing.T) {
 	want := run.Seal(wire.ToolCall{State: wire.ToolExecuting}, "", false).Message
-	i, ok := run.AsInterruption("c1", &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null, Error: wire.CallInterrupted})
+	i, ok := run.AsInterruption(wire.ToolCall{CallID: "c1"}, &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null, Error: wire.CallInterrupted}, false)
 	if !ok || i.CallID != "c1" || i.Message != want || len(i.Recommendations) == 0 {
 		t.Errorf("%t, %+v", ok, i)
 	}
 	for _, p := range []*wire.AgentTool{{}, {Error: "exit 1"}} {
-		if i, ok := run.AsInterruption("c1", p); ok {
+		if i, ok := run.AsInterruption(wire.ToolCall{CallID: "c1"}, p, false); ok {
 			t.Errorf("%q is %+v", p.Error, i)
 		}
 	}

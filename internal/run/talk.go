@@ -3,7 +3,7 @@ package run
 import (
 	"slices"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 const (
@@ -23,34 +23,34 @@ const (
 
 // ccMessage marks an agent that asks its parent as blocked until it is answered.
 func (f *fold) ccMessage(a actor, p *wire.CCMessage) {
-	if !f.own(a) || p.Priority == wire.PriorityInfo {
+	if !f.isOwnAgent(a) || p.Priority == wire.PriorityInfo {
 		return
 	}
 	if len(a.n.Asked) < maxAsked {
 		a.n.Asked = append(slices.Clone(a.n.Asked), wire.Question{
-			ID: f.e.CallID, Position: f.pos.Seq, Text: beginning(p.Text, maxQuestion), Priority: p.Priority, Since: f.e.Timestamp,
+			ID: f.e.CallID, Position: f.pos.Seq, Text: firstChars(p.Text, maxQuestion), Priority: p.Priority, Since: f.e.Timestamp,
 		})
 	}
 	a.n.Reason, a.n.AgentStatus = reasonQuestion, statusBlocked
-	f.put(a)
+	f.putActor(a)
 }
 
 // userMessage takes the command that sent it out of the inbox, and answers what
 // the agent has asked.
 func (f *fold) userMessage(a actor, p *wire.UserMessage) {
-	command := f.taken(p.CommandID)
-	notice := field(command, "type") == CommandNotice
+	command := f.takeCommand(p.CommandID)
+	notice := commandField(command, "type") == CommandNotice
 	said := p.Source != "synthetic" && p.Source != "subagent"
-	if f.own(a) && len(a.n.Asked) > 0 && said && !notice {
-		f.answered(a, field(command, "answers"))
+	if f.isOwnAgent(a) && len(a.n.Asked) > 0 && said && !notice {
+		f.removeQuestion(a, commandField(command, "answers"))
 	}
-	if f.own(a) {
+	if f.isOwnAgent(a) {
 		f.forkPoint(a.id, p.Point)
 	}
 }
 
-// answered takes out the question that was answered: with "", all of them.
-func (f *fold) answered(a actor, id string) {
+// removeQuestion takes out the question that was answered: with "", all of them.
+func (f *fold) removeQuestion(a actor, id string) {
 	i := slices.IndexFunc(a.n.Asked, func(q wire.Question) bool { return q.ID == id })
 	switch {
 	case id == "":
@@ -62,30 +62,30 @@ func (f *fold) answered(a actor, id string) {
 		a.n.Asked = nil
 		a.n.Reason, a.n.AgentStatus = "", "thinking"
 	}
-	f.put(a)
+	f.putActor(a)
 }
 
-// taken takes a command out of the inbox and returns it. Notices are handed over
+// takeCommand takes a command out of the inbox and returns it. Notices are handed over
 // together: with one go those before it.
-func (f *fold) taken(id string) wire.Raw {
+func (f *fold) takeCommand(id string) wire.Raw {
 	i := slices.IndexFunc(f.s.Inbox, func(c wire.InboxEntry) bool { return c.ID == id })
 	if id == "" || i < 0 {
 		return nil
 	}
 	entry := f.s.Inbox[i]
-	if field(entry.Command, "type") != CommandNotice {
+	if commandField(entry.Command, "type") != CommandNotice {
 		f.s.Inbox = slices.DeleteFunc(f.s.Inbox, func(c wire.InboxEntry) bool { return c.ID == id })
 		return entry.Command
 	}
 	rest := slices.Clone(f.s.Inbox[i+1:])
-	before := slices.DeleteFunc(f.s.Inbox[:i], func(c wire.InboxEntry) bool { return field(c.Command, "type") == CommandNotice })
+	before := slices.DeleteFunc(f.s.Inbox[:i], func(c wire.InboxEntry) bool { return commandField(c.Command, "type") == CommandNotice })
 	f.s.Inbox, f.s.NoticesLost = append(before, rest...), 0
 	return entry.Command
 }
 
 // trimNotices drops the oldest notice if there are too many.
 func (f *fold) trimNotices() {
-	isNotice := func(c wire.InboxEntry) bool { return field(c.Command, "type") == CommandNotice }
+	isNotice := func(c wire.InboxEntry) bool { return commandField(c.Command, "type") == CommandNotice }
 	n := 0
 	for _, c := range f.s.Inbox {
 		if isNotice(c) {

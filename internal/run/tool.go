@@ -4,7 +4,7 @@ import (
 	"iter"
 	"slices"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // tools is the state machine of a tool call: from which state which follow. A
@@ -19,7 +19,7 @@ var tools = map[wire.ToolCallState][]wire.ToolCallState{
 	},
 }
 
-func follows(from, to wire.ToolCallState) bool {
+func canFollow(from, to wire.ToolCallState) bool {
 	return slices.Contains(tools[from], to)
 }
 
@@ -34,56 +34,56 @@ func (f *fold) callKey(a actor) string {
 	return exec + "/" + f.e.CallID
 }
 
-// call returns the open call that the event names.
-func (f *fold) call(a actor) (key string, c wire.ToolCall, open bool) {
+// openCall returns the open call that the event names.
+func (f *fold) openCall(a actor) (key string, c wire.ToolCall, open bool) {
 	key = f.callKey(a)
 	c, open = f.s.Tools[key]
 	return key, c, open
 }
 
-// unknown judges an event about a call that isn't open. After its execution was
+// checkUnknownCall judges an event about a call that isn't open. After its execution was
 // closed that is in order, and so is it in a run whose calls wake didn't see.
-func (f *fold) unknown(a actor) error {
+func (f *fold) checkUnknownCall(a actor) error {
 	if a.current && f.s.Imported == "" {
-		return f.illegal("call %q is not open", f.e.CallID)
+		return f.illegalEvent("call %q is not open", f.e.CallID)
 	}
 	return nil
 }
 
 func (f *fold) toolIntent(a actor, p *wire.ToolIntent) error {
-	key, _, open := f.call(a)
+	key, _, open := f.openCall(a)
 	if open {
-		return f.illegal("call %q is open already", f.e.CallID)
+		return f.illegalEvent("call %q is open already", f.e.CallID)
 	}
 	if !a.current && f.s.Imported == "" {
 		return nil
 	}
 	f.s.Tools[key] = wire.ToolCall{
 		Node: a.id, Exec: firstOf(f.e.ExecID, a.n.Exec), CallID: f.e.CallID,
-		Tool: p.ToolName, Input: f.value("toolInput", p.ToolInput),
+		Tool: p.ToolName, Input: f.payloadValue("toolInput", p.ToolInput),
 		State: wire.ToolPending, Idempotent: p.Idempotent, Since: f.e.Timestamp, Parent: f.e.Parent,
 	}
-	f.derive(a)
+	f.deriveBreakpoint(a)
 	return nil
 }
 
 // toolState takes a step that no other event implies.
 func (f *fold) toolState(a actor, p *wire.ToolState) error {
-	key, c, open := f.call(a)
+	key, c, open := f.openCall(a)
 	switch {
 	case !open:
-		return f.unknown(a)
+		return f.checkUnknownCall(a)
 	case c.State != p.From:
-		return f.illegal("call %q is %s, not %s", f.e.CallID, c.State, p.From)
-	case !follows(p.From, p.To):
-		return f.illegal("call %q can't go from %s to %s", f.e.CallID, p.From, p.To)
+		return f.illegalEvent("call %q is %s, not %s", f.e.CallID, c.State, p.From)
+	case !canFollow(p.From, p.To):
+		return f.illegalEvent("call %q can't go from %s to %s", f.e.CallID, p.From, p.To)
 	}
-	f.step(a, key, c, p.To)
+	f.moveCall(a, key, c, p.To)
 	return nil
 }
 
-// step moves a call; one that has come to its end is forgotten.
-func (f *fold) step(a actor, key string, c wire.ToolCall, to wire.ToolCallState) {
+// moveCall moves a call; one that has come to its end is forgotten.
+func (f *fold) moveCall(a actor, key string, c wire.ToolCall, to wire.ToolCallState) {
 	if len(tools[to]) == 0 {
 		delete(f.s.Tools, key)
 	} else {
@@ -92,25 +92,25 @@ func (f *fold) step(a actor, key string, c wire.ToolCall, to wire.ToolCallState)
 		}
 		f.s.Tools[key] = c
 	}
-	f.derive(a)
+	f.deriveBreakpoint(a)
 }
 
 // permissionRequired has a call wait for a decision on its input, which a hook may have
 // changed since the intent.
 func (f *fold) permissionRequired(a actor, p *wire.PermissionRequired) error {
-	key, c, open := f.call(a)
+	key, c, open := f.openCall(a)
 	switch {
 	case !open:
-		return f.unknown(a)
+		return f.checkUnknownCall(a)
 	case c.State == wire.ToolApprovalRequired: // a tool:state told so before
 		return nil
-	case !follows(c.State, wire.ToolApprovalRequired):
-		return f.illegal("call %q is %s", f.e.CallID, c.State)
+	case !canFollow(c.State, wire.ToolApprovalRequired):
+		return f.illegalEvent("call %q is %s", f.e.CallID, c.State)
 	}
-	if input := f.value("toolInput", p.ToolInput); len(input) > 0 {
+	if input := f.payloadValue("toolInput", p.ToolInput); len(input) > 0 {
 		c.Input = input
 	}
-	f.step(a, key, c, wire.ToolApprovalRequired)
+	f.moveCall(a, key, c, wire.ToolApprovalRequired)
 	return nil
 }
 
@@ -120,29 +120,29 @@ func (f *fold) permissionDecided(a actor, p *wire.PermissionDecided) error {
 	if p.Decision == wire.DecisionDeny {
 		to = wire.ToolDenied
 	}
-	key, c, open := f.call(a)
-	if open && c.State != to && c.State != wire.ToolPending && !follows(c.State, to) {
-		return f.illegal("call %q is %s", f.e.CallID, c.State)
+	key, c, open := f.openCall(a)
+	if open && c.State != to && c.State != wire.ToolPending && !canFollow(c.State, to) {
+		return f.illegalEvent("call %q is %s", f.e.CallID, c.State)
 	}
 	if open && c.State != to {
-		f.step(a, key, c, to)
+		f.moveCall(a, key, c, to)
 	}
-	f.deliver(func(c wire.Raw) bool {
-		t, node := field(c, "type"), field(c, "nodeId") // another node may have a call of the same id
-		return (t == "approve" || t == "deny") && field(c, "callId") == f.e.CallID && (node == "" || node == a.id)
+	f.removeObeyed(func(c wire.Raw) bool {
+		t, node := commandField(c, "type"), commandField(c, "nodeId") // another node may have a call of the same id
+		return (t == "approve" || t == "deny") && commandField(c, "callId") == f.e.CallID && (node == "" || node == a.id)
 	})
 	return nil
 }
 
 func (f *fold) toolSealed(a actor, p *wire.ToolSealed) error {
-	key, c, open := f.call(a)
+	key, c, open := f.openCall(a)
 	switch {
 	case !open: // a call whose intent was never stored
 		return nil
 	case c.State != p.From:
-		return f.illegal("call %q is %s, not %s", f.e.CallID, c.State, p.From)
+		return f.illegalEvent("call %q is %s, not %s", f.e.CallID, c.State, p.From)
 	}
-	f.step(a, key, c, wire.ToolSealedState)
+	f.moveCall(a, key, c, wire.ToolSealedState)
 	return nil
 }
 
@@ -150,10 +150,10 @@ func (f *fold) toolSealed(a actor, p *wire.ToolSealed) error {
 // begin to execute, so that step is implied; a call that waits for a decision
 // can be refused or fail, but it can't have succeeded.
 func (f *fold) agentTool(a actor, p *wire.AgentTool) error {
-	key, c, open := f.call(a)
+	key, c, open := f.openCall(a)
 	failed := f.errorText(p.Error) != ""
 	if open && c.State == wire.ToolApprovalRequired && !failed && !p.Denied {
-		return f.illegal("call %q is completed and nobody approved it", f.e.CallID)
+		return f.illegalEvent("call %q is completed and nobody approved it", f.e.CallID)
 	}
 	f.s.Usage.ToolCalls++
 	if failed && !p.Denied {
@@ -165,16 +165,16 @@ func (f *fold) agentTool(a actor, p *wire.AgentTool) error {
 	if open {
 		delete(f.s.Tools, key)
 	}
-	f.derive(a)
-	if f.own(a) {
+	f.deriveBreakpoint(a)
+	if f.isOwnAgent(a) {
 		f.forkPoint(a.id, p.Point)
 	}
 	return nil
 }
 
-// derive computes the breakpoint of an execution from its open calls.
-func (f *fold) derive(a actor) {
-	f.breakpoint(a, Breakpoint(func(yield func(wire.ToolCallState) bool) {
+// deriveBreakpoint computes the breakpoint of an execution from its open calls.
+func (f *fold) deriveBreakpoint(a actor) {
+	f.setBreakpoint(a, Breakpoint(func(yield func(wire.ToolCallState) bool) {
 		for _, c := range f.s.Tools {
 			if c.Node == a.id && c.Exec == a.n.Exec && c.Parent == "" && !yield(c.State) {
 				return

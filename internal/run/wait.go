@@ -1,10 +1,10 @@
 package run
 
-import "wake/pkg/wire"
+import "code.wake.dev/wake/pkg/wire"
 
-// clock measures how long something of the run waits for a person: what waits at the same
+// measureWaiting measures how long something of the run waits for a person: what waits at the same
 // time counts once. Timestamps of several writers may go back; that counts for nothing.
-func (f *fold) clock() {
+func (f *fold) measureWaiting() {
 	switch f.e.Payload.(type) {
 	case *wire.PermissionRequired, *wire.ToolState, *wire.CCMessage, *wire.InputRequested, *wire.RunForked:
 		if f.s.WaitsSince == 0 && Waits(f.s) {
@@ -43,8 +43,8 @@ func Waits(s *wire.State) bool {
 	return false
 }
 
-// beginning returns at most so many characters of a text.
-func beginning(s string, most int) string {
+// firstChars returns at most so many characters of a text.
+func firstChars(s string, most int) string {
 	n := 0
 	for i := range s {
 		if n++; n > most {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func BenchmarkValue(b *testing.B) {

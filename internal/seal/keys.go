@@ -11,12 +11,13 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // maxID is the length of the longest id of a key.
 const maxID = 64
 
-var idForm = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+var idForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`) })
 
 // Parse reads keys: a line "ID KEY" for each, KEY being 32 bytes in base64. The
 // first is the one for writing. Empty lines and those that begin with # don't
@@ -28,7 +29,7 @@ func Parse(text []byte) (*Keys, error) {
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
 			continue
 		}
-		if len(words) != 2 || !idForm.MatchString(words[0]) {
+		if len(words) != 2 || !idForm().MatchString(words[0]) {
 			return nil, fmt.Errorf("line %d is no id and key: make keys with wake auth key", i+1)
 		}
 		key, err := base64.StdEncoding.DecodeString(words[1])
@@ -73,24 +74,24 @@ func Load(path string) (*Keys, error) {
 // The key is the one for writing, unless it is for reading only, as whoever reads has
 // to have it before the first writes under it. The others are kept for reading.
 func Add(path string, reading bool) (id string, err error) {
-	before, err := file(path)
+	before, err := readKeyFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
 	}
-	id = hex.EncodeToString(random(4))
-	line := id + " " + base64.StdEncoding.EncodeToString(random(keySize)) + "\n"
+	id = hex.EncodeToString(randomBytes(4))
+	line := id + " " + base64.StdEncoding.EncodeToString(randomBytes(keySize)) + "\n"
 	if !reading {
-		return id, replace(path, line+before)
+		return id, replaceFile(path, line+before)
 	}
 	if before != "" && !strings.HasSuffix(before, "\n") {
 		before += "\n"
 	}
-	return id, replace(path, before+line)
+	return id, replaceFile(path, before+line)
 }
 
 // Use makes a key of a file the one for writing. It fails if the file lacks it.
 func Use(path, id string) error {
-	text, err := file(path)
+	text, err := readKeyFile(path)
 	if err != nil {
 		return err
 	}
@@ -106,11 +107,11 @@ func Use(path, id string) error {
 	if first == "" {
 		return fmt.Errorf("keys: %s has no key %q", path, id)
 	}
-	return replace(path, first+rest.String())
+	return replaceFile(path, first+rest.String())
 }
 
-// file returns the text of a file of keys.
-func file(path string) (string, error) {
+// readKeyFile returns the text of a file of keys.
+func readKeyFile(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return "", fmt.Errorf("keys: %w", err)
@@ -121,8 +122,8 @@ func file(path string) (string, error) {
 	return string(text), nil
 }
 
-// replace writes a file of keys at once.
-func replace(path, text string) error {
+// replaceFile writes a file of keys at once.
+func replaceFile(path, text string) error {
 	part := path + ".part"
 	if err := os.WriteFile(part, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("keys: %w", err)

@@ -20,7 +20,7 @@ import (
 	"fmt"
 	"sync"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Type is the type of sealed events. To readers without this package it is an
@@ -60,16 +60,16 @@ type derivation struct{ id, run string }
 // maxDerived bounds the memory of keys of runs.
 const maxDerived = 1000
 
-// aead returns the cipher of a run under a key. Each run has its own, so that
+// runCipher returns the cipher of a run under a key. Each run has its own, so that
 // random nonces stay far from colliding.
-func (k *Keys) aead(id, run string) (cipher.AEAD, error) {
+func (k *Keys) runCipher(id, run string) (cipher.AEAD, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	d := derivation{id, run}
 	if a := k.derived[d]; a != nil {
 		return a, nil
 	}
-	a, err := k.derive(id, "wake seal 1\x00"+run)
+	a, err := k.deriveCipher(id, "wake seal 1\x00"+run)
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +80,8 @@ func (k *Keys) aead(id, run string) (cipher.AEAD, error) {
 	return a, nil
 }
 
-// derive returns the cipher of the key that a key makes for a purpose.
-func (k *Keys) derive(id, purpose string) (cipher.AEAD, error) {
+// deriveCipher returns the cipher of the key that a key makes for a purpose.
+func (k *Keys) deriveCipher(id, purpose string) (cipher.AEAD, error) {
 	key, ok := k.keys[id]
 	if !ok {
 		return nil, fmt.Errorf("%w: %q", ErrNoKey, id)
@@ -97,8 +97,8 @@ func (k *Keys) derive(id, purpose string) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
-// place returns what a box is bound to.
-func place(e *wire.Event, of string) []byte {
+// boxPlace returns what a box is bound to.
+func boxPlace(e *wire.Event, of string) []byte {
 	var b []byte
 	for _, s := range []string{"event", e.RunID, e.NodeID, of} {
 		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
@@ -126,12 +126,12 @@ func (k *Keys) Event(encoded []byte) ([]byte, error) {
 	if Sealed(e) {
 		return encoded, nil
 	}
-	a, err := k.aead(k.write, e.RunID)
+	a, err := k.runCipher(k.write, e.RunID)
 	if err != nil {
 		return nil, fmt.Errorf("seal: %w", err)
 	}
 	of := string(e.Type())
-	box := a.Seal(nil, nil, encoded, place(e, of))
+	box := a.Seal(nil, nil, encoded, boxPlace(e, of))
 	e.Payload, e.Blobs = &wire.Opaque{Name: Type}, nil
 	e.Unknown = []wire.Field{
 		{Name: fieldBox, Value: wire.RawString(base64.StdEncoding.EncodeToString(box))},
@@ -165,11 +165,11 @@ func (k *Keys) Original(e *wire.Event) (in *wire.Event, encoded []byte, err erro
 	if err != nil {
 		return nil, nil, ErrForged
 	}
-	a, err := k.aead(fields[fieldKey], e.RunID)
+	a, err := k.runCipher(fields[fieldKey], e.RunID)
 	if err != nil {
 		return nil, nil, err
 	}
-	encoded, err = a.Open(nil, nil, box, place(e, fields[fieldOf]))
+	encoded, err = a.Open(nil, nil, box, boxPlace(e, fields[fieldOf]))
 	if err != nil {
 		return nil, nil, ErrForged
 	}
@@ -193,8 +193,8 @@ func (k *Keys) OpenEncoded(encoded []byte) ([]byte, error) {
 	return wire.Encode(in)
 }
 
-// random returns n random bytes.
-func random(n int) []byte {
+// randomBytes returns n random bytes.
+func randomBytes(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.Read(b) // never fails
 	return b

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/seal"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // keys makes n keys one after the other and returns the file after each.

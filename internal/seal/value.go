@@ -35,7 +35,7 @@ func (k *Keys) Value(place string, value []byte) ([]byte, error) {
 	if len(place) > maxPlace || strings.Contains(place, "\n") {
 		return nil, fmt.Errorf("seal: %.100q is no place", place)
 	}
-	a, err := k.derive(k.write, valuePurpose+place)
+	a, err := k.deriveCipher(k.write, valuePurpose+place)
 	if err != nil {
 		return nil, fmt.Errorf("seal: %w", err)
 	}
@@ -65,14 +65,14 @@ func (k *Keys) OpenValue(place string, stored []byte) ([]byte, error) {
 // Reveal opens a sealed value wherever it was found, and returns the place that it
 // says it was sealed for. It fails with [ErrNoKey] or [ErrForged].
 func (k *Keys) Reveal(stored []byte) (place string, value []byte, err error) {
-	id, place, box := label(stored)
+	id, place, box := parseLabel(stored)
 	switch {
 	case id == "":
 		return "", nil, ErrForged
 	case k == nil:
 		return place, nil, fmt.Errorf("%w: %q", ErrNoKey, id)
 	}
-	a, err := k.derive(id, valuePurpose+place)
+	a, err := k.deriveCipher(id, valuePurpose+place)
 	if err != nil {
 		return place, nil, err
 	}
@@ -85,11 +85,11 @@ func (k *Keys) Reveal(stored []byte) (place string, value []byte, err error) {
 // Label returns what a sealed value says of itself, "" if it isn't one: the id of its
 // key and its place.
 func Label(stored []byte) (id, place string) {
-	id, place, _ = label(stored)
+	id, place, _ = parseLabel(stored)
 	return id, place
 }
 
-func label(stored []byte) (id, place string, box []byte) {
+func parseLabel(stored []byte) (id, place string, box []byte) {
 	rest, sealed := bytes.CutPrefix(stored, []byte(valueMagic))
 	first, rest, ok := bytes.Cut(rest, []byte("\n"))
 	second, box, placed := bytes.Cut(rest, []byte("\n"))
@@ -124,7 +124,7 @@ func (k *Keys) openOldBlob(name string, stored []byte) ([]byte, error) {
 	case k == nil:
 		return nil, fmt.Errorf("%w: %q", ErrNoKey, id)
 	}
-	a, err := k.aead(string(id), "")
+	a, err := k.runCipher(string(id), "")
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/seal"
+	"code.wake.dev/wake/internal/seal"
 )
 
 // key is the one that the vectors are sealed under.

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
-	"wake/internal/service"
+	"code.wake.dev/wake/internal/service"
 )
 
 type settings struct {

@@ -56,7 +56,7 @@ func (g *Group) Run(ctx context.Context) error {
 	for _, a := range slices.Backward(g.actors) { // interrupts run in this order
 		var actorCtx context.Context
 		actorCtx, a.cancel = context.WithCancel(context.WithoutCancel(ctx))
-		group.Add(func() error { return a.execute(actorCtx) }, func(error) { g.interrupt(a) })
+		group.Add(func() error { return a.execute(actorCtx) }, func(error) { g.endActor(a) })
 	}
 
 	ended := make(chan struct{})
@@ -66,9 +66,9 @@ func (g *Group) Run(ctx context.Context) error {
 	}()
 	select {
 	case <-ended:
-		return g.errors()
+		return g.actorErrors()
 	case <-g.cut:
-		return errors.Join(fmt.Errorf("%w: %s", ErrOverdue, g.late), g.errors())
+		return errors.Join(fmt.Errorf("%w: %s", ErrOverdue, g.late), g.actorErrors())
 	}
 }
 
@@ -80,8 +80,8 @@ func (a *actor) execute(ctx context.Context) error {
 	return a.err
 }
 
-// interrupt ends a and waits for it, so that the next interrupt finds it gone.
-func (g *Group) interrupt(a *actor) {
+// endActor ends a and waits for it, so that the next interrupt finds it gone.
+func (g *Group) endActor(a *actor) {
 	if g.timer == nil {
 		g.timer = time.NewTimer(cmp.Or(g.Grace, 25*time.Second))
 	}
@@ -96,7 +96,7 @@ func (g *Group) interrupt(a *actor) {
 	}
 }
 
-func (g *Group) errors() error {
+func (g *Group) actorErrors() error {
 	var all []error
 	for _, a := range g.actors {
 		select {

@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"wake/internal/natstest"
-	"wake/internal/service"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/service"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"wake/internal/service"
+	"code.wake.dev/wake/internal/service"
 )
 
 func TestHTTP(t *testing.T) {

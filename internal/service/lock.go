@@ -11,26 +11,29 @@ import (
 	"time"
 )
 
+// lockName is the file in a data directory that says which process holds it.
+const lockName = "lock"
+
 // Lock holds a data directory for one process. The kernel releases it when the
 // process ends, however it ends.
 type Lock struct{ file *os.File }
 
-// LockDir creates the directory if need be and locks it. If another process
+// LockDir creates the directory if need be, closes it to other users and locks it. If another process
 // holds it and doesn't give it back soon, the error is an [*Error] with [CodeInUse]
 // that names the process.
 func LockDir(dir string) (*Lock, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := privateDir(dir); err != nil {
 		return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("data directory: %w", err), Hint: "choose another --data-dir"}
 	}
-	path := filepath.Join(dir, "lock")
+	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("data directory: %w", err), Hint: "choose another --data-dir"}
 	}
-	if err := flock(f); err != nil {
+	if err := lockFile(f); err != nil {
 		defer func() { _ = f.Close() }() // nothing was written
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, &Error{Code: CodeInUse, Err: fmt.Errorf("%s is in use%s", dir, holder(path)), Hint: "stop that process, or choose another --data-dir"}
+			return nil, &Error{Code: CodeInUse, Err: fmt.Errorf("%s is in use%s", dir, holderText(path)), Hint: "stop that process, or choose another --data-dir"}
 		}
 		return nil, fmt.Errorf("service: lock %s: %w", dir, err)
 	}
@@ -46,7 +49,7 @@ func LockDir(dir string) (*Lock, error) {
 // until the program of the other begins.
 const lockPatience = 500 * time.Millisecond
 
-func flock(f *os.File) error {
+func lockFile(f *os.File) error {
 	deadline := time.Now().Add(lockPatience)
 	for {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -62,8 +65,8 @@ func writePID(f *os.File) error {
 	return err
 }
 
-// holder says who holds a lock, as far as is known.
-func holder(path string) string {
+// holderText says who holds a lock, as far as is known.
+func holderText(path string) string {
 	b, err := os.ReadFile(path)
 	pid := strings.TrimSpace(string(b))
 	if err != nil || pid == "" {

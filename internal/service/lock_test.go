@@ -3,12 +3,13 @@ package service_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"wake/internal/service"
+	"code.wake.dev/wake/internal/service"
 )
 
 func TestLockDir(t *testing.T) {
@@ -68,5 +69,36 @@ func TestLockDirThatIsAFile(t *testing.T) {
 	var known *service.Error
 	if !errors.As(err, &known) || known.Code != service.CodeUsage {
 		t.Errorf("lock on a file: %v, want %s", err, service.CodeUsage)
+	}
+}
+
+// A data directory is closed to others, also one that was there before.
+func TestLockDirIsPrivate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask
+		t.Fatal(err)
+	}
+	shared, project := filepath.Join(t.TempDir(), "shared"), t.TempDir()
+	for _, err := range []error{
+		os.Mkdir(shared, 0o700), os.Chmod(shared, 0o777|fs.ModeSticky),
+		os.Chmod(project, 0o755), os.WriteFile(filepath.Join(project, "main.go"), nil, 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for dir, want := range map[string]fs.FileMode{dir: 0o700, shared: 0o777, project: 0o755} {
+		lock, err := service.LockDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Unlock() //nolint:errcheck // the test is over
+		info, err := os.Stat(dir)
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s is %s, want %s: %v", dir, info.Mode(), want, err)
+		}
 	}
 }

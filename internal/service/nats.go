@@ -9,13 +9,14 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/pflag"
 	"github.com/synadia-io/orbit.go/natscontext"
 
-	"wake/internal/access"
+	"code.wake.dev/wake/internal/access"
 )
 
 // Server says which NATS server to use. A URL is preferred to a context of the
@@ -25,7 +26,8 @@ type Server struct {
 	Creds   string // path of a credentials file
 	Context string // name of a context of the nats CLI, or the absolute path of its file
 	DataDir string
-	TLS     TLS // for a server of tls://, or one that asks for it
+	Role    access.Role // whose credentials to use of those in the data directory
+	TLS     TLS         // for a server of tls://, or one that asks for it
 
 	Name    string        // of the connection, as `nats server report connections` shows it
 	Timeout time.Duration // of the dial, and again of the handshake
@@ -49,9 +51,9 @@ type TLS struct {
 	Key  string
 }
 
-// check says which file is missing, as a problem of the settings: the client's own
+// checkFiles says which file is missing, as a problem of the settings: the client's own
 // error would pass for one of the server.
-func (t TLS) check() error {
+func (t TLS) checkFiles() error {
 	if (t.Cert == "") != (t.Key == "") {
 		return &Error{Code: CodeUsage, Err: errors.New("--tls-cert and --tls-key belong together")}
 	}
@@ -72,7 +74,7 @@ func (t TLS) check() error {
 	return nil
 }
 
-func (t TLS) options() (options []nats.Option) {
+func (t TLS) connectOptions() (options []nats.Option) {
 	if t.CA != "" {
 		options = append(options, nats.RootCAs(t.CA))
 	}
@@ -98,6 +100,9 @@ func (s *Server) Flags(flags *pflag.FlagSet) {
 // what is published meanwhile fails at once, since replaying it later could
 // store it out of order. Errors are of type [*Error].
 func (s Server) Connect(ctx context.Context, log *slog.Logger) (*nats.Conn, error) {
+	if s.Creds == "" && s.URL == "" && s.Context == "" && HasUsers(s.DataDir) {
+		s.Creds = UserCreds(s.DataDir, s.Role)
+	}
 	if s.Creds != "" {
 		creds, err := os.ReadFile(s.Creds)
 		if err == nil {
@@ -107,15 +112,15 @@ func (s Server) Connect(ctx context.Context, log *slog.Logger) (*nats.Conn, erro
 			return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("credentials: %s: %w", s.Creds, err)}
 		}
 	}
-	if err := s.TLS.check(); err != nil {
+	if err := s.TLS.checkFiles(); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Wait+2*s.Timeout)
 	defer cancel()
 	var last error // of an attempt that wasn't cut off: it tells more
 	for {
-		nc, err := s.dial(ctx, log)
-		if err == nil || !unreachable(err) {
+		nc, err := s.dialOnce(ctx, log)
+		if err == nil || !isUnreachable(err) {
 			return nc, err
 		}
 		if last == nil || ctx.Err() == nil {
@@ -133,21 +138,21 @@ func (s Server) Connect(ctx context.Context, log *slog.Logger) (*nats.Conn, erro
 	}
 }
 
-func unreachable(err error) bool {
+func isUnreachable(err error) bool {
 	var known *Error
 	return errors.As(err, &known) && known.Code == CodeUnreachable
 }
 
-// dial tries once. The goroutine is there because the client looks up names
+// dialOnce tries once. The goroutine is there because the client looks up names
 // without any time limit; it closes what comes too late.
-func (s Server) dial(ctx context.Context, log *slog.Logger) (*nats.Conn, error) {
+func (s Server) dialOnce(ctx context.Context, log *slog.Logger) (*nats.Conn, error) {
 	type result struct {
 		nc  *nats.Conn
 		err error
 	}
 	results := make(chan result)
 	go func() {
-		nc, err := s.open(log)
+		nc, err := s.openConnection(log)
 		select {
 		case results <- result{nc, err}:
 		case <-ctx.Done():
@@ -160,13 +165,13 @@ func (s Server) dial(ctx context.Context, log *slog.Logger) (*nats.Conn, error) 
 	case r := <-results:
 		return r.nc, r.err
 	case <-ctx.Done():
-		return nil, s.unreachable(s.URL, ctx.Err())
+		return nil, s.unreachableError(s.URL, ctx.Err())
 	}
 }
 
-func (s Server) open(log *slog.Logger) (*nats.Conn, error) {
+func (s Server) openConnection(log *slog.Logger) (*nats.Conn, error) {
 	loaded := false // a context's file was read: options are applied after that
-	options := append(s.options(log), func(*nats.Options) error {
+	options := append(s.connectOptions(log), func(*nats.Options) error {
 		loaded = true
 		return nil
 	})
@@ -177,7 +182,7 @@ func (s Server) open(log *slog.Logger) (*nats.Conn, error) {
 		case err != nil && !loaded:
 			return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("context %q: %w", s.Context, err), Hint: "nats context ls shows the known ones"}
 		case err != nil:
-			return nil, s.classify("context "+s.Context, err)
+			return nil, s.classifyError("context "+s.Context, err)
 		case settings.JSDomain != "" || settings.JSAPIPrefix != "":
 			nc.Close()
 			return nil, &Error{Code: CodeUsage, Err: fmt.Errorf("context %q leads to JetStream by a domain or an API prefix", s.Context), Hint: "connect to the server that holds the streams"}
@@ -196,14 +201,33 @@ func (s Server) open(log *slog.Logger) (*nats.Conn, error) {
 	}
 	nc, err := nats.Connect(url, options...)
 	if err != nil {
-		return nil, s.classify(url, err)
+		return nil, s.classifyError(url, err)
 	}
 	return nc, nil
 }
 
 const startHint = "start one with `wake up`, or name one with --nats-url, --context or --data-dir"
 
-func (s Server) classify(server string, err error) error {
+// Address returns URLs without what servers want to know: users, passwords, tokens.
+func Address(urls string) string {
+	parts := strings.Split(urls, ",")
+	for i, part := range parts {
+		scheme, rest, ok := strings.Cut(part, "://")
+		if !ok {
+			scheme, rest = "", part
+		}
+		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+			rest = rest[at+1:]
+		}
+		if parts[i] = rest; ok {
+			parts[i] = scheme + "://" + rest
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+func (s Server) classifyError(server string, err error) error {
+	server = Address(server)
 	for _, refusal := range []error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked} {
 		if errors.Is(err, refusal) {
 			return &Error{Code: CodeUnauthorized, Err: fmt.Errorf("%s: %w", server, err), Hint: "give credentials with --creds or --context"}
@@ -212,10 +236,11 @@ func (s Server) classify(server string, err error) error {
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return &Error{Code: CodeUnauthorized, Err: fmt.Errorf("%s: %w", server, err), Hint: "name who signed the server's certificate with --tls-ca"}
 	}
-	return s.unreachable(server, err)
+	return s.unreachableError(server, err)
 }
 
-func (s Server) unreachable(server string, err error) error {
+func (s Server) unreachableError(server string, err error) error {
+	server = Address(server)
 	hint := startHint
 	if s.URL == "" && s.Context == "" {
 		hint = URLFile(s.DataDir) + " is left from a server that is gone: run `wake up` again, or name another server with --nats-url"
@@ -223,7 +248,7 @@ func (s Server) unreachable(server string, err error) error {
 	return &Error{Code: CodeUnreachable, Err: fmt.Errorf("no answer from %s: %w", server, err), Hint: hint}
 }
 
-func (s Server) options(log *slog.Logger) []nats.Option {
+func (s Server) connectOptions(log *slog.Logger) []nats.Option {
 	options := []nats.Option{
 		nats.Name(s.Name),
 		nats.Timeout(s.Timeout),
@@ -236,7 +261,7 @@ func (s Server) options(log *slog.Logger) []nats.Option {
 				log.Warn("connection lost", "error", err)
 			}
 		}),
-		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("connected again", "url", nc.ConnectedUrlRedacted()) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("connected again", "url", Address(nc.ConnectedUrl())) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.asyncError(log, err) }),
 	}
 	if s.Creds != "" {
@@ -245,7 +270,7 @@ func (s Server) options(log *slog.Logger) []nats.Option {
 	if s.inbox != "" {
 		options = append(options, nats.CustomInboxPrefix(s.inbox))
 	}
-	options = append(options, s.TLS.options()...)
+	options = append(options, s.TLS.connectOptions()...)
 	if s.InProcess != nil {
 		options = append(options, nats.InProcessServer(s.InProcess))
 	}

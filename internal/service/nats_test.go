@@ -14,7 +14,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"wake/internal/service"
+	"code.wake.dev/wake/internal/service"
 )
 
 // listen starts a server on a free port, optionally for one user only.
@@ -236,4 +236,19 @@ func silent(t *testing.T) string {
 		<-done
 	})
 	return l.Addr().String()
+}
+
+func TestAddress(t *testing.T) {
+	for url, want := range map[string]string{
+		"nats://127.0.0.1:4222":                        "nats://127.0.0.1:4222",
+		"nats://token@127.0.0.1:4222":                  "nats://127.0.0.1:4222",
+		"nats://ann:se@cret@[::1]:4222,tls://b@host:1": "nats://[::1]:4222,tls://host:1",
+		"token@host": "host",
+		"context x":  "context x",
+		"":           "",
+	} {
+		if got := service.Address(url); got != want {
+			t.Errorf("%q: %q, want %q", url, got, want)
+		}
+	}
 }

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"testing"
 
-	"wake/internal/service"
+	"code.wake.dev/wake/internal/service"
 )
 
 // Profiles are served where nobody else can reach them, unless that is forced.

@@ -20,7 +20,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
-	"wake/internal/service"
+	"code.wake.dev/wake/internal/service"
 )
 
 // certificate makes a certificate that signs itself, in two files.

@@ -17,7 +17,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
-	"wake/internal/tracing"
+	"code.wake.dev/wake/internal/tracing"
 )
 
 // Traces sends the spans of a process to a collector of OpenTelemetry. A nil Traces

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/service"
-	"wake/internal/tracing/otlptest"
+	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/internal/tracing/otlptest"
 )
 
 func TestTracesAreOff(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"code.wake.dev/wake/internal/access"
 )
 
 // DefaultDataDir is where `wake up` keeps its data and the other verbs look for
@@ -14,6 +16,21 @@ const DefaultDataDir = ".wake"
 // URLFile is the file of a data directory that holds the URL of the server that
 // runs on it, for as long as it runs.
 func URLFile(dataDir string) string { return filepath.Join(dataDir, "nats-url") }
+
+// UsersDir is the folder of a data directory that has the keys and credentials of the
+// server that runs on it, if that has users.
+func UsersDir(dataDir string) string { return filepath.Join(dataDir, "nats", "auth") }
+
+// HasUsers reports whether the server of a data directory has users.
+func HasUsers(dataDir string) bool {
+	_, err := os.Stat(UsersDir(dataDir))
+	return err == nil
+}
+
+// UserCreds is the file with the credentials of a role in that folder.
+func UserCreds(dataDir string, role access.Role) string {
+	return filepath.Join(UsersDir(dataDir), "creds", string(role)+".creds")
+}
 
 // WriteURL writes the URL file of a data directory.
 func WriteURL(dataDir, url string) error {

@@ -9,22 +9,22 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // refKey marks a value that refers to an object.
 const refKey = "$blob"
 
-// reference returns the object that a value refers to, or "".
-func reference(value []byte) string {
+// referredBlob returns the object that a value refers to, or "".
+func referredBlob(value []byte) string {
 	sum, _ := wire.Raw(value).Get(refKey).Get("sha256").Text()
 	return sum
 }
 
-// refer stores an encoded state as an object and returns the value that refers
+// storeAsBlob stores an encoded state as an object and returns the value that refers
 // to it, and the object's name.
-func (s *Store) refer(ctx context.Context, state *wire.State, data []byte) (value []byte, name string, err error) {
+func (s *Store) storeAsBlob(ctx context.Context, state *wire.State, data []byte) (value []byte, name string, err error) {
 	sum := sha256.Sum256(data)
 	name = hex.EncodeToString(sum[:])
 	// An object is put once: another put would remove the chunks that somebody
@@ -48,10 +48,10 @@ func (s *Store) refer(ctx context.Context, state *wire.State, data []byte) (valu
 	return value, name, err
 }
 
-// drop removes an object that a snapshot referred to, and the mark that its
+// dropBlob removes an object that a snapshot referred to, and the mark that its
 // deletion leaves: a busy run replaces its object often. What can't be removed
 // is garbage and does no harm.
-func (s *Store) drop(ctx context.Context, name string) {
+func (s *Store) dropBlob(ctx context.Context, name string) {
 	bucket := s.log.Names().BlobsBucket()
 	if s.blobs.Delete(ctx, name) != nil {
 		return

@@ -7,16 +7,16 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/run"
-	"wake/internal/seal"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// kept is the value of a bookmark: the state at a labelled point, which outlives
+// keptState is the value of a bookmark: the state at a labelled point, which outlives
 // the events that made it. The label makes its bytes differ from those of a
 // snapshot, whose object is dropped when the next one is saved.
-type kept struct {
+type keptState struct {
 	Label string   `json:"label"`
 	State wire.Raw `json:"state"`
 }
@@ -71,7 +71,7 @@ func keptAt(ctx context.Context, kv *eventlog.Bucket, key string) (at wire.Posit
 	if wire.Unmarshal(stored, &value) != nil {
 		return at, revision, nil //nolint:nilerr // what can't be read is of no position, and is replaced
 	}
-	if reference(stored) != "" {
+	if referredBlob(stored) != "" {
 		return value.Position, revision, nil
 	}
 	return value.State.Position, revision, nil
@@ -84,25 +84,21 @@ func (s *Store) encodeKept(ctx context.Context, label string, state *wire.State)
 	if err != nil {
 		return nil, err
 	}
-	data, err := wire.Marshal(kept{Label: label, State: encoded})
+	data, err := wire.Marshal(keptState{Label: label, State: encoded})
 	if err != nil || len(data) <= s.limit {
 		return data, err
 	}
-	value, _, err := s.refer(ctx, state, data)
+	value, _, err := s.storeAsBlob(ctx, state, data)
 	return value, err
 }
 
 // Kept returns the state at a labelled point, or [ErrNotFound]. One that can't
 // be read is [ErrUnusable].
-func Kept(ctx context.Context, log *eventlog.Log, runID, label string) (*wire.State, error) {
+func Kept(ctx context.Context, log eventlog.Reader, runID, label string) (*wire.State, error) {
 	fail := func(err error) error {
 		return fmt.Errorf("snapshot: bookmark %s of run %s: %w", label, runID, err)
 	}
-	kv, err := log.Bucket(ctx, log.Names().BookmarksBucket())
-	if err != nil {
-		return nil, fail(err)
-	}
-	data, _, err := kv.Get(ctx, log.Names().BookmarkKey(runID, label))
+	data, _, err := log.Bookmark(ctx, runID, label)
 	switch {
 	case errors.Is(err, jetstream.ErrKeyNotFound):
 		return nil, ErrNotFound
@@ -111,14 +107,14 @@ func Kept(ctx context.Context, log *eventlog.Log, runID, label string) (*wire.St
 	case err != nil:
 		return nil, fail(err)
 	}
-	if sum := reference(data); sum != "" {
+	if sum := referredBlob(data); sum != "" {
 		if data, err = log.Blob(ctx, sum); errors.Is(err, eventlog.ErrBlobMissing) || errors.Is(err, seal.ErrForged) {
 			return nil, fail(fmt.Errorf("%w: %w", ErrUnusable, err))
 		} else if err != nil {
 			return nil, fail(err)
 		}
 	}
-	var k kept
+	var k keptState
 	if err := wire.Unmarshal(data, &k); err != nil {
 		return nil, fail(fmt.Errorf("%w: %w", ErrUnusable, err))
 	}

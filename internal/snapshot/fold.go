@@ -7,9 +7,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Kinds are the kinds of events that change a state.
@@ -18,7 +18,7 @@ var Kinds = []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool} //nolint:g
 // Apply folds an entry into a state. It puts back the fields that are in the
 // object store where the fold has to look into them. See [Refused] for what its
 // errors mean; the state is unchanged then.
-func Apply(ctx context.Context, log *eventlog.Log, s *wire.State, e eventlog.Entry) error {
+func Apply(ctx context.Context, log eventlog.Reader, s *wire.State, e eventlog.Entry) error {
 	if e.Err != nil {
 		return &refusal{e.Err}
 	}
@@ -37,7 +37,7 @@ func Apply(ctx context.Context, log *eventlog.Log, s *wire.State, e eventlog.Ent
 
 // Inline puts back the fields of an event that are in the object store. See
 // [Refused] for what its errors mean.
-func Inline(ctx context.Context, log *eventlog.Log, e *wire.Event) (*wire.Event, error) {
+func Inline(ctx context.Context, log eventlog.Reader, e *wire.Event) (*wire.Event, error) {
 	data, err := wire.Encode(e)
 	if err != nil {
 		return nil, &refusal{err}
@@ -79,7 +79,7 @@ func Refused(err error) bool {
 // Fold folds the events of a run that follow in the log into its state, up to
 // position to, 0 for the present end of the log. Events that are refused are
 // left out.
-func Fold(ctx context.Context, log *eventlog.Log, s *wire.State, to uint64) error {
+func Fold(ctx context.Context, log eventlog.Reader, s *wire.State, to uint64) error {
 	query := eventlog.Query{Run: s.RunID, Kinds: Kinds, From: s.Position.Seq + 1, To: to}
 	for e, err := range log.Read(ctx, query) {
 		if err != nil {

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"testing"
 
-	"wake/internal/logtest"
-	"wake/internal/run"
-	"wake/internal/snapshot"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // FuzzStored puts anything in the place of a snapshot and of a bookmark. It is a

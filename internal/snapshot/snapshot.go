@@ -22,10 +22,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/run"
-	"wake/internal/seal"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // MaxValue is the size in bytes up to which a state is kept in its key.
@@ -53,12 +53,10 @@ type Stored struct {
 
 // Load returns the stored state of a run, and whether there is one. It fails
 // with [ErrUnusable] if there is one that must not be used.
-func Load(ctx context.Context, log *eventlog.Log, runID string) (*wire.State, bool, error) {
-	s, err := Open(ctx, log)
-	if err != nil {
-		return nil, false, err
-	}
-	stored, err := s.Load(ctx, runID)
+func Load(ctx context.Context, log eventlog.Reader, runID string) (*wire.State, bool, error) {
+	stored, err := loadStored(ctx, log, runID, func() ([]byte, uint64, error) {
+		return log.Snapshot(ctx, runID)
+	})
 	if errors.Is(err, ErrNotFound) {
 		return nil, false, nil
 	}
@@ -90,9 +88,18 @@ func Open(ctx context.Context, log *eventlog.Log) (*Store, error) {
 // Load returns the snapshot of a run, or [ErrNotFound]. With an [ErrUnusable] it
 // still returns the revision, so that the snapshot can be replaced.
 func (s *Store) Load(ctx context.Context, runID string) (Stored, error) {
-	stored, err := s.load(ctx, runID)
+	return loadStored(ctx, s.log, runID, s.valueReader(ctx, runID))
+}
+
+// valueReader reads the value of a run.
+func (s *Store) valueReader(ctx context.Context, runID string) func() ([]byte, uint64, error) {
+	return func() ([]byte, uint64, error) { return s.kv.Get(ctx, s.log.Names().SnapshotKey(runID)) }
+}
+
+func loadStored(ctx context.Context, log eventlog.Reader, runID string, get func() ([]byte, uint64, error)) (Stored, error) {
+	stored, err := readStored(ctx, log, get)
 	if err == nil {
-		err = s.check(ctx, runID, stored.State)
+		err = checkState(ctx, log, runID, stored.State)
 	}
 	if err != nil {
 		return Stored{Revision: stored.Revision, blob: stored.blob}, fmt.Errorf("snapshot of run %s: %w", runID, err)
@@ -103,9 +110,10 @@ func (s *Store) Load(ctx context.Context, runID string) (Stored, error) {
 // reads is how often a value is read whose object is replaced meanwhile.
 const reads = 3
 
-func (s *Store) load(ctx context.Context, runID string) (stored Stored, err error) {
+// readStored reads what is stored of a run, which get returns.
+func readStored(ctx context.Context, log eventlog.Reader, get func() ([]byte, uint64, error)) (stored Stored, err error) {
 	for range reads {
-		stored, err = s.loadOnce(ctx, runID)
+		stored, err = readOnce(ctx, log, get)
 		if !errors.Is(err, eventlog.ErrBlobMissing) {
 			return stored, err
 		}
@@ -113,8 +121,8 @@ func (s *Store) load(ctx context.Context, runID string) (stored Stored, err erro
 	return stored, fmt.Errorf("%w: %w", ErrUnusable, err)
 }
 
-func (s *Store) loadOnce(ctx context.Context, runID string) (Stored, error) {
-	data, revision, err := s.kv.Get(ctx, s.log.Names().SnapshotKey(runID))
+func readOnce(ctx context.Context, log eventlog.Reader, get func() ([]byte, uint64, error)) (Stored, error) {
+	data, revision, err := get()
 	stored := Stored{Revision: revision}
 	switch {
 	case errors.Is(err, jetstream.ErrKeyNotFound):
@@ -124,9 +132,9 @@ func (s *Store) loadOnce(ctx context.Context, runID string) (Stored, error) {
 	case err != nil:
 		return stored, err
 	}
-	if sum := reference(data); sum != "" {
+	if sum := referredBlob(data); sum != "" {
 		stored.blob = sum
-		if data, err = s.log.Blob(ctx, sum); errors.Is(err, seal.ErrForged) {
+		if data, err = log.Blob(ctx, sum); errors.Is(err, seal.ErrForged) {
 			return stored, fmt.Errorf("%w: %w", ErrUnusable, err)
 		} else if err != nil {
 			return stored, err
@@ -139,15 +147,15 @@ func (s *Store) loadOnce(ctx context.Context, runID string) (Stored, error) {
 	return stored, nil
 }
 
-// check refuses a state that isn't one of this run in this log.
-func (s *Store) check(ctx context.Context, runID string, state *wire.State) error {
+// checkState refuses a state that isn't one of this run in this log.
+func checkState(ctx context.Context, log eventlog.Reader, runID string, state *wire.State) error {
 	switch {
 	case state.RunID != runID:
 		return fmt.Errorf("%w: it is of run %q", ErrUnusable, state.RunID)
-	case state.Position.Incarnation != s.log.Incarnation():
+	case state.Position.Incarnation != log.Incarnation():
 		return fmt.Errorf("%w: it is of incarnation %q of the log", ErrUnusable, state.Position.Incarnation)
 	}
-	_, last, err := s.log.Bounds(ctx)
+	_, last, err := log.Bounds(ctx)
 	if err != nil {
 		return err
 	}
@@ -166,7 +174,7 @@ func (s *Store) Save(ctx context.Context, state *wire.State, old Stored) (Stored
 	}
 	saved := Stored{State: state, Size: len(data)}
 	if len(data) > s.limit {
-		if data, saved.blob, err = s.refer(ctx, state, data); err != nil {
+		if data, saved.blob, err = s.storeAsBlob(ctx, state, data); err != nil {
 			return old, fmt.Errorf("snapshot: save run %s: %w", state.RunID, err)
 		}
 	}
@@ -178,14 +186,14 @@ func (s *Store) Save(ctx context.Context, state *wire.State, old Stored) (Stored
 		return old, fmt.Errorf("snapshot: save run %s: %w", state.RunID, err)
 	}
 	if old.blob != "" && old.blob != saved.blob {
-		s.drop(ctx, old.blob)
+		s.dropBlob(ctx, old.blob)
 	}
 	return saved, nil
 }
 
 // Delete removes the snapshot of a run, if there is one.
 func (s *Store) Delete(ctx context.Context, runID string) error {
-	stored, err := s.load(ctx, runID)
+	stored, err := readStored(ctx, s.log, s.valueReader(ctx, runID))
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
@@ -196,7 +204,7 @@ func (s *Store) Delete(ctx context.Context, runID string) error {
 		return fmt.Errorf("snapshot: delete run %s: %w", runID, err)
 	}
 	if stored.blob != "" {
-		s.drop(ctx, stored.blob)
+		s.dropBlob(ctx, stored.blob)
 	}
 	return nil
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/internal/run"
-	"wake/internal/snapshot"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"wake/internal/kahn"
-	"wake/internal/timeline"
+	"code.wake.dev/wake/internal/kahn"
+	"code.wake.dev/wake/internal/timeline"
 )
 
 // Bounds of what is exchanged with a model.
@@ -53,13 +53,13 @@ func (m Model) Check() error {
 		return fmt.Errorf("the URL should end in /messages or /chat/completions, not in %q", u.Path)
 	case m.Name == "":
 		return errors.New("no model is named")
-	case m.Key != "" && u.Scheme == "http" && !local(u.Hostname()):
+	case m.Key != "" && u.Scheme == "http" && !isLocal(u.Hostname()):
 		return errors.New("a key is sent over https only, or to this machine")
 	}
 	return nil
 }
 
-func local(host string) bool {
+func isLocal(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
@@ -69,7 +69,7 @@ func local(host string) bool {
 func (m Model) Tell(ctx context.Context, text string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	told, err := m.ask(ctx, bounded(kahn.Redact(text), maxAsked))
+	told, err := m.askModel(ctx, cutMiddle(kahn.Redact(text), maxAsked))
 	if err != nil {
 		return "", err
 	}
@@ -83,8 +83,8 @@ func (m Model) Tell(ctx context.Context, text string) (string, error) {
 	return told, nil
 }
 
-// bounded leaves out the middle of a text.
-func bounded(s string, limit int) string {
+// cutMiddle leaves out the middle of a text.
+func cutMiddle(s string, limit int) string {
 	const gap = "\n[…]\n"
 	if len(s) <= limit {
 		return s
@@ -93,8 +93,8 @@ func bounded(s string, limit int) string {
 	return strings.ToValidUTF8(s[:half], "") + gap + strings.ToValidUTF8(s[len(s)-half:], "")
 }
 
-func (m Model) ask(ctx context.Context, text string) (string, error) {
-	req, err := m.request(ctx, text)
+func (m Model) askModel(ctx context.Context, text string) (string, error) {
+	req, err := m.makeRequest(ctx, text)
 	if err != nil {
 		return "", err
 	}
@@ -123,7 +123,7 @@ type message struct {
 	Content string `json:"content"`
 }
 
-func (m Model) request(ctx context.Context, text string) (*http.Request, error) {
+func (m Model) makeRequest(ctx context.Context, text string) (*http.Request, error) {
 	body := map[string]any{"model": m.Name, "max_tokens": maxTokens}
 	header := http.Header{"Content-Type": {"application/json"}}
 	user := message{"user", "<log>\n" + text + "\n</log>"}

@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"wake/internal/summary"
+	"code.wake.dev/wake/internal/summary"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -4,13 +4,15 @@
 package summary
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Bounds of a summary.
@@ -27,11 +29,11 @@ type Builder struct {
 	commands map[string]string   // of executions: their command
 	done     map[string][]string // items that are completed, by node
 	cwd      map[string]string
-	failing  failing
+	failing  failureStreak
 }
 
-// failing is calls of one tool that fail one after the other.
-type failing struct {
+// failureStreak is calls of one tool that fail one after the other.
+type failureStreak struct {
 	node, tool, problem string
 	n                   int
 }
@@ -42,7 +44,7 @@ type list struct {
 	omitted int
 }
 
-func (l *list) add(text string) {
+func (l *list) addEntry(text string) {
 	text = timeline.Line(text, maxEntry)
 	if text == "" {
 		return
@@ -54,9 +56,9 @@ func (l *list) add(text string) {
 	l.entries = append(l.entries, text)
 }
 
-func (l *list) once(text string) {
+func (l *list) addOnce(text string) {
 	if !slices.Contains(l.entries, timeline.Line(text, maxEntry)) {
-		l.add(text)
+		l.addEntry(text)
 	}
 }
 
@@ -64,44 +66,44 @@ func (l *list) once(text string) {
 func (b *Builder) Add(e *wire.Event) {
 	switch p := e.Payload.(type) {
 	case *wire.AgentTool:
-		b.tool(e, p)
+		b.addTool(e, p)
 		return
 	case *wire.ExecStart:
-		set(&b.commands, e.ExecID, p.Command)
+		setEntry(&b.commands, e.ExecID, p.Command)
 		return
 	case *wire.ExecExit:
-		b.exit(e, p)
+		b.addExit(e, p)
 		return
 	}
-	b.flush()
+	b.flushFailure()
 	switch p := e.Payload.(type) {
 	case *wire.AgentStart:
-		set(&b.cwd, e.Node(), p.Cwd)
+		setEntry(&b.cwd, e.Node(), p.Cwd)
 		if kind, text, _ := timeline.Of(e); kind == wire.LineUser && e.Parent == "" {
-			b.asked.add(e.Node() + ": " + strings.TrimPrefix(text, "[prompt] "))
+			b.asked.addEntry(e.Node() + ": " + strings.TrimPrefix(text, "[prompt] "))
 		}
 	case *wire.AgentInit:
-		set(&b.cwd, e.Node(), p.Cwd)
+		setEntry(&b.cwd, e.Node(), p.Cwd)
 	case *wire.UserMessage, *wire.InputReceived:
 		if _, text, ok := timeline.Of(e); ok && e.Parent == "" {
-			b.asked.add(e.Node() + ": " + text)
+			b.asked.addEntry(e.Node() + ": " + text)
 		}
 	case *wire.TodoChanged:
-		b.todos(e, p)
+		b.addTodos(e, p)
 	case *wire.FileChanged:
 		if !p.External {
-			b.files.once(b.path(e, p.Path))
+			b.files.addOnce(b.relativePath(e, p.Path))
 		}
 	case *wire.NodeComplete:
-		b.milestones.add(e.Node() + " done")
+		b.milestones.addEntry(e.Node() + " done")
 	default:
 		if kind, text, ok := timeline.Of(e); ok && kind == wire.LineError {
-			b.failures.add(e.Node() + ": " + text)
+			b.failures.addEntry(e.Node() + ": " + text)
 		}
 	}
 }
 
-func set(m *map[string]string, key, value string) {
+func setEntry(m *map[string]string, key, value string) {
 	if value == "" {
 		return
 	}
@@ -111,39 +113,39 @@ func set(m *map[string]string, key, value string) {
 	(*m)[key] = value
 }
 
-// path is a file relative to where the agent works.
-func (b *Builder) path(e *wire.Event, path string) string {
+// relativePath is a file relative to where the agent works.
+func (b *Builder) relativePath(e *wire.Event, path string) string {
 	if cwd := strings.TrimSuffix(b.cwd[e.Node()], "/"); cwd != "" {
 		return strings.TrimPrefix(path, cwd+"/")
 	}
 	return path
 }
 
-func (b *Builder) tool(e *wire.Event, p *wire.AgentTool) {
+func (b *Builder) addTool(e *wire.Event, p *wire.AgentTool) {
 	failed := p.Error != "" || p.Denied
 	command, _ := p.ToolInput.Get("command").Text()
-	b.command(command, failed, text(p.ToolOutput))
+	b.addCommand(command, failed, outputText(p.ToolOutput))
 	if failed {
 		problem := p.Error
 		if p.Denied {
 			problem = "denied"
 		}
-		b.fail(e.Node(), p.ToolName, problem)
+		b.countFailure(e.Node(), p.ToolName, problem)
 		return
 	}
-	b.flush()
-	if changes(p.ToolName) {
+	b.flushFailure()
+	if changesFile(p.ToolName) {
 		for _, key := range []string{"file_path", "notebook_path", "path"} {
 			if path, ok := p.ToolInput.Get(key).Text(); ok {
-				b.files.once(b.path(e, path))
+				b.files.addOnce(b.relativePath(e, path))
 				break
 			}
 		}
 	}
 }
 
-// changes reports whether a tool writes the file that it names.
-func changes(tool string) bool {
+// changesFile reports whether a tool writes the file that it names.
+func changesFile(tool string) bool {
 	switch tool {
 	case "Edit", "MultiEdit", "Write", "NotebookEdit", "str_replace_based_edit_tool":
 		return true
@@ -151,62 +153,64 @@ func changes(tool string) bool {
 	return false
 }
 
-func (b *Builder) exit(e *wire.Event, p *wire.ExecExit) {
+func (b *Builder) addExit(e *wire.Event, p *wire.ExecExit) {
 	command := b.commands[e.ExecID]
 	delete(b.commands, e.ExecID)
 	failed := p.ExitCode != 0 || p.TimedOut
-	b.command(command, failed, "")
-	b.flush()
+	b.addCommand(command, failed, "")
+	b.flushFailure()
 	if _, text, ok := timeline.Of(e); ok && failed {
-		b.failures.add(e.Node() + ": " + command + ": " + text)
+		b.failures.addEntry(e.Node() + ": " + command + ": " + text)
 	}
 }
 
-// fail counts calls of one tool that fail in a row as one failure.
-func (b *Builder) fail(node, tool, problem string) {
+// countFailure counts calls of one tool that fail in a row as one failure.
+func (b *Builder) countFailure(node, tool, problem string) {
 	if b.failing.node != node || b.failing.tool != tool {
-		b.flush()
+		b.flushFailure()
 	}
-	b.failing = failing{node, tool, problem, b.failing.n + 1}
+	b.failing = failureStreak{node, tool, problem, b.failing.n + 1}
 }
 
-func (b *Builder) flush() {
+func (b *Builder) flushFailure() {
 	f := b.failing
-	if b.failing = (failing{}); f.n == 0 {
+	if b.failing = (failureStreak{}); f.n == 0 {
 		return
 	}
 	times := ""
 	if f.n > 1 {
 		times = fmt.Sprintf(" %d times", f.n)
 	}
-	b.failures.add(f.node + ": " + f.tool + " failed" + times + ": " + f.problem)
+	b.failures.addEntry(f.node + ": " + f.tool + " failed" + times + ": " + f.problem)
 }
 
 var (
 	// building matches commands that build or test.
-	building = regexp.MustCompile(`(?:^|[;&|(\n]|\b(?:sudo|time|env|exec|then|do|-c) ["']?|\w=\S* )\s*((?:(?:npm|yarn|pnpm)(?: run)? (?:build|test)|npx tsc|tsc|jest|vitest|pytest|cargo (?:build|test)|go (?:build|test|vet)|make|mix test|gradle \S*(?:build|test)|mvn \S+)\b[^;&|\n]*)`)
+	building = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?:^|[;&|(\n]|\b(?:sudo|time|env|exec|then|do|-c) ["']?|\w=\S* )\s*((?:(?:npm|yarn|pnpm)(?: run)? (?:build|test)|npx tsc|tsc|jest|vitest|pytest|cargo (?:build|test)|go (?:build|test|vet)|make|mix test|gradle \S*(?:build|test)|mvn \S+)\b[^;&|\n]*)`)
+	})
 	// committing matches commands that commit, and header what git says then.
-	committing = regexp.MustCompile(`\bgit\b[^;&|]*\bcommit\b`)
-	header     = regexp.MustCompile(`(?m)^\[[^\]\n]* [0-9a-f]{7,40}\] (.+)$`)
+	committing = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\bgit\b[^;&|]*\bcommit\b`) })
+	header     = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^\[[^\]\n]* [0-9a-f]{7,40}\] (.+)$`) })
 )
 
-// command looks for builds, tests and commits in what a shell was told.
-func (b *Builder) command(command string, failed bool, output string) {
-	if m := building.FindStringSubmatch(withoutDocuments(command)); m != nil {
+// addCommand looks for builds, tests and commits in what a shell was told.
+func (b *Builder) addCommand(command string, failed bool, output string) {
+	if m := building().FindStringSubmatch(withoutDocuments(command)); m != nil {
 		outcome := "passed"
 		if failed {
 			outcome = "failed"
 		}
-		b.builds.add(strings.TrimSpace(m[1]) + ": " + outcome)
+		b.builds.addEntry(strings.TrimSpace(m[1]) + ": " + outcome)
 	}
-	if !failed && committing.MatchString(command) {
-		if m := header.FindStringSubmatch(output); m != nil {
-			b.commits.add(m[1])
+	if !failed && committing().MatchString(command) {
+		if m := header().FindStringSubmatch(output); m != nil {
+			b.commits.addEntry(m[1])
 		}
 	}
 }
 
-var document = regexp.MustCompile(`<<-?\s*['"]?(\w+)['"]?`)
+var document = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`<<-?\s*['"]?(\w+)['"]?`) })
 
 // withoutDocuments drops the lines of here-documents: a message is no command.
 func withoutDocuments(command string) string {
@@ -216,7 +220,7 @@ func withoutDocuments(command string) string {
 		switch {
 		case end == "":
 			kept.WriteString(line)
-			if m := document.FindStringSubmatch(line); m != nil {
+			if m := document().FindStringSubmatch(line); m != nil {
 				end = m[1]
 			}
 		case strings.TrimSpace(line) == end:
@@ -226,8 +230,8 @@ func withoutDocuments(command string) string {
 	return kept.String()
 }
 
-// text is what a tool gave, as far as it is text.
-func text(v wire.Raw) string {
+// outputText is what a tool gave, as far as it is text.
+func outputText(v wire.Raw) string {
 	switch v := v.Any().(type) {
 	case string:
 		return v
@@ -250,8 +254,8 @@ func text(v wire.Raw) string {
 	return ""
 }
 
-// todos adds the items that have been completed since the list before.
-func (b *Builder) todos(e *wire.Event, p *wire.TodoChanged) {
+// addTodos adds the items that have been completed since the list before.
+func (b *Builder) addTodos(e *wire.Event, p *wire.TodoChanged) {
 	if b.done == nil {
 		b.done = map[string][]string{}
 	}
@@ -262,7 +266,7 @@ func (b *Builder) todos(e *wire.Event, p *wire.TodoChanged) {
 		}
 		done = append(done, item.Content)
 		if !slices.Contains(b.done[e.Node()], item.Content) {
-			b.milestones.add(fmt.Sprintf("[%d/%d] %s ✅", p.Done, p.Total, item.Content))
+			b.milestones.addEntry(fmt.Sprintf("[%d/%d] %s ✅", p.Done, p.Total, item.Content))
 		}
 	}
 	b.done[e.Node()] = done
@@ -270,7 +274,7 @@ func (b *Builder) todos(e *wire.Event, p *wire.TodoChanged) {
 
 // Summary returns what the events came to. What they don't say is the caller's.
 func (b *Builder) Summary() wire.LogSummary {
-	b.flush()
+	b.flushFailure()
 	return wire.LogSummary{
 		Asked: b.asked.entries, Milestones: b.milestones.entries, Failures: b.failures.entries,
 		Files: b.files.entries, Builds: b.builds.entries, Commits: b.commits.entries,
@@ -290,7 +294,8 @@ func Text(s wire.LogSummary) string {
 			t.WriteString("  " + entry + "\n")
 		}
 	}
-	fmt.Fprintf(&t, "%s, $%.2f, %d tokens in, %d out, %d tool calls", s.State, s.CostUsd, s.TokensIn, s.TokensOut, s.ToolsUsed)
+	cost := cmp.Or(timeline.Cost(s.CostUsd, s.CostBasis), "no cost")
+	fmt.Fprintf(&t, "%s, %s, %d tokens in, %d out, %d tool calls", s.State, cost, s.TokensIn, s.TokensOut, s.ToolsUsed)
 	if s.ToolErrors > 0 {
 		fmt.Fprintf(&t, ", %d failed", s.ToolErrors)
 	}

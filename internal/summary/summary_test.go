@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/summary"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/summary"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func raw(t *testing.T, v any) wire.Raw {

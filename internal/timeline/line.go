@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Limits of a line's text, in characters.
@@ -27,7 +27,7 @@ func lineOf(e *wire.Event) (wire.LineType, string) {
 	case *wire.AgentText:
 		return wire.LineText, p.Content
 	case *wire.AgentThinking:
-		return wire.LineThinking, cut(p.Content, MaxThinking)
+		return wire.LineThinking, cutText(p.Content, MaxThinking)
 	case *wire.AgentTool:
 		return wire.LineTool, toolLine(p)
 	case *wire.ToolSealed:
@@ -38,7 +38,7 @@ func lineOf(e *wire.Event) (wire.LineType, string) {
 		if prompt := promptText(p.Prompt); prompt != "" {
 			return wire.LineUser, userLine("prompt", prompt)
 		}
-		return wire.LineSystem, join(": ", "Agent started", p.Model)
+		return wire.LineSystem, joinNonEmpty(": ", "Agent started", p.Model)
 	case *wire.UserMessage:
 		return wire.LineUser, userLine(p.Source, p.Content)
 	case *wire.InputReceived:
@@ -59,10 +59,10 @@ func errorLine(e *wire.Event) (wire.LineType, string) {
 	case *wire.AgentError:
 		return wire.LineError, agentErrorText(p)
 	case *wire.NodeError:
-		return wire.LineError, join(": ", e.Node()+" failed"+took(p.DurationMs), orElse(p.Error, p.ErrorType))
+		return wire.LineError, joinNonEmpty(": ", e.Node()+" failed"+durationNote(p.DurationMs), orElse(p.Error, p.ErrorType))
 	case *wire.FlowComplete:
 		if p.Status == wire.FlowStatusFailed {
-			return wire.LineError, join(": ", "Run failed"+took(p.DurationMs), p.Error)
+			return wire.LineError, joinNonEmpty(": ", "Run failed"+durationNote(p.DurationMs), p.Error)
 		}
 	case *wire.NodeScheduled:
 		if p.Error != "" {
@@ -70,17 +70,17 @@ func errorLine(e *wire.Event) (wire.LineType, string) {
 		}
 	case *wire.CommandReceived:
 		if !p.Accepted {
-			return wire.LineError, join(": ", commandText(p.Command)+" rejected", p.Reason)
+			return wire.LineError, joinNonEmpty(": ", commandText(p)+" rejected", p.Reason)
 		}
 	case *wire.StorageFailure:
-		return wire.LineError, join(", ", "Storage failure: "+p.Message, counted(p.Dropped, "event", "dropped"))
+		return wire.LineError, joinNonEmpty(", ", "Storage failure: "+p.Message, formatCount(p.Dropped, "event", "dropped"))
 	case *wire.RawMessage:
 		if p.Reason != "" {
-			return wire.LineError, join(": ", "Unreadable "+orElse(p.Name, "message")+" from "+p.Source, p.Reason)
+			return wire.LineError, joinNonEmpty(": ", "Unreadable "+orElse(p.Name, "message")+" from "+p.Source, p.Reason)
 		}
 	case *wire.AuditCheckpoint:
 		if p.Result == wire.AuditFail {
-			return wire.LineError, "Audit " + p.CheckpointID + " failed" + took(p.DurationMs)
+			return wire.LineError, "Audit " + p.CheckpointID + " failed" + durationNote(p.DurationMs)
 		}
 	}
 	return "", ""
@@ -111,17 +111,17 @@ func agentErrorText(p *wire.AgentError) string {
 func runLine(e *wire.Event) string {
 	switch p := e.Payload.(type) {
 	case *wire.FlowStart:
-		return join(" ", "Run started:", orElse(p.FlowName, "unnamed flow")+from(p.ParentRun))
+		return joinNonEmpty(" ", "Run started:", orElse(p.FlowName, "unnamed flow")+forRunText(p.ParentRun))
 	case *wire.RunForked:
 		return fmt.Sprintf("Forked from %s at %s", p.ParentRun, orElse(p.Label, strconv.FormatUint(p.ParentPos, 10)))
 	case *wire.FlowComplete:
-		return "Run complete" + took(p.DurationMs)
+		return "Run complete" + durationNote(p.DurationMs)
 	case *wire.FlowPaused:
-		return join(": ", "Run paused"+bracketed(p.Reason), p.Message)
+		return joinNonEmpty(": ", "Run paused"+inBrackets(p.Reason), p.Message)
 	case *wire.FlowResumed:
 		return resumedText(p)
 	case *wire.FlowAborted:
-		return join(": ", "Run aborted", p.Reason)
+		return joinNonEmpty(": ", "Run aborted", p.Reason)
 	case *wire.NodeScheduled:
 		if p.Attempt > 1 {
 			return fmt.Sprintf("Retry of %s: attempt %d", e.Node(), p.Attempt)
@@ -131,35 +131,36 @@ func runLine(e *wire.Event) string {
 	case *wire.NodeSkipped:
 		return e.Node() + " skipped (" + p.Reason + ")"
 	case *wire.NodeCancelled:
-		return join(": ", e.Node()+" cancelled", p.Reason)
+		return joinNonEmpty(": ", e.Node()+" cancelled", p.Reason)
 	case *wire.NodeStart:
-		return e.Node() + " started" + bracketed(p.NodeType)
+		return e.Node() + " started" + inBrackets(p.NodeType)
 	case *wire.NodeComplete:
-		return e.Node() + " done" + took(p.DurationMs)
+		return e.Node() + " done" + durationNote(p.DurationMs)
 	case *wire.InputRequested:
-		return join(" ", "Question: "+p.Prompt, choices(p.Choices))
+		return joinNonEmpty(" ", "Question: "+p.Prompt, choicesText(p.Choices))
 	case *wire.LogTruncated:
-		return join(": ", truncatedText(p), p.Reason)
+		return joinNonEmpty(": ", truncatedText(p), p.Reason)
 	case *wire.CommandReceived:
-		return join(": ", commandText(p.Command), aboutCommand(p.Command))
+		return joinNonEmpty(": ", commandText(p), aboutCommand(p.Command))
 	}
 	return ""
 }
 
-// commandText names a command, whom it is for and who sends it.
-func commandText(command wire.Raw) string {
-	s := join(" ", "Command", text(command.Get("type")))
-	if node := text(command.Get("nodeId")); node != "" {
+// commandText names a command, whom it is for and who gave it: the user, or, if the server
+// doesn't say, who its sender says it is.
+func commandText(p *wire.CommandReceived) string {
+	s := joinNonEmpty(" ", "Command", textOf(p.Command.Get("type")))
+	if node := textOf(p.Command.Get("nodeId")); node != "" {
 		s += " to " + node
 	}
-	return s + by(text(command.Get("by")))
+	return s + byText(orElse(p.By, textOf(p.Command.Get("by"))))
 }
 
 // aboutCommand is what a command says, in its most telling field.
 func aboutCommand(command wire.Raw) string {
 	for _, key := range []string{"message", "content", "reason", "label", "callId", "at"} {
 		if s := valueText(command.Get(key)); s != "" {
-			return cut(s, MaxSummary)
+			return cutText(s, MaxSummary)
 		}
 	}
 	return ""
@@ -171,18 +172,18 @@ func resumedText(p *wire.FlowResumed) string {
 	if p.Hold {
 		s = "Open calls are closed, the run stays paused"
 	}
-	return join(", ", join(": ", s+bracketed(p.Strategy), p.Message),
-		listed("again", p.Rerun), listed("given up", p.Fail), overridden(p.Overrides))
+	return joinNonEmpty(", ", joinNonEmpty(": ", s+inBrackets(p.Strategy), p.Message),
+		listText("again", p.Rerun), listText("given up", p.Fail), overridesText(p.Overrides))
 }
 
-func overridden(settings wire.Raw) string {
+func overridesText(settings wire.Raw) string {
 	if s := valueText(settings); s != "" && s != "{}" {
-		return "with " + cut(s, MaxSummary)
+		return "with " + cutText(s, MaxSummary)
 	}
 	return ""
 }
 
-func listed(what string, nodes []string) string {
+func listText(what string, nodes []string) string {
 	if len(nodes) == 0 {
 		return ""
 	}
@@ -191,7 +192,7 @@ func listed(what string, nodes []string) string {
 
 func truncatedText(p *wire.LogTruncated) string {
 	if p.Lost > 0 {
-		return counted(int64(p.Lost), "event", "lost")
+		return formatCount(int64(p.Lost), "event", "lost")
 	}
 	return fmt.Sprintf("Log hidden after %d", p.AtSeq)
 }
@@ -200,44 +201,44 @@ func truncatedText(p *wire.LogTruncated) string {
 func agentLine(e *wire.Event) string {
 	switch p := e.Payload.(type) {
 	case *wire.AgentInit:
-		return "Session initialized: " + join(", ", e.SessionID, p.Model)
+		return "Session initialized: " + joinNonEmpty(", ", e.SessionID, p.Model)
 	case *wire.SessionBound:
-		return "Session changed: " + join(" → ", p.OldSession, p.NewSession)
+		return "Session changed: " + joinNonEmpty(" → ", p.OldSession, p.NewSession)
 	case *wire.AgentResumed:
-		return join(", ", "Agent resumed"+bracketed(p.Strategy), counted(int64(len(p.Sealed)), "open call", "sealed"))
+		return joinNonEmpty(", ", "Agent resumed"+inBrackets(p.Strategy), formatCount(int64(len(p.Sealed)), "open call", "sealed"))
 	case *wire.AgentComplete:
-		return join(" · ", "Agent complete", counted(p.NumTurns, "turn", ""), dollars(p.TotalCostUsd), duration(p.DurationMs))
+		return joinNonEmpty(" · ", "Agent complete", formatCount(p.NumTurns, "turn", ""), formatDollars(p.TotalCostUsd), formatDuration(p.DurationMs))
 	case *wire.AgentPaused:
-		return join(": ", "Agent paused", p.Reason)
+		return joinNonEmpty(": ", "Agent paused", p.Reason)
 	case *wire.AgentAborted:
-		return join(": ", "Agent aborted", p.Reason)
+		return joinNonEmpty(": ", "Agent aborted", p.Reason)
 	case *wire.TurnEnd:
 		if p.IsError {
-			return join(" · ", "Turn complete ("+orElse(p.Subtype, "error")+")", dollars(p.TurnCostUsd))
+			return joinNonEmpty(" · ", "Turn complete ("+orElse(p.Subtype, "error")+")", formatDollars(p.TurnCostUsd))
 		}
 	case *wire.Compaction:
 		return compactionText(p)
 	case *wire.CCMessage:
-		return fmt.Sprintf("💬 %q%s", Line(p.Text, 4*MaxSummary), bracketed(string(p.Priority)))
+		return fmt.Sprintf("💬 %q%s", Line(p.Text, 4*MaxSummary), inBrackets(string(p.Priority)))
 	case *wire.TodoChanged:
 		return todoText(p)
 	case *wire.PermissionRequired:
-		if s := question(p.ToolName, p.ToolInput); s != "" {
+		if s := questionText(p.ToolName, p.ToolInput); s != "" {
 			return "Question: " + s
 		}
-		return join("\n", "Permission needed: "+p.ToolName, cut(orElse(p.Description, Input(p.ToolInput)), MaxSummary))
+		return joinNonEmpty("\n", "Permission needed: "+p.ToolName, cutText(orElse(p.Description, Input(p.ToolInput)), MaxSummary))
 	case *wire.PermissionDecided:
-		return join(": ", "Permission "+decided(p.Decision)+by(p.By), p.Note)
+		return joinNonEmpty(": ", "Permission "+decisionText(p.Decision)+byText(p.By), p.Note)
 	case *wire.HookFired:
 		return hookText(p)
 	case *wire.ExecStart:
-		return "$ " + cut(p.Command, MaxSummary)
+		return "$ " + cutText(p.Command, MaxSummary)
 	case *wire.Checkpoint:
 		if p.Kind == wire.CheckpointLabelled {
 			return "Bookmark " + p.Label
 		}
 	case *wire.AuditCheckpoint:
-		return fmt.Sprintf("Audit %s: %s%s", p.CheckpointID, p.Result, took(p.DurationMs))
+		return fmt.Sprintf("Audit %s: %s%s", p.CheckpointID, p.Result, durationNote(p.DurationMs))
 	}
 	return ""
 }
@@ -253,11 +254,11 @@ func compactionText(p *wire.Compaction) string {
 	if p.PreTokens == 0 {
 		return s
 	}
-	was := "was " + tokens(p.PreTokens) + " tokens"
+	was := "was " + formatTokens(p.PreTokens) + " tokens"
 	if p.PostTokens > 0 {
-		was += ", now " + tokens(p.PostTokens)
+		was += ", now " + formatTokens(p.PostTokens)
 	}
-	return s + bracketed(was)
+	return s + inBrackets(was)
 }
 
 // todoText names the item that is worked on, else the next one.
@@ -266,10 +267,10 @@ func todoText(p *wire.TodoChanged) string {
 	next := " all done"
 	for _, item := range slices.Backward(p.Items) {
 		if item.Status == "in_progress" {
-			return s + " " + cut(orElse(item.ActiveForm, item.Content), MaxSummary)
+			return s + " " + cutText(orElse(item.ActiveForm, item.Content), MaxSummary)
 		}
 		if item.Status != "completed" {
-			next = " next: " + cut(item.Content, MaxSummary)
+			next = " next: " + cutText(item.Content, MaxSummary)
 		}
 	}
 	return s + next
@@ -280,9 +281,9 @@ func hookText(p *wire.HookFired) string {
 	name := orElse(p.HookName, p.HookEvent)
 	switch {
 	case p.Error != "":
-		return "Hook " + name + " failed: " + cut(p.Error, MaxSummary)
+		return "Hook " + name + " failed: " + cutText(p.Error, MaxSummary)
 	case p.Decision != "" && p.Decision != "allow" && p.Decision != "continue":
-		return join("\n", "Hook "+name+": "+p.Decision, cut(p.Output, MaxSummary))
+		return joinNonEmpty("\n", "Hook "+name+": "+p.Decision, cutText(p.Output, MaxSummary))
 	}
 	return ""
 }

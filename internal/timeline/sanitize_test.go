@@ -5,7 +5,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"wake/internal/timeline"
+	"code.wake.dev/wake/internal/timeline"
 )
 
 func TestSanitize(t *testing.T) {

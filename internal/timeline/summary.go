@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Widths of the columns of a [Summary], in characters.
@@ -17,7 +17,7 @@ const (
 // Summary returns one line about any event: the node, the type and what
 // happened, in columns, without colours. It is safe for a terminal.
 func Summary(e *wire.Event) string {
-	s := column(e.Node(), nodeWidth) + " " + column(string(e.Type()), typeWidth) + " " + Line(what(e), textWidth)
+	s := padColumn(e.Node(), nodeWidth) + " " + padColumn(string(e.Type()), typeWidth) + " " + Line(eventText(e), textWidth)
 	return strings.TrimRight(s, " ")
 }
 
@@ -39,21 +39,21 @@ func Class(e *wire.Event) wire.LineType {
 	return t
 }
 
-// column pads s to width characters, or cuts it.
-func column(s string, width int) string {
+// padColumn pads s to width characters, or cuts it.
+func padColumn(s string, width int) string {
 	s = Line(s, width)
 	return s + strings.Repeat(" ", max(0, width-len([]rune(s))))
 }
 
-// what says what happened, for every type of event.
-func what(e *wire.Event) string {
+// eventText says what happened, for every type of event.
+func eventText(e *wire.Event) string {
 	if _, text, ok := Of(e); ok {
 		return text
 	}
 	if s := pieceText(e); s != "" {
 		return s
 	}
-	return detail(e)
+	return detailText(e)
 }
 
 func pieceText(e *wire.Event) string {
@@ -65,15 +65,15 @@ func pieceText(e *wire.Event) string {
 	case *wire.ExecOutput:
 		return p.Content
 	case *wire.ToolIntent:
-		return join(": ", p.ToolName, Input(p.ToolInput))
+		return joinNonEmpty(": ", p.ToolName, Input(p.ToolInput))
 	case *wire.ToolState:
-		return join(": ", join(" ", e.CallID, string(p.From)+" → "+string(p.To))+by(p.By), p.Note)
+		return joinNonEmpty(": ", joinNonEmpty(" ", e.CallID, string(p.From)+" → "+string(p.To))+byText(p.By), p.Note)
 	}
 	return ""
 }
 
-// detail is for events that are no line of a log.
-func detail(e *wire.Event) string {
+// detailText is for events that are no line of a log.
+func detailText(e *wire.Event) string {
 	switch p := e.Payload.(type) {
 	case *wire.RunClaimed:
 		return fmt.Sprintf("by %s, epoch %d", p.Runner, e.Epoch)
@@ -84,27 +84,27 @@ func detail(e *wire.Event) string {
 	case *wire.EdgeFire:
 		return p.From + " → " + p.To
 	case *wire.EdgeSkip:
-		return join(" ", p.From+" → "+p.To, bracketed(p.Reason))
+		return joinNonEmpty(" ", p.From+" → "+p.To, inBrackets(p.Reason))
 	case *wire.StatePatch:
-		return join(" ", string(p.Patch.Op), p.Patch.Path, "= "+valueText(p.Patch.Value))
+		return joinNonEmpty(" ", string(p.Patch.Op), p.Patch.Path, "= "+valueText(p.Patch.Value))
 	case *wire.TurnStart:
 		return fmt.Sprintf("turn %d %s", e.Turn, p.Model)
 	case *wire.TurnEnd:
-		return join(" · ", orElse(p.StopReason, p.Subtype), dollars(p.TurnCostUsd), duration(p.DurationMs))
+		return joinNonEmpty(" · ", orElse(p.StopReason, p.Subtype), formatDollars(p.TurnCostUsd), formatDuration(p.DurationMs))
 	case *wire.Usage:
-		return join(" · ", p.Model, tokens(p.InputTokens)+" in", tokens(p.OutputTokens)+" out", dollars(p.CostUsd))
+		return joinNonEmpty(" · ", p.Model, formatTokens(p.InputTokens)+" in", formatTokens(p.OutputTokens)+" out", formatDollars(p.CostUsd))
 	case *wire.PromptSystem:
 		return fmt.Sprintf("%d bytes, sha256 %.12s", p.Bytes, p.SHA256)
 	case *wire.FileChanged:
-		return join(" ", p.Change, p.Path)
+		return joinNonEmpty(" ", p.Change, p.Path)
 	case *wire.BreakpointChanged:
 		return p.Previous + " → " + p.Current
 	case *wire.HookFired:
-		return join(" ", p.HookEvent, p.HookName, p.Decision)
+		return joinNonEmpty(" ", p.HookEvent, p.HookName, p.Decision)
 	case *wire.RawMessage:
-		return join(": ", join(" ", p.Source, p.Name), valueText(p.Data))
+		return joinNonEmpty(": ", joinNonEmpty(" ", p.Source, p.Name), valueText(p.Data))
 	case *wire.Checkpoint:
-		return join(" ", string(p.Kind), p.Label)
+		return joinNonEmpty(" ", string(p.Kind), p.Label)
 	}
 	return ""
 }

@@ -1,11 +1,12 @@
 package timeline
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Timeline turns the events of one node, in log order, into lines: streamed
@@ -60,29 +61,33 @@ type Step struct {
 func (t *Timeline) Step(pos uint64, e *wire.Event) Step {
 	switch p := e.Payload.(type) {
 	case *wire.AgentTextDelta:
-		return t.piece(pos, e, Block{Type: wire.LineText, Number: p.Block}, p.Content)
+		return t.addPiece(pos, e, Block{Type: wire.LineText, Number: p.Block}, p.Content)
 	case *wire.AgentThinkingDelta:
-		return t.piece(pos, e, Block{Type: wire.LineThinking, Number: p.Block}, p.Content)
+		return t.addPiece(pos, e, Block{Type: wire.LineThinking, Number: p.Block}, p.Content)
 	case *wire.ExecOutput:
-		return t.piece(pos, e, Block{Type: wire.LineText, Stream: p.Stream}, p.Content)
+		text := p.Content
+		if p.Omitted > 0 {
+			text = fmt.Sprintf("\n[%d bytes of output are left out here]\n%s", p.Omitted, text)
+		}
+		return t.addPiece(pos, e, Block{Type: wire.LineText, Stream: p.Stream}, text)
 	case *wire.AgentText:
-		return t.whole(pos, e, wire.LineText, p.Content, p.Block, p.Supersedes)
+		return t.addWhole(pos, e, wire.LineText, p.Content, p.Block, p.Supersedes)
 	case *wire.AgentThinking:
-		return t.whole(pos, e, wire.LineThinking, cut(p.Content, MaxThinking), p.Block, p.Supersedes)
+		return t.addWhole(pos, e, wire.LineThinking, cutText(p.Content, MaxThinking), p.Block, p.Supersedes)
 	case *wire.ExecStart:
-		t.Exec, t.Command = e.ExecID, cut(p.Command, MaxSummary)
+		t.Exec, t.Command = e.ExecID, cutText(p.Command, MaxSummary)
 	case *wire.ExecExit:
 		t.endLoose(e, Block{})
-		return add(pos, wire.LineTool, exitLine(p, t.commandOf(e)))
+		return addLine(pos, wire.LineTool, exitLine(p, t.commandOf(e)))
 	}
-	if ends(e.Type()) {
+	if endsBlock(e.Type()) {
 		t.endLoose(e, Block{})
 	}
 	kind, text, _ := Of(e)
-	return add(pos, kind, text)
+	return addLine(pos, kind, text)
 }
 
-func add(pos uint64, kind wire.LineType, text string) Step {
+func addLine(pos uint64, kind wire.LineType, text string) Step {
 	if text == "" {
 		return Step{}
 	}
@@ -96,36 +101,36 @@ func (t *Timeline) commandOf(e *wire.Event) string {
 	return t.Command
 }
 
-// piece takes a streamed piece of the block that b names.
-func (t *Timeline) piece(pos uint64, e *wire.Event, b Block, content string) Step {
+// addPiece takes a streamed piece of the block that b names.
+func (t *Timeline) addPiece(pos uint64, e *wire.Event, b Block, content string) Step {
 	b.Exec, b.Epoch, b.Parent = e.ExecID, e.Epoch, e.Parent
 	t.endLoose(e, b)
 	if content == "" {
 		return Step{}
 	}
-	i := t.find(b)
+	i := t.findBlock(b)
 	if i < 0 || b.Stream != "" && t.Blocks[i].Size+len(content) > maxOutput {
 		b.Pos = pos
-		return t.begin(b, content)
+		return t.beginBlock(b, content)
 	}
-	open := t.use(i)
+	open := t.touchBlock(i)
 	open.Size += len(content)
 	if open.Type != wire.LineThinking {
 		return Step{Op: Extend, Pos: open.Pos, Type: open.Type, Text: content}
 	}
-	return open.think(content)
+	return open.extendThinking(content)
 }
 
-// begin adds the line of a block.
-func (t *Timeline) begin(b Block, content string) Step {
-	if i := t.find(b); i >= 0 {
+// beginBlock adds the line of a block.
+func (t *Timeline) beginBlock(b Block, content string) Step {
+	if i := t.findBlock(b); i >= 0 {
 		t.Blocks = slices.Delete(t.Blocks, i, i+1) // full
 	}
 	b.Size = len(content)
 	text := content
 	if b.Type == wire.LineThinking {
-		text = cut(content, MaxThinking)
-		b.Text = head(content)
+		text = cutText(content, MaxThinking)
+		b.Text = thinkingHead(content)
 	}
 	if len(t.Blocks) == maxBlocks {
 		t.Blocks = slices.Delete(t.Blocks, 0, 1)
@@ -134,18 +139,18 @@ func (t *Timeline) begin(b Block, content string) Step {
 	return Step{Op: Add, Pos: b.Pos, Type: b.Type, Text: text}
 }
 
-// think lengthens a thinking line as far as it goes.
-func (b *Block) think(content string) Step {
+// extendThinking lengthens a thinking line as far as it goes.
+func (b *Block) extendThinking(content string) Step {
 	if utf8.RuneCountInString(b.Text) > MaxThinking {
 		return Step{}
 	}
-	b.Text = head(b.Text + content)
-	return Step{Op: Replace, Pos: b.Pos, Type: b.Type, Text: cut(b.Text, MaxThinking)}
+	b.Text = thinkingHead(b.Text + content)
+	return Step{Op: Replace, Pos: b.Pos, Type: b.Type, Text: cutText(b.Text, MaxThinking)}
 }
 
-// head returns one character more than a thinking line has: enough to know that
+// thinkingHead returns one character more than a thinking line has: enough to know that
 // it was cut.
-func head(s string) string {
+func thinkingHead(s string) string {
 	n := 0
 	for i := range s {
 		if n > MaxThinking {
@@ -156,14 +161,14 @@ func head(s string) string {
 	return s
 }
 
-// whole takes a whole block: a line of its own, or the final form of one whose
+// addWhole takes a whole block: a line of its own, or the final form of one whose
 // pieces have been streamed.
-func (t *Timeline) whole(pos uint64, e *wire.Event, kind wire.LineType, text string, number, supersedes int) Step {
+func (t *Timeline) addWhole(pos uint64, e *wire.Event, kind wire.LineType, text string, number, supersedes int) Step {
 	b := Block{Type: kind, Exec: e.ExecID, Epoch: e.Epoch, Parent: e.Parent, Number: number, Size: len(text)}
-	i := t.streamed(b, supersedes)
+	i := t.findStreamed(b, supersedes)
 	if i < 0 {
 		t.endLoose(e, Block{})
-		return add(pos, kind, text)
+		return addLine(pos, kind, text)
 	}
 	line := t.Blocks[i].Pos
 	t.Blocks = slices.Delete(t.Blocks, i, i+1)
@@ -171,33 +176,33 @@ func (t *Timeline) whole(pos uint64, e *wire.Event, kind wire.LineType, text str
 	return Step{Op: Replace, Pos: line, Type: kind, Text: text}
 }
 
-// streamed returns the index of the open block that b completes or supersedes,
+// findStreamed returns the index of the open block that b completes or supersedes,
 // or -1. Nothing but its size tells whether an unnumbered one is the same.
-func (t *Timeline) streamed(b Block, supersedes int) int {
+func (t *Timeline) findStreamed(b Block, supersedes int) int {
 	if supersedes > 0 {
 		given := b
 		given.Number = supersedes
-		if i := t.find(given); i >= 0 {
+		if i := t.findBlock(given); i >= 0 {
 			return i
 		}
 	}
-	i := t.find(b)
+	i := t.findBlock(b)
 	if i >= 0 && b.Number == 0 && t.Blocks[i].Size != b.Size {
 		return -1
 	}
 	return i
 }
 
-// find returns the index of the open block that b names, or -1.
-func (t *Timeline) find(b Block) int {
+// findBlock returns the index of the open block that b names, or -1.
+func (t *Timeline) findBlock(b Block) int {
 	return slices.IndexFunc(t.Blocks, func(o Block) bool {
 		return o.Type == b.Type && o.Exec == b.Exec && o.Epoch == b.Epoch && o.Parent == b.Parent &&
 			o.Number == b.Number && o.Stream == b.Stream
 	})
 }
 
-// use moves a block to the end: the least recently used one is given up first.
-func (t *Timeline) use(i int) *Block {
+// touchBlock moves a block to the end: the least recently used one is given up first.
+func (t *Timeline) touchBlock(i int) *Block {
 	last := len(t.Blocks) - 1
 	b := t.Blocks[i]
 	copy(t.Blocks[i:], t.Blocks[i+1:])
@@ -214,9 +219,9 @@ func (t *Timeline) endLoose(e *wire.Event, keep Block) {
 	})
 }
 
-// ends reports whether an event of type t ends an unnumbered block. Counts and
+// endsBlock reports whether an event of type t ends an unnumbered block. Counts and
 // notes in the middle of a text don't.
-func ends(t wire.Type) bool {
+func endsBlock(t wire.Type) bool {
 	switch t {
 	case wire.TypeTurnStart, wire.TypeTurnEnd, wire.TypeUserMessage, wire.TypeAgentStart,
 		wire.TypeAgentComplete, wire.TypeAgentAborted, wire.TypeAgentPaused, wire.TypeAgentResumed:

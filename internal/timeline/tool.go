@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"wake/internal/ask"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // toolLine is "✅ Bash (2.1s)" and, on lines of its own, what was asked for and
@@ -19,9 +19,9 @@ func toolLine(p *wire.AgentTool) string {
 	case p.Denied:
 		head += " (denied)"
 	case p.DurationMs != nil:
-		head += took(*p.DurationMs)
+		head += durationNote(*p.DurationMs)
 	}
-	return join("\n", head, summary(Input(p.ToolInput), p.Error))
+	return joinNonEmpty("\n", head, callSummary(Input(p.ToolInput), p.Error))
 }
 
 // sealedLine says in which state a crash found a call, what that means, and what
@@ -31,16 +31,16 @@ func sealedLine(p *wire.ToolSealed) string {
 	if p.From != "" {
 		head += ", was " + string(p.From)
 	}
-	return join("\n", head+")", cut(p.Message, MaxSummary), cut(strings.Join(p.Recommendations, "; "), MaxSummary))
+	return joinNonEmpty("\n", head+")", cutText(p.Message, MaxSummary), cutText(strings.Join(p.Recommendations, "; "), MaxSummary))
 }
 
-// summary is what was asked for and, in the room that is left, why it failed.
-func summary(input, problem string) string {
+// callSummary is what was asked for and, in the room that is left, why it failed.
+func callSummary(input, problem string) string {
 	if problem == "" {
-		return cut(input, MaxSummary)
+		return cutText(input, MaxSummary)
 	}
-	problem = cut(strings.Join(strings.Fields(problem), " "), MaxSummary/2)
-	return join("\n", cut(input, MaxSummary-len([]rune(problem))-1), problem)
+	problem = cutText(strings.Join(strings.Fields(problem), " "), MaxSummary/2)
+	return joinNonEmpty("\n", cutText(input, MaxSummary-len([]rune(problem))-1), problem)
 }
 
 // exitLine is the line of a command that ended; command is "" if unknown.
@@ -58,12 +58,12 @@ func exitLine(p *wire.ExecExit, command string) string {
 	if problem != "" {
 		head = "❌ exec"
 	}
-	return join("\n", head+took(p.DurationMs), summary(command, problem))
+	return joinNonEmpty("\n", head+durationNote(p.DurationMs), callSummary(command, problem))
 }
 
-// telling are the fields of a tool's input that say best what it does, most
+// tellingFields are the fields of a tool's input that say best what it does, most
 // telling first.
-func telling() []string {
+func tellingFields() []string {
 	return []string{
 		"command", "file_path", "notebook_path", "pattern", "url", "query",
 		"description", "path", "subject", "message", "prompt",
@@ -75,8 +75,8 @@ func Input(input wire.Raw) string {
 	if questions, err := ask.Questions(input); err == nil {
 		return strings.TrimSpace(ask.Line(questions))
 	}
-	for _, key := range telling() {
-		if s := text(input.Get(key)); s != "" {
+	for _, key := range tellingFields() {
+		if s := textOf(input.Get(key)); s != "" {
 			return strings.TrimSpace(s)
 		}
 	}
@@ -102,7 +102,7 @@ func Activity(e *wire.Event, cwd string) (string, bool) {
 	case *wire.AgentThinking, *wire.AgentThinkingDelta:
 		s = "thinking"
 	case *wire.PermissionRequired:
-		if asked := question(p.ToolName, p.ToolInput); asked != "" {
+		if asked := questionText(p.ToolName, p.ToolInput); asked != "" {
 			return Line("waiting for an answer: "+asked, 120), true
 		}
 		s = "waiting for permission to use " + p.ToolName
@@ -124,8 +124,8 @@ func Activity(e *wire.Event, cwd string) (string, bool) {
 	return Line(s, 120), s != ""
 }
 
-// question is what a call asks a person, "" if it is another one.
-func question(tool string, input wire.Raw) string {
+// questionText is what a call asks a person, "" if it is another one.
+func questionText(tool string, input wire.Raw) string {
 	if tool != ask.Tool {
 		return ""
 	}
@@ -133,7 +133,7 @@ func question(tool string, input wire.Raw) string {
 	if err != nil {
 		return ""
 	}
-	return cut(ask.Line(questions), 4*MaxSummary)
+	return cutText(ask.Line(questions), 4*MaxSummary)
 }
 
 func toolActivity(tool string, input wire.Raw, cwd string) string {
@@ -158,9 +158,9 @@ func toolActivity(tool string, input wire.Raw, cwd string) string {
 	case "Task", "Agent":
 		verb = "delegating"
 	case ask.Tool:
-		return join(" ", "asking", question(tool, input))
+		return joinNonEmpty(" ", "asking", questionText(tool, input))
 	default:
-		return join(": ", "using "+tool, what)
+		return joinNonEmpty(": ", "using "+tool, what)
 	}
-	return join(" ", verb, what)
+	return joinNonEmpty(" ", verb, what)
 }

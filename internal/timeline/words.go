@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// text returns the text of a value, or "" if it is none.
-func text(v wire.Raw) string {
+// textOf returns the text of a value, or "" if it is none.
+func textOf(v wire.Raw) string {
 	s, _ := v.Text()
 	return s
 }
@@ -38,51 +38,51 @@ func orElse(s, otherwise string) string {
 	return s
 }
 
-// join joins what isn't empty.
-func join(sep string, parts ...string) string {
+// joinNonEmpty joins what isn't empty.
+func joinNonEmpty(sep string, parts ...string) string {
 	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), sep)
 }
 
-// counted is "3 events lost" for (3, "event", "lost"), and "" for none.
-func counted(n int64, what, then string) string {
+// formatCount is "3 events lost" for (3, "event", "lost"), and "" for none.
+func formatCount(n int64, what, then string) string {
 	switch n {
 	case 0:
 		return ""
 	case 1:
-		return join(" ", "1", what, then)
+		return joinNonEmpty(" ", "1", what, then)
 	}
-	return join(" ", strconv.FormatInt(n, 10), what+"s", then)
+	return joinNonEmpty(" ", strconv.FormatInt(n, 10), what+"s", then)
 }
 
-func bracketed(s string) string {
+func inBrackets(s string) string {
 	if s == "" {
 		return ""
 	}
 	return " (" + s + ")"
 }
 
-func from(run string) string {
+func forRunText(run string) string {
 	if run == "" {
 		return ""
 	}
 	return " (for " + run + ")"
 }
 
-func by(who string) string {
+func byText(who string) string {
 	if who == "" {
 		return ""
 	}
 	return " by " + who
 }
 
-func choices(list []string) string {
+func choicesText(list []string) string {
 	if len(list) == 0 {
 		return ""
 	}
 	return "[" + strings.Join(list, " | ") + "]"
 }
 
-func decided(d wire.Decision) string {
+func decisionText(d wire.Decision) string {
 	switch d {
 	case wire.DecisionAllow:
 		return "given"
@@ -93,8 +93,8 @@ func decided(d wire.Decision) string {
 	}
 }
 
-// dollars is "$0.34"; small amounts have four digits. It is "" if unknown.
-func dollars(cost *float64) string {
+// formatDollars is "$0.34"; small amounts have four digits. It is "" if unknown.
+func formatDollars(cost *float64) string {
 	switch {
 	case cost == nil:
 		return ""
@@ -104,19 +104,34 @@ func dollars(cost *float64) string {
 	return fmt.Sprintf("$%.2f", *cost)
 }
 
-// tokens is "980" or "150k".
-func tokens(n int64) string {
+// Cost is a cost and what is known of it, see [wire.CostReported]; "" if there is none.
+func Cost(usd float64, basis string) string {
+	text := ""
+	if usd > 0 {
+		text = formatDollars(&usd)
+	}
+	switch {
+	case basis == wire.CostPartly && text == "":
+		return "unknown"
+	case basis == wire.CostPartly, basis == wire.CostComputed:
+		return text + " (" + basis + ")"
+	}
+	return text
+}
+
+// formatTokens is "980" or "150k".
+func formatTokens(n int64) string {
 	if n < 1000 {
 		return strconv.FormatInt(n, 10)
 	}
 	return fmt.Sprintf("%dk", (n+500)/1000)
 }
 
-// took is " (2.1s)", or "" for a duration of zero.
-func took(ms int64) string { return bracketed(duration(ms)) }
+// durationNote is " (2.1s)", or "" for a duration of zero.
+func durationNote(ms int64) string { return inBrackets(formatDuration(ms)) }
 
-// duration is how long something took: "12ms", "2.1s", "3m05s", "1h20m".
-func duration(ms int64) string {
+// formatDuration is how long something took: "12ms", "2.1s", "3m05s", "1h20m".
+func formatDuration(ms int64) string {
 	d := time.Duration(ms) * time.Millisecond
 	switch {
 	case ms <= 0:
@@ -142,12 +157,12 @@ func Span(ms int64) string {
 	case s < 3600:
 		return fmt.Sprintf("%dm", s/60)
 	case s < 86400:
-		return two(s/3600, "h", s%3600/60, "m")
+		return twoUnits(s/3600, "h", s%3600/60, "m")
 	}
-	return two(s/86400, "d", s%86400/3600, "h")
+	return twoUnits(s/86400, "d", s%86400/3600, "h")
 }
 
-func two(a int64, unit string, b int64, smaller string) string {
+func twoUnits(a int64, unit string, b int64, smaller string) string {
 	if b == 0 {
 		return fmt.Sprintf("%d%s", a, unit)
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // DefaultLeaseTTL is how long a lease lives without being renewed.
@@ -35,7 +35,7 @@ type Config struct {
 // minMaxAge leaves time for a run that is resumed to anchor its nodes again.
 const minMaxAge = time.Minute
 
-func (c Config) check() error {
+func (c Config) checkLimits() error {
 	switch {
 	case c.Replicas < 0 || c.Replicas > 5:
 		return fmt.Errorf("topology: replicas: %d is not between 1 and 5", c.Replicas)

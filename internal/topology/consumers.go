@@ -1,36 +1,87 @@
 package topology
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // ackPending is more than anybody fetches: a consumer that stalls here would stall
 // who tries it out.
 const ackPending = 100_000
 
-// consumers returns the durable consumers of the stream of events. They say which
+// durableConsumers returns the durable consumers of the stream of events. They say which
 // events a service is given, and are set by it to where it is. Nothing is
 // delivered by them: each process reads by a consumer of its own, since two that
 // set one to where they are, in turns, are given what is the other's.
-func consumers(n subjects.Names) []jetstream.ConsumerConfig {
+func durableConsumers(n subjects.Names) []jetstream.ConsumerConfig {
 	folded := []string{
 		n.KindEvents(string(wire.KindFlow)),
 		n.KindEvents(string(wire.KindAgent)),
 		n.KindEvents(string(wire.KindTool)),
 	}
 	return []jetstream.ConsumerConfig{
-		consumer(subjects.RecorderConsumer, "index and archive", []string{n.AllEvents()}),
-		consumer(subjects.SnapshotterConsumer, "states of runs", folded),
-		consumer(subjects.AlerterConsumer, "alerts", folded),
+		durableConsumer(subjects.RecorderConsumer, "index and archive", []string{n.AllEvents()}),
+		durableConsumer(subjects.SnapshotterConsumer, "states of runs", folded),
+		durableConsumer(subjects.AlerterConsumer, "alerts", folded),
 	}
 }
 
-func consumer(name, description string, filters []string) jetstream.ConsumerConfig {
+// Durable returns the durable consumer of a service on the stream of events.
+func Durable(n subjects.Names, service string) (c jetstream.ConsumerConfig, known bool) {
+	all := durableConsumers(n)
+	i := slices.IndexFunc(all, func(c jetstream.ConsumerConfig) bool { return c.Name == service })
+	if i < 0 {
+		return c, false
+	}
+	return all[i], true
+}
+
+// Altered returns what isn't as it should be about a durable consumer, as far as services rely
+// on it.
+func Altered(want, cur jetstream.ConsumerConfig) []Change {
+	return changesOf(diffFields(cur, decideConsumer(want, cur)), reliedConsumer...)
+}
+
+// reliedConsumer are the settings of a durable consumer that services rely on.
+var reliedConsumer = []string{"deliver_policy", "ack_policy", "filter_subject", "filter_subjects", "headers_only"} //nolint:gochecknoglobals // a constant list
+
+// Repair makes the durable consumer of a service again if it is missing, or was altered.
+// Services keep their positions elsewhere. It returns what it did: created, updated or
+// unchanged.
+func Repair(ctx context.Context, js jetstream.JetStream, n subjects.Names, service string) (Action, error) {
+	want, known := Durable(n, service)
+	if !known {
+		return "", fmt.Errorf("topology: no service is called %s", service)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	stream := n.EventsStream()
+	cur, err := js.Consumer(ctx, stream, service)
+	switch {
+	case err == nil && len(Altered(want, cur.CachedInfo().Config)) == 0:
+		return Unchanged, nil
+	case err == nil:
+		if err := js.DeleteConsumer(ctx, stream, service); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+			return "", fmt.Errorf("topology: consumer %s of %s: %w", service, stream, err)
+		}
+		_, err = js.CreateOrUpdateConsumer(ctx, stream, want)
+		return Updated, explainError(err, "")
+	case errors.Is(err, jetstream.ErrConsumerNotFound):
+		_, err = js.CreateOrUpdateConsumer(ctx, stream, want)
+		return Created, explainError(err, "")
+	}
+	return "", explainError(err, "")
+}
+
+func durableConsumer(name, description string, filters []string) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable:        name,
 		Name:           name,

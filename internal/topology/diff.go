@@ -15,8 +15,8 @@ type Change struct {
 
 func (c Change) String() string { return fmt.Sprintf("%s %s → %s", c.Field, c.Old, c.New) }
 
-// diff lists the fields in which two structs of one type differ, in their order.
-func diff[T any](cur, want T) []Change {
+// diffFields lists the fields in which two structs of one type differ, in their order.
+func diffFields[T any](cur, want T) []Change {
 	var changes []Change
 	a, b := reflect.ValueOf(cur), reflect.ValueOf(want)
 	for i := range a.NumField() {
@@ -30,8 +30,8 @@ func diff[T any](cur, want T) []Change {
 	return changes
 }
 
-// have returns those of the changes that are of the given fields.
-func have(changes []Change, fields ...string) []Change {
+// changesOf returns those of the changes that are of the given fields.
+func changesOf(changes []Change, fields ...string) []Change {
 	var found []Change
 	for _, c := range changes {
 		for _, f := range fields {
@@ -43,7 +43,7 @@ func have(changes []Change, fields ...string) []Change {
 	return found
 }
 
-func list(changes []Change) string {
+func joinChanges(changes []Change) string {
 	texts := make([]string, len(changes))
 	for i, c := range changes {
 		texts[i] = c.String()

@@ -7,11 +7,11 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
-// foreign fails if a stream with the name of a room belongs to somebody else.
-func foreign(r room, n subjects.Names, c jetstream.StreamConfig) error {
+// checkForeign fails if a stream with the name of a room belongs to somebody else.
+func checkForeign(r room, n subjects.Names, c jetstream.StreamConfig) error {
 	switch prefix := c.Metadata[prefixKey]; prefix {
 	case n.Prefix():
 		return nil
@@ -26,7 +26,7 @@ func foreign(r room, n subjects.Names, c jetstream.StreamConfig) error {
 // object stores too.
 func Streams(n subjects.Names) []string {
 	var names []string
-	for _, r := range rooms(Config{Names: n}) {
+	for _, r := range allRooms(Config{Names: n}) {
 		names = append(names, r.want.Name)
 	}
 	return names
@@ -36,13 +36,13 @@ func Streams(n subjects.Names) []string {
 // them is somebody else's.
 func Existing(ctx context.Context, js jetstream.JetStream, n subjects.Names) ([]string, error) {
 	var names []string
-	for _, r := range rooms(Config{Names: n}) {
+	for _, r := range allRooms(Config{Names: n}) {
 		s, err := js.Stream(ctx, r.want.Name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			continue
 		}
 		if err == nil {
-			err = foreign(r, n, s.CachedInfo().Config)
+			err = checkForeign(r, n, s.CachedInfo().Config)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("topology: %s %s: %w", r.kind, r.name, err)

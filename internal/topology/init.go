@@ -19,22 +19,22 @@ const callTimeout = 30 * time.Second
 // make a change; then it says which and what to do.
 func Init(ctx context.Context, js jetstream.JetStream, c Config) (Report, error) {
 	report := Report{Prefix: c.Names.Prefix()}
-	if err := c.check(); err != nil {
+	if err := c.checkLimits(); err != nil {
 		return report, err
 	}
 	if err := checkServer(js); err != nil {
 		return report, err
 	}
 	b := builder{js: js, config: c}
-	for _, r := range rooms(c) {
-		item, err := b.room(ctx, r)
+	for _, r := range allRooms(c) {
+		item, err := b.ensureRoom(ctx, r)
 		if err != nil {
 			return report, fmt.Errorf("topology: %s %s: %w", r.kind, r.name, err)
 		}
 		report.Items = append(report.Items, item)
 	}
-	for _, want := range consumers(c.Names) {
-		item, err := b.consumer(ctx, want)
+	for _, want := range durableConsumers(c.Names) {
+		item, err := b.ensureConsumer(ctx, want)
 		if err != nil {
 			return report, fmt.Errorf("topology: consumer %s of %s: %w", want.Name, c.Names.EventsStream(), err)
 		}
@@ -53,99 +53,99 @@ type builder struct {
 	incarnation string        // likewise
 }
 
-// room creates or updates a stream, unless it is as it shall be.
-func (b *builder) room(ctx context.Context, r room) (Item, error) {
+// ensureRoom creates or updates a stream, unless it is as it shall be.
+func (b *builder) ensureRoom(ctx context.Context, r room) (Item, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	item := Item{Kind: r.kind, Name: r.name}
 	if r.want.Name == b.config.Names.AlertsStream() && b.maxAge > 0 {
 		r.want.MaxAge = 2 * b.maxAge
 	}
-	cur, state, err := b.current(ctx, r)
+	cur, state, err := b.currentStream(ctx, r)
 	if err != nil {
 		return item, err
 	}
 	if cur == nil {
-		if cur, err = b.create(ctx, r); err != nil {
+		if cur, err = b.createStream(ctx, r); err != nil {
 			return item, err
 		}
 		if cur != nil {
 			item.Action = Created
-			b.note(cur)
+			b.noteEvents(cur)
 			return item, nil
 		}
-		if cur, state, err = b.current(ctx, r); err != nil || cur == nil {
+		if cur, state, err = b.currentStream(ctx, r); err != nil || cur == nil {
 			return item, errors.Join(err, errMeanwhile)
 		}
 	}
-	want := r.decide(b.config, cur)
-	item.Action, item.Changes = Unchanged, diff(*cur, want)
+	want := r.decideStream(b.config, cur)
+	item.Action, item.Changes = Unchanged, diffFields(*cur, want)
 	if len(item.Changes) > 0 {
 		item.Action = Updated
-		if err := b.update(ctx, want, item.Changes, state); err != nil {
+		if err := b.updateStream(ctx, want, item.Changes, state); err != nil {
 			return item, err
 		}
 	}
-	b.note(&want)
+	b.noteEvents(&want)
 	return item, nil
 }
 
 var errMeanwhile = errors.New("it was created and deleted meanwhile; run `wake init` again")
 
-// note keeps what other rooms and the report want to know of the events.
-func (b *builder) note(c *jetstream.StreamConfig) {
+// noteEvents keeps what other rooms and the report want to know of the events.
+func (b *builder) noteEvents(c *jetstream.StreamConfig) {
 	if c.Name == b.config.Names.EventsStream() {
 		b.maxAge, b.incarnation = c.MaxAge, c.Metadata[incarnationKey]
 	}
 }
 
-// current returns the configuration and the state of a stream, or nil if there
+// currentStream returns the configuration and the state of a stream, or nil if there
 // is none. It fails if the stream is not wake's.
-func (b *builder) current(ctx context.Context, r room) (*jetstream.StreamConfig, jetstream.StreamState, error) {
+func (b *builder) currentStream(ctx context.Context, r room) (*jetstream.StreamConfig, jetstream.StreamState, error) {
 	s, err := b.js.Stream(ctx, r.want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, jetstream.StreamState{}, nil
 	}
 	if err != nil {
-		return nil, jetstream.StreamState{}, explain(err, "")
+		return nil, jetstream.StreamState{}, explainError(err, "")
 	}
 	info := s.CachedInfo()
-	if err := foreign(r, b.config.Names, info.Config); err != nil {
+	if err := checkForeign(r, b.config.Names, info.Config); err != nil {
 		return nil, jetstream.StreamState{}, err
 	}
 	return &info.Config, info.State, nil
 }
 
-// create returns nil if somebody else created the stream first.
-func (b *builder) create(ctx context.Context, r room) (*jetstream.StreamConfig, error) {
-	s, err := b.js.CreateStream(ctx, r.decide(b.config, nil))
+// createStream returns nil if somebody else created the stream first.
+func (b *builder) createStream(ctx context.Context, r room) (*jetstream.StreamConfig, error) {
+	s, err := b.js.CreateStream(ctx, r.decideStream(b.config, nil))
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
 		return nil, nil
-	case code(err) == codeSubjectsOverlap:
-		return nil, b.overlap(ctx, r)
+	case errorCode(err) == codeSubjectsOverlap:
+		return nil, b.overlapError(ctx, r)
 	case err != nil:
-		return nil, explain(err, "create it")
+		return nil, explainError(err, "create it")
 	}
 	return &s.CachedInfo().Config, nil
 }
 
-func (b *builder) update(ctx context.Context, want jetstream.StreamConfig, changes []Change, state jetstream.StreamState) error {
-	if fixed := have(changes, "storage", "retention", "persist_mode", "sealed"); len(fixed) > 0 {
-		return fmt.Errorf("the server can't change %s; delete the stream (`nats stream rm %s`) and run `wake init` again, or choose another prefix", list(fixed), want.Name)
+func (b *builder) updateStream(ctx context.Context, want jetstream.StreamConfig, changes []Change, state jetstream.StreamState) error {
+	if fixed := changesOf(changes, "storage", "retention", "persist_mode", "sealed"); len(fixed) > 0 {
+		return fmt.Errorf("the server can't change %s; delete the stream (`nats stream rm %s`) and run `wake init` again, or choose another prefix", joinChanges(fixed), want.Name)
 	}
 	if want.MaxBytes > 0 && uint64(want.MaxBytes) < state.Bytes {
 		return fmt.Errorf("it holds %d bytes, %d would delete the oldest of them; choose at least as many", state.Bytes, want.MaxBytes)
 	}
 	_, err := b.js.UpdateStream(ctx, want)
-	if code(err) == codeSubjectsOverlap {
+	if errorCode(err) == codeSubjectsOverlap {
 		return fmt.Errorf("another stream has one of the subjects %v; delete it or choose another prefix", want.Subjects)
 	}
-	return explain(err, "change "+list(changes))
+	return explainError(err, "change "+joinChanges(changes))
 }
 
-// overlap says which stream has the subjects of a room.
-func (b *builder) overlap(ctx context.Context, r room) error {
+// overlapError says which stream has the subjects of a room.
+func (b *builder) overlapError(ctx context.Context, r room) error {
 	for _, subject := range r.want.Subjects {
 		names := b.js.StreamNames(ctx, jetstream.WithStreamListSubject(subject))
 		for name := range names.Name() {
@@ -155,8 +155,8 @@ func (b *builder) overlap(ctx context.Context, r room) error {
 	return fmt.Errorf("another stream has one of its subjects %v; delete that or choose another prefix", r.want.Subjects)
 }
 
-// consumer creates or updates a consumer, unless it is as it shall be.
-func (b *builder) consumer(ctx context.Context, want jetstream.ConsumerConfig) (Item, error) {
+// ensureConsumer creates or updates a consumer, unless it is as it shall be.
+func (b *builder) ensureConsumer(ctx context.Context, want jetstream.ConsumerConfig) (Item, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	item := Item{Kind: Consumer, Name: want.Name}
@@ -165,14 +165,14 @@ func (b *builder) consumer(ctx context.Context, want jetstream.ConsumerConfig) (
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		item.Action = Created
 		_, err := b.js.CreateOrUpdateConsumer(ctx, stream, want)
-		return item, explain(err, "create it")
+		return item, explainError(err, "create it")
 	}
 	if err != nil {
-		return item, explain(err, "")
+		return item, explainError(err, "")
 	}
 	found := cur.CachedInfo().Config
 	want = decideConsumer(want, found)
-	item.Action, item.Changes = Unchanged, diff(found, want)
+	item.Action, item.Changes = Unchanged, diffFields(found, want)
 	if len(item.Changes) == 0 {
 		return item, nil
 	}
@@ -182,9 +182,9 @@ func (b *builder) consumer(ctx context.Context, want jetstream.ConsumerConfig) (
 
 func (b *builder) updateConsumer(ctx context.Context, want jetstream.ConsumerConfig, changes []Change) error {
 	stream := b.config.Names.EventsStream()
-	if fixed := have(changes, "deliver_policy", "ack_policy"); len(fixed) > 0 {
-		return fmt.Errorf("the server can't change %s; run `nats consumer rm %s %s` and `wake init` again: services keep their positions elsewhere", list(fixed), stream, want.Name)
+	if fixed := changesOf(changes, "deliver_policy", "ack_policy"); len(fixed) > 0 {
+		return fmt.Errorf("the server can't change %s; run `nats consumer rm %s %s` and `wake init` again: services keep their positions elsewhere", joinChanges(fixed), stream, want.Name)
 	}
 	_, err := b.js.UpdateConsumer(ctx, stream, want)
-	return explain(err, "change "+list(changes))
+	return explainError(err, "change "+joinChanges(changes))
 }

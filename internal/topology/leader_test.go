@@ -6,9 +6,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // A stream whose only server is down has no leader, which the others say.

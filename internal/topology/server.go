@@ -21,30 +21,30 @@ const (
 	codeStreamOffline    jetstream.ErrorCode = 10118
 )
 
-// code returns the server's code of an error, or 0.
-func code(err error) jetstream.ErrorCode {
+// errorCode returns the server's code of an error, or 0.
+func errorCode(err error) jetstream.ErrorCode {
 	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return api.ErrorCode
 	}
 	return 0
 }
 
-// explain adds what was tried and what to do about it; nil stays nil.
-func explain(err error, tried string) error {
+// explainError adds what was tried and what to do about it; nil stays nil.
+func explainError(err error, tried string) error {
 	if err == nil {
 		return nil
 	}
 	if tried != "" {
 		err = fmt.Errorf("%s: %w", tried, err)
 	}
-	if advice := advise(err); advice != "" {
+	if advice := adviceFor(err); advice != "" {
 		return fmt.Errorf("%w: %s", err, advice)
 	}
 	return err
 }
 
-func advise(err error) string {
-	switch code(err) {
+func adviceFor(err error) string {
+	switch errorCode(err) {
 	case jetstream.JSErrCodeJetStreamNotEnabled, jetstream.JSErrCodeJetStreamNotEnabledForAccount:
 		return "enable JetStream on the server and for the account"
 	case codeNoPeers:

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // maxConsumers is explicit on each stream since the server's default, 1000, is
@@ -43,32 +43,32 @@ type room struct {
 	tune func(want, cur *jetstream.StreamConfig)
 }
 
-// rooms returns all streams, that of events first.
-func rooms(c Config) []room {
+// allRooms returns all streams, that of events first.
+func allRooms(c Config) []room {
 	n := c.Names
 	limits := func(want, cur *jetstream.StreamConfig) { tuneEvents(c, want, cur) }
 	all := []room{
-		{Stream, n.EventsStream(), events(n), limits},
-		{Stream, n.CommandsStream(), stream(n.CommandsStream(), "commands to runs", n.AllCommands()), nil},
-		{Stream, n.QueueStream(), queue(n), nil},
-		{Stream, n.AlertsStream(), alerts(n), nil},
-		{Stream, n.DeadLetterStream(), stream(n.DeadLetterStream(), "what could not be used, with the reason", n.AllDeadLetters()), nil},
-		{Bucket, n.SnapshotsBucket(), bucket(n.SnapshotsBucket(), "states of runs"), nil},
-		{Bucket, n.BookmarksBucket(), bucket(n.BookmarksBucket(), "points to fork from"), nil},
-		{Bucket, n.LeasesBucket(), leases(n), func(want, cur *jetstream.StreamConfig) { tuneLeases(c, want, cur) }},
-		{Bucket, n.StateBucket(), bucket(n.StateBucket(), "state of services"), nil},
-		{ObjectStore, n.BlobsBucket(), objects(n.BlobsBucket(), "large payloads"), nil},
-		{ObjectStore, n.SessionsBucket(), objects(n.SessionsBucket(), "session files of agents"), nil},
+		{Stream, n.EventsStream(), eventsConfig(n), limits},
+		{Stream, n.CommandsStream(), streamConfig(n.CommandsStream(), "commands to runs", n.AllCommands()), nil},
+		{Stream, n.QueueStream(), queueConfig(n), nil},
+		{Stream, n.AlertsStream(), alertsConfig(n), nil},
+		{Stream, n.DeadLetterStream(), streamConfig(n.DeadLetterStream(), "what could not be used, with the reason", n.AllDeadLetters()), nil},
+		{Bucket, n.SnapshotsBucket(), bucketConfig(n.SnapshotsBucket(), "states of runs"), nil},
+		{Bucket, n.BookmarksBucket(), bucketConfig(n.BookmarksBucket(), "points to fork from"), nil},
+		{Bucket, n.LeasesBucket(), leasesConfig(n), func(want, cur *jetstream.StreamConfig) { tuneLeases(c, want, cur) }},
+		{Bucket, n.StateBucket(), bucketConfig(n.StateBucket(), "state of services"), nil},
+		{ObjectStore, n.BlobsBucket(), objectsConfig(n.BlobsBucket(), "large payloads"), nil},
+		{ObjectStore, n.SessionsBucket(), objectsConfig(n.SessionsBucket(), "session files of agents"), nil},
 	}
 	return all
 }
 
-// decide returns the configuration of a room, given what is there: what wake
+// decideStream returns the configuration of a room, given what is there: what wake
 // doesn't decide (placement, compression, the metadata of others) stays.
-func (r room) decide(c Config, cur *jetstream.StreamConfig) jetstream.StreamConfig {
+func (r room) decideStream(c Config, cur *jetstream.StreamConfig) jetstream.StreamConfig {
 	want := r.want
 	want.Metadata = map[string]string{prefixKey: c.Names.Prefix()}
-	want.Replicas = cmp.Or(c.Replicas, replicas(cur), 1)
+	want.Replicas = cmp.Or(c.Replicas, replicasOf(cur), 1)
 	if r.tune != nil {
 		r.tune(&want, cur)
 	}
@@ -96,14 +96,14 @@ func (r room) decide(c Config, cur *jetstream.StreamConfig) jetstream.StreamConf
 	return merged
 }
 
-func replicas(cur *jetstream.StreamConfig) int {
+func replicasOf(cur *jetstream.StreamConfig) int {
 	if cur == nil {
 		return 0
 	}
 	return cur.Replicas
 }
 
-func stream(name, description string, filters ...string) jetstream.StreamConfig {
+func streamConfig(name, description string, filters ...string) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:              name,
 		Description:       "wake: " + description,
@@ -120,10 +120,10 @@ func stream(name, description string, filters ...string) jetstream.StreamConfig 
 	}
 }
 
-// events is append-only: nobody can remove an event, and a full stream refuses
+// eventsConfig is append-only: nobody can remove an event, and a full stream refuses
 // the next one.
-func events(n subjects.Names) jetstream.StreamConfig {
-	c := stream(n.EventsStream(), "every step of every agent", n.AllEvents())
+func eventsConfig(n subjects.Names) jetstream.StreamConfig {
+	c := streamConfig(n.EventsStream(), "every step of every agent", n.AllEvents())
 	c.DenyDelete, c.DenyPurge = true, true
 	c.AllowAtomicPublish = true
 	return c
@@ -142,36 +142,36 @@ func tuneEvents(c Config, want, cur *jetstream.StreamConfig) {
 	if c.MaxBytes != 0 {
 		want.MaxBytes = max(c.MaxBytes, -1)
 	}
-	want.Duplicates = window(want.MaxAge)
+	want.Duplicates = dedupWindow(want.MaxAge)
 	want.Metadata[incarnationKey] = cmp.Or(incarnation, newIncarnation())
 }
 
-func queue(n subjects.Names) jetstream.StreamConfig {
-	c := stream(n.QueueStream(), "runs and node executions that wait for a runner", n.QueueRun(), n.AllQueueNodes())
+func queueConfig(n subjects.Names) jetstream.StreamConfig {
+	c := streamConfig(n.QueueStream(), "runs and node executions that wait for a runner", n.QueueRun(), n.AllQueueNodes())
 	c.Retention = jetstream.WorkQueuePolicy
 	return c
 }
 
-// alerts can't be removed one by one: the alert that is still there is what
+// alertsConfig can't be removed one by one: the alert that is still there is what
 // keeps it from being raised again.
-func alerts(n subjects.Names) jetstream.StreamConfig {
-	c := stream(n.AlertsStream(), "what deserves attention", n.AllAlerts())
+func alertsConfig(n subjects.Names) jetstream.StreamConfig {
+	c := streamConfig(n.AlertsStream(), "what deserves attention", n.AllAlerts())
 	c.DenyDelete = true
 	return c
 }
 
-// bucket is a key-value bucket of history 1 as clients expect it (ADR-8).
-func bucket(name, description string) jetstream.StreamConfig {
-	c := stream("KV_"+name, description, "$KV."+name+".>")
+// bucketConfig is a key-value bucket of history 1 as clients expect it (ADR-8).
+func bucketConfig(name, description string) jetstream.StreamConfig {
+	c := streamConfig("KV_"+name, description, "$KV."+name+".>")
 	c.MaxMsgsPerSubject = 1
 	c.AllowRollup = true
 	c.DenyDelete = true
 	return c
 }
 
-// leases is a bucket in which a runner renews all it holds in few writes.
-func leases(n subjects.Names) jetstream.StreamConfig {
-	c := bucket(n.LeasesBucket(), "who may act for a run or a node")
+// leasesConfig is a bucket in which a runner renews all it holds in few writes.
+func leasesConfig(n subjects.Names) jetstream.StreamConfig {
+	c := bucketConfig(n.LeasesBucket(), "who may act for a run or a node")
 	c.AllowAtomicPublish = true
 	return c
 }
@@ -184,18 +184,18 @@ func tuneLeases(c Config, want, cur *jetstream.StreamConfig) {
 		want.MaxAge = cur.MaxAge
 	}
 	want.MaxAge = cmp.Or(want.MaxAge, DefaultLeaseTTL)
-	want.Duplicates = window(want.MaxAge)
+	want.Duplicates = dedupWindow(want.MaxAge)
 }
 
-// objects is an object store as clients expect it (ADR-20).
-func objects(name, description string) jetstream.StreamConfig {
-	c := stream("OBJ_"+name, description, "$O."+name+".C.>", "$O."+name+".M.>")
+// objectsConfig is an object store as clients expect it (ADR-20).
+func objectsConfig(name, description string) jetstream.StreamConfig {
+	c := streamConfig("OBJ_"+name, description, "$O."+name+".C.>", "$O."+name+".M.>")
 	c.AllowRollup = true
 	return c
 }
 
-// window is the longest duplicate window that the server takes.
-func window(maxAge time.Duration) time.Duration {
+// dedupWindow is the longest duplicate window that the server takes.
+func dedupWindow(maxAge time.Duration) time.Duration {
 	if maxAge > 0 {
 		return min(maxAge, duplicateWindow)
 	}

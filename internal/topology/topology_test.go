@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }

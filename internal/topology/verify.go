@@ -8,7 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // A Mismatch says everything that keeps services from running.
@@ -30,20 +30,20 @@ func Verify(ctx context.Context, js jetstream.JetStream, n subjects.Names) error
 	}
 	c := Config{Names: n}
 	v := verifier{js: js, names: n}
-	for _, r := range rooms(c) {
-		if err := v.room(ctx, c, r); err != nil {
+	for _, r := range allRooms(c) {
+		if err := v.verifyRoom(ctx, c, r); err != nil {
 			return fmt.Errorf("topology: verify %s %s: %w", r.kind, r.name, err)
 		}
 	}
 	if v.missing[n.EventsStream()] {
-		return v.verdict()
+		return v.toMismatch()
 	}
-	for _, want := range consumers(n) {
-		if err := v.consumer(ctx, want); err != nil {
+	for _, want := range durableConsumers(n) {
+		if err := v.verifyConsumer(ctx, want); err != nil {
 			return fmt.Errorf("topology: verify consumer %s: %w", want.Name, err)
 		}
 	}
-	return v.verdict()
+	return v.toMismatch()
 }
 
 // verifier collects problems.
@@ -54,11 +54,11 @@ type verifier struct {
 	missing  map[string]bool
 }
 
-func (v *verifier) add(kind Kind, name, format string, args ...any) {
+func (v *verifier) addProblem(kind Kind, name, format string, args ...any) {
 	v.problems = append(v.problems, fmt.Sprintf("%s %s: ", kind, name)+fmt.Sprintf(format, args...))
 }
 
-func (v *verifier) verdict() error {
+func (v *verifier) toMismatch() error {
 	if len(v.problems) == 0 {
 		return nil
 	}
@@ -73,14 +73,14 @@ func (v *verifier) verdict() error {
 // nothing can be stored in them or read.
 func Leaderless(ctx context.Context, js jetstream.JetStream, n subjects.Names) ([]string, error) {
 	var names []string
-	for _, r := range rooms(Config{Names: n}) {
+	for _, r := range allRooms(Config{Names: n}) {
 		s, err := js.Stream(ctx, r.want.Name)
 		switch {
-		case code(err) == codeStreamOffline:
+		case errorCode(err) == codeStreamOffline:
 			names = append(names, r.want.Name)
 			continue
 		case err != nil:
-			return nil, fmt.Errorf("topology: %s %s: %w", r.kind, r.name, explain(err, ""))
+			return nil, fmt.Errorf("topology: %s %s: %w", r.kind, r.name, explainError(err, ""))
 		}
 		if c := s.CachedInfo().Cluster; c != nil && c.Leader == "" {
 			names = append(names, r.want.Name)
@@ -89,18 +89,18 @@ func Leaderless(ctx context.Context, js jetstream.JetStream, n subjects.Names) (
 	return names, nil
 }
 
-// relied are the settings of a stream that the promises rest on.
-var relied = []string{ //nolint:gochecknoglobals // a constant list
+// reliedStream are the settings of a stream that the promises rest on.
+var reliedStream = []string{ //nolint:gochecknoglobals // a constant list
 	"subjects", "storage", "retention", "discard", "max_msgs", "max_msgs_per_subject", "no_ack", "sealed",
 	"deny_delete", "deny_purge", "allow_rollup_hdrs", "allow_direct", "allow_atomic",
 }
 
-func (v *verifier) room(ctx context.Context, c Config, r room) error {
+func (v *verifier) verifyRoom(ctx context.Context, c Config, r room) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	s, err := v.js.Stream(ctx, r.want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		v.add(r.kind, r.name, "missing")
+		v.addProblem(r.kind, r.name, "missing")
 		if v.missing == nil {
 			v.missing = map[string]bool{}
 		}
@@ -108,39 +108,39 @@ func (v *verifier) room(ctx context.Context, c Config, r room) error {
 		return nil
 	}
 	if err != nil {
-		return explain(err, "")
+		return explainError(err, "")
 	}
 	cur := s.CachedInfo().Config
-	if err := foreign(r, v.names, cur); err != nil {
-		v.add(r.kind, r.name, "%v", err)
+	if err := checkForeign(r, v.names, cur); err != nil {
+		v.addProblem(r.kind, r.name, "%v", err)
 		return nil
 	}
-	for _, change := range have(diff(cur, r.decide(c, &cur)), relied...) {
-		v.add(r.kind, r.name, "%s is %s, must be %s", change.Field, change.Old, change.New)
+	for _, change := range changesOf(diffFields(cur, r.decideStream(c, &cur)), reliedStream...) {
+		v.addProblem(r.kind, r.name, "%s is %s, must be %s", change.Field, change.Old, change.New)
 	}
 	if r.want.Name == v.names.EventsStream() && cur.Metadata[incarnationKey] == "" {
-		v.add(r.kind, r.name, "has no incarnation")
+		v.addProblem(r.kind, r.name, "has no incarnation")
 	}
 	if r.name == v.names.LeasesBucket() && cur.MaxAge <= 0 {
-		v.add(r.kind, r.name, "max_age is 0s: leases would never end")
+		v.addProblem(r.kind, r.name, "max_age is 0s: leases would never end")
 	}
 	return nil
 }
 
-func (v *verifier) consumer(ctx context.Context, want jetstream.ConsumerConfig) error {
+func (v *verifier) verifyConsumer(ctx context.Context, want jetstream.ConsumerConfig) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	c, err := v.js.Consumer(ctx, v.names.EventsStream(), want.Name)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		v.add(Consumer, want.Name, "missing")
+		v.addProblem(Consumer, want.Name, "missing")
 		return nil
 	}
 	if err != nil {
-		return explain(err, "")
+		return explainError(err, "")
 	}
 	cur := c.CachedInfo().Config
-	for _, change := range have(diff(cur, decideConsumer(want, cur)), "deliver_policy", "ack_policy", "filter_subject", "filter_subjects", "headers_only") {
-		v.add(Consumer, want.Name, "%s is %s, must be %s", change.Field, change.Old, change.New)
+	for _, change := range Altered(want, cur) {
+		v.addProblem(Consumer, want.Name, "%s is %s, must be %s", change.Field, change.Old, change.New)
 	}
 	return nil
 }

@@ -10,13 +10,13 @@ import (
 
 // Send starts the span of a message that is sent to a destination.
 func Send(ctx context.Context, t trace.Tracer, destination string) (context.Context, trace.Span) {
-	return start(ctx, t, trace.SpanKindProducer, opSend, typeSend, destination)
+	return startSpan(ctx, t, trace.SpanKindProducer, opSend, typeSend, destination)
 }
 
 // Process starts the span of a message that is dealt with, under the trace of the
 // context.
 func Process(ctx context.Context, t trace.Tracer, destination string, more ...attribute.KeyValue) (context.Context, trace.Span) {
-	return start(ctx, t, trace.SpanKindConsumer, opProcess, typeProcess, destination, trace.WithAttributes(more...))
+	return startSpan(ctx, t, trace.SpanKindConsumer, opProcess, typeProcess, destination, trace.WithAttributes(more...))
 }
 
 // Obey starts the span of a command, under the trace of whoever sent it, with a
@@ -27,12 +27,12 @@ func Obey(ctx context.Context, t trace.Tracer, parent, destination string, more 
 	if about := trace.SpanContextFromContext(ctx); about.IsValid() && sender != ctx {
 		links = []trace.Link{{SpanContext: about}}
 	}
-	return start(sender, t, trace.SpanKindConsumer, opProcess, typeProcess, destination, trace.WithAttributes(more...), trace.WithLinks(links...))
+	return startSpan(sender, t, trace.SpanKindConsumer, opProcess, typeProcess, destination, trace.WithAttributes(more...), trace.WithLinks(links...))
 }
 
 // Deliver starts the span of a notification on its way to a sink.
 func Deliver(ctx context.Context, t trace.Tracer, destination string, more ...attribute.KeyValue) (context.Context, trace.Span) {
-	return start(ctx, t, trace.SpanKindConsumer, opDeliver, typeProcess, destination, trace.WithAttributes(more...))
+	return startSpan(ctx, t, trace.SpanKindConsumer, opDeliver, typeProcess, destination, trace.WithAttributes(more...))
 }
 
 // Serve starts the span of a request that is answered.
@@ -55,19 +55,19 @@ const maxLinks = 32
 
 // Publish starts the span of a batch that is published.
 func (b Batch) Publish(ctx context.Context, t trace.Tracer) (context.Context, trace.Span) {
-	ctx, o := b.options(ctx)
-	return start(ctx, t, trace.SpanKindProducer, opPublish, typeSend, b.Destination, o...)
+	ctx, o := b.spanOptions(ctx)
+	return startSpan(ctx, t, trace.SpanKindProducer, opPublish, typeSend, b.Destination, o...)
 }
 
 // Process starts the span of a batch that is dealt with.
 func (b Batch) Process(ctx context.Context, t trace.Tracer) (context.Context, trace.Span) {
-	ctx, o := b.options(ctx)
-	return start(ctx, t, trace.SpanKindConsumer, opProcess, typeProcess, b.Destination, o...)
+	ctx, o := b.spanOptions(ctx)
+	return startSpan(ctx, t, trace.SpanKindConsumer, opProcess, typeProcess, b.Destination, o...)
 }
 
-// options are those of a batch's span. If all of it comes from one trace, the span
+// spanOptions are those of a batch's span. If all of it comes from one trace, the span
 // belongs to that; else it is a trace of its own, with links to where it comes from.
-func (b Batch) options(ctx context.Context) (context.Context, []trace.SpanStartOption) {
+func (b Batch) spanOptions(ctx context.Context) (context.Context, []trace.SpanStartOption) {
 	more := []attribute.KeyValue{attribute.Int(attrBatch, b.Count)}
 	if b.Group != "" {
 		more = append(more, attribute.String(attrConsumerGroup, b.Group))
@@ -104,7 +104,7 @@ func Join(ctx context.Context, origins []trace.SpanContext) (context.Context, []
 	return ctx, links
 }
 
-func start(ctx context.Context, t trace.Tracer, kind trace.SpanKind, op, operation, destination string, o ...trace.SpanStartOption) (context.Context, trace.Span) {
+func startSpan(ctx context.Context, t trace.Tracer, kind trace.SpanKind, op, operation, destination string, o ...trace.SpanStartOption) (context.Context, trace.Span) {
 	o = append(o, trace.WithSpanKind(kind), trace.WithAttributes(
 		attribute.String(attrSystem, system), attribute.String(attrOperation, op),
 		attribute.String(attrOperationType, operation), attribute.String(attrDestination, destination)))

@@ -1,6 +1,6 @@
 // Package tracing makes the spans of wake's services, for OpenTelemetry, and passes
 // on which trace a message belongs to. It knows names and headers; who sends spans
-// where is [wake/internal/service.Traces].
+// where is [code.wake.dev/wake/internal/service.Traces].
 //
 // Spans are short: taking over a run, starting a node, a batch, a command. What
 // takes as long as an agent is in the log, and is exported from there. None has a
@@ -20,7 +20,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Off returns a tracer that makes no spans. What it starts passes on the trace of

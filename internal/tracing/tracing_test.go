@@ -18,8 +18,8 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"go.opentelemetry.io/otel/trace"
 
-	"wake/internal/tracing"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // What isn't wake's own is a name of the semantic conventions.

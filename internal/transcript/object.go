@@ -37,13 +37,13 @@ func (s *Store) headSubject(name string) string {
 
 func (s *Store) chunkSubject(generation string) string { return "$O." + s.bucket + ".C." + generation }
 
-// place is what a chunk of an object is sealed for.
-func (s *Store) place(info jetstream.ObjectInfo, chunk uint32) string {
+// chunkPlace is what a chunk of an object is sealed for.
+func (s *Store) chunkPlace(info jetstream.ObjectInfo, chunk uint32) string {
 	return fmt.Sprintf("%s %s %d", s.headSubject(info.Name), info.NUID, chunk)
 }
 
-// lines returns content up to the end of its last whole line.
-func lines(content []byte) []byte {
+// wholeLines returns content up to the end of its last whole line.
+func wholeLines(content []byte) []byte {
 	end := bytes.LastIndexByte(content, '\n') + 1
 	if end == 0 {
 		return nil
@@ -51,16 +51,16 @@ func lines(content []byte) []byte {
 	return content[:end]
 }
 
-// scattered reports whether a session is to be rewritten: it has doubled and
+// isScattered reports whether a session is to be rewritten: it has doubled and
 // most of its chunks are small.
-func (x *session) scattered(piece int) bool {
+func (x *session) isScattered(piece int) bool {
 	few := 256 + 4*int(x.head.info.Size)/piece //nolint:gosec // far below
 	return int(x.head.info.Chunks) > few && x.head.info.Size >= 2*x.began
 }
 
-// begin writes a session as a whole, behind the generation that was seen.
-func (s *Store) begin(ctx context.Context, x *session, data []byte) error {
-	h, err := s.last(ctx, x.name)
+// beginGeneration writes a session as a whole, behind the generation that was seen.
+func (s *Store) beginGeneration(ctx context.Context, x *session, data []byte) error {
+	h, err := s.lastHead(ctx, x.name)
 	switch {
 	case err != nil:
 		return err
@@ -69,13 +69,13 @@ func (s *Store) begin(ctx context.Context, x *session, data []byte) error {
 		return ErrTaken
 	}
 	x.head.seq = h.seq // its writer may have added something
-	return s.write(ctx, x, data)
+	return s.writeGeneration(ctx, x, data)
 }
 
-// rewrite writes a session of ours as a whole: what it has up to offset, and
+// rewriteSession writes a session of ours as a whole: what it has up to offset, and
 // data.
-func (s *Store) rewrite(ctx context.Context, x *session, offset int64, data []byte) error {
-	h, err := s.last(ctx, x.name)
+func (s *Store) rewriteSession(ctx context.Context, x *session, offset int64, data []byte) error {
+	h, err := s.lastHead(ctx, x.name)
 	switch {
 	case err != nil:
 		return err
@@ -85,53 +85,53 @@ func (s *Store) rewrite(ctx context.Context, x *session, offset int64, data []by
 	}
 	var kept []byte
 	if offset > 0 {
-		if kept, err = s.read(ctx, x.head.info); err != nil {
+		if kept, err = s.readChunks(ctx, x.head.info); err != nil {
 			return err
 		}
 	}
-	return s.write(ctx, x, append(kept[:offset:offset], data...))
+	return s.writeGeneration(ctx, x, append(kept[:offset:offset], data...))
 }
 
-// write begins a generation with content.
-func (s *Store) write(ctx context.Context, x *session, content []byte) error {
+// writeGeneration begins a generation with content.
+func (s *Store) writeGeneration(ctx context.Context, x *session, content []byte) error {
 	next := head{info: jetstream.ObjectInfo{
 		ObjectMeta: jetstream.ObjectMeta{Name: x.name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(s.piece)}}, //nolint:gosec // at most 512 KiB
 		Bucket:     s.bucket, NUID: rand.Text(),
 	}, seq: x.head.seq, sum: sha256.New()}
-	if err := s.chunks(ctx, &next, content); err != nil {
-		s.purge(ctx, next.info.NUID)
+	if err := s.writeChunks(ctx, &next, content); err != nil {
+		s.purgeChunks(ctx, next.info.NUID)
 		return err
 	}
 	before := x.head.info.NUID
-	if err := s.point(ctx, x, next); err != nil {
+	if err := s.storeHead(ctx, x, next); err != nil {
 		return err
 	}
 	x.ours, x.dirty, x.began = true, false, x.head.info.Size
 	if before != "" {
-		s.purge(ctx, before)
+		s.purgeChunks(ctx, before)
 	}
 	return nil
 }
 
-// add appends data to a generation of ours.
-func (s *Store) add(ctx context.Context, x *session, data []byte) error {
+// appendData appends data to a generation of ours.
+func (s *Store) appendData(ctx context.Context, x *session, data []byte) error {
 	next := x.head
 	x.dirty = true // until the head counts them
-	if err := s.chunks(ctx, &next, data); err != nil {
+	if err := s.writeChunks(ctx, &next, data); err != nil {
 		return err
 	}
-	if err := s.point(ctx, x, next); err != nil {
+	if err := s.storeHead(ctx, x, next); err != nil {
 		return err
 	}
 	x.dirty = false
 	return nil
 }
 
-// chunks stores data behind the chunks that the head counts, and counts them.
-func (s *Store) chunks(ctx context.Context, h *head, data []byte) error {
+// writeChunks stores data behind the chunks that the head counts, and counts them.
+func (s *Store) writeChunks(ctx context.Context, h *head, data []byte) error {
 	for len(data) > 0 {
 		n := min(s.piece, len(data))
-		stored, err := s.keys.Value(s.place(h.info, h.info.Chunks), data[:n])
+		stored, err := s.keys.Value(s.chunkPlace(h.info, h.info.Chunks), data[:n])
 		if err != nil {
 			return err
 		}
@@ -147,8 +147,8 @@ func (s *Store) chunks(ctx context.Context, h *head, data []byte) error {
 	return nil
 }
 
-// point stores a head behind the one that is known.
-func (s *Store) point(ctx context.Context, x *session, next head) error {
+// storeHead stores a head behind the one that is known.
+func (s *Store) storeHead(ctx context.Context, x *session, next head) error {
 	info, err := json.Marshal(next.info)
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (s *Store) point(ctx context.Context, x *session, next head) error {
 	if _, refused := errors.AsType[*jetstream.APIError](err); !refused {
 		return err // it may be stored; the next Save looks
 	}
-	if e := s.settle(ctx, x); e != nil {
+	if e := s.settleHead(ctx, x); e != nil {
 		return errors.Join(err, e)
 	}
 	if x.taken {
@@ -175,9 +175,9 @@ func (s *Store) point(ctx context.Context, x *session, next head) error {
 	return err
 }
 
-// settle finds out what became of a head whose acknowledgement didn't come.
-func (s *Store) settle(ctx context.Context, x *session) error {
-	h, err := s.last(ctx, x.name)
+// settleHead finds out what became of a head whose acknowledgement didn't come.
+func (s *Store) settleHead(ctx context.Context, x *session) error {
+	h, err := s.lastHead(ctx, x.name)
 	if err != nil {
 		return err
 	}
@@ -187,27 +187,27 @@ func (s *Store) settle(ctx context.Context, x *session) error {
 	case lost: // stored, or it was the generation of before
 		x.head, x.ours, x.dirty = h, true, true
 		if before != lost && before != "" {
-			s.purge(ctx, before)
+			s.purgeChunks(ctx, before)
 		}
 	case before: // not stored
 		x.head.seq = h.seq
-		s.purge(ctx, lost)
+		s.purgeChunks(ctx, lost)
 	default:
 		x.taken = true
-		s.purge(ctx, lost)
+		s.purgeChunks(ctx, lost)
 	}
 	return nil
 }
 
-// purge removes the chunks of a generation that no head names. What can't be removed
+// purgeChunks removes the chunks of a generation that no head names. What can't be removed
 // stays.
-func (s *Store) purge(ctx context.Context, generation string) {
+func (s *Store) purgeChunks(ctx context.Context, generation string) {
 	_ = s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.chunkSubject(generation)))
 }
 
-// last returns a session's head as the leader has it: a replica may lag. It is
+// lastHead returns a session's head as the leader has it: a replica may lag. It is
 // zero if there is none.
-func (s *Store) last(ctx context.Context, name string) (head, error) {
+func (s *Store) lastHead(ctx context.Context, name string) (head, error) {
 	request, err := json.Marshal(map[string]any{"last_by_subj": s.headSubject(name), "no_hdr": true})
 	if err != nil {
 		return head{}, err
@@ -244,13 +244,13 @@ func (s *Store) last(ctx context.Context, name string) (head, error) {
 // attempts is how often a session is read whose writer replaces it meanwhile.
 const attempts = 5
 
-// content returns a session's head and what it counts.
-func (s *Store) content(ctx context.Context, name string) (h head, content []byte, err error) {
+// readContent returns a session's head and what it counts.
+func (s *Store) readContent(ctx context.Context, name string) (h head, content []byte, err error) {
 	for range attempts {
-		if h, err = s.last(ctx, name); err != nil {
+		if h, err = s.lastHead(ctx, name); err != nil {
 			return h, nil, err
 		}
-		if content, err = s.read(ctx, h.info); !errors.Is(err, errCorrupt) {
+		if content, err = s.readChunks(ctx, h.info); !errors.Is(err, errCorrupt) {
 			return h, content, err
 		}
 	}
@@ -264,11 +264,11 @@ const (
 	loadPause = 2 * time.Second
 )
 
-// await is content, tried again while the server can't say it.
-func (s *Store) await(ctx context.Context, name string) (head, []byte, error) {
+// awaitContent is content, tried again while the server can't say it.
+func (s *Store) awaitContent(ctx context.Context, name string) (head, []byte, error) {
 	begun := time.Now()
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, loadPause) {
-		h, content, err := s.content(ctx, name)
+		h, content, err := s.readContent(ctx, name)
 		if err == nil || errors.Is(err, errCorrupt) || s.js.Conn().IsClosed() || time.Since(begun)+pause > loadWait {
 			return h, content, err
 		}
@@ -283,8 +283,8 @@ func (s *Store) await(ctx context.Context, name string) (head, []byte, error) {
 // batch is how many chunks are asked for at once.
 const batch = 64
 
-// read returns the chunks that a head counts, checked by their digest.
-func (s *Store) read(ctx context.Context, info jetstream.ObjectInfo) ([]byte, error) {
+// readChunks returns the chunks that a head counts, checked by their digest.
+func (s *Store) readChunks(ctx context.Context, info jetstream.ObjectInfo) ([]byte, error) {
 	if info.Chunks == 0 {
 		return nil, nil
 	}
@@ -307,7 +307,7 @@ func (s *Store) read(ctx context.Context, info jetstream.ObjectInfo) ([]byte, er
 		n := 0
 		for m := range got.Messages() {
 			sum.Write(m.Data())
-			data, err := s.keys.OpenValue(s.place(info, chunk), m.Data())
+			data, err := s.keys.OpenValue(s.chunkPlace(info, chunk), m.Data())
 			if err != nil && faulty == nil {
 				faulty = err
 			}

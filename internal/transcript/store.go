@@ -28,8 +28,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/seal"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 // ErrTaken is returned to a writer of a session that another one has begun to
@@ -97,19 +97,19 @@ func Open(ctx context.Context, js jetstream.JetStream, names subjects.Names, key
 // takes the session over. While the server, or a leader, is away it goes on trying
 // for half a minute: a session goes on when others have just ended, such as servers.
 func (s *Store) Load(ctx context.Context, id string) ([]byte, error) {
-	x, err := s.lock(ctx, id)
+	x, err := s.lockSession(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("transcript: load: %w", err)
 	}
 	defer x.unlock()
-	h, content, err := s.await(ctx, x.name)
+	h, content, err := s.awaitContent(ctx, x.name)
 	if err != nil {
 		return nil, fmt.Errorf("transcript: load: %w", err)
 	}
 	if !x.ours || h.info.NUID != x.head.info.NUID {
 		x.head, x.ours, x.taken, x.dirty, x.lost = h, false, false, false, ""
 	}
-	return lines(content), nil
+	return wholeLines(content), nil
 }
 
 // Save adds to what is kept of a session: data stands at offset, and what was
@@ -117,20 +117,20 @@ func (s *Store) Load(ctx context.Context, id string) ([]byte, error) {
 // returns nil, data is stored. After an error it may be stored or not; the
 // same Save may be tried again.
 func (s *Store) Save(ctx context.Context, id string, offset int64, data []byte) error {
-	x, err := s.lock(ctx, id)
+	x, err := s.lockSession(ctx, id)
 	if err != nil {
 		return fmt.Errorf("transcript: save: %w", err)
 	}
 	defer x.unlock()
-	if err := s.save(ctx, x, offset, data); err != nil {
+	if err := s.saveData(ctx, x, offset, data); err != nil {
 		return fmt.Errorf("transcript: save: %w", err)
 	}
 	return nil
 }
 
-func (s *Store) save(ctx context.Context, x *session, offset int64, data []byte) error {
+func (s *Store) saveData(ctx context.Context, x *session, offset int64, data []byte) error {
 	if x.lost != "" {
-		if err := s.settle(ctx, x); err != nil {
+		if err := s.settleHead(ctx, x); err != nil {
 			return err
 		}
 	}
@@ -141,18 +141,18 @@ func (s *Store) save(ctx context.Context, x *session, offset int64, data []byte)
 	case offset < 0, !x.ours && offset > 0, x.ours && offset > size:
 		return fmt.Errorf("%w: offset %d of %d bytes", ErrGap, offset, size)
 	case !x.ours:
-		return s.begin(ctx, x, data)
-	case offset < size, x.dirty, x.scattered(s.piece):
-		return s.rewrite(ctx, x, offset, data)
+		return s.beginGeneration(ctx, x, data)
+	case offset < size, x.dirty, x.isScattered(s.piece):
+		return s.rewriteSession(ctx, x, offset, data)
 	case len(data) == 0:
 		return nil
 	}
-	return s.add(ctx, x, data)
+	return s.appendData(ctx, x, data)
 }
 
-// lock returns a session once nobody else uses it.
-func (s *Store) lock(ctx context.Context, id string) (*session, error) {
-	x := s.session(id)
+// lockSession returns a session once nobody else uses it.
+func (s *Store) lockSession(ctx context.Context, id string) (*session, error) {
+	x := s.sessionOf(id)
 	select {
 	case x.turn <- struct{}{}:
 		return x, nil
@@ -163,14 +163,14 @@ func (s *Store) lock(ctx context.Context, id string) (*session, error) {
 
 func (x *session) unlock() { <-x.turn }
 
-func (s *Store) session(id string) *session {
+func (s *Store) sessionOf(id string) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clock++
 	x := s.sessions[id]
 	if x == nil {
 		if len(s.sessions) >= maxSessions {
-			s.forget()
+			s.forgetOldest()
 		}
 		x = &session{name: id, turn: make(chan struct{}, 1)}
 		s.sessions[id] = x
@@ -179,10 +179,10 @@ func (s *Store) session(id string) *session {
 	return x
 }
 
-// forget drops the half of the sessions that were used longest ago, less those in
+// forgetOldest drops the half of the sessions that were used longest ago, less those in
 // use. A session that others were used much more often than meanwhile isn't old: its
 // agent may be waiting. It is called under mu.
-func (s *Store) forget() {
+func (s *Store) forgetOldest() {
 	uses := make([]uint64, 0, len(s.sessions))
 	for _, x := range s.sessions {
 		uses = append(uses, x.used)

@@ -15,9 +15,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
-	"wake/internal/natstest"
-	"wake/internal/transcript"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/transcript"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }

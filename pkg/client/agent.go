@@ -5,14 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 
-	"wake/internal/eventlog"
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Config says what a resumed run is expected to be, and what is to be different
@@ -52,8 +53,9 @@ type Agent struct {
 	client *Client
 	from   uint64 // first position that listeners hear of
 
-	mu        sync.Mutex
-	listeners map[string][]func(Event)
+	mu          sync.Mutex
+	listeners   map[string][]func(Event)
+	toldWaiting bool // see [Agent.tellWaiting]
 }
 
 // Agent returns a run as it is, from now on.
@@ -61,7 +63,7 @@ func (c *Client) Agent(ctx context.Context, runID string) (*Agent, error) {
 	if _, err := c.State(ctx, runID); err != nil {
 		return nil, unknownAgent(runID, err)
 	}
-	_, last, err := c.log.Bounds(ctx)
+	_, last, err := c.reader.Bounds(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -108,10 +110,10 @@ func (c *Client) Resume(ctx context.Context, runID string, config Config, o Resu
 	if err != nil {
 		return nil, err
 	}
-	if err := config.expects(s); err != nil {
+	if err := config.checkStored(s); err != nil {
 		return nil, err
 	}
-	overrides, err := config.overrides(o.Overrides)
+	overrides, err := config.mergeOverrides(o.Overrides)
 	if err != nil {
 		return nil, err
 	}
@@ -129,8 +131,8 @@ func (c *Client) ResumeFromStore(ctx context.Context, runID string, o ResumeOpti
 	return c.Resume(ctx, runID, Config{}, o)
 }
 
-// expects compares a stored run.
-func (c Config) expects(s *wire.State) error {
+// checkStored compares a stored run.
+func (c Config) checkStored(s *wire.State) error {
 	if !hasFlow(s) {
 		return &wire.APIError{Code: wire.CodeCorruptedData, Message: fmt.Sprintf("run %s is stored without a flow that can be read", s.RunID)}
 	}
@@ -152,8 +154,8 @@ func (c Config) expects(s *wire.State) error {
 	return nil
 }
 
-// overrides adds what the config changes to what is to be changed anyway.
-func (c Config) overrides(given wire.Raw) (wire.Raw, error) {
+// mergeOverrides adds what the config changes to what is to be changed anyway.
+func (c Config) mergeOverrides(given wire.Raw) (wire.Raw, error) {
 	fields := map[string]any{}
 	if given != nil {
 		m, ok := given.Any().(map[string]any)
@@ -183,7 +185,7 @@ func (c Config) overrides(given wire.Raw) (wire.Raw, error) {
 	return wire.Marshal(fields)
 }
 
-func (a *Agent) do(ctx context.Context, cmd wire.Command) error {
+func (a *Agent) sendCommand(ctx context.Context, cmd wire.Command) error {
 	cmd.RunID, cmd.By = a.ID, "client"
 	_, err := a.client.Do(ctx, cmd)
 	return err
@@ -192,27 +194,27 @@ func (a *Agent) do(ctx context.Context, cmd wire.Command) error {
 // Send gives a message to the one agent that is at work; AMBIGUOUS_ID if there is
 // none or more. See [Client.Do] for naming one.
 func (a *Agent) Send(ctx context.Context, message string) error {
-	return a.do(ctx, wire.Command{Type: "send", Message: message})
+	return a.sendCommand(ctx, wire.Command{Type: "send", Message: message})
 }
 
 // Approve allows a tool call that waits for permission.
 func (a *Agent) Approve(ctx context.Context, callID, note string) error {
-	return a.do(ctx, wire.Command{Type: "approve", CallID: callID, Note: note})
+	return a.sendCommand(ctx, wire.Command{Type: "approve", CallID: callID, Note: note})
 }
 
 // Deny refuses a tool call that waits for permission; the agent is told the note.
 func (a *Agent) Deny(ctx context.Context, callID, note string) error {
-	return a.do(ctx, wire.Command{Type: "deny", CallID: callID, Note: note})
+	return a.sendCommand(ctx, wire.Command{Type: "deny", CallID: callID, Note: note})
 }
 
 // Pause interrupts the agents; [Client.Resume] lets them go on.
 func (a *Agent) Pause(ctx context.Context, reason string) error {
-	return a.do(ctx, wire.Command{Type: "pause", Reason: reason})
+	return a.sendCommand(ctx, wire.Command{Type: "pause", Reason: reason})
 }
 
 // Abort ends the run for good.
 func (a *Agent) Abort(ctx context.Context, reason string) error {
-	return a.do(ctx, wire.Command{Type: "abort", Reason: reason})
+	return a.sendCommand(ctx, wire.Command{Type: "abort", Reason: reason})
 }
 
 // Snapshot labels the present, so that it can be forked later even if the log has
@@ -226,13 +228,13 @@ func (a *Agent) Snapshot(ctx context.Context, label string) (string, error) {
 		}
 		label = fmt.Sprintf("sfp-%d", s.ForkPoints)
 	}
-	return label, a.do(ctx, wire.Command{Type: "bookmark", Label: label, Force: strings.HasPrefix(label, "sfp-")})
+	return label, a.sendCommand(ctx, wire.Command{Type: "bookmark", Label: label, Force: strings.HasPrefix(label, "sfp-")})
 }
 
 // Fork begins a new run at a label, sfp-<n> or position of this one; empty: the
 // present.
 func (a *Agent) Fork(ctx context.Context, at string) (*Agent, error) {
-	_, last, err := a.client.log.Bounds(ctx)
+	_, last, err := a.client.reader.Bounds(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +279,7 @@ func (a *Agent) Subscribe(ctx context.Context, channels []Channel, o SubscribeOp
 	return func(yield func(Envelope, error) bool) {
 		p, cursor := newProjection(), uint64(0)
 		q := eventlog.Query{Run: a.ID, From: o.Since.Seq + 1}
-		for e, err := range a.client.log.Follow(ctx, q) {
+		for e, err := range a.client.reader.Follow(ctx, q) {
 			if err != nil {
 				yield(Envelope{}, err)
 				return
@@ -285,12 +287,12 @@ func (a *Agent) Subscribe(ctx context.Context, channels []Channel, o SubscribeOp
 			if e.Event == nil {
 				continue
 			}
-			for _, told := range p.take(e.Event) {
-				if !wants(channels, o, told) {
+			for _, told := range p.projectEvent(e.Pos, e.Event) {
+				if !isSelected(channels, o, told) {
 					continue
 				}
 				cursor++
-				told.respond = a.responder(ctx, told)
+				told.respond = a.responderFor(ctx, told)
 				at := Bookmark{Seq: e.Pos, Timestamp: e.Event.Timestamp}
 				if !yield(Envelope{Cursor: cursor, Bookmark: at, Event: told}, nil) {
 					return
@@ -303,13 +305,13 @@ func (a *Agent) Subscribe(ctx context.Context, channels []Channel, o SubscribeOp
 	}
 }
 
-func wants(channels []Channel, o SubscribeOptions, e Event) bool {
+func isSelected(channels []Channel, o SubscribeOptions, e Event) bool {
 	return (len(channels) == 0 || slices.Contains(channels, e.Channel)) &&
 		(len(o.Kinds) == 0 || slices.Contains(o.Kinds, e.Type)) &&
 		(o.Node == "" || o.Node == e.Node)
 }
 
-func (a *Agent) responder(ctx context.Context, e Event) func(bool, string) error {
+func (a *Agent) responderFor(ctx context.Context, e Event) func(bool, string) error {
 	if e.Type != "permission_required" {
 		return nil
 	}
@@ -330,11 +332,14 @@ func (e Event) Respond(allow bool, note string) error {
 }
 
 // On has f called for the events of a type, from when the Agent was made, by
-// whoever is in [Agent.Wait]. Events of channel progress have no listeners: use
-// Subscribe.
+// whoever is in [Agent.Wait]; permission_required also for calls that wait since before.
+// Events of channel progress have no listeners: use Subscribe. It fails for these, and for a type that isn't known.
 func (a *Agent) On(kind string, f func(Event)) error {
-	if progressTypes[kind] {
+	switch {
+	case progressTypes[kind]:
 		return fmt.Errorf("client: %s is an event of channel progress: subscribe to it", kind)
+	case !slices.Contains(heardTypes, kind):
+		return fmt.Errorf("client: there is no event %q: it is one of %s", kind, strings.Join(heardTypes, ", "))
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -355,12 +360,15 @@ func (a *Agent) Wait(ctx context.Context) (*wire.State, error) {
 	if s.Status == wire.RunComplete || s.Status == wire.RunAborted {
 		return s, nil
 	}
+	if err := a.tellWaiting(ctx, s); err != nil {
+		return nil, err
+	}
 	for e, err := range a.Subscribe(ctx, []Channel{Control, Monitor}, SubscribeOptions{Since: Bookmark{Seq: a.from - 1}}) {
 		if err != nil {
 			return nil, err
 		}
 		a.from = e.Bookmark.Seq + 1
-		a.tell(e.Event)
+		a.tellListeners(e.Event)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -368,7 +376,37 @@ func (a *Agent) Wait(ctx context.Context) (*wire.State, error) {
 	return a.client.State(ctx, a.ID)
 }
 
-func (a *Agent) tell(e Event) {
+// tellWaiting tells once of the calls that waited for a decision when the Agent was made and do so still: nothing
+// that comes says so again.
+func (a *Agent) tellWaiting(ctx context.Context, before *wire.State) error {
+	a.mu.Lock()
+	told := a.toldWaiting
+	a.toldWaiting = true
+	a.mu.Unlock()
+	waits := func(c wire.ToolCall) bool { return c.State == wire.ToolApprovalRequired }
+	if told || !slices.ContainsFunc(slices.Collect(maps.Values(before.Tools)), waits) {
+		return nil
+	}
+	now, err := a.client.State(ctx, a.ID)
+	if err != nil {
+		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(before.Tools)) {
+		c := before.Tools[key]
+		if !waits(c) || !waits(now.Tools[key]) {
+			continue
+		}
+		e := Event{
+			Channel: Control, Type: "permission_required", Node: c.Node, Exec: c.Exec,
+			Call: &Call{ID: c.CallID, Name: c.Tool, Input: c.Input, State: c.State},
+		}
+		e.respond = a.responderFor(ctx, e)
+		a.tellListeners(e)
+	}
+	return nil
+}
+
+func (a *Agent) tellListeners(e Event) {
 	a.mu.Lock()
 	listeners := slices.Clone(a.listeners[e.Type])
 	a.mu.Unlock()

@@ -1,7 +1,7 @@
 // Package client lets Go programs run, resume, fork, steer and watch runs.
 //
-// It talks to the log and to the subjects of wake, not to a service: what it
-// reads is what is stored, and what it sends waits for a runner if none is up.
+// It reads by wake.api, which a recorder answers: what it reads is what is stored. What
+// it sends waits for a runner if none is up.
 package client
 
 import (
@@ -16,12 +16,12 @@ import (
 	"github.com/oklog/ulid/v2"
 	"go.opentelemetry.io/otel/trace"
 
-	"wake/internal/api"
-	"wake/internal/eventlog"
-	"wake/internal/history"
-	"wake/internal/seal"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/history"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Options are the settings of a client. Zero values are the defaults.
@@ -37,17 +37,20 @@ type Options struct {
 	// Tracer makes spans of requests for runs and of commands. Default: none; those
 	// who deal with them belong to the trace of the context all the same.
 	Tracer trace.Tracer
+	// Away is called when what follows a run gets no answer, with the reason, and with nil
+	// when it goes on: it goes on by itself. Default: nobody is told.
+	Away func(error)
 }
 
 // Client is a connection to an installation of wake.
 type Client struct {
-	log   *eventlog.Log
-	names subjects.Names
-	wait  time.Duration
+	reader *feed.Reader
+	names  subjects.Names
+	wait   time.Duration
 }
 
-// Open returns a client on a connection, which stays the caller's. It fails if
-// the server isn't prepared by `wake init`.
+// Open returns a client on a connection, which stays the caller's. It fails if no
+// recorder answers.
 func Open(ctx context.Context, nc *nats.Conn, o Options) (*Client, error) {
 	if o.Names == (subjects.Names{}) {
 		o.Names = subjects.Default
@@ -65,11 +68,11 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Client, error) {
 			return nil, err
 		}
 	}
-	log, err := eventlog.Open(ctx, nc, eventlog.Options{Names: o.Names, Logger: o.Logger, Keys: keys, Tracer: o.Tracer})
+	r, err := feed.Open(ctx, nc, feed.Options{Names: o.Names, Logger: o.Logger, Keys: keys, Tracer: o.Tracer, Away: o.Away})
 	if err != nil {
 		return nil, err
 	}
-	return &Client{log: log, names: o.Names, wait: o.Wait}, nil
+	return &Client{reader: r, names: o.Names, wait: o.Wait}, nil
 }
 
 // NewID returns an id for a run or a command: a ULID in lower case.
@@ -87,7 +90,7 @@ func (c *Client) StateAt(ctx context.Context, runID string, pos uint64) (*wire.S
 	if err := subjects.CheckID(runID); err != nil {
 		return nil, &wire.APIError{Code: wire.CodeBadRequest, Message: err.Error()}
 	}
-	s, err := history.StateAt(ctx, c.log, runID, pos)
+	s, err := history.StateAt(ctx, c.reader, runID, pos)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +112,7 @@ func notFound(runID string) *wire.APIError {
 // AMBIGUOUS_ID and the matches.
 func (c *Client) Find(ctx context.Context, ref string) (string, error) {
 	if subjects.CheckID(ref) == nil && !strings.HasPrefix(ref, "@") {
-		_, found, err := c.log.Last(ctx, ref, wire.RunNode)
+		_, found, err := c.reader.Last(ctx, ref, wire.RunNode)
 		if err != nil {
 			return "", err
 		}
@@ -117,7 +120,7 @@ func (c *Client) Find(ctx context.Context, ref string) (string, error) {
 			return ref, nil
 		}
 	}
-	status, err := api.Call[wire.StatusResponse](ctx, c.log.Conn(), c.names, wire.VerbStatus, wire.StatusRequest{Run: ref})
+	status, err := api.Call[wire.StatusResponse](ctx, c.reader.Conn(), c.names, wire.VerbStatus, wire.StatusRequest{Run: ref})
 	return status.RunID, err
 }
 
@@ -149,10 +152,10 @@ func (c *Client) Start(ctx context.Context, r wire.RunRequest) error {
 	if err != nil {
 		return err
 	}
-	if err := c.log.CheckKeys(ctx); err != nil {
+	if err := c.reader.CheckKeys(ctx); err != nil {
 		return err
 	}
-	if _, err := c.log.Send(ctx, c.names.QueueRun(), data); err != nil {
+	if _, err := c.reader.Send(ctx, c.names.QueueRun(), data); err != nil {
 		return fmt.Errorf("client: ask for run %s: %w", r.RunID, err)
 	}
 	return nil

@@ -11,11 +11,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/pkg/client"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/client"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }
@@ -44,6 +44,7 @@ const hash = "0123456789abcdef"
 func play(t testing.TB, o client.Options) *stage {
 	t.Helper()
 	log := logtest.Start(t)
+	logtest.Serve(t, log)
 	c, err := client.Open(t.Context(), log.Conn(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -402,6 +403,44 @@ func TestListeners(t *testing.T) {
 	}
 	if state, err := a.Wait(t.Context()); err != nil || state.Status != wire.RunComplete {
 		t.Errorf("waiting again: %v", err)
+	}
+}
+
+// An approval that waits since before the Agent was made is told, once, and an event that nobody sends is an error.
+func TestListenersHearOfWhatWaits(t *testing.T) {
+	t.Parallel()
+	s := play(t, client.Options{})
+	s.judge(func(cmd wire.Command) (string, []wire.Payload) {
+		if cmd.Type == "approve" && cmd.CallID == "c1" {
+			return "", []wire.Payload{&wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusComplete}}
+		}
+		return "NOT_RUNNING: x", nil
+	})
+	for _, call := range []string{"c0", "c1"} {
+		s.act(call, &wire.ToolIntent{ToolName: "Bash", ToolInput: wire.RawString("ls"), InputHash: "00"})
+		s.act(call, &wire.PermissionRequired{ToolName: "Bash", ToolInput: wire.RawString("ls")})
+	}
+	s.act("c0", &wire.PermissionDecided{Decision: wire.DecisionAllow, By: "somebody"})
+	a := s.agent()
+	var asked []string
+	if err := a.On("permission_required", func(e client.Event) {
+		asked = append(asked, e.Node+" "+e.Call.ID+" "+e.Call.Name)
+		if err := e.Respond(true, "fine"); err != nil {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.On("permission_requird", func(client.Event) {}); err == nil {
+		t.Error("a listener of an unknown event was taken")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if state, err := a.Wait(ctx); err != nil || state.Status != wire.RunComplete {
+		t.Fatalf("%+v, %v", state, err)
+	}
+	if d := cmp.Diff([]string{"a c1 Bash"}, asked); d != "" {
+		t.Error(d)
 	}
 }
 

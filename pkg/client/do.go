@@ -1,17 +1,17 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 
-	"github.com/nats-io/nats.go"
-
-	"wake/internal/eventlog"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Do sends a command to a run and waits until it is on record. While no runner
@@ -19,39 +19,30 @@ import (
 // and will be judged. A command that was rejected is an error too, whose code is
 // that of the reason; COMMAND_REJECTED if it has none of its own.
 //
-// It fails if what runs write is encrypted and the client lacks the key: the command
-// would be readable.
+// It fails if what runs write is encrypted and the client lacks the key: it couldn't read
+// what becomes of the command.
 //
 // A command without a run is stored, so that it is on record, and refused.
 func (c *Client) Do(ctx context.Context, cmd wire.Command) (wire.CommandResponse, error) {
 	if cmd.ID == "" {
 		cmd.ID = NewID()
 	}
-	to := cmd.RunID
-	if to == "" {
-		to = subjects.NoRun
-	}
+	to := cmp.Or(cmd.RunID, subjects.NoRun)
 	answer := wire.CommandResponse{CommandID: cmd.ID, RunID: cmd.RunID}
-	data, err := wire.Marshal(cmd)
+	if err := c.reader.CheckKeys(ctx); err != nil {
+		return answer, err
+	}
+	_, last, err := c.reader.Bounds(ctx)
 	if err != nil {
 		return answer, err
 	}
-	if err := c.log.CheckKeys(ctx); err != nil {
-		return answer, err
-	}
-	_, last, err := c.log.Bounds(ctx)
-	if err != nil {
-		return answer, err
-	}
-	_, err = c.log.Send(ctx, c.names.Command(to), data)
-	if errors.Is(err, nats.ErrMaxPayload) {
-		return answer, &wire.APIError{
-			Code: wire.CodeTooLarge, Message: fmt.Sprintf("the command has %d bytes, the server takes %d", len(data), c.log.Conn().MaxPayload()),
-			Hint: "put what is long into a file of the agent's folder and name it",
-		}
+	request := wire.CommandRequest{Command: cmd, Stored: true}
+	_, err = api.Call[wire.CommandResponse](ctx, c.reader.Conn(), c.names, wire.VerbCommand, request)
+	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeTooLarge {
+		return answer, &wire.APIError{Code: e.Code, Message: e.Message, Hint: "put what is long into a file of the agent's folder and name it"}
 	}
 	if err != nil {
-		return answer, fmt.Errorf("client: send the command to run %s: %w", to, err)
+		return answer, err
 	}
 	if to == subjects.NoRun {
 		return answer, &wire.APIError{Code: wire.CodeBadRequest, Message: "a command needs a run", Hint: "set runId"}
@@ -64,7 +55,7 @@ func (c *Client) Do(ctx context.Context, cmd wire.Command) (wire.CommandResponse
 	p := record.Event.Payload.(*wire.CommandReceived) //nolint:forcetypeassert // awaitRecord looked
 	answer.Accepted, answer.Reason = p.Accepted, p.Reason
 	if !p.Accepted {
-		return answer, rejection(cmd, p.Reason)
+		return answer, rejectionError(cmd, p.Reason)
 	}
 	return answer, nil
 }
@@ -79,11 +70,11 @@ func (c *Client) awaitRecord(ctx context.Context, runID, id string, from uint64)
 	for _, r := range []string{runID, subjects.NoRun} {
 		readers.Go(func() {
 			q := eventlog.Query{Run: r, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}, From: from}
-			for e, err := range c.log.Follow(wait, q) {
+			for e, err := range c.reader.Follow(wait, q) {
 				if err != nil {
 					return // time is over, or the log is another one
 				}
-				if p, ok := received(e); ok && p.CommandID == id {
+				if p, ok := receivedCommand(e); ok && p.CommandID == id {
 					found <- e
 					stop()
 					return
@@ -100,7 +91,7 @@ func (c *Client) awaitRecord(ctx context.Context, runID, id string, from uint64)
 	}
 }
 
-func received(e eventlog.Entry) (*wire.CommandReceived, bool) {
+func receivedCommand(e eventlog.Entry) (*wire.CommandReceived, bool) {
 	if e.Event == nil {
 		return nil, false
 	}
@@ -108,8 +99,8 @@ func received(e eventlog.Entry) (*wire.CommandReceived, bool) {
 	return p, ok
 }
 
-// rejection is the error of a reason "CODE: text".
-func rejection(cmd wire.Command, reason string) *wire.APIError {
+// rejectionError is the error of a reason "CODE: text".
+func rejectionError(cmd wire.Command, reason string) *wire.APIError {
 	e := &wire.APIError{Code: wire.CodeCommandRejected, Message: reason}
 	code, text, ok := strings.Cut(reason, ": ")
 	if !ok {

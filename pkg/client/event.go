@@ -4,8 +4,9 @@ import (
 	"iter"
 	"strings"
 
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/conversation"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Channel is one of the three ways in which an agent tells what it does.
@@ -65,9 +66,16 @@ var progressTypes = map[string]bool{ //nolint:gochecknoglobals // constant
 	"tool:start": true, "tool:end": true, "tool:error": true, "done": true,
 }
 
+// heardTypes are the events that listeners get.
+var heardTypes = []string{ //nolint:gochecknoglobals // constant
+	"agent_resumed", "breakpoint_changed", "cc_message", "context_compression", "error", "file_changed", "permission_decided",
+	"permission_required", "state_changed", "step_complete", "storage_failure", "todo_changed", "token_usage", "tool_executed",
+}
+
 // projection makes the events of a subscription of those of the log. It is pure:
 // the same events make the same.
 type projection struct {
+	talks  map[string]*conversation.Conversation // by node
 	agents map[speaker]*agentView
 	out    []Event
 	in     *wire.Event
@@ -76,67 +84,73 @@ type projection struct {
 // speaker is the agent of a node, or the sub-agent that a call of it has begun.
 type speaker struct{ node, parent string }
 
-// agentView is what a projection remembers of an agent.
+// agentView is what a projection remembers of an agent besides its conversation.
 type agentView struct {
 	block      string // text or think, while pieces of one come
 	number     int    // of the block
 	text       strings.Builder
 	breakpoint string
-	calls      map[string]*Call
-	sealed     map[string]bool
 }
 
-func newProjection() *projection { return &projection{agents: map[speaker]*agentView{}} }
+func newProjection() *projection {
+	return &projection{talks: map[string]*conversation.Conversation{}, agents: map[speaker]*agentView{}}
+}
 
-// take returns what an event means.
-func (p *projection) take(e *wire.Event) []Event {
+// projectEvent returns what an event at a position means.
+func (p *projection) projectEvent(pos uint64, e *wire.Event) []Event {
 	p.out, p.in = nil, e
 	who := speaker{e.Node(), e.Parent}
 	v := p.agents[who]
 	if v == nil {
-		v = &agentView{calls: map[string]*Call{}, sealed: map[string]bool{}}
+		v = &agentView{}
 		p.agents[who] = v
 	}
+	talk := p.talks[who.node]
+	if talk == nil {
+		talk = &conversation.Conversation{}
+		p.talks[who.node] = talk
+	}
+	step := talk.Apply(pos, e)
 	switch d := e.Payload.(type) {
 	case *wire.AgentThinkingDelta:
-		p.piece(v, "think", d.Block, d.Content)
+		p.emitPiece(v, "think", d.Block, d.Content)
 	case *wire.AgentTextDelta:
-		p.piece(v, "text", d.Block, d.Content)
+		p.emitPiece(v, "text", d.Block, d.Content)
 	case *wire.AgentThinking:
-		p.whole(v, "think", d.Block, d.Content)
+		p.emitWhole(v, "think", d.Block, d.Content)
 	case *wire.AgentText:
-		p.whole(v, "text", d.Block, d.Content)
+		p.emitWhole(v, "text", d.Block, d.Content)
 	default:
-		p.flow()
-		p.lifecycle(v)
-		p.tool(v)
-		p.facts()
+		p.emitFlow()
+		p.emitLifecycle(v)
+		p.emitTool(v, step)
+		p.emitFacts()
 	}
 	return p.out
 }
 
-func (p *projection) emit(c Channel, kind string, e Event) {
+func (p *projection) emitEvent(c Channel, kind string, e Event) {
 	e.Channel, e.Type, e.Wire = c, kind, p.in
 	e.Node, e.Exec, e.Step = p.in.Node(), p.in.ExecID, p.in.Turn
 	p.out = append(p.out, e)
 }
 
-// piece tells of a streamed piece, and where a block begins.
-func (p *projection) piece(v *agentView, kind string, number int, content string) {
+// emitPiece tells of a streamed piece, and where a block begins.
+func (p *projection) emitPiece(v *agentView, kind string, number int, content string) {
 	if v.block != kind || v.number != number {
 		p.closeBlock(v)
 		v.block, v.number = kind, number
-		p.at(v, "STREAMING_MODEL")
-		p.emit(Progress, kind+"_chunk_start", Event{})
+		p.setBreakpoint(v, "STREAMING_MODEL")
+		p.emitEvent(Progress, kind+"_chunk_start", Event{})
 	}
 	v.text.WriteString(content)
-	p.emit(Progress, kind+"_chunk", Event{Delta: content})
+	p.emitEvent(Progress, kind+"_chunk", Event{Delta: content})
 }
 
-// whole tells of a block that wasn't streamed; of one that was, its end.
-func (p *projection) whole(v *agentView, kind string, number int, content string) {
+// emitWhole tells of a block that wasn't streamed; of one that was, its end.
+func (p *projection) emitWhole(v *agentView, kind string, number int, content string) {
 	if v.block != kind || v.number != number {
-		p.piece(v, kind, number, content)
+		p.emitPiece(v, kind, number, content)
 	}
 	v.text.Reset()
 	v.text.WriteString(content)
@@ -147,23 +161,23 @@ func (p *projection) closeBlock(v *agentView) {
 	if v.block == "" {
 		return
 	}
-	p.emit(Progress, v.block+"_chunk_end", Event{Text: v.text.String()})
+	p.emitEvent(Progress, v.block+"_chunk_end", Event{Text: v.text.String()})
 	v.block = ""
 	v.text.Reset()
 }
 
-// at tells of a step of the agent's state machine.
-func (p *projection) at(v *agentView, step string) {
+// setBreakpoint tells of a step of the agent's state machine.
+func (p *projection) setBreakpoint(v *agentView, step string) {
 	if p.in.Parent != "" || v.breakpoint == step {
 		return
 	}
-	p.emit(Monitor, "breakpoint_changed", Event{Previous: v.breakpoint, Current: step})
+	p.emitEvent(Monitor, "breakpoint_changed", Event{Previous: v.breakpoint, Current: step})
 	v.breakpoint = step
 }
 
-// flow tells how the run is.
-func (p *projection) flow() {
-	state := func(s, why string) { p.emit(Monitor, "state_changed", Event{State: s, Reason: why}) }
+// emitFlow tells how the run is.
+func (p *projection) emitFlow() {
+	state := func(s, why string) { p.emitEvent(Monitor, "state_changed", Event{State: s, Reason: why}) }
 	switch d := p.in.Payload.(type) {
 	case *wire.FlowStart, *wire.RunForked:
 		state("WORKING", "started")
@@ -180,117 +194,91 @@ func (p *projection) flow() {
 	}
 }
 
-// lifecycle tells of the turns and the end of an agent.
-func (p *projection) lifecycle(v *agentView) {
+// emitLifecycle tells of the turns and the end of an agent.
+func (p *projection) emitLifecycle(v *agentView) {
 	switch d := p.in.Payload.(type) {
 	case *wire.AgentStart:
 		p.closeBlock(v)
-		clear(v.calls)
-		p.at(v, "READY")
+		p.setBreakpoint(v, "READY")
 	case *wire.TurnStart:
-		p.at(v, "PRE_MODEL")
+		p.setBreakpoint(v, "PRE_MODEL")
 	case *wire.TurnEnd:
 		p.closeBlock(v)
-		p.emit(Monitor, "step_complete", Event{Reason: d.StopReason})
-		p.at(v, "READY")
+		p.emitEvent(Monitor, "step_complete", Event{Reason: d.StopReason})
+		p.setBreakpoint(v, "READY")
 	case *wire.AgentComplete:
 		p.closeBlock(v)
-		p.at(v, "READY")
-		p.emit(Progress, "done", Event{Reason: "completed", Message: d.Result})
+		p.setBreakpoint(v, "READY")
+		p.emitEvent(Progress, "done", Event{Reason: "completed", Message: d.Result})
 	case *wire.AgentPaused:
 		p.closeBlock(v)
-		p.emit(Progress, "done", Event{Reason: "interrupted", Message: d.Reason})
+		p.emitEvent(Progress, "done", Event{Reason: "interrupted", Message: d.Reason})
 	case *wire.AgentAborted:
 		p.closeBlock(v)
-		p.emit(Progress, "done", Event{Reason: "interrupted", Message: d.Reason})
+		p.emitEvent(Progress, "done", Event{Reason: "interrupted", Message: d.Reason})
 	case *wire.AgentResumed:
-		p.emit(Monitor, "agent_resumed", Event{Strategy: d.Strategy, Sealed: d.Sealed})
+		p.emitEvent(Monitor, "agent_resumed", Event{Strategy: d.Strategy, Sealed: d.Sealed})
 	case *wire.BreakpointChanged:
-		p.at(v, d.Current)
+		p.setBreakpoint(v, d.Current)
 	}
 }
 
-// tool tells of tool calls and of permissions, and what follows for the agent.
-func (p *projection) tool(v *agentView) {
-	id := p.in.CallID
+// emitTool tells of tool calls and of permissions, and what follows for the agent.
+func (p *projection) emitTool(v *agentView, step conversation.Step) {
+	c := func() *Call {
+		return &Call{ID: step.Call.ID, Name: step.Call.Tool, Input: step.Call.Input, State: step.Call.State}
+	}
 	switch d := p.in.Payload.(type) {
 	case *wire.ToolIntent:
 		p.closeBlock(v)
-		v.calls[id] = &Call{ID: id, Name: d.ToolName, Input: d.ToolInput, State: wire.ToolPending}
-		p.emit(Progress, "tool:start", Event{Call: v.copy(id)})
+		p.emitEvent(Progress, "tool:start", Event{Call: c()})
 	case *wire.ToolState:
-		v.call(id).State = d.To
 	case *wire.PermissionRequired:
-		c := v.call(id)
-		c.Name, c.Input, c.State = d.ToolName, d.ToolInput, wire.ToolApprovalRequired
-		p.emit(Control, "permission_required", Event{Call: v.copy(id), Message: d.Description})
+		p.emitEvent(Control, "permission_required", Event{Call: c(), Message: d.Description})
 	case *wire.PermissionDecided:
-		v.call(id).State = wire.ToolDenied
-		if d.Decision == wire.DecisionAllow {
-			v.call(id).State = wire.ToolApproved
-		}
-		p.emit(Control, "permission_decided", Event{Call: v.copy(id), Decision: string(d.Decision), By: d.By, Note: d.Note})
+		p.emitEvent(Control, "permission_decided", Event{Call: c(), Decision: string(d.Decision), By: d.By, Note: d.Note})
 	case *wire.ToolSealed:
-		c := v.call(id)
-		c.Name, c.State, c.Error, c.Recommendations = d.ToolName, wire.ToolSealedState, d.Message, d.Recommendations
-		p.emit(Progress, "tool:end", Event{Call: v.copy(id)})
-		v.sealed[id] = true
-	case *wire.AgentTool:
-		p.toolEnd(v, id, d)
+		sealed := c()
+		sealed.Error, sealed.Recommendations = d.Message, d.Recommendations
+		p.emitEvent(Progress, "tool:end", Event{Call: sealed})
 	default:
-		return
+		if step.Result == nil {
+			return
+		}
+		if step.Call.State != wire.ToolSealedState { // else its end was told
+			p.toolEnd(c(), step)
+		}
 	}
-	p.at(v, run.Breakpoint(v.states()))
+	p.setBreakpoint(v, run.Breakpoint(states(step.Thread)))
 }
 
-// toolEnd tells of a result. That of a sealed call has been told.
-func (p *projection) toolEnd(v *agentView, id string, d *wire.AgentTool) {
-	c := v.call(id)
-	defer delete(v.calls, id)
-	if v.sealed[id] {
-		delete(v.sealed, id)
-		return
-	}
-	c.Name, c.Input, c.Output, c.Error, c.State = d.ToolName, d.ToolInput, d.ToolOutput, d.Error, wire.ToolCompleted
-	switch {
-	case d.Denied:
-		c.State = wire.ToolDenied
-	case d.Error != "":
-		c.State = wire.ToolFailed
-		p.emit(Progress, "tool:error", Event{Call: v.copy(id), Message: d.Error})
+// toolEnd tells of a result.
+func (p *projection) toolEnd(c *Call, step conversation.Step) {
+	d := step.Result
+	c.Output, c.Error = d.ToolOutput, d.Error
+	if c.State == wire.ToolFailed {
+		p.emitEvent(Progress, "tool:error", Event{Call: new(*c), Message: d.Error})
 	}
 	if d.DurationMs != nil {
 		c.DurationMs = *d.DurationMs
 	}
-	p.emit(Progress, "tool:end", Event{Call: v.copy(id)})
-	p.emit(Monitor, "tool_executed", Event{Call: v.copy(id)})
+	p.emitEvent(Progress, "tool:end", Event{Call: new(*c)})
+	p.emitEvent(Monitor, "tool_executed", Event{Call: c})
 }
 
-// states yields the states of the open calls.
-func (v *agentView) states() iter.Seq[wire.ToolCallState] {
+// states yields the states of an agent's open calls.
+func states(th *conversation.Thread) iter.Seq[wire.ToolCallState] {
 	return func(yield func(wire.ToolCallState) bool) {
-		for _, c := range v.calls {
-			if !yield(c.State) {
+		for i := range th.Calls {
+			if !yield(th.Calls[i].State) {
 				return
 			}
 		}
 	}
 }
 
-func (v *agentView) call(id string) *Call {
-	c := v.calls[id]
-	if c == nil { // it began before the subscription
-		c = &Call{ID: id}
-		v.calls[id] = c
-	}
-	return c
-}
-
-// copy returns the call as it is now: what was told doesn't change.
-func (v *agentView) copy(id string) *Call { return new(*v.call(id)) }
-
-// facts tells of what needs no memory.
-func (p *projection) facts() {
+// emitFacts tells of what needs no memory.
+func (p *projection) emitFacts() {
 	switch d := p.in.Payload.(type) {
 	case *wire.AgentError:
 		severity := "error"
@@ -301,20 +289,20 @@ func (p *projection) facts() {
 			severity = "warn"
 		default:
 		}
-		p.emit(Monitor, "error", Event{Message: d.Message, Severity: severity, Phase: d.Phase})
+		p.emitEvent(Monitor, "error", Event{Message: d.Message, Severity: severity, Phase: d.Phase})
 	case *wire.NodeError:
-		p.emit(Monitor, "error", Event{Message: d.Error, Severity: "error", Phase: "lifecycle"})
+		p.emitEvent(Monitor, "error", Event{Message: d.Error, Severity: "error", Phase: "lifecycle"})
 	case *wire.Usage:
-		p.emit(Monitor, "token_usage", Event{})
+		p.emitEvent(Monitor, "token_usage", Event{})
 	case *wire.TodoChanged:
-		p.emit(Monitor, "todo_changed", Event{})
+		p.emitEvent(Monitor, "todo_changed", Event{})
 	case *wire.FileChanged:
-		p.emit(Monitor, "file_changed", Event{Path: d.Path, Change: d.Change})
+		p.emitEvent(Monitor, "file_changed", Event{Path: d.Path, Change: d.Change})
 	case *wire.Compaction:
-		p.emit(Monitor, "context_compression", Event{Message: d.Summary})
+		p.emitEvent(Monitor, "context_compression", Event{Message: d.Summary})
 	case *wire.StorageFailure:
-		p.emit(Monitor, "storage_failure", Event{Message: d.Message})
+		p.emitEvent(Monitor, "storage_failure", Event{Message: d.Message})
 	case *wire.CCMessage:
-		p.emit(Control, "cc_message", Event{Text: d.Text, Severity: string(d.Priority)})
+		p.emitEvent(Control, "cc_message", Event{Text: d.Text, Severity: string(d.Priority)})
 	}
 }

@@ -3,10 +3,10 @@ package client
 import (
 	"context"
 
-	"wake/internal/bookmark"
-	"wake/internal/eventlog"
-	"wake/internal/flow"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/bookmark"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Point is a place in the log behind which a run can be forked.
@@ -22,7 +22,7 @@ type Point struct {
 
 // Bookmarks returns the points at which a run can be forked, in log order.
 func (c *Client) Bookmarks(ctx context.Context, runID string) ([]Point, error) {
-	found, err := bookmark.List(ctx, c.log, runID)
+	found, err := bookmark.List(ctx, c.reader, runID)
 	points := make([]Point, len(found))
 	for i, p := range found {
 		points[i] = Point(p)
@@ -50,7 +50,7 @@ type ForkResult struct {
 
 // Resolve returns the point that a fork request names, and the state there.
 func (c *Client) Resolve(ctx context.Context, runID, at string) (Point, *wire.State, error) {
-	p, state, err := bookmark.Find(ctx, c.log, runID, at)
+	p, state, err := bookmark.Find(ctx, c.reader, runID, at)
 	return Point(p), state, err
 }
 
@@ -68,12 +68,12 @@ func (c *Client) Fork(ctx context.Context, r ForkRequest) (ForkResult, error) {
 		r.NewID = NewID()
 	}
 	result := ForkResult{RunID: r.NewID, Parent: p.Run, Position: p.Position, Label: p.Label}
-	if _, taken, err := c.log.Last(ctx, r.NewID, wire.RunNode); err != nil {
+	if _, taken, err := c.reader.Last(ctx, r.NewID, wire.RunNode); err != nil {
 		return result, err
 	} else if taken {
 		return result, &wire.APIError{Code: wire.CodeBadRequest, Message: "there is a run " + r.NewID + " already", Hint: "choose another id"}
 	}
-	_, last, err := c.log.Bounds(ctx)
+	_, last, err := c.reader.Bounds(ctx)
 	if err != nil {
 		return result, err
 	}
@@ -83,7 +83,7 @@ func (c *Client) Fork(ctx context.Context, r ForkRequest) (ForkResult, error) {
 	if err := c.Start(ctx, request); err != nil {
 		return result, err
 	}
-	result.Recorded = c.begun(ctx, r.NewID, last+1)
+	result.Recorded = c.awaitFork(ctx, r.NewID, last+1)
 	return result, ctx.Err()
 }
 
@@ -98,12 +98,12 @@ func checkOverrides(s *wire.State, overrides wire.Raw) error {
 	return nil
 }
 
-// begun waits for the first event of a fork.
-func (c *Client) begun(ctx context.Context, runID string, from uint64) bool {
+// awaitFork waits for the first event of a fork.
+func (c *Client) awaitFork(ctx context.Context, runID string, from uint64) bool {
 	ctx, stop := context.WithTimeout(ctx, c.wait)
 	defer stop()
 	q := eventlog.Query{Run: runID, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}, From: from}
-	for e, err := range c.log.Follow(ctx, q) {
+	for e, err := range c.reader.Follow(ctx, q) {
 		if err != nil {
 			return false
 		}

@@ -1,19 +1,19 @@
 package client_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/internal/run"
-	"wake/pkg/client"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/client"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // D-SEAL S2: one open call per state, and one of which there is no record: five
@@ -207,11 +207,13 @@ func TestSinceIsStrict(t *testing.T) {
 // D-FLOW F15: without a store there is nothing to resume, and the first step
 // towards it says so.
 func TestNoStore(t *testing.T) {
-	nc := natstest.Start(t)
-	if _, err := client.Open(t.Context(), nc, client.Options{}); err == nil || !strings.Contains(err.Error(), subjects.Default.EventsStream()) {
-		t.Errorf("a server without wake's streams: %v", err)
-	}
 	log := logtest.Start(t)
+	soon, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := client.Open(soon, log.Conn(), client.Options{}); err == nil || !strings.Contains(err.Error(), "no recorder") {
+		t.Errorf("nobody reads the store: %v", err)
+	}
+	logtest.Serve(t, log)
 	c, err := client.Open(t.Context(), log.Conn(), client.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -3,9 +3,9 @@ package client_test
 import (
 	"testing"
 
-	"wake/internal/snapshot"
-	"wake/pkg/client"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/pkg/client"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // D-NATS Q7: the state at a position is what the events up to there make, with a

@@ -17,12 +17,12 @@ const hashMark = "=="
 // hashDigits is the length of a hash in hexadecimal.
 const hashDigits = 2 * sha256.Size
 
-// hashed is the number of bytes that a hashed id keeps of its escaped form.
-const hashed = MaxToken - len(hashMark) - hashDigits
+// hashedHead is the number of bytes that a hashed id keeps of its escaped form.
+const hashedHead = MaxToken - len(hashMark) - hashDigits
 
-// empty is the token of the empty id: it makes [Escape] total. No other id has
+// emptyToken is the token of the empty id: it makes [Escape] total. No other id has
 // it and it is never valid.
-const empty = "="
+const emptyToken = "="
 
 // ErrHashed is returned by [Unescape] for the token of an id that was too long
 // to keep. The id can't be recovered from it; compare tokens instead.
@@ -37,7 +37,7 @@ var ErrToken = errors.New("subjects: not a token")
 // followed by "==" and its SHA-256. Different ids have different tokens.
 func Escape(id string) string {
 	if id == "" {
-		return empty
+		return emptyToken
 	}
 	n := escapedLen(id)
 	switch {
@@ -46,14 +46,14 @@ func Escape(id string) string {
 	case n <= MaxToken:
 		return string(appendEscaped(make([]byte, 0, n), id, n))
 	}
-	b := appendEscaped(make([]byte, 0, MaxToken), id, hashed)
+	b := appendEscaped(make([]byte, 0, MaxToken), id, hashedHead)
 	sum := sha256.Sum256([]byte(id))
 	return string(hex.AppendEncode(append(b, hashMark...), sum[:]))
 }
 
 // Unescape returns the id of a token. It fails with [ErrHashed] or [ErrToken].
 func Unescape(token string) (string, error) {
-	if token == empty {
+	if token == emptyToken {
 		return "", nil
 	}
 	if token == "" || len(token) > MaxToken {
@@ -67,11 +67,11 @@ func Unescape(token string) (string, error) {
 		c := token[i]
 		if c == '=' {
 			var ok bool
-			if c, ok = unhex(token[i+1:]); !ok || plain(c) {
+			if c, ok = parseHexByte(token[i+1:]); !ok || isPlain(c) {
 				return "", fmt.Errorf("%w: %q", ErrToken, token)
 			}
 			i += 2
-		} else if !plain(c) {
+		} else if !isPlain(c) {
 			return "", fmt.Errorf("%w: %q", ErrToken, token)
 		}
 		id = append(id, c)
@@ -87,15 +87,15 @@ func CheckToken(token string) error {
 	return nil
 }
 
-// plain reports whether c stands for itself in a token.
-func plain(c byte) bool {
+// isPlain reports whether c stands for itself in a token.
+func isPlain(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-'
 }
 
 func escapedLen(id string) int {
 	n := len(id)
 	for i := range len(id) {
-		if !plain(id[i]) {
+		if !isPlain(id[i]) {
 			n += 2
 		}
 	}
@@ -108,9 +108,9 @@ func appendEscaped(b []byte, id string, limit int) []byte {
 	for i := range len(id) {
 		c := id[i]
 		switch {
-		case plain(c) && len(b) < limit:
+		case isPlain(c) && len(b) < limit:
 			b = append(b, c)
-		case !plain(c) && len(b)+3 <= limit:
+		case !isPlain(c) && len(b)+3 <= limit:
 			b = append(b, '=', digits[c>>4], digits[c&15])
 		default:
 			return b
@@ -123,7 +123,7 @@ func appendEscaped(b []byte, id string, limit int) []byte {
 // checked.
 func isHashed(token string) bool {
 	head, hash, ok := cutHash(token)
-	if !ok || len(head) < hashed-2 || len(head) > hashed {
+	if !ok || len(head) < hashedHead-2 || len(head) > hashedHead {
 		return false // only an escape that didn't fit leaves room
 	}
 	for i := range len(hash) {
@@ -143,17 +143,17 @@ func cutHash(token string) (head, hash string, ok bool) {
 	return token[:i-len(hashMark)], token[i:], true
 }
 
-// unhex reads two upper-case hexadecimal digits.
-func unhex(s string) (byte, bool) {
+// parseHexByte reads two upper-case hexadecimal digits.
+func parseHexByte(s string) (byte, bool) {
 	if len(s) < 2 {
 		return 0, false
 	}
-	high, ok1 := digit(s[0])
-	low, ok2 := digit(s[1])
+	high, ok1 := hexDigit(s[0])
+	low, ok2 := hexDigit(s[1])
 	return high<<4 | low, ok1 && ok2
 }
 
-func digit(c byte) (byte, bool) {
+func hexDigit(c byte) (byte, bool) {
 	switch {
 	case '0' <= c && c <= '9':
 		return c - '0', true

@@ -4,7 +4,9 @@ package subjects
 func (Names) SnapshotKey(run string) string { return Escape(run) }
 
 // ParseSnapshotKey is the reverse of [Names.SnapshotKey]; see [Names.ParseEvent].
-func (Names) ParseSnapshotKey(key string) (run string, err error) { return first(parseTokens(key, 1)) }
+func (Names) ParseSnapshotKey(key string) (run string, err error) {
+	return firstID(parseTokens(key, 1))
+}
 
 // BookmarkKey returns the key of a bookmark, <run>.<label>.
 func (Names) BookmarkKey(run, label string) string { return Escape(run) + "." + Escape(label) }
@@ -14,7 +16,7 @@ func (Names) RunBookmarks(run string) string { return Escape(run) + ".*" }
 
 // ParseBookmarkKey is the reverse of [Names.BookmarkKey]; see [Names.ParseEvent].
 func (Names) ParseBookmarkKey(key string) (run, label string, err error) {
-	return pair(parseTokens(key, 2))
+	return pairOfIDs(parseTokens(key, 2))
 }
 
 // LeaseKey returns the key of a node's lease, <run>.<node>; that of the run
@@ -30,7 +32,7 @@ func (Names) RunLeases(run string) string { return Escape(run) + ".*" }
 
 // ParseLeaseKey is the reverse of [Names.LeaseKey]; see [Names.ParseEvent].
 func (Names) ParseLeaseKey(key string) (run, node string, err error) {
-	return pair(parseTokens(key, 2))
+	return pairOfIDs(parseTokens(key, 2))
 }
 
 // StateKey returns the key of a service's state for a run, <service>.<run>;
@@ -42,10 +44,10 @@ func (Names) ServiceStates(service string) string { return Escape(service) + ".*
 
 // ParseStateKey is the reverse of [Names.StateKey]; see [Names.ParseEvent].
 func (Names) ParseStateKey(key string) (service, run string, err error) {
-	return pair(parseTokens(key, 2))
+	return pairOfIDs(parseTokens(key, 2))
 }
 
-func pair(ids []string, err error) (a, b string, _ error) {
+func pairOfIDs(ids []string, err error) (a, b string, _ error) {
 	if ids == nil {
 		return "", "", err
 	}

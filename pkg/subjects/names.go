@@ -48,49 +48,49 @@ func (n Names) Prefix() string {
 	return n.prefix
 }
 
-// upper returns what all streams and buckets begin with. Since a prefix has
+// streamPrefix returns what all streams and buckets begin with. Since a prefix has
 // neither upper-case letters nor '_', different prefixes differ here too.
-func (n Names) upper() string {
+func (n Names) streamPrefix() string {
 	return strings.ReplaceAll(strings.ToUpper(n.Prefix()), ".", "_")
 }
 
 // EventsStream returns the stream of all events, "WAKE_EVENTS".
-func (n Names) EventsStream() string { return n.upper() + "_EVENTS" }
+func (n Names) EventsStream() string { return n.streamPrefix() + "_EVENTS" }
 
 // CommandsStream returns the stream of commands to runs, "WAKE_COMMANDS".
-func (n Names) CommandsStream() string { return n.upper() + "_COMMANDS" }
+func (n Names) CommandsStream() string { return n.streamPrefix() + "_COMMANDS" }
 
 // QueueStream returns the stream of work that waits for a runner, "WAKE_QUEUE".
-func (n Names) QueueStream() string { return n.upper() + "_QUEUE" }
+func (n Names) QueueStream() string { return n.streamPrefix() + "_QUEUE" }
 
 // AlertsStream returns the stream of alerts, "WAKE_ALERTS".
-func (n Names) AlertsStream() string { return n.upper() + "_ALERTS" }
+func (n Names) AlertsStream() string { return n.streamPrefix() + "_ALERTS" }
 
 // DeadLetterStream returns the stream of what couldn't be used,
 // "WAKE_DEADLETTER".
-func (n Names) DeadLetterStream() string { return n.upper() + "_DEADLETTER" }
+func (n Names) DeadLetterStream() string { return n.streamPrefix() + "_DEADLETTER" }
 
 // SnapshotsBucket returns the key-value bucket of runs' states,
 // "WAKE_SNAPSHOTS".
-func (n Names) SnapshotsBucket() string { return n.upper() + "_SNAPSHOTS" }
+func (n Names) SnapshotsBucket() string { return n.streamPrefix() + "_SNAPSHOTS" }
 
 // BookmarksBucket returns the key-value bucket of points to fork from,
 // "WAKE_BOOKMARKS".
-func (n Names) BookmarksBucket() string { return n.upper() + "_BOOKMARKS" }
+func (n Names) BookmarksBucket() string { return n.streamPrefix() + "_BOOKMARKS" }
 
 // LeasesBucket returns the key-value bucket of leases, "WAKE_LEASES".
-func (n Names) LeasesBucket() string { return n.upper() + "_LEASES" }
+func (n Names) LeasesBucket() string { return n.streamPrefix() + "_LEASES" }
 
 // StateBucket returns the key-value bucket of services' own state,
 // "WAKE_STATE".
-func (n Names) StateBucket() string { return n.upper() + "_STATE" }
+func (n Names) StateBucket() string { return n.streamPrefix() + "_STATE" }
 
 // BlobsBucket returns the object store of large payloads, "WAKE_BLOBS".
-func (n Names) BlobsBucket() string { return n.upper() + "_BLOBS" }
+func (n Names) BlobsBucket() string { return n.streamPrefix() + "_BLOBS" }
 
 // SessionsBucket returns the object store of agents' session files,
 // "WAKE_SESSIONS".
-func (n Names) SessionsBucket() string { return n.upper() + "_SESSIONS" }
+func (n Names) SessionsBucket() string { return n.streamPrefix() + "_SESSIONS" }
 
 // Durable consumers of the stream of events, one per service.
 const (

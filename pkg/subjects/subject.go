@@ -11,7 +11,7 @@ var ErrSubject = errors.New("subjects: unexpected form")
 
 // Event returns the subject of an event, wake.events.<run>.<node>.<kind>.
 func (n Names) Event(run, node, kind string) string {
-	return n.join("events", Escape(run), Escape(node), Escape(kind))
+	return n.joinTokens("events", Escape(run), Escape(node), Escape(kind))
 }
 
 // NodeEvents returns the filter of a node's events of all kinds. It is the one
@@ -19,27 +19,27 @@ func (n Names) Event(run, node, kind string) string {
 // compares expectations that are in flight as strings, so a second spelling
 // would let two writers pass.
 func (n Names) NodeEvents(run, node string) string {
-	return n.join("events", Escape(run), Escape(node), "*")
+	return n.joinTokens("events", Escape(run), Escape(node), "*")
 }
 
 // RunEvents returns the filter of a run's events.
-func (n Names) RunEvents(run string) string { return n.join("events", Escape(run), ">") }
+func (n Names) RunEvents(run string) string { return n.joinTokens("events", Escape(run), ">") }
 
 // RunKindEvents returns the filter of a run's events of a kind.
 func (n Names) RunKindEvents(run, kind string) string {
-	return n.join("events", Escape(run), "*", Escape(kind))
+	return n.joinTokens("events", Escape(run), "*", Escape(kind))
 }
 
 // KindEvents returns the filter of all events of a kind.
-func (n Names) KindEvents(kind string) string { return n.join("events", "*", "*", Escape(kind)) }
+func (n Names) KindEvents(kind string) string { return n.joinTokens("events", "*", "*", Escape(kind)) }
 
 // AllEvents returns the filter of all events. It is what WAKE_EVENTS stores.
-func (n Names) AllEvents() string { return n.join("events", "*", "*", "*") }
+func (n Names) AllEvents() string { return n.joinTokens("events", "*", "*", "*") }
 
 // ParseEvent is the reverse of [Names.Event]. An id that was hashed is returned
 // as its token, with [ErrHashed]; otherwise it fails with [ErrSubject].
 func (n Names) ParseEvent(subject string) (run, node, kind string, err error) {
-	t, err := n.parse(subject, "events", 3)
+	t, err := n.parseSubject(subject, "events", 3)
 	if t == nil {
 		return "", "", "", err
 	}
@@ -47,46 +47,46 @@ func (n Names) ParseEvent(subject string) (run, node, kind string, err error) {
 }
 
 // Command returns the subject of commands to a run, wake.cmd.<run>.
-func (n Names) Command(run string) string { return n.join("cmd", Escape(run)) }
+func (n Names) Command(run string) string { return n.joinTokens("cmd", Escape(run)) }
 
 // AllCommands returns the filter of commands to all runs.
-func (n Names) AllCommands() string { return n.join("cmd", "*") }
+func (n Names) AllCommands() string { return n.joinTokens("cmd", "*") }
 
 // ParseCommand is the reverse of [Names.Command]; see [Names.ParseEvent].
 func (n Names) ParseCommand(subject string) (run string, err error) {
-	return first(n.parse(subject, "cmd", 1))
+	return firstID(n.parseSubject(subject, "cmd", 1))
 }
 
 // QueueRun returns the subject of runs that want an owner, wake.queue.run.
-func (n Names) QueueRun() string { return n.join("queue", "run") }
+func (n Names) QueueRun() string { return n.joinTokens("queue", "run") }
 
 // QueueNode returns the subject of node executions that want a worker of a
 // pool, wake.queue.node.<pool>.
-func (n Names) QueueNode(pool string) string { return n.join("queue", "node", Escape(pool)) }
+func (n Names) QueueNode(pool string) string { return n.joinTokens("queue", "node", Escape(pool)) }
 
 // AllQueueNodes returns the filter of node executions of all pools.
-func (n Names) AllQueueNodes() string { return n.join("queue", "node", "*") }
+func (n Names) AllQueueNodes() string { return n.joinTokens("queue", "node", "*") }
 
 // ParseQueueNode is the reverse of [Names.QueueNode]; see [Names.ParseEvent].
 func (n Names) ParseQueueNode(subject string) (pool string, err error) {
-	return first(n.parse(subject, "queue.node", 1))
+	return firstID(n.parseSubject(subject, "queue.node", 1))
 }
 
 // Alert returns the subject of an alert, wake.alerts.<run>.<node>.<kind>.<key>.
 // It ends in the alert's key, so that each alert has its own subject.
 func (n Names) Alert(run, node, kind, key string) string {
-	return n.join("alerts", Escape(run), Escape(node), Escape(kind), Escape(key))
+	return n.joinTokens("alerts", Escape(run), Escape(node), Escape(kind), Escape(key))
 }
 
 // RunAlerts returns the filter of a run's alerts.
-func (n Names) RunAlerts(run string) string { return n.join("alerts", Escape(run), ">") }
+func (n Names) RunAlerts(run string) string { return n.joinTokens("alerts", Escape(run), ">") }
 
 // AllAlerts returns the filter of all alerts. It is what WAKE_ALERTS stores.
-func (n Names) AllAlerts() string { return n.join("alerts", "*", "*", "*", "*") }
+func (n Names) AllAlerts() string { return n.joinTokens("alerts", "*", "*", "*", "*") }
 
 // ParseAlert is the reverse of [Names.Alert]; see [Names.ParseEvent].
 func (n Names) ParseAlert(subject string) (run, node, kind, key string, err error) {
-	t, err := n.parse(subject, "alerts", 4)
+	t, err := n.parseSubject(subject, "alerts", 4)
 	if t == nil {
 		return "", "", "", "", err
 	}
@@ -95,34 +95,41 @@ func (n Names) ParseAlert(subject string) (run, node, kind, key string, err erro
 
 // DeadLetter returns the subject of what a service couldn't use,
 // wake.deadletter.<service>.
-func (n Names) DeadLetter(service string) string { return n.join("deadletter", Escape(service)) }
+func (n Names) DeadLetter(service string) string { return n.joinTokens("deadletter", Escape(service)) }
 
 // AllDeadLetters returns the filter of what no service could use.
-func (n Names) AllDeadLetters() string { return n.join("deadletter", "*") }
+func (n Names) AllDeadLetters() string { return n.joinTokens("deadletter", "*") }
 
 // ParseDeadLetter is the reverse of [Names.DeadLetter]; see [Names.ParseEvent].
 func (n Names) ParseDeadLetter(subject string) (service string, err error) {
-	return first(n.parse(subject, "deadletter", 1))
+	return firstID(n.parseSubject(subject, "deadletter", 1))
 }
 
 // API returns the subject of a request, wake.api.<verb>.
-func (n Names) API(verb string) string { return n.join("api", Escape(verb)) }
+func (n Names) API(verb string) string { return n.joinTokens("api", Escape(verb)) }
+
+// Ingest returns the subject of the pieces of inputs that a process takes,
+// wake.ingest.<process>.
+func (n Names) Ingest(process string) string { return n.joinTokens("ingest", Escape(process)) }
+
+// AllIngest returns the filter of the pieces that all processes take.
+func (n Names) AllIngest() string { return n.joinTokens("ingest", "*") }
 
 // ParseAPI is the reverse of [Names.API]; see [Names.ParseEvent].
 func (n Names) ParseAPI(subject string) (verb string, err error) {
-	return first(n.parse(subject, "api", 1))
+	return firstID(n.parseSubject(subject, "api", 1))
 }
 
-func (n Names) join(tokens ...string) string {
+func (n Names) joinTokens(tokens ...string) string {
 	return n.Prefix() + "." + strings.Join(tokens, ".")
 }
 
-// parse returns the ids of a subject that has count tokens after the prefix and
+// parseSubject returns the ids of a subject that has count tokens after the prefix and
 // room. If some are hashed, it returns them as they are, with [ErrHashed].
-func (n Names) parse(subject, room string, count int) ([]string, error) {
-	rest, ok := strings.CutPrefix(subject, n.join(room, ""))
+func (n Names) parseSubject(subject, room string, count int) ([]string, error) {
+	rest, ok := strings.CutPrefix(subject, n.joinTokens(room, ""))
 	if !ok {
-		return nil, fmt.Errorf("%w: subject %q, want %s", ErrSubject, subject, n.join(room, ">"))
+		return nil, fmt.Errorf("%w: subject %q, want %s", ErrSubject, subject, n.joinTokens(room, ">"))
 	}
 	return parseTokens(rest, count)
 }
@@ -149,7 +156,7 @@ func parseTokens(s string, count int) ([]string, error) {
 	return ids, err
 }
 
-func first(ids []string, err error) (string, error) {
+func firstID(ids []string, err error) (string, error) {
 	if ids == nil {
 		return "", err
 	}

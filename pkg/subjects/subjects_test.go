@@ -11,7 +11,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/subjects"
 )
 
 func TestEscape(t *testing.T) {

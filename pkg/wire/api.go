@@ -27,7 +27,20 @@ const (
 	VerbEvents    = "events"    // [EventsRequest], [EventsResponse]; by the recorder
 	VerbState     = "state"     // [StateRequest], [StateResponse]; by the recorder
 	VerbSnapshot  = "snapshot"  // [SnapshotRequest], [SnapshotResponse]; by the snapshotter
-	VerbCommand   = "command"   // [Command], [CommandResponse]; by the runners
+	VerbCommand   = "command"   // [CommandRequest], [CommandResponse]; by the recorder
+
+	VerbIngest = "ingest" // [IngestRequest], [IngestResponse]; by the runners
+
+	// What is stored, for who may not read streams. By the recorder.
+	VerbFeed    = "feed"    // [FeedRequest], [FeedResponse]
+	VerbLast    = "last"    // [LastRequest], [LastResponse]
+	VerbBounds  = "bounds"  // [BoundsRequest], [BoundsResponse]
+	VerbValue   = "value"   // [ValueRequest], [ValueResponse]
+	VerbBlob    = "blob"    // [BlobRequest], [PieceResponse]
+	VerbSession = "session" // [SessionRequest], [PieceResponse]
+
+	VerbSinks   = "sinks"   // [SinksRequest], [SinksResponse]; by the alerter
+	VerbLetters = "letters" // [LettersRequest], [LettersResponse]; by the alerter
 )
 
 // ErrorCode says what went wrong, for programs. Codes are never renamed.
@@ -43,8 +56,11 @@ const (
 	CodeNotFound     ErrorCode = "NOT_FOUND"      // the run is known, what was asked for isn't there
 	CodeTooLarge     ErrorCode = "TOO_LARGE"      // the request, or its shortest answer, exceeds the limit
 	CodeTimeout      ErrorCode = "TIMEOUT"        // no answer in time
+	CodeBusy         ErrorCode = "BUSY"           // the service has as many requests as it takes; ask again
 	CodeUnreachable  ErrorCode = "UNREACHABLE"    // nobody serves the verb, or the server is away
 	CodeInternal     ErrorCode = "INTERNAL"       // the service failed; its log says why
+
+	CodeDenied ErrorCode = "PERMISSION_DENIED" // the credentials don't cover this
 
 	CodeFlowInvalid     ErrorCode = "FLOW_INVALID"              // the flow has an error
 	CodeUnknownProvider ErrorCode = "UNKNOWN_PROVIDER"          // the runner has no such agent
@@ -235,6 +251,7 @@ type LogSummary struct {
 	LastWords  string   `json:"lastWords,omitempty"`  // what an agent last said, or a command last wrote
 	State      string   `json:"state"`                // see [AgentStatus.State]
 	CostUsd    float64  `json:"costUsd"`
+	CostBasis  string   `json:"costBasis,omitempty"` // see [AgentStatus.CostBasis]
 	TokensIn   int64    `json:"tokensIn"`
 	TokensOut  int64    `json:"tokensOut"`
 	ToolsUsed  int64    `json:"toolsUsed"`
@@ -242,6 +259,49 @@ type LogSummary struct {
 	Omitted    int      `json:"omitted,omitempty"` // entries of the lists that were too many
 	Model      string   `json:"model,omitempty"`   // that wrote Text; absent: nobody, it is the rest of this
 	Problem    string   `json:"problem,omitempty"` // why a model that was to write it hasn't
+}
+
+// CommandRequest asks that a command is stored, which its run's owner obeys.
+type CommandRequest struct {
+	Command
+
+	// Stored has the answer come when the command is stored; else it waits a few seconds
+	// for what becomes of it.
+	Stored bool `json:"stored,omitempty"`
+}
+
+// IngestRequest asks that an input becomes a run, or several. The input follows in pieces.
+type IngestRequest struct {
+	Format string            `json:"format"`           // stream-json, transcript, kahn, or jsonl: a run as wake export writes it
+	Run    string            `json:"run,omitempty"`    // id; of stream-json and transcript required
+	Node   string            `json:"node,omitempty"`   // of stream-json and transcript: what the agent is
+	Labels map[string]string `json:"labels,omitempty"` // of the run
+	Strict bool              `json:"strict,omitempty"` // of kahn: the first line that isn't in order ends it
+	More   bool              `json:"more,omitempty"`   // of kahn: more lines will come another time
+}
+
+// IngestResponse says where the pieces of the input go.
+type IngestResponse struct {
+	Subject string `json:"subject"` // of requests with an [IngestPiece]
+	Session string `json:"session"`
+}
+
+// IngestPiece is a piece of an input, which may be empty: who sends none for a minute is
+// gone. It is answered with [IngestProgress]. Sent twice, it counts once.
+type IngestPiece struct {
+	Session string `json:"session"`
+	Offset  int64  `json:"offset"` // of Data in the input
+	Data    []byte `json:"data,omitempty"`
+	End     bool   `json:"end,omitempty"`   // the input ends behind it
+	Abort   bool   `json:"abort,omitempty"` // it ends here, and isn't whole
+}
+
+// IngestProgress is what has become of an input so far.
+type IngestProgress struct {
+	Received int64     `json:"received"` // bytes that have been taken; the next piece begins there
+	Done     bool      `json:"done,omitempty"`
+	Result   Raw       `json:"result,omitempty"`  // of one that is done
+	Problem  *APIError `json:"problem,omitempty"` // why one that is done isn't whole
 }
 
 // CommandResponse is what has become of a [Command].
@@ -261,6 +321,13 @@ type StatusRequest struct {
 	Node    string `json:"node,omitempty"`    // only this agent
 }
 
+// What is known of a cost.
+const (
+	CostReported = "reported"       // agents have told all of it
+	CostComputed = "computed"       // wake has computed some of it, by prices
+	CostPartly   = "partly unknown" // nobody knows what some model calls cost
+)
+
 // AgentStatus is how an agent, or a whole run, is doing. The first ten fields
 // are those of seeds/004 §3; the others say the same for programs.
 type AgentStatus struct {
@@ -275,11 +342,12 @@ type AgentStatus struct {
 	LastActivity    string  `json:"lastActivity"`    // such as "editing src/bridge.ts"
 	LastActivityAge string  `json:"lastActivityAge"` // such as "30s ago"
 
-	RuntimeMs         int64 `json:"runtimeMs"`
-	LastActivityAt    int64 `json:"lastActivityAt,omitempty"` // Unix ms
-	LastActivityAgeMs int64 `json:"lastActivityAgeMs,omitempty"`
-	StartedAt         int64 `json:"startedAt,omitempty"` // Unix ms
-	EndedAt           int64 `json:"endedAt,omitempty"`   // Unix ms
+	CostBasis         string `json:"costBasis,omitempty"` // see [CostReported]; absent: no cost
+	RuntimeMs         int64  `json:"runtimeMs"`
+	LastActivityAt    int64  `json:"lastActivityAt,omitempty"` // Unix ms
+	LastActivityAgeMs int64  `json:"lastActivityAgeMs,omitempty"`
+	StartedAt         int64  `json:"startedAt,omitempty"` // Unix ms
+	EndedAt           int64  `json:"endedAt,omitempty"`   // Unix ms
 
 	NodeType   string `json:"nodeType,omitempty"` // agent, exec, set, ask or flow
 	Reason     string `json:"reason,omitempty"`   // what it waits for, why it was skipped or paused
@@ -428,6 +496,7 @@ type RunInfo struct {
 	LastActivity string            `json:"lastActivity,omitempty"`
 	LastActiveAt int64             `json:"lastActivityAt,omitempty"` // Unix ms
 	CostUsd      float64           `json:"costUsd"`
+	CostBasis    string            `json:"costBasis,omitempty"` // see [AgentStatus.CostBasis]
 	TokensIn     int64             `json:"tokensIn"`
 	TokensOut    int64             `json:"tokensOut"`
 	ToolsUsed    int64             `json:"toolsUsed"`
@@ -533,6 +602,7 @@ type SpendStats struct {
 	TokensIn  int64   `json:"tokensIn"`
 	TokensOut int64   `json:"tokensOut"`
 	CostUsd   float64 `json:"costUsd"`
+	CostBasis string  `json:"costBasis,omitempty"` // see [AgentStatus.CostBasis]
 }
 
 // ToolStats say how the calls of a tool went.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // The types that make up most of a log.
@@ -80,9 +80,9 @@ func hotEvent(t wire.Type) *wire.Event {
 	return e
 }
 
-func plain(b testing.TB, e *wire.Event) *plainEvent {
+func quoteName(b testing.TB, e *wire.Event) *plainEvent {
 	p := new(plainEvent)
-	if err := json.Unmarshal(must(b, wire.EncodeJSON, e), p); err != nil {
+	if err := json.Unmarshal(wantError(b, wire.EncodeJSON, e), p); err != nil {
 		b.Fatal(err)
 	}
 	return p
@@ -94,7 +94,7 @@ func plain(b testing.TB, e *wire.Event) *plainEvent {
 func BenchmarkEncode(b *testing.B) {
 	for _, typ := range hotTypes {
 		e := hotEvent(typ)
-		p := plain(b, e)
+		p := quoteName(b, e)
 		b.Run(string(typ)+"/wire", func(b *testing.B) { loop(b, func() error { _, err := wire.Encode(e); return err }) })
 		b.Run(string(typ)+"/json", func(b *testing.B) { loop(b, func() error { _, err := json.Marshal(p); return err }) })
 		b.Run(string(typ)+"/msgpack", func(b *testing.B) { loop(b, func() error { _, err := reflective(p); return err }) })
@@ -104,10 +104,10 @@ func BenchmarkEncode(b *testing.B) {
 func BenchmarkDecode(b *testing.B) {
 	for _, typ := range hotTypes {
 		e := hotEvent(typ)
-		p := plain(b, e)
+		p := quoteName(b, e)
 		ours := encode(b, e)
-		text := must(b, json.Marshal, any(p))
-		packed := must(b, reflective, p)
+		text := wantError(b, json.Marshal, any(p))
+		packed := wantError(b, reflective, p)
 		b.Run(string(typ)+"/wire", func(b *testing.B) { loop(b, func() error { _, err := wire.Decode(ours); return err }) })
 		b.Run(string(typ)+"/json", func(b *testing.B) { loop(b, func() error { return json.Unmarshal(text, new(plainEvent)) }) })
 		b.Run(string(typ)+"/msgpack", func(b *testing.B) { loop(b, func() error { return msgpack.Unmarshal(packed, new(plainEvent)) }) })
@@ -155,7 +155,7 @@ func BenchmarkState(b *testing.B) {
 
 func BenchmarkJSON(b *testing.B) {
 	e := hotEvent("agent:tool")
-	text := must(b, wire.EncodeJSON, e)
+	text := wantError(b, wire.EncodeJSON, e)
 	b.SetBytes(int64(len(text)))
 	b.Run("EncodeJSON", func(b *testing.B) { loop(b, func() error { _, err := wire.EncodeJSON(e); return err }) })
 	b.Run("DecodeJSON", func(b *testing.B) { loop(b, func() error { _, err := wire.DecodeJSON(text); return err }) })

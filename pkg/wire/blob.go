@@ -38,19 +38,19 @@ func Externalize(encoded []byte, limit int) (small []byte, blobs map[string][]by
 	}
 	blobs = map[string][]byte{}
 	for len(small) > limit {
-		name := largest(values)
+		name := largestField(values)
 		if name == "" {
 			return nil, nil, &FieldError{Type: e.Type(), Field: "event", Problem: fmt.Sprintf(
 				"is too large: %d bytes remain when all large fields are moved, the limit is %d", len(small), limit)}
 		}
-		b := Blob{Field: name, SHA256: hash(values[name]), Size: int64(len(values[name]))}
+		b := Blob{Field: name, SHA256: sha256Hex(values[name]), Size: int64(len(values[name]))}
 		blobs[b.SHA256] = values[name]
 		e.Blobs = append(e.Blobs, b)
 		delete(values, name)
 		if values["blobs"], err = encodeBlobs(e.Blobs); err != nil {
 			return nil, nil, err
 		}
-		if small, err = assemble(values); err != nil {
+		if small, err = assembleEvent(values); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -75,30 +75,30 @@ func Inline(encoded []byte, fetch func(sha256 string) ([]byte, error)) ([]byte, 
 	for _, b := range e.Blobs {
 		data, err := fetch(b.SHA256)
 		if err == nil {
-			err = b.verify(data)
+			err = b.verifyContent(data)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("wire: blob %s of %s: %w", b.SHA256, plain(b.Field), err)
+			return nil, fmt.Errorf("wire: blob %s of %s: %w", b.SHA256, quoteName(b.Field), err)
 		}
 		values[b.Field] = data
 	}
 	delete(values, "blobs")
-	return assemble(values)
+	return assembleEvent(values)
 }
 
-// verify reports whether data is the value that was moved.
-func (b *Blob) verify(data []byte) error {
-	if int64(len(data)) != b.Size || hash(data) != b.SHA256 {
+// verifyContent reports whether data is the value that was moved.
+func (b *Blob) verifyContent(data []byte) error {
+	if int64(len(data)) != b.Size || sha256Hex(data) != b.SHA256 {
 		return errors.New("its content is another")
 	}
-	rest, _, err := scan(data, maxDocument)
+	rest, _, err := scanValue(data, maxDocument)
 	if err == nil && len(rest) > 0 {
 		err = ErrTrailing
 	}
 	return err
 }
 
-func hash(b []byte) string {
+func sha256Hex(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
@@ -124,7 +124,7 @@ func eventValues(encoded []byte) (map[string][]byte, error) {
 		if err != nil {
 			return nil, errKey
 		}
-		if rest, err = skip(value); err != nil {
+		if rest, err = skipValue(value); err != nil {
 			return nil, err
 		}
 		values[string(key)] = value[:len(value)-len(rest)]
@@ -132,9 +132,9 @@ func eventValues(encoded []byte) (map[string][]byte, error) {
 	return values, nil
 }
 
-// largest names the largest field of the payload that is worth moving; of equal
+// largestField names the largest field of the payload that is worth moving; of equal
 // ones the first by name.
-func largest(values map[string][]byte) string {
+func largestField(values map[string][]byte) string {
 	best, size := "", minBlob-1
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !envelopeNames[name] && len(values[name]) > size {
@@ -148,24 +148,29 @@ func largest(values map[string][]byte) string {
 var envelopeNames = map[string]bool{ //nolint:gochecknoglobals // constant
 	"v": true, "type": true, "runId": true, "nodeId": true, "seq": true, "epoch": true,
 	"timestamp": true, "execId": true, "agentId": true, "sessionId": true, "turn": true,
-	"step": true, "callId": true, "cause": true, "parent": true, "redactions": true, "blobs": true,
+	"step": true, "callId": true, "cause": true, "parent": true, "redactions": true,
+	"journalOffset": true, "journalIndex": true, "blobs": true,
 }
 
 func encodeBlobs(blobs []Blob) ([]byte, error) {
-	f := fields{mode: encoding}
-	f.buf = appendArrayHeader(nil, len(blobs))
+	f := fields{mode: encoding, packer: newPacker()}
+	f.putArrayLen(len(blobs))
 	for i := range blobs {
 		f.writeRecord("blobs", &blobs[i])
 	}
 	return f.buf, f.err
 }
 
-// assemble returns the canonical event that has the given fields.
-func assemble(values map[string][]byte) ([]byte, error) {
-	b := appendMapHeader(nil, len(values))
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		b = append(appendString(b, name), values[name]...)
-	}
+// assembleEvent returns the canonical event that has the given fields.
+func assembleEvent(values map[string][]byte) ([]byte, error) {
+	b, _ := packWith(func(p *packer) error {
+		p.putMapLen(len(values))
+		for _, name := range slices.Sorted(maps.Keys(values)) {
+			p.putString(name)
+			p.buf = append(p.buf, values[name]...)
+		}
+		return nil
+	})
 	e, err := Decode(b)
 	if err != nil {
 		return nil, err

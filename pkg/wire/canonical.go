@@ -32,7 +32,7 @@ func Canonical(b []byte) (Raw, error) {
 // readRaw reads one value and returns it in canonical form, not sharing memory
 // with b.
 func readRaw(b []byte, depth int) (value Raw, rest []byte, err error) {
-	rest, done, err := scan(b, depth)
+	rest, done, err := scanValue(b, depth)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -40,31 +40,29 @@ func readRaw(b []byte, depth int) (value Raw, rest []byte, err error) {
 	if done {
 		return bytes.Clone(in), rest, nil
 	}
-	value, _, err = canonicalise(make([]byte, 0, len(in)), in)
+	value, err = packWith(func(p *packer) error { _, err := p.putCanonical(in); return err })
 	return value, rest, err
 }
 
-// appendRaw appends a value that a caller gave, in canonical form.
-func appendRaw(dst []byte, v Raw, depth int) ([]byte, error) {
-	rest, done, err := scan(v, depth)
+// putRaw appends a value that a caller gave, in canonical form.
+func (p *packer) putRaw(v Raw, depth int) error {
+	rest, done, err := scanValue(v, depth)
 	switch {
 	case err != nil:
-		return dst, err
+		return err
 	case len(rest) > 0:
-		return dst, ErrTrailing
+		return ErrTrailing
 	case done:
-		return append(dst, v...), nil
+		p.buf = append(p.buf, v...)
+		return nil
 	}
-	out, _, err := canonicalise(dst, v)
-	if err != nil {
-		return dst, err
-	}
-	return out, nil
+	_, err = p.putCanonical(v)
+	return err
 }
 
-// scan checks the first value of b and returns what follows it. It needs no
+// scanValue checks the first value of b and returns what follows it. It needs no
 // memory. done reports that the value is canonical.
-func scan(b []byte, depth int) (rest []byte, done bool, err error) {
+func scanValue(b []byte, depth int) (rest []byte, done bool, err error) {
 	if len(b) == 0 {
 		return nil, false, errEnd
 	}
@@ -97,11 +95,10 @@ func scan(b []byte, depth int) (rest []byte, done bool, err error) {
 		return nil, false, errExt
 	case err != nil:
 		return nil, false, errEnd
-	case n.class == 'x' && !finite(n.x):
+	case n.class == 'x' && !isFinite(n.x):
 		return nil, false, errFinite
 	}
-	var shortest [9]byte
-	return rest, bytes.Equal(n.append(shortest[:0]), b[:len(b)-len(rest)]), nil
+	return rest, n.shortestCode() == b[0], nil
 }
 
 func scanArray(b []byte, depth int) (rest []byte, done bool, err error) {
@@ -115,7 +112,7 @@ func scanArray(b []byte, depth int) (rest []byte, done bool, err error) {
 	done = len(b)-len(rest) == containerHeader(n)
 	for range n {
 		var ok bool
-		if rest, ok, err = scan(rest, depth-1); err != nil {
+		if rest, ok, err = scanValue(rest, depth-1); err != nil {
 			return nil, false, err
 		}
 		done = done && ok
@@ -142,12 +139,12 @@ func scanMap(b []byte, depth int) (rest []byte, done bool, err error) {
 		}
 		key, _, _ := readString(rest)
 		var ok bool
-		if rest, ok, err = scan(rest, 0); err != nil {
+		if rest, ok, err = scanValue(rest, 0); err != nil {
 			return nil, false, err
 		}
 		done = done && ok && (i == 0 || bytes.Compare(last, key) < 0)
 		last = key
-		if rest, ok, err = scan(rest, depth-1); err != nil {
+		if rest, ok, err = scanValue(rest, depth-1); err != nil {
 			return nil, false, err
 		}
 		done = done && ok
@@ -155,38 +152,52 @@ func scanMap(b []byte, depth int) (rest []byte, done bool, err error) {
 	return rest, done, nil
 }
 
-// canonicalise appends the first value of b, which [scan] has accepted, to out.
-// All that can still be wrong is a key that occurs twice.
-func canonicalise(out, b []byte) (grown, rest []byte, err error) {
+// putCanonical appends the first value of b, which [scanValue] has accepted, and returns what
+// follows it. All that can still be wrong is a key that occurs twice.
+func (p *packer) putCanonical(b []byte) (rest []byte, err error) {
 	switch c := b[0]; {
-	case c == codeNil, c == codeTrue, c == codeFalse:
-		return append(out, c), b[1:], nil
+	case c == codeNil:
+		p.putNil()
+		return b[1:], nil
+	case c == codeTrue, c == codeFalse:
+		p.putBool(c == codeTrue)
+		return b[1:], nil
 	case isString(c):
 		s, rest, _ := readString(b)
-		return append(appendStringHeader(out, len(s)), s...), rest, nil
+		p.putText(s)
+		return rest, nil
 	case isBin(c):
 		data, rest, _ := readBin(b)
-		return appendBin(out, data), rest, nil
+		p.putBytes(data)
+		return rest, nil
 	case isArray(c):
 		n, rest, _ := readArrayHeader(b)
-		out = appendArrayHeader(out, n)
+		p.putArrayLen(n)
 		for range n {
-			if out, rest, err = canonicalise(out, rest); err != nil {
-				return nil, nil, err
+			if rest, err = p.putCanonical(rest); err != nil {
+				return nil, err
 			}
 		}
-		return out, rest, nil
+		return rest, nil
 	case isMap(c):
-		return canonicaliseMap(out, b)
+		return p.putCanonicalMap(b)
 	}
 	n, rest, _ := readNumber(b)
-	return n.append(out), rest, nil
+	switch n.class {
+	case 'u':
+		p.putUint(n.u)
+	case 'i':
+		p.putInt(n.i)
+	default:
+		p.putNumber(n.x)
+	}
+	return rest, nil
 }
 
-func canonicaliseMap(out, b []byte) (grown, rest []byte, err error) {
+func (p *packer) putCanonicalMap(b []byte) (rest []byte, err error) {
 	n, rest, _ := readMapHeader(b)
-	out = appendMapHeader(out, n)
-	start := len(out)
+	p.putMapLen(n)
+	start := len(p.buf)
 	sorted := true
 	var last []byte
 	ends := make([]int, 0, n)
@@ -194,16 +205,16 @@ func canonicaliseMap(out, b []byte) (grown, rest []byte, err error) {
 		key, tail, _ := readString(rest)
 		sorted = sorted && (i == 0 || bytes.Compare(last, key) < 0)
 		last = key
-		out = append(appendStringHeader(out, len(key)), key...)
-		if out, rest, err = canonicalise(out, tail); err != nil {
-			return nil, nil, err
+		p.putText(key)
+		if rest, err = p.putCanonical(tail); err != nil {
+			return nil, err
 		}
-		ends = append(ends, len(out))
+		ends = append(ends, len(p.buf))
 	}
 	if !sorted {
-		err = sortEntries(out[start:], ends, start)
+		err = sortEntries(p.buf[start:], ends, start)
 	}
-	return out, rest, err
+	return rest, err
 }
 
 // entry is an encoded key and its value.
@@ -233,7 +244,7 @@ func sortEntries(b []byte, ends []int, base int) error {
 	entries := entriesOf(b, ends, base)
 	for i, e := range entries {
 		if i > 0 && bytes.Equal(entries[i-1].key, e.key) {
-			return fmt.Errorf("%w: key %s occurs twice", ErrSyntax, plain(string(e.key)))
+			return fmt.Errorf("%w: key %s occurs twice", ErrSyntax, quoteName(string(e.key)))
 		}
 		ordered = append(ordered, e.bytes...)
 	}
@@ -256,32 +267,44 @@ func lastOfEach(b []byte, ends []int, base int) (ordered []byte, n int) {
 	return ordered, n
 }
 
-// append appends the shortest form of the number.
-func (n number) append(out []byte) []byte {
-	switch n.class {
-	case 'u':
-		return appendUint(out, n.u)
-	case 'i':
-		return appendInt(out, n.i)
+// shortestCode returns the code with which the shortest form of a number begins.
+func (n number) shortestCode() byte {
+	if n.class == 'x' {
+		n = integralNumber(n.x)
 	}
-	return appendNumber(out, n.x)
+	switch {
+	case n.class == 'x':
+		return codeDouble
+	case n.class == 'u':
+		return shortestUint(n.u)
+	case n.i >= -32:
+		return byte(n.i)
+	case n.i >= math.MinInt8:
+		return codeInt8
+	case n.i >= math.MinInt16:
+		return codeInt16
+	case n.i >= math.MinInt32:
+		return codeInt32
+	}
+	return codeInt64
 }
 
-// appendNumber appends a finite float, as an integer if it is one of 64 bits:
-// JSON doesn't tell 1e17 from 100000000000000000.
-func appendNumber(out []byte, x float64) []byte {
-	n := integral(x)
-	switch n.class {
-	case 'u':
-		return appendUint(out, n.u)
-	case 'i':
-		return appendInt(out, n.i)
+func shortestUint(n uint64) byte {
+	switch {
+	case n < 128:
+		return byte(n)
+	case n <= math.MaxUint8:
+		return codeUint8
+	case n <= math.MaxUint16:
+		return codeUint16
+	case n <= math.MaxUint32:
+		return codeUint32
 	}
-	return appendFloat(out, x)
+	return codeUint64
 }
 
-// integral returns x as an integer if it is one of 64 bits, else as a float.
-func integral(x float64) number {
+// integralNumber returns x as an integer if it is one of 64 bits, else as a float.
+func integralNumber(x float64) number {
 	switch {
 	case x != math.Trunc(x), x >= 1<<64, x < -1<<63:
 		return number{x: x, class: 'x'}

@@ -7,18 +7,14 @@ import (
 )
 
 // visitors recycles visitors with their buffers.
-var visitors = sync.Pool{New: func() any { return new(fields) }} //nolint:gochecknoglobals // a pool
-
-// maxPooled bounds the buffers that are kept: one huge event must not stay in
-// memory for ever.
-const maxPooled = 1 << 20
+var visitors = sync.Pool{New: func() any { return &fields{packer: newPacker()} }} //nolint:gochecknoglobals // a pool
 
 // Encode returns the canonical encoding of e. It fails with a [*FieldError] if
 // e violates its type.
 func Encode(e *Event) ([]byte, error) {
 	f := visitors.Get().(*fields)
-	defer f.release()
-	if err := f.encode(e); err != nil {
+	defer f.returnToPool()
+	if err := f.encodeEvent(e); err != nil {
 		return nil, err
 	}
 	out := make([]byte, len(f.buf))
@@ -29,20 +25,17 @@ func Encode(e *Event) ([]byte, error) {
 // Validate reports whether e can be encoded.
 func Validate(e *Event) error {
 	f := visitors.Get().(*fields)
-	defer f.release()
-	return f.encode(e)
+	defer f.returnToPool()
+	return f.encodeEvent(e)
 }
 
-func (f *fields) release() {
-	buf := f.buf[:0]
-	if cap(buf) > maxPooled {
-		buf = nil
-	}
-	*f = fields{buf: buf, path: f.path[:0], ids: f.ids}
+func (f *fields) returnToPool() {
+	f.empty()
+	*f = fields{packer: f.packer, path: f.path[:0], ids: f.ids}
 	visitors.Put(f)
 }
 
-func (f *fields) encode(e *Event) error {
+func (f *fields) encodeEvent(e *Event) error {
 	if e.Payload == nil || e.Payload.Type() == "" {
 		return &FieldError{Field: "type", Problem: "is required"}
 	}
@@ -54,11 +47,11 @@ func (f *fields) encode(e *Event) error {
 	return f.err
 }
 
-// fields visits the whole event.
-func (e *Event) fields(f *fields) {
-	e.header(f)
-	e.envelope(f)
-	e.Payload.fields(f)
+// visitFields visits the whole event.
+func (e *Event) visitFields(f *fields) {
+	e.visitHeader(f)
+	e.visitEnvelope(f)
+	e.Payload.visitFields(f)
 	objects(f, "blobs", &e.Blobs, optional)
 	switch f.mode {
 	case encoding, checking:
@@ -69,8 +62,8 @@ func (e *Event) fields(f *fields) {
 	}
 }
 
-// header visits the version and the type. A decoder knows them by then.
-func (e *Event) header(f *fields) {
+// visitHeader visits the version and the type. A decoder knows them by then.
+func (e *Event) visitHeader(f *fields) {
 	if f.mode != decoding {
 		v, t := uint64(Version), string(e.Payload.Type())
 		f.uint64("v", &v, nonEmpty)
@@ -78,13 +71,13 @@ func (e *Event) header(f *fields) {
 		return
 	}
 	for _, name := range [...]string{"v", "type"} {
-		if f.match(name, required) {
-			rest, err := skip(f.in)
+		if f.matchKey(name, required) {
+			rest, err := skipValue(f.in)
 			if err != nil {
-				f.wrong(name, "a value", err)
+				f.failValue(name, "a value", err)
 				return
 			}
-			f.next(rest)
+			f.nextField(rest)
 		}
 	}
 }
@@ -92,23 +85,23 @@ func (e *Event) header(f *fields) {
 func (e *Event) checkBlobs(f *fields) {
 	for i, b := range e.Blobs {
 		if envelopeNames[b.Field] {
-			f.fail("blobs.field", "must be a field of the payload")
+			f.failField("blobs.field", "must be a field of the payload")
 		}
 		for _, other := range e.Blobs[:i] {
 			if b.Field == other.Field {
-				f.fail("blobs.field", "occurs twice")
+				f.failField("blobs.field", "occurs twice")
 			}
 		}
 	}
 }
 
-func (e *Event) unknown() *[]Field { return &e.Unknown }
+func (e *Event) unknownFields() *[]Field { return &e.Unknown }
 
 // Decode reads an event. It fails with [ErrSyntax], [ErrTrailing] or
 // [ErrVersion], or with a [*FieldError] if the event violates its type. The
 // event doesn't share memory with b.
 func Decode(b []byte) (*Event, error) {
-	v, t, err := peek(b)
+	v, t, err := peekType(b)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +110,7 @@ func Decode(b []byte) (*Event, error) {
 	}
 	e := &Event{Payload: newPayload(t)}
 	f := visitors.Get().(*fields)
-	defer f.release()
+	defer f.returnToPool()
 	f.mode, f.event, f.in = decoding, e, b
 	f.readRecord("", e)
 	if f.err != nil {
@@ -129,9 +122,9 @@ func Decode(b []byte) (*Event, error) {
 	return e, nil
 }
 
-// peek finds the version and the type of an encoded event. They are its first
+// peekType finds the version and the type of an encoded event. They are its first
 // fields unless somebody else encoded it. The type is a part of b.
-func peek(b []byte) (v uint64, t []byte, err error) {
+func peekType(b []byte) (v uint64, t []byte, err error) {
 	n, rest, err := readMapHeader(b)
 	if err != nil {
 		return 0, nil, fmt.Errorf("%w: not a map", ErrSyntax)
@@ -151,7 +144,7 @@ func peek(b []byte) (v uint64, t []byte, err error) {
 				return 0, nil, &FieldError{Field: "type", Problem: "must be a string, valid UTF-8 and not empty"}
 			}
 		default:
-			if rest, err = skip(value); err != nil {
+			if rest, err = skipValue(value); err != nil {
 				return 0, nil, err
 			}
 		}

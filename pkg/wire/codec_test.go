@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func anEventOf(p wire.Payload) *wire.Event {
@@ -38,7 +38,7 @@ func TestBytes(t *testing.T) {
 	}
 	const j = `{"v":1,"type":"agent:text:delta","runId":"r1","nodeId":"coder","seq":17,"epoch":2,` +
 		`"timestamp":1767400000000,"execId":"coder#1","content":"Done.","block":1}`
-	if got := must(t, wire.EncodeJSON, e); string(got) != j {
+	if got := wantError(t, wire.EncodeJSON, e); string(got) != j {
 		t.Errorf("JSON\n got %s\nwant %s", got, j)
 	}
 }
@@ -193,7 +193,7 @@ func TestDepth(t *testing.T) {
 		t.Errorf("JSON: %v", err)
 	}
 	patch := anEventOf(&wire.StatePatch{Patch: wire.Patch{Op: wire.PatchSet, Value: most}})
-	e, err := wire.DecodeJSON(must(t, wire.EncodeJSON, patch))
+	e, err := wire.DecodeJSON(wantError(t, wire.EncodeJSON, patch))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestForkKeepsDeepState(t *testing.T) {
 		t.Fatal(err)
 	}
 	fork := anEventOf(&wire.RunForked{ParentRun: "p", ParentPos: 7, State: state})
-	e, err := wire.DecodeJSON(must(t, wire.EncodeJSON, fork))
+	e, err := wire.DecodeJSON(wantError(t, wire.EncodeJSON, fork))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -375,7 +375,7 @@ func TestDecodeRefusesBlobs(t *testing.T) {
 	blob := map[string]any{"field": "content", "sha256": hash, "size": 1, "zFuture": "kept"}
 	m["blobs"] = []any{blob}
 	e := decodeMap(t, m)
-	if out := decodeJSON(t, must(t, wire.EncodeJSON, e)).(map[string]any); out["content"] != nil || out["blobs"].([]any)[0].(map[string]any)["zFuture"] != "kept" {
+	if out := decodeJSON(t, wantError(t, wire.EncodeJSON, e)).(map[string]any); out["content"] != nil || out["blobs"].([]any)[0].(map[string]any)["zFuture"] != "kept" {
 		t.Errorf("%v", out)
 	}
 	m["blobs"] = []any{blob, blob}
@@ -422,7 +422,7 @@ func TestOpaque(t *testing.T) {
 	if diff := cmp.Diff(want, e); diff != "" {
 		t.Error(diff)
 	}
-	if got := must(t, wire.EncodeJSON, e); string(got) != j {
+	if got := wantError(t, wire.EncodeJSON, e); string(got) != j {
 		t.Errorf("got %s", got)
 	}
 }

@@ -47,7 +47,7 @@ func Types() []Type { return slices.Sorted(maps.Keys(payloads)) }
 func Describe(t Type) TypeInfo {
 	info := TypeInfo{Type: t}
 	f := fields{mode: describing, requires: func(name string) { info.Requires = append(info.Requires, name) }}
-	info.Fields = f.collect(newPayload(t).fields)
+	info.Fields = f.collectFields(newPayload(t).visitFields)
 	return info
 }
 
@@ -55,11 +55,11 @@ func Describe(t Type) TypeInfo {
 // payload's fields stand before the last one, blobs.
 func DescribeEnvelope() []FieldInfo {
 	var f fields
-	return f.collect((&Event{Payload: new(Opaque)}).fields)
+	return f.collectFields((&Event{Payload: new(Opaque)}).visitFields)
 }
 
-// collect returns what visit describes.
-func (f *fields) collect(visit func(*fields)) (list []FieldInfo) {
+// collectFields returns what visit describes.
+func (f *fields) collectFields(visit func(*fields)) (list []FieldInfo) {
 	outer := *f
 	f.mode = describing
 	f.describe = func(i FieldInfo) { list = append(list, i) }
@@ -68,18 +68,18 @@ func (f *fields) collect(visit func(*fields)) (list []FieldInfo) {
 	return list
 }
 
-// field describes a field to the one who asked.
-func (f *fields) field(name string, kind FieldKind, p presence) {
+// describeField describes a field to the one who asked.
+func (f *fields) describeField(name string, kind FieldKind, p presence) {
 	f.describe(FieldInfo{Name: name, Kind: kind, Required: p != optional, NonEmpty: p == nonEmpty})
 }
 
-// nested is [fields.field] for fields that hold objects.
-func (f *fields) nested(name string, kind FieldKind, p presence, r record) {
-	f.describe(FieldInfo{Name: name, Kind: kind, Required: p != optional, Fields: f.collect(r.fields)})
+// describeNested is [fields.describeField] for fields that hold objects.
+func (f *fields) describeNested(name string, kind FieldKind, p presence, r record) {
+	f.describe(FieldInfo{Name: name, Kind: kind, Required: p != optional, Fields: f.collectFields(r.visitFields)})
 }
 
-// knows reports whether r has a field of that name.
-func knows(r record, name string) bool {
+// hasField reports whether r has a field of that name.
+func hasField(r record, name string) bool {
 	var f fields
-	return slices.ContainsFunc(f.collect(r.fields), func(i FieldInfo) bool { return i.Name == name })
+	return slices.ContainsFunc(f.collectFields(r.visitFields), func(i FieldInfo) bool { return i.Name == name })
 }

@@ -45,15 +45,15 @@ func (e *FieldError) Unwrap() error { return e.Err }
 // text is quoted: it may come from anybody.
 func (e *FieldError) Error() string {
 	if e.Type == "" {
-		return "wire: " + plain(e.Field) + " " + e.Problem
+		return "wire: " + quoteName(e.Field) + " " + e.Problem
 	}
-	return "wire: " + plain(string(e.Type)) + ": " + plain(e.Field) + " " + e.Problem
+	return "wire: " + quoteName(string(e.Type)) + ": " + quoteName(e.Field) + " " + e.Problem
 }
 
 // maxName bounds what an error repeats of a name.
 const maxName = 100
 
-func plain(name string) string {
+func quoteName(name string) string {
 	long := len(name) > maxName
 	if long {
 		name = name[:maxName]

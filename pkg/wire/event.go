@@ -33,6 +33,12 @@ type Event struct {
 	Parent     string // the tool call whose sub-agent emitted this event
 	Redactions int    // secrets that were removed before the event was written
 
+	// Of an event that was made of a program's journalled output: where in the journal what
+	// it was made of ends, and its number among the events that were made of the same line, from 0.
+	// Fed again, the journal yields the same events in the same places.
+	JournalOffset uint64
+	JournalIndex  int
+
 	Payload Payload // required
 
 	// Blobs are payload fields that were too large for the log. Such a field is
@@ -56,6 +62,17 @@ func (e *Event) Type() Type {
 		return ""
 	}
 	return e.Payload.Type()
+}
+
+// Claims reports whether the event makes its author the writer of the node.
+func (e *Event) Claims() bool {
+	switch e.Payload.(type) {
+	case *RunClaimed:
+		return e.NodeID == RunNode
+	case *NodeClaimed:
+		return e.NodeID != RunNode
+	}
+	return false
 }
 
 // Node returns the node that the event is about: its target if the owner of the
@@ -93,7 +110,7 @@ type Opaque struct{ Name Type }
 // Type returns the name that the event came with.
 func (o *Opaque) Type() Type { return o.Name }
 
-func (*Opaque) fields(*fields) {}
+func (*Opaque) visitFields(*fields) {}
 
 // Field is a named value.
 type Field struct {
@@ -110,17 +127,17 @@ type Blob struct {
 	Unknown
 }
 
-func (b *Blob) fields(f *fields) {
+func (b *Blob) visitFields(f *fields) {
 	f.str("field", &b.Field, nonEmpty)
 	f.str("sha256", &b.SHA256, nonEmpty)
 	f.int64("size", &b.Size, required)
 	switch f.mode {
 	case encoding, checking:
 		if !isHash(b.SHA256) {
-			f.fail("sha256", "must be 64 hexadecimal digits, lower-case")
+			f.failField("sha256", "must be 64 hexadecimal digits, lower-case")
 		}
 		if b.Size < 0 {
-			f.fail("size", "must not be negative")
+			f.failField("size", "must not be negative")
 		}
 	case decoding:
 		f.rules = true
@@ -132,10 +149,10 @@ func (b *Blob) fields(f *fields) {
 // version doesn't know.
 type Unknown struct{ Rest []Field }
 
-func (u *Unknown) unknown() *[]Field { return &u.Rest }
+func (u *Unknown) unknownFields() *[]Field { return &u.Rest }
 
-// envelope is the part of an event that all types share, in wire order.
-func (e *Event) envelope(f *fields) {
+// visitEnvelope is the part of an event that all types share, in wire order.
+func (e *Event) visitEnvelope(f *fields) {
 	f.id("runId", &e.RunID, nonEmpty)
 	f.id("nodeId", &e.NodeID, nonEmpty)
 	f.uint64("seq", &e.Seq, nonEmpty)
@@ -150,4 +167,6 @@ func (e *Event) envelope(f *fields) {
 	f.id("cause", &e.Cause, optional)
 	f.id("parent", &e.Parent, optional)
 	f.int("redactions", &e.Redactions, optional)
+	f.uint64("journalOffset", &e.JournalOffset, optional)
+	f.int("journalIndex", &e.JournalIndex, optional)
 }

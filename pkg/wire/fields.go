@@ -9,12 +9,12 @@ import (
 
 // record is a struct that names its fields. One method serves encoding,
 // decoding, checking and describing: it visits every field in wire order, and
-// the [fields] it is given does what is asked for. A record has at most 64
+// the [visitFields] it is given does what is asked for. A record has at most 64
 // fields.
-type record interface{ fields(*fields) }
+type record interface{ visitFields(*fields) }
 
 // keeper is a record that keeps fields it doesn't know.
-type keeper interface{ unknown() *[]Field }
+type keeper interface{ unknownFields() *[]Field }
 
 // presence says when a field may be absent.
 type presence uint8
@@ -41,8 +41,8 @@ type fields struct {
 	err   error    // the first one; everything after it is ignored
 	path  []string // names of the objects that are visited
 
-	buf   []byte // encoding: the output
-	count int    // encoding: fields written to the current map
+	*packer     // encoding: the output
+	count   int // encoding: fields written to the current map
 
 	in    []byte // decoding: the rest of the input, at the value of key
 	key   []byte // decoding: the current key; valid if left > 0
@@ -58,10 +58,10 @@ type fields struct {
 	ids [8]string // decoding: those that were read last
 }
 
-// fail records the first problem.
-func (f *fields) fail(name, problem string) { f.refuse(name, problem, nil) }
+// failField records the first problem.
+func (f *fields) failField(name, problem string) { f.refuseField(name, problem, nil) }
 
-func (f *fields) refuse(name, problem string, cause error) {
+func (f *fields) refuseField(name, problem string, cause error) {
 	if f.err != nil {
 		return
 	}
@@ -75,22 +75,22 @@ func (f *fields) refuse(name, problem string, cause error) {
 	f.err = e
 }
 
-// wrong ends a field whose value could not be taken.
-func (f *fields) wrong(name, want string, err error) {
+// failValue ends a field whose value could not be taken.
+func (f *fields) failValue(name, want string, err error) {
 	switch {
 	case errors.Is(err, errKind):
-		f.fail(name, "must be "+want)
+		f.failField(name, "must be "+want)
 	case errors.Is(err, ErrTrailing):
-		f.refuse(name, "must be one value", err)
+		f.refuseField(name, "must be one value", err)
 	case errors.Is(err, ErrDepth):
-		f.refuse(name, "is nested too deep", err)
+		f.refuseField(name, "is nested too deep", err)
 	default:
-		f.refuse(name, "is malformed", err)
+		f.refuseField(name, "is malformed", err)
 	}
 }
 
-// moved reports whether the field was moved to the object store.
-func (f *fields) moved(name string) bool {
+// isMoved reports whether the field was moved to the object store.
+func (f *fields) isMoved(name string) bool {
 	if f.event == nil || len(f.event.Blobs) == 0 || len(f.path) > 0 {
 		return false
 	}
@@ -102,7 +102,7 @@ func (f *fields) envelopeRequires(name string) {
 	switch f.mode {
 	case encoding, checking:
 		if name == "sessionId" && f.event.SessionID == "" || name == "callId" && f.event.CallID == "" {
-			f.fail(name, "is required")
+			f.failField(name, "is required")
 		}
 	case describing:
 		if f.requires != nil {
@@ -115,34 +115,34 @@ func (f *fields) envelopeRequires(name string) {
 
 const moved = "is both present and moved to a blob"
 
-// write begins a field. It reports false if the field is to be left out.
-func (f *fields) write(name string, empty bool, p presence) bool {
+// beginField begins a field. It reports false if the field is to be left out.
+func (f *fields) beginField(name string, empty bool, p presence) bool {
 	switch {
 	case f.err != nil:
 		return false
-	case f.moved(name):
+	case f.isMoved(name):
 		if !empty {
-			f.fail(name, moved)
+			f.failField(name, moved)
 		}
 		return false
 	case empty && p == optional:
 		return false
 	case empty && p == nonEmpty:
-		f.fail(name, "is required")
+		f.failField(name, "is required")
 		return false
 	}
 	f.count++
-	f.buf = appendString(f.buf, name)
+	f.putKey(name)
 	return true
 }
 
-// match reports whether the current key is name, so that its value is to be
+// matchKey reports whether the current key is name, so that its value is to be
 // decoded. It serves [checking] too.
-func (f *fields) match(name string, p presence) bool {
+func (f *fields) matchKey(name string, p presence) bool {
 	bit := uint64(1) << f.index
 	f.index++
 	if f.mode == checking {
-		f.check(name, p, f.seen&bit != 0)
+		f.checkPresence(name, p, f.seen&bit != 0)
 		return false
 	}
 	if p != optional {
@@ -152,37 +152,37 @@ func (f *fields) match(name string, p presence) bool {
 		return false
 	}
 	if f.seen&bit != 0 {
-		f.fail(name, "occurs twice")
+		f.failField(name, "occurs twice")
 		return false
 	}
 	f.seen |= bit
 	return true
 }
 
-func (f *fields) check(name string, p presence, seen bool) {
-	switch moves := f.moved(name); {
+func (f *fields) checkPresence(name string, p presence, seen bool) {
+	switch moves := f.isMoved(name); {
 	case moves && seen:
-		f.fail(name, moved)
+		f.failField(name, moved)
 	case !moves && !seen && p != optional:
-		f.fail(name, "is required")
+		f.failField(name, "is required")
 	}
 }
 
-// read is [fields.match] for fields that have no null: in an optional one it
+// matchNonNull is [fields.matchKey] for fields that have no null: in an optional one it
 // counts as absent.
-func (f *fields) read(name string, p presence) bool {
-	if !f.match(name, p) {
+func (f *fields) matchNonNull(name string, p presence) bool {
+	if !f.matchKey(name, p) {
 		return false
 	}
 	if p == optional && len(f.in) > 0 && f.in[0] == codeNil {
-		f.next(f.in[1:])
+		f.nextField(f.in[1:])
 		return false
 	}
 	return true
 }
 
-// next ends a decoded field: rest begins with the following key.
-func (f *fields) next(rest []byte) {
+// nextField ends a decoded field: rest begins with the following key.
+func (f *fields) nextField(rest []byte) {
 	f.in = rest
 	if f.left--; f.left > 0 && f.err == nil {
 		f.readKey()
@@ -210,12 +210,11 @@ func (f *fields) writeRecord(name string, r record) {
 	if name != "" {
 		f.path = append(f.path, name)
 	}
-	at := len(f.buf)
-	f.buf = append(f.buf, 0)
+	at := f.leaveRoom()
 	f.count = 0
-	r.fields(f)
-	if k, ok := r.(keeper); ok && len(*k.unknown()) > 0 {
-		f.writeUnknown(r, *k.unknown())
+	r.visitFields(f)
+	if k, ok := r.(keeper); ok && len(*k.unknownFields()) > 0 {
+		f.writeUnknown(r, *k.unknownFields())
 	}
 	f.endMap(at)
 	f.count = outer
@@ -226,12 +225,9 @@ func (f *fields) writeRecord(name string, r record) {
 
 // endMap writes the header of the map that begins at at.
 func (f *fields) endMap(at int) {
-	if f.count < 16 {
-		f.buf[at] = 0x80 | byte(f.count)
-		return
-	}
-	var b [5]byte
-	f.buf = putHeader(f.buf, at+1, appendMapHeader(b[:0], f.count))
+	start := len(f.buf)
+	f.putMapLen(f.count)
+	f.insertHeader(at, start)
 }
 
 // writeUnknown appends the fields that r doesn't know.
@@ -241,11 +237,11 @@ func (f *fields) writeUnknown(r record, rest []Field) {
 		case f.err != nil:
 			return
 		case i > 0 && rest[i-1].Name >= field.Name:
-			f.fail(field.Name, "is out of order or occurs twice")
+			f.failField(field.Name, "is out of order or occurs twice")
 		case !utf8.ValidString(field.Name):
-			f.fail(field.Name, "must be valid UTF-8")
-		case knows(r, field.Name):
-			f.fail(field.Name, "is a known field")
+			f.failField(field.Name, "must be valid UTF-8")
+		case hasField(r, field.Name):
+			f.failField(field.Name, "is a known field")
 		}
 		f.raw(field.Name, &field.Value, nonEmpty)
 	}
@@ -258,7 +254,7 @@ func (f *fields) readRecord(name string, r record) {
 	}
 	n, rest, err := readMapHeader(f.in)
 	if err != nil {
-		f.wrong(name, "an object", err)
+		f.failValue(name, "an object", err)
 		return
 	}
 	f.in = rest
@@ -278,7 +274,7 @@ func (f *fields) readRecord(name string, r record) {
 func (f *fields) readMap(n int, r record) {
 	var keep *[]Field
 	if k, ok := r.(keeper); ok {
-		keep = k.unknown()
+		keep = k.unknownFields()
 	}
 	f.left, f.seen, f.need, f.rules = n, 0, 0, n == 0
 	if n > 0 {
@@ -287,7 +283,7 @@ func (f *fields) readMap(n int, r record) {
 	for f.left > 0 && f.err == nil {
 		before := f.left
 		f.index = 0
-		r.fields(f)
+		r.visitFields(f)
 		if f.left == before && f.err == nil {
 			f.keepUnknown(keep)
 		}
@@ -297,7 +293,7 @@ func (f *fields) readMap(n int, r record) {
 	}
 	if f.rules || f.seen&f.need != f.need {
 		f.mode, f.index = checking, 0
-		r.fields(f)
+		r.visitFields(f)
 		f.mode = decoding
 	}
 	if keep != nil && len(*keep) > 0 {
@@ -308,25 +304,25 @@ func (f *fields) readMap(n int, r record) {
 func (f *fields) keepUnknown(keep *[]Field) {
 	name := string(f.key)
 	if !utf8.ValidString(name) {
-		f.fail(name, "must be valid UTF-8")
+		f.failField(name, "must be valid UTF-8")
 		return
 	}
 	value, rest, err := readRaw(f.in, MaxDepth)
 	if err != nil {
-		f.wrong(name, "a value", err)
+		f.failValue(name, "a value", err)
 		return
 	}
 	if keep != nil {
 		*keep = append(*keep, Field{Name: name, Value: value})
 	}
-	f.next(rest)
+	f.nextField(rest)
 }
 
 func (f *fields) sortUnknown(rest []Field) {
 	slices.SortFunc(rest, func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
 	for i := 1; i < len(rest); i++ {
 		if rest[i-1].Name == rest[i].Name {
-			f.fail(rest[i].Name, "occurs twice")
+			f.failField(rest[i].Name, "occurs twice")
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // refuse decodes an event, as msgpack and as JSON, and expects a FieldError that
@@ -135,7 +135,7 @@ func TestNull(t *testing.T) {
 				refuse(t, event, typ, path)
 				return
 			}
-			out := decodeJSON(t, must(t, wire.EncodeJSON, decodeMap(t, event))).(map[string]any)
+			out := decodeJSON(t, wantError(t, wire.EncodeJSON, decodeMap(t, event))).(map[string]any)
 			if info.Kind == wire.FieldAny {
 				if v, ok := inPath(out, path); !ok || v != nil {
 					t.Errorf("%s: %s: null has become %v, %v", typ, path, v, ok)
@@ -313,7 +313,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// TestAwaited: what can't be rebuilt is awaited, what comes in streams never is.
+// TestAwaited: what comes before a deed is awaited, what comes in streams never is.
 func TestAwaited(t *testing.T) {
 	for _, typ := range wire.Types() {
 		if k := typ.Kind(); typ.Awaited() && (k == wire.KindDelta || k == wire.KindText) {
@@ -321,8 +321,7 @@ func TestAwaited(t *testing.T) {
 		}
 	}
 	for _, typ := range []wire.Type{
-		"agent:start", "session:bound", "tool:intent", "tool:state", "agent:tool", "tool:sealed", "permission:required",
-		"permission:decided", "checkpoint", "command:received", "agent:complete", "node:complete", "node:error",
+		"agent:start", "session:bound", "tool:intent", "tool:sealed", "permission:decided", "command:received", "agent:complete", "node:complete", "node:error",
 		"flow:start", "flow:complete", "log:truncated", "run:forked", "run:claimed", "node:claimed",
 	} {
 		if !typ.Awaited() {

@@ -93,7 +93,7 @@ func appendJSON(dst, b []byte, depth int) (out, rest []byte, err error) {
 		return strconv.AppendUint(dst, n.u, 10), rest, nil
 	case n.class == 'i':
 		return strconv.AppendInt(dst, n.i, 10), rest, nil
-	case !finite(n.x):
+	case !isFinite(n.x):
 		return append(dst, "null"...), rest, nil
 	}
 	return appendJSONFloat(dst, n.x), rest, nil
@@ -210,16 +210,17 @@ func appendEscape(dst []byte, r rune) []byte {
 func RawFromJSON(b []byte) (Raw, error) { return parseJSON(b, MaxDepth) }
 
 func parseJSON(b []byte, depth int) (Raw, error) {
-	p := jsonParser{in: b}
-	out, err := p.value(make([]byte, 0, len(b)), depth)
-	if err != nil {
-		return nil, err
-	}
-	p.space()
-	if p.at < len(p.in) {
-		return nil, p.errorf("unexpected text after the value")
-	}
-	return out, nil
+	return packWith(func(out *packer) error {
+		p := jsonParser{in: b, out: out}
+		if err := p.parseValue(depth); err != nil {
+			return err
+		}
+		p.skipSpace()
+		if p.at < len(p.in) {
+			return p.errorf("unexpected text after the value")
+		}
+		return nil
+	})
 }
 
 // JSONError says where JSON is malformed. It is an [ErrSyntax].
@@ -237,16 +238,16 @@ func (e *JSONError) Error() string {
 func (*JSONError) Is(target error) bool { return target == ErrSyntax }
 
 type jsonParser struct {
-	in     []byte
-	at     int
-	header [5]byte
+	in  []byte
+	at  int
+	out *packer
 }
 
 func (p *jsonParser) errorf(format string, args ...any) error {
 	return &JSONError{Offset: p.at, Problem: fmt.Sprintf(format, args...)}
 }
 
-func (p *jsonParser) space() {
+func (p *jsonParser) skipSpace() {
 	for p.at < len(p.in) {
 		switch p.in[p.at] {
 		case ' ', '\t', '\n', '\r':
@@ -257,38 +258,40 @@ func (p *jsonParser) space() {
 	}
 }
 
-// value appends the next value.
-func (p *jsonParser) value(out []byte, depth int) ([]byte, error) {
-	p.space()
+// parseValue appends the next value.
+func (p *jsonParser) parseValue(depth int) error {
+	p.skipSpace()
 	if p.at == len(p.in) {
-		return nil, p.errorf("unexpected end")
+		return p.errorf("unexpected end")
 	}
 	switch c := p.in[p.at]; {
 	case depth == 0 && (c == '{' || c == '['):
-		return nil, ErrDepth
+		return ErrDepth
 	case c == '{':
-		return p.object(out, depth)
+		return p.parseObject(depth)
 	case c == '[':
-		return p.array(out, depth)
+		return p.parseArray(depth)
 	case c == '"':
-		s, err := p.text()
+		s, err := p.parseString()
 		if err != nil {
-			return nil, err
+			return err
 		}
-		return append(appendStringHeader(out, len(s)), s...), nil
+		p.out.putText(s)
 	case c == '-' || c >= '0' && c <= '9':
-		return p.number(out)
-	case p.word("null"):
-		return append(out, codeNil), nil
-	case p.word("true"):
-		return append(out, codeTrue), nil
-	case p.word("false"):
-		return append(out, codeFalse), nil
+		return p.parseNumber()
+	case p.skipWord("null"):
+		p.out.putNil()
+	case p.skipWord("true"):
+		p.out.putBool(true)
+	case p.skipWord("false"):
+		p.out.putBool(false)
+	default:
+		return p.errorf("unexpected %q", c)
 	}
-	return nil, p.errorf("unexpected %q", p.in[p.at])
+	return nil
 }
 
-func (p *jsonParser) word(w string) bool {
+func (p *jsonParser) skipWord(w string) bool {
 	if !bytes.HasPrefix(p.in[p.at:], []byte(w)) {
 		return false
 	}
@@ -296,21 +299,21 @@ func (p *jsonParser) word(w string) bool {
 	return true
 }
 
-// number appends a number: JSON's grammar, checked before strconv is asked.
-func (p *jsonParser) number(out []byte) ([]byte, error) {
+// parseNumber appends a number: JSON's grammar, checked before strconv is asked.
+func (p *jsonParser) parseNumber() error {
 	start := p.at
 	if p.in[p.at] == '-' {
 		p.at++
 	}
 	integer := true
-	switch whole := p.digits(); {
+	switch whole := p.skipDigits(); {
 	case whole == 0, whole > 1 && p.in[p.at-whole] == '0':
-		return nil, p.errorf("malformed number")
+		return p.errorf("malformed number")
 	}
 	if p.at < len(p.in) && p.in[p.at] == '.' {
 		p.at++
-		if integer = false; p.digits() == 0 {
-			return nil, p.errorf("malformed number")
+		if integer = false; p.skipDigits() == 0 {
+			return p.errorf("malformed number")
 		}
 	}
 	if p.at < len(p.in) && (p.in[p.at] == 'e' || p.in[p.at] == 'E') {
@@ -318,28 +321,31 @@ func (p *jsonParser) number(out []byte) ([]byte, error) {
 		if p.at < len(p.in) && (p.in[p.at] == '+' || p.in[p.at] == '-') {
 			p.at++
 		}
-		if integer = false; p.digits() == 0 {
-			return nil, p.errorf("malformed number")
+		if integer = false; p.skipDigits() == 0 {
+			return p.errorf("malformed number")
 		}
 	}
 	text := string(p.in[start:p.at])
 	if integer {
 		if i, err := strconv.ParseInt(text, 10, 64); err == nil {
-			return appendInt(out, i), nil
+			p.out.putInt(i)
+			return nil
 		}
 		if u, err := strconv.ParseUint(text, 10, 64); err == nil {
-			return appendUint(out, u), nil
+			p.out.putUint(u)
+			return nil
 		}
 	}
 	x, err := strconv.ParseFloat(text, 64)
 	if err != nil {
 		p.at = start
-		return nil, p.errorf("number out of range")
+		return p.errorf("number out of range")
 	}
-	return appendNumber(out, x), nil
+	p.out.putNumber(x)
+	return nil
 }
 
-func (p *jsonParser) digits() (n int) {
+func (p *jsonParser) skipDigits() (n int) {
 	for p.at < len(p.in) && p.in[p.at] >= '0' && p.in[p.at] <= '9' {
 		p.at++
 		n++
@@ -347,19 +353,17 @@ func (p *jsonParser) digits() (n int) {
 	return n
 }
 
-func (p *jsonParser) array(out []byte, depth int) ([]byte, error) {
-	p.at++               // [
-	out = append(out, 0) // room for the header
-	start, n := len(out), 0
-	for p.space(); ; n++ {
+func (p *jsonParser) parseArray(depth int) error {
+	p.at++ // [
+	at, n := p.out.leaveRoom(), 0
+	for p.skipSpace(); ; n++ {
 		if p.at < len(p.in) && p.in[p.at] == ']' && n == 0 {
 			break
 		}
-		var err error
-		if out, err = p.value(out, depth-1); err != nil {
-			return nil, err
+		if err := p.parseValue(depth - 1); err != nil {
+			return err
 		}
-		p.space()
+		p.skipSpace()
 		if p.at < len(p.in) && p.in[p.at] == ',' {
 			p.at++
 			continue
@@ -368,43 +372,46 @@ func (p *jsonParser) array(out []byte, depth int) ([]byte, error) {
 			n++
 			break
 		}
-		return nil, p.errorf("expected , or ]")
+		return p.errorf("expected , or ]")
 	}
 	p.at++ // ]
-	return putHeader(out, start, appendArrayHeader(p.header[:0], n)), nil
+	start := len(p.out.buf)
+	p.out.putArrayLen(n)
+	p.out.insertHeader(at, start)
+	return nil
 }
 
-func (p *jsonParser) object(out []byte, depth int) ([]byte, error) {
-	p.at++               // {
-	out = append(out, 0) // room for the header
-	start := len(out)
+func (p *jsonParser) parseObject(depth int) error {
+	p.at++ // {
+	at := p.out.leaveRoom()
 	var ends []int
 	var last []byte
 	sorted := true
-	for p.space(); ; {
+	for p.skipSpace(); ; {
 		if p.at < len(p.in) && p.in[p.at] == '}' && len(ends) == 0 {
 			break
 		}
-		p.space()
+		p.skipSpace()
 		if p.at == len(p.in) || p.in[p.at] != '"' {
-			return nil, p.errorf("expected a key")
+			return p.errorf("expected a key")
 		}
-		key, err := p.text()
+		key, err := p.parseString()
 		if err != nil {
-			return nil, err
+			return err
 		}
-		p.space()
+		p.skipSpace()
 		if p.at == len(p.in) || p.in[p.at] != ':' {
-			return nil, p.errorf("expected :")
+			return p.errorf("expected :")
 		}
 		p.at++
 		sorted = sorted && (len(ends) == 0 || bytes.Compare(last, key) < 0)
 		last = key
-		if out, err = p.value(append(appendStringHeader(out, len(key)), key...), depth-1); err != nil {
-			return nil, err
+		p.out.putText(key)
+		if err := p.parseValue(depth - 1); err != nil {
+			return err
 		}
-		ends = append(ends, len(out))
-		p.space()
+		ends = append(ends, len(p.out.buf))
+		p.skipSpace()
 		if p.at < len(p.in) && p.in[p.at] == ',' {
 			p.at++
 			continue
@@ -412,30 +419,23 @@ func (p *jsonParser) object(out []byte, depth int) ([]byte, error) {
 		if p.at < len(p.in) && p.in[p.at] == '}' {
 			break
 		}
-		return nil, p.errorf("expected , or }")
+		return p.errorf("expected , or }")
 	}
 	p.at++ // }
 	n := len(ends)
 	if !sorted {
 		var b []byte
-		b, n = lastOfEach(out[start:], ends, start)
-		out = append(out[:start], b...)
+		b, n = lastOfEach(p.out.buf[at+1:], ends, at+1)
+		p.out.buf = append(p.out.buf[:at+1], b...)
 	}
-	return putHeader(out, start, appendMapHeader(p.header[:0], n)), nil
+	start := len(p.out.buf)
+	p.out.putMapLen(n)
+	p.out.insertHeader(at, start)
+	return nil
 }
 
-// putHeader writes a header before start, where there is room for one byte.
-func putHeader(out []byte, start int, header []byte) []byte {
-	if more := len(header) - 1; more > 0 {
-		out = append(out, header[:more]...)
-		copy(out[start+more:], out[start:len(out)-more])
-	}
-	copy(out[start-1:], header)
-	return out
-}
-
-// text parses a string. The result may be a part of the input.
-func (p *jsonParser) text() ([]byte, error) {
+// parseString parses a string. The result may be a part of the input.
+func (p *jsonParser) parseString() ([]byte, error) {
 	p.at++ // "
 	start := p.at
 	for ; p.at < len(p.in); p.at++ {
@@ -445,7 +445,7 @@ func (p *jsonParser) text() ([]byte, error) {
 			p.at++
 			return validBytes(s), nil
 		case c == '\\':
-			return p.escaped(start)
+			return p.parseEscaped(start)
 		case c < ' ':
 			return nil, p.errorf("control character in a string")
 		}
@@ -461,8 +461,8 @@ func validBytes(s []byte) []byte {
 	return []byte(string([]rune(string(s))))
 }
 
-// escaped goes on with a string that has escapes.
-func (p *jsonParser) escaped(start int) ([]byte, error) {
+// parseEscaped goes on with a string that has escapes.
+func (p *jsonParser) parseEscaped(start int) ([]byte, error) {
 	s := append([]byte(nil), p.in[start:p.at]...)
 	for p.at < len(p.in) {
 		c := p.in[p.at]
@@ -496,12 +496,12 @@ func (p *jsonParser) escaped(start int) ([]byte, error) {
 		case 't':
 			s = append(s, '\t')
 		case 'u':
-			r, err := p.hex()
+			r, err := p.parseHex()
 			if err != nil {
 				return nil, err
 			}
 			if utf16.IsSurrogate(r) {
-				r = p.surrogate(r)
+				r = p.parseSurrogate(r)
 			}
 			s = utf8.AppendRune(s, r)
 		default:
@@ -512,15 +512,15 @@ func (p *jsonParser) escaped(start int) ([]byte, error) {
 	return nil, p.errorf("unexpected end of a string")
 }
 
-// surrogate combines high with the escape that follows, if that is its other
+// parseSurrogate combines high with the escape that follows, if that is its other
 // half.
-func (p *jsonParser) surrogate(high rune) rune {
+func (p *jsonParser) parseSurrogate(high rune) rune {
 	if !bytes.HasPrefix(p.in[p.at:], []byte(`\u`)) {
 		return utf8.RuneError
 	}
 	mark := p.at
 	p.at += 2
-	low, err := p.hex()
+	low, err := p.parseHex()
 	if err == nil {
 		if r := utf16.DecodeRune(high, low); r != utf8.RuneError {
 			return r
@@ -530,7 +530,7 @@ func (p *jsonParser) surrogate(high rune) rune {
 	return utf8.RuneError
 }
 
-func (p *jsonParser) hex() (rune, error) {
+func (p *jsonParser) parseHex() (rune, error) {
 	if len(p.in)-p.at < 4 {
 		return 0, p.errorf("malformed \\u escape")
 	}

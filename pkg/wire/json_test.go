@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestRawFromJSON(t *testing.T) {
@@ -89,7 +89,7 @@ func TestJSONIsSafe(t *testing.T) {
 	for r := range rune(0x3000) {
 		all.WriteRune(r)
 	}
-	j := must(t, wire.EncodeJSON, anEventOf(&wire.AgentText{Content: all.String()}))
+	j := wantError(t, wire.EncodeJSON, anEventOf(&wire.AgentText{Content: all.String()}))
 	for _, r := range string(j) {
 		if r < ' ' || r >= 0x7f && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0x2028 || r == 0x2029 {
 			t.Errorf("%U stands in the output", r)

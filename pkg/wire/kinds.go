@@ -11,19 +11,19 @@ import (
 // One method or function for each kind of field. All have the same shape: write
 // it, read it, or describe it.
 
-func (f *fields) str(name string, v *string, p presence) { f.text(name, v, p, copied) }
+func (f *fields) str(name string, v *string, p presence) { f.visitText(name, v, p, copyString) }
 
 // id is a string that many events have in common. Those that are decoded one
 // after the other share its memory.
-func (f *fields) id(name string, v *string, p presence) { f.text(name, v, p, f.recent) }
+func (f *fields) id(name string, v *string, p presence) { f.visitText(name, v, p, f.recentString) }
 
-func copied(b []byte) string { return string(b) }
+func copyString(b []byte) string { return string(b) }
 
 // maxShared bounds the ids that are kept for the next event.
 const maxShared = 128
 
-// recent returns b as a string, the one of an earlier call if that is equal.
-func (f *fields) recent(b []byte) string {
+// recentString returns b as a string, the one of an earlier call if that is equal.
+func (f *fields) recentString(b []byte) string {
 	for _, s := range f.ids {
 		if s == string(b) {
 			return s
@@ -37,37 +37,37 @@ func (f *fields) recent(b []byte) string {
 	return s
 }
 
-func (f *fields) text(name string, v *string, p presence, take func([]byte) string) {
+func (f *fields) visitText(name string, v *string, p presence, take func([]byte) string) {
 	switch f.mode {
 	case encoding:
-		if f.write(name, *v == "", p) {
+		if f.beginField(name, *v == "", p) {
 			f.appendText(name, *v)
 		}
 	case decoding, checking:
-		if f.read(name, p) {
+		if f.matchNonNull(name, p) {
 			b, rest, err := readString(f.in)
 			switch {
 			case err != nil:
-				f.wrong(name, "a string", err)
+				f.failValue(name, "a string", err)
 			case !utf8.Valid(b):
-				f.fail(name, "must be valid UTF-8")
+				f.failField(name, "must be valid UTF-8")
 			case len(b) == 0 && p == nonEmpty:
-				f.fail(name, "is required")
+				f.failField(name, "is required")
 			default:
 				*v = take(b)
-				f.next(rest)
+				f.nextField(rest)
 			}
 		}
 	case describing:
-		f.field(name, FieldString, p)
+		f.describeField(name, FieldString, p)
 	}
 }
 
 func (f *fields) appendText(name, s string) {
 	if !utf8.ValidString(s) {
-		f.fail(name, "must be valid UTF-8")
+		f.failField(name, "must be valid UTF-8")
 	}
-	f.buf = appendString(f.buf, s)
+	f.putString(s)
 }
 
 // enum is a string out of a set.
@@ -76,7 +76,7 @@ func enum[T ~string](f *fields, name string, v *T, p presence, allowed ...T) {
 		p = nonEmpty
 	}
 	if f.mode == describing {
-		f.describe(FieldInfo{Name: name, Kind: FieldString, Required: p != optional, NonEmpty: p == nonEmpty, Enum: texts(allowed)})
+		f.describe(FieldInfo{Name: name, Kind: FieldString, Required: p != optional, NonEmpty: p == nonEmpty, Enum: toStrings(allowed)})
 		return
 	}
 	s := string(*v)
@@ -85,11 +85,11 @@ func enum[T ~string](f *fields, name string, v *T, p presence, allowed ...T) {
 		*v = T(s)
 	}
 	if s != "" && f.err == nil && !slices.Contains(allowed, T(s)) {
-		f.fail(name, "must be one of "+strings.Join(texts(allowed), ", "))
+		f.failField(name, "must be one of "+strings.Join(toStrings(allowed), ", "))
 	}
 }
 
-func texts[T ~string](list []T) []string {
+func toStrings[T ~string](list []T) []string {
 	out := make([]string, len(list))
 	for i, s := range list {
 		out[i] = string(s)
@@ -100,26 +100,26 @@ func texts[T ~string](list []T) []string {
 func (f *fields) int64(name string, v *int64, p presence) {
 	switch f.mode {
 	case encoding:
-		if f.write(name, *v == 0, p) {
-			f.buf = appendInt(f.buf, *v)
+		if f.beginField(name, *v == 0, p) {
+			f.putInt(*v)
 		}
 	case decoding, checking:
-		if f.read(name, p) {
+		if f.matchNonNull(name, p) {
 			f.readInt64(name, v)
 		}
 	case describing:
-		f.field(name, FieldInteger, p)
+		f.describeField(name, FieldInteger, p)
 	}
 }
 
 func (f *fields) readInt64(name string, v *int64) {
 	n, rest, err := readInt(f.in)
 	if err != nil {
-		f.wrong(name, "an integer", err)
+		f.failValue(name, "an integer", err)
 		return
 	}
 	*v = n
-	f.next(rest)
+	f.nextField(rest)
 }
 
 func (f *fields) int(name string, v *int, p presence) {
@@ -129,31 +129,31 @@ func (f *fields) int(name string, v *int, p presence) {
 		return
 	}
 	if *v = int(n); int64(*v) != n {
-		f.fail(name, "is out of range")
+		f.failField(name, "is out of range")
 	}
 }
 
 func (f *fields) uint64(name string, v *uint64, p presence) {
 	switch f.mode {
 	case encoding:
-		if f.write(name, *v == 0, p) {
-			f.buf = appendUint(f.buf, *v)
+		if f.beginField(name, *v == 0, p) {
+			f.putUint(*v)
 		}
 	case decoding, checking:
-		if f.read(name, p) {
+		if f.matchNonNull(name, p) {
 			n, rest, err := readUint(f.in)
 			switch {
 			case err != nil:
-				f.wrong(name, "an integer, not negative", err)
+				f.failValue(name, "an integer, not negative", err)
 			case n == 0 && p == nonEmpty:
-				f.fail(name, "is required")
+				f.failField(name, "is required")
 			default:
 				*v = n
-				f.next(rest)
+				f.nextField(rest)
 			}
 		}
 	case describing:
-		f.field(name, FieldUnsigned, p)
+		f.describeField(name, FieldUnsigned, p)
 	}
 }
 
@@ -161,16 +161,16 @@ func (f *fields) uint64(name string, v *uint64, p presence) {
 func (f *fields) optInt64(name string, v **int64) {
 	switch f.mode {
 	case encoding:
-		if *v != nil && f.write(name, false, optional) {
-			f.buf = appendInt(f.buf, **v)
+		if *v != nil && f.beginField(name, false, optional) {
+			f.putInt(**v)
 		}
 	case decoding, checking:
-		if f.read(name, optional) {
+		if f.matchNonNull(name, optional) {
 			*v = new(int64)
 			f.readInt64(name, *v)
 		}
 	case describing:
-		f.field(name, FieldInteger, optional)
+		f.describeField(name, FieldInteger, optional)
 	}
 }
 
@@ -184,7 +184,7 @@ func (f *fields) optInt(name string, v **int) {
 		return
 	}
 	if *v = new(int(*n)); int64(**v) != *n {
-		f.fail(name, "is out of range")
+		f.failField(name, "is out of range")
 	}
 }
 
@@ -192,117 +192,116 @@ func (f *fields) optInt(name string, v **int) {
 func (f *fields) optFloat(name string, v **float64) {
 	switch f.mode {
 	case encoding:
-		if *v != nil && f.write(name, false, optional) {
-			if !finite(**v) {
-				f.fail(name, "must be finite")
+		if *v != nil && f.beginField(name, false, optional) {
+			if !isFinite(**v) {
+				f.failField(name, "must be finite")
 			}
-			f.buf = appendNumber(f.buf, **v)
+			f.putNumber(**v)
 		}
 	case decoding, checking:
-		if f.read(name, optional) {
+		if f.matchNonNull(name, optional) {
 			x, rest, err := readFloat(f.in)
 			if err != nil {
-				f.wrong(name, "a finite number", err)
+				f.failValue(name, "a finite number", err)
 				return
 			}
 			*v = &x
-			f.next(rest)
+			f.nextField(rest)
 		}
 	case describing:
-		f.field(name, FieldNumber, optional)
+		f.describeField(name, FieldNumber, optional)
 	}
 }
 
 func (f *fields) bool(name string, v *bool, p presence) {
 	switch f.mode {
 	case encoding:
-		if f.write(name, !*v, p) {
-			f.buf = appendBool(f.buf, *v)
+		if f.beginField(name, !*v, p) {
+			f.putBool(*v)
 		}
 	case decoding, checking:
-		if f.read(name, p) {
+		if f.matchNonNull(name, p) {
 			b, rest, err := readBool(f.in)
 			if err != nil {
-				f.wrong(name, "true or false", err)
+				f.failValue(name, "true or false", err)
 				return
 			}
 			*v = b
-			f.next(rest)
+			f.nextField(rest)
 		}
 	case describing:
-		f.field(name, FieldBoolean, p)
+		f.describeField(name, FieldBoolean, p)
 	}
 }
 
 // raw is any value. A required one must be given, if only as null.
-func (f *fields) raw(name string, v *Raw, p presence) { f.value(name, v, p, MaxDepth) }
+func (f *fields) raw(name string, v *Raw, p presence) { f.visitValue(name, v, p, MaxDepth) }
 
 // document is a value that holds values, so that it may be nested deeper.
-func (f *fields) document(name string, v *Raw, p presence) { f.value(name, v, p, maxDocument) }
+func (f *fields) document(name string, v *Raw, p presence) { f.visitValue(name, v, p, maxDocument) }
 
-func (f *fields) value(name string, v *Raw, p presence, depth int) {
+func (f *fields) visitValue(name string, v *Raw, p presence, depth int) {
 	if p == required {
 		p = nonEmpty
 	}
 	switch f.mode {
 	case encoding:
-		if f.write(name, len(*v) == 0, p) {
-			var err error
-			if f.buf, err = appendRaw(f.buf, *v, depth); err != nil {
-				f.wrong(name, "a value", err)
+		if f.beginField(name, len(*v) == 0, p) {
+			if err := f.putRaw(*v, depth); err != nil {
+				f.failValue(name, "a value", err)
 			}
 		}
 	case decoding, checking:
-		if f.match(name, p) {
+		if f.matchKey(name, p) {
 			value, rest, err := readRaw(f.in, depth)
 			if err != nil {
-				f.wrong(name, "a value", err)
+				f.failValue(name, "a value", err)
 				return
 			}
 			*v = value
-			f.next(rest)
+			f.nextField(rest)
 		}
 	case describing:
 		p = min(p, required) // null is not empty, and "" neither
-		f.field(name, FieldAny, p)
+		f.describeField(name, FieldAny, p)
 	}
 }
 
 func (f *fields) strs(name string, v *[]string, p presence) {
 	switch f.mode {
 	case encoding:
-		if f.write(name, len(*v) == 0, p) {
-			f.buf = appendArrayHeader(f.buf, len(*v))
+		if f.beginField(name, len(*v) == 0, p) {
+			f.putArrayLen(len(*v))
 			for _, s := range *v {
 				f.appendText(name, s)
 			}
 		}
 	case decoding, checking:
-		if f.read(name, p) {
+		if f.matchNonNull(name, p) {
 			n, rest, err := readArrayHeader(f.in)
 			if err != nil {
-				f.wrong(name, "an array", err)
+				f.failValue(name, "an array", err)
 				return
 			}
 			f.in = rest
 			for i := 0; i < n && f.err == nil; i++ {
-				*v = append(*v, f.item(name, "an array of strings"))
+				*v = append(*v, f.readItem(name, "an array of strings"))
 			}
-			f.next(f.in)
+			f.nextField(f.in)
 		}
 	case describing:
-		f.field(name, FieldStrings, p)
+		f.describeField(name, FieldStrings, p)
 	}
 }
 
-// item reads a string inside a field.
-func (f *fields) item(name, want string) string {
+// readItem reads a string inside a field.
+func (f *fields) readItem(name, want string) string {
 	b, rest, err := readString(f.in)
 	switch {
 	case err != nil:
-		f.wrong(name, want, err)
+		f.failValue(name, want, err)
 	case !utf8.Valid(b):
-		f.fail(name, "must be valid UTF-8")
+		f.failField(name, "must be valid UTF-8")
 	}
 	f.in = rest
 	return string(b)
@@ -311,19 +310,19 @@ func (f *fields) item(name, want string) string {
 func (f *fields) strMap(name string, v *map[string]string, p presence) {
 	switch f.mode {
 	case encoding:
-		if f.write(name, len(*v) == 0, p) {
-			f.buf = appendMapHeader(f.buf, len(*v))
+		if f.beginField(name, len(*v) == 0, p) {
+			f.putMapLen(len(*v))
 			for _, k := range slices.Sorted(maps.Keys(*v)) {
 				f.appendText(name, k)
 				f.appendText(name, (*v)[k])
 			}
 		}
 	case decoding, checking:
-		if f.read(name, p) {
-			readEntries(f, name, v, func() string { return f.item(name, "an object of strings") })
+		if f.matchNonNull(name, p) {
+			readEntries(f, name, v, func() string { return f.readItem(name, "an object of strings") })
 		}
 	case describing:
-		f.field(name, FieldStringMap, p)
+		f.describeField(name, FieldStringMap, p)
 	}
 }
 
@@ -335,7 +334,7 @@ const maxAhead = 32
 func readEntries[T any](f *fields, name string, v *map[string]T, item func() T) {
 	n, rest, err := readMapHeader(f.in)
 	if err != nil {
-		f.wrong(name, "an object", err)
+		f.failValue(name, "an object", err)
 		return
 	}
 	f.in = rest
@@ -343,13 +342,13 @@ func readEntries[T any](f *fields, name string, v *map[string]T, item func() T) 
 		*v = make(map[string]T, min(n, maxAhead))
 	}
 	for i := 0; i < n && f.err == nil; i++ {
-		k := f.item(name, "an object")
+		k := f.readItem(name, "an object")
 		(*v)[k] = item()
 	}
 	if f.err == nil && len(*v) != n {
-		f.fail(name, "has a key twice")
+		f.failField(name, "has a key twice")
 	}
-	f.next(f.in)
+	f.nextField(f.in)
 }
 
 // pointer is a pointer to T that is a record.
@@ -362,16 +361,16 @@ type pointer[T any] interface {
 func object[T any, P pointer[T]](f *fields, name string, v *T, p presence) {
 	switch f.mode {
 	case encoding:
-		if f.write(name, f.moved(name) && reflect.ValueOf(v).Elem().IsZero(), p) {
+		if f.beginField(name, f.isMoved(name) && reflect.ValueOf(v).Elem().IsZero(), p) {
 			f.writeRecord(name, P(v))
 		}
 	case decoding, checking:
-		if f.read(name, p) {
+		if f.matchNonNull(name, p) {
 			f.readRecord(name, P(v))
-			f.next(f.in)
+			f.nextField(f.in)
 		}
 	case describing:
-		f.nested(name, FieldObject, p, P(new(T)))
+		f.describeNested(name, FieldObject, p, P(new(T)))
 	}
 }
 
@@ -379,17 +378,17 @@ func object[T any, P pointer[T]](f *fields, name string, v *T, p presence) {
 func optObject[T any, P pointer[T]](f *fields, name string, v **T) {
 	switch f.mode {
 	case encoding:
-		if *v != nil && f.write(name, false, optional) {
+		if *v != nil && f.beginField(name, false, optional) {
 			f.writeRecord(name, P(*v))
 		}
 	case decoding, checking:
-		if f.read(name, optional) {
+		if f.matchNonNull(name, optional) {
 			*v = new(T)
 			f.readRecord(name, P(*v))
-			f.next(f.in)
+			f.nextField(f.in)
 		}
 	case describing:
-		f.nested(name, FieldObject, optional, P(new(T)))
+		f.describeNested(name, FieldObject, optional, P(new(T)))
 	}
 }
 
@@ -397,17 +396,17 @@ func optObject[T any, P pointer[T]](f *fields, name string, v **T) {
 func objects[T any, P pointer[T]](f *fields, name string, v *[]T, p presence) {
 	switch f.mode {
 	case encoding:
-		if f.write(name, len(*v) == 0, p) {
-			f.buf = appendArrayHeader(f.buf, len(*v))
+		if f.beginField(name, len(*v) == 0, p) {
+			f.putArrayLen(len(*v))
 			for i := range *v {
 				f.writeRecord(name, P(&(*v)[i]))
 			}
 		}
 	case decoding, checking:
-		if f.read(name, p) {
+		if f.matchNonNull(name, p) {
 			n, rest, err := readArrayHeader(f.in)
 			if err != nil {
-				f.wrong(name, "an array", err)
+				f.failValue(name, "an array", err)
 				return
 			}
 			f.in = rest
@@ -416,10 +415,10 @@ func objects[T any, P pointer[T]](f *fields, name string, v *[]T, p presence) {
 				f.readRecord(name, P(item))
 				*v = append(*v, *item)
 			}
-			f.next(f.in)
+			f.nextField(f.in)
 		}
 	case describing:
-		f.nested(name, FieldObjects, p, P(new(T)))
+		f.describeNested(name, FieldObjects, p, P(new(T)))
 	}
 }
 
@@ -427,8 +426,8 @@ func objects[T any, P pointer[T]](f *fields, name string, v *[]T, p presence) {
 func objectMap[T any, P pointer[T]](f *fields, name string, v *map[string]T) {
 	switch f.mode {
 	case encoding:
-		if f.write(name, len(*v) == 0, optional) {
-			f.buf = appendMapHeader(f.buf, len(*v))
+		if f.beginField(name, len(*v) == 0, optional) {
+			f.putMapLen(len(*v))
 			for _, k := range slices.Sorted(maps.Keys(*v)) {
 				f.appendText(name, k)
 				item := (*v)[k]
@@ -436,7 +435,7 @@ func objectMap[T any, P pointer[T]](f *fields, name string, v *map[string]T) {
 			}
 		}
 	case decoding, checking:
-		if f.read(name, optional) {
+		if f.matchNonNull(name, optional) {
 			readEntries(f, name, v, func() T {
 				item := new(T)
 				f.readRecord(name, P(item))
@@ -444,6 +443,6 @@ func objectMap[T any, P pointer[T]](f *fields, name string, v *map[string]T) {
 			})
 		}
 	case describing:
-		f.nested(name, FieldObjectMap, optional, P(new(T)))
+		f.describeNested(name, FieldObjectMap, optional, P(new(T)))
 	}
 }

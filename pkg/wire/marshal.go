@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -17,164 +16,174 @@ func Marshal(v any) (Raw, error) {
 	if r, ok := v.(Raw); ok && len(r) == 0 {
 		return nil, nil
 	}
-	f := visitors.Get().(*fields) // for its buffer
-	defer f.release()
-	b, err := appendAny(f.buf, v, MaxDepth)
+	r, err := packWith(func(p *packer) error { return p.putAny(v, MaxDepth) })
 	if err != nil {
 		return nil, fmt.Errorf("wire: marshal %T: %w", v, err)
 	}
-	f.buf = b
-	return bytes.Clone(b), nil
+	return r, nil
 }
 
-// appendAny appends v. It spares the usual types a look by reflection.
-func appendAny(b []byte, v any, depth int) ([]byte, error) {
+// putAny appends v. It spares the usual types a look by reflection.
+func (p *packer) putAny(v any, depth int) error {
 	switch v := v.(type) {
 	case nil:
-		return append(b, codeNil), nil
+		p.putNil()
+		return nil
 	case bool:
-		return appendBool(b, v), nil
+		p.putBool(v)
+		return nil
 	case string:
-		return appendString(b, validString(v)), nil
+		p.putString(validString(v))
+		return nil
 	case int:
-		return appendInt(b, int64(v)), nil
+		p.putInt(int64(v))
+		return nil
 	case int64:
-		return appendInt(b, v), nil
+		p.putInt(v)
+		return nil
 	case float64:
-		return appendFinite(b, v)
+		return p.putFinite(v)
 	case []any:
-		return appendSlice(b, reflect.ValueOf(v), depth)
+		return p.putSlice(reflect.ValueOf(v), depth)
 	}
-	return appendValue(b, reflect.ValueOf(v), depth)
+	return p.putValue(reflect.ValueOf(v), depth)
 }
 
-func appendFinite(b []byte, x float64) ([]byte, error) {
-	if !finite(x) {
-		return nil, errFinite
+func (p *packer) putFinite(x float64) error {
+	if !isFinite(x) {
+		return errFinite
 	}
-	return appendNumber(b, x), nil
+	p.putNumber(x)
+	return nil
 }
 
-func appendValue(b []byte, v reflect.Value, depth int) ([]byte, error) {
+func (p *packer) putValue(v reflect.Value, depth int) error {
 	t := v.Type()
 	if t == rawType {
-		return appendRawValue(b, v.Bytes())
+		return p.putRawValue(v.Bytes())
 	}
 	if k := t.Kind(); k == reflect.Pointer || k == reflect.Interface {
 		if v.IsNil() {
-			return append(b, codeNil), nil
+			p.putNil()
+			return nil
 		}
 		if k == reflect.Interface || !t.Implements(marshalerType) {
-			return appendAny(b, v.Elem().Interface(), depth)
+			return p.putAny(v.Elem().Interface(), depth)
 		}
-		return appendMarshaler(b, v.Interface().(json.Marshaler))
+		return p.putMarshaler(v.Interface().(json.Marshaler))
 	}
 	if t.PkgPath() != "" && t.Implements(marshalerType) {
-		return appendMarshaler(b, v.Interface().(json.Marshaler))
+		return p.putMarshaler(v.Interface().(json.Marshaler))
 	}
 	switch t.Kind() {
 	case reflect.Bool:
-		return appendBool(b, v.Bool()), nil
+		p.putBool(v.Bool())
+		return nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		return appendInt(b, v.Int()), nil
+		p.putInt(v.Int())
+		return nil
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return appendUint(b, v.Uint()), nil
+		p.putUint(v.Uint())
+		return nil
 	case reflect.Float32, reflect.Float64:
-		return appendFinite(b, v.Float())
+		return p.putFinite(v.Float())
 	case reflect.String:
-		return appendString(b, validString(v.String())), nil
+		p.putString(validString(v.String()))
+		return nil
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 {
-			return appendBin(b, v.Bytes()), nil
+			p.putBytes(v.Bytes())
+			return nil
 		}
-		return appendSlice(b, v, depth)
+		return p.putSlice(v, depth)
 	case reflect.Map:
-		return appendMap(b, v, depth)
+		return p.putMap(v, depth)
 	case reflect.Struct:
-		return appendStruct(b, v, depth)
+		return p.putStruct(v, depth)
 	}
-	return nil, errUnsupported(t)
+	return errUnsupported(t)
 }
 
-// appendRawValue appends a value inside another one; null if it is absent.
-func appendRawValue(b []byte, v Raw) ([]byte, error) {
+// putRawValue appends a value inside another one; null if it is absent.
+func (p *packer) putRawValue(v Raw) error {
 	if len(v) == 0 {
-		return append(b, codeNil), nil
+		p.putNil()
+		return nil
 	}
-	return appendRaw(b, v, maxDocument)
+	return p.putRaw(v, maxDocument)
 }
 
-func appendMarshaler(b []byte, m json.Marshaler) ([]byte, error) {
+func (p *packer) putMarshaler(m json.Marshaler) error {
 	text, err := m.MarshalJSON()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	v, err := RawFromJSON(text)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return append(b, v...), nil
+	p.buf = append(p.buf, v...)
+	return nil
 }
 
-func appendSlice(b []byte, v reflect.Value, depth int) ([]byte, error) {
+func (p *packer) putSlice(v reflect.Value, depth int) error {
 	if depth == 0 {
-		return nil, ErrDepth
+		return ErrDepth
 	}
-	b = appendArrayHeader(b, v.Len())
+	p.putArrayLen(v.Len())
 	for i := range v.Len() {
-		var err error
-		if b, err = appendValue(b, v.Index(i), depth-1); err != nil {
-			return nil, err
+		if err := p.putValue(v.Index(i), depth-1); err != nil {
+			return err
 		}
 	}
-	return b, nil
+	return nil
 }
 
-func appendMap(b []byte, v reflect.Value, depth int) ([]byte, error) {
+func (p *packer) putMap(v reflect.Value, depth int) error {
 	if v.Type().Key().Kind() != reflect.String {
-		return nil, errUnsupported(v.Type())
+		return errUnsupported(v.Type())
 	}
 	if depth == 0 {
-		return nil, ErrDepth
+		return ErrDepth
 	}
 	keys := v.MapKeys()
 	slices.SortFunc(keys, func(x, y reflect.Value) int { return strings.Compare(x.String(), y.String()) })
-	b = appendMapHeader(b, len(keys))
+	p.putMapLen(len(keys))
 	for _, key := range keys {
 		name := key.String()
 		if validString(name) != name {
-			return nil, errUTF8
+			return errUTF8
 		}
-		var err error
-		if b, err = appendValue(appendString(b, name), v.MapIndex(key), depth-1); err != nil {
-			return nil, fmt.Errorf("%s: %w", plain(name), err)
+		p.putString(name)
+		if err := p.putValue(v.MapIndex(key), depth-1); err != nil {
+			return fmt.Errorf("%s: %w", quoteName(name), err)
 		}
 	}
-	return b, nil
+	return nil
 }
 
-func appendStruct(b []byte, v reflect.Value, depth int) ([]byte, error) {
+func (p *packer) putStruct(v reflect.Value, depth int) error {
 	if depth == 0 {
-		return nil, ErrDepth
+		return ErrDepth
 	}
 	l := layoutOf(v.Type())
 	n := 0
 	for i := range l.members {
-		if !l.members[i].omit(v.FieldByIndex(l.members[i].index)) {
+		if !l.members[i].isOmitted(v.FieldByIndex(l.members[i].index)) {
 			n++
 		}
 	}
-	b = appendMapHeader(b, n)
+	p.putMapLen(n)
 	for i := range l.members {
 		m := &l.members[i]
 		field := v.FieldByIndex(m.index)
-		if m.omit(field) {
+		if m.isOmitted(field) {
 			continue
 		}
-		var err error
-		if b, err = appendValue(appendString(b, m.name), field, depth-1); err != nil {
-			return nil, fmt.Errorf("%s: %w", m.name, err)
+		p.putString(m.name)
+		if err := p.putValue(field, depth-1); err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
 		}
 	}
-	return b, nil
+	return nil
 }

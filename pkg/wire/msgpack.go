@@ -1,13 +1,13 @@
 package wire
 
-import (
-	"encoding/binary"
-	"math"
-)
+import "math"
 
-// The encoding of single values: https://github.com/msgpack/msgpack/blob/master/spec.md.
+// The reader of single values: https://github.com/msgpack/msgpack/blob/master/spec.md.
+// It reserves no memory on the word of a header, as msgpack/v5's decoder does; see
+// docs/adr/0007-msgpack-writes-we-read.md.
 
 const (
+	codeFixed   = 0xa0 // a string of up to 31 bytes, with its length in the code
 	codeNil     = 0xc0
 	codeFalse   = 0xc2
 	codeTrue    = 0xc3
@@ -33,7 +33,7 @@ const (
 	codeMap32   = 0xdf
 )
 
-func isString(c byte) bool { return c&0xe0 == 0xa0 || c >= codeStr8 && c <= codeStr32 }
+func isString(c byte) bool { return c&0xe0 == codeFixed || c >= codeStr8 && c <= codeStr32 }
 
 func isBin(c byte) bool { return c >= codeBin8 && c <= codeBin32 }
 
@@ -70,100 +70,6 @@ func containerHeader(n int) int {
 	}
 }
 
-func appendString(b []byte, s string) []byte {
-	return append(appendStringHeader(b, len(s)), s...)
-}
-
-func appendStringHeader(b []byte, n int) []byte {
-	switch {
-	case n < 32:
-		return append(b, 0xa0|byte(n))
-	case n <= math.MaxUint8:
-		return append(b, codeStr8, byte(n))
-	case n <= math.MaxUint16:
-		return append(b, codeStr16, byte(n>>8), byte(n))
-	default:
-		return binary.BigEndian.AppendUint32(append(b, codeStr32), uint32(n))
-	}
-}
-
-func appendUint(b []byte, n uint64) []byte {
-	switch {
-	case n < 128:
-		return append(b, byte(n))
-	case n <= math.MaxUint8:
-		return append(b, codeUint8, byte(n))
-	case n <= math.MaxUint16:
-		return append(b, codeUint16, byte(n>>8), byte(n))
-	case n <= math.MaxUint32:
-		return binary.BigEndian.AppendUint32(append(b, codeUint32), uint32(n))
-	default:
-		return binary.BigEndian.AppendUint64(append(b, codeUint64), n)
-	}
-}
-
-func appendInt(b []byte, n int64) []byte {
-	switch {
-	case n >= 0:
-		return appendUint(b, uint64(n))
-	case n >= -32:
-		return append(b, byte(n))
-	case n >= math.MinInt8:
-		return append(b, codeInt8, byte(n))
-	case n >= math.MinInt16:
-		return append(b, codeInt16, byte(n>>8), byte(n))
-	case n >= math.MinInt32:
-		return binary.BigEndian.AppendUint32(append(b, codeInt32), uint32(n))
-	default:
-		return binary.BigEndian.AppendUint64(append(b, codeInt64), uint64(n))
-	}
-}
-
-func appendFloat(b []byte, x float64) []byte {
-	return binary.BigEndian.AppendUint64(append(b, codeDouble), math.Float64bits(x))
-}
-
-func appendBool(b []byte, v bool) []byte {
-	if v {
-		return append(b, codeTrue)
-	}
-	return append(b, codeFalse)
-}
-
-func appendMapHeader(b []byte, n int) []byte {
-	switch {
-	case n < 16:
-		return append(b, 0x80|byte(n))
-	case n <= math.MaxUint16:
-		return append(b, codeMap16, byte(n>>8), byte(n))
-	default:
-		return binary.BigEndian.AppendUint32(append(b, codeMap32), uint32(n))
-	}
-}
-
-func appendArrayHeader(b []byte, n int) []byte {
-	switch {
-	case n < 16:
-		return append(b, 0x90|byte(n))
-	case n <= math.MaxUint16:
-		return append(b, codeArray16, byte(n>>8), byte(n))
-	default:
-		return binary.BigEndian.AppendUint32(append(b, codeArray32), uint32(n))
-	}
-}
-
-func appendBin(b, data []byte) []byte {
-	switch n := len(data); {
-	case n <= math.MaxUint8:
-		b = append(b, codeBin8, byte(n))
-	case n <= math.MaxUint16:
-		b = append(b, codeBin16, byte(n>>8), byte(n))
-	default:
-		b = binary.BigEndian.AppendUint32(append(b, codeBin32), uint32(n))
-	}
-	return append(b, data...)
-}
-
 // readSize reads the w-byte size behind a code.
 func readSize(b []byte, w int) (n int, rest []byte, err error) {
 	if len(b) < 1+w {
@@ -185,7 +91,7 @@ func readString(b []byte) (s, rest []byte, err error) {
 	}
 	var n int
 	switch c := b[0]; {
-	case c&0xe0 == 0xa0:
+	case c&0xe0 == codeFixed:
 		n, rest = int(c&0x1f), b[1:]
 	case c == codeStr8:
 		n, rest, err = readSize(b, 1)
@@ -305,7 +211,7 @@ func readInt(b []byte) (int64, []byte, error) {
 		return 0, nil, err
 	}
 	if n.class == 'x' {
-		n = integral(n.x)
+		n = integralNumber(n.x)
 	}
 	switch {
 	case n.class == 'i':
@@ -322,7 +228,7 @@ func readUint(b []byte) (uint64, []byte, error) {
 		return 0, nil, err
 	}
 	if n.class == 'x' {
-		n = integral(n.x)
+		n = integralNumber(n.x)
 	}
 	if n.class != 'u' {
 		return 0, nil, errKind
@@ -339,7 +245,7 @@ func readFloat(b []byte) (float64, []byte, error) {
 		return float64(n.i), rest, nil
 	case n.class == 'u':
 		return float64(n.u), rest, nil
-	case finite(n.x):
+	case isFinite(n.x):
 		return n.x, rest, nil
 	}
 	return 0, nil, errKind
@@ -358,4 +264,4 @@ func readBool(b []byte) (bool, []byte, error) {
 	return false, nil, errKind
 }
 
-func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
+func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }

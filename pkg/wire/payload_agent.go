@@ -68,7 +68,7 @@ type AgentTool struct {
 	ToolName   string
 	ToolInput  Raw    // in full
 	ToolOutput Raw    // in full, as the model saw it
-	DurationMs *int64 // from the call to its result; includes a wait for permission
+	DurationMs *int64 // of the tool: from the call to its result, without the waits below
 	Error      string // set if the tool failed
 	Structured Raw    // the agent's own structured form of the result, if it sends one
 	Denied     bool   // not executed: refused by a rule or by a human
@@ -77,7 +77,15 @@ type AgentTool struct {
 	// with its own children; nil if nothing is known of it.
 	ChildRun     string
 	ChildCostUsd *float64
+	Recovered    string // where the result stood, if the call ended when no runner was there; see [RecoveredTranscript]
+	// What the call has waited for before, if that was long: storage, and a decision.
+	StorageWaitMs  int64
+	ApprovalWaitMs int64
 }
+
+// RecoveredTranscript says that an event was made of the agent's own record of its session,
+// when somebody went on with that.
+const RecoveredTranscript = "transcript"
 
 // CallInterrupted is the error of a call that was interrupted with its agent, by a
 // pause for example: it may have been running, and its outcome is unknown.
@@ -100,6 +108,9 @@ const (
 	ErrorNoFixture     = "no_fixture"
 	ErrorNoProvider    = "unknown_provider" // the runner has no such agent
 	ErrorMissingResult = "missing_result"
+
+	// A warning: what a former version of the runner has left of an agent that goes on can't be read.
+	ErrorJournalUnreadable = "journal_unreadable"
 
 	// What a crash interrupted and nobody may silently do again: the run pauses
 	// until somebody decides (see [FlowResumed]).
@@ -162,7 +173,8 @@ type AgentComplete struct {
 	DurationMs       int64
 	NumTurns         int64
 	StopReason       string
-	Denials          Raw // tool calls that were refused
+	Denials          Raw    // tool calls that were refused
+	CostSource       string // of the costs, see [Usage.CostSource]
 }
 
 // AgentPaused says that the agent was interrupted and can go on.
@@ -225,6 +237,7 @@ type TurnEnd struct {
 	NumTurns       int64
 	ModelUsage     map[string]ModelUsage // what this result adds, sub-agents and compaction included
 	Details        Raw                   // the rest, as the agent sent it
+	CostSource     string                // of the costs, see [Usage.CostSource]
 }
 
 // Usage counts the tokens of one model call; once per MessageID.
@@ -239,7 +252,20 @@ type Usage struct {
 	ContextWindow            int64 // size of the window, if known
 	CostUsd                  *float64
 	StopReason               string
+	// CostSource names the prices by which wake has computed CostUsd: its own table and that one's
+	// date, such as "wake 2026-11", or PricesOptions; "": the agent has told it.
+	CostSource string
+	Source     string // where the call was told: "" in what the agent printed, or one of the Source constants
 }
+
+// PricesOptions are the prices that the options of an agent give, see [Usage.CostSource].
+const PricesOptions = "options"
+
+// Where the usage of a model call was told, other than in what its agent printed.
+const (
+	SourceTranscript = "transcript" // in the session file that was read
+	SourceRecovered  = "recovered"  // in the session's file, since the process that made the call was gone
+)
 
 // Priority is how urgent a worker's message is.
 type Priority string
@@ -345,7 +371,7 @@ func (*Compaction) Type() Type         { return TypeCompaction }
 func (*HookFired) Type() Type          { return TypeHookFired }
 func (*RawMessage) Type() Type         { return TypeRaw }
 
-func (p *AgentStart) fields(f *fields) {
+func (p *AgentStart) visitFields(f *fields) {
 	f.envelopeRequires("sessionId")
 	f.str("model", &p.Model, optional)
 	f.raw("prompt", &p.Prompt, required)
@@ -355,7 +381,7 @@ func (p *AgentStart) fields(f *fields) {
 	f.bool("resumed", &p.Resumed, optional)
 }
 
-func (p *AgentInit) fields(f *fields) {
+func (p *AgentInit) visitFields(f *fields) {
 	f.str("model", &p.Model, optional)
 	f.str("cwd", &p.Cwd, optional)
 	f.str("version", &p.Version, optional)
@@ -364,13 +390,13 @@ func (p *AgentInit) fields(f *fields) {
 	f.raw("details", &p.Details, optional)
 }
 
-func (p *AgentThinkingDelta) fields(f *fields) {
+func (p *AgentThinkingDelta) visitFields(f *fields) {
 	f.str("content", &p.Content, required)
 	f.optInt64("tokenCount", &p.TokenCount)
 	f.int("block", &p.Block, optional)
 }
 
-func (p *AgentThinking) fields(f *fields) {
+func (p *AgentThinking) visitFields(f *fields) {
 	f.str("content", &p.Content, required)
 	f.optInt64("tokenCount", &p.TokenCount)
 	f.int("block", &p.Block, optional)
@@ -378,18 +404,18 @@ func (p *AgentThinking) fields(f *fields) {
 	f.str("signature", &p.Signature, optional)
 }
 
-func (p *AgentTextDelta) fields(f *fields) {
+func (p *AgentTextDelta) visitFields(f *fields) {
 	f.str("content", &p.Content, required)
 	f.int("block", &p.Block, optional)
 }
 
-func (p *AgentText) fields(f *fields) {
+func (p *AgentText) visitFields(f *fields) {
 	f.str("content", &p.Content, required)
 	f.int("block", &p.Block, optional)
 	f.int("supersedes", &p.Supersedes, optional)
 }
 
-func (p *AgentMessage) fields(f *fields) {
+func (p *AgentMessage) visitFields(f *fields) {
 	f.str("messageId", &p.MessageID, optional)
 	f.str("model", &p.Model, optional)
 	f.raw("content", &p.Content, required)
@@ -397,7 +423,7 @@ func (p *AgentMessage) fields(f *fields) {
 	f.int("blocks", &p.Blocks, optional)
 }
 
-func (p *AgentTool) fields(f *fields) {
+func (p *AgentTool) visitFields(f *fields) {
 	f.str("toolName", &p.ToolName, nonEmpty)
 	f.raw("toolInput", &p.ToolInput, required)
 	f.raw("toolOutput", &p.ToolOutput, required)
@@ -408,9 +434,12 @@ func (p *AgentTool) fields(f *fields) {
 	f.str("point", &p.Point, optional)
 	f.str("childRun", &p.ChildRun, optional)
 	f.optFloat("childCostUsd", &p.ChildCostUsd)
+	f.str("recovered", &p.Recovered, optional)
+	f.int64("storageWaitMs", &p.StorageWaitMs, optional)
+	f.int64("approvalWaitMs", &p.ApprovalWaitMs, optional)
 }
 
-func (p *AgentError) fields(f *fields) {
+func (p *AgentError) visitFields(f *fields) {
 	f.str("errorType", &p.ErrorType, nonEmpty)
 	f.str("message", &p.Message, required)
 	f.raw("details", &p.Details, optional)
@@ -422,14 +451,14 @@ func (p *AgentError) fields(f *fields) {
 	f.int("status", &p.Status, optional)
 }
 
-func (p *TokenUsage) fields(f *fields) {
+func (p *TokenUsage) visitFields(f *fields) {
 	f.int64("inputTokens", &p.InputTokens, required)
 	f.int64("outputTokens", &p.OutputTokens, required)
 	f.optInt64("cacheCreationInputTokens", &p.CacheCreationInputTokens)
 	f.optInt64("cacheReadInputTokens", &p.CacheReadInputTokens)
 }
 
-func (p *ModelUsage) fields(f *fields) {
+func (p *ModelUsage) visitFields(f *fields) {
 	f.int64("inputTokens", &p.InputTokens, required)
 	f.int64("outputTokens", &p.OutputTokens, required)
 	f.optInt64("cacheCreationInputTokens", &p.CacheCreationInputTokens)
@@ -438,7 +467,7 @@ func (p *ModelUsage) fields(f *fields) {
 	f.int64("contextWindow", &p.ContextWindow, optional)
 }
 
-func (p *AgentComplete) fields(f *fields) {
+func (p *AgentComplete) visitFields(f *fields) {
 	f.str("result", &p.Result, required)
 	f.raw("structuredOutput", &p.StructuredOutput, optional)
 	object(f, "usage", &p.Usage, required)
@@ -448,45 +477,46 @@ func (p *AgentComplete) fields(f *fields) {
 	f.int64("numTurns", &p.NumTurns, required)
 	f.str("stopReason", &p.StopReason, optional)
 	f.raw("denials", &p.Denials, optional)
+	f.str("costSource", &p.CostSource, optional)
 }
 
-func (p *AgentPaused) fields(f *fields) {
+func (p *AgentPaused) visitFields(f *fields) {
 	f.str("reason", &p.Reason, optional)
 	f.int64("numTurns", &p.NumTurns, optional)
 }
 
-func (p *AgentAborted) fields(f *fields) {
+func (p *AgentAborted) visitFields(f *fields) {
 	f.str("reason", &p.Reason, optional)
 }
 
-func (p *AgentResumed) fields(f *fields) {
+func (p *AgentResumed) visitFields(f *fields) {
 	f.str("strategy", &p.Strategy, required)
 	f.strs("sealed", &p.Sealed, required)
 }
 
-func (p *SessionBound) fields(f *fields) {
+func (p *SessionBound) visitFields(f *fields) {
 	f.str("oldSession", &p.OldSession, optional)
 	f.str("newSession", &p.NewSession, nonEmpty)
 }
 
-func (p *PromptSystem) fields(f *fields) {
+func (p *PromptSystem) visitFields(f *fields) {
 	f.str("sha256", &p.SHA256, nonEmpty)
 	f.int64("bytes", &p.Bytes, required)
 	f.str("content", &p.Content, optional)
 }
 
-func (p *UserMessage) fields(f *fields) {
+func (p *UserMessage) visitFields(f *fields) {
 	f.str("content", &p.Content, required)
 	f.str("source", &p.Source, nonEmpty)
 	f.str("commandId", &p.CommandID, optional)
 	f.str("point", &p.Point, optional)
 }
 
-func (p *TurnStart) fields(f *fields) {
+func (p *TurnStart) visitFields(f *fields) {
 	f.str("model", &p.Model, optional)
 }
 
-func (p *TurnEnd) fields(f *fields) {
+func (p *TurnEnd) visitFields(f *fields) {
 	f.str("stopReason", &p.StopReason, optional)
 	f.str("terminalReason", &p.TerminalReason, optional)
 	f.str("subtype", &p.Subtype, optional)
@@ -501,9 +531,10 @@ func (p *TurnEnd) fields(f *fields) {
 	f.int64("numTurns", &p.NumTurns, optional)
 	objectMap(f, "modelUsage", &p.ModelUsage)
 	f.raw("details", &p.Details, optional)
+	f.str("costSource", &p.CostSource, optional)
 }
 
-func (p *Usage) fields(f *fields) {
+func (p *Usage) visitFields(f *fields) {
 	f.str("messageId", &p.MessageID, nonEmpty)
 	f.str("model", &p.Model, optional)
 	f.int64("inputTokens", &p.InputTokens, required)
@@ -514,38 +545,40 @@ func (p *Usage) fields(f *fields) {
 	f.int64("contextWindow", &p.ContextWindow, optional)
 	f.optFloat("costUsd", &p.CostUsd)
 	f.str("stopReason", &p.StopReason, optional)
+	f.str("costSource", &p.CostSource, optional)
+	f.str("source", &p.Source, optional)
 }
 
-func (p *CCMessage) fields(f *fields) {
+func (p *CCMessage) visitFields(f *fields) {
 	f.str("text", &p.Text, required)
 	enum(f, "priority", &p.Priority, required, PriorityInfo, PriorityQuestion, PriorityBlocker)
 }
 
-func (p *Todo) fields(f *fields) {
+func (p *Todo) visitFields(f *fields) {
 	f.str("id", &p.ID, optional)
 	f.str("content", &p.Content, required)
 	f.str("status", &p.Status, nonEmpty)
 	f.str("activeForm", &p.ActiveForm, optional)
 }
 
-func (p *TodoChanged) fields(f *fields) {
+func (p *TodoChanged) visitFields(f *fields) {
 	objects(f, "items", &p.Items, required)
 	f.int("done", &p.Done, required)
 	f.int("total", &p.Total, required)
 }
 
-func (p *FileChanged) fields(f *fields) {
+func (p *FileChanged) visitFields(f *fields) {
 	f.str("path", &p.Path, required)
 	f.str("change", &p.Change, optional)
 	f.bool("external", &p.External, optional)
 }
 
-func (p *BreakpointChanged) fields(f *fields) {
+func (p *BreakpointChanged) visitFields(f *fields) {
 	f.str("previous", &p.Previous, required)
 	f.str("current", &p.Current, nonEmpty)
 }
 
-func (p *Compaction) fields(f *fields) {
+func (p *Compaction) visitFields(f *fields) {
 	f.str("trigger", &p.Trigger, optional)
 	f.int64("preTokens", &p.PreTokens, optional)
 	f.int64("postTokens", &p.PostTokens, optional)
@@ -555,7 +588,7 @@ func (p *Compaction) fields(f *fields) {
 	f.raw("details", &p.Details, optional)
 }
 
-func (p *HookFired) fields(f *fields) {
+func (p *HookFired) visitFields(f *fields) {
 	f.str("hookEvent", &p.HookEvent, nonEmpty)
 	f.str("hookName", &p.HookName, optional)
 	f.str("decision", &p.Decision, optional)
@@ -565,7 +598,7 @@ func (p *HookFired) fields(f *fields) {
 	f.str("error", &p.Error, optional)
 }
 
-func (p *RawMessage) fields(f *fields) {
+func (p *RawMessage) visitFields(f *fields) {
 	f.str("source", &p.Source, nonEmpty)
 	f.str("name", &p.Name, optional)
 	f.raw("data", &p.Data, required)

@@ -57,14 +57,15 @@ type FlowComplete struct {
 	DurationMs int64  // since flow:start
 }
 
-// The reasons of a pause. Agents at work are interrupted by an operator's pause
-// only, be it that of a parent run; otherwise what has begun goes on, and nothing new
+// The reasons of a pause. Agents at work are interrupted by an operator's pause,
+// be it that of a parent run, and if the run is set aside; otherwise what has begun goes on, and nothing new
 // begins.
 const (
 	PauseOperator       = "operator"
-	PauseParent         = "parent"          // the parent run is paused; it goes on with that
-	PauseRequiresAction = "requires_action" // somebody has to decide about an interrupted node
-	PauseWorkspaceLost  = "WORKSPACE_LOST"  // the folder of the run is on a runner that is gone
+	PauseParent         = "parent"           // the parent run is paused; it goes on with that
+	PauseRequiresAction = "requires_action"  // somebody has to decide about an interrupted node
+	PauseWorkspaceLost  = "WORKSPACE_LOST"   // the folder of the run is on a runner that is gone
+	PauseEndedItsRunner = "ENDED_ITS_RUNNER" // taking the run over has ended the process several times
 )
 
 // FlowPaused stops the scheduling of a run until it is resumed.
@@ -167,8 +168,9 @@ type StatePatch struct {
 
 // CommandReceived records a command, obeyed or not (seeds/000 §5.4).
 type CommandReceived struct {
-	Command   Raw    // the command as it came; a send that names no node gets its recipient
+	Command   Raw    // the command as it came, but for its by, if By is known; a send that names no node gets its recipient
 	CommandID string // sent twice, it acts once
+	By        string // the user who gave it, in the word of the server; "" if that doesn't say, or a service did
 	AtPos     uint64 // its position in WAKE_COMMANDS
 	Accepted  bool
 	Reason    string // why it was rejected
@@ -179,6 +181,7 @@ type NodeClaimed struct {
 	Runner string
 	Nonce  string
 	AtSeq  uint64 // see [RunClaimed]
+	Fence  string // how the node's processes end with their keeper: namespace, user-namespace or watchdogs; +cgroup if they are frozen and ended by one, +memory if it can be bounded; "": they needn't
 }
 
 // NodeStart begins an execution. Set, ask and flow nodes and the joins of
@@ -247,20 +250,20 @@ func (*NodeError) Type() Type       { return TypeNodeError }
 func (*InputRequested) Type() Type  { return TypeInputRequested }
 func (*InputReceived) Type() Type   { return TypeInputReceived }
 
-func (p *RunClaimed) fields(f *fields) {
+func (p *RunClaimed) visitFields(f *fields) {
 	f.str("runner", &p.Runner, nonEmpty)
 	f.str("nonce", &p.Nonce, nonEmpty)
 	f.uint64("atSeq", &p.AtSeq, optional)
 }
 
-func (p *RunForked) fields(f *fields) {
+func (p *RunForked) visitFields(f *fields) {
 	f.str("parentRun", &p.ParentRun, nonEmpty)
 	f.uint64("parentPos", &p.ParentPos, required)
 	f.str("label", &p.Label, optional)
 	f.document("state", &p.State, optional)
 }
 
-func (p *FlowStart) fields(f *fields) {
+func (p *FlowStart) visitFields(f *fields) {
 	f.str("flowName", &p.FlowName, required)
 	f.raw("definition", &p.Definition, required)
 	f.str("definitionHash", &p.DefinitionHash, nonEmpty)
@@ -276,7 +279,7 @@ func (p *FlowStart) fields(f *fields) {
 	f.str("imported", &p.Imported, optional)
 }
 
-func (p *FlowComplete) fields(f *fields) {
+func (p *FlowComplete) visitFields(f *fields) {
 	f.str("flowName", &p.FlowName, required)
 	enum(f, "status", &p.Status, required, FlowStatusComplete, FlowStatusFailed)
 	f.str("error", &p.Error, optional)
@@ -284,12 +287,12 @@ func (p *FlowComplete) fields(f *fields) {
 	f.int64("durationMs", &p.DurationMs, optional)
 }
 
-func (p *FlowPaused) fields(f *fields) {
+func (p *FlowPaused) visitFields(f *fields) {
 	f.str("reason", &p.Reason, optional)
 	f.str("message", &p.Message, optional)
 }
 
-func (p *FlowResumed) fields(f *fields) {
+func (p *FlowResumed) visitFields(f *fields) {
 	f.str("message", &p.Message, optional)
 	f.str("strategy", &p.Strategy, optional)
 	f.bool("hold", &p.Hold, optional)
@@ -298,11 +301,11 @@ func (p *FlowResumed) fields(f *fields) {
 	f.raw("overrides", &p.Overrides, optional)
 }
 
-func (p *FlowAborted) fields(f *fields) {
+func (p *FlowAborted) visitFields(f *fields) {
 	f.str("reason", &p.Reason, optional)
 }
 
-func (p *NodeScheduled) fields(f *fields) {
+func (p *NodeScheduled) visitFields(f *fields) {
 	f.str("target", &p.Target, nonEmpty)
 	f.int("attempt", &p.Attempt, optional)
 	f.int("iteration", &p.Iteration, optional)
@@ -314,61 +317,63 @@ func (p *NodeScheduled) fields(f *fields) {
 	f.str("error", &p.Error, optional)
 }
 
-func (p *NodeSkipped) fields(f *fields) {
+func (p *NodeSkipped) visitFields(f *fields) {
 	f.str("target", &p.Target, nonEmpty)
 	f.str("reason", &p.Reason, nonEmpty)
 }
 
-func (p *NodeCancelled) fields(f *fields) {
+func (p *NodeCancelled) visitFields(f *fields) {
 	f.str("target", &p.Target, nonEmpty)
 	f.str("reason", &p.Reason, optional)
 }
 
-func (p *EdgeFire) fields(f *fields) {
+func (p *EdgeFire) visitFields(f *fields) {
 	f.str("edgeId", &p.EdgeID, optional)
 	f.str("from", &p.From, nonEmpty)
 	f.str("to", &p.To, nonEmpty)
 }
 
-func (p *EdgeSkip) fields(f *fields) {
+func (p *EdgeSkip) visitFields(f *fields) {
 	f.str("edgeId", &p.EdgeID, optional)
 	f.str("from", &p.From, nonEmpty)
 	f.str("to", &p.To, nonEmpty)
 	f.str("reason", &p.Reason, optional)
 }
 
-func (p *LoopIterate) fields(f *fields) {
+func (p *LoopIterate) visitFields(f *fields) {
 	f.str("edgeId", &p.EdgeID, optional)
 	f.int("iteration", &p.Iteration, required)
 	f.strs("nodes", &p.Nodes, optional)
 	f.strs("edges", &p.Edges, optional)
 }
 
-func (p *Patch) fields(f *fields) {
+func (p *Patch) visitFields(f *fields) {
 	enum(f, "op", &p.Op, required, PatchSet, PatchMerge)
 	f.str("path", &p.Path, required)
 	f.raw("value", &p.Value, required)
 }
 
-func (p *StatePatch) fields(f *fields) {
+func (p *StatePatch) visitFields(f *fields) {
 	object(f, "patch", &p.Patch, required)
 }
 
-func (p *CommandReceived) fields(f *fields) {
+func (p *CommandReceived) visitFields(f *fields) {
 	f.raw("command", &p.Command, required)
 	f.str("commandId", &p.CommandID, optional)
+	f.str("by", &p.By, optional)
 	f.uint64("atPos", &p.AtPos, optional)
 	f.bool("accepted", &p.Accepted, required)
 	f.str("reason", &p.Reason, optional)
 }
 
-func (p *NodeClaimed) fields(f *fields) {
+func (p *NodeClaimed) visitFields(f *fields) {
 	f.str("runner", &p.Runner, nonEmpty)
 	f.str("nonce", &p.Nonce, nonEmpty)
 	f.uint64("atSeq", &p.AtSeq, optional)
+	f.str("fence", &p.Fence, optional)
 }
 
-func (p *NodeStart) fields(f *fields) {
+func (p *NodeStart) visitFields(f *fields) {
 	f.str("target", &p.Target, optional)
 	f.str("nodeType", &p.NodeType, optional)
 	f.int("attempt", &p.Attempt, optional)
@@ -376,13 +381,13 @@ func (p *NodeStart) fields(f *fields) {
 	f.raw("input", &p.Input, optional)
 }
 
-func (p *NodeComplete) fields(f *fields) {
+func (p *NodeComplete) visitFields(f *fields) {
 	f.str("target", &p.Target, optional)
 	f.raw("output", &p.Output, required)
 	f.int64("durationMs", &p.DurationMs, optional)
 }
 
-func (p *NodeError) fields(f *fields) {
+func (p *NodeError) visitFields(f *fields) {
 	f.str("target", &p.Target, optional)
 	f.str("error", &p.Error, required)
 	f.str("errorType", &p.ErrorType, optional)
@@ -390,7 +395,7 @@ func (p *NodeError) fields(f *fields) {
 	f.int64("durationMs", &p.DurationMs, optional)
 }
 
-func (p *InputRequested) fields(f *fields) {
+func (p *InputRequested) visitFields(f *fields) {
 	f.str("target", &p.Target, optional)
 	f.str("promptId", &p.PromptID, nonEmpty)
 	f.str("prompt", &p.Prompt, required)
@@ -398,7 +403,7 @@ func (p *InputRequested) fields(f *fields) {
 	f.raw("schema", &p.Schema, optional)
 }
 
-func (p *InputReceived) fields(f *fields) {
+func (p *InputReceived) visitFields(f *fields) {
 	f.str("target", &p.Target, optional)
 	f.str("promptId", &p.PromptID, nonEmpty)
 	f.raw("content", &p.Content, required)

@@ -8,6 +8,7 @@ type ToolIntent struct {
 	InputHash  string // sha256 of ToolInput, lower-case hex
 	Idempotent bool   // may be run again
 	Batch      string // calls of one model message share it
+	Recovered  string // where the call stood, if it was made when no runner was there; see [RecoveredTranscript]
 }
 
 // ToolCallState is the state of a tool call.
@@ -82,6 +83,7 @@ type ExecStart struct {
 type ExecOutput struct {
 	Stream  string // stdout or stderr
 	Content string // invalid UTF-8 replaced by U+FFFD
+	Omitted int64  // bytes of the stream before this that are left out
 }
 
 // ExecExit ends the command.
@@ -90,6 +92,8 @@ type ExecExit struct {
 	Signal     string
 	TimedOut   bool
 	DurationMs int64
+	// MemoryBytes is the bound for which the kernel has killed the command, or something of it; 0 if it hasn't.
+	MemoryBytes int64
 }
 
 // CheckpointKind is what a checkpoint marks.
@@ -144,7 +148,7 @@ type StorageFailure struct {
 	Message string
 	Dropped int64 // events
 	SinceMs int64 // Unix milliseconds
-	UntilMs int64
+	UntilMs int64 // 0: storage was still away when this was written
 }
 
 func (*ToolIntent) Type() Type         { return TypeToolIntent }
@@ -160,16 +164,17 @@ func (*AuditCheckpoint) Type() Type    { return TypeAuditCheckpoint }
 func (*LogTruncated) Type() Type       { return TypeLogTruncated }
 func (*StorageFailure) Type() Type     { return TypeStorageFailure }
 
-func (p *ToolIntent) fields(f *fields) {
+func (p *ToolIntent) visitFields(f *fields) {
 	f.envelopeRequires("callId")
 	f.str("toolName", &p.ToolName, nonEmpty)
 	f.raw("toolInput", &p.ToolInput, required)
 	f.str("inputHash", &p.InputHash, optional)
 	f.bool("idempotent", &p.Idempotent, optional)
 	f.str("batch", &p.Batch, optional)
+	f.str("recovered", &p.Recovered, optional)
 }
 
-func (p *ToolState) fields(f *fields) {
+func (p *ToolState) visitFields(f *fields) {
 	f.envelopeRequires("callId")
 	enum(f, "from", &p.From, required, toolCallStates...)
 	enum(f, "to", &p.To, required, toolCallStates...)
@@ -177,7 +182,7 @@ func (p *ToolState) fields(f *fields) {
 	f.str("by", &p.By, optional)
 }
 
-func (p *ToolSealed) fields(f *fields) {
+func (p *ToolSealed) visitFields(f *fields) {
 	f.envelopeRequires("callId")
 	f.str("toolName", &p.ToolName, optional)
 	enum(f, "from", &p.From, required, toolCallStates...)
@@ -185,7 +190,7 @@ func (p *ToolSealed) fields(f *fields) {
 	f.strs("recommendations", &p.Recommendations, required)
 }
 
-func (p *PermissionRequired) fields(f *fields) {
+func (p *PermissionRequired) visitFields(f *fields) {
 	f.envelopeRequires("callId")
 	f.str("toolName", &p.ToolName, nonEmpty)
 	f.raw("toolInput", &p.ToolInput, optional)
@@ -193,7 +198,7 @@ func (p *PermissionRequired) fields(f *fields) {
 	f.raw("suggestions", &p.Suggestions, optional)
 }
 
-func (p *PermissionDecided) fields(f *fields) {
+func (p *PermissionDecided) visitFields(f *fields) {
 	f.envelopeRequires("callId")
 	enum(f, "decision", &p.Decision, required, DecisionAllow, DecisionDeny)
 	f.str("by", &p.By, optional)
@@ -201,32 +206,34 @@ func (p *PermissionDecided) fields(f *fields) {
 	f.raw("updatedInput", &p.UpdatedInput, optional)
 }
 
-func (p *ExecStart) fields(f *fields) {
+func (p *ExecStart) visitFields(f *fields) {
 	f.str("command", &p.Command, required)
 	f.str("cwd", &p.Cwd, optional)
 	f.int("pid", &p.Pid, optional)
 }
 
-func (p *ExecOutput) fields(f *fields) {
+func (p *ExecOutput) visitFields(f *fields) {
 	f.str("stream", &p.Stream, nonEmpty)
 	f.str("content", &p.Content, required)
+	f.int64("omitted", &p.Omitted, optional)
 }
 
-func (p *ExecExit) fields(f *fields) {
+func (p *ExecExit) visitFields(f *fields) {
 	f.int64("exitCode", &p.ExitCode, required)
 	f.str("signal", &p.Signal, optional)
 	f.bool("timedOut", &p.TimedOut, optional)
 	f.int64("durationMs", &p.DurationMs, required)
+	f.int64("memoryBytes", &p.MemoryBytes, optional)
 }
 
-func (p *Checkpoint) fields(f *fields) {
+func (p *Checkpoint) visitFields(f *fields) {
 	enum(f, "kind", &p.Kind, required, CheckpointTurn, CheckpointSubturn, CheckpointSFP, CheckpointLabelled)
 	f.str("label", &p.Label, optional)
 	f.optInt("subIdx", &p.SubIdx)
 	f.str("prefixHash", &p.PrefixHash, optional)
 }
 
-func (p *AuditCheckpoint) fields(f *fields) {
+func (p *AuditCheckpoint) visitFields(f *fields) {
 	f.str("checkpointId", &p.CheckpointID, nonEmpty)
 	enum(f, "result", &p.Result, required, AuditPass, AuditFail, AuditWarn)
 	f.int64("durationMs", &p.DurationMs, required)
@@ -234,13 +241,13 @@ func (p *AuditCheckpoint) fields(f *fields) {
 	f.str("command", &p.Command, optional)
 }
 
-func (p *LogTruncated) fields(f *fields) {
+func (p *LogTruncated) visitFields(f *fields) {
 	f.uint64("atSeq", &p.AtSeq, required)
 	f.str("reason", &p.Reason, optional)
 	f.uint64("lost", &p.Lost, optional)
 }
 
-func (p *StorageFailure) fields(f *fields) {
+func (p *StorageFailure) visitFields(f *fields) {
 	f.str("message", &p.Message, required)
 	f.int64("dropped", &p.Dropped, optional)
 	f.int64("sinceMs", &p.SinceMs, optional)

@@ -14,7 +14,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 	"pgregory.net/rapid"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // TestRoundTrip: whatever an event holds, both notations give it back, and one
@@ -176,15 +176,15 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 		in := fullEvent(typ)
 		addEverywhere(in, wire.Describe(typ).Fields, "zFuture", future)
 		e := decodeMap(t, in)
-		out := decodeJSON(t, must(t, wire.EncodeJSON, e)).(map[string]any)
-		want := decodeJSON(t, must(t, json.Marshal, any(in)))
+		out := decodeJSON(t, wantError(t, wire.EncodeJSON, e)).(map[string]any)
+		want := decodeJSON(t, wantError(t, json.Marshal, any(in)))
 		if diff := cmp.Diff(want, any(out)); diff != "" {
 			t.Errorf("%s (-in +out):\n%s", typ, diff)
 		}
 	}
 }
 
-func must[T any](t testing.TB, f func(T) ([]byte, error), v T) []byte {
+func wantError[T any](t testing.TB, f func(T) ([]byte, error), v T) []byte {
 	t.Helper()
 	b, err := f(v)
 	if err != nil {

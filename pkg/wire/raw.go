@@ -19,8 +19,8 @@ var Null = Raw{codeNil} //nolint:gochecknoglobals // constant
 
 // RawString returns the value of a string. Invalid UTF-8 is replaced by U+FFFD.
 func RawString(s string) Raw {
-	s = validString(s)
-	return appendString(make([]byte, 0, len(s)+5), s)
+	r, _ := packWith(func(p *packer) error { p.putString(validString(s)); return nil })
+	return r
 }
 
 // validString replaces each byte that isn't UTF-8 by U+FFFD.
@@ -37,14 +37,14 @@ func validString(s string) string {
 func (r Raw) Any() any {
 	// The check comes first: nested headers may each promise the rest of the
 	// message, and memory is reserved on their word below.
-	if rest, _, err := scan(r, 2*maxDocument); err != nil || len(rest) > 0 {
+	if rest, _, err := scanValue(r, 2*maxDocument); err != nil || len(rest) > 0 {
 		return nil
 	}
 	v, _ := anyOf(r)
 	return v
 }
 
-// anyOf returns the first value of b, which [scan] has accepted.
+// anyOf returns the first value of b, which [scanValue] has accepted.
 func anyOf(b []byte) (v any, rest []byte) {
 	switch c := b[0]; {
 	case c == codeNil:
@@ -74,10 +74,10 @@ func anyOf(b []byte) (v any, rest []byte) {
 		return m, rest
 	}
 	n, rest, _ := readNumber(b)
-	return n.any(), rest
+	return n.anyValue(), rest
 }
 
-func (n number) any() any {
+func (n number) anyValue() any {
 	switch {
 	case n.class == 'i':
 		return n.i
@@ -122,7 +122,7 @@ func (r Raw) Get(key string) Raw {
 		if err != nil {
 			return nil
 		}
-		end, err := skip(tail)
+		end, err := skipValue(tail)
 		if err != nil {
 			return nil
 		}
@@ -137,8 +137,8 @@ func (r Raw) Get(key string) Raw {
 // IsZero makes `omitempty` and `omitzero` leave out an absent value.
 func (r Raw) IsZero() bool { return len(r) == 0 }
 
-// skip returns what follows the first value of b.
-func skip(b []byte) ([]byte, error) {
+// skipValue returns what follows the first value of b.
+func skipValue(b []byte) ([]byte, error) {
 	for left := 1; left > 0; left-- {
 		if len(b) == 0 {
 			return nil, errEnd

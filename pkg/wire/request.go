@@ -49,7 +49,7 @@ type Command struct {
 	Type  string `json:"type"`            // send, reply, steer, notice, resume, pause, abort, approve, deny, bookmark or fork
 	ID    string `json:"id,omitempty"`    // the same command sent twice acts once
 	RunID string `json:"runId,omitempty"` // if given, the one of the subject
-	By    string `json:"by,omitempty"`    // who sends it
+	By    string `json:"by,omitempty"`    // who sends it, as the sender says; where there are accounts their user's name takes its place
 
 	NodeID    string `json:"nodeId,omitempty"`    // send, steer: to this node's agent
 	ExecID    string `json:"execId,omitempty"`    // send, steer: to this execution only

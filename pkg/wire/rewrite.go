@@ -22,15 +22,18 @@ func MapText(encoded []byte, f func(path []string, key bool, text string) string
 		if envelopeNames[name] {
 			continue
 		}
-		if _, _, err := scan(value, maxDocument); err != nil {
+		if _, _, err := scanValue(value, maxDocument); err != nil {
 			return nil, err
 		}
-		m := textMapper{f: f, path: []string{name}}
 		before[name] = value
-		values[name], _ = m.value(make([]byte, 0, len(value)), value)
+		values[name], _ = packWith(func(out *packer) error {
+			m := textMapper{f: f, path: []string{name}, out: out}
+			m.mapValue(value)
+			return nil
+		})
 	}
 	for {
-		small, err := assemble(values)
+		small, err := assembleEvent(values)
 		if err == nil {
 			return Decode(small)
 		}
@@ -48,35 +51,38 @@ func MapText(encoded []byte, f func(path []string, key bool, text string) string
 	}
 }
 
-// textMapper rewrites the texts of a value that [scan] has accepted.
+// textMapper rewrites the texts of a value that [scanValue] has accepted.
 type textMapper struct {
 	f    func(path []string, key bool, text string) string
 	path []string
+	out  *packer
 }
 
-func (m *textMapper) value(out, b []byte) (grown, rest []byte) {
+func (m *textMapper) mapValue(b []byte) (rest []byte) {
 	switch c := b[0]; {
 	case isString(c):
 		s, rest, _ := readString(b)
-		return appendString(out, validString(m.f(m.path, false, string(s)))), rest
+		m.out.putString(validString(m.f(m.path, false, string(s))))
+		return rest
 	case isArray(c):
 		n, rest, _ := readArrayHeader(b)
-		out = appendArrayHeader(out, n)
+		m.out.putArrayLen(n)
 		for range n {
-			out, rest = m.value(out, rest)
+			rest = m.mapValue(rest)
 		}
-		return out, rest
+		return rest
 	case isMap(c):
-		return m.object(out, b)
+		return m.mapObject(b)
 	}
-	rest, _ = skip(b)
-	return append(out, b[:len(b)-len(rest)]...), rest
+	rest, _ = skipValue(b)
+	m.out.buf = append(m.out.buf, b[:len(b)-len(rest)]...)
+	return rest
 }
 
-// object rewrites a map. Keys that become equal get numbers.
-func (m *textMapper) object(out, b []byte) (grown, rest []byte) {
+// mapObject rewrites a map. Keys that become equal get numbers.
+func (m *textMapper) mapObject(b []byte) (rest []byte) {
 	n, rest, _ := readMapHeader(b)
-	out = appendMapHeader(out, n)
+	m.out.putMapLen(n)
 	used := make(map[string]bool, n)
 	for range n {
 		k, tail, _ := readString(rest)
@@ -86,8 +92,9 @@ func (m *textMapper) object(out, b []byte) (grown, rest []byte) {
 		}
 		used[key] = true
 		m.path = append(m.path, string(k))
-		out, rest = m.value(appendString(out, key), tail)
+		m.out.putString(key)
+		rest = m.mapValue(tail)
 		m.path = m.path[:len(m.path)-1]
 	}
-	return out, rest
+	return rest
 }

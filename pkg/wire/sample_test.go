@@ -8,7 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // envelope is the least that every event has.
@@ -30,6 +30,7 @@ func fullEvent(t wire.Type) map[string]any {
 	maps.Copy(m, map[string]any{
 		"execId": "coder#1", "agentId": "reviewer", "sessionId": "7d4c1c9e-5b0e-4f6b-9d53-0c1f3a5e8b11",
 		"turn": 3, "step": 1, "callId": "toolu_01A", "cause": "cmd-7", "parent": "toolu_00Z", "redactions": 1,
+		"journalOffset": 1<<40 + 3, "journalIndex": 2,
 	})
 	fillAll(m, wire.Describe(t).Fields)
 	return m

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"testing"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // An event may be encoded by several goroutines at once: encoding reads only.

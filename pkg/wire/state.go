@@ -129,13 +129,15 @@ type NodeState struct {
 	Error       string  `json:"error,omitempty"`
 	ErrorType   string  `json:"errorType,omitempty"`
 	Session     string  `json:"session,omitempty"`
-	Breakpoint  string  `json:"breakpoint,omitempty"` // see [BreakpointChanged]
-	CostUsd     float64 `json:"costUsd,omitempty"`    // of all its executions
-	ExecCost    float64 `json:"execCost,omitempty"`   // of the latest one
-	PromptID    string  `json:"promptId,omitempty"`   // question that waits for an answer
-	Prompt      string  `json:"prompt,omitempty"`     // what it asks, its beginning: at most 2000 characters
-	PromptAt    int64   `json:"promptAt,omitempty"`   // since when it waits, Unix ms
-	Answer      Raw     `json:"answer,omitempty"`     // to the latest question, until the execution ends
+	Breakpoint  string  `json:"breakpoint,omitempty"`  // see [BreakpointChanged]
+	CostUsd     float64 `json:"costUsd,omitempty"`     // of all its executions
+	ExecCost    float64 `json:"execCost,omitempty"`    // of the latest one
+	ComputedUsd float64 `json:"computedUsd,omitempty"` // see [UsageTotals.ComputedUsd]; so is Unpriced
+	Unpriced    int64   `json:"unpriced,omitempty"`
+	PromptID    string  `json:"promptId,omitempty"` // question that waits for an answer
+	Prompt      string  `json:"prompt,omitempty"`   // what it asks, its beginning: at most 2000 characters
+	PromptAt    int64   `json:"promptAt,omitempty"` // since when it waits, Unix ms
+	Answer      Raw     `json:"answer,omitempty"`   // to the latest question, until the execution ends
 	AgentStatus string  `json:"agentStatus,omitempty"`
 
 	// Of an agent's open execution.
@@ -147,6 +149,23 @@ type NodeState struct {
 	// Counted are the ids of the messages whose usage was counted last, oldest first:
 	// told again, it isn't counted again.
 	Counted []string `json:"counted,omitempty"`
+	// Unsettled is what model calls have used since a result has last told what all of them did, by
+	// model. Settled says that one has told it of this execution.
+	Unsettled []Spending `json:"unsettled,omitempty"`
+	Settled   bool       `json:"settled,omitempty"`
+}
+
+// Spending is what the calls of a model have used and cost.
+type Spending struct {
+	Model                    string  `json:"model,omitempty"`
+	Calls                    int64   `json:"calls,omitempty"`
+	InputTokens              int64   `json:"inputTokens,omitempty"`
+	OutputTokens             int64   `json:"outputTokens,omitempty"`
+	CacheCreationInputTokens int64   `json:"cacheCreationInputTokens,omitempty"`
+	CacheReadInputTokens     int64   `json:"cacheReadInputTokens,omitempty"`
+	CostUsd                  float64 `json:"costUsd,omitempty"`
+	ComputedUsd              float64 `json:"computedUsd,omitempty"` // see [UsageTotals.ComputedUsd]; so is Unpriced
+	Unpriced                 int64   `json:"unpriced,omitempty"`
 }
 
 // Question is a message of an agent to its parent that waits for an answer.
@@ -227,6 +246,8 @@ type UsageTotals struct {
 	CacheCreationInputTokens int64   `json:"cacheCreationInputTokens,omitempty"`
 	CacheReadInputTokens     int64   `json:"cacheReadInputTokens,omitempty"`
 	CostUsd                  float64 `json:"costUsd"`
+	ComputedUsd              float64 `json:"computedUsd,omitempty"`  // of CostUsd, what wake has computed by prices; the rest was told by agents
+	Unpriced                 int64   `json:"unpriced,omitempty"`     // model calls of which nobody knows what they cost
 	ChildCostUsd             float64 `json:"childCostUsd,omitempty"` // of the runs that calls of its agents have started; not part of CostUsd
 	Turns                    int64   `json:"turns"`
 	ToolCalls                int64   `json:"toolCalls"`

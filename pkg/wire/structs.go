@@ -69,7 +69,7 @@ func memberOf(t reflect.Type, f reflect.StructField) (member, bool) {
 	}, true
 }
 
-func (m *member) omit(v reflect.Value) bool {
+func (m *member) isOmitted(v reflect.Value) bool {
 	return m.omitEmpty && isEmpty(v) || m.omitZero && isZero(v)
 }
 

@@ -119,11 +119,10 @@ func (t Type) Kind() Kind {
 }
 
 // Awaited reports whether an event of type t must be stored before its writer
-// goes on (durability class A: what is lost with it can't be rebuilt).
+// goes on: what is begun because of it can't be accounted for without it.
 func (t Type) Awaited() bool {
 	switch t {
-	case TypeAgentStart, TypeSessionBound, TypeToolIntent, TypeToolState, TypeAgentTool, TypeToolSealed,
-		TypePermissionRequired, TypePermissionDecided, TypeCheckpoint, TypeCommandReceived, TypeCCMessage,
+	case TypeAgentStart, TypeSessionBound, TypeToolIntent, TypeToolSealed, TypePermissionDecided, TypeCommandReceived,
 		TypeAgentComplete, TypeAgentPaused, TypeAgentAborted, TypeLogTruncated, TypeRunForked,
 		TypeRunClaimed, TypeNodeClaimed, TypeNodeComplete, TypeNodeError,
 		TypeFlowStart, TypeFlowComplete, TypeFlowPaused, TypeFlowResumed, TypeFlowAborted:

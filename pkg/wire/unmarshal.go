@@ -33,19 +33,19 @@ func Unmarshal(b []byte, v any) error {
 	return nil
 }
 
-// must is the error of a value that isn't what the target wants.
-func must(err error, want string) error {
+// wantError is the error of a value that isn't what the target wants.
+func wantError(err error, want string) error {
 	if errors.Is(err, errKind) {
 		return &FieldError{Field: "value", Problem: "must be " + want}
 	}
 	return err
 }
 
-// within adds the name of a field to an error.
-func within(name string, err error) error {
+// inField adds the name of a field to an error.
+func inField(name string, err error) error {
 	e, ok := errors.AsType[*FieldError](err)
 	if !ok {
-		return fmt.Errorf("%s: %w", plain(name), err)
+		return fmt.Errorf("%s: %w", quoteName(name), err)
 	}
 	if e.Field == "value" {
 		e.Field = name
@@ -99,35 +99,35 @@ func decodeKind(b []byte, v reflect.Value, depth int) (rest []byte, err error) {
 	case reflect.Bool:
 		x, rest, err := readBool(b)
 		v.SetBool(x)
-		return rest, must(err, "true or false")
+		return rest, wantError(err, "true or false")
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		x, rest, err := readInt(b)
 		if err == nil && v.OverflowInt(x) {
 			err = errKind
 		}
 		v.SetInt(x)
-		return rest, must(err, fmt.Sprintf("an integer of %d bits", v.Type().Bits()))
+		return rest, wantError(err, fmt.Sprintf("an integer of %d bits", v.Type().Bits()))
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		x, rest, err := readUint(b)
 		if err == nil && v.OverflowUint(x) {
 			err = errKind
 		}
 		v.SetUint(x)
-		return rest, must(err, fmt.Sprintf("an integer of %d bits, not negative", v.Type().Bits()))
+		return rest, wantError(err, fmt.Sprintf("an integer of %d bits, not negative", v.Type().Bits()))
 	case reflect.Float32, reflect.Float64:
 		x, rest, err := readFloat(b)
 		if err == nil && v.OverflowFloat(x) {
 			err = errKind
 		}
 		v.SetFloat(x)
-		return rest, must(err, "a number")
+		return rest, wantError(err, "a number")
 	case reflect.String:
 		s, rest, err := readString(b)
 		if err == nil && !utf8.Valid(s) {
 			err = errUTF8
 		}
 		v.SetString(string(s))
-		return rest, must(err, "a string")
+		return rest, wantError(err, "a string")
 	case reflect.Slice:
 		if v.Type().Elem().Kind() == reflect.Uint8 {
 			return decodeBytes(b, v)
@@ -158,20 +158,20 @@ func decodeBytes(b []byte, v reflect.Value) (rest []byte, err error) {
 		}
 		data, err := base64.StdEncoding.AppendDecode(nil, text)
 		if err != nil {
-			return nil, must(errKind, "base64")
+			return nil, wantError(errKind, "base64")
 		}
 		v.SetBytes(data)
 		return rest, nil
 	}
 	data, rest, err := readBin(b)
 	v.SetBytes(append([]byte{}, data...))
-	return rest, must(err, "binary data")
+	return rest, wantError(err, "binary data")
 }
 
 func decodeSlice(b []byte, v reflect.Value, depth int) (rest []byte, err error) {
 	n, rest, err := readArrayHeader(b)
 	if err != nil {
-		return nil, must(err, "an array")
+		return nil, wantError(err, "an array")
 	}
 	if depth == 0 {
 		return nil, ErrDepth
@@ -195,7 +195,7 @@ func decodeMap(b []byte, v reflect.Value, depth int) (rest []byte, err error) {
 	}
 	n, rest, err := readMapHeader(b)
 	if err != nil {
-		return nil, must(err, "an object")
+		return nil, wantError(err, "an object")
 	}
 	if depth == 0 {
 		return nil, ErrDepth
@@ -208,10 +208,10 @@ func decodeMap(b []byte, v reflect.Value, depth int) (rest []byte, err error) {
 		}
 		key, item := reflect.ValueOf(name).Convert(t.Key()), reflect.New(t.Elem()).Elem()
 		if v.MapIndex(key).IsValid() {
-			return nil, within(name, &FieldError{Field: "value", Problem: "occurs twice"})
+			return nil, inField(name, &FieldError{Field: "value", Problem: "occurs twice"})
 		}
 		if rest, err = decodeValue(tail, item, depth-1); err != nil {
-			return nil, within(name, err)
+			return nil, inField(name, err)
 		}
 		v.SetMapIndex(key, item)
 	}
@@ -221,7 +221,7 @@ func decodeMap(b []byte, v reflect.Value, depth int) (rest []byte, err error) {
 func decodeStruct(b []byte, v reflect.Value, depth int) (rest []byte, err error) {
 	n, rest, err := readMapHeader(b)
 	if err != nil {
-		return nil, must(err, "an object")
+		return nil, wantError(err, "an object")
 	}
 	if depth == 0 {
 		return nil, ErrDepth
@@ -235,17 +235,17 @@ func decodeStruct(b []byte, v reflect.Value, depth int) (rest []byte, err error)
 		}
 		i, ok := l.byName[name]
 		if !ok {
-			if rest, err = skip(tail); err != nil {
+			if rest, err = skipValue(tail); err != nil {
 				return nil, err
 			}
 			continue
 		}
 		if seen[i] {
-			return nil, within(name, &FieldError{Field: "value", Problem: "occurs twice"})
+			return nil, inField(name, &FieldError{Field: "value", Problem: "occurs twice"})
 		}
 		seen[i] = true
 		if rest, err = decodeValue(tail, v.FieldByIndex(l.members[i].index), depth-1); err != nil {
-			return nil, within(name, err)
+			return nil, inField(name, err)
 		}
 	}
 	return rest, nil

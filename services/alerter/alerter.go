@@ -13,6 +13,7 @@ package alerter
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -24,12 +25,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"wake/internal/eventlog"
-	"wake/internal/projection"
-	"wake/internal/seal"
-	"wake/internal/snapshot"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/deliver"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/health"
+	"code.wake.dev/wake/internal/projection"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/internal/trial"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // name is the service's name wherever it has one.
@@ -37,8 +42,8 @@ const name = "alerter"
 
 // Config are the settings of an alerter. A zero value means its default.
 type Config struct {
-	// Out gets the line of each alert that this process raises, once. Default:
-	// nothing is printed.
+	// Out gets the line of each alert that this process stores, at most once. Default: nothing
+	// is printed.
 	Out io.Writer
 	// Delay is how long a state may wait to be saved. Saving late costs reading
 	// again after a crash, nothing else. Default 10 s.
@@ -47,6 +52,10 @@ type Config struct {
 	MaxBytes int
 	// Batch is the number of events that are handled at once at most. Default 500.
 	Batch int
+	// Health is told what keeps it from its work. Default: one of its own.
+	Health *health.Board
+	// Trial is that of events that end the process. Default: none.
+	Trial *trial.Trial
 	// Settings are the thresholds of the detectors. Default: [Defaults].
 	Settings *Settings
 }
@@ -56,13 +65,14 @@ type Alerter struct {
 	cfg        Config
 	log        *eventlog.Log
 	logger     *slog.Logger
+	process    string // whose alerts are those that this alerter stores
 	projection *projection.Projection[*value]
 	raised     prometheus.Counter
 	limits     atomic.Pointer[limits]
 
 	// Owned by Run.
 	kv     *eventlog.Bucket
-	told   told
+	told   uncertainAlerts
 	ledger ledger
 
 	printing sync.Mutex
@@ -95,15 +105,16 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Alerter, error) {
 		cfg.Out = io.Discard
 	}
 	a := &Alerter{
-		cfg: cfg, log: log, logger: logger, told: told{uncertain: map[string]bool{}},
+		cfg: cfg, log: log, logger: logger, process: rand.Text(), told: uncertainAlerts{uncertain: map[string]bool{}},
 		raised: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "wake", Subsystem: name, Name: "alerts_total", Help: "Alerts that were raised.",
 		}),
 	}
-	a.limits.Store(settings.limits())
+	a.limits.Store(settings.compileLimits())
 	a.projection = projection.New[*value](projection.Config{
 		Service: name, Consumer: subjects.AlerterConsumer, Kinds: snapshot.Kinds,
 		Batch: cfg.Batch, Delay: cmp.Or(cfg.Delay, 10*time.Second), MaxBytes: cmp.Or(cfg.MaxBytes, 64<<20),
+		Health: cfg.Health, Trial: cfg.Trial,
 	}, log, logger, a)
 	return a, nil
 }
@@ -113,11 +124,12 @@ func (a *Alerter) Set(s Settings) error {
 	if err := s.Validate(); err != nil {
 		return fmt.Errorf("alerter: settings: %w", err)
 	}
-	a.limits.Store(s.limits())
+	a.limits.Store(s.compileLimits())
 	return nil
 }
 
-// Run raises alerts until ctx ends. Then it saves what is left.
+// Run raises alerts until ctx ends. Then it saves what is left. If it fails it may be called
+// again.
 func (a *Alerter) Run(ctx context.Context) error {
 	kv, err := a.log.Bucket(ctx, a.log.Names().StateBucket())
 	if ctx.Err() != nil {
@@ -129,11 +141,16 @@ func (a *Alerter) Run(ctx context.Context) error {
 	a.kv = kv
 	var watching sync.WaitGroup
 	ctx, stop := context.WithCancel(ctx)
-	watching.Go(func() { a.watch(ctx) })
+	watching.Go(func() { a.watchSystem(ctx) })
+	served := make(chan error, 1)
+	go func() {
+		s := api.Service{Names: a.log.Names(), Name: name, Logger: a.logger, Tracer: a.log.Tracer(), Endpoints: deliver.Endpoints(a.log)}
+		served <- s.Run(ctx, a.log.Conn())
+	}()
 	err = a.projection.Run(ctx)
 	stop()
 	watching.Wait()
-	return err
+	return errors.Join(err, <-served)
 }
 
 // Describe implements [prometheus.Collector].
@@ -185,9 +202,9 @@ func (a *Alerter) Renew(v *value, upTo uint64) {
 	a.Reset(v)
 }
 
-// knows reports whether what an input leads to was raised in an earlier life of the
+// wasRaised reports whether what an input leads to was raised in an earlier life of the
 // value.
-func (v *value) knows(in input) bool {
+func (v *value) wasRaised(in input) bool {
 	if in.Pos > v.upTo {
 		return false
 	}
@@ -201,7 +218,7 @@ const skippable = 1000
 // Fold implements [projection.Projector].
 func (a *Alerter) Fold(ctx context.Context, v *value, e eventlog.Entry) (projection.Effect, error) {
 	pos := wire.Position{Incarnation: a.log.Incarnation(), Seq: e.Pos}
-	if !matters(e.Event) {
+	if !isRelevant(e.Event) {
 		v.record.Position = pos
 		v.skipped++
 		if v.skipped < skippable {
@@ -210,17 +227,17 @@ func (a *Alerter) Fold(ctx context.Context, v *value, e eventlog.Entry) (project
 		v.skipped = 0
 		return projection.Changed, nil
 	}
-	event, err := a.whole(ctx, e.Event)
+	event, err := a.inlineEvent(ctx, e.Event)
 	if err != nil {
 		return projection.Unchanged, err
 	}
 	in := input{At: e.Time.UnixMilli(), Pos: e.Pos, Event: event}
-	next, err := a.raise(ctx, v.record, in, v.knows(in))
+	next, err := a.raiseAlerts(ctx, v.record, in, v.wasRaised(in))
 	if err != nil {
 		return projection.Unchanged, err
 	}
-	if !v.knows(in) {
-		if err := a.ended(ctx, next, e); err != nil {
+	if !v.wasRaised(in) {
+		if err := a.auditEndedRun(ctx, next, e); err != nil {
 			return projection.Unchanged, err
 		}
 	}
@@ -229,8 +246,8 @@ func (a *Alerter) Fold(ctx context.Context, v *value, e eventlog.Entry) (project
 	return projection.Changed, nil
 }
 
-// ended looks whether a run that has ended is in the log as a whole.
-func (a *Alerter) ended(ctx context.Context, r record, e eventlog.Entry) error {
+// auditEndedRun looks whether a run that has ended is in the log as a whole.
+func (a *Alerter) auditEndedRun(ctx context.Context, r record, e eventlog.Entry) error {
 	switch e.Event.Payload.(type) {
 	case *wire.FlowComplete, *wire.FlowAborted:
 	default:
@@ -239,7 +256,7 @@ func (a *Alerter) ended(ctx context.Context, r record, e eventlog.Entry) error {
 	if r.Run.Copy {
 		return nil
 	}
-	gaps, err := a.audit(ctx, e.RunID, e.Pos)
+	gaps, err := a.findGaps(ctx, e.RunID, e.Pos)
 	if err != nil {
 		return fmt.Errorf("look for gaps: %w", err)
 	}
@@ -251,9 +268,9 @@ func (a *Alerter) ended(ctx context.Context, r record, e eventlog.Entry) error {
 	return nil
 }
 
-// whole returns an event with the fields that are in the object store, as far as
+// inlineEvent returns an event with the fields that are in the object store, as far as
 // they are still there.
-func (a *Alerter) whole(ctx context.Context, e *wire.Event) (*wire.Event, error) {
+func (a *Alerter) inlineEvent(ctx context.Context, e *wire.Event) (*wire.Event, error) {
 	if len(e.Blobs) == 0 {
 		return e, nil
 	}
@@ -286,12 +303,12 @@ func (a *Alerter) Deadline(v *value) int64 { return v.record.Deadline }
 
 // Tick implements [projection.Timed].
 func (a *Alerter) Tick(ctx context.Context, v *value, at int64) (projection.Effect, error) {
-	heard, err := a.listen(ctx, v.record, at)
+	heard, err := a.addLastWords(ctx, v.record, at)
 	if err != nil {
 		return projection.Unchanged, err
 	}
 	in := input{At: at, Pos: heard.Position.Seq}
-	next, err := a.raise(ctx, heard, in, v.knows(in))
+	next, err := a.raiseAlerts(ctx, heard, in, v.wasRaised(in))
 	if err != nil {
 		return projection.Unchanged, err
 	}
@@ -316,7 +333,7 @@ func (a *Alerter) Runs(ctx context.Context) ([]string, error) {
 		if wire.Unmarshal(e.Value, &r) != nil {
 			continue
 		}
-		a.ledger.put(r.Run.ID, r.Spending)
+		a.ledger.noteSpending(r.Run.ID, r.Spending)
 		if r.Deadline > 0 {
 			runs = append(runs, r.Run.ID)
 		}

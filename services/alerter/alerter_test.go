@@ -19,12 +19,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"pgregory.net/rapid"
 
-	"wake/internal/eventlog"
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/wire"
-	"wake/services/alerter"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/alerter"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata/lines.golden")
@@ -151,6 +151,9 @@ func cases(t *testing.T) []scenario {
 			about(wire.RunNode, &wire.InputRequested{Target: "ask", PromptID: "p1", Prompt: "Deploy?\nReally?"}),
 			call("c9", about("coder", &wire.PermissionRequired{ToolName: "Bash", ToolInput: wire.Null})),
 		}},
+		{"what ended its runners", nil, []*wire.Event{about(wire.RunNode, &wire.FlowPaused{
+			Reason: wire.PauseEndedItsRunner, Message: "3 processes in a row ended while they took the run over",
+		})}},
 		{"no alert: an operator's pause", nil, []*wire.Event{about(wire.RunNode, &wire.FlowPaused{Reason: wire.PauseOperator})}},
 		{"hostile words", map[string]string{"name": "evil\x1b[2J\nname" + strings.Repeat("x", 200)}, []*wire.Event{
 			tool("\x1b]0;title\x07Ba\u202esh", "\x1b[31mred"), tool("\x1b]0;title\x07Ba\u202esh", "a\r\nb"), tool("\x1b]0;title\x07Ba\u202esh", "\x00"),
@@ -391,6 +394,35 @@ func TestLostAcknowledgement(t *testing.T) {
 		}
 		if got := alerts(t, log, "r1"); len(got) != 1 {
 			t.Errorf("alerts %v", texts(got))
+		}
+	})
+}
+
+// The successor of a killed process finds what that had stored and printed. Its first
+// question gets no answer: what is stored is the other's all the same.
+func TestLostAcknowledgementOfAnother(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := natstest.New(t)
+		nc := s.Conn(t)
+		logtest.Init(t, nc, topology.Config{})
+		log := logtest.Open(t, nc)
+		h := begin(t, log, "r1", nil)
+		var first, second printed
+		conn := s.Conn(t)
+		kill := start(t, logtest.Open(t, conn), alerter.Config{Out: &first, Delay: time.Hour})
+		h.add(about("test", &wire.NodeError{Error: "exit code 2"}))
+		waitRead(t, log, h.last)
+		conn.Close()
+		kill()
+		d := &deaf{server: s, word: `"stream":"WAKE_ALERTS"`, release: make(chan struct{})}
+		start(t, logtest.Open(t, s.Conn(t, nats.InProcessServer(d))), alerter.Config{Out: &second})
+		<-time.After(7 * time.Second)
+		close(d.release)
+		h.add(about("test", &wire.NodeError{Error: "exit code 3"}))
+		await(t, "the next alert", func() bool { return second.lines() > 0 })
+		waitRead(t, log, h.last)
+		if first.lines() != 1 || second.String() != "[subagent:test] ❌ Node test failed: exit code 3\n" {
+			t.Errorf("printed %q, then %q", first.String(), second.String())
 		}
 	})
 }

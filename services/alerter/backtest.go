@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Backtest returns the alerts that the settings would have raised about entries,
@@ -14,7 +14,7 @@ import (
 // where it was. Positions have no incarnation. Alerts about wake itself, which
 // aren't about events, aren't among them. Settings that aren't valid find less.
 func Backtest(s Settings, entries []eventlog.Entry) []wire.Alert {
-	t := backtest{limits: s.limits(), runs: map[string]*record{}}
+	t := backtest{limits: s.compileLimits(), runs: map[string]*record{}}
 	var last int64
 	for _, e := range entries {
 		if e.Err != nil || e.Event == nil || e.RunID == wire.NoRun {
@@ -26,16 +26,16 @@ func Backtest(s Settings, entries []eventlog.Entry) []wire.Alert {
 			r = new(newRecord(e.RunID))
 			t.runs[e.RunID] = r
 		}
-		t.pass(r, e.Time.UnixMilli())
-		if matters(e.Event) {
-			t.step(r, input{At: e.Time.UnixMilli(), Pos: e.Pos, Event: e.Event})
+		t.passTime(r, e.Time.UnixMilli())
+		if isRelevant(e.Event) {
+			t.applyInput(r, input{At: e.Time.UnixMilli(), Pos: e.Pos, Event: e.Event})
 		}
 		r.Position.Seq = e.Pos
 	}
-	for _, run := range sorted(t.runs) {
-		t.pass(t.runs[run], last)
+	for _, run := range sortedKeys(t.runs) {
+		t.passTime(t.runs[run], last)
 	}
-	slices.SortStableFunc(t.alerts, func(a, b dated) int { return cmp.Compare(a.at, b.at) })
+	slices.SortStableFunc(t.alerts, func(a, b datedAlert) int { return cmp.Compare(a.at, b.at) })
 	alerts := make([]wire.Alert, len(t.alerts))
 	for i, a := range t.alerts {
 		alerts[i] = a.Alert
@@ -48,48 +48,48 @@ type backtest struct {
 	limits *limits
 	runs   map[string]*record
 	ledger ledger
-	alerts []dated
+	alerts []datedAlert
 }
 
-// dated is an alert and when it would have been raised.
-type dated struct {
+// datedAlert is an alert and when it would have been raised.
+type datedAlert struct {
 	wire.Alert
 	at int64
 }
 
-// pass lets time pass for a run.
-func (t *backtest) pass(r *record, now int64) {
+// passTime lets time pass for a run.
+func (t *backtest) passTime(r *record, now int64) {
 	for r.Deadline > 0 && r.Deadline <= now {
 		at := r.Deadline
-		t.step(r, input{At: at, Pos: r.Position.Seq})
+		t.applyInput(r, input{At: at, Pos: r.Position.Seq})
 		if r.Deadline == at { // a tick leads further
 			r.Deadline = 0
 		}
 	}
 }
 
-func (t *backtest) step(r *record, in input) {
+func (t *backtest) applyInput(r *record, in input) {
 	in.Limits = t.limits
-	next, found := r.step(in)
+	next, found := r.applyInput(in)
 	*r, in.Run = next, next.Run
 	if r.Run.Copy {
 		r.Deadline = 0
 		return
 	}
 	for _, f := range found {
-		t.raise(f, in)
+		t.addAlert(f, in)
 	}
-	t.ledger.put(r.Run.ID, r.Spending)
-	if found, budget := t.ledger.crossed(t.limits.Budget); len(found) > 0 {
-		in.Run = system()
-		t.raise(found[0], in)
+	t.ledger.noteSpending(r.Run.ID, r.Spending)
+	if found, budget := t.ledger.crossBudget(t.limits.Budget); len(found) > 0 {
+		in.Run = systemRun()
+		t.addAlert(found[0], in)
 		t.ledger.told = budget
 	}
 }
 
-func (t *backtest) raise(f finding, in input) {
-	a, err := f.alert(in, "")
+func (t *backtest) addAlert(f finding, in input) {
+	a, err := f.toAlert(in, "")
 	if err == nil { // all that it is made of can be encoded
-		t.alerts = append(t.alerts, dated{a, in.At})
+		t.alerts = append(t.alerts, datedAlert{a, in.At})
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // spending finds that a run has cost more than a budget.
@@ -30,31 +30,31 @@ func (s spending) detect(in input) (spending, []finding, int64) {
 	e := in.Event
 	switch p := e.Payload.(type) {
 	case *wire.FlowStart:
-		s.Limit, _ = number(p.Limits.Get("maxCostUsd"))
+		s.Limit, _ = numberOf(p.Limits.Get("maxCostUsd"))
 	case *wire.TurnEnd:
 		if p.TurnCostUsd != nil && *p.TurnCostUsd > 0 {
-			s = s.spend(in.At, *p.TurnCostUsd)
-			s.Execs = with(s.Execs, e.ExecID, min(s.Execs[e.ExecID]+*p.TurnCostUsd, wire.MaxCostUsd))
-			return s.crossed(in)
+			s = s.addCost(in.At, *p.TurnCostUsd)
+			s.Execs = withKey(s.Execs, e.ExecID, min(s.Execs[e.ExecID]+*p.TurnCostUsd, wire.MaxCostUsd))
+			return s.crossBudget(in)
 		}
 	case *wire.AgentComplete: // agents that don't tell the cost of turns tell it here
 		if p.TotalCostUsd != nil && *p.TotalCostUsd > s.Execs[e.ExecID] {
-			s = s.spend(in.At, *p.TotalCostUsd-s.Execs[e.ExecID])
-			s.Execs = with(s.Execs, e.ExecID, *p.TotalCostUsd)
-			return s.crossed(in)
+			s = s.addCost(in.At, *p.TotalCostUsd-s.Execs[e.ExecID])
+			s.Execs = withKey(s.Execs, e.ExecID, *p.TotalCostUsd)
+			return s.crossBudget(in)
 		}
 	case *wire.AgentTool: // the day has it from the run that the call has started
 		if p.ChildCostUsd != nil && *p.ChildCostUsd > 0 {
 			s.Usd = min(s.Usd+*p.ChildCostUsd, wire.MaxCostUsd)
-			return s.crossed(in)
+			return s.crossBudget(in)
 		}
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
-		s.Execs = without(s.Execs, e.ExecID)
+		s.Execs = withoutKey(s.Execs, e.ExecID)
 	}
 	return s, nil, 0
 }
 
-func (s spending) spend(at int64, usd float64) spending {
+func (s spending) addCost(at int64, usd float64) spending {
 	if day := at / dayMs; day != s.Day {
 		s.Day, s.OfDay = day, 0
 	}
@@ -62,31 +62,31 @@ func (s spending) spend(at int64, usd float64) spending {
 	return s
 }
 
-// crossed tells the highest budget that has been reached.
-func (s spending) crossed(in input) (spending, []finding, int64) {
+// crossBudget tells the highest budget that has been reached.
+func (s spending) crossBudget(in input) (spending, []finding, int64) {
 	var found []finding
 	if s.Limit <= 0 || len(in.Limits.Budget.Shares) == 0 {
-		if b, ok := reached(in.Limits.Budget.Run, s.Usd); ok && b > s.Told {
+		if b, ok := highestReached(in.Limits.Budget.Run, s.Usd); ok && b > s.Told {
 			s.Told = b
-			found = append(found, s.finding(in, b, wire.SeverityWarning, "usd"+trimmed(b)))
+			found = append(found, s.budgetFinding(in, b, wire.SeverityWarning, "usd"+formatNumber(b)))
 		}
 		return s, found, 0
 	}
-	if share, ok := reached(in.Limits.Budget.Shares, s.Usd/s.Limit); ok && share > s.Share {
+	if share, ok := highestReached(in.Limits.Budget.Shares, s.Usd/s.Limit); ok && share > s.Share {
 		s.Share = share
 		severity := wire.SeverityWarning
 		if share >= 1 {
 			severity = wire.SeverityError
 		}
-		found = append(found, s.finding(in, s.Limit, severity, "share"+trimmed(share)))
+		found = append(found, s.budgetFinding(in, s.Limit, severity, "share"+formatNumber(share)))
 	}
 	return s, found, 0
 }
 
-func (s spending) finding(in input, budget float64, severity wire.Severity, level string) finding {
+func (s spending) budgetFinding(in input, budget float64, severity wire.Severity, level string) finding {
 	return finding{
 		Kind: kindBudget, Severity: severity, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: in.Pos, Level: level,
-		Text: fmt.Sprintf(textSpent, dollars(s.Usd), dollars(budget)), Event: "budget_alert", Data: budgetData(s.Usd, budget),
+		Text: fmt.Sprintf(textSpent, formatDollars(s.Usd), formatDollars(budget)), Event: "budget_alert", Data: budgetData(s.Usd, budget),
 	}
 }
 
@@ -96,8 +96,8 @@ func budgetData(usd, budget float64) map[string]any {
 	return map[string]any{"costUsd": usd, "budgetUsd": budget, "currentCost": usd, "threshold": budget}
 }
 
-// reached returns the highest of ascending thresholds that x has come up to.
-func reached[N int | float64](thresholds []N, x N) (highest N, ok bool) {
+// highestReached returns the highest of ascending thresholds that x has come up to.
+func highestReached[N int | float64](thresholds []N, x N) (highest N, ok bool) {
 	for _, t := range thresholds {
 		if x >= t {
 			highest, ok = t, true
@@ -106,11 +106,11 @@ func reached[N int | float64](thresholds []N, x N) (highest N, ok bool) {
 	return highest, ok
 }
 
-// trimmed is a number as it is written in a key.
-func trimmed(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+// formatNumber is a number as it is written in a key.
+func formatNumber(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
-// number reads a value that is a number.
-func number(v wire.Raw) (float64, bool) {
+// numberOf reads a value that is a number.
+func numberOf(v wire.Raw) (float64, bool) {
 	switch x := v.Any().(type) {
 	case int64:
 		return float64(x), true
@@ -130,8 +130,8 @@ type ledger struct {
 	told float64 // the highest budget of the day that was told
 }
 
-// put notes what a run has spent on its latest day; days that are over don't count.
-func (l *ledger) put(runID string, s spending) {
+// noteSpending notes what a run has spent on its latest day; days that are over don't count.
+func (l *ledger) noteSpending(runID string, s spending) {
 	if s.Day < l.day || s.OfDay == 0 {
 		return
 	}
@@ -142,16 +142,16 @@ func (l *ledger) put(runID string, s spending) {
 	l.runs[runID] = s.OfDay
 }
 
-// crossed tells the highest budget of the day that has been reached. Whoever
+// crossBudget tells the highest budget of the day that has been reached. Whoever
 // adds up the same day finds the same under the same key.
-func (l *ledger) crossed(b Budget) (found []finding, budget float64) {
-	budget, ok := reached(b.Day, l.sum)
+func (l *ledger) crossBudget(b Budget) (found []finding, budget float64) {
+	budget, ok := highestReached(b.Day, l.sum)
 	if !ok || budget <= l.told {
 		return nil, 0
 	}
 	day := time.UnixMilli(l.day * dayMs).UTC().Format(time.DateOnly)
 	return []finding{{
-		Kind: kindBudget, Severity: wire.SeverityWarning, NodeID: wire.RunNode, Armed: uint64(max(l.day, 0)), Level: "day-usd" + trimmed(budget),
-		Text: fmt.Sprintf(textSpentDay, dollars(l.sum), day, dollars(budget)), Event: "budget_alert", Data: budgetData(l.sum, budget),
+		Kind: kindBudget, Severity: wire.SeverityWarning, NodeID: wire.RunNode, Armed: uint64(max(l.day, 0)), Level: "day-usd" + formatNumber(budget),
+		Text: fmt.Sprintf(textSpentDay, formatDollars(l.sum), day, formatDollars(budget)), Event: "budget_alert", Data: budgetData(l.sum, budget),
 	}}, budget
 }

@@ -5,20 +5,21 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // commits finds commits to git, of agents and of nodes that are commands. Those of
 // about the same time are told together, at the latest when the node ends.
 type commits struct {
-	Agents map[string]committed `json:"agents,omitempty"`
-	Exec   map[string]bool      `json:"exec,omitempty"` // nodes that are commands which may commit
+	Agents map[string]agentCommits `json:"agents,omitempty"`
+	Exec   map[string]bool         `json:"exec,omitempty"` // nodes that are commands which may commit
 }
 
-// committed is what an agent has committed and what isn't told yet.
-type committed struct {
+// agentCommits is what an agent has committed and what isn't told yet.
+type agentCommits struct {
 	Node     string   `json:"node"`
 	Exec     string   `json:"exec,omitempty"`
 	First    uint64   `json:"first"` // position; 0: nothing to tell
@@ -40,29 +41,29 @@ const maxCommits = 3
 func (s commits) detect(in input) (commits, []finding, int64) {
 	var found []finding
 	if in.Event == nil {
-		s, found = s.flush(func(k committed) bool { return k.Until <= in.At })
+		s, found = s.flushChosen(func(k agentCommits) bool { return k.Until <= in.At })
 	} else {
 		node := in.Event.Node()
 		switch p := in.Event.Payload.(type) {
 		case *wire.AgentTool:
-			s = s.tool(in, p)
+			s = s.addCall(in, p)
 		case *wire.RawMessage:
-			if strings.HasSuffix(p.Name, vcsNotice) && field(p.Data, "kind") == "commit" {
-				s = s.notice(in, field(p.Data, "branch"))
+			if strings.HasSuffix(p.Name, vcsNotice) && textField(p.Data, "kind") == "commit" {
+				s = s.addNotice(in, textField(p.Data, "branch"))
 			}
 		case *wire.ExecStart:
-			if gitCommit.MatchString(clip(p.Command, maxCommand)) {
-				s.Exec = with(s.Exec, node, true)
+			if gitCommit().MatchString(clipText(p.Command, maxCommand)) {
+				s.Exec = withKey(s.Exec, node, true)
 			}
 		case *wire.NodeComplete:
 			if s.Exec[node] {
-				s = s.printed(in, field(p.Output, "stdout"))
+				s = s.addPrintedCommits(in, textField(p.Output, "stdout"))
 			}
-			s, found = s.ended(in, node)
+			s, found = s.endNode(in, node)
 		case *wire.NodeError, *wire.NodeCancelled, *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
-			s, found = s.ended(in, node)
+			s, found = s.endNode(in, node)
 		case *wire.FlowComplete, *wire.FlowAborted:
-			s, found = s.flush(func(committed) bool { return true })
+			s, found = s.flushChosen(func(agentCommits) bool { return true })
 		}
 	}
 	var deadline int64
@@ -74,84 +75,84 @@ func (s commits) detect(in input) (commits, []finding, int64) {
 	return s, found, deadline
 }
 
-// tool looks for commits in what a call has done. Only one that succeeded counts.
-func (s commits) tool(in input, p *wire.AgentTool) commits {
+// addCall looks for commits in what a call has done. Only one that succeeded counts.
+func (s commits) addCall(in input, p *wire.AgentTool) commits {
 	agent := agentOf(in.Event)
 	k := s.Agents[agent]
 	messages := commitsOf(p)
-	if p.Error == "" && len(messages) == 0 && k.Notices > 0 && gitCommit.MatchString(field(p.ToolInput, "command")) {
-		messages = []string{messageOf(field(p.ToolInput, "command"))}
+	if p.Error == "" && len(messages) == 0 && k.Notices > 0 && gitCommit().MatchString(textField(p.ToolInput, "command")) {
+		messages = []string{messageOf(textField(p.ToolInput, "command"))}
 	}
 	notices := k.Notices
 	k.Notices = 0
 	for i, m := range messages {
-		k = k.add(in, m)
+		k = k.addCommit(in, m)
 		if i >= notices {
 			k.Calls++
 		}
 	}
 	if len(messages) == 0 {
 		for range notices {
-			k = k.add(in, "")
+			k = k.addCommit(in, "")
 		}
 	}
 	if len(messages) > 0 || notices > 0 {
-		s.Agents = with(s.Agents, agent, k)
+		s.Agents = withKey(s.Agents, agent, k)
 	}
 	return s
 }
 
-// notice takes the program's word for a commit. It may come before the result of
+// addNotice takes the program's word for a commit. It may come before the result of
 // the call that made it, or after.
-func (s commits) notice(in input, branch string) commits {
+func (s commits) addNotice(in input, branch string) commits {
 	agent := agentOf(in.Event)
 	k := s.Agents[agent]
 	if k.Calls > 0 {
 		k.Calls--
 	} else {
 		k.Notices++
-		k.Branch = line(branch)
+		k.Branch = nameLine(branch)
 	}
 	if k.Node == "" {
 		k.Node, k.Exec = in.Event.Node(), in.Event.ExecID
 	}
-	s.Agents = with(s.Agents, agent, k)
+	s.Agents = withKey(s.Agents, agent, k)
 	return s
 }
 
-// printed adds the commits that a command's output tells of.
-func (s commits) printed(in input, output string) commits {
+// addPrintedCommits adds the commits that a command's output tells of.
+func (s commits) addPrintedCommits(in input, output string) commits {
 	agent := agentOf(in.Event)
 	for _, message := range headersIn(output) {
-		s.Agents = with(s.Agents, agent, s.Agents[agent].add(in, message))
+		s.Agents = withKey(s.Agents, agent, s.Agents[agent].addCommit(in, message))
 	}
 	return s
 }
 
-// ended tells what there is to tell of a node that has ended, and forgets it.
-func (s commits) ended(in input, node string) (commits, []finding) {
-	s, found := s.last(in).flush(func(k committed) bool { return k.Node == node })
-	s.Agents, s.Exec = ofOthers(s.Agents, node), without(s.Exec, node)
+// endNode tells what there is to tell of a node that has ended, and forgets it.
+func (s commits) endNode(in input, node string) (commits, []finding) {
+	s, found := s.addNoticedCommits(in).flushChosen(func(k agentCommits) bool { return k.Node == node })
+	s.Agents, s.Exec = withoutNode(s.Agents, node), withoutKey(s.Exec, node)
 	return s, found
 }
 
-// last adds the commits that only the program has told of, when their agent ends.
-func (s commits) last(in input) commits {
-	for _, agent := range sorted(s.Agents) {
+// addNoticedCommits adds the commits that only the program has told of, when their agent ends.
+func (s commits) addNoticedCommits(in input) commits {
+	for _, agent := range sortedKeys(s.Agents) {
 		k := s.Agents[agent]
 		if k.Node != in.Event.Node() || k.Notices == 0 {
 			continue
 		}
 		for range k.Notices {
-			k = k.add(in, "")
+			k = k.addCommit(in, "")
 		}
 		k.Notices = 0
-		s.Agents = with(s.Agents, agent, k)
+		s.Agents = withKey(s.Agents, agent, k)
 	}
 	return s
 }
 
-func (k committed) add(in input, message string) committed {
+func (k agentCommits) addCommit(in input, message string) agentCommits {
 	if k.First == 0 {
 		k.Node, k.Exec, k.First = in.Event.Node(), in.Event.ExecID, in.Pos
 		k.Until = in.At + max(in.Limits.Commit.Window.Milliseconds(), 1)
@@ -166,8 +167,12 @@ func (k committed) add(in input, message string) committed {
 }
 
 var (
-	gitCommit    = regexp.MustCompile(`\bgit\b[^\n]*\b(?:commit|cherry-pick|revert|merge|am)\b`)                         //nolint:gochecknoglobals // constant
-	commitHeader = regexp.MustCompile(`(?m)^\[(?:detached HEAD|[^\s\]]+)(?: \(root-commit\))? ([0-9a-f]{7,40})\] (.*)$`) //nolint:gochecknoglobals // constant
+	gitCommit = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`\bgit\b[^\n]*\b(?:commit|cherry-pick|revert|merge|am)\b`)
+	}) //nolint:gochecknoglobals // constant
+	commitHeader = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?m)^\[(?:detached HEAD|[^\s\]]+)(?: \(root-commit\))? ([0-9a-f]{7,40})\] (.*)$`)
+	}) //nolint:gochecknoglobals // constant
 )
 
 // commitsOf returns the messages of the commits that a call has made.
@@ -175,21 +180,40 @@ func commitsOf(p *wire.AgentTool) []string {
 	if p.Error != "" || p.Denied {
 		return nil
 	}
-	input := field(p.ToolInput, "command")
-	sha := field(p.Structured, "gitOperation", "commit", "sha")
-	if sha == "" && !gitCommit.MatchString(input) {
+	input := textField(p.ToolInput, "command")
+	sha := textField(p.Structured, "gitOperation", "commit", "sha")
+	if sha == "" && !gitCommit().MatchString(input) {
 		return nil
 	}
 	messages := headersIn(outputOf(p))
-	if len(messages) == 0 && sha != "" {
+	if len(messages) == 0 && (sha != "" || commitsQuietly(input)) {
 		messages = []string{messageOf(input)}
 	}
 	return messages
 }
 
+var (
+	quotedText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`"(?:[^"\\]|\\.)*"|'[^']*'`) }) //nolint:gochecknoglobals // constant
+	// A letter behind -m, -C and the like is the option's argument.
+	quietCommit = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^git\s+(?:-[cC]\s+\S+\s+|-\S+\s+)*commit\s(?:.*\s)?(?:--quiet|-[abenopsvz]*q\w*)(?:\s|$)`)
+	}) //nolint:gochecknoglobals // constant
+)
+
+// commitsQuietly reports whether a command that has succeeded has made a commit of which it printed nothing. One
+// behind || may not have been run.
+func commitsQuietly(input string) bool {
+	if strings.Contains(input, "||") {
+		return false
+	}
+	return slices.ContainsFunc(simpleCommands(input), func(c string) bool {
+		return quietCommit().MatchString(quotedText().ReplaceAllString(c, "x")) && !strings.Contains(c, "--dry-run")
+	})
+}
+
 // headersIn returns the messages of the commits that an output tells of.
 func headersIn(output string) (messages []string) {
-	for _, m := range commitHeader.FindAllStringSubmatch(clip(output, maxOutput), -1) {
+	for _, m := range commitHeader().FindAllStringSubmatch(clipText(output, maxOutput), -1) {
 		messages = append(messages, m[2])
 	}
 	return messages
@@ -197,30 +221,32 @@ func headersIn(output string) (messages []string) {
 
 // given finds the message among a command's arguments, also where a
 // here-document holds it.
-var given = regexp.MustCompile(`(?s)(?:\s-\w*m|--message)[\s=]+(?:"\$\(cat <<-?\s*['"]?\w+['"]?\n(.*?)\n|"((?:[^"\\]|\\.)*)"|'([^']*)'|(\S+))`) //nolint:gochecknoglobals // constant
+var given = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?s)(?:\s-\w*m|--message)[\s=]+(?:"\$\(cat <<-?\s*['"]?\w+['"]?\n(.*?)\n|"((?:[^"\\]|\\.)*)"|'([^']*)'|(\S+))`)
+}) //nolint:gochecknoglobals // constant
 
 func messageOf(input string) string {
-	m := given.FindStringSubmatch(clip(input, maxCommand))
+	m := given().FindStringSubmatch(clipText(input, maxCommand))
 	if m == nil {
 		return ""
 	}
 	return firstLine(strings.Join(m[1:], ""))
 }
 
-func (s commits) flush(chosen func(committed) bool) (commits, []finding) {
+func (s commits) flushChosen(chosen func(agentCommits) bool) (commits, []finding) {
 	var found []finding
-	for _, agent := range sorted(s.Agents) {
+	for _, agent := range sortedKeys(s.Agents) {
 		k := s.Agents[agent]
 		if k.First == 0 || !chosen(k) {
 			continue
 		}
 		found = append(found, k.finding())
-		s.Agents = with(s.Agents, agent, committed{Node: k.Node, Exec: k.Exec, Calls: k.Calls})
+		s.Agents = withKey(s.Agents, agent, agentCommits{Node: k.Node, Exec: k.Exec, Calls: k.Calls})
 	}
 	return s, found
 }
 
-func (k committed) finding() finding {
+func (k agentCommits) finding() finding {
 	latest := k.Messages[len(k.Messages)-1]
 	f := finding{
 		Kind: kindCommit, Severity: wire.SeverityInfo, NodeID: k.Node, ExecID: k.Exec, Armed: k.First,
@@ -234,15 +260,15 @@ func (k committed) finding() finding {
 		}
 		f.Text = fmt.Sprintf(textCommittedOn, where)
 	case k.Count == 1:
-		f.Text = fmt.Sprintf(textCommitted, quoted(latest))
+		f.Text = fmt.Sprintf(textCommitted, quoteText(latest))
 	case k.Count <= maxCommits:
 		all := make([]string, len(k.Messages))
 		for i, m := range k.Messages {
-			all[i] = quoted(m)
+			all[i] = quoteText(m)
 		}
 		f.Text, f.Data["messages"] = fmt.Sprintf(textCommits, k.Count, strings.Join(all, ", ")), k.Messages
 	default:
-		f.Text = fmt.Sprintf(textManyCommits, k.Count, quoted(latest))
+		f.Text = fmt.Sprintf(textManyCommits, k.Count, quoteText(latest))
 	}
 	return f
 }

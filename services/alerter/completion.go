@@ -3,8 +3,8 @@ package alerter
 import (
 	"fmt"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // completions finds that a run has reached its end.
@@ -19,9 +19,9 @@ func (s completions) detect(in input) (completions, []finding, int64) {
 	}
 	switch p := in.Event.Payload.(type) {
 	case *wire.AgentComplete:
-		s.Result = result(p.Result, s.Result)
+		s.Result = resultLine(p.Result, s.Result)
 	case *wire.NodeComplete:
-		s.Result = result(outputText(p.Output), s.Result)
+		s.Result = resultLine(outputText(p.Output), s.Result)
 	case *wire.FlowComplete:
 		if p.Status != wire.FlowStatusComplete {
 			break
@@ -38,7 +38,7 @@ func (s completions) detect(in input) (completions, []finding, int64) {
 	return s, nil, 0
 }
 
-func result(text, otherwise string) string {
+func resultLine(text, otherwise string) string {
 	if text = timeline.Line(text, maxResult); text != "" {
 		return text
 	}

@@ -4,10 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/eventlog"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
-	"wake/services/alerter"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/alerter"
 )
 
 // maxTokens is what a line may cost the context that it is put into.

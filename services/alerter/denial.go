@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // denials finds calls that a rule refused: the agent may not be able to go on.
@@ -25,26 +25,26 @@ func (s denials) detect(in input) (denials, []finding, int64) {
 	call := e.Node() + "\n" + e.CallID
 	switch p := e.Payload.(type) {
 	case *wire.PermissionRequired: // whoever is asked decides
-		s.Human = with(s.Human, call, true)
+		s.Human = withKey(s.Human, call, true)
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
-		s.Human, s.Told = ofOthers(s.Human, e.Node()), ofOthers(s.Told, e.Node())
+		s.Human, s.Told = withoutNode(s.Human, e.Node()), withoutNode(s.Told, e.Node())
 	case *wire.AgentTool:
-		human := s.Human[call] || rejected(p.Error)
-		s.Human = without(s.Human, call)
-		key := agentOf(e) + "\n" + line(p.ToolName)
+		human := s.Human[call] || isRejection(p.Error)
+		s.Human = withoutKey(s.Human, call)
+		key := agentOf(e) + "\n" + nameLine(p.ToolName)
 		switch {
 		case !p.Denied && p.Error == "":
-			s.Told = without(s.Told, key)
+			s.Told = withoutKey(s.Told, key)
 		case p.Denied && !human && !s.Told[key]:
-			s.Told = with(s.Told, key, true)
-			return s, []finding{blocked(in, p)}, 0
+			s.Told = withKey(s.Told, key, true)
+			return s, []finding{blockedFinding(in, p)}, 0
 		}
 	}
 	return s, nil, 0
 }
 
-func blocked(in input, p *wire.AgentTool) finding {
-	tool := line(p.ToolName)
+func blockedFinding(in input, p *wire.AgentTool) finding {
+	tool := nameLine(p.ToolName)
 	return finding{
 		Kind: kindBlocked, Severity: wire.SeverityError, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: in.Pos,
 		Text:  fmt.Sprintf(textBlocked, tool),
@@ -52,7 +52,13 @@ func blocked(in input, p *wire.AgentTool) finding {
 	}
 }
 
-// rejected recognises the words for a refusal by a human.
-func rejected(problem string) bool {
+// isRejection recognises the words for a refusal by a human.
+func isRejection(problem string) bool {
 	return strings.HasPrefix(problem, "The user doesn't want to proceed with this tool use")
+}
+
+// neverBegan recognises the words of Claude Code for a call that it hasn't made, since another one of the
+// same message had failed.
+func neverBegan(problem string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(problem, "<tool_use_error>"), "Sibling tool call errored")
 }

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strconv"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // The kinds of alerts.
@@ -31,6 +31,8 @@ const (
 	// Of wake itself; their run is [wire.NoRun], save for a gap.
 	kindStorage = "storage_pressure"
 	kindLag     = "recorder_lag"
+	kindLetter  = "dead_letter"
+	kindTrouble = "service_trouble"
 	kindGap     = "seq_gap"
 )
 
@@ -72,9 +74,9 @@ func (f finding) key() string {
 	return key
 }
 
-// alert is the finding as it is stored.
-func (f finding) alert(in input, incarnation string) (wire.Alert, error) {
-	label := in.Run.label(f.NodeID)
+// toAlert is the finding as it is stored.
+func (f finding) toAlert(in input, incarnation string) (wire.Alert, error) {
+	label := in.Run.alertLabel(f.NodeID)
 	fields := map[string]any{"type": "event", "event": f.Event, "agentId": label}
 	maps.Copy(fields, f.Data)
 	data, err := wire.Marshal(fields)
@@ -85,8 +87,8 @@ func (f finding) alert(in input, incarnation string) (wire.Alert, error) {
 		V: wire.Version, Key: f.key(), Kind: f.Kind, Severity: f.Severity,
 		RunID: in.Run.ID, NodeID: f.NodeID, ExecID: f.ExecID, Label: label,
 		Position: wire.Position{Incarnation: incarnation, Seq: in.Pos}, Timestamp: in.At,
-		Flow: line(in.Run.Flow), Labels: in.Run.Labels, ParentRun: in.Run.Parent, ParentCall: in.Run.Call,
-		Text: clip(fmt.Sprintf(textPrefix, label, f.Text), maxLine), Data: data,
+		Flow: nameLine(in.Run.Flow), Labels: in.Run.Labels, ParentRun: in.Run.Parent, ParentCall: in.Run.Call,
+		Text: clipText(fmt.Sprintf(textPrefix, label, f.Text), maxLine), Data: data,
 	}
 	if in.Event != nil {
 		a.Timestamp = in.Event.Timestamp
@@ -107,38 +109,38 @@ type run struct {
 	Copy     bool              `json:"copy,omitempty"`     // imported: what happened was told where it happened
 }
 
-// label names whom an alert is about: the run if it has a name, else the node. What
+// alertLabel names whom an alert is about: the run if it has a name, else the node. What
 // is about a run of several nodes has the flow's name.
-func (r run) label(node string) string {
+func (r run) alertLabel(node string) string {
 	if node == wire.RunNode {
 		node = r.Only
 	}
 	return timeline.Line(cmp.Or(r.Name, node, r.Flow, r.ID), maxLabel)
 }
 
-// forked takes what the parent's state says. Nobody waits for a fork.
-func (r run) forked(p *wire.RunForked) run {
+// applyFork takes what the parent's state says. Nobody waits for a fork.
+func (r run) applyFork(p *wire.RunForked) run {
 	var s wire.State
 	if wire.Unmarshal(p.State, &s) == nil {
-		r.Name, r.Flow, r.Labels, r.Copy = s.Labels["name"], s.FlowName, carried(s.Labels), s.Imported == wire.ImportedCopy
-		r.Policies, r.Only = policies(s.Definition)
+		r.Name, r.Flow, r.Labels, r.Copy = s.Labels["name"], s.FlowName, fittingLabels(s.Labels), s.Imported == wire.ImportedCopy
+		r.Policies, r.Only = nodePolicies(s.Definition)
 	}
 	return r
 }
 
-// started takes what flow:start says.
-func (r run) started(p *wire.FlowStart) run {
+// applyStart takes what flow:start says.
+func (r run) applyStart(p *wire.FlowStart) run {
 	r.Name, r.Flow, r.Parent, r.Call = p.Labels["name"], p.FlowName, p.ParentRun, p.ParentCall
-	r.Labels, r.Copy = carried(p.Labels), p.Imported == wire.ImportedCopy
-	r.Policies, r.Only = policies(p.Definition)
+	r.Labels, r.Copy = fittingLabels(p.Labels), p.Imported == wire.ImportedCopy
+	r.Policies, r.Only = nodePolicies(p.Definition)
 	return r
 }
 
 // maxLabels is the size of the labels that each alert of a run carries, in bytes.
 const maxLabels = 4 << 10
 
-// carried returns the labels that fit into alerts, the first by name.
-func carried(labels map[string]string) map[string]string {
+// fittingLabels returns the labels that fit into alerts, the first by name.
+func fittingLabels(labels map[string]string) map[string]string {
 	var fit map[string]string
 	size := 0
 	for _, name := range slices.Sorted(maps.Keys(labels)) {

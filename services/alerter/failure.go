@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // failures finds errors that nobody takes care of: of agents, of nodes that are
@@ -36,20 +36,20 @@ func (s failures) detect(in input) (failures, []finding, int64) {
 	var found []finding
 	switch p := in.Event.Payload.(type) {
 	case *wire.NodeScheduled:
-		s.Attempts = with(s.Attempts, in.Event.ExecID, p.Attempt)
+		s.Attempts = withKey(s.Attempts, in.Event.ExecID, p.Attempt)
 	case *wire.AgentError:
 		s, found = s.agentError(in, p)
 	case *wire.NodeError:
 		s, found = s.nodeError(in, p)
 	case *wire.NodeComplete, *wire.NodeCancelled:
-		s = s.closed(in.Event.ExecID)
+		s = s.forgetExecution(in.Event.ExecID)
 	case *wire.FlowComplete:
 		found = runFailed(in, p)
 	case *wire.Usage, *wire.AgentTool, *wire.AgentComplete:
-		s.Retries = without(s.Retries, agentOf(in.Event)) // the model has answered
+		s.Retries = withoutKey(s.Retries, agentOf(in.Event)) // the model has answered
 	case *wire.TurnEnd:
 		if !p.IsError {
-			s.Told = without(s.Told, in.Event.ExecID)
+			s.Told = withoutKey(s.Told, in.Event.ExecID)
 		}
 	}
 	return s, found, 0
@@ -59,35 +59,35 @@ func (s failures) detect(in input) (failures, []finding, int64) {
 // second one has failed: the first is everyday life.
 func (s failures) agentError(in input, p *wire.AgentError) (failures, []finding) {
 	e := in.Event
-	if p.ErrorType == wire.ErrorUser || ended(p) {
+	if p.ErrorType == wire.ErrorUser || isDeliberateEnd(p) {
 		return s, nil
 	}
 	f := finding{
 		Kind: kindError, Severity: wire.SeverityError, NodeID: e.Node(), ExecID: e.ExecID, Armed: in.Pos,
-		Text: headline(p), Event: "error", Data: map[string]any{"message": message(p), "errorType": line(p.ErrorType)},
+		Text: errorLine(p), Event: "error", Data: map[string]any{"message": errorMessage(p), "errorType": nameLine(p.ErrorType)},
 	}
 	if p.ErrorType == wire.ErrorProcessDied {
 		f.Kind, f.Event = kindDied, kindDied
 	}
 	if isAPI(p) {
-		f.Event, f.Data = "api_error", map[string]any{"message": message(p)}
+		f.Event, f.Data = "api_error", map[string]any{"message": errorMessage(p)}
 		if retry := retryOf(p); retry != "" {
 			f.Data["retry"] = retry
 		}
 	}
-	if p.Severity == wire.SeverityWarning || p.Severity == wire.SeverityInfo {
-		return s.retry(in, p, f)
+	if isPassing(p) {
+		return s.noteRetry(in, p, f)
 	}
 	if s.Told[e.ExecID] {
 		return s, nil
 	}
 	if e.ExecID != "" {
-		s.Told = with(s.Told, e.ExecID, true)
+		s.Told = withKey(s.Told, e.ExecID, true)
 	}
 	return s, []finding{f}
 }
 
-func (s failures) retry(in input, p *wire.AgentError, f finding) (failures, []finding) {
+func (s failures) noteRetry(in input, p *wire.AgentError, f finding) (failures, []finding) {
 	if p.Attempt == nil || p.MaxAttempts == 0 {
 		return s, nil
 	}
@@ -98,7 +98,7 @@ func (s failures) retry(in input, p *wire.AgentError, f finding) (failures, []fi
 	}
 	tell := in.Limits.Retry.From > 0 && *p.Attempt >= int64(in.Limits.Retry.From) && !r.Told
 	r.Told = r.Told || tell
-	s.Retries = with(s.Retries, agent, r)
+	s.Retries = withKey(s.Retries, agent, r)
 	if !tell {
 		return s, nil
 	}
@@ -110,8 +110,8 @@ func (s failures) retry(in input, p *wire.AgentError, f finding) (failures, []fi
 func (s failures) nodeError(in input, p *wire.NodeError) (failures, []finding) {
 	e := in.Event
 	node, told, attempt := e.Node(), s.Told[e.ExecID], max(s.Attempts[e.ExecID], 1)
-	s = s.closed(e.ExecID)
-	policy := in.Run.policy(node)
+	s = s.forgetExecution(e.ExecID)
+	policy := in.Run.nodePolicy(node)
 	if p.ErrorType == wire.ErrorInterrupted || p.ErrorType == wire.ErrorSessionNotFound {
 		return s, nil // the run pauses, and that is told
 	}
@@ -121,14 +121,14 @@ func (s failures) nodeError(in input, p *wire.NodeError) (failures, []finding) {
 	text := timeline.Line(p.Error, maxMessage)
 	return s, []finding{{
 		Kind: kindError, Severity: wire.SeverityError, NodeID: node, ExecID: e.ExecID, Armed: in.Pos,
-		Text:  fmt.Sprintf(textNodeFailed, line(node), text),
-		Event: "error", Data: map[string]any{"message": text, "errorType": line(p.ErrorType), "nodeId": node},
+		Text:  fmt.Sprintf(textNodeFailed, nameLine(node), text),
+		Event: "error", Data: map[string]any{"message": text, "errorType": nameLine(p.ErrorType), "nodeId": node},
 	}}
 }
 
-// closed forgets an execution.
-func (s failures) closed(exec string) failures {
-	s.Told, s.Attempts = without(s.Told, exec), without(s.Attempts, exec)
+// forgetExecution forgets an execution.
+func (s failures) forgetExecution(exec string) failures {
+	s.Told, s.Attempts = withoutKey(s.Told, exec), withoutKey(s.Attempts, exec)
 	return s
 }
 
@@ -148,8 +148,8 @@ func runFailed(in input, p *wire.FlowComplete) []finding {
 	}}
 }
 
-// headline is the error in one line.
-func headline(p *wire.AgentError) string {
+// errorLine is the error in one line.
+func errorLine(p *wire.AgentError) string {
 	template := textError
 	switch {
 	case isAPI(p):
@@ -157,11 +157,20 @@ func headline(p *wire.AgentError) string {
 	case p.ErrorType == wire.ErrorProcessDied:
 		template = textDied
 	}
-	text := fmt.Sprintf(template, message(p))
-	if retry := retryOf(p); retry != "" {
+	text := fmt.Sprintf(template, errorMessage(p))
+	switch retry := retryOf(p); {
+	case retry == "":
+	case isPassing(p):
 		text += fmt.Sprintf(textRetry, retry)
+	default:
+		text += fmt.Sprintf(textGaveUp, retry)
 	}
 	return text
+}
+
+// isPassing reports whether an error is one after which the agent tries again.
+func isPassing(p *wire.AgentError) bool {
+	return p.Severity == wire.SeverityWarning || p.Severity == wire.SeverityInfo
 }
 
 // isAPI reports whether the model's API is to blame.
@@ -173,9 +182,9 @@ func isAPI(p *wire.AgentError) bool {
 	return p.Status >= 400 || p.Phase == "model" && !strings.HasPrefix(p.ErrorType, "error_")
 }
 
-// message is the error's message, without the count of tries that some agents
+// errorMessage is the error's message, without the count of tries that some agents
 // put behind it.
-func message(p *wire.AgentError) string {
+func errorMessage(p *wire.AgentError) string {
 	text := strings.TrimPrefix(p.Message, "API Error: ") // which the line says itself
 	if retry := retryOf(p); retry != "" {
 		text = strings.TrimSuffix(text, ": retry "+retry)
@@ -195,15 +204,15 @@ func retryOf(p *wire.AgentError) string {
 // its sub-agents.
 func agentOf(e *wire.Event) string { return e.Node() + "\n" + e.Parent }
 
-// ended reports whether a process died because it was told to: what that is about
+// isDeliberateEnd reports whether a process died because it was told to: what that is about
 // says whoever ended it.
-func ended(p *wire.AgentError) bool {
-	return p.ErrorType == wire.ErrorProcessDied && field(p.Details, "reason") != ""
+func isDeliberateEnd(p *wire.AgentError) bool {
+	return p.ErrorType == wire.ErrorProcessDied && textField(p.Details, "reason") != ""
 }
 
-// ofOthers returns the entries of other nodes than the given one, of a map whose
+// withoutNode returns the entries of other nodes than the given one, of a map whose
 // keys begin with a node.
-func ofOthers[V any](m map[string]V, node string) map[string]V {
+func withoutNode[V any](m map[string]V, node string) map[string]V {
 	for key := range m {
 		if strings.HasPrefix(key, node+"\n") {
 			others := maps.Clone(m)
@@ -214,11 +223,11 @@ func ofOthers[V any](m map[string]V, node string) map[string]V {
 	return m
 }
 
-// sorted returns the keys of a map in order.
-func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+// sortedKeys returns the keys of a map in order.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// with returns a copy of m in which key has a value.
-func with[V any](m map[string]V, key string, v V) map[string]V {
+// withKey returns a copy of m in which key has a value.
+func withKey[V any](m map[string]V, key string, v V) map[string]V {
 	c := maps.Clone(m)
 	if c == nil {
 		c = map[string]V{}
@@ -227,8 +236,8 @@ func with[V any](m map[string]V, key string, v V) map[string]V {
 	return c
 }
 
-// without returns m, or a copy of it that lacks key.
-func without[V any](m map[string]V, key string) map[string]V {
+// withoutKey returns m, or a copy of it that lacks key.
+func withoutKey[V any](m map[string]V, key string) map[string]V {
 	if _, ok := m[key]; !ok {
 		return m
 	}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // gap are events of a node that the log lacks although it has later ones.
@@ -26,8 +26,8 @@ func (g gap) finding() finding {
 	}
 	return finding{
 		Kind: kindGap, Severity: wire.SeverityCritical, NodeID: g.Node, Armed: g.Pos,
-		Text:  fmt.Sprintf(textGap, counted(int64(n), "event"), line(g.Node), which),
-		Event: "seq_gap", Data: map[string]any{"nodeId": line(g.Node), "from": g.From, "to": g.To},
+		Text:  fmt.Sprintf(textGap, formatCount(int64(n), "event"), nameLine(g.Node), which),
+		Event: "seq_gap", Data: map[string]any{"nodeId": nameLine(g.Node), "from": g.From, "to": g.To},
 	}
 }
 
@@ -61,10 +61,10 @@ func gapsIn(node string, events func(yield func(eventlog.Entry, error) bool)) ([
 	return gaps, nil
 }
 
-// audit looks for gaps in the events of a run that has ended, up to its end. A
+// findGaps looks for gaps in the events of a run that has ended, up to its end. A
 // node that has as many events as its last one's number has none; those of others
 // are read.
-func (a *Alerter) audit(ctx context.Context, runID string, end uint64) ([]gap, error) {
+func (a *Alerter) findGaps(ctx context.Context, runID string, end uint64) ([]gap, error) {
 	names := a.log.Names()
 	stream, err := a.log.JetStream().Stream(ctx, names.EventsStream())
 	if err != nil {
@@ -81,7 +81,7 @@ func (a *Alerter) audit(ctx context.Context, runID string, end uint64) ([]gap, e
 		}
 	}
 	var all []gap
-	for _, node := range sorted(events) {
+	for _, node := range sortedKeys(events) {
 		last, err := stream.GetLastMsgForSubject(ctx, names.NodeEvents(runID, node))
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			continue // aged out meanwhile

@@ -3,8 +3,8 @@ package alerter
 import (
 	"fmt"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // loops finds agents whose tools fail again and again.
@@ -38,71 +38,71 @@ func (s loops) detect(in input) (loops, []finding, int64) {
 	switch p := e.Payload.(type) {
 	case *wire.AgentStart:
 		if !p.Resumed {
-			s.Agents = ofOthers(s.Agents, e.Node())
+			s.Agents = withoutNode(s.Agents, e.Node())
 		}
 	case *wire.ToolIntent:
 		if p.Batch != "" {
-			s.Agents = with(s.Agents, agentOf(e), s.Agents[agentOf(e)].opened(e.CallID, p.Batch))
+			s.Agents = withKey(s.Agents, agentOf(e), s.Agents[agentOf(e)].noteOpenCall(e.CallID, p.Batch))
 		}
 	case *wire.ToolSealed:
 		if k, ok := s.Agents[agentOf(e)]; ok {
-			k.Open = without(k.Open, e.CallID)
-			s.Agents = with(s.Agents, agentOf(e), k)
+			k.Open = withoutKey(k.Open, e.CallID)
+			s.Agents = withKey(s.Agents, agentOf(e), k)
 		}
 	case *wire.AgentTool:
-		return s.tool(in, p)
+		return s.addCall(in, p)
 	case *wire.NodeComplete, *wire.NodeError:
-		s.Agents = ofOthers(s.Agents, e.Node())
+		s.Agents = withoutNode(s.Agents, e.Node())
 	}
 	return s, nil, 0
 }
 
-func (k streak) opened(call, batch string) streak {
+func (k streak) noteOpenCall(call, batch string) streak {
 	if len(k.Open) >= maxOpen {
 		k.Open = nil
 	}
-	k.Open = with(k.Open, call, batch)
+	k.Open = withKey(k.Open, call, batch)
 	return k
 }
 
-// tool counts a result. The calls of one message count once, and what a rule or
+// addCall counts a result. The calls of one message count once, and what a rule or
 // a human refused doesn't count. The end of a call that started a sub-agent is
 // the end of that.
-func (s loops) tool(in input, p *wire.AgentTool) (loops, []finding, int64) {
+func (s loops) addCall(in input, p *wire.AgentTool) (loops, []finding, int64) {
 	e, agent := in.Event, agentOf(in.Event)
 	if e.CallID != "" {
-		s.Agents = without(s.Agents, e.Node()+"\n"+e.CallID)
+		s.Agents = withoutKey(s.Agents, e.Node()+"\n"+e.CallID)
 	}
 	k := s.Agents[agent]
 	batch := k.Open[e.CallID]
-	k.Open = without(k.Open, e.CallID)
+	k.Open = withoutKey(k.Open, e.CallID)
 	switch {
-	case p.Denied, rejected(p.Error), p.Error == wire.CallInterrupted, p.ToolName == unknownTool: // says nothing about a tool
+	case p.Denied, isRejection(p.Error), neverBegan(p.Error), p.Error == wire.CallInterrupted, p.ToolName == unknownTool: // says nothing about a tool
 	case p.Error == "":
 		k = streak{Open: k.Open}
 	case batch != "" && batch == k.Batch:
-		k.Tool = common(k.Tool, p.ToolName)
+		k.Tool = commonTool(k.Tool, p.ToolName)
 	default:
-		k = k.failed(in.Pos, p.ToolName, batch)
+		k = k.addFailure(in.Pos, p.ToolName, batch)
 		if k.Count == in.Limits.Loop.Failures {
-			s.Agents = with(s.Agents, agent, k)
+			s.Agents = withKey(s.Agents, agent, k)
 			return s, []finding{k.finding(in, p)}, 0
 		}
 	}
-	s.Agents = with(s.Agents, agent, k)
+	s.Agents = withKey(s.Agents, agent, k)
 	return s, nil, 0
 }
 
-func (k streak) failed(pos uint64, tool, batch string) streak {
+func (k streak) addFailure(pos uint64, tool, batch string) streak {
 	if k.Count == 0 {
 		k.First, k.Tool = pos, tool
 	}
 	k.Count++
-	k.Tool, k.Batch = common(k.Tool, tool), batch
+	k.Tool, k.Batch = commonTool(k.Tool, tool), batch
 	return k
 }
 
-func common(a, b string) string {
+func commonTool(a, b string) string {
 	if a == b {
 		return a
 	}
@@ -112,13 +112,13 @@ func common(a, b string) string {
 func (k streak) finding(in input, p *wire.AgentTool) finding {
 	tool := "tool"
 	if k.Tool != "" {
-		tool = line(k.Tool)
+		tool = nameLine(k.Tool)
 	}
 	return finding{
 		Kind: kindFailureLoop, Severity: wire.SeverityWarning, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: k.First,
 		Text:  fmt.Sprintf(textLoop, k.Count, tool),
 		Event: "failure_loop", Data: map[string]any{
-			"consecutiveFailures": k.Count, "lastTool": line(p.ToolName), "lastError": timeline.Line(p.Error, maxError),
+			"consecutiveFailures": k.Count, "lastTool": nameLine(p.ToolName), "lastError": timeline.Line(p.Error, maxError),
 		},
 	}
 }

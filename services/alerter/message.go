@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // messages finds what an agent has to say to whoever started it: its messages,
@@ -31,38 +31,38 @@ func (s messages) detect(in input) (messages, []finding, int64) {
 	switch p := e.Payload.(type) {
 	case *wire.ToolIntent:
 		if strings.HasSuffix(p.ToolName, notifyTool) {
-			s.Calls = with(s.Calls, call, false)
+			s.Calls = withKey(s.Calls, call, false)
 		}
 	case *wire.CCMessage:
-		for _, open := range sorted(s.Calls) {
+		for _, open := range sortedKeys(s.Calls) {
 			if open == call || e.CallID == "" && strings.HasPrefix(open, call) {
-				s.Calls = with(s.Calls, open, true)
+				s.Calls = withKey(s.Calls, open, true)
 			}
 		}
-		return s, []finding{said(in, p)}, 0
+		return s, []finding{messageFinding(in, p)}, 0
 	case *wire.AgentTool:
 		told, open := s.Calls[call]
-		s.Calls = without(s.Calls, call)
-		text := field(p.ToolInput, "message")
+		s.Calls = withoutKey(s.Calls, call)
+		text := textField(p.ToolInput, "message")
 		if open && !told && p.Error == "" && !p.Denied && text != "" {
-			priority := wire.Priority(field(p.ToolInput, "priority"))
-			return s, []finding{said(in, &wire.CCMessage{Text: text, Priority: priority})}, 0
+			priority := wire.Priority(textField(p.ToolInput, "priority"))
+			return s, []finding{messageFinding(in, &wire.CCMessage{Text: text, Priority: priority})}, 0
 		}
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
-		s.Calls = ofOthers(s.Calls, e.Node())
+		s.Calls = withoutNode(s.Calls, e.Node())
 	}
 	return s, nil, 0
 }
 
-func said(in input, p *wire.CCMessage) finding {
+func messageFinding(in input, p *wire.CCMessage) finding {
 	text := timeline.Line(p.Text, maxSaid)
 	f := finding{
 		Kind: kindMessage, Severity: wire.SeverityInfo, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: in.Pos,
-		Text:  fmt.Sprintf(textMessage, quoted(text)),
+		Text:  fmt.Sprintf(textMessage, quoteText(text)),
 		Event: "cc_message", Data: map[string]any{"text": text, "priority": string(wire.PriorityInfo)},
 	}
 	if p.Priority != wire.PriorityInfo && in.Event.CallID != "" {
-		f.Data["callId"] = line(in.Event.CallID) // by which it is answered
+		f.Data["callId"] = nameLine(in.Event.CallID) // by which it is answered
 	}
 	switch p.Priority {
 	case wire.PriorityQuestion:

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // milestones finds what has changed in the lists of agents: items that were
@@ -45,23 +45,23 @@ const (
 func (s milestones) detect(in input) (milestones, []finding, int64) {
 	var found []finding
 	if in.Event == nil {
-		s, found = s.flush(func(l todoList) bool { return l.Until <= in.At })
+		s, found = s.flushChosen(func(l todoList) bool { return l.Until <= in.At })
 	} else {
 		switch p := in.Event.Payload.(type) {
 		case *wire.TodoChanged:
-			s, found = s.changed(in, p)
+			s, found = s.noteChange(in, p)
 		case *wire.AgentTool: // the end of a call that started a sub-agent is the end of that
 			if in.Event.CallID != "" {
-				s, found = s.ended(in.Event.Node() + "\n" + in.Event.CallID)
+				s, found = s.endAgents(in.Event.Node() + "\n" + in.Event.CallID)
 			}
 		case *wire.NodeComplete, *wire.NodeCancelled: // whoever begins it again begins a list
 			node := in.Event.Node() + "\n"
-			s, found = s.ended(slices.DeleteFunc(sorted(s.Lists), func(of string) bool { return !strings.HasPrefix(of, node) })...)
+			s, found = s.endAgents(slices.DeleteFunc(sortedKeys(s.Lists), func(of string) bool { return !strings.HasPrefix(of, node) })...)
 		case *wire.NodeError, *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
 			node := in.Event.Node()
-			s, found = s.flush(func(l todoList) bool { return l.Node == node })
+			s, found = s.flushChosen(func(l todoList) bool { return l.Node == node })
 		case *wire.FlowComplete, *wire.FlowAborted:
-			s, found = s.flush(func(todoList) bool { return true })
+			s, found = s.flushChosen(func(todoList) bool { return true })
 		}
 	}
 	var deadline int64
@@ -73,8 +73,8 @@ func (s milestones) detect(in input) (milestones, []finding, int64) {
 	return s, found, deadline
 }
 
-// changed compares a list with the one before.
-func (s milestones) changed(in input, p *wire.TodoChanged) (milestones, []finding) {
+// noteChange compares a list with the one before.
+func (s milestones) noteChange(in input, p *wire.TodoChanged) (milestones, []finding) {
 	agent := agentOf(in.Event)
 	l, before := s.Lists[agent], s.Lists[agent].Items
 	done := 0
@@ -92,24 +92,24 @@ func (s milestones) changed(in input, p *wire.TodoChanged) (milestones, []findin
 		was, known := before[key]
 		l.Items[key] = item.Status
 		if !known {
-			l = l.created(in, item)
+			l = l.addCreated(in, item)
 		}
 		switch {
 		case item.Status == statusDone && was != statusDone:
 			newlyDone++
-			finished = append(finished, l.finding(in, item, i, newlyDone))
+			finished = append(finished, l.itemFinding(in, item, i, newlyDone))
 		case item.Status == statusOpen && was != statusOpen:
-			begun = append(begun, l.finding(in, item, i, 0))
+			begun = append(begun, l.itemFinding(in, item, i, 0))
 		}
 	}
 	for i := range finished { // the last of them has the number of all that are done
-		finished[i] = numbered(finished[i], done-newlyDone+i+1, l.Total)
+		finished[i] = numberFinding(finished[i], done-newlyDone+i+1, l.Total)
 	}
 	var found []finding
 	if len(finished)+len(begun) > 0 || in.Limits.Milestone.Gather <= 0 {
-		l, found = l.told()
+		l, found = l.tellCreated()
 	}
-	s.Lists = with(s.Lists, agent, l)
+	s.Lists = withKey(s.Lists, agent, l)
 	return s, append(append(found, finished...), begun...)
 }
 
@@ -125,9 +125,9 @@ func itemKey(taken map[string]string, item wire.Todo) string {
 	}
 }
 
-// created notes an item that has to be told. One that is done or begun tells
+// addCreated notes an item that has to be told. One that is done or begun tells
 // itself.
-func (l todoList) created(in input, item wire.Todo) todoList {
+func (l todoList) addCreated(in input, item wire.Todo) todoList {
 	if item.Status == statusDone || item.Status == statusOpen {
 		return l
 	}
@@ -142,7 +142,7 @@ func (l todoList) created(in input, item wire.Todo) todoList {
 	return l
 }
 
-func (l todoList) finding(in input, item wire.Todo, index, done int) finding {
+func (l todoList) itemFinding(in input, item wire.Todo, index, done int) finding {
 	task := timeline.Line(item.Content, maxItem)
 	f := finding{
 		Kind: kindMilestone, Severity: wire.SeverityInfo, NodeID: l.Node, ExecID: l.Exec, Armed: in.Pos, Level: fmt.Sprintf("begun-%d", index),
@@ -155,38 +155,38 @@ func (l todoList) finding(in input, item wire.Todo, index, done int) finding {
 	return f
 }
 
-// numbered gives the finding of an item that is done its number.
-func numbered(f finding, done, total int) finding {
+// numberFinding gives the finding of an item that is done its number.
+func numberFinding(f finding, done, total int) finding {
 	f.Text = fmt.Sprintf(textTaskDone, done, total, f.Text)
 	f.Data["progress"] = fmt.Sprintf("%d/%d", done, total)
 	return f
 }
 
-// flush tells what was created in the lists that are chosen.
-func (s milestones) flush(chosen func(todoList) bool) (milestones, []finding) {
+// flushChosen tells what was created in the lists that are chosen.
+func (s milestones) flushChosen(chosen func(todoList) bool) (milestones, []finding) {
 	var found []finding
-	for _, agent := range sorted(s.Lists) {
+	for _, agent := range sortedKeys(s.Lists) {
 		if l := s.Lists[agent]; l.First > 0 && chosen(l) {
-			told, f := l.told()
-			s.Lists, found = with(s.Lists, agent, told), append(found, f...)
+			told, f := l.tellCreated()
+			s.Lists, found = withKey(s.Lists, agent, told), append(found, f...)
 		}
 	}
 	return s, found
 }
 
-// ended tells what was created in the lists of agents that have ended, and forgets
+// endAgents tells what was created in the lists of agents that have ended, and forgets
 // them.
-func (s milestones) ended(agents ...string) (milestones, []finding) {
+func (s milestones) endAgents(agents ...string) (milestones, []finding) {
 	var found []finding
 	for _, agent := range agents {
-		_, f := s.Lists[agent].told()
-		s.Lists, found = without(s.Lists, agent), append(found, f...)
+		_, f := s.Lists[agent].tellCreated()
+		s.Lists, found = withoutKey(s.Lists, agent), append(found, f...)
 	}
 	return s, found
 }
 
-// told returns the list with nothing left to tell.
-func (l todoList) told() (todoList, []finding) {
+// tellCreated returns the list with nothing left to tell.
+func (l todoList) tellCreated() (todoList, []finding) {
 	n := len(l.Created) + l.More
 	if n == 0 {
 		return l, nil

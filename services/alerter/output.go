@@ -7,8 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
-	"wake/internal/timeline"
+	"code.wake.dev/wake/internal/timeline"
 )
 
 // How much of an output is looked at, in bytes: its head and, since summaries
@@ -32,11 +33,11 @@ type report struct {
 // maxFiles bounds the names that are kept.
 const maxFiles = 50
 
-// bad reports whether the output tells of a failure.
-func (r report) bad() bool { return r.Errors > 0 || r.Failed > 0 || r.Made }
+// hasFailure reports whether the output tells of a failure.
+func (r report) hasFailure() bool { return r.Errors > 0 || r.Failed > 0 || r.Made }
 
-// good reports whether the output tells of success.
-func (r report) good() bool { return !r.bad() && r.Passed > 0 }
+// hasSuccess reports whether the output tells of success.
+func (r report) hasSuccess() bool { return !r.hasFailure() && r.Passed > 0 }
 
 // form is how a tool writes a line.
 type form struct {
@@ -46,38 +47,40 @@ type form struct {
 
 // forms are those of go, npm, jest, vitest, mocha, pytest, cargo, tsc, compilers
 // of C, eslint and make. The first that matches a line counts.
-var forms = []form{ //nolint:gochecknoglobals // constant
-	{regexp.MustCompile(`^\s*--- FAIL: (\S+)`), func(r *report, m []string) { r.fail(m[1]) }},
-	{regexp.MustCompile(`^\s*--- PASS: \S+`), func(r *report, _ []string) { r.Passed++ }},
-	{regexp.MustCompile(`^FAIL\s+(\S+) \[(?:build|setup) failed\]`), func(r *report, m []string) { r.fail(m[1]) }},
-	{regexp.MustCompile(`^Tests:\s+(.*)`), func(r *report, m []string) { r.tests(m[1]) }},                           // jest
-	{regexp.MustCompile(`^\s+Tests\s+(.*\(\d+\))`), func(r *report, m []string) { r.tests(m[1]) }},                  // vitest
-	{regexp.MustCompile(`^=*\s*((?:\d+ \w+,? ?)+)in [\d.:]+\s?s\b`), func(r *report, m []string) { r.tests(m[1]) }}, // pytest
-	{regexp.MustCompile(`^\s+(\d+ (?:passing|failing))\b`), func(r *report, m []string) { r.tests(m[1]) }},          // mocha
-	{regexp.MustCompile(`^test result: \S+\. (.*)`), func(r *report, m []string) { r.tests(m[1]) }},                 // cargo
-	{regexp.MustCompile(`^(\d+ tests?, \d+ failures?)`), func(r *report, m []string) { r.examples(m[1]) }},          // mix
-	{regexp.MustCompile(`^(\d+ examples?, \d+ failures?)`), func(r *report, m []string) { r.examples(m[1]) }},       // rspec
-	{regexp.MustCompile(`^(\S+?)(?:\(\d+,\d+\):|:\d+:\d+ -) error TS\d+`), func(r *report, m []string) { r.errorIn(m[1]) }},
-	{regexp.MustCompile(`^error TS\d+`), func(r *report, _ []string) { r.errorIn("") }},
-	{regexp.MustCompile(`^Found (\d+) errors?\b`), func(r *report, m []string) { r.Said = max(r.Said, number0(m[1])) }},
-	{regexp.MustCompile(`^error(?:\[E\d+\])?: (?:could not compile|aborting due to|test failed|\d+ targets? failed)`), func(*report, []string) {}},
-	{regexp.MustCompile(`^error(?:\[E\d+\])?: `), func(r *report, _ []string) { r.errorIn("") }},
-	{regexp.MustCompile(`^\s*--> (\S+?):\d+:\d+`), func(r *report, m []string) { r.in(m[1]) }},
-	{regexp.MustCompile(`^(?:vet: )?(\S+\.go):\d+:\d+: `), func(r *report, m []string) { r.errorIn(m[1]) }},
-	{regexp.MustCompile(`^(\S+?):\d+:(?:\d+:)? (?:fatal )?error: `), func(r *report, m []string) { r.errorIn(m[1]) }},
-	{regexp.MustCompile(`^\S+ \d+ problems? \((\d+) errors?, `), func(r *report, m []string) { r.Errors += number0(m[1]) }}, // eslint
-	{regexp.MustCompile(`^g?make(?:\[\d+\])?: \*\*\* `), func(r *report, _ []string) { r.Made = true }},
-}
+var forms = sync.OnceValue(func() []form { //nolint:gochecknoglobals // constant
+	return []form{
+		{regexp.MustCompile(`^\s*--- FAIL: (\S+)`), func(r *report, m []string) { r.addFailedTest(m[1]) }},
+		{regexp.MustCompile(`^\s*--- PASS: \S+`), func(r *report, _ []string) { r.Passed++ }},
+		{regexp.MustCompile(`^FAIL\s+(\S+) \[(?:build|setup) failed\]`), func(r *report, m []string) { r.addFailedTest(m[1]) }},
+		{regexp.MustCompile(`^Tests:\s+(.*)`), func(r *report, m []string) { r.addTestCounts(m[1]) }},                           // jest
+		{regexp.MustCompile(`^\s+Tests\s+(.*\(\d+\))`), func(r *report, m []string) { r.addTestCounts(m[1]) }},                  // vitest
+		{regexp.MustCompile(`^=*\s*((?:\d+ \w+,? ?)+)in [\d.:]+\s?s\b`), func(r *report, m []string) { r.addTestCounts(m[1]) }}, // pytest
+		{regexp.MustCompile(`^\s+(\d+ (?:passing|failing))\b`), func(r *report, m []string) { r.addTestCounts(m[1]) }},          // mocha
+		{regexp.MustCompile(`^test result: \S+\. (.*)`), func(r *report, m []string) { r.addTestCounts(m[1]) }},                 // cargo
+		{regexp.MustCompile(`^(\d+ tests?, \d+ failures?)`), func(r *report, m []string) { r.addExampleCounts(m[1]) }},          // mix
+		{regexp.MustCompile(`^(\d+ examples?, \d+ failures?)`), func(r *report, m []string) { r.addExampleCounts(m[1]) }},       // rspec
+		{regexp.MustCompile(`^(\S+?)(?:\(\d+,\d+\):|:\d+:\d+ -) error TS\d+`), func(r *report, m []string) { r.errorIn(m[1]) }},
+		{regexp.MustCompile(`^error TS\d+`), func(r *report, _ []string) { r.errorIn("") }},
+		{regexp.MustCompile(`^Found (\d+) errors?\b`), func(r *report, m []string) { r.Said = max(r.Said, parseCount(m[1])) }},
+		{regexp.MustCompile(`^error(?:\[E\d+\])?: (?:could not compile|aborting due to|test failed|\d+ targets? failed)`), func(*report, []string) {}},
+		{regexp.MustCompile(`^error(?:\[E\d+\])?: `), func(r *report, _ []string) { r.errorIn("") }},
+		{regexp.MustCompile(`^\s*--> (\S+?):\d+:\d+`), func(r *report, m []string) { r.addFile(m[1]) }},
+		{regexp.MustCompile(`^(?:vet: )?(\S+\.go):\d+:\d+: `), func(r *report, m []string) { r.errorIn(m[1]) }},
+		{regexp.MustCompile(`^(\S+?):\d+:(?:\d+:)? (?:fatal )?error: `), func(r *report, m []string) { r.errorIn(m[1]) }},
+		{regexp.MustCompile(`^\S+ \d+ problems? \((\d+) errors?, `), func(r *report, m []string) { r.Errors += parseCount(m[1]) }}, // eslint
+		{regexp.MustCompile(`^g?make(?:\[\d+\])?: \*\*\* `), func(r *report, _ []string) { r.Made = true }},
+	}
+})
 
-// read reads an output.
-func read(output string) report {
+// parseOutput reads an output.
+func parseOutput(output string) report {
 	if len(output) > maxOutput {
 		output = output[:maxHead] + "\n" + output[len(output)-maxOutput+maxHead:]
 	}
 	var r report
 	for l := range strings.Lines(timeline.Sanitize(output)) {
 		l = strings.TrimRight(l, " \t\r\n")
-		for _, f := range forms {
+		for _, f := range forms() {
 			if m := f.pattern.FindStringSubmatch(l); m != nil {
 				f.take(&r, m)
 				break
@@ -88,7 +91,7 @@ func read(output string) report {
 	return r
 }
 
-func number0(s string) int {
+func parseCount(s string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil {
 		return 0
@@ -96,8 +99,8 @@ func number0(s string) int {
 	return n
 }
 
-// fail notes a test that failed. Of a test and its parts only the test counts.
-func (r *report) fail(name string) {
+// addFailedTest notes a test that failed. Of a test and its parts only the test counts.
+func (r *report) addFailedTest(name string) {
 	name, _, _ = strings.Cut(name, "/")
 	if !slices.Contains(r.Names, name) && len(r.Names) < maxFiles {
 		r.Names = append(r.Names, name)
@@ -106,10 +109,10 @@ func (r *report) fail(name string) {
 
 func (r *report) errorIn(file string) {
 	r.Errors++
-	r.in(file)
+	r.addFile(file)
 }
 
-func (r *report) in(file string) {
+func (r *report) addFile(file string) {
 	file = path.Base(strings.ReplaceAll(file, `\`, "/"))
 	if file != "." && !slices.Contains(r.Files, file) && len(r.Files) < maxFiles {
 		r.Files = append(r.Files, file)
@@ -117,45 +120,45 @@ func (r *report) in(file string) {
 }
 
 var ( // the parts of a summary
-	partFailed = regexp.MustCompile(`(\d+) (?:fail(?:ed|ing|ures?)|errors?)\b`) //nolint:gochecknoglobals // constant
-	partPassed = regexp.MustCompile(`(\d+) pass(?:ed|ing)\b`)                   //nolint:gochecknoglobals // constant
-	partAll    = regexp.MustCompile(`(\d+) (?:tests?|examples?)\b`)             //nolint:gochecknoglobals // constant
+	partFailed = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\d+) (?:fail(?:ed|ing|ures?)|errors?)\b`) }) //nolint:gochecknoglobals // constant
+	partPassed = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\d+) pass(?:ed|ing)\b`) })                   //nolint:gochecknoglobals // constant
+	partAll    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(\d+) (?:tests?|examples?)\b`) })             //nolint:gochecknoglobals // constant
 )
 
-func (r *report) tests(summary string) {
-	r.Failed += total(partFailed, summary)
-	r.Passed += total(partPassed, summary)
+func (r *report) addTestCounts(summary string) {
+	r.Failed += sumMatches(partFailed(), summary)
+	r.Passed += sumMatches(partPassed(), summary)
 }
 
-// examples reads a summary that counts all tests and those that failed.
-func (r *report) examples(summary string) {
-	failed := total(partFailed, summary)
+// addExampleCounts reads a summary that counts all tests and those that failed.
+func (r *report) addExampleCounts(summary string) {
+	failed := sumMatches(partFailed(), summary)
 	r.Failed += failed
-	r.Passed += max(total(partAll, summary)-failed, 0)
+	r.Passed += max(sumMatches(partAll(), summary)-failed, 0)
 }
 
-func total(part *regexp.Regexp, summary string) int {
+func sumMatches(part *regexp.Regexp, summary string) int {
 	sum := 0
 	for _, m := range part.FindAllStringSubmatch(summary, -1) {
-		sum += number0(m[1])
+		sum += parseCount(m[1])
 	}
 	return sum
 }
 
-// errors is "12 errors in bridge.ts", "3 errors in 2 files", "0 errors".
-func (r report) errors() string {
-	s := counted(int64(r.Errors), "error")
+// errorText is "12 errors in bridge.ts", "3 errors in 2 files", "0 errors".
+func (r report) errorText() string {
+	s := formatCount(int64(r.Errors), "error")
 	switch {
 	case r.Errors == 0 || len(r.Files) == 0:
 		return s
 	case len(r.Files) == 1:
-		return s + " in " + line(r.Files[0])
+		return s + " in " + nameLine(r.Files[0])
 	}
 	return fmt.Sprintf("%s in %d files", s, len(r.Files))
 }
 
-// failures is "2 failed, 13 passed (TestA, TestB)".
-func (r report) failures() string {
+// failureText is "2 failed, 13 passed (TestA, TestB)".
+func (r report) failureText() string {
 	s := fmt.Sprintf("%d failed", r.Failed)
 	if r.Passed > 0 {
 		s += fmt.Sprintf(", %d passed", r.Passed)

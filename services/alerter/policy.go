@@ -3,7 +3,7 @@ package alerter
 import (
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // policy is what a flow says about errors of a node.
@@ -12,9 +12,9 @@ type policy struct {
 	MaxAttempts int  `json:"maxAttempts,omitempty"`
 }
 
-// policies returns the policies of a flow's nodes, and its node if that is the only
+// nodePolicies returns the policies of a flow's nodes, and its node if that is the only
 // one. A definition that can't be read has none: then every error counts.
-func policies(definition wire.Raw) (all map[string]policy, only string) {
+func nodePolicies(definition wire.Raw) (all map[string]policy, only string) {
 	var d struct {
 		Nodes []struct {
 			ID     string `json:"id"`
@@ -45,9 +45,9 @@ func policies(definition wire.Raw) (all map[string]policy, only string) {
 	return all, only
 }
 
-// policy returns the policy of a node. Items of a forEach have that of their
+// nodePolicy returns the policy of a node. Items of a forEach have that of their
 // node.
-func (r run) policy(node string) policy {
+func (r run) nodePolicy(node string) policy {
 	if p, ok := r.Policies[node]; ok {
 		return p
 	}

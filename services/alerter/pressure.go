@@ -3,7 +3,7 @@ package alerter
 import (
 	"fmt"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // pressures finds agents whose context window fills up.
@@ -16,6 +16,7 @@ type pressures struct {
 type pressure struct {
 	Armed uint64 `json:"armed"` // position since which it fills up
 	Told  int    `json:"told,omitempty"`
+	Past  int    `json:"past,omitempty"` // turn in which the context was compacted; what it had used before says nothing
 }
 
 // detect is a [detector].
@@ -27,39 +28,39 @@ func (s pressures) detect(in input) (pressures, []finding, int64) {
 	node := e.Node()
 	switch p := e.Payload.(type) {
 	case *wire.TurnEnd:
-		s = s.learn(p.ModelUsage)
+		s = s.learnWindows(p.ModelUsage)
 	case *wire.AgentComplete:
-		s = s.learn(p.ModelUsage)
+		s = s.learnWindows(p.ModelUsage)
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
-		s.Nodes = without(s.Nodes, node)
+		s.Nodes = withoutKey(s.Nodes, node)
 	case *wire.AgentStart:
 		if !p.Resumed {
-			s.Nodes = with(s.Nodes, node, pressure{Armed: in.Pos})
+			s.Nodes = withKey(s.Nodes, node, pressure{Armed: in.Pos})
 		}
 	case *wire.Compaction:
 		if p.Error == "" && e.Parent == "" {
-			s.Nodes = with(s.Nodes, node, pressure{Armed: in.Pos})
+			s.Nodes = withKey(s.Nodes, node, pressure{Armed: in.Pos, Past: e.Turn})
 		}
 	case *wire.Usage:
 		if e.Parent == "" { // sub-agents have windows of their own, and end soon
-			return s.usage(in, p)
+			return s.addUsage(in, p)
 		}
 	}
 	return s, nil, 0
 }
 
-func (s pressures) learn(usage map[string]wire.ModelUsage) pressures {
-	for _, model := range sorted(usage) {
+func (s pressures) learnWindows(usage map[string]wire.ModelUsage) pressures {
+	for _, model := range sortedKeys(usage) {
 		if w := usage[model].ContextWindow; w > 0 && w != s.Windows[model] {
-			s.Windows = with(s.Windows, model, w)
+			s.Windows = withKey(s.Windows, model, w)
 		}
 	}
 	return s
 }
 
-// window returns the size of a model's window. An assumed one that is exceeded
+// windowSize returns the size of a model's window. An assumed one that is exceeded
 // is none, and then the size is 0.
-func (s pressures) window(l Context, p *wire.Usage) int64 {
+func (s pressures) windowSize(l Context, p *wire.Usage) int64 {
 	if p.ContextWindow > 0 {
 		return p.ContextWindow
 	}
@@ -76,11 +77,11 @@ func (s pressures) window(l Context, p *wire.Usage) int64 {
 	return w
 }
 
-func (s pressures) usage(in input, p *wire.Usage) (pressures, []finding, int64) {
+func (s pressures) addUsage(in input, p *wire.Usage) (pressures, []finding, int64) {
 	if p.ContextWindow > 0 && p.ContextWindow != s.Windows[p.Model] {
-		s.Windows = with(s.Windows, p.Model, p.ContextWindow)
+		s.Windows = withKey(s.Windows, p.Model, p.ContextWindow)
 	}
-	window := s.window(in.Limits.Context, p)
+	window := s.windowSize(in.Limits.Context, p)
 	if window <= 0 || p.ContextTokens <= 0 {
 		return s, nil, 0
 	}
@@ -89,14 +90,17 @@ func (s pressures) usage(in input, p *wire.Usage) (pressures, []finding, int64) 
 	if !ok {
 		k.Armed = in.Pos
 	}
+	if turn := in.Event.Turn; turn > 0 && turn <= k.Past { // older logs have it behind its compaction
+		return s, nil, 0
+	}
 	percent := int(min(p.ContextTokens, window) * 100 / window)
-	level, hit := reached(in.Limits.Context.Percent, percent)
+	level, hit := highestReached(in.Limits.Context.Percent, percent)
 	if !hit || level <= k.Told {
-		s.Nodes = with(s.Nodes, node, k)
+		s.Nodes = withKey(s.Nodes, node, k)
 		return s, nil, 0
 	}
 	k.Told = level
-	s.Nodes = with(s.Nodes, node, k)
+	s.Nodes = withKey(s.Nodes, node, k)
 	severity := wire.SeverityInfo
 	if level >= 75 {
 		severity = wire.SeverityWarning

@@ -6,10 +6,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/logtest"
-	"wake/internal/rebuild"
-	"wake/pkg/wire"
-	"wake/services/alerter"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/rebuild"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/alerter"
 )
 
 // A rebuild raises nothing again, not even what nobody has any more; what is new

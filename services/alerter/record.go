@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // record is what the alerter knows of a run, as it is stored. It is never
@@ -32,37 +32,37 @@ type record struct {
 
 func newRecord(runID string) record { return record{V: wire.Version, Run: run{ID: runID}} }
 
-// step accounts for an event or a tick.
-func (r record) step(in input) (record, []finding) {
+// applyInput accounts for an event or a tick.
+func (r record) applyInput(in input) (record, []finding) {
 	if e := in.Event; e != nil {
 		if e.Epoch < r.Epochs[e.NodeID] {
 			return r, nil // of a writer that had lost the node
 		}
 		switch p := e.Payload.(type) {
 		case *wire.RunClaimed, *wire.NodeClaimed:
-			r.Epochs = with(r.Epochs, e.NodeID, e.Epoch)
+			r.Epochs = withKey(r.Epochs, e.NodeID, e.Epoch)
 		case *wire.FlowStart:
-			r.Run = r.Run.started(p)
+			r.Run = r.Run.applyStart(p)
 		case *wire.RunForked:
-			r.Run = r.Run.forked(p)
+			r.Run = r.Run.applyFork(p)
 		}
 	}
 	in.Run = r.Run
 	var o outcome
-	r.Spawns = detect(spawns.detect, r.Spawns, in, &o)
-	r.Milestones = detect(milestones.detect, r.Milestones, in, &o)
-	r.Builds = detect(builds.detect, r.Builds, in, &o)
-	r.Commits = detect(commits.detect, r.Commits, in, &o)
-	r.Pressures = detect(pressures.detect, r.Pressures, in, &o)
-	r.Spending = detect(spending.detect, r.Spending, in, &o)
-	r.Silences = detect(silences.detect, r.Silences, in, &o)
-	r.Messages = detect(messages.detect, r.Messages, in, &o)
-	r.Denials = detect(denials.detect, r.Denials, in, &o)
-	r.Failures = detect(failures.detect, r.Failures, in, &o)
-	r.Loops = detect(loops.detect, r.Loops, in, &o)
-	r.Completions = detect(completions.detect, r.Completions, in, &o)
+	r.Spawns = runDetector(spawns.detect, r.Spawns, in, &o)
+	r.Milestones = runDetector(milestones.detect, r.Milestones, in, &o)
+	r.Builds = runDetector(builds.detect, r.Builds, in, &o)
+	r.Commits = runDetector(commits.detect, r.Commits, in, &o)
+	r.Pressures = runDetector(pressures.detect, r.Pressures, in, &o)
+	r.Spending = runDetector(spending.detect, r.Spending, in, &o)
+	r.Silences = runDetector(silences.detect, r.Silences, in, &o)
+	r.Messages = runDetector(messages.detect, r.Messages, in, &o)
+	r.Denials = runDetector(denials.detect, r.Denials, in, &o)
+	r.Failures = runDetector(failures.detect, r.Failures, in, &o)
+	r.Loops = runDetector(loops.detect, r.Loops, in, &o)
+	r.Completions = runDetector(completions.detect, r.Completions, in, &o)
 	r.Deadline = o.deadline
-	return r, append(o.found, waiting(in)...)
+	return r, append(o.found, waitingFindings(in)...)
 }
 
 // outcome is what all detectors return.
@@ -71,8 +71,8 @@ type outcome struct {
 	deadline int64 // the earliest; 0: none
 }
 
-// detect lets a detector see the input and returns its next state.
-func detect[S any](d detector[S], s S, in input, o *outcome) S {
+// runDetector lets a detector see the input and returns its next state.
+func runDetector[S any](d detector[S], s S, in input, o *outcome) S {
 	next, found, deadline := d(s, in)
 	o.found = append(o.found, found...)
 	if deadline > 0 {
@@ -81,9 +81,9 @@ func detect[S any](d detector[S], s S, in input, o *outcome) S {
 	return next
 }
 
-// matters reports whether an event may change a record, or be found worth an
+// isRelevant reports whether an event may change a record, or be found worth an
 // alert.
-func matters(e *wire.Event) bool {
+func isRelevant(e *wire.Event) bool {
 	switch p := e.Payload.(type) {
 	case *wire.RawMessage:
 		return strings.HasSuffix(p.Name, vcsNotice)

@@ -160,12 +160,12 @@ func (s Settings) Validate() error {
 		}
 	}
 	for field, list := range map[string][]float64{"budget.run": s.Budget.Run, "budget.shares": s.Budget.Shares, "budget.day": s.Budget.Day} {
-		if !ascending(list) {
+		if !isAscending(list) {
 			wrong(field, "must be positive and ascending")
 		}
 	}
 	for field, list := range map[string][]int{"context.percent": s.Context.Percent, "system.storage": s.System.Storage} {
-		if !ascending(list) || len(list) > 0 && list[len(list)-1] > 100 {
+		if !isAscending(list) || len(list) > 0 && list[len(list)-1] > 100 {
 			wrong(field, "must be ascending percentages")
 		}
 	}
@@ -181,7 +181,7 @@ func (s Settings) Validate() error {
 	return errors.Join(problems...)
 }
 
-func ascending[N int | float64](list []N) bool {
+func isAscending[N int | float64](list []N) bool {
 	for i, x := range list {
 		if x <= 0 || i > 0 && x <= list[i-1] {
 			return false
@@ -202,8 +202,8 @@ type command struct {
 	pattern *regexp.Regexp
 }
 
-// limits compiles the patterns. One that is none matches nothing.
-func (s Settings) limits() *limits {
+// compileLimits compiles the patterns. One that is none matches nothing.
+func (s Settings) compileLimits() *limits {
 	l := &limits{Settings: s}
 	for _, test := range []bool{true, false} {
 		for _, c := range s.Build.Commands {

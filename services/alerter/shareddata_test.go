@@ -15,10 +15,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent/claude"
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
-	"wake/services/alerter"
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/alerter"
 )
 
 // TestSharedData gives the detectors every recording of a real agent and compares

@@ -3,6 +3,7 @@ package alerter
 import (
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // maxCommand bounds how much of a command is looked at, in bytes.
@@ -14,7 +15,7 @@ const maxCommand = 16 << 10
 // a look at the command, not a parser of shells.
 func simpleCommands(input string) []string {
 	var all []string
-	for _, c := range pieces(withoutDocuments(clip(input, maxCommand))) {
+	for _, c := range splitAtOperators(withoutDocuments(clipText(input, maxCommand))) {
 		if c = withoutWrappers(c); c != "" {
 			all = append(all, c)
 		}
@@ -22,8 +23,8 @@ func simpleCommands(input string) []string {
 	return all
 }
 
-// pieces cuts at the operators of the shell that stand outside quotes.
-func pieces(input string) []string {
+// splitAtOperators cuts at the operators of the shell that stand outside quotes.
+func splitAtOperators(input string) []string {
 	var all []string
 	var quote byte
 	begin := 0
@@ -47,16 +48,18 @@ func pieces(input string) []string {
 }
 
 // wrapper is what may stand before a command.
-var wrapper = regexp.MustCompile(`^(?:` + //nolint:gochecknoglobals // constant
-	`[A-Za-z_]\w*=(?:"[^"]*"|'[^']*'|\S*)\s+` +
-	`|(?:time|sudo|env|nice|nohup|exec|command|npx|bunx|then|do|else|if|!)\s+(?:-\S+\s+)*` +
-	`|(?:pnpm|yarn)\s+(?:dlx|exec)\s+|(?:uv|poetry|pipenv|rye)\s+run\s+(?:-\S+\s+)*` +
-	`|timeout\s+(?:-\S+\s+)*\S+\s+|xvfb-run\s+(?:-\S+\s+)*|\{\s+` +
-	`|(?:\.{0,2}/)?(?:\S+/)?node_modules/\.bin/|(?:\.venv|venv)/bin/)`)
+var wrapper = sync.OnceValue(func() *regexp.Regexp { //nolint:gochecknoglobals // constant
+	return regexp.MustCompile(`^(?:` +
+		`[A-Za-z_]\w*=(?:"[^"]*"|'[^']*'|\S*)\s+` +
+		`|(?:time|sudo|env|nice|nohup|exec|command|npx|bunx|then|do|else|if|!)\s+(?:-\S+\s+)*` +
+		`|(?:pnpm|yarn)\s+(?:dlx|exec)\s+|(?:uv|poetry|pipenv|rye)\s+run\s+(?:-\S+\s+)*` +
+		`|timeout\s+(?:-\S+\s+)*\S+\s+|xvfb-run\s+(?:-\S+\s+)*|\{\s+` +
+		`|(?:\.{0,2}/)?(?:\S+/)?node_modules/\.bin/|(?:\.venv|venv)/bin/)`)
+})
 
 func withoutWrappers(c string) string {
 	for {
-		rest := c[len(wrapper.FindString(c)):]
+		rest := c[len(wrapper().FindString(c)):]
 		if rest == c {
 			return c
 		}
@@ -64,7 +67,7 @@ func withoutWrappers(c string) string {
 	}
 }
 
-var document = regexp.MustCompile(`<<-?\s*['"]?(\w+)['"]?`) //nolint:gochecknoglobals // constant
+var document = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`<<-?\s*['"]?(\w+)['"]?`) }) //nolint:gochecknoglobals // constant
 
 // withoutDocuments drops the lines of here-documents.
 func withoutDocuments(input string) string {
@@ -78,7 +81,7 @@ func withoutDocuments(input string) string {
 			continue
 		}
 		kept = append(kept, l)
-		if m := document.FindStringSubmatch(l); m != nil {
+		if m := document().FindStringSubmatch(l); m != nil {
 			end = m[1]
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // spawns finds agents that start sub-agents. Those that are started at about the
@@ -35,18 +35,18 @@ const maxSpawned = 3
 func (s spawns) detect(in input) (spawns, []finding, int64) {
 	var found []finding
 	if in.Event == nil {
-		s, found = s.flush(func(k spawn) bool { return k.Until <= in.At })
+		s, found = s.flushChosen(func(k spawn) bool { return k.Until <= in.At })
 	} else {
 		node := in.Event.Node()
 		switch p := in.Event.Payload.(type) {
 		case *wire.ToolIntent:
 			if slices.Contains(in.Limits.Spawn.Tools, p.ToolName) {
-				s = s.add(in, p)
+				s = s.addSpawn(in, p)
 			}
 		case *wire.TurnEnd, *wire.NodeComplete, *wire.NodeError, *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
-			s, found = s.flush(func(k spawn) bool { return k.Node == node })
+			s, found = s.flushChosen(func(k spawn) bool { return k.Node == node })
 		case *wire.FlowComplete, *wire.FlowAborted:
-			s, found = s.flush(func(spawn) bool { return true })
+			s, found = s.flushChosen(func(spawn) bool { return true })
 		}
 	}
 	var deadline int64
@@ -58,7 +58,7 @@ func (s spawns) detect(in input) (spawns, []finding, int64) {
 	return s, found, deadline
 }
 
-func (s spawns) add(in input, p *wire.ToolIntent) spawns {
+func (s spawns) addSpawn(in input, p *wire.ToolIntent) spawns {
 	agent := agentOf(in.Event)
 	k, ok := s.Agents[agent]
 	if !ok {
@@ -66,41 +66,41 @@ func (s spawns) add(in input, p *wire.ToolIntent) spawns {
 	}
 	k.Count++
 	if k.Team == "" {
-		k.Team = line(argument(p.ToolInput, "team_name"))
+		k.Team = nameLine(callArgument(p.ToolInput, "team_name"))
 	}
 	if len(k.Labels) < maxSpawned {
 		k.Labels = append(slices.Clip(k.Labels), spawnLabel(p.ToolInput))
 	}
-	s.Agents = with(s.Agents, agent, k)
+	s.Agents = withKey(s.Agents, agent, k)
 	return s
 }
 
 // spawnLabel names a sub-agent by the most telling of its arguments.
 func spawnLabel(input wire.Raw) string {
 	for _, key := range []string{"name", "description", "subagent_type", "team_name"} {
-		if s := line(argument(input, key)); s != "" {
+		if s := nameLine(callArgument(input, key)); s != "" {
 			return s
 		}
 	}
 	for _, key := range []string{"prompt", "task"} {
-		if s := line(firstLine(argument(input, key))); s != "" {
+		if s := nameLine(firstLine(callArgument(input, key))); s != "" {
 			return s
 		}
 	}
 	return ""
 }
 
-// argument returns a text argument of a call, also from input that is no object
+// callArgument returns a text argument of a call, also from input that is no object
 // but the beginning of one as JSON.
-func argument(input wire.Raw, key string) string {
-	if s := field(input, key); s != "" {
+func callArgument(input wire.Raw, key string) string {
+	if s := textField(input, key); s != "" {
 		return s
 	}
 	partial, ok := input.Text()
 	if !ok {
 		return ""
 	}
-	m := regexp.MustCompile(`"` + regexp.QuoteMeta(key) + `"\s*:\s*("(?:[^"\\]|\\.)*")`).FindStringSubmatch(clip(partial, maxOutput))
+	m := regexp.MustCompile(`"` + regexp.QuoteMeta(key) + `"\s*:\s*("(?:[^"\\]|\\.)*")`).FindStringSubmatch(clipText(partial, maxOutput))
 	if m == nil {
 		return ""
 	}
@@ -112,18 +112,18 @@ func argument(input wire.Raw, key string) string {
 	return s
 }
 
-func (s spawns) flush(chosen func(spawn) bool) (spawns, []finding) {
+func (s spawns) flushChosen(chosen func(spawn) bool) (spawns, []finding) {
 	var found []finding
-	for _, agent := range sorted(s.Agents) {
+	for _, agent := range sortedKeys(s.Agents) {
 		if k := s.Agents[agent]; chosen(k) {
-			s.Agents, found = without(s.Agents, agent), append(found, k.finding())
+			s.Agents, found = withoutKey(s.Agents, agent), append(found, k.finding())
 		}
 	}
 	return s, found
 }
 
 func (k spawn) finding() finding {
-	count := counted(int64(k.Count), "sub-agent")
+	count := formatCount(int64(k.Count), "sub-agent")
 	labels := slices.DeleteFunc(slices.Clone(k.Labels), func(l string) bool { return l == "" })
 	listed := strings.Join(labels, ", ")
 	if k.Count > len(k.Labels) && listed != "" {
@@ -136,7 +136,7 @@ func (k spawn) finding() finding {
 	case listed != "":
 		text = fmt.Sprintf(textSpawnedWhat, count, timeline.Line(listed, maxError))
 	}
-	data := map[string]any{"count": k.Count, "teamName": k.Team, "toolName": line(k.Tool)}
+	data := map[string]any{"count": k.Count, "teamName": k.Team, "toolName": nameLine(k.Tool)}
 	if len(labels) > 0 {
 		data["label"] = labels[0]
 	}

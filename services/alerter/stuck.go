@@ -5,8 +5,8 @@ import (
 	"maps"
 	"time"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // silences finds agents that do nothing although it is their turn, and calls
@@ -51,14 +51,14 @@ const (
 func (s silences) detect(in input) (silences, []finding, int64) {
 	var found []finding
 	if in.Event == nil {
-		s, found = s.tick(in)
+		s, found = s.tellRipe(in)
 	} else {
-		s = s.event(in)
+		s = s.applyEvent(in)
 	}
-	return s, found, s.deadline(in.Limits.Stuck)
+	return s, found, s.nextDeadline(in.Limits.Stuck)
 }
 
-func (s silences) event(in input) silences {
+func (s silences) applyEvent(in input) silences {
 	e := in.Event
 	node := e.Node()
 	switch p := e.Payload.(type) {
@@ -67,29 +67,29 @@ func (s silences) event(in input) silences {
 		return s
 	case *wire.FlowResumed:
 		if !p.Hold {
-			s = s.resumed(in)
+			s = s.resumeRun(in)
 		}
 		return s
 	case *wire.FlowComplete, *wire.FlowAborted:
 		return silences{}
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled, *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
-		s.Nodes = without(s.Nodes, node)
+		s.Nodes = withoutKey(s.Nodes, node)
 		return s
 	}
 	k, known := s.Nodes[node]
-	next, ok := k.after(in)
+	next, ok := k.applyEvent(in)
 	if !ok && !known {
 		return s
 	}
 	if text, telling := timeline.Activity(e, next.Cwd); telling {
 		next.Last = text
 	}
-	s.Nodes = with(s.Nodes, node, next)
+	s.Nodes = withKey(s.Nodes, node, next)
 	return s
 }
 
-// resumed begins all silences anew.
-func (s silences) resumed(in input) silences {
+// resumeRun begins all silences anew.
+func (s silences) resumeRun(in input) silences {
 	s.Paused = false
 	nodes := maps.Clone(s.Nodes)
 	for node, k := range nodes {
@@ -100,9 +100,9 @@ func (s silences) resumed(in input) silences {
 	return s
 }
 
-// after is what an event of the node makes of a silence. It reports false for one
+// applyEvent is what an event of the node makes of a silence. It reports false for one
 // that is no progress.
-func (k silence) after(in input) (silence, bool) {
+func (k silence) applyEvent(in input) (silence, bool) {
 	e := in.Event
 	switch p := e.Payload.(type) {
 	case *wire.AgentStart:
@@ -110,27 +110,27 @@ func (k silence) after(in input) (silence, bool) {
 	case *wire.UserMessage:
 		k.Asked = false
 	case *wire.ToolIntent:
-		k.Calls = with(k.Calls, e.CallID, flight{Tool: p.ToolName, Since: in.At, Pos: in.Pos})
+		k.Calls = withKey(k.Calls, e.CallID, flight{Tool: p.ToolName, Since: in.At, Pos: in.Pos})
 	case *wire.PermissionRequired:
-		k.Calls = with(k.Calls, e.CallID, flight{Tool: p.ToolName, Since: in.At, Pos: in.Pos, Waiting: true})
+		k.Calls = withKey(k.Calls, e.CallID, flight{Tool: p.ToolName, Since: in.At, Pos: in.Pos, Waiting: true})
 	case *wire.PermissionDecided:
 		if c, ok := k.Calls[e.CallID]; ok {
-			k.Calls = with(k.Calls, e.CallID, flight{Tool: c.Tool, Since: in.At, Pos: in.Pos})
+			k.Calls = withKey(k.Calls, e.CallID, flight{Tool: c.Tool, Since: in.At, Pos: in.Pos})
 		}
 	case *wire.AgentTool, *wire.ToolSealed:
-		k.Calls = without(k.Calls, e.CallID)
+		k.Calls = withoutKey(k.Calls, e.CallID)
 	case *wire.CCMessage:
 		k.Asked = k.Asked || p.Priority == wire.PriorityQuestion || p.Priority == wire.PriorityBlocker
 	case *wire.ExecStart:
 		k = silence{Cwd: p.Cwd, Calls: map[string]flight{execCall: {Tool: "Command", Since: in.At, Pos: in.Pos}}}
 	case *wire.AgentMessage:
 		if e.Parent == "" && p.StopReason == "end_turn" {
-			k = k.progress(in)
+			k = k.noteProgress(in)
 			k.Turn = false
 			return k, true
 		}
 	case *wire.TurnEnd, *wire.ExecExit:
-		k = k.progress(in)
+		k = k.noteProgress(in)
 		k.Turn, k.Calls = false, nil
 		return k, true
 	case *wire.AgentError:
@@ -144,27 +144,27 @@ func (k silence) after(in input) (silence, bool) {
 	default:
 		return k, false
 	}
-	k = k.alive(in)
-	return k.progress(in), true
+	k = k.noteSignOfLife(in)
+	return k.noteProgress(in), true
 }
 
 // execCall stands for the call of a command that is a node itself.
 const execCall = "exec"
 
-// alive notes a sign of life of the call that an event belongs to.
-func (k silence) alive(in input) silence {
+// noteSignOfLife notes a sign of life of the call that an event belongs to.
+func (k silence) noteSignOfLife(in input) silence {
 	call := in.Event.Parent
 	if _, output := in.Event.Payload.(*wire.ExecOutput); output {
 		call = execCall
 	}
 	if c, ok := k.Calls[call]; ok {
 		c.Since, c.Pos, c.Told = in.At, in.Pos, false
-		k.Calls = with(k.Calls, call, c)
+		k.Calls = withKey(k.Calls, call, c)
 	}
 	return k
 }
 
-func (k silence) progress(in input) silence {
+func (k silence) noteProgress(in input) silence {
 	k.Turn, k.Since, k.Pos, k.Told, k.Again = true, in.At, in.Pos, 0, 0
 	if in.Event.ExecID != "" && in.Event.Node() != wire.RunNode {
 		k.Exec = in.Event.ExecID
@@ -172,8 +172,8 @@ func (k silence) progress(in input) silence {
 	return k
 }
 
-// blocked reports whether somebody else has to do something.
-func (k silence) blocked() bool {
+// isBlocked reports whether somebody else has to do something.
+func (k silence) isBlocked() bool {
 	for _, c := range k.Calls {
 		if c.Waiting {
 			return true
@@ -182,17 +182,17 @@ func (k silence) blocked() bool {
 	return k.Asked
 }
 
-// due returns the next stage and when it is reached, or 0.
-func (k silence) due(l Stuck) (stage int, at int64) {
+// nextStage returns the next stage and when it is reached, or 0.
+func (k silence) nextStage(l Stuck) (stage int, at int64) {
 	if len(k.Calls) > 0 {
 		return 0, 0
 	}
-	critical := after(k.Since, l.Critical)
+	critical := deadlineAfter(k.Since, l.Critical)
 	switch k.Told {
 	case 0:
-		warning := after(k.Since, l.After)
+		warning := deadlineAfter(k.Since, l.After)
 		if k.Warned > 0 {
-			warning = max(warning, after(k.Warned, l.CoolDown))
+			warning = max(warning, deadlineAfter(k.Warned, l.CoolDown))
 		}
 		if l.After > 0 && (critical == 0 || warning < critical) {
 			return stageWarning, warning
@@ -204,18 +204,18 @@ func (k silence) due(l Stuck) (stage int, at int64) {
 	return 0, 0
 }
 
-// after is the time after a duration, or 0 if that is none.
-func after(since int64, d time.Duration) int64 {
+// deadlineAfter is the time after a duration, or 0 if that is none.
+func deadlineAfter(since int64, d time.Duration) int64 {
 	if d <= 0 {
 		return 0
 	}
 	return since + d.Milliseconds()
 }
 
-// waits reports whether time alone can make the silence worth an alert.
-func (s silences) waits(k silence) bool { return !s.Paused && k.Turn && !k.blocked() }
+// canRipen reports whether time alone can make the silence worth an alert.
+func (s silences) canRipen(k silence) bool { return !s.Paused && k.Turn && !k.isBlocked() }
 
-func (s silences) deadline(l Stuck) int64 {
+func (s silences) nextDeadline(l Stuck) int64 {
 	var next int64
 	sooner := func(at int64) {
 		if at > 0 && (next == 0 || at < next) {
@@ -223,51 +223,51 @@ func (s silences) deadline(l Stuck) int64 {
 		}
 	}
 	for _, k := range s.Nodes {
-		if !s.waits(k) {
+		if !s.canRipen(k) {
 			continue
 		}
-		_, at := k.due(l)
+		_, at := k.nextStage(l)
 		sooner(at)
 		for _, c := range k.Calls {
 			if !c.Told {
-				sooner(after(c.Since, l.Tool))
+				sooner(deadlineAfter(c.Since, l.Tool))
 			}
 		}
 	}
 	return next
 }
 
-// ripe returns the nodes about which the time has come to say something, unless
+// ripeNodes returns the nodes about which the time has come to say something, unless
 // they write: streamed text is the one sign of life that the alerter isn't given.
-func (s silences) ripe(l Stuck, at int64) []string {
+func (s silences) ripeNodes(l Stuck, at int64) []string {
 	var nodes []string
-	for _, node := range sorted(s.Nodes) {
+	for _, node := range sortedKeys(s.Nodes) {
 		one := silences{Nodes: map[string]silence{node: s.Nodes[node]}, Paused: s.Paused}
-		if next := one.deadline(l); next > 0 && next <= at {
+		if next := one.nextDeadline(l); next > 0 && next <= at {
 			nodes = append(nodes, node)
 		}
 	}
 	return nodes
 }
 
-func (s silences) tick(in input) (silences, []finding) {
+func (s silences) tellRipe(in input) (silences, []finding) {
 	var found []finding
-	for _, node := range s.ripe(in.Limits.Stuck, in.At) {
-		k, more := s.Nodes[node].tell(in, node)
+	for _, node := range s.ripeNodes(in.Limits.Stuck, in.At) {
+		k, more := s.Nodes[node].tellStages(in, node)
 		found = append(found, more...)
-		s.Nodes = with(s.Nodes, node, k)
+		s.Nodes = withKey(s.Nodes, node, k)
 	}
 	return s, found
 }
 
-func (k silence) tell(in input, node string) (silence, []finding) {
+func (k silence) tellStages(in input, node string) (silence, []finding) {
 	var found []finding
-	for stage, at := k.due(in.Limits.Stuck); stage > 0 && at > 0 && at <= in.At; stage, at = k.due(in.Limits.Stuck) {
+	for stage, at := k.nextStage(in.Limits.Stuck); stage > 0 && at > 0 && at <= in.At; stage, at = k.nextStage(in.Limits.Stuck) {
 		silent := in.At - k.Since
 		f := finding{
 			Kind: kindStuck, Severity: wire.SeverityWarning, NodeID: node, ExecID: k.Exec, Armed: k.Pos, Level: "warning",
-			Text:  fmt.Sprintf(textStuck, span(time.Duration(silent)*time.Millisecond), k.last()),
-			Event: "stuck", Data: map[string]any{"silentMs": silent, "lastActivity": k.last()},
+			Text:  fmt.Sprintf(textStuck, formatSpan(time.Duration(silent)*time.Millisecond), k.lastActivity()),
+			Event: "stuck", Data: map[string]any{"silentMs": silent, "lastActivity": k.lastActivity()},
 		}
 		k.Told = stage
 		if stage == stageCritical {
@@ -280,24 +280,24 @@ func (k silence) tell(in input, node string) (silence, []finding) {
 		}
 		found = append(found, f)
 	}
-	for _, id := range sorted(k.Calls) {
+	for _, id := range sortedKeys(k.Calls) {
 		c := k.Calls[id]
-		if limit := after(c.Since, in.Limits.Stuck.Tool); c.Told || limit == 0 || limit > in.At {
+		if limit := deadlineAfter(c.Since, in.Limits.Stuck.Tool); c.Told || limit == 0 || limit > in.At {
 			continue
 		}
 		c.Told = true
-		k.Calls = with(k.Calls, id, c)
+		k.Calls = withKey(k.Calls, id, c)
 		silent := in.At - c.Since
 		found = append(found, finding{
 			Kind: kindStuck, Severity: wire.SeverityWarning, NodeID: node, ExecID: k.Exec, Armed: c.Pos, Level: "tool",
-			Text:  fmt.Sprintf(textStuckTool, line(c.Tool), span(time.Duration(silent)*time.Millisecond), k.last()),
-			Event: "stuck", Data: map[string]any{"silentMs": silent, "lastActivity": k.last(), "toolName": line(c.Tool)},
+			Text:  fmt.Sprintf(textStuckTool, nameLine(c.Tool), formatSpan(time.Duration(silent)*time.Millisecond), k.lastActivity()),
+			Event: "stuck", Data: map[string]any{"silentMs": silent, "lastActivity": k.lastActivity(), "toolName": nameLine(c.Tool)},
 		})
 	}
 	return k, found
 }
 
-func (k silence) last() string {
+func (k silence) lastActivity() string {
 	if k.Last == "" {
 		return "nothing yet"
 	}

@@ -1,7 +1,10 @@
 package alerter_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -9,12 +12,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/eventlog"
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/wire"
-	"wake/services/alerter"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/health"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/alerter"
 )
 
 // A stream that fills up and a recorder that doesn't record are told, and again
@@ -57,6 +61,65 @@ func TestSystem(t *testing.T) {
 			if a.Kind != "storage_pressure" && a.Kind != "recorder_lag" || a.Label != "wake" {
 				t.Errorf("alert %+v", a)
 			}
+		}
+	})
+}
+
+// What keeps a part of a process from its work is told, once an hour and not if it is over soon.
+func TestTrouble(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		nc := natstest.New(t).Conn(t)
+		logtest.Init(t, nc, topology.Config{})
+		log := logtest.Open(t, nc)
+		var out printed
+		start(t, log, alerter.Config{Out: &out})
+		board := health.NewBoard(slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- board.Publish(ctx, log.JetStream(), log.Names(), "up-1", "wake up on box") }()
+		<-time.After(20 * time.Second)
+		board.Set("recorder: recording", errors.New("short"))
+		<-time.After(15 * time.Second)
+		board.Set("recorder: recording", nil)
+		<-time.After(25 * time.Second)
+		board.Set("recorder: recording", errors.New("disk full"))
+		board.Set("recorder: full text", errors.New("disk full"))
+		<-time.After(10 * time.Minute)
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if got, want := out.String(), "[subagent:wake] 🩺 The recorder doesn't work (wake up on box): disk full\n"; got != want {
+			t.Errorf("printed %q, want %q", got, want)
+		}
+	})
+}
+
+// What isn't an event, on a subject of events, is told once: the recorder has set
+// it aside.
+func TestLetter(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		nc := natstest.New(t).Conn(t)
+		logtest.Init(t, nc, topology.Config{})
+		log := logtest.Open(t, nc)
+		var out printed
+		start(t, log, alerter.Config{Out: &out})
+		<-time.After(2 * time.Minute)
+		letter := eventlog.Entry{Subject: "wake.events.r1.coder.agent", Pos: 1, Data: []byte("{}")}
+		for range 2 {
+			if err := log.DeadLetter(t.Context(), "recorder", "wire: malformed: not a map", letter); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(2 * time.Minute)
+		}
+		<-time.After(113*time.Minute + 50*time.Second) // the next look is after the hour
+		if err := log.DeadLetter(t.Context(), "recorder", "the last one of the hour", letter); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(2 * time.Minute)
+		if want := "[subagent:wake] 📮 The recorder has set aside what isn't an event: wire: malformed: not a map\n" +
+			"[subagent:wake] 📮 The recorder has set aside what isn't an event: the last one of the hour\n"; out.String() != want {
+			t.Errorf("printed %q, want %q", out.String(), want)
 		}
 	})
 }

@@ -7,12 +7,12 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // All that alerts say, in English. What agents, tools and people wrote goes
-// through [line], [clip] or [timeline.Line] before it comes here.
+// through [nameLine], [clipText] or [timeline.Line] before it comes here.
 const (
 	textPrefix = "[subagent:%s] %s"
 
@@ -23,6 +23,7 @@ const (
 	textError      = "❌ Error: %s"
 	textDied       = "❌ Process died: %s"
 	textRetry      = " (retry %s)"
+	textGaveUp     = " (given up after retry %s)"
 	textNodeFailed = "❌ Node %s failed: %s"
 	textRunFailed  = "❌ Run failed: %s"
 	textBlocked    = "❌ Permission blocked: %s"
@@ -65,7 +66,9 @@ const (
 	textPermission = "❓ Waiting for permission: %s (wake approve|deny, call %s)"
 
 	textStorage = "💾 Event storage is %d%% full (%s of %s)"
+	textTrouble = "🩺 The %s doesn't work (%s): %s"
 	textLag     = "🐌 The recorder is %s behind (%s)"
+	textLetter  = "📮 The recorder has set aside what isn't an event: %s"
 	textGap     = "🕳️ %s of %s missing in the log (%s)"
 )
 
@@ -83,8 +86,8 @@ const (
 // if a token is four bytes.
 const maxLine = 2000
 
-// clip shortens a text to a number of bytes.
-func clip(s string, limit int) string {
+// clipText shortens a text to a number of bytes.
+func clipText(s string, limit int) string {
 	if len(s) <= limit {
 		return s
 	}
@@ -99,38 +102,38 @@ func clip(s string, limit int) string {
 	return s + dots
 }
 
-// line is a name that fits into a line.
-func line(name string) string { return timeline.Line(name, maxName) }
+// nameLine is a name that fits into a line.
+func nameLine(name string) string { return timeline.Line(name, maxName) }
 
-// quoted is what somebody said.
-func quoted(s string) string { return `"` + s + `"` }
+// quoteText is what somebody said.
+func quoteText(s string) string { return `"` + s + `"` }
 
-// counted is "3 events", "1 event".
-func counted(n int64, what string) string {
+// formatCount is "3 events", "1 event".
+func formatCount(n int64, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
 	return strconv.FormatInt(n, 10) + " " + what + "s"
 }
 
-// span is a duration in its largest whole unit up to minutes: "5 minutes".
-func span(d time.Duration) string {
+// formatSpan is a duration in its largest whole unit up to minutes: "5 minutes".
+func formatSpan(d time.Duration) string {
 	if d < time.Minute {
-		return counted(int64(d/time.Second), "second")
+		return formatCount(int64(d/time.Second), "second")
 	}
-	return counted(int64(d/time.Minute), "minute")
+	return formatCount(int64(d/time.Minute), "minute")
 }
 
-// dollars is "$0.50"; amounts below a cent have four digits.
-func dollars(usd float64) string {
+// formatDollars is "$0.50"; amounts below a cent have four digits.
+func formatDollars(usd float64) string {
 	if usd > 0 && usd < 0.01 {
 		return fmt.Sprintf("$%.4f", usd)
 	}
 	return fmt.Sprintf("$%.2f", usd)
 }
 
-// size is "8.2 GiB".
-func size(n uint64) string {
+// formatSize is "8.2 GiB".
+func formatSize(n uint64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	x, i := float64(n), 0
 	for ; x >= 1024 && i < len(units)-1; i++ {
@@ -152,8 +155,8 @@ func firstLine(s string) string {
 	return ""
 }
 
-// field is a text field of a value, "" if there is none.
-func field(v wire.Raw, path ...string) string {
+// textField is a text field of a value, "" if there is none.
+func textField(v wire.Raw, path ...string) string {
 	for _, key := range path {
 		v = v.Get(key)
 	}

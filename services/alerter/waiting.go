@@ -3,14 +3,14 @@ package alerter
 import (
 	"fmt"
 
-	"wake/internal/ask"
-	"wake/internal/timeline"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// waiting finds that a run can't go on until a human has decided something. It
+// waitingFindings finds that a run can't go on until a human has decided something. It
 // needs no memory.
-func waiting(in input) []finding {
+func waitingFindings(in input) []finding {
 	if in.Event == nil {
 		return nil
 	}
@@ -20,27 +20,27 @@ func waiting(in input) []finding {
 	}
 	switch p := in.Event.Payload.(type) {
 	case *wire.FlowPaused:
-		if p.Reason != wire.PauseRequiresAction && p.Reason != wire.PauseWorkspaceLost {
+		if p.Reason != wire.PauseRequiresAction && p.Reason != wire.PauseWorkspaceLost && p.Reason != wire.PauseEndedItsRunner {
 			return nil
 		}
 		message := timeline.Line(p.Message, maxMessage)
 		f.NodeID, f.Severity = wire.RunNode, wire.SeverityError
 		f.Text = fmt.Sprintf(textPaused, message)
-		f.Data = map[string]any{"reason": line(p.Reason), "message": message}
+		f.Data = map[string]any{"reason": nameLine(p.Reason), "message": message}
 	case *wire.InputRequested:
 		question := timeline.Line(p.Prompt, maxMessage)
 		f.Text = fmt.Sprintf(textQuestion, question)
-		f.Data = map[string]any{"promptId": line(p.PromptID), "message": question}
+		f.Data = map[string]any{"promptId": nameLine(p.PromptID), "message": question}
 	case *wire.PermissionRequired:
 		if questions, err := ask.Questions(p.ToolInput); err == nil && p.ToolName == ask.Tool {
 			question := timeline.Line(ask.Line(questions), maxMessage)
-			f.Text = fmt.Sprintf(textAsked, question, line(in.Event.CallID))
-			f.Data = map[string]any{"toolName": ask.Tool, "callId": line(in.Event.CallID), "message": question}
+			f.Text = fmt.Sprintf(textAsked, question, nameLine(in.Event.CallID))
+			f.Data = map[string]any{"toolName": ask.Tool, "callId": nameLine(in.Event.CallID), "message": question}
 			return []finding{f}
 		}
-		tool := line(p.ToolName)
-		f.Text = fmt.Sprintf(textPermission, tool, line(in.Event.CallID))
-		f.Data = map[string]any{"toolName": tool, "callId": line(in.Event.CallID)}
+		tool := nameLine(p.ToolName)
+		f.Text = fmt.Sprintf(textPermission, tool, nameLine(in.Event.CallID))
+		f.Data = map[string]any{"toolName": tool, "callId": nameLine(in.Event.CallID)}
 	default:
 		return nil
 	}

@@ -2,26 +2,30 @@ package alerter
 
 import (
 	"context"
+	"errors"
 	"time"
 
-	"wake/internal/eventlog"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/health"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // sampleEvery is how often wake itself is looked at.
 const sampleEvery = 30 * time.Second
 
-// watch looks at wake itself until ctx ends. A look that fails is made again at
+// watchSystem looks at wake itself until ctx ends. A look that fails is made again at
 // the next one's time: whatever is wrong then, others say.
-func (a *Alerter) watch(ctx context.Context) {
-	told := &told{uncertain: map[string]bool{}}
+func (a *Alerter) watchSystem(ctx context.Context) {
+	told := &uncertainAlerts{uncertain: map[string]bool{}}
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case now := <-tick.C:
-			if err := a.look(ctx, told, now.UnixMilli()); err != nil && ctx.Err() == nil {
+			if err := a.checkSystem(ctx, told, now.UnixMilli()); err != nil && ctx.Err() == nil {
 				a.logger.DebugContext(ctx, "can't look at the system", "error", err)
 			}
 		case <-ctx.Done():
@@ -30,25 +34,32 @@ func (a *Alerter) watch(ctx context.Context) {
 	}
 }
 
-func (a *Alerter) look(ctx context.Context, told *told, now int64) error {
+func (a *Alerter) checkSystem(ctx context.Context, told *uncertainAlerts, now int64) error {
 	ctx, cancel := context.WithTimeout(ctx, sampleEvery)
 	defer cancel()
-	x, err := a.sample(ctx, now)
+	x, err := a.takeSample(ctx, now)
 	if err != nil {
 		return err
 	}
-	return a.publishAll(ctx, told, input{At: now, Pos: x.Last, Run: system()}, examine(a.limits.Load().System, x))
+	return a.publishAll(ctx, told, input{At: now, Pos: x.Last, Run: systemRun()}, examineSystem(a.limits.Load().System, x))
 }
 
-func (a *Alerter) sample(ctx context.Context, now int64) (sample, error) {
+func (a *Alerter) takeSample(ctx context.Context, now int64) (sample, error) {
 	x := sample{At: now}
 	js, name := a.log.JetStream(), a.log.Names().EventsStream()
+	var err error
+	if x.Reports, err = health.Reports(ctx, js, a.log.Names()); err != nil {
+		return x, err
+	}
 	stream, err := js.Stream(ctx, name)
 	if err != nil {
 		return x, err
 	}
 	info := stream.CachedInfo()
 	x.Last, x.Bytes, x.MaxBytes = info.State.LastSeq, info.State.Bytes, uint64(max(info.Config.MaxBytes, 0))
+	if x.Letter, err = a.lastLetter(ctx); err != nil {
+		return x, err
+	}
 	recorder, err := js.Consumer(ctx, name, subjects.RecorderConsumer)
 	if err != nil {
 		return x, err
@@ -65,6 +76,30 @@ func (a *Alerter) sample(ctx context.Context, now int64) (sample, error) {
 		break
 	}
 	return x, nil
+}
+
+func (a *Alerter) lastLetter(ctx context.Context) (letter, error) {
+	names := a.log.Names()
+	stream, err := a.log.JetStream().Stream(ctx, names.DeadLetterStream())
+	if err != nil {
+		return letter{}, err
+	}
+	m, err := stream.GetLastMsgForSubject(ctx, names.DeadLetter("recorder"))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return letter{}, nil
+	}
+	if err != nil {
+		return letter{}, err
+	}
+	var p wire.Poison
+	data, err := a.log.Unseal(m.Subject, m.Data)
+	if err == nil {
+		err = wire.Unmarshal(data, &p)
+	}
+	if err != nil {
+		p.Reason = "what it was can't be read: " + err.Error()
+	}
+	return letter{At: m.Time.UnixMilli(), Reason: p.Reason}, nil
 }
 
 // lastWords returns the last text that an agent had streamed by some time, or
@@ -88,17 +123,17 @@ func (a *Alerter) lastWords(ctx context.Context, r record, node string, at int64
 	return last, nil
 }
 
-// listen gives the record what agents wrote, where nothing else was heard of
+// addLastWords gives the record what agents wrote, where nothing else was heard of
 // them until now.
-func (a *Alerter) listen(ctx context.Context, r record, at int64) (record, error) {
+func (a *Alerter) addLastWords(ctx context.Context, r record, at int64) (record, error) {
 	l := a.limits.Load()
-	for _, node := range r.Silences.ripe(l.Stuck, at) {
+	for _, node := range r.Silences.ripeNodes(l.Stuck, at) {
 		e, err := a.lastWords(ctx, r, node, at)
 		if err != nil {
 			return r, err
 		}
 		if e != nil {
-			r, _ = r.step(input{At: e.Time.UnixMilli(), Pos: e.Pos, Event: e.Event, Limits: l}) // text is worth no alert
+			r, _ = r.applyInput(input{At: e.Time.UnixMilli(), Pos: e.Pos, Event: e.Event, Limits: l}) // text is worth no alert
 		}
 	}
 	return r, nil

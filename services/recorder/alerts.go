@@ -3,8 +3,6 @@ package recorder
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -12,19 +10,13 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/pull"
-	"wake/internal/seal"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/services/recorder/archive"
 )
 
 // alertBatch bounds the alerts of a transaction.
 const alertBatch = 256
-
-// alertMessage is an alert as its stream has it.
-type alertMessage struct {
-	pos  uint64
-	data []byte
-}
 
 // followAlerts records the stream of alerts until ctx ends, each alert once: its
 // key is what it is known by. It fails only if the store does.
@@ -67,8 +59,8 @@ func (r *Recorder) readAlerts(ctx context.Context) (stored int, err error) {
 	info := stream.CachedInfo()
 	created := info.Created.UTC().Format(time.RFC3339Nano)
 	var from uint64
-	if err := r.reach(ctx, func() (err error) {
-		from, err = r.store.alertsRead(ctx, created, info.State.LastSeq)
+	if err := r.retryStore(ctx, alerting, func() (err error) {
+		from, err = r.store.AlertsRead(ctx, created, info.State.LastSeq)
 		return err
 	}); err != nil {
 		return 0, fmt.Errorf("%w: %w", errAlertStore, err)
@@ -95,7 +87,7 @@ func (r *Recorder) readAlerts(ctx context.Context) (stored int, err error) {
 		if err != nil {
 			return stored, err
 		}
-		if err := r.reach(ctx, func() error { return r.store.recordAlerts(ctx, created, list) }); err != nil {
+		if err := r.retryStore(ctx, alerting, func() error { return r.store.RecordAlerts(ctx, created, list) }); err != nil {
 			return stored, fmt.Errorf("%w: %w", errAlertStore, err)
 		}
 		stored += len(list)
@@ -112,12 +104,12 @@ func (r *Recorder) dropReader(ctx context.Context, stream, consumer string) {
 }
 
 // gatherAlerts waits for an alert, and a little for more.
-func (r *Recorder) gatherAlerts(ctx context.Context, in *pull.Puller) ([]alertMessage, error) {
+func (r *Recorder) gatherAlerts(ctx context.Context, in *pull.Puller) ([]archive.AlertMessage, error) {
 	m, err := r.nextAlert(ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	list := []alertMessage{m}
+	list := []archive.AlertMessage{m}
 	ctx, cancel := context.WithTimeout(ctx, r.c.Wait)
 	defer cancel()
 	for len(list) < alertBatch {
@@ -134,107 +126,14 @@ func (r *Recorder) gatherAlerts(ctx context.Context, in *pull.Puller) ([]alertMe
 }
 
 // nextAlert waits for an alert. One that was forged is left as it is, which is none.
-func (r *Recorder) nextAlert(ctx context.Context, in *pull.Puller) (alertMessage, error) {
+func (r *Recorder) nextAlert(ctx context.Context, in *pull.Puller) (archive.AlertMessage, error) {
 	m, err := in.Next(ctx)
 	if err != nil {
-		return alertMessage{}, err
+		return archive.AlertMessage{}, err
 	}
 	data, err := r.log.Unseal(m.Subject, m.Data)
 	if errors.Is(err, seal.ErrNoKey) {
-		return alertMessage{}, fmt.Errorf("alert %d: %w", m.Pos, err)
+		return archive.AlertMessage{}, fmt.Errorf("alert %d: %w", m.Pos, err)
 	}
-	return alertMessage{m.Pos, data}, nil
-}
-
-// alertsRead returns the position up to which the alerts of a stream are
-// recorded, which is told from another by when it was made and how far it goes.
-func (s *Store) alertsRead(ctx context.Context, created string, last uint64) (uint64, error) {
-	var known string
-	var pos uint64
-	err := s.read.QueryRowContext(ctx, `SELECT created, position FROM alerts_read`).Scan(&known, &pos)
-	if errors.Is(err, sql.ErrNoRows) || err == nil && (known != created || pos > last) {
-		return 0, nil
-	}
-	return pos, err
-}
-
-// recordAlerts stores alerts that aren't there, and how far the stream is read.
-// What is no alert is passed over: its stream keeps it.
-func (s *Store) recordAlerts(ctx context.Context, created string, list []alertMessage) error {
-	return s.change(ctx, func(t *tx) error {
-		for _, m := range list {
-			var a wire.Alert
-			if wire.Unmarshal(m.data, &a) != nil || a.Key == "" || len(a.Key) > maxKey {
-				continue
-			}
-			var gone int
-			if err := t.row(ctx, `SELECT count(*) FROM retired WHERE run = ?1`, a.RunID).Scan(&gone); err != nil {
-				return err
-			}
-			if gone > 0 {
-				continue
-			}
-			row, err := alertRow(m, &a)
-			if err != nil {
-				return err
-			}
-			if _, err := t.exec(ctx, `INSERT INTO alerts (key, pos, kind, severity, run, node, exec, label, parent, event, ts, text, data, raw, hash)
-				VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) ON CONFLICT DO NOTHING`, row...); err != nil {
-				return err
-			}
-		}
-		_, err := t.exec(ctx, `INSERT INTO alerts_read (id, created, position) VALUES (1, ?1, ?2)
-			ON CONFLICT (id) DO UPDATE SET created = excluded.created, position = excluded.position`, created, list[len(list)-1].pos)
-		return err
-	})
-}
-
-// alertRow is an alert as the table has it.
-func alertRow(m alertMessage, a *wire.Alert) ([]any, error) {
-	data := []byte("null")
-	if !a.Data.IsZero() {
-		var err error
-		if data, err = wire.AppendJSON(nil, a.Data); err != nil {
-			return nil, err
-		}
-	}
-	hash := sha256.Sum256(m.data)
-	return []any{
-		a.Key, m.pos, a.Kind, string(a.Severity), a.RunID, a.NodeID, a.ExecID, a.Label, a.ParentRun,
-		a.Position.Seq, a.Timestamp, a.Text, string(data), m.data, hash[:],
-	}, nil
-}
-
-// alerts checks that each alert is what its stream had.
-func (v *verifier) alerts(ctx context.Context) error {
-	const query = `SELECT key, pos, kind, severity, run, node, exec, label, parent, event, ts, text, data, raw, hash FROM alerts ORDER BY pos, key`
-	d := derivation{table: "alerts", keys: 1}
-	for row, err := range v.t.rowsOf(ctx, query) {
-		if err != nil {
-			return v.failed(ctx, Damage{Table: "alerts"}, err)
-		}
-		pos, _ := row.values[1].(int64)
-		raw, _ := row.values[len(row.values)-2].([]byte)
-		var a wire.Alert
-		if err := wire.Unmarshal(raw, &a); err != nil {
-			v.damage(row.damage(d, "", "raw", err.Error()))
-			continue
-		}
-		values, err := alertRow(alertMessage{uint64(pos), raw}, &a)
-		if err != nil {
-			v.damage(row.damage(d, "", "raw", err.Error()))
-			continue
-		}
-		want := &tableRow{columns: row.columns, values: values}
-		for i, value := range values {
-			if n, ok := value.(uint64); ok {
-				want.values[i] = int64(n)
-			}
-		}
-		if v.t.d.storable != nil {
-			want.store(v.t.d)
-		}
-		row.differences(want, "", func(column, problem string) { v.damage(row.damage(d, a.RunID, column, problem)) })
-	}
-	return nil
+	return archive.AlertMessage{Pos: m.Pos, Data: data}, nil
 }

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // alert publishes an alert as the alerter does.

@@ -7,7 +7,8 @@ import (
 	"fmt"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/internal/database"
 )
 
 // ErrPostgres is returned for what can be done with SQLite files only.
@@ -17,7 +18,7 @@ var ErrPostgres = errors.New("it is a PostgreSQL database: pg_dump copies it")
 // somebody may be recording into it, and returns the position up to which the copy
 // is recorded. Of a PostgreSQL database it fails with [ErrPostgres].
 func Copy(ctx context.Context, store, path string) (pos wire.Position, err error) {
-	if isPostgres(store) {
+	if database.IsPostgres(store) {
 		return pos, ErrPostgres
 	}
 	from, err := OpenReadOnly(ctx, store)
@@ -25,13 +26,13 @@ func Copy(ctx context.Context, store, path string) (pos wire.Position, err error
 		return pos, err
 	}
 	defer func() { err = errors.Join(err, from.Close()) }()
-	db, err := sql.Open("sqlite", dsn(from.path, "mode=ro"))
+	db, err := sql.Open("sqlite", database.DSN(from.Path, "mode=ro"))
 	if err != nil {
-		return pos, fmt.Errorf("recorder: copy %s: %w", from.name, err)
+		return pos, fmt.Errorf("recorder: copy %s: %w", from.Name, err)
 	}
 	_, err = db.ExecContext(ctx, "VACUUM INTO ?", path)
 	if err = errors.Join(err, db.Close()); err != nil {
-		return pos, fmt.Errorf("recorder: copy %s: %w", from.name, err)
+		return pos, fmt.Errorf("recorder: copy %s: %w", from.Name, err)
 	}
 	to, err := OpenReadOnly(ctx, path)
 	if err != nil {
@@ -44,7 +45,7 @@ func Copy(ctx context.Context, store, path string) (pos wire.Position, err error
 // File returns the path of the SQLite file that a store is named by, or fails with
 // [ErrPostgres].
 func File(store string) (string, error) {
-	if isPostgres(store) {
+	if database.IsPostgres(store) {
 		return "", ErrPostgres
 	}
 	return strings.TrimPrefix(store, "sqlite:"), nil

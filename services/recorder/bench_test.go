@@ -1,7 +1,6 @@
 package recorder_test
 
 import (
-	"flag"
 	"fmt"
 	"syscall"
 	"testing"
@@ -9,14 +8,12 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/bench"
-	"wake/internal/eventlog"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/bench"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
-
-var update = flag.Bool("update", false, "write golden files that are missing")
 
 const incarnation = "8f14e45f-0000-4000-8000-000000000001"
 

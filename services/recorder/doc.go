@@ -8,7 +8,7 @@
 // The events of a run are in segments, packed, and in a tail, where the newest
 // wait until there are enough for a segment. Segments are only added and a tail's
 // events only removed when they are in a segment; triggers see to that. Each
-// run's events form a hash chain: see chain.go.
+// run's events form a hash chain: see package archive.
 //
 // # Promises
 //

@@ -1,17 +1,15 @@
 package recorder
 
-import "context"
+import (
+	"context"
+)
 
-// SizeOf returns the bytes that a store takes.
-func SizeOf(ctx context.Context, s *Store) (int64, error) {
-	total, _, _, err := s.size(ctx)
-	return total, err
-}
-
-// HoldingTables names the tables from which a run's rows are removed.
-func HoldingTables() (names []string) {
-	for _, h := range holdings() {
-		names = append(names, h.table)
+// Fill lets a recorder's store not grow any more, as on a disk that is full, or lets it grow again.
+func (r *Recorder) Fill(ctx context.Context, full bool) error {
+	limit := "4294967294"
+	if full {
+		limit = "1"
 	}
-	return names
+	_, err := r.store.Writer.ExecContext(ctx, "PRAGMA max_page_count = "+limit)
+	return err
 }

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // FuzzQuestions sends anything to the verbs: each message is answered, in its

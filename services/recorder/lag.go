@@ -24,18 +24,20 @@ func (r *Recorder) watchLag(ctx context.Context) {
 			return
 		}
 		if time.Since(measured) >= measureEvery {
-			r.metrics.measured(ctx, r.store)
+			if size, err := r.store.Size(ctx); err == nil {
+				r.metrics.size.Set(float64(size))
+			}
 			measured = time.Now()
 		}
-		pos, _ := r.recorded.at()
+		pos, _ := r.recorded.currentPos()
 		wait, cancel := context.WithTimeout(ctx, lagEvery)
 		lag, err := r.log.LagAt(wait, pos)
 		cancel()
 		if err != nil {
 			continue // the server is away
 		}
-		derived, _ := r.derived.at()
-		r.metrics.lags(pos, derived, lag)
+		derived, _ := r.derived.currentPos()
+		r.metrics.showLag(pos, derived, lag)
 		if lag.Danger() && !danger {
 			r.logger.ErrorContext(ctx, "the stream is about to drop events before they are recorded: let it keep them for longer with `wake init --max-age`",
 				"events_behind", lag.Events, "oldest", lag.Age.Round(time.Second).String(), "max_age_percent", int(100*lag.Part))

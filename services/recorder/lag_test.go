@@ -7,10 +7,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"wake/internal/eventlog"
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // How far the recorder is behind everybody sees, whether it runs or not; when it

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // talk is a tape of two runs whose lines grow, are replaced, are hidden and are of
@@ -206,7 +206,7 @@ func TestColoursAreNoWords(t *testing.T) {
 	p.store(s, 10)
 	for more := true; more; {
 		var err error
-		if more, err = s.Index(t.Context()); err != nil {
+		if more, err = s.IndexLines(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

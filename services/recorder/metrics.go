@@ -1,13 +1,12 @@
 package recorder
 
 import (
-	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"wake/internal/eventlog"
-	"wake/internal/metric"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/metric"
 )
 
 // metrics are what a recorder shows of itself, as wake_recorder_….
@@ -40,8 +39,8 @@ func newMetrics() metrics {
 	}
 }
 
-// recorded counts a batch.
-func (m metrics) recorded(r Report, took time.Duration) {
+// countBatch counts a batch.
+func (m metrics) countBatch(r Report, took time.Duration) {
 	m.took.Observe(took.Seconds())
 	m.events.Add(float64(r.Events))
 	m.void.Add(float64(r.Void))
@@ -51,21 +50,13 @@ func (m metrics) recorded(r Report, took time.Duration) {
 	m.lost.Add(float64(r.Lost))
 }
 
-// lags shows how far the recorder is behind at its positions.
-func (m metrics) lags(pos, derived uint64, lag eventlog.Lag) {
+// showLag shows how far the recorder is behind at its positions.
+func (m metrics) showLag(pos, derived uint64, lag eventlog.Lag) {
 	m.position.Set(float64(pos))
 	m.derived.Set(float64(derived))
 	m.behind.Set(float64(lag.Events))
 	m.late.Set(lag.Age.Seconds())
 	m.expiry.Set(lag.Part)
-}
-
-// measured shows how large the store is.
-func (m metrics) measured(ctx context.Context, s *Store) {
-	var size int64
-	if s.read.QueryRowContext(ctx, s.d.size).Scan(&size) == nil {
-		m.size.Set(float64(size))
-	}
 }
 
 // Describe implements [prometheus.Collector].

@@ -9,8 +9,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/seal"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/archive"
 )
 
 // originGrace is how long a server may be behind before it is believed that the
@@ -22,20 +24,29 @@ const originGrace = 5 * time.Second
 // has isn't in the stream, or is another one there: the stream was restored from a
 // backup that is older than the store, and may have gone on since. Recording further
 // would mix two histories, and what the stream has at the store's positions would be
-// in neither. An event that has aged out tells nothing.
+// in neither. An event that has aged out tells nothing. As long as the stream ends before the
+// store, it waits, and says so: servers may be behind, or have lost what they had acknowledged.
 func (r *Recorder) checkOrigin(ctx context.Context) error {
-	var kept Event
-	err := r.reach(ctx, func() (err error) {
-		kept, err = r.store.newest(ctx)
+	var kept archive.Event
+	var reached wire.Position
+	err := r.retryStore(ctx, opening, func() (err error) {
+		if reached, err = r.store.Position(ctx); err == nil {
+			kept, err = r.store.Newest(ctx)
+		}
 		return err
 	})
-	if err != nil || kept.Pos == 0 {
+	switch {
+	case err != nil:
 		return err
+	case reached.Seq > 0 && reached.Incarnation != r.log.Incarnation():
+		return fmt.Errorf("%w: it is %q, the store is of %q", eventlog.ErrIncarnation, r.log.Incarnation(), reached.Incarnation)
+	case kept.Pos == 0:
+		return nil
 	}
 	for begun := time.Now(); ; {
 		var found sighting
-		err := r.patiently(ctx, func() (err error) {
-			found, err = r.sight(ctx, kept.Pos)
+		err := r.retryServer(ctx, func() (err error) {
+			found, err = r.sightingAt(ctx, kept.Pos)
 			return err
 		})
 		patient := time.Since(begun) < originGrace
@@ -43,11 +54,13 @@ func (r *Recorder) checkOrigin(ctx context.Context) error {
 		case err != nil:
 			return err
 		case found.message != nil:
-			return r.same(kept, found.message)
+			r.c.Health.Set(opening, nil)
+			return r.checkSame(kept, found.message)
 		case kept.Pos < found.first, kept.Pos <= found.last && !patient:
+			r.c.Health.Set(opening, nil)
 			return nil
 		case !patient:
-			return fmt.Errorf("%w: position %d is beyond the last one, %d", eventlog.ErrIncarnation, kept.Pos, found.last)
+			r.c.Health.Set(opening, fmt.Errorf("%w: the store is at %d, the stream at %d", eventlog.ErrBeyond, kept.Pos, found.last))
 		}
 		select {
 		case <-ctx.Done():
@@ -63,7 +76,7 @@ type sighting struct {
 	message     *jetstream.RawStreamMsg // nil: none
 }
 
-func (r *Recorder) sight(ctx context.Context, pos uint64) (s sighting, err error) {
+func (r *Recorder) sightingAt(ctx context.Context, pos uint64) (s sighting, err error) {
 	stream, err := r.log.JetStream().Stream(ctx, r.log.Names().EventsStream())
 	if err != nil {
 		return s, err
@@ -75,9 +88,9 @@ func (r *Recorder) sight(ctx context.Context, pos uint64) (s sighting, err error
 	return s, err
 }
 
-// same fails with [eventlog.ErrIncarnation] unless a message of the stream is the
+// checkSame fails with [eventlog.ErrIncarnation] unless a message of the stream is the
 // event, which is kept as it was before it was sealed.
-func (r *Recorder) same(kept Event, m *jetstream.RawStreamMsg) error {
+func (r *Recorder) checkSame(kept archive.Event, m *jetstream.RawStreamMsg) error {
 	if bytes.Equal(m.Data, kept.Data) && m.Time.UnixMilli() == kept.Time {
 		return nil
 	}
@@ -89,27 +102,4 @@ func (r *Recorder) same(kept Event, m *jetstream.RawStreamMsg) error {
 		return fmt.Errorf("%w: at position %d the stream has another event than the one that is recorded", eventlog.ErrIncarnation, kept.Pos)
 	}
 	return nil
-}
-
-// newest returns the last event that is kept as the stream had it; its position is 0
-// if there is none.
-func (s *Store) newest(ctx context.Context) (Event, error) {
-	t, err := s.view(ctx)
-	if err != nil {
-		return Event{}, wrap("newest", err)
-	}
-	defer t.Rollback() //nolint:errcheck // nothing was written
-	var pos uint64
-	const query = `SELECT coalesce(max(pos), 0) FROM (SELECT max(last_pos) AS pos FROM segments UNION ALL SELECT max(pos) FROM tail) AS kept`
-	if err := t.row(ctx, query).Scan(&pos); err != nil {
-		return Event{}, wrap("newest", err)
-	}
-	list, _, err := t.window(ctx, pos, pos)
-	if err != nil {
-		return Event{}, wrap("newest", err)
-	}
-	if len(list) == 0 || list[0].Mark == markRecorder {
-		return Event{}, nil
-	}
-	return list[0], nil
 }

@@ -2,12 +2,8 @@ package recorder
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync"
 	"time"
-
-	"wake/pkg/wire"
 )
 
 // progress is a position up to which everything is done.
@@ -18,15 +14,15 @@ type progress struct {
 	moved chan struct{} // closed when pos changes; nil: nobody waits
 }
 
-// at returns the position, and whether there is likely to be much behind it.
-func (p *progress) at() (pos uint64, busy bool) {
+// currentPos returns the position, and whether there is likely to be much behind it.
+func (p *progress) currentPos() (pos uint64, busy bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.pos, time.Since(p.full) < indexEvery
 }
 
-// busy notes whether there is much behind the position.
-func (p *progress) busy(much bool) {
+// setBusy notes whether there is much behind the position.
+func (p *progress) setBusy(much bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.full = time.Time{}
@@ -35,7 +31,7 @@ func (p *progress) busy(much bool) {
 	}
 }
 
-func (p *progress) to(pos uint64) {
+func (p *progress) moveTo(pos uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if pos <= p.pos { // two report what they have done
@@ -48,8 +44,8 @@ func (p *progress) to(pos uint64) {
 	}
 }
 
-// reaches waits until pos is reached or ctx ends.
-func (p *progress) reaches(ctx context.Context, pos uint64) {
+// awaitPos waits until pos is reached or ctx ends.
+func (p *progress) awaitPos(ctx context.Context, pos uint64) {
 	for {
 		p.mu.Lock()
 		if p.pos >= pos {
@@ -69,36 +65,5 @@ func (p *progress) reaches(ctx context.Context, pos uint64) {
 	}
 }
 
-// maxCatchUp is how long a question waits for the recorder at most. A recorder
-// that is further behind, since it is being rebuilt for one, answers from what
-// it has.
-const maxCatchUp = 500 * time.Millisecond
-
-// catchUp waits until what was stored before the question is recorded, or derived
-// from: who has seen an event stored finds it in the answer. Else it says how much
-// is missing.
-func (r *Recorder) catchUp(ctx context.Context, p *progress) wire.Lag {
-	ctx, cancel := context.WithTimeout(ctx, maxCatchUp)
-	defer cancel()
-	_, end, err := r.log.Bounds(ctx)
-	if err != nil {
-		return wire.Lag{}
-	}
-	p.reaches(ctx, end)
-	if pos, _ := p.at(); pos < end {
-		return wire.Lag{Behind: end - pos}
-	}
-	return wire.Lag{}
-}
-
-// early is the error of an answer that lacks something. What wasn't found may be
-// in that.
-func early(err error, lag wire.Lag) error {
-	e, ok := errors.AsType[*wire.APIError](err)
-	if !ok || lag.Behind == 0 || e.Code != wire.CodeRunNotFound && e.Code != wire.CodeNodeNotFound {
-		return err
-	}
-	said := *e
-	said.Hint = fmt.Sprintf("the recorder has %d events to catch up with: ask again in a while", lag.Behind)
-	return &said
-}
+// indexEvery is how often lines get into the full text when nobody asks.
+const indexEvery = time.Second

@@ -5,28 +5,31 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/api"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // hold keeps a recorder from recording until let is called.
 func (p *plant) hold() (let func()) {
 	p.t.Helper()
 	db := openDB(p.t, p.path())
-	db.SetMaxOpenConns(1)
+	conn, err := db.Conn(p.t.Context()) // the driver rolls back what a connection that it gets back has begun
+	if err != nil {
+		p.t.Fatal(err)
+	}
 	lock := []string{"PRAGMA busy_timeout = 10000", "BEGIN IMMEDIATE"}
 	if onPostgres(p.path()) {
 		lock = []string{"BEGIN", "LOCK TABLE streams IN EXCLUSIVE MODE"}
 	}
 	for _, text := range lock {
-		if _, err := db.ExecContext(p.t.Context(), text); err != nil {
+		if _, err := conn.ExecContext(p.t.Context(), text); err != nil {
 			p.t.Fatal(err)
 		}
 	}
 	return func() {
-		if err := db.Close(); err != nil {
+		if err := errors.Join(conn.Close(), db.Close()); err != nil {
 			p.t.Error(err)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // log247 is a run of 247 lines, one every two seconds: every fourth is a tool, every
@@ -387,7 +387,7 @@ func TestStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := wire.AgentStatus{
-		AgentID: "sentinella", State: "waiting", Runtime: "12m", SessionID: "session-r1b", CostUsd: 0.34,
+		AgentID: "sentinella", State: "waiting", Runtime: "12m", SessionID: "session-r1b", CostUsd: 0.34, CostBasis: "reported",
 		TokensIn: 1000, TokensOut: 50, ToolsUsed: 1, LastActivity: "waiting for an answer: Deploy?", LastActivityAge: "12m ago",
 		RuntimeMs: 12*60_000 + 36_000, LastActivityAt: p.clock, LastActivityAgeMs: 12 * 60_000, StartedAt: 1767400002000, ToolErrors: 1,
 		WaitedMs: 720_000, WaitingFor: "judge: an answer to p1: Deploy?",
@@ -400,7 +400,7 @@ func TestStatus(t *testing.T) {
 	}
 	agents := []wire.AgentStatus{
 		{
-			AgentID: "coder", State: "complete", Runtime: "30s", SessionID: "session-r1b", CostUsd: 0.34, TokensIn: 1000, TokensOut: 50,
+			AgentID: "coder", State: "complete", Runtime: "30s", SessionID: "session-r1b", CostUsd: 0.34, CostBasis: "reported", TokensIn: 1000, TokensOut: 50,
 			ToolsUsed: 1, ToolErrors: 1, LastActivity: "done", LastActivityAge: "12m ago",
 			RuntimeMs: 30_000, LastActivityAt: p.clock - 3000, LastActivityAgeMs: 12*60_000 + 3000, StartedAt: p.clock - 33_000, EndedAt: p.clock - 3000,
 			NodeType: "agent", Attempt: 1, Model: "opus", ContextPct: 25,

@@ -2,6 +2,7 @@ package recorder_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,15 +15,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
-	"wake/internal/api"
-	"wake/internal/eventlog"
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/health"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 func TestMain(m *testing.M) {
@@ -31,7 +33,7 @@ func TestMain(m *testing.M) {
 	}
 	// An object store's Put sometimes leaves this one behind: it takes a channel
 	// that Put may have cleared by then, and waits on nil for ever.
-	natstest.Main(m, goleak.IgnoreTopFunction("github.com/nats-io/nats.go/jetstream.(*jetStream).resetPendingAcksOnReconnect"))
+	natstest.Main(m)
 }
 
 // plant is a server with a log and whoever writes into it.
@@ -451,6 +453,40 @@ func TestPoisonIsKeptAndSetAside(t *testing.T) {
 	})
 }
 
+// An event that has ended the process as often as may be is kept as it is, and set aside.
+func TestEndsItsProcess(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		w := p.claim("r1", "coder")
+		p.write(w, text("before"))
+		pos := p.write(w, text("venom"))
+		last := p.write(w, text("after"))
+		stop := p.record(recorder.Config{Trial: logtest.Dying(t, "recorder", p.log.Incarnation(), pos)})
+		p.until(last)
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		db := openDB(t, p.path())
+		defer db.Close()
+		if got := rowsOf(t, db, `SELECT pos, runs.run, mark FROM tail JOIN runs ON runs.id = tail.run WHERE mark <> ''`); len(got) != 1 ||
+			got[0] != fmt.Sprintf("pos=%d run=_ mark=bad ", pos) {
+			t.Errorf("events %q", got)
+		}
+		stream, err := p.log.JetStream().Stream(t.Context(), "WAKE_DEADLETTER")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := stream.GetMsg(t.Context(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var letter wire.Poison
+		if err := wire.Unmarshal(m.Data, &letter); err != nil || letter.Position != pos || !strings.Contains(letter.Reason, "has ended the process 3 times") {
+			t.Errorf("letter %+v: %v", letter, err)
+		}
+	})
+}
+
 // stored returns the bytes of a node's last event.
 func (p *plant) stored(run, node string) []byte {
 	p.t.Helper()
@@ -507,7 +543,90 @@ func TestAFileOfAnotherStreamIsRefused(t *testing.T) {
 	})
 }
 
-func TestAPositionBeyondTheStreamIsRefused(t *testing.T) {
+// told waits until a board has a trouble, or has none, and returns what it says.
+func told(b *health.Board, ill bool) error {
+	for {
+		changed := b.Changed()
+		if err := b.Err(); (err != nil) == ill {
+			return err
+		}
+		<-changed
+	}
+}
+
+// While the store can't grow, the recorder tells so, answers from what it has, and then goes on by
+// itself.
+func TestFullDisk(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		p.at = filepath.Join(p.dir, "recorder.db") // which pages are counted of
+		board := health.NewBoard(slog.New(slog.DiscardHandler))
+		r, err := recorder.New(recorder.Config{Path: p.path(), Health: board}, p.log, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.run(r)
+		w := p.claim("r1", "coder")
+		p.until(p.write(w, text("first")))
+		for range 2 {
+			if err := r.Fill(t.Context(), true); err != nil {
+				t.Fatal(err)
+			}
+			var last uint64
+			for range 50 {
+				last = p.write(w, text(rand.Text()+strings.Repeat(rand.Text(), 100)))
+			}
+			if err := told(board, true); !strings.Contains(err.Error(), "recorder: recording: ") || !strings.Contains(err.Error(), "full") {
+				t.Errorf("it says %v", err)
+			}
+			<-time.After(time.Minute)
+			if got, err := api.Call[wire.RunsResponse](t.Context(), p.nc, subjects.Default, wire.VerbRuns, wire.RunsRequest{}); err != nil || len(got.Runs) != 1 {
+				t.Errorf("it answers %v, %v", got, err)
+			}
+			if err := r.Fill(t.Context(), false); err != nil {
+				t.Fatal(err)
+			}
+			p.until(last)
+			_ = told(board, false)
+		}
+	})
+}
+
+// A store that somebody has put another file in the place of is no reason to end.
+func TestDamagedStore(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		p.at = filepath.Join(p.dir, "recorder.db")
+		pos := p.fill(3)
+		r, err := recorder.New(recorder.Config{Path: p.path()}, p.log, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := p.run(r)
+		p.until(pos)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p.path(), []byte(strings.Repeat("no database ", 1000)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err = r.Run(t.Context())
+		if err == nil || recorder.Lasting(err) || !strings.Contains(err.Error(), "the store is damaged") || !strings.Contains(err.Error(), "move "+p.path()) {
+			t.Errorf("Run: %v", err)
+		}
+		other, err := recorder.New(recorder.Config{Path: p.path()}, p.log, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := other.Run(t.Context()); !recorder.Lasting(err) {
+			t.Errorf("Run of one that was told to use it: %v", err)
+		}
+	})
+}
+
+// A stream that ends before the store is of servers that are behind, or have lost something: the
+// recorder waits for its events, and refuses others in their place.
+func TestStoreBeyondTheStream(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		p := newPlant(t)
 		p.fill(3)
@@ -517,11 +636,23 @@ func TestAPositionBeyondTheStreamIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		closed(t, s)
-		r, err := recorder.New(recorder.Config{Path: p.path()}, p.log, slog.New(slog.DiscardHandler))
+		board := health.NewBoard(slog.New(slog.DiscardHandler))
+		r, err := recorder.New(recorder.Config{Path: p.path(), Health: board}, p.log, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Run(t.Context()); !errors.Is(err, eventlog.ErrIncarnation) {
+		done := make(chan error, 1)
+		go func() { done <- r.Run(t.Context()) }()
+		if err := told(board, true); !strings.Contains(err.Error(), eventlog.ErrBeyond.Error()) {
+			t.Errorf("it says %v", err)
+		}
+		select {
+		case err := <-done:
+			t.Fatalf("it ended: %v", err)
+		case <-time.After(time.Hour):
+		}
+		p.fill(len(tape.entries))
+		if err := <-done; !errors.Is(err, eventlog.ErrIncarnation) {
 			t.Errorf("got %v", err)
 		}
 	})

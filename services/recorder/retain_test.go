@@ -10,9 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/run"
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
+	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
 // whole is a run from its beginning to its end, with a text.
@@ -65,7 +66,7 @@ func listed(t *testing.T, s *recorder.Store, q wire.RunsRequest) []string {
 func found(t *testing.T, s *recorder.Store, word string) []string {
 	t.Helper()
 	for more, err := true, error(nil); more; {
-		if more, err = s.Index(t.Context()); err != nil {
+		if more, err = s.IndexLines(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -320,6 +321,43 @@ func TestAForkOfADeletedRunKeepsIt(t *testing.T) {
 	}
 }
 
+// Retention leaves a run that has a fork, also one that has ended, until that is gone. A child is none.
+func TestRetentionLeavesWhatAForkNeeds(t *testing.T) {
+	p := newTape(t)
+	p.whole("parent", "one")
+	p.whole("caller", "one")
+	for id, first := range map[string]wire.Payload{
+		"fork":  &wire.RunForked{ParentRun: "parent", ParentPos: 1, State: mustRaw(t, &wire.State{V: wire.Version, RunID: "parent", Status: wire.RunRunning})},
+		"child": &wire.FlowStart{FlowName: "f", Definition: mustRaw(t, map[string]any{"name": "f"}), DefinitionHash: "h", ParentRun: "caller", ParentNode: "n"},
+	} {
+		p.add(id, wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: id})
+		p.add(id, wire.RunNode, "", first)
+		p.add(id, wire.RunNode, "", &wire.FlowAborted{Reason: "operator"})
+	}
+	s := openStore(t)
+	p.store(s, 100)
+	now := time.UnixMilli(p.clock).Add(100 * time.Hour)
+	for _, want := range [][]string{{"parent"}, nil} {
+		for range 3 {
+			if _, err := s.Expire(t.Context(), recorder.Retention{Age: time.Hour, Grace: time.Minute}, now); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, listed(t, s, wire.RunsRequest{})); diff != "" && want != nil {
+				t.Errorf("left (-want +got):\n%s", diff)
+			}
+		}
+		now = now.Add(time.Hour)
+		for more, err := true, error(nil); more; {
+			if _, more, err = s.Remove(t.Context(), now); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if left := listed(t, s, wire.RunsRequest{}); len(left) > 0 {
+		t.Errorf("left when the fork is gone: %v", left)
+	}
+}
+
 // Size takes the runs that ended first, and no more than it has to.
 func TestSizeTakesTheOldest(t *testing.T) {
 	p := newTape(t)
@@ -335,7 +373,7 @@ func TestSizeTakesTheOldest(t *testing.T) {
 	s := openAt(t, path)
 	defer closed(t, s)
 	p.store(s, 100)
-	total, err := recorder.SizeOf(t.Context(), s)
+	total, err := s.Size(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +395,9 @@ func TestNoTableIsForgotten(t *testing.T) {
 	s := openAt(t, path)
 	defer closed(t, s)
 	known := []string{"streams", "runs", "retired", "deleted", "blobs", "blob_uses", "usage_seen", "lines_open", "lines_indexed", "alerts", "alerts_read", "rebuilds", "wake_schema"}
-	known = append(known, recorder.HoldingTables()...)
+	for _, held := range table.All().OfRuns() {
+		known = append(known, held.Name)
+	}
 	db := openDB(t, path)
 	defer db.Close()
 	query := `SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'lines_fts%' AND name NOT LIKE 'sqlite_%'`
@@ -366,7 +406,7 @@ func TestNoTableIsForgotten(t *testing.T) {
 	}
 	for _, row := range rowsOf(t, db, query) {
 		if name := strings.TrimSuffix(strings.TrimPrefix(row, "name="), " "); !slices.Contains(known, name) {
-			t.Errorf("table %s: say in holdings how a run's rows are removed", name)
+			t.Errorf("table %s: say in its declaration that it has rows of runs, or here how a run's rows are removed", name)
 		}
 	}
 }

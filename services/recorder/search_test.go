@@ -10,11 +10,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/api"
-	"wake/internal/natstest"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 func TestSearch(t *testing.T) {
@@ -135,7 +135,7 @@ func (p *tape) storeAndIndex(s *recorder.Store, size int) {
 func indexed(t testing.TB, s *recorder.Store) {
 	t.Helper()
 	for more, err := true, error(nil); more; {
-		if more, err = s.Index(t.Context()); err != nil {
+		if more, err = s.IndexLines(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -173,7 +173,7 @@ func TestTheFullTextLags(t *testing.T) {
 	if hits, through := needles(s); hits != 0 || through != 0 {
 		t.Errorf("before anything is indexed: %d hits, through %d", hits, through)
 	}
-	if more, err := s.Index(t.Context()); err != nil || !more {
+	if more, err := s.IndexLines(t.Context()); err != nil || !more {
 		t.Fatalf("indexed: more %t, %v", more, err)
 	}
 	if hits, through := needles(s); hits != 3 || through < 1000 || through > 4000 {
@@ -276,19 +276,19 @@ func TestStats(t *testing.T) {
 		got := ask(s, wire.StatsRequest{})
 		want := wire.StatsResponse{
 			Runs:  wire.RunStats{Runs: 2, ByStatus: map[string]int64{"complete": 1, "running": 1}, P50Ms: 86_423_000, P95Ms: 86_423_000},
-			Total: wire.SpendStats{Name: "total", Runs: 2, Calls: 3, TokensIn: 181, TokensOut: 7, CostUsd: 0.75},
+			Total: wire.SpendStats{Name: "total", Runs: 2, Calls: 3, TokensIn: 181, TokensOut: 7, CostUsd: 0.75, CostBasis: "reported"},
 			Days: []wire.SpendStats{
-				{Name: "2026-01-04", Runs: 2, Calls: 1, TokensIn: 11, TokensOut: 1, CostUsd: 0.35},
-				{Name: "2026-01-03", Runs: 1, Calls: 2, TokensIn: 170, TokensOut: 6, CostUsd: 0.4},
+				{Name: "2026-01-04", Runs: 2, Calls: 1, TokensIn: 11, TokensOut: 1, CostUsd: 0.35, CostBasis: "reported"},
+				{Name: "2026-01-03", Runs: 1, Calls: 2, TokensIn: 170, TokensOut: 6, CostUsd: 0.4, CostBasis: "reported"},
 			},
 			Models: []wire.SpendStats{
-				{Name: "opus", Runs: 2, Calls: 2, TokensIn: 121, TokensOut: 6, CostUsd: 0.65},
-				{Name: "haiku", Runs: 1, Calls: 1, TokensIn: 60, TokensOut: 1, CostUsd: 0.1},
+				{Name: "opus", Runs: 2, Calls: 2, TokensIn: 121, TokensOut: 6, CostUsd: 0.65, CostBasis: "reported"},
+				{Name: "haiku", Runs: 1, Calls: 1, TokensIn: 60, TokensOut: 1, CostUsd: 0.1, CostBasis: "reported"},
 			},
-			Flows: []wire.SpendStats{{Name: "review", Runs: 2, Calls: 3, TokensIn: 181, TokensOut: 7, CostUsd: 0.75}},
+			Flows: []wire.SpendStats{{Name: "review", Runs: 2, Calls: 3, TokensIn: 181, TokensOut: 7, CostUsd: 0.75, CostBasis: "reported"}},
 			Nodes: []wire.SpendStats{
-				{Name: "coder", Runs: 1, Calls: 2, TokensIn: 170, TokensOut: 6, CostUsd: 0.7},
-				{Name: "judge", Runs: 1, Calls: 1, TokensIn: 11, TokensOut: 1, CostUsd: 0.05},
+				{Name: "coder", Runs: 1, Calls: 2, TokensIn: 170, TokensOut: 6, CostUsd: 0.7, CostBasis: "reported"},
+				{Name: "judge", Runs: 1, Calls: 1, TokensIn: 11, TokensOut: 1, CostUsd: 0.05, CostBasis: "reported"},
 			},
 			Tools: []wire.ToolStats{
 				{Tool: "Bash", Calls: 10, Failed: 3, Denied: 1, FailureRate: 1. / 3, P50Ms: 600, P95Ms: 960},

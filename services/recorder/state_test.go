@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // The state at any position is the fold of the events up to there, wherever the

@@ -1,14 +1,10 @@
 package recorder_test
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,10 +17,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
-	"wake/internal/eventlog"
-	"wake/internal/run"
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // dump returns what the file says: all events, and all rows of what is derived
@@ -430,7 +426,7 @@ func TestOpen(t *testing.T) {
 	dir := t.TempDir()
 	statement := func(name, sql string) string {
 		path := filepath.Join(dir, name)
-		if name == "newer.db" {
+		if name != "foreign.db" {
 			closed(t, openAt(t, path))
 		}
 		db := openDB(t, path)
@@ -448,6 +444,7 @@ func TestOpen(t *testing.T) {
 	}
 	for path, want := range map[string]error{
 		statement("newer.db", `PRAGMA user_version = 99`):          recorder.ErrNewer,
+		statement("unreleased.db", `PRAGMA user_version = 6`):      recorder.ErrUnreleased,
 		statement("foreign.db", `CREATE TABLE accounts (id TEXT)`): recorder.ErrForeign,
 		garbage:                      recorder.ErrForeign,
 		filepath.Join(dir, "new.db"): nil,
@@ -473,114 +470,46 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// TestAFileOfSchema1Opens keeps a file as the first schema wrote it. New schemas
-// add files; none is ever rewritten.
-func TestAFileOfSchema1Opens(t *testing.T) {
-	p := newTape(t)
-	p.start("r1", "coder", map[string]string{"name": "sentinella"})
-	p.add("r1", "coder", "coder#1", &wire.AgentTextDelta{Content: "old ", Block: 1})
-	p.add("r1", "coder", "coder#1", &wire.AgentTextDelta{Content: "new", Block: 1})
-	kept := filepath.Join("testdata", "schema-1.db")
-	if _, err := os.Stat(kept); errors.Is(err, os.ErrNotExist) && *update {
-		s := openAt(t, kept)
-		p2 := *p
-		p2.entries = p.entries[:len(p.entries)-1]
-		p2.store(s, 100)
-		closed(t, s)
-	}
-	data, err := os.ReadFile(kept)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "old.db")
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := openAt(t, path)
-	defer closed(t, s)
-	if r := p.store(s, 100); r.Events != 1 {
-		t.Errorf("recorded %d events, want the new one", r.Events)
-	}
-	log, err := s.Log(t.Context(), wire.LogRequest{Run: "sentinella", Limit: new(2)}, time.UnixMilli(p.clock), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"user [prompt] Do it.", "text old new"}, texts(log.Lines)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// TestOlderFilesBecomeTheSame keeps files as earlier schemas wrote them, with
-// everything that is odd in a stream.
-func TestOlderFilesBecomeTheSame(t *testing.T) {
-	p := story(t)
-	p.put(&wire.Event{RunID: "r2", NodeID: "judge", ExecID: "judge#1", Seq: 1, Epoch: 1, Timestamp: p.clock, Payload: &wire.AgentText{Content: "its place is taken"}})
-	p.entries = append(p.entries, poison(p.pos+1), poison(p.pos+2))
-	p.pos += 7 // what comes next, the stream dropped before it was recorded
-	p.add(wire.NoRun, wire.RunNode, "", &wire.CommandReceived{Command: mustRaw(t, map[string]any{"type": "send"}), Reason: "no run"})
-	for range 1100 {
-		p.add("r2", "judge", "judge#1", &wire.AgentTextDelta{Content: "talk, ", Block: 2})
-	}
-	fresh := filepath.Join(t.TempDir(), "fresh.db")
-	s := openAt(t, fresh)
-	if r := p.store(s, 100); r.Void != 1 || r.Bad != 2 || r.Lost != 5 {
-		t.Fatalf("the story tells too little: %+v", r)
-	}
-	closed(t, s)
-	for _, name := range []string{"schema-1-story.db.gz", "schema-2-story.db.gz"} {
-		t.Run(name, func(t *testing.T) {
-			old := unpacked(t, name)
-			if _, err := recorder.OpenReadOnly(t.Context(), old); !errors.Is(err, recorder.ErrOlder) {
-				t.Errorf("for reading only: %v", err)
-			}
-			var said bytes.Buffer
-			s, err := recorder.OpenLogging(t.Context(), old, slog.New(slog.NewTextHandler(&said, nil)))
+// Nobody else may read a store, also one that was there before.
+func TestStoresArePrivate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "recorder.db")
+	for range 2 {
+		s := openAt(t, path)
+		if _, err := s.Position(t.Context()); err != nil { // a new file has its logs from the first question on
+			t.Fatal(err)
+		}
+		for _, end := range []string{"", "-wal", "-shm"} {
+			info, err := os.Stat(path + end)
 			if err != nil {
 				t.Fatal(err)
 			}
-			closed(t, s)
-			if diff := cmp.Diff(dump(t, fresh), dump(t, old)); diff != "" {
-				t.Errorf("(-fresh +migrated):\n%s", diff)
+			if info.Mode().Perm() != 0o600 {
+				t.Errorf("%s is %s", info.Name(), info.Mode())
 			}
-			if v := verified(t, old, ""); len(v.Damages) > 0 {
-				t.Errorf("damages: %v", v.Damages)
-			}
-			if name != "schema-1-story.db.gz" && !strings.Contains(said.String(), `msg="brought the store to the current schema" runs=3`) {
-				t.Errorf("it says %s", said.String())
-			}
-			s = openAt(t, old) // again, and it is gone on with
-			p := *p
-			p.add("r2", "judge", "judge#1", &wire.AgentText{Content: "more"})
-			p.store(s, 10)
-			closed(t, s)
-			if v := verified(t, old, ""); len(v.Damages) > 0 {
-				t.Errorf("damages: %v", v.Damages)
-			}
-		})
+		}
+		closed(t, s)
+		if err := os.Chmod(path, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
-// unpacked returns the path of a copy of a packed file.
-func unpacked(t *testing.T, name string) string {
-	t.Helper()
-	packed, err := os.Open(filepath.Join("testdata", name))
-	if err != nil {
-		t.Fatal(err)
+// A store of a kind that there isn't becomes no file.
+func TestStoreKinds(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, target := range []string{"mysql://ann:swordfish@h/x", "Postgres://h/x", "http://h", "://x"} {
+		s, err := recorder.Open(t.Context(), target)
+		if err == nil {
+			closed(t, s)
+			t.Errorf("%s was opened", target)
+		} else if strings.Contains(err.Error(), "swordfish") || !strings.Contains(err.Error(), "postgres://USER@HOST/DATABASE") {
+			t.Error(err)
+		}
 	}
-	defer packed.Close()
-	in, err := gzip.NewReader(packed)
-	if err != nil {
-		t.Fatal(err)
+	left, err := os.ReadDir(".")
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
-	data, err := io.ReadAll(in)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "old.db")
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }
 
 // TestReadIsWhatWasStored reads the events of one run and of all, in parts and

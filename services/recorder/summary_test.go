@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestLogSummary(t *testing.T) {
@@ -34,7 +34,7 @@ func TestLogSummary(t *testing.T) {
 	r := ask(wire.LogRequest{Grep: "nothing", Type: wire.LineUser}, p.clock)
 	want := wire.LogSummary{
 		Asked: []string{"coder: Do it."}, Failures: []string{"coder: Bash failed: exit code 1"}, Files: []string{"a.go"},
-		Builds: []string{"go test ./...: failed"}, LastWords: "Not so fast.", State: "active", CostUsd: 0.25,
+		Builds: []string{"go test ./...: failed"}, LastWords: "Not so fast.", State: "active", CostUsd: 0.25, CostBasis: "reported",
 		TokensIn: 100, TokensOut: 7, ToolsUsed: 2, ToolErrors: 1, Text: r.Summary.Text,
 	}
 	if diff := cmp.Diff(want, *r.Summary); diff != "" || r.Position != 0 {

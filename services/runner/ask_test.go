@@ -8,10 +8,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent/native/apitest"
-	"wake/internal/ask"
-	"wake/internal/natstest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent/native/apitest"
+	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // asking is a flow whose agent asks a person.

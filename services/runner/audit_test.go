@@ -6,9 +6,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // audits returns those of a run, as text: node, agent, id, result and evidence.

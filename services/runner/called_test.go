@@ -8,9 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent/native/apitest"
-	"wake/internal/natstest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent/native/apitest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // leading is a flow whose agent may start another one, which waits for an answer.

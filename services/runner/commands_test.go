@@ -1,33 +1,53 @@
 package runner_test
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"wake/internal/agent"
-	"wake/internal/api"
-	"wake/internal/eventlog"
-	"wake/internal/flow"
-	"wake/internal/natstest"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
-// tell sends a command by wake.api.command and returns what became of it.
+// tell stores a command and returns what became of it.
 func (b *bench) tell(c wire.Command) wire.CommandResponse {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(b.t.Context(), 4500*time.Millisecond)
 	defer cancel()
-	r, err := api.Call[wire.CommandResponse](ctx, b.nc, subjects.Default, wire.VerbCommand, c)
+	_, last, err := b.log.Bounds(ctx)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	c.ID = cmp.Or(c.ID, rand.Text())
+	data, err := wire.Marshal(c)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ack, err := b.log.Send(ctx, subjects.Default.Command(cmp.Or(c.RunID, subjects.NoRun)), data)
 	if err != nil {
 		b.t.Fatalf("%s: %v", c.Type, err)
 	}
-	return r
+	answer := wire.CommandResponse{CommandID: c.ID, RunID: c.RunID}
+	for e, err := range b.log.Follow(ctx, eventlog.Query{Kinds: []wire.Kind{wire.KindFlow}, From: last + 1}) {
+		if err != nil || e.Event == nil {
+			continue // time is over, or it is no event
+		}
+		if p, ok := e.Event.Payload.(*wire.CommandReceived); ok && p.AtPos == ack.Sequence {
+			answer.Recorded, answer.Accepted, answer.Reason, answer.Position = true, p.Accepted, p.Reason, e.Pos
+			break
+		}
+	}
+	return answer
 }
 
 // code is the code of a rejection.
@@ -396,9 +416,9 @@ func TestCommandIsObeyedWhole(t *testing.T) {
 func TestStrayWaits(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
-		keeper := b.keeper(t.Context(), "other")
-		stop := b.background(keeper.Run)
-		l, err := keeper.Acquire(t.Context(), subjects.Default.LeaseKey(subjects.NoRun, wire.RunNode), "")
+		leases := b.leases(t.Context(), "other")
+		stop := b.background(leases.Run)
+		l, err := leases.Acquire(t.Context(), subjects.Default.LeaseKey(subjects.NoRun, wire.RunNode), "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/agent"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // Commands are processes, which live by the real clock: no bubbles here.

@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -11,13 +12,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"wake/internal/agent"
-	"wake/internal/eventlog"
-	"wake/internal/lease"
-	"wake/internal/natstest"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/health"
+	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // count returns how many of the events are of a type.
@@ -60,6 +62,77 @@ func TestServerAway(t *testing.T) {
 	})
 }
 
+// Consumers that somebody deletes are made again: the runner goes on taking runs, nodes and commands.
+func TestConsumersAreMadeAgain(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo})
+		js := b.log.JetStream()
+		for round := range 2 {
+			for _, name := range []string{"WAKE_QUEUE", "WAKE_COMMANDS", "WAKE_ALERTS", "WAKE_EVENTS", "KV_WAKE_STATE", "KV_WAKE_LEASES"} {
+				stream, err := js.Stream(t.Context(), name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for consumer := range stream.ConsumerNames(t.Context()).Name() {
+					if err := stream.DeleteConsumer(t.Context(), consumer); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			id := fmt.Sprintf("run%d", round)
+			b.submit(id, chain)
+			if state, entries := b.ended(id); state.Result != wire.FlowStatusComplete {
+				t.Errorf("run ended as %s (%s):\n%s", state.Result, state.Error, story(entries))
+			}
+		}
+	})
+}
+
+// A runner without room on its disk begins no node, says so, and goes on when it has room.
+func TestNoRoom(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		board := health.NewBoard(b.logger())
+		folder := t.TempDir()
+		if err := os.MkdirAll(filepath.Join(folder, ".room", "x"), 0o700); err != nil { // nothing can be written there
+			t.Fatal(err)
+		}
+		p := &scripted{say: echo}
+		b.runner("r1", p, func(c *runner.Config) { c.Health, c.Folders = board, []string{folder} })
+		b.submit("run1", chain)
+		<-time.After(time.Minute)
+		if err := board.Of("runner: disk"); err == nil || !strings.Contains(err.Error(), "no room in "+folder) {
+			t.Errorf("it says %v", err)
+		}
+		if n := len(p.started()); n != 0 {
+			t.Errorf("%d agents were started", n)
+		}
+		if err := os.RemoveAll(filepath.Join(folder, ".room")); err != nil {
+			t.Fatal(err)
+		}
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || board.Of("runner: disk") != nil {
+			t.Errorf("run ended as %s, it says %v:\n%s", state.Result, board.Err(), story(entries))
+		}
+	})
+}
+
+// A runner that starts while the server is away begins when that is back.
+func TestBeginsLater(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.server.Stop()
+		b.runner("r1", &scripted{say: echo})
+		<-time.After(10 * time.Minute)
+		b.server.Start(t)
+		<-time.After(time.Minute)
+		b.submit("run1", chain)
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete {
+			t.Errorf("run ended as %s (%s):\n%s", state.Result, state.Error, story(entries))
+		}
+	})
+}
+
 // Commands and runs that are asked for after a restart of the server are obeyed.
 func TestServerRestarts(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -95,11 +168,11 @@ func TestCrashBeforeStart(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		ctx, die := context.WithCancel(t.Context())
-		keeper, err := lease.NewKeeper(ctx, b.log.JetStream(), subjects.Default.LeasesBucket(), lease.Identity{Runner: "dead"}, b.logger())
+		leases, err := lease.NewHolder(ctx, b.log.JetStream(), subjects.Default.LeasesBucket(), lease.Identity{Runner: "dead"}, b.logger())
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, err := keeper.Acquire(ctx, subjects.Default.LeaseKey("run1", wire.RunNode), "")
+		l, err := leases.Acquire(ctx, subjects.Default.LeaseKey("run1", wire.RunNode), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,9 +257,9 @@ func TestNotOfferedWhileHeld(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		b.runner("r1", &scripted{say: echo}, func(c *runner.Config) { c.Pools = []string{"none"} })
-		keeper := b.keeper(t.Context(), "other")
-		stop := b.background(keeper.Run)
-		l, err := keeper.Acquire(t.Context(), subjects.Default.LeaseKey("run1", "a"), "")
+		leases := b.leases(t.Context(), "other")
+		stop := b.background(leases.Run)
+		l, err := leases.Acquire(t.Context(), subjects.Default.LeaseKey("run1", "a"), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,9 +309,9 @@ func TestNeedless(t *testing.T) {
 func TestHeldRequest(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
-		keeper := b.keeper(t.Context(), "other")
-		stop := b.background(keeper.Run)
-		l, err := keeper.Acquire(t.Context(), subjects.Default.LeaseKey("run1", wire.RunNode), "")
+		leases := b.leases(t.Context(), "other")
+		stop := b.background(leases.Run)
+		l, err := leases.Acquire(t.Context(), subjects.Default.LeaseKey("run1", wire.RunNode), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -668,7 +741,7 @@ nodes:
   - {id: a, type: agent, input: {prompt: "a"}}
 `
 
-// While storage is away, the agent goes on after the result of a tool, which is
+// While storage is away, the agent goes on at once after the result of a tool, which is
 // stored later with a note of that. It begins no tool while somebody else might
 // hold its lease: one that is idempotent waits; the intent of one with side effects
 // ends it, nothing says that the node has failed, and when storage is back the agent
@@ -682,11 +755,17 @@ func TestPersistTimeout(t *testing.T) {
 			}
 			say(&wire.TurnStart{})
 			b.server.Stop()
+			asked := time.Now()
 			if !say(last) {
 				return
 			}
+			if must, ok := last.(*wire.ToolIntent); (!ok || must.Idempotent) && time.Since(asked) > time.Second {
+				b.t.Errorf("the agent waited for storage for %s", time.Since(asked))
+			}
 			if last.Type() == wire.TypeAgentTool {
+				<-time.After(time.Minute)
 				b.server.Start(b.t)
+				<-time.After(time.Minute)
 			}
 			_ = say(&wire.AgentTool{ToolName: "Read", ToolInput: wire.Raw{0x80}, ToolOutput: wire.RawString("ok")}) && say(&wire.AgentComplete{Result: "done"})
 		}
@@ -723,8 +802,8 @@ func TestPersistTimeout(t *testing.T) {
 					t.Errorf("run ended as %s (%s):\n%s", state.Result, state.Error, story(entries))
 				}
 				for _, e := range entries {
-					if f, ok := e.Event.Payload.(*wire.StorageFailure); ok && f.UntilMs-f.SinceMs < 30_000 {
-						t.Errorf("storage was away from %d to %d", f.SinceMs, f.UntilMs)
+					if f, ok := e.Event.Payload.(*wire.StorageFailure); ok && f.UntilMs != 0 && f.UntilMs-f.SinceMs < 30_000 {
+						t.Errorf("storage was away from %d to %d: %s\n%s", f.SinceMs, f.UntilMs, f.Message, story(entries))
 					}
 				}
 			})

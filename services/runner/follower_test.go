@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"wake/internal/natstest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // A runner follows all of its runs with one consumer (RULES 22): the stream has no

@@ -12,11 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/agent"
-	"wake/internal/flow"
-	"wake/internal/natstest"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // The message of a resumption that no agent has got yet isn't lost with the owner
@@ -328,7 +328,7 @@ func TestDrainBeginsNothing(t *testing.T) {
 		r1.gate.delay("node:claimed", time.Second)
 		b.submit("run1", "\nname: x\nworkspace: shared\nnodes:\n  - {id: a, type: exec, input: {command: \"true\"}}\n")
 		b.until("run1", wire.TypeNodeScheduled)
-		<-time.After(100 * time.Millisecond) // the claim is under way
+		<-time.After(500 * time.Millisecond) // the claim is under way
 		r1.stop()
 		if entries := b.read("run1"); count(entries, wire.TypeNodeClaimed) != 1 || count(entries, wire.TypeNodeStart) != 0 {
 			t.Errorf("begun:\n%s", story(entries))

@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/agent"
-	"wake/internal/agent/native"
-	"wake/internal/agent/native/apitest"
-	"wake/internal/natstest"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/native"
+	"code.wake.dev/wake/internal/agent/native/apitest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // TestNativeCostsAndFails has the run of a native agent tell what it cost, and why its model's

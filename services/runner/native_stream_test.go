@@ -5,8 +5,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/natstest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // TestNativeKilledWhileStreaming hides what there is of a message that the model hasn't come to

@@ -11,12 +11,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent"
-	"wake/internal/agent/native"
-	"wake/internal/agent/native/apitest"
-	"wake/internal/natstest"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/native"
+	"code.wake.dev/wake/internal/agent/native/apitest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // written is a flow whose agent looks for files and then writes one, which somebody
@@ -39,9 +39,11 @@ func newScript() *apitest.Script {
 func (b *bench) native(id, folder string, script *apitest.Script) *process {
 	b.t.Helper()
 	p := &native.Provider{Environ: []string{"ANTHROPIC_API_KEY=k"}, Client: script.Client()}
-	return b.process(id, nil, func(c *runner.Config) {
+	proc := b.process(id, nil, func(c *runner.Config) {
 		c.Providers, c.Workspaces = map[string]agent.Provider{"native": p}, folder
 	})
+	proc.watching = true
+	return proc
 }
 
 // prompts are what a script was asked, by turn; a folder is written as DIR.

@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/natstest"
-	"wake/internal/snapshot"
-	"wake/internal/topology"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // The run of a runner that is gone goes on in its folder with a runner that sees

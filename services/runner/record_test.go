@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/eventlog"
-	"wake/internal/natstest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // An agent whose call or whose result can't be stored fails; it isn't started again

@@ -12,22 +12,32 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent"
-	"wake/internal/eventlog"
-	"wake/internal/flow"
-	"wake/internal/natstest"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // puppet is an agent whose every step a test decides.
 type puppet struct {
 	play     func(a *act)  // nil: it completes at once
 	starting func(nth int) // called by Start, unless it is nil
+	recover  func(agent.Request, agent.Calls) []*wire.Event
 
 	mu       sync.Mutex
 	requests []agent.Request
+}
+
+func (p *puppet) Capabilities() agent.Capabilities {
+	if p.recover == nil {
+		return agent.Capabilities{}
+	}
+	return agent.Capabilities{Recover: func(_ context.Context, r agent.Request, c agent.Calls) ([]*wire.Event, error) {
+		return p.recover(r, c), nil
+	}}
 }
 
 func (p *puppet) Start(ctx context.Context, r agent.Request) (agent.Session, error) {
@@ -511,6 +521,152 @@ func TestMessageOfHold(t *testing.T) {
 	}
 }
 
+// An agent is told what an interruption has cut off, however orderly that was: its own program
+// may have told it that somebody has refused the call.
+func TestInterruptionIsTold(t *testing.T) {
+	begin := func(a *act) {
+		a.turn()
+		a.intend("c1")
+		a.say(&wire.ToolState{From: wire.ToolPending, To: wire.ToolExecuting}, "c1")
+	}
+	cut := func(a *act) { // as Claude Code does, see internal/agent/claude
+		<-a.interrupted
+		a.say(&wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawString("c1"), ToolOutput: wire.RawString("The user doesn't want to proceed"), Error: wire.CallInterrupted}, "c1")
+		a.say(&wire.UserMessage{Content: "[Request interrupted by user for tool use]", Source: "synthetic"}, "")
+		a.say(&wire.TurnEnd{Subtype: "error_during_execution", IsError: true}, "")
+		a.say(&wire.AgentPaused{Reason: "interrupted"}, "")
+	}
+	play := func(a *act) {
+		if a.nth == 1 {
+			begin(a)
+			cut(a)
+			return
+		}
+		a.turn()
+		a.say(&wire.AgentComplete{Result: "done"}, "")
+	}
+	tests := []struct {
+		name  string
+		stop  *wire.Command // nil: its runner ends
+		cause string
+	}{
+		{"pause", &wire.Command{Type: "pause"}, "has paused it"},
+		{"resumable abort", &wire.Command{Type: "abort", Resumable: true}, "has paused it"},
+		{"drain", nil, "shut down"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				p := &puppet{play: play}
+				stop := b.runner("r1", p)
+				b.submit("run1", one)
+				b.until("run1", wire.TypeToolState)
+				message := "continue"
+				if tt.stop == nil {
+					stop()
+					b.runner("r1", p)
+				} else {
+					message = "use tabs"
+					tt.stop.RunID = "run1"
+					before := len(b.read("run1"))
+					if r := b.tell(*tt.stop); code(r) != "accepted" {
+						t.Fatalf("%+v", r)
+					}
+					b.after("run1", before, wire.TypeAgentPaused)
+					if r := b.tell(wire.Command{Type: "resume", RunID: "run1", Message: message}); code(r) != "accepted" {
+						t.Fatalf("%+v", r)
+					}
+				}
+				b.ended("run1")
+				prompt := promptOf(p.asked()[1])
+				for _, want := range []string{message + "\n\nYou were interrupted. ", tt.cause, `- Bash "c1"`, "its outcome is unknown", "came from the interruption and not from the user"} {
+					if !strings.Contains(prompt, want) {
+						t.Errorf("the prompt doesn't say %q:\n%s", want, prompt)
+					}
+				}
+				if strings.Count(prompt, `Bash "c1"`) != 1 {
+					t.Errorf("the call is told of not once:\n%s", prompt)
+				}
+			})
+		})
+	}
+}
+
+// What the agent's own record has of calls and the log lacks is put on record before what is
+// open is closed: a call that has ended isn't unknown, and one that was made unseen isn't unmade.
+func TestCallsAreRecovered(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		l := b.leave("run1", single, "dead")
+		l.work(&wire.AgentStart{Prompt: wire.RawString("do it")}, &wire.TurnStart{})
+		running := &wire.ToolState{From: wire.ToolPending, To: wire.ToolExecuting}
+		l.call("done", &wire.AgentTool{ToolName: "Tool-done", ToolInput: wire.Null, ToolOutput: wire.RawString("out")})
+		l.work(&wire.Usage{MessageID: "msg_told", InputTokens: 3, OutputTokens: 4})
+		l.call("ended", running)
+		l.call("cut", running)
+		l.call("waiting", &wire.PermissionRequired{ToolName: "Tool-waiting"})
+		var known agent.Calls
+		p := &puppet{recover: func(r agent.Request, c agent.Calls) []*wire.Event {
+			if known = c; !r.Resume || r.SessionID != "s1" || r.Transcript.Load == nil {
+				t.Errorf("it was asked for %+v", r)
+			}
+			made := func(id string) *wire.Event {
+				return &wire.Event{CallID: id, SessionID: "s1", Payload: &wire.ToolIntent{ToolName: "Tool-" + id, ToolInput: wire.Null, Recovered: wire.RecoveredTranscript}}
+			}
+			ended := func(id string) *wire.Event {
+				return &wire.Event{CallID: id, SessionID: "s1", Payload: &wire.AgentTool{
+					ToolName: "Tool-" + id, ToolInput: wire.Null, ToolOutput: wire.RawString("out of " + id), Recovered: wire.RecoveredTranscript,
+				}}
+			}
+			untold := &wire.Event{SessionID: "s1", Payload: &wire.Usage{MessageID: "msg_untold", InputTokens: 30, OutputTokens: 40}}
+			return []*wire.Event{ended("ended"), made("unseen"), ended("unseen"), untold, made("open")}
+		}}
+		b.runner("r1", p)
+		entries := l.offer(wire.TypeNodeComplete)
+		want := agent.Calls{Open: []string{"cut", "ended"}, Ended: []string{"done", "waiting"}, Counted: []string{"msg_told"}, Whole: true}
+		if diff := cmp.Diff(want, known); diff != "" {
+			t.Error(diff)
+		}
+		wanted := `ended agent:tool
+unseen tool:intent
+unseen agent:tool
+open tool:intent
+cut tool:sealed
+cut agent:tool
+waiting tool:sealed
+waiting agent:tool
+open tool:sealed
+open agent:tool
+`
+		if diff := cmp.Diff(wanted, calls(entries)); diff != "" {
+			t.Error(diff)
+		}
+		prompt := promptOf(p.asked()[0])
+		cut, ended, ok := strings.Cut(prompt, "came to their end")
+		for _, id := range []string{"cut", "waiting", "open"} {
+			if !strings.Contains(cut, "Tool-"+id) {
+				t.Errorf("the prompt doesn't say that %s was cut off:\n%s", id, prompt)
+			}
+		}
+		for _, id := range []string{"ended", "unseen"} {
+			if !ok || !strings.Contains(ended, "Its result: out of "+id) || strings.Contains(cut, "Tool-"+id) {
+				t.Errorf("the prompt doesn't say that %s has ended:\n%s", id, prompt)
+			}
+		}
+		if n := strings.Count(cut, "outcome is unknown"); n != 2 {
+			t.Errorf("the outcome of %d calls is unknown:\n%s", n, prompt)
+		}
+		s := b.fold("run1", b.read("run1"))
+		if len(s.Tools) != 0 {
+			t.Errorf("open calls %v", s.Tools)
+		}
+		if u := s.Usage; u.InputTokens != 33 || u.OutputTokens != 44 {
+			t.Errorf("%d tokens in, %d out are counted", u.InputTokens, u.OutputTokens)
+		}
+	})
+}
+
 // A decision that came when the agent was gone is kept: who was denied isn't
 // sealed, who was approved is told so, and the inbox is empty afterwards.
 func TestDecisionsOfOpenCalls(t *testing.T) {
@@ -647,6 +803,9 @@ func TestUnknownSession(t *testing.T) {
 				var starts []bool
 				for _, r := range p.asked() {
 					starts = append(starts, r.Resume)
+					if want := p.asked()[0].SessionID; r.SessionID != want {
+						t.Errorf("it began afresh with session %q, not %q", r.SessionID, want)
+					}
 					if !r.Resume && promptOf(r) != "do it" {
 						t.Errorf("it began afresh with %q", promptOf(r))
 					}

@@ -7,17 +7,31 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
 
-	"wake/internal/agent"
-	"wake/internal/eventlog"
-	"wake/internal/lease"
-	"wake/internal/process"
-	"wake/internal/transcript"
-	"wake/pkg/subjects"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/health"
+	"code.wake.dev/wake/internal/keeper"
+	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/transcript"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/intake"
+	"code.wake.dev/wake/services/runner/internal/capacity"
+	"code.wake.dev/wake/services/runner/internal/command"
+	"code.wake.dev/wake/services/runner/internal/queue"
+	"code.wake.dev/wake/services/runner/internal/registry"
+	"code.wake.dev/wake/services/runner/internal/view"
+	"code.wake.dev/wake/services/runner/owner"
+	"code.wake.dev/wake/services/runner/work"
 )
 
 // Config are the settings of a runner.
@@ -39,6 +53,12 @@ type Config struct {
 	Pools []string
 	// Workspaces is the folder in which runs get their own. Required.
 	Workspaces string
+	// User is that agents and commands run as, and whose the folders of runs are; the shelf
+	// has the same. Nil: the one of this process.
+	User *process.User
+	// Folders are others that have to have room for a node to begin, such as those of the spool
+	// and of the keepers' journals.
+	Folders []string
 	// Providers are the agents by name, as flows name them.
 	Providers map[string]agent.Provider
 	// Ask asks a NATS subject, for hooks. Nil: such hooks fail.
@@ -57,9 +77,20 @@ type Config struct {
 	// DrainTimeout is how long agents and commands may take to come to a safe point
 	// when the runner ends. Default 20 s.
 	DrainTimeout time.Duration
+	// Shelf has the keepers in which agents and commands run. Nil: they run as children of
+	// this process.
+	Shelf *keeper.Shelf
+	// LeaveAgents has agents and commands that are at work when the runner has drained go on
+	// in their keepers, since it will come back. Else they are interrupted.
+	LeaveAgents bool
+	// Health is told what keeps parts of the runner from their work. Default: one of its own.
+	Health *health.Board
 	// WorkspaceGrace is how long a run waits for the runner that holds its folder
 	// until it is paused. Default 60 s.
 	WorkspaceGrace time.Duration
+	// MaxTrials is how many processes in a row may end while they take a run over until it is set
+	// aside. Default 3.
+	MaxTrials int
 }
 
 func (c *Config) setDefaults() error {
@@ -88,6 +119,9 @@ func (c *Config) setDefaults() error {
 	if c.DrainTimeout <= 0 {
 		c.DrainTimeout = 20 * time.Second
 	}
+	if c.MaxTrials <= 0 {
+		c.MaxTrials = 3
+	}
 	if c.WorkspaceGrace <= 0 {
 		c.WorkspaceGrace = time.Minute
 	}
@@ -96,28 +130,20 @@ func (c *Config) setDefaults() error {
 
 // Runner owns runs and works on their nodes.
 type Runner struct {
-	cfg      Config
-	log      *eventlog.Log
-	names    subjects.Names
-	logger   *slog.Logger
-	events   *feed
-	commands *feed
-	slots    slots
-	resting  slots // of agents that wait for a person and have left their place
-	active   *registry
-	sessions *transcript.Store // session files of agents
-	owned    *set              // runs that have an owner here
-	working  *set              // executions that have a worker here, "<run>/<exec>"
-	attempts *attempts
-	dealt    *dealt
-	maxAge   time.Duration // of events in the stream; 0: they don't age
-	behind   atomic.Bool   // the recorder is too far behind for another run to begin
-	refusing atomic.Bool   // the stream is too full for another run to begin
-	full     atomic.Bool   // … for another execution to begin
+	cfg     Config
+	log     *eventlog.Log
+	logger  *slog.Logger
+	metrics metrics
 
-	metrics  metrics
-	tasks    sync.WaitGroup // owners and workers
-	draining chan struct{}  // closed when Run is told to end: come to a safe point
+	runs     *view.Runs
+	commands *command.Stream
+	queue    *queue.Queue
+	capacity *capacity.Gauge
+	owned    *registry.Set // runs that have an owner here
+	working  *registry.Set // executions that have a worker here
+	slots    work.Slots
+	resting  work.Slots    // of agents that wait for a person and have left their slot
+	draining chan struct{} // closed when Run is told to end: come to a safe point
 }
 
 // New returns a runner that publishes through log, whose Run must be running.
@@ -125,27 +151,68 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
+	cfg.Health = cmp.Or(cfg.Health, health.NewBoard(logger))
+	runs, q := view.NewRuns(log, logger), queue.New(log, logger)
+	commands, err := command.NewStream(log, logger, runs, q)
+	if err != nil {
+		return nil, fmt.Errorf("runner: %w", err)
+	}
 	r := &Runner{
-		cfg: cfg, log: log, names: log.Names(), logger: logger,
-		events: newFeed(), commands: newFeed(),
-		slots: make(slots, cfg.MaxAgents), resting: make(slots, cfg.MaxWaiting),
-		owned: newSet(), working: newSet(), attempts: newAttempts(), dealt: newDealt(),
+		cfg: cfg, log: log, logger: logger,
+		runs: runs, queue: q, commands: commands,
+		owned: registry.NewSet(), working: registry.NewSet(),
+		slots: make(work.Slots, cfg.MaxAgents), resting: make(work.Slots, cfg.MaxWaiting),
 		draining: make(chan struct{}),
 	}
-	r.metrics = newMetrics(r)
+	r.metrics = newMetrics(cfg.Providers)
+	r.capacity = capacity.New(log, logger, r.metrics.fill, cfg.Health, append([]string{cfg.Workspaces}, cfg.Folders...))
+	r.showLoad()
 	return r, nil
 }
+
+// showLoad adds what the runner is doing to its metrics.
+func (r *Runner) showLoad() {
+	s := r.metrics
+	s.Read("runs_owned", "Runs that this runner owns.", func() float64 { return float64(r.owned.Len()) })
+	s.Read("nodes_working", "Nodes that this runner is at work on.", func() float64 { return float64(r.working.Len()) })
+	s.Read("slots", "Nodes that it may work on at once.", func() float64 { return float64(cap(r.slots)) })
+	s.Read("slots_used", "Slots that are taken.", func() float64 { return float64(len(r.slots)) })
+	s.Read("agents_resting", "Agents that wait for a person and have left their slot to others.", func() float64 { return float64(len(r.resting)) })
+	s.Read("cramped", "1 while it begins no nodes, since a disk of its own is full, else 0.", func() float64 { return boolValue(r.capacity.Cramped()) })
+	s.Read("draining", "1 once it was told to end, else 0.", func() float64 { return boolValue(r.isDraining()) })
+	s.Read("refusing_runs", "1 while it begins no runs, since the stream is full or the recorder far behind, else 0.",
+		func() float64 { return boolValue(r.capacity.RefusesRuns()) })
+	s.Read("refusing_nodes", "1 while it begins no nodes, since the stream is full, else 0.", func() float64 { return boolValue(r.capacity.RefusesNodes()) })
+}
+
+func boolValue(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// Describe implements [prometheus.Collector].
+func (r *Runner) Describe(ch chan<- *prometheus.Desc) { r.metrics.Describe(ch) }
+
+// Collect implements [prometheus.Collector].
+func (r *Runner) Collect(ch chan<- prometheus.Metric) { r.metrics.Collect(ch) }
 
 // Run takes runs and nodes from the queue and executes them until ctx ends. Then
 // it begins nothing more, lets what is at work come to a safe point for as long
 // as Config.DrainTimeout, gives its leases back and returns. It may be called
 // once.
+//
+// A server that is away, that moves, or that has lost a consumer ends none of it: what
+// fails is begun again. It ends by itself only with [eventlog.ErrIncarnation], when a key is
+// missing, or when the connection is closed.
 func (r *Runner) Run(ctx context.Context) error {
-	keeper, lastEvent, lastCommand, err := r.begin(ctx)
-	if err != nil && ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return nil // it was told to end before it had begun
-	}
-	if err != nil {
+	var f footing
+	err := r.cfg.Health.Keep(ctx, "runner", isLasting, func(ctx context.Context) (err error) {
+		f, err = r.openFooting(ctx)
+		return err
+	})
+	if err != nil || ctx.Err() != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -156,10 +223,10 @@ func (r *Runner) Run(ctx context.Context) error {
 	base, stopBase := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBase()
 
-	var intake, basis sync.WaitGroup
+	var incoming, basis sync.WaitGroup
 	part := func(group *sync.WaitGroup, ctx context.Context, name string, f func(context.Context) error) {
 		group.Go(func() {
-			if err := f(ctx); err != nil && ctx.Err() == nil {
+			if err := r.cfg.Health.Keep(ctx, "runner: "+name, isLasting, f); err != nil {
 				cancel(fmt.Errorf("runner: %s: %w", name, err))
 				if group == &basis {
 					force() // nothing comes to a safe point without it
@@ -167,27 +234,25 @@ func (r *Runner) Run(ctx context.Context) error {
 			}
 		})
 	}
-	part(&basis, base, "leases", keeper.Run)
-	part(&basis, base, "events", func(ctx context.Context) error { return r.followEvents(ctx, lastEvent+1) })
-	part(&basis, base, "commands", func(ctx context.Context) error { return r.followCommands(ctx, lastCommand+1) })
-	part(&basis, base, "active runs", r.followActive)
-	part(&basis, base, "size of the log", r.watchFill)
-	part(&intake, ctx, "active runs", func(ctx context.Context) error { return r.sweep(ctx, hard, keeper) })
-	part(&intake, ctx, "stray commands", func(ctx context.Context) error { return r.catchAll(ctx, keeper) })
-	part(&intake, ctx, "alerts", r.passAlerts)
-	part(&intake, ctx, "answers", r.serve)
-	part(&intake, ctx, "queue of runs", func(ctx context.Context) error { return r.takeRuns(ctx, hard, keeper) })
-	for _, pool := range append([]string{r.ownPool()}, r.cfg.Pools...) {
-		part(&intake, ctx, "queue of nodes", func(ctx context.Context) error { return r.takeNodes(ctx, hard, keeper, pool) })
+	workers, in := r.makeParts(f)
+	part(&basis, base, "leases", f.leases.Run)
+	next := f.lastEvent + 1
+	part(&basis, base, "events", func(ctx context.Context) error { return r.runs.Follow(ctx, &next, in.Note) })
+	part(&basis, base, "commands", func(ctx context.Context) error { return r.commands.Follow(ctx, f.lastCommand+1) })
+	part(&basis, base, "active runs", f.active.Follow)
+	part(&basis, base, "size of the log", r.capacity.Watch)
+	part(&incoming, ctx, "keepers", workers.Sweep)
+	for _, p := range in.Parts(hard) {
+		part(&incoming, ctx, p.Name, p.Run)
 	}
 	<-ctx.Done()
-	running := r.running()
+	running := registry.Drained{At: time.Now().UnixMilli(), Runs: r.owned.List(), Nodes: r.working.List()}
 	close(r.draining)
-	r.keepList(base, running)
-	intake.Wait() // from then on nobody begins a task
+	r.keepDrained(base, f.active, running)
+	incoming.Wait() // from then on nobody begins a task
 	late := time.AfterFunc(r.cfg.DrainTimeout, force)
 	defer late.Stop()
-	r.tasks.Wait()
+	in.Wait()
 	stopBase()
 	basis.Wait()
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
@@ -196,50 +261,117 @@ func (r *Runner) Run(ctx context.Context) error {
 	return nil
 }
 
-// begin finds out where the log and the commands end, and clears up behind an
+// isLasting reports whether an error doesn't go away by itself.
+func isLasting(err error) bool {
+	return errors.Is(err, eventlog.ErrIncarnation) || errors.Is(err, seal.ErrNoKey) || errors.Is(err, nats.ErrConnectionClosed)
+}
+
+// makeParts makes the owners, the workers, and the intake that hands them their work.
+func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
+	cfg, m, anchorEvery := r.cfg, r.metrics, f.maxAge/anchorParts
+	owners := owner.New(owner.Config{
+		ID: cfg.ID, Workspaces: cfg.Workspaces, User: cfg.User, OfferAgain: cfg.OfferAgain, WorkspaceGrace: cfg.WorkspaceGrace,
+		Process: uuid.NewString(), MaxTrials: cfg.MaxTrials,
+		AnchorEvery: anchorEvery, Draining: r.draining,
+		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Commands: r.commands, Queue: r.queue,
+		Registry: f.active, Capacity: r.capacity, Owned: r.owned,
+		TakenOver: m.takenOver.WithLabelValues(ofRuns), Lost: m.lost.WithLabelValues(ofRuns),
+	})
+	workers := work.New(work.Config{
+		ID: cfg.ID, Home: cfg.Home, Workspaces: cfg.Workspaces, User: cfg.User, Providers: cfg.Providers, Fixtures: cfg.Fixtures, Ask: cfg.Ask, Secrets: cfg.Secrets,
+		PersistTimeout: cfg.PersistTimeout, DrainTimeout: cfg.DrainTimeout, AnchorEvery: anchorEvery, Draining: r.draining,
+		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Queue: r.queue, Sessions: f.sessions, Working: r.working,
+		Shelf: cfg.Shelf, LeaveAgents: cfg.LeaveAgents, Health: cfg.Health,
+		TakenOver: m.takenOver.WithLabelValues(ofNodes), Lost: m.lost.WithLabelValues(ofNodes),
+		Agents: m.agents, AgentFailures: m.agentFailures,
+	})
+	return workers, intake.New(intake.Config{
+		ID: cfg.ID, Pools: cfg.Pools, Slots: r.slots, Resting: r.resting,
+		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Commands: r.commands, Queue: r.queue,
+		Registry: f.active, Capacity: r.capacity, Owned: r.owned, Owners: owners, Workers: workers,
+		RunWait: m.waited.WithLabelValues(ofRuns), NodeWait: m.waited.WithLabelValues(ofNodes),
+	})
+}
+
+// anchorParts is how often a run and its nodes are anchored within the time that the
+// stream keeps an event: a node whose last event is gone would be anybody's.
+const anchorParts = 3
+
+// footing is what a runner finds on the server when it begins.
+type footing struct {
+	leases   *lease.Holder
+	sessions *transcript.Store
+	active   *registry.Registry
+	maxAge   time.Duration // of events in the stream; 0: they don't age
+
+	lastEvent, lastCommand uint64
+}
+
+// openFooting finds out where the log and the commands end, and clears up behind an
 // earlier process. Owners read the log up to a point behind lastEvent, so that no
 // event lies between what they read and what they are fed.
-func (r *Runner) begin(ctx context.Context) (k *lease.Keeper, lastEvent, lastCommand uint64, err error) {
-	if k, err = r.keeper(ctx); err != nil {
-		return nil, 0, 0, err
+func (r *Runner) openFooting(ctx context.Context) (f footing, err error) {
+	js, names := r.log.JetStream(), r.log.Names()
+	if f.leases, err = lease.NewHolder(ctx, js, names.LeasesBucket(), lease.Identity{Runner: r.cfg.ID, Home: r.cfg.Home}, r.logger); err != nil {
+		return f, err
 	}
-	if err = r.look(ctx); err != nil {
-		return nil, 0, 0, err
+	if f.sessions, err = transcript.Open(ctx, js, names, r.log.Keys()); err != nil {
+		return f, fmt.Errorf("runner: %w", err)
+	}
+	if f.active, err = registry.Open(ctx, r.log, r.logger); err != nil {
+		return f, err
+	}
+	events, err := js.Stream(ctx, names.EventsStream())
+	if err != nil {
+		return f, fmt.Errorf("runner: open the stream of events: %w", err)
+	}
+	f.maxAge = events.CachedInfo().Config.MaxAge
+	list, found, err := f.active.TakeDrained(ctx, r.cfg.ID)
+	if found {
+		r.logger.Info("was running when this runner last ended", "at", time.UnixMilli(list.At), "runs", list.Runs, "nodes", list.Nodes)
+	}
+	if err != nil {
+		return f, err
 	}
 	r.endOrphans(ctx)
-	if _, lastEvent, err = r.log.Bounds(ctx); err != nil {
-		return nil, 0, 0, err
+	if _, f.lastEvent, err = r.log.Bounds(ctx); err != nil {
+		return f, err
 	}
-	lastCommand, err = r.lastCommand(ctx)
-	return k, lastEvent, lastCommand, err
+	f.lastCommand, err = r.commands.Last(ctx)
+	return f, err
 }
 
-// keeper returns the keeper of the runner's leases.
-func (r *Runner) keeper(ctx context.Context) (*lease.Keeper, error) {
-	return lease.NewKeeper(ctx, r.log.JetStream(), r.names.LeasesBucket(), lease.Identity{Runner: r.cfg.ID, Home: r.cfg.Home}, r.logger)
+// keepDrained keeps a list of what was running, for those who want to know what was
+// interrupted.
+func (r *Runner) keepDrained(ctx context.Context, active *registry.Registry, list registry.Drained) {
+	r.logger.Info("ending: what is running comes to a safe point", "runs", list.Runs, "nodes", list.Nodes, "within", r.cfg.DrainTimeout)
+	if len(list.Runs)+len(list.Nodes) == 0 {
+		return
+	}
+	if err := active.KeepDrained(ctx, r.cfg.ID, list); err != nil {
+		r.logger.Warn("list of what was running not kept", "error", err)
+	}
 }
 
-// look finds out what the runner has to know before it begins.
-func (r *Runner) look(ctx context.Context) (err error) {
-	js := r.log.JetStream()
-	if r.sessions, err = transcript.Open(ctx, js, r.names, r.log.Keys()); err != nil {
-		return fmt.Errorf("runner: %w", err)
+// isDraining reports whether the runner was told to end.
+func (r *Runner) isDraining() bool {
+	select {
+	case <-r.draining:
+		return true
+	default:
+		return false
 	}
-	if r.active, err = newRegistry(ctx, js, r.names); err != nil {
-		return err
-	}
-	events, err := js.Stream(ctx, r.names.EventsStream())
-	if err != nil {
-		return fmt.Errorf("runner: open the stream of events: %w", err)
-	}
-	r.maxAge = events.CachedInfo().Config.MaxAge
-	return r.clearList(ctx)
+}
+
+// Secrets returns where a definition has secrets itself, see [owner.Secrets].
+func Secrets(def *flow.Definition, where func(wire.Payload) ([]string, error)) ([]string, error) {
+	return owner.Secrets(def, where)
 }
 
 // endOrphans ends agents of a runner that was killed here: they are nobody's any
 // more.
 func (r *Runner) endOrphans(ctx context.Context) {
-	ended, err := process.EndOrphans(ctx, orphanGrace)
+	ended, err := process.EndOrphans(ctx, r.cfg.Home, orphanGrace)
 	if err != nil {
 		r.logger.Warn("processes of an earlier runner are left", "error", err)
 	} else if ended > 0 {
@@ -249,23 +381,3 @@ func (r *Runner) endOrphans(ctx context.Context) {
 
 // orphanGrace is how long processes of an earlier runner may take to end.
 const orphanGrace = 2 * time.Second
-
-// consumer returns the consumer of a queue subject, which all runners share.
-func (r *Runner) consumer(ctx context.Context, durable, subject string) (jetstream.Consumer, error) {
-	cfg := jetstream.ConsumerConfig{
-		Durable:       durable,
-		FilterSubject: subject,
-		AckPolicy:     jetstream.AckExplicitPolicy,
-		AckWait:       30 * time.Second,
-		MaxDeliver:    -1, // an offer is obsolete when the log says so, not when it was tried often
-		MaxAckPending: 1000,
-	}
-	if subject == r.names.QueueNode(r.ownPool()) {
-		cfg.InactiveThreshold = 24 * time.Hour
-	}
-	c, err := r.log.JetStream().CreateOrUpdateConsumer(ctx, r.names.QueueStream(), cfg)
-	if err != nil {
-		return nil, fmt.Errorf("consumer %s: %w", durable, err)
-	}
-	return c, nil
-}

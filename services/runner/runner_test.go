@@ -18,19 +18,21 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.opentelemetry.io/otel/trace"
 
-	"wake/internal/agent"
-	"wake/internal/eventlog"
-	"wake/internal/flow"
-	"wake/internal/natstest"
-	"wake/internal/run"
-	"wake/internal/snapshot"
-	"wake/internal/topology"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
-func TestMain(m *testing.M) { natstest.Main(m) }
+func TestMain(m *testing.M) {
+	natstest.Main(m)
+}
 
 // scripted is an agent that says what a test wants it to say.
 type scripted struct {
@@ -44,6 +46,8 @@ type scripted struct {
 	mu    sync.Mutex
 	calls []string // executions that were started
 }
+
+func (*scripted) Capabilities() agent.Capabilities { return agent.Capabilities{} }
 
 func (s *scripted) Start(ctx context.Context, r agent.Request) (agent.Session, error) {
 	s.mu.Lock()
@@ -133,6 +137,7 @@ type bench struct {
 	nc     *nats.Conn
 	log    *eventlog.Log
 	tracer trace.Tracer // of the logs that are opened from then on; nil: none
+	logs   slog.Handler // of the runners that are started from then on; nil: none
 }
 
 func newBench(t *testing.T) *bench {
@@ -152,6 +157,9 @@ func newBench(t *testing.T) *bench {
 }
 
 func (b *bench) logger() *slog.Logger {
+	if b.logs != nil {
+		return slog.New(b.logs)
+	}
 	if testing.Verbose() {
 		return slog.New(slog.NewTextHandler(b.t.Output(), nil))
 	}
@@ -534,6 +542,29 @@ func TestAbort(t *testing.T) {
 		state := b.fold("run1", entries)
 		if state.Status != wire.RunAborted || state.Reason != "enough" {
 			t.Errorf("run is %s (%s):\n%s", state.Status, state.Reason, story(entries))
+		}
+	})
+}
+
+// A run that only calculates obeys, and holds up nobody.
+func TestAbortOfCalculation(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo})
+		b.submit("run1", `
+name: busy
+nodes:
+  - {id: list, type: set, input: {output: "{{ [1..1000] }}"}}
+  - {id: each, type: set, input: {output: "{{ $pad('x', 1000000000) }}"}, policy: {continueOnError: true}}
+edges:
+  - {from: list, to: each, forEach: {in: list, as: item}}
+`)
+		b.until("run1", wire.TypeNodeComplete)
+		b.publish(subjects.Default.Command("run1"), wire.Command{Type: "abort", RunID: "run1", Reason: "enough"})
+		b.submit("run2", chain)
+		b.until("run1", wire.TypeFlowAborted)
+		if state, _ := b.ended("run2"); state.Result != wire.FlowStatusComplete {
+			t.Errorf("run2 ended as %s", state.Result)
 		}
 	})
 }

@@ -4,10 +4,10 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/agent"
-	"wake/internal/natstest"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // TestWaitingLeavesItsPlace has agents wait for people on a runner with one place: others

@@ -15,13 +15,14 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"wake/internal/agent"
-	"wake/internal/eventlog"
-	"wake/internal/natstest"
-	"wake/pkg/client"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/client"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // F12: the conditions of a flow hold in a run as in the scheduler: a path that
@@ -509,6 +510,7 @@ func TestSeed003(t *testing.T) {
 		b.process("r2", p)
 		<-time.After(time.Minute)
 
+		logtest.Serve(t, b.log)
 		c, err := client.Open(t.Context(), b.nc, client.Options{})
 		if err != nil {
 			t.Fatal(err)

@@ -3,8 +3,8 @@ package runner_test
 import (
 	"testing"
 
-	"wake/internal/natstest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // D-NORM N10: an agent whose session came back under another id goes on with that

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -15,13 +16,13 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/agent"
-	"wake/internal/eventlog"
-	"wake/internal/lease"
-	"wake/internal/natstest"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // process is a runner with a connection and a log of its own, as a process has
@@ -31,6 +32,11 @@ type process struct {
 	nc   *nats.Conn
 	gate *gate
 	stop func() // as by SIGTERM
+	end  func() // has what the process does end, without a word
+
+	// Its agents watch the files of their folder: as long as they live, fake time stands still, and
+	// with it what would notice the end of the connection.
+	watching bool
 
 	mu   sync.Mutex
 	dead bool
@@ -59,7 +65,15 @@ func (b *bench) process(id string, p agent.Provider, edits ...func(*runner.Confi
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	proc.stop = b.background(proc.unlessDead(r.Run))
+	live, end := context.WithCancel(context.WithoutCancel(b.t.Context()))
+	proc.end = end
+	proc.stop = b.background(proc.unlessDead(func(ctx context.Context) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(live, cancel)()
+		return r.Run(ctx)
+	}))
+	b.t.Cleanup(end)
 	return proc
 }
 
@@ -82,6 +96,9 @@ func (p *process) kill() {
 	p.dead = true
 	p.mu.Unlock()
 	p.nc.Close()
+	if p.watching {
+		p.end()
+	}
 }
 
 // gate is the way to the server. It can be shut.
@@ -360,8 +377,8 @@ func TestDiesAfterClaim(t *testing.T) {
 		b.submit("run1", shared(one))
 		b.until("run1", wire.TypeNodeScheduled)
 		ctx, die := context.WithCancel(t.Context())
-		keeper := b.keeper(ctx, "dead")
-		l, err := keeper.Acquire(ctx, subjects.Default.LeaseKey("run1", "a"), "")
+		leases := b.leases(ctx, "dead")
+		l, err := leases.Acquire(ctx, subjects.Default.LeaseKey("run1", "a"), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -378,9 +395,9 @@ func TestDiesAfterClaim(t *testing.T) {
 	})
 }
 
-func (b *bench) keeper(ctx context.Context, id string) *lease.Keeper {
+func (b *bench) leases(ctx context.Context, id string) *lease.Holder {
 	b.t.Helper()
-	k, err := lease.NewKeeper(ctx, b.log.JetStream(), subjects.Default.LeasesBucket(), lease.Identity{Runner: id, Home: id}, b.logger())
+	k, err := lease.NewHolder(ctx, b.log.JetStream(), subjects.Default.LeasesBucket(), lease.Identity{Runner: id, Home: id}, b.logger())
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -656,6 +673,39 @@ func TestTwentyNodesOverThreeRunners(t *testing.T) {
 			if n := len(p.started()); n == 0 || n > 7 {
 				t.Errorf("runner %d has worked on %d nodes", i, n)
 			}
+		}
+	})
+}
+
+// An owner that had lost its lease, and that nobody took over from, goes on without a
+// word: nothing was interrupted.
+func TestOwnerReturns(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		release := make(chan struct{})
+		var said journal
+		r, err := runner.New(runner.Config{
+			ID: "r1", Workspaces: t.TempDir(), Providers: map[string]agent.Provider{"claude": gated(release)},
+		}, b.log, slog.New(slog.NewTextHandler(&said, nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.background(r.Run)
+		b.submit("run1", shared(chain))
+		b.until("run1", wire.TypeAgentStart)
+		b.steal("run1", wire.RunNode, false)
+		b.awaits("the loss", func() bool { return said.count("run has lost its owner") == 1 })
+		kv, err := b.log.JetStream().KeyValue(t.Context(), subjects.Default.LeasesBucket())
+		if err == nil {
+			err = kv.Delete(t.Context(), subjects.Default.LeaseKey("run1", wire.RunNode))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.awaits("the owner's second claim", func() bool { return count(b.read("run1"), wire.TypeRunClaimed) == 2 })
+		close(release)
+		if state, entries := b.ended("run1"); state.Result != wire.FlowStatusComplete || count(entries, wire.TypeFlowResumed) != 0 {
+			t.Errorf("run ended as %s:\n%s", state.Result, story(entries))
 		}
 	})
 }

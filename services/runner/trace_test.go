@@ -7,9 +7,9 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
-	"wake/internal/natstest"
-	"wake/internal/tracing"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Who takes a run over from a runner that died goes on with its trace.

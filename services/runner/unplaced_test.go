@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/natstest"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 // blocked returns a folder for runs in which those of these ids can't get one: a
@@ -159,9 +159,9 @@ func TestStrayBesideLaterRequests(t *testing.T) {
 func TestStrayBesideRequestThatStays(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
-		keeper := b.keeper(t.Context(), "other")
-		stop := b.background(keeper.Run)
-		l, err := keeper.Acquire(t.Context(), subjects.Default.LeaseKey("run1", wire.RunNode), "")
+		leases := b.leases(t.Context(), "other")
+		stop := b.background(leases.Run)
+		l, err := leases.Acquire(t.Context(), subjects.Default.LeaseKey("run1", wire.RunNode), "")
 		if err != nil {
 			t.Fatal(err)
 		}

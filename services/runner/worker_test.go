@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/agent"
-	"wake/internal/eventlog"
-	"wake/internal/lease"
-	"wake/internal/natstest"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/runner"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
 )
 
 func makeFolder(t *testing.T, elem ...string) {

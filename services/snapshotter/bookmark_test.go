@@ -8,14 +8,14 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/internal/snapshot"
-	"wake/internal/topology"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/snapshotter"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/snapshotter"
 )
 
 func label(l string) *wire.Event {

@@ -4,12 +4,12 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/eventlog"
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/internal/rebuild"
-	"wake/pkg/wire"
-	"wake/services/snapshotter"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/rebuild"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/snapshotter"
 )
 
 func order(t *testing.T, log *eventlog.Log) (desk *rebuild.Desk, id string) {

@@ -19,13 +19,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"wake/internal/api"
-	"wake/internal/eventlog"
-	"wake/internal/projection"
-	"wake/internal/run"
-	"wake/internal/snapshot"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/health"
+	"code.wake.dev/wake/internal/projection"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/internal/trial"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // name is the service's name wherever it has one.
@@ -41,6 +43,10 @@ type Config struct {
 	MaxBytes int
 	// Batch is the number of events that are handled at once at most. Default 500.
 	Batch int
+	// Health is told what keeps it from its work. Default: one of its own.
+	Health *health.Board
+	// Trial is that of events that end the process. Default: none.
+	Trial *trial.Trial
 }
 
 // Snapshotter is the service.
@@ -59,13 +65,13 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Snapshotter, erro
 	s := &Snapshotter{log: log, logger: logger}
 	s.projection = projection.New[*value](projection.Config{
 		Service: name, Consumer: subjects.SnapshotterConsumer, Kinds: snapshot.Kinds,
-		Batch: cfg.Batch, Delay: cfg.Delay, MaxBytes: cfg.MaxBytes,
+		Batch: cfg.Batch, Delay: cfg.Delay, MaxBytes: cfg.MaxBytes, Health: cfg.Health, Trial: cfg.Trial,
 	}, log, logger, s)
 	return s, nil
 }
 
 // Run saves snapshots and answers requests until ctx ends. Then it saves what is
-// left.
+// left. If it fails it may be called again.
 func (s *Snapshotter) Run(ctx context.Context) error {
 	store, err := snapshot.Open(ctx, s.log)
 	if ctx.Err() != nil {
@@ -80,7 +86,7 @@ func (s *Snapshotter) Run(ctx context.Context) error {
 	answered := make(chan error, 1)
 	go func() {
 		defer stop()
-		answered <- s.answer(ctx)
+		answered <- s.serveAPI(ctx)
 	}()
 	err = s.projection.Run(ctx)
 	stop()
@@ -121,8 +127,8 @@ func (s *Snapshotter) Reset(v *value) { v.state = run.New(v.state.RunID) }
 
 // Fold implements [projection.Projector].
 func (s *Snapshotter) Fold(ctx context.Context, v *value, e eventlog.Entry) (projection.Effect, error) {
-	if label := labelled(e); label != "" {
-		return s.bookmark(ctx, v, e, label)
+	if label := bookmarkLabel(e); label != "" {
+		return s.keepBookmark(ctx, v, e, label)
 	}
 	before := v.state.Position
 	err := snapshot.Apply(ctx, s.log, v.state, e)
@@ -133,15 +139,15 @@ func (s *Snapshotter) Fold(ctx context.Context, v *value, e eventlog.Entry) (pro
 		return projection.Unchanged, err
 	case v.state.Position == before:
 		return projection.Unchanged, nil
-	case matters(e.Event.Type()):
+	case needsSnapshot(e.Event.Type()):
 		return projection.Urgent, nil
 	}
 	return projection.Changed, nil
 }
 
-// labelled returns the label of a point that is to outlive the log, if the event
+// bookmarkLabel returns the label of a point that is to outlive the log, if the event
 // is one.
-func labelled(e eventlog.Entry) string {
+func bookmarkLabel(e eventlog.Entry) string {
 	if e.Event == nil {
 		return ""
 	}
@@ -151,9 +157,9 @@ func labelled(e eventlog.Entry) string {
 	return ""
 }
 
-// bookmark keeps the state at a labelled point before it goes on, so that no crash
+// keepBookmark keeps the state at a labelled point before it goes on, so that no crash
 // loses it.
-func (s *Snapshotter) bookmark(ctx context.Context, v *value, e eventlog.Entry, label string) (projection.Effect, error) {
+func (s *Snapshotter) keepBookmark(ctx context.Context, v *value, e eventlog.Entry, label string) (projection.Effect, error) {
 	next := run.Clone(v.state)
 	err := snapshot.Apply(ctx, s.log, next, e)
 	switch {
@@ -173,9 +179,9 @@ func (s *Snapshotter) bookmark(ctx context.Context, v *value, e eventlog.Entry, 
 	return projection.Urgent, nil
 }
 
-// matters reports whether somebody may want the state right after such an event:
+// needsSnapshot reports whether somebody may want the state right after such an event:
 // to resume what was begun, or to see what has ended.
-func matters(t wire.Type) bool {
+func needsSnapshot(t wire.Type) bool {
 	switch t {
 	case wire.TypeRunClaimed, wire.TypeRunForked, wire.TypeNodeClaimed,
 		wire.TypeFlowStart, wire.TypeFlowComplete, wire.TypeFlowPaused, wire.TypeFlowResumed, wire.TypeFlowAborted,
@@ -202,16 +208,16 @@ func (s *Snapshotter) Save(ctx context.Context, v *value) (int, error) {
 	return stored.Size, nil
 }
 
-// answer answers wake.api.snapshot until ctx ends.
-func (s *Snapshotter) answer(ctx context.Context) error {
+// serveAPI answers wake.api.snapshot until ctx ends.
+func (s *Snapshotter) serveAPI(ctx context.Context) error {
 	service := api.Service{
 		Names: s.log.Names(), Name: name, Logger: s.logger, Tracer: s.log.Tracer(),
-		Endpoints: []api.Endpoint{api.Handle(wire.VerbSnapshot, "", s.request)},
+		Endpoints: []api.Endpoint{api.Handle(wire.VerbSnapshot, "", s.serveSnapshot).OfRun()},
 	}
 	return service.Run(ctx, s.log.Conn())
 }
 
-func (s *Snapshotter) request(ctx context.Context, q wire.SnapshotRequest, _ api.Form) (wire.SnapshotResponse, error) {
+func (s *Snapshotter) serveSnapshot(ctx context.Context, q wire.SnapshotRequest, _ api.Form) (wire.SnapshotResponse, error) {
 	if q.Run == "" {
 		return wire.SnapshotResponse{}, &wire.APIError{Code: wire.CodeBadRequest, Message: "run is required"}
 	}

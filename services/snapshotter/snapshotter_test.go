@@ -17,15 +17,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"pgregory.net/rapid"
 
-	"wake/internal/api"
-	"wake/internal/eventlog"
-	"wake/internal/logtest"
-	"wake/internal/natstest"
-	"wake/internal/run"
-	"wake/internal/snapshot"
-	"wake/internal/topology"
-	"wake/pkg/wire"
-	"wake/services/snapshotter"
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/snapshotter"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }
@@ -306,6 +306,7 @@ func TestPositionBeyondTheEnd(t *testing.T) {
 		stored := watch(t, log)
 		start(t, log, snapshotter.Config{})
 		pos := play(t, log, "r1", 1)
+		settle(t, time.Minute) // a leader may be behind for that long
 		stored.wait(t, "r1", pos)
 		settle(t, 2*time.Second)
 		if got := position(t, log); got.Seq != pos {

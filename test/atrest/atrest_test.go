@@ -18,24 +18,24 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
-	"wake/internal/agent"
-	"wake/internal/eventlog"
-	"wake/internal/natstest"
-	"wake/internal/seal"
-	"wake/internal/snapshot"
-	"wake/internal/topology"
-	"wake/internal/transcript"
-	"wake/pkg/client"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/alerter"
-	"wake/services/runner"
-	"wake/services/snapshotter"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/internal/transcript"
+	"code.wake.dev/wake/pkg/client"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/alerter"
+	"code.wake.dev/wake/services/runner"
+	"code.wake.dev/wake/services/snapshotter"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { natstest.Main(m) }
 
 // mark is in everything that is said in the run.
 const mark = "m4rk3d"
@@ -59,6 +59,7 @@ func newInstallation(t *testing.T, keys string) *installation {
 	if _, err := topology.Init(t.Context(), i.server.JetStream(t), topology.Config{}); err != nil {
 		t.Fatal(err)
 	}
+	logtest.Serve(t, i.log(keys)) // who answers stores commands
 	return i
 }
 
@@ -129,6 +130,9 @@ func (i *installation) ended(err error) {
 		i.t.Error(err)
 	}
 }
+
+// Capabilities implements [agent.Provider].
+func (*installation) Capabilities() agent.Capabilities { return agent.Capabilities{} }
 
 // Start implements [agent.Provider]: its agents say something short and something
 // long, keep a session file, wait for a message and are done.

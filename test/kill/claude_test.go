@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"wake/pkg/wire"
-	"wake/test/lab"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/test/lab"
 )
 
 // job is what the model says: a Bash call that leaves a line when it begins and
@@ -37,18 +37,18 @@ nodes:
 edges: []
 `
 
-// TestClaude kills the runner of the real CLI in the middle of a Bash call. The
-// call is sealed, not made again, and the model is told.
+// TestClaude kills the runner of the real CLI in the middle of a Bash call, where no keeper holds
+// the agent. The call is sealed, not made again, and the model is told.
 func TestClaude(t *testing.T) {
 	claudes(t, func(l *bench, env []string) {
-		r := l.claudeRunner("r1", env)
+		r := l.claudeRunner("r1", env, "--fence", "none")
 		l.interrupt(r, 500*time.Millisecond)
 		l.Restart(r)
 		l.resumed()
 	})
 }
 
-// TestClaudeElsewhere is the same where the disk of the runner is gone: the
+// TestClaudeElsewhere is the same with a keeper, where the disk of the runner is gone: the
 // session comes out of the object store, into another home and another folder.
 func TestClaudeElsewhere(t *testing.T) {
 	claudes(t, func(l *bench, env []string) {
@@ -64,30 +64,44 @@ func TestClaudeElsewhere(t *testing.T) {
 // claudes runs f with each version of the CLI, against the made-up API. The script test/claude/run sets up what is
 // needed.
 func claudes(t *testing.T, f func(l *bench, env []string)) {
+	t.Helper()
+	versions(t, func(t *testing.T, binary string) {
+		l := newLab(t, 2*time.Second, 2*time.Minute)
+		l.Prog.Claude = binary
+		f(l, l.agentEnv(map[string]string{"job": strings.ReplaceAll(job, "LEDGER", filepath.Join(l.Dir, "ledger", "bash"))}))
+	})
+}
+
+// versions runs f with each version of the CLI.
+func versions(t *testing.T, f func(t *testing.T, binary string)) {
+	t.Helper()
 	binaries := os.Getenv("WAKE_CLAUDE_BINARIES")
 	if binaries == "" || os.Getenv("WAKE_FAKE_API") == "" {
 		t.Fatal("WAKE_CLAUDE_BINARIES or WAKE_FAKE_API isn't set: make kill-claude")
 	}
 	for entry := range strings.SplitSeq(binaries, ":") {
 		version, binary, _ := strings.Cut(entry, "=")
-		t.Run(version, func(t *testing.T) {
-			l := newLab(t, 2*time.Second, 2*time.Minute)
-			l.Prog.Claude = binary
-			f(l, []string{
-				"ANTHROPIC_BASE_URL=" + l.api(), "ANTHROPIC_API_KEY=dummy", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
-				"DISABLE_TELEMETRY=1", "DISABLE_ERROR_REPORTING=1", "DISABLE_AUTOUPDATER=1",
-			})
-		})
+		t.Run(version, func(t *testing.T) { f(t, binary) })
+	}
+}
+
+// agentEnv starts the made-up API with scripts, and returns the environment of agents that use it.
+func (l *bench) agentEnv(scripts map[string]string) []string {
+	l.Helper()
+	return []string{
+		"ANTHROPIC_BASE_URL=" + l.api(scripts), "ANTHROPIC_API_KEY=dummy", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
+		"DISABLE_TELEMETRY=1", "DISABLE_ERROR_REPORTING=1", "DISABLE_AUTOUPDATER=1",
 	}
 }
 
 // api starts the made-up API, whose requests are kept in the folder "requests".
-func (l *bench) api() string {
+func (l *bench) api(scripts map[string]string) string {
 	l.Helper()
 	scenarios := filepath.Join(l.Dir, "scenarios")
 	l.Must(os.Mkdir(scenarios, 0o700))
-	script := strings.ReplaceAll(job, "LEDGER", filepath.Join(l.Dir, "ledger", "bash"))
-	l.Must(os.WriteFile(filepath.Join(scenarios, "job.json"), []byte(script), 0o600))
+	for name, script := range scripts {
+		l.Must(os.WriteFile(filepath.Join(scenarios, name+".json"), []byte(script), 0o600))
+	}
 	c := exec.CommandContext(l.Ctx, os.Getenv("WAKE_FAKE_API"), "-addr", "127.0.0.1:0", "-scenarios", scenarios, "-log", filepath.Join(l.Dir, "requests"))
 	c.Env = l.Env("")
 	out, err := c.StderrPipe()
@@ -113,10 +127,10 @@ func (l *bench) api() string {
 }
 
 // claudeRunner is a runner whose agents have an environment.
-func (l *bench) claudeRunner(id string, env []string) *lab.Runner {
+func (l *bench) claudeRunner(id string, env []string, flags ...string) *lab.Runner {
 	l.Helper()
 	l.AgentEnv = env
-	return l.Runner(id, true)
+	return l.Runner(id, true, flags...)
 }
 
 // interrupt kills the runner while the Bash call runs, some time after it began.

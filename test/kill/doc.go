@@ -11,6 +11,8 @@
 //	-kills N    how often; default 40
 //	-keep       keep the folder of a test that passed, too
 //
+// Those on disks that are full have the tag disks, too, and need root: `make disks`.
+//
 // The tests with the real Claude CLI also need the tag claudecli and what
 // test/claude/run sets up: `make kill-claude`.
 package kill

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/run"
-	"wake/pkg/wire"
-	"wake/test/lab"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/test/lab"
 )
 
 // command is an exec node that leaves a line when it begins and when it ends, a

@@ -3,13 +3,16 @@
 package kill_test
 
 import (
+	"bytes"
 	"flag"
+	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"wake/test/lab"
+	"code.wake.dev/wake/test/lab"
 )
 
 var (
@@ -36,9 +39,28 @@ type bench struct{ *lab.Lab }
 // test, at the latest after limit.
 func newLab(t *testing.T, ttl, limit time.Duration) *bench {
 	t.Helper()
+	return newLabOf(t, lab.Config{TTL: ttl, Limit: limit})
+}
+
+// newLabOf is newLab with further settings.
+func newLabOf(t *testing.T, c lab.Config) *bench {
+	t.Helper()
 	p, err := build()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bench{lab.New(t, lab.Config{Programs: p, TTL: ttl, Limit: limit, Seed: *seedFlag, Keep: *keepFlag})}
+	c.Programs, c.Seed, c.Keep = p, *seedFlag, *keepFlag
+	return &bench{lab.New(t, c)}
+}
+
+// agents are the processes of agents, by their programs: not what they have started.
+func (l *bench) agents() (pids []int) {
+	for _, pid := range l.Marked() {
+		argv, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err == nil && bytes.HasPrefix(argv, []byte(l.Prog.Claude+"\x00")) && bytes.Contains(argv, []byte("stream-json")) {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids
 }

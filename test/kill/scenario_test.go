@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/test/lab"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/test/lab"
 )
 
 // twoAgents is a flow of two agents at once, of calls calls each, and a command
@@ -43,10 +43,10 @@ type pair struct {
 }
 
 // pair starts a run whose agents have begun, one on each of two runners.
-func (l *bench) pair(id, workspace string, calls int, own bool) pair {
+func (l *bench) pair(id, workspace string, calls int, own bool, flags ...string) pair {
 	l.Helper()
-	one := l.Runner("r1", own, "--max-agents", "1")
-	two := l.Runner("r2", own, "--max-agents", "1")
+	flags = append([]string{"--max-agents", "1"}, flags...)
+	one, two := l.Runner("r1", own, flags...), l.Runner("r2", own, flags...)
 	l.Flow(id, twoAgents(workspace, calls))
 	for _, node := range []string{"left", "right"} {
 		l.Await(id, 0, 15*time.Second, node+" begins to work", lab.OfType(wire.TypeToolIntent, node))
@@ -152,11 +152,11 @@ func TestStall(t *testing.T) {
 	t.Logf("taken over %v; %d events, %d sealed; its log:\n%s", took, len(a.Entries), a.Sealed, b)
 }
 
-// A runner that is asked to end hands its work over: agents are interrupted and
+// A runner that is asked to end and doesn't come back hands its work over: agents are interrupted and
 // go on elsewhere, without waiting for a lease to expire.
 func TestDrain(t *testing.T) {
 	l := newLab(t, 10*time.Second, 2*time.Minute)
-	p := l.pair("two", "shared", 8, false)
+	p := l.pair("two", "shared", 8, false, "--leave-agents=false")
 	pos := l.Last()
 	at := time.Now()
 	l.Signal(p.owner.Proc, syscall.SIGTERM)
@@ -213,10 +213,10 @@ func allKilled(t *testing.T, own bool) {
 	t.Logf("%s did it: %d events, %d sealed, %d agents resumed", fourth.ID, len(a.Entries), a.Sealed, a.Resumed)
 }
 
-// A command that must not run twice was killed: somebody decides.
+// A command that must not run twice, and that no keeper holds, was killed with its runner: somebody decides.
 func TestInterruptedCommand(t *testing.T) {
 	l := newLab(t, 2*time.Second, 2*time.Minute)
-	r := l.Runner("r1", false)
+	r := l.Runner("r1", false, "--fence", "none")
 	src := "name: once\nworkspace: shared\nnodes:" + strings.Replace(fmt.Sprintf(command, "slow", strings.Replace(work, "sleep 0.", "sleep 3.", 1), "0"), "idempotent: true", "idempotent: false", 1) + "\n"
 	for _, choice := range []string{"--rerun", "--fail"} {
 		run := "once" + choice[1:]

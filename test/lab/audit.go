@@ -11,9 +11,9 @@ import (
 
 	_ "modernc.org/sqlite" // the recorder's file
 
-	"wake/internal/run"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Execution is what the log tells of one.
@@ -27,6 +27,7 @@ type Execution struct {
 	Ends      []string // types
 	Cancelled bool
 	End       Entry
+	epoch     uint64 // of the last claim
 }
 
 // Audit is what was found about a run. Its counts go into the report.
@@ -83,20 +84,26 @@ func (l *Lab) History(run string) {
 // duplicate in the order of the stream, and that nobody writes after the next
 // one's claim.
 func (a *Audit) sequences() {
-	type node struct{ seq, epoch uint64 }
+	type node struct {
+		seq, epoch uint64
+		writer     string
+	}
 	nodes := make(map[string]node)
 	for _, x := range a.Entries {
 		n := nodes[x.E.NodeID]
 		if x.E.Seq != n.seq+1 {
 			a.l.Errorf("after seq %d of %s comes %s", n.seq, x.E.NodeID, x)
 		}
-		switch claim := Claimant(x.E) != ""; {
-		case claim && x.E.Epoch <= n.epoch:
+		switch claimant := Claimant(x.E); {
+		case claimant != "" && claimant == n.writer && x.E.Epoch == n.epoch: // it says once more that it is the writer
+		case claimant != "" && x.E.Epoch <= n.epoch:
 			a.l.Errorf("a claim that isn't above epoch %d: %s", n.epoch, x)
-		case !claim && x.E.Epoch != n.epoch:
+		case claimant == "" && x.E.Epoch != n.epoch:
 			a.l.Errorf("epoch %d was claimed: %s", n.epoch, x)
+		case claimant != "":
+			n.writer = claimant
 		}
-		nodes[x.E.NodeID] = node{x.E.Seq, x.E.Epoch}
+		nodes[x.E.NodeID] = node{x.E.Seq, x.E.Epoch, n.writer}
 	}
 }
 
@@ -116,9 +123,9 @@ func (a *Audit) executions() {
 			continue
 		}
 		if c, ok := x.E.Payload.(*wire.NodeClaimed); ok {
-			if e := open[x.E.NodeID]; e != nil && len(e.Ends) == 0 {
+			if e := open[x.E.NodeID]; e != nil && len(e.Ends) == 0 && x.E.Epoch > e.epoch {
 				e.Claims++
-				e.Runners = append(e.Runners, c.Runner)
+				e.Runners, e.epoch = append(e.Runners, c.Runner), x.E.Epoch
 			}
 			continue
 		}
@@ -215,9 +222,12 @@ func (a *Audit) ownership() {
 	}
 }
 
-// commands compares what the commands did with the log.
+// commands compares what the commands did with the log, if they keep a ledger.
 func (a *Audit) commands() {
 	lines, _ := a.l.Ledger("exec")
+	if len(lines) == 0 {
+		return
+	}
 	of := make(map[string]*Execution)
 	for _, e := range a.Execs {
 		of[fmt.Sprintf("%s %d", e.Node, e.Iteration)] = e

@@ -6,11 +6,13 @@ package lab
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,7 +35,7 @@ type Programs struct{ Wake, NATS, Claude string }
 func Build(dir string) (Programs, error) {
 	p := Programs{filepath.Join(dir, "wake"), filepath.Join(dir, "nats-server"), filepath.Join(dir, "claude")}
 	for path, pkg := range map[string]string{
-		p.Wake: "wake/cmd/wake", p.NATS: "github.com/nats-io/nats-server/v2", p.Claude: "wake/test/kill/fakeclaude",
+		p.Wake: "code.wake.dev/wake/cmd/wake", p.NATS: "github.com/nats-io/nats-server/v2", p.Claude: "code.wake.dev/wake/test/kill/fakeclaude",
 	} {
 		c := exec.Command("go", "build", "-o", path, pkg)
 		c.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -43,6 +45,42 @@ func Build(dir string) (Programs, error) {
 	}
 	return p, nil
 }
+
+// BuildNext builds wake into a file as a later release might be: in the file of its source that edit names, one text stands
+// for another.
+func BuildNext(path string, edit Edit) error {
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("build the next release: %w", err)
+	}
+	source := filepath.Join(strings.TrimSpace(string(root)), edit.File)
+	b, err := os.ReadFile(source)
+	if err != nil {
+		return err
+	}
+	if bytes.Count(b, []byte(edit.Old)) != 1 {
+		return fmt.Errorf("build the next release: %s has not one %q", edit.File, edit.Old)
+	}
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {source: path + ".go"}})
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(
+		os.WriteFile(path+".go", bytes.Replace(b, []byte(edit.Old), []byte(edit.New), 1), 0o600),
+		os.WriteFile(path+".json", overlay, 0o600),
+	); err != nil {
+		return err
+	}
+	c := exec.Command("go", "build", "-overlay", path+".json", "-o", path, "code.wake.dev/wake/cmd/wake")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the next release: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// Edit is a change of a file of wake's source.
+type Edit struct{ File, Old, New string }
 
 // Main runs the tests with a folder for programs, which is removed afterwards.
 func Main(m *testing.M, bin *string) int {
@@ -64,10 +102,15 @@ const mark = "WAKELAB_DIR"
 // Config is what a lab is made of.
 type Config struct {
 	Programs Programs
+	Host     string        // address of the server; "": 127.0.0.1
 	TTL      time.Duration // of leases
 	Limit    time.Duration // of the whole test
 	Seed     uint64        // 0: another one each time
 	Keep     bool          // keep the folder of a test that passed, too
+
+	Store string // how large the server's store may become, such as 64MB; "": as large as it likes
+	// Disks are folders that are disks of their own, such as nats or recorder, with their sizes, such as 64M. They need root.
+	Disks map[string]string
 }
 
 // Lab is an installation of wake as processes. It ends with its test.
@@ -80,11 +123,14 @@ type Lab struct {
 	Rand     *rand.Rand // used by the test's goroutine only
 	Prog     Programs
 	URL      string   // of the server, or of several
+	Server   *Proc    // nil: the lab has none, or several
 	AgentEnv []string // added to the environment of runners
 	NC       *nats.Conn
 	JS       jetstream.JetStream
 	Runs     []string // that were started
+	Disks    map[string]*Disk
 
+	store      string
 	mu         sync.Mutex
 	keep       bool
 	stopped    bool // nothing starts any more
@@ -116,12 +162,16 @@ func Empty(t *testing.T, c Config) *Lab {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), c.Limit)
 	l := &Lab{
 		T: t, Ctx: ctx, Dir: dir, TTL: c.TTL, Seed: c.Seed, Rand: rand.New(rand.NewPCG(c.Seed, 0)), Prog: c.Programs,
-		keep: c.Keep, began: time.Now(),
+		keep: c.Keep, began: time.Now(), store: c.Store, Disks: make(map[string]*Disk),
 	}
 	t.Cleanup(func() { l.end(cancel) })
 	t.Cleanup(l.explain)
 	for _, sub := range []string{"ledger", "home", "workspaces", "log"} {
 		l.Must(os.Mkdir(filepath.Join(dir, sub), 0o700))
+	}
+	for name, size := range c.Disks {
+		l.Disks[name], err = NewDisk(filepath.Join(dir, name), filepath.Join(dir, name+".img"), size)
+		l.Must(err)
 	}
 	return l
 }
@@ -130,7 +180,7 @@ func Empty(t *testing.T, c Config) *Lab {
 func New(t *testing.T, c Config) *Lab {
 	t.Helper()
 	l := Empty(t, c)
-	l.startServer()
+	l.startServer(cmp.Or(c.Host, "127.0.0.1"))
 	l.Wake("init", "--lease-ttl", c.TTL.String())
 	for _, service := range []string{"recorder", "snapshotter", "alerter"} {
 		l.Start(service, l.Env(""), l.Prog.Wake, service, "--data-dir", filepath.Join(l.Dir, service))
@@ -176,6 +226,11 @@ func (l *Lab) end(cancel context.CancelFunc) {
 	}
 	cancel()
 	l.StopAll()
+	for _, d := range l.Disks {
+		if err := d.Unmount(); err != nil {
+			l.Log(err)
+		}
+	}
 	if !l.Failed() && !l.keep {
 		_ = os.RemoveAll(l.Dir) // whatever stays is in the system's folder for such
 	}
@@ -255,16 +310,20 @@ func (l *Lab) Env(home string) []string {
 	return []string{"PATH=" + path, "HOME=" + home, "TMPDIR=" + os.TempDir(), mark + "=" + l.Dir}
 }
 
-func (l *Lab) startServer() {
+func (l *Lab) startServer(host string) {
 	l.Helper()
-	store := filepath.Join(l.Dir, "nats")
+	store, ports := filepath.Join(l.Dir, "nats"), filepath.Join(l.Dir, "ports")
 	conf := filepath.Join(l.Dir, "nats.conf")
-	l.Must(os.MkdirAll(store, 0o700))
+	l.Must(errors.Join(os.MkdirAll(store, 0o700), os.MkdirAll(ports, 0o700)))
+	limit := ""
+	if l.store != "" {
+		limit = ", max_file_store: " + l.store
+	}
 	l.Must(os.WriteFile(conf, fmt.Appendf(nil,
-		"host: 127.0.0.1\nport: -1\nports_file_dir: %q\njetstream { store_dir: %q, sync_interval: always }\n", store, store), 0o600))
-	l.Start("nats", l.Env(""), l.Prog.NATS, "-c", conf)
+		"host: %s\nport: -1\nports_file_dir: %q\njetstream { store_dir: %q, sync_interval: always%s }\n", host, ports, store, limit), 0o600))
+	l.Server = l.Start("nats", l.Env(""), l.Prog.NATS, "-c", conf)
 	l.Until("the server listens", 20*time.Second, func() bool {
-		files, _ := filepath.Glob(filepath.Join(store, "*.ports")) // the pattern is right
+		files, _ := filepath.Glob(filepath.Join(ports, "*.ports")) // the pattern is right
 		if len(files) == 0 {
 			return false
 		}
@@ -276,11 +335,20 @@ func (l *Lab) startServer() {
 		l.URL = ports.Nats[0]
 		return true
 	})
-	var err error
-	l.NC, err = nats.Connect(l.URL, nats.MaxReconnects(-1))
+	l.connect()
+}
+
+// RestartServer ends the server and starts it again, where it was.
+func (l *Lab) RestartServer() {
+	l.Helper()
+	conf := filepath.Join(l.Dir, "nats.conf")
+	b, err := os.ReadFile(conf)
 	l.Must(err)
-	l.JS, err = jetstream.New(l.NC)
+	u, err := url.Parse(l.URL)
 	l.Must(err)
+	l.Must(os.WriteFile(conf, bytes.Replace(b, []byte("port: -1"), []byte("port: "+u.Port()), 1), 0o600))
+	l.Kill(l.Server)
+	l.Server = l.Start("nats", l.Env(""), l.Prog.NATS, "-c", conf)
 }
 
 // Start starts a process that logs into a file of its name.
@@ -405,14 +473,16 @@ func (l *Lab) Flow(id, src string, sets ...string) {
 	l.Tell("run %s begins", id)
 }
 
-// Runner is a runner that may be killed and started again.
+// Runner is a runner, or all services in one process, that may be killed and started again.
 type Runner struct {
 	*Proc
 	ID    string
+	Verb  string    // of wake
 	Home  string    // of its agents
 	Env   []string  // more than others have
 	Back  time.Time // when it is to be started again, while it is down
 	flags []string
+	from  int64 // where the log of its process begins
 }
 
 // Runner starts a runner. With own, nothing is shared with other runners but the
@@ -427,7 +497,7 @@ func (l *Lab) Runner(id string, own bool, flags ...string) *Runner {
 // NewRunner returns a runner that isn't started yet.
 func (l *Lab) NewRunner(id string, own bool, flags ...string) *Runner {
 	l.Helper()
-	r := &Runner{ID: id, Home: filepath.Join(l.Dir, "home")}
+	r := &Runner{ID: id, Verb: "runner", Home: filepath.Join(l.Dir, "home")}
 	r.flags = append([]string{"--runner-id", id, "--data-dir", filepath.Join(l.Dir, id), "--claude", l.Prog.Claude}, flags...)
 	if own {
 		r.Home = filepath.Join(l.Dir, id, "home")
@@ -438,12 +508,61 @@ func (l *Lab) NewRunner(id string, own bool, flags ...string) *Runner {
 	return r
 }
 
+// Up starts all services in one process, of an empty lab.
+func (l *Lab) Up(id string, flags ...string) *Runner {
+	l.Helper()
+	r := l.NewRunner(id, false, append([]string{
+		"--lease-ttl", l.TTL.String(), "--store", filepath.Join(l.Dir, "recorder", "recorder.db"),
+	}, flags...)...)
+	r.Verb = "up"
+	l.Must(os.Mkdir(filepath.Join(l.Dir, "recorder"), 0o700))
+	l.Restart(r)
+	l.Until("the server listens", 20*time.Second, func() bool {
+		b, err := os.ReadFile(filepath.Join(l.Dir, id, "nats-url"))
+		l.URL = strings.TrimSpace(string(b))
+		return err == nil && l.URL != ""
+	})
+	l.connect()
+	l.Ready(r)
+	return r
+}
+
+// Ready waits until a runner serves.
+func (l *Lab) Ready(r *Runner) {
+	l.Helper()
+	want := `"msg":"running"`
+	if r.Verb == "up" {
+		want = "wake is up"
+	}
+	l.Until(r.ID+" serves", 30*time.Second, func() bool {
+		b, err := os.ReadFile(r.Log)
+		return err == nil && strings.Contains(string(b[min(int64(len(b)), r.from):]), want)
+	})
+	l.Until("the server answers", 20*time.Second, func() bool {
+		_, err := l.NC.RTT()
+		return err == nil
+	})
+}
+
+// connect connects the lab with its server.
+func (l *Lab) connect() {
+	l.Helper()
+	var err error
+	l.NC, err = nats.Connect(l.URL, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
+	l.Must(err)
+	l.JS, err = jetstream.New(l.NC)
+	l.Must(err)
+}
+
 // Restart starts a runner that is down.
 func (l *Lab) Restart(r *Runner) {
 	l.Helper()
 	r.Back = time.Time{}
 	env := append(append(l.Env(r.Home), l.AgentEnv...), r.Env...)
-	r.Proc = l.Start(r.ID, env, append([]string{l.Prog.Wake, "runner"}, r.flags...)...)
+	if info, err := os.Stat(filepath.Join(l.Dir, "log", r.ID)); err == nil {
+		r.from = info.Size()
+	}
+	r.Proc = l.Start(r.ID, env, append([]string{l.Prog.Wake, r.Verb}, r.flags...)...)
 	l.Tell("start %s (pid %d)", r.ID, r.Cmd.Process.Pid)
 }
 

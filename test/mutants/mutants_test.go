@@ -17,7 +17,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"wake/internal/natstest"
+	"code.wake.dev/wake/internal/natstest"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }
@@ -158,7 +158,7 @@ func testsOf(t *testing.T, pkg string) map[string]bool {
 }
 
 // lastRule is the number of the last rule of the log.
-const lastRule = 23
+const lastRule = 26
 
 // TestEveryRuleHasAMutant fails if a rule is neither switched off by a mutant nor
 // said to have no code, and if it is both.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // deliveries: each sink took each alert, or there is a dead letter of it; they came in

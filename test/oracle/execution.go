@@ -4,9 +4,9 @@ import (
 	"strings"
 	"time"
 
-	"wake/internal/eventlog"
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // execution is what the log tells of one.
@@ -15,6 +15,7 @@ type execution struct {
 	scheduled bool
 	claims    int
 	starts    int
+	resumed   int
 	end       *eventlog.Entry
 	inherited bool // ended before the fork
 }
@@ -94,6 +95,7 @@ func (c *check) execution(e *eventlog.Entry, execs, open map[string]*execution) 
 	switch e.Event.Payload.(type) {
 	case *wire.AgentResumed:
 		c.report.Resumed++
+		x.resumed++
 	case *wire.NodeStart:
 		if x.starts++; x.starts > 1 {
 			c.wrong(ExecutedOnce, e, "begins again")
@@ -103,7 +105,7 @@ func (c *check) execution(e *eventlog.Entry, execs, open map[string]*execution) 
 	}
 }
 
-// begun: no agent began more often than its node was claimed, or once behind that: a
+// begun: no agent began more often than its node was claimed and its going on is on record, or once behind that: a
 // session that isn't there begins afresh.
 func (c *check) begun(id string, execs map[string]*execution) {
 	began := map[string]int{}
@@ -113,7 +115,7 @@ func (c *check) begun(id string, execs map[string]*execution) {
 		}
 	}
 	for _, exec := range sorted(began) {
-		if x := execs[exec]; x == nil || began[exec] > x.claims+1 {
+		if x := execs[exec]; x == nil || began[exec] > x.claims+x.resumed+1 {
 			c.violation(ExecutedOnce, id, "", 0, "an agent began %s %d times; %+v", exec, began[exec], x)
 		}
 	}
@@ -122,8 +124,8 @@ func (c *check) begun(id string, execs map[string]*execution) {
 // lateness is how long what a worker has begun may come behind what the log says.
 const lateness = 15 * time.Second
 
-// work: a tool call was intended on record before it was made, was made once, and not
-// behind the end of its execution.
+// work: a tool call that changes something was intended on record before it was made; each
+// was made once, and not behind the end of its execution.
 func (c *check) work() {
 	calls := map[string]*eventlog.Entry{}
 	ends := map[string]*eventlog.Entry{}
@@ -143,7 +145,7 @@ func (c *check) work() {
 		if made[call]++; made[call] == 2 {
 			c.violation(WorkedOnce, w.Run, w.Node, 0, "call %s of %s was made twice", w.Call, w.Exec)
 		}
-		if intent := calls[call]; intent == nil {
+		if intent := calls[call]; intent == nil && !w.Safe {
 			c.violation(WorkedOnce, w.Run, w.Node, 0, "call %s of %s was made without an intent on record", w.Call, w.Exec)
 		}
 		if end := ends[w.Run+"\n"+w.Exec]; end != nil && w.At.After(end.Time.Add(lateness)) {

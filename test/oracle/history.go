@@ -12,12 +12,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	_ "modernc.org/sqlite" // the recorder's file
 
-	"wake/internal/eventlog"
-	"wake/internal/replay"
-	"wake/internal/run"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/services/recorder"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/replay"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 // History is all that an installation has stored.

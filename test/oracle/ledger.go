@@ -17,6 +17,30 @@ type Ledger struct {
 	taken        map[string][]taken
 	commands     []command
 	requested    []string
+	acted        []acted
+	said         []Saying
+	heard        []heard
+	left         []string
+	dropped      map[string]bool
+}
+
+// acted is an agent's program that did something for a node.
+type acted struct {
+	run, node string
+	agent     int
+}
+
+// Saying is what an agent's program said.
+type Saying struct {
+	Run, Exec string
+	Agent     int    // the program
+	Mark      string // by which the log shows it
+}
+
+// heard is who spoke to an agent's program.
+type heard struct {
+	agent int
+	from  string
 }
 
 type acknowledged struct {
@@ -28,6 +52,7 @@ type acknowledged struct {
 // Work is a tool call that was made.
 type Work struct {
 	Run, Node, Exec, Call string
+	Safe                  bool // it changes nothing: made before its intent is stored
 	At                    time.Time
 }
 
@@ -48,7 +73,9 @@ type command struct {
 }
 
 // NewLedger returns an empty ledger.
-func NewLedger() *Ledger { return &Ledger{shown: map[string][]string{}, taken: map[string][]taken{}} }
+func NewLedger() *Ledger {
+	return &Ledger{shown: map[string][]string{}, taken: map[string][]taken{}, dropped: map[string]bool{}}
+}
 
 // Acknowledged notes an event whose storing was acknowledged to its writer.
 func (l *Ledger) Acknowledged(position uint64, subject string, data []byte) {
@@ -69,6 +96,44 @@ func (l *Ledger) Began(b Beginning) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.began = append(l.began, b)
+}
+
+// Acted notes that an agent's program did something for a node.
+func (l *Ledger) Acted(run, node string, agent int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := acted{run, node, agent}
+	if n := len(l.acted); n == 0 || l.acted[n-1] != a {
+		l.acted = append(l.acted, a)
+	}
+}
+
+// Said notes what an agent's program is about to say.
+func (l *Ledger) Said(s Saying) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.said = append(l.said, s)
+}
+
+// Heard notes that somebody spoke to an agent's program.
+func (l *Ledger) Heard(agent int, from string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.heard = append(l.heard, heard{agent, from})
+}
+
+// Dropped notes a lease that somebody else than its holder has given back.
+func (l *Ledger) Dropped(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dropped[key] = true
+}
+
+// Left notes the keepers that are there when all runs have ended.
+func (l *Ledger) Left(keepers []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.left = append(l.left, keepers...)
 }
 
 // Shown notes a line that a sink of alerts was given.

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // recorded: the recorder has each event where it is, and thinks nothing of it that

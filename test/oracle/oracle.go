@@ -11,9 +11,9 @@ import (
 	"fmt"
 	"slices"
 
-	"wake/internal/eventlog"
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Invariant names what must always be so.
@@ -33,6 +33,9 @@ const (
 	ForkIsParent         Invariant = "a fork is its parent up to its point"
 	ExecutedOnce         Invariant = "executed once"
 	WorkedOnce           Invariant = "worked once"
+	OneAgent             Invariant = "one agent acts"
+	OneRunner            Invariant = "one runner speaks to an agent"
+	SaidOnce             Invariant = "what an agent says is on record once, in order"
 	AlertedOnce          Invariant = "alerted once"
 	DeliveredOnce        Invariant = "delivered, in order"
 	RecordedAll          Invariant = "the record is the log"
@@ -65,6 +68,7 @@ type Report struct {
 	Delivered, Again, GivenUp                     int // notifications: taken by sinks, taken again, dead letters
 	Told, Notices                                 int // messages that agents took, and those of what children say
 	Resumed                                       int // executions of agents that went on after somebody's end
+	Agents, Attached, Said                        int // agents' programs, runners that came back to one, and what programs said that is on record
 }
 
 // Options say what there is to check.
@@ -118,7 +122,7 @@ func Judge(h *History, l *Ledger, o Options) Report {
 	}
 	for _, judge := range []func(){
 		c.acknowledged, c.sequences, c.ownRun, c.storedOnce, c.folds, c.snapshots, c.bookmarks, c.replays, c.forks,
-		c.executions, c.work, c.alerts, c.deliveries, c.recorded, c.commands, c.poison, c.letters, c.ends,
+		c.executions, c.work, c.agents, c.runners, c.sayings, c.alerts, c.deliveries, c.recorded, c.commands, c.poison, c.letters, c.ends,
 	} {
 		judge()
 	}

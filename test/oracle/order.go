@@ -3,8 +3,8 @@ package oracle
 import (
 	"bytes"
 
-	"wake/internal/eventlog"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // acknowledged: what the server said was stored is where it said.

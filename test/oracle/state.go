@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"slices"
 
-	"wake/internal/eventlog"
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // folds: nothing in a history is refused, and a fold that stops half-way, is

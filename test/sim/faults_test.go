@@ -1,3 +1,5 @@
+//go:build linux
+
 package sim_test
 
 import (
@@ -10,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // maxWait is the longest time between two faults.
@@ -55,6 +57,10 @@ func (w *world) choose() []func(*world) {
 		(*world).crash, (*world).crash, (*world).crashAtPublish, (*world).crashAtPublish, (*world).crashAtPublish, (*world).terminate,
 		(*world).loseAnswers, (*world).loseAnswers, (*world).stall, (*world).stall, (*world).cut, (*world).slow,
 		(*world).restartServer, (*world).fill, (*world).dropLease, (*world).resetConsumer, (*world).poison, (*world).upset, (*world).crashAtSink,
+		(*world).killKeeper, (*world).relay, (*world).intrude,
+	}
+	if w.keepers {
+		return []func(*world){(*world).crash, (*world).crashAtPublish, (*world).crashAtPublish, (*world).terminate, (*world).stall, (*world).cut, (*world).relay, (*world).intrude}
 	}
 	w.rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all[:1+w.rng.IntN(len(all))]
@@ -75,8 +81,11 @@ func (w *world) heal() {
 
 // victim draws a process that runs; runners are hit most often.
 func (w *world) victim() *life {
-	p := pick(w.rng, w.processes...)
-	return p.current()
+	all := w.processes
+	if w.keepers {
+		all = slices.DeleteFunc(slices.Clone(all), func(p *process) bool { return p.orphan == 0 })
+	}
+	return pick(w.rng, all...).current()
 }
 
 func (w *world) crash() {
@@ -84,7 +93,7 @@ func (w *world) crash() {
 	if l == nil {
 		return
 	}
-	delay := duration(w.rng, 2*time.Minute)
+	delay := duration(w.rng, pick(w.rng, 10*time.Second, 2*time.Minute))
 	w.fault("crash", "%s for %s", l.p.name, delay)
 	l.p.setDelay(delay)
 	l.die()
@@ -243,6 +252,7 @@ func (w *world) dropLease() {
 	slices.Sort(keys)
 	key := pick(w.rng, keys...)
 	w.fault("lease dropped", "%s", key)
+	w.ledger.Dropped(key)
 	if w.rng.IntN(2) == 0 {
 		err = kv.Delete(ctx, key)
 	} else {

@@ -1,11 +1,13 @@
+//go:build linux
+
 package sim_test
 
 import (
 	"fmt"
 	"math/rand/v2"
 
-	"wake/internal/flow"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // limited begins the ids of nodes that have a time limit.

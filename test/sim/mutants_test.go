@@ -1,3 +1,5 @@
+//go:build linux
+
 package sim_test
 
 import (
@@ -9,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"wake/internal/run"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // bug is what a defective client sends instead of a message. It is called under the

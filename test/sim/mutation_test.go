@@ -1,4 +1,4 @@
-//go:build mutants
+//go:build mutants && linux
 
 package sim_test
 
@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/natstest"
-	"wake/test/oracle"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/test/oracle"
 )
 
 // A defect in any of these places is found within some seeds: the checker can fail.

@@ -1,3 +1,5 @@
+//go:build linux
+
 package sim_test
 
 import (
@@ -10,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"wake/internal/natstest"
+	"code.wake.dev/wake/internal/natstest"
 )
 
 // link is the way from one process to the server. What goes over it is whole

@@ -1,3 +1,5 @@
+//go:build linux
+
 package sim_test
 
 import (
@@ -14,11 +16,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"wake/internal/agent"
-	"wake/internal/eventlog"
-	"wake/services/recorder"
-	"wake/services/runner"
-	"wake/services/snapshotter"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/keeper"
+	"code.wake.dev/wake/services/recorder"
+	"code.wake.dev/wake/services/runner"
+	"code.wake.dev/wake/services/snapshotter"
 )
 
 // service is what a process runs.
@@ -35,6 +38,10 @@ type process struct {
 	// alone says that the next life must not begin before the last one has ended,
 	// since they share a file.
 	alone bool
+	// Of a runner: how long its frozen keepers wait for it, 0 if it has none, and whether it leaves agents to them when
+	// it drains.
+	orphan time.Duration
+	leaves bool
 
 	mu    sync.Mutex
 	now   *life
@@ -53,6 +60,11 @@ type life struct {
 	spool string
 	done  chan struct{}
 	gone  chan struct{} // closed when the process is dead for everybody else
+
+	number   int // of the process's lives
+	client   *keeper.Client
+	children []string // folders of keepers that die with it
+	count    int
 
 	mu   sync.Mutex
 	dead bool
@@ -94,7 +106,7 @@ func (p *process) begin() *life {
 	if p.spool == "" {
 		p.spool = filepath.Join(p.w.dir, p.name, "spool")
 	}
-	l := &life{p: p, spool: p.spool, done: make(chan struct{}), gone: make(chan struct{})}
+	l := &life{p: p, spool: p.spool, done: make(chan struct{}), gone: make(chan struct{}), number: p.lives, client: p.w.machine.Client()}
 	l.link = &link{server: p.w.server, bug: p.w.bugs[p.name], stored: p.w.stored, fatal: func(subject string) { p.w.note(p.name, "dies at a publish to %s", subject); l.die() }}
 	p.now = l
 	return l
@@ -187,8 +199,13 @@ func (l *life) die() {
 		return
 	}
 	l.dead = true
-	end, drop, nc := l.end, l.drop, l.nc
+	end, drop, nc, children := l.end, l.drop, l.nc, l.children
 	l.mu.Unlock()
+	_ = os.Remove(l.folder())
+	l.client.Kill()
+	for _, dir := range children {
+		l.p.w.machine.Kill(dir)
+	}
 	l.link.set(func(k *link) { k.dead = true })
 	l.p.inherit(l)
 	close(l.gone)
@@ -245,12 +262,21 @@ func (l *life) stop() {
 const blobLimit = 16 << 10
 
 func (w *world) runner(name string, slots int) *process {
-	return &process{w: w, name: name, build: func(_ *process, l *life, log *eventlog.Log) (service, error) {
+	p := &process{w: w, name: name, build: func(p *process, l *life, log *eventlog.Log) (service, error) {
+		shelf, err := p.shelf(w.ctx, l)
+		if err != nil {
+			return nil, err
+		}
 		return runner.New(runner.Config{
 			ID: name, MaxAgents: slots, Workspaces: filepath.Join(w.dir, name, "runs"),
 			Providers: map[string]agent.Provider{"claude": &provider{w: w, life: l}},
+			Shelf:     shelf, LeaveAgents: p.leaves,
 		}, log, w.logger(name))
 	}}
+	if w.rng.IntN(4) > 0 || w.keepers {
+		p.orphan, p.leaves = pick(w.rng, 10*time.Second, time.Minute, 10*time.Minute), w.rng.IntN(3) > 0
+	}
+	return p
 }
 
 func (w *world) recorder() *process {

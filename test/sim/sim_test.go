@@ -1,3 +1,5 @@
+//go:build linux
+
 // The simulation: each seed is a world of its own in which runs, commands and faults
 // follow from the seed, on fake time; package oracle judges what is left of it. The
 // order in which goroutines run isn't the seed's, so a failing one may need a few
@@ -20,8 +22,9 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/natstest"
-	"wake/test/oracle"
+	"code.wake.dev/wake/internal/natstest"
+	programs "code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/test/oracle"
 )
 
 var (
@@ -31,6 +34,8 @@ var (
 	from    = flag.Uint64("from", 1, "the first `seed`")
 	procs   = flag.Int("procs", 1, "processors to use: with more of them, goroutines meet in more ways")
 	workers = flag.Int("workers", 1, "play in so `many` processes, and print every ten seconds how far they are")
+	kept    = flag.Bool("keepers", false, "have worlds be about keepers, as in TestKeepers")
+	tooLong = flag.Duration("still", 20*time.Second, "give a seed up that takes so `long`, of real time: its time has stopped, or the machine does much else")
 	tallied = flag.Bool("tallied", false, "be one of these processes: print the tally as JSON")
 )
 
@@ -42,6 +47,8 @@ func TestMain(m *testing.M) {
 	if info, err := os.Stat(memoryDisk); err == nil && info.IsDir() && os.Getenv("TMPDIR") == "" {
 		_ = os.Setenv("TMPDIR", memoryDisk) // else it is slower
 	}
+	// Deadlines are of the bubbles' time.
+	programs.SetClock(func() time.Duration { return time.Duration(time.Now().UnixNano()) })
 	natstest.Main(m)
 }
 
@@ -62,12 +69,30 @@ func TestSim(t *testing.T) {
 		for range *again {
 			t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { total.play(t, seed, verbose) })
 		}
+		if *tallied { // now, since the next one may end the process
+			total.print()
+		}
 	}
 	if *tallied {
-		total.print()
 		return
 	}
 	t.Log(total.String())
+}
+
+// TestKeepers plays worlds that are about keepers. They are few, and yet enough to notice that a rule of them is
+// switched off: see test/mutants.
+func TestKeepers(t *testing.T) {
+	const worlds = 12
+	for seed := uint64(1); seed <= worlds && !t.Failed(); seed++ {
+		natstest.Bubble(t, func(t *testing.T) {
+			w := newWorld(t, seed, false)
+			w.keepers, w.patience = true, 10*time.Minute
+			report := w.play()
+			for _, v := range report.Violations {
+				t.Errorf("seed %d: %.500s", seed, v)
+			}
+		})
+	}
 }
 
 // tally adds up what was played.
@@ -80,10 +105,6 @@ type tally struct {
 
 	began time.Time
 }
-
-// tooLong is how long a seed may take, of real time: a hundred times what it takes
-// on a machine that does little else.
-const tooLong = 20 * time.Second
 
 // exitFrozen is the exit code of a process whose last seed stood still.
 const exitFrozen = 3
@@ -105,7 +126,7 @@ func (s *tally) frozen(seed uint64) {
 func (s *tally) play(t *testing.T, seed uint64, verbose bool) {
 	t.Helper()
 	// Outside of the bubble: its time stops for ever if somebody sleeps under a lock.
-	watch := time.AfterFunc(tooLong, func() { s.frozen(seed) })
+	watch := time.AfterFunc(*tooLong, func() { s.frozen(seed) })
 	defer watch.Stop()
 	defer func() { // a bubble that fails doesn't come back
 		if s.Seeds++; t.Failed() {
@@ -114,6 +135,7 @@ func (s *tally) play(t *testing.T, seed uint64, verbose bool) {
 	}()
 	natstest.Bubble(t, func(t *testing.T) {
 		w := newWorld(t, seed, verbose)
+		w.keepers = *kept
 		report := w.play()
 		for _, v := range report.Violations {
 			t.Errorf("%.2000s", v)
@@ -153,6 +175,9 @@ func (s *tally) merge(o tally) {
 	sum.Commands += r.Commands
 	sum.DeadLetters += r.DeadLetters
 	sum.Work += r.Work
+	sum.Agents += r.Agents
+	sum.Attached += r.Attached
+	sum.Said += r.Said
 	sum.Delivered += r.Delivered
 	sum.Again += r.Again
 	sum.GivenUp += r.GivenUp
@@ -196,7 +221,7 @@ func (s *tally) String() string {
 	slices.Sort(kinds)
 	fmt.Fprintf(&b, "%d faults: %s\n", total, strings.Join(kinds, ", "))
 	r := s.Sum
-	fmt.Fprintf(&b, "%d runs (%d forks), %d executions, %d of them went on elsewhere, %d tool calls, %d events (%d acknowledged), %d commands, %d messages told (%d of them notices), %d bookmarks, %d alerts, %d notifications (%d of them came again, %d were given up), %d dead letters",
-		r.Runs, r.Forks, r.Executions, r.Resumed, r.Work, r.Events, r.Acknowledged, r.Commands, r.Told, r.Notices, r.Bookmarks, r.Alerts, r.Delivered, r.Again, r.GivenUp, r.DeadLetters)
+	fmt.Fprintf(&b, "%d runs (%d forks), %d executions, %d of them went on elsewhere, %d agents (%d times somebody else attached; they said %d things), %d tool calls, %d events (%d acknowledged), %d commands, %d messages told (%d of them notices), %d bookmarks, %d alerts, %d notifications (%d of them came again, %d were given up), %d dead letters",
+		r.Runs, r.Forks, r.Executions, r.Resumed, r.Agents, r.Attached, r.Said, r.Work, r.Events, r.Acknowledged, r.Commands, r.Told, r.Notices, r.Bookmarks, r.Alerts, r.Delivered, r.Again, r.GivenUp, r.DeadLetters)
 	return b.String()
 }

@@ -1,3 +1,5 @@
+//go:build linux
+
 package sim_test
 
 import (
@@ -13,9 +15,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/deliver"
-	"wake/internal/eventlog"
-	"wake/services/alerter"
+	"code.wake.dev/wake/internal/deliver"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/services/alerter"
 )
 
 // rules are those of the world's alerter: whoever delivers to the hasty sink gives up
@@ -207,7 +209,7 @@ func (w *world) connected() {
 		w.ledger.Listens(name)
 	}
 	for w.ctx.Err() == nil {
-		if all, err := deliver.Statuses(w.ctx, w.log); err == nil && len(all) == len(sinks()) {
+		if all, err := deliver.StoredStatuses(w.ctx, w.log); err == nil && len(all) == len(sinks()) {
 			return
 		}
 		<-time.After(100 * time.Millisecond)
@@ -217,7 +219,7 @@ func (w *world) connected() {
 // delivered waits until the sinks have been sent all that there is, for a while.
 func (w *world) delivered() {
 	for range 60 {
-		all, err := deliver.Statuses(w.ctx, w.log)
+		all, err := deliver.StoredStatuses(w.ctx, w.log)
 		behind := err != nil && !errors.Is(err, jetstream.ErrNoKeysFound)
 		for _, s := range all {
 			behind = behind || s.Behind > 0

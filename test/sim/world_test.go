@@ -1,3 +1,5 @@
+//go:build linux
+
 package sim_test
 
 import (
@@ -6,18 +8,20 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/eventlog"
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/test/oracle"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/keeper"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/test/oracle"
 )
 
 // world is an installation of wake and all that happens to it.
@@ -34,6 +38,8 @@ type world struct {
 	log       *eventlog.Log       // the client's, to read
 	ledger    *oracle.Ledger
 	memories  memories
+	machine   keeper.Machine // on which all runners are, with folders of their own
+	sessions  atomic.Int64   // of agents so far, and of others that speak to their programs
 	web       web
 	processes []*process
 
@@ -50,6 +56,7 @@ type world struct {
 	patience  time.Duration
 	hasty     bool // agents act before their intent is stored
 	forgetful bool // agents don't know what they have begun
+	keepers   bool // it is about keepers: each runner has some, and calls take long
 
 	mu      sync.Mutex
 	history []string
@@ -84,6 +91,7 @@ func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 		ledger: oracle.NewLedger(), memories: memories{of: map[string]memory{}}, faults: map[string]int{},
 		forks: map[string]bool{}, healing: map[*life]bool{},
 	}
+	w.machine.Main = w.program
 	w.web = web{w: w, moods: map[string]mood{}}
 	w.ctx, w.over = context.WithCancel(t.Context())
 	w.server = natstest.New(t)
@@ -111,6 +119,7 @@ func (w *world) run(p *process) {
 func (w *world) stop() {
 	w.over()
 	w.tasks.Wait()
+	w.machine.Off()
 }
 
 // publish sends something until it is stored, as a client does that insists.
@@ -181,6 +190,7 @@ func (w *world) play() oracle.Report {
 	w.note("world", "the faults are over")
 	w.calm()
 	w.delivered()
+	w.ledger.Left(w.machine.Keepers())
 	w.stop()
 	w.note("world", "everything has ended")
 	report, err := oracle.Check(w.t.Context(), w.log, w.ledger, oracle.Options{Recorder: w.recorderFile()})

@@ -6,6 +6,9 @@
 // cut one way or both and slowed down, disks filled, and the power cut: what a disk
 // had not synced is gone.
 //
+// No process of wake may end unless it was killed or told to. What observes agents, such as a
+// recorder whose disk is full, holds up none.
+//
 // Then the faults end, everything comes back, the runs have to end, and the checker
 // of test/oracle judges what is stored, together with what a witness saw the
 // servers acknowledge and with what commands and agents say they did.
@@ -14,7 +17,7 @@
 // Settings come as flags after -args:
 //
 //	-seed N     which faults, when, and which load; default: another one each time
-//	-minutes N  how long there are faults; default 3
+//	-duration D how long there are faults; default 20m
 //	-pairs      two snapshotters and two alerters
 //	-keep       keep the folder of a test that passed, too
 //

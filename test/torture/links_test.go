@@ -4,6 +4,7 @@ package torture_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -159,20 +160,21 @@ func (l *link) close() {
 	l.wg.Wait()
 }
 
-// freePorts returns ports that nobody listens on.
+// freePorts returns ports that nobody listens on, below those that the system gives to
+// connections: a server that is down must find its port free.
 func freePorts(n int) ([]int, error) {
 	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+	for tries := 0; len(ports) < n; tries++ {
+		port := 20000 + rand.IntN(10000)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil && tries > 100 {
 			return nil, fmt.Errorf("find a port: %w", err)
 		}
-		defer l.Close() // not before all are found, so that they differ
-		addr, ok := l.Addr().(*net.TCPAddr)
-		if !ok {
-			return nil, fmt.Errorf("find a port: %s", l.Addr())
+		if err != nil {
+			continue
 		}
-		ports = append(ports, addr.Port)
+		defer l.Close() // not before all are found, so that they differ
+		ports = append(ports, port)
 	}
 	return ports, nil
 }

@@ -14,9 +14,9 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/run"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // active is how many runs there are at a time.
@@ -112,6 +112,16 @@ func (l *load) forget(id string, unknown bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forgotten[id] = unknown && !l.requested[id] && time.Since(l.born[id]) > unborn
+}
+
+// doubt takes no request for stored any more: the queue was lost.
+func (l *load) doubt() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clear(l.requested)
+	for _, id := range l.runs {
+		l.born[id] = time.Now()
+	}
 }
 
 // resume lets a run go on that has been paused for a while.

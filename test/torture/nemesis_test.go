@@ -14,8 +14,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/test/lab"
 )
 
 // strike is something that was done to an installation.
@@ -28,9 +30,11 @@ type strike struct {
 // nemesis does harm.
 type nemesis struct {
 	s      *site
+	load   *load
 	mu     sync.Mutex
 	done   []strike
 	events map[string]int // at which runners were killed
+	remade []string       // streams that had lost their leader for good
 }
 
 // fault is a kind of harm. It returns when it has been made good.
@@ -54,6 +58,7 @@ func processFaults() []fault {
 		{kind: "kill -9 alerter", weight: 2, do: killService("alerter")},
 		{kind: "SIGSTOP service", weight: 1, do: stopService},
 		{kind: "cut runner off", weight: 2, do: cutProcess("runner1", "runner2", "runner3")},
+		{kind: "disk of the recorder full", weight: 2, do: fillRecorder, disks: true},
 		{kind: "cut service off", weight: 1, do: cutProcess(services()...)},
 	}
 }
@@ -79,7 +84,7 @@ func serverFaults() []fault {
 // run does one thing after the other until stop is closed, each kind once before
 // it chooses by weight. Between two there is some calm, up to four times as much.
 func (n *nemesis) run(stop <-chan struct{}, faults []fault, calm time.Duration, r *rand.Rand) {
-	faults = slices.DeleteFunc(faults, func(f fault) bool { return f.disks && !mountable() })
+	faults = slices.DeleteFunc(faults, func(f fault) bool { return f.disks && !lab.Mountable() })
 	first := r.Perm(len(faults))
 	for i := 0; ; i++ {
 		select {
@@ -203,8 +208,10 @@ func stopRunner(n *nemesis, r *rand.Rand) error {
 	return n.stop(u, between(r, n.s.TTL, 3*n.s.TTL))
 }
 
-func drainRunner(n *nemesis, r *rand.Rand) error {
-	u := n.s.unit(pick(r, runners()))
+func drainRunner(n *nemesis, r *rand.Rand) error { return n.s.unit(pick(r, runners())).drain() }
+
+// drain ends a process as an operator does.
+func (u *unit) drain() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.proc == nil {
@@ -363,12 +370,12 @@ func slowLinks(n *nemesis, r *rand.Rand) error {
 // server started again, as an operator would: by itself it doesn't go on.
 func fillServer(n *nemesis, r *rand.Rand) error {
 	u := pick(r, n.s.nodes())
-	if err := u.disk.fill(); err != nil {
+	if err := u.disk.Fill(); err != nil {
 		return err
 	}
 	<-time.After(between(r, 3*time.Second, 8*time.Second))
 	u.hold()
-	err := u.disk.free()
+	err := u.disk.Free()
 	u.release()
 	return errors.Join(err, n.healthy())
 }
@@ -376,7 +383,7 @@ func fillServer(n *nemesis, r *rand.Rand) error {
 // fillSpool leaves a runner no room for what it can't send.
 func fillSpool(n *nemesis, r *rand.Rand) error {
 	u := n.s.unit("runner3")
-	if err := u.disk.fill(); err != nil {
+	if err := u.disk.Fill(); err != nil {
 		return err
 	}
 	p := r.Perm(servers)
@@ -387,7 +394,23 @@ func fillSpool(n *nemesis, r *rand.Rand) error {
 	for _, i := range p[:2] {
 		n.s.nodes()[i].release()
 	}
-	return errors.Join(u.disk.free(), n.healthy())
+	return errors.Join(u.disk.Free(), n.healthy())
+}
+
+// fillRecorder leaves the recorder no room, twice. It comes back by itself.
+func fillRecorder(n *nemesis, r *rand.Rand) error {
+	u := n.s.unit("recorder")
+	for range 2 {
+		if err := u.disk.Fill(); err != nil {
+			return err
+		}
+		<-time.After(between(r, 2*time.Second, 8*time.Second))
+		if err := u.disk.Free(); err != nil {
+			return err
+		}
+		<-time.After(between(r, 0, 2*time.Second))
+	}
+	return nil
 }
 
 // cutPower takes the power from as many servers at once: each goes on from what its
@@ -408,11 +431,11 @@ func powerOff(units []*unit) error {
 		errs = append(errs, u.freeze())
 	}
 	for _, u := range units {
-		errs = append(errs, u.disk.snapshot())
+		errs = append(errs, u.disk.Snapshot())
 		u.kill(0)
 	}
 	for _, u := range units {
-		errs = append(errs, u.disk.restore())
+		errs = append(errs, u.disk.Restore())
 		u.release()
 	}
 	return errors.Join(errs...)
@@ -432,8 +455,20 @@ func (u *unit) freeze() error {
 // healed bounds how long the servers may take to agree again.
 const healed = time.Minute
 
-// healthy waits until all servers have caught up with the leader of the log.
+// healthy waits until all servers have caught up with the leader of the log. Streams that have none by then, and that
+// hold nothing of the log, are made anew, as docs/operations.md tells operators.
 func (n *nemesis) healthy() error {
+	err := n.awaitHealth()
+	if err == nil || n.s.Ctx.Err() != nil {
+		return err
+	}
+	if remedyErr := n.remedy(); remedyErr != nil {
+		return errors.Join(err, remedyErr)
+	}
+	return n.awaitHealth()
+}
+
+func (n *nemesis) awaitHealth() error {
 	deadline := time.After(healed)
 	var last error
 	for {
@@ -448,6 +483,45 @@ func (n *nemesis) healthy() error {
 			return n.s.Ctx.Err()
 		}
 	}
+}
+
+// remedy is what docs/operations.md says for a stream without a leader.
+func (n *nemesis) remedy() error {
+	ctx, cancel := n.s.soon()
+	defer cancel()
+	names := subjects.Default
+	orphans, err := topology.Leaderless(ctx, n.s.JS, names)
+	if err != nil {
+		return err
+	}
+	anew := []string{names.QueueStream(), "KV_" + names.LeasesBucket()}
+	orphans = slices.DeleteFunc(orphans, func(name string) bool { return !slices.Contains(anew, name) })
+	if len(orphans) == 0 {
+		return errors.New("nothing that may be made anew lacks a leader")
+	}
+	for _, name := range orphans {
+		n.s.Tell("%s has no leader for good: it is made anew", name)
+		if _, err := n.s.NC.Request("$JS.API.STREAM.DELETE."+name, nil, 10*time.Second); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if err := n.s.initialize(); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.remade = append(n.remade, orphans...)
+	n.mu.Unlock()
+	n.load.doubt()
+	var errs []error
+	for _, name := range runners() {
+		if err := n.s.unit(name).drain(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		n.s.Tell("restarting: %v", err) // it is down, and comes back by itself
+	}
+	return nil
 }
 
 // agreed says which stream has no leader or a replica that isn't current.

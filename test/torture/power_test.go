@@ -15,13 +15,15 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"code.wake.dev/wake/test/lab"
 )
 
 // TestPowerCut cuts the power of all servers at once while somebody publishes, and
 // counts what was acknowledged and is gone: nothing may be with sync_interval:
 // always. What the server's default loses is only reported.
 func TestPowerCut(t *testing.T) {
-	if !mountable() {
+	if !lab.Mountable() {
 		t.Fatal("disks of its own need root")
 	}
 	for _, sync := range []string{"always", "2m"} {
@@ -51,7 +53,7 @@ func TestCorruption(t *testing.T) {
 	leader := s.whoLeads("P")
 	u := s.unit(leader)
 	u.hold()
-	flipped := s.flip(u.disk.dir)
+	flipped := s.flip(u.disk.Dir)
 	u.release()
 	s.Must(s.NC.FlushTimeout(10 * time.Second))
 	<-time.After(10 * time.Second)

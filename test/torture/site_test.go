@@ -18,9 +18,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/pkg/subjects"
-	"wake/test/lab"
-	"wake/test/oracle"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/test/lab"
+	"code.wake.dev/wake/test/oracle"
 )
 
 // servers is how many NATS servers there are.
@@ -31,7 +31,7 @@ type unit struct {
 	name string
 	env  []string
 	argv []string
-	disk *disk // of its own; nil: none
+	disk *lab.Disk // of its own; nil: none
 
 	mu     sync.Mutex
 	proc   *lab.Proc
@@ -78,7 +78,7 @@ func (s *site) demolish() {
 	s.StopAll()
 	for _, u := range s.units {
 		if u.disk != nil {
-			if err := u.disk.unmount(); err != nil {
+			if err := u.disk.Unmount(); err != nil {
 				s.Log(err)
 			}
 		}
@@ -109,7 +109,7 @@ func (s *site) cluster(sync string) {
 				routes = append(routes, "nats://"+s.link(server(i), server(j), ports[servers+j]).addr())
 			}
 		}
-		d, err := newDisk(filepath.Join(s.Dir, server(i)), filepath.Join(s.Dir, server(i)+".img"), "4G")
+		d, err := lab.NewDisk(filepath.Join(s.Dir, server(i)), filepath.Join(s.Dir, server(i)+".img"), "4G")
 		s.Must(err)
 		conf := filepath.Join(s.Dir, server(i)+".conf")
 		s.Must(os.WriteFile(conf, fmt.Appendf(nil, `server_name: %s
@@ -117,7 +117,7 @@ host: 127.0.0.1
 port: %d
 jetstream { store_dir: %q, max_file_store: 3G, sync_interval: %s }
 cluster { name: torture, host: 127.0.0.1, port: %d, advertise: "127.0.0.1:1", no_advertise: true, routes: [%s] }
-`, server(i), ports[i], d.dir, sync, ports[servers+i], strings.Join(routes, ", ")), 0o600))
+`, server(i), ports[i], d.Dir, sync, ports[servers+i], strings.Join(routes, ", ")), 0o600))
 		s.units = append(s.units, &unit{name: server(i), env: s.Env(""), argv: []string{s.Prog.NATS, "-c", conf}, disk: d})
 	}
 }
@@ -161,21 +161,31 @@ func services() []string {
 // quiet is about errors that are no news here: connections end all the time.
 func quiet() nats.Option { return nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}) }
 
+// initialize makes what isn't there of streams and buckets.
+func (s *site) initialize() (err error) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline) && s.Ctx.Err() == nil; <-time.After(200 * time.Millisecond) {
+		if _, err = s.Try("init", "--replicas", "3", "--lease-ttl", s.TTL.String(), "--connect-timeout", "2s"); err == nil {
+			return nil
+		}
+		s.Tell("%v", err)
+	}
+	return err
+}
+
 // services starts wake.
 func (s *site) services() {
 	s.Helper()
-	s.Until("wake init", time.Minute, func() bool {
-		_, err := s.Try("init", "--replicas", "3", "--lease-ttl", s.TTL.String(), "--connect-timeout", "2s")
-		if err != nil {
-			s.Tell("%v", err)
-		}
-		return err == nil
-	})
+	s.Must(s.initialize())
 	var err error
 	s.witness, err = newWitness(s.URL, s.ledger)
 	s.Must(err)
 	for _, name := range services() {
-		s.add(name, nil, s.Env(""), strings.TrimRight(name, "12"))
+		var d *lab.Disk
+		if name == "recorder" {
+			d, err = lab.NewDisk(filepath.Join(s.Dir, name), filepath.Join(s.Dir, name+".img"), "512M")
+			s.Must(err)
+		}
+		s.add(name, d, s.Env(""), strings.TrimRight(name, "12"))
 	}
 	for i, name := range []string{"runner1", "runner2", "runner3"} {
 		own := i == 2 // shares nothing with the others
@@ -186,9 +196,9 @@ func (s *site) services() {
 		} else {
 			more = append(more, "--workspaces", filepath.Join(s.Dir, "workspaces"))
 		}
-		var d *disk
+		var d *lab.Disk
 		if own {
-			d, err = newDisk(filepath.Join(s.Dir, name, "spool"), filepath.Join(s.Dir, name+".img"), "16M")
+			d, err = lab.NewDisk(filepath.Join(s.Dir, name, "spool"), filepath.Join(s.Dir, name+".img"), "16M")
 			s.Must(err)
 		}
 		s.add(name, d, s.Env(home), append([]string{"runner"}, more...)...)
@@ -196,7 +206,7 @@ func (s *site) services() {
 }
 
 // add adds a process of wake with links of its own to all servers.
-func (s *site) add(name string, d *disk, env []string, args ...string) {
+func (s *site) add(name string, d *lab.Disk, env []string, args ...string) {
 	s.Helper()
 	urls := make([]string, servers)
 	for i, port := range s.ports {

@@ -19,18 +19,18 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/eventlog"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/test/lab"
-	"wake/test/oracle"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/test/lab"
+	"code.wake.dev/wake/test/oracle"
 )
 
 var (
-	seedFlag    = flag.Uint64("seed", 0, "which faults and which load; 0: another one each time")
-	minutesFlag = flag.Float64("minutes", 3, "how long there are faults")
-	pairsFlag   = flag.Bool("pairs", false, "two snapshotters and two alerters")
-	keepFlag    = flag.Bool("keep", false, "keep the folder of a test that passed")
+	seedFlag     = flag.Uint64("seed", 0, "which faults and which load; 0: another one each time")
+	durationFlag = flag.Duration("duration", 20*time.Minute, "how long there are faults")
+	pairsFlag    = flag.Bool("pairs", false, "two snapshotters and two alerters")
+	keepFlag     = flag.Bool("keep", false, "keep the folder of a test that passed")
 )
 
 // bin is the folder of the programs.
@@ -59,13 +59,14 @@ const bound = 3 * time.Minute
 
 // TestTorture breaks everything for a while. Afterwards every promise has been kept.
 func TestTorture(t *testing.T) {
-	minutes := time.Duration(*minutesFlag * float64(time.Minute))
-	s := newSite(t, config(t, 2*minutes+15*time.Minute), "always")
+	s := newSite(t, config(t, 2**durationFlag+15*time.Minute), "always")
 	s.services()
-	s.Logf("seed %d, %s", s.Seed, minutes)
-	n, l := &nemesis{s: s, events: make(map[string]int)}, newLoad(s)
-	s.suffer(n, l, minutes)
+	s.Logf("seed %d, %s", s.Seed, *durationFlag)
+	l := newLoad(s)
+	n := &nemesis{s: s, load: l, events: make(map[string]int)}
+	s.suffer(n, l, *durationFlag)
 	s.settle(n, l)
+	s.exits()
 	s.report(s.judge(), n, l)
 }
 
@@ -75,6 +76,7 @@ func (s *site) suffer(n *nemesis, l *load, d time.Duration) {
 	var wg, load sync.WaitGroup
 	load.Go(func() { l.run(work) })
 	wg.Go(func() { n.run(faults, processFaults(), 700*time.Millisecond, rand.New(rand.NewPCG(s.Seed, 3))) })
+	wg.Go(func() { n.run(faults, processFaults(), 700*time.Millisecond, rand.New(rand.NewPCG(s.Seed, 5))) })
 	wg.Go(func() { n.run(faults, serverFaults(), 2*time.Second, rand.New(rand.NewPCG(s.Seed, 4))) })
 	<-time.After(d)
 	close(faults)
@@ -154,6 +156,19 @@ func (s *site) orphans() {
 	}
 	if found := find(); len(found) > 0 {
 		s.Errorf("%d processes are left: %s", len(found), strings.Join(found, "; "))
+	}
+	s.Tell("nothing is left of the runs")
+}
+
+// exits counts processes of wake that ended although nobody had killed them, or told them to.
+func (s *site) exits() {
+	s.Helper()
+	for _, u := range s.units[servers:] {
+		u.mu.Lock()
+		for _, exit := range u.exits {
+			s.Errorf("%s ended by itself: %s", u.name, exit)
+		}
+		u.mu.Unlock()
 	}
 }
 
@@ -292,10 +307,11 @@ func (s *site) report(v verdict, n *nemesis, l *load) {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d, %.0f minutes of faults, disks %t: %d faults, %d violations\n", s.Seed, *minutesFlag, mountable(), total, s.Violations())
+	fmt.Fprintf(&b, "seed %d, %s of faults, disks %t: %d faults, %d violations\n", s.Seed, *durationFlag, lab.Mountable(), total, s.Violations())
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
 		fmt.Fprintf(&b, "  %4d  %s\n", kinds[kind], kind)
 	}
+	fmt.Fprintf(&b, "streams that had lost their leader and were made anew: %d %v\n", len(n.remade), n.remade)
 	fmt.Fprintf(&b, "runners were killed at: %s\n", tallied(n.events))
 	events, commands := s.witness.counts()
 	fmt.Fprintf(&b, "log: %d events (%d seen acknowledged), %d runs, %d forks, %d executions, %d tool calls, %d commands (%d seen acknowledged), %d alerts, %d bookmarks, %d dead letters\n",

@@ -12,10 +12,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
-	"wake/test/lab"
-	"wake/test/oracle"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/test/lab"
+	"code.wake.dev/wake/test/oracle"
 )
 
 // witness sees what is published and what the servers answer, and puts the two

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/agent"
-	"wake/internal/ask"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // An agent that asks a person gets the answers, in the mode that asks for nothing else too;

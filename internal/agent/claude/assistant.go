@@ -6,91 +6,91 @@ import (
 	"encoding/hex"
 	"strings"
 
-	"wake/internal/agent"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // synthetic is the model of messages that the program wrote itself.
 const synthetic = "<synthetic>"
 
-// assistant takes a message of the model: in streams one line per block, all
+// readAssistant takes a message of the model: in streams one line per block, all
 // under one message id.
-func (n *Normalizer) assistant(m wire.Raw) bool {
+func (n *Normalizer) readAssistant(m wire.Raw) bool {
 	message := m.Get("message")
 	blocks, ok := blocksOf(message.Get("content"))
 	if !ok {
 		return false
 	}
-	n.bind(m)
-	t := n.thread(m)
-	model := str(message, "model")
-	if kind := str(m, "error"); kind != "" || truth(m, "isApiErrorMessage") {
+	n.bindSession(m)
+	t := n.threadOfLine(m)
+	model := stringAt(message, "model")
+	if kind := stringAt(m, "error"); kind != "" || isTrue(m, "isApiErrorMessage") {
 		n.assistantError(t, m, kind)
 		return true
 	}
 	if t.main {
 		n.tally.active, n.tally.asked, n.tally.failed = true, false, ""
 	}
-	id := str(message, "id")
+	id := stringAt(message, "id")
 	if id == "" {
-		id = str(m, "uuid")
+		id = stringAt(m, "uuid")
 	}
 	if model != synthetic {
-		n.enter(t, id, model, message)
+		n.enterMessage(t, id, model, message)
 	}
 	if t.owner != id {
 		t.owner, t.answer = id, ""
 	}
 	for _, b := range blocks {
-		n.block(t, b)
+		n.readBlock(t, b)
 	}
-	t.stop = str(message, "stop_reason")
+	t.stop = stringAt(message, "stop_reason")
 	return true
 }
 
-// enter makes a message that came without a message_start the thread's current
+// enterMessage makes a message that came without a message_start the thread's current
 // one, and takes the usage of its line.
-func (n *Normalizer) enter(t *thread, id, model string, message wire.Raw) {
+func (n *Normalizer) enterMessage(t *thread, id, model string, message wire.Raw) {
 	if t.usage == nil || t.message != id {
 		n.newMessage(t, id, model)
 	}
 	n.turnStart(t)
 	t.produced = true
-	t.usage.read(message.Get("usage"))
-	if stop := str(message, "stop_reason"); stop != "" {
+	t.usage.takeNumbers(message.Get("usage"))
+	if stop := stringAt(message, "stop_reason"); stop != "" {
 		t.usage.stop = stop
 	}
 }
 
-func (n *Normalizer) block(t *thread, b wire.Raw) {
-	kind := str(b, "type")
+func (n *Normalizer) readBlock(t *thread, b wire.Raw) {
+	kind := stringAt(b, "type")
 	switch {
 	case kind == "text":
-		t.answer += str(b, "text")
-		n.prose(t, "text", str(b, "text"), "")
+		t.answer += stringAt(b, "text")
+		n.readProse(t, "text", stringAt(b, "text"), "")
 	case kind == "thinking":
-		n.prose(t, "thinking", str(b, "thinking"), str(b, "signature"))
+		n.readProse(t, "thinking", stringAt(b, "thinking"), stringAt(b, "signature"))
 	case isTool(kind):
 		n.toolBlock(t, b)
-	case isToolResult(kind) && str(b, "tool_use_id") != "":
+	case isToolResult(kind) && stringAt(b, "tool_use_id") != "":
 		n.toolResult(t, b, nil)
 	default:
-		n.foreign(t, "assistant/"+kind, b)
+		n.emitRawBlock(t, "assistant/"+kind, b)
 	}
 }
 
-// foreign passes on a block that has no event of its own.
-func (n *Normalizer) foreign(t *thread, name string, b wire.Raw) {
-	n.of(t, &wire.RawMessage{Source: n.opt.Source, Name: name, Data: b})
+// emitRawBlock passes on a block that has no event of its own.
+func (n *Normalizer) emitRawBlock(t *thread, name string, b wire.Raw) {
+	n.emitForThread(t, &wire.RawMessage{Source: n.opt.Source, Name: name, Data: b})
 }
 
-// prose is a whole block of text or thinking: an event if its pieces weren't.
-func (n *Normalizer) prose(t *thread, kind, content, signature string) {
-	b := t.match(kind)
+// readProse is a whole block of text or thinking: an event if its pieces weren't.
+func (n *Normalizer) readProse(t *thread, kind, content, signature string) {
+	b := t.unmatchedBlock(kind)
 	if b == nil {
 		b = &block{kind: kind}
 	}
-	n.number(b)
+	n.numberBlock(b)
 	done := b.whole
 	b.whole, b.matched = true, true
 	gone := t.givenUp[kind]
@@ -106,15 +106,15 @@ func (n *Normalizer) prose(t *thread, kind, content, signature string) {
 		n.wholeBlock(t, kind, content, signature, b.number, 0)
 	case b.pieces:
 	case n.opt.Blocks == agent.BlocksNever:
-		n.piece(t, b, content)
+		n.emitPiece(t, b, content)
 	default:
 		n.wholeBlock(t, kind, content, signature, b.number, 0)
 	}
 }
 
-// match returns the streamed block that a whole block of this kind completes:
+// unmatchedBlock returns the streamed block that a whole block of this kind completes:
 // they come in the same order.
-func (t *thread) match(kind string) *block {
+func (t *thread) unmatchedBlock(kind string) *block {
 	for _, b := range t.blocks {
 		if b.kind == kind && !b.matched {
 			return b
@@ -130,18 +130,18 @@ func isTool(kind string) bool { return strings.HasSuffix(kind, "tool_use") }
 func isToolResult(kind string) bool { return strings.HasSuffix(kind, "tool_result") }
 
 func (n *Normalizer) toolBlock(t *thread, b wire.Raw) {
-	id, name, input := str(b, "id"), str(b, "name"), b.Get("input")
+	id, name, input := stringAt(b, "id"), stringAt(b, "name"), b.Get("input")
 	if s := t.streamedCall(id); s != nil {
 		s.whole, s.matched = true, true
 	}
 	if !n.toolUse(t, t.message, id, name, input) {
-		n.foreign(t, "assistant/"+str(b, "type"), b)
+		n.emitRawBlock(t, "assistant/"+stringAt(b, "type"), b)
 	}
 }
 
 func (t *thread) streamedCall(id string) *block {
 	for _, b := range t.blocks {
-		if id != "" && isTool(b.kind) && str(b.call, "id") == id {
+		if id != "" && isTool(b.kind) && stringAt(b.call, "id") == id {
 			return b
 		}
 	}
@@ -154,9 +154,11 @@ type call struct {
 	message string // that made it
 	turn    int
 	name    string
-	input   wire.Raw
+	input   wire.Raw // nil once it is done
 	at      int64
 	done    bool
+	task    bool // what it has begun goes on, maybe behind its result
+	line    int  // in which it began or ended
 
 	executing bool // as far as was told
 }
@@ -181,20 +183,20 @@ func (n *Normalizer) toolUse(t *thread, message, id, name string, input wire.Raw
 	if t.main {
 		turn = n.turn
 	}
-	n.calls[id] = &call{thread: t, message: message, turn: turn, name: name, input: input, at: n.at}
+	n.calls[id] = &call{thread: t, message: message, turn: turn, name: name, input: input, at: n.at, line: n.line}
 	n.open = append(n.open, id)
 	sum := sha256.Sum256(input)
-	e := n.of(t, &wire.ToolIntent{
+	e := n.emitForThread(t, &wire.ToolIntent{
 		ToolName: name, ToolInput: input, InputHash: hex.EncodeToString(sum[:]),
-		Idempotent: repeatable(name), Batch: message,
+		Idempotent: isReadOnlyTool(name), Batch: message,
 	})
 	e.CallID = id
 	return true
 }
 
-// repeatable reports whether a tool only reads, so that a call whose outcome
+// isReadOnlyTool reports whether a tool only reads, so that a call whose outcome
 // is unknown may be made again.
-func repeatable(tool string) bool {
+func isReadOnlyTool(tool string) bool {
 	switch tool {
 	case "Read", "Glob", "Grep", "LS", "NotebookRead", "TodoRead", "TaskList", "TaskGet", "TaskOutput", "BashOutput", "ToolSearch":
 		return true
@@ -204,13 +206,13 @@ func repeatable(tool string) bool {
 
 // assistantError is a message with which the program tells that the API failed.
 func (n *Normalizer) assistantError(t *thread, m wire.Raw, kind string) {
-	message := contentText(get(m, "message", "content"))
+	message := contentText(valueAt(m, "message", "content"))
 	if kind == "" {
-		kind = agent.APIErrorType(int(integer(m, "apiErrorStatus")), "")
+		kind = agent.APIErrorType(int(integerAt(m, "apiErrorStatus")), "")
 	}
-	n.of(t, &wire.AgentError{
+	n.emitForThread(t, &wire.AgentError{
 		ErrorType: kind, Message: message, Details: m, Severity: wire.SeverityError,
-		Phase: "model", Status: int(integer(m, "apiErrorStatus")),
+		Phase: "model", Status: int(integerAt(m, "apiErrorStatus")),
 	})
 	if t.main {
 		n.tally.active = true

@@ -23,13 +23,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"wake/internal/agent"
-	"wake/internal/agent/claude"
-	"wake/internal/natstest"
-	"wake/internal/topology"
-	"wake/internal/transcript"
-	"wake/pkg/subjects"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/internal/transcript"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // lab is a made-up API and a version of the real CLI.

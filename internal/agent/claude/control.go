@@ -3,13 +3,13 @@ package claude
 import (
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // controlRequest takes a question of the agent to the program that runs it.
 func (n *Normalizer) controlRequest(m wire.Raw) bool {
 	r := m.Get("request")
-	switch str(r, "subtype") {
+	switch stringAt(r, "subtype") {
 	case "can_use_tool":
 		return n.permissionRequired(m, r)
 	case "hook_callback":
@@ -21,9 +21,9 @@ func (n *Normalizer) controlRequest(m wire.Raw) bool {
 }
 
 func (n *Normalizer) permissionRequired(m, r wire.Raw) bool {
-	id, name := str(r, "tool_use_id"), str(r, "tool_name")
+	id, name := stringAt(r, "tool_use_id"), stringAt(r, "tool_name")
 	if id == "" {
-		id = str(m, "request_id")
+		id = stringAt(m, "request_id")
 	}
 	if id == "" || name == "" {
 		return false
@@ -33,17 +33,17 @@ func (n *Normalizer) permissionRequired(m, r wire.Raw) bool {
 		c.executing = false
 	}
 	suggestions := r.Get("permission_suggestions")
-	if len(list(suggestions)) == 0 {
+	if len(itemsOf(suggestions)) == 0 {
 		suggestions = nil
 	}
-	n.about(id, &wire.PermissionRequired{
-		ToolName: name, ToolInput: r.Get("input"), Description: str(r, "description"), Suggestions: suggestions,
+	n.emitForCall(id, &wire.PermissionRequired{
+		ToolName: name, ToolInput: r.Get("input"), Description: stringAt(r, "description"), Suggestions: suggestions,
 	})
 	return true
 }
 
-// about appends an event of a call, on the thread and in the turn that made it.
-func (n *Normalizer) about(id string, p wire.Payload) {
+// emitForCall appends an event of a call, on the thread and in the turn that made it.
+func (n *Normalizer) emitForCall(id string, p wire.Payload) {
 	e := &wire.Event{CallID: id, Turn: n.turn, Payload: p}
 	if c := n.calls[id]; c != nil {
 		e.Parent, e.AgentID, e.Turn = c.thread.parent, c.thread.agent, c.turn
@@ -58,19 +58,19 @@ func (n *Normalizer) Decided(at int64, id string, p *wire.PermissionDecided) []*
 	if p.Decision == wire.DecisionDeny {
 		n.denied[id] = true
 	}
-	n.about(id, p)
+	n.emitForCall(id, p)
 	if p.Decision == wire.DecisionAllow {
-		n.executing(id, wire.ToolApproved)
+		n.markExecuting(id, wire.ToolApproved)
 	}
 	return n.out
 }
 
-// executing says that nothing stands between an open call and its execution
+// markExecuting says that nothing stands between an open call and its execution
 // any more.
-func (n *Normalizer) executing(id string, from wire.ToolCallState) {
+func (n *Normalizer) markExecuting(id string, from wire.ToolCallState) {
 	if c := n.calls[id]; c != nil && !c.done && !c.executing {
 		c.executing = true
-		n.about(id, &wire.ToolState{From: from, To: wire.ToolExecuting})
+		n.emitForCall(id, &wire.ToolState{From: from, To: wire.ToolExecuting})
 	}
 }
 
@@ -79,22 +79,22 @@ func (n *Normalizer) executing(id string, from wire.ToolCallState) {
 // nobody is asked for permission, the answer is what lets the tool begin; in other
 // modes the agent's own rules come after it, and don't tell what they decide.
 func (n *Normalizer) hookCallback(input wire.Raw) bool {
-	if str(input, "hook_event_name") != "PreToolUse" {
+	if stringAt(input, "hook_event_name") != "PreToolUse" {
 		return false
 	}
 	t := n.threadOf(n.root)
-	if id := str(input, "agent_id"); id != "" {
+	if id := stringAt(input, "agent_id"); id != "" {
 		if t = n.agents[id]; t == nil {
 			t = n.threadOf("agent/" + id)
 			t.agent = id
 		}
 	}
-	id := str(input, "tool_use_id")
-	if !n.toolUse(t, "", id, str(input, "tool_name"), input.Get("tool_input")) {
+	id := stringAt(input, "tool_use_id")
+	if !n.toolUse(t, "", id, stringAt(input, "tool_name"), input.Get("tool_input")) {
 		return false
 	}
-	if str(input, "permission_mode") == bypass && !n.hooked {
-		n.executing(id, wire.ToolPending)
+	if stringAt(input, "permission_mode") == bypass && !n.hooked {
+		n.markExecuting(id, wire.ToolPending)
 	}
 	return true
 }
@@ -104,25 +104,25 @@ func (n *Normalizer) hookCallback(input wire.Raw) bool {
 func (n *Normalizer) toParent(m wire.Raw) bool {
 	r := m.Get("request")
 	message := r.Get("message")
-	if str(r, "server_name") != parentServer || str(message, "method") != "tools/call" ||
-		str(message, "params", "name") != notifyTool {
+	if stringAt(r, "server_name") != parentServer || stringAt(message, "method") != "tools/call" ||
+		stringAt(message, "params", "name") != notifyTool {
 		return false
 	}
-	p, problem := notification(get(message, "params", "arguments"))
+	p, problem := parseNotification(valueAt(message, "params", "arguments"))
 	if problem != "" {
 		return false
 	}
-	n.about(messageID(m), p)
+	n.emitForCall(messageID(m), p)
 	return true
 }
 
 // messageID returns the id of a message to the parent: that of the call, or of the
 // request if the agent doesn't name the call.
 func messageID(m wire.Raw) string {
-	if id := str(m, "request", "message", "params", "_meta", "claudecode/toolUseId"); id != "" {
+	if id := stringAt(m, "request", "message", "params", "_meta", "claudecode/toolUseId"); id != "" {
 		return id
 	}
-	return str(m, "request_id")
+	return stringAt(m, "request_id")
 }
 
 // The in-process MCP server that agents get and its one tool.
@@ -131,15 +131,15 @@ const (
 	notifyTool   = "notify_parent"
 )
 
-// notification checks the arguments of notify_parent. The problem is told to
+// parseNotification checks the arguments of notify_parent. The problem is told to
 // the agent.
-func notification(args wire.Raw) (p *wire.CCMessage, problem string) {
+func parseNotification(args wire.Raw) (p *wire.CCMessage, problem string) {
 	message, ok := args.Get("message").Text()
 	if !ok || strings.TrimSpace(message) == "" {
 		return nil, "message is required and must be a string"
 	}
 	p = &wire.CCMessage{Text: message, Priority: wire.PriorityInfo}
-	if !has(args, "priority") {
+	if !hasValue(args, "priority") {
 		return p, ""
 	}
 	switch priority, _ := args.Get("priority").Text(); wire.Priority(priority) {

@@ -3,11 +3,11 @@ package claude
 import (
 	"slices"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// effects emits what a call that succeeded changed.
-func (n *Normalizer) effects(c *call, structured wire.Raw) {
+// emitEffects emits what a call that succeeded changed.
+func (n *Normalizer) emitEffects(c *call, structured wire.Raw) {
 	switch c.name {
 	case "Write", "Edit", "MultiEdit", "NotebookEdit":
 		n.fileChanged(c, structured)
@@ -19,21 +19,21 @@ func (n *Normalizer) effects(c *call, structured wire.Raw) {
 }
 
 func (n *Normalizer) fileChanged(c *call, structured wire.Raw) {
-	path := str(c.input, "file_path")
+	path := stringAt(c.input, "file_path")
 	if path == "" {
-		path = str(c.input, "notebook_path")
+		path = stringAt(c.input, "notebook_path")
 	}
 	if path == "" {
 		return
 	}
 	change := ""
 	switch {
-	case str(structured, "type") == "create":
+	case stringAt(structured, "type") == "create":
 		change = "created"
-	case str(structured, "type") == "update", c.name != "Write":
+	case stringAt(structured, "type") == "update", c.name != "Write":
 		change = "modified"
 	}
-	n.of(c.thread, &wire.FileChanged{Path: path, Change: change})
+	n.emitForThread(c.thread, &wire.FileChanged{Path: path, Change: change})
 }
 
 // todos is the list of one agent.
@@ -51,12 +51,12 @@ func (n *Normalizer) todosOf(t *thread) *todos {
 // todoWrite replaces the list.
 func (n *Normalizer) todoWrite(c *call, structured wire.Raw) {
 	items := structured.Get("newTodos")
-	if list(items) == nil {
+	if itemsOf(items) == nil {
 		items = c.input.Get("todos")
 	}
 	l := n.todosOf(c.thread)
 	l.items = nil
-	for _, item := range list(items) {
+	for _, item := range itemsOf(items) {
 		l.items = append(l.items, todoOf(item))
 	}
 	n.emitTodos(c.thread, l)
@@ -68,19 +68,19 @@ func todoOf(item wire.Raw) wire.Todo {
 		return wire.Todo{Content: s, Status: "pending"}
 	}
 	todo := wire.Todo{
-		ID: str(item, "id"), Content: str(item, "content"), Status: str(item, "status"), ActiveForm: str(item, "activeForm"),
+		ID: stringAt(item, "id"), Content: stringAt(item, "content"), Status: stringAt(item, "status"), ActiveForm: stringAt(item, "activeForm"),
 	}
 	if todo.Status == "" {
 		todo.Status = "pending"
 	}
-	todo.Rest = rest(item, "id", "content", "status", "activeForm")
+	todo.Rest = remainingFields(item, "id", "content", "status", "activeForm")
 	return todo
 }
 
-// rest returns the fields of a map that aren't named, sorted.
-func rest(item wire.Raw, known ...string) []wire.Field {
+// remainingFields returns the fields of a map that aren't named, sorted.
+func remainingFields(item wire.Raw, known ...string) []wire.Field {
 	var fields []wire.Field
-	for name, v := range object(item) {
+	for name, v := range entriesOf(item) {
 		if !slices.Contains(known, name) {
 			fields = append(fields, wire.Field{Name: name, Value: v})
 		}
@@ -101,23 +101,23 @@ func (n *Normalizer) taskChanged(c *call, structured wire.Raw) {
 	switch c.name {
 	case "TaskCreate":
 		l.items = append(l.items, wire.Todo{
-			ID: str(structured, "task", "id"), Content: str(c.input, "subject"), Status: "pending", ActiveForm: str(c.input, "activeForm"),
+			ID: stringAt(structured, "task", "id"), Content: stringAt(c.input, "subject"), Status: "pending", ActiveForm: stringAt(c.input, "activeForm"),
 		})
 	case "TaskUpdate":
-		if !l.update(c.input) {
+		if !l.applyUpdate(c.input) {
 			return
 		}
 	case "TaskList":
-		if !l.replace(list(structured.Get("tasks"))) {
+		if !l.replaceItems(itemsOf(structured.Get("tasks"))) {
 			return
 		}
 	}
 	n.emitTodos(c.thread, l)
 }
 
-// update applies the input of TaskUpdate. It reports whether anything changed.
-func (l *todos) update(input wire.Raw) bool {
-	id := str(input, "taskId")
+// applyUpdate applies the input of TaskUpdate. It reports whether anything changed.
+func (l *todos) applyUpdate(input wire.Raw) bool {
+	id := stringAt(input, "taskId")
 	i := slices.IndexFunc(l.items, func(t wire.Todo) bool { return t.ID == id })
 	if i < 0 {
 		if id == "" {
@@ -128,7 +128,7 @@ func (l *todos) update(input wire.Raw) bool {
 	}
 	before, t := l.items[i], &l.items[i]
 	for field, v := range map[*string]string{
-		&t.Status: str(input, "status"), &t.Content: str(input, "subject"), &t.ActiveForm: str(input, "activeForm"),
+		&t.Status: stringAt(input, "status"), &t.Content: stringAt(input, "subject"), &t.ActiveForm: stringAt(input, "activeForm"),
 	} {
 		if v != "" {
 			*field = v
@@ -141,12 +141,12 @@ func (l *todos) update(input wire.Raw) bool {
 	return t.Status != before.Status || t.Content != before.Content || t.ActiveForm != before.ActiveForm
 }
 
-// replace takes a whole list. It reports whether it differs.
-func (l *todos) replace(tasks []wire.Raw) bool {
+// replaceItems takes a whole list. It reports whether it differs.
+func (l *todos) replaceItems(tasks []wire.Raw) bool {
 	var items []wire.Todo
 	changed := len(tasks) != len(l.items)
 	for i, task := range tasks {
-		t := wire.Todo{ID: str(task, "id"), Content: str(task, "subject"), Status: str(task, "status")}
+		t := wire.Todo{ID: stringAt(task, "id"), Content: stringAt(task, "subject"), Status: stringAt(task, "status")}
 		if t.Status == "" {
 			t.Status = "pending"
 		}
@@ -167,5 +167,5 @@ func (n *Normalizer) emitTodos(t *thread, l *todos) {
 			p.Done++
 		}
 	}
-	n.of(t, p)
+	n.emitForThread(t, p)
 }

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"wake/internal/natstest"
+	"code.wake.dev/wake/internal/natstest"
 )
 
 // The provider's tests run this program as if it were Claude: the environment
@@ -31,7 +31,7 @@ import (
 //	spawn          leave a process behind, in a session of its own
 //	stderr TEXT    print to stderr
 //	exit N         end
-//	hang           don't end, not even on SIGTERM
+//	hang           don't end by itself
 //
 // ${uuid} and ${text} are of the last user line, ${reply} is what the last
 // control response says, ${callbacks} are the hooks of the last control request with their
@@ -92,9 +92,7 @@ func (f *fake) do(line string) {
 		n, _ := strconv.Atoi(rest)
 		os.Exit(n)
 	case "hang":
-		for {
-			_ = syscall.Pause()
-		}
+		<-time.After(time.Hour)
 	}
 }
 

@@ -15,12 +15,14 @@ import (
 	"strings"
 	"unicode/utf16"
 
-	"wake/internal/agent"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/process"
 )
 
 // files are the session files of the program: <session>.jsonl in a folder per
 // working folder, in the folder projects of its settings.
 type files struct {
+	user     *process.User // whose they are; nil: this process's own
 	projects string
 	folder   string // of the working folder, in projects
 }
@@ -28,7 +30,7 @@ type files struct {
 // SessionFile is where the program looks for a session of a working folder, in
 // the folder of its settings.
 func SessionFile(cwd, session string) string {
-	return filepath.Join("projects", folder(cwd), session+".jsonl")
+	return filepath.Join("projects", folderName(cwd), session+".jsonl")
 }
 
 // filesOf returns where the program of a request has its session files.
@@ -41,7 +43,7 @@ func (p *Provider) filesOf(o agent.Options) (files, error) {
 		cwd = resolved
 	}
 	env := make(map[string]string)
-	for _, kv := range agent.Environment(p.Environ, o.Env) {
+	for _, kv := range agent.Environment(p.User.Environ(p.Environ), o.Env) {
 		key, value, _ := strings.Cut(kv, "=")
 		env[key] = value
 	}
@@ -60,17 +62,17 @@ func (p *Provider) filesOf(o agent.Options) (files, error) {
 	if !filepath.IsAbs(config) {
 		config = filepath.Join(cwd, config)
 	}
-	return files{projects: filepath.Join(config, "projects"), folder: folder(cwd)}, nil
+	return files{user: p.User, projects: filepath.Join(config, "projects"), folder: folderName(cwd)}, nil
 }
 
 // maxFolder is how much of a path names its folder; a hash is added to what is
 // longer.
 const maxFolder = 200
 
-// folder returns how the program names the folder of a working folder: by its
+// folderName returns how the program names the folder of a working folder: by its
 // path, whose UTF-16 units that are no letters or digits are dashes. (It composes
 // characters before; a path with decomposed ones is not found.)
-func folder(dir string) string {
+func folderName(dir string) string {
 	units := utf16.Encode([]rune(dir))
 	var hash int32
 	name := make([]byte, len(units))
@@ -87,16 +89,16 @@ func folder(dir string) string {
 	return string(name[:maxFolder]) + "-" + strconv.FormatInt(max(int64(hash), -int64(hash)), 36)
 }
 
-// safe reports whether a session id is the name of a file and nothing else.
-func safe(session string) bool {
+// isSafeID reports whether a session id is the name of a file and nothing else.
+func isSafeID(session string) bool {
 	return session != "" && len(session) <= 128 && strings.IndexFunc(session, func(r rune) bool {
 		return r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	}) < 0
 }
 
-// root opens the folder projects, which is made if create says so. Nothing
+// openRoot opens the folder projects, which is made if create says so. Nothing
 // leads out of it.
-func (f files) root(create bool) (*os.Root, error) {
+func (f files) openRoot(create bool) (*os.Root, error) {
 	if create {
 		if err := os.MkdirAll(f.projects, 0o700); err != nil {
 			return nil, err
@@ -105,10 +107,10 @@ func (f files) root(create bool) (*os.Root, error) {
 	return os.OpenRoot(f.projects)
 }
 
-// open opens the file of a session: that of the working folder, or else of another
+// openSession opens the file of a session: that of the working folder, or else of another
 // one. here reports which. It fails with [fs.ErrNotExist] if there is none.
-func (f files) open(root *os.Root, session string) (file *os.File, here bool, err error) {
-	if !safe(session) {
+func (f files) openSession(root *os.Root, session string) (file *os.File, here bool, err error) {
+	if !isSafeID(session) {
 		return nil, false, fmt.Errorf("session id %q: %w", session, fs.ErrInvalid)
 	}
 	file, err = root.Open(filepath.Join(f.folder, session+".jsonl"))
@@ -127,9 +129,9 @@ func (f files) open(root *os.Root, session string) (file *os.File, here bool, er
 	return nil, false, fs.ErrNotExist
 }
 
-// read returns the file of a session, nil if there is none.
-func (f files) read(root *os.Root, session string) (content []byte, here bool, err error) {
-	file, here, err := f.open(root, session)
+// readSession returns the file of a session, nil if there is none.
+func (f files) readSession(root *os.Root, session string) (content []byte, here bool, err error) {
+	file, here, err := f.openSession(root, session)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
 	}
@@ -144,21 +146,21 @@ func (f files) read(root *os.Root, session string) (content []byte, here bool, e
 	return b.Bytes(), here, nil
 }
 
-// place writes the file of a session for the working folder, whole or not at
+// placeSession writes the file of a session for the working folder, whole or not at
 // all.
-func (f files) place(root *os.Root, session string, content []byte) error {
+func (f files) placeSession(root *os.Root, session string, content []byte) error {
 	if err := root.MkdirAll(f.folder, 0o700); err != nil {
 		return err
 	}
 	name := filepath.Join(f.folder, session+".jsonl")
 	temp := filepath.Join(f.folder, "."+session+"."+rand.Text())
-	if err := write(root, temp, content); err != nil {
+	if err := writeFile(root, temp, content); err != nil {
 		return errors.Join(err, root.Remove(temp))
 	}
 	return root.Rename(temp, name)
 }
 
-func write(root *os.Root, name string, content []byte) error {
+func writeFile(root *os.Root, name string, content []byte) error {
 	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
@@ -167,11 +169,11 @@ func write(root *os.Root, name string, content []byte) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// best returns the version of a session that goes furthest: the one that is
+// bestVersion returns the version of a session that goes furthest: the one that is
 // there for the working folder (here), that of another working folder, or the
 // one that is kept; nil if nobody has it.
-func (f files) best(session string, kept []byte) (content []byte, here bool, err error) {
-	root, err := f.root(false)
+func (f files) bestVersion(session string, kept []byte) (content []byte, here bool, err error) {
+	root, err := f.openRoot(false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return kept, false, nil
 	}
@@ -179,29 +181,43 @@ func (f files) best(session string, kept []byte) (content []byte, here bool, err
 		return nil, false, err
 	}
 	defer func() { _ = root.Close() }()
-	local, here, err := f.read(root, session)
+	local, here, err := f.readSession(root, session)
 	if err != nil {
 		return nil, false, err
 	}
-	if len(kept) > 0 && !further(local, kept) {
+	if len(kept) > 0 && !isFurther(local, kept) {
 		return kept, false, nil
 	}
 	return local, here, nil
 }
 
-// put writes the file of a session for the working folder.
-func (f files) put(session string, content []byte) error {
-	root, err := f.root(true)
+// putSession writes the file of a session for the working folder.
+func (f files) putSession(session string, content []byte) error {
+	root, err := f.openRoot(true)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	return f.place(root, session, content)
+	if err := f.placeSession(root, session, content); err != nil {
+		return err
+	}
+	return f.giveToUser(session)
 }
 
-// further reports whether a version of a session goes at least as far as
+// giveToUser makes the user own the file of a session, and the folders that may have been made
+// for it.
+func (f files) giveToUser(session string) error {
+	home, err := os.OpenRoot(filepath.Dir(filepath.Dir(f.projects)))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = home.Close() }()
+	return f.user.OwnWay(home, filepath.Join(filepath.Base(filepath.Dir(f.projects)), "projects", f.folder, session+".jsonl"))
+}
+
+// isFurther reports whether a version of a session goes at least as far as
 // another. They grow at their ends; of two that have parted the later one counts.
-func further(a, b []byte) bool {
+func isFurther(a, b []byte) bool {
 	switch {
 	case bytes.HasPrefix(a, b):
 		return true
@@ -221,7 +237,7 @@ func lastTime(content []byte) int64 {
 			Timestamp string `json:"timestamp"`
 		}
 		if json.Unmarshal(content[begin:], &line) == nil && line.Timestamp != "" {
-			return millis(line.Timestamp)
+			return parseMillis(line.Timestamp)
 		}
 		content = content[:begin]
 	}
@@ -248,7 +264,7 @@ type contentBlock struct {
 	ToolUseID string `json:"tool_use_id"`
 }
 
-func (e entry) blocks() []contentBlock {
+func (e entry) contentBlocks() []contentBlock {
 	var blocks []contentBlock
 	_ = json.Unmarshal(e.Message.Content, &blocks) // a string has none
 	return blocks
@@ -270,7 +286,7 @@ func pointIn(content []byte, point string) (id string, late int) {
 		if found {
 			id = cmp.Or(e.UUID, point)
 		}
-		for _, b := range e.blocks() {
+		for _, b := range e.contentBlocks() {
 			switch {
 			case b.Type == "tool_use":
 				made[b.ID] = e.Message.ID

@@ -11,7 +11,7 @@ func TestFolder(t *testing.T) {
 		"/tmp/p3/a b.c_d-é中/z": "-tmp-p3-a-b-c-d----z",
 		"/tmp/p3/L/" + strings.Repeat("x", 120) + "/" + strings.Repeat("y", 120): "-tmp-p3-L-" + strings.Repeat("x", 120) + "-" + strings.Repeat("y", 69) + "-81mo5j",
 	} {
-		if got := folder(dir); got != want {
+		if got := folderName(dir); got != want {
 			t.Errorf("folder of %s is %s, want %s", dir, got, want)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // FuzzSessionFile reads anything as versions of a session file. The fast ways of
@@ -32,10 +32,10 @@ func FuzzSessionFile(f *testing.F) {
 		if got, want := lastTime(a), slowLastTime(a); got != want {
 			t.Fatalf("last time of %q is %d, want %d", a, got, want)
 		}
-		if further(a, b) && further(b, a) && !bytes.Equal(a, b) {
+		if isFurther(a, b) && isFurther(b, a) && !bytes.Equal(a, b) {
 			t.Fatalf("%q and %q go further than each other", a, b)
 		}
-		if longer := append(bytes.Clone(a), b...); !further(longer, a) {
+		if longer := append(bytes.Clone(a), b...); !isFurther(longer, a) {
 			t.Fatalf("%q doesn't go as far as %q", longer, a)
 		}
 		id, late := pointIn(a, point)
@@ -56,7 +56,7 @@ func slowLastTime(content []byte) int64 {
 			Timestamp string `json:"timestamp"`
 		}
 		if bytes.HasSuffix(line, []byte("\n")) && json.Unmarshal(line, &l) == nil && l.Timestamp != "" {
-			last = millis(l.Timestamp)
+			last = parseMillis(l.Timestamp)
 		}
 	}
 	return last
@@ -84,7 +84,7 @@ func slowPointIn(content []byte, point string) (id string, late int) {
 	}
 	message := func(until int, call string) (id string) {
 		for i, e := range entries[:until+1] {
-			for _, b := range e.blocks() {
+			for _, b := range e.contentBlocks() {
 				if b.Type == "tool_result" && i == until && b.ToolUseID == call {
 					return id
 				}
@@ -96,13 +96,13 @@ func slowPointIn(content []byte, point string) (id string, late int) {
 		return id
 	}
 	together := map[string]bool{}
-	for _, b := range entries[at].blocks() {
+	for _, b := range entries[at].contentBlocks() {
 		if b.Type == "tool_result" {
 			together[message(at, b.ToolUseID)] = true
 		}
 	}
 	for i, e := range entries[at+1:] {
-		for _, b := range e.blocks() {
+		for _, b := range e.contentBlocks() {
 			if b.Type == "tool_result" && together[message(at+1+i, b.ToolUseID)] {
 				late++
 			}
@@ -118,10 +118,10 @@ func FuzzSessionNames(f *testing.F) {
 	}
 	plain := regexp.MustCompile(`^[0-9A-Za-z-]{0,208}$`)
 	f.Fuzz(func(t *testing.T, s string) {
-		if safe(s) && (filepath.Base(s) != s || !filepath.IsLocal(s+".jsonl") || strings.ContainsAny(s, ". ")) {
+		if isSafeID(s) && (filepath.Base(s) != s || !filepath.IsLocal(s+".jsonl") || strings.ContainsAny(s, ". ")) {
 			t.Fatalf("session %q is safe", s)
 		}
-		if got := folder(s); !plain.MatchString(got) || got != folder(s) {
+		if got := folderName(s); !plain.MatchString(got) || got != folderName(s) {
 			t.Fatalf("the folder of %q is %q", s, got)
 		}
 	})
@@ -146,7 +146,7 @@ func FuzzParentServer(f *testing.F) {
 		if err != nil {
 			return
 		}
-		line, err := encode(answer("q", serveParent(message, "id")))
+		line, err := encodeLine(successResponse("q", serveParent(message, "id")))
 		if err != nil || bytes.Count(line, []byte("\n")) != 1 || bytes.ContainsRune(line, 0x1b) {
 			t.Fatalf("%q is answered by %q: %v", data, line, err)
 		}
@@ -176,7 +176,7 @@ func FuzzParentServer(f *testing.F) {
 			t.Fatal(err)
 		}
 		taken := NewNormalizer(NormalizerOptions{Started: true}).toParent(request)
-		delivered := str(message, "method") == "tools/call" && bytes.Contains(reply.Result, []byte(`"isError":false`))
+		delivered := stringAt(message, "method") == "tools/call" && bytes.Contains(reply.Result, []byte(`"isError":false`))
 		if taken != delivered {
 			t.Fatalf("%q: on record %t, answered by %q", data, taken, line)
 		}

@@ -16,8 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent/claude"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files")

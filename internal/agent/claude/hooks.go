@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"context"
 
-	"wake/internal/flow"
-	"wake/internal/hook"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/hook"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // hookEvents are the events of hooks that the program tells of, and what it calls them. The
@@ -18,6 +18,9 @@ func hookEvents() map[string]string {
 		flow.HookTurnStart: "UserPromptSubmit", flow.HookTurnEnd: "Stop",
 	}
 }
+
+// byHook is who decides if hooks do.
+const byHook = "hook"
 
 // stopHook is the stop reason of an agent that a hook has ended.
 const stopHook = "hook"
@@ -31,20 +34,20 @@ type hearing struct {
 	fired   []*wire.HookFired
 }
 
-// begin asks the hooks of the start. It reports false if the agent isn't to begin, or the
+// askStartHooks asks the hooks of the start. It reports false if the agent isn't to begin, or the
 // consumer wants no more. What they have for the model is added to its system prompt.
-func (s *session) begin(yield func(*wire.Event, error) bool) bool {
+func (s *session) askStartHooks(yield func(*wire.Event, error) bool) bool {
 	s.n.hooked = s.request.Hooks.Has(flow.HookPreToolUse)
 	task, _ := s.request.Prompt.Text()
-	h := hearing{event: hook.Event{Name: flow.HookAgentStart, Task: task, Resumed: base(s.request) != ""}}
+	h := hearing{event: hook.Event{Name: flow.HookAgentStart, Task: task, Resumed: baseSession(s.request) != ""}}
 	h.outcome, h.fired = s.request.Hooks.Fire(s.context(), h.event)
-	if !s.yield(yield, s.n.Heard(now(), h.event, h.outcome, h.fired, "")) {
+	if !s.yieldEvents(yield, s.n.Heard(nowMillis(), h.event, h.outcome, h.fired, "")) {
 		return false
 	}
 	o := &s.request.Options
 	switch h.outcome.Decision {
 	case hook.Stop:
-		s.yield(yield, s.n.Stopped(now()))
+		s.yieldEvents(yield, s.n.Stopped(nowMillis()))
 		return false
 	case hook.System, hook.Context:
 		if o.AppendSystemPrompt != "" {
@@ -56,26 +59,29 @@ func (s *session) begin(yield func(*wire.Event, error) bool) bool {
 	return true
 }
 
-// aside takes the questions of the program that are for hooks alone: no event of its own
+// takeHookQuestion takes the questions of the program that are for hooks alone: no event of its own
 // comes of them.
-func (s *session) aside(m wire.Raw) bool {
+func (s *session) takeHookQuestion(m wire.Raw) bool {
 	r := m.Get("request")
-	event := str(r, "input", "hook_event_name")
-	if str(m, "type") != "control_request" || str(r, "subtype") != "hook_callback" || event == "PreToolUse" {
+	event := stringAt(r, "input", "hook_event_name")
+	if stringAt(m, "type") != "control_request" || stringAt(r, "subtype") != "hook_callback" || event == "PreToolUse" {
 		return false
 	}
 	for _, theirs := range hookEvents() {
 		if event == theirs {
-			s.consult(str(m, "request_id"), r.Get("input"))
+			if s.deferRequest(m) {
+				return true
+			}
+			s.consultHooks(stringAt(m, "request_id"), r.Get("input"))
 			return true
 		}
 	}
 	return false
 }
 
-// consult asks the hooks, which may take its time. The program waits.
-func (s *session) consult(id string, input wire.Raw) {
-	h := hearing{request: id, event: s.event(input), mode: str(input, "permission_mode")}
+// consultHooks asks the hooks, which may take its time. The program waits.
+func (s *session) consultHooks(id string, input wire.Raw) {
+	h := hearing{request: id, event: s.hookEvent(input), mode: stringAt(input, "permission_mode")}
 	ctx, cancel := context.WithCancel(s.context())
 	s.consulting[id] = cancel
 	s.deciding.Go(func() {
@@ -88,14 +94,14 @@ func (s *session) consult(id string, input wire.Raw) {
 	})
 }
 
-// event is what the program asks about.
-func (s *session) event(input wire.Raw) hook.Event {
+// hookEvent is what the program asks about.
+func (s *session) hookEvent(input wire.Raw) hook.Event {
 	e := hook.Event{
-		Turn: s.n.turn, AgentID: str(input, "agent_id"), Tool: str(input, "tool_name"), ToolUseID: str(input, "tool_use_id"),
+		Turn: s.n.turn, AgentID: stringAt(input, "agent_id"), Tool: stringAt(input, "tool_name"), ToolUseID: stringAt(input, "tool_use_id"),
 		Input: input.Get("tool_input"),
 	}
 	for event, theirs := range hookEvents() {
-		if theirs == str(input, "hook_event_name") {
+		if theirs == stringAt(input, "hook_event_name") {
 			e.Name = event
 		}
 	}
@@ -103,29 +109,29 @@ func (s *session) event(input wire.Raw) hook.Event {
 	case flow.HookPostToolUse:
 		e.Result = input.Get("tool_response")
 	case flow.HookPostToolUseFailure:
-		e.Error = str(input, "error")
+		e.Error = stringAt(input, "error")
 	case flow.HookTurnStart:
-		e.Turn, e.Task = s.n.turn+1, str(input, "prompt")
+		e.Turn, e.Task = s.n.turn+1, stringAt(input, "prompt")
 	case flow.HookTurnEnd:
 		e.Result = input.Get("last_assistant_message")
 	}
 	return e
 }
 
-// heed records what hooks have said, and passes it on, unless the program has withdrawn
+// heedHooks records what hooks have said, and passes it on, unless the program has withdrawn
 // its question.
-func (s *session) heed(h hearing, yield func(*wire.Event, error) bool) bool {
+func (s *session) heedHooks(h hearing, yield func(*wire.Event, error) bool) bool {
 	cancel, open := s.consulting[h.request]
 	if !open {
-		return s.yield(yield, s.n.Heard(now(), h.event, hook.Outcome{}, h.fired, ""))
+		return s.yieldEvents(yield, s.n.Heard(nowMillis(), h.event, hook.Outcome{}, h.fired, ""))
 	}
 	cancel()
 	delete(s.consulting, h.request)
-	if !s.yield(yield, s.n.Heard(now(), h.event, h.outcome, h.fired, h.mode)) {
+	if !s.yieldEvents(yield, s.n.Heard(nowMillis(), h.event, h.outcome, h.fired, h.mode)) {
 		return false
 	}
 	s.stopped = s.stopped || h.outcome.Decision == hook.Stop
-	s.reply(answer(h.request, verdictOfHooks(h.event.Name, h.mode, h.outcome)))
+	s.sendReply(successResponse(h.request, verdictOfHooks(h.event.Name, h.mode, h.outcome)))
 	return true
 }
 
@@ -137,10 +143,10 @@ func (s *session) leaveOff(events []*wire.Event, yield func(*wire.Event, error) 
 		if c, ok := events[last].Payload.(*wire.AgentComplete); ok {
 			e := hook.Event{Name: flow.HookAgentStop, Turn: s.n.turn, Result: wire.RawString(c.Result)}
 			_, fired := s.request.Hooks.Fire(s.context(), e)
-			events = append(events[:last:last], append(s.n.Heard(now(), e, hook.Outcome{}, fired, ""), events[last])...)
+			events = append(events[:last:last], append(s.n.Heard(nowMillis(), e, hook.Outcome{}, fired, ""), events[last])...)
 		}
 	}
-	s.yield(yield, events)
+	s.yieldEvents(yield, events)
 }
 
 // verdictOfHooks is the answer to a question about an event.
@@ -150,7 +156,7 @@ func verdictOfHooks(event, mode string, o hook.Outcome) map[string]any {
 	case hook.Stop:
 		return map[string]any{"continue": false, "stopReason": cmp.Or(o.Reason, "stopped by hook "+o.Hook)}
 	case hook.Deny:
-		specific["permissionDecision"], specific["permissionDecisionReason"] = "deny", denial(o)
+		specific["permissionDecision"], specific["permissionDecisionReason"] = "deny", denialReason(o)
 	case hook.Allow:
 		specific["permissionDecision"] = "allow"
 	case hook.Modify:
@@ -169,8 +175,8 @@ func verdictOfHooks(event, mode string, o hook.Outcome) map[string]any {
 	return map[string]any{"hookSpecificOutput": specific}
 }
 
-// denial is what the model is told of a call that hooks have refused.
-func denial(o hook.Outcome) string { return cmp.Or(o.Reason, "denied by hook "+o.Hook) }
+// denialReason is what the model is told of a call that hooks have refused.
+func denialReason(o hook.Outcome) string { return cmp.Or(o.Reason, "denied by hook "+o.Hook) }
 
 // Heard returns the events of what hooks have said about an event. In the permission mode
 // that asks nobody, they were the last who stood between a call and its execution.
@@ -178,7 +184,7 @@ func (n *Normalizer) Heard(at int64, e hook.Event, o hook.Outcome, fired []*wire
 	n.out = nil
 	n.setTime(at)
 	for _, f := range fired {
-		n.about(e.ToolUseID, f)
+		n.emitForCall(e.ToolUseID, f)
 	}
 	if e.Name != flow.HookPreToolUse {
 		return n.out
@@ -187,20 +193,20 @@ func (n *Normalizer) Heard(at int64, e hook.Event, o hook.Outcome, fired []*wire
 	if c := n.calls[id]; c != nil && o.Decision == hook.Modify {
 		c.input = o.Input
 	}
-	decided := &wire.PermissionDecided{Decision: wire.DecisionAllow, By: "hook", Note: valid(o.Reason), UpdatedInput: o.Input}
+	decided := &wire.PermissionDecided{Decision: wire.DecisionAllow, By: byHook, Note: toValidUTF8(o.Reason), UpdatedInput: o.Input}
 	switch {
 	case o.Decision == hook.Deny:
-		decided.Decision, decided.Note = wire.DecisionDeny, valid(denial(o))
+		decided.Decision, decided.Note = wire.DecisionDeny, toValidUTF8(denialReason(o))
 		n.denied[id] = true
-		n.about(id, decided)
+		n.emitForCall(id, decided)
 		return n.out
 	case o.Decision == hook.Allow, o.Decision == hook.Modify && mode == bypass:
-		n.about(id, decided)
+		n.emitForCall(id, decided)
 		from = wire.ToolApproved
 	case mode != bypass:
 		return n.out
 	}
-	n.executing(id, from)
+	n.markExecuting(id, from)
 	return n.out
 }
 
@@ -208,6 +214,6 @@ func (n *Normalizer) Heard(at int64, e hook.Event, o hook.Outcome, fired []*wire
 func (n *Normalizer) Stopped(at int64) []*wire.Event {
 	n.out = nil
 	n.setTime(at)
-	n.main(&wire.AgentComplete{StopReason: stopHook})
+	n.emitForMain(&wire.AgentComplete{StopReason: stopHook})
 	return n.out
 }

@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent"
-	"wake/internal/flow"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // script is a hook of bash calls whose command or description matches a case of sh.

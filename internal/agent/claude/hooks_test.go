@@ -9,10 +9,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent"
-	"wake/internal/flow"
-	"wake/internal/hook"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/hook"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // hooked gives a request hooks, whose commands run in dir.
@@ -168,8 +168,8 @@ func TestHookEvents(t *testing.T) {
 // Only what hooks are there for is asked for.
 func TestHookCallbacks(t *testing.T) {
 	for want, hooks := range map[string][]flow.Hook{
-		"PreToolUse 600":           nil,
-		"PreToolUse 611, Stop 602": {says(flow.HookPreToolUse, "", ""), {Event: flow.HookTurnEnd, Command: []string{"true"}, TimeoutMs: 1500}},
+		"PreToolUse 86400":             nil,
+		"PreToolUse 86411, Stop 86402": {says(flow.HookPreToolUse, "", ""), {Event: flow.HookTurnEnd, Command: []string{"true"}, TimeoutMs: 1500}},
 	} {
 		script := strings.Replace(start, "\n", "\n"+`> {"type":"note","reply":"${callbacks}"}`+"\n", 1) + ending
 		got := story(drain(t, session(t, script, hooked("", hooks...)), nil))

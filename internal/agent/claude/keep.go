@@ -12,11 +12,14 @@ import (
 	"time"
 )
 
-// keeper saves a session file while the program writes it.
-type keeper struct {
+// fileSaver saves a session file while the program writes it.
+type fileSaver struct {
 	files  files
 	save   func(ctx context.Context, session string, offset int64, data []byte) error
 	logger *slog.Logger
+	// before reads what a former runner has kept of the session, nil once that is done: the store
+	// takes nothing from a writer that doesn't know what is there.
+	before func(ctx context.Context, session string) ([]byte, error)
 
 	grown chan struct{} // holds one token when there may be more
 	stop  chan struct{}
@@ -43,8 +46,8 @@ const (
 // that the program has rewritten its end.
 const maxTail = 1 << 10
 
-func newKeeper(f files, session string, save func(context.Context, string, int64, []byte) error, logger *slog.Logger) *keeper {
-	return &keeper{
+func newFileSaver(f files, session string, save func(context.Context, string, int64, []byte) error, logger *slog.Logger) *fileSaver {
+	return &fileSaver{
 		files: f, save: save, logger: logger.With("session_id", session), session: session,
 		grown: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -52,7 +55,7 @@ func newKeeper(f files, session string, save func(context.Context, string, int64
 
 // run saves what has grown until finish: at once, and again a moment later,
 // since the program may tell of a line before it has written it.
-func (k *keeper) run(ctx context.Context) {
+func (k *fileSaver) run(ctx context.Context) {
 	defer close(k.done)
 	for {
 		select {
@@ -61,7 +64,7 @@ func (k *keeper) run(ctx context.Context) {
 			return
 		}
 		for range 2 {
-			k.keep(ctx)
+			k.trySave(ctx)
 			select {
 			case <-time.After(keepEvery):
 			case <-k.stop:
@@ -71,8 +74,8 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// more tells that the session's file has grown.
-func (k *keeper) more(session string) {
+// noteGrowth tells that the session's file has grown.
+func (k *fileSaver) noteGrowth(session string) {
 	k.mu.Lock()
 	k.session = session
 	k.mu.Unlock()
@@ -83,25 +86,25 @@ func (k *keeper) more(session string) {
 }
 
 // finish ends the goroutine and saves the rest. The program must be gone.
-func (k *keeper) finish(ctx context.Context) {
+func (k *fileSaver) finish(ctx context.Context) {
 	k.end.Do(func() {
 		close(k.stop)
 		<-k.done
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalWait)
 		defer cancel()
-		k.keep(ctx)
+		k.trySave(ctx)
 	})
 }
 
-// keep saves what has grown. What fails is tried again the next time.
-func (k *keeper) keep(ctx context.Context) {
+// trySave saves what has grown. What fails is tried again the next time.
+func (k *fileSaver) trySave(ctx context.Context) {
 	k.mu.Lock()
 	session := k.session
 	k.mu.Unlock()
 	if session != k.saving {
 		k.saving, k.offset, k.tail = session, 0, nil
 	}
-	switch err := k.growth(ctx); {
+	switch err := k.saveGrowth(ctx); {
 	case err == nil:
 		k.failed = false
 	case ctx.Err() == nil && !k.failed:
@@ -110,10 +113,10 @@ func (k *keeper) keep(ctx context.Context) {
 	}
 }
 
-// growth saves the whole lines behind what is saved, or everything if that has
+// saveGrowth saves the whole lines behind what is saved, or everything if that has
 // changed.
-func (k *keeper) growth(ctx context.Context) error {
-	root, err := k.files.root(false)
+func (k *fileSaver) saveGrowth(ctx context.Context) error {
+	root, err := k.files.openRoot(false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -121,7 +124,7 @@ func (k *keeper) growth(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	file, _, err := k.files.open(root, k.saving)
+	file, _, err := k.files.openSession(root, k.saving)
 	if errors.Is(err, fs.ErrNotExist) { // not yet
 		return nil
 	}
@@ -129,6 +132,12 @@ func (k *keeper) growth(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = file.Close() }()
+	if k.before != nil {
+		if _, err := k.before(ctx, k.saving); err != nil {
+			return err
+		}
+		k.before = nil
+	}
 	begin := k.offset - int64(len(k.tail))
 	content, err := io.ReadAll(io.NewSectionReader(file, begin, 1<<62))
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // shelf keeps session files in memory.
@@ -24,6 +24,8 @@ type shelf struct {
 	saves []string // session@offset
 	fail  int      // saves to come that fail
 	saved chan struct{}
+	// others are sessions that a former runner has kept: nothing of them is taken before they were read.
+	others map[string]bool
 }
 
 func (s *shelf) transcript() agent.Transcript { return agent.Transcript{Load: s.load, Save: s.save} }
@@ -31,6 +33,7 @@ func (s *shelf) transcript() agent.Transcript { return agent.Transcript{Load: s.
 func (s *shelf) load(_ context.Context, session string) ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	delete(s.others, session)
 	return s.files[session], nil
 }
 
@@ -40,6 +43,9 @@ func (s *shelf) save(_ context.Context, session string, offset int64, data []byt
 	if s.fail > 0 {
 		s.fail--
 		return errors.New("away")
+	}
+	if s.others[session] {
+		return errors.New("kept by another writer")
 	}
 	have := s.files[session]
 	if offset > int64(len(have)) {

@@ -9,15 +9,15 @@ import (
 	"math"
 	"time"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // MaxLine bounds a line of input. A longer one is cut and reported by a
 // [LineTooLongError].
 const MaxLine = 64 << 20
 
-// kept is how much of a line that is too long is kept to recognise it by.
-const kept = 4 << 10
+// maxHead is how much of a line that is too long is kept to recognise it by.
+const maxHead = 4 << 10
 
 // LineTooLongError tells of a line that was longer than the bound.
 type LineTooLongError struct {
@@ -87,7 +87,7 @@ func (l *lineReader) next() ([]byte, error) {
 			size--
 		}
 		if size > int64(l.limit) {
-			head := append([]byte(nil), l.buf[:min(kept, len(l.buf))]...)
+			head := append([]byte(nil), l.buf[:min(maxHead, len(l.buf))]...)
 			l.buf = nil
 			return nil, &LineTooLongError{Line: l.line, Bytes: size, Limit: l.limit, Head: head}
 		}
@@ -95,35 +95,35 @@ func (l *lineReader) next() ([]byte, error) {
 	}
 }
 
-// str returns the string at a path of keys, or "".
-func str(r wire.Raw, path ...string) string {
-	s, _ := get(r, path...).Text()
+// stringAt returns the string at a path of keys, or "".
+func stringAt(r wire.Raw, path ...string) string {
+	s, _ := valueAt(r, path...).Text()
 	return s
 }
 
-// get returns the value at a path of keys, or nil.
-func get(r wire.Raw, path ...string) wire.Raw {
+// valueAt returns the value at a path of keys, or nil.
+func valueAt(r wire.Raw, path ...string) wire.Raw {
 	for _, key := range path {
 		r = r.Get(key)
 	}
 	return r
 }
 
-// has reports whether the value at a path is there and not null.
-func has(r wire.Raw, path ...string) bool {
-	v := get(r, path...)
+// hasValue reports whether the value at a path is there and not null.
+func hasValue(r wire.Raw, path ...string) bool {
+	v := valueAt(r, path...)
 	return len(v) > 0 && v.Any() != nil
 }
 
-// truth reports whether the value at a path is true.
-func truth(r wire.Raw, path ...string) bool {
-	v, _ := get(r, path...).Any().(bool)
+// isTrue reports whether the value at a path is true.
+func isTrue(r wire.Raw, path ...string) bool {
+	v, _ := valueAt(r, path...).Any().(bool)
 	return v
 }
 
-// number returns the number at a path; ok is false if there is none.
-func number(r wire.Raw, path ...string) (x float64, ok bool) {
-	switch v := get(r, path...).Any().(type) {
+// numberAt returns the number at a path; ok is false if there is none.
+func numberAt(r wire.Raw, path ...string) (x float64, ok bool) {
+	switch v := valueAt(r, path...).Any().(type) {
 	case int64:
 		return float64(v), true
 	case uint64:
@@ -134,32 +134,32 @@ func number(r wire.Raw, path ...string) (x float64, ok bool) {
 	return 0, false
 }
 
-// integer returns the number at a path, rounded towards zero and held within
+// integerAt returns the number at a path, rounded towards zero and held within
 // 53 bits; 0 if there is none.
-func integer(r wire.Raw, path ...string) int64 {
-	x, _ := number(r, path...)
+func integerAt(r wire.Raw, path ...string) int64 {
+	x, _ := numberAt(r, path...)
 	return int64(math.Max(-1<<53, math.Min(1<<53, x)))
 }
 
 // optInteger is nil if there is no number at the path.
 func optInteger(r wire.Raw, path ...string) *int64 {
-	if _, ok := number(r, path...); !ok {
+	if _, ok := numberAt(r, path...); !ok {
 		return nil
 	}
-	return new(integer(r, path...))
+	return new(integerAt(r, path...))
 }
 
 // optNumber is nil if there is no number at the path.
 func optNumber(r wire.Raw, path ...string) *float64 {
-	x, ok := number(r, path...)
+	x, ok := numberAt(r, path...)
 	if !ok {
 		return nil
 	}
 	return &x
 }
 
-// list returns the items of an array; nil if the value is none.
-func list(r wire.Raw) []wire.Raw {
+// itemsOf returns the items of an array; nil if the value is none.
+func itemsOf(r wire.Raw) []wire.Raw {
 	var items []wire.Raw
 	if len(r) == 0 || wire.Unmarshal(r, &items) != nil {
 		return nil
@@ -167,8 +167,8 @@ func list(r wire.Raw) []wire.Raw {
 	return items
 }
 
-// object returns the entries of a map; nil if the value is none.
-func object(r wire.Raw) map[string]wire.Raw {
+// entriesOf returns the entries of a map; nil if the value is none.
+func entriesOf(r wire.Raw) map[string]wire.Raw {
 	var m map[string]wire.Raw
 	if len(r) == 0 || wire.Unmarshal(r, &m) != nil {
 		return nil
@@ -176,10 +176,10 @@ func object(r wire.Raw) map[string]wire.Raw {
 	return m
 }
 
-// without returns a map less some of its keys; nil if nothing is left or the
+// withoutKeys returns a map less some of its keys; nil if nothing is left or the
 // value is no map.
-func without(r wire.Raw, keys ...string) wire.Raw {
-	m := object(r)
+func withoutKeys(r wire.Raw, keys ...string) wire.Raw {
+	m := entriesOf(r)
 	for _, key := range keys {
 		delete(m, key)
 	}
@@ -193,10 +193,10 @@ func without(r wire.Raw, keys ...string) wire.Raw {
 	return out
 }
 
-// strs returns the strings of an array; others are left out.
-func strs(r wire.Raw) []string {
+// stringsOf returns the strings of an array; others are left out.
+func stringsOf(r wire.Raw) []string {
 	var out []string
-	for _, item := range list(r) {
+	for _, item := range itemsOf(r) {
 		if s, ok := item.Text(); ok {
 			out = append(out, s)
 		}
@@ -204,8 +204,8 @@ func strs(r wire.Raw) []string {
 	return out
 }
 
-// millis returns a timestamp in RFC 3339 as Unix milliseconds, or 0.
-func millis(s string) int64 {
+// parseMillis returns a timestamp in RFC 3339 as Unix milliseconds, or 0.
+func parseMillis(s string) int64 {
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {
 		return 0

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // lost lists what stands in the lines and not in the events: texts, thinking,

@@ -1,10 +1,11 @@
 package claude
 
 import (
-	"hash/maphash"
+	"crypto/sha256"
+	"encoding/hex"
 
-	"wake/internal/agent"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Format is what the lines are.
@@ -46,7 +47,8 @@ type Normalizer struct {
 
 	session  string
 	sessions map[string]bool // all that were bound, for transcripts that mix them
-	init     wire.Raw        // the last system/init, less its uuid
+	init     string          // hash of the last system/init, less its uuid
+	model    string          // that it named
 	inits    int
 	window   map[string]int64 // context window by model, as results tell it
 
@@ -60,13 +62,12 @@ type Normalizer struct {
 	denied  map[string]bool // calls that were refused before their result
 	todos   map[string]*todos
 	seen    map[string]sighting // by uuid
-	seed    maphash.Seed
 	sent    map[string]Sent
 	prompt  string // of agent:start, until its echo has come
 	hooked  bool   // hooks are asked before tools are used
 	tokens  *thinkingTokens
 
-	counted    map[string]bool // messages whose usage was emitted
+	counted    map[string]int // messages whose usage was emitted, and in which line
 	tally      tally
 	background map[string]bool // tasks that run on after the turn
 	notified   int             // background tasks that ended and will cause a turn
@@ -95,6 +96,7 @@ func NewNormalizer(o NormalizerOptions) *Normalizer {
 	return &Normalizer{
 		opt:        o,
 		started:    o.Started,
+		init:       digestOf(nil),
 		session:    o.SessionID,
 		prompt:     contentText(o.Prompt),
 		sessions:   map[string]bool{o.SessionID: true},
@@ -106,9 +108,8 @@ func NewNormalizer(o NormalizerOptions) *Normalizer {
 		denied:     make(map[string]bool),
 		todos:      make(map[string]*todos),
 		seen:       make(map[string]sighting),
-		seed:       maphash.MakeSeed(),
 		sent:       make(map[string]Sent),
-		counted:    make(map[string]bool),
+		counted:    make(map[string]int),
 		background: make(map[string]bool),
 	}
 }
@@ -124,22 +125,22 @@ func (n *Normalizer) Busy() (running, reports int) { return len(n.background), n
 // Line returns the events of one line, which arrived at the given time (Unix ms). The events don't
 // share memory with line. Lines of a transcript have their own time.
 func (n *Normalizer) Line(at int64, line []byte) []*wire.Event {
-	n.begin(at)
-	if len(trim(line)) == 0 {
+	n.beginLine(at)
+	if len(trimLine(line)) == 0 {
 		return nil
 	}
 	m, err := wire.RawFromJSON(line)
 	if err != nil {
-		n.malformed(line, err.Error())
-		return n.release()
+		n.emitMalformed(line, err.Error())
+		return n.releaseEvents()
 	}
-	n.message(m, line)
-	return n.release()
+	n.dispatchLine(m, line)
+	return n.releaseEvents()
 }
 
-// release returns the events of the line. Those of a transcript wait for its
+// releaseEvents returns the events of the line. Those of a transcript wait for its
 // first time.
-func (n *Normalizer) release() []*wire.Event {
+func (n *Normalizer) releaseEvents() []*wire.Event {
 	if n.opt.Format == Stream {
 		return n.out
 	}
@@ -159,12 +160,13 @@ func (n *Normalizer) release() []*wire.Event {
 
 // TooLong returns the event of a line that was too long to be read.
 func (n *Normalizer) TooLong(at int64, e *LineTooLongError) []*wire.Event {
-	n.begin(at)
-	n.malformed(e.Head, e.Error())
-	return n.release()
+	n.beginLine(at)
+	n.emitMalformed(e.Head, e.Error())
+	return n.releaseEvents()
 }
 
-func (n *Normalizer) begin(at int64) {
+func (n *Normalizer) beginLine(at int64) {
+	n.forgetPast()
 	n.line++
 	n.out = nil
 	if n.opt.Format == Stream {
@@ -179,99 +181,106 @@ func (n *Normalizer) setTime(at int64) {
 	}
 }
 
-// malformed passes on a line that is no JSON: as a string if it is text, else
+// emitMalformed passes on a line that is no JSON: as a string if it is text, else
 // as bytes.
-func (n *Normalizer) malformed(line []byte, reason string) {
+func (n *Normalizer) emitMalformed(line []byte, reason string) {
 	n.emit(&wire.Event{Payload: &wire.RawMessage{
-		Source: n.opt.Source, Name: "malformed", Data: text(line), Reason: reason, Line: n.line,
+		Source: n.opt.Source, Name: "malformed", Data: lineValue(line), Reason: reason, Line: n.line,
 	}})
 }
 
-// message dispatches one line. line is its text.
-func (n *Normalizer) message(m wire.Raw, line []byte) {
-	typ := str(m, "type")
+// dispatchLine dispatches one line. line is its text.
+func (n *Normalizer) dispatchLine(m wire.Raw, line []byte) {
+	typ := stringAt(m, "type")
 	if n.opt.Format == Transcript {
-		if t := millis(str(m, "timestamp")); t != 0 {
+		if t := parseMillis(stringAt(m, "timestamp")); t != 0 {
 			n.setTime(t)
 		}
 	}
 	n.flushTokens(typ, m)
-	uuid := str(m, "uuid")
+	uuid := stringAt(m, "uuid")
 	if uuid == "" || typ == "stream_event" {
-		if !n.known(typ, m) {
-			n.raw(m, "")
+		if !n.readKnownLine(typ, m) {
+			n.emitRaw(m, "")
 		}
 		return
 	}
-	hash := maphash.Bytes(n.seed, line)
+	hash := digestOf(line)
 	switch before, again := n.seen[uuid]; {
 	case again && before.hash == hash:
 	case again && before.known:
-		n.raw(m, "the uuid occurs twice")
-	case n.known(typ, m):
-		n.seen[uuid] = sighting{hash: hash, known: true}
+		n.emitRaw(m, "the uuid occurs twice")
+	case n.readKnownLine(typ, m):
+		n.seen[uuid] = sighting{line: n.line, hash: hash, known: true}
 	default:
-		n.seen[uuid] = sighting{hash: hash}
-		n.raw(m, "")
+		n.seen[uuid] = sighting{line: n.line, hash: hash}
+		n.emitRaw(m, "")
 	}
 }
 
 // sighting is a line that was there before. Transcripts repeat lines: the same
 // line counts once, another one under the uuid of a line that was understood is passed on.
 type sighting struct {
-	hash  uint64
+	line  int
+	hash  string
 	known bool
 }
 
-// known handles the lines that have events of their own. It reports false for
+// digestOf returns a hash of a line.
+func digestOf(line []byte) string {
+	sum := sha256.Sum256(line)
+	return hex.EncodeToString(sum[:16])
+}
+
+// readKnownLine handles the lines that have events of their own. It reports false for
 // a line that is to be passed on.
-func (n *Normalizer) known(typ string, m wire.Raw) bool {
+func (n *Normalizer) readKnownLine(typ string, m wire.Raw) bool {
 	switch typ {
 	case "stream_event":
 		return n.streamEvent(m)
 	case "assistant":
-		return n.assistant(m)
+		return n.readAssistant(m)
 	case "user":
-		return n.user(m)
+		return n.readUser(m)
 	case "system":
-		return n.system(m)
+		return n.readSystem(m)
 	case "result":
-		return n.result(m)
+		return n.readResult(m)
 	case "control_request":
 		return n.controlRequest(m)
 	case "attachment":
-		return n.attachment(m)
+		return n.readAttachment(m)
 	case "cost-state":
 		n.costState(m)
 	}
 	return false
 }
 
-// raw passes a message on.
-func (n *Normalizer) raw(m wire.Raw, reason string) {
-	n.rawNamed(name(m), m, reason)
+// emitRaw passes a message on.
+func (n *Normalizer) emitRaw(m wire.Raw, reason string) {
+	n.emitNamedRaw(messageName(m), m, reason)
 }
 
-func (n *Normalizer) rawNamed(name string, data wire.Raw, reason string) {
+func (n *Normalizer) emitNamedRaw(name string, data wire.Raw, reason string) {
 	n.emit(&wire.Event{Payload: &wire.RawMessage{Source: n.opt.Source, Name: name, Data: data, Reason: reason}})
 }
 
-// name returns what a message calls itself, such as system/status.
-func name(m wire.Raw) string {
-	typ, sub := str(m, "type"), str(m, "subtype")
+// messageName returns what a message calls itself, such as system/status.
+func messageName(m wire.Raw) string {
+	typ, sub := stringAt(m, "type"), stringAt(m, "subtype")
 	switch typ {
 	case "control_request":
-		sub = str(m, "request", "subtype")
+		sub = stringAt(m, "request", "subtype")
 	case "control_response":
-		sub = str(m, "response", "subtype")
+		sub = stringAt(m, "response", "subtype")
 	case "stream_event":
-		if sub = str(m, "event", "delta", "type"); sub == "" {
-			sub = str(m, "event", "type")
+		if sub = stringAt(m, "event", "delta", "type"); sub == "" {
+			sub = stringAt(m, "event", "type")
 		}
 	case "attachment":
-		sub = str(m, "attachment", "type")
+		sub = stringAt(m, "attachment", "type")
 	case "progress":
-		sub = str(m, "data", "type")
+		sub = stringAt(m, "data", "type")
 	}
 	if sub == "" {
 		return typ
@@ -288,13 +297,13 @@ func (n *Normalizer) emit(e *wire.Event) {
 	n.out = append(n.out, e)
 }
 
-// main appends an event of the main thread.
-func (n *Normalizer) main(p wire.Payload) {
+// emitForMain appends an event of the main thread.
+func (n *Normalizer) emitForMain(p wire.Payload) {
 	n.emit(&wire.Event{Turn: n.turn, Payload: p})
 }
 
-// of appends an event of a thread.
-func (n *Normalizer) of(t *thread, p wire.Payload) *wire.Event {
+// emitForThread appends an event of a thread.
+func (n *Normalizer) emitForThread(t *thread, p wire.Payload) *wire.Event {
 	e := &wire.Event{AgentID: t.agent, Parent: t.parent, Payload: p}
 	if t.main {
 		e.Turn = n.turn
@@ -303,49 +312,49 @@ func (n *Normalizer) of(t *thread, p wire.Payload) *wire.Event {
 	return e
 }
 
-// bind makes id the session; the first one begins the execution.
-func (n *Normalizer) bind(m wire.Raw) {
+// bindSession makes id the session; the first one begins the execution.
+func (n *Normalizer) bindSession(m wire.Raw) {
 	id := sessionOf(m)
 	switch {
 	case id == "" || n.started && id == n.session:
 		return
 	case !n.started:
 		n.session, n.sessions[id] = id, true
-		n.start(m)
+		n.emitStart(m)
 	case !n.sessions[id]:
 		old := n.session
 		n.session, n.sessions[id] = id, true
-		n.main(&wire.SessionBound{OldSession: old, NewSession: id})
+		n.emitForMain(&wire.SessionBound{OldSession: old, NewSession: id})
 	}
 }
 
-// start writes agent:start for input whose start wasn't ours.
-func (n *Normalizer) start(m wire.Raw) {
+// emitStart writes agent:start for input whose start wasn't ours.
+func (n *Normalizer) emitStart(m wire.Raw) {
 	n.started = true
 	prompt := n.opt.Prompt
-	if prompt == nil && n.opt.Format == Transcript && str(m, "type") == "user" {
-		prompt = get(m, "message", "content")
+	if prompt == nil && n.opt.Format == Transcript && stringAt(m, "type") == "user" {
+		prompt = valueAt(m, "message", "content")
 	}
 	if prompt == nil {
 		prompt = wire.Null
 	}
 	n.prompt = contentText(prompt)
 	n.emit(&wire.Event{Payload: &wire.AgentStart{
-		Model: str(m, "model"), Prompt: prompt, Provider: n.opt.Provider, Cwd: str(m, "cwd"),
+		Model: stringAt(m, "model"), Prompt: prompt, Provider: n.opt.Provider, Cwd: stringAt(m, "cwd"),
 	}})
 }
 
 // sessionOf returns the session id of a line, whichever way it is spelled.
 func sessionOf(m wire.Raw) string {
-	if id := str(m, "session_id"); id != "" {
+	if id := stringAt(m, "session_id"); id != "" {
 		return id
 	}
-	return str(m, "sessionId")
+	return stringAt(m, "sessionId")
 }
 
-// either returns the value under the first key that is there: streams and
+// firstValue returns the value under the first key that is there: streams and
 // transcripts spell some fields differently.
-func either(m wire.Raw, keys ...string) wire.Raw {
+func firstValue(m wire.Raw, keys ...string) wire.Raw {
 	for _, key := range keys {
 		if v := m.Get(key); len(v) > 0 {
 			return v

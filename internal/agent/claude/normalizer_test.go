@@ -8,9 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent"
-	"wake/internal/agent/claude"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 const initLine = `{"type":"system","subtype":"init","session_id":"s1","cwd":"/src","model":"m","tools":["Bash"],"claude_code_version":"2.1.0","permissionMode":"default","uuid":"u0"}`
@@ -389,6 +389,62 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
+// What the program says in the user's name when it is interrupted, or when its question has no
+// answer, isn't taken for a refusal; what somebody on record has refused is one.
+func TestFeignedRefusals(t *testing.T) {
+	const (
+		reject = "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it was a file edit, the new_string was NOT written to the file)."
+		stop   = " STOP what you are doing and wait for the user to tell you how to proceed."
+		cancel = "The user doesn't want to take this action right now." + stop
+	)
+	asks := `{"type":"control_request","request_id":"r1","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"rm"},"tool_use_id":"t1"}}`
+	hook := `{"type":"control_request","request_id":"r1","request":{"subtype":"hook_callback","input":{"hook_event_name":"PreToolUse","permission_mode":"bypassPermissions","tool_name":"Bash","tool_input":{"command":"rm"},"tool_use_id":"t1"}}}`
+	ours := claude.NormalizerOptions{Started: true, SessionID: "s1"}
+	tests := []struct {
+		name    string
+		opt     claude.NormalizerOptions
+		before  string // a question about the call
+		denied  bool   // by somebody
+		message string
+		want    string // the error
+	}{
+		{"nothing known of its beginning", ours, "", false, reject + stop, wire.CallInterrupted},
+		{"begun", ours, hook, false, reject + stop, wire.CallInterrupted},
+		{"begun, and corrected by 2.1.329", ours, hook, false, reject + stop + " Correction to the text above: this call was stopped while running.", wire.CallInterrupted},
+		{"never begun", ours, "", false, cancel, wire.CallInterrupted},
+		{"of a sub-agent", ours, "", false, reject, wire.CallInterrupted},
+		{"asked, and not answered", ours, asks, false, reject + stop, wire.CallInterrupted},
+		{"asked, by a stream of somebody else", claude.NormalizerOptions{}, asks, false, reject + stop, reject + stop},
+		{"denied", ours, asks, true, reject + stop, reject + stop},
+		{"a user's own words", ours, asks, false, reject + " To tell you how to proceed, the user said:\\nno", reject + " To tell you how to proceed, the user said:\nno"},
+		{"an interactive user's", claude.NormalizerOptions{Format: claude.Transcript}, "", false, reject + stop, reject + stop},
+		{"no result", ours, "", false, "[Tool call interrupted: the session ended before this call's result was recorded.]", wire.CallInterrupted},
+		{"an error", ours, hook, false, "Exit code 1\\n" + reject + stop, "Exit code 1\n" + reject + stop},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			n := claude.NewNormalizer(tt.opt)
+			n.Line(epoch, []byte(initLine))
+			n.Line(epoch, []byte(message("m1", "", `{"type":"tool_use","id":"t1","name":"Bash","input":{"command":"rm"}}`)))
+			if tt.before != "" {
+				n.Line(epoch, []byte(tt.before))
+			}
+			if tt.denied {
+				n.Decided(epoch, "t1", &wire.PermissionDecided{Decision: wire.DecisionDeny, By: "operator"})
+			}
+			line := `{"type":"user","timestamp":"2026-01-01T00:00:00.000Z","session_id":"s1","message":{"content":[{"type":"tool_result","tool_use_id":"t1","content":"` + tt.message + `","is_error":true}]}}`
+			got := n.Line(epoch, []byte(line))
+			p, ok := got[len(got)-1].Payload.(*wire.AgentTool)
+			if !ok || p.Error != tt.want {
+				t.Fatalf("events %v, error %q, want %q", said(got), p.Error, tt.want)
+			}
+			if output, _ := p.ToolOutput.Text(); output == wire.CallInterrupted || p.Denied != (tt.before == asks && tt.want != wire.CallInterrupted) {
+				t.Errorf("denied is %t, the model read %q", p.Denied, output)
+			}
+		})
+	}
+}
+
 func TestNotifyParent(t *testing.T) {
 	call := func(args string) string {
 		return `{"type":"control_request","request_id":"r","request":{"subtype":"mcp_message","server_name":"parent","message":{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"notify_parent","arguments":` + args + `}}}}`
@@ -576,7 +632,7 @@ func TestHookBeforeCall(t *testing.T) {
 	wantSaid(t, got[2:], "turn:start 1", "tool:intent t1 Agent map[]", `raw system/task_started ""`,
 		"tool:intent t2 Bash map[command:ls] in t1", `agent:tool t2 Bash a "" in t1`,
 		"tool:intent t3 Bash map[command:ls]",
-		"usage m1 1/2", "turn:end", "usage m2 1/2 in t1",
+		"usage m1 1/2", "usage m2 1/2 in t1", "turn:end",
 		`agent:tool t1 Agent <nil> "interrupted"`, `agent:tool t3 Bash <nil> "interrupted"`, `agent:complete "Done."`)
 	for i, want := range map[int]string{5: "a1", 6: "a1", 7: "stranger"} {
 		if got[i].AgentID != want {

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/agent"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // S16: what is denied isn't done though it is allowed too, in every mode; what isn't

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"strings"
 
-	"wake/internal/agent"
-	"wake/internal/flow"
-	"wake/internal/hook"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/hook"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // The lines that are written to the program.
@@ -17,6 +17,15 @@ type userLine struct {
 	Type    string      `json:"type"`
 	UUID    string      `json:"uuid"`
 	Message userContent `json:"message"`
+	Origin  *origin     `json:"wake,omitempty"` // nil: it is a prompt
+}
+
+// origin is where a message comes from. The program passes over it; it is for whoever
+// reads the journal.
+type origin struct {
+	CommandID string `json:"commandId"`
+	Answers   string `json:"answers"`
+	Notice    bool   `json:"notice"`
 }
 
 type userContent struct {
@@ -45,20 +54,22 @@ type controlBody struct {
 // The ids of wake's own requests.
 const (
 	initializeID = "wake-initialize"
-	interruptID  = "wake-interrupt"
+	interruptID  = "wake-interrupt" // the agent is to stop
+	redirectID   = "wake-redirect"  // it is to do something else
 )
 
 // hookTimeout bounds, in seconds, how long the program waits for a call to be
-// recorded before it is made.
-const hookTimeout = 600
+// recorded before it is made. It is longer than an agent waits, frozen, for its runner:
+// the program counts that time, and would refuse the call in the user's name.
+const hookTimeout = 24 * 60 * 60
 
-func user(uuid string, content wire.Raw) userLine {
-	return userLine{Type: "user", UUID: uuid, Message: userContent{Role: "user", Content: content}}
+func newUserLine(uuid string, content wire.Raw, from *origin) userLine {
+	return userLine{Type: "user", UUID: uuid, Message: userContent{Role: "user", Content: content}, Origin: from}
 }
 
-// initialize asks for a callback before every tool call, and wherever a hook may be asked,
+// initializeRequest asks for a callback before every tool call, and wherever a hook may be asked,
 // and offers the parent's MCP server.
-func initialize(hooks *hook.Set) controlRequest {
+func initializeRequest(hooks *hook.Set) controlRequest {
 	callbacks := map[string]any{}
 	for event, theirs := range hookEvents() {
 		if event == flow.HookPreToolUse || hooks.Has(event) {
@@ -72,20 +83,20 @@ func initialize(hooks *hook.Set) controlRequest {
 	}}
 }
 
-func interrupt() controlRequest {
-	return controlRequest{Type: "control_request", RequestID: interruptID, Request: map[string]any{"subtype": "interrupt"}}
+func interruptRequest(id string) controlRequest {
+	return controlRequest{Type: "control_request", RequestID: id, Request: map[string]any{"subtype": "interrupt"}}
 }
 
-func answer(id string, response any) controlResponse {
+func successResponse(id string, response any) controlResponse {
 	return controlResponse{Type: "control_response", Response: controlBody{Subtype: "success", RequestID: id, Response: response}}
 }
 
-func refuse(id, problem string) controlResponse {
+func errorResponse(id, problem string) controlResponse {
 	return controlResponse{Type: "control_response", Response: controlBody{Subtype: "error", RequestID: id, Error: problem}}
 }
 
-// verdict is the answer to can_use_tool.
-func verdict(v agent.Verdict, input wire.Raw) map[string]any {
+// permissionVerdict is the answer to can_use_tool.
+func permissionVerdict(v agent.Verdict, input wire.Raw) map[string]any {
 	if !v.Allow {
 		note := v.Note
 		if note == "" {
@@ -99,8 +110,8 @@ func verdict(v agent.Verdict, input wire.Raw) map[string]any {
 	return map[string]any{"behavior": "allow", "updatedInput": input}
 }
 
-// encode returns a line.
-func encode(v any) ([]byte, error) {
+// encodeLine returns a line.
+func encodeLine(v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("claude: encode %T: %w", v, err)
@@ -117,7 +128,7 @@ func serveParent(message wire.Raw, messageID string) map[string]any {
 		id, _ = wire.Marshal(0)
 	}
 	reply := map[string]any{"jsonrpc": "2.0", "id": id}
-	switch method := str(message, "method"); method {
+	switch method := stringAt(message, "method"); method {
 	case "initialize":
 		reply["result"] = map[string]any{
 			"protocolVersion": protocolVersion(message), "capabilities": map[string]any{"tools": map[string]any{}},
@@ -136,7 +147,7 @@ func serveParent(message wire.Raw, messageID string) map[string]any {
 }
 
 func protocolVersion(message wire.Raw) string {
-	if v := str(message, "params", "protocolVersion"); v != "" {
+	if v := stringAt(message, "params", "protocolVersion"); v != "" {
 		return v
 	}
 	return "2025-06-18"
@@ -165,8 +176,8 @@ func notifyParent() map[string]any {
 // callParent answers a call of notify_parent, whose message is on record.
 func callParent(params wire.Raw, id string) map[string]any {
 	text, failed := "", true
-	p, problem := notification(params.Get("arguments"))
-	switch name := str(params, "name"); {
+	p, problem := parseNotification(params.Get("arguments"))
+	switch name := stringAt(params, "name"); {
 	case name != notifyTool:
 		text = "there is no tool " + name
 	case problem != "":
@@ -180,9 +191,9 @@ func callParent(params wire.Raw, id string) map[string]any {
 	return map[string]any{"content": []any{map[string]any{"type": "text", "text": text}}, "isError": failed}
 }
 
-// system makes a text one that the program's model takes for the system's, not for
+// systemReminder makes a text one that the program's model takes for the system's, not for
 // the user's. Workers' words in it can't end it.
-func system(text string) string {
+func systemReminder(text string) string {
 	text = strings.NewReplacer("<system-reminder", "<system_reminder", "</system-reminder", "</system_reminder").Replace(text)
 	return "<system-reminder>\n" + text + "\n</system-reminder>"
 }

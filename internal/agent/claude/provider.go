@@ -1,6 +1,7 @@
 package claude
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,8 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"wake/internal/agent"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Provider runs the Claude Code CLI: one long-lived process per session that
@@ -21,11 +23,19 @@ import (
 // Versions 2.1.197 and 2.1.329 were run; older ones lack parts of the protocol.
 type Provider struct {
 	Binary  string        // name or path; default claude
+	User    *process.User // that it runs as; nil: this process's own
 	Environ []string      // wake's environment; agents get it less what is withheld, see [agent.Environment]
 	Grace   time.Duration // between SIGTERM and SIGKILL; default 5 s
 	Settle  time.Duration // without a sign of what is still due after a result; default 10 s
 	Linger  time.Duration // for the program to exit once all is done; default 30 s
 	Logger  *slog.Logger  // default: none
+
+	restEvery time.Duration // default [restEvery]
+}
+
+// Capabilities implements [agent.Provider].
+func (p *Provider) Capabilities() agent.Capabilities {
+	return agent.Capabilities{Recover: p.recoverCalls}
 }
 
 // Start checks the request. The program is started by the session's Events,
@@ -36,14 +46,22 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 		return nil, errors.New("claude: a session id is required")
 	case r.Resume && r.ForkOf != "" && r.ForkOf != r.SessionID:
 		return nil, errors.New("claude: a session is either resumed or a fork of another one")
-	case r.ForkAt != "" && base(r) == "":
+	case r.ForkAt != "" && baseSession(r) == "":
 		return nil, errors.New("claude: a new session has no message to go back to")
 	}
-	prompts, err := prompts(r.Prompt)
+	prompts, err := promptContents(r.Prompt)
 	if err != nil {
 		return nil, err
 	}
-	return newSession(ctx, p.withDefaults(), r, prompts), nil
+	if r.Host == nil {
+		r.Host = process.Direct{}
+	}
+	d := p.withDefaults()
+	r.StartTimeout = cmp.Or(r.StartTimeout, startTimeout)
+	if r.Options.Model, err = modelOf(r); err != nil {
+		d.Logger.Warn("model of the session not known: the program chooses it", "run_id", r.RunID, "node_id", r.NodeID, "error", err)
+	}
+	return newSession(ctx, d, r, prompts), nil
 }
 
 func (p *Provider) withDefaults() Provider {
@@ -60,11 +78,17 @@ func (p *Provider) withDefaults() Provider {
 	if d.Linger == 0 {
 		d.Linger = 30 * time.Second
 	}
+	if d.restEvery == 0 {
+		d.restEvery = restEvery
+	}
 	if d.Logger == nil {
 		d.Logger = slog.New(slog.DiscardHandler)
 	}
 	return d
 }
+
+// startTimeout is how long the program may say nothing after its start, unless the request says.
+const startTimeout = time.Minute
 
 // bypass is the permission mode that asks for nothing.
 const bypass = "bypassPermissions"
@@ -76,9 +100,9 @@ func permissionMode(o agent.Options) string {
 	return o.PermissionMode
 }
 
-// argv returns the command line. Values are joined to their flags: one that
+// commandLine returns the command line. Values are joined to their flags: one that
 // begins with a dash is no flag.
-func (p *Provider) argv(r agent.Request) []string {
+func (p *Provider) commandLine(r agent.Request) []string {
 	o := r.Options
 	argv := []string{
 		p.Binary, "-p", "--input-format=stream-json", "--output-format=stream-json", "--verbose",
@@ -87,14 +111,14 @@ func (p *Provider) argv(r agent.Request) []string {
 		`--mcp-config={"mcpServers":{"` + parentServer + `":{"type":"sdk","name":"` + parentServer + `"}}}`,
 	}
 	switch {
-	case base(r) == "":
+	case baseSession(r) == "":
 		argv = append(argv, "--session-id="+r.SessionID)
-	case base(r) == r.SessionID:
+	case baseSession(r) == r.SessionID:
 		argv = append(argv, "--resume="+r.SessionID)
 	default:
 		argv = append(argv, "--resume="+r.ForkOf, "--fork-session", "--session-id="+r.SessionID)
 	}
-	if base(r) != "" && r.ForkAt != "" {
+	if baseSession(r) != "" && r.ForkAt != "" {
 		argv = append(argv, "--resume-session-at="+r.ForkAt)
 	}
 	for _, f := range []struct{ flag, value string }{
@@ -104,9 +128,9 @@ func (p *Provider) argv(r agent.Request) []string {
 		{"--append-system-prompt", o.AppendSystemPrompt},
 		{"--allowedTools", strings.Join(o.AllowedTools, ",")},
 		{"--disallowedTools", strings.Join(o.DisallowedTools, ",")},
-		{"--max-turns", positive(o.MaxTurns)},
+		{"--max-turns", positiveInt(o.MaxTurns)},
 		{"--max-budget-usd", positiveFloat(o.MaxBudgetUsd)},
-		{"--json-schema", schema(o.OutputSchema)},
+		{"--json-schema", schemaJSON(o.OutputSchema)},
 	} {
 		if f.value != "" {
 			argv = append(argv, f.flag+"="+f.value)
@@ -118,15 +142,15 @@ func (p *Provider) argv(r agent.Request) []string {
 	return argv
 }
 
-// base returns the session that a request goes on with, "" for a new one.
-func base(r agent.Request) string {
+// baseSession returns the session that a request goes on with, "" for a new one.
+func baseSession(r agent.Request) string {
 	if r.Resume {
 		return r.SessionID
 	}
 	return r.ForkOf
 }
 
-func positive(n int) string {
+func positiveInt(n int) string {
 	if n <= 0 {
 		return ""
 	}
@@ -140,7 +164,7 @@ func positiveFloat(x float64) string {
 	return strconv.FormatFloat(x, 'f', -1, 64)
 }
 
-func schema(r wire.Raw) string {
+func schemaJSON(r wire.Raw) string {
 	if len(r) == 0 {
 		return ""
 	}
@@ -151,16 +175,16 @@ func schema(r wire.Raw) string {
 	return string(b)
 }
 
-// prompts returns the contents of the messages that a prompt stands for: one
+// promptContents returns the contents of the messages that a prompt stands for: one
 // for a string or a list of content blocks, else one for each item.
-func prompts(prompt wire.Raw) ([]wire.Raw, error) {
+func promptContents(prompt wire.Raw) ([]wire.Raw, error) {
 	if s, ok := prompt.Text(); ok {
 		return []wire.Raw{textBlocks(s)}, nil
 	}
 	var contents []wire.Raw
 	var blocks int
-	for i, item := range list(prompt) {
-		content, isBlock := item.Get("content"), has(item, "type") && !has(item, "role")
+	for i, item := range itemsOf(prompt) {
+		content, isBlock := item.Get("content"), hasValue(item, "type") && !hasValue(item, "role")
 		switch s, ok := item.Text(); {
 		case ok:
 			contents = append(contents, textBlocks(s))

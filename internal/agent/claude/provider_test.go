@@ -14,10 +14,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent"
-	"wake/internal/agent/claude"
-	"wake/internal/ask"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 const (
@@ -454,6 +454,13 @@ func TestStartFailures(t *testing.T) {
 	}
 }
 
+// TestSilentStart ends a program that says nothing, and tells what it has said elsewhere.
+func TestSilentStart(t *testing.T) {
+	got := drain(t, session(t, "stderr waiting for a login\nhang\n", func(r *agent.Request) { r.StartTimeout = 300 * time.Millisecond }), nil)
+	wantSaid(t, got, "agent:start",
+		`agent:error start_failed "the agent didn't start: it was ended by signal TERM (it printed nothing within 300ms, the node's policy.startTimeoutMs): waiting for a login" error`)
+}
+
 func TestLeavingEarly(t *testing.T) {
 	s := session(t, start+"spawn\n"+`> {"type":"note","child":"${child}"}`+"\nhang\n", nil)
 	child := 0
@@ -551,6 +558,23 @@ func TestCommandLine(t *testing.T) {
 	}
 	if argv, _ = run(nil); !strings.Contains(argv, "--session-id=s1") {
 		t.Errorf("new session: %s", argv)
+	}
+	history := func(yield func(*wire.Event, error) bool) {
+		for _, e := range []*wire.Event{
+			{Payload: &wire.AgentStart{}}, {Parent: "t1", Payload: &wire.AgentInit{Model: "haiku"}}, {Payload: &wire.AgentInit{Model: "opus[1m]"}},
+		} {
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+	for want, change := range map[string]func(*agent.Request){
+		"--model=opus[1m]": func(r *agent.Request) { r.Resume, r.History = true, history },
+		"--model=sonnet":   func(r *agent.Request) { r.Resume, r.History, r.Options.Model = true, history, "sonnet" },
+	} {
+		if argv, _ := run(change); !strings.Contains(argv, want) {
+			t.Errorf("a session that goes on: %s, want %s", argv, want)
+		}
 	}
 }
 

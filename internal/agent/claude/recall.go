@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"wake/internal/agent"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // record is the file of a session that a request goes on with.
@@ -19,45 +19,49 @@ type record struct {
 	here    bool   // it is where the program looks for it
 }
 
-// recall finds the record of the session that the request goes on with, tells the
+// recallRecord finds the record of the session that the request goes on with, tells the
 // agent in its prompt which facts aren't in there, and readies the normalizer
 // for that prompt.
-func (s *session) recall() (before record, err error) {
+func (s *session) recallRecord() (before record, err error) {
 	defer func() {
-		s.n = NewNormalizer(NormalizerOptions{
-			Blocks: s.request.Options.Blocks, SessionID: s.request.SessionID, Started: true, Prompt: s.request.Prompt,
-		})
+		s.n = s.makeNormalizer()
 	}()
-	if before.files, err = s.provider.filesOf(s.request.Options); err != nil || base(s.request) == "" {
+	if before.files, err = s.provider.filesOf(s.request.Options); err != nil || baseSession(s.request) == "" {
 		return before, err
 	}
-	if before, err = s.find(s.context(), before.files, base(s.request)); err != nil || before.content == nil {
+	if before, err = s.provider.loadRecord(s.context(), s.request, before.files); err != nil || before.content == nil {
 		return before, err // the program will say that it doesn't know the session
+	}
+	if baseSession(s.request) == s.request.SessionID { // it is ours to correct
+		if content := correctRefusals(before.content, s.request.Denied); !bytes.Equal(content, before.content) {
+			before.content, before.here = content, false
+		}
 	}
 	text, ok := s.request.Prompt.Text()
 	if !ok {
 		return before, nil
 	}
-	if lapse := lapse(before.content, text, s.request.Facts); lapse != "" {
+	if lapse := describeLapse(before.content, text, s.request.Facts); lapse != "" {
 		s.request.Prompt = wire.RawString(text + "\n\n" + lapse)
 		s.prompts = []wire.Raw{textBlocks(text + "\n\n" + lapse)}
 	}
 	return before, nil
 }
 
-// find returns a session's record. What is there will do if what is kept can't
-// be had; and if nothing is kept at all, the program may know better.
-func (s *session) find(ctx context.Context, f files, id string) (record, error) {
-	r := record{files: f}
+// loadRecord returns the record of the session that a request goes on with. What is there will do
+// if what is kept can't be had; and if nothing is kept at all, the program may know better.
+func (p *Provider) loadRecord(ctx context.Context, request agent.Request, f files) (record, error) {
+	r, id := record{files: f}, baseSession(request)
 	var kept []byte
 	var missed, err error
-	if load := s.request.Transcript.Load; load != nil {
+	load := request.Transcript.Load
+	if load != nil {
 		kept, missed = load(ctx, id)
 	}
-	r.content, r.here, err = f.best(id, kept)
-	logger := s.provider.Logger.With("run_id", s.request.RunID, "node_id", s.request.NodeID)
+	r.content, r.here, err = f.bestVersion(id, kept)
+	logger := p.Logger.With("run_id", request.RunID, "node_id", request.NodeID)
 	switch {
-	case err != nil && s.request.Transcript.Load == nil:
+	case err != nil && load == nil:
 		logger.Warn("session file not read", "error", err)
 		return record{files: f}, nil
 	case err != nil:
@@ -74,10 +78,10 @@ func (s *session) find(ctx context.Context, f files, id string) (record, error) 
 // told.
 const maxLapse = 20 << 10
 
-// lapse tells an agent of the facts that neither its record nor its prompt
+// describeLapse tells an agent of the facts that neither its record nor its prompt
 // has. It is empty if there are none. What a former prompt told stands in the
 // record as a text.
-func lapse(content []byte, prompt string, facts []agent.Fact) string {
+func describeLapse(content []byte, prompt string, facts []agent.Fact) string {
 	var lost []string
 	size := 0
 	for _, f := range slices.Backward(facts) {

@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"strings"
 
-	"wake/internal/agent"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // tally is what the results of an execution add up to. There may be none, one
@@ -43,65 +44,70 @@ const (
 	interrupted
 )
 
-// result takes the end of a turn.
-func (n *Normalizer) result(m wire.Raw) bool {
-	subtype := str(m, "subtype")
-	if subtype == "" && !has(m, "is_error") {
+// readResult takes the end of a turn.
+func (n *Normalizer) readResult(m wire.Raw) bool {
+	subtype := stringAt(m, "subtype")
+	if subtype == "" && !hasValue(m, "is_error") {
 		return false
 	}
 	if n.inits > 0 || n.tally.active {
-		n.bind(m)
+		n.bindSession(m)
 	}
 	main := n.threadOf(n.root)
 	if main.produced {
-		n.settle(main, m.Get("usage"))
+		n.settleUsage(main, m.Get("usage"))
 		n.flushUsage(main)
 	}
+	for _, t := range n.orderedThreads() { // the result counts what sub-agents have used so far
+		if t.produced {
+			n.flushUsage(t)
+		}
+	}
 	clear(main.givenUp)
-	added, turnCost := n.count(m)
+	added, turnCost := n.countResult(m)
 	n.turnEnd(m, subtype, added, turnCost)
-	n.conclude(m, subtype, main)
-	if str(m, "origin", "kind") == "task-notification" && n.notified > 0 {
+	n.concludeTurn(m, subtype, main)
+	if stringAt(m, "origin", "kind") == "task-notification" && n.notified > 0 {
 		n.notified--
 	}
 	return true
 }
 
-// count adds the result to the tally and returns what it adds by model and in
+// countResult adds the result to the tally and returns what it adds by model and in
 // cost: totals are cumulative, over the process or over the whole session.
-func (n *Normalizer) count(m wire.Raw) (added map[string]wire.ModelUsage, turnCost *float64) {
+func (n *Normalizer) countResult(m wire.Raw) (added map[string]wire.ModelUsage, turnCost *float64) {
 	y := &n.tally
 	y.results++
 	usage := m.Get("usage")
-	y.turns.add(integer(usage, "input_tokens"), integer(usage, "output_tokens"),
+	y.turns.add(integerAt(usage, "input_tokens"), integerAt(usage, "output_tokens"),
 		optInteger(usage, "cache_creation_input_tokens"), optInteger(usage, "cache_read_input_tokens"))
-	y.durationMs += integer(m, "duration_ms")
-	y.numTurns += integer(m, "num_turns")
+	y.durationMs += integerAt(m, "duration_ms")
+	y.numTurns += integerAt(m, "num_turns")
 	total := modelUsage(m.Get("modelUsage"))
 	for model, u := range total {
 		n.learnWindow(model, u.ContextWindow)
 	}
-	since, told := object(m.Get("model_usage_since_last_result")), has(m, "model_usage_since_last_result")
+	since, told := entriesOf(m.Get("model_usage_since_last_result")), hasValue(m, "model_usage_since_last_result")
 	if told {
 		added = modelUsage(m.Get("model_usage_since_last_result"))
 		var c float64
 		for _, u := range since {
-			x, _ := number(u, "costUSD")
+			x, _ := numberAt(u, "costUSD")
 			c += x
 		}
 		turnCost = &c
 	} else {
-		added = increments(y.total, total)
+		added = usageIncrements(y.total, total)
 	}
-	if x, ok := number(m, "total_cost_usd"); ok {
+	if x, ok := numberAt(m, "total_cost_usd"); ok {
 		if turnCost == nil {
 			turnCost = new(y.addedCost(x))
 		}
 		y.costTotal, y.priced = x, true
 	}
 	y.total = total
-	y.models = accumulate(y.models, added)
-	y.cost += cost(turnCost)
+	y.models = accumulateUsage(y.models, added)
+	y.cost += costOrZero(turnCost)
 	return added, turnCost
 }
 
@@ -128,56 +134,56 @@ func (n *Normalizer) learnWindow(model string, window int64) {
 
 func (n *Normalizer) turnEnd(m wire.Raw, subtype string, added map[string]wire.ModelUsage, turnCost *float64) {
 	p := &wire.TurnEnd{
-		StopReason: str(m, "stop_reason"), TerminalReason: str(m, "terminal_reason"), Subtype: subtype,
-		IsError: truth(m, "is_error"), Result: str(m, "result"), Origin: str(m, "origin", "kind"),
+		StopReason: stringAt(m, "stop_reason"), TerminalReason: stringAt(m, "terminal_reason"), Subtype: subtype,
+		IsError: isTrue(m, "is_error"), Result: stringAt(m, "result"), Origin: stringAt(m, "origin", "kind"),
 		TotalCostUsd: optNumber(m, "total_cost_usd"), TurnCostUsd: turnCost,
-		DurationMs: integer(m, "duration_ms"), DurationAPIMs: integer(m, "duration_api_ms"),
-		NumTurns: integer(m, "num_turns"), ModelUsage: added,
-		Details: without(m, "type", "subtype", "uuid", "session_id", "stop_reason", "terminal_reason",
+		DurationMs: integerAt(m, "duration_ms"), DurationAPIMs: integerAt(m, "duration_api_ms"),
+		NumTurns: integerAt(m, "num_turns"), ModelUsage: added,
+		Details: withoutKeys(m, "type", "subtype", "uuid", "session_id", "stop_reason", "terminal_reason",
 			"is_error", "result", "total_cost_usd", "duration_ms", "duration_api_ms", "num_turns", "usage"),
 	}
-	if u := m.Get("usage"); has(u, "input_tokens") {
+	if u := m.Get("usage"); hasValue(u, "input_tokens") {
 		p.Usage = &wire.TokenUsage{
-			InputTokens: integer(u, "input_tokens"), OutputTokens: integer(u, "output_tokens"),
+			InputTokens: integerAt(u, "input_tokens"), OutputTokens: integerAt(u, "output_tokens"),
 			CacheCreationInputTokens: optInteger(u, "cache_creation_input_tokens"),
 			CacheReadInputTokens:     optInteger(u, "cache_read_input_tokens"),
 		}
 	}
-	n.main(p)
+	n.emitForMain(p)
 }
 
-// conclude decides how the turn ended and reports a failure.
-func (n *Normalizer) conclude(m wire.Raw, subtype string, main *thread) {
+// concludeTurn decides how the turn ended and reports a failure.
+func (n *Normalizer) concludeTurn(m wire.Raw, subtype string, main *thread) {
 	y := &n.tally
-	bad := truth(m, "is_error") || subtype != "success"
+	bad := isTrue(m, "is_error") || subtype != "success"
 	already := y.failed
 	y.active, y.failed = false, ""
-	y.stop = str(m, "stop_reason")
+	y.stop = stringAt(m, "stop_reason")
 	y.denials = m.Get("permission_denials")
-	if len(list(y.denials)) == 0 {
+	if len(itemsOf(y.denials)) == 0 {
 		y.denials = nil
 	}
-	if has(m, "structured_output") {
+	if hasValue(m, "structured_output") {
 		y.structured = m.Get("structured_output")
 	}
 	answer := main.answer
 	main.owner, main.answer = "", ""
 	if !bad {
-		y.outcome, y.result = succeeded, full(str(m, "result"), answer)
+		y.outcome, y.result = succeeded, fullAnswer(stringAt(m, "result"), answer)
 		return
 	}
 	y.outcome = failed
-	if strings.HasPrefix(str(m, "terminal_reason"), "aborted") {
+	if strings.HasPrefix(stringAt(m, "terminal_reason"), "aborted") {
 		y.outcome = interrupted
 	}
 	if already == "" || subtype != "success" {
-		n.main(n.resultError(m, subtype))
+		n.emitForMain(n.resultError(m, subtype))
 	}
 }
 
-// full returns the whole answer: a result that holds only the beginning of the
+// fullAnswer returns the whole answer: a result that holds only the beginning of the
 // message it is taken from is rebuilt from the message's blocks.
-func full(result, answer string) string {
+func fullAnswer(result, answer string) string {
 	head := strings.TrimSuffix(strings.TrimSuffix(result, "…"), "...")
 	if len(answer) > len(result) && strings.HasPrefix(answer, head) {
 		return answer
@@ -186,22 +192,22 @@ func full(result, answer string) string {
 }
 
 func (n *Normalizer) resultError(m wire.Raw, subtype string) *wire.AgentError {
-	message := strings.Join(strs(m.Get("errors")), "; ")
+	message := strings.Join(stringsOf(m.Get("errors")), "; ")
 	if message == "" {
-		message = str(m, "result")
+		message = stringAt(m, "result")
 	}
 	if message == "" {
 		message = subtype
 	}
 	p := &wire.AgentError{
 		ErrorType: subtype, Message: message, Details: m, Severity: wire.SeverityError,
-		Phase: "model", Status: int(integer(m, "api_error_status")),
+		Phase: "model", Status: int(integerAt(m, "api_error_status")),
 	}
 	switch {
 	case n.tally.outcome == interrupted:
 		p.Message, p.Severity = "interrupted", wire.SeverityWarning // its own words are a diagnosis for its makers
 	case subtype == "success" || subtype == "":
-		p.ErrorType = agent.APIErrorType(int(integer(m, "api_error_status")), "")
+		p.ErrorType = agent.APIErrorType(int(integerAt(m, "api_error_status")), "")
 	case n.inits == 0 && strings.HasPrefix(message, "No conversation found"):
 		p.ErrorType, p.Phase = agent.ErrorSessionNotFound, "lifecycle"
 	case n.inits == 0 && strings.HasPrefix(message, "No message found"):
@@ -217,9 +223,10 @@ type Exit struct {
 	Stderr  string // its last words
 	Reason  string // why we ended it, if we did
 	Unknown bool   // it isn't ours: the input ended
+	Memory  int64  // see [process.Exit]
 }
 
-func (e Exit) bad() bool { return !e.Unknown && (e.Code != 0 || e.Signal != "") }
+func (e Exit) isFailure() bool { return !e.Unknown && (e.Code != 0 || e.Signal != "") }
 
 // String says how the process ended.
 func (e Exit) String() string {
@@ -229,6 +236,9 @@ func (e Exit) String() string {
 	}
 	if e.Reason != "" {
 		s += " (" + e.Reason + ")"
+	}
+	if e.Memory != 0 {
+		s += " (" + process.BoundText(e.Memory) + ")"
 	}
 	if words := strings.TrimSpace(e.Stderr); words != "" {
 		s += ": " + words
@@ -250,29 +260,29 @@ func (n *Normalizer) Finish(at int64, exit Exit) []*wire.Event {
 	if n.opt.Format == Transcript {
 		n.endTranscript()
 	} else {
-		n.conclusion(exit)
+		n.emitConclusion(exit)
 	}
-	return n.release()
+	return n.releaseEvents()
 }
 
-// conclusion emits the terminal event of a stream.
-func (n *Normalizer) conclusion(exit Exit) {
+// emitConclusion emits the terminal event of a stream.
+func (n *Normalizer) emitConclusion(exit Exit) {
 	switch y := &n.tally; {
 	case y.results == 0 || y.active:
 		n.cutShort(exit)
 	case y.outcome == interrupted && (exit.Signal == "" || exit.Reason != ""): // it may have been slow to exit
-		n.main(&wire.AgentPaused{Reason: "interrupted", NumTurns: y.numTurns})
-	case y.outcome == interrupted, y.outcome == succeeded && exit.bad() && exit.Reason == "":
-		n.fatal(wire.ErrorProcessDied, "the agent "+exit.String(), exit)
+		n.emitForMain(&wire.AgentPaused{Reason: "interrupted", NumTurns: y.numTurns})
+	case y.outcome == interrupted, y.outcome == succeeded && exit.isFailure() && exit.Reason == "":
+		n.emitFatal(wire.ErrorProcessDied, "the agent "+exit.String(), exit)
 	case y.outcome == succeeded:
-		n.complete()
+		n.emitComplete()
 	}
 }
 
 // closeThreads emits what the last messages leave: usage that isn't final will
 // not change any more, and pieces are all there is of a block.
 func (n *Normalizer) closeThreads() {
-	for _, t := range n.ordered() {
+	for _, t := range n.orderedThreads() {
 		n.endMessage(t)
 		if n.opt.Blocks != agent.BlocksAlways {
 			continue
@@ -292,7 +302,7 @@ func (n *Normalizer) closeCalls() {
 			n.tally.cutOff = n.tally.cutOff || c.message == n.threadOf(n.root).owner
 			p := &wire.AgentTool{ToolName: c.name, ToolInput: c.input, ToolOutput: wire.Null, Error: wire.CallInterrupted}
 			if n.opt.Format == Stream {
-				p.DurationMs = n.since(c.at)
+				p.DurationMs = n.millisSince(c.at)
 			}
 			n.endCall(id, c, p)
 		}
@@ -302,35 +312,35 @@ func (n *Normalizer) closeCalls() {
 // cutShort reports an execution that ended without its result.
 func (n *Normalizer) cutShort(exit Exit) {
 	switch {
-	case n.tally.failed != "" && !exit.bad():
+	case n.tally.failed != "" && !exit.isFailure():
 		return // the agent said why
 	case n.inits == 0 && !n.tally.active && !exit.Unknown:
-		n.fatal(wire.ErrorStartFailed, "the agent didn't start: it "+exit.String(), exit)
-	case exit.bad():
-		n.fatal(wire.ErrorProcessDied, "the agent "+exit.String()+" before its result", exit)
+		n.emitFatal(wire.ErrorStartFailed, "the agent didn't start: it "+exit.String(), exit)
+	case exit.isFailure():
+		n.emitFatal(wire.ErrorProcessDied, "the agent "+exit.String()+" before its result", exit)
 	default:
-		n.fatal(wire.ErrorMissingResult, "the agent ended without a result", exit)
+		n.emitFatal(wire.ErrorMissingResult, "the agent ended without a result", exit)
 	}
 }
 
-func (n *Normalizer) fatal(kind, message string, exit Exit) {
-	p := &wire.AgentError{ErrorType: kind, Message: valid(message), Severity: wire.SeverityError, Phase: "lifecycle"}
+func (n *Normalizer) emitFatal(kind, message string, exit Exit) {
+	p := &wire.AgentError{ErrorType: kind, Message: toValidUTF8(message), Severity: wire.SeverityError, Phase: "lifecycle"}
 	if !exit.Unknown {
 		p.Details, _ = wire.Marshal(map[string]any{
-			"exitCode": int64(exit.Code), "signal": exit.Signal, "reason": exit.Reason, "stderr": valid(exit.Stderr),
+			"exitCode": int64(exit.Code), "signal": exit.Signal, "reason": exit.Reason, "stderr": toValidUTF8(exit.Stderr),
 		})
 	}
-	n.main(p)
+	n.emitForMain(p)
 }
 
-func (n *Normalizer) complete() {
+func (n *Normalizer) emitComplete() {
 	y := &n.tally
 	p := &wire.AgentComplete{
-		Result: y.result, StructuredOutput: y.structured, Usage: y.turns.most(y.messages), ModelUsage: y.models,
+		Result: y.result, StructuredOutput: y.structured, Usage: y.turns.largerOfEach(y.messages), ModelUsage: y.models,
 		DurationMs: y.durationMs, NumTurns: y.numTurns, StopReason: y.stop, Denials: y.denials,
 	}
 	if y.priced {
 		p.TotalCostUsd = &y.cost
 	}
-	n.main(p)
+	n.emitForMain(p)
 }

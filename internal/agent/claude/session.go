@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"wake/internal/agent"
-	"wake/internal/process"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // session is one run of the program. The goroutine that consumes Events owns
@@ -23,7 +23,17 @@ type session struct {
 	prompts  []wire.Raw
 
 	n          *Normalizer
+	replaying  bool                // what the program says, and was told, is from its journal
+	begun      bool                // the handshake was written
+	prompted   int                 // prompts that were
+	open       []wire.Raw          // requests of the journal without an answer, in order
+	lines      int                 // of the program
+	offset     uint64              // of the journal, behind the current line
+	index      int                 // of the next event that is made of it
+	rested     time.Time           // when the host was last told of a resting point
+	rests      uint64              // where that was
 	answered   map[string]bool     // requests of the program whose answer it will echo
+	answers    []string            // their ids, the last ones
 	asking     map[string]question // open questions for permission, by request
 	decided    chan decision
 	deciding   sync.WaitGroup
@@ -31,25 +41,26 @@ type session struct {
 	cancel     context.CancelFunc
 	consulting map[string]context.CancelFunc // hooks are being asked, by request of the program
 	heard      chan hearing
-	stopped    bool    // a hook wants the agent to end
-	inTurn     bool    // the agent works; false once the turn has its result
-	over       bool    // the program's input is closed: it is to exit
-	reason     string  // why it was ended, if it was
-	halted     bool    // it was ended between two turns
-	keeper     *keeper // of the session file; nil if nobody wants it
+	stopped    bool       // a hook wants the agent to end
+	inTurn     bool       // the agent works; false once the turn has its result
+	over       bool       // the program's input is closed: it is to exit
+	reason     string     // why it was ended, if it was
+	halted     bool       // it was ended between two turns
+	saver      *fileSaver // of the session file; nil if nobody wants it
 
 	mu      sync.Mutex
 	process *process.Process // nil until the program runs
 	outbox  *outbox
-	sent    []sending       // messages that the normalizer hasn't been told of
+	sent    []sentMessage   // messages that the normalizer hasn't been told of
 	waiting map[string]bool // messages that the program hasn't echoed
 	asked   []string        // messages to the parent that wait for an answer
 	halting bool            // it is to end with the turn that is interrupted
 	ended   bool            // takes no more messages
 	closed  bool
+	left    bool // the program lives on without this session
 }
 
-type sending struct {
+type sentMessage struct {
 	uuid string
 	Sent
 }
@@ -74,7 +85,7 @@ func newSession(ctx context.Context, p Provider, r agent.Request, prompts []wire
 		answered: make(map[string]bool), asking: make(map[string]question), decided: make(chan decision),
 		consulting: make(map[string]context.CancelFunc), heard: make(chan hearing),
 		context: func() context.Context { return ctx }, cancel: cancel,
-		outbox: newOutbox(), waiting: make(map[string]bool), asked: slices.Clone(r.Asked),
+		replaying: true, inTurn: true, outbox: newOutbox(), waiting: make(map[string]bool), asked: slices.Clone(r.Asked),
 	}
 	return s
 }
@@ -82,42 +93,51 @@ func newSession(ctx context.Context, p Provider, r agent.Request, prompts []wire
 // Events runs the program and yields what it does; see [agent.Session].
 func (s *session) Events() iter.Seq2[*wire.Event, error] {
 	return func(yield func(*wire.Event, error) bool) {
-		defer s.Close()           //nolint:errcheck // survivors were reported by finish
-		before, err := s.recall() // the prompt may depend on it
-		if !s.yield(yield, []*wire.Event{s.startEvent()}) {
+		defer s.Close() //nolint:errcheck // survivors were reported by finish
+		if s.request.Host.Has(programName) {
+			s.attachProgram(yield)
 			return
 		}
-		if !s.begin(yield) {
+		before, err := s.recallRecord() // the prompt may depend on it
+		if !s.yieldEvents(yield, []*wire.Event{s.startEvent()}) {
+			return
+		}
+		if !s.askStartHooks(yield) {
 			return
 		}
 		defer s.keepRest() // the program is gone then
 		var warnings []*wire.Event
 		if err == nil {
-			warnings, err = s.prepare(before)
+			warnings, err = s.prepareFile(before)
 		}
 		if err != nil {
-			s.yield(yield, []*wire.Event{s.startFailed(err)})
+			s.yieldEvents(yield, []*wire.Event{s.startFailed(err)})
 			return
 		}
-		if !s.yield(yield, warnings) {
+		if !s.yieldEvents(yield, warnings) {
 			return
 		}
-		p, err := s.launch()
+		p, err := s.launchProgram()
 		if err != nil {
-			s.yield(yield, []*wire.Event{s.startFailed(err)})
+			s.yieldEvents(yield, []*wire.Event{s.startFailed(err)})
 			return
 		}
-		if p == nil { // closed before it began
-			return
-		}
-		stop := context.AfterFunc(s.context(), func() { _ = s.end() }) // Close reports it
-		defer stop()
-		s.drive(p, yield)
+		s.run(p, yield)
 	}
 }
 
-// yield hands events to the consumer. It reports false if that wants no more.
-func (s *session) yield(yield func(*wire.Event, error) bool, events []*wire.Event) bool {
+// run talks with the program until it is gone. It is nil if the session has been closed.
+func (s *session) run(p *process.Process, yield func(*wire.Event, error) bool) {
+	if p == nil {
+		return
+	}
+	stop := context.AfterFunc(s.context(), func() { _ = s.closeProgram() }) // Close reports it
+	defer stop()
+	s.driveProgram(p, yield)
+}
+
+// yieldEvents hands events to the consumer. It reports false if that wants no more.
+func (s *session) yieldEvents(yield func(*wire.Event, error) bool, events []*wire.Event) bool {
 	for _, e := range events {
 		e.ExecID = s.request.ExecID
 		if !yield(e, nil) {
@@ -130,7 +150,7 @@ func (s *session) yield(yield func(*wire.Event, error) bool, events []*wire.Even
 func (s *session) startEvent() *wire.Event {
 	o := s.request.Options
 	return &wire.Event{
-		Timestamp: now(), SessionID: s.request.SessionID,
+		Timestamp: nowMillis(), SessionID: s.request.SessionID,
 		Payload: &wire.AgentStart{
 			Model: o.Model, Prompt: s.request.Prompt, Provider: "claude", Cwd: o.Cwd,
 			Resumed: s.request.Resume || s.request.ForkOf != "",
@@ -140,18 +160,21 @@ func (s *session) startEvent() *wire.Event {
 
 func (s *session) startFailed(err error) *wire.Event {
 	return &wire.Event{
-		Timestamp: now(), SessionID: s.request.SessionID,
+		Timestamp: nowMillis(), SessionID: s.request.SessionID,
 		Payload: &wire.AgentError{
-			ErrorType: wire.ErrorStartFailed, Message: "the agent didn't start: " + valid(notFound(s.provider.Binary, err)),
+			ErrorType: wire.ErrorStartFailed, Message: "the agent didn't start: " + toValidUTF8(notFound(s.provider.Binary, err)),
 			Severity: wire.SeverityError, Phase: "lifecycle",
 		},
 	}
 }
 
-// launch starts the program and gives it its prompt. It returns nil if the
-// session has been closed.
-func (s *session) launch() (*process.Process, error) {
-	argv := s.provider.argv(s.request)
+// programName is that of the program among those of its host.
+const programName = "agent"
+
+// launchProgram starts the program, or attaches to the one that is there. It returns nil if
+// the session has been closed.
+func (s *session) launchProgram() (*process.Process, error) {
+	argv := s.provider.commandLine(s.request)
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
 		return nil, err
@@ -162,51 +185,69 @@ func (s *session) launch() (*process.Process, error) {
 	if s.closed || s.context().Err() != nil {
 		return nil, nil
 	}
-	s.process, err = process.Start(process.Config{
-		Argv: argv, Dir: s.request.Options.Cwd, KeepStderr: true,
+	s.process, err = s.request.Host.Start(process.Config{
+		Name: programName, Argv: argv, Dir: s.request.Options.Cwd, Journal: true, KeepStderr: true,
 		Env: agent.Environment(s.provider.Environ, s.request.Options.Env),
 	})
 	if err != nil {
 		return nil, err
 	}
-	first := []any{initialize(s.request.Hooks)}
-	for _, content := range s.prompts {
-		uuid := agent.NewSessionID()
-		s.sent = append(s.sent, sending{uuid, Sent{Source: "prompt"}})
-		s.waiting[uuid] = true
-		first = append(first, user(uuid, content))
-	}
-	s.outbox.begin(s.process.Stdin, first...)
 	return s.process, nil
 }
 
-// prepare puts the file of the session that the request goes on with in place
+// greetProgram begins to write to the program: first what it hasn't been given of the handshake and the prompt.
+func (s *session) greetProgram(p *process.Process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var first []any
+	if !s.begun {
+		first = append(first, initializeRequest(s.request.Hooks))
+	}
+	for _, content := range s.prompts[min(s.prompted, len(s.prompts)):] {
+		uuid := agent.NewSessionID()
+		s.sent = append(s.sent, sentMessage{uuid, Sent{Source: "prompt"}})
+		s.waiting[uuid] = true
+		first = append(first, newUserLine(uuid, content, nil))
+	}
+	s.begun, s.prompted = true, len(s.prompts)
+	s.outbox.startWriter(p.Stdin, first...)
+}
+
+// prepareFile puts the file of the session that the request goes on with in place
 // and begins to keep that of its own.
-func (s *session) prepare(before record) (warnings []*wire.Event, err error) {
+func (s *session) prepareFile(before record) (warnings []*wire.Event, err error) {
 	r, ctx := &s.request, s.context()
 	if len(before.content) > 0 {
-		if !before.here {
-			if err := before.files.put(base(*r), before.content); err != nil {
-				return nil, fmt.Errorf("session file: %w", err)
-			}
+		cut, err := s.cutSession(before)
+		if err == nil && !cut && !before.here {
+			err = before.files.putSession(baseSession(*r), before.content)
 		}
-		if r.ForkAt != "" {
-			warnings = s.aim(before.content)
+		if err != nil {
+			return nil, fmt.Errorf("session file: %w", err)
+		}
+		if !cut && r.ForkAt != "" {
+			warnings = s.aimFork(before.content)
 		}
 	}
-	if r.Transcript.Save != nil {
-		s.keeper = newKeeper(before.files, r.SessionID, r.Transcript.Save, s.provider.Logger.With("run_id", r.RunID, "node_id", r.NodeID))
-		if base(*r) == r.SessionID {
-			s.keeper.keep(ctx) // before the program adds to it: from now on it is ours to keep
+	if s.keepFile(before.files); s.saver != nil {
+		if baseSession(*r) == r.SessionID {
+			s.saver.trySave(ctx) // before the program adds to it: from now on it is ours to keep
 		}
-		go s.keeper.run(ctx)
+		go s.saver.run(ctx)
 	}
 	return warnings, nil
 }
 
-// aim makes the point to fork at the id of a line of the session's file. It
+// keepFile readies the saver of the session's file, if anybody wants that.
+func (s *session) keepFile(f files) {
+	if r := s.request; r.Transcript.Save != nil {
+		s.saver = newFileSaver(f, r.SessionID, r.Transcript.Save, s.provider.Logger.With("run_id", r.RunID, "node_id", r.NodeID))
+	}
+}
+
+// aimFork makes the point to fork at the id of a line of the session's file. It
 // warns if the fork won't be exact.
-func (s *session) aim(content []byte) []*wire.Event {
+func (s *session) aimFork(content []byte) []*wire.Event {
 	asked := s.request.ForkAt
 	id, late := pointIn(content, asked)
 	s.request.ForkAt = id
@@ -219,15 +260,15 @@ func (s *session) aim(content []byte) []*wire.Event {
 	default:
 		return nil
 	}
-	return []*wire.Event{{Timestamp: now(), SessionID: s.request.SessionID, Payload: &wire.AgentError{
-		ErrorType: agent.ErrorForkInexact, Message: valid(message), Severity: wire.SeverityWarning, Phase: "lifecycle",
+	return []*wire.Event{{Timestamp: nowMillis(), SessionID: s.request.SessionID, Payload: &wire.AgentError{
+		ErrorType: agent.ErrorForkInexact, Message: toValidUTF8(message), Severity: wire.SeverityWarning, Phase: "lifecycle",
 	}}}
 }
 
 // keepRest saves the rest of the session's file. The program must be gone.
 func (s *session) keepRest() {
-	if s.keeper != nil {
-		s.keeper.finish(s.context())
+	if s.saver != nil {
+		s.saver.finish(s.context())
 	}
 }
 
@@ -242,36 +283,43 @@ func (s *session) Send(ctx context.Context, m agent.Message) error {
 		return agent.ErrEnded
 	}
 	if m.Interrupt {
-		if err := s.outbox.put(interrupt()); err != nil {
+		if err := s.outbox.putLine(interruptRequest(redirectID)); err != nil {
 			return err
 		}
 	}
 	uuid := agent.NewSessionID()
-	s.sent = append(s.sent, sending{uuid, Sent{Source: "command", CommandID: m.CommandID}})
+	s.sent = append(s.sent, sentMessage{uuid, Sent{Source: "command", CommandID: m.CommandID}})
 	s.waiting[uuid] = true
 	content := m.Content
 	if m.Notice {
-		content = system(content)
+		content = systemReminder(content)
 	} else {
-		s.asked = slices.DeleteFunc(s.asked, func(id string) bool { return m.Answers == "" || id == m.Answers })
+		s.noteAnswer(m.Answers)
 	}
-	return s.outbox.put(user(uuid, textBlocks(content)))
+	return s.outbox.putLine(newUserLine(uuid, textBlocks(content), &origin{CommandID: m.CommandID, Answers: m.Answers, Notice: m.Notice}))
 }
 
-// note notes what the agent asks its parent: it waits for the answer.
-func (s *session) note(events []*wire.Event) {
+// noteAnswer notes that a question to the parent is answered, or all if it is "". It is called under mu.
+func (s *session) noteAnswer(question string) {
+	s.asked = slices.DeleteFunc(s.asked, func(id string) bool { return question == "" || id == question })
+}
+
+// noteQuestions notes what the agent asks its parent: it waits for the answer.
+func (s *session) noteQuestions(events []*wire.Event) {
 	for _, e := range events {
 		if p, ok := e.Payload.(*wire.CCMessage); ok && p.Priority != wire.PriorityInfo && e.Parent == "" {
 			s.mu.Lock()
-			s.asked = append(s.asked, e.CallID)
+			if !slices.Contains(s.asked, e.CallID) {
+				s.asked = append(s.asked, e.CallID)
+			}
 			s.mu.Unlock()
 		}
 	}
 }
 
-// asks reports whether the agent has asked its parent something and wasn't
+// hasOpenQuestion reports whether the agent has asked its parent something and wasn't
 // answered.
-func (s *session) asks() bool {
+func (s *session) hasOpenQuestion() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.asked) > 0
@@ -288,13 +336,13 @@ func (s *session) Interrupt(ctx context.Context) error {
 		return agent.ErrEnded
 	}
 	s.halting = true
-	return s.outbox.put(interrupt())
+	return s.outbox.putLine(interruptRequest(interruptID))
 }
 
-// halt ends the program after an interruption if messages wait in its queue, since
+// haltInterrupted ends the program after an interruption if messages wait in its queue, since
 // it would begin another turn with them, or if it waits for an answer. Those are still
 // to be delivered. It reports whether it did.
-func (s *session) halt() bool {
+func (s *session) haltInterrupted() bool {
 	s.mu.Lock()
 	s.halted = s.halting && !s.ended && len(s.waiting)+len(s.asked) > 0
 	s.ended = s.ended || s.halted
@@ -313,52 +361,73 @@ func (s *session) halt() bool {
 // Close ends the program and all that it started; see [agent.Session].
 func (s *session) Close() error {
 	s.cancel()
-	err := s.end()
+	err := s.closeProgram()
 	s.deciding.Wait()
 	s.mu.Lock()
 	p := s.process
 	s.mu.Unlock()
-	s.outbox.end()
+	s.outbox.closeAndWait()
 	if p != nil {
 		err = errors.Join(err, p.Close())
 	}
 	return err
 }
 
-// end ends the program's tree.
-func (s *session) end() error {
+// closeProgram ends the program's tree.
+func (s *session) closeProgram() error {
 	s.mu.Lock()
 	s.closed, s.ended = true, true
-	p := s.process
+	p, left := s.process, s.left
 	s.mu.Unlock()
-	if p == nil {
+	if p == nil || left {
 		return nil
 	}
 	return p.End(s.provider.Grace)
 }
 
-// finish closes the program's input if no message is on its way to it and it waits
+// Leave gives the program up without ending it; see [agent.Leaver].
+func (s *session) Leave() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil || s.closed || s.left || !s.process.Leave() {
+		return s.left
+	}
+	s.left, s.ended = true, true
+	s.outbox.dropLines()
+	return true
+}
+
+// isLeft reports whether the program lives on without this session.
+func (s *session) isLeft() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.left
+}
+
+// closeInput closes the program's input if no message is on its way to it and it waits
 // for no answer. It reports whether it did.
-func (s *session) finish(force bool) bool {
+func (s *session) closeInput(force bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.waiting)+len(s.asked) > 0 && !force {
 		return false
 	}
 	s.ended = true
-	s.outbox.close()
+	if !s.replaying { // else it is closed then
+		s.outbox.close()
+	}
 	return true
 }
 
-// echoed notes that the program has taken a message.
-func (s *session) echoed(uuid string) {
+// noteEcho notes that the program has taken a message.
+func (s *session) noteEcho(uuid string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.waiting, uuid)
 }
 
-// tell tells the normalizer of the messages that were sent.
-func (s *session) tell() {
+// tellNormalizer tells the normalizer of the messages that were sent.
+func (s *session) tellNormalizer() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.sent {
@@ -367,4 +436,4 @@ func (s *session) tell() {
 	s.sent = nil
 }
 
-func now() int64 { return time.Now().UnixMilli() }
+func nowMillis() int64 { return time.Now().UnixMilli() }

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/agent"
-	"wake/internal/agent/claude"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // TestSharedData normalises every recording: no event is invalid, nothing that

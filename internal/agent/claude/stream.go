@@ -4,15 +4,17 @@ import (
 	"cmp"
 	"slices"
 
-	"wake/internal/agent"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // thread is a conversation: the main one, or that of a sub-agent.
 type thread struct {
+	key    string // in [Normalizer.threads]
 	main   bool
 	parent string // the call whose sub-agent it is
 	agent  string // id of the sub-agent, if the stream tells it
+	line   int    // that was its last
 
 	message  string // id of the model's current message
 	model    string
@@ -40,11 +42,11 @@ type block struct {
 	matched bool // its assistant line was there
 }
 
-// thread returns the conversation that a line belongs to.
-func (n *Normalizer) thread(m wire.Raw) *thread {
-	parent, id := str(m, "parent_tool_use_id"), str(either(m, "agent_id", "agentId"))
+// threadOfLine returns the conversation that a line belongs to.
+func (n *Normalizer) threadOfLine(m wire.Raw) *thread {
+	parent, id := stringAt(m, "parent_tool_use_id"), stringAt(firstValue(m, "agent_id", "agentId"))
 	key := parent
-	if parent == "" && truth(m, "isSidechain") {
+	if parent == "" && isTrue(m, "isSidechain") {
 		key = "sidechain/" + id
 	}
 	if !n.rooted && len(m) > 0 { // the file of a sub-agent is a conversation of its own
@@ -64,18 +66,19 @@ func (n *Normalizer) thread(m wire.Raw) *thread {
 func (n *Normalizer) threadOf(key string) *thread {
 	t := n.threads[key]
 	if t == nil {
-		t = &thread{main: key == n.root, givenUp: make(map[string]*block)}
+		t = &thread{key: key, main: key == n.root, givenUp: make(map[string]*block)}
 		n.threads[key] = t
 	}
+	t.line = n.line
 	return t
 }
 
 // streamEvent takes a piece of a model's message as the API streams it.
 func (n *Normalizer) streamEvent(m wire.Raw) bool {
 	event := m.Get("event")
-	n.bind(m)
-	t := n.thread(m)
-	switch str(event, "type") {
+	n.bindSession(m)
+	t := n.threadOfLine(m)
+	switch stringAt(event, "type") {
 	case "message_start":
 		return n.messageStart(t, event.Get("message"))
 	case "content_block_start":
@@ -94,16 +97,16 @@ func (n *Normalizer) streamEvent(m wire.Raw) bool {
 }
 
 func (n *Normalizer) messageStart(t *thread, message wire.Raw) bool {
-	id := str(message, "id")
+	id := stringAt(message, "id")
 	if id == "" {
 		return false
 	}
 	if t.main {
 		n.tally.active = true
 	}
-	n.newMessage(t, id, str(message, "model"))
+	n.newMessage(t, id, stringAt(message, "model"))
 	t.streamed = true
-	t.usage.read(message.Get("usage"))
+	t.usage.takeNumbers(message.Get("usage"))
 	return true
 }
 
@@ -141,19 +144,19 @@ func (n *Normalizer) turnStart(t *thread) {
 		return
 	}
 	n.turn++
-	n.main(&wire.TurnStart{Model: t.model})
+	n.emitForMain(&wire.TurnStart{Model: t.model})
 }
 
 func (n *Normalizer) blockStart(t *thread, event wire.Raw) bool {
 	content := event.Get("content_block")
 	n.turnStart(t)
-	b := &block{index: int(integer(event, "index")), kind: str(content, "type"), call: content}
+	b := &block{index: int(integerAt(event, "index")), kind: stringAt(content, "type"), call: content}
 	t.blocks = append(t.blocks, b)
 	switch b.kind {
 	case "text":
-		n.piece(t, b, str(content, "text"))
+		n.emitPiece(t, b, stringAt(content, "text"))
 	case "thinking":
-		n.piece(t, b, str(content, "thinking"))
+		n.emitPiece(t, b, stringAt(content, "thinking"))
 	case "tool_use", "redacted_thinking":
 	default:
 		return isTool(b.kind)
@@ -161,8 +164,8 @@ func (n *Normalizer) blockStart(t *thread, event wire.Raw) bool {
 	return true
 }
 
-// current returns the streamed block with an index, making it up if its start is missing.
-func (t *thread) current(index int, kind string) *block {
+// blockAt returns the streamed block with an index, making it up if its start is missing.
+func (t *thread) blockAt(index int, kind string) *block {
 	for _, b := range slices.Backward(t.blocks) {
 		if b.index == index {
 			return b
@@ -174,38 +177,38 @@ func (t *thread) current(index int, kind string) *block {
 }
 
 func (n *Normalizer) blockDelta(t *thread, event wire.Raw) bool {
-	delta, index := event.Get("delta"), int(integer(event, "index"))
+	delta, index := event.Get("delta"), int(integerAt(event, "index"))
 	n.turnStart(t)
-	switch str(delta, "type") {
+	switch stringAt(delta, "type") {
 	case "text_delta":
-		n.piece(t, t.current(index, "text"), str(delta, "text"))
+		n.emitPiece(t, t.blockAt(index, "text"), stringAt(delta, "text"))
 	case "thinking_delta":
-		n.piece(t, t.current(index, "thinking"), str(delta, "thinking"))
+		n.emitPiece(t, t.blockAt(index, "thinking"), stringAt(delta, "thinking"))
 	case "input_json_delta":
-		b := t.current(index, "tool_use")
-		b.content = append(b.content, str(delta, "partial_json")...)
+		b := t.blockAt(index, "tool_use")
+		b.content = append(b.content, stringAt(delta, "partial_json")...)
 	default: // signatures, citations and what else may come
 		return false
 	}
 	return true
 }
 
-// piece emits a piece of text or thinking.
-func (n *Normalizer) piece(t *thread, b *block, s string) {
-	n.number(b)
+// emitPiece emits a piece of text or thinking.
+func (n *Normalizer) emitPiece(t *thread, b *block, s string) {
+	n.numberBlock(b)
 	if s == "" {
 		return
 	}
 	b.pieces = true
 	b.content = append(b.content, s...)
 	if b.kind == "thinking" {
-		n.of(t, &wire.AgentThinkingDelta{Content: s, TokenCount: n.takeTokens(), Block: b.number})
+		n.emitForThread(t, &wire.AgentThinkingDelta{Content: s, TokenCount: n.takeTokens(), Block: b.number})
 	} else {
-		n.of(t, &wire.AgentTextDelta{Content: s, Block: b.number})
+		n.emitForThread(t, &wire.AgentTextDelta{Content: s, Block: b.number})
 	}
 }
 
-func (n *Normalizer) number(b *block) {
+func (n *Normalizer) numberBlock(b *block) {
 	if b.number == 0 {
 		n.blocks++
 		b.number = n.blocks
@@ -214,13 +217,13 @@ func (n *Normalizer) number(b *block) {
 
 // blockStop completes a block whose assistant line didn't come before it.
 func (n *Normalizer) blockStop(t *thread, event wire.Raw) {
-	index := int(integer(event, "index"))
+	index := int(integerAt(event, "index"))
 	for _, b := range t.blocks {
 		if b.index != index || b.whole {
 			continue
 		}
 		if isTool(b.kind) {
-			n.assembled(t, b)
+			n.assembleCall(t, b)
 			continue
 		}
 		b.whole = true
@@ -230,22 +233,22 @@ func (n *Normalizer) blockStop(t *thread, event wire.Raw) {
 	}
 }
 
-// assembled is a tool call whose input came in pieces only.
-func (n *Normalizer) assembled(t *thread, b *block) {
+// assembleCall is a tool call whose input came in pieces only.
+func (n *Normalizer) assembleCall(t *thread, b *block) {
 	input, err := wire.RawFromJSON(b.content)
 	if err != nil {
 		return // the assistant line has it, or it was given up
 	}
 	b.whole = true
-	n.toolUse(t, t.message, str(b.call, "id"), str(b.call, "name"), input)
+	n.toolUse(t, t.message, stringAt(b.call, "id"), stringAt(b.call, "name"), input)
 }
 
 func (n *Normalizer) messageDelta(t *thread, event wire.Raw) {
 	if t.usage == nil {
 		return
 	}
-	t.usage.read(event.Get("usage"))
-	t.usage.stop = str(event, "delta", "stop_reason")
+	t.usage.takeNumbers(event.Get("usage"))
+	t.usage.stop = stringAt(event, "delta", "stop_reason")
 	if t.begun {
 		t.produced = true
 		n.flushUsage(t)
@@ -255,9 +258,9 @@ func (n *Normalizer) messageDelta(t *thread, event wire.Raw) {
 // wholeBlock emits a block of text or thinking as a whole.
 func (n *Normalizer) wholeBlock(t *thread, kind, content, signature string, number, supersedes int) {
 	if kind == "thinking" {
-		n.of(t, &wire.AgentThinking{Content: content, Block: number, Supersedes: supersedes, Signature: signature})
+		n.emitForThread(t, &wire.AgentThinking{Content: content, Block: number, Supersedes: supersedes, Signature: signature})
 	} else {
-		n.of(t, &wire.AgentText{Content: content, Block: number, Supersedes: supersedes})
+		n.emitForThread(t, &wire.AgentText{Content: content, Block: number, Supersedes: supersedes})
 	}
 }
 
@@ -279,10 +282,10 @@ func (n *Normalizer) takeTokens() *int64 {
 
 // flushTokens passes an estimate on that no piece of thinking follows.
 func (n *Normalizer) flushTokens(typ string, m wire.Raw) {
-	if n.tokens == nil || typ == "stream_event" && str(m, "event", "delta", "type") == "thinking_delta" {
+	if n.tokens == nil || typ == "stream_event" && stringAt(m, "event", "delta", "type") == "thinking_delta" {
 		return
 	}
 	orphan := n.tokens.message
 	n.tokens = nil
-	n.raw(orphan, "")
+	n.emitRaw(orphan, "")
 }

@@ -1,33 +1,32 @@
 package claude
 
 import (
-	"bytes"
 	"fmt"
 
-	"wake/internal/agent"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// system takes a notice of the program about itself.
-func (n *Normalizer) system(m wire.Raw) bool {
-	switch str(m, "subtype") {
+// readSystem takes a notice of the program about itself.
+func (n *Normalizer) readSystem(m wire.Raw) bool {
+	switch stringAt(m, "subtype") {
 	case "init":
 		n.systemInit(m)
 	case "thinking_tokens":
 		n.flushTokens("", nil)
-		n.tokens = &thinkingTokens{message: m, delta: integer(m, "estimated_tokens_delta")}
+		n.tokens = &thinkingTokens{message: m, delta: integerAt(m, "estimated_tokens_delta")}
 	case "api_retry", "api_error":
-		n.retry(m)
+		n.emitRetry(m)
 	case "status":
-		return n.status(m)
+		return n.readStatus(m)
 	case "compact_boundary":
-		n.compacted(either(m, "compact_metadata", "compactMetadata"))
+		n.emitCompaction(firstValue(m, "compact_metadata", "compactMetadata"))
 	case "hook_response":
-		n.hook(m)
+		n.emitHookFired(m)
 	case "permission_denied":
 		return n.permissionDenied(m)
 	case "background_tasks_changed", "task_started", "task_updated", "task_notification":
-		n.task(m)
+		n.trackTask(m)
 		return false
 	default:
 		return false
@@ -38,97 +37,101 @@ func (n *Normalizer) system(m wire.Raw) bool {
 // systemInit is repeated at the start of every turn; it is an event when it
 // says something new.
 func (n *Normalizer) systemInit(m wire.Raw) {
-	n.bind(m)
+	n.bindSession(m)
 	n.inits++
-	news := without(m, "uuid", "session_id", "type", "subtype")
-	if bytes.Equal(news, n.init) {
+	news := withoutKeys(m, "uuid", "session_id", "type", "subtype")
+	hash := digestOf(news)
+	if hash == n.init {
 		return
 	}
-	n.init = news
-	n.main(&wire.AgentInit{
-		Model: str(m, "model"), Cwd: str(m, "cwd"), Version: str(m, "claude_code_version"),
-		PermissionMode: str(m, "permissionMode"), Tools: strs(m.Get("tools")),
-		Details: without(news, "model", "cwd", "claude_code_version", "permissionMode", "tools"),
+	n.init, n.model = hash, stringAt(m, "model")
+	n.emitForMain(&wire.AgentInit{
+		Model: stringAt(m, "model"), Cwd: stringAt(m, "cwd"), Version: stringAt(m, "claude_code_version"),
+		PermissionMode: stringAt(m, "permissionMode"), Tools: stringsOf(m.Get("tools")),
+		Details: withoutKeys(news, "model", "cwd", "claude_code_version", "permissionMode", "tools"),
 	})
 }
 
-// retry is a call of the API that failed and will be made again.
-func (n *Normalizer) retry(m wire.Raw) {
-	status := int(integer(m, "error_status"))
+// emitRetry is a call of the API that failed and will be made again.
+func (n *Normalizer) emitRetry(m wire.Raw) {
+	status := int(integerAt(m, "error_status"))
 	if status == 0 {
-		status = int(integer(m, "error", "status"))
+		status = int(integerAt(m, "error", "status"))
 	}
-	kind := str(m, "error")
+	kind := stringAt(m, "error")
 	if kind == "" || kind == "unknown" {
 		kind = wire.ErrorNetwork
 		if status != 0 {
 			kind = agent.APIErrorType(status, "")
 		}
 	}
-	attempt, of := integer(either(m, "attempt", "retryAttempt")), int(integer(either(m, "max_retries", "maxRetries")))
+	attempt, of := integerAt(firstValue(m, "attempt", "retryAttempt")), int(integerAt(firstValue(m, "max_retries", "maxRetries")))
 	message := kind
 	if status != 0 {
 		message += fmt.Sprintf(" (HTTP %d)", status)
 	}
-	n.main(&wire.AgentError{
+	n.emitForMain(&wire.AgentError{
 		ErrorType: kind, Message: fmt.Sprintf("%s: retry %d/%d", message, attempt, of), Details: m,
 		Severity: wire.SeverityWarning, Phase: "model", Attempt: &attempt, MaxAttempts: of,
-		RetryDelayMs: optNumber(either(m, "retry_delay_ms", "retryInMs")), Status: status,
+		RetryDelayMs: optNumber(firstValue(m, "retry_delay_ms", "retryInMs")), Status: status,
 	})
 }
 
-// status tells of each request and of compactions; the end of one that failed
+// readStatus tells of each request and of compactions; the end of one that failed
 // has no other sign.
-func (n *Normalizer) status(m wire.Raw) bool {
-	if str(m, "compact_result") != "failed" {
+func (n *Normalizer) readStatus(m wire.Raw) bool {
+	if stringAt(m, "compact_result") != "failed" {
 		return false
 	}
-	reason := str(m, "compact_error")
+	reason := stringAt(m, "compact_error")
 	if reason == "" {
 		reason = "failed"
 	}
-	n.main(&wire.Compaction{Error: reason, Details: without(m, "type", "subtype", "uuid", "session_id")})
+	n.emitForMain(&wire.Compaction{Error: reason, Details: withoutKeys(m, "type", "subtype", "uuid", "session_id")})
 	return true
 }
 
-func (n *Normalizer) compacted(meta wire.Raw) {
-	n.main(&wire.Compaction{
-		Trigger:    str(meta, "trigger"),
-		PreTokens:  integer(either(meta, "pre_tokens", "preTokens")),
-		PostTokens: integer(either(meta, "post_tokens", "postTokens")),
-		DurationMs: integer(either(meta, "duration_ms", "durationMs")),
+// emitCompaction tells that the context was summed up. The model's message before is over by that:
+// its usage says how full the context was before, so it comes first.
+func (n *Normalizer) emitCompaction(meta wire.Raw) {
+	n.endMessage(n.threadOf(n.root))
+	n.emitForMain(&wire.Compaction{
+		Trigger:    stringAt(meta, "trigger"),
+		PreTokens:  integerAt(firstValue(meta, "pre_tokens", "preTokens")),
+		PostTokens: integerAt(firstValue(meta, "post_tokens", "postTokens")),
+		DurationMs: integerAt(firstValue(meta, "duration_ms", "durationMs")),
 		Details:    meta,
 	})
 }
 
-func (n *Normalizer) hook(m wire.Raw) {
-	event := str(m, "hook_event")
+func (n *Normalizer) emitHookFired(m wire.Raw) {
+	event := stringAt(m, "hook_event")
 	if event == "" {
 		event = "unknown"
 	}
-	output := str(m, "output")
+	output := stringAt(m, "output")
 	if output == "" {
-		output = str(m, "stdout")
+		output = stringAt(m, "stdout")
 	}
 	p := &wire.HookFired{
-		HookEvent: event, HookName: str(m, "hook_name"), Decision: str(m, "outcome"),
-		ExitCode: optInteger(m, "exit_code"), Output: output, Error: str(m, "stderr"),
+		HookEvent: event, HookName: stringAt(m, "hook_name"), Decision: stringAt(m, "outcome"),
+		ExitCode: optInteger(m, "exit_code"), Output: output, Error: stringAt(m, "stderr"),
 	}
-	n.main(p)
+	n.emitForMain(p)
 }
 
 // permissionDenied is a refusal by a rule, before the call's result.
 func (n *Normalizer) permissionDenied(m wire.Raw) bool {
-	id := str(m, "tool_use_id")
+	id := stringAt(m, "tool_use_id")
 	if id == "" {
 		return false
 	}
 	n.denied[id] = true
-	by := str(m, "decision_reason_type")
+	by := stringAt(m, "decision_reason_type")
 	if by == "" {
 		by = "rule"
 	}
-	n.about(id, &wire.PermissionDecided{Decision: wire.DecisionDeny, By: by, Note: str(m, "message")})
+	n.emitForCall(id, &wire.PermissionDecided{Decision: wire.DecisionDeny, By: by, Note: stringAt(m, "message")})
 	return true
 }
 
@@ -136,47 +139,47 @@ func (n *Normalizer) permissionDenied(m wire.Raw) bool {
 // ends: nobody waits for it.
 const shellTask = "local_bash"
 
-// task follows work in the background: it goes on after a result, and its end
+// trackTask follows work in the background: it goes on after a result, and its end
 // causes another turn.
-func (n *Normalizer) task(m wire.Raw) {
-	id := str(m, "task_id")
-	switch str(m, "subtype") {
+func (n *Normalizer) trackTask(m wire.Raw) {
+	id := stringAt(m, "task_id")
+	c := n.calls[stringAt(m, "tool_use_id")]
+	switch stringAt(m, "subtype") {
 	case "task_started":
-		n.agent(id, str(m, "task_type"), str(m, "tool_use_id"))
-		if truth(m, "is_backgrounded") && str(m, "task_type") != shellTask {
+		if c != nil {
+			c.task = true
+		}
+		n.noteAgent(id, stringAt(m, "task_type"), stringAt(m, "tool_use_id"))
+		if isTrue(m, "is_backgrounded") && stringAt(m, "task_type") != shellTask {
 			n.background[id] = true
 		}
 	case "background_tasks_changed":
 		clear(n.background)
-		for _, t := range list(m.Get("tasks")) {
-			if str(t, "task_type") != shellTask {
-				n.background[str(t, "task_id")] = true
+		for _, t := range itemsOf(m.Get("tasks")) {
+			if stringAt(t, "task_type") != shellTask {
+				n.background[stringAt(t, "task_id")] = true
 			}
 		}
 	case "task_notification":
-		if n.detached(str(m, "tool_use_id")) {
+		if c != nil && c.done { // it runs in the background
 			n.notified++
 		}
+		if c != nil {
+			c.task = false
+		}
 		delete(n.background, id)
-		if sub := n.threads[str(m, "tool_use_id")]; sub != nil {
+		if sub := n.threads[stringAt(m, "tool_use_id")]; sub != nil {
 			n.endMessage(sub)
 		}
 	}
 }
 
-// agent notes which call started a sub-agent.
-func (n *Normalizer) agent(id, kind, call string) {
+// noteAgent notes which call started a sub-agent.
+func (n *Normalizer) noteAgent(id, kind, call string) {
 	if kind != "local_agent" || id == "" || call == "" {
 		return
 	}
 	t := n.threadOf(call)
 	t.parent, t.agent = call, id
 	n.agents[id] = t
-}
-
-// detached reports whether a call has its result already although its task goes
-// on: it runs in the background.
-func (n *Normalizer) detached(call string) bool {
-	c := n.calls[call]
-	return c != nil && c.done
 }

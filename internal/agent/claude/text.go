@@ -5,16 +5,16 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// valid returns s in UTF-8.
-func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+// toValidUTF8 returns s in UTF-8.
+func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-func trim(line []byte) []byte { return bytes.TrimSpace(line) }
+func trimLine(line []byte) []byte { return bytes.TrimSpace(line) }
 
-// text returns the value of a line: a string, or bytes if it isn't UTF-8.
-func text(line []byte) wire.Raw {
+// lineValue returns the value of a line: a string, or bytes if it isn't UTF-8.
+func lineValue(line []byte) wire.Raw {
 	if utf8.Valid(line) {
 		return wire.RawString(string(line))
 	}
@@ -32,11 +32,11 @@ func contentText(content wire.Raw) string {
 		return s
 	}
 	var parts []string
-	for _, block := range list(content) {
+	for _, block := range itemsOf(content) {
 		if s, ok := block.Text(); ok {
 			parts = append(parts, s)
-		} else if str(block, "type") == "text" {
-			parts = append(parts, str(block, "text"))
+		} else if stringAt(block, "type") == "text" {
+			parts = append(parts, stringAt(block, "text"))
 		}
 	}
 	return strings.Join(parts, "\n")
@@ -51,7 +51,7 @@ func blocksOf(content wire.Raw) (blocks []wire.Raw, ok bool) {
 	if _, is := content.Any().([]any); !is {
 		return nil, false
 	}
-	for _, block := range list(content) {
+	for _, block := range itemsOf(content) {
 		if s, is := block.Text(); is {
 			block = textBlock(s)
 		}

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"slices"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// ordered returns the threads, the main one first.
-func (n *Normalizer) ordered() []*thread {
+// orderedThreads returns the threads, the main one first.
+func (n *Normalizer) orderedThreads() []*thread {
 	var out []*thread
 	for _, t := range n.threads {
 		out = append(out, t)
@@ -25,26 +25,26 @@ func (n *Normalizer) ordered() []*thread {
 	return out
 }
 
-// attachment takes what the program put beside the conversation. A message
+// readAttachment takes what the program put beside the conversation. A message
 // that was sent while the agent worked stands in a transcript only here.
-func (n *Normalizer) attachment(m wire.Raw) bool {
+func (n *Normalizer) readAttachment(m wire.Raw) bool {
 	a := m.Get("attachment")
-	if str(a, "type") != "queued_command" {
+	if stringAt(a, "type") != "queued_command" {
 		return false
 	}
 	prompt := contentText(a.Get("prompt"))
 	if prompt == "" {
 		return false
 	}
-	n.bind(m)
-	t := n.thread(m)
-	n.of(t, &wire.UserMessage{Content: prompt, Source: "replay", Point: point(t, m)})
+	n.bindSession(m)
+	t := n.threadOfLine(m)
+	n.emitForThread(t, &wire.UserMessage{Content: prompt, Source: "replay", Point: pointOf(t, m)})
 	return true
 }
 
 // costState takes the totals that newer versions leave in a transcript.
 func (n *Normalizer) costState(m wire.Raw) {
-	x, ok := number(m, "totalCostUSD")
+	x, ok := numberAt(m, "totalCostUSD")
 	if !ok {
 		return
 	}
@@ -60,11 +60,11 @@ func (n *Normalizer) endTranscript() {
 	switch {
 	case n.tally.failed != "": // the agent said why
 	case main.owner == "" || unfinished:
-		n.fatal(wire.ErrorMissingResult, "the transcript ends before the agent's answer", Exit{Unknown: true})
+		n.emitFatal(wire.ErrorMissingResult, "the transcript ends before the agent's answer", Exit{Unknown: true})
 	default:
 		y := &n.tally
 		y.result, y.stop = main.answer, main.stop
 		y.durationMs, y.numTurns = max(0, n.at-n.first), int64(n.turn)
-		n.complete()
+		n.emitComplete()
 	}
 }

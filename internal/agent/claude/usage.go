@@ -3,7 +3,7 @@ package claude
 import (
 	"maps"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // usage is the usage of one model call until it is final.
@@ -14,17 +14,17 @@ type usage struct {
 	created, read_  *int64
 }
 
-// read takes newer numbers; fields that are missing keep theirs.
-func (u *usage) read(r wire.Raw) {
-	if !has(r, "input_tokens") && !has(r, "output_tokens") {
+// takeNumbers takes newer numbers; fields that are missing keep theirs.
+func (u *usage) takeNumbers(r wire.Raw) {
+	if !hasValue(r, "input_tokens") && !hasValue(r, "output_tokens") {
 		return
 	}
 	u.known = true
-	if has(r, "input_tokens") {
-		u.input = integer(r, "input_tokens")
+	if hasValue(r, "input_tokens") {
+		u.input = integerAt(r, "input_tokens")
 	}
-	if has(r, "output_tokens") {
-		u.output = integer(r, "output_tokens")
+	if hasValue(r, "output_tokens") {
+		u.output = integerAt(r, "output_tokens")
 	}
 	if v := optInteger(r, "cache_creation_input_tokens"); v != nil {
 		u.created = v
@@ -37,14 +37,14 @@ func (u *usage) read(r wire.Raw) {
 // flushUsage emits the usage of the thread's current message, once.
 func (n *Normalizer) flushUsage(t *thread) {
 	u := t.usage
-	if u == nil || !u.known || u.id == "" || n.counted[u.id] {
+	if u == nil || !u.known || u.id == "" || n.isCounted(u.id) {
 		return
 	}
-	n.counted[u.id] = true
-	n.of(t, &wire.Usage{
+	n.counted[u.id] = n.line
+	n.emitForThread(t, &wire.Usage{
 		MessageID: u.id, Model: u.model, InputTokens: u.input, OutputTokens: u.output,
 		CacheCreationInputTokens: u.created, CacheReadInputTokens: u.read_,
-		ContextTokens: u.input + value(u.created) + value(u.read_),
+		ContextTokens: u.input + valueOrZero(u.created) + valueOrZero(u.read_),
 		ContextWindow: n.windowOf(t, u.model), StopReason: u.stop,
 	})
 	if t.main {
@@ -52,15 +52,21 @@ func (n *Normalizer) flushUsage(t *thread) {
 	}
 }
 
-// settle adds to the last message of a turn the output that the result counts and
+// isCounted reports whether the usage of a message was emitted.
+func (n *Normalizer) isCounted(message string) bool {
+	_, done := n.counted[message]
+	return done
+}
+
+// settleUsage adds to the last message of a turn the output that the result counts and
 // no message has told: a stream without partial messages has each message's usage
 // as of its start.
-func (n *Normalizer) settle(t *thread, result wire.Raw) {
+func (n *Normalizer) settleUsage(t *thread, result wire.Raw) {
 	u := t.usage
-	if u == nil || !u.known || n.counted[u.id] {
+	if u == nil || !u.known || n.isCounted(u.id) {
 		return
 	}
-	want := n.tally.turns.output + integer(result, "output_tokens")
+	want := n.tally.turns.output + integerAt(result, "output_tokens")
 	if missing := want - n.tally.messages.output - u.output; missing > 0 {
 		u.output += missing
 	}
@@ -72,7 +78,7 @@ func (n *Normalizer) windowOf(t *thread, model string) int64 {
 	if w := n.window[model]; w > 0 {
 		return w
 	}
-	if t.main && str(n.init, "model") == model+longContext {
+	if t.main && n.model == model+longContext {
 		return 1_000_000
 	}
 	return 0
@@ -81,7 +87,7 @@ func (n *Normalizer) windowOf(t *thread, model string) int64 {
 // longContext marks a model that is used with a window of a million tokens.
 const longContext = "[1m]"
 
-func value(p *int64) int64 {
+func valueOrZero(p *int64) int64 {
 	if p == nil {
 		return 0
 	}
@@ -97,27 +103,27 @@ type tokens struct {
 func (t *tokens) add(input, output int64, created, read *int64) {
 	t.input += input
 	t.output += output
-	t.created, t.read = sum(t.created, created), sum(t.read, read)
+	t.created, t.read = addOptional(t.created, created), addOptional(t.read, read)
 }
 
-func sum(a, b *int64) *int64 {
+func addOptional(a, b *int64) *int64 {
 	if b == nil {
 		return a
 	}
-	return new(value(a) + *b)
+	return new(valueOrZero(a) + *b)
 }
 
-// most returns the larger of each number.
-func (t tokens) most(o tokens) wire.TokenUsage {
+// largerOfEach returns the larger of each number.
+func (t tokens) largerOfEach(o tokens) wire.TokenUsage {
 	return wire.TokenUsage{
 		InputTokens:              max(t.input, o.input),
 		OutputTokens:             max(t.output, o.output),
-		CacheCreationInputTokens: larger(t.created, o.created),
-		CacheReadInputTokens:     larger(t.read, o.read),
+		CacheCreationInputTokens: largerOf(t.created, o.created),
+		CacheReadInputTokens:     largerOf(t.read, o.read),
 	}
 }
 
-func larger(a, b *int64) *int64 {
+func largerOf(a, b *int64) *int64 {
 	if a == nil || b != nil && *b > *a {
 		return b
 	}
@@ -126,27 +132,27 @@ func larger(a, b *int64) *int64 {
 
 // modelUsage reads a result's modelUsage.
 func modelUsage(r wire.Raw) map[string]wire.ModelUsage {
-	entries := object(r)
+	entries := entriesOf(r)
 	if len(entries) == 0 {
 		return nil
 	}
 	out := make(map[string]wire.ModelUsage, len(entries))
 	for model, u := range entries {
 		out[model] = wire.ModelUsage{
-			InputTokens:              integer(u, "inputTokens"),
-			OutputTokens:             integer(u, "outputTokens"),
+			InputTokens:              integerAt(u, "inputTokens"),
+			OutputTokens:             integerAt(u, "outputTokens"),
 			CacheCreationInputTokens: optInteger(u, "cacheCreationInputTokens"),
 			CacheReadInputTokens:     optInteger(u, "cacheReadInputTokens"),
 			CostUsd:                  optNumber(u, "costUSD"),
-			ContextWindow:            integer(u, "contextWindow"),
+			ContextWindow:            integerAt(u, "contextWindow"),
 		}
 	}
 	return out
 }
 
-// increments returns what total adds to before. A model whose numbers fell was
+// usageIncrements returns what total adds to before. A model whose numbers fell was
 // counted anew.
-func increments(before, total map[string]wire.ModelUsage) map[string]wire.ModelUsage {
+func usageIncrements(before, total map[string]wire.ModelUsage) map[string]wire.ModelUsage {
 	out := make(map[string]wire.ModelUsage, len(total))
 	for model, now := range total {
 		was := before[model]
@@ -156,8 +162,8 @@ func increments(before, total map[string]wire.ModelUsage) map[string]wire.ModelU
 		d := now
 		d.InputTokens -= was.InputTokens
 		d.OutputTokens -= was.OutputTokens
-		d.CacheCreationInputTokens = minus(now.CacheCreationInputTokens, was.CacheCreationInputTokens)
-		d.CacheReadInputTokens = minus(now.CacheReadInputTokens, was.CacheReadInputTokens)
+		d.CacheCreationInputTokens = subtractOptional(now.CacheCreationInputTokens, was.CacheCreationInputTokens)
+		d.CacheReadInputTokens = subtractOptional(now.CacheReadInputTokens, was.CacheReadInputTokens)
 		if now.CostUsd != nil && was.CostUsd != nil {
 			d.CostUsd = new(max(0, *now.CostUsd-*was.CostUsd))
 		}
@@ -168,15 +174,15 @@ func increments(before, total map[string]wire.ModelUsage) map[string]wire.ModelU
 	return out
 }
 
-func minus(a, b *int64) *int64 {
+func subtractOptional(a, b *int64) *int64 {
 	if a == nil || b == nil {
 		return a
 	}
 	return new(max(0, *a-*b))
 }
 
-// accumulate adds usage by model to sums.
-func accumulate(sums, more map[string]wire.ModelUsage) map[string]wire.ModelUsage {
+// accumulateUsage adds usage by model to sums.
+func accumulateUsage(sums, more map[string]wire.ModelUsage) map[string]wire.ModelUsage {
 	if len(more) == 0 {
 		return sums
 	}
@@ -187,10 +193,10 @@ func accumulate(sums, more map[string]wire.ModelUsage) map[string]wire.ModelUsag
 		s := sums[model]
 		s.InputTokens += m.InputTokens
 		s.OutputTokens += m.OutputTokens
-		s.CacheCreationInputTokens = sum(s.CacheCreationInputTokens, m.CacheCreationInputTokens)
-		s.CacheReadInputTokens = sum(s.CacheReadInputTokens, m.CacheReadInputTokens)
+		s.CacheCreationInputTokens = addOptional(s.CacheCreationInputTokens, m.CacheCreationInputTokens)
+		s.CacheReadInputTokens = addOptional(s.CacheReadInputTokens, m.CacheReadInputTokens)
 		if m.CostUsd != nil {
-			s.CostUsd = new(*m.CostUsd + cost(s.CostUsd))
+			s.CostUsd = new(*m.CostUsd + costOrZero(s.CostUsd))
 		}
 		s.ContextWindow = max(s.ContextWindow, m.ContextWindow)
 		sums[model] = s
@@ -198,7 +204,7 @@ func accumulate(sums, more map[string]wire.ModelUsage) map[string]wire.ModelUsag
 	return sums
 }
 
-func cost(p *float64) float64 {
+func costOrZero(p *float64) float64 {
 	if p == nil {
 		return 0
 	}

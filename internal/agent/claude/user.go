@@ -3,29 +3,29 @@ package claude
 import (
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// user takes a line of the user's side: tool results, echoes of messages that
+// readUser takes a line of the user's side: tool results, echoes of messages that
 // were sent, and what the program wrote into the conversation itself.
-func (n *Normalizer) user(m wire.Raw) bool {
+func (n *Normalizer) readUser(m wire.Raw) bool {
 	message := m.Get("message")
 	blocks, ok := blocksOf(message.Get("content"))
 	if !ok {
 		return false
 	}
-	n.bind(m)
-	t := n.thread(m)
-	n.adopt(t, blocks)
+	n.bindSession(m)
+	t := n.threadOfLine(m)
+	n.adoptThread(t, blocks)
 	var prose []string
 	for _, b := range blocks {
-		switch kind := str(b, "type"); {
+		switch kind := stringAt(b, "type"); {
 		case kind == "text":
-			prose = append(prose, str(b, "text"))
+			prose = append(prose, stringAt(b, "text"))
 		case isToolResult(kind):
 			n.toolResult(t, b, m)
 		default:
-			n.foreign(t, "user/"+kind, b)
+			n.emitRawBlock(t, "user/"+kind, b)
 		}
 	}
 	if len(prose) > 0 {
@@ -35,9 +35,9 @@ func (n *Normalizer) user(m wire.Raw) bool {
 }
 
 func (n *Normalizer) userMessage(t *thread, m wire.Raw, content string) {
-	sent, ours := n.sent[str(m, "uuid")]
+	sent, ours := n.sent[stringAt(m, "uuid")]
 	if ours {
-		delete(n.sent, str(m, "uuid"))
+		delete(n.sent, stringAt(m, "uuid"))
 	} else {
 		sent.Source = n.sourceOf(t, m, content)
 	}
@@ -54,16 +54,16 @@ func (n *Normalizer) userMessage(t *thread, m wire.Raw, content string) {
 		n.prompt = "" // it stands in agent:start; said again, it is a message
 		return
 	}
-	n.of(t, &wire.UserMessage{Content: content, Source: sent.Source, CommandID: sent.CommandID, Point: point(t, m)})
+	n.emitForThread(t, &wire.UserMessage{Content: content, Source: sent.Source, CommandID: sent.CommandID, Point: pointOf(t, m)})
 }
 
-// point returns the id under which a line of the main thread stands in the
+// pointOf returns the id under which a line of the main thread stands in the
 // agent's session, and can be forked at. Sub-agents have conversations of their own.
-func point(t *thread, m wire.Raw) string {
+func pointOf(t *thread, m wire.Raw) string {
 	if !t.main {
 		return ""
 	}
-	return str(m, "uuid")
+	return stringAt(m, "uuid")
 }
 
 // sourceOf tells who wrote a message.
@@ -71,9 +71,9 @@ func (n *Normalizer) sourceOf(t *thread, m wire.Raw, content string) string {
 	switch {
 	case !t.main:
 		return "subagent"
-	case truth(m, "isSynthetic"), truth(m, "isMeta"), truth(m, "isCompactSummary"), programText(content):
+	case isTrue(m, "isSynthetic"), isTrue(m, "isMeta"), isTrue(m, "isCompactSummary"), programText(content):
 		return "synthetic"
-	case truth(m, "isReplay"):
+	case isTrue(m, "isReplay"):
 		return "replay"
 	case n.opt.Format == Transcript, n.inits == 0:
 		return "prompt"
@@ -95,15 +95,15 @@ func programText(content string) bool {
 	return false
 }
 
-// adopt finds the call that started a sub-agent whose messages stand in the
+// adoptThread finds the call that started a sub-agent whose messages stand in the
 // transcript of the main thread: it has the sub-agent's first message as its prompt.
-func (n *Normalizer) adopt(t *thread, blocks []wire.Raw) {
+func (n *Normalizer) adoptThread(t *thread, blocks []wire.Raw) {
 	if t.main || t.parent != "" || len(blocks) == 0 {
 		return
 	}
-	prompt := str(blocks[0], "text")
+	prompt := stringAt(blocks[0], "text")
 	for _, id := range n.open {
-		if c := n.calls[id]; !c.done && prompt != "" && str(c.input, "prompt") == prompt {
+		if c := n.calls[id]; !c.done && prompt != "" && stringAt(c.input, "prompt") == prompt {
 			t.parent = id
 			return
 		}
@@ -113,25 +113,26 @@ func (n *Normalizer) adopt(t *thread, blocks []wire.Raw) {
 // toolResult ends a call. m is the line it came in, or nil if the API ran the
 // tool.
 func (n *Normalizer) toolResult(t *thread, b, m wire.Raw) {
-	id := str(b, "tool_use_id")
+	id := stringAt(b, "tool_use_id")
 	if id == "" {
-		n.foreign(t, "user/"+str(b, "type"), b)
+		n.emitRawBlock(t, "user/"+stringAt(b, "type"), b)
 		return
 	}
 	c := n.calls[id]
 	switch {
 	case c == nil: // its beginning isn't in this input
-		c = &call{thread: t, name: "unknown", input: wire.Null, turn: n.turnOf(t)}
+		c = &call{thread: t, name: "unknown", input: wire.Null, turn: n.turnOf(t), line: n.line}
 		n.calls[id] = c
 	case c.done:
-		n.of(t, &wire.RawMessage{Source: n.opt.Source, Name: "user/tool_result", Data: b, Reason: "the call has a result"}).CallID = id
+		n.emitForThread(t, &wire.RawMessage{Source: n.opt.Source, Name: "user/tool_result", Data: b, Reason: "the call has a result"}).CallID = id
 		return
 	}
-	structured := either(m, "tool_use_result", "toolUseResult")
+	structured := firstValue(m, "tool_use_result", "toolUseResult")
 	n.endCall(id, c, n.toolEvent(t, id, c, b, m, structured))
-	if !truth(b, "is_error") {
-		n.effects(c, structured)
+	if !isTrue(b, "is_error") {
+		n.emitEffects(c, structured)
 	}
+	c.input = nil
 }
 
 func (n *Normalizer) turnOf(t *thread) int {
@@ -148,25 +149,25 @@ func (n *Normalizer) toolEvent(t *thread, id string, c *call, b, m, structured w
 	}
 	p := &wire.AgentTool{
 		ToolName: c.name, ToolInput: c.input, ToolOutput: output, Structured: structured,
-		DurationMs: n.since(c.at), Point: point(t, m),
+		DurationMs: n.millisSince(c.at), Point: pointOf(t, m),
 	}
-	if truth(b, "is_error") {
+	if isTrue(b, "is_error") {
 		p.Error = contentText(output)
 		if p.Error == "" {
 			p.Error = "failed without a message"
 		}
-		if c.executing && rejected(p.Error) {
+		if n.isCutOff(id, c, p.Error) {
 			p.Error = wire.CallInterrupted
 			return p
 		}
-		p.Denied = n.denied[id] || refusedByMeta(m, id) || refused(p.Error) || n.asked[id] && rejected(p.Error)
+		p.Denied = n.denied[id] || refusedByMeta(m, id) || isRefusal(p.Error) || n.asked[id] && isRejection(p.Error)
 	}
 	return p
 }
 
 // endCall emits the end of a call, on the thread and in the turn that made it.
 func (n *Normalizer) endCall(id string, c *call, p *wire.AgentTool) {
-	c.done = true
+	c.done, c.line = true, n.line
 	n.emit(&wire.Event{
 		AgentID: c.thread.agent, Parent: c.thread.parent, Turn: c.turn, CallID: id, Payload: p,
 	})
@@ -180,8 +181,8 @@ func (n *Normalizer) endCall(id string, c *call, p *wire.AgentTool) {
 	}
 }
 
-// since returns the time since a call began, if both times are known.
-func (n *Normalizer) since(at int64) *int64 {
+// millisSince returns the time since a call began, if both times are known.
+func (n *Normalizer) millisSince(at int64) *int64 {
 	if at == 0 || n.at == 0 {
 		return nil
 	}
@@ -190,24 +191,18 @@ func (n *Normalizer) since(at int64) *int64 {
 
 // refusedByMeta reports whether the program says that the call wasn't executed.
 func refusedByMeta(m wire.Raw, id string) bool {
-	for _, meta := range list(m.Get("tool_result_meta")) {
-		if str(meta, "id") != id {
+	for _, meta := range itemsOf(m.Get("tool_result_meta")) {
+		if stringAt(meta, "id") != id {
 			continue
 		}
-		decision := str(meta, "permission_decision", "decision")
-		return str(meta, "non_execution_kind") != "" || decision == "reject" || decision == "deny"
+		decision := stringAt(meta, "permission_decision", "decision")
+		return stringAt(meta, "non_execution_kind") != "" || decision == "reject" || decision == "deny"
 	}
 	return false
 }
 
-// rejected recognises the words for a refusal by a human, which are also those
-// for a call that was interrupted while it ran.
-func rejected(message string) bool {
-	return strings.HasPrefix(message, "The user doesn't want to proceed with this tool use")
-}
-
-// refused recognises a refusal by its words: older versions have no other sign.
-func refused(message string) bool {
+// isRefusal recognises a refusal by its words: older versions have no other sign.
+func isRefusal(message string) bool {
 	switch {
 	case strings.HasPrefix(message, "Permission to use "),
 		strings.Contains(message, "haven't granted it yet"),

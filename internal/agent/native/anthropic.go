@@ -12,7 +12,7 @@ import (
 	"github.com/anthropics/anthropic-sdk-go/option"
 	"github.com/anthropics/anthropic-sdk-go/packages/param"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // messagesAPI is Anthropic's Messages API.
@@ -33,7 +33,7 @@ func newMessagesAPI(client *http.Client, base, key, token string) *messagesAPI {
 	return &messagesAPI{client: anthropic.NewClient(options...)}
 }
 
-func (a *messagesAPI) limits(ctx context.Context, name string) (limits, error) {
+func (a *messagesAPI) modelLimits(ctx context.Context, name string) (limits, error) {
 	info, err := a.client.Models.Get(ctx, name, anthropic.ModelGetParams{})
 	if err != nil {
 		return limits{}, err
@@ -41,8 +41,8 @@ func (a *messagesAPI) limits(ctx context.Context, name string) (limits, error) {
 	return limits{context: info.MaxInputTokens, output: info.MaxTokens}, nil
 }
 
-func (a *messagesAPI) answer(ctx context.Context, q question, tell func(piece) error) (answer, error) {
-	params, err := q.params()
+func (a *messagesAPI) streamAnswer(ctx context.Context, q question, tell func(piece) error) (answer, error) {
+	params, err := q.messageParams()
 	if err != nil {
 		return answer{}, err
 	}
@@ -50,7 +50,7 @@ func (a *messagesAPI) answer(ctx context.Context, q question, tell func(piece) e
 	defer func() { _ = stream.Close() }()
 	var m assembly
 	for stream.Next() {
-		if err := m.take(stream.Current(), tell); err != nil {
+		if err := m.takeEvent(stream.Current(), tell); err != nil {
 			return answer{}, err
 		}
 	}
@@ -60,7 +60,7 @@ func (a *messagesAPI) answer(ctx context.Context, q question, tell func(piece) e
 	case !m.whole:
 		return answer{}, errBroken
 	}
-	return m.answer(), nil
+	return m.toAnswer(), nil
 }
 
 // fromSDK makes an [apiError] of an error of the SDK, if it is the API's.
@@ -80,18 +80,18 @@ func fromSDK(err error) error {
 	if e.Response != nil {
 		header = e.Response.Header
 	}
-	return refused(e.StatusCode, cmp.Or(string(e.Type()), body.Error.Type), cmp.Or(message, http.StatusText(e.StatusCode), e.Error()), header)
+	return newAPIError(e.StatusCode, cmp.Or(string(e.Type()), body.Error.Type), cmp.Or(message, http.StatusText(e.StatusCode), e.Error()), header)
 }
 
-// params is the request. Messages are sent as they are on record.
-func (q question) params() (anthropic.MessageNewParams, error) {
+// messageParams is the request. Messages are sent as they are on record.
+func (q question) messageParams() (anthropic.MessageNewParams, error) {
 	cached := anthropic.NewCacheControlEphemeralParam()
 	p := anthropic.MessageNewParams{
 		Model: q.model, MaxTokens: q.maxTokens, CacheControl: cached,
 		System: []anthropic.TextBlockParam{{Text: q.system, CacheControl: cached}},
 	}
 	for _, m := range q.messages {
-		p.Messages = append(p.Messages, param.Override[anthropic.MessageParam](m.json()))
+		p.Messages = append(p.Messages, param.Override[anthropic.MessageParam](m.toJSON()))
 	}
 	for _, t := range q.tools {
 		p.Tools = append(p.Tools, anthropic.ToolUnionParam{OfTool: &anthropic.ToolParam{
@@ -117,7 +117,7 @@ func (q question) params() (anthropic.MessageNewParams, error) {
 	return p, nil
 }
 
-func (m message) json() json.RawMessage {
+func (m message) toJSON() json.RawMessage {
 	return jsonOf(mustMarshal(map[string]any{"role": m.role, "content": m.blocks}))
 }
 
@@ -139,7 +139,7 @@ type part struct {
 	raw                   string // the block as it began
 }
 
-func (m *assembly) take(e anthropic.MessageStreamEventUnion, tell func(piece) error) error {
+func (m *assembly) takeEvent(e anthropic.MessageStreamEventUnion, tell func(piece) error) error {
 	switch e.Type {
 	case "message_start":
 		m.id, m.model = e.Message.ID, e.Message.Model
@@ -153,13 +153,13 @@ func (m *assembly) take(e anthropic.MessageStreamEventUnion, tell func(piece) er
 	case "content_block_start":
 		b := e.ContentBlock
 		m.parts = append(m.parts, part{index: e.Index, kind: b.Type, id: b.ID, name: b.Name, raw: b.RawJSON()})
-		return m.grow(e.Index, b.Text, b.Thinking, tell)
+		return m.growPart(e.Index, b.Text, b.Thinking, tell)
 	case "content_block_delta":
-		if p := m.part(e.Index); p != nil {
+		if p := m.partAt(e.Index); p != nil {
 			p.input += e.Delta.PartialJSON
 			p.signature += e.Delta.Signature
 		}
-		return m.grow(e.Index, e.Delta.Text, e.Delta.Thinking, tell)
+		return m.growPart(e.Index, e.Delta.Text, e.Delta.Thinking, tell)
 	case "message_delta":
 		m.stop = string(e.Delta.StopReason)
 		m.usage.OutputTokens = max(m.usage.OutputTokens, e.Usage.OutputTokens)
@@ -170,7 +170,7 @@ func (m *assembly) take(e anthropic.MessageStreamEventUnion, tell func(piece) er
 	return nil
 }
 
-func (m *assembly) part(index int64) *part {
+func (m *assembly) partAt(index int64) *part {
 	for i := range m.parts {
 		if m.parts[i].index == index {
 			return &m.parts[i]
@@ -179,8 +179,8 @@ func (m *assembly) part(index int64) *part {
 	return nil
 }
 
-func (m *assembly) grow(index int64, text, thinking string, tell func(piece) error) error {
-	p := m.part(index)
+func (m *assembly) growPart(index int64, text, thinking string, tell func(piece) error) error {
+	p := m.partAt(index)
 	if p == nil {
 		return nil
 	}
@@ -195,23 +195,23 @@ func (m *assembly) grow(index int64, text, thinking string, tell func(piece) err
 	return nil
 }
 
-func (m *assembly) answer() answer {
+func (m *assembly) toAnswer() answer {
 	a := answer{id: m.id, model: m.model, stop: m.stop, usage: m.usage, hour: m.hour}
 	for _, p := range m.parts {
-		if b := p.block(); b != nil {
+		if b := p.toBlock(); b != nil {
 			a.blocks = append(a.blocks, b)
 		}
 	}
-	a.blocks = uncut(a.stop, a.blocks)
+	a.blocks = dropCutCall(a.stop, a.blocks)
 	u := &a.usage
 	u.MessageID, u.Model, u.StopReason = a.id, a.model, a.stop
 	u.ContextTokens = u.InputTokens + *u.CacheCreationInputTokens + *u.CacheReadInputTokens
 	return a
 }
 
-// block returns the block as the next prompt repeats it. A text without a word is
+// toBlock returns the block as the next prompt repeats it. A text without a word is
 // none: the API refuses it.
-func (p *part) block() wire.Raw {
+func (p *part) toBlock() wire.Raw {
 	switch p.kind {
 	case "text":
 		if p.text == "" {

@@ -3,8 +3,8 @@ package native
 import (
 	"context"
 
-	"wake/internal/ask"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // askPerson is the tool that asks a person and returns the answer. The call waits like one
@@ -15,13 +15,15 @@ func askPerson() *tool {
 		description: "Asks a person one to four questions, each with answers to choose from, and waits for the answers: for as long as it takes. " +
 			"Ask only what you can't find out or decide by yourself.",
 		schema: rawSchema(ask.Schema), reads: true, timeout: toolTimeout,
-		run: func(_ context.Context, _ string, input wire.Raw) (result, error) { return text(ask.Result(input)), nil },
+		run: func(_ context.Context, _ string, input wire.Raw) (result, error) {
+			return textResult(ask.Result(input)), nil
+		},
 	}
 }
 
-// askable returns why the input of a question can't be asked, "" if it can or the call is
+// askProblem returns why the input of a question can't be asked, "" if it can or the call is
 // another one.
-func askable(tool string, input wire.Raw) string {
+func askProblem(tool string, input wire.Raw) string {
 	if tool != ask.Tool {
 		return ""
 	}

@@ -7,10 +7,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent"
-	"wake/internal/ask"
-	"wake/internal/flow"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // TestAskUserQuestion has the agent ask a person, whatever its mode is: nobody but a person,
@@ -38,7 +38,7 @@ func TestAskUserQuestion(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBench(t)
 			if test.hook != "" {
-				b.hooks(says(flow.HookPreToolUse, "", test.hook))
+				b.hooks(saysSomething(flow.HookPreToolUse, "", test.hook))
 			}
 			test.options.Cwd = b.request.Options.Cwd
 			b.request.Options = test.options

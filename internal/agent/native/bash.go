@@ -8,8 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"wake/internal/agent/shell"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/shell"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // The limits of a command. What it prints beyond maxOutput is dropped.
@@ -19,14 +21,35 @@ const (
 	maxOutput      = 8 << 20
 )
 
-// bash is the tool that runs commands: in the workspace, with everything they start in
+// bashTool is the tool that runs commands: in the workspace, with everything they start in
 // a session of its own that ends with them.
-func bash(dir string, env []string) *tool {
-	t := define("bash", "Runs a shell command in the workspace. Processes that it leaves behind are ended. It has no input.",
+func (s *session) bashTool(env []string) *tool {
+	t := defineTool("bash", "Runs a shell command in the workspace. Processes that it leaves behind are ended. It has no input.",
 		`{"type":"object","properties":{"command":{"type":"string"},"timeout_ms":{"type":"integer","description":"120000 by default, at most 1800000"}},"required":["command"]}`,
-		false, func(ctx context.Context, _ string, in bashInput) (result, error) { return in.run(ctx, dir, env) })
+		false, func(ctx context.Context, call string, in bashInput) (result, error) {
+			return in.runCommand(ctx, shell.Command{Host: s.request.Host, Name: s.programOf(call), Begin: s.atWork[call], Cwd: s.request.Options.Cwd, Env: env})
+		})
 	t.timeout = 0
 	return t
+}
+
+// programOf names the command of a call, so that whichever session goes on hears it to its end. An earlier call
+// that was rolled back may have had the name.
+func (s *session) programOf(call string) string {
+	name := agent.CallProgram(call)
+	if s.atWork[call].IsZero() && s.request.Host != nil && s.request.Host.Has(name) {
+		return ""
+	}
+	return name
+}
+
+// findWork notes the calls that an earlier session has begun, and that are at work or have a result by now.
+func (s *session) findWork() {
+	for _, k := range s.conv.openCalls() {
+		if k.state == wire.ToolExecuting && s.request.Host != nil && s.request.Host.Has(agent.CallProgram(k.id)) {
+			s.atWork[k.id] = time.UnixMilli(k.begun)
+		}
+	}
 }
 
 type bashInput struct {
@@ -34,7 +57,7 @@ type bashInput struct {
 	TimeoutMs int64 `json:"timeout_ms"`
 }
 
-func (in bashInput) run(ctx context.Context, dir string, env []string) (result, error) {
+func (in bashInput) runCommand(ctx context.Context, c shell.Command) (result, error) {
 	if strings.TrimSpace(in.Command) == "" {
 		return result{}, errors.New("command is required")
 	}
@@ -43,15 +66,19 @@ func (in bashInput) run(ctx context.Context, dir string, env []string) (result, 
 		timeout = time.Duration(min(in.TimeoutMs, maxBashTimeout.Milliseconds())) * time.Millisecond
 	}
 	var output strings.Builder
-	var dropped int
+	var dropped, missing int
 	var exit *wire.ExecExit
-	c := shell.Command{Argv: shellArgv(in.Command), Cwd: dir, Env: env, Timeout: timeout}
+	c.Argv, c.Timeout = shellArgv(in.Command), timeout
+	c.Stored = func() bool { return dropped > 0 } // until then all of it is needed, if this program ends
 	for e, err := range c.Run(ctx) {
 		if err != nil {
 			return result{}, err
 		}
 		switch p := e.Payload.(type) {
 		case *wire.ExecOutput:
+			if before := int(e.JournalOffset) - len(p.Content); output.Len() == 0 && before > maxOutput/2 { //nolint:gosec // bounded by what a command prints
+				missing = before
+			}
 			if output.Len()+len(p.Content) > maxOutput {
 				dropped += len(p.Content)
 				continue
@@ -67,7 +94,11 @@ func (in bashInput) run(ctx context.Context, dir string, env []string) (result, 
 	if dropped > 0 {
 		fmt.Fprintf(&output, "\n[%d more bytes of output were dropped]", dropped)
 	}
-	return bashResult(exit, output.String(), timeout), nil
+	text := output.String()
+	if missing > 0 {
+		text = fmt.Sprintf("[about %d bytes of output before this were lost when the agent was interrupted]\n%s", missing, text)
+	}
+	return bashResult(exit, text, timeout), nil
 }
 
 func bashResult(exit *wire.ExecExit, output string, timeout time.Duration) result {
@@ -75,6 +106,8 @@ func bashResult(exit *wire.ExecExit, output string, timeout time.Duration) resul
 	switch {
 	case exit.TimedOut:
 		head = fmt.Sprintf("Timed out after %s\n", timeout)
+	case exit.MemoryBytes != 0:
+		head = fmt.Sprintf("Killed: %s\n", process.BoundText(exit.MemoryBytes))
 	case exit.Signal != "":
 		head = fmt.Sprintf("Ended by signal %s\n", exit.Signal)
 	case exit.ExitCode != 0:
@@ -82,7 +115,7 @@ func bashResult(exit *wire.ExecExit, output string, timeout time.Duration) resul
 	case output == "":
 		output = "(no output)"
 	}
-	r := text(head + output)
+	r := textResult(head + output)
 	r.failed = head != ""
 	r.structured = mustMarshal(map[string]any{
 		"exitCode": exit.ExitCode, "signal": exit.Signal, "timedOut": exit.TimedOut, "durationMs": exit.DurationMs,

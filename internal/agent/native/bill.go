@@ -4,8 +4,8 @@ import (
 	"maps"
 	"slices"
 
-	"wake/internal/agent"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // bill is what the model calls of an execution have used and cost: in its own run, since
@@ -16,11 +16,12 @@ type bill struct {
 	known   int                        // calls of which it is known what they cost
 	unknown int                        // the others
 	parts   float64                    // what the runs cost that calls have started; told by them, not in total
+	prices  string                     // of the calls, see [wire.Usage.CostSource]
 	turn    map[string]wire.ModelUsage // since the last turn:end, by model
 }
 
-// take takes the next event of the run.
-func (b *bill) take(e *wire.Event) {
+// takeEvent takes the next event of the run.
+func (b *bill) takeEvent(e *wire.Event) {
 	if e.Parent != "" {
 		return
 	}
@@ -30,12 +31,13 @@ func (b *bill) take(e *wire.Event) {
 			b.unknown++
 		} else {
 			b.known++
+			b.prices = p.CostSource
 			b.usd = min(b.usd+*p.CostUsd, wire.MaxCostUsd)
 		}
 		if b.turn == nil {
 			b.turn = map[string]wire.ModelUsage{}
 		}
-		count(b.turn, p)
+		addModelUsage(b.turn, p)
 	case *wire.AgentTool:
 		if p.ChildCostUsd != nil && *p.ChildCostUsd > 0 {
 			b.parts = min(b.parts+*p.ChildCostUsd, wire.MaxCostUsd)
@@ -45,20 +47,20 @@ func (b *bill) take(e *wire.Event) {
 	}
 }
 
-// total is what all calls cost; nil if nobody knows that.
-func (b *bill) total() *float64 {
+// totalCost is what all calls cost; nil if nobody knows that.
+func (b *bill) totalCost() *float64 {
 	if b.unknown > 0 || b.known == 0 {
 		return nil
 	}
 	return new(b.usd)
 }
 
-// spent is what is known to have been spent, by the runs that the agent has started too.
-func (b *bill) spent() float64 { return min(b.usd+b.parts, wire.MaxCostUsd) }
+// knownSpending is what is known to have been spent, by the runs that the agent has started too.
+func (b *bill) knownSpending() float64 { return min(b.usd+b.parts, wire.MaxCostUsd) }
 
-// tell says what was used and what it cost since the last turn:end.
-func (b *bill) tell(p *wire.TurnEnd) {
-	p.TotalCostUsd = b.total()
+// fillTurnEnd says what was used and what it cost since the last turn:end.
+func (b *bill) fillTurnEnd(p *wire.TurnEnd) {
+	p.TotalCostUsd, p.CostSource = b.totalCost(), b.prices
 	if len(b.turn) == 0 {
 		return
 	}
@@ -67,16 +69,16 @@ func (b *bill) tell(p *wire.TurnEnd) {
 		m := b.turn[model]
 		tokens{&p.Usage.InputTokens, &p.Usage.OutputTokens, &p.Usage.CacheCreationInputTokens, &p.Usage.CacheReadInputTokens}.
 			add(m.InputTokens, m.OutputTokens, m.CacheCreationInputTokens, m.CacheReadInputTokens)
-		p.TurnCostUsd = sum(p.TurnCostUsd, m.CostUsd)
+		p.TurnCostUsd = addOptional(p.TurnCostUsd, m.CostUsd)
 	}
 }
 
-// count adds a model call to those of its model.
-func count(models map[string]wire.ModelUsage, p *wire.Usage) {
+// addModelUsage adds a model call to those of its model.
+func addModelUsage(models map[string]wire.ModelUsage, p *wire.Usage) {
 	m := models[p.Model]
 	tokens{&m.InputTokens, &m.OutputTokens, &m.CacheCreationInputTokens, &m.CacheReadInputTokens}.
 		add(p.InputTokens, p.OutputTokens, p.CacheCreationInputTokens, p.CacheReadInputTokens)
-	m.CostUsd = sum(m.CostUsd, p.CostUsd)
+	m.CostUsd = addOptional(m.CostUsd, p.CostUsd)
 	m.ContextWindow = p.ContextWindow
 	models[p.Model] = m
 }
@@ -90,11 +92,11 @@ type tokens struct {
 func (t tokens) add(in, out int64, created, read *int64) {
 	*t.in += in
 	*t.out += out
-	*t.created, *t.read = sum(*t.created, created), sum(*t.read, read)
+	*t.created, *t.read = addOptional(*t.created, created), addOptional(*t.read, read)
 }
 
-// sum adds numbers of which each may be unknown.
-func sum[N int64 | float64](a, b *N) *N {
+// addOptional adds numbers of which each may be unknown.
+func addOptional[N int64 | float64](a, b *N) *N {
 	switch {
 	case b == nil:
 		return a
@@ -104,25 +106,25 @@ func sum[N int64 | float64](a, b *N) *N {
 	return new(*a + *b)
 }
 
-// used is what a model call has used and cost, and is known by; id is for APIs whose
+// usageOf is what a model call has used and cost, and is known by; id is for APIs whose
 // answers have none. What an API doesn't count has a cost that nobody knows.
-func (s *session) used(a answer, id string) *wire.Usage {
+func (s *session) usageOf(a answer, id string) *wire.Usage {
 	u := a.usage
 	u.ContextWindow = s.limits.context
 	if u.MessageID == "" {
 		u.MessageID = id
 	}
 	if counted := u.InputTokens != 0 || u.OutputTokens != 0 || u.ContextTokens != 0; counted && s.price != nil {
-		u.CostUsd = new(s.price.Of(u, a.hour))
+		u.CostUsd, u.CostSource = new(s.price.Of(u, a.hour)), s.price.Source
 	}
 	return &u
 }
 
-// exhausted reports whether the agent, with the runs that it has started, has spent what it
+// isBudgetSpent reports whether the agent, with the runs that it has started, has spent what it
 // may.
-func (s *session) exhausted() bool {
+func (s *session) isBudgetSpent() bool {
 	limit := s.request.Options.MaxBudgetUsd
-	return limit > 0 && s.conv.bill.spent() >= limit
+	return limit > 0 && s.conv.bill.knownSpending() >= limit
 }
 
 // priceOf returns the price of the model, nil if it isn't known.

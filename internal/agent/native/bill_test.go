@@ -8,9 +8,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent"
-	"wake/internal/agent/native/apitest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/native/apitest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // dear gives an agent a model that asks 1000 USD for a million tokens: 0.11 for a reply of
@@ -22,8 +22,16 @@ func (b *bench) dear() {
 // told lists what turns cost, and what they have cost so far, as it is on record.
 func told(events []*wire.Event) string {
 	var list []string
+	for _, p := range of[*wire.Usage](events) {
+		if (p.CostUsd != nil) != (p.CostSource == wire.PricesOptions) {
+			list = append(list, "a call by prices from "+p.CostSource)
+		}
+	}
 	for _, p := range of[*wire.TurnEnd](events) {
 		s, models := p.Subtype, ""
+		if (p.TotalCostUsd != nil) != (p.CostSource == wire.PricesOptions) {
+			s += " by prices from " + p.CostSource
+		}
 		if p.TurnCostUsd != nil {
 			s += fmt.Sprintf(" %.2f", *p.TurnCostUsd)
 		}

@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
-	"wake/internal/agent"
-	"wake/internal/ask"
-	"wake/internal/flow"
-	"wake/internal/hook"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/hook"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // parcel is an event on its way from a call to the consumer.
@@ -20,32 +21,35 @@ type parcel struct {
 	taken chan error
 }
 
-// callTools runs the calls of the last message that have no result. Those that only
-// read run at once; the others one after the other, in the model's order, beside them.
+// callTools runs the calls of the last message that have no result, in the model's order:
+// neighbours that only read run at once, as do neighbours that start agents or flows. A call
+// that may change something runs alone: after all before it, and before all after it.
 func (s *session) callTools() error {
-	ctx, done := s.work()
+	ctx, done := s.workContext()
 	defer done()
-	for _, k := range s.conv.open() {
+	for _, k := range s.conv.openCalls() {
 		if k.state != "" {
 			continue
 		}
-		if err := s.emit(s.intent(k)); err != nil {
+		if err := s.emit(s.intentEvent(k)); err != nil {
 			return err
 		}
 	}
 	parcels := make(chan parcel)
 	var calls sync.WaitGroup
-	var before chan struct{}
-	for i, k := range s.conv.calls {
-		if k.result != nil {
-			continue
+	var before, beside []<-chan struct{} // the ends of calls
+	var last effect
+	for i, k := range s.conv.openCalls() {
+		t := s.findTool(k.tool)
+		if e := t.callEffect(); i == 0 || e != last || e == changes {
+			before, beside, last = slices.Concat(before, beside), nil, e
 		}
-		p := performance{session: s, call: *k, index: i, tool: s.tool(k.tool), parcels: parcels, after: before}
-		if p.tool == nil || !p.tool.again() {
-			p.done = make(chan struct{})
-			before = p.done
+		p := performance{
+			session: s, call: *k, index: slices.Index(s.conv.calls, k), tool: t, parcels: parcels,
+			before: before, done: make(chan struct{}),
 		}
-		if !s.enter() {
+		beside = append(beside, p.done)
+		if !s.enterCall() {
 			break
 		}
 		calls.Go(func() {
@@ -58,11 +62,11 @@ func (s *session) callTools() error {
 		calls.Wait()
 		close(over)
 	}()
-	return s.collect(parcels, over, done)
+	return s.collectParcels(parcels, over, done)
 }
 
-// collect emits what calls report, until all of them have come to their end.
-func (s *session) collect(parcels <-chan parcel, over <-chan struct{}, abandon func()) (err error) {
+// collectParcels emits what calls report, until all of them have come to their end.
+func (s *session) collectParcels(parcels <-chan parcel, over <-chan struct{}, abandon func()) (err error) {
 	for {
 		select {
 		case p := <-parcels:
@@ -73,17 +77,20 @@ func (s *session) collect(parcels <-chan parcel, over <-chan struct{}, abandon f
 			}
 			p.taken <- err
 		case <-over:
-			if err != nil || s.halted() {
+			if err == nil && s.isLost() {
+				return agent.ErrLost
+			}
+			if err != nil || s.isHalting() {
 				return err
 			}
-			return s.drop()
+			return s.dropCalls()
 		}
 	}
 }
 
-// drop closes calls that a message has interrupted before they began.
-func (s *session) drop() error {
-	for _, k := range s.conv.open() {
+// dropCalls closes calls that a message has interrupted before they began.
+func (s *session) dropCalls() error {
+	for _, k := range s.conv.openCalls() {
 		e := &wire.Event{CallID: k.id, Payload: &wire.AgentTool{
 			ToolName: k.tool, ToolInput: k.input, Error: "not executed", Denied: true,
 			ToolOutput: wire.RawString("The call was not executed: a message has interrupted it."),
@@ -95,7 +102,7 @@ func (s *session) drop() error {
 	return nil
 }
 
-func (s *session) tool(name string) *tool {
+func (s *session) findTool(name string) *tool {
 	for _, t := range s.tools {
 		if t.name == name {
 			return t
@@ -104,17 +111,17 @@ func (s *session) tool(name string) *tool {
 	return nil
 }
 
-// intent is the event that says that a call is about to be made.
-func (s *session) intent(k *call) *wire.Event {
-	t := s.tool(k.tool)
+// intentEvent is the event that says that a call is about to be made.
+func (s *session) intentEvent(k *call) *wire.Event {
+	t := s.findTool(k.tool)
 	return &wire.Event{CallID: k.id, Payload: &wire.ToolIntent{
-		ToolName: named(k.tool), ToolInput: k.input, InputHash: hashOf(k.input),
-		Idempotent: t != nil && t.again(), Batch: fmt.Sprintf("turn-%d", s.conv.turns),
+		ToolName: logName(k.tool), ToolInput: k.input, InputHash: hashOf(k.input),
+		Idempotent: t != nil && t.isRepeatable(), Batch: fmt.Sprintf("turn-%d", s.conv.turns),
 	}}
 }
 
-// named returns a name for the log, which wants one.
-func named(tool string) string {
+// logName returns a name for the log, which wants one.
+func logName(tool string) string {
 	if tool == "" {
 		return "unknown"
 	}
@@ -128,12 +135,12 @@ type performance struct {
 	index   int  // within its message
 	tool    *tool
 	parcels chan<- parcel
-	after   <-chan struct{} // closed when the call before has come to its end; nil: none
-	done    chan struct{}   // of this one; nil: nobody waits for it
+	before  []<-chan struct{} // closed when the calls that it comes after have come to their end
+	done    chan struct{}     // closed when this one has
 }
 
-// say has an event recorded, and returns when it is.
-func (p *performance) say(payload wire.Payload) error {
+// recordEvent has an event recorded, and returns when it is.
+func (p *performance) recordEvent(payload wire.Payload) error {
 	taken := make(chan error, 1)
 	e := &wire.Event{CallID: p.call.id, Payload: payload}
 	if _, ok := payload.(*wire.UserMessage); ok {
@@ -155,19 +162,17 @@ func (p *performance) say(payload wire.Payload) error {
 
 // run makes the call, from where it was left.
 func (p *performance) run(ctx context.Context) {
-	if p.done != nil {
-		defer close(p.done)
-	}
+	defer close(p.done)
 	started := time.Now()
 	if p.call.started > 0 {
 		started = time.UnixMilli(p.call.started)
 	}
-	if !p.permitted(ctx, started) {
+	if !p.isPermitted(ctx, started) {
 		return
 	}
-	if p.after != nil && !p.tool.again() {
+	for _, end := range p.before {
 		select {
-		case <-p.after:
+		case <-end:
 		case <-ctx.Done():
 		}
 	}
@@ -175,44 +180,48 @@ func (p *performance) run(ctx context.Context) {
 		return // it hasn't begun
 	}
 	if p.call.state != wire.ToolExecuting {
-		if p.say(&wire.ToolState{From: p.call.state, To: wire.ToolExecuting}) != nil {
+		if p.recordEvent(&wire.ToolState{From: p.call.state, To: wire.ToolExecuting}) != nil {
 			return
 		}
 	}
 	p.session.log.Debug("tool call", "tool", p.call.tool, "call_id", p.call.id, "input", string(jsonOf(p.call.input)))
-	r := p.execute(ctx)
+	r, err := p.executeTool(ctx)
+	if errors.Is(err, agent.ErrLost) {
+		p.session.loseHost()
+		return
+	}
 	if ctx.Err() != nil {
-		if p.tool.again() && !errors.Is(context.Cause(ctx), errMessage) {
+		if p.tool.isRepeatable() && !errors.Is(context.Cause(ctx), errMessage) {
 			return // it is run again when the agent goes on
 		}
-		p.interrupted(started)
+		p.recordInterruption(started)
 		return
 	}
 	for _, told := range r.told {
-		if p.say(told) != nil {
+		if p.recordEvent(told) != nil {
 			return
 		}
 	}
-	if p.finish(r, "", started) {
-		p.reflect(ctx, r)
+	if p.recordResult(r, "", started) {
+		p.askPostHooks(ctx, r)
 	}
 }
 
-// asked asks the hooks about the call. It reports false if the session ends, or the
+// askHooks asks the hooks about the call. It reports false if the session ends, or the
 // call is interrupted.
-func (p *performance) asked(ctx context.Context, e hook.Event) (hook.Outcome, bool) {
+func (p *performance) askHooks(ctx context.Context, e hook.Event) (hook.Outcome, bool) {
 	e.Tool, e.ToolUseID, e.Turn = p.call.tool, p.call.id, p.session.turn
-	o, err := p.session.askHooks(ctx, e, p.say)
+	o, err := p.session.askHooks(ctx, e, p.recordEvent)
 	return o, err == nil && ctx.Err() == nil
 }
 
-// reflect asks the hooks about what the call has come to.
-func (p *performance) reflect(ctx context.Context, r result) {
+// askPostHooks asks the hooks about what the call has come to.
+func (p *performance) askPostHooks(ctx context.Context, r result) {
 	e := hook.Event{Name: flow.HookPostToolUse, Input: p.call.input, Result: r.output}
 	if r.failed {
 		e.Name, e.Error, e.Result = flow.HookPostToolUseFailure, firstLines(textIn(r.output)), nil
 	}
-	p.asked(ctx, e) // if that fails, the session ends
+	p.askHooks(ctx, e) // if that fails, the session ends
 }
 
 func textIn(output wire.Raw) string {
@@ -220,44 +229,53 @@ func textIn(output wire.Raw) string {
 	return s
 }
 
-// execute runs the tool within its time limit.
-func (p *performance) execute(ctx context.Context) result {
+// executeTool runs the tool within its time limit. It fails if the host of the session is gone.
+func (p *performance) executeTool(ctx context.Context) (result, error) {
 	if p.tool.timeout > 0 {
 		limited, cancel := context.WithTimeout(ctx, p.tool.timeout)
 		defer cancel()
 		ctx = limited
 	}
 	r, err := p.tool.run(ctx, p.call.id, p.call.input)
-	if err != nil {
-		return failure(err)
+	switch {
+	case errors.Is(err, agent.ErrLost):
+		return r, err
+	case err != nil:
+		return failureResult(err), nil
 	}
-	return cutResult(r)
+	return cutResult(r), nil
 }
 
-// finish records the result of the call, and the point to resume from.
-func (p *performance) finish(r result, problem string, started time.Time) bool {
+// recordResult records the result of the call, and the point to resume from.
+func (p *performance) recordResult(r result, problem string, started time.Time) bool {
 	if problem == "" && r.failed {
 		problem = firstLines(textIn(r.output))
 		p.session.log.Warn("tool call failed", "tool", p.call.tool, "call_id", p.call.id, "error", problem)
 	}
 	e := &wire.AgentTool{
-		ToolName: named(p.call.tool), ToolInput: p.call.input, ToolOutput: r.output, Structured: r.structured,
+		ToolName: logName(p.call.tool), ToolInput: p.call.input, ToolOutput: r.output, Structured: r.structured,
 		DurationMs: new(max(0, time.Since(started).Milliseconds())), Error: problem, Point: p.call.id,
 		ChildRun: r.child, ChildCostUsd: r.childCost,
 	}
-	return p.end(e)
+	if !p.endCall(e) {
+		return false
+	}
+	if host := p.session.request.Host; host != nil { // the result is on record: what its command has said isn't needed any more
+		host.Forget(agent.CallProgram(p.call.id))
+	}
+	return true
 }
 
-// interrupted records that the call was running when it was given up.
-func (p *performance) interrupted(started time.Time) {
-	r := text("The call was interrupted while it was running; its outcome is unknown.")
+// recordInterruption records that the call was running when it was given up.
+func (p *performance) recordInterruption(started time.Time) {
+	r := textResult("The call was interrupted while it was running; its outcome is unknown.")
 	r.failed = true
-	p.finish(r, wire.CallInterrupted, started)
+	p.recordResult(r, wire.CallInterrupted, started)
 }
 
-// end records the result. It reports false if the session ends.
-func (p *performance) end(e *wire.AgentTool) bool {
-	return p.say(e) == nil && p.say(&wire.Checkpoint{Kind: wire.CheckpointSubturn, SubIdx: new(p.index)}) == nil
+// endCall records the result. It reports false if the session ends.
+func (p *performance) endCall(e *wire.AgentTool) bool {
+	return p.recordEvent(e) == nil && p.recordEvent(&wire.Checkpoint{Kind: wire.CheckpointSubturn, SubIdx: new(p.index)}) == nil
 }
 
 // maxError is how much of a failed call's output is told as its error, in bytes.
@@ -270,91 +288,91 @@ func firstLines(s string) string {
 	return runeCut(s[:min(len(s), maxError)], false)
 }
 
-// permitted reports whether the call may be executed. If not, it has its result, or
+// isPermitted reports whether the call may be executed. If not, it has its result, or
 // waits for a decision still, or the session ends.
-func (p *performance) permitted(ctx context.Context, started time.Time) bool {
+func (p *performance) isPermitted(ctx context.Context, started time.Time) bool {
 	problem := ""
 	switch {
 	case p.tool == nil:
 		problem = "Tool not found: " + p.call.tool
-	case malformed(p.call.input) != "":
-		problem = malformed(p.call.input)
-	case askable(p.call.tool, p.call.input) != "":
-		problem = askable(p.call.tool, p.call.input)
+	case inputProblem(p.call.input) != "":
+		problem = inputProblem(p.call.input)
+	case askProblem(p.call.tool, p.call.input) != "":
+		problem = askProblem(p.call.tool, p.call.input)
 	case p.call.state != wire.ToolExecuting:
 		problem = p.session.tooMany(p.call)
 	}
 	switch {
 	case problem != "":
-		p.finish(failure(errors.New(problem)), "", started)
+		p.recordResult(failureResult(errors.New(problem)), "", started)
 		return false
 	case p.call.state == wire.ToolDenied:
-		p.deny(p.call.note)
+		p.recordDenial(p.call.note)
 		return false
-	case p.call.state == wire.ToolExecuting && !p.tool.again(): // nobody may know what it has done
-		p.interrupted(started)
+	case p.call.state == wire.ToolExecuting && !p.tool.isRepeatable() && p.session.atWork[p.call.id].IsZero(): // nobody may know what it has done
+		p.recordInterruption(started)
 		return false
 	case p.call.state == wire.ToolExecuting, p.call.state == wire.ToolApproved:
 		return true
 	}
-	return p.judge(ctx)
+	return p.judgeCall(ctx)
 }
 
-// judge applies the rules, and asks for a decision where they leave it open.
-func (p *performance) judge(ctx context.Context) bool {
+// judgeCall applies the rules, and asks for a decision where they leave it open.
+func (p *performance) judgeCall(ctx context.Context) bool {
 	o := p.session.request.Options
 	if p.call.state != wire.ToolApprovalRequired {
 		p.call.state = wire.ToolPending
-		r := rule(o, p.session.mode, p.tool)
+		r := ruleOnCall(o, p.session.mode, p.tool)
 		if r.decision == wire.DecisionDeny {
-			return p.decided(agent.Verdict{By: "rule", Note: r.note})
+			return p.recordDecision(agent.Verdict{By: "rule", Note: r.note})
 		}
-		h, ok := p.asked(ctx, hook.Event{Name: flow.HookPreToolUse, Input: p.call.input})
+		h, ok := p.askHooks(ctx, hook.Event{Name: flow.HookPreToolUse, Input: p.call.input})
 		switch {
 		case !ok:
 			return false
 		case h.Decision == hook.Deny:
-			return p.decided(agent.Verdict{By: "hook", Note: h.Reason})
+			return p.recordDecision(agent.Verdict{By: "hook", Note: h.Reason})
 		case h.Decision == hook.Modify:
 			p.session.log.Debug("input changed by a hook", "tool", p.call.tool, "call_id", p.call.id, "input", string(jsonOf(h.Input)))
 		}
 		switch {
 		case h.Decision == hook.Modify && r.decision == wire.DecisionAllow:
-			return p.decided(agent.Verdict{Allow: true, By: "hook", Note: h.Reason, UpdatedInput: h.Input})
+			return p.recordDecision(agent.Verdict{Allow: true, By: "hook", Note: h.Reason, UpdatedInput: h.Input})
 		case h.Decision == hook.Modify && p.call.tool == ask.Tool && ask.Answered(h.Input):
-			return p.decided(agent.Verdict{Allow: true, By: "hook", Note: h.Reason, UpdatedInput: h.Input})
+			return p.recordDecision(agent.Verdict{Allow: true, By: "hook", Note: h.Reason, UpdatedInput: h.Input})
 		case h.Decision == hook.Modify:
 			p.call.input = h.Input
 		case p.call.tool == ask.Tool: // to allow a question is no answer
 		case h.Decision == hook.Allow && r.decision != wire.DecisionAllow: // nobody else is asked
-			return p.decided(agent.Verdict{Allow: true, By: "hook", Note: h.Reason})
+			return p.recordDecision(agent.Verdict{Allow: true, By: "hook", Note: h.Reason})
 		}
 		if r.decision == wire.DecisionAllow {
 			return true
 		}
-		if p.say(&wire.PermissionRequired{ToolName: p.call.tool, ToolInput: p.call.input}) != nil {
+		if p.recordEvent(&wire.PermissionRequired{ToolName: p.call.tool, ToolInput: p.call.input}) != nil {
 			return false
 		}
 	}
 	if o.Decide == nil {
-		return p.decided(agent.Verdict{By: "policy", Note: "nobody is there to decide"})
+		return p.recordDecision(agent.Verdict{By: "policy", Note: "nobody is there to decide"})
 	}
 	v := o.Decide(ctx, agent.Permission{CallID: p.call.id, ToolName: p.call.tool, Input: p.call.input})
-	return ctx.Err() == nil && p.decided(v) // else it waits still
+	return ctx.Err() == nil && p.recordDecision(v) // else it waits still
 }
 
-// decided records a decision, and reports whether it allows the call. One that is denied
+// recordDecision records a decision, and reports whether it allows the call. One that is denied
 // has its result by it.
-func (p *performance) decided(v agent.Verdict) bool {
-	d := &wire.PermissionDecided{Decision: wire.DecisionDeny, By: valid(v.By), Note: valid(v.Note)}
+func (p *performance) recordDecision(v agent.Verdict) bool {
+	d := &wire.PermissionDecided{Decision: wire.DecisionDeny, By: toValidUTF8(v.By), Note: toValidUTF8(v.Note)}
 	if v.Allow {
 		d.Decision, d.UpdatedInput = wire.DecisionAllow, v.UpdatedInput
 	}
-	if p.say(d) != nil {
+	if p.recordEvent(d) != nil {
 		return false
 	}
 	if !v.Allow {
-		p.deny(d.Note)
+		p.recordDenial(d.Note)
 		return false
 	}
 	p.call.state = wire.ToolApproved
@@ -364,15 +382,15 @@ func (p *performance) decided(v agent.Verdict) bool {
 	return true
 }
 
-// deny records that the call isn't executed.
-func (p *performance) deny(note string) {
+// recordDenial records that the call isn't executed.
+func (p *performance) recordDenial(note string) {
 	p.session.log.Warn("tool call denied", "tool", p.call.tool, "call_id", p.call.id, "note", note)
 	message := "Permission denied for tool: " + p.call.tool
 	if note != "" {
 		message += ": " + note
 	}
-	p.end(&wire.AgentTool{
-		ToolName: named(p.call.tool), ToolInput: p.call.input, ToolOutput: wire.RawString(message),
+	p.endCall(&wire.AgentTool{
+		ToolName: logName(p.call.tool), ToolInput: p.call.input, ToolOutput: wire.RawString(message),
 		Error: message, Denied: true, Point: p.call.id,
 	})
 }

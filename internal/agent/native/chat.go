@@ -11,7 +11,7 @@ import (
 	"net/http"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // chatAPI is the chat completions API of OpenAI, which many servers speak. It is spoken
@@ -25,11 +25,11 @@ func newChatAPI(client *http.Client, base, key string) *chatAPI {
 	return &chatAPI{client: client, base: strings.TrimSuffix(cmp.Or(base, "https://api.openai.com/v1"), "/"), key: key}
 }
 
-// limits knows none: the API doesn't tell them.
-func (a *chatAPI) limits(context.Context, string) (limits, error) { return limits{}, nil }
+// modelLimits knows none: the API doesn't tell them.
+func (a *chatAPI) modelLimits(context.Context, string) (limits, error) { return limits{}, nil }
 
-func (a *chatAPI) answer(ctx context.Context, q question, tell func(piece) error) (answer, error) {
-	body, err := json.Marshal(q.chat())
+func (a *chatAPI) streamAnswer(ctx context.Context, q question, tell func(piece) error) (answer, error) {
+	body, err := json.Marshal(q.chatRequest())
 	if err != nil {
 		return answer{}, err
 	}
@@ -64,14 +64,14 @@ func chatRefusal(response *http.Response) error {
 		Error struct{ Type, Message string }
 	}
 	_ = json.Unmarshal(body, &e) // a proxy answers as it likes
-	return refused(response.StatusCode, e.Error.Type, cmp.Or(e.Error.Message, strings.TrimSpace(string(body)), response.Status), response.Header)
+	return newAPIError(response.StatusCode, e.Error.Type, cmp.Or(e.Error.Message, strings.TrimSpace(string(body)), response.Status), response.Header)
 }
 
-// chat is the request.
-func (q question) chat() map[string]any {
+// chatRequest is the request.
+func (q question) chatRequest() map[string]any {
 	messages := []any{map[string]any{"role": "system", "content": q.system}}
 	for _, m := range q.messages {
-		messages = append(messages, m.chat()...)
+		messages = append(messages, m.chatMessages()...)
 	}
 	body := map[string]any{
 		"model": q.model, "stream": true, "stream_options": map[string]any{"include_usage": true}, "messages": messages,
@@ -99,21 +99,21 @@ func (q question) chat() map[string]any {
 	return body
 }
 
-// chat returns the messages of the chat API for one: results of calls are messages of
+// chatMessages returns the messages of the chat API for one: results of calls are messages of
 // their own. Thinking is left out, as the API doesn't take it back.
-func (m message) chat() []any {
+func (m message) chatMessages() []any {
 	var out, calls []any
 	var text []string
 	for _, b := range m.blocks {
-		switch str(b, "type") {
+		switch stringAt(b, "type") {
 		case "text":
-			text = append(text, str(b, "text"))
+			text = append(text, stringAt(b, "text"))
 		case "tool_use":
-			calls = append(calls, map[string]any{"id": str(b, "id"), "type": "function", "function": map[string]any{
-				"name": str(b, "name"), "arguments": string(jsonOf(b.Get("input"))),
+			calls = append(calls, map[string]any{"id": stringAt(b, "id"), "type": "function", "function": map[string]any{
+				"name": stringAt(b, "name"), "arguments": string(jsonOf(b.Get("input"))),
 			}})
 		case "tool_result":
-			out = append(out, map[string]any{"role": "tool", "tool_call_id": str(b, "tool_use_id"), "content": resultText(b.Get("content"))})
+			out = append(out, map[string]any{"role": "tool", "tool_call_id": stringAt(b, "tool_use_id"), "content": resultText(b.Get("content"))})
 		}
 	}
 	if len(text) == 0 && len(calls) == 0 {
@@ -131,8 +131,8 @@ func resultText(content wire.Raw) string {
 		return s
 	}
 	var parts []string
-	for _, b := range list(content) {
-		parts = append(parts, cmp.Or(str(b, "text"), "["+str(b, "type")+"]"))
+	for _, b := range itemsOf(content) {
+		parts = append(parts, cmp.Or(stringAt(b, "text"), "["+stringAt(b, "type")+"]"))
 	}
 	return strings.Join(parts, "\n")
 }
@@ -192,7 +192,7 @@ func readChat(body io.Reader, tell func(piece) error) (answer, error) {
 		if err := json.Unmarshal(data, &c); err != nil {
 			return answer{}, fmt.Errorf("stream: %w", err)
 		}
-		if err := m.take(c, tell); err != nil {
+		if err := m.takeChunk(c, tell); err != nil {
 			return answer{}, err
 		}
 	}
@@ -202,12 +202,12 @@ func readChat(body io.Reader, tell func(piece) error) (answer, error) {
 	if m.answer.stop == "" {
 		return answer{}, errBroken
 	}
-	return m.finish(), nil
+	return m.toAnswer(), nil
 }
 
-func (m *chatMessage) take(c chunk, tell func(piece) error) error {
+func (m *chatMessage) takeChunk(c chunk, tell func(piece) error) error {
 	if c.Error != nil {
-		return refused(http.StatusOK, c.Error.Type, cmp.Or(c.Error.Message, "the stream reports an error"), http.Header{})
+		return newAPIError(http.StatusOK, c.Error.Type, cmp.Or(c.Error.Message, "the stream reports an error"), http.Header{})
 	}
 	m.answer.id, m.answer.model = cmp.Or(m.answer.id, c.ID), cmp.Or(m.answer.model, c.Model)
 	if u := c.Usage; u != nil {
@@ -224,7 +224,7 @@ func (m *chatMessage) take(c chunk, tell func(piece) error) error {
 		m.answer.stop = chatStop(choice.FinishReason)
 	}
 	for _, t := range choice.Delta.ToolCalls {
-		m.call(t.Index, t.ID, t.Function.Name, t.Function.Arguments)
+		m.growCall(t.Index, t.ID, t.Function.Name, t.Function.Arguments)
 	}
 	if choice.Delta.Refusal != "" {
 		m.answer.stop = stopRefusal
@@ -241,7 +241,7 @@ func (m *chatMessage) take(c chunk, tell func(piece) error) error {
 	return nil
 }
 
-func (m *chatMessage) call(index int, id, name, input string) {
+func (m *chatMessage) growCall(index int, id, name, input string) {
 	for i := range m.calls {
 		if m.calls[i].index == int64(index) {
 			m.calls[i].input += input
@@ -263,15 +263,15 @@ func chatStop(reason string) string {
 	return stopEnd
 }
 
-func (m *chatMessage) finish() answer {
+func (m *chatMessage) toAnswer() answer {
 	a := m.answer
 	if m.text.Len() > 0 {
-		a.blocks = append(a.blocks, textBlock(valid(m.text.String())))
+		a.blocks = append(a.blocks, textBlock(toValidUTF8(m.text.String())))
 	}
 	for _, c := range m.calls {
 		a.blocks = append(a.blocks, toolUse(c.id, c.name, c.input))
 	}
-	a.blocks = uncut(a.stop, a.blocks)
+	a.blocks = dropCutCall(a.stop, a.blocks)
 	a.usage.Model, a.usage.StopReason = a.model, a.stop // without the id: not every server has a new one for each answer
 	return a
 }

@@ -4,27 +4,27 @@ import (
 	"errors"
 	"time"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // compactAbove is the part of the context window, in percent, above which a
 // conversation is shortened.
 const compactAbove = 80
 
-// tooLong reports whether the conversation is to be shortened before the next call.
-func (s *session) tooLong() bool {
+// isTooLong reports whether the conversation is to be shortened before the next call.
+func (s *session) isTooLong() bool {
 	return s.limits.context > 0 && len(s.conv.messages) > 0 && s.conv.context*100 > s.limits.context*compactAbove
 }
 
 // summarize asks the model for a summary.
 const summarize = "The conversation has become too long. Write a summary from which you can go on without it: what the task is, what you have done and found out, which files you have changed and how, what is left to do, and what you were told meanwhile. Call no tool. Answer with the summary alone."
 
-// compact replaces the conversation by a summary that the model writes.
-func (s *session) compact() error {
-	ctx, done := s.work()
+// compactContext replaces the conversation by a summary that the model writes.
+func (s *session) compactContext() error {
+	ctx, done := s.workContext()
 	defer done()
 	start := time.Now()
-	q := s.question(systemPrompt(s.request.Options))
+	q := s.nextQuestion(systemPrompt(s.request.Options))
 	q.schema = nil
 	ask := textBlock(summarize)
 	if last := len(q.messages) - 1; q.messages[last].role == "user" {
@@ -32,7 +32,7 @@ func (s *session) compact() error {
 	} else {
 		q.messages = append(append([]message(nil), q.messages...), message{"user", []wire.Raw{ask}})
 	}
-	a, err := s.ask(ctx, q, func(piece) error { return nil })
+	a, err := s.callModel(ctx, q, func(piece) error { return nil })
 	if errors.Is(err, errAbandoned) {
 		return nil
 	}
@@ -41,13 +41,13 @@ func (s *session) compact() error {
 	}
 	summary := textOf(a.blocks)
 	before := s.conv.context
-	usage := s.used(a, s.request.SessionID+"-compaction-"+time.Now().Format(time.RFC3339Nano))
+	usage := s.usageOf(a, s.request.SessionID+"-compaction-"+time.Now().Format(time.RFC3339Nano))
 	if err := s.emit(&wire.Event{Payload: usage}); err != nil {
 		return err
 	}
 	s.log.Warn("context shortened", "tokens", before, "window", s.limits.context)
 	p := &wire.Compaction{
-		Trigger: "auto", PreTokens: before, PostTokens: a.usage.OutputTokens, Summary: valid(summary),
+		Trigger: "auto", PreTokens: before, PostTokens: a.usage.OutputTokens, Summary: toValidUTF8(summary),
 		DurationMs: time.Since(start).Milliseconds(),
 	}
 	if summary == "" {
@@ -60,5 +60,5 @@ func (s *session) compact() error {
 	if err := s.emit(&wire.Event{Payload: p}); err != nil {
 		return err
 	}
-	return s.checkpoint(wire.CheckpointTurn)
+	return s.emitCheckpoint(wire.CheckpointTurn)
 }

@@ -8,9 +8,9 @@ import (
 	"iter"
 	"slices"
 
-	"wake/internal/flow"
-	"wake/internal/hook"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/hook"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // message is what one side has said: content blocks as the Messages API has them.
@@ -26,6 +26,7 @@ type call struct {
 	state    wire.ToolCallState // "" before its intent is on record
 	note     string             // of the decision on it
 	started  int64              // Unix ms of its intent
+	begun    int64              // of its execution
 	nth      int                // of the calls so far that start the same as it; 0: it starts nothing
 	result   wire.Raw           // a tool_result block; nil: none yet
 }
@@ -38,6 +39,7 @@ type conversation struct {
 	said     []wire.Raw
 	first    []wire.Raw // the prompt
 	turns    int        // messages of the model
+	earlier  int        // of them, those of failed attempts that this execution is a retry of
 	stop     string     // why the last one ended
 	cut      int        // how many of the last ones ended at the limit of their length
 	blocks   int        // streamed so far
@@ -56,17 +58,18 @@ type conversation struct {
 	stopped  bool // one of them wants the agent to end
 }
 
-// fold folds events of an execution of a run. Those of earlier runs, from which it was
-// forked, come first. It fails if a checkpoint doesn't fit what precedes it.
-func fold(run string, events iter.Seq2[*wire.Event, error]) (*conversation, error) {
+// foldEvents folds events of an execution of a run. Those of earlier runs, from which it was
+// forked, come first, and those of failed attempts whose session it has. It fails if a
+// checkpoint doesn't fit what precedes it.
+func foldEvents(run, exec string, events iter.Seq2[*wire.Event, error]) (*conversation, error) {
 	var list []*wire.Event
 	var paid bill
 	for e, err := range events {
 		if err != nil {
 			return nil, fmt.Errorf("native: events so far: %w", err)
 		}
-		if e.RunID == run {
-			paid.take(e)
+		if e.RunID == run && e.ExecID == exec {
+			paid.takeEvent(e)
 		}
 		if p, ok := e.Payload.(*wire.LogTruncated); ok && p.Lost == 0 {
 			list = slices.DeleteFunc(list, func(old *wire.Event) bool { return old.RunID == e.RunID && old.Seq > p.AtSeq })
@@ -76,21 +79,24 @@ func fold(run string, events iter.Seq2[*wire.Event, error]) (*conversation, erro
 	}
 	c := &conversation{}
 	for _, e := range list {
-		if p, ok := e.Payload.(*wire.Checkpoint); ok && p.PrefixHash != "" && e.Parent == "" && p.PrefixHash != c.hash() {
+		if p, ok := e.Payload.(*wire.Checkpoint); ok && p.PrefixHash != "" && e.Parent == "" && p.PrefixHash != c.prefixHash() {
 			return nil, fmt.Errorf("native: the log differs from what the agent has seen before event %d of run %s", e.Seq, e.RunID)
 		}
-		c.apply(e)
+		c.applyEvent(e)
 		c.stopped = c.stopped && e.RunID == run // a fork goes on
+		if e.RunID == run && e.ExecID != exec { // limits and totals are those of one attempt
+			c.earlier, c.usage, c.models, c.stopped = c.turns, wire.TokenUsage{}, nil, false
+		}
 	}
 	c.bill = paid
 	return c, nil
 }
 
-// hash identifies all that was said.
-func (c *conversation) hash() string { return hex.EncodeToString(c.sum[:]) }
+// prefixHash identifies all that was said.
+func (c *conversation) prefixHash() string { return hex.EncodeToString(c.sum[:]) }
 
-// add takes what was said into the hash.
-func (c *conversation) add(what string, content ...wire.Raw) {
+// addToHash takes what was said into the hash.
+func (c *conversation) addToHash(what string, content ...wire.Raw) {
 	h := sha256.New()
 	h.Write(c.sum[:])
 	h.Write([]byte(what))
@@ -100,42 +106,42 @@ func (c *conversation) add(what string, content ...wire.Raw) {
 	h.Sum(c.sum[:0])
 }
 
-// apply takes the next event. Those of sub-agents and those that the model isn't
+// applyEvent takes the next event. Those of sub-agents and those that the model isn't
 // told of leave it as it is.
-func (c *conversation) apply(e *wire.Event) {
+func (c *conversation) applyEvent(e *wire.Event) {
 	if e.Parent != "" {
 		return
 	}
-	c.bill.take(e)
+	c.bill.takeEvent(e)
 	switch p := e.Payload.(type) {
 	case *wire.AgentStart:
-		c.begin(p)
+		c.applyStart(p)
 	case *wire.TurnStart:
 		c.greeted = true
 	case *wire.TurnEnd:
 		c.ended = true
 	case *wire.HookFired:
-		c.hooked(p)
+		c.applyHook(p)
 	case *wire.UserMessage:
-		c.hear(p.Source, blocksOf(wire.RawString(p.Content)))
+		c.hearMessage(p.Source, blocksOf(wire.RawString(p.Content)))
 		if p.Source == sourceHook { // which comes before the firing is on record
 			c.greeted, c.reviewed = true, c.reviewed || c.ended
 		}
 	case *wire.AgentMessage:
-		c.answer(p)
+		c.applyAnswer(p)
 	case *wire.Usage:
-		c.count(p)
+		c.addUsage(p)
 	case *wire.Compaction:
-		c.compact(p)
+		c.applyCompaction(p)
 	default:
-		if k := c.call(e.CallID); k != nil {
-			c.step(k, e)
+		if k := c.findCall(e.CallID); k != nil {
+			c.applyCallEvent(k, e)
 		}
 	}
 }
 
-// begin takes the prompt, or what an agent that goes on is told.
-func (c *conversation) begin(p *wire.AgentStart) {
+// applyStart takes the prompt, or what an agent that goes on is told.
+func (c *conversation) applyStart(p *wire.AgentStart) {
 	blocks := blocksOf(p.Prompt)
 	if !p.Resumed && c.turns == 0 {
 		c.said, c.greeted = nil, false // it began afresh, without a word said
@@ -146,15 +152,15 @@ func (c *conversation) begin(p *wire.AgentStart) {
 	if c.first == nil {
 		c.first = blocks
 	}
-	c.hear("prompt", blocks)
+	c.hearMessage("prompt", blocks)
 }
 
 // sourceHook is the source of what nobody has said: what a hook has for the model, or what
 // the model is told when its answer was cut off.
 const sourceHook = "synthetic"
 
-// hooked takes the firing of a hook. That of a tool's hook matters if it ends the agent.
-func (c *conversation) hooked(p *wire.HookFired) {
+// applyHook takes the firing of a hook. That of a tool's hook matters if it ends the agent.
+func (c *conversation) applyHook(p *wire.HookFired) {
 	switch p.HookEvent {
 	case flow.HookAgentStart:
 		c.greeted = true
@@ -166,28 +172,28 @@ func (c *conversation) hooked(p *wire.HookFired) {
 	c.stopped = c.stopped || p.Decision == string(hook.Stop)
 }
 
-func (c *conversation) hear(source string, blocks []wire.Raw) {
+func (c *conversation) hearMessage(source string, blocks []wire.Raw) {
 	c.said = append(c.said, blocks...)
 	c.stop = ""
-	c.add(source, blocks...)
+	c.addToHash(source, blocks...)
 }
 
-// answer takes a message of the model.
-func (c *conversation) answer(p *wire.AgentMessage) {
-	c.messages = c.prompt()
-	if says(list(p.Content)) {
-		c.messages = append(c.messages, message{"assistant", list(p.Content)})
+// applyAnswer takes a message of the model.
+func (c *conversation) applyAnswer(p *wire.AgentMessage) {
+	c.messages = c.nextPrompt()
+	if saysSomething(itemsOf(p.Content)) {
+		c.messages = append(c.messages, message{"assistant", itemsOf(p.Content)})
 	}
 	c.calls, c.said = nil, nil
-	for _, b := range list(p.Content) {
-		if str(b, "type") == "tool_use" {
-			k := &call{id: str(b, "id"), tool: str(b, "name"), input: b.Get("input")}
+	for _, b := range itemsOf(p.Content) {
+		if stringAt(b, "type") == "tool_use" {
+			k := &call{id: stringAt(b, "id"), tool: stringAt(b, "name"), input: b.Get("input")}
 			c.calls = append(c.calls, k)
 			if c.made == nil {
 				c.made = map[string]bool{}
 			}
 			c.made[k.id] = true
-			if what := begins(k.tool, k.input); what != "" {
+			if what := startTarget(k.tool, k.input); what != "" {
 				if c.started == nil {
 					c.started = map[string]int{}
 				}
@@ -204,38 +210,38 @@ func (c *conversation) answer(p *wire.AgentMessage) {
 		c.cut = 0
 	}
 	c.blocks = max(c.blocks, p.Blocks)
-	c.add("assistant", p.Content)
+	c.addToHash("assistant", p.Content)
 }
 
-// distinct returns the blocks of the model's next message with calls that can be told
+// distinctCalls returns the blocks of the model's next message with calls that can be told
 // apart: not every API keeps the ids of calls unique, but what becomes of a call is known
 // by its id.
-func (c *conversation) distinct(blocks []wire.Raw) []wire.Raw {
+func (c *conversation) distinctCalls(blocks []wire.Raw) []wire.Raw {
 	blocks = append([]wire.Raw{}, blocks...)
 	here := map[string]bool{"": true}
 	for i, b := range blocks {
-		if str(b, "type") != "tool_use" {
+		if stringAt(b, "type") != "tool_use" {
 			continue
 		}
-		id := str(b, "id")
+		id := stringAt(b, "id")
 		for n := 0; here[id] || c.made[id]; n++ {
 			id = fmt.Sprintf("call-%d-%d-%d", c.turns+1, i, n)
 		}
 		here[id] = true
-		if id != str(b, "id") {
-			blocks[i] = mustMarshal(map[string]any{"type": "tool_use", "id": id, "name": str(b, "name"), "input": b.Get("input")})
+		if id != stringAt(b, "id") {
+			blocks[i] = mustMarshal(map[string]any{"type": "tool_use", "id": id, "name": stringAt(b, "name"), "input": b.Get("input")})
 		}
 	}
 	return blocks
 }
 
-// step takes an event of a call.
-func (c *conversation) step(k *call, e *wire.Event) {
+// applyCallEvent takes an event of a call.
+func (c *conversation) applyCallEvent(k *call, e *wire.Event) {
 	switch p := e.Payload.(type) {
 	case *wire.ToolIntent:
 		k.state, k.started = wire.ToolPending, e.Timestamp
 	case *wire.ToolState:
-		k.state = p.To
+		k.state, k.begun = p.To, e.Timestamp
 	case *wire.PermissionRequired:
 		k.state = wire.ToolApprovalRequired
 		if len(p.ToolInput) > 0 { // a hook may have changed it
@@ -249,12 +255,12 @@ func (c *conversation) step(k *call, e *wire.Event) {
 			k.input = p.UpdatedInput
 		}
 	case *wire.AgentTool:
-		c.finish(k, p)
+		c.finishCall(k, p)
 	}
 }
 
-// finish takes the result of a call, the first one that there is.
-func (c *conversation) finish(k *call, p *wire.AgentTool) {
+// finishCall takes the result of a call, the first one that there is.
+func (c *conversation) finishCall(k *call, p *wire.AgentTool) {
 	if k.result != nil {
 		return
 	}
@@ -264,22 +270,22 @@ func (c *conversation) finish(k *call, p *wire.AgentTool) {
 		c.denials = append(c.denials, mustMarshal(map[string]any{"tool_name": k.tool, "tool_use_id": k.id, "tool_input": k.input}))
 	}
 	k.result = resultBlock(k.id, p.ToolOutput, p.Error != "")
-	c.add("result", k.result)
+	c.addToHash("result", k.result)
 }
 
-// count adds the tokens of a model call.
-func (c *conversation) count(p *wire.Usage) {
+// addUsage adds the tokens of a model call.
+func (c *conversation) addUsage(p *wire.Usage) {
 	tokens{&c.usage.InputTokens, &c.usage.OutputTokens, &c.usage.CacheCreationInputTokens, &c.usage.CacheReadInputTokens}.
 		add(p.InputTokens, p.OutputTokens, p.CacheCreationInputTokens, p.CacheReadInputTokens)
 	if c.models == nil {
 		c.models = map[string]wire.ModelUsage{}
 	}
-	count(c.models, p)
+	addModelUsage(c.models, p)
 	c.context = p.ContextTokens + p.OutputTokens
 }
 
-// compact replaces what was said by a summary of it.
-func (c *conversation) compact(p *wire.Compaction) {
+// applyCompaction replaces what was said by a summary of it.
+func (c *conversation) applyCompaction(p *wire.Compaction) {
 	if p.Summary == "" || p.Error != "" {
 		return
 	}
@@ -289,14 +295,14 @@ func (c *conversation) compact(p *wire.Compaction) {
 	}
 	c.messages, c.calls, c.stop, c.context = nil, nil, "", 0
 	c.said = slices.Concat(c.first, []wire.Raw{textBlock(summaryHead + p.Summary)}, rest)
-	c.add("compaction", c.said...)
+	c.addToHash("compaction", c.said...)
 }
 
 // summaryHead introduces a summary to the model.
 const summaryHead = "This conversation was shortened, as it had become too long. What has happened since the task above:\n\n"
 
-// call returns the call of the last message with an id, or nil.
-func (c *conversation) call(id string) *call {
+// findCall returns the call of the last message with an id, or nil.
+func (c *conversation) findCall(id string) *call {
 	if id == "" {
 		return nil
 	}
@@ -308,14 +314,14 @@ func (c *conversation) call(id string) *call {
 	return nil
 }
 
-// open returns the calls that have no result.
-func (c *conversation) open() []*call {
+// openCalls returns the calls that have no result.
+func (c *conversation) openCalls() []*call {
 	return slices.DeleteFunc(slices.Clone(c.calls), func(k *call) bool { return k.result != nil })
 }
 
-// prompt is what the model is told next: all messages, and the results of its calls
+// nextPrompt is what the model is told next: all messages, and the results of its calls
 // with what it was told since as the last one.
-func (c *conversation) prompt() []message {
+func (c *conversation) nextPrompt() []message {
 	var last []wire.Raw
 	for _, k := range c.calls {
 		if k.result != nil {
@@ -328,13 +334,13 @@ func (c *conversation) prompt() []message {
 	return append(slices.Clone(c.messages), message{"user", last})
 }
 
-// over reports whether the model has come to an end and nothing was said since.
-func (c *conversation) over() bool {
+// isOver reports whether the model has come to an end and nothing was said since.
+func (c *conversation) isOver() bool {
 	return c.turns > 0 && len(c.calls) == 0 && len(c.said) == 0 && c.stop != "" && c.stop != stopPause
 }
 
-// text is the text of the last message of the model, if nothing was said since.
-func (c *conversation) text() string {
+// lastText is the text of the last message of the model, if nothing was said since.
+func (c *conversation) lastText() string {
 	last := len(c.messages) - 1
 	if last < 0 || c.messages[last].role != "assistant" {
 		return ""

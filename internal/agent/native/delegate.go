@@ -7,19 +7,19 @@ import (
 	"slices"
 	"strings"
 
-	"wake/internal/agent"
-	"wake/internal/flow"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // maxSubAgents is how many agents an execution may start.
 const maxSubAgents = 100
 
-// delegates returns those of the tools that the request has.
-func (s *session) delegates() ([]*tool, error) {
+// delegateTools returns those of the tools that the request has.
+func (s *session) delegateTools() ([]*tool, error) {
 	var tools []*tool
 	if r := s.request; r.Delegate != nil && !slices.Contains(r.Options.DisallowedTools, agent.ToolAgent) {
-		tools = append(tools, delegate(r.Delegate))
+		tools = append(tools, agentTool(r.Delegate))
 	}
 	if r := s.request; r.RunFlow != nil && len(r.Flows) > 0 && !slices.Contains(r.Options.DisallowedTools, agent.ToolRunFlow) {
 		for _, f := range r.Flows {
@@ -27,22 +27,22 @@ func (s *session) delegates() ([]*tool, error) {
 				return nil, fmt.Errorf("input of flow %s: %w", f.Name, err)
 			}
 		}
-		tools = append(tools, flows(r.Flows, r.RunFlow))
+		tools = append(tools, flowTool(r.Flows, r.RunFlow))
 	}
 	return tools, nil
 }
 
-// delegate returns the tool that starts another agent, which may do what this one may.
+// agentTool returns the tool that starts another agent, which may do what this one may.
 // Called again, it waits for the agent that the call has started, as all of these do.
-func delegate(ask func(ctx context.Context, call, prompt string) (agent.Part, error)) *tool {
-	t := define(agent.ToolAgent, "Has another agent work on a part of the task, in the same folder and with the same tools, and returns its answer. "+
+func agentTool(ask func(ctx context.Context, call, prompt string) (agent.Part, error)) *tool {
+	t := defineTool(agent.ToolAgent, "Has another agent work on a part of the task, in the same folder and with the same tools, and returns its answer. "+
 		"It knows nothing of this conversation: tell it all that it needs. Several can work at once.",
 		`{"type":"object","properties":{"prompt":{"type":"string"}},"required":["prompt"]}`,
 		true, func(ctx context.Context, call string, in delegateInput) (result, error) {
 			if strings.TrimSpace(in.Prompt) == "" {
 				return result{}, errors.New("prompt is required")
 			}
-			return partial(ask(ctx, call, in.Prompt))
+			return partResult(ask(ctx, call, in.Prompt))
 		})
 	t.timeout, t.joins = 0, true
 	return t
@@ -50,9 +50,9 @@ func delegate(ask func(ctx context.Context, call, prompt string) (agent.Part, er
 
 type delegateInput struct{ Prompt string }
 
-// flows returns the tool that starts a flow. What the flow may do is its author's
+// flowTool returns the tool that starts a flow. What the flow may do is its author's
 // decision, so that an agent that may only read can't start one.
-func flows(known []flow.Child, start func(ctx context.Context, call, name string, input wire.Raw) (agent.Part, error)) *tool {
+func flowTool(known []flow.Child, start func(ctx context.Context, call, name string, input wire.Raw) (agent.Part, error)) *tool {
 	var about strings.Builder
 	about.WriteString("Runs a flow, waits until it has ended, and returns its outcome: its status and the outputs of its nodes. Several can run at once. The flows:")
 	names := make([]any, 0, len(known))
@@ -67,7 +67,7 @@ func flows(known []flow.Child, start func(ctx context.Context, call, name string
 		}
 	}
 	t := &tool{
-		name: agent.ToolRunFlow, description: valid(about.String()), joins: true,
+		name: agent.ToolRunFlow, description: toValidUTF8(about.String()), joins: true,
 		schema: mustMarshal(map[string]any{
 			"type": "object", "required": []any{"flow"},
 			"properties": map[string]any{
@@ -77,26 +77,26 @@ func flows(known []flow.Child, start func(ctx context.Context, call, name string
 		}),
 	}
 	t.run = func(ctx context.Context, call string, input wire.Raw) (result, error) {
-		name := str(input, "flow")
+		name := stringAt(input, "flow")
 		i := slices.IndexFunc(known, func(f flow.Child) bool { return f.Name == name })
 		if i < 0 {
-			return result{}, fmt.Errorf("there is no flow %q; there are %s", name, listed(names))
+			return result{}, fmt.Errorf("there is no flow %q; there are %s", name, joinNames(names))
 		}
 		given := input.Get("input")
 		if len(known[i].Input) > 0 {
 			if len(given) == 0 {
 				given = wire.Null
 			}
-			if err := fits(given, known[i].Input); err != nil {
+			if err := validateValue(given, known[i].Input); err != nil {
 				return result{}, fmt.Errorf("input of flow %s: %w", name, err)
 			}
 		}
-		return partial(start(ctx, call, name, given))
+		return partResult(start(ctx, call, name, given))
 	}
 	return t
 }
 
-func listed(names []any) string {
+func joinNames(names []any) string {
 	texts := make([]string, len(names))
 	for i, n := range names {
 		texts[i] = fmt.Sprint(n)
@@ -104,30 +104,30 @@ func listed(names []any) string {
 	return strings.Join(texts, ", ")
 }
 
-// partial is the result of a call that has had a run of its own do something.
-func partial(p agent.Part, err error) (result, error) {
+// partResult is the result of a call that has had a run of its own do something.
+func partResult(p agent.Part, err error) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
 	r := result{child: p.Run, childCost: p.CostUsd}
 	switch answer, isText := p.Output.Text(); {
 	case p.Failed != "":
-		r.output, r.failed = wire.RawString(valid(p.Failed)), true
+		r.output, r.failed = wire.RawString(toValidUTF8(p.Failed)), true
 	case isText:
-		r.output = wire.RawString(valid(answer))
+		r.output = wire.RawString(toValidUTF8(answer))
 	default:
-		r.output, r.structured = wire.RawString(valid(string(jsonOf(p.Output)))), p.Output
+		r.output, r.structured = wire.RawString(toValidUTF8(string(jsonOf(p.Output)))), p.Output
 	}
 	return r, nil
 }
 
-// begins names what a call starts; "" for calls that start nothing.
-func begins(tool string, input wire.Raw) string {
+// startTarget names what a call starts; "" for calls that start nothing.
+func startTarget(tool string, input wire.Raw) string {
 	switch tool {
 	case agent.ToolAgent:
 		return agent.ToolAgent
 	case agent.ToolRunFlow:
-		return agent.ToolRunFlow + " " + str(input, "flow")
+		return agent.ToolRunFlow + " " + stringAt(input, "flow")
 	}
 	return ""
 }
@@ -141,7 +141,7 @@ func (s *session) tooMany(k call) string {
 		return ""
 	}
 	for _, f := range s.request.Flows {
-		if f.Name == str(k.input, "flow") && k.nth > f.Most() {
+		if f.Name == stringAt(k.input, "flow") && k.nth > f.Most() {
 			return fmt.Sprintf("Flow %s has been asked for %d times, which is as often as may be (maxRuns).", f.Name, f.Most())
 		}
 	}

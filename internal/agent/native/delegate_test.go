@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/agent"
-	"wake/internal/agent/native/apitest"
-	"wake/internal/flow"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/native/apitest"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // flowsBench is a bench whose agent may start two flows.

@@ -3,16 +3,16 @@ package native
 import (
 	"context"
 
-	"wake/internal/flow"
-	"wake/internal/hook"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/hook"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // stopHook is the stop reason of an agent that a hook has ended.
 const stopHook = "hook"
 
-// consult asks the hooks about the agent itself.
-func (s *session) consult(ctx context.Context, e hook.Event) error {
+// consultHooks asks the hooks about the agent itself.
+func (s *session) consultHooks(ctx context.Context, e hook.Event) error {
 	e.Turn = s.turn
 	_, err := s.askHooks(ctx, e, func(p wire.Payload) error { return s.emit(&wire.Event{Payload: p}) })
 	return err
@@ -23,7 +23,7 @@ func (s *session) consult(ctx context.Context, e hook.Event) error {
 // That they want the agent to end is what the record of their firing says.
 func (s *session) askHooks(ctx context.Context, e hook.Event, say func(wire.Payload) error) (hook.Outcome, error) {
 	o, fired := s.request.Hooks.Fire(ctx, e)
-	if told := words(o); told != "" && e.Name != flow.HookAgentStop {
+	if told := hookText(o); told != "" && e.Name != flow.HookAgentStop {
 		if err := say(&wire.UserMessage{Content: told, Source: sourceHook}); err != nil {
 			return o, err
 		}
@@ -36,13 +36,13 @@ func (s *session) askHooks(ctx context.Context, e hook.Event, say func(wire.Payl
 	return o, nil
 }
 
-// words is what the hooks have for the model.
-func words(o hook.Outcome) string {
+// hookText is what the hooks have for the model.
+func hookText(o hook.Outcome) string {
 	switch o.Decision {
 	case hook.System:
-		return "<system>" + valid(o.Message) + "</system>"
+		return "<system>" + toValidUTF8(o.Message) + "</system>"
 	case hook.Context:
-		return valid(o.Message)
+		return toValidUTF8(o.Message)
 	default:
 		return ""
 	}

@@ -4,19 +4,20 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent"
-	"wake/internal/agent/native/apitest"
-	"wake/internal/flow"
-	"wake/internal/hook"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/native/apitest"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/hook"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// says is a hook that is a command with a fixed answer.
-func says(event, matcher, answer string) flow.Hook {
+// saysSomething is a hook that is a command with a fixed answer.
+func saysSomething(event, matcher, answer string) flow.Hook {
 	return flow.Hook{Event: event, Matcher: matcher, Name: matcher + answer, Command: []string{"/bin/sh", "-c", "cat >/dev/null; printf '%s' '" + answer + "'"}}
 }
 
@@ -49,16 +50,16 @@ func TestHookBeforeTool(t *testing.T) {
 		fired       int
 	}{
 		{"none", nil, "bash", bash, "asked\n", 0},
-		{"deny and modify", []flow.Hook{says("PreToolUse", "", first), says("PreToolUse", "", deny)}, "bash", bash, "Permission denied for tool: bash: R", 2},
-		{"first modify", []flow.Hook{says("PreToolUse", "", allow), says("PreToolUse", "", first), says("PreToolUse", "", second)}, "bash", bash, "first\n", 3},
-		{"matches", []flow.Hook{says("PreToolUse", "write|edit", deny)}, "edit", `{}`, "Permission denied for tool: edit: R", 1},
-		{"matches the other", []flow.Hook{says("PreToolUse", "write|edit", deny)}, "write", `{}`, "Permission denied for tool: write: R", 1},
-		{"matches not", []flow.Hook{says("PreToolUse", "write|edit", deny)}, "bash", bash, "asked\n", 0},
-		{"bad expression", []flow.Hook{says("PreToolUse", "(", deny)}, "bash", bash, "asked\n", 0},
-		{"failure before deny", []flow.Hook{{Event: "PreToolUse", Command: []string{"/bin/false"}}, says("PreToolUse", "", deny)}, "bash", bash, "Permission denied for tool: bash: R", 2},
+		{"deny and modify", []flow.Hook{saysSomething("PreToolUse", "", first), saysSomething("PreToolUse", "", deny)}, "bash", bash, "Permission denied for tool: bash: R", 2},
+		{"first modify", []flow.Hook{saysSomething("PreToolUse", "", allow), saysSomething("PreToolUse", "", first), saysSomething("PreToolUse", "", second)}, "bash", bash, "first\n", 3},
+		{"matches", []flow.Hook{saysSomething("PreToolUse", "write|edit", deny)}, "edit", `{}`, "Permission denied for tool: edit: R", 1},
+		{"matches the other", []flow.Hook{saysSomething("PreToolUse", "write|edit", deny)}, "write", `{}`, "Permission denied for tool: write: R", 1},
+		{"matches not", []flow.Hook{saysSomething("PreToolUse", "write|edit", deny)}, "bash", bash, "asked\n", 0},
+		{"bad expression", []flow.Hook{saysSomething("PreToolUse", "(", deny)}, "bash", bash, "asked\n", 0},
+		{"failure before deny", []flow.Hook{{Event: "PreToolUse", Command: []string{"/bin/false"}}, saysSomething("PreToolUse", "", deny)}, "bash", bash, "Permission denied for tool: bash: R", 2},
 		{"no such program", []flow.Hook{{Event: "PreToolUse", Command: []string{"/no/such"}}}, "bash", bash, "asked\n", 1},
-		{"no JSON", []flow.Hook{says("PreToolUse", "", "yes")}, "bash", bash, "asked\n", 1},
-		{"another's decision", []flow.Hook{says("PreToolUse", "", `{"decision":"stop"}`)}, "bash", bash, "asked\n", 1},
+		{"no JSON", []flow.Hook{saysSomething("PreToolUse", "", "yes")}, "bash", bash, "asked\n", 1},
+		{"another's decision", []flow.Hook{saysSomething("PreToolUse", "", `{"decision":"stop"}`)}, "bash", bash, "asked\n", 1},
 		{"too slow", []flow.Hook{{Event: "PreToolUse", Command: []string{"/bin/sleep", "60"}, TimeoutMs: 30}}, "bash", bash, "asked\n", 1},
 		{"nothing to ask", []flow.Hook{{Event: "PreToolUse"}}, "bash", bash, "asked\n", 0},
 	} {
@@ -76,7 +77,7 @@ func TestHookBeforeTool(t *testing.T) {
 // TestModifiedInputIsApproved has a human see the input that the hook wants.
 func TestModifiedInputIsApproved(t *testing.T) {
 	b := newBench(t)
-	b.hooks(says("PreToolUse", "", `{"decision":"modify","input":{"command":"echo safe"}}`))
+	b.hooks(saysSomething("PreToolUse", "", `{"decision":"modify","input":{"command":"echo safe"}}`))
 	b.request.Options.RequireApproval = []string{"bash"}
 	b.request.Options.Decide = func(_ context.Context, p agent.Permission) agent.Verdict {
 		command, _ := p.Input.Get("command").Text()
@@ -92,7 +93,7 @@ func TestModifiedInputIsApproved(t *testing.T) {
 func TestHookApproves(t *testing.T) {
 	for denied, want := range map[string]string{"": "asked\n", "bash": "Permission denied for tool: bash: the tool is disallowed"} {
 		b := newBench(t)
-		b.hooks(says("PreToolUse", "bash", `{"decision":"allow"}`))
+		b.hooks(saysSomething("PreToolUse", "bash", `{"decision":"allow"}`))
 		b.request.Options.PermissionMode, b.request.Options.DisallowedTools = "approval", []string{denied}
 		if got, _ := b.called("bash", `{"command":"echo asked"}`).ToolOutput.Text(); got != want || len(of[*wire.PermissionRequired](b.log)) > 0 {
 			t.Errorf("%q is denied: result %q, want %q", denied, got, want)
@@ -110,14 +111,14 @@ func TestHooksOfTheAgent(t *testing.T) {
 		last  string
 		fired []string
 	}{
-		{"stop wins", []flow.Hook{says("TurnStart", "bash", system), says("TurnStart", "", stop)}, 0, "", []string{"TurnStart system", "TurnStart stop"}},
-		{"system wins", []flow.Hook{says("AgentStart", "", more), says("AgentStart", "", system)}, 2, `SYS`, []string{"AgentStart context", "AgentStart system"}},
-		{"context", []flow.Hook{says("PostToolUse", "glob", more)}, 2, `"type":"tool_result"},{"text":"CTX","type":"text"}]`, []string{"PostToolUse context"}},
-		{"stop after a tool", []flow.Hook{says("PostToolUse", "", stop)}, 1, "", []string{"PostToolUse stop"}},
-		{"no failure", []flow.Hook{says("PostToolUseFailure", "", stop)}, 2, "", nil},
-		{"stop at the end of a turn", []flow.Hook{says("TurnEnd", "", stop)}, 1, "", []string{"TurnEnd stop"}},
-		{"the end", []flow.Hook{says("AgentStop", "", "")}, 2, "", []string{"AgentStop continue"}},
-		{"unknown event", []flow.Hook{says("Nap", "", stop)}, 2, "", nil},
+		{"stop wins", []flow.Hook{saysSomething("TurnStart", "bash", system), saysSomething("TurnStart", "", stop)}, 0, "", []string{"TurnStart system", "TurnStart stop"}},
+		{"system wins", []flow.Hook{saysSomething("AgentStart", "", more), saysSomething("AgentStart", "", system)}, 2, `SYS`, []string{"AgentStart context", "AgentStart system"}},
+		{"context", []flow.Hook{saysSomething("PostToolUse", "glob", more)}, 2, `"type":"tool_result"},{"text":"CTX","type":"text"}]`, []string{"PostToolUse context"}},
+		{"stop after a tool", []flow.Hook{saysSomething("PostToolUse", "", stop)}, 1, "", []string{"PostToolUse stop"}},
+		{"no failure", []flow.Hook{saysSomething("PostToolUseFailure", "", stop)}, 2, "", nil},
+		{"stop at the end of a turn", []flow.Hook{saysSomething("TurnEnd", "", stop)}, 1, "", []string{"TurnEnd stop"}},
+		{"the end", []flow.Hook{saysSomething("AgentStop", "", "")}, 2, "", []string{"AgentStop continue"}},
+		{"unknown event", []flow.Hook{saysSomething("Nap", "", stop)}, 2, "", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b := newBench(t, apitest.Message(apitest.Call("t", "glob", `{"pattern":"*"}`)), apitest.Message(apitest.Text("ok")))
@@ -219,9 +220,12 @@ func TestTurnEndIsReviewed(t *testing.T) {
 
 // TestHookQuestions shows what hooks are asked in the course of an agent's life.
 func TestHookQuestions(t *testing.T) {
+	var mu sync.Mutex // calls that only read are made side by side
 	var asked []string
 	b := newBench(t, apitest.Message(apitest.Call("t", "glob", `{"pattern":"*"}`), apitest.Call("u", "read", `{"path":"no"}`)), apitest.Message(apitest.Text("ok")))
 	c := hook.Config{RunID: "r", NodeID: "n", ExecID: "n#1", Ask: func(_ context.Context, _ string, question []byte) ([]byte, error) {
+		mu.Lock()
+		defer mu.Unlock()
 		asked = append(asked, strings.Replace(strings.TrimSpace(string(question)), `"runId":"r","nodeId":"n","execId":"n#1","cwd":"",`, "", 1))
 		return nil, nil
 	}}

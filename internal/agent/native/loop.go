@@ -10,41 +10,41 @@ import (
 	"slices"
 	"time"
 
-	"wake/internal/flow"
-	"wake/internal/hook"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/hook"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// loop takes turns until the agent has come to an end or to a safe point.
-func (s *session) loop() error {
+// takeTurns takes turns until the agent has come to an end or to a safe point.
+func (s *session) takeTurns() error {
 	for {
-		over := s.conv.turns > 0 && len(s.conv.open()) == 0 // the last turn
+		over := s.conv.turns > 0 && len(s.conv.openCalls()) == 0 // the last turn
 		var err error
 		switch {
 		case over && !s.conv.ended:
 			err = s.endTurn()
-		case s.halted():
-			err = s.last(&wire.AgentPaused{Reason: "interrupted", NumTurns: int64(s.conv.turns)})
+		case s.isHalting():
+			err = s.emitLast(&wire.AgentPaused{Reason: "interrupted", NumTurns: int64(s.conv.turns - s.conv.earlier)})
 		case s.conv.stopped:
-			err = s.complete(nil, stopHook)
-		case len(s.conv.open()) > 0:
+			err = s.completeRun(nil, stopHook)
+		case len(s.conv.openCalls()) > 0:
 			err = s.callTools()
 		case over && !s.conv.reviewed:
-			err = s.review()
-		case s.hears():
-			err = s.hear()
-		case s.conv.over() && len(s.asked) > 0 && s.conv.stop == stopEnd:
-			s.await()
-		case s.conv.over():
-			err = s.conclude()
-		case s.conv.turns >= s.maxTurns():
-			err = s.failTurn(wire.ErrorMaxTurns, fmt.Sprintf("the agent has taken %d turns without coming to an end", s.conv.turns))
+			err = s.reviewTurn()
+		case s.hasMessages():
+			err = s.hearMessages()
+		case s.conv.isOver() && len(s.asked) > 0 && s.conv.stop == stopEnd:
+			s.awaitAnswer()
+		case s.conv.isOver():
+			err = s.concludeRun()
+		case s.conv.turns-s.conv.earlier >= s.maxTurns():
+			err = s.failTurn(wire.ErrorMaxTurns, fmt.Sprintf("the agent has taken %d turns without coming to an end", s.conv.turns-s.conv.earlier))
 		case s.request.Options.MaxBudgetUsd > 0 && s.conv.bill.unknown > 0:
 			err = s.failTurn("cost_unknown", fmt.Sprintf("maxBudgetUsd can't be kept, since nobody knows what model calls of the agent cost: %d so far", s.conv.bill.unknown))
-		case s.exhausted():
-			err = s.failTurn(wire.ErrorMaxBudget, fmt.Sprintf("the agent has spent $%.4f, and its budget is $%.4f", s.conv.bill.spent(), s.request.Options.MaxBudgetUsd))
-		case s.tooLong():
-			err = s.compact()
+		case s.isBudgetSpent():
+			err = s.failTurn(wire.ErrorMaxBudget, fmt.Sprintf("the agent has spent $%.4f, and its budget is $%.4f", s.conv.bill.knownSpending(), s.request.Options.MaxBudgetUsd))
+		case s.isTooLong():
+			err = s.compactContext()
 		default:
 			err = s.takeTurn()
 		}
@@ -57,8 +57,8 @@ func (s *session) loop() error {
 	}
 }
 
-// last emits the terminal event.
-func (s *session) last(p wire.Payload) error {
+// emitLast emits the terminal event.
+func (s *session) emitLast(p wire.Payload) error {
 	if err := s.emit(&wire.Event{Payload: p}); err != nil {
 		return err
 	}
@@ -72,18 +72,18 @@ func (s *session) maxTurns() int {
 	return maxTurns
 }
 
-// hears reports whether messages wait.
-func (s *session) hears() bool {
+// hasMessages reports whether messages wait.
+func (s *session) hasMessages() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.inbox) > 0
 }
 
-// hear tells the model the messages that wait.
-func (s *session) hear() error {
-	for i, m := range s.messages() {
+// hearMessages tells the model the messages that wait.
+func (s *session) hearMessages() error {
+	for i, m := range s.takeMessages() {
 		p := &wire.UserMessage{
-			Content: valid(m.Content), Source: "command", CommandID: m.CommandID,
+			Content: toValidUTF8(m.Content), Source: "command", CommandID: m.CommandID,
 			Point: fmt.Sprintf("turn-%d-message-%d", s.conv.turns, len(s.conv.said)+i),
 		}
 		if err := s.emit(&wire.Event{Payload: p}); err != nil {
@@ -96,29 +96,29 @@ func (s *session) hear() error {
 	return nil
 }
 
-// await waits for the answer to a question to the parent.
-func (s *session) await() {
+// awaitAnswer waits for the answer to a question to the parent.
+func (s *session) awaitAnswer() {
 	select {
 	case <-s.news:
 	case <-s.context().Done():
 	}
 }
 
-// tell tells the model something that nobody has said.
-func (s *session) tell(text string) error {
-	return s.emit(&wire.Event{Payload: &wire.UserMessage{Content: valid(text), Source: sourceHook}})
+// tellModel tells the model something that nobody has said.
+func (s *session) tellModel(text string) error {
+	return s.emit(&wire.Event{Payload: &wire.UserMessage{Content: toValidUTF8(text), Source: sourceHook}})
 }
 
 // takeTurn calls the model once.
 func (s *session) takeTurn() error {
-	ctx, done := s.work()
+	ctx, done := s.workContext()
 	defer done()
 	s.turn, s.turned = s.conv.turns+1, time.Now()
 	if err := s.emit(&wire.Event{Payload: &wire.TurnStart{Model: s.name}}); err != nil {
 		return err
 	}
 	s.log.Debug("turn", "turn", s.turn, "messages", len(s.conv.messages))
-	if err := s.consult(ctx, hook.Event{Name: flow.HookTurnStart}); err != nil || s.conv.stopped {
+	if err := s.consultHooks(ctx, hook.Event{Name: flow.HookTurnStart}); err != nil || s.conv.stopped {
 		return err
 	}
 	system := systemPrompt(s.request.Options)
@@ -129,22 +129,22 @@ func (s *session) takeTurn() error {
 			return err
 		}
 	}
-	a, err := s.ask(ctx, s.question(system), s.stream())
+	a, err := s.callModel(ctx, s.nextQuestion(system), s.pieceRecorder())
 	if errors.Is(err, errAbandoned) {
 		return nil // the loop sees why
 	}
 	if err != nil {
 		return err
 	}
-	return s.keep(a)
+	return s.recordAnswer(a)
 }
 
-// question is what the model is asked next.
-func (s *session) question(system string) question {
+// nextQuestion is what the model is asked next.
+func (s *session) nextQuestion(system string) question {
 	o := s.request.Options
 	q := question{
-		model: s.name, system: system, messages: s.conv.prompt(), tools: s.tools, schema: o.OutputSchema,
-		maxTokens: o.MaxTokens, thinking: thinking(o), effort: o.Effort,
+		model: s.name, system: system, messages: s.conv.nextPrompt(), tools: s.tools, schema: o.OutputSchema,
+		maxTokens: o.MaxTokens, thinking: thinkingText(o), effort: o.Effort,
 	}
 	if q.maxTokens <= 0 {
 		q.maxTokens = defaultAnswer
@@ -162,15 +162,15 @@ const (
 	longAnswer    = 32_000
 )
 
-// keep puts a message of the model on record, and the point to resume from. What it cost
+// recordAnswer puts a message of the model on record, and the point to resume from. What it cost
 // comes first: a message that is lost is paid for all the same.
-func (s *session) keep(a answer) error {
-	if err := s.emit(&wire.Event{Payload: s.used(a, fmt.Sprintf("%s-%d", s.request.SessionID, s.turn))}); err != nil {
+func (s *session) recordAnswer(a answer) error {
+	if err := s.emit(&wire.Event{Payload: s.usageOf(a, fmt.Sprintf("%s-%d", s.request.SessionID, s.turn))}); err != nil {
 		return err
 	}
-	blocks := s.conv.distinct(a.blocks)
+	blocks := s.conv.distinctCalls(a.blocks)
 	message := &wire.AgentMessage{
-		MessageID: valid(a.id), Model: valid(a.model), Content: mustMarshal(blocks), StopReason: valid(a.stop), Blocks: s.conv.blocks,
+		MessageID: toValidUTF8(a.id), Model: toValidUTF8(a.model), Content: mustMarshal(blocks), StopReason: toValidUTF8(a.stop), Blocks: s.conv.blocks,
 	}
 	if err := s.emit(&wire.Event{Payload: message}); err != nil {
 		return err
@@ -178,25 +178,25 @@ func (s *session) keep(a answer) error {
 	if len(s.conv.calls) == 0 {
 		return nil // the turn is over
 	}
-	return s.checkpoint(wire.CheckpointSubturn)
+	return s.emitCheckpoint(wire.CheckpointSubturn)
 }
 
 // endTurn puts the end of a turn on record.
 func (s *session) endTurn() error {
-	if err := s.checkpoint(wire.CheckpointTurn); err != nil {
+	if err := s.emitCheckpoint(wire.CheckpointTurn); err != nil {
 		return err
 	}
 	return s.emit(&wire.Event{Payload: s.turnEnd()})
 }
 
-// review asks the hooks about the end of a turn.
-func (s *session) review() error {
-	err := s.consult(s.context(), hook.Event{Name: flow.HookTurnEnd})
+// reviewTurn asks the hooks about the end of a turn.
+func (s *session) reviewTurn() error {
+	err := s.consultHooks(s.context(), hook.Event{Name: flow.HookTurnEnd})
 	s.conv.reviewed = true // though nobody was there to be asked
 	return err
 }
 
-func (s *session) checkpoint(kind wire.CheckpointKind) error {
+func (s *session) emitCheckpoint(kind wire.CheckpointKind) error {
 	return s.emit(&wire.Event{Payload: &wire.Checkpoint{Kind: kind}})
 }
 
@@ -210,15 +210,15 @@ const retryBase = 500 * time.Millisecond
 // not enough, the node's policy decides.
 const maxDelay = time.Hour
 
-// ask calls the model until it answers: as often as the options say. Each failure is
+// callModel calls the model until it answers: as often as the options say. Each failure is
 // on record.
-func (s *session) ask(ctx context.Context, q question, tell func(piece) error) (answer, error) {
+func (s *session) callModel(ctx context.Context, q question, tell func(piece) error) (answer, error) {
 	retries := maxRetries
 	if n := s.request.Options.Retries; n != nil {
 		retries = max(*n, 0)
 	}
 	for attempt := 0; ; attempt++ {
-		a, err := s.attempt(ctx, q, tell)
+		a, err := s.callModelOnce(ctx, q, tell)
 		switch {
 		case err == nil:
 			return a, nil
@@ -229,27 +229,27 @@ func (s *session) ask(ctx context.Context, q question, tell func(piece) error) (
 		}
 		failed := asAPIError(err)
 		if !failed.retry || attempt == retries || failed.after > maxDelay {
-			return a, s.fail(failed.event(attempt, retries, 0))
+			return a, s.failRun(failed.errorEvent(attempt, retries, 0))
 		}
 		delay := retryBase << min(attempt, 10)
 		if failed.after > 0 {
 			delay = failed.after
 		}
 		s.log.Warn("model call failed", "attempt", attempt, "delay", delay, "error", err)
-		if err := s.emit(&wire.Event{Payload: failed.event(attempt, retries, delay)}); err != nil {
+		if err := s.emit(&wire.Event{Payload: failed.errorEvent(attempt, retries, delay)}); err != nil {
 			return a, err
 		}
-		if !sleep(ctx, delay) && s.context().Err() == nil {
+		if !sleepFor(ctx, delay) && s.context().Err() == nil {
 			return a, errAbandoned
 		}
 	}
 }
 
-// event is the failure of a try, counted from 0, as it is recorded: as Claude Code does, by
+// errorEvent is the failure of a try, counted from 0, as it is recorded: as Claude Code does, by
 // the number of the retry that follows, or that was the last.
-func (e *apiError) event(attempt, retries int, delay time.Duration) *wire.AgentError {
+func (e *apiError) errorEvent(attempt, retries int, delay time.Duration) *wire.AgentError {
 	p := &wire.AgentError{
-		ErrorType: e.kind, Message: e.Error(), Details: e.details(), Severity: wire.SeverityWarning, Phase: "model", Status: e.status,
+		ErrorType: e.kind, Message: e.Error(), Details: e.errorDetails(), Severity: wire.SeverityWarning, Phase: "model", Status: e.status,
 	}
 	if delay > 0 {
 		attempt++
@@ -261,7 +261,7 @@ func (e *apiError) event(attempt, retries int, delay time.Duration) *wire.AgentE
 	return p
 }
 
-func sleep(ctx context.Context, d time.Duration) bool {
+func sleepFor(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -272,13 +272,13 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// attempt calls the model once. A stream that is silent for too long is broken.
-func (s *session) attempt(ctx context.Context, q question, tell func(piece) error) (answer, error) {
+// callModelOnce calls the model once. A stream that is silent for too long is broken.
+func (s *session) callModelOnce(ctx context.Context, q question, tell func(piece) error) (answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	idle := time.AfterFunc(s.provider.Idle, func() { cancel(errIdle) })
 	defer idle.Stop()
-	a, err := s.model.answer(ctx, q, func(p piece) error {
+	a, err := s.model.streamAnswer(ctx, q, func(p piece) error {
 		idle.Reset(s.provider.Idle)
 		return tell(p)
 	})
@@ -290,9 +290,9 @@ func (s *session) attempt(ctx context.Context, q question, tell func(piece) erro
 
 var errIdle = errors.New("the model's API was silent for too long")
 
-// stream returns what records the pieces of a message. Blocks are numbered within the
+// pieceRecorder returns what records the pieces of a message. Blocks are numbered within the
 // execution; those of a stream that broke off aren't numbered again.
-func (s *session) stream() func(piece) error {
+func (s *session) pieceRecorder() func(piece) error {
 	numbers := map[int]int{}
 	return func(p piece) error {
 		if p.text == "" { // a message begins
@@ -306,9 +306,9 @@ func (s *session) stream() func(piece) error {
 			numbers[p.block] = n
 		}
 		if p.thinking {
-			return s.emit(&wire.Event{Payload: &wire.AgentThinkingDelta{Content: valid(p.text), Block: n}})
+			return s.emit(&wire.Event{Payload: &wire.AgentThinkingDelta{Content: toValidUTF8(p.text), Block: n}})
 		}
-		return s.emit(&wire.Event{Payload: &wire.AgentTextDelta{Content: valid(p.text), Block: n}})
+		return s.emit(&wire.Event{Payload: &wire.AgentTextDelta{Content: toValidUTF8(p.text), Block: n}})
 	}
 }
 
@@ -318,57 +318,57 @@ const maxCut = 3
 // goOn is what the model is told after such an answer.
 const goOn = "Your answer was cut off at the limit of its length. Go on exactly where it stopped."
 
-// conclude ends the execution if the model has come to an end.
-func (s *session) conclude() error {
+// concludeRun ends the execution if the model has come to an end.
+func (s *session) concludeRun() error {
 	switch s.conv.stop {
 	case stopRefusal:
 		return s.failTurn("refusal", "the model refused to answer")
 	case stopLength:
 		if s.conv.cut <= maxCut {
-			return s.tell(goOn)
+			return s.tellModel(goOn)
 		}
 		return s.failTurn(stopLength, fmt.Sprintf("%d answers in a row were cut off at the limit of their length", s.conv.cut))
 	case stopContext:
 		return s.failTurn(stopContext, "the conversation is longer than the model's context window")
 	}
-	structured, err := s.structured()
+	structured, err := s.structuredAnswer()
 	if err != nil {
 		return s.failTurn("invalid_output", err.Error())
 	}
-	if !s.end() {
+	if !s.closeInbox() {
 		return nil
 	}
-	return s.complete(structured, s.conv.stop)
+	return s.completeRun(structured, s.conv.stop)
 }
 
-// complete ends the execution well.
-func (s *session) complete(structured wire.Raw, stop string) error {
-	text := s.conv.text()
-	if err := s.consult(s.context(), hook.Event{Name: flow.HookAgentStop, Result: wire.RawString(text)}); err != nil {
+// completeRun ends the execution well.
+func (s *session) completeRun(structured wire.Raw, stop string) error {
+	text := s.conv.lastText()
+	if err := s.consultHooks(s.context(), hook.Event{Name: flow.HookAgentStop, Result: wire.RawString(text)}); err != nil {
 		return err
 	}
 	p := &wire.AgentComplete{
 		Result: text, StructuredOutput: structured, Usage: s.conv.usage, ModelUsage: maps.Clone(s.conv.models),
-		DurationMs: time.Since(s.begun).Milliseconds(), NumTurns: int64(s.conv.turns), StopReason: stop,
-		TotalCostUsd: s.conv.bill.total(),
+		DurationMs: time.Since(s.begun).Milliseconds(), NumTurns: int64(s.conv.turns - s.conv.earlier), StopReason: stop,
+		TotalCostUsd: s.conv.bill.totalCost(), CostSource: s.conv.bill.prices,
 	}
 	s.log.Info("agent complete", "turns", s.conv.turns, "input_tokens", p.Usage.InputTokens, "output_tokens", p.Usage.OutputTokens)
 	if len(s.conv.denials) > 0 {
 		p.Denials = mustMarshal(s.conv.denials)
 	}
-	return s.last(p)
+	return s.emitLast(p)
 }
 
-// structured returns the answer as the value that its schema asks for; nil without one.
-func (s *session) structured() (wire.Raw, error) {
+// structuredAnswer returns the answer as the value that its schema asks for; nil without one.
+func (s *session) structuredAnswer() (wire.Raw, error) {
 	if len(s.request.Options.OutputSchema) == 0 {
 		return nil, nil
 	}
-	value, err := wire.RawFromJSON([]byte(s.conv.text()))
+	value, err := wire.RawFromJSON([]byte(s.conv.lastText()))
 	if err != nil {
 		return nil, fmt.Errorf("the answer is no JSON, though a schema was given: %w", err)
 	}
-	if err := fits(value, s.request.Options.OutputSchema); err != nil {
+	if err := validateValue(value, s.request.Options.OutputSchema); err != nil {
 		return nil, err
 	}
 	return value, nil
@@ -378,9 +378,9 @@ func (s *session) structured() (wire.Raw, error) {
 func (s *session) turnEnd() *wire.TurnEnd {
 	p := &wire.TurnEnd{StopReason: s.conv.stop, Subtype: "success", DurationMs: time.Since(s.turned).Milliseconds(), NumTurns: 1}
 	if len(s.conv.calls) == 0 {
-		p.Result = s.conv.text()
+		p.Result = s.conv.lastText()
 	}
-	s.conv.bill.tell(p)
+	s.conv.bill.fillTurnEnd(p)
 	return p
 }
 
@@ -391,5 +391,5 @@ func (s *session) failTurn(kind, message string) error {
 	if err := s.emit(&wire.Event{Payload: end}); err != nil {
 		return err
 	}
-	return s.fail(&wire.AgentError{ErrorType: kind, Message: message, Phase: "lifecycle"})
+	return s.failRun(&wire.AgentError{ErrorType: kind, Message: message, Phase: "lifecycle"})
 }

@@ -16,17 +16,17 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"wake/internal/agent"
-	"wake/internal/process"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // mcpConnect bounds how long a server may take until its tools are known.
 const mcpConnect = 30 * time.Second
 
-// connect connects to the servers of the options and returns their tools, by name. The
+// connectServers connects to the servers of the options and returns their tools, by name. The
 // session disconnects when it ends.
-func (s *session) connect(ctx context.Context, env []string) ([]*tool, error) {
+func (s *session) connectServers(ctx context.Context, env []string) ([]*tool, error) {
 	ctx, cancel := context.WithTimeout(ctx, mcpConnect)
 	defer cancel()
 	var tools []*tool
@@ -49,7 +49,7 @@ func (s *session) connect(ctx context.Context, env []string) ([]*tool, error) {
 }
 
 func (s *session) serverTools(ctx context.Context, name string, c agent.MCPServer, env []string) ([]*tool, error) {
-	transport, err := s.transport(c, env)
+	transport, err := s.openTransport(c, env)
 	if err != nil {
 		return nil, err
 	}
@@ -70,8 +70,8 @@ func (s *session) serverTools(ctx context.Context, name string, c agent.MCPServe
 	return tools, nil
 }
 
-// transport starts a server that is a command.
-func (s *session) transport(c agent.MCPServer, env []string) (sdk.Transport, error) {
+// openTransport starts a server that is a command.
+func (s *session) openTransport(c agent.MCPServer, env []string) (sdk.Transport, error) {
 	switch {
 	case c.URL != "":
 		client := *s.provider.Client
@@ -86,7 +86,11 @@ func (s *session) transport(c agent.MCPServer, env []string) (sdk.Transport, err
 	case len(c.Command) == 0:
 		return nil, errors.New("it has no command and no url")
 	}
-	p, err := process.Start(process.Config{
+	host := s.request.Host
+	if host == nil {
+		host = process.Direct{}
+	}
+	p, err := host.Start(process.Config{
 		Argv: c.Command, Dir: s.request.Options.Cwd, Env: agent.CommandEnvironment(env, c.Env), KeepStderr: true,
 	})
 	if err != nil {
@@ -126,11 +130,11 @@ const maxName = 128
 func mcpTool(server string, t *sdk.Tool, conn *sdk.ClientSession) *tool {
 	name := notInName.ReplaceAllString("mcp__"+server+"__"+t.Name, "_")
 	schema, err := wire.Marshal(t.InputSchema)
-	if err != nil || str(schema, "type") != "object" {
+	if err != nil || stringAt(schema, "type") != "object" {
 		schema = mustMarshal(map[string]any{"type": "object"})
 	}
 	return &tool{
-		name: name[:min(len(name), maxName)], description: valid(t.Description), schema: schema,
+		name: name[:min(len(name), maxName)], description: toValidUTF8(t.Description), schema: schema,
 		reads: t.Annotations != nil && t.Annotations.ReadOnlyHint, timeout: toolTimeout,
 		run: func(ctx context.Context, _ string, input wire.Raw) (result, error) {
 			r, err := conn.CallTool(ctx, &sdk.CallToolParams{Name: t.Name, Arguments: jsonOf(input)})
@@ -150,23 +154,23 @@ func mcpResult(r *sdk.CallToolResult) result {
 	for _, c := range r.Content {
 		switch c := c.(type) {
 		case *sdk.TextContent:
-			texts = append(texts, valid(c.Text))
-			blocks = append(blocks, textBlock(valid(c.Text)))
+			texts = append(texts, toValidUTF8(c.Text))
+			blocks = append(blocks, textBlock(toValidUTF8(c.Text)))
 		case *sdk.ImageContent:
 			pictures = true
 			blocks = append(blocks, mustMarshal(map[string]any{"type": "image", "source": map[string]any{
-				"type": "base64", "media_type": c.MIMEType, "data": encode64(c.Data),
+				"type": "base64", "media_type": c.MIMEType, "data": encodeBase64(c.Data),
 			}}))
 		default:
 			other, err := json.Marshal(c)
 			if err != nil {
 				other = []byte("[content that can't be shown]")
 			}
-			texts = append(texts, valid(string(other)))
-			blocks = append(blocks, textBlock(valid(string(other))))
+			texts = append(texts, toValidUTF8(string(other)))
+			blocks = append(blocks, textBlock(toValidUTF8(string(other))))
 		}
 	}
-	out := text(strings.Join(texts, "\n"))
+	out := textResult(strings.Join(texts, "\n"))
 	if pictures {
 		out.output = mustMarshal(blocks)
 	}
@@ -177,8 +181,8 @@ func mcpResult(r *sdk.CallToolResult) result {
 	return out
 }
 
-// disconnect ends what the session is connected to, the latest first.
-func (s *session) disconnect() {
+// disconnectAll ends what the session is connected to, the latest first.
+func (s *session) disconnectAll() {
 	for _, end := range slices.Backward(s.closers) {
 		if err := end(); err != nil {
 			s.log.Debug("MCP server not ended properly", "error", err)

@@ -14,10 +14,10 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"wake/internal/agent"
-	"wake/internal/agent/native"
-	"wake/internal/agent/native/apitest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/native"
+	"code.wake.dev/wake/internal/agent/native/apitest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 type addInput struct {

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"wake/internal/agent"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // The reasons for which a model ends a message, by the Messages API's names.
@@ -29,10 +29,10 @@ const (
 // model is an API that answers a conversation.
 type model interface {
 	// limits returns what the API says of the model; zero is unknown.
-	limits(ctx context.Context, name string) (limits, error)
+	modelLimits(ctx context.Context, name string) (limits, error)
 	// answer has the model answer. Pieces of text and thinking are told while they
 	// come. An error that isn't the API's own is one of tell or of the transport.
-	answer(ctx context.Context, q question, tell func(piece) error) (answer, error)
+	streamAnswer(ctx context.Context, q question, tell func(piece) error) (answer, error)
 }
 
 // limits are those of a model, in tokens.
@@ -95,8 +95,8 @@ func (e *apiError) Error() string {
 	return e.kind + " (" + strings.Join(known, ", ") + "): " + e.message
 }
 
-// details is the failure as the API's own answers have it; nil if it isn't the API's.
-func (e *apiError) details() wire.Raw {
+// errorDetails is the failure as the API's own answers have it; nil if it isn't the API's.
+func (e *apiError) errorDetails() wire.Raw {
 	if e.name == "" && e.request == "" {
 		return nil
 	}
@@ -119,14 +119,14 @@ func asAPIError(err error) *apiError {
 	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() {
 		message = "no answer in time: " + message
 	}
-	return &apiError{kind: wire.ErrorNetwork, message: valid(message), retry: true}
+	return &apiError{kind: wire.ErrorNetwork, message: toValidUTF8(message), retry: true}
 }
 
-// refused is the error of an answer with a status of its own, or of one within a stream.
+// newAPIError is the error of an answer with a status of its own, or of one within a stream.
 // name is what the API calls it.
-func refused(status int, name, message string, header http.Header) *apiError {
+func newAPIError(status int, name, message string, header http.Header) *apiError {
 	e := &apiError{
-		status: status, kind: agent.APIErrorType(status, name), name: firstWord(name), message: valid(message),
+		status: status, kind: agent.APIErrorType(status, name), name: firstWord(name), message: toValidUTF8(message),
 		request: firstWord(cmp.Or(header.Get("Request-Id"), header.Get("X-Request-Id"))),
 		after:   retryAfter(header.Get("Retry-After"), time.Now()),
 	}
@@ -148,7 +148,7 @@ const maxAPIName = 100
 
 // firstWord is a name that an API has told, so that it is one.
 func firstWord(s string) string {
-	words := strings.Fields(valid(s))
+	words := strings.Fields(toValidUTF8(s))
 	if len(words) == 0 {
 		return ""
 	}
@@ -177,22 +177,22 @@ func toolUse(id, name, input string) wire.Raw {
 		object, err = mustMarshal(map[string]any{}), nil
 	}
 	if _, ok := object.Any().(map[string]any); err != nil || !ok {
-		object = mustMarshal(map[string]any{malformedKey: valid(input)})
+		object = mustMarshal(map[string]any{malformedKey: toValidUTF8(input)})
 	}
 	return mustMarshal(map[string]any{"type": "tool_use", "id": id, "name": name, "input": object})
 }
 
-// uncut leaves out the last call of a message if it was cut off at the limit of the
+// dropCutCall leaves out the last call of a message if it was cut off at the limit of the
 // message's length.
-func uncut(stop string, blocks []wire.Raw) []wire.Raw {
-	if last := len(blocks) - 1; stop == stopLength && last >= 0 && malformed(blocks[last].Get("input")) != "" {
+func dropCutCall(stop string, blocks []wire.Raw) []wire.Raw {
+	if last := len(blocks) - 1; stop == stopLength && last >= 0 && inputProblem(blocks[last].Get("input")) != "" {
 		return blocks[:last]
 	}
 	return blocks
 }
 
-// malformed returns why the input of a call can't be used, "" if it can.
-func malformed(input wire.Raw) string {
+// inputProblem returns why the input of a call can't be used, "" if it can.
+func inputProblem(input wire.Raw) string {
 	text, ok := input.Get(malformedKey).Text()
 	if m, _ := input.Any().(map[string]any); !ok || len(m) != 1 {
 		return ""

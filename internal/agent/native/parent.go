@@ -6,16 +6,16 @@ import (
 	"fmt"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // notifyParent is the tool that tells the supervisor of the run something. An agent that
 // has asked doesn't end before it is answered.
 func notifyParent() *tool {
-	return define("notify_parent", "Tells whoever supervises you something that can't wait: a question, or what blocks you. "+
+	return defineTool("notify_parent", "Tells whoever supervises you something that can't wait: a question, or what blocks you. "+
 		"The answer to a question comes as a message. Not for progress, results or errors: those are seen anyway.",
 		`{"type":"object","properties":{"message":{"type":"string"},"priority":{"type":"string","enum":["info","question","blocker"],"description":"info by default"}},"required":["message"]}`,
-		false, func(_ context.Context, _ string, in notifyInput) (result, error) { return in.notify() })
+		false, func(_ context.Context, _ string, in notifyInput) (result, error) { return in.toResult() })
 }
 
 type notifyInput struct {
@@ -23,7 +23,7 @@ type notifyInput struct {
 	Priority wire.Priority
 }
 
-func (in notifyInput) notify() (result, error) {
+func (in notifyInput) toResult() (result, error) {
 	if strings.TrimSpace(in.Message) == "" {
 		return result{}, errors.New("message is required")
 	}
@@ -35,7 +35,7 @@ func (in notifyInput) notify() (result, error) {
 	default:
 		return result{}, fmt.Errorf("priority is %q, not info, question or blocker", in.Priority)
 	}
-	r := text(answer)
-	r.told = []wire.Payload{&wire.CCMessage{Text: valid(in.Message), Priority: in.Priority}}
+	r := textResult(answer)
+	r.told = []wire.Payload{&wire.CCMessage{Text: toValidUTF8(in.Message), Priority: in.Priority}}
 	return r, nil
 }

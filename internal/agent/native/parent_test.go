@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"wake/internal/agent"
-	"wake/internal/agent/native/apitest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/native/apitest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // TestQuestion asks the parent and ends once it is answered, not before; also if the

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"slices"
 
-	"wake/internal/agent"
-	"wake/internal/ask"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // The permission modes, by their names in a flow.
@@ -36,10 +36,10 @@ type ruling struct {
 	note     string
 }
 
-// rule judges a call: a denied tool is denied, then one that isn't on the list of
+// ruleOnCall judges a call: a denied tool is denied, then one that isn't on the list of
 // allowed tools, if there is one; then one that requires approval waits for it;
 // then the mode decides. A question is always for a human.
-func rule(o agent.Options, mode string, t *tool) ruling {
+func ruleOnCall(o agent.Options, mode string, t *tool) ruling {
 	switch {
 	case slices.Contains(o.DisallowedTools, t.name):
 		return ruling{wire.DecisionDeny, "the tool is disallowed"}

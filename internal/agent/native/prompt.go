@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"wake/internal/agent"
+	"code.wake.dev/wake/internal/agent"
 )
 
 // systemPrompt is what the model is told of its role. It follows from the options
@@ -17,7 +17,7 @@ func systemPrompt(o agent.Options) string {
 	if o.AppendSystemPrompt != "" {
 		parts = append(parts, o.AppendSystemPrompt)
 	}
-	return valid(strings.Join(parts, "\n\n"))
+	return toValidUTF8(strings.Join(parts, "\n\n"))
 }
 
 const role = `You are an agent that works in the folder %s by means of your tools, without a human at your side. Do what the task asks for and nothing beyond it. Look before you change something, check that what you have done works, and say at the end what you did and what you could not do. When a tool call was interrupted, its outcome is unknown: look at the state of things before you repeat it.`

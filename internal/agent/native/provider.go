@@ -11,7 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"wake/internal/agent"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/process"
 )
 
 // Provider runs wake's own agent. The zero value reaches no model: keys come from
@@ -20,6 +21,7 @@ import (
 //	ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN, ANTHROPIC_BASE_URL
 //	OPENAI_API_KEY, OPENAI_BASE_URL     for models named openai:<model>
 type Provider struct {
+	User    *process.User // that its commands run as; nil: this process's own
 	Environ []string      // wake's environment
 	Model   string        // of agents that name none; default [DefaultModel]
 	Client  *http.Client  // default: one without a time limit of its own
@@ -36,6 +38,11 @@ const (
 	maxRetries = 3
 )
 
+// Capabilities implements [agent.Provider].
+func (*Provider) Capabilities() agent.Capabilities {
+	return agent.Capabilities{ResumesFromLog: true, StartsRuns: true, SaysBegin: true}
+}
+
 // Start checks the request. What the agent does begins with its Events.
 func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, error) {
 	d := p.withDefaults()
@@ -47,7 +54,7 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 		return nil, errors.New("native: a session id is required")
 	case o.Cwd == "":
 		return nil, errors.New("native: a folder to work in is required")
-	case thinking(o) != "" && thinking(o) != "adaptive" && !isCount(thinking(o)):
+	case thinkingText(o) != "" && thinkingText(o) != "adaptive" && !isCount(thinkingText(o)):
 		return nil, fmt.Errorf("native: thinking is %s, not adaptive or a number of tokens", jsonOf(o.Thinking))
 	}
 	if err := checkPrices(r.Options, cmp.Or(r.Options.Model, d.Model)); err != nil {
@@ -74,8 +81,8 @@ func checkPrices(o agent.Options, model string) error {
 	return nil
 }
 
-// thinking returns how the model is to think as a text.
-func thinking(o agent.Options) string {
+// thinkingText returns how the model is to think as a text.
+func thinkingText(o agent.Options) string {
 	if s, ok := o.Thinking.Text(); ok {
 		return s
 	}
@@ -103,8 +110,8 @@ func (p *Provider) withDefaults() Provider {
 	return d
 }
 
-// env returns a variable of wake's environment.
-func (p *Provider) env(key string) string {
+// envVar returns a variable of wake's environment.
+func (p *Provider) envVar(key string) string {
 	for _, kv := range p.Environ {
 		if value, ok := strings.CutPrefix(kv, key+"="); ok {
 			return value
@@ -113,18 +120,18 @@ func (p *Provider) env(key string) string {
 	return ""
 }
 
-// reach returns the API of a model and the model's name there.
-func (p *Provider) reach(name string) (model, string, error) {
+// reachModel returns the API of a model and the model's name there.
+func (p *Provider) reachModel(name string) (model, string, error) {
 	name = cmp.Or(name, p.Model)
 	if rest, ok := strings.CutPrefix(name, "openai:"); ok {
-		base, key := p.env("OPENAI_BASE_URL"), p.env("OPENAI_API_KEY")
+		base, key := p.envVar("OPENAI_BASE_URL"), p.envVar("OPENAI_API_KEY")
 		if base == "" && key == "" {
 			return nil, "", errors.New("no OPENAI_API_KEY and no OPENAI_BASE_URL in the environment of the runner")
 		}
 		return newChatAPI(p.Client, base, key), rest, nil
 	}
 	name = strings.TrimPrefix(name, "anthropic:")
-	base, key, token := p.env("ANTHROPIC_BASE_URL"), p.env("ANTHROPIC_API_KEY"), p.env("ANTHROPIC_AUTH_TOKEN")
+	base, key, token := p.envVar("ANTHROPIC_BASE_URL"), p.envVar("ANTHROPIC_API_KEY"), p.envVar("ANTHROPIC_AUTH_TOKEN")
 	if key == "" && token == "" {
 		return nil, "", errors.New("no ANTHROPIC_API_KEY and no ANTHROPIC_AUTH_TOKEN in the environment of the runner")
 	}

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"strings"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// valid returns s in UTF-8.
-func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+// toValidUTF8 returns s in UTF-8.
+func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // mustMarshal is [wire.Marshal] of values that always have a form.
 func mustMarshal(v any) wire.Raw {
@@ -23,8 +23,8 @@ func mustMarshal(v any) wire.Raw {
 	return r
 }
 
-// list returns the items of a list, nil of anything else.
-func list(r wire.Raw) []wire.Raw {
+// itemsOf returns the items of a list, nil of anything else.
+func itemsOf(r wire.Raw) []wire.Raw {
 	var items []wire.Raw
 	if wire.Unmarshal(r, &items) != nil {
 		return nil
@@ -32,8 +32,8 @@ func list(r wire.Raw) []wire.Raw {
 	return items
 }
 
-// str returns the text of a field, "" if it has none.
-func str(r wire.Raw, key string) string {
+// stringAt returns the text of a field, "" if it has none.
+func stringAt(r wire.Raw, key string) string {
 	s, _ := r.Get(key).Text()
 	return s
 }
@@ -69,9 +69,9 @@ func resultBlock(id string, output wire.Raw, failed bool) wire.Raw {
 }
 
 func isBlocks(r wire.Raw) bool {
-	blocks := list(r)
+	blocks := itemsOf(r)
 	for _, b := range blocks {
-		if t := str(b, "type"); t != "text" && t != "image" {
+		if t := stringAt(b, "type"); t != "text" && t != "image" {
 			return false
 		}
 	}
@@ -88,9 +88,9 @@ func blocksOf(prompt wire.Raw) []wire.Raw {
 		return []wire.Raw{textBlock(s)}
 	}
 	var blocks []wire.Raw
-	for _, item := range list(prompt) {
+	for _, item := range itemsOf(prompt) {
 		switch content := item.Get("content"); {
-		case str(item, "type") != "" && str(item, "role") == "":
+		case stringAt(item, "type") != "" && stringAt(item, "role") == "":
 			blocks = append(blocks, item)
 		case len(content) > 0:
 			blocks = append(blocks, blocksOf(content)...)
@@ -111,20 +111,20 @@ func hashOf(r wire.Raw) string {
 func textOf(blocks []wire.Raw) string {
 	var text strings.Builder
 	for _, b := range blocks {
-		if str(b, "type") == "text" {
-			text.WriteString(str(b, "text"))
+		if stringAt(b, "type") == "text" {
+			text.WriteString(stringAt(b, "text"))
 		}
 	}
 	return text.String()
 }
 
-// says reports whether a message of the model says something. The API doesn't take
+// saysSomething reports whether a message of the model says something. The API doesn't take
 // back one that only thinks.
-func says(blocks []wire.Raw) bool {
+func saysSomething(blocks []wire.Raw) bool {
 	return slices.ContainsFunc(blocks, func(b wire.Raw) bool {
-		t := str(b, "type")
+		t := stringAt(b, "type")
 		return t != "thinking" && t != "redacted_thinking"
 	})
 }
 
-func encode64(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
+func encodeBase64(data []byte) string { return base64.StdEncoding.EncodeToString(data) }

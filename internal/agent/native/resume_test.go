@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent"
-	"wake/internal/agent/native/apitest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/native/apitest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // newStory is an execution through every breakpoint: two calls in a message, one that

@@ -20,15 +20,15 @@ const (
 
 var errEnough = errors.New("enough")
 
-// searches are the tools that look for files and in them.
-func (w workspace) searches() []*tool {
+// searchTools are the tools that look for files and in them.
+func (w workspace) searchTools() []*tool {
 	return []*tool{
-		define("glob", "Lists the files of the workspace whose path matches a pattern such as **/*.go. At most 1000, by name; .git is left out.",
+		defineTool("glob", "Lists the files of the workspace whose path matches a pattern such as **/*.go. At most 1000, by name; .git is left out.",
 			`{"type":"object","properties":{"pattern":{"type":"string","description":"with *, ?, ** and {a,b}, relative to path"},"path":{"type":"string","description":"folder to look in; the workspace by default"}},"required":["pattern"]}`,
-			true, w.glob),
-		define("grep", "Looks for a regular expression (RE2) in the text files of the workspace, line by line. Tells path:line:text, at most 1000 lines.",
+			true, w.globFiles),
+		defineTool("grep", "Looks for a regular expression (RE2) in the text files of the workspace, line by line. Tells path:line:text, at most 1000 lines.",
 			`{"type":"object","properties":{"pattern":{"type":"string"},"path":{"type":"string","description":"file or folder; the workspace by default"},"glob":{"type":"string","description":"only files that match, such as *.go"},"ignore_case":{"type":"boolean"}},"required":["pattern"]}`,
-			true, w.grep),
+			true, w.grepFiles),
 	}
 }
 
@@ -72,10 +72,10 @@ func globExpression(pattern string, anywhere bool) (*regexp.Regexp, error) {
 	return regexp.Compile(b.String() + "$")
 }
 
-// walk visits the files below a folder of the workspace by their paths, relative to
+// walkFiles visits the files below a folder of the workspace by their paths, relative to
 // the workspace and to the folder.
-func (w workspace) walk(ctx context.Context, folder string, visit func(root *os.Root, path, below string) error) error {
-	root, rel, err := w.open(folder)
+func (w workspace) walkFiles(ctx context.Context, folder string, visit func(root *os.Root, path, below string) error) error {
+	root, rel, err := w.openPath(folder)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func (w workspace) walk(ctx context.Context, folder string, visit func(root *os.
 
 type globInput struct{ Pattern, Path string }
 
-func (w workspace) glob(ctx context.Context, _ string, in globInput) (result, error) {
+func (w workspace) globFiles(ctx context.Context, _ string, in globInput) (result, error) {
 	if in.Pattern == "" {
 		return result{}, errors.New("pattern is required")
 	}
@@ -120,7 +120,7 @@ func (w workspace) glob(ctx context.Context, _ string, in globInput) (result, er
 		return result{}, err
 	}
 	var found []string
-	err = w.walk(ctx, in.Path, func(_ *os.Root, path, below string) error {
+	err = w.walkFiles(ctx, in.Path, func(_ *os.Root, path, below string) error {
 		if match.MatchString(below) {
 			found = append(found, path)
 		}
@@ -133,9 +133,9 @@ func (w workspace) glob(ctx context.Context, _ string, in globInput) (result, er
 	case err != nil:
 		return result{}, err
 	case len(found) == 0:
-		return text("No file matches."), nil
+		return textResult("No file matches."), nil
 	}
-	return text(strings.Join(found, "\n")), nil
+	return textResult(strings.Join(found, "\n")), nil
 }
 
 type grepInput struct {
@@ -143,7 +143,7 @@ type grepInput struct {
 	IgnoreCase          bool `json:"ignore_case"`
 }
 
-func (w workspace) grep(ctx context.Context, _ string, in grepInput) (result, error) {
+func (w workspace) grepFiles(ctx context.Context, _ string, in grepInput) (result, error) {
 	if in.Pattern == "" {
 		return result{}, errors.New("pattern is required")
 	}
@@ -159,7 +159,7 @@ func (w workspace) grep(ctx context.Context, _ string, in grepInput) (result, er
 		return result{}, err
 	}
 	var found, large []string
-	err = w.walk(ctx, in.Path, func(root *os.Root, path, below string) error {
+	err = w.walkFiles(ctx, in.Path, func(root *os.Root, path, below string) error {
 		if in.Glob != "" && !only.MatchString(below) {
 			return nil
 		}
@@ -190,5 +190,5 @@ func (w workspace) grep(ctx context.Context, _ string, in grepInput) (result, er
 	if len(large) > 0 {
 		found = append(found, fmt.Sprintf("[%d files were not searched, such as %s: they have more than %d bytes; use bash with grep]", len(large), large[0], maxFile))
 	}
-	return text(strings.Join(found, "\n")), nil
+	return textResult(strings.Join(found, "\n")), nil
 }

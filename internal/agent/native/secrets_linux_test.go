@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"wake/internal/process"
+	"code.wake.dev/wake/internal/process"
 )
 
 // unprivileged runs this program again, without what root may do to other processes.

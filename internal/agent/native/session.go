@@ -10,10 +10,11 @@ import (
 	"sync"
 	"time"
 
-	"wake/internal/agent"
-	"wake/internal/flow"
-	"wake/internal/hook"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/hook"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // session is an execution of the agent. The goroutine that consumes Events owns all
@@ -35,9 +36,10 @@ type session struct {
 	turn    int // index of the turn that is under way
 	system  string
 	begun   time.Time
-	turned  time.Time    // when the turn that is under way began here
-	price   *agent.Price // of the model; nil: not known
-	asked   []string     // messages to the parent that wait for an answer
+	turned  time.Time            // when the turn that is under way began here
+	price   *agent.Price         // of the model; nil: not known
+	asked   []string             // messages to the parent that wait for an answer
+	atWork  map[string]time.Time // calls of an earlier session that the host has, with the times of their begin
 	yield   func(*wire.Event, error) bool
 
 	calls   sync.WaitGroup // under way
@@ -47,6 +49,7 @@ type session struct {
 	abandon context.CancelCauseFunc // ends what the agent does at the moment
 	halting bool                    // it is to come to a safe point
 	ended   bool                    // it takes no more messages
+	lost    bool                    // its host is gone
 }
 
 var (
@@ -64,7 +67,7 @@ func newSession(ctx context.Context, p Provider, r agent.Request, mode string) *
 	ctx, cancel := context.WithCancel(ctx)
 	return &session{
 		provider: p, request: r, log: p.Logger.With("run_id", r.RunID, "node_id", r.NodeID, "session_id", r.SessionID),
-		mode: mode, cancel: cancel, asked: slices.Clone(r.Asked),
+		mode: mode, cancel: cancel, asked: slices.Clone(r.Asked), atWork: map[string]time.Time{},
 		context: func() context.Context { return ctx },
 		news:    make(chan struct{}, 1),
 	}
@@ -73,11 +76,11 @@ func newSession(ctx context.Context, p Provider, r agent.Request, mode string) *
 // Events runs the agent and yields what it does; see [agent.Session].
 func (s *session) Events() iter.Seq2[*wire.Event, error] {
 	return func(yield func(*wire.Event, error) bool) {
-		defer s.disconnect()
+		defer s.disconnectAll()
 		defer s.cancel()
 		s.yield, s.begun = yield, time.Now()
 		s.turned = s.begun
-		err := s.play()
+		err := s.runToEnd()
 		s.mu.Lock()
 		s.ended = true
 		s.mu.Unlock()
@@ -88,11 +91,12 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 	}
 }
 
-// play folds what was said, begins, and takes turns until the end.
-func (s *session) play() (err error) {
-	if s.conv, err = fold(s.request.RunID, s.history()); err != nil {
+// runToEnd folds what was said, begins, and takes turns until the end.
+func (s *session) runToEnd() (err error) {
+	if s.conv, err = foldEvents(s.request.RunID, s.request.ExecID, s.logHistory()); err != nil {
 		return err
 	}
+	s.findWork()
 	s.turn = s.conv.turns
 	goesOn := s.request.Resume || s.request.ForkOf != ""
 	prompt := s.request.Prompt
@@ -106,52 +110,54 @@ func (s *session) play() (err error) {
 		return err
 	}
 	if goesOn && len(s.conv.first) == 0 {
-		return s.fail(&wire.AgentError{
+		return s.failRun(&wire.AgentError{
 			ErrorType: wire.ErrorSessionNotFound, Phase: "lifecycle",
 			Message: "the log doesn't hold what the agent has said so far: it is too old, or of another run",
 		})
 	}
-	if err := s.prepare(); err != nil {
-		return s.fail(&wire.AgentError{ErrorType: wire.ErrorStartFailed, Message: "the agent didn't start: " + err.Error(), Phase: "lifecycle"})
+	if err := s.findModelAndTools(); errors.Is(err, process.ErrGone) {
+		return agent.ErrLost
+	} else if err != nil {
+		return s.failRun(&wire.AgentError{ErrorType: wire.ErrorStartFailed, Message: "the agent didn't start: " + err.Error(), Phase: "lifecycle"})
 	}
-	if err := s.emit(&wire.Event{Payload: s.initial()}); err != nil {
+	if err := s.emit(&wire.Event{Payload: s.initEvent()}); err != nil {
 		return err
 	}
 	s.log.Info("session open", "agent_id", s.request.NodeID, "model", s.name, "provider", "native", "turns", s.conv.turns)
 	if !s.conv.greeted {
 		task, _ := s.request.Prompt.Text()
-		if err := s.consult(s.context(), hook.Event{Name: flow.HookAgentStart, Task: task, Resumed: goesOn}); err != nil {
+		if err := s.consultHooks(s.context(), hook.Event{Name: flow.HookAgentStart, Task: task, Resumed: goesOn}); err != nil {
 			return err
 		}
 	}
-	return s.loop()
+	return s.takeTurns()
 }
 
-// history yields what the log has of the execution: nothing for one that begins.
-func (s *session) history() iter.Seq2[*wire.Event, error] {
+// logHistory yields what the log has of the execution: nothing for one that begins.
+func (s *session) logHistory() iter.Seq2[*wire.Event, error] {
 	if s.request.History == nil || !s.request.Resume && s.request.ForkOf == "" {
 		return func(func(*wire.Event, error) bool) {}
 	}
 	return s.request.History
 }
 
-// prepare finds the model and the tools.
-func (s *session) prepare() (err error) {
+// findModelAndTools finds the model and the tools.
+func (s *session) findModelAndTools() (err error) {
 	o := s.request.Options
-	if s.model, s.name, err = s.provider.reach(o.Model); err != nil {
+	if s.model, s.name, err = s.provider.reachModel(o.Model); err != nil {
 		return err
 	}
 	s.price = priceOf(o, cmp.Or(o.Model, s.provider.Model))
 	env := agent.CommandEnvironment(s.provider.Environ, o.Env)
-	w := workspace{dir: o.Cwd}
-	s.tools = append(w.files(), w.searches()...)
-	s.tools = append(s.tools, bash(o.Cwd, env), notifyParent(), askPerson())
-	delegates, err := s.delegates()
+	w := workspace{dir: o.Cwd, user: s.provider.User}
+	s.tools = append(w.fileTools(), w.searchTools()...)
+	s.tools = append(s.tools, s.bashTool(env), notifyParent(), askPerson())
+	delegates, err := s.delegateTools()
 	if err != nil {
 		return err
 	}
 	s.tools = append(s.tools, delegates...)
-	served, err := s.connect(s.context(), env)
+	served, err := s.connectServers(s.context(), env)
 	if err != nil {
 		return err
 	}
@@ -164,7 +170,7 @@ func (s *session) prepare() (err error) {
 func (s *session) limitsOf(ctx context.Context) limits {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	l, err := s.model.limits(ctx, s.name)
+	l, err := s.model.modelLimits(ctx, s.name)
 	if err != nil {
 		s.log.Debug("limits of the model not known", "model", s.name, "error", err)
 	}
@@ -174,8 +180,8 @@ func (s *session) limitsOf(ctx context.Context) limits {
 	return l
 }
 
-// initial is what the agent says of itself.
-func (s *session) initial() *wire.AgentInit {
+// initEvent is what the agent says of itself.
+func (s *session) initEvent() *wire.AgentInit {
 	p := &wire.AgentInit{Model: s.name, Cwd: s.request.Options.Cwd, PermissionMode: s.mode}
 	for _, t := range s.tools {
 		p.Tools = append(p.Tools, t.name)
@@ -189,31 +195,31 @@ func (s *session) emit(e *wire.Event) error {
 		return errLeft
 	}
 	if p, ok := e.Payload.(*wire.Checkpoint); ok {
-		p.PrefixHash = s.conv.hash()
+		p.PrefixHash = s.conv.prefixHash()
 	}
 	e.ExecID, e.SessionID, e.Turn = s.request.ExecID, s.request.SessionID, s.turn
 	e.Timestamp = time.Now().UnixMilli()
 	if !s.yield(e, nil) {
 		return errLeft
 	}
-	s.conv.apply(e)
+	s.conv.applyEvent(e)
 	if p, ok := e.Payload.(*wire.CCMessage); ok && p.Priority != wire.PriorityInfo {
 		s.asked = append(s.asked, e.CallID)
 	}
 	return nil
 }
 
-// fail ends the execution with an error.
-func (s *session) fail(p *wire.AgentError) error {
-	p.Message, p.Severity = valid(p.Message), wire.SeverityError
+// failRun ends the execution with an error.
+func (s *session) failRun(p *wire.AgentError) error {
+	p.Message, p.Severity = toValidUTF8(p.Message), wire.SeverityError
 	if err := s.emit(&wire.Event{Payload: p}); err != nil {
 		return err
 	}
 	return errOver
 }
 
-// work returns the context of what the agent does next, which an interruption ends.
-func (s *session) work() (context.Context, context.CancelFunc) {
+// workContext returns the context of what the agent does next, which an interruption ends.
+func (s *session) workContext() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(s.context())
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -239,12 +245,12 @@ func (s *session) Send(ctx context.Context, m agent.Message) error {
 	if m.Interrupt && s.abandon != nil {
 		s.abandon(errMessage)
 	}
-	s.wake()
+	s.signalNews()
 	return nil
 }
 
-// wake says that there is news.
-func (s *session) wake() {
+// signalNews says that there is news.
+func (s *session) signalNews() {
 	select {
 	case s.news <- struct{}{}:
 	default:
@@ -265,19 +271,34 @@ func (s *session) Interrupt(ctx context.Context) error {
 	if s.abandon != nil {
 		s.abandon(errHalting)
 	}
-	s.wake()
+	s.signalNews()
 	return nil
 }
 
-// halted reports whether the agent is to come to a safe point.
-func (s *session) halted() bool {
+// isHalting reports whether the agent is to come to a safe point.
+func (s *session) isHalting() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.halting
 }
 
-// messages takes those that wait.
-func (s *session) messages() []agent.Message {
+// loseHost ends the session: its host is gone, and with it what was at work.
+func (s *session) loseHost() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost = true
+	s.abandon(agent.ErrLost)
+}
+
+// isLost reports whether the host of the session is gone.
+func (s *session) isLost() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost
+}
+
+// takeMessages takes those that wait.
+func (s *session) takeMessages() []agent.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	messages := s.inbox
@@ -285,22 +306,30 @@ func (s *session) messages() []agent.Message {
 	return messages
 }
 
-// end closes the inbox, unless a message waits in it.
-func (s *session) end() bool {
+// closeInbox closes the inbox, unless a message waits in it.
+func (s *session) closeInbox() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = len(s.inbox) == 0
 	return s.ended
 }
 
-// enter notes a call that begins. It reports false if the session was closed.
-func (s *session) enter() bool {
+// enterCall notes a call that begins. It reports false if the session was closed.
+func (s *session) enterCall() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.context().Err() != nil {
 		return false
 	}
 	s.calls.Add(1)
+	return true
+}
+
+// Leave ends the session, whose host was left with what is at work there; see [agent.Leaver].
+func (s *session) Leave() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cancel()
 	return true
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // tool is something that the model can call.
@@ -21,8 +21,31 @@ type tool struct {
 	run         func(ctx context.Context, call string, input wire.Raw) (result, error)
 }
 
-// again reports whether the tool may be run again, and beside others.
-func (t *tool) again() bool { return t.reads || t.joins }
+// isRepeatable reports whether the tool may be run again.
+func (t *tool) isRepeatable() bool { return t.reads || t.joins }
+
+// effect is what a call may do to what others see.
+type effect int
+
+const (
+	changes effect = iota // it may change anything
+	looks                 // it changes nothing
+	starts                // it has an agent or a flow work, which may change anything, and of which several work at once
+)
+
+// callEffect returns what calls of the tool may do. Nil is a tool that doesn't exist: its call does
+// nothing.
+func (t *tool) callEffect() effect {
+	switch {
+	case t == nil:
+		return looks
+	case t.joins:
+		return starts
+	case t.reads:
+		return looks
+	}
+	return changes
+}
 
 // result is what a call has come to.
 type result struct {
@@ -34,15 +57,15 @@ type result struct {
 	childCost  *float64       // what that has cost, in US dollars; nil: it isn't known
 }
 
-func text(s string) result { return result{output: wire.RawString(valid(s))} }
+func textResult(s string) result { return result{output: wire.RawString(toValidUTF8(s))} }
 
-// failure is the result of a call that can't be served.
-func failure(err error) result {
-	return result{output: wire.RawString(valid(err.Error())), failed: true}
+// failureResult is the result of a call that can't be served.
+func failureResult(err error) result {
+	return result{output: wire.RawString(toValidUTF8(err.Error())), failed: true}
 }
 
-// define returns a tool whose input is an object with the fields of In.
-func define[In any](name, description, schema string, reads bool, run func(context.Context, string, In) (result, error)) *tool {
+// defineTool returns a tool whose input is an object with the fields of In.
+func defineTool[In any](name, description, schema string, reads bool, run func(context.Context, string, In) (result, error)) *tool {
 	return &tool{
 		name: name, description: description, schema: rawSchema(schema), reads: reads, timeout: toolTimeout,
 		run: func(ctx context.Context, call string, input wire.Raw) (result, error) {

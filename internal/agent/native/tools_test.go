@@ -14,10 +14,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"wake/internal/agent"
-	"wake/internal/agent/native"
-	"wake/internal/agent/native/apitest"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/native"
+	"code.wake.dev/wake/internal/agent/native/apitest"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // called has the model make one call and returns its end.

@@ -11,19 +11,23 @@ import (
 	"syscall"
 	"unicode/utf8"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // workspace is the folder to which the tools for files are confined. Links are
 // followed as long as they stay within it.
-type workspace struct{ dir string }
+type workspace struct {
+	dir  string
+	user *process.User // whose its files are; nil: this process's own
+}
 
 // maxFile is the size of the largest file that is read, written or searched.
 const maxFile = 16 << 20
 
-// open opens the folder, and the path as one within it.
-func (w workspace) open(path string) (*os.Root, string, error) {
-	rel, err := w.rel(path)
+// openPath opens the folder, and the path as one within it.
+func (w workspace) openPath(path string) (*os.Root, string, error) {
+	rel, err := w.relPath(path)
 	if err != nil {
 		return nil, "", err
 	}
@@ -34,11 +38,11 @@ func (w workspace) open(path string) (*os.Root, string, error) {
 	return root, rel, nil
 }
 
-// rel returns a path within the workspace, for one that is relative to it or absolute.
-func (w workspace) rel(path string) (string, error) {
+// relPath returns a path within the workspace, for one that is relative to it or absolute.
+func (w workspace) relPath(path string) (string, error) {
 	rel := filepath.Clean(path)
 	if filepath.IsAbs(path) {
-		rel = w.below(rel)
+		rel = w.pathBelow(rel)
 	}
 	if !filepath.IsLocal(rel) {
 		return "", fmt.Errorf("%s is outside the workspace %s: use a path within it", path, w.dir)
@@ -46,8 +50,8 @@ func (w workspace) rel(path string) (string, error) {
 	return rel, nil
 }
 
-// below returns an absolute path relative to the workspace, by either of its names.
-func (w workspace) below(path string) string {
+// pathBelow returns an absolute path relative to the workspace, by either of its names.
+func (w workspace) pathBelow(path string) string {
 	dirs := []string{w.dir}
 	if resolved, err := filepath.EvalSymlinks(w.dir); err == nil {
 		dirs = append(dirs, resolved)
@@ -60,9 +64,9 @@ func (w workspace) below(path string) string {
 	return path
 }
 
-// load reads a regular file.
-func (w workspace) load(path string) (content []byte, err error) {
-	root, rel, err := w.open(path)
+// loadFile reads a regular file.
+func (w workspace) loadFile(path string) (content []byte, err error) {
+	root, rel, err := w.openPath(path)
 	if err != nil {
 		return nil, err
 	}
@@ -100,9 +104,9 @@ func loadIn(root *os.Root, rel string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFile))
 }
 
-// save writes a file, and the folders in which it is.
-func (w workspace) save(path string, content []byte) (change string, err error) {
-	root, rel, err := w.open(path)
+// saveFile writes a file, and the folders in which it is.
+func (w workspace) saveFile(path string, content []byte) (change string, err error) {
+	root, rel, err := w.openPath(path)
 	if err != nil {
 		return "", err
 	}
@@ -116,21 +120,24 @@ func (w workspace) save(path string, content []byte) (change string, err error) 
 	if err := root.MkdirAll(filepath.Dir(rel), 0o755); err != nil {
 		return "", err
 	}
-	return change, root.WriteFile(rel, content, 0o644)
+	if err := root.WriteFile(rel, content, 0o644); err != nil {
+		return "", err
+	}
+	return change, w.user.OwnWay(root, rel)
 }
 
-// files are the tools that read and write files.
-func (w workspace) files() []*tool {
+// fileTools are the tools that read and write files.
+func (w workspace) fileTools() []*tool {
 	return []*tool{
-		define("read", "Reads a text file of the workspace. Each line is preceded by its number and a tab.",
+		defineTool("read", "Reads a text file of the workspace. Each line is preceded by its number and a tab.",
 			`{"type":"object","properties":{"path":{"type":"string","description":"relative to the workspace"},"offset":{"type":"integer","description":"first line, from 1"},"limit":{"type":"integer","description":"number of lines, 2000 by default"}},"required":["path"]}`,
-			true, w.read),
-		define("write", "Writes a file of the workspace, and makes the folders it is in. What the file held is replaced.",
+			true, w.readFile),
+		defineTool("write", "Writes a file of the workspace, and makes the folders it is in. What the file held is replaced.",
 			`{"type":"object","properties":{"path":{"type":"string","description":"relative to the workspace"},"content":{"type":"string"}},"required":["path","content"]}`,
-			false, w.write),
-		define("edit", "Replaces a text in a file of the workspace. The text must occur exactly once, unless replace_all is set.",
+			false, w.writeFile),
+		defineTool("edit", "Replaces a text in a file of the workspace. The text must occur exactly once, unless replace_all is set.",
 			`{"type":"object","properties":{"path":{"type":"string","description":"relative to the workspace"},"old_string":{"type":"string","description":"without line numbers"},"new_string":{"type":"string"},"replace_all":{"type":"boolean"}},"required":["path","old_string","new_string"]}`,
-			false, w.edit),
+			false, w.editFile),
 	}
 }
 
@@ -142,13 +149,13 @@ type readInput struct {
 // readLines is how many lines are read if the model doesn't say.
 const readLines = 2000
 
-func (w workspace) read(_ context.Context, _ string, in readInput) (result, error) {
+func (w workspace) readFile(_ context.Context, _ string, in readInput) (result, error) {
 	content, err := w.loadText(in.Path)
 	if err != nil {
 		return result{}, err
 	}
 	if content == "" {
-		return text("The file is empty."), nil
+		return textResult("The file is empty."), nil
 	}
 	lines := strings.Split(strings.TrimSuffix(content, "\n"), "\n")
 	first := max(in.Offset, 1)
@@ -166,14 +173,14 @@ func (w workspace) read(_ context.Context, _ string, in readInput) (result, erro
 	if last < len(lines) {
 		fmt.Fprintf(&b, "[%d more lines: go on with offset %d]\n", len(lines)-last, last+1)
 	}
-	return text(b.String()), nil
+	return textResult(b.String()), nil
 }
 
 func (w workspace) loadText(path string) (string, error) {
 	if path == "" {
 		return "", errors.New("path is required")
 	}
-	content, err := w.load(path)
+	content, err := w.loadFile(path)
 	if err != nil {
 		return "", err
 	}
@@ -188,22 +195,22 @@ type writeInput struct {
 	Content *string
 }
 
-func (w workspace) write(_ context.Context, _ string, in writeInput) (result, error) {
+func (w workspace) writeFile(_ context.Context, _ string, in writeInput) (result, error) {
 	if in.Path == "" || in.Content == nil {
 		return result{}, errors.New("path and content are required")
 	}
-	return w.saved(in.Path, *in.Content)
+	return w.saveText(in.Path, *in.Content)
 }
 
-func (w workspace) saved(path, content string) (result, error) {
+func (w workspace) saveText(path, content string) (result, error) {
 	if len(content) > maxFile {
 		return result{}, fmt.Errorf("the content has %d bytes, more than %d", len(content), maxFile)
 	}
-	change, err := w.save(path, []byte(content))
+	change, err := w.saveFile(path, []byte(content))
 	if err != nil {
 		return result{}, err
 	}
-	r := text(fmt.Sprintf("%s: %s, %d bytes", path, change, len(content)))
+	r := textResult(fmt.Sprintf("%s: %s, %d bytes", path, change, len(content)))
 	r.told = []wire.Payload{&wire.FileChanged{Path: path, Change: change}}
 	return r, nil
 }
@@ -215,7 +222,7 @@ type editInput struct {
 	All  bool   `json:"replace_all"`
 }
 
-func (w workspace) edit(_ context.Context, _ string, in editInput) (result, error) {
+func (w workspace) editFile(_ context.Context, _ string, in editInput) (result, error) {
 	content, err := w.loadText(in.Path)
 	if err != nil {
 		return result{}, err
@@ -230,5 +237,5 @@ func (w workspace) edit(_ context.Context, _ string, in editInput) (result, erro
 	case n > 1 && !in.All:
 		return result{}, fmt.Errorf("old_string occurs %d times: make it longer, or set replace_all", n)
 	}
-	return w.saved(in.Path, strings.ReplaceAll(content, in.Old, in.New))
+	return w.saveText(in.Path, strings.ReplaceAll(content, in.Old, in.New))
 }

@@ -8,5 +8,5 @@ func Cut(b []byte, sizes []int) (out []string) {
 		out = append(out, d.decode(b[:n]))
 		b = b[n:]
 	}
-	return append(out, d.decode(b), d.rest())
+	return append(out, d.decode(b), d.takeRest())
 }

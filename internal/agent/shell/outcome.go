@@ -5,7 +5,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // tailSize bounds what a node's output keeps of a stream; the whole is in the
@@ -25,7 +26,10 @@ type tail struct {
 	size int64
 }
 
-func (t *tail) add(s string) {
+func (t *tail) add(s string, omitted int64) {
+	if omitted > 0 { // only what comes behind is its end
+		t.text, t.cut, t.size = "", true, t.size+omitted
+	}
 	t.size += int64(len(s))
 	t.text += s
 	if over := len(t.text) - tailSize; over > 0 {
@@ -43,9 +47,9 @@ func (o *Outcome) Observe(e *wire.Event) {
 		*o = Outcome{}
 	case *wire.ExecOutput:
 		if p.Stream == "stderr" {
-			o.stderr.add(p.Content)
+			o.stderr.add(p.Content, p.Omitted)
 		} else {
-			o.stdout.add(p.Content)
+			o.stdout.add(p.Content, p.Omitted)
 		}
 	case *wire.ExecExit:
 		o.exit = p
@@ -94,6 +98,8 @@ func (o *Outcome) Problem() string {
 		return "the command did not end"
 	case o.exit.TimedOut:
 		return fmt.Sprintf("the command was ended after %d ms: its time limit", o.exit.DurationMs)
+	case o.exit.MemoryBytes != 0:
+		return "the command was killed: " + process.BoundText(o.exit.MemoryBytes)
 	case o.exit.Signal != "":
 		return "the command was ended by signal " + o.exit.Signal
 	case o.exit.ExitCode != 0:

@@ -12,8 +12,9 @@ import (
 	"iter"
 	"time"
 
-	"wake/internal/process"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Command is what to run.
@@ -25,78 +26,104 @@ type Command struct {
 	Env     []string      // the whole environment, see agent.Environment
 	Timeout time.Duration // 0: no limit
 	Grace   time.Duration // between SIGTERM and SIGKILL; default 5 s
+	// Limit is how many bytes of its output are recorded of the beginning, and again of the end, which
+	// comes when the command has ended; what lies between is left out. 0: everything is recorded.
+	Limit int64
+	// Host is where it runs, under Name; nil: [process.Direct]. If the host has it
+	// already, whether it still runs or has ended, it goes on being recorded.
+	Host process.Host
+	Name string
+	// Begin is when a command that the host has already was started, by its exec:start in the log. Zero: the
+	// log has none.
+	Begin time.Time
+	// Stored reports whether the log has all events that were yielded so far; nil: it does.
+	Stored func() bool
 }
 
-func (c Command) argv() []string {
+func (c Command) commandLine() []string {
 	if len(c.Argv) > 0 {
 		return c.Argv
 	}
 	return []string{"/bin/sh", "-c", c.Command}
 }
 
-// text is how the command is recorded.
-func (c Command) text() string {
+// logText is how the command is recorded.
+func (c Command) logText() string {
 	if len(c.Argv) > 0 {
-		return valid(fmt.Sprintf("%q", c.Argv))
+		return toValidUTF8(fmt.Sprintf("%q", c.Argv))
 	}
-	return valid(c.Command)
+	return toValidUTF8(c.Command)
 }
 
-func (c Command) grace() time.Duration {
+func (c Command) graceOrDefault() time.Duration {
 	if c.Grace == 0 {
 		return 5 * time.Second
 	}
 	return c.Grace
 }
 
-// piece is output that was read.
-type piece struct {
-	stream string
-	bytes  []byte
-}
-
 // Run runs the command and yields exec:start, exec:output and exec:exit. It
 // yields an error, and nothing more, if the command can't be started or
-// ended. If ctx ends, so does the command; exec:exit tells the signal then. Leaving the
+// ended, [agent.ErrLost] if its host is gone, or it was left to that. If ctx ends, so does the command; exec:exit tells the signal then. Leaving the
 // iteration early ends the command.
+//
+// Of a command that the host has already there is no exec:start if the log has one, and the output since the last resting
+// point of its journal comes again, in the same events.
 func (c Command) Run(ctx context.Context) iter.Seq2[*wire.Event, error] {
 	return func(yield func(*wire.Event, error) bool) {
 		begin := time.Now()
-		p, err := process.Start(process.Config{Argv: c.argv(), Dir: c.Cwd, Env: c.Env})
+		host := c.Host
+		if host == nil {
+			host = process.Direct{}
+		}
+		p, err := host.Start(process.Config{Name: c.Name, Argv: c.commandLine(), Dir: c.Cwd, Env: c.Env, Journal: true})
+		if errors.Is(err, process.ErrGone) {
+			err = fmt.Errorf("%w: %w", agent.ErrLost, err)
+		}
 		if err != nil {
 			yield(nil, fmt.Errorf("shell: %w", err))
 			return
 		}
-		r := run{command: c, process: p, begin: begin, pieces: make(chan piece), done: make(chan struct{})}
-		defer r.leave()
-		if err := p.Stdin.Close(); err != nil { // commands read nothing
+		if p.Attached && !c.Begin.IsZero() {
+			begin = c.Begin
+		}
+		r := run{command: c, process: p, begin: begin, replaying: true, excerpt: excerpt{limit: c.Limit}}
+		defer r.endCommand()
+		if err := r.restoreRest(); err != nil {
 			yield(nil, fmt.Errorf("shell: %w", err))
 			return
 		}
-		r.drive(ctx, yield)
+		_ = p.Stdin.Close() // commands read nothing; that the host is gone is found out below
+		r.driveProcess(ctx, yield)
 	}
 }
 
 // run is a command that runs.
 type run struct {
-	command Command
-	process *process.Process
-	begin   time.Time
-	pieces  chan piece    // closed when both streams have ended
-	done    chan struct{} // closed when nobody reads pieces any more
-	over    bool          // the time limit is
-	ended   bool
+	command   Command
+	process   *process.Process
+	begin     time.Time // of the command
+	replaying bool      // its output is from the journal
+	offset    uint64    // of the journal, behind what was read last
+	rested    time.Time // when the host was last told of a resting point
+	last      uint64    // that one
+	excerpt   excerpt
+	over      bool // the time limit is
+	ended     bool
 }
 
-func (r *run) drive(ctx context.Context, yield func(*wire.Event, error) bool) {
-	start := &wire.ExecStart{Command: r.command.text(), Cwd: valid(r.command.Cwd), Pid: r.process.Pid()}
-	go r.read()
-	if !r.yield(yield, start) {
+func (r *run) driveProcess(ctx context.Context, yield func(*wire.Event, error) bool) {
+	start := &wire.ExecStart{Command: r.command.logText(), Cwd: toValidUTF8(r.command.Cwd), Pid: r.process.Pid()}
+	if (!r.process.Attached || r.command.Begin.IsZero()) && !r.yieldPayload(yield, start) {
 		return
 	}
 	limit := make(<-chan time.Time)
 	if r.command.Timeout > 0 {
-		timer := time.NewTimer(r.command.Timeout - time.Since(r.begin))
+		left := r.command.Timeout - time.Since(r.begin)
+		if r.process.Attached {
+			left = max(left, lateEnd)
+		}
+		timer := time.NewTimer(left)
 		defer timer.Stop()
 		limit = timer.C
 	}
@@ -106,23 +133,31 @@ func (r *run) drive(ctx context.Context, yield func(*wire.Event, error) bool) {
 	end := func() {
 		if !r.ended {
 			r.ended = true
-			go func() { ending <- r.process.End(r.command.grace()) }()
+			go func() { ending <- r.process.End(r.command.graceOrDefault()) }()
 		}
 	}
+	resting := time.NewTicker(restEvery) // also of a command that waits for room in its journal
+	defer resting.Stop()
 	// A command may close its streams before it exits, and what it left behind may
 	// keep them open after: it is over when both have come.
 	var err error
-	for pieces, gone := r.pieces, false; pieces != nil || !gone; {
+	for frames, gone := r.process.Frames, false; frames != nil || !gone; {
 		select {
-		case p, more := <-pieces:
+		case f, more := <-frames:
 			if !more {
-				pieces = nil
-			} else if !r.output(yield, p.stream, streams[p.stream].decode(p.bytes)) {
+				frames = nil
+			} else if !r.takeFrame(f, streams, yield) {
 				return
 			}
+		case <-resting.C:
+			r.reportRest(streams)
 		case err = <-ending:
 			gone = true
 		case <-limit:
+			if r.process.Attached && r.replaying {
+				limit = time.After(lateEnd)
+				continue
+			}
 			r.over, limit = true, nil
 			end()
 		case <-cancelled:
@@ -133,51 +168,108 @@ func (r *run) drive(ctx context.Context, yield func(*wire.Event, error) bool) {
 			end()
 		}
 	}
-	r.exit(ctx, err, streams, yield)
+	r.yieldExit(ctx, err, streams, yield)
 }
 
-// read reads both streams to their end.
-func (r *run) read() {
-	defer close(r.pieces)
-	both := make(chan struct{})
-	go func() {
-		defer close(both)
-		r.copy("stderr", r.process.Stderr.Read)
-	}()
-	r.copy("stdout", r.process.Stdout.Read)
-	<-both
-}
+// lateEnd is how long a command that was there before may take to tell that it has ended, though its time is over.
+const lateEnd = time.Second
 
-// copy passes a stream on. While nobody takes a piece, nothing is read: a
-// command that prints too fast waits.
-func (r *run) copy(stream string, read func([]byte) (int, error)) {
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := read(buf)
-		if n > 0 {
-			select {
-			case r.pieces <- piece{stream, append([]byte(nil), buf[:n]...)}:
-			case <-r.done:
-			}
-		}
-		if err != nil {
-			return
-		}
+// takeFrame takes in what the command has printed.
+func (r *run) takeFrame(f process.Frame, streams map[string]*decoder, yield func(*wire.Event, error) bool) bool {
+	stream := "stdout"
+	switch f.Direction {
+	case process.Live:
+		r.replaying = false
+		return true
+	case process.In:
+		return true
+	case process.Err:
+		stream = "stderr"
+	case process.Out:
 	}
+	whole := heldBytes(streams) == 0
+	r.offset = f.Offset + uint64(len(f.Data))
+	text := streams[stream].decode(f.Data)
+	if text != "" && r.excerpt.passPiece(piece{stream: stream, text: text, at: f.At, from: f.Offset, whole: whole}) &&
+		!r.yieldOutput(yield, f.At, 0, &wire.ExecOutput{Stream: stream, Content: text}) {
+		return false
+	}
+	r.reportRest(streams)
+	return true
 }
 
-func (r *run) yield(yield func(*wire.Event, error) bool, p wire.Payload) bool {
+// heldBytes returns how many bytes of characters that are cut are held.
+func heldBytes(streams map[string]*decoder) int {
+	return len(streams["stdout"].held) + len(streams["stderr"].held)
+}
+
+// restEvery is the least time between two resting points of which the host is told.
+const restEvery = time.Second
+
+// restState is what whoever goes on with a command from a resting point has to know.
+type restState struct {
+	Begin  int64            `json:"begin"`            // of the command, Unix ms
+	Passed int64            `json:"passed,omitempty"` // bytes of the output that were recorded, if that is limited
+	Left   map[string]int64 `json:"left,omitempty"`   // and that were left out
+}
+
+// reportRest tells the host that the journal isn't needed up to here, or up to the end of the output as far as it is
+// kept, if no character is cut there and the log has all that came before.
+func (r *run) reportRest(streams map[string]*decoder) {
+	at, whole := r.offset, heldBytes(streams) == 0
+	if len(r.excerpt.end) > 0 {
+		at, whole = r.excerpt.end[0].from, r.excerpt.end[0].whole
+	}
+	if r.replaying || at == r.last || time.Since(r.rested) < restEvery || !whole || r.command.Stored != nil && !r.command.Stored() {
+		return
+	}
+	now := restState{Begin: r.begin.UnixMilli()}
+	if r.excerpt.limit > 0 {
+		now.Passed, now.Left = r.excerpt.passed, r.excerpt.left
+	}
+	data, err := wire.Marshal(now)
+	if err != nil {
+		return // it will come from the beginning again
+	}
+	r.rested, r.last = time.Now(), at
+	r.process.Rested(process.Rest{Offset: at, State: data})
+}
+
+// restoreRest takes in what is known of a command that was there before.
+func (r *run) restoreRest() error {
+	r.offset, r.last = r.process.Last.Offset, r.process.Last.Offset
+	if len(r.process.Last.State) == 0 {
+		return nil
+	}
+	var x restState
+	if err := wire.Unmarshal(r.process.Last.State, &x); err != nil {
+		return err
+	}
+	r.begin = time.UnixMilli(x.Begin)
+	r.excerpt.passed, r.excerpt.left = x.Passed, x.Left
+	return nil
+}
+
+func (r *run) yieldPayload(yield func(*wire.Event, error) bool, p wire.Payload) bool {
 	return yield(&wire.Event{ExecID: r.command.ExecID, Timestamp: time.Now().UnixMilli(), Payload: p}, nil)
 }
 
-func (r *run) output(yield func(*wire.Event, error) bool, stream, text string) bool {
-	return text == "" || r.yield(yield, &wire.ExecOutput{Stream: stream, Content: text})
+// yieldOutput yields a piece of output, in its place of the journal.
+func (r *run) yieldOutput(yield func(*wire.Event, error) bool, at int64, index int, p *wire.ExecOutput) bool {
+	return yield(&wire.Event{ExecID: r.command.ExecID, Timestamp: at, JournalOffset: r.offset, JournalIndex: index, Payload: p}, nil)
 }
 
-// exit yields what is left of the output, and the end.
-func (r *run) exit(ctx context.Context, err error, streams map[string]*decoder, yield func(*wire.Event, error) bool) {
+// yieldExit yields what is left of the output, and the end.
+func (r *run) yieldExit(ctx context.Context, err error, streams map[string]*decoder, yield func(*wire.Event, error) bool) {
+	last := r.excerpt.lastOutput()
 	for _, stream := range []string{"stdout", "stderr"} {
-		if !r.output(yield, stream, streams[stream].rest()) {
+		last = append(last, &wire.ExecOutput{Stream: stream, Content: streams[stream].takeRest()})
+	}
+	for i, p := range last {
+		if p.Content == "" && p.Omitted == 0 {
+			continue
+		}
+		if !r.yieldOutput(yield, time.Now().UnixMilli(), i+1, p) { // 0 is that of the last piece
 			return
 		}
 	}
@@ -190,16 +282,20 @@ func (r *run) exit(ctx context.Context, err error, streams map[string]*decoder, 
 		yield(nil, fmt.Errorf("shell: %w", err))
 		return
 	}
-	r.yield(yield, &wire.ExecExit{
+	if exit.Lost && !r.over && ctx.Err() == nil {
+		yield(nil, fmt.Errorf("shell: %w", agent.ErrLost))
+		return
+	}
+	r.yieldPayload(yield, &wire.ExecExit{
 		ExitCode: int64(exit.Code), Signal: exit.Signal, TimedOut: r.over, DurationMs: time.Since(r.begin).Milliseconds(),
+		MemoryBytes: exit.Memory,
 	})
 }
 
-// leave ends the command, if it still runs, and its readers.
-func (r *run) leave() {
-	close(r.done)
-	err := r.process.End(r.command.grace())
-	for range r.pieces {
+// endCommand ends the command, if it still runs, and what reads its output.
+func (r *run) endCommand() {
+	err := r.process.End(r.command.graceOrDefault())
+	for range r.process.Frames {
 		// nobody wants them any more
 	}
 	_ = errors.Join(err, r.process.Close()) // survivors were reported by exit

@@ -15,8 +15,8 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"wake/internal/agent/shell"
-	"wake/pkg/wire"
+	"code.wake.dev/wake/internal/agent/shell"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -206,5 +206,20 @@ func TestClosesItsStreamsFirst(t *testing.T) {
 	r := run(t.Context(), t, shell.Command{Command: `exec >&- 2>&-; sleep 0.3; exit 4`}, nil)
 	if p := r.last(t); p.ExitCode != 4 || p.Signal != "" {
 		t.Errorf("exit %+v", p)
+	}
+}
+
+// The node's output is the end, and says how much there was.
+func TestExcerptIsTold(t *testing.T) {
+	r := run(t.Context(), t, shell.Command{Command: `yes | head -c 1000000; echo; echo the end`, Limit: 10_000}, nil)
+	size := 0
+	for _, e := range r.events {
+		if p, ok := e.Payload.(*wire.ExecOutput); ok {
+			size += len(p.Content)
+		}
+	}
+	out, _ := r.output["stdout"].(string)
+	if size > 200_000 || r.output["stdoutTruncated"] != true || r.output["stdoutBytes"] != int64(1_000_009) || !strings.HasSuffix(out, "\nthe end\n") {
+		t.Errorf("%d bytes are recorded, of %v, truncated %v: %.100q", size, r.output["stdoutBytes"], r.output["stdoutTruncated"], out)
 	}
 }

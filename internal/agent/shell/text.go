@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// valid returns s in UTF-8.
-func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+// toValidUTF8 returns s in UTF-8.
+func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // decoder cuts a stream of bytes into text without cutting characters.
 // Invalid bytes become U+FFFD.
@@ -15,21 +15,21 @@ type decoder struct{ held []byte }
 // decode returns the text of the next bytes, less a character whose end hasn't come.
 func (d *decoder) decode(b []byte) string {
 	b = append(d.held, b...)
-	cut := len(b) - incomplete(b)
+	cut := len(b) - incompleteBytes(b)
 	d.held = append([]byte(nil), b[cut:]...)
-	return valid(string(b[:cut]))
+	return toValidUTF8(string(b[:cut]))
 }
 
-// rest returns what is held at the end of the stream.
-func (d *decoder) rest() string {
-	s := valid(string(d.held))
+// takeRest returns what is held at the end of the stream.
+func (d *decoder) takeRest() string {
+	s := toValidUTF8(string(d.held))
 	d.held = nil
 	return s
 }
 
-// incomplete returns how many bytes at the end begin a character that more
+// incompleteBytes returns how many bytes at the end begin a character that more
 // bytes may complete.
-func incomplete(b []byte) int {
+func incompleteBytes(b []byte) int {
 	for n := 1; n <= min(utf8.UTFMax-1, len(b)); n++ {
 		c := b[len(b)-n]
 		if !utf8.RuneStart(c) {

@@ -43,7 +43,7 @@ type Span struct {
 func Start(t testing.TB) *Collector {
 	t.Helper()
 	c := &Collector{status: http.StatusOK}
-	server := httptest.NewServer(http.HandlerFunc(c.take))
+	server := httptest.NewServer(http.HandlerFunc(c.takeRequest))
 	t.Cleanup(server.Close)
 	c.URL = server.URL
 	return c
@@ -85,7 +85,7 @@ func (c *Collector) Requests() int {
 	return c.asked
 }
 
-func (c *Collector) take(w http.ResponseWriter, r *http.Request) {
+func (c *Collector) takeRequest(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	body, err := io.ReadAll(r.Body)
@@ -110,13 +110,13 @@ func (c *Collector) take(w http.ResponseWriter, r *http.Request) {
 		}
 		for _, scope := range of.GetScopeSpans() {
 			for _, s := range scope.GetSpans() {
-				c.spans = append(c.spans, span(service, s))
+				c.spans = append(c.spans, toSpan(service, s))
 			}
 		}
 	}
 }
 
-func span(service string, s *tracepb.Span) Span {
+func toSpan(service string, s *tracepb.Span) Span {
 	out := Span{
 		Service: service, Name: s.GetName(), Kind: s.GetKind().String()[len("SPAN_KIND_"):],
 		Trace: hex.EncodeToString(s.GetTraceId()), ID: hex.EncodeToString(s.GetSpanId()), Parent: hex.EncodeToString(s.GetParentSpanId()),

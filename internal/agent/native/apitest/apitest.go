@@ -72,16 +72,16 @@ func (s *Script) Client() *http.Client { return &http.Client{Transport: s} }
 
 // RoundTrip implements [http.RoundTripper].
 func (s *Script) RoundTrip(r *http.Request) (*http.Response, error) {
-	reply, n, err := s.next(r)
+	reply, n, err := s.nextReply(r)
 	if err != nil {
 		return nil, err
 	}
 	w := httptest.NewRecorder()
 	if reply == nil {
-		s.limits(w, r)
+		s.answerLimits(w, r)
 		return w.Result(), nil
 	}
-	reply.write(w, n)
+	reply.writeTo(w, n)
 	response := w.Result()
 	response.Request = r
 	switch {
@@ -118,14 +118,14 @@ func (b *broken) Close() error { return nil }
 
 // ServeHTTP implements [http.Handler].
 func (s *Script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	reply, n, err := s.next(r)
+	reply, n, err := s.nextReply(r)
 	switch {
 	case err != nil:
 		http.Error(w, err.Error(), http.StatusBadRequest)
 	case reply == nil:
-		s.limits(w, r)
+		s.answerLimits(w, r)
 	default:
-		reply.write(w, n)
+		reply.writeTo(w, n)
 		if f, ok := w.(http.Flusher); ok {
 			f.Flush()
 		}
@@ -138,9 +138,9 @@ func (s *Script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// next takes the reply to a request, and its number from 1; nil to one that isn't for a
+// nextReply takes the reply to a request, and its number from 1; nil to one that isn't for a
 // message.
-func (s *Script) next(r *http.Request) (*Reply, int, error) {
+func (s *Script) nextReply(r *http.Request) (*Reply, int, error) {
 	if r.Method == http.MethodGet {
 		return nil, 0, nil
 	}
@@ -161,8 +161,8 @@ func (s *Script) next(r *http.Request) (*Reply, int, error) {
 	return &s.Replies[n-1], n, nil
 }
 
-// limits answers the question for a model.
-func (s *Script) limits(w http.ResponseWriter, r *http.Request) {
+// answerLimits answers the question for a model.
+func (s *Script) answerLimits(w http.ResponseWriter, r *http.Request) {
 	if s.Window == 0 {
 		http.Error(w, `{"type":"error","error":{"type":"not_found_error","message":"no such model"}}`, http.StatusNotFound)
 		return
@@ -172,8 +172,8 @@ func (s *Script) limits(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"type": "model", "id": name, "max_input_tokens": s.Window, "max_tokens": 64_000})
 }
 
-// write writes the reply, the n-th of its script.
-func (r *Reply) write(w http.ResponseWriter, n int) {
+// writeTo writes the reply, the n-th of its script.
+func (r *Reply) writeTo(w http.ResponseWriter, n int) {
 	maps.Copy(w.Header(), r.Header)
 	if r.Status != 0 && r.Status != http.StatusOK {
 		w.Header().Set("Content-Type", "application/json")
@@ -183,11 +183,11 @@ func (r *Reply) write(w http.ResponseWriter, n int) {
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	var b bytes.Buffer
-	r.stream(&b, n)
+	r.writeStream(&b, n)
 	_, _ = w.Write(b.Bytes())
 }
 
-func (r *Reply) stream(b *bytes.Buffer, n int) {
+func (r *Reply) writeStream(b *bytes.Buffer, n int) {
 	input, output := r.Input, r.Output
 	if input == 0 {
 		input = 100
@@ -199,13 +199,13 @@ func (r *Reply) stream(b *bytes.Buffer, n int) {
 	if input, output = max(0, input), max(0, output); output == 0 {
 		told = 0
 	}
-	event(b, "message_start", map[string]any{"message": map[string]any{
+	writeEvent(b, "message_start", map[string]any{"message": map[string]any{
 		"id": fmt.Sprintf("msg_%d", n), "type": "message", "role": "assistant", "model": "scripted", "content": []any{},
 		"usage": map[string]any{"input_tokens": input, "output_tokens": told},
 	}})
 	stop := "end_turn"
 	for i, block := range r.Blocks {
-		block.stream(b, i)
+		block.writeBlock(b, i)
 		if block.kind == "tool_use" {
 			stop = "tool_use"
 		}
@@ -216,17 +216,17 @@ func (r *Reply) stream(b *bytes.Buffer, n int) {
 	switch {
 	case r.Cut || r.Hang:
 	case r.Kind != "":
-		event(b, "error", map[string]any{"error": map[string]any{"type": r.Kind, "message": "the script says so"}})
+		writeEvent(b, "error", map[string]any{"error": map[string]any{"type": r.Kind, "message": "the script says so"}})
 	default:
-		event(b, "message_delta", map[string]any{
+		writeEvent(b, "message_delta", map[string]any{
 			"delta": map[string]any{"stop_reason": stop}, "usage": map[string]any{"output_tokens": output},
 		})
-		event(b, "message_stop", map[string]any{})
+		writeEvent(b, "message_stop", map[string]any{})
 	}
 }
 
-// stream writes a block in two pieces.
-func (k Block) stream(b *bytes.Buffer, i int) {
+// writeBlock writes a block in two pieces.
+func (k Block) writeBlock(b *bytes.Buffer, i int) {
 	start := map[string]any{"type": k.kind, "text": ""}
 	delta, field := "text_delta", "text"
 	switch k.kind {
@@ -237,20 +237,20 @@ func (k Block) stream(b *bytes.Buffer, i int) {
 		start = map[string]any{"type": k.kind, "id": k.id, "name": k.name, "input": map[string]any{}}
 		delta, field = "input_json_delta", "partial_json"
 	}
-	event(b, "content_block_start", map[string]any{"index": i, "content_block": start})
+	writeEvent(b, "content_block_start", map[string]any{"index": i, "content_block": start})
 	half := len(k.text) / 2
 	for _, text := range []string{k.text[:half], k.text[half:]} {
 		if text != "" {
-			event(b, "content_block_delta", map[string]any{"index": i, "delta": map[string]any{"type": delta, field: text}})
+			writeEvent(b, "content_block_delta", map[string]any{"index": i, "delta": map[string]any{"type": delta, field: text}})
 		}
 	}
 	if k.kind == "thinking" {
-		event(b, "content_block_delta", map[string]any{"index": i, "delta": map[string]any{"type": "signature_delta", "signature": "signed"}})
+		writeEvent(b, "content_block_delta", map[string]any{"index": i, "delta": map[string]any{"type": "signature_delta", "signature": "signed"}})
 	}
-	event(b, "content_block_stop", map[string]any{"index": i})
+	writeEvent(b, "content_block_stop", map[string]any{"index": i})
 }
 
-func event(b *bytes.Buffer, name string, fields map[string]any) {
+func writeEvent(b *bytes.Buffer, name string, fields map[string]any) {
 	fields["type"] = name
 	data, _ := json.Marshal(fields) // of maps and texts
 	_, _ = fmt.Fprintf(b, "event: %s\ndata: %s\n\n", name, data)

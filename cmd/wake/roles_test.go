@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"code.wake.dev/wake/internal/access"
+)
+
+// verbArguments is what each verb of users is tried with. Run one has ended, wait goes on.
+var verbArguments = map[string]string{
+	"runs": "", "top": "--json", "search": "hello", "stats": "", "status": "one", "log": "one", "tail": "one", "replay": "one --speed 0", "snapshot": "one",
+	"state": "one", "diff": "one one", "alerts": "one", "alerts backtest": "one --rules rules.yaml", "alerts sinks": "", "alerts deadletter list": "",
+	"export": "one --format jsonl -o ROLE.jsonl", "record-fixtures": "--run one --output ROLE", "approvals": "", "bookmarks": "one",
+
+	"run": "flow.yaml --id by-ROLE", "send": "one hello", "steer": "one hello", "reply": "one hello --prompt x", "pause": "wait", "resume": "wait", "abort": "one",
+	"approve": "one x", "deny": "one x", "bookmark": "wait", "fork": "one --at 5", "delete": "one", "undelete": "one",
+	"alerts test": "ticket", "alerts deadletter retry": "ticket",
+
+	"ingest": "--run from-ROLE stream.jsonl", "import": "one.jsonl",
+
+	"init": "", "doctor": "", "rebuild": "recorder", "backup": "backup-ROLE", "restore": "backup --data-dir elsewhere",
+}
+
+// untried are verbs that ask nothing of a server until they are told to, or read a file of
+// their machine, or measure for minutes, and processes, whose roles are those of [access.Roles].
+var untried = []string{"mcp", "decode", "verify", "bench", "up", "runner", "recorder", "snapshotter", "alerter"}
+
+// aboutOneRun are the verbs of viewers that guests may use, too.
+var aboutOneRun = []string{"status", "log", "tail", "replay", "snapshot", "state", "diff", "alerts", "alerts backtest", "export", "record-fixtures", "bookmarks"}
+
+// may reports whether a role may use a verb: what [verbUsers] says.
+func may(role access.Role, verb string) bool {
+	switch user := verbUsers[verb]; {
+	case user == viewers && role == access.Guest:
+		return slices.Contains(aboutOneRun, verb)
+	case user == viewers:
+		return role == access.Viewer || role == access.Operator
+	case user == operators:
+		return role == access.Operator
+	case user == ingesters:
+		return role == access.Ingest
+	}
+	return false
+}
+
+// TestRoleVerbs has the users of each role use each verb, with credentials and nothing
+// else. A user that may is refused nothing; one that may not is told so, and nothing is stored.
+func TestRoleVerbs(t *testing.T) {
+	for name, servers := range map[string]int{"one": 1, "three": 3} {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() && servers > 1 {
+				t.Skip("a cluster takes seconds to begin")
+			}
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "roles.txtar"), []byte(roleScript(t, servers)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			p := scriptParams(dir)
+			p.Cmds["may"], p.Cmds["maynot"] = mayUse, mayNotUse
+			testscript.Run(t, p)
+		})
+	}
+}
+
+// roleScript is the script of an installation on so many servers.
+func roleScript(t *testing.T, servers int) string {
+	t.Helper()
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line("exec wake auth generate --dir keys")
+	var routes []string
+	for range servers {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close() // all at once, so that no port comes twice
+		routes = append(routes, "nats://"+l.Addr().String())
+	}
+	for i := range servers {
+		line("mkdir n%d\ncd n%d\nexec nats-server -c nats.conf &server%d&\ncd ..", i, i, i)
+	}
+	line("waitfor file n0/nats-url\nexec cat n0/nats-url\ncapture port ':(\\d+)$'")
+	line("env WAKE_NATS_URL=nats://127.0.0.1:$port\nenv WAKE_DATA_DIR=$WORK/data")
+	line("exec wake init --wait 30s --replicas %d --creds keys/creds/init.creds", servers)
+	for _, s := range []string{"recorder", "snapshotter"} {
+		line("exec wake %s --wait 30s --creds keys/creds/%[1]s.creds &%[1]s&", s)
+	}
+	line("exec sh -c 'exec wake alerter --wait 30s --rules rules.yaml --creds keys/creds/alerter.creds' &alerter&")
+	line("exec wake runner --wait 30s --creds keys/creds/runner.creds --claude $WORK/none &runner&")
+	line("exec wake auth user guest --dir keys --role guest --run one")
+	line("env WAKE_CREDS=$WORK/keys/creds/operator.creds\nwaitfor . wake stats\nwaitfor ticket wake alerts sinks")
+	line("exec wake run asks.yaml --id one --fixtures fixtures\nexec wake run wait.yaml --id wait --detach\nwaitfor exec:start wake replay wait --speed 0 --json")
+	line("waitfor '^one .*complete' wake runs\nwaitfor . wake snapshot one\nexec wake export one --format jsonl -o one.jsonl")
+	line("exec wake backup backup --creds keys/creds/init.creds")
+	for _, role := range []access.Role{access.Guest, access.Viewer, access.Ingest, access.Debugger, access.Operator} {
+		line("\n# %s\nenv WAKE_CREDS=$WORK/keys/creds/%[1]s.creds", role)
+		var mays []string // what they do may go on, so they come last
+		for _, verb := range slices.Sorted(maps.Keys(verbUsers)) {
+			if verbUsers[verb] == nobody || slices.Contains(untried, verb) {
+				continue
+			}
+			tried := "wake " + verb + " " + strings.ReplaceAll(verbArguments[verb], "ROLE", string(role))
+			if may(role, verb) {
+				mays = append(mays, tried)
+				continue
+			}
+			line("maynot %s", tried)
+		}
+		for _, tried := range mays {
+			line("may %s", tried)
+		}
+		if role == access.Guest {
+			line("maynot wake status wait\nmaynot wake log wait\nmaynot wake export wait -o other.jsonl")
+		}
+	}
+	line("may wake abort wait\nkill -INT runner\nwait runner") // on a slow machine it is over
+	for i := range servers {
+		cluster := ""
+		if servers > 1 {
+			cluster = fmt.Sprintf("server_name: n%d\ncluster { name: x, listen: %q, routes: [%s] }\n", i, strings.TrimPrefix(routes[i], "nats://"), strings.Join(routes, ", "))
+		}
+		line("-- n%d/nats.conf --\nlisten: 127.0.0.1:-1\njetstream { store_dir: data }\n%sinclude ../keys/auth.conf", i, cluster)
+	}
+	script, err := os.ReadFile("testdata/script/users.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, files, _ := strings.Cut(string(script), "-- flow.yaml --\n") // the flows, rules and fixtures of users
+	line("-- flow.yaml --\n%s-- stream.jsonl --", files)
+	line(`{"type":"system","subtype":"init","cwd":"/work","session_id":"5e551011-0000-4000-8000-000000000001","tools":["Bash"],"model":"m","permissionMode":"default","uuid":"u"}`)
+	return b.String()
+}
+
+// refusals are the words by which the server and the services refuse a user.
+var refusals = regexp.MustCompile(`Permissions Violation|are for run |PERMISSION_DENIED`)
+
+// use runs a verb, and returns what it says against it, and the error of its end.
+func use(ts *testscript.TestScript, args []string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	c := exec.CommandContext(ctx, args[0], args[1:]...)
+	if c.Err != nil { // it is one of the script's PATH
+		path, err := lookIn(ts.Getenv("PATH"), args[0])
+		ts.Check(err)
+		c = exec.CommandContext(ctx, path, args[1:]...)
+	}
+	c.Dir = ts.MkAbs(".")
+	for _, name := range []string{"PATH", "HOME", "WAKE_NATS_URL", "WAKE_DATA_DIR", "WAKE_CREDS", "XDG_CONFIG_HOME", "TZ", "TMPDIR"} {
+		c.Env = append(c.Env, name+"="+ts.Getenv(name))
+	}
+	var said strings.Builder
+	c.Stdout, c.Stderr = &said, &said
+	err := c.Run()
+	return said.String(), err
+}
+
+func lookIn(path, program string) (string, error) {
+	for _, dir := range filepath.SplitList(path) {
+		if full := filepath.Join(dir, program); exec.Command(full).Err == nil { //nolint:noctx // it isn't run
+			if _, err := os.Stat(full); err == nil {
+				return full, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("there is no %s", program)
+}
+
+// mayUse runs a verb, which may fail for any reason but that its user may not.
+func mayUse(ts *testscript.TestScript, _ bool, args []string) {
+	said, err := use(ts, args)
+	if refusals.MatchString(said) {
+		ts.Fatalf("%s: %v: %s", args, err, said)
+	}
+	ts.Logf("%s: %v", args, err)
+}
+
+// mayNotUse runs a verb that its user may not use: the user is told so, and nothing is stored meanwhile.
+func mayNotUse(ts *testscript.TestScript, _ bool, args []string) {
+	before := lastStored(ts)
+	said, err := use(ts, args)
+	if err == nil || !refusals.MatchString(said) && !strings.Contains(said, "asks no question") { // which comes first
+		ts.Fatalf("%s: %v: %s", args, err, said)
+	}
+	if now := lastStored(ts); !maps.Equal(before, now) {
+		ts.Fatalf("%v became %v: %s", before, now, said)
+	}
+}
+
+// lastStored returns the position of the last message of each stream that grows by what users do.
+func lastStored(ts *testscript.TestScript) map[string]uint64 {
+	creds := ts.MkAbs("keys/creds/init.creds")
+	data, err := os.ReadFile(creds)
+	ts.Check(err)
+	inbox, err := access.Inbox(data)
+	ts.Check(err)
+	nc, err := nats.Connect(ts.Getenv("WAKE_NATS_URL"), nats.UserCredentials(creds), nats.CustomInboxPrefix(inbox))
+	ts.Check(err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	ts.Check(err)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	found := map[string]uint64{}
+	for _, name := range []string{"WAKE_COMMANDS", "WAKE_QUEUE", "KV_WAKE_BOOKMARKS", "OBJ_WAKE_SESSIONS"} {
+		s, err := js.Stream(ctx, name)
+		ts.Check(err)
+		found[name] = s.CachedInfo().State.LastSeq
+	}
+	s, err := js.Stream(ctx, "WAKE_EVENTS")
+	ts.Check(err)
+	info, err := s.Info(ctx, jetstream.WithSubjectFilter("wake.events.>")) // of runs, beside that which goes on
+	ts.Check(err)
+	for subject, n := range info.State.Subjects {
+		if !strings.HasPrefix(subject, "wake.events.wait.") {
+			found[subject] = n
+		}
+	}
+	return found
+}

@@ -1,0 +1,173 @@
+package claude
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// recoverCalls returns what the record of a session tells of calls and usage and the log lacks: the agent went
+// on when its runner was gone, or its last words were lost.
+func (p *Provider) recoverCalls(ctx context.Context, r agent.Request, calls agent.Calls) ([]*wire.Event, error) {
+	d := p.withDefaults()
+	if baseSession(r) == "" {
+		return nil, nil
+	}
+	files, err := d.filesOf(r.Options)
+	if err != nil {
+		return nil, fmt.Errorf("claude: %w", err)
+	}
+	record, err := d.loadRecord(ctx, r, files)
+	if err != nil {
+		return nil, fmt.Errorf("claude: %w", err)
+	}
+	return recoveredCalls(record.content, baseSession(r), calls), nil
+}
+
+// recoveredCalls returns the calls of a session file that the log lacks, the results of those
+// that it has as open, and the usage of messages that it hasn't counted. What stands before the first call or message
+// that the log knows is older than the execution, unless all of the session is the execution's. What the program
+// wrote for want of a result is none. Calls of sub-agents stand elsewhere, or in between.
+func recoveredCalls(content []byte, session string, calls agent.Calls) []*wire.Event {
+	r := recovery{calls: calls, fresh: make(map[string]bool), messages: make(map[string]int)}
+	r.first = firstKnown(content, calls)
+	n := NewNormalizer(NormalizerOptions{Format: Transcript, SessionID: session, Started: true})
+	for text := range bytes.Lines(content) {
+		r.line++
+		var e entry
+		if json.Unmarshal(text, &e) == nil && e.Sidechain {
+			continue
+		}
+		r.messages[e.Message.ID] = r.line
+		for _, e := range n.Line(0, text) {
+			r.take(e)
+		}
+	}
+	for _, e := range n.Finish(0, Exit{Unknown: true}) { // the usage of the last message is told with the next one
+		if e.Type() == wire.TypeUsage {
+			r.take(e)
+		}
+	}
+	return r.events
+}
+
+// recovery collects what a session file has and the log lacks.
+type recovery struct {
+	calls       agent.Calls
+	first, line int             // the first line that the log knows, 0 if none, and the one that is read
+	fresh       map[string]bool // calls that the log lacks
+	messages    map[string]int  // the last lines of these
+	events      []*wire.Event
+}
+
+// older reports whether a line is from before the execution.
+func (r *recovery) older(line int) bool { return !r.calls.Whole && (r.first == 0 || line < r.first) }
+
+func (r *recovery) take(e *wire.Event) {
+	if e.Parent != "" || e.AgentID != "" {
+		return
+	}
+	switch p := e.Payload.(type) {
+	case *wire.ToolIntent:
+		if r.older(r.line) || slices.Contains(r.calls.Open, e.CallID) || slices.Contains(r.calls.Ended, e.CallID) {
+			return
+		}
+		r.fresh[e.CallID], p.Recovered = true, wire.RecoveredTranscript
+	case *wire.AgentTool:
+		if !r.fresh[e.CallID] && !slices.Contains(r.calls.Open, e.CallID) || p.Error == wire.CallInterrupted || isRejection(p.Error) || isFeigned(p.Error) {
+			return
+		}
+		p.Recovered = wire.RecoveredTranscript
+	case *wire.Usage:
+		if r.older(r.messages[p.MessageID]) || slices.Contains(r.calls.Counted, p.MessageID) {
+			return
+		}
+		p.Source = wire.SourceRecovered // no result of this process counts it
+	default:
+		return
+	}
+	e.Timestamp, e.Turn = 0, 0 // it is recorded now, in no turn of this process
+	r.events = append(r.events, e)
+}
+
+// firstKnown returns the number of the first line of a session file that makes a call, or is of a message, which the
+// log knows, 0 if there is none.
+func firstKnown(content []byte, calls agent.Calls) int {
+	line := 0
+	for text := range bytes.Lines(content) {
+		line++
+		var e entry
+		if json.Unmarshal(text, &e) != nil || e.Sidechain {
+			continue
+		}
+		if e.Message.ID != "" && slices.Contains(calls.Counted, e.Message.ID) {
+			return line
+		}
+		for _, b := range e.contentBlocks() {
+			if b.Type == "tool_use" && (slices.Contains(calls.Open, b.ID) || slices.Contains(calls.Ended, b.ID)) {
+				return line
+			}
+		}
+	}
+	return 0
+}
+
+// result is a block of a message that may have the result of a call.
+type result struct {
+	Type      string          `json:"type"`
+	ToolUseID string          `json:"tool_use_id"`
+	IsError   bool            `json:"is_error"`
+	Content   json.RawMessage `json:"content"`
+}
+
+// rawText returns the text of a result as it stands in its line, and what it says: "" if it isn't
+// one text.
+func (r result) rawText() (raw []byte, text string) {
+	var blocks []struct {
+		Text json.RawMessage `json:"text"`
+	}
+	raw = r.Content
+	if json.Unmarshal(raw, &blocks) == nil && len(blocks) == 1 {
+		raw = blocks[0].Text
+	}
+	if json.Unmarshal(raw, &text) != nil {
+		return nil, ""
+	}
+	return raw, text
+}
+
+// correctRefusals returns a session file in which refusals that nobody has given say what is true of
+// them: that the outcome of the call is unknown. The program forgets a call whose result is
+// missing, and what stands before a line that is. denied are calls that somebody has refused.
+func correctRefusals(content []byte, denied []string) []byte {
+	if !bytes.Contains(content, []byte("The user doesn't want to ")) {
+		return content
+	}
+	said, err := json.Marshal(unrecorded)
+	if err != nil {
+		return content
+	}
+	var out bytes.Buffer
+	for line := range bytes.Lines(content) {
+		var m struct {
+			Message struct {
+				Content []result `json:"content"`
+			} `json:"message"`
+		}
+		if json.Unmarshal(line, &m) == nil {
+			for _, r := range m.Message.Content {
+				raw, text := r.rawText()
+				if r.Type == "tool_result" && r.IsError && isFeigned(text) && !slices.Contains(denied, r.ToolUseID) {
+					line = bytes.ReplaceAll(line, raw, said)
+				}
+			}
+		}
+		out.Write(line)
+	}
+	return out.Bytes()
+}

@@ -1,0 +1,54 @@
+package claude
+
+import "strings"
+
+// What the program writes as the result of a call that it was interrupted in, or whose host
+// was gone before it had answered, in the name of a user who has said nothing: the words of
+// 2.1.197, 2.1.329 and 2.1.330. All but the last may be followed by more, such as a
+// correction that the call may have run all the same.
+const (
+	rejectedCall  = "The user doesn't want to proceed with this tool use."
+	rejectedStop  = rejectedCall + " The tool use was rejected (eg. if it was a file edit, the new_string was NOT written to the file). STOP what you are doing and wait for the user to tell you how to proceed."
+	cancelledCall = "The user doesn't want to take this action right now. STOP what you are doing and wait for the user to tell you how to proceed."
+	rejectedChild = rejectedCall + " The tool use was rejected (eg. if it was a file edit, the new_string was NOT written to the file)." // to a sub-agent
+)
+
+// unrecorded is what 2.1.329 writes for a call whose result its session lacks.
+const unrecorded = "[Tool call interrupted: the session ended before this call's result was recorded, so its outcome is unknown. " +
+	"Check whether it took effect before relying on it or running it again.]"
+
+// isRejection recognises the words for a refusal by a human, which are also those
+// for a call that was interrupted while it ran.
+func isRejection(message string) bool { return strings.HasPrefix(message, rejectedCall) }
+
+// isFeigned recognises a refusal that may be the program's own. A user who does refuse is quoted.
+func isFeigned(message string) bool {
+	return strings.HasPrefix(message, rejectedStop) || strings.HasPrefix(message, cancelledCall) || message == rejectedChild
+}
+
+// isMissingResult recognises what the program writes where it has no result.
+func isMissingResult(message string) bool {
+	for _, prefix := range []string{
+		"[Tool call interrupted: ", "[Agent call interrupted: ", "[Tool result missing ", "[Tool call result not in this copy: ",
+	} {
+		if strings.HasPrefix(message, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// isCutOff reports whether the error of a call says that it was interrupted, not that it failed
+// or was refused. In a stream of ours, whoever refuses is on record before the result is; in
+// one of somebody else, who may have refused what the program asked about isn't.
+func (n *Normalizer) isCutOff(id string, c *call, message string) bool {
+	switch {
+	case c.executing && isRejection(message):
+		return true
+	case n.denied[id]:
+		return false
+	case n.opt.Format == Transcript, n.asked[id] && !n.opt.Started:
+		return isMissingResult(message)
+	}
+	return isMissingResult(message) || isFeigned(message)
+}

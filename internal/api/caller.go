@@ -1,0 +1,41 @@
+package api
+
+import (
+	"context"
+	"fmt"
+
+	"code.wake.dev/wake/internal/access"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+type callerKey struct{}
+
+// CallerOf returns who asks, as the server says it. On a server without accounts, on
+// which it says nothing, that is nobody, who may ask about everything.
+func CallerOf(ctx context.Context) access.Caller {
+	c, _ := ctx.Value(callerKey{}).(access.Caller)
+	return c
+}
+
+func notTheirs(c access.Caller) *wire.APIError {
+	return &wire.APIError{Code: wire.CodeDenied, Message: fmt.Sprintf("the credentials of %s are for run %s", c.Name, c.Run), Hint: "name this run, by its id"}
+}
+
+// identifyCaller returns the context of a request with who asks, and refuses what the caller
+// may not ask. A request of which the server doesn't say who asks, though it does so of
+// all that come from other accounts, is nobody's.
+func (r *request) identifyCaller(ctx context.Context, e Endpoint, header string) context.Context {
+	if header == "" && !r.w.knowsUsers {
+		return ctx
+	}
+	c, err := access.ReadCaller(header)
+	switch run, _ := r.body.Get("run").Text(); {
+	case r.problem != nil:
+	case err != nil:
+		r.problem = &wire.APIError{Code: wire.CodeDenied, Message: "nobody knows who asks", Hint: "connect with credentials that wake auth makes"}
+	case c.Run == "":
+	case !e.ofRun, c.Run != run, r.body.Get("agentId") != nil:
+		r.problem = notTheirs(c)
+	}
+	return context.WithValue(ctx, callerKey{}, c)
+}

@@ -1,0 +1,78 @@
+package feed
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// verdictWait is how long an answer waits for a command's record; less than [api.MaxWork].
+const verdictWait = 4500 * time.Millisecond
+
+// command stores a command in the name of the user who gives it, and says what has
+// become of it. Users don't store commands themselves: what a user names as the reply of
+// a question is sent on in nobody's name, and the stream doesn't keep who has published.
+func (s *Server) command(ctx context.Context, q wire.CommandRequest, _ api.Form) (wire.CommandResponse, error) {
+	q.ID = cmp.Or(q.ID, rand.Text())
+	answer := wire.CommandResponse{CommandID: q.ID, RunID: q.RunID}
+	run := cmp.Or(q.RunID, subjects.NoRun) // where it is rejected on record
+	data, err := wire.Marshal(q.Command)
+	if err != nil {
+		return answer, badRequest("the command can't be encoded: %v", err)
+	}
+	_, last, err := s.log.Bounds(ctx)
+	if err != nil {
+		return answer, err
+	}
+	ack, err := s.log.SendBy(ctx, api.CallerOf(ctx).Name, s.log.Names().Command(run), data)
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return answer, &wire.APIError{Code: wire.CodeTooLarge, Message: fmt.Sprintf("the command has %d bytes, the server takes %d", len(data), s.log.Conn().MaxPayload())}
+	case err != nil:
+		return answer, fmt.Errorf("store the command: %w", err)
+	case q.Stored:
+		return answer, nil
+	}
+	return s.verdict(ctx, answer, run, last+1, ack.Sequence)
+}
+
+// verdict waits for the record of the command at a position of the commands. If nobody
+// records it in time, it waits for a runner.
+func (s *Server) verdict(ctx context.Context, answer wire.CommandResponse, run string, from, at uint64) (wire.CommandResponse, error) {
+	n := s.log.Names()
+	filter := []string{n.Event(run, wire.RunNode, string(wire.KindFlow)), n.Event(subjects.NoRun, wire.RunNode, string(wire.KindFlow))}
+	wait, cancel := context.WithTimeout(ctx, verdictWait)
+	defer cancel()
+	for wait.Err() == nil {
+		p, err := s.waitFor(wait, s.events, filter, from, maxPiece)
+		if err != nil {
+			break // it is stored
+		}
+		for _, m := range p.messages {
+			if r, ok := record(eventlog.EntryOf(m, n, s.log.Keys())); ok && r.AtPos == at {
+				answer.Recorded, answer.Accepted, answer.Reason, answer.Position = true, r.Accepted, r.Reason, m.Pos
+				return answer, nil
+			}
+		}
+		from = p.next
+	}
+	return answer, nil
+}
+
+func record(e eventlog.Entry) (*wire.CommandReceived, bool) {
+	if e.Event == nil {
+		return nil, false
+	}
+	r, ok := e.Event.Payload.(*wire.CommandReceived)
+	return r, ok
+}

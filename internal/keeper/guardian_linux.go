@@ -1,0 +1,208 @@
+package keeper
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// guardian is a keeper's hold on its guard.
+type guardian struct {
+	pid  int
+	conn int // file descriptor
+	cmd  *exec.Cmd
+	gone chan struct{} // closed when the guard, and with it a namespace, is gone
+
+	mu     sync.Mutex
+	frozen chan report // answers to freeze
+}
+
+// guardWait bounds how long a guard may take to begin.
+const guardWait = 10 * time.Second
+
+// startGuard starts a guard of a tree, in its control group, whose reports of programs are given to take.
+func startGuard(fence Fence, t *group, take func(report)) (*guardian, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("keeper: %w", err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "keeper") //nolint:gosec // a file descriptor
+	defer func() { _ = theirs.Close() }()
+	g := &guardian{conn: pair[0], gone: make(chan struct{}), frozen: make(chan report, 1)}
+	g.cmd = selfCommand(append([]string{guardVerb, string(fence)}, t.toArguments()...)...)
+	g.cmd.ExtraFiles = []*os.File{theirs}
+	g.cmd.Stderr = os.Stderr
+	g.cmd.SysProcAttr = &syscall.SysProcAttr{}
+	if fence != Watchdogs {
+		g.cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+		g.cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS
+	}
+	if fence == UserNamespace {
+		g.cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		g.cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getuid(), HostID: os.Getuid(), Size: 1}}
+		g.cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getgid(), HostID: os.Getgid(), Size: 1}}
+		g.cmd.SysProcAttr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN}
+	}
+	if err := g.cmd.Start(); err != nil {
+		_ = unix.Close(pair[0])
+		return nil, fmt.Errorf("keeper: start the guard: %w", err)
+	}
+	g.pid = g.cmd.Process.Pid
+	go func() {
+		_ = g.cmd.Wait()
+		close(g.gone)
+	}()
+	ready := make(chan report, 1)
+	go g.readReports(ready, take)
+	select {
+	case r := <-ready:
+		if r.Error != "" {
+			g.killTree()
+			return nil, errors.New("keeper: guard: " + r.Error)
+		}
+		return g, nil
+	case <-g.gone:
+		return nil, errors.New("keeper: the guard has ended")
+	case <-time.After(guardWait):
+		g.killTree()
+		return nil, errors.New("keeper: the guard doesn't begin")
+	}
+}
+
+// readReports takes reports until the guard is gone.
+func (g *guardian) readReports(ready chan<- report, take func(report)) {
+	buf := make([]byte, maxPacket)
+	for {
+		n, _, err := unix.Recvfrom(g.conn, buf, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return
+		}
+		var r report
+		if json.Unmarshal(buf[:n], &r) != nil {
+			continue
+		}
+		switch r.Op {
+		case "ready":
+			ready <- r
+		case "frozen":
+			g.frozen <- r
+		case "thawed":
+		default:
+			take(r)
+		}
+	}
+}
+
+func (g *guardian) sendOrder(o order, files ...int) {
+	b, err := json.Marshal(o)
+	if err != nil {
+		return
+	}
+	var oob []byte
+	if len(files) > 0 {
+		oob = unix.UnixRights(files...)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for {
+		err := unix.Sendmsg(g.conn, b, oob, nil, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return // a guard that is gone is told by gone
+		}
+	}
+}
+
+// startProgram has the guard start a program.
+func (g *guardian) startProgram(id uint32, mark string, s spec) (p pipes, err error) {
+	var ours, theirs [3]*os.File
+	defer func() { _ = closeFiles(theirs[:]) }()
+	defer func() {
+		if err != nil {
+			_ = closeFiles(ours[:])
+		}
+	}()
+	for i := range 3 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return p, fmt.Errorf("keeper: %w", err)
+		}
+		ours[i], theirs[i] = r, w
+		if i == 0 {
+			ours[i], theirs[i] = w, r
+		}
+	}
+	if err := g.passProgram(id, mark, s, theirs); err != nil {
+		return p, err
+	}
+	return pipes{stdin: ours[0], stdout: ours[1], stderr: ours[2]}, nil
+}
+
+func closeFiles(files []*os.File) error {
+	var errs []error
+	for _, f := range files {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// passProgram gives the guard a program and its files.
+func (g *guardian) passProgram(id uint32, mark string, s spec, files [3]*os.File) error {
+	fd, err := unix.MemfdCreate("program", unix.MFD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("keeper: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "program") //nolint:gosec // a file descriptor
+	defer func() { _ = file.Close() }()
+	b, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("keeper: %w", err)
+	}
+	if _, err := file.WriteAt(b, 0); err != nil {
+		return fmt.Errorf("keeper: %w", err)
+	}
+	g.sendOrder(order{Op: "start", Program: id, Mark: mark},
+		fd, int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd())) //nolint:gosec // file descriptors
+	return nil
+}
+
+func (g *guardian) endProgram(id uint32, mark string, grace time.Duration) {
+	g.sendOrder(order{Op: "end", Program: id, Mark: mark, Grace: grace})
+}
+
+// freezeTree stops the tree and reports why something of it still runs.
+func (g *guardian) freezeTree(patience time.Duration) error {
+	g.sendOrder(order{Op: "freeze", Grace: patience})
+	select {
+	case r := <-g.frozen:
+		if r.Error != "" {
+			return errors.New(r.Error)
+		}
+		return nil
+	case <-g.gone:
+		return nil
+	case <-time.After(patience):
+		return errors.New("the guard doesn't answer")
+	}
+}
+
+func (g *guardian) thawTree()                 { g.sendOrder(order{Op: "thaw"}) }
+func (g *guardian) extendDeadline(kill int64) { g.sendOrder(order{Op: "extend", Kill: kill}) }
+func (g *guardian) treeGone() <-chan struct{} { return g.gone }
+
+// killTree ends the guard, and a namespace with it.
+func (g *guardian) killTree() {
+	_ = g.cmd.Process.Kill()
+	<-g.gone
+}

@@ -1,0 +1,102 @@
+package lease_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/subjects"
+)
+
+// slowNet is a way to a server on which everything that is sent takes its time.
+type slowNet struct {
+	server *natstest.Server
+	delay  time.Duration
+}
+
+func (s slowNet) InProcessConn() (net.Conn, error) {
+	c, err := s.server.InProcessConn()
+	return &slowConn{Conn: c, delay: s.delay}, err
+}
+
+type slowConn struct {
+	net.Conn
+
+	delay time.Duration
+	mu    sync.Mutex
+}
+
+func (c *slowConn) Write(data []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	<-time.After(c.delay)
+	return c.Conn.Write(data)
+}
+
+// A lease is valid from when it was asked for: others count from when they saw it, which may be long before the
+// answer comes. By the real clock, which Until is of.
+func TestCountsFromAsking(t *testing.T) {
+	const delay, ttl = 200 * time.Millisecond, 2 * time.Second
+	server := natstest.New(t)
+	if _, err := topology.Init(t.Context(), server.JetStream(t), topology.Config{LeaseTTL: ttl}); err != nil {
+		t.Fatal(err)
+	}
+	nc, err := nats.Connect("", nats.InProcessServer(slowNet{server, delay}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, keys := range map[string][]string{"Alone": {"run.a"}, "Batch": {"run.b", "run.c"}} {
+		t.Run(name, func(t *testing.T) {
+			k, err := lease.NewHolder(t.Context(), js, subjects.Default.LeasesBucket(), lease.Identity{Runner: "a", Home: "a"}, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var leases []*lease.Lease
+			latest := func(l *lease.Lease) {
+				t.Helper()
+				if late := l.Until() - (process.Uptime() - delay + ttl); late > 0 {
+					t.Errorf("it is valid for %s longer than from its asking", late)
+				}
+			}
+			for _, key := range keys {
+				l, err := k.Acquire(t.Context(), key, "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				latest(l)
+				leases = append(leases, l)
+			}
+			stop := start(t, k)
+			defer stop()
+			for _, l := range leases {
+				select {
+				case <-l.Renewed():
+					latest(l)
+				case <-time.After(20 * ttl):
+					t.Fatal("not renewed")
+				}
+			}
+			ctx := context.WithoutCancel(t.Context())
+			for _, l := range leases {
+				if err := l.Release(ctx); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}

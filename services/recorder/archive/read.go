@@ -1,0 +1,188 @@
+package archive
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+
+	"code.wake.dev/wake/services/recorder/internal/database"
+)
+
+// Events yields what is kept of a run from position from to position to.
+func (t *Tx) Events(ctx context.Context, run int64, from, to uint64) iter.Seq2[*Event, error] {
+	return func(yield func(*Event, error) bool) {
+		for more := true; more; {
+			var list []Event
+			var err error
+			if list, more, err = t.Chunk(ctx, run, from, to); err != nil {
+				yield(nil, err)
+				return
+			}
+			for i := range list {
+				if !yield(&list[i], nil) {
+					return
+				}
+				from = list[i].Pos + 1
+			}
+		}
+	}
+}
+
+// Chunk returns the events of a run from position from on that are in the same
+// segment, or in the tail, and whether there may be more after them.
+func (t *Tx) Chunk(ctx context.Context, run int64, from, to uint64) (list []Event, more bool, err error) {
+	from, to = uint64(database.Clamp(from)), uint64(database.Clamp(to))
+	var n, first, last uint64
+	var codec int
+	var data []byte
+	err = t.Row(ctx, `SELECT n, first_pos, last_pos, codec, data FROM segments WHERE run = ?1 AND last_pos >= ?2 ORDER BY last_pos LIMIT 1`, run, from).
+		Scan(&n, &first, &last, &codec, &data)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		list, err = t.readTail(ctx, run, from, to)
+		return list, false, err
+	case err != nil:
+		return nil, false, err
+	case first > to:
+		return nil, false, nil
+	}
+	if list, err = t.Codec.Unpack(codec, data); err != nil {
+		return nil, false, fmt.Errorf("segment %d, positions %d to %d: %w", n, first, last, err)
+	}
+	list = slices.DeleteFunc(list, func(s Event) bool { return s.Pos < from || s.Pos > to })
+	return list, len(list) > 0 && last < to, nil
+}
+
+func (t *Tx) readTail(ctx context.Context, run int64, from, to uint64) (list []Event, err error) {
+	rows := t.Rows(ctx, `SELECT pos, time, mark, note, data FROM tail WHERE run = ?1 AND pos >= ?2 AND pos <= ?3 ORDER BY pos`, run, from, to)
+	for rows, err := range rows {
+		if err != nil {
+			return nil, err
+		}
+		var s Event
+		if err := rows.Scan(&s.Pos, &s.Time, &s.Mark, &s.Note, &s.Data); err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// Window is the number of positions of all runs that are read at once.
+const Window = 1024
+
+// Window returns the events of all runs from position from to position to, and
+// whether there are more after them.
+func (t *Tx) Window(ctx context.Context, from, to uint64) (list []Event, more bool, err error) {
+	var end uint64
+	if err := t.Row(ctx, `SELECT coalesce(max(position), 0) FROM streams`).Scan(&end); err != nil || from > end {
+		return nil, false, err
+	}
+	list, to, err = t.Within(ctx, from, to, math.MaxInt)
+	return list, to < end, err
+}
+
+// Within returns the events of all runs from position from to position to, or to
+// an earlier one, last, if they are larger than so many bytes. It never holds much
+// more than that.
+func (t *Tx) Within(ctx context.Context, from, to uint64, most int) (list []Event, last uint64, err error) {
+	from, to = uint64(database.Clamp(from)), uint64(database.Clamp(to))
+	size := 0
+	add := func(e Event) {
+		if e.Pos < from || e.Pos > to {
+			return
+		}
+		e.Data = bytes.Clone(e.Data)
+		list = append(list, e)
+		if size += len(e.Data); size > most {
+			list, size = firstHalf(list)
+			to = list[len(list)-1].Pos
+		}
+	}
+	segments := t.Rows(ctx, `SELECT r.run, s.n, s.first_pos, s.codec, s.Data FROM segments s JOIN runs r ON r.id = s.run WHERE s.last_pos >= ?1 AND s.first_pos <= ?2`, from, to)
+	for rows, err := range segments {
+		if err != nil {
+			return nil, 0, err
+		}
+		var run string
+		var n, codec int
+		var first uint64
+		var data sql.RawBytes
+		if err := rows.Scan(&run, &n, &first, &codec, &data); err != nil {
+			return nil, 0, err
+		}
+		if first > to {
+			continue
+		}
+		kept, err := t.Codec.Unpack(codec, data)
+		if err != nil {
+			return nil, 0, fmt.Errorf("run %s, segment %d: %w", run, n, err)
+		}
+		for _, s := range kept {
+			add(Event{Run: run, Pos: s.Pos, Time: s.Time, Mark: s.Mark, Note: s.Note, Data: s.Data})
+		}
+	}
+	tail := t.Rows(ctx, `SELECT r.run, t.pos, t.time, t.mark, t.note, t.data FROM tail t JOIN runs r ON r.id = t.run WHERE t.pos >= ?1 AND t.pos <= ?2`, from, to)
+	for rows, err := range tail {
+		if err != nil {
+			return nil, 0, err
+		}
+		var e Event
+		var data sql.RawBytes
+		if err := rows.Scan(&e.Run, &e.Pos, &e.Time, &e.Mark, &e.Note, &data); err != nil {
+			return nil, 0, err
+		}
+		e.Data = data
+		add(e)
+	}
+	slices.SortFunc(list, byPosition)
+	return list, to, nil
+}
+
+func byPosition(a, b Event) int { return cmp.Compare(a.Pos, b.Pos) }
+
+// firstHalf returns the first ones of events, one at least and about half of their
+// bytes, and how many those are.
+func firstHalf(list []Event) (first []Event, size int) {
+	slices.SortFunc(list, byPosition)
+	all := 0
+	for i := range list {
+		all += len(list[i].Data)
+	}
+	size, n := len(list[0].Data), 1
+	for n < len(list)-1 && size+len(list[n].Data) <= all/2 {
+		size += len(list[n].Data)
+		n++
+	}
+	clear(list[n:])
+	return list[:n], size
+}
+
+// Newest returns the last event that is kept as the stream had it; its position is 0
+// if there is none.
+func (a *Archive) Newest(ctx context.Context) (Event, error) {
+	t, err := a.View(ctx)
+	if err != nil {
+		return Event{}, fmt.Errorf("recorder: newest: %w", err)
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	var pos uint64
+	const query = `SELECT coalesce(max(pos), 0) FROM (SELECT max(last_pos) AS pos FROM segments UNION ALL SELECT max(pos) FROM tail) AS kept`
+	if err := t.Row(ctx, query).Scan(&pos); err != nil {
+		return Event{}, fmt.Errorf("recorder: newest: %w", err)
+	}
+	list, _, err := t.Window(ctx, pos, pos)
+	if err != nil {
+		return Event{}, fmt.Errorf("recorder: newest: %w", err)
+	}
+	if len(list) == 0 || list[0].Mark == Recorder {
+		return Event{}, nil
+	}
+	return list[0], nil
+}

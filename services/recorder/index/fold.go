@@ -1,0 +1,131 @@
+package index
+
+import (
+	"maps"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/internal/states"
+	"code.wake.dev/wake/services/recorder/internal/table"
+)
+
+// Bounds of the states that are kept.
+const (
+	maxFolds  = 256 // in memory
+	maxPassed = 64 << 10
+	foldEvery = 256 // events after which the file gets a newer one
+
+	frameEvery = 4 * foldEvery // events after which it keeps one for good
+	foldSpan   = 4096          // events of any kind after which the file's state is moved on
+)
+
+// folds are the states of the runs that were last recorded.
+type folds struct {
+	byRun  map[int64]*fold
+	passed map[int64]int // events of any kind since the state in the file, as far as they were seen
+}
+
+type fold struct {
+	state *wire.State
+	saved uint64 // events that the state in the file is of
+}
+
+func newFolds() *folds { return &folds{byRun: map[int64]*fold{}, passed: map[int64]int{}} }
+
+// dropAll drops what may be ahead of the file.
+func (f *folds) dropAll() {
+	clear(f.byRun)
+	clear(f.passed)
+}
+
+// countPassed counts events of a run and reports whether there were so many that its
+// state is to be moved on.
+func (f *folds) countPassed(id int64, events int) bool {
+	if len(f.passed) >= maxPassed {
+		clear(f.passed)
+	}
+	f.passed[id] += events
+	return f.passed[id] >= foldSpan
+}
+
+// keepState makes room: runs that are over go first.
+func (f *folds) keepState(id int64, v *fold) {
+	if len(f.byRun) >= maxFolds {
+		maps.DeleteFunc(f.byRun, func(_ int64, v *fold) bool { return states.Ended(v.state) })
+	}
+	if len(f.byRun) >= maxFolds {
+		f.dropAll()
+	}
+	f.byRun[id] = v
+}
+
+// foldEvent folds an event into the state of its run. An event that the history
+// doesn't allow changes nothing and is counted, as in every other fold.
+func (w *writer) foldEvent(r *runRow, e *eventlog.Entry, whole *wire.Event) error {
+	if e.Kind == wire.KindText || e.Kind == wire.KindDelta {
+		return nil
+	}
+	if r.state == nil {
+		if err := w.loadState(r, e.Pos-1); err != nil {
+			return err
+		}
+	}
+	r.changed = true
+	if states.Apply(r.state, wire.Position{Incarnation: w.batch.Incarnation, Seq: e.Pos}, e.Event, whole) != nil {
+		r.Refused++
+		w.report.Refused++
+	}
+	return nil
+}
+
+// loadState finds the state of a run as of a position.
+func (w *writer) loadState(r *runRow, to uint64) error {
+	f, ok := w.x.folds.byRun[r.ID]
+	if !ok || f.state.RunID != r.Run.Run { // the id may have been that of a run that was removed
+		f = new(fold)
+		var err error
+		if f.state, f.saved, err = states.Load(w.ctx, w.tx, r.ID, r.Run.Run, to); err != nil {
+			return err
+		}
+		w.x.folds.keepState(r.ID, f)
+	}
+	r.state = f.state
+	return nil
+}
+
+// keepFold writes the state of a run now and then, so that it can be found
+// without folding the run from its beginning, nor passing over a long text.
+func (w *writer) keepFold(r *runRow) error {
+	if r.passed == 0 {
+		return nil
+	}
+	far := w.x.folds.countPassed(r.ID, r.passed)
+	f := w.x.folds.byRun[r.ID]
+	if f != nil && f.state.RunID != r.Run.Run {
+		f = nil
+	}
+	switch {
+	case far && f == nil:
+		f = new(fold)
+		var err error
+		if f.state, f.saved, err = states.Load(w.ctx, w.tx, r.ID, r.Run.Run, r.derived); err != nil {
+			return err
+		}
+		w.x.folds.keepState(r.ID, f)
+	case f == nil, !far && f.state.EventCount < f.saved+foldEvery && (!r.changed || !states.Ended(f.state)):
+		return nil
+	}
+	r.state = f.state
+	data, err := wire.Marshal(r.state)
+	if err != nil {
+		return err
+	}
+	if r.state.EventCount/frameEvery != f.saved/frameEvery {
+		if err := w.putRow(addFrame, &table.Keyframe{Run: r.ID, Pos: r.state.Position.Seq, Data: w.x.Codec.Enc.EncodeAll(data, nil)}); err != nil {
+			return err
+		}
+	}
+	f.saved = r.state.EventCount
+	delete(w.x.folds.passed, r.ID)
+	return w.putRow(putFold, &table.Fold{Run: r.ID, Pos: r.derived, Data: data})
+}

@@ -1,0 +1,127 @@
+package index
+
+import (
+	"maps"
+	"slices"
+
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/internal/table"
+)
+
+// deriveLine does to the lines what an event does to them. Steps of one batch on one
+// line become one.
+func (w *writer) deriveLine(r *runRow, writer, about *nodeRow, pos uint64, e *wire.Event) error {
+	if p, ok := e.Payload.(*wire.LogTruncated); ok && p.Lost == 0 {
+		if err := w.hideLinesAfter(r, writer, p.AtSeq); err != nil {
+			return err
+		}
+	}
+	if err := w.measureEvent(r, about, pos, e); err != nil {
+		return err
+	}
+	step := writer.timeline.Step(pos, e)
+	w.noteGrowingLine(writer, e, step)
+	if step.Op == timeline.None {
+		return nil
+	}
+	l, ok := w.lines[step.Pos]
+	if !ok {
+		l = &pendingLine{pos: step.Pos, op: step.Op, kind: step.Type, run: r.ID, node: about.ID, writer: writer.ID, event: e}
+		w.lines[step.Pos] = l
+		if step.Op == timeline.Add {
+			r.Lines++
+			var err error
+			if l.part, err = w.messageOfText(r, about, pos, e); err != nil {
+				return err
+			}
+		}
+		w.queue = append(w.queue, l)
+	}
+	if step.Op == timeline.Replace {
+		l.text.Reset()
+		if l.op == timeline.Extend {
+			l.op = timeline.Replace
+		}
+	}
+	l.text.WriteString(timeline.Plain(step.Text)) // \x1b[31mfail is the word fail, also to the full text
+	return nil
+}
+
+// hideLinesAfter hides the lines of a node after seq.
+func (w *writer) hideLinesAfter(r *runRow, n *nodeRow, seq uint64) error {
+	if err := w.writeLines(); err != nil {
+		return err
+	}
+	n.timeline = timeline.Timeline{}
+	if err := w.rollBack(n, seq); err != nil {
+		return err
+	}
+	result, err := w.stmtInTx(hideLines).ExecContext(w.ctx, r.ID, n.ID, seq)
+	if err != nil {
+		return err
+	}
+	hidden, err := result.RowsAffected()
+	r.Lines -= hidden
+	return err
+}
+
+// noteGrowingLine notes which line of a node an event has left unfinished, if it has.
+func (w *writer) noteGrowingLine(writer *nodeRow, e *wire.Event, step timeline.Step) {
+	if w.growing == nil {
+		w.growing = map[int64]uint64{}
+	}
+	w.growing[writer.ID] = 0
+	if e.Type().Kind() == wire.KindDelta {
+		w.growing[writer.ID] = step.Pos
+	}
+}
+
+func (w *writer) writeLines() error {
+	for _, l := range w.queue {
+		var err error
+		switch l.op {
+		case timeline.Add:
+			e := l.event
+			w.queueRow(addLine, &table.Line{
+				Pos: l.pos, Run: l.run, Node: l.node, Writer: l.writer, Seq: e.Seq, Exec: e.ExecID, Parent: e.Parent,
+				TS: e.Timestamp, Type: string(l.kind), Text: l.text.String(), Message: l.part,
+			})
+		case timeline.Extend:
+			err = w.exec(extendLine, l.text.String(), l.pos)
+		case timeline.Replace:
+			err = w.exec(replaceLine, l.text.String(), l.pos)
+		case timeline.None:
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := w.insertRows(addLine); err != nil {
+		return err
+	}
+	err := w.openLines()
+	clear(w.lines)
+	w.queue = w.queue[:0]
+	return err
+}
+
+// openLines keeps those lines apart that still grow, if the full text has to know.
+func (w *writer) openLines() error {
+	if !w.tx.D.Lags || w.x.scratch {
+		return nil
+	}
+	for _, writer := range slices.Sorted(maps.Keys(w.growing)) {
+		pos := w.growing[writer]
+		if err := w.exec(closeLines, writer, pos); err != nil {
+			return err
+		}
+		if l := w.lines[pos]; l == nil || l.op != timeline.Add {
+			continue // it was there before
+		}
+		if err := w.putRow(openLine, &table.LineOpen{Pos: pos, Writer: writer}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

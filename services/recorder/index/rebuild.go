@@ -1,0 +1,169 @@
+package index
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/internal/request"
+	"code.wake.dev/wake/services/recorder/internal/table"
+)
+
+// Rebuild derives everything again from the recorded events, of which the store
+// has more than the stream: of one run after the other, each in one transaction, so
+// that whoever asks meanwhile gets whole answers. Progress is told after each. An
+// order that was obeyed isn't obeyed again; one that was cut off begins anew. It
+// fails at a run whose events aren't as they were recorded, and leaves that as it
+// is.
+func (x *Index) Rebuild(ctx context.Context, order string, progress func(done, of int)) error {
+	runs, obeyed, err := x.toRebuild(ctx, order)
+	if err == nil && !obeyed {
+		for i, of := range runs {
+			if err = x.rebuildRun(ctx, of); err != nil {
+				err = fmt.Errorf("run %s: %w", request.Shown(of.Run), err)
+				break
+			}
+			progress(i+1, len(runs))
+		}
+	}
+	if err == nil && !obeyed {
+		err = x.Change(ctx, func(t *archive.Tx) error {
+			return t.Put(ctx, "rebuilds", &table.Rebuild{ID: order, At: time.Now().UnixMilli()}, ` ON CONFLICT DO NOTHING`)
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("recorder: rebuild: %w", err)
+	}
+	return nil
+}
+
+// toRebuild returns all runs that there are, and whether an order was obeyed.
+func (x *Index) toRebuild(ctx context.Context, order string) (runs []request.Target, obeyed bool, err error) {
+	t, err := x.View(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	if err := t.Row(ctx, `SELECT EXISTS (SELECT 1 FROM rebuilds WHERE id = ?1)`, order).Scan(&obeyed); err != nil || obeyed {
+		return nil, obeyed, err
+	}
+	for rows, err := range t.Rows(ctx, `SELECT id, run FROM runs WHERE run NOT IN (SELECT run FROM retired) ORDER BY first_pos`) {
+		var of request.Target
+		if err == nil {
+			err = rows.Scan(&of.ID, &of.Run)
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		runs = append(runs, of)
+	}
+	return runs, false, nil
+}
+
+// errUnsound is returned for a run whose events aren't as they were recorded.
+var errUnsound = errors.New("its events aren't as they were recorded: `wake verify` says where")
+
+// rebuildRun derives everything again of one run. Its events stay untouched.
+func (x *Index) rebuildRun(ctx context.Context, of request.Target) error {
+	again := &Index{Archive: x.Archive, answers: x.answers, stmts: x.stmts, folds: newFolds(), scratch: true}
+	err := x.Change(ctx, func(t *archive.Tx) error {
+		if at, err := request.RetiredAt(ctx, t, of.Run); err != nil || at > 0 {
+			return err // it was removed meanwhile
+		}
+		return again.rederiveRun(ctx, t, of)
+	})
+	x.answers.Forget(of.Run)
+	return err
+}
+
+func (x *Index) rederiveRun(ctx context.Context, t *archive.Tx, of request.Target) error {
+	at, derived, err := t.Reached(ctx)
+	if err != nil {
+		return err
+	}
+	head, err := clearDerived(ctx, t, of, at.Incarnation)
+	if err != nil {
+		return err
+	}
+	for from, more := uint64(0), true; more; {
+		var list []archive.Event
+		if list, more, err = t.Chunk(ctx, of.ID, from, 1<<63-1); err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			break
+		}
+		if err := x.replayChunk(ctx, t, Batch{Incarnation: at.Incarnation, Part: true}, derived, list); err != nil {
+			return err
+		}
+		from = list[len(list)-1].Pos + 1
+	}
+	var now []byte
+	if err := t.Row(ctx, `SELECT head FROM runs WHERE id = ?1`, of.ID).Scan(&now); err != nil {
+		return err
+	}
+	if !bytes.Equal(now, head) {
+		return errUnsound
+	}
+	if _, err := t.Do(ctx, `UPDATE streams SET position = ?1`, at.Seq); err != nil {
+		return err
+	}
+	return fillIndex(ctx, t, of)
+}
+
+// replayChunk derives again what follows from some events of a run.
+func (x *Index) replayChunk(ctx context.Context, t *archive.Tx, b Batch, derived uint64, list []archive.Event) error {
+	p, err := x.Replay(ctx, t, b, derived)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		if _, err := p.Add(&list[i]); err != nil {
+			return err
+		}
+	}
+	return p.Finish()
+}
+
+// clearDerived removes what is derived from the run's events and returns the end of their
+// hash chain.
+func clearDerived(ctx context.Context, t *archive.Tx, of request.Target, incarnation string) (head []byte, err error) {
+	for _, text := range t.D.DeletesByNode() {
+		if _, err := t.Do(ctx, text, of.ID); err != nil {
+			return nil, err
+		}
+	}
+	for _, held := range t.D.Tables.OfRuns() {
+		if held.Origin == table.Kept {
+			continue
+		}
+		if _, err := t.Do(ctx, `DELETE FROM `+held.Name+` WHERE run = ?1`, of.ID); err != nil {
+			return nil, err
+		}
+	}
+	var kept table.Run
+	if err := t.Row(ctx, t.Whole("runs")+` WHERE id = ?1`, of.ID).Scan(table.Fields(&kept)...); err != nil {
+		return nil, err
+	}
+	first := archive.FirstLink(incarnation, of.Run)
+	fresh := table.Run{
+		Run: kept.Run, Status: string(wire.RunIdle), FirstPos: kept.FirstPos, Head: first[:],
+		Segments: kept.Segments, TailEvents: kept.TailEvents, TailBytes: kept.TailBytes,
+	}
+	_, err = t.Do(ctx, t.D.Tables.Named("runs").Update(), append(table.Values(&fresh), of.ID)...)
+	return kept.Head, err
+}
+
+// fillIndex takes the lines into the full text that were in it, if they don't get
+// there by themselves. One that grows is indexed anew when it does.
+func fillIndex(ctx context.Context, t *archive.Tx, of request.Target) error {
+	if !t.D.Lags {
+		return nil
+	}
+	_, err := t.Do(ctx, `INSERT INTO lines_fts (rowid, text) SELECT pos, text FROM lines WHERE run = ?1 AND pos <= (SELECT pos FROM lines_indexed)`, of.ID)
+	return err
+}

@@ -1,0 +1,152 @@
+package index
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/internal/states"
+	"code.wake.dev/wake/services/recorder/internal/table"
+)
+
+// When the tail of a run is sealed: when it has a segment's worth, when the run
+// is over, or when a batch alone brings enough, as it does where there is much to
+// catch up with. The hash chain is the same in any case.
+const (
+	segmentBytes = 512 << 10
+	directEvents = 128
+	directBytes  = 64 << 10
+)
+
+// writeEvents writes the batch's events of a run.
+func (w *writer) writeEvents(r *runRow) error {
+	defer w.x.spare.putSlice(r)
+	over := r.changed && states.Ended(r.state)
+	if w.x.scratch || len(r.fresh) == 0 && (!over || r.TailEvents == 0) {
+		return nil
+	}
+	events, size := r.TailEvents+int64(len(r.fresh)), r.TailBytes+int64(r.freshBytes)
+	full := events >= archive.SegmentEvents || size >= segmentBytes || len(r.fresh) >= directEvents || r.freshBytes >= directBytes
+	if full || over {
+		return w.sealTail(r)
+	}
+	for i := range r.fresh {
+		s := &r.fresh[i]
+		if err := w.putRow(addTail, &table.Tail{Pos: s.Pos, Run: r.ID, Time: s.Time, Mark: s.Mark, Note: s.Note, Hash: s.Link[:], Data: s.Data}); err != nil {
+			return err
+		}
+	}
+	r.TailEvents, r.TailBytes = events, size
+	return nil
+}
+
+// spare are slices that were a run's events of a batch: the next batch takes them.
+type spare [][]archive.Event
+
+// Bounds of what is kept for the next batch.
+const (
+	maxSpare     = 64   // slices
+	maxSpareSize = 4096 // events of one
+)
+
+func (s *spare) putSlice(r *runRow) {
+	if c := cap(r.fresh); c > 0 && c <= maxSpareSize && len(*s) < maxSpare {
+		clear(r.fresh)
+		*s = append(*s, r.fresh[:0])
+	}
+	r.fresh = nil
+}
+
+func (s *spare) takeSlice() []archive.Event {
+	last := len(*s) - 1
+	if last < 0 {
+		return nil
+	}
+	list := (*s)[last]
+	*s = (*s)[:last]
+	return list
+}
+
+// sealTail writes the tail of a run and the batch's events as segments.
+func (w *writer) sealTail(r *runRow) error {
+	prev, err := w.sealedLink(r)
+	if err != nil {
+		return err
+	}
+	list, err := w.readTail(r)
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		list = r.fresh
+	} else {
+		list = append(list, r.fresh...)
+	}
+	for len(list) > 0 {
+		n, size := 0, 0
+		for n < len(list) && n < archive.SegmentEvents && size < segmentBytes {
+			size += len(list[n].Data)
+			n++
+		}
+		if err := w.writeSegment(r, prev, list[:n]); err != nil {
+			return err
+		}
+		prev, list = list[n-1].Link, list[n:]
+	}
+	if r.TailEvents == 0 {
+		return nil
+	}
+	r.TailEvents, r.TailBytes = 0, 0
+	return w.exec(dropTail, r.ID)
+}
+
+// writeSegment writes one segment.
+func (w *writer) writeSegment(r *runRow, prev archive.Link, list []archive.Event) error {
+	first, last := &list[0], &list[len(list)-1]
+	r.Segments++
+	return w.putRow(addSegment, &table.Segment{
+		Run: r.ID, N: r.Segments, FirstPos: first.Pos, LastPos: last.Pos, FirstTime: first.Time, LastTime: last.Time,
+		Events: int64(len(list)), Prev: prev[:], Hash: last.Link[:], Codec: archive.Zstd, Data: w.x.Codec.Pack(list),
+	})
+}
+
+// sealedLink returns the link after the last sealed event of a run.
+func (w *writer) sealedLink(r *runRow) (l archive.Link, err error) {
+	if r.Segments == 0 {
+		return archive.FirstLink(w.batch.Incarnation, r.Run.Run), nil
+	}
+	var hash []byte
+	err = w.scanRow(lastSegment, []any{r.ID, r.Segments}, &hash)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && len(hash) != len(l) {
+		err = fmt.Errorf("run %q: segment %d is missing: the file is damaged", r.Run.Run, r.Segments)
+	}
+	copy(l[:], hash)
+	return l, err
+}
+
+// readTail reads the tail of a run.
+func (w *writer) readTail(r *runRow) (list []archive.Event, err error) {
+	if r.TailEvents == 0 {
+		return nil, nil
+	}
+	rows, err := w.stmtInTx(sealedTail).QueryContext(w.ctx, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // what is wrong with the rows, Err tells
+	for rows.Next() {
+		var t table.Tail
+		if err := rows.Scan(table.Fields(&t)...); err != nil {
+			return nil, err
+		}
+		list = append(list, archive.OfTail(&t))
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	if int64(len(list)) != r.TailEvents {
+		return nil, fmt.Errorf("run %q: the tail has %d events instead of %d: the file is damaged", r.Run.Run, len(list), r.TailEvents)
+	}
+	return list, nil
+}

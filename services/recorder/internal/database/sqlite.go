@@ -1,0 +1,154 @@
+package database
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"modernc.org/sqlite"
+)
+
+// openSQLite opens the file at a path.
+func (s *DB) openSQLite(ctx context.Context, path string, readOnly bool) (err error) {
+	s.Name, s.D = path, sqliteDialect()
+	if s.Path, err = filepath.Abs(path); err != nil {
+		return err
+	}
+	if readOnly {
+		return s.openRead(ctx)
+	}
+	return s.openBoth(ctx)
+}
+
+// Sizes of SQLite's own memory.
+const (
+	writeCache = "_pragma=cache_size(-32768)"       // KiB
+	spacious   = "_pragma=auto_vacuum(2)"           // of a new file: it can give space back bit by bit
+	journal    = "_pragma=temp_store(MEMORY)"       // where a statement notes what it may have to undo
+	readCache  = "_pragma=cache_size(-8192)"        // KiB, per reader
+	checkpoint = "_pragma=wal_autocheckpoint(4096)" // pages that the log may grow to before they go to the file
+)
+
+// openBoth opens the file for writing and reading.
+func (s *DB) openBoth(ctx context.Context) error {
+	err := os.MkdirAll(filepath.Dir(s.Path), 0o700)
+	if err != nil {
+		return err
+	}
+	options := []string{"_txlock=immediate", "_pragma=synchronous(FULL)", writeCache, journal, checkpoint}
+	if _, err := os.Stat(s.Path); errors.Is(err, fs.ErrNotExist) {
+		options = append(options, spacious)
+	}
+	if err := s.makePrivate(); err != nil {
+		return err
+	}
+	if s.Writer, err = sql.Open("sqlite", DSN(s.Path, options...)); err != nil {
+		return err
+	}
+	s.Writer.SetMaxOpenConns(1)
+	if err := s.migrateSchema(ctx); err != nil {
+		return err
+	}
+	if err := s.writeAhead(ctx); err != nil {
+		return err
+	}
+	if s.Reader, err = sql.Open("sqlite", DSN(s.Path, "_pragma=query_only(1)", readCache)); err != nil {
+		return err
+	}
+	s.Reader.SetMaxOpenConns(Readers)
+	return nil
+}
+
+// makePrivate creates the file, if need be, and lets nobody else read it, nor its logs, to
+// which SQLite gives the rights of the file.
+func (s *DB) makePrivate() error {
+	f, err := os.OpenFile(s.Path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	for _, end := range []string{"", "-wal", "-shm"} {
+		err := os.Chmod(s.Path+end, 0o600)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) { // else it is somebody else's, who lets us write
+			return err
+		}
+	}
+	return nil
+}
+
+// writeAhead gives the file a log that is written ahead, which it keeps. Who does
+// that for a new file while somebody else opens it isn't made to wait by SQLite,
+// which says at once that the file is busy.
+func (s *DB) writeAhead(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, busyWait)
+	defer cancel()
+	for {
+		_, err := s.Writer.ExecContext(ctx, "PRAGMA journal_mode = WAL")
+		if e, ok := errors.AsType[*sqlite.Error](err); !ok || e.Code() != busy {
+			return err
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// openRead opens the file for reading.
+func (s *DB) openRead(ctx context.Context) error {
+	if _, err := os.Stat(s.Path); err != nil {
+		return err
+	}
+	var err error
+	if s.Reader, err = sql.Open("sqlite", DSN(s.Path, "mode=ro", "_pragma=query_only(1)", readCache)); err != nil {
+		return err
+	}
+	s.Reader.SetMaxOpenConns(Readers)
+	return s.checkCurrent(ctx)
+}
+
+// DSN names the file whatever characters its path has.
+func DSN(path string, options ...string) string {
+	options = append(options, fmt.Sprintf("_pragma=busy_timeout(%d)", busyWait.Milliseconds()))
+	return (&url.URL{Scheme: "file", Path: path}).String() + "?" + strings.Join(options, "&")
+}
+
+// busyWait is how long others who use the file are waited for.
+const busyWait = 10 * time.Second
+
+// Codes of SQLite: of a file that others use, and of one that isn't its own.
+const (
+	busy        = 5
+	notDatabase = 26
+)
+
+// Passing reports whether an error of SQLite may go away while the file stays open: the disk is
+// full or fails, or others use the file.
+func Passing(err error) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	if !ok {
+		return false
+	}
+	switch e.Code() & 0xff {
+	case busy, 6, 7, 10, 13: // locked, out of memory, disk I/O error, disk full
+		return true
+	}
+	return false
+}
+
+func foreignError(err error) error {
+	if e, ok := errors.AsType[*sqlite.Error](err); ok && e.Code() == notDatabase {
+		return ErrForeign
+	}
+	return err
+}

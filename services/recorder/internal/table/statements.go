@@ -1,0 +1,192 @@
+package table
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Create returns the statements that make the tables in a database, and their
+// indexes.
+func (l Tables) Create(database string) string {
+	var b strings.Builder
+	for _, t := range l.Of(database) {
+		b.WriteString(t.createText(database))
+		for _, i := range t.Indexes {
+			if i.Only == "" || i.Only == database {
+				b.WriteString(i.createText(t.Name, database))
+			}
+		}
+	}
+	return b.String()
+}
+
+// createText returns the statement that makes the table.
+func (t Table) createText(database string) string {
+	var lines []string
+	rowid := len(t.Key) == 1 && t.columnNamed(t.Key[0]).isNumber()
+	for _, c := range t.Columns {
+		line := c.Name + " " + c.typeIn(database)
+		switch {
+		case len(t.Key) == 1 && t.Key[0] == c.Name:
+			line += " PRIMARY KEY"
+		case !c.Null:
+			line += " NOT NULL"
+		}
+		if c.Unique {
+			line += " UNIQUE"
+		}
+		if c.Refers != "" && database == SQLite {
+			line += " REFERENCES " + c.Refers + " (id)"
+		}
+		lines = append(lines, line)
+	}
+	if len(t.Key) > 1 {
+		lines = append(lines, "PRIMARY KEY ("+strings.Join(t.Key, ", ")+")")
+	}
+	if len(t.Also) > 0 {
+		lines = append(lines, "UNIQUE ("+strings.Join(t.Also, ", ")+")")
+	}
+	end := ""
+	if database == SQLite {
+		end = " STRICT"
+		if !rowid && !t.Apart && len(t.Key) > 0 {
+			end += ", WITHOUT ROWID"
+		}
+	}
+	return "CREATE TABLE " + t.Name + " (\n\t" + strings.Join(lines, ",\n\t") + "\n)" + end + ";\n"
+}
+
+// createText returns the statement that makes the index.
+func (i Index) createText(on, database string) string {
+	text := "CREATE INDEX " + i.Name + " ON " + on
+	if i.Hash && database == Postgres {
+		text += " USING hash"
+	}
+	text += " (" + i.Columns + ")"
+	if i.Where != "" {
+		text += " WHERE " + i.Where
+	}
+	return text + ";\n"
+}
+
+func (t Table) columnNamed(name string) Column {
+	i := slices.IndexFunc(t.Columns, func(c Column) bool { return c.Name == name })
+	return t.Columns[i]
+}
+
+func (c Column) isNumber() bool { return c.typeIn(SQLite) == "INTEGER" }
+
+// typeIn is the column's type in a database.
+func (c Column) typeIn(database string) string {
+	var kind [2]string
+	switch c.Type {
+	case reflect.Float64:
+		kind = [2]string{"REAL", "DOUBLE PRECISION"}
+	case reflect.String:
+		kind = [2]string{"TEXT", "TEXT"}
+		if c.Named {
+			kind[1] = `TEXT COLLATE "C"`
+		}
+	case reflect.Slice:
+		kind = [2]string{"BLOB", "BYTEA"}
+	default:
+		kind = [2]string{"INTEGER", "BIGINT"}
+	}
+	if database == Postgres {
+		return kind[1]
+	}
+	return kind[0]
+}
+
+// Insert returns the statement that inserts a row: [Values] are its parameters.
+func (t Table) Insert() string {
+	names := t.columnNames(func(c Column) bool { return !c.Number })
+	params := make([]string, len(names))
+	for i := range params {
+		params[i] = fmt.Sprintf("?%d", i+1)
+	}
+	text := "INSERT INTO " + t.Name + " (" + strings.Join(names, ", ") + ") VALUES (" + strings.Join(params, ", ") + ")"
+	if len(names) < len(t.Columns) {
+		text += " RETURNING id"
+	}
+	return text
+}
+
+// Update returns the statement that writes a row that the database has numbered:
+// [Values] are its parameters, and its number.
+func (t Table) Update() string {
+	names := t.columnNames(func(c Column) bool { return !c.Number })
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%s = ?%d", name, i+1)
+	}
+	return fmt.Sprintf("UPDATE %s SET %s WHERE id = ?%d", t.Name, strings.Join(names, ", "), len(names)+1)
+}
+
+// List are the columns' names, for a SELECT that is scanned into [Fields].
+func (t Table) List() string {
+	return strings.Join(t.columnNames(func(Column) bool { return true }), ", ")
+}
+
+// Values are the parameters of [Table.Insert] for a row. row is a pointer to it.
+func Values(row any) []any { return AppendValues(nil, row) }
+
+// AppendValues appends the [Values] of a row.
+func AppendValues(list []any, row any) []any {
+	v := reflect.ValueOf(row).Elem()
+	from := firstUnnumbered(v.Type())
+	list = slices.Grow(list, v.NumField()-from)
+	for i := from; i < v.NumField(); i++ {
+		list = append(list, v.Field(i).Interface())
+	}
+	return list
+}
+
+// firstUnnumbered is the place of the first column that isn't the row's number.
+func firstUnnumbered(row reflect.Type) int {
+	if strings.HasSuffix(row.Field(0).Tag.Get("db"), ",number") {
+		return 1
+	}
+	return 0
+}
+
+// Fields are what a row is scanned into, in the order of [Table.List]. row is a
+// pointer to it.
+func Fields(row any) []any {
+	v := reflect.ValueOf(row).Elem()
+	list := make([]any, v.NumField())
+	for i := range list {
+		list[i] = v.Field(i).Addr().Interface()
+	}
+	return list
+}
+
+// Compared is what of a derived table follows from the events: a query for the
+// rows of the run whose name is ?1, by names instead of numbers, with what tells
+// rows apart first and ordered by that.
+func (t Table) Compared() (query string, keys int) {
+	by := t.By
+	if by == nil {
+		by = slices.DeleteFunc(slices.Clone(t.Key), func(name string) bool { return t.columnNamed(name).Refers == "runs" })
+	}
+	columns := slices.Clone(by)
+	columns = append(columns, t.columnNames(func(c Column) bool {
+		return !c.Number && !c.Place && c.Refers != "runs" && !slices.Contains(by, c.Name)
+	})...)
+	for i, name := range columns {
+		if t.columnNamed(name).Refers == "nodes" {
+			columns[i] = "(SELECT node FROM nodes WHERE id = " + t.Name + "." + name + ") AS " + name
+		}
+	}
+	query = "SELECT " + strings.Join(columns, ", ") + " FROM " + t.Name
+	if !t.OfRun() {
+		return query + " WHERE run = ?1", len(by)
+	}
+	order := make([]string, len(by))
+	for i := range by {
+		order[i] = strconv.Itoa(i + 1)
+	}
+	return query + " WHERE run = (SELECT id FROM runs WHERE run = ?1) ORDER BY " + strings.Join(order, ", "), len(by)
+}

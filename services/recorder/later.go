@@ -1,0 +1,98 @@
+package recorder
+
+import (
+	"context"
+	"time"
+)
+
+// deriveMost bounds what is derived in one transaction: recording waits for it. A
+// segment that was written while there was much to catch up with spans about as
+// many positions.
+const deriveMost = maxBatch
+
+// deriveEvery is how often it is looked whether what comes in leaves time for
+// deriving.
+const deriveEvery = 100 * time.Millisecond
+
+// deriveLater derives what was left for later until ctx ends. While there is much
+// to record, that goes first.
+func (r *Recorder) deriveLater(ctx context.Context) error {
+	for behind := true; ; {
+		if !behind {
+			select {
+			case <-r.later:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		for _, busy := r.recorded.currentPos(); busy; _, busy = r.recorded.currentPos() {
+			select {
+			case <-time.After(deriveEvery):
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		var report Report
+		err := r.retryStore(ctx, derivingMore, func() (err error) {
+			report, err = r.store.Derive(ctx, deriveMost)
+			return err
+		})
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // that is how it ends
+		}
+		if err != nil {
+			return err
+		}
+		r.metrics.refused.Add(float64(report.Refused))
+		r.takeReport(ctx, report)
+		behind = report.Derived < report.Position.Seq
+	}
+}
+
+// followIndex takes what is recorded into the full text until ctx ends. While there is
+// much to catch up with, recording goes first.
+func (r *Recorder) followIndex(ctx context.Context) error {
+	tick := time.NewTicker(indexEvery)
+	defer tick.Stop()
+	for seen := uint64(0); ; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		_, busy := r.recorded.currentPos()
+		pos, _ := r.derived.currentPos()
+		if pos == seen {
+			continue
+		}
+		more, err := true, error(nil)
+		for more && err == nil {
+			err = r.retryStore(ctx, indexing, func() (err error) {
+				more, err = r.store.IndexLines(ctx)
+				return err
+			})
+			if busy {
+				break
+			}
+			_, busy = r.recorded.currentPos()
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		case !more:
+			seen = pos
+		}
+	}
+}
+
+// indexForSearch takes what is recorded into the full text before a search, for as long
+// as a question waits. What there is no time for, the answer says.
+func (r *Recorder) indexForSearch(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, maxCatchUp)
+	defer cancel()
+	for more, err := true, error(nil); more && err == nil; {
+		more, err = r.store.IndexLines(ctx)
+	}
+}

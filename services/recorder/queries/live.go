@@ -1,0 +1,372 @@
+package queries
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/internal/request"
+	"code.wake.dev/wake/services/recorder/internal/states"
+	"code.wake.dev/wake/services/recorder/internal/table"
+)
+
+// Bounds of what is held in memory of runs that go on.
+const (
+	maxHeld   = 128 // runs; the one that nobody has asked for longest goes first
+	liveBytes = 512 // per line that may be held: so much text of a run
+)
+
+// live holds the runs that go on and are asked for: how they are doing, and the
+// last lines of their logs. A run is read from the store once; what is recorded
+// afterwards is added here too, so that asking again needs no query. The zero
+// value holds nothing.
+type live struct {
+	lines int // of a run; 0: nothing is held
+
+	mu     sync.Mutex
+	byRun  map[string]*liveRun
+	loads  map[string]*load // of runs that are being read
+	asking uint64           // counts questions
+}
+
+// load is the reading of a run that was begun.
+type load struct {
+	waiters int
+	stale   bool // something of the run was recorded meanwhile
+}
+
+// liveRun is a run that goes on.
+type liveRun struct {
+	figure
+	total int64  // lines of the log
+	lines []line // the last ones
+	size  int    // bytes of their texts
+	asked uint64 // when it was asked for last
+}
+
+// line is a line of a log.
+type line struct {
+	pos                uint64
+	node, exec, parent string
+	ts                 int64
+	kind               wire.LineType
+	text               []byte // grows in place
+}
+
+func (l *line) toLogLine() wire.LogLine {
+	return wire.LogLine{TS: l.ts, Type: l.kind, Text: string(l.text), Node: l.node, Exec: l.exec, Parent: l.parent, Pos: l.pos}
+}
+
+// HoldLive has the last lines of each run that goes on, so many of them, held in
+// memory from its first question on. Only who records into the store may use it.
+func (a *Answers) HoldLive(lines int) { a.live.lines = lines }
+
+// dropAll drops everything.
+func (v *live) dropAll() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	clear(v.byRun)
+	for _, l := range v.loads {
+		l.stale = true
+	}
+}
+
+// fromLive gives f the run that a question names by its id, if it goes on. It reports
+// whether f could answer. A question that names it otherwise is for the store.
+func (a *Answers) fromLive(ctx context.Context, id string, f func(*liveRun) (bool, error)) (bool, error) {
+	v := &a.live
+	if v.lines == 0 || id == "" || id == request.Last || id == wire.NoRun {
+		return false, nil
+	}
+	if answered, held, err := v.withRun(id, f); held || err != nil {
+		return answered, err
+	}
+	if err := a.loadLive(ctx, id); err != nil {
+		return false, err
+	}
+	answered, _, err := v.withRun(id, f)
+	return answered, err
+}
+
+// withRun gives f a run that is held.
+func (v *live) withRun(id string, f func(*liveRun) (bool, error)) (answered, held bool, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	r := v.byRun[id]
+	if r == nil {
+		return false, false, nil
+	}
+	v.asking++
+	r.asked = v.asking
+	answered, err = f(r)
+	return answered, true, err
+}
+
+// loadLive reads a run that goes on from the store. What is recorded meanwhile
+// makes it useless; the next question tries again.
+func (a *Answers) loadLive(ctx context.Context, id string) error {
+	v := &a.live
+	l := v.beginLoad(id)
+	r, err := a.readLive(ctx, id)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if l.waiters--; l.waiters == 0 && v.loads[id] == l {
+		delete(v.loads, id)
+	}
+	if err != nil || r == nil || l.stale || v.byRun[id] != nil {
+		return err
+	}
+	if v.byRun == nil {
+		v.byRun = map[string]*liveRun{}
+	}
+	v.byRun[id] = r
+	if len(v.byRun) > maxHeld {
+		v.dropOldest(id)
+	}
+	return nil
+}
+
+// beginLoad notes that a run is being read. It must be known before the reading
+// begins.
+func (v *live) beginLoad(id string) *load {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	l := v.loads[id]
+	if l == nil || l.stale {
+		l = new(load)
+		if v.loads == nil {
+			v.loads = map[string]*load{}
+		}
+		v.loads[id] = l
+	}
+	l.waiters++
+	return l
+}
+
+func (v *live) dropOldest(except string) {
+	oldest := ""
+	for id, r := range v.byRun {
+		if id != except && (oldest == "" || r.asked < v.byRun[oldest].asked) {
+			oldest = id
+		}
+	}
+	delete(v.byRun, oldest)
+}
+
+// readLive reads a run; nil if there is none of the id that goes on.
+func (a *Answers) readLive(ctx context.Context, id string) (*liveRun, error) {
+	t, err := a.View(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	found := request.Target{Run: id}
+	err = t.Row(ctx, `SELECT id FROM runs WHERE run = ?1`, id).Scan(&found.ID)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil //nolint:nilnil // the store answers
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &liveRun{}
+	if r.figure, err = figureOf(ctx, t, found, stateOf); err != nil || states.Ended(r.state) {
+		return nil, err
+	}
+	if err := t.Row(ctx, `SELECT lines FROM runs WHERE id = ?1`, found.ID).Scan(&r.total); err != nil {
+		return nil, err
+	}
+	return r, r.readLines(ctx, t, found.ID, a.live.lines)
+}
+
+// readLines reads the last lines of the run.
+func (r *liveRun) readLines(ctx context.Context, t *archive.Tx, id int64, most int) error {
+	text := selectLines + ` WHERE pos IN (SELECT pos FROM lines WHERE run = ?1 AND hidden = 0 ORDER BY pos DESC LIMIT ?2) ORDER BY pos`
+	for rows, err := range t.Rows(ctx, text, id, most) {
+		if err != nil {
+			return err
+		}
+		var l line
+		if err := rows.Scan(&l.pos, &l.node, &l.exec, &l.parent, &l.ts, &l.kind, &l.text); err != nil {
+			return err
+		}
+		r.lines = append(r.lines, l)
+		r.size += len(l.text)
+	}
+	r.trimLines(most)
+	return nil
+}
+
+// trimLines drops the first lines that are too many, but never the last one.
+func (r *liveRun) trimLines(most int) {
+	n := max(0, len(r.lines)-most)
+	for i := range n {
+		r.size -= len(r.lines[i].text)
+	}
+	for r.size > most*liveBytes && n < len(r.lines)-1 {
+		r.size -= len(r.lines[n].text)
+		n++
+	}
+	r.lines = slices.Delete(r.lines, 0, n)
+}
+
+// Change is what a transaction has derived of a run.
+type Change struct {
+	Run   *table.Run
+	Pos   uint64 // up to here
+	Hid   bool   // lines were hidden
+	State []Folded
+	Rest  func() Detail // is only asked of runs that are held
+}
+
+// Folded is an event that changes the state of a run.
+type Folded struct {
+	Pos      uint64
+	E, Whole *wire.Event
+}
+
+// Detail are the rows that a transaction has written of a run.
+type Detail struct {
+	Nodes []table.Node
+	Lines []LineChange
+}
+
+// LineChange is what became of a line.
+type LineChange struct {
+	Op   timeline.Op
+	Line wire.LogLine // of one that isn't new, its position and what is added, or its text
+}
+
+// Changed adds what a transaction has derived to the runs that are held.
+func (a *Answers) Changed(incarnation string, list []Change) {
+	v := &a.live
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for i := range list {
+		c := &list[i]
+		if l := v.loads[c.Run.Run]; l != nil {
+			l.stale = true
+		}
+		r := v.byRun[c.Run.Run]
+		if r == nil || c.Pos <= r.position.Seq {
+			continue
+		}
+		r.applyChange(c, wire.Position{Incarnation: incarnation, Seq: c.Pos})
+		if c.Hid || states.Ended(r.state) {
+			delete(v.byRun, c.Run.Run)
+		} else {
+			r.trimLines(v.lines)
+		}
+	}
+}
+
+// applyChange takes what has become of the run, its nodes and its lines.
+func (r *liveRun) applyChange(c *Change, pos wire.Position) {
+	for _, h := range c.State {
+		_ = states.Apply(r.state, wire.Position{Incarnation: pos.Incarnation, Seq: h.Pos}, h.E, h.Whole) // refused as it was for the store
+	}
+	r.position = pos
+	r.activity, r.activityAt, r.total = c.Run.Activity, c.Run.ActivityAt, c.Run.Lines
+	rest := c.Rest()
+	for i := range rest.Nodes {
+		known := &rest.Nodes[i]
+		known.Timeline, known.Talk = nil, nil
+		at, found := slices.BinarySearchFunc(r.nodes, known.ID, func(n *table.Node, id int64) int { return int(n.ID - id) })
+		if found {
+			r.nodes[at] = known
+		} else {
+			r.nodes = slices.Insert(r.nodes, at, known)
+		}
+	}
+	for i := range rest.Lines {
+		r.applyLineChange(&rest.Lines[i])
+	}
+}
+
+// applyLineChange does to the lines what the transaction did to them. A line that isn't
+// held any more stays away.
+func (r *liveRun) applyLineChange(c *LineChange) {
+	l := c.Line
+	if c.Op == timeline.Add {
+		r.lines = append(r.lines, line{l.Pos, l.Node, l.Exec, l.Parent, l.TS, l.Type, []byte(l.Text)})
+		r.size += len(l.Text)
+		return
+	}
+	i, found := slices.BinarySearchFunc(r.lines, l.Pos, func(l line, pos uint64) int { return cmp.Compare(l.pos, pos) })
+	if !found {
+		return
+	}
+	held := &r.lines[i]
+	r.size -= len(held.text)
+	if c.Op == timeline.Replace {
+		held.text = held.text[:0]
+	}
+	held.text = append(held.text, l.Text...)
+	r.size += len(held.text)
+}
+
+// statusIfKnown is how the run, or a node of it, is doing, and whether that is known
+// here.
+func (r *liveRun) statusIfKnown(node string, now int64) (wire.StatusResponse, bool) {
+	return r.statusOf(node, now), r.hasNode(node)
+}
+
+// answerFromLive answers a request for lines, if the run's lines that are held are enough
+// for it.
+func (l *logQuery) answerFromLive(r *liveRun, node string) (wire.LogResponse, bool) {
+	a := wire.LogResponse{BufferLines: r.total, Position: r.position.Seq, Lines: []wire.LogLine{}}
+	whole := int64(len(r.lines)) == r.total
+	var passed []*line
+	first := r.total - int64(len(r.lines)) // number of passed[0]
+	plain := node == "" && l.q.Type == "" && l.q.Since <= 0 && l.grep == nil
+	switch {
+	case l.q.Summary, !plain && !whole:
+		return a, false
+	case !plain:
+		first = 0
+	}
+	for i := range r.lines {
+		if x := &r.lines[i]; plain || l.passesFilters(x, node) {
+			passed = append(passed, x)
+		}
+	}
+	a.TotalLines, a.Offset = first+int64(len(passed)), l.offset
+	if l.tail {
+		a.Offset = max(0, a.TotalLines-l.limit)
+	}
+	if a.Offset < first {
+		return a, false
+	}
+	from := min(a.Offset-first, int64(len(passed)))
+	passed = passed[from:]
+	for _, x := range passed[:min(l.limit, int64(len(passed)))] {
+		a.Lines = append(a.Lines, l.shownLine(x.toLogLine()))
+	}
+	a.ReturnedLines = len(a.Lines)
+	if !l.q.Details {
+		a.Position = 0
+	}
+	return a, true
+}
+
+// passesFilters reports whether a line passes the filters.
+func (l *logQuery) passesFilters(x *line, node string) bool {
+	switch {
+	case node != "" && x.node != node && !strings.HasPrefix(x.node, node+"/"):
+		return false
+	case l.q.Type != "" && x.kind != l.q.Type, l.q.Since > 0 && x.ts < l.since:
+		return false
+	}
+	return l.grep == nil || l.grep.tools && x.kind == wire.LineTool || l.grep.matchesLine(string(x.text))
+}
+
+// hasNode reports whether the run has a node, or items of it.
+func (r *liveRun) hasNode(node string) bool {
+	return node == "" || slices.ContainsFunc(r.nodes, func(n *table.Node) bool { return n.Node == node || strings.HasPrefix(n.Node, node+"/") })
+}

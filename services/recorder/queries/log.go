@@ -1,0 +1,287 @@
+package queries
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/internal/database"
+	"code.wake.dev/wake/services/recorder/internal/request"
+)
+
+// Log answers a [wire.LogRequest] as of now, in at most limit bytes of text.
+func (a *Answers) Log(ctx context.Context, q wire.LogRequest, now time.Time, limit int) (wire.LogResponse, error) {
+	l, err := newLogQuery(q, now)
+	if err != nil {
+		return wire.LogResponse{}, err
+	}
+	var r wire.LogResponse
+	id, node := request.Named(q.Run, q.AgentID, q.Node)
+	answered, err := a.fromLive(ctx, id, func(v *liveRun) (known bool, err error) {
+		if v.hasNode(node) {
+			r, known = l.answerFromLive(v, node)
+		}
+		return known, nil
+	})
+	if !answered && err == nil {
+		r, err = a.storedLog(ctx, l, now)
+	}
+	if err != nil {
+		return wire.LogResponse{}, request.Wrap("log", err)
+	}
+	fitToLimit(&r, limit, l.tail)
+	return r, nil
+}
+
+// storedLog answers from the store.
+func (a *Answers) storedLog(ctx context.Context, l *logQuery, now time.Time) (wire.LogResponse, error) {
+	tx, err := a.View(ctx)
+	if err != nil {
+		return wire.LogResponse{}, err
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	return l.answerFromStore(ctx, tx, now)
+}
+
+// logQuery is a request that was found to be in order.
+type logQuery struct {
+	q      wire.LogRequest
+	since  int64  // Unix ms; 0: none
+	where  string // the filters; "" in the beginning
+	args   database.Params
+	all    bool   // every line of the run passes
+	first  uint64 // position of the run's first event
+	dense  bool   // most of the events from there on are the run's
+	tail   bool   // the last lines
+	offset int64
+	limit  int64
+	grep   *pattern // nil: none
+}
+
+func newLogQuery(q wire.LogRequest, now time.Time) (*logQuery, error) {
+	l := &logQuery{q: q, tail: q.Offset == nil, limit: wire.DefaultLogLimit}
+	if q.Limit != nil {
+		l.limit = int64(*q.Limit)
+	}
+	if q.Offset != nil {
+		l.offset = *q.Offset
+	}
+	if q.Since > 0 {
+		l.since = now.UnixMilli() - int64(q.Since)
+	}
+	switch {
+	case l.limit < 0 || l.limit > wire.MaxLogLimit:
+		return nil, request.Bad("limit must be between 0 and %d", wire.MaxLogLimit)
+	case l.offset < 0:
+		return nil, request.Bad("offset must not be negative")
+	case q.Type != "" && !q.Type.Valid():
+		return nil, request.Bad("type must be text, tool, error, thinking, system or user, not %q", request.Shown(string(q.Type)))
+	}
+	if q.Summary {
+		l.q.Grep, l.q.Type = "", ""
+	}
+	if q.Grep != "" {
+		var err error
+		if l.grep, err = newPattern(q.Grep); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// buildFilter puts the filters together.
+func (l *logQuery) buildFilter(t request.Target) {
+	l.where = "run = " + l.args.Add(t.ID) + " AND hidden = 0"
+	l.all = t.Node == "" && l.q.Type == "" && l.q.Since <= 0
+	if l.q.Type != "" {
+		l.where += " AND type = " + l.args.Add(string(l.q.Type))
+	}
+	if l.q.Since > 0 {
+		l.where += " AND ts >= " + l.args.Add(l.since)
+	}
+	if t.Node != "" {
+		l.where += " AND node IN (SELECT id FROM nodes WHERE run = ?1 AND " + l.args.Under("node", t.Node) + ")"
+	}
+}
+
+func (l *logQuery) answerFromStore(ctx context.Context, tx *archive.Tx, now time.Time) (wire.LogResponse, error) {
+	r := wire.LogResponse{Lines: []wire.LogLine{}}
+	t, err := request.Resolve(ctx, tx, l.q.Run, l.q.AgentID, l.q.Node)
+	if err != nil {
+		return r, err
+	}
+	l.buildFilter(t)
+	var events uint64
+	if err := tx.Row(ctx, `SELECT lines, events, first_pos, CASE WHEN last_pos < derived THEN last_pos ELSE derived END FROM runs, streams WHERE runs.id = ?1`, t.ID).Scan(&r.BufferLines, &events, &l.first, &r.Position); err != nil {
+		return r, err
+	}
+	l.dense = events > (r.Position-l.first)/2
+	switch {
+	case l.q.Summary:
+		err = l.summarizeRun(ctx, tx, t, &r, now.UnixMilli())
+	case l.grep != nil:
+		err = l.searchLines(ctx, tx, &r)
+	default:
+		err = l.readPage(ctx, tx, &r)
+	}
+	r.ReturnedLines = len(r.Lines)
+	if !l.q.Details {
+		r.Position = 0
+	}
+	return r, err
+}
+
+// readPage reads the lines where no text has to be looked at.
+func (l *logQuery) readPage(ctx context.Context, tx *archive.Tx, r *wire.LogResponse) error {
+	r.TotalLines = r.BufferLines
+	if !l.all {
+		if err := tx.Row(ctx, `SELECT count(*) FROM lines WHERE `+l.where, l.args...).Scan(&r.TotalLines); err != nil {
+			return err
+		}
+	}
+	r.Offset = l.offset
+	order, skip := "ASC", l.offset
+	if l.tail {
+		order, skip = "DESC", 0
+		r.Offset = max(0, r.TotalLines-l.limit)
+	}
+	args := slices.Clone(l.args)
+	text := selectLines + ` WHERE pos IN (SELECT pos FROM lines WHERE ` + l.where +
+		` ORDER BY pos ` + order + ` LIMIT ` + args.Add(l.limit) + ` OFFSET ` + args.Add(skip) + `) ORDER BY pos`
+	for rows, err := range tx.Rows(ctx, text, args...) {
+		if err != nil {
+			return err
+		}
+		line, err := l.scanLine(rows)
+		if err != nil {
+			return err
+		}
+		r.Lines = append(r.Lines, line)
+	}
+	return nil
+}
+
+// searchLines reads all lines that pass the other filters and keeps those that match.
+func (l *logQuery) searchLines(ctx context.Context, tx *archive.Tx, r *wire.LogResponse) error {
+	var hits []uint64
+	text := "text"
+	if l.grep.tools { // no text: it is one
+		text = "CASE WHEN type = 'tool' THEN NULL ELSE text END"
+	}
+	from, args := "lines WHERE "+l.where, slices.Clone(l.args)
+	many, err := l.hasMany(ctx, tx, r.BufferLines/4)
+	if err != nil {
+		return err
+	}
+	if many { // then finding each line by an index takes longer than passing over others
+		from = "lines" + tx.D.Unindexed + " WHERE pos >= " + args.Add(l.first) + " AND pos <= " + args.Add(r.Position) + " AND " + l.where
+	}
+	var pos, line any // scanning into others takes as long as matching
+	for rows, err := range tx.Rows(ctx, `SELECT pos, `+text+` FROM `+from+` ORDER BY pos`, args...) {
+		if err == nil {
+			err = rows.Scan(&pos, &line)
+		}
+		if err != nil {
+			return err
+		}
+		if s, ok := line.(string); !ok || l.grep.matchesLine(s) {
+			hits = append(hits, uint64(pos.(int64)))
+		}
+	}
+	r.TotalLines = int64(len(hits))
+	r.Offset = l.offset
+	if l.tail {
+		r.Offset = max(0, r.TotalLines-l.limit)
+	}
+	hits = hits[min(r.Offset, r.TotalLines):]
+	return l.fetchLines(ctx, tx, hits[:min(l.limit, int64(len(hits)))], r)
+}
+
+// hasMany reports whether at least n lines pass the other filters, and are close
+// together in the store.
+func (l *logQuery) hasMany(ctx context.Context, tx *archive.Tx, n int64) (bool, error) {
+	if !l.dense || l.all {
+		return l.dense, nil
+	}
+	var passed int64
+	args := slices.Clone(l.args)
+	err := tx.Row(ctx, `SELECT count(*) FROM (SELECT 1 FROM lines WHERE `+l.where+` LIMIT `+args.Add(n)+`) AS passed`, args...).Scan(&passed)
+	return passed >= n, err
+}
+
+// fetchLines reads the lines at the given positions.
+func (l *logQuery) fetchLines(ctx context.Context, tx *archive.Tx, hits []uint64, r *wire.LogResponse) error {
+	for _, pos := range hits {
+		line, err := l.scanLine(tx.Row(ctx, selectLines+` WHERE pos = ?1`, pos))
+		if err != nil {
+			return err
+		}
+		r.Lines = append(r.Lines, line)
+	}
+	return nil
+}
+
+const selectLines = `SELECT pos, (SELECT node FROM nodes WHERE id = lines.node), exec, parent, ts, type, text FROM lines`
+
+func (l *logQuery) scanLine(row interface{ Scan(...any) error }) (wire.LogLine, error) {
+	var line wire.LogLine
+	if err := row.Scan(&line.Pos, &line.Node, &line.Exec, &line.Parent, &line.TS, &line.Type, &line.Text); err != nil {
+		return line, err
+	}
+	return l.shownLine(line), nil
+}
+
+// shownLine is a line as its reader sees it.
+func (l *logQuery) shownLine(line wire.LogLine) wire.LogLine {
+	line.Text = timeline.Sanitize(line.Text)
+	if !l.q.Details {
+		line.Pos, line.Node, line.Exec, line.Parent = 0, "", "", ""
+	}
+	return line
+}
+
+// fitToLimit drops lines until the answer is not too large: of the tail the first ones,
+// else the last ones. A single line that is too large is cut, visibly.
+func fitToLimit(r *wire.LogResponse, limit int, tail bool) {
+	limit -= 1 << 10
+	size, n := 0, 0
+	order := slices.Clone(r.Lines)
+	if tail {
+		slices.Reverse(order)
+	}
+	for _, line := range order {
+		if size += lineSize(line); size > limit {
+			break
+		}
+		n++
+	}
+	if n == 0 && len(r.Lines) > 0 {
+		shortenLine(&order[0], limit)
+		n = 1
+	}
+	order = order[:n]
+	if tail {
+		slices.Reverse(order)
+		r.Offset += int64(len(r.Lines) - n)
+	}
+	r.Lines, r.ReturnedLines = order, n
+}
+
+// lineSize is at least what a line takes in either form.
+func lineSize(l wire.LogLine) int {
+	escaped := strings.Count(l.Text, "\n") + strings.Count(l.Text, "\t") + strings.Count(l.Text, `"`) + strings.Count(l.Text, `\`)
+	return 160 + len(l.Text) + escaped + 6*(len(l.Node)+len(l.Exec)+len(l.Parent))
+}
+
+func shortenLine(l *wire.LogLine, limit int) {
+	room := max(0, limit/2-1<<10) // every character may be escaped
+	if len(l.Text) > room {
+		cut := strings.ToValidUTF8(l.Text[:room], "")
+		l.Text = fmt.Sprintf("%s… (%d more bytes)", cut, len(l.Text)-len(cut))
+	}
+}

@@ -1,0 +1,172 @@
+package queries
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"code.wake.dev/wake/internal/ledger"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/internal/database"
+	"code.wake.dev/wake/services/recorder/internal/request"
+	"code.wake.dev/wake/services/recorder/internal/table"
+)
+
+// Limits of a list of runs.
+const (
+	defaultRuns = 50
+	maxRuns     = 1000
+)
+
+// Runs answers a [wire.RunsRequest] as of now.
+func (a *Answers) Runs(ctx context.Context, q wire.RunsRequest, now time.Time, limit int) (wire.RunsResponse, error) {
+	where, args, err := runsFilter(q, now)
+	if err != nil {
+		return wire.RunsResponse{}, err
+	}
+	tx, err := a.View(ctx)
+	if err != nil {
+		return wire.RunsResponse{}, fmt.Errorf("recorder: runs: %w", err)
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	r, err := listRuns(ctx, tx, where, args, pageSize(q.Limit), limit)
+	if err != nil {
+		return r, fmt.Errorf("recorder: runs: %w", err)
+	}
+	return r, nil
+}
+
+func pageSize(limit int) int {
+	if limit == 0 {
+		return defaultRuns
+	}
+	return limit
+}
+
+func runsFilter(q wire.RunsRequest, now time.Time) (where string, args database.Params, err error) {
+	if q.Limit < 0 || q.Limit > maxRuns {
+		return "", nil, request.Bad("limit must be between 1 and %d", maxRuns)
+	}
+	terms := []string{"run <> " + args.Add(wire.NoRun), "first_pos <= (SELECT derived FROM streams)"} // of others nothing is known yet
+	if q.Deleted {
+		terms = append(terms, "run IN (SELECT run FROM deleted)")
+	} else {
+		terms = append(terms, "run NOT IN (SELECT run FROM deleted)")
+	}
+	if len(q.Status) > 0 {
+		list, err := checkStatuses(q.Status)
+		if err != nil {
+			return "", nil, err
+		}
+		terms = append(terms, "CASE WHEN status = 'complete' AND result = 'failed' THEN 'failed' ELSE status END IN ("+args.List(list...)+")")
+	}
+	if q.Label != "" {
+		key, value, _ := strings.Cut(q.Label, "=")
+		terms = append(terms, "id IN (SELECT run FROM labels WHERE value = "+args.Add(q.Label)+" OR key = "+args.Add(key)+" AND value = "+args.Add(value)+")")
+	}
+	if q.Flow != "" {
+		terms = append(terms, "flow = "+args.Add(q.Flow))
+	}
+	if q.Since > 0 {
+		terms = append(terms, "last_at >= "+args.Add(now.UnixMilli()-int64(q.Since)))
+	}
+	if q.Until > 0 {
+		terms = append(terms, "started_at <= "+args.Add(now.UnixMilli()-int64(q.Until)))
+	}
+	if q.MinCostUsd > 0 {
+		terms = append(terms, "cost_usd >= "+args.Add(q.MinCostUsd))
+	}
+	if q.Tool != "" {
+		terms = append(terms, "id IN (SELECT run FROM tool_calls WHERE tool = "+args.Add(q.Tool)+")")
+	}
+	if q.Error != "" {
+		terms = append(terms, "id IN (SELECT run FROM lines WHERE type = 'error' AND hidden = 0 AND lower(text) LIKE "+args.Add(likePattern(q.Error))+" ESCAPE '!')")
+	}
+	if q.Cursor != "" {
+		before, err := strconv.ParseInt(q.Cursor, 10, 64)
+		if err != nil {
+			return "", nil, request.Bad("cursor is none that an earlier answer gave")
+		}
+		terms = append(terms, "first_pos < "+args.Add(before))
+	}
+	return strings.Join(terms, " AND "), args, nil
+}
+
+// likePattern is a pattern of LIKE for what has a text in it, in lower case.
+func likePattern(text string) string {
+	return "%" + strings.NewReplacer("!", "!!", "%", "!%", "_", "!_").Replace(strings.ToLower(text)) + "%"
+}
+
+// checkStatuses checks the statuses and takes "active" apart.
+func checkStatuses(names []string) ([]any, error) {
+	var list []any
+	for _, name := range names {
+		switch name {
+		case stateActive:
+			list = append(list, string(wire.RunIdle), string(wire.RunRunning), string(wire.RunPaused))
+		case string(wire.RunIdle), string(wire.RunRunning), string(wire.RunPaused), string(wire.RunAborted), string(wire.RunComplete), stateFailed:
+			list = append(list, name)
+		default:
+			return nil, request.Bad("status must be idle, running, paused, aborted, complete, failed or active, not %q", request.Shown(name))
+		}
+	}
+	return list, nil
+}
+
+// runSize is at least what a run takes in an answer beside its texts.
+const runSize = 700
+
+func listRuns(ctx context.Context, tx *archive.Tx, where string, args database.Params, n, limit int) (wire.RunsResponse, error) {
+	r := wire.RunsResponse{Runs: []wire.RunInfo{}}
+	args = slices.Clone(args)
+	page := tx.Rows(ctx, `SELECT `+tx.D.Tables.Named("runs").List()+`,
+		coalesce((SELECT at FROM deleted WHERE deleted.run = runs.run), 0), coalesce((SELECT gone_at FROM deleted WHERE deleted.run = runs.run), 0),
+		(SELECT `+tx.D.Labels+` FROM labels WHERE labels.run = runs.id)
+		FROM runs WHERE `+where+` ORDER BY first_pos DESC LIMIT `+args.Add(n+1), args...)
+	size, cursor := 0, ""
+	for rows, err := range page {
+		if err != nil {
+			return r, err
+		}
+		info, first, labels, err := scanRun(rows)
+		if err != nil {
+			return r, err
+		}
+		size += runSize + 6*(len(info.RunID)+len(info.FlowName)+len(info.Reason)+len(info.Error)+len(info.LastActivity)+labels)
+		if len(r.Runs) == n || size > limit && len(r.Runs) > 0 {
+			r.Cursor = cursor
+			break
+		}
+		r.Runs, cursor = append(r.Runs, info), strconv.FormatUint(first, 10)
+	}
+	return r, nil
+}
+
+// scanRun reads a run, its place in the list and the size of its labels.
+func scanRun(rows *sql.Rows) (i wire.RunInfo, first uint64, size int, err error) {
+	var r table.Run
+	var labels string
+	if err := rows.Scan(append(table.Fields(&r), &i.DeletedAt, &i.GoneAt, &labels)...); err != nil {
+		return i, 0, 0, err
+	}
+	i.RunID, i.FlowName, i.Status, i.Result = r.Run, r.Flow, wire.RunStatus(r.Status), wire.FlowStatus(r.Result)
+	i.Reason, i.Error, i.ParentRun, i.Imported = briefText(r.Reason), briefText(r.Error), r.Parent, r.Imported
+	i.StartedAt, i.EndedAt, i.LastActivity, i.LastActiveAt = r.StartedAt, r.EndedAt, r.Activity, r.LastAt
+	i.CostBasis = ledger.Basis(r.CostUsd, r.ComputedUsd, r.Unpriced)
+	i.CostUsd, i.TokensIn, i.TokensOut, i.ToolsUsed, i.ToolErrors = r.CostUsd, r.TokensIn, r.TokensOut, r.Tools, r.ToolErrors
+	i.Events, i.VoidEvents, i.Gaps = r.Events, r.Void, r.Gaps
+	if labels != "{}" {
+		err = json.Unmarshal([]byte(labels), &i.Labels)
+	}
+	return i, r.FirstPos, len(labels), err
+}
+
+// briefText is a foreign text in a list; the log has the whole of it.
+func briefText(s string) string { return timeline.Line(s, 300) }

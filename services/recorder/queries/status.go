@@ -1,0 +1,320 @@
+package queries
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"code.wake.dev/wake/internal/ledger"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/internal/request"
+	"code.wake.dev/wake/services/recorder/internal/states"
+	"code.wake.dev/wake/services/recorder/internal/table"
+)
+
+// Status answers a [wire.StatusRequest] as of now, in at most limit bytes.
+func (a *Answers) Status(ctx context.Context, q wire.StatusRequest, now time.Time, limit int) (wire.StatusResponse, error) {
+	var r wire.StatusResponse
+	id, node := request.Named(q.Run, q.AgentID, q.Node)
+	answered, err := a.fromLive(ctx, id, func(l *liveRun) (known bool, err error) {
+		r, known = l.statusIfKnown(node, now.UnixMilli())
+		return known, nil
+	})
+	if !answered && err == nil {
+		r, err = a.storedStatus(ctx, q, now.UnixMilli())
+	}
+	if err != nil {
+		return r, request.Wrap("status", err)
+	}
+	omitAgents(&r, limit)
+	return r, nil
+}
+
+// stored answers from the store.
+func (a *Answers) storedStatus(ctx context.Context, q wire.StatusRequest, now int64) (wire.StatusResponse, error) {
+	tx, err := a.View(ctx)
+	if err != nil {
+		return wire.StatusResponse{}, err
+	}
+	defer tx.Rollback() //nolint:errcheck // nothing was written
+	return readStatus(ctx, tx, q, now, a.views.stateUpTo)
+}
+
+// Asked is how the one is doing that an agentId names: a node, if it is one, as
+// seeds/004 §3 has it, or else the run.
+func Asked(q wire.StatusRequest, r wire.StatusResponse) wire.AgentStatus {
+	if len(r.Agents) == 1 {
+		if a := r.Agents[0]; q.AgentID == a.AgentID || strings.HasSuffix(q.AgentID, "/"+a.AgentID) {
+			return a
+		}
+	}
+	return r.AgentStatus
+}
+
+// agentSize is at least what an agent takes in an answer beside its texts.
+const agentSize = 800
+
+// omitAgents leaves out agents of a very wide run until the answer is small enough:
+// those that have nothing to do any more, then the last ones.
+func omitAgents(r *wire.StatusResponse, limit int) {
+	room := (limit - agentSize) / (agentSize + 6*700)
+	over := len(r.Agents) - room
+	if over <= 0 {
+		return
+	}
+	r.Omitted = over
+	r.Agents = slices.DeleteFunc(r.Agents, func(a wire.AgentStatus) bool {
+		settled := a.State == stateComplete || a.State == stateSkipped
+		if settled && over > 0 {
+			over--
+			return true
+		}
+		return false
+	})
+	r.Agents = r.Agents[:len(r.Agents)-over]
+}
+
+func readStatus(ctx context.Context, tx *archive.Tx, q wire.StatusRequest, now int64, load stateLoader) (wire.StatusResponse, error) {
+	t, err := request.Resolve(ctx, tx, q.Run, q.AgentID, q.Node)
+	if err != nil {
+		return wire.StatusResponse{}, err
+	}
+	f, err := figureOf(ctx, tx, t, load)
+	if err != nil {
+		return wire.StatusResponse{}, err
+	}
+	return f.statusOf(t.Node, now), nil
+}
+
+// figure is what a status is made of.
+type figure struct {
+	run        string
+	position   wire.Position
+	activity   string
+	activityAt int64
+	state      *wire.State
+	nodes      []*table.Node // in the order of their ids
+}
+
+// figureOf reads a run from the store.
+func figureOf(ctx context.Context, tx *archive.Tx, t request.Target, load stateLoader) (figure, error) {
+	f := figure{run: t.Run}
+	row := tx.Row(ctx, `SELECT activity, activity_at, CASE WHEN last_pos < derived THEN last_pos ELSE derived END, incarnation FROM runs, streams WHERE runs.id = ?1`, t.ID)
+	err := row.Scan(&f.activity, &f.activityAt, &f.position.Seq, &f.position.Incarnation)
+	if err != nil {
+		return f, err
+	}
+	if f.state, err = load(ctx, tx, t, f.position.Seq); err != nil {
+		return f, err
+	}
+	f.nodes, err = nodesOf(ctx, tx, t.ID)
+	return f, err
+}
+
+// statusOf is how a run is doing, of its agents the one that is named and its items.
+func (f *figure) statusOf(node string, now int64) wire.StatusResponse {
+	r := wire.StatusResponse{
+		RunID: f.run, FlowName: f.state.FlowName, Status: f.state.Status, Result: f.state.Result, Labels: maps.Clone(f.state.Labels),
+		Position: f.position, Agents: []wire.AgentStatus{},
+	}
+	r.LastActivity = f.activity
+	open := byNode(f.state)
+	for _, n := range f.nodes {
+		if n.Node == wire.RunNode || node != "" && n.Node != node && !strings.HasPrefix(n.Node, node+"/") {
+			continue
+		}
+		r.Agents = append(r.Agents, nodeStatus(n, f.state, now, len(open[n.Node]) > 0))
+	}
+	waitingFor(open, r.Agents)
+	r.AgentStatus = runStatus(r.AgentStatus, f.state, r.Agents)
+	r.WaitedMs = waitedMillis(f.state, now)
+	fillTimes(&r.AgentStatus, f.activityAt, now)
+	return r
+}
+
+// waitedMillis is how long something of a run has waited for a person.
+func waitedMillis(s *wire.State, now int64) int64 {
+	if s.WaitsSince == 0 || s.EndedAt != 0 {
+		return s.WaitedMs
+	}
+	return s.WaitedMs + max(0, now-s.WaitsSince)
+}
+
+// runStatus fills in what the run as a whole is doing.
+func runStatus(a wire.AgentStatus, s *wire.State, nodes []wire.AgentStatus) wire.AgentStatus {
+	a.AgentID = cmp.Or(s.Labels["name"], s.RunID)
+	a.State = stateOfRun(s, nodes)
+	a.Reason, a.Error = briefText(s.Reason), briefText(s.Error)
+	a.StartedAt, a.EndedAt = s.StartedAt, s.EndedAt
+	u := s.Usage
+	a.CostUsd, a.TokensIn, a.TokensOut = u.CostUsd, states.TokensIn(u), u.OutputTokens
+	a.CostBasis = ledger.Basis(u.CostUsd, u.ComputedUsd, u.Unpriced)
+	a.ToolsUsed, a.ToolErrors = u.ToolCalls, u.ToolErrors
+	for _, n := range nodes {
+		if n.SessionID != "" && (a.SessionID == "" || n.State == stateActive || n.State == stateWaiting) {
+			a.SessionID = n.SessionID
+		}
+		a.OpenTool = cmp.Or(n.OpenTool, a.OpenTool)
+		if n.State == stateActive || n.State == stateWaiting {
+			a.ContextPct = max(a.ContextPct, n.ContextPct)
+		}
+		if a.WaitingFor == "" && n.WaitingFor != "" {
+			a.WaitingFor = n.AgentID + ": " + n.WaitingFor
+		}
+	}
+	if a.State == statePaused {
+		a.WaitingFor = cmp.Or(a.WaitingFor, pausedFor(s.Reason))
+	}
+	return a
+}
+
+// The states of an agent or a run.
+const (
+	stateActive   = "active"
+	stateWaiting  = "waiting" // for a human or a parent
+	stateIdle     = "idle"
+	statePaused   = "paused"
+	stateAborted  = "aborted"
+	stateComplete = "complete"
+	stateFailed   = "failed"
+	stateSkipped  = "skipped"
+)
+
+func stateOfRun(s *wire.State, nodes []wire.AgentStatus) string {
+	switch s.Status {
+	case wire.RunIdle:
+		return stateIdle
+	case wire.RunPaused:
+		return statePaused
+	case wire.RunAborted:
+		return stateAborted
+	case wire.RunComplete:
+		if s.Result == wire.FlowStatusFailed {
+			return stateFailed
+		}
+		return stateComplete
+	case wire.RunRunning:
+	}
+	for _, n := range nodes {
+		if n.State == stateWaiting {
+			return stateWaiting
+		}
+	}
+	return stateActive
+}
+
+// stateOfNode is how a node is doing; waits says that a person has to decide or to answer
+// something.
+func stateOfNode(id string, s *wire.State, waits bool) string {
+	n := s.Nodes[id]
+	switch s.NodeStatus[id] {
+	case wire.NodeDone:
+		if n.Skipped {
+			return stateSkipped
+		}
+		return stateComplete
+	case wire.NodeFailed:
+		return stateFailed
+	case wire.NodeRunning:
+	case wire.NodePending:
+		return stateIdle
+	default:
+		return stateIdle
+	}
+	switch {
+	case states.Ended(s):
+		return stateAborted // nobody goes on with it
+	case n.Reason == "paused", s.Status == wire.RunPaused:
+		return statePaused
+	case n.Reason == "aborted":
+		return stateAborted
+	case waits:
+		return stateWaiting
+	}
+	return stateActive
+}
+
+// nodesOf reads the nodes of a run.
+func nodesOf(ctx context.Context, q *archive.Tx, run int64) ([]*table.Node, error) {
+	var nodes []*table.Node
+	for rows, err := range q.Rows(ctx, q.Whole("nodes")+` WHERE run = ?1 ORDER BY id`, run) {
+		n := new(table.Node)
+		if err == nil {
+			err = rows.Scan(table.Fields(n)...)
+		}
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, n)
+	}
+	return nodes, nil
+}
+
+func nodeStatus(n *table.Node, s *wire.State, now int64, waits bool) wire.AgentStatus {
+	st := s.Nodes[n.Node]
+	a := wire.AgentStatus{
+		AgentID: n.Node, State: stateOfNode(n.Node, s, waits), SessionID: st.Session,
+		CostUsd: st.CostUsd, CostBasis: ledger.Basis(st.CostUsd, st.ComputedUsd, st.Unpriced), TokensIn: n.TokensIn, TokensOut: n.TokensOut, ToolsUsed: n.Tools, ToolErrors: n.ToolErrors,
+		LastActivity: n.Activity, StartedAt: st.StartedAt, EndedAt: st.EndedAt,
+		NodeType: st.Type, Reason: briefText(st.Reason), Error: briefText(st.Error), Attempt: st.Attempt, Iteration: st.Iteration, Model: n.Model,
+		OpenTool: openTool(n.Node, s),
+	}
+	if a.Reason == "" && run.Interrupted(s, n.Node) {
+		a.Reason = st.ErrorType
+	}
+	a.ContextPct = int(min(100, n.ContextTokens*100/windowSize(n)))
+	fillTimes(&a, n.ActivityAt, now)
+	return a
+}
+
+// The sizes of a context window that are assumed until the agent has told its own,
+// which it does at the end of a turn: the usual one, and for what doesn't fit in
+// there the next larger one.
+const (
+	usualWindow = 200_000
+	largeWindow = 1_000_000
+)
+
+// windowSize is the size of the context window, in tokens.
+func windowSize(n *table.Node) int64 {
+	switch {
+	case n.ContextWindow > 0:
+		return n.ContextWindow
+	case n.ContextTokens > usualWindow, strings.HasSuffix(n.Model, "[1m]"):
+		return largeWindow
+	}
+	return usualWindow
+}
+
+// openTool names the call that has been open longest.
+func openTool(node string, s *wire.State) string {
+	name, since := "", int64(0)
+	for _, c := range s.Tools {
+		if c.Node == node && (name == "" || c.Since < since || c.Since == since && c.Tool < name) {
+			name, since = c.Tool, c.Since
+		}
+	}
+	return name
+}
+
+// fillTimes fills in how long something runs and how long ago it last did anything.
+func fillTimes(a *wire.AgentStatus, activityAt, now int64) {
+	switch {
+	case a.StartedAt == 0:
+	case a.EndedAt >= a.StartedAt:
+		a.RuntimeMs = a.EndedAt - a.StartedAt
+	default:
+		a.RuntimeMs, a.EndedAt = max(0, now-a.StartedAt), 0
+	}
+	a.Runtime = timeline.Span(a.RuntimeMs)
+	if activityAt > 0 {
+		a.LastActivityAt, a.LastActivityAgeMs = activityAt, max(0, now-activityAt)
+		a.LastActivityAge = timeline.Span(a.LastActivityAgeMs) + " ago"
+	}
+}

@@ -1,0 +1,192 @@
+package queries
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/internal/request"
+)
+
+// Limits of the fleet.
+const (
+	defaultTop = 50
+	maxTop     = 200
+	maxFleet   = 2000 // runs that are looked at
+	maxLive    = 20   // agents of a run that are listed
+)
+
+// Top answers a [wire.TopRequest] as of now, in at most limit bytes.
+func (a *Answers) Top(ctx context.Context, q wire.TopRequest, now time.Time, limit int) (wire.TopResponse, error) {
+	t, err := a.View(ctx)
+	if err != nil {
+		return wire.TopResponse{}, fmt.Errorf("recorder: top: %w", err)
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	r, err := a.listTop(ctx, t, q, now)
+	if err != nil {
+		return r, request.Wrap("top", err)
+	}
+	room := limit - 1<<10
+	for i, x := range r.Runs {
+		if room -= (agentSize + 6*700) * (1 + len(x.Live)); room < 0 && i > 0 {
+			r.Omitted += len(r.Runs) - i
+			r.Runs = r.Runs[:i]
+			break
+		}
+	}
+	return r, nil
+}
+
+func (a *Answers) listTop(ctx context.Context, t *archive.Tx, q wire.TopRequest, now time.Time) (wire.TopResponse, error) {
+	r := wire.TopResponse{At: now.UnixMilli(), States: map[string]int{}, Runs: []wire.TopRun{}}
+	if q.Limit < 0 || q.Limit > maxTop {
+		return r, request.Bad("limit must be between 1 and %d", maxTop)
+	}
+	ids, err := fleetRuns(ctx, t, q, r.At)
+	if err != nil {
+		return r, err
+	}
+	for _, id := range ids {
+		var st wire.StatusResponse
+		answered, _, err := a.live.withRun(id, func(l *liveRun) (known bool, err error) {
+			st, known = l.statusIfKnown("", r.At)
+			return known, nil
+		})
+		if !answered && err == nil {
+			st, err = readStatus(ctx, t, wire.StatusRequest{Run: id}, r.At, a.views.stateUpTo)
+		}
+		if err != nil {
+			return r, err
+		}
+		r.States[st.State]++
+		r.Runs = append(r.Runs, topRun(st))
+	}
+	slices.SortStableFunc(r.Runs, byUrgency)
+	if n := cmp.Or(q.Limit, defaultTop); len(r.Runs) > n {
+		r.Omitted, r.Runs = len(r.Runs)-n, r.Runs[:n]
+	}
+	return r, nil
+}
+
+// fleetRuns lists the runs that go on, and those that ended lately, newest first. What has come of
+// one that another run waited for is told by that one.
+func fleetRuns(ctx context.Context, t *archive.Tx, q wire.TopRequest, now int64) ([]string, error) {
+	where, args, err := runsFilter(wire.RunsRequest{Label: q.Label, Flow: q.Flow}, time.UnixMilli(now))
+	if err != nil {
+		return nil, err
+	}
+	where += " AND (status IN ('idle', 'running', 'paused')"
+	if q.Since > 0 {
+		where += " OR ended_at >= " + args.Add(now-int64(q.Since)) + " AND NOT " + awaited
+	}
+	var ids []string
+	for rows, err := range t.Rows(ctx, `SELECT run FROM runs WHERE `+where+`) ORDER BY first_pos DESC LIMIT `+args.Add(maxFleet), args...) {
+		if err != nil {
+			return nil, err
+		}
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// awaited is what an agent or a node of another run has started and waits for: the
+// runner names such runs so.
+const awaited = `(parent <> '' AND (run LIKE 'child-%' OR substr(run, 1, length(parent) + 1) = parent || '.'))`
+
+func topRun(st wire.StatusResponse) wire.TopRun {
+	x := wire.TopRun{AgentStatus: st.AgentStatus, RunID: st.RunID, FlowName: st.FlowName, Status: st.Status, Result: st.Result, Live: []wire.AgentStatus{}}
+	for _, a := range st.Agents {
+		if (a.State == stateActive || a.State == stateWaiting) && len(x.Live) < maxLive {
+			x.Live = append(x.Live, a)
+		}
+	}
+	slices.SortStableFunc(x.Live, func(a, b wire.AgentStatus) int { return cmp.Compare(urgencyOf(a.State), urgencyOf(b.State)) })
+	return x
+}
+
+// byUrgency puts first who needs somebody, and of those who has waited longest; of
+// the others who did something last.
+func byUrgency(a, b wire.TopRun) int {
+	if c := cmp.Compare(urgencyOf(a.State), urgencyOf(b.State)); c != 0 {
+		return c
+	}
+	if a.State == stateWaiting {
+		return cmp.Compare(b.LastActivityAgeMs, a.LastActivityAgeMs)
+	}
+	return cmp.Compare(a.LastActivityAgeMs, b.LastActivityAgeMs)
+}
+
+func urgencyOf(state string) int {
+	return slices.Index([]string{stateWaiting, stateFailed, statePaused, stateActive, stateIdle, stateAborted, stateComplete, stateSkipped}, state)
+}
+
+// waitingFor fills in what agents wait for: the first of what a person has to decide or to
+// answer, and how much else there is.
+func waitingFor(open map[string][]wire.Approval, agents []wire.AgentStatus) {
+	for i := range agents {
+		a := &agents[i]
+		waits := open[a.AgentID]
+		if a.State != stateWaiting || len(waits) == 0 {
+			continue
+		}
+		if a.WaitingFor = waitsFor(waits[0]); len(waits) > 1 {
+			a.WaitingFor += fmt.Sprintf(" (and %d more)", len(waits)-1)
+		}
+	}
+}
+
+// waitsFor says in a line what somebody has to decide or to answer.
+func waitsFor(a wire.Approval) string {
+	switch a.Kind {
+	case wire.ApprovalCall:
+		return "permission" + afterColon(timeline.Line(a.ToolName+" "+timeline.Input(a.ToolInput), 120))
+	case wire.ApprovalAsk:
+		return "an answer to " + a.CallID + afterColon(timeline.Line(a.Text, 200))
+	case wire.ApprovalMessage:
+		return "an answer" + afterColon(fmt.Sprintf("%q (%s)", timeline.Line(a.Text, 200), a.Priority))
+	default:
+		return "an answer" + afterColon(timeline.Line(a.Text, 200))
+	}
+}
+
+// byNode sorts what waits in a run by node, the longest waiting first.
+func byNode(s *wire.State) map[string][]wire.Approval {
+	open := map[string][]wire.Approval{}
+	for _, a := range ask.Pending(s) {
+		open[a.NodeID] = append(open[a.NodeID], a)
+	}
+	return open
+}
+
+func afterColon(s string) string {
+	if s == "" {
+		return ""
+	}
+	return ": " + s
+}
+
+// pausedFor says what a paused run is waiting for.
+func pausedFor(reason string) string {
+	switch reason {
+	case wire.PauseRequiresAction:
+		return "a decision about what was interrupted"
+	case wire.PauseWorkspaceLost:
+		return "the runner that has its folder"
+	case wire.PauseEndedItsRunner:
+		return "somebody to find out why it ended its runners"
+	case wire.PauseParent:
+		return "its parent run, which is paused"
+	}
+	return "somebody to resume it" + afterColon(reason)
+}

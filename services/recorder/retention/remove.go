@@ -1,0 +1,197 @@
+package retention
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/internal/request"
+	"code.wake.dev/wake/services/recorder/internal/table"
+)
+
+// deleteSomeText removes those rows of a run that are next.
+func deleteSomeText(t table.Table) string {
+	return fmt.Sprintf("DELETE FROM %[1]s WHERE (%[2]s) IN (SELECT %[2]s FROM %[1]s WHERE run = ?1 ORDER BY %[2]s LIMIT %[3]d)",
+		t.Name, strings.Join(t.Key, ", "), cmp.Or(t.Batch, 1000))
+}
+
+// someUses are the large fields of a run that are looked at at once.
+const someUses = 16
+
+// Remove removes a part of what was deleted and whose time is over, in one short
+// transaction. It returns the run that it removed the last of, or "", and whether
+// there is more to do. It may be ended at any moment, by a crash too: what was
+// begun is gone on with.
+func (d *Deleter) Remove(ctx context.Context, now time.Time) (run string, more bool, err error) {
+	err = d.kept.Change(ctx, func(t *archive.Tx) error {
+		of, err := runInRemoval(ctx, t)
+		if errors.Is(err, sql.ErrNoRows) {
+			more, err = retireNext(ctx, t, now)
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		more = true
+		removed, err := removeSome(ctx, t, of)
+		if err == nil && !removed {
+			run, err = of.Run, removeLast(ctx, t, of)
+		}
+		return err
+	})
+	if err != nil {
+		return "", false, fmt.Errorf("recorder: remove: %w", err)
+	}
+	return run, more, nil
+}
+
+// runInRemoval returns a run whose events are being removed.
+func runInRemoval(ctx context.Context, t *archive.Tx) (of request.Target, err error) {
+	err = t.Row(ctx, `SELECT r.id, r.run FROM retired JOIN runs r ON r.run = retired.run LIMIT 1`).Scan(&of.ID, &of.Run)
+	return of, err
+}
+
+// putOff is how long a run stays that is needed when its time is over.
+const putOff = time.Hour
+
+// retireNext begins the removal of the next run whose time is over. From then on
+// nothing of it is recorded or answered.
+func retireNext(ctx context.Context, t *archive.Tx, now time.Time) (more bool, err error) {
+	if late, err := isBehind(ctx, t); err != nil || late {
+		return false, err
+	}
+	var of request.Target
+	var forced bool
+	err = t.Row(ctx, `SELECT r.id, r.run, d.forced <> 0 FROM deleted d JOIN runs r ON r.run = d.run WHERE d.gone_at <= ?1 ORDER BY d.gone_at LIMIT 1`, now.UnixMilli()).
+		Scan(&of.ID, &of.Run, &forced)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if !forced {
+		why, err := neededBy(ctx, t, of)
+		if err != nil {
+			return false, err
+		}
+		if why != "" { // it was forked since
+			_, err := t.Do(ctx, `UPDATE deleted SET gone_at = ?1 WHERE run = ?2`, now.Add(putOff).UnixMilli(), of.Run)
+			return true, err
+		}
+	}
+	_, err = t.Do(ctx, `INSERT INTO retired (run, at, events, head) SELECT run, ?1, events, head FROM runs WHERE id = ?2`, now.UnixMilli(), of.ID)
+	return true, err
+}
+
+// removeSome removes a bounded part of a run. It reports whether there was
+// anything.
+func removeSome(ctx context.Context, t *archive.Tx, of request.Target) (removed bool, err error) {
+	steps := t.D.DeletesByNode()
+	for _, held := range t.D.Tables.OfRuns() {
+		if held.Name != "blob_uses" { // of which large fields depend
+			steps = append(steps, deleteSomeText(held))
+		}
+	}
+	for _, text := range steps {
+		result, err := t.Do(ctx, text, of.ID)
+		if err != nil {
+			return false, err
+		}
+		if n, err := result.RowsAffected(); n > 0 || err != nil {
+			return true, err
+		}
+	}
+	return removeFields(ctx, t, of)
+}
+
+// removeFields removes large fields that no other run refers to.
+func removeFields(ctx context.Context, t *archive.Tx, of request.Target) (removed bool, err error) {
+	var names []any
+	for rows, err := range t.Rows(ctx, `SELECT sha256 FROM blob_uses WHERE run = ?1 ORDER BY sha256 LIMIT ?2`, of.ID, someUses) {
+		var name string
+		if err == nil {
+			err = rows.Scan(&name)
+		}
+		if err != nil {
+			return false, err
+		}
+		names = append(names, name)
+	}
+	if len(names) == 0 {
+		return false, nil
+	}
+	for _, name := range names {
+		if _, err := t.Do(ctx, `DELETE FROM blob_uses WHERE sha256 = ?1 AND run = ?2`, name, of.ID); err != nil {
+			return false, err
+		}
+		if _, err := t.Do(ctx, `DELETE FROM blobs WHERE sha256 = ?1 AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.sha256 = blobs.sha256)`, name); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// mergePages bounds the part of the full text that is tidied up after a run.
+const mergePages = 500
+
+// removeLast removes the last of a run.
+func removeLast(ctx context.Context, t *archive.Tx, of request.Target) error {
+	if _, err := t.Do(ctx, `DELETE FROM runs WHERE id = ?1`, of.ID); err != nil {
+		return err
+	}
+	for _, table := range []string{"deleted", "alerts"} {
+		if _, err := t.Do(ctx, `DELETE FROM `+table+` WHERE run = ?1`, of.Run); err != nil {
+			return err
+		}
+	}
+	if t.D.Lags {
+		_, err := t.Do(ctx, `INSERT INTO lines_fts (lines_fts, rank) VALUES ('merge', ?1)`, mergePages)
+		return err
+	}
+	return nil
+}
+
+// shrinkPages is how many pages of a file are given back at once.
+const shrinkPages = 1024
+
+// Shrink gives some of the space back that what was removed has left, and reports
+// whether there is more. A file that an older wake has made doesn't shrink: what
+// is recorded next takes its space; neither does PostgreSQL, which looks after
+// that itself.
+func (d *Deleter) Shrink(ctx context.Context) (more bool, err error) {
+	if d.kept.Path == "" {
+		return false, nil
+	}
+	conn, err := d.kept.Writer.Conn(ctx)
+	if err != nil {
+		return false, fmt.Errorf("recorder: shrink: %w", err)
+	}
+	defer conn.Close() //nolint:errcheck // it goes back to its pool
+	var mode, before, after int64
+	free := func(n *int64) error { return conn.QueryRowContext(ctx, "PRAGMA freelist_count").Scan(n) }
+	if err := errors.Join(conn.QueryRowContext(ctx, "PRAGMA auto_vacuum").Scan(&mode), free(&before)); err != nil {
+		return false, fmt.Errorf("recorder: shrink: %w", err)
+	}
+	if mode != incrementalVacuum || before == 0 {
+		return false, nil
+	}
+	rows, err := conn.QueryContext(ctx, fmt.Sprintf("PRAGMA incremental_vacuum(%d)", shrinkPages))
+	if err != nil {
+		return false, fmt.Errorf("recorder: shrink: %w", err)
+	}
+	for rows.Next() { // each is a page
+	}
+	if err := errors.Join(rows.Err(), rows.Close(), free(&after)); err != nil {
+		return false, fmt.Errorf("recorder: shrink: %w", err)
+	}
+	return after > 0 && after < before, nil
+}
+
+// incrementalVacuum is SQLite's mode of files that can give space back bit by bit.
+const incrementalVacuum = 2

@@ -1,0 +1,312 @@
+// Package retention deletes runs: at a request, for their age, for the size of the store;
+// and removes what was deleted when its time is over.
+package retention
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/internal/request"
+	"code.wake.dev/wake/services/recorder/internal/states"
+	"code.wake.dev/wake/services/recorder/internal/table"
+)
+
+// Policy says how long runs are kept. The zero value keeps all of them for
+// ever.
+type Policy struct {
+	Age   time.Duration // a run is deleted that ended longer ago; 0: none is for its age
+	Size  int64         // bytes the store may take: the oldest runs are deleted while it is larger; 0: none is for that
+	Grace time.Duration // how long a run that was deleted can still be read and restored; default 7 days
+	Every time.Duration // how often it is looked after, default 1 minute
+}
+
+// WithDefaults returns the policy with its defaults, or an error if a value is negative.
+func (r Policy) WithDefaults() (Policy, error) {
+	if r.Age < 0 || r.Size < 0 || r.Grace < 0 || r.Every < 0 {
+		return r, errors.New("recorder: how long runs are kept must not be negative")
+	}
+	r.Grace, r.Every = cmp.Or(r.Grace, 7*24*time.Hour), cmp.Or(r.Every, time.Minute)
+	return r, nil
+}
+
+// Deleter deletes the runs of an archive, and removes them.
+type Deleter struct{ kept *archive.Archive }
+
+// New returns the deleter of an archive.
+func New(kept *archive.Archive) *Deleter { return &Deleter{kept} }
+
+// The reasons of deletions.
+const (
+	deletedByUser = "user"
+	deletedByAge  = "age"
+	deletedBySize = "size"
+)
+
+// Delete answers a [wire.DeleteRequest]. A run that is deleted is in no list any
+// more, but can be read, exported and restored until its time is over. It fails
+// with COMMAND_REJECTED if the run goes on, or if something needs it, unless that
+// is forced.
+func (d *Deleter) Delete(ctx context.Context, q wire.DeleteRequest, grace time.Duration, now time.Time) (wire.DeleteResponse, error) {
+	if q.Now {
+		grace = 0
+	}
+	var r wire.DeleteResponse
+	err := d.kept.Change(ctx, func(t *archive.Tx) error {
+		found, err := request.Resolve(ctx, t, q.Run, "", "")
+		if err != nil {
+			return err
+		}
+		r.RunID = found.Run
+		if q.Undo {
+			return undeleteRun(ctx, t, found.Run)
+		}
+		r.DeletedAt, r.GoneAt = now.UnixMilli(), now.Add(grace).UnixMilli()
+		return deleteRun(ctx, t, found, q.Force, r)
+	})
+	if err != nil {
+		return wire.DeleteResponse{}, request.Wrap("delete", err)
+	}
+	return r, nil
+}
+
+func undeleteRun(ctx context.Context, t *archive.Tx, run string) error {
+	result, err := t.Do(ctx, `DELETE FROM deleted WHERE run = ?1`, run)
+	if err != nil {
+		return err
+	}
+	if n, err := result.RowsAffected(); n > 0 || err != nil {
+		return err
+	}
+	return &wire.APIError{Code: wire.CodeCommandRejected, Message: "run " + request.Shown(run) + " isn't deleted", Hint: "`wake runs --deleted` lists those that are"}
+}
+
+// deleteRun deletes a run at a user's request.
+func deleteRun(ctx context.Context, t *archive.Tx, of request.Target, force bool, r wire.DeleteResponse) error {
+	rejected := func(hint, format string, args ...any) error {
+		return &wire.APIError{Code: wire.CodeCommandRejected, Message: fmt.Sprintf(format, args...), Hint: hint}
+	}
+	var status, imported string
+	if err := t.Row(ctx, `SELECT status, imported FROM runs WHERE id = ?1`, of.ID).Scan(&status, &imported); err != nil {
+		return err
+	}
+	late, err := isBehind(ctx, t)
+	if err != nil {
+		return err
+	}
+	switch {
+	case late:
+		return rejected("try it again in a while", "the recorder is behind: whether something needs run %s isn't known yet", request.Shown(of.Run))
+	case of.Run == wire.NoRun:
+		return request.Bad("%s is what belongs to no run", wire.NoRun)
+	case !isOver(status) && imported == "":
+		return rejected("wait for its end, or `wake abort` it", "run %s hasn't ended", request.Shown(of.Run))
+	case !isOver(status) && !force:
+		return rejected("delete it with --force", "run %s hasn't ended, as far as was imported", request.Shown(of.Run))
+	}
+	if !force {
+		why, err := neededBy(ctx, t, of)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			return rejected("delete it with --force all the same", "run %s is kept: %s", request.Shown(of.Run), why)
+		}
+	}
+	forced := 0
+	if force {
+		forced = 1
+	}
+	return markDeleted(ctx, t, of.Run, deletedByUser, forced, r.DeletedAt, r.GoneAt)
+}
+
+func isOver(status string) bool {
+	return status == string(wire.RunComplete) || status == string(wire.RunAborted)
+}
+
+// markDeleted notes that a run is deleted. To delete it again may hasten its end.
+func markDeleted(ctx context.Context, t *archive.Tx, run, reason string, forced int, at, goneAt int64) error {
+	return t.Put(ctx, "deleted", &table.Deleted{Run: run, At: at, GoneAt: goneAt, Reason: reason, Forced: int64(forced)}, ` ON CONFLICT (run) DO UPDATE SET
+		gone_at = CASE WHEN excluded.gone_at < deleted.gone_at THEN excluded.gone_at ELSE deleted.gone_at END,
+		forced = CASE WHEN excluded.forced > deleted.forced THEN excluded.forced ELSE deleted.forced END`)
+}
+
+// isBehind reports whether there are recorded events from which nothing is derived
+// yet. What is kept for how long isn't decided without them: a run may go on, or be
+// forked, with one of them.
+func isBehind(ctx context.Context, t *archive.Tx) (bool, error) {
+	recorded, derived, err := t.Reached(ctx)
+	return derived < recorded.Seq, err
+}
+
+// neededBy says why the record of a run has to stay, or "": a run that goes on
+// descends from it, or somebody has labelled a point of it to come back to.
+func neededBy(ctx context.Context, t *archive.Tx, of request.Target) (string, error) {
+	var live string
+	err := t.Row(ctx, `WITH RECURSIVE kin (run, status) AS (
+			SELECT r.run, r.status FROM lineage l JOIN runs r ON r.id = l.run WHERE l.ancestor = ?1
+			UNION SELECT r.run, r.status FROM kin JOIN lineage l ON l.ancestor = kin.run JOIN runs r ON r.id = l.run)
+		SELECT run FROM kin WHERE status NOT IN ('complete', 'aborted') ORDER BY run LIMIT 1`, of.Run).Scan(&live)
+	if err == nil {
+		return "run " + request.Shown(live) + ", which goes on, descends from it", nil
+	}
+	if !errors.Is(err, sql.ErrNoRows) {
+		return "", err
+	}
+	state, _, err := states.Load(ctx, t, of.ID, of.Run, 1<<63-1)
+	if err != nil {
+		return "", err
+	}
+	for _, b := range state.Bookmarks {
+		if b.Run == "" && b.Kind == wire.CheckpointLabelled {
+			return "it has the bookmark " + request.Shown(b.Label), nil
+		}
+	}
+	return "", nil
+}
+
+// hasFork reports whether a run has a fork, whatever has become of it, as long as that isn't gone for good: the points behind which it
+// can be forked anew lie in part in its parent. Somebody who deletes the parent by name doesn't ask for them.
+func hasFork(ctx context.Context, t *archive.Tx, run string) (bool, error) {
+	var fork string
+	err := t.Row(ctx, `SELECT r.run FROM lineage l JOIN runs r ON r.id = l.run
+		WHERE l.ancestor = ?1 AND r.parent <> ?1 LIMIT 1`, run).Scan(&fork)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// expiredRun is a run that may be too old.
+type expiredRun struct {
+	request.Target
+	size int64 // bytes, its share of the store
+}
+
+// Expire deletes the runs that a retention has no place for, and returns how
+// many. What goes on, or is needed, stays.
+func (d *Deleter) Expire(ctx context.Context, r Policy, now time.Time) (deleted int, err error) {
+	if r.Age > 0 {
+		if deleted, err = d.expireOld(ctx, r, now); err != nil {
+			return deleted, fmt.Errorf("recorder: retention: %w", err)
+		}
+	}
+	if r.Size > 0 {
+		n, err := d.expireLarge(ctx, r, now)
+		deleted += n
+		if err != nil {
+			return deleted, fmt.Errorf("recorder: retention: %w", err)
+		}
+	}
+	return deleted, nil
+}
+
+// endedRuns are the runs that have ended and aren't deleted. When something ended is
+// when the stream stored its end: times that were imported may be of another
+// century.
+const endedRuns = ` FROM runs r JOIN (SELECT run AS id, max(last_time) AS ended, sum(length(data)) AS size FROM segments GROUP BY run) s ON s.id = r.id
+	WHERE r.run <> '` + wire.NoRun + `' AND r.status IN ('complete', 'aborted')
+	AND r.run NOT IN (SELECT run FROM deleted) AND r.run NOT IN (SELECT run FROM retired)`
+
+func (d *Deleter) expireOld(ctx context.Context, r Policy, now time.Time) (deleted int, err error) {
+	old, err := d.expiredRuns(ctx, `SELECT r.id, r.run, s.size`+endedRuns+`
+		AND s.ended < ?1 AND NOT EXISTS (SELECT 1 FROM tail WHERE tail.run = r.id AND tail.time >= ?1) ORDER BY s.ended`, now.Add(-r.Age).UnixMilli())
+	for _, e := range old {
+		done, markErr := d.expireRun(ctx, e.Target, deletedByAge, r, now)
+		if markErr != nil {
+			return deleted, markErr
+		}
+		if done {
+			deleted++
+		}
+	}
+	return deleted, err
+}
+
+// expireLarge deletes the runs that ended first until what isn't deleted fits. A
+// run's share of the store is that of its packed events in all of them.
+func (d *Deleter) expireLarge(ctx context.Context, r Policy, now time.Time) (deleted int, err error) {
+	total, packed, pending, err := d.storeSizes(ctx)
+	if err != nil || packed == 0 || total <= r.Size {
+		return 0, err
+	}
+	share := func(size int64) int64 { return int64(float64(total) * float64(size) / float64(packed)) }
+	excess := total - share(pending) - r.Size
+	if excess <= 0 {
+		return 0, nil
+	}
+	list, err := d.expiredRuns(ctx, `SELECT r.id, r.run, s.size`+endedRuns+` ORDER BY s.ended`)
+	for _, e := range list {
+		if excess <= 0 {
+			break
+		}
+		done, markErr := d.expireRun(ctx, e.Target, deletedBySize, r, now)
+		if markErr != nil {
+			return deleted, markErr
+		}
+		if done {
+			deleted++
+			excess -= share(e.size)
+		}
+	}
+	return deleted, err
+}
+
+// storeSizes returns the bytes that the store takes, those of all packed events, and
+// those of the packed events that are deleted but still there.
+func (d *Deleter) storeSizes(ctx context.Context) (total, packed, pending int64, err error) {
+	t, err := d.kept.View(ctx)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	if err := t.Row(ctx, d.kept.D.Size).Scan(&total); err != nil {
+		return 0, 0, 0, err
+	}
+	err = t.Row(ctx, `SELECT coalesce((SELECT sum(length(data)) FROM segments), 0),
+		coalesce((SELECT sum(length(data)) FROM segments WHERE run IN (SELECT id FROM runs WHERE run IN (SELECT run FROM deleted))), 0)`).Scan(&packed, &pending)
+	return total, packed, pending, err
+}
+
+func (d *Deleter) expiredRuns(ctx context.Context, text string, args ...any) (list []expiredRun, err error) {
+	t, err := d.kept.View(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	for rows, err := range t.Rows(ctx, text, args...) {
+		if err != nil {
+			return nil, err
+		}
+		var e expiredRun
+		if err := rows.Scan(&e.ID, &e.Run, &e.size); err != nil {
+			return nil, err
+		}
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+// expireRun deletes a run unless it is needed.
+func (d *Deleter) expireRun(ctx context.Context, of request.Target, reason string, r Policy, now time.Time) (done bool, err error) {
+	err = d.kept.Change(ctx, func(t *archive.Tx) error {
+		if late, err := isBehind(ctx, t); err != nil || late {
+			return err
+		}
+		why, err := neededBy(ctx, t, of)
+		if err != nil || why != "" {
+			return err
+		}
+		if forked, err := hasFork(ctx, t, of.Run); err != nil || forked {
+			return err
+		}
+		done = true
+		return markDeleted(ctx, t, of.Run, reason, 0, now.UnixMilli(), now.Add(r.Grace).UnixMilli())
+	})
+	return done, err
+}

@@ -1,0 +1,119 @@
+package recorder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// Run records and answers until ctx ends. It waits for a database that can't be reached, a
+// disk that is full and a file that others use, and fails if the store is of another stream
+// ([Lasting]), damaged, or can't be opened. It may be called again then.
+func (r *Recorder) Run(ctx context.Context) error {
+	err := r.retryStore(ctx, opening, func() (err error) {
+		r.store, err = Open(ctx, r.c.Path)
+		return err
+	})
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil // that is how it ends
+	case r.remedy != "" && errors.Is(err, ErrForeign):
+		return fmt.Errorf("recorder: the store is damaged, or somebody has put another file in its place: end the recorder, and restore a backup of the store, or %s", r.remedy)
+	case err != nil:
+		return err
+	}
+	r.remedy = r.store.Anew()
+	if err := r.checkOrigin(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = nil // that is how it ends
+		}
+		return errors.Join(r.adviseOnOrigin(err), r.store.Close())
+	}
+	r.store.HoldLive(max(0, r.c.Live))
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	served := make(chan error, 1)
+	go func() {
+		defer stop()
+		served <- r.newService().Run(ctx, r.log.Conn())
+	}()
+	indexed := make(chan error, 1)
+	go func() {
+		defer stop()
+		indexed <- r.followIndex(ctx)
+	}()
+	derived := make(chan error, 1)
+	go func() {
+		defer stop()
+		derived <- r.deriveLater(ctx)
+	}()
+	alerted := make(chan error, 1)
+	go func() {
+		defer stop()
+		alerted <- r.followAlerts(ctx)
+	}()
+	tidied := make(chan struct{})
+	go func() {
+		defer close(tidied)
+		r.followRetention(ctx)
+	}()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		r.watchLag(ctx)
+	}()
+	rebuilt := make(chan struct{})
+	go func() {
+		defer close(rebuilt)
+		r.followOrders(ctx)
+	}()
+	err = r.consumeStream(ctx)
+	stop()
+	<-rebuilt
+	<-watched
+	<-tidied
+	return errors.Join(err, <-served, <-indexed, <-derived, <-alerted, r.store.Close())
+}
+
+// consumeStream records what the stream holds after the file's position.
+func (r *Recorder) consumeStream(ctx context.Context) error {
+	var from wire.Position
+	var derived uint64
+	err := r.retryStore(ctx, opening, func() (err error) {
+		from, derived, err = r.store.Reached(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	r.recorded.moveTo(from.Seq)
+	r.derived.moveTo(derived)
+	r.logger.InfoContext(ctx, "recording", "store", r.store.Name, "position", from.Seq)
+	consumer := eventlog.Consumer{Durable: name, From: from, Batch: r.c.Batch, Wait: r.c.Wait, Ahead: max(r.c.Batch, maxBatch)}
+	for {
+		err := r.log.Consume(ctx, consumer, func(ctx context.Context, entries []eventlog.Entry) error {
+			return r.c.Trial.Handle(ctx, entries, r.recordEntries)
+		})
+		if !errors.Is(err, eventlog.ErrBeyond) {
+			return r.adviseOnOrigin(err)
+		}
+		r.c.Health.Set(recording, err) // until events come
+		consumer.From.Seq, _ = r.recorded.currentPos()
+	}
+}
+
+// Lasting reports whether an error of [Recorder.Run] doesn't go away by itself.
+func Lasting(err error) bool {
+	return errors.Is(err, eventlog.ErrIncarnation) || errors.Is(err, ErrNewer) || errors.Is(err, ErrUnreleased) || errors.Is(err, ErrForeign)
+}
+
+// adviseOnOrigin says what to do if the store isn't of this stream.
+func (r *Recorder) adviseOnOrigin(err error) error {
+	if !errors.Is(err, eventlog.ErrIncarnation) {
+		return err
+	}
+	return fmt.Errorf("%w; if the stream was restored from a backup, restore the store of that backup, too, or %s", err, r.store.Anew())
+}

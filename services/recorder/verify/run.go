@@ -1,0 +1,208 @@
+package verify
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/internal/table"
+)
+
+// runCheck is the check of one run.
+type runCheck struct {
+	table.Run // as it says
+
+	link     archive.Link // after the last event that was read
+	pos      uint64       // of it
+	found    int64        // events
+	tailSize int64        // bytes
+	broken   bool         // events are damaged: nothing can be derived from them
+	replay   *replay
+}
+
+// checkRun checks the events of a run, and what is derived from them.
+func (v *verifier) checkRun(ctx context.Context, r *runCheck) error {
+	v.Runs++
+	v.Gaps += r.Gaps
+	r.link = archive.FirstLink(v.Position.Incarnation, r.Run.Run)
+	var err error
+	if r.replay, err = v.newReplay(ctx, r); err != nil {
+		return err
+	}
+	defer r.replay.t.Rollback() //nolint:errcheck // it is only compared with
+	tailEvents, err := v.checkEvents(ctx, r)
+	if err != nil {
+		return err
+	}
+	v.Events += r.found
+	wrong := func(column string, is, want int64) {
+		if is != want {
+			v.addDamage(Damage{Table: "runs", Run: r.Run.Run, Column: column, Problem: fmt.Sprintf("it is %d, there are %d", is, want)})
+		}
+	}
+	wrong("tail_events", r.TailEvents, tailEvents)
+	wrong("tail_bytes", r.TailBytes, r.tailSize)
+	if !bytes.Equal(r.Head, r.link[:]) {
+		v.addDamage(Damage{Table: "runs", Run: r.Run.Run, Column: "head", From: r.pos, Problem: "it isn't the hash after the last event: it was changed, or events are missing at the end"})
+	}
+	if r.broken {
+		wrong("events", r.Events, r.found)
+		return nil // what is derived can't be compared
+	}
+	return v.checkDerived(ctx, r)
+}
+
+// checkEvents reads the events of a run, from segments and tail.
+func (v *verifier) checkEvents(ctx context.Context, r *runCheck) (tailEvents int64, err error) {
+	n := int64(0)
+	for rows, err := range v.t.Rows(ctx, v.t.Whole("segments")+` WHERE run = ?1 ORDER BY n`, r.ID) {
+		if err != nil {
+			r.broken = true
+			return 0, v.noteFailure(ctx, Damage{Table: "segments", Run: r.Run.Run}, err)
+		}
+		if err := v.checkSegment(ctx, r, rows, n+1); err != nil {
+			return 0, err
+		}
+		n++
+	}
+	v.Segments += int(n)
+	if n != r.Segments {
+		r.broken = r.broken || n < r.Segments
+		v.addDamage(Damage{Table: "runs", Run: r.Run.Run, Column: "segments", Problem: fmt.Sprintf("it is %d, there are %d", r.Segments, n)})
+	}
+	for rows, err := range v.t.Rows(ctx, v.t.Whole("tail")+` WHERE run = ?1 ORDER BY pos`, r.ID) {
+		var kept table.Tail
+		if err == nil {
+			err = rows.Scan(table.Fields(&kept)...)
+		}
+		if err != nil {
+			r.broken = true
+			return tailEvents, v.noteFailure(ctx, Damage{Table: "tail", Run: r.Run.Run}, err)
+		}
+		s, hash := archive.OfTail(&kept), kept.Hash
+		tailEvents++
+		r.tailSize += int64(len(s.Data))
+		at := Damage{Table: "tail", Run: r.Run.Run, From: s.Pos}
+		if err := v.checkEvent(ctx, r, &s, at); err != nil {
+			return tailEvents, err
+		}
+		if !bytes.Equal(hash, r.link[:]) {
+			r.broken = true
+			at.Problem = "the event doesn't have the hash that was computed when it was recorded: it was changed, or what was before it"
+			v.addDamage(at)
+			copy(r.link[:], hash)
+		}
+	}
+	return tailEvents, r.replay.flush(ctx)
+}
+
+// checkSegment checks one segment, which should be number n.
+func (v *verifier) checkSegment(ctx context.Context, r *runCheck, rows *sql.Rows, n int64) error {
+	var is table.Segment
+	at := Damage{Table: "segments", Run: r.Run.Run, Segment: n}
+	if err := rows.Scan(table.Fields(&is)...); err != nil {
+		r.broken = true
+		return v.noteFailure(ctx, at, err)
+	}
+	at.Segment, at.From, at.To = is.N, is.FirstPos, is.LastPos
+	wrong := func(column, format string, args ...any) {
+		d := at
+		d.Column, d.Problem = column, fmt.Sprintf(format, args...)
+		r.broken = true
+		v.addDamage(d)
+	}
+	if is.N != n {
+		wrong("n", "it should be segment %d: one is missing, or there is one too many", n)
+	}
+	if !bytes.Equal(is.Prev, r.link[:]) {
+		wrong("prev", "it isn't the hash after the event before")
+		copy(r.link[:], is.Prev)
+	}
+	list, err := v.t.Codec.Unpack(is.Codec, is.Data)
+	if err != nil {
+		wrong("data", "%v", err)
+	}
+	for i := range list {
+		if err := v.checkEvent(ctx, r, &list[i], at); err != nil {
+			return err
+		}
+	}
+	if len(list) > 0 {
+		first, last := &list[0], &list[len(list)-1]
+		for _, c := range []struct {
+			column   string
+			is, want int64
+		}{
+			{"first_pos", int64(is.FirstPos), int64(first.Pos)},
+			{"last_pos", int64(is.LastPos), int64(last.Pos)},
+			{"first_time", is.FirstTime, first.Time},
+			{"last_time", is.LastTime, last.Time},
+			{"events", is.Events, int64(len(list))},
+		} {
+			if c.is != c.want {
+				wrong(c.column, "it is %d, the events say %d", c.is, c.want)
+			}
+		}
+		if !bytes.Equal(is.Hash, r.link[:]) {
+			wrong("hash", "the events don't have the hash that was computed when they were recorded: one of them was changed, or the hash")
+		}
+	}
+	copy(r.link[:], is.Hash)
+	return nil
+}
+
+// checkEvent checks one event. at is where it is.
+func (v *verifier) checkEvent(ctx context.Context, r *runCheck, s *archive.Event, at Damage) error {
+	at.From, at.To = s.Pos, s.Pos
+	if s.Pos <= r.pos {
+		r.broken = true
+		at.Problem = fmt.Sprintf("the event comes after the one at %d: events are doubled or swapped", r.pos)
+		v.addDamage(at)
+	}
+	r.found++
+	r.pos = s.Pos
+	r.link = v.chain.Next(r.link, s)
+	switch s.Mark {
+	case archive.Void:
+		v.Void++
+	case archive.Bad:
+		v.bad++
+	}
+	if v.seen != nil {
+		v.markPosition(s, at)
+	}
+	if r.broken {
+		return nil
+	}
+	return r.replay.addEvent(ctx, s, at)
+}
+
+// markPosition notes which positions are there.
+func (v *verifier) markPosition(s *archive.Event, at Damage) {
+	if !v.seen.add(s.Pos) {
+		at.Problem = "another run has the same position"
+		v.addDamage(at)
+	}
+	if s.Mark != archive.Recorder {
+		return
+	}
+	e, err := wire.Decode(s.Data)
+	if err != nil {
+		at.Problem = err.Error()
+		v.addDamage(at)
+		return
+	}
+	p, ok := e.Payload.(*wire.LogTruncated)
+	if !ok || p.Lost == 0 || p.Lost > s.Pos {
+		at.Problem = "it doesn't say what was lost"
+		v.addDamage(at)
+		return
+	}
+	v.lost += int64(p.Lost)
+	for pos := s.Pos - p.Lost + 1; pos < s.Pos; pos++ {
+		v.seen.add(pos)
+	}
+}

@@ -1,0 +1,456 @@
+// Package verify checks a store: that its events are as they were recorded, and what is
+// derived from them what recording them again makes.
+package verify
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/index"
+	"code.wake.dev/wake/services/recorder/internal/database"
+	"code.wake.dev/wake/services/recorder/internal/request"
+	"code.wake.dev/wake/services/recorder/internal/table"
+	"code.wake.dev/wake/services/recorder/queries"
+)
+
+// Damage is something in a store that isn't as it was recorded.
+type Damage struct {
+	Table   string `json:"table,omitempty"`
+	Run     string `json:"run,omitempty"`
+	Segment int64  `json:"segment,omitempty"` // 0: none
+	From    uint64 `json:"from,omitempty"`    // first position concerned; 0: none is known
+	To      uint64 `json:"to,omitempty"`      // last one; 0: From
+	Row     string `json:"row,omitempty"`     // what its table knows it by, besides its run
+	Column  string `json:"column,omitempty"`
+	Problem string `json:"problem"`
+}
+
+// String is for people.
+func (d Damage) String() string {
+	s := ""
+	add := func(format string, args ...any) {
+		if s != "" {
+			s += ", "
+		}
+		s += fmt.Sprintf(format, args...)
+	}
+	if d.Run != "" {
+		add("run %s", d.Run)
+	}
+	if d.Segment > 0 {
+		add("segment %d", d.Segment)
+	}
+	switch {
+	case d.To > d.From:
+		add("positions %d to %d", d.From, d.To)
+	case d.From > 0:
+		add("position %d", d.From)
+	}
+	if d.Table != "" {
+		add("table %s", d.Table)
+	}
+	if d.Row != "" {
+		add("row %s", d.Row)
+	}
+	if d.Column != "" {
+		add("column %s", d.Column)
+	}
+	if s == "" {
+		return d.Problem
+	}
+	return s + ": " + d.Problem
+}
+
+// Verification is what a check of a store came to.
+type Verification struct {
+	Position wire.Position `json:"position"` // up to here everything is recorded
+	Derived  uint64        `json:"derived"`  // up to here what follows from the events is derived, and compared
+	Runs     int           `json:"runs"`     // that were checked, what is of no run included
+	Segments int           `json:"segments"`
+	Events   int64         `json:"events"`
+	Void     int64         `json:"void"`               // of those: by fenced writers, or in a place that was taken
+	Gaps     int64         `json:"gaps"`               // events that were missing already when they were recorded
+	Deleted  int           `json:"deleted,omitempty"`  // runs whose events were removed, or are being removed
+	Compared int64         `json:"compared,omitempty"` // with what the stream still has
+	Damages  []Damage      `json:"damages"`            // none: all is as it was recorded
+	Omitted  int           `json:"omitted,omitempty"`
+}
+
+// maxDamages bounds the list of damages.
+const maxDamages = 1000
+
+// Checker checks a store.
+type Checker struct{ answers *queries.Answers }
+
+// New returns the checker of the store that answers are from.
+func New(answers *queries.Answers) *Checker { return &Checker{answers} }
+
+// Verify checks the events of a run, or of all if run is empty, and whatever is
+// derived from them: the database itself and its schema, the hash chains, positions
+// and numbers of the events, and all rows that recording them again would make
+// otherwise. It sees the store as of one moment. It fails only if it couldn't
+// check; what is damaged is in the answer.
+func (c *Checker) Verify(ctx context.Context, run string) (Verification, error) {
+	v := &verifier{s: c.answers, Verification: Verification{Damages: []Damage{}}}
+	if err := v.checkStore(ctx, run); err != nil {
+		return Verification{}, request.Wrap("verify", err)
+	}
+	return v.Verification, nil
+}
+
+// verifier is a check under way.
+type verifier struct {
+	Verification
+	s       *queries.Answers
+	t       *archive.Tx
+	fields  *archive.Tx // for large fields, while rows are read in t
+	scratch *index.Index
+	chain   archive.Chain
+	seen    *positions      // of all runs; nil: only one run is checked
+	gone    map[string]bool // runs whose events were removed
+	bad     int64
+	lost    int64
+}
+
+func (v *verifier) addDamage(d Damage) {
+	if len(v.Damages) == maxDamages {
+		v.Omitted++
+		return
+	}
+	v.Damages = append(v.Damages, d)
+}
+
+// noteFailure takes an error of the database as damage, unless the check was ended.
+func (v *verifier) noteFailure(ctx context.Context, d Damage, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	d.Problem = err.Error()
+	v.addDamage(d)
+	return nil
+}
+
+func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
+	if err := v.openViews(ctx); err != nil {
+		return err
+	}
+	defer v.t.Rollback()      //nolint:errcheck // nothing was written
+	defer v.fields.Rollback() //nolint:errcheck // nothing was written
+	if err := v.checkIntegrity(ctx); err != nil {
+		return err
+	}
+	if v.gone, err = retiredRuns(ctx, v.t); err != nil {
+		return err
+	}
+	v.Deleted = len(v.gone)
+	where, args := " WHERE run NOT IN (SELECT run FROM retired)", database.Params{}
+	if run != "" {
+		found, err := request.Resolve(ctx, v.t, run, "", "")
+		if err != nil {
+			return err
+		}
+		where, v.Deleted = " WHERE id = "+args.Add(found.ID), 0
+	} else {
+		v.seen = new(positions)
+	}
+	dir, err := os.MkdirTemp("", "wake-verify-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a folder for temporary files
+	if v.scratch, err = index.Scratch(ctx, filepath.Join(dir, "scratch.db")); err != nil {
+		return err
+	}
+	err = v.checkSchema(ctx)
+	if err == nil {
+		err = v.checkRuns(ctx, where, args)
+	}
+	if err == nil && run == "" {
+		err = v.checkAcrossRuns(ctx)
+	}
+	if err == nil && run == "" {
+		err = v.checkWords(ctx, dir)
+	}
+	return errors.Join(err, v.scratch.Close(), v.scratch.Archive.Close())
+}
+
+// openViews begins two views of the store as of the same moment: a database doesn't read large
+// fields in the transaction in which it is reading rows. A view is as of what is first
+// read in it; so both read how far the recorder is, until they agree.
+func (v *verifier) openViews(ctx context.Context) error {
+	for {
+		var behind wire.Position
+		var derived uint64
+		var err error
+		if v.t, err = v.s.View(ctx); err != nil {
+			return err
+		}
+		if v.fields, err = v.s.View(ctx); err != nil {
+			return errors.Join(err, v.t.Rollback())
+		}
+		v.Position, v.Derived, err = v.t.Reached(ctx)
+		if err == nil {
+			behind, derived, err = v.fields.Reached(ctx)
+		}
+		if err != nil || v.Position == behind && v.Derived == derived {
+			return v.noteFailure(ctx, Damage{Table: "streams"}, err)
+		}
+		if err := errors.Join(v.fields.Rollback(), v.t.Rollback()); err != nil {
+			return err
+		}
+	}
+}
+
+// checkSchema compares what the database enforces and shows with what a new store has. To
+// have more tables, indexes and views is no damage, but a trigger may do anything.
+func (v *verifier) checkSchema(ctx context.Context) error {
+	if v.s.Path == "" {
+		return nil // PostgreSQL, which has a schema of its own
+	}
+	begun, err := v.scratch.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer begun.Rollback() //nolint:errcheck // nothing was written
+	want, err := schemaObjects(ctx, begun)
+	if err != nil {
+		return err
+	}
+	got, err := schemaObjects(ctx, v.t)
+	if err != nil {
+		return v.noteFailure(ctx, Damage{Table: "sqlite_schema"}, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if found, ok := got[name]; !ok {
+			v.addDamage(Damage{Table: "sqlite_schema", Row: name, Problem: "it isn't there"})
+		} else if found != want[name] {
+			v.addDamage(Damage{Table: "sqlite_schema", Row: name, Problem: "it is another one"})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		if _, ok := want[name]; !ok && strings.HasPrefix(name, "trigger ") {
+			v.addDamage(Damage{Table: "sqlite_schema", Row: name, Problem: "it isn't the recorder's"})
+		}
+	}
+	return nil
+}
+
+// schemaObjects are the definitions of what is in a database file, by kind and name.
+func schemaObjects(ctx context.Context, t *archive.Tx) (map[string]string, error) {
+	defined := map[string]string{}
+	for rows, err := range t.Rows(ctx, `SELECT type || ' ' || name, sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT GLOB 'sqlite_*'`) {
+		var name, text string
+		if err == nil {
+			err = rows.Scan(&name, &text)
+		}
+		if err != nil {
+			return nil, err
+		}
+		defined[name] = text
+	}
+	return defined, nil
+}
+
+// checkIntegrity asks the database whether it is sound.
+func (v *verifier) checkIntegrity(ctx context.Context) error {
+	if v.t.D.Integrity == "" {
+		return nil
+	}
+	for rows, err := range v.t.Rows(ctx, v.t.D.Integrity) {
+		var problem string
+		if err == nil {
+			err = rows.Scan(&problem)
+		}
+		if err != nil {
+			return v.noteFailure(ctx, Damage{}, err)
+		}
+		if problem != "ok" {
+			v.addDamage(Damage{Problem: "the database is damaged: " + problem})
+		}
+	}
+	return nil
+}
+
+// checkRuns checks one run after the other.
+func (v *verifier) checkRuns(ctx context.Context, where string, args database.Params) error {
+	var list []*runCheck
+	for rows, err := range v.t.Rows(ctx, v.t.Whole("runs")+where+` ORDER BY first_pos`, args...) {
+		r := new(runCheck)
+		if err == nil {
+			err = rows.Scan(table.Fields(&r.Run)...)
+		}
+		if err != nil {
+			return v.noteFailure(ctx, Damage{Table: "runs"}, err)
+		}
+		list = append(list, r)
+	}
+	for _, r := range list {
+		if err := v.checkRun(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkAcrossRuns checks what isn't of a single run.
+func (v *verifier) checkAcrossRuns(ctx context.Context) error {
+	var partial bool
+	var retired, bad, lost int64
+	err := v.t.Row(ctx, `SELECT EXISTS (SELECT 1 FROM retired WHERE run = ?1), (SELECT coalesce(sum(events), 0) FROM retired),
+		(SELECT coalesce(sum(bad), 0) FROM streams), (SELECT coalesce(sum(lost), 0) FROM streams)`, archive.OtherRuns).Scan(&partial, &retired, &bad, &lost)
+	if err := v.noteFailure(ctx, Damage{Table: "streams"}, err); err != nil {
+		return err
+	}
+	if !partial {
+		v.checkGaps(retired)
+		if bad != v.bad {
+			v.addDamage(Damage{Table: "streams", Column: "bad", Problem: fmt.Sprintf("it is %d, there are %d", bad, v.bad)})
+		}
+		if lost != v.lost {
+			v.addDamage(Damage{Table: "streams", Column: "lost", Problem: fmt.Sprintf("it is %d, the events say %d", lost, v.lost)})
+		}
+	}
+	if v.seen.last > v.Position.Seq {
+		v.addDamage(Damage{Table: "streams", Column: "position", From: v.seen.last, Problem: fmt.Sprintf("it is %d, there are events beyond it", v.Position.Seq)})
+	}
+	if v.Derived > v.Position.Seq {
+		v.addDamage(Damage{Table: "streams", Column: "derived", From: v.Derived, Problem: fmt.Sprintf("it is beyond the position, %d", v.Position.Seq)})
+	}
+	for _, t := range v.t.D.Tables {
+		if !t.OfRun() {
+			continue
+		}
+		var strays int64
+		err := v.t.Row(ctx, `SELECT count(*) FROM `+t.Name+` WHERE run NOT IN (SELECT id FROM runs)`).Scan(&strays)
+		if err := v.noteFailure(ctx, Damage{Table: t.Name}, err); err != nil {
+			return err
+		}
+		if strays > 0 {
+			v.addDamage(Damage{Table: t.Name, Problem: fmt.Sprintf("rows of runs that table runs doesn't have: %d", strays)})
+		}
+	}
+	if err := v.checkAlerts(ctx); err != nil {
+		return err
+	}
+	return v.checkBlobs(ctx)
+}
+
+// checkGaps checks that exactly those positions have no event whose events were
+// removed.
+func (v *verifier) checkGaps(retired int64) {
+	var gaps []Damage
+	n := int64(0)
+	v.seen.reportGaps(v.Position.Seq, func(from, to uint64) {
+		n += int64(to - from + 1)
+		gaps = append(gaps, Damage{From: from, To: to, Problem: "the store says that everything is recorded, but there is nothing"})
+	})
+	switch {
+	case n == retired:
+	case retired == 0:
+		for _, d := range gaps {
+			v.addDamage(d)
+		}
+	default:
+		v.addDamage(Damage{Table: "retired", Column: "events", Problem: fmt.Sprintf("the runs that were deleted had %d events, but %d are missing", retired, n)})
+	}
+}
+
+// retiredRuns returns the runs whose events were removed, or are being removed.
+func retiredRuns(ctx context.Context, t *archive.Tx) (map[string]bool, error) {
+	gone := map[string]bool{}
+	for rows, err := range t.Rows(ctx, `SELECT run FROM retired WHERE run <> ?1`, archive.OtherRuns) {
+		var run string
+		if err == nil {
+			err = rows.Scan(&run)
+		}
+		if err != nil {
+			return nil, err
+		}
+		gone[run] = true
+	}
+	return gone, nil
+}
+
+// checkBlobs checks that large fields are what they are called.
+func (v *verifier) checkBlobs(ctx context.Context) error {
+	for rows, err := range v.t.Rows(ctx, `SELECT sha256, size, data FROM blobs ORDER BY sha256`) {
+		var name string
+		var size int64
+		var data sql.RawBytes
+		if err == nil {
+			err = rows.Scan(&name, &size, &data)
+		}
+		if err != nil {
+			return v.noteFailure(ctx, Damage{Table: "blobs"}, err)
+		}
+		if data == nil {
+			continue
+		}
+		if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != name {
+			v.addDamage(Damage{Table: "blobs", Row: name, Column: "data", Problem: "the content has another hash"})
+		} else if size != int64(len(data)) {
+			v.addDamage(Damage{Table: "blobs", Row: name, Column: "size", Problem: fmt.Sprintf("it is %d, there are %d bytes", size, len(data))})
+		}
+	}
+	return nil
+}
+
+// positions is a set of positions.
+type positions struct {
+	bits []uint64
+	last uint64 // the highest
+}
+
+// maxPosition bounds the memory that a damaged position can take.
+const maxPosition = 1 << 33
+
+// add adds a position and reports whether it is new.
+func (p *positions) add(pos uint64) bool {
+	if pos > maxPosition {
+		return true
+	}
+	for word := pos / 64; word >= uint64(len(p.bits)); {
+		p.bits = append(p.bits, make([]uint64, 1+len(p.bits)/4)...)
+	}
+	if p.bits[pos/64]&(1<<(pos%64)) != 0 {
+		return false
+	}
+	p.bits[pos/64] |= 1 << (pos % 64)
+	p.last = max(p.last, pos)
+	return true
+}
+
+// reportGaps reports what isn't there of 1 to end.
+func (p *positions) reportGaps(end uint64, report func(from, to uint64)) {
+	from := uint64(0)
+	for pos := uint64(1); pos <= min(end, p.last); pos++ {
+		there := p.bits[pos/64]&(1<<(pos%64)) != 0
+		switch {
+		case there && from > 0:
+			report(from, pos-1)
+			from = 0
+		case !there && from == 0:
+			from = pos
+		}
+	}
+	if from == 0 && end > p.last {
+		from = p.last + 1
+	}
+	if from > 0 {
+		report(from, end)
+	}
+}

@@ -1,0 +1,44 @@
+package runner_test
+
+import (
+	"strings"
+	"testing"
+
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// taken is a session that somebody has had with an agent elsewhere.
+const taken = `{"type":"user","uuid":"u1","sessionId":"s1","timestamp":"2026-01-01T00:00:00.000Z","message":{"role":"user","content":"Do it."}}
+{"type":"assistant","uuid":"u2","parentUuid":"u1","sessionId":"s1","timestamp":"2026-01-01T00:00:01.000Z","message":{"id":"m1","role":"assistant","model":"m","content":[{"type":"tool_use","id":"t1","name":"Bash","input":{"command":"ls"}}]}}
+{"type":"user","uuid":"u3","parentUuid":"u2","sessionId":"s1","timestamp":"2026-01-01T00:00:02.000Z","message":{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":"one"}]}}
+{"type":"assistant","uuid":"u4","parentUuid":"u3","sessionId":"s1","timestamp":"2026-01-01T00:00:03.000Z","message":{"id":"m2","role":"assistant","model":"m","content":[{"type":"text","text":"Done."}]}}
+`
+
+// A fork of what was taken in is executed: its agent goes on with the session.
+func TestForkOfIngested(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := &puppet{}
+		b.runner("r1", p)
+		if _, err := ingest.Run(t.Context(), b.log, strings.NewReader(taken), ingest.Options{RunID: "run1", Runner: "test", Format: ingest.Transcript}); err != nil {
+			t.Fatal(err)
+		}
+		if r := b.tell(wire.Command{Type: "fork", RunID: "run1", NewID: "fork1", Message: "again"}); code(r) != "accepted" {
+			t.Fatalf("%+v", r)
+		}
+		state, entries := b.ended("fork1")
+		if state.Result != wire.FlowStatusComplete || state.Imported != "" {
+			t.Errorf("the fork ended as %s (%s):\n%s", state.Result, state.Imported, story(entries))
+		}
+		var r agent.Request
+		if asked := p.asked(); len(asked) == 1 {
+			r = asked[0]
+		}
+		if r.ForkOf != "s1" || r.ForkAt != "u3" || promptOf(r) != "again" {
+			t.Errorf("the agent was asked %+v", r)
+		}
+	})
+}

@@ -1,0 +1,201 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/capacity"
+	"code.wake.dev/wake/services/runner/internal/command"
+	"code.wake.dev/wake/services/runner/owner"
+	"code.wake.dev/wake/services/runner/work"
+)
+
+// takeRuns becomes the owner of runs that are asked for.
+func (in *Intake) takeRuns(ctx, hard context.Context) error {
+	c, err := in.queueConsumer(ctx, subjects.RunsConsumer, in.subjectNames().QueueRun())
+	if err != nil {
+		return err
+	}
+	return in.takeMessages(ctx, c, nil, func(m jetstream.Msg, _ *work.Seat) {
+		ctx := tracing.Extract(hard, m.Headers())
+		data, ok := in.cfg.Queue.Unseal(ctx, m)
+		if !ok {
+			return
+		}
+		req, def, err := parseRequest(data)
+		if err != nil {
+			in.cfg.Queue.Refuse(ctx, m, err)
+			return
+		}
+		begun := func() {
+			observeWait(in.cfg.RunWait, m)
+			in.cfg.Queue.Ack(ctx, m)
+		}
+		var unplaced *owner.NoFolderError
+		switch err := in.cfg.Owners.Own(ctx, owner.Request{RunRequest: req, Definition: def, Queued: true, OnBegin: begun}); {
+		case err == nil, ctx.Err() != nil:
+		case errors.Is(err, lease.ErrHeld):
+			in.cfg.Queue.Again(ctx, m, in.cfg.Leases.TTL())
+		case errors.Is(err, capacity.ErrFull), errors.Is(err, capacity.ErrBehind): // that was said
+			in.cfg.Queue.Again(ctx, m, roomAgain)
+		case errors.As(err, &unplaced):
+			in.cfg.Logger.Warn("folder of the run not made", "run", req.RunID, "again_in", unplaced.After, "error", err)
+			in.cfg.Queue.Again(ctx, m, unplaced.After)
+		case errors.Is(err, owner.ErrNothing): // a run that was handed over isn't there
+			in.cfg.Queue.Ack(ctx, m)
+		case command.Rejected(err):
+			in.cfg.Queue.Refuse(ctx, m, err)
+		default:
+			in.cfg.Logger.Error("run not begun", "run", req.RunID, "error", err) // the request comes again
+		}
+	})
+}
+
+// roomAgain is how long a request for a run waits for room in the stream.
+const roomAgain = 10 * time.Second
+
+func parseRequest(data []byte) (wire.RunRequest, *flow.Definition, error) {
+	var req wire.RunRequest
+	raw, _, err := wire.ParseAny(data)
+	if err != nil {
+		return req, nil, err
+	}
+	if err := wire.Unmarshal(raw, &req); err != nil {
+		return req, nil, err
+	}
+	if err := subjects.CheckID(req.RunID); err != nil {
+		return req, nil, err
+	}
+	if len(req.Definition) == 0 || string(req.Definition) == string(wire.Null) {
+		return req, nil, nil // a fork, or a run that has begun
+	}
+	def, err := flow.FromRaw(req.Definition)
+	return req, def, err
+}
+
+// takeNodes works on nodes that are offered in a pool, as far as there is room.
+func (in *Intake) takeNodes(ctx, hard context.Context, pool string) error {
+	c, err := in.queueConsumer(ctx, subjects.NodesConsumer(pool), in.subjectNames().QueueNode(pool))
+	if err != nil {
+		return err
+	}
+	return in.takeMessages(ctx, c, in.cfg.Slots, func(m jetstream.Msg, seat *work.Seat) {
+		ctx := tracing.Extract(hard, m.Headers())
+		data, ok := in.cfg.Queue.Unseal(ctx, m)
+		if !ok {
+			return
+		}
+		var offer wire.NodeOffer
+		if err := wire.Unmarshal(data, &offer); err != nil {
+			in.cfg.Queue.Refuse(ctx, m, err)
+			return
+		}
+		settled := func(first bool) {
+			if first {
+				observeWait(in.cfg.NodeWait, m)
+			}
+			in.cfg.Queue.Ack(ctx, m)
+		}
+		switch err := in.cfg.Workers.Execute(ctx, offer, seat, settled); {
+		case err == nil, ctx.Err() != nil:
+		case errors.Is(err, lease.ErrHeld):
+			in.cfg.Queue.Again(ctx, m, in.cfg.Leases.TTL())
+		default:
+			in.cfg.Logger.Error("node has lost its worker", "run", offer.RunID, "node", offer.NodeID, "exec", offer.ExecID, "error", err)
+		}
+	})
+}
+
+// offerLeft offers this runner what a former process of it has left to keepers, and waits
+// until ctx ends. The owner of such a run may be another runner: it would wait until a
+// lease has expired that this runner may take at once, and then any runner may be the first.
+func (in *Intake) offerLeft(ctx context.Context) error {
+	offers, err := in.cfg.Workers.Left(ctx)
+	if err != nil {
+		return err
+	}
+	for _, offer := range offers {
+		value, err := wire.Marshal(offer)
+		if err == nil {
+			_, err = in.cfg.Log.Send(ctx, in.subjectNames().QueueNode(owner.PoolOf(in.cfg.ID)), value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// lookAgain is how soon a runner without room looks whether it has some.
+const lookAgain = 100 * time.Millisecond
+
+// takeMessages hands each message of a queue to a task of its own, as far as there are
+// slots; nil is any number.
+func (in *Intake) takeMessages(ctx context.Context, c jetstream.Consumer, s work.Slots, task func(m jetstream.Msg, seat *work.Seat)) error {
+	for s.Await(ctx) {
+		if s != nil && in.cfg.Capacity.Cramped() { // others may have room
+			pull.Sleep(ctx, lookAgain)
+			continue
+		}
+		m, err := in.cfg.Queue.Next(ctx, c)
+		if err != nil {
+			return err
+		}
+		if m == nil {
+			continue
+		}
+		if s != nil && in.cfg.Capacity.Cramped() {
+			in.cfg.Queue.Again(ctx, m, time.Second)
+			continue
+		}
+		if !s.Take() { // another queue was faster
+			in.cfg.Queue.Again(ctx, m, 0)
+			continue
+		}
+		in.tasks.Go(func() {
+			seat := work.NewSeat(s, in.cfg.Resting)
+			defer seat.Free()
+			task(m, seat)
+		})
+	}
+	return nil
+}
+
+// queueConsumer returns the consumer of a queue subject, which all runners share.
+func (in *Intake) queueConsumer(ctx context.Context, durable, subject string) (jetstream.Consumer, error) {
+	cfg := jetstream.ConsumerConfig{
+		Durable:       durable,
+		FilterSubject: subject,
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckWait:       30 * time.Second,
+		MaxDeliver:    -1, // an offer is obsolete when the log says so, not when it was tried often
+		MaxAckPending: 1000,
+	}
+	if subject == in.subjectNames().QueueNode(owner.PoolOf(in.cfg.ID)) {
+		cfg.InactiveThreshold = 24 * time.Hour
+	}
+	c, err := in.cfg.Log.JetStream().CreateOrUpdateConsumer(ctx, in.subjectNames().QueueStream(), cfg)
+	if err != nil {
+		return nil, fmt.Errorf("consumer %s: %w", durable, err)
+	}
+	return c, nil
+}
+
+// observeWait notes how long what is taken has waited in its queue.
+func observeWait(wait prometheus.Observer, m jetstream.Msg) {
+	if meta, err := m.Metadata(); err == nil {
+		wait.Observe(max(0, time.Since(meta.Timestamp).Seconds()))
+	}
+}

@@ -1,0 +1,125 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/registry"
+	"code.wake.dev/wake/services/runner/internal/tenure"
+	"code.wake.dev/wake/services/runner/owner"
+)
+
+// notBegun is how long a run may be registered before it begins. The owner
+// that registered it died in between; its request comes again.
+const notBegun = 10 * time.Minute
+
+// adoptRuns adopts active runs that have no owner, until ctx ends. Those it adopts
+// are owned under hard.
+func (in *Intake) adoptRuns(ctx, hard context.Context) error {
+	tick := time.NewTicker(in.cfg.Leases.TTL() / 10)
+	defer tick.Stop()
+	for {
+		runs := in.cfg.Registry.List()
+		in.attempts.keepRuns(runs)
+		for _, reg := range runs {
+			if in.cfg.Owned.Has(reg.Run) || !in.attempts.isDue(reg.Run) {
+				continue
+			}
+			last := reg.Runner
+			if reg.Released > 0 {
+				last = ""
+			}
+			if in.cfg.Leases.Free(in.subjectNames().LeaseKey(reg.Run, wire.RunNode), last) {
+				in.tasks.Go(func() { in.adoptRun(hard, reg) })
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// adoptRun becomes the owner of a run that has none.
+func (in *Intake) adoptRun(ctx context.Context, reg registry.Registration) {
+	if reg.Incarnation != in.cfg.Log.Incarnation() {
+		in.removeRegistration(ctx, reg)
+		return
+	}
+	switch err := in.cfg.Owners.Own(tracing.With(ctx, reg.Trace), owner.Request{RunRequest: wire.RunRequest{RunID: reg.Run}}); {
+	case err == nil, ctx.Err() != nil:
+		in.attempts.noteSuccess(reg.Run)
+	case errors.Is(err, lease.ErrHeld):
+		in.attempts.noteFailure(reg.Run) // else it would be tried again and again
+	case errors.Is(err, owner.ErrNothing):
+		in.attempts.noteFailure(reg.Run)
+		if time.Since(time.UnixMilli(reg.Since)) > notBegun {
+			in.removeRegistration(ctx, reg)
+		}
+	default:
+		in.attempts.noteFailure(reg.Run)
+		in.cfg.Logger.Error("run not taken over", "run", reg.Run, "error", err)
+	}
+}
+
+// removeRegistration takes out a registration that stands for no run.
+func (in *Intake) removeRegistration(ctx context.Context, old registry.Registration) {
+	reg, revision, err := in.cfg.Registry.Load(ctx, old.Run)
+	if err == nil && revision > 0 && reg == old {
+		err = in.cfg.Registry.Remove(ctx, old.Run, revision)
+	}
+	if err != nil && ctx.Err() == nil {
+		in.cfg.Logger.Warn("registration of a run not removed", "run", old.Run, "error", err)
+	}
+}
+
+// attempts says when a run that could not be adopted is tried again.
+type attempts struct {
+	mu   sync.Mutex
+	next map[string]attempt
+}
+
+type attempt struct {
+	at   time.Time
+	wait time.Duration
+}
+
+func newAttempts() *attempts { return &attempts{next: map[string]attempt{}} }
+
+func (a *attempts) isDue(run string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return !time.Now().Before(a.next[run].at)
+}
+
+func (a *attempts) noteFailure(run string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	wait := min(max(2*a.next[run].wait, tenure.FirstPause), tenure.LastPause)
+	a.next[run] = attempt{time.Now().Add(wait), wait}
+}
+
+func (a *attempts) noteSuccess(run string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.next, run)
+}
+
+// keepRuns forgets all runs but these, which are in order.
+func (a *attempts) keepRuns(runs []registry.Registration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.next, func(run string, _ attempt) bool {
+		_, found := slices.BinarySearchFunc(runs, run, func(r registry.Registration, run string) int { return strings.Compare(r.Run, run) })
+		return !found
+	})
+}

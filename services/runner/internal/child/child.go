@@ -1,0 +1,73 @@
+// Package child names the runs that a run starts, by its flow nodes or by calls of its
+// agents, and says what such a run gets and what comes of it.
+package child
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/queue"
+)
+
+// hashedID is the beginning of an id that is a hash.
+const hashedID = "child-"
+
+// ID names the run of an execution. All owners and workers compute the same, so
+// that a child isn't started twice. One that would be too long for an id is a hash.
+func ID(run, exec string) string {
+	id := run + "." + exec
+	if len(id) <= subjects.MaxID {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return hashedID + hex.EncodeToString(sum[:])
+}
+
+// CallID names the run that a call of an agent starts. A worker that asks again, in
+// whatever process, waits for the same one.
+func CallID(run, exec, call string) string { return ID(run, exec+"."+call) }
+
+// CallKey is how the state of a run names an open call.
+func CallKey(exec, call string) string { return exec + "/" + call }
+
+// InputError says that no child run can have an input.
+type InputError struct{ Problem string }
+
+// Error implements error.
+func (e *InputError) Error() string { return e.Problem }
+
+// Start asks for a child run. Asking twice does no harm. It fails with an [InputError]
+// for a request that no server takes.
+func Start(ctx context.Context, q *queue.Queue, request wire.RunRequest) error {
+	err := q.AskRun(ctx, request)
+	var large *queue.TooLargeError
+	switch {
+	case errors.As(err, &large):
+		return &InputError{fmt.Sprintf("flow, input and state of the child run are %d bytes, more than the server takes", large.Bytes)}
+	case err != nil:
+		return fmt.Errorf("start child run %s: %w", request.RunID, err)
+	}
+	return nil
+}
+
+// Outcome is what a child run is to the node or the call that has started it.
+func Outcome(s *wire.State) (wire.Raw, error) {
+	return wire.Marshal(map[string]any{"runId": s.RunID, "status": string(s.Status), "outputs": s.Outputs, "state": s.State})
+}
+
+// Failure says in words of an agent's call why its run has no result; "" if it has one.
+func Failure(s *wire.State) string {
+	switch {
+	case s.Status == wire.RunAborted:
+		return fmt.Sprintf("Run %s was aborted: %s", s.RunID, cmp.Or(s.Reason, "nobody said why"))
+	case s.Result == wire.FlowStatusFailed:
+		return fmt.Sprintf("Run %s failed: %s", s.RunID, cmp.Or(s.Error, "nothing says why"))
+	}
+	return ""
+}

@@ -1,0 +1,153 @@
+// Package queue takes messages from the streams that runners share, and asks for runs.
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/tenure"
+)
+
+// Queue is what a runner takes its work from, and where it asks for runs.
+type Queue struct {
+	log    *eventlog.Log
+	logger *slog.Logger
+}
+
+// New returns the queue of a log.
+func New(log *eventlog.Log, logger *slog.Logger) *Queue { return &Queue{log, logger} }
+
+// keyAgain is how long a message of a queue waits for a runner that has its key.
+const keyAgain = 10 * time.Second
+
+// errChanged says that somebody has made another consumer of one.
+var errChanged = errors.New("somebody has changed the consumer")
+
+// Next waits for the next message of a consumer. It returns nil when there was
+// none for a while, or the server was away, and fails if the consumer was deleted or changed.
+func (q *Queue) Next(ctx context.Context, c jetstream.Consumer) (jetstream.Msg, error) {
+	m, err := q.tryNext(ctx, c)
+	if m != nil || err != nil || ctx.Err() != nil {
+		return m, err
+	}
+	// Of a consumer that isn't there, nothing comes, and nobody says so.
+	wait, cancel := context.WithTimeout(ctx, tenure.GiveBack)
+	defer cancel()
+	was := c.CachedInfo().Config
+	info, err := c.Info(wait)
+	switch {
+	case errors.Is(err, jetstream.ErrConsumerNotFound):
+		return nil, err
+	case err == nil && (info.Config.FilterSubject != was.FilterSubject || len(info.Config.FilterSubjects) > 0 || info.Config.AckPolicy != was.AckPolicy):
+		return nil, errChanged
+	}
+	return nil, nil // nothing has come, or the server is away
+}
+
+func (q *Queue) tryNext(ctx context.Context, c jetstream.Consumer) (jetstream.Msg, error) {
+	wait, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	m, err := c.Next(jetstream.FetchContext(wait))
+	switch {
+	case err == nil:
+		return m, nil
+	case errors.Is(err, jetstream.ErrConsumerNotFound), errors.Is(err, jetstream.ErrConsumerDeleted):
+		return nil, err
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout), errors.Is(err, jetstream.ErrNoMessages):
+		return nil, nil
+	}
+	if ctx.Err() == nil {
+		level := slog.LevelWarn
+		if !q.log.Conn().IsConnected() {
+			level = slog.LevelDebug // the connection has said so
+		}
+		q.logger.Log(ctx, level, "queue is away", "error", err)
+		pull.Sleep(ctx, time.Second)
+	}
+	return nil, nil
+}
+
+// Unseal opens a message of a queue. One whose key is missing stays in the queue, and
+// one that was tampered with is refused.
+func (q *Queue) Unseal(ctx context.Context, m jetstream.Msg) ([]byte, bool) {
+	data, err := q.log.Unseal(m.Subject(), m.Data())
+	switch {
+	case errors.Is(err, seal.ErrNoKey):
+		q.logger.Error("queue message waits for a runner that has its key", "subject", m.Subject(), "error", err)
+		q.Again(ctx, m, keyAgain)
+	case err != nil:
+		q.Refuse(ctx, m, err)
+	}
+	return data, err == nil
+}
+
+// Refuse moves a message that can't be used to the dead letters.
+func (q *Queue) Refuse(ctx context.Context, m jetstream.Msg, reason error) {
+	q.logger.Error("queue message refused", "subject", m.Subject(), "error", reason)
+	entry := eventlog.Entry{Subject: m.Subject(), Data: m.Data()}
+	if meta, err := m.Metadata(); err == nil {
+		entry.Pos = meta.Sequence.Stream
+	}
+	if err := q.log.DeadLetter(ctx, "runner", reason.Error(), entry); err != nil {
+		q.logger.Error("dead letter not stored", "subject", m.Subject(), "error", err)
+		return // it is delivered again
+	}
+	q.Ack(ctx, m)
+}
+
+// Ack removes a message from its queue. If that fails it comes again, and the
+// log tells that it is needless.
+func (q *Queue) Ack(ctx context.Context, m jetstream.Msg) {
+	if err := m.DoubleAck(ctx); err != nil && ctx.Err() == nil {
+		q.logger.Warn("queue message not acknowledged", "subject", m.Subject(), "error", err)
+	}
+}
+
+// Again hands a message back: it is delivered again after a while.
+func (q *Queue) Again(ctx context.Context, m jetstream.Msg, after time.Duration) {
+	if err := m.NakWithDelay(after); err != nil && ctx.Err() == nil {
+		q.logger.Warn("queue message not handed back", "subject", m.Subject(), "error", err)
+	}
+}
+
+// TooLargeError says that no server takes a request for a run.
+type TooLargeError struct{ Bytes int }
+
+// Error implements error.
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("the request for a run is %d bytes, more than the server takes", e.Bytes)
+}
+
+// AskRun asks for a run. It fails with a [TooLargeError] for one that no server takes.
+func (q *Queue) AskRun(ctx context.Context, request wire.RunRequest) error {
+	data, err := wire.Marshal(request)
+	if err != nil {
+		return err
+	}
+	_, err = q.log.Send(ctx, q.log.Names().QueueRun(), data)
+	refused, ok := errors.AsType[*jetstream.APIError](err)
+	if errors.Is(err, nats.ErrMaxPayload) || ok && refused.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum {
+		return &TooLargeError{len(data)}
+	}
+	return err
+}
+
+// HandOver asks for another owner of a run. It is a hint: a runner that sweeps finds
+// the run too.
+func (q *Queue) HandOver(ctx context.Context, run string) {
+	ctx, cancel := tenure.Rest(ctx)
+	defer cancel()
+	if err := q.AskRun(ctx, wire.RunRequest{V: wire.Version, RunID: run}); err != nil {
+		q.logger.Warn("run not handed over, the runner that sweeps next finds it", "run", run, "error", err)
+	}
+}

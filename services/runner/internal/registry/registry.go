@@ -1,0 +1,201 @@
+// Package registry knows which runs go on: in the fleet, and in this process.
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/keys"
+	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// Service is whose keys in WAKE_STATE the registered runs are.
+const Service = "runner"
+
+// Registration says that a run has begun, or is about to, and hasn't ended.
+type Registration struct {
+	Run    string `json:"run"`
+	Runner string `json:"runner"`           // its last owner
+	Folder string `json:"folder"`           // the runner that holds its folder
+	Since  int64  `json:"since"`            // Unix ms, of the last owner
+	Parent string `json:"parent,omitempty"` // the run that has started it
+	Call   string `json:"call,omitempty"`   // the call of that run's agent that waits for it
+	// Released is the epoch in which the last owner has given the run back; 0: it
+	// hasn't. If nobody has claimed the run since, nobody may be acting for it,
+	// however long ago that was.
+	Released uint64 `json:"released,omitempty"`
+
+	// Process is that of the last owner, by a name that no other process has. Trials is how many
+	// processes have begun to take the run over since one has got as far as to decide for it.
+	Process string `json:"process,omitempty"`
+	Trials  int    `json:"trials,omitempty"`
+
+	// Trace is that of the last owner's beginning, as [tracing.Parent] spells it.
+	Trace string `json:"trace,omitempty"`
+
+	// Incarnation is that of the log: in another one the run doesn't exist.
+	Incarnation string `json:"incarnation"`
+}
+
+// Registry knows the runs that need an owner. It is kept in WAKE_STATE: an owner
+// puts its run there before the run's first event, and takes it out when nothing
+// is left to do about it. So a run that lost its owner at any point in between is
+// found there by all others.
+type Registry struct {
+	js     jetstream.JetStream
+	kv     jetstream.KeyValue
+	names  subjects.Names
+	logger *slog.Logger
+
+	mu   sync.Mutex
+	runs map[string]knownRun // by key
+}
+
+// knownRun is a registration of which revision.
+type knownRun struct {
+	Registration
+
+	revision uint64
+	gone     bool // it was taken out
+}
+
+// Open returns the registry of a log. It knows what [Registry.Follow] has seen.
+func Open(ctx context.Context, log *eventlog.Log, logger *slog.Logger) (*Registry, error) {
+	js, names := log.JetStream(), log.Names()
+	kv, err := js.KeyValue(ctx, names.StateBucket())
+	if err != nil {
+		return nil, fmt.Errorf("runner: open the bucket of states: %w", err)
+	}
+	return &Registry{js: js, kv: kv, names: names, logger: logger, runs: map[string]knownRun{}}, nil
+}
+
+// Follow keeps the registry up to date until ctx ends.
+func (g *Registry) Follow(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if err := g.watchRegistrations(ctx); err != nil {
+			g.logger.Debug("the watch of active runs begins again", "error", err)
+			pull.Sleep(ctx, time.Second)
+			pull.AwaitConnection(ctx, g.js.Conn())
+		}
+	}
+	return nil
+}
+
+// watchRegistrations notes changes until ctx ends or anything is odd.
+func (g *Registry) watchRegistrations(ctx context.Context) error {
+	for e, err := range keys.Watch(ctx, g.js, g.names.StateBucket(), g.names.ServiceStates(Service)) {
+		if err != nil {
+			return err
+		}
+		if e.Key != "" {
+			g.noteChange(e)
+		}
+	}
+	return nil
+}
+
+func (g *Registry) noteChange(e keys.Entry) {
+	k := knownRun{revision: e.Revision}
+	if !e.Deleted && wire.Unmarshal(e.Value, &k.Registration) == nil {
+		g.keepNewer(e.Key, k)
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if k.revision > g.runs[e.Key].revision {
+		delete(g.runs, e.Key)
+	}
+}
+
+// keepNewer takes a newer revision of a key: what this process wrote comes again
+// later.
+func (g *Registry) keepNewer(key string, k knownRun) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if old := g.runs[key]; k.revision > old.revision || k.revision == old.revision && !old.gone {
+		g.runs[key] = k
+	}
+}
+
+// List returns the registered runs, by id.
+func (g *Registry) List() []Registration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make([]Registration, 0, len(g.runs))
+	for _, k := range g.runs {
+		if !k.gone {
+			all = append(all, k.Registration)
+		}
+	}
+	slices.SortFunc(all, func(a, b Registration) int { return strings.Compare(a.Run, b.Run) })
+	return all
+}
+
+func (g *Registry) stateKey(run string) string { return g.names.StateKey(Service, run) }
+
+// Get returns what is known of a run.
+func (g *Registry) Get(run string) (Registration, bool) {
+	return g.At(g.stateKey(run))
+}
+
+// At is [Registry.Get] by the key of a run.
+func (g *Registry) At(key string) (Registration, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k, ok := g.runs[key]
+	return k.Registration, ok && !k.gone
+}
+
+// Load is [Registry.Get] as the server has it.
+func (g *Registry) Load(ctx context.Context, run string) (reg Registration, revision uint64, err error) {
+	e, err := g.kv.Get(ctx, g.stateKey(run))
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return Registration{}, 0, nil
+	}
+	if err != nil {
+		return Registration{}, 0, fmt.Errorf("registration of run %s: %w", run, err)
+	}
+	if err := wire.Unmarshal(e.Value(), &reg); err != nil {
+		return Registration{}, e.Revision(), nil //nolint:nilerr // its next owner writes another one
+	}
+	return reg, e.Revision(), nil
+}
+
+// Put registers a run.
+func (g *Registry) Put(ctx context.Context, reg Registration) error {
+	value, err := wire.Marshal(reg)
+	if err != nil {
+		return err
+	}
+	revision, err := g.kv.Put(ctx, g.stateKey(reg.Run), value)
+	if err != nil {
+		return fmt.Errorf("register run %s: %w", reg.Run, err)
+	}
+	g.keepNewer(g.stateKey(reg.Run), knownRun{Registration: reg, revision: revision})
+	return nil
+}
+
+// Remove takes a run out, unless somebody has registered it again since a
+// revision.
+func (g *Registry) Remove(ctx context.Context, run string, revision uint64) error {
+	if err := g.kv.Delete(ctx, g.stateKey(run), jetstream.LastRevision(revision)); err != nil {
+		return fmt.Errorf("take run %s out of the active ones: %w", run, err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if k := g.runs[g.stateKey(run)]; k.revision == revision {
+		g.runs[g.stateKey(run)] = knownRun{revision: revision, gone: true} // until that comes back
+	}
+	return nil
+}

@@ -1,0 +1,205 @@
+// Package view has the runs as this process has folded them, and feeds it the events.
+package view
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"time"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// Runs opens views of runs. All of them live on one follower of the log.
+type Runs struct {
+	log    *eventlog.Log
+	logger *slog.Logger
+	events *Feed
+}
+
+// NewRuns returns the runs of a log. Their views see what [Runs.Follow] feeds them.
+func NewRuns(log *eventlog.Log, logger *slog.Logger) *Runs {
+	return &Runs{log: log, logger: logger, events: NewFeed()}
+}
+
+// Follow feeds the events of all runs from a position on, which it moves, until ctx ends.
+// Behind it, note is called with each.
+func (r *Runs) Follow(ctx context.Context, from *uint64, note func(eventlog.Entry)) error {
+	for e, err := range r.log.Follow(ctx, eventlog.Query{Kinds: foldedKinds, From: *from}) {
+		if err != nil {
+			return err
+		}
+		r.events.Deliver(e)
+		note(e)
+		*from = e.Pos + 1
+	}
+	return nil
+}
+
+// Subscribe begins to collect the events of a run, see [Feed.SubscribeInto].
+func (r *Runs) Subscribe(run string, more chan struct{}) *Subscription {
+	return r.events.SubscribeInto(run, more)
+}
+
+// View is the state of a run as far as this process has folded it. It belongs to one
+// goroutine.
+type View struct {
+	State *wire.State
+
+	runs *Runs
+	sub  *Subscription
+	seen uint64 // position of the last event that came, folded or refused
+}
+
+// Open subscribes to a run and folds it: its snapshot, if there is one, and the
+// tail of the log. Everything up to the call is folded.
+func (r *Runs) Open(ctx context.Context, runID string) (*View, error) {
+	v := &View{runs: r, sub: r.events.Subscribe(runID)}
+	state, found, err := snapshot.Load(ctx, r.log, runID)
+	if err != nil && !errors.Is(err, snapshot.ErrUnusable) {
+		v.Close()
+		return nil, err
+	}
+	if err != nil || !found {
+		state = run.New(runID)
+	}
+	v.State = state
+	if err := snapshot.Fold(ctx, r.log, state, 0); err != nil {
+		v.Close()
+		return nil, fmt.Errorf("fold run %s: %w", runID, err)
+	}
+	return v, nil
+}
+
+// Close ends the view.
+func (v *View) Close() { v.sub.Close() }
+
+// More is ready when there are events to fold.
+func (v *View) More() <-chan struct{} { return v.sub.more }
+
+// Follow folds what has come. It fails only if ctx ends.
+func (v *View) Follow(ctx context.Context) error {
+	for _, e := range v.sub.Take() {
+		if err := v.foldEntry(ctx, e); err != nil {
+			return err
+		}
+		v.seen = max(v.seen, e.Pos)
+	}
+	return nil
+}
+
+// foldEntry folds an event, however long the object store is away. An event that no
+// fold takes is no reason to stop: the snapshotter moves it to the dead letters.
+func (v *View) foldEntry(ctx context.Context, e eventlog.Entry) error {
+	for ctx.Err() == nil {
+		err := snapshot.Apply(ctx, v.runs.log, v.State, e)
+		if err == nil {
+			return nil
+		}
+		v.runs.logger.Warn("event not folded", "subject", e.Subject, "position", e.Pos, "error", err)
+		if snapshot.Refused(err) {
+			return nil
+		}
+		pull.Sleep(ctx, time.Second)
+	}
+	return ctx.Err()
+}
+
+// Whole returns the state with the values that the object store keeps, for
+// those who look into them.
+func (v *View) Whole(ctx context.Context) (*wire.State, error) {
+	return v.runs.Whole(ctx, v.State)
+}
+
+// Whole is [View.Whole] for any state.
+func (r *Runs) Whole(ctx context.Context, s *wire.State) (*wire.State, error) {
+	return run.Inline(s, func(sha256 string) ([]byte, error) {
+		b, err := r.log.Blob(ctx, sha256)
+		if errors.Is(err, eventlog.ErrBlobMissing) {
+			return nil, fs.ErrNotExist
+		}
+		return b, err
+	})
+}
+
+// ErrMissing is the fault of an input that was stored and is gone.
+var ErrMissing = errors.New("its content is missing in the object store")
+
+// Input returns the input of a node's execution with what the object store
+// keeps of it.
+func (v *View) Input(ctx context.Context, node string) (wire.Raw, error) {
+	one := run.New(v.State.RunID)
+	one.Nodes[node] = v.State.Nodes[node]
+	whole, err := v.runs.Whole(ctx, one)
+	if err != nil {
+		return nil, err
+	}
+	input := whole.Nodes[node].Input
+	if run.Ref(input) != "" {
+		return nil, ErrMissing
+	}
+	return input, nil
+}
+
+// CatchUp folds what the log has up to pos. Other than for Wait, what stands there
+// may be nothing that can be folded, or that ever comes.
+func (v *View) CatchUp(ctx context.Context, pos uint64) error {
+	if max(v.seen, v.State.Position.Seq) >= pos {
+		return nil
+	}
+	if err := snapshot.Fold(ctx, v.runs.log, v.State, pos); err != nil {
+		return err
+	}
+	v.seen = max(v.seen, pos)
+	return nil
+}
+
+// Wait folds until the event at pos has been folded.
+func (v *View) Wait(ctx context.Context, pos uint64) error {
+	for max(v.seen, v.State.Position.Seq) < pos {
+		select {
+		case <-v.More():
+			if err := v.Follow(ctx); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// Inline returns a value of a run that may be in the object store; a reference stays one if
+// its content is gone.
+func (r *Runs) Inline(ctx context.Context, id string, v wire.Raw) (wire.Raw, error) {
+	if run.Ref(v) == "" {
+		return v, nil
+	}
+	const node = "value"
+	one := run.New(id)
+	one.Nodes[node] = wire.NodeState{Input: v}
+	whole, err := r.Whole(ctx, one)
+	if err != nil {
+		return nil, err
+	}
+	return whole.Nodes[node].Input, nil
+}
+
+// State folds a run. "" is a run whose id can't be known.
+func (r *Runs) State(ctx context.Context, run string) (*wire.State, error) {
+	if run == "" {
+		return &wire.State{Status: wire.RunIdle}, nil
+	}
+	v, err := r.Open(ctx, run)
+	if err != nil {
+		return nil, err
+	}
+	v.Close()
+	return v.State, nil
+}

@@ -1,0 +1,301 @@
+package owner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/child"
+	"code.wake.dev/wake/services/runner/internal/command"
+	"code.wake.dev/wake/services/runner/internal/view"
+)
+
+// children are the runs that the flow nodes of a run have started.
+type children struct {
+	owner  *owner
+	news   chan struct{}        // holds a token when a child has had an event
+	kids   map[string]*childRun // of flow nodes, by execution
+	called map[string]*childRun // of agents, by call
+}
+
+// childRun is the run of an open execution, or call.
+type childRun struct {
+	run    string
+	like   string             // the node whose agent's settings it has; "": none's
+	sub    *view.Subscription // of those of flow nodes
+	paused uint64             // the parent's pause that it was told of and not of its end; 0: none
+}
+
+func newChildren(o *owner) *children {
+	return &children{owner: o, news: make(chan struct{}, 1), kids: map[string]*childRun{}, called: map[string]*childRun{}}
+}
+
+// childInput is the input of a flow node.
+type childInput struct {
+	Flow   wire.Raw          `json:"flow"`
+	Input  wire.Raw          `json:"input"`
+	State  wire.Raw          `json:"state"`
+	Labels map[string]string `json:"labels"`
+}
+
+// updateChildren starts the children that are wanted, records the ends of those that
+// have ended, aborts those that are wanted no more, and tells the others whether
+// the run is paused.
+func (c *children) updateChildren(ctx context.Context) error {
+	s := c.owner.view.State
+	for node, n := range s.Nodes {
+		if n.Type != string(flow.TypeFlow) || !n.Open() || n.Started < n.Scheduled {
+			continue
+		}
+		if err := c.followChild(ctx, node, n); err != nil {
+			return err
+		}
+	}
+	for exec, kid := range c.kids {
+		n := s.Nodes[nodeOf(exec)]
+		current := n.Exec == exec
+		if current && n.Open() && !view.Ended(s.Status) {
+			continue
+		}
+		kid.sub.Close()
+		delete(c.kids, exec)
+		if !current || n.Open() || n.ErrorType == "cancelled" {
+			c.withdrawChild(ctx, kid.run)
+		}
+	}
+	return c.updateCalled(ctx)
+}
+
+func nodeOf(exec string) string {
+	node, _, _ := strings.Cut(exec, "#")
+	return node
+}
+
+// followChild starts a child, tells it to pause and to go on with its parent, and
+// looks whether it has ended.
+func (c *children) followChild(ctx context.Context, node string, n wire.NodeState) error {
+	o := c.owner
+	id := child.ID(o.runID, n.Exec)
+	running := o.view.State.Status == wire.RunRunning
+	kid, known := c.kids[n.Exec]
+	if !known {
+		if !running && !c.isActive(id) {
+			return nil // it begins when the run goes on
+		}
+		kid = &childRun{run: id, sub: o.cfg.Runs.Subscribe(id, c.news)}
+		c.kids[n.Exec] = kid
+		var bad *child.InputError
+		if err := c.startChild(ctx, node, id); errors.As(err, &bad) {
+			if !running {
+				return nil
+			}
+			e := &wire.Event{ExecID: n.Exec, Payload: &wire.NodeError{Target: node, Error: bad.Problem, ErrorType: "input"}}
+			return o.appendEvents(ctx, []*wire.Event{e})
+		} else if err != nil {
+			return err
+		}
+	}
+	if known && !slices.ContainsFunc(kid.sub.Take(), endsRun) {
+		c.tellChild(ctx, id, kid)
+		return nil
+	}
+	v, err := o.cfg.Runs.Open(ctx, id)
+	if err != nil {
+		return err
+	}
+	v.Close()
+	if !view.Ended(v.State.Status) {
+		if !known {
+			if kid.paused, err = c.pausedBy(ctx, v.State); err != nil {
+				return err
+			}
+		}
+		c.tellChild(ctx, id, kid)
+		return nil
+	}
+	state, err := v.Whole(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := c.childOutcome(node, n, state)
+	if err != nil {
+		return err
+	}
+	return o.appendEvents(ctx, []*wire.Event{e})
+}
+
+// isActive reports whether a child has begun and not ended.
+func (c *children) isActive(id string) bool {
+	_, ok := c.owner.cfg.Registry.Get(id)
+	return ok
+}
+
+// tellChild pauses a child with its parent, and lets it go on with it. A pause that
+// lets agents finish lets children go on too.
+func (c *children) tellChild(ctx context.Context, id string, kid *childRun) {
+	s := c.owner.view.State
+	switch {
+	case view.Ended(s.Status):
+	case view.Interrupts(s) != "" && kid.paused != s.PausedAt:
+		if c.sendCommand(ctx, wire.Command{Type: "pause", ID: pauseID(s.PausedAt), RunID: id, Reason: "the parent run is paused"}) {
+			kid.paused = s.PausedAt
+		}
+	case s.Status == wire.RunRunning && kid.paused != 0:
+		if c.sendCommand(ctx, wire.Command{Type: "resume", ID: resumeID(kid.paused), RunID: id, Overrides: child.Inherited(s.Overrides, c.owner.def, kid.like)}) {
+			kid.paused = 0
+		}
+	}
+}
+
+// The commands of a parent have ids that its owners agree about, so that they act
+// once. They name the pause by its position.
+const (
+	pauseByParent  = "parent-pause-"
+	resumeByParent = "parent-resume-" // rejected by a child that was paused by itself
+)
+
+func pauseID(pos uint64) string  { return pauseByParent + strconv.FormatUint(pos, 10) }
+func resumeID(pos uint64) string { return resumeByParent + strconv.FormatUint(pos, 10) }
+
+// pausedBy returns the pause of the parent that a child was told of and not of
+// its end, by an earlier owner; 0 if there is none.
+func (c *children) pausedBy(ctx context.Context, s *wire.State) (uint64, error) {
+	ids := slices.Clone(s.CommandIDs)
+	waiting, err := c.owner.cfg.Commands.Read(ctx, s.RunID, s.CommandPos)
+	if err != nil {
+		return 0, err
+	}
+	if len(waiting) > 0 {
+		rejected, err := c.owner.cfg.Commands.RecordsOfNone(ctx)
+		if err != nil {
+			return 0, err
+		}
+		for _, e := range waiting {
+			if _, cmd, err := command.Record(e); err == nil && !rejected[e.Pos] {
+				ids = append(ids, cmd.ID)
+			}
+		}
+	}
+	for _, id := range slices.Backward(ids) {
+		digits, ok := strings.CutPrefix(id, pauseByParent)
+		if !ok {
+			continue
+		}
+		pos, err := strconv.ParseUint(digits, 10, 64)
+		if err != nil || slices.Contains(ids, resumeID(pos)) {
+			return 0, nil
+		}
+		return pos, nil
+	}
+	return 0, nil
+}
+
+func endsRun(e eventlog.Entry) bool {
+	if e.Event == nil {
+		return false
+	}
+	t := e.Event.Type()
+	return t == wire.TypeFlowComplete || t == wire.TypeFlowAborted
+}
+
+// startChild asks for the child run. Asking twice does no harm. It fails with a
+// [child.InputError] for an input that no child run can have.
+func (c *children) startChild(ctx context.Context, node, id string) error {
+	input, err := c.owner.view.Input(ctx, node)
+	if err != nil && !errors.Is(err, view.ErrMissing) {
+		return err
+	}
+	var in childInput
+	if err == nil {
+		err = wire.Unmarshal(input, &in)
+	}
+	if err != nil {
+		return &child.InputError{Problem: fmt.Sprintf("input of the node: %v", err)}
+	}
+	s := c.owner.view.State
+	request := wire.RunRequest{
+		V: wire.Version, RunID: id, Definition: in.Flow, Input: in.Input, State: in.State, Labels: in.Labels,
+		ParentRun: c.owner.runID, ParentNode: node,
+		Limits: s.Limits, Overrides: child.Inherited(s.Overrides, c.owner.def, ""), Fixtures: s.Fixtures, Workspace: s.Workspace,
+	}
+	if c.owner.isBound() {
+		request.WorkspaceAt = c.owner.folder.holder
+	}
+	return child.Start(ctx, c.owner.cfg.Queue, request)
+}
+
+// childOutcome is the end of the node that a child's end is.
+func (c *children) childOutcome(node string, n wire.NodeState, s *wire.State) (*wire.Event, error) {
+	took := time.Now().UnixMilli() - n.StartedAt
+	output, err := child.Outcome(s)
+	if err != nil {
+		return nil, err
+	}
+	e := &wire.Event{ExecID: n.Exec, Payload: &wire.NodeComplete{Target: node, Output: output, DurationMs: took}}
+	if s.Status == wire.RunAborted || s.Result == wire.FlowStatusFailed {
+		e.Payload = &wire.NodeError{
+			Target: node, Error: fmt.Sprintf("child run %s: %s", s.RunID, cmp.Or(s.Error, string(s.Status))),
+			ErrorType: "child", Output: output, DurationMs: took,
+		}
+	}
+	return e, nil
+}
+
+// withdrawChild ends a child. One that has ended rejects it. It reports whether the command is
+// stored.
+func (c *children) withdrawChild(ctx context.Context, id string) bool {
+	return c.sendCommand(ctx, wire.Command{Type: "abort", ID: "parent-" + id, RunID: id, Reason: "the parent run withdrew it"})
+}
+
+// abortLeft ends the children that are wanted no more and that an earlier owner of
+// the run may not have come to end. The request for one may still be on its way: it
+// finds the command when it begins.
+func (c *children) abortLeft(ctx context.Context) error {
+	s := c.owner.view.State
+	for _, n := range s.Nodes {
+		withdrawn := n.Open() && view.Ended(s.Status) || n.ErrorType == "cancelled"
+		if n.Type != string(flow.TypeFlow) || !withdrawn {
+			continue
+		}
+		id := child.ID(c.owner.runID, n.Exec)
+		s, err := c.owner.cfg.Runs.State(ctx, id)
+		switch {
+		case err != nil:
+			return err
+		case view.Over(s):
+		case !c.withdrawChild(ctx, id):
+			return fmt.Errorf("child run %s is not told that it was withdrawn", id)
+		}
+	}
+	return c.endLeftCalled(ctx)
+}
+
+// sendCommand reports whether a command to a child is stored. Sent twice it acts
+// once.
+func (c *children) sendCommand(ctx context.Context, cmd wire.Command) bool {
+	cfg := c.owner.cfg
+	cmd.By = "parent"
+	data, err := wire.Marshal(cmd)
+	if err == nil {
+		_, err = cfg.Log.Send(ctx, cfg.subjectNames().Command(cmd.RunID), data)
+	}
+	if err != nil && ctx.Err() == nil {
+		cfg.Logger.Warn("child run not told", "run", cmd.RunID, "command", cmd.Type, "error", err)
+	}
+	return err == nil
+}
+
+// close stops following. Children go on by themselves.
+func (c *children) close() {
+	for _, kid := range c.kids {
+		kid.sub.Close()
+	}
+}

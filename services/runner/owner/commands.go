@@ -1,0 +1,96 @@
+package owner
+
+import (
+	"context"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/snapshot"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/command"
+)
+
+// waitingCommands returns the commands to the run that wait for its owner. From here on
+// no runner rejects one of those that there are: one that is about to, since there was
+// no such run a moment ago, is fenced, and looks again; see recordStrays of package intake.
+func (o *owner) waitingCommands(ctx context.Context) ([]eventlog.Entry, error) {
+	entries, err := o.cfg.Commands.Read(ctx, o.runID, o.view.State.CommandPos)
+	if err != nil || len(entries) == 0 {
+		return nil, err
+	}
+	if err := o.cfg.Commands.FenceNone(ctx, o.cfg.ID); err != nil {
+		return nil, err
+	}
+	if o.rejected, err = o.cfg.Commands.RecordsOfNone(ctx); err != nil {
+		return nil, err
+	}
+	return entries, nil
+}
+
+// obeyAll obeys the commands that it hasn't obeyed before. It folds first what the
+// log has: who sends a command may have seen all of that, such as the question that
+// it answers, and events come to this view a little later.
+func (o *owner) obeyAll(ctx context.Context, entries []eventlog.Entry) error {
+	if len(entries) > 0 {
+		if err := snapshot.Fold(ctx, o.cfg.Log, o.view.State, 0); err != nil {
+			return err
+		}
+	}
+	for _, e := range entries {
+		if err := o.view.Wait(ctx, o.written); err != nil {
+			return err
+		}
+		if e.Pos <= o.view.State.CommandPos || o.rejected[e.Pos] {
+			continue
+		}
+		if err := o.obeyCommand(ctx, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// obeyCommand records a command and, if it is accepted, what follows from it at once.
+// The rest follows from the state.
+func (o *owner) obeyCommand(ctx context.Context, e eventlog.Entry) error {
+	names := o.cfg.subjectNames()
+	ctx, span := tracing.Obey(ctx, o.cfg.Log.Tracer(), e.Trace,
+		tracing.Destination(names.Prefix(), names.Command(o.runID)), tracing.Run(o.runID), tracing.Position(e.Pos))
+	defer span.End()
+	events, err := o.answerCommand(ctx, e)
+	if err == nil {
+		err = o.appendEvents(ctx, events)
+	}
+	if err != nil {
+		tracing.Fail(span, err)
+		return err
+	}
+	if p, ok := events[0].Payload.(*wire.CommandReceived); ok {
+		span.SetAttributes(tracing.Accepted(p.Accepted))
+		if kind, _ := p.Command.Get("type").Text(); p.Accepted {
+			span.SetAttributes(tracing.Command(kind)) // it is a known one
+		}
+	}
+	return nil
+}
+
+// answerCommand returns the record of a command, and behind it what follows from it at
+// once.
+func (o *owner) answerCommand(ctx context.Context, e eventlog.Entry) ([]*wire.Event, error) {
+	record, cmd, err := command.Record(e)
+	var effects []*wire.Event
+	if err == nil {
+		j := judge{runs: o.cfg.Runs, forks: o.cfg.newForks(), state: o.view.State, cmd: cmd, id: record.CommandID, fields: map[string]any{}}
+		if effects, err = j.verdict(ctx); err != nil && !command.Rejected(err) {
+			return nil, err
+		}
+		if err == nil {
+			record.Command, err = j.recordedCommand(record.Command)
+		}
+	}
+	record.Accepted = err == nil
+	if err != nil {
+		record.Reason, effects = err.Error(), nil
+	}
+	return append([]*wire.Event{{Payload: record, ExecID: cmd.ExecID}}, effects...), nil
+}

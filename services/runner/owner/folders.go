@@ -1,0 +1,96 @@
+package owner
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	slash "path"
+	"path/filepath"
+	"slices"
+
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/pkg/subjects"
+)
+
+// folders makes the folders of runs.
+type folders struct {
+	root   string
+	user   *process.User // who works in them; nil: this process's own
+	logger *slog.Logger
+}
+
+// createFolder makes the folder of a run; "" is one of the runner's own.
+func (f folders) createFolder(run, dir string) (string, error) {
+	if dir == "" {
+		dir = filepath.Join(f.root, subjects.Escape(run))
+	}
+	_, err := os.Stat(dir)
+	fresh := errors.Is(err, fs.ErrNotExist)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("make the workspace: %w", err)
+	}
+	if fresh {
+		if err := f.user.Own(dir); err != nil {
+			return "", fmt.Errorf("make the workspace: %w", err)
+		}
+	}
+	return dir, nil
+}
+
+// copyFolder makes the folder of a forked run: a copy of its parent's, if that
+// is to be seen here, else an empty one.
+func (f folders) copyFolder(run, parent string) (string, error) {
+	dir := filepath.Join(f.root, subjects.Escape(run))
+	// Somebody may have died over it. Nothing works in it before the run has begun.
+	if err := os.RemoveAll(dir); err != nil {
+		return "", fmt.Errorf("make the workspace: %w", err)
+	}
+	if info, err := os.Stat(parent); err != nil || !info.IsDir() {
+		f.logger.Warn("the forked run begins with an empty folder: that of its parent isn't here", "run", run, "parent_folder", parent)
+		return f.createFolder(run, "")
+	}
+	if err := os.CopyFS(dir, f.copiableFiles(parent)); err != nil {
+		return "", fmt.Errorf("copy the workspace %s: %w", parent, err)
+	}
+	if err := f.user.Own(dir); err != nil {
+		return "", fmt.Errorf("copy the workspace %s: %w", parent, err)
+	}
+	return dir, nil
+}
+
+// copiableFiles are the files of a folder that can be copied: without sockets, pipes and
+// devices, and without the folders of runs that may be below it, as a copy must not
+// contain itself.
+func (f folders) copiableFiles(dir string) fs.FS {
+	all, ok := os.DirFS(dir).(linkFS)
+	if !ok {
+		return os.DirFS(dir)
+	}
+	w := filteredFS{linkFS: all}
+	if below, err := filepath.Rel(dir, f.root); err == nil && filepath.IsLocal(below) {
+		w.hidden = filepath.ToSlash(below)
+	}
+	return w
+}
+
+type linkFS interface {
+	fs.ReadDirFS
+	fs.ReadLinkFS
+}
+
+// filteredFS hides a folder, and what is neither file, folder nor link.
+type filteredFS struct {
+	linkFS
+
+	hidden string
+}
+
+// ReadDir implements [fs.ReadDirFS].
+func (w filteredFS) ReadDir(name string) ([]fs.DirEntry, error) {
+	entries, err := w.linkFS.ReadDir(name)
+	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool {
+		return e.Type()&^(fs.ModeDir|fs.ModeSymlink) != 0 || slash.Join(name, e.Name()) == w.hidden
+	}), err
+}

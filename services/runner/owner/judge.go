@@ -1,0 +1,261 @@
+package owner
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/command"
+	"code.wake.dev/wake/services/runner/internal/view"
+)
+
+// judge decides about one command.
+type judge struct {
+	runs   *view.Runs
+	forks  forks
+	state  *wire.State
+	cmd    wire.Command
+	id     string
+	fields map[string]any // what the record adds to the command, such as its recipient
+}
+
+// verdict returns what the command decides in itself, or a [rejection].
+func (j *judge) verdict(ctx context.Context) ([]*wire.Event, error) {
+	s := j.state
+	switch {
+	case slices.Contains(s.CommandIDs, j.id):
+		return nil, command.Reject(command.CodeDuplicate, "command %s is on record already", j.id)
+	case j.cmd.RunID != "" && j.cmd.RunID != s.RunID:
+		return nil, command.Reject(wire.CodeBadRequest, "the command names run %s and was sent to run %s", j.cmd.RunID, s.RunID)
+	case view.Over(s) && j.cmd.Type != "fork":
+		return nil, RejectEnded(s, j.cmd)
+	}
+	switch j.cmd.Type {
+	case "send":
+		return nil, j.judgeSend()
+	case "steer":
+		return nil, j.judgeSteer()
+	case run.CommandNotice:
+		return nil, j.judgeNotice()
+	case "reply":
+		return nil, j.judgeReply(ctx)
+	case "approve", "deny":
+		return nil, j.judgeDecision(ctx)
+	case "pause":
+		return j.judgePause()
+	case "resume":
+		return j.judgeResume()
+	case "abort":
+		if j.cmd.Resumable {
+			return j.judgePause()
+		}
+		return []*wire.Event{{Payload: &wire.FlowAborted{Reason: j.cmd.Reason}}}, nil
+	case "bookmark":
+		return j.judgeBookmark()
+	case "fork":
+		return nil, j.judgeFork(ctx)
+	}
+	return nil, command.Reject(wire.CodeBadRequest, "unknown command %q", j.cmd.Type)
+}
+
+// recordedCommand returns the command as it is recorded.
+func (j *judge) recordedCommand(raw wire.Raw) (wire.Raw, error) {
+	if len(j.fields) == 0 {
+		return raw, nil
+	}
+	return command.With(raw, j.fields)
+}
+
+// RejectEnded is the answer of a run that has ended.
+func RejectEnded(s *wire.State, cmd wire.Command) error {
+	what := "is " + string(s.Status)
+	if s.Imported != "" {
+		what = "was imported and is not executed"
+	}
+	if cmd.Type == "resume" {
+		return command.Reject(wire.CodeNotResumable, "run %s %s", s.RunID, what)
+	}
+	return command.Reject(wire.CodeCommandRejected, "run %s %s", s.RunID, what)
+}
+
+// judgeSend says in a message who its recipient is, which must be one: an
+// agent that begins before it is delivered is none.
+func (j *judge) judgeSend() error {
+	if j.cmd.Message == "" {
+		return command.Reject(wire.CodeBadRequest, "message is required")
+	}
+	live := j.liveAgents(func(wire.NodeState) bool { return true })
+	switch {
+	case len(live) == 1:
+		j.fields["nodeId"] = live[0]
+		return nil
+	case len(live) == 0 && j.cmd.NodeID != "":
+		if _, known := j.state.NodeStatus[j.cmd.NodeID]; !known {
+			return command.Reject(wire.CodeNodeNotFound, "run %s has no node %s", j.state.RunID, j.cmd.NodeID)
+		}
+	}
+	if len(live) == 0 {
+		return command.Reject(wire.CodeAmbiguousID, "no agent that can be meant is at work in run %s", j.state.RunID)
+	}
+	return command.Reject(wire.CodeAmbiguousID, "%d agents are live%s; name one by nodeId or execId", len(live), listText(live))
+}
+
+func listText(ids []string) string {
+	if len(ids) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(ids, ", ") + ")"
+}
+
+// liveAgents returns the nodes whose agents can be meant, in order.
+func (j *judge) liveAgents(is func(wire.NodeState) bool) []string {
+	var ids []string
+	for node, n := range j.state.Nodes {
+		named := (j.cmd.NodeID == "" || j.cmd.NodeID == node) && (j.cmd.ExecID == "" || j.cmd.ExecID == n.Exec)
+		if named && n.Open() && n.Type == string(flow.TypeAgent) && is(n) {
+			ids = append(ids, node)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// judgeSteer makes of a message the answer to the question that has waited for the
+// longest time and isn't being answered. From there on it is a message like others.
+func (j *judge) judgeSteer() error {
+	if j.cmd.Message == "" {
+		return command.Reject(wire.CodeBadRequest, "message is required")
+	}
+	var node string
+	var oldest wire.Question
+	for _, id := range j.liveAgents(func(n wire.NodeState) bool { return len(n.Asked) > 0 }) {
+		for _, q := range j.state.Nodes[id].Asked {
+			if (node == "" || q.Position < oldest.Position) && !j.beingAnswered(id, q) {
+				node, oldest = id, q
+			}
+		}
+	}
+	if node == "" {
+		return command.Reject(wire.CodeCommandRejected, "no agent of run %s asks anything", j.state.RunID)
+	}
+	j.tellAgent(node, oldest)
+	return nil
+}
+
+// judgeNotice is for whichever agent is at work when it comes or the next one that is.
+func (j *judge) judgeNotice() error {
+	if j.cmd.Message == "" {
+		return command.Reject(wire.CodeBadRequest, "message is required")
+	}
+	return nil
+}
+
+func (j *judge) judgePause() ([]*wire.Event, error) {
+	if s := j.state; s.Status == wire.RunPaused && s.Reason != wire.PauseWorkspaceLost { // which ends by itself
+		return nil, command.Reject(wire.CodeCommandRejected, "run %s is paused already%s", j.state.RunID, reasonText(j.state.Reason))
+	}
+	reason := wire.PauseOperator
+	if strings.HasPrefix(j.cmd.ID, pauseByParent) {
+		reason = wire.PauseParent
+	}
+	return []*wire.Event{{Payload: &wire.FlowPaused{Reason: reason, Message: j.cmd.Reason}}}, nil
+}
+
+func reasonText(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return " (" + reason + ")"
+}
+
+// judgeResume goes on with a run that is paused. The operator who resumes it decides what
+// becomes of nodes that a crash interrupted.
+func (j *judge) judgeResume() ([]*wire.Event, error) {
+	s, cmd := j.state, j.cmd
+	if s.Status != wire.RunPaused {
+		return nil, command.Reject(wire.CodeLeaseHeld, "run %s is running with runner %s", s.RunID, s.Nodes[wire.RunNode].Runner)
+	}
+	if strings.HasPrefix(cmd.ID, resumeByParent) && s.Reason != wire.PauseParent {
+		return nil, command.Reject(wire.CodeCommandRejected, "run %s was paused by itself%s, so its parent doesn't resume it", s.RunID, reasonText(s.Reason))
+	}
+	r := &wire.FlowResumed{
+		Message: cmd.Message, Strategy: cmp.Or(cmd.Strategy, command.StrategyCrash), Hold: cmd.AutoRun != nil && !*cmd.AutoRun,
+		Rerun: cmd.Rerun, Fail: cmd.Fail, Overrides: cmd.Overrides,
+	}
+	if r.Strategy != command.StrategyCrash && r.Strategy != command.StrategyManual {
+		return nil, command.Reject(wire.CodeBadRequest, "strategy is %q, not crash or manual", cmd.Strategy)
+	}
+	if err := j.checkInterrupted(r); err != nil {
+		return nil, err
+	}
+	if r.Strategy == command.StrategyManual && !r.Hold && len(s.Tools) > 0 {
+		return nil, command.Reject(wire.CodeCommandRejected,
+			"tool calls are open%s: strategy manual leaves them as they are, so the agents can't go on; deal with them and say autoRun false (--auto-run=false), or let strategy crash seal them", listText(openCalls(s)))
+	}
+	if err := checkOverrides(r.Overrides, s); err != nil {
+		return nil, err
+	}
+	return []*wire.Event{{Payload: r}}, nil
+}
+
+func openCalls(s *wire.State) []string {
+	return slices.Sorted(maps.Keys(s.Tools))
+}
+
+// checkInterrupted checks that each interrupted node gets one decision, and no other
+// node gets one.
+func (j *judge) checkInterrupted(r *wire.FlowResumed) error {
+	decided := map[string]bool{}
+	for _, node := range slices.Concat(r.Rerun, r.Fail) {
+		if decided[node] {
+			return command.Reject(wire.CodeBadRequest, "node %s is named twice in rerun and fail", node)
+		}
+		if decided[node] = true; !run.Interrupted(j.state, node) {
+			return command.Reject(wire.CodeCommandRejected, "node %s was not interrupted", node)
+		}
+	}
+	if r.Hold {
+		return nil
+	}
+	var open []string
+	for node := range j.state.NodeStatus {
+		if run.Interrupted(j.state, node) && !decided[node] {
+			open = append(open, node)
+		}
+	}
+	if len(open) == 0 {
+		return nil
+	}
+	slices.Sort(open)
+	names := strings.Join(open, ",")
+	return command.Reject(wire.CodeCommandRejected,
+		"interrupted, outcome unknown: %s; decide by rerun (--rerun %s) or fail (--fail %s)", names, names, names)
+}
+
+// automatic are the names of points that nobody labelled.
+var automatic = regexp.MustCompile(`^(sfp-)?[0-9]+$|#[0-9]+:(start|end)$`) //nolint:gochecknoglobals // a constant
+
+// judgeBookmark labels the point at which the run is.
+func (j *judge) judgeBookmark() ([]*wire.Event, error) {
+	point := pointName(j.state.ForkPoints)
+	label := cmp.Or(j.cmd.Label, point)
+	if err := subjects.CheckID(label); err != nil {
+		return nil, command.Reject(wire.CodeBadRequest, "label: %v", err)
+	}
+	if automatic.MatchString(label) && label != point {
+		return nil, command.Reject(wire.CodeBadRequest, "label %q is the name of another point", label)
+	}
+	there := slices.ContainsFunc(j.state.Bookmarks, func(b wire.Bookmark) bool { return b.Label == label })
+	if there && !j.cmd.Force && j.cmd.Label != "" { // without a label it is the present of the same point
+		return nil, command.Reject(wire.CodeCommandRejected, "run %s has a bookmark %q already; force (--force) moves it", j.state.RunID, label)
+	}
+	j.fields["label"] = label
+	return []*wire.Event{{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: label}}}, nil
+}

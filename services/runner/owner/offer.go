@@ -1,0 +1,95 @@
+package owner
+
+import (
+	"context"
+	"time"
+
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// offerState says when an execution was last offered, and how long to wait until it
+// is offered again. That grows: while no runner has room, the queue must not.
+type offerState struct {
+	exec  string
+	at    time.Time
+	wait  time.Duration
+	begun bool // a worker has taken it since then
+}
+
+// maxOfferAgain is how much longer than Config.OfferAgain that wait may become.
+const maxOfferAgain = 32
+
+// offerAll offers the executions that wait for a worker. An offer is a hint and
+// may get lost with this process: so it is repeated as long as nobody works on
+// them.
+func (o *owner) offerAll(ctx context.Context) {
+	if o.cfg.Capacity.RefusesNodes() {
+		return
+	}
+	for node, n := range o.view.State.Nodes {
+		if !o.needsWorker(node, n) {
+			o.notOffered(node, n)
+			continue
+		}
+		if err := o.offerNode(ctx, node, n); err != nil {
+			if ctx.Err() == nil {
+				o.cfg.Logger.Warn("node not offered", "run", o.runID, "node", node, "error", err)
+			}
+			return
+		}
+	}
+}
+
+// needsWorker reports whether an execution is wanted that nobody works on: one that
+// hasn't begun, or one whose worker has left it.
+func (o *owner) needsWorker(node string, n wire.NodeState) bool {
+	s := o.view.State
+	hold := s.Status == wire.RunPaused && n.Resume != nil && n.Resume.Hold
+	if !n.Open() || n.Pool == "" || s.Status != wire.RunRunning && !hold {
+		return false
+	}
+	if def := o.def.Node(node); def == nil || def.Type != flow.TypeAgent && def.Type != flow.TypeExec || n.Count > 0 && n.Index == nil {
+		return false // the owner executes it
+	}
+	key := o.cfg.subjectNames().LeaseKey(o.runID, node)
+	_, held := o.cfg.Leases.Of(key)
+	return !held && n.Started == 0 || o.cfg.Leases.Free(key, n.Runner)
+}
+
+// notOffered notes that a node needs no offer at the moment. An execution that
+// loses its worker is offered again at once, save where that worker didn't come
+// far: it may be the execution's fault.
+func (o *owner) notOffered(node string, n wire.NodeState) {
+	last, ok := o.offered[node]
+	switch {
+	case !ok:
+	case o.view.State.Status != wire.RunRunning || !n.Open() || n.Exec != last.exec:
+		delete(o.offered, node)
+	case !last.begun:
+		wait := min(o.cfg.OfferAgain, o.cfg.Leases.TTL())
+		o.offered[node] = offerState{exec: n.Exec, at: time.Now(), wait: wait, begun: true}
+	}
+}
+
+func (o *owner) offerNode(ctx context.Context, node string, n wire.NodeState) error {
+	last := o.offered[node]
+	if last.exec != n.Exec {
+		last = offerState{exec: n.Exec}
+	}
+	pool := o.nodePool(n)
+	if pool == "" || time.Since(last.at) < last.wait {
+		return nil
+	}
+	value, err := wire.Marshal(wire.NodeOffer{V: wire.Version, RunID: o.runID, NodeID: node, ExecID: n.Exec})
+	if err != nil {
+		return err
+	}
+	if _, err := o.cfg.Log.Send(ctx, o.cfg.subjectNames().QueueNode(pool), value); err != nil {
+		return err
+	}
+	again := o.cfg.OfferAgain
+	last.at, last.wait, last.begun = time.Now(), min(max(2*last.wait, again), maxOfferAgain*again), false
+	o.offered[node] = last
+	return nil
+}

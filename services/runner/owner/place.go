@@ -1,0 +1,152 @@
+package owner
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/command"
+	"code.wake.dev/wake/services/runner/internal/tenure"
+	"code.wake.dev/wake/services/runner/internal/view"
+)
+
+// folder is what an owner knows of the folder of its run.
+type folder struct {
+	holder string    // the runner that has it
+	gone   time.Time // since when neither that runner nor the folder is there; zero: one is
+}
+
+const poolPrefix = "at-"
+
+// folderAttempts is how many owners may try to make the folder of a new run. The
+// pauses between them double, from tenure.FirstPause on: they take half a minute together.
+const folderAttempts = 6
+
+// NoFolderError says that a runner couldn't make the folder of a new run, and when
+// the next one may try.
+type NoFolderError struct {
+	problem error
+	After   time.Duration
+}
+
+// Error implements error.
+func (e *NoFolderError) Error() string { return e.problem.Error() }
+
+// Unwrap returns what went wrong.
+func (e *NoFolderError) Unwrap() error { return e.problem }
+
+// withoutFolder gives other runners a chance to make the folder of a new run: it
+// fails with a [NoFolderError]. When enough have tried, the run begins by the events
+// given and has failed at once. Each attempt has left a claim, and nothing else has
+// left events in a run that hasn't begun.
+func (o *owner) withoutFolder(ctx context.Context, problem error, begin []*wire.Event) error {
+	attempt := o.view.State.Nodes[wire.RunNode].Seq
+	if attempt < folderAttempts {
+		return &NoFolderError{problem: problem, After: tenure.FirstPause << (max(attempt, 1) - 1)}
+	}
+	reason := fmt.Sprintf("the run has no folder: %v (%d attempts, the last by runner %s): make room for it there and start the run again, or name another folder",
+		problem, attempt, o.cfg.ID)
+	o.cfg.Logger.Error("run without a folder has failed", "run", o.runID, "error", problem)
+	return o.appendEvents(ctx, append(begin, &wire.Event{Payload: &wire.FlowComplete{
+		FlowName: o.def.Name, Status: wire.FlowStatusFailed, Error: reason,
+	}}))
+}
+
+// holderOf returns the runner that has the folder of a run, by the pools of its
+// nodes; self if they don't say.
+func holderOf(s *wire.State, self string) string {
+	for _, n := range s.Nodes {
+		if runner, ok := strings.CutPrefix(n.Pool, poolPrefix); ok {
+			return runner
+		}
+	}
+	return self
+}
+
+// isBound reports whether the nodes of the run stay with the folder of the run.
+func (o *owner) isBound() bool { return o.def.Workspace == "" || o.def.Workspace == "run" }
+
+// placeNode says which runners may take a node.
+func (o *owner) placeNode(e *wire.Event) {
+	p, ok := e.Payload.(*wire.NodeScheduled)
+	if !ok || p.Error != "" {
+		return
+	}
+	if o.isBound() {
+		p.Pool = PoolOf(o.folder.holder)
+	} else if p.Pool == "" {
+		p.Pool = subjects.DefaultPool
+	}
+}
+
+// nodePool returns who may work on a node at the moment; "" is nobody.
+func (o *owner) nodePool(n wire.NodeState) string {
+	switch {
+	case n.Pool == "" || !o.isBound():
+		return n.Pool
+	case !o.folder.gone.IsZero():
+		return ""
+	}
+	return PoolOf(o.folder.holder)
+}
+
+// keepFolder looks who has the folder of the run. If its runner is gone, this one
+// takes its place if it sees the folder too. Otherwise the run waits for a while
+// and is then paused, until that runner is back.
+func (o *owner) keepFolder(ctx context.Context) error {
+	if !o.isBound() || view.Ended(o.view.State.Status) {
+		return nil
+	}
+	s := o.view.State
+	there, err := o.folderIsThere(ctx)
+	switch {
+	case err != nil:
+		return err
+	case there && s.Status == wire.RunPaused && s.Reason == wire.PauseWorkspaceLost:
+		o.folder.gone = time.Time{}
+		return o.appendEvents(ctx, []*wire.Event{{Payload: &wire.FlowResumed{Strategy: command.StrategyCrash}}})
+	case there:
+		o.folder.gone = time.Time{}
+	case o.folder.gone.IsZero():
+		o.folder.gone = time.Now()
+		o.cfg.Logger.Warn("the folder of the run is away", "run", o.runID, "folder", s.Workspace, "runner", o.folder.holder)
+	case s.Status == wire.RunRunning && time.Since(o.folder.gone) >= o.cfg.WorkspaceGrace && o.needsFolder():
+		o.folder.gone = time.Now() // if it is resumed all the same, there is as much time again
+		return o.appendEvents(ctx, []*wire.Event{{Payload: &wire.FlowPaused{
+			Reason: wire.PauseWorkspaceLost,
+			Message: fmt.Sprintf("folder %s is on runner %s, which is gone: start that runner again and the run goes on by itself, "+
+				"put the folder where runner %s sees it, or fork the run", s.Workspace, o.folder.holder, o.cfg.ID),
+		}}})
+	}
+	return nil
+}
+
+func (o *owner) folderIsThere(ctx context.Context) (bool, error) {
+	self := o.cfg.ID
+	if o.folder.holder != self && o.cfg.Leases.Present(o.folder.holder) {
+		return true, nil
+	}
+	if info, err := os.Stat(o.view.State.Workspace); err != nil || !info.IsDir() {
+		return false, nil //nolint:nilerr // what can't be looked at isn't there
+	}
+	if o.folder.holder == self {
+		return true, nil
+	}
+	o.cfg.Logger.Info("the run goes on in its folder with another runner", "run", o.runID, "runner", self, "former", o.folder.holder)
+	o.folder.holder = self
+	return true, o.putRegistration(ctx, 0)
+}
+
+// needsFolder reports whether something waits for the folder.
+func (o *owner) needsFolder() bool {
+	for node, n := range o.view.State.Nodes {
+		if o.needsWorker(node, n) {
+			return true
+		}
+	}
+	return false
+}

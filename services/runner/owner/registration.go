@@ -1,0 +1,54 @@
+package owner
+
+import (
+	"context"
+	"time"
+
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/registry"
+)
+
+// registerRun puts the run among the active ones. What an earlier owner knew of its
+// folder stays.
+func (o *owner) registerRun(ctx context.Context) error {
+	reg, _, err := o.cfg.Registry.Load(ctx, o.runID)
+	if err != nil {
+		return err
+	}
+	if err := o.tryOut(ctx, reg); err != nil {
+		return err
+	}
+	if reg.Incarnation != o.cfg.Log.Incarnation() || o.view.State.Status == wire.RunIdle {
+		reg.Folder = o.request.WorkspaceAt
+	}
+	o.folder.holder = reg.Folder
+	if o.folder.holder == "" {
+		o.folder.holder = holderOf(o.view.State, o.cfg.ID)
+	}
+	return o.putRegistration(ctx, 0)
+}
+
+func (o *owner) putRegistration(ctx context.Context, released uint64) error {
+	s := o.view.State
+	parent, call := s.ParentRun, s.ParentCall
+	if s.Status == wire.RunIdle {
+		parent, call = o.request.ParentRun, o.request.ParentCall
+	}
+	return o.cfg.Registry.Put(ctx, registry.Registration{
+		Run: o.runID, Runner: o.cfg.ID, Folder: o.folder.holder, Parent: parent, Call: call,
+		Since: time.Now().UnixMilli(), Released: released, Incarnation: o.cfg.Log.Incarnation(), Trace: tracing.ParentOf(ctx),
+		Process: o.cfg.Process, Trials: o.trial.count,
+	})
+}
+
+func (o *owner) deregisterRun(ctx context.Context) error {
+	reg, revision, err := o.cfg.Registry.Load(ctx, o.runID)
+	if err != nil || revision == 0 {
+		return err
+	}
+	if reg.Incarnation != o.cfg.Log.Incarnation() {
+		return nil
+	}
+	return o.cfg.Registry.Remove(ctx, o.runID, revision)
+}

@@ -1,0 +1,146 @@
+package owner
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/tenure"
+	"code.wake.dev/wake/services/runner/internal/view"
+)
+
+// scheduleRun decides whenever something has happened, until the run has ended.
+func (o *owner) scheduleRun(ctx context.Context) error {
+	o.offered = map[string]offerState{}
+	o.anchors = newAnchors()
+	tick := time.NewTicker(min(o.cfg.OfferAgain, o.cfg.Leases.TTL()/10))
+	defer tick.Stop()
+	commands := o.cfg.Commands.Subscribe(o.runID)
+	defer commands.Close()
+	waiting, err := o.waitingCommands(ctx)
+	if err != nil {
+		return err
+	}
+	if err := o.obeyAll(ctx, waiting); err != nil {
+		return err
+	}
+	kids := newChildren(o)
+	defer kids.close()
+	if err := kids.abortLeft(ctx); err != nil {
+		return err
+	}
+	for {
+		wake, err := o.runStep(ctx, kids)
+		if err != nil {
+			return err
+		}
+		if err := o.passTrial(ctx); err != nil {
+			return err
+		}
+		if view.Ended(o.view.State.Status) {
+			if err := o.obeyAll(ctx, commands.Take()); err != nil {
+				return err
+			}
+			return o.finishRun(ctx)
+		}
+		timer := time.NewTimer(max(0, time.Until(time.UnixMilli(wake))))
+		if wake == 0 {
+			timer.Stop()
+		}
+		select {
+		case <-o.view.More():
+			err = o.view.Follow(ctx)
+		case <-kids.news:
+		case <-commands.More():
+			err = o.obeyAll(ctx, commands.Take())
+		case <-timer.C:
+		case <-tick.C:
+		case <-o.lease.Lost():
+			err = tenure.ErrLeaseLost
+		case <-o.writer.Fenced():
+			err = eventlog.ErrFenced
+		case <-o.cfg.Draining:
+			err = o.giveUp(ctx)
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		timer.Stop()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// runStep does what follows from the state: decisions, what they mean for children,
+// offers, and claims that keep the run in the log. It returns when to decide
+// again (Unix ms), or 0. Without a valid lease it does nothing: somebody else may
+// be about to.
+func (o *owner) runStep(ctx context.Context, kids *children) (wake int64, err error) {
+	if !o.lease.Valid() {
+		return 0, nil
+	}
+	if wake, err = o.decideNext(ctx); err != nil {
+		return 0, err
+	}
+	if err := o.keepFolder(ctx); err != nil {
+		return 0, err
+	}
+	if err := kids.updateChildren(ctx); err != nil {
+		return 0, err
+	}
+	if view.Ended(o.view.State.Status) {
+		return 0, nil
+	}
+	o.offerAll(ctx)
+	return wake, o.anchorRun(ctx)
+}
+
+// decideNext appends decisions until there are none, or one was costly, and returns
+// when to decide again (Unix ms), or 0.
+func (o *owner) decideNext(ctx context.Context) (wake int64, err error) {
+	for {
+		if err := o.view.Wait(ctx, o.written); err != nil {
+			return 0, err
+		}
+		if !o.lease.Valid() {
+			return 0, nil
+		}
+		state, err := o.view.Whole(ctx)
+		if err != nil {
+			return 0, err
+		}
+		now := time.Now().UnixMilli()
+		d, err := flow.Decide(o.def, state, now)
+		if err != nil {
+			return 0, fmt.Errorf("decide: %w", err)
+		}
+		if len(d.Events) == 0 {
+			return d.Wake, nil
+		}
+		for _, e := range d.Events {
+			o.placeNode(e)
+		}
+		if err := o.appendEvents(ctx, d.Events); err != nil {
+			return 0, err
+		}
+		if d.Costly {
+			return now, nil
+		}
+	}
+}
+
+func (o *owner) appendEvents(ctx context.Context, events []*wire.Event) error {
+	now := time.Now().UnixMilli()
+	for _, e := range events {
+		e.Timestamp = now
+	}
+	pos, err := o.writer.Append(ctx, events...)
+	if err != nil {
+		return err
+	}
+	o.written = pos
+	return nil
+}

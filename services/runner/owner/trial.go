@@ -1,0 +1,78 @@
+package owner
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/registry"
+	"code.wake.dev/wake/services/runner/internal/tenure"
+)
+
+// trial is the taking over of a run, until its owner has decided for it the first time. The count of
+// trials stands in the run's registration before anything is done, so that it survives the process. A run
+// that has been tried before is tried alone: if that ends the process, the run has done it, and not one of
+// those that the same runner took over at the same time.
+type trial struct {
+	count int // this one and those before it that weren't passed
+	last  registry.Registration
+	leave func() // others may be tried alone; nil: this one isn't
+}
+
+// tryOut begins the trial of a run that another process has left without giving it back.
+func (o *owner) tryOut(ctx context.Context, reg registry.Registration) error {
+	o.trial.count = 0
+	if reg.Incarnation != o.cfg.Log.Incarnation() {
+		return nil // it is new
+	}
+	o.trial.count, o.trial.last = reg.Trials, reg
+	if reg.Process != o.cfg.Process && reg.Released == 0 {
+		o.trial.count++
+	}
+	if o.trial.count < 2 || o.trial.leave != nil {
+		return nil
+	}
+	select {
+	case o.cfg.alone <- struct{}{}:
+		o.trial.leave = func() { <-o.cfg.alone }
+		return nil
+	case <-o.lease.Lost():
+		return tenure.ErrLeaseLost
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// passTrial ends the trial: the owner has decided, and lives.
+func (o *owner) passTrial(ctx context.Context) error {
+	if o.trial.count == 0 {
+		return nil
+	}
+	o.trial.count = 0
+	defer o.leaveTrial()
+	return o.putRegistration(ctx, 0)
+}
+
+// leaveTrial lets others be tried.
+func (o *owner) leaveTrial() {
+	if o.trial.leave != nil {
+		o.trial.leave()
+		o.trial.leave = nil
+	}
+}
+
+// hasFailed reports whether the run has ended so many processes that it is set aside.
+func (t *trial) hasFailed(most int) bool { return t.count > most }
+
+// setAside pauses a run that has ended the processes that took it over.
+func (o *owner) setAside() *wire.Event {
+	o.cfg.Logger.Error("run set aside: taking it over has ended the process each time", "run", o.runID,
+		"times", o.trial.count-1, "runner", o.trial.last.Runner)
+	return &wire.Event{Payload: &wire.FlowPaused{
+		Reason: wire.PauseEndedItsRunner,
+		Message: fmt.Sprintf("%d processes in a row ended while they took the run over, the last one that of runner %s, which began at %s: "+
+			"see what it wrote last, mend the cause, then `wake resume %s`",
+			o.trial.count-1, o.trial.last.Runner, time.UnixMilli(o.trial.last.Since).UTC().Format(time.RFC3339), o.runID),
+	}}
+}

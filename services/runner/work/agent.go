@@ -1,0 +1,284 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/hook"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// agentInput is the input of an agent node.
+type agentInput struct {
+	Provider string   `json:"provider"`
+	Prompt   wire.Raw `json:"prompt"`
+	Messages wire.Raw `json:"messages"`
+	agent.Options
+
+	provider agent.Provider
+	name     string // of the provider
+	can      agent.Capabilities
+	// begun says that a call may have begun although the agent hasn't said so.
+	begun bool
+}
+
+// FixtureProvider is what recorded agents are called.
+const FixtureProvider = "fixture"
+
+// defaultProvider acts in nodes that name none.
+const defaultProvider = "claude"
+
+var errNoProvider = errors.New("unknown provider")
+
+// runAgent drives the agent of the node and returns the events that end the
+// execution.
+func (x *execution) runAgent(ctx context.Context, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
+	in, err := x.agentInput()
+	if errors.Is(err, errNoProvider) {
+		return nil, &failure{message: err.Error(), kind: wire.ErrorNoProvider}
+	}
+	if err != nil {
+		return nil, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
+	}
+	if !in.can.Recorded {
+		if x.hold, err = graspKeeper(ctx, x); err != nil {
+			return nil, err
+		}
+	}
+	if x.hold.hasProgram(agentProgram) {
+		events, err := x.attachAgent(ctx, in, messages)
+		if !errors.Is(err, agent.ErrLost) {
+			return events, err
+		}
+		if err := x.refreshState(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if x.isHalted() && !x.isHoldOnly() {
+		return nil, x.endHalted()
+	}
+	for lost := 1; ; lost++ {
+		events, err := x.startAgent(ctx, in, messages)
+		if !errors.Is(err, agent.ErrLost) {
+			return events, err
+		}
+		if lost == maxLost {
+			return events, &failure{message: fmt.Sprintf("%d keepers of the agent have ended, one after the other", lost), kind: wire.ErrorException}
+		}
+		if err := x.refreshState(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// agentProgram is the name of the agent among the programs of an execution.
+const agentProgram = "agent"
+
+// maxLost is how many keepers an execution may lose.
+const maxLost = 3
+
+// attachAgent goes on with an agent that is at work, or with what there is of one that was.
+func (x *execution) attachAgent(ctx context.Context, in agentInput, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
+	request := x.newRequest(in)
+	request.SessionID, request.Resume = x.state.ExecSessions[x.entry.Exec], true
+	x.begun, x.started = true, time.UnixMilli(x.entry.StartedAt)
+	x.span.End()
+	d := drive{exec: x, request: request, can: in.can, messages: messages, attaches: true}
+	return d.run(ctx, in)
+}
+
+// refreshState takes the state as it is now: an agent that was lost has left events behind the
+// claim.
+func (x *execution) refreshState(ctx context.Context) error {
+	x.hold.replaceLost()
+	if err := x.log.writer.Flush(ctx); err != nil {
+		return err
+	}
+	v, err := x.cfg.Runs.Open(ctx, x.offer.RunID)
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	input := x.entry.Input
+	x.state = run.Clone(v.State)
+	x.entry = x.state.Nodes[x.offer.NodeID]
+	x.entry.Input = input
+	x.workdir.fresh = false // the agent that was lost has worked in it
+	return nil
+}
+
+// startAgent has an agent begin, or go on in its session.
+func (x *execution) startAgent(ctx context.Context, in agentInput, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
+	var next continuation
+	var err error
+	again := resumption{x, in}
+	if x.entry.Started != 0 {
+		if next, err = again.goOn(ctx); err != nil || x.isHoldOnly() {
+			return nil, err
+		}
+	}
+	if next.session == "" && next.fork == nil && len(x.attemptIDs()) > 1 {
+		if err := again.retryAgent(ctx, &next); err != nil {
+			return nil, err
+		}
+	}
+	prepare := x.hold.renewKeeper
+	if next.kept {
+		prepare = x.hold.carryOver
+	}
+	if err := prepare(ctx); err != nil {
+		return nil, err
+	}
+	request := x.newRequest(in)
+	next.adjustRequest(&request)
+	if request.Resume || request.ForkOf != "" {
+		request.History = again.pastEvents(ctx)
+	}
+	var given []wire.InboxEntry
+	for {
+		d := drive{
+			exec: x, request: request, can: in.can, opening: next.opening, first: next.first, again: given, seen: next.seen, messages: messages,
+		}
+		// A session without a turn has nothing to lose: it begins afresh.
+		d.lenient = x.entry.Turns == 0 && !next.worked && (request.Resume || request.ForkOf != "")
+		events, err := d.run(ctx, in)
+		if !errors.Is(err, errSessionNotFound) {
+			return events, err
+		}
+		x.cfg.Logger.Warn("session not found: the agent begins afresh",
+			"run", x.offer.RunID, "node", x.offer.NodeID, "session", request.SessionID)
+		if err := x.hold.renewKeeper(ctx); err != nil {
+			return nil, err
+		}
+		session := request.SessionID // nobody knows it, so that it is free
+		request, next, given = x.newRequest(in), continuation{opening: d.opening, first: next.message}, d.given
+		request.SessionID = session
+	}
+}
+
+// newRequest asks for a session that begins.
+func (x *execution) newRequest(in agentInput) agent.Request {
+	r := agent.Request{
+		RunID: x.offer.RunID, NodeID: x.offer.NodeID, ExecID: x.offer.ExecID,
+		SessionID: agent.NewSessionID(), Prompt: in.Prompt, Options: in.Options,
+		Host:       process.Direct{Home: x.cfg.Home},
+		Transcript: agent.Transcript{Load: x.cfg.Sessions.Load, Save: x.cfg.Sessions.Save},
+		Stored:     x.log.isStored,
+	}
+	if x.hold != nil {
+		r.Host, r.Decided = x.hold.host, x.hold.decided
+	}
+	if p := x.node.Policy; p != nil {
+		r.StartTimeout = time.Duration(p.StartTimeoutMs) * time.Millisecond
+	}
+	r.Hooks = hook.New(hook.Config{
+		Hooks: x.def.HooksOf(x.node), RunID: r.RunID, NodeID: r.NodeID, ExecID: r.ExecID, Host: x.processHost(), Dir: in.Cwd,
+		Env: agent.CommandEnvironment(os.Environ(), in.Env), Ask: x.cfg.Ask, Logger: x.cfg.Logger,
+	})
+	for _, q := range x.entry.Asked {
+		r.Asked = append(r.Asked, q.ID)
+	}
+	if in.can.StartsRuns && !x.isSubAgent() {
+		parts := parts{x}
+		r.Delegate = func(ctx context.Context, call, prompt string) (agent.Part, error) {
+			return parts.delegatePrompt(ctx, in.name, call, prompt)
+		}
+		r.RunFlow, r.Flows = parts.runFlow, x.node.Flows
+	}
+	return r
+}
+
+// isSubAgent reports whether an agent has started this one, which starts none itself.
+func (x *execution) isSubAgent() bool {
+	return x.state.ParentCall != "" && x.state.FlowName == subAgentName
+}
+
+// agentInput reads the input of the node, replaces the settings that somebody
+// has overridden, and finds who acts.
+func (x *execution) agentInput() (in agentInput, err error) {
+	if err := wire.Unmarshal(x.entry.Input, &in); err != nil {
+		return in, fmt.Errorf("input of the node: %w", err)
+	}
+	if in.Prompt == nil {
+		in.Prompt = in.Messages
+	}
+	modes := []string{in.PermissionMode}
+	if err := overrideOptions(&in.Options, x.state.Overrides, x.def, x.offer.NodeID); err != nil {
+		return in, fmt.Errorf("overrides: %w", err)
+	}
+	if err := x.optionSecrets(&in.Options); err != nil {
+		return in, err
+	}
+	in.Cwd = x.resolveDir(in.Cwd)
+	in.Decide = x.awaitDecision
+	if in.provider, in.name, err = x.findProvider(in.Provider); err != nil {
+		return in, err
+	}
+	in.can = in.provider.Capabilities()
+	in.begun = !in.can.SaysBegin && slices.ContainsFunc(append(modes, in.PermissionMode), func(mode string) bool { return !bypassesApproval(mode) })
+	return in, nil
+}
+
+// applyOptions replaces the options that are given.
+func applyOptions(o *agent.Options, given map[string]wire.Raw) error {
+	raw, err := wire.Marshal(given)
+	if err != nil {
+		return err
+	}
+	env := o.Env
+	o.Env = nil
+	if err := wire.Unmarshal(raw, o); err != nil {
+		return err
+	}
+	if len(env) > 0 {
+		all := maps.Clone(env)
+		maps.Copy(all, o.Env)
+		o.Env = all
+	}
+	return nil
+}
+
+// findProvider returns the agent that acts in the node. In a run with fixtures no
+// other agent can be reached.
+func (x *execution) findProvider(name string) (agent.Provider, string, error) {
+	if dir := x.state.Fixtures; dir != "" {
+		if x.cfg.Fixtures == nil {
+			return nil, "", errors.New("this runner has no fixtures")
+		}
+		p, err := x.cfg.Fixtures(dir)
+		return p, FixtureProvider, err
+	}
+	if name == "" {
+		name = defaultProvider
+	}
+	p, ok := x.cfg.Providers[name]
+	if !ok {
+		return nil, "", fmt.Errorf("%w %q", errNoProvider, name)
+	}
+	return p, name, nil
+}
+
+// maxTask is the length of the one-line task of an agent in runes.
+const maxTask = 120
+
+// taskLine returns the first line of a prompt.
+func taskLine(prompt wire.Raw) string {
+	text, ok := prompt.Text()
+	if !ok {
+		return ""
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+	if r := []rune(line); len(r) > maxTask {
+		return string(r[:maxTask-1]) + "…"
+	}
+	return line
+}

@@ -1,0 +1,401 @@
+package work
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/tenure"
+)
+
+// drive is one session of the agent of an execution.
+type drive struct {
+	exec     *execution
+	request  agent.Request
+	can      agent.Capabilities
+	messages <-chan wire.InboxEntry
+	opening  []*wire.Event     // stored in one commit with agent:start
+	first    string            // message to give as soon as the agent runs
+	again    []wire.InboxEntry // likewise: messages that were given to a session that isn't there
+	seen     []wire.Raw        // inputs of its earlier calls
+	attaches bool              // to an agent that is at work, which is left or interrupted if the execution is halted
+	lenient  bool              // that the agent doesn't know the session is no failure
+
+	session agent.Session
+	outcome agent.Outcome
+	start   *wire.AgentStart  // what the agent is asked
+	files   *files            // nil until it has named one
+	given   []wire.InboxEntry // of pass, until run ends
+	rest    *rest
+	calls   *calls
+	waits   waits
+}
+
+var (
+	// errForced ends an agent that doesn't come to a safe point by itself.
+	errForced = errors.New("the agent did not stop in time")
+	// errParked ends an agent that only waits for the answer to a question: interrupted, it
+	// would take the question back. The worker that goes on waits for the answer.
+	errParked = errors.New("the agent waits for an answer")
+	// errSessionNotFound says that the agent doesn't know the session.
+	errSessionNotFound = errors.New("session not found")
+)
+
+// interruptGrace is how long an agent may take to come to a safe point.
+const interruptGrace = 10 * time.Second
+
+// run has the agent serve the request and returns the events that end the
+// execution; none that is an outcome if the agent came to a safe point.
+func (d *drive) run(ctx context.Context, in agentInput) ([]*wire.Event, error) {
+	if d.exec.halt.isTold() && !d.attaches {
+		return nil, d.exec.endHalted()
+	}
+	id := d.request.SessionID
+	d.exec.cfg.Agents.WithLabelValues(in.name).Inc()
+	var err error
+	if d.session, err = in.provider.Start(ctx, d.request); errors.Is(err, process.ErrGone) {
+		return nil, agent.ErrLost
+	} else if err != nil {
+		d.exec.cfg.AgentFailures.WithLabelValues(in.name).Inc()
+		failed := &wire.Event{SessionID: id, Payload: &wire.AgentError{
+			ErrorType: wire.ErrorStartFailed, Message: err.Error(), Severity: wire.SeverityError, Phase: "lifecycle",
+		}}
+		return append(d.opening, failed), &failure{message: err.Error(), kind: wire.ErrorStartFailed}
+	}
+	d.outcome.SessionID = id
+	d.calls = newCalls(d.exec.state, d.request)
+	d.exec.log.whole = in.can.ResumesFromLog
+	d.waits = openWaits(d.exec.state, d.request.NodeID, d.request.ExecID)
+	d.rest = restOf(d.exec.state, d.request, in.can.ResumesFromLog && (d.request.Resume || d.request.ForkOf != ""))
+	d.start = &wire.AgentStart{
+		Model: in.Model, Prompt: d.request.Prompt, Task: taskLine(d.request.Prompt), Provider: in.name, Cwd: in.Cwd,
+	}
+	live, kill := context.WithCancelCause(ctx)
+	defer kill(nil)
+	defer context.AfterFunc(live, func() { _ = d.session.Close() })() // Events ends, then Close below reports
+	tending, stopTending := context.WithCancel(live)
+	defer stopTending()
+	var tasks sync.WaitGroup
+	tasks.Go(func() { d.passMessages(tending) })
+	tasks.Go(func() { d.interruptAgent(tending, kill) })
+	last, err := d.recordEvents(live)
+	if err := d.session.Close(); err != nil { // what it said counts all the same
+		d.exec.cfg.Logger.Warn("agent not ended properly", "run", d.exec.offer.RunID, "node", d.exec.offer.NodeID, "error", err)
+	}
+	stopTending()
+	tasks.Wait()
+	if d.outcome.Error() == nil && d.outcome.Paused() == nil {
+		_ = d.exec.seat.setResting(ctx, false) // else the execution is being ended
+	}
+	if d.files != nil {
+		d.files.close()
+	}
+	return d.concludeSession(ctx, errors.Is(context.Cause(live), errForced), last, err)
+}
+
+// concludeSession makes of the end of a session that of the execution.
+func (d *drive) concludeSession(ctx context.Context, forced bool, last []*wire.Event, err error) ([]*wire.Event, error) {
+	completed := d.outcome.Error() == nil && d.outcome.Paused() == nil
+	switch {
+	case tenure.Over(err):
+		return nil, err
+	case !completed && d.exec.hold.isLeft():
+		return nil, errLeft
+	case ctx.Err() != nil && !completed:
+		return last, err // end of the execution says why
+	case !completed && (forced || d.exec.halt.isTold()):
+		if !d.exec.begun {
+			return nil, errHalted
+		}
+		return d.markPaused(forced, last), nil
+	case err != nil: // a lost agent too: what it had said is on record
+		return last, err
+	}
+	if failed := d.outcome.Error(); failed != nil {
+		if d.lenient && failed.ErrorType == wire.ErrorSessionNotFound {
+			return last, errSessionNotFound
+		}
+		d.exec.cfg.AgentFailures.WithLabelValues(d.start.Provider).Inc()
+		return last, &failure{message: failed.Message, kind: failed.ErrorType}
+	}
+	output, err := d.outcome.Output()
+	if err != nil {
+		return last, err
+	}
+	return append(last, d.exec.completeEvent(output)), nil
+}
+
+// markPaused says on record why the agent came to a safe point, or was ended before.
+func (d *drive) markPaused(forced bool, last []*wire.Event) []*wire.Event {
+	reason := d.exec.halt.reason
+	if forced {
+		reason = run.CauseForced
+	}
+	for _, e := range last {
+		if p, ok := e.Payload.(*wire.AgentPaused); ok {
+			p.Reason = reason
+			return last
+		}
+	}
+	return append(last, &wire.Event{SessionID: d.outcome.SessionID, Payload: &wire.AgentPaused{Reason: reason}})
+}
+
+// recordEvents records the events of the session. The terminal one is returned
+// instead, to be stored in one commit with the end of the node.
+func (d *drive) recordEvents(ctx context.Context) (last []*wire.Event, err error) {
+	for e, err := range d.session.Events() {
+		if errors.Is(err, agent.ErrLost) {
+			return last, err
+		}
+		if err != nil {
+			return last, &failure{message: err.Error(), kind: wire.ErrorException}
+		}
+		if e.SessionID == "" {
+			e.SessionID = d.outcome.SessionID
+		}
+		d.outcome.Observe(e)
+		if isTerminal(e) {
+			last = append(last, e)
+			continue
+		}
+		if ctx.Err() != nil {
+			continue // it is being ended: only how it ends matters
+		}
+		for _, e := range append(last, e) {
+			if err := d.takeEvent(ctx, e); err != nil {
+				return nil, err
+			}
+		}
+		last = nil
+	}
+	return last, nil
+}
+
+// takeEvent records an event of the agent, and lets the agent go on when it may.
+func (d *drive) takeEvent(ctx context.Context, e *wire.Event) error {
+	switch p := e.Payload.(type) {
+	case *wire.AgentStart:
+		return d.storeStart(ctx, e, p)
+	case *wire.AgentError:
+		if d.lenient && p.ErrorType == wire.ErrorSessionNotFound {
+			p.Severity = wire.SeverityWarning
+		}
+	case *wire.AgentTool:
+		d.waits.noteResult(e, p, time.Now())
+	}
+	begun := time.Now()
+	skipped, err := d.exec.hold.skipRecorded(ctx, e)
+	if err == nil && !skipped {
+		err = d.exec.log.recordEvents(ctx, e)
+	}
+	if err != nil {
+		return err
+	}
+	d.watchFiles(ctx, e)
+	d.calls.observeEvent(e)
+	if rests, tells := d.rest.observeEvent(e); tells {
+		_ = d.exec.seat.setResting(ctx, rests) // else it is being ended, or comes to a safe point
+	}
+	if isBeginning(e) && !skipped {
+		err = d.mayBegin(ctx)
+		d.waits.noteStored(e, begun, time.Now())
+	}
+	d.waits.noteDecision(e, begun)
+	return err
+}
+
+// mayBegin waits until the agent may begin something: nobody else can hold the lease, and
+// the runner isn't ending. In that case the agent is left, or interrupted, before it may.
+func (d *drive) mayBegin(ctx context.Context) error {
+	if err := d.exec.log.mayBegin(ctx); err != nil || !d.exec.halt.isTold() || d.exec.halt.reason != run.CauseShutdown {
+		return err
+	}
+	select {
+	case <-d.calls.released:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// isBeginning reports whether the agent begins something once e has been taken.
+func isBeginning(e *wire.Event) bool {
+	switch p := e.Payload.(type) {
+	case *wire.ToolIntent:
+		return true
+	case *wire.ToolState:
+		return p.To == wire.ToolExecuting
+	}
+	return false
+}
+
+// storeStart stores agent:start, and what is to be stored with it. It comes first:
+// the session is stored before the agent gets its prompt, so that a crash from
+// then on can go on with it.
+func (d *drive) storeStart(ctx context.Context, e *wire.Event, p *wire.AgentStart) error {
+	p.Model = cmp.Or(p.Model, d.start.Model)
+	p.Task = cmp.Or(p.Task, d.start.Task)
+	p.Provider = cmp.Or(p.Provider, d.start.Provider)
+	p.Cwd = cmp.Or(p.Cwd, d.start.Cwd)
+	p.Resumed = p.Resumed || d.request.Resume
+	if p.Prompt == nil {
+		p.Prompt = d.start.Prompt
+	}
+	if err := d.exec.log.mayBegin(ctx); err != nil {
+		return err
+	}
+	if err := d.exec.log.recordEvents(ctx, append(d.opening, e)...); err != nil {
+		return err
+	}
+	d.opening, d.exec.begun = nil, true
+	d.exec.span.SetAttributes(tracing.Provider(d.start.Provider))
+	d.exec.span.End()
+	for _, input := range d.seen {
+		d.watchFiles(ctx, &wire.Event{Payload: &wire.AgentTool{ToolInput: input}})
+	}
+	return nil
+}
+
+func isTerminal(e *wire.Event) bool {
+	switch e.Payload.(type) {
+	case *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
+		return true
+	}
+	return false
+}
+
+// interruptAgent has the agent come to a safe point when it is told to, and ends one
+// that doesn't. When the runner ends, calls that are at work may end first, and an agent
+// that can be left to its keeper is.
+func (d *drive) interruptAgent(ctx context.Context, kill context.CancelCauseFunc) {
+	select {
+	case <-d.exec.halt.order:
+	case <-ctx.Done():
+		return
+	}
+	ending := d.exec.halt.reason == run.CauseShutdown
+	if d.rest.isParked() && (!ending || !d.exec.hold.canLeave()) {
+		kill(errParked)
+		return
+	}
+	wait := min(interruptGrace, d.exec.cfg.DrainTimeout/2)
+	if ending {
+		wait = min(interruptGrace, d.exec.cfg.DrainTimeout/4)
+		d.calls.awaitIdle(ctx, d.exec.cfg.DrainTimeout-2*wait)
+		if leaver, ok := d.session.(agent.Leaver); ok && d.exec.hold.canLeave() && ctx.Err() == nil {
+			d.exec.hold.leaveKeeper()
+			leaver.Leave()
+			kill(errLeft)
+			return
+		}
+	}
+	limit, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	if err := d.session.Interrupt(limit); err != nil && !errors.Is(err, agent.ErrEnded) && ctx.Err() == nil {
+		d.exec.cfg.Logger.Warn("agent not interrupted", "run", d.exec.offer.RunID, "node", d.exec.offer.NodeID, "error", err)
+	}
+	d.calls.releaseWaiters()
+	<-limit.Done()
+	if ctx.Err() == nil {
+		kill(errForced)
+	}
+}
+
+// passMessages gives messages to the agent until ctx ends.
+func (d *drive) passMessages(ctx context.Context) {
+	if d.first != "" {
+		d.sendMessage(ctx, agent.Message{Content: d.first})
+	}
+	for _, m := range d.again {
+		d.giveMessage(ctx, m)
+	}
+	for {
+		select {
+		case m, ok := <-d.messages:
+			if !ok {
+				return
+			}
+			d.giveMessage(ctx, m)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// giveMessage gives the agent a message of the run's inbox.
+func (d *drive) giveMessage(ctx context.Context, m wire.InboxEntry) {
+	d.given = append(d.given, m)
+	var cmd wire.Command
+	if err := wire.Unmarshal(m.Command, &cmd); err != nil {
+		d.exec.cfg.Logger.Warn("message not readable", "run", d.exec.offer.RunID, "command", m.ID, "error", err)
+		return
+	}
+	answers, _ := m.Command.Get("answers").Text()
+	if d.exec.seat.setResting(ctx, false) != nil {
+		return // the worker that goes on with the agent gives it
+	}
+	if cmd.Type != run.CommandNotice {
+		d.rest.noteAnswer(answers)
+	}
+	d.sendMessage(ctx, agent.Message{
+		CommandID: m.ID, Content: cmd.Message, Interrupt: cmd.Interrupt, Answers: answers, Notice: cmd.Type == run.CommandNotice,
+	})
+}
+
+func (d *drive) sendMessage(ctx context.Context, m agent.Message) {
+	if err := d.session.Send(ctx, m); err != nil && ctx.Err() == nil {
+		d.exec.cfg.Logger.Warn("message not delivered", "run", d.exec.offer.RunID, "node", d.exec.offer.NodeID, "command", m.CommandID, "error", err)
+	}
+}
+
+// watchFiles watches the file that a call names, if it is one of the agent's
+// folder. Recorded agents touch none.
+func (d *drive) watchFiles(ctx context.Context, e *wire.Event) {
+	if d.can.Recorded {
+		return
+	}
+	if d.files == nil {
+		if !namesFile(e, d.start.Cwd) {
+			return
+		}
+		files, err := watchFiles(d.start.Cwd, func(path, change string) { d.noteFileChange(ctx, path, change) })
+		if err != nil {
+			return // the system watches enough, or the folder is gone
+		}
+		d.files = files
+	}
+	d.files.observeEvent(e)
+}
+
+// namesFile reports whether a call names a file that may be below a folder.
+func namesFile(e *wire.Event, dir string) bool {
+	var input wire.Raw
+	switch p := e.Payload.(type) {
+	case *wire.ToolIntent:
+		input = p.ToolInput
+	case *wire.AgentTool:
+		input = p.ToolInput
+	}
+	for _, field := range []string{"file_path", "notebook_path", "path"} {
+		if path, _ := input.Get(field).Text(); path != "" {
+			rel, err := filepath.Rel(dir, path)
+			return !filepath.IsAbs(path) || err == nil && filepath.IsLocal(rel)
+		}
+	}
+	return false
+}
+
+// noteFileChange tells of a file that somebody else than the agent has changed.
+func (d *drive) noteFileChange(ctx context.Context, path, change string) {
+	e := &wire.Event{SessionID: d.request.SessionID, Payload: &wire.FileChanged{Path: path, Change: change, External: true}}
+	if err := d.exec.log.enqueueEvent(ctx, e); err != nil && ctx.Err() == nil && !tenure.Over(err) {
+		d.exec.cfg.Logger.Warn("change of a file not recorded", "run", d.exec.offer.RunID, "node", d.exec.offer.NodeID, "error", err)
+	}
+}

@@ -1,0 +1,210 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/shell"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// commandInput is the input of an exec node.
+type commandInput struct {
+	Command wire.Raw          `json:"command"`
+	Cwd     string            `json:"cwd"`
+	Env     map[string]string `json:"env"`
+}
+
+// runCommand runs the command of the node and returns the events that end the
+// execution.
+func (x *execution) runCommand(ctx context.Context) ([]*wire.Event, error) {
+	c, err := x.parseCommand(x.entry.Input)
+	if err != nil {
+		return nil, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
+	}
+	if x.hold, err = graspKeeper(ctx, x); err != nil {
+		return nil, err
+	}
+	var outcome shell.Outcome
+	switch {
+	case x.hold.hasProgram(commandProgram):
+		if c.Begin, err = x.recallCommand(ctx, &outcome); err != nil {
+			return nil, err
+		}
+	case x.isHalted() && !x.isHoldOnly():
+		return nil, x.endHalted()
+	case x.hold.keeper != nil: // which hasn't begun it
+	case x.entry.Started != 0 && !x.node.Idempotent:
+		return nil, interruptedError()
+	default:
+		if err := x.hold.renewKeeper(ctx); err != nil {
+			return nil, err
+		}
+	}
+	last, err := x.driveCommand(ctx, c, &outcome)
+	for lost := 1; errors.Is(err, agent.ErrLost) && !x.hold.isLeft() && x.node.Idempotent && lost < maxLost; lost++ {
+		if err := x.hold.renewKeeper(ctx); err != nil {
+			return nil, err
+		}
+		c.Begin = time.Time{}
+		last, err = x.driveCommand(ctx, c, &outcome)
+	}
+	switch {
+	case errors.Is(err, agent.ErrLost) && x.hold.isLeft():
+		return nil, errLeft
+	case errors.Is(err, agent.ErrLost):
+		return nil, interruptedError()
+	case err != nil:
+		return last, err
+	}
+	return x.commandEnd(ctx, &outcome, last)
+}
+
+// commandEnd returns the events that end the execution of a command.
+func (x *execution) commandEnd(ctx context.Context, outcome *shell.Outcome, last []*wire.Event) ([]*wire.Event, error) {
+	output, err := outcome.Output()
+	if err != nil {
+		return last, err
+	}
+	problem := outcome.Problem()
+	if problem == "" {
+		return append(last, x.completeEvent(output)), nil
+	}
+	x.output = output
+	select {
+	case <-ctx.Done(): // it was ended, whatever it says: nobody knows what it has done
+		return last, nil
+	default:
+		return append(last, x.errorEvent(problem, "exit")), nil
+	}
+}
+
+// driveCommand runs the command, or goes on with it, and records what it says. It returns the event of its end.
+func (x *execution) driveCommand(ctx context.Context, c shell.Command, outcome *shell.Outcome) (last []*wire.Event, err error) {
+	c.Host, c.Name, c.Stored = x.hold.host, commandProgram, x.log.isStored
+	tending, stop := context.WithCancel(ctx)
+	var leaving sync.WaitGroup
+	leaving.Go(func() { x.leaveCommand(tending) })
+	defer leaving.Wait()
+	defer stop()
+	for e, err := range c.Run(ctx) {
+		switch {
+		case errors.Is(err, agent.ErrLost):
+			return nil, err
+		case err != nil:
+			return last, &failure{message: err.Error(), kind: wire.ErrorStartFailed}
+		}
+		if skipped, err := x.hold.skipRecorded(ctx, e); err != nil {
+			return nil, err
+		} else if skipped {
+			continue
+		}
+		outcome.Observe(e)
+		if e.Type() == wire.TypeExecExit {
+			last = append(last, e)
+			continue
+		}
+		if err := x.log.recordEvents(ctx, e); err != nil {
+			return nil, err
+		}
+		x.span.End() // the command is at work
+	}
+	return last, nil
+}
+
+// commandProgram is the name of the command among the programs of an execution.
+const commandProgram = "command"
+
+// recallCommand observes what the log has of a command that is at work, and returns when it was
+// begun.
+func (x *execution) recallCommand(ctx context.Context, outcome *shell.Outcome) (begin time.Time, err error) {
+	x.started = time.UnixMilli(x.entry.StartedAt)
+	query := eventlog.Query{Run: x.offer.RunID, Node: x.offer.NodeID, From: x.entry.Started}
+	for e, err := range x.cfg.Log.Read(ctx, query) {
+		if err != nil {
+			return begin, err
+		}
+		if e.Event == nil || e.Event.ExecID != x.offer.ExecID {
+			continue
+		}
+		event, err := x.cfg.Log.Inline(ctx, e.Event)
+		if err != nil {
+			return begin, err
+		}
+		if event.Type() == wire.TypeExecStart {
+			begin = time.UnixMilli(event.Timestamp)
+		}
+		outcome.Observe(event)
+	}
+	return begin, nil
+}
+
+// leaveCommand leaves the command to its keeper if it hasn't ended when the runner has
+// to.
+func (x *execution) leaveCommand(ctx context.Context) {
+	if !x.hold.canLeave() {
+		return
+	}
+	select {
+	case <-x.halt.order:
+	case <-ctx.Done():
+		return
+	}
+	if x.halt.reason != run.CauseShutdown {
+		return
+	}
+	select {
+	case <-time.After(x.cfg.DrainTimeout * 3 / 4):
+		x.hold.leaveKeeper()
+	case <-ctx.Done():
+	}
+}
+
+// interruptedError is the outcome of a command that nobody saw the end of.
+func interruptedError() error {
+	return &failure{
+		message: "its runner ended while the command was running; nobody knows what it has done",
+		kind:    wire.ErrorInterrupted,
+	}
+}
+
+func (x *execution) parseCommand(input wire.Raw) (shell.Command, error) {
+	var in commandInput
+	if err := wire.Unmarshal(input, &in); err != nil {
+		return shell.Command{}, fmt.Errorf("input of the node: %w", err)
+	}
+	env, err := x.withSecrets(in.Env, x.node.Input.Get("env"))
+	if err != nil {
+		return shell.Command{}, fmt.Errorf("env: %w", err)
+	}
+	c := shell.Command{
+		Host: process.Direct{Home: x.cfg.Home}, ExecID: x.offer.ExecID, Cwd: x.resolveDir(in.Cwd),
+		Env: agent.Environment(os.Environ(), env), Limit: flow.OutputBytes / 2,
+	}
+	if p := x.node.Policy; p != nil && p.OutputBytes > 0 {
+		c.Limit = max(p.OutputBytes/2, 1)
+	}
+	if text, ok := in.Command.Text(); ok {
+		c.Command = text
+		return c, nil
+	}
+	return c, wire.Unmarshal(in.Command, &c.Argv)
+}
+
+// resolveDir returns the folder to work in: the run's, or one below it.
+func (x *execution) resolveDir(cwd string) string {
+	if filepath.IsAbs(cwd) {
+		return cwd
+	}
+	return filepath.Join(x.workdir.path, cwd)
+}

@@ -1,0 +1,50 @@
+package work
+
+import (
+	"context"
+
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// attemptIDs are the executions that share a session, by their ids: this one, and the failed ones
+// that it is a retry of, unless the policy wants a new session for each.
+func (x *execution) attemptIDs() map[string]bool {
+	ids := map[string]bool{x.offer.ExecID: true}
+	if x.node.Type != flow.TypeAgent || x.node.Policy == nil || x.node.Policy.Retry == nil || !x.node.Policy.Retry.GoesOn() {
+		return ids
+	}
+	for n := 1; n < x.entry.Attempt; n++ {
+		ids[run.ExecID(x.offer.NodeID, x.entry.Execs-n)] = true
+	}
+	return ids
+}
+
+// retryAgent has an agent go on whose last attempt failed: in its session, with a notice of what
+// failed and what has become of its calls.
+func (r resumption) retryAgent(ctx context.Context, c *continuation) error {
+	var a run.Attempts
+	for e, err := range r.pastEvents(ctx) {
+		if err != nil {
+			return err
+		}
+		a.Take(e)
+	}
+	c.session, c.prompt, c.seen, c.worked = a.Session, a.Prompt(r.newFolder()), a.Inputs, a.Worked
+	for _, f := range a.Facts() {
+		c.facts = append(c.facts, agent.Fact(f))
+	}
+	return nil
+}
+
+// eventKinds are what an agent that goes on has to know of its attempts: if there were several, how
+// they ended too.
+func eventKinds(attempts map[string]bool) []wire.Kind {
+	kinds := []wire.Kind{wire.KindAgent, wire.KindTool}
+	if len(attempts) > 1 {
+		kinds = append(kinds, wire.KindFlow)
+	}
+	return kinds
+}

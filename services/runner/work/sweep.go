@@ -1,0 +1,84 @@
+package work
+
+import (
+	"context"
+	"errors"
+
+	"code.wake.dev/wake/internal/keeper"
+	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// Sweep ends the keepers that no worker of this runner comes back to, until ctx ends: their
+// execution is over, or another runner has claimed the node. It looks once in a lease's time: what
+// is left then is frozen, or soon will be.
+func (ws *Workers) Sweep(ctx context.Context) error {
+	if ws.cfg.Shelf == nil {
+		return nil
+	}
+	for ctx.Err() == nil {
+		labels, err := ws.cfg.Shelf.List()
+		if err != nil {
+			return err
+		}
+		for _, l := range labels {
+			if err := ws.sweepKeeper(ctx, l); err != nil && ctx.Err() == nil {
+				ws.cfg.Logger.Warn("keeper not looked after", "run", l.Run, "node", l.Node, "error", err)
+			}
+		}
+		pull.Sleep(ctx, ws.cfg.Leases.TTL())
+	}
+	return nil
+}
+
+// Left returns offers of the executions that a former process of this runner has left to
+// their keepers, and that are still this runner's.
+func (ws *Workers) Left(ctx context.Context) ([]wire.NodeOffer, error) {
+	if ws.cfg.Shelf == nil {
+		return nil, nil
+	}
+	labels, err := ws.cfg.Shelf.List()
+	if err != nil {
+		return nil, err
+	}
+	var offers []wire.NodeOffer
+	for _, l := range labels {
+		s, err := ws.cfg.Runs.State(ctx, l.Run)
+		if err != nil {
+			return nil, err
+		}
+		if ws.isOurs(s, l) && !ws.cfg.Working.Has(l.Run+"/"+l.Exec) {
+			offers = append(offers, wire.NodeOffer{V: wire.Version, RunID: l.Run, NodeID: l.Node, ExecID: l.Exec})
+		}
+	}
+	return offers, nil
+}
+
+// isOurs reports whether a keeper's execution goes on and is this runner's.
+func (ws *Workers) isOurs(s *wire.State, l keeper.Label) bool {
+	n, found := s.Nodes[l.Node]
+	return found && n.Exec == l.Exec && n.Open() && n.Runner == ws.cfg.ID
+}
+
+// sweepKeeper ends a keeper whose execution needs it no more.
+func (ws *Workers) sweepKeeper(ctx context.Context, l keeper.Label) error {
+	if ws.cfg.Working.Has(l.Run + "/" + l.Exec) {
+		return nil
+	}
+	s, err := ws.cfg.Runs.State(ctx, l.Run)
+	if err != nil {
+		return err
+	}
+	if ws.isOurs(s, l) {
+		return nil // a worker comes back to it
+	}
+	k, err := ws.cfg.Shelf.Attach(ctx, l)
+	if err == nil {
+		ws.cfg.Logger.Info("agent ended: its execution is over, or another runner's", "run", l.Run, "node", l.Node, "exec", l.Exec)
+		err = k.Quit(0)
+	}
+	if err != nil && !errors.Is(err, keeper.ErrGone) {
+		return err
+	}
+	return ws.cfg.Shelf.Remove(l)
+}

@@ -1,0 +1,245 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/tracing"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/tenure"
+	"code.wake.dev/wake/services/runner/internal/view"
+)
+
+// worker takes one offer, and executes the node once, from its beginning or from where
+// another worker has left it.
+type worker struct {
+	cfg      *Config
+	offer    wire.NodeOffer
+	onSettle func() // called when the offer has served its purpose
+	seat     *Seat
+
+	lease  *lease.Lease
+	span   trace.Span // of starting the node
+	writer *eventlog.Writer
+	view   *view.View // belongs to the watch while it runs
+}
+
+var (
+	// errWithdrawn ends an execution that the owner has cancelled.
+	errWithdrawn = errors.New("withdrawn by the owner")
+	// errTimeLimit ends an execution that takes too long.
+	errTimeLimit = errors.New("time limit of the node")
+	// errLeft ends a worker whose processes live on, for one that comes back.
+	errLeft = errors.New("left to its keeper")
+	// errHalted ends an execution before it has begun: the run is paused, or the
+	// runner ends.
+	errHalted = errors.New("halted")
+)
+
+// run executes the node if it is still wanted. A worker that finds that another
+// one has taken over leaves no trace in the log.
+func (w *worker) run(ctx context.Context) (err error) {
+	if w.view, err = w.cfg.Runs.Open(ctx, w.offer.RunID); err != nil {
+		return err
+	}
+	defer w.view.Close()
+	// Looking before claiming saves a claim for an offer that is out of date.
+	if !w.isWanted() {
+		w.onSettle()
+		return nil
+	}
+	w.lease, err = w.acquireLease(ctx)
+	if errors.Is(err, lease.ErrHeld) {
+		return w.judgeHeld()
+	}
+	if err != nil {
+		return err
+	}
+	left := false
+	defer func() {
+		switch {
+		case left: // it is renewed until this process ends, and the next one of this home inherits it
+		case w.cfg.keeperLives(ctx, w.offer):
+			w.lease.Abandon()
+		default:
+			tenure.Release(ctx, w.lease, w.cfg.Logger.With("run", w.offer.RunID, "node", w.offer.NodeID))
+		}
+	}()
+	ctx = w.beginSpan(ctx)
+	defer w.span.End()
+	before := w.lastRunner()
+	if err := w.claimNode(ctx); tenure.Over(err) {
+		return lease.ErrHeld // somebody else was faster
+	} else if err != nil {
+		tracing.Fail(w.span, err)
+		return err
+	}
+	if !w.isWanted() {
+		return w.writer.Close(ctx)
+	}
+	if before != "" && before != w.cfg.ID {
+		w.cfg.TakenOver.Inc()
+	}
+	left, err = w.executeNode(ctx)
+	tracing.Fail(w.span, err)
+	if tenure.Over(err) {
+		w.cfg.Lost.Inc()
+		w.cfg.Logger.Warn("gave up: another runner has taken over", "run", w.offer.RunID, "node", w.offer.NodeID, "exec", w.offer.ExecID, "cause", err)
+		return nil
+	}
+	return err
+}
+
+// beginSpan starts the span of starting the node, which ends when its agent or command
+// is at work.
+func (w *worker) beginSpan(ctx context.Context) context.Context {
+	names := w.cfg.subjectNames()
+	ctx, w.span = tracing.Process(ctx, w.cfg.Log.Tracer(), tracing.Destination(names.Prefix(), names.QueueNode("")),
+		tracing.Run(w.offer.RunID), tracing.Node(w.offer.NodeID), tracing.Exec(w.offer.ExecID), tracing.Resumed(w.lastRunner() != ""))
+	return ctx
+}
+
+// What an owner sees as free, this runner may see a moment later: it waits for a
+// part of a lease's time to live before it hands the offer back, and looks every so
+// often.
+const (
+	freeSoon = 5
+	freeLook = 100
+)
+
+// acquireLease takes the lease of the node. One whose holder has just died isn't held
+// for long any more.
+func (w *worker) acquireLease(ctx context.Context) (*lease.Lease, error) {
+	ttl := w.cfg.Leases.TTL()
+	for until := time.Now().Add(ttl / freeSoon); ; {
+		l, err := w.cfg.Leases.Acquire(ctx, w.leaseKey(), w.lastRunner())
+		info, held := w.cfg.Leases.Of(w.leaseKey())
+		here := held && info.Runner == w.cfg.ID
+		if !errors.Is(err, lease.ErrHeld) || w.lastRunner() == "" || here || !time.Now().Before(until) {
+			return l, err
+		}
+		pull.Sleep(ctx, ttl/freeLook)
+		if ctx.Err() != nil {
+			return nil, lease.ErrHeld
+		}
+	}
+}
+
+// leaseKey is the key of the node's lease.
+func (w *worker) leaseKey() string {
+	return w.cfg.subjectNames().LeaseKey(w.offer.RunID, w.offer.NodeID)
+}
+
+// lastRunner returns who has begun the execution, "" if nobody has.
+func (w *worker) lastRunner() string {
+	n := w.view.State.Nodes[w.offer.NodeID]
+	if n.Started == 0 {
+		return ""
+	}
+	return n.Runner
+}
+
+// claimNode makes the worker the writer of the node, and its view the state at the
+// position of the claim: what counts is whether the node was wanted there.
+func (w *worker) claimNode(ctx context.Context) (err error) {
+	if err := w.view.Follow(ctx); err != nil {
+		return err
+	}
+	if !w.lease.Valid() { // acquiring took long: don't fence the worker that holds it now
+		return tenure.ErrLeaseLost
+	}
+	n := w.view.State.Nodes[w.offer.NodeID]
+	claim := eventlog.Claim{Runner: w.cfg.ID, MinEpoch: w.lease.Revision(), ExecID: w.offer.ExecID, AtSeq: n.Seq, Fence: w.cfg.keeperFence()}
+	if w.writer, err = w.cfg.Log.Claim(ctx, w.offer.RunID, w.offer.NodeID, claim); err != nil {
+		return err
+	}
+	w.onSettle()
+	_, pos := w.writer.Last()
+	return w.view.Wait(ctx, pos)
+}
+
+// judgeHeld judges an offer of a node whose lease can't be had. It is needless if this
+// runner is at work on the node.
+func (w *worker) judgeHeld() error {
+	n := w.view.State.Nodes[w.offer.NodeID]
+	if info, ok := w.cfg.Leases.Of(w.leaseKey()); ok && info.Runner == w.cfg.ID && n.Started != 0 {
+		w.onSettle()
+		return nil
+	}
+	return lease.ErrHeld
+}
+
+// isWanted reports whether the execution is the node's latest, has not ended, and
+// the run is running; in a paused run, whether its open calls are to be dealt
+// with.
+func (w *worker) isWanted() bool {
+	s := w.view.State
+	n, ok := s.Nodes[w.offer.NodeID]
+	if !ok || n.Exec != w.offer.ExecID || !n.Open() {
+		return false
+	}
+	hold := n.Started != 0 && n.Resume != nil && n.Resume.Hold
+	return s.Status == wire.RunRunning || s.Status == wire.RunPaused && hold
+}
+
+// executeNode runs the node within its time limit and records how it ended, unless it has
+// left its processes to a worker that comes back.
+func (w *worker) executeNode(ctx context.Context) (left bool, err error) {
+	x, missing, err := w.prepareExecution(ctx)
+	if err != nil {
+		return false, err
+	}
+	work, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if limit := x.timeLimit(); limit > 0 {
+		timer := time.AfterFunc(limit, func() { cancel(errTimeLimit) })
+		defer timer.Stop()
+	}
+	watch := newWatch(x, w.view)
+	watch.beginWatching(work, cancel)
+	events, err := x.attemptNode(work, missing, watch.messages)
+	cause, halted := context.Cause(work), errors.Is(err, errHalted)
+	cancel(nil)
+	watch.awaitEnd()
+	err = x.recordEnd(ctx, cause, events, err)
+	if x.hold == nil {
+		return false, err
+	}
+	x.hold.releaseKeeper(err == nil && !halted || tenure.Over(err))
+	return x.hold.isLeft(), err
+}
+
+// prepareExecution takes what the execution needs from the state. missing says that its
+// input is gone.
+func (w *worker) prepareExecution(ctx context.Context) (x *execution, missing, err error) {
+	x = &execution{
+		cfg: w.cfg, offer: w.offer, seat: w.seat, span: w.span, started: time.Now(), state: run.Clone(w.view.State),
+		log: &nodeLog{cfg: w.cfg, offer: w.offer, lease: w.lease, writer: w.writer},
+	}
+	if x.def, err = flow.FromRaw(x.state.Definition); err != nil {
+		return nil, nil, fmt.Errorf("definition of run %s: %w", w.offer.RunID, err)
+	}
+	if x.node = x.def.Node(w.offer.NodeID); x.node == nil {
+		return nil, nil, fmt.Errorf("run %s: the flow has no node %s", w.offer.RunID, w.offer.NodeID)
+	}
+	x.halt.openOrder()
+	x.seat.halted = x.halt.order
+	x.entry = x.state.Nodes[w.offer.NodeID]
+	x.span.SetAttributes(tracing.Attempt(x.entry.Attempt))
+	input, missing := w.view.Input(ctx, w.offer.NodeID)
+	if missing != nil && !errors.Is(missing, view.ErrMissing) {
+		return nil, nil, missing
+	} else if missing == nil {
+		x.entry.Input = input
+	}
+	return x, missing, nil
+}

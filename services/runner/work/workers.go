@@ -1,0 +1,115 @@
+package work
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/health"
+	"code.wake.dev/wake/internal/keeper"
+	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/transcript"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/queue"
+	"code.wake.dev/wake/services/runner/internal/registry"
+	"code.wake.dev/wake/services/runner/internal/view"
+)
+
+// Config is what workers need of their runner.
+type Config struct {
+	ID             string // of the runner
+	Home           string // whose the programs are that it starts
+	Workspaces     string
+	User           *process.User // that agents and commands run as; nil: this process's own
+	Providers      map[string]agent.Provider
+	Fixtures       func(dir string) (agent.Provider, error) // nil: the runner has none
+	Ask            func(ctx context.Context, subject string, question []byte) ([]byte, error)
+	Secrets        map[string]string
+	PersistTimeout time.Duration
+	DrainTimeout   time.Duration
+	AnchorEvery    time.Duration // 0: events don't age
+	Draining       <-chan struct{}
+
+	Log      *eventlog.Log
+	Logger   *slog.Logger
+	Leases   *lease.Holder
+	Runs     *view.Runs
+	Queue    *queue.Queue
+	Sessions *transcript.Store // session files of agents
+	Working  *registry.Set     // executions that have a worker here, "<run>/<exec>"
+	Shelf    *keeper.Shelf     // keepers of executions; nil: programs are children of this process
+	Health   *health.Board     // is told which journals have no room
+	// LeaveAgents says that a runner will come back here: what is still at work when this one has drained
+	// is left to its keeper.
+	LeaveAgents bool
+
+	TakenOver, Lost       prometheus.Counter
+	Agents, AgentFailures *prometheus.CounterVec // by provider
+}
+
+// keeperFence returns how the processes of the runner's nodes end with their keepers.
+func (c *Config) keeperFence() string {
+	if c.Shelf == nil {
+		return ""
+	}
+	return c.Shelf.Means()
+}
+
+// isKept reports whether an earlier worker of this runner has left processes of an offer's execution, or what they
+// have said.
+func (c *Config) isKept(o wire.NodeOffer) bool {
+	if c.Shelf == nil {
+		return false
+	}
+	_, kept := c.Shelf.Find(o.RunID, o.NodeID, o.ExecID)
+	return kept
+}
+
+// keeperLives reports whether the processes of an offer's execution may be at work in a keeper that this process
+// hasn't ended: until its deadline nobody else may begin.
+func (c *Config) keeperLives(ctx context.Context, o wire.NodeOffer) bool {
+	return c.isKept(o) && c.Shelf.Lives(context.WithoutCancel(ctx), keeper.Label{Run: o.RunID, Node: o.NodeID, Exec: o.ExecID})
+}
+
+func (c *Config) subjectNames() subjects.Names { return c.Log.Names() }
+
+// isDraining reports whether the runner was told to end.
+func (c *Config) isDraining() bool {
+	select {
+	case <-c.Draining:
+		return true
+	default:
+		return false
+	}
+}
+
+// Workers has a worker for each execution that its runner works on.
+type Workers struct{ cfg Config }
+
+// New returns the workers of a runner: none yet.
+func New(cfg Config) *Workers { return &Workers{cfg} }
+
+// Execute executes the node of an offer, if it is still wanted, in a seat. It calls onSettle
+// when the offer has served its purpose; first says that no worker of this process has
+// taken the execution before. It fails with [lease.ErrHeld] if somebody else works on the node.
+func (ws *Workers) Execute(ctx context.Context, offer wire.NodeOffer, seat *Seat, onSettle func(first bool)) error {
+	id := offer.RunID + "/" + offer.ExecID
+	first := false // else another offer's worker is at work
+	w := &worker{cfg: &ws.cfg, offer: offer, seat: seat, onSettle: func() {
+		entered := ws.cfg.Working.Enter(id)
+		first = first || entered
+		onSettle(entered)
+	}}
+	defer func() {
+		if first {
+			ws.cfg.Working.Leave(id)
+		}
+	}()
+	return w.run(ctx)
+}
