@@ -149,11 +149,7 @@ func (s keptSession) Events() iter.Seq2[*wire.Event, error] {
 		}
 		for range s.Frames { // what it says isn't recorded
 		}
-		select {
-		case <-s.Exited():
-		default:
-			return // it was left
-		}
+		<-s.Exited() // or it was left
 		if s.Exit().Lost {
 			yield(nil, agent.ErrLost)
 			return

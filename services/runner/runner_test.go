@@ -298,7 +298,11 @@ func (b *bench) fold(id string, entries []eventlog.Entry) *wire.State {
 func story(entries []eventlog.Entry) string {
 	var s strings.Builder
 	for _, e := range entries {
-		fmt.Fprintf(&s, "%s %s\n", e.Event.Node(), e.Event.Type())
+		fmt.Fprintf(&s, "%s %s", e.Event.Node(), e.Event.Type())
+		if p, ok := e.Event.Payload.(*wire.NodeError); ok {
+			fmt.Fprintf(&s, ": %s", p.Error)
+		}
+		s.WriteByte('\n')
 	}
 	return s.String()
 }

@@ -61,9 +61,14 @@ func (d *drive) run(ctx context.Context, in agentInput) ([]*wire.Event, error) {
 	id := d.request.SessionID
 	d.exec.cfg.Agents.WithLabelValues(in.name).Inc()
 	var err error
-	if d.session, err = in.provider.Start(ctx, d.request); errors.Is(err, process.ErrGone) {
+	d.session, err = in.provider.Start(ctx, d.request)
+	switch {
+	case err == nil:
+	case d.attaches && d.exec.leaveForced(ctx):
+		return nil, errLeft
+	case errors.Is(err, process.ErrGone):
 		return nil, agent.ErrLost
-	} else if err != nil {
+	default:
 		d.exec.cfg.AgentFailures.WithLabelValues(in.name).Inc()
 		failed := &wire.Event{SessionID: id, Payload: &wire.AgentError{
 			ErrorType: wire.ErrorStartFailed, Message: err.Error(), Severity: wire.SeverityError, Phase: "lifecycle",
@@ -80,7 +85,7 @@ func (d *drive) run(ctx context.Context, in agentInput) ([]*wire.Event, error) {
 	}
 	live, kill := context.WithCancelCause(ctx)
 	defer kill(nil)
-	defer context.AfterFunc(live, func() { _ = d.session.Close() })() // Events ends, then Close below reports
+	defer context.AfterFunc(live, func() { d.endSession(ctx) })()
 	tending, stopTending := context.WithCancel(live)
 	defer stopTending()
 	var tasks sync.WaitGroup
@@ -99,6 +104,15 @@ func (d *drive) run(ctx context.Context, in agentInput) ([]*wire.Event, error) {
 		d.files.close()
 	}
 	return d.concludeSession(ctx, errors.Is(context.Cause(live), errForced), last, err)
+}
+
+// endSession ends the session before its agent has, or leaves the agent to its keeper. Its events end then.
+func (d *drive) endSession(ctx context.Context) {
+	if leaver, ok := d.session.(agent.Leaver); ok && d.exec.leaveForced(ctx) {
+		leaver.Leave()
+		return
+	}
+	_ = d.session.Close() // the Close of run reports
 }
 
 // concludeSession makes of the end of a session that of the execution.

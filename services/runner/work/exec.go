@@ -39,6 +39,9 @@ func (x *execution) runCommand(ctx context.Context) ([]*wire.Event, error) {
 	switch {
 	case x.hold.hasProgram(commandProgram):
 		if c.Begin, err = x.recallCommand(ctx, &outcome); err != nil {
+			if x.leaveForced(ctx) {
+				err = errLeft
+			}
 			return nil, err
 		}
 	case x.isHalted() && !x.isHoldOnly():
@@ -92,12 +95,12 @@ func (x *execution) commandEnd(ctx context.Context, outcome *shell.Outcome, last
 // driveCommand runs the command, or goes on with it, and records what it says. It returns the event of its end.
 func (x *execution) driveCommand(ctx context.Context, c shell.Command, outcome *shell.Outcome) (last []*wire.Event, err error) {
 	c.Host, c.Name, c.Stored = x.hold.host, commandProgram, x.log.isStored
-	tending, stop := context.WithCancel(ctx)
+	live, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	var leaving sync.WaitGroup
-	leaving.Go(func() { x.leaveCommand(tending) })
+	leaving.Go(func() { x.leaveCommand(ctx, live, end) })
 	defer leaving.Wait()
-	defer stop()
-	for e, err := range c.Run(ctx) {
+	defer end(nil)
+	for e, err := range c.Run(live) {
 		switch {
 		case errors.Is(err, agent.ErrLost):
 			return nil, err
@@ -149,24 +152,28 @@ func (x *execution) recallCommand(ctx context.Context, outcome *shell.Outcome) (
 	return begin, nil
 }
 
-// leaveCommand leaves the command to its keeper if it hasn't ended when the runner has
-// to.
-func (x *execution) leaveCommand(ctx context.Context) {
-	if !x.hold.canLeave() {
-		return
-	}
-	select {
-	case <-x.halt.order:
-	case <-ctx.Done():
-		return
-	}
-	if x.halt.reason != run.CauseShutdown {
-		return
-	}
-	select {
-	case <-time.After(x.cfg.DrainTimeout * 3 / 4):
-		x.hold.leaveKeeper()
-	case <-ctx.Done():
+// leaveCommand leaves the command to its keeper if it hasn't ended when the runner has to. A command that can't be left
+// ends with ctx. It returns when live has ended.
+func (x *execution) leaveCommand(ctx, live context.Context, end context.CancelCauseFunc) {
+	order, drained := x.halt.order, make(<-chan time.Time)
+	for {
+		select {
+		case <-order:
+			order = nil
+			if x.halt.reason == run.CauseShutdown && x.hold.canLeave() {
+				drained = time.After(x.cfg.DrainTimeout * 3 / 4)
+			}
+		case <-drained:
+			x.hold.leaveKeeper()
+			return
+		case <-ctx.Done():
+			if !x.leaveForced(ctx) {
+				end(context.Cause(ctx))
+			}
+			return
+		case <-live.Done():
+			return
+		}
 	}
 }
 

@@ -92,6 +92,16 @@ func (x *execution) endHalted() error {
 	return errLeft
 }
 
+// leaveForced leaves the processes to their keeper if ctx, that of the work, has ended only since the runner's time to
+// drain is over. It reports whether they are left.
+func (x *execution) leaveForced(ctx context.Context) bool {
+	if context.Cause(ctx) != context.Canceled || !x.hold.canLeave() { //nolint:errorlint // a cause that wraps it is another one
+		return false
+	}
+	x.hold.leaveKeeper()
+	return true
+}
+
 // timeLimit returns how long the execution may take; 0 is no limit.
 func (x *execution) timeLimit() time.Duration {
 	if x.node.Policy == nil {

@@ -400,8 +400,12 @@ func (h *hold) canLeave() bool { return h != nil && h.keeper != nil && h.cfg.Lea
 // back.
 func (h *hold) leaveKeeper() {
 	h.mu.Lock()
+	left := h.left
 	h.left = true
 	h.mu.Unlock()
+	if left {
+		return
+	}
 	h.stopTending()
 	h.keeper.Leave()
 }
