@@ -208,6 +208,13 @@ func TestMemory(t *testing.T) {
 		if diff := cmp.Diff(process.Exit{Code: 137, Memory: bound}, run("head -c 300000000 /dev/zero | tail -c 299999999 >/dev/null; exit 137")); diff != "" {
 			t.Errorf("one that wants more (-want +got):\n%s", diff)
 		}
+		other := b.start(process.Config{KeepStderr: true, Argv: []string{"/bin/sh", "-c", `while ! [ -e "$DIR/over" ]; do sleep 0.01; done`}})
+		if diff := cmp.Diff(process.Exit{Memory: bound}, run("head -c 300000000 /dev/zero | tail -c 299999999 | cat >/dev/null; : >$DIR/over")); diff != "" {
+			t.Errorf("one of which a part wants more (-want +got):\n%s", diff)
+		}
+		if exit, err := other.Wait(t.Context()); err != nil || exit != (process.Exit{}) {
+			t.Errorf("one beside it: %+v, %v", exit, err)
+		}
 		if diff := cmp.Diff(process.Exit{Code: 4}, run("exit 4")); diff != "" {
 			t.Errorf("one after it (-want +got):\n%s", diff)
 		}

@@ -208,11 +208,24 @@ func (p *program) noteExit(code int, signal string, lost bool) {
 		return
 	}
 	p.exit = &exitMessage{Code: code, Signal: signal, Lost: lost, Words: strings.ToValidUTF8(string(p.words), "\uFFFD")}
-	if (code != 0 || signal != "") && p.server.group.countKills() > p.kills {
+	if p.server.blameMemory(p.kills, code != 0 || signal != "") {
 		p.exit.Memory = p.server.Memory
 	}
 	p.keepExit()
 	close(p.gone)
+}
+
+// blameMemory reports whether the kernel has killed something of a program that ends for the tree's bound. A program that
+// seems to have succeeded, such as a pipeline by its last command, isn't blamed for a kill that another one's exit tells of.
+func (s *server) blameMemory(before int, failed bool) bool {
+	kills := s.group.countKills()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if kills <= before || !failed && kills <= s.blamed {
+		return false
+	}
+	s.blamed = kills
+	return true
 }
 
 // keepExit journals how the program has ended.

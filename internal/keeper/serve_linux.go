@@ -56,6 +56,7 @@ type server struct {
 	freezeAt int64         // what it is set to
 	patience time.Duration // with a tree that doesn't stop
 	full     string
+	blamed   int           // kills for the bound of memory that exits of programs tell of
 	changed  chan struct{} // closed when full or frozen changes
 	over     chan struct{} // closed when the keeper is to end
 
