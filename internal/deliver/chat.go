@@ -20,9 +20,9 @@ type chat struct {
 	id      string        // what it sends
 }
 
-// checkChat says what is wrong with a URL of a service, as far as that can be told
+// checkService says what is wrong with a URL of a service, as far as that can be told
 // without asking it.
-func checkChat(address string) error {
+func checkService(address string) error {
 	var r router.ServiceRouter
 	scheme, _, err := r.ExtractServiceName(address)
 	if err != nil || scheme == "" {

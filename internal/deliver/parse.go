@@ -1,11 +1,9 @@
 package deliver
 
 import (
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"path"
 	"regexp"
 	"slices"
@@ -304,51 +302,31 @@ func (p *problems) checkSink(at []any, s *Sink) {
 
 // checkSinkType checks what depends on the type of a sink.
 func (p *problems) checkSinkType(under func(string) []any, s *Sink) {
-	used := map[string]string{
-		TypeTerminal: "", TypeWebhook: "url secret headers", TypeChat: "url", TypeAlertmanager: "url headers", TypeExec: "command env",
-	}
-	fields, ok := used[s.Type]
+	kinds := sinkKinds()
+	k, ok := kinds[s.Type]
 	if !ok {
-		p.addAt(under("type"), "type is %s", strings.Join(slices.Sorted(maps.Keys(used)), ", "))
+		p.addAt(under("type"), "type is %s", strings.Join(slices.Sorted(maps.Keys(kinds)), ", "))
 		return
 	}
 	for _, f := range []struct {
 		key string
 		set bool
 	}{{"url", s.URL != ""}, {"secret", s.Secret != ""}, {"headers", s.Headers != nil}, {"command", s.Command != nil}, {"env", s.Env != nil}} {
-		if f.set && !slices.Contains(strings.Fields(fields), f.key) {
+		if f.set && !slices.Contains(strings.Fields(k.fields), f.key) {
 			p.addAt(under(f.key), "a sink of type %s has no %s", s.Type, f.key)
 		}
 	}
-	switch s.Type {
-	case TypeWebhook, TypeAlertmanager:
-		p.checkWebhook(under, s)
-	case TypeChat:
-		if err := checkChat(s.URL); err != nil {
-			p.addAt(under("url"), "%s", s.scrubText(err.Error()))
-		}
-	case TypeExec:
-		if len(s.Command) == 0 || s.Command[0] == "" {
-			p.addAt(under("command"), "command is a list: the program and its arguments")
-		}
-		for _, name := range []string{"PATH", "HOME", "LANG", "TZ"} {
-			if v, ok := p.lookup(name); ok {
-				s.base = append(s.base, name+"="+v)
-			}
+	for _, name := range []string{"PATH", "HOME", "LANG", "TZ"} {
+		if v, ok := p.lookup(name); ok {
+			s.base = append(s.base, name+"="+v)
 		}
 	}
-}
-
-func (p *problems) checkWebhook(under func(string) []any, s *Sink) {
-	if u, err := url.Parse(s.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		p.addAt(under("url"), "url begins with http:// or https:// and a host")
-	}
-	if s.Secret == "" {
+	if k.check == nil {
 		return
 	}
-	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(s.Secret, "whsec_"))
-	if err != nil || len(key) < 24 || len(key) > 64 {
-		p.addAt(under("secret"), "secret is whsec_ and 24 to 64 bytes in base64, such as `openssl rand -base64 32` gives")
+	found := k.check(s)
+	for _, field := range slices.Sorted(maps.Keys(found)) {
+		p.addAt(under(field), "%s", found[field])
 	}
 }
 

@@ -16,18 +16,9 @@ type Rules struct {
 	Rules []*Rule          `yaml:"rules"`
 }
 
-// The types of sinks.
-const (
-	TypeTerminal     = "terminal"
-	TypeWebhook      = "webhook"
-	TypeChat         = "chat"
-	TypeAlertmanager = "alertmanager"
-	TypeExec         = "exec"
-)
-
 // Sink is a target of alerts.
 type Sink struct {
-	Type string `yaml:"type"`
+	Type string `yaml:"type"` // one of those in kind.go
 	// URL is that of a webhook, an Alertmanager, or a chat or push service as
 	// shoutrrr has it, such as slack://hook:A-B-C@webhook.
 	URL string `yaml:"url"`
@@ -42,7 +33,7 @@ type Sink struct {
 	Expire   time.Duration `yaml:"expire"`   // age from which alerts aren't sent one by one; default 24h
 	Rate     *Rate         `yaml:"rate"`     // default: no limit
 
-	base    []string // environment of exec
+	base    []string // environment of programs
 	secrets []string // what must not be shown
 }
 

@@ -23,19 +23,11 @@ type sender interface {
 }
 
 func newSender(c Config, s *Sink, names subjects.Names) (sender, error) {
-	switch s.Type {
-	case TypeTerminal:
-		return terminal{c.Out}, nil
-	case TypeWebhook:
-		return newWebhook(c.Transport, s, names)
-	case TypeAlertmanager:
-		return newAlertmanager(c.Transport, s), nil
-	case TypeChat:
-		return &chat{url: s.URL}, nil
-	case TypeExec:
-		return newProgram(s, names), nil
+	k, ok := sinkKinds()[s.Type]
+	if !ok {
+		return nil, fmt.Errorf("type %q is unknown", s.Type)
 	}
-	return nil, fmt.Errorf("type %q is unknown", s.Type)
+	return k.open(c, s, names)
 }
 
 // terminal prints lines.
@@ -66,7 +58,7 @@ func (s *Sink) addSecrets(text string, isURL bool) {
 		if _, rest, ok := strings.Cut(text, "://"); ok {
 			text = rest
 		}
-		if u, err := url.Parse("x://" + text); err == nil && (s.Type == TypeWebhook || s.Type == TypeAlertmanager) {
+		if u, err := url.Parse("x://" + text); err == nil && sinkKinds()[s.Type].openHost {
 			text = u.User.String() + " " + u.Path + " " + u.RawQuery // the host may be shown
 		}
 	}
