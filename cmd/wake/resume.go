@@ -15,6 +15,7 @@ type resumeOptions struct {
 	command wire.Command
 	autoRun bool
 	sets    []string
+	budget  budgetOptions
 }
 
 func (o *resumeOptions) addFlags(flags *pflag.FlagSet) {
@@ -25,9 +26,14 @@ func (o *resumeOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agents, `key=value`: model, permissionMode, maxTurns, maxBudgetUsd, workspace …, or NODE.model for one")
 	flags.StringSliceVar(&c.Rerun, "rerun", nil, "execute this interrupted `node` again")
 	flags.StringSliceVar(&c.Fail, "fail", nil, "give this interrupted `node` up")
+	o.budget.addFlags(flags)
 }
 
-func (o *resumeOptions) checkFlags() error {
+// checkFlags checks what needs no run to be checked, and takes the budget over.
+func (o *resumeOptions) checkFlags(flags *pflag.FlagSet) (err error) {
+	if o.command.Limits, err = o.budget.limits(flags); err != nil {
+		return err
+	}
 	if s := o.command.Strategy; s != "crash" && s != "manual" {
 		return usageError("crash and manual are known", "--strategy: %q is unknown", s)
 	}
@@ -53,11 +59,17 @@ runner, or the next one to start, goes on with it.
     wake resume @last -m "the API is back"     tell the agents why
     wake resume @last --rerun deploy           decide about a command whose outcome is unknown
     wake resume @last --set model=opus         with other settings from here on
+    wake resume @last --budget-usd 10          which may now cost $10 in all
+
+A run that has spent its budget may spend as much again if no other one is given.
 
 ` + runHelp,
 		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.checkFlags(cmd.Flags()); err != nil {
+				return err
+			}
 			return a.resumeRun(cmd.Context(), o, func(s *session) (string, error) {
 				return s.Find(cmd.Context(), args[0])
 			})
@@ -67,6 +79,7 @@ runner, or the next one to start, goes on with it.
 	o.addFlags(cmd.Flags())
 	completeFlag(cmd, "rerun", a.completeNode)
 	completeFlag(cmd, "fail", a.completeNode)
+	completeFlag(cmd, "budget-then", cobra.FixedCompletions([]string{wire.BudgetPause, wire.BudgetAbort}, cobra.ShellCompDirectiveNoFileComp))
 	completeFlag(cmd, "strategy", cobra.FixedCompletions([]string{"crash", "manual"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -78,9 +91,6 @@ func (a *app) resumeSession(ctx context.Context, id string, o resumeOptions) err
 
 // resumeRun resumes the run that find finds.
 func (a *app) resumeRun(ctx context.Context, o resumeOptions, find func(*session) (string, error)) error {
-	if err := o.checkFlags(); err != nil {
-		return err
-	}
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err

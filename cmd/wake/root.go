@@ -104,6 +104,9 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run fai
 			if session == "" {
 				return cmd.Help()
 			}
+			if err := o.checkFlags(cmd.Flags()); err != nil {
+				return err
+			}
 			return a.resumeSession(cmd.Context(), session, o)
 		},
 	}

@@ -34,6 +34,7 @@ type runOptions struct {
 	fixtures, workspace string
 	sets, labels        []string
 	detach              bool
+	budget              budgetOptions
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -49,6 +50,9 @@ detaches; the run goes on. The exit code is 4 if the run fails.`,
 			if err != nil {
 				return err
 			}
+			if request.Limits, err = o.budget.limits(cmd.Flags()); err != nil {
+				return err
+			}
 			if err := a.checkRequest(request); err != nil {
 				return err
 			}
@@ -56,8 +60,10 @@ detaches; the run goes on. The exit code is 4 if the run fails.`,
 		},
 	}
 	runFlags(cmd.Flags(), &o)
+	o.budget.addFlags(cmd.Flags())
 	cmd.Flags().StringVar(&o.fixtures, "fixtures", "", "`folder` of recorded calls that stand in for every agent")
 	cmd.Flags().BoolVar(&o.detach, "detach", false, "don't follow, only print the id")
+	completeFlag(cmd, "budget-then", cobra.FixedCompletions([]string{wire.BudgetPause, wire.BudgetAbort}, cobra.ShellCompDirectiveNoFileComp))
 	completeFlag(cmd, "fixtures", completeDir)
 	completeFlag(cmd, "workspace", completeDir)
 	cmd.Flags().StringVar(&a.redact, "redact", string(redact.Known), "which `secrets` a flow may not have: "+redactLevels())
@@ -342,7 +348,12 @@ func (a *app) watchRun(ctx context.Context, log *feed.Reader, runID string, from
 // somebody.
 func (a *app) tellPause(ctx context.Context, log *feed.Reader, e eventlog.Entry) error {
 	p, ok := e.Event.Payload.(*wire.FlowPaused)
-	if !ok || p.Reason != wire.PauseRequiresAction && p.Reason != wire.PauseWorkspaceLost && p.Reason != wire.PauseEndedItsRunner {
+	if !ok {
+		return nil
+	}
+	switch p.Reason {
+	case wire.PauseRequiresAction, wire.PauseWorkspaceLost, wire.PauseEndedItsRunner, wire.PauseBudget:
+	default:
 		return nil
 	}
 	state, err := presentState(ctx, log, e.RunID)

@@ -127,6 +127,8 @@ func toDo(run string, status wire.RunStatus, reason string, interrupted []string
 		return "nothing: it goes on with its parent run"
 	case reason == wire.PauseEndedItsRunner:
 		return "see what its runners wrote last; " + resume + " once the cause is mended"
+	case reason == wire.PauseBudget:
+		return resume + " grants as much again, --budget-usd and --budget-tokens another amount in all; wake abort " + run + " ends it"
 	case reason == wire.PauseWorkspaceLost:
 		return "start the runner that has its folder; " + resume + " once the folder is there"
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"code.wake.dev/wake/internal/jsonata"
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -60,10 +61,14 @@ func Start(d *Definition, r wire.RunRequest) []*wire.Event {
 	labels := map[string]string{}
 	maps.Copy(labels, d.Labels)
 	maps.Copy(labels, r.Labels)
+	var limits wire.Raw
+	if b := d.Budget; b != nil {
+		limits = ledger.Budget{Usd: b.Usd, Tokens: b.Tokens, Then: b.Then}.Limits()
+	}
 	events := []*wire.Event{{Payload: &wire.FlowStart{
 		FlowName: d.Name, Definition: d.raw, DefinitionHash: d.hash,
 		Input: r.Input, Labels: labels, ParentRun: r.ParentRun, ParentNode: r.ParentNode, ParentCall: r.ParentCall,
-		Limits: r.Limits, Overrides: r.Overrides, Fixtures: r.Fixtures, Workspace: r.Workspace,
+		Limits: ledger.MergeLimits(limits, r.Limits), Overrides: r.Overrides, Fixtures: r.Fixtures, Workspace: r.Workspace,
 	}}}
 	if given, ok := r.State.Any().(map[string]any); ok && len(given) > 0 {
 		state, _ := d.State.Any().(map[string]any)
@@ -149,6 +154,10 @@ func (p *planner) makeStep() bool {
 	p.wake = 0
 	if p.endOnFailure() {
 		return true
+	}
+	if p.isSpent() && !p.isAllSettled() {
+		p.keepBudget()
+		return len(p.events) > before
 	}
 	for _, v := range p.d.graph.order {
 		p.advanceNode(v)

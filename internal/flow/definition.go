@@ -27,12 +27,20 @@ type Definition struct {
 	Pool        string            `json:"pool,omitempty"`      // of nodes that name none
 	Labels      map[string]string `json:"labels,omitempty"`    // of its runs
 	Hooks       []Hook            `json:"hooks,omitempty"`     // of its agents
+	Budget      *Budget           `json:"budget,omitempty"`    // of each run
 
 	graph graph
 	raw   wire.Raw
 	hash  string
 
 	embedded map[string]place // where flows within it stand
+}
+
+// Budget is what a run may spend, and what follows when it is spent; see [ledger.Budget].
+type Budget struct {
+	Usd    float64 `json:"usd,omitempty"`
+	Tokens int64   `json:"tokens,omitempty"`
+	Then   string  `json:"then,omitempty"`
 }
 
 // WorkspaceShared is the workspace of a flow whose folder all runners see.

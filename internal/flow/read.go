@@ -31,6 +31,7 @@ func readDefinition(ps *problems, t *tree) *Definition {
 		Pool:        r.readPool(o),
 		Labels:      o.takeTextMap("labels"),
 		Hooks:       r.readHooks(o),
+		Budget:      r.readBudget(o),
 	}
 	if o.needField("name") != nil && d.Name == "" {
 		r.addProblem(t.get("name").at, "name", "must not be empty")

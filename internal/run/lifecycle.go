@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -103,6 +104,7 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 			return f.illegalEvent("node %q was not interrupted", id)
 		}
 	}
+	f.grantBudget(p)
 	if !p.Hold {
 		f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunRunning, "", 0
 	}
@@ -131,6 +133,21 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 	}
 	f.removeObeyed(func(c wire.Raw) bool { return commandField(c, "type") == "resume" })
 	return nil
+}
+
+// grantBudget has the run spend more: up to limits that are given, else, if its budget has paused
+// it, as much as before once more.
+func (f *fold) grantBudget(p *wire.FlowResumed) {
+	limits := p.Limits
+	if Ref(limits) != "" {
+		limits = nil // no budget is that large
+	}
+	switch {
+	case len(limits) > 0:
+		f.s.Limits, f.s.BudgetFrom = ledger.MergeLimits(f.s.Limits, limits), nil
+	case !p.Hold && f.s.Reason == wire.PauseBudget:
+		f.s.BudgetFrom = new(ledger.Spent(f.s.Usage))
+	}
 }
 
 // agentType is the type of nodes that agents execute.
@@ -216,6 +233,7 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	parent.RunID, parent.ParentRun, parent.ParentNode, parent.ParentCall = f.s.RunID, "", "", ""
 	parent.StartedAt = f.e.Timestamp
 	parent.Inbox, parent.CommandPos, parent.CommandIDs, parent.NoticesLost = []wire.InboxEntry{}, 0, nil, 0
+	parent.BudgetFrom = nil
 	parent.Usage, parent.WaitedMs, parent.WaitsSince = wire.UsageTotals{}, 0, 0
 	parent.EndedAt, parent.PausedAt, parent.ResumedAt = 0, 0, 0
 	parent.VoidEvents, parent.EventCount = f.s.VoidEvents, f.s.EventCount

@@ -94,6 +94,8 @@ func (n Notice) causeText() string {
 		return "Whoever operates the run has paused it."
 	case wire.PauseParent:
 		return "The run that has started yours was paused, and yours with it."
+	case wire.PauseBudget:
+		return "The run had spent its budget. Whoever operates it has granted more."
 	}
 	return "The run was paused: " + oneLine(n.Cause, maxNotice) + "."
 }

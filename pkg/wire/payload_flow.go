@@ -26,7 +26,7 @@ type FlowStart struct {
 	ParentRun      string // the run that started this one, if any
 	ParentNode     string // its node, if any
 	ParentCall     string // the call of that node's agent that waits for this run, "<execId>/<callId>", if one does
-	Limits         Raw    // limits given at the start, such as maxCostUsd
+	Limits         Raw    // what the run may spend: maxCostUsd, maxTokens, and then: pause (default) or abort; 0 is no bound
 	Overrides      Raw    // those of the run that started this one; see [FlowResumed.Overrides]
 	Fixtures       string // folder of recorded calls that stand in for every agent
 	Workspace      string // folder the run works in, if the submitter named one
@@ -58,7 +58,7 @@ type FlowComplete struct {
 }
 
 // The reasons of a pause. Agents at work are interrupted by an operator's pause,
-// be it that of a parent run, and if the run is set aside; otherwise what has begun goes on, and nothing new
+// be it that of a parent run, if the run is set aside, and if its budget is spent; otherwise what has begun goes on, and nothing new
 // begins.
 const (
 	PauseOperator       = "operator"
@@ -66,6 +66,13 @@ const (
 	PauseRequiresAction = "requires_action"  // somebody has to decide about an interrupted node
 	PauseWorkspaceLost  = "WORKSPACE_LOST"   // the folder of the run is on a runner that is gone
 	PauseEndedItsRunner = "ENDED_ITS_RUNNER" // taking the run over has ended the process several times
+	PauseBudget         = "BUDGET"           // what the run may spend is spent; resuming it grants as much again
+)
+
+// What follows when the budget of a run is spent; see [FlowStart.Limits].
+const (
+	BudgetPause = "pause"
+	BudgetAbort = "abort"
 )
 
 // FlowPaused stops the scheduling of a run until it is resumed.
@@ -84,6 +91,9 @@ type FlowResumed struct {
 	// Overrides are settings of agents from here on: option → value, or node →
 	// options. Option workspace is the folder that the run works in instead.
 	Overrides Raw
+	// Limits take the place of those of the run, field by field, for all that it spends; see [FlowStart.Limits]. Without
+	// any, the resumption of a run whose budget is spent grants as much again.
+	Limits Raw
 }
 
 // FlowAborted ends a run from outside.
@@ -299,6 +309,7 @@ func (p *FlowResumed) visitFields(f *fields) {
 	f.strs("rerun", &p.Rerun, optional)
 	f.strs("fail", &p.Fail, optional)
 	f.raw("overrides", &p.Overrides, optional)
+	f.raw("limits", &p.Limits, optional)
 }
 
 func (p *FlowAborted) visitFields(f *fields) {

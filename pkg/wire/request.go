@@ -12,9 +12,9 @@ type RunRequest struct {
 	ParentRun  string            `json:"parentRun,omitempty"`
 	ParentNode string            `json:"parentNode,omitempty"`
 	ParentCall string            `json:"parentCall,omitempty"` // see [FlowStart.ParentCall]
-	Limits     Raw               `json:"limits,omitempty"`
-	Overrides  Raw               `json:"overrides,omitempty"` // see [FlowResumed.Overrides]
-	Fixtures   string            `json:"fixtures,omitempty"`  // absolute path, as the runner sees it
+	Limits     Raw               `json:"limits,omitempty"`     // see [FlowStart.Limits]; its fields take the place of those of the flow's budget
+	Overrides  Raw               `json:"overrides,omitempty"`  // see [FlowResumed.Overrides]
+	Fixtures   string            `json:"fixtures,omitempty"`   // absolute path, as the runner sees it
 	Workspace  string            `json:"workspace,omitempty"`
 
 	// WorkspaceAt is the runner that has Workspace already; "": whoever begins the run makes it.
@@ -71,6 +71,7 @@ type Command struct {
 	Rerun     []string `json:"rerun,omitempty"`     // resume; see [FlowResumed]
 	Fail      []string `json:"fail,omitempty"`      // resume; see [FlowResumed]
 	Overrides Raw      `json:"overrides,omitempty"` // resume, fork; see [FlowResumed]
+	Limits    Raw      `json:"limits,omitempty"`    // resume; see [FlowResumed]
 
 	Label string `json:"label,omitempty"` // bookmark
 	Force bool   `json:"force,omitempty"` // bookmark: move the label if it is there

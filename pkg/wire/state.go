@@ -59,6 +59,7 @@ type State struct {
 	Input          Raw               `json:"input,omitempty"`
 	Labels         map[string]string `json:"labels,omitempty"`
 	Limits         Raw               `json:"limits,omitempty"`
+	BudgetFrom     *Spent            `json:"budgetFrom,omitempty"` // what had been spent when the budget was last granted again
 	Fixtures       string            `json:"fixtures,omitempty"`
 	Workspace      string            `json:"workspace,omitempty"`
 	Imported       string            `json:"imported,omitempty"`
@@ -166,6 +167,12 @@ type Spending struct {
 	CostUsd                  float64 `json:"costUsd,omitempty"`
 	ComputedUsd              float64 `json:"computedUsd,omitempty"` // see [UsageTotals.ComputedUsd]; so is Unpriced
 	Unpriced                 int64   `json:"unpriced,omitempty"`
+}
+
+// Spent is what a run has spent, as its budget counts it.
+type Spent struct {
+	Usd    float64 `json:"usd,omitempty"`
+	Tokens int64   `json:"tokens,omitempty"`
 }
 
 // Question is a message of an agent to its parent that waits for an answer.

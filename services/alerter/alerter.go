@@ -71,9 +71,9 @@ type Alerter struct {
 	limits     atomic.Pointer[limits]
 
 	// Owned by Run.
-	kv     *eventlog.Bucket
-	told   uncertainAlerts
-	ledger ledger
+	kv   *eventlog.Bucket
+	told uncertainAlerts
+	days daySum
 
 	printing sync.Mutex
 }
@@ -333,7 +333,7 @@ func (a *Alerter) Runs(ctx context.Context) ([]string, error) {
 		if wire.Unmarshal(e.Value, &r) != nil {
 			continue
 		}
-		a.ledger.noteSpending(r.Run.ID, r.Spending)
+		a.days.noteSpending(r.Run.ID, r.Spending)
 		if r.Deadline > 0 {
 			runs = append(runs, r.Run.ID)
 		}

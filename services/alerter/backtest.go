@@ -47,7 +47,7 @@ func Backtest(s Settings, entries []eventlog.Entry) []wire.Alert {
 type backtest struct {
 	limits *limits
 	runs   map[string]*record
-	ledger ledger
+	days   daySum
 	alerts []datedAlert
 }
 
@@ -79,11 +79,11 @@ func (t *backtest) applyInput(r *record, in input) {
 	for _, f := range found {
 		t.addAlert(f, in)
 	}
-	t.ledger.noteSpending(r.Run.ID, r.Spending)
-	if found, budget := t.ledger.crossBudget(t.limits.Budget); len(found) > 0 {
+	t.days.noteSpending(r.Run.ID, r.Spending)
+	if found, budget := t.days.crossBudget(t.limits.Budget); len(found) > 0 {
 		in.Run = systemRun()
 		t.addAlert(found[0], in)
-		t.ledger.told = budget
+		t.days.told = budget
 	}
 }
 

@@ -6,18 +6,22 @@ import (
 	"strconv"
 	"time"
 
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// spending finds that a run has cost more than a budget.
+// spending finds that a run has cost more than a budget, or used more tokens.
 type spending struct {
-	Usd   float64            `json:"usd,omitempty"`
-	Execs map[string]float64 `json:"execs,omitempty"` // what the turns of open executions cost
-	Limit float64            `json:"limit,omitempty"` // the run's own
-	Told  float64            `json:"told,omitempty"`  // the highest budget that was told
-	Share float64            `json:"share,omitempty"` // of Limit that was told
-	Day   int64              `json:"day,omitempty"`   // days since 1970, UTC
-	OfDay float64            `json:"ofDay,omitempty"` // what was spent on it
+	Usd    float64                  `json:"usd,omitempty"`
+	Tokens int64                    `json:"tokens,omitempty"`
+	Nodes  map[string]ledger.Ledger `json:"nodes,omitempty"`  // the accounts of open executions
+	Limits wire.Raw                 `json:"limits,omitempty"` // the run's own
+	From   wire.Spent               `json:"from"`             // what had been spent when they were last granted again
+	Spent  bool                     `json:"spent,omitempty"`  // that has paused the run
+	Told   float64                  `json:"told,omitempty"`   // the highest budget that was told
+	Share  float64                  `json:"share,omitempty"`  // of the limits that was told
+	Day    int64                    `json:"day,omitempty"`    // days since 1970, UTC
+	OfDay  float64                  `json:"ofDay,omitempty"`  // what was spent on it
 }
 
 const dayMs = 24 * int64(time.Hour/time.Millisecond)
@@ -30,63 +34,102 @@ func (s spending) detect(in input) (spending, []finding, int64) {
 	e := in.Event
 	switch p := e.Payload.(type) {
 	case *wire.FlowStart:
-		s.Limit, _ = numberOf(p.Limits.Get("maxCostUsd"))
-	case *wire.TurnEnd:
-		if p.TurnCostUsd != nil && *p.TurnCostUsd > 0 {
-			s = s.addCost(in.At, *p.TurnCostUsd)
-			s.Execs = withKey(s.Execs, e.ExecID, min(s.Execs[e.ExecID]+*p.TurnCostUsd, wire.MaxCostUsd))
-			return s.crossBudget(in)
+		s.Limits = p.Limits
+	case *wire.RunForked:
+		var parent wire.State
+		if wire.Unmarshal(p.State, &parent) == nil {
+			s.Limits = parent.Limits
 		}
-	case *wire.AgentComplete: // agents that don't tell the cost of turns tell it here
-		if p.TotalCostUsd != nil && *p.TotalCostUsd > s.Execs[e.ExecID] {
-			s = s.addCost(in.At, *p.TotalCostUsd-s.Execs[e.ExecID])
-			s.Execs = withKey(s.Execs, e.ExecID, *p.TotalCostUsd)
-			return s.crossBudget(in)
+	case *wire.FlowPaused:
+		s.Spent = p.Reason == wire.PauseBudget
+	case *wire.FlowResumed:
+		return s.grantBudget(p), nil, 0
+	case *wire.NodeStart, *wire.AgentStart, *wire.Usage, *wire.TurnEnd, *wire.AgentComplete:
+		if e.NodeID == wire.RunNode {
+			return s, nil, 0
 		}
+		account := s.Nodes[e.NodeID]
+		for _, x := range account.Apply(e) {
+			s = s.addCost(in.At, x.CostUsd)
+			s.Tokens += ledger.TokensIn(x.Spending) + x.OutputTokens
+		}
+		s.Nodes = withKey(s.Nodes, e.NodeID, account)
+		return s.crossBudget(in)
 	case *wire.AgentTool: // the day has it from the run that the call has started
 		if p.ChildCostUsd != nil && *p.ChildCostUsd > 0 {
 			s.Usd = min(s.Usd+*p.ChildCostUsd, wire.MaxCostUsd)
 			return s.crossBudget(in)
 		}
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
-		s.Execs = withoutKey(s.Execs, e.ExecID)
+		s.Nodes = withoutKey(s.Nodes, e.Node())
 	}
 	return s, nil, 0
 }
 
+// grantBudget counts anew what is spent of a budget that was granted again; one that takes the
+// place of another is that of all that the run spends.
+func (s spending) grantBudget(p *wire.FlowResumed) spending {
+	switch {
+	case len(p.Limits) > 0:
+		s.Limits, s.From, s.Share = ledger.MergeLimits(s.Limits, p.Limits), wire.Spent{}, 0
+	case s.Spent && !p.Hold:
+		s.From, s.Share = s.sum(), 0
+	}
+	s.Spent = s.Spent && p.Hold
+	return s
+}
+
+func (s spending) sum() wire.Spent { return wire.Spent{Usd: s.Usd, Tokens: s.Tokens} }
+
+// addCost adds what an entry of the ledger says, which may be less than nothing.
 func (s spending) addCost(at int64, usd float64) spending {
-	if day := at / dayMs; day != s.Day {
+	if day := at / dayMs; day != s.Day && usd != 0 {
 		s.Day, s.OfDay = day, 0
 	}
-	s.Usd, s.OfDay = min(s.Usd+usd, wire.MaxCostUsd), min(s.OfDay+usd, wire.MaxCostUsd)
+	s.Usd, s.OfDay = min(max(0, s.Usd+usd), wire.MaxCostUsd), min(max(0, s.OfDay+usd), wire.MaxCostUsd)
 	return s
 }
 
 // crossBudget tells the highest budget that has been reached.
 func (s spending) crossBudget(in input) (spending, []finding, int64) {
-	var found []finding
-	if s.Limit <= 0 || len(in.Limits.Budget.Shares) == 0 {
-		if b, ok := highestReached(in.Limits.Budget.Run, s.Usd); ok && b > s.Told {
-			s.Told = b
-			found = append(found, s.budgetFinding(in, b, wire.SeverityWarning, "usd"+formatNumber(b)))
+	own := ledger.BudgetOf(s.Limits)
+	if own.Usd <= 0 && own.Tokens <= 0 || len(in.Limits.Budget.Shares) == 0 {
+		b, ok := highestReached(in.Limits.Budget.Run, s.Usd)
+		if !ok || b <= s.Told {
+			return s, nil, 0
 		}
-		return s, found, 0
+		s.Told = b
+		f := budgetFinding(in, wire.SeverityWarning, "usd"+formatNumber(b))
+		f.Text, f.Data = fmt.Sprintf(textSpent, formatDollars(s.Usd), formatDollars(b)), budgetData(s.Usd, b)
+		return s, []finding{f}, 0
 	}
-	if share, ok := highestReached(in.Limits.Budget.Shares, s.Usd/s.Limit); ok && share > s.Share {
-		s.Share = share
-		severity := wire.SeverityWarning
-		if share >= 1 {
-			severity = wire.SeverityError
-		}
-		found = append(found, s.budgetFinding(in, s.Limit, severity, "share"+formatNumber(share)))
+	spent, ofTokens := own.Share(s.sum(), s.From)
+	share, ok := highestReached(in.Limits.Budget.Shares, spent+rounding)
+	if !ok || share <= s.Share {
+		return s, nil, 0
 	}
-	return s, found, 0
+	s.Share = share
+	severity := wire.SeverityWarning
+	if share >= 1 {
+		severity = wire.SeverityError
+	}
+	f := budgetFinding(in, severity, "share"+formatNumber(share))
+	if usd, tokens := s.Usd-s.From.Usd, s.Tokens-s.From.Tokens; ofTokens {
+		f.Text = fmt.Sprintf(textUsed, formatCount(tokens, "token"), own.Tokens)
+		f.Data = map[string]any{"tokens": tokens, "budgetTokens": own.Tokens, "costUsd": usd, "currentCost": usd}
+	} else {
+		f.Text, f.Data = fmt.Sprintf(textSpent, formatDollars(usd), formatDollars(own.Usd)), budgetData(usd, own.Usd)
+	}
+	return s, []finding{f}, 0
 }
 
-func (s spending) budgetFinding(in input, budget float64, severity wire.Severity, level string) finding {
+// rounding is what sums of costs may lack.
+const rounding = 1e-9
+
+func budgetFinding(in input, severity wire.Severity, level string) finding {
 	return finding{
 		Kind: kindBudget, Severity: severity, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: in.Pos, Level: level,
-		Text: fmt.Sprintf(textSpent, formatDollars(s.Usd), formatDollars(budget)), Event: "budget_alert", Data: budgetData(s.Usd, budget),
+		Event: "budget_alert",
 	}
 }
 
@@ -109,21 +152,8 @@ func highestReached[N int | float64](thresholds []N, x N) (highest N, ok bool) {
 // formatNumber is a number as it is written in a key.
 func formatNumber(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
-// numberOf reads a value that is a number.
-func numberOf(v wire.Raw) (float64, bool) {
-	switch x := v.Any().(type) {
-	case int64:
-		return float64(x), true
-	case uint64:
-		return float64(x), true
-	case float64:
-		return x, true
-	}
-	return 0, false
-}
-
-// ledger adds up what all runs spend on a day.
-type ledger struct {
+// daySum adds up what all runs spend on a day.
+type daySum struct {
 	day  int64
 	runs map[string]float64
 	sum  float64
@@ -131,12 +161,12 @@ type ledger struct {
 }
 
 // noteSpending notes what a run has spent on its latest day; days that are over don't count.
-func (l *ledger) noteSpending(runID string, s spending) {
+func (l *daySum) noteSpending(runID string, s spending) {
 	if s.Day < l.day || s.OfDay == 0 {
 		return
 	}
 	if s.Day > l.day {
-		*l = ledger{day: s.Day, runs: map[string]float64{}}
+		*l = daySum{day: s.Day, runs: map[string]float64{}}
 	}
 	l.sum += s.OfDay - l.runs[runID]
 	l.runs[runID] = s.OfDay
@@ -144,7 +174,7 @@ func (l *ledger) noteSpending(runID string, s spending) {
 
 // crossBudget tells the highest budget of the day that has been reached. Whoever
 // adds up the same day finds the same under the same key.
-func (l *ledger) crossBudget(b Budget) (found []finding, budget float64) {
+func (l *daySum) crossBudget(b Budget) (found []finding, budget float64) {
 	budget, ok := highestReached(b.Day, l.sum)
 	if !ok || budget <= l.told {
 		return nil, 0

@@ -34,13 +34,13 @@ func (a *Alerter) raiseAlerts(ctx context.Context, r record, in input, known boo
 	if err := a.publishAll(ctx, &a.told, in, found); err != nil {
 		return r, err
 	}
-	a.ledger.noteSpending(next.Run.ID, next.Spending)
-	if found, budget := a.ledger.crossBudget(in.Limits.Budget); len(found) > 0 {
+	a.days.noteSpending(next.Run.ID, next.Spending)
+	if found, budget := a.days.crossBudget(in.Limits.Budget); len(found) > 0 {
 		in.Run = systemRun()
 		if err := a.publishAll(ctx, &a.told, in, found); err != nil {
 			return r, err
 		}
-		a.ledger.told = budget
+		a.days.told = budget
 	}
 	return next, nil
 }

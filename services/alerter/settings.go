@@ -46,7 +46,7 @@ type Stuck struct {
 // Budget is about money, in US dollars.
 type Budget struct {
 	Run    []float64 `yaml:"run"`    // spent by a run without a limit of its own; default 1, 5, 10, 25
-	Shares []float64 `yaml:"shares"` // of the run's own limit maxCostUsd, 0 to 1; default 0.5, 0.8, 1
+	Shares []float64 `yaml:"shares"` // of the run's own budget, 0 to 1; default 0.5, 0.8, 1
 	Day    []float64 `yaml:"day"`    // spent by all runs on a day (UTC); default 25, 50, 100
 }
 

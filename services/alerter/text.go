@@ -32,6 +32,7 @@ const (
 	textStuckTool = "⚠️ %s has been running for %s (last: %s)"
 
 	textSpent    = "💰 %s spent (budget: %s)"
+	textUsed     = "💰 %s used (budget: %d)"
 	textSpentDay = "💰 %s spent by all runs on %s (budget: %s)"
 
 	textTaskDone    = "📋 [%d/%d] %s ✅"

@@ -20,7 +20,9 @@ func waitingFindings(in input) []finding {
 	}
 	switch p := in.Event.Payload.(type) {
 	case *wire.FlowPaused:
-		if p.Reason != wire.PauseRequiresAction && p.Reason != wire.PauseWorkspaceLost && p.Reason != wire.PauseEndedItsRunner {
+		switch p.Reason {
+		case wire.PauseRequiresAction, wire.PauseWorkspaceLost, wire.PauseEndedItsRunner, wire.PauseBudget:
+		default:
 			return nil
 		}
 		message := timeline.Line(p.Message, maxMessage)

@@ -185,6 +185,8 @@ func pausedFor(reason string) string {
 		return "the runner that has its folder"
 	case wire.PauseEndedItsRunner:
 		return "somebody to find out why it ended its runners"
+	case wire.PauseBudget:
+		return "somebody to grant more, its budget is spent"
 	case wire.PauseParent:
 		return "its parent run, which is paused"
 	}

@@ -11,6 +11,7 @@ import (
 
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/lease"
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/tracing"
 	"code.wake.dev/wake/pkg/subjects"
@@ -75,6 +76,9 @@ func parseRequest(data []byte) (wire.RunRequest, *flow.Definition, error) {
 		return req, nil, err
 	}
 	if err := subjects.CheckID(req.RunID); err != nil {
+		return req, nil, err
+	}
+	if err := ledger.CheckLimits(req.Limits); err != nil {
 		return req, nil, err
 	}
 	if len(req.Definition) == 0 || string(req.Definition) == string(wire.Null) {

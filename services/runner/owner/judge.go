@@ -187,7 +187,7 @@ func (j *judge) judgeResume() ([]*wire.Event, error) {
 	}
 	r := &wire.FlowResumed{
 		Message: cmd.Message, Strategy: cmp.Or(cmd.Strategy, command.StrategyCrash), Hold: cmd.AutoRun != nil && !*cmd.AutoRun,
-		Rerun: cmd.Rerun, Fail: cmd.Fail, Overrides: cmd.Overrides,
+		Rerun: cmd.Rerun, Fail: cmd.Fail, Overrides: cmd.Overrides, Limits: cmd.Limits,
 	}
 	if r.Strategy != command.StrategyCrash && r.Strategy != command.StrategyManual {
 		return nil, command.Reject(wire.CodeBadRequest, "strategy is %q, not crash or manual", cmd.Strategy)
@@ -200,6 +200,9 @@ func (j *judge) judgeResume() ([]*wire.Event, error) {
 			"tool calls are open%s: strategy manual leaves them as they are, so the agents can't go on; deal with them and say autoRun false (--auto-run=false), or let strategy crash seal them", listText(openCalls(s)))
 	}
 	if err := checkOverrides(r.Overrides, s); err != nil {
+		return nil, err
+	}
+	if err := checkLimits(r.Limits, s); err != nil {
 		return nil, err
 	}
 	return []*wire.Event{{Payload: r}}, nil

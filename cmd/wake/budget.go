@@ -1,0 +1,49 @@
+package main
+
+import (
+	"math"
+
+	"github.com/spf13/pflag"
+
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// budgetOptions are the flags of what a run may spend.
+type budgetOptions struct {
+	usd    float64
+	tokens int64
+	then   string
+}
+
+func (o *budgetOptions) addFlags(flags *pflag.FlagSet) {
+	flags.Float64Var(&o.usd, "budget-usd", 0, "what the run may cost, in US `dollars`; 0: no bound, also if the flow has one")
+	flags.Int64Var(&o.tokens, "budget-tokens", 0, "how many `tokens` it may use, those of the cache included; 0: no bound")
+	flags.StringVar(&o.then, "budget-then", "", "what follows when that is spent: `pause` or abort (default: as the flow says, else pause)")
+}
+
+// limits are the limits of the flags that were given, nil if none was.
+func (o *budgetOptions) limits(flags *pflag.FlagSet) (wire.Raw, error) {
+	given := map[string]any{}
+	if flags.Changed("budget-usd") {
+		if !(o.usd >= 0 && o.usd <= wire.MaxCostUsd) { // not a number, too
+			return nil, usageError("--budget-usd 2.50", "--budget-usd: %v is no number of US dollars from 0 on", o.usd)
+		}
+		given["maxCostUsd"] = o.usd
+	}
+	if flags.Changed("budget-tokens") {
+		if o.tokens < 0 || o.tokens > math.MaxInt64/2 {
+			return nil, usageError("--budget-tokens 500000", "--budget-tokens: %d is no number of tokens from 0 on", o.tokens)
+		}
+		given["maxTokens"] = o.tokens
+	}
+	if flags.Changed("budget-then") {
+		if o.then != wire.BudgetPause && o.then != wire.BudgetAbort {
+			return nil, usageError("pause and abort are known", "--budget-then: %q is unknown", o.then)
+		}
+		given["then"] = o.then
+	}
+	if len(given) == 0 {
+		return nil, nil
+	}
+	return wire.Marshal(given)
+}

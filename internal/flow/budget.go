@@ -1,0 +1,91 @@
+package flow
+
+import (
+	"fmt"
+
+	"code.wake.dev/wake/internal/ledger"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// readBudget reads what a run may spend.
+func (r *reader) readBudget(o *fields) *Budget {
+	t := o.takeField("budget")
+	if t == nil {
+		return nil
+	}
+	in := r.openObject(t, o.fieldName("budget"))
+	b := &Budget{Usd: r.takeDollars(in, "usd"), Tokens: in.takeCount("tokens", 1), Then: in.takeOneOf("then", wire.BudgetPause, wire.BudgetAbort)}
+	in.checkUnknown()
+	if t.kind == object && t.get("usd").isAbsent() && t.get("tokens").isAbsent() {
+		r.addProblem(t.at, o.fieldName("budget"), "needs usd or tokens")
+	}
+	return b
+}
+
+// takeDollars reads a positive amount.
+func (r *reader) takeDollars(o *fields, name string) float64 {
+	t := o.takeField(name)
+	if t == nil {
+		return 0
+	}
+	var usd float64
+	switch v := t.value.(type) {
+	case int64:
+		usd = float64(v)
+	case float64:
+		usd = v
+	}
+	if t.kind != scalar || !(usd > 0 && usd <= wire.MaxCostUsd) {
+		r.addProblem(t.at, o.fieldName(name), "must be a positive number of US dollars, not %s", t.kindName())
+		return 0
+	}
+	return usd
+}
+
+// isSpent reports whether the run has spent its budget.
+func (p *planner) isSpent() bool {
+	return ledger.BudgetOf(p.s.Limits).IsReached(ledger.Spent(p.s.Usage), p.budgetFrom())
+}
+
+func (p *planner) budgetFrom() wire.Spent {
+	if p.s.BudgetFrom == nil {
+		return wire.Spent{}
+	}
+	return *p.s.BudgetFrom
+}
+
+// keepBudget pauses or ends a run that has spent its budget, before it spends more: nothing begins,
+// and an agent that works is interrupted. One that has just ended its turn comes to its end first,
+// since most tell only then what they have cost.
+func (p *planner) keepBudget() {
+	open := p.openNodes()
+	resting := 0
+	for _, id := range open {
+		if n := p.s.Nodes[id]; n.Type == string(TypeAgent) && n.Turns > 0 && n.Breakpoint == "READY" {
+			resting++
+		}
+	}
+	if resting > 0 && resting == len(open) {
+		return
+	}
+	b := ledger.BudgetOf(p.s.Limits)
+	text := b.Text(ledger.Spent(p.s.Usage), p.budgetFrom())
+	if b.Then == wire.BudgetAbort {
+		p.emit("", &wire.FlowAborted{Reason: "budget spent: " + text})
+		return
+	}
+	p.emit("", &wire.FlowPaused{
+		Reason:  wire.PauseBudget,
+		Message: fmt.Sprintf("budget spent: %s; `wake resume %s` grants as much again, --budget-usd or --budget-tokens more", text, p.s.RunID),
+	})
+}
+
+// isAllSettled reports whether nothing of the run is left to do, but for loops that go round.
+func (p *planner) isAllSettled() bool {
+	for _, v := range p.d.graph.order {
+		if p.s.Nodes[v.ID].Open() || !p.isSettled(v.ID) {
+			return false
+		}
+	}
+	return true
+}
