@@ -1,9 +1,9 @@
 // Package redact takes secrets out of what is about to be stored: values that the
 // process knows, and what has the form of a key, a token or a password.
 //
-// Most texts have none, so all depends on seeing that soon: one pass that looks at
-// every third pair of bytes tells whether any word that belongs to a secret is in
-// a text.
+// Most texts have none, so all depends on seeing that soon: one pass over an encoded
+// event tells that nothing in it can belong to a secret, by blocks of 64 bytes ([scan]) or, where
+// the processor can't, by every third pair of bytes ([filter]).
 package redact
 
 import (
@@ -51,6 +51,7 @@ type Set struct {
 	rules  []rule
 	values []string // known ones in their spellings, the longest first
 	words  filter   // of all values and keywords
+	scan   *scan    // tells the same sooner; nil where there is none
 	begin  *beginnings
 }
 
@@ -77,16 +78,21 @@ func New(level Level, values []string) (*Set, error) {
 	slices.SortFunc(s.values, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 	s.values = slices.Compact(s.values)
 	words, short := slices.Clone(s.values), []string(nil)
+	anywhere := slices.DeleteFunc(slices.Clone(s.values), isRun)
 	for _, r := range s.rules {
 		for _, k := range r.keywords {
-			if len(k) >= block {
-				words = append(words, k)
-			} else {
+			if len(k) < block {
 				short = append(short, k)
+				continue
+			}
+			words = append(words, k)
+			if !r.run {
+				anywhere = append(anywhere, k)
 			}
 		}
 	}
 	s.words = newFilter(words)
+	s.scan = newScan(anywhere, &s.words)
 	s.begin = newBeginnings(append(words, short...))
 	return s, nil
 }
@@ -192,6 +198,14 @@ func (s *Set) Text(text string) (clean string, n int) {
 // isSuspect reports whether a text may have a secret, which may be hidden by what
 // people don't see.
 func (s *Set) isSuspect(text string) bool {
+	if s.scan != nil {
+		return s.scan.isSuspect(text)
+	}
+	return s.filterSuspects(text)
+}
+
+// filterSuspects is isSuspect without a scan.
+func (s *Set) filterSuspects(text string) bool {
 	return s.words.containsWord(text) || !visible.All(text) || strings.IndexByte(text, '@') >= 0 && strings.Contains(text, "://")
 }
 

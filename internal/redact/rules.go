@@ -20,6 +20,25 @@ type rule struct {
 	open *regexp.Regexp
 	// digit says that what has no digit is a word and no secret.
 	digit bool
+	// run says that a run of at least [minRun] bytes has the keyword and the secret, or is
+	// the secret that follows "bearer".
+	run bool
+}
+
+// minRun is the length in bytes of the shortest secret that is known by its length. A run is
+// ASCII beyond '*': no white space, quotes or parentheses.
+const minRun = 16
+
+func isRunByte(c byte) bool { return c > '*' && c < 0x80 }
+
+// isRun reports whether a text is a run that is long enough.
+func isRun(text string) bool {
+	for _, c := range []byte(text) {
+		if !isRunByte(c) {
+			return false
+		}
+	}
+	return len(text) >= minRun
 }
 
 // tokenRule is a rule of tokens: a prefix, and at least so many characters of a class
@@ -34,6 +53,7 @@ func tokenRule(prefix, class string, least int, keywords ...string) rule {
 		keywords: keywords,
 		match:    regexp.MustCompile("(" + prefix + class + length + ")"),
 		open:     regexp.MustCompile(anyOfWords(keywords) + class + `*\z`),
+		run:      true,
 	}
 }
 
@@ -64,6 +84,7 @@ func certainRules() []rule {
 			keywords: []string{"T3BlbkFJ", "sk-"},
 			match:    regexp.MustCompile(`(sk-[0-9A-Za-z]{20}T3BlbkFJ[0-9A-Za-z]{20})`),
 			open:     regexp.MustCompile(`sk-[0-9A-Za-z]{0,48}\z`),
+			run:      true,
 		},
 		tokenRule("sk-or-v1-", hexa, 32), // OpenRouter
 		tokenRule("gsk_", alnum, 40),     // Groq
@@ -79,6 +100,7 @@ func certainRules() []rule {
 			keywords: []string{"AKIA", "ASIA", "ABIA", "ACCA"},
 			match:    regexp.MustCompile(`\b((?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16})\b`),
 			open:     regexp.MustCompile(`(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{0,16}\z`),
+			run:      true,
 		},
 		tokenRule(`xox[abeoprs]-`, `[0-9A-Za-z-]`, 20, "xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-"), // Slack
 		tokenRule("xapp-", `[0-9A-Za-z-]`, 20),
@@ -98,11 +120,12 @@ func certainRules() []rule {
 		tokenRule("PMAK-", `[0-9a-f-]`, 50),
 		tokenRule("sntryu_", hexa, 64),
 		tokenRule("AGE-SECRET-KEY-1", `[0-9A-Z]`, 58),
-		tokenRule(`SG\.`, jwt, 60, expandPrefix("SG.", letters+digits+"_-")...), // SendGrid
+		tokenRule(`SG\.`, jwt, 60, expandPrefix("SG.", letters+digits+"_.-")...), // SendGrid
 		{ // JSON web tokens
-			keywords: expandPrefix("eyJ", "hi0jlqrw146p"),
+			keywords: expandPrefix("eyJ", letters+digits+"_-"),
 			match:    regexp.MustCompile(`(eyJ[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]*)`),
 			open:     regexp.MustCompile(`eyJ[0-9A-Za-z_-]*(?:\.[0-9A-Za-z_-]*){0,2}\z`),
+			run:      true,
 		},
 		{ // private keys, to their end or that of the text
 			keywords: []string{"-----BEGIN"},
@@ -114,6 +137,7 @@ func certainRules() []rule {
 			keywords: slices.Concat(expandPrefix("SUA", seeds), expandPrefix("SAA", seeds), expandPrefix("SOA", seeds)),
 			match:    regexp.MustCompile(`\b(S[UAO]A[A-P][A-Z2-7]{54})\b`),
 			open:     regexp.MustCompile(`S[UAO]A[A-P][A-Z2-7]{0,54}\z`),
+			run:      true,
 		},
 		{ // passwords in addresses
 			keywords: []string{"://"},
@@ -137,6 +161,7 @@ func certainRules() []rule {
 			match:    regexp.MustCompile(`(?i)earer\s+([0-9A-Za-z._~+/=-]{16,})`),
 			open:     regexp.MustCompile(`(?i)earer\s+[0-9A-Za-z._~+/=-]*\z`),
 			digit:    true,
+			run:      true,
 		},
 	}
 }

@@ -10,25 +10,32 @@ import (
 // Escape begins most control sequences.
 const Escape = 0x1b
 
-// leads are the bytes with which all that [Text] leaves out begins.
-const leads = "\x1b\xc2\xcd\xd8\xe1\xe2\xe3\xef\xf3"
+// Leads are the bytes with which all that [Text] leaves out begins.
+const Leads = "\x1b\xc2\xcd\xd8\xe1\xe2\xe3\xef\xf3"
 
 // All reports whether people see all of a text. It is quick where they do, and may
 // be asked about any bytes that have texts in them.
 func All(s string) bool {
-	for i := range len(leads) {
+	for i := range len(Leads) {
 		for at := 0; ; at++ {
-			n := strings.IndexByte(s[at:], leads[i])
+			n := strings.IndexByte(s[at:], Leads[i])
 			if n < 0 {
 				break
 			}
 			at += n
-			if r, _ := utf8.DecodeRuneInString(s[at:]); isUnseen(r) || isCommandStart(r) {
+			if BeginsUnseen(s[at:]) {
 				return false
 			}
 		}
 	}
 	return true
+}
+
+// BeginsUnseen reports whether a text begins with a character that people don't see, or
+// that may begin a control sequence.
+func BeginsUnseen(s string) bool {
+	r, _ := utf8.DecodeRuneInString(s)
+	return isUnseen(r) || isCommandStart(r)
 }
 
 // Text returns what people see of a text, and where in it each byte of that stands.
