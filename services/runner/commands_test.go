@@ -747,6 +747,40 @@ func TestChildPausedByItselfStaysPaused(t *testing.T) {
 	}
 }
 
+// Commands of one id to an ended run that are looked at side by side, by one runner or by several, fork it once.
+func TestForksOfEndedRunAtOnce(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		stop := b.runner("r1", &scripted{say: echo})
+		b.submit("run1", chain, func(r *wire.RunRequest) { r.Input = wire.Raw("\x81\xa3who\xa1x") })
+		b.ended("run1")
+		stop()
+		for _, id := range []string{"f1", "f2", "f3"} {
+			b.publish(subjects.Default.Command("run1"), wire.Command{Type: "fork", ID: "c1", RunID: "run1", NewID: id})
+		}
+		b.runner("r2", &scripted{say: echo})
+		b.runner("r3", &scripted{say: echo})
+		<-time.After(time.Minute)
+		accepted, began := 0, 0
+		for _, p := range records(b.read(subjects.NoRun)) {
+			switch {
+			case p.Accepted:
+				accepted++
+			case !strings.HasPrefix(p.Reason, "DUPLICATE: "):
+				t.Errorf("rejected: %s", p.Reason)
+			}
+		}
+		for _, id := range []string{"f1", "f2", "f3"} {
+			if len(b.read(id)) > 0 {
+				began++
+			}
+		}
+		if accepted != 1 || began != 1 {
+			t.Errorf("%d commands were accepted, %d forks began:\n%s", accepted, began, story(b.read(subjects.NoRun)))
+		}
+	})
+}
+
 // An ended run is forked once by a command, whatever else one of the same id says;
 // the same id means another command to another run.
 func TestForkOfEndedRunTwice(t *testing.T) {

@@ -84,26 +84,29 @@ func (in *Intake) nextCommands(ctx context.Context, c jetstream.Consumer) ([]jet
 type stray struct {
 	message jetstream.Msg
 	record  *wire.CommandReceived
+	// fork asks for one of a run that has ended; nil: the record says what becomes of the command.
+	fork *wire.Command
+	err  error // why the fork can't be judged now
 }
 
 // settleCommands deals with commands: those that are nobody's are recorded together.
 func (in *Intake) settleCommands(ctx context.Context, messages []jetstream.Msg) {
-	var strays []stray
+	var strays []*stray
 	for _, m := range messages {
 		meta, err := m.Metadata()
 		if err != nil {
 			in.cfg.Queue.Ack(ctx, m) // not from the stream
 			continue
 		}
-		record, wait, err := in.sortCommand(ctx, m, meta)
+		x, wait, err := in.sortCommand(ctx, m, meta)
 		switch {
 		case err != nil:
 			if ctx.Err() == nil {
 				in.cfg.Logger.Warn("command not looked at", "subject", m.Subject(), "error", err)
 			}
 			in.cfg.Queue.Again(ctx, m, askLast)
-		case record != nil:
-			strays = append(strays, stray{m, record})
+		case x != nil:
+			strays = append(strays, x)
 		case wait > 0:
 			in.cfg.Queue.Again(ctx, m, wait)
 		default:
@@ -118,18 +121,22 @@ func (in *Intake) settleCommands(ctx context.Context, messages []jetstream.Msg) 
 	if err != nil && !expected && ctx.Err() == nil {
 		in.cfg.Logger.Warn("rejected commands not recorded yet", "count", len(strays), "error", err)
 	}
-	for _, s := range strays {
-		if err != nil {
-			in.cfg.Queue.Again(ctx, s.message, askAgain)
-		} else {
-			in.cfg.Queue.Ack(ctx, s.message)
+	for _, x := range strays {
+		switch {
+		case err != nil:
+			in.cfg.Queue.Again(ctx, x.message, askAgain)
+		case x.err != nil:
+			in.cfg.Logger.Warn("command not looked at", "subject", x.message.Subject(), "error", x.err)
+			in.cfg.Queue.Again(ctx, x.message, askLast)
+		default:
+			in.cfg.Queue.Ack(ctx, x.message)
 		}
 	}
 }
 
 // sortCommand says what becomes of a command: it is recorded for nobody, looked at again
 // after a while, or, if neither, it has been dealt with.
-func (in *Intake) sortCommand(ctx context.Context, m jetstream.Msg, meta *jetstream.MsgMetadata) (*wire.CommandReceived, time.Duration, error) {
+func (in *Intake) sortCommand(ctx context.Context, m jetstream.Msg, meta *jetstream.MsgMetadata) (*stray, time.Duration, error) {
 	subject, pos := m.Subject(), meta.Sequence.Stream
 	if in.dealt.hasRecord(subject, pos) {
 		return nil, 0, nil
@@ -144,13 +151,17 @@ func (in *Intake) sortCommand(ctx context.Context, m jetstream.Msg, meta *jetstr
 	}
 	if !named || run == subjects.NoRun {
 		record.Reason = problem.Error()
-		return record, 0, nil
+		return &stray{message: m, record: record}, 0, nil
 	}
 	wait := min(askAgain<<min(meta.NumDelivered-1, 10), askLast)
 	if _, active := in.cfg.Registry.At(in.activeKey(subject)); active && meta.NumDelivered%5 != 0 {
 		return nil, wait, nil
 	}
-	return in.sortByState(ctx, run, record, cmd, problem, meta, wait)
+	x, wait, err := in.sortByState(ctx, run, record, cmd, problem, meta, wait)
+	if x != nil {
+		x.message = m
+	}
+	return x, wait, err
 }
 
 // runOfCommand returns the run that a command is for, "" if it is that of a subject
@@ -177,7 +188,7 @@ func (in *Intake) activeKey(subject string) string {
 // sortByState sorts a command by what the log says about the run.
 func (in *Intake) sortByState(
 	ctx context.Context, run string, record *wire.CommandReceived, cmd wire.Command, problem error, meta *jetstream.MsgMetadata, wait time.Duration,
-) (*wire.CommandReceived, time.Duration, error) {
+) (*stray, time.Duration, error) {
 	state, err := in.cfg.Runs.State(ctx, run)
 	if err != nil {
 		return nil, 0, err
@@ -198,17 +209,12 @@ func (in *Intake) sortByState(
 		in.cfg.Queue.HandOver(ctx, run)
 		return nil, wait, nil
 	case problem == nil && cmd.Type == "fork":
-		problem = in.cfg.Owners.ForkEnded(ctx, state, cmd, record)
-		if problem != nil && !command.Rejected(problem) {
-			return nil, 0, problem
-		}
+		return &stray{record: record, fork: &cmd}, 0, nil
 	case problem == nil:
 		problem = owner.RejectEnded(state, cmd)
 	}
-	if record.Accepted = problem == nil; !record.Accepted {
-		record.Reason = problem.Error()
-	}
-	return record, 0, nil
+	record.Reason = problem.Error()
+	return &stray{record: record}, 0, nil
 }
 
 func orRejected(problem error, code wire.ErrorCode, format string, args ...any) error {
@@ -269,7 +275,7 @@ var errBegun = errors.New("a run has begun that a command is for")
 // records of no run, then reads these. Here they are claimed, then the run is looked
 // at, then they are written. So if the run has no start yet, its owner's claim is
 // later than ours: it finds our record, or the log refuses that.
-func (in *Intake) recordStrays(ctx context.Context, strays []stray) error {
+func (in *Intake) recordStrays(ctx context.Context, strays []*stray) error {
 	v, err := in.cfg.Runs.Open(ctx, subjects.NoRun)
 	if err != nil {
 		return err
@@ -306,8 +312,9 @@ func (in *Intake) recordStrays(ctx context.Context, strays []stray) error {
 // unrecordedEvents returns the records of the strays that aren't in the log: a runner that
 // was slow finds there what others have done meanwhile. Another of the same id may be
 // there: ids are unique per run, and these are of many.
-func (in *Intake) unrecordedEvents(ctx context.Context, s *wire.State, strays []stray) ([]*wire.Event, error) {
+func (in *Intake) unrecordedEvents(ctx context.Context, s *wire.State, strays []*stray) ([]*wire.Event, error) {
 	var events []*wire.Event
+	forks := map[forkOrder]bool{}
 	var there map[uint64]bool // by position
 	for _, x := range strays {
 		if dealt, err := in.isObeyed(ctx, x); err != nil {
@@ -326,14 +333,47 @@ func (in *Intake) unrecordedEvents(ctx context.Context, s *wire.State, strays []
 				continue
 			}
 		}
-		events = append(events, &wire.Event{Payload: x.record})
+		if x.err = in.judgeFork(ctx, x, forks); x.err == nil {
+			events = append(events, &wire.Event{Payload: x.record})
+		}
 	}
 	return events, nil
 }
 
+// forkOrder is what tells a command to fork an ended run from others.
+type forkOrder struct{ subject, id string }
+
+// judgeFork obeys a command to fork an ended run, unless one of the same id was obeyed before it: here, or on record. Nobody
+// else writes records of no run meanwhile.
+func (in *Intake) judgeFork(ctx context.Context, x *stray, forks map[forkOrder]bool) error {
+	if x.fork == nil {
+		return nil
+	}
+	order := forkOrder{x.message.Subject(), x.record.CommandID}
+	run, _ := in.runOfCommand(order.subject, *x.fork)
+	state, err := in.cfg.Runs.State(ctx, run)
+	switch {
+	case err != nil:
+		return err
+	case forks[order]:
+		err = command.Reject(command.CodeDuplicate, "command %s is on record already", order.id)
+	default:
+		err = in.cfg.Owners.ForkEnded(ctx, state, *x.fork, x.record)
+	}
+	if err != nil && !command.Rejected(err) {
+		return err
+	}
+	if x.record.Accepted = err == nil; x.record.Accepted {
+		forks[order] = true
+	} else {
+		x.record.Reason = err.Error()
+	}
+	return nil
+}
+
 // isObeyed reports whether the run of a stray has begun by now, and dealt with it. It
 // fails with [errBegun] if the run has begun and not dealt with it yet.
-func (in *Intake) isObeyed(ctx context.Context, x stray) (bool, error) {
+func (in *Intake) isObeyed(ctx context.Context, x *stray) (bool, error) {
 	run, err := in.subjectNames().ParseCommand(x.message.Subject())
 	if err != nil || run == subjects.NoRun {
 		return false, nil //nolint:nilerr // it is no run's
