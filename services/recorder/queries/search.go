@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"code.wake.dev/wake/internal/timeline"
@@ -16,82 +14,14 @@ import (
 	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/internal/database"
 	"code.wake.dev/wake/services/recorder/internal/request"
+	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
 // Limits of a search.
 const (
 	defaultHits = 20
 	maxHits     = 500
-	maxTerms    = 32
 )
-
-// word is a part of what is searched for.
-type word struct {
-	text string // words; several are a phrase
-	not  bool   // lines that have it don't match
-	open bool   // it is the beginning of a word
-}
-
-// words takes a search apart: words, "phrases", begin* and -without.
-func searchWords(q string) ([]word, error) {
-	var all []word
-	some := false
-	for rest := strings.TrimSpace(q); rest != ""; rest = strings.TrimSpace(rest) {
-		var w word
-		if after, ok := strings.CutPrefix(rest, "-"); ok {
-			w.not, rest = true, after
-		}
-		if after, ok := strings.CutPrefix(rest, `"`); ok {
-			w.text, rest, _ = strings.Cut(after, `"`)
-		} else {
-			end := strings.IndexFunc(rest, unicode.IsSpace)
-			if end < 0 {
-				end = len(rest)
-			}
-			w.text, rest = rest[:end], rest[end:]
-			w.text, w.open = strings.CutSuffix(w.text, "*")
-			w.text = strings.ReplaceAll(w.text, `"`, " ")
-		}
-		if strings.IndexFunc(w.text, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }) < 0 {
-			continue // nothing that is indexed
-		}
-		all, some = append(all, w), some || !w.not
-	}
-	switch {
-	case !some:
-		return nil, &wire.APIError{Code: wire.CodeBadRequest, Message: "there is no word to search for", Hint: `words, "phrases", begin* and -without`}
-	case len(all) > maxTerms:
-		return nil, request.Bad("a search has at most %d words", maxTerms)
-	}
-	slices.SortStableFunc(all, func(a, b word) int { // NOT stands behind something
-		switch {
-		case a.not == b.not:
-			return 0
-		case a.not:
-			return 1
-		}
-		return -1
-	})
-	return all, nil
-}
-
-// ftsQuery is a search in the language of SQLite's FTS5.
-func ftsQuery(words []word) string {
-	var q strings.Builder
-	for i, w := range words {
-		switch {
-		case w.not:
-			q.WriteString(" NOT ")
-		case i > 0:
-			q.WriteString(" AND ")
-		}
-		q.WriteString(`"` + strings.ReplaceAll(w.text, "\x00", " ") + `"`)
-		if w.open {
-			q.WriteString("*")
-		}
-	}
-	return q.String()
-}
 
 // Search answers a [wire.SearchRequest] as of now, in at most limit bytes.
 func (a *Answers) Search(ctx context.Context, q wire.SearchRequest, now time.Time, limit int) (wire.SearchResponse, error) {
@@ -227,4 +157,12 @@ func searchedUpTo(ctx context.Context, t *archive.Tx) (pos uint64, err error) {
 		pos = indexed
 	}
 	return pos, err
+}
+
+// finderOf is how a database searches.
+func finderOf(d *database.Dialect) finder {
+	if d.Name == table.Postgres {
+		return postgresFinder()
+	}
+	return sqliteFinder()
 }

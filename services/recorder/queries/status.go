@@ -3,11 +3,13 @@ package queries
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/timeline"
@@ -316,5 +318,67 @@ func fillTimes(a *wire.AgentStatus, activityAt, now int64) {
 	if activityAt > 0 {
 		a.LastActivityAt, a.LastActivityAgeMs = activityAt, max(0, now-activityAt)
 		a.LastActivityAge = timeline.Span(a.LastActivityAgeMs) + " ago"
+	}
+}
+
+// byNode sorts what waits in a run by node, the longest waiting first.
+func byNode(s *wire.State) map[string][]wire.Approval {
+	open := map[string][]wire.Approval{}
+	for _, a := range ask.Pending(s) {
+		open[a.NodeID] = append(open[a.NodeID], a)
+	}
+	return open
+}
+
+// pausedFor says what a paused run is waiting for.
+func pausedFor(reason string) string {
+	switch reason {
+	case wire.PauseRequiresAction:
+		return "a decision about what was interrupted"
+	case wire.PauseWorkspaceLost:
+		return "the runner that has its folder"
+	case wire.PauseEndedItsRunner:
+		return "somebody to find out why it ended its runners"
+	case wire.PauseBudget:
+		return "somebody to grant more, its budget is spent"
+	case wire.PauseParent:
+		return "its parent run, which is paused"
+	}
+	return "somebody to resume it" + afterColon(reason)
+}
+
+// waitingFor fills in what agents wait for: the first of what a person has to decide or to
+// answer, and how much else there is.
+func waitingFor(open map[string][]wire.Approval, agents []wire.AgentStatus) {
+	for i := range agents {
+		a := &agents[i]
+		waits := open[a.AgentID]
+		if a.State != stateWaiting || len(waits) == 0 {
+			continue
+		}
+		if a.WaitingFor = waitsFor(waits[0]); len(waits) > 1 {
+			a.WaitingFor += fmt.Sprintf(" (and %d more)", len(waits)-1)
+		}
+	}
+}
+
+func afterColon(s string) string {
+	if s == "" {
+		return ""
+	}
+	return ": " + s
+}
+
+// waitsFor says in a line what somebody has to decide or to answer.
+func waitsFor(a wire.Approval) string {
+	switch a.Kind {
+	case wire.ApprovalCall:
+		return "permission" + afterColon(timeline.Line(a.ToolName+" "+timeline.Input(a.ToolInput), 120))
+	case wire.ApprovalAsk:
+		return "an answer to " + a.CallID + afterColon(timeline.Line(a.Text, 200))
+	case wire.ApprovalMessage:
+		return "an answer" + afterColon(fmt.Sprintf("%q (%s)", timeline.Line(a.Text, 200), a.Priority))
+	default:
+		return "an answer" + afterColon(timeline.Line(a.Text, 200))
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"code.wake.dev/wake/internal/ask"
-	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/internal/request"
@@ -129,66 +127,4 @@ func byUrgency(a, b wire.TopRun) int {
 
 func urgencyOf(state string) int {
 	return slices.Index([]string{stateWaiting, stateFailed, statePaused, stateActive, stateIdle, stateAborted, stateComplete, stateSkipped}, state)
-}
-
-// waitingFor fills in what agents wait for: the first of what a person has to decide or to
-// answer, and how much else there is.
-func waitingFor(open map[string][]wire.Approval, agents []wire.AgentStatus) {
-	for i := range agents {
-		a := &agents[i]
-		waits := open[a.AgentID]
-		if a.State != stateWaiting || len(waits) == 0 {
-			continue
-		}
-		if a.WaitingFor = waitsFor(waits[0]); len(waits) > 1 {
-			a.WaitingFor += fmt.Sprintf(" (and %d more)", len(waits)-1)
-		}
-	}
-}
-
-// waitsFor says in a line what somebody has to decide or to answer.
-func waitsFor(a wire.Approval) string {
-	switch a.Kind {
-	case wire.ApprovalCall:
-		return "permission" + afterColon(timeline.Line(a.ToolName+" "+timeline.Input(a.ToolInput), 120))
-	case wire.ApprovalAsk:
-		return "an answer to " + a.CallID + afterColon(timeline.Line(a.Text, 200))
-	case wire.ApprovalMessage:
-		return "an answer" + afterColon(fmt.Sprintf("%q (%s)", timeline.Line(a.Text, 200), a.Priority))
-	default:
-		return "an answer" + afterColon(timeline.Line(a.Text, 200))
-	}
-}
-
-// byNode sorts what waits in a run by node, the longest waiting first.
-func byNode(s *wire.State) map[string][]wire.Approval {
-	open := map[string][]wire.Approval{}
-	for _, a := range ask.Pending(s) {
-		open[a.NodeID] = append(open[a.NodeID], a)
-	}
-	return open
-}
-
-func afterColon(s string) string {
-	if s == "" {
-		return ""
-	}
-	return ": " + s
-}
-
-// pausedFor says what a paused run is waiting for.
-func pausedFor(reason string) string {
-	switch reason {
-	case wire.PauseRequiresAction:
-		return "a decision about what was interrupted"
-	case wire.PauseWorkspaceLost:
-		return "the runner that has its folder"
-	case wire.PauseEndedItsRunner:
-		return "somebody to find out why it ended its runners"
-	case wire.PauseBudget:
-		return "somebody to grant more, its budget is spent"
-	case wire.PauseParent:
-		return "its parent run, which is paused"
-	}
-	return "somebody to resume it" + afterColon(reason)
 }
