@@ -25,6 +25,7 @@ const (
 	kindContext     = "context_pressure"
 	kindSpawn       = "subagent_spawn"
 	kindFailureLoop = "failure_loop"
+	kindProgress    = "no_progress"
 	kindMessage     = "cc_message"
 	kindWaiting     = "waiting"
 
@@ -48,6 +49,7 @@ type input struct {
 	Pos   uint64      // of the event; of a tick, of the run's last event
 	Event *wire.Event // nil: a tick
 	Run   run
+	Spent wire.Spent // by the run until then
 
 	Limits *limits
 }

@@ -20,6 +20,7 @@ type record struct {
 	Failures    failures    `json:"failures"`
 	Denials     denials     `json:"denials"`
 	Loops       loops       `json:"loops"`
+	Circles     circles     `json:"circles"`
 	Silences    silences    `json:"silences"`
 	Spending    spending    `json:"spending"`
 	Milestones  milestones  `json:"milestones"`
@@ -55,11 +56,13 @@ func (r record) applyInput(in input) (record, []finding) {
 	r.Commits = runDetector(commits.detect, r.Commits, in, &o)
 	r.Pressures = runDetector(pressures.detect, r.Pressures, in, &o)
 	r.Spending = runDetector(spending.detect, r.Spending, in, &o)
+	in.Spent = r.Spending.sum()
 	r.Silences = runDetector(silences.detect, r.Silences, in, &o)
 	r.Messages = runDetector(messages.detect, r.Messages, in, &o)
 	r.Denials = runDetector(denials.detect, r.Denials, in, &o)
 	r.Failures = runDetector(failures.detect, r.Failures, in, &o)
 	r.Loops = runDetector(loops.detect, r.Loops, in, &o)
+	r.Circles = runDetector(circles.detect, r.Circles, in, &o)
 	r.Completions = runDetector(completions.detect, r.Completions, in, &o)
 	r.Deadline = o.deadline
 	return r, append(o.found, waitingFindings(in)...)

@@ -15,6 +15,7 @@ import (
 type Settings struct {
 	Retry     Retry     `yaml:"retry"`
 	Loop      Loop      `yaml:"failureLoop"`
+	Progress  Progress  `yaml:"progress"`
 	Stuck     Stuck     `yaml:"stuck"`
 	Budget    Budget    `yaml:"budget"`
 	Milestone Milestone `yaml:"milestone"`
@@ -33,6 +34,13 @@ type Retry struct {
 // Loop is about tools that fail again and again.
 type Loop struct {
 	Failures int `yaml:"failures"` // in a row; default 3
+}
+
+// Progress is about agents that work and get nowhere. What is told is told again at four times as many.
+type Progress struct {
+	Calls  int `yaml:"calls"`  // equal calls with equal answers, while nothing else is changed; default 10
+	Flips  int `yaml:"flips"`  // times that an edit is taken back, or made again; default 3
+	Errors int `yaml:"errors"` // failures in other words, with at most 15 calls in between; default 5
 }
 
 // Stuck is about agents that do nothing although it is their turn.
@@ -98,6 +106,7 @@ func Defaults() Settings {
 	return Settings{
 		Retry:     Retry{From: 2},
 		Loop:      Loop{Failures: 3},
+		Progress:  Progress{Calls: 10, Flips: 3, Errors: 5},
 		Stuck:     Stuck{After: 5 * time.Minute, Critical: 15 * time.Minute, CoolDown: 30 * time.Minute, Tool: 30 * time.Minute},
 		Budget:    Budget{Run: []float64{1, 5, 10, 25}, Shares: []float64{0.5, 0.8, 1}, Day: []float64{25, 50, 100}},
 		Milestone: Milestone{Gather: 5 * time.Second},
@@ -154,7 +163,10 @@ func (s Settings) Validate() error {
 			wrong(field, "must not be negative")
 		}
 	}
-	for field, n := range map[string]int64{"retry.from": int64(s.Retry.From), "failureLoop.failures": int64(s.Loop.Failures), "context.window": s.Context.Window} {
+	for field, n := range map[string]int64{
+		"retry.from": int64(s.Retry.From), "failureLoop.failures": int64(s.Loop.Failures), "context.window": s.Context.Window,
+		"progress.calls": int64(s.Progress.Calls), "progress.flips": int64(s.Progress.Flips), "progress.errors": int64(s.Progress.Errors),
+	} {
 		if n < 0 {
 			wrong(field, "must not be negative")
 		}

@@ -59,6 +59,10 @@ const (
 
 	textLoop = "🔁 %d consecutive %s failures — possibly stuck"
 
+	textCircle  = "🔁 No progress: %s, %d times with the same answer in %s%s"
+	textFlips   = "🔁 No progress: %s, back and forth %d times in %s%s"
+	textReturns = "🔁 No progress: %s, failed %d times for the same reason in %s%s"
+
 	textMessage = "💬 %s"
 
 	textPaused     = "⏸️ Paused, needs a decision: %s"
