@@ -25,6 +25,7 @@ type circles struct {
 // circle is what one agent has done last.
 type circle struct {
 	Calls  uint64           `json:"calls,omitempty"`  // that have ended, so far
+	Failed bool             `json:"failed,omitempty"` // the last of them
 	Equal  map[string]again `json:"equal,omitempty"`  // by call
 	Flips  map[string]again `json:"flips,omitempty"`  // by file and the two texts
 	Errors map[string]again `json:"errors,omitempty"` // by tool and words
@@ -84,6 +85,7 @@ func (k circle) addCall(in input, p *wire.AgentTool) (circle, []finding) {
 	if p.Error != "" {
 		return k.addError(in, p)
 	}
+	k.Failed = false
 	if texts, left, ok := editOf(p); ok {
 		var x again
 		x, k.Flips = k.repeat(k.Flips, in, texts, left, func(old again) bool { return old.State != left })
@@ -106,13 +108,17 @@ func (k circle) addCall(in input, p *wire.AgentTool) (circle, []finding) {
 	return k, nil
 }
 
-// addError takes a call that has failed.
+// addError takes a call that has failed. Failures in a row are one: they have an alert of their own.
 func (k circle) addError(in input, p *wire.AgentTool) (circle, []finding) {
 	words := plainWords(p.Error)
 	if len(words) < shortWords { // such as an exit code alone
 		words += "\n" + hashOf(string(p.ToolInput))
 	}
-	x := again{}
+	if k.Failed {
+		return k, nil
+	}
+	k.Failed = true
+	var x again
 	x, k.Errors = k.repeat(k.Errors, in, hashOf(p.ToolName, words), "", func(old again) bool { return k.Calls-old.Last <= errorWindow })
 	if l := in.Limits.Progress; isDue(x.Count, l.Errors) {
 		return k, []finding{x.finding(in, p, "error", textReturns, x.Count, l.Errors)}
