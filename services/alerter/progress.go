@@ -110,14 +110,10 @@ func (k circle) addCall(in input, p *wire.AgentTool) (circle, []finding) {
 
 // addError takes a call that has failed. Failures in a row are one: they have an alert of their own.
 func (k circle) addError(in input, p *wire.AgentTool) (circle, []finding) {
-	words := plainWords(p.Error)
-	if len(words) < shortWords { // such as an exit code alone
-		words += "\n" + hashOf(string(p.ToolInput))
-	}
-	if k.Failed {
+	words, inRow := plainWords(p.Error), k.Failed
+	if k.Failed = true; inRow || len(words) < shortWords { // such as an exit code alone
 		return k, nil
 	}
-	k.Failed = true
 	var x again
 	x, k.Errors = k.repeat(k.Errors, in, hashOf(p.ToolName, words), "", func(old again) bool { return k.Calls-old.Last <= errorWindow })
 	if l := in.Limits.Progress; isDue(x.Count, l.Errors) {
