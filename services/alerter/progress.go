@@ -110,6 +110,7 @@ func (k circle) addCall(in input, p *wire.AgentTool) (circle, []finding) {
 
 // addError takes a call that has failed. Failures in a row are one: they have an alert of their own.
 func (k circle) addError(in input, p *wire.AgentTool) (circle, []finding) {
+	k.Equal = withoutKey(k.Equal, hashOf(p.ToolName, string(p.ToolInput))) // it isn't answered alike
 	words, inRow := plainWords(p.Error), k.Failed
 	if k.Failed = true; inRow || len(words) < shortWords { // such as an exit code alone
 		return k, nil
