@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,7 +35,9 @@ func (a *app) logCommand() *cobra.Command {
 		Use:   "log RUN",
 		Short: "Print the log of a run: its last lines, or those that match",
 		Long: `Print the log of a run: its last lines, or those that match. Filters apply in the
-order node, type, since, grep; offset and limit count what is left.
+order node, type, since, grep; offset and limit count what is left. --grep looks at
+what calls were given and answered, too: of more than 20 KiB at the first 16 and the
+last 4.
 
 With --follow the lines to come are printed too, until the run has ended; with
 --json each line is a value of its own then. With --summary it is told in short
@@ -116,6 +119,7 @@ func (a *app) showLog(ctx context.Context, o logOptions) error {
 func (a *app) printLog(page wire.LogResponse) error {
 	s := a.newScreen()
 	s.showPage(page)
+	a.noteCut(page.Cut)
 	if s.err == nil && int64(page.ReturnedLines) < page.TotalLines {
 		a.printNote("lines %d to %d of %d\n", page.Offset+1, page.Offset+int64(page.ReturnedLines), page.TotalLines)
 	}
@@ -125,7 +129,11 @@ func (a *app) printLog(page wire.LogResponse) error {
 // showPage writes the lines of a page.
 func (s *screen) showPage(page wire.LogResponse) {
 	for _, l := range page.Lines {
-		s.writePiece(l.Node, piece{at: time.UnixMilli(l.TS), class: l.Type, text: strings.TrimRight(l.Text, "\n")})
+		text := strings.TrimRight(l.Text, "\n")
+		if l.Found != "" {
+			text += "\n" + l.Found
+		}
+		s.writePiece(l.Node, piece{at: time.UnixMilli(l.TS), class: l.Type, text: text})
 	}
 }
 
@@ -178,7 +186,8 @@ func (o logOptions) pieceFilter() (func(node string, p piece) bool, error) {
 		case o.q.Type != "" && p.class != o.q.Type:
 			return false
 		}
-		return o.q.Grep == "" || tools && p.class == wire.LineTool || pattern.MatchString(timeline.Sanitize(p.text))
+		matches := func(text string) bool { return pattern.MatchString(timeline.Sanitize(text)) }
+		return o.q.Grep == "" || tools && p.class == wire.LineTool || slices.ContainsFunc([]string{p.text, p.call.Input, p.call.Output}, matches)
 	}, nil
 }
 

@@ -45,7 +45,8 @@ type piece struct {
 	class  wire.LineType
 	parent string
 	text   string // what isn't shown yet
-	begun  bool   // a part of it is shown
+	call   timeline.Call
+	begun  bool // a part of it is shown
 }
 
 // maxHeld bounds what is held back in wait of the end of a line.
@@ -71,7 +72,8 @@ func (s *screen) showEvent(pos uint64, e *wire.Event) error {
 	at := time.UnixMilli(e.Timestamp)
 	if step.Op == timeline.Add && !isStreamed(e) {
 		s.endPieces(e.Node(), p, func(piece) bool { return true })
-		s.writeWhole(e.Node(), piece{at: at, class: step.Type, text: step.Text})
+		call := timeline.CallOf(e, func(string) string { return "" })
+		s.writeWhole(e.Node(), piece{at: at, class: step.Type, text: step.Text, call: call})
 		return s.err
 	}
 	switch step.Op {

@@ -23,7 +23,10 @@ them, whatever their case.
 
     wake search nil pointer             both words
     wake search '"nil pointer"'         one after the other
-    wake search 'config*' -- -test      words that begin so, without another one`,
+    wake search 'config*' -- -test      words that begin so, without another one
+
+What calls were given and answered is looked at, too: of more than 20 KiB the first
+16 and the last 4.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usageError("wake search WORD...", "WORD is missing")
@@ -65,6 +68,21 @@ them, whatever their case.
 	return cmd
 }
 
+// noteCut says that something of calls wasn't looked at.
+func (a *app) noteCut(calls int64) {
+	if calls > 0 {
+		a.printNote("%s looked at only in part: of more than 20 KiB that a call was given, or answered, the first 16 and the last 4\n", wasWere(calls, "call"))
+	}
+}
+
+// wasWere is "1 call was" or "2 calls were".
+func wasWere(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what + " was"
+	}
+	return fmt.Sprintf("%d %ss were", n, what)
+}
+
 // printHits prints a line about where something was found, and what.
 func (a *app) printHits(found wire.SearchResponse) error {
 	color := useColor(a.out)
@@ -78,6 +96,7 @@ func (a *app) printHits(found wire.SearchResponse) error {
 			return err
 		}
 	}
+	a.noteCut(found.Cut)
 	if found.Through > 0 {
 		if _, err := fmt.Fprintf(a.errOut, "what is recorded after position %d isn't indexed yet: ask again in a moment\n", found.Through); err != nil {
 			return err

@@ -215,6 +215,9 @@ func (p Pipeline) readLog(ctx context.Context, in logInput) (string, error) {
 		if r := []rune(text); len(r) > maxBlock {
 			text = string(r[:maxBlock]) + "…"
 		}
+		if l.Found != "" {
+			text += "\n" + timeline.Sanitize(l.Found)
+		}
 		fmt.Fprintf(&b, "%s %s %s: %s\n", clockTime(l.TS), cleanLine(l.Node), l.Type, text)
 	}
 	return b.String(), nil

@@ -193,10 +193,13 @@ type LogLine struct {
 	Exec   string `json:"exec,omitempty"`
 	Parent string `json:"parent,omitempty"` // the tool call whose sub-agent the line is of
 	Pos    uint64 `json:"pos,omitempty"`    // stream position of the line's first event
+	Found  string `json:"found,omitempty"`  // of what the line's call was given or answered, the part that grep has found; safe for a terminal
 }
 
 // LogRequest asks for lines of a run's log. Filters apply in the order node,
-// type, since, grep; Offset and Limit count what is left.
+// type, since, grep; Offset and Limit count what is left. Grep looks at the text of
+// lines and at what calls were given and answered: of more than 20 KiB at the first 16
+// and the last 4, see [LogResponse.Cut].
 type LogRequest struct {
 	Run     string   `json:"run,omitempty"`     // id, unique prefix, label, session id or @last
 	AgentID string   `json:"agentId,omitempty"` // instead of Run: a RUN, "RUN/NODE", or a node that one run has
@@ -232,6 +235,7 @@ type LogResponse struct {
 	ReturnedLines int       `json:"returnedLines"` // here
 	Offset        int64     `json:"offset"`        // of the first line here, among those that pass
 	BufferLines   int64     `json:"bufferLines"`   // in the whole log of the run
+	Cut           int64     `json:"cut,omitempty"` // with grep: calls that passed the other filters and weren't looked at whole
 	Lines         []LogLine `json:"lines"`
 
 	Position uint64      `json:"position,omitempty"` // up to here the log is in the answer; with details
@@ -517,8 +521,10 @@ type RunsResponse struct {
 	Cursor string    `json:"cursor,omitempty"`
 }
 
-// SearchRequest looks for words in the lines of all runs. A line that is still
-// being written is found when it is finished.
+// SearchRequest looks for words in the lines of all runs, and in what calls were
+// given and answered: of more than 20 KiB in the first 16 and the last 4, see
+// [SearchResponse.Cut]. A line that is still being written is found when it is
+// finished.
 type SearchRequest struct {
 	Text   string   `json:"text"`             // words, "phrases", begin* and -without: lines that have all of them
 	Run    string   `json:"run,omitempty"`    // only of the run of this id
@@ -540,7 +546,7 @@ type SearchHit struct {
 	TS       int64    `json:"ts"` // Unix ms
 	Type     LineType `json:"type"`
 	Pos      uint64   `json:"pos"`               // stream position of the line's first event
-	Snippet  string   `json:"snippet"`           // the part of the line that matches; safe for a terminal
+	Snippet  string   `json:"snippet"`           // the part of the line, or of its call, that matches; safe for a terminal
 	Matches  []Span   `json:"matches,omitempty"` // in the snippet
 }
 
@@ -560,6 +566,7 @@ type SearchResponse struct {
 	// Through is the position up to which lines were looked at, if the index of words
 	// is behind what is recorded; absent: all of them were.
 	Through uint64 `json:"through,omitempty"`
+	Cut     int64  `json:"cut,omitempty"` // calls that passed the other filters and weren't looked at whole
 }
 
 // StatsRequest asks for numbers about runs.

@@ -279,7 +279,7 @@ func TestVerifyFindsWhatIsMissingOrElsewhere(t *testing.T) {
 		"all of a run is gone":       {[]string{`PRAGMA foreign_keys = 0`, `DELETE FROM runs WHERE run = 'r2'`, `DELETE FROM segments WHERE run = 2`, `DELETE FROM tail WHERE run = 2`}, "the store says that everything is recorded, but there is nothing"},
 		"a line is gone":             {[]string{`DELETE FROM lines WHERE pos = 100`}, "run r1, position 100, table lines: the row is missing"},
 		"a node is gone":             {[]string{`PRAGMA foreign_keys = 0`, `DELETE FROM nodes WHERE node = 'coder'`}, "run r1, table nodes, row coder: the row is missing"},
-		"a line too many":            {[]string{`INSERT INTO lines SELECT 99999, run, node, writer, seq, exec, parent, ts, type, hidden, text, message FROM lines WHERE pos = 100`}, "position 99999, table lines: the row doesn't follow"},
+		"a line too many":            {[]string{`INSERT INTO lines SELECT 99999, run, node, writer, seq, exec, parent, ts, type, hidden, text, message, cut, input, output FROM lines WHERE pos = 100`}, "position 99999, table lines: the row doesn't follow"},
 		"two segments are swapped":   {[]string{`UPDATE segments SET n = -n WHERE run = 1 AND n <= 2`, `UPDATE segments SET n = 3 + n WHERE n < 0`}, "run r1, segment 1, positions "},
 		"data is swapped":            {[]string{`UPDATE segments SET data = (SELECT data FROM segments o WHERE o.run = segments.run AND o.n = 3 - segments.n) WHERE run = 1 AND n <= 2`}, "column first_pos: it is"},
 		"two of a tail are swapped":  {[]string{`CREATE TABLE two AS SELECT * FROM tail WHERE run = 1 ORDER BY pos LIMIT 2`, `UPDATE tail SET data = (SELECT data FROM two WHERE two.pos <> tail.pos) WHERE pos IN (SELECT pos FROM two)`}, "table tail: the event doesn't have the hash"},

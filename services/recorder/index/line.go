@@ -31,6 +31,7 @@ func (w *writer) deriveLine(r *runRow, writer, about *nodeRow, pos uint64, e *wi
 		w.lines[step.Pos] = l
 		if step.Op == timeline.Add {
 			r.Lines++
+			l.call = timeline.CallOf(e, func(field string) string { return missingNote(e, field) })
 			var err error
 			if l.part, err = w.messageOfText(r, about, pos, e); err != nil {
 				return err
@@ -85,7 +86,7 @@ func (w *writer) writeLines() error {
 			e := l.event
 			w.queueRow(addLine, &table.Line{
 				Pos: l.pos, Run: l.run, Node: l.node, Writer: l.writer, Seq: e.Seq, Exec: e.ExecID, Parent: e.Parent,
-				TS: e.Timestamp, Type: string(l.kind), Text: l.text.String(), Message: l.part,
+				TS: e.Timestamp, Type: string(l.kind), Text: l.text.String(), Message: l.part, Cut: l.call.Cut, Input: l.call.Input, Output: l.call.Output,
 			})
 		case timeline.Extend:
 			err = w.exec(extendLine, l.text.String(), l.pos)

@@ -164,6 +164,6 @@ func fillIndex(ctx context.Context, t *archive.Tx, of request.Target) error {
 	if !t.D.Lags {
 		return nil
 	}
-	_, err := t.Do(ctx, `INSERT INTO lines_fts (rowid, text) SELECT pos, text FROM lines WHERE run = ?1 AND pos <= (SELECT pos FROM lines_indexed)`, of.ID)
+	_, err := t.Do(ctx, `INSERT INTO lines_fts (rowid, text, input, output) SELECT pos, text, input, output FROM lines WHERE run = ?1 AND pos <= (SELECT pos FROM lines_indexed)`, of.ID)
 	return err
 }

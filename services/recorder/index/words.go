@@ -38,8 +38,8 @@ func (x *Index) indexSome(ctx context.Context) (more bool, err error) {
 	}
 	// One statement for all of them: the index writes what it has gathered at the
 	// end of each.
-	if _, err := t.Do(ctx, `INSERT INTO lines_fts (rowid, text)
-		SELECT pos, text FROM lines WHERE pos > ?1 AND pos <= ?2 AND pos NOT IN (SELECT pos FROM lines_open) ORDER BY pos`, from, to); err != nil {
+	if _, err := t.Do(ctx, `INSERT INTO lines_fts (rowid, text, input, output)
+		SELECT pos, text, input, output FROM lines WHERE pos > ?1 AND pos <= ?2 AND pos NOT IN (SELECT pos FROM lines_open) ORDER BY pos`, from, to); err != nil {
 		return false, err
 	}
 	if _, err := t.Do(ctx, `UPDATE lines_indexed SET pos = ?1`, to); err != nil {

@@ -96,6 +96,7 @@ type pendingLine struct {
 	writer int64
 	event  *wire.Event // its first; nil for a line that is in the file already
 	part   uint64      // of this message; 0: of none
+	call   timeline.Call
 }
 
 // pendingMessage is a message that the batch adds, or one to which it adds calls.

@@ -28,7 +28,7 @@ const (
 func sqliteFinder() finder {
 	return finder{
 		tables: "lines_fts JOIN lines ON lines.pos = lines_fts.rowid", match: "lines_fts MATCH %s",
-		snippet: "snippet(lines_fts, 0, char(57344), char(57345), '…', 24)", order: "lines_fts.rowid", query: ftsQuery,
+		snippet: "snippet(lines_fts, -1, char(57344), char(57345), '…', 24)", order: "lines_fts.rowid", query: ftsQuery,
 	}
 }
 

@@ -74,6 +74,45 @@ func (p *pattern) matchesLine(text string) bool {
 	return p.re.MatchString(text)
 }
 
+// partMark stands between what a call was given and what it answered.
+const partMark = "\ue002"
+
+// matchesCall reports whether the line of a call is selected by what that was given or
+// answered, if there is anything.
+func (p *pattern) matchesCall(call any) bool {
+	text, ok := call.(string)
+	if !ok {
+		return false
+	}
+	input, output, _ := strings.Cut(text, partMark)
+	return p.matchesLine(input) || p.matchesLine(output)
+}
+
+// excerptAround is how much of a text is shown before and behind what matches.
+const excerptAround = 80 // bytes
+
+// excerptOf returns the lines of a text in which the first match is, or the part of
+// them that is around it; "" if nothing matches.
+func (p *pattern) excerptOf(text string) string {
+	text = timeline.Sanitize(text)
+	at := p.re.FindStringIndex(text)
+	if at == nil {
+		return ""
+	}
+	from, to := at[0], min(at[1], at[0]+4*excerptAround)
+	before, after := text[max(0, from-excerptAround):from], text[to:min(len(text), to+excerptAround)]
+	if i := strings.LastIndexByte(before, '\n'); i >= 0 {
+		before = before[i+1:]
+	} else if from > excerptAround {
+		before = "…" + before
+	}
+	after, _, whole := strings.Cut(after, "\n")
+	if !whole && to+excerptAround < len(text) {
+		after += "…"
+	}
+	return strings.ToValidUTF8(before+text[from:to]+after, "")
+}
+
 // The letters that aren't ASCII and are a letter of ASCII in another case.
 const (
 	longS  = "\u017f"

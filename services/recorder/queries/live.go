@@ -48,6 +48,7 @@ type liveRun struct {
 	total int64  // lines of the log
 	lines []line // the last ones
 	size  int    // bytes of their texts
+	calls bool   // some of them are of calls, of which there is more to look at than the text
 	asked uint64 // when it was asked for last
 }
 
@@ -198,6 +199,7 @@ func (r *liveRun) readLines(ctx context.Context, t *archive.Tx, id int64, most i
 		}
 		r.lines = append(r.lines, l)
 		r.size += len(l.text)
+		r.calls = r.calls || l.kind == wire.LineTool
 	}
 	r.trimLines(most)
 	return nil
@@ -296,6 +298,7 @@ func (r *liveRun) applyLineChange(c *LineChange) {
 	if c.Op == timeline.Add {
 		r.lines = append(r.lines, line{l.Pos, l.Node, l.Exec, l.Parent, l.TS, l.Type, []byte(l.Text)})
 		r.size += len(l.Text)
+		r.calls = r.calls || l.Type == wire.LineTool
 		return
 	}
 	i, found := slices.BinarySearchFunc(r.lines, l.Pos, func(l line, pos uint64) int { return cmp.Compare(l.pos, pos) })
@@ -326,7 +329,7 @@ func (l *logQuery) answerFromLive(r *liveRun, node string) (wire.LogResponse, bo
 	first := r.total - int64(len(r.lines)) // number of passed[0]
 	plain := node == "" && l.q.Type == "" && l.q.Since <= 0 && l.grep == nil
 	switch {
-	case l.q.Summary, !plain && !whole:
+	case l.q.Summary, !plain && !whole, r.calls && l.grep != nil && !l.grep.tools:
 		return a, false
 	case !plain:
 		first = 0

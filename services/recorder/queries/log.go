@@ -1,6 +1,7 @@
 package queries
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -60,7 +61,7 @@ type logQuery struct {
 	tail   bool   // the last lines
 	offset int64
 	limit  int64
-	grep   *pattern // nil: none
+	grep   *pattern // nil: none; it passes lines of calls by what those were given and answered, too
 }
 
 func newLogQuery(q wire.LogRequest, now time.Time) (*logQuery, error) {
@@ -169,9 +170,9 @@ func (l *logQuery) readPage(ctx context.Context, tx *archive.Tx, r *wire.LogResp
 // searchLines reads all lines that pass the other filters and keeps those that match.
 func (l *logQuery) searchLines(ctx context.Context, tx *archive.Tx, r *wire.LogResponse) error {
 	var hits []uint64
-	text := "text"
+	text := "text, CASE WHEN type = 'tool' AND (input <> '' OR output <> '') THEN input || '" + partMark + "' || output END"
 	if l.grep.tools { // no text: it is one
-		text = "CASE WHEN type = 'tool' THEN NULL ELSE text END"
+		text = "CASE WHEN type = 'tool' THEN NULL ELSE text END, NULL"
 	}
 	from, args := "lines WHERE "+l.where, slices.Clone(l.args)
 	many, err := l.hasMany(ctx, tx, r.BufferLines/4)
@@ -181,17 +182,20 @@ func (l *logQuery) searchLines(ctx context.Context, tx *archive.Tx, r *wire.LogR
 	if many { // then finding each line by an index takes longer than passing over others
 		from = "lines" + tx.D.Unindexed + " WHERE pos >= " + args.Add(l.first) + " AND pos <= " + args.Add(r.Position) + " AND " + l.where
 	}
-	var pos, line any // scanning into others takes as long as matching
+	var pos, line, call any // scanning into others takes as long as matching
 	for rows, err := range tx.Rows(ctx, `SELECT pos, `+text+` FROM `+from+` ORDER BY pos`, args...) {
 		if err == nil {
-			err = rows.Scan(&pos, &line)
+			err = rows.Scan(&pos, &line, &call)
 		}
 		if err != nil {
 			return err
 		}
-		if s, ok := line.(string); !ok || l.grep.matchesLine(s) {
+		if s, ok := line.(string); !ok || l.grep.matchesLine(s) || l.grep.matchesCall(call) {
 			hits = append(hits, uint64(pos.(int64)))
 		}
+	}
+	if err := tx.Row(ctx, `SELECT count(*) FROM lines WHERE cut > 0 AND `+l.where, l.args...).Scan(&r.Cut); err != nil {
+		return err
 	}
 	r.TotalLines = int64(len(hits))
 	r.Offset = l.offset
@@ -220,6 +224,13 @@ func (l *logQuery) fetchLines(ctx context.Context, tx *archive.Tx, hits []uint64
 		line, err := l.scanLine(tx.Row(ctx, selectLines+` WHERE pos = ?1`, pos))
 		if err != nil {
 			return err
+		}
+		if line.Type == wire.LineTool && l.q.Details && !l.grep.tools && !l.grep.matchesLine(line.Text) {
+			var call [2]string
+			if err := tx.Row(ctx, `SELECT input, output FROM lines WHERE pos = ?1`, pos).Scan(&call[0], &call[1]); err != nil {
+				return err
+			}
+			line.Found = cmp.Or(l.grep.excerptOf(call[0]), l.grep.excerptOf(call[1]))
 		}
 		r.Lines = append(r.Lines, line)
 	}
@@ -275,7 +286,7 @@ func fitToLimit(r *wire.LogResponse, limit int, tail bool) {
 // lineSize is at least what a line takes in either form.
 func lineSize(l wire.LogLine) int {
 	escaped := strings.Count(l.Text, "\n") + strings.Count(l.Text, "\t") + strings.Count(l.Text, `"`) + strings.Count(l.Text, `\`)
-	return 160 + len(l.Text) + escaped + 6*(len(l.Node)+len(l.Exec)+len(l.Parent))
+	return 160 + len(l.Text) + 2*len(l.Found) + escaped + 6*(len(l.Node)+len(l.Exec)+len(l.Parent))
 }
 
 func shortenLine(l *wire.LogLine, limit int) {

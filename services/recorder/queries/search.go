@@ -30,7 +30,7 @@ func (a *Answers) Search(ctx context.Context, q wire.SearchRequest, now time.Tim
 	if err != nil {
 		return r, err
 	}
-	text, args, err := a.searchQuery(q, words, now)
+	among, args, err := searchFilter(q, now)
 	if err != nil {
 		return r, err
 	}
@@ -41,6 +41,13 @@ func (a *Answers) Search(ctx context.Context, q wire.SearchRequest, now time.Tim
 	defer t.Rollback() //nolint:errcheck // nothing was written
 	if r.Through, err = searchedUpTo(ctx, t); err != nil {
 		return r, request.Wrap("search", err)
+	}
+	if err := t.Row(ctx, `SELECT count(*) FROM lines JOIN nodes ON nodes.id = lines.node WHERE lines.cut > 0 AND `+among, args...).Scan(&r.Cut); err != nil {
+		return r, request.Wrap("search", err)
+	}
+	text, args, err := a.searchQuery(q, words, among, args)
+	if err != nil {
+		return r, err
 	}
 	most, size, cursor := cmp.Or(q.Limit, defaultHits), 0, ""
 	for rows, err := range t.Rows(ctx, text, args...) {
@@ -66,8 +73,8 @@ func (a *Answers) Search(ctx context.Context, q wire.SearchRequest, now time.Tim
 	return r, nil
 }
 
-// searchQuery puts the query of a search together.
-func (a *Answers) searchQuery(q wire.SearchRequest, words []word, now time.Time) (string, database.Params, error) {
+// searchFilter says among which lines a search looks.
+func searchFilter(q wire.SearchRequest, now time.Time) (string, database.Params, error) {
 	if q.Limit < 0 || q.Limit > maxHits {
 		return "", nil, request.Bad("limit must be between 1 and %d", maxHits)
 	}
@@ -78,13 +85,11 @@ func (a *Answers) searchQuery(q wire.SearchRequest, words []word, now time.Time)
 	if err != nil {
 		return "", nil, err
 	}
-	f := finderOf(a.D)
 	runs := `SELECT id FROM runs WHERE ` + where
 	if q.Run != "" {
 		runs += ` AND run = ` + args.Add(q.Run)
 	}
-	sought := args.Add(f.query(words))
-	terms := []string{fmt.Sprintf(f.match, sought), "lines.hidden = 0", "lines.run IN (" + runs + ")"}
+	terms := []string{"lines.hidden = 0", "lines.run IN (" + runs + ")"}
 	if q.Node != "" {
 		terms = append(terms, args.Under("nodes.node", q.Node))
 	}
@@ -94,6 +99,14 @@ func (a *Answers) searchQuery(q wire.SearchRequest, words []word, now time.Time)
 	if q.Since > 0 {
 		terms = append(terms, "lines.ts >= "+args.Add(now.UnixMilli()-int64(q.Since)))
 	}
+	return strings.Join(terms, " AND "), args, nil
+}
+
+// searchQuery puts the query of a search among lines together.
+func (a *Answers) searchQuery(q wire.SearchRequest, words []word, among string, args database.Params) (string, database.Params, error) {
+	f := finderOf(a.D)
+	sought := args.Add(f.query(words))
+	terms := []string{fmt.Sprintf(f.match, sought), among}
 	if q.Cursor != "" {
 		before, err := strconv.ParseInt(q.Cursor, 10, 64)
 		if err != nil {

@@ -11,10 +11,13 @@ import (
 // underscore stands for an underscore in the full text.
 const underscore = '\ua7f7'
 
+// wholeLine is the text of a line and of its call, as it is in the full text.
+const wholeLine = `lines.text || E'\n' || lines.input || E'\n' || lines.output`
+
 func postgresFinder() finder {
 	return finder{
-		tables: "lines", match: "wake_words(lines.text) @@ to_tsquery('simple', %s)",
-		snippet: "left(lines.text, 100000)", order: "lines.pos", query: tsQuery, excerpt: markedExcerpt,
+		tables: "lines", match: "wake_words(" + wholeLine + ") @@ to_tsquery('simple', %s)",
+		snippet: "left(" + wholeLine + ", 100000)", order: "lines.pos", query: tsQuery, excerpt: markedExcerpt,
 	}
 }
 

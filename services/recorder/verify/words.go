@@ -33,10 +33,10 @@ func (v *verifier) checkWords(ctx context.Context, dir string) error {
 
 // wordsBeside makes the full text anew beside that of the file.
 const wordsBeside = `
-CREATE VIRTUAL TABLE lines_again USING fts5 (text, content = '', columnsize = 0, tokenize = "unicode61 remove_diacritics 2 tokenchars '_'");
+CREATE VIRTUAL TABLE lines_again USING fts5 (text, input, output, content = '', columnsize = 0, tokenize = "unicode61 remove_diacritics 2 tokenchars '_'");
 CREATE VIRTUAL TABLE temp.words_is USING fts5vocab (store, lines_fts, instance);
 CREATE VIRTUAL TABLE temp.words_want USING fts5vocab (main, lines_again, instance);
-INSERT INTO lines_again (rowid, text) SELECT pos, text FROM store.lines
+INSERT INTO lines_again (rowid, text, input, output) SELECT pos, text, input, output FROM store.lines
 	WHERE pos <= (SELECT pos FROM store.lines_indexed) AND pos NOT IN (SELECT pos FROM store.lines_open) ORDER BY pos;
 `
 
@@ -94,20 +94,21 @@ func (v *verifier) compareWords(ctx context.Context, db *sql.DB) error {
 type wordAt struct {
 	word  string
 	line  uint64
+	part  int64 // of the line: text, input or output
 	place int64
 }
 
 func (w wordAt) compare(o wordAt) int {
-	return cmp.Or(cmp.Compare(w.word, o.word), cmp.Compare(w.line, o.line), cmp.Compare(w.place, o.place))
+	return cmp.Or(cmp.Compare(w.word, o.word), cmp.Compare(w.line, o.line), cmp.Compare(w.part, o.part), cmp.Compare(w.place, o.place))
 }
 
 // wordsOf yields the words of a full text in order.
 func wordsOf(ctx context.Context, t *archive.Tx, table string) iter.Seq2[wordAt, error] {
 	return func(yield func(wordAt, error) bool) {
-		for rows, err := range t.Rows(ctx, `SELECT term, doc, "offset" FROM `+table) {
+		for rows, err := range t.Rows(ctx, `SELECT term, doc, CASE col WHEN 'text' THEN 0 WHEN 'input' THEN 1 ELSE 2 END, "offset" FROM `+table) {
 			var w wordAt
 			if err == nil {
-				err = rows.Scan(&w.word, &w.line, &w.place)
+				err = rows.Scan(&w.word, &w.line, &w.part, &w.place)
 			}
 			if !yield(w, err) || err != nil {
 				return

@@ -59,5 +59,5 @@ CREATE FUNCTION wake_words(line TEXT) RETURNS tsvector LANGUAGE sql IMMUTABLE PA
 		normalize(left(line, 100000), NFD), '[\u0300-\u036f]', '', 'g'),
 		'[\u0001-\u002f\u003a-\u0040\u005b-\u005e\u0060\u007b-\u00bf\u2000-\u206f\u3000-\u303f]+', ' ', 'g'), '_', U&'\A7F7'))
 $$;
-CREATE INDEX lines_text ON lines USING GIN (wake_words(text));
+CREATE INDEX lines_text ON lines USING GIN (wake_words(text || E'\n' || input || E'\n' || output));
 `

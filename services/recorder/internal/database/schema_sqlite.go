@@ -107,23 +107,23 @@ END;
 // they leave that table. One that changes afterwards is indexed anew.
 const sqliteWords = `
 CREATE VIRTUAL TABLE lines_fts USING fts5 (
-	text, content = 'lines', content_rowid = 'pos', columnsize = 0, tokenize = "unicode61 remove_diacritics 2 tokenchars '_'"
+	text, input, output, content = 'lines', content_rowid = 'pos', columnsize = 0, tokenize = "unicode61 remove_diacritics 2 tokenchars '_'"
 );
 INSERT INTO lines_indexed (pos) VALUES (0);
 CREATE TRIGGER lines_closed AFTER DELETE ON lines_open
 	WHEN OLD.pos <= (SELECT pos FROM lines_indexed)
 BEGIN
-	INSERT INTO lines_fts (rowid, text) SELECT pos, text FROM lines WHERE pos = OLD.pos;
+	INSERT INTO lines_fts (rowid, text, input, output) SELECT pos, text, input, output FROM lines WHERE pos = OLD.pos;
 END;
 CREATE TRIGGER lines_changed AFTER UPDATE OF text ON lines
 	WHEN NEW.pos <= (SELECT pos FROM lines_indexed) AND NOT EXISTS (SELECT 1 FROM lines_open WHERE pos = NEW.pos)
 BEGIN
-	INSERT INTO lines_fts (lines_fts, rowid, text) VALUES ('delete', OLD.pos, OLD.text);
-	INSERT INTO lines_fts (rowid, text) VALUES (NEW.pos, NEW.text);
+	INSERT INTO lines_fts (lines_fts, rowid, text, input, output) VALUES ('delete', OLD.pos, OLD.text, OLD.input, OLD.output);
+	INSERT INTO lines_fts (rowid, text, input, output) VALUES (NEW.pos, NEW.text, NEW.input, NEW.output);
 END;
 CREATE TRIGGER lines_removed AFTER DELETE ON lines
 	WHEN OLD.pos <= (SELECT pos FROM lines_indexed) AND NOT EXISTS (SELECT 1 FROM lines_open WHERE pos = OLD.pos)
 BEGIN
-	INSERT INTO lines_fts (lines_fts, rowid, text) VALUES ('delete', OLD.pos, OLD.text);
+	INSERT INTO lines_fts (lines_fts, rowid, text, input, output) VALUES ('delete', OLD.pos, OLD.text, OLD.input, OLD.output);
 END;
 `

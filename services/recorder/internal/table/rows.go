@@ -106,6 +106,9 @@ type Line struct {
 	Hidden  int64  `db:"hidden" note:"by log:truncated"`
 	Text    string `db:"text,field"`
 	Message uint64 `db:"message" note:"the row of chat_messages it is a part of"`
+	Cut     int64  `db:"cut" note:"bytes of input and output that are left out"`
+	Input   string `db:"input,field" note:"of a call: what it was given that the text doesn't say, 16 KiB of its beginning and 4 of its end"`
+	Output  string `db:"output,field" note:"of a call: what it answered, within the same bounds"`
 }
 
 // ToolCall is a finished call.

@@ -107,6 +107,7 @@ func All() Tables {
 			Indexes: []Index{
 				{Name: "lines_run", Columns: "run, hidden, pos, type, node, ts"},
 				{Name: "lines_message", Columns: "message", Where: "message > 0"},
+				{Name: "lines_cut", Columns: "run", Where: "cut > 0"},
 			},
 		},
 		{
