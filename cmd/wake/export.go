@@ -232,7 +232,16 @@ func (s source) followEvents(ctx context.Context, q eventlog.Query) export.Event
 	return func(yield func(eventlog.Entry, error) bool) {
 		fenced := claims{}
 		for e, err := range s.log.Follow(ctx, q) {
-			if !yield(e, err) || err != nil || e.Event != nil && !fenced.isVoid(e.Event) && endsRun(e.Event) {
+			if !yield(e, err) || err != nil {
+				return
+			}
+			if e.Event == nil {
+				continue
+			}
+			if over, err := fenced.areOver(ctx, s.log, e); over || err != nil {
+				if err != nil {
+					yield(eventlog.Entry{}, err)
+				}
 				return
 			}
 		}

@@ -21,8 +21,17 @@ func (c claims) isVoid(e *wire.Event) bool {
 	return e.Epoch < c[e.NodeID]
 }
 
-// followRun shows the events of a run, from a position on, until one ends the run;
-// it returns that one.
+// areOver reports whether an event ends its run, which hasn't gone on since.
+func (c claims) areOver(ctx context.Context, log *feed.Reader, e eventlog.Entry) (bool, error) {
+	if c.isVoid(e.Event) || !endsRun(e.Event) {
+		return false, nil
+	}
+	on, err := eventlog.GoesOn(ctx, log, e.RunID, e.Pos, e.Event.Epoch)
+	return !on && err == nil, err
+}
+
+// followRun shows the events of a run, from a position on, until one ends the run for good, as far as
+// the log says; it returns that one.
 func (a *app) followRun(ctx context.Context, log *feed.Reader, q eventlog.Query, show func(eventlog.Entry) error) (*wire.Event, error) {
 	fenced := claims{}
 	for entry, err := range log.Follow(ctx, q) {
@@ -36,8 +45,8 @@ func (a *app) followRun(ctx context.Context, log *feed.Reader, q eventlog.Query,
 		if err := show(entry); err != nil {
 			return nil, err
 		}
-		if !fenced.isVoid(entry.Event) && endsRun(entry.Event) {
-			return entry.Event, nil
+		if over, err := fenced.areOver(ctx, log, entry); over || err != nil {
+			return entry.Event, err
 		}
 	}
 	return nil, context.Cause(ctx)
@@ -53,7 +62,7 @@ func (a *app) wholeEvent(ctx context.Context, log *feed.Reader, e *wire.Event) *
 	return whole
 }
 
-// endsRun reports whether e is the last word of a run's owner.
+// endsRun reports whether e ends a run.
 func endsRun(e *wire.Event) bool {
 	switch e.Payload.(type) {
 	case *wire.FlowComplete, *wire.FlowAborted:

@@ -191,8 +191,16 @@ func (o logOptions) pieceFilter() (func(node string, p piece) bool, error) {
 	}, nil
 }
 
-// hasEnded reports whether a run had ended at a position.
+// hasEnded reports whether a run has ended, and no later than at a position. Behind its end there may be what it was told.
 func (a *app) hasEnded(ctx context.Context, log *feed.Reader, run string, pos uint64) (bool, error) {
-	e, found, err := log.Last(ctx, run, wire.RunNode)
-	return found && e.Event != nil && endsRun(e.Event) && e.Pos <= pos, err
+	state, err := presentState(ctx, log, run)
+	if err != nil || state.Status != wire.RunComplete && state.Status != wire.RunAborted {
+		return false, err
+	}
+	for e, err := range log.Read(ctx, eventlog.Query{Run: run, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}, From: pos + 1}) {
+		if err != nil || e.Event != nil && endsRun(e.Event) {
+			return false, err
+		}
+	}
+	return true, nil
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -24,7 +26,7 @@ func (o *resumeOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.Strategy, "strategy", "crash", "`crash` closes tool calls that were interrupted and tells the agents so, manual leaves them as they are")
 	flags.BoolVar(&o.autoRun, "auto-run", true, "go on; without, only calls that were interrupted are closed")
 	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agents, `key=value`: model, permissionMode, maxTurns, maxBudgetUsd, workspace …, or NODE.model for one")
-	flags.StringSliceVar(&c.Rerun, "rerun", nil, "execute this interrupted `node` again")
+	flags.StringSliceVar(&c.Rerun, "rerun", nil, "execute this `node` again, which failed or was interrupted; without one, all that did")
 	flags.StringSliceVar(&c.Fail, "fail", nil, "give this interrupted `node` up")
 	o.budget.addFlags(flags)
 }
@@ -51,12 +53,14 @@ func (a *app) resumeCommand() *cobra.Command {
 	var o resumeOptions
 	cmd := &cobra.Command{
 		Use:   "resume RUN",
-		Short: "Wake a run that is paused or interrupted",
-		Long: `Wake a run that is paused or interrupted: agents continue their sessions, nothing
+		Short: "Wake a run that is paused, was interrupted or has failed",
+		Long: `Wake a run that is paused or was interrupted: agents continue their sessions, nothing
 that completed is done again. A run whose runner died needs no resume: another
-runner, or the next one to start, goes on with it.
+runner, or the next one to start, goes on with it. A run that has failed goes on
+with --rerun: what failed, and what was withdrawn beside it, is executed again.
 
     wake resume @last -m "the API is back"     tell the agents why
+    wake resume @last --rerun                  once more from what failed
     wake resume @last --rerun deploy           decide about a command whose outcome is unknown
     wake resume @last --set model=opus         with other settings from here on
     wake resume @last --budget-usd 10          which may now cost $10 in all
@@ -64,12 +68,15 @@ runner, or the next one to start, goes on with it.
 A run that has spent its budget may spend as much again if no other one is given.
 
 ` + runHelp,
-		Args:              checkArguments,
+		Args: func(cmd *cobra.Command, args []string) error {
+			return checkArguments(cmd, o.takeRun(args))
+		},
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.checkFlags(cmd.Flags()); err != nil {
 				return err
 			}
+			args = o.takeRun(args)
 			return a.resumeRun(cmd.Context(), o, func(s *session) (string, error) {
 				return s.Find(cmd.Context(), args[0])
 			})
@@ -82,6 +89,33 @@ A run that has spent its budget may spend as much again if no other one is given
 	completeFlag(cmd, "budget-then", cobra.FixedCompletions([]string{wire.BudgetPause, wire.BudgetAbort}, cobra.ShellCompDirectiveNoFileComp))
 	completeFlag(cmd, "strategy", cobra.FixedCompletions([]string{"crash", "manual"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// rerunAll is what --rerun alone means: all nodes that failed.
+const rerunAll = "*"
+
+// completeRerun gives a --rerun without a node what it stands for.
+func completeRerun(args []string) []string {
+	args = slices.Clone(args)
+	for i, arg := range args {
+		if arg == "--" {
+			break
+		}
+		if last := i+1 == len(args); arg == "--rerun" && (last || strings.HasPrefix(args[i+1], "-")) {
+			args[i] = "--rerun=" + rerunAll
+		}
+	}
+	return args
+}
+
+// takeRun returns the arguments of the verb. Of `wake resume --rerun RUN`, the flag has taken the run.
+func (o *resumeOptions) takeRun(args []string) []string {
+	if c := &o.command; len(args) == 0 && len(c.Rerun) == 1 && c.Rerun[0] != rerunAll {
+		args, c.RunID, c.Rerun = c.Rerun, c.Rerun[0], []string{rerunAll}
+	} else if len(args) == 0 && c.RunID != "" {
+		args = []string{c.RunID}
+	}
+	return args
 }
 
 // resumeSession is `wake --resume SESSION`.

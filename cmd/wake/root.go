@@ -20,7 +20,7 @@ func (a *app) main(ctx context.Context, args []string) int {
 	ctx, a.denied = context.WithCancelCause(ctx)
 	defer a.denied(nil)
 	root := a.rootCommand()
-	root.SetArgs(args)
+	root.SetArgs(completeRerun(args))
 	err := root.ExecuteContext(ctx)
 	a.endTraces(ctx, err)
 	if err == nil {

@@ -257,12 +257,10 @@ func findAutomatic(ctx context.Context, log eventlog.Reader, present *wire.State
 // agents may have finished a call after that.
 func lastOf(ctx context.Context, log eventlog.Reader, present *wire.State) (last Point, behind *wire.State, err error) {
 	_, err = walkForkPoints(ctx, log, present.RunID, 0, func(p Point, s *wire.State) bool {
-		if p.Kind == wire.CheckpointSFP || p.Kind == Node && last.Kind != wire.CheckpointSFP && isAtWork(s) {
-			if !hasEnded(s) {
-				last = p
-			}
+		if !hasEnded(s) && (p.Kind == wire.CheckpointSFP || p.Kind == Node && last.Kind != wire.CheckpointSFP && isAtWork(s)) {
+			last = p
 		}
-		return !hasEnded(s)
+		return true // a run that had failed may have gone on
 	})
 	if err == nil && last.Label == "" {
 		err = endedError(present.RunID, present)

@@ -3,6 +3,7 @@ package export
 import (
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strconv"
 
 	"code.wake.dev/wake/internal/conversation"
@@ -159,6 +160,10 @@ func (s *span) setAttribute(key string, v value) {
 	s.Attributes = append(s.Attributes, attribute{key, v})
 }
 
+func (s *span) dropAttribute(key string) {
+	s.Attributes = slices.DeleteFunc(s.Attributes, func(a attribute) bool { return a.Key == key })
+}
+
 func (s *span) hasAttribute(key string) bool {
 	for i := range s.Attributes {
 		if s.Attributes[i].Key == key {
@@ -277,6 +282,10 @@ func (t *tracer) addFlowEvent(e *wire.Event) {
 		t.root.setText(attrStatus, "aborted")
 		t.root.setError("aborted", p.Reason)
 		t.ended = true
+	case *wire.FlowResumed: // maybe of a run that had failed
+		t.root.Status, t.ended = nil, false
+		t.root.dropAttribute(attrErrorType)
+		t.root.dropAttribute(attrStatus)
 	case *wire.NodeStart:
 		t.beginNode(e, p)
 	case *wire.NodeComplete:

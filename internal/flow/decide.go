@@ -224,6 +224,12 @@ func (p *planner) lostNodes() []string {
 	return ids
 }
 
+// Unfinished returns the nodes that a run which has failed executes again when it goes on, in the order of
+// the flow: those that have failed for good, and those that were withdrawn beside them.
+func Unfinished(d *Definition, s *wire.State) []string {
+	return (&planner{d: d, s: s}).lostNodes()
+}
+
 // errorInput and errorCancelled are the error types of an execution whose input
 // could not be resolved and of a withdrawn one; see [run.Apply].
 const (

@@ -90,23 +90,17 @@ func (f *fold) flowPaused(p *wire.FlowPaused) error {
 	return nil
 }
 
-// flowResumed continues a run that is paused, or one that is running and lost
-// its owner. Executions of agents that have begun are told how to go on.
+// flowResumed continues a run that is paused, one that is running and lost
+// its owner, or one that has failed, from the nodes on that it names. Executions
+// of agents that have begun are told how to go on.
 func (f *fold) flowResumed(p *wire.FlowResumed) error {
-	if err := f.checkDecision(); err != nil {
+	if err := f.checkResumption(p); err != nil {
 		return err
-	}
-	if p.Hold && f.s.Status != wire.RunPaused {
-		return f.illegalEvent("the run is %s: there is nothing to hold", f.s.Status)
-	}
-	for _, id := range slices.Concat(p.Rerun, p.Fail) {
-		if !Interrupted(f.s, id) {
-			return f.illegalEvent("node %q was not interrupted", id)
-		}
 	}
 	f.grantBudget(p)
 	if !p.Hold {
 		f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunRunning, "", 0
+		f.s.Result, f.s.Error, f.s.EndedAt = "", "", 0
 	}
 	f.s.ResumedAt = f.pos.Seq
 	f.s.Overrides = mergeOverrides(f.s.Overrides, p.Overrides)
@@ -148,6 +142,38 @@ func (f *fold) grantBudget(p *wire.FlowResumed) {
 	case !p.Hold && f.s.Reason == wire.PauseBudget:
 		f.s.BudgetFrom = new(ledger.Spent(f.s.Usage))
 	}
+}
+
+// checkResumption checks that the run can go on as the event says.
+func (f *fold) checkResumption(p *wire.FlowResumed) error {
+	if err := f.byOwner(); err != nil {
+		return err
+	}
+	if Failed(f.s) && len(p.Rerun) > 0 && len(p.Fail) == 0 && !p.Hold {
+		for _, id := range p.Rerun {
+			if f.s.NodeStatus[id] != wire.NodeFailed || f.s.Nodes[id].Open() {
+				return f.illegalEvent("node %q did not fail", id)
+			}
+		}
+		return nil
+	}
+	if err := f.goesOn(); err != nil {
+		return err
+	}
+	if p.Hold && f.s.Status != wire.RunPaused {
+		return f.illegalEvent("the run is %s: there is nothing to hold", f.s.Status)
+	}
+	for _, id := range slices.Concat(p.Rerun, p.Fail) {
+		if !Interrupted(f.s, id) {
+			return f.illegalEvent("node %q was not interrupted", id)
+		}
+	}
+	return nil
+}
+
+// Failed reports whether a run has ended badly: it can go on from what failed.
+func Failed(s *wire.State) bool {
+	return s.Status == wire.RunComplete && s.Result == wire.FlowStatusFailed && s.Imported == ""
 }
 
 // agentType is the type of nodes that agents execute.

@@ -43,6 +43,9 @@ type ResumeOptions struct {
 	// Message is told to the agents that were at work; default "continue". With AutoRun
 	// false it is told when they go on, unless that resumption has another one.
 	Message string
+	// Rerun are nodes that failed or were interrupted and are executed again, "*" is all of them: a run that has
+	// failed goes on with them. Fail are interrupted nodes that are given up.
+	Rerun, Fail []string
 }
 
 // Agent is a run in the hands of a program. It has no listeners but those that
@@ -100,7 +103,7 @@ func hasFlow(s *wire.State) bool {
 // Resume continues a run that is paused, if it is what config expects. It fails
 // with AGENT_NOT_FOUND, TEMPLATE_NOT_FOUND, TEMPLATE_VERSION_MISMATCH,
 // SANDBOX_INIT_FAILED, CORRUPTED_DATA, LEASE_HELD (it is running) or NOT_RESUMABLE
-// (it has ended).
+// (it has ended, and not by a failure that Rerun would mend).
 func (c *Client) Resume(ctx context.Context, runID string, config Config, o ResumeOptions) (*Agent, error) {
 	a, err := c.Agent(ctx, runID)
 	if err != nil {
@@ -110,7 +113,7 @@ func (c *Client) Resume(ctx context.Context, runID string, config Config, o Resu
 	if err != nil {
 		return nil, err
 	}
-	if err := config.checkStored(s); err != nil {
+	if err := config.checkStored(s, o); err != nil {
 		return nil, err
 	}
 	overrides, err := config.mergeOverrides(o.Overrides)
@@ -118,7 +121,8 @@ func (c *Client) Resume(ctx context.Context, runID string, config Config, o Resu
 		return nil, err
 	}
 	cmd := wire.Command{
-		Type: "resume", RunID: runID, Message: o.Message, Strategy: o.Strategy, AutoRun: o.AutoRun, Overrides: overrides, By: "client",
+		Type: "resume", RunID: runID, Message: o.Message, Strategy: o.Strategy, AutoRun: o.AutoRun, Overrides: overrides,
+		Rerun: o.Rerun, Fail: o.Fail, By: "client",
 	}
 	if _, err := c.Do(ctx, cmd); err != nil {
 		return nil, err
@@ -132,11 +136,11 @@ func (c *Client) ResumeFromStore(ctx context.Context, runID string, o ResumeOpti
 }
 
 // checkStored compares a stored run.
-func (c Config) checkStored(s *wire.State) error {
+func (c Config) checkStored(s *wire.State, o ResumeOptions) error {
 	if !hasFlow(s) {
 		return &wire.APIError{Code: wire.CodeCorruptedData, Message: fmt.Sprintf("run %s is stored without a flow that can be read", s.RunID)}
 	}
-	if s.Status == wire.RunComplete || s.Status == wire.RunAborted {
+	if hasEnded(s) && (len(o.Rerun) == 0 || !run.Failed(s)) {
 		return &wire.APIError{
 			Code: wire.CodeNotResumable, Message: fmt.Sprintf("run %s is %s", s.RunID, s.Status), Hint: "fork it at an earlier point",
 		}
@@ -298,7 +302,14 @@ func (a *Agent) Subscribe(ctx context.Context, channels []Channel, o SubscribeOp
 					return
 				}
 			}
-			if t := e.Event.Type(); t == wire.TypeFlowComplete || t == wire.TypeFlowAborted {
+			if t := e.Event.Type(); t != wire.TypeFlowComplete && t != wire.TypeFlowAborted {
+				continue
+			}
+			on, err := eventlog.GoesOn(ctx, a.client.reader, a.ID, e.Pos, e.Event.Epoch)
+			if err != nil {
+				yield(Envelope{}, err)
+			}
+			if err != nil || !on {
 				return
 			}
 		}
@@ -357,8 +368,11 @@ func (a *Agent) Wait(ctx context.Context) (*wire.State, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Status == wire.RunComplete || s.Status == wire.RunAborted {
-		return s, nil
+	if hasEnded(s) {
+		on, err := eventlog.GoesOn(ctx, a.client.reader, a.ID, a.from-1, s.Nodes[wire.RunNode].Epoch)
+		if err != nil || !on {
+			return s, err
+		}
 	}
 	if err := a.tellWaiting(ctx, s); err != nil {
 		return nil, err
@@ -375,6 +389,8 @@ func (a *Agent) Wait(ctx context.Context) (*wire.State, error) {
 	}
 	return a.client.State(ctx, a.ID)
 }
+
+func hasEnded(s *wire.State) bool { return s.Status == wire.RunComplete || s.Status == wire.RunAborted }
 
 // tellWaiting tells once of the calls that waited for a decision when the Agent was made and do so still: nothing
 // that comes says so again.

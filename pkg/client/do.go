@@ -117,6 +117,9 @@ func rejectionError(cmd wire.Command, reason string) *wire.APIError {
 		e.Hint = fmt.Sprintf("name one of the agents of `wake status %s` with --node or --exec", cmd.RunID)
 	case wire.CodeNotResumable:
 		e.Hint = fmt.Sprintf("fork it at an earlier point: wake bookmarks %s", cmd.RunID)
+		if strings.Contains(e.Message, "--rerun") { // the run has failed
+			e.Hint = fmt.Sprintf("wake resume %s --rerun tries again what failed", cmd.RunID)
+		}
 	case wire.CodeRunNotFound:
 		e.Hint = "see `wake runs` for the runs there are"
 	case wire.CodeLeaseHeld, wire.CodeCommandRejected:

@@ -81,12 +81,12 @@ type FlowPaused struct {
 	Message string // for the human who has to act
 }
 
-// FlowResumed continues a paused or interrupted run.
+// FlowResumed continues a paused or interrupted run, or one that had failed.
 type FlowResumed struct {
 	Message  string   // given to the agents that were running; default "continue"
 	Strategy string   // crash (open tool calls are sealed) or manual (they stay as they are)
 	Hold     bool     // only the agents' open calls are dealt with; the run stays paused
-	Rerun    []string // interrupted nodes that are executed again
+	Rerun    []string // nodes that are executed again: interrupted ones, or of a run that had failed those that failed or were withdrawn
 	Fail     []string // interrupted nodes whose interruption counts as their failure
 	// Overrides are settings of agents from here on: option → value, or node →
 	// options. Option workspace is the folder that the run works in instead.

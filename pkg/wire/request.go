@@ -68,7 +68,7 @@ type Command struct {
 
 	Strategy  string   `json:"strategy,omitempty"`  // resume: crash (default) or manual
 	AutoRun   *bool    `json:"autoRun,omitempty"`   // resume: go on; default true. See [FlowResumed.Hold]
-	Rerun     []string `json:"rerun,omitempty"`     // resume; see [FlowResumed]
+	Rerun     []string `json:"rerun,omitempty"`     // resume; see [FlowResumed]; "*" is all that failed or were interrupted
 	Fail      []string `json:"fail,omitempty"`      // resume; see [FlowResumed]
 	Overrides Raw      `json:"overrides,omitempty"` // resume, fork; see [FlowResumed]
 	Limits    Raw      `json:"limits,omitempty"`    // resume; see [FlowResumed]

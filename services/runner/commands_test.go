@@ -165,11 +165,14 @@ nodes:
 		if r := b.tell(wire.Command{Type: "send", RunID: "done", Message: "hello"}); code(r) != "COMMAND_REJECTED" {
 			t.Errorf("send to a run that has ended: %+v", r)
 		}
-		if n := len(records(b.read("_"))); n != 4 {
-			t.Errorf("%d records under _", n)
+		if n, done, gone := len(records(b.read("_"))), len(records(b.read("done"))), len(records(b.read("gone"))); n != 1 || done != 2 || gone != 3 {
+			t.Errorf("%d records under _, %d and %d under runs that have ended", n, done, gone)
 		}
 		if state := b.fold("done", b.read("done")); state.Status != wire.RunComplete {
 			t.Errorf("done is %s", state.Status)
+		}
+		for _, id := range []string{"done", "gone"} {
+			b.awaits("nobody to own "+id, func() bool { _, there := b.registered(id); return !there })
 		}
 	})
 }

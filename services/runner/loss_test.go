@@ -223,8 +223,8 @@ func TestForkTooLarge(t *testing.T) {
 		<-time.After(time.Minute) // its owner has left
 		fork.At = "sfp-1"
 		b.command("run1", fork)
-		b.awaits("a record", func() bool { return len(records(b.read("_"))) == 1 })
-		for _, p := range []*wire.CommandReceived{records(b.read("run1"))[0], records(b.read("_"))[0]} {
+		b.awaits("a record", func() bool { return len(records(b.read("run1"))) == 3 })
+		for _, p := range []*wire.CommandReceived{records(b.read("run1"))[0], records(b.read("run1"))[2]} {
 			if !strings.HasPrefix(p.Reason, string(wire.CodeTooLarge)) {
 				t.Errorf("recorded as accepted %t, %q", p.Accepted, p.Reason)
 			}

@@ -16,7 +16,6 @@ import (
 	"code.wake.dev/wake/services/runner/internal/command"
 	"code.wake.dev/wake/services/runner/internal/registry"
 	"code.wake.dev/wake/services/runner/internal/tenure"
-	"code.wake.dev/wake/services/runner/internal/view"
 	"code.wake.dev/wake/services/runner/owner"
 )
 
@@ -39,8 +38,8 @@ const (
 )
 
 // catchAll puts on record what no owner does, until ctx ends: commands to runs
-// that nobody knows, that have ended, or to none. It leaves the others to their
-// owners and looks whether they have dealt with them.
+// that nobody knows, that were imported, or to none. It leaves the others to their
+// owners, for which it asks if there are none, and looks whether they have dealt with them.
 func (in *Intake) catchAll(ctx context.Context) error {
 	consumer, err := in.cfg.Log.JetStream().CreateOrUpdateConsumer(ctx, in.subjectNames().CommandsStream(), jetstream.ConsumerConfig{
 		Durable:       catchAllConsumer,
@@ -204,8 +203,9 @@ func (in *Intake) sortByState(
 			return nil, min(wait, time.Second), err
 		}
 		problem = orRejected(problem, wire.CodeRunNotFound, "no run has the id %q", run)
-	case !view.Over(state):
-		// It has begun and isn't registered: it lost its owner before runs were.
+	case state.Imported == "":
+		// It has begun and isn't registered: nearly always it has ended. What is said to it belongs into its log,
+		// and it may go on by it.
 		in.cfg.Queue.HandOver(ctx, run)
 		return nil, wait, nil
 	case problem == nil && cmd.Type == "fork":
@@ -384,7 +384,7 @@ func (in *Intake) isObeyed(ctx context.Context, x *stray) (bool, error) {
 		return false, err
 	case s.CommandPos >= x.record.AtPos:
 		return true, nil
-	case s.Status != wire.RunIdle && !view.Over(s):
+	case s.Status != wire.RunIdle && s.Imported == "":
 		return false, errBegun
 	}
 	return false, nil

@@ -34,6 +34,8 @@ func (j *judge) verdict(ctx context.Context) ([]*wire.Event, error) {
 		return nil, command.Reject(command.CodeDuplicate, "command %s is on record already", j.id)
 	case j.cmd.RunID != "" && j.cmd.RunID != s.RunID:
 		return nil, command.Reject(wire.CodeBadRequest, "the command names run %s and was sent to run %s", j.cmd.RunID, s.RunID)
+	case run.Failed(s) && j.cmd.Type == "resume" && len(j.cmd.Rerun) > 0:
+		return j.judgeRerun()
 	case view.Over(s) && j.cmd.Type != "fork":
 		return nil, RejectEnded(s, j.cmd)
 	}
@@ -76,10 +78,18 @@ func (j *judge) recordedCommand(raw wire.Raw) (wire.Raw, error) {
 // RejectEnded is the answer of a run that has ended.
 func RejectEnded(s *wire.State, cmd wire.Command) error {
 	what := "is " + string(s.Status)
-	if s.Imported != "" {
+	switch {
+	case s.Imported != "":
 		what = "was imported and is not executed"
+	case run.Failed(s):
+		what = "has failed"
 	}
-	if cmd.Type == "resume" {
+	switch {
+	case cmd.Type == "resume" && run.Failed(s):
+		return command.Reject(wire.CodeNotResumable, "run %s %s: it goes on by rerun (--rerun)", s.RunID, what)
+	case cmd.Type == "resume" && s.Imported == "":
+		return command.Reject(wire.CodeNotResumable, "run %s %s: nothing of it failed that could be tried again", s.RunID, what)
+	case cmd.Type == "resume":
 		return command.Reject(wire.CodeNotResumable, "run %s %s", s.RunID, what)
 	}
 	return command.Reject(wire.CodeCommandRejected, "run %s %s", s.RunID, what)
@@ -191,6 +201,11 @@ func (j *judge) judgeResume() ([]*wire.Event, error) {
 	}
 	if r.Strategy != command.StrategyCrash && r.Strategy != command.StrategyManual {
 		return nil, command.Reject(wire.CodeBadRequest, "strategy is %q, not crash or manual", cmd.Strategy)
+	}
+	if slices.Contains(r.Rerun, rerunAll) {
+		r.Rerun = slices.DeleteFunc(slices.Sorted(maps.Keys(s.NodeStatus)), func(node string) bool {
+			return !run.Interrupted(s, node) || slices.Contains(r.Fail, node)
+		})
 	}
 	if err := j.checkInterrupted(r); err != nil {
 		return nil, err

@@ -113,8 +113,8 @@ func (o *owner) canStartRun() bool { return o.def != nil || o.request.Fork != ni
 // last owner left.
 func lastOwner(s *wire.State, reg registry.Registration) string {
 	n := s.Nodes[wire.RunNode]
-	if s.Status == wire.RunIdle || n.Epoch == reg.Released {
-		return "" // a claim alone begins nothing
+	if s.Status == wire.RunIdle || n.Epoch == reg.Released || view.Over(s) && reg.Run == "" {
+		return "" // a claim alone begins nothing, and an end that is no longer registered leaves nothing to do
 	}
 	return n.Runner
 }
@@ -127,8 +127,10 @@ func (o *owner) run(ctx context.Context) (err error) {
 	defer o.view.Close()
 	reg, registered := o.cfg.Registry.Get(o.runID)
 	if view.Over(o.view.State) && !registered {
-		o.reportBegun()
-		return nil
+		if asked, err := o.isAsked(ctx); err != nil || !asked {
+			o.reportBegun()
+			return err
+		}
 	}
 	o.lease, err = o.cfg.Leases.Acquire(ctx, o.cfg.subjectNames().LeaseKey(o.runID, wire.RunNode), lastOwner(o.view.State, reg))
 	if errors.Is(err, lease.ErrHeld) && !o.begun {
@@ -141,8 +143,11 @@ func (o *owner) run(ctx context.Context) (err error) {
 	if err := o.foldPresent(ctx); err != nil {
 		return err
 	}
+	asked, err := o.isAsked(ctx)
 	switch s := o.view.State; {
-	case view.Over(s):
+	case err != nil:
+		return err
+	case view.Over(s) && !asked:
 		return o.finishRun(ctx)
 	case s.Status == wire.RunIdle && !o.canStartRun():
 		return ErrNothing
@@ -224,8 +229,10 @@ func (o *owner) goOn(ctx context.Context) (ended bool, err error) {
 	other := o.before != o.epoch
 	o.epoch = o.writer.Epoch()
 	switch s := o.view.State; {
-	case view.Over(s):
+	case s.Imported != "":
 		return true, o.finishRun(ctx)
+	case view.Ended(s.Status):
+		return o.answerEnded(ctx)
 	case s.Status == wire.RunIdle:
 		return false, o.startRun(ctx)
 	default:

@@ -44,6 +44,12 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 			if err := o.obeyAll(ctx, commands.Take()); err != nil {
 				return err
 			}
+			if err := o.view.Wait(ctx, o.written); err != nil {
+				return err
+			}
+			if !view.Ended(o.view.State.Status) { // one of them lets it go on
+				continue
+			}
 			return o.finishRun(ctx)
 		}
 		timer := time.NewTimer(max(0, time.Until(time.UnixMilli(wake))))
