@@ -95,8 +95,6 @@ func (r *reader) mcpServers(o *fields) {
 	}
 }
 
-func hasBinding(s string) bool { return strings.Contains(s, "{{") }
-
 // checkKind checks the kind of a value that isn't bound.
 func (r *reader) checkKind(o *fields, name string, want kind, what string) {
 	t := o.t.get(name)

@@ -34,3 +34,5 @@ func (r *reader) noSecretRef(t *tree, path string) {
 		r.addProblem(t.at, path, "a secret can't be put into a command line: name it in env and use \"$NAME\"")
 	}
 }
+
+func hasBinding(s string) bool { return strings.Contains(s, "{{") }

@@ -122,22 +122,6 @@ func (n *Normalizer) Sent(uuid string, s Sent) { n.sent[uuid] = s }
 // the background, or their reports that it has not answered yet.
 func (n *Normalizer) Busy() (running, reports int) { return len(n.background), n.notified }
 
-// Line returns the events of one line, which arrived at the given time (Unix ms). The events don't
-// share memory with line. Lines of a transcript have their own time.
-func (n *Normalizer) Line(at int64, line []byte) []*wire.Event {
-	n.beginLine(at)
-	if len(trimLine(line)) == 0 {
-		return nil
-	}
-	m, err := wire.RawFromJSON(line)
-	if err != nil {
-		n.emitMalformed(line, err.Error())
-		return n.releaseEvents()
-	}
-	n.dispatchLine(m, line)
-	return n.releaseEvents()
-}
-
 // releaseEvents returns the events of the line. Those of a transcript wait for its
 // first time.
 func (n *Normalizer) releaseEvents() []*wire.Event {
@@ -158,22 +142,6 @@ func (n *Normalizer) releaseEvents() []*wire.Event {
 	return out
 }
 
-// TooLong returns the event of a line that was too long to be read.
-func (n *Normalizer) TooLong(at int64, e *LineTooLongError) []*wire.Event {
-	n.beginLine(at)
-	n.emitMalformed(e.Head, e.Error())
-	return n.releaseEvents()
-}
-
-func (n *Normalizer) beginLine(at int64) {
-	n.forgetPast()
-	n.line++
-	n.out = nil
-	if n.opt.Format == Stream {
-		n.setTime(at)
-	}
-}
-
 func (n *Normalizer) setTime(at int64) {
 	n.at = at
 	if n.first == 0 {
@@ -189,35 +157,6 @@ func (n *Normalizer) emitMalformed(line []byte, reason string) {
 	}})
 }
 
-// dispatchLine dispatches one line. line is its text.
-func (n *Normalizer) dispatchLine(m wire.Raw, line []byte) {
-	typ := stringAt(m, "type")
-	if n.opt.Format == Transcript {
-		if t := parseMillis(stringAt(m, "timestamp")); t != 0 {
-			n.setTime(t)
-		}
-	}
-	n.flushTokens(typ, m)
-	uuid := stringAt(m, "uuid")
-	if uuid == "" || typ == "stream_event" {
-		if !n.readKnownLine(typ, m) {
-			n.emitRaw(m, "")
-		}
-		return
-	}
-	hash := digestOf(line)
-	switch before, again := n.seen[uuid]; {
-	case again && before.hash == hash:
-	case again && before.known:
-		n.emitRaw(m, "the uuid occurs twice")
-	case n.readKnownLine(typ, m):
-		n.seen[uuid] = sighting{line: n.line, hash: hash, known: true}
-	default:
-		n.seen[uuid] = sighting{line: n.line, hash: hash}
-		n.emitRaw(m, "")
-	}
-}
-
 // sighting is a line that was there before. Transcripts repeat lines: the same
 // line counts once, another one under the uuid of a line that was understood is passed on.
 type sighting struct {
@@ -230,30 +169,6 @@ type sighting struct {
 func digestOf(line []byte) string {
 	sum := sha256.Sum256(line)
 	return hex.EncodeToString(sum[:16])
-}
-
-// readKnownLine handles the lines that have events of their own. It reports false for
-// a line that is to be passed on.
-func (n *Normalizer) readKnownLine(typ string, m wire.Raw) bool {
-	switch typ {
-	case "stream_event":
-		return n.streamEvent(m)
-	case "assistant":
-		return n.readAssistant(m)
-	case "user":
-		return n.readUser(m)
-	case "system":
-		return n.readSystem(m)
-	case "result":
-		return n.readResult(m)
-	case "control_request":
-		return n.controlRequest(m)
-	case "attachment":
-		return n.readAttachment(m)
-	case "cost-state":
-		n.costState(m)
-	}
-	return false
 }
 
 // emitRaw passes a message on.
@@ -361,4 +276,30 @@ func firstValue(m wire.Raw, keys ...string) wire.Raw {
 		}
 	}
 	return nil
+}
+
+// tally is what the results of an execution add up to. There may be none, one
+// or several.
+type tally struct {
+	active bool   // the main thread did something since the last result
+	asked  bool   // the last of it was a message of the user
+	failed string // error type that was already emitted since then
+	cutOff bool   // calls of the last message have no result
+
+	results    int
+	result     string // of the last one
+	stop       string
+	outcome    outcome
+	structured wire.Raw
+	denials    wire.Raw
+
+	turns      tokens // as the results count the main thread
+	messages   tokens // as its messages do
+	models     map[string]wire.ModelUsage
+	total      map[string]wire.ModelUsage // cumulative, as the last result told
+	cost       float64                    // of this execution
+	costTotal  float64                    // cumulative, as the last result told
+	priced     bool
+	durationMs int64
+	numTurns   int64
 }

@@ -9,32 +9,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// tally is what the results of an execution add up to. There may be none, one
-// or several.
-type tally struct {
-	active bool   // the main thread did something since the last result
-	asked  bool   // the last of it was a message of the user
-	failed string // error type that was already emitted since then
-	cutOff bool   // calls of the last message have no result
-
-	results    int
-	result     string // of the last one
-	stop       string
-	outcome    outcome
-	structured wire.Raw
-	denials    wire.Raw
-
-	turns      tokens // as the results count the main thread
-	messages   tokens // as its messages do
-	models     map[string]wire.ModelUsage
-	total      map[string]wire.ModelUsage // cumulative, as the last result told
-	cost       float64                    // of this execution
-	costTotal  float64                    // cumulative, as the last result told
-	priced     bool
-	durationMs int64
-	numTurns   int64
-}
-
 // outcome is how a result says the turn ended.
 type outcome uint8
 

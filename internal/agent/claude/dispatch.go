@@ -1,0 +1,88 @@
+package claude
+
+import "code.wake.dev/wake/pkg/wire"
+
+// Line returns the events of one line, which arrived at the given time (Unix ms). The events don't
+// share memory with line. Lines of a transcript have their own time.
+func (n *Normalizer) Line(at int64, line []byte) []*wire.Event {
+	n.beginLine(at)
+	if len(trimLine(line)) == 0 {
+		return nil
+	}
+	m, err := wire.RawFromJSON(line)
+	if err != nil {
+		n.emitMalformed(line, err.Error())
+		return n.releaseEvents()
+	}
+	n.dispatchLine(m, line)
+	return n.releaseEvents()
+}
+
+// TooLong returns the event of a line that was too long to be read.
+func (n *Normalizer) TooLong(at int64, e *LineTooLongError) []*wire.Event {
+	n.beginLine(at)
+	n.emitMalformed(e.Head, e.Error())
+	return n.releaseEvents()
+}
+
+func (n *Normalizer) beginLine(at int64) {
+	n.forgetPast()
+	n.line++
+	n.out = nil
+	if n.opt.Format == Stream {
+		n.setTime(at)
+	}
+}
+
+// dispatchLine dispatches one line. line is its text.
+func (n *Normalizer) dispatchLine(m wire.Raw, line []byte) {
+	typ := stringAt(m, "type")
+	if n.opt.Format == Transcript {
+		if t := parseMillis(stringAt(m, "timestamp")); t != 0 {
+			n.setTime(t)
+		}
+	}
+	n.flushTokens(typ, m)
+	uuid := stringAt(m, "uuid")
+	if uuid == "" || typ == "stream_event" {
+		if !n.readKnownLine(typ, m) {
+			n.emitRaw(m, "")
+		}
+		return
+	}
+	hash := digestOf(line)
+	switch before, again := n.seen[uuid]; {
+	case again && before.hash == hash:
+	case again && before.known:
+		n.emitRaw(m, "the uuid occurs twice")
+	case n.readKnownLine(typ, m):
+		n.seen[uuid] = sighting{line: n.line, hash: hash, known: true}
+	default:
+		n.seen[uuid] = sighting{line: n.line, hash: hash}
+		n.emitRaw(m, "")
+	}
+}
+
+// readKnownLine handles the lines that have events of their own. It reports false for
+// a line that is to be passed on.
+func (n *Normalizer) readKnownLine(typ string, m wire.Raw) bool {
+	switch typ {
+	case "stream_event":
+		return n.streamEvent(m)
+	case "assistant":
+		return n.readAssistant(m)
+	case "user":
+		return n.readUser(m)
+	case "system":
+		return n.readSystem(m)
+	case "result":
+		return n.readResult(m)
+	case "control_request":
+		return n.controlRequest(m)
+	case "attachment":
+		return n.readAttachment(m)
+	case "cost-state":
+		n.costState(m)
+	}
+	return false
+}
