@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/ingest"
 	"code.wake.dev/wake/internal/inlet"
 	"code.wake.dev/wake/internal/timeline"
@@ -20,7 +21,7 @@ import (
 func (a *app) ingestCommand() *cobra.Command {
 	var o ingest.Options
 	var lines ingest.LinesOptions
-	var format string
+	var format, transcript string
 	var labels []string
 	cmd := &cobra.Command{
 		Use:   "ingest [FILE|-]",
@@ -30,6 +31,10 @@ func (a *app) ingestCommand() *cobra.Command {
     claude -p "…" --output-format stream-json --verbose | wake ingest --node coder
     wake ingest ~/.claude/projects/…/5e551011.jsonl
     wake ingest --format kahn transitions.jsonl
+    wake ingest stream.jsonl --transcript ~/.claude/projects/…/5e551011.jsonl
+
+With --transcript it says whether the stream and the session file tell the same,
+and names the messages, calls and results that only one of them has.
 
 Lines of KAHN, agent transition events, name their runs and agents themselves; a
 file that has grown is given again, and only what is new is added.
@@ -48,11 +53,17 @@ agent succeeded; the result does.`,
 				return err
 			}
 			defer func() { _ = in.Close() }() // it was only read
+			var verdict *completeness.Verdict
+			if transcript != "" {
+				if verdict, err = compareFeeds(args, transcript); err != nil {
+					return err
+				}
+			}
 			lines.RunID, lines.Labels = named, o.Labels
 			if o.Format == ingest.Kahn && cmd.Flags().Changed("node") {
 				return usageError("", "--node: lines of kahn name their agents")
 			}
-			return a.ingestInput(cmd.Context(), in, o, lines)
+			return a.ingestInput(cmd.Context(), in, o, lines, verdict)
 		},
 	}
 	flags := cmd.Flags()
@@ -60,6 +71,7 @@ agent succeeded; the result does.`,
 	flags.StringVar(&o.NodeID, "node", "agent", "`node` that the agent is")
 	flags.StringVar(&format, "format", string(ingest.Auto), "`format` of the input: auto, stream-json, transcript or kahn")
 	flags.StringArrayVar(&labels, "label", nil, "label of the run, `key=value`; name=… is how alerts call it")
+	flags.StringVar(&transcript, "transcript", "", "session `file` of the same session, to compare the stream with")
 	flags.BoolVar(&lines.Strict, "strict", false, "of kahn: refuse the first line that isn't in order")
 	flags.BoolVar(&lines.More, "more", false, "of kahn: more lines will come, so that runs aren't complete when their agents have ended")
 	return cmd
@@ -102,7 +114,7 @@ func (a *app) openInput(args []string) (io.ReadCloser, error) {
 }
 
 // ingestInput reads the input in its format.
-func (a *app) ingestInput(ctx context.Context, in io.Reader, o ingest.Options, lines ingest.LinesOptions) error {
+func (a *app) ingestInput(ctx context.Context, in io.Reader, o ingest.Options, lines ingest.LinesOptions, verdict *completeness.Verdict) error {
 	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return err
@@ -118,13 +130,15 @@ func (a *app) ingestInput(ctx context.Context, in io.Reader, o ingest.Options, l
 		return a.ingestLines(ctx, nc, buffered, lines)
 	case lines.Strict || lines.More:
 		return usageError("", "--strict and --more are about lines of kahn, and this is %s", format)
+	case verdict != nil && format != ingest.StreamJSON:
+		return usageError("", "--transcript is compared with a stream, and this is %s", format)
 	}
 	o.Format = format
-	return a.ingestAgent(ctx, nc, buffered, o)
+	return a.ingestAgent(ctx, nc, buffered, o, verdict)
 }
 
 // ingestAgent makes a run of what one agent printed.
-func (a *app) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader, o ingest.Options) error {
+func (a *app) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader, o ingest.Options, verdict *completeness.Verdict) error {
 	if !a.json {
 		a.printNote("run %s\n", o.RunID)
 	}
@@ -136,10 +150,15 @@ func (a *app) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader, o in
 		return serviceError(codeDetached, "wake log "+o.RunID, "interrupted; what was read is run %s", o.RunID)
 	case err != nil:
 		return err
+	case a.json && verdict != nil:
+		return a.printJSON(comparedResult{r, verdict})
 	case a.json:
 		return a.printJSON(r)
 	}
-	return a.printIngested(r)
+	if err := a.printIngested(r); err != nil || verdict == nil {
+		return err
+	}
+	return printVerdict(a.out, *verdict)
 }
 
 func (a *app) printIngested(r ingest.Result) error {

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/completeness"
+	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/internal/timeline"
+)
+
+// comparedResult is a result with what the comparison of both feeds has shown.
+type comparedResult struct {
+	ingest.Result
+
+	Completeness *completeness.Verdict `json:"completeness"`
+}
+
+// compareFeeds compares the stream that is named with a session file.
+func compareFeeds(args []string, transcript string) (*completeness.Verdict, error) {
+	if len(args) == 0 || args[0] == "-" {
+		return nil, usageError("name the file of the stream", "--transcript: what comes by stdin can't be read twice")
+	}
+	stream, err := readFeed(args[0])
+	if err != nil {
+		return nil, err
+	}
+	session, err := readFeed(transcript)
+	if err != nil {
+		return nil, err
+	}
+	v := completeness.Compare(stream, session)
+	return &v, nil
+}
+
+func readFeed(file string) (completeness.Feed, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return completeness.Feed{}, usageError("", "--transcript: %w", err)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return completeness.Feed{}, usageError("", "--transcript: %s is a folder", file)
+	}
+	return completeness.Read(claude.Lines(f, claude.MaxLine)), nil
+}
+
+// printVerdict writes the verdict and its evidence.
+func printVerdict(w io.Writer, v completeness.Verdict) error {
+	if _, err := fmt.Fprintf(w, "feeds: %s (%d in both)\n", v, v.Shared); err != nil {
+		return err
+	}
+	for _, side := range []struct {
+		name  string
+		items []completeness.Item
+	}{{"stream", v.StreamLacks}, {"transcript", v.TranscriptLacks}} {
+		for _, i := range side.items {
+			if _, err := fmt.Fprintf(w, "  the %s lacks %s\n", side.name, timeline.Line(i.String(), maxMessage)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
