@@ -231,7 +231,10 @@ func (a *Alerter) Fold(ctx context.Context, v *value, e eventlog.Entry) (project
 	if err != nil {
 		return projection.Unchanged, err
 	}
-	in := input{At: e.Time.UnixMilli(), Pos: e.Pos, Event: event}
+	in := input{At: v.record.timeOf(e), Pos: e.Pos, Event: event}
+	if err := a.passTime(ctx, v, in.At); err != nil {
+		return projection.Unchanged, err
+	}
 	next, err := a.raiseAlerts(ctx, v.record, in, v.wasRaised(in))
 	if err != nil {
 		return projection.Unchanged, err
@@ -242,8 +245,22 @@ func (a *Alerter) Fold(ctx context.Context, v *value, e eventlog.Entry) (project
 		}
 	}
 	next.Position = pos
-	v.record, v.skipped = next, 0
+	v.record, v.skipped = next.moveClock(e, in.At), 0
 	return projection.Changed, nil
+}
+
+// passTime lets time pass for a run whose times are its own: no clock does.
+func (a *Alerter) passTime(ctx context.Context, v *value, now int64) error {
+	for r := &v.record; r.Clock > 0 && r.Deadline > 0 && r.Deadline <= now; {
+		at := r.Deadline
+		if _, err := a.Tick(ctx, v, at); err != nil {
+			return err
+		}
+		if r.Deadline == at { // a tick leads further
+			r.Deadline = 0
+		}
+	}
+	return nil
 }
 
 // auditEndedRun looks whether a run that has ended is in the log as a whole.
@@ -299,7 +316,12 @@ func (a *Alerter) Save(ctx context.Context, v *value) (int, error) {
 }
 
 // Deadline implements [projection.Timed].
-func (a *Alerter) Deadline(v *value) int64 { return v.record.Deadline }
+func (a *Alerter) Deadline(v *value) int64 {
+	if v.record.Clock > 0 {
+		return 0 // see passTime
+	}
+	return v.record.Deadline
+}
 
 // Tick implements [projection.Timed].
 func (a *Alerter) Tick(ctx context.Context, v *value, at int64) (projection.Effect, error) {

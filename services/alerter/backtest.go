@@ -26,14 +26,18 @@ func Backtest(s Settings, entries []eventlog.Entry) []wire.Alert {
 			r = new(newRecord(e.RunID))
 			t.runs[e.RunID] = r
 		}
-		t.passTime(r, e.Time.UnixMilli())
+		at := r.timeOf(e)
+		t.passTime(r, at)
 		if isRelevant(e.Event) {
-			t.applyInput(r, input{At: e.Time.UnixMilli(), Pos: e.Pos, Event: e.Event})
+			t.applyInput(r, input{At: at, Pos: e.Pos, Event: e.Event})
 		}
+		*r = r.moveClock(e, at)
 		r.Position.Seq = e.Pos
 	}
 	for _, run := range sortedKeys(t.runs) {
-		t.passTime(t.runs[run], last)
+		if r := t.runs[run]; r.Clock == 0 { // else nobody knows what was behind its last event
+			t.passTime(r, last)
+		}
 	}
 	slices.SortStableFunc(t.alerts, func(a, b datedAlert) int { return cmp.Compare(a.at, b.at) })
 	alerts := make([]wire.Alert, len(t.alerts))

@@ -45,7 +45,7 @@ type detector[S any] func(s S, in input) (next S, found []finding, deadline int6
 
 // input is an event, or a tick: the news that a deadline has come.
 type input struct {
-	At    int64       // Unix ms; of an event, when the log stored it
+	At    int64       // Unix ms; of an event, see [record.timeOf]
 	Pos   uint64      // of the event; of a tick, of the run's last event
 	Event *wire.Event // nil: a tick
 	Run   run

@@ -3,7 +3,9 @@ package alerter
 import (
 	"cmp"
 	"strings"
+	"time"
 
+	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -15,6 +17,7 @@ type record struct {
 	Run      run               `json:"run"`
 	Epochs   map[string]uint64 `json:"epochs"` // of the last claims, by node
 	Deadline int64             `json:"deadline,omitempty"`
+	Clock    int64             `json:"clock,omitempty"` // of a run that was over when it was ingested: the time of its last event, Unix ms; 0: time is the log's
 
 	Completions completions `json:"completions"`
 	Failures    failures    `json:"failures"`
@@ -32,6 +35,33 @@ type record struct {
 }
 
 func newRecord(runID string) record { return record{V: wire.Version, Run: run{ID: runID}} }
+
+// pastBy is how much older than its storing the beginning of an ingested run is, at least,
+// for its times to be its own.
+const pastBy = time.Minute
+
+// timeOf returns when something happened: of a run that was over when it was ingested, by
+// its own times, which never go back; of any other one, when the log stored it.
+func (r record) timeOf(e eventlog.Entry) int64 {
+	stored := e.Time.UnixMilli()
+	switch p, begins := e.Event.Payload.(*wire.FlowStart); {
+	case begins && p.Imported == wire.ImportedIngest && e.Event.Timestamp > 0 && stored-e.Event.Timestamp > pastBy.Milliseconds():
+		return e.Event.Timestamp
+	case r.Clock == 0:
+		return stored
+	case e.Event.Claims():
+		return r.Clock // which is ours, not the run's
+	}
+	return min(max(r.Clock, e.Event.Timestamp), stored)
+}
+
+// moveClock notes when an entry happened, if the run's times are its own.
+func (r record) moveClock(e eventlog.Entry, at int64) record {
+	if _, begins := e.Event.Payload.(*wire.FlowStart); r.Clock > 0 || begins && at < e.Time.UnixMilli()-pastBy.Milliseconds() {
+		r.Clock = at
+	}
+	return r
+}
 
 // applyInput accounts for an event or a tick.
 func (r record) applyInput(in input) (record, []finding) {

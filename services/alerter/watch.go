@@ -114,7 +114,7 @@ func (a *Alerter) lastWords(ctx context.Context, r record, node string, at int64
 		switch {
 		case err != nil:
 			return nil, err
-		case e.Time.UnixMilli() > at:
+		case e.Err == nil && r.timeOf(e) > at:
 			return last, nil
 		case e.Err == nil:
 			last = &e
@@ -133,7 +133,7 @@ func (a *Alerter) addLastWords(ctx context.Context, r record, at int64) (record,
 			return r, err
 		}
 		if e != nil {
-			r, _ = r.applyInput(input{At: e.Time.UnixMilli(), Pos: e.Pos, Event: e.Event, Limits: l}) // text is worth no alert
+			r, _ = r.applyInput(input{At: r.timeOf(*e), Pos: e.Pos, Event: e.Event, Limits: l}) // text is worth no alert
 		}
 	}
 	return r, nil
