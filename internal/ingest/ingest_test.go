@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -208,5 +209,40 @@ func TestDetect(t *testing.T) {
 		if err != nil || res.Format != test.want {
 			t.Errorf("%s read as %s, %v; want %s", test.line, res.Format, err, test.want)
 		}
+	}
+}
+
+// A stream tells what its program asks about, and not who answered what: that a call
+// which was asked about was executed tells it.
+func TestAskedElsewhere(t *testing.T) {
+	data, err := os.ReadFile("../agent/claude/testdata/stream/tools.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const call = "toolu_01ws4sBDBiYuo8kvq8AS06xJ"
+	const question = `{"type":"control_request","request_id":"q1","request":{"subtype":"can_use_tool","tool_name":"Bash","input":{"command":"ls"},"tool_use_id":"` + call + `"}}`
+	var stream strings.Builder
+	asked := false
+	for line := range strings.Lines(string(data)) {
+		stream.WriteString(line)
+		if !asked && strings.HasPrefix(line, `{"type":"assistant"`) && strings.Contains(line, call) {
+			stream.WriteString(question + "\n")
+			asked = true
+		}
+	}
+	log := openLog(t)
+	if _, err := ingest.Run(t.Context(), log, strings.NewReader(stream.String()), ingest.Options{RunID: "asked", Runner: "test"}); err != nil || !asked {
+		t.Fatal(asked, err)
+	}
+	s, events := fold(t, log, "asked")
+	var told []wire.Type
+	for _, e := range events {
+		if e.CallID == call {
+			told = append(told, e.Type())
+		}
+	}
+	want := []wire.Type{wire.TypeToolIntent, wire.TypePermissionRequired, wire.TypePermissionDecided, wire.TypeToolState, wire.TypeAgentTool}
+	if s.Usage.ToolCalls != 9 || !slices.Equal(told, want) {
+		t.Errorf("%d calls, %v", s.Usage.ToolCalls, told)
 	}
 }

@@ -167,6 +167,10 @@ func (n *Normalizer) toolEvent(t *thread, id string, c *call, b, m, structured w
 
 // endCall emits the end of a call, on the thread and in the turn that made it.
 func (n *Normalizer) endCall(id string, c *call, p *wire.AgentTool) {
+	if n.asked[id] && !n.opt.Started && !c.executing && p.Error == "" { // of a stream that isn't ours: the answer isn't in it
+		n.emitForCall(id, &wire.PermissionDecided{Decision: wire.DecisionAllow, By: "unknown"})
+		n.markExecuting(id, wire.ToolApproved)
+	}
 	c.done, c.line = true, n.line
 	n.emit(&wire.Event{
 		AgentID: c.thread.agent, Parent: c.thread.parent, Turn: c.turn, CallID: id, Payload: p,
