@@ -185,6 +185,11 @@ func (b *benchmark) connectServer(ctx context.Context) (stop func(), err error) 
 		end()
 		return nil, err
 	}
+	if err := needStreams(b.nc, "wake bench makes streams of its own, which no role may; without --nats-url it has a server of its own"); err != nil {
+		b.nc.Close()
+		end()
+		return nil, err
+	}
 	if b.js, err = jetstream.New(b.nc); err != nil {
 		b.nc.Close()
 		end()

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"code.wake.dev/wake/internal/access"
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/health"
@@ -265,6 +266,9 @@ func (a *app) runService(ctx context.Context, name string, o processOptions, con
 		return err
 	}
 	defer nc.Close()
+	if err := needStreams(nc, "wake "+name+" needs those of the role "+name); err != nil {
+		return err
+	}
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return err
@@ -285,6 +289,16 @@ func (a *app) runService(ctx context.Context, name string, o processOptions, con
 	}
 	a.log.InfoContext(ctx, "running", "service", name, "server", service.Address(nc.ConnectedUrl()))
 	return p.group.Run(ctx)
+}
+
+// needStreams refuses credentials that are those of somebody who only asks services: it says at once what each question would
+// wait for.
+func needStreams(nc *nats.Conn, needed string) error {
+	user, err := access.WithoutStreams(nc)
+	if err != nil || user == "" {
+		return err
+	}
+	return serviceError(service.CodeDenied, "give them with --creds; `wake auth user NAME --role ROLE` makes some", "the credentials are those of user %s, who has no streams: %s", user, needed)
 }
 
 // attemptTime bounds an attempt that is followed by another one.

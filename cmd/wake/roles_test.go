@@ -233,3 +233,40 @@ func lastStored(ts *testscript.TestScript) map[string]uint64 {
 	}
 	return found
 }
+
+// Who has no streams is told at once that the services, and what measures the server, need another role: the server would
+// refuse each of their questions, and they would wait for an answer.
+func TestServicesOfUsers(t *testing.T) {
+	script := `exec wake auth generate --dir keys
+exec wake auth user guest --dir keys --role guest --run one
+exec nats-server -c nats.conf &server&
+waitfor file nats-url
+exec cat nats-url
+capture port ':(\d+)$'
+env WAKE_NATS_URL=nats://127.0.0.1:$port
+env WAKE_DATA_DIR=$WORK/data
+exec wake init --wait 30s --creds keys/creds/init.creds
+`
+	for _, role := range []access.Role{access.Guest, access.Viewer, access.Operator, access.Ingest, access.Debugger} {
+		script += fmt.Sprintf("env WAKE_CREDS=$WORK/keys/creds/%s.creds\n", role)
+		for _, service := range []string{"runner", "recorder", "snapshotter", "alerter"} {
+			script += fmt.Sprintf("atonce wake %s --wait 1h\ngrep 'user %s, who has no streams: wake %[1]s needs those of the role %[1]s' said\n", service, role)
+		}
+		script += "atonce wake bench --quick\ngrep 'wake bench makes streams of its own, which no role may' said\n"
+	}
+	script += "-- nats.conf --\nlisten: 127.0.0.1:-1\njetstream { store_dir: data }\ninclude keys/auth.conf\n"
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "services.txtar"), []byte(script), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := scriptParams(dir)
+	p.Cmds["atonce"] = func(ts *testscript.TestScript, _ bool, args []string) {
+		begun := time.Now()
+		said, err := use(ts, args)
+		if err == nil || time.Since(begun) > 20*time.Second {
+			ts.Fatalf("%s: %v after %s: %s", args, err, time.Since(begun), said)
+		}
+		ts.Check(os.WriteFile(ts.MkAbs("said"), []byte(said), 0o600))
+	}
+	testscript.Run(t, p)
+}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"code.wake.dev/wake/internal/access"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/feed"
 	"code.wake.dev/wake/internal/flow"
@@ -287,6 +289,7 @@ func (a *app) submitRun(ctx context.Context, log *feed.Reader, r wire.RunRequest
 	if taken {
 		return serviceError(codeRunExists, "choose another --id", "run %s exists", r.RunID)
 	}
+	r.By = cmp.Or(access.OwnName(log.Conn()), senderName())
 	body, err := wire.Marshal(r)
 	if err != nil {
 		return err

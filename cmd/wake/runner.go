@@ -55,7 +55,7 @@ func runnerFlags(flags *pflag.FlagSet, o *runnerOptions, drain time.Duration) {
 	flags.StringSliceVar(&o.config.Pools, "pool", []string{"default"}, "`pools` of nodes to take from, besides the runner's own")
 	flags.StringVar(&o.config.Workspaces, "workspaces", "", "`folder` in which runs get their own (default: DIR/workspaces)")
 	flags.DurationVar(&o.config.DrainTimeout, "drain-timeout", drain, "`how long` agents and commands may take to come to a safe point when the runner is told to stop")
-	flags.IntVar(&o.config.MaxTrials, "max-trials", 3, "`how many` processes may end while they take a run over until it is set aside (ENDED_ITS_RUNNER)")
+	flags.IntVar(&o.config.MaxTrials, "max-trials", 3, "`how many` processes may end while they take a run over, or execute a node of it that doesn't get on, until it is set aside (ENDED_ITS_RUNNER); the same for all runners")
 	flags.DurationVar(&o.config.WorkspaceGrace, "workspace-grace", time.Minute, "`how long` a run waits for the runner that has its folder until it is paused")
 	flags.DurationVar(&o.config.PersistTimeout, "persist-timeout", 0, "`how long` an agent waits for storage; the time for which its keeper has stopped it doesn't count (default: 30s)")
 	flags.BoolVar(&o.config.LeaveAgents, "leave-agents", true, "agents and commands that are still at work then go on in their keepers until the runner is back; else they are interrupted")

@@ -20,7 +20,9 @@ import (
 type Claim struct {
 	Runner string // id of the claiming process; required
 	ExecID string // the execution it is for, if any
-	Fence  string // see [wire.NodeClaimed]
+	Fence  string // see [wire.NodeClaimed]; so is Process
+	// Process is that of a worker, which begins or goes on with the execution.
+	Process string
 
 	// MinEpoch is the least epoch to claim: the revision of the lease that allows
 	// the claim. The epoch is one more than the last claimed one if that is larger.
@@ -140,7 +142,7 @@ func (a *claimant) prepareClaim(t tail) error {
 	if a.node == wire.RunNode {
 		e.Payload = &wire.RunClaimed{Runner: a.c.Runner, Nonce: a.nonce, AtSeq: atSeq}
 	} else {
-		e.Payload = &wire.NodeClaimed{Runner: a.c.Runner, Nonce: a.nonce, AtSeq: atSeq, Fence: a.c.Fence}
+		e.Payload = &wire.NodeClaimed{Runner: a.c.Runner, Nonce: a.nonce, AtSeq: atSeq, Fence: a.c.Fence, Process: a.c.Process}
 	}
 	data, err := wire.Encode(e)
 	if err != nil {

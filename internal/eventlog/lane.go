@@ -263,6 +263,7 @@ func (l *lane) noteFailure(err error) {
 		l.log.logger.Warn("events can't be stored at present", slog.Int("lane", l.id), slog.Any("error", err))
 	}
 	l.warned = true
+	l.queue.disk.again()
 	_ = l.queue.spillWindow() // the disk's refusals are told
 	l.tell()
 }
@@ -303,5 +304,5 @@ func (l *lane) leaveQueue(cause error) error {
 		}
 		return cause
 	}
-	return errors.Join(cause, l.queue.spillWindow(), l.queue.disk.closeSegment())
+	return errors.Join(cause, l.queue.spillWindow(), l.queue.disk.leave())
 }

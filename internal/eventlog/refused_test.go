@@ -160,3 +160,46 @@ func TestUnreadableLeftovers(t *testing.T) {
 		})
 	}
 }
+
+// A spool that somebody removes while its process uses it is made again with all that was in it, and health tells: nothing
+// is lost, neither if the process goes on nor if it ends and the next one goes on with what it finds.
+func TestRemovedSpool(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]bool{"goes on": false, "ends": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, board := filepath.Join(t.TempDir(), "spool"), health.NewBoard(slog.New(slog.DiscardHandler))
+			o := eventlog.Options{SpoolDir: dir, MemLimit: 16 << 10, Lanes: 1, Health: board, MaxBackoff: 20 * time.Millisecond, DrainWait: 10 * time.Millisecond}
+			a := newAway(t, o)
+			w := a.claim("r", "n")
+			a.server.Stop()
+			enqueue(t, w, 0, 2000)
+			spooled(t, dir, 1)
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			told(t, board, "was removed while it was in use: it was made again")
+			enqueue(t, w, 2000, 4000)
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			p := a.process
+			if ends {
+				if err := a.stop(); err != nil {
+					t.Fatal(err)
+				}
+				a.server.Start(t)
+				o.Health = health.NewBoard(slog.New(slog.DiscardHandler))
+				p = a.another(o)
+				p.claim("r", "n")
+			} else {
+				a.server.Start(t)
+				if err := w.Flush(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				told(t, board, "")
+			}
+			p.texts("r", "n", 4000)
+		})
+	}
+}

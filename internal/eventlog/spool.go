@@ -38,6 +38,10 @@ type segment struct {
 	read   int64 // bytes of it that have been read or never need to be
 	frames int   // in it and not yet resolved; of an unread leftover unknown
 	unread bool  // a leftover of which nothing has been read
+
+	// file is that of a segment of this process, which stays open: what is in it can be read, and put back, also if
+	// somebody removes it. Nil: a leftover.
+	file *os.File
 }
 
 // spool is a queue of frames on disk. It is used by one goroutine at a time.
@@ -47,7 +51,7 @@ type spool struct {
 	limit       int64
 
 	segments []*segment // oldest first
-	out      *os.File   // the last segment while it is being written, else nil
+	writing  bool       // the last segment takes more
 	size     int64      // of all segments
 	next     int        // number of the next segment
 
@@ -55,6 +59,7 @@ type spool struct {
 	// memory, what can't be read for somebody to mend it, and what can't be removed is read, and found
 	// to be stored, by the next process.
 	unwritten, unread, unremoved error
+	robbed                       error    // somebody has removed its files while they were in use
 	stale                        []string // files that are to be removed
 }
 
@@ -63,14 +68,60 @@ func (s *spool) trouble() error {
 	if s == nil {
 		return nil
 	}
-	return errors.Join(s.unwritten, s.unread, s.unremoved)
+	return errors.Join(s.unwritten, s.unread, s.unremoved, s.robbed)
 }
 
 // again tries once more what was refused and nobody waits for.
 func (s *spool) again() {
 	if s != nil {
 		s.remove()
+		_ = s.putBack(s.segments) // it is told, and tried again
 	}
+}
+
+// putBack makes files anew that somebody has removed: the next process has to find what is in them.
+func (s *spool) putBack(segments []*segment) error {
+	for _, g := range segments {
+		if g.file == nil || g.isThere() {
+			continue
+		}
+		s.robbed = fmt.Errorf("%s was removed while it was in use: it was made again, nothing is lost", g.path)
+		if err := g.putBack(); err != nil {
+			s.robbed = fmt.Errorf("%s was removed while it was in use, and can't be made again: if the process ends, its events are lost: %w", g.path, err)
+			return s.robbed
+		}
+	}
+	return nil
+}
+
+// isThere reports whether the segment's file is where the next process looks for it.
+func (g *segment) isThere() bool {
+	_, err := os.Lstat(g.path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// putBack writes the segment into a new file.
+func (g *segment) putBack() error {
+	if err := os.MkdirAll(filepath.Dir(g.path), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(g.path+".new", os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, io.NewSectionReader(g.file, 0, g.size))
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil {
+		err = os.Rename(g.path+".new", g.path)
+	}
+	if err != nil {
+		return errors.Join(err, f.Close(), os.Remove(g.path+".new"))
+	}
+	_ = g.file.Close() // of a file that isn't there
+	g.file = f
+	return nil
 }
 
 // appendUnit writes frames that belong together, all of them or none.
@@ -84,14 +135,17 @@ func (s *spool) write(unit []*frame) error {
 	for _, f := range unit {
 		b = appendRecord(b, f)
 	}
-	if s.out == nil || s.segments[len(s.segments)-1].size >= segmentSize {
+	if !s.writing || s.segments[len(s.segments)-1].size >= segmentSize {
 		if err := s.rotateSegment(); err != nil {
 			return err
 		}
 	}
 	last := s.segments[len(s.segments)-1]
-	if _, err := s.out.Write(b); err != nil {
-		if undone := errors.Join(s.out.Truncate(last.size), seekTo(s.out, last.size)); undone != nil {
+	if err := s.putBack(s.segments[len(s.segments)-1:]); err != nil {
+		return err
+	}
+	if _, err := last.file.Write(b); err != nil {
+		if undone := errors.Join(last.file.Truncate(last.size), seekTo(last.file, last.size)); undone != nil {
 			return errors.Join(err, undone, s.closeSegment()) // what is behind last.size is never read
 		}
 		return err
@@ -127,7 +181,7 @@ func (s *spool) rotateSegment() error {
 		return err
 	}
 	path := filepath.Join(s.dir, fmt.Sprintf("%010d.seg", s.next))
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
@@ -136,20 +190,37 @@ func (s *spool) rotateSegment() error {
 		return errors.Join(err, f.Close(), os.Remove(path))
 	}
 	s.next++
-	s.out = f
+	s.writing = true
 	size := int64(len(header))
-	s.segments = append(s.segments, &segment{path: path, size: size, read: size})
+	s.segments = append(s.segments, &segment{path: path, size: size, read: size, file: f})
 	s.size += size
 	return nil
 }
 
 // closeSegment ends the segment that is being written.
 func (s *spool) closeSegment() error {
-	if s.out == nil {
+	if !s.writing {
 		return nil
 	}
-	err := errors.Join(s.out.Sync(), s.out.Close())
-	s.out = nil
+	s.writing = false
+	return s.segments[len(s.segments)-1].file.Sync()
+}
+
+// leave leaves what is in the spool to the next process.
+func (s *spool) leave() error {
+	err := errors.Join(s.putBack(s.segments), s.closeSegment())
+	for _, g := range s.segments {
+		err = errors.Join(err, g.close())
+	}
+	return err
+}
+
+func (g *segment) close() error {
+	if g.file == nil {
+		return nil
+	}
+	err := g.file.Close()
+	g.file = nil
 	return err
 }
 
@@ -190,7 +261,7 @@ func (s *spool) read() ([][]*frame, error) {
 		if !g.unread && g.read == g.size {
 			continue
 		}
-		b, err := os.ReadFile(g.path)
+		b, err := g.readFile()
 		if errors.Is(err, fs.ErrNotExist) {
 			g.read, g.unread, g.frames = g.size, false, 1
 			return [][]*frame{{{broken: "the spool's file is gone: " + g.path}}}, nil
@@ -220,6 +291,14 @@ func (s *spool) read() ([][]*frame, error) {
 		}
 	}
 	return nil, nil
+}
+
+func (g *segment) readFile() ([]byte, error) {
+	b, err := os.ReadFile(g.path)
+	if g.file != nil && errors.Is(err, fs.ErrNotExist) {
+		return io.ReadAll(io.NewSectionReader(g.file, 0, g.size))
+	}
+	return b, err
 }
 
 func segmentHeader(b []byte) (incarnation string, length int64, ok bool) {
@@ -320,12 +399,13 @@ func (s *spool) resolveOldest(n int) {
 	}
 }
 
-func (s *spool) isWriting(g *segment) bool { return s.out != nil && g == s.segments[len(s.segments)-1] }
+func (s *spool) isWriting(g *segment) bool { return s.writing && g == s.segments[len(s.segments)-1] }
 
 // dropOldest removes the oldest segment.
 func (s *spool) dropOldest() {
 	g := s.segments[0]
 	s.size -= g.size
+	_ = g.close() // nothing in it counts any more
 	s.segments = s.segments[1:]
 	s.stale = append(s.stale, g.path)
 	s.remove()
@@ -350,7 +430,7 @@ func (s *spool) removeAll() {
 	for len(s.segments) > 0 {
 		s.dropOldest()
 	}
-	s.unwritten = nil
+	s.unwritten, s.robbed = nil, nil
 	_ = os.Remove(s.dir) // fails if it isn't there, or something in it can't be removed
 }
 

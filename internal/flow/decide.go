@@ -68,7 +68,7 @@ func Start(d *Definition, r wire.RunRequest) []*wire.Event {
 	events := []*wire.Event{{Payload: &wire.FlowStart{
 		FlowName: d.Name, Definition: d.raw, DefinitionHash: d.hash,
 		Input: r.Input, Labels: labels, ParentRun: r.ParentRun, ParentNode: r.ParentNode, ParentCall: r.ParentCall,
-		Limits: ledger.MergeLimits(limits, r.Limits), Overrides: r.Overrides, Fixtures: r.Fixtures, Workspace: r.Workspace,
+		Limits: ledger.MergeLimits(limits, r.Limits), Overrides: r.Overrides, Fixtures: r.Fixtures, Workspace: r.Workspace, By: r.By,
 	}}}
 	if given, ok := r.State.Any().(map[string]any); ok && len(given) > 0 {
 		state, _ := d.State.Any().(map[string]any)

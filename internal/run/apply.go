@@ -63,6 +63,7 @@ func Apply(s *wire.State, pos wire.Position, e *wire.Event) (err error) {
 		return err
 	}
 	f.measureWaiting()
+	f.countTrials()
 	f.stampEvent()
 	return nil
 }

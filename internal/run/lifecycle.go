@@ -19,7 +19,7 @@ func (f *fold) flowStart(p *wire.FlowStart) error {
 	}
 	s := f.s
 	s.Status = wire.RunRunning
-	s.StartedAt = f.e.Timestamp
+	s.StartedAt, s.StartedBy = f.e.Timestamp, p.By
 	s.FlowName = p.FlowName
 	s.Definition, s.DefinitionHash = p.Definition, p.DefinitionHash
 	s.Input = f.payloadValue("input", p.Input)
@@ -99,6 +99,9 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 	}
 	f.grantBudget(p)
 	if !p.Hold {
+		if f.s.Status == wire.RunPaused { // somebody has looked
+			f.forgetTrials()
+		}
 		f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunRunning, "", 0
 		f.s.Result, f.s.Error, f.s.EndedAt = "", "", 0
 	}
@@ -238,6 +241,7 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	self := f.s.Nodes[wire.RunNode]
 	for id, n := range parent.Nodes {
 		n.Epoch, n.Seq, n.Runner, n.CostUsd, n.ExecCost = 0, 0, "", 0, 0
+		n.Process, n.Trials = "", 0
 		n.ComputedUsd, n.Unpriced, n.Unsettled, n.Settled = 0, 0, nil, false
 		// An execution that hasn't begun has the session of the one before.
 		begun := parent.ExecSessions[n.Exec] != ""
@@ -257,7 +261,7 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	ancestor := wire.Ancestor{RunID: p.ParentRun, Position: p.ParentPos, Label: p.Label}
 	parent.Lineage = append([]wire.Ancestor{ancestor}, parent.Lineage...)
 	parent.RunID, parent.ParentRun, parent.ParentNode, parent.ParentCall = f.s.RunID, "", "", ""
-	parent.StartedAt = f.e.Timestamp
+	parent.StartedAt, parent.StartedBy = f.e.Timestamp, p.By
 	parent.Inbox, parent.CommandPos, parent.CommandIDs, parent.NoticesLost = []wire.InboxEntry{}, 0, nil, 0
 	parent.BudgetFrom = nil
 	parent.Usage, parent.WaitedMs, parent.WaitsSince = wire.UsageTotals{}, 0, 0

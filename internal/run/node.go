@@ -71,6 +71,7 @@ func (f *fold) endExecution(id string, n wire.NodeState, status wire.NodeStatus,
 	n.Breakpoint, n.AgentStatus, n.Point = "", "", ""
 	n.Resume, n.Fork, n.Counted, n.Asked = nil, nil, nil, nil
 	n.Unsettled, n.Settled = nil, false
+	n.Process, n.Trials = "", 0
 	f.s.Nodes[id] = n
 	f.s.NodeStatus[id] = status
 	delete(f.s.ExecSessions, n.Exec)

@@ -5,6 +5,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -148,6 +149,7 @@ func (c *Client) Start(ctx context.Context, r wire.RunRequest) error {
 	if r.V == 0 {
 		r.V = wire.Version
 	}
+	r.By = cmp.Or(r.By, "client")
 	data, err := wire.Marshal(r)
 	if err != nil {
 		return err

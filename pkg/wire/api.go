@@ -379,7 +379,8 @@ type StatusResponse struct {
 	Status   RunStatus         `json:"status"`
 	Result   FlowStatus        `json:"result,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
-	Position Position          `json:"position"` // of the run's last recorded event
+	By       string            `json:"startedBy,omitempty"` // see [FlowStart.By]
+	Position Position          `json:"position"`            // of the run's last recorded event
 	Agents   []AgentStatus     `json:"agents"`
 	Omitted  int               `json:"omitted,omitempty"` // agents that didn't fit into the answer; ask for them by node
 }

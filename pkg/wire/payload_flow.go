@@ -14,6 +14,7 @@ type RunForked struct {
 	ParentPos uint64 // stream position of the fork point
 	Label     string // bookmark, if the fork named one
 	State     Raw    // the folded state at ParentPos, which outlives the parent's events
+	By        string // see [FlowStart.By]
 }
 
 // FlowStart begins a run. It carries all that a resume needs besides the log.
@@ -31,6 +32,7 @@ type FlowStart struct {
 	Fixtures       string // folder of recorded calls that stand in for every agent
 	Workspace      string // folder the run works in, if the submitter named one
 	Imported       string // "ingest" or "import" for a run that wake records but doesn't execute
+	By             string // who asked for the run, as the sender said
 }
 
 // The values of [FlowStart.Imported].
@@ -65,7 +67,7 @@ const (
 	PauseParent         = "parent"           // the parent run is paused; it goes on with that
 	PauseRequiresAction = "requires_action"  // somebody has to decide about an interrupted node
 	PauseWorkspaceLost  = "WORKSPACE_LOST"   // the folder of the run is on a runner that is gone
-	PauseEndedItsRunner = "ENDED_ITS_RUNNER" // taking the run over has ended the process several times
+	PauseEndedItsRunner = "ENDED_ITS_RUNNER" // taking the run over, or executing a node of it, has ended the process several times
 	PauseBudget         = "BUDGET"           // what the run may spend is spent; resuming it grants as much again
 )
 
@@ -192,6 +194,14 @@ type NodeClaimed struct {
 	Nonce  string
 	AtSeq  uint64 // see [RunClaimed]
 	Fence  string // how the node's processes end with their keeper: namespace, user-namespace or watchdogs; +cgroup if they are frozen and ended by one, +memory if it can be bounded; "": they needn't
+	// Process is that of the worker, by a name that no other process has; "": the claim begins no work.
+	Process string
+}
+
+// NodeTried says that the process that has claimed a node lives with it, or leaves it in order. Workers say so of nodes
+// whose next process that ends without a word is the last one: see [PauseEndedItsRunner].
+type NodeTried struct {
+	Trials int // processes in a row, this one among them, that have claimed the execution since it last got on
 }
 
 // NodeStart begins an execution. Set, ask and flow nodes and the joins of
@@ -254,6 +264,7 @@ func (*LoopIterate) Type() Type     { return TypeLoopIterate }
 func (*StatePatch) Type() Type      { return TypeStatePatch }
 func (*CommandReceived) Type() Type { return TypeCommandReceived }
 func (*NodeClaimed) Type() Type     { return TypeNodeClaimed }
+func (*NodeTried) Type() Type       { return TypeNodeTried }
 func (*NodeStart) Type() Type       { return TypeNodeStart }
 func (*NodeComplete) Type() Type    { return TypeNodeComplete }
 func (*NodeError) Type() Type       { return TypeNodeError }
@@ -271,6 +282,7 @@ func (p *RunForked) visitFields(f *fields) {
 	f.uint64("parentPos", &p.ParentPos, required)
 	f.str("label", &p.Label, optional)
 	f.document("state", &p.State, optional)
+	f.str("by", &p.By, optional)
 }
 
 func (p *FlowStart) visitFields(f *fields) {
@@ -287,6 +299,7 @@ func (p *FlowStart) visitFields(f *fields) {
 	f.str("fixtures", &p.Fixtures, optional)
 	f.str("workspace", &p.Workspace, optional)
 	f.str("imported", &p.Imported, optional)
+	f.str("by", &p.By, optional)
 }
 
 func (p *FlowComplete) visitFields(f *fields) {
@@ -382,6 +395,11 @@ func (p *NodeClaimed) visitFields(f *fields) {
 	f.str("nonce", &p.Nonce, nonEmpty)
 	f.uint64("atSeq", &p.AtSeq, optional)
 	f.str("fence", &p.Fence, optional)
+	f.str("process", &p.Process, optional)
+}
+
+func (p *NodeTried) visitFields(f *fields) {
+	f.int("trials", &p.Trials, optional)
 }
 
 func (p *NodeStart) visitFields(f *fields) {

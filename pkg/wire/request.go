@@ -16,6 +16,7 @@ type RunRequest struct {
 	Overrides  Raw               `json:"overrides,omitempty"`  // see [FlowResumed.Overrides]
 	Fixtures   string            `json:"fixtures,omitempty"`   // absolute path, as the runner sees it
 	Workspace  string            `json:"workspace,omitempty"`
+	By         string            `json:"by,omitempty"` // who asks, as the sender says: the server keeps its own word out of streams
 
 	// WorkspaceAt is the runner that has Workspace already; "": whoever begins the run makes it.
 	WorkspaceAt string `json:"workspaceAt,omitempty"`

@@ -69,6 +69,7 @@ type State struct {
 	Lineage        []Ancestor        `json:"lineage,omitempty"`    // nearest first
 	Overrides      Raw               `json:"overrides,omitempty"`  // see [FlowResumed.Overrides]
 	StartedAt      int64             `json:"startedAt,omitempty"`
+	StartedBy      string            `json:"startedBy,omitempty"` // see [FlowStart.By]
 	EndedAt        int64             `json:"endedAt,omitempty"`
 	UpdatedAt      int64             `json:"updatedAt,omitempty"` // timestamp of the last event
 
@@ -105,9 +106,13 @@ const MaxCostUsd = 1e12
 
 // NodeState is what is known of a node beyond its status.
 type NodeState struct {
-	Epoch     uint64 `json:"epoch,omitempty"`  // of its last claim
-	Seq       uint64 `json:"seq,omitempty"`    // last folded seq
-	Runner    string `json:"runner,omitempty"` // who claimed it
+	Epoch  uint64 `json:"epoch,omitempty"`  // of its last claim
+	Seq    uint64 `json:"seq,omitempty"`    // last folded seq
+	Runner string `json:"runner,omitempty"` // who claimed it
+	// Process is that of the worker that has claimed the open execution last. Trials is how many such processes in a
+	// row have claimed it since it last got on; see [PauseEndedItsRunner].
+	Process   string `json:"process,omitempty"`
+	Trials    int    `json:"trials,omitempty"`
 	Reason    string `json:"reason,omitempty"` // skipped (edge, when), waiting, stalled …
 	Skipped   bool   `json:"skipped,omitempty"`
 	Exec      string `json:"exec,omitempty"` // the latest execution

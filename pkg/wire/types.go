@@ -28,6 +28,7 @@ const (
 
 	// The life of a node's execution; written by its worker on the node.
 	TypeNodeClaimed    Type = "node:claimed"
+	TypeNodeTried      Type = "node:tried"
 	TypeNodeStart      Type = "node:start"
 	TypeNodeComplete   Type = "node:complete"
 	TypeNodeError      Type = "node:error"
@@ -158,6 +159,7 @@ var payloads = map[Type]func() Payload{ //nolint:gochecknoglobals // constant
 	TypeStatePatch:         func() Payload { return new(StatePatch) },
 	TypeCommandReceived:    func() Payload { return new(CommandReceived) },
 	TypeNodeClaimed:        func() Payload { return new(NodeClaimed) },
+	TypeNodeTried:          func() Payload { return new(NodeTried) },
 	TypeNodeStart:          func() Payload { return new(NodeStart) },
 	TypeNodeComplete:       func() Payload { return new(NodeComplete) },
 	TypeNodeError:          func() Payload { return new(NodeError) },

@@ -816,3 +816,21 @@ func TestForkOfEndedRunTwice(t *testing.T) {
 		}
 	})
 }
+
+// A run names who asked for it, as the sender says. So does a fork, which the user of its command has asked for.
+func TestStartedBy(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo})
+		b.submit("one", single, func(r *wire.RunRequest) { r.By = "ann" })
+		if s, _ := b.ended("one"); s.StartedBy != "ann" {
+			t.Errorf("it was started by %q", s.StartedBy)
+		}
+		if r := b.tell(wire.Command{Type: "fork", RunID: "one", NewID: "forked", By: "ben"}); code(r) != "accepted" {
+			t.Fatalf("%+v", r)
+		}
+		if s, _ := b.ended("forked"); s.StartedBy != "ben" {
+			t.Errorf("the fork was started by %q", s.StartedBy)
+		}
+	})
+}

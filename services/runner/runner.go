@@ -88,8 +88,8 @@ type Config struct {
 	// WorkspaceGrace is how long a run waits for the runner that holds its folder
 	// until it is paused. Default 60 s.
 	WorkspaceGrace time.Duration
-	// MaxTrials is how many processes in a row may end while they take a run over until it is set
-	// aside. Default 3.
+	// MaxTrials is how many processes in a row may end while they take a run over, or while they execute a node of
+	// it that doesn't get on, until it is set aside. All runners have to agree on it. Default 3.
 	MaxTrials int
 }
 
@@ -268,10 +268,10 @@ func isLasting(err error) bool {
 
 // makeParts makes the owners, the workers, and the intake that hands them their work.
 func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
-	cfg, m, anchorEvery := r.cfg, r.metrics, f.maxAge/anchorParts
+	cfg, m, anchorEvery, self := r.cfg, r.metrics, f.maxAge/anchorParts, uuid.NewString()
 	owners := owner.New(owner.Config{
 		ID: cfg.ID, Workspaces: cfg.Workspaces, User: cfg.User, OfferAgain: cfg.OfferAgain, WorkspaceGrace: cfg.WorkspaceGrace,
-		Process: uuid.NewString(), MaxTrials: cfg.MaxTrials,
+		Process: self, MaxTrials: cfg.MaxTrials,
 		AnchorEvery: anchorEvery, Draining: r.draining,
 		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Commands: r.commands, Queue: r.queue,
 		Registry: f.active, Capacity: r.capacity, Owned: r.owned,
@@ -280,6 +280,7 @@ func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
 	workers := work.New(work.Config{
 		ID: cfg.ID, Home: cfg.Home, Workspaces: cfg.Workspaces, User: cfg.User, Providers: cfg.Providers, Fixtures: cfg.Fixtures, Ask: cfg.Ask, Secrets: cfg.Secrets,
 		PersistTimeout: cfg.PersistTimeout, DrainTimeout: cfg.DrainTimeout, AnchorEvery: anchorEvery, Draining: r.draining,
+		Process: self, MaxTrials: cfg.MaxTrials,
 		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Queue: r.queue, Sessions: f.sessions, Working: r.working,
 		Shelf: cfg.Shelf, LeaveAgents: cfg.LeaveAgents, Health: cfg.Health,
 		TakenOver: m.takenOver.WithLabelValues(ofNodes), Lost: m.lost.WithLabelValues(ofNodes),

@@ -123,6 +123,7 @@ func figureOf(ctx context.Context, tx *archive.Tx, t request.Target, load stateL
 func (f *figure) statusOf(node string, now int64) wire.StatusResponse {
 	r := wire.StatusResponse{
 		RunID: f.run, FlowName: f.state.FlowName, Status: f.state.Status, Result: f.state.Result, Labels: maps.Clone(f.state.Labels),
+		By:       f.state.StartedBy,
 		Position: f.position, Agents: []wire.AgentStatus{},
 	}
 	r.LastActivity = f.activity

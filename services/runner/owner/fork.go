@@ -102,7 +102,7 @@ func (f forks) askFork(ctx context.Context, s *wire.State, cmd wire.Command, com
 	if err := f.checkUnused(ctx, id, point, cmd.NewID == ""); err != nil {
 		return "", err
 	}
-	err = f.queue.AskRun(ctx, wire.RunRequest{V: wire.Version, RunID: id, Fork: &wire.ForkRequest{
+	err = f.queue.AskRun(ctx, wire.RunRequest{V: wire.Version, RunID: id, By: cmd.By, Fork: &wire.ForkRequest{
 		ParentRun: point.Run, ParentPos: point.Position, Label: point.Label, Message: cmd.Message, Overrides: cmd.Overrides,
 	}})
 	switch {
@@ -201,7 +201,7 @@ func (o *owner) forkEvents(parent *wire.State) ([]*wire.Event, error) {
 		return nil, err
 	}
 	return []*wire.Event{
-		{Payload: &wire.RunForked{ParentRun: fork.ParentRun, ParentPos: fork.ParentPos, Label: fork.Label, State: state}},
+		{Payload: &wire.RunForked{ParentRun: fork.ParentRun, ParentPos: fork.ParentPos, Label: fork.Label, State: state, By: o.request.By}},
 		{Payload: &wire.FlowResumed{Strategy: command.StrategyCrash, Message: fork.Message, Overrides: fork.Overrides}},
 	}, nil
 }

@@ -32,6 +32,9 @@ func (o *owner) offerAll(ctx context.Context) {
 			o.notOffered(node, n)
 			continue
 		}
+		if o.isSuspect(n) { // it is judged, not offered
+			continue
+		}
 		if err := o.offerNode(ctx, node, n); err != nil {
 			if ctx.Err() == nil {
 				o.cfg.Logger.Warn("node not offered", "run", o.runID, "node", node, "error", err)

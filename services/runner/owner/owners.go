@@ -30,7 +30,7 @@ type Config struct {
 	WorkspaceGrace time.Duration
 	AnchorEvery    time.Duration // 0: events don't age
 	Process        string        // a name that no other process has
-	MaxTrials      int           // how many processes a run may end before it is set aside
+	MaxTrials      int           // how many processes a run, or a node of it, may end before it is set aside
 	Draining       <-chan struct{}
 
 	Log      *eventlog.Log

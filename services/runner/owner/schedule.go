@@ -100,6 +100,9 @@ func (o *owner) runStep(ctx context.Context, kids *children) (wake int64, err er
 	if view.Ended(o.view.State.Status) {
 		return 0, nil
 	}
+	if err := o.judgeSuspects(ctx); err != nil {
+		return 0, err
+	}
 	o.offerAll(ctx)
 	return wake, o.anchorRun(ctx)
 }

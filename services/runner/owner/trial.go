@@ -2,9 +2,11 @@ package owner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/registry"
 	"code.wake.dev/wake/services/runner/internal/tenure"
@@ -75,4 +77,50 @@ func (o *owner) setAside() *wire.Event {
 			"see what it wrote last, mend the cause, then `wake resume %s`",
 			o.trial.count-1, o.trial.last.Runner, time.UnixMilli(o.trial.last.Since).UTC().Format(time.RFC3339), o.runID),
 	}}
+}
+
+// isSuspect reports whether so many processes have claimed a node's execution, without anything to show for it, that it is
+// judged once its worker is gone: the last of them tried it alone, and has neither passed nor left in order.
+func (o *owner) isSuspect(n wire.NodeState) bool { return n.Trials >= o.cfg.MaxTrials }
+
+// judgeSuspects pauses the run for a node that has ended the processes that executed it.
+func (o *owner) judgeSuspects(ctx context.Context) error {
+	for node, n := range o.view.State.Nodes {
+		if !o.isSuspect(n) || o.view.State.Status != wire.RunRunning || !o.needsWorker(node, n) {
+			continue
+		}
+		if err := o.judgeNode(ctx, node); err != nil && !errors.Is(err, lease.ErrHeld) {
+			return err
+		}
+	}
+	return nil
+}
+
+// judgeNode sets the run aside for a node unless it has got on meanwhile. It holds the node's lease, so that no worker is at
+// it that this process doesn't see yet.
+func (o *owner) judgeNode(ctx context.Context, node string) error {
+	l, err := o.cfg.Leases.Acquire(ctx, o.cfg.subjectNames().LeaseKey(o.runID, node), o.view.State.Nodes[node].Runner)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Release(ctx) }() // else it expires
+	last, found, err := o.cfg.Log.Last(ctx, o.runID, node)
+	if err != nil {
+		return err
+	}
+	if found {
+		if err := o.view.CatchUp(ctx, last.Pos); err != nil {
+			return err
+		}
+	}
+	n := o.view.State.Nodes[node]
+	if !o.isSuspect(n) || !n.Open() || o.view.State.Status != wire.RunRunning {
+		return nil
+	}
+	o.cfg.Logger.Error("run set aside: a node of it has ended the process each time", "run", o.runID, "node", node, "times", n.Trials, "runner", n.Runner)
+	return o.appendEvents(ctx, []*wire.Event{{Payload: &wire.FlowPaused{
+		Reason: wire.PauseEndedItsRunner,
+		Message: fmt.Sprintf("node %s: %d processes in a row ended while they executed it, the last one that of runner %s: "+
+			"see what it wrote last, mend the cause, then `wake resume %s`", node, n.Trials, n.Runner, o.runID),
+	}}})
 }

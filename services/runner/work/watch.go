@@ -26,14 +26,15 @@ type watch struct {
 	view     *view.View // that only the watch folds meanwhile
 	claimed  uint64     // position of the state at the claim
 	informed bool       // the agent has been given notices
+	trial    *trial
 
 	messages chan wire.InboxEntry
 	done     chan struct{}
 }
 
-func newWatch(x *execution, v *view.View) *watch {
+func newWatch(x *execution, v *view.View, t *trial) *watch {
 	return &watch{
-		cfg: x.cfg, offer: x.offer, log: x.log, halt: &x.halt, asked: &x.asked, view: v, claimed: x.state.Position.Seq,
+		cfg: x.cfg, offer: x.offer, log: x.log, halt: &x.halt, asked: &x.asked, view: v, claimed: x.state.Position.Seq, trial: t,
 		messages: make(chan wire.InboxEntry), done: make(chan struct{}),
 	}
 }
@@ -67,6 +68,9 @@ func (w *watch) followRun(ctx context.Context) error {
 		if reason := view.Interrupts(w.view.State); reason != "" {
 			w.halt.tellReason(reason)
 		}
+		if w.view.State.Nodes[w.offer.NodeID].Trials == 0 { // it has got on
+			w.trial.leaveTrial()
+		}
 		w.asked.takeDecisions(w.view.State.Inbox, w.offer.NodeID, w.offer.ExecID)
 		// Nobody may be there to take a message; the rest goes on.
 		next, to := w.nextMessage(passed), chan<- wire.InboxEntry(w.messages)
@@ -88,6 +92,8 @@ func (w *watch) followRun(ctx context.Context) error {
 			w.halt.tellReason(run.CauseShutdown)
 		case <-anchor:
 			w.storeAnchor(ctx)
+		case <-w.trial.over:
+			w.passTrial(ctx)
 		case <-w.log.lease.Lost():
 			return tenure.ErrLeaseLost
 		case <-w.log.writer.Fenced():
@@ -163,6 +169,15 @@ func (w *watch) anchorTicks() (<-chan time.Time, func()) {
 	}
 	t := time.NewTicker(w.cfg.AnchorEvery)
 	return t.C, t.Stop
+}
+
+// passTrial ends the trial: the process has lived with the execution. Without a valid lease it may be too late to say so.
+func (w *watch) passTrial(ctx context.Context) {
+	if !w.log.lease.Valid() {
+		w.trial.over = time.After(trialTime)
+		return
+	}
+	w.log.passTrial(ctx, w.trial)
 }
 
 // storeAnchor stores a claim of the worker's own. It doesn't wait long: what isn't

@@ -28,6 +28,7 @@ type worker struct {
 	seat     *Seat
 
 	lease  *lease.Lease
+	trial  trial
 	span   trace.Span // of starting the node
 	writer *eventlog.Writer
 	view   *view.View // belongs to the watch while it runs
@@ -57,6 +58,10 @@ func (w *worker) run(ctx context.Context) (err error) {
 		w.onSettle()
 		return nil
 	}
+	if !w.enterTrial() {
+		return lease.ErrHeld
+	}
+	defer w.trial.leaveTrial()
 	w.lease, err = w.acquireLease(ctx)
 	if errors.Is(err, lease.ErrHeld) {
 		return w.judgeHeld()
@@ -158,7 +163,7 @@ func (w *worker) claimNode(ctx context.Context) (err error) {
 		return tenure.ErrLeaseLost
 	}
 	n := w.view.State.Nodes[w.offer.NodeID]
-	claim := eventlog.Claim{Runner: w.cfg.ID, MinEpoch: w.lease.Revision(), ExecID: w.offer.ExecID, AtSeq: n.Seq, Fence: w.cfg.keeperFence()}
+	claim := eventlog.Claim{Runner: w.cfg.ID, MinEpoch: w.lease.Revision(), ExecID: w.offer.ExecID, AtSeq: n.Seq, Fence: w.cfg.keeperFence(), Process: w.cfg.Process}
 	if w.writer, err = w.cfg.Log.Claim(ctx, w.offer.RunID, w.offer.NodeID, claim); err != nil {
 		return err
 	}
@@ -196,6 +201,7 @@ func (w *worker) isWanted() bool {
 func (w *worker) executeNode(ctx context.Context) (left bool, err error) {
 	x, missing, err := w.prepareExecution(ctx)
 	if err != nil {
+		x.log.passTrial(ctx, &w.trial)
 		return false, err
 	}
 	work, cancel := context.WithCancelCause(ctx)
@@ -204,12 +210,15 @@ func (w *worker) executeNode(ctx context.Context) (left bool, err error) {
 		timer := time.AfterFunc(limit, func() { cancel(errTimeLimit) })
 		defer timer.Stop()
 	}
-	watch := newWatch(x, w.view)
+	watch := newWatch(x, w.view, &w.trial)
 	watch.beginWatching(work, cancel)
 	events, err := x.attemptNode(work, missing, watch.messages)
 	cause, halted := context.Cause(work), errors.Is(err, errHalted)
 	cancel(nil)
 	watch.awaitEnd()
+	if !tenure.Over(cause) && !tenure.Over(err) { // else somebody else may be at work
+		x.log.passTrial(ctx, &w.trial)
+	}
 	err = x.recordEnd(ctx, cause, events, err)
 	if x.hold == nil {
 		return false, err
@@ -226,10 +235,10 @@ func (w *worker) prepareExecution(ctx context.Context) (x *execution, missing, e
 		log: &nodeLog{cfg: w.cfg, offer: w.offer, lease: w.lease, writer: w.writer},
 	}
 	if x.def, err = flow.FromRaw(x.state.Definition); err != nil {
-		return nil, nil, fmt.Errorf("definition of run %s: %w", w.offer.RunID, err)
+		return x, nil, fmt.Errorf("definition of run %s: %w", w.offer.RunID, err)
 	}
 	if x.node = x.def.Node(w.offer.NodeID); x.node == nil {
-		return nil, nil, fmt.Errorf("run %s: the flow has no node %s", w.offer.RunID, w.offer.NodeID)
+		return x, nil, fmt.Errorf("run %s: the flow has no node %s", w.offer.RunID, w.offer.NodeID)
 	}
 	x.halt.openOrder()
 	x.seat.halted = x.halt.order
@@ -237,7 +246,7 @@ func (w *worker) prepareExecution(ctx context.Context) (x *execution, missing, e
 	x.span.SetAttributes(tracing.Attempt(x.entry.Attempt))
 	input, missing := w.view.Input(ctx, w.offer.NodeID)
 	if missing != nil && !errors.Is(missing, view.ErrMissing) {
-		return nil, nil, missing
+		return x, nil, missing
 	} else if missing == nil {
 		x.entry.Input = input
 	}

@@ -35,6 +35,8 @@ type Config struct {
 	DrainTimeout   time.Duration
 	AnchorEvery    time.Duration // 0: events don't age
 	Draining       <-chan struct{}
+	Process        string // a name that no other process has
+	MaxTrials      int    // how many processes in a row a node may end before its run is set aside
 
 	Log      *eventlog.Log
 	Logger   *slog.Logger
@@ -51,6 +53,9 @@ type Config struct {
 
 	TakenOver, Lost       prometheus.Counter
 	Agents, AgentFailures *prometheus.CounterVec // by provider
+
+	begun time.Time
+	alone chan struct{} // holds one while a node is tried that may have ended processes
 }
 
 // keeperFence returns how the processes of the runner's nodes end with their keepers.
@@ -93,7 +98,10 @@ func (c *Config) isDraining() bool {
 type Workers struct{ cfg Config }
 
 // New returns the workers of a runner: none yet.
-func New(cfg Config) *Workers { return &Workers{cfg} }
+func New(cfg Config) *Workers {
+	cfg.begun, cfg.alone = time.Now(), make(chan struct{}, 1)
+	return &Workers{cfg}
+}
 
 // Execute executes the node of an offer, if it is still wanted, in a seat. It calls onSettle
 // when the offer has served its purpose; first says that no worker of this process has
