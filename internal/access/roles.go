@@ -274,7 +274,7 @@ func (g *grants) grantVerify() {
 	for _, b := range []string{n.SnapshotsBucket(), n.BookmarksBucket(), n.LeasesBucket(), n.StateBucket()} {
 		g.allowPublish("$JS.API.STREAM.INFO.KV_" + b)
 	}
-	for _, b := range []string{n.BlobsBucket(), n.SessionsBucket()} {
+	for _, b := range []string{n.BlobsBucket(), n.SessionsBucket(), n.WorkspacesBucket()} {
 		g.allowPublish("$JS.API.STREAM.INFO.OBJ_" + b)
 	}
 	g.allowPublish("$JS.API.INFO")
@@ -356,5 +356,5 @@ func (g *grants) grantRunner() {
 	g.grantRead(n.CommandsStream(), n.QueueStream(), n.AlertsStream(), "KV_"+n.SnapshotsBucket(), "KV_"+n.BookmarksBucket())
 	g.grantKeyValue(n.LeasesBucket())
 	g.grantState("runner", "drain.>")
-	g.grantObjects(n.BlobsBucket(), n.SessionsBucket())
+	g.grantObjects(n.BlobsBucket(), n.SessionsBucket(), n.WorkspacesBucket())
 }

@@ -59,6 +59,7 @@ func allRooms(c Config) []room {
 		{Bucket, n.StateBucket(), bucketConfig(n.StateBucket(), "state of services"), nil},
 		{ObjectStore, n.BlobsBucket(), objectsConfig(n.BlobsBucket(), "large payloads"), nil},
 		{ObjectStore, n.SessionsBucket(), objectsConfig(n.SessionsBucket(), "session files of agents"), nil},
+		{ObjectStore, n.WorkspacesBucket(), objectsConfig(n.WorkspacesBucket(), "what is in the folders of runs"), nil},
 	}
 	return all
 }

@@ -108,7 +108,7 @@ func TestBucketsWork(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, name := range []string{n.BlobsBucket(), n.SessionsBucket()} {
+	for _, name := range []string{n.BlobsBucket(), n.SessionsBucket(), n.WorkspacesBucket()} {
 		store, err := js.ObjectStore(t.Context(), name)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)

@@ -92,6 +92,10 @@ func (n Names) BlobsBucket() string { return n.streamPrefix() + "_BLOBS" }
 // "WAKE_SESSIONS".
 func (n Names) SessionsBucket() string { return n.streamPrefix() + "_SESSIONS" }
 
+// WorkspacesBucket returns the object store of what is in the folders of
+// runs, "WAKE_WORKSPACES".
+func (n Names) WorkspacesBucket() string { return n.streamPrefix() + "_WORKSPACES" }
+
 // Durable consumers of the stream of events, one per service.
 const (
 	RecorderConsumer    = "recorder"

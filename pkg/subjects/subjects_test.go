@@ -209,6 +209,7 @@ func TestSubjects(t *testing.T) {
 		{n.StateBucket(), "WAKE_STATE"},
 		{n.BlobsBucket(), "WAKE_BLOBS"},
 		{n.SessionsBucket(), "WAKE_SESSIONS"},
+		{n.WorkspacesBucket(), "WAKE_WORKSPACES"},
 		{subjects.NodesConsumer("big iron"), "nodes-big=20iron"},
 	} {
 		if c.got != c.want {

@@ -1,0 +1,184 @@
+package workspace
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"hash"
+	"slices"
+	"strings"
+)
+
+// digest is a SHA-256.
+type digest [sha256.Size]byte
+
+// MarshalText implements [encoding.TextMarshaler].
+func (d digest) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(d[:])), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (d *digest) UnmarshalText(b []byte) error {
+	if len(b) != 2*len(d) {
+		return fmt.Errorf("%.80q is no SHA-256", b)
+	}
+	_, err := hex.Decode(d[:], b)
+	return err
+}
+
+func (d digest) String() string { return hex.EncodeToString(d[:]) }
+
+// chunk is a part of a file or of a list of entries, and where it is.
+type chunk struct {
+	Sum  digest `json:"s"`
+	Pack string `json:"p,omitempty"` // empty in a list: the pack that the list is in
+	At   int    `json:"a"`           // in the unpacked pack
+	Size int    `json:"n"`
+}
+
+// The types of entries.
+const (
+	typeFile   = "f"
+	typeFolder = "d"
+	typeLink   = "l"
+)
+
+// entry is a file, a folder or a link.
+type entry struct {
+	Name   []byte  `json:"n"` // bytes: names needn't be text
+	Type   string  `json:"t"`
+	Mode   uint32  `json:"m,omitempty"` // permissions
+	Size   int64   `json:"z,omitempty"` // of a file
+	Sum    *digest `json:"h,omitempty"` // of a file of more than one chunk
+	Chunks []chunk `json:"c,omitempty"`
+	Target []byte  `json:"l,omitempty"` // of a link
+}
+
+// manifest is what a snapshot's name stands for.
+type manifest struct {
+	V        int       `json:"v"`
+	Root     entry     `json:"root"`
+	Files    int       `json:"files"`
+	Bytes    int64     `json:"bytes"`
+	LeftOut  []LeftOut `json:"leftOut,omitempty"`
+	Omitted  int       `json:"omitted,omitempty"`
+	Unstable bool      `json:"unstable,omitempty"`
+}
+
+const manifestVersion = 1
+
+// Bounds of what is read: nothing that this package writes comes near them but by intent.
+const (
+	maxUnpacked = 1 << 20 // bytes of a pack
+	maxList     = 256 << 20
+	maxEntries  = 1_000_000
+	maxDepth    = 256
+	maxName     = 255
+	maxTarget   = 4096
+)
+
+// parseManifest reads a manifest.
+func parseManifest(b []byte) (m manifest, err error) {
+	if err := json.Unmarshal(b, &m); err != nil {
+		return m, fmt.Errorf("%w: its manifest: %w", ErrDamaged, err)
+	}
+	switch {
+	case m.V != manifestVersion:
+		return m, fmt.Errorf("%w: its manifest has version %d", ErrDamaged, m.V)
+	case m.Files < 0 || m.Files > maxEntries || m.Bytes < 0 || m.Omitted < 0:
+		return m, fmt.Errorf("%w: its manifest counts wrong", ErrDamaged)
+	case m.Root.Type != typeFolder || len(m.Root.Name) != 0:
+		return m, fmt.Errorf("%w: its root is no folder", ErrDamaged)
+	}
+	return m, m.Root.check()
+}
+
+// parseEntries reads a list of entries that lies in a pack, "" if in several: in order, each name once, none that leads
+// elsewhere.
+func parseEntries(b []byte, pack string) (list []entry, err error) {
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, fmt.Errorf("%w: a list: %w", ErrDamaged, err)
+	}
+	var before []byte
+	for i, e := range list {
+		if !isName(e.Name) || i > 0 && bytes.Compare(before, e.Name) >= 0 {
+			return nil, fmt.Errorf("%w: %.80q is no name, or out of order", ErrDamaged, e.Name)
+		}
+		before = e.Name
+		for n := range e.Chunks {
+			e.Chunks[n].Pack = cmp.Or(e.Chunks[n].Pack, pack)
+		}
+		if err := e.check(); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+func isName(b []byte) bool {
+	s := string(b)
+	return s != "" && len(s) <= maxName && s != "." && s != ".." && !strings.ContainsAny(s, "/\\\x00")
+}
+
+func (e *entry) check() error {
+	var size int64
+	for _, c := range e.Chunks {
+		if !isPackName(c.Pack) || c.At < 0 || c.Size <= 0 || c.At > maxUnpacked || c.Size > maxUnpacked-c.At {
+			return fmt.Errorf("%w: %.80q: chunk %s lies nowhere", ErrDamaged, e.Name, c.Sum)
+		}
+		size += int64(c.Size)
+	}
+	ok := e.Mode <= 0o777
+	switch e.Type {
+	case typeFile:
+		ok = ok && size == e.Size && len(e.Target) == 0 && (e.Sum != nil) == (len(e.Chunks) > 1)
+	case typeFolder:
+		ok = ok && e.Size == 0 && e.Sum == nil && len(e.Target) == 0 && size <= maxList
+	case typeLink:
+		ok = ok && e.Size == 0 && e.Sum == nil && len(e.Chunks) == 0 && len(e.Target) > 0 && len(e.Target) <= maxTarget &&
+			!bytes.ContainsRune(e.Target, 0)
+	default:
+		ok = false
+	}
+	if !ok {
+		return fmt.Errorf("%w: entry %.80q", ErrDamaged, e.Name)
+	}
+	return nil
+}
+
+// parts is how many chunks the content of a file has; how a list is cut means nothing.
+func (e entry) parts() int {
+	if e.Type == typeFolder {
+		return 0
+	}
+	return len(e.Chunks)
+}
+
+// tell writes what an entry means, wherever its content is; below is what is in it, of a folder.
+func (e entry) tell(to hash.Hash, below digest) {
+	_, _ = fmt.Fprintf(to, "%d:%s%s %o %d %d:%s %d\n", len(e.Name), e.Name, e.Type, e.Mode, e.Size, len(e.Target), e.Target, e.parts())
+	if e.Type == typeFolder {
+		_, _ = to.Write(below[:])
+		return
+	}
+	for _, c := range e.Chunks {
+		_, _ = to.Write(c.Sum[:])
+	}
+}
+
+// isPackName reports whether s is "<run>.<SHA-256>", the run as a token of a subject.
+func isPackName(s string) bool {
+	run, sum, ok := strings.Cut(s, ".")
+	if !ok || run == "" || len(run) > 512 || strings.ContainsAny(run, "*> \t\r\n\x00") {
+		return false
+	}
+	var d digest
+	return d.UnmarshalText([]byte(sum)) == nil && sum == d.String()
+}
+
+// isEqual reports whether two entries have the same content.
+func isEqual(a, b entry) bool {
+	return a.Type == b.Type && a.Mode == b.Mode && a.Size == b.Size && bytes.Equal(a.Target, b.Target) && slices.EqualFunc(a.Chunks, b.Chunks,
+		func(a, b chunk) bool { return a.Sum == b.Sum })
+}

@@ -1,0 +1,330 @@
+//go:build unix
+
+package workspace
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Folder is the folder of a run, of which snapshots are taken. What it remembers of the last one makes the next one cheap. It is
+// safe for concurrent use.
+type Folder struct {
+	store  *Store
+	run    string
+	path   string
+	limits Limits
+	hidden []string
+
+	mu    sync.Mutex
+	root  *node
+	known known
+	last  Snapshot
+}
+
+// known is what is kept already: chunks by their content, and lists by what they mean. The bytes of a list won't do, as they
+// say where things are.
+type known struct {
+	chunks map[digest]chunk
+	lists  map[digest][]*chunk
+}
+
+func newKnown() known { return known{map[digest]chunk{}, map[digest][]*chunk{}} }
+
+// Folder returns the folder of a run at a path. Folders that are hidden are no part of it, wherever they are in it.
+func (s *Store) Folder(run, path string, limits Limits, hidden ...string) *Folder {
+	return &Folder{store: s, run: run, path: path, limits: limits.withDefaults(), hidden: hidden, known: newKnown()}
+}
+
+const (
+	// takes is how often a folder is read that changes meanwhile.
+	takes = 3
+	// takePause is how long a repository that is being written is waited for.
+	takePause = 50 * time.Millisecond
+)
+
+// Take takes a snapshot. base is the last one that is known of the run, or "": what it holds isn't stored again. It fails with
+// a [*RefusedError] if the folder can't have one.
+func (f *Folder) Take(ctx context.Context, base string) (Snapshot, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.root == nil && base != "" {
+		if err := f.learn(ctx, base); err != nil && ctx.Err() != nil {
+			return Snapshot{}, err // else it is stored anew
+		}
+	}
+	for n := 1; ; n++ {
+		snapshot, again, err := f.takeOnce(ctx, n == takes)
+		if err != nil {
+			f.root, f.known = nil, newKnown() // what was on its way may not be stored
+			return Snapshot{}, err
+		}
+		if !again {
+			return snapshot, nil
+		}
+		select {
+		case <-time.After(takePause):
+		case <-ctx.Done():
+			return Snapshot{}, ctx.Err()
+		}
+	}
+}
+
+func (f *Folder) takeOnce(ctx context.Context, last bool) (_ Snapshot, again bool, err error) {
+	s := scan{limits: f.limits, begun: time.Now()}
+	for _, path := range f.hidden {
+		var st unix.Stat_t
+		if unix.Stat(path, &st) == nil {
+			s.hidden = append(s.hidden, stampOf(&st))
+		}
+	}
+	fd, err := unix.Open(f.path, openFolder, 0)
+	if err != nil {
+		return Snapshot{}, false, fmt.Errorf("workspace: %s: %w", f.path, err)
+	}
+	dir := os.NewFile(uintptr(fd), f.path)
+	defer func() { _ = dir.Close() }()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
+		return Snapshot{}, false, fmt.Errorf("workspace: %w", err)
+	}
+	root := &node{stamp: stampOf(&st)}
+	root.Type, root.Mode = typeFolder, root.stamp.mode&0o777
+	if f.root != nil {
+		root.chunks = f.root.chunks
+	}
+	if err := s.scanFolder(ctx, dir, root, f.root, place{}); err != nil {
+		return Snapshot{}, false, err
+	}
+	if s.locked && !last {
+		return Snapshot{}, true, nil
+	}
+	w := writing{scan: &s, packer: newPacker(f.store, f.run, f.known.chunks), lists: f.known.lists, unstable: s.locked}
+	err = w.writeFolder(ctx, dir, root, nil)
+	if e := w.packer.flush(ctx); err == nil {
+		err = e
+	}
+	if err != nil {
+		return Snapshot{}, false, fmt.Errorf("workspace: %w", err)
+	}
+	snapshot, err := f.writeManifest(ctx, &s, root, w.unstable)
+	if err != nil {
+		return Snapshot{}, false, err
+	}
+	f.root, f.last = root, snapshot
+	return snapshot, false, nil
+}
+
+func (f *Folder) writeManifest(ctx context.Context, s *scan, root *node, unstable bool) (Snapshot, error) {
+	m := manifest{
+		V: manifestVersion, Root: root.seal(""), Files: s.files, Bytes: s.bytes, LeftOut: s.left, Omitted: s.omitted, Unstable: unstable,
+	}
+	content, err := json.Marshal(m)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	snapshot := m.snapshot(packName(f.run, content))
+	if len(content) > f.store.piece {
+		return Snapshot{}, refuse("its manifest is too large")
+	}
+	if snapshot.ID == f.last.ID {
+		return snapshot, nil
+	}
+	return snapshot, f.store.putPack(ctx, snapshot.ID, content)
+}
+
+func (m manifest) snapshot(id string) Snapshot {
+	return Snapshot{ID: id, Files: m.Files, Bytes: m.Bytes, LeftOut: m.LeftOut, Omitted: m.Omitted, Unstable: m.Unstable}
+}
+
+// seal returns the entry of a node as it is written in a list. The chunks of the pack that is open have no name yet.
+func (n *node) seal(open string) entry {
+	e := n.entry
+	e.Chunks = nil
+	for _, c := range n.chunks {
+		at := *c
+		if at.Pack == open {
+			at.Pack = ""
+		}
+		e.Chunks = append(e.Chunks, at)
+	}
+	return e
+}
+
+// writing reads what has changed and packs it.
+type writing struct {
+	*scan
+
+	packer   *packer
+	lists    map[digest][]*chunk
+	unstable bool
+}
+
+// writeFolder packs what has changed in a folder, and its list.
+func (w *writing) writeFolder(ctx context.Context, dir *os.File, n *node, path []string) error {
+	if !n.change && n.chunks != nil {
+		return nil
+	}
+	gone := false
+	for i, child := range n.below {
+		there, err := true, error(nil)
+		below := append(slices.Clip(path), string(child.Name))
+		switch {
+		case child.Type == typeFolder:
+			there, err = w.writeBelow(ctx, dir, child, below)
+		case child.Type == typeFile && child.change:
+			there, err = w.writeFile(ctx, dir, child, below)
+		}
+		if err != nil {
+			return err
+		}
+		if !there {
+			n.below[i], gone, w.unstable = nil, true, true
+		}
+	}
+	if gone {
+		n.below = slices.DeleteFunc(n.below, func(n *node) bool { return n == nil })
+	}
+	return w.writeList(ctx, n)
+}
+
+// writeList packs the list of a folder.
+func (w *writing) writeList(ctx context.Context, n *node) (err error) {
+	sum := sha256.New()
+	for _, child := range n.below {
+		child.seal("").tell(sum, child.meaning)
+	}
+	n.meaning = digest(sum.Sum(nil))
+	if chunks, kept := w.lists[n.meaning]; kept {
+		n.chunks = chunks
+		return nil
+	}
+	defer func() { w.lists[n.meaning] = n.chunks }()
+	for {
+		list := make([]entry, 0, len(n.below))
+		for _, child := range n.below {
+			list = append(list, child.seal(""))
+		}
+		content, err := json.Marshal(list)
+		if err != nil {
+			return err
+		}
+		if len(w.packer.open) > 0 && len(w.packer.open)+len(content) > w.packer.store.piece {
+			if err := w.packer.closePack(ctx); err != nil { // it names what the list refers to
+				return err
+			}
+			continue
+		}
+		n.chunks, err = w.packer.add(ctx, content)
+		return err
+	}
+}
+
+func (w *writing) writeBelow(ctx context.Context, dir *os.File, n *node, path []string) (there bool, err error) {
+	if !n.change && n.chunks != nil {
+		return true, nil
+	}
+	fd, err := unix.Openat(int(dir.Fd()), string(n.Name), openFolder, 0)
+	if err != nil {
+		return false, nil //nolint:nilerr // it went meanwhile
+	}
+	folder := os.NewFile(uintptr(fd), string(n.Name))
+	defer func() { _ = folder.Close() }()
+	return true, w.writeFolder(ctx, folder, n, path)
+}
+
+// writeFile packs a file, read again if it changes meanwhile.
+func (w *writing) writeFile(ctx context.Context, dir *os.File, n *node, path []string) (there bool, err error) {
+	if n.patch != nil {
+		n.chunks, err = w.packer.add(ctx, n.patch)
+		return true, w.nameContent(n, n.patch, err)
+	}
+	for try := 1; ; try++ {
+		content, at, err := readFile(dir, string(n.Name), w.limits.File)
+		switch {
+		case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, errTooLarge):
+			w.leaveOut(path, "can't be read: "+err.Error())
+			w.files--
+			w.bytes -= n.Size
+			return false, nil
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENXIO):
+			w.files--
+			w.bytes -= n.Size
+			return false, nil // it went meanwhile, or is something else
+		case err != nil:
+			return false, err
+		}
+		if at != n.stamp && try < takes {
+			n.stamp = at
+			continue
+		}
+		if at != n.stamp {
+			w.unstable = true
+			w.leaveOut(path, "unstable: it changed whenever it was read; what is kept may be no state that it ever had")
+		}
+		w.bytes += int64(len(content)) - n.Size
+		n.stamp, n.Mode, n.Size = at, at.mode&0o777, int64(len(content))
+		n.racy = max(at.changed, at.mtime) > w.begun.Add(-racyTime).UnixNano()
+		n.chunks, err = w.packer.add(ctx, content)
+		return true, w.nameContent(n, content, err)
+	}
+}
+
+// nameContent names the content of a file of several chunks.
+func (w *writing) nameContent(n *node, content []byte, err error) error {
+	if n.Sum = nil; len(n.chunks) > 1 {
+		sum := digest(sha256.Sum256(content))
+		n.Sum = &sum
+	}
+	return err
+}
+
+// learn takes over what a snapshot holds, so that it isn't stored again.
+func (f *Folder) learn(ctx context.Context, id string) error {
+	r := reading{store: f.store}
+	m, err := r.manifest(ctx, id)
+	if err != nil {
+		return err
+	}
+	k := newKnown()
+	if _, err = k.learnFolder(ctx, &r, m.Root, 0); err == nil {
+		f.known, f.last = k, m.snapshot(id)
+	}
+	return err
+}
+
+func (k known) learnFolder(ctx context.Context, r *reading, folder entry, depth int) (meaning digest, err error) {
+	list, err := r.list(ctx, folder, depth)
+	if err != nil {
+		return meaning, err
+	}
+	sum := sha256.New()
+	for _, e := range list {
+		var below digest
+		if e.Type == typeFolder {
+			if below, err = k.learnFolder(ctx, r, e, depth+1); err != nil {
+				return meaning, err
+			}
+		}
+		for _, c := range e.Chunks {
+			k.chunks[c.Sum] = c
+		}
+		e.tell(sum, below)
+	}
+	meaning = digest(sum.Sum(nil))
+	var chunks []*chunk
+	for _, c := range folder.Chunks {
+		chunks = append(chunks, &c)
+	}
+	k.lists[meaning] = chunks
+	return meaning, nil
+}

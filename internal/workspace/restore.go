@@ -1,0 +1,394 @@
+package workspace
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// reading reads a snapshot.
+type reading struct {
+	store   *Store
+	entries int   // that were read
+	bytes   int64 // of their files
+	most    manifest
+	name    string // of the pack that was read last
+	pack    []byte
+}
+
+func (r *reading) manifest(ctx context.Context, id string) (manifest, error) {
+	content, err := r.store.getPack(ctx, id)
+	if err != nil {
+		return manifest{}, err
+	}
+	r.most, err = parseManifest(content)
+	return r.most, err
+}
+
+// content returns what chunks hold. One pack is kept: lists lie beside each other.
+func (r *reading) content(ctx context.Context, chunks []chunk) (all []byte, err error) {
+	for _, c := range chunks {
+		if c.Pack != r.name {
+			if r.pack, err = r.store.getPack(ctx, c.Pack); err != nil {
+				return nil, err
+			}
+			r.name = c.Pack
+		}
+		part, err := c.cut(r.pack)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, part...)
+	}
+	return all, nil
+}
+
+// cut returns the chunk of a pack, checked by its hash.
+func (c chunk) cut(pack []byte) ([]byte, error) {
+	if c.At+c.Size > len(pack) || c.Size < 0 || c.At < 0 {
+		return nil, fmt.Errorf("%w: chunk %s lies outside of pack %s", ErrDamaged, c.Sum, c.Pack)
+	}
+	part := pack[c.At : c.At+c.Size]
+	if digest(sha256.Sum256(part)) != c.Sum {
+		return nil, fmt.Errorf("%w: chunk %s", ErrDamaged, c.Sum)
+	}
+	return part, nil
+}
+
+// list returns what is in a folder.
+func (r *reading) list(ctx context.Context, folder entry, depth int) ([]entry, error) {
+	if depth > maxDepth {
+		return nil, fmt.Errorf("%w: it is too deep", ErrDamaged)
+	}
+	content, err := r.content(ctx, folder.Chunks)
+	if err != nil {
+		return nil, err
+	}
+	pack := ""
+	if len(folder.Chunks) == 1 {
+		pack = folder.Chunks[0].Pack
+	}
+	list, err := parseEntries(content, pack)
+	r.entries += len(list)
+	for _, e := range list {
+		r.bytes += e.Size
+	}
+	if err == nil && (r.entries > r.most.Files || r.bytes > r.most.Bytes) {
+		err = fmt.Errorf("%w: it has more than its manifest says", ErrDamaged)
+	}
+	return list, err
+}
+
+// walk visits all that is in a folder, folders before what is in them.
+func (r *reading) walk(ctx context.Context, folder entry, path []string, visit func(path []string, e entry) error) error {
+	if err := visit(path, folder); err != nil {
+		return err
+	}
+	list, err := r.list(ctx, folder, len(path))
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		below := append(slices.Clip(path), string(e.Name))
+		if e.Type == typeFolder {
+			err = r.walk(ctx, e, below, visit)
+		} else {
+			err = visit(below, e)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// File is a file, folder or link of a snapshot.
+type File struct {
+	Path   string
+	Type   string // "f", "d" or "l"
+	Mode   fs.FileMode
+	Size   int64
+	Target string
+	Sum    string // tells contents apart
+}
+
+// List returns what a snapshot says of itself, and all that it holds.
+func (s *Store) List(ctx context.Context, id string) (Snapshot, []File, error) {
+	r := reading{store: s}
+	m, err := r.manifest(ctx, id)
+	if err != nil {
+		return Snapshot{}, nil, err
+	}
+	var list []File
+	err = r.walk(ctx, m.Root, nil, func(path []string, e entry) error {
+		if len(path) == 0 {
+			return nil
+		}
+		f := File{Path: strings.Join(path, "/"), Type: e.Type, Mode: fs.FileMode(e.Mode), Size: e.Size, Target: string(e.Target)}
+		switch {
+		case e.Type != typeFile:
+		case e.Sum != nil:
+			f.Sum = e.Sum.String()
+		case len(e.Chunks) == 1:
+			f.Sum = e.Chunks[0].Sum.String()
+		}
+		list = append(list, f)
+		return nil
+	})
+	return m.snapshot(id), list, err
+}
+
+// Restore makes dir, which must not be there or be empty, what the folder was. It is made beside it and renamed when it is
+// whole; an error leaves nothing behind.
+func (s *Store) Restore(ctx context.Context, id, dir string) (_ Snapshot, err error) {
+	parent := filepath.Dir(dir)
+	if err := os.MkdirAll(parent, 0o700); err != nil {
+		return Snapshot{}, fmt.Errorf("workspace: %w", err)
+	}
+	tmp, err := os.MkdirTemp(parent, ".restore-")
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("workspace: %w", err)
+	}
+	defer func() { removeAll(tmp) }() // gone if it was renamed
+	r := reading{store: s}
+	m, err := r.manifest(ctx, id)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	root, err := os.OpenRoot(tmp)
+	if err != nil {
+		return Snapshot{}, fmt.Errorf("workspace: %w", err)
+	}
+	defer func() { _ = root.Close() }()
+	b := building{store: s, root: root, packs: map[string][]piece{}}
+	if err := r.walk(ctx, m.Root, nil, b.plan); err != nil {
+		return Snapshot{}, err
+	}
+	if err := b.fill(ctx); err != nil {
+		return Snapshot{}, err
+	}
+	if err := b.finish(); err != nil {
+		return Snapshot{}, err
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return Snapshot{}, fmt.Errorf("workspace: %w", err)
+	}
+	if err := os.Rename(tmp, dir); err != nil {
+		return Snapshot{}, fmt.Errorf("workspace: %w", err)
+	}
+	return m.snapshot(id), nil
+}
+
+// removeAll removes a folder in which some may be written by nobody.
+func removeAll(dir string) {
+	if os.RemoveAll(dir) == nil {
+		return
+	}
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
+		if d != nil && d.IsDir() {
+			_ = os.Chmod(path, 0o700) //nolint:gosec // of a folder
+		}
+		return nil
+	})
+	_ = os.RemoveAll(dir)
+}
+
+// building makes a folder of a snapshot. All names in a folder are different and nothing in it is there before, so that no
+// link that the snapshot has is ever followed.
+type building struct {
+	store *Store
+	root  *os.Root
+	packs map[string][]piece
+	modes []folderMode
+}
+
+// piece is where a chunk belongs.
+type piece struct {
+	chunk
+
+	path string
+	at   int64
+	mode fs.FileMode
+	all  bool // it is the whole file
+}
+
+type folderMode struct {
+	path string
+	mode fs.FileMode
+}
+
+// plan makes folders, links and empty files, and notes where chunks belong.
+func (b *building) plan(path []string, e entry) error {
+	name := strings.Join(path, "/")
+	mode := fs.FileMode(e.Mode)
+	switch {
+	case e.Type == typeFolder:
+		b.modes = append(b.modes, folderMode{cmp.Or(name, "."), mode})
+		if name == "" {
+			return nil
+		}
+		return wrap(b.root.Mkdir(name, 0o700))
+	case e.Type == typeLink:
+		return wrap(b.root.Symlink(string(e.Target), name))
+	case len(e.Chunks) != 1:
+		f, err := b.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return wrap(err)
+		}
+		if len(e.Chunks) == 0 {
+			err = f.Chmod(mode)
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			return wrap(err)
+		}
+	}
+	at := int64(0)
+	for _, c := range e.Chunks {
+		b.packs[c.Pack] = append(b.packs[c.Pack], piece{c, name, at, mode, len(e.Chunks) == 1})
+		at += int64(c.Size)
+	}
+	if len(e.Chunks) > 1 {
+		b.modes = append(b.modes, folderMode{name, mode})
+	}
+	return nil
+}
+
+func wrap(err error) error {
+	if err != nil {
+		return fmt.Errorf("workspace: restore: %w", err)
+	}
+	return nil
+}
+
+// fill writes the chunks, pack by pack.
+func (b *building) fill(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	names := make(chan string)
+	var tasks sync.WaitGroup
+	for range transfers {
+		tasks.Go(func() {
+			for name := range names {
+				if err := b.fillPack(ctx, name); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	for _, name := range slices.Sorted(maps.Keys(b.packs)) {
+		select {
+		case names <- name:
+		case <-ctx.Done():
+		}
+	}
+	close(names)
+	tasks.Wait()
+	return context.Cause(ctx)
+}
+
+func (b *building) fillPack(ctx context.Context, name string) error {
+	pack, err := b.store.getPack(ctx, name)
+	if err != nil {
+		return err
+	}
+	for _, p := range b.packs[name] {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		part, err := p.cut(pack)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.path, err)
+		}
+		if err := b.writePiece(p, part); err != nil {
+			return wrap(err)
+		}
+	}
+	return nil
+}
+
+func (b *building) writePiece(p piece, part []byte) error {
+	flags := os.O_WRONLY
+	if p.all {
+		flags |= os.O_CREATE | os.O_EXCL
+	}
+	f, err := b.root.OpenFile(p.path, flags, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(part, p.at)
+	if p.all && err == nil {
+		err = f.Chmod(p.mode)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// finish sets the modes of what had to be written to before: what is in a folder before the folder.
+func (b *building) finish() error {
+	for _, m := range slices.Backward(b.modes) {
+		if m.path == "." {
+			m.mode |= 0o700 // whoever has the run works in it
+		}
+		if err := b.root.Chmod(m.path, m.mode); err != nil {
+			return wrap(err)
+		}
+	}
+	return nil
+}
+
+// Change is a difference between two snapshots.
+type Change struct {
+	Path   string
+	Change string // created, modified or deleted
+}
+
+// Compare returns in what a snapshot differs from an earlier one, by path; what is below a folder that is in one of them only is listed too.
+func (s *Store) Compare(ctx context.Context, before, after string) ([]Change, error) {
+	index := func(id string) (map[string]entry, error) {
+		r, all := reading{store: s}, map[string]entry{}
+		m, err := r.manifest(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		err = r.walk(ctx, m.Root, nil, func(path []string, e entry) error {
+			if e.Type == typeFolder {
+				e.Chunks = nil
+			}
+			all[strings.Join(path, "/")] = e
+			return nil
+		})
+		return all, err
+	}
+	old, err := index(before)
+	if err != nil {
+		return nil, err
+	}
+	present, err := index(after)
+	if err != nil {
+		return nil, err
+	}
+	var list []Change
+	for path, e := range present {
+		if was, there := old[path]; !there {
+			list = append(list, Change{path, "created"})
+		} else if !isEqual(was, e) {
+			list = append(list, Change{path, "modified"})
+		}
+	}
+	for path := range old {
+		if _, there := present[path]; !there {
+			list = append(list, Change{path, "deleted"})
+		}
+	}
+	slices.SortFunc(list, func(a, b Change) int { return bytes.Compare([]byte(a.Path), []byte(b.Path)) })
+	return list, nil
+}

@@ -1,0 +1,227 @@
+package workspace
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/subjects"
+)
+
+// Store keeps packs. It is safe for concurrent use.
+type Store struct {
+	js     jetstream.JetStream
+	stream jetstream.Stream
+	bucket string
+	keys   *seal.Keys
+	piece  int // bytes of a pack, unpacked
+	enc    *zstd.Encoder
+	dec    *zstd.Decoder
+}
+
+const (
+	maxPiece = 512 << 10
+	// headroom is what a message needs beside its data: headers, the seal and its place, what doesn't get smaller.
+	headroom = 8 << 10
+	// transfers is how many packs are on their way at once.
+	transfers = 8
+)
+
+// Open returns the store. The object store must be there. Packs are sealed if there are keys.
+func Open(ctx context.Context, js jetstream.JetStream, names subjects.Names, keys *seal.Keys) (*Store, error) {
+	bucket := names.WorkspacesBucket()
+	stream, err := js.Stream(ctx, "OBJ_"+bucket)
+	if err != nil {
+		return nil, fmt.Errorf("workspace: object store %s: %w", bucket, err)
+	}
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(transfers), zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		return nil, err
+	}
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(transfers), zstd.WithDecoderMaxMemory(maxUnpacked))
+	if err != nil {
+		return nil, err
+	}
+	return &Store{
+		js: js, stream: stream, bucket: bucket, keys: keys, enc: enc, dec: dec,
+		piece: max(1, min(maxPiece, int(js.Conn().MaxPayload()))-headroom),
+	}, nil
+}
+
+func (s *Store) packSubject(name string) string { return "$O." + s.bucket + ".C." + name }
+
+// packName names what a run packs.
+func packName(run string, content []byte) string {
+	return subjects.Escape(run) + "." + digest(sha256.Sum256(content)).String()
+}
+
+// putPack stores a pack. To store it twice stores it once.
+func (s *Store) putPack(ctx context.Context, name string, content []byte) error {
+	subject := s.packSubject(name)
+	stored, err := s.keys.Value(subject, s.enc.EncodeAll(content, nil))
+	if err != nil {
+		return err
+	}
+	m := nats.NewMsg(subject)
+	m.Data = stored
+	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	if _, err := s.js.PublishMsg(ctx, m); err != nil {
+		return fmt.Errorf("workspace: store: %w", err)
+	}
+	return nil
+}
+
+// readWait bounds an answer of the server.
+const readWait = 5 * time.Second
+
+// getPack returns what is in a pack, checked by its name.
+func (s *Store) getPack(ctx context.Context, name string) ([]byte, error) {
+	if !isPackName(name) {
+		return nil, fmt.Errorf("%w: %.100q names no pack", ErrDamaged, name)
+	}
+	stored, err := s.readStored(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	packed, err := s.keys.OpenValue(s.packSubject(name), stored)
+	if err != nil {
+		return nil, fmt.Errorf("workspace: pack %s: %w", name, err)
+	}
+	content, err := s.dec.DecodeAll(packed, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%w: pack %s: %w", ErrDamaged, name, err)
+	}
+	if _, sum, _ := strings.Cut(name, "."); digest(sha256.Sum256(content)).String() != sum {
+		return nil, fmt.Errorf("%w: pack %s isn't what its name says", ErrDamaged, name)
+	}
+	return content, nil
+}
+
+// readStored returns what is stored of a pack: as a replica has it, or, as that may lag, the leader.
+func (s *Store) readStored(ctx context.Context, name string) ([]byte, error) {
+	wait, cancel := context.WithTimeout(ctx, readWait)
+	defer cancel()
+	m, err := s.stream.GetLastMsgForSubject(wait, s.packSubject(name))
+	if err == nil {
+		return m.Data, nil
+	}
+	if !errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, fmt.Errorf("workspace: pack %s: %w", name, err)
+	}
+	request, err := json.Marshal(map[string]any{"last_by_subj": s.packSubject(name)})
+	if err != nil {
+		return nil, err
+	}
+	reply, err := s.js.Conn().RequestWithContext(wait, "$JS.API.STREAM.MSG.GET.OBJ_"+s.bucket, request)
+	if err != nil {
+		return nil, fmt.Errorf("workspace: pack %s: %w", name, err)
+	}
+	var answer struct {
+		Message struct {
+			Data []byte `json:"data"`
+		} `json:"message"`
+		Error *jetstream.APIError `json:"error"`
+	}
+	switch err := json.Unmarshal(reply.Data, &answer); {
+	case err != nil:
+		return nil, fmt.Errorf("workspace: pack %s: %w", name, err)
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
+		return nil, fmt.Errorf("%w: pack %s", ErrMissing, name)
+	case answer.Error != nil:
+		return nil, fmt.Errorf("workspace: pack %s: %w", name, answer.Error)
+	}
+	return answer.Message.Data, nil
+}
+
+// packer collects chunks in packs and stores them.
+type packer struct {
+	store *Store
+	run   string
+	known map[digest]chunk
+
+	open    []byte
+	waiting []*chunk // in the open pack, without its name
+	slots   chan struct{}
+	failed  chan error
+}
+
+func newPacker(s *Store, run string, known map[digest]chunk) *packer {
+	return &packer{store: s, run: run, known: known, slots: make(chan struct{}, transfers), failed: make(chan error, 1)}
+}
+
+// add packs content unless it is kept already, and returns its chunks, which are whole when flush has returned.
+func (p *packer) add(ctx context.Context, content []byte) (list []*chunk, err error) {
+	for len(content) > 0 {
+		part := content[:min(len(content), p.store.piece)]
+		content = content[len(part):]
+		sum := digest(sha256.Sum256(part))
+		if c, ok := p.known[sum]; ok {
+			list = append(list, &c)
+			continue
+		}
+		if len(p.open)+len(part) > p.store.piece {
+			if err := p.closePack(ctx); err != nil {
+				return nil, err
+			}
+		}
+		c := &chunk{Sum: sum, At: len(p.open), Size: len(part)}
+		p.open = append(p.open, part...)
+		p.waiting = append(p.waiting, c)
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// closePack names the open pack and begins to store it.
+func (p *packer) closePack(ctx context.Context) error {
+	if len(p.open) == 0 {
+		return nil
+	}
+	content, name := p.open, packName(p.run, p.open)
+	for _, c := range p.waiting {
+		c.Pack = name
+		p.known[c.Sum] = *c
+	}
+	p.open, p.waiting = make([]byte, 0, len(content)), nil
+	select {
+	case p.slots <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	go func() {
+		defer func() { <-p.slots }()
+		if err := p.store.putPack(ctx, name, content); err != nil {
+			select {
+			case p.failed <- err:
+			default: // the first says it
+			}
+		}
+	}()
+	return nil
+}
+
+// flush stores what is open, and waits until all is stored.
+func (p *packer) flush(ctx context.Context) error {
+	err := p.closePack(ctx)
+	for range cap(p.slots) {
+		p.slots <- struct{}{} // each put ends with its context
+	}
+	for range cap(p.slots) {
+		<-p.slots
+	}
+	select {
+	case e := <-p.failed:
+		return e
+	default:
+		return err
+	}
+}

@@ -1,0 +1,449 @@
+package workspace_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
+	"pgregory.net/rapid"
+
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/workspace"
+	"code.wake.dev/wake/pkg/subjects"
+)
+
+func TestMain(m *testing.M) { natstest.Main(m) }
+
+// openStore returns a store of its own.
+func openStore(t testing.TB, keys *seal.Keys) (*workspace.Store, jetstream.JetStream) {
+	t.Helper()
+	js, name := natstest.JetStream(t), subjects.Default.WorkspacesBucket()
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{ // as wake init does
+		Name: "OBJ_" + name, Subjects: []string{"$O." + name + ".C.>", "$O." + name + ".M.>"},
+		Discard: jetstream.DiscardNew, AllowRollup: true, AllowDirect: true,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := workspace.Open(t.Context(), js, subjects.Default, keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, js
+}
+
+// tree is what is in a folder: path → mode, and content or where a link leads.
+func tree(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		name, _ := filepath.Rel(dir, path)
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		text := info.Mode().String()
+		switch {
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(path)
+			if err != nil {
+				return err
+			}
+			text = "→ " + target
+		case info.Mode().IsRegular():
+			content, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			text += " " + string(content)
+		}
+		all[name] = text
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func write(t testing.TB, dir string, files map[string]string) {
+	t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(files[name]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func take(t testing.TB, f *workspace.Folder, base string) workspace.Snapshot {
+	t.Helper()
+	s, err := f.Take(t.Context(), base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func restore(t testing.TB, s *workspace.Store, id string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "restored")
+	if _, err := s.Restore(t.Context(), id, dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// TestIdentity changes a folder in random ways and restores each snapshot: what is restored is what there was.
+func TestIdentity(t *testing.T) {
+	t.Parallel()
+	s, _ := openStore(t, nil)
+	rapid.Check(t, func(r *rapid.T) {
+		base := t.TempDir()
+		dir := filepath.Join(base, "folder")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			r.Fatal(err)
+		}
+		f, last := s.Folder("run."+filepath.Base(base), dir, workspace.Limits{}), ""
+		for i := range rapid.IntRange(1, 4).Draw(r, "steps") {
+			for range rapid.IntRange(0, 8).Draw(r, "changes") {
+				changeSomething(r, dir)
+			}
+			if rapid.Bool().Draw(r, "other process") {
+				f = s.Folder("run."+filepath.Base(base), dir, workspace.Limits{})
+			}
+			snapshot, err := f.Take(t.Context(), last)
+			if err != nil {
+				r.Fatal(err)
+			}
+			last = snapshot.ID
+			out := filepath.Join(base, fmt.Sprint("restored", i))
+			if _, err := s.Restore(t.Context(), last, out); err != nil {
+				r.Fatal(err)
+			}
+			if diff := cmp.Diff(tree(t, dir), tree(t, out)); diff != "" {
+				r.Fatalf("restored differs (-was +is):\n%s", diff)
+			}
+			if again, err := f.Take(t.Context(), last); err != nil || again.ID != last {
+				r.Fatalf("unchanged: %s, %v, want %s", again.ID, err, last)
+			}
+		}
+	})
+}
+
+// changeSomething changes one thing in a folder. What can't be done isn't.
+func changeSomething(r *rapid.T, dir string) {
+	names := []string{"a", "b", "c \n", "ä\xff", "-x", ".hidden"}
+	path := dir
+	for range rapid.IntRange(1, 3).Draw(r, "depth") {
+		path = filepath.Join(path, rapid.SampledFrom(names).Draw(r, "name"))
+	}
+	mode := fs.FileMode(rapid.SampledFrom([]int{0o600, 0o644, 0o755, 0o400, 0o777}).Draw(r, "mode"))
+	switch rapid.IntRange(0, 5).Draw(r, "change") {
+	case 0, 1:
+		size := rapid.SampledFrom([]int{0, 1, 100, 600_000, 1_100_000}).Draw(r, "size")
+		fill := rapid.Byte().Draw(r, "fill")
+		if os.MkdirAll(filepath.Dir(path), 0o755) == nil && os.WriteFile(path, bytes.Repeat([]byte{fill, byte(size)}, size/2+1), 0o600) == nil {
+			_ = os.Chmod(path, mode)
+		}
+	case 2:
+		_ = os.MkdirAll(path, 0o755)
+	case 3:
+		if os.MkdirAll(filepath.Dir(path), 0o755) == nil {
+			_ = os.Symlink(rapid.SampledFrom([]string{"a", "..", "/etc/passwd", "nowhere", "../../../../etc"}).Draw(r, "target"), path)
+		}
+	case 4:
+		_ = os.RemoveAll(path)
+	case 5:
+		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() {
+			_ = os.Chmod(path, mode)
+		}
+	}
+}
+
+// TestOnlyWhatChanged: a second snapshot stores what has changed, and a run elsewhere nothing that its base holds.
+func TestOnlyWhatChanged(t *testing.T) {
+	t.Parallel()
+	s, js := openStore(t, nil)
+	dir, files := t.TempDir(), map[string]string{}
+	for i := range 500 {
+		files[fmt.Sprintf("d%d/f%d", i%20, i)] = strings.Repeat(fmt.Sprint(i, " "), 100)
+	}
+	write(t, dir, files)
+	first := take(t, s.Folder("r1", dir, workspace.Limits{}), "")
+	if first.Files != 520 {
+		t.Errorf("%d files, want 520 with their folders", first.Files)
+	}
+	stored := func() uint64 {
+		stream, err := js.Stream(t.Context(), "OBJ_"+subjects.Default.WorkspacesBucket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream.CachedInfo().State.Bytes
+	}
+	before := stored()
+	write(t, dir, map[string]string{"d3/f3": "new"})
+	second := take(t, s.Folder("fork", dir, workspace.Limits{}), first.ID)
+	if grown := stored() - before; grown > 8<<10 {
+		t.Errorf("a changed file has cost %d bytes, the folder %d", grown, before)
+	}
+	if diff := cmp.Diff(tree(t, dir), tree(t, restore(t, s, second.ID))); diff != "" {
+		t.Error(diff)
+	}
+	changes, err := s.Compare(t.Context(), first.ID, second.ID)
+	if want := []workspace.Change{{Path: "d3/f3", Change: "modified"}}; err != nil || !slices.Equal(changes, want) {
+		t.Errorf("changes: %v, %v, want %v", changes, err, want)
+	}
+}
+
+// TestLeftOut: what rules, bounds and kinds leave out is listed; tracked files stay, whatever the rules say.
+func TestLeftOut(t *testing.T) {
+	t.Parallel()
+	s, _ := openStore(t, nil)
+	dir := t.TempDir()
+	write(t, dir, map[string]string{
+		".gitignore": "*.log\n/build/\n.env\nvendor\n", ".wakeignore": "!.env\n*.tmp\n", "sub/.gitignore": "!keep.log\n",
+		"a.log": "1", ".env": "2", "build/x": "3", "b.tmp": "4", "sub/keep.log": "5", "sub/c.log": "6", "sub/build/x": "7",
+		"vendor/tracked.go": "8", "vendor/other.go": "9", "large": strings.Repeat("x", 2000),
+	})
+	git(t, dir, "init", "-q")
+	git(t, dir, "add", "-f", "vendor/tracked.go")
+	if err := os.Remove(filepath.Join(dir, ".git", "description")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	snapshot := take(t, s.Folder("r", dir, workspace.Limits{File: 1000}), "")
+	reasons := map[string]string{}
+	for _, l := range snapshot.LeftOut {
+		if !strings.HasPrefix(l.Path, ".git/") {
+			reasons[l.Path] = l.Reason
+		}
+	}
+	want := map[string]string{
+		"a.log": "ignored", "build/": "ignored", "b.tmp": "ignored", "sub/c.log": "ignored", "vendor/other.go": "ignored", "large": "larger than 0 MiB",
+	}
+	if diff := cmp.Diff(want, reasons); diff != "" {
+		t.Errorf("left out (-want +got):\n%s", diff)
+	}
+	got := tree(t, restore(t, s, snapshot.ID))
+	for _, name := range []string{".env", "sub/keep.log", "sub/build/x", "vendor/tracked.go"} {
+		if _, there := got[name]; !there {
+			t.Errorf("%s isn't restored", name)
+		}
+	}
+}
+
+func git(t testing.TB, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("git %v: %v\n%s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// TestRepository: commits, the index, a stash and a merge that isn't done travel; what names commands doesn't.
+func TestRepository(t *testing.T) {
+	t.Parallel()
+	s, _ := openStore(t, nil)
+	dir := t.TempDir()
+	git(t, dir, "init", "-q")
+	write(t, dir, map[string]string{"a": "1\n", "b": "1\n"})
+	git(t, dir, "add", ".")
+	git(t, dir, "commit", "-qm", "one")
+	git(t, dir, "checkout", "-qb", "side")
+	write(t, dir, map[string]string{"a": "side\n"})
+	git(t, dir, "commit", "-qam", "side")
+	git(t, dir, "checkout", "-q", "main")
+	write(t, dir, map[string]string{"b": "stashed\n"})
+	git(t, dir, "stash", "-q")
+	write(t, dir, map[string]string{"a": "main\n"})
+	git(t, dir, "commit", "-qam", "two")
+	write(t, dir, map[string]string{"staged": "x"})
+	git(t, dir, "add", "staged")
+	asked := [][]string{{"log", "--all", "--format=%H %s"}, {"stash", "list"}, {"status", "--porcelain"}, {"fsck", "--no-progress"}}
+	var wants []string
+	for _, args := range asked {
+		wants = append(wants, git(t, dir, args...))
+	}
+	git(t, dir, "config", "core.fsmonitor", "touch evil")
+	git(t, dir, "config", "filter.x.clean", "touch evil")
+	git(t, dir, "config", "core.hooksPath", "/evil")
+	git(t, dir, "config", "remote.origin.url", "https://user:secret@example.com/x")
+	git(t, dir, "config", "remote.up.url", "https://example.com/x")
+	git(t, dir, "config", "alias.st", "!touch evil")
+	git(t, dir, "config", "user.name", "me")
+	write(t, dir, map[string]string{".git/hooks/pre-commit": "evil"})
+	snapshot := take(t, s.Folder("r", dir, workspace.Limits{}), "")
+	out := restore(t, s, snapshot.ID)
+	for i, args := range asked {
+		if want, got := wants[i], git(t, out, args...); want != got {
+			t.Errorf("git %v:\n%s\nwant\n%s", args, got, want)
+		}
+	}
+	config, err := os.ReadFile(filepath.Join(out, ".git", "config"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"evil", "secret", "hooksPath", "alias", "filter"} {
+		if bytes.Contains(config, []byte(bad)) {
+			t.Errorf("the configuration has %s:\n%s", bad, config)
+		}
+	}
+	if got := git(t, out, "config", "--local", "remote.up.url") + git(t, out, "config", "--local", "user.name"); got != "https://example.com/xme" {
+		t.Errorf("kept: %s", got)
+	}
+	if _, err := os.Lstat(filepath.Join(out, ".git", "hooks", "pre-commit")); err == nil {
+		t.Error("a hook is restored")
+	}
+}
+
+// TestRefused: repositories that live elsewhere in part have no snapshot.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	s, _ := openStore(t, nil)
+	for _, tt := range []struct {
+		name, want string
+		files      map[string]string
+	}{
+		{"worktree", "linked worktree", map[string]string{"sub/.git": "gitdir: /elsewhere"}},
+		{"alternates", "alternates", map[string]string{".git/HEAD": "x", ".git/objects/info/alternates": "/elsewhere"}},
+		{"partial", "partial clone", map[string]string{".git/config": "[remote \"o\"]\n\tpromisor = true\n"}},
+		{"sparse", "sparse", map[string]string{".git/config": "[core]\n\tsparseCheckout = true\n"}},
+		{"elsewhere", "core.worktree", map[string]string{".git/config": "[core]\n\tworktree = /etc\n"}},
+		{"submodule", "submodules", map[string]string{".git/modules/x/HEAD": "x"}},
+		{"large", "more than 0 MiB", map[string]string{"a": strings.Repeat("x", 3000)}},
+	} {
+		dir := t.TempDir()
+		write(t, dir, tt.files)
+		_, err := s.Folder("r", dir, workspace.Limits{Bytes: 2500}).Take(t.Context(), "")
+		if !errors.As(err, new(*workspace.RefusedError)) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %s", tt.name, err, tt.want)
+		}
+	}
+}
+
+// TestLocked: a repository that is being written is waited for, within bounds.
+func TestLocked(t *testing.T) {
+	t.Parallel()
+	s, _ := openStore(t, nil)
+	dir := t.TempDir()
+	git(t, dir, "init", "-q")
+	write(t, dir, map[string]string{".git/index.lock": ""})
+	snapshot := take(t, s.Folder("r", dir, workspace.Limits{}), "")
+	if !snapshot.Unstable {
+		t.Error("taken under a lock, and not called unstable")
+	}
+	if _, there := tree(t, restore(t, s, snapshot.ID))[".git/index.lock"]; there {
+		t.Error("the lock is restored")
+	}
+}
+
+// TestLinksLeadNowhere: nothing outside is read through a link, and nothing written.
+func TestLinksLeadNowhere(t *testing.T) {
+	t.Parallel()
+	s, _ := openStore(t, nil)
+	outside, dir := t.TempDir(), t.TempDir()
+	write(t, outside, map[string]string{"secret": "of somebody else"})
+	if err := errors.Join(os.Symlink(outside, filepath.Join(dir, "link")), os.Symlink("../"+filepath.Base(outside), filepath.Join(dir, "relative")),
+		os.Symlink(filepath.Join(outside, "secret"), filepath.Join(dir, ".gitignore"))); err != nil {
+		t.Fatal(err)
+	}
+	snapshot := take(t, s.Folder("r", dir, workspace.Limits{}), "")
+	if snapshot.Files != 3 || snapshot.Bytes != 0 {
+		t.Errorf("%+v, want three links and nothing of what they lead to", snapshot)
+	}
+	if diff := cmp.Diff(tree(t, dir), tree(t, restore(t, s, snapshot.ID))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestDamaged: a pack that isn't what its name says is named, and nothing is restored by half.
+func TestDamaged(t *testing.T) {
+	t.Parallel()
+	keys, err := seal.Parse([]byte("a MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []*seal.Keys{nil, keys} {
+		s, js := openStore(t, k)
+		dir := t.TempDir()
+		write(t, dir, map[string]string{"a": strings.Repeat("a", 700_000), "b": "small", "c/d": "e"})
+		snapshot := take(t, s.Folder("r", dir, workspace.Limits{}), "")
+		if diff := cmp.Diff(tree(t, dir), tree(t, restore(t, s, snapshot.ID))); diff != "" {
+			t.Fatal(diff)
+		}
+		stream, err := js.Stream(t.Context(), "OBJ_"+subjects.Default.WorkspacesBucket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for seq := range stream.CachedInfo().State.LastSeq {
+			m, err := stream.GetMsg(t.Context(), seq+1)
+			if err != nil {
+				continue // another took its place
+			}
+			_, pack, _ := strings.Cut(m.Subject, ".C.")
+			for _, bad := range []func() error{
+				func() error {
+					data := bytes.Clone(m.Data)
+					data[len(data)-1] ^= 1
+					_, err := js.Publish(t.Context(), m.Subject, data)
+					return err
+				},
+				func() error {
+					return stream.Purge(context.WithoutCancel(t.Context()), jetstream.WithPurgeSubject(m.Subject))
+				},
+			} {
+				if err := bad(); err != nil {
+					t.Fatal(err)
+				}
+				out := filepath.Join(t.TempDir(), "restored")
+				_, err := s.Restore(t.Context(), snapshot.ID, out)
+				if err == nil || !strings.Contains(err.Error(), pack) {
+					t.Errorf("%v, want it to name %s", err, pack)
+				}
+				if left, _ := os.ReadDir(filepath.Dir(out)); len(left) > 0 {
+					t.Errorf("left behind: %v", left)
+				}
+			}
+			if _, err := js.Publish(t.Context(), m.Subject, m.Data); err != nil {
+				t.Fatal(err)
+			}
+		}
+		restore(t, s, snapshot.ID)
+	}
+}
+
+// TestRestoreReplacesNothing: a folder that has something in it stays.
+func TestRestoreReplacesNothing(t *testing.T) {
+	t.Parallel()
+	s, _ := openStore(t, nil)
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"a": "1"})
+	snapshot := take(t, s.Folder("r", dir, workspace.Limits{}), "")
+	if _, err := s.Restore(t.Context(), snapshot.ID, dir); err == nil {
+		t.Error("restored over a folder with something in it")
+	}
+	if got := tree(t, dir); len(got) != 1 {
+		t.Errorf("left: %v", got)
+	}
+}
