@@ -15,6 +15,7 @@ type forkOptions struct {
 	at, id, message string
 	sets            []string
 	follow          bool
+	bare            bool
 }
 
 func (a *app) forkCommand() *cobra.Command {
@@ -24,7 +25,8 @@ func (a *app) forkCommand() *cobra.Command {
 		Short: "Make a new run that begins where another one was",
 		Long: `Make a new run that begins with the state that another one had at a point, and
 goes its own way from there; agents that were at work continue copies of their
-sessions. The other run isn't touched. Prints the id of the new run.
+sessions, and the folder is as of the last snapshot at or before the point. The
+other run isn't touched. Prints the id of the new run.
 
     wake fork @last                                where it is now
     wake fork @last --at sfp-7 -m "try it in Go"   behind the seventh message or tool result
@@ -44,6 +46,7 @@ sessions. The other run isn't touched. Prints the id of the new run.
 	flags.StringVarP(&o.message, "message", "m", "", "the `text` that the agents that were at work are told (default: continue)")
 	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agents, `key=value`: model, permissionMode, maxTurns, maxBudgetUsd, workspace …, or NODE.model for one")
 	flags.StringVar(&o.id, "id", "", "`id` of the new run (default: a new ULID)")
+	flags.BoolVar(&o.bare, "without-workspace", false, "begin with an empty folder")
 	flags.BoolVar(&o.follow, "follow", false, "follow the new run until it is complete")
 	completeFlag(cmd, "at", a.completeBookmark)
 	return cmd
@@ -65,7 +68,7 @@ func (a *app) forkRun(ctx context.Context, ref string, o forkOptions) error {
 			return serviceError(codeRunExists, "choose another --id", "run %s exists", o.id)
 		}
 	}
-	r := client.ForkRequest{At: o.at, NewID: o.id, Message: o.message}
+	r := client.ForkRequest{At: o.at, NewID: o.id, Message: o.message, WithoutWorkspace: o.bare}
 	if r.RunID, err = s.Find(ctx, ref); err != nil {
 		return err
 	}

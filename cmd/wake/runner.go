@@ -56,7 +56,8 @@ func runnerFlags(flags *pflag.FlagSet, o *runnerOptions, drain time.Duration) {
 	flags.StringVar(&o.config.Workspaces, "workspaces", "", "`folder` in which runs get their own (default: DIR/workspaces)")
 	flags.DurationVar(&o.config.DrainTimeout, "drain-timeout", drain, "`how long` agents and commands may take to come to a safe point when the runner is told to stop")
 	flags.IntVar(&o.config.MaxTrials, "max-trials", 3, "`how many` processes may end while they take a run over, or execute a node of it that doesn't get on, until it is set aside (ENDED_ITS_RUNNER); the same for all runners")
-	flags.DurationVar(&o.config.WorkspaceGrace, "workspace-grace", time.Minute, "`how long` a run waits for the runner that has its folder until it is paused")
+	flags.DurationVar(&o.config.WorkspaceGrace, "workspace-grace", time.Minute, "`how long` a run waits for the runner that has its folder until it goes on elsewhere with the last snapshot of it, or is paused")
+	flags.BoolVar(&o.config.KeepFolders, "workspace-snapshots", false, "keep what is in the folders of runs, so that forks and other runners find them as they were")
 	flags.DurationVar(&o.config.PersistTimeout, "persist-timeout", 0, "`how long` an agent waits for storage; the time for which its keeper has stopped it doesn't count (default: 30s)")
 	flags.BoolVar(&o.config.LeaveAgents, "leave-agents", true, "agents and commands that are still at work then go on in their keepers until the runner is back; else they are interrupted")
 	flags.StringVar(&o.user, "agent-user", "", "`user` that agents and commands run as, so that they can't read what is the runner's: by name or number; only root may (default: the runner's own)")
@@ -71,6 +72,7 @@ func newRunner(o *runnerOptions) constructor {
 	return func(ctx context.Context, p *process) (runnable, error) {
 		c := o.config
 		c.Health = p.health
+		c.Private = []string{p.dir}
 		c.Folders = []string{filepath.Join(p.dir, "spool", p.name), filepath.Join(p.locked, "keepers")}
 		if err := checkDrain(c.DrainTimeout, p.o.grace); err != nil {
 			return nil, err

@@ -168,6 +168,12 @@ func (f *fold) foldPayload() error {
 	case *wire.Checkpoint:
 		f.addBookmark(p)
 		return nil
+	case *wire.WorkspaceSnapshot:
+		f.s.Folder = &wire.FolderSnapshot{
+			ID: p.ID, Position: f.pos.Seq, Node: f.e.NodeID, Files: p.Files, Bytes: p.Bytes,
+			LeftOut: p.LeftOut, Omitted: p.Omitted, Unstable: p.Unstable, Refused: p.Refused,
+		}
+		return nil
 	default:
 		return f.agentPayload()
 	}

@@ -97,6 +97,11 @@ func detailText(e *wire.Event) string {
 		return fmt.Sprintf("%d bytes, sha256 %.12s", p.Bytes, p.SHA256)
 	case *wire.FileChanged:
 		return joinNonEmpty(" ", p.Change, p.Path)
+	case *wire.WorkspaceSnapshot:
+		if p.Refused != "" {
+			return "none: " + p.Refused
+		}
+		return fmt.Sprintf("%d files, %d bytes", p.Files, p.Bytes)
 	case *wire.BreakpointChanged:
 		return p.Previous + " → " + p.Current
 	case *wire.HookFired:

@@ -23,7 +23,7 @@ func TestInit(t *testing.T) {
 	t.Parallel()
 	js := natstest.JetStream(t)
 	first := mustInit(t, js, topology.Config{})
-	if got, want := len(first.Items), 14; got != want {
+	if got, want := len(first.Items), 15; got != want {
 		t.Errorf("%d items, want %d", got, want)
 	}
 	for _, i := range first.Items {
@@ -332,8 +332,8 @@ func TestVerifyNamesEveryProblem(t *testing.T) {
 	js := natstest.JetStream(t)
 	err := topology.Verify(t.Context(), js, subjects.Default)
 	wantError(t, err, "stream WAKE_EVENTS: missing", "bucket WAKE_SNAPSHOTS: missing", "object store WAKE_BLOBS: missing", "run `wake init`")
-	if m, ok := errors.AsType[*topology.Mismatch](err); !ok || len(m.Problems) != 11 {
-		t.Errorf("Verify = %v, want a Mismatch of 11 problems", err)
+	if m, ok := errors.AsType[*topology.Mismatch](err); !ok || len(m.Problems) != 12 {
+		t.Errorf("Verify = %v, want a Mismatch of 12 problems", err)
 	}
 	mustInit(t, js, topology.Config{})
 	if err := js.DeleteConsumer(t.Context(), "WAKE_EVENTS", "recorder"); err != nil {

@@ -433,6 +433,22 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// TestDrop: what a run has packed goes, what others have stays.
+func TestDrop(t *testing.T) {
+	t.Parallel()
+	s, js := openStore(t, nil)
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"a": "1"})
+	one, two := take(t, s.Folder("run.1", dir, workspace.Limits{}), ""), take(t, s.Folder("run", dir, workspace.Limits{}), "")
+	if err := workspace.Drop(t.Context(), js.Conn(), subjects.Default, "run"); err != nil {
+		t.Fatal(err)
+	}
+	restore(t, s, one.ID)
+	if _, err := s.Restore(t.Context(), two.ID, filepath.Join(t.TempDir(), "x")); !errors.Is(err, workspace.ErrMissing) {
+		t.Errorf("what was dropped: %v", err)
+	}
+}
+
 // TestRestoreReplacesNothing: a folder that has something in it stays.
 func TestRestoreReplacesNothing(t *testing.T) {
 	t.Parallel()

@@ -37,6 +37,8 @@ type ForkRequest struct {
 	NewID     string   // of the fork; empty: a new one
 	Message   string   // to the agents that were at work there; empty: "continue"
 	Overrides wire.Raw // see [wire.FlowResumed]
+
+	WithoutWorkspace bool // it begins with an empty folder, not with that of the point
 }
 
 // ForkResult is a fork.
@@ -79,6 +81,7 @@ func (c *Client) Fork(ctx context.Context, r ForkRequest) (ForkResult, error) {
 	}
 	request := wire.RunRequest{RunID: r.NewID, Fork: &wire.ForkRequest{
 		ParentRun: p.Run, ParentPos: p.Position, Label: p.Label, Message: r.Message, Overrides: r.Overrides,
+		WithoutWorkspace: r.WithoutWorkspace,
 	}}
 	if err := c.Start(ctx, request); err != nil {
 		return result, err

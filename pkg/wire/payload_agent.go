@@ -307,6 +307,18 @@ type FileChanged struct {
 	External bool   // not by the agent
 }
 
+// WorkspaceSnapshot says that the folder of the run is kept as it is here, or why it isn't: a fork behind it and a runner that
+// takes over begin with it.
+type WorkspaceSnapshot struct {
+	ID       string   // names it in the object store WAKE_WORKSPACES; empty: there is none
+	Files    int      // files, folders and links
+	Bytes    int64    // of the files
+	LeftOut  []string // the first of what isn't kept: path, and why
+	Omitted  int      // how much more isn't
+	Unstable bool     // files changed whenever they were read
+	Refused  string   // why the folder can't be kept
+}
+
 // BreakpointChanged is a step of the agent's execution state machine.
 type BreakpointChanged struct {
 	Previous string
@@ -366,6 +378,7 @@ func (*Usage) Type() Type              { return TypeUsage }
 func (*CCMessage) Type() Type          { return TypeCCMessage }
 func (*TodoChanged) Type() Type        { return TypeTodoChanged }
 func (*FileChanged) Type() Type        { return TypeFileChanged }
+func (*WorkspaceSnapshot) Type() Type  { return TypeWorkspaceSnapshot }
 func (*BreakpointChanged) Type() Type  { return TypeBreakpointChanged }
 func (*Compaction) Type() Type         { return TypeCompaction }
 func (*HookFired) Type() Type          { return TypeHookFired }
@@ -571,6 +584,16 @@ func (p *FileChanged) visitFields(f *fields) {
 	f.str("path", &p.Path, required)
 	f.str("change", &p.Change, optional)
 	f.bool("external", &p.External, optional)
+}
+
+func (p *WorkspaceSnapshot) visitFields(f *fields) {
+	f.str("id", &p.ID, optional)
+	f.int("files", &p.Files, optional)
+	f.int64("bytes", &p.Bytes, optional)
+	f.strs("leftOut", &p.LeftOut, optional)
+	f.int("omitted", &p.Omitted, optional)
+	f.bool("unstable", &p.Unstable, optional)
+	f.str("refused", &p.Refused, optional)
 }
 
 func (p *BreakpointChanged) visitFields(f *fields) {

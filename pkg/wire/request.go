@@ -34,6 +34,8 @@ type ForkRequest struct {
 	Label     string `json:"label,omitempty"`     // the bookmark that named it
 	Message   string `json:"message,omitempty"`   // to the agents that were running there; default "continue"
 	Overrides Raw    `json:"overrides,omitempty"` // see [FlowResumed.Overrides]
+	// WithoutWorkspace has it begin with an empty folder.
+	WithoutWorkspace bool `json:"withoutWorkspace,omitempty"`
 }
 
 // NodeOffer tells runners that an execution waits for a worker. It is a hint:

@@ -62,6 +62,7 @@ type State struct {
 	BudgetFrom     *Spent            `json:"budgetFrom,omitempty"` // what had been spent when the budget was last granted again
 	Fixtures       string            `json:"fixtures,omitempty"`
 	Workspace      string            `json:"workspace,omitempty"`
+	Folder         *FolderSnapshot   `json:"folder,omitempty"` // the last snapshot of the workspace
 	Imported       string            `json:"imported,omitempty"`
 	ParentRun      string            `json:"parentRun,omitempty"`
 	ParentNode     string            `json:"parentNode,omitempty"`
@@ -204,6 +205,19 @@ type AgentPoint struct {
 
 // Open reports whether the latest execution has been scheduled and not ended.
 func (n NodeState) Open() bool { return n.Scheduled > 0 && n.Ended < n.Scheduled }
+
+// FolderSnapshot is a snapshot of a workspace. See [WorkspaceSnapshot].
+type FolderSnapshot struct {
+	ID       string   `json:"id,omitempty"`
+	Position uint64   `json:"position"` // of its event
+	Node     string   `json:"node"`     // at whose work it was taken
+	Files    int      `json:"files,omitempty"`
+	Bytes    int64    `json:"bytes,omitempty"`
+	LeftOut  []string `json:"leftOut,omitempty"`
+	Omitted  int      `json:"omitted,omitempty"`
+	Unstable bool     `json:"unstable,omitempty"`
+	Refused  string   `json:"refused,omitempty"`
+}
 
 // Ancestor is a run that this one was forked from.
 type Ancestor struct {

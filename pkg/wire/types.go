@@ -59,6 +59,7 @@ const (
 	TypeTodoChanged        Type = "todo:changed"
 	TypeFileChanged        Type = "file_changed"
 	TypeBreakpointChanged  Type = "breakpoint_changed"
+	TypeWorkspaceSnapshot  Type = "workspace:snapshot"
 	TypeCompaction         Type = "compaction"
 	TypeHookFired          Type = "hook:fired"
 	TypeRaw                Type = "raw"
@@ -187,6 +188,7 @@ var payloads = map[Type]func() Payload{ //nolint:gochecknoglobals // constant
 	TypeCCMessage:          func() Payload { return new(CCMessage) },
 	TypeTodoChanged:        func() Payload { return new(TodoChanged) },
 	TypeFileChanged:        func() Payload { return new(FileChanged) },
+	TypeWorkspaceSnapshot:  func() Payload { return new(WorkspaceSnapshot) },
 	TypeBreakpointChanged:  func() Payload { return new(BreakpointChanged) },
 	TypeCompaction:         func() Payload { return new(Compaction) },
 	TypeHookFired:          func() Payload { return new(HookFired) },

@@ -3,6 +3,8 @@ package recorder
 import (
 	"context"
 	"time"
+
+	"code.wake.dev/wake/internal/workspace"
 )
 
 // followRetention looks after how long runs are kept until ctx ends: when it is due, and
@@ -39,6 +41,9 @@ func (r *Recorder) applyRetention(ctx context.Context) error {
 		}
 		if run != "" {
 			r.store.Forget(run)
+			if err := workspace.Drop(ctx, r.log.Conn(), r.log.Names(), run); err != nil { // it takes room, and nobody sees it
+				r.logger.WarnContext(ctx, "snapshots of a removed run's folder are left in the object store", "run", run, "error", err)
+			}
 			gone++
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/internal/transcript"
+	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/intake"
@@ -86,8 +88,13 @@ type Config struct {
 	// Health is told what keeps parts of the runner from their work. Default: one of its own.
 	Health *health.Board
 	// WorkspaceGrace is how long a run waits for the runner that holds its folder
-	// until it is paused. Default 60 s.
+	// until it goes on here with the last snapshot of it or, without one, is paused. Default 60 s.
 	WorkspaceGrace time.Duration
+	// KeepFolders has snapshots taken of the folders of runs, so that forks and other runners
+	// find them as they were.
+	KeepFolders bool
+	// Private are folders that are no part of a run's, wherever they lie: the data directory.
+	Private []string
 	// MaxTrials is how many processes in a row may end while they take a run over, or while they execute a node of
 	// it that doesn't get on, until it is set aside. All runners have to agree on it. Default 3.
 	MaxTrials int
@@ -274,14 +281,14 @@ func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
 		Process: self, MaxTrials: cfg.MaxTrials,
 		AnchorEvery: anchorEvery, Draining: r.draining,
 		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Commands: r.commands, Queue: r.queue,
-		Registry: f.active, Capacity: r.capacity, Owned: r.owned,
+		Registry: f.active, Capacity: r.capacity, Owned: r.owned, Kept: f.folders,
 		TakenOver: m.takenOver.WithLabelValues(ofRuns), Lost: m.lost.WithLabelValues(ofRuns),
 	})
 	workers := work.New(work.Config{
 		ID: cfg.ID, Home: cfg.Home, Workspaces: cfg.Workspaces, User: cfg.User, Providers: cfg.Providers, Fixtures: cfg.Fixtures, Ask: cfg.Ask, Secrets: cfg.Secrets,
 		PersistTimeout: cfg.PersistTimeout, DrainTimeout: cfg.DrainTimeout, AnchorEvery: anchorEvery, Draining: r.draining,
 		Process: self, MaxTrials: cfg.MaxTrials,
-		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Queue: r.queue, Sessions: f.sessions, Working: r.working,
+		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Queue: r.queue, Sessions: f.sessions, Kept: f.folders, Private: append(slices.Clone(cfg.Private), cfg.Workspaces), Working: r.working,
 		Shelf: cfg.Shelf, LeaveAgents: cfg.LeaveAgents, Health: cfg.Health,
 		TakenOver: m.takenOver.WithLabelValues(ofNodes), Lost: m.lost.WithLabelValues(ofNodes),
 		Agents: m.agents, AgentFailures: m.agentFailures,
@@ -302,6 +309,7 @@ const anchorParts = 3
 type footing struct {
 	leases   *lease.Holder
 	sessions *transcript.Store
+	folders  *workspace.Store // nil: folders aren't kept
 	active   *registry.Registry
 	maxAge   time.Duration // of events in the stream; 0: they don't age
 
@@ -318,6 +326,11 @@ func (r *Runner) openFooting(ctx context.Context) (f footing, err error) {
 	}
 	if f.sessions, err = transcript.Open(ctx, js, names, r.log.Keys()); err != nil {
 		return f, fmt.Errorf("runner: %w", err)
+	}
+	if r.cfg.KeepFolders {
+		if f.folders, err = workspace.Open(ctx, js, names, r.log.Keys()); err != nil {
+			return f, fmt.Errorf("runner: %w", err)
+		}
 	}
 	if f.active, err = registry.Open(ctx, r.log, r.logger); err != nil {
 		return f, err

@@ -164,7 +164,7 @@ func (o *owner) startFork(ctx context.Context) error {
 		if !o.lease.Valid() { // reading took long: somebody else may be at work in the folder
 			return tenure.ErrLeaseLost
 		}
-		if parent.Workspace, err = o.cfg.newFolders().copyFolder(o.runID, parent.Workspace); err != nil {
+		if parent.Workspace, err = o.forkFolder(ctx, parent); err != nil {
 			return o.forkWithoutFolder(ctx, err, parent)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/capacity"
@@ -41,7 +42,8 @@ type Config struct {
 	Queue    *queue.Queue
 	Registry *registry.Registry
 	Capacity *capacity.Gauge
-	Owned    *registry.Set // runs that have an owner here
+	Kept     *workspace.Store // snapshots of folders; nil: none are restored
+	Owned    *registry.Set    // runs that have an owner here
 
 	TakenOver, Lost prometheus.Counter
 

@@ -95,8 +95,9 @@ func (o *owner) nodePool(n wire.NodeState) string {
 }
 
 // keepFolder looks who has the folder of the run. If its runner is gone, this one
-// takes its place if it sees the folder too. Otherwise the run waits for a while
-// and is then paused, until that runner is back.
+// takes its place if it sees the folder too. Otherwise the run waits for a while, and
+// then goes on here with the last snapshot of the folder; without one it is paused, until
+// that runner is back.
 func (o *owner) keepFolder(ctx context.Context) error {
 	if !o.isBound() || view.Ended(o.view.State.Status) {
 		return nil
@@ -115,6 +116,9 @@ func (o *owner) keepFolder(ctx context.Context) error {
 		o.folder.gone = time.Now()
 		o.cfg.Logger.Warn("the folder of the run is away", "run", o.runID, "folder", s.Workspace, "runner", o.folder.holder)
 	case s.Status == wire.RunRunning && time.Since(o.folder.gone) >= o.cfg.WorkspaceGrace && o.needsFolder():
+		if moved, err := o.moveFolder(ctx); moved || err != nil {
+			return err
+		}
 		o.folder.gone = time.Now() // if it is resumed all the same, there is as much time again
 		return o.appendEvents(ctx, []*wire.Event{{Payload: &wire.FlowPaused{
 			Reason: wire.PauseWorkspaceLost,

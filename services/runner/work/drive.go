@@ -208,7 +208,7 @@ func (d *drive) takeEvent(ctx context.Context, e *wire.Event) error {
 	begun := time.Now()
 	skipped, err := d.exec.hold.skipRecorded(ctx, e)
 	if err == nil && !skipped {
-		err = d.exec.log.recordEvents(ctx, e)
+		err = d.recordEvent(ctx, e)
 	}
 	if err != nil {
 		return err
@@ -223,6 +223,20 @@ func (d *drive) takeEvent(ctx context.Context, e *wire.Event) error {
 		d.waits.noteStored(e, begun, time.Now())
 	}
 	d.waits.noteDecision(e, begun)
+	return err
+}
+
+// recordEvent records an event of the agent, the result of a call behind a snapshot of what the call has left in the folder: the
+// next call begins behind both.
+func (d *drive) recordEvent(ctx context.Context, e *wire.Event) error {
+	if _, isResult := e.Payload.(*wire.AgentTool); !isResult || d.can.Recorded {
+		return d.exec.log.recordEvents(ctx, e)
+	}
+	events, noteKept := d.exec.keepFolder(ctx, e)
+	err := d.exec.log.recordEvents(ctx, events...)
+	if err == nil {
+		noteKept()
+	}
 	return err
 }
 

@@ -17,13 +17,14 @@ import (
 
 // execution is one execution of a node, by a worker that has claimed it.
 type execution struct {
-	cfg   *Config
-	offer wire.NodeOffer
-	log   *nodeLog
-	seat  *Seat
-	span  trace.Span // of starting the node
-	halt  halt
-	asked approvals
+	cfg     *Config
+	folders *folders
+	offer   wire.NodeOffer
+	log     *nodeLog
+	seat    *Seat
+	span    trace.Span // of starting the node
+	halt    halt
+	asked   approvals
 
 	// What the execution needs of the run's state, as it was at the claim.
 	state *wire.State
@@ -52,9 +53,11 @@ func (x *execution) attemptNode(ctx context.Context, missing error, messages <-c
 	}
 	if !again {
 		start := &wire.NodeStart{NodeType: string(x.node.Type), Attempt: n.Attempt, Iteration: n.Iteration, Input: n.Input}
-		if err := x.log.appendEvents(ctx, &wire.Event{Payload: start}); err != nil {
+		begin, noteKept := x.keepFolder(ctx, &wire.Event{Payload: start})
+		if err := x.log.appendEvents(ctx, begin...); err != nil {
 			return nil, err
 		}
+		noteKept()
 	}
 	switch {
 	case missing != nil:
@@ -145,13 +148,15 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 		events = append([]*wire.Event{failed}, events...)
 	}
 	if len(events) > 0 {
-		err := x.log.appendEvents(final, events...)
+		whole, noteKept := x.keepFolder(final, events...)
+		err := x.log.appendEvents(final, whole...)
 		if errors.As(err, new(*wire.FieldError)) {
 			err = x.log.appendEvents(final, x.setEndAside(final, events, err))
 		}
 		if err != nil {
 			return err
 		}
+		noteKept()
 	}
 	return x.log.writer.Close(final)
 }

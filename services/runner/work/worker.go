@@ -23,6 +23,7 @@ import (
 // another worker has left it.
 type worker struct {
 	cfg      *Config
+	folders  *folders
 	offer    wire.NodeOffer
 	onSettle func() // called when the offer has served its purpose
 	seat     *Seat
@@ -231,7 +232,7 @@ func (w *worker) executeNode(ctx context.Context) (left bool, err error) {
 // input is gone.
 func (w *worker) prepareExecution(ctx context.Context) (x *execution, missing, err error) {
 	x = &execution{
-		cfg: w.cfg, offer: w.offer, seat: w.seat, span: w.span, started: time.Now(), state: run.Clone(w.view.State),
+		cfg: w.cfg, folders: w.folders, offer: w.offer, seat: w.seat, span: w.span, started: time.Now(), state: run.Clone(w.view.State),
 		log: &nodeLog{cfg: w.cfg, offer: w.offer, lease: w.lease, writer: w.writer},
 	}
 	if x.def, err = flow.FromRaw(x.state.Definition); err != nil {

@@ -14,6 +14,7 @@ import (
 	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/internal/transcript"
+	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/queue"
@@ -44,6 +45,8 @@ type Config struct {
 	Runs     *view.Runs
 	Queue    *queue.Queue
 	Sessions *transcript.Store // session files of agents
+	Kept     *workspace.Store  // snapshots of the folders of runs; nil: none are taken
+	Private  []string          // folders that are no part of a run's
 	Working  *registry.Set     // executions that have a worker here, "<run>/<exec>"
 	Shelf    *keeper.Shelf     // keepers of executions; nil: programs are children of this process
 	Health   *health.Board     // is told which journals have no room
@@ -95,12 +98,15 @@ func (c *Config) isDraining() bool {
 }
 
 // Workers has a worker for each execution that its runner works on.
-type Workers struct{ cfg Config }
+type Workers struct {
+	cfg     Config
+	folders folders
+}
 
 // New returns the workers of a runner: none yet.
 func New(cfg Config) *Workers {
 	cfg.begun, cfg.alone = time.Now(), make(chan struct{}, 1)
-	return &Workers{cfg}
+	return &Workers{cfg: cfg}
 }
 
 // Execute executes the node of an offer, if it is still wanted, in a seat. It calls onSettle
@@ -109,7 +115,7 @@ func New(cfg Config) *Workers {
 func (ws *Workers) Execute(ctx context.Context, offer wire.NodeOffer, seat *Seat, onSettle func(first bool)) error {
 	id := offer.RunID + "/" + offer.ExecID
 	first := false // else another offer's worker is at work
-	w := &worker{cfg: &ws.cfg, offer: offer, seat: seat, onSettle: func() {
+	w := &worker{cfg: &ws.cfg, folders: &ws.folders, offer: offer, seat: seat, onSettle: func() {
 		entered := ws.cfg.Working.Enter(id)
 		first = first || entered
 		onSettle(entered)

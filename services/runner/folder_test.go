@@ -1,0 +1,177 @@
+package runner_test
+
+import (
+	"context"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/workspace"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner"
+)
+
+func keeping(c *runner.Config) { c.KeepFolders = true }
+
+// names are the files in a folder.
+func names(t *testing.T, dir string) string {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Error(err)
+	}
+	var all []string
+	for _, e := range list {
+		all = append(all, e.Name())
+	}
+	return strings.Join(all, " ")
+}
+
+// writer makes a file by each of three calls, and goes on with nothing when it is asked again.
+func writer(seen *sync.Map) *scripted {
+	return &scripted{play: func(s *session, say func(wire.Payload) bool) {
+		list, _ := os.ReadDir(s.request.Options.Cwd)
+		var found []string
+		for _, e := range list {
+			found = append(found, e.Name())
+		}
+		seen.Store(s.request.RunID, strings.Join(found, " "))
+		if s.request.Resume || s.request.ForkOf != "" {
+			say(&wire.AgentComplete{Result: "done"})
+			return
+		}
+		for _, name := range []string{"one", "two", "three"} {
+			input := wire.RawString(name)
+			if !say(&wire.ToolIntent{ToolName: "Write", ToolInput: input, InputHash: strings.Repeat("0", 64)}) {
+				return
+			}
+			if err := os.WriteFile(filepath.Join(s.request.Options.Cwd, name), []byte(name), 0o600); err != nil {
+				panic(err)
+			}
+			if !say(&wire.AgentTool{ToolName: "Write", ToolInput: input, ToolOutput: wire.RawString("ok")}) {
+				return
+			}
+		}
+		say(&wire.AgentComplete{Result: "done"})
+	}}
+}
+
+// A fork has the folder as it was at its point, with the files that had been made until then.
+func TestForkHasTheFolderOfItsPoint(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		var seen sync.Map
+		b.runner("r1", writer(&seen), keeping)
+		b.submit("run1", one)
+		state, entries := b.ended("run1")
+		if n := count(entries, wire.TypeWorkspaceSnapshot); n != 3 || state.Folder == nil || state.Folder.Files != 3 {
+			t.Fatalf("%d snapshots, the last %+v:\n%s", n, state.Folder, story(entries))
+		}
+		var points []string
+		for _, e := range entries {
+			if e.Event.Type() == wire.TypeAgentTool {
+				points = append(points, strconv.FormatUint(e.Pos, 10))
+			}
+		}
+		wants := map[string]string{"fork1": "one", "fork2": "one two", "fork3": "one three two"}
+		for i, fork := range slices.Sorted(maps.Keys(wants)) {
+			at := points[i]
+			if r := b.tell(wire.Command{Type: "fork", RunID: "run1", NewID: fork, At: at}); code(r) != "accepted" {
+				t.Fatalf("%+v", r)
+			}
+			state, entries := b.ended(fork)
+			if got, _ := seen.Load(fork); got != wants[fork] || state.Result != wire.FlowStatusComplete {
+				t.Errorf("%s at %s ended as %s and found %q, want %q:\n%s", fork, at, state.Result, got, wants[fork], story(entries))
+			}
+		}
+		if got := names(t, state.Workspace); got != "one three two" {
+			t.Errorf("the parent's folder has %s", got)
+		}
+	})
+}
+
+// A fork whose snapshot is gone says so; one that is told to do without begins with an empty folder.
+func TestForkWithoutItsFolder(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		var seen sync.Map
+		b.runner("r1", writer(&seen), keeping)
+		b.submit("run1", one)
+		state, entries := b.ended("run1")
+		if err := workspace.Drop(t.Context(), b.nc, subjects.Default, "run1"); err != nil {
+			t.Fatal(err)
+		}
+		at := entries[slices.IndexFunc(entries, func(e eventlog.Entry) bool { return e.Event.Type() == wire.TypeAgentTool })].Pos
+		ask := func(id string, without bool) {
+			b.publish(subjects.Default.QueueRun(), wire.RunRequest{V: wire.Version, RunID: id, Fork: &wire.ForkRequest{
+				ParentRun: "run1", ParentPos: at, WithoutWorkspace: without,
+			}})
+		}
+		ask("fork1", false)
+		if s, entries := b.ended("fork1"); s.Result != wire.FlowStatusFailed || !strings.Contains(s.Error, "not kept") || !strings.Contains(s.Error, "--without-workspace") {
+			t.Errorf("ended as %s (%s):\n%s", s.Result, s.Error, story(entries))
+		}
+		ask("fork2", true)
+		if s, entries := b.ended("fork2"); s.Result != wire.FlowStatusComplete {
+			t.Errorf("ended as %s (%s):\n%s", s.Result, s.Error, story(entries))
+		}
+		if got, _ := seen.Load("fork2"); got != "" {
+			t.Errorf("it found %q", got)
+		}
+		if got := names(t, state.Workspace); got != "one three two" {
+			t.Errorf("the parent's folder has %s", got)
+		}
+	})
+}
+
+// A run whose machine is gone goes on elsewhere in its folder as it was last kept, and its agents are told.
+func TestFolderIsRestoredElsewhere(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		first := t.TempDir()
+		begun := make(chan struct{})
+		r1 := b.process("r1", &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+			if r.NodeID == "b" {
+				close(begun)
+				<-ctx.Done()
+				return "", ctx.Err()
+			}
+			return "done", os.WriteFile(filepath.Join(r.Options.Cwd, "made"), []byte("by a"), 0o600)
+		}}, keeping, func(c *runner.Config) { c.Workspaces = first })
+		b.submit("run1", chain)
+		<-begun
+		r1.kill()
+		if err := os.Rename(first, first+".gone"); err != nil {
+			t.Fatal(err)
+		}
+		second := t.TempDir()
+		var cwd, message, content string
+		b.process("r2", &scripted{play: func(s *session, say func(wire.Payload) bool) {
+			cwd = s.request.Options.Cwd
+			found, _ := os.ReadFile(filepath.Join(cwd, "made"))
+			content = string(found)
+			message, _ = s.request.Prompt.Text()
+			say(&wire.AgentComplete{Result: "done"})
+		}}, keeping, func(c *runner.Config) { c.Workspaces, c.WorkspaceGrace = second, 3*time.Second })
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeFlowPaused) != 0 {
+			t.Errorf("ended as %s (%s):\n%s", state.Result, state.Error, story(entries))
+		}
+		if dir := filepath.Join(second, "run1"); state.Workspace != dir || cwd != dir || content != "by a" {
+			t.Errorf("it went on in %s (%s) and found %q, want %s", cwd, state.Workspace, content, dir)
+		}
+		if !strings.Contains(message, "on another one") || !strings.Contains(message, second) {
+			t.Errorf("the agent was told %q", message)
+		}
+	})
+}

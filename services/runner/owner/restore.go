@@ -1,0 +1,99 @@
+package owner
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/command"
+	"code.wake.dev/wake/services/runner/internal/tenure"
+)
+
+// forkFolder makes the folder of a fork: as of its point if there is a snapshot, else a copy of its parent's as it is now.
+func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (string, error) {
+	folders := o.cfg.newFolders()
+	switch {
+	case o.request.Fork.WithoutWorkspace:
+		return folders.createFolder(o.runID, "")
+	case o.canRestore(parent):
+		dir, err := o.restoreFolder(ctx, parent.Folder.ID)
+		if err != nil {
+			return "", fmt.Errorf("the folder as of the point: %w (`wake fork --without-workspace` begins with an empty one)", err)
+		}
+		return dir, nil
+	}
+	return folders.copyFolder(o.runID, parent.Workspace)
+}
+
+// canRestore reports whether there is a snapshot of the folder of a run.
+func (o *owner) canRestore(s *wire.State) bool {
+	return o.cfg.Kept != nil && s.Folder != nil && s.Folder.ID != ""
+}
+
+// restoreFolder makes the folder of the run here what a snapshot holds.
+func (o *owner) restoreFolder(ctx context.Context, id string) (string, error) {
+	dir := filepath.Join(o.cfg.Workspaces, subjects.Escape(o.runID))
+	// What is there was left by somebody who died over it, or when the run went elsewhere. Nothing works in it.
+	if err := os.RemoveAll(dir); err != nil {
+		return "", fmt.Errorf("restore the workspace: %w", err)
+	}
+	if _, err := o.cfg.Kept.Restore(ctx, id, dir); err != nil {
+		return "", fmt.Errorf("restore the workspace: %w", err)
+	}
+	if err := o.cfg.User.Own(dir); err != nil {
+		return "", fmt.Errorf("restore the workspace: %w", err)
+	}
+	return dir, nil
+}
+
+// moveFolder has the run go on in a folder here, as of its last snapshot, when that of another runner is gone. It reports whether
+// it does.
+func (o *owner) moveFolder(ctx context.Context) (bool, error) {
+	s := o.view.State
+	if !o.canRestore(s) {
+		return false, nil
+	}
+	if !o.lease.Valid() {
+		return false, tenure.ErrLeaseLost
+	}
+	begun := time.Now()
+	dir, err := o.restoreFolder(ctx, s.Folder.ID)
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	if err != nil {
+		o.cfg.Logger.Warn("the folder of the run can't be restored", "run", o.runID, "error", err)
+		return false, nil
+	}
+	overrides, err := wire.Marshal(map[string]string{"workspace": dir})
+	if err != nil {
+		return false, err
+	}
+	o.cfg.Logger.Info("the run goes on in its folder as it was last kept", "run", o.runID, "runner", o.cfg.ID, "former", o.folder.holder,
+		"position", s.Folder.Position, "files", s.Folder.Files, "took", time.Since(begun).Round(time.Millisecond))
+	o.folder = folder{holder: o.cfg.ID}
+	if err := o.putRegistration(ctx, 0); err != nil {
+		return false, err
+	}
+	return true, o.appendEvents(ctx, []*wire.Event{{Payload: &wire.FlowResumed{
+		Strategy: command.StrategyCrash, Overrides: overrides, Message: movedMessage(s.Folder, dir),
+	}}})
+}
+
+// movedMessage tells agents where they go on.
+func movedMessage(f *wire.FolderSnapshot, dir string) string {
+	text := "Continue. The machine that you worked on is gone: you go on on another one. Your working folder is now " + dir +
+		"; it was restored as it was after the last result of a tool or the last step that is on record. Files that an interrupted call wrote are lost."
+	if len(f.LeftOut) > 0 {
+		text += "\nThese were not kept: " + strings.Join(f.LeftOut, "; ")
+		if f.Omitted > 0 {
+			text += fmt.Sprintf("; and %d more", f.Omitted)
+		}
+	}
+	return text
+}
