@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash"
-	"slices"
 	"strings"
 )
 
@@ -175,10 +174,4 @@ func isPackName(s string) bool {
 	}
 	var d digest
 	return d.UnmarshalText([]byte(sum)) == nil && sum == d.String()
-}
-
-// isEqual reports whether two entries have the same content.
-func isEqual(a, b entry) bool {
-	return a.Type == b.Type && a.Mode == b.Mode && a.Size == b.Size && bytes.Equal(a.Target, b.Target) && slices.EqualFunc(a.Chunks, b.Chunks,
-		func(a, b chunk) bool { return a.Sum == b.Sum })
 }

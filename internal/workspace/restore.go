@@ -1,7 +1,6 @@
 package workspace
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -110,42 +109,6 @@ func (r *reading) walk(ctx context.Context, folder entry, path []string, visit f
 		}
 	}
 	return nil
-}
-
-// File is a file, folder or link of a snapshot.
-type File struct {
-	Path   string
-	Type   string // "f", "d" or "l"
-	Mode   fs.FileMode
-	Size   int64
-	Target string
-	Sum    string // tells contents apart
-}
-
-// List returns what a snapshot says of itself, and all that it holds.
-func (s *Store) List(ctx context.Context, id string) (Snapshot, []File, error) {
-	r := reading{store: s}
-	m, err := r.manifest(ctx, id)
-	if err != nil {
-		return Snapshot{}, nil, err
-	}
-	var list []File
-	err = r.walk(ctx, m.Root, nil, func(path []string, e entry) error {
-		if len(path) == 0 {
-			return nil
-		}
-		f := File{Path: strings.Join(path, "/"), Type: e.Type, Mode: fs.FileMode(e.Mode), Size: e.Size, Target: string(e.Target)}
-		switch {
-		case e.Type != typeFile:
-		case e.Sum != nil:
-			f.Sum = e.Sum.String()
-		case len(e.Chunks) == 1:
-			f.Sum = e.Chunks[0].Sum.String()
-		}
-		list = append(list, f)
-		return nil
-	})
-	return m.snapshot(id), list, err
 }
 
 // Restore makes dir, which must not be there or be empty, what the folder was. It is made beside it and renamed when it is
@@ -343,52 +306,4 @@ func (b *building) finish() error {
 		}
 	}
 	return nil
-}
-
-// Change is a difference between two snapshots.
-type Change struct {
-	Path   string
-	Change string // created, modified or deleted
-}
-
-// Compare returns in what a snapshot differs from an earlier one, by path; what is below a folder that is in one of them only is listed too.
-func (s *Store) Compare(ctx context.Context, before, after string) ([]Change, error) {
-	index := func(id string) (map[string]entry, error) {
-		r, all := reading{store: s}, map[string]entry{}
-		m, err := r.manifest(ctx, id)
-		if err != nil {
-			return nil, err
-		}
-		err = r.walk(ctx, m.Root, nil, func(path []string, e entry) error {
-			if e.Type == typeFolder {
-				e.Chunks = nil
-			}
-			all[strings.Join(path, "/")] = e
-			return nil
-		})
-		return all, err
-	}
-	old, err := index(before)
-	if err != nil {
-		return nil, err
-	}
-	present, err := index(after)
-	if err != nil {
-		return nil, err
-	}
-	var list []Change
-	for path, e := range present {
-		if was, there := old[path]; !there {
-			list = append(list, Change{path, "created"})
-		} else if !isEqual(was, e) {
-			list = append(list, Change{path, "modified"})
-		}
-	}
-	for path := range old {
-		if _, there := present[path]; !there {
-			list = append(list, Change{path, "deleted"})
-		}
-	}
-	slices.SortFunc(list, func(a, b Change) int { return bytes.Compare([]byte(a.Path), []byte(b.Path)) })
-	return list, nil
 }

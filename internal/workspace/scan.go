@@ -44,6 +44,11 @@ type node struct {
 	meaning digest // of a folder: what is in it, wherever that is kept
 }
 
+// isSame reports whether a file is as it was when it was read.
+func (n *node) isSame(at stamp, links uint64) bool {
+	return n.Type == typeFile && n.stamp == at && !n.racy && n.patch == nil && links == 1
+}
+
 // racyTime is how long after a change another one may leave no trace: the clock of file systems ticks.
 const racyTime = 50 * time.Millisecond
 
@@ -57,6 +62,7 @@ type scan struct {
 	omitted int
 	locked  bool // a repository is being written
 	begun   time.Time
+	status  unix.Stat_t // of the entry that is looked at
 }
 
 // maxLeftOut bounds what is listed.
@@ -124,6 +130,8 @@ func (s *scan) scanFolder(ctx context.Context, dir *os.File, n, before *node, at
 		old = before.below
 	}
 	n.below = make([]*node, 0, len(names))
+	at.path = append(make([]string, 0, len(at.path)+1), at.path...)
+	fd := int(dir.Fd())
 	for _, name := range names {
 		var known *node
 		for len(old) > 0 && string(old[0].Name) < name {
@@ -132,7 +140,7 @@ func (s *scan) scanFolder(ctx context.Context, dir *os.File, n, before *node, at
 		if len(old) > 0 && string(old[0].Name) == name {
 			known = old[0]
 		}
-		child, err := s.scanEntry(ctx, dir, name, known, at)
+		child, err := s.scanEntry(ctx, dir, fd, name, known, at)
 		if err != nil {
 			return err
 		}
@@ -186,19 +194,23 @@ func (s *scan) enterFolder(dir *os.File, names []string, at place) (place, error
 }
 
 // scanEntry returns the node of a name in a folder, nil if that is left out.
-func (s *scan) scanEntry(ctx context.Context, dir *os.File, name string, known *node, at place) (*node, error) {
-	var st unix.Stat_t
-	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
+func (s *scan) scanEntry(ctx context.Context, dir *os.File, fd int, name string, known *node, at place) (*node, error) {
+	st := &s.status
+	if err := unix.Fstatat(fd, name, st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
 		return nil, nil //nolint:nilnil // it went meanwhile
 	} else if err != nil {
 		return nil, err
 	}
-	n := &node{stamp: stampOf(&st)}
-	path := append(slices.Clip(at.path), name)
-	kind := st.Mode & unix.S_IFMT
-	if leave, err := s.isLeftOut(path, name, kind == unix.S_IFDIR, n.stamp, at); leave || err != nil {
+	stamp, kind, links := stampOf(st), st.Mode&unix.S_IFMT, uint64(st.Nlink) //nolint:unconvert // its type differs by system
+	path := append(at.path, name)                                            //nolint:gocritic // the place of one entry at a time
+	if leave, err := s.isLeftOut(path, name, kind == unix.S_IFDIR, stamp, at); leave || err != nil {
 		return nil, err
 	}
+	if known != nil && known.isSame(stamp, links) && at.git == nil && stamp.size <= s.limits.File {
+		known.change = false
+		return known, s.count(known.Size)
+	}
+	n := &node{stamp: stamp}
 	n.Name = []byte(name)
 	switch {
 	case !isName(n.Name):
@@ -209,7 +221,7 @@ func (s *scan) scanEntry(ctx context.Context, dir *os.File, name string, known *
 	case kind == unix.S_IFDIR:
 		return s.scanBelow(ctx, dir, n, known, path, at)
 	case kind == unix.S_IFREG:
-		return s.scanFile(dir, n, known, path, at, uint64(st.Nlink)) //nolint:unconvert // its type differs by system
+		return s.scanFile(dir, n, known, path, at, links)
 	}
 	s.leaveOut(path, "neither a file nor a folder nor a link")
 	return nil, nil //nolint:nilnil // as it says
@@ -287,7 +299,7 @@ func (s *scan) scanBelow(ctx context.Context, dir *os.File, n, known *node, path
 	}
 	folder := os.NewFile(uintptr(fd), string(n.Name))
 	defer func() { _ = folder.Close() }()
-	below := place{path: path, rules: at.rules, index: at.index}
+	below := place{path: slices.Clone(path), rules: at.rules, index: at.index}
 	switch {
 	case at.git != nil:
 		below.git = append(slices.Clip(at.git), string(n.Name))

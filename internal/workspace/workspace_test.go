@@ -207,10 +207,6 @@ func TestOnlyWhatChanged(t *testing.T) {
 	if diff := cmp.Diff(tree(t, dir), tree(t, restore(t, s, second.ID))); diff != "" {
 		t.Error(diff)
 	}
-	changes, err := s.Compare(t.Context(), first.ID, second.ID)
-	if want := []workspace.Change{{Path: "d3/f3", Change: "modified"}}; err != nil || !slices.Equal(changes, want) {
-		t.Errorf("changes: %v, %v, want %v", changes, err, want)
-	}
 }
 
 // TestLeftOut: what rules, bounds and kinds leave out is listed; tracked files stay, whatever the rules say.
@@ -402,6 +398,9 @@ func TestDamaged(t *testing.T) {
 				continue // another took its place
 			}
 			_, pack, _ := strings.Cut(m.Subject, ".C.")
+			if seal.IsValue(m.Data) != (k != nil) {
+				t.Errorf("pack %s is sealed: %t", pack, k == nil)
+			}
 			for _, bad := range []func() error{
 				func() error {
 					data := bytes.Clone(m.Data)
