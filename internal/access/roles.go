@@ -323,7 +323,7 @@ func (g *grants) grantRecorder() {
 	g.grantRead(g.names.AlertsStream())
 	g.grantRead("KV_"+g.names.SnapshotsBucket(), "KV_"+g.names.BookmarksBucket(), "OBJ_"+g.names.SessionsBucket()) // for those who ask
 	g.allowPublish(g.names.AllCommands())                                                                          // of users, in their names
-	g.allowPublish("$JS.API.STREAM.PURGE.OBJ_" + g.names.WorkspacesBucket()) // of runs that are removed; it can't read it
+	g.allowPublish("$JS.API.STREAM.PURGE.OBJ_" + g.names.WorkspacesBucket())                                       // of runs that are removed; it can't read it
 	g.grantState("recorder")
 }
 
