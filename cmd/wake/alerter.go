@@ -83,7 +83,7 @@ func parseRules(file string, src []byte) (*deliver.Rules, alerter.Settings, erro
 	return rules, settings, nil
 }
 
-func (a *app) alerterCommand() *cobra.Command {
+func (a hostVerbs) alerterCommand() *cobra.Command {
 	var o alerterOptions
 	return a.serviceCommand("alerter", "Tell what deserves attention", func(flags *pflag.FlagSet) { alerterFlags(flags, &o) }, newAlerter(a.out, &o))
 }

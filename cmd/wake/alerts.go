@@ -15,7 +15,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) alertsCommand() *cobra.Command {
+func (a alertVerbs) alertsCommand() *cobra.Command {
 	var follow bool
 	var parent string
 	cmd := &cobra.Command{

@@ -20,7 +20,7 @@ import (
 	"code.wake.dev/wake/services/alerter"
 )
 
-func (a *app) backtestCommand() *cobra.Command {
+func (a alertVerbs) backtestCommand() *cobra.Command {
 	var file, since string
 	cmd := &cobra.Command{
 		Use:   "backtest [RUN...]",
@@ -67,7 +67,7 @@ its storage, aren't about runs: there is nothing to compare.
 }
 
 // backtestRuns returns the ids of the runs to look at.
-func (a *app) backtestRuns(ctx context.Context, log *feed.Reader, args []string, since wire.Ago) ([]string, error) {
+func (a alertVerbs) backtestRuns(ctx context.Context, log *feed.Reader, args []string, since wire.Ago) ([]string, error) {
 	var runs []string
 	for _, arg := range args {
 		run, err := a.runID(ctx, log, arg)
@@ -106,7 +106,7 @@ type receipt struct {
 	Digest bool   `json:"digest,omitempty"`
 }
 
-func (a *app) runBacktest(ctx context.Context, log *feed.Reader, runs []string, rules *deliver.Rules, settings alerter.Settings) error {
+func (a alertVerbs) runBacktest(ctx context.Context, log *feed.Reader, runs []string, rules *deliver.Rules, settings alerter.Settings) error {
 	var entries []eventlog.Entry
 	var was []wire.Alert
 	for _, run := range runs {
@@ -164,7 +164,7 @@ func markAlerts(was, would []wire.Alert, deliveries []deliver.Delivery) []backte
 	return all
 }
 
-func (a *app) printBacktest(all []backtestRow) error {
+func (a alertVerbs) printBacktest(all []backtestRow) error {
 	count := map[string]int{}
 	for _, v := range all {
 		count[v.Mark]++

@@ -15,7 +15,7 @@ import (
 )
 
 // alertsSinksCommand shows what the sinks have got.
-func (a *app) alertsSinksCommand() *cobra.Command {
+func (a alertVerbs) alertsSinksCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "sinks",
 		Short: "Print how far the sinks are that rules sent alerts to",
@@ -40,7 +40,7 @@ func (a *app) alertsSinksCommand() *cobra.Command {
 }
 
 // alertsTestCommand sends a test.
-func (a *app) alertsTestCommand() *cobra.Command {
+func (a alertVerbs) alertsTestCommand() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "test SINK",
@@ -69,7 +69,7 @@ func (a *app) alertsTestCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) testFromHere(ctx context.Context, file, sink string) error {
+func (a alertVerbs) testFromHere(ctx context.Context, file, sink string) error {
 	rules, _, err := openRules(file)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func sinkError(sink, problem string) error {
 }
 
 // printDone prints what was done.
-func (a *app) printDone(asJSON any, text string) error {
+func (a alertVerbs) printDone(asJSON any, text string) error {
 	if a.json {
 		return a.printJSON(asJSON)
 	}
@@ -97,7 +97,7 @@ func (a *app) printDone(asJSON any, text string) error {
 	return err
 }
 
-func (a *app) deadLetterCommand() *cobra.Command {
+func (a alertVerbs) deadLetterCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "deadletter",
 		Short: "Print, or send again, what sinks didn't take",
@@ -108,7 +108,7 @@ func (a *app) deadLetterCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) deadLetterListCommand() *cobra.Command {
+func (a alertVerbs) deadLetterListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list [SINK]",
 		Short: "Print what sinks didn't take, with the reason",
@@ -121,7 +121,7 @@ func (a *app) deadLetterListCommand() *cobra.Command {
 	}
 }
 
-func (a *app) listLetters(ctx context.Context, nc *nats.Conn, sink string) error {
+func (a alertVerbs) listLetters(ctx context.Context, nc *nats.Conn, sink string) error {
 	table := newTable(a.out, "ID", "SINK", "WHEN", "REASON", "TEXT")
 	for l, err := range deliver.Letters(ctx, nc, a.names, sink) {
 		if err != nil {
@@ -141,7 +141,7 @@ func (a *app) listLetters(ctx context.Context, nc *nats.Conn, sink string) error
 	return table.flush()
 }
 
-func (a *app) deadLetterRetryCommand() *cobra.Command {
+func (a alertVerbs) deadLetterRetryCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "retry SINK [ID...]",
 		Short: "Send again what a sink didn't take",
@@ -167,7 +167,7 @@ doesn't take ends it. An alerter whose rules have the sink does this.`,
 	}
 }
 
-func (a *app) retryLetters(ctx context.Context, nc *nats.Conn, sink string, ids []uint64) error {
+func (a alertVerbs) retryLetters(ctx context.Context, nc *nats.Conn, sink string, ids []uint64) error {
 	sent := 0
 	for {
 		r, err := deliver.Retry(ctx, nc, a.names, sink, ids)
@@ -189,7 +189,7 @@ func (a *app) retryLetters(ctx context.Context, nc *nats.Conn, sink string, ids 
 }
 
 // withConnection gives a connection to f.
-func (a *app) withConnection(ctx context.Context, f func(*nats.Conn) error) error {
+func (a alertVerbs) withConnection(ctx context.Context, f func(*nats.Conn) error) error {
 	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return err
@@ -199,7 +199,7 @@ func (a *app) withConnection(ctx context.Context, f func(*nats.Conn) error) erro
 }
 
 // completeSink completes the names of sinks that were ever sent to.
-func (a *app) completeSink(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (a alertVerbs) completeSink(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

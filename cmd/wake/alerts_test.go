@@ -22,7 +22,7 @@ func TestHostileAlert(t *testing.T) {
 			t.Errorf("json %t: %q", asJSON, out.String())
 		}
 		out.Reset()
-		if err := a.printBacktest([]backtestRow{{Mark: "=", Alert: alert}}); err != nil {
+		if err := (alertVerbs{a}).printBacktest([]backtestRow{{Mark: "=", Alert: alert}}); err != nil {
 			t.Fatal(err)
 		}
 		if strings.ContainsRune(out.String(), '\x1b') {

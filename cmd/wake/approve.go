@@ -17,7 +17,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) approveCommand() *cobra.Command {
+func (a orderVerbs) approveCommand() *cobra.Command {
 	c, choose := wire.Command{Type: "approve"}, []string(nil)
 	cmd := a.decisionVerb(&c, &choose, "approved")
 	cmd.Use = "approve RUN CALL"
@@ -35,7 +35,7 @@ number, and --note says anything else.
 	return cmd
 }
 
-func (a *app) denyCommand() *cobra.Command {
+func (a orderVerbs) denyCommand() *cobra.Command {
 	c := wire.Command{Type: "deny"}
 	cmd := a.decisionVerb(&c, nil, "denied")
 	cmd.Use = "deny RUN CALL"
@@ -49,7 +49,7 @@ of one; wake approvals lists them.
 }
 
 // decisionVerb is a verb that decides about a call.
-func (a *app) decisionVerb(c *wire.Command, choose *[]string, done string) *cobra.Command {
+func (a orderVerbs) decisionVerb(c *wire.Command, choose *[]string, done string) *cobra.Command {
 	cmd := &cobra.Command{
 		Args:              checkArguments,
 		ValidArgsFunction: a.completeCall,
@@ -65,7 +65,7 @@ func (a *app) decisionVerb(c *wire.Command, choose *[]string, done string) *cobr
 	return cmd
 }
 
-func (a *app) decideCall(ctx context.Context, ref, call string, c wire.Command, options []string, done string) error {
+func (a orderVerbs) decideCall(ctx context.Context, ref, call string, c wire.Command, options []string, done string) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err
@@ -126,7 +126,7 @@ func oneOf(waits []wire.Approval, what, id string) (*wire.Approval, error) {
 	return found, nil
 }
 
-func (a *app) approvalsCommand() *cobra.Command {
+func (a orderVerbs) approvalsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "approvals [RUN]",
 		Short: "List what waits for a person: calls for a decision, questions for an answer",
@@ -198,7 +198,7 @@ func asksWhat(x wire.Approval) string {
 }
 
 // completeCall completes a run and, behind it, the calls that wait in it.
-func (a *app) completeCall(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (a orderVerbs) completeCall(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) != 1 {
 		return a.completeRun(cmd, args, word)
 	}
@@ -206,7 +206,7 @@ func (a *app) completeCall(cmd *cobra.Command, args []string, word string) ([]co
 }
 
 // completeWaiting completes what waits in a run.
-func (a *app) completeWaiting(cmd *cobra.Command, ref string, which func(*wire.State) []wire.Approval) ([]cobra.Completion, cobra.ShellCompDirective) {
+func (a orderVerbs) completeWaiting(cmd *cobra.Command, ref string, which func(*wire.State) []wire.Approval) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return a.askCompletions(cmd, func(ctx context.Context, nc *nats.Conn) ([]cobra.Completion, error) {
 		s, err := a.sessionOn(ctx, nc)
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 	"code.wake.dev/wake/pkg/subjects"
 )
 
-func (a *app) authCommand() *cobra.Command {
+func (a hostVerbs) authCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "auth",
 		Short: "Make users, their credentials and certificates for a NATS server",
@@ -41,7 +41,7 @@ type authOptions struct {
 	hosts []string
 }
 
-func (a *app) authGenerateCommand() *cobra.Command {
+func (a hostVerbs) authGenerateCommand() *cobra.Command {
 	var o authOptions
 	cmd := &cobra.Command{
 		Use:   "generate",
@@ -67,7 +67,7 @@ wake init --nats-url tls://nats.example --creds secrets/creds/init.creds --tls-c
 	return cmd
 }
 
-func (a *app) authGenerate(o authOptions) error {
+func (a hostVerbs) authGenerate(o authOptions) error {
 	if _, err := os.Stat(filepath.Join(o.dir, authConf)); err == nil {
 		return usageError("choose another --dir, or make single users with wake auth user", "%s has an %s already: new keys would lock out who has credentials", o.dir, authConf)
 	}
@@ -156,7 +156,7 @@ type authUserOptions struct {
 	valid               time.Duration
 }
 
-func (a *app) authUserCommand() *cobra.Command {
+func (a hostVerbs) authUserCommand() *cobra.Command {
 	var o authUserOptions
 	cmd := &cobra.Command{
 		Use:   "user NAME",
@@ -189,7 +189,7 @@ func roleNames() string {
 	return strings.Join(names, ", ")
 }
 
-func (a *app) authUser(name string, o authUserOptions) error {
+func (a hostVerbs) authUser(name string, o authUserOptions) error {
 	if subjects.Escape(name) != name {
 		return usageError("use letters, digits, _ and -", "%q is no name of a user", name)
 	}

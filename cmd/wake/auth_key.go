@@ -8,7 +8,7 @@ import (
 	"code.wake.dev/wake/internal/seal"
 )
 
-func (a *app) authKeyCommand() *cobra.Command {
+func (a hostVerbs) authKeyCommand() *cobra.Command {
 	var reading bool
 	var use string
 	cmd := &cobra.Command{

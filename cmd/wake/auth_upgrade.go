@@ -15,7 +15,7 @@ import (
 	"code.wake.dev/wake/pkg/subjects"
 )
 
-func (a *app) authUpgradeCommand() *cobra.Command {
+func (a hostVerbs) authUpgradeCommand() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "upgrade",
@@ -35,7 +35,7 @@ and the servers the new auth.conf, one after the other.`,
 	return cmd
 }
 
-func (a *app) authUpgrade(dir string) error {
+func (a hostVerbs) authUpgrade(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, authConf)); errors.Is(err, fs.ErrNotExist) {
 		return usageError("name the folder with --dir, or make one with wake auth generate", "%s has no %s", dir, authConf)
 	}
@@ -122,7 +122,7 @@ func (r *renewed) remakeCredentials(keys access.Keys, files map[string][]byte) e
 	return nil
 }
 
-func (a *app) printUpgraded(r renewed) error {
+func (a hostVerbs) printUpgraded(r renewed) error {
 	if a.json {
 		return a.printJSON(r)
 	}

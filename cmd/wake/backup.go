@@ -32,7 +32,7 @@ func (o *backupOptions) addFlags(flags *pflag.FlagSet, store string) {
 	flags.BoolVar(&o.noStore, "no-store", false, "leave the recorder's store out, such as a PostgreSQL database")
 }
 
-func (a *app) backupCommand() *cobra.Command {
+func (a fileVerbs) backupCommand() *cobra.Command {
 	var o backupOptions
 	cmd := &cobra.Command{
 		Use:   "backup DIR",
@@ -55,7 +55,7 @@ func completeDir(*cobra.Command, []string, string) ([]cobra.Completion, cobra.Sh
 	return nil, cobra.ShellCompDirectiveFilterDirs
 }
 
-func (a *app) takeBackup(ctx context.Context, dir string, o backupOptions) error {
+func (a fileVerbs) takeBackup(ctx context.Context, dir string, o backupOptions) error {
 	copyStore, err := a.copyStore(o)
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (a *app) takeBackup(ctx context.Context, dir string, o backupOptions) error
 }
 
 // storePath returns the file of the recorder's store, or "" if it is left out.
-func (a *app) storePath(o backupOptions) (string, error) {
+func (a fileVerbs) storePath(o backupOptions) (string, error) {
 	if o.noStore {
 		return "", nil
 	}
@@ -88,7 +88,7 @@ func (a *app) storePath(o backupOptions) (string, error) {
 	return path, nil
 }
 
-func (a *app) copyStore(o backupOptions) (backup.CopyStore, error) {
+func (a fileVerbs) copyStore(o backupOptions) (backup.CopyStore, error) {
 	path, err := a.storePath(o)
 	if err != nil || path == "" {
 		return nil, err
@@ -101,7 +101,7 @@ func (a *app) copyStore(o backupOptions) (backup.CopyStore, error) {
 
 // serverOrOwn connects to the server that is named or runs on the data directory,
 // or else to one of its own there, which stop ends.
-func (a *app) serverOrOwn(ctx context.Context) (nc *nats.Conn, stop func(), err error) {
+func (a fileVerbs) serverOrOwn(ctx context.Context) (nc *nats.Conn, stop func(), err error) {
 	nc, err = a.connectServer(ctx)
 	if err == nil {
 		return nc, nc.Close, nil
@@ -129,7 +129,7 @@ func (a *app) serverOrOwn(ctx context.Context) (nc *nats.Conn, stop func(), err 
 }
 
 // ownServer starts a server on a folder that is locked, and connects to it.
-func (a *app) ownServer(ctx context.Context, dir string) (nc *nats.Conn, stop func(), err error) {
+func (a fileVerbs) ownServer(ctx context.Context, dir string) (nc *nats.Conn, stop func(), err error) {
 	path, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, nil, err
@@ -153,7 +153,7 @@ const showEvery = 2 * time.Second
 
 // showProgress tells people what is being copied, each file once and a large one
 // again and again.
-func (a *app) showProgress() backup.Progress {
+func (a fileVerbs) showProgress() backup.Progress {
 	last, shown := "", time.Time{}
 	return func(name string, size int64) {
 		if a.json || name == last && time.Since(shown) < showEvery {
@@ -164,7 +164,7 @@ func (a *app) showProgress() backup.Progress {
 	}
 }
 
-func (a *app) printBackup(done string, m backup.Manifest, took time.Duration) error {
+func (a fileVerbs) printBackup(done string, m backup.Manifest, took time.Duration) error {
 	if a.json {
 		return a.printJSON(m)
 	}

@@ -27,7 +27,7 @@ type benchOptions struct {
 	dir      string
 }
 
-func (a *app) benchCommand() *cobra.Command {
+func (a hostVerbs) benchCommand() *cobra.Command {
 	var o benchOptions
 	cmd := &cobra.Command{
 		Use:   "bench",
@@ -129,12 +129,12 @@ func stepNames() []string {
 	return names
 }
 
-func (a *app) runBench(ctx context.Context, o benchOptions) (err error) {
+func (a hostVerbs) runBench(ctx context.Context, o benchOptions) (err error) {
 	only, err := regexp.Compile(o.only)
 	if err != nil {
 		return usageError("", "--only: %w", err)
 	}
-	b := &benchmark{app: a, o: o, size: o.pickSize()}
+	b := &benchmark{app: a.app, o: o, size: o.pickSize()}
 	if b.dir, err = os.MkdirTemp(o.dir, "wake-bench-"); err != nil {
 		return usageError("choose another --dir", "folder: %w", err)
 	}

@@ -11,7 +11,7 @@ import (
 
 // printBench prints one table. Figures are medians; in brackets the least and
 // the greatest of the rounds.
-func (a *app) printBench(r benchReport) error {
+func (a hostVerbs) printBench(r benchReport) error {
 	server := "nats-server " + r.Server
 	if r.Embedded {
 		server += ", embedded"

@@ -14,7 +14,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) bookmarkCommand() *cobra.Command {
+func (a orderVerbs) bookmarkCommand() *cobra.Command {
 	c := wire.Command{Type: "bookmark"}
 	cmd := &cobra.Command{
 		Use:   "bookmark RUN",
@@ -35,7 +35,7 @@ that: wake bookmarks lists them all.
 	return cmd
 }
 
-func (a *app) setBookmark(ctx context.Context, ref string, c wire.Command) error {
+func (a orderVerbs) setBookmark(ctx context.Context, ref string, c wire.Command) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (a *app) setBookmark(ctx context.Context, ref string, c wire.Command) error
 	return s.reportResponse(r, "bookmark "+c.Label+" in")
 }
 
-func (a *app) bookmarksCommand() *cobra.Command {
+func (a orderVerbs) bookmarksCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "bookmarks RUN",
 		Short: "List the points from which a run can be forked",
@@ -77,7 +77,7 @@ and where each execution of a node began and ended (NODE#1:start, NODE#1:end).
 	}
 }
 
-func (a *app) listBookmarks(ctx context.Context, ref string) error {
+func (a orderVerbs) listBookmarks(ctx context.Context, ref string) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) decodeCommand() *cobra.Command {
+func (a fileVerbs) decodeCommand() *cobra.Command {
 	var key string
 	cmd := &cobra.Command{
 		Use:   "decode",
@@ -41,7 +41,7 @@ are fetched. What is encrypted, events and any other values, is opened with
 			}
 			d := decoder{key: key, keys: keys, inline: func(v wire.Raw) (wire.Raw, error) { return v, nil }}
 			if a.server.URL != "" || a.server.Context != "" {
-				b := &blobs{app: a}
+				b := &blobs{app: a.app}
 				defer b.close()
 				d.inline = func(v wire.Raw) (wire.Raw, error) { return b.inlineValue(cmd.Context(), v) }
 			}

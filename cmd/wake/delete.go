@@ -12,7 +12,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) deleteCommand() *cobra.Command {
+func (a orderVerbs) deleteCommand() *cobra.Command {
 	var q wire.DeleteRequest
 	cmd := &cobra.Command{
 		Use:   "delete RUN",
@@ -38,7 +38,7 @@ bookmark. What the stream still has of it stays there until it ages out.
 	return cmd
 }
 
-func (a *app) undeleteCommand() *cobra.Command {
+func (a orderVerbs) undeleteCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "undelete RUN",
 		Short: "Restore a run that was deleted",
@@ -53,7 +53,7 @@ lists them.
 	}
 }
 
-func (a *app) deleteRun(ctx context.Context, q wire.DeleteRequest) error {
+func (a orderVerbs) deleteRun(ctx context.Context, q wire.DeleteRequest) error {
 	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) diffCommand() *cobra.Command {
+func (a viewVerbs) diffCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff RUN1 RUN2",
 		Short: "Say where two runs part and in what they differ",
@@ -38,7 +38,7 @@ Numbers count what lies behind the point that both have in common.
 	}
 }
 
-func (a *app) diffRuns(ctx context.Context, refA, refB string) error {
+func (a viewVerbs) diffRuns(ctx context.Context, refA, refB string) error {
 	log, err := a.openReader(ctx)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (a *app) diffRuns(ctx context.Context, refA, refB string) error {
 }
 
 // gatherSide gathers what a run did in the given spans, those of its ancestors first.
-func (a *app) gatherSide(ctx context.Context, log *feed.Reader, state *wire.State, spans []compare.Span) (compare.Side, error) {
+func (a viewVerbs) gatherSide(ctx context.Context, log *feed.Reader, state *wire.State, spans []compare.Span) (compare.Side, error) {
 	s := compare.Side{State: state}
 	for _, span := range spans {
 		var begin *wire.State
@@ -97,7 +97,7 @@ func (a *app) gatherSide(ctx context.Context, log *feed.Reader, state *wire.Stat
 	return s, nil
 }
 
-func (a *app) readSteps(ctx context.Context, log *feed.Reader, span compare.Span) ([]compare.Step, error) {
+func (a viewVerbs) readSteps(ctx context.Context, log *feed.Reader, span compare.Span) ([]compare.Step, error) {
 	var steps []compare.Step
 	fenced := claims{}
 	q := eventlog.Query{Run: span.RunID, Kinds: snapshot.Kinds, To: span.To}

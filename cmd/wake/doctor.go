@@ -47,7 +47,7 @@ type diagnosis struct {
 	Checks []check `json:"checks"`
 }
 
-func (a *app) doctorCommand() *cobra.Command {
+func (a hostVerbs) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what is wrong with an installation, and what to do",
@@ -401,7 +401,7 @@ func (d doctor) checkKeepers(ctx context.Context) []check {
 	return append(all, check{"keepers", fine, text, ""})
 }
 
-func (a *app) printDiagnosis(found diagnosis) error {
+func (a hostVerbs) printDiagnosis(found diagnosis) error {
 	if a.json {
 		return a.printJSON(found)
 	}

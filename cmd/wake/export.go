@@ -64,7 +64,7 @@ type exportSummary struct {
 	Dropped int `json:"dropped,omitempty"`
 }
 
-func (a *app) exportCommand() *cobra.Command {
+func (a fileVerbs) exportCommand() *cobra.Command {
 	o := exportOptions{}
 	q := eventlog.Query{}
 	cmd := &cobra.Command{
@@ -176,8 +176,8 @@ type source struct {
 }
 
 // findSource finds out whether the stream still has what is asked for.
-func (a *app) findSource(ctx context.Context, log *feed.Reader, q eventlog.Query, follow bool) (source, error) {
-	s := source{app: a, log: log, query: q, until: follow}
+func (a fileVerbs) findSource(ctx context.Context, log *feed.Reader, q eventlog.Query, follow bool) (source, error) {
+	s := source{app: a.app, log: log, query: q, until: follow}
 	first, _, err := log.Bounds(ctx)
 	if err != nil {
 		return s, err
@@ -280,7 +280,7 @@ func entryOf(e wire.StoredEvent) eventlog.Entry {
 }
 
 // exportLog exports from a server.
-func (a *app) exportLog(ctx context.Context, log *feed.Reader, q eventlog.Query, o exportOptions) error {
+func (a fileVerbs) exportLog(ctx context.Context, log *feed.Reader, q eventlog.Query, o exportOptions) error {
 	src, err := a.findSource(ctx, log, q, o.follow)
 	if err != nil {
 		return err
@@ -289,7 +289,7 @@ func (a *app) exportLog(ctx context.Context, log *feed.Reader, q eventlog.Query,
 }
 
 // exportStore exports from a recorder's store.
-func (a *app) exportStore(ctx context.Context, ref string, q eventlog.Query, o exportOptions) (err error) {
+func (a fileVerbs) exportStore(ctx context.Context, ref string, q eventlog.Query, o exportOptions) (err error) {
 	store, err := recorder.OpenReadOnly(ctx, o.store)
 	if err != nil {
 		return err
@@ -302,11 +302,11 @@ func (a *app) exportStore(ctx context.Context, ref string, q eventlog.Query, o e
 	if err != nil {
 		return err
 	}
-	return a.exportRun(ctx, source{app: a, file: store, is: at.Incarnation, query: q}, o)
+	return a.exportRun(ctx, source{app: a.app, file: store, is: at.Incarnation, query: q}, o)
 }
 
 // exportRun writes a run and says what was written.
-func (a *app) exportRun(ctx context.Context, src source, o exportOptions) error {
+func (a fileVerbs) exportRun(ctx context.Context, src source, o exportOptions) error {
 	out, err := a.newOutput(o.file)
 	if err != nil {
 		return err
@@ -340,7 +340,7 @@ func (a *app) exportRun(ctx context.Context, src source, o exportOptions) error 
 }
 
 // exportText writes the formats that are text.
-func (a *app) exportText(ctx context.Context, src source, m *meter, out *output, o exportOptions) (export.Result, error) {
+func (a fileVerbs) exportText(ctx context.Context, src source, m *meter, out *output, o exportOptions) (export.Result, error) {
 	run := src.runInfo()
 	switch o.format {
 	case formatJSONL:
@@ -375,7 +375,7 @@ func (s source) exportWhole(ctx context.Context, m *meter, f func(export.Events)
 	return r, err
 }
 
-func (a *app) exportKahnTo(ctx context.Context, src source, m *meter, out *output, o exportOptions, done *exportSummary) error {
+func (a fileVerbs) exportKahnTo(ctx context.Context, src source, m *meter, out *output, o exportOptions, done *exportSummary) error {
 	r, err := src.exportWhole(ctx, m, func(events export.Events) (export.Result, error) {
 		k, dropped, err := a.exportKahn(ctx, src.query.Run, events, out, o.kahn)
 		done.Dropped = dropped
@@ -386,7 +386,7 @@ func (a *app) exportKahnTo(ctx context.Context, src source, m *meter, out *outpu
 }
 
 // exportOTLP writes spans to a file, or sends them.
-func (a *app) exportOTLP(ctx context.Context, src source, m *meter, out *output, o exportOptions) (export.Result, error) {
+func (a fileVerbs) exportOTLP(ctx context.Context, src source, m *meter, out *output, o exportOptions) (export.Result, error) {
 	send := func(body []byte) error {
 		_, err := out.Write(append(body, '\n'))
 		return err
@@ -430,7 +430,7 @@ func headersOf(pairs []string) (http.Header, error) {
 }
 
 // printExported says what was written, unless it went to stdout.
-func (a *app) printExported(ctx context.Context, done exportSummary, o exportOptions) error {
+func (a fileVerbs) printExported(ctx context.Context, done exportSummary, o exportOptions) error {
 	if done.Skipped > 0 {
 		a.log.WarnContext(ctx, "entries are left out", "run", done.RunID, "skipped", done.Skipped)
 	}
@@ -467,7 +467,7 @@ type output struct {
 	path string // that it takes in the end
 }
 
-func (a *app) newOutput(path string) (*output, error) {
+func (a fileVerbs) newOutput(path string) (*output, error) {
 	if path == "" || path == "-" {
 		return &output{Writer: a.out}, nil
 	}
@@ -517,7 +517,7 @@ type meter struct {
 // meterPause is the time between two lines of a meter, and before the first.
 const meterPause = 250 * time.Millisecond
 
-func (a *app) newMeter(verb, what string) *meter {
+func (a fileVerbs) newMeter(verb, what string) *meter {
 	m := &meter{verb: verb, what: what, begun: time.Now(), shown: time.Now()}
 	if service.IsTerminal(a.errOut) && !a.json {
 		m.out = a.errOut

@@ -16,7 +16,7 @@ import (
 
 // exportClaude writes the session of an agent: the file that was kept of it or,
 // where none was, what the log says of the conversation.
-func (a *app) exportClaude(ctx context.Context, src source, m *meter, out *output, o exportOptions, done *exportSummary) error {
+func (a fileVerbs) exportClaude(ctx context.Context, src source, m *meter, out *output, o exportOptions, done *exportSummary) error {
 	if src.until { // its sessions are known at the end
 		for _, err := range m.countEvents(src.readEvents(ctx)) {
 			if err != nil {
@@ -72,7 +72,7 @@ func chooseConversation(all []export.Conversation, node string) (export.Conversa
 }
 
 // keptSession returns the session file that was kept, or nil.
-func (a *app) keptSession(ctx context.Context, src source, session string) ([]byte, error) {
+func (a fileVerbs) keptSession(ctx context.Context, src source, session string) ([]byte, error) {
 	return src.log.Session(ctx, src.query.Run, session)
 }
 

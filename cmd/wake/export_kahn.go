@@ -21,7 +21,7 @@ func kahnFlags(flags *pflag.FlagSet, p *kahn.Projection) {
 // event, as soon as it has come. The events are all of the run's, in the order of
 // the log, with their large fields. dropped counts the lines that are left out, see
 // [kahn.Projector].
-func (a *app) exportKahn(
+func (a fileVerbs) exportKahn(
 	ctx context.Context, runID string, events export.Events, w io.Writer, o kahn.Projection,
 ) (r export.Result, dropped int, err error) {
 	r.RunID = runID

@@ -18,7 +18,7 @@ type forkOptions struct {
 	bare            bool
 }
 
-func (a *app) forkCommand() *cobra.Command {
+func (a runVerbs) forkCommand() *cobra.Command {
 	var o forkOptions
 	cmd := &cobra.Command{
 		Use:   "fork RUN",
@@ -52,7 +52,7 @@ other run isn't touched. Prints the id of the new run.
 	return cmd
 }
 
-func (a *app) forkRun(ctx context.Context, ref string, o forkOptions) error {
+func (a runVerbs) forkRun(ctx context.Context, ref string, o forkOptions) error {
 	if o.id != "" {
 		if err := subjects.CheckID(o.id); err != nil {
 			return usageError("", "--id: %w", err)
@@ -98,7 +98,7 @@ func (a *app) forkRun(ctx context.Context, ref string, o forkOptions) error {
 }
 
 // followFork shows a new run until it ends.
-func (a *app) followFork(ctx context.Context, s *session, id string) error {
+func (a runVerbs) followFork(ctx context.Context, s *session, id string) error {
 	log, err := a.readerOn(ctx, s.conn)
 	if err != nil {
 		return err

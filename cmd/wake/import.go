@@ -18,7 +18,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) importCommand() *cobra.Command {
+func (a fileVerbs) importCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "import [FILE|-]",
 		Short: "Add a run that wake export wrote as jsonl",
@@ -43,7 +43,7 @@ again adds nothing.`,
 	}
 }
 
-func (a *app) importRun(ctx context.Context, in io.Reader) error {
+func (a fileVerbs) importRun(ctx context.Context, in io.Reader) error {
 	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (a *app) importRun(ctx context.Context, in io.Reader) error {
 
 // noteRemoved says that a run was deleted here once, and so isn't recorded again. If
 // nobody answers, or the user may not ask, there is nothing to say.
-func (a *app) noteRemoved(ctx context.Context, nc *nats.Conn, runID string) {
+func (a fileVerbs) noteRemoved(ctx context.Context, nc *nats.Conn, runID string) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	_, err := api.Call[wire.StatusResponse](ctx, nc, a.names, wire.VerbStatus, wire.StatusRequest{Run: runID})

@@ -18,7 +18,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) ingestCommand() *cobra.Command {
+func (a fileVerbs) ingestCommand() *cobra.Command {
 	var o ingest.Options
 	var lines ingest.LinesOptions
 	var format, transcript string
@@ -98,7 +98,7 @@ func completeIngest(o *ingest.Options, labels []string) error {
 }
 
 // openInput opens the file that is named, or stdin.
-func (a *app) openInput(args []string) (io.ReadCloser, error) {
+func (a fileVerbs) openInput(args []string) (io.ReadCloser, error) {
 	if len(args) == 0 || args[0] == "-" {
 		return io.NopCloser(a.in), nil
 	}
@@ -114,7 +114,7 @@ func (a *app) openInput(args []string) (io.ReadCloser, error) {
 }
 
 // ingestInput reads the input in its format.
-func (a *app) ingestInput(ctx context.Context, in io.Reader, o ingest.Options, lines ingest.LinesOptions, verdict *completeness.Verdict) error {
+func (a fileVerbs) ingestInput(ctx context.Context, in io.Reader, o ingest.Options, lines ingest.LinesOptions, verdict *completeness.Verdict) error {
 	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return err
@@ -138,7 +138,7 @@ func (a *app) ingestInput(ctx context.Context, in io.Reader, o ingest.Options, l
 }
 
 // ingestAgent makes a run of what one agent printed.
-func (a *app) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader, o ingest.Options, verdict *completeness.Verdict) error {
+func (a fileVerbs) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader, o ingest.Options, verdict *completeness.Verdict) error {
 	if !a.json {
 		a.printNote("run %s\n", o.RunID)
 	}
@@ -161,7 +161,7 @@ func (a *app) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader, o in
 	return printVerdict(a.out, *verdict)
 }
 
-func (a *app) printIngested(r ingest.Result) error {
+func (a fileVerbs) printIngested(r ingest.Result) error {
 	how := "complete"
 	if r.Failed {
 		how = "failed: " + r.Error

@@ -18,7 +18,7 @@ import (
 const maxFindings = 20
 
 // ingestLines makes runs of agent transition events.
-func (a *app) ingestLines(ctx context.Context, nc *nats.Conn, in io.Reader, o ingest.LinesOptions) error {
+func (a fileVerbs) ingestLines(ctx context.Context, nc *nats.Conn, in io.Reader, o ingest.LinesOptions) error {
 	var r ingest.LinesResult
 	q := wire.IngestRequest{Format: string(ingest.Kahn), Run: o.RunID, Labels: o.Labels, Strict: o.Strict, More: o.More}
 	err := inlet.Send(ctx, nc, a.names, q, in, &r)
@@ -43,7 +43,7 @@ func (a *app) ingestLines(ctx context.Context, nc *nats.Conn, in io.Reader, o in
 	return nil
 }
 
-func (a *app) printFindings(r ingest.LinesResult) error {
+func (a fileVerbs) printFindings(r ingest.LinesResult) error {
 	for i, f := range r.Findings {
 		if i == maxFindings {
 			break
@@ -61,7 +61,7 @@ func (a *app) printFindings(r ingest.LinesResult) error {
 	return nil
 }
 
-func (a *app) printLinesRun(r *ingest.LinesRun) error {
+func (a fileVerbs) printLinesRun(r *ingest.LinesRun) error {
 	state := "goes on"
 	if r.Complete {
 		state = "complete"
@@ -78,7 +78,7 @@ func (a *app) printLinesRun(r *ingest.LinesRun) error {
 	return nil
 }
 
-func (a *app) printLinesAgent(runID string, g kahn.Agent) error {
+func (a fileVerbs) printLinesAgent(runID string, g kahn.Agent) error {
 	line := fmt.Sprintf("%s/%s: %s, %d steps, %d tool calls, %d audits", runID, g.AgentID, g.Outcome, g.Steps, g.ToolCalls, g.Audits)
 	_, err := fmt.Fprintln(a.out, timeline.Line(line, maxMessage))
 	return err

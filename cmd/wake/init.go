@@ -18,7 +18,7 @@ import (
 	"code.wake.dev/wake/internal/topology"
 )
 
-func (a *app) initCommand() *cobra.Command {
+func (a hostVerbs) initCommand() *cobra.Command {
 	var c topology.Config
 	cmd := &cobra.Command{
 		Use:   "init",

@@ -29,7 +29,7 @@ type logOptions struct {
 	modelURL, modelName string
 }
 
-func (a *app) logCommand() *cobra.Command {
+func (a viewVerbs) logCommand() *cobra.Command {
 	var o logOptions
 	cmd := &cobra.Command{
 		Use:   "log RUN",
@@ -72,7 +72,7 @@ last lines of the log, without what looks like a secret; if it doesn't answer in
 }
 
 // showLog prints a page of a log or its summary, and follows it.
-func (a *app) showLog(ctx context.Context, o logOptions) error {
+func (a viewVerbs) showLog(ctx context.Context, o logOptions) error {
 	var err error
 	if o.q.Since, err = parseAgo("since", o.since); err != nil {
 		return err
@@ -116,7 +116,7 @@ func (a *app) showLog(ctx context.Context, o logOptions) error {
 	return a.printLog(page)
 }
 
-func (a *app) printLog(page wire.LogResponse) error {
+func (a viewVerbs) printLog(page wire.LogResponse) error {
 	s := a.newScreen()
 	s.showPage(page)
 	a.noteCut(page.Cut)
@@ -139,7 +139,7 @@ func (s *screen) showPage(page wire.LogResponse) {
 
 // followLog prints a page and what comes after it, until the run has ended. What
 // streams is printed line by line, and matched so.
-func (a *app) followLog(ctx context.Context, nc *nats.Conn, o logOptions, page wire.LogResponse) error {
+func (a viewVerbs) followLog(ctx context.Context, nc *nats.Conn, o logOptions, page wire.LogResponse) error {
 	wants, err := o.pieceFilter()
 	if err != nil {
 		return err
@@ -192,7 +192,7 @@ func (o logOptions) pieceFilter() (func(node string, p piece) bool, error) {
 }
 
 // hasEnded reports whether a run has ended, and no later than at a position. Behind its end there may be what it was told.
-func (a *app) hasEnded(ctx context.Context, log *feed.Reader, run string, pos uint64) (bool, error) {
+func (a viewVerbs) hasEnded(ctx context.Context, log *feed.Reader, run string, pos uint64) (bool, error) {
 	state, err := presentState(ctx, log, run)
 	if err != nil || state.Status != wire.RunComplete && state.Status != wire.RunAborted {
 		return false, err

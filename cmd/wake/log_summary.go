@@ -35,7 +35,7 @@ func (o logOptions) summaryModel() (m summary.Model, asked bool, err error) {
 
 // retellSummary has a model tell what happened. If it can't, what was taken from the
 // events stays.
-func (a *app) retellSummary(ctx context.Context, nc *nats.Conn, o logOptions, m summary.Model, s *wire.LogSummary) {
+func (a viewVerbs) retellSummary(ctx context.Context, nc *nats.Conn, o logOptions, m summary.Model, s *wire.LogSummary) {
 	q := o.q
 	q.Summary, q.Limit = false, new(summaryLines)
 	page, err := api.Call[wire.LogResponse](ctx, nc, a.names, wire.VerbLog, q)

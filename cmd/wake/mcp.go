@@ -30,7 +30,7 @@ type mcpOptions struct {
 	tokenFile string
 }
 
-func (a *app) mcpCommand() *cobra.Command {
+func (a hostVerbs) mcpCommand() *cobra.Command {
 	var o mcpOptions
 	cmd := &cobra.Command{
 		Use:   "mcp",
@@ -51,7 +51,7 @@ addresses than loopback need a token, which clients send as a bearer.`,
 	return cmd
 }
 
-func (a *app) serveMCP(ctx context.Context, o mcpOptions) error {
+func (a hostVerbs) serveMCP(ctx context.Context, o mcpOptions) error {
 	token, err := o.readToken()
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (o mcpOptions) readToken() (string, error) {
 }
 
 // listenMCP serves HTTP until ctx ends.
-func (a *app) listenMCP(ctx context.Context, server *sdk.Server, address, token string) error {
+func (a hostVerbs) listenMCP(ctx context.Context, server *sdk.Server, address, token string) error {
 	var listening net.ListenConfig
 	l, err := listening.Listen(ctx, "tcp", address)
 	if err != nil {

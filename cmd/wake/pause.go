@@ -6,7 +6,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) pauseCommand() *cobra.Command {
+func (a orderVerbs) pauseCommand() *cobra.Command {
 	c := wire.Command{Type: "pause"}
 	cmd := &cobra.Command{
 		Use:   "pause RUN",
@@ -25,7 +25,7 @@ their end. wake resume goes on where the run was.
 	return cmd
 }
 
-func (a *app) abortCommand() *cobra.Command {
+func (a orderVerbs) abortCommand() *cobra.Command {
 	c := wire.Command{Type: "abort"}
 	cmd := &cobra.Command{
 		Use:   "abort RUN",

@@ -22,7 +22,7 @@ type rebuildEnd struct {
 	Waiting bool `json:"waiting,omitempty"` // no process of the service is at it
 }
 
-func (a *app) rebuildCommand() *cobra.Command {
+func (a fileVerbs) rebuildCommand() *cobra.Command {
 	services := []string{subjects.RecorderConsumer, subjects.SnapshotterConsumer, subjects.AlerterConsumer}
 	var detach bool
 	cmd := &cobra.Command{
@@ -48,7 +48,7 @@ when it is started. SERVICE is recorder, snapshotter or alerter.`,
 // rebuildBegins is how long a service that runs takes at most to notice an order.
 const rebuildBegins = 5 * rebuild.Every
 
-func (a *app) runRebuild(ctx context.Context, service string, detach bool) error {
+func (a fileVerbs) runRebuild(ctx context.Context, service string, detach bool) error {
 	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func (a *app) runRebuild(ctx context.Context, service string, detach bool) error
 }
 
 // watchRebuild shows how far a service is until it is done.
-func (a *app) watchRebuild(ctx context.Context, desk *rebuild.Desk, end rebuildEnd) (rebuildEnd, error) {
+func (a fileVerbs) watchRebuild(ctx context.Context, desk *rebuild.Desk, end rebuildEnd) (rebuildEnd, error) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	begun, last := time.Now(), uint64(0)

@@ -17,7 +17,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) recordFixturesCommand() *cobra.Command {
+func (a runVerbs) recordFixturesCommand() *cobra.Command {
 	var o runOptions
 	var flow, run, dir string
 	cmd := &cobra.Command{
@@ -46,7 +46,7 @@ played again with ` + "`wake run --fixtures DIR`" + `: a file per node, a call p
 	return cmd
 }
 
-func (a *app) recordFixtures(ctx context.Context, flow, run, dir string, o runOptions) error {
+func (a runVerbs) recordFixtures(ctx context.Context, flow, run, dir string, o runOptions) error {
 	var request wire.RunRequest
 	var err error
 	if flow != "" {

@@ -64,7 +64,7 @@ func newRecorder(c *recorder.Config) constructor {
 	}
 }
 
-func (a *app) recorderCommand() *cobra.Command {
+func (a hostVerbs) recorderCommand() *cobra.Command {
 	var c recorder.Config
 	return a.serviceCommand("recorder", "Keep the log beyond the age of the stream, and answer questions about it",
 		func(flags *pflag.FlagSet) { recorderFlags(flags, &c) }, newRecorder(&c))

@@ -25,7 +25,7 @@ type replayOptions struct {
 	file  string
 }
 
-func (a *app) replayCommand() *cobra.Command {
+func (a viewVerbs) replayCommand() *cobra.Command {
 	o := replayOptions{Options: replay.Options{Speed: 1}}
 	cmd := &cobra.Command{
 		Use:   "replay RUN",
@@ -76,7 +76,7 @@ func (s *speed) Set(text string) error {
 	return err
 }
 
-func (a *app) replayLog(ctx context.Context, ref string, o replayOptions) error {
+func (a viewVerbs) replayLog(ctx context.Context, ref string, o replayOptions) error {
 	log, err := a.openReader(ctx)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func (a *app) replayLog(ctx context.Context, ref string, o replayOptions) error 
 	return a.playEntries(ctx, history.Read(ctx, log, o.query), whole, o)
 }
 
-func (a *app) replayFile(ctx context.Context, ref string, o replayOptions) (err error) {
+func (a viewVerbs) replayFile(ctx context.Context, ref string, o replayOptions) (err error) {
 	store, err := recorder.OpenReadOnly(ctx, o.file)
 	if err != nil {
 		return err
@@ -124,7 +124,7 @@ func ofNode(entries iter.Seq2[eventlog.Entry, error], node string) iter.Seq2[eve
 }
 
 // playEntries shows entries in their time. Whole puts large fields back.
-func (a *app) playEntries(ctx context.Context, entries iter.Seq2[eventlog.Entry, error], whole func(*wire.Event) *wire.Event, o replayOptions) error {
+func (a viewVerbs) playEntries(ctx context.Context, entries iter.Seq2[eventlog.Entry, error], whole func(*wire.Event) *wire.Event, o replayOptions) error {
 	show, done := a.eventShower(o.query.Run, whole)
 	var failed error
 	for e, err := range replay.Play(ctx, entries, o.Options) {

@@ -11,7 +11,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) replyCommand() *cobra.Command {
+func (a orderVerbs) replyCommand() *cobra.Command {
 	var prompt string
 	cmd := &cobra.Command{
 		Use:   "reply RUN ANSWER",
@@ -43,7 +43,7 @@ is an answer of one's own. Several questions at once are answered by an object:
 	return cmd
 }
 
-func (a *app) answerQuestion(ctx context.Context, ref, answer, prompt string) error {
+func (a orderVerbs) answerQuestion(ctx context.Context, ref, answer, prompt string) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err

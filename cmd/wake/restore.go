@@ -19,7 +19,7 @@ import (
 	"code.wake.dev/wake/internal/service"
 )
 
-func (a *app) restoreCommand() *cobra.Command {
+func (a fileVerbs) restoreCommand() *cobra.Command {
 	var o backupOptions
 	cmd := &cobra.Command{
 		Use:   "restore DIR",
@@ -47,7 +47,7 @@ recorders, are of a time that hasn't been: remove them.`,
 // codeExists is said if a restore would replace something.
 const codeExists = "EXISTS"
 
-func (a *app) restoreBackup(ctx context.Context, dir string, o backupOptions) error {
+func (a fileVerbs) restoreBackup(ctx context.Context, dir string, o backupOptions) error {
 	begun := time.Now()
 	m, err := backup.Open(ctx, dir, func(string, int64) {})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -94,7 +94,7 @@ func (a *app) restoreBackup(ctx context.Context, dir string, o backupOptions) er
 // emptyServer connects to a server on which no service of the installation is at
 // work: the one that is named, or one of its own on the data directory, which is
 // locked.
-func (a *app) emptyServer(ctx context.Context) (nc *nats.Conn, stop func(), err error) {
+func (a fileVerbs) emptyServer(ctx context.Context) (nc *nats.Conn, stop func(), err error) {
 	if a.server.URL == "" && a.server.Context == "" {
 		return a.ownServer(ctx, filepath.Join(a.server.DataDir, "nats"))
 	}
@@ -121,7 +121,7 @@ func (a *app) emptyServer(ctx context.Context) (nc *nats.Conn, stop func(), err 
 
 // restoreFiles puts the recorder's store in its place, and what waits in the spool
 // out of the way: it is of a time that hasn't been.
-func (a *app) restoreFiles(dir string, m backup.Manifest, path string) error {
+func (a fileVerbs) restoreFiles(dir string, m backup.Manifest, path string) error {
 	spool := filepath.Join(a.server.DataDir, "spool")
 	if err := os.Rename(spool, fmt.Sprintf("%s.before-%s", spool, time.Now().UTC().Format("20060102T150405.000"))); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("spool: %w", err)

@@ -49,7 +49,7 @@ func (o *resumeOptions) checkFlags(flags *pflag.FlagSet) (err error) {
 	return nil
 }
 
-func (a *app) resumeCommand() *cobra.Command {
+func (a orderVerbs) resumeCommand() *cobra.Command {
 	var o resumeOptions
 	cmd := &cobra.Command{
 		Use:   "resume RUN",
@@ -119,12 +119,12 @@ func (o *resumeOptions) takeRun(args []string) []string {
 }
 
 // resumeSession is `wake --resume SESSION`.
-func (a *app) resumeSession(ctx context.Context, id string, o resumeOptions) error {
+func (a orderVerbs) resumeSession(ctx context.Context, id string, o resumeOptions) error {
 	return a.resumeRun(ctx, o, func(s *session) (string, error) { return s.FindSession(ctx, id) })
 }
 
 // resumeRun resumes the run that find finds.
-func (a *app) resumeRun(ctx context.Context, o resumeOptions, find func(*session) (string, error)) error {
+func (a orderVerbs) resumeRun(ctx context.Context, o resumeOptions, find func(*session) (string, error)) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err

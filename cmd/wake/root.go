@@ -80,7 +80,7 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run fai
 			if err := o.checkFlags(cmd.Flags()); err != nil {
 				return err
 			}
-			return a.resumeSession(cmd.Context(), session, o)
+			return orderVerbs{a}.resumeSession(cmd.Context(), session, o)
 		},
 	}
 	cmd.Flags().StringVar(&session, "resume", "", "wake the run of this `session` of an agent, or of the beginning of one; takes the flags of wake resume")
@@ -101,6 +101,7 @@ Exit codes: 0 done, 1 failed, 2 wrong use, 3 server not reachable, 4 the run fai
 
 // addVerbs adds the verbs by what they are about.
 func (a *app) addVerbs(root *cobra.Command) {
+	views, orders, runs, files, alerts, host := viewVerbs{a}, orderVerbs{a}, runVerbs{a}, fileVerbs{a}, alertVerbs{a}, hostVerbs{a}
 	add := func(id, title string, verbs ...*cobra.Command) {
 		root.AddGroup(&cobra.Group{ID: id, Title: title})
 		for _, v := range verbs {
@@ -109,17 +110,17 @@ func (a *app) addVerbs(root *cobra.Command) {
 		root.AddCommand(verbs...)
 	}
 	add("runs", "Runs:",
-		a.runCommand(), a.runsCommand(), a.topCommand(), a.searchCommand(), a.statsCommand(), a.statusCommand(), a.logCommand(), a.tailCommand(),
-		a.replayCommand(), a.snapshotCommand(), a.stateCommand(), a.diffCommand(), a.alertsCommand(),
-		a.ingestCommand(), a.exportCommand(), a.importCommand(), a.deleteCommand(), a.undeleteCommand(), a.recordFixturesCommand())
+		runs.runCommand(), views.runsCommand(), views.topCommand(), views.searchCommand(), views.statsCommand(), views.statusCommand(), views.logCommand(), views.tailCommand(),
+		views.replayCommand(), views.snapshotCommand(), views.stateCommand(), views.diffCommand(), alerts.alertsCommand(),
+		files.ingestCommand(), files.exportCommand(), files.importCommand(), orders.deleteCommand(), orders.undeleteCommand(), runs.recordFixturesCommand())
 	add("steering", "Steering runs:",
-		a.sendCommand(), a.steerCommand(), a.replyCommand(), a.pauseCommand(), a.resumeCommand(), a.abortCommand(),
-		a.approvalsCommand(), a.approveCommand(), a.denyCommand(),
-		a.bookmarkCommand(), a.bookmarksCommand(), a.forkCommand())
+		orders.sendCommand(), orders.steerCommand(), orders.replyCommand(), orders.pauseCommand(), orders.resumeCommand(), orders.abortCommand(),
+		orders.approvalsCommand(), orders.approveCommand(), orders.denyCommand(),
+		orders.bookmarkCommand(), orders.bookmarksCommand(), runs.forkCommand())
 	add("servers", "Servers and services:",
-		a.upCommand(), a.initCommand(), a.doctorCommand(), a.rebuildCommand(), a.backupCommand(), a.restoreCommand(), a.authCommand(),
-		a.runnerCommand(), a.recorderCommand(), a.snapshotterCommand(), a.alerterCommand(), a.superviseCommand(), a.mcpCommand())
-	add("tools", "Tools:", a.verifyCommand(), a.decodeCommand(), a.benchCommand(), a.versionCommand())
+		host.upCommand(), host.initCommand(), host.doctorCommand(), files.rebuildCommand(), files.backupCommand(), files.restoreCommand(), host.authCommand(),
+		host.runnerCommand(), host.recorderCommand(), host.snapshotterCommand(), host.alerterCommand(), host.superviseCommand(), host.mcpCommand())
+	add("tools", "Tools:", files.verifyCommand(), files.decodeCommand(), host.benchCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("tools")
 	root.SetHelpCommandGroupID("tools")
 }

@@ -39,7 +39,7 @@ type runOptions struct {
 	budget              budgetOptions
 }
 
-func (a *app) runCommand() *cobra.Command {
+func (a runVerbs) runCommand() *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use:   "run FLOW",
@@ -224,7 +224,7 @@ func folderPath(flag, path string) (string, error) {
 }
 
 // runFlow submits a request and follows the run.
-func (a *app) runFlow(ctx context.Context, r wire.RunRequest, o runOptions) error {
+func (a runVerbs) runFlow(ctx context.Context, r wire.RunRequest, o runOptions) error {
 	log, err := a.openReader(ctx)
 	if err != nil {
 		return err
@@ -266,7 +266,7 @@ func (a *app) submitAndWatch(ctx context.Context, log *feed.Reader, r wire.RunRe
 	return a.watchRun(ctx, log, r.RunID, last+1)
 }
 
-func (a *app) printSubmitted(runID string) error {
+func (a runVerbs) printSubmitted(runID string) error {
 	if a.json {
 		return a.printJSON(map[string]string{"runId": runID})
 	}
@@ -398,7 +398,7 @@ type result struct {
 	DurationMs int64           `json:"durationMs,omitempty"`
 }
 
-func (a *app) printResult(runID string, last *wire.Event) error {
+func (a runVerbs) printResult(runID string, last *wire.Event) error {
 	r := result{RunID: runID, Status: wire.RunAborted}
 	switch p := last.Payload.(type) {
 	case *wire.FlowAborted:

@@ -227,7 +227,7 @@ func runnerID(dir string) (string, error) {
 	return name, nil
 }
 
-func (a *app) runnerCommand() *cobra.Command {
+func (a hostVerbs) runnerCommand() *cobra.Command {
 	var o runnerOptions
 	return a.serviceCommand("runner", "Own runs and work on their nodes",
 		func(flags *pflag.FlagSet) {

@@ -16,7 +16,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) runsCommand() *cobra.Command {
+func (a viewVerbs) runsCommand() *cobra.Command {
 	var q wire.RunsRequest
 	var since, until string
 	cmd := &cobra.Command{

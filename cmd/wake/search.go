@@ -12,7 +12,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) searchCommand() *cobra.Command {
+func (a viewVerbs) searchCommand() *cobra.Command {
 	var q wire.SearchRequest
 	var since, class string
 	cmd := &cobra.Command{
@@ -69,7 +69,7 @@ What calls were given and answered is looked at, too: of more than 20 KiB the fi
 }
 
 // noteCut says that something of calls wasn't looked at.
-func (a *app) noteCut(calls int64) {
+func (a viewVerbs) noteCut(calls int64) {
 	if calls > 0 {
 		a.printNote("%s looked at only in part: of more than 20 KiB that a call was given, or answered, the first 16 and the last 4\n", wasWere(calls, "call"))
 	}
@@ -84,7 +84,7 @@ func wasWere(n int64, what string) string {
 }
 
 // printHits prints a line about where something was found, and what.
-func (a *app) printHits(found wire.SearchResponse) error {
+func (a viewVerbs) printHits(found wire.SearchResponse) error {
 	color := useColor(a.out)
 	for _, h := range found.Hits {
 		where := fmt.Sprintf("%s %s %s %s", time.UnixMilli(h.TS).Format(time.DateTime), timeline.Line(h.RunID, maxCell), timeline.Line(h.Node, nodeColumn), h.Type)

@@ -6,7 +6,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) sendCommand() *cobra.Command {
+func (a orderVerbs) sendCommand() *cobra.Command {
 	c := wire.Command{Type: "send"}
 	cmd := a.messageVerb(&c, "sent to")
 	cmd.Use = "send RUN MSG"
@@ -19,7 +19,7 @@ an interrupted one when it goes on. Where several agents are at work, name one w
 	return cmd
 }
 
-func (a *app) steerCommand() *cobra.Command {
+func (a orderVerbs) steerCommand() *cobra.Command {
 	c := wire.Command{Type: "steer"}
 	cmd := a.messageVerb(&c, "steered")
 	cmd.Use = "steer RUN MSG"
@@ -32,7 +32,7 @@ that answers its oldest open question. MSG is a text, or - for stdin.
 }
 
 // messageVerb is a verb that sends a message to an agent.
-func (a *app) messageVerb(c *wire.Command, done string) *cobra.Command {
+func (a orderVerbs) messageVerb(c *wire.Command, done string) *cobra.Command {
 	cmd := &cobra.Command{
 		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,

@@ -18,7 +18,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) snapshotCommand() *cobra.Command {
+func (a viewVerbs) snapshotCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "snapshot RUN",
 		Short: "Print the stored snapshot of a run",

@@ -13,6 +13,6 @@ func newSnapshotter(_ context.Context, p *process) (runnable, error) {
 	return snapshotter.New(snapshotter.Config{Health: p.health, Trial: p.trial("snapshotter")}, p.log, p.serviceLogger("snapshotter"))
 }
 
-func (a *app) snapshotterCommand() *cobra.Command {
+func (a hostVerbs) snapshotterCommand() *cobra.Command {
 	return a.serviceCommand("snapshotter", "Fold the log into snapshots of runs", func(*pflag.FlagSet) {}, newSnapshotter)
 }

@@ -10,7 +10,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) stateCommand() *cobra.Command {
+func (a viewVerbs) stateCommand() *cobra.Command {
 	var at string
 	cmd := &cobra.Command{
 		Use:   "state RUN",
@@ -30,7 +30,7 @@ add up to, read from the log. With --json it is whole.
 	return cmd
 }
 
-func (a *app) showState(ctx context.Context, ref, at string) error {
+func (a viewVerbs) showState(ctx context.Context, ref, at string) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err

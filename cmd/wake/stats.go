@@ -13,7 +13,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) statsCommand() *cobra.Command {
+func (a viewVerbs) statsCommand() *cobra.Command {
 	var q wire.StatsRequest
 	var since string
 	var by []string

@@ -13,7 +13,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) statusCommand() *cobra.Command {
+func (a viewVerbs) statusCommand() *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use:               "status RUN",

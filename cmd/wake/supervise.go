@@ -39,7 +39,7 @@ func superviseVerb(args []string, log *slog.Logger) (int, error) {
 
 // superviseCommand is the help of the verb, and what is said of its wrong use. It runs
 // without the command line's tree, see mainCode.
-func (a *app) superviseCommand() *cobra.Command {
+func (a hostVerbs) superviseCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "supervise -- VERB",
 		Short: "Run another verb as process 1 of a container, and start it again if it dies",

@@ -18,7 +18,7 @@ type tailOptions struct {
 	fresh bool
 }
 
-func (a *app) tailCommand() *cobra.Command {
+func (a viewVerbs) tailCommand() *cobra.Command {
 	var o tailOptions
 	cmd := &cobra.Command{
 		Use:   "tail [RUN]",
@@ -41,7 +41,7 @@ each event is one line, in the JSON form of the wire.
 	return cmd
 }
 
-func (a *app) tailEvents(cmd *cobra.Command, args []string, o tailOptions) error {
+func (a viewVerbs) tailEvents(cmd *cobra.Command, args []string, o tailOptions) error {
 	ctx := cmd.Context()
 	q := eventlog.Query{From: o.from}
 	for _, k := range o.kinds {
@@ -100,7 +100,7 @@ func (o tailOptions) wantsEvent(e eventlog.Entry) bool {
 // eventShower returns what shows the events of one run, or of all if runID is empty,
 // and what shows the rest in the end. Whole puts back the large fields of an
 // event.
-func (a *app) eventShower(runID string, whole func(*wire.Event) *wire.Event) (show func(eventlog.Entry) error, done func() error) {
+func (a viewVerbs) eventShower(runID string, whole func(*wire.Event) *wire.Event) (show func(eventlog.Entry) error, done func() error) {
 	switch {
 	case a.json:
 		return a.showJSON, func() error { return nil }
@@ -111,7 +111,7 @@ func (a *app) eventShower(runID string, whole func(*wire.Event) *wire.Event) (sh
 	return func(e eventlog.Entry) error { return s.showEvent(e.Pos, whole(e.Event)) }, s.close
 }
 
-func (a *app) showJSON(e eventlog.Entry) error {
+func (a viewVerbs) showJSON(e eventlog.Entry) error {
 	line, err := wire.EncodeJSON(e.Event)
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (a *app) showJSON(e eventlog.Entry) error {
 }
 
 // showSummary is for the events of many runs: one line each.
-func (a *app) showSummary(e eventlog.Entry) error {
+func (a viewVerbs) showSummary(e eventlog.Entry) error {
 	line := e.Time.Local().Format("15:04:05") + " " + padText(timeline.Line(e.RunID, runColumn), runColumn) + " " + timeline.Summary(e.Event)
 	if useColor(a.out) {
 		line = sgrText(lineColor(timeline.Class(e.Event)), line)

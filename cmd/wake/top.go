@@ -17,7 +17,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func (a *app) topCommand() *cobra.Command {
+func (a viewVerbs) topCommand() *cobra.Command {
 	var q wire.TopRequest
 	var since string
 	var every time.Duration
@@ -50,7 +50,7 @@ with --json, it is printed once.`,
 }
 
 // showTop prints the fleet, on a terminal again and again.
-func (a *app) showTop(ctx context.Context, q wire.TopRequest, every time.Duration) error {
+func (a viewVerbs) showTop(ctx context.Context, q wire.TopRequest, every time.Duration) error {
 	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ type upOptions struct {
 	demo     bool
 }
 
-func (a *app) upCommand() *cobra.Command {
+func (a hostVerbs) upCommand() *cobra.Command {
 	var o upOptions
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -76,7 +76,7 @@ runs. A second Ctrl-C ends at once, which loses nothing that was acknowledged.`,
 //	nats-server ◀─ connection ◀─ log ◀─ recorder, snapshotter, alerter, runner
 //
 // and stops them from right to left.
-func (a *app) runUp(ctx context.Context, o upOptions) error {
+func (a hostVerbs) runUp(ctx context.Context, o upOptions) error {
 	dir, err := filepath.Abs(a.server.DataDir)
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (o *upOptions) namedServices(alerts io.Writer) []namedService {
 
 // alertsOf returns where up prints alerts, or nil: programs read one value, and
 // the demo prints them in the end.
-func (a *app) alertsOf(o upOptions) io.Writer {
+func (a hostVerbs) alertsOf(o upOptions) io.Writer {
 	if a.json || o.demo {
 		return nil
 	}
@@ -159,7 +159,7 @@ func (a *app) inProcess(ctx context.Context, server *embedded) (*nats.Conn, erro
 
 // announceServer tells where the server is once the services answer, and where
 // clients find it.
-func (a *app) announceServer(ctx context.Context, p *process, url string, demo bool) error {
+func (a hostVerbs) announceServer(ctx context.Context, p *process, url string, demo bool) error {
 	if !p.awaitServices(ctx) {
 		return nil
 	}
@@ -176,7 +176,7 @@ func (a *app) announceServer(ctx context.Context, p *process, url string, demo b
 	return nil
 }
 
-func (a *app) printUp(url string) error {
+func (a hostVerbs) printUp(url string) error {
 	if a.json {
 		return a.printJSON(map[string]string{"url": url, "dataDir": a.server.DataDir})
 	}

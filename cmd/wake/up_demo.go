@@ -16,7 +16,7 @@ import (
 
 // runDemo runs the demo flow with its recorded agents, shows what becomes of it,
 // and tells what to try next. On a terminal everything then stays up.
-func (a *app) runDemo(ctx context.Context, p *process) error {
+func (a hostVerbs) runDemo(ctx context.Context, p *process) error {
 	runID, err := a.playDemo(ctx, p)
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func (a *app) runDemo(ctx context.Context, p *process) error {
 	return nil
 }
 
-func (a *app) playDemo(ctx context.Context, p *process) (runID string, err error) {
+func (a hostVerbs) playDemo(ctx context.Context, p *process) (runID string, err error) {
 	dir := filepath.Join(p.dir, "flow")
 	if err := os.RemoveAll(dir); err != nil { // of an older wake
 		return "", fmt.Errorf("demo: %w", err)
@@ -60,7 +60,7 @@ func (a *app) playDemo(ctx context.Context, p *process) (runID string, err error
 }
 
 // showResults prints what the services have made of a run.
-func (a *app) showResults(ctx context.Context, p *process, log *feed.Reader, runID string) error {
+func (a hostVerbs) showResults(ctx context.Context, p *process, log *feed.Reader, runID string) error {
 	if err := p.caughtUp(ctx); err != nil {
 		return err
 	}
@@ -78,10 +78,10 @@ func (a *app) showResults(ctx context.Context, p *process, log *feed.Reader, run
 
 // printText writes to a terminal or a log, where nobody could do anything about an
 // error.
-func (a *app) printText(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }
+func (a hostVerbs) printText(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }
 
 // nextCommands are commands that work as they are printed.
-func (a *app) nextCommands(runID string, up bool) []string {
+func (a hostVerbs) nextCommands(runID string, up bool) []string {
 	wake := "wake"
 	if filepath.Base(os.Args[0]) != os.Args[0] {
 		wake = os.Args[0] // as it was called: ./bin/wake

@@ -21,7 +21,7 @@ type verifyOptions struct {
 	stream bool
 }
 
-func (a *app) verifyCommand() *cobra.Command {
+func (a fileVerbs) verifyCommand() *cobra.Command {
 	var o verifyOptions
 	cmd := &cobra.Command{
 		Use:   "verify {RUN | --all}",
@@ -56,7 +56,7 @@ has.
 	return cmd
 }
 
-func (a *app) verifyRecord(ctx context.Context, run string, o verifyOptions) (err error) {
+func (a fileVerbs) verifyRecord(ctx context.Context, run string, o verifyOptions) (err error) {
 	if o.file == "" {
 		o.file = filepath.Join(a.server.DataDir, "recorder.db")
 	}
@@ -79,7 +79,7 @@ func (a *app) verifyRecord(ctx context.Context, run string, o verifyOptions) (er
 	return nil
 }
 
-func (a *app) verifyStore(ctx context.Context, store *recorder.Store, run string, o verifyOptions) (recorder.Verification, error) {
+func (a fileVerbs) verifyStore(ctx context.Context, store *recorder.Store, run string, o verifyOptions) (recorder.Verification, error) {
 	if !o.stream {
 		return store.Verify(ctx, run)
 	}
@@ -91,7 +91,7 @@ func (a *app) verifyStore(ctx context.Context, store *recorder.Store, run string
 	return store.VerifyAgainst(ctx, run, log)
 }
 
-func (a *app) printVerification(v recorder.Verification) error {
+func (a fileVerbs) printVerification(v recorder.Verification) error {
 	if a.json {
 		return a.printJSON(v)
 	}

@@ -765,7 +765,8 @@ func TestForksOfEndedRunAtOnce(t *testing.T) {
 		b.runner("r3", &scripted{say: echo})
 		<-time.After(time.Minute)
 		accepted, began := 0, 0
-		for _, p := range records(b.read(subjects.NoRun)) {
+		answers := b.read("run1")
+		for _, p := range records(answers) {
 			switch {
 			case p.Accepted:
 				accepted++
@@ -779,7 +780,7 @@ func TestForksOfEndedRunAtOnce(t *testing.T) {
 			}
 		}
 		if accepted != 1 || began != 1 {
-			t.Errorf("%d commands were accepted, %d forks began:\n%s", accepted, began, story(b.read(subjects.NoRun)))
+			t.Errorf("%d commands were accepted, %d forks began:\n%s", accepted, began, story(answers))
 		}
 	})
 }
