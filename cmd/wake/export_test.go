@@ -29,7 +29,7 @@ import (
 
 // exporting is a log with a run, and the command line on it.
 type exporting struct {
-	*app
+	fileVerbs
 	t   *testing.T
 	log *eventlog.Log
 	r   *feed.Reader
@@ -40,7 +40,7 @@ const exportedSession = "20bf7da2-c1ef-4225-bc6a-a37251588a16"
 
 func newExporting(t *testing.T) *exporting {
 	x := &exporting{t: t, log: logtest.Start(t)}
-	x.app = &app{out: &x.out, errOut: io.Discard, log: slog.New(slog.DiscardHandler), names: subjects.Default}
+	x.fileVerbs = fileVerbs{&app{out: &x.out, errOut: io.Discard, log: slog.New(slog.DiscardHandler), names: subjects.Default}}
 	logtest.Serve(t, x.log)
 	var err error
 	if x.r, err = x.readerOn(t.Context(), x.log.Conn()); err != nil {

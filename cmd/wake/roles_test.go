@@ -237,7 +237,8 @@ func lastStored(ts *testscript.TestScript) map[string]uint64 {
 // Who has no streams is told at once that the services, and what measures the server, need another role: the server would
 // refuse each of their questions, and they would wait for an answer.
 func TestServicesOfUsers(t *testing.T) {
-	script := `exec wake auth generate --dir keys
+	var script strings.Builder
+	script.WriteString(`exec wake auth generate --dir keys
 exec wake auth user guest --dir keys --role guest --run one
 exec nats-server -c nats.conf &server&
 waitfor file nats-url
@@ -246,17 +247,17 @@ capture port ':(\d+)$'
 env WAKE_NATS_URL=nats://127.0.0.1:$port
 env WAKE_DATA_DIR=$WORK/data
 exec wake init --wait 30s --creds keys/creds/init.creds
-`
+`)
 	for _, role := range []access.Role{access.Guest, access.Viewer, access.Operator, access.Ingest, access.Debugger} {
-		script += fmt.Sprintf("env WAKE_CREDS=$WORK/keys/creds/%s.creds\n", role)
+		fmt.Fprintf(&script, "env WAKE_CREDS=$WORK/keys/creds/%s.creds\n", role)
 		for _, service := range []string{"runner", "recorder", "snapshotter", "alerter"} {
-			script += fmt.Sprintf("atonce wake %s --wait 1h\ngrep 'user %s, who has no streams: wake %[1]s needs those of the role %[1]s' said\n", service, role)
+			fmt.Fprintf(&script, "atonce wake %s --wait 1h\ngrep 'user %s, who has no streams: wake %[1]s needs those of the role %[1]s' said\n", service, role)
 		}
-		script += "atonce wake bench --quick\ngrep 'wake bench makes streams of its own, which no role may' said\n"
+		script.WriteString("atonce wake bench --quick\ngrep 'wake bench makes streams of its own, which no role may' said\n")
 	}
-	script += "-- nats.conf --\nlisten: 127.0.0.1:-1\njetstream { store_dir: data }\ninclude keys/auth.conf\n"
+	script.WriteString("-- nats.conf --\nlisten: 127.0.0.1:-1\njetstream { store_dir: data }\ninclude keys/auth.conf\n")
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "services.txtar"), []byte(script), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "services.txtar"), []byte(script.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	p := scriptParams(dir)

@@ -235,7 +235,7 @@ func (w *writing) writeBelow(ctx context.Context, dir *os.File, n *node, path []
 	}
 	fd, err := unix.Openat(int(dir.Fd()), string(n.Name), openFolder, 0)
 	if err != nil {
-		return false, nil //nolint:nilerr // it went meanwhile
+		return false, nil // it went meanwhile
 	}
 	folder := os.NewFile(uintptr(fd), string(n.Name))
 	defer func() { _ = folder.Close() }()

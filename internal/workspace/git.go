@@ -101,8 +101,10 @@ func configProblem(section, key, value string) string {
 func isHarmless(section, key, value string) bool {
 	switch section {
 	case "core":
-		return slices.Contains([]string{"repositoryformatversion", "filemode", "bare", "ignorecase", "precomposeunicode", "symlinks", "autocrlf",
-			"eol", "safecrlf", "logallrefupdates", "quotepath", "abbrev"}, key)
+		return slices.Contains([]string{
+			"repositoryformatversion", "filemode", "bare", "ignorecase", "precomposeunicode", "symlinks", "autocrlf",
+			"eol", "safecrlf", "logallrefupdates", "quotepath", "abbrev",
+		}, key)
 	case "extensions":
 		return key == "objectformat" || key == "refstorage"
 	case "user", "author", "committer":
