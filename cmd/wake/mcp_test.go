@@ -46,7 +46,7 @@ func TestListenMCP(t *testing.T) {
 	}})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- a.listenMCP(ctx, server, "127.0.0.1:0", "secret") }()
+	go func() { ended <- (hostVerbs{a}).listenMCP(ctx, server, "127.0.0.1:0", "secret") }()
 	line := make([]byte, 200)
 	n, err := out.Read(line)
 	if err != nil {
