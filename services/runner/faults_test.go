@@ -755,6 +755,7 @@ func TestPersistTimeout(t *testing.T) {
 			}
 			say(&wire.TurnStart{})
 			b.server.Stop()
+			<-time.After(time.Millisecond) // the client learns of it: else what follows is taken as stored in time
 			asked := time.Now()
 			if !say(last) {
 				return
