@@ -95,9 +95,12 @@ type Config struct {
 	KeepFolders bool
 	// Private are folders that are no part of a run's, wherever they lie: the data directory.
 	Private []string
-	// MaxTrials is how many processes in a row may end while they take a run over, or while they execute a node of
-	// it that doesn't get on, until it is set aside. All runners have to agree on it. Default 3.
+	// MaxTrials is how many processes in a row may end while they take a run over until it is set aside. Default 3.
 	MaxTrials int
+	// NodeTrials is how many may end while they execute a node that doesn't get on, until its run is set aside. All runners
+	// have to agree on it. It is more, since a kill from outside nearly always hits a process that executes something, and
+	// the last trial waits for its process to have lived for a while. Default 9.
+	NodeTrials int
 }
 
 func (c *Config) setDefaults() error {
@@ -128,6 +131,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.MaxTrials <= 0 {
 		c.MaxTrials = 3
+	}
+	if c.NodeTrials <= 0 {
+		c.NodeTrials = 9
 	}
 	if c.WorkspaceGrace <= 0 {
 		c.WorkspaceGrace = time.Minute
@@ -278,7 +284,7 @@ func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
 	cfg, m, anchorEvery, self := r.cfg, r.metrics, f.maxAge/anchorParts, uuid.NewString()
 	owners := owner.New(owner.Config{
 		ID: cfg.ID, Workspaces: cfg.Workspaces, User: cfg.User, OfferAgain: cfg.OfferAgain, WorkspaceGrace: cfg.WorkspaceGrace,
-		Process: self, MaxTrials: cfg.MaxTrials,
+		Process: self, MaxTrials: cfg.MaxTrials, NodeTrials: cfg.NodeTrials,
 		AnchorEvery: anchorEvery, Draining: r.draining,
 		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Commands: r.commands, Queue: r.queue,
 		Registry: f.active, Capacity: r.capacity, Owned: r.owned, Kept: f.folders,
@@ -287,7 +293,7 @@ func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
 	workers := work.New(work.Config{
 		ID: cfg.ID, Home: cfg.Home, Workspaces: cfg.Workspaces, User: cfg.User, Providers: cfg.Providers, Fixtures: cfg.Fixtures, Ask: cfg.Ask, Secrets: cfg.Secrets,
 		PersistTimeout: cfg.PersistTimeout, DrainTimeout: cfg.DrainTimeout, AnchorEvery: anchorEvery, Draining: r.draining,
-		Process: self, MaxTrials: cfg.MaxTrials,
+		Process: self, NodeTrials: cfg.NodeTrials,
 		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Queue: r.queue, Sessions: f.sessions, Kept: f.folders, Private: append(slices.Clone(cfg.Private), cfg.Workspaces), Working: r.working,
 		Shelf: cfg.Shelf, LeaveAgents: cfg.LeaveAgents, Health: cfg.Health,
 		TakenOver: m.takenOver.WithLabelValues(ofNodes), Lost: m.lost.WithLabelValues(ofNodes),

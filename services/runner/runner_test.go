@@ -195,7 +195,8 @@ func (b *bench) background(f func(context.Context) error) (stop func()) {
 func (b *bench) runner(id string, p agent.Provider, edits ...func(*runner.Config)) (stop func()) {
 	b.t.Helper()
 	cfg := runner.Config{
-		ID: id, Workspaces: b.t.TempDir(),
+		NodeTrials: 3,
+		ID:         id, Workspaces: b.t.TempDir(),
 		Providers: map[string]agent.Provider{"claude": p},
 	}
 	for _, edit := range edits {

@@ -57,7 +57,7 @@ func (b *bench) process(id string, p agent.Provider, edits ...func(*runner.Confi
 	}
 	proc := &process{b: b, nc: nc, gate: g}
 	b.background(proc.unlessDead(log.Run))
-	cfg := runner.Config{ID: id, Workspaces: b.t.TempDir(), Providers: map[string]agent.Provider{"claude": p}}
+	cfg := runner.Config{ID: id, NodeTrials: 3, Workspaces: b.t.TempDir(), Providers: map[string]agent.Provider{"claude": p}}
 	for _, edit := range edits {
 		edit(&cfg)
 	}

@@ -31,7 +31,8 @@ type Config struct {
 	WorkspaceGrace time.Duration
 	AnchorEvery    time.Duration // 0: events don't age
 	Process        string        // a name that no other process has
-	MaxTrials      int           // how many processes a run, or a node of it, may end before it is set aside
+	MaxTrials      int           // how many processes may end while they take a run over before it is set aside
+	NodeTrials     int           // how many may end while they execute a node of it
 	Draining       <-chan struct{}
 
 	Log      *eventlog.Log

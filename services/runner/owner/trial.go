@@ -81,7 +81,7 @@ func (o *owner) setAside() *wire.Event {
 
 // isSuspect reports whether so many processes have claimed a node's execution, without anything to show for it, that it is
 // judged once its worker is gone: the last of them tried it alone, and has neither passed nor left in order.
-func (o *owner) isSuspect(n wire.NodeState) bool { return n.Trials >= o.cfg.MaxTrials }
+func (o *owner) isSuspect(n wire.NodeState) bool { return n.Trials >= o.cfg.NodeTrials }
 
 // judgeSuspects pauses the run for a node that has ended the processes that executed it.
 func (o *owner) judgeSuspects(ctx context.Context) error {

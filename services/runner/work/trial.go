@@ -29,7 +29,7 @@ type trial struct {
 // enterTrial reports whether the worker may claim the node. It may not if processes enough have ended at it, which is for
 // its owner to judge, or if another one is on trial here.
 func (w *worker) enterTrial() bool {
-	n, count, most := w.view.State.Nodes[w.offer.NodeID], 0, w.cfg.MaxTrials
+	n, count, most := w.view.State.Nodes[w.offer.NodeID], 0, w.cfg.NodeTrials
 	if count = n.Trials; n.Process != w.cfg.Process {
 		count++
 		if count > most {
@@ -69,7 +69,7 @@ func (l *nodeLog) passTrial(ctx context.Context, t *trial) {
 	t.leaveTrial()
 	ctx, cancel := tenure.Rest(ctx)
 	defer cancel()
-	err := l.enqueueEvent(ctx, &wire.Event{Payload: &wire.NodeTried{Trials: l.cfg.MaxTrials}})
+	err := l.enqueueEvent(ctx, &wire.Event{Payload: &wire.NodeTried{Trials: l.cfg.NodeTrials}})
 	if err != nil && !tenure.Over(err) {
 		l.cfg.Logger.Warn("not on record that the node ends no process", "run", l.offer.RunID, "node", l.offer.NodeID, "error", err)
 	}

@@ -37,7 +37,7 @@ type Config struct {
 	AnchorEvery    time.Duration // 0: events don't age
 	Draining       <-chan struct{}
 	Process        string // a name that no other process has
-	MaxTrials      int    // how many processes in a row a node may end before its run is set aside
+	NodeTrials     int    // how many processes in a row a node may end before its run is set aside
 
 	Log      *eventlog.Log
 	Logger   *slog.Logger
