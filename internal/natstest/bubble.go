@@ -35,7 +35,7 @@ func Bubble(t *testing.T, f func(*testing.T)) {
 		utime.Store(time.Now().UnixNano())
 		go func() {
 			defer close(done)
-			keepClock(stop)
+			keepClock(t.Name(), stop)
 		}()
 		t.Cleanup(func() {
 			<-time.After(time.Second) // the client looks every 100 ms whether a drain is over
@@ -59,8 +59,8 @@ var refs atomic.Int64 //nolint:gochecknoglobals // the server's
 //go:linkname utime github.com/nats-io/nats-server/v2/server/ats.utime
 var utime atomic.Int64 //nolint:gochecknoglobals // the server's
 
-// keepClock keeps the server's clock by the clock of the bubble.
-func keepClock(stop <-chan struct{}) {
+// keepClock keeps the server's clock by the clock of the bubble of a test.
+func keepClock(test string, stop <-chan struct{}) {
 	t := time.NewTicker(ats.TickInterval)
 	defer t.Stop()
 	end := time.Now().Add(maxBubbleTime)
@@ -69,7 +69,7 @@ func keepClock(stop <-chan struct{}) {
 		case <-t.C:
 			utime.Store(time.Now().UnixNano())
 			if time.Now().After(end) {
-				panic("natstest: " + maxBubbleTime.String() + " have passed in the bubble: what does the test wait for?")
+				panic("natstest: " + test + ": " + maxBubbleTime.String() + " have passed in the bubble: what does the test wait for?")
 			}
 		case <-stop:
 			return
