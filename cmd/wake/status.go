@@ -50,7 +50,7 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 		{"run", s.RunID},
 		{"flow", s.FlowName},
 		{"labels", labelsText(s.Labels)},
-		{"started by", s.By},
+		{"asked by", s.By},
 		{"status", statusText(s.Status, s.Result, s.Reason)},
 		{"error", s.Error},
 		{"waits for", s.WaitingFor},
