@@ -14,10 +14,13 @@ const underscore = '\ua7f7'
 // wholeLine is the text of a line and of its call, as it is in the full text.
 const wholeLine = `lines.text || E'\n' || lines.input || E'\n' || lines.output`
 
+// shownLine is what of it there is.
+const shownLine = `concat_ws(E'\n', nullif(lines.text, ''), nullif(lines.input, ''), nullif(lines.output, ''))`
+
 func postgresFinder() finder {
 	return finder{
 		tables: "lines", match: "wake_words(" + wholeLine + ") @@ to_tsquery('simple', %s)",
-		snippet: "left(" + wholeLine + ", 100000)", order: "lines.pos", query: tsQuery, excerpt: markedExcerpt,
+		snippet: "left(" + shownLine + ", 100000)", order: "lines.pos", query: tsQuery, excerpt: markedExcerpt,
 	}
 }
 
