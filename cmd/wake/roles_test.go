@@ -43,8 +43,8 @@ var untried = []string{"mcp", "decode", "verify", "bench", "up", "runner", "reco
 // aboutOneRun are the verbs of viewers that guests may use, too.
 var aboutOneRun = []string{"status", "log", "tail", "replay", "snapshot", "state", "diff", "alerts", "alerts backtest", "export", "record-fixtures", "bookmarks"}
 
-// may reports whether a role may use a verb: what [verbUsers] says.
-func may(role access.Role, verb string) bool {
+// roleMay reports whether a role may use a verb: what [verbUsers] says.
+func roleMay(role access.Role, verb string) bool {
 	switch user := verbUsers[verb]; {
 	case user == viewers && role == access.Guest:
 		return slices.Contains(aboutOneRun, verb)
@@ -116,7 +116,7 @@ func roleScript(t *testing.T, servers int) string {
 				continue
 			}
 			tried := "wake " + verb + " " + strings.ReplaceAll(verbArguments[verb], "ROLE", string(role))
-			if may(role, verb) {
+			if roleMay(role, verb) {
 				mays = append(mays, tried)
 				continue
 			}
@@ -150,8 +150,8 @@ func roleScript(t *testing.T, servers int) string {
 // refusals are the words by which the server and the services refuse a user.
 var refusals = regexp.MustCompile(`Permissions Violation|are for run |PERMISSION_DENIED`)
 
-// use runs a verb, and returns what it says against it, and the error of its end.
-func use(ts *testscript.TestScript, args []string) (string, error) {
+// useVerb runs a verb, and returns what it says against it, and the error of its end.
+func useVerb(ts *testscript.TestScript, args []string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	c := exec.CommandContext(ctx, args[0], args[1:]...)
@@ -183,7 +183,7 @@ func lookIn(path, program string) (string, error) {
 
 // mayUse runs a verb, which may fail for any reason but that its user may not.
 func mayUse(ts *testscript.TestScript, _ bool, args []string) {
-	said, err := use(ts, args)
+	said, err := useVerb(ts, args)
 	if refusals.MatchString(said) {
 		ts.Fatalf("%s: %v: %s", args, err, said)
 	}
@@ -193,7 +193,7 @@ func mayUse(ts *testscript.TestScript, _ bool, args []string) {
 // mayNotUse runs a verb that its user may not use: the user is told so, and nothing is stored meanwhile.
 func mayNotUse(ts *testscript.TestScript, _ bool, args []string) {
 	before := lastStored(ts)
-	said, err := use(ts, args)
+	said, err := useVerb(ts, args)
 	if err == nil || !refusals.MatchString(said) && !strings.Contains(said, "asks no question") { // which comes first
 		ts.Fatalf("%s: %v: %s", args, err, said)
 	}
@@ -234,7 +234,7 @@ func lastStored(ts *testscript.TestScript) map[string]uint64 {
 	return found
 }
 
-// Who has no streams is told at once that the services, and what measures the server, need another role: the server would
+// A user without streams is told at once that the services, and what measures the server, need another role: the server would
 // refuse each of their questions, and they would wait for an answer.
 func TestServicesOfUsers(t *testing.T) {
 	var script strings.Builder
@@ -263,7 +263,7 @@ exec wake init --wait 30s --creds keys/creds/init.creds
 	p := scriptParams(dir)
 	p.Cmds["atonce"] = func(ts *testscript.TestScript, _ bool, args []string) {
 		begun := time.Now()
-		said, err := use(ts, args)
+		said, err := useVerb(ts, args)
 		if err == nil || time.Since(begun) > 20*time.Second {
 			ts.Fatalf("%s: %v after %s: %s", args, err, time.Since(begun), said)
 		}
