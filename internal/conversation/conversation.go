@@ -105,6 +105,8 @@ func (c *Conversation) Apply(pos uint64, e *wire.Event) Step {
 		c.addWhole(pos, e, p, &s)
 	case *wire.AgentTool:
 		c.endCall(e, p, &s)
+	case *wire.AgentError:
+		c.endAttempt(p, th)
 	case *wire.UserMessage:
 		th.noteUserMessage(p, &s)
 	case *wire.CCMessage:
@@ -222,6 +224,15 @@ func (c *Conversation) assignMessage(pos uint64, e *wire.Event, s *Step) {
 	}
 	s.Message, s.Begins = pos, true
 	th.Message, th.Latest = pos, pos
+}
+
+// endAttempt ends what a failed try of a model call has said: the next try says it anew, in the same turn.
+func (c *Conversation) endAttempt(p *wire.AgentError, th *Thread) {
+	if p.Phase != "model" || p.Attempt == nil || th.Message == 0 {
+		return
+	}
+	th.Message = 0
+	c.Begun = c.Begun || th.Parent == ""
 }
 
 // TurnOf returns the turn that an event is of.

@@ -3,6 +3,7 @@ package eventlog
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -86,7 +87,7 @@ func (w *Writer) cutSecrets(e *wire.Event, text string, of piece) *wire.Event {
 		whole = w.held[at].text + whole
 		w.held = slices.Delete(slices.Clone(w.held), at, at+1)
 	}
-	end := len(whole) - secrets.Held(whole)
+	end := wordStart(whole, len(whole)-secrets.Held(whole))
 	clean, n := secrets.Text(whole[:end])
 	stored := e
 	if n > 0 || clean != text {
@@ -97,6 +98,24 @@ func (w *Writer) cutSecrets(e *wire.Event, text string, of piece) *wire.Event {
 		w.held = append(slices.Clip(w.held), heldText{of: of, text: whole[end:], last: stored})
 	}
 	return stored
+}
+
+// maxWord bounds how much more of a text is held so that no word is cut, in bytes.
+const maxWord = 64
+
+// wordStart returns where the word begins in which a text is to be cut.
+func wordStart(text string, cut int) int {
+	if cut == len(text) {
+		return cut
+	}
+	from := max(0, cut-maxWord)
+	if at := strings.LastIndexAny(text[from:cut], " \t\n"); at >= 0 {
+		return from + at + 1
+	}
+	if from == 0 {
+		return 0
+	}
+	return cut
 }
 
 // Prime takes an event that the log has already, and stores nothing: a program's journal

@@ -100,13 +100,13 @@ func TestRedactHeld(t *testing.T) {
 	say := func(stream, content string) *wire.Event {
 		return &wire.Event{Payload: &wire.ExecOutput{Stream: stream, Content: content}}
 	}
-	for _, e := range []*wire.Event{say("stdout", "a corre"), say("stderr", "b correct ho"), say("stdout", "ct."), say("stderr", "use.")} {
+	for _, e := range []*wire.Event{say("stdout", "a corre"), say("stderr", "b incorrect ho"), say("stdout", "ct."), say("stderr", "use.")} {
 		if err := w.Enqueue(t.Context(), e); err != nil {
 			t.Fatal(err)
 		}
 	}
 	appendTo(t, w, &wire.Event{Payload: &wire.ExecExit{}})
-	if got := p.deltas("r", "n"); got != "|out:a |err:b |out:correct.|err:correct house." {
+	if got := p.deltas("r", "n"); got != "|out:a |err:b |out:correct.|err:incorrect house." {
 		t.Errorf("%q", got)
 	}
 	if err := w.Enqueue(t.Context(), say("stdout", "corr")); err != nil {

@@ -23,19 +23,7 @@ type Conversation struct {
 	Turns   int
 
 	sessions map[string]bool // that lead to Session
-	hidden   []truncation
-}
-
-// truncation hides events of a node from readers.
-type truncation struct{ after, before uint64 } // seq
-
-func (c *Conversation) isHidden(seq uint64) bool {
-	for _, t := range c.hidden {
-		if seq > t.after && seq < t.before {
-			return true
-		}
-	}
-	return false
+	hidden   truncations
 }
 
 // Conversations finds those of a run, in the order in which the nodes began.
@@ -103,7 +91,7 @@ func Claude(w io.Writer, run Run, events Events, c Conversation) (Result, error)
 	r := Result{RunID: run.ID, Session: c.Session, Cwd: c.Cwd}
 	s := &session{out: bufio.NewWriter(w), run: run.ID, c: c, result: &r}
 	err := eachVisible(&r, events, func(e *eventlog.Entry) error {
-		if e.NodeID != c.Node || e.Event.Parent != "" || c.isHidden(e.Event.Seq) {
+		if e.NodeID != c.Node || e.Event.Parent != "" || c.hidden.hides(e.Event) {
 			return nil
 		}
 		return s.handleEvent(e.Event)

@@ -101,6 +101,27 @@ func eachStored(r *Result, events Events, f func(*eventlog.Entry) error) error {
 	return nil
 }
 
+// truncations hide events of a node from readers.
+type truncations []truncation
+
+type truncation struct{ after, before uint64 } // seq
+
+func (all truncations) hides(e *wire.Event) bool {
+	return slices.ContainsFunc(all, func(t truncation) bool { return e.Seq > t.after && e.Seq < t.before })
+}
+
+// truncationsOf are those of each node of a run.
+func truncationsOf(events Events) (map[string]truncations, error) {
+	all := map[string]truncations{}
+	err := eachVisible(&Result{}, events, func(e *eventlog.Entry) error {
+		if p, ok := e.Event.Payload.(*wire.LogTruncated); ok {
+			all[e.NodeID] = append(all[e.NodeID], truncation{p.AtSeq, e.Event.Seq})
+		}
+		return nil
+	})
+	return all, err
+}
+
 // lastEpochs has the epoch of each node's last claim, by which events of a writer
 // that had been replaced are told.
 type lastEpochs map[string]uint64

@@ -49,14 +49,19 @@ var (
 // OpenHarness writes the events that the agent observability specification
 // knows, one JSON object per line, as it spells them: runId is the execution of
 // the node there. Events of sub-agents that would begin or end the node's agent
-// a second time are left out, and so are types and fields that it doesn't know.
+// a second time are left out, and so are types and fields that it doesn't know, and what agents have taken
+// back: it has no word for that. The events are read twice.
 func OpenHarness(w io.Writer, run Run, events Events) (Result, error) {
 	out := bufio.NewWriter(w)
 	r := Result{RunID: run.ID}
+	back, err := truncationsOf(events)
+	if err != nil {
+		return r, err
+	}
 	var buf []byte
-	err := eachVisible(&r, events, func(e *eventlog.Entry) error {
+	err = eachVisible(&r, events, func(e *eventlog.Entry) error {
 		fields, known := openHarness[e.Event.Type()]
-		if !known || e.Event.Parent != "" && isOncePerExec(e.Event.Type()) {
+		if !known || e.Event.Parent != "" && isOncePerExec(e.Event.Type()) || back[e.NodeID].hides(e.Event) {
 			return nil
 		}
 		line, err := appendSpelled(buf[:0], e.Event, fields)

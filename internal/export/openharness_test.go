@@ -93,3 +93,22 @@ func TestTotals(t *testing.T) {
 		t.Errorf("%s", b.String())
 	}
 }
+
+// What was taken back, since the message was interrupted, isn't told: it is said anew.
+func TestTakenBack(t *testing.T) {
+	var b bytes.Buffer
+	h := newHistory(t)
+	text := func(s string) { h.add("a", "a#1", &wire.AgentTextDelta{Content: s, Block: 1}) }
+	h.add("a", "a#1", &wire.TurnStart{})
+	begun := h.entries[len(h.entries)-1].Event.Seq
+	text("The ans")
+	h.add("b", "b#1", &wire.AgentTextDelta{Content: "of b", Block: 1})
+	h.add("a", "a#1", &wire.LogTruncated{AtSeq: begun - 1})
+	text("The answer")
+	if _, err := export.OpenHarness(&b, h.run, h.events()); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.String(); strings.Count(got, "The ans") != 1 || !strings.Contains(got, "of b") {
+		t.Errorf("%s", got)
+	}
+}

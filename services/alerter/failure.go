@@ -20,6 +20,8 @@ type failures struct {
 	Attempts map[string]int `json:"attempts,omitempty"`
 	// Retries holds the calls of a model that fail again and again, by agent.
 	Retries map[string]retries `json:"retries,omitempty"`
+	// Node is the one whose error was told last: that its run fails because of it is no other failure.
+	Node string `json:"node,omitempty"`
 }
 
 // retries is a series of failed tries.
@@ -37,6 +39,9 @@ func (s failures) detect(in input) (failures, []finding, int64) {
 	switch p := in.Event.Payload.(type) {
 	case *wire.NodeScheduled:
 		s.Attempts = withKey(s.Attempts, in.Event.ExecID, p.Attempt)
+		if in.Event.Node() == s.Node {
+			s.Node = ""
+		}
 	case *wire.AgentError:
 		s, found = s.agentError(in, p)
 	case *wire.NodeError:
@@ -44,7 +49,7 @@ func (s failures) detect(in input) (failures, []finding, int64) {
 	case *wire.NodeComplete, *wire.NodeCancelled:
 		s = s.forgetExecution(in.Event.ExecID)
 	case *wire.FlowComplete:
-		found = runFailed(in, p)
+		found = s.runFailed(in, p)
 	case *wire.Usage, *wire.AgentTool, *wire.AgentComplete:
 		s.Retries = withoutKey(s.Retries, agentOf(in.Event)) // the model has answered
 	case *wire.TurnEnd:
@@ -84,6 +89,7 @@ func (s failures) agentError(in input, p *wire.AgentError) (failures, []finding)
 	if e.ExecID != "" {
 		s.Told = withKey(s.Told, e.ExecID, true)
 	}
+	s.Node = e.Node()
 	return s, []finding{f}
 }
 
@@ -118,6 +124,7 @@ func (s failures) nodeError(in input, p *wire.NodeError) (failures, []finding) {
 	if told || p.ErrorType == "cancelled" || policy.Continue || attempt < policy.MaxAttempts {
 		return s, nil
 	}
+	s.Node = node
 	text := timeline.Line(p.Error, maxMessage)
 	return s, []finding{{
 		Kind: kindError, Severity: wire.SeverityError, NodeID: node, ExecID: e.ExecID, Armed: in.Pos,
@@ -132,8 +139,8 @@ func (s failures) forgetExecution(exec string) failures {
 	return s
 }
 
-func runFailed(in input, p *wire.FlowComplete) []finding {
-	if p.Status != wire.FlowStatusFailed {
+func (s failures) runFailed(in input, p *wire.FlowComplete) []finding {
+	if p.Status != wire.FlowStatusFailed || p.FailedNode != "" && p.FailedNode == s.Node {
 		return nil
 	}
 	text := timeline.Line(p.Error, maxMessage)

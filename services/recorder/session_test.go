@@ -191,6 +191,22 @@ func TestC4Attempts(t *testing.T) {
 		})
 }
 
+// What a failed try has said is a message of its own.
+func TestTextsOfAttempts(t *testing.T) {
+	p := newTape(t)
+	p.agent("r1", "session-r1", "Do it.")
+	p.add("r1", "coder", "coder#1", &wire.TurnStart{})
+	for try := range int64(2) {
+		p.add("r1", "coder", "coder#1", &wire.AgentTextDelta{Content: "The answer", Block: int(try) + 1})
+		p.add("r1", "coder", "coder#1", &wire.AgentError{ErrorType: wire.ErrorOverloaded, Message: "529", Phase: "model", Attempt: new(try + 1), MaxAttempts: 3})
+	}
+	p.add("r1", "coder", "coder#1", &wire.AgentTextDelta{Content: "The answer is 42.", Block: 3})
+	p.add("r1", "coder", "coder#1", &wire.TurnEnd{})
+	wants(t, p.said(t, `SELECT turn, role, content FROM messages ORDER BY id`), []string{
+		"turn=0 role=user content=Do it.", "turn=1 role=assistant content=The answer", "turn=1 role=assistant content=The answer", "turn=1 role=assistant content=The answer is 42.",
+	})
+}
+
 // C5 and C7: messages are searched; who resumes finds the last message once.
 func TestC7Resume(t *testing.T) {
 	p := newTape(t)

@@ -52,7 +52,9 @@ func (n *Normalizer) readAssistant(m wire.Raw) bool {
 // one, and takes the usage of its line.
 func (n *Normalizer) enterMessage(t *thread, id, model string, message wire.Raw) {
 	if t.usage == nil || t.message != id {
+		early := t.takeEarly()
 		n.newMessage(t, id, model)
+		t.blocks = early
 	}
 	n.turnStart(t)
 	t.produced = true
@@ -60,6 +62,24 @@ func (n *Normalizer) enterMessage(t *thread, id, model string, message wire.Raw)
 	if stop := stringAt(message, "stop_reason"); stop != "" {
 		t.usage.stop = stop
 	}
+}
+
+// takeEarly takes the blocks that were streamed without a message_start and have no whole block yet: they
+// are of the message whose line follows.
+func (t *thread) takeEarly() []*block {
+	if t.streamed {
+		return nil
+	}
+	var early, old []*block
+	for _, b := range t.blocks {
+		if b.matched {
+			old = append(old, b)
+		} else {
+			early = append(early, b)
+		}
+	}
+	t.blocks = old
+	return early
 }
 
 func (n *Normalizer) readBlock(t *thread, b wire.Raw) {

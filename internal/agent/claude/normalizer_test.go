@@ -3,6 +3,7 @@ package claude_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -337,6 +338,28 @@ func TestBlocks(t *testing.T) {
 	} {
 		got := said(run(t, claude.NormalizerOptions{Blocks: blocks}, claude.Exit{}, lines...))
 		if diff := cmp.Diff(want, got[3:len(got)-3]); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", blocks, diff)
+		}
+	}
+}
+
+// What comes in pieces without a message_start is told once.
+func TestPiecesWithoutMessage(t *testing.T) {
+	lines := []string{initLine}
+	for i, text := range []string{"AB", "CD"} {
+		lines = append(lines,
+			streamed("", `{"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}`),
+			streamed("", fmt.Sprintf(`{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":%q}}`, text)),
+			streamed("", `{"type":"content_block_stop","index":0}`),
+			message(fmt.Sprintf("m%d", i+1), "", textOf(text)),
+		)
+	}
+	for blocks, want := range map[agent.Blocks][]string{
+		agent.BlocksFallback: {`agent:text:delta #1 "AB"`, "usage m1 1/2", "turn:start 2", `agent:text:delta #2 "CD"`, "usage m2 1/2"},
+		agent.BlocksAlways:   {`agent:text:delta #1 "AB"`, `agent:text #1 "AB"`, "usage m1 1/2", "turn:start 2", `agent:text:delta #2 "CD"`, `agent:text #2 "CD"`, "usage m2 1/2"},
+	} {
+		got := said(run(t, claude.NormalizerOptions{Blocks: blocks}, claude.Exit{}, append(slices.Clone(lines), success)...))
+		if diff := cmp.Diff(want, got[3:len(got)-2]); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", blocks, diff)
 		}
 	}

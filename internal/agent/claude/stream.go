@@ -149,8 +149,12 @@ func (n *Normalizer) turnStart(t *thread) {
 
 func (n *Normalizer) blockStart(t *thread, event wire.Raw) bool {
 	content := event.Get("content_block")
+	index := int(integerAt(event, "index"))
+	if !t.streamed && slices.ContainsFunc(t.blocks, func(b *block) bool { return b.index == index }) {
+		n.newMessage(t, "", t.model) // without a message_start
+	}
 	n.turnStart(t)
-	b := &block{index: int(integerAt(event, "index")), kind: stringAt(content, "type"), call: content}
+	b := &block{index: index, kind: stringAt(content, "type"), call: content}
 	t.blocks = append(t.blocks, b)
 	switch b.kind {
 	case "text":
@@ -249,7 +253,7 @@ func (n *Normalizer) messageDelta(t *thread, event wire.Raw) {
 	}
 	t.usage.takeNumbers(event.Get("usage"))
 	t.usage.stop = stringAt(event, "delta", "stop_reason")
-	if t.begun {
+	if t.begun && t.message != "" {
 		t.produced = true
 		n.flushUsage(t)
 	}

@@ -304,6 +304,7 @@ func (w *writer) recordError(r *runRow, n *nodeRow, pos uint64, e *wire.Event, p
 	if err != nil || session == "" {
 		return err
 	}
+	w.followEvent(r, n, pos, e)
 	context := p.ErrorType
 	switch {
 	case p.ErrorType == wire.ErrorMaxTurns:
