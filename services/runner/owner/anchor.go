@@ -10,13 +10,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// anchors says when the run and its nodes were last claimed so that they don't
-// age out of the stream.
-type anchors struct {
-	begun time.Time
-	at    map[string]time.Time // by node
-}
-
 func newAnchors() anchors { return anchors{begun: time.Now(), at: map[string]time.Time{}} }
 
 func (a anchors) isDue(node string, every time.Duration) bool {

@@ -221,3 +221,5 @@ func (o *owner) forkWithoutFolder(ctx context.Context, problem error, parent *wi
 	}
 	return o.withoutFolder(ctx, problem, events)
 }
+
+func (c *Config) newForks() forks { return forks{c.Log, c.Runs, c.Queue} }

@@ -8,15 +8,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// offerState says when an execution was last offered, and how long to wait until it
-// is offered again. That grows: while no runner has room, the queue must not.
-type offerState struct {
-	exec  string
-	at    time.Time
-	wait  time.Duration
-	begun bool // a worker has taken it since then
-}
-
 // maxOfferAgain is how much longer than Config.OfferAgain that wait may become.
 const maxOfferAgain = 32
 
@@ -96,3 +87,7 @@ func (o *owner) offerNode(ctx context.Context, node string, n wire.NodeState) er
 	o.offered[node] = last
 	return nil
 }
+
+// isSuspect reports whether so many processes have claimed a node's execution, without anything to show for it, that it is
+// judged once its worker is gone: the last of them tried it alone, and has neither passed nor left in order.
+func (o *owner) isSuspect(n wire.NodeState) bool { return n.Trials >= o.cfg.NodeTrials }

@@ -2,20 +2,13 @@ package owner
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
-
-	"go.opentelemetry.io/otel/trace"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/lease"
-	"code.wake.dev/wake/internal/tracing"
 	"code.wake.dev/wake/pkg/wire"
-	"code.wake.dev/wake/services/runner/internal/command"
 	"code.wake.dev/wake/services/runner/internal/registry"
-	"code.wake.dev/wake/services/runner/internal/tenure"
 	"code.wake.dev/wake/services/runner/internal/view"
 )
 
@@ -46,290 +39,41 @@ type owner struct {
 	trial    trial
 }
 
-var errDrained = errors.New("the runner is ending")
-
-// ownRun owns the run until it has ended, ctx ends, or somebody else owns it. Once
-// the run has begun, an owner that fails, be it that the object store was away,
-// begins again with what the log says.
-func (o *owner) ownRun(ctx context.Context) error {
-	if !o.cfg.Owned.Enter(o.runID) {
-		return o.judgeHeld(ctx)
+func (o *owner) appendEvents(ctx context.Context, events []*wire.Event) error {
+	now := time.Now().UnixMilli()
+	for _, e := range events {
+		e.Timestamp = now
 	}
-	defer o.cfg.Owned.Leave(o.runID)
-	for pause := tenure.FirstPause; ; pause = min(2*pause, tenure.LastPause) {
-		err := o.run(ctx)
-		switch {
-		case err == nil, ctx.Err() != nil, !o.begun:
-			return err
-		case errors.Is(err, errDrained):
-			o.cfg.Queue.HandOver(ctx, o.runID)
-			return nil
-		case errors.Is(err, lease.ErrHeld):
-			return nil
-		}
-		if tenure.Over(err) {
-			o.cfg.Lost.Inc()
-		}
-		o.cfg.Logger.Error("run has lost its owner", "run", o.runID, "error", err)
-		select {
-		case <-time.After(pause):
-		case <-o.cfg.Draining: // the runner that sweeps next finds it
-			return nil
-		case <-ctx.Done():
-		}
-	}
-}
-
-// reportBegun says once that the log has what the request asked for.
-func (o *owner) reportBegun() {
-	if !o.begun {
-		o.begun = true
-		o.onBegin()
-	}
-}
-
-// judgeHeld looks whether a request for a run that has an owner is needless. It isn't
-// before the run has begun: then its owner may still fail to.
-func (o *owner) judgeHeld(ctx context.Context) error {
-	v, err := o.cfg.Runs.Open(ctx, o.runID)
+	pos, err := o.writer.Append(ctx, events...)
 	if err != nil {
 		return err
 	}
-	v.Close()
-	_, registered := o.cfg.Registry.Get(o.runID)
-	switch {
-	case v.State.Status == wire.RunIdle && o.canStartRun(),
-		v.State.Status != wire.RunIdle && !view.Over(v.State) && !registered: // nobody else would find it
-		return lease.ErrHeld
-	}
-	o.reportBegun()
+	o.written = pos
 	return nil
 }
 
-// canStartRun reports whether the request says what a new run is to do.
-func (o *owner) canStartRun() bool { return o.def != nil || o.request.Fork != nil }
-
-// lastOwner is who may still act for a run by what the log says, and by what its
-// last owner left.
-func lastOwner(s *wire.State, reg registry.Registration) string {
-	n := s.Nodes[wire.RunNode]
-	if s.Status == wire.RunIdle || n.Epoch == reg.Released || view.Over(s) && reg.Run == "" {
-		return "" // a claim alone begins nothing, and an end that is no longer registered leaves nothing to do
-	}
-	return n.Runner
+// trial is the taking over of a run, until its owner has decided for it the first time. The count of
+// trials stands in the run's registration before anything is done, so that it survives the process. A run
+// that has been tried before is tried alone: if that ends the process, the run has done it, and not one of
+// those that the same runner took over at the same time.
+type trial struct {
+	count int // this one and those before it that weren't passed
+	last  registry.Registration
+	leave func() // others may be tried alone; nil: this one isn't
 }
 
-func (o *owner) run(ctx context.Context) (err error) {
-	// Looking before claiming saves a claim for a request that came twice.
-	if o.view, err = o.cfg.Runs.Open(ctx, o.runID); err != nil {
-		return err
-	}
-	defer o.view.Close()
-	reg, registered := o.cfg.Registry.Get(o.runID)
-	if view.Over(o.view.State) && !registered {
-		if asked, err := o.isAsked(ctx); err != nil || !asked {
-			o.reportBegun()
-			return err
-		}
-	}
-	o.lease, err = o.cfg.Leases.Acquire(ctx, o.cfg.subjectNames().LeaseKey(o.runID, wire.RunNode), lastOwner(o.view.State, reg))
-	if errors.Is(err, lease.ErrHeld) && !o.begun {
-		return o.judgeHeld(ctx)
-	}
-	if err != nil {
-		return err
-	}
-	defer tenure.Release(ctx, o.lease, o.cfg.Logger.With("run", o.runID))
-	if err := o.foldPresent(ctx); err != nil {
-		return err
-	}
-	asked, err := o.isAsked(ctx)
-	switch s := o.view.State; {
-	case err != nil:
-		return err
-	case view.Over(s) && !asked:
-		return o.finishRun(ctx)
-	case s.Status == wire.RunIdle && !o.canStartRun():
-		return ErrNothing
-	case s.Status == wire.RunIdle:
-		if err := o.cfg.Capacity.RoomForRun(ctx); err != nil {
-			return err
-		}
-	}
-	return o.takeRun(ctx)
+// offerState says when an execution was last offered, and how long to wait until it
+// is offered again. That grows: while no runner has room, the queue must not.
+type offerState struct {
+	exec  string
+	at    time.Time
+	wait  time.Duration
+	begun bool // a worker has taken it since then
 }
 
-// foldPresent folds what the former owner wrote up to the moment.
-func (o *owner) foldPresent(ctx context.Context) error {
-	last, found, err := o.cfg.Log.Last(ctx, o.runID, wire.RunNode)
-	if err != nil || !found {
-		return err
-	}
-	return o.view.CatchUp(ctx, last.Pos)
-}
-
-// takeRun claims the run, begins it or goes on with it, and schedules it. The run is
-// registered first: from then on it is found by runners that look for runs without
-// an owner.
-func (o *owner) takeRun(ctx context.Context) error {
-	taking, span := o.takeSpan(ctx)
-	defer span.End()
-	defer o.leaveTrial()
-	if err := o.claimRun(taking); err != nil {
-		tracing.Fail(span, err)
-		return err
-	}
-	defer o.closeWriter(ctx)
-	over, err := o.goOn(taking)
-	tracing.Fail(span, err)
-	if err != nil || over {
-		return err
-	}
-	o.reportBegun()
-	span.End()
-	return o.scheduleRun(taking)
-}
-
-// takeSpan starts the span of taking a run, which ends when it has begun or goes on.
-func (o *owner) takeSpan(ctx context.Context) (context.Context, trace.Span) {
-	t := o.cfg.Log.Tracer()
-	if o.queued {
-		names := o.cfg.subjectNames()
-		return tracing.Process(ctx, t, tracing.Destination(names.Prefix(), names.QueueRun()), tracing.Run(o.runID))
-	}
-	return t.Start(ctx, tracing.RunTakenOver, trace.WithAttributes(tracing.Run(o.runID)))
-}
-
-// claimRun registers the run and makes the owner its writer.
-func (o *owner) claimRun(ctx context.Context) error {
-	if err := o.registerRun(ctx); err != nil {
-		return err
-	}
-	if !o.lease.Valid() { // reading took long: don't fence the owner that holds it now
-		return tenure.ErrLeaseLost
-	}
-	before := o.view.State.Nodes[wire.RunNode]
-	o.before = before.Epoch
-	claim := eventlog.Claim{Runner: o.cfg.ID, MinEpoch: o.lease.Revision(), AtSeq: before.Seq}
-	writer, err := o.cfg.Log.Claim(ctx, o.runID, wire.RunNode, claim)
-	if err != nil {
-		return err
-	}
-	o.writer = writer
-	return nil
-}
-
-// goOn begins the run, or goes on with it, as soon as it has been folded up to the
-// claim. It reports whether the run is over.
-func (o *owner) goOn(ctx context.Context) (ended bool, err error) {
-	_, o.written = o.writer.Last()
-	if err := o.view.Wait(ctx, o.written); err != nil {
-		return false, err
-	}
-	other := o.before != o.epoch
-	o.epoch = o.writer.Epoch()
-	switch s := o.view.State; {
-	case s.Imported != "":
-		return true, o.finishRun(ctx)
-	case view.Ended(s.Status):
-		return o.answerEnded(ctx)
-	case s.Status == wire.RunIdle:
-		return false, o.startRun(ctx)
-	default:
-		return false, o.takeOver(ctx, other)
-	}
-}
-
-// startRun begins a new run.
-func (o *owner) startRun(ctx context.Context) error {
-	if o.request.Fork != nil {
-		return o.startFork(ctx)
-	}
-	if o.def == nil {
-		return ErrNothing
-	}
-	begin := flow.Start(o.def, o.request)
-	if problem, err := o.ownSecrets(); err != nil {
-		return err
-	} else if problem != "" {
-		o.cfg.Logger.Error("run not begun: its flow has a secret in it", "run", o.runID)
-		return o.appendEvents(ctx, append(begin, &wire.Event{Payload: &wire.FlowComplete{
-			FlowName: o.def.Name, Status: wire.FlowStatusFailed, Error: problem,
-		}}))
-	}
-	workspace, err := o.request.Workspace, error(nil)
-	if at := o.request.WorkspaceAt; at == "" || at == o.cfg.ID {
-		workspace, err = o.cfg.newFolders().createFolder(o.runID, workspace)
-	}
-	if err != nil {
-		return o.withoutFolder(ctx, err, begin)
-	}
-	request := o.request
-	request.Workspace = workspace
-	events := flow.Start(o.def, request)
-	switch unawaited, err := o.isAbandoned(ctx); {
-	case err != nil:
-		return err
-	case unawaited:
-		events = append(events, &wire.Event{Payload: &wire.FlowAborted{Reason: "nobody waits for it any more"}})
-	}
-	return o.appendEvents(ctx, events)
-}
-
-// takeOver goes on with a run that has begun. One that was running is resumed on
-// record, unless it is this owner itself that begins again. Agents that are at
-// work with other runners go on undisturbed; the others are told by it how.
-func (o *owner) takeOver(ctx context.Context, other bool) (err error) {
-	s := o.view.State
-	if o.def, err = flow.FromRaw(s.Definition); err != nil {
-		return fmt.Errorf("definition of run %s: %w", o.runID, err)
-	}
-	o.cfg.Logger.Info("run taken over", "run", o.runID, "status", s.Status)
-	if other {
-		o.cfg.TakenOver.Inc()
-	}
-	if !other || s.Status != wire.RunRunning {
-		return nil
-	}
-	events := []*wire.Event{{Payload: &wire.FlowResumed{Strategy: command.StrategyCrash}}}
-	if o.trial.hasFailed(o.cfg.MaxTrials) {
-		events = append(events, o.setAside())
-	}
-	return o.appendEvents(ctx, events)
-}
-
-// finishRun leaves nothing behind of a run that has ended: children that nobody
-// wants are told, and nobody looks for the run any more.
-func (o *owner) finishRun(ctx context.Context) error {
-	kids := newChildren(o)
-	defer kids.close()
-	if err := kids.abortLeft(ctx); err != nil {
-		return err
-	}
-	if err := o.deregisterRun(ctx); err != nil {
-		return err
-	}
-	o.reportBegun()
-	return nil
-}
-
-// giveUp says that the owner doesn't act any more, for those who come when its
-// lease has been forgotten.
-func (o *owner) giveUp(ctx context.Context) error {
-	wait, cancel := context.WithTimeout(ctx, tenure.GiveBack)
-	defer cancel()
-	if o.cfg.Log.Conn().IsConnected() {
-		if err := o.putRegistration(wait, o.epoch); err != nil {
-			o.cfg.Logger.Warn("run not given back, it is taken over all the same", "run", o.runID, "error", err)
-		}
-	}
-	return errDrained
-}
-
-func (o *owner) closeWriter(ctx context.Context) {
-	ctx, cancel := tenure.Rest(ctx)
-	defer cancel()
-	if err := o.writer.Close(ctx); err != nil && !errors.Is(err, eventlog.ErrFenced) {
-		o.cfg.Logger.Warn("events of the run not flushed", "run", o.runID, "error", err)
-	}
+// anchors says when the run and its nodes were last claimed so that they don't
+// age out of the stream.
+type anchors struct {
+	begun time.Time
+	at    map[string]time.Time // by node
 }

@@ -20,8 +20,6 @@ type folder struct {
 	gone   time.Time // since when neither that runner nor the folder is there; zero: one is
 }
 
-const poolPrefix = "at-"
-
 // folderAttempts is how many owners may try to make the folder of a new run. The
 // pauses between them double, from tenure.FirstPause on: they take half a minute together.
 const folderAttempts = 6

@@ -7,7 +7,6 @@ import (
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/flow"
-	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/tenure"
 	"code.wake.dev/wake/services/runner/internal/view"
 )
@@ -139,17 +138,4 @@ func (o *owner) decideNext(ctx context.Context) (wake int64, err error) {
 			return now, nil
 		}
 	}
-}
-
-func (o *owner) appendEvents(ctx context.Context, events []*wire.Event) error {
-	now := time.Now().UnixMilli()
-	for _, e := range events {
-		e.Timestamp = now
-	}
-	pos, err := o.writer.Append(ctx, events...)
-	if err != nil {
-		return err
-	}
-	o.written = pos
-	return nil
 }

@@ -12,16 +12,6 @@ import (
 	"code.wake.dev/wake/services/runner/internal/tenure"
 )
 
-// trial is the taking over of a run, until its owner has decided for it the first time. The count of
-// trials stands in the run's registration before anything is done, so that it survives the process. A run
-// that has been tried before is tried alone: if that ends the process, the run has done it, and not one of
-// those that the same runner took over at the same time.
-type trial struct {
-	count int // this one and those before it that weren't passed
-	last  registry.Registration
-	leave func() // others may be tried alone; nil: this one isn't
-}
-
 // tryOut begins the trial of a run that another process has left without giving it back.
 func (o *owner) tryOut(ctx context.Context, reg registry.Registration) error {
 	o.trial.count = 0
@@ -78,10 +68,6 @@ func (o *owner) setAside() *wire.Event {
 			o.trial.count-1, o.trial.last.Runner, time.UnixMilli(o.trial.last.Since).UTC().Format(time.RFC3339), o.runID),
 	}}
 }
-
-// isSuspect reports whether so many processes have claimed a node's execution, without anything to show for it, that it is
-// judged once its worker is gone: the last of them tried it alone, and has neither passed nor left in order.
-func (o *owner) isSuspect(n wire.NodeState) bool { return n.Trials >= o.cfg.NodeTrials }
 
 // judgeSuspects pauses the run for a node that has ended the processes that executed it.
 func (o *owner) judgeSuspects(ctx context.Context) error {

@@ -253,17 +253,6 @@ func (d *drive) mayBegin(ctx context.Context) error {
 	return nil
 }
 
-// isBeginning reports whether the agent begins something once e has been taken.
-func isBeginning(e *wire.Event) bool {
-	switch p := e.Payload.(type) {
-	case *wire.ToolIntent:
-		return true
-	case *wire.ToolState:
-		return p.To == wire.ToolExecuting
-	}
-	return false
-}
-
 // storeStart stores agent:start, and what is to be stored with it. It comes first:
 // the session is stored before the agent gets its prompt, so that a crash from
 // then on can go on with it.
@@ -289,14 +278,6 @@ func (d *drive) storeStart(ctx context.Context, e *wire.Event, p *wire.AgentStar
 		d.watchFiles(ctx, &wire.Event{Payload: &wire.AgentTool{ToolInput: input}})
 	}
 	return nil
-}
-
-func isTerminal(e *wire.Event) bool {
-	switch e.Payload.(type) {
-	case *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
-		return true
-	}
-	return false
 }
 
 // interruptAgent has the agent come to a safe point when it is told to, and ends one

@@ -1,18 +1,12 @@
 package work
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"code.wake.dev/wake/internal/flow"
-	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
-	"code.wake.dev/wake/services/runner/internal/tenure"
 )
 
 // execution is one execution of a node, by a worker that has claimed it.
@@ -39,41 +33,6 @@ type execution struct {
 	output  wire.Raw // what there is of a command that fails
 }
 
-// attemptNode does the work of the node and returns the events that end it. Of an
-// execution that has begun it is a continuation, without a second node:start.
-func (x *execution) attemptNode(ctx context.Context, missing error, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
-	n := x.entry
-	again := n.Started != 0
-	var unusable *failure
-	if err := x.openWorkdir(ctx); err != nil && !errors.As(err, &unusable) {
-		return nil, err
-	}
-	if x.isHalted() && !x.isHoldOnly() && !x.isKept() {
-		return nil, errHalted
-	}
-	if !again {
-		start := &wire.NodeStart{NodeType: string(x.node.Type), Attempt: n.Attempt, Iteration: n.Iteration, Input: n.Input}
-		begin, noteKept := x.keepFolder(ctx, &wire.Event{Payload: start})
-		if err := x.log.appendEvents(ctx, begin...); err != nil {
-			return nil, err
-		}
-		noteKept()
-	}
-	switch {
-	case missing != nil:
-		return nil, &failure{message: fmt.Sprintf("input of the node: %v", missing), kind: wire.ErrorStartFailed}
-	case unusable != nil:
-		return nil, unusable
-	case x.node.Type == flow.TypeAgent:
-		events, err := x.runAgent(ctx, messages)
-		return x.runAudits(ctx, events, err)
-	case x.node.Type == flow.TypeExec:
-		events, err := x.runCommand(ctx)
-		return x.runAudits(ctx, events, err)
-	}
-	return nil, &failure{message: fmt.Sprintf("a worker can't execute a node of type %q", x.node.Type), kind: wire.ErrorStartFailed}
-}
-
 // isHoldOnly reports whether only the open calls of the execution are to be dealt
 // with.
 func (x *execution) isHoldOnly() bool { return x.entry.Resume != nil && x.entry.Resume.Hold }
@@ -85,26 +44,6 @@ func (x *execution) isHalted() bool { return x.halt.isTold() || x.cfg.isDraining
 // have said.
 func (x *execution) isKept() bool { return x.cfg.isKept(x.offer) }
 
-// endHalted ends an execution that is to begin nothing. If the runner ends, the keeper of an earlier worker stays.
-func (x *execution) endHalted() error {
-	paused := x.halt.isTold() && x.halt.reason != run.CauseShutdown
-	if paused || !x.hold.canLeave() || !x.hold.inherited {
-		return errHalted
-	}
-	x.hold.leaveKeeper()
-	return errLeft
-}
-
-// leaveForced leaves the processes to their keeper if ctx, that of the work, has ended only since the runner's time to
-// drain is over. It reports whether they are left.
-func (x *execution) leaveForced(ctx context.Context) bool {
-	if context.Cause(ctx) != context.Canceled || !x.hold.canLeave() { //nolint:errorlint // a cause that wraps it is another one
-		return false
-	}
-	x.hold.leaveKeeper()
-	return true
-}
-
 // timeLimit returns how long the execution may take; 0 is no limit.
 func (x *execution) timeLimit() time.Duration {
 	if x.node.Policy == nil {
@@ -112,78 +51,6 @@ func (x *execution) timeLimit() time.Duration {
 	}
 	return time.Duration(x.node.Policy.TimeoutMs) * time.Millisecond
 }
-
-// recordEnd records the end of the execution: its last events and its outcome in one
-// commit. What had an outcome before it was interrupted keeps it; what was
-// interrupted has none and stays open.
-func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.Event, err error) error {
-	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(tenure.GiveBack, x.cfg.PersistTimeout))
-	defer cancel()
-	switch {
-	case tenure.Over(cause):
-		return cause // somebody else may be at work: write nothing
-	case tenure.Over(err):
-		return err
-	case errors.Is(err, errLeft):
-		events = nil // its processes live on
-	case err == nil && slices.ContainsFunc(events, isOutcome), errors.Is(err, errHalted):
-	case errors.Is(cause, errWithdrawn):
-		if x.begun && !slices.ContainsFunc(events, isTerminal) {
-			events = append(events, &wire.Event{Payload: &wire.AgentAborted{Reason: "cancelled"}})
-		}
-	case ctx.Err() != nil: // the time to come to a safe point is over
-		if x.begun && !slices.ContainsFunc(events, isTerminal) {
-			events = append(events, &wire.Event{Payload: &wire.AgentPaused{Reason: run.CauseForced}})
-		}
-	case errors.Is(cause, errTimeLimit):
-		events = append(events, x.errorEvent(fmt.Sprintf("time limit of %s exceeded", x.timeLimit()), wire.ErrorTimeout))
-	case err != nil:
-		var failure *failure
-		if !errors.As(err, &failure) {
-			return err
-		}
-		events = append(events, x.errorEvent(failure.message, failure.kind))
-	}
-	if failed := x.log.storageFailure(); failed != nil {
-		events = append([]*wire.Event{failed}, events...)
-	}
-	if len(events) > 0 {
-		whole, noteKept := x.keepFolder(final, events...)
-		err := x.log.appendEvents(final, whole...)
-		if errors.As(err, new(*wire.FieldError)) {
-			err = x.log.appendEvents(final, x.setEndAside(final, events, err))
-		}
-		if err != nil {
-			return err
-		}
-		noteKept()
-	}
-	return x.log.writer.Close(final)
-}
-
-// setEndAside sets the end of an execution aside that can't be stored, and returns
-// another: without one the agent would be started again, for ever.
-func (x *execution) setEndAside(ctx context.Context, events []*wire.Event, reason error) *wire.Event {
-	for _, e := range events {
-		x.log.setAside(ctx, e, reason)
-	}
-	end := &wire.NodeError{Error: "its end can't be stored: " + reason.Error(), ErrorType: wire.ErrorException}
-	return &wire.Event{Payload: end}
-}
-
-// isOutcome reports whether e ends an execution.
-func isOutcome(e *wire.Event) bool {
-	switch e.Payload.(type) {
-	case *wire.NodeComplete, *wire.NodeError:
-		return true
-	}
-	return false
-}
-
-// failure is an outcome of a node, as opposed to a fault of the worker.
-type failure struct{ message, kind string }
-
-func (f *failure) Error() string { return f.message }
 
 func (x *execution) errorEvent(message, kind string) *wire.Event {
 	return &wire.Event{Payload: &wire.NodeError{

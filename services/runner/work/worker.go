@@ -35,18 +35,6 @@ type worker struct {
 	view   *view.View // belongs to the watch while it runs
 }
 
-var (
-	// errWithdrawn ends an execution that the owner has cancelled.
-	errWithdrawn = errors.New("withdrawn by the owner")
-	// errTimeLimit ends an execution that takes too long.
-	errTimeLimit = errors.New("time limit of the node")
-	// errLeft ends a worker whose processes live on, for one that comes back.
-	errLeft = errors.New("left to its keeper")
-	// errHalted ends an execution before it has begun: the run is paused, or the
-	// runner ends.
-	errHalted = errors.New("halted")
-)
-
 // run executes the node if it is still wanted. A worker that finds that another
 // one has taken over leaves no trace in the log.
 func (w *worker) run(ctx context.Context) (err error) {
