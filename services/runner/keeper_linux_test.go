@@ -573,9 +573,16 @@ func TestNewKeeperNewJournal(t *testing.T) {
 	second := b.process("r1", &scripted{say: echo}, home.edit)
 	b.claimed(2)
 	b.awaits("it is attached", func() bool { return !home.isLeft(t) })
+	second.gate.close() // what the first keeper tells last comes into the log late
+	pids, before := c.ticks()
+	b.awaits("it says more", func() bool {
+		_, at := c.ticks()
+		return len(at[pids[0]]) > len(before[pids[0]])+20
+	})
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
+	time.AfterFunc(leaseTTL, second.gate.open)
 	c.awaitProcesses(2)
 	second.stop()
 	b.process("r1", &scripted{say: echo}, home.edit)

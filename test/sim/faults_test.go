@@ -57,10 +57,11 @@ func (w *world) choose() []func(*world) {
 		(*world).crash, (*world).crash, (*world).crashAtPublish, (*world).crashAtPublish, (*world).crashAtPublish, (*world).terminate,
 		(*world).loseAnswers, (*world).loseAnswers, (*world).stall, (*world).stall, (*world).cut, (*world).slow,
 		(*world).restartServer, (*world).fill, (*world).dropLease, (*world).resetConsumer, (*world).poison, (*world).upset, (*world).crashAtSink,
-		(*world).killKeeper, (*world).relay, (*world).intrude,
+		(*world).killKeeper, (*world).relay, (*world).intrude, (*world).tear, (*world).replace,
 	}
 	if w.keepers {
-		return []func(*world){(*world).crash, (*world).crashAtPublish, (*world).crashAtPublish, (*world).terminate, (*world).stall, (*world).cut, (*world).relay, (*world).intrude}
+		return []func(*world){(*world).crash, (*world).crashAtPublish, (*world).crashAtPublish, (*world).terminate, (*world).stall, (*world).cut, (*world).relay, (*world).intrude,
+			(*world).tear, (*world).tear, (*world).replace}
 	}
 	w.rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all[:1+w.rng.IntN(len(all))]

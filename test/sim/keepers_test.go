@@ -94,6 +94,48 @@ func (w *world) relay() {
 	l.link.set(func(k *link) { k.cut = false })
 }
 
+// tear has a runner die between what an agent has said and the log: storage stalls until one of its agents has said
+// something. It is back before its lease is over.
+func (w *world) tear() {
+	l := w.victim()
+	if l == nil || l.p.orphan == 0 {
+		return
+	}
+	delay := duration(w.rng, 2*time.Second)
+	w.fault("tear", "%s for %s", l.p.name, delay)
+	l.link.set(func(k *link) { k.stalled = true })
+	w.awaitWord(4 * time.Second)
+	l.p.setDelay(delay)
+	l.die()
+}
+
+// replace kills a runner, the keeper of an agent that it has attached to since, and then the runner again, which has begun another
+// one: what the log has of the first journal says nothing of the second.
+func (w *world) replace() {
+	l := w.victim()
+	dir := w.someKeeper()
+	if l == nil || l.p.orphan == 0 || dir == "" {
+		return
+	}
+	w.fault("replace", "%s, %s", l.p.name, dir)
+	l.die()
+	<-time.After(2 * time.Second)
+	w.machine.Kill(dir)
+	<-time.After(time.Second)
+	w.awaitWord(4 * time.Second)
+	if l := l.p.current(); l != nil {
+		l.die()
+	}
+}
+
+// awaitWord waits until an agent has said something, but not for long.
+func (w *world) awaitWord(most time.Duration) {
+	const look = 50 * time.Millisecond
+	for before := w.said.Load(); most > 0 && w.said.Load() == before; most -= look {
+		<-time.After(look)
+	}
+}
+
 // intrude has somebody else attach to a keeper, and speak to its agent, for a while: only who is the only one may.
 func (w *world) intrude() {
 	dir := w.someKeeper()

@@ -158,6 +158,7 @@ func (p *program) say(l line, mark string) bool {
 	said := p.Do(func() {
 		p.acts()
 		if mark != "" {
+			p.w.said.Add(1)
 			p.w.ledger.Said(oracle.Saying{Run: p.Run, Exec: p.Exec, Agent: p.ID, Mark: mark})
 		}
 	})

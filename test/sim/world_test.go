@@ -40,6 +40,7 @@ type world struct {
 	memories  memories
 	machine   keeper.Machine // on which all runners are, with folders of their own
 	sessions  atomic.Int64   // of agents so far, and of others that speak to their programs
+	said      atomic.Int64   // lines of agents that the log is to show
 	web       web
 	processes []*process
 

@@ -85,10 +85,15 @@ func (d *drive) run(ctx context.Context, in agentInput) ([]*wire.Event, error) {
 	}
 	live, kill := context.WithCancelCause(ctx)
 	defer kill(nil)
-	defer context.AfterFunc(live, func() { d.endSession(ctx) })()
 	tending, stopTending := context.WithCancel(live)
 	defer stopTending()
 	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		<-tending.Done()
+		if live.Err() != nil {
+			d.endSession(ctx)
+		}
+	})
 	tasks.Go(func() { d.passMessages(tending) })
 	tasks.Go(func() { d.interruptAgent(tending, kill) })
 	last, err := d.recordEvents(live)

@@ -242,7 +242,11 @@ func (h *hold) renewKeeper(ctx context.Context) error {
 		}
 	}
 	h.keeper, h.inherited, h.host, h.mark = nil, false, process.Direct{Home: h.cfg.Home}, mark{}
-	h.label.Offset, h.label.Index = 0, 0 // its journals begin anew
+	// Its journals begin anew, and what the log is still to have of those before must not count as theirs.
+	if err := h.log.writer.Flush(ctx); err != nil {
+		return err
+	}
+	h.label.Offset, h.label.Index = 0, 0
 	_, h.label.Position = h.log.writer.Last()
 	if err := h.log.mayBegin(ctx); err != nil {
 		return err
