@@ -86,18 +86,20 @@ type benchSize struct {
 	queries                 int
 	active                  []int // runs in one runner
 	subjects                int   // runs in the server
+	ages                    []int // runs that are stored
+	more                    int   // runs that are measured at each age, per round
 }
 
 func (o benchOptions) pickSize() benchSize {
 	if o.quick {
 		return benchSize{
 			rounds: 2, events: 4000, alone: 200, together: 4000, acks: 50, load: 200, runs: []int{10, 1000},
-			backlog: 3000, alerts: 5, lines: []int{1000}, queries: 3, active: []int{1, 10}, subjects: 40,
+			backlog: 3000, alerts: 5, lines: []int{1000}, queries: 3, active: []int{1, 10}, subjects: 40, ages: []int{10, 50}, more: 10,
 		}
 	}
 	return benchSize{
 		rounds: 5, events: 40_000, alone: 2000, together: 40_000, acks: 400, load: 300, runs: []int{10, 10_000, 1_000_000},
-		backlog: 200_000, alerts: 300, lines: []int{1000, 1_000_000}, queries: 20, active: []int{1, 100, 5000}, subjects: 5000,
+		backlog: 200_000, alerts: 300, lines: []int{1000, 1_000_000}, queries: 20, active: []int{1, 100, 5000}, subjects: 5000, ages: []int{200, 1000, 10_000}, more: 100,
 	}
 }
 
@@ -118,6 +120,7 @@ func benchSteps() []benchStep {
 		{"size", (*benchmark).measureSizes},
 		{"server", (*benchmark).serverMemory},
 		{"runs", (*benchmark).activeRuns},
+		{"age", (*benchmark).measureAge},
 	}
 }
 

@@ -40,7 +40,7 @@ func (s *consumption) readWhileHandling(ctx, connected context.Context) error {
 // handleAll handles what is gathered, and shows where the service is, until there
 // is no more. If something fails it says stop.
 func (s *consumption) handleAll(ctx, reading context.Context, stop context.CancelCauseFunc, work <-chan *gatheredBatch) (err error) {
-	idle := time.NewTicker(showEvery)
+	idle := time.NewTicker(s.log.o.ShowEvery)
 	defer idle.Stop()
 	for {
 		select {
@@ -70,11 +70,7 @@ func (s *consumption) handleGathered(ctx context.Context, g *gatheredBatch) erro
 			return err
 		}
 	}
-	s.pos, s.sure = g.last, false
-	if g.behind == 0 || time.Since(s.shown) >= showEvery {
-		return s.showPosition()
-	}
-	return nil
+	return s.noteHandled(g.last, g.behind)
 }
 
 // readAhead hands over entries as soon as there are enough, or have been waited

@@ -22,9 +22,9 @@ import (
 
 // Consumer says how a service reads the stream.
 type Consumer struct {
-	Durable string        // the durable consumer, made by `wake init`: it says which events, and shows how far the service is
+	Durable string        // the durable consumer, made by `wake init`: it shows how far the service is
 	From    wire.Position // the last position that the service has saved; its Seq 0: none
-	Kinds   []wire.Kind   // none: all that the durable consumer selects
+	Kinds   []wire.Kind   // of the events that are handed over; none: all
 	Batch   int           // entries per call of handle at most, default 500
 	Wait    time.Duration // how long to wait for more after the first, default 100 ms
 	// Ahead lets entries be gathered while handle is at work, up to this many: then
@@ -84,15 +84,16 @@ type consumption struct {
 
 	durable jetstream.ConsumerConfig // as `wake init` makes it
 
-	whole     bool   // every event is wanted
 	tolerated uint64 // position before which events are missing: they aged out
 
-	shown time.Time // when the durable consumer was last set to where the service is
-	sure  bool      // it is there, the server said so
+	shown    time.Time // when the durable consumer was last set to where the service is
+	shownPos uint64    // where that was
+	sure     bool      // it is there, the server said so
 
 	// Of the session.
-	in   *pull.Puller
-	last uint64 // position of the last message
+	in     *pull.Puller
+	last   uint64 // position of the last message
+	behind uint64 // messages behind it
 }
 
 // runSession reads with a consumer of its own until something is wrong.
@@ -100,16 +101,14 @@ func (s *consumption) runSession(ctx context.Context) error {
 	if err := s.log.checkPosition(ctx, s.log.names.EventsStream(), s.pos); err != nil {
 		return err
 	}
-	stream, config := s.log.names.EventsStream(), s.durable
+	stream := s.log.names.EventsStream()
 	s.repairDurable(ctx)
-	s.whole = s.isUnfiltered(config)
 	reader, err := s.log.js.CreateConsumer(ctx, stream, jetstream.ConsumerConfig{
 		Name:              s.c.Durable + readerInfix + rand.Text(),
-		Description:       config.Description + ", read by a process",
+		Description:       s.durable.Description + ", read by a process",
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:       s.pos + 1,
 		AckPolicy:         jetstream.AckNonePolicy,
-		FilterSubjects:    config.FilterSubjects,
 		MemoryStorage:     true,
 		Replicas:          1,
 		InactiveThreshold: followIdle,
@@ -149,14 +148,9 @@ func IsReader(consumer, durable string) bool {
 	return strings.HasPrefix(consumer, durable+readerInfix)
 }
 
-// isUnfiltered reports whether the consumer delivers every event.
-func (s *consumption) isUnfiltered(c jetstream.ConsumerConfig) bool {
-	return slices.Equal(c.FilterSubjects, []string{s.log.names.AllEvents()})
-}
-
 // handleBatch waits for entries while connected and handles what comes within Wait.
 func (s *consumption) handleBatch(ctx, connected context.Context) error {
-	entries, behind, err := s.gatherEntries(connected)
+	entries, err := s.gatherEntries(connected)
 	if s.isIdle(connected, err) {
 		s.settlePosition(connected)
 		return nil
@@ -170,48 +164,52 @@ func (s *consumption) handleBatch(ctx, connected context.Context) error {
 			return err
 		}
 	}
-	s.pos, s.sure = s.last, false
-	if behind == 0 || time.Since(s.shown) >= showEvery {
+	return s.noteHandled(s.last, s.behind)
+}
+
+// noteHandled notes that all up to a position is handled, and shows that now and then, and
+// when it has caught up with much.
+func (s *consumption) noteHandled(pos, behind uint64) error {
+	s.pos, s.sure = pos, false
+	if time.Since(s.shown) >= s.log.o.ShowEvery || behind == 0 && pos >= s.shownPos+showAfter {
 		return s.showPosition()
 	}
 	return nil
 }
 
-// gatherEntries returns the next entries and how many are behind them. If the durable
-// consumer may not be where the service is, it doesn't wait for ever.
-func (s *consumption) gatherEntries(ctx context.Context) (entries []Entry, behind uint64, err error) {
+// gatherEntries returns the next entries. If the durable consumer may not be where the
+// service is, it doesn't wait for ever.
+func (s *consumption) gatherEntries(ctx context.Context) (entries []Entry, err error) {
 	first, cancel := ctx, context.CancelFunc(func() {})
 	if !s.sure {
-		first, cancel = context.WithTimeout(ctx, showEvery)
+		first, cancel = context.WithTimeout(ctx, time.Until(s.shown.Add(s.log.o.ShowEvery)))
 	}
 	defer cancel()
-	entries, m, err := s.nextEntry(first, nil)
-	if err != nil {
-		return nil, 0, err
+	if entries, err = s.nextEntry(first, nil); err != nil {
+		return nil, err
 	}
 	wait, stop := context.WithTimeout(ctx, s.c.Wait)
 	defer stop()
-	for range s.c.Batch - 1 {
-		more, next, err := s.nextEntry(wait, entries)
+	for len(entries) < s.c.Batch {
+		more, err := s.nextEntry(wait, entries)
 		if errors.Is(err, context.DeadlineExceeded) {
 			break
 		}
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
-		entries, m = more, next
+		entries = more
 	}
-	return entries, m.Pending, nil
+	return entries, nil
 }
 
 // nextEntry waits for a message and appends its entry, if it is wanted.
-func (s *consumption) nextEntry(ctx context.Context, entries []Entry) ([]Entry, pull.Message, error) {
+func (s *consumption) nextEntry(ctx context.Context, entries []Entry) ([]Entry, error) {
 	m, err := s.in.Next(ctx)
 	if err != nil {
-		return entries, m, err
+		return entries, err
 	}
-	entries, err = s.addMessage(m, entries)
-	return entries, m, err
+	return s.addMessage(m, entries)
 }
 
 // addMessage appends the entry of a message, if it is wanted.
@@ -219,31 +217,38 @@ func (s *consumption) addMessage(m pull.Message, entries []Entry) ([]Entry, erro
 	switch {
 	case m.Pos <= s.last: // a replica that lags doesn't know better
 		return entries, pull.ErrGap
-	case s.whole && m.Pos != s.last+1 && m.Pos != s.tolerated:
+	case m.Pos != s.last+1 && m.Pos != s.tolerated:
 		s.tolerated = m.Pos // if it is the next one to a new consumer too, those between are gone
 		return entries, pull.ErrGap
 	}
-	s.last = m.Pos
+	s.last, s.behind = m.Pos, m.Pending
+	if !isOfKinds(m.Subject, s.c.Kinds) {
+		return entries, nil
+	}
 	e := s.log.storedEntry(messageOf(m))
 	e.Behind = m.Pending
 	if errors.Is(e.Err, seal.ErrNoKey) {
 		s.over = true
 		return entries, fmt.Errorf("event %d: %w", m.Pos, e.Err)
 	}
-	if len(s.c.Kinds) == 0 || slices.Contains(s.c.Kinds, e.Kind) {
-		entries = append(entries, e)
-	}
-	return entries, nil
+	return append(entries, e), nil
 }
 
-// showEvery is how often the durable consumer is set to where the service is
-// while there is more to read.
-const showEvery = time.Second
+// isOfKinds reports whether a subject is one of events of some kinds; none: of all. Readers of
+// all runs ask for everything and drop by this: with filters, the server looks through the more
+// subjects for each message the more runs there are.
+func isOfKinds(subject string, kinds []wire.Kind) bool {
+	return len(kinds) == 0 || slices.Contains(kinds, wire.Kind(subject[strings.LastIndexByte(subject, '.')+1:]))
+}
+
+// showAfter is after how many events the durable consumer is set before its time, if nothing
+// more is to be read: who waits for a service that is far behind looks there.
+const showAfter = 5000
 
 // showPosition sets the durable consumer to where the service is, without waiting for the
 // answer: reading doesn't depend on it.
 func (s *consumption) showPosition() error {
-	s.shown = time.Now()
+	s.shown, s.shownPos = time.Now(), s.pos
 	subject := "$JS.API.CONSUMER.RESET." + s.log.names.EventsStream() + "." + s.c.Durable
 	return s.log.nc.PublishRequest(subject, s.log.nc.NewInbox(), fmt.Appendf(nil, `{"seq":%d}`, s.pos+1))
 }
@@ -256,8 +261,9 @@ func (s *consumption) isIdle(connected context.Context, err error) bool {
 // settlePosition shows where the service is and makes sure of it, when there is nothing
 // to read. If that fails, it is done again before long.
 func (s *consumption) settlePosition(ctx context.Context) {
-	wait, cancel := context.WithTimeout(ctx, showEvery)
+	wait, cancel := context.WithTimeout(ctx, repairWait)
 	defer cancel()
+	s.shown, s.shownPos = time.Now(), s.pos
 	shown, err := s.log.js.ResetConsumerToSequence(wait, s.log.names.EventsStream(), s.c.Durable, s.pos+1)
 	if err != nil || len(topology.Altered(s.durable, shown.Config)) > 0 {
 		s.repairDurable(ctx) // of one that is missing, the server says nothing

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/internal/pull"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // followIdle is how long the server keeps the consumer of a follower that is
@@ -26,7 +27,20 @@ const followIdle = time.Minute
 // Each call has a consumer on the server. A process that follows many runs
 // follows all of them once and distributes.
 func (l *Log) Follow(ctx context.Context, q Query) iter.Seq2[Entry, error] {
-	return Entries(l.FollowMessages(ctx, l.Select(q)), l.names, l.o.Keys)
+	kinds := q.Kinds
+	q.Kinds = nil
+	return Entries(messagesOfKinds(l.FollowMessages(ctx, l.Select(q)), kinds), l.names, l.o.Keys)
+}
+
+// messagesOfKinds leaves out the events of other kinds.
+func messagesOfKinds(messages iter.Seq2[Message, error], kinds []wire.Kind) iter.Seq2[Message, error] {
+	return func(yield func(Message, error) bool) {
+		for m, err := range messages {
+			if (err != nil || isOfKinds(m.Subject, kinds)) && !yield(m, err) {
+				return
+			}
+		}
+	}
 }
 
 // FollowMessages is [Log.Follow] of messages as they are stored, of any stream.

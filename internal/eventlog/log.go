@@ -68,6 +68,7 @@ type Options struct {
 	ReadWait   time.Duration // for one answer of the leader, default 1 s
 	MaxBackoff time.Duration // between attempts, default 2 s
 	DrainWait  time.Duration // for storing what is queued when Run ends, default 5 s
+	ShowEvery  time.Duration // how often a durable consumer is set to where its service is at most, default 5 s
 }
 
 func (o Options) withDefaults() Options {
@@ -84,6 +85,7 @@ func (o Options) withDefaults() Options {
 	o.ReadWait = cmp.Or(o.ReadWait, time.Second)
 	o.MaxBackoff = cmp.Or(o.MaxBackoff, 2*time.Second)
 	o.DrainWait = cmp.Or(o.DrainWait, 5*time.Second)
+	o.ShowEvery = cmp.Or(o.ShowEvery, 5*time.Second)
 	return o
 }
 

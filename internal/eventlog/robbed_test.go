@@ -7,12 +7,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// What is delivered to somebody else is missing in the consumer's sequence, and is
-// read again. A reader of some kinds learns of it by nothing else: positions jump
-// anyway (RULES 14).
+// What is delivered to somebody else is read again.
 func TestConsumeRobbed(t *testing.T) {
 	t.Parallel()
 	p := one(t, eventlog.Options{})
@@ -35,6 +34,49 @@ func TestConsumeRobbed(t *testing.T) {
 	}
 	if !slices.Equal(s.seen, want) {
 		t.Errorf("positions %d, want the odd ones up to 201", s.seen)
+	}
+}
+
+// What a consumer leaves out is missing in its sequence, and is read again. Who follows a run
+// learns of it by nothing else: positions jump anyway (RULES 14).
+func TestFollowRobbed(t *testing.T) {
+	t.Parallel()
+	p := one(t, eventlog.Options{})
+	w, other := p.claim("r", "n"), p.claim("other", "n")
+	grow := func() {
+		for range 5 {
+			appendTo(t, w, text("x"))
+			appendTo(t, other, text("y"))
+		}
+	}
+	grow()
+	stream, err := p.JetStream().Stream(t.Context(), "WAKE_EVENTS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seqs []uint64
+	for e, err := range p.Follow(soon(t), eventlog.Query{Run: "r"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		seqs = append(seqs, e.Event.Seq)
+		if len(seqs) == 6 {
+			for name := range stream.ConsumerNames(t.Context()).Name() {
+				if _, durable := topology.Durable(p.Names(), name); durable {
+					continue
+				}
+				if _, err := stream.ResetConsumerToSequence(t.Context(), name, e.Pos+6); err != nil {
+					t.Fatal(err)
+				}
+			}
+			grow()
+		}
+		if e.Event.Seq == 11 {
+			break
+		}
+	}
+	if want := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}; !slices.Equal(seqs, want) {
+		t.Errorf("followed %d, want %d", seqs, want)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -43,7 +44,7 @@ func Init(t testing.TB, nc *nats.Conn, c topology.Config) {
 // Closing the connection is the end of that process.
 func Open(t testing.TB, nc *nats.Conn) *eventlog.Log {
 	t.Helper()
-	log, err := eventlog.Open(t.Context(), nc, eventlog.Options{Logger: Logger(t)})
+	log, err := eventlog.Open(t.Context(), nc, eventlog.Options{Logger: Logger(t), ShowEvery: 10 * time.Millisecond}) // who waits for a service looks there
 	if err != nil {
 		t.Fatalf("logtest: %v", err)
 	}

@@ -213,7 +213,7 @@ func (p *Projection[V]) startConsumer(ctx context.Context, jobs chan<- job) back
 	ended := make(chan error, 1)
 	c := eventlog.Consumer{
 		Durable: p.c.Consumer, From: wire.Position{Incarnation: p.log.Incarnation(), Seq: p.handled},
-		Batch: p.c.Batch, Wait: gatherWait, // kinds are chosen by the durable consumer
+		Kinds: p.c.Kinds, Batch: p.c.Batch, Wait: gatherWait,
 	}
 	go func() {
 		hand := func(ctx context.Context, entries []eventlog.Entry) error {

@@ -10,27 +10,21 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/pkg/subjects"
-	"code.wake.dev/wake/pkg/wire"
 )
 
 // ackPending is more than anybody fetches: a consumer that stalls here would stall
 // who tries it out.
 const ackPending = 100_000
 
-// durableConsumers returns the durable consumers of the stream of events. They say which
-// events a service is given, and are set by it to where it is. Nothing is
-// delivered by them: each process reads by a consumer of its own, since two that
-// set one to where they are, in turns, are given what is the other's.
+// durableConsumers returns the durable consumers of the stream of events. Services set them
+// to where they are. Nothing is delivered by them: each process reads by a consumer of its
+// own, since two that set one to where they are, in turns, are given what is the other's.
+// They have no filter but the stream's one subject: with another one, setting them takes the longer the more runs there are.
 func durableConsumers(n subjects.Names) []jetstream.ConsumerConfig {
-	folded := []string{
-		n.KindEvents(string(wire.KindFlow)),
-		n.KindEvents(string(wire.KindAgent)),
-		n.KindEvents(string(wire.KindTool)),
-	}
 	return []jetstream.ConsumerConfig{
-		durableConsumer(subjects.RecorderConsumer, "index and archive", []string{n.AllEvents()}),
-		durableConsumer(subjects.SnapshotterConsumer, "states of runs", folded),
-		durableConsumer(subjects.AlerterConsumer, "alerts", folded),
+		durableConsumer(subjects.RecorderConsumer, "index and archive", n.AllEvents()),
+		durableConsumer(subjects.SnapshotterConsumer, "states of runs", n.AllEvents()),
+		durableConsumer(subjects.AlerterConsumer, "alerts", n.AllEvents()),
 	}
 }
 
@@ -81,7 +75,7 @@ func Repair(ctx context.Context, js jetstream.JetStream, n subjects.Names, servi
 	return "", explainError(err, "")
 }
 
-func durableConsumer(name, description string, filters []string) jetstream.ConsumerConfig {
+func durableConsumer(name, description, filter string) jetstream.ConsumerConfig {
 	return jetstream.ConsumerConfig{
 		Durable:        name,
 		Name:           name,
@@ -91,7 +85,7 @@ func durableConsumer(name, description string, filters []string) jetstream.Consu
 		AckWait:        time.Minute,
 		MaxDeliver:     -1,
 		MaxAckPending:  ackPending,
-		FilterSubjects: filters,
+		FilterSubjects: []string{filter},
 	}
 }
 
