@@ -169,6 +169,9 @@ func printApprovals(w io.Writer, waits wire.ApprovalsResponse, now time.Time) er
 	var answers strings.Builder
 	for _, x := range waits.Approvals {
 		t.addRow(x.RunID, x.NodeID, x.CallID, kindOf(x), timeline.Span(now.UnixMilli()-x.Since), asksWhat(x))
+		if asked := wholeCall(x); len(asked) > maxAsked {
+			answers.WriteString("  " + strings.ReplaceAll(asked, "\n", "\n  ") + "\n")
+		}
 		answers.WriteString(timeline.Line(x.Answer, maxMessage) + "\n")
 	}
 	if err := t.flush(); err != nil {
@@ -189,9 +192,20 @@ func kindOf(x wire.Approval) string {
 	return string(x.Kind)
 }
 
-// asksWhat is what somebody has to decide or to answer.
+// maxAsked is how much of what a call is given stands in its row, in bytes: of more, all of it stands below.
+const maxAsked = 60
+
+// wholeCall is all that a call is given which waits for a decision, such as its command; safe for a terminal.
+func wholeCall(x wire.Approval) string {
+	if x.Kind != wire.ApprovalCall {
+		return ""
+	}
+	return timeline.Sanitize(timeline.Input(x.ToolInput))
+}
+
+// asksWhat is what somebody has to decide or to answer: of a call what it does, not what its agent says of it.
 func asksWhat(x wire.Approval) string {
-	if x.Text != "" {
+	if x.Text != "" && x.Kind != wire.ApprovalCall {
 		return x.Text
 	}
 	return strings.TrimSpace(x.ToolName + " " + timeline.Input(x.ToolInput))

@@ -125,7 +125,7 @@ func ofNode(entries iter.Seq2[eventlog.Entry, error], node string) iter.Seq2[eve
 
 // playEntries shows entries in their time. Whole puts large fields back.
 func (a viewVerbs) playEntries(ctx context.Context, entries iter.Seq2[eventlog.Entry, error], whole func(*wire.Event) *wire.Event, o replayOptions) error {
-	show, done := a.eventShower(o.query.Run, whole)
+	show, done := a.eventShower(o.query.Run, false, whole)
 	var failed error
 	for e, err := range replay.Play(ctx, entries, o.Options) {
 		switch {

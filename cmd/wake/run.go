@@ -329,6 +329,7 @@ func (a *app) watchRun(ctx context.Context, log *feed.Reader, runID string, from
 	})
 	defer waiting.Stop()
 	s := a.newScreen()
+	stop := s.startClock()
 	last, err := a.followRun(ctx, log, eventlog.Query{Run: runID, From: from}, func(e eventlog.Entry) error {
 		waiting.Stop()
 		if !a.json {
@@ -338,6 +339,7 @@ func (a *app) watchRun(ctx context.Context, log *feed.Reader, runID string, from
 		}
 		return a.tellPause(ctx, log, e)
 	})
+	stop()
 	if err := errors.Join(err, s.close()); err != nil {
 		if ctx.Err() != nil {
 			err = serviceError(codeDetached, "wake tail "+runID, "detached from run %s, which goes on", runID)

@@ -3,9 +3,11 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -26,7 +28,8 @@ type screen struct {
 	zone   *time.Location
 	panes  map[string]*pane // by node
 	fenced claims
-	err    error // of the first write that failed
+	mu     sync.Mutex // of all but w, which nobody else uses meanwhile
+	err    error      // of the first write that failed
 
 	wants func(node string, p piece) bool  // which lines, or parts of them, are shown; nil: all
 	emit  func(node string, p piece) error // writes them instead; nil: they are for people
@@ -35,7 +38,15 @@ type screen struct {
 // pane is the column of one node.
 type pane struct {
 	lines timeline.Timeline
-	open  []piece // begun and not shown to their end, the oldest first
+	open  []piece    // begun and not shown to their end, the oldest first
+	calls []openCall // that have no result yet
+}
+
+// openCall is a call at work.
+type openCall struct {
+	id, tool, input string
+	at              time.Time
+	next            time.Duration // after which it is shown
 }
 
 // piece is a line of the log that may still grow.
@@ -46,7 +57,8 @@ type piece struct {
 	parent string
 	text   string // what isn't shown yet
 	call   timeline.Call
-	begun  bool // a part of it is shown
+	begun  bool      // a part of it is shown
+	grown  time.Time // when, by our clock
 }
 
 // maxHeld bounds what is held back in wait of the end of a line.
@@ -62,12 +74,92 @@ func useColor(w io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && service.IsTerminal(w)
 }
 
+// How long what is said waits for the end of its line, and after how long a call is shown that has no
+// result yet: then after five times as long, and so on.
+const (
+	maxPause  = time.Second
+	firstCall = 2 * time.Second
+)
+
+// startClock shows what goes on while no event comes, until the function that it returns is called.
+func (s *screen) startClock() (stop func()) {
+	done, over := make(chan struct{}), make(chan struct{})
+	ticker := time.NewTicker(maxPause)
+	go func() {
+		defer close(over)
+		for {
+			select {
+			case <-done:
+				return
+			case now := <-ticker.C:
+				s.showOpen(now)
+			}
+		}
+	}()
+	return func() {
+		ticker.Stop()
+		close(done)
+		<-over
+	}
+}
+
+// showOpen shows texts that have waited for the end of their line, and calls that take long.
+func (s *screen) showOpen(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, node := range slices.Sorted(maps.Keys(s.panes)) {
+		p := s.panes[node]
+		for i := range p.open {
+			if o := &p.open[i]; o.text != "" && o.class != wire.LineThinking && now.Sub(o.grown) >= maxPause {
+				s.writePiece(node, *o)
+				o.text, o.begun = "", true
+			}
+		}
+		for i := range p.calls {
+			c := &p.calls[i]
+			took := now.Sub(c.at)
+			if took < c.next {
+				continue
+			}
+			text := "⏳ " + c.tool + " (" + timeline.Span(took.Milliseconds()) + " so far)"
+			if c.next == firstCall && c.input != "" {
+				text += "\n" + c.input
+			}
+			for c.next <= took {
+				c.next *= 5
+			}
+			s.writePiece(node, piece{at: now, class: wire.LineTool, text: text})
+		}
+	}
+}
+
+// noteCall follows the calls that have no result yet.
+func (p *pane) noteCall(e *wire.Event) {
+	switch b := e.Payload.(type) {
+	case *wire.ToolIntent:
+		at := time.Now()
+		if told := time.UnixMilli(e.Timestamp); told.Before(at) {
+			at = told
+		}
+		p.calls = append(p.calls, openCall{id: e.CallID, tool: b.ToolName, input: timeline.Input(b.ToolInput), at: at, next: firstCall})
+	case *wire.AgentTool, *wire.ToolSealed:
+		p.calls = slices.DeleteFunc(p.calls, func(c openCall) bool { return c.id == e.CallID })
+	case *wire.AgentStart, *wire.AgentComplete, *wire.NodeComplete, *wire.NodeError, *wire.AgentPaused, *wire.AgentAborted:
+		if e.Parent == "" {
+			p.calls = nil
+		}
+	}
+}
+
 // showEvent takes the run's next event. What a fenced writer left is not shown.
 func (s *screen) showEvent(pos uint64, e *wire.Event) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	p := s.paneOf(e.NodeID)
 	if s.fenced.isVoid(e) {
 		return s.err
 	}
+	p.noteCall(e)
 	step := p.lines.Step(pos, e)
 	at := time.UnixMilli(e.Timestamp)
 	if step.Op == timeline.Add && !isStreamed(e) {
@@ -80,7 +172,7 @@ func (s *screen) showEvent(pos uint64, e *wire.Event) error {
 	case timeline.None:
 	case timeline.Add:
 		s.endPieces(e.Node(), p, func(o piece) bool { return o.parent == e.Parent })
-		p.open = append(p.open, piece{pos: pos, at: at, class: step.Type, parent: e.Parent, text: step.Text})
+		p.open = append(p.open, piece{pos: pos, at: at, class: step.Type, parent: e.Parent, text: step.Text, grown: time.Now()})
 	case timeline.Extend, timeline.Replace:
 		if i := slices.IndexFunc(p.open, func(o piece) bool { return o.pos == step.Pos }); i >= 0 {
 			p.open[i].applyStep(step)
@@ -96,6 +188,7 @@ func isStreamed(e *wire.Event) bool { return e.Type().Kind() == wire.KindDelta }
 // applyStep lengthens a piece. A line that is replaced as a whole is shown as it was
 // streamed if a part of it is on the screen already.
 func (o *piece) applyStep(step timeline.Step) {
+	o.grown = time.Now()
 	switch {
 	case step.Op == timeline.Extend:
 		o.text += step.Text
@@ -138,6 +231,8 @@ func (s *screen) endPieces(node string, p *pane, which func(piece) bool) {
 
 // close shows what is left.
 func (s *screen) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for node, p := range s.panes {
 		s.endPieces(node, p, func(piece) bool { return true })
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -107,6 +108,55 @@ func TestScreen(t *testing.T) {
 }
 
 // What never comes to the end of a line is shown all the same, once.
+// While no event comes, what is said is shown after a second, and a call that takes long with its time.
+func TestScreenShowsWhatIsOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		s := (&app{out: &out}).newScreen()
+		s.zone = time.UTC
+		stop := s.startClock()
+		at := func(pos uint64, e *wire.Event, after time.Duration) {
+			e.RunID, e.Timestamp = "r1", time.Now().UnixMilli()
+			if err := s.showEvent(pos, e); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(after)
+		}
+		call := on("coder", &wire.ToolIntent{ToolName: "Bash", ToolInput: raw(t, map[string]any{"command": "make"})})
+		result := on("coder", &wire.AgentTool{ToolName: "Bash", ToolInput: raw(t, map[string]any{"command": "make"})})
+		call.CallID, result.CallID = "c1", "c1"
+		at(1, on("coder", &wire.AgentTextDelta{Content: "I build", Block: 1}), 2500*time.Millisecond)
+		at(2, on("coder", &wire.AgentTextDelta{Content: " it.", Block: 1}), 0)
+		at(3, call, 21*time.Second)
+		at(4, result, time.Minute)
+		stop()
+		if err := s.close(); err != nil {
+			t.Fatal(err)
+		}
+		want := strings.TrimPrefix(`
+00:00:00 coder          I build
+                         it.
+00:00:05 coder        ⏳ Bash (2s so far)
+                      make
+00:00:13 coder        ⏳ Bash (10s so far)
+00:00:23 coder        ✅ Bash
+                      make
+`, "\n")
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	})
+}
+
+func raw(t *testing.T, v any) wire.Raw {
+	t.Helper()
+	r, err := wire.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 func TestScreenHoldsLittle(t *testing.T) {
 	piece := strings.Repeat("é", 1000)
 	var events []*wire.Event

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -9,6 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -17,11 +21,15 @@ func (a viewVerbs) statsCommand() *cobra.Command {
 	var q wire.StatsRequest
 	var since string
 	var by []string
+	var reconcile bool
 	cmd := &cobra.Command{
 		Use:   "stats [RUN]",
 		Short: "Add up cost and tokens, and tell how runs and tools did",
 		Long: `Add up cost and tokens by day, model, flow and node, and tell how often tools
 failed and how long they and the runs took. The usage of a message counts once.
+
+With --reconcile it compares, of one run, what each model call has told with what
+results have told of the same calls, and says why they differ.
 
 ` + runHelp,
 		Args:              checkArguments,
@@ -38,6 +46,9 @@ failed and how long they and the runs took. The usage of a message counts once.
 			}
 			if len(args) > 0 {
 				q.Run = args[0]
+			}
+			if reconcile {
+				return a.reconcileRun(cmd.Context(), q.Run)
 			}
 			nc, err := a.connectServer(cmd.Context())
 			if err != nil {
@@ -57,11 +68,65 @@ failed and how long they and the runs took. The usage of a message counts once.
 	}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&by, "by", nil, "only these `tables`: day, model, flow, node, tool")
+	flags.BoolVar(&reconcile, "reconcile", false, "of one run: compare what calls and what results have told")
 	flags.StringVar(&since, "since", "", "only of this last `time`, such as 5m or 30d; cost and tokens of whole days (UTC)")
 	flags.StringSliceVar(&q.Status, "status", nil, "only runs with this `status` or outcome; active means not ended")
 	flags.StringVar(&q.Label, "label", "", "only runs with this label, `key=value` or value")
 	flags.StringVar(&q.Flow, "flow", "", "only runs of the flow of this `name`")
 	return cmd
+}
+
+// reconcileRun compares what the calls of a run have told with what results have.
+func (a viewVerbs) reconcileRun(ctx context.Context, ref string) error {
+	if ref == "" {
+		return usageError("wake stats RUN --reconcile", "--reconcile: name a run")
+	}
+	log, err := a.openReader(ctx)
+	if err != nil {
+		return err
+	}
+	defer log.Conn().Close()
+	q := eventlog.Query{}
+	if q.Run, err = a.runID(ctx, log, ref); err != nil {
+		return err
+	}
+	src, err := fileVerbs{a.app}.findSource(ctx, log, q, false)
+	if err != nil {
+		return err
+	}
+	var told ledger.Reconciliation
+	fenced := claims{}
+	for e, err := range src.readEvents(ctx) {
+		if err != nil {
+			return interruptError(ctx, err)
+		}
+		if e.Event != nil && !fenced.isVoid(e.Event) {
+			told.Apply(e.Event)
+		}
+	}
+	rows := told.Rows()
+	if a.json {
+		return a.printJSON(map[string]any{"runId": q.Run, "rows": rows})
+	}
+	return printReconciliation(a.out, rows)
+}
+
+func printReconciliation(w io.Writer, rows []ledger.Row) error {
+	t := newTable(w, "NODE", "MODEL", "CALLS", "CALLS TELL", "RESULTS TELL", "COUNTED", "COST")
+	for _, r := range rows {
+		t.addRow(r.Node, timeline.Line(r.Model, maxMessage), fmt.Sprint(r.CallCount), r.Calls.String(), r.Results.String(), r.Ledger.String(), costText(r.CostUsd, r.CostBasis))
+	}
+	if err := t.flush(); err != nil {
+		return err
+	}
+	for _, r := range rows {
+		for _, why := range r.Why {
+			if _, err := fmt.Fprintf(w, "%s, %s: %s\n", timeline.Line(r.Node, maxMessage), cmp.Or(timeline.Line(r.Model, maxMessage), "no model"), why); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func statsParts() []string { return []string{"day", "model", "flow", "node", "tool"} }

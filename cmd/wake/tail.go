@@ -76,7 +76,7 @@ func (a viewVerbs) tailEvents(cmd *cobra.Command, args []string, o tailOptions) 
 		}
 		q.From = last + 1
 	}
-	show, done := a.eventShower(q.Run, func(e *wire.Event) *wire.Event { return a.wholeEvent(ctx, log, e) })
+	show, done := a.eventShower(q.Run, true, func(e *wire.Event) *wire.Event { return a.wholeEvent(ctx, log, e) })
 	last, err := a.followRun(ctx, log, q, func(e eventlog.Entry) error {
 		if !o.wantsEvent(e) {
 			return nil
@@ -98,9 +98,9 @@ func (o tailOptions) wantsEvent(e eventlog.Entry) bool {
 }
 
 // eventShower returns what shows the events of one run, or of all if runID is empty,
-// and what shows the rest in the end. Whole puts back the large fields of an
+// and what shows the rest in the end; live also shows what takes long while it does. Whole puts back the large fields of an
 // event.
-func (a viewVerbs) eventShower(runID string, whole func(*wire.Event) *wire.Event) (show func(eventlog.Entry) error, done func() error) {
+func (a viewVerbs) eventShower(runID string, live bool, whole func(*wire.Event) *wire.Event) (show func(eventlog.Entry) error, done func() error) {
 	switch {
 	case a.json:
 		return a.showJSON, func() error { return nil }
@@ -108,7 +108,15 @@ func (a viewVerbs) eventShower(runID string, whole func(*wire.Event) *wire.Event
 		return a.showSummary, func() error { return nil }
 	}
 	s := a.newScreen()
-	return func(e eventlog.Entry) error { return s.showEvent(e.Pos, whole(e.Event)) }, s.close
+	show = func(e eventlog.Entry) error { return s.showEvent(e.Pos, whole(e.Event)) }
+	if !live {
+		return show, s.close
+	}
+	stop := s.startClock()
+	return show, func() error {
+		stop()
+		return s.close()
+	}
 }
 
 func (a viewVerbs) showJSON(e eventlog.Entry) error {

@@ -31,8 +31,8 @@ changed, removed, added or moved since, and everything that the recorder derives
 from the events is what they say. What is damaged is named with its place.
 
 The recorder's store is read, not the server; the recorder may be at work. With
---against-stream the events are also compared with those that the stream still
-has.
+--against-stream events and alerts are also compared with those that the streams
+still have, and the snapshots of the server with what the events fold into.
 
 ` + runHelp,
 		Args: func(cmd *cobra.Command, args []string) error {

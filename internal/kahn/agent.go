@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/conversation"
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -31,6 +32,7 @@ type agent struct {
 	calls, audits, passed, failed int64 // of all its executions
 	failedNow                     int64
 	durationMs                    int64
+	spent                         wire.Spending // by its model calls; of a node's own agent with what only results tell
 }
 
 // moment is when something happened, and in which message of the model.
@@ -309,14 +311,31 @@ func timeOf(ms int64) string {
 
 func secondsOf(ms int64) float64 { return float64(max(ms, 0)) / 1000 }
 
-func extOf(name string) json.RawMessage {
-	value, err := wire.Marshal(map[string]any{"agent": strings.ToValidUTF8(name, "\uFFFD")})
-	if err != nil {
-		return json.RawMessage("{}")
+// extension is what lines say beyond KAHN, in ext.
+type extension struct {
+	Agent     string   `json:"agent,omitempty"`
+	TokensIn  *int64   `json:"tokens_in,omitempty"` // those of the cache included
+	TokensOut *int64   `json:"tokens_out,omitempty"`
+	CostUsd   *float64 `json:"cost_usd,omitempty"` // absent: nothing is known
+	CostBasis string   `json:"cost_basis,omitempty"`
+}
+
+// spendingOf is what an agent has used and cost, nil if it made no model call.
+func spendingOf(s wire.Spending) *extension {
+	if s == (wire.Spending{}) {
+		return nil
 	}
-	b, err := wire.AppendJSON(nil, value)
-	if err != nil {
-		return json.RawMessage("{}")
+	x := &extension{TokensIn: new(ledger.TokensIn(s)), TokensOut: &s.OutputTokens, CostBasis: ledger.Basis(s.CostUsd, s.ComputedUsd, s.Unpriced)}
+	if x.CostBasis != "" && (s.CostUsd > 0 || x.CostBasis != wire.CostPartly) {
+		x.CostUsd = &s.CostUsd
 	}
-	return b
+	return x
+}
+
+// extend says on a line what KAHN has no field for.
+func (e *Event) extend(x *extension) {
+	b, err := json.Marshal(x)
+	if err == nil {
+		e.Unknown = []Field{{Name: "ext", Value: b}}
+	}
 }

@@ -69,7 +69,11 @@ func (p *Projector) endAgent(a *agent, e *wire.Event, end ending) {
 		b.ConvergenceScore = new(float64(passed) / float64(of))
 	}
 	a.active = false
-	p.emitLine(p.newLine(at, a, b))
+	line := p.newLine(at, a, b)
+	if x := spendingOf(a.spent); x != nil {
+		line.extend(x)
+	}
+	p.emitLine(line)
 }
 
 // judgeAgent asks the goal and the score of a node whose own agent completed.

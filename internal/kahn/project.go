@@ -6,6 +6,7 @@ import (
 
 	"code.wake.dev/wake/internal/conversation"
 	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -38,8 +39,9 @@ type Projector struct {
 	ids      map[string]bool
 	names    map[agentKey]string                   // a sub-agent's type, by the call that began it
 	talks    map[string]*conversation.Conversation // by node
-	verbatim bool                                  // the run was imported from lines: they are its events
-	at       map[string]Status                     // of its agents, if Strict
+	accounts ledger.Accounts
+	verbatim bool              // the run was imported from lines: they are its events
+	at       map[string]Status // of its agents, if Strict
 	lines    [][]byte
 	err      error
 }
@@ -178,6 +180,7 @@ func (p *Projector) handleOwnerEvent(e *wire.Event) {
 // handleWorkerEvent takes what is said on a node.
 func (p *Projector) handleWorkerEvent(pos uint64, e *wire.Event) {
 	step := p.conversationOf(e.NodeID).Apply(pos, e)
+	p.countSpending(e)
 	a := p.agents[agentKey{e.NodeID, ""}]
 	switch b := e.Payload.(type) {
 	case *wire.AuditCheckpoint:
@@ -207,6 +210,20 @@ func (p *Projector) handleWorkerEvent(pos uint64, e *wire.Event) {
 	if end := step.Closed; end != nil {
 		if sub := p.agents[agentKey{e.NodeID, end.Parent}]; sub != nil {
 			p.endAgent(sub, e, subEnding(end.Cause))
+		}
+	}
+}
+
+// countSpending adds to what agents have spent: a call to that of the sub-agent that made it, while
+// that is at work, anything else to that of the node's own.
+func (p *Projector) countSpending(e *wire.Event) {
+	for _, x := range p.accounts.Apply(e) {
+		a := p.agents[agentKey{e.NodeID, x.Parent}]
+		if a == nil || !a.active {
+			a = p.agents[agentKey{e.NodeID, ""}]
+		}
+		if a != nil {
+			a.spent = ledger.Add(a.spent, x.Spending)
 		}
 	}
 }
@@ -278,7 +295,7 @@ func (p *Projector) openAgent(key agentKey, e *wire.Event, task, model string) *
 	}
 	line := p.newLine(e.Timestamp, a, start)
 	if name := p.agentName(key); name != a.id {
-		line.Unknown = []Field{{Name: "ext", Value: extOf(name)}}
+		line.extend(&extension{Agent: strings.ToValidUTF8(name, "\uFFFD")})
 	}
 	p.emitLine(line)
 	return a

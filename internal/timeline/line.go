@@ -11,8 +11,9 @@ import (
 
 // Limits of a line's text, in characters.
 const (
-	MaxThinking = 300 // of a thinking line
-	MaxSummary  = 200 // of what follows the first line of a tool line
+	MaxThinking = 300  // of a thinking line
+	MaxCommand  = 2000 // of what somebody has to allow
+	MaxSummary  = 200  // of what follows the first line of a tool line
 )
 
 // Of returns the line that e is, if it is one. Streamed pieces are none of
@@ -226,7 +227,7 @@ func agentLine(e *wire.Event) string {
 		if s := questionText(p.ToolName, p.ToolInput); s != "" {
 			return "Question: " + s
 		}
-		return joinNonEmpty("\n", "Permission needed: "+p.ToolName, cutText(orElse(p.Description, Input(p.ToolInput)), MaxSummary))
+		return joinNonEmpty("\n", "Permission needed: "+p.ToolName, cutText(orElse(Input(p.ToolInput), p.Description), MaxCommand))
 	case *wire.PermissionDecided:
 		return joinNonEmpty(": ", "Permission "+decisionText(p.Decision)+byText(p.By), p.Note)
 	case *wire.HookFired:

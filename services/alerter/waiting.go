@@ -2,6 +2,7 @@ package alerter
 
 import (
 	"fmt"
+	"strings"
 
 	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/timeline"
@@ -41,8 +42,12 @@ func waitingFindings(in input) []finding {
 			return []finding{f}
 		}
 		tool := nameLine(p.ToolName)
-		f.Text = fmt.Sprintf(textPermission, tool, nameLine(in.Event.CallID))
+		input := timeline.Line(timeline.Input(p.ToolInput), maxMessage)
+		f.Text = fmt.Sprintf(textPermission, strings.TrimSpace(tool+" "+input), nameLine(in.Event.CallID))
 		f.Data = map[string]any{"toolName": tool, "callId": nameLine(in.Event.CallID)}
+		if input != "" {
+			f.Data["input"] = input
+		}
 	default:
 		return nil
 	}

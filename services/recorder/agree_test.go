@@ -2,6 +2,7 @@ package recorder_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,30 +35,7 @@ func TestNumbersAgree(t *testing.T) {
 	if err != nil || len(files) < 20 {
 		t.Fatalf("%d recordings, %v", len(files), err)
 	}
-	log := logtest.Start(t)
-	p := newTape(t)
-	runs := map[string][]eventlog.Entry{}
-	for _, file := range files {
-		id := strings.TrimSuffix(filepath.Base(file), ".jsonl")
-		f, err := os.Open(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = ingest.Run(t.Context(), log, f, ingest.Options{RunID: id, Runner: "test"})
-		_ = f.Close()
-		if err != nil {
-			t.Fatal(file, err)
-		}
-		for e, err := range log.Read(t.Context(), eventlog.Query{Run: id}) {
-			if err != nil || e.Err != nil {
-				t.Fatal(err, e.Err)
-			}
-			p.put(e.Event)
-			runs[id] = append(runs[id], p.entries[len(p.entries)-1])
-		}
-	}
-	s := openStore(t)
-	p.store(s, 100)
+	runs, s, _ := ingested(t, files)
 	var all numbers
 	for id, log := range runs {
 		t.Run(id, func(t *testing.T) {
@@ -75,6 +53,38 @@ func TestNumbersAgree(t *testing.T) {
 	if all.Calls < 20 || all.Turns < 40 {
 		t.Errorf("%+v are no test", all)
 	}
+}
+
+// ingested records the runs of recordings, and returns their events, and the store by its name too.
+func ingested(t *testing.T, files []string) (map[string][]eventlog.Entry, *recorder.Store, string) {
+	t.Helper()
+	log := logtest.Start(t)
+	p := newTape(t)
+	runs := map[string][]eventlog.Entry{}
+	for i, file := range files {
+		id := fmt.Sprintf("r%d", i)
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = ingest.Run(t.Context(), log, f, ingest.Options{RunID: id, Runner: "test"})
+		_ = f.Close()
+		if err != nil {
+			t.Fatal(file, err)
+		}
+		for e, err := range log.Read(t.Context(), eventlog.Query{Run: id}) {
+			if err != nil || e.Err != nil {
+				t.Fatal(err, e.Err)
+			}
+			p.put(e.Event)
+			runs[id] = append(runs[id], p.entries[len(p.entries)-1])
+		}
+	}
+	target := newTarget(t)
+	s := openAt(t, target)
+	t.Cleanup(func() { closed(t, s) })
+	p.store(s, 100)
+	return runs, s, target
 }
 
 func folded(log []eventlog.Entry) (n numbers) {

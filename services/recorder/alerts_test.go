@@ -96,4 +96,15 @@ func TestAlertsAreRecorded(t *testing.T) {
 			t.Errorf("%s was changed, found %v", column, v.Damages)
 		}
 	}
+	execAt(t, path, `DELETE FROM alerts WHERE key IN ('key2', 'key3')`)
+	if v := verified(t, path, ""); len(v.Damages) != 1 || v.Damages[0].String() != "table alerts: 5 were stored, there are 3" {
+		t.Errorf("two are deleted, found %v", v.Damages)
+	}
+	execAt(t, path, `UPDATE alerts_read SET stored = 3`) // by who knows of that
+	s := openAt(t, path)
+	defer closed(t, s)
+	v, err := s.VerifyAgainst(t.Context(), "", p.log)
+	if err != nil || len(v.Damages) != 2 || v.Damages[1].String() != "run r1, table alerts, row key3: the stream has this alert, the store doesn't" {
+		t.Errorf("found %v, %v", v.Damages, err)
+	}
 }

@@ -21,6 +21,8 @@ import (
 	"code.wake.dev/wake/internal/health"
 	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/snapshot"
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -764,6 +766,42 @@ func TestARestartOfTheServer(t *testing.T) {
 	})
 }
 
+// checkSnapshots requires that a snapshot that is the fold is no damage, and a forged one is.
+func checkSnapshots(t *testing.T, p *plant, s *recorder.Store) {
+	t.Helper()
+	states, err := snapshot.Open(t.Context(), p.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := run.New("r1")
+	for e, err := range p.log.Read(t.Context(), eventlog.Query{Run: "r1", Kinds: snapshot.Kinds}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := snapshot.Apply(t.Context(), p.log, state, e); err != nil && !snapshot.Refused(err) {
+			t.Fatal(err)
+		}
+	}
+	kept, err := states.Save(t.Context(), state, snapshot.Stored{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := s.VerifyAgainst(t.Context(), "", p.log); err != nil || len(v.Damages) > 0 {
+		t.Errorf("found %v, %v", v.Damages, err)
+	}
+	state.Usage.CostUsd = 1000
+	if _, err := states.Save(t.Context(), state, kept); err != nil {
+		t.Fatal(err)
+	}
+	v, err := s.VerifyAgainst(t.Context(), "r1", p.log)
+	if err != nil || len(v.Damages) != 1 || !strings.Contains(v.Damages[0].String(), "table WAKE_SNAPSHOTS: the snapshot isn't what the events") {
+		t.Errorf("of a forged snapshot found %v, %v", v.Damages, err)
+	}
+	if err := states.Delete(t.Context(), "r1"); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestVerifyAgainstTheStream(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		p := newPlant(t)
@@ -785,6 +823,7 @@ func TestVerifyAgainstTheStream(t *testing.T) {
 				t.Errorf("%q: %+v, %v; want %d compared", run, v, err, want)
 			}
 		}
+		checkSnapshots(t, p, s)
 		forged := openAt(t, filepath.Join(p.dir, "forged.db")) // sound in itself
 		defer closed(t, forged)
 		batch := recorder.Batch{Incarnation: p.log.Incarnation()}

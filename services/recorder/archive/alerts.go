@@ -32,28 +32,32 @@ func (a *Archive) AlertsRead(ctx context.Context, created string, last uint64) (
 // What is no alert is passed over: its stream keeps it.
 func (a *Archive) RecordAlerts(ctx context.Context, created string, list []AlertMessage) error {
 	return a.Change(ctx, func(t *Tx) error {
+		stored := int64(0)
 		for _, m := range list {
 			var said wire.Alert
 			if wire.Unmarshal(m.Data, &said) != nil || said.Key == "" || len(said.Key) > table.MaxKey {
 				continue
 			}
-			var gone int
-			if err := t.Row(ctx, `SELECT count(*) FROM retired WHERE run = ?1`, said.RunID).Scan(&gone); err != nil {
+			var known int
+			if err := t.Row(ctx, `SELECT (SELECT count(*) FROM retired WHERE run = ?1) + (SELECT count(*) FROM alerts WHERE key = ?2)`,
+				said.RunID, said.Key).Scan(&known); err != nil {
 				return err
 			}
-			if gone > 0 {
-				continue
+			if known > 0 {
+				continue // or gone
 			}
 			row, err := AlertRow(m, &said)
 			if err != nil {
 				return err
 			}
-			if err := t.Put(ctx, "alerts", row, ` ON CONFLICT DO NOTHING`); err != nil {
+			if err := t.Put(ctx, "alerts", row, ""); err != nil {
 				return err
 			}
+			stored++
 		}
-		read := table.AlertsRead{ID: 1, Created: created, Position: list[len(list)-1].Pos}
-		return t.Put(ctx, "alerts_read", &read, ` ON CONFLICT (id) DO UPDATE SET created = excluded.created, position = excluded.position`)
+		read := table.AlertsRead{ID: 1, Created: created, Position: list[len(list)-1].Pos, Stored: stored}
+		return t.Put(ctx, "alerts_read", &read, ` ON CONFLICT (id) DO UPDATE SET created = excluded.created, position = excluded.position,
+			stored = alerts_read.stored + excluded.stored`)
 	})
 }
 

@@ -145,8 +145,12 @@ func removeLast(ctx context.Context, t *archive.Tx, of request.Target) error {
 	if _, err := t.Do(ctx, `DELETE FROM runs WHERE id = ?1`, of.ID); err != nil {
 		return err
 	}
-	for _, table := range []string{"deleted", "alerts"} {
-		if _, err := t.Do(ctx, `DELETE FROM `+table+` WHERE run = ?1`, of.Run); err != nil {
+	for _, text := range []string{
+		`DELETE FROM deleted WHERE run = ?1`,
+		`UPDATE alerts_read SET stored = stored - (SELECT count(*) FROM alerts WHERE run = ?1)`,
+		`DELETE FROM alerts WHERE run = ?1`,
+	} {
+		if _, err := t.Do(ctx, text, of.Run); err != nil {
 			return err
 		}
 	}

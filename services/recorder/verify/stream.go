@@ -19,7 +19,7 @@ func (c *Checker) VerifyAgainst(ctx context.Context, run string, log *eventlog.L
 	v := &verifier{s: c.answers, Verification: Verification{Damages: []Damage{}}}
 	err := v.checkStore(ctx, run)
 	if err == nil && v.Position.Seq > 0 {
-		err = v.checkAgainst(ctx, run, log)
+		err = v.compareServer(ctx, run, log)
 	}
 	if err != nil {
 		return Verification{}, request.Wrap("verify", err)
@@ -27,7 +27,23 @@ func (c *Checker) VerifyAgainst(ctx context.Context, run string, log *eventlog.L
 	return v.Verification, nil
 }
 
-// checkAgainst compares with the stream.
+// compareServer compares with the streams of events and of alerts, and with snapshots.
+func (v *verifier) compareServer(ctx context.Context, run string, log *eventlog.Log) (err error) {
+	if run != "" {
+		if run, err = v.s.Find(ctx, run); err != nil {
+			return err
+		}
+	}
+	if err = v.checkAgainst(ctx, run, log); err == nil {
+		err = v.compareAlerts(ctx, run, log)
+	}
+	if err == nil {
+		err = v.compareSnapshots(ctx, run, log)
+	}
+	return err
+}
+
+// checkAgainst compares with the stream of events.
 func (v *verifier) checkAgainst(ctx context.Context, run string, log *eventlog.Log) error {
 	if log.Incarnation() != v.Position.Incarnation {
 		return fmt.Errorf("%w: it is %q, the store is of %q", eventlog.ErrIncarnation, log.Incarnation(), v.Position.Incarnation)
@@ -35,11 +51,6 @@ func (v *verifier) checkAgainst(ctx context.Context, run string, log *eventlog.L
 	first, _, err := log.Bounds(ctx)
 	if err != nil {
 		return err
-	}
-	if run != "" {
-		if run, err = v.s.Find(ctx, run); err != nil {
-			return err
-		}
 	}
 	next, stop := iter.Pull2(v.s.Read(ctx, queries.Query{Run: run, From: first, To: v.Position.Seq, Marked: true}))
 	defer stop()

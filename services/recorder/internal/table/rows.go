@@ -234,6 +234,7 @@ type AlertsRead struct {
 	ID       int64  `db:"id"`
 	Created  string `db:"created" note:"when the stream was"`
 	Position uint64 `db:"position"`
+	Stored   int64  `db:"stored" note:"how many alerts are here"`
 }
 
 // Lineage is a run and the one of which it is a fork, or a child.
