@@ -357,6 +357,8 @@ func (h *hold) tendKeeper(ctx context.Context, k *keeper.Keeper) {
 			case <-h.log.writer.Fenced():
 				return
 			case <-k.Gone():
+				// It says nothing if its timer has ended it, since the tree couldn't be frozen in time.
+				h.cfg.Logger.Warn("the keeper is gone", "run", h.label.Run, "node", h.label.Node, "after_deadline", process.Uptime()-time.Duration(h.frozenAt.Load()))
 				return
 			case <-ctx.Done():
 				return
