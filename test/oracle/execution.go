@@ -157,7 +157,7 @@ func (c *check) work() {
 // alerts: each key is in the stream once, no sink showed more than there is, no alert
 // is without its event, and what a human has to know has one.
 func (c *check) alerts() {
-	keys, texts, raised := map[string]bool{}, map[string]int{}, map[uint64]bool{}
+	keys, texts, raised, failed := map[string]bool{}, map[string]int{}, map[uint64]bool{}, map[string]bool{}
 	for _, a := range c.Alerts {
 		if keys[a.Key] {
 			c.violation(AlertedOnce, a.RunID, a.NodeID, a.Position.Seq, "alert %s is there twice", a.Key)
@@ -165,6 +165,9 @@ func (c *check) alerts() {
 		keys[a.Key] = true
 		texts[a.Text]++
 		raised[a.Position.Seq] = true
+		if a.Severity == wire.SeverityError {
+			failed[a.RunID+"\n"+a.NodeID] = true
+		}
 		e := c.byPos[a.Position.Seq]
 		switch {
 		case a.RunID == wire.NoRun: // about wake itself
@@ -187,7 +190,9 @@ func (c *check) alerts() {
 	}
 	for _, id := range c.order {
 		for _, e := range c.runs[id] {
-			if deservesAlert(e) && !raised[e.Pos] {
+			end, ended := e.Event.Payload.(*wire.FlowComplete)
+			told := ended && failed[id+"\n"+end.FailedNode] // because of a node, whose failure has its alert
+			if deservesAlert(e) && !raised[e.Pos] && !told {
 				c.wrong(AlertedOnce, e, "raised no alert")
 			}
 		}
