@@ -44,30 +44,38 @@ func (a viewVerbs) diffRuns(ctx context.Context, refA, refB string) error {
 		return err
 	}
 	defer log.Conn().Close()
+	d, err := a.compareRuns(ctx, log, refA, refB)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(d)
+	}
+	return printDifferences(a.out, d)
+}
+
+// compareRuns compares what two runs have done up to the moment.
+func (a viewVerbs) compareRuns(ctx context.Context, log *feed.Reader, refA, refB string) (d compare.Differences, err error) {
 	var states [2]*wire.State
 	for i, ref := range []string{refA, refB} {
 		id, err := a.runID(ctx, log, ref)
 		if err != nil {
-			return err
+			return d, err
 		}
 		if states[i], err = history.StateAt(ctx, log, id, 0); err != nil {
-			return err
+			return d, err
 		}
 	}
 	common, spansA, spansB := compare.Ancestry(states[0], states[1])
 	sideA, err := a.gatherSide(ctx, log, states[0], spansA)
 	if err != nil {
-		return err
+		return d, err
 	}
 	sideB, err := a.gatherSide(ctx, log, states[1], spansB)
 	if err != nil {
-		return err
+		return d, err
 	}
-	d := compare.Runs(sideA, sideB, common)
-	if a.json {
-		return a.printJSON(d)
-	}
-	return printDifferences(a.out, d)
+	return compare.Runs(sideA, sideB, common), nil
 }
 
 // gatherSide gathers what a run did in the given spans, those of its ancestors first.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/subtle"
 	"errors"
@@ -20,8 +21,10 @@ import (
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/mcp"
 	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/client"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -36,8 +39,9 @@ func (a hostVerbs) mcpCommand() *cobra.Command {
 		Use:   "mcp",
 		Short: "Offer runs to a supervising agent as an MCP server",
 		Long: `Offer runs to a supervising agent as a server of the Model Context Protocol: tools
-to list runs and what waits for a person, look at their status, log and alerts,
-search, and to send, steer, reply, approve and deny.
+to list runs and what waits for a person, look at their status, state, log and
+alerts, search and compare, to start, pause, resume, abort and fork them, and to
+send, steer, reply, approve and deny. Runs and their logs are resources, too.
 
     claude mcp add wake -- wake mcp
 
@@ -156,7 +160,58 @@ func (s *session) mcpPipeline(log *feed.Reader) mcp.Pipeline {
 		Alerts: func(ctx context.Context, q mcp.AlertsQuery) ([]wire.Alert, uint64, error) {
 			return s.readAlerts(ctx, log, q)
 		},
+		Start: func(ctx context.Context, r mcp.StartRequest) (string, error) { return s.app.startFor(ctx, log, r) },
+		Fork: func(ctx context.Context, r mcp.ForkRequest) (mcp.Fork, error) {
+			f, err := s.Fork(ctx, client.ForkRequest{RunID: r.Run, At: r.At, Message: r.Message})
+			return mcp.Fork{Run: f.RunID, Parent: f.Parent, At: cmp.Or(f.Label, fmt.Sprint(f.Position)), Recorded: f.Recorded}, err
+		},
+		Points: func(ctx context.Context, run string) ([]mcp.Point, error) {
+			found, err := s.Bookmarks(ctx, run)
+			points := make([]mcp.Point, 0, len(found))
+			for _, p := range found {
+				points = append(points, mcp.Point{Label: p.Label, Node: p.Node, Time: p.Time, Note: p.Note})
+			}
+			return points, err
+		},
+		Diff: func(ctx context.Context, a, b string) (string, error) {
+			d, err := (viewVerbs{s.app}).compareRuns(ctx, log, a, b)
+			if err != nil {
+				return "", err
+			}
+			var text strings.Builder
+			err = printDifferences(&text, d)
+			return text.String(), err
+		},
+		State: func(ctx context.Context, run, at string) (string, error) {
+			state, err := s.stateAt(ctx, run, at)
+			if err != nil {
+				return "", err
+			}
+			var text strings.Builder
+			err = printState(&text, state, "")
+			return text.String(), err
+		},
 	}
+}
+
+// startFor starts a run for a supervising agent. Its flow is a text, so there is no folder in which files that it
+// names could be.
+func (a *app) startFor(ctx context.Context, log *feed.Reader, r mcp.StartRequest) (string, error) {
+	request := wire.RunRequest{V: wire.Version, RunID: newRunID(), ParentRun: r.Parent, Input: r.Input, Labels: r.Labels}
+	def, err := flow.Parse("flow", []byte(r.Flow))
+	if err == nil {
+		def, err = def.Embed("flow", func(name string) ([]byte, error) {
+			return nil, fmt.Errorf("%s: a flow that is given as text names no files", name)
+		})
+	}
+	if err != nil {
+		return "", &wire.APIError{Code: wire.CodeFlowInvalid, Message: err.Error()}
+	}
+	request.Definition = def.Raw()
+	if err := a.checkRequest(request); err != nil {
+		return "", err
+	}
+	return request.RunID, a.submitRun(ctx, log, request)
 }
 
 // verbCall is a verb of wake.api as a function.

@@ -9,25 +9,32 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
+// order is what has become of a command.
+type order struct {
+	Run      string `json:"run"`
+	Recorded bool   `json:"recorded" jsonschema:"false: it waits for a runner"`
+}
+
 // sendCommand sends a command to the run that ref means, and says what has become of it.
-func (p Pipeline) sendCommand(ctx context.Context, ref string, cmd wire.Command, done string) (string, error) {
+func (p Pipeline) sendCommand(ctx context.Context, ref string, cmd wire.Command, done string) (string, order, error) {
 	run, err := p.Find(ctx, ref)
 	if err != nil {
-		return "", err
+		return "", order{}, err
 	}
 	cmd.RunID, cmd.By = run, "mcp"
 	r, err := p.Do(ctx, cmd)
 	if err != nil {
-		return "", err
+		return "", order{}, err
 	}
+	text := done + " run " + cleanLine(run)
 	if !r.Recorded {
-		return "queued: no runner answers; it is obeyed when one comes", nil
+		text = "queued: no runner answers; it is obeyed when one comes"
 	}
-	return done + " run " + cleanLine(run), nil
+	return text, order{Run: cleanLine(run), Recorded: r.Recorded}, nil
 }
 
 type messageInput struct {
-	Run     string `json:"run" jsonschema:"id of the run, the beginning of one, a label, or @last"`
+	Run     string `json:"run" jsonschema:"id or its beginning, a label, or @last"`
 	Message string `json:"message" jsonschema:"what to tell"`
 	Node    string `json:"node,omitempty" jsonschema:"to the agent of this node, if several are at work"`
 }
@@ -39,38 +46,38 @@ func (in messageInput) checkMessage() error {
 	return nil
 }
 
-func (p Pipeline) sendMessage(ctx context.Context, in messageInput) (string, error) {
+func (p Pipeline) sendMessage(ctx context.Context, in messageInput) (string, order, error) {
 	if err := in.checkMessage(); err != nil {
-		return "", err
+		return "", order{}, err
 	}
 	return p.sendCommand(ctx, in.Run, wire.Command{Type: "send", Message: in.Message, NodeID: in.Node}, "sent to")
 }
 
-func (p Pipeline) steerAgent(ctx context.Context, in messageInput) (string, error) {
+func (p Pipeline) steerAgent(ctx context.Context, in messageInput) (string, order, error) {
 	if err := in.checkMessage(); err != nil {
-		return "", err
+		return "", order{}, err
 	}
 	return p.sendCommand(ctx, in.Run, wire.Command{Type: "steer", Message: in.Message, NodeID: in.Node}, "steered")
 }
 
 type replyInput struct {
-	Run    string `json:"run" jsonschema:"id of the run, the beginning of one, a label, or @last"`
+	Run    string `json:"run" jsonschema:"id or its beginning, a label, or @last"`
 	Answer any    `json:"answer" jsonschema:"a text, or any JSON value that the question wants; of several questions an object, by header or number"`
 	Prompt string `json:"prompt,omitempty" jsonschema:"id of the question, as approvals tells it; absent: the one that is open"`
 }
 
-func (p Pipeline) answerQuestion(ctx context.Context, in replyInput) (string, error) {
+func (p Pipeline) answerQuestion(ctx context.Context, in replyInput) (string, order, error) {
 	content, err := wire.Marshal(in.Answer)
 	if err != nil {
-		return "", badRequest("answer: %v", err)
+		return "", order{}, badRequest("answer: %v", err)
 	}
 	run, err := p.Find(ctx, in.Run)
 	if err != nil {
-		return "", err
+		return "", order{}, err
 	}
 	waits, err := p.Approvals(ctx, wire.ApprovalsRequest{Run: run})
 	if err != nil {
-		return "", err
+		return "", order{}, err
 	}
 	var open []string
 	for _, a := range waits.Approvals {
@@ -80,7 +87,7 @@ func (p Pipeline) answerQuestion(ctx context.Context, in replyInput) (string, er
 	}
 	slices.Sort(open)
 	if len(open) != 1 {
-		return "", chooseOne(run, "question", "prompt", open)
+		return "", order{}, chooseOne(run, "question", "prompt", open)
 	}
 	return p.sendCommand(ctx, run, wire.Command{Type: "reply", PromptID: open[0], Content: content}, "answered "+cleanLine(open[0])+" of")
 }
@@ -97,27 +104,27 @@ func chooseOne(run, what, field string, open []string) error {
 }
 
 type decisionInput struct {
-	Run  string `json:"run" jsonschema:"id of the run, the beginning of one, a label, or @last"`
+	Run  string `json:"run" jsonschema:"id or its beginning, a label, or @last"`
 	Call string `json:"call,omitempty" jsonschema:"id of the call; absent: the one that waits"`
 	Note string `json:"note,omitempty" jsonschema:"why, for the agent and the log; of a call that asks a question, the answer"`
 }
 
-func (p Pipeline) approveCall(ctx context.Context, in decisionInput) (string, error) {
+func (p Pipeline) approveCall(ctx context.Context, in decisionInput) (string, order, error) {
 	return p.decideCall(ctx, in, "approve", "approved")
 }
 
-func (p Pipeline) denyCall(ctx context.Context, in decisionInput) (string, error) {
+func (p Pipeline) denyCall(ctx context.Context, in decisionInput) (string, order, error) {
 	return p.decideCall(ctx, in, "deny", "denied")
 }
 
-func (p Pipeline) decideCall(ctx context.Context, in decisionInput, kind, done string) (string, error) {
+func (p Pipeline) decideCall(ctx context.Context, in decisionInput, kind, done string) (string, order, error) {
 	run, err := p.Find(ctx, in.Run)
 	if err != nil {
-		return "", err
+		return "", order{}, err
 	}
 	waits, err := p.Approvals(ctx, wire.ApprovalsRequest{Run: run})
 	if err != nil {
-		return "", err
+		return "", order{}, err
 	}
 	var open []string
 	for _, a := range waits.Approvals {
@@ -127,7 +134,7 @@ func (p Pipeline) decideCall(ctx context.Context, in decisionInput, kind, done s
 	}
 	slices.Sort(open)
 	if open = slices.Compact(open); len(open) != 1 {
-		return "", chooseOne(run, "call", "call", open)
+		return "", order{}, chooseOne(run, "call", "call", open)
 	}
 	return p.sendCommand(ctx, run, wire.Command{Type: kind, CallID: open[0], Note: in.Note}, done+" "+cleanLine(open[0])+" of")
 }

@@ -48,31 +48,50 @@ type runsInput struct {
 	Limit  int    `json:"limit,omitempty" jsonschema:"default 20, at most 100"`
 }
 
-func (p Pipeline) listRuns(ctx context.Context, in runsInput) (string, error) {
+// runsAnswer is a page of runs.
+type runsAnswer struct {
+	Runs []runAnswer `json:"runs"`
+	More bool        `json:"more" jsonschema:"there are others that match"`
+}
+
+type runAnswer struct {
+	Run     string  `json:"run"`
+	State   string  `json:"state" jsonschema:"running, paused, success, failed or aborted"`
+	Name    string  `json:"name,omitempty"`
+	CostUsd float64 `json:"costUsd"`
+	Parent  string  `json:"parent,omitempty"`
+}
+
+func (p Pipeline) listRuns(ctx context.Context, in runsInput) (string, runsAnswer, error) {
 	q := wire.RunsRequest{Label: in.Label, Limit: atMost(in.Limit, 20)}
 	if in.Status != "" {
 		q.Status = []string{in.Status}
 	}
 	page, err := p.Runs(ctx, q)
 	if err != nil {
-		return "", err
+		return "", runsAnswer{}, err
 	}
+	answer := runsAnswer{Runs: []runAnswer{}, More: page.Cursor != ""}
 	var b strings.Builder
 	for _, r := range page.Runs {
-		state := cmp.Or(string(r.Result), string(r.Status))
-		fmt.Fprintf(&b, "%s %s%s %s %s", cleanLine(r.RunID), state, inBrackets(r.Reason), cleanLine(cmp.Or(r.Labels["name"], r.FlowName)), costText(r.CostUsd, r.CostBasis))
-		if r.ParentRun != "" {
-			fmt.Fprintf(&b, " parent %s", cleanLine(r.ParentRun))
+		a := runAnswer{
+			Run: cleanLine(r.RunID), State: cmp.Or(string(r.Result), string(r.Status)), Name: cleanLine(cmp.Or(r.Labels["name"], r.FlowName)),
+			CostUsd: r.CostUsd, Parent: cleanLine(r.ParentRun),
+		}
+		answer.Runs = append(answer.Runs, a)
+		fmt.Fprintf(&b, "%s %s%s %s %s", a.Run, a.State, inBrackets(r.Reason), a.Name, costText(r.CostUsd, r.CostBasis))
+		if a.Parent != "" {
+			fmt.Fprintf(&b, " parent %s", a.Parent)
 		}
 		if r.LastActivity != "" {
 			fmt.Fprintf(&b, ": %s", cleanLine(r.LastActivity))
 		}
 		b.WriteByte('\n')
 	}
-	if page.Cursor != "" {
+	if answer.More {
 		b.WriteString("… there are more: narrow it by status or label\n")
 	}
-	return cmp.Or(b.String(), "no runs"), nil
+	return cmp.Or(b.String(), "no runs"), answer, nil
 }
 
 // inBrackets is a text in brackets, "" for none.
@@ -84,7 +103,7 @@ func inBrackets(s string) string {
 }
 
 type statusInput struct {
-	Run  string `json:"run" jsonschema:"id of the run, the beginning of one, a label, or @last"`
+	Run  string `json:"run" jsonschema:"id or its beginning, a label, or @last"`
 	Node string `json:"node,omitempty" jsonschema:"only this node"`
 }
 
@@ -139,15 +158,19 @@ func (p Pipeline) listWaiting(ctx context.Context, s wire.StatusResponse) string
 
 // approvalLine says in a line what waits, and by which id it is answered.
 func approvalLine(a wire.Approval) string {
-	what := cleanLine(a.Text)
-	if a.Text == "" {
-		what = strings.TrimSpace(cleanLine(a.ToolName) + " " + cleanLine(timeline.Input(a.ToolInput)))
-	}
 	kind := string(a.Kind)
 	if a.Priority != "" {
 		kind = string(a.Priority)
 	}
-	return fmt.Sprintf("%s %s of %s: %s", kind, cleanLine(a.CallID), cleanLine(a.NodeID), what)
+	return fmt.Sprintf("%s %s of %s: %s", kind, cleanLine(a.CallID), cleanLine(a.NodeID), approvalText(a))
+}
+
+// approvalText is the question, or the call that waits for permission.
+func approvalText(a wire.Approval) string {
+	if a.Text != "" {
+		return cleanLine(a.Text)
+	}
+	return strings.TrimSpace(cleanLine(a.ToolName) + " " + cleanLine(timeline.Input(a.ToolInput)))
 }
 
 type approvalsInput struct {
@@ -155,31 +178,49 @@ type approvalsInput struct {
 	Limit int    `json:"limit,omitempty" jsonschema:"default 20, at most 100"`
 }
 
-func (p Pipeline) listApprovals(ctx context.Context, in approvalsInput) (_ string, err error) {
+// approvalsAnswer is what waits for a person.
+type approvalsAnswer struct {
+	Approvals []approvalAnswer `json:"approvals"`
+	More      int              `json:"more" jsonschema:"how many others wait"`
+}
+
+type approvalAnswer struct {
+	Run   string `json:"run"`
+	Node  string `json:"node"`
+	Kind  string `json:"kind"`
+	ID    string `json:"id" jsonschema:"call of approve and deny, prompt of reply"`
+	Text  string `json:"text"`
+	Since int64  `json:"since" jsonschema:"Unix ms"`
+}
+
+func (p Pipeline) listApprovals(ctx context.Context, in approvalsInput) (_ string, answer approvalsAnswer, err error) {
 	q := wire.ApprovalsRequest{}
 	if in.Run != "" {
 		if q.Run, err = p.Find(ctx, in.Run); err != nil {
-			return "", err
+			return "", answer, err
 		}
 	}
 	waits, err := p.Approvals(ctx, q)
 	if err != nil {
-		return "", err
+		return "", answer, err
 	}
-	limit := atMost(in.Limit, 20)
+	limit := min(atMost(in.Limit, 20), len(waits.Approvals))
+	answer = approvalsAnswer{Approvals: []approvalAnswer{}, More: len(waits.Approvals) - limit + waits.Omitted}
 	var b strings.Builder
-	for i, a := range waits.Approvals {
-		if i == limit {
-			fmt.Fprintf(&b, "… %d more: narrow it by run\n", len(waits.Approvals)-i+waits.Omitted)
-			break
-		}
+	for _, a := range waits.Approvals[:limit] {
+		answer.Approvals = append(answer.Approvals, approvalAnswer{
+			Run: cleanLine(a.RunID), Node: cleanLine(a.NodeID), Kind: string(a.Kind), ID: cleanLine(a.CallID), Text: approvalText(a), Since: a.Since,
+		})
 		fmt.Fprintf(&b, "%s since %s: %s\n", cleanLine(a.RunID), clockTime(a.Since), approvalLine(a))
 	}
-	return cmp.Or(b.String(), "nothing waits"), nil
+	if answer.More > 0 {
+		fmt.Fprintf(&b, "… %d more: narrow it by run\n", answer.More)
+	}
+	return cmp.Or(b.String(), "nothing waits"), answer, nil
 }
 
 type logInput struct {
-	Run     string `json:"run" jsonschema:"id of the run, the beginning of one, a label, or @last"`
+	Run     string `json:"run" jsonschema:"id or its beginning, a label, or @last"`
 	Node    string `json:"node,omitempty" jsonschema:"only of this node"`
 	Type    string `json:"type,omitempty" jsonschema:"only text, thinking, tool, error, system or user"`
 	Grep    string `json:"grep,omitempty" jsonschema:"only lines that match this RE2 pattern, ignoring case"`
@@ -208,6 +249,11 @@ func (p Pipeline) readLog(ctx context.Context, in logInput) (string, error) {
 	if page.Summary != nil {
 		return timeline.Sanitize(page.Summary.Text), nil
 	}
+	return pageText(page), nil
+}
+
+// pageText is a page of a log.
+func pageText(page wire.LogResponse) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "lines %d to %d of %d\n", page.Offset, page.Offset+int64(page.ReturnedLines), page.TotalLines)
 	for _, l := range page.Lines {
@@ -220,7 +266,7 @@ func (p Pipeline) readLog(ctx context.Context, in logInput) (string, error) {
 		}
 		fmt.Fprintf(&b, "%s %s %s: %s\n", clockTime(l.TS), cleanLine(l.Node), l.Type, text)
 	}
-	return b.String(), nil
+	return b.String()
 }
 
 type searchInput struct {
@@ -266,31 +312,47 @@ type alertsInput struct {
 // maxWait bounds, in seconds, how long a call waits for an alert.
 const maxWait = 300
 
-func (p Pipeline) listAlerts(ctx context.Context, in alertsInput) (_ string, err error) {
+// alertsAnswer is what deserved attention.
+type alertsAnswer struct {
+	Alerts []alertAnswer `json:"alerts"`
+	After  uint64        `json:"after" jsonschema:"to ask for what comes next"`
+}
+
+type alertAnswer struct {
+	Run      string `json:"run"`
+	Severity string `json:"severity"`
+	Text     string `json:"text"`
+	Time     int64  `json:"time" jsonschema:"Unix ms"`
+}
+
+func (p Pipeline) listAlerts(ctx context.Context, in alertsInput) (_ string, answer alertsAnswer, err error) {
 	q := AlertsQuery{After: in.After, Limit: atMost(in.Limit, 20), Wait: min(max(in.Wait, 0), maxWait)}
 	if in.Run != "" {
 		if q.Run, err = p.Find(ctx, in.Run); err != nil {
-			return "", err
+			return "", answer, err
 		}
 	}
 	if in.Parent != "" {
 		if q.Parent, err = p.Find(ctx, in.Parent); err != nil {
-			return "", err
+			return "", answer, err
 		}
 	}
 	all, last, err := p.Alerts(ctx, q)
 	if err != nil {
-		return "", err
+		return "", answer, err
 	}
+	answer = alertsAnswer{Alerts: []alertAnswer{}, After: last}
 	var b strings.Builder
 	for _, a := range all {
-		fmt.Fprintf(&b, "%s %s %s %s\n", clockTime(a.Timestamp), a.Severity, cleanLine(a.RunID), cleanLine(a.Text))
+		l := alertAnswer{Run: cleanLine(a.RunID), Severity: string(a.Severity), Text: cleanLine(a.Text), Time: a.Timestamp}
+		answer.Alerts = append(answer.Alerts, l)
+		fmt.Fprintf(&b, "%s %s %s %s\n", clockTime(l.Time), l.Severity, l.Run, l.Text)
 	}
 	if len(all) == 0 {
 		b.WriteString("no alerts\n")
 	}
 	fmt.Fprintf(&b, "after: %d", last)
-	return b.String(), nil
+	return b.String(), answer, nil
 }
 
 // costText is a cost and what is known of it.

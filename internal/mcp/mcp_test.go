@@ -115,6 +115,9 @@ func fake(done *[]wire.Command) mcp.Pipeline {
 			if q.Summary {
 				return wire.LogResponse{Summary: &wire.LogSummary{Text: "It \x1b[1mworked."}}, nil
 			}
+			if q.Offset != nil && *q.Offset == 200 {
+				return wire.LogResponse{TotalLines: 200, Offset: 200}, nil
+			}
 			r := wire.LogResponse{TotalLines: 200, ReturnedLines: *q.Limit, Offset: 180}
 			for range *q.Limit {
 				r.Lines = append(r.Lines, wire.LogLine{TS: 1000, Type: wire.LineText, Node: "coder", Text: long})
@@ -124,6 +127,23 @@ func fake(done *[]wire.Command) mcp.Pipeline {
 		Search: func(context.Context, wire.SearchRequest) (wire.SearchResponse, error) {
 			return wire.SearchResponse{Hits: []wire.SearchHit{{RunID: "run1", Node: "coder", TS: 1000, Type: wire.LineTool, Snippet: "nil pointer"}}}, nil
 		},
+		Start: func(_ context.Context, r mcp.StartRequest) (string, error) {
+			if r.Flow == "bad" {
+				return "", &wire.APIError{Code: wire.CodeFlowInvalid, Message: "flow:1: no nodes"}
+			}
+			return "new1", nil
+		},
+		Fork: func(_ context.Context, r mcp.ForkRequest) (mcp.Fork, error) {
+			if r.At == "nosuch" {
+				return mcp.Fork{}, &wire.APIError{Code: wire.CodeNotFound, Message: "no point nosuch"}
+			}
+			return mcp.Fork{Run: "fork1", Parent: r.Run, At: "sfp-1", Recorded: r.Message == ""}, nil
+		},
+		Points: func(context.Context, string) ([]mcp.Point, error) {
+			return []mcp.Point{{Label: "sfp-1", Node: "coder", Time: 1000, Note: "prompt \x1b[1m"}, {Label: "sfp-2", Time: 2000}}, nil
+		},
+		Diff:  func(_ context.Context, a, b string) (string, error) { return a + " and " + b + " did the same\n", nil },
+		State: func(_ context.Context, run, at string) (string, error) { return run + " at " + at, nil },
 		Alerts: func(_ context.Context, q mcp.AlertsQuery) ([]wire.Alert, uint64, error) {
 			if q.After == 7 {
 				return nil, 7, nil
@@ -169,6 +189,22 @@ func TestTools(t *testing.T) {
 		{"approve", map[string]any{"run": "run1"}, "approved t1 of run run1"},
 		{"deny", map[string]any{"run": "run1", "call": "t1", "note": "no"}, "denied t1 of run run1"},
 		{"deny", map[string]any{"run": "run1", "call": "t2"}, "error COMMAND_REJECTED: no such call of run run1 waits\nsee approvals"},
+		{"pause", map[string]any{"run": "run1", "reason": "lunch"}, "paused run run1"},
+		{"resume", map[string]any{"run": "run1", "rerun": []string{"coder"}}, "resumed run run1"},
+		{"abort", map[string]any{"run": "@last"}, "aborted run run1"},
+		{"bookmark", map[string]any{"run": "run1", "label": "good"}, "bookmarked run run1"},
+		{"bookmarks", map[string]any{"run": "run1"}, "sfp-1 00:00:01 coder prompt\nsfp-2 00:00:02  \n"},
+		{"bookmarks", map[string]any{"run": "run1", "limit": 1}, "… 1 earlier\nsfp-2 00:00:02  \n"},
+		{"run", map[string]any{"flow": "name: x", "input": map[string]any{"a": 1}, "parent": "@last"}, "started run new1"},
+		{"run", map[string]any{"flow": "bad"}, "error FLOW_INVALID: flow:1: no nodes"},
+		{"run", map[string]any{"flow": " "}, "error BAD_REQUEST: flow is empty"},
+		{"fork", map[string]any{"run": "@last", "at": "sfp-1"}, "forked run fork1 from run1 at sfp-1"},
+		{"fork", map[string]any{"run": "run1", "message": "again"}, "forked run fork1 from run1 at sfp-1\nqueued: no runner has begun it yet"},
+		{"fork", map[string]any{"run": "run1", "at": "nosuch"}, "error NOT_FOUND: no point nosuch"},
+		{"diff", map[string]any{"a": "run1", "b": "@last"}, "run1 and run1 did the same\n"},
+		{"diff", map[string]any{"a": "run1", "b": "x"}, "error RUN_NOT_FOUND: no run x\nsee runs"},
+		{"state", map[string]any{"run": "run1", "at": "sfp-1"}, "run1 at sfp-1"},
+		{"tail", map[string]any{"run": "run1", "from": 200}, "lines 200 to 200 of 200\nnext: 200"},
 	} {
 		if got := call(t, s, test.tool, test.arguments); got != test.want {
 			t.Errorf("%s %v:\n got %q\nwant %q", test.tool, test.arguments, got, test.want)
@@ -181,9 +217,65 @@ func TestTools(t *testing.T) {
 		{Type: "reply", RunID: "run1", By: "mcp", PromptID: "p1", Content: wire.Raw{0xc3}},
 		{Type: "approve", RunID: "run1", By: "mcp", CallID: "t1"},
 		{Type: "deny", RunID: "run1", By: "mcp", CallID: "t1", Note: "no"},
+		{Type: "pause", RunID: "run1", By: "mcp", Reason: "lunch"},
+		{Type: "resume", RunID: "run1", By: "mcp", Rerun: []string{"coder"}},
+		{Type: "abort", RunID: "run1", By: "mcp"},
+		{Type: "bookmark", RunID: "run1", By: "mcp", Label: "good"},
 	}
 	if diff := cmp.Diff(want, done); diff != "" {
 		t.Errorf("commands (-want +got):\n%s", diff)
+	}
+}
+
+// A program gets the same as fields, of the shape that the tool declares.
+func TestFields(t *testing.T) {
+	s := connect(t, fake(nil))
+	for _, test := range []struct {
+		tool      string
+		arguments map[string]any
+		want      string
+	}{
+		{"runs", map[string]any{"limit": 1}, `{"more":true,"runs":[{"costUsd":0.5,"name":"review","parent":"run0","run":"run1","state":"running"}]}`},
+		{"approvals", map[string]any{"run": "run1", "limit": 1}, `{"approvals":[{"id":"p1","kind":"ask","node":"ask","run":"run1","since":1000,"text":"Deploy? (yes, no)"}],"more":2}`},
+		{"alerts", map[string]any{"after": 7}, `{"after":7,"alerts":[]}`},
+		{"pause", map[string]any{"run": "run1"}, `{"recorded":true,"run":"run1"}`},
+		{"fork", map[string]any{"run": "run1"}, `{"at":"sfp-1","parent":"run1","recorded":true,"run":"fork1"}`},
+		{"run", map[string]any{"flow": "name: x"}, `{"run":"new1"}`},
+		{"bookmarks", map[string]any{"run": "run1", "limit": 1}, `{"earlier":1,"points":[{"label":"sfp-2","time":2000}]}`},
+		{"tail", map[string]any{"run": "run1", "from": 200}, `{"next":200}`},
+		{"log", map[string]any{"run": "run1"}, `null`},
+	} {
+		r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: test.tool, Arguments: test.arguments})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := json.Marshal(r.StructuredContent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != test.want {
+			t.Errorf("%s: %s, want %s", test.tool, got, test.want)
+		}
+	}
+}
+
+// A client can attach runs and their logs to a conversation.
+func TestResources(t *testing.T) {
+	s := connect(t, fake(nil))
+	for uri, want := range map[string]string{
+		"wake://runs":          "run1 running review",
+		"wake://runs/run1":     "run run1 (review): running",
+		"wake://runs/run1/log": "lines 180 to 280 of 200",
+	} {
+		r, err := s.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri})
+		if err != nil || len(r.Contents) != 1 || !strings.HasPrefix(r.Contents[0].Text, want) || len(r.Contents[0].Text) > 8100 {
+			t.Errorf("%s: %+v, %v", uri, r, err)
+		}
+	}
+	for _, uri := range []string{"wake://runs/r", "wake://runs/a/b/log", "wake://other"} {
+		if r, err := s.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri}); err == nil && uri != "wake://runs/a/b/log" {
+			t.Errorf("%s: %+v", uri, r)
+		}
 	}
 }
 
@@ -218,7 +310,7 @@ func TestBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d tools are described in %d bytes", len(tools.Tools), len(b))
-	if len(tools.Tools) != 11 || len(b) > 8000 {
+	if len(tools.Tools) != 21 || len(b) > 16000 {
 		t.Errorf("%d tools in %d bytes", len(tools.Tools), len(b))
 	}
 	for _, tool := range []string{"log", "runs"} {
@@ -237,12 +329,12 @@ func FuzzTools(f *testing.F) {
 		`{"run":"run1","message":"x"}`, `{"run":"run1","limit":-1,"offset":-5}`, `{"run":"\u001b[2J","message":"x"}`, `{"run":"run1","answer":{"a":[1]}}`,
 		`{"text":"nil","since":"-1d"}`, `{"after":18446744073709551615,"wait":1e9}`, `[]`, `null`, `{"run":"run1","call":"t1","note":"` + "\u202e" + `"}`,
 	} {
-		for i := range 10 {
+		for i := range 15 {
 			f.Add(uint8(i), []byte(seed))
 		}
 	}
 	s := connect(f, fake(nil))
-	tools := []string{"runs", "status", "log", "search", "alerts", "send", "steer", "reply", "approve", "deny"}
+	tools := []string{"runs", "status", "log", "search", "alerts", "send", "steer", "reply", "approve", "deny", "fork", "bookmarks", "resume", "run", "diff"}
 	f.Fuzz(func(t *testing.T, tool uint8, arguments []byte) {
 		if !json.Valid(arguments) || !utf8.Valid(arguments) {
 			return // the SDK's client doesn't send it
