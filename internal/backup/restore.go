@@ -126,6 +126,9 @@ func withReplicas(config json.RawMessage, replicas int) (json.RawMessage, error)
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	fields["num_replicas"] = json.RawMessage(fmt.Sprint(replicas))
+	if replicas > 1 {
+		delete(fields, "persist_mode") // the server doesn't replicate what it doesn't sync
+	}
 	return json.Marshal(fields)
 }
 

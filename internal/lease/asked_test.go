@@ -51,6 +51,7 @@ func TestCountsFromAsking(t *testing.T) {
 	if _, err := topology.Init(t.Context(), server.JetStream(t), topology.Config{LeaseTTL: ttl}); err != nil {
 		t.Fatal(err)
 	}
+	syncBucket(t, server.JetStream(t))
 	nc, err := nats.Connect("", nats.InProcessServer(slowNet{server, delay}))
 	if err != nil {
 		t.Fatal(err)

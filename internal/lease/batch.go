@@ -36,11 +36,11 @@ func (h *Holder) renewHeld(ctx context.Context, leases []*Lease) {
 	}
 }
 
-// renewSome renews up to [maxBatch] leases. One that was lost, or whose key has
+// renewSome renews up to [maxBatch] leases: one by one in a bucket that isn't synced, else in a batch. One that was lost, or whose key has
 // changed unseen, has the whole batch refused; it is found by halving. Those that
 // aren't renewed by a batch are asked for one by one, which tells what became of them.
 func (h *Holder) renewSome(ctx context.Context, leases []*Lease) {
-	if len(leases) < 2 {
+	if len(leases) < 2 || !h.atomic {
 		renewEach(ctx, leases)
 		return
 	}

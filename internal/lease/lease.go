@@ -59,6 +59,7 @@ type Holder struct {
 	kv     jetstream.KeyValue
 	id     Identity
 	ttl    time.Duration
+	atomic bool // the bucket takes batches
 	logger *slog.Logger
 
 	again chan struct{} // the watch has gone deaf: begin another
@@ -97,7 +98,9 @@ func NewHolder(ctx context.Context, js jetstream.JetStream, bucket string, id Id
 	if ttl <= 0 {
 		return nil, fmt.Errorf("lease: bucket %s has no TTL; run `wake init`", status.Bucket())
 	}
-	return &Holder{js: js, kv: kv, id: id, ttl: ttl, logger: logger, again: make(chan struct{}, 1), held: map[string]*Lease{}, seen: map[string]sighting{}}, nil
+	backing, ok := status.(*jetstream.KeyValueBucketStatus)
+	atomic := ok && backing.StreamInfo().Config.AllowAtomicPublish
+	return &Holder{js: js, kv: kv, id: id, ttl: ttl, atomic: atomic, logger: logger, again: make(chan struct{}, 1), held: map[string]*Lease{}, seen: map[string]sighting{}}, nil
 }
 
 // TTL returns how long a lease lives without being renewed.

@@ -33,6 +33,32 @@ func connect(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	return js
 }
 
+// connectSynced is connect to a bucket as in a cluster.
+func connectSynced(t *testing.T, nc *nats.Conn) jetstream.JetStream {
+	t.Helper()
+	js := connect(t, nc)
+	syncBucket(t, js)
+	return js
+}
+
+// syncBucket makes the bucket one that is synced and takes batches, as in a cluster.
+func syncBucket(t *testing.T, js jetstream.JetStream) {
+	t.Helper()
+	name := "KV_" + subjects.Default.LeasesBucket()
+	s, err := js.Stream(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := s.CachedInfo().Config
+	c.PersistMode, c.AllowAtomicPublish = jetstream.DefaultPersistMode, true
+	if err := js.DeleteStream(t.Context(), name); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // purge removes a lease behind its holder's back.
 func purge(t *testing.T, js jetstream.JetStream, key string) {
 	t.Helper()

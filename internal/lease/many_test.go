@@ -74,7 +74,7 @@ func batches(t *testing.T, js jetstream.JetStream, count int) int {
 // However many leases a runner holds, it renews them in few writes.
 func TestManyInFewWrites(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		js := connect(t, natstest.Start(t))
+		js := connectSynced(t, natstest.Start(t))
 		a, _ := holder(t, js, "a")
 		leases := many(t, a, 1201)
 		<-time.After(10 * a.TTL())
@@ -89,7 +89,7 @@ func TestManyInFewWrites(t *testing.T) {
 // back as by an answer that was lost, and one that is released cost the others nothing.
 func TestSomeOfMany(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
-		js := connect(t, natstest.Start(t))
+		js := connectSynced(t, natstest.Start(t))
 		a, _ := holder(t, js, "a")
 		leases := many(t, a, 300)
 		kv, err := js.KeyValue(t.Context(), subjects.Default.LeasesBucket())
@@ -130,7 +130,7 @@ func TestSomeOfMany(t *testing.T) {
 func TestOutageOfMany(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		s := natstest.New(t)
-		a, _ := holder(t, connect(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
+		a, _ := holder(t, connectSynced(t, s.Conn(t, nats.ReconnectBufSize(-1))), "a")
 		js := connect(t, s.Conn(t, nats.ReconnectBufSize(-1)))
 		b, _ := holder(t, js, "b")
 		leases := many(t, a, 700)
@@ -153,21 +153,12 @@ func TestOutageOfMany(t *testing.T) {
 	})
 }
 
-// A bucket made by an earlier `wake init` takes no batches: leases are renewed one by one.
+// A bucket on one server alone takes no batches: leases are renewed one by one.
 func TestManyWithoutBatches(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		js := connect(t, natstest.Start(t))
-		s, err := js.Stream(t.Context(), "KV_"+subjects.Default.LeasesBucket())
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := s.CachedInfo().Config
-		c.AllowAtomicPublish = false
-		if _, err := js.UpdateStream(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
 		a, _ := holder(t, js, "a")
-		leases := many(t, a, 50)
+		leases := many(t, a, 700)
 		<-time.After(3 * a.TTL())
 		valid(t, leases)
 		if n := batches(t, js, len(leases)); n != len(leases) {

@@ -30,6 +30,8 @@ type Config struct {
 	// LeaseTTL is how long a lease lives without being renewed; default
 	// [DefaultLeaseTTL].
 	LeaseTTL time.Duration
+
+	alone bool // the server is of no cluster
 }
 
 // minMaxAge leaves time for a run that is resumed to anchor its nodes again.

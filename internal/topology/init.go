@@ -25,6 +25,7 @@ func Init(ctx context.Context, js jetstream.JetStream, c Config) (Report, error)
 	if err := checkServer(js); err != nil {
 		return report, err
 	}
+	c.alone = js.Conn().ConnectedClusterName() == ""
 	b := builder{js: js, config: c}
 	for _, r := range allRooms(c) {
 		item, err := b.ensureRoom(ctx, r)
@@ -133,6 +134,9 @@ func (b *builder) createStream(ctx context.Context, r room) (*jetstream.StreamCo
 func (b *builder) updateStream(ctx context.Context, want jetstream.StreamConfig, changes []Change, state jetstream.StreamState) error {
 	if fixed := changesOf(changes, "storage", "retention", "persist_mode", "sealed"); len(fixed) > 0 {
 		return fmt.Errorf("the server can't change %s; delete the stream (`nats stream rm %s`) and run `wake init` again, or choose another prefix", joinChanges(fixed), want.Name)
+	}
+	if want.PersistMode == jetstream.AsyncPersistMode && want.Replicas > 1 {
+		return fmt.Errorf("the server doesn't replicate what it doesn't sync; end the services, delete the bucket (`nats stream rm %s`) and run `wake init` again: nothing is lost by that, see docs/durability.md", want.Name)
 	}
 	if want.MaxBytes > 0 && uint64(want.MaxBytes) < state.Bytes {
 		return fmt.Errorf("it holds %d bytes, %d would delete the oldest of them; choose at least as many", state.Bytes, want.MaxBytes)

@@ -53,7 +53,7 @@ func allRooms(c Config) []room {
 		{Stream, n.QueueStream(), queueConfig(n), nil},
 		{Stream, n.AlertsStream(), alertsConfig(n), nil},
 		{Stream, n.DeadLetterStream(), streamConfig(n.DeadLetterStream(), "what could not be used, with the reason", n.AllDeadLetters()), nil},
-		{Bucket, n.SnapshotsBucket(), bucketConfig(n.SnapshotsBucket(), "states of runs"), nil},
+		{Bucket, n.SnapshotsBucket(), bucketConfig(n.SnapshotsBucket(), "states of runs"), func(want, cur *jetstream.StreamConfig) { tunePersistence(c, want, cur) }},
 		{Bucket, n.BookmarksBucket(), bucketConfig(n.BookmarksBucket(), "points to fork from"), nil},
 		{Bucket, n.LeasesBucket(), leasesConfig(n), func(want, cur *jetstream.StreamConfig) { tuneLeases(c, want, cur) }},
 		{Bucket, n.StateBucket(), bucketConfig(n.StateBucket(), "state of services"), nil},
@@ -186,6 +186,21 @@ func tuneLeases(c Config, want, cur *jetstream.StreamConfig) {
 	}
 	want.MaxAge = cmp.Or(want.MaxAge, DefaultLeaseTTL)
 	want.Duplicates = dedupWindow(want.MaxAge)
+	tunePersistence(c, want, cur)
+}
+
+// tunePersistence has a bucket whose loss costs time and nothing else written later than it is
+// acknowledged, where it is created on one server alone: the server can't change that, nor
+// replicate such a bucket, nor take an atomic batch in it. docs/durability.md says what may be lost.
+func tunePersistence(c Config, want, cur *jetstream.StreamConfig) {
+	if cur != nil {
+		want.PersistMode = cur.PersistMode
+	} else if c.alone && want.Replicas == 1 {
+		want.PersistMode = jetstream.AsyncPersistMode
+	}
+	if want.PersistMode == jetstream.AsyncPersistMode {
+		want.AllowAtomicPublish = false
+	}
 }
 
 // objectsConfig is an object store as clients expect it (ADR-20).

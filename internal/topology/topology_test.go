@@ -70,8 +70,13 @@ func TestConfigurations(t *testing.T) {
 	if err != nil || status.TTL() != 10*time.Second || status.History() != 1 {
 		t.Errorf("WAKE_LEASES: %+v, %v", status, err)
 	}
-	if !config(t, js, "KV_WAKE_LEASES").AllowAtomicPublish {
-		t.Error("the leases of a runner can't be renewed at once")
+	for name, want := range map[string]jetstream.PersistModeType{
+		"KV_WAKE_LEASES": jetstream.AsyncPersistMode, "KV_WAKE_SNAPSHOTS": jetstream.AsyncPersistMode,
+		"KV_WAKE_STATE": jetstream.DefaultPersistMode, "KV_WAKE_BOOKMARKS": jetstream.DefaultPersistMode, "WAKE_EVENTS": jetstream.DefaultPersistMode,
+	} {
+		if c := config(t, js, name); c.PersistMode != want {
+			t.Errorf("%s is persisted in mode %v, want %v", name, c.PersistMode, want)
+		}
 	}
 	c, err := js.Consumer(t.Context(), "WAKE_EVENTS", "snapshotter")
 	if err != nil {
@@ -377,6 +382,9 @@ func TestInitOnACluster(t *testing.T) {
 	c := natstest.NewCluster(t, 3)
 	js := c.JetStream(t)
 	first := mustInit(t, js, topology.Config{Replicas: 1})
+	if l := config(t, js, "KV_WAKE_LEASES"); l.PersistMode != jetstream.DefaultPersistMode || !l.AllowAtomicPublish {
+		t.Errorf("leases of a cluster: %+v", l)
+	}
 	r := mustInit(t, js, topology.Config{Replicas: 3})
 	if r.Incarnation != first.Incarnation {
 		t.Error("another incarnation after an update")
