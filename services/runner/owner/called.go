@@ -78,8 +78,8 @@ func (c *children) endLeftCalled(ctx context.Context) error {
 			left[child.CallID(c.owner.runID, call.Exec, call.CallID)] = true
 		}
 	}
-	for _, reg := range c.owner.cfg.Registry.List() {
-		if reg.Parent == c.owner.runID && reg.Call != "" && !isAwaited(s, reg.Call) {
+	for _, reg := range c.owner.cfg.Registry.Called(c.owner.runID) {
+		if !isAwaited(s, reg.Call) {
 			left[reg.Run] = true
 		}
 	}

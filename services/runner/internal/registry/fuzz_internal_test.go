@@ -27,7 +27,7 @@ func FuzzRegistration(f *testing.F) {
 	f.Add([]byte("{\"run\":\"r1\"}"))
 	f.Add([]byte("\xc1"))
 	f.Fuzz(func(t *testing.T, value []byte) {
-		g := &Registry{names: subjects.Default, runs: map[string]knownRun{}}
+		g := &Registry{names: subjects.Default, runs: map[string]knownRun{}, called: map[string]map[string]bool{}}
 		good := Registration{Run: "r1", Runner: "b", Folder: "b", Since: 5, Incarnation: "i"}
 		g.keepNewer(g.stateKey("r1"), knownRun{Registration: good, revision: 1})
 		g.noteChange(keys.Entry{Key: g.stateKey("r1"), Value: value, Revision: 2})
@@ -58,4 +58,23 @@ func FuzzRegistration(f *testing.F) {
 			t.Fatalf("behind %q it is %+v", value, reg)
 		}
 	})
+}
+
+// The runs that a run's calls wait for are found without a look at all others.
+func TestCalled(t *testing.T) {
+	g := &Registry{names: subjects.Default, runs: map[string]knownRun{}, called: map[string]map[string]bool{}}
+	put := func(revision uint64, reg Registration) {
+		g.keepNewer(g.stateKey(reg.Run), knownRun{Registration: reg, revision: revision})
+	}
+	put(1, Registration{Run: "a", Parent: "p", Call: "c"})
+	put(2, Registration{Run: "b", Parent: "p"})
+	put(3, Registration{Run: "c", Parent: "q", Call: "c"})
+	put(4, Registration{Run: "a", Parent: "p", Call: "c", Runner: "another"})
+	if got := g.Called("p"); len(got) != 1 || got[0].Run != "a" || got[0].Runner != "another" {
+		t.Errorf("called by p: %+v", got)
+	}
+	g.noteChange(keys.Entry{Key: g.stateKey("a"), Deleted: true, Revision: 5})
+	if got := g.Called("p"); len(got) != 0 || len(g.called) != 1 {
+		t.Errorf("behind its removal: %+v, known are %v", got, g.called)
+	}
 }

@@ -58,8 +58,9 @@ type Registry struct {
 	names  subjects.Names
 	logger *slog.Logger
 
-	mu   sync.Mutex
-	runs map[string]knownRun // by key
+	mu     sync.Mutex
+	runs   map[string]knownRun        // by key
+	called map[string]map[string]bool // by the run whose agents' calls wait for them: their keys
 }
 
 // knownRun is a registration of which revision.
@@ -77,7 +78,7 @@ func Open(ctx context.Context, log *eventlog.Log, logger *slog.Logger) (*Registr
 	if err != nil {
 		return nil, fmt.Errorf("runner: open the bucket of states: %w", err)
 	}
-	return &Registry{js: js, kv: kv, names: names, logger: logger, runs: map[string]knownRun{}}, nil
+	return &Registry{js: js, kv: kv, names: names, logger: logger, runs: map[string]knownRun{}, called: map[string]map[string]bool{}}, nil
 }
 
 // Follow keeps the registry up to date until ctx ends.
@@ -113,8 +114,11 @@ func (g *Registry) noteChange(e keys.Entry) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if k.revision > g.runs[e.Key].revision {
+	if old := g.runs[e.Key]; k.revision > old.revision {
 		delete(g.runs, e.Key)
+		if delete(g.called[old.Parent], e.Key); len(g.called[old.Parent]) == 0 {
+			delete(g.called, old.Parent)
+		}
 	}
 }
 
@@ -125,7 +129,26 @@ func (g *Registry) keepNewer(key string, k knownRun) {
 	defer g.mu.Unlock()
 	if old := g.runs[key]; k.revision > old.revision || k.revision == old.revision && !old.gone {
 		g.runs[key] = k
+		if k.Call == "" {
+			return
+		}
+		if g.called[k.Parent] == nil {
+			g.called[k.Parent] = map[string]bool{}
+		}
+		g.called[k.Parent][key] = true
 	}
+}
+
+// Called returns the registered runs that calls of a run's agents wait for, in any order.
+func (g *Registry) Called(run string) (all []Registration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for key := range g.called[run] {
+		if k := g.runs[key]; !k.gone && k.Parent == run {
+			all = append(all, k.Registration)
+		}
+	}
+	return all
 }
 
 // List returns the registered runs, by id.
