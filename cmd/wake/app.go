@@ -39,7 +39,11 @@ type app struct {
 
 // roleOf returns the role of a verb: it uses the credentials that the data directory holds for it.
 func roleOf(cmd *cobra.Command) access.Role {
-	if s := cmd.Annotations[annotationService]; s != "" {
+	switch s := cmd.Annotations[annotationService]; s {
+	case "":
+	case "watcher": // it writes events, as runners do
+		return access.Runner
+	default:
 		return access.Role(s)
 	}
 	switch cmd.Name() {

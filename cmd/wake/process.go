@@ -266,7 +266,7 @@ func (a *app) runService(ctx context.Context, name string, o processOptions, con
 		return err
 	}
 	defer nc.Close()
-	if err := needStreams(nc, "wake "+name+" needs those of the role "+name); err != nil {
+	if err := needStreams(nc, "wake "+name+" needs those of the role "+string(a.server.Role)); err != nil {
 		return err
 	}
 	js, err := jetstream.New(nc)

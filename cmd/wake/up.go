@@ -25,6 +25,8 @@ type upOptions struct {
 	recorder recorder.Config
 	alerter  alerterOptions
 	runner   runnerOptions
+	watcher  watchOptions
+	watch    bool
 	demo     bool
 }
 
@@ -61,6 +63,8 @@ runs. A second Ctrl-C ends at once, which loses nothing that was acknowledged.`,
 	flags.IntVar(&o.embedded.Port, "port", 0, "`port` to listen on (default: that of the last time, else a free one)")
 	topologyFlags(flags, &o.topology)
 	flags.BoolVar(&o.demo, "demo", false, "run the demo flow with recorded agents, in .wake/demo; stays up on a terminal")
+	flags.BoolVar(&o.watch, "watch", false, "follow the sessions of Claude Code on this machine, see wake watch")
+	o.watcher.addFlags(flags)
 	o.process.addFlags(flags)
 	recorderFlags(flags, &o.recorder)
 	alerterFlags(flags, &o.alerter)
@@ -113,7 +117,7 @@ func (a hostVerbs) runUp(ctx context.Context, o upOptions) error {
 	if err := p.prepareLog(ctx, nc); err != nil {
 		return err
 	}
-	for _, s := range o.namedServices(a.alertsOf(o)) {
+	for _, s := range a.namedServices(&o) {
 		if err := p.addService(ctx, s.name, s.construct); err != nil {
 			return err
 		}
@@ -131,13 +135,16 @@ type namedService struct {
 
 // namedServices are those that up runs, in the order in which they start. The runner
 // is the last, so that it is stopped first.
-func (o *upOptions) namedServices(alerts io.Writer) []namedService {
-	return []namedService{
+func (a hostVerbs) namedServices(o *upOptions) []namedService {
+	services := []namedService{
 		{"recorder", newRecorder(&o.recorder)},
 		{"snapshotter", newSnapshotter},
-		{"alerter", newAlerter(alerts, &o.alerter)},
-		{"runner", newRunner(&o.runner)},
+		{"alerter", newAlerter(a.alertsOf(*o), &o.alerter)},
 	}
+	if o.watch {
+		services = append(services, namedService{"watcher", a.newWatcher(&o.watcher)})
+	}
+	return append(services, namedService{"runner", newRunner(&o.runner)})
 }
 
 // alertsOf returns where up prints alerts, or nil: programs read one value, and

@@ -102,6 +102,8 @@ func detailText(e *wire.Event) string {
 			return "none: " + p.Refused
 		}
 		return fmt.Sprintf("%d files, %d bytes", p.Files, p.Bytes)
+	case *wire.TranscriptRead:
+		return joinNonEmpty(", ", fmt.Sprintf("%s to %d", p.File, p.Offset), formatCount(int64(len(p.Removed)), "line", "removed"))
 	case *wire.BreakpointChanged:
 		return p.Previous + " → " + p.Current
 	case *wire.HookFired:

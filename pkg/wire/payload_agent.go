@@ -319,6 +319,18 @@ type WorkspaceSnapshot struct {
 	Refused  string   // why the folder can't be kept
 }
 
+// TranscriptRead says how far a session file was read, and what of it was told before this event: whoever reads on
+// begins there. Events of the lines stand before it in the same commit.
+type TranscriptRead struct {
+	File     string   // path of the file in its folder of sessions
+	Identity string   // which file it is, in the words of its system; empty: that tells none
+	Offset   int64    // bytes that were read
+	Digest   string   // sha256 of them, lower-case hex
+	Lines    []string // keys of the lines that are new: the uuid, or a hash of the line and of how many like it come before
+	Removed  []string // keys of lines that were told and aren't in the file any more
+	Omitted  int      // lines that aren't told, since they repeat requests to the model's API
+}
+
 // BreakpointChanged is a step of the agent's execution state machine.
 type BreakpointChanged struct {
 	Previous string
@@ -379,6 +391,7 @@ func (*CCMessage) Type() Type          { return TypeCCMessage }
 func (*TodoChanged) Type() Type        { return TypeTodoChanged }
 func (*FileChanged) Type() Type        { return TypeFileChanged }
 func (*WorkspaceSnapshot) Type() Type  { return TypeWorkspaceSnapshot }
+func (*TranscriptRead) Type() Type     { return TypeTranscriptRead }
 func (*BreakpointChanged) Type() Type  { return TypeBreakpointChanged }
 func (*Compaction) Type() Type         { return TypeCompaction }
 func (*HookFired) Type() Type          { return TypeHookFired }
@@ -594,6 +607,16 @@ func (p *WorkspaceSnapshot) visitFields(f *fields) {
 	f.int("omitted", &p.Omitted, optional)
 	f.bool("unstable", &p.Unstable, optional)
 	f.str("refused", &p.Refused, optional)
+}
+
+func (p *TranscriptRead) visitFields(f *fields) {
+	f.str("file", &p.File, nonEmpty)
+	f.str("identity", &p.Identity, optional)
+	f.int64("offset", &p.Offset, required)
+	f.str("digest", &p.Digest, nonEmpty)
+	f.strs("lines", &p.Lines, optional)
+	f.strs("removed", &p.Removed, optional)
+	f.int("omitted", &p.Omitted, optional)
 }
 
 func (p *BreakpointChanged) visitFields(f *fields) {

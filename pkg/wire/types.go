@@ -60,6 +60,7 @@ const (
 	TypeFileChanged        Type = "file_changed"
 	TypeBreakpointChanged  Type = "breakpoint_changed"
 	TypeWorkspaceSnapshot  Type = "workspace:snapshot"
+	TypeTranscriptRead     Type = "transcript:read"
 	TypeCompaction         Type = "compaction"
 	TypeHookFired          Type = "hook:fired"
 	TypeRaw                Type = "raw"
@@ -189,6 +190,7 @@ var payloads = map[Type]func() Payload{ //nolint:gochecknoglobals // constant
 	TypeTodoChanged:        func() Payload { return new(TodoChanged) },
 	TypeFileChanged:        func() Payload { return new(FileChanged) },
 	TypeWorkspaceSnapshot:  func() Payload { return new(WorkspaceSnapshot) },
+	TypeTranscriptRead:     func() Payload { return new(TranscriptRead) },
 	TypeBreakpointChanged:  func() Payload { return new(BreakpointChanged) },
 	TypeCompaction:         func() Payload { return new(Compaction) },
 	TypeHookFired:          func() Payload { return new(HookFired) },

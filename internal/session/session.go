@@ -1,0 +1,161 @@
+// Package session finds the session files of agents that wake doesn't drive, tells which of their lines are new, and
+// which processes hold the sessions.
+package session
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+)
+
+// Line is what is known of a line of a session file before it is told.
+type Line struct {
+	Key     string // names it wherever it stands in its file
+	Omitted bool   // it repeats a request to the model's API
+	Fresh   bool   // it hasn't been told
+}
+
+// Index tells which lines of a file are new. A line is matched by its uuid; one without by its content, and by how many
+// like it come before, so that a file may be written anew, in another order, with lines added or taken away. It is pure.
+type Index struct {
+	alike map[string]int  // lines so far, by what they are matched by
+	told  map[string]bool // keys, and whether the line has come in this reading
+}
+
+// NewIndex returns the index of a file of which the lines with these keys were told.
+func NewIndex(told map[string]bool) *Index {
+	x := &Index{alike: map[string]int{}, told: map[string]bool{}}
+	for key := range told {
+		x.told[key] = false
+	}
+	return x
+}
+
+// Add takes the next line of the file, from its beginning on.
+func (x *Index) Add(line []byte) Line {
+	var fields struct {
+		Type string `json:"type"`
+		UUID string `json:"uuid"`
+	}
+	_ = json.Unmarshal(line, &fields) // what is no JSON is matched by its content
+	if strings.HasPrefix(fields.Type, "api-request") {
+		return Line{Omitted: true}
+	}
+	key := fields.UUID
+	if uuid.Validate(key) != nil || len(key) != 36 {
+		sum := sha256.Sum256(line)
+		key = hex.EncodeToString(sum[:12])
+	}
+	n := x.alike[key]
+	x.alike[key] = n + 1
+	if n > 0 {
+		key += "." + strconv.Itoa(n)
+	}
+	_, known := x.told[key]
+	if known {
+		x.told[key] = true
+	}
+	return Line{Key: key, Fresh: !known}
+}
+
+// Removed returns the keys of lines that were told and haven't come, and forgets what was told: the file was read to its
+// end, and what comes from here on is new.
+func (x *Index) Removed() []string {
+	maps.DeleteFunc(x.told, func(_ string, come bool) bool { return come })
+	removed := slices.Sorted(maps.Keys(x.told))
+	clear(x.told)
+	return removed
+}
+
+// About is what a session file says of its session.
+type About struct {
+	Session string
+	Cwd     string
+	Branch  string
+	Title   string
+	Root    string // uuid of its first message: sessions that were forked from one another have the same
+	At      int64  // first time, in Unix ms; 0: none
+}
+
+// Note takes a line; what was said first counts, and of titles the one that was given.
+func (a *About) Note(line []byte) {
+	var l struct {
+		Type      string    `json:"type"`
+		UUID      string    `json:"uuid"`
+		Session   string    `json:"sessionId"`
+		Cwd       string    `json:"cwd"`
+		Branch    string    `json:"gitBranch"`
+		Timestamp time.Time `json:"timestamp"`
+		Meta      bool      `json:"isMeta"`
+		Custom    string    `json:"customTitle"`
+		Made      string    `json:"aiTitle"`
+		Summary   string    `json:"summary"`
+		Message   struct {
+			Content any `json:"content"`
+		} `json:"message"`
+	}
+	if json.Unmarshal(line, &l) != nil {
+		return
+	}
+	a.Session, a.Cwd, a.Branch = cmp.Or(a.Session, l.Session), cmp.Or(a.Cwd, l.Cwd), cmp.Or(a.Branch, l.Branch)
+	if a.At == 0 && !l.Timestamp.IsZero() {
+		a.At = l.Timestamp.UnixMilli()
+	}
+	if (l.Type == "user" || l.Type == "assistant") && a.Root == "" {
+		a.Root = l.UUID
+	}
+	if l.Type == "user" && !l.Meta {
+		a.Title = cmp.Or(a.Title, titleOf(l.Message.Content))
+	}
+	if given := cmp.Or(l.Custom, l.Made, l.Summary); given != "" {
+		a.Title = firstWords(given)
+	}
+}
+
+// titleOf returns the beginning of what a person said, "" of what the program wrote in the person's name.
+func titleOf(content any) string {
+	if blocks, ok := content.([]any); ok && len(blocks) > 0 {
+		if block, ok := blocks[0].(map[string]any); ok {
+			content = block["text"]
+		}
+	}
+	text, _ := content.(string)
+	if strings.HasPrefix(text, "<") || strings.HasPrefix(text, "[Request interrupted") {
+		return ""
+	}
+	return firstWords(text)
+}
+
+// maxTitle is the length of a title, in characters.
+const maxTitle = 80
+
+func firstWords(text string) string {
+	words := strings.Join(strings.Fields(text), " ")
+	if chars := []rune(words); len(chars) > maxTitle {
+		return string(chars[:maxTitle-1]) + "…"
+	}
+	return words
+}
+
+// Labels are what a run of the session is found by.
+func (a *About) Labels() map[string]string {
+	labels := map[string]string{}
+	for key, value := range map[string]string{
+		"name": a.Title, "project": filepath.Base(a.Cwd), "branch": a.Branch, "conversation": a.Root, "session": a.Session,
+	} {
+		if value != "" && value != "." && utf8.ValidString(value) {
+			labels[key] = value
+		}
+	}
+	return labels
+}

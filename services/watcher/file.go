@@ -1,0 +1,365 @@
+package watcher
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/session"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// file is a session file. It is a node of the run of its session.
+type file struct {
+	path, name string // name is that in its folder projects
+	size       int64  // as last seen
+	changed    time.Time
+	due        time.Time // when it is to be read, if it is
+
+	tale     *tale
+	node     string
+	known    bool // what the log has of it was looked up
+	mark     *wire.TranscriptRead
+	reading  *reading // nil: it is at rest
+	refused  bool     // its session is none of ours
+	troubled bool     // it couldn't be read, which was said
+}
+
+// reading is a file that is being read.
+type reading struct {
+	identity string
+	offset   int64
+	sum      hash.Hash // of what comes before
+	tail     []byte    // the end of it
+	lines    *session.Index
+	events   *claude.Normalizer
+	writer   *eventlog.Writer // nil: nothing is to be written yet
+
+	silent int64  // what is before was told, unless its digest is another
+	digest string // of that
+	anew   bool   // lines that were told come in between
+}
+
+// The bounds of what is told at once.
+const (
+	maxBytes  = 1 << 20
+	maxEvents = 300
+	maxTail   = 512
+)
+
+// readFile tells some of what is new in a file. What doesn't go is tried again.
+func (w *Watcher) readFile(ctx context.Context, f *file) {
+	delete(w.live, f)
+	if n := len(w.history); n > 0 && w.history[n-1] == f {
+		w.history = w.history[:n-1]
+		defer func() {
+			w.past.DoneFiles++
+			w.past.DoneBytes += f.size
+			w.tellProgress()
+		}()
+	}
+	more, err := w.advanceFile(ctx, f)
+	var trouble *fs.PathError
+	switch {
+	case ctx.Err() != nil:
+	case errors.Is(err, fs.ErrNotExist):
+		f.close(ctx)
+		delete(w.files, f.path)
+		if f.tale != nil {
+			f.tale.forgetFile(f)
+		}
+	case errors.As(err, &trouble):
+		if f.close(ctx); !f.troubled {
+			w.logger.Warn("a session file can't be read", "file", f.path, "error", err)
+		}
+		f.troubled = true
+	case errors.Is(err, eventlog.ErrFenced):
+		w.logger.Warn("another watcher reads the file", "file", f.path, "error", err)
+		f.forget()
+	case errors.Is(err, errForeign):
+		f.forget()
+	case errors.Is(err, errEarly):
+		f.forget()
+		w.look(f, settleTime/2)
+	case err != nil:
+		f.forget()
+		w.logger.Warn("a session file isn't told; it is tried again", "file", f.name, "error", err)
+		w.look(f, retryTime)
+	case more:
+		w.look(f, 0)
+	}
+}
+
+// errEarly is returned for a file whose session isn't clear yet, errForeign for one of a session that others record.
+var (
+	errEarly   = errors.New("too early")
+	errForeign = errors.New("of others")
+)
+
+// advanceFile tells the next lines, and reports whether there may be more.
+func (w *Watcher) advanceFile(ctx context.Context, f *file) (more bool, err error) {
+	if f.refused {
+		return false, nil
+	}
+	in, err := os.Open(f.path)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = in.Close() }() // it was only read
+	info, err := in.Stat()
+	if err != nil || info.Size() == 0 {
+		return false, err
+	}
+	f.size, f.changed = info.Size(), info.ModTime()
+	if f.tale == nil {
+		if err := w.placeFile(ctx, f); err != nil || f.refused {
+			return false, err
+		}
+	}
+	if !f.known {
+		if err := w.findMark(ctx, f); err != nil {
+			return false, err
+		}
+	}
+	if f.reading != nil && !f.reading.isOf(in, info) {
+		f.reading = nil
+	}
+	if f.reading == nil {
+		if f.mark != nil && f.mark.Offset == info.Size() && f.mark.Identity == session.Identity(info) {
+			return false, nil
+		}
+		f.reading = f.beginReading(info)
+	}
+	return w.readLines(ctx, f, in)
+}
+
+// beginReading begins at the beginning: the events of a line depend on those before it.
+func (f *file) beginReading(info os.FileInfo) *reading {
+	r := &reading{
+		identity: session.Identity(info), sum: sha256.New(), lines: session.NewIndex(nil),
+		events: claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "watch"}),
+	}
+	if f.mark != nil {
+		r.silent, r.digest = f.mark.Offset, f.mark.Digest
+	}
+	return r
+}
+
+// isOf reports whether a file is the one that was read so far: the same, not shorter, with the same end of what was read.
+func (r *reading) isOf(in io.ReaderAt, info os.FileInfo) bool {
+	if session.Identity(info) != r.identity || info.Size() < r.offset {
+		return false
+	}
+	tail := make([]byte, len(r.tail))
+	_, err := in.ReadAt(tail, r.offset-int64(len(tail)))
+	return (err == nil || errors.Is(err, io.EOF)) && bytes.Equal(tail, r.tail)
+}
+
+// readLines tells the next lines.
+func (w *Watcher) readLines(ctx context.Context, f *file, in *os.File) (more bool, err error) {
+	r := f.reading
+	if r.silent == 0 && f.mark != nil && !r.anew || r.offset == 0 && r.silent > f.size {
+		return w.readAnew(ctx, f)
+	}
+	if _, err := in.Seek(r.offset, io.SeekStart); err != nil {
+		return false, err
+	}
+	c := chunk{mark: &wire.TranscriptRead{File: strings.ToValidUTF8(f.name, "?"), Identity: r.identity}}
+	lines := session.NewReader(in, claude.MaxLine)
+	for began := r.offset; r.offset-began < maxBytes && len(c.events) < maxEvents; {
+		line, size, err := lines.Next()
+		var long *claude.LineTooLongError
+		if errors.Is(err, io.EOF) {
+			if c.ended = true; r.offset < r.silent {
+				return w.readAnew(ctx, f)
+			}
+			break
+		} else if err != nil && !errors.As(err, &long) {
+			return false, err
+		}
+		r.takeLine(&c, line, long)
+		r.offset += size
+		if r.offset == r.silent && hex.EncodeToString(r.sum.Sum(nil)) != r.digest || r.offset-size < r.silent && r.offset > r.silent {
+			return w.readAnew(ctx, f)
+		}
+	}
+	return !c.ended, w.tellChunk(ctx, f, &c)
+}
+
+// readAnew begins again: the file isn't what it was when its lines were told.
+func (w *Watcher) readAnew(ctx context.Context, f *file) (bool, error) {
+	told, err := w.toldLines(ctx, f)
+	if err != nil {
+		return false, err
+	}
+	w.logger.Info("a session file was rewritten", "file", f.name, "run", f.tale.run)
+	f.reading.lines = session.NewIndex(told)
+	f.reading.events = claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "watch"})
+	f.reading.sum, f.reading.offset, f.reading.silent, f.reading.tail, f.reading.anew = sha256.New(), 0, 0, nil, true
+	return true, nil
+}
+
+// chunk is what is told at once.
+type chunk struct {
+	events []*wire.Event
+	mark   *wire.TranscriptRead
+	ended  bool // there is no more at the moment
+}
+
+// takeLine takes a line: that of the file, or one that is too long.
+func (r *reading) takeLine(c *chunk, line []byte, long *claude.LineTooLongError) {
+	text := line
+	if long != nil {
+		text = long.Head
+	}
+	r.sum.Write(text)
+	r.tail = append(r.tail[:0], text[max(0, len(text)-maxTail):]...)
+	text = bytes.TrimRight(text, "\r\n")
+	if len(text) == 0 {
+		return
+	}
+	l := r.lines.Add(text)
+	if l.Omitted {
+		c.mark.Omitted++
+		return
+	}
+	var events []*wire.Event
+	now := time.Now().UnixMilli()
+	if long != nil {
+		r.tail = nil // it isn't the end of the line
+		events = r.events.TooLong(now, long)
+	} else {
+		events = r.events.Line(now, text)
+	}
+	if r.offset >= r.silent && l.Fresh {
+		c.mark.Lines = append(c.mark.Lines, l.Key)
+		c.events = append(c.events, events...)
+	}
+}
+
+// tellChunk stores a chunk, and how far it goes, as one.
+func (w *Watcher) tellChunk(ctx context.Context, f *file, c *chunk) error {
+	r := f.reading
+	if c.mark.Digest = hex.EncodeToString(r.sum.Sum(nil)); r.anew && !c.ended {
+		c.mark.Offset, c.mark.Digest = 0, hex.EncodeToString(sha256.New().Sum(nil)) // until it is whole, it is to be read from its beginning
+	} else {
+		c.mark.Offset = r.offset
+	}
+	ended := r.anew && c.ended
+	if ended {
+		c.mark.Removed = r.lines.Removed()
+	}
+	if len(c.mark.Lines) == 0 && len(c.events) == 0 && !ended {
+		return nil // a reading that begins again reads these lines once more
+	}
+	if err := w.wakeTale(ctx, f); err != nil {
+		return err
+	}
+	exec := run.ExecID(f.node, 1)
+	events := c.events
+	if r.writer == nil {
+		claimed, err := w.log.Claim(ctx, f.tale.run, f.node, eventlog.Claim{Runner: w.cfg.ID, ExecID: exec})
+		if err != nil {
+			return err
+		}
+		if r.writer = claimed; f.mark == nil {
+			events = append([]*wire.Event{{Timestamp: f.tale.at, Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}}}, events...)
+		}
+	}
+	for _, e := range events {
+		e.ExecID = exec
+		f.tale.at = max(f.tale.at, e.Timestamp)
+	}
+	events = append(events, &wire.Event{Timestamp: f.tale.at, ExecID: exec, Payload: c.mark})
+	if _, err := r.writer.Append(ctx, events...); err != nil {
+		return err
+	}
+	f.mark, f.troubled = c.mark, false
+	r.anew = r.anew && !ended
+	if ended {
+		r.silent, r.digest = r.offset, c.mark.Digest
+	}
+	return nil
+}
+
+// findMark finds what the log has of a file.
+func (w *Watcher) findMark(ctx context.Context, f *file) error {
+	last, found, err := w.log.Last(ctx, f.tale.run, f.node)
+	if err != nil {
+		return err
+	}
+	if found && last.Err == nil {
+		if mark, is := last.Event.Payload.(*wire.TranscriptRead); is {
+			f.mark, f.known = mark, true
+			return nil
+		}
+	}
+	if found {
+		if err := w.eachMark(ctx, f, func(mark *wire.TranscriptRead) { f.mark = mark }); err != nil {
+			return err
+		}
+	}
+	f.known = true
+	return nil
+}
+
+// toldLines returns the keys of the lines that were told and not removed.
+func (w *Watcher) toldLines(ctx context.Context, f *file) (map[string]bool, error) {
+	told := map[string]bool{}
+	err := w.eachMark(ctx, f, func(mark *wire.TranscriptRead) {
+		for _, key := range mark.Lines {
+			told[key] = true
+		}
+		for _, key := range mark.Removed {
+			delete(told, key)
+		}
+	})
+	return told, err
+}
+
+func (w *Watcher) eachMark(ctx context.Context, f *file, take func(*wire.TranscriptRead)) error {
+	for e, err := range w.log.Read(ctx, eventlog.Query{Run: f.tale.run, Node: f.node, Kinds: []wire.Kind{wire.TypeTranscriptRead.Kind()}}) {
+		if err != nil {
+			return err
+		}
+		if e.Err != nil {
+			continue
+		}
+		if mark, is := e.Event.Payload.(*wire.TranscriptRead); is {
+			take(mark)
+		}
+	}
+	return nil
+}
+
+// nodeOf returns the node of a file; that of a sub-agent is named as the file.
+func nodeOf(name string) string {
+	base := strings.TrimSuffix(path.Base(name), ".jsonl")
+	if strings.HasPrefix(base, "agent-") {
+		return base
+	}
+	return mainNode
+}
+
+// close lets go of what is needed to read on.
+func (f *file) close(ctx context.Context) {
+	if f.reading != nil && f.reading.writer != nil {
+		_ = f.reading.writer.Close(ctx) // what was appended is stored
+	}
+	f.reading = nil
+}
+
+// forget has what the log has of a file looked up again.
+func (f *file) forget() { f.reading, f.mark, f.known = nil, nil, false }

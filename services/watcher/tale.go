@@ -1,0 +1,290 @@
+package watcher
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/session"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+const (
+	flowName = "claude"
+	mainNode = "agent" // that of the session itself
+)
+
+// tale is the run of a session.
+type tale struct {
+	run     string
+	session string
+	files   []*file
+	owner   *eventlog.Writer // nil: not claimed
+	begun   bool             // the log has its beginning
+	foreign bool             // it isn't told by watchers
+	holder  session.Holder   // as the log has it
+	resting bool             // it is paused there
+	at      int64            // the last time that it tells of, Unix ms
+	changed time.Time        // when it was last told of, here
+}
+
+func (t *tale) forgetFile(f *file) {
+	t.files = slices.DeleteFunc(t.files, func(other *file) bool { return other == f })
+}
+
+// placeFile finds the run that a file belongs to.
+func (w *Watcher) placeFile(ctx context.Context, f *file) error {
+	id, err := sessionOf(f)
+	if err != nil {
+		return err
+	}
+	if f.node = nodeOf(f.name); subjects.CheckID(id) != nil || subjects.CheckID(f.node) != nil {
+		f.refused = true
+		w.logger.Warn("a file is named like no session", "file", f.name)
+		return nil
+	}
+	runID := id
+	if twin, err := w.isTwin(ctx, f, id); err != nil {
+		return err
+	} else if twin {
+		sum := sha256.Sum256([]byte(f.name))
+		runID = id + "-" + hex.EncodeToString(sum[:4])
+	}
+	t := w.tales[runID]
+	if t == nil {
+		t = &tale{run: runID, session: id}
+		if err := w.findBeginning(ctx, t); err != nil {
+			return err
+		}
+		w.tales[runID] = t
+	}
+	if f.refused = t.foreign; !f.refused {
+		t.files = append(t.files, f)
+		f.tale = t
+	}
+	return nil
+}
+
+// sessionOf returns the session of a file: it is named so, or its folder is; of a sub-agent of older versions its first
+// lines say it.
+func sessionOf(f *file) (string, error) {
+	dir := path.Dir(f.name)
+	switch {
+	case nodeOf(f.name) == mainNode:
+		return strings.TrimSuffix(path.Base(f.name), ".jsonl"), nil
+	case path.Base(dir) == "subagents":
+		return path.Base(path.Dir(dir)), nil
+	}
+	about, err := aboutFile(f.path)
+	if err == nil && about.Session == "" && time.Since(f.changed) < retryTime {
+		err = errEarly
+	}
+	return about.Session, err
+}
+
+// isTwin reports whether another file is there under the id of the session, which was told first.
+func (w *Watcher) isTwin(ctx context.Context, f *file, id string) (bool, error) {
+	first := f.name
+	if t := w.tales[id]; t != nil {
+		for _, other := range t.files {
+			if other.node == f.node {
+				first = other.name
+			}
+		}
+	}
+	if first == f.name {
+		twin := &file{node: f.node, tale: &tale{run: id}}
+		if err := w.findMark(ctx, twin); err != nil {
+			return false, err
+		}
+		if twin.mark != nil {
+			first = twin.mark.File
+		}
+	}
+	if first == f.name {
+		return false, nil
+	}
+	root := strings.TrimSuffix(f.path, filepath.FromSlash(f.name))
+	_, err := os.Lstat(filepath.Join(root, filepath.FromSlash(first)))
+	return err == nil, nil
+}
+
+// maxAbout bounds what is read of a file to know what it is about.
+const maxAbout = 256 << 10
+
+// aboutFile reads what the beginning of a file says of its session.
+func aboutFile(name string) (about session.About, err error) {
+	in, err := os.Open(name)
+	if err != nil {
+		return about, err
+	}
+	defer func() { _ = in.Close() }() // it was only read
+	lines := session.NewReader(in, maxAbout)
+	for read := int64(0); read < maxAbout; {
+		line, size, err := lines.Next()
+		if read += size; err != nil && !errors.As(err, new(*claude.LineTooLongError)) {
+			break // what there is must do
+		}
+		about.Note(line)
+	}
+	return about, nil
+}
+
+// findBeginning looks up whether the log has the run already, and whether it is one that a watcher tells.
+func (w *Watcher) findBeginning(ctx context.Context, t *tale) error {
+	for e, err := range w.log.Read(ctx, eventlog.Query{Run: t.run, Node: wire.RunNode, Kinds: []wire.Kind{wire.KindFlow}}) {
+		if err != nil {
+			return err
+		}
+		if e.Err != nil {
+			continue
+		}
+		switch p := e.Event.Payload.(type) {
+		case *wire.FlowStart:
+			t.begun, t.foreign = true, p.Imported != wire.ImportedIngest
+			t.at = e.Event.Timestamp
+		case *wire.FlowPaused:
+			t.resting = true
+		case *wire.FlowResumed:
+			t.resting = false
+		case *wire.RunForked, *wire.FlowComplete, *wire.FlowAborted:
+			t.foreign = true // a runner executes it, or it was ingested as a whole
+		}
+	}
+	return nil
+}
+
+// isDriven reports whether a runner drives the session, and records it: it keeps the session's file.
+func (w *Watcher) isDriven(ctx context.Context, id string) (bool, error) {
+	_, err := w.kept.GetInfo(ctx, id)
+	if errors.Is(err, jetstream.ErrObjectNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// wakeTale begins the run of a file, or has it go on, before something of it is told.
+func (w *Watcher) wakeTale(ctx context.Context, f *file) error {
+	t := f.tale
+	if t.changed = f.changed; t.changed.After(time.Now()) {
+		t.changed = time.Now()
+	}
+	switch {
+	case !t.begun:
+		return w.beginTale(ctx, f)
+	case !t.resting:
+		return nil
+	}
+	if err := w.ownTale(ctx, t); err != nil {
+		return err
+	}
+	_, err := t.owner.Append(ctx, &wire.Event{Payload: &wire.FlowResumed{Strategy: "manual"}})
+	t.resting = t.resting && err != nil
+	return err
+}
+
+// beginTale begins the run of a file. It fails with [errEarly] until it is clear that no runner drives the session.
+func (w *Watcher) beginTale(ctx context.Context, f *file) error {
+	t := f.tale
+	about, err := aboutFile(mainFile(f))
+	if errors.Is(err, os.ErrNotExist) {
+		about, err = aboutFile(f.path)
+	}
+	if err != nil {
+		return err
+	}
+	age := time.Since(time.UnixMilli(about.At))
+	if about.At == 0 {
+		age = time.Since(f.changed)
+	}
+	if age >= 0 && age < settleTime {
+		return errEarly
+	}
+	if f.refused, err = w.isDriven(ctx, t.session); f.refused || err != nil {
+		return cmp.Or(err, errForeign)
+	}
+	if err := w.ownTale(ctx, t); err != nil {
+		return err
+	}
+	w.checkHolders()
+	about.Session = t.session
+	start, err := startOf(about, w.before[t.session])
+	if err != nil {
+		return err
+	}
+	if _, err := t.owner.Append(ctx, &wire.Event{Timestamp: about.At, Payload: start}); err != nil {
+		return err
+	}
+	t.begun, t.at = true, about.At
+	if w.cfg.Begun != nil {
+		w.cfg.Begun(t.run, start.Labels)
+	}
+	return nil
+}
+
+// mainFile returns where the file of the session itself is.
+func mainFile(f *file) string {
+	if dir := filepath.Dir(f.path); f.node != mainNode && filepath.Base(dir) == "subagents" {
+		return filepath.Dir(dir) + ".jsonl"
+	}
+	return f.path
+}
+
+// restTale pauses a run whose session nobody holds.
+func (w *Watcher) restTale(ctx context.Context, t *tale) error {
+	if !t.begun {
+		return nil
+	}
+	if err := w.ownTale(ctx, t); err != nil {
+		return err
+	}
+	_, err := t.owner.Append(ctx, &wire.Event{Timestamp: t.at, Payload: &wire.FlowPaused{Reason: wire.PauseIdle, Message: "nobody is at the session"}})
+	if err != nil {
+		return err
+	}
+	t.resting = true
+	err = t.owner.Close(ctx)
+	t.owner = nil
+	return err
+}
+
+// ownTale claims the run.
+func (w *Watcher) ownTale(ctx context.Context, t *tale) (err error) {
+	if t.owner == nil || t.owner.Err() != nil {
+		t.owner, err = w.log.Claim(ctx, t.run, wire.RunNode, eventlog.Claim{Runner: w.cfg.ID})
+	}
+	return err
+}
+
+// startOf is the beginning of a run, whose process held another session before.
+func startOf(about session.About, before string) (*wire.FlowStart, error) {
+	definition, err := wire.Marshal(map[string]any{
+		"name":  flowName,
+		"nodes": []any{map[string]any{"id": mainNode, "type": "agent", "input": map[string]any{"provider": "claude", "prompt": ""}}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("definition: %w", err)
+	}
+	labels := about.Labels()
+	if before != "" {
+		labels["continues"] = before
+	}
+	sum := sha256.Sum256(definition)
+	return &wire.FlowStart{
+		FlowName: flowName, Definition: definition, DefinitionHash: hex.EncodeToString(sum[:]), Labels: labels, Imported: wire.ImportedIngest,
+	}, nil
+}
