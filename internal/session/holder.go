@@ -22,6 +22,27 @@ type Holder struct {
 	Terminal string `json:"-"`
 }
 
+// Busy is the status of a holder that works.
+const Busy = "busy"
+
+// String says who it is: "process 4711 on /dev/pts/3, waiting (permission prompt)".
+func (h Holder) String() string {
+	if h.PID == 0 {
+		return "nobody holds the session"
+	}
+	text := "process " + strconv.Itoa(h.PID)
+	if h.Terminal != "" {
+		text += " on " + h.Terminal
+	}
+	if h.Status != "" {
+		text += ", " + h.Status
+	}
+	if h.Waiting != "" {
+		text += " (" + h.Waiting + ")"
+	}
+	return text
+}
+
 // maxHolder bounds what is read of a file that a process left.
 const maxHolder = 64 << 10
 

@@ -85,9 +85,11 @@ type About struct {
 	Title   string
 	Root    string // uuid of its first message: sessions that were forked from one another have the same
 	At      int64  // first time, in Unix ms; 0: none
+	Model   string // the last that answered
+	Mode    string // of permissions, the last
 }
 
-// Note takes a line; what was said first counts, and of titles the one that was given.
+// Note takes a line; what was said first counts, but of model and permissions the last, and of titles the one that was given.
 func (a *About) Note(line []byte) {
 	var l struct {
 		Type      string    `json:"type"`
@@ -100,14 +102,19 @@ func (a *About) Note(line []byte) {
 		Custom    string    `json:"customTitle"`
 		Made      string    `json:"aiTitle"`
 		Summary   string    `json:"summary"`
+		Mode      string    `json:"permissionMode"`
 		Message   struct {
-			Content any `json:"content"`
+			Model   string `json:"model"`
+			Content any    `json:"content"`
 		} `json:"message"`
 	}
 	if json.Unmarshal(line, &l) != nil {
 		return
 	}
 	a.Session, a.Cwd, a.Branch = cmp.Or(a.Session, l.Session), cmp.Or(a.Cwd, l.Cwd), cmp.Or(a.Branch, l.Branch)
+	if a.Mode = cmp.Or(l.Mode, a.Mode); l.Message.Model != "<synthetic>" {
+		a.Model = cmp.Or(l.Message.Model, a.Model)
+	}
 	if a.At == 0 && !l.Timestamp.IsZero() {
 		a.At = l.Timestamp.UnixMilli()
 	}

@@ -68,7 +68,7 @@ const (
 	PauseRequiresAction = "requires_action"  // somebody has to decide about an interrupted node
 	PauseWorkspaceLost  = "WORKSPACE_LOST"   // the folder of the run is on a runner that is gone
 	PauseEndedItsRunner = "ENDED_ITS_RUNNER" // taking the run over, or executing a node of it, has ended the process several times
-	PauseIdle           = "idle"             // nobody holds the session that is watched; it goes on where somebody goes on with it
+	PauseIdle           = "idle"             // nothing goes on in the session that is watched
 	PauseBudget         = "BUDGET"           // what the run may spend is spent; resuming it grants as much again
 )
 

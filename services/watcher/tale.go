@@ -244,7 +244,7 @@ func mainFile(f *file) string {
 	return f.path
 }
 
-// restTale pauses a run whose session nobody holds.
+// restTale pauses a run in whose session nothing goes on.
 func (w *Watcher) restTale(ctx context.Context, t *tale) error {
 	if !t.begun {
 		return nil
@@ -252,7 +252,7 @@ func (w *Watcher) restTale(ctx context.Context, t *tale) error {
 	if err := w.ownTale(ctx, t); err != nil {
 		return err
 	}
-	_, err := t.owner.Append(ctx, &wire.Event{Timestamp: t.at, Payload: &wire.FlowPaused{Reason: wire.PauseIdle, Message: "nobody is at the session"}})
+	_, err := t.owner.Append(ctx, &wire.Event{Timestamp: t.at, Payload: &wire.FlowPaused{Reason: wire.PauseIdle, Message: w.held[t.session].String()}})
 	if err != nil {
 		return err
 	}

@@ -352,20 +352,19 @@ func (w *Watcher) tellHolder(ctx context.Context, t *tale) error {
 	return err
 }
 
-// restTales pauses the runs of sessions that nobody goes on with, and lets go of what is needed to read on.
+// restTales pauses the runs of sessions in which nothing goes on, and lets go of what is needed to read on.
 func (w *Watcher) restTales(ctx context.Context) error {
 	for _, t := range w.tales {
 		if err := w.tellHolder(ctx, t); err != nil {
 			return err
 		}
-		_, held := w.held[t.session]
 		if t.resting || time.Since(t.changed) < w.cfg.Idle || slices.ContainsFunc(t.files, w.isDue) {
 			continue
 		}
 		for _, f := range t.files {
 			f.close(ctx)
 		}
-		if held {
+		if w.held[t.session].Status == session.Busy {
 			continue
 		}
 		if err := w.restTale(ctx, t); err != nil {
