@@ -80,7 +80,7 @@ func (f *Folder) Take(ctx context.Context, base string) (Snapshot, error) {
 }
 
 func (f *Folder) takeOnce(ctx context.Context, last bool) (_ Snapshot, again bool, err error) {
-	s := scan{limits: f.limits, begun: time.Now()}
+	s := newScan(f.limits)
 	for _, path := range f.hidden {
 		var st unix.Stat_t
 		if unix.Stat(path, &st) == nil {
@@ -105,10 +105,10 @@ func (f *Folder) takeOnce(ctx context.Context, last bool) (_ Snapshot, again boo
 	if err := s.scanFolder(ctx, dir, root, f.root, place{}); err != nil {
 		return Snapshot{}, false, err
 	}
-	if s.locked && !last {
+	if s.locked.Load() && !last {
 		return Snapshot{}, true, nil
 	}
-	w := writing{scan: &s, packer: newPacker(f.store, f.run, f.known.chunks), lists: f.known.lists, unstable: s.locked}
+	w := writing{scan: s, packer: newPacker(f.store, f.run, f.known.chunks), lists: f.known.lists, unstable: s.locked.Load()}
 	err = w.writeFolder(ctx, dir, root, nil)
 	if e := w.packer.flush(ctx); err == nil {
 		err = e
@@ -116,7 +116,7 @@ func (f *Folder) takeOnce(ctx context.Context, last bool) (_ Snapshot, again boo
 	if err != nil {
 		return Snapshot{}, false, fmt.Errorf("workspace: %w", err)
 	}
-	snapshot, err := f.writeManifest(ctx, &s, root, w.unstable)
+	snapshot, err := f.writeManifest(ctx, s, root, w.unstable)
 	if err != nil {
 		return Snapshot{}, false, err
 	}
@@ -125,9 +125,8 @@ func (f *Folder) takeOnce(ctx context.Context, last bool) (_ Snapshot, again boo
 }
 
 func (f *Folder) writeManifest(ctx context.Context, s *scan, root *node, unstable bool) (Snapshot, error) {
-	m := manifest{
-		V: manifestVersion, Root: root.seal(""), Files: s.files, Bytes: s.bytes, LeftOut: s.left, Omitted: s.omitted, Unstable: unstable,
-	}
+	m := manifest{V: manifestVersion, Root: root.seal(""), Files: int(s.files.Load()), Bytes: s.bytes.Load(), Unstable: unstable}
+	m.LeftOut, m.Omitted = s.listLeft()
 	content, err := json.Marshal(m)
 	if err != nil {
 		return Snapshot{}, err
@@ -249,16 +248,14 @@ func (w *writing) writeFile(ctx context.Context, dir *os.File, n *node, path []s
 		return true, w.nameContent(n, n.patch, err)
 	}
 	for try := 1; ; try++ {
-		content, at, err := readFile(dir, string(n.Name), w.limits.File)
+		content, at, err := readFile(int(dir.Fd()), string(n.Name), w.limits.File)
 		switch {
 		case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, errTooLarge):
 			w.leaveOut(path, "can't be read: "+err.Error())
-			w.files--
-			w.bytes -= n.Size
+			w.forget(n)
 			return false, nil
 		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENXIO):
-			w.files--
-			w.bytes -= n.Size
+			w.forget(n)
 			return false, nil // it went meanwhile, or is something else
 		case err != nil:
 			return false, err
@@ -271,7 +268,7 @@ func (w *writing) writeFile(ctx context.Context, dir *os.File, n *node, path []s
 			w.unstable = true
 			w.leaveOut(path, "unstable: it changed whenever it was read; what is kept may be no state that it ever had")
 		}
-		w.bytes += int64(len(content)) - n.Size
+		w.bytes.Add(int64(len(content)) - n.Size)
 		n.stamp, n.Mode, n.Size = at, at.mode&0o777, int64(len(content))
 		n.racy = max(at.changed, at.mtime) > w.begun.Add(-racyTime).UnixNano()
 		n.chunks, err = w.packer.add(ctx, content)

@@ -1,3 +1,5 @@
+//go:build unix
+
 package workspace
 
 import (
@@ -13,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // reading reads a snapshot.
@@ -179,10 +183,10 @@ type building struct {
 type piece struct {
 	chunk
 
-	path string
-	at   int64
-	mode fs.FileMode
-	all  bool // it is the whole file
+	folder, name string
+	at           int64
+	mode         uint32
+	all          bool // it is the whole file
 }
 
 type folderMode struct {
@@ -215,9 +219,9 @@ func (b *building) plan(path []string, e entry) error {
 			return wrap(err)
 		}
 	}
-	at := int64(0)
+	at, folder := int64(0), cmp.Or(strings.Join(path[:len(path)-1], "/"), ".")
 	for _, c := range e.Chunks {
-		b.packs[c.Pack] = append(b.packs[c.Pack], piece{c, name, at, mode, len(e.Chunks) == 1})
+		b.packs[c.Pack] = append(b.packs[c.Pack], piece{c, folder, string(e.Name), at, e.Mode, len(e.Chunks) == 1})
 		at += int64(c.Size)
 	}
 	if len(e.Chunks) > 1 {
@@ -264,35 +268,53 @@ func (b *building) fillPack(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	var folder *os.File // that of the last piece: they lie beside each other
+	defer func() { _ = folder.Close() }()
+	last := ""
 	for _, p := range b.packs[name] {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		part, err := p.cut(pack)
 		if err != nil {
-			return fmt.Errorf("%s: %w", p.path, err)
+			return fmt.Errorf("%s/%s: %w", p.folder, p.name, err)
 		}
-		if err := b.writePiece(p, part); err != nil {
-			return wrap(err)
+		if p.folder != last {
+			_ = folder.Close()
+			if folder, err = b.root.Open(p.folder); err != nil {
+				return wrap(err)
+			}
+			last = p.folder
+		}
+		if err := p.write(int(folder.Fd()), part); err != nil {
+			return wrap(fmt.Errorf("%s/%s: %w", p.folder, p.name, err))
 		}
 	}
 	return nil
 }
 
-func (b *building) writePiece(p piece, part []byte) error {
-	flags := os.O_WRONLY
+// write writes a piece into its folder.
+func (p piece) write(dir int, part []byte) (err error) {
+	flags := unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	if p.all {
-		flags |= os.O_CREATE | os.O_EXCL
+		flags |= unix.O_CREAT | unix.O_EXCL
 	}
-	f, err := b.root.OpenFile(p.path, flags, 0o600)
+	fd, err := unix.Openat(dir, p.name, flags, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt(part, p.at)
-	if p.all && err == nil {
-		err = f.Chmod(p.mode)
+	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	for at := p.at; len(part) > 0; {
+		n, err := unix.Pwrite(fd, part, at)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		at, part = at+int64(max(n, 0)), part[max(n, 0):]
 	}
-	return errors.Join(err, f.Close())
+	if p.all && p.mode != 0o600 {
+		return unix.Fchmod(fd, p.mode)
+	}
+	return nil
 }
 
 // finish sets the modes of what had to be written to before: what is in a folder before the folder.

@@ -6,12 +6,15 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,8 +43,10 @@ type node struct {
 	below  []*node  // of a folder, by name
 	change bool     // its list or content differs from the last snapshot's
 	patch  []byte   // stands for the content of a file
+	forced bool     // rules leave it out, but the index of its repository names it
 
 	meaning digest // of a folder: what is in it, wherever that is kept
+	rules   digest // of a folder: the rules that it has itself
 }
 
 // isSame reports whether a file is as it was when it was read.
@@ -52,34 +57,61 @@ func (n *node) isSame(at stamp, links uint64) bool {
 // racyTime is how long after a change another one may leave no trace: the clock of file systems ticks.
 const racyTime = 50 * time.Millisecond
 
-// scan is one pass over a folder. It opens what it reads by descriptors of the folders above, and follows no link.
+// scan is one pass over a folder. It opens what it reads by descriptors of the folders above, and follows no link. Folders are
+// read beside each other.
 type scan struct {
-	limits  Limits
-	hidden  []stamp // folders that aren't part of it
-	files   int
-	bytes   int64
-	left    []LeftOut
-	omitted int
-	locked  bool // a repository is being written
-	begun   time.Time
-	status  unix.Stat_t // of the entry that is looked at
+	limits Limits
+	hidden []stamp // folders that aren't part of it
+	begun  time.Time
+	slots  chan struct{} // one token for each goroutine
+
+	files  atomic.Int64
+	bytes  atomic.Int64
+	locked atomic.Bool // a repository is being written
+	mu     sync.Mutex
+	left   []LeftOut
+}
+
+func newScan(limits Limits) *scan {
+	return &scan{limits: limits, begun: time.Now(), slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
 }
 
 // maxLeftOut bounds what is listed.
 const maxLeftOut = 200
 
 func (s *scan) leaveOut(path []string, reason string) {
-	if len(s.left) >= maxLeftOut {
-		s.omitted++
-		return
-	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.left = append(s.left, LeftOut{strings.ToValidUTF8(strings.Join(path, "/"), "\uFFFD"), reason})
+}
+
+// listLeft returns what was left out, in order, and how much more there is.
+func (s *scan) listLeft() (list []LeftOut, omitted int) {
+	slices.SortFunc(s.left, func(a, b LeftOut) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Reason, b.Reason))
+	})
+	list = s.left[:min(len(s.left), maxLeftOut)]
+	return list, len(s.left) - len(list)
+}
+
+// do does a task, beside others if there is a slot.
+func (s *scan) do(tasks *sync.WaitGroup, task func()) {
+	select {
+	case s.slots <- struct{}{}:
+		tasks.Go(func() {
+			defer func() { <-s.slots }()
+			task()
+		})
+	default:
+		task()
+	}
 }
 
 // place is where a scan stands.
 type place struct {
 	path  []string
 	rules rules
+	moved bool     // the rules aren't those of the last scan
 	git   []string // below .git: the path in there; nil elsewhere
 	index *repository
 }
@@ -87,22 +119,11 @@ type place struct {
 // repository is one whose files are scanned.
 type repository struct {
 	depth   int // of its folder
-	read    bool
-	content func() ([]byte, error)
-	tracked tracked
+	tracked func() tracked
 }
 
 func (r *repository) isTracked(path []string) bool {
-	if r == nil {
-		return false
-	}
-	if !r.read {
-		r.read = true
-		if content, err := r.content(); err == nil {
-			r.tracked = parseIndex(content)
-		}
-	}
-	return r.tracked[strings.Join(path[r.depth:], "/")]
+	return r != nil && r.tracked()[strings.Join(path[r.depth:], "/")]
 }
 
 const openFolder = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
@@ -121,7 +142,7 @@ func (s *scan) scanFolder(ctx context.Context, dir *os.File, n, before *node, at
 	}
 	slices.Sort(names)
 	if at.git == nil {
-		if at, err = s.enterFolder(dir, names, at); err != nil {
+		if at, err = s.enterFolder(dir, names, n, before, at); err != nil {
 			return err
 		}
 	}
@@ -129,47 +150,49 @@ func (s *scan) scanFolder(ctx context.Context, dir *os.File, n, before *node, at
 	if before != nil {
 		old = before.below
 	}
-	n.below = make([]*node, 0, len(names))
+	n.below = make([]*node, len(names))
+	failed := make([]error, len(names))
 	at.path = append(make([]string, 0, len(at.path)+1), at.path...)
-	fd := int(dir.Fd())
-	for _, name := range names {
-		var known *node
+	e := entrance{dir: dir, fd: int(dir.Fd()), at: at}
+	var tasks sync.WaitGroup
+	for i, name := range names {
 		for len(old) > 0 && string(old[0].Name) < name {
 			old = old[1:]
 		}
+		var known *node
 		if len(old) > 0 && string(old[0].Name) == name {
 			known = old[0]
 		}
-		child, err := s.scanEntry(ctx, dir, fd, name, known, at)
-		if err != nil {
-			return err
+		child, err := s.scanEntry(&e, name, known)
+		if n.below[i], failed[i] = child, err; err != nil {
+			break
 		}
-		if child == nil {
-			continue
-		}
-		if n.below = append(n.below, child); child.change {
-			n.change = true
+		if child != nil && child != known && child.Type == typeFolder {
+			path := append(slices.Clip(at.path), name)
+			s.do(&tasks, func() { n.below[i], failed[i] = s.scanBelow(ctx, dir, child, known, path, at) })
 		}
 	}
-	if before == nil || len(before.below) != len(n.below) {
-		n.change = true
-	}
-	return nil
+	tasks.Wait()
+	n.below = slices.DeleteFunc(n.below, func(child *node) bool { return child == nil })
+	n.change = before == nil || len(before.below) != len(n.below) || slices.ContainsFunc(n.below, func(child *node) bool { return child.change })
+	return errors.Join(failed...)
 }
 
 // enterFolder takes in what a folder says of itself: rules, a repository.
-func (s *scan) enterFolder(dir *os.File, names []string, at place) (place, error) {
+func (s *scan) enterFolder(dir *os.File, names []string, n, before *node, at place) (place, error) {
 	var texts [][]byte
 	for _, name := range []string{gitIgnore, wakeIgnore} {
 		if _, there := slices.BinarySearch(names, name); there {
-			if text, _, err := readFile(dir, name, 1<<20); err == nil {
+			if text, _, err := readFile(int(dir.Fd()), name, 1<<20); err == nil {
 				texts = append(texts, text)
 			}
 		}
 	}
 	if len(texts) > 0 {
 		at.rules = at.rules.below(at.path, texts...)
+		n.rules = sha256.Sum256(bytes.Join(texts, []byte{0}))
 	}
+	at.moved = at.moved || before == nil || before.rules != n.rules
 	if _, there := slices.BinarySearch(names, gitFolder); !there {
 		return at, nil
 	}
@@ -180,97 +203,121 @@ func (s *scan) enterFolder(dir *os.File, names []string, at place) (place, error
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return at, refuse("%q is a linked worktree or a submodule: its repository is elsewhere", cmp.Or(strings.Join(at.path, "/"), "."))
 	}
-	at.index = &repository{depth: len(at.path), content: func() ([]byte, error) {
+	at.index = &repository{depth: len(at.path), tracked: sync.OnceValue(func() tracked {
 		fd, err := unix.Openat(int(dir.Fd()), gitFolder, openFolder, 0)
 		if err != nil {
-			return nil, err
+			return nil
 		}
-		folder := os.NewFile(uintptr(fd), gitFolder)
-		defer func() { _ = folder.Close() }()
-		content, _, err := readFile(folder, "index", 256<<20)
-		return content, err
-	}}
+		defer func() { _ = unix.Close(fd) }()
+		content, _, err := readFile(fd, "index", 256<<20)
+		if err != nil {
+			return nil
+		}
+		return parseIndex(content)
+	})}
 	return at, nil
 }
 
-// scanEntry returns the node of a name in a folder, nil if that is left out.
-func (s *scan) scanEntry(ctx context.Context, dir *os.File, fd int, name string, known *node, at place) (*node, error) {
-	st := &s.status
-	if err := unix.Fstatat(fd, name, st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
+// entrance is a folder of which entries are scanned.
+type entrance struct {
+	dir    *os.File
+	fd     int
+	at     place
+	status unix.Stat_t // of the entry that is looked at
+}
+
+// scanEntry returns the node of a name in a folder, nil if that is left out. What is in a folder is still to be scanned.
+func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
+	st, at := &e.status, e.at
+	if err := unix.Fstatat(e.fd, name, st, unix.AT_SYMLINK_NOFOLLOW); errors.Is(err, unix.ENOENT) {
 		return nil, nil //nolint:nilnil // it went meanwhile
 	} else if err != nil {
 		return nil, err
 	}
 	stamp, kind, links := stampOf(st), st.Mode&unix.S_IFMT, uint64(st.Nlink) //nolint:unconvert // its type differs by system
-	path := append(at.path, name)                                            //nolint:gocritic // the place of one entry at a time
-	if leave, err := s.isLeftOut(path, name, kind == unix.S_IFDIR, stamp, at); leave || err != nil {
-		return nil, err
-	}
-	if known != nil && known.isSame(stamp, links) && at.git == nil && stamp.size <= s.limits.File {
+	isSame := known != nil && known.isSame(stamp, links) && at.git == nil && stamp.size <= s.limits.File
+	if isSame && !at.moved && !known.forced {
 		known.change = false
 		return known, s.count(known.Size)
 	}
-	n := &node{stamp: stamp}
+	path := append(at.path, name) //nolint:gocritic // the place of one entry at a time
+	leave, forced, err := s.isLeftOut(path, name, kind == unix.S_IFDIR, stamp, at)
+	if leave || err != nil {
+		return nil, err
+	}
+	if isSame {
+		known.change, known.forced = false, forced
+		return known, s.count(known.Size)
+	}
+	n := &node{stamp: stamp, forced: forced}
 	n.Name = []byte(name)
 	switch {
 	case !isName(n.Name):
 		s.leaveOut(path, "its name can't be kept")
 		return nil, nil //nolint:nilnil // as it says
 	case kind == unix.S_IFLNK:
-		return s.scanLink(dir, n, known, path)
+		return s.scanLink(e.fd, n, known, path)
 	case kind == unix.S_IFDIR:
-		return s.scanBelow(ctx, dir, n, known, path, at)
+		n.Type, n.Mode = typeFolder, stamp.mode&0o777
+		return n, nil
 	case kind == unix.S_IFREG:
-		return s.scanFile(dir, n, known, path, at, links)
+		return s.scanFile(e.fd, n, known, path, at, links)
 	}
 	s.leaveOut(path, "neither a file nor a folder nor a link")
 	return nil, nil //nolint:nilnil // as it says
 }
 
-// isLeftOut reports whether an entry is left out, and says so.
-func (s *scan) isLeftOut(path []string, name string, isFolder bool, of stamp, at place) (bool, error) {
+// isLeftOut reports whether an entry is left out, and says so, or whether only the index of its repository keeps it.
+func (s *scan) isLeftOut(path []string, name string, isFolder bool, of stamp, at place) (leave, forced bool, err error) {
 	if at.git != nil {
 		switch {
 		case strings.HasSuffix(name, ".lock"):
-			s.locked = true
-			return true, nil
+			s.locked.Store(true)
+			return true, false, nil
 		case len(at.git) > 0 || isGitState(name):
-			return false, nil
+			return false, false, nil
 		case name == "modules":
-			return true, refuse("%q has submodules", cmp.Or(strings.Join(path[:len(path)-2], "/"), "."))
+			return true, false, refuse("%q has submodules", cmp.Or(strings.Join(path[:len(path)-2], "/"), "."))
 		}
 		s.leaveOut(path, "isn't the state of a repository")
-		return true, nil
+		return true, false, nil
 	}
 	if isFolder && slices.ContainsFunc(s.hidden, func(h stamp) bool { return h.dev == of.dev && h.ino == of.ino }) {
-		return true, nil
+		return true, false, nil
 	}
-	if name == gitFolder || !at.rules.excludes(path, isFolder) || at.index.isTracked(path) {
-		return false, nil
+	if name == gitFolder || !at.rules.excludes(path, isFolder) {
+		return false, false, nil
+	}
+	if at.index.isTracked(path) {
+		return false, true, nil
 	}
 	if isFolder {
 		s.leaveOut(append(slices.Clip(path[:len(path)-1]), name+"/"), "ignored")
 	} else {
 		s.leaveOut(path, "ignored")
 	}
-	return true, nil
+	return true, false, nil
 }
 
 func (s *scan) count(size int64) error {
-	s.files++
-	s.bytes += size
-	switch {
-	case s.files > s.limits.Files:
+	switch files, bytes := s.files.Add(1), s.bytes.Add(size); {
+	case files > int64(s.limits.Files):
 		return refuse("it has more than %d files", s.limits.Files)
-	case s.bytes > s.limits.Bytes:
+	case bytes > s.limits.Bytes:
 		return refuse("its files have more than %d MiB: what can be made again belongs into .wakeignore", s.limits.Bytes>>20)
 	}
 	return nil
 }
 
-func (s *scan) scanLink(dir *os.File, n, known *node, path []string) (*node, error) {
+// forget takes back what was counted of a file that isn't kept.
+func (s *scan) forget(n *node) {
+	s.files.Add(-1)
+	s.bytes.Add(-n.Size)
+}
+
+func (s *scan) scanLink(dir int, n, known *node, path []string) (*node, error) {
 	target := make([]byte, maxTarget+1)
-	size, err := unix.Readlinkat(int(dir.Fd()), string(n.Name), target)
+	size, err := unix.Readlinkat(dir, string(n.Name), target)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
 		return nil, nil //nolint:nilnil // it went meanwhile
 	}
@@ -286,6 +333,7 @@ func (s *scan) scanLink(dir *os.File, n, known *node, path []string) (*node, err
 	return n, s.count(0)
 }
 
+// scanBelow fills the node of a folder; it returns nil if that is left out.
 func (s *scan) scanBelow(ctx context.Context, dir *os.File, n, known *node, path []string, at place) (*node, error) {
 	fd, err := unix.Openat(int(dir.Fd()), string(n.Name), openFolder, 0)
 	switch {
@@ -299,19 +347,18 @@ func (s *scan) scanBelow(ctx context.Context, dir *os.File, n, known *node, path
 	}
 	folder := os.NewFile(uintptr(fd), string(n.Name))
 	defer func() { _ = folder.Close() }()
-	below := place{path: slices.Clone(path), rules: at.rules, index: at.index}
+	below := place{path: path, rules: at.rules, moved: at.moved, index: at.index}
 	switch {
 	case at.git != nil:
 		below.git = append(slices.Clip(at.git), string(n.Name))
 	case string(n.Name) == gitFolder:
 		below.git = []string{}
 	}
-	n.Type, n.Mode = typeFolder, n.stamp.mode&0o777
 	if known != nil && known.Type != typeFolder {
 		known = nil
 	}
-	if s.files++; s.files > s.limits.Files {
-		return nil, refuse("it has more than %d files", s.limits.Files)
+	if err := s.count(0); err != nil {
+		return nil, err
 	}
 	if err := s.scanFolder(ctx, folder, n, known, below); err != nil {
 		return nil, err
@@ -323,11 +370,11 @@ func (s *scan) scanBelow(ctx context.Context, dir *os.File, n, known *node, path
 	return n, nil
 }
 
-func (s *scan) scanFile(dir *os.File, n, known *node, path []string, at place, links uint64) (*node, error) {
+func (s *scan) scanFile(dir int, n, known *node, path []string, at place, links uint64) (*node, error) {
 	n.Type, n.Mode, n.Size = typeFile, n.stamp.mode&0o777, n.stamp.size
 	var home unix.Stat_t
 	if links > 1 {
-		if err := unix.Fstat(int(dir.Fd()), &home); err != nil {
+		if err := unix.Fstat(dir, &home); err != nil {
 			return nil, err
 		}
 	}
@@ -356,7 +403,7 @@ func (s *scan) scanFile(dir *os.File, n, known *node, path []string, at place, l
 }
 
 // scanSpecial reads a file of .git that says what the repository is. It reports whether the file is kept.
-func (s *scan) scanSpecial(dir *os.File, n *node, path, gitPath []string) (keep bool, err error) {
+func (s *scan) scanSpecial(dir int, n *node, path, gitPath []string) (keep bool, err error) {
 	content, _, err := readFile(dir, string(n.Name), 1<<20)
 	if err != nil {
 		return false, err
@@ -378,14 +425,14 @@ func (s *scan) scanSpecial(dir *os.File, n *node, path, gitPath []string) (keep 
 // errTooLarge is returned for files that have grown beyond a bound.
 var errTooLarge = errors.New("too large")
 
-// readFile reads a file of a folder that is no larger than a bound. It follows no link, and waits for nobody.
-func readFile(dir *os.File, name string, most int64) (content []byte, at stamp, err error) {
-	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+// readFile reads a file of a folder that is no larger than a bound. It follows no link, and waits for nobody. What is no
+// regular file is EINVAL.
+func readFile(dir int, name string, most int64) (content []byte, at stamp, err error) {
+	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, at, err
 	}
-	f := os.NewFile(uintptr(fd), name)
-	defer func() { _ = f.Close() }()
+	defer func() { _ = unix.Close(fd) }()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, at, err
@@ -398,16 +445,19 @@ func readFile(dir *os.File, name string, most int64) (content []byte, at stamp, 
 		if len(content) == cap(content) {
 			content = slices.Grow(content, 64<<10)
 		}
-		n, err := f.Read(content[len(content):cap(content)])
+		n, err := unix.Read(fd, content[len(content):cap(content)])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, at, err
+		}
 		content = content[:len(content)+n]
 		if int64(len(content)) > most {
 			return nil, at, errTooLarge
 		}
-		if errors.Is(err, io.EOF) {
+		if n == 0 {
 			break
-		}
-		if err != nil {
-			return nil, at, err
 		}
 	}
 	if err := unix.Fstat(fd, &st); err != nil {
