@@ -175,3 +175,30 @@ func TestFolderIsRestoredElsewhere(t *testing.T) {
 		}
 	})
 }
+
+// A snapshot is on record also when the end of its execution, or the result that it belongs to, can't be stored.
+func TestFolderOfAnUnfitEnd(t *testing.T) {
+	for name, last := range map[string]wire.Payload{
+		"end":    &wire.AgentComplete{Result: "\xff"},
+		"result": &wire.AgentTool{ToolName: "\xff", ToolInput: wire.RawString("x"), ToolOutput: wire.RawString("ok")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				b.runner("r1", &scripted{play: func(s *session, say func(wire.Payload) bool) {
+					if err := os.WriteFile(filepath.Join(s.request.Options.Cwd, "made"), nil, 0o600); err != nil {
+						panic(err)
+					}
+					if say(last) {
+						say(&wire.AgentComplete{Result: "done"})
+					}
+				}}, keeping)
+				b.submit("run1", one)
+				state, entries := b.ended("run1")
+				if n := count(entries, wire.TypeWorkspaceSnapshot); n != 1 || state.Folder == nil || state.Folder.Files != 1 {
+					t.Errorf("%d snapshots, the last %+v:\n%s", n, state.Folder, story(entries))
+				}
+			})
+		})
+	}
+}

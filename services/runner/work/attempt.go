@@ -26,8 +26,8 @@ func (x *execution) attemptNode(ctx context.Context, missing error, messages <-c
 	}
 	if !again {
 		start := &wire.NodeStart{NodeType: string(x.node.Type), Attempt: n.Attempt, Iteration: n.Iteration, Input: n.Input}
-		begin, noteKept := x.keepFolder(ctx, &wire.Event{Payload: start})
-		if err := x.log.appendEvents(ctx, begin...); err != nil {
+		kept, noteKept := x.keepFolder(ctx)
+		if err := x.log.appendEvents(ctx, append(kept, &wire.Event{Payload: start})...); err != nil {
 			return nil, err
 		}
 		noteKept()
@@ -102,10 +102,10 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 		events = append([]*wire.Event{failed}, events...)
 	}
 	if len(events) > 0 {
-		whole, noteKept := x.keepFolder(final, events...)
-		err := x.log.appendEvents(final, whole...)
+		kept, noteKept := x.keepFolder(final)
+		err := x.log.appendEvents(final, slices.Concat(kept, events)...)
 		if errors.As(err, new(*wire.FieldError)) {
-			err = x.log.appendEvents(final, x.setEndAside(final, events, err))
+			err = x.log.appendEvents(final, append(kept, x.setEndAside(final, events, err))...)
 		}
 		if err != nil {
 			return err

@@ -37,6 +37,7 @@ type drive struct {
 	rest    *rest
 	calls   *calls
 	waits   waits
+	backlog backlog
 }
 
 var (
@@ -170,6 +171,11 @@ func (d *drive) markPaused(forced bool, last []*wire.Event) []*wire.Event {
 // recordEvents records the events of the session. The terminal one is returned
 // instead, to be stored in one commit with the end of the node.
 func (d *drive) recordEvents(ctx context.Context) (last []*wire.Event, err error) {
+	defer func() {
+		if failed := d.backlog.wait(); err == nil {
+			err = failed
+		}
+	}()
 	for e, err := range d.session.Events() {
 		if errors.Is(err, agent.ErrLost) {
 			return last, err
@@ -231,18 +237,32 @@ func (d *drive) takeEvent(ctx context.Context, e *wire.Event) error {
 	return err
 }
 
-// recordEvent records an event of the agent, the result of a call behind a snapshot of what the call has left in the folder: the
-// next call begins behind both.
+// recordEvent records an event of the agent. The result of a call comes behind a snapshot of what the call has left in the folder.
+// While that is taken the agent goes on, but for what waits for storage, such as a call that changes something.
 func (d *drive) recordEvent(ctx context.Context, e *wire.Event) error {
-	if _, isResult := e.Payload.(*wire.AgentTool); !isResult || d.can.Recorded {
+	_, isResult := e.Payload.(*wire.AgentTool)
+	takes := isResult && !d.can.Recorded && d.exec.keepsFolder()
+	if !takes && !d.exec.log.isAwaited(e) && d.backlog.hold(e) {
+		return nil
+	}
+	if err := d.backlog.wait(); err != nil {
+		return err
+	}
+	if !takes {
 		return d.exec.log.recordEvents(ctx, e)
 	}
-	events, noteKept := d.exec.keepFolder(ctx, e)
-	err := d.exec.log.recordEvents(ctx, events...)
-	if err == nil {
-		noteKept()
+	d.backlog.open(func() error {
+		kept, noteKept := d.exec.keepFolder(ctx)
+		err := d.exec.log.recordEvents(ctx, append(kept, e)...)
+		if err == nil {
+			noteKept()
+		}
+		return err
+	}, func(e *wire.Event) error { return d.exec.log.recordEvents(ctx, e) })
+	if d.exec.log.whole {
+		return d.backlog.wait()
 	}
-	return err
+	return nil
 }
 
 // mayBegin waits until the agent may begin something: nobody else can hold the lease, and

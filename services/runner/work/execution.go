@@ -27,7 +27,8 @@ type execution struct {
 	entry wire.NodeState // the node's, with its input whole
 
 	workdir workdir
-	hold    *hold // of its processes; nil until it has some
+	hold    *hold       // of its processes; nil until it has some
+	kept    *keptFolder // nil until a snapshot is taken
 	started time.Time
 	begun   bool     // the agent's agent:start is stored
 	output  wire.Raw // what there is of a command that fails

@@ -3,7 +3,6 @@ package work
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -26,12 +25,14 @@ type keptFolder struct {
 
 	mu       sync.Mutex
 	recorded string // the id of the last snapshot, or why there is none
+	doubt    bool   // the log may say something else
+	told     int    // how often there was something to say
 }
 
 // maxKept is how many folders are remembered: one takes about 200 bytes per file. One that is forgotten is read anew.
 const maxKept = 16
 
-// open returns the folder of a run; recorded is what the log says of it.
+// open returns the folder of a run; recorded is what the log says of it, as far as the execution knows.
 func (f *folders) open(x *execution, recorded string) *keptFolder {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,6 +51,9 @@ func (f *folders) open(x *execution, recorded string) *keptFolder {
 		f.byRun[x.offer.RunID] = k
 	}
 	k.used = f.clock
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.doubt = k.doubt || k.recorded != recorded // another node was at work, or what was recorded didn't get there
 	return k
 }
 
@@ -63,10 +67,11 @@ func (f *folders) forgetOldest() {
 	delete(f.byRun, oldest)
 }
 
-func (k *keptFolder) note(recorded string) {
+// note notes that the log has what there was to say, unless there was more meanwhile: the log may have that before.
+func (k *keptFolder) note(recorded string, told int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.recorded = recorded
+	k.recorded, k.doubt = recorded, k.told != told
 }
 
 // keepTimeout bounds the time that a snapshot takes. Without one, the next is only more work.
@@ -75,54 +80,62 @@ const keepTimeout = 2 * time.Minute
 // maxListed is how many files that a snapshot doesn't hold its event names.
 const maxListed = 20
 
-// keepFolder returns the events behind that of a snapshot of the run's folder, if the folder has changed since the last one; they
-// are to be stored in one commit, and noted as recorded. What can't be kept keeps nobody from working.
-func (x *execution) keepFolder(ctx context.Context, events ...*wire.Event) (whole []*wire.Event, noteRecorded func()) {
+// keepsFolder reports whether snapshots are taken of the folder.
+func (x *execution) keepsFolder() bool {
+	return x.cfg.Kept != nil && (x.def.Workspace == "" || x.def.Workspace == "run") && x.workdir.path != "" && !x.log.isAway()
+}
+
+// keepFolder returns the event of a snapshot of the run's folder, if the folder has changed since the last one; it is to be stored
+// in one commit with what it belongs to, before that, and then noted as recorded. What can't be kept keeps nobody from working.
+func (x *execution) keepFolder(ctx context.Context) (kept []*wire.Event, noteRecorded func()) {
 	none := func() {}
-	if x.cfg.Kept == nil || x.def.Workspace != "" && x.def.Workspace != "run" || x.workdir.path == "" || x.log.isAway() {
-		return events, none
+	if !x.keepsFolder() {
+		return nil, none
 	}
 	base, recorded := "", ""
 	if s := x.state.Folder; s != nil {
 		base, recorded = s.ID, s.ID+s.Refused
 	}
-	k := x.folders.open(x, recorded)
+	if x.kept == nil {
+		x.kept = x.folders.open(x, recorded)
+	}
 	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()
-	p, err := k.takeSnapshot(ctx, base)
+	p, told, err := x.kept.takeSnapshot(ctx, base)
 	switch {
 	case err != nil:
 		x.cfg.Logger.Warn("the folder of the run isn't kept", "run", x.offer.RunID, "node", x.offer.NodeID, "folder", x.workdir.path, "error", err)
-		return events, none
+		return nil, none
 	case p == nil:
-		return events, none
+		return nil, none
 	}
-	return slices.Concat([]*wire.Event{{Payload: p}}, events), func() { k.note(p.ID + p.Refused) }
+	return []*wire.Event{{Payload: p}}, func() { x.kept.note(p.ID+p.Refused, told) }
 }
 
 // takeSnapshot returns what there is to say of the folder, nil if that is on record.
-func (k *keptFolder) takeSnapshot(ctx context.Context, base string) (*wire.WorkspaceSnapshot, error) {
-	k.mu.Lock()
-	recorded := k.recorded
-	k.mu.Unlock()
+func (k *keptFolder) takeSnapshot(ctx context.Context, base string) (p *wire.WorkspaceSnapshot, told int, err error) {
 	snapshot, err := k.folder.Take(ctx, base)
 	refused, isRefused := errors.AsType[*workspace.RefusedError](err)
-	switch {
-	case isRefused && refused.Reason != recorded:
-		return &wire.WorkspaceSnapshot{Refused: refused.Reason}, nil
-	case isRefused:
-		return nil, nil //nolint:nilnil // as it says
-	case err != nil:
-		return nil, err
-	case snapshot.ID == recorded, recorded == "" && snapshot.Files == 0 && len(snapshot.LeftOut) == 0:
-		return nil, nil //nolint:nilnil // as it says
+	if err != nil && !isRefused {
+		return nil, 0, err
 	}
-	p := &wire.WorkspaceSnapshot{
+	p = &wire.WorkspaceSnapshot{
 		ID: snapshot.ID, Files: snapshot.Files, Bytes: snapshot.Bytes, Unstable: snapshot.Unstable,
 		Omitted: snapshot.Omitted + max(0, len(snapshot.LeftOut)-maxListed),
 	}
 	for _, l := range snapshot.LeftOut[:min(len(snapshot.LeftOut), maxListed)] {
 		p.LeftOut = append(p.LeftOut, l.Path+": "+l.Reason)
 	}
-	return p, nil
+	if isRefused {
+		p.Refused = refused.Reason
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	isEmpty := p.Refused == "" && p.Files == 0 && len(p.LeftOut) == 0
+	if !k.doubt && (p.ID+p.Refused == k.recorded || k.recorded == "" && isEmpty) {
+		return nil, 0, nil
+	}
+	k.told++
+	k.doubt = true // until it is noted
+	return p, k.told, nil
 }
