@@ -74,7 +74,7 @@ func TestForkHasTheFolderOfItsPoint(t *testing.T) {
 		b.runner("r1", writer(&seen), keeping)
 		b.submit("run1", one)
 		state, entries := b.ended("run1")
-		if n := count(entries, wire.TypeWorkspaceSnapshot); n != 3 || state.Folder == nil || state.Folder.Files != 3 {
+		if n := count(entries, wire.TypeWorkspaceSnapshot); n != 4 || state.Folder == nil || state.Folder.Files != 3 {
 			t.Fatalf("%d snapshots, the last %+v:\n%s", n, state.Folder, story(entries))
 		}
 		var points []string
@@ -83,7 +83,8 @@ func TestForkHasTheFolderOfItsPoint(t *testing.T) {
 				points = append(points, strconv.FormatUint(e.Pos, 10))
 			}
 		}
-		wants := map[string]string{"fork1": "one", "fork2": "one two", "fork3": "one three two"}
+		points = append(points, "a#1:start", "sfp-1") // before and behind the first snapshot
+		wants := map[string]string{"fork1": "one", "fork2": "one two", "fork3": "one three two", "fork4": "", "fork5": ""}
 		for i, fork := range slices.Sorted(maps.Keys(wants)) {
 			at := points[i]
 			if r := b.tell(wire.Command{Type: "fork", RunID: "run1", NewID: fork, At: at}); code(r) != "accepted" {
@@ -195,10 +196,39 @@ func TestFolderOfAnUnfitEnd(t *testing.T) {
 				}}, keeping)
 				b.submit("run1", one)
 				state, entries := b.ended("run1")
-				if n := count(entries, wire.TypeWorkspaceSnapshot); n != 1 || state.Folder == nil || state.Folder.Files != 1 {
+				if n := count(entries, wire.TypeWorkspaceSnapshot); n != 2 || state.Folder == nil || state.Folder.Files != 1 {
 					t.Errorf("%d snapshots, the last %+v:\n%s", n, state.Folder, story(entries))
 				}
 			})
 		})
 	}
+}
+
+// A fork of a run whose folder can't be kept says so; one that is told to do without begins with an empty folder.
+func TestForkOfAFolderThatIsNotKept(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		var seen sync.Map
+		b.runner("r1", writer(&seen), keeping, func(c *runner.Config) { c.Workspaces = t.TempDir() })
+		b.submit("run1", one, func(r *wire.RunRequest) {
+			r.Workspace = t.TempDir()
+			if err := os.WriteFile(filepath.Join(r.Workspace, ".git"), []byte("gitdir: elsewhere"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if state, entries := b.ended("run1"); state.Folder == nil || state.Folder.Refused == "" {
+			t.Fatalf("%+v:\n%s", state.Folder, story(entries))
+		}
+		for fork, bare := range map[string]bool{"fork1": false, "fork2": true} {
+			b.publish(subjects.Default.QueueRun(), wire.RunRequest{V: wire.Version, RunID: fork, Fork: &wire.ForkRequest{
+				ParentRun: "run1", ParentPos: b.position("run1", wire.TypeAgentTool), WithoutWorkspace: bare,
+			}})
+		}
+		if s, entries := b.ended("fork1"); s.Result != wire.FlowStatusFailed || !strings.Contains(s.Error, "linked worktree") || !strings.Contains(s.Error, "--without-workspace") {
+			t.Errorf("ended as %s (%s):\n%s", s.Result, s.Error, story(entries))
+		}
+		if s, entries := b.ended("fork2"); s.Result != wire.FlowStatusComplete || s.Folder == nil || s.Folder.Refused != "" {
+			t.Errorf("ended as %s (%s), folder %+v:\n%s", s.Result, s.Error, s.Folder, story(entries))
+		}
+	})
 }

@@ -2,32 +2,66 @@ package owner
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/command"
 	"code.wake.dev/wake/services/runner/internal/tenure"
 )
 
-// forkFolder makes the folder of a fork: as of its point if there is a snapshot, else a copy of its parent's as it is now.
-func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (string, error) {
+// forkFolder makes the folder of a fork: as of its point if snapshots were taken, else a copy of its parent's as it is now. A
+// point before the first snapshot has the folder of that: nothing had been at work.
+func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string, err error) {
 	folders := o.cfg.newFolders()
-	switch {
-	case o.request.Fork.WithoutWorkspace:
+	if o.request.Fork.WithoutWorkspace {
+		parent.Folder = nil
 		return folders.createFolder(o.runID, "")
-	case o.canRestore(parent):
-		dir, err := o.restoreFolder(ctx, parent.Folder.ID)
-		if err != nil {
-			return "", fmt.Errorf("the folder as of the point: %w (`wake fork --without-workspace` begins with an empty one)", err)
-		}
-		return dir, nil
 	}
-	return folders.copyFolder(o.runID, parent.Workspace)
+	if o.cfg.Kept == nil {
+		return folders.copyFolder(o.runID, parent.Workspace)
+	}
+	if parent.Folder == nil {
+		if parent.Folder, err = o.firstFolder(ctx); err != nil {
+			return "", err
+		}
+	}
+	switch f := parent.Folder; {
+	case f == nil:
+		return folders.copyFolder(o.runID, parent.Workspace)
+	case f.ID == "":
+		err = errors.New(f.Refused)
+	default:
+		dir, err = o.restoreFolder(ctx, f.ID)
+	}
+	if err != nil {
+		return "", fmt.Errorf("there is no folder as of the point: %w (`wake fork --without-workspace` begins with an empty one)", err)
+	}
+	return dir, nil
+}
+
+// firstFolder returns the first snapshot of the parent's folder behind the point, nil if none was taken.
+func (o *owner) firstFolder(ctx context.Context) (*wire.FolderSnapshot, error) {
+	fork := o.request.Fork
+	query := eventlog.Query{Run: fork.ParentRun, From: fork.ParentPos, Kinds: []wire.Kind{wire.TypeWorkspaceSnapshot.Kind()}}
+	for e, err := range o.cfg.Log.Read(ctx, query) {
+		if err != nil {
+			return nil, err
+		}
+		if e.Event == nil {
+			continue
+		}
+		if p, ok := e.Event.Payload.(*wire.WorkspaceSnapshot); ok {
+			return &wire.FolderSnapshot{ID: p.ID, Position: e.Pos, Node: e.NodeID, Files: p.Files, Bytes: p.Bytes, Refused: p.Refused}, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // as it says
 }
 
 // canRestore reports whether there is a snapshot of the folder of a run.
