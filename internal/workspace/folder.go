@@ -29,6 +29,9 @@ type Folder struct {
 	root  *node
 	known known
 	last  Snapshot
+	left  []LeftOut
+	watch *watch    // nil: each file is looked at
+	full  time.Time // when that was done last
 }
 
 // known is what is kept already: chunks by their content, and lists by what they mean. The bytes of a list won't do, as they
@@ -50,6 +53,8 @@ const (
 	takes = 3
 	// takePause is how long a repository that is being written is waited for.
 	takePause = 50 * time.Millisecond
+	// fullPause is after how long each file is looked at again, in case the watch has missed something.
+	fullPause = time.Minute
 )
 
 // Take takes a snapshot. base is the last one that is known of the run, or "": what it holds isn't stored again. It fails with
@@ -63,7 +68,7 @@ func (f *Folder) Take(ctx context.Context, base string) (Snapshot, error) {
 		}
 	}
 	for n := 1; ; n++ {
-		snapshot, again, err := f.takeOnce(ctx, n == takes)
+		snapshot, again, err := f.takeOnce(ctx, n)
 		if err != nil {
 			f.root, f.known = nil, newKnown() // what was on its way may not be stored
 			return Snapshot{}, err
@@ -79,8 +84,13 @@ func (f *Folder) Take(ctx context.Context, base string) (Snapshot, error) {
 	}
 }
 
-func (f *Folder) takeOnce(ctx context.Context, last bool) (_ Snapshot, again bool, err error) {
+func (f *Folder) takeOnce(ctx context.Context, n int) (_ Snapshot, again bool, err error) {
+	if f.watch == nil {
+		f.watch = openWatch(f)
+	}
 	s := newScan(f.limits)
+	s.watch, s.before = f.watch, f.left
+	s.full = !f.watch.note() || f.root == nil || n > 1 || time.Since(f.full) > fullPause // what was noted by a scan that is void isn't again
 	for _, path := range f.hidden {
 		var st unix.Stat_t
 		if unix.Stat(path, &st) == nil {
@@ -100,12 +110,12 @@ func (f *Folder) takeOnce(ctx context.Context, last bool) (_ Snapshot, again boo
 	root := &node{stamp: stampOf(&st)}
 	root.Type, root.Mode = typeFolder, root.stamp.mode&0o777
 	if f.root != nil {
-		root.chunks = f.root.chunks
+		root.chunks, root.meaning = f.root.chunks, f.root.meaning
 	}
 	if err := s.scanFolder(ctx, dir, root, f.root, place{}); err != nil {
 		return Snapshot{}, false, err
 	}
-	if s.locked.Load() && !last {
+	if s.locked.Load() && n < takes {
 		return Snapshot{}, true, nil
 	}
 	w := writing{scan: s, packer: newPacker(f.store, f.run, f.known.chunks), lists: f.known.lists, unstable: s.locked.Load()}
@@ -120,13 +130,17 @@ func (f *Folder) takeOnce(ctx context.Context, last bool) (_ Snapshot, again boo
 	if err != nil {
 		return Snapshot{}, false, err
 	}
-	f.root, f.last = root, snapshot
+	if f.root, f.last, f.left = root, snapshot, s.left; s.full {
+		f.full = s.begun
+	}
 	return snapshot, false, nil
 }
 
 func (f *Folder) writeManifest(ctx context.Context, s *scan, root *node, unstable bool) (Snapshot, error) {
 	m := manifest{V: manifestVersion, Root: root.seal(""), Files: int(s.files.Load()), Bytes: s.bytes.Load(), Unstable: unstable}
-	m.LeftOut, m.Omitted = s.listLeft()
+	left := s.sortLeft()
+	m.LeftOut = left[:min(len(left), maxLeftOut)]
+	m.Omitted = len(left) - len(m.LeftOut)
 	content, err := json.Marshal(m)
 	if err != nil {
 		return Snapshot{}, err

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sys/unix"
@@ -199,6 +200,16 @@ func BenchmarkSnapshot(b *testing.B) {
 	b.Run("unchanged", func(b *testing.B) {
 		spend(b, func() {
 			for b.Loop() {
+				if _, err := f.Take(ctx, ""); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	})
+	b.Run("statPass", func(b *testing.B) {
+		spend(b, func() {
+			for b.Loop() {
+				f.full = time.Time{}
 				if _, err := f.Take(ctx, ""); err != nil {
 					b.Fatal(err)
 				}

@@ -45,8 +45,33 @@ type node struct {
 	patch  []byte   // stands for the content of a file
 	forced bool     // rules leave it out, but the index of its repository names it
 
-	meaning digest // of a folder: what is in it, wherever that is kept
-	rules   digest // of a folder: the rules that it has itself
+	// Of a folder:
+	meaning digest // what is in it, wherever that is kept
+	rules   digest // the rules that it has itself
+	index   stamp  // of its repository's index
+	mark    *mark  // nil: it isn't watched
+	settled bool   // all that may change in it is watched
+}
+
+// mark says what has changed in a folder since it was read.
+type mark struct {
+	above                *mark
+	changed, below, gone bool
+}
+
+func (m *mark) change() {
+	if m == nil {
+		return
+	}
+	m.changed = true
+	for m = m.above; m != nil; m = m.above {
+		m.below = true
+	}
+}
+
+// isQuiet reports whether nothing in a folder has changed since it was read.
+func (n *node) isQuiet(at stamp) bool {
+	return n.Type == typeFolder && n.settled && !n.mark.changed && !n.mark.below && n.stamp.dev == at.dev && n.stamp.ino == at.ino && n.stamp.mode == at.mode
 }
 
 // isSame reports whether a file is as it was when it was read.
@@ -64,6 +89,9 @@ type scan struct {
 	hidden []stamp // folders that aren't part of it
 	begun  time.Time
 	slots  chan struct{} // one token for each goroutine
+	watch  *watch
+	full   bool      // each folder is read
+	before []LeftOut // by the last scan
 
 	files  atomic.Int64
 	bytes  atomic.Int64
@@ -85,13 +113,44 @@ func (s *scan) leaveOut(path []string, reason string) {
 	s.left = append(s.left, LeftOut{strings.ToValidUTF8(strings.Join(path, "/"), "\uFFFD"), reason})
 }
 
-// listLeft returns what was left out, in order, and how much more there is.
-func (s *scan) listLeft() (list []LeftOut, omitted int) {
+// sortLeft returns what was left out, in order.
+func (s *scan) sortLeft() []LeftOut {
 	slices.SortFunc(s.left, func(a, b LeftOut) int {
 		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Reason, b.Reason))
 	})
-	list = s.left[:min(len(s.left), maxLeftOut)]
-	return list, len(s.left) - len(list)
+	return s.left
+}
+
+// leftBefore returns what the last scan left out of a folder.
+func (s *scan) leftBefore(path []string) []LeftOut {
+	inside := strings.ToValidUTF8(strings.Join(path, "/"), "\uFFFD") + "/"
+	from, _ := slices.BinarySearchFunc(s.before, inside, func(l LeftOut, path string) int { return strings.Compare(l.Path, path) })
+	to := from
+	for to < len(s.before) && strings.HasPrefix(s.before[to].Path, inside) {
+		to++
+	}
+	return s.before[from:to]
+}
+
+// keep takes over what the last scan has found in a folder.
+func (s *scan) keep(folder *node, left []LeftOut) error {
+	folder.change = false
+	s.mu.Lock()
+	s.left = append(s.left, left...)
+	s.mu.Unlock()
+	return s.countAll(folder)
+}
+
+func (s *scan) countAll(n *node) error {
+	if n.Type != typeFolder {
+		return s.count(n.Size)
+	}
+	for _, child := range n.below {
+		if err := s.countAll(child); err != nil {
+			return err
+		}
+	}
+	return s.count(0)
 }
 
 // do does a task, beside others if there is a slot.
@@ -112,8 +171,10 @@ type place struct {
 	path  []string
 	rules rules
 	moved bool     // the rules aren't those of the last scan
+	fresh bool     // nor is the index
 	git   []string // below .git: the path in there; nil elsewhere
 	index *repository
+	above *mark // that of the folder above
 }
 
 // repository is one whose files are scanned.
@@ -136,6 +197,8 @@ func (s *scan) scanFolder(ctx context.Context, dir *os.File, n, before *node, at
 	if len(at.path) > maxDepth {
 		return refuse("%q is too deep", strings.Join(at.path, "/")[:200])
 	}
+	s.watchFolder(dir, n, before, at.above)
+	at.above = n.mark
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
 		return err
@@ -153,7 +216,7 @@ func (s *scan) scanFolder(ctx context.Context, dir *os.File, n, before *node, at
 	n.below = make([]*node, len(names))
 	failed := make([]error, len(names))
 	at.path = append(make([]string, 0, len(at.path)+1), at.path...)
-	e := entrance{dir: dir, fd: int(dir.Fd()), at: at}
+	e := entrance{fd: int(dir.Fd()), at: at}
 	var tasks sync.WaitGroup
 	for i, name := range names {
 		for len(old) > 0 && string(old[0].Name) < name {
@@ -173,9 +236,21 @@ func (s *scan) scanFolder(ctx context.Context, dir *os.File, n, before *node, at
 		}
 	}
 	tasks.Wait()
+	n.settled = n.mark != nil && !e.loose
 	n.below = slices.DeleteFunc(n.below, func(child *node) bool { return child == nil })
 	n.change = before == nil || len(before.below) != len(n.below) || slices.ContainsFunc(n.below, func(child *node) bool { return child.change })
+	n.settled = n.settled && !slices.ContainsFunc(n.below, func(child *node) bool { return child.Type == typeFolder && !child.settled })
 	return errors.Join(failed...)
+}
+
+// watchFolder has a folder watched from before it is read.
+func (s *scan) watchFolder(dir *os.File, n, before *node, above *mark) {
+	if before == nil || before.mark == nil || before.mark.gone || before.stamp.dev != n.stamp.dev || before.stamp.ino != n.stamp.ino {
+		n.mark = s.watch.add(int(dir.Fd()), above)
+		return
+	}
+	n.mark = before.mark
+	*n.mark = mark{above: above}
 }
 
 // enterFolder takes in what a folder says of itself: rules, a repository.
@@ -203,6 +278,10 @@ func (s *scan) enterFolder(dir *os.File, names []string, n, before *node, at pla
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return at, refuse("%q is a linked worktree or a submodule: its repository is elsewhere", cmp.Or(strings.Join(at.path, "/"), "."))
 	}
+	if unix.Fstatat(int(dir.Fd()), gitFolder+"/index", &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+		n.index = stampOf(&st)
+	}
+	at.fresh = at.fresh || before == nil || before.index != n.index
 	at.index = &repository{depth: len(at.path), tracked: sync.OnceValue(func() tracked {
 		fd, err := unix.Openat(int(dir.Fd()), gitFolder, openFolder, 0)
 		if err != nil {
@@ -220,10 +299,10 @@ func (s *scan) enterFolder(dir *os.File, names []string, n, before *node, at pla
 
 // entrance is a folder of which entries are scanned.
 type entrance struct {
-	dir    *os.File
 	fd     int
 	at     place
 	status unix.Stat_t // of the entry that is looked at
+	loose  bool        // something in it may change without notice, or means something else later
 }
 
 // scanEntry returns the node of a name in a folder, nil if that is left out. What is in a folder is still to be scanned.
@@ -235,6 +314,7 @@ func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
 		return nil, err
 	}
 	stamp, kind, links := stampOf(st), st.Mode&unix.S_IFMT, uint64(st.Nlink) //nolint:unconvert // its type differs by system
+	e.loose = e.loose || kind == unix.S_IFREG && links > 1
 	isSame := known != nil && known.isSame(stamp, links) && at.git == nil && stamp.size <= s.limits.File
 	if isSame && !at.moved && !known.forced {
 		known.change = false
@@ -242,8 +322,13 @@ func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
 	}
 	path := append(at.path, name) //nolint:gocritic // the place of one entry at a time
 	leave, forced, err := s.isLeftOut(path, name, kind == unix.S_IFDIR, stamp, at)
-	if leave || err != nil {
+	if e.loose = e.loose || forced || at.git != nil && strings.HasSuffix(name, ".lock"); leave || err != nil {
 		return nil, err
+	}
+	if kind == unix.S_IFDIR && known != nil && !s.full && !at.moved && known.isQuiet(stamp) {
+		if left := s.leftBefore(path); len(left) == 0 || !at.fresh {
+			return known, s.keep(known, left)
+		}
 	}
 	if isSame {
 		known.change, known.forced = false, forced
@@ -347,7 +432,7 @@ func (s *scan) scanBelow(ctx context.Context, dir *os.File, n, known *node, path
 	}
 	folder := os.NewFile(uintptr(fd), string(n.Name))
 	defer func() { _ = folder.Close() }()
-	below := place{path: path, rules: at.rules, moved: at.moved, index: at.index}
+	below := place{path: path, rules: at.rules, moved: at.moved, fresh: at.fresh, index: at.index, above: at.above}
 	switch {
 	case at.git != nil:
 		below.git = append(slices.Clip(at.git), string(n.Name))

@@ -252,12 +252,13 @@ func (d *drive) recordEvent(ctx context.Context, e *wire.Event) error {
 		return d.exec.log.recordEvents(ctx, e)
 	}
 	d.backlog.open(func() error {
-		kept, noteKept := d.exec.keepFolder(ctx)
-		err := d.exec.log.recordEvents(ctx, append(kept, e)...)
-		if err == nil {
+		if kept, noteKept := d.exec.keepFolder(ctx); len(kept) > 0 {
+			if err := d.exec.log.recordEvents(ctx, kept...); err != nil {
+				return err
+			}
 			noteKept()
 		}
-		return err
+		return d.exec.log.recordEvents(ctx, e)
 	}, func(e *wire.Event) error { return d.exec.log.recordEvents(ctx, e) })
 	if d.exec.log.whole {
 		return d.backlog.wait()

@@ -69,7 +69,7 @@ func (l *nodeLog) recordEvents(ctx context.Context, events ...*wire.Event) error
 		return fmt.Errorf("%s not stored within %s: %w", e.Type(), l.cfg.PersistTimeout, err)
 	case errors.As(err, new(*wire.FieldError)):
 		l.setAside(ctx, e, err)
-		return l.enqueueAll(ctx, events[:len(events)-1])
+		return nil
 	}
 	l.cfg.Logger.Warn("event not stored yet", "run", l.offer.RunID, "node", l.offer.NodeID, "type", e.Type(), "error", err)
 	return nil

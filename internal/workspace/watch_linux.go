@@ -1,0 +1,95 @@
+package workspace
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// watch says which folders have changed since they were read. The system has told of a change before whoever made it goes on, but
+// for writes to memory that a file is mapped to: of those it tells when the file is opened, grown and closed.
+type watch struct {
+	fd   int
+	most int // folders that are watched at once
+
+	mu    sync.Mutex
+	marks map[int32]*mark
+}
+
+// watched are the changes that matter.
+const watched = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_CLOSE_WRITE |
+	unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+
+// openWatch returns a watch, nil if the system has none to give. It ends with its owner.
+func openWatch(owner *Folder) *watch {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil
+	}
+	runtime.AddCleanup(owner, func(fd int) { _ = unix.Close(fd) }, fd)
+	w := &watch{fd: fd, most: 1000, marks: map[int32]*mark{}}
+	if text, err := os.ReadFile("/proc/sys/fs/inotify/max_user_watches"); err == nil {
+		if n, err := strconv.Atoi(string(bytes.TrimSpace(text))); err == nil {
+			w.most = n / 8 // others watch, too
+		}
+	}
+	return w
+}
+
+// add watches a folder that is open and about to be read, below another one. It returns nil if it can't.
+func (w *watch) add(dir int, above *mark) *mark {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.marks) >= w.most {
+		return nil
+	}
+	wd, err := unix.InotifyAddWatch(w.fd, fmt.Sprint("/proc/self/fd/", dir), watched)
+	if err != nil {
+		return nil
+	}
+	m := &mark{above: above}
+	w.marks[int32(wd)] = m //nolint:gosec // the system counts in 32 bits
+	return m
+}
+
+// note marks what has changed. It reports false if that isn't known.
+func (w *watch) note() bool {
+	if w == nil {
+		return false
+	}
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := unix.Read(w.fd, buf)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return true
+		case err != nil:
+			return false
+		}
+		for rest := buf[:n]; len(rest) >= unix.SizeofInotifyEvent; {
+			e := (*unix.InotifyEvent)(unsafe.Pointer(&rest[0])) //nolint:gosec // as the system writes it
+			rest = rest[unix.SizeofInotifyEvent+int(e.Len):]
+			if e.Mask&unix.IN_Q_OVERFLOW != 0 {
+				return false
+			}
+			m := w.marks[e.Wd]
+			m.change()
+			if m != nil && e.Mask&unix.IN_IGNORED != 0 {
+				m.gone = true
+				delete(w.marks, e.Wd)
+			}
+		}
+	}
+}
