@@ -120,7 +120,7 @@ func TestScreenShowsWhatIsOpen(t *testing.T) {
 			if err := s.showEvent(pos, e); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(after)
+			<-time.After(after)
 		}
 		call := on("coder", &wire.ToolIntent{ToolName: "Bash", ToolInput: raw(t, map[string]any{"command": "make"})})
 		result := on("coder", &wire.AgentTool{ToolName: "Bash", ToolInput: raw(t, map[string]any{"command": "make"})})

@@ -90,7 +90,7 @@ func (a viewVerbs) reconcileRun(ctx context.Context, ref string) error {
 	if q.Run, err = a.runID(ctx, log, ref); err != nil {
 		return err
 	}
-	src, err := fileVerbs{a.app}.findSource(ctx, log, q, false)
+	src, err := fileVerbs(a).findSource(ctx, log, q, false)
 	if err != nil {
 		return err
 	}

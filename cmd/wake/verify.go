@@ -19,6 +19,9 @@ type verifyOptions struct {
 	all    bool
 	file   string
 	stream bool
+	sign   string // file of the key
+	anchor string // file
+	key    string // that has signed it
 }
 
 func (a fileVerbs) verifyCommand() *cobra.Command {
@@ -33,6 +36,11 @@ from the events is what they say. What is damaged is named with its place.
 The recorder's store is read, not the server; the recorder may be at work. With
 --against-stream events and alerts are also compared with those that the streams
 still have, and the snapshots of the server with what the events fold into.
+
+Who can write to the store can compute the hashes anew. Against that, --sign prints
+an anchor, the last hash of each run, signed by a key of Ed25519 in FILE, which is made
+if there is none. Keep the anchor and its publicKey elsewhere; --anchor with --key
+then says whether the store still has those events.
 
 ` + runHelp,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -53,6 +61,12 @@ still have, and the snapshots of the server with what the events fold into.
 	cmd.Flags().BoolVar(&o.all, "all", false, "check all runs, and what is of none")
 	storeFlag(cmd.Flags(), &o.file, "check this `store`: a SQLite file, or postgres://USER@HOST/DATABASE (default: DIR/recorder.db)")
 	cmd.Flags().BoolVar(&o.stream, "against-stream", false, "compare with the server's stream, too")
+	cmd.Flags().StringVar(&o.sign, "sign", "", "if all is as it was, print an anchor that the key in this `file` signs")
+	cmd.Flags().StringVar(&o.anchor, "anchor", "", "compare with the anchor in this `file`")
+	cmd.Flags().StringVar(&o.key, "key", "", "public `key` that must have signed the anchor, in hex")
+	cmd.MarkFlagsRequiredTogether("anchor", "key")
+	cmd.MarkFlagsMutuallyExclusive("anchor", "against-stream")
+	cmd.MarkFlagsMutuallyExclusive("anchor", "sign")
 	return cmd
 }
 
@@ -69,7 +83,12 @@ func (a fileVerbs) verifyRecord(ctx context.Context, run string, o verifyOptions
 	if err != nil {
 		return err
 	}
-	if err := a.printVerification(v); err != nil {
+	if o.sign == "" || len(v.Damages) > 0 {
+		err = a.printVerification(v)
+	} else {
+		err = a.signRecord(ctx, store, run, o)
+	}
+	if err != nil {
 		return err
 	}
 	if n := len(v.Damages) + v.Omitted; n > 0 {
@@ -80,6 +99,13 @@ func (a fileVerbs) verifyRecord(ctx context.Context, run string, o verifyOptions
 }
 
 func (a fileVerbs) verifyStore(ctx context.Context, store *recorder.Store, run string, o verifyOptions) (recorder.Verification, error) {
+	if o.anchor != "" {
+		anchor, err := readAnchor(o)
+		if err != nil {
+			return recorder.Verification{}, err
+		}
+		return store.VerifyAnchored(ctx, run, anchor)
+	}
 	if !o.stream {
 		return store.Verify(ctx, run)
 	}
@@ -108,6 +134,9 @@ func (a fileVerbs) printVerification(v recorder.Verification) error {
 	odd := ""
 	if v.Compared > 0 {
 		odd = fmt.Sprintf("; %d are those of the stream", v.Compared)
+	}
+	if v.Anchored > 0 {
+		odd += fmt.Sprintf("; %d runs are as they were anchored", v.Anchored)
 	}
 	if v.Void > 0 || v.Gaps > 0 {
 		odd += fmt.Sprintf("; %d were void, %d were missing, when they were recorded", v.Void, v.Gaps)

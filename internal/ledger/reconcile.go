@@ -81,14 +81,14 @@ func (r *Reconciliation) addEntry(node string, x Entry) {
 	row := r.rowOf(node, x.Model)
 	row.Ledger.add(x.Spending, 1)
 	row.cost = Add(row.cost, x.Spending)
-	switch {
-	case x.Source == SourceResult:
+	switch x.Source {
+	case SourceResult:
 		row.Results.add(x.Spending, 1)
 		d := Tokens{TokensIn(x.Spending), x.OutputTokens}
 		row.more.In, row.less.In = row.more.In+max(0, d.In), row.less.In+max(0, -d.In)
 		row.more.Out, row.less.Out = row.more.Out+max(0, d.Out), row.less.Out+max(0, -d.Out)
 		return
-	case x.Source == wire.SourceRecovered:
+	case wire.SourceRecovered:
 		row.recovered = Add(row.recovered, x.Spending)
 	default:
 		row.Results.add(x.Spending, 1) // until it turns out that no result tells of it

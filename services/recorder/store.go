@@ -96,4 +96,6 @@ type (
 	Damage = verify.Damage
 	// Verification is what verify has looked at and found, see [verify.Verification].
 	Verification = verify.Verification
+	// Anchor is a signed head of the hash chains, see [verify.Anchor].
+	Anchor = verify.Anchor
 )

@@ -2,6 +2,7 @@ package recorder_test
 
 import (
 	"context"
+	"crypto/ed25519"
 	"database/sql"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder"
@@ -400,5 +402,64 @@ func TestVerifyFindsAnotherFullText(t *testing.T) {
 			}
 			t.Errorf("want %q, found %.2000v", c.want, v.Damages)
 		})
+	}
+}
+
+// TestAnchor shows events that were changed with their chain computed anew, which a store alone can't tell.
+func TestAnchor(t *testing.T) {
+	key := ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
+	public := key.Public().(ed25519.PublicKey)
+	p := story(t)
+	s := openStore(t)
+	p.store(s, 100)
+	anchor, err := s.MakeAnchor(t.Context(), "", key, time.Now())
+	if err != nil || len(anchor.Runs) == 0 {
+		t.Fatalf("%+v, %v", anchor, err)
+	}
+	if err := anchor.Check(public); err != nil {
+		t.Error(err)
+	}
+	forged := anchor
+	forged.Runs = slices.Clone(anchor.Runs)
+	forged.Runs[0].Head = strings.Repeat("0", 64)
+	if err := forged.Check(public); err == nil {
+		t.Error("a forged anchor passes")
+	}
+	verified := func(s *recorder.Store, run string) recorder.Verification {
+		v, err := s.VerifyAnchored(t.Context(), run, anchor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	p.add("r1", "coder", "coder#1", &wire.AgentText{Content: "what comes later is no damage"})
+	later := *p
+	later.entries = p.entries[len(p.entries)-1:]
+	later.store(s, 1)
+	if v := verified(s, ""); len(v.Damages) > 0 || v.Anchored != int64(len(anchor.Runs)) {
+		t.Errorf("%+v", v)
+	}
+	other := story(t) // another history of the same stream: sound in itself
+	changed := *other.entries[2].Event
+	changed.Timestamp++
+	data, err := wire.Encode(&changed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.entries[2].Event, other.entries[2].Data = &changed, data
+	anew := openStore(t)
+	other.store(anew, 100)
+	if v, err := anew.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
+		t.Fatalf("it isn't sound in itself: %v, %v", v.Damages, err)
+	}
+	if v := verified(anew, ""); len(v.Damages) != 1 || !strings.Contains(v.Damages[0].String(), "isn't the one that was anchored") {
+		t.Errorf("%v", v.Damages)
+	}
+	gone := openStore(t)
+	short := story(t)
+	short.entries = short.entries[:len(short.entries)-1]
+	short.store(gone, 100)
+	if v := verified(gone, ""); len(v.Damages) == 0 {
+		t.Error("the last event is missing, and nothing is found")
 	}
 }

@@ -165,6 +165,7 @@ func (v *verifier) checkEvent(ctx context.Context, r *runCheck, s *archive.Event
 	r.found++
 	r.pos = s.Pos
 	r.link = v.chain.Next(r.link, s)
+	v.checkAnchor(r, s, at)
 	switch s.Mark {
 	case archive.Void:
 		v.Void++

@@ -82,6 +82,7 @@ type Verification struct {
 	Void     int64         `json:"void"`               // of those: by fenced writers, or in a place that was taken
 	Gaps     int64         `json:"gaps"`               // events that were missing already when they were recorded
 	Deleted  int           `json:"deleted,omitempty"`  // runs whose events were removed, or are being removed
+	Anchored int64         `json:"anchored,omitempty"` // runs whose chain is the one that an anchor has
 	Compared int64         `json:"compared,omitempty"` // with what the stream still has
 	Damages  []Damage      `json:"damages"`            // none: all is as it was recorded
 	Omitted  int           `json:"omitted,omitempty"`
@@ -117,8 +118,9 @@ type verifier struct {
 	fields  *archive.Tx // for large fields, while rows are read in t
 	scratch *index.Index
 	chain   archive.Chain
-	seen    *positions      // of all runs; nil: only one run is checked
-	gone    map[string]bool // runs whose events were removed
+	anchors map[string]AnchorLink // that haven't been come to, by run
+	seen    *positions            // of all runs; nil: only one run is checked
+	gone    map[string]bool       // runs whose events were removed
 	bad     int64
 	lost    int64
 }
