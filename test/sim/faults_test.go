@@ -60,8 +60,10 @@ func (w *world) choose() []func(*world) {
 		(*world).killKeeper, (*world).relay, (*world).intrude, (*world).tear, (*world).replace,
 	}
 	if w.keepers {
-		return []func(*world){(*world).crash, (*world).crashAtPublish, (*world).crashAtPublish, (*world).terminate, (*world).stall, (*world).cut, (*world).relay, (*world).intrude,
-			(*world).tear, (*world).tear, (*world).replace}
+		return []func(*world){
+			(*world).crash, (*world).crashAtPublish, (*world).crashAtPublish, (*world).terminate, (*world).stall, (*world).cut, (*world).relay, (*world).intrude,
+			(*world).tear, (*world).tear, (*world).replace,
+		}
 	}
 	w.rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all[:1+w.rng.IntN(len(all))]
