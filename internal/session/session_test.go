@@ -95,8 +95,7 @@ func TestReader(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		var tooLong *claude.LineTooLongError
-		if errors.As(err, &tooLong) {
+		if tooLong, is := errors.AsType[*claude.LineTooLongError](err); is {
 			if size != int64(2*len(long)+1) || len(tooLong.Head) == 0 {
 				t.Errorf("a line that is too long: %d bytes, %d of them kept", size, len(tooLong.Head))
 			}

@@ -52,8 +52,8 @@ func (w *Watcher) placeFile(ctx context.Context, f *file) error {
 	if err != nil {
 		return err
 	}
-	if f.node = nodeOf(f.name); subjects.CheckID(id) != nil || subjects.CheckID(f.node) != nil {
-		f.refused = true
+	f.node = nodeOf(f.name)
+	if f.refused = !isID(id) || !isID(f.node); f.refused {
 		w.logger.Warn("a file is named like no session", "file", f.name)
 		return nil
 	}
@@ -78,6 +78,8 @@ func (w *Watcher) placeFile(ctx context.Context, f *file) error {
 	}
 	return nil
 }
+
+func isID(text string) bool { return subjects.CheckID(text) == nil }
 
 // sessionOf returns the session of a file: it is named so, or its folder is; of a sub-agent of older versions its first
 // lines say it.

@@ -107,10 +107,12 @@ func (w *Watcher) Run(ctx context.Context) (err error) {
 
 // stopped is no error where the context has ended.
 func stopped(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	select {
+	case <-ctx.Done():
 		return nil
+	default:
+		return err
 	}
-	return err
 }
 
 // turnBlind says once that changes are found by looking.
