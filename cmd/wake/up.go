@@ -12,7 +12,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"code.wake.dev/wake/internal/access"
+	"code.wake.dev/wake/internal/console"
 	"code.wake.dev/wake/internal/service"
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/services/recorder"
@@ -27,6 +30,7 @@ type upOptions struct {
 	runner   runnerOptions
 	watcher  watchOptions
 	watch    bool
+	console  consoleOptions
 	demo     bool
 }
 
@@ -38,7 +42,8 @@ func (a hostVerbs) upCommand() *cobra.Command {
 		Long: `Run a NATS server and all services in one process. What is stored is under
 --data-dir, synced before it is acknowledged; a second start goes on where the
 first ended. The URL, with the token that the server wants from everybody, is in
-DIR/nats-url, where the other verbs look for it; only you can read that. A server that
+DIR/nats-url, where the other verbs look for it; only you can read that. So has
+DIR/console-url the address of the console, the pages that show it all. A server that
 others can reach, by --listen, has users instead, now and from then on: DIR/nats/auth
 has their credentials, and wake auth user --dir DIR/nats/auth makes more.
 
@@ -53,7 +58,7 @@ runs. A second Ctrl-C ends at once, which loses nothing that was acknowledged.`,
 			if o.demo && a.level == "" {
 				a.log = service.NewLogger(a.errOut, slog.LevelWarn)
 			}
-			return a.runUp(cmd.Context(), o)
+			return a.runUp(cmd.Context(), cmd.Flags(), o)
 		},
 	}
 	flags := cmd.Flags()
@@ -65,6 +70,7 @@ runs. A second Ctrl-C ends at once, which loses nothing that was acknowledged.`,
 	flags.BoolVar(&o.demo, "demo", false, "run the demo flow with recorded agents, in .wake/demo; stays up on a terminal")
 	flags.BoolVar(&o.watch, "watch", false, "follow the sessions of Claude Code on this machine, see wake watch")
 	o.watcher.addFlags(flags)
+	o.console.addFlags(flags)
 	o.process.addFlags(flags)
 	recorderFlags(flags, &o.recorder)
 	alerterFlags(flags, &o.alerter)
@@ -77,10 +83,10 @@ runs. A second Ctrl-C ends at once, which loses nothing that was acknowledged.`,
 
 // runUp composes
 //
-//	nats-server ◀─ connection ◀─ log ◀─ recorder, snapshotter, alerter, runner
+//	nats-server ◀─ connection ◀─ log ◀─ recorder, snapshotter, alerter, runner ◀─ console
 //
 // and stops them from right to left.
-func (a hostVerbs) runUp(ctx context.Context, o upOptions) error {
+func (a hostVerbs) runUp(ctx context.Context, flags *pflag.FlagSet, o upOptions) error {
 	dir, err := filepath.Abs(a.server.DataDir)
 	if err != nil {
 		return err
@@ -122,8 +128,12 @@ func (a hostVerbs) runUp(ctx context.Context, o upOptions) error {
 			return err
 		}
 	}
+	pages, err := a.addConsole(p, flags, o.console, server)
+	if err != nil {
+		return err
+	}
 	defer func() { _ = os.Remove(service.URLFile(dir)) }() // who finds one that is left is told so
-	p.group.Add("announcement", func(ctx context.Context) error { return a.announceServer(ctx, p, server.url, o.demo) })
+	p.group.Add("announcement", func(ctx context.Context) error { return a.announceServer(ctx, p, server.url, pages, o.demo) })
 	return p.group.Run(ctx)
 }
 
@@ -164,16 +174,41 @@ func (a *app) inProcess(ctx context.Context, server *embedded) (*nats.Conn, erro
 	return settings.Connect(ctx, a.log)
 }
 
+// addConsole has the process serve the console. One that fails is told of, and ends nothing else.
+func (a hostVerbs) addConsole(p *process, flags *pflag.FlagSet, o consoleOptions, server *embedded) (*console.Console, error) {
+	s, err := a.openConsole(flags, o, p.dir, func(ctx context.Context) (*nats.Conn, error) { return a.consoleConnection(ctx, server) })
+	if s == nil || err != nil {
+		return nil, err
+	}
+	p.group.Add("console", func(ctx context.Context) error {
+		if err := s.Run(ctx); err != nil {
+			a.log.ErrorContext(ctx, "the console has ended", "error", err)
+			<-ctx.Done()
+		}
+		return nil
+	})
+	return s, nil
+}
+
+// consoleConnection is that of an operator, where there are users.
+func (a *app) consoleConnection(ctx context.Context, server *embedded) (*nats.Conn, error) {
+	as := *server
+	if as.creds != "" {
+		as.creds = service.UserCreds(a.server.DataDir, access.Operator)
+	}
+	return a.inProcess(ctx, &as)
+}
+
 // announceServer tells where the server is once the services answer, and where
 // clients find it.
-func (a hostVerbs) announceServer(ctx context.Context, p *process, url string, demo bool) error {
+func (a hostVerbs) announceServer(ctx context.Context, p *process, url string, pages *console.Console, demo bool) error {
 	if !p.awaitServices(ctx) {
 		return nil
 	}
 	if err := service.WriteURL(p.dir, url); err != nil {
 		return err
 	}
-	if err := a.printUp(service.Address(url)); err != nil {
+	if err := a.printUp(service.Address(url), pages); err != nil {
 		return err
 	}
 	if demo {
@@ -183,14 +218,21 @@ func (a hostVerbs) announceServer(ctx context.Context, p *process, url string, d
 	return nil
 }
 
-func (a hostVerbs) printUp(url string) error {
+func (a hostVerbs) printUp(url string, pages *console.Console) error {
 	if a.json {
-		return a.printJSON(map[string]string{"url": url, "dataDir": a.server.DataDir})
+		fields := map[string]string{"url": url, "dataDir": a.server.DataDir}
+		if pages != nil {
+			fields["console"] = pages.Address()
+		}
+		return a.printJSON(fields)
 	}
 	users := ""
 	if dir := service.UsersDir(a.server.DataDir); service.HasUsers(a.server.DataDir) {
 		users = ", users in " + dir
 	}
 	_, err := fmt.Fprintf(a.out, "wake is up: %s, data in %s%s\n", url, a.server.DataDir, users)
+	if err == nil && pages != nil {
+		_, err = fmt.Fprintf(a.out, "the console: %s\n", a.consoleText(pages, a.server.DataDir))
+	}
 	return err
 }

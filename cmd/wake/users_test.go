@@ -31,7 +31,7 @@ var verbUsers = map[string]string{
 
 	"ingest": ingesters, "import": ingesters,
 
-	"up": installers, "init": installers, "doctor": installers, "rebuild": installers, "backup": installers, "restore": installers,
+	"up": installers, "console": installers, "init": installers, "doctor": installers, "rebuild": installers, "backup": installers, "restore": installers,
 	"runner": installers, "recorder": installers, "snapshotter": installers, "alerter": installers, "watch": installers, "verify": installers, "bench": installers,
 
 	"auth generate": nobody, "auth upgrade": nobody, "auth user": nobody, "auth key": nobody, "supervise": nobody, "version": nobody,

@@ -98,12 +98,12 @@ func (a Account) importLists(n subjects.Names) (services, streams []string) {
 
 // ofRun are the verbs of the API that are about one run, and change nothing.
 var ofRun = []string{ //nolint:gochecknoglobals // a table
-	wire.VerbLog, wire.VerbStatus, wire.VerbEvents, wire.VerbState, wire.VerbSnapshot,
+	wire.VerbLog, wire.VerbStatus, wire.VerbEvents, wire.VerbState, wire.VerbSnapshot, wire.VerbTimeline,
 	wire.VerbFeed, wire.VerbLast, wire.VerbBounds, wire.VerbValue, wire.VerbBlob,
 }
 
 // ofAll are those that are about all runs, and change nothing.
-var ofAll = []string{wire.VerbApprovals, wire.VerbRuns, wire.VerbTop, wire.VerbSearch, wire.VerbStats, wire.VerbSinks, wire.VerbLetters} //nolint:gochecknoglobals // a table
+var ofAll = []string{wire.VerbApprovals, wire.VerbRuns, wire.VerbTop, wire.VerbFleet, wire.VerbSearch, wire.VerbStats, wire.VerbSinks, wire.VerbLetters} //nolint:gochecknoglobals // a table
 
 func verbSubjects(n subjects.Names, lists ...[]string) (all []string) {
 	for _, verb := range slices.Concat(lists...) {

@@ -83,7 +83,7 @@ func actions() []string {
 		"$KV.WAKE_LEASES.other.a", "$KV.WAKE_SNAPSHOTS.other", "$KV.WAKE_STATE.recorder._", "$KV.WAKE_BOOKMARKS.other.x", "$O.WAKE_BLOBS.C.x", "$O.WAKE_SESSIONS.M.x",
 	}
 	for _, verb := range []string{
-		wire.VerbLog, wire.VerbStatus, wire.VerbTop, wire.VerbApprovals, wire.VerbRuns, wire.VerbSearch, wire.VerbStats, wire.VerbEvents, wire.VerbState,
+		wire.VerbLog, wire.VerbStatus, wire.VerbTop, wire.VerbFleet, wire.VerbTimeline, wire.VerbApprovals, wire.VerbRuns, wire.VerbSearch, wire.VerbStats, wire.VerbEvents, wire.VerbState,
 		wire.VerbSnapshot, wire.VerbCommand, wire.VerbDelete, wire.VerbFeed, wire.VerbLast, wire.VerbBounds, wire.VerbValue, wire.VerbBlob,
 		wire.VerbSession, wire.VerbSinks, wire.VerbLetters, wire.VerbSink("x"), wire.VerbIngest,
 	} {

@@ -16,6 +16,13 @@ const (
 	MaxSummary  = 200  // of what follows the first line of a tool line
 )
 
+// How lines of type system begin with which somebody is asked something.
+const (
+	AsksPermission = "Permission needed: "
+	AsksQuestion   = "Question: "
+	AsksMessage    = "💬 " // also what is only said: it ends with (info)
+)
+
 // Of returns the line that e is, if it is one. Streamed pieces are none of
 // their own: [Timeline] joins them. An event is at most one line.
 func Of(e *wire.Event) (t wire.LineType, text string, ok bool) {
@@ -138,7 +145,7 @@ func runLine(e *wire.Event) string {
 	case *wire.NodeComplete:
 		return e.Node() + " done" + durationNote(p.DurationMs)
 	case *wire.InputRequested:
-		return joinNonEmpty(" ", "Question: "+p.Prompt, choicesText(p.Choices))
+		return joinNonEmpty(" ", AsksQuestion+p.Prompt, choicesText(p.Choices))
 	case *wire.LogTruncated:
 		return joinNonEmpty(": ", truncatedText(p), p.Reason)
 	case *wire.CommandReceived:
@@ -220,14 +227,14 @@ func agentLine(e *wire.Event) string {
 	case *wire.Compaction:
 		return compactionText(p)
 	case *wire.CCMessage:
-		return fmt.Sprintf("💬 %q%s", Line(p.Text, 4*MaxSummary), inBrackets(string(p.Priority)))
+		return fmt.Sprintf(AsksMessage+"%q%s", Line(p.Text, 4*MaxSummary), inBrackets(string(p.Priority)))
 	case *wire.TodoChanged:
 		return todoText(p)
 	case *wire.PermissionRequired:
 		if s := questionText(p.ToolName, p.ToolInput); s != "" {
-			return "Question: " + s
+			return AsksQuestion + s
 		}
-		return joinNonEmpty("\n", "Permission needed: "+p.ToolName, cutText(orElse(Input(p.ToolInput), p.Description), MaxCommand))
+		return joinNonEmpty("\n", AsksPermission+p.ToolName, cutText(orElse(Input(p.ToolInput), p.Description), MaxCommand))
 	case *wire.PermissionDecided:
 		return joinNonEmpty(": ", "Permission "+decisionText(p.Decision)+byText(p.By), p.Note)
 	case *wire.HookFired:

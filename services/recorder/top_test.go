@@ -166,18 +166,18 @@ func TestWaitsForTheOldest(t *testing.T) {
 			t.Errorf("held %d: %s, waiting for %q, %v", held, r.State, r.WaitingFor, err)
 		}
 		for _, q := range []wire.ApprovalsRequest{{}, {Run: "r1"}} {
-			a, err := s.Approvals(t.Context(), q, 1<<20)
+			a, err := s.Approvals(t.Context(), q, time.UnixMilli(p.clock), 1<<20)
 			if err != nil || len(a.Approvals) != 2 || a.Approvals[0].CallID != "m1" || a.Approvals[1].Text != "Second?" || a.Approvals[1].Priority != wire.PriorityBlocker {
 				t.Errorf("held %d: %+v, %v", held, a, err)
 			}
 		}
-		if a, err := s.Approvals(t.Context(), wire.ApprovalsRequest{Run: "r2"}, 1<<20); err != nil || len(a.Approvals) != 0 {
+		if a, err := s.Approvals(t.Context(), wire.ApprovalsRequest{Run: "r2"}, time.UnixMilli(p.clock), 1<<20); err != nil || len(a.Approvals) != 0 {
 			t.Errorf("held %d: %+v, %v", held, a, err)
 		}
-		if a, err := s.Approvals(t.Context(), wire.ApprovalsRequest{}, 1500); err != nil || len(a.Approvals)+a.Omitted != 2 || a.Omitted == 0 {
+		if a, err := s.Approvals(t.Context(), wire.ApprovalsRequest{}, time.UnixMilli(p.clock), 1500); err != nil || len(a.Approvals)+a.Omitted != 2 || a.Omitted == 0 {
 			t.Errorf("held %d, in little room: %+v, %v", held, a, err)
 		}
-		if _, err := s.Approvals(t.Context(), wire.ApprovalsRequest{Run: "nope"}, 1<<20); codeOf(err) != wire.CodeRunNotFound {
+		if _, err := s.Approvals(t.Context(), wire.ApprovalsRequest{Run: "nope"}, time.UnixMilli(p.clock), 1<<20); codeOf(err) != wire.CodeRunNotFound {
 			t.Errorf("held %d: %v", held, err)
 		}
 	}
@@ -264,7 +264,7 @@ func TestApprovalsOfChildren(t *testing.T) {
 	for run, want := range map[string][]string{
 		"r": {"r.lead#1.call", "child-01"}, "r.lead#1.call": {"r.lead#1.call", "child-01"}, "child-01": {"child-01"}, "r-by-hand": {"r-by-hand"},
 	} {
-		a, err := s.Approvals(t.Context(), wire.ApprovalsRequest{Run: run}, 1<<20)
+		a, err := s.Approvals(t.Context(), wire.ApprovalsRequest{Run: run}, time.UnixMilli(p.clock), 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -38,9 +38,21 @@ func (r *Recorder) newService() api.Service {
 			top.Lag = lag
 			return top, err
 		}),
+		api.Handle(wire.VerbFleet, "", func(ctx context.Context, q wire.FleetRequest, f api.Form) (wire.FleetResponse, error) {
+			lag := r.catchUp(ctx, &r.derived)
+			fleet, err := s.Fleet(ctx, q, time.Now(), f.Limit)
+			fleet.Lag = lag
+			return fleet, err
+		}),
+		api.Handle(wire.VerbTimeline, "", func(ctx context.Context, q wire.TimelineRequest, f api.Form) (wire.TimelineResponse, error) {
+			lag := r.catchUp(ctx, &r.derived)
+			course, err := s.Timeline(ctx, q, time.Now(), f.Limit)
+			course.Lag = lag
+			return course, withLagHint(err, lag)
+		}).OfRun(),
 		api.Handle(wire.VerbApprovals, "", func(ctx context.Context, q wire.ApprovalsRequest, f api.Form) (wire.ApprovalsResponse, error) {
 			lag := r.catchUp(ctx, &r.derived)
-			waits, err := s.Approvals(ctx, q, f.Limit)
+			waits, err := s.Approvals(ctx, q, time.Now(), f.Limit)
 			waits.Lag = lag
 			return waits, withLagHint(err, lag)
 		}),

@@ -8,8 +8,9 @@ import "code.wake.dev/wake/services/recorder/archive"
 type Answers struct {
 	*archive.Archive
 
-	views views
-	live  live
+	views   views
+	live    live
+	figures figures
 }
 
 // New returns answers from a.
@@ -20,7 +21,13 @@ func New(a *archive.Archive) *Answers { return &Answers{Archive: a} }
 func (a *Answers) Holding() bool { return a.live.lines > 0 }
 
 // Forget drops what is kept of a run, since it was derived again, or removed.
-func (a *Answers) Forget(run string) { a.views.dropRun(run) }
+func (a *Answers) Forget(run string) {
+	a.views.dropRun(run)
+	a.figures.drop(run)
+}
 
 // ForgetLive drops the runs that are held, since it isn't known what was recorded.
-func (a *Answers) ForgetLive() { a.live.dropAll() }
+func (a *Answers) ForgetLive() {
+	a.live.dropAll()
+	a.figures.drop("")
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/pkg/wire"
@@ -12,31 +13,20 @@ import (
 )
 
 // Approvals answers a [wire.ApprovalsRequest], in at most limit bytes.
-func (a *Answers) Approvals(ctx context.Context, q wire.ApprovalsRequest, limit int) (wire.ApprovalsResponse, error) {
+func (a *Answers) Approvals(ctx context.Context, q wire.ApprovalsRequest, now time.Time, limit int) (wire.ApprovalsResponse, error) {
 	r := wire.ApprovalsResponse{Approvals: []wire.Approval{}}
 	t, err := a.View(ctx)
 	if err != nil {
 		return r, fmt.Errorf("recorder: approvals: %w", err)
 	}
 	defer t.Rollback() //nolint:errcheck // nothing was written
-	ids, err := runsThatGoOn(ctx, t)
-	if q.Run != "" {
-		var found request.Target
-		found, err = request.Resolve(ctx, t, q.Run, "", "")
-		ids = []string{found.Run}
-		if err == nil {
-			ids, err = withAwaited(ctx, t, found.Run)
-		}
+	if q.Run == "" {
+		r.Approvals, err = a.allPending(ctx, t, now.UnixMilli())
+	} else {
+		r.Approvals, err = a.pendingOf(ctx, t, q.Run)
 	}
 	if err != nil {
 		return r, request.Wrap("approvals", err)
-	}
-	for _, id := range ids {
-		open, err := a.pendingApprovals(ctx, t, id)
-		if err != nil {
-			return r, request.Wrap("approvals", err)
-		}
-		r.Approvals = append(r.Approvals, open...)
 	}
 	slices.SortFunc(r.Approvals, ask.Older)
 	room := limit - 1<<10
@@ -73,20 +63,32 @@ func (a *Answers) pendingApprovals(ctx context.Context, t *archive.Tx, id string
 	return ask.Pending(f.state), nil
 }
 
-// runsThatGoOn lists all of them.
-func runsThatGoOn(ctx context.Context, t *archive.Tx) ([]string, error) {
-	var ids []string
-	for rows, err := range t.Rows(ctx, `SELECT run FROM runs WHERE status IN ('running', 'paused') AND run NOT IN (SELECT run FROM deleted)`) {
-		if err != nil {
-			return nil, err
-		}
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		ids = append(ids, id)
+// allPending lists what waits in all runs that go on.
+func (a *Answers) allPending(ctx context.Context, t *archive.Tx, now int64) ([]wire.Approval, error) {
+	figures, err := a.fleetFigures(ctx, t, wire.FleetRequest{}, now)
+	all := []wire.Approval{}
+	for _, f := range figures {
+		all = append(all, f.waits...)
 	}
-	return ids, nil
+	return all, err
+}
+
+// pendingOf lists what waits in a run, and in those that it has started and waits for.
+func (a *Answers) pendingOf(ctx context.Context, t *archive.Tx, ref string) ([]wire.Approval, error) {
+	found, err := request.Resolve(ctx, t, ref, "", "")
+	if err != nil {
+		return nil, err
+	}
+	ids, err := withAwaited(ctx, t, found.Run)
+	all := []wire.Approval{}
+	for _, id := range ids {
+		open, err := a.pendingApprovals(ctx, t, id)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, open...)
+	}
+	return all, err
 }
 
 // withAwaited lists a run and, of those that go on, what its agents and nodes have

@@ -1,0 +1,189 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/client"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// Config are the settings of a console.
+type Config struct {
+	Addr    string // host:port to listen on; port 0: the last one, else 7070 or the next free one
+	File    string // keeps the address with its token; "": nothing is kept
+	Cert    string // PEM file of its certificate; needed where others can reach it
+	Key     string // PEM file of its key
+	Users   string // file of users, see [readUsers]; "": one operator, and one viewer
+	Names   subjects.Names
+	Keys    *seal.Keys // open what is read
+	KeyFile string     // where they came from
+	By      string     // who gives commands, if there are no users
+	Logger  *slog.Logger
+
+	// Connect makes the connection to the server, when somebody asks for a page the first time.
+	Connect func(context.Context) (*nats.Conn, error)
+	// Checks says what is wrong with the installation.
+	Checks func(context.Context, *nats.Conn) []Check
+}
+
+// Check is one thing that was looked at.
+type Check struct{ Name, Verdict, Text, Remedy string }
+
+// Console serves pages.
+type Console struct {
+	c        Config
+	listener net.Listener
+	scheme   string
+	users    []user
+	secret   []byte // signs links
+	pulse    pulse
+
+	mu   sync.Mutex // of what follows
+	link *link
+}
+
+// link is the connection to the log.
+type link struct {
+	nc     *nats.Conn
+	reader *feed.Reader
+	client *client.Client
+}
+
+// New listens, so that the address is known. It fails if that isn't safe.
+func New(c Config) (*Console, error) {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Console{c: c, scheme: "http"}
+	kept := readAddress(c.File)
+	if err := s.findUsers(kept); err != nil {
+		return nil, err
+	}
+	if c.Cert != "" {
+		s.scheme = "https"
+	}
+	host, _, err := net.SplitHostPort(c.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("console: address: %w", err)
+	}
+	if !isLoopback(host) && c.Cert == "" {
+		return nil, fmt.Errorf("console: others can reach %s: it needs a certificate", c.Addr)
+	}
+	if s.listener, err = listen(c.Addr, kept.port); err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	if c.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+		if err != nil {
+			_ = s.listener.Close()
+			return nil, fmt.Errorf("console: certificate: %w", err)
+		}
+		s.listener = tls.NewListener(s.listener, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}})
+	}
+	if err := s.writeAddress(); err != nil {
+		_ = s.listener.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Address is the URL without the token.
+func (s *Console) Address() string { return s.scheme + "://" + s.listener.Addr().String() + "/" }
+
+// URL is the address with the token of the first operator, which signs in who opens it.
+func (s *Console) URL() string { return s.Address() + "#token=" + s.users[0].token }
+
+// Run serves until ctx ends.
+func (s *Console) Run(ctx context.Context) error {
+	server := &http.Server{
+		Handler: s.handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog:    slog.NewLogLogger(s.c.Logger.Handler(), slog.LevelDebug),
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(s.listener) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("console: %w", err)
+	case <-ctx.Done():
+	}
+	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if err := server.Shutdown(wait); err != nil {
+		_ = server.Close()
+	}
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("console: %w", err)
+	}
+	s.pulse.wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link != nil {
+		s.link.nc.Close()
+	}
+	return nil
+}
+
+// open returns the connection, which the first one who asks makes.
+func (s *Console) open(ctx context.Context) (*link, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.link != nil && !s.link.nc.IsClosed() {
+		return s.link, nil
+	}
+	nc, err := s.c.Connect(ctx)
+	if err != nil {
+		return nil, unreachable(err)
+	}
+	r, err := feed.Open(ctx, nc, feed.Options{Names: s.c.Names, Keys: s.c.Keys, Logger: s.c.Logger})
+	if err == nil {
+		var c *client.Client
+		if c, err = client.Open(ctx, nc, client.Options{Names: s.c.Names, Logger: s.c.Logger, EncryptionKeys: s.c.KeyFile}); err == nil {
+			s.link = &link{nc: nc, reader: r, client: c}
+			return s.link, nil
+		}
+	}
+	nc.Close()
+	return nil, unreachable(err)
+}
+
+func unreachable(err error) error {
+	if e, ok := errors.AsType[*wire.APIError](err); ok {
+		return e
+	}
+	return &wire.APIError{Code: wire.CodeUnreachable, Message: err.Error(), Hint: "`wake doctor` says what is wrong"}
+}
+
+// call asks a verb of wake.api.
+func call[A any](ctx context.Context, s *Console, verb string, q any) (A, error) {
+	l, err := s.open(ctx)
+	if err != nil {
+		var none A
+		return none, err
+	}
+	return api.Call[A](ctx, l.nc, s.c.Names, verb, q)
+}
+
+// byOf names who gives a command.
+func (s *Console) byOf(u *user) string { return cmp.Or(u.name, s.c.By, "console") }
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,433 @@
+package console_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"code.wake.dev/wake/internal/console"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/client"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
+)
+
+func TestMain(m *testing.M) { natstest.Main(m) }
+
+// world is a server with a recorder and a console.
+type world struct {
+	t       *testing.T
+	log     *eventlog.Log
+	console *console.Console
+	config  console.Config
+	http    *http.Client
+	token   string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	server := natstest.New(t)
+	nc := server.Conn(t)
+	logtest.Init(t, nc, topology.Config{})
+	w := &world{t: t, log: logtest.Open(t, nc)}
+	r, err := recorder.New(recorder.Config{Path: filepath.Join(t.TempDir(), "recorder.db")}, w.log, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	logtest.Go(t, r.Run)
+	logtest.Serve(t, w.log)
+	w.config = console.Config{
+		Addr: "127.0.0.1:0", File: filepath.Join(t.TempDir(), "console-url"), Names: subjects.Default, By: "tester", Logger: logtest.Logger(t),
+		Connect: func(context.Context) (*nats.Conn, error) { return nats.Connect("", nats.InProcessServer(server)) },
+	}
+	w.serve()
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	w.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return w
+}
+
+// serve starts a console, until the returned function is called.
+func (w *world) serve() (stop func()) {
+	w.t.Helper()
+	var err error
+	if w.console, err = console.New(w.config); err != nil {
+		w.t.Fatal(err)
+	}
+	_, w.token, _ = strings.Cut(w.console.URL(), "#token=")
+	return logtest.Go(w.t, w.console.Run)
+}
+
+// ask sends a request with changes, and returns the answer's status and text.
+func (w *world) ask(method, path, body string, change func(*http.Request)) (status int, text string) {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), method, w.console.Address()+strings.TrimPrefix(path, "/"), strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+w.token)
+	if body != "" && body[0] != '{' {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	if change != nil {
+		change(r)
+	}
+	answer, err := w.http.Do(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	b, err := io.ReadAll(answer.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if !strings.Contains(answer.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+		w.t.Errorf("%s has the policy %q", path, answer.Header.Get("Content-Security-Policy"))
+	}
+	return answer.StatusCode, string(b)
+}
+
+// get asks for a page until it has a text: the recorder may be behind.
+func (w *world) get(path, has string) string {
+	w.t.Helper()
+	var status int
+	var text string
+	for range 200 {
+		if status, text = w.ask(http.MethodGet, path, "", nil); status == http.StatusOK && strings.Contains(text, has) {
+			return text
+		}
+		<-time.After(20 * time.Millisecond)
+	}
+	w.t.Fatalf("%s is answered by %d, without %q: %.2000s", path, status, has, text)
+	return ""
+}
+
+// hostile are texts that an agent may write anywhere.
+const hostile = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'></title>\x1b[31mred\x1b[0m\x1b]0;owned\x07 \u202egpj.exe\u2066 javascript:alert(3)"
+
+// write appends a run of an agent that waits for permission, and returns its writers.
+func (w *world) write(run, said string) (flow, agent *eventlog.Writer) {
+	w.t.Helper()
+	flow, agent = logtest.Claim(w.t, w.log, run, wire.RunNode), logtest.Claim(w.t, w.log, run, "coder")
+	logtest.Append(w.t, flow, &wire.Event{Payload: &wire.FlowStart{FlowName: said, Definition: wire.Null, DefinitionHash: "h", Labels: map[string]string{"name": said}}},
+		&wire.Event{ExecID: "coder#1", Payload: &wire.NodeScheduled{Target: "coder", Attempt: 1}})
+	input, err := wire.Marshal(map[string]any{"command": "rm -rf " + said})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	logtest.Append(w.t, agent, &wire.Event{ExecID: "coder#1", Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}},
+		&wire.Event{ExecID: "coder#1", SessionID: "5e551011", Payload: &wire.AgentStart{Prompt: wire.RawString(said), Model: said}},
+		&wire.Event{ExecID: "coder#1", Payload: &wire.AgentText{Content: said}},
+		&wire.Event{ExecID: "coder#1", CallID: "c0", Payload: &wire.AgentTool{ToolName: "Edit", ToolInput: raw(w.t, map[string]any{"old_string": "a\n" + said, "new_string": "b\n" + said}), ToolOutput: wire.RawString(said), Error: said}},
+		&wire.Event{ExecID: "coder#1", CallID: said, Payload: &wire.ToolIntent{ToolName: said, ToolInput: input}},
+		&wire.Event{ExecID: "coder#1", CallID: said, Payload: &wire.PermissionRequired{ToolName: said, ToolInput: input, Description: said}})
+	return flow, agent
+}
+
+func raw(t *testing.T, v any) wire.Raw {
+	t.Helper()
+	r, err := wire.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// Nobody without a token, no page of others and no name of others gets anything; a viewer gives no order.
+func TestGuard(t *testing.T) {
+	w := newWorld(t)
+	w.write("r", "hello")
+	w.get("/", "hello")
+	viewerURL := w.get("/system", "#token=")
+	_, viewer, _ := strings.Cut(viewerURL, "#token=")
+	viewer, _, _ = strings.Cut(viewer, "<")
+	drop := func(r *http.Request) { r.Header.Del("Authorization") }
+	as := func(token string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
+	}
+	header := func(pairs ...string) func(*http.Request) {
+		return func(r *http.Request) {
+			for i := 0; i < len(pairs); i += 2 {
+				r.Header.Set(pairs[i], pairs[i+1])
+			}
+		}
+	}
+	order := "type=pause&reason=x"
+	for name, tt := range map[string]struct {
+		method, path, body string
+		change             func(*http.Request)
+		want               int
+	}{
+		"no token":              {http.MethodGet, "/", "", drop, http.StatusForbidden},
+		"no token, a person":    {http.MethodGet, "/", "", func(r *http.Request) { drop(r); r.Header.Set("Accept", "text/html") }, http.StatusUnauthorized},
+		"another token":         {http.MethodGet, "/", "", as("x"), http.StatusForbidden},
+		"no token, an order":    {http.MethodPost, "/runs/r/command", order, drop, http.StatusForbidden},
+		"no token, the log":     {http.MethodGet, "/runs/r/events", "", drop, http.StatusForbidden},
+		"another name":          {http.MethodGet, "/", "", func(r *http.Request) { r.Host = "evil.example:7070" }, http.StatusForbidden},
+		"another port":          {http.MethodGet, "/", "", func(r *http.Request) { r.Host = "127.0.0.1:1" }, http.StatusForbidden},
+		"another origin":        {http.MethodPost, "/runs/r/command", order, header("Origin", "https://evil.example"), http.StatusForbidden},
+		"another site":          {http.MethodPost, "/runs/r/command", order, header("Sec-Fetch-Site", "cross-site"), http.StatusForbidden},
+		"another port's page":   {http.MethodPost, "/runs/r/command", order, header("Sec-Fetch-Site", "same-site"), http.StatusForbidden},
+		"a picture of a page":   {http.MethodGet, "/runs/r/state", "", header("Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors"), http.StatusForbidden},
+		"a viewer reads":        {http.MethodGet, "/runs/r", "", as(viewer), http.StatusOK},
+		"a viewer orders":       {http.MethodPost, "/runs/r/command", order, as(viewer), http.StatusForbidden},
+		"a viewer forks":        {http.MethodPost, "/runs/r/fork", "at=1", as(viewer), http.StatusForbidden},
+		"a verb that changes":   {http.MethodPost, "/api/delete", `{"run":"r"}`, nil, http.StatusNotFound},
+		"a verb that reads":     {http.MethodPost, "/api/fleet", `{}`, as(viewer), http.StatusOK},
+		"a command that is not": {http.MethodPost, "/runs/r/command", "type=fork", nil, http.StatusConflict},
+		"a run that is not":     {http.MethodGet, "/runs/nobody", "", nil, http.StatusNotFound},
+		"a sign-in":             {http.MethodPost, "/signin", "token=" + url.QueryEscape(w.token), drop, http.StatusSeeOther},
+		"a wrong sign-in":       {http.MethodPost, "/signin", "token=x", drop, http.StatusForbidden},
+	} {
+		if status, text := w.ask(tt.method, tt.path, tt.body, tt.change); status != tt.want {
+			t.Errorf("%s: %d, want %d: %.300s", name, status, tt.want, text)
+		}
+	}
+	page := w.get("/", "hello")
+	if strings.Contains(page, "Approve</button>") == false {
+		t.Error("an operator can't approve")
+	}
+	if _, page := w.ask(http.MethodGet, "/", "", as(viewer)); strings.Contains(page, "Approve</button>") || strings.Contains(page, w.token) {
+		t.Error("a viewer can approve")
+	}
+}
+
+// A page signs in by a cookie that scripts can't read and other sites don't send.
+func TestCookie(t *testing.T) {
+	w := newWorld(t)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.console.Address()+"signin", strings.NewReader("token="+w.token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	answer, err := w.http.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = answer.Body.Close()
+	cookie := answer.Cookies()[0]
+	if !cookie.HttpOnly || cookie.SameSite != http.SameSiteStrictMode || strings.Contains(cookie.Value, w.token) {
+		t.Errorf("the cookie is %+v", cookie)
+	}
+	w.get("/", "There is no run yet")
+	by := func(value string) func(*http.Request) {
+		return func(r *http.Request) {
+			r.Header.Del("Authorization")
+			r.AddCookie(&http.Cookie{Name: cookie.Name, Value: value})
+		}
+	}
+	if status, _ := w.ask(http.MethodGet, "/", "", by(cookie.Value)); status != http.StatusOK {
+		t.Errorf("with the cookie: %d", status)
+	}
+	if status, _ := w.ask(http.MethodGet, "/", "", by(w.token)); status != http.StatusForbidden {
+		t.Errorf("with the token as the cookie: %d", status)
+	}
+}
+
+// answers are what a form sends back of an agent's: as it was, and nobody sees it.
+var answers = regexp.MustCompile(`(?:value|name)="[^"]*"`)
+
+// What agents write is text, wherever it is shown: no element, no control character, no change of direction.
+func TestHostileTexts(t *testing.T) {
+	w := newWorld(t)
+	w.write("r", hostile)
+	for path, has := range map[string]string{
+		"/": "&lt;script&gt;", "/parts/inbox": "&lt;script&gt;", "/parts/fleet": "&lt;script&gt;", "/runs/r": "&lt;script&gt;", "/runs/r?at=9": "&lt;script&gt;",
+		"/runs/r/parts/log": "&lt;script&gt;", "/runs/r/parts/head": "&lt;script&gt;", "/runs/r/parts/moment?at=9": "&lt;script&gt;", "/runs/r/entry?pos=7": "&lt;script&gt;",
+		"/runs/r/entry?pos=8": "&lt;script&gt;", "/search?q=script": "", "/spend": "", "/runs/r/parts/spend": "",
+	} {
+		page := answers.ReplaceAllString(w.get(path, has), "")
+		for _, evil := range []string{"<script>alert", "<img", "\x1b", "\u202e", "\u2066", "\x07", "style="} {
+			if strings.Contains(page, evil) {
+				t.Errorf("%s has %q", path, evil)
+			}
+		}
+		if strings.Contains(strings.ReplaceAll(page, `" onerror=`, ""), `onerror="`) || strings.Contains(page, `href="javascript`) {
+			t.Errorf("%s obeys", path)
+		}
+	}
+	if page := w.get("/runs/r/entry?pos=8", "c1"); !strings.Contains(page, `<span class="c1">red</span>`) {
+		t.Errorf("colours aren't shown: %s", page)
+	}
+}
+
+// The state at any position is the one that wake state --at tells.
+func TestStateAt(t *testing.T) {
+	w := newWorld(t)
+	flow, _ := w.write("r", "hello")
+	last := logtest.Append(t, flow, &wire.Event{Payload: &wire.FlowPaused{Reason: wire.PauseOperator}})
+	w.get("/runs/r", "paused")
+	c, err := client.Open(t.Context(), w.log.Conn(), client.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pos := uint64(1); pos <= last; pos++ {
+		state, err := c.StateAt(t.Context(), "r", pos)
+		status, got := w.ask(http.MethodGet, fmt.Sprint("/runs/r/state?at=", pos), "", nil)
+		if err != nil {
+			if status == http.StatusOK {
+				t.Errorf("at %d: %s, want %v", pos, got, err)
+			}
+			continue
+		}
+		want, err := json.Marshal(state)
+		if err != nil || got != string(want)+"\n" {
+			t.Errorf("at %d: %v\n got %s\nwant %s", pos, err, got, want)
+		}
+	}
+}
+
+// events reads events from a stream: so many, each with its position.
+func (w *world) events(path, after string, n int) (ids []string) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, w.console.Address()+path, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+w.token)
+	if after != "" {
+		r.Header.Set("Last-Event-ID", after)
+	}
+	answer, err := w.http.Do(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	for lines := bufio.NewScanner(answer.Body); len(ids) < n && lines.Scan(); {
+		if id, ok := strings.CutPrefix(lines.Text(), "id: "); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// A reader that comes again, also after the console was away, has neither gap nor double.
+func TestEvents(t *testing.T) {
+	w := newWorld(t)
+	stop := w.serve()
+	flow, _ := w.write("r", "hello")
+	w.get("/runs/r", "hello")
+	all := w.events("runs/r/events", "", 10)
+	for cut := 1; cut < len(all); cut += 3 {
+		first := w.events("runs/r/events", "", cut)
+		if cut == 4 {
+			address := w.console.Address()
+			stop()
+			stop = w.serve()
+			if w.console.Address() != address {
+				t.Fatalf("the console is at %s now, it was at %s", w.console.Address(), address)
+			}
+		}
+		rest := w.events("runs/r/events", first[len(first)-1], len(all)-cut)
+		if got := strings.Join(append(first, rest...), " "); got != strings.Join(all, " ") {
+			t.Errorf("cut at %d: %s, want %v", cut, got, all)
+		}
+	}
+	done := make(chan []string, 1)
+	go func() { done <- w.events("runs/r/events", all[len(all)-1], 1) }()
+	next := logtest.Append(t, flow, &wire.Event{Payload: &wire.FlowPaused{Reason: wire.PauseOperator}})
+	if got := <-done; len(got) != 1 || got[0] != fmt.Sprint(next) {
+		t.Errorf("what came is %v, want %d", got, next)
+	}
+	stop()
+}
+
+// An open page hears of what changes.
+func TestPulse(t *testing.T) {
+	w := newWorld(t)
+	flow, _ := w.write("r", "hello")
+	w.get("/", "hello")
+	heard := make(chan []string, 1)
+	go func() { heard <- w.events("live", "", 2) }() // all at first, then the change
+	for {
+		logtest.Append(t, flow, &wire.Event{Payload: &wire.StatePatch{Patch: wire.Patch{Op: wire.PatchSet, Path: "n", Value: wire.RawString("x")}}})
+		select {
+		case ids := <-heard:
+			if len(ids) != 2 || ids[0] == ids[1] {
+				t.Errorf("heard %v", ids)
+			}
+			return
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}
+
+// An order without a runner is stored; one for a run that isn't there is told so.
+func TestOrder(t *testing.T) {
+	w := newWorld(t)
+	w.write("r", "hello")
+	w.get("/", "hello")
+	if status, text := w.ask(http.MethodPost, "/runs/r/command", "type=pause&reason=lunch", nil); status != http.StatusOK || !strings.Contains(text, "stored") {
+		t.Errorf("%d %s", status, text)
+	}
+	if status, text := w.ask(http.MethodPost, "/runs/r/command", "type=steer", nil); status != http.StatusConflict || !strings.Contains(text, "empty") {
+		t.Errorf("%d %s", status, text)
+	}
+	m, err := w.log.JetStream().Stream(t.Context(), w.log.Names().CommandsStream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := m.GetLastMsgForSubject(t.Context(), w.log.Names().Command("r"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c wire.Command
+	if err := wire.Unmarshal(stored.Data, &c); err != nil || c.Type != "pause" || c.Reason != "lunch" || c.By != "tester" {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// Others can't read the file, and off loopback there is no console without a certificate.
+func TestAddress(t *testing.T) {
+	w := newWorld(t)
+	info, err := os.Stat(w.config.File)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	c := w.config
+	for _, addr := range []string{"0.0.0.0:0", ":0", "192.0.2.1:0", "example.com:0", "nonsense"} {
+		c.Addr = addr
+		if s, err := console.New(c); err == nil {
+			t.Errorf("%s: %s", addr, s.Address())
+		}
+	}
+	users := filepath.Join(t.TempDir(), "users")
+	for text, good := range map[string]bool{
+		"# who\nann operator 0123456789abcdef\nbob viewer fedcba9876543210\n": true, "ann operator short": false, "ann king 0123456789abcdef": false, "": false, "ann operator": false,
+	} {
+		if err := os.WriteFile(users, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c.Addr, c.Users, c.File = "127.0.0.1:0", users, ""
+		s, err := console.New(c)
+		if (err == nil) != good {
+			t.Errorf("%q: %v", text, err)
+		}
+		if err == nil {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			if err := s.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

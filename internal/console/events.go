@@ -1,0 +1,92 @@
+package console
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"net/http"
+	"strconv"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/history"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// streamEvents sends the events of a run from a position on, and those to come: /events?from=POSITION.
+// The id of each is its position, by which a reader that lost its connection goes on.
+func (s *Console) streamEvents(w http.ResponseWriter, r *http.Request) {
+	from, err := positionOf(r.FormValue("from"))
+	if last := r.Header.Get("Last-Event-ID"); last != "" && err == nil {
+		from, err = positionOf(last)
+		from++
+	}
+	if err != nil {
+		s.showError(w, r, err)
+		return
+	}
+	l, run, err := s.findRun(r)
+	if err != nil {
+		s.showError(w, r, err)
+		return
+	}
+	out, ok := beginStream(w)
+	if !ok {
+		return
+	}
+	send := func(events iter.Seq2[eventlog.Entry, error]) bool {
+		for e, err := range events {
+			if err != nil {
+				if r.Context().Err() == nil {
+					data, _ := json.Marshal(map[string]string{"error": err.Error()})
+					_, _ = fmt.Fprintf(w, "event: problem\ndata: %s\n\n", data)
+				}
+				return false
+			}
+			from = e.Pos + 1
+			if e.Event == nil {
+				continue
+			}
+			data, err := wire.EncodeJSON(e.Event)
+			if err != nil {
+				continue // it can't be told
+			}
+			_, _ = fmt.Fprintf(w, "id: %d\ndata: %s\n\n", e.Pos, data)
+			if out.Flush() != nil {
+				return false
+			}
+		}
+		return true
+	}
+	if send(history.Read(r.Context(), l.reader, eventlog.Query{Run: run, From: from})) {
+		send(l.reader.Follow(r.Context(), eventlog.Query{Run: run, From: from}))
+	}
+}
+
+// positionOf reads a position; "" is 0.
+func positionOf(text string) (uint64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	pos, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		return 0, &wire.APIError{Code: wire.CodeBadRequest, Message: fmt.Sprintf("%.40q is no position", text)}
+	}
+	return pos, nil
+}
+
+// findRun returns the run that the path names.
+func (s *Console) findRun(r *http.Request) (*link, string, error) {
+	l, err := s.open(r.Context())
+	if err != nil {
+		return nil, "", err
+	}
+	run, err := l.client.Find(r.Context(), r.PathValue("run"))
+	return l, run, err
+}
+
+// isCode reports whether an error has a code.
+func isCode(err error, code wire.ErrorCode) bool {
+	e, ok := errors.AsType[*wire.APIError](err)
+	return ok && e.Code == code
+}

@@ -1,0 +1,156 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// home is the first page.
+type home struct {
+	Inbox inbox
+	Fleet fleet
+}
+
+// inbox is what waits for a person.
+type inbox struct {
+	wire.ApprovalsResponse
+
+	Operator bool
+	More     int // that aren't shown
+}
+
+// maxInbox bounds what is shown of it at once.
+const maxInbox = 20
+
+// fleet is a page of the runs.
+type fleet struct {
+	wire.FleetResponse
+
+	Query  fleetQuery
+	States []stateCount
+	First  int // number of the first run
+	Prev   string
+	Next   string
+	Back   bool // there is a page before
+}
+
+// stateCount is a state with its number of runs, and how to see only those.
+type stateCount struct {
+	State string
+	N     int
+	On    bool
+	URL   string
+}
+
+// fleetQuery is what a URL says of the fleet.
+type fleetQuery struct {
+	State, Label, Flow, Text, Sort, Cursor string
+}
+
+// fleetPage is how many runs are on a page: their rows and what is in them stay few.
+const fleetPage = 50
+
+func readFleetQuery(v url.Values) fleetQuery {
+	return fleetQuery{State: v.Get("state"), Label: v.Get("label"), Flow: v.Get("flow"), Text: v.Get("q"), Sort: v.Get("sort"), Cursor: v.Get("cursor")}
+}
+
+// url is the address that asks this, of a page or a part of one.
+func (q fleetQuery) url(path string) string {
+	v := url.Values{}
+	for _, p := range []struct{ name, value string }{{"state", q.State}, {"label", q.Label}, {"flow", q.Flow}, {"q", q.Text}, {"sort", q.Sort}, {"cursor", q.Cursor}} {
+		if p.value != "" {
+			v.Set(p.name, p.value)
+		}
+	}
+	if len(v) == 0 {
+		return path
+	}
+	return path + "?" + v.Encode()
+}
+
+// Part is the address of the list alone.
+func (q fleetQuery) Part() string { return q.url("/parts/fleet") }
+
+// Any reports whether it leaves out runs.
+func (q fleetQuery) Any() bool { return q.State != "" || q.Label != "" || q.Flow != "" || q.Text != "" }
+
+func (s *Console) readFleet(r *http.Request) (fleet, error) {
+	f := fleet{Query: readFleetQuery(r.URL.Query())}
+	ask := wire.FleetRequest{Label: f.Query.Label, Flow: f.Query.Flow, Text: f.Query.Text, Sort: f.Query.Sort, Cursor: f.Query.Cursor, Limit: fleetPage}
+	if f.Query.State != "" {
+		ask.State = []string{f.Query.State}
+	}
+	var err error
+	if f.FleetResponse, err = call[wire.FleetResponse](r.Context(), s, wire.VerbFleet, ask); err != nil {
+		return f, err
+	}
+	f.First, _ = strconv.Atoi(f.Query.Cursor)
+	page := func(cursor string) string {
+		q := f.Query
+		q.Cursor = cursor
+		return q.url("/")
+	}
+	if f.Back = f.First > 0; f.Back {
+		f.Prev = page(strconv.Itoa(max(0, f.First-fleetPage)))
+	}
+	if f.Cursor != "" {
+		f.Next = page(f.Cursor)
+	}
+	for _, state := range []string{"waiting", "failed", "paused", "active", "idle", "aborted", "complete"} {
+		q := f.Query
+		q.State, q.Cursor = state, ""
+		if f.Query.State == state {
+			q.State = ""
+		}
+		if n := f.FleetResponse.States[state]; n > 0 || f.Query.State == state {
+			f.States = append(f.States, stateCount{state, n, f.Query.State == state, q.url("/")})
+		}
+	}
+	return f, nil
+}
+
+func (s *Console) readInbox(r *http.Request, run string) (inbox, error) {
+	a, err := call[wire.ApprovalsResponse](r.Context(), s, wire.VerbApprovals, wire.ApprovalsRequest{Run: run})
+	b := inbox{ApprovalsResponse: a, More: a.Omitted, Operator: userOfRequest(r).role == operator}
+	if len(b.Approvals) > maxInbox {
+		b.More += len(b.Approvals) - maxInbox
+		b.Approvals = slices.Clone(b.Approvals[:maxInbox])
+	}
+	return b, err
+}
+
+func (s *Console) showHome(w http.ResponseWriter, r *http.Request) {
+	var h home
+	var err error
+	if h.Fleet, err = s.readFleet(r); err == nil {
+		h.Inbox, err = s.readInbox(r, "")
+	}
+	if err != nil {
+		s.showError(w, r, err)
+		return
+	}
+	s.showPage(w, r, http.StatusOK, "home", page{Title: "Fleet", At: "home", Data: h})
+}
+
+func (s *Console) showInbox(w http.ResponseWriter, r *http.Request) {
+	b, err := s.readInbox(r, r.FormValue("run"))
+	s.showPart(w, r, "inbox", b, err)
+}
+
+func (s *Console) showFleet(w http.ResponseWriter, r *http.Request) {
+	f, err := s.readFleet(r)
+	s.showPart(w, r, "fleet", f, err)
+}
+
+// showPart writes a part of a page, or why there is none.
+func (s *Console) showPart(w http.ResponseWriter, r *http.Request, name string, data any, err error) {
+	if err != nil {
+		s.showError(w, r, err)
+		return
+	}
+	s.showPage(w, r, http.StatusOK, name, page{Data: data})
+}

@@ -1,0 +1,151 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"net/http"
+	"net/url"
+	"slices"
+
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/history"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// moment is a run at a position of its log.
+type moment struct {
+	At    uint64
+	State *wire.State
+	Nodes []momentNode
+	Tools []wire.ToolCall
+	Lines []momentLine // the last ones up to there
+	Graph *graph
+}
+
+type momentNode struct {
+	ID, State string
+	wire.NodeState
+}
+
+type momentLine struct {
+	Pos  uint64
+	TS   int64
+	Node string
+	Type wire.LineType
+	Text string
+}
+
+// What a moment shows of what came before it.
+const (
+	momentEvents = 600     // of the whole log, at first
+	maxWindow    = 100_000 // of it, that are looked through further than that
+	momentLines  = 30
+)
+
+// readMoment returns the run as it was at a position: the fold of the log up to there, which is what
+// `wake state --at` tells.
+func readMoment(ctx context.Context, l *link, run string, at uint64) (*moment, error) {
+	state, err := l.client.StateAt(ctx, run, max(at, 1))
+	if isCode(err, wire.CodeRunNotFound) {
+		err = &wire.APIError{Code: wire.CodeNotFound, Message: "the run had not begun there"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	m := &moment{At: at, State: state, Tools: openTools(state), Graph: graphOf(state)}
+	for id, n := range state.Nodes {
+		if id != wire.RunNode {
+			m.Nodes = append(m.Nodes, momentNode{id, nodeWord(state, id), n})
+		}
+	}
+	slices.SortFunc(m.Nodes, func(a, b momentNode) int {
+		return cmp.Or(cmp.Compare(a.Scheduled, b.Scheduled), cmp.Compare(a.ID, b.ID))
+	})
+	for window := uint64(momentEvents); ; window *= 10 { // others' events are between those of the run
+		if m.Lines, err = linesBefore(ctx, l, run, at, window); err != nil || len(m.Lines) >= momentLines/2 || window >= at || window > maxWindow {
+			return m, err
+		}
+	}
+}
+
+// linesBefore returns the last lines of the log up to a position.
+func linesBefore(ctx context.Context, l *link, run string, at, window uint64) ([]momentLine, error) {
+	from := uint64(1)
+	if at > window {
+		from = at - window
+	}
+	var lines []momentLine
+	timelines := map[string]*timeline.Timeline{}
+	for e, err := range history.Read(ctx, l.reader, eventlog.Query{Run: run, From: from, To: at}) {
+		if err != nil {
+			return nil, err
+		}
+		if e.Event == nil {
+			continue
+		}
+		node := e.Event.Node()
+		if timelines[node] == nil {
+			timelines[node] = &timeline.Timeline{}
+		}
+		step := timelines[node].Step(e.Pos, e.Event)
+		i := slices.IndexFunc(lines, func(x momentLine) bool { return x.Pos == step.Pos })
+		switch {
+		case step.Op == timeline.None:
+		case step.Op == timeline.Add || i < 0:
+			lines = append(lines, momentLine{step.Pos, e.Event.Timestamp, node, step.Type, step.Text})
+		case step.Op == timeline.Extend:
+			lines[i].Text += step.Text
+		default:
+			lines[i].Text = step.Text
+		}
+	}
+	return lines[max(0, len(lines)-momentLines):], nil
+}
+
+// sendState sends the state of a run at a position, as `wake state --json` does.
+func (s *Console) sendState(w http.ResponseWriter, r *http.Request) {
+	l, run, err := s.findRun(r)
+	var at uint64
+	if err == nil {
+		at, err = positionOf(r.FormValue("at"))
+	}
+	var state *wire.State
+	if err == nil {
+		state, err = l.client.StateAt(r.Context(), run, at)
+	}
+	if err != nil {
+		s.showError(w, r, err)
+		return
+	}
+	s.writeJSON(w, http.StatusOK, state)
+}
+
+// firstEvents yields the positions of the events that a request selects.
+func firstEvents(ctx context.Context, l *link, q wire.EventsRequest) iter.Seq2[uint64, error] {
+	return func(yield func(uint64, error) bool) {
+		page, err := api.Call[wire.EventsResponse](ctx, l.nc, l.reader.Names(), wire.VerbEvents, q)
+		if err != nil {
+			yield(0, err)
+			return
+		}
+		for _, e := range page.Events {
+			if !yield(e.Pos, nil) {
+				return
+			}
+		}
+	}
+}
+
+// encode makes a query of names and values; empty ones are left out.
+func encode(pairs ...string) string {
+	v := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			v.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return v.Encode()
+}

@@ -1,0 +1,141 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/client"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// verdict is what has become of an order, for the page that gave it.
+type verdict struct {
+	OK       bool   `json:"ok"`
+	Text     string `json:"text"`
+	Hint     string `json:"hint,omitempty"`
+	Position uint64 `json:"position,omitempty"`
+	Run      string `json:"run,omitempty"` // a new one
+}
+
+// orders are the commands that pages give.
+var orders = []string{"send", "steer", "reply", "resume", "pause", "abort", "approve", "deny", "bookmark"} //nolint:gochecknoglobals // a table
+
+// giveCommand sends a command of a form and says what has become of it.
+func (s *Console) giveCommand(w http.ResponseWriter, r *http.Request) {
+	l, run, err := s.findRun(r)
+	if err == nil {
+		err = r.ParseForm()
+	}
+	var c wire.Command
+	if err == nil {
+		c, err = commandOf(r.PostForm)
+	}
+	if err != nil {
+		s.tellVerdict(w, verdictOf("", wire.CommandResponse{}, err))
+		return
+	}
+	c.RunID, c.By = run, s.byOf(userOfRequest(r))
+	answer, err := l.client.Do(r.Context(), c)
+	s.tellVerdict(w, verdictOf(c.Type, answer, err))
+}
+
+// commandOf reads a command off a form. A question that is answered by options has a field for each
+// part of it, choose.QUESTION, and perhaps words of one's own.
+func commandOf(f url.Values) (wire.Command, error) {
+	c := wire.Command{
+		Type: f.Get("type"), NodeID: f.Get("node"), CallID: f.Get("call"), PromptID: f.Get("prompt"), Note: strings.TrimSpace(f.Get("note")),
+		Message: strings.TrimSpace(f.Get("message")), Reason: strings.TrimSpace(f.Get("reason")), Label: strings.TrimSpace(f.Get("label")),
+		Interrupt: f.Get("interrupt") != "",
+	}
+	if f.Get("rerun") != "" {
+		c.Rerun = []string{"*"}
+	}
+	bad := func(text string) (wire.Command, error) {
+		return c, &wire.APIError{Code: wire.CodeBadRequest, Message: text}
+	}
+	switch {
+	case !slices.Contains(orders, c.Type):
+		return bad("there is no such command")
+	case (c.Type == "send" || c.Type == "steer") && c.Message == "":
+		return bad("the message is empty")
+	case c.Type == "bookmark" && c.Label == "":
+		return bad("the bookmark needs a name")
+	case c.Type != "reply":
+		return c, nil
+	}
+	answers := map[string]any{}
+	for name, chosen := range f {
+		if question, ok := strings.CutPrefix(name, "choose."); ok && len(chosen) > 0 {
+			answers[question] = chosen
+			if len(chosen) == 1 {
+				answers[question] = chosen[0]
+			}
+		}
+	}
+	c.Message = ""
+	if own := strings.TrimSpace(f.Get("message")); own != "" {
+		c.Content = wire.RawString(own)
+		return c, nil
+	}
+	if len(answers) == 0 {
+		return bad("choose an answer, or write one")
+	}
+	content, err := wire.Marshal(answers)
+	if one, ok := answers[""]; ok && len(answers) == 1 { // of an ask node
+		content, err = wire.Marshal(one)
+	}
+	c.Content = content
+	return c, err
+}
+
+// verdictOf says what has become of a command.
+func verdictOf(kind string, a wire.CommandResponse, err error) verdict {
+	if e, ok := errors.AsType[*wire.APIError](err); ok {
+		return verdict{Text: timeline.Line(e.Message, 400), Hint: timeline.Line(e.Hint, 300), Position: a.Position}
+	}
+	switch {
+	case err != nil:
+		return verdict{Text: timeline.Line(err.Error(), 400)}
+	case !a.Recorded:
+		return verdict{OK: true, Text: kind + " is stored; it is obeyed when a runner comes"}
+	}
+	return verdict{OK: true, Text: kind + " received", Position: a.Position}
+}
+
+func (s *Console) tellVerdict(w http.ResponseWriter, v verdict) {
+	status := http.StatusOK
+	if !v.OK {
+		status = http.StatusConflict
+	}
+	s.writeJSON(w, status, v)
+}
+
+// forkRun begins a run that goes on from a point of another one.
+func (s *Console) forkRun(w http.ResponseWriter, r *http.Request) {
+	l, run, err := s.findRun(r)
+	if err != nil {
+		s.tellVerdict(w, verdictOf("fork", wire.CommandResponse{}, err))
+		return
+	}
+	q := client.ForkRequest{RunID: run, At: strings.TrimSpace(r.PostFormValue("at")), Message: strings.TrimSpace(r.PostFormValue("message"))}
+	if model := strings.TrimSpace(r.PostFormValue("model")); model != "" {
+		if q.Overrides, err = wire.Marshal(map[string]any{"model": model}); err != nil {
+			s.showError(w, r, err)
+			return
+		}
+	}
+	f, err := l.client.Fork(r.Context(), q)
+	if err != nil {
+		s.tellVerdict(w, verdictOf("fork", wire.CommandResponse{}, err))
+		return
+	}
+	v := verdict{OK: true, Text: "forked: run " + f.RunID, Run: f.RunID}
+	if !f.Recorded {
+		v.Text = "the fork is stored; it begins when a runner comes"
+	}
+	s.tellVerdict(w, v)
+}

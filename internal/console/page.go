@@ -1,0 +1,179 @@
+package console
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+//go:embed assets
+var assetFiles embed.FS
+
+//go:embed templates
+var templateFiles embed.FS
+
+// templates are parsed when the first page is shown: most who start wake look at none.
+var templates = sync.OnceValue(func() *template.Template { //nolint:gochecknoglobals // constant
+	return template.Must(template.New("console").Funcs(template.FuncMap{
+		"safe": timeline.Sanitize, "line": func(s string) string { return timeline.Line(s, 400) }, "short": func(s string) string { return timeline.Line(s, 90) },
+		"cost": timeline.Cost, "span": timeline.Span, "count": shortCount, "clock": clockText, "ago": agoText, "asset": assetURL, "ansi": colored,
+		"input": timeline.Input, "pieces": piecesOf, "list": func(v ...any) []any { return v }, "json": prettyValue, "dict": pairsOf, "pretty": prettyText, "add": func(a, b int) int { return a + b },
+	}).ParseFS(templateFiles, "templates/*.html"))
+})
+
+// page is what all pages have.
+type page struct {
+	Title    string
+	At       string // name of the page, for navigation
+	Run      string
+	Operator bool
+	SignedIn bool
+	Data     any
+}
+
+// showPage writes a page, or the part of one that is named.
+func (s *Console) showPage(w http.ResponseWriter, r *http.Request, status int, name string, p page) {
+	if u := userOfRequest(r); u != nil {
+		p.SignedIn, p.Operator = true, u.role == operator
+	}
+	var b bytes.Buffer
+	if err := templates().ExecuteTemplate(&b, name, p); err != nil {
+		s.c.Logger.ErrorContext(r.Context(), "page can't be made", "page", name, "error", err)
+		http.Error(w, "the page can't be made; the log of wake says why", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // who asked is gone
+}
+
+// showError says why there is no answer: to programs as JSON, to people as a page.
+func (s *Console) showError(w http.ResponseWriter, r *http.Request, err error) {
+	e, ok := errors.AsType[*wire.APIError](err)
+	if !ok {
+		if r.Context().Err() != nil {
+			return
+		}
+		s.c.Logger.WarnContext(r.Context(), "request failed", "path", r.URL.Path, "error", err)
+		e = &wire.APIError{Code: wire.CodeInternal, Message: err.Error()}
+	}
+	status := statusOf(e.Code)
+	if strings.Contains(r.Header.Get("Accept"), "text/html") {
+		s.showPage(w, r, status, "problem", page{Title: "Problem", Data: e})
+		return
+	}
+	s.writeJSON(w, status, wire.ErrorResponse{Error: e})
+}
+
+func statusOf(code wire.ErrorCode) int {
+	switch code {
+	case wire.CodeDenied:
+		return http.StatusForbidden
+	case wire.CodeRunNotFound, wire.CodeNodeNotFound, wire.CodeNotFound, wire.CodeSessionNotFound:
+		return http.StatusNotFound
+	case wire.CodeUnreachable, wire.CodeBusy:
+		return http.StatusServiceUnavailable
+	case wire.CodeTimeout:
+		return http.StatusGatewayTimeout
+	case wire.CodeInternal, wire.CodeCorruptedData:
+		return http.StatusInternalServerError
+	case wire.CodeTooLarge:
+		return http.StatusRequestEntityTooLarge
+	case wire.CodeBadRequest, wire.CodeBadRegex:
+		return http.StatusBadRequest
+	default:
+		return http.StatusConflict
+	}
+}
+
+func (s *Console) writeJSON(w http.ResponseWriter, status int, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(b, '\n'))
+}
+
+// assetURL names an asset by its content, so that browsers keep it.
+func assetURL(name string) string {
+	return "/assets/" + name + "?v=" + assetSums()[name]
+}
+
+var assetSums = sync.OnceValue(func() map[string]string { //nolint:gochecknoglobals // constant
+	sums := map[string]string{}
+	_ = fs.WalkDir(assetFiles, "assets", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := assetFiles.ReadFile(path)
+		sum := sha256.Sum256(b)
+		sums[strings.TrimPrefix(path, "assets/")] = hex.EncodeToString(sum[:6])
+		return err
+	})
+	return sums
+})
+
+func (s *Console) showAsset(w http.ResponseWriter, r *http.Request) {
+	if r.FormValue("v") == assetSums()[r.PathValue("name")] {
+		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	}
+	http.ServeFileFS(w, r, assetFiles, "assets/"+r.PathValue("name"))
+}
+
+// shortCount writes a number in at most five characters.
+func shortCount(v any) string {
+	var n float64
+	if _, err := fmt.Sscan(fmt.Sprint(v), &n); err != nil {
+		return fmt.Sprint(v)
+	}
+	switch {
+	case n >= 1e9:
+		return fmt.Sprintf("%.1fG", n/1e9)
+	case n >= 1e6:
+		return fmt.Sprintf("%.1fM", n/1e6)
+	case n >= 10_000:
+		return fmt.Sprintf("%.0fk", n/1e3)
+	case n >= 1000:
+		return fmt.Sprintf("%.1fk", n/1e3)
+	}
+	return fmt.Sprintf("%.0f", n)
+}
+
+func clockText(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return time.UnixMilli(ms).UTC().Format("2006-01-02 15:04:05")
+}
+
+func agoText(ms int64) string {
+	if ms == 0 {
+		return ""
+	}
+	return timeline.Span(max(0, time.Now().UnixMilli()-ms))
+}
+
+// pairsOf makes a map of names and values, for templates that take several.
+func pairsOf(pairs ...any) map[string]any {
+	m := map[string]any{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		m[fmt.Sprint(pairs[i])] = pairs[i+1]
+	}
+	return m
+}

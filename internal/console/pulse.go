@@ -1,0 +1,154 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// beat is how often it is asked what has changed, while somebody looks.
+const beat = 400 * time.Millisecond
+
+// change is what has changed: runs up to a position, or too many to name.
+type change struct {
+	Position uint64   `json:"position"`
+	Runs     []string `json:"runs"`
+	Many     bool     `json:"many,omitempty"`
+	Away     string   `json:"away,omitempty"` // why nobody knows
+}
+
+// pulse asks once for all pages what has changed. It stands still while there are none. The zero
+// value is ready.
+type pulse struct {
+	mu      sync.Mutex
+	looking map[chan change]bool
+	stop    context.CancelFunc
+	done    sync.WaitGroup
+}
+
+// look returns what changes, until leave is called. A page that doesn't keep up hears of the next
+// change: all that one is good for is asking anew.
+func (p *pulse) look(ctx context.Context, ask func(ctx context.Context, since uint64) (change, error)) (heard chan change, leave func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	heard = make(chan change, 1)
+	if p.looking == nil {
+		p.looking = map[chan change]bool{}
+	}
+	p.looking[heard] = true
+	if len(p.looking) == 1 {
+		beating, stop := context.WithCancel(context.WithoutCancel(ctx))
+		p.stop = stop
+		p.done.Go(func() { p.run(beating, ask) })
+	}
+	return heard, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.looking, heard)
+		if len(p.looking) == 0 {
+			p.stop()
+		}
+	}
+}
+
+// wait returns when nobody asks any more.
+func (p *pulse) wait() { p.done.Wait() }
+
+func (p *pulse) run(ctx context.Context, ask func(context.Context, uint64) (change, error)) {
+	var since uint64
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	for away := false; ; {
+		c, err := ask(ctx, since)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			c = change{Position: since, Away: err.Error()}
+		case away:
+			c.Many = true // pages ask anew
+		}
+		if len(c.Runs) > 0 || c.Many || (c.Away != "") != away {
+			p.tell(c)
+		}
+		away, since = c.Away != "", c.Position
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// tell tells all pages; one that hasn't heard the last change hears that there are many.
+func (p *pulse) tell(c change) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for heard := range p.looking {
+		select {
+		case heard <- c:
+		default:
+			select {
+			case <-heard:
+			default:
+			}
+			heard <- change{Position: c.Position, Many: true, Away: c.Away}
+		}
+	}
+}
+
+// askChanges asks the recorder which runs have changed.
+func (s *Console) askChanges(ctx context.Context, since uint64) (change, error) {
+	limited, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	const most = 50
+	f, err := call[wire.FleetResponse](limited, s, wire.VerbFleet, wire.FleetRequest{Since: since, Limit: most, Sort: "activity"})
+	c := change{Position: f.Position, Many: since == 0 || f.Total > len(f.Runs) || f.Position < since}
+	for _, r := range f.Runs {
+		c.Runs = append(c.Runs, r.RunID)
+	}
+	return c, err
+}
+
+// streamPulse tells a page what has changed. A page that comes again asks for everything anew, so that
+// it needs no position.
+func (s *Console) streamPulse(w http.ResponseWriter, r *http.Request) {
+	out, ok := beginStream(w)
+	if !ok {
+		return
+	}
+	heard, leave := s.pulse.look(r.Context(), s.askChanges)
+	defer leave()
+	alive := time.NewTicker(15 * time.Second)
+	defer alive.Stop()
+	_, _ = fmt.Fprint(w, "retry: 1000\nevent: begin\ndata: {}\n\n")
+	for {
+		if out.Flush() != nil {
+			return
+		}
+		select {
+		case c := <-heard:
+			data, _ := json.Marshal(c) // texts and numbers
+			_, _ = fmt.Fprintf(w, "id: %d\ndata: %s\n\n", c.Position, data)
+		case <-alive.C:
+			_, _ = fmt.Fprint(w, ": alive\n\n")
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// beginStream begins an answer that goes on.
+func beginStream(w http.ResponseWriter) (*http.ResponseController, bool) {
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
+	out := http.NewResponseController(w)
+	return out, out.Flush() == nil
+}

@@ -1,0 +1,156 @@
+package recorder_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"code.wake.dev/wake/pkg/wire"
+)
+
+func runIDs(runs []wire.TopRun) []string {
+	ids := []string{}
+	for _, r := range runs {
+		ids = append(ids, r.RunID)
+	}
+	return ids
+}
+
+func TestFleet(t *testing.T) {
+	if r, err := openStore(t).Fleet(t.Context(), wire.FleetRequest{}, time.UnixMilli(1), 1<<20); err != nil || len(r.Runs) != 0 {
+		t.Errorf("of nothing: %+v, %v", r, err)
+	}
+	p := fleet(t)
+	for _, held := range []int{0, 100} {
+		s := openStore(t)
+		s.HoldLive(held)
+		p.store(s, 7)
+		now := time.UnixMilli(p.clock + 60_000)
+		for name, tt := range map[string]struct {
+			q    wire.FleetRequest
+			want []string
+		}{
+			"who waits first, then what ended": {wire.FleetRequest{}, []string{"asks", "human", "broken", "held", "busy", "held-by-hand", "done"}},
+			"of a state":                       {wire.FleetRequest{State: []string{"failed", "complete"}}, []string{"broken", "held-by-hand", "done"}},
+			"those that go on":                 {wire.FleetRequest{State: []string{"open"}}, []string{"asks", "human", "held", "busy"}},
+			"of a text":                        {wire.FleetRequest{Text: "INSTALL"}, []string{"asks"}},
+			"of a label":                       {wire.FleetRequest{Label: "team=blue"}, []string{"asks"}},
+			"the newest first":                 {wire.FleetRequest{Sort: "started", State: []string{"open"}}, []string{"held", "human", "asks", "busy"}},
+			"a page":                           {wire.FleetRequest{Limit: 2, Cursor: "2"}, []string{"broken", "held"}},
+			"beyond the end":                   {wire.FleetRequest{Cursor: "99"}, []string{}},
+		} {
+			r, err := s.Fleet(t.Context(), tt.q, now, 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, runIDs(r.Runs)); diff != "" {
+				t.Errorf("held %d, %s (-want +got):\n%s", held, name, diff)
+			}
+		}
+	}
+	s := openStore(t)
+	p.store(s, 100)
+	now := time.UnixMilli(p.clock + 60_000)
+	for _, q := range []wire.FleetRequest{{Sort: "color"}, {Limit: 201}, {Cursor: "x"}, {Cursor: "-1"}} {
+		if _, err := s.Fleet(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
+			t.Errorf("%+v: %v", q, err)
+		}
+	}
+	r, err := s.Fleet(t.Context(), wire.FleetRequest{Limit: 1}, now, 1<<20)
+	want := map[string]int{"waiting": 2, "failed": 1, "paused": 1, "active": 1, "complete": 2}
+	if diff := cmp.Diff(want, r.States); diff != "" || err != nil || r.Cursor != "1" || r.Total != 7 || r.Waits["message"] != 1 || r.Waits["ask"] != 1 {
+		t.Errorf("%+v, %v\n%s", r, err, diff)
+	}
+}
+
+// What has changed is told by its position, and what is kept of the rest agrees with what a store tells that is asked for the first time.
+func TestFleetChanges(t *testing.T) {
+	p := fleet(t)
+	s := openStore(t)
+	p.store(s, 100)
+	before, err := s.Fleet(t.Context(), wire.FleetRequest{}, time.UnixMilli(p.clock), 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.entries = nil
+	p.add("busy", "coder", "coder#1", &wire.CCMessage{Text: "Which one?", Priority: wire.PriorityQuestion})
+	p.store(s, 100)
+	now := time.UnixMilli(p.clock + 5000)
+	changed, err := s.Fleet(t.Context(), wire.FleetRequest{Since: before.Position}, now, 1<<20)
+	if diff := cmp.Diff([]string{"busy"}, runIDs(changed.Runs)); diff != "" || err != nil || changed.States["waiting"] != 3 {
+		t.Errorf("%+v, %v\n%s", changed.States, err, diff)
+	}
+	none, err := s.Fleet(t.Context(), wire.FleetRequest{Since: changed.Position}, now, 1<<20)
+	if err != nil || none.Total != 0 || len(none.Runs) != 0 {
+		t.Errorf("%+v, %v", none, err)
+	}
+	kept, err := s.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ForgetLive()
+	fresh, err := s.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20)
+	if diff := cmp.Diff(fresh, kept); diff != "" || err != nil {
+		t.Errorf("%v (-asked for the first time +kept):\n%s", err, diff)
+	}
+}
+
+// No failure, no wait and no alert vanishes, however few pixels there are.
+func TestTimeline(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r", "coder", nil)
+	for i := range 300 {
+		tool := &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.RawString("ok"), DurationMs: new(int64(900))}
+		if i%100 == 50 {
+			tool.Error = "exit 1"
+		}
+		p.add("r", "coder", exec, tool)
+		p.add("r", "coder", exec, &wire.AgentText{Content: fmt.Sprint("said ", i)})
+	}
+	p.add("r", "coder", exec, &wire.ToolIntent{ToolName: "Bash", ToolInput: wire.Null})
+	p.add("r", wire.RunNode, "judge#1", &wire.NodeScheduled{Target: "judge", Attempt: 1})
+	p.add("r", "judge", "judge#1", &wire.NodeClaimed{Runner: "runner", Nonce: "n"})
+	p.add("r", "judge", "judge#1", &wire.NodeStart{NodeType: "ask", Attempt: 1})
+	p.add("r", "judge", "judge#1", &wire.InputRequested{PromptID: "p-1", Prompt: "Go on?"})
+	s := openStore(t)
+	p.store(s, 100)
+	now := time.UnixMilli(p.clock + 5000)
+	for _, px := range []int{10, 100, 4000} {
+		r, err := s.Timeline(t.Context(), wire.TimelineRequest{Run: "r", Px: px}, now, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts, marks := map[string]int64{}, 0
+		for _, l := range r.Lanes {
+			for _, m := range l.Marks {
+				counts[m.Kind] += m.N
+				marks++
+			}
+		}
+		if counts["failed"] != 3 || counts["tool"] != 300 || counts["text"] != 300 || counts["wait"] == 0 || !r.Open || r.Last != now.UnixMilli() {
+			t.Errorf("%d px: %v", px, counts)
+		}
+		if px == 10 && marks > 100 {
+			t.Errorf("%d marks on %d px", marks, px)
+		}
+	}
+	r, err := s.Timeline(t.Context(), wire.TimelineRequest{Run: "r", Px: 4000}, now, 20_000)
+	var failed int64
+	for _, l := range r.Lanes {
+		for _, m := range l.Marks {
+			if m.Kind == "failed" {
+				failed += m.N
+			}
+		}
+	}
+	if err != nil || failed != 3 {
+		t.Errorf("in little room: %d failed, %v", failed, err)
+	}
+	for _, q := range []wire.TimelineRequest{{Run: "r", Px: 5}, {Run: "r", Px: 5000}, {Run: "r", From: 5, To: 5}, {Run: "r", From: -1}} {
+		if _, err := s.Timeline(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
+			t.Errorf("%+v: %v", q, err)
+		}
+	}
+}

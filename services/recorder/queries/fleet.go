@@ -1,0 +1,249 @@
+package queries
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"code.wake.dev/wake/internal/ask"
+	"code.wake.dev/wake/internal/ledger"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/internal/request"
+	"code.wake.dev/wake/services/recorder/internal/table"
+)
+
+// maxEnded bounds the runs that have ended and are looked at, and those whose figures are kept.
+const maxEnded = 10_000
+
+// Fleet answers a [wire.FleetRequest] as of now, in at most limit bytes.
+func (a *Answers) Fleet(ctx context.Context, q wire.FleetRequest, now time.Time, limit int) (wire.FleetResponse, error) {
+	t, err := a.View(ctx)
+	if err != nil {
+		return wire.FleetResponse{}, fmt.Errorf("recorder: fleet: %w", err)
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	r, err := a.listFleet(ctx, t, q, now, limit)
+	if err != nil {
+		return r, request.Wrap("fleet", err)
+	}
+	return r, nil
+}
+
+func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, q wire.FleetRequest, now time.Time, limit int) (wire.FleetResponse, error) {
+	r := wire.FleetResponse{At: now.UnixMilli(), States: map[string]int{}, Waits: map[string]int{}, Runs: []wire.TopRun{}}
+	n := cmp.Or(q.Limit, defaultTop)
+	compare, known := fleetOrders()[cmp.Or(q.Sort, "urgency")]
+	offset, err := strconv.Atoi(cmp.Or(q.Cursor, "0"))
+	switch {
+	case n < 0 || n > maxTop:
+		return r, request.Bad("limit must be between 1 and %d", maxTop)
+	case !known:
+		return r, request.Bad("sort must be urgency, started, activity, cost or tokens, not %q", request.Shown(q.Sort))
+	case err != nil || offset < 0:
+		return r, request.Bad("cursor is none that an earlier answer gave")
+	}
+	if err := t.Row(ctx, `SELECT coalesce((SELECT derived FROM streams), 0)`).Scan(&r.Position); err != nil {
+		return r, err
+	}
+	figures, err := a.fleetFigures(ctx, t, q, r.At)
+	if err != nil {
+		return r, err
+	}
+	var pass []*fleetFigure
+	for _, f := range figures {
+		if !f.matchesText(strings.ToLower(q.Text)) {
+			continue
+		}
+		r.States[f.run.State]++
+		for _, w := range f.waits {
+			r.Waits[string(w.Kind)]++
+		}
+		if f.pos > q.Since && f.hasState(q.State) {
+			pass = append(pass, f)
+		}
+	}
+	slices.SortStableFunc(pass, func(a, b *fleetFigure) int { return compare(&a.run, &b.run) })
+	r.Total = len(pass)
+	room := limit - 1<<10
+	for i, f := range pass[min(offset, len(pass)):] {
+		if room -= (agentSize + 6*700) * (1 + len(f.run.Live)); i == n || room < 0 && i > 0 {
+			r.Cursor = strconv.Itoa(offset + i)
+			break
+		}
+		r.Runs = append(r.Runs, f.run)
+	}
+	return r, fillAlerts(ctx, t, r.Runs)
+}
+
+// fleetOrders are the orders in which a fleet can be listed; what is equal, the newest first.
+func fleetOrders() map[string]func(a, b *wire.TopRun) int {
+	return map[string]func(a, b *wire.TopRun) int{
+		"urgency":  func(a, b *wire.TopRun) int { return byUrgency(*a, *b) },
+		"started":  func(a, b *wire.TopRun) int { return cmp.Compare(b.StartedAt, a.StartedAt) },
+		"activity": func(a, b *wire.TopRun) int { return cmp.Compare(b.LastActivityAt, a.LastActivityAt) },
+		"cost":     func(a, b *wire.TopRun) int { return cmp.Compare(b.CostUsd, a.CostUsd) },
+		"tokens":   func(a, b *wire.TopRun) int { return cmp.Compare(b.TokensIn+b.TokensOut, a.TokensIn+a.TokensOut) },
+	}
+}
+
+// fleetFigure is a run in a list of the fleet, as of a position and a time.
+type fleetFigure struct {
+	pos   uint64
+	at    int64 // Unix ms
+	run   wire.TopRun
+	waits []wire.Approval
+}
+
+func (f *fleetFigure) matchesText(text string) bool {
+	r := &f.run
+	return text == "" || slices.ContainsFunc([]string{r.RunID, r.AgentID, r.FlowName, r.LastActivity, r.Error, r.WaitingFor}, func(s string) bool {
+		return strings.Contains(strings.ToLower(s), text)
+	})
+}
+
+func (f *fleetFigure) hasState(names []string) bool {
+	open := slices.Contains([]wire.RunStatus{wire.RunIdle, wire.RunRunning, wire.RunPaused}, f.run.Status)
+	return len(names) == 0 || slices.Contains(names, f.run.State) || open && slices.Contains(names, "open")
+}
+
+// asOf returns the figure at a later time.
+func (f fleetFigure) asOf(now int64) *fleetFigure {
+	grow := func(a *wire.AgentStatus) {
+		fillTimes(a, a.LastActivityAt, now)
+	}
+	if f.run.Live = slices.Clone(f.run.Live); f.run.EndedAt == 0 {
+		grow(&f.run.AgentStatus)
+	}
+	for i := range f.run.Live {
+		grow(&f.run.Live[i])
+	}
+	if f.run.State == stateWaiting {
+		f.run.WaitedMs += max(0, now-f.at)
+	}
+	return &f
+}
+
+// figures are those of the runs that go on. Only what has changed is looked at again. The zero
+// value is ready.
+type figures struct {
+	mu    sync.Mutex
+	byRun map[string]fleetFigure
+}
+
+// find returns the figure of a run if nothing is recorded of it behind pos that isn't in it.
+func (c *figures) find(run string, pos uint64) (fleetFigure, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f, ok := c.byRun[run]
+	return f, ok && f.pos >= pos
+}
+
+func (c *figures) keep(f fleetFigure) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byRun == nil || len(c.byRun) >= maxEnded {
+		c.byRun = map[string]fleetFigure{}
+	}
+	c.byRun[f.run.RunID] = f
+}
+
+// drop drops a run, or all.
+func (c *figures) drop(run string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if run == "" {
+		clear(c.byRun)
+	}
+	delete(c.byRun, run)
+}
+
+// fleetFigures lists all runs of a flow and a label, the newest first. Those that another run waits
+// for are told by that one once they have ended.
+func (a *Answers) fleetFigures(ctx context.Context, t *archive.Tx, q wire.FleetRequest, now int64) ([]*fleetFigure, error) {
+	where, args, err := runsFilter(wire.RunsRequest{Label: q.Label, Flow: q.Flow}, time.UnixMilli(now))
+	if err != nil {
+		return nil, err
+	}
+	var all []*fleetFigure
+	var goOn []request.Target
+	place := map[string]int{} // in all, of what goes on
+	text := `SELECT ` + t.D.Tables.Named("runs").List() + `, coalesce((SELECT value FROM labels WHERE labels.run = runs.id AND key = 'name'), '')
+		FROM runs WHERE ` + where + ` AND (status IN ('idle', 'running', 'paused') OR NOT ` + awaited + `) ORDER BY first_pos DESC LIMIT ` + args.Add(2*maxEnded)
+	ended := 0
+	for rows, err := range t.Rows(ctx, text, args...) {
+		if err != nil {
+			return nil, err
+		}
+		var row table.Run
+		var label string
+		if err := rows.Scan(append(table.Fields(&row), &label)...); err != nil {
+			return nil, err
+		}
+		switch wire.RunStatus(row.Status) {
+		case wire.RunIdle, wire.RunRunning, wire.RunPaused:
+			place[row.Run] = len(all)
+			goOn = append(goOn, request.Target{ID: row.ID, Run: row.Run})
+			all = append(all, &fleetFigure{pos: row.LastPos})
+		default:
+			if ended++; ended <= maxEnded {
+				all = append(all, endedFigure(&row, label, now))
+			}
+		}
+	}
+	load := stateLoader(stateOf)
+	if len(goOn) < maxViews {
+		load = a.views.stateUpTo
+	}
+	for _, run := range goOn {
+		at := place[run.Run]
+		if all[at], err = a.figureAsOf(ctx, t, run, all[at].pos, now, load); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// figureAsOf returns the figure of a run that goes on.
+func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of request.Target, pos uint64, now int64, load stateLoader) (*fleetFigure, error) {
+	if f, ok := a.figures.find(of.Run, pos); ok {
+		return f.asOf(now), nil
+	}
+	f := fleetFigure{at: now}
+	answered, _, err := a.live.withRun(of.Run, func(l *liveRun) (bool, error) {
+		f.pos, f.run, f.waits = l.position.Seq, topRun(l.statusOf("", now)), ask.Pending(l.state)
+		return true, nil
+	})
+	if !answered && err == nil {
+		var stored figure
+		if stored, err = figureOf(ctx, t, of, load); err != nil {
+			return nil, err
+		}
+		f.pos, f.run, f.waits = stored.position.Seq, topRun(stored.statusOf("", now)), ask.Pending(stored.state)
+	}
+	if err == nil {
+		a.figures.keep(f)
+	}
+	return &f, err
+}
+
+// endedFigure is a run that has ended, by its row alone.
+func endedFigure(row *table.Run, label string, now int64) *fleetFigure {
+	r := wire.TopRun{RunID: row.Run, FlowName: row.Flow, Status: wire.RunStatus(row.Status), Result: wire.FlowStatus(row.Result), Live: []wire.AgentStatus{}}
+	r.AgentStatus = wire.AgentStatus{
+		AgentID: cmp.Or(label, row.Run), State: row.Status, Reason: briefText(row.Reason), Error: briefText(row.Error), StartedAt: row.StartedAt, EndedAt: row.EndedAt,
+		CostUsd: row.CostUsd, CostBasis: ledger.Basis(row.CostUsd, row.ComputedUsd, row.Unpriced), TokensIn: row.TokensIn, TokensOut: row.TokensOut,
+		ToolsUsed: row.Tools, ToolErrors: row.ToolErrors, LastActivity: timeline.Line(row.Activity, 300),
+	}
+	if r.Result == wire.FlowStatusFailed && r.Status == wire.RunComplete {
+		r.State = stateFailed
+	}
+	fillTimes(&r.AgentStatus, row.ActivityAt, now)
+	return &fleetFigure{pos: row.LastPos, at: now, run: r}
+}
