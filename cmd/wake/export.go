@@ -346,7 +346,11 @@ func (a fileVerbs) exportText(ctx context.Context, src source, m *meter, out *ou
 	case formatJSONL:
 		return export.JSONL(out, run, m.countEvents(src.readEvents(ctx)), src.blobFetcher(ctx))
 	case formatOpenHarness:
-		return src.exportWhole(ctx, m, func(events export.Events) (export.Result, error) { return export.OpenHarness(out, run, events) })
+		var first export.Events
+		if !src.until {
+			first = src.readEvents(ctx)
+		}
+		return src.exportWhole(ctx, m, func(events export.Events) (export.Result, error) { return export.OpenHarness(out, run, events, first) })
 	default:
 		return src.exportWhole(ctx, m, func(events export.Events) (export.Result, error) { return export.HTML(out, run, events) })
 	}

@@ -3,7 +3,6 @@ package console_test
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -287,7 +286,11 @@ func TestStateAt(t *testing.T) {
 			}
 			continue
 		}
-		want, err := json.Marshal(state)
+		raw, err := wire.Marshal(state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := wire.AppendJSON(nil, raw)
 		if err != nil || got != string(want)+"\n" {
 			t.Errorf("at %d: %v\n got %s\nwant %s", pos, err, got, want)
 		}

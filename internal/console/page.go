@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"html/template"
@@ -100,7 +99,11 @@ func statusOf(code wire.ErrorCode) int {
 }
 
 func (s *Console) writeJSON(w http.ResponseWriter, status int, v any) {
-	b, err := json.Marshal(v)
+	raw, err := wire.Marshal(v)
+	var b []byte
+	if err == nil {
+		b, err = wire.AppendJSON(nil, raw)
+	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

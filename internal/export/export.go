@@ -113,6 +113,9 @@ func (all truncations) hides(e *wire.Event) bool {
 // truncationsOf are those of each node of a run.
 func truncationsOf(events Events) (map[string]truncations, error) {
 	all := map[string]truncations{}
+	if events == nil {
+		return all, nil
+	}
 	err := eachVisible(&Result{}, events, func(e *eventlog.Entry) error {
 		if p, ok := e.Event.Payload.(*wire.LogTruncated); ok {
 			all[e.NodeID] = append(all[e.NodeID], truncation{p.AtSeq, e.Event.Seq})

@@ -17,7 +17,7 @@ var formats = map[string]func(io.Writer, *history) error{ //nolint:gochecknoglob
 		return err
 	},
 	"openharness.jsonl": func(w io.Writer, h *history) error {
-		_, err := export.OpenHarness(w, h.run, h.events())
+		_, err := export.OpenHarness(w, h.run, h.events(), h.events())
 		return err
 	},
 	"claude.jsonl": func(w io.Writer, h *history) error {

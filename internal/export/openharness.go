@@ -50,11 +50,12 @@ var (
 // knows, one JSON object per line, as it spells them: runId is the execution of
 // the node there. Events of sub-agents that would begin or end the node's agent
 // a second time are left out, and so are types and fields that it doesn't know, and what agents have taken
-// back: it has no word for that. The events are read twice.
-func OpenHarness(w io.Writer, run Run, events Events) (Result, error) {
+// back: it has no word for that. What that is, first says, which are the same events; nil, since they aren't all there yet:
+// it is told.
+func OpenHarness(w io.Writer, run Run, events, first Events) (Result, error) {
 	out := bufio.NewWriter(w)
 	r := Result{RunID: run.ID}
-	back, err := truncationsOf(events)
+	back, err := truncationsOf(first)
 	if err != nil {
 		return r, err
 	}

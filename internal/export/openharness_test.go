@@ -30,7 +30,7 @@ func TestSpelledAsSpecified(t *testing.T) {
 	for _, file := range recordings(t) {
 		var b bytes.Buffer
 		h := recorded(t, file)
-		if _, err := export.OpenHarness(&b, h.run, h.events()); err != nil {
+		if _, err := export.OpenHarness(&b, h.run, h.events(), h.events()); err != nil {
 			t.Fatal(err)
 		}
 		for line := range bytes.Lines(b.Bytes()) {
@@ -82,7 +82,7 @@ func TestTotals(t *testing.T) {
 	}})
 	h.add(wire.RunNode, "", &wire.StatePatch{Patch: wire.Patch{Op: wire.PatchSet, Path: "a", Value: wire.RawString("b")}})
 	h.add(wire.RunNode, "b#1", &wire.NodeSkipped{Target: "b", Reason: "when"})
-	if _, err := export.OpenHarness(&b, h.run, h.events()); err != nil {
+	if _, err := export.OpenHarness(&b, h.run, h.events(), h.events()); err != nil {
 		t.Fatal(err)
 	}
 	want := `{"type":"agent:complete","nodeId":"a","runId":"a#1","timestamp":1795220000200,"result":"ok","usage":{"inputTokens":1,"outputTokens":2,"cacheReadInputTokens":3},"modelUsage":{"m":{"inputTokens":1,"outputTokens":2}},"totalCostUsd":0.5,"durationMs":0,"numTurns":0}
@@ -105,7 +105,7 @@ func TestTakenBack(t *testing.T) {
 	h.add("b", "b#1", &wire.AgentTextDelta{Content: "of b", Block: 1})
 	h.add("a", "a#1", &wire.LogTruncated{AtSeq: begun - 1})
 	text("The answer")
-	if _, err := export.OpenHarness(&b, h.run, h.events()); err != nil {
+	if _, err := export.OpenHarness(&b, h.run, h.events(), h.events()); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.String(); strings.Count(got, "The ans") != 1 || !strings.Contains(got, "of b") {

@@ -144,8 +144,15 @@ func (p *program) await(wanted func(line) bool) (line, bool) {
 	}
 }
 
-// acts notes that the program does something.
-func (p *program) acts() { p.w.ledger.Acted(p.Run, p.Node, p.ID) }
+// acts notes that the program does something. Where its runner has no keepers nothing stops a program when the server
+// is out of reach, so it may go on beside another one.
+func (p *program) acts() {
+	for _, r := range p.w.processes {
+		if r.name == p.Runner && r.orphan > 0 {
+			p.w.ledger.Acted(p.Run, p.Node, p.ID)
+		}
+	}
+}
 
 // say says a line; mark is how the log shows it, "" if it doesn't.
 func (p *program) say(l line, mark string) bool {

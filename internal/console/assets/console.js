@@ -141,6 +141,8 @@
   });
   const follow = $('#follow');
   if (follow) follow.addEventListener('change', () => { const log = $('#log'); if (follow.checked) { const u = new URL(log.dataset.region, location); u.searchParams.delete('offset'); log.dataset.region = u.pathname + u.search; refresh(log).then(() => log.scrollTop = log.scrollHeight); } });
+  const slider = $('#slider');
+  let busy = false, wanted = 0, playing = 0;
   function show(name) {
     const pane = $('#pane-' + name);
     if (!pane) return;
@@ -150,11 +152,8 @@
     if (pane.dataset.lazy) load(pane.dataset.lazy, pane);
     if (name === 'time' && !$('#moment').children[1]) travel();
   }
-  if ($('.tabs')) { show(location.hash.slice(1) || 'log'); if (!$('[aria-selected=true]')) show('log'); const log = $('#log'); log.scrollTop = log.scrollHeight; }
 
   // Time: what the slider stands at is asked of the server, one position after the other.
-  const slider = $('#slider');
-  let busy = false, wanted = 0, playing = 0;
   async function travel() {
     const at = slider.elements.at.value;
     slider.elements.shown.value = at;
@@ -169,6 +168,7 @@
       document.dispatchEvent(new CustomEvent('travelled', {detail: at}));
     } finally { busy = false; }
   }
+  if ($('.tabs')) { show(location.hash.slice(1) || 'log'); if (!$('[aria-selected=true]')) show('log'); const log = $('#log'); log.scrollTop = log.scrollHeight; }
   function stepTime(n) { const a = slider.elements.at; a.value = Number(a.value) + n; travel(); }
   if (slider) {
     slider.elements.at.addEventListener('input', travel);
