@@ -38,7 +38,7 @@ var verbArguments = map[string]string{
 
 // untried are verbs that ask nothing of a server until they are told to, or read a file of
 // their machine, or measure for minutes, and processes, whose roles are those of [access.Roles].
-var untried = []string{"mcp", "decode", "verify", "bench", "up", "console", "runner", "recorder", "snapshotter", "alerter", "watch"}
+var untried = []string{"mcp", "decode", "verify", "bench", "up", "console", "runner", "recorder", "snapshotter", "alerter", "watch", "adopt", "release"}
 
 // aboutOneRun are the verbs of viewers that guests may use, too.
 var aboutOneRun = []string{"status", "log", "tail", "replay", "snapshot", "state", "diff", "alerts", "alerts backtest", "export", "record-fixtures", "bookmarks"}

@@ -116,7 +116,7 @@ func (a *app) addVerbs(root *cobra.Command) {
 	add("steering", "Steering runs:",
 		orders.sendCommand(), orders.steerCommand(), orders.replyCommand(), orders.pauseCommand(), orders.resumeCommand(), orders.abortCommand(),
 		orders.approvalsCommand(), orders.approveCommand(), orders.denyCommand(),
-		orders.bookmarkCommand(), orders.bookmarksCommand(), runs.forkCommand())
+		orders.bookmarkCommand(), orders.bookmarksCommand(), runs.forkCommand(), runs.adoptCommand(), files.releaseCommand())
 	add("servers", "Servers and services:",
 		host.upCommand(), host.consoleCommand(), host.initCommand(), host.doctorCommand(), files.rebuildCommand(), files.backupCommand(), files.restoreCommand(), host.authCommand(),
 		host.runnerCommand(), host.recorderCommand(), host.snapshotterCommand(), host.alerterCommand(), host.watchCommand(), host.superviseCommand(), host.mcpCommand())

@@ -126,6 +126,8 @@ func toDo(run string, status wire.RunStatus, reason string, interrupted []string
 		return resume + " --rerun " + nodes + " runs again what was interrupted, --fail " + nodes + " gives it up"
 	case reason == wire.PauseParent:
 		return "nothing: it goes on with its parent run"
+	case reason == wire.PauseIdle:
+		return "wake adopt " + run + " goes on with the session as a run that wake executes"
 	case reason == wire.PauseEndedItsRunner:
 		return "see what its runners wrote last; " + resume + " once the cause is mended"
 	case reason == wire.PauseBudget:

@@ -23,6 +23,7 @@ func TestToDo(t *testing.T) {
 		{"operator", wire.RunPaused, wire.PauseOperator, nil, "wake resume r1"},
 		{"no reason", wire.RunPaused, "", nil, "wake resume r1"},
 		{"decision", wire.RunPaused, wire.PauseRequiresAction, []string{"deploy", "lint"}, "wake resume r1 --rerun deploy,lint runs again what was interrupted, --fail deploy,lint gives it up"},
+		{"a session that is watched", wire.RunPaused, wire.PauseIdle, nil, "wake adopt r1 goes on with the session as a run that wake executes"},
 		{"set aside", wire.RunPaused, wire.PauseEndedItsRunner, nil, "see what its runners wrote last; wake resume r1 once the cause is mended"},
 		{"folder", wire.RunPaused, wire.PauseWorkspaceLost, nil, "start the runner that has its folder; wake resume r1 once the folder is there"},
 	}

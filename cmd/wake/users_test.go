@@ -23,10 +23,10 @@ const (
 var verbUsers = map[string]string{
 	"runs": viewers, "top": viewers, "search": viewers, "stats": viewers, "status": viewers, "log": viewers, "tail": viewers, "replay": viewers,
 	"snapshot": viewers, "state": viewers, "diff": viewers, "alerts": viewers, "alerts backtest": viewers, "alerts sinks": viewers,
-	"alerts deadletter list": viewers, "export": viewers, "record-fixtures": viewers, "approvals": viewers, "bookmarks": viewers,
+	"alerts deadletter list": viewers, "export": viewers, "release": viewers, "record-fixtures": viewers, "approvals": viewers, "bookmarks": viewers,
 
 	"run": operators, "send": operators, "steer": operators, "reply": operators, "pause": operators, "resume": operators, "abort": operators,
-	"approve": operators, "deny": operators, "bookmark": operators, "fork": operators, "delete": operators, "undelete": operators, "mcp": operators,
+	"approve": operators, "deny": operators, "bookmark": operators, "fork": operators, "adopt": operators, "delete": operators, "undelete": operators, "mcp": operators,
 	"alerts test": operators, "alerts deadletter retry": operators, "decode": operators,
 
 	"ingest": ingesters, "import": ingesters,

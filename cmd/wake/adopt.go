@@ -1,0 +1,262 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	sessions "code.wake.dev/wake/internal/session"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/client"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// adoptOptions are the settings of an adoption.
+type adoptOptions struct {
+	forkOptions
+
+	fork      bool
+	workspace string
+	config    string
+}
+
+func (a runVerbs) adoptCommand() *cobra.Command {
+	var o adoptOptions
+	cmd := &cobra.Command{
+		Use:   "adopt RUN",
+		Short: "Go on with a session that is watched, as a run that wake executes",
+		Long: `Go on with a session of Claude Code that wake watches, or that was ingested, as a run
+that wake executes: with its conversation, its model and permissions, and its folder,
+of which the run gets a git worktree with what isn't committed. The session itself
+isn't touched. Prints the id of the new run.
+
+    wake adopt 1294c3b9 -m "now the tests"
+    wake adopt 1294c3b9 --workspace ~/src/parser   in this folder as it is
+    wake release RUN                               the way back, into a terminal
+
+` + runHelp,
+		Args:              checkArguments,
+		ValidArgsFunction: a.completeRun,
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.adoptRun(cmd.Context(), args[0], o) },
+	}
+	flags := cmd.Flags()
+	flags.SortFlags = false
+	flags.StringVarP(&o.message, "message", "m", "", "the `text` that the agent is told (default: continue)")
+	flags.BoolVar(&o.fork, "fork", false, "also while a process holds the session: both go on, each by itself")
+	flags.StringVar(&o.workspace, "workspace", "", "`folder` to work in, as it is (default: a worktree of the session's own)")
+	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agent, `key=value`: model, permissionMode, maxTurns …")
+	flags.StringVar(&o.id, "id", "", "`id` of the new run (default: a new ULID)")
+	flags.StringVar(&o.config, "settings", "", "`folder` of settings that has the session (default: CLAUDE_CONFIG_DIR, or ~/.claude)")
+	flags.BoolVar(&o.follow, "follow", false, "follow the new run until it is complete")
+	return cmd
+}
+
+func (a runVerbs) adoptRun(ctx context.Context, ref string, o adoptOptions) error {
+	s, err := a.openSession(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	r := client.ForkRequest{NewID: o.id, Message: o.message}
+	if r.NewID == "" {
+		r.NewID = newRunID()
+	}
+	if r.RunID, err = s.FindSession(ctx, ref); err != nil {
+		return err
+	}
+	state, err := s.State(ctx, r.RunID)
+	switch {
+	case err != nil:
+		return err
+	case state.Imported == "":
+		return usageError("wake resume "+r.RunID+", or wake fork "+r.RunID, "run %s is executed by wake already", r.RunID)
+	}
+	found, err := a.findSession(state, o.config)
+	if err != nil {
+		return err
+	}
+	if h := found.holder; h.PID != 0 && !o.fork {
+		return serviceError(string(wire.CodeLeaseHeld), "end it there, or --fork", "the session is held: %s", h)
+	}
+	if o.workspace == "" {
+		if o.workspace, err = a.makeWorktree(ctx, found.about.Cwd, r.NewID); err != nil {
+			return err
+		}
+	}
+	if o.workspace, err = filepath.Abs(o.workspace); err != nil {
+		return err
+	}
+	if r.Overrides, err = s.overridesOf(ctx, r.RunID, found.settings(o)); err != nil {
+		return err
+	}
+	fork, err := s.Fork(ctx, r)
+	switch {
+	case err != nil:
+		return err
+	case o.follow:
+		return a.followFork(ctx, s, fork.RunID)
+	case a.json:
+		return a.printJSON(fork)
+	}
+	a.printNote("it works in %s\n", timeline.Line(o.workspace, maxMessage))
+	_, err = fmt.Fprintln(a.out, fork.RunID)
+	return err
+}
+
+// foundSession is a session as this machine has it.
+type foundSession struct {
+	about  sessions.About
+	holder sessions.Holder
+}
+
+// settings are those of the session, and then those that were asked for.
+func (f foundSession) settings(o adoptOptions) []string {
+	sets := []string{"workspace=" + o.workspace}
+	if f.about.Model != "" {
+		sets = append(sets, "model="+f.about.Model)
+	}
+	if f.about.Mode != "" {
+		sets = append(sets, "permissionMode="+f.about.Mode)
+	}
+	return append(sets, o.sets...)
+}
+
+// findSession finds what this machine has of the session of a run: nothing, if it was elsewhere.
+func (a *app) findSession(state *wire.State, config string) (found foundSession, err error) {
+	var named []string
+	if config != "" {
+		named = []string{config}
+	}
+	folders, err := sessions.Folders(named, os.LookupEnv)
+	if err != nil {
+		return found, err
+	}
+	id := state.Labels["session"]
+	for node, session := range state.AgentSessions {
+		if id == "" || node == "agent" {
+			id = session
+		}
+	}
+	if !sessionName().MatchString(id) {
+		return found, nil
+	}
+	for _, dir := range folders {
+		if h, held := sessions.Holders(dir)[id]; held {
+			found.holder = h
+		}
+		files, _ := filepath.Glob(filepath.Join(dir, "projects", "*", id+".jsonl")) // the pattern is one
+		for _, file := range files {
+			in, err := os.Open(file)
+			if err != nil {
+				return found, err
+			}
+			lines := sessions.NewReader(in, maxSessionLine)
+			for err = nil; err == nil; {
+				var line []byte
+				if line, _, err = lines.Next(); err == nil {
+					found.about.Note(line)
+				}
+			}
+			_ = in.Close() // it was only read
+			if !errors.Is(err, io.EOF) {
+				return found, err
+			}
+		}
+	}
+	return found, nil
+}
+
+// maxSessionLine bounds a line that is read to know what a session is about.
+const maxSessionLine = 64 << 20
+
+// makeWorktree makes a worktree of the repository that a folder is in, with what isn't committed there, and returns the
+// folder in it.
+func (a *app) makeWorktree(ctx context.Context, dir, id string) (string, error) {
+	git := func(in string, args ...string) (string, error) {
+		var problem bytes.Buffer
+		cmd := exec.CommandContext(ctx, "git", append([]string{"-C", in, "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor="}, args...)...)
+		cmd.Stderr = &problem
+		out, err := cmd.Output()
+		if err != nil {
+			err = fmt.Errorf("git %s: %s", args[0], timeline.Line(strings.TrimSpace(problem.String()), maxMessage))
+		}
+		return strings.TrimSuffix(string(out), "\n"), err
+	}
+	if dir == "" {
+		return "", usageError("name a folder to work in: --workspace DIR", "the session isn't on this machine")
+	}
+	prefix, err := git(dir, "rev-parse", "--show-prefix")
+	if err != nil {
+		return "", usageError("name a folder to work in: --workspace DIR", "%s is in no git repository: %w", timeline.Line(dir, maxMessage), err)
+	}
+	root, err := git(dir, "rev-parse", "--show-toplevel")
+	if err != nil {
+		return "", err
+	}
+	target, err := filepath.Abs(filepath.Join(a.server.DataDir, "adopted", id))
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o700); err != nil {
+		return "", err
+	}
+	changes, err := git(root, "stash", "create")
+	if err != nil {
+		return "", err
+	}
+	if _, err := git(root, "worktree", "add", "--detach", target, "HEAD"); err != nil {
+		return "", err
+	}
+	if changes != "" {
+		if _, err := git(target, "stash", "apply", "--index", changes); err != nil {
+			return "", err
+		}
+	}
+	added, err := git(root, "ls-files", "-z", "--others", "--exclude-standard")
+	if err != nil {
+		return "", err
+	}
+	if err := copyFiles(root, target, strings.Split(strings.TrimSuffix(added, "\x00"), "\x00")); err != nil {
+		return "", err
+	}
+	return filepath.Join(target, filepath.FromSlash(prefix)), nil
+}
+
+// copyFiles copies files from one folder into another; nothing leads out of either.
+func copyFiles(from, to string, names []string) error {
+	source, err := os.OpenRoot(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = source.Close() }() // it was only read
+	target, err := os.OpenRoot(to)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = target.Close() }() // files are closed by themselves
+	for _, name := range names {
+		info, err := source.Lstat(name)
+		if name == "" || err != nil || !info.Mode().IsRegular() {
+			continue // it is gone, or a link
+		}
+		content, err := source.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if err := target.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := target.WriteFile(name, content, info.Mode().Perm()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/export"
+	sessions "code.wake.dev/wake/internal/session"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+func (a fileVerbs) releaseCommand() *cobra.Command {
+	var node, config string
+	cmd := &cobra.Command{
+		Use:   "release RUN",
+		Short: "Put the session of a run where a person can go on with it",
+		Long: `Put the session of a run where Claude Code looks for it, and print the command by which
+a person goes on with it in a terminal. The run must not be at work: pause it first.
+What goes on there is the person's: wake watch sees it as a session.
+
+    wake pause RUN && wake release RUN
+
+` + runHelp,
+		Args:              checkArguments,
+		ValidArgsFunction: a.completeRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.releaseRun(cmd.Context(), args[0], node, config)
+		},
+	}
+	cmd.Flags().StringVar(&node, "node", "", "the `node` whose session it is")
+	cmd.Flags().StringVar(&config, "settings", "", "`folder` of settings to put it in (default: CLAUDE_CONFIG_DIR, or ~/.claude)")
+	return cmd
+}
+
+func (a fileVerbs) releaseRun(ctx context.Context, ref, node, config string) error {
+	s, err := a.openSession(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	id, err := s.FindSession(ctx, ref)
+	if err != nil {
+		return err
+	}
+	state, err := s.State(ctx, id)
+	switch {
+	case err != nil:
+		return err
+	case state.Status == wire.RunRunning && state.Imported == "":
+		return serviceError(string(wire.CodeLeaseHeld), "wake pause "+id, "run %s is at work", id)
+	}
+	log, err := a.readerOn(ctx, s.conn)
+	if err != nil {
+		return err
+	}
+	src, err := a.findSource(ctx, log, eventlog.Query{Run: id}, false)
+	if err != nil {
+		return err
+	}
+	all, err := export.Conversations(src.readEvents(ctx, wire.KindAgent))
+	if err != nil {
+		return err
+	}
+	c, err := chooseConversation(all, node)
+	if err != nil {
+		return err
+	}
+	if c.Cwd == "" || !sessionName().MatchString(c.Session) {
+		return serviceError(codeFailed, "wake export "+id+" --format claude", "run %s has no session with a folder that a person could go on with", id)
+	}
+	var named []string
+	if config != "" {
+		named = []string{config}
+	}
+	folders, err := sessions.Folders(named, os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	var content bytes.Buffer
+	var done exportSummary
+	if err := a.exportClaude(ctx, src, a.newMeter("read", "events"), &output{Writer: &content}, exportOptions{format: formatClaude, node: c.Node}, &done); err != nil {
+		return err
+	}
+	file := filepath.Join(folders[0], claude.SessionFile(c.Cwd, c.Session))
+	if err := placeSession(file, content.Bytes()); err != nil {
+		return err
+	}
+	command := fmt.Sprintf("cd %s && claude --resume %s", shellWord(c.Cwd), c.Session)
+	switch {
+	case a.json:
+		return a.printJSON(map[string]string{"runId": id, "session": c.Session, "cwd": c.Cwd, "file": file, "command": command})
+	case timeline.Line(command, maxMessage) != command:
+		return serviceError(codeFailed, "--json tells it", "the folder of the session can't be printed as it is")
+	}
+	_, err = fmt.Fprintln(a.out, command)
+	return err
+}
+
+// placeSession writes the file of a session, unless what is there goes as far. It never replaces another conversation.
+func placeSession(file string, content []byte) error {
+	there, err := os.ReadFile(file)
+	switch {
+	case err == nil && bytes.HasPrefix(there, content):
+		return nil
+	case err == nil && !bytes.HasPrefix(content, there):
+		return serviceError(codeFailed, "go on with that, or move it away", "%s has another conversation", timeline.Line(file, maxMessage))
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	temp := file + ".wake"
+	if err := os.WriteFile(temp, content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temp, file)
+}
