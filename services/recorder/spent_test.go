@@ -132,8 +132,9 @@ func spentInTable(t *testing.T, path, id string) (got spent) {
 	defer func() { _ = db.Close() }()
 	var computed float64
 	var unpriced int64
-	err := db.QueryRow(`SELECT coalesce(sum(s.tokens_in), 0), coalesce(sum(s.tokens_out), 0), coalesce(sum(s.cost_usd), 0.0), coalesce(sum(s.computed_usd), 0.0),
-		coalesce(sum(s.unpriced), 0) FROM spend s JOIN runs r ON r.id = s.run WHERE r.run = ?1`, id).Scan(&got.In, &got.Out, &got.Usd, &computed, &unpriced)
+	// The id stands in the text, since the two databases know other parameters.
+	err := db.QueryRow(fmt.Sprintf(`SELECT coalesce(sum(s.tokens_in), 0), coalesce(sum(s.tokens_out), 0), coalesce(sum(s.cost_usd), 0.0), coalesce(sum(s.computed_usd), 0.0),
+		coalesce(sum(s.unpriced), 0) FROM spend s JOIN runs r ON r.id = s.run WHERE r.run = '%s'`, id)).Scan(&got.In, &got.Out, &got.Usd, &computed, &unpriced)
 	if err != nil {
 		t.Fatal(err)
 	}
