@@ -381,11 +381,13 @@ func TestEndsWhatIsOver(t *testing.T) {
 		_, found := home.shelf.Find(label.Run, label.Node, label.Exec)
 		return !found
 	})
-	now := programs.Uptime()
-	k, err := home.shelf.Open(t.Context(), label, 0, now+time.Minute, now+2*time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	var k *keeper.Keeper
+	b.awaits("there is another one, once the folder of the first is removed", func() bool {
+		now := programs.Uptime()
+		var err error
+		k, err = home.shelf.Open(t.Context(), label, 0, now+time.Minute, now+2*time.Minute)
+		return err == nil
+	})
 	left := time.Now()
 	k.Leave()
 	b.awaits("what was left is ended", func() bool {
