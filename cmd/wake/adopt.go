@@ -94,7 +94,7 @@ func (a runVerbs) adoptRun(ctx context.Context, ref string, o adoptOptions) erro
 	if o.workspace, err = filepath.Abs(o.workspace); err != nil {
 		return err
 	}
-	if r.Overrides, err = s.overridesOf(ctx, r.RunID, found.settings(o)); err != nil {
+	if r.Overrides, err = s.overridesOf(ctx, r.RunID, found.listSettings(o)); err != nil {
 		return err
 	}
 	fork, err := s.Fork(ctx, r)
@@ -117,8 +117,8 @@ type foundSession struct {
 	holder sessions.Holder
 }
 
-// settings are those of the session, and then those that were asked for.
-func (f foundSession) settings(o adoptOptions) []string {
+// listSettings returns those of the session, and then those that were asked for.
+func (f foundSession) listSettings(o adoptOptions) []string {
 	sets := []string{"workspace=" + o.workspace}
 	if f.about.Model != "" {
 		sets = append(sets, "model="+f.about.Model)

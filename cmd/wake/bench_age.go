@@ -75,8 +75,8 @@ func newRunStarter(l *lab) (*runStarter, *nats.Subscription, error) {
 	return s, sub, err
 }
 
-// finish starts runs, at most atOnce side by side, and waits for their ends. It returns how long each took, in ms.
-func (s *runStarter) finish(ctx context.Context, runs, atOnce int) (took []float64, err error) {
+// finishRuns starts runs, at most atOnce side by side, and waits for their ends. It returns how long each took, in ms.
+func (s *runStarter) finishRuns(ctx context.Context, runs, atOnce int) (took []float64, err error) {
 	began := map[string]time.Time{}
 	for asked := 0; len(took) < runs; {
 		for ; asked < runs && len(began) < atOnce; asked++ {
@@ -114,7 +114,7 @@ func (b *benchmark) measureAges(ctx context.Context, l *lab) (rows []bench.Row, 
 	var first []float64
 	for _, age := range b.size.ages {
 		began, young := time.Now(), s.next
-		if _, err := s.finish(ctx, max(age-s.next, b.size.more), sideBySide); err != nil {
+		if _, err := s.finishRuns(ctx, max(age-s.next, b.size.more), sideBySide); err != nil {
 			return nil, err
 		}
 		rate := float64(s.next-young) / time.Since(began).Seconds()
@@ -124,7 +124,7 @@ func (b *benchmark) measureAges(ctx context.Context, l *lab) (rows []bench.Row, 
 		var cpu, alone []float64
 		for range b.size.rounds {
 			used := processorTime()
-			took, err := s.finish(ctx, b.size.more, 1)
+			took, err := s.finishRuns(ctx, b.size.more, 1)
 			if err != nil {
 				return nil, err
 			}

@@ -162,7 +162,7 @@ func servedConsole(ctx context.Context, dir string) string {
 	return at
 }
 
-// openBrowser opens an address in the browser of whoever sits here.
+// openBrowser opens an address in the browser of the user of this machine.
 func (a hostVerbs) openBrowser(ctx context.Context, at string) error {
 	program := map[string][]string{"darwin": {"open"}, "windows": {"rundll32", "url.dll,FileProtocolHandler"}}[runtime.GOOS]
 	if program == nil {

@@ -80,7 +80,7 @@ func (a hostVerbs) newWatcher(o *watchOptions) constructor {
 		return watcher.New(watcher.Config{
 			ID: "watch-" + id, Folders: folders, Since: o.since, Idle: o.idle, Progress: m.showProgress,
 			Begun: func(run string, labels map[string]string) {
-				m.erase()
+				m.eraseMeter()
 				if a.json {
 					_ = a.printJSON(map[string]any{"runId": run, "labels": labels})
 					return
@@ -118,8 +118,8 @@ func (m *watchMeter) showProgress(p watcher.Progress) {
 	_, _ = fmt.Fprintf(m.out, "\r\x1b[Khistory: %d of %d files, %d of %d MB, %.1f MB/s%s%s", p.DoneFiles, p.Files, p.DoneBytes>>20, p.Bytes>>20, rate/(1<<20), rest, end)
 }
 
-// erase removes the line, which comes again.
-func (m *watchMeter) erase() {
+// eraseMeter removes the line, which comes again.
+func (m *watchMeter) eraseMeter() {
 	if m.open {
 		m.open = false
 		_, _ = io.WriteString(m.out, "\r\x1b[K")

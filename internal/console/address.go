@@ -63,8 +63,8 @@ func (s *Console) writeAddress() error {
 	return nil
 }
 
-// listen listens on an address. Port 0 is the kept one, or the first free one.
-func listen(addr string, kept int) (net.Listener, error) {
+// listenNear listens on an address. Port 0 is the kept one, or the first free one.
+func listenNear(addr string, kept int) (net.Listener, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err

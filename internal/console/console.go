@@ -85,7 +85,7 @@ func New(c Config) (*Console, error) {
 	if !isLoopback(host) && c.Cert == "" {
 		return nil, fmt.Errorf("console: others can reach %s: it needs a certificate", c.Addr)
 	}
-	if s.listener, err = listen(c.Addr, kept.port); err != nil {
+	if s.listener, err = listenNear(c.Addr, kept.port); err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
 	if c.Cert != "" {
@@ -140,8 +140,8 @@ func (s *Console) Run(ctx context.Context) error {
 	return nil
 }
 
-// open returns the connection, which the first one who asks makes.
-func (s *Console) open(ctx context.Context) (*link, error) {
+// openLink returns the connection, which the first one who asks makes.
+func (s *Console) openLink(ctx context.Context) (*link, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.link != nil && !s.link.nc.IsClosed() {
@@ -149,7 +149,7 @@ func (s *Console) open(ctx context.Context) (*link, error) {
 	}
 	nc, err := s.c.Connect(ctx)
 	if err != nil {
-		return nil, unreachable(err)
+		return nil, unreachableError(err)
 	}
 	r, err := feed.Open(ctx, nc, feed.Options{Names: s.c.Names, Keys: s.c.Keys, Logger: s.c.Logger})
 	if err == nil {
@@ -160,10 +160,10 @@ func (s *Console) open(ctx context.Context) (*link, error) {
 		}
 	}
 	nc.Close()
-	return nil, unreachable(err)
+	return nil, unreachableError(err)
 }
 
-func unreachable(err error) error {
+func unreachableError(err error) error {
 	if e, ok := errors.AsType[*wire.APIError](err); ok {
 		return e
 	}
@@ -172,7 +172,7 @@ func unreachable(err error) error {
 
 // call asks a verb of wake.api.
 func call[A any](ctx context.Context, s *Console, verb string, q any) (A, error) {
-	l, err := s.open(ctx)
+	l, err := s.openLink(ctx)
 	if err != nil {
 		var none A
 		return none, err

@@ -56,15 +56,15 @@ func newWorld(t *testing.T) *world {
 		Addr: "127.0.0.1:0", File: filepath.Join(t.TempDir(), "console-url"), Names: subjects.Default, By: "tester", Logger: logtest.Logger(t),
 		Connect: func(context.Context) (*nats.Conn, error) { return nats.Connect("", nats.InProcessServer(server)) },
 	}
-	w.serve()
+	w.serveConsole()
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	w.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return w
 }
 
-// serve starts a console, until the returned function is called.
-func (w *world) serve() (stop func()) {
+// serveConsole starts a console, until the returned function is called.
+func (w *world) serveConsole() (stop func()) {
 	w.t.Helper()
 	var err error
 	if w.console, err = console.New(w.config); err != nil {
@@ -326,7 +326,7 @@ func (w *world) events(path, after string, n int) (ids []string) {
 // A reader that comes again, also after the console was away, has neither gap nor double.
 func TestEvents(t *testing.T) {
 	w := newWorld(t)
-	stop := w.serve()
+	stop := w.serveConsole()
 	flow, _ := w.write("r", "hello")
 	w.get("/runs/r", "hello")
 	all := w.events("runs/r/events", "", 10)
@@ -335,7 +335,7 @@ func TestEvents(t *testing.T) {
 		if cut == 4 {
 			address := w.console.Address()
 			stop()
-			stop = w.serve()
+			stop = w.serveConsole()
 			if w.console.Address() != address {
 				t.Fatalf("the console is at %s now, it was at %s", w.console.Address(), address)
 			}

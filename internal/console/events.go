@@ -77,7 +77,7 @@ func positionOf(text string) (uint64, error) {
 
 // findRun returns the run that the path names.
 func (s *Console) findRun(r *http.Request) (*link, string, error) {
-	l, err := s.open(r.Context())
+	l, err := s.openLink(r.Context())
 	if err != nil {
 		return nil, "", err
 	}

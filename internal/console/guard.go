@@ -81,7 +81,7 @@ func (s *Console) identify(r *http.Request) *user {
 	return nil
 }
 
-// allow lets pass who has a role. Others get the page on which they sign in.
+// allow lets users of the role pass. Others get the page on which they sign in.
 func (s *Console) allow(least role, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		u := s.identify(r)

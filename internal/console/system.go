@@ -17,7 +17,7 @@ type system struct {
 }
 
 func (s *Console) showSystem(w http.ResponseWriter, r *http.Request) {
-	l, err := s.open(r.Context())
+	l, err := s.openLink(r.Context())
 	if err != nil {
 		s.showError(w, r, err)
 		return

@@ -19,7 +19,7 @@ const (
 	operator role = "operator" // and gives commands
 )
 
-// user is somebody who may see the pages.
+// user is one of the persons or programs that have a token of the console.
 type user struct {
 	name  string
 	role  role
@@ -29,7 +29,7 @@ type user struct {
 // minToken is how long a token in a file of users has to be.
 const minToken = 16
 
-// findUsers makes the users: those of the file, or an operator and a viewer, whose tokens follow
+// findUsers returns the users: those of the file, or an operator and a viewer, whose tokens follow
 // from one that is kept.
 func (s *Console) findUsers(kept keptAddress) (err error) {
 	if s.c.Users != "" {
