@@ -429,8 +429,14 @@ func (k *Keeper) Leave() {
 }
 
 // Quit ends all programs, after the grace by force, and the keeper, and waits until they
-// are gone. Their journals stay.
+// are gone. Their journals stay. A keeper that doesn't obey within 5 s after the grace, since somebody
+// has stopped its process, is killed; its fence ends the programs.
 func (k *Keeper) Quit(grace time.Duration) error {
+	process, err := unix.PidfdOpen(k.pid, 0) // before it can end, so that its number isn't another's
+	if err == nil {
+		defer func() { _ = unix.Close(process) }()
+	}
+	ended := err != nil // or no process that this one sees
 	if err := k.sendJSON(msgQuit, end{Grace: grace}); err != nil {
 		select {
 		case <-k.gone:
@@ -438,25 +444,22 @@ func (k *Keeper) Quit(grace time.Duration) error {
 			return err
 		}
 	}
-	<-k.gone
-	if !k.left.Load() {
-		k.awaitExit()
+	select {
+	case <-k.gone:
+	case <-time.After(grace + exitWait):
+		if !ended {
+			_ = unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0) // it may have ended just now
+		}
+		<-k.gone
+	}
+	if !ended && !k.left.Load() {
+		endsWithin(process, exitWait)
 	}
 	return nil
 }
 
-// exitWait bounds how long the process of a keeper may take to end.
+// exitWait bounds how long the process of a keeper may take to obey, and to end.
 const exitWait = 5 * time.Second
-
-// awaitExit waits until the keeper's process has ended, whoever has started it.
-func (k *Keeper) awaitExit() {
-	fd, err := unix.PidfdOpen(k.pid, 0)
-	if err != nil {
-		return // it has, or is no process
-	}
-	defer func() { _ = unix.Close(fd) }()
-	endsWithin(fd, exitWait)
-}
 
 // newKey returns a key for journals.
 func newKey() []byte {

@@ -647,6 +647,24 @@ func TestTail(t *testing.T) {
 	}
 }
 
+// TestQuitStopped shows that a keeper that somebody has stopped doesn't hold up who ends it, and that its programs
+// end with it.
+func TestQuitStopped(t *testing.T) {
+	each(t, func(t *testing.T, fence keeper.Fence) {
+		b := open(t, fence)
+		b.tree()
+		if err := syscall.Kill(b.keeper.Pid(), syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.keeper.Quit(0); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"direct", "session", "daemon"} {
+			b.until(name+" has ended", func() bool { return b.rests(name) })
+		}
+	})
+}
+
 // TestForget shows that the journal of a program that has ended goes when nobody needs it, and its name is free for whoever
 // attaches next; that of one at work stays.
 func TestForget(t *testing.T) {
