@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder"
 	"code.wake.dev/wake/services/recorder/internal/table"
@@ -461,5 +462,30 @@ func TestAnchor(t *testing.T) {
 	short.store(gone, 100)
 	if v := verified(gone, ""); len(v.Damages) == 0 {
 		t.Error("the last event is missing, and nothing is found")
+	}
+}
+
+// TestVerifyRoundsSums shows that sums of costs may have been added in other batches than verify adds them in: the last bit
+// depends on that.
+func TestVerifyRoundsSums(t *testing.T) {
+	for name, source := range map[string]string{"told": "", "computed": wire.PricesOptions} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "recorder.db")
+			p := newTape(t)
+			exec := p.start("r1", "coder", nil)
+			for i, usd := range []float64{0.1, 0.2, 0.3} { // 0.1 + (0.2 + 0.3) isn't (0.1 + 0.2) + 0.3
+				p.add("r1", "coder", exec, &wire.Usage{MessageID: fmt.Sprint(i), Model: "opus", InputTokens: 1, CostUsd: &usd, CostSource: source})
+			}
+			s := openAt(t, path)
+			for _, part := range [][]eventlog.Entry{p.entries[:len(p.entries)-2], p.entries[len(p.entries)-2:]} {
+				if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: part}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			closed(t, s)
+			if v := verified(t, path, "r1"); len(v.Damages) > 0 {
+				t.Error(v.Damages)
+			}
+		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -224,7 +225,7 @@ func TestClaudeKeeperLate(t *testing.T) {
 		s.started("coder-2")
 		s.Kill(s.r.Proc)
 		s.Until("the call ends", 10*time.Second, func() bool { return len(s.lines()) > 3 }) // before the keeper freezes it
-		<-time.After(200 * time.Millisecond)                                                // the agent says so
+		s.Until("the agent has noted its result", 10*time.Second, func() bool { return s.isNoted("did coder-2") })
 		s.noKeeper()
 		s.back(0)
 		s.Reach("wild", time.Minute, wire.RunComplete)
@@ -238,6 +239,22 @@ func TestClaudeKeeperLate(t *testing.T) {
 			s.Errorf("the model was told of a call that had its result: %q", told)
 		}
 	})
+}
+
+// isNoted reports whether a session file of the agents has the result of a call, which the CLI writes some time after it.
+func (s site) isNoted(result string) bool {
+	files, err := filepath.Glob(filepath.Join(s.Dir, "home", ".claude", "projects", "*", "*.jsonl"))
+	s.Must(err)
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		s.Must(err)
+		for line := range strings.Lines(string(b)) {
+			if strings.Contains(line, "tool_result") && strings.Contains(line, result) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // noKeeper kills the keeper, and waits for the end of what it held.

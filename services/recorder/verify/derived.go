@@ -171,7 +171,7 @@ type derivation struct {
 	table  string
 	query  string   // for the rows of the run whose name is ?1, with what tells rows apart first and ordered by that
 	keys   int      // columns that do
-	rough  string   // a column of sums that databases may round differently; "": none
+	rough  []string // columns of sums: the order in which they were added, batch by batch, may have rounded them differently
 	fields []string // columns that may be large fields
 }
 
@@ -185,7 +185,7 @@ func derivations(tables table.Tables) (list []derivation) {
 		d.query, d.keys = t.Compared()
 		for _, c := range t.Columns {
 			if c.Sum {
-				d.rough = c.Name
+				d.rough = append(d.rough, c.Name)
 			}
 			if c.Field {
 				d.fields = append(d.fields, c.Name)
@@ -359,7 +359,7 @@ func (r *tableRow) reportDifferences(want *tableRow, d derivation, report func(c
 		if compareValues(r.values[i], want.values[i]) == 0 {
 			continue
 		}
-		if column == d.rough && isNear(r.values[i], want.values[i]) {
+		if slices.Contains(d.rough, column) && isNear(r.values[i], want.values[i]) {
 			continue
 		}
 		if text, ok := r.values[i].(string); ok && slices.Contains(d.fields, column) && wasMissing(text) {
