@@ -144,6 +144,12 @@ func (a fileVerbs) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader,
 	}
 	var r ingest.Result
 	q := wire.IngestRequest{Format: string(o.Format), Run: o.RunID, Node: o.NodeID, Labels: o.Labels}
+	if verdict != nil {
+		var err error
+		if q.Compared, err = wire.Marshal(verdict); err != nil {
+			return err
+		}
+	}
 	err := inlet.Send(ctx, nc, a.names, q, in, &r)
 	switch {
 	case err != nil && ctx.Err() != nil:

@@ -62,6 +62,7 @@ func printStatus(w io.Writer, s wire.StatusResponse) error {
 		{"context", percentText(s.ContextPct)},
 		{"tools", callsText(s.ToolsUsed, s.ToolErrors)},
 		{"session", s.SessionID},
+		{"feeds", s.Feeds},
 		{"last", joinTexts(s.LastActivity, s.LastActivityAge)},
 		{"alerts", joinTexts(numberText(s.Alerts), s.LastAlert)},
 		{"position", fmt.Sprint(s.Position.Seq)},

@@ -4,9 +4,13 @@ package completeness
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
+
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // The words of a verdict.
@@ -38,15 +42,21 @@ type Item struct {
 	Kind string `json:"kind"` // message, call or result
 	ID   string `json:"id"`
 	Tool string `json:"tool,omitempty"`
-	Line int    `json:"line"` // of the feed that has it
+	Line int    `json:"line,omitempty"` // of the file that has it
+	// Position is where the log has it, if that is the feed.
+	Position uint64 `json:"position,omitempty"`
 }
 
 // String is the item in words.
 func (i Item) String() string {
+	text := i.Kind + " " + i.ID
 	if i.Tool != "" {
-		return fmt.Sprintf("%s %s (%s), line %d", i.Kind, i.ID, i.Tool, i.Line)
+		text += " (" + i.Tool + ")"
 	}
-	return fmt.Sprintf("%s %s, line %d", i.Kind, i.ID, i.Line)
+	if i.Position != 0 {
+		return fmt.Sprintf("%s, position %d", text, i.Position)
+	}
+	return fmt.Sprintf("%s, line %d", text, i.Line)
 }
 
 // String is the verdict in words.
@@ -129,6 +139,30 @@ func Read(lines iter.Seq2[[]byte, error]) Feed {
 	return f
 }
 
+// NewFeed returns the feed of a session of which the log is to tell, see [Feed.AddEvent].
+func NewFeed(session string) *Feed { return &Feed{session: session, known: map[Item]bool{}} }
+
+// AddEvent adds what the log tells at a position, if it is of the feed's session and not of a sub-agent.
+func (f *Feed) AddEvent(e *wire.Event, pos uint64) {
+	if e.SessionID != f.session || e.Parent != "" {
+		return
+	}
+	call := func(tool string) { f.add(Item{Kind: "call", ID: e.CallID, Tool: tool, Position: pos}) }
+	switch p := e.Payload.(type) {
+	case *wire.Usage:
+		if p.Model != synthetic {
+			f.add(Item{Kind: "message", ID: p.MessageID, Position: pos})
+		}
+	case *wire.ToolIntent:
+		call(p.ToolName)
+	case *wire.AgentTool:
+		call(p.ToolName)
+		f.add(Item{Kind: "result", ID: e.CallID, Position: pos})
+	case *wire.AgentComplete:
+		f.ended = true
+	}
+}
+
 func (f *Feed) add(i Item) {
 	key := Item{Kind: i.Kind, ID: i.ID}
 	if i.ID != "" && !f.known[key] {
@@ -138,6 +172,48 @@ func (f *Feed) add(i Item) {
 }
 
 func (f *Feed) has(i Item) bool { return f.known[Item{Kind: i.Kind, ID: i.ID}] }
+
+// Check fails for a verdict that [Compare] can't have given.
+func (v Verdict) Check() error {
+	switch v.Verdict {
+	case Complete, StreamShort, TranscriptShort, BothShort, Unknown:
+	default:
+		return fmt.Errorf("%q is no verdict", v.Verdict)
+	}
+	if v.Shared < 0 || v.StreamShort < 0 || v.TranscriptShort < 0 || len(v.StreamLacks) > MaxEvidence || len(v.TranscriptLacks) > MaxEvidence {
+		return errors.New("its counts are none")
+	}
+	return nil
+}
+
+// ranks are the verdicts, the better ones first.
+var ranks = []string{"", Complete, Unknown, TranscriptShort, StreamShort, BothShort} //nolint:gochecknoglobals // a table
+
+// Worse returns the worse one of two verdicts, of which "" is none yet.
+func Worse(a, b string) string {
+	if slices.Index(ranks, b) > slices.Index(ranks, a) {
+		return b
+	}
+	return a
+}
+
+// Short are the verdicts that say that one of the feeds lacks something.
+var Short = []string{TranscriptShort, StreamShort, BothShort} //nolint:gochecknoglobals // a table
+
+// Event is the verdict as the log has it.
+func (v Verdict) Event() *wire.SessionCompared {
+	return &wire.SessionCompared{
+		Verdict: v.Verdict, Reason: v.Reason, Shared: v.Shared, StreamShort: v.StreamShort, TranscriptShort: v.TranscriptShort,
+		StreamLacks: itemTexts(v.StreamLacks), TranscriptLacks: itemTexts(v.TranscriptLacks),
+	}
+}
+
+func itemTexts(items []Item) (texts []string) {
+	for _, i := range items {
+		texts = append(texts, strings.ToValidUTF8(i.String(), "?"))
+	}
+	return texts
+}
 
 // Compare says whether a stream and the session file of the same session tell the same. A session goes on over
 // several processes, so what the file has before the stream begins is no loss; nor is what it has behind a stream

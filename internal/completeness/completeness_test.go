@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"code.wake.dev/wake/internal/completeness"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // A session in both feeds: a message with two calls, their results, and a last message.
@@ -75,5 +76,48 @@ func TestCompare(t *testing.T) {
 	v := completeness.Compare(feed(without(streamed, 3)), feed(kept()))
 	if len(v.StreamLacks) != 1 || v.StreamLacks[0].String() != "call t2 (Grep), line 4" {
 		t.Errorf("evidence %v", v.StreamLacks)
+	}
+}
+
+// TestLogAgainstTranscript compares what the log tells of a session with its file.
+func TestLogAgainstTranscript(t *testing.T) {
+	told := func(session string, calls ...string) completeness.Feed {
+		f := completeness.NewFeed(session)
+		f.AddEvent(&wire.Event{SessionID: "other", CallID: "t8", Payload: &wire.ToolIntent{ToolName: "Bash"}}, 1)
+		f.AddEvent(&wire.Event{SessionID: session, Parent: "t1", CallID: "t9", Payload: &wire.AgentTool{ToolName: "Read"}}, 2)
+		for i, id := range calls {
+			f.AddEvent(&wire.Event{SessionID: session, CallID: id, Payload: &wire.ToolIntent{ToolName: "Bash"}}, uint64(10+i))
+			f.AddEvent(&wire.Event{SessionID: session, CallID: id, Payload: &wire.AgentTool{ToolName: "Bash"}}, uint64(20+i))
+		}
+		for i, id := range []string{"m1", "m2"} {
+			f.AddEvent(&wire.Event{SessionID: session, Payload: &wire.Usage{MessageID: id}}, uint64(30+i))
+		}
+		f.AddEvent(&wire.Event{SessionID: session, Payload: &wire.AgentComplete{}}, 40)
+		return *f
+	}
+	for name, test := range map[string]struct {
+		log, transcript completeness.Feed
+		want            string
+	}{
+		"the same":                     {told("s", "t1", "t2"), feed(kept()), "complete: "},
+		"a call that the log lacks":    {told("s", "t1"), feed(kept()), "stream short: call t2 (Grep), line 4, result t2, line 6"},
+		"a call that only the log has": {told("s", "t1", "t2", "t3"), feed(kept()), "transcript short: call t3 (Bash), position 12, result t3, position 22"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := completeness.Compare(test.log, test.transcript).Event()
+			if got := p.Verdict + ": " + strings.Join(slices.Concat(p.StreamLacks, p.TranscriptLacks), ", "); got != test.want {
+				t.Errorf("%q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestWorse(t *testing.T) {
+	verdict := ""
+	for _, v := range []string{"complete", "can't tell", "complete", "stream short", "transcript short"} {
+		verdict = completeness.Worse(verdict, v)
+	}
+	if verdict != completeness.StreamShort {
+		t.Errorf("the worst is %q", verdict)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
@@ -41,6 +42,8 @@ type Options struct {
 	Labels map[string]string
 	Blocks agent.Blocks
 	Runner string // who writes; required
+	// Compared is what the comparison with the other feed of the session has shown; nil: there was none.
+	Compared *completeness.Verdict
 	// Progress is called now and then with what has been read. It may be nil.
 	Progress func(Result)
 }
@@ -275,6 +278,13 @@ func (i *ingestion) endRun(ctx context.Context, outcome *agent.Outcome, readErr 
 	}
 	if p, ok := last.Payload.(*wire.NodeError); ok {
 		status, i.result.Failed, i.result.Error = wire.FlowStatusFailed, true, p.Error
+	}
+	if v := i.options.Compared; v != nil {
+		compared := &wire.Event{Timestamp: at, ExecID: i.exec, SessionID: outcome.SessionID, Payload: v.Event()}
+		if err := i.worker.Enqueue(ctx, compared); err != nil {
+			return err
+		}
+		i.result.Events++
 	}
 	if _, err := i.worker.Append(ctx, last); err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/export"
 	"code.wake.dev/wake/internal/ingest"
@@ -108,6 +109,9 @@ func badRequest(format string, args ...any) *wire.APIError {
 }
 
 func checkRequest(q wire.IngestRequest) error {
+	if _, err := verdictOf(q); err != nil {
+		return badRequest("compared: %v", err)
+	}
 	switch f := ingest.Format(q.Format); f {
 	case ingest.StreamJSON, ingest.Transcript:
 		if err := cmp.Or(subjects.CheckID(q.Run), subjects.CheckID(q.Node)); err != nil {
@@ -121,6 +125,18 @@ func checkRequest(q wire.IngestRequest) error {
 		return badRequest("format %q is unknown", q.Format)
 	}
 	return nil
+}
+
+// verdictOf returns what the comparison of the input with another feed has shown, nil if it wasn't compared.
+func verdictOf(q wire.IngestRequest) (*completeness.Verdict, error) {
+	if q.Compared == nil {
+		return nil, nil
+	}
+	v := new(completeness.Verdict)
+	if err := wire.Unmarshal(q.Compared, v); err != nil {
+		return nil, err
+	}
+	return v, v.Check()
 }
 
 func (s *Server) beginInput(ctx context.Context, q wire.IngestRequest, _ api.Form) (wire.IngestResponse, error) {
@@ -289,7 +305,13 @@ func (in *input) makeRuns(ctx context.Context, writer string) (any, *wire.APIErr
 		result, err := restoreExport(ctx, log, r)
 		return result, in.explainError(err)
 	default:
-		result, err := ingest.Run(ctx, log, r, ingest.Options{RunID: q.Run, NodeID: q.Node, Format: f, Labels: q.Labels, Runner: writer})
+		verdict, err := verdictOf(q)
+		if err != nil {
+			return nil, in.explainError(err)
+		}
+		result, err := ingest.Run(ctx, log, r, ingest.Options{
+			RunID: q.Run, NodeID: q.Node, Format: f, Labels: q.Labels, Runner: writer, Compared: verdict,
+		})
 		return result, in.explainError(err)
 	}
 }

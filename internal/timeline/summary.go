@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -104,6 +105,8 @@ func detailText(e *wire.Event) string {
 		return fmt.Sprintf("%d files, %d bytes", p.Files, p.Bytes)
 	case *wire.TranscriptRead:
 		return joinNonEmpty(", ", fmt.Sprintf("%s to %d", p.File, p.Offset), formatCount(int64(len(p.Removed)), "line", "removed"))
+	case *wire.SessionCompared:
+		return joinNonEmpty(": ", p.Verdict, joinNonEmpty("; ", append([]string{p.Reason}, slices.Concat(p.StreamLacks, p.TranscriptLacks)...)...))
 	case *wire.BreakpointChanged:
 		return p.Previous + " → " + p.Current
 	case *wire.HookFired:

@@ -282,6 +282,9 @@ type IngestRequest struct {
 	Labels map[string]string `json:"labels,omitempty"` // of the run
 	Strict bool              `json:"strict,omitempty"` // of kahn: the first line that isn't in order ends it
 	More   bool              `json:"more,omitempty"`   // of kahn: more lines will come another time
+	// Compared is what the comparison of a stream with its session file has shown: a verdict as `wake ingest --transcript --json`
+	// prints it. It becomes the run's session:compared.
+	Compared Raw `json:"compared,omitempty"`
 }
 
 // IngestResponse says where the pieces of the input go.
@@ -380,6 +383,7 @@ type StatusResponse struct {
 	Result   FlowStatus        `json:"result,omitempty"`
 	Labels   map[string]string `json:"labels,omitempty"`
 	By       string            `json:"startedBy,omitempty"` // see [FlowStart.By]
+	Feeds    string            `json:"feeds,omitempty"`     // see [RunInfo.Feeds]
 	Position Position          `json:"position"`            // of the run's last recorded event
 	Agents   []AgentStatus     `json:"agents"`
 	Omitted  int               `json:"omitted,omitempty"` // agents that didn't fit into the answer; ask for them by node
@@ -480,6 +484,7 @@ type RunsRequest struct {
 
 	MinCostUsd float64 `json:"minCostUsd,omitempty"` // that cost at least this
 	Deleted    bool    `json:"deleted,omitempty"`    // those that were deleted, instead of those that weren't
+	Incomplete bool    `json:"incomplete,omitempty"` // of whose sessions a feed lacks something, see [RunInfo.Feeds]
 
 	Limit  int    `json:"limit,omitempty"`  // default 50, at most 1000
 	Cursor string `json:"cursor,omitempty"` // of the page before
@@ -496,6 +501,7 @@ type RunInfo struct {
 	Labels       map[string]string `json:"labels,omitempty"`
 	ParentRun    string            `json:"parentRun,omitempty"`
 	Imported     string            `json:"imported,omitempty"`  // see [FlowStart.Imported]
+	Feeds        string            `json:"feeds,omitempty"`     // the worst verdict on its sessions, see [SessionCompared.Verdict]; "": none was compared
 	StartedAt    int64             `json:"startedAt,omitempty"` // Unix ms
 	EndedAt      int64             `json:"endedAt,omitempty"`   // Unix ms
 	LastActivity string            `json:"lastActivity,omitempty"`

@@ -331,6 +331,18 @@ type TranscriptRead struct {
 	Omitted  int      // lines that aren't told, since they repeat requests to the model's API
 }
 
+// SessionCompared says whether the two feeds of an agent's session tell the same: what the agent printed, of which the log is made, and the
+// session file that it keeps itself. Of what only one of them has (messages, calls, results) the first are listed.
+type SessionCompared struct {
+	Verdict         string   // complete, stream short, transcript short, both short or can't tell
+	Reason          string   // why it can't be told
+	Shared          int      // messages, calls and results that both have
+	StreamShort     int      // how many the stream lacks
+	TranscriptShort int      // how many the session file lacks
+	StreamLacks     []string // the first of them: kind, id, and where the other feed has it
+	TranscriptLacks []string // likewise
+}
+
 // BreakpointChanged is a step of the agent's execution state machine.
 type BreakpointChanged struct {
 	Previous string
@@ -392,6 +404,7 @@ func (*TodoChanged) Type() Type        { return TypeTodoChanged }
 func (*FileChanged) Type() Type        { return TypeFileChanged }
 func (*WorkspaceSnapshot) Type() Type  { return TypeWorkspaceSnapshot }
 func (*TranscriptRead) Type() Type     { return TypeTranscriptRead }
+func (*SessionCompared) Type() Type    { return TypeSessionCompared }
 func (*BreakpointChanged) Type() Type  { return TypeBreakpointChanged }
 func (*Compaction) Type() Type         { return TypeCompaction }
 func (*HookFired) Type() Type          { return TypeHookFired }
@@ -617,6 +630,16 @@ func (p *TranscriptRead) visitFields(f *fields) {
 	f.strs("lines", &p.Lines, optional)
 	f.strs("removed", &p.Removed, optional)
 	f.int("omitted", &p.Omitted, optional)
+}
+
+func (p *SessionCompared) visitFields(f *fields) {
+	f.str("verdict", &p.Verdict, nonEmpty)
+	f.str("reason", &p.Reason, optional)
+	f.int("shared", &p.Shared, optional)
+	f.int("streamShort", &p.StreamShort, optional)
+	f.int("transcriptShort", &p.TranscriptShort, optional)
+	f.strs("streamLacks", &p.StreamLacks, optional)
+	f.strs("transcriptLacks", &p.TranscriptLacks, optional)
 }
 
 func (p *BreakpointChanged) visitFields(f *fields) {

@@ -58,6 +58,7 @@ const (
 	TypeCCMessage          Type = "cc_message"
 	TypeTodoChanged        Type = "todo:changed"
 	TypeFileChanged        Type = "file_changed"
+	TypeSessionCompared    Type = "session:compared"
 	TypeBreakpointChanged  Type = "breakpoint_changed"
 	TypeWorkspaceSnapshot  Type = "workspace:snapshot"
 	TypeTranscriptRead     Type = "transcript:read"
@@ -191,6 +192,7 @@ var payloads = map[Type]func() Payload{ //nolint:gochecknoglobals // constant
 	TypeFileChanged:        func() Payload { return new(FileChanged) },
 	TypeWorkspaceSnapshot:  func() Payload { return new(WorkspaceSnapshot) },
 	TypeTranscriptRead:     func() Payload { return new(TranscriptRead) },
+	TypeSessionCompared:    func() Payload { return new(SessionCompared) },
 	TypeBreakpointChanged:  func() Payload { return new(BreakpointChanged) },
 	TypeCompaction:         func() Payload { return new(Compaction) },
 	TypeHookFired:          func() Payload { return new(HookFired) },

@@ -21,6 +21,7 @@ func TestColumnsOfRuns(t *testing.T) {
 		p.add("r4", wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
 		p.add("r4", wire.RunNode, "", &wire.FlowStart{FlowName: "f", Definition: wire.Null, DefinitionHash: "h", ParentRun: "r1", Imported: "elsewhere"})
 		p.add("r4", wire.RunNode, "", &wire.FlowComplete{FlowName: "f", Status: wire.FlowStatusFailed, Error: "it failed"})
+		p.add("r2", "judge", "judge#1", &wire.SessionCompared{Verdict: "complete"})
 		p.add("r2", "judge", "judge#1", &wire.Usage{MessageID: "computed", InputTokens: 1, CostUsd: new(0.5), CostSource: wire.PricesOptions})
 		p.seqs["r2/"+wire.RunNode]++ // one is missing
 		p.add("r2", wire.RunNode, "", &wire.FlowAborted{Reason: "enough"})

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -39,13 +40,20 @@ func TestClaudeStorm(t *testing.T) {
 			s.Errorf("ended badly:\n%s", strings.Join(failures, "\n"))
 		}
 		s.agree("wild")
+		compared := ""
 		for _, x := range a.Entries {
-			switch x.E.Payload.(type) {
+			switch p := x.E.Payload.(type) {
 			case *wire.AgentResumed, *wire.ToolSealed:
 				if x.E.NodeID == "coder" {
 					s.Errorf("an agent that is held by a keeper was disturbed: %s", x)
 				}
+			case *wire.SessionCompared:
+				s.Logf("log and session file: %+v", *p)
+				compared = p.Verdict
 			}
+		}
+		if compared != completeness.Complete {
+			s.Errorf("log and session file: %q", compared)
 		}
 		if s.Logged(s.r.Proc, "session file not kept") {
 			s.Errorf("the session's file isn't kept by the runner that is back")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
@@ -85,6 +86,8 @@ func (n *nodeRow) countEvent(r *runRow, e *wire.Event) {
 		if p.Error != "" && !p.Denied {
 			n.ToolErrors++
 		}
+	case *wire.SessionCompared:
+		r.Feeds = completeness.Worse(r.Feeds, p.Verdict)
 	case *wire.Compaction:
 		if p.PostTokens > 0 {
 			n.ContextTokens = p.PostTokens

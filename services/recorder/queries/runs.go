@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
@@ -89,6 +90,13 @@ func runsFilter(q wire.RunsRequest, now time.Time) (where string, args database.
 	if q.Error != "" {
 		terms = append(terms, "id IN (SELECT run FROM lines WHERE type = 'error' AND hidden = 0 AND lower(text) LIKE "+args.Add(likePattern(q.Error))+" ESCAPE '!')")
 	}
+	if q.Incomplete {
+		var short []any
+		for _, verdict := range completeness.Short {
+			short = append(short, verdict)
+		}
+		terms = append(terms, "feeds IN ("+args.List(short...)+")")
+	}
 	if q.Cursor != "" {
 		before, err := strconv.ParseInt(q.Cursor, 10, 64)
 		if err != nil {
@@ -157,6 +165,7 @@ func scanRun(rows *sql.Rows) (i wire.RunInfo, first uint64, size int, err error)
 		return i, 0, 0, err
 	}
 	i.RunID, i.FlowName, i.Status, i.Result = r.Run, r.Flow, wire.RunStatus(r.Status), wire.FlowStatus(r.Result)
+	i.Feeds = r.Feeds
 	i.Reason, i.Error, i.ParentRun, i.Imported = briefText(r.Reason), briefText(r.Error), r.Parent, r.Imported
 	i.StartedAt, i.EndedAt, i.LastActivity, i.LastActiveAt = r.StartedAt, r.EndedAt, r.Activity, r.LastAt
 	i.CostBasis = ledger.Basis(r.CostUsd, r.ComputedUsd, r.Unpriced)

@@ -99,6 +99,7 @@ type figure struct {
 	run        string
 	position   wire.Position
 	activity   string
+	feeds      string
 	activityAt int64
 	state      *wire.State
 	nodes      []*table.Node // in the order of their ids
@@ -107,8 +108,8 @@ type figure struct {
 // figureOf reads a run from the store.
 func figureOf(ctx context.Context, tx *archive.Tx, t request.Target, load stateLoader) (figure, error) {
 	f := figure{run: t.Run}
-	row := tx.Row(ctx, `SELECT activity, activity_at, CASE WHEN last_pos < derived THEN last_pos ELSE derived END, incarnation FROM runs, streams WHERE runs.id = ?1`, t.ID)
-	err := row.Scan(&f.activity, &f.activityAt, &f.position.Seq, &f.position.Incarnation)
+	row := tx.Row(ctx, `SELECT activity, activity_at, feeds, CASE WHEN last_pos < derived THEN last_pos ELSE derived END, incarnation FROM runs, streams WHERE runs.id = ?1`, t.ID)
+	err := row.Scan(&f.activity, &f.activityAt, &f.feeds, &f.position.Seq, &f.position.Incarnation)
 	if err != nil {
 		return f, err
 	}
@@ -123,7 +124,7 @@ func figureOf(ctx context.Context, tx *archive.Tx, t request.Target, load stateL
 func (f *figure) statusOf(node string, now int64) wire.StatusResponse {
 	r := wire.StatusResponse{
 		RunID: f.run, FlowName: f.state.FlowName, Status: f.state.Status, Result: f.state.Result, Labels: maps.Clone(f.state.Labels),
-		By:       f.state.StartedBy,
+		By: f.state.StartedBy, Feeds: f.feeds,
 		Position: f.position, Agents: []wire.AgentStatus{},
 	}
 	r.LastActivity = f.activity

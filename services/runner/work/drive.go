@@ -139,10 +139,14 @@ func (d *drive) concludeSession(ctx context.Context, forced bool, last []*wire.E
 	case err != nil: // a lost agent too: what it had said is on record
 		return last, err
 	}
-	if failed := d.outcome.Error(); failed != nil {
-		if d.lenient && failed.ErrorType == wire.ErrorSessionNotFound {
-			return last, errSessionNotFound
-		}
+	failed := d.outcome.Error()
+	if failed != nil && d.lenient && failed.ErrorType == wire.ErrorSessionNotFound {
+		return last, errSessionNotFound
+	}
+	if compared := d.compareSession(ctx, last); compared != nil {
+		last = append(last, compared)
+	}
+	if failed != nil {
 		d.exec.cfg.AgentFailures.WithLabelValues(d.start.Provider).Inc()
 		return last, &failure{message: failed.Message, kind: failed.ErrorType}
 	}

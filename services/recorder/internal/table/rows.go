@@ -49,6 +49,8 @@ type Run struct {
 
 	ComputedUsd float64 `db:"computed_usd" note:"of cost_usd, by prices; the rest was told by agents"`
 	Unpriced    int64   `db:"unpriced" note:"model calls of which nobody knows what they cost"`
+
+	Feeds string `db:"feeds" note:"whether what agents printed and their session files tell the same: the verdict on the session of which most is missing"`
 }
 
 // Node is a node of a run.
