@@ -62,7 +62,7 @@ func (b *benchmark) activeRuns(ctx context.Context, l *lab) (rows []bench.Row, e
 	idle := &idleAgents{started: make(chan struct{}, most)}
 	r, err := runner.New(runner.Config{
 		ID: "bench", MaxAgents: most, Workspaces: filepath.Join(l.dir, "workspaces"),
-		Providers: map[string]agent.Provider{"claude": idle}, DrainTimeout: time.Second,
+		Providers: map[string]agent.Provider{"claude": idle}, DrainTimeout: time.Second, KeepFolders: true,
 	}, l.log, b.app.log)
 	if err != nil {
 		return nil, err

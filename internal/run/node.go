@@ -140,6 +140,9 @@ func (f *fold) nodeStart(p *wire.NodeStart) error {
 		n.Attempt, n.Iteration = p.Attempt, p.Iteration
 	}
 	f.beginExecution(id, n)
+	if p.EmptyFolder && f.s.Folder == nil {
+		f.s.Folder = &wire.FolderSnapshot{Position: f.pos.Seq, Node: id}
+	}
 	return nil
 }
 

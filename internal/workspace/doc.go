@@ -4,7 +4,7 @@
 // A snapshot is a tree of folders, each a list of entries; files and lists are cut into chunks, named by their SHA-256, and
 // collected in packs, compressed and sealed, each one message of an object store of its own. A pack belongs to the run that
 // wrote it and is named by its content; what a snapshot doesn't change it refers to where it is, also in packs of ancestors.
-// A snapshot is named by the pack of its manifest, which is written last: two of the same folder have the same name.
+// A snapshot is named by the pack that ends in its manifest, which is written last: one of few changes is one message.
 //
 // Folders are hostile: agents write them. A folder is read through descriptors, link by link, so that nothing outside of it is
 // ever read; it is restored into a new folder beside the place, with exclusive creation, and renamed when it is whole.
@@ -29,9 +29,9 @@ func (l Limits) withDefaults() Limits {
 
 // Snapshot says what a snapshot holds.
 type Snapshot struct {
-	ID       string
-	Files    int   // files and links
-	Bytes    int64 // of the files
+	ID       string // empty: there is nothing in the folder
+	Files    int    // files and links
+	Bytes    int64  // of the files
 	LeftOut  []LeftOut
 	Omitted  int  // left out beyond those that are listed
 	Unstable bool // files changed whenever they were read

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -31,7 +32,7 @@ func (d digest) String() string { return hex.EncodeToString(d[:]) }
 // chunk is a part of a file or of a list of entries, and where it is.
 type chunk struct {
 	Sum  digest `json:"s"`
-	Pack string `json:"p,omitempty"` // empty in a list: the pack that the list is in
+	Pack string `json:"p,omitempty"` // empty in a list or a manifest: the pack that this is in
 	At   int    `json:"a"`           // in the unpacked pack
 	Size int    `json:"n"`
 }
@@ -67,6 +68,12 @@ type manifest struct {
 
 const manifestVersion = 1
 
+// pack returns what a manifest is in a pack: the end of it, with its length.
+func (m manifest) pack() ([]byte, error) {
+	text, err := json.Marshal(m)
+	return binary.BigEndian.AppendUint32(text, uint32(len(text))), err //nolint:gosec // no pack is as large
+}
+
 // Bounds of what is read: nothing that this package writes comes near them but by intent.
 const (
 	maxUnpacked = 1 << 20 // bytes of a pack
@@ -77,9 +84,14 @@ const (
 	maxTarget   = 4096
 )
 
-// parseManifest reads a manifest.
-func parseManifest(b []byte) (m manifest, err error) {
-	if err := json.Unmarshal(b, &m); err != nil {
+// parseManifest reads the manifest of a pack.
+func parseManifest(pack []byte, name string) (m manifest, err error) {
+	if len(pack) < 4 || int64(binary.BigEndian.Uint32(pack[len(pack)-4:])) > int64(len(pack)-4) {
+		return m, fmt.Errorf("%w: it has no manifest", ErrDamaged)
+	}
+	text := pack[:len(pack)-4]
+	text = text[len(text)-int(binary.BigEndian.Uint32(pack[len(text):])):]
+	if err := json.Unmarshal(text, &m); err != nil {
 		return m, fmt.Errorf("%w: its manifest: %w", ErrDamaged, err)
 	}
 	switch {
@@ -89,6 +101,9 @@ func parseManifest(b []byte) (m manifest, err error) {
 		return m, fmt.Errorf("%w: its manifest counts wrong", ErrDamaged)
 	case m.Root.Type != typeFolder || len(m.Root.Name) != 0:
 		return m, fmt.Errorf("%w: its root is no folder", ErrDamaged)
+	}
+	for n := range m.Root.Chunks {
+		m.Root.Chunks[n].Pack = cmp.Or(m.Root.Chunks[n].Pack, name)
 	}
 	return m, m.Root.check()
 }

@@ -29,6 +29,7 @@ type Folder struct {
 	root  *node
 	known known
 	last  Snapshot
+	says  string // what the last one says, wherever that is kept
 	left  []LeftOut
 	watch *watch    // nil: each file is looked at
 	full  time.Time // when that was done last
@@ -58,7 +59,8 @@ const (
 )
 
 // Take takes a snapshot. base is the last one that is known of the run, or "": what it holds isn't stored again. It fails with
-// a [*RefusedError] if the folder can't have one.
+// a [*RefusedError] if the folder can't have one. A folder with nothing in it needs none: the snapshot has no name, and nothing is
+// stored.
 func (f *Folder) Take(ctx context.Context, base string) (Snapshot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,7 +72,7 @@ func (f *Folder) Take(ctx context.Context, base string) (Snapshot, error) {
 	for n := 1; ; n++ {
 		snapshot, again, err := f.takeOnce(ctx, n)
 		if err != nil {
-			f.root, f.known = nil, newKnown() // what was on its way may not be stored
+			f.root, f.known, f.says = nil, newKnown(), "" // what was on its way may not be stored
 			return Snapshot{}, err
 		}
 		if !again {
@@ -119,40 +121,59 @@ func (f *Folder) takeOnce(ctx context.Context, n int) (_ Snapshot, again bool, e
 		return Snapshot{}, true, nil
 	}
 	w := writing{scan: s, packer: newPacker(f.store, f.run, f.known.chunks), lists: f.known.lists, unstable: s.locked.Load()}
-	err = w.writeFolder(ctx, dir, root, nil)
+	snapshot, says := Snapshot{}, ""
+	if err = w.writeFolder(ctx, dir, root, nil); err == nil {
+		snapshot, says, err = f.writeManifest(ctx, &w, root)
+	}
 	if e := w.packer.flush(ctx); err == nil {
 		err = e
 	}
 	if err != nil {
-		return Snapshot{}, false, fmt.Errorf("workspace: %w", err)
-	}
-	snapshot, err := f.writeManifest(ctx, s, root, w.unstable)
-	if err != nil {
 		return Snapshot{}, false, err
 	}
-	if f.root, f.last, f.left = root, snapshot, s.left; s.full {
+	if f.root, f.last, f.says, f.left = root, snapshot, says, s.left; s.full {
 		f.full = s.begun
 	}
 	return snapshot, false, nil
 }
 
-func (f *Folder) writeManifest(ctx context.Context, s *scan, root *node, unstable bool) (Snapshot, error) {
-	m := manifest{V: manifestVersion, Root: root.seal(""), Files: int(s.files.Load()), Bytes: s.bytes.Load(), Unstable: unstable}
-	left := s.sortLeft()
+// writeManifest packs the manifest, unless it says what the last one did or that the folder is empty.
+func (f *Folder) writeManifest(ctx context.Context, w *writing, root *node) (snapshot Snapshot, says string, err error) {
+	m := manifest{V: manifestVersion, Files: int(w.files.Load()), Bytes: w.bytes.Load(), Unstable: w.unstable}
+	left := w.sortLeft()
 	m.LeftOut = left[:min(len(left), maxLeftOut)]
 	m.Omitted = len(left) - len(m.LeftOut)
-	content, err := json.Marshal(m)
-	if err != nil {
-		return Snapshot{}, err
+	m.Root = root.seal()
+	if says, err = m.meaning(root.meaning); err != nil || says == f.says {
+		return f.last, says, err
 	}
-	snapshot := m.snapshot(packName(f.run, content))
-	if len(content) > f.store.piece {
-		return Snapshot{}, refuse("its manifest is too large")
+	if len(root.below)+len(left) == 0 {
+		return Snapshot{}, says, nil
 	}
-	if snapshot.ID == f.last.ID {
-		return snapshot, nil
+	for {
+		content, err := m.pack()
+		if err != nil {
+			return Snapshot{}, "", err
+		}
+		if w.packer.fits(content) {
+			id, err := w.packer.putLast(ctx, content)
+			return m.snapshot(id), says, err
+		}
+		if len(w.packer.open) == 0 {
+			return Snapshot{}, "", refuse("its manifest is too large")
+		}
+		if err := w.packer.closePack(ctx); err != nil { // it names what the manifest refers to
+			return Snapshot{}, "", err
+		}
+		m.Root = root.seal()
 	}
-	return snapshot, f.store.putPack(ctx, snapshot.ID, content)
+}
+
+// meaning returns what a manifest says, wherever the content is that it refers to.
+func (m manifest) meaning(of digest) (string, error) {
+	m.Root.Chunks, m.Root.Sum = nil, &of
+	text, err := json.Marshal(m)
+	return string(text), err
 }
 
 func (m manifest) snapshot(id string) Snapshot {
@@ -160,18 +181,17 @@ func (m manifest) snapshot(id string) Snapshot {
 }
 
 // seal returns the entry of a node as it is written in a list. The chunks of the pack that is open have no name yet.
-func (n *node) seal(open string) entry {
+func (n *node) seal() entry {
 	e := n.entry
 	e.Chunks = nil
 	for _, c := range n.chunks {
-		at := *c
-		if at.Pack == open {
-			at.Pack = ""
-		}
-		e.Chunks = append(e.Chunks, at)
+		e.Chunks = append(e.Chunks, *c)
 	}
 	return e
 }
+
+// isKept reports whether a folder has been read, and nothing in it has changed since.
+func (n *node) isKept() bool { return !n.change && n.meaning != digest{} }
 
 // writing reads what has changed and packs it.
 type writing struct {
@@ -184,7 +204,7 @@ type writing struct {
 
 // writeFolder packs what has changed in a folder, and its list.
 func (w *writing) writeFolder(ctx context.Context, dir *os.File, n *node, path []string) error {
-	if !n.change && n.chunks != nil {
+	if n.isKept() {
 		return nil
 	}
 	gone := false
@@ -214,10 +234,10 @@ func (w *writing) writeFolder(ctx context.Context, dir *os.File, n *node, path [
 func (w *writing) writeList(ctx context.Context, n *node) (err error) {
 	sum := sha256.New()
 	for _, child := range n.below {
-		child.seal("").tell(sum, child.meaning)
+		child.seal().tell(sum, child.meaning)
 	}
 	n.meaning = digest(sum.Sum(nil))
-	if chunks, kept := w.lists[n.meaning]; kept {
+	if chunks, kept := w.lists[n.meaning]; kept || len(n.below) == 0 {
 		n.chunks = chunks
 		return nil
 	}
@@ -225,13 +245,13 @@ func (w *writing) writeList(ctx context.Context, n *node) (err error) {
 	for {
 		list := make([]entry, 0, len(n.below))
 		for _, child := range n.below {
-			list = append(list, child.seal(""))
+			list = append(list, child.seal())
 		}
 		content, err := json.Marshal(list)
 		if err != nil {
 			return err
 		}
-		if len(w.packer.open) > 0 && len(w.packer.open)+len(content) > w.packer.store.piece {
+		if len(w.packer.open) > 0 && !w.packer.fits(content) {
 			if err := w.packer.closePack(ctx); err != nil { // it names what the list refers to
 				return err
 			}
@@ -243,7 +263,7 @@ func (w *writing) writeList(ctx context.Context, n *node) (err error) {
 }
 
 func (w *writing) writeBelow(ctx context.Context, dir *os.File, n *node, path []string) (there bool, err error) {
-	if !n.change && n.chunks != nil {
+	if n.isKept() {
 		return true, nil
 	}
 	fd, err := unix.Openat(int(dir.Fd()), string(n.Name), openFolder, 0)
@@ -307,9 +327,12 @@ func (f *Folder) learn(ctx context.Context, id string) error {
 		return err
 	}
 	k := newKnown()
-	if _, err = k.learnFolder(ctx, &r, m.Root, 0); err == nil {
-		f.known, f.last = k, m.snapshot(id)
+	meaning, err := k.learnFolder(ctx, &r, m.Root, 0)
+	if err != nil {
+		return err
 	}
+	says, err := m.meaning(meaning)
+	f.known, f.last, f.says = k, m.snapshot(id), says
 	return err
 }
 

@@ -2,6 +2,7 @@ package workspace
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -98,9 +99,13 @@ func TestHostile(t *testing.T) {
 		"no type": folder("", entry{Name: []byte("a"), Type: "x"}), "root": file(""),
 		"device": folder("", entry{Name: []byte("a"), Type: "c", Mode: 0o644}),
 	} {
-		id := s.putJSON(t, manifest{V: 1, Root: root, Files: 1000, Bytes: 1000}).Pack
+		text, err := manifest{V: 1, Root: root, Files: 1000, Bytes: 1000}.pack()
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := s.put(t, text).Pack
 		dir := filepath.Join(t.TempDir(), "restored")
-		_, err := s.Restore(t.Context(), id, dir)
+		_, err = s.Restore(t.Context(), id, dir)
 		if !errors.Is(err, ErrDamaged) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -116,11 +121,13 @@ func TestHostile(t *testing.T) {
 // FuzzManifest: what is read of a manifest or a list names no place outside, and nothing makes it panic.
 func FuzzManifest(f *testing.F) {
 	sum := strings.Repeat("0", 64)
-	f.Add([]byte(`{"v":1,"root":{"n":"","t":"d","m":493,"c":[{"s":"` + sum + `","p":"r.` + sum + `","a":0,"n":5}]},"files":1,"bytes":2}`))
+	text := `{"v":1,"root":{"n":"","t":"d","m":493,"c":[{"s":"` + sum + `","a":0,"n":5}]},"files":1,"bytes":2}`
+	f.Add(binary.BigEndian.AppendUint32([]byte("12345"+text), uint32(len(text))))
+	f.Add([]byte{0xff, 0xff, 0xff, 0xff})
 	f.Add([]byte(`[{"n":"YQ==","t":"f","m":420,"z":4,"c":[{"s":"` + sum + `","a":1,"n":4}]},{"n":"Yg==","t":"l","l":"Li4="}]`))
 	f.Add([]byte(`[{"n":"Li4=","t":"d"}]`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if m, err := parseManifest(b); err == nil && (m.Root.Type != typeFolder || m.Files < 0) {
+		if m, err := parseManifest(b, "r."+sum); err == nil && (m.Root.Type != typeFolder || m.Files < 0) {
 			t.Errorf("%+v", m)
 		}
 		list, err := parseEntries(b, "r."+sum)

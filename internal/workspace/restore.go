@@ -30,11 +30,14 @@ type reading struct {
 }
 
 func (r *reading) manifest(ctx context.Context, id string) (manifest, error) {
+	if id == "" {
+		return manifest{V: manifestVersion, Root: entry{Type: typeFolder, Mode: 0o700}}, nil
+	}
 	content, err := r.store.getPack(ctx, id)
 	if err != nil {
 		return manifest{}, err
 	}
-	r.most, err = parseManifest(content)
+	r.most, err = parseManifest(content, id)
 	return r.most, err
 }
 
@@ -72,6 +75,9 @@ func (c chunk) cut(pack []byte) ([]byte, error) {
 func (r *reading) list(ctx context.Context, folder entry, depth int) ([]entry, error) {
 	if depth > maxDepth {
 		return nil, fmt.Errorf("%w: it is too deep", ErrDamaged)
+	}
+	if len(folder.Chunks) == 0 {
+		return nil, nil
 	}
 	content, err := r.content(ctx, folder.Chunks)
 	if err != nil {

@@ -193,7 +193,7 @@ func (p *packer) add(ctx context.Context, content []byte) (list []*chunk, err er
 			list = append(list, &c)
 			continue
 		}
-		if len(p.open)+len(part) > p.store.piece {
+		if !p.fits(part) {
 			if err := p.closePack(ctx); err != nil {
 				return nil, err
 			}
@@ -206,17 +206,36 @@ func (p *packer) add(ctx context.Context, content []byte) (list []*chunk, err er
 	return list, nil
 }
 
-// closePack names the open pack and begins to store it.
-func (p *packer) closePack(ctx context.Context) error {
-	if len(p.open) == 0 {
-		return nil
-	}
-	content, name := p.open, packName(p.run, p.open)
+// fits reports whether there is room in the open pack.
+func (p *packer) fits(content []byte) bool { return len(p.open)+len(content) <= p.store.piece }
+
+// takeOpen names the open pack, and opens another one.
+func (p *packer) takeOpen() (name string, content []byte) {
+	content, name = p.open, packName(p.run, p.open)
 	for _, c := range p.waiting {
 		c.Pack = name
 		p.known[c.Sum] = *c
 	}
 	p.open, p.waiting = make([]byte, 0, len(content)), nil
+	return name, content
+}
+
+// putLast stores the open pack, with content at its end, when all others are stored.
+func (p *packer) putLast(ctx context.Context, content []byte) (name string, err error) {
+	p.open = append(p.open, content...)
+	name, content = p.takeOpen()
+	if err := p.flush(ctx); err != nil {
+		return "", err
+	}
+	return name, p.store.putPack(ctx, name, content)
+}
+
+// closePack names the open pack and begins to store it.
+func (p *packer) closePack(ctx context.Context) error {
+	if len(p.open) == 0 {
+		return nil
+	}
+	name, content := p.takeOpen()
 	select {
 	case p.slots <- struct{}{}:
 	case <-ctx.Done():

@@ -310,7 +310,7 @@ type FileChanged struct {
 // WorkspaceSnapshot says that the folder of the run is kept as it is here, or why it isn't: a fork behind it and a runner that
 // takes over begin with it.
 type WorkspaceSnapshot struct {
-	ID       string   // names it in the object store WAKE_WORKSPACES; empty: there is none
+	ID       string   // names it in the object store WAKE_WORKSPACES; empty: there is nothing in the folder, or it can't be kept
 	Files    int      // files, folders and links
 	Bytes    int64    // of the files
 	LeftOut  []string // the first of what isn't kept: path, and why

@@ -214,6 +214,8 @@ type NodeStart struct {
 	Attempt   int
 	Iteration int
 	Input     Raw
+	// EmptyFolder says that there is nothing in the folder of the run, and that no snapshot has said so before.
+	EmptyFolder bool
 }
 
 // NodeComplete ends an execution well.
@@ -409,6 +411,7 @@ func (p *NodeStart) visitFields(f *fields) {
 	f.int("attempt", &p.Attempt, optional)
 	f.int("iteration", &p.Iteration, optional)
 	f.raw("input", &p.Input, optional)
+	f.bool("emptyFolder", &p.EmptyFolder, optional)
 }
 
 func (p *NodeComplete) visitFields(f *fields) {

@@ -74,7 +74,7 @@ func TestForkHasTheFolderOfItsPoint(t *testing.T) {
 		b.runner("r1", writer(&seen), keeping)
 		b.submit("run1", one)
 		state, entries := b.ended("run1")
-		if n := count(entries, wire.TypeWorkspaceSnapshot); n != 4 || state.Folder == nil || state.Folder.Files != 3 {
+		if n := count(entries, wire.TypeWorkspaceSnapshot); n != 3 || state.Folder == nil || state.Folder.Files != 3 {
 			t.Fatalf("%d snapshots, the last %+v:\n%s", n, state.Folder, story(entries))
 		}
 		var points []string
@@ -97,6 +97,63 @@ func TestForkHasTheFolderOfItsPoint(t *testing.T) {
 		}
 		if got := names(t, state.Workspace); got != "one three two" {
 			t.Errorf("the parent's folder has %s", got)
+		}
+	})
+}
+
+// What changes nothing costs nothing: of an empty folder the first start says so, and recorded agents have none looked at again.
+func TestFolderUnchanged(t *testing.T) {
+	calls := func(s *session, say func(wire.Payload) bool) {
+		input := wire.RawString("x")
+		if say(&wire.ToolIntent{ToolName: "Read", ToolInput: input, InputHash: strings.Repeat("0", 64)}) &&
+			say(&wire.AgentTool{ToolName: "Read", ToolInput: input, ToolOutput: wire.RawString("ok")}) {
+			say(&wire.AgentComplete{Result: "done"})
+		}
+	}
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{play: calls}, keeping)
+		b.submit("run1", chain)
+		state, entries := b.ended("run1")
+		said := 0
+		for _, e := range entries {
+			if p, ok := e.Event.Payload.(*wire.NodeStart); ok && p.EmptyFolder {
+				said++
+			}
+		}
+		if n := count(entries, wire.TypeWorkspaceSnapshot); n != 0 || said != 1 || state.Folder == nil || state.Folder.ID != "" {
+			t.Errorf("%d snapshots, %d starts say that there is nothing, the folder is %+v:\n%s", n, said, state.Folder, story(entries))
+		}
+		bucket, err := b.log.JetStream().Stream(t.Context(), "OBJ_"+subjects.Default.WorkspacesBucket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := bucket.CachedInfo().State.LastSeq; n != 0 {
+			t.Errorf("%d packs were stored", n)
+		}
+	})
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		var dir string
+		recorded := &scripted{play: func(s *session, say func(wire.Payload) bool) {
+			if err := os.WriteFile(filepath.Join(dir, s.request.NodeID), nil, 0o600); err != nil { // somebody else does
+				panic(err)
+			}
+			calls(s, say)
+		}}
+		b.runner("r1", recorded, keeping, func(c *runner.Config) {
+			c.Workspaces = t.TempDir()
+			c.Fixtures = func(string) (agent.Provider, error) { return recorded, nil }
+		})
+		b.submit("run1", chain, func(r *wire.RunRequest) {
+			dir = t.TempDir()
+			r.Workspace, r.Fixtures = dir, t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "there"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if state, entries := b.ended("run1"); count(entries, wire.TypeWorkspaceSnapshot) != 1 || state.Folder == nil || state.Folder.Files != 1 {
+			t.Errorf("the folder is %+v:\n%s", state.Folder, story(entries))
 		}
 	})
 }
@@ -196,7 +253,7 @@ func TestFolderOfAnUnfitEnd(t *testing.T) {
 				}}, keeping)
 				b.submit("run1", one)
 				state, entries := b.ended("run1")
-				if n := count(entries, wire.TypeWorkspaceSnapshot); n != 2 || state.Folder == nil || state.Folder.Files != 1 {
+				if n := count(entries, wire.TypeWorkspaceSnapshot); n != 1 || state.Folder == nil || state.Folder.Files != 1 {
 					t.Errorf("%d snapshots, the last %+v:\n%s", n, state.Folder, story(entries))
 				}
 			})

@@ -35,7 +35,7 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 	switch f := parent.Folder; {
 	case f == nil:
 		return folders.copyFolder(o.runID, parent.Workspace)
-	case f.ID == "":
+	case f.Refused != "":
 		err = errors.New(f.Refused)
 	default:
 		dir, err = o.restoreFolder(ctx, f.ID)
@@ -49,7 +49,9 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 // firstFolder returns the first snapshot of the parent's folder behind the point, nil if none was taken.
 func (o *owner) firstFolder(ctx context.Context) (*wire.FolderSnapshot, error) {
 	fork := o.request.Fork
-	query := eventlog.Query{Run: fork.ParentRun, From: fork.ParentPos, Kinds: []wire.Kind{wire.TypeWorkspaceSnapshot.Kind()}}
+	query := eventlog.Query{
+		Run: fork.ParentRun, From: fork.ParentPos, Kinds: []wire.Kind{wire.TypeWorkspaceSnapshot.Kind(), wire.TypeNodeStart.Kind()},
+	}
 	for e, err := range o.cfg.Log.Read(ctx, query) {
 		if err != nil {
 			return nil, err
@@ -57,7 +59,12 @@ func (o *owner) firstFolder(ctx context.Context) (*wire.FolderSnapshot, error) {
 		if e.Event == nil {
 			continue
 		}
-		if p, ok := e.Event.Payload.(*wire.WorkspaceSnapshot); ok {
+		switch p := e.Event.Payload.(type) {
+		case *wire.NodeStart:
+			if p.EmptyFolder {
+				return &wire.FolderSnapshot{Position: e.Pos, Node: e.NodeID}, nil
+			}
+		case *wire.WorkspaceSnapshot:
 			return &wire.FolderSnapshot{ID: p.ID, Position: e.Pos, Node: e.NodeID, Files: p.Files, Bytes: p.Bytes, Refused: p.Refused}, nil
 		}
 	}
@@ -66,7 +73,7 @@ func (o *owner) firstFolder(ctx context.Context) (*wire.FolderSnapshot, error) {
 
 // canRestore reports whether there is a snapshot of the folder of a run.
 func (o *owner) canRestore(s *wire.State) bool {
-	return o.cfg.Kept != nil && s.Folder != nil && s.Folder.ID != ""
+	return o.cfg.Kept != nil && s.Folder != nil && s.Folder.Refused == ""
 }
 
 // restoreFolder makes the folder of the run here what a snapshot holds.

@@ -26,7 +26,7 @@ func (x *execution) attemptNode(ctx context.Context, missing error, messages <-c
 	}
 	if !again {
 		start := &wire.NodeStart{NodeType: string(x.node.Type), Attempt: n.Attempt, Iteration: n.Iteration, Input: n.Input}
-		kept, noteKept := x.keepFolder(ctx)
+		kept, noteKept := x.keepFirst(ctx, start)
 		if err := x.log.appendEvents(ctx, append(kept, &wire.Event{Payload: start})...); err != nil {
 			return nil, err
 		}

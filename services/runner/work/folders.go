@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -24,7 +25,7 @@ type keptFolder struct {
 	used   uint64 // guarded by the folders' mu
 
 	mu       sync.Mutex
-	recorded string // the id of the last snapshot, or why there is none
+	recorded string // the id of the last snapshot, or why there is none; "": there is nothing in the folder
 	doubt    bool   // the log may say something else
 	told     int    // how often there was something to say
 }
@@ -77,22 +78,59 @@ func (k *keptFolder) note(recorded string, told int) {
 // keepTimeout bounds the time that a snapshot takes. Without one, the next is only more work.
 const keepTimeout = 2 * time.Minute
 
+// unknownFolder is what the log says of a folder before anything has.
+const unknownFolder = "?"
+
 // maxListed is how many files that a snapshot doesn't hold its event names.
 const maxListed = 20
 
-// keepsFolder reports whether snapshots are taken of the folder.
-func (x *execution) keepsFolder() bool {
+// hasFolder reports whether the execution works in a folder of which snapshots are taken.
+func (x *execution) hasFolder() bool {
 	return x.cfg.Kept != nil && (x.def.Workspace == "" || x.def.Workspace == "run") && x.workdir.path != "" && !x.log.isAway()
+}
+
+// keepsFolder reports whether the execution may change that folder.
+func (x *execution) keepsFolder() bool {
+	recorded := x.node.Type == flow.TypeAgent && x.state.Fixtures != "" && len(x.node.Audits) == 0
+	return x.hasFolder() && !recorded
+}
+
+// keepFirst is [execution.keepFolder] before anything is at work. If there is nothing in the folder, its start says so.
+func (x *execution) keepFirst(ctx context.Context, start *wire.NodeStart) (kept []*wire.Event, noteRecorded func()) {
+	if x.state.Folder != nil && !x.keepsFolder() {
+		return nil, func() {}
+	}
+	p, noteRecorded := x.takeSnapshot(ctx)
+	if p == nil {
+		return nil, noteRecorded
+	}
+	if x.state.Folder == nil && p.ID+p.Refused == "" {
+		start.EmptyFolder = true
+		return nil, noteRecorded
+	}
+	return []*wire.Event{{Payload: p}}, noteRecorded
 }
 
 // keepFolder returns the event of a snapshot of the run's folder, if the folder has changed since the last one; it is to be stored
 // in one commit with what it belongs to, before that, and then noted as recorded. What can't be kept keeps nobody from working.
 func (x *execution) keepFolder(ctx context.Context) (kept []*wire.Event, noteRecorded func()) {
-	none := func() {}
 	if !x.keepsFolder() {
+		return nil, func() {}
+	}
+	p, noteRecorded := x.takeSnapshot(ctx)
+	if p == nil {
+		return nil, noteRecorded
+	}
+	return []*wire.Event{{Payload: p}}, noteRecorded
+}
+
+// takeSnapshot returns what there is to say of the folder, nil if nothing.
+func (x *execution) takeSnapshot(ctx context.Context) (p *wire.WorkspaceSnapshot, noteRecorded func()) {
+	none := func() {}
+	if !x.hasFolder() {
 		return nil, none
 	}
-	base, recorded := "", ""
+	base, recorded := "", unknownFolder
 	if s := x.state.Folder; s != nil {
 		base, recorded = s.ID, s.ID+s.Refused
 	}
@@ -109,7 +147,7 @@ func (x *execution) keepFolder(ctx context.Context) (kept []*wire.Event, noteRec
 	case p == nil:
 		return nil, none
 	}
-	return []*wire.Event{{Payload: p}}, func() { x.kept.note(p.ID+p.Refused, told) }
+	return p, func() { x.kept.note(p.ID+p.Refused, told) }
 }
 
 // takeSnapshot returns what there is to say of the folder, nil if that is on record.
