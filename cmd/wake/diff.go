@@ -11,11 +11,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"code.wake.dev/wake/internal/compare"
-	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/feed"
 	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/ledger"
-	"code.wake.dev/wake/internal/snapshot"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -56,71 +54,17 @@ func (a viewVerbs) diffRuns(ctx context.Context, refA, refB string) error {
 
 // compareRuns compares what two runs have done up to the moment.
 func (a viewVerbs) compareRuns(ctx context.Context, log *feed.Reader, refA, refB string) (d compare.Differences, err error) {
-	var states [2]*wire.State
+	var runs [2]string
 	for i, ref := range []string{refA, refB} {
-		id, err := a.runID(ctx, log, ref)
-		if err != nil {
-			return d, err
-		}
-		if states[i], err = history.StateAt(ctx, log, id, 0); err != nil {
+		if runs[i], err = a.runID(ctx, log, ref); err != nil {
 			return d, err
 		}
 	}
-	common, spansA, spansB := compare.Ancestry(states[0], states[1])
-	sideA, err := a.gatherSide(ctx, log, states[0], spansA)
-	if err != nil {
-		return d, err
+	d, _, _, err = history.Compare(ctx, log, runs[0], runs[1], history.Compared{})
+	if err == nil && d.Missing > 0 {
+		a.log.WarnContext(ctx, "steps are compared without their large fields, which can't be read", "steps", d.Missing)
 	}
-	sideB, err := a.gatherSide(ctx, log, states[1], spansB)
-	if err != nil {
-		return d, err
-	}
-	return compare.Runs(sideA, sideB, common), nil
-}
-
-// gatherSide gathers what a run did in the given spans, those of its ancestors first.
-func (a viewVerbs) gatherSide(ctx context.Context, log *feed.Reader, state *wire.State, spans []compare.Span) (compare.Side, error) {
-	s := compare.Side{State: state}
-	for _, span := range spans {
-		var begin *wire.State
-		end := state
-		var err error
-		if span.From > 0 {
-			if begin, err = history.StateAt(ctx, log, span.RunID, span.From); err != nil {
-				return s, err
-			}
-		}
-		if span.To == compare.Present {
-			span.To = state.Position.Seq // what comes now doesn't count
-		} else if end, err = history.StateAt(ctx, log, span.RunID, span.To); err != nil {
-			return s, err
-		}
-		s.Spend(begin, end)
-		steps, err := a.readSteps(ctx, log, span)
-		if err != nil {
-			return s, err
-		}
-		s.Steps = append(s.Steps, steps...)
-	}
-	return s, nil
-}
-
-func (a viewVerbs) readSteps(ctx context.Context, log *feed.Reader, span compare.Span) ([]compare.Step, error) {
-	var steps []compare.Step
-	fenced := claims{}
-	q := eventlog.Query{Run: span.RunID, Kinds: snapshot.Kinds, To: span.To}
-	for e, err := range history.Read(ctx, log, q) {
-		if err != nil {
-			return nil, err
-		}
-		if e.Event == nil || fenced.isVoid(e.Event) || e.Pos <= span.From {
-			continue
-		}
-		if step, ok := compare.StepOf(e.Pos, a.wholeEvent(ctx, log, e.Event)); ok {
-			steps = append(steps, step)
-		}
-	}
-	return steps, nil
+	return d, err
 }
 
 // maxDifferences bounds each list that people are shown; --json has them all.

@@ -10,16 +10,10 @@ import (
 
 // claims tells events of fenced writers from others. It is given the events of
 // a run in log order.
-type claims map[string]uint64 // node → epoch of its last claim
+type claims eventlog.LastEpochs
 
 // isVoid reports whether e comes from a writer that had been replaced.
-func (c claims) isVoid(e *wire.Event) bool {
-	switch e.Payload.(type) {
-	case *wire.RunClaimed, *wire.NodeClaimed:
-		c[e.NodeID] = max(c[e.NodeID], e.Epoch)
-	}
-	return e.Epoch < c[e.NodeID]
-}
+func (c claims) isVoid(e *wire.Event) bool { return eventlog.LastEpochs(c).IsVoid(e) }
 
 // areOver reports whether an event ends its run, which hasn't gone on since.
 func (c claims) areOver(ctx context.Context, log *feed.Reader, e eventlog.Entry) (bool, error) {

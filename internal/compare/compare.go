@@ -77,6 +77,8 @@ type Side struct {
 	Usage wire.UsageTotals // behind the common point; see [Side.Spend]
 	Steps []Step           // behind the common point
 
+	Missing int // steps whose large fields couldn't be read
+
 	costs map[string]float64 // by node, behind the common point
 }
 
@@ -94,6 +96,7 @@ type Differences struct {
 	Nodes   []NodePair   `json:"nodes,omitempty"`   // that differ
 	Outputs []ValuePair  `json:"outputs,omitempty"` // by node
 	Tools   []ToolChange `json:"tools,omitempty"`   // calls that only one of them made
+	Missing int          `json:"missing,omitempty"` // steps whose large fields couldn't be read, so that they aren't compared
 }
 
 // RunFacts say how one of the runs did.
@@ -159,14 +162,16 @@ type ToolChange struct {
 	B     int    `json:"b"`
 }
 
-// Runs compares two runs whose common point is known, nil if they have none.
+// Runs compares two runs whose common point is known, nil if they have none. What agents have said is no
+// difference.
 func Runs(a, b Side, common *Common) Differences {
+	a.Steps, b.Steps = deeds(a.Steps), deeds(b.Steps)
 	d := Differences{
 		A: runFacts(a), B: runFacts(b), Common: common,
 		Flow:  a.State.DefinitionHash != b.State.DefinitionHash,
 		Input: differingPair(a.State.Input, b.State.Input),
 		State: differingValues("", a.State.State, b.State.State),
-		Tools: toolChanges(a.Steps, b.Steps),
+		Tools: toolChanges(a.Steps, b.Steps), Missing: a.Missing + b.Missing,
 	}
 	stepsA, stepsB := byNode(a.Steps), byNode(b.Steps)
 	rank := math.MaxInt

@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
 
 	"code.wake.dev/wake/internal/compare"
 	"code.wake.dev/wake/pkg/wire"
@@ -214,4 +215,88 @@ func TestSteps(t *testing.T) {
 	if len(nothing.steps) > 0 {
 		t.Errorf("steps %+v", nothing.steps)
 	}
+}
+
+// Steps stand side by side: what both asked for in one row, each run's in its order, each once.
+func TestAlign(t *testing.T) {
+	a, b := script{t: t}, script{t: t, pos: 1000}
+	say := func(s *script, text string) {
+		s.pos++
+		step := compare.SayingOf(s.pos, &wire.Event{NodeID: "coder"})
+		step.SetText(text)
+		s.steps = append(s.steps, step)
+	}
+	a.begin()
+	say(&a, "I test.")
+	a.tool("coder", "Bash", "make test", "FAIL", "exit code 1")
+	a.tool("coder", "Read", "x.go", "package x", "")
+	b.begin()
+	say(&b, "I build first.")
+	b.tool("coder", "Bash", "make", "ok", "")
+	b.tool("coder", "Bash", "make test", "ok", "")
+	b.tool("plan", "Read", "x.go", "package x", "")
+	var got []string
+	for _, r := range compare.Align(a.steps, b.steps) {
+		text := func(s *compare.Step) string {
+			if s == nil {
+				return "-"
+			}
+			return s.Node + " " + s.What + " " + s.Text
+		}
+		line := text(r.A) + " | " + text(r.B)
+		if r.Same {
+			line += " same"
+		}
+		got = append(got, line)
+	}
+	want := []string{
+		"coder node coder started (agent) | coder node coder started (agent) same",
+		"coder told [prompt] Do it. | coder told [prompt] Do it. same",
+		"coder tool ls | coder tool ls same",
+		"coder said I test. | coder said I build first.",
+		"- | coder tool make",
+		"coder tool make test | coder tool make test",
+		"coder tool x.go | -",
+		"- | plan tool x.go",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// No step is lost or doubled, and each run's stay in their order, whatever both did.
+func TestAlignKeepsAll(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		draw := func(name string) (steps []compare.Step) {
+			s := script{t: t}
+			for _, c := range rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "d"}), 0, 12).Draw(rt, name) {
+				s.tool("n"+c, "Bash", c, "", "")
+			}
+			return s.steps
+		}
+		a, b := draw("a"), draw("b")
+		var gotA, gotB []uint64
+		for _, r := range compare.Align(a, b) {
+			if r.A != nil {
+				gotA = append(gotA, r.A.Pos)
+			}
+			if r.B != nil {
+				gotB = append(gotB, r.B.Pos)
+			}
+		}
+		of := func(steps []compare.Step) (all []uint64) {
+			for _, s := range steps {
+				all = append(all, s.Pos)
+			}
+			return all
+		}
+		if diff := cmp.Diff([][]uint64{of(a), of(b)}, [][]uint64{gotA, gotB}); diff != "" {
+			rt.Error(diff)
+		}
+		for i, r := range compare.Align(a, a) {
+			if r.A != &a[i] || r.B != &a[i] || !r.Same {
+				rt.Error("a run isn't like itself")
+			}
+		}
+	})
 }

@@ -18,6 +18,7 @@ const (
 	Edge   = "edge"   // an edge that fired or didn't, a loop that went round
 	Change = "change" // of the user's state
 	Run    = "run"    // the end of the run
+	Said   = "said"   // words of an agent, output of a command: never a difference
 )
 
 // Step is something that a run did.
@@ -37,6 +38,22 @@ type Step struct {
 
 // maxText bounds the text of a step in characters.
 const maxText = 160
+
+// maxWords bounds words, in characters.
+const maxWords = 1000
+
+// SayingOf is the step of words whose first event is given: of a line that somebody reads beside what was
+// done. [Step.SetText] says which.
+func SayingOf(pos uint64, e *wire.Event) Step {
+	return Step{Pos: pos, TS: e.Timestamp, RunID: e.RunID, Node: e.Node(), What: Said}
+}
+
+// SetText sets the words of a step.
+func (s *Step) SetText(text string) {
+	s.Text = timeline.Line(text, maxWords)
+	s.call = hashValues([]any{Said, text})
+	s.key = s.call
+}
 
 // StepOf returns the step that an event is, if it is one. The event must not lack
 // its large fields, or two that differ look the same.

@@ -19,6 +19,7 @@ import (
 
 	"code.wake.dev/wake/internal/console"
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/topology"
@@ -247,10 +248,11 @@ var answers = regexp.MustCompile(`(?:value|name)="[^"]*"`)
 func TestHostileTexts(t *testing.T) {
 	w := newWorld(t)
 	w.write("r", hostile)
+	w.write("s", hostile+" too")
 	for path, has := range map[string]string{
 		"/": "&lt;script&gt;", "/parts/inbox": "&lt;script&gt;", "/parts/fleet": "&lt;script&gt;", "/runs/r": "&lt;script&gt;", "/runs/r?at=9": "&lt;script&gt;",
 		"/runs/r/parts/log": "&lt;script&gt;", "/runs/r/parts/head": "&lt;script&gt;", "/runs/r/parts/moment?at=9": "&lt;script&gt;", "/runs/r/entry?pos=7": "&lt;script&gt;",
-		"/runs/r/entry?pos=8": "&lt;script&gt;", "/search?q=script": "", "/spend": "", "/runs/r/parts/spend": "",
+		"/runs/r/entry?pos=8": "&lt;script&gt;", "/runs/r/compare": "&lt;script&gt;", "/runs/r/compare?with=s": "&lt;script&gt;", "/runs/r/parts/compared?with=s&all=1": "&lt;script&gt;", "/search?q=script": "", "/spend": "", "/runs/r/parts/spend": "",
 	} {
 		page := answers.ReplaceAllString(w.get(path, has), "")
 		for _, evil := range []string{"<script>alert", "<img", "\x1b", "\u202e", "\u2066", "\x07", "style="} {
@@ -294,6 +296,54 @@ func TestStateAt(t *testing.T) {
 		if err != nil || got != string(want)+"\n" {
 			t.Errorf("at %d: %v\n got %s\nwant %s", pos, err, got, want)
 		}
+	}
+}
+
+// Two runs stand side by side from where they part, at any position; their differences are those of wake diff.
+func TestCompare(t *testing.T) {
+	w := newWorld(t)
+	_, agentA := w.write("a", "hello")
+	_, agentB := w.write("b", "hello")
+	event := func(p wire.Payload, call string) *wire.Event {
+		return &wire.Event{ExecID: "coder#1", CallID: call, Payload: p}
+	}
+	shell := func(command, problem string) *wire.AgentTool {
+		return &wire.AgentTool{ToolName: "Bash", ToolInput: raw(t, map[string]any{"command": command}), ToolOutput: wire.RawString("done"), Error: problem}
+	}
+	logtest.Append(t, agentA, event(shell("make test", "exit 2"), "c1"), event(&wire.AgentTextDelta{Content: "I give ", Block: 1}, ""), event(&wire.AgentTextDelta{Content: "up", Block: 1}, ""))
+	logtest.Append(t, agentB, event(shell("make build", ""), "c1"))
+	last := logtest.Append(t, agentB, event(shell("make test", ""), "c2"))
+
+	page := w.get("/runs/a/compare?with=b", "They part in")
+	for _, has := range []string{"make build", "make test", "I give up", "steps alike before", "nothing here", "failed", "Neither was forked"} {
+		if !strings.Contains(page, has) {
+			t.Errorf("the page lacks %q", has)
+		}
+	}
+	if early := w.get(fmt.Sprint("/runs/a/parts/compared?with=b&at=", last-1), "make build"); strings.Count(early, "make test") >= strings.Count(page, "make test") {
+		t.Error("the page of an earlier position has what came later")
+	}
+	if none := w.get("/runs/a/parts/compared?with=b&at=1", "not begun"); !strings.Contains(none, "Neither has done anything") && !strings.Contains(none, "nothing here") {
+		t.Errorf("before both: %s", none)
+	}
+	w.get("/runs/a/compare?with=a", "They did the same")
+	w.get("/runs/a/compare", `href="/runs/a/compare?with=b"`)
+	w.get("/runs/a/compare?with=b&offset=1000", "Side by side")
+	for path, want := range map[string]int{"/runs/a/compare?with=nobody": 404, "/runs/a/diff?with=b&at=x": 400, "/runs/a/parts/compared?with=b&offset=-1": 400} {
+		if status, text := w.ask(http.MethodGet, path, "", nil); status != want {
+			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+	d, _, _, err := history.Compare(t.Context(), w.log, "a", "b", history.Compared{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := wire.AppendJSON(nil, raw(t, d))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, got := w.ask(http.MethodGet, "/runs/a/diff?with=b", "", nil); got != string(encoded)+"\n" {
+		t.Errorf("got %s\nwant %s", got, encoded)
 	}
 }
 

@@ -20,6 +20,8 @@ func (s *Console) handler() http.Handler {
 	view("GET /runs/{run}", s.showRun)
 	view("GET /runs/{run}/parts/{part}", s.showRunPart)
 	view("GET /runs/{run}/entry", s.showEntry)
+	view("GET /runs/{run}/compare", s.showCompare)
+	view("GET /runs/{run}/diff", s.sendDiff)
 	view("GET /runs/{run}/timeline", s.sendTimeline)
 	view("GET /runs/{run}/state", s.sendState)
 	view("GET /runs/{run}/events", s.streamEvents)

@@ -129,6 +129,11 @@ func (s *Console) showRunPart(w http.ResponseWriter, r *http.Request) {
 		data, err = readAlerts(r.Context(), l, run)
 	case "spend":
 		data, err = call[wire.StatsResponse](r.Context(), s, wire.VerbStats, wire.StatsRequest{Run: run})
+	case "compared":
+		var with string
+		if with, err = l.client.Find(r.Context(), r.FormValue("with")); err == nil {
+			data, err = readCompared(r, l, run, with)
+		}
 	case "moment":
 		var at uint64
 		if at, err = positionOf(r.FormValue("at")); err == nil {

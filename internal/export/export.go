@@ -72,9 +72,9 @@ func inlineBlobs(e *wire.Event, fetch Fetch) (*wire.Event, error) {
 
 // eachVisible calls f with each event that readers see, and counts them.
 func eachVisible(r *Result, events Events, f func(*eventlog.Entry) error) error {
-	old := lastEpochs{}
+	old := eventlog.LastEpochs{}
 	return eachStored(r, events, func(e *eventlog.Entry) error {
-		if old.isVoid(e.Event) {
+		if old.IsVoid(e.Event) {
 			r.Events--
 			r.Skipped++
 			return nil
@@ -123,19 +123,6 @@ func truncationsOf(events Events) (map[string]truncations, error) {
 		return nil
 	})
 	return all, err
-}
-
-// lastEpochs has the epoch of each node's last claim, by which events of a writer
-// that had been replaced are told.
-type lastEpochs map[string]uint64
-
-// isVoid reports whether e, the next event of the run, is one.
-func (f lastEpochs) isVoid(e *wire.Event) bool {
-	switch e.Payload.(type) {
-	case *wire.RunClaimed, *wire.NodeClaimed:
-		f[e.NodeID] = max(f[e.NodeID], e.Epoch)
-	}
-	return e.Epoch < f[e.NodeID]
 }
 
 // hashTexts is the hash of texts, told apart, from which ids are derived.

@@ -47,7 +47,7 @@ func Restore(ctx context.Context, log *eventlog.Log, r io.ReadSeeker, progress f
 	}
 	existing, stop := iter.Pull2(log.Read(ctx, eventlog.Query{Run: im.RunID}))
 	defer stop()
-	a := adder{log: log, copier: log.Copy(im.RunID), existing: existing, result: &im, theirs: lastEpochs{}, ours: lastEpochs{}}
+	a := adder{log: log, copier: log.Copy(im.RunID), existing: existing, result: &im, theirs: eventlog.LastEpochs{}, ours: eventlog.LastEpochs{}}
 	done := 0
 	for item, err := range f.All() {
 		if err == nil {
@@ -99,11 +99,11 @@ type adder struct {
 	over     bool // the log has no more
 	native   bool // what the log has wasn't imported
 
-	theirs, ours lastEpochs
+	theirs, ours eventlog.LastEpochs
 }
 
 func (a *adder) addItem(ctx context.Context, item Item) error {
-	if a.theirs.isVoid(item.Event) {
+	if a.theirs.IsVoid(item.Event) {
 		return nil
 	}
 	data, blobs, err := a.storedForm(item)
@@ -117,7 +117,7 @@ func (a *adder) addItem(ctx context.Context, item Item) error {
 			return err
 		case !ok:
 			a.over = true
-		case e.Event == nil || a.ours.isVoid(e.Event):
+		case e.Event == nil || a.ours.IsVoid(e.Event):
 			continue
 		case bytes.Equal(e.Data, data):
 			return nil

@@ -134,7 +134,7 @@
   window.wakeDetails = pos => { const d = $('#details'); if (d && pos) { show('log'); load('/runs/' + encodeURIComponent(runID) + '/entry?pos=' + pos, d); } };
   document.addEventListener('click', e => {
     const line = e.target.closest('[data-pos]'), more = e.target.closest('[data-load]'), tab = e.target.closest('[data-tab]');
-    if (more) { const into = $(more.dataset.into); $('#follow').checked = false; into.dataset.region = more.dataset.load; load(more.dataset.load, into).then(() => into.scrollTop = 0); return; }
+    if (more) { const into = $(more.dataset.into); if (follow) follow.checked = false; if (into.dataset.region) into.dataset.region = more.dataset.load; load(more.dataset.load, into).then(() => into.scrollTop = 0); return; }
     if (tab) { show(tab.dataset.tab); return; }
     if (line && !getSelection().toString()) { select(line); window.wakeDetails(line.dataset.pos); }
     if (e.target.closest('[data-keys]')) $('#keys').showModal();
@@ -153,17 +153,20 @@
     if (name === 'time' && !$('#moment').children[1]) travel();
   }
 
+  // Parts that are asked for when they are opened.
+  document.addEventListener('toggle', e => { const d = e.target, into = d.dataset && d.dataset.open && d.open && d.lastElementChild; if (into && !into.hasChildNodes()) load(d.dataset.open, into); }, true);
+
   // Time: what the slider stands at is asked of the server, one position after the other.
+  const withAt = (url, at) => { const u = new URL(url, location); u.searchParams.set('at', at); return u.pathname + u.search; };
   async function travel() {
     const at = slider.elements.at.value;
     slider.elements.shown.value = at;
-    const fork = $('[data-at]');
-    if (fork) fork.value = at;
+    for (const e of $$('[data-at]')) e.value = at;
     wanted = at;
     if (busy) return;
     busy = true;
     try {
-      while (wanted) { const next = wanted; wanted = 0; await load(slider.dataset.src + '?at=' + next, $('#moment')); }
+      while (wanted) { const next = wanted; wanted = 0; await load(withAt(slider.dataset.src, next), $('#moment')); }
       const u = new URL(location); u.searchParams.set('at', at); history.replaceState(null, '', u);
       document.dispatchEvent(new CustomEvent('travelled', {detail: at}));
     } finally { busy = false; }
