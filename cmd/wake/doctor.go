@@ -262,7 +262,7 @@ func (d doctor) checkConsumer(ctx context.Context, service, stream, durable, pen
 	start := fmt.Sprintf("start one with `wake up` or `wake %s`", service)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
-		return check{service, warned, "none has ever run", start}
+		return check{service, warned, "none has run since the server was started", start}
 	case err != nil:
 		return check{service, failed, err.Error(), ""}
 	}

@@ -3,6 +3,8 @@ package natstest
 import (
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -75,6 +77,20 @@ func (s *Server) Stop() {
 	if running != nil {
 		running.Shutdown()
 		running.WaitForShutdown()
+	}
+}
+
+// Lose removes all messages of streams of a stopped server: the most that a loss of power may take of what isn't synced.
+func (s *Server) Lose(t testing.TB, streams ...string) {
+	t.Helper()
+	for _, name := range streams {
+		dir := filepath.Join(s.opts.StoreDir, "jetstream", "$G", "streams", name, "msgs")
+		if _, err := os.Stat(dir); err != nil {
+			t.Fatalf("natstest: %v", err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatalf("natstest: %v", err)
+		}
 	}
 }
 

@@ -47,7 +47,9 @@ func (r *Recorder) commitBatch(ctx context.Context, b Batch) error {
 	ctx, span := r.log.Traced(ctx, name, b.Entries, begun)
 	defer span.End()
 	err := r.retryStore(ctx, recording, func() (err error) {
-		report, err = r.store.Record(ctx, b)
+		if report, err = r.store.Record(ctx, b); err == nil && r.atOnce {
+			err = r.store.Sync()
+		}
 		return err
 	})
 	if err != nil {

@@ -45,6 +45,7 @@ type Recorder struct {
 	derived  progress      // and what follows from that is derived
 	later    chan struct{} // something was left to derive
 
+	atOnce  bool          // each batch is synced
 	deleted chan struct{} // somebody has deleted a run
 	metrics metrics
 }
@@ -70,6 +71,7 @@ const (
 	derivingMore = name + ": deriving"
 	indexing     = name + ": full text"
 	alerting     = name + ": alerts"
+	syncing      = name + ": syncing"
 )
 
 // maxBatch bounds the events of a transaction.

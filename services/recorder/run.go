@@ -65,6 +65,11 @@ func (r *Recorder) Run(ctx context.Context) error {
 		defer close(watched)
 		r.watchLag(ctx)
 	}()
+	synced := make(chan struct{})
+	go func() {
+		defer close(synced)
+		r.followSync(ctx)
+	}()
 	rebuilt := make(chan struct{})
 	go func() {
 		defer close(rebuilt)
@@ -73,6 +78,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	err = r.consumeStream(ctx)
 	stop()
 	<-rebuilt
+	<-synced
 	<-watched
 	<-tidied
 	return errors.Join(err, <-served, <-indexed, <-derived, <-alerted, r.store.Close())
@@ -88,6 +94,9 @@ func (r *Recorder) consumeStream(ctx context.Context) error {
 	})
 	if err != nil {
 		return err
+	}
+	if r.atOnce, err = r.limitsAge(ctx); err != nil {
+		return nil //nolint:nilerr // that is how it ends
 	}
 	r.recorded.moveTo(from.Seq)
 	r.derived.moveTo(derived)

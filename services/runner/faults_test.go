@@ -62,6 +62,50 @@ func TestServerAway(t *testing.T) {
 	})
 }
 
+// What a loss of power takes costs no run, and no agent that lives: leases, snapshots, and who was handed what.
+func TestPowerCut(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("runner killed %t", killed), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				slow := &scripted{say: func(ctx context.Context, r agent.Request) (string, error) {
+					select {
+					case <-time.After(2 * time.Minute):
+					case <-ctx.Done():
+					}
+					return echo(ctx, r)
+				}}
+				r1 := b.process("r1", slow)
+				b.submit("run1", chain)
+				b.until("run1", wire.TypeAgentStart)
+				b.submit("run2", single)
+				if killed {
+					r1.kill()
+				}
+				b.server.Stop()
+				b.server.Lose(t, "KV_WAKE_LEASES", "KV_WAKE_SNAPSHOTS")
+				b.server.Start(t)
+				<-time.After(time.Second)
+				starts := 2
+				if killed {
+					b.process("r2", &scripted{say: echo})
+					starts = 3 // that of the one that died
+				}
+				b.submit("run3", single)
+				for _, id := range []string{"run1", "run2", "run3"} {
+					state, entries := b.ended(id)
+					if state.Result != wire.FlowStatusComplete {
+						t.Errorf("%s ended as %s (%s):\n%s", id, state.Result, state.Error, story(entries))
+					}
+					if n := count(entries, wire.TypeAgentStart); id == "run1" && n > starts || count(entries, wire.TypeFlowStart) != 1 || count(entries, wire.TypeFlowComplete) != 1 {
+						t.Errorf("%s has begun or ended more than once, or its agents %d times:\n%s", id, n, story(entries))
+					}
+				}
+			})
+		})
+	}
+}
+
 // Consumers that somebody deletes are made again: the runner goes on taking runs, nodes and commands.
 func TestConsumersAreMadeAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/natstest"
@@ -258,4 +259,97 @@ nodes:
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
+}
+
+// The consumer of alerts is in the server's memory. What was told when that ended isn't told again, and what wasn't is.
+func TestNoticesOutliveTheServer(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &puppet{play: obedient})
+		b.submit("run1", single)
+		b.until("run1", wire.TypeAgentStart)
+		b.alert("child", "run1", "one")
+		<-time.After(10 * time.Second)
+		b.alert("child", "run1", "two")
+		b.awaits("the second one", func() bool { return len(heard(b.read("run1"))) == 2 })
+		<-time.After(10 * time.Second)
+		b.server.Stop()
+		b.server.Start(t)
+		<-time.After(time.Second)
+		b.alert("child", "run1", "three")
+		b.awaits("the third one", func() bool { return len(heard(b.read("run1"))) == 3 })
+		c, err := b.log.JetStream().Consumer(t.Context(), subjects.Default.AlertsStream(), "notices")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i := c.CachedInfo(); i.Delivered.Consumer != 1 || !i.Config.MemoryStorage {
+			t.Errorf("in memory %t, %d alerts were looked at again", i.Config.MemoryStorage, i.Delivered.Consumer-1)
+		}
+		b.command("run1", wire.Command{Type: "send", Message: "stop"})
+		_, entries := b.ended("run1")
+		if got := len(heard(entries)); got != 4 {
+			t.Errorf("it was told %q", heard(entries))
+		}
+	})
+}
+
+// A consumer on disk, as earlier versions made it, gives way to one in memory, which goes on where it was, unless a runner
+// takes from it.
+func TestConsumersOnDisk(t *testing.T) {
+	for _, taken := range []bool{false, true} {
+		t.Run(fmt.Sprintf("taken from %t", taken), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				js := b.log.JetStream()
+				onDisk := func(stream, durable, filter string, pending int) jetstream.Consumer {
+					c, err := js.CreateConsumer(t.Context(), stream, jetstream.ConsumerConfig{
+						Durable: durable, FilterSubject: filter, AckPolicy: jetstream.AckExplicitPolicy, AckWait: 30 * time.Second, MaxDeliver: -1, MaxAckPending: pending,
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return c
+				}
+				notices := onDisk("WAKE_ALERTS", "notices", "", 1)
+				runs := onDisk("WAKE_QUEUE", "runs", subjects.Default.QueueRun(), 1000)
+				b.alert("child", "run1", "before")
+				m, err := notices.Next()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := m.DoubleAck(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if taken {
+					for _, c := range []jetstream.Consumer{notices, runs} {
+						if _, err := c.Fetch(1, jetstream.FetchMaxWait(time.Minute)); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				b.runner("r1", &puppet{play: obedient})
+				<-time.After(time.Second)
+				b.submit("run0", "\nname: x\nnodes:\n  - {id: s, type: set, input: {set: {x: 1}}}\n")
+				b.submit("run1", single)
+				b.until("run1", wire.TypeAgentStart)
+				b.alert("child", "run0", "for the other fetch")
+				b.alert("child", "run1", "after")
+				b.awaits("the alert", func() bool { return len(heard(b.read("run1"))) > 0 })
+				if got := heard(b.read("run1")); len(got) != 1 || !strings.Contains(got[0], "after") {
+					t.Errorf("it was told %q", got)
+				}
+				for stream, durable := range map[string]string{"WAKE_ALERTS": "notices", "WAKE_QUEUE": "runs"} {
+					c, err := js.Consumer(t.Context(), stream, durable)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if in := c.CachedInfo().Config.MemoryStorage; in == taken {
+						t.Errorf("%s is in memory %t", durable, in)
+					}
+				}
+				b.command("run1", wire.Command{Type: "send", Message: "stop"})
+				b.ended("run1")
+			})
+		})
+	}
 }

@@ -31,7 +31,7 @@ func (a *Archive) AlertsRead(ctx context.Context, created string, last uint64) (
 // RecordAlerts stores alerts that aren't there, and how far the stream is read.
 // What is no alert is passed over: its stream keeps it.
 func (a *Archive) RecordAlerts(ctx context.Context, created string, list []AlertMessage) error {
-	return a.Change(ctx, func(t *Tx) error {
+	return a.ChangeLater(ctx, func(t *Tx) error {
 		stored := int64(0)
 		for _, m := range list {
 			var said wire.Alert

@@ -61,9 +61,14 @@ func (a *Archive) Begin(ctx context.Context) (*Tx, error) {
 }
 
 // Change does something in a transaction that writes, in which nobody else does
-// meanwhile.
+// meanwhile. Behind it, everything that was committed is on disk.
 func (a *Archive) Change(ctx context.Context, f func(*Tx) error) error {
 	return a.DB.Change(ctx, func(t *database.Tx) error { return f(&Tx{t, a.Codec}) })
+}
+
+// ChangeLater is [Archive.Change] for what can be had again if it is lost, see [database.DB.Begin].
+func (a *Archive) ChangeLater(ctx context.Context, f func(*Tx) error) error {
+	return a.DB.ChangeLater(ctx, func(t *database.Tx) error { return f(&Tx{t, a.Codec}) })
 }
 
 // Reached returns the position up to which everything is recorded, and the one up

@@ -14,10 +14,14 @@ import (
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/command"
+	"code.wake.dev/wake/services/runner/internal/registry"
 )
 
 // noticesConsumer is the durable consumer of alerts that runners share.
 const noticesConsumer = "notices"
+
+// toldEvery is how often it is noted how far alerts are told.
+const toldEvery = 5 * time.Second
 
 // maxNotice is the length in runes of an alert's line as an agent is told it.
 const maxNotice = 2000
@@ -25,16 +29,9 @@ const maxNotice = 2000
 // passAlerts passes the alerts of child runs on to their parents until ctx ends,
 // one after the other.
 func (in *Intake) passAlerts(ctx context.Context) error {
-	consumer, err := in.cfg.Log.JetStream().CreateOrUpdateConsumer(ctx, in.subjectNames().AlertsStream(), jetstream.ConsumerConfig{
-		Durable:       noticesConsumer,
-		Description:   "wake: alerts that parent runs are told",
-		AckPolicy:     jetstream.AckExplicitPolicy,
-		AckWait:       30 * time.Second,
-		MaxDeliver:    -1,
-		MaxAckPending: 1, // in order
-	})
+	consumer, told, err := in.alertsConsumer(ctx)
 	if err != nil {
-		return fmt.Errorf("consumer %s: %w", noticesConsumer, err)
+		return err
 	}
 	for ctx.Err() == nil {
 		m, err := in.cfg.Queue.Next(ctx, consumer)
@@ -52,8 +49,50 @@ func (in *Intake) passAlerts(ctx context.Context) error {
 			continue
 		}
 		in.cfg.Queue.Ack(ctx, m)
+		if meta, err := m.Metadata(); err == nil {
+			in.noteTold(ctx, told, meta.Sequence.Stream)
+		}
 	}
 	return nil
+}
+
+// alertsConsumer returns the consumer of alerts that runners share, and how far they are told. It begins where they were
+// when it was lost; what is told twice is on record once.
+func (in *Intake) alertsConsumer(ctx context.Context) (jetstream.Consumer, *registry.Told, error) {
+	stream, err := in.cfg.Log.JetStream().Stream(ctx, in.subjectNames().AlertsStream())
+	if err != nil {
+		return nil, nil, fmt.Errorf("stream of alerts: %w", err)
+	}
+	info := stream.CachedInfo()
+	told, err := in.cfg.Registry.Told(ctx, info.Created, info.State.LastSeq)
+	if err != nil {
+		return nil, nil, fmt.Errorf("alerts told: %w", err)
+	}
+	if c, err := stream.Consumer(ctx, noticesConsumer); err == nil { // that of an earlier version knows it better
+		told.Position = max(told.Position, c.CachedInfo().AckFloor.Stream)
+	}
+	consumer, err := in.cfg.Queue.Share(ctx, in.subjectNames().AlertsStream(), jetstream.ConsumerConfig{
+		Durable:       noticesConsumer,
+		Description:   "wake: alerts that parent runs are told",
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:   told.Position + 1,
+		AckPolicy:     jetstream.AckExplicitPolicy,
+		AckWait:       30 * time.Second,
+		MaxDeliver:    -1,
+		MaxAckPending: 1, // in order
+	})
+	return consumer, told, err
+}
+
+// noteTold notes how far alerts are told, now and then.
+func (in *Intake) noteTold(ctx context.Context, told *registry.Told, position uint64) {
+	if told.Position = position; time.Since(told.At) < toldEvery {
+		return
+	}
+	told.At = time.Now()
+	if err := in.cfg.Registry.KeepTold(ctx, told); err != nil && ctx.Err() == nil {
+		in.cfg.Logger.Warn("how far alerts are told isn't noted: after a restart of the server they are told again", "error", err)
+	}
 }
 
 // passAlert tells the parent of an alert's run, if it goes on. An alert that comes

@@ -3,7 +3,6 @@ package intake
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -177,7 +176,8 @@ func (in *Intake) takeMessages(ctx context.Context, c jetstream.Consumer, s work
 	return nil
 }
 
-// queueConsumer returns the consumer of a queue subject, which all runners share.
+// queueConsumer returns the consumer of a queue subject, which all runners share. What is lost with it is who was handed
+// what: the queue has all that isn't acknowledged, and hands it out again.
 func (in *Intake) queueConsumer(ctx context.Context, durable, subject string) (jetstream.Consumer, error) {
 	cfg := jetstream.ConsumerConfig{
 		Durable:       durable,
@@ -190,11 +190,7 @@ func (in *Intake) queueConsumer(ctx context.Context, durable, subject string) (j
 	if subject == in.subjectNames().QueueNode(owner.PoolOf(in.cfg.ID)) {
 		cfg.InactiveThreshold = 24 * time.Hour
 	}
-	c, err := in.cfg.Log.JetStream().CreateOrUpdateConsumer(ctx, in.subjectNames().QueueStream(), cfg)
-	if err != nil {
-		return nil, fmt.Errorf("consumer %s: %w", durable, err)
-	}
-	return c, nil
+	return in.cfg.Queue.Share(ctx, in.subjectNames().QueueStream(), cfg)
 }
 
 // observeWait notes how long what is taken has waited in its queue.

@@ -39,12 +39,23 @@ type owner struct {
 	trial    trial
 }
 
+// appendEvents appends events that are stored together or not at all.
 func (o *owner) appendEvents(ctx context.Context, events []*wire.Event) error {
+	return o.noteWritten(ctx, events, o.writer.Append)
+}
+
+// appendDecision appends the events of a decision, of which each follows from the state before it alone: what is left
+// out, the next owner decides.
+func (o *owner) appendDecision(ctx context.Context, events []*wire.Event) error {
+	return o.noteWritten(ctx, events, o.writer.AppendEach)
+}
+
+func (o *owner) noteWritten(ctx context.Context, events []*wire.Event, store func(context.Context, ...*wire.Event) (uint64, error)) error {
 	now := time.Now().UnixMilli()
 	for _, e := range events {
 		e.Timestamp = now
 	}
-	pos, err := o.writer.Append(ctx, events...)
+	pos, err := store(ctx, events...)
 	if err != nil {
 		return err
 	}

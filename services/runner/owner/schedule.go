@@ -131,7 +131,7 @@ func (o *owner) decideNext(ctx context.Context) (wake int64, err error) {
 		for _, e := range d.Events {
 			o.placeNode(e)
 		}
-		if err := o.appendEvents(ctx, d.Events); err != nil {
+		if err := o.appendDecision(ctx, d.Events); err != nil {
 			return 0, err
 		}
 		if d.Costly {

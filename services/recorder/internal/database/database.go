@@ -90,7 +90,8 @@ func (s *DB) View(ctx context.Context) (*Tx, error) {
 	}
 }
 
-// Begin begins a transaction that writes. Others may, too, until it is locked.
+// Begin begins a transaction that writes. Others may, too, until it is locked. A file has it on disk when [DB.Sync] has
+// returned, or one of SQLite's checkpoints; until then a loss of power takes it back whole, with all that came behind it.
 func (s *DB) Begin(ctx context.Context) (*Tx, error) {
 	begun, err := s.Writer.BeginTx(ctx, nil)
 	if err != nil {
@@ -109,8 +110,16 @@ func (t *Tx) Lock(ctx context.Context) error {
 }
 
 // Change does something in a transaction that writes, in which nobody else does
-// meanwhile.
+// meanwhile. Behind it, everything that was committed is on disk.
 func (s *DB) Change(ctx context.Context, f func(*Tx) error) error {
+	if err := s.ChangeLater(ctx, f); err != nil {
+		return err
+	}
+	return s.Sync()
+}
+
+// ChangeLater is [DB.Change] for what can be had again if it is lost, see [DB.Begin].
+func (s *DB) ChangeLater(ctx context.Context, f func(*Tx) error) error {
 	t, err := s.Begin(ctx)
 	if err != nil {
 		return err

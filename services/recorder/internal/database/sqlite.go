@@ -42,7 +42,7 @@ func (s *DB) openBoth(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	options := []string{"_txlock=immediate", "_pragma=synchronous(FULL)", writeCache, journal, checkpoint}
+	options := []string{"_txlock=immediate", "_pragma=synchronous(NORMAL)", writeCache, journal, checkpoint}
 	if _, err := os.Stat(s.Path); errors.Is(err, fs.ErrNotExist) {
 		options = append(options, spacious)
 	}
@@ -64,6 +64,22 @@ func (s *DB) openBoth(ctx context.Context) error {
 	}
 	s.Reader.SetMaxOpenConns(Readers)
 	return nil
+}
+
+// Sync waits until all that is committed is on disk. SQLite itself syncs when it takes its log over into the file, which
+// is why the log is all that has to be; a database of a server has synced what it has committed.
+func (s *DB) Sync() error {
+	if s.Path == "" {
+		return nil
+	}
+	log, err := os.OpenFile(s.Path+"-wal", os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) { // the file has it all
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(log.Sync(), log.Close())
 }
 
 // makePrivate creates the file, if need be, and lets nobody else read it, nor its logs, to
