@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,7 @@ type benchOptions struct {
 	replicas int
 	only     string
 	dir      string
+	ages     []int
 }
 
 func (a hostVerbs) benchCommand() *cobra.Command {
@@ -46,6 +48,7 @@ buckets WAKEBENCH-…, which are removed in the end, also after Ctrl-C.`,
 	flags.BoolVar(&o.quick, "quick", false, "take seconds, not minutes: fewer rounds, smaller runs")
 	flags.IntVar(&o.replicas, "replicas", 1, "`number` of replicas of each stream")
 	flags.StringVar(&o.only, "only", "", "`pattern` of the steps to run: "+strings.Join(stepNames(), ", "))
+	flags.IntSliceVar(&o.ages, "ages", nil, "how many `runs` are stored when the step age measures one more, such as 0,1000,100000 (default 0,1000,10000)")
 	flags.StringVar(&o.dir, "dir", "", "`folder` for the embedded server and the files that are compared, on a disk, not in memory (default: the system's for temporary files)")
 	return cmd
 }
@@ -94,12 +97,12 @@ func (o benchOptions) pickSize() benchSize {
 	if o.quick {
 		return benchSize{
 			rounds: 2, events: 4000, alone: 200, together: 4000, acks: 50, load: 200, runs: []int{10, 1000},
-			backlog: 3000, alerts: 5, lines: []int{1000}, queries: 3, active: []int{1, 10}, subjects: 40, ages: []int{10, 50}, more: 10,
+			backlog: 3000, alerts: 5, lines: []int{1000}, queries: 3, active: []int{1, 10}, subjects: 40, ages: []int{0, 50}, more: 10,
 		}
 	}
 	return benchSize{
 		rounds: 5, events: 40_000, alone: 2000, together: 40_000, acks: 400, load: 300, runs: []int{10, 10_000, 1_000_000},
-		backlog: 200_000, alerts: 300, lines: []int{1000, 1_000_000}, queries: 20, active: []int{1, 100, 5000}, subjects: 5000, ages: []int{200, 1000, 10_000}, more: 100,
+		backlog: 200_000, alerts: 300, lines: []int{1000, 1_000_000}, queries: 20, active: []int{1, 100, 5000}, subjects: 5000, ages: []int{0, 1000, 10_000}, more: 100,
 	}
 }
 
@@ -138,6 +141,12 @@ func (a hostVerbs) runBench(ctx context.Context, o benchOptions) (err error) {
 		return usageError("", "--only: %w", err)
 	}
 	b := &benchmark{app: a.app, o: o, size: o.pickSize()}
+	if len(o.ages) > 0 {
+		b.size.ages = o.ages
+	}
+	if slices.Min(b.size.ages) < 0 || !slices.IsSorted(b.size.ages) {
+		return usageError("such as --ages 0,1000,100000", "--ages: %v are not numbers that grow", b.size.ages)
+	}
 	if b.dir, err = os.MkdirTemp(o.dir, "wake-bench-"); err != nil {
 		return usageError("choose another --dir", "folder: %w", err)
 	}

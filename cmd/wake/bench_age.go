@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"time"
@@ -97,6 +98,8 @@ func (s *runStarter) finishRuns(ctx context.Context, runs, atOnce int) (took []f
 				took = append(took, millisSince(at))
 				delete(began, id)
 			}
+		case <-time.After(runPatience):
+			return nil, fmt.Errorf("none of %d runs has ended within %s, %s for one", len(began), runPatience, slices.Sorted(maps.Keys(began))[0])
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -104,13 +107,19 @@ func (s *runStarter) finishRuns(ctx context.Context, runs, atOnce int) (took []f
 	return took, nil
 }
 
+// runPatience is how long the end of any run is waited for.
+const runPatience = time.Minute
+
 // measureAges measures runs one after the other, and many side by side, at each age.
 func (b *benchmark) measureAges(ctx context.Context, l *lab) (rows []bench.Row, err error) {
 	s, sub, err := newRunStarter(l)
 	if err != nil {
 		return nil, err
 	}
-	defer sub.Unsubscribe() //nolint:errcheck // of a connection that is about to be closed
+	defer sub.Unsubscribe()                                               //nolint:errcheck // of a connection that is about to be closed
+	if _, err := s.finishRuns(ctx, b.size.more, sideBySide); err != nil { // those that come first pay for what is opened
+		return nil, err
+	}
 	var first []float64
 	for _, age := range b.size.ages {
 		began, young := time.Now(), s.next
