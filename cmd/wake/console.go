@@ -19,6 +19,7 @@ import (
 
 	"code.wake.dev/wake/internal/access"
 	"code.wake.dev/wake/internal/console"
+	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/internal/service"
 )
 
@@ -49,8 +50,12 @@ func (a hostVerbs) openConsole(flags *pflag.FlagSet, o consoleOptions, dir strin
 	if err != nil {
 		return nil, err
 	}
+	secrets, err := redact.New(redact.All, redact.Environ(os.Environ()))
+	if err != nil {
+		return nil, err
+	}
 	s, err := console.New(console.Config{
-		Addr: o.addr, File: consoleFile(dir), Cert: o.cert, Key: o.key, Users: o.users, Names: a.names, Keys: keys, KeyFile: a.keys, By: senderName(), Logger: a.log,
+		Addr: o.addr, File: consoleFile(dir), Cert: o.cert, Key: o.key, Users: o.users, Names: a.names, Keys: keys, KeyFile: a.keys, By: senderName(), Redact: secrets, Logger: a.log,
 		Connect: connect,
 		Checks:  func(ctx context.Context, nc *nats.Conn) []console.Check { return a.consoleChecks(ctx, nc, dir) },
 	})

@@ -339,6 +339,9 @@ func (a fileVerbs) exportRun(ctx context.Context, src source, o exportOptions) e
 	return a.printExported(ctx, done, o)
 }
 
+// maxPageAlerts bounds the alerts of a page.
+const maxPageAlerts = 500
+
 // exportText writes the formats that are text.
 func (a fileVerbs) exportText(ctx context.Context, src source, m *meter, out *output, o exportOptions) (export.Result, error) {
 	run := src.runInfo()
@@ -352,6 +355,12 @@ func (a fileVerbs) exportText(ctx context.Context, src source, m *meter, out *ou
 		}
 		return src.exportWhole(ctx, m, func(events export.Events) (export.Result, error) { return export.OpenHarness(out, run, events, first) })
 	default:
+		if src.log != nil {
+			var err error
+			if run.Alerts, err = src.log.LastAlerts(ctx, run.ID, maxPageAlerts); err != nil {
+				return export.Result{}, err
+			}
+		}
 		return src.exportWhole(ctx, m, func(events export.Events) (export.Result, error) { return export.HTML(out, run, events) })
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/pkg/client"
 	"code.wake.dev/wake/pkg/subjects"
@@ -31,9 +32,10 @@ type Config struct {
 	Key     string // PEM file of its key
 	Users   string // file of users, see [readUsers]; "": one operator, and one viewer
 	Names   subjects.Names
-	Keys    *seal.Keys // open what is read
-	KeyFile string     // where they came from
-	By      string     // who gives commands, if there are no users
+	Keys    *seal.Keys  // open what is read
+	KeyFile string      // where they came from
+	By      string      // who gives commands, if there are no users
+	Redact  *redact.Set // takes secrets out of runs that are shared
 	Logger  *slog.Logger
 
 	// Connect makes the connection to the server, when somebody asks for a page the first time.
@@ -53,6 +55,7 @@ type Console struct {
 	users    []user
 	secret   []byte // signs links
 	pulse    pulse
+	sharing  chan struct{} // has one for each shared run that is read
 
 	mu   sync.Mutex // of what follows
 	link *link
@@ -70,7 +73,7 @@ func New(c Config) (*Console, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Console{c: c, scheme: "http"}
+	s := &Console{c: c, scheme: "http", sharing: make(chan struct{}, maxSharing)}
 	kept := readAddress(c.File)
 	if err := s.findUsers(kept); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package console_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -22,6 +23,7 @@ import (
 	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/client"
 	"code.wake.dev/wake/pkg/subjects"
@@ -188,6 +190,8 @@ func TestGuard(t *testing.T) {
 		"a picture of a page":   {http.MethodGet, "/runs/r/state", "", header("Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors"), http.StatusForbidden},
 		"a viewer reads":        {http.MethodGet, "/runs/r", "", as(viewer), http.StatusOK},
 		"a viewer orders":       {http.MethodPost, "/runs/r/command", order, as(viewer), http.StatusForbidden},
+		"a viewer shares":       {http.MethodPost, "/runs/r/share", "for=1h", as(viewer), http.StatusForbidden},
+		"a link that is not":    {http.MethodGet, "/shared/x", "", drop, http.StatusNotFound},
 		"a viewer forks":        {http.MethodPost, "/runs/r/fork", "at=1", as(viewer), http.StatusForbidden},
 		"a verb that changes":   {http.MethodPost, "/api/delete", `{"run":"r"}`, nil, http.StatusNotFound},
 		"a verb that reads":     {http.MethodPost, "/api/fleet", `{}`, as(viewer), http.StatusOK},
@@ -344,6 +348,78 @@ func TestCompare(t *testing.T) {
 	}
 	if _, got := w.ask(http.MethodGet, "/runs/a/diff?with=b", "", nil); got != string(encoded)+"\n" {
 		t.Errorf("got %s\nwant %s", got, encoded)
+	}
+}
+
+// A link shows one run, without secrets, until its time is over, and opens nothing else.
+func TestShare(t *testing.T) {
+	w := newWorld(t)
+	secrets, err := redact.New(redact.All, []string{"swordfish-of-the-console"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.config.Redact = secrets
+	w.serveConsole()
+	w.write("r", "hello swordfish-of-the-console password=hunter2hunter2 "+hostile)
+	w.write("other", "nobody's business")
+	w.get("/", "hello")
+	drop := func(r *http.Request) { r.Header.Del("Authorization") }
+	link := func(lasts string) string {
+		t.Helper()
+		status, text := w.ask(http.MethodPost, "/runs/r/share", "for="+lasts, nil)
+		var v struct{ Link string }
+		if err := json.Unmarshal([]byte(text), &v); err != nil || status != http.StatusOK {
+			t.Fatalf("%d %s, %v", status, text, err)
+		}
+		path, ok := strings.CutPrefix(v.Link, w.console.Address())
+		if !ok {
+			t.Fatalf("the link is %s", v.Link)
+		}
+		return "/" + path
+	}
+	good := link("1h")
+	status, page := w.ask(http.MethodGet, good, "", drop)
+	if status != http.StatusOK || !strings.Contains(page, "hello") || !strings.Contains(page, "</html>") || !strings.Contains(page, "shared by tester until") {
+		t.Fatalf("%d %s", status, page)
+	}
+	for _, no := range []string{"swordfish", "hunter2", "nobody's", "<script", "<form", "href=", "src=", "\x1b", "\u202e", w.token} {
+		if strings.Contains(strings.ReplaceAll(page, "&lt;img src=x", ""), no) {
+			t.Errorf("the page has %q", no)
+		}
+	}
+	asCookie := func(r *http.Request) {
+		drop(r)
+		r.Header.Set("Authorization", "Bearer "+strings.TrimPrefix(good, "/shared/"))
+	}
+	for _, path := range []string{"/", "/runs/r", "/runs/r/events", "/runs/other", "/search?q=hello", good + "/runs/r", "/runs/r/entry?pos=7"} {
+		if status, _ := w.ask(http.MethodGet, path, "", asCookie); status == http.StatusOK {
+			t.Errorf("the link opens %s", path)
+		}
+	}
+	if status, _ := w.ask(http.MethodPost, "/runs/r/command", "type=pause", asCookie); status != http.StatusForbidden {
+		t.Errorf("the link gives orders: %d", status)
+	}
+	for i := len("/shared/"); i < len(good); i++ { // any change of the link makes it another one
+		changed := []byte(good)
+		changed[i] ^= 1
+		if status, _ := w.ask(http.MethodGet, string(changed), "", drop); status == http.StatusOK {
+			t.Errorf("%s is good, too", changed)
+		}
+	}
+	soon := link("1s")
+	for range 100 {
+		if status, page = w.ask(http.MethodGet, soon, "", drop); status != http.StatusOK {
+			break
+		}
+		<-time.After(50 * time.Millisecond)
+	}
+	if status != http.StatusGone || !strings.Contains(page, "good until") || strings.Contains(page, "hello") {
+		t.Errorf("later: %d %s", status, page)
+	}
+	for _, lasts := range []string{"0s", "-1h", "x", "9999h"} {
+		if status, text := w.ask(http.MethodPost, "/runs/r/share", "for="+lasts, nil); status != http.StatusConflict || !strings.Contains(text, "no time") {
+			t.Errorf("for %s: %d %s", lasts, status, text)
+		}
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/graph"
 	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
@@ -22,7 +23,7 @@ type moment struct {
 	Nodes []momentNode
 	Tools []wire.ToolCall
 	Lines []momentLine // the last ones up to there
-	Graph *graph
+	Graph *graph.Picture
 }
 
 type momentNode struct {
@@ -55,10 +56,10 @@ func readMoment(ctx context.Context, l *link, run string, at uint64) (*moment, e
 	if err != nil {
 		return nil, err
 	}
-	m := &moment{At: at, State: state, Tools: openTools(state), Graph: graphOf(state)}
+	m := &moment{At: at, State: state, Tools: openTools(state), Graph: graph.Draw(state)}
 	for id, n := range state.Nodes {
 		if id != wire.RunNode {
-			m.Nodes = append(m.Nodes, momentNode{id, nodeWord(state, id), n})
+			m.Nodes = append(m.Nodes, momentNode{id, graph.NodeWord(state, id), n})
 		}
 	}
 	slices.SortFunc(m.Nodes, func(a, b momentNode) int {

@@ -18,7 +18,9 @@ type verdict struct {
 	Text     string `json:"text"`
 	Hint     string `json:"hint,omitempty"`
 	Position uint64 `json:"position,omitempty"`
-	Run      string `json:"run,omitempty"` // a new one
+	Run      string `json:"run,omitempty"`   // a new one
+	Link     string `json:"link,omitempty"`  // to a run
+	Until    int64  `json:"until,omitempty"` // Unix ms: how long it is good for
 }
 
 // orders are the commands that pages give.

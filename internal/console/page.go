@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"code.wake.dev/wake/internal/graph"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -26,11 +27,11 @@ var templateFiles embed.FS
 
 // templates are parsed when the first page is shown: most who start wake look at none.
 var templates = sync.OnceValue(func() *template.Template { //nolint:gochecknoglobals // constant
-	return template.Must(template.New("console").Funcs(template.FuncMap{
+	return template.Must(template.Must(template.New("console").Funcs(template.FuncMap{
 		"safe": timeline.Sanitize, "line": func(s string) string { return timeline.Line(s, 400) }, "short": func(s string) string { return timeline.Line(s, 90) },
 		"cost": timeline.Cost, "span": timeline.Span, "count": shortCount, "clock": clockText, "ago": agoText, "asset": assetURL, "ansi": colored,
 		"input": timeline.Input, "pieces": piecesOf, "list": func(v ...any) []any { return v }, "json": prettyValue, "dict": pairsOf, "pretty": prettyText, "state": stateWord, "add": func(a, b int) int { return a + b },
-	}).ParseFS(templateFiles, "templates/*.html"))
+	}).Parse(graph.Template)).ParseFS(templateFiles, "templates/*.html"))
 })
 
 // page is what all pages have.

@@ -9,6 +9,7 @@ func (s *Console) handler() http.Handler {
 	order := func(pattern string, f http.HandlerFunc) { m.HandleFunc(pattern, s.allow(operator, f)) }
 
 	m.HandleFunc("GET /assets/{name}", s.showAsset)
+	m.HandleFunc("GET /shared/{link}", s.showShared)
 	m.HandleFunc("POST /signin", s.signIn)
 	m.HandleFunc("POST /signout", s.signOut)
 
@@ -31,6 +32,7 @@ func (s *Console) handler() http.Handler {
 
 	order("POST /runs/{run}/command", s.giveCommand)
 	order("POST /runs/{run}/fork", s.forkRun)
+	order("POST /runs/{run}/share", s.shareRun)
 
 	view("POST /api/{verb}", s.passVerb)
 	return s.guard(m)

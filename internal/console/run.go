@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/graph"
 	"code.wake.dev/wake/pkg/client"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -30,7 +30,7 @@ type runPage struct {
 type runHead struct {
 	wire.StatusResponse
 
-	Graph *graph
+	Graph *graph.Picture
 	Fold  *wire.State
 }
 
@@ -107,7 +107,7 @@ func (s *Console) readHead(ctx context.Context, l *link, run string) (runHead, e
 	if h.Fold, err = l.client.State(ctx, run); err != nil {
 		return h, err
 	}
-	h.Graph = graphOf(h.Fold)
+	h.Graph = graph.Draw(h.Fold)
 	return h, nil
 }
 
@@ -196,25 +196,14 @@ func (s *Console) readLog(r *http.Request, run string) (runLog, error) {
 	return g, err
 }
 
+// maxAlerts bounds the alerts that are shown; the newest ones.
+const maxAlerts = 100
+
 // readAlerts returns the last alerts of a run, the newest first.
 func readAlerts(ctx context.Context, l *link, run string) ([]wire.Alert, error) {
-	const most = 100
-	var all []wire.Alert
-	for m, err := range l.reader.Alerts(ctx, run, 1, false) {
-		if err != nil {
-			return nil, err
-		}
-		data, err := l.reader.Unseal(m.Subject, m.Data)
-		var a wire.Alert
-		if err != nil || wire.Unmarshal(data, &a) != nil {
-			continue
-		}
-		if all = append(all, a); len(all) > most {
-			all = all[1:]
-		}
-	}
+	all, err := l.reader.LastAlerts(ctx, run, maxAlerts)
 	slices.Reverse(all)
-	return all, nil
+	return all, err
 }
 
 // sendTimeline sends the course of the run as a picture.
@@ -227,100 +216,6 @@ func (s *Console) sendTimeline(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.writeJSON(w, http.StatusOK, t)
-}
-
-// graph is the flow as a picture, with how far the run is.
-type graph struct {
-	W, H  int
-	Nodes []graphNode
-	Edges []graphEdge
-}
-
-type graphNode struct {
-	ID, Type, State string
-	X, Y, W, H      int
-}
-
-type graphEdge struct {
-	X1, Y1, X2, Y2 int
-	State          string
-	Back           bool
-}
-
-// The picture's measures.
-const (
-	boxW, boxH   = 132, 40
-	gapX, gapY   = 44, 16
-	maxGraphSize = 200 // nodes
-)
-
-// graphOf draws the flow of a run: each node right of those that it follows. There is none of a single
-// node, nor of a definition that can't be read.
-func graphOf(s *wire.State) *graph {
-	def, err := flow.FromRaw(s.Definition)
-	if err != nil || len(def.Nodes) < 2 || len(def.Nodes) > maxGraphSize {
-		return nil
-	}
-	column := columnsOf(def)
-	rows := map[int]int{}
-	g := &graph{}
-	at := map[string]*graphNode{}
-	g.Nodes = make([]graphNode, len(def.Nodes))
-	for i, n := range def.Nodes {
-		c := column[n.ID]
-		g.Nodes[i] = graphNode{
-			ID: n.ID, Type: string(n.Type), State: nodeWord(s, n.ID),
-			X: 8 + c*(boxW+gapX), Y: 8 + rows[c]*(boxH+gapY), W: boxW, H: boxH,
-		}
-		rows[c]++
-		at[n.ID] = &g.Nodes[i]
-		g.W, g.H = max(g.W, g.Nodes[i].X+boxW+8), max(g.H, g.Nodes[i].Y+boxH+8)
-	}
-	for _, e := range def.Edges {
-		a, b := at[e.From], at[e.To]
-		if a == nil || b == nil {
-			continue
-		}
-		x := graphEdge{X1: a.X + boxW, Y1: a.Y + boxH/2, X2: b.X, Y2: b.Y + boxH/2, State: string(s.EdgeStatus[e.Key()])}
-		if b.X <= a.X {
-			x = graphEdge{X1: a.X + boxW/2, Y1: a.Y + boxH, X2: b.X + boxW/2, Y2: b.Y + boxH, State: x.State, Back: true}
-			g.H = max(g.H, max(x.Y1, x.Y2)+28)
-		}
-		g.Edges = append(g.Edges, x)
-	}
-	return g
-}
-
-// columnsOf puts each node behind those that lead to it; an edge that leads back doesn't count.
-func columnsOf(def *flow.Definition) map[string]int {
-	column, order := map[string]int{}, map[string]int{}
-	for i, n := range def.Nodes {
-		order[n.ID] = i
-	}
-	for range def.Nodes {
-		moved := false
-		for _, e := range def.Edges {
-			if order[e.To] > order[e.From] && column[e.To] <= column[e.From] {
-				column[e.To], moved = column[e.From]+1, true
-			}
-		}
-		if !moved {
-			break
-		}
-	}
-	return column
-}
-
-// nodeWord is how a node is doing, in a word.
-func nodeWord(s *wire.State, id string) string {
-	n := s.Nodes[id]
-	switch {
-	case n.Skipped:
-		return "skipped"
-	case slices.ContainsFunc(openTools(s), func(c wire.ToolCall) bool { return c.Node == id && c.State == wire.ToolApprovalRequired }), n.PromptID != "" && n.Open():
-		return "waiting"
-	}
-	return cmp.Or(string(s.NodeStatus[id]), "pending")
 }
 
 // openTools lists the open calls of a state, the oldest first.

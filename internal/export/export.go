@@ -20,6 +20,9 @@ type Run struct {
 	ID          string
 	Incarnation string // of the stream that has it
 	From, To    uint64 // the positions that were asked for; 0: from the beginning, to the end
+
+	Alerts []wire.Alert // that a page shows, in the order in which they are given
+	Note   string       // that a page shows
 }
 
 // Result says what was written.

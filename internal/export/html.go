@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/graph"
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/timeline"
@@ -34,7 +35,7 @@ var pageHTML string
 func HTML(w io.Writer, r Run, events Events) (Result, error) {
 	page, err := template.New("page").Funcs(template.FuncMap{
 		"number": groupDigits, "took": spanText, "size": formatBytes,
-	}).Parse(pageHTML)
+	}).Parse(graph.Template + pageHTML)
 	if err != nil {
 		return Result{}, err
 	}
@@ -52,6 +53,7 @@ const (
 	maxText   = 64 << 10 // bytes of a row's text
 	maxDetail = 16 << 10 // bytes of a tool's input, and of its output
 	maxBars   = 300      // executions in the chart
+	maxMarks  = 800      // marks in a bar, of calls that are one after the other
 )
 
 // pageWriter is a page under way.
@@ -84,6 +86,7 @@ type row struct {
 	Node   string
 	Class  wire.LineType
 	Sub    bool // of a sub-agent
+	Failed bool // a call
 	Text   string
 	Cut    int // bytes that are left out
 	Input  *detail
@@ -133,26 +136,52 @@ type bar struct {
 	Failed, Open bool
 	Tools        []mark
 	X, W, Y      float64
+
+	width int64 // ms within which marks are put together
 }
 
-// mark is a tool call in a bar.
+// mark is one or several tool calls in a bar.
 type mark struct {
-	Tool   string
+	Tool   string // of the first one
+	N      int
 	Begin  int64
 	End    int64
-	Failed bool
+	Failed bool // or denied
 	X, W   float64
 }
 
-// maxMarks bounds the calls that a bar shows.
-const maxMarks = 400
+// addMark adds a call. When a bar has too many marks, those near each other are put together, but never one
+// that failed with one that didn't.
+func (b *bar) addMark(m mark) {
+	if b.Tools = append(b.Tools, m); len(b.Tools) <= 2*maxMarks {
+		return
+	}
+	for b.width = max(1, b.width); len(b.Tools) > maxMarks; b.width *= 2 {
+		last := map[bool]int{} // place of the last mark, by whether it failed
+		kept := b.Tools[:0]
+		for _, m := range b.Tools {
+			i, ok := last[m.Failed]
+			if ok && kept[i].Begin/b.width == m.Begin/b.width {
+				kept[i].End, kept[i].N = max(kept[i].End, m.End), kept[i].N+m.N
+				continue
+			}
+			last[m.Failed] = len(kept)
+			kept = append(kept, m)
+		}
+		b.Tools = kept
+	}
+}
+
+// PagePolicy is what a page that [HTML] writes may do: have its own style.
+func PagePolicy() string {
+	sum := sha256.Sum256([]byte(pageCSS))
+	return "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
 
 func (p *pageWriter) writePage(events Events) (Result, error) {
-	sum := sha256.Sum256([]byte(pageCSS))
 	err := p.page.ExecuteTemplate(p.out, "head", map[string]any{
 		"Run": timeline.Sanitize(p.run.ID), "Style": template.CSS(pageCSS), //nolint:gosec // ours
-		"Policy": template.HTMLAttr(`content="default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'sha256-` + //nolint:gosec // ours
-			base64.StdEncoding.EncodeToString(sum[:]) + `'"`),
+		"Policy": template.HTMLAttr(`content="` + PagePolicy() + `"`), //nolint:gosec // ours
 	})
 	if err != nil {
 		return p.result, err
@@ -202,7 +231,7 @@ func (p *pageWriter) applyStep(s timeline.Step, e *wire.Event) {
 		}
 		p.held = append(p.held, r)
 		if call, is := e.Payload.(*wire.AgentTool); is {
-			r.Input, r.Output = detailOf(call.ToolInput), detailOf(call.ToolOutput)
+			r.Input, r.Output, r.Failed = detailOf(call.ToolInput), detailOf(call.ToolOutput), call.Error != "" || call.Denied
 		}
 	}
 	if s.Op == timeline.Replace {
@@ -293,9 +322,9 @@ func (p *pageWriter) drawEvent(e *wire.Event) {
 	case *wire.NodeCancelled:
 		b.end(e, true)
 	case *wire.AgentTool:
-		if b != nil && e.Parent == "" && len(b.Tools) < maxMarks {
-			b.Tools = append(b.Tools, mark{
-				Tool: timeline.Sanitize(v.ToolName), Begin: e.Timestamp - valueOrZero(v.DurationMs), End: e.Timestamp, Failed: v.Error != "",
+		if b != nil && e.Parent == "" {
+			b.addMark(mark{
+				Tool: timeline.Sanitize(v.ToolName), N: 1, Begin: e.Timestamp - valueOrZero(v.DurationMs), End: e.Timestamp, Failed: v.Error != "" || v.Denied,
 			})
 		}
 	}
@@ -397,11 +426,26 @@ func (p *pageWriter) pageSummary() map[string]any {
 		"Began": time.UnixMilli(p.first).UTC().Format("2006-01-02 15:04:05 UTC"), "Took": p.last - p.first,
 		"Cost": costText(s.Usage.CostUsd, s.Usage.ComputedUsd, s.Usage.Unpriced), "Usage": s.Usage, "TokensIn": s.Usage.InputTokens + s.Usage.CacheCreationInputTokens + s.Usage.CacheReadInputTokens,
 		"Events": p.result.Events, "Rows": p.result.Written, "Part": p.run.From > 0 || p.run.To > 0, "Partly": p.folded < p.result.Events,
+		"Alerts": safeAlerts(p.run.Alerts), "Graph": graph.Draw(s), "Note": timeline.Sanitize(p.run.Note),
 		"Tools": tools, "Models": models, "Bars": p.placeBars(), "Beyond": p.beyond,
 		"Ticks": p.chartTicks(), "ChartHeight": float64(len(p.order))*barHeight + axisHeight, "AxisY": float64(len(p.order))*barHeight + axisHeight - 6,
 		"AxisTop": float64(len(p.order))*barHeight + 2, "ChartWidth": chartWidth, "BarLeft": chartLeft - 8,
 		"Hash": p.result.Hash,
 	}
+}
+
+// alertRow is an alert, for a page.
+type alertRow struct{ Kind, Severity, Node, Clock, Text string }
+
+func safeAlerts(alerts []wire.Alert) []alertRow {
+	var rows []alertRow
+	for _, a := range alerts {
+		rows = append(rows, alertRow{
+			Kind: timeline.Sanitize(string(a.Kind)), Severity: string(a.Severity), Node: timeline.Sanitize(a.NodeID), Text: timeline.Sanitize(a.Text),
+			Clock: time.UnixMilli(a.Timestamp).UTC().Format("2006-01-02 15:04:05"),
+		})
+	}
+	return rows
 }
 
 func detailOf(v wire.Raw) *detail {

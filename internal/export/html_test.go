@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -126,5 +127,49 @@ func TestTimes(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("no row at %s", want)
 		}
+	}
+}
+
+// The page has what was worth telling, the flow, who failed, and every call of a bar, failures by themselves.
+func TestPageTellsAll(t *testing.T) {
+	h := newHistory(t)
+	definition := must(wire.Marshal(map[string]any{"name": "f", "nodes": []any{
+		map[string]any{"id": "a", "type": "agent", "input": map[string]any{"prompt": "x"}},
+		map[string]any{"id": "b", "type": "agent", "input": map[string]any{"prompt": "x"}},
+	}, "edges": []any{map[string]any{"from": "a", "to": "b"}}}))
+	h.add(wire.RunNode, "", &wire.FlowStart{FlowName: "f", Definition: definition, DefinitionHash: "x"})
+	h.event("a", &wire.Event{ExecID: "a#1", SessionID: "s", Payload: &wire.AgentStart{Prompt: wire.RawString("do")}})
+	const calls = 5000
+	for i := range calls {
+		failed := ""
+		if i == 1234 {
+			failed = "exit 1"
+		}
+		h.event("a", &wire.Event{ExecID: "a#1", CallID: fmt.Sprint("c", i), Timestamp: began + 1000 + int64(i), Payload: &wire.AgentTool{
+			ToolName: "Bash", ToolInput: wire.RawString("x"), ToolOutput: wire.RawString("y"), Error: failed,
+		}})
+	}
+	h.event("a", &wire.Event{ExecID: "a#1", Timestamp: began + 7000, Payload: &wire.Usage{MessageID: "m", Model: "nobody-knows-its-price", InputTokens: 5, OutputTokens: 5}})
+	h.run.Alerts = []wire.Alert{{Kind: "tool:failed", Severity: "warning", NodeID: "a", Text: "it <b>fails</b>"}}
+	h.run.Note = "shared until tomorrow"
+	got := page(t, h)
+	for _, want := range []string{"tool:failed", "it &lt;b&gt;fails&lt;/b&gt;", `class="node pending"`, `class="edge `, `class="r tool failed"`, "shared until tomorrow", "<td>unknown</td>"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+	marks, counted := regexp.MustCompile(`<rect class="mark( bad)?"[^>]*><title>Bash(?:, (\S+) calls)?`).FindAllStringSubmatch(got, -1), 0
+	bad := 0
+	for _, m := range marks {
+		n := 1
+		if m[2] != "" {
+			n, _ = strconv.Atoi(strings.ReplaceAll(m[2], "\u202f", ""))
+		}
+		if counted += n; m[1] != "" {
+			bad += n
+		}
+	}
+	if counted != calls || bad != 1 || len(marks) > 1700 {
+		t.Errorf("%d marks of %d calls, %d of them bad", len(marks), counted, bad)
 	}
 }

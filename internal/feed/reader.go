@@ -162,6 +162,25 @@ func (r *Reader) Alerts(ctx context.Context, run string, from uint64, follow boo
 }
 
 // readFeed yields what there is when it is called.
+// LastAlerts returns the last alerts of a run that can be read, at most so many, the oldest first.
+func (r *Reader) LastAlerts(ctx context.Context, run string, most int) ([]wire.Alert, error) {
+	var all []wire.Alert
+	for m, err := range r.Alerts(ctx, run, 1, false) {
+		if err != nil {
+			return nil, err
+		}
+		data, err := r.Unseal(m.Subject, m.Data)
+		var a wire.Alert
+		if err != nil || wire.Unmarshal(data, &a) != nil {
+			continue
+		}
+		if all = append(all, a); len(all) > most {
+			all = all[1:]
+		}
+	}
+	return all, nil
+}
+
 func (r *Reader) readFeed(ctx context.Context, q wire.FeedRequest) iter.Seq2[eventlog.Message, error] {
 	return func(yield func(eventlog.Message, error) bool) {
 		for q.From = max(q.From, 1); ; {

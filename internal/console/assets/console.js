@@ -107,6 +107,8 @@
       if (v.error) tell(v.error.message, true);
       else tell((v.ok ? '' : 'Refused: ') + v.text + (v.hint ? ' — ' + v.hint : ''), !v.ok, v.run ? '/runs/' + encodeURIComponent(v.run) : '');
       if (v.ok) { delete form.dataset.touched; if (form.closest('.ask')) form.closest('.ask').remove(); else form.reset(); }
+      const link = v.link && $('[data-link]', form);
+      if (link) { link.value = v.link; link.parentElement.hidden = false; link.select(); }
       refreshAll();
     } catch { tell('wake can’t be reached; nothing was sent', true); } finally { buttons.forEach(b => b.disabled = false); }
   });
