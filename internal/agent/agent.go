@@ -211,7 +211,7 @@ type Options struct {
 	Effort          string   `json:"effort,omitempty"`          // low, medium, high …
 	Retries         *int     `json:"retries,omitempty"`         // of a failed model call; nil: 3
 	// Prices of models, by the names that Model gives them; those of Anthropic's are known.
-	Prices map[string]Price `json:"prices,omitempty"`
+	Prices Prices `json:"prices,omitempty"`
 
 	MCPServers map[string]MCPServer `json:"mcpServers,omitempty"` // whose tools the agent has, by name
 

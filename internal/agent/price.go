@@ -1,9 +1,14 @@
 package agent
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
+	"os"
 	"regexp"
 	"strings"
+
+	"github.com/goccy/go-yaml"
 
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -72,19 +77,42 @@ func priceRow(input, write5m, write1h, read, output float64) Price {
 // snapshot is what stands behind a model's name when it names one state of it.
 var snapshot = regexp.MustCompile(`-(20[0-9]{6}|latest)$`) //nolint:gochecknoglobals // a constant
 
-// PriceOf returns the price of a model by the name that the options give it: what they say,
-// else what Anthropic's models are known to cost. It reports false if neither knows it.
-func (o Options) PriceOf(model string) (Price, bool) {
+// Prices are prices of models by their names, which go before the known ones of Anthropic's.
+type Prices map[string]Price
+
+// ReadPrices reads a file of prices, YAML or JSON, as the option prices of a node has them.
+func ReadPrices(file string) (Prices, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var prices Prices
+	if err := yaml.UnmarshalWithOptions(b, &prices, yaml.Strict()); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	for model, p := range prices {
+		if err := p.Check(); err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", file, model, err)
+		}
+		p.Source = wire.PricesFile
+		prices[model] = p
+	}
+	return prices, nil
+}
+
+// Of returns the price of a model: the given one, else what Anthropic's models are known to cost. It reports false
+// if neither is known.
+func (p Prices) Of(model string) (Price, bool) {
 	name := strings.TrimPrefix(model, "anthropic:")
 	for _, known := range []string{model, name} {
-		if p, ok := o.Prices[known]; ok {
-			p.Source = wire.PricesOptions
-			return p, true
+		if x, ok := p[known]; ok {
+			x.Source = cmp.Or(x.Source, wire.PricesOptions)
+			return x, true
 		}
 	}
-	p, ok := anthropicPrice(snapshot.ReplaceAllString(name, ""))
-	p.Source = anthropicSource
-	return p, ok
+	x, ok := anthropicPrice(snapshot.ReplaceAllString(name, ""))
+	x.Source = anthropicSource
+	return x, ok
 }
 
 // Check fails for what is no price.

@@ -2,6 +2,9 @@ package agent_test
 
 import (
 	"math"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"code.wake.dev/wake/internal/agent"
@@ -38,14 +41,14 @@ func TestPrice(t *testing.T) {
 		{own, "openai:small", 1, 1 + 2 + 1 + 1 + 1},
 		{own, "anthropic:claude-opus-5", 1, 1 + 2 + 10 + 1},
 	} {
-		p, known := test.options.PriceOf(test.model)
+		p, known := test.options.Prices.Of(test.model)
 		got := p.Of(million(test.context), 1e6)
 		if known != (test.want >= 0) || known && math.Abs(got-test.want) > 1e-9 {
 			t.Errorf("%s: %v, known: %t; want %v", test.model, got, known, test.want)
 		}
 	}
-	p, _ := own.PriceOf("openai:small")
-	if listed, _ := own.PriceOf("claude-opus-5-5"); p.Source != wire.PricesOptions || listed.Source != "wake 2026-11" {
+	p, _ := own.Prices.Of("openai:small")
+	if listed, _ := own.Prices.Of("claude-opus-5-5"); p.Source != wire.PricesOptions || listed.Source != "wake 2026-11" {
 		t.Errorf("prices are from %q and %q", p.Source, listed.Source)
 	}
 	if usd := p.Of(wire.Usage{InputTokens: -1e6, OutputTokens: math.MinInt64, CacheReadInputTokens: new(int64(-1))}, -5); usd != 0 {
@@ -58,5 +61,42 @@ func TestPrice(t *testing.T) {
 		if bad.Check() == nil {
 			t.Errorf("%+v is a price", bad)
 		}
+	}
+}
+
+// TestReadPrices reads files of prices, good ones and bad ones.
+func TestReadPrices(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "prices.yaml")
+	for name, test := range map[string]struct{ text, problem string }{
+		"yaml":       {"claude-opus-5: {input: 1, output: 2, cacheRead: 0.5}\nown-model: {input: 3, output: 4}\n", ""},
+		"json":       {`{"claude-opus-5": {"input": 1, "output": 2, "cacheRead": 0.5}, "own-model": {"input": 3, "output": 4}}`, ""},
+		"misspelled": {"m: {inputs: 1}", "inputs"},
+		"no number":  {"m: {input: cheap}", "cheap"},
+		"negative":   {"m: {input: -1}", "m: a price is"},
+		"a list":     {"- m", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.WriteFile(file, []byte(test.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			prices, err := agent.ReadPrices(file)
+			if test.problem != "" || name == "a list" {
+				if err == nil || !strings.Contains(err.Error(), test.problem) {
+					t.Errorf("read: %v", err)
+				}
+				return
+			}
+			given, _ := prices.Of("claude-opus-5-20260101")
+			own, known := prices.Of("own-model")
+			if err != nil || !known || own.Output != 4 || own.Source != wire.PricesFile || given.Input != 5 {
+				t.Errorf("%v: %+v, %+v", err, own, given)
+			}
+			if given, _ = prices.Of("claude-opus-5"); given.Input != 1 || *given.CacheRead != 0.5 {
+				t.Errorf("%+v", given)
+			}
+		})
+	}
+	if _, err := agent.ReadPrices(file + ".none"); err == nil {
+		t.Error("a file that isn't there was read")
 	}
 }

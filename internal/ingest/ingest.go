@@ -42,6 +42,8 @@ type Options struct {
 	Labels map[string]string
 	Blocks agent.Blocks
 	Runner string // who writes; required
+	// Prices are those of models, before the known ones of Anthropic's.
+	Prices agent.Prices
 	// Compared is what the comparison with the other feed of the session has shown; nil: there was none.
 	Compared *completeness.Verdict
 	// Progress is called now and then with what has been read. It may be nil.
@@ -175,7 +177,7 @@ func (i *ingestion) readInput(ctx context.Context, in io.Reader) (*agent.Outcome
 	if i.result.Format == Transcript {
 		format = claude.Transcript
 	}
-	n := claude.NewNormalizer(claude.NormalizerOptions{Format: format, Blocks: i.options.Blocks, Provider: "ingest"})
+	n := claude.NewNormalizer(claude.NormalizerOptions{Format: format, Blocks: i.options.Blocks, Provider: "ingest", PriceOf: i.options.Prices.Of})
 	for line, err := range inputLines(ctx, in) {
 		var long *claude.LineTooLongError
 		var events []*wire.Event

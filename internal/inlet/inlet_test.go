@@ -37,7 +37,7 @@ func open(t *testing.T) *gate {
 	g := &gate{T: t, log: logtest.Start(t)}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
-	go func() { done <- inlet.NewServer(g.log, slog.New(slog.DiscardHandler)).Run(ctx) }()
+	go func() { done <- inlet.NewServer(g.log, nil, slog.New(slog.DiscardHandler)).Run(ctx) }()
 	g.stop = func() {
 		cancel()
 		if err := <-done; err != nil {

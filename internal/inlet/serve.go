@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/eventlog"
@@ -48,6 +49,7 @@ type Server struct {
 	log    *eventlog.Log
 	logger *slog.Logger
 	id     string
+	prices agent.Prices
 
 	mu      sync.Mutex
 	inputs  map[string]*input
@@ -55,9 +57,9 @@ type Server struct {
 	ctx     context.Context //nolint:containedctx // of Run: inputs outlive the requests that begin them
 }
 
-// NewServer returns a server that writes to a log, whose Run must be running.
-func NewServer(log *eventlog.Log, logger *slog.Logger) *Server {
-	return &Server{log: log, logger: logger, id: rand.Text(), inputs: map[string]*input{}}
+// NewServer returns a server that writes to a log, whose Run must be running. Prices go before those of Anthropic's models.
+func NewServer(log *eventlog.Log, prices agent.Prices, logger *slog.Logger) *Server {
+	return &Server{log: log, logger: logger, id: rand.Text(), prices: prices, inputs: map[string]*input{}}
 }
 
 // Run takes inputs until ctx ends. Runs of inputs that aren't whole by then end as failed.
@@ -310,7 +312,7 @@ func (in *input) makeRuns(ctx context.Context, writer string) (any, *wire.APIErr
 			return nil, in.explainError(err)
 		}
 		result, err := ingest.Run(ctx, log, r, ingest.Options{
-			RunID: q.Run, NodeID: q.Node, Format: f, Labels: q.Labels, Runner: writer, Compared: verdict,
+			RunID: q.Run, NodeID: q.Node, Format: f, Labels: q.Labels, Runner: writer, Compared: verdict, Prices: in.server.prices,
 		})
 		return result, in.explainError(err)
 	}

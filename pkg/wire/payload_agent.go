@@ -253,13 +253,16 @@ type Usage struct {
 	CostUsd                  *float64
 	StopReason               string
 	// CostSource names the prices by which wake has computed CostUsd: its own table and that one's
-	// date, such as "wake 2026-11", or PricesOptions; "": the agent has told it.
+	// date, such as "wake 2026-11", PricesOptions or PricesFile; "": the agent has told it.
 	CostSource string
 	Source     string // where the call was told: "" in what the agent printed, or one of the Source constants
 }
 
-// PricesOptions are the prices that the options of an agent give, see [Usage.CostSource].
-const PricesOptions = "options"
+// The prices that somebody has given, see [Usage.CostSource].
+const (
+	PricesOptions = "options" // in the options of the agent
+	PricesFile    = "file"    // in the runner's file of prices
+)
 
 // Where the usage of a model call was told, other than in what its agent printed.
 const (

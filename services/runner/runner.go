@@ -65,6 +65,8 @@ type Config struct {
 	Providers map[string]agent.Provider
 	// Ask asks a NATS subject, for hooks. Nil: such hooks fail.
 	Ask func(ctx context.Context, subject string, question []byte) ([]byte, error)
+	// Prices are those of models, where a node says nothing else; what is known of Anthropic's comes after them.
+	Prices agent.Prices
 	// Secrets are what flows may refer to by name, as ${secret.NAME} in env and in
 	// settings of MCP servers. Options.Redact of the log should know their values.
 	Secrets map[string]string
@@ -295,7 +297,7 @@ func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
 		PersistTimeout: cfg.PersistTimeout, DrainTimeout: cfg.DrainTimeout, AnchorEvery: anchorEvery, Draining: r.draining,
 		Process: self, NodeTrials: cfg.NodeTrials,
 		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Queue: r.queue, Sessions: f.sessions, Kept: f.folders, Private: append(slices.Clone(cfg.Private), cfg.Workspaces), Working: r.working,
-		Shelf: cfg.Shelf, LeaveAgents: cfg.LeaveAgents, Health: cfg.Health,
+		Prices: cfg.Prices, Shelf: cfg.Shelf, LeaveAgents: cfg.LeaveAgents, Health: cfg.Health,
 		TakenOver: m.takenOver.WithLabelValues(ofNodes), Lost: m.lost.WithLabelValues(ofNodes),
 		Agents: m.agents, AgentFailures: m.agentFailures,
 	})

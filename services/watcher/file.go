@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/agent/claude"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/run"
@@ -149,7 +150,7 @@ func (w *Watcher) advanceFile(ctx context.Context, f *file) (more bool, err erro
 func (f *file) beginReading(info os.FileInfo) *reading {
 	r := &reading{
 		identity: session.Identity(info), sum: sha256.New(), lines: session.NewIndex(nil),
-		events: claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "watch"}),
+		events: claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "watch", PriceOf: agent.Prices(nil).Of}),
 	}
 	if f.mark != nil {
 		r.silent, r.digest = f.mark.Offset, f.mark.Digest
@@ -206,7 +207,7 @@ func (w *Watcher) readAnew(ctx context.Context, f *file) (bool, error) {
 	}
 	w.logger.Info("a session file was rewritten", "file", f.name, "run", f.tale.run)
 	f.reading.lines = session.NewIndex(told)
-	f.reading.events = claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "watch"})
+	f.reading.events = claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "watch", PriceOf: agent.Prices(nil).Of})
 	f.reading.sum, f.reading.offset, f.reading.silent, f.reading.tail, f.reading.anew = sha256.New(), 0, 0, nil, true
 	return true, nil
 }

@@ -316,6 +316,6 @@ func (s *session) expectEcho(id string) {
 // makeNormalizer returns the one of the session's program.
 func (s *session) makeNormalizer() *Normalizer {
 	return NewNormalizer(NormalizerOptions{
-		Blocks: s.request.Options.Blocks, SessionID: s.request.SessionID, Started: true, Prompt: s.request.Prompt,
+		Blocks: s.request.Options.Blocks, SessionID: s.request.SessionID, Started: true, Prompt: s.request.Prompt, PriceOf: s.request.Options.Prices.Of,
 	})
 }

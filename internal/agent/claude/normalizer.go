@@ -27,6 +27,8 @@ type NormalizerOptions struct {
 	Prompt    wire.Raw // of agent:start, where it is known
 	SessionID string   // the session that is bound already
 	Started   bool     // agent:start has been written
+	// PriceOf gives the price of a model, by which the cost of a call is computed until a result reports it. Nil: it isn't.
+	PriceOf func(model string) (agent.Price, bool)
 }
 
 // Normalizer turns the lines of Claude Code into events. It is pure: the time

@@ -26,17 +26,17 @@ func (p *Provider) recoverCalls(ctx context.Context, r agent.Request, calls agen
 	if err != nil {
 		return nil, fmt.Errorf("claude: %w", err)
 	}
-	return recoveredCalls(record.content, baseSession(r), calls), nil
+	return recoveredCalls(record.content, baseSession(r), calls, r.Options.Prices.Of), nil
 }
 
 // recoveredCalls returns the calls of a session file that the log lacks, the results of those
 // that it has as open, and the usage of messages that it hasn't counted. What stands before the first call or message
 // that the log knows is older than the execution, unless all of the session is the execution's. What the program
 // wrote for want of a result is none. Calls of sub-agents stand elsewhere, or in between.
-func recoveredCalls(content []byte, session string, calls agent.Calls) []*wire.Event {
+func recoveredCalls(content []byte, session string, calls agent.Calls, priceOf func(string) (agent.Price, bool)) []*wire.Event {
 	r := recovery{calls: calls, fresh: make(map[string]bool), messages: make(map[string]int)}
 	r.first = firstKnown(content, calls)
-	n := NewNormalizer(NormalizerOptions{Format: Transcript, SessionID: session, Started: true})
+	n := NewNormalizer(NormalizerOptions{Format: Transcript, SessionID: session, Started: true, PriceOf: priceOf})
 	for text := range bytes.Lines(content) {
 		r.line++
 		var e entry

@@ -40,7 +40,7 @@ func TestRecovery(t *testing.T) {
 				t.Fatal(err)
 			}
 			var b strings.Builder
-			for _, e := range recoveredCalls(content, "s1", agent.Calls{Open: calls.Open, Ended: calls.Ended, Counted: calls.Counted, Whole: calls.Whole}) {
+			for _, e := range recoveredCalls(content, "s1", agent.Calls{Open: calls.Open, Ended: calls.Ended, Counted: calls.Counted, Whole: calls.Whole}, nil) {
 				if text := fmt.Sprint(e); e.Timestamp != 0 || text == "" {
 					t.Errorf("%s has a time", text)
 				}
@@ -123,7 +123,7 @@ func FuzzRecovery(f *testing.F) {
 	}
 	f.Add([]byte(`{"message":{"content":[{"type":"tool_result","tool_use_id":"a","is_error":true,"content":[{"type":"text","text":"The user doesn't want to take this action right now. STOP what you are doing and wait for the user to tell you how to proceed."}]}]}}`), "a", "b", true)
 	f.Fuzz(func(t *testing.T, content []byte, open, ended string, whole bool) {
-		for _, e := range recoveredCalls(content, "s1", agent.Calls{Open: []string{open}, Ended: []string{ended}, Whole: whole}) {
+		for _, e := range recoveredCalls(content, "s1", agent.Calls{Open: []string{open}, Ended: []string{ended}, Whole: whole}, nil) {
 			p, result := e.Payload.(*wire.AgentTool)
 			if e.CallID == ended || !result && e.CallID == open {
 				t.Fatalf("%q is in the log", e.CallID)

@@ -9,7 +9,7 @@ import (
 
 // stateVersion is that of [captureState]. Whoever changes what is in there, or what it means, adds
 // one: a runner of another version must not go on from it. Version, turn and blocks stay where they are.
-const stateVersion = 2
+const stateVersion = 3
 
 // state is what a session has to know to go on behind a point of the program's journal at which
 // nothing is open: no block, no call, no request, no line to the program. What only such things need
@@ -87,6 +87,7 @@ type usageState struct {
 	Known   bool   `json:"known"`
 	Input   int64  `json:"input"`
 	Output  int64  `json:"output"`
+	Hour    int64  `json:"hour"`
 	Created *int64 `json:"created"`
 	Read    *int64 `json:"read"`
 }
@@ -252,7 +253,7 @@ func (t *thread) captureState() threadState {
 	}
 	if u := t.usage; u != nil {
 		s.Usage = &usageState{
-			ID: u.id, Model: u.model, Stop: u.stop, Known: u.known, Input: u.input, Output: u.output, Created: u.created, Read: u.read_,
+			ID: u.id, Model: u.model, Stop: u.stop, Known: u.known, Input: u.input, Output: u.output, Hour: u.hour, Created: u.created, Read: u.read_,
 		}
 	}
 	for _, kind := range slices.Sorted(maps.Keys(t.givenUp)) {
@@ -267,7 +268,7 @@ func (s threadState) restoreState(t *thread) {
 	t.begun, t.produced, t.streamed, t.answer, t.owner, t.stop = s.Begun, s.Produced, s.Streamed, s.Answer, s.Owner, s.Stop
 	if u := s.Usage; u != nil {
 		t.usage = &usage{
-			id: u.ID, model: u.Model, stop: u.Stop, known: u.Known, input: u.Input, output: u.Output, created: u.Created, read_: u.Read,
+			id: u.ID, model: u.Model, stop: u.Stop, known: u.Known, input: u.Input, output: u.Output, hour: u.Hour, created: u.Created, read_: u.Read,
 		}
 	}
 	for _, b := range s.GivenUp {

@@ -2,6 +2,7 @@ package claude
 
 import (
 	"maps"
+	"strings"
 
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -12,6 +13,7 @@ type usage struct {
 	known           bool // numbers were read
 	input, output   int64
 	created, read_  *int64
+	hour            int64 // of created, what is kept for an hour
 }
 
 // takeNumbers takes newer numbers; fields that are missing keep theirs.
@@ -32,6 +34,9 @@ func (u *usage) takeNumbers(r wire.Raw) {
 	if v := optInteger(r, "cache_read_input_tokens"); v != nil {
 		u.read_ = v
 	}
+	if kept := r.Get("cache_creation"); hasValue(kept, "ephemeral_1h_input_tokens") {
+		u.hour = integerAt(kept, "ephemeral_1h_input_tokens")
+	}
 }
 
 // flushUsage emits the usage of the thread's current message, once.
@@ -41,12 +46,18 @@ func (n *Normalizer) flushUsage(t *thread) {
 		return
 	}
 	n.counted[u.id] = n.line
-	n.emitForThread(t, &wire.Usage{
+	p := &wire.Usage{
 		MessageID: u.id, Model: u.model, InputTokens: u.input, OutputTokens: u.output,
 		CacheCreationInputTokens: u.created, CacheReadInputTokens: u.read_,
 		ContextTokens: u.input + valueOrZero(u.created) + valueOrZero(u.read_),
 		ContextWindow: n.windowOf(t, u.model), StopReason: u.stop,
-	})
+	}
+	if n.opt.PriceOf != nil {
+		if price, known := n.opt.PriceOf(strings.TrimSuffix(u.model, longContext)); known {
+			p.CostUsd, p.CostSource = new(price.Of(*p, u.hour)), price.Source
+		}
+	}
+	n.emitForThread(t, p)
 	if t.main {
 		n.tally.messages.add(u.input, u.output, u.created, u.read_)
 	}

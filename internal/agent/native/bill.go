@@ -129,7 +129,7 @@ func (s *session) isBudgetSpent() bool {
 
 // priceOf returns the price of the model, nil if it isn't known.
 func priceOf(o agent.Options, model string) *agent.Price {
-	p, ok := o.PriceOf(model)
+	p, ok := o.Prices.Of(model)
 	if !ok {
 		return nil
 	}

@@ -218,6 +218,11 @@ func (x *execution) agentInput() (in agentInput, err error) {
 	if err := x.optionSecrets(&in.Options); err != nil {
 		return in, err
 	}
+	if len(x.cfg.Prices) > 0 {
+		prices := maps.Clone(x.cfg.Prices)
+		maps.Copy(prices, in.Prices)
+		in.Prices = prices
+	}
 	in.Cwd = x.resolveDir(in.Cwd)
 	in.Decide = x.awaitDecision
 	if in.provider, in.name, err = x.findProvider(in.Provider); err != nil {

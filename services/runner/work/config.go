@@ -44,6 +44,7 @@ type Config struct {
 	Leases   *lease.Holder
 	Runs     *view.Runs
 	Queue    *queue.Queue
+	Prices   agent.Prices      // of models, where a node says nothing else
 	Sessions *transcript.Store // session files of agents
 	Kept     *workspace.Store  // snapshots of the folders of runs; nil: none are taken
 	Private  []string          // folders that are no part of a run's

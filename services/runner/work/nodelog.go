@@ -89,16 +89,19 @@ func (l *nodeLog) putEvents(ctx context.Context, last *wire.Event, events []*wir
 		return l.noteReturn(ctx)
 	}
 	start := time.Now()
-	err := l.awaitBounded(ctx, func(ctx context.Context) error {
+	wait := func(ctx context.Context) error {
 		_, err := l.writer.Append(ctx, events...)
 		return err
-	})
-	for mustStore(last) && errors.Is(err, eventlog.ErrAmbiguous) && l.isFrozen() && ctx.Err() == nil {
-		if l.away.IsZero() {
+	}
+	err := awaitThawed(l.isFrozen, func() (again bool, err error) {
+		err = l.awaitBounded(ctx, wait)
+		again = mustStore(last) && errors.Is(err, eventlog.ErrAmbiguous) && ctx.Err() == nil
+		if again && l.away.IsZero() {
 			l.away = start
 		}
-		err = l.awaitBounded(ctx, l.writer.Flush)
-	}
+		wait = l.writer.Flush
+		return again, err
+	})
 	switch {
 	case err == nil && !l.away.IsZero():
 		return l.noteReturn(ctx)
@@ -151,6 +154,17 @@ func (l *nodeLog) awaitBounded(ctx context.Context, wait func(context.Context) e
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.PersistTimeout)
 	defer cancel()
 	return wait(ctx)
+}
+
+// awaitThawed waits, and again if the agent was frozen when a wait began or ended, and the wait says that it may be
+// repeated: only a wait of an agent that goes on all the while bounds anything.
+func awaitThawed(isFrozen func() bool, wait func() (again bool, err error)) error {
+	for {
+		frozen := isFrozen()
+		if again, err := wait(); !again || !frozen && !isFrozen() {
+			return err
+		}
+	}
 }
 
 // isFrozen reports whether the agent is stopped, or is about to be, since the lease wasn't renewed: it

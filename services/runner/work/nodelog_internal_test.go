@@ -1,0 +1,38 @@
+package work
+
+import (
+	"errors"
+	"testing"
+)
+
+// TestAwaitThawed shows that a wait that the agent spent frozen, if only its beginning, bounds nothing.
+func TestAwaitThawed(t *testing.T) {
+	late := errors.New("late")
+	for name, test := range map[string]struct {
+		frozen []bool  // when each wait begins, and when the last one ends
+		waits  []error // nil: stored
+		want   int     // waits
+	}{
+		"stored at once":                {[]bool{false}, []error{nil}, 1},
+		"late, at work":                 {[]bool{false, false}, []error{late}, 1},
+		"frozen meanwhile":              {[]bool{false, true, false}, []error{late, late, nil}, 3},
+		"thawed as the wait is over":    {[]bool{true, false}, []error{late, nil}, 2},
+		"thawed, and then late at work": {[]bool{true, false, false}, []error{late, late}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			looks, waits := 0, 0
+			isFrozen := func() bool {
+				looks++
+				return test.frozen[min(waits, len(test.frozen)-1)]
+			}
+			err := awaitThawed(isFrozen, func() (bool, error) {
+				waits++
+				err := test.waits[waits-1]
+				return err != nil, err
+			})
+			if waits != test.want || !errors.Is(err, test.waits[test.want-1]) {
+				t.Errorf("%d waits, %v; want %d", waits, err, test.want)
+			}
+		})
+	}
+}
