@@ -43,6 +43,8 @@ require (
 	pgregory.net/rapid v1.3.0 // tests
 )
 
+require github.com/coder/acp-go-sdk v0.13.0
+
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/bahlo/generic-list-go v0.2.0 // indirect

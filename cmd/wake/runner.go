@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/acp"
 	"code.wake.dev/wake/internal/agent/claude"
 	"code.wake.dev/wake/internal/agent/fixture"
 	"code.wake.dev/wake/internal/agent/native"
@@ -107,6 +108,7 @@ func newRunner(o *runnerOptions) constructor {
 		c.Providers = map[string]agent.Provider{
 			"claude": &claude.Provider{Binary: o.claude, User: c.User, Environ: os.Environ(), Logger: log},
 			"native": &native.Provider{User: c.User, Environ: os.Environ(), Logger: log},
+			"acp":    &acp.Provider{User: c.User, Environ: os.Environ(), Logger: log},
 		}
 		if c.Shelf, err = p.openKeepers(ctx, c.Home, c.User, o.keepers); err != nil {
 			return nil, err

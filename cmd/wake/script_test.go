@@ -19,12 +19,15 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
+	"code.wake.dev/wake/internal/agent/acp/acptest"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(leakFree{m}, map[string]func(){"wake": main, "nats-server": natsServer, "unprivileged": unprivileged})
+	testscript.Main(leakFree{m}, map[string]func(){
+		"wake": main, "nats-server": natsServer, "unprivileged": unprivileged, "acp-agent": func() { acptest.Main() },
+	})
 }
 
 // natsServer is the program nats-server, as far as the scripts need it: -c FILE. It

@@ -59,6 +59,8 @@ type Capabilities struct {
 	// SaysBegin says that the session says of each call when it begins, in every permission mode.
 	// Others say so only of calls that need a permission, if the mode asks for some.
 	SaysBegin bool
+	// TellsLate says that calls may have begun before the session tells of them, in every permission mode.
+	TellsLate bool
 	// Recorded says that the agent repeats what was recorded: it touches no files and waits for
 	// nobody's answer.
 	Recorded bool
@@ -212,6 +214,12 @@ type Options struct {
 	Retries         *int     `json:"retries,omitempty"`         // of a failed model call; nil: 3
 	// Prices of models, by the names that Model gives them; those of Anthropic's are known.
 	Prices Prices `json:"prices,omitempty"`
+
+	// Of agents that speak the Agent Client Protocol.
+	Command    []string `json:"command,omitempty"`    // the agent's program and its arguments; or
+	Agent      string   `json:"agent,omitempty"`      // one that is known by name
+	Auth       string   `json:"auth,omitempty"`       // the way to log in, by the agent's id of it; "": it is logged in
+	NewSession bool     `json:"newSession,omitempty"` // where its session can't be gone on with, it gets a new one and what the log has
 
 	MCPServers map[string]MCPServer `json:"mcpServers,omitempty"` // whose tools the agent has, by name
 

@@ -63,7 +63,7 @@ func (o *Outcome) Paused() *wire.AgentPaused {
 type output struct {
 	Text              string                `json:"text"`
 	StructuredOutput  wire.Raw              `json:"structuredOutput,omitempty"`
-	Usage             usage                 `json:"usage"`
+	Usage             *usage                `json:"usage,omitempty"` // absent if the agent doesn't tell
 	ModelUsage        map[string]modelUsage `json:"modelUsage,omitempty"`
 	TotalCostUsd      *float64              `json:"totalCostUsd,omitempty"`
 	DurationMs        int64                 `json:"durationMs"`
@@ -95,7 +95,7 @@ func (o *Outcome) Output() (wire.Raw, error) {
 	case o.complete != nil:
 		o.fillOutput(&out)
 	case o.paused != nil:
-		out.Paused, out.NumTurns = true, o.paused.NumTurns
+		out.Usage, out.Paused, out.NumTurns = new(usage), true, o.paused.NumTurns
 	default:
 		return nil, nil
 	}
@@ -105,10 +105,12 @@ func (o *Outcome) Output() (wire.Raw, error) {
 func (o *Outcome) fillOutput(out *output) {
 	c := o.complete
 	out.Text, out.StructuredOutput, out.StopReason = c.Result, c.StructuredOutput, c.StopReason
-	out.Usage = usage{
-		InputTokens: c.Usage.InputTokens, OutputTokens: c.Usage.OutputTokens,
-		CacheCreationInputTokens: c.Usage.CacheCreationInputTokens,
-		CacheReadInputTokens:     c.Usage.CacheReadInputTokens,
+	if !c.UsageUnknown {
+		out.Usage = &usage{
+			InputTokens: c.Usage.InputTokens, OutputTokens: c.Usage.OutputTokens,
+			CacheCreationInputTokens: c.Usage.CacheCreationInputTokens,
+			CacheReadInputTokens:     c.Usage.CacheReadInputTokens,
+		}
 	}
 	for name, m := range c.ModelUsage {
 		if out.ModelUsage == nil {

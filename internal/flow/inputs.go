@@ -8,13 +8,14 @@ import (
 
 // Providers are the kinds of agents that a flow can name; one that names none
 // gets the first. Recorded agents take their place by `wake run --fixtures`.
-var Providers = []string{"claude", "native"}
+var Providers = []string{"claude", "native", "acp"}
 
 // agentFields are the options of an agent, besides provider, prompt and messages.
 var agentFields = []string{
 	"model", "fallbackModel", "cwd", "maxTurns", "maxBudgetUsd", "permissionMode", "systemPrompt", "appendSystemPrompt",
 	"allowedTools", "disallowedTools", "addDirs", "outputSchema", "env", "fork", "blocks",
 	"requireApproval", "maxTokens", "contextWindow", "thinking", "effort", "retries", "mcpServers", "prices",
+	"command", "agent", "auth", "newSession",
 }
 
 // priceFields are those of a price of a model.
@@ -71,9 +72,22 @@ func (r *reader) agentInput(o *fields) {
 		r.checkKind(o, name, list, "a list")
 	}
 	r.checkEnv(o)
+	r.agentCommand(o)
 	r.checkKind(o, "outputSchema", object, "an object")
 	if s, ok := o.t.get("blocks").asText(); ok && !hasBinding(s) {
 		o.takeOneOf("blocks", "fallback", "always", "never")
+	}
+}
+
+// agentCommand checks the program of an agent, which no value may choose.
+func (r *reader) agentCommand(o *fields) {
+	command := o.t.get("command")
+	switch {
+	case command.isAbsent():
+	case command.kind == list && len(command.list) > 0:
+		r.checkWords(command.list, o.fieldName("command"))
+	default:
+		r.addProblem(command.at, o.fieldName("command"), "must be a list of words, such as [my-agent, acp], not %s", command.kindName())
 	}
 }
 

@@ -7,7 +7,7 @@ type AgentStart struct {
 	Model    string
 	Prompt   Raw    // a string, or an array of message inputs; in full
 	Task     string // one line, for people
-	Provider string // claude, native, fixture, ingest …
+	Provider string // claude, native, acp, fixture, ingest …
 	Cwd      string
 	Resumed  bool // the session existed before
 }
@@ -175,6 +175,7 @@ type AgentComplete struct {
 	StopReason       string
 	Denials          Raw    // tool calls that were refused
 	CostSource       string // of the costs, see [Usage.CostSource]
+	UsageUnknown     bool   // the agent doesn't tell what it used: Usage says nothing
 }
 
 // AgentPaused says that the agent was interrupted and can go on.
@@ -520,6 +521,7 @@ func (p *AgentComplete) visitFields(f *fields) {
 	f.str("stopReason", &p.StopReason, optional)
 	f.raw("denials", &p.Denials, optional)
 	f.str("costSource", &p.CostSource, optional)
+	f.bool("usageUnknown", &p.UsageUnknown, optional)
 }
 
 func (p *AgentPaused) visitFields(f *fields) {

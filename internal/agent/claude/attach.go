@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/pipe"
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/hook"
 	"code.wake.dev/wake/internal/process"
@@ -119,7 +120,7 @@ func (s *session) reportRest(p *process.Process) {
 func (s *session) captureState() (x *state, quiet bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.outbox.isIdle() {
+	if !s.outbox.IsIdle() {
 		return nil, false
 	}
 	x = &state{
@@ -171,7 +172,7 @@ func (s *session) forgetRequest(id string) (q question, open bool) {
 }
 
 // reciteInput takes in what the program was told.
-func (s *session) reciteInput(in input) {
+func (s *session) reciteInput(in pipe.Line) {
 	m, err := wire.RawFromJSON(in.Data)
 	if err != nil {
 		return

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/pipe"
 	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/hook"
 	"code.wake.dev/wake/internal/process"
@@ -18,7 +19,7 @@ import (
 // driveProgram talks with the program until it is gone.
 func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error) bool) {
 	done := make(chan struct{})
-	lines := readLines(p, done)
+	lines := pipe.ReadLines(p, done)
 	defer s.closeReader(p, done, lines)
 	timer := time.NewTimer(0)
 	timer.Stop()
@@ -59,7 +60,7 @@ func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error
 }
 
 // closeReader ends the program, if it still runs, and its reader.
-func (s *session) closeReader(p *process.Process, done chan<- struct{}, lines <-chan input) {
+func (s *session) closeReader(p *process.Process, done chan<- struct{}, lines <-chan pipe.Line) {
 	close(done)
 	if !s.isLeft() {
 		s.stopProgram(p, "agent left processes behind")
@@ -119,7 +120,7 @@ func (s *session) giveUpWaiting(p *process.Process) {
 }
 
 // takeLine handles a line. It reports false if the consumer wants no more.
-func (s *session) takeLine(p *process.Process, in input, yield func(*wire.Event, error) bool) bool {
+func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Event, error) bool) bool {
 	switch in.Direction {
 	case process.Live:
 		s.goLive(p)
@@ -134,9 +135,9 @@ func (s *session) takeLine(p *process.Process, in input, yield func(*wire.Event,
 		return true
 	}
 	s.offset, s.index = in.Offset, 0
-	if in.long != nil {
-		in.long.Line = s.lines
-		return s.yieldEvents(yield, s.placeEvents(s.n.TooLong(in.At, in.long)))
+	if long := in.Long; long != nil {
+		reason := &LineTooLongError{Line: s.lines, Bytes: long.Bytes, Limit: pipe.MaxLine, Head: long.Head}
+		return s.yieldEvents(yield, s.placeEvents(s.n.TooLong(in.At, reason)))
 	}
 	m, err := wire.RawFromJSON(in.Data)
 	if err == nil && stringAt(m, "type") == "control_cancel_request" {
@@ -347,7 +348,7 @@ func (s *session) recordDecision(d decision, yield func(*wire.Event, error) bool
 // sendReply sends an answer, whose echo is expected.
 func (s *session) sendReply(r controlResponse) {
 	s.expectEcho(r.Response.RequestID)
-	if err := s.outbox.putLine(r); err != nil {
+	if err := s.outbox.Put(r); err != nil {
 		s.provider.Logger.Debug("answer not sent", "run_id", s.request.RunID, "node_id", s.request.NodeID, "error", err)
 	}
 }

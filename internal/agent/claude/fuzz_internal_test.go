@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"code.wake.dev/wake/internal/agent/pipe"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -146,7 +147,7 @@ func FuzzParentServer(f *testing.F) {
 		if err != nil {
 			return
 		}
-		line, err := encodeLine(successResponse("q", serveParent(message, "id")))
+		line, err := pipe.EncodeLine(successResponse("q", serveParent(message, "id")))
 		if err != nil || bytes.Count(line, []byte("\n")) != 1 || bytes.ContainsRune(line, 0x1b) {
 			t.Fatalf("%q is answered by %q: %v", data, line, err)
 		}

@@ -9,15 +9,13 @@ import (
 	"math"
 	"time"
 
+	"code.wake.dev/wake/internal/agent/pipe"
 	"code.wake.dev/wake/pkg/wire"
 )
 
 // MaxLine bounds a line of input. A longer one is cut and reported by a
 // [LineTooLongError].
-const MaxLine = 64 << 20
-
-// maxHead is how much of a line that is too long is kept to recognise it by.
-const maxHead = 4 << 10
+const MaxLine = pipe.MaxLine
 
 // LineTooLongError tells of a line that was longer than the bound.
 type LineTooLongError struct {
@@ -87,7 +85,7 @@ func (l *lineReader) next() ([]byte, error) {
 			size--
 		}
 		if size > int64(l.limit) {
-			head := append([]byte(nil), l.buf[:min(maxHead, len(l.buf))]...)
+			head := append([]byte(nil), l.buf[:min(pipe.MaxHead, len(l.buf))]...)
 			l.buf = nil
 			return nil, &LineTooLongError{Line: l.line, Bytes: size, Limit: l.limit, Head: head}
 		}

@@ -1,8 +1,6 @@
 package claude
 
 import (
-	"encoding/json"
-	"fmt"
 	"strings"
 
 	"code.wake.dev/wake/internal/agent"
@@ -108,15 +106,6 @@ func permissionVerdict(v agent.Verdict, input wire.Raw) map[string]any {
 		input = v.UpdatedInput
 	}
 	return map[string]any{"behavior": "allow", "updatedInput": input}
-}
-
-// encodeLine returns a line.
-func encodeLine(v any) ([]byte, error) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return nil, fmt.Errorf("claude: encode %T: %w", v, err)
-	}
-	return append(b, '\n'), nil
 }
 
 // serveParent answers a JSON-RPC message to the parent's MCP server. The

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/pipe"
 	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -50,7 +51,7 @@ type session struct {
 
 	mu      sync.Mutex
 	process *process.Process // nil until the program runs
-	outbox  *outbox
+	outbox  *pipe.Outbox
 	sent    []sentMessage   // messages that the normalizer hasn't been told of
 	waiting map[string]bool // messages that the program hasn't echoed
 	asked   []string        // messages to the parent that wait for an answer
@@ -85,7 +86,7 @@ func newSession(ctx context.Context, p Provider, r agent.Request, prompts []wire
 		answered: make(map[string]bool), asking: make(map[string]question), decided: make(chan decision),
 		consulting: make(map[string]context.CancelFunc), heard: make(chan hearing),
 		context: func() context.Context { return ctx }, cancel: cancel,
-		replaying: true, inTurn: true, outbox: newOutbox(), waiting: make(map[string]bool), asked: slices.Clone(r.Asked),
+		replaying: true, inTurn: true, outbox: pipe.NewOutbox(), waiting: make(map[string]bool), asked: slices.Clone(r.Asked),
 	}
 	return s
 }
@@ -210,7 +211,7 @@ func (s *session) greetProgram(p *process.Process) {
 		first = append(first, newUserLine(uuid, content, nil))
 	}
 	s.begun, s.prompted = true, len(s.prompts)
-	s.outbox.startWriter(p.Stdin, first...)
+	s.outbox.Start(p.Stdin, first...)
 }
 
 // prepareFile puts the file of the session that the request goes on with in place
@@ -283,7 +284,7 @@ func (s *session) Send(ctx context.Context, m agent.Message) error {
 		return agent.ErrEnded
 	}
 	if m.Interrupt {
-		if err := s.outbox.putLine(interruptRequest(redirectID)); err != nil {
+		if err := s.outbox.Put(interruptRequest(redirectID)); err != nil {
 			return err
 		}
 	}
@@ -296,7 +297,7 @@ func (s *session) Send(ctx context.Context, m agent.Message) error {
 	} else {
 		s.noteAnswer(m.Answers)
 	}
-	return s.outbox.putLine(newUserLine(uuid, textBlocks(content), &origin{CommandID: m.CommandID, Answers: m.Answers, Notice: m.Notice}))
+	return s.outbox.Put(newUserLine(uuid, textBlocks(content), &origin{CommandID: m.CommandID, Answers: m.Answers, Notice: m.Notice}))
 }
 
 // noteAnswer notes that a question to the parent is answered, or all if it is "". It is called under mu.
@@ -336,7 +337,7 @@ func (s *session) Interrupt(ctx context.Context) error {
 		return agent.ErrEnded
 	}
 	s.halting = true
-	return s.outbox.putLine(interruptRequest(interruptID))
+	return s.outbox.Put(interruptRequest(interruptID))
 }
 
 // haltInterrupted ends the program after an interruption if messages wait in its queue, since
@@ -366,7 +367,7 @@ func (s *session) Close() error {
 	s.mu.Lock()
 	p := s.process
 	s.mu.Unlock()
-	s.outbox.closeAndWait()
+	s.outbox.CloseAndWait()
 	if p != nil {
 		err = errors.Join(err, p.Close())
 	}
@@ -393,7 +394,7 @@ func (s *session) Leave() bool {
 		return s.left
 	}
 	s.left, s.ended = true, true
-	s.outbox.dropLines()
+	s.outbox.Drop()
 	return true
 }
 
@@ -414,7 +415,7 @@ func (s *session) closeInput(force bool) bool {
 	}
 	s.ended = true
 	if !s.replaying { // else it is closed then
-		s.outbox.close()
+		s.outbox.Close()
 	}
 	return true
 }

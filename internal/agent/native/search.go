@@ -10,6 +10,8 @@ import (
 	slash "path"
 	"regexp"
 	"strings"
+
+	"code.wake.dev/wake/internal/agent/workdir"
 )
 
 // The most that a search tells.
@@ -75,7 +77,7 @@ func globExpression(pattern string, anywhere bool) (*regexp.Regexp, error) {
 // walkFiles visits the files below a folder of the workspace by their paths, relative to
 // the workspace and to the folder.
 func (w workspace) walkFiles(ctx context.Context, folder string, visit func(root *os.Root, path, below string) error) error {
-	root, rel, err := w.openPath(folder)
+	root, rel, err := w.OpenPath(folder)
 	if err != nil {
 		return err
 	}
@@ -163,8 +165,8 @@ func (w workspace) grepFiles(ctx context.Context, _ string, in grepInput) (resul
 		if in.Glob != "" && !only.MatchString(below) {
 			return nil
 		}
-		content, err := loadIn(root, path)
-		if _, is := errors.AsType[*tooLarge](err); is {
+		content, err := workdir.LoadIn(root, path)
+		if _, is := errors.AsType[*workdir.TooLargeError](err); is {
 			large = append(large, path)
 		}
 		if err != nil || bytes.IndexByte(content[:min(len(content), 8000)], 0) >= 0 {
@@ -188,7 +190,7 @@ func (w workspace) grepFiles(ctx context.Context, _ string, in grepInput) (resul
 		found = []string{"Nothing matches."}
 	}
 	if len(large) > 0 {
-		found = append(found, fmt.Sprintf("[%d files were not searched, such as %s: they have more than %d bytes; use bash with grep]", len(large), large[0], maxFile))
+		found = append(found, fmt.Sprintf("[%d files were not searched, such as %s: they have more than %d bytes; use bash with grep]", len(large), large[0], workdir.MaxFile))
 	}
 	return textResult(strings.Join(found, "\n")), nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/workdir"
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/hook"
 	"code.wake.dev/wake/internal/process"
@@ -149,7 +150,7 @@ func (s *session) findModelAndTools() (err error) {
 	}
 	s.price = priceOf(o, cmp.Or(o.Model, s.provider.Model))
 	env := agent.CommandEnvironment(s.provider.Environ, o.Env)
-	w := workspace{dir: o.Cwd, user: s.provider.User}
+	w := workspace{workdir.Folder{Dir: o.Cwd, User: s.provider.User}}
 	s.tools = append(w.fileTools(), w.searchTools()...)
 	s.tools = append(s.tools, s.bashTool(env), notifyParent(), askPerson())
 	delegates, err := s.delegateTools()

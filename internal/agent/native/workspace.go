@@ -4,127 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"unicode/utf8"
 
-	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/agent/workdir"
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// workspace is the folder to which the tools for files are confined. Links are
+// workspace are the tools for files, which are confined to the folder. Links are
 // followed as long as they stay within it.
-type workspace struct {
-	dir  string
-	user *process.User // whose its files are; nil: this process's own
-}
-
-// maxFile is the size of the largest file that is read, written or searched.
-const maxFile = 16 << 20
-
-// openPath opens the folder, and the path as one within it.
-func (w workspace) openPath(path string) (*os.Root, string, error) {
-	rel, err := w.relPath(path)
-	if err != nil {
-		return nil, "", err
-	}
-	root, err := os.OpenRoot(w.dir)
-	if err != nil {
-		return nil, "", fmt.Errorf("open the workspace: %w", err)
-	}
-	return root, rel, nil
-}
-
-// relPath returns a path within the workspace, for one that is relative to it or absolute.
-func (w workspace) relPath(path string) (string, error) {
-	rel := filepath.Clean(path)
-	if filepath.IsAbs(path) {
-		rel = w.pathBelow(rel)
-	}
-	if !filepath.IsLocal(rel) {
-		return "", fmt.Errorf("%s is outside the workspace %s: use a path within it", path, w.dir)
-	}
-	return rel, nil
-}
-
-// pathBelow returns an absolute path relative to the workspace, by either of its names.
-func (w workspace) pathBelow(path string) string {
-	dirs := []string{w.dir}
-	if resolved, err := filepath.EvalSymlinks(w.dir); err == nil {
-		dirs = append(dirs, resolved)
-	}
-	for _, dir := range dirs {
-		if rel, err := filepath.Rel(dir, path); err == nil && filepath.IsLocal(rel) {
-			return rel
-		}
-	}
-	return path
-}
-
-// loadFile reads a regular file.
-func (w workspace) loadFile(path string) (content []byte, err error) {
-	root, rel, err := w.openPath(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = root.Close() }()
-	return loadIn(root, rel)
-}
-
-// tooLarge is the error for a file that isn't read.
-type tooLarge struct {
-	path string
-	size int64
-}
-
-func (e *tooLarge) Error() string {
-	return fmt.Sprintf("%s has %d bytes, more than %d: use bash with grep, head or sed", e.path, e.size, maxFile)
-}
-
-func loadIn(root *os.Root, rel string) ([]byte, error) {
-	f, err := root.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe must not hold us
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case info.IsDir():
-		return nil, fmt.Errorf("%s is a folder: use glob to list it", rel)
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is not a regular file", rel)
-	case info.Size() > maxFile:
-		return nil, &tooLarge{rel, info.Size()}
-	}
-	return io.ReadAll(io.LimitReader(f, maxFile))
-}
-
-// saveFile writes a file, and the folders in which it is.
-func (w workspace) saveFile(path string, content []byte) (change string, err error) {
-	root, rel, err := w.openPath(path)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = root.Close() }()
-	change = "modified"
-	if info, err := root.Stat(rel); err != nil {
-		change = "created"
-	} else if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is not a regular file", path)
-	}
-	if err := root.MkdirAll(filepath.Dir(rel), 0o755); err != nil {
-		return "", err
-	}
-	if err := root.WriteFile(rel, content, 0o644); err != nil {
-		return "", err
-	}
-	return change, w.user.OwnWay(root, rel)
-}
+type workspace struct{ workdir.Folder }
 
 // fileTools are the tools that read and write files.
 func (w workspace) fileTools() []*tool {
@@ -180,7 +69,7 @@ func (w workspace) loadText(path string) (string, error) {
 	if path == "" {
 		return "", errors.New("path is required")
 	}
-	content, err := w.loadFile(path)
+	content, err := w.LoadFile(path)
 	if err != nil {
 		return "", err
 	}
@@ -203,10 +92,10 @@ func (w workspace) writeFile(_ context.Context, _ string, in writeInput) (result
 }
 
 func (w workspace) saveText(path, content string) (result, error) {
-	if len(content) > maxFile {
-		return result{}, fmt.Errorf("the content has %d bytes, more than %d", len(content), maxFile)
+	if len(content) > workdir.MaxFile {
+		return result{}, fmt.Errorf("the content has %d bytes, more than %d", len(content), workdir.MaxFile)
 	}
-	change, err := w.saveFile(path, []byte(content))
+	change, err := w.SaveFile(path, []byte(content))
 	if err != nil {
 		return result{}, err
 	}

@@ -229,7 +229,7 @@ func (x *execution) agentInput() (in agentInput, err error) {
 		return in, err
 	}
 	in.can = in.provider.Capabilities()
-	in.begun = !in.can.SaysBegin && slices.ContainsFunc(append(modes, in.PermissionMode), func(mode string) bool { return !bypassesApproval(mode) })
+	in.begun = in.can.TellsLate || !in.can.SaysBegin && slices.ContainsFunc(append(modes, in.PermissionMode), func(mode string) bool { return !bypassesApproval(mode) })
 	return in, nil
 }
 

@@ -1,16 +1,18 @@
-package claude
+package pipe
 
 import (
+	"encoding/json"
+	"fmt"
 	"io"
 	"sync"
 
 	"code.wake.dev/wake/internal/agent"
 )
 
-// outbox writes lines to the program, in order, without making its callers
+// Outbox writes lines to the program, in order, without making its callers
 // wait: a program that doesn't read must not hold up its own output. Lines may be
 // put before it begins.
-type outbox struct {
+type Outbox struct {
 	mu     sync.Mutex
 	lines  [][]byte
 	wake   chan struct{} // holds one token when there is something to do
@@ -21,18 +23,19 @@ type outbox struct {
 	done   chan struct{} // closed when the writer is gone
 }
 
-func newOutbox() *outbox {
-	return &outbox{wake: make(chan struct{}, 1), done: make(chan struct{})}
+// NewOutbox returns one that hasn't begun to write.
+func NewOutbox() *Outbox {
+	return &Outbox{wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// startWriter starts the writer with the first lines. It ends once the outbox is
+// Start starts the writer with the first lines. It ends once the outbox is
 // closed and empty, or the program doesn't take any more.
-func (o *outbox) startWriter(w io.WriteCloser, first ...any) {
+func (o *Outbox) Start(w io.WriteCloser, first ...any) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var lines [][]byte
 	for _, v := range first {
-		if line, err := encodeLine(v); err == nil {
+		if line, err := EncodeLine(v); err == nil {
 			lines = append(lines, line)
 		}
 	}
@@ -42,7 +45,7 @@ func (o *outbox) startWriter(w io.WriteCloser, first ...any) {
 	go o.writeLines(w)
 }
 
-func (o *outbox) writeLines(w io.WriteCloser) {
+func (o *Outbox) writeLines(w io.WriteCloser) {
 	defer close(o.done)
 	defer func() {
 		o.mu.Lock()
@@ -55,7 +58,7 @@ func (o *outbox) writeLines(w io.WriteCloser) {
 		lines, last := o.takeLines()
 		for _, line := range lines {
 			if _, err := w.Write(line); err != nil {
-				o.close()
+				o.Close()
 				return
 			}
 		}
@@ -68,22 +71,22 @@ func (o *outbox) writeLines(w io.WriteCloser) {
 	}
 }
 
-// isIdle reports whether the program has been given every line.
-func (o *outbox) isIdle() bool {
+// IsIdle reports whether the program has been given every line.
+func (o *Outbox) IsIdle() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.began && !o.busy && len(o.lines) == 0
 }
 
-// dropLines ends the outbox without its lines, and without closing the program's input.
-func (o *outbox) dropLines() {
+// Drop ends the outbox without its lines, and without closing the program's input.
+func (o *Outbox) Drop() {
 	o.mu.Lock()
 	o.lines, o.left = nil, true
 	o.mu.Unlock()
-	o.close()
+	o.Close()
 }
 
-func (o *outbox) takeLines() (lines [][]byte, last bool) {
+func (o *Outbox) takeLines() (lines [][]byte, last bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	lines, o.lines = o.lines, nil
@@ -91,9 +94,9 @@ func (o *outbox) takeLines() (lines [][]byte, last bool) {
 	return lines, o.closed
 }
 
-// putLine adds a line. It fails with [agent.ErrEnded] once the outbox is closed.
-func (o *outbox) putLine(v any) error {
-	line, err := encodeLine(v)
+// Put adds a line. It fails with [agent.ErrEnded] once the outbox is closed.
+func (o *Outbox) Put(v any) error {
+	line, err := EncodeLine(v)
 	if err != nil {
 		return err
 	}
@@ -107,8 +110,8 @@ func (o *outbox) putLine(v any) error {
 	return nil
 }
 
-// close lets the writer end after the lines that are there.
-func (o *outbox) close() {
+// Close lets the writer end after the lines that are there.
+func (o *Outbox) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.closed {
@@ -117,9 +120,9 @@ func (o *outbox) close() {
 	}
 }
 
-// closeAndWait closes the outbox and waits until its writer is gone.
-func (o *outbox) closeAndWait() {
-	o.close()
+// CloseAndWait closes the outbox and waits until its writer is gone.
+func (o *Outbox) CloseAndWait() {
+	o.Close()
 	o.mu.Lock()
 	began := o.began
 	o.mu.Unlock()
@@ -129,9 +132,18 @@ func (o *outbox) closeAndWait() {
 }
 
 // signalWriter wakes the writer. It is called under mu.
-func (o *outbox) signalWriter() {
+func (o *Outbox) signalWriter() {
 	select {
 	case o.wake <- struct{}{}:
 	default:
 	}
+}
+
+// EncodeLine returns v as a line.
+func EncodeLine(v any) ([]byte, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("pipe: encode %T: %w", v, err)
+	}
+	return append(b, '\n'), nil
 }

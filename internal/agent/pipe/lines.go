@@ -1,4 +1,6 @@
-package claude
+// Package pipe is how sessions talk with their agents' programs: lines that are written without
+// holding up who writes them, and lines that are made of the frames of a journal.
+package pipe
 
 import (
 	"bytes"
@@ -6,19 +8,31 @@ import (
 	"code.wake.dev/wake/internal/process"
 )
 
-// input is a line that the program has printed, or, before [process.Live], one that it was
+// Line is a line that the program has printed, or, before [process.Live], one that it was
 // given; or what says that what follows has just come.
-type input struct {
-	process.Frame                   // Data is the line; Offset is just behind it; At is of its end
-	long          *LineTooLongError // in the place of a line
+type Line struct {
+	process.Frame          // Data is the line; Offset is just behind it; At is of its end
+	Long          *TooLong // in the place of a line
 }
 
-// readLines makes lines of what the program says. They end with its output, or with done.
-func readLines(p *process.Process, done <-chan struct{}) <-chan input {
-	inputs := make(chan input, 16)
+// MaxLine bounds a line, in bytes; MaxHead is how much of a longer one is kept to recognise it by.
+const (
+	MaxLine = 64 << 20
+	MaxHead = 4 << 10
+)
+
+// TooLong tells of a line that was longer than [MaxLine].
+type TooLong struct {
+	Bytes int64  // its length, without the line end
+	Head  []byte // its beginning
+}
+
+// ReadLines makes lines of what the program says. They end with its output, or with done.
+func ReadLines(p *process.Process, done <-chan struct{}) <-chan Line {
+	inputs := make(chan Line, 16)
 	go func() {
 		defer close(inputs)
-		pass := func(in input) {
+		pass := func(in Line) {
 			select {
 			case inputs <- in:
 			case <-done: // the frames are read to their end all the same
@@ -32,7 +46,7 @@ func readLines(p *process.Process, done <-chan struct{}) <-chan input {
 			case process.In:
 				told.addFrame(f, pass)
 			case process.Live:
-				pass(input{Frame: f})
+				pass(Line{Frame: f})
 			case process.Err: // it is kept
 			}
 		}
@@ -48,7 +62,7 @@ type assembly struct {
 	size int // of the line so far, which may be longer than what is kept
 }
 
-func (a *assembly) addFrame(f process.Frame, pass func(input)) {
+func (a *assembly) addFrame(f process.Frame, pass func(Line)) {
 	for data := f.Data; len(data) > 0; {
 		piece, rest, ended := bytes.Cut(data, []byte{'\n'})
 		a.size += len(piece)
@@ -64,16 +78,16 @@ func (a *assembly) addFrame(f process.Frame, pass func(input)) {
 }
 
 // passLastLine passes on a last line without an end.
-func (a *assembly) passLastLine(pass func(input)) {
+func (a *assembly) passLastLine(pass func(Line)) {
 	if a.size > 0 {
 		a.passLine(pass)
 	}
 }
 
-func (a *assembly) passLine(pass func(input)) {
-	in := input{Frame: a.last}
+func (a *assembly) passLine(pass func(Line)) {
+	in := Line{Frame: a.last}
 	if in.Data = a.line; a.size > MaxLine {
-		in.Data, in.long = nil, &LineTooLongError{Bytes: int64(a.size), Limit: MaxLine, Head: bytes.Clone(a.line[:maxHead])}
+		in.Data, in.Long = nil, &TooLong{Bytes: int64(a.size), Head: bytes.Clone(a.line[:MaxHead])}
 	}
 	a.line, a.size = nil, 0
 	pass(in)
