@@ -22,6 +22,10 @@ func mainCode() int {
 			if code, ok := superviseArgs(args); ok {
 				return code
 			}
+		case "hooks": // a session waits for it to begin
+			if len(args) == 2 && args[0] == "report" {
+				return reportHook(args[1])
+			}
 		}
 	}
 	ctx, stop := service.WithSignals(context.Background())

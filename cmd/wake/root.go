@@ -119,7 +119,7 @@ func (a *app) addVerbs(root *cobra.Command) {
 		orders.bookmarkCommand(), orders.bookmarksCommand(), runs.forkCommand(), runs.adoptCommand(), files.releaseCommand())
 	add("servers", "Servers and services:",
 		host.upCommand(), host.consoleCommand(), host.shareCommand(), host.initCommand(), host.doctorCommand(), files.rebuildCommand(), files.backupCommand(), files.restoreCommand(), host.authCommand(),
-		host.runnerCommand(), host.recorderCommand(), host.snapshotterCommand(), host.alerterCommand(), host.watchCommand(), host.superviseCommand(), host.mcpCommand())
+		host.runnerCommand(), host.recorderCommand(), host.snapshotterCommand(), host.alerterCommand(), host.watchCommand(), host.hooksCommand(), host.superviseCommand(), host.mcpCommand())
 	add("tools", "Tools:", files.verifyCommand(), files.decodeCommand(), host.benchCommand(), a.versionCommand())
 	root.SetCompletionCommandGroupID("tools")
 	root.SetHelpCommandGroupID("tools")

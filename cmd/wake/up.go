@@ -16,8 +16,10 @@ import (
 
 	"code.wake.dev/wake/internal/access"
 	"code.wake.dev/wake/internal/console"
+	"code.wake.dev/wake/internal/report"
 	"code.wake.dev/wake/internal/service"
 	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/services/listener"
 	"code.wake.dev/wake/services/recorder"
 )
 
@@ -132,6 +134,9 @@ func (a hostVerbs) runUp(ctx context.Context, flags *pflag.FlagSet, o upOptions)
 	if err != nil {
 		return err
 	}
+	if err := addListener(p, pages); err != nil {
+		return err
+	}
 	defer func() { _ = os.Remove(service.URLFile(dir)) }() // who finds one that is left is told so
 	p.group.Add("announcement", func(ctx context.Context) error { return a.announceServer(ctx, p, server.url, pages, o.demo) })
 	return p.group.Run(ctx)
@@ -188,6 +193,26 @@ func (a hostVerbs) addConsole(p *process, flags *pflag.FlagSet, o consoleOptions
 		return nil
 	})
 	return s, nil
+}
+
+// addListener has the console take what hooks of sessions on this machine report, where only this machine reaches it.
+func addListener(p *process, pages *console.Console) error {
+	if pages == nil || !strings.HasPrefix(pages.Address(), "http://") {
+		return nil
+	}
+	id, err := runnerID(p.locked)
+	if err != nil {
+		return err
+	}
+	l, err := listener.New(listener.Config{
+		ID: "hooks-" + id, URL: strings.TrimSuffix(pages.Address(), "/"), File: report.FileIn(p.dir),
+	}, p.log, p.serviceLogger("listener"))
+	if err != nil {
+		return err
+	}
+	pages.TakeReports(l)
+	p.keepPart("listener", l.Run)
+	return nil
 }
 
 // consoleConnection is that of an operator, where there are users.

@@ -53,7 +53,8 @@ type Console struct {
 	listener net.Listener
 	scheme   string
 	users    []user
-	secret   []byte // signs links
+	secret   []byte       // signs links
+	reports  http.Handler // takes what hooks of sessions report; nil: nobody does
 	pulse    pulse
 	sharing  chan struct{} // has one for each shared run that is read
 
@@ -111,6 +112,9 @@ func (s *Console) Address() string { return s.scheme + "://" + s.listener.Addr()
 
 // URL is the address with the token of the first operator, which signs in who opens it.
 func (s *Console) URL() string { return s.Address() + "#token=" + s.users[0].token }
+
+// TakeReports has a handler take what hooks of sessions report, at paths below /hooks/. It comes before Run.
+func (s *Console) TakeReports(h http.Handler) { s.reports = h }
 
 // Run serves until ctx ends.
 func (s *Console) Run(ctx context.Context) error {

@@ -35,5 +35,8 @@ func (s *Console) handler() http.Handler {
 	order("POST /runs/{run}/share", s.shareRun)
 
 	view("POST /api/{verb}", s.passVerb)
+	if s.reports != nil { // which knows its own tokens
+		m.Handle("/hooks/", s.reports)
+	}
 	return s.guard(m)
 }

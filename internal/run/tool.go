@@ -51,21 +51,33 @@ func (f *fold) checkUnknownCall(a actor) error {
 }
 
 func (f *fold) toolIntent(a actor, p *wire.ToolIntent) error {
-	key, _, open := f.openCall(a)
-	if open {
+	key, c, open := f.openCall(a)
+	if open && !isOnlyAsked(c) {
 		return f.illegalEvent("call %q is open already", f.e.CallID)
 	}
 	if !a.current && f.s.Imported == "" {
 		return nil
 	}
-	f.s.Tools[key] = wire.ToolCall{
-		Node: a.id, Exec: firstOf(f.e.ExecID, a.n.Exec), CallID: f.e.CallID,
-		Tool: p.ToolName, Input: f.payloadValue("toolInput", p.ToolInput),
-		State: wire.ToolPending, Idempotent: p.Idempotent, Since: f.e.Timestamp, Parent: f.e.Parent,
+	intended := f.newCall(a, p.ToolName, p.ToolInput)
+	if intended.Since, intended.Idempotent = f.e.Timestamp, p.Idempotent; open {
+		intended.State, intended.AskedAt = c.State, c.AskedAt
 	}
+	f.s.Tools[key] = intended
 	f.deriveBreakpoint(a)
 	return nil
 }
+
+// newCall is a call that is heard of for the first time.
+func (f *fold) newCall(a actor, tool string, input wire.Raw) wire.ToolCall {
+	return wire.ToolCall{
+		Node: a.id, Exec: firstOf(f.e.ExecID, a.n.Exec), CallID: f.e.CallID,
+		Tool: tool, Input: f.payloadValue("toolInput", input), State: wire.ToolPending, Parent: f.e.Parent,
+	}
+}
+
+// isOnlyAsked reports whether nothing is known of a call but that somebody was asked about it: its intent stands on
+// another node of an imported run, or nowhere.
+func isOnlyAsked(c wire.ToolCall) bool { return c.Since == 0 && c.AskedAt != 0 }
 
 // toolState takes a step that no other event implies.
 func (f *fold) toolState(a actor, p *wire.ToolState) error {
@@ -96,10 +108,13 @@ func (f *fold) moveCall(a actor, key string, c wire.ToolCall, to wire.ToolCallSt
 }
 
 // permissionRequired has a call wait for a decision on its input, which a hook may have
-// changed since the intent.
+// changed since the intent. Of a run that was imported it may be the first that is heard of the call.
 func (f *fold) permissionRequired(a actor, p *wire.PermissionRequired) error {
 	key, c, open := f.openCall(a)
 	switch {
+	case !open && f.s.Imported != "":
+		f.moveCall(a, key, f.newCall(a, p.ToolName, p.ToolInput), wire.ToolApprovalRequired)
+		return nil
 	case !open:
 		return f.checkUnknownCall(a)
 	case c.State == wire.ToolApprovalRequired: // a tool:state told so before
@@ -127,6 +142,9 @@ func (f *fold) permissionDecided(a actor, p *wire.PermissionDecided) error {
 	if open && c.State != to {
 		f.moveCall(a, key, c, to)
 	}
+	if isOnlyAsked(c) {
+		delete(f.s.Tools, key)
+	}
 	f.removeObeyed(func(c wire.Raw) bool {
 		t, node := commandField(c, "type"), commandField(c, "nodeId") // another node may have a call of the same id
 		return (t == "approve" || t == "deny") && commandField(c, "callId") == f.e.CallID && (node == "" || node == a.id)
@@ -152,7 +170,7 @@ func (f *fold) toolSealed(a actor, p *wire.ToolSealed) error {
 func (f *fold) agentTool(a actor, p *wire.AgentTool) error {
 	key, c, open := f.openCall(a)
 	failed := f.errorText(p.Error) != ""
-	if open && c.State == wire.ToolApprovalRequired && !failed && !p.Denied {
+	if open && c.State == wire.ToolApprovalRequired && !failed && !p.Denied && !isOnlyAsked(c) {
 		return f.illegalEvent("call %q is completed and nobody approved it", f.e.CallID)
 	}
 	f.s.Usage.ToolCalls++

@@ -22,8 +22,11 @@ type Holder struct {
 	Terminal string `json:"-"`
 }
 
-// Busy is the status of a holder that works.
-const Busy = "busy"
+// The statuses of a holder that works, and of one that shows a dialog.
+const (
+	Busy    = "busy"
+	waiting = "waiting"
+)
 
 // String says who it is: "process 4711 on /dev/pts/3, waiting (permission prompt)".
 func (h Holder) String() string {

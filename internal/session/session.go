@@ -7,7 +7,10 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,6 +19,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Line is what is known of a line of a session file before it is told.
@@ -165,4 +171,50 @@ func (a *About) Labels() map[string]string {
 		}
 	}
 	return labels
+}
+
+// The names in runs of sessions.
+const (
+	flowName = "claude"
+	MainNode = "agent" // the node of the session itself
+)
+
+// Start is the beginning of the session's run, whose process held another session before.
+func (a *About) Start(before string) (*wire.FlowStart, error) {
+	definition, err := wire.Marshal(map[string]any{
+		"name":  flowName,
+		"nodes": []any{map[string]any{"id": MainNode, "type": "agent", "input": map[string]any{"provider": "claude", "prompt": ""}}},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("definition: %w", err)
+	}
+	labels := a.Labels()
+	if before != "" {
+		labels["continues"] = before
+	}
+	sum := sha256.Sum256(definition)
+	return &wire.FlowStart{
+		FlowName: flowName, Definition: definition, DefinitionHash: hex.EncodeToString(sum[:]), Labels: labels, Imported: wire.ImportedIngest,
+	}, nil
+}
+
+// maxAbout bounds what is read of a file to know what it is about.
+const maxAbout = 256 << 10
+
+// Read reads what the beginning of a session file says of its session.
+func Read(name string) (about About, err error) {
+	in, err := os.Open(name)
+	if err != nil {
+		return about, err
+	}
+	defer func() { _ = in.Close() }() // it was only read
+	lines := NewReader(in, maxAbout)
+	for read := int64(0); read < maxAbout; {
+		line, size, err := lines.Next()
+		if read += size; err != nil && !errors.As(err, new(*claude.LineTooLongError)) {
+			break // what there is must do
+		}
+		about.Note(line)
+	}
+	return about, nil
 }

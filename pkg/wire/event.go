@@ -8,6 +8,10 @@ const Version = 1
 // the run.
 const RunNode = "_run"
 
+// HooksNode is the node of an imported run on which stands what the hooks of its agent report: what a person is asked,
+// who has answered, that the session has ended.
+const HooksNode = "hooks"
+
 // NoRun is the run that records what belongs to no run, such as a command that
 // names none.
 const NoRun = "_"

@@ -13,6 +13,7 @@ import (
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -832,6 +833,38 @@ func TestStartedBy(t *testing.T) {
 		}
 		if s, _ := b.ended("forked"); s.StartedBy != "ben" {
 			t.Errorf("the fork was started by %q", s.StartedBy)
+		}
+	})
+}
+
+// A decision about a call of a session that others drive is recorded for whoever asked for it: the first one. A call that
+// doesn't wait, and any other command, is refused.
+func TestDecisionOfImported(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.process("r1", &scripted{say: echo})
+		start := &wire.FlowStart{FlowName: "claude", Definition: wire.RawString(""), DefinitionHash: "h", Imported: wire.ImportedIngest}
+		logtest.Append(t, logtest.Claim(t, b.log, "s1", wire.RunNode), &wire.Event{Payload: start})
+		logtest.Append(t, logtest.Claim(t, b.log, "s1", wire.HooksNode), &wire.Event{
+			CallID: "t1", Payload: &wire.PermissionRequired{ToolName: "Bash", ToolInput: wire.RawString("ls")},
+		})
+		for _, c := range []wire.Command{{Type: "approve", CallID: "t1"}, {Type: "deny", CallID: "t1"}, {Type: "approve", CallID: "t2"}, {Type: "pause"}} {
+			n := len(records(b.read("_")))
+			b.command("s1", c)
+			b.awaits("a record", func() bool { return len(records(b.read("_"))) > n })
+		}
+		var got []string
+		for _, p := range records(b.read("_")) {
+			run, _ := p.Command.Get("runId").Text()
+			node, _ := p.Command.Get("nodeId").Text()
+			got = append(got, fmt.Sprintf("%t %s/%s %s", p.Accepted, run, node, p.Reason))
+		}
+		want := []string{
+			"true s1/hooks ", `false s1/hooks COMMAND_REJECTED: call "t1" has its decision`,
+			"false / COMMAND_REJECTED: run s1 was imported and is not executed", "false / COMMAND_REJECTED: run s1 was imported and is not executed",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("records:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	})
 }

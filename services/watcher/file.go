@@ -351,7 +351,7 @@ func nodeOf(name string) string {
 	if strings.HasPrefix(base, "agent-") {
 		return base
 	}
-	return mainNode
+	return session.MainNode
 }
 
 // close lets go of what is needed to read on.

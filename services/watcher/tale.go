@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"os"
 	"path"
 	"path/filepath"
@@ -16,16 +15,10 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"code.wake.dev/wake/internal/agent/claude"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/session"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
-)
-
-const (
-	flowName = "claude"
-	mainNode = "agent" // that of the session itself
 )
 
 // tale is the run of a session.
@@ -86,12 +79,12 @@ func isID(text string) bool { return subjects.CheckID(text) == nil }
 func sessionOf(f *file) (string, error) {
 	dir := path.Dir(f.name)
 	switch {
-	case nodeOf(f.name) == mainNode:
+	case nodeOf(f.name) == session.MainNode:
 		return strings.TrimSuffix(path.Base(f.name), ".jsonl"), nil
 	case path.Base(dir) == "subagents":
 		return path.Base(path.Dir(dir)), nil
 	}
-	about, err := aboutFile(f.path)
+	about, err := session.Read(f.path)
 	if err == nil && about.Session == "" && time.Since(f.changed) < retryTime {
 		err = errEarly
 	}
@@ -123,27 +116,6 @@ func (w *Watcher) isTwin(ctx context.Context, f *file, id string) (bool, error) 
 	root := strings.TrimSuffix(f.path, filepath.FromSlash(f.name))
 	_, err := os.Lstat(filepath.Join(root, filepath.FromSlash(first)))
 	return err == nil, nil
-}
-
-// maxAbout bounds what is read of a file to know what it is about.
-const maxAbout = 256 << 10
-
-// aboutFile reads what the beginning of a file says of its session.
-func aboutFile(name string) (about session.About, err error) {
-	in, err := os.Open(name)
-	if err != nil {
-		return about, err
-	}
-	defer func() { _ = in.Close() }() // it was only read
-	lines := session.NewReader(in, maxAbout)
-	for read := int64(0); read < maxAbout; {
-		line, size, err := lines.Next()
-		if read += size; err != nil && !errors.As(err, new(*claude.LineTooLongError)) {
-			break // what there is must do
-		}
-		about.Note(line)
-	}
-	return about, nil
 }
 
 // findBeginning looks up whether the log has the run already, and whether it is one that a watcher tells.
@@ -191,10 +163,7 @@ func (w *Watcher) wakeTale(ctx context.Context, f *file) error {
 	case !t.resting:
 		return nil
 	}
-	if err := w.ownTale(ctx, t); err != nil {
-		return err
-	}
-	_, err := t.owner.Append(ctx, &wire.Event{Payload: &wire.FlowResumed{Strategy: "manual"}})
+	err := w.appendOwn(ctx, t, &wire.Event{Payload: &wire.FlowResumed{Strategy: "manual"}})
 	t.resting = t.resting && err != nil
 	return err
 }
@@ -202,9 +171,9 @@ func (w *Watcher) wakeTale(ctx context.Context, f *file) error {
 // beginTale begins the run of a file. It fails with [errEarly] until it is clear that no runner drives the session.
 func (w *Watcher) beginTale(ctx context.Context, f *file) error {
 	t := f.tale
-	about, err := aboutFile(mainFile(f))
+	about, err := session.Read(mainFile(f))
 	if errors.Is(err, os.ErrNotExist) {
-		about, err = aboutFile(f.path)
+		about, err = session.Read(f.path)
 	}
 	if err != nil {
 		return err
@@ -219,16 +188,13 @@ func (w *Watcher) beginTale(ctx context.Context, f *file) error {
 	if f.refused, err = w.isDriven(ctx, t.session); f.refused || err != nil {
 		return cmp.Or(err, errForeign)
 	}
-	if err := w.ownTale(ctx, t); err != nil {
-		return err
-	}
 	w.checkHolders()
 	about.Session = t.session
-	start, err := startOf(about, w.before[t.session])
+	start, err := about.Start(w.before[t.session])
 	if err != nil {
 		return err
 	}
-	if _, err := t.owner.Append(ctx, &wire.Event{Timestamp: about.At, Payload: start}); err != nil {
+	if err := w.appendOwn(ctx, t, &wire.Event{Timestamp: about.At, Payload: start}); err != nil {
 		return err
 	}
 	t.begun, t.at = true, about.At
@@ -240,7 +206,7 @@ func (w *Watcher) beginTale(ctx context.Context, f *file) error {
 
 // mainFile returns where the file of the session itself is.
 func mainFile(f *file) string {
-	if dir := filepath.Dir(f.path); f.node != mainNode && filepath.Base(dir) == "subagents" {
+	if dir := filepath.Dir(f.path); f.node != session.MainNode && filepath.Base(dir) == "subagents" {
 		return filepath.Dir(dir) + ".jsonl"
 	}
 	return f.path
@@ -251,10 +217,7 @@ func (w *Watcher) restTale(ctx context.Context, t *tale) error {
 	if !t.begun {
 		return nil
 	}
-	if err := w.ownTale(ctx, t); err != nil {
-		return err
-	}
-	_, err := t.owner.Append(ctx, &wire.Event{Timestamp: t.at, Payload: &wire.FlowPaused{Reason: wire.PauseIdle, Message: w.held[t.session].String()}})
+	err := w.appendOwn(ctx, t, &wire.Event{Timestamp: t.at, Payload: &wire.FlowPaused{Reason: wire.PauseIdle, Message: w.held[t.session].String()}})
 	if err != nil {
 		return err
 	}
@@ -264,29 +227,26 @@ func (w *Watcher) restTale(ctx context.Context, t *tale) error {
 	return err
 }
 
-// ownTale claims the run.
-func (w *Watcher) ownTale(ctx context.Context, t *tale) (err error) {
+// appendOwn appends events of the run itself. It fails with [errEarly] if somebody else has written there, such as who hears
+// the session's hooks: what that was is known then.
+func (w *Watcher) appendOwn(ctx context.Context, t *tale, events ...*wire.Event) (err error) {
 	if t.owner == nil || t.owner.Err() != nil {
 		t.owner, err = w.log.Claim(ctx, t.run, wire.RunNode, eventlog.Claim{Runner: w.cfg.ID})
+		if errors.Is(err, eventlog.ErrFenced) {
+			return errEarly
+		} else if err != nil {
+			return err
+		}
+		begun, resting := t.begun, t.resting
+		if err := w.findBeginning(ctx, t); err != nil {
+			return err
+		}
+		if begun != t.begun || resting != t.resting {
+			return errEarly
+		}
+	}
+	if _, err = t.owner.Append(ctx, events...); errors.Is(err, eventlog.ErrFenced) {
+		return cmp.Or(w.findBeginning(ctx, t), errEarly)
 	}
 	return err
-}
-
-// startOf is the beginning of a run, whose process held another session before.
-func startOf(about session.About, before string) (*wire.FlowStart, error) {
-	definition, err := wire.Marshal(map[string]any{
-		"name":  flowName,
-		"nodes": []any{map[string]any{"id": mainNode, "type": "agent", "input": map[string]any{"provider": "claude", "prompt": ""}}},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("definition: %w", err)
-	}
-	labels := about.Labels()
-	if before != "" {
-		labels["continues"] = before
-	}
-	sum := sha256.Sum256(definition)
-	return &wire.FlowStart{
-		FlowName: flowName, Definition: definition, DefinitionHash: hex.EncodeToString(sum[:]), Labels: labels, Imported: wire.ImportedIngest,
-	}, nil
 }

@@ -342,22 +342,22 @@ func (w *Watcher) tellHolder(ctx context.Context, t *tale) error {
 	if !t.begun || t.resting || h.PID == t.holder.PID {
 		return nil
 	}
-	if err := w.ownTale(ctx, t); err != nil {
-		return err
-	}
 	data, err := wire.Marshal(map[string]any{"pid": h.PID, "terminal": h.Terminal, "kind": h.Kind, "cwd": h.Cwd})
 	if err != nil {
 		return err
 	}
-	_, err = t.owner.Append(ctx, &wire.Event{Payload: &wire.RawMessage{Source: "watch", Name: "holder", Data: data}})
-	t.holder = h
+	if err = w.appendOwn(ctx, t, &wire.Event{Payload: &wire.RawMessage{Source: "watch", Name: "holder", Data: data}}); err == nil {
+		t.holder = h
+	}
 	return err
 }
 
 // restTales pauses the runs of sessions in which nothing goes on, and lets go of what is needed to read on.
 func (w *Watcher) restTales(ctx context.Context) error {
 	for _, t := range w.tales {
-		if err := w.tellHolder(ctx, t); err != nil {
+		if err := w.tellHolder(ctx, t); errors.Is(err, errEarly) {
+			continue // at the next look
+		} else if err != nil {
 			return err
 		}
 		if t.resting || time.Since(t.changed) < w.cfg.Idle || slices.ContainsFunc(t.files, w.isDue) {
@@ -369,7 +369,7 @@ func (w *Watcher) restTales(ctx context.Context) error {
 		if w.held[t.session].Status == session.Busy {
 			continue
 		}
-		if err := w.restTale(ctx, t); err != nil {
+		if err := w.restTale(ctx, t); err != nil && !errors.Is(err, errEarly) {
 			return err
 		}
 	}

@@ -304,3 +304,28 @@ func TestDriven(t *testing.T) {
 		t.Errorf("%v, %v", found, err)
 	}
 }
+
+// Somebody else may write on the run itself, such as who hears the session's hooks: the watcher goes on from there.
+func TestRunOfOthers(t *testing.T) {
+	s := &scene{T: t, log: logtest.Start(t), config: t.TempDir()}
+	content := recording(t, "todowrite.jsonl")
+	s.write(id+".jsonl", content)
+	w, err := watcher.New(watcher.Config{ID: "w", Folders: []string{s.config}, Since: 100 * 365 * 24 * time.Hour, Idle: time.Millisecond}, s.log, logtest.Logger(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.stop = logtest.Go(s, w.Run)
+	s.await(id, "agent", len(content))
+	logtest.Append(t, logtest.Claim(t, s.log, id, wire.RunNode), &wire.Event{Payload: &wire.RawMessage{Source: "test", Data: wire.RawString("x")}})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for e, err := range s.log.Follow(ctx, eventlog.Query{Run: id, Node: wire.RunNode}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, paused := e.Event.Payload.(*wire.FlowPaused); paused {
+			return
+		}
+	}
+	t.Error("the run is never paused")
+}

@@ -83,9 +83,10 @@ func (in *Intake) nextCommands(ctx context.Context, c jetstream.Consumer) ([]jet
 type stray struct {
 	message jetstream.Msg
 	record  *wire.CommandReceived
-	// fork asks for one of a run that has ended; nil: the record says what becomes of the command.
-	fork *wire.Command
-	err  error // why the fork can't be judged now
+	// judged is a command that may be obeyed: one that forks a run that has ended, or decides about a call of an imported
+	// one; nil: the record says what becomes of it.
+	judged *wire.Command
+	err    error // why it can't be judged now
 }
 
 // settleCommands deals with commands: those that are nobody's are recorded together.
@@ -208,8 +209,8 @@ func (in *Intake) sortByState(
 		// and it may go on by it.
 		in.cfg.Queue.HandOver(ctx, run)
 		return nil, wait, nil
-	case problem == nil && cmd.Type == "fork":
-		return &stray{record: record, fork: &cmd}, 0, nil
+	case problem == nil && (cmd.Type == "fork" || owner.IsDecision(cmd)):
+		return &stray{record: record, judged: &cmd}, 0, nil
 	case problem == nil:
 		problem = owner.RejectEnded(state, cmd)
 	}
@@ -314,7 +315,7 @@ func (in *Intake) recordStrays(ctx context.Context, strays []*stray) error {
 // there: ids are unique per run, and these are of many.
 func (in *Intake) unrecordedEvents(ctx context.Context, s *wire.State, strays []*stray) ([]*wire.Event, error) {
 	var events []*wire.Event
-	forks := map[forkOrder]bool{}
+	obeyed := map[order]bool{}
 	var there map[uint64]bool // by position
 	for _, x := range strays {
 		if dealt, err := in.isObeyed(ctx, x); err != nil {
@@ -333,41 +334,60 @@ func (in *Intake) unrecordedEvents(ctx context.Context, s *wire.State, strays []
 				continue
 			}
 		}
-		if x.err = in.judgeFork(ctx, x, forks); x.err == nil {
+		if x.err = in.judgeStray(ctx, x, obeyed); x.err == nil {
 			events = append(events, &wire.Event{Payload: x.record})
 		}
 	}
 	return events, nil
 }
 
-// forkOrder is what tells a command to fork an ended run from others.
-type forkOrder struct{ subject, id string }
+// order is what tells a command from others.
+type order struct{ subject, id string }
 
-// judgeFork obeys a command to fork an ended run, unless one of the same id was obeyed before it: here, or on record. Nobody
-// else writes records of no run meanwhile.
-func (in *Intake) judgeFork(ctx context.Context, x *stray, forks map[forkOrder]bool) error {
-	if x.fork == nil {
+// judgeStray obeys a command, unless one of the same id was obeyed before it: here, or on record. Nobody else writes
+// records of no run meanwhile.
+func (in *Intake) judgeStray(ctx context.Context, x *stray, obeyed map[order]bool) error {
+	if x.judged == nil {
 		return nil
 	}
-	order := forkOrder{x.message.Subject(), x.record.CommandID}
-	run, _ := in.runOfCommand(order.subject, *x.fork)
+	this := order{x.message.Subject(), x.record.CommandID}
+	run, _ := in.runOfCommand(this.subject, *x.judged)
 	state, err := in.cfg.Runs.State(ctx, run)
 	switch {
 	case err != nil:
 		return err
-	case forks[order]:
-		err = command.Reject(command.CodeDuplicate, "command %s is on record already", order.id)
+	case obeyed[this]:
+		err = command.Reject(command.CodeDuplicate, "command %s is on record already", this.id)
+	case x.judged.Type == "fork":
+		err = in.cfg.Owners.ForkEnded(ctx, state, *x.judged, x.record)
 	default:
-		err = in.cfg.Owners.ForkEnded(ctx, state, *x.fork, x.record)
+		err = in.decideCall(ctx, state, *x.judged, x.record)
 	}
 	if err != nil && !command.Rejected(err) {
 		return err
 	}
 	if x.record.Accepted = err == nil; x.record.Accepted {
-		forks[order] = true
+		obeyed[this] = true
 	} else {
 		x.record.Reason = err.Error()
 	}
+	return nil
+}
+
+// decideCall judges a decision about a call of an imported run. The first one is on its way to whoever asked for it.
+func (in *Intake) decideCall(ctx context.Context, state *wire.State, cmd wire.Command, record *wire.CommandReceived) error {
+	call, err := in.cfg.Owners.DecideImported(ctx, state, cmd, record)
+	if err != nil {
+		return err
+	}
+	key := state.RunID + "/" + call
+	if first, ok := in.decided[key]; ok && first != record.AtPos {
+		return command.Reject(wire.CodeCommandRejected, "call %q has its decision", call)
+	}
+	if len(in.decided) >= maxDealt {
+		clear(in.decided)
+	}
+	in.decided[key] = record.AtPos
 	return nil
 }
 

@@ -47,12 +47,13 @@ type Intake struct {
 	cfg      Config
 	attempts *attempts
 	dealt    *dealtCommands
-	tasks    sync.WaitGroup // owners and workers
+	decided  map[string]uint64 // calls of imported runs, and the position of the command that decides
+	tasks    sync.WaitGroup    // owners and workers
 }
 
 // New returns the intake of a runner.
 func New(cfg Config) *Intake {
-	return &Intake{cfg: cfg, attempts: newAttempts(), dealt: newDealt()}
+	return &Intake{cfg: cfg, attempts: newAttempts(), dealt: newDealt(), decided: map[string]uint64{}}
 }
 
 // Part is one thing that the intake does until its context ends.

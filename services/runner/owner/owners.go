@@ -1,8 +1,11 @@
 package owner
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -40,4 +43,31 @@ func (o *Owners) Own(ctx context.Context, r Request) error {
 // ForkEnded obeys the command to fork a run that has ended, and adds to its record.
 func (o *Owners) ForkEnded(ctx context.Context, s *wire.State, cmd wire.Command, record *wire.CommandReceived) error {
 	return o.cfg.newForks().askEnded(ctx, s, cmd, record)
+}
+
+// IsDecision reports whether a command may decide about a call.
+func IsDecision(cmd wire.Command) bool {
+	return cmd.Type == "approve" || cmd.Type == "deny" || cmd.Type == "reply"
+}
+
+// DecideImported judges a decision about a call of an imported run, and returns the call. Its record names what it decides:
+// who has asked for the decision obeys it.
+func (o *Owners) DecideImported(ctx context.Context, s *wire.State, cmd wire.Command, record *wire.CommandReceived) (call string, err error) {
+	j := judge{runs: o.cfg.Runs, state: s, cmd: cmd, id: record.CommandID, fields: map[string]any{"runId": s.RunID}}
+	waits := slices.ContainsFunc(ask.Pending(s), func(a wire.Approval) bool {
+		return a.NodeID == wire.HooksNode && a.CallID == cmp.Or(cmd.CallID, cmd.PromptID)
+	})
+	if !waits {
+		return "", RejectEnded(s, cmd)
+	}
+	if j.cmd.NodeID = wire.HooksNode; cmd.Type == "reply" {
+		err = j.judgeReply(ctx)
+	} else {
+		err = j.judgeDecision(ctx)
+	}
+	if err != nil {
+		return "", err
+	}
+	record.Command, err = j.recordedCommand(record.Command)
+	return j.cmd.CallID, err
 }

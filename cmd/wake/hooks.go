@@ -1,0 +1,304 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"code.wake.dev/wake/internal/report"
+	"code.wake.dev/wake/internal/service"
+	sessions "code.wake.dev/wake/internal/session"
+	"code.wake.dev/wake/internal/settings"
+)
+
+// reportHook is what Claude Code calls. It fails silently: a session goes on as without it. Sessions that programs have
+// aren't reported: they answer for themselves.
+func reportHook(file string) int {
+	if by := os.Getenv("CLAUDE_CODE_ENTRYPOINT"); by != "" && by != "cli" {
+		return 0
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	_ = report.Hook{File: file, In: os.Stdin, Out: os.Stdout, Parent: os.Getppid}.Run(ctx) // see above
+	return 0
+}
+
+// hooksOptions say whose settings are meant.
+type hooksOptions struct {
+	user    bool
+	project string
+	dryRun  bool
+}
+
+func (o *hooksOptions) addFlags(flags *pflag.FlagSet) {
+	flags.BoolVar(&o.user, "user", false, "those of the user: CLAUDE_CONFIG_DIR, or ~/.claude (default)")
+	flags.StringVar(&o.project, "project", "", "those of the project in this `folder` that aren't checked in: .claude/settings.local.json")
+}
+
+// settingsFile is the file that is meant.
+func (o *hooksOptions) settingsFile() (string, error) {
+	if o.user && o.project != "" {
+		return "", usageError("give one of them", "--user and --project are two files")
+	}
+	if o.project != "" {
+		dir, err := filepath.Abs(o.project)
+		if info, statErr := os.Stat(dir); err == nil && (statErr != nil || !info.IsDir()) {
+			err = fmt.Errorf("%s is no folder", dir)
+		}
+		if err != nil {
+			return "", usageError("name the folder of the project", "--project: %w", err)
+		}
+		return filepath.Join(dir, ".claude", "settings.local.json"), nil
+	}
+	folders, err := sessions.Folders(nil, os.LookupEnv)
+	if err != nil {
+		return "", usageError("set CLAUDE_CONFIG_DIR", "%w", err)
+	}
+	return filepath.Join(folders[0], "settings.json"), nil
+}
+
+func (a hostVerbs) hooksCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "hooks",
+		Short: "Have Claude Code's hooks report who waits for a person, and answer from here",
+		Long: `Have Claude Code's hooks report to wake up on this machine who waits for a person, what
+was asked and answered, and that a session has ended. A permission that a terminal asks
+for is then in the console and in wake approvals, and wake approve, wake deny and the
+console answer it; the terminal does as before, and the first answer counts. These are
+Claude Code's own hooks, of the sessions that people have; hooks of a flow are others.
+
+    wake hooks install                   for all sessions of this user
+    wake hooks install --project .       for those in a project
+    wake hooks uninstall                 the file is as it was
+
+They report to the console of the wake up whose --data-dir is the same. While that is
+away, sessions go on as without hooks.`,
+	}
+	cmd.AddCommand(a.hooksInstall(), a.hooksUninstall(), a.hooksStatus())
+	return cmd
+}
+
+func (a hostVerbs) hooksInstall() *cobra.Command {
+	var o hooksOptions
+	cmd := &cobra.Command{
+		Use:   "install",
+		Short: "Add the hooks to the settings of Claude Code, and show the change",
+		Long: `Add the hooks to the settings of Claude Code, and show the change. Everything else in
+the file stays as it is, byte by byte. Sessions that are open take them over at once.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			wanted, err := a.wantedHooks()
+			if err != nil {
+				return err
+			}
+			return a.changeHooks(o, func(text []byte) ([]byte, error) {
+				if text == nil {
+					return settings.Add(nil, wanted)
+				}
+				found, err := settings.Find(text, isOurHook)
+				if err != nil || slices.Equal(found, wanted) {
+					return text, err
+				}
+				if text, err = settings.Remove(text, isOurHook); err != nil {
+					return nil, err
+				}
+				return settings.Add(text, wanted)
+			}, "installed: sessions report to wake up with --data-dir "+a.server.DataDir, "they are installed already")
+		},
+	}
+	o.addFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "show the change, and don't write it")
+	return cmd
+}
+
+func (a hostVerbs) hooksUninstall() *cobra.Command {
+	var o hooksOptions
+	cmd := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Take the hooks out again, and show the change",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return a.changeHooks(o, func(text []byte) ([]byte, error) {
+				if text == nil {
+					return nil, nil
+				}
+				return settings.Remove(text, isOurHook)
+			}, "uninstalled", "there are none")
+		},
+	}
+	o.addFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "show the change, and don't write it")
+	return cmd
+}
+
+// wantedHooks are those that report to this data directory. None of them is in the path of a call, but for that which waits
+// beside a dialog. Older versions of Claude Code know all of them: of an unknown one they would ask what to do.
+func (a hostVerbs) wantedHooks() ([]settings.Hook, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := filepath.Abs(a.server.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	command := shellQuote(program) + " hooks report " + shellQuote(report.FileIn(dir))
+	const soon, days = 5, 7 * 24 * 3600
+	return []settings.Hook{
+		{Event: report.SessionStart, Command: command, Timeout: soon},
+		{Event: report.SessionEnd, Command: command, Timeout: soon},
+		{Event: report.Notification, Command: command, Timeout: soon},
+		{Event: report.PermissionRequest, Command: command, Timeout: days},
+	}, nil
+}
+
+// isOurHook reports whether a command is one that install adds, of whatever program and data directory.
+func isOurHook(command string) bool {
+	_, file, ok := strings.Cut(command, " hooks report ")
+	return ok && filepath.Base(strings.Trim(file, "'")) == filepath.Base(report.FileIn(""))
+}
+
+// shellQuote is a text as a shell takes it for one word.
+func shellQuote(text string) string {
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}
+
+// changeHooks changes the settings that are meant, and shows how.
+func (a hostVerbs) changeHooks(o hooksOptions, change func([]byte) ([]byte, error), done, same string) error {
+	file, err := o.settingsFile()
+	if err != nil {
+		return err
+	}
+	before, err := settings.Load(file)
+	if err != nil {
+		return a.refusedError(err)
+	}
+	after, err := change(before)
+	if err != nil {
+		return a.refusedError(fmt.Errorf("%s: %w: nothing is written", file, err))
+	}
+	changed := !bytes.Equal(before, after) || (before == nil) != (after == nil)
+	if changed && !o.dryRun {
+		if err := settings.Save(file, before, after); err != nil {
+			return a.refusedError(err)
+		}
+	}
+	if a.json {
+		return a.printJSON(map[string]any{"file": file, "changed": changed && !o.dryRun})
+	}
+	switch {
+	case !changed:
+		_, err = fmt.Fprintf(a.out, "%s: %s\n", file, same)
+	case o.dryRun:
+		_, err = fmt.Fprintf(a.out, "%s\n%snothing was written\n", file, lineChanges(before, after))
+	default:
+		_, err = fmt.Fprintf(a.out, "%s\n%s%s\n", file, lineChanges(before, after), done)
+	}
+	return err
+}
+
+// refusedError says what to do about settings that aren't changed.
+func (a hostVerbs) refusedError(err error) error {
+	hint := "mend the file, or name another one: --project DIR"
+	if wanted, wantedErr := a.wantedHooks(); wantedErr == nil {
+		if text, addErr := settings.Add(nil, wanted); addErr == nil {
+			hint += "; or add to it by hand:\n" + string(text)
+		}
+	}
+	return serviceError(service.CodeUsage, hint, "%w", err)
+}
+
+// lineChanges shows the lines that go and those that come: what is changed stands in one place or in a few near ones.
+func lineChanges(before, after []byte) string {
+	old, now := splitLines(before), splitLines(after)
+	head := 0
+	for head < min(len(old), len(now)) && old[head] == now[head] {
+		head++
+	}
+	tail := 0
+	for tail < min(len(old), len(now))-head && old[len(old)-1-tail] == now[len(now)-1-tail] {
+		tail++
+	}
+	var b strings.Builder
+	for _, line := range old[head : len(old)-tail] {
+		b.WriteString("- " + line + "\n")
+	}
+	for _, line := range now[head : len(now)-tail] {
+		b.WriteString("+ " + line + "\n")
+	}
+	return b.String()
+}
+
+func splitLines(text []byte) []string {
+	if len(text) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+}
+
+func (a hostVerbs) hooksStatus() *cobra.Command {
+	var o hooksOptions
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Say whether the hooks are installed, and whether somebody hears them",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			file, err := o.settingsFile()
+			if err != nil {
+				return err
+			}
+			return a.tellHooks(file)
+		},
+	}
+	o.addFlags(cmd.Flags())
+	return cmd
+}
+
+func (a hostVerbs) tellHooks(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var found []settings.Hook
+	if err == nil {
+		if found, err = settings.Find(text, isOurHook); err != nil {
+			return a.refusedError(fmt.Errorf("%s: %w", file, err))
+		}
+	}
+	wanted, err := a.wantedHooks()
+	if err != nil {
+		return err
+	}
+	dir, err := filepath.Abs(a.server.DataDir)
+	if err != nil {
+		return err
+	}
+	address, listenErr := report.ReadAddress(report.FileIn(dir))
+	installed := slices.Equal(found, wanted)
+	if a.json {
+		return a.printJSON(map[string]any{"file": file, "installed": installed, "hooks": len(found), "listening": listenErr == nil})
+	}
+	state := "not installed: wake hooks install"
+	switch {
+	case installed:
+		state = "installed"
+	case len(found) > 0:
+		state = "of another program, data directory or version: wake hooks install"
+	}
+	heard := "nobody hears them: wake up --data-dir " + a.server.DataDir
+	if listenErr == nil {
+		heard = "wake up hears them at " + address.URL
+	}
+	_, err = fmt.Fprintf(a.out, "%s: %s\n%s\n", file, state, heard)
+	return err
+}

@@ -1,0 +1,253 @@
+package report
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"code.wake.dev/wake/internal/session"
+)
+
+// The times of a hook.
+const (
+	awayTime = 200 * time.Millisecond // in which a listener takes a report, or nobody asks it again until it is back
+	findTime = 400 * time.Millisecond // in which the session's file has the call that its dialog is about
+	tellTime = 2 * time.Second        // in which it has stored what needs no answer
+	lookTime = 200 * time.Millisecond // between two looks at the dialog
+	backTime = time.Second            // between two looks whether the listener is back
+)
+
+// Hook is one firing of a hook of Claude Code, in a process of its own.
+type Hook struct {
+	File   string // of the listener's address
+	In     io.Reader
+	Out    io.Writer
+	Parent func() int // id of the parent process; a hook doesn't outlive its session
+}
+
+// input is what Claude Code tells a hook.
+type input struct {
+	Session string          `json:"session_id"`
+	File    string          `json:"transcript_path"`
+	Cwd     string          `json:"cwd"`
+	Event   string          `json:"hook_event_name"`
+	Source  string          `json:"source"`
+	Reason  string          `json:"reason"`
+	Message string          `json:"message"`
+	Type    string          `json:"notification_type"`
+	Tool    string          `json:"tool_name"`
+	Input   json.RawMessage `json:"tool_input"`
+}
+
+// Run reports the firing. Of a permission that is asked for it waits until somebody has decided, here or in the terminal,
+// and tells Claude Code what was decided here. Where nobody listens, it does nothing: the session goes on as without it.
+func (h Hook) Run(ctx context.Context) error {
+	var in input
+	content, err := io.ReadAll(io.LimitReader(h.In, MaxBytes/2))
+	if err != nil || json.Unmarshal(content, &in) != nil || in.Session == "" {
+		return nil //nolint:nilerr // it isn't one of ours, or too long to be shown to anybody
+	}
+	address, err := ReadAddress(h.File)
+	if err != nil {
+		return nil //nolint:nilerr // nobody listens
+	}
+	r := Report{Session: in.Session, Event: in.Event, At: time.Now().UnixMilli(), About: session.About{Session: in.Session, Cwd: in.Cwd}}
+	switch in.Event {
+	case SessionStart:
+		r.Text = in.Source
+	case SessionEnd:
+		r.Text = in.Reason
+	case Notification:
+		if r.Text = in.Message; in.Type == "permission_prompt" {
+			return nil // which the request has told
+		}
+	case PermissionRequest:
+		return h.waitForVerdict(ctx, address, r, in)
+	default:
+		return nil
+	}
+	return h.tell(ctx, address, r)
+}
+
+// tell reports what needs no answer.
+func (h Hook) tell(ctx context.Context, address Address, r Report) error {
+	limited, stop := context.WithTimeout(ctx, tellTime)
+	defer stop()
+	answer, err := h.send(limited, address, r)
+	if err != nil || answer == nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, answer) // until it is stored
+	return errors.Join(err, answer.Close())
+}
+
+// waitForVerdict reports a request, also to a listener that comes back, until it is decided.
+func (h Hook) waitForVerdict(ctx context.Context, address Address, r Report, in input) error {
+	if about, err := session.Read(in.File); err == nil {
+		about.Session, r.About = in.Session, about
+	}
+	d := &session.Dialog{Session: in.Session, File: in.File, Tool: in.Tool, Input: in.Input}
+	awaitFile(d.FindCall)
+	if r.Call, r.Tool, r.Input = d.Call, in.Tool, in.Input; r.Call == "" {
+		r.Call = "ask-" + rand.Text()[:12]
+	}
+	wait, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan session.Outcome, 1)
+	go func() { // it ends with this process
+		ended <- h.watchDialog(wait, d)
+		stop()
+	}()
+	verdict, err := h.fetchVerdict(wait, address, r)
+	r.Event = Decided
+	switch {
+	case wait.Err() != nil: // the terminal was first
+		if r.Decision = string(<-ended); ctx.Err() != nil { // Claude Code ends hooks whose dialog is refused
+			r.Decision = string(awaitResult(d))
+		}
+	case err != nil || verdict == nil || verdict.Decision == "":
+		return err // the dialog is all there is
+	default:
+		if err := h.answer(*verdict); err != nil {
+			return err
+		}
+		r.Decision, r.ByWake = verdict.Decision, true
+	}
+	if address, err = ReadAddress(h.File); err != nil {
+		return nil // the listener finds out when it is back
+	}
+	r.At = time.Now().UnixMilli()
+	return h.tell(context.WithoutCancel(ctx), address, r)
+}
+
+// watchDialog returns what has become of a dialog once it is closed.
+func (h Hook) watchDialog(ctx context.Context, d *session.Dialog) session.Outcome {
+	tick := time.NewTicker(lookTime)
+	defer tick.Stop()
+	for parent := h.Parent(); ; {
+		select {
+		case <-ctx.Done():
+			return session.Gone
+		case now := <-tick.C:
+			if outcome := d.Look(now); outcome != session.Open {
+				return outcome
+			}
+			if h.Parent() != parent {
+				return session.Gone
+			}
+		}
+	}
+}
+
+// awaitResult returns what the session's file says of a dialog.
+func awaitResult(d *session.Dialog) (outcome session.Outcome) {
+	awaitFile(func() bool {
+		outcome = d.Look(time.Now())
+		return outcome == session.Allowed || outcome == session.Denied
+	})
+	if outcome == session.Open {
+		return session.Gone
+	}
+	return outcome
+}
+
+// awaitFile waits until a session's file, to which Claude Code writes at any moment, has something; not for long.
+func awaitFile(has func() bool) {
+	end, tick := time.After(findTime), time.NewTicker(findTime/10)
+	defer tick.Stop()
+	for !has() {
+		select {
+		case <-end:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// fetchVerdict waits for the decision; there is none if nobody listens. A listener that goes while it is waited for is
+// expected back.
+func (h Hook) fetchVerdict(ctx context.Context, address Address, r Report) (*Verdict, error) {
+	answer, err := h.send(ctx, address, r)
+	if err != nil || answer == nil {
+		return nil, err
+	}
+	for {
+		if verdict, err := readVerdict(answer); err == nil || ctx.Err() != nil {
+			return verdict, ctx.Err()
+		}
+		for answer = nil; answer == nil; {
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(backTime):
+			}
+			if address, err = ReadAddress(h.File); err != nil {
+				continue
+			}
+			if answer, err = h.send(ctx, address, r); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+func readVerdict(body io.ReadCloser) (*Verdict, error) {
+	defer func() { _ = body.Close() }() // it was only read
+	var v Verdict
+	if err := json.NewDecoder(io.LimitReader(body, MaxBytes)).Decode(&v); err != nil {
+		return nil, err
+	}
+	return &v, nil
+}
+
+// answer tells Claude Code what was decided.
+func (h Hook) answer(v Verdict) error {
+	decision := map[string]any{"behavior": v.Decision}
+	if v.Decision == "deny" {
+		decision["message"] = v.Note
+	} else if len(v.Input) > 0 {
+		decision["updatedInput"] = v.Input
+	}
+	return json.NewEncoder(h.Out).Encode(map[string]any{
+		"hookSpecificOutput": map[string]any{"hookEventName": PermissionRequest, "decision": decision},
+	})
+}
+
+// errRefused is returned for a report that the listener doesn't want.
+var errRefused = errors.New("report: refused")
+
+// send sends a report, and returns what follows; nil if nobody listens there, which nobody tries again until somebody does.
+func (h Hook) send(ctx context.Context, address Address, r Report) (io.ReadCloser, error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("report: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address.URL+Path, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("report: %w", err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("Authorization", "Bearer "+address.Token(r.Session))
+	transport := &http.Transport{
+		DialContext: (&net.Dialer{Timeout: awayTime}).DialContext, ResponseHeaderTimeout: awayTime, DisableKeepAlives: true,
+	}
+	answer, err := transport.RoundTrip(request)
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		address.Remove(h.File)
+		return nil, nil //nolint:nilerr // it is away
+	case answer.StatusCode/100 != 2:
+		_ = answer.Body.Close()
+		return nil, fmt.Errorf("%w: %s", errRefused, answer.Status)
+	}
+	return answer.Body, nil
+}

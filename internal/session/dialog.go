@@ -1,0 +1,145 @@
+package session
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"time"
+
+	"code.wake.dev/wake/internal/agent/claude"
+)
+
+// Dialog is a question that a terminal shows, whether a call may be made, as the files of its session tell of it.
+type Dialog struct {
+	Session string
+	File    string // of the session
+	Tool    string
+	Input   json.RawMessage
+
+	Call   string // id of the call, once the file has it
+	offset int64  // of what was read of the file
+	shown  bool   // the session's process has said that it waits
+	closed time.Time
+	result *callResult
+}
+
+// Outcome is what has become of a dialog.
+type Outcome string
+
+// The outcomes.
+const (
+	Open    Outcome = "open"
+	Allowed Outcome = "allow"
+	Denied  Outcome = "deny"
+	Gone    Outcome = "" // nobody can tell
+)
+
+// closeTime is how long no dialog is to be seen before one counts as closed: behind one there may be the next, and what
+// was decided is written a little later.
+const closeTime = 600 * time.Millisecond
+
+// Look tells what has become of the dialog. It is asked a few times a second.
+func (d *Dialog) Look(now time.Time) Outcome {
+	h, held := Holders(filepath.Dir(filepath.Dir(filepath.Dir(d.File))))[d.Session]
+	d.readOn()
+	switch {
+	case d.result != nil && d.result.refused:
+		return Denied
+	case d.result != nil:
+		return Allowed
+	case held && h.Status == waiting:
+		d.shown, d.closed = true, time.Time{}
+		return Open
+	case !d.shown:
+		return Open // older versions don't say
+	case d.closed.IsZero():
+		d.closed = now
+		return Open
+	case now.Sub(d.closed) < closeTime:
+		return Open
+	case held && d.Call != "":
+		return Allowed // and at work: a refusal is a result at once
+	}
+	return Gone
+}
+
+// maxTail bounds what is read of the file to find the call.
+const maxTail = 4 << 20
+
+// FindCall looks whether the file has the call by now.
+func (d *Dialog) FindCall() bool {
+	d.readOn()
+	return d.Call != ""
+}
+
+// readOn reads what is new in the file.
+func (d *Dialog) readOn() {
+	in, err := os.Open(d.File)
+	if err != nil {
+		return
+	}
+	defer func() { _ = in.Close() }() // it was only read
+	info, err := in.Stat()
+	if err != nil || info.Size() == d.offset || !info.Mode().IsRegular() {
+		return
+	}
+	if d.offset == 0 || d.offset > info.Size() {
+		d.offset = max(0, info.Size()-maxTail)
+	}
+	if _, err := in.Seek(d.offset, io.SeekStart); err != nil {
+		return
+	}
+	lines := NewReader(in, claude.MaxLine)
+	for {
+		line, size, err := lines.Next()
+		if err != nil && !errors.As(err, new(*claude.LineTooLongError)) {
+			return
+		}
+		d.offset += size
+		d.noteLine(line)
+	}
+}
+
+// callResult is a line that says what came of a call.
+type callResult struct{ refused bool }
+
+// noteLine takes a line: the newest call that is the dialog's, and its result.
+func (d *Dialog) noteLine(line []byte) {
+	if !bytes.Contains(line, []byte(`"tool_`)) {
+		return
+	}
+	var l struct {
+		Message struct {
+			Content []struct {
+				Type   string          `json:"type"`
+				ID     string          `json:"id"`
+				Of     string          `json:"tool_use_id"`
+				Name   string          `json:"name"`
+				Input  json.RawMessage `json:"input"`
+				Failed bool            `json:"is_error"`
+			} `json:"content"`
+		} `json:"message"`
+		Result json.RawMessage `json:"toolUseResult"`
+	}
+	if json.Unmarshal(line, &l) != nil {
+		return
+	}
+	for _, c := range l.Message.Content {
+		switch {
+		case c.Type == "tool_use" && c.Name == d.Tool && isSame(c.Input, d.Input):
+			d.Call, d.result = c.ID, nil
+		case c.Type == "tool_result" && c.Of == d.Call && d.Call != "":
+			d.result = &callResult{refused: c.Failed && bytes.HasPrefix(l.Result, []byte(`"User rejected`))}
+		}
+	}
+}
+
+// isSame reports whether two inputs are the same, however they are written.
+func isSame(a, b json.RawMessage) bool {
+	var x, y any
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
+}
