@@ -101,6 +101,7 @@ var requests = []any{
 	wire.ValueResponse{},
 	wire.BlobRequest{},
 	wire.SessionRequest{},
+	wire.PackRequest{},
 	wire.PieceResponse{},
 	wire.SinksRequest{},
 	wire.SinksResponse{},

@@ -52,25 +52,40 @@ func (a viewVerbs) diffRuns(ctx context.Context, refA, refB string) error {
 	return printDifferences(a.out, d)
 }
 
+// differences are those of two runs and of their folders.
+type differences struct {
+	compare.Differences
+
+	Folder  *folderChanges `json:"folder,omitempty"`        // nil: the same, or not kept
+	Problem string         `json:"folderProblem,omitempty"` // why the folders aren't compared
+}
+
 // compareRuns compares what two runs have done up to the moment.
-func (a viewVerbs) compareRuns(ctx context.Context, log *feed.Reader, refA, refB string) (d compare.Differences, err error) {
+func (a viewVerbs) compareRuns(ctx context.Context, log *feed.Reader, refA, refB string) (d differences, err error) {
 	var runs [2]string
 	for i, ref := range []string{refA, refB} {
 		if runs[i], err = a.runID(ctx, log, ref); err != nil {
 			return d, err
 		}
 	}
-	d, _, _, err = history.Compare(ctx, log, runs[0], runs[1], history.Compared{})
+	var sideA, sideB compare.Side
+	d.Differences, sideA, sideB, err = history.Compare(ctx, log, runs[0], runs[1], history.Compared{})
 	if err == nil && d.Missing > 0 {
 		a.log.WarnContext(ctx, "steps are compared without their large fields, which can't be read", "steps", d.Missing)
 	}
-	return d, err
+	if err != nil {
+		return d, err
+	}
+	if d.Folder, err = a.compareFolders(ctx, log, sideA.State, sideB.State); err != nil && ctx.Err() == nil {
+		d.Folder, d.Problem = nil, err.Error() // not everybody may see files
+	}
+	return d, ctx.Err()
 }
 
 // maxDifferences bounds each list that people are shown; --json has them all.
 const maxDifferences = 20
 
-func printDifferences(w io.Writer, d compare.Differences) error {
+func printDifferences(w io.Writer, d differences) error {
 	p := printer{w: w}
 	p.printLine("a  %s", runTitle(d.A))
 	p.printLine("b  %s", runTitle(d.B))
@@ -80,18 +95,36 @@ func printDifferences(w io.Writer, d compare.Differences) error {
 	} else {
 		p.printLine("common     run %s up to position %d%s", c.RunID, c.Position, inBrackets(c.Label))
 	}
-	p.printParting(d)
+	p.printParting(d.Differences)
 	if d.Flow {
 		p.printLine("flow       their definitions differ")
 	}
 	p.printLine("")
-	p.printTotals(d)
+	p.printTotals(d.Differences)
 	p.printNodes(d.Nodes)
 	p.printValues("input", inputPair(d.Input))
 	p.printValues("outputs", d.Outputs)
 	p.printValues("state", d.State)
 	p.printToolChanges(d.Tools)
+	p.printFolders(d)
 	return p.err
+}
+
+func (p *printer) printFolders(d differences) {
+	if d.Problem != "" {
+		p.printLine("")
+		p.printLine("folders    not compared: %s", d.Problem)
+	}
+	if d.Folder == nil || len(d.Folder.Changes) == 0 {
+		return
+	}
+	p.printLine("")
+	p.printLine("folders, a to b:")
+	list := d.Folder.Changes
+	for _, c := range list[:min(len(list), maxDifferences)] {
+		p.printLine("  %s", changeText(c))
+	}
+	p.printMore(len(list))
 }
 
 // printer writes lines until one fails.

@@ -24,7 +24,7 @@ import (
 // verbArguments is what each verb of users is tried with. Run one has ended, wait goes on.
 var verbArguments = map[string]string{
 	"runs": "", "top": "--json", "search": "hello", "stats": "", "status": "one", "log": "one", "tail": "one", "replay": "one --speed 0", "snapshot": "one",
-	"state": "one", "diff": "one one", "alerts": "one", "alerts backtest": "one --rules rules.yaml", "alerts sinks": "", "alerts deadletter list": "",
+	"state": "one", "diff": "one one", "workspace": "one", "alerts": "one", "alerts backtest": "one --rules rules.yaml", "alerts sinks": "", "alerts deadletter list": "",
 	"export": "one --format jsonl -o ROLE.jsonl", "record-fixtures": "--run one --output ROLE", "approvals": "", "bookmarks": "one",
 
 	"run": "flow.yaml --id by-ROLE", "send": "one hello", "steer": "one hello", "reply": "one hello --prompt x", "pause": "wait", "resume": "wait", "abort": "one",
@@ -49,7 +49,9 @@ func roleMay(role access.Role, verb string) bool {
 	case user == viewers && role == access.Guest:
 		return slices.Contains(aboutOneRun, verb)
 	case user == viewers:
-		return role == access.Viewer || role == access.Operator
+		return role == access.Viewer || role == access.Inspector || role == access.Operator
+	case user == inspectors:
+		return role == access.Inspector || role == access.Operator
 	case user == operators:
 		return role == access.Operator
 	case user == ingesters:
@@ -105,10 +107,10 @@ func roleScript(t *testing.T, servers int) string {
 	line("exec wake runner --wait 30s --creds keys/creds/runner.creds --claude $WORK/none &runner&")
 	line("exec wake auth user guest --dir keys --role guest --run one")
 	line("env WAKE_CREDS=$WORK/keys/creds/operator.creds\nwaitfor . wake stats\nwaitfor ticket wake alerts sinks")
-	line("exec wake run asks.yaml --id one --fixtures fixtures\nexec wake run wait.yaml --id wait --detach\nwaitfor exec:start wake replay wait --speed 0 --json")
+	line("mkdir files\ncp rules.yaml files/rules.yaml\nexec wake run asks.yaml --id one --fixtures fixtures --workspace files\nexec wake run wait.yaml --id wait --detach\nwaitfor exec:start wake replay wait --speed 0 --json")
 	line("waitfor '^one .*complete' wake runs\nwaitfor . wake snapshot one\nexec wake export one --format jsonl -o one.jsonl")
 	line("exec wake backup backup --creds keys/creds/init.creds")
-	for _, role := range []access.Role{access.Guest, access.Viewer, access.Ingest, access.Debugger, access.Operator} {
+	for _, role := range []access.Role{access.Guest, access.Viewer, access.Inspector, access.Ingest, access.Debugger, access.Operator} {
 		line("\n# %s\nenv WAKE_CREDS=$WORK/keys/creds/%[1]s.creds", role)
 		var mays []string // what they do may go on, so they come last
 		for _, verb := range slices.Sorted(maps.Keys(verbUsers)) {
@@ -248,7 +250,7 @@ env WAKE_NATS_URL=nats://127.0.0.1:$port
 env WAKE_DATA_DIR=$WORK/data
 exec wake init --wait 30s --creds keys/creds/init.creds
 `)
-	for _, role := range []access.Role{access.Guest, access.Viewer, access.Operator, access.Ingest, access.Debugger} {
+	for _, role := range []access.Role{access.Guest, access.Viewer, access.Inspector, access.Operator, access.Ingest, access.Debugger} {
 		fmt.Fprintf(&script, "env WAKE_CREDS=$WORK/keys/creds/%s.creds\n", role)
 		for _, service := range []string{"runner", "recorder", "snapshotter", "alerter"} {
 			fmt.Fprintf(&script, "atonce wake %s --wait 1h\ngrep 'user %s, who has no streams: wake %[1]s needs those of the role %[1]s' said\n", service, role)

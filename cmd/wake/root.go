@@ -111,7 +111,7 @@ func (a *app) addVerbs(root *cobra.Command) {
 	}
 	add("runs", "Runs:",
 		runs.runCommand(), views.runsCommand(), views.topCommand(), views.searchCommand(), views.statsCommand(), views.statusCommand(), views.logCommand(), views.tailCommand(),
-		views.replayCommand(), views.snapshotCommand(), views.stateCommand(), views.diffCommand(), alerts.alertsCommand(),
+		views.replayCommand(), views.snapshotCommand(), views.stateCommand(), views.diffCommand(), views.workspaceCommand(), alerts.alertsCommand(),
 		files.ingestCommand(), files.exportCommand(), files.importCommand(), orders.deleteCommand(), orders.undeleteCommand(), runs.recordFixturesCommand())
 	add("steering", "Steering runs:",
 		orders.sendCommand(), orders.steerCommand(), orders.replyCommand(), orders.pauseCommand(), orders.resumeCommand(), orders.abortCommand(),

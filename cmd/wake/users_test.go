@@ -12,11 +12,12 @@ import (
 
 // The users of a verb: the credentials of each are enough for it.
 const (
-	viewers    = "viewer"   // and operators
-	operators  = "operator" // users who steer
-	ingesters  = "ingest"   // those that add runs that happened elsewhere
-	installers = "keeper"   // who has credentials of the installation: init, or a service's
-	nobody     = "nobody"   // it asks no server
+	viewers    = "viewer"    // and operators
+	inspectors = "inspector" // and operators
+	operators  = "operator"  // users who steer
+	ingesters  = "ingest"    // those that add runs that happened elsewhere
+	installers = "keeper"    // who has credentials of the installation: init, or a service's
+	nobody     = "nobody"    // it asks no server
 )
 
 // verbUsers is every verb.
@@ -24,6 +25,8 @@ var verbUsers = map[string]string{
 	"runs": viewers, "top": viewers, "search": viewers, "stats": viewers, "status": viewers, "log": viewers, "tail": viewers, "replay": viewers,
 	"snapshot": viewers, "state": viewers, "diff": viewers, "alerts": viewers, "alerts backtest": viewers, "alerts sinks": viewers,
 	"alerts deadletter list": viewers, "export": viewers, "release": viewers, "record-fixtures": viewers, "approvals": viewers, "bookmarks": viewers,
+
+	"workspace": inspectors,
 
 	"run": operators, "send": operators, "steer": operators, "reply": operators, "pause": operators, "resume": operators, "abort": operators,
 	"approve": operators, "deny": operators, "bookmark": operators, "fork": operators, "adopt": operators, "delete": operators, "undelete": operators, "mcp": operators,
@@ -74,7 +77,7 @@ func TestVerbUsers(t *testing.T) {
 			t.Errorf("who uses wake %s?", verb)
 		case user == viewers && !uses(byViewer, verb):
 			t.Errorf("no viewer uses wake %s", verb)
-		case (user == viewers || user == operators) && !uses(byOperator, verb):
+		case (user == viewers || user == inspectors || user == operators) && !uses(byOperator, verb):
 			t.Errorf("no operator uses wake %s", verb)
 		}
 	}

@@ -29,6 +29,7 @@ const (
 	Ingest      Role = "ingest"
 	Operator    Role = "operator"
 	Viewer      Role = "viewer"
+	Inspector   Role = "inspector"
 	Guest       Role = "guest"
 	Debugger    Role = "debugger"
 	Up          Role = "up"
@@ -43,6 +44,7 @@ const (
 	LogAccount Account = "log" // has the streams
 	Operators  Account = "operators"
 	Viewers    Account = "viewers"
+	Inspectors Account = "inspectors"
 	Guests     Account = "guests"
 	Debuggers  Account = "debuggers"
 	Ingesters  Account = "ingesters"
@@ -67,6 +69,7 @@ var seats = []seat{ //nolint:gochecknoglobals // a table
 	{Ingest, "adds runs that happened elsewhere: `wake ingest`, `wake import`", Ingesters, (*grants).grantImports},
 	{Operator, "people and programs that start, steer and read runs", Operators, (*grants).operator},
 	{Viewer, "those that only read", Viewers, (*grants).grantImports},
+	{Inspector, "those that read the files of runs, too: folders and sessions", Inspectors, (*grants).grantImports},
 	{Guest, "those that read one run", Guests, (*grants).grantGuest},
 	{Debugger, "those that listen to events as they are published: `nats sub`", Debuggers, (*grants).grantImports},
 }
@@ -87,6 +90,8 @@ func (a Account) importLists(n subjects.Names) (services, streams []string) {
 		return []string{n.API(wire.VerbIngest), n.AllIngest()}, nil
 	case Viewers:
 		return verbSubjects(n, ofRun, ofAll), nil
+	case Inspectors:
+		return verbSubjects(n, ofRun, ofAll, ofFiles), nil
 	case Guests:
 		return verbSubjects(n, ofRun), nil
 	case Debuggers:
@@ -104,6 +109,9 @@ var ofRun = []string{ //nolint:gochecknoglobals // a table
 
 // ofAll are those that are about all runs, and change nothing.
 var ofAll = []string{wire.VerbApprovals, wire.VerbRuns, wire.VerbTop, wire.VerbFleet, wire.VerbSearch, wire.VerbStats, wire.VerbSinks, wire.VerbLetters} //nolint:gochecknoglobals // a table
+
+// ofFiles are those that tell what is in files of runs.
+var ofFiles = []string{wire.VerbPack, wire.VerbSession} //nolint:gochecknoglobals // a table
 
 func verbSubjects(n subjects.Names, lists ...[]string) (all []string) {
 	for _, verb := range slices.Concat(lists...) {

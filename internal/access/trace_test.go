@@ -64,6 +64,7 @@ func (s *site) stored() map[string]string {
 var users = []access.User{
 	{Name: "guest", Role: access.Guest, Run: "mine"},
 	{Name: "viewer", Role: access.Viewer},
+	{Name: "inspector", Role: access.Inspector},
 	{Name: "operator", Role: access.Operator},
 	{Name: "debugger", Role: access.Debugger},
 	{Name: "ingest", Role: access.Ingest},
@@ -85,7 +86,7 @@ func actions() []string {
 	for _, verb := range []string{
 		wire.VerbLog, wire.VerbStatus, wire.VerbTop, wire.VerbFleet, wire.VerbTimeline, wire.VerbApprovals, wire.VerbRuns, wire.VerbSearch, wire.VerbStats, wire.VerbEvents, wire.VerbState,
 		wire.VerbSnapshot, wire.VerbCommand, wire.VerbDelete, wire.VerbFeed, wire.VerbLast, wire.VerbBounds, wire.VerbValue, wire.VerbBlob,
-		wire.VerbSession, wire.VerbSinks, wire.VerbLetters, wire.VerbSink("x"), wire.VerbIngest,
+		wire.VerbSession, wire.VerbSinks, wire.VerbLetters, wire.VerbSink("x"), wire.VerbIngest, wire.VerbPack,
 	} {
 		all = append(all, n.API(verb))
 	}

@@ -378,6 +378,17 @@ func (r *Reader) Session(ctx context.Context, run, session string) ([]byte, erro
 	return data, err
 }
 
+// Pack returns a pack of snapshots of folders as it is stored, nil if it isn't kept. Not everybody may ask.
+func (r *Reader) Pack(ctx context.Context, name string) ([]byte, error) {
+	data, err := joinPieces(func(offset int64) (wire.PieceResponse, error) {
+		return askWithin[wire.PieceResponse](ctx, r, 0, wire.VerbPack, wire.PackRequest{Name: name, Offset: offset})
+	})
+	if isMissing(err) {
+		return nil, nil
+	}
+	return data, err
+}
+
 // joinPieces puts together what ask returns in pieces.
 func joinPieces(ask func(offset int64) (wire.PieceResponse, error)) (data []byte, err error) {
 	for {

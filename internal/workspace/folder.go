@@ -321,7 +321,7 @@ func (w *writing) nameContent(n *node, content []byte, err error) error {
 
 // learn takes over what a snapshot holds, so that it isn't stored again.
 func (f *Folder) learn(ctx context.Context, id string) error {
-	r := reading{store: f.store}
+	r := reading{store: f.store.Reader}
 	m, err := r.manifest(ctx, id)
 	if err != nil {
 		return err

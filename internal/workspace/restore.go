@@ -21,7 +21,7 @@ import (
 
 // reading reads a snapshot.
 type reading struct {
-	store   *Store
+	store   *Reader
 	entries int   // that were read
 	bytes   int64 // of their files
 	most    manifest
@@ -123,7 +123,7 @@ func (r *reading) walk(ctx context.Context, folder entry, path []string, visit f
 
 // Restore makes dir, which must not be there or be empty, what the folder was. It is made beside it and renamed when it is
 // whole; an error leaves nothing behind.
-func (s *Store) Restore(ctx context.Context, id, dir string) (_ Snapshot, err error) {
+func (r *Reader) Restore(ctx context.Context, id, dir string) (_ Snapshot, err error) {
 	parent := filepath.Dir(dir)
 	if err := os.MkdirAll(parent, 0o700); err != nil {
 		return Snapshot{}, fmt.Errorf("workspace: %w", err)
@@ -133,8 +133,8 @@ func (s *Store) Restore(ctx context.Context, id, dir string) (_ Snapshot, err er
 		return Snapshot{}, fmt.Errorf("workspace: %w", err)
 	}
 	defer func() { removeAll(tmp) }() // gone if it was renamed
-	r := reading{store: s}
-	m, err := r.manifest(ctx, id)
+	from := reading{store: r}
+	m, err := from.manifest(ctx, id)
 	if err != nil {
 		return Snapshot{}, err
 	}
@@ -143,8 +143,8 @@ func (s *Store) Restore(ctx context.Context, id, dir string) (_ Snapshot, err er
 		return Snapshot{}, fmt.Errorf("workspace: %w", err)
 	}
 	defer func() { _ = root.Close() }()
-	b := building{store: s, root: root, packs: map[string][]piece{}}
-	if err := r.walk(ctx, m.Root, nil, b.plan); err != nil {
+	b := building{store: r, root: root, packs: map[string][]piece{}}
+	if err := from.walk(ctx, m.Root, nil, b.plan); err != nil {
 		return Snapshot{}, err
 	}
 	if err := b.fill(ctx); err != nil {
@@ -179,7 +179,7 @@ func removeAll(dir string) {
 // building makes a folder of a snapshot. All names in a folder are different and nothing in it is there before, so that no
 // link that the snapshot has is ever followed.
 type building struct {
-	store *Store
+	store *Reader
 	root  *os.Root
 	packs map[string][]piece
 	modes []folderMode

@@ -17,15 +17,31 @@ import (
 	"code.wake.dev/wake/pkg/subjects"
 )
 
-// Store keeps packs. It is safe for concurrent use.
-type Store struct {
-	js     jetstream.JetStream
-	stream jetstream.Stream
+// Reader reads packs. It is safe for concurrent use.
+type Reader struct {
 	bucket string
 	keys   *seal.Keys
+	dec    *zstd.Decoder
+	fetch  Fetch
+}
+
+// Fetch returns what is stored of a pack, [ErrMissing] if it isn't kept.
+type Fetch func(ctx context.Context, pack string) ([]byte, error)
+
+// NewReader returns a reader of the packs that fetch returns, opened by keys if there are some.
+func NewReader(names subjects.Names, keys *seal.Keys, fetch Fetch) (*Reader, error) {
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(transfers), zstd.WithDecoderMaxMemory(maxUnpacked))
+	return &Reader{bucket: names.WorkspacesBucket(), keys: keys, dec: dec, fetch: fetch}, err
+}
+
+// Store keeps packs. It is safe for concurrent use.
+type Store struct {
+	*Reader
+
+	js     jetstream.JetStream
+	stream jetstream.Stream
 	piece  int // bytes of a pack, unpacked
 	enc    *zstd.Encoder
-	dec    *zstd.Decoder
 }
 
 const (
@@ -47,17 +63,12 @@ func Open(ctx context.Context, js jetstream.JetStream, names subjects.Names, key
 	if err != nil {
 		return nil, err
 	}
-	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(transfers), zstd.WithDecoderMaxMemory(maxUnpacked))
-	if err != nil {
-		return nil, err
-	}
-	return &Store{
-		js: js, stream: stream, bucket: bucket, keys: keys, enc: enc, dec: dec,
-		piece: max(1, min(maxPiece, int(js.Conn().MaxPayload()))-headroom),
-	}, nil
+	s := &Store{js: js, stream: stream, enc: enc, piece: max(1, min(maxPiece, int(js.Conn().MaxPayload()))-headroom)}
+	s.Reader, err = NewReader(names, keys, s.Stored)
+	return s, err
 }
 
-func (s *Store) packSubject(name string) string { return "$O." + s.bucket + ".C." + name }
+func (r *Reader) packSubject(name string) string { return "$O." + r.bucket + ".C." + name }
 
 // packName names what a run packs.
 func packName(run string, content []byte) string {
@@ -109,19 +120,19 @@ func Drop(ctx context.Context, nc *nats.Conn, names subjects.Names, run string) 
 const readWait = 5 * time.Second
 
 // getPack returns what is in a pack, checked by its name.
-func (s *Store) getPack(ctx context.Context, name string) ([]byte, error) {
+func (r *Reader) getPack(ctx context.Context, name string) ([]byte, error) {
 	if !isPackName(name) {
 		return nil, fmt.Errorf("%w: %.100q names no pack", ErrDamaged, name)
 	}
-	stored, err := s.readStored(ctx, name)
+	stored, err := r.fetch(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	packed, err := s.keys.OpenValue(s.packSubject(name), stored)
+	packed, err := r.keys.OpenValue(r.packSubject(name), stored)
 	if err != nil {
 		return nil, fmt.Errorf("workspace: pack %s: %w", name, err)
 	}
-	content, err := s.dec.DecodeAll(packed, nil)
+	content, err := r.dec.DecodeAll(packed, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%w: pack %s: %w", ErrDamaged, name, err)
 	}
@@ -131,8 +142,12 @@ func (s *Store) getPack(ctx context.Context, name string) ([]byte, error) {
 	return content, nil
 }
 
-// readStored returns what is stored of a pack: as a replica has it, or, as that may lag, the leader.
-func (s *Store) readStored(ctx context.Context, name string) ([]byte, error) {
+// Stored returns what is stored of a pack: as a replica has it, or, as that may lag, the leader. It fails with [ErrMissing] or
+// [ErrDamaged], if the name is none.
+func (s *Store) Stored(ctx context.Context, name string) ([]byte, error) {
+	if !isPackName(name) {
+		return nil, fmt.Errorf("%w: %.100q names no pack", ErrDamaged, name)
+	}
 	wait, cancel := context.WithTimeout(ctx, readWait)
 	defer cancel()
 	m, err := s.stream.GetLastMsgForSubject(wait, s.packSubject(name))

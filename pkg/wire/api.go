@@ -30,6 +30,7 @@ const (
 	VerbCommand   = "command"   // [CommandRequest], [CommandResponse]; by the recorder
 
 	VerbIngest = "ingest" // [IngestRequest], [IngestResponse]; by the runners
+	VerbPack   = "pack"   // [PackRequest], [PieceResponse]; by the runners
 
 	// What is stored, for who may not read streams. By the recorder.
 	VerbFeed    = "feed"    // [FeedRequest], [FeedResponse]

@@ -96,6 +96,12 @@ type SessionRequest struct {
 	Offset  int64  `json:"offset,omitempty"`
 }
 
+// PackRequest asks for a piece of a pack of snapshots of folders, as it is stored: compressed, and sealed if there are keys.
+type PackRequest struct {
+	Name   string `json:"name"` // as in the id of a snapshot: run, a dot, SHA-256
+	Offset int64  `json:"offset,omitempty"`
+}
+
 // PieceResponse is a piece of something large: all of it, or as much as fits.
 type PieceResponse struct {
 	Size int64  `json:"size"` // of the whole

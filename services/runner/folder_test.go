@@ -103,7 +103,7 @@ func TestForkHasTheFolderOfItsPoint(t *testing.T) {
 
 // What changes nothing costs nothing: of an empty folder the first start says so, and recorded agents have none looked at again.
 func TestFolderUnchanged(t *testing.T) {
-	calls := func(s *session, say func(wire.Payload) bool) {
+	calls := func(_ *session, say func(wire.Payload) bool) {
 		input := wire.RawString("x")
 		if say(&wire.ToolIntent{ToolName: "Read", ToolInput: input, InputHash: strings.Repeat("0", 64)}) &&
 			say(&wire.AgentTool{ToolName: "Read", ToolInput: input, ToolOutput: wire.RawString("ok")}) {

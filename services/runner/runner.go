@@ -257,6 +257,9 @@ func (r *Runner) Run(ctx context.Context) error {
 	part(&basis, base, "active runs", f.active.Follow)
 	part(&basis, base, "size of the log", r.capacity.Watch)
 	part(&incoming, ctx, "keepers", workers.Sweep)
+	if f.folders != nil {
+		part(&incoming, ctx, "snapshots of folders", func(ctx context.Context) error { return r.servePacks(ctx, f.folders) })
+	}
 	for _, p := range in.Parts(hard) {
 		part(&incoming, ctx, p.Name, p.Run)
 	}

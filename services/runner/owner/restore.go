@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/bookmark"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/command"
@@ -28,7 +28,7 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 		return folders.copyFolder(o.runID, parent.Workspace)
 	}
 	if parent.Folder == nil {
-		if parent.Folder, err = o.firstFolder(ctx); err != nil {
+		if parent.Folder, err = bookmark.FirstFolder(ctx, o.cfg.Log, o.request.Fork.ParentRun, o.request.Fork.ParentPos); err != nil {
 			return "", err
 		}
 	}
@@ -44,31 +44,6 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 		return "", fmt.Errorf("there is no folder as of the point: %w (`wake fork --without-workspace` begins with an empty one)", err)
 	}
 	return dir, nil
-}
-
-// firstFolder returns the first snapshot of the parent's folder behind the point, nil if none was taken.
-func (o *owner) firstFolder(ctx context.Context) (*wire.FolderSnapshot, error) {
-	fork := o.request.Fork
-	query := eventlog.Query{
-		Run: fork.ParentRun, From: fork.ParentPos, Kinds: []wire.Kind{wire.TypeWorkspaceSnapshot.Kind(), wire.TypeNodeStart.Kind()},
-	}
-	for e, err := range o.cfg.Log.Read(ctx, query) {
-		if err != nil {
-			return nil, err
-		}
-		if e.Event == nil {
-			continue
-		}
-		switch p := e.Event.Payload.(type) {
-		case *wire.NodeStart:
-			if p.EmptyFolder {
-				return &wire.FolderSnapshot{Position: e.Pos, Node: e.NodeID}, nil
-			}
-		case *wire.WorkspaceSnapshot:
-			return &wire.FolderSnapshot{ID: p.ID, Position: e.Pos, Node: e.NodeID, Files: p.Files, Bytes: p.Bytes, Refused: p.Refused}, nil
-		}
-	}
-	return nil, nil //nolint:nilnil // as it says
 }
 
 // canRestore reports whether there is a snapshot of the folder of a run.

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"code.wake.dev/wake/internal/bookmark"
+	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/workspace"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// workspaceOptions say which snapshot of a folder is wanted, and what is to be done with it.
+type workspaceOptions struct{ at, diff, out string }
+
+func (a viewVerbs) workspaceCommand() *cobra.Command {
+	var o workspaceOptions
+	cmd := &cobra.Command{
+		Use:   "workspace RUN",
+		Short: "Show or restore the folder of a run, now or as of a point",
+		Long: `Show what is in the folder of a run as it was last kept, now or at an earlier point,
+compare it with that of another point, or restore it into a folder of your own. The
+run isn't touched. A point has the last snapshot at or before it.
+
+` + runHelp,
+		Example: `    wake workspace @last                      what is in it
+    wake workspace @last --at sfp-3           as of a point, see wake bookmarks
+    wake workspace @last --at 41 --diff 97    what has changed since
+    wake workspace @last --at sfp-3 -o before restored`,
+		Args:              checkArguments,
+		ValidArgsFunction: a.completeRun,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.showWorkspace(cmd.Context(), args[0], o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.at, "at", "", "the `point`: a label, sfp-N, NODE#1:start or a position of the log (default: the present)")
+	flags.StringVar(&o.diff, "diff", "", "another `point`: print what differs there")
+	flags.StringVarP(&o.out, "output", "o", "", "`folder` to restore it into: one that isn't there yet, or is empty")
+	completeFlag(cmd, "at", a.completeBookmark)
+	completeFlag(cmd, "diff", a.completeBookmark)
+	completeFlag(cmd, "output", completeDir)
+	return cmd
+}
+
+// keptFolder is a folder as of a point, for programs.
+type keptFolder struct {
+	RunID    string               `json:"runId"`
+	At       string               `json:"at,omitempty"`
+	Snapshot *wire.FolderSnapshot `json:"snapshot"`
+	Tree     string               `json:"tree"`               // hash of all that is in it
+	Working  []string             `json:"working,omitempty"`  // other nodes that were at work: what they had written may be in it
+	Restored string               `json:"restored,omitempty"` // folder
+	Content  []workspace.File     `json:"content,omitempty"`
+}
+
+// folderChanges is what differs between two folders, for programs.
+type folderChanges struct {
+	A       *wire.FolderSnapshot `json:"a"`
+	B       *wire.FolderSnapshot `json:"b"`
+	Changes []workspace.Change   `json:"changes"`
+}
+
+func (a viewVerbs) showWorkspace(ctx context.Context, ref string, o workspaceOptions) error {
+	if o.diff != "" && o.out != "" {
+		return usageError("one after the other", "--diff and --output don't go together")
+	}
+	s, err := a.openSession(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	log, err := a.readerOn(ctx, s.conn)
+	if err != nil {
+		return err
+	}
+	packs, err := packReader(log)
+	if err != nil {
+		return err
+	}
+	run, err := s.Find(ctx, ref)
+	if err != nil {
+		return err
+	}
+	kept, err := s.folderAt(ctx, log, run, o.at)
+	if err != nil {
+		return err
+	}
+	switch {
+	case o.diff != "":
+		other, err := s.folderAt(ctx, log, run, o.diff)
+		if err != nil {
+			return err
+		}
+		return a.showChanges(ctx, packs, kept.Snapshot, other.Snapshot)
+	case o.out != "":
+		return a.restoreWorkspace(ctx, packs, kept, o.out)
+	}
+	content, err := packs.List(ctx, kept.Snapshot.ID)
+	if err != nil {
+		return folderError(err)
+	}
+	kept.Tree, kept.Content = content.Tree, content.Files
+	if a.json {
+		return a.printJSON(kept)
+	}
+	return a.printFolder(kept)
+}
+
+// packReader reads snapshots by asking for their packs.
+func packReader(log *feed.Reader) (*workspace.Reader, error) {
+	return workspace.NewReader(log.Names(), log.Keys(), func(ctx context.Context, pack string) ([]byte, error) {
+		data, err := log.Pack(ctx, pack)
+		if err == nil && data == nil {
+			err = fmt.Errorf("%w: pack %s", workspace.ErrMissing, pack)
+		}
+		return data, err
+	})
+}
+
+// folderAt returns the last snapshot of the folder at or before a point, or the first, if the point is before that.
+func (s *session) folderAt(ctx context.Context, log *feed.Reader, run, at string) (keptFolder, error) {
+	k := keptFolder{RunID: run, At: at}
+	state, err := s.stateAt(ctx, run, at)
+	if err != nil {
+		return k, err
+	}
+	k.Snapshot = state.Folder
+	if k.Snapshot == nil {
+		if k.Snapshot, err = bookmark.FirstFolder(ctx, log, run, state.Position.Seq); err != nil {
+			return k, err
+		}
+	}
+	switch f := k.Snapshot; {
+	case f == nil:
+		return k, serviceError(string(wire.CodeNotFound), "snapshots are of runs with `workspace: run` whose runner has --workspace-snapshots",
+			"there is no snapshot of the folder of run %s", run)
+	case f.Refused != "":
+		return k, serviceError(string(wire.CodeNotFound), "it is in "+state.Workspace+", where the runner is", "the folder of run %s isn't kept: %s", run, f.Refused)
+	}
+	for _, node := range slices.Sorted(maps.Keys(state.Nodes)) {
+		if n := state.Nodes[node]; node != k.Snapshot.Node && n.Open() && n.Started != 0 {
+			k.Working = append(k.Working, node)
+		}
+	}
+	return k, nil
+}
+
+func (a viewVerbs) restoreWorkspace(ctx context.Context, packs *workspace.Reader, kept keptFolder, dir string) error {
+	path, err := filepath.Abs(dir)
+	if err != nil {
+		return usageError("name a folder", "--output: %w", err)
+	}
+	if list, err := os.ReadDir(path); err == nil && len(list) > 0 {
+		return usageError("name one that isn't there yet", "--output: %s isn't empty", path)
+	}
+	content, err := packs.List(ctx, kept.Snapshot.ID)
+	if err != nil {
+		return folderError(err)
+	}
+	if _, err := packs.Restore(ctx, kept.Snapshot.ID, path); err != nil {
+		return folderError(err)
+	}
+	kept.Tree, kept.Restored = content.Tree, path
+	if a.json {
+		return a.printJSON(kept)
+	}
+	p := printer{w: a.out}
+	p.printLine("%s: %d files, %s, as of position %d", path, kept.Snapshot.Files, bytesText(uint64(kept.Snapshot.Bytes)), kept.Snapshot.Position) //nolint:gosec // bytes aren't negative
+	p.printLeftOut(kept.Snapshot)
+	return p.err
+}
+
+// folderError says what to do about a snapshot that can't be read.
+func folderError(err error) error {
+	switch {
+	case errors.Is(err, workspace.ErrMissing):
+		return serviceError(string(wire.CodeNotFound), "the run, or the one that it was forked from, has been removed", "%w", err)
+	case errors.Is(err, workspace.ErrDamaged):
+		return serviceError(string(wire.CodeCorruptedData), "take an earlier point", "%w", err)
+	}
+	return err
+}
+
+func (a viewVerbs) printFolder(k keptFolder) error {
+	p := printer{w: a.out}
+	p.printLine("snapshot  at position %d, at work of %s", k.Snapshot.Position, k.Snapshot.Node)
+	p.printLine("holds     %d files, %s", k.Snapshot.Files, bytesText(uint64(k.Snapshot.Bytes))) //nolint:gosec // bytes aren't negative
+	p.printLine("tree      %s", k.Tree)
+	if len(k.Working) > 0 {
+		p.printLine("working   %s: what they had written may be in it", strings.Join(k.Working, ", "))
+	}
+	if k.Snapshot.Unstable {
+		p.printLine("unstable  files changed whenever they were read")
+	}
+	p.printLeftOut(k.Snapshot)
+	if len(k.Content) == 0 {
+		return p.err
+	}
+	p.printLine("")
+	t := newTable(a.out, "MODE", "SIZE", "PATH")
+	for _, f := range k.Content {
+		t.addRow(fileCells(&f)...)
+	}
+	p.printTable(t)
+	return p.err
+}
+
+// fileCells are mode, size and path of a file.
+func fileCells(f *workspace.File) []string {
+	switch f.Type {
+	case "folder":
+		return []string{f.Mode, "-", f.Path + "/"}
+	case "link":
+		return []string{"link", "-", f.Path + " → " + f.Target}
+	}
+	return []string{f.Mode, bytesText(uint64(f.Size)), f.Path} //nolint:gosec // sizes aren't negative
+}
+
+func (p *printer) printLeftOut(f *wire.FolderSnapshot) {
+	for _, l := range f.LeftOut {
+		p.printLine("left out  %s", l)
+	}
+	if f.Omitted > 0 {
+		p.printLine("left out  %d more", f.Omitted)
+	}
+}
+
+func (a viewVerbs) showChanges(ctx context.Context, packs *workspace.Reader, from, to *wire.FolderSnapshot) error {
+	changes, err := packs.Compare(ctx, from.ID, to.ID)
+	if err != nil {
+		return folderError(err)
+	}
+	if a.json {
+		return a.printJSON(folderChanges{from, to, append([]workspace.Change{}, changes...)})
+	}
+	p := printer{w: a.out}
+	if len(changes) == 0 {
+		p.printLine("the same")
+	}
+	for _, c := range changes {
+		p.printLine("%s", changeText(c))
+	}
+	return p.err
+}
+
+// changeText is a change in a line.
+func changeText(c workspace.Change) string {
+	f := c.B
+	if f == nil {
+		f = c.A
+	}
+	cells := fileCells(f)
+	about := cells[1]
+	switch {
+	case c.A == nil || c.B == nil:
+	case c.A.Type != c.B.Type:
+		about = c.A.Type + " → " + c.B.Type
+	case c.A.Mode != c.B.Mode:
+		about = c.A.Mode + " → " + c.B.Mode
+	case c.A.Size != c.B.Size:
+		about = fileCells(c.A)[1] + " → " + cells[1]
+	}
+	return strings.TrimSpace(fmt.Sprintf("%-8s %s  %s", c.Change, cells[2], strings.TrimPrefix(about, "-")))
+}
+
+// compareFolders compares the folders of two runs as they were last kept; nil if there is nothing to compare.
+func (a viewVerbs) compareFolders(ctx context.Context, log *feed.Reader, from, to *wire.State) (*folderChanges, error) {
+	if from.Folder == nil || to.Folder == nil || from.Folder.Refused+to.Folder.Refused != "" || from.Folder.ID == to.Folder.ID {
+		return nil, nil //nolint:nilnil // as it says
+	}
+	packs, err := packReader(log)
+	if err != nil {
+		return nil, err
+	}
+	changes, err := packs.Compare(ctx, from.Folder.ID, to.Folder.ID)
+	return &folderChanges{from.Folder, to.Folder, append([]workspace.Change{}, changes...)}, err
+}

@@ -1,0 +1,197 @@
+//go:build unix
+
+package workspace
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// File is a file, folder or link in a snapshot.
+type File struct {
+	Path   string `json:"path"` // slashes; what isn't UTF-8 is replaced
+	Type   string `json:"type"` // file, folder or link
+	Mode   string `json:"mode,omitempty"`
+	Size   int64  `json:"size,omitempty"`   // of a file
+	Target string `json:"target,omitempty"` // of a link
+}
+
+func (e entry) file(path []string) File {
+	f := File{Path: pathText(path), Mode: fmt.Sprintf("%03o", e.Mode), Size: e.Size}
+	switch e.Type {
+	case typeFolder:
+		f.Type = "folder"
+	case typeLink:
+		f.Type, f.Mode, f.Target = "link", "", strings.ToValidUTF8(string(e.Target), "\uFFFD")
+	default:
+		f.Type = "file"
+	}
+	return f
+}
+
+func pathText(path []string) string { return strings.ToValidUTF8(strings.Join(path, "/"), "\uFFFD") }
+
+// Content is what a snapshot holds.
+type Content struct {
+	Snapshot
+
+	Tree  string // SHA-256 of names, types, modes and contents: two folders that are the same have the same
+	Files []File // folders before what is in them
+}
+
+// List returns what a snapshot holds.
+func (r *Reader) List(ctx context.Context, id string) (Content, error) {
+	from := reading{store: r}
+	m, err := from.manifest(ctx, id)
+	if err != nil {
+		return Content{}, err
+	}
+	c := Content{Snapshot: m.snapshot(id)}
+	sum, err := from.survey(ctx, m.Root, nil, func(path []string, e entry) { c.Files = append(c.Files, e.file(path)) })
+	c.Tree = hex.EncodeToString(sum[:])
+	return c, err
+}
+
+// survey visits all that is in a folder, folders before what is in them, and returns what the folder means.
+func (r *reading) survey(ctx context.Context, folder entry, path []string, visit func([]string, entry)) (meaning digest, err error) {
+	list, err := r.list(ctx, folder, len(path))
+	if err != nil {
+		return meaning, err
+	}
+	sum := sha256.New()
+	for _, e := range list {
+		var below digest
+		at := append(slices.Clip(path), string(e.Name))
+		visit(at, e)
+		if e.Type == typeFolder {
+			if below, err = r.survey(ctx, e, at, visit); err != nil {
+				return meaning, err
+			}
+		}
+		e.tell(sum, below)
+	}
+	return digest(sum.Sum(nil)), nil
+}
+
+// Change is what differs between two snapshots at a path. Of a folder that is in one only, all that is in it is told.
+type Change struct {
+	Path   string `json:"path"`
+	Change string `json:"change"` // added, removed or changed
+	A      *File  `json:"a,omitempty"`
+	B      *File  `json:"b,omitempty"`
+}
+
+// Compare returns how snapshot b differs from a, in order.
+func (r *Reader) Compare(ctx context.Context, a, b string) ([]Change, error) {
+	c := comparison{a: reading{store: r}, b: reading{store: r}}
+	before, err := c.a.manifest(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	after, err := c.b.manifest(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	err = c.compareFolders(ctx, &before.Root, &after.Root, nil)
+	return c.changes, err
+}
+
+// comparison compares two snapshots.
+type comparison struct {
+	a, b    reading
+	changes []Change
+}
+
+// compareFolders compares what is in two folders, of which one may be nil. Lists that are the same aren't read.
+func (c *comparison) compareFolders(ctx context.Context, a, b *entry, path []string) error {
+	if a != nil && b != nil && sameContent(a, b) {
+		return nil
+	}
+	var before, after []entry
+	var err error
+	if a != nil {
+		if before, err = c.a.list(ctx, *a, len(path)); err != nil {
+			return err
+		}
+	}
+	if b != nil {
+		if after, err = c.b.list(ctx, *b, len(path)); err != nil {
+			return err
+		}
+	}
+	for len(before)+len(after) > 0 {
+		var x, y *entry
+		order := 0
+		switch {
+		case len(before) == 0:
+			order = 1
+		case len(after) == 0:
+			order = -1
+		default:
+			order = bytes.Compare(before[0].Name, after[0].Name)
+		}
+		if order <= 0 {
+			x, before = &before[0], before[1:]
+		}
+		if order >= 0 {
+			y, after = &after[0], after[1:]
+		}
+		if err := c.compareEntries(ctx, x, y, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compareEntries compares what has a name in both folders, or in one.
+func (c *comparison) compareEntries(ctx context.Context, x, y *entry, path []string) error {
+	name := x
+	if name == nil {
+		name = y
+	}
+	path = append(slices.Clip(path), string(name.Name))
+	if x == nil || y == nil || !x.looksLike(y) {
+		change := Change{Path: pathText(path), Change: "changed"}
+		if x != nil {
+			f := x.file(path)
+			change.A = &f
+		}
+		if y != nil {
+			f := y.file(path)
+			change.B = &f
+		}
+		switch {
+		case x == nil:
+			change.Change = "added"
+		case y == nil:
+			change.Change = "removed"
+		}
+		c.changes = append(c.changes, change)
+	}
+	if x != nil && x.Type != typeFolder {
+		x = nil
+	}
+	if y != nil && y.Type != typeFolder {
+		y = nil
+	}
+	if x == nil && y == nil {
+		return nil
+	}
+	return c.compareFolders(ctx, x, y, path)
+}
+
+// looksLike reports whether two entries are the same, but for what is in a folder.
+func (e *entry) looksLike(other *entry) bool {
+	return e.Type == other.Type && e.Mode == other.Mode && e.Size == other.Size && bytes.Equal(e.Target, other.Target) &&
+		(e.Type == typeFolder || sameContent(e, other))
+}
+
+// sameContent reports whether two entries have the same chunks, wherever they are.
+func sameContent(a, b *entry) bool {
+	return slices.EqualFunc(a.Chunks, b.Chunks, func(x, y chunk) bool { return x.Sum == y.Sum })
+}
