@@ -87,7 +87,7 @@ const doctorWait = 2 * time.Second
 
 func (d doctor) runChecks(ctx context.Context) diagnosis {
 	var all []check
-	for _, look := range []func(context.Context) []check{d.checkServer, d.checkJetStream, d.checkStreams, d.checkServices, d.checkHealth, d.checkDeadLetters, d.checkDisk, d.checkFence, d.checkKeepers} {
+	for _, look := range []func(context.Context) []check{d.checkServer, d.checkJetStream, d.checkStreams, d.checkServices, d.checkHealth, d.checkDeadLetters, d.checkDisk, d.checkFence, d.checkKeepers, d.checkFolders} {
 		limited, cancel := context.WithTimeout(ctx, doctorWait)
 		all = append(all, look(limited)...)
 		cancel()
@@ -399,6 +399,16 @@ func (d doctor) checkKeepers(ctx context.Context) []check {
 	}
 	text := fmt.Sprintf("%d at work, %d frozen, %d gone; journals of %s", live, frozen, left, bytesText(uint64(bytes))) //nolint:gosec // sizes
 	return append(all, check{"keepers", fine, text, ""})
+}
+
+// checkFolders says what snapshots of folders take, which nothing but the removal of their runs makes less.
+func (d doctor) checkFolders(ctx context.Context) []check {
+	stream, err := d.js.Stream(ctx, "OBJ_"+d.names.WorkspacesBucket())
+	if err != nil {
+		return []check{{"folders", warned, err.Error(), "`wake init` creates the object store"}}
+	}
+	s := stream.CachedInfo().State
+	return []check{{"folders", fine, fmt.Sprintf("%d packs of snapshots, %s; they go with their runs", s.Msgs, bytesText(s.Bytes)), ""}}
 }
 
 func (a hostVerbs) printDiagnosis(found diagnosis) error {

@@ -33,8 +33,9 @@ type Snapshot struct {
 	Files    int    // files and links
 	Bytes    int64  // of the files
 	LeftOut  []LeftOut
-	Omitted  int  // left out beyond those that are listed
-	Unstable bool // files changed whenever they were read
+	Omitted  int   // left out beyond those that are listed
+	Unstable bool  // files changed whenever they were read
+	Stored   int64 // bytes that the taking of it has stored, compressed
 }
 
 // LeftOut is something of a folder that a snapshot doesn't hold.

@@ -32,6 +32,7 @@ type Folder struct {
 	says  string // what the last one says, wherever that is kept
 	left  []LeftOut
 	watch *watch    // nil: each file is looked at
+	many  int       // files from which on it is watched
 	full  time.Time // when that was done last
 }
 
@@ -46,7 +47,7 @@ func newKnown() known { return known{map[digest]chunk{}, map[digest][]*chunk{}} 
 
 // Folder returns the folder of a run at a path. Folders that are hidden are no part of it, wherever they are in it.
 func (s *Store) Folder(run, path string, limits Limits, hidden ...string) *Folder {
-	return &Folder{store: s, run: run, path: path, limits: limits.withDefaults(), hidden: hidden, known: newKnown()}
+	return &Folder{store: s, run: run, path: path, limits: limits.withDefaults(), hidden: hidden, known: newKnown(), many: watchFrom}
 }
 
 const (
@@ -54,6 +55,9 @@ const (
 	takes = 3
 	// takePause is how long a repository that is being written is waited for.
 	takePause = 50 * time.Millisecond
+	// watchFrom is from how many files on a folder is watched: to look at fewer takes some milliseconds, and a system has few watches
+	// (128 for all programs of a user), which agents and their tools want, too.
+	watchFrom = 2000
 	// fullPause is after how long each file is looked at again, in case the watch has missed something.
 	fullPause = time.Minute
 )
@@ -87,7 +91,7 @@ func (f *Folder) Take(ctx context.Context, base string) (Snapshot, error) {
 }
 
 func (f *Folder) takeOnce(ctx context.Context, n int) (_ Snapshot, again bool, err error) {
-	if f.watch == nil {
+	if f.watch == nil && f.last.Files >= f.many {
 		f.watch = openWatch(f)
 	}
 	s := newScan(f.limits)
@@ -134,6 +138,7 @@ func (f *Folder) takeOnce(ctx context.Context, n int) (_ Snapshot, again bool, e
 	if f.root, f.last, f.says, f.left = root, snapshot, says, s.left; s.full {
 		f.full = s.begun
 	}
+	snapshot.Stored = w.packer.stored.Load()
 	return snapshot, false, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -75,20 +76,20 @@ func packName(run string, content []byte) string {
 	return subjects.Escape(run) + "." + digest(sha256.Sum256(content)).String()
 }
 
-// putPack stores a pack. To store it twice stores it once.
-func (s *Store) putPack(ctx context.Context, name string, content []byte) error {
+// putPack stores a pack, and returns what it takes. To store it twice stores it once.
+func (s *Store) putPack(ctx context.Context, name string, content []byte) (size int, err error) {
 	subject := s.packSubject(name)
 	stored, err := s.keys.Value(subject, s.enc.EncodeAll(content, nil))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	m := nats.NewMsg(subject)
 	m.Data = stored
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 	if _, err := s.js.PublishMsg(ctx, m); err != nil {
-		return fmt.Errorf("workspace: store: %w", err)
+		return 0, fmt.Errorf("workspace: store: %w", err)
 	}
-	return nil
+	return len(stored), nil
 }
 
 // Drop removes all that a run has packed.
@@ -190,6 +191,7 @@ type packer struct {
 
 	open    []byte
 	waiting []*chunk // in the open pack, without its name
+	stored  atomic.Int64
 	slots   chan struct{}
 	failed  chan error
 }
@@ -242,7 +244,13 @@ func (p *packer) putLast(ctx context.Context, content []byte) (name string, err 
 	if err := p.flush(ctx); err != nil {
 		return "", err
 	}
-	return name, p.store.putPack(ctx, name, content)
+	return name, p.put(ctx, name, content)
+}
+
+func (p *packer) put(ctx context.Context, name string, content []byte) error {
+	size, err := p.store.putPack(ctx, name, content)
+	p.stored.Add(int64(size))
+	return err
 }
 
 // closePack names the open pack and begins to store it.
@@ -258,7 +266,7 @@ func (p *packer) closePack(ctx context.Context) error {
 	}
 	go func() {
 		defer func() { <-p.slots }()
-		if err := p.store.putPack(ctx, name, content); err != nil {
+		if err := p.put(ctx, name, content); err != nil {
 			select {
 			case p.failed <- err:
 			default: // the first says it

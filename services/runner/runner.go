@@ -302,7 +302,7 @@ func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
 		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Queue: r.queue, Sessions: f.sessions, Kept: f.folders, Private: append(slices.Clone(cfg.Private), cfg.Workspaces), Working: r.working,
 		Prices: cfg.Prices, Shelf: cfg.Shelf, LeaveAgents: cfg.LeaveAgents, Health: cfg.Health,
 		TakenOver: m.takenOver.WithLabelValues(ofNodes), Lost: m.lost.WithLabelValues(ofNodes),
-		Agents: m.agents, AgentFailures: m.agentFailures,
+		Agents: m.agents, AgentFailures: m.agentFailures, FolderBytes: m.folderBytes,
 	})
 	return workers, intake.New(intake.Config{
 		ID: cfg.ID, Pools: cfg.Pools, Slots: r.slots, Resting: r.resting,

@@ -57,6 +57,7 @@ type Config struct {
 
 	TakenOver, Lost       prometheus.Counter
 	Agents, AgentFailures *prometheus.CounterVec // by provider
+	FolderBytes           prometheus.Counter     // that snapshots of folders take
 
 	begun time.Time
 	alone chan struct{} // holds one while a node is tried that may have ended processes

@@ -139,7 +139,8 @@ func (x *execution) takeSnapshot(ctx context.Context) (p *wire.WorkspaceSnapshot
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()
-	p, told, err := x.kept.takeSnapshot(ctx, base)
+	p, told, stored, err := x.kept.takeSnapshot(ctx, base)
+	x.cfg.FolderBytes.Add(float64(stored))
 	switch {
 	case err != nil:
 		x.cfg.Logger.Warn("the folder of the run isn't kept", "run", x.offer.RunID, "node", x.offer.NodeID, "folder", x.workdir.path, "error", err)
@@ -150,12 +151,12 @@ func (x *execution) takeSnapshot(ctx context.Context) (p *wire.WorkspaceSnapshot
 	return p, func() { x.kept.note(p.ID+p.Refused, told) }
 }
 
-// takeSnapshot returns what there is to say of the folder, nil if that is on record.
-func (k *keptFolder) takeSnapshot(ctx context.Context, base string) (p *wire.WorkspaceSnapshot, told int, err error) {
+// takeSnapshot returns what there is to say of the folder, nil if that is on record, and how many bytes it took to store.
+func (k *keptFolder) takeSnapshot(ctx context.Context, base string) (p *wire.WorkspaceSnapshot, told int, stored int64, err error) {
 	snapshot, err := k.folder.Take(ctx, base)
 	refused, isRefused := errors.AsType[*workspace.RefusedError](err)
 	if err != nil && !isRefused {
-		return nil, 0, err
+		return nil, 0, 0, err
 	}
 	p = &wire.WorkspaceSnapshot{
 		ID: snapshot.ID, Files: snapshot.Files, Bytes: snapshot.Bytes, Unstable: snapshot.Unstable,
@@ -170,9 +171,9 @@ func (k *keptFolder) takeSnapshot(ctx context.Context, base string) (p *wire.Wor
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.doubt && p.ID+p.Refused == k.recorded {
-		return nil, 0, nil
+		return nil, 0, snapshot.Stored, nil
 	}
 	k.told++
 	k.doubt = true // until it is noted
-	return p, k.told, nil
+	return p, k.told, snapshot.Stored, nil
 }
