@@ -43,7 +43,7 @@ other run isn't touched. Prints the id of the new run.
 	flags := cmd.Flags()
 	flags.SortFlags = false
 	flags.StringVar(&o.at, "at", "", "the `point`: a label, sfp-N, NODE#N:start, NODE#N:end or a position of the log (default: the present; of a run that has ended, its last sfp-N)")
-	flags.StringVarP(&o.message, "message", "m", "", "the `text` that the agents that were at work are told (default: continue)")
+	flags.StringVarP(&o.message, "message", "m", "", "the `text` that the agents that were at work are told (default: continue; native agents go on without a word)")
 	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agents, `key=value`: model, permissionMode, maxTurns, maxBudgetUsd, workspace …, or NODE.model for one")
 	flags.StringVar(&o.id, "id", "", "`id` of the new run (default: a new ULID)")
 	flags.BoolVar(&o.bare, "without-workspace", false, "begin with an empty folder")

@@ -22,7 +22,7 @@ type resumeOptions struct {
 
 func (o *resumeOptions) addFlags(flags *pflag.FlagSet) {
 	c := &o.command
-	flags.StringVarP(&c.Message, "message", "m", "", "the `text` that the agents that were at work are told (default: continue)")
+	flags.StringVarP(&c.Message, "message", "m", "", "the `text` that the agents that were at work are told (default: continue; native agents go on without a word)")
 	flags.StringVar(&c.Strategy, "strategy", "crash", "`crash` closes tool calls that were interrupted and tells the agents so, manual leaves them as they are")
 	flags.BoolVar(&o.autoRun, "auto-run", true, "go on; without, only calls that were interrupted are closed")
 	flags.StringArrayVar(&o.sets, "set", nil, "change a setting of the agents, `key=value`: model, permissionMode, maxTurns, maxBudgetUsd, workspace …, or NODE.model for one")

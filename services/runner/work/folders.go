@@ -25,9 +25,10 @@ type keptFolder struct {
 	used   uint64 // guarded by the folders' mu
 
 	mu       sync.Mutex
-	recorded string // the id of the last snapshot, or why there is none; "": there is nothing in the folder
-	doubt    bool   // the log may say something else
-	told     int    // how often there was something to say
+	recorded string    // the id of the last snapshot, or why there is none; "": there is nothing in the folder
+	doubt    bool      // the log may say something else
+	told     int       // how often there was something to say
+	rest     time.Time // until then it isn't tried again
 }
 
 // maxKept is how many folders are remembered: one takes about 200 bytes per file. One that is forgotten is read anew.
@@ -66,6 +67,21 @@ func (f *folders) forgetOldest() {
 		}
 	}
 	delete(f.byRun, oldest)
+}
+
+// rests reports whether it is too early to try again.
+func (k *keptFolder) rests() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return time.Now().Before(k.rest)
+}
+
+// restAfter bounds what is spent on a folder that can't be kept, such as one that is too large: a twentieth of the time, until a
+// minute is over.
+func (k *keptFolder) restAfter(took time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.rest = time.Now().Add(min(20*took, time.Minute))
 }
 
 // note notes that the log has what there was to say, unless there was more meanwhile: the log may have that before.
@@ -153,7 +169,14 @@ func (x *execution) takeSnapshot(ctx context.Context) (p *wire.WorkspaceSnapshot
 
 // takeSnapshot returns what there is to say of the folder, nil if that is on record, and how many bytes it took to store.
 func (k *keptFolder) takeSnapshot(ctx context.Context, base string) (p *wire.WorkspaceSnapshot, told int, stored int64, err error) {
+	if k.rests() {
+		return nil, 0, 0, nil
+	}
+	begun := time.Now()
 	snapshot, err := k.folder.Take(ctx, base)
+	if err != nil {
+		k.restAfter(time.Since(begun))
+	}
 	refused, isRefused := errors.AsType[*workspace.RefusedError](err)
 	if err != nil && !isRefused {
 		return nil, 0, 0, err

@@ -1,0 +1,27 @@
+package work
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// What is spent on a folder that can't be kept is bounded: it is tried again when twenty times as long has passed.
+func TestFolderRests(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{0: 0, time.Second: 20 * time.Second, time.Hour: time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			k := keptFolder{} // one that has no folder to look at
+			k.restAfter(took)
+			if want > 0 {
+				<-time.After(want - time.Millisecond)
+				if p, _, _, err := k.takeSnapshot(t.Context(), ""); p != nil || err != nil || !k.rests() {
+					t.Errorf("after %s it doesn't rest for %s: %v, %v", took, want, p, err)
+				}
+				<-time.After(time.Millisecond)
+			}
+			if k.rests() {
+				t.Errorf("after %s it rests for more than %s", took, want)
+			}
+		})
+	}
+}
