@@ -37,6 +37,8 @@ var verbUsers = map[string]string{
 	"up": installers, "console": installers, "init": installers, "doctor": installers, "rebuild": installers, "backup": installers, "restore": installers,
 	"runner": installers, "recorder": installers, "snapshotter": installers, "alerter": installers, "watch": installers, "verify": installers, "bench": installers,
 
+	"hooks install": nobody, "hooks uninstall": nobody, "hooks status": nobody, "share": nobody, // which asks the console
+
 	"auth generate": nobody, "auth upgrade": nobody, "auth user": nobody, "auth key": nobody, "supervise": nobody, "version": nobody,
 }
 
