@@ -270,7 +270,7 @@ func (w *world) runner(name string, slots int) *process {
 		return runner.New(runner.Config{
 			ID: name, MaxAgents: slots, Workspaces: filepath.Join(w.dir, name, "runs"),
 			Providers: map[string]agent.Provider{"claude": &provider{w: w, life: l}},
-			Shelf:     shelf, LeaveAgents: p.leaves,
+			Shelf:     shelf, LeaveAgents: p.leaves, KeepFolders: true,
 		}, log, w.logger(name))
 	}}
 	if w.rng.IntN(4) > 0 || w.keepers {
