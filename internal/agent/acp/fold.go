@@ -1,6 +1,7 @@
 package acp
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -431,7 +432,8 @@ func (f *fold) takePlan(entries []acp.PlanEntry) {
 	f.beginTurn()
 	p := &wire.TodoChanged{Total: len(entries)}
 	for _, e := range entries {
-		p.Items = append(p.Items, wire.Todo{Content: e.Content, Status: string(e.Status)})
+		status := cmp.Or(string(e.Status), string(acp.PlanEntryStatusPending))
+		p.Items = append(p.Items, wire.Todo{Content: e.Content, Status: status})
 		if e.Status == acp.PlanEntryStatusCompleted {
 			p.Done++
 		}
