@@ -23,6 +23,7 @@ import (
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/agent/acp"
 	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/agent/codex"
 	"code.wake.dev/wake/internal/agent/fixture"
 	"code.wake.dev/wake/internal/agent/native"
 	"code.wake.dev/wake/internal/inlet"
@@ -109,6 +110,7 @@ func newRunner(o *runnerOptions) constructor {
 			"claude": &claude.Provider{Binary: o.claude, User: c.User, Environ: os.Environ(), Logger: log},
 			"native": &native.Provider{User: c.User, Environ: os.Environ(), Logger: log},
 			"acp":    &acp.Provider{User: c.User, Environ: os.Environ(), Logger: log},
+			"codex":  &codex.Provider{User: c.User, Environ: os.Environ(), Logger: log},
 		}
 		if c.Shelf, err = p.openKeepers(ctx, c.Home, c.User, o.keepers); err != nil {
 			return nil, err

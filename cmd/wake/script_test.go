@@ -20,13 +20,14 @@ import (
 	"go.uber.org/goleak"
 
 	"code.wake.dev/wake/internal/agent/acp/acptest"
+	"code.wake.dev/wake/internal/agent/codex/codextest"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(leakFree{m}, map[string]func(){
-		"wake": main, "nats-server": natsServer, "unprivileged": unprivileged, "acp-agent": func() { acptest.Main() },
+		"wake": main, "nats-server": natsServer, "unprivileged": unprivileged, "acp-agent": func() { acptest.Main() }, "codex": func() { codextest.Main() },
 	})
 }
 

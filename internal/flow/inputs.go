@@ -8,7 +8,7 @@ import (
 
 // Providers are the kinds of agents that a flow can name; one that names none
 // gets the first. Recorded agents take their place by `wake run --fixtures`.
-var Providers = []string{"claude", "native", "acp"}
+var Providers = []string{"claude", "native", "acp", "codex"}
 
 // agentFields are the options of an agent, besides provider, prompt and messages.
 var agentFields = []string{

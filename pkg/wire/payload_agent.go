@@ -7,7 +7,7 @@ type AgentStart struct {
 	Model    string
 	Prompt   Raw    // a string, or an array of message inputs; in full
 	Task     string // one line, for people
-	Provider string // claude, native, acp, fixture, ingest …
+	Provider string // claude, native, acp, codex, fixture, ingest …
 	Cwd      string
 	Resumed  bool // the session existed before
 }

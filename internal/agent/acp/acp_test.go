@@ -134,7 +134,7 @@ func costText(usd *float64) string {
 	return fmt.Sprintf("$%.2f", *usd)
 }
 
-const opened = "agent:start\nsession:bound ours sess-1\nagent:init scripted 0.1  bypassPermissions\n"
+const opened = "agent:start\nagent:init scripted 0.1  bypassPermissions\nsession:bound ours sess-1\n"
 
 // An agent says, thinks, plans and does: each is an event of the wire, in order.
 func TestTurn(t *testing.T) {

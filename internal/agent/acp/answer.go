@@ -123,11 +123,7 @@ func (f *fold) takeSession(m message, sent request, result wire.Raw) error {
 	if id == "" || len(id) > maxSession {
 		return fmt.Errorf("it names no session, or one of more than %d bytes", maxSession)
 	}
-	f.Opened, f.Session = true, f.session
-	if id != f.session {
-		f.emit("", &wire.SessionBound{OldSession: f.session, NewSession: id})
-	}
-	f.Session = id
+	f.Opened = true
 	if r.Modes != nil {
 		for _, x := range r.Modes.AvailableModes {
 			f.Modes = append(f.Modes, string(x.Id))
@@ -135,6 +131,10 @@ func (f *fold) takeSession(m message, sent request, result wire.Raw) error {
 	}
 	f.learnModels(r)
 	f.emit("", &wire.AgentInit{Model: f.Model, Cwd: f.cwd, Version: f.Agent, PermissionMode: f.mode, Details: result})
+	if id != f.session { // last: who hears it again knows the session already
+		f.emit("", &wire.SessionBound{OldSession: f.session, NewSession: id})
+	}
+	f.Session = id
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package acp_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,170 +16,9 @@ import (
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/agent/acp"
 	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/process/processtest"
 	"code.wake.dev/wake/pkg/wire"
 )
-
-// keeper holds programs in the place of sessions that come and go, and keeps what they say.
-type keeper struct {
-	mu       sync.Mutex
-	programs map[string]*kept
-}
-
-func (k *keeper) Has(name string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.programs[name] != nil
-}
-
-func (k *keeper) Forget(string) {}
-
-func (k *keeper) Start(c process.Config) (*process.Process, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	x, attached := k.programs[c.Name], k.programs[c.Name] != nil
-	if !attached {
-		p, err := process.Start(c)
-		if err != nil {
-			return nil, err
-		}
-		x = &kept{Process: p}
-		k.programs[c.Name] = x
-		go x.pump()
-	}
-	return x.connect(attached), nil
-}
-
-// end ends all programs.
-func (k *keeper) end(t *testing.T) {
-	for _, x := range k.programs {
-		if err := x.End(time.Second); err != nil {
-			t.Error(err)
-		}
-		_ = x.Close()
-	}
-}
-
-// kept is a program and its journal.
-type kept struct {
-	*process.Process
-
-	mu     sync.Mutex
-	frames []process.Frame
-	end    uint64
-	over   bool
-	last   process.Rest
-	conn   *conn
-}
-
-// conn is what one session has of a program.
-type conn struct {
-	*kept
-
-	frames chan process.Frame
-	gone   bool
-}
-
-// pump keeps what the program says.
-func (x *kept) pump() {
-	for f := range x.Process.Frames {
-		if f.Direction != process.Live {
-			x.mu.Lock()
-			x.add(f.Direction, f.Data)
-			x.mu.Unlock()
-		}
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.over = true
-	if !x.conn.gone {
-		x.conn.gone = true
-		close(x.conn.frames)
-	}
-}
-
-func (x *kept) add(d process.Direction, data []byte) {
-	f := process.Frame{Offset: x.end, Direction: d, At: 1, Data: bytes.Clone(data)}
-	x.end += uint64(len(data))
-	x.frames = append(x.frames, f)
-	if d != process.In && x.conn != nil && !x.conn.gone {
-		x.conn.frames <- f
-	}
-}
-
-func (x *kept) connect(attached bool) *process.Process {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	c := &conn{kept: x, frames: make(chan process.Frame, 1<<12)}
-	x.conn = c
-	if attached {
-		for _, f := range x.frames {
-			if end := f.Offset + uint64(len(f.Data)); end > x.last.Offset {
-				skip := max(f.Offset, x.last.Offset) - f.Offset
-				f.Offset, f.Data = f.Offset+skip, f.Data[skip:]
-				c.frames <- f
-			}
-		}
-	}
-	c.frames <- process.Frame{Offset: x.end, Direction: process.Live}
-	if !attached {
-		for _, f := range x.frames {
-			c.frames <- f
-		}
-	}
-	if x.over {
-		c.gone = true
-		close(c.frames)
-	}
-	return &process.Process{Backend: c, Stdin: c, Frames: c.frames, Attached: attached, Last: x.last}
-}
-
-func (c *conn) Write(line []byte) (int, error) {
-	c.mu.Lock()
-	if c.gone {
-		c.mu.Unlock()
-		return 0, errors.New("gone")
-	}
-	c.add(process.In, line)
-	c.mu.Unlock()
-	return c.Stdin.Write(line)
-}
-
-func (c *conn) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.gone && c.Stdin != nil {
-		return c.Stdin.Close()
-	}
-	return nil
-}
-
-func (c *conn) Rested(r process.Rest) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.gone {
-		c.last = r
-	}
-}
-
-func (c *conn) End(grace time.Duration) error {
-	c.mu.Lock()
-	gone := c.gone && !c.over
-	c.mu.Unlock()
-	if gone {
-		return nil
-	}
-	return c.Process.End(grace)
-}
-
-func (c *conn) Leave() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.gone {
-		c.gone = true
-		close(c.frames)
-	}
-	return true
-}
 
 // A session whose runner dies is gone on with by the next one, at whatever event it died: nothing is lost, nothing there
 // twice, the agent is asked nothing twice and its commands run once.
@@ -193,8 +30,8 @@ func TestAttach(t *testing.T) {
 	run := func(t *testing.T, dieAt int, rest bool) (lines []string, sessions int, p place) {
 		t.Helper()
 		p = newPlace(t)
-		host := &keeper{programs: map[string]*kept{}}
-		defer host.end(t)
+		host := new(processtest.Keeper)
+		defer host.Close()
 		var log []*wire.Event
 		var mark [2]uint64 // of the journal: offset, index
 		for over := false; !over; {
@@ -210,8 +47,8 @@ func TestAttach(t *testing.T) {
 				if d, ok := e.Payload.(*wire.PermissionDecided); ok {
 					r.Decided[e.CallID] = d
 				}
-				if e.SessionID != "" {
-					r.SessionID = e.SessionID
+				if b, ok := e.Payload.(*wire.SessionBound); ok {
+					r.SessionID = b.NewSession
 				}
 			}
 			provider := &acp.Provider{Environ: os.Environ(), Grace: time.Second}
@@ -244,7 +81,7 @@ func TestAttach(t *testing.T) {
 			}
 			_ = s.Close()
 		}
-		if x := host.programs["agent"]; rest && x.last.Offset == 0 {
+		if rest && host.LastRest("agent").Offset == 0 {
 			t.Error("it has never rested")
 		}
 		for _, e := range log {
@@ -279,8 +116,8 @@ func TestAttach(t *testing.T) {
 // What another version has left can't be gone on with, and that is said.
 func TestAttachOther(t *testing.T) {
 	p := newPlace(t)
-	host := &keeper{programs: map[string]*kept{}}
-	defer host.end(t)
+	host := new(processtest.Keeper)
+	defer host.Close()
 	r := p.request(t, "say One.\nhang")
 	r.Host = host
 	s := start(t, r)
@@ -294,7 +131,7 @@ func TestAttachOther(t *testing.T) {
 		}
 	}
 	state, _ := wire.Marshal(map[string]any{"version": 99})
-	host.programs["agent"].last.State = state
+	host.LeaveState("agent", state)
 	r.Resume = true
 	got := drain(t, start(t, r), nil)
 	if !slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, wire.ErrorJournalUnreadable) }) {
@@ -305,8 +142,8 @@ func TestAttachOther(t *testing.T) {
 // A program that was asked nothing yet, since its runner died before, is lost: another one begins.
 func TestAttachUnasked(t *testing.T) {
 	p := newPlace(t)
-	host := &keeper{programs: map[string]*kept{}}
-	defer host.end(t)
+	host := new(processtest.Keeper)
+	defer host.Close()
 	r := p.request(t, "say One.")
 	if _, err := host.Start(process.Config{Name: "agent", Argv: []string{"sleep", "60"}, Journal: true}); err != nil {
 		t.Fatal(err)

@@ -90,6 +90,7 @@ const maxLost = 3
 func (x *execution) attachAgent(ctx context.Context, in agentInput, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
 	request := x.newRequest(in)
 	request.SessionID, request.Resume = x.state.ExecSessions[x.entry.Exec], true
+	request.History = resumption{x, in}.pastEvents(ctx)
 	x.begun, x.started = true, time.UnixMilli(x.entry.StartedAt)
 	x.span.End()
 	d := drive{exec: x, request: request, can: in.can, messages: messages, attaches: true}

@@ -1,0 +1,122 @@
+package codex_test
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/process/processtest"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// A session whose runner dies is gone on with by the next one, at whatever event it died, also in the turn of a message: nothing is
+// lost, nothing is there twice, and Codex is asked nothing twice.
+func TestAttach(t *testing.T) {
+	run := func(t *testing.T, dieAt int) (lines []string, p place) {
+		t.Helper()
+		p = newPlace(t)
+		gate := filepath.Join(p.home, "go")
+		script := "think Hm.\nbegin item_1 make\nend item_1 0 ok\nawait " + gate + "\nsay One.\ntokens 10 0 1\n--\nsay Two.\nchange item_1 a.txt\ntokens 20 5 2"
+		host := new(processtest.Keeper)
+		defer host.Close()
+		var log []*wire.Event
+		var mark [2]uint64
+		for over, sessions := false, 1; !over; sessions++ {
+			if sessions > 100 {
+				t.Fatal("it doesn't get on")
+			}
+			r := p.request(script)
+			r.Host, r.Resume = host, sessions > 1
+			taken := false
+			for _, e := range log {
+				if b, ok := e.Payload.(*wire.SessionBound); ok {
+					r.SessionID = b.NewSession
+				}
+				taken = taken || e.Type() == wire.TypeUserMessage
+			}
+			before := slices.Clone(log)
+			r.History = func(yield func(*wire.Event, error) bool) {
+				for _, e := range before {
+					if !yield(e, nil) {
+						return
+					}
+				}
+			}
+			s, err := provider(t).Start(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !taken { // the run's inbox gives it again
+				if err := s.Send(t.Context(), agent.Message{CommandID: "cmd-1", Content: "And now?"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := touch(gate); err != nil {
+				t.Fatal(err)
+			}
+			seen := 0
+			over = true
+			for e, err := range s.Events() {
+				if err != nil {
+					t.Fatal(err)
+				}
+				at := [2]uint64{e.JournalOffset, uint64(e.JournalIndex)}
+				if at[0] != 0 && (at[0] < mark[0] || at[0] == mark[0] && at[1] <= mark[1]) {
+					continue // the log has it
+				}
+				if at[0] != 0 {
+					mark = at
+				}
+				log = append(log, e)
+				if seen++; seen == dieAt && host.Has("agent") {
+					s.(agent.Leaver).Leave()
+					over = false
+					break
+				}
+			}
+			_ = s.Close()
+		}
+		for _, e := range log {
+			lines = append(lines, render(e))
+		}
+		return lines, p
+	}
+	want, _ := run(t, -1)
+	if len(want) < 15 || !strings.HasPrefix(want[len(want)-1], "agent:complete") {
+		t.Fatalf("it did\n%s", strings.Join(want, "\n"))
+	}
+	for dieAt := 1; dieAt < len(want); dieAt++ {
+		t.Run(fmt.Sprint(dieAt), func(t *testing.T) {
+			got, p := run(t, dieAt)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if asked := p.read(t, "prompts"); asked != "thread-1: Do it.\nthread-1: And now?\n" {
+				t.Errorf("it was asked %q", asked)
+			}
+		})
+	}
+}
+
+// A program that was asked nothing yet, since its runner died before, is lost: another one begins.
+func TestAttachUnasked(t *testing.T) {
+	host := new(processtest.Keeper)
+	defer host.Close()
+	if _, err := host.Start(process.Config{Name: "agent", Argv: []string{"sleep", "60"}, Journal: true}); err != nil {
+		t.Fatal(err)
+	}
+	r := newPlace(t).request("say One.")
+	r.Host, r.Resume = host, true
+	for e, err := range start(t, r).Events() {
+		if !errors.Is(err, agent.ErrLost) {
+			t.Errorf("it says %v, %v", e, err)
+		}
+	}
+}

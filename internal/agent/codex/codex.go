@@ -1,0 +1,173 @@
+// Package codex drives OpenAI's Codex by `codex exec --json`: a program per turn, which is given its prompt on stdin and prints
+// a line for each thing that it does.
+//
+//	line                            events
+//	thread.started                  session:bound, agent:init
+//	turn.started                    turn:start
+//	item …, agent_message           agent:text, whole; a piece if Blocks is never
+//	item …, reasoning               agent:thinking
+//	item …, command_execution       tool:intent, tool:state, agent:tool with the exit code
+//	item …, file_change             the same, and file_changed
+//	item …, mcp_tool_call           the same
+//	item …, web_search              the same
+//	item …, todo_list               todo:changed
+//	item …, error; error            agent:error, a warning: the turn's end says whether it failed
+//	turn.completed                  usage, turn:end
+//	turn.failed                     turn:end; agent:error ends the execution
+//	anything else                   raw
+//
+// A message of the run is the next turn, in a program that goes on with the thread. Codex counts tokens over the thread: a turn's
+// are what it adds. It tells no cost. Its ids of items begin anew with each program: those of calls have the time of the program's
+// start behind them.
+//
+// What was asked for isn't stopped by the log: a call has begun when it is told. Nobody can be asked for permission; that is the
+// Agent Client Protocol's part (provider acp, agent codex).
+package codex
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// Provider runs Codex. The zero value runs "codex" with an empty environment.
+//
+// The lines are those of 0.169.
+type Provider struct {
+	Binary  string        // name or path; default codex
+	User    *process.User // that it runs as; nil: this process's own
+	Environ []string      // wake's environment; agents get it less what is withheld, see [agent.Environment]
+	Grace   time.Duration // between SIGTERM and SIGKILL; default 5 s
+	Logger  *slog.Logger  // default: none
+}
+
+// startTimeout is how long a program may say nothing after its start, unless the request says.
+const startTimeout = time.Minute
+
+// Capabilities implements [agent.Provider].
+func (*Provider) Capabilities() agent.Capabilities { return agent.Capabilities{TellsLate: true} }
+
+// Start checks the request. The first program is started by the session's Events, once its agent:start has been taken care of.
+func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, error) {
+	prompt, ok := r.Prompt.Text()
+	switch {
+	case r.SessionID == "":
+		return nil, errors.New("codex: a session id is required")
+	case r.Options.Cwd == "":
+		return nil, errors.New("codex: a folder to work in is required")
+	case !ok || strings.TrimSpace(prompt) == "":
+		return nil, errors.New("codex: the prompt must be a text")
+	}
+	if _, err := sandboxOf(r.Options); err != nil {
+		return nil, err
+	}
+	if err := refuseOptions(r); err != nil {
+		return nil, err
+	}
+	if r.Host == nil {
+		r.Host = process.Direct{}
+	}
+	r.StartTimeout = cmp.Or(r.StartTimeout, startTimeout)
+	d := *p
+	d.Binary, d.Grace = cmp.Or(d.Binary, "codex"), cmp.Or(d.Grace, 5*time.Second)
+	if d.Logger == nil {
+		d.Logger = slog.New(slog.DiscardHandler)
+	}
+	d.Logger = d.Logger.With("run_id", r.RunID, "node_id", r.NodeID)
+	return newSession(ctx, d, r, prompt), nil
+}
+
+// refuseOptions fails for what Codex has no word for: whoever sets a bound counts on it.
+func refuseOptions(r agent.Request) error {
+	o := r.Options
+	for _, x := range []struct {
+		name string
+		set  bool
+	}{
+		{"maxTurns", o.MaxTurns > 0},
+		{"maxBudgetUsd", o.MaxBudgetUsd > 0},
+		{"allowedTools", len(o.AllowedTools) > 0},
+		{"disallowedTools", len(o.DisallowedTools) > 0},
+		{"requireApproval", len(o.RequireApproval) > 0},
+		{"systemPrompt", o.SystemPrompt != ""},
+		{"appendSystemPrompt", o.AppendSystemPrompt != ""},
+		{"outputSchema", len(o.OutputSchema) > 0},
+		{"fallbackModel", o.FallbackModel != ""},
+		{"mcpServers", len(o.MCPServers) > 0},
+		{"maxTokens", o.MaxTokens > 0},
+		{"command", len(o.Command) > 0},
+	} {
+		if x.set {
+			return fmt.Errorf("codex: there is no %s for it: leave it out, and set it in Codex's own configuration if it has one", x.name)
+		}
+	}
+	for _, event := range flow.HookEvents() {
+		if r.Hooks.Has(event) {
+			return fmt.Errorf("codex: hooks can't be asked about agents of this kind (%s): leave them out", event)
+		}
+	}
+	return nil
+}
+
+// sandboxOf returns the arguments that say what the agent may do.
+func sandboxOf(o agent.Options) ([]string, error) {
+	switch mode := o.PermissionMode; mode {
+	case "", "bypassPermissions", "danger-full-access":
+		return []string{"--dangerously-bypass-approvals-and-sandbox"}, nil
+	case "plan", "readonly", "read-only":
+		return []string{"-c", `sandbox_mode="read-only"`, "-c", `approval_policy="never"`}, nil
+	case "acceptEdits", "workspace-write":
+		return []string{"-c", `sandbox_mode="workspace-write"`, "-c", `approval_policy="never"`}, nil
+	case "approval", "default":
+		return nil, fmt.Errorf("codex: permissionMode %q needs somebody to be asked, which codex exec can't do: use provider acp with agent codex", mode)
+	default:
+		return nil, fmt.Errorf("codex: permissionMode %q is unknown; it is one of bypassPermissions, workspace-write, read-only", mode)
+	}
+}
+
+// commandLine returns the command line of a turn; the prompt comes on stdin. thread is the one to go on with, or, with fork, to
+// copy; "": it begins one.
+func (p *Provider) commandLine(o agent.Options, thread string, fork bool) []string {
+	argv := []string{p.Binary, "exec"}
+	switch {
+	case thread != "" && fork:
+		argv = append(argv, "fork")
+	case thread != "":
+		argv = append(argv, "resume")
+	}
+	argv = append(argv, "--json", "--skip-git-repo-check")
+	sandbox, _ := sandboxOf(o) // it was checked
+	argv = append(argv, sandbox...)
+	if o.Model != "" {
+		argv = append(argv, "--model="+o.Model)
+	}
+	if o.Effort != "" {
+		argv = append(argv, "-c", "model_reasoning_effort="+quote(o.Effort))
+	}
+	if len(o.AddDirs) > 0 {
+		var dirs []string
+		for _, dir := range o.AddDirs {
+			dirs = append(dirs, quote(dir))
+		}
+		argv = append(argv, "-c", "sandbox_workspace_write.writable_roots=["+strings.Join(dirs, ",")+"]")
+	}
+	if thread != "" {
+		return append(argv, "--", thread, "-")
+	}
+	return append(argv, "-")
+}
+
+// quote makes a text one of TOML.
+func quote(s string) string {
+	b, _ := wire.AppendJSON(nil, wire.RawString(s)) // TOML's basic strings are written as those of JSON
+	return string(b)
+}

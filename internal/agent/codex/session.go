@@ -1,0 +1,524 @@
+package codex
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/pipe"
+	"code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// session is a row of programs, one for each turn. The goroutine that consumes Events owns all that isn't under mu.
+type session struct {
+	provider Provider
+	request  agent.Request
+	prompt   string
+	f        *fold
+	number   uint64 // of the program, from 0
+	index    int    // of the next event that is made of a line
+	offset   uint64
+	context  func() context.Context
+	cancel   context.CancelFunc
+	tasks    sync.WaitGroup // what gives programs their prompts, and ends them
+
+	mu      sync.Mutex
+	process *process.Process // of the turn that is under way
+	inbox   []agent.Message
+	cut     bool // the turn is cut short, for a message
+	halting bool
+	ended   bool // it takes no more messages
+	closed  bool
+	left    bool // the program lives on without this session
+	lost    bool // the program was never asked anything
+}
+
+func newSession(ctx context.Context, p Provider, r agent.Request, prompt string) *session {
+	ctx, cancel := context.WithCancel(ctx)
+	return &session{provider: p, request: r, prompt: prompt, f: newFold(r), context: func() context.Context { return ctx }, cancel: cancel}
+}
+
+// programName is that of the first program among those of its host. Those of messages have the command's id behind it, so that
+// whoever goes on finds them.
+const programName = "agent"
+
+// errNoPoint says that a fork isn't possible.
+var errNoPoint = errors.New("a thread of Codex can be forked as a whole, and has no points to go back to")
+
+// turn is what a program is started for.
+type turn struct {
+	name    string
+	message agent.Message // without a content: the prompt of the request
+	told    bool          // that the agent was given the message is in the log
+}
+
+// Events runs the programs and yields what they do; see [agent.Session].
+func (s *session) Events() iter.Seq2[*wire.Event, error] {
+	return func(yield func(*wire.Event, error) bool) {
+		defer s.Close() //nolint:errcheck // survivors were reported
+		attaches := s.request.Host.Has(programName)
+		if !attaches && !s.yieldEvents(yield, s.startEvent()) {
+			return
+		}
+		if err := s.recallPast(); err != nil {
+			yield(nil, err)
+			return
+		}
+		todo := []turn{{name: programName}}
+		if attaches {
+			todo = append(todo, s.formerTurns()...)
+		}
+		for {
+			if len(todo) == 0 {
+				m, ok := s.nextMessage()
+				if !ok {
+					break
+				}
+				todo = append(todo, turn{name: programName + "/" + m.CommandID, message: m})
+			}
+			next := todo[0]
+			todo = todo[1:]
+			if goesOn := s.runTurn(next, yield); !goesOn {
+				return
+			}
+		}
+		s.f.complete(nowMillis())
+		s.yieldEvents(yield, s.placeEvents(s.f.takeEvents())...)
+	}
+}
+
+// recallPast finds in the log what the thread has used before.
+func (s *session) recallPast() error {
+	if s.request.History == nil {
+		return nil
+	}
+	var before, since tokens // the last session of the agent
+	for e, err := range s.request.History {
+		if err != nil {
+			return err
+		}
+		switch p := e.Payload.(type) {
+		case *wire.AgentStart:
+			before, since = before.plus(since), tokens{}
+		case *wire.Usage:
+			read, written := orZero(p.CacheReadInputTokens), orZero(p.CacheCreationInputTokens)
+			since = since.plus(tokens{p.InputTokens + read + written, read, written, p.OutputTokens})
+		}
+	}
+	if s.f.total = before; !s.request.Host.Has(programName) { // else that session goes on
+		s.f.total = before.plus(since)
+	}
+	return nil
+}
+
+func orZero(n *int64) int64 {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
+
+// formerTurns are those of messages that a former session has begun, as the log has them.
+func (s *session) formerTurns() (turns []turn) {
+	if s.request.History == nil {
+		return nil
+	}
+	for e, err := range s.request.History {
+		if err != nil {
+			return turns
+		}
+		p, ok := e.Payload.(*wire.UserMessage)
+		if name := programName + "/"; ok && p.CommandID != "" && s.request.Host.Has(name+p.CommandID) {
+			turns = append(turns, turn{name: name + p.CommandID, message: agent.Message{CommandID: p.CommandID, Content: p.Content}, told: true})
+		}
+	}
+	return turns
+}
+
+func (s *session) yieldEvents(yield func(*wire.Event, error) bool, events ...*wire.Event) bool {
+	for _, e := range events {
+		e.ExecID = s.request.ExecID
+		if !yield(e, nil) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *session) startEvent() *wire.Event {
+	r := s.request
+	return &wire.Event{Timestamp: nowMillis(), SessionID: r.SessionID, Payload: &wire.AgentStart{
+		Model: r.Options.Model, Prompt: r.Prompt, Provider: "codex", Cwd: r.Options.Cwd, Resumed: r.Resume || r.ForkOf != "",
+	}}
+}
+
+// placeEvents gives events their place among what the programs have said: in the journal of one, behind those of the programs before.
+func (s *session) placeEvents(events []*wire.Event) []*wire.Event {
+	for _, e := range events {
+		e.JournalOffset, e.JournalIndex = s.number<<40|s.offset, s.index
+		s.index++
+	}
+	return events
+}
+
+// runTurn runs the program of a turn to its end. It reports whether the session goes on.
+func (s *session) runTurn(t turn, yield func(*wire.Event, error) bool) bool {
+	s.offset, s.index = 0, 0
+	s.f.beginProgram()
+	p, err := s.launchProgram(t)
+	switch {
+	case errors.Is(err, process.ErrGone):
+		yield(nil, agent.ErrLost)
+		return false
+	case err != nil:
+		kind := wire.ErrorStartFailed
+		if errors.Is(err, errNoPoint) {
+			kind = agent.ErrorForkPointNotFound
+		}
+		s.f.fail(nowMillis(), kind, "the agent didn't start: "+startText(s.provider.Binary, err), nil)
+		s.yieldEvents(yield, s.f.takeEvents()...)
+		return false
+	case p == nil: // it has been closed
+		return false
+	}
+	stop := context.AfterFunc(s.context(), func() { _ = s.closeProgram() }) // Close reports it
+	defer stop()
+	defer func() { _ = p.Close() }()
+	if m := t.message; m.CommandID != "" && !t.told {
+		s.f.at = nowMillis()
+		s.f.emit("", &wire.UserMessage{Content: m.Content, Source: "command", CommandID: m.CommandID})
+		if !s.yieldEvents(yield, s.f.takeEvents()...) {
+			return false
+		}
+	}
+	reason, goesOn := s.hear(s.feedProgram(p, t), yield)
+	if !goesOn {
+		return false
+	}
+	goesOn = s.concludeTurn(p, reason, yield)
+	s.number++
+	return goesOn
+}
+
+func startText(binary string, err error) string {
+	if errors.Is(err, exec.ErrNotFound) {
+		return binary + " isn't in the PATH of the runner: install Codex (npm install -g @openai/codex)"
+	}
+	return toValidUTF8(err.Error())
+}
+
+// launchProgram starts the program of a turn and gives it what it is to do, or attaches to the one that is there.
+func (s *session) launchProgram(t turn) (*process.Process, error) {
+	r := s.request
+	thread, fork := s.f.thread, false
+	switch {
+	case thread != "":
+	case r.ForkOf != "" && (r.ForkAt != "" || r.ForkOf == r.SessionID):
+		return nil, errNoPoint
+	case r.ForkOf != "":
+		thread, fork = r.ForkOf, true
+	case r.Resume:
+		thread = r.SessionID
+	}
+	argv := s.provider.commandLine(r.Options, thread, fork)
+	path, err := exec.LookPath(argv[0])
+	if err != nil && !r.Host.Has(t.name) {
+		return nil, err
+	}
+	argv[0] = path
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.context().Err() != nil {
+		return nil, nil
+	}
+	p, err := r.Host.Start(process.Config{
+		Name: t.name, Argv: argv, Dir: r.Options.Cwd, Journal: true, KeepStderr: true, Env: agent.Environment(s.provider.Environ, r.Options.Env),
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.process = p
+	return p, nil
+}
+
+// feedProgram gives the program its prompt, unless a former session has. It returns the program as it is to be heard.
+func (s *session) feedProgram(p *process.Process, t turn) *process.Process {
+	heard := make(chan process.Frame)
+	s.tasks.Go(func() {
+		defer close(heard)
+		given := 0
+		for f := range p.Frames {
+			switch f.Direction {
+			case process.In:
+				given += len(f.Data)
+				continue
+			case process.Live:
+				if p.Attached && given == 0 && t.name == programName {
+					s.loseProgram(p) // its runner died before it was asked anything
+				}
+				s.tasks.Go(func() {
+					if given == 0 && !s.isLost() {
+						_, _ = io.WriteString(p.Stdin, s.promptOf(t)) // a program that is gone says so by its end
+					}
+					_ = p.Stdin.Close()
+				})
+			case process.Out, process.Err:
+			}
+			heard <- f
+		}
+	})
+	fed := *p
+	fed.Frames = heard
+	return &fed
+}
+
+// loseProgram ends a program that nobody has asked anything.
+func (s *session) loseProgram(p *process.Process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost = true
+	s.tasks.Go(func() { _ = p.End(s.provider.Grace) }) // what survives is reported by concludeTurn
+}
+
+func (s *session) isLost() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost
+}
+
+// promptOf is what the program of a turn is told.
+func (s *session) promptOf(t turn) string {
+	if t.message.Content != "" {
+		return t.message.Content
+	}
+	return s.prompt
+}
+
+// nextMessage takes the next message, or closes the inbox if there is none.
+func (s *session) nextMessage() (m agent.Message, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.inbox) > 0 && !s.halting {
+		m, s.inbox, s.cut = s.inbox[0], s.inbox[1:], false
+		if m.CommandID == "" {
+			m.CommandID = agent.NewSessionID()
+		}
+		return m, true
+	}
+	s.ended = true
+	return m, false
+}
+
+// hear takes what the program says to its end. It returns why the program was ended, if it was.
+func (s *session) hear(p *process.Process, yield func(*wire.Event, error) bool) (reason string, goesOn bool) {
+	done := make(chan struct{})
+	lines := pipe.ReadLines(p, done)
+	defer func() {
+		close(done)
+		if !s.isLeft() {
+			_ = p.End(s.provider.Grace) // what survives is reported by concludeTurn
+		}
+		for range lines {
+			// nobody wants them any more
+		}
+	}()
+	silent := time.NewTimer(s.request.StartTimeout)
+	defer silent.Stop()
+	exited := p.Exited()
+	for {
+		select {
+		case in, more := <-lines:
+			if !more {
+				return reason, true
+			}
+			if in.Direction == process.Out {
+				silent.Stop()
+			}
+			if !s.takeLine(p, in, yield) {
+				return reason, false
+			}
+		case <-silent.C:
+			reason = fmt.Sprintf("it printed nothing within %s, the node's policy.startTimeoutMs", s.request.StartTimeout)
+			_ = p.End(s.provider.Grace)
+		case <-exited: // what it left behind keeps its output open
+			exited = nil
+			_ = p.End(s.provider.Grace)
+		}
+	}
+}
+
+// takeLine takes a line of the program.
+func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Event, error) bool) bool {
+	switch {
+	case in.Direction == process.Out && in.Long != nil:
+		s.f.at = in.At
+		s.f.emit("", &wire.RawMessage{
+			Source: source, Name: "malformed", Data: wire.RawString(toValidUTF8(string(in.Long.Head))), Reason: fmt.Sprintf("it has %d bytes", in.Long.Bytes),
+		})
+	case in.Direction == process.Out:
+		s.f.takeLine(in.At, in.Data)
+	default:
+		return true
+	}
+	s.offset, s.index = in.Offset, 0
+	return s.yieldEvents(yield, s.placeEvents(s.f.takeEvents())...)
+}
+
+// concludeTurn judges the end of a program. It reports whether the session goes on.
+func (s *session) concludeTurn(p *process.Process, reason string, yield func(*wire.Event, error) bool) bool {
+	s.mu.Lock()
+	closed, left, halting, cut := s.closed, s.left, s.halting, s.cut
+	s.mu.Unlock()
+	if left {
+		return false
+	}
+	err := p.End(s.provider.Grace)
+	how, waitErr := p.Wait(context.WithoutCancel(s.context()))
+	if err := errors.Join(err, waitErr); err != nil {
+		yield(nil, err)
+		return false
+	}
+	if s.isLost() || how.Lost && !closed && reason == "" && !s.f.ended {
+		yield(nil, agent.ErrLost)
+		return false
+	}
+	words := strings.TrimSpace(p.Words())
+	details := mustMarshal(map[string]any{"exitCode": int64(how.Code), "signal": how.Signal, "reason": reason, "stderr": toValidUTF8(words)})
+	f := s.f
+	switch {
+	case f.failed != nil:
+		f.fail(nowMillis(), "", "", nil)
+	case halting && !f.ended:
+		f.pause(nowMillis())
+	case f.ended && halting && s.hasMessages():
+		f.pause(nowMillis())
+	case f.ended, cut:
+		if !f.ended { // a message cuts it short
+			f.at = nowMillis()
+			f.closeCalls(wire.CallInterrupted)
+			if f.inTurn {
+				f.endTurn(&wire.TurnEnd{Subtype: "interrupted", StopReason: "cancelled"})
+			}
+		}
+		return s.yieldEvents(yield, s.placeEvents(f.takeEvents())...)
+	case strings.Contains(words, "no rollout found") || strings.Contains(words, "session not found") || strings.Contains(words, "No session found"):
+		f.fail(nowMillis(), wire.ErrorSessionNotFound, "Codex doesn't know its thread: "+words, details)
+	case f.thread == "":
+		f.fail(nowMillis(), wire.ErrorStartFailed, "the agent didn't start: it "+exitText(how, reason, words), details)
+	default:
+		f.fail(nowMillis(), wire.ErrorProcessDied, "the agent "+exitText(how, reason, words)+", before its result", details)
+	}
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.yieldEvents(yield, s.placeEvents(f.takeEvents())...)
+	return false
+}
+
+func exitText(how process.Exit, reason, words string) string {
+	text := fmt.Sprintf("ended with exit code %d", how.Code)
+	if how.Signal != "" {
+		text = "was ended by signal " + how.Signal
+	}
+	for _, more := range []string{reason, process.BoundText(how.Memory)} {
+		if more != "" {
+			text += " (" + more + ")"
+		}
+	}
+	if words != "" {
+		text += ": " + toValidUTF8(words)
+	}
+	return text
+}
+
+// Send gives the agent a message, in a turn of its own; see [agent.Session].
+func (s *session) Send(ctx context.Context, m agent.Message) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("codex: send: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended || s.closed {
+		return agent.ErrEnded
+	}
+	s.inbox = append(s.inbox, m)
+	if m.Interrupt {
+		s.cut = true
+		s.endTurn()
+	}
+	return nil
+}
+
+// Interrupt ends the turn that is under way: Codex keeps the thread; see [agent.Session].
+func (s *session) Interrupt(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("codex: interrupt: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended || s.closed {
+		return agent.ErrEnded
+	}
+	s.halting = true
+	s.endTurn()
+	return nil
+}
+
+// endTurn ends the program that is at work. It is called under mu.
+func (s *session) endTurn() {
+	if p := s.process; p != nil && !s.left {
+		s.tasks.Go(func() { _ = p.End(s.provider.Grace) }) // what survives is reported by concludeTurn
+	}
+}
+
+func (s *session) hasMessages() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.inbox) > 0
+}
+
+// Close ends the program and all that it started; see [agent.Session].
+func (s *session) Close() error {
+	s.cancel()
+	err := s.closeProgram()
+	s.tasks.Wait()
+	return err
+}
+
+func (s *session) closeProgram() error {
+	s.mu.Lock()
+	s.closed, s.ended = true, true
+	p, left := s.process, s.left
+	s.mu.Unlock()
+	if p == nil || left {
+		return nil
+	}
+	return p.End(s.provider.Grace)
+}
+
+// Leave gives the program up without ending it; see [agent.Leaver].
+func (s *session) Leave() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.process == nil || s.closed || s.left || !s.process.Leave() {
+		return s.left
+	}
+	s.left, s.ended = true, true
+	return true
+}
+
+func (s *session) isLeft() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.left
+}
+
+func nowMillis() int64 { return time.Now().UnixMilli() }
