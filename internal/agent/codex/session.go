@@ -342,7 +342,7 @@ func (s *session) hear(p *process.Process, yield func(*wire.Event, error) bool) 
 			if in.Direction == process.Out {
 				silent.Stop()
 			}
-			if !s.takeLine(p, in, yield) {
+			if !s.takeLine(in, yield) {
 				return reason, false
 			}
 		case <-silent.C:
@@ -356,7 +356,7 @@ func (s *session) hear(p *process.Process, yield func(*wire.Event, error) bool) 
 }
 
 // takeLine takes a line of the program.
-func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Event, error) bool) bool {
+func (s *session) takeLine(in pipe.Line, yield func(*wire.Event, error) bool) bool {
 	switch {
 	case in.Direction == process.Out && in.Long != nil:
 		s.f.at = in.At
@@ -428,10 +428,11 @@ func exitText(how process.Exit, reason, words string) string {
 	if how.Signal != "" {
 		text = "was ended by signal " + how.Signal
 	}
-	for _, more := range []string{reason, process.BoundText(how.Memory)} {
-		if more != "" {
-			text += " (" + more + ")"
-		}
+	if reason != "" {
+		text += " (" + reason + ")"
+	}
+	if how.Memory != 0 {
+		text += " (" + process.BoundText(how.Memory) + ")"
 	}
 	if words != "" {
 		text += ": " + toValidUTF8(words)

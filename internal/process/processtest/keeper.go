@@ -55,7 +55,7 @@ func (k *Keeper) Close() error {
 	var errs []error
 	for _, x := range k.programs {
 		errs = append(errs, x.End(time.Second))
-		_ = x.Process.Close()
+		_ = x.Close()
 	}
 	k.pumps.Wait()
 	return errors.Join(errs...)
@@ -103,7 +103,7 @@ type conn struct {
 
 // pump keeps what the program says.
 func (x *kept) pump() {
-	for f := range x.Process.Frames {
+	for f := range x.Frames {
 		if f.Direction != process.Live {
 			x.mu.Lock()
 			x.add(f.Direction, f.Data)
