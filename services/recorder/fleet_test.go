@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
 )
 
 func runIDs(runs []wire.TopRun) []string {
@@ -86,6 +87,32 @@ func TestFleetChanges(t *testing.T) {
 	if err != nil || none.Total != 0 || len(none.Runs) != 0 {
 		t.Errorf("%+v, %v", none, err)
 	}
+	kept, err := s.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.ForgetLive()
+	fresh, err := s.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20)
+	if diff := cmp.Diff(fresh, kept); diff != "" || err != nil {
+		t.Errorf("%v (-asked for the first time +kept):\n%s", err, diff)
+	}
+}
+
+// What is known of a run that has ended is read again when more of it is derived, though nothing was recorded meanwhile.
+func TestFleetIsDerivedLater(t *testing.T) {
+	p := fleet(t)
+	s := openStore(t)
+	p.store(s, 100)
+	p.entries = nil
+	p.add("done", "coder", "coder#1", &wire.AgentText{Content: "By the way."})
+	if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Later: true}); err != nil {
+		t.Fatal(err)
+	}
+	now := time.UnixMilli(p.clock + 5000)
+	if _, err := s.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	derived(t, s)
 	kept, err := s.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20)
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,8 @@ type Answers struct {
 
 	views   views
 	live    live
-	figures figures
+	figures figures // of runs that go on, or went on when they were asked for
+	ended   figures
 }
 
 // New returns answers from a.
@@ -24,10 +25,12 @@ func (a *Answers) Holding() bool { return a.live.lines > 0 }
 func (a *Answers) Forget(run string) {
 	a.views.dropRun(run)
 	a.figures.drop(run)
+	a.ended.drop(run)
 }
 
 // ForgetLive drops the runs that are held, since it isn't known what was recorded.
 func (a *Answers) ForgetLive() {
 	a.live.dropAll()
 	a.figures.drop("")
+	a.ended.drop("")
 }

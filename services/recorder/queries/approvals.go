@@ -65,8 +65,16 @@ func (a *Answers) pendingApprovals(ctx context.Context, t *archive.Tx, id string
 
 // allPending lists what waits in all runs that go on.
 func (a *Answers) allPending(ctx context.Context, t *archive.Tx, now int64) ([]wire.Approval, error) {
-	figures, err := a.fleetFigures(ctx, t, wire.FleetRequest{}, now)
 	all := []wire.Approval{}
+	where, args, err := runsFilter(wire.RunsRequest{}, time.UnixMilli(now))
+	if err != nil {
+		return all, err
+	}
+	open, _, err := listPlaces(ctx, t, where+" AND status IN ("+openStatuses+")", args, 2*maxEnded)
+	if err != nil {
+		return all, err
+	}
+	figures, err := a.openFigures(ctx, t, open, now)
 	for _, f := range figures {
 		all = append(all, f.waits...)
 	}

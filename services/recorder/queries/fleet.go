@@ -15,6 +15,7 @@ import (
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/internal/database"
 	"code.wake.dev/wake/services/recorder/internal/request"
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
@@ -85,7 +86,7 @@ func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, q wire.FleetRequ
 // fleetOrders are the orders in which a fleet can be listed; what is equal, the newest first.
 func fleetOrders() map[string]func(a, b *wire.TopRun) int {
 	return map[string]func(a, b *wire.TopRun) int{
-		"urgency":  func(a, b *wire.TopRun) int { return byUrgency(*a, *b) },
+		"urgency":  byUrgency,
 		"started":  func(a, b *wire.TopRun) int { return cmp.Compare(b.StartedAt, a.StartedAt) },
 		"activity": func(a, b *wire.TopRun) int { return cmp.Compare(b.LastActivityAt, a.LastActivityAt) },
 		"cost":     func(a, b *wire.TopRun) int { return cmp.Compare(b.CostUsd, a.CostUsd) },
@@ -95,6 +96,7 @@ func fleetOrders() map[string]func(a, b *wire.TopRun) int {
 
 // fleetFigure is a run in a list of the fleet, as of a position and a time.
 type fleetFigure struct {
+	first uint64 // position of the run's first event
 	pos   uint64
 	at    int64 // Unix ms
 	run   wire.TopRun
@@ -118,9 +120,8 @@ func (f fleetFigure) asOf(now int64) *fleetFigure {
 	grow := func(a *wire.AgentStatus) {
 		fillTimes(a, a.LastActivityAt, now)
 	}
-	if f.run.Live = slices.Clone(f.run.Live); f.run.EndedAt == 0 {
-		grow(&f.run.AgentStatus)
-	}
+	f.run.Live = slices.Clone(f.run.Live)
+	grow(&f.run.AgentStatus)
 	for i := range f.run.Live {
 		grow(&f.run.Live[i])
 	}
@@ -130,7 +131,7 @@ func (f fleetFigure) asOf(now int64) *fleetFigure {
 	return &f
 }
 
-// figures are those of the runs that go on. Only what has changed is looked at again. The zero
+// figures are those of the runs that go on, or of those that have ended. Only what has changed is looked at again. The zero
 // value is ready.
 type figures struct {
 	mu    sync.Mutex
@@ -148,7 +149,7 @@ func (c *figures) find(run string, pos uint64) (fleetFigure, bool) {
 func (c *figures) keep(f fleetFigure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.byRun == nil || len(c.byRun) >= maxEnded {
+	if c.byRun == nil || len(c.byRun) >= 2*maxEnded {
 		c.byRun = map[string]fleetFigure{}
 	}
 	c.byRun[f.run.RunID] = f
@@ -171,58 +172,127 @@ func (a *Answers) fleetFigures(ctx context.Context, t *archive.Tx, q wire.FleetR
 	if err != nil {
 		return nil, err
 	}
-	var all []*fleetFigure
-	var goOn []request.Target
-	place := map[string]int{} // in all, of what goes on
-	text := `SELECT ` + t.D.Tables.Named("runs").List() + `, coalesce((SELECT value FROM labels WHERE labels.run = runs.id AND key = 'name'), '')
-		FROM runs WHERE ` + where + ` AND (status IN ('idle', 'running', 'paused') OR NOT ` + awaited + `) ORDER BY first_pos DESC LIMIT ` + args.Add(2*maxEnded)
-	ended := 0
+	open, ended, err := listPlaces(ctx, t, where+" AND (status IN ("+openStatuses+") OR NOT "+awaited+")", args, 2*maxEnded)
+	if err != nil {
+		return nil, err
+	}
+	ended = ended[:min(len(ended), maxEnded)]
+	all, err := a.openFigures(ctx, t, open, now)
+	if err != nil {
+		return nil, err
+	}
+	done, err := a.endedFigures(ctx, t, ended, now)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, done...)
+	slices.SortFunc(all, func(a, b *fleetFigure) int { return cmp.Compare(b.first, a.first) })
+	return all, nil
+}
+
+// openStatuses are those of runs that go on.
+const openStatuses = "'idle', 'running', 'paused'"
+
+// place is where a run's events are.
+type place struct {
+	request.Target
+
+	first, last uint64 // positions
+}
+
+// listPlaces lists the runs of a filter, those that go on apart from those that have ended, the newest first. Whatever is
+// stored of them is read for those only of which it isn't known.
+func listPlaces(ctx context.Context, t *archive.Tx, where string, args database.Params, most int) (open, ended []place, err error) {
+	text := `SELECT id, run, first_pos, last_pos, status IN (` + openStatuses + `) FROM runs WHERE ` + where + ` ORDER BY first_pos DESC LIMIT ` + args.Add(most)
 	for rows, err := range t.Rows(ctx, text, args...) {
+		var p place
+		var goesOn bool
+		if err == nil {
+			err = rows.Scan(&p.ID, &p.Run, &p.first, &p.last, &goesOn)
+		}
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case goesOn:
+			open = append(open, p)
+		default:
+			ended = append(ended, p)
+		}
+	}
+	return open, ended, nil
+}
+
+// openFigures returns the figures of runs, most of which go on.
+func (a *Answers) openFigures(ctx context.Context, t *archive.Tx, runs []place, now int64) ([]*fleetFigure, error) {
+	load := stateLoader(stateOf)
+	if len(runs) < maxViews {
+		load = a.views.stateUpTo
+	}
+	all := make([]*fleetFigure, 0, len(runs))
+	for _, p := range runs {
+		f, err := a.figureAsOf(ctx, t, p, now, load)
 		if err != nil {
 			return nil, err
 		}
-		var row table.Run
-		var label string
-		if err := rows.Scan(append(table.Fields(&row), &label)...); err != nil {
-			return nil, err
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// endedFigures returns the figures of runs that have ended, by their rows alone, of which it reads those that it doesn't know.
+func (a *Answers) endedFigures(ctx context.Context, t *archive.Tx, runs []place, now int64) ([]*fleetFigure, error) {
+	all := make([]*fleetFigure, 0, len(runs))
+	var unread []place
+	for _, p := range runs {
+		if f, ok := a.ended.find(p.Run, p.last); ok {
+			all = append(all, f.asOf(now))
+		} else {
+			unread = append(unread, p)
 		}
-		switch wire.RunStatus(row.Status) {
-		case wire.RunIdle, wire.RunRunning, wire.RunPaused:
-			place[row.Run] = len(all)
-			goOn = append(goOn, request.Target{ID: row.ID, Run: row.Run})
-			all = append(all, &fleetFigure{pos: row.LastPos})
-		default:
-			if ended++; ended <= maxEnded {
-				all = append(all, endedFigure(&row, label, now))
+	}
+	for chunk := range slices.Chunk(unread, rowsAtOnce) {
+		var args database.Params
+		var ids []any
+		for _, p := range chunk {
+			ids = append(ids, p.ID)
+		}
+		text := `SELECT ` + t.D.Tables.Named("runs").List() + `, coalesce((SELECT value FROM labels WHERE labels.run = runs.id AND key = 'name'), ''), (SELECT derived FROM streams)
+			FROM runs WHERE id IN (` + args.List(ids...) + `)`
+		for rows, err := range t.Rows(ctx, text, args...) {
+			var row table.Run
+			var label string
+			var derived uint64
+			if err == nil {
+				err = rows.Scan(append(table.Fields(&row), &label, &derived)...)
 			}
-		}
-	}
-	load := stateLoader(stateOf)
-	if len(goOn) < maxViews {
-		load = a.views.stateUpTo
-	}
-	for _, run := range goOn {
-		at := place[run.Run]
-		if all[at], err = a.figureAsOf(ctx, t, run, all[at].pos, now, load); err != nil {
-			return nil, err
+			if err != nil {
+				return nil, err
+			}
+			f := endedFigure(&row, label, now)
+			f.pos = min(f.pos, derived) // what is behind it isn't in the row yet
+			a.ended.keep(*f)
+			all = append(all, f)
 		}
 	}
 	return all, nil
 }
 
+// rowsAtOnce is how many rows are asked for by their ids in one statement.
+const rowsAtOnce = 200
+
 // figureAsOf returns the figure of a run that goes on.
-func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of request.Target, pos uint64, now int64, load stateLoader) (*fleetFigure, error) {
-	if f, ok := a.figures.find(of.Run, pos); ok {
+func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of place, now int64, load stateLoader) (*fleetFigure, error) {
+	if f, ok := a.figures.find(of.Run, of.last); ok {
 		return f.asOf(now), nil
 	}
-	f := fleetFigure{at: now}
+	f := fleetFigure{at: now, first: of.first}
 	answered, _, err := a.live.withRun(of.Run, func(l *liveRun) (bool, error) {
 		f.pos, f.run, f.waits = l.position.Seq, topRun(l.statusOf("", now)), ask.Pending(l.state)
 		return true, nil
 	})
 	if !answered && err == nil {
 		var stored figure
-		if stored, err = figureOf(ctx, t, of, load); err != nil {
+		if stored, err = figureOf(ctx, t, of.Target, load); err != nil {
 			return nil, err
 		}
 		f.pos, f.run, f.waits = stored.position.Seq, topRun(stored.statusOf("", now)), ask.Pending(stored.state)
@@ -245,5 +315,5 @@ func endedFigure(row *table.Run, label string, now int64) *fleetFigure {
 		r.State = stateFailed
 	}
 	fillTimes(&r.AgentStatus, row.ActivityAt, now)
-	return &fleetFigure{pos: row.LastPos, at: now, run: r}
+	return &fleetFigure{first: row.FirstPos, pos: row.LastPos, at: now, run: r}
 }

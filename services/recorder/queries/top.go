@@ -47,55 +47,40 @@ func (a *Answers) listTop(ctx context.Context, t *archive.Tx, q wire.TopRequest,
 	if q.Limit < 0 || q.Limit > maxTop {
 		return r, request.Bad("limit must be between 1 and %d", maxTop)
 	}
-	ids, err := fleetRuns(ctx, t, q, r.At)
+	runs, err := topPlaces(ctx, t, q, r.At)
 	if err != nil {
 		return r, err
 	}
-	for _, id := range ids {
-		var st wire.StatusResponse
-		answered, _, err := a.live.withRun(id, func(l *liveRun) (known bool, err error) {
-			st, known = l.statusIfKnown("", r.At)
-			return known, nil
-		})
-		if !answered && err == nil {
-			st, err = readStatus(ctx, t, wire.StatusRequest{Run: id}, r.At, a.views.stateUpTo)
-		}
-		if err != nil {
-			return r, err
-		}
-		r.States[st.State]++
-		r.Runs = append(r.Runs, topRun(st))
+	figures, err := a.openFigures(ctx, t, runs, r.At)
+	if err != nil {
+		return r, err
 	}
-	slices.SortStableFunc(r.Runs, byUrgency)
+	for _, f := range figures {
+		r.States[f.run.State]++
+		r.Runs = append(r.Runs, f.run)
+	}
+	slices.SortStableFunc(r.Runs, func(a, b wire.TopRun) int { return byUrgency(&a, &b) })
 	if n := cmp.Or(q.Limit, defaultTop); len(r.Runs) > n {
 		r.Omitted, r.Runs = len(r.Runs)-n, r.Runs[:n]
 	}
 	return r, nil
 }
 
-// fleetRuns lists the runs that go on, and those that ended lately, newest first. What has come of
+// topPlaces lists the runs that go on, and those that ended lately, newest first. What has come of
 // one that another run waited for is told by that one.
-func fleetRuns(ctx context.Context, t *archive.Tx, q wire.TopRequest, now int64) ([]string, error) {
+func topPlaces(ctx context.Context, t *archive.Tx, q wire.TopRequest, now int64) ([]place, error) {
 	where, args, err := runsFilter(wire.RunsRequest{Label: q.Label, Flow: q.Flow}, time.UnixMilli(now))
 	if err != nil {
 		return nil, err
 	}
-	where += " AND (status IN ('idle', 'running', 'paused')"
+	where += " AND (status IN (" + openStatuses + ")"
 	if q.Since > 0 {
 		where += " OR ended_at >= " + args.Add(now-int64(q.Since)) + " AND NOT " + awaited
 	}
-	var ids []string
-	for rows, err := range t.Rows(ctx, `SELECT run FROM runs WHERE `+where+`) ORDER BY first_pos DESC LIMIT `+args.Add(maxFleet), args...) {
-		if err != nil {
-			return nil, err
-		}
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		ids = append(ids, id)
-	}
-	return ids, nil
+	open, ended, err := listPlaces(ctx, t, where+")", args, maxFleet)
+	all := append(open, ended...)
+	slices.SortFunc(all, func(a, b place) int { return cmp.Compare(b.first, a.first) })
+	return all, err
 }
 
 // awaited is what an agent or a node of another run has started and waits for: the
@@ -115,7 +100,7 @@ func topRun(st wire.StatusResponse) wire.TopRun {
 
 // byUrgency puts first who needs somebody, and of those who has waited longest; of
 // the others who did something last.
-func byUrgency(a, b wire.TopRun) int {
+func byUrgency(a, b *wire.TopRun) int {
 	if c := cmp.Compare(urgencyOf(a.State), urgencyOf(b.State)); c != 0 {
 		return c
 	}

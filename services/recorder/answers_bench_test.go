@@ -1,0 +1,69 @@
+package recorder_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// BenchmarkAnswers asks a store of 10 000 runs, of which all go on, one in ten or none.
+func BenchmarkAnswers(b *testing.B) {
+	const runs = 10_000
+	for _, every := range []int{0, 10, 1} {
+		p := newTape(b)
+		for i := range runs {
+			run := fmt.Sprint("r", i)
+			exec := p.start(run, "coder", map[string]string{"team": fmt.Sprint(i % 7)})
+			p.add(run, "coder", exec, &wire.AgentText{Content: "Half of it is done."})
+			p.add(run, "coder", exec, &wire.Usage{MessageID: "m", InputTokens: 10, OutputTokens: 5})
+			if every == 0 || i%every > 0 {
+				p.add(run, "coder", exec, &wire.AgentComplete{Result: "done"})
+				p.add(run, wire.RunNode, "", &wire.FlowComplete{FlowName: "review", Status: wire.FlowStatusComplete})
+			}
+		}
+		s := openStore(b)
+		s.HoldLive(1000)
+		p.store(s, 4096)
+		now := time.UnixMilli(p.clock)
+		const room = 1 << 20
+		cursor := ""
+		for _, ask := range []struct {
+			name string
+			ask  func() error
+		}{
+			{"runs", func() error {
+				r, err := s.Runs(b.Context(), wire.RunsRequest{}, now, room)
+				cursor = r.Cursor
+				return err
+			}},
+			{"runs, next page", func() error { _, err := s.Runs(b.Context(), wire.RunsRequest{Cursor: cursor}, now, room); return err }},
+			{"runs by label", func() error { _, err := s.Runs(b.Context(), wire.RunsRequest{Label: "team=3"}, now, room); return err }},
+			{"runs that failed", func() error {
+				_, err := s.Runs(b.Context(), wire.RunsRequest{Status: []string{"failed"}}, now, room)
+				return err
+			}},
+			{"top", func() error { _, err := s.Top(b.Context(), wire.TopRequest{}, now, room); return err }},
+			{"fleet", func() error { _, err := s.Fleet(b.Context(), wire.FleetRequest{}, now, room); return err }},
+			{"stats", func() error { _, err := s.Stats(b.Context(), wire.StatsRequest{}, now); return err }},
+			{"approvals", func() error { _, err := s.Approvals(b.Context(), wire.ApprovalsRequest{}, now, room); return err }},
+			{"status", func() error { _, err := s.Status(b.Context(), wire.StatusRequest{Run: "r5000"}, now, room); return err }},
+			{"log", func() error { _, err := s.Log(b.Context(), wire.LogRequest{Run: "r5000"}, now, room); return err }},
+		} {
+			b.Run(fmt.Sprintf("1 in %d goes on/%s", every, ask.name), func(b *testing.B) {
+				if err := ask.ask(); err != nil { // what it keeps is read
+					b.Fatal(err)
+				}
+				began, n := used(b), 0
+				for b.Loop() {
+					if err := ask.ask(); err != nil {
+						b.Fatal(err)
+					}
+					n++
+				}
+				b.ReportMetric(float64((used(b)-began).Microseconds())/1000/float64(n), "cpu-ms/op")
+			})
+		}
+	}
+}
