@@ -22,7 +22,7 @@ func TestPoison(t *testing.T) {
 	l.Must(lab.BuildNext(sick, lab.Edit{
 		File: "services/runner/owner/schedule.go",
 		Old:  "		d, err := flow.Decide(o.def, state, now)\n",
-		New: "		if o.def.Name == \"poison\" && state.Status == wire.RunRunning {\n			panic(\"a defect\")\n		}\n" +
+		New: "		if o.def.Name == \"poison\" && state.Status == \"running\" {\n			panic(\"a defect\")\n		}\n" +
 			"		d, err := flow.Decide(o.def, state, now)\n",
 	}))
 	r := l.Runner("r1", false)
