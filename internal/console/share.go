@@ -114,7 +114,7 @@ func (s *Console) showShared(w http.ResponseWriter, r *http.Request) {
 		ID: run, Incarnation: l.reader.Incarnation(), Alerts: alerts,
 		Note: "shared by " + s.c.By + " until " + until.UTC().Format("2006-01-02 15:04 UTC") + "; as it was at " + time.Now().UTC().Format("15:04:05 UTC") + ": load it again for what came since",
 	}
-	fetch := func(sum string) ([]byte, error) { return l.reader.Blob(r.Context(), sum) }
+	fetch := func(sum string) ([]byte, error) { return l.reader.Blob(r.Context(), sum) } //nolint:contextcheck // it is that of the request
 	events := export.Whole(history.Read(r.Context(), l.reader, eventlog.Query{Run: run}), fetch, func() {})
 	if _, err := export.HTML(w, about, redactEvents(s.c.Redact, events)); err != nil && r.Context().Err() == nil {
 		s.c.Logger.WarnContext(r.Context(), "shared run can't be shown whole", "run", run, "error", err)

@@ -161,7 +161,6 @@ func (r *Reader) Alerts(ctx context.Context, run string, from uint64, follow boo
 	return r.readFeed(ctx, q)
 }
 
-// readFeed yields what there is when it is called.
 // LastAlerts returns the last alerts of a run that can be read, at most so many, the oldest first.
 func (r *Reader) LastAlerts(ctx context.Context, run string, most int) ([]wire.Alert, error) {
 	var all []wire.Alert
@@ -181,6 +180,7 @@ func (r *Reader) LastAlerts(ctx context.Context, run string, most int) ([]wire.A
 	return all, nil
 }
 
+// readFeed yields what there is when it is called.
 func (r *Reader) readFeed(ctx context.Context, q wire.FeedRequest) iter.Seq2[eventlog.Message, error] {
 	return func(yield func(eventlog.Message, error) bool) {
 		for q.From = max(q.From, 1); ; {

@@ -1,5 +1,5 @@
-// Package providers asks scripted agents of several kinds for the same things, and makes the table of docs/flows.md of what they did.
-package providers
+// Package providers_test asks scripted agents of several kinds for the same things, and makes the table of docs/flows.md of what they did.
+package providers_test
 
 import (
 	"context"

@@ -54,7 +54,7 @@ func Main() bool {
 	}
 	a := newAgent(script, os.Getenv(Home)) //nolint:forbidigo // likewise
 	for range a.garbage {
-		fmt.Fprintln(os.Stdout, "Loading \x1b[31mplugins\x1b[0m …")
+		_, _ = fmt.Fprintln(os.Stdout, "Loading \x1b[31mplugins\x1b[0m …")
 	}
 	a.out = os.Stdout
 	a.conn = acp.NewAgentSideConnection(a, os.Stdout, os.Stdin)
@@ -275,7 +275,7 @@ func (a *agent) Prompt(_ context.Context, r acp.PromptRequest) (acp.PromptRespon
 	if file, err := os.OpenFile(filepath.Join(a.home, "prompts"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
 		for _, b := range r.Prompt {
 			if b.Text != nil {
-				fmt.Fprintf(file, "%s: %s\n", r.SessionId, b.Text.Text)
+				_, _ = fmt.Fprintf(file, "%s: %s\n", r.SessionId, b.Text.Text)
 			}
 		}
 		_ = file.Close()
