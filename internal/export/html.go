@@ -441,7 +441,7 @@ func safeAlerts(alerts []wire.Alert) []alertRow {
 	var rows []alertRow
 	for _, a := range alerts {
 		rows = append(rows, alertRow{
-			Kind: timeline.Sanitize(string(a.Kind)), Severity: a.Severity, Node: timeline.Sanitize(a.NodeID), Text: timeline.Sanitize(a.Text),
+			Kind: timeline.Sanitize(a.Kind), Severity: string(a.Severity), Node: timeline.Sanitize(a.NodeID), Text: timeline.Sanitize(a.Text),
 			Clock: time.UnixMilli(a.Timestamp).UTC().Format("2006-01-02 15:04:05"),
 		})
 	}
