@@ -56,6 +56,10 @@ test-postgres: ## Run the tests of the recorder's store on a PostgreSQL of their
 test-examples: ## Run the examples in all languages that are at hand
 	test/examples/run
 
+.PHONY: test-console
+test-console: ## Look at the console with Chromium: every page, phone and desktop, dark and light
+	test/browser/run
+
 .PHONY: test-claude
 test-claude: ## Run the tests on the real Claude CLI, from npm, with a made-up API
 	test/claude/run

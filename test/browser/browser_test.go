@@ -1,0 +1,268 @@
+//go:build browser
+
+package browser_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+)
+
+// fill starts runs: one that is complete, its fork, one that waits, a hostile one.
+func (w *world) fill() {
+	w.Helper()
+	w.wake("run", "demo.yaml", "--fixtures", "demo.fixtures", "--id", "demo")
+	w.wake("run", "deploy.yaml", "--fixtures", "fixtures", "--id", "deploy", "--detach", "--label", "team=core")
+	w.wake("run", "evil.yaml", "--fixtures", "evil", "--id", "evil", "--detach")
+	w.wake("fork", "demo", "--at", "sfp-18", "--id", "fork")
+	w.until("deploy and evil wait", func() bool {
+		out := w.wake("approvals")
+		return strings.Contains(out, "make deploy") && strings.Contains(out, "evil")
+	})
+	w.until("the demo is recorded", func() bool { return strings.Contains(w.wake("status", "demo"), "complete") })
+}
+
+// Every page, as people look at it.
+func TestPages(t *testing.T) {
+	axe := read(t, wanted(t, "WAKE_AXE"))
+	w := newWorld(t)
+	page := w.openTab()
+	for _, l := range looks { // nothing has happened yet
+		for name, path := range map[string]string{"empty": "/", "empty-search": "/search?q=nothing", "empty-spend": "/spend"} {
+			page.see(path, l)
+			page.checkPage(name+" "+l.name(), axe)
+			page.shoot(name + "-" + l.name())
+		}
+	}
+	w.fill()
+	link, _, _ := strings.Cut(w.wake("share", "demo"), "\n")
+	for _, l := range looks {
+		for name, path := range map[string]string{
+			"fleet": "/", "run": "/runs/demo", "run-waits": "/runs/deploy", "time": "/runs/demo?at=100#time", "run-spend": "/runs/demo#spend", "run-alerts": "/runs/demo#alerts",
+			"steer": "/runs/deploy#steer", "compare-with": "/runs/demo/compare", "compare": "/runs/demo/compare?with=fork", "compare-others": "/runs/demo/compare?with=deploy",
+			"search": "/search?q=words", "spend": "/spend", "system": "/system", "evil": "/runs/evil", "evil-compare": "/runs/evil/compare?with=deploy", "problem": "/runs/nobody",
+			"shared": strings.TrimPrefix(link, w.origin()),
+		} {
+			page.see(path, l)
+			if name == "run" || name == "evil" {
+				page.run(chromedp.Click("#log [data-pos]", chromedp.ByQuery))
+				page.settle()
+			}
+			if name == "compare" {
+				page.run(chromedp.Evaluate(`(d => { if (d) d.open = true })(document.querySelector('.cell details'))`, nil))
+				page.settle()
+			}
+			page.checkPage(name+" "+l.name(), axe)
+			page.shoot(name + "-" + l.name())
+			if title := eval[string](page, `document.title`); strings.Contains(title, "owned") {
+				t.Errorf("%s: the title is %q", name, title)
+			}
+			if n := eval[int](page, `document.querySelectorAll('main img, main iframe, main svg[onload], script:not([src])').length`); n > 0 {
+				t.Errorf("%s: %d elements that an agent has made", name, n)
+			}
+		}
+	}
+	// On a phone one sees who spoke.
+	page.see("/runs/demo", looks[2])
+	if n := eval[int](page, `[...document.querySelectorAll('#log .n')].filter(e => e.textContent.trim() && (!e.offsetWidth || !e.offsetHeight)).length`); n > 0 {
+		t.Errorf("%d lines don't say who spoke", n)
+	}
+}
+
+// What the slider stands at is what wake state --at tells.
+func TestSlider(t *testing.T) {
+	w := newWorld(t)
+	w.fill()
+	page := w.openTab()
+	page.see("/runs/demo#time", looks[0])
+	first, last := eval[int](page, `+document.querySelector('#slider').elements.at.min`), eval[int](page, `+document.querySelector('#slider').elements.at.max`)
+	if first >= last {
+		t.Fatalf("from %d to %d", first, last)
+	}
+	for range 20 {
+		at := first + rand.IntN(last-first+1)
+		page.run(chromedp.Evaluate(fmt.Sprintf(`(a => { a.value = %d; a.dispatchEvent(new Event('input', {bubbles: true})) })(document.querySelector('#slider').elements.at)`, at), nil))
+		w.until("the page is there", func() bool {
+			return strings.Contains(eval[string](page, `document.querySelector('#moment').textContent`), fmt.Sprintf("position %d,", at))
+		})
+		href := eval[string](page, `document.querySelector('#moment a[href*="/state"]').getAttribute('href')`)
+		got := eval[string](page, fmt.Sprintf(`fetch(%q).then(r => r.text())`, href))
+		if want := w.wake("state", "demo", "--at", fmt.Sprint(at), "--json"); got != want {
+			t.Errorf("at %d:\n got %s\nwant %s", at, got, want)
+		}
+	}
+	page.checkQuiet("time")
+}
+
+// A fork from the slider leaves the parent as it was.
+func TestForkFromSlider(t *testing.T) {
+	w := newWorld(t)
+	w.fill()
+	whole := w.wake("export", "demo", "--format", "jsonl")
+	page := w.openTab()
+	page.see("/runs/demo#time", looks[0])
+	page.run(chromedp.SetValue(`#fork [name=at]`, "sfp-18", chromedp.ByQuery), chromedp.Click(`#fork button`, chromedp.ByQuery), chromedp.WaitVisible(`#told a[href^="/runs/"]`, chromedp.ByQuery))
+	if now := w.wake("export", "demo", "--format", "jsonl"); now != whole {
+		t.Errorf("the parent was %s, now %s", whole, now)
+	}
+}
+
+// A denial arrives within a second, by the keyboard alone; whoever comes too late is told.
+func TestDeny(t *testing.T) {
+	w := newWorld(t)
+	w.fill()
+	page, other := w.openTab(), w.openTab()
+	page.see("/runs/deploy", looks[0])
+	other.see("/runs/deploy", looks[0])
+	other.run(chromedp.Evaluate(`window.kept = document.querySelector('[data-ask] form').cloneNode(true); kept.hidden = true; document.body.append(kept)`, nil))
+	page.run(chromedp.Evaluate(`window.told = new Promise(done => new MutationObserver(() => { const t = document.querySelector('#told').textContent; if (t) done(performance.now() + '|' + t) }).observe(document.querySelector('#told'), {childList: true}))`, nil))
+	page.run(chromedp.KeyEvent("i"))
+	begun := eval[float64](page, `performance.now()`)
+	page.run(chromedp.KeyEvent("d"))
+	var at float64
+	said := eval[string](page, `window.told`)
+	if _, err := fmt.Sscanf(said, "%f|", &at); err != nil || !strings.Contains(said, "deny received") || at-begun > 1000 {
+		t.Errorf("after %.0f ms: %s", at-begun, said)
+	}
+	t.Logf("received after %.0f ms", at-begun)
+	other.run(chromedp.Evaluate(`kept.requestSubmit(kept.querySelector('[value=approve]'))`, nil), chromedp.WaitVisible(`#told .no`, chromedp.ByQuery))
+	if said := eval[string](other, `document.querySelector('#told').textContent`); !strings.Contains(said, "Refused") {
+		t.Errorf("the other one is told %q", said)
+	}
+	page.checkQuiet("deny")
+}
+
+// A page that is open while the server is killed and started again shows what happened, once.
+func TestServerKilled(t *testing.T) {
+	w := newWorld(t)
+	w.fill()
+	page := w.openTab()
+	page.see("/runs/deploy", looks[0])
+	page.run(chromedp.Evaluate(`window.ids = []; new EventSource('/runs/deploy/events').onmessage = e => ids.push(e.lastEventId)`, nil))
+	w.until("the stream has come", func() bool { return eval[int](page, `ids.length`) > 5 })
+	for i := range 3 {
+		w.stop(syscall.SIGKILL)
+		w.until("the page says so", func() bool { return eval[string](page, `document.querySelector('#away').textContent`) != "" })
+		w.serve()
+		w.wake("bookmark", "deploy", "--label", fmt.Sprint("kept-", i))
+		w.until("the page has it", func() bool {
+			return strings.Contains(eval[string](page, `document.querySelector('#log').textContent`), fmt.Sprint("kept-", i))
+		})
+	}
+	w.wake("abort", "deploy", "--reason", "enough")
+	w.until("the page has the end", func() bool {
+		return strings.Contains(eval[string](page, `document.querySelector('#log').textContent`), "enough")
+	})
+	got := eval[[]string](page, `new Promise(done => setTimeout(done, 1500)).then(() => [...document.querySelectorAll('#log [data-row]')].map(e => e.id + e.textContent))`)
+	ids := eval[[]string](page, `ids`)
+	page.see("/runs/deploy", looks[0])
+	want := eval[[]string](page, `[...document.querySelectorAll('#log [data-row]')].map(e => e.id + e.textContent)`)
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("the page has\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	fresh := eval[[]string](page, `new Promise(done => { const all = [], s = new EventSource('/runs/deploy/events'); s.onmessage = e => all.push(e.lastEventId); setTimeout(() => done(all), 3000) })`)
+	if strings.Join(ids, " ") != strings.Join(fresh, " ") {
+		t.Errorf("the stream had %d events, %d are there:\n%v\n%v", len(ids), len(fresh), ids, fresh)
+	}
+}
+
+// Pages of others can't give orders.
+func TestCrossOrigin(t *testing.T) {
+	w := newWorld(t)
+	w.fill()
+	page := w.openTab()
+	evil := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		rw.Header().Set("Content-Type", "text/html")
+		_, _ = fmt.Fprint(rw, "<!doctype html><main>evil</main>")
+	}))
+	defer evil.Close()
+	sent := map[network.RequestID]bool{}
+	status := make(chan int64, 1)
+	chromedp.ListenTarget(page.Context, func(event any) {
+		switch e := event.(type) {
+		case *network.EventRequestWillBeSent:
+			sent[e.RequestID] = strings.Contains(e.Request.URL, "/command")
+		case *network.EventResponseReceivedExtraInfo: // the browser keeps the answer from the page, not from us
+			if sent[e.RequestID] {
+				status <- e.StatusCode
+			}
+		}
+	})
+	page.run(chromedp.Navigate(evil.URL))
+	_ = eval[string](page, fmt.Sprintf(`fetch(%q, {method: 'POST', mode: 'no-cors', credentials: 'include', headers: {'Content-Type': 'application/x-www-form-urlencoded'}, body: 'type=abort'}).then(r => r.type, e => String(e))`, w.origin()+"/runs/deploy/command"))
+	select {
+	case got := <-status:
+		if got != http.StatusForbidden {
+			t.Errorf("it is answered by %d", got)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it isn't answered")
+	}
+	if s := w.wake("status", "deploy"); strings.Contains(s, "aborted") {
+		t.Errorf("the run was aborted: %s", s)
+	}
+}
+
+// Everything is done by the keyboard.
+func TestKeyboard(t *testing.T) {
+	w := newWorld(t)
+	w.fill()
+	page := w.openTab()
+	page.see("/", looks[0])
+	press := func(keys string) { page.run(chromedp.KeyEvent(keys)); time.Sleep(50 * time.Millisecond) }
+	at := func(has string) {
+		t.Helper()
+		w.until("the page is at "+has, func() bool { return strings.Contains(eval[string](page, `location.href`), has) })
+		page.settle()
+	}
+	press("?")
+	if !eval[bool](page, `document.querySelector('#keys').open`) {
+		t.Error("? lists no keys")
+	}
+	press("\u001b")
+	press("/")
+	page.run(chromedp.KeyEvent("evil"))
+	w.until("the filter filters", func() bool { return eval[int](page, `document.querySelectorAll('.fleet [data-row]').length`) == 1 })
+	press("\u001b")
+	page.run(chromedp.Evaluate(`document.querySelectorAll('[data-ask]').forEach(e => e.remove())`, nil))
+	press("j")
+	press("\r")
+	at("/runs/evil")
+	for key, pane := range map[string]string{"2": "time", "3": "spend", "4": "alerts", "5": "steer", "1": "log"} {
+		press(key)
+		if !eval[bool](page, fmt.Sprintf(`!document.querySelector('#pane-%s').hidden`, pane)) {
+			t.Errorf("%s doesn't show %s", key, pane)
+		}
+	}
+	press("2")
+	page.settle()
+	before := eval[string](page, `document.querySelector('#slider').elements.at.value`)
+	press(",")
+	if now := eval[string](page, `document.querySelector('#slider').elements.at.value`); now == before {
+		t.Error(", doesn't go back")
+	}
+	for keys, path := range map[string]string{"gs": "/spend", "gy": "/system", "gf": "/search"} {
+		press(keys)
+		at(path)
+	}
+	page.checkQuiet("keyboard")
+}
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("WAKE_PICTURES"); dir != "" {
+		if err := os.MkdirAll(filepath.Clean(dir), 0o755); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
