@@ -57,7 +57,8 @@ func Main() bool {
 		_, _ = fmt.Fprintln(os.Stdout, "Loading \x1b[31mplugins\x1b[0m …")
 	}
 	a.out = os.Stdout
-	a.conn = acp.NewAgentSideConnection(a, os.Stdout, os.Stdin)
+	a.conn = acp.NewAgentSideConnection(a, os.Stdout, os.Stdin) // which may hand a request over before it is returned
+	close(a.connected)
 	<-a.conn.Done()
 	if a.stays {
 		<-time.After(time.Hour)
@@ -66,7 +67,9 @@ func Main() bool {
 }
 
 type agent struct {
-	conn    *acp.AgentSideConnection
+	conn      *acp.AgentSideConnection
+	connected chan struct{} // closed when there is conn
+
 	out     io.Writer
 	home    string
 	parts   [][]string
@@ -82,8 +85,13 @@ type agent struct {
 	cancels map[acp.SessionId]chan struct{}
 }
 
+func (a *agent) connection() *acp.AgentSideConnection {
+	<-a.connected
+	return a.conn
+}
+
 func newAgent(script, home string) *agent {
-	a := &agent{home: home, can: map[string]bool{}, version: acp.ProtocolVersionNumber, cancels: map[acp.SessionId]chan struct{}{}}
+	a := &agent{home: home, connected: make(chan struct{}), can: map[string]bool{}, version: acp.ProtocolVersionNumber, cancels: map[acp.SessionId]chan struct{}{}}
 	var part []string
 	for line := range strings.Lines(script) {
 		line = strings.TrimSpace(line)
@@ -305,7 +313,7 @@ func (a *agent) Prompt(_ context.Context, r acp.PromptRequest) (acp.PromptRespon
 }
 
 func (a *agent) tell(ctx context.Context, id acp.SessionId, u acp.SessionUpdate) error {
-	return a.conn.SessionUpdate(ctx, acp.SessionNotification{SessionId: id, Update: u})
+	return a.connection().SessionUpdate(ctx, acp.SessionNotification{SessionId: id, Update: u})
 }
 
 // player plays a part of the script.
@@ -403,7 +411,7 @@ func toolOf(text string) (acp.ToolKind, any) {
 func (p *player) ask(id, about string) error {
 	kind, input := toolOf(about)
 	title := "Doing " + id
-	r, err := p.agent.conn.RequestPermission(p.ctx, acp.RequestPermissionRequest{
+	r, err := p.agent.connection().RequestPermission(p.ctx, acp.RequestPermissionRequest{
 		SessionId: p.session, ToolCall: acp.ToolCallUpdate{ToolCallId: acp.ToolCallId(id), Title: &title, Kind: &kind, RawInput: input},
 		Options: []acp.PermissionOption{
 			{Kind: acp.PermissionOptionKindAllowAlways, Name: "Always", OptionId: "always"},
@@ -421,7 +429,7 @@ func (p *player) ask(id, about string) error {
 }
 
 func (p *player) useClient(verb, first, second string) error {
-	c := p.agent.conn
+	c := p.agent.connection()
 	var err error
 	switch verb {
 	case "read":
@@ -443,7 +451,7 @@ func (p *player) useClient(verb, first, second string) error {
 }
 
 func (p *player) awaitTerminal(id string) error {
-	c := p.agent.conn
+	c := p.agent.connection()
 	end, err := c.WaitForTerminalExit(p.ctx, acp.WaitForTerminalExitRequest{SessionId: p.session, TerminalId: id})
 	if err != nil {
 		return err
