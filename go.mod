@@ -7,6 +7,7 @@ require (
 	github.com/blues/jsonata-go v1.5.4
 	github.com/chromedp/cdproto v0.0.0-20250724212937-08a3db8b4327 // tests
 	github.com/chromedp/chromedp v0.14.2 // tests
+	github.com/coder/acp-go-sdk v0.13.0
 	github.com/fsnotify/fsnotify v1.9.0
 	github.com/go-git/go-git/v5 v5.19.3
 	github.com/goccy/go-yaml v1.19.2
@@ -44,8 +45,6 @@ require (
 	modernc.org/sqlite v1.60.1
 	pgregory.net/rapid v1.3.0 // tests
 )
-
-require github.com/coder/acp-go-sdk v0.13.0
 
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
