@@ -1,42 +1,72 @@
 package console
 
-import "net/http"
+import (
+	"net/http"
+
+	"code.wake.dev/wake/schemas"
+)
+
+// route is an address of the console.
+type route struct {
+	pattern string // of [http.ServeMux]
+	least   role   // that may ask; "": anybody
+	serve   http.HandlerFunc
+}
+
+// routes are all addresses of the console but /hooks/, which is the listener's. schemas/openapi.yaml describes them.
+func (s *Console) routes() []route {
+	return []route{
+		{"GET /assets/{name}", "", s.showAsset},
+		{"GET /shared/{link}", "", s.showShared},
+		{"POST /signin", "", s.signIn},
+		{"POST /signout", "", s.signOut},
+
+		{"GET /{$}", viewer, s.showHome},
+		{"GET /parts/inbox", viewer, s.showInbox},
+		{"GET /parts/fleet", viewer, s.showFleet},
+		{"GET /live", viewer, s.streamPulse},
+
+		{"GET /runs/{run}", viewer, s.showRun},
+		{"GET /runs/{run}/parts/{part}", viewer, s.showRunPart},
+		{"GET /runs/{run}/entry", viewer, s.showEntry},
+		{"GET /runs/{run}/compare", viewer, s.showCompare},
+		{"GET /runs/{run}/diff", viewer, s.sendDiff},
+		{"GET /runs/{run}/timeline", viewer, s.sendTimeline},
+		{"GET /runs/{run}/state", viewer, s.sendState},
+		{"GET /runs/{run}/events", viewer, s.streamEvents},
+		{"GET /search", viewer, s.showSearch},
+		{"GET /spend", viewer, s.showSpend},
+		{"GET /system", viewer, s.showSystem},
+		{"GET /schemas/{name}", viewer, showSchema},
+
+		{"POST /runs/{run}/command", operator, s.giveCommand},
+		{"POST /runs/{run}/fork", operator, s.forkRun},
+		{"POST /runs/{run}/share", operator, s.shareRun},
+
+		{"POST /api/{verb}", viewer, s.passVerb},
+	}
+}
 
 // handler is all that the console serves.
 func (s *Console) handler() http.Handler {
 	m := http.NewServeMux()
-	view := func(pattern string, f http.HandlerFunc) { m.HandleFunc(pattern, s.allow(viewer, f)) }
-	order := func(pattern string, f http.HandlerFunc) { m.HandleFunc(pattern, s.allow(operator, f)) }
-
-	m.HandleFunc("GET /assets/{name}", s.showAsset)
-	m.HandleFunc("GET /shared/{link}", s.showShared)
-	m.HandleFunc("POST /signin", s.signIn)
-	m.HandleFunc("POST /signout", s.signOut)
-
-	view("GET /{$}", s.showHome)
-	view("GET /parts/inbox", s.showInbox)
-	view("GET /parts/fleet", s.showFleet)
-	view("GET /live", s.streamPulse)
-
-	view("GET /runs/{run}", s.showRun)
-	view("GET /runs/{run}/parts/{part}", s.showRunPart)
-	view("GET /runs/{run}/entry", s.showEntry)
-	view("GET /runs/{run}/compare", s.showCompare)
-	view("GET /runs/{run}/diff", s.sendDiff)
-	view("GET /runs/{run}/timeline", s.sendTimeline)
-	view("GET /runs/{run}/state", s.sendState)
-	view("GET /runs/{run}/events", s.streamEvents)
-	view("GET /search", s.showSearch)
-	view("GET /spend", s.showSpend)
-	view("GET /system", s.showSystem)
-
-	order("POST /runs/{run}/command", s.giveCommand)
-	order("POST /runs/{run}/fork", s.forkRun)
-	order("POST /runs/{run}/share", s.shareRun)
-
-	view("POST /api/{verb}", s.passVerb)
+	for _, r := range s.routes() {
+		if r.least == "" {
+			m.HandleFunc(r.pattern, r.serve)
+		} else {
+			m.HandleFunc(r.pattern, s.allow(r.least, r.serve))
+		}
+	}
 	if s.reports != nil { // which knows its own tokens
 		m.Handle("/hooks/", s.reports)
 	}
 	return s.guard(m)
+}
+
+// showSchema sends the description of what the console serves, or a schema that it names.
+func showSchema(w http.ResponseWriter, r *http.Request) {
+	if r.PathValue("name") == "openapi.yaml" {
+		w.Header().Set("Content-Type", "application/yaml")
+	}
+	http.ServeFileFS(w, r, schemas.Files, r.PathValue("name"))
 }

@@ -50,7 +50,7 @@ func rowsOf(text string) map[string][]string {
 		rooms[m[1]] = []string{}
 		for _, n := range name.FindAllStringSubmatch(m[2], -1) {
 			room := n[1]
-			if !strings.HasPrefix(room, "pkg/") && !strings.HasPrefix(room, "services/") && room != "flows" {
+			if !strings.HasPrefix(room, "pkg/") && !strings.HasPrefix(room, "services/") && room != "flows" && room != "schemas" {
 				room = "internal/" + room
 			}
 			rooms[m[1]] = append(rooms[m[1]], room)
