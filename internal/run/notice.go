@@ -22,6 +22,7 @@ type Notice struct {
 const (
 	CauseShutdown = "shutdown" // its runner ended in order
 	CauseForced   = "forced"   // it didn't come to a safe point in time, and was ended
+	CauseForked   = "forked"   // it goes on in a fork from where it was at work
 )
 
 // Folder is a folder in which an agent has to go on that had worked in another one.
@@ -90,6 +91,8 @@ func (n Notice) causeText() string {
 		return "The runner that you ran on was shut down in order."
 	case CauseForced:
 		return "You were to stop, didn't in time, and were ended."
+	case CauseForked:
+		return "Your run was forked from another one at this point: what that did afterwards isn't known here."
 	case wire.PauseOperator:
 		return "Whoever operates the run has paused it."
 	case wire.PauseParent:

@@ -52,9 +52,9 @@ type news struct {
 }
 
 // NewPast returns the past of an execution before its first event. own is the prompt of the
-// node, point the last safe point of its agent, begun is that of [Seal].
-func NewPast(own wire.Raw, point string, begun bool) *Past {
-	return &Past{own: own, point: point, begun: begun, states: make(map[string]wire.ToolCallState)}
+// node, point the last safe point of its agent, begun is that of [Seal], cause why it was interrupted first, see [Notice].
+func NewPast(own wire.Raw, point string, begun bool, cause string) *Past {
+	return &Past{own: own, point: point, begun: begun, cause: cause, states: make(map[string]wire.ToolCallState)}
 }
 
 // Take follows the execution by one event.

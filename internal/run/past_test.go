@@ -67,7 +67,7 @@ func past(t *testing.T, a *txtar.Archive) *run.Past {
 		t.Fatal(refused)
 	}
 	begun := without(a.Files, "begun")
-	p := run.NewPast(wire.RawString("do it"), s.Nodes["a"].Point, len(begun) < len(a.Files))
+	p := run.NewPast(wire.RawString("do it"), s.Nodes["a"].Point, len(begun) < len(a.Files), "")
 	for _, ev := range h.events {
 		if ev.e.ExecID == "a#1" && ev.e.NodeID == "a" {
 			p.Take(ev.e)
@@ -81,7 +81,7 @@ func past(t *testing.T, a *txtar.Archive) *run.Past {
 
 // The calls that an execution has made are known by their ids, whatever has become of them.
 func TestPastCalls(t *testing.T) {
-	p := run.NewPast(nil, "", false)
+	p := run.NewPast(nil, "", false, "")
 	about := func(call string, payload wire.Payload) {
 		p.Take(&wire.Event{ExecID: "a#1", SessionID: "s1", CallID: call, Payload: payload})
 	}
@@ -101,5 +101,20 @@ func TestPastCalls(t *testing.T) {
 	}
 	if !p.Whole {
 		t.Error("a session that began with the execution isn't known to have done so once it goes on")
+	}
+}
+
+// An agent that goes on in a fork is told so: no runner has died.
+func TestForkedNotice(t *testing.T) {
+	call := wire.ToolCall{CallID: "c1", Tool: "Bash", State: wire.ToolPending}
+	p := run.NewPast(nil, "", false, run.CauseForked)
+	p.Close(call.CallID, run.SealResult(call, run.Seal(call, "", false)))
+	if told := p.Prompt("", nil); !strings.Contains(told, "forked from another one") || strings.Contains(told, "died") {
+		t.Errorf("the agent is told %q", told)
+	}
+	p.Take(&wire.Event{ExecID: "a#1", Payload: &wire.AgentStart{Prompt: wire.Null, Resumed: true}})
+	p.Close(call.CallID, run.SealResult(call, run.Seal(call, "", false)))
+	if told := p.Prompt("", nil); !strings.Contains(told, "died") {
+		t.Errorf("once it has begun it is told %q", told)
 	}
 }

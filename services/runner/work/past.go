@@ -12,7 +12,11 @@ import (
 // readPast reads the events of the execution.
 func (r resumption) readPast(ctx context.Context) (*run.Past, error) {
 	n := r.exec.entry
-	p := run.NewPast(r.in.Prompt, n.Point, r.in.begun)
+	cause := ""
+	if n.Fork != nil {
+		cause = run.CauseForked
+	}
+	p := run.NewPast(r.in.Prompt, n.Point, r.in.begun, cause)
 	query := eventlog.Query{
 		Run: r.exec.offer.RunID, Node: r.exec.offer.NodeID, From: n.Started, Kinds: []wire.Kind{wire.KindAgent, wire.KindTool},
 	}
