@@ -40,6 +40,7 @@ var requests = []any{
 	wire.IngestPiece{},
 	wire.IngestProgress{},
 	wire.CommandResponse{},
+	wire.StartResponse{},
 	wire.NodeOffer{},
 	wire.Poison{},
 	wire.CommandEnvelope{},

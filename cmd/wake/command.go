@@ -38,7 +38,7 @@ func (a *app) openSession(ctx context.Context) (*session, error) {
 
 // sessionOn is a session on a connection.
 func (a *app) sessionOn(ctx context.Context, nc *nats.Conn) (*session, error) {
-	c, err := client.Open(ctx, nc, client.Options{Names: a.names, Logger: a.log, EncryptionKeys: a.keys, Tracer: a.tracer, Away: a.noteAway})
+	c, err := client.Open(ctx, nc, client.Options{Names: a.names, Logger: a.log, EncryptionKeys: a.keys, Away: a.noteAway})
 	if err != nil {
 		return nil, err
 	}

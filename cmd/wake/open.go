@@ -33,7 +33,7 @@ func (a *app) readerOn(ctx context.Context, nc *nats.Conn) (*feed.Reader, error)
 	if err != nil {
 		return nil, err
 	}
-	return feed.Open(ctx, nc, feed.Options{Names: a.names, Keys: keys, Logger: a.log, Tracer: a.tracer, Away: a.noteAway})
+	return feed.Open(ctx, nc, feed.Options{Names: a.names, Keys: keys, Logger: a.log, Away: a.noteAway})
 }
 
 // noteAway says that what is followed gets no answer, with the reason, or with nil that it

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -15,12 +14,10 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/oklog/ulid/v2"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"code.wake.dev/wake/internal/access"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/feed"
 	"code.wake.dev/wake/internal/flow"
@@ -289,18 +286,8 @@ func (a *app) submitRun(ctx context.Context, log *feed.Reader, r wire.RunRequest
 	if taken {
 		return serviceError(codeRunExists, "choose another --id", "run %s exists", r.RunID)
 	}
-	r.By = cmp.Or(access.OwnName(log.Conn()), senderName())
-	body, err := wire.Marshal(r)
-	if err != nil {
-		return err
-	}
-	if err := log.CheckKeys(ctx); err != nil {
-		return err
-	}
-	if limit := log.Conn().MaxPayload(); int64(len(body)) > limit-requestHeadroom {
-		return serviceError(string(wire.CodeTooLarge), "keep what is large in files of the workspace", "flow, input and state of run %s are %s, the server takes %s", r.RunID, bytesText(uint64(len(body))), bytesText(uint64(limit)))
-	}
-	if _, err := log.Send(ctx, log.Names().QueueRun(), body, jetstream.WithMsgID(r.RunID)); err != nil {
+	r.By = senderName()
+	if err := log.StartRun(ctx, r); err != nil {
 		return fmt.Errorf("submit run %s: %w", r.RunID, err)
 	}
 	return nil
@@ -315,9 +302,6 @@ func hasBegun(ctx context.Context, log *feed.Reader, runID string) bool {
 	}
 	return false
 }
-
-// requestHeadroom is what the event that begins a run needs beyond its request.
-const requestHeadroom = 4 << 10
 
 // patience is how long a run may wait for an owner until we say so.
 const patience = 3 * time.Second

@@ -184,9 +184,9 @@ var table = map[access.Role]struct{ may, mayNot []string }{
 		},
 	},
 	access.Recorder: {
-		may: []string{"+$JS.API.CONSUMER.CREATE.WAKE_EVENTS.x", "+$JS.API.CONSUMER.RESET.WAKE_EVENTS.recorder", "+wake.deadletter.recorder", "+wake.cmd.r", "<wake.api.log", "+$KV.WAKE_STATE.recorder._", "+$KV.WAKE_STATE.health.recorder-1"},
+		may: []string{"+$JS.API.CONSUMER.CREATE.WAKE_EVENTS.x", "+$JS.API.CONSUMER.RESET.WAKE_EVENTS.recorder", "+wake.deadletter.recorder", "+wake.cmd.r", "+wake.queue.run", "<wake.api.log", "+$KV.WAKE_STATE.recorder._", "+$KV.WAKE_STATE.health.recorder-1"},
 		mayNot: []string{
-			"+wake.events.r.n.flow", "+wake.queue.run", "+wake.alerts.r.n.k.x", "+$KV.WAKE_SNAPSHOTS.r", "+$KV.WAKE_LEASES.r.n",
+			"+wake.events.r.n.flow", "+wake.queue.node.default", "+wake.alerts.r.n.k.x", "+$KV.WAKE_SNAPSHOTS.r", "+$KV.WAKE_LEASES.r.n",
 			"+$JS.API.STREAM.PURGE.WAKE_EVENTS", "+$O.WAKE_BLOBS.C.x", "+$KV.WAKE_STATE.alerter._", "+$JS.API.CONSUMER.RESET.WAKE_EVENTS.alerter",
 			"+$JS.API.CONSUMER.MSG.NEXT.WAKE_QUEUE.x",
 		},

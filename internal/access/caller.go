@@ -73,15 +73,6 @@ func OwnRun(nc *nats.Conn) (string, error) {
 	return runOf(c.Tags)
 }
 
-// OwnName returns the user's name in a connection's credentials; "" if it has none.
-func OwnName(nc *nats.Conn) string {
-	c, err := userClaims(nc)
-	if err != nil || c == nil {
-		return ""
-	}
-	return c.Name
-}
-
 // WithoutStreams returns the user's name if a connection's credentials are of a role that asks services and has no streams; ""
 // if they may have some. The server refuses each of its questions about streams, which the asker only sees as one without answer.
 func WithoutStreams(nc *nats.Conn) (name string, err error) {

@@ -74,10 +74,10 @@ var seats = []seat{ //nolint:gochecknoglobals // a table
 	{Debugger, "those that listen to events as they are published: `nats sub`", Debuggers, (*grants).grantImports},
 }
 
-// logExports is all that enters or leaves the account of the log: questions and what is sent
-// for others to deal with, and what others may listen to.
+// logExports is all that enters or leaves the account of the log: questions and runs that
+// happened elsewhere, and what others may listen to.
 func logExports(n subjects.Names) (services, streams []string) {
-	return []string{n.Prefix() + ".api.*", n.QueueRun(), n.AllIngest()}, []string{n.AllEvents(), n.AllAlerts()}
+	return []string{n.Prefix() + ".api.*", n.AllIngest()}, []string{n.AllEvents(), n.AllAlerts()}
 }
 
 // importLists are what an account takes of that. It imports nothing that one of its users
@@ -85,7 +85,7 @@ func logExports(n subjects.Names) (services, streams []string) {
 func (a Account) importLists(n subjects.Names) (services, streams []string) {
 	switch a {
 	case Operators:
-		return []string{n.Prefix() + ".api.*", n.QueueRun()}, nil
+		return []string{n.Prefix() + ".api.*"}, nil
 	case Ingesters:
 		return []string{n.API(wire.VerbIngest), n.AllIngest()}, nil
 	case Viewers:
@@ -330,7 +330,7 @@ func (g *grants) grantRecorder() {
 	g.grantAnswer()
 	g.grantRead(g.names.AlertsStream())
 	g.grantRead("KV_"+g.names.SnapshotsBucket(), "KV_"+g.names.BookmarksBucket(), "OBJ_"+g.names.SessionsBucket()) // for those who ask
-	g.allowPublish(g.names.AllCommands())                                                                          // of users, in their names
+	g.allowPublish(g.names.AllCommands(), g.names.QueueRun())                                                      // of users, in their names
 	g.allowPublish("$JS.API.STREAM.PURGE.OBJ_" + g.names.WorkspacesBucket())                                       // of runs that are removed; it can't read it
 	g.grantState("recorder")
 }

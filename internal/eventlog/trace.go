@@ -12,9 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
 
-	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/internal/tracing"
-	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -24,7 +22,7 @@ func (l *Log) Tracer() trace.Tracer { return l.o.Tracer }
 // Send stores a message that is no event, such as a command or an offer, sealed if the
 // log has keys. Its header says to which trace it belongs, if ctx belongs to one.
 func (l *Log) Send(ctx context.Context, subject string, data []byte, o ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
-	return Sender{l.js, l.names, l.o.Keys, l.o.Tracer}.Send(ctx, subject, data, o...)
+	return l.sendSealed(ctx, subject, data, nats.Header{}, o...)
 }
 
 // authorHeader is where a message says which process has stored it.
@@ -33,7 +31,7 @@ const authorHeader = "Wake-Author"
 // SendAs is Send for a process that asks [Log.Author] afterwards whether a message whose
 // acknowledgement it didn't get is its own.
 func (l *Log) SendAs(ctx context.Context, author, subject string, data []byte, o ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
-	return Sender{l.js, l.names, l.o.Keys, l.o.Tracer}.sendSealed(ctx, subject, data, nats.Header{authorHeader: {author}}, o...)
+	return l.sendSealed(ctx, subject, data, nats.Header{authorHeader: {author}}, o...)
 }
 
 // Author returns which process has stored the last message of a subject with
@@ -59,38 +57,25 @@ func (l *Log) SendBy(ctx context.Context, user, subject string, data []byte) (*j
 	if user != "" {
 		h.Set(userHeader, user)
 	}
-	return Sender{l.js, l.names, l.o.Keys, l.o.Tracer}.sendSealed(ctx, subject, data, h)
+	return l.sendSealed(ctx, subject, data, h)
 }
 
 // UserOf returns who gave a command, as its header says: the truth, where only services
 // may store commands.
 func UserOf(h nats.Header) string { return h.Get(userHeader) }
 
-// Sender stores messages as [Log.Send] does.
-type Sender struct {
-	JetStream jetstream.JetStream
-	Names     subjects.Names
-	Keys      *seal.Keys
-	Tracer    trace.Tracer
-}
-
-// Send is [Log.Send].
-func (s Sender) Send(ctx context.Context, subject string, data []byte, o ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
-	return s.sendSealed(ctx, subject, data, nats.Header{}, o...)
-}
-
-func (s Sender) sendSealed(
+func (l *Log) sendSealed(
 	ctx context.Context, subject string, data []byte, header nats.Header, o ...jetstream.PublishOpt,
 ) (*jetstream.PubAck, error) {
-	data, err := s.Keys.Value(subject, data)
+	data, err := l.o.Keys.Value(subject, data)
 	if err != nil {
 		return nil, err
 	}
-	ctx, span := tracing.Send(ctx, s.Tracer, tracing.Destination(s.Names.Prefix(), subject))
+	ctx, span := tracing.Send(ctx, l.o.Tracer, tracing.Destination(l.names.Prefix(), subject))
 	defer span.End()
 	m := &nats.Msg{Subject: subject, Data: data, Header: header}
 	tracing.Inject(ctx, m.Header)
-	ack, err := s.JetStream.PublishMsg(ctx, m, o...)
+	ack, err := l.js.PublishMsg(ctx, m, o...)
 	tracing.Fail(span, err)
 	return ack, err
 }

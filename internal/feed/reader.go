@@ -11,14 +11,12 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.opentelemetry.io/otel/trace"
 
 	"code.wake.dev/wake/internal/access"
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/seal"
-	"code.wake.dev/wake/internal/tracing"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -40,7 +38,6 @@ type Options struct {
 	Names  subjects.Names
 	Keys   *seal.Keys   // open what is read; see [eventlog.Options]
 	Logger *slog.Logger // default: discard
-	Tracer trace.Tracer // of what is sent; default: none
 	// Away is called when a feed that is followed gets no answer, with the reason,
 	// and with nil when it goes on.
 	Away func(error)
@@ -48,33 +45,26 @@ type Options struct {
 
 var _ eventlog.Reader = (*Reader)(nil)
 
-// Reader reads what is recorded, and sends what users send, with nothing but requests.
+// Reader reads what is recorded, and asks for runs, with nothing but requests.
 // It is an [eventlog.Reader].
 type Reader struct {
 	nc          *nats.Conn
 	o           Options
-	sender      eventlog.Sender
 	run         string // the only one that the credentials are for; "": all
 	incarnation string
 }
 
 // Open returns a reader on a connection. It fails if no recorder answers.
 func Open(ctx context.Context, nc *nats.Conn, o Options) (*Reader, error) {
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return nil, fmt.Errorf("feed: open: %w", err)
-	}
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
-	if o.Tracer == nil {
-		o.Tracer = tracing.Off()
-	}
 	if o.Away == nil {
 		o.Away = func(error) {}
 	}
-	r := &Reader{nc: nc, o: o, sender: eventlog.Sender{JetStream: js, Names: o.Names, Keys: o.Keys, Tracer: o.Tracer}}
-	if r.run, err = access.OwnRun(nc); err != nil {
+	run, err := access.OwnRun(nc)
+	if err != nil {
 		return nil, fmt.Errorf("feed: open: %w", err)
 	}
+	r := &Reader{nc: nc, o: o, run: run}
 	b, err := askWithin[wire.BoundsResponse](ctx, r, opening, wire.VerbBounds, wire.BoundsRequest{Run: r.run})
 	if err != nil {
 		return nil, err
@@ -95,9 +85,21 @@ func (r *Reader) Keys() *seal.Keys { return r.o.Keys }
 // Incarnation returns the incarnation of the stream of events when the reader was opened.
 func (r *Reader) Incarnation() string { return r.incarnation }
 
-// Send is [eventlog.Log.Send].
-func (r *Reader) Send(ctx context.Context, subject string, data []byte, o ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
-	return r.sender.Send(ctx, subject, data, o...)
+// StartRun asks for a run. It fails if what runs write is encrypted and the reader lacks the
+// key: it couldn't read what becomes of the run. A request that gets no answer is sent again, and
+// counts once.
+func (r *Reader) StartRun(ctx context.Context, q wire.RunRequest) error {
+	if err := r.CheckKeys(ctx); err != nil {
+		return err
+	}
+	_, err := askPatiently[wire.StartResponse](ctx, r, wire.VerbStart, q)
+	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeTooLarge {
+		return &wire.APIError{
+			Code: e.Code, Message: fmt.Sprintf("flow, input and state of run %s are too large: the server takes %d bytes", q.RunID, r.nc.MaxPayload()),
+			Hint: "keep what is large in files of the workspace",
+		}
+	}
+	return err
 }
 
 // Unseal is [eventlog.Log.Unseal].

@@ -74,6 +74,7 @@ func (s *Server) endpoints() []api.Endpoint {
 		api.Hold(wire.VerbBlob, s.serveBlob).OfRun(),
 		api.Hold(wire.VerbSession, s.serveSession).OfRun(),
 		api.Hold(wire.VerbCommand, s.command).Large(),
+		api.Hold(wire.VerbStart, s.startRun).Large(),
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/oklog/ulid/v2"
-	"go.opentelemetry.io/otel/trace"
 
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/feed"
@@ -35,9 +34,6 @@ type Options struct {
 	// EncryptionKeys is the file of keys of an installation that encrypts what events
 	// carry, as `wake auth key` makes it. Default: none.
 	EncryptionKeys string
-	// Tracer makes spans of requests for runs and of commands. Default: none; those
-	// who deal with them belong to the trace of the context all the same.
-	Tracer trace.Tracer
 	// Away is called when what follows a run gets no answer, with the reason, and with nil
 	// when it goes on: it goes on by itself. Default: nobody is told.
 	Away func(error)
@@ -69,7 +65,7 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Client, error) {
 			return nil, err
 		}
 	}
-	r, err := feed.Open(ctx, nc, feed.Options{Names: o.Names, Logger: o.Logger, Keys: keys, Tracer: o.Tracer, Away: o.Away})
+	r, err := feed.Open(ctx, nc, feed.Options{Names: o.Names, Logger: o.Logger, Keys: keys, Away: o.Away})
 	if err != nil {
 		return nil, err
 	}
@@ -150,14 +146,7 @@ func (c *Client) Start(ctx context.Context, r wire.RunRequest) error {
 		r.V = wire.Version
 	}
 	r.By = cmp.Or(r.By, "client")
-	data, err := wire.Marshal(r)
-	if err != nil {
-		return err
-	}
-	if err := c.reader.CheckKeys(ctx); err != nil {
-		return err
-	}
-	if _, err := c.reader.Send(ctx, c.names.QueueRun(), data); err != nil {
+	if err := c.reader.StartRun(ctx, r); err != nil {
 		return fmt.Errorf("client: ask for run %s: %w", r.RunID, err)
 	}
 	return nil

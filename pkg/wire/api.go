@@ -28,6 +28,7 @@ const (
 	VerbState     = "state"     // [StateRequest], [StateResponse]; by the recorder
 	VerbSnapshot  = "snapshot"  // [SnapshotRequest], [SnapshotResponse]; by the snapshotter
 	VerbCommand   = "command"   // [CommandRequest], [CommandResponse]; by the recorder
+	VerbStart     = "start"     // [RunRequest], [StartResponse]; by the recorder
 
 	VerbIngest = "ingest" // [IngestRequest], [IngestResponse]; by the runners
 	VerbPack   = "pack"   // [PackRequest], [PieceResponse]; by the runners
@@ -310,6 +311,12 @@ type IngestProgress struct {
 	Done     bool      `json:"done,omitempty"`
 	Result   Raw       `json:"result,omitempty"`  // of one that is done
 	Problem  *APIError `json:"problem,omitempty"` // why one that is done isn't whole
+}
+
+// StartResponse says that a request for a run is stored. The run has begun when its flow:start is
+// in the log.
+type StartResponse struct {
+	RunID string `json:"runId"`
 }
 
 // CommandResponse is what has become of a [Command].

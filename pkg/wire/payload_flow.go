@@ -32,7 +32,7 @@ type FlowStart struct {
 	Fixtures       string // folder of recorded calls that stand in for every agent
 	Workspace      string // folder the run works in, if the submitter named one
 	Imported       string // "ingest" or "import" for a run that wake records but doesn't execute
-	By             string // who asked for the run, as the sender said
+	By             string // who asked for the run: the user, where there are accounts; else as the sender says
 }
 
 // The values of [FlowStart.Imported].

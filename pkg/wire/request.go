@@ -1,6 +1,6 @@
 package wire
 
-// RunRequest asks for a new run. It waits in WAKE_QUEUE until a runner has
+// RunRequest asks for a new run: wake.api.start takes it. It waits in WAKE_QUEUE until a runner has
 // stored its flow:start.
 type RunRequest struct {
 	V          int               `json:"v"`
@@ -16,7 +16,7 @@ type RunRequest struct {
 	Overrides  Raw               `json:"overrides,omitempty"`  // see [FlowResumed.Overrides]
 	Fixtures   string            `json:"fixtures,omitempty"`   // absolute path, as the runner sees it
 	Workspace  string            `json:"workspace,omitempty"`
-	By         string            `json:"by,omitempty"` // who asks, as the sender says: the server keeps its own word out of streams
+	By         string            `json:"by,omitempty"` // who asks, as the sender says; where there are accounts their user's name takes its place
 
 	// WorkspaceAt is the runner that has Workspace already; "": whoever begins the run makes it.
 	WorkspaceAt string `json:"workspaceAt,omitempty"`

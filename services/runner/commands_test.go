@@ -819,7 +819,7 @@ func TestForkOfEndedRunTwice(t *testing.T) {
 	})
 }
 
-// A run names who asked for it, as the sender says. So does a fork, which the user of its command has asked for.
+// A run names who asked for it, as the request says. So does a fork, which the user of its command has asked for.
 func TestStartedBy(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
