@@ -34,7 +34,7 @@ func (o *consoleOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.addr, "console-addr", consoleAddr, "`address` of the console; if nothing is given, that of the last time or the next free one; \"\": there is none")
 	flags.StringVar(&o.cert, "console-cert", "", "PEM `file` of the console's certificate, which it needs where others can reach it")
 	flags.StringVar(&o.key, "console-key", "", "PEM `file` of its key")
-	flags.StringVar(&o.users, "console-users", "", "`file` of the console's users, a line each: NAME viewer|operator TOKEN (default: one operator and one viewer, whose tokens are made)")
+	flags.StringVar(&o.users, "console-users", "", "`file` of the console's users, a line each: NAME viewer|inspector|operator TOKEN (default: one operator and one viewer, whose tokens are made)")
 }
 
 // openConsole makes a console for a data directory; what it asks goes over a connection that connect

@@ -56,8 +56,8 @@ func (a viewVerbs) diffRuns(ctx context.Context, refA, refB string) error {
 type differences struct {
 	compare.Differences
 
-	Folder  *folderChanges `json:"folder,omitempty"`        // nil: the same, or not kept
-	Problem string         `json:"folderProblem,omitempty"` // why the folders aren't compared
+	Folder  *history.FolderChanges `json:"folder,omitempty"`        // nil: the same, or not kept
+	Problem string                 `json:"folderProblem,omitempty"` // why the folders aren't compared
 }
 
 // compareRuns compares what two runs have done up to the moment.

@@ -2,18 +2,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"code.wake.dev/wake/internal/bookmark"
 	"code.wake.dev/wake/internal/feed"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -51,24 +48,6 @@ run isn't touched. A point has the last snapshot at or before it.
 	return cmd
 }
 
-// keptFolder is a folder as of a point, for programs.
-type keptFolder struct {
-	RunID    string               `json:"runId"`
-	At       string               `json:"at,omitempty"`
-	Snapshot *wire.FolderSnapshot `json:"snapshot"`
-	Tree     string               `json:"tree"`               // hash of all that is in it
-	Working  []string             `json:"working,omitempty"`  // other nodes that were at work: what they had written may be in it
-	Restored string               `json:"restored,omitempty"` // folder
-	Content  []workspace.File     `json:"content,omitempty"`
-}
-
-// folderChanges is what differs between two folders, for programs.
-type folderChanges struct {
-	A       *wire.FolderSnapshot `json:"a"`
-	B       *wire.FolderSnapshot `json:"b"`
-	Changes []workspace.Change   `json:"changes"`
-}
-
 func (a viewVerbs) showWorkspace(ctx context.Context, ref string, o workspaceOptions) error {
 	if o.diff != "" && o.out != "" {
 		return usageError("one after the other", "--diff and --output don't go together")
@@ -82,7 +61,7 @@ func (a viewVerbs) showWorkspace(ctx context.Context, ref string, o workspaceOpt
 	if err != nil {
 		return err
 	}
-	packs, err := packReader(log)
+	packs, err := workspace.NewReader(log.Names(), log.Keys(), log.Pack)
 	if err != nil {
 		return err
 	}
@@ -104,57 +83,27 @@ func (a viewVerbs) showWorkspace(ctx context.Context, ref string, o workspaceOpt
 	case o.out != "":
 		return a.restoreWorkspace(ctx, packs, kept, o.out)
 	}
-	content, err := packs.List(ctx, kept.Snapshot.ID)
-	if err != nil {
-		return folderError(err)
+	if err := kept.List(ctx, packs); err != nil {
+		return err
 	}
-	kept.Tree, kept.Content = content.Tree, content.Files
 	if a.json {
 		return a.printJSON(kept)
 	}
 	return a.printFolder(kept)
 }
 
-// packReader reads snapshots by asking for their packs.
-func packReader(log *feed.Reader) (*workspace.Reader, error) {
-	return workspace.NewReader(log.Names(), log.Keys(), func(ctx context.Context, pack string) ([]byte, error) {
-		data, err := log.Pack(ctx, pack)
-		if err == nil && data == nil {
-			err = fmt.Errorf("%w: pack %s", workspace.ErrMissing, pack)
-		}
-		return data, err
-	})
-}
-
-// folderAt returns the last snapshot of the folder at or before a point, or the first, if the point is before that.
-func (s *session) folderAt(ctx context.Context, log *feed.Reader, run, at string) (keptFolder, error) {
-	k := keptFolder{RunID: run, At: at}
+// folderAt returns the folder as of a point; "": the present.
+func (s *session) folderAt(ctx context.Context, log *feed.Reader, run, at string) (history.Folder, error) {
 	state, err := s.stateAt(ctx, run, at)
 	if err != nil {
-		return k, err
+		return history.Folder{}, err
 	}
-	k.Snapshot = state.Folder
-	if k.Snapshot == nil {
-		if k.Snapshot, err = bookmark.FirstFolder(ctx, log, run, state.Position.Seq); err != nil {
-			return k, err
-		}
-	}
-	switch f := k.Snapshot; {
-	case f == nil:
-		return k, serviceError(string(wire.CodeNotFound), "snapshots are of runs with `workspace: run` whose runner has --workspace-snapshots",
-			"there is no snapshot of the folder of run %s", run)
-	case f.Refused != "":
-		return k, serviceError(string(wire.CodeNotFound), "it is in "+state.Workspace+", where the runner is", "the folder of run %s isn't kept: %s", run, f.Refused)
-	}
-	for _, node := range slices.Sorted(maps.Keys(state.Nodes)) {
-		if n := state.Nodes[node]; node != k.Snapshot.Node && n.Open() && n.Started != 0 {
-			k.Working = append(k.Working, node)
-		}
-	}
-	return k, nil
+	f, err := history.FolderOf(ctx, log, state)
+	f.At = at
+	return f, err
 }
 
-func (a viewVerbs) restoreWorkspace(ctx context.Context, packs *workspace.Reader, kept keptFolder, dir string) error {
+func (a viewVerbs) restoreWorkspace(ctx context.Context, packs *workspace.Reader, kept history.Folder, dir string) error {
 	path, err := filepath.Abs(dir)
 	if err != nil {
 		return usageError("name a folder", "--output: %w", err)
@@ -164,10 +113,10 @@ func (a viewVerbs) restoreWorkspace(ctx context.Context, packs *workspace.Reader
 	}
 	content, err := packs.List(ctx, kept.Snapshot.ID)
 	if err != nil {
-		return folderError(err)
+		return history.FolderError(err)
 	}
 	if _, err := packs.Restore(ctx, kept.Snapshot.ID, path); err != nil {
-		return folderError(err)
+		return history.FolderError(err)
 	}
 	kept.Tree, kept.Restored = content.Tree, path
 	if a.json {
@@ -179,18 +128,7 @@ func (a viewVerbs) restoreWorkspace(ctx context.Context, packs *workspace.Reader
 	return p.err
 }
 
-// folderError says what to do about a snapshot that can't be read.
-func folderError(err error) error {
-	switch {
-	case errors.Is(err, workspace.ErrMissing):
-		return serviceError(string(wire.CodeNotFound), "the run, or the one that it was forked from, has been removed", "%w", err)
-	case errors.Is(err, workspace.ErrDamaged):
-		return serviceError(string(wire.CodeCorruptedData), "take an earlier point", "%w", err)
-	}
-	return err
-}
-
-func (a viewVerbs) printFolder(k keptFolder) error {
+func (a viewVerbs) printFolder(k history.Folder) error {
 	p := printer{w: a.out}
 	p.printLine("snapshot  at position %d, at work of %s", k.Snapshot.Position, k.Snapshot.Node)
 	p.printLine("holds     %d files, %s", k.Snapshot.Files, bytesText(uint64(k.Snapshot.Bytes))) //nolint:gosec // bytes aren't negative
@@ -235,18 +173,18 @@ func (p *printer) printLeftOut(f *wire.FolderSnapshot) {
 }
 
 func (a viewVerbs) showChanges(ctx context.Context, packs *workspace.Reader, from, to *wire.FolderSnapshot) error {
-	changes, err := packs.Compare(ctx, from.ID, to.ID)
+	d, err := history.CompareFolders(ctx, packs, from, to)
 	if err != nil {
-		return folderError(err)
+		return err
 	}
 	if a.json {
-		return a.printJSON(folderChanges{from, to, append([]workspace.Change{}, changes...)})
+		return a.printJSON(d)
 	}
 	p := printer{w: a.out}
-	if len(changes) == 0 {
+	if len(d.Changes) == 0 {
 		p.printLine("the same")
 	}
-	for _, c := range changes {
+	for _, c := range d.Changes {
 		p.printLine("%s", changeText(c))
 	}
 	return p.err
@@ -273,14 +211,14 @@ func changeText(c workspace.Change) string {
 }
 
 // compareFolders compares the folders of two runs as they were last kept; nil if there is nothing to compare.
-func (a viewVerbs) compareFolders(ctx context.Context, log *feed.Reader, from, to *wire.State) (*folderChanges, error) {
+func (a viewVerbs) compareFolders(ctx context.Context, log *feed.Reader, from, to *wire.State) (*history.FolderChanges, error) {
 	if from.Folder == nil || to.Folder == nil || from.Folder.Refused+to.Folder.Refused != "" || from.Folder.ID == to.Folder.ID {
 		return nil, nil //nolint:nilnil // as it says
 	}
-	packs, err := packReader(log)
+	packs, err := workspace.NewReader(log.Names(), log.Keys(), log.Pack)
 	if err != nil {
 		return nil, err
 	}
-	changes, err := packs.Compare(ctx, from.Folder.ID, to.Folder.ID)
-	return &folderChanges{from.Folder, to.Folder, append([]workspace.Change{}, changes...)}, err
+	d, err := history.CompareFolders(ctx, packs, from.Folder, to.Folder)
+	return &d, err
 }

@@ -19,6 +19,7 @@ import (
 	"code.wake.dev/wake/internal/feed"
 	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/client"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -67,6 +68,7 @@ type link struct {
 	nc     *nats.Conn
 	reader *feed.Reader
 	client *client.Client
+	packs  *workspace.Reader
 }
 
 // New listens, so that the address is known. It fails if that isn't safe.
@@ -162,8 +164,11 @@ func (s *Console) openLink(ctx context.Context) (*link, error) {
 	if err == nil {
 		var c *client.Client
 		if c, err = client.Open(ctx, nc, client.Options{Names: s.c.Names, Logger: s.c.Logger, EncryptionKeys: s.c.KeyFile}); err == nil {
-			s.link = &link{nc: nc, reader: r, client: c}
-			return s.link, nil
+			var packs *workspace.Reader
+			if packs, err = workspace.NewReader(r.Names(), r.Keys(), r.Pack); err == nil {
+				s.link = &link{nc: nc, reader: r, client: c, packs: packs}
+				return s.link, nil
+			}
 		}
 	}
 	nc.Close()

@@ -560,3 +560,31 @@ func TestAddress(t *testing.T) {
 		}
 	}
 }
+
+// Only who has the role for it sees the files of runs.
+func TestInspector(t *testing.T) {
+	w := newWorld(t)
+	w.config.Users = filepath.Join(t.TempDir(), "users")
+	if err := os.WriteFile(w.config.Users, []byte("ann operator 0123456789operator\nbob viewer 0123456789viewer99\neve inspector 0123456789inspector\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.serveConsole()
+	flow, _ := w.write("r", "hello")
+	pos := logtest.Append(t, flow, &wire.Event{Payload: &wire.StatePatch{Patch: wire.Patch{Op: wire.PatchSet, Path: "n", Value: wire.RawString("x")}}})
+	w.get("/runs/r", "hello")
+	for token, want := range map[string]int{"0123456789viewer99": http.StatusForbidden, "0123456789inspector": http.StatusNotFound, "0123456789operator": http.StatusNotFound} {
+		as := func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
+		for _, path := range []string{"/runs/r/workspace", "/runs/r/files", "/runs/r/file?path=a", fmt.Sprintf("/runs/r/files?at=%d&since=1", pos)} {
+			if status, text := w.ask(http.MethodGet, path, "", as); status != want || want == http.StatusNotFound && !strings.Contains(text, "no snapshot") {
+				t.Errorf("%s for %s: %d, want %d: %s", path, token, status, want, text)
+			}
+		}
+		order := http.StatusForbidden
+		if strings.HasSuffix(token, "operator") {
+			order = http.StatusConflict
+		}
+		if status, text := w.ask(http.MethodPost, "/runs/r/command", "type=nonsense", as); status != order {
+			t.Errorf("%s orders: %d, want %d: %s", token, status, order, text)
+		}
+	}
+}

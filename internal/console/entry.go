@@ -1,9 +1,12 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
+
+	"github.com/rogpeppe/go-internal/diff"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/history"
@@ -134,41 +137,42 @@ func (x *entry) readPieces(ctx context.Context, l *link, first *wire.Event) erro
 
 // diffLine is a line of what an edit has changed.
 type diffLine struct {
-	Op   string // add, del or same
+	Op   string // add, del, same or at: where it is
 	Text string
 }
 
-// maxDiff bounds the lines that are compared.
+// maxDiff bounds the lines that are shown.
 const maxDiff = 2000
 
-// diffOfEdit is what the input of an edit changes: its lines between those that begin and end both alike.
+// diffOfEdit is what the input of an edit changes, line by line.
 func diffOfEdit(input wire.Raw) []diffLine {
 	before, is := input.Get("old_string").Text()
 	after, has := input.Get("new_string").Text()
 	if !is || !has {
 		return nil
 	}
-	a, b := strings.Split(before, "\n"), strings.Split(after, "\n")
-	if len(a) > maxDiff || len(b) > maxDiff {
+	return diffLines(before, after)
+}
+
+// diffLines is in what two texts differ, with the lines around; nil if they don't, or are too large.
+func diffLines(before, after string) (all []diffLine) {
+	if len(before) > maxShown || len(after) > maxShown {
 		return nil
 	}
-	head := 0
-	for head < min(len(a), len(b)) && a[head] == b[head] {
-		head++
-	}
-	tail := 0
-	for tail < min(len(a), len(b))-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
-		tail++
-	}
-	var all []diffLine
-	add := func(op string, lines []string) {
-		for _, text := range lines {
-			all = append(all, diffLine{op, text})
+	head := 3 // lines: what is compared, and both names
+	for line := range strings.Lines(string(diff.Diff("a", []byte(before), "b", []byte(after)))) {
+		if head--; head >= 0 {
+			continue
 		}
+		if len(all) == maxDiff {
+			return append(all, diffLine{"same", "…"})
+		}
+		op := map[byte]string{'+': "add", '-': "del", '@': "at"}[line[0]]
+		text := strings.TrimSuffix(line, "\n")
+		if op != "at" {
+			text = text[1:]
+		}
+		all = append(all, diffLine{cmp.Or(op, "same"), text})
 	}
-	add("same", a[:head])
-	add("del", a[head:len(a)-tail])
-	add("add", b[head:len(b)-tail])
-	add("same", a[len(a)-tail:])
 	return all
 }

@@ -90,8 +90,8 @@ func (s *Console) allow(least role, next http.HandlerFunc) http.HandlerFunc {
 			s.showPage(w, r, http.StatusUnauthorized, "signin", page{Title: "Sign in"})
 		case u == nil:
 			s.showError(w, r, &wire.APIError{Code: wire.CodeDenied, Message: "there is no token, or another one's", Hint: "open the address that `wake up` has printed"})
-		case least == operator && u.role != operator:
-			s.showError(w, r, &wire.APIError{Code: wire.CodeDenied, Message: "a viewer may not do this"})
+		case !u.may(least):
+			s.showError(w, r, &wire.APIError{Code: wire.CodeDenied, Message: "a " + string(u.role) + " may not do this", Hint: "it takes the role " + string(least)})
 		default:
 			next(w, r.WithContext(context.WithValue(r.Context(), userKey{}, u)))
 		}

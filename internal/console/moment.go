@@ -24,6 +24,8 @@ type moment struct {
 	Tools []wire.ToolCall
 	Lines []momentLine // the last ones up to there
 	Graph *graph.Picture
+	Files bool   // who looks may see the files of the run
+	First uint64 // position at which the run began
 }
 
 type momentNode struct {
@@ -48,15 +50,16 @@ const (
 
 // readMoment returns the run as it was at a position: the fold of the log up to there, which is what
 // `wake state --at` tells.
-func readMoment(ctx context.Context, l *link, run string, at uint64) (*moment, error) {
-	state, err := l.client.StateAt(ctx, run, max(at, 1))
-	if isCode(err, wire.CodeRunNotFound) {
-		err = &wire.APIError{Code: wire.CodeNotFound, Message: "the run had not begun there"}
-	}
+func readMoment(r *http.Request, l *link, run string, at uint64) (*moment, error) {
+	ctx := r.Context()
+	state, err := stateAt(ctx, l, run, max(at, 1))
 	if err != nil {
 		return nil, err
 	}
-	m := &moment{At: at, State: state, Tools: openTools(state), Graph: graph.Draw(state)}
+	m := &moment{At: at, State: state, Tools: openTools(state), Graph: graph.Draw(state), Files: userOfRequest(r).may(inspector)}
+	if m.First, err = firstPosition(ctx, l, run); err != nil {
+		return nil, err
+	}
 	for id, n := range state.Nodes {
 		if id != wire.RunNode {
 			m.Nodes = append(m.Nodes, momentNode{id, graph.NodeWord(state, id), n})
@@ -70,6 +73,15 @@ func readMoment(ctx context.Context, l *link, run string, at uint64) (*moment, e
 			return m, err
 		}
 	}
+}
+
+// stateAt is the fold of a run's log up to a position; 0: the present.
+func stateAt(ctx context.Context, l *link, run string, at uint64) (*wire.State, error) {
+	state, err := l.client.StateAt(ctx, run, at)
+	if at > 0 && isCode(err, wire.CodeRunNotFound) {
+		err = &wire.APIError{Code: wire.CodeNotFound, Message: "the run had not begun there"}
+	}
+	return state, err
 }
 
 // linesBefore returns the last lines of the log up to a position.

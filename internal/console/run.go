@@ -58,7 +58,7 @@ func (s *Console) showRun(w http.ResponseWriter, r *http.Request) {
 	p := runPage{Run: run, Operator: userOfRequest(r).role == operator}
 	at, err := positionOf(r.FormValue("at"))
 	if err == nil && at > 0 {
-		p.Moment, err = readMoment(r.Context(), l, run, at)
+		p.Moment, err = readMoment(r, l, run, at)
 	}
 	if err == nil {
 		p.Head, err = s.readHead(r.Context(), l, run)
@@ -137,7 +137,7 @@ func (s *Console) showRunPart(w http.ResponseWriter, r *http.Request) {
 	case "moment":
 		var at uint64
 		if at, err = positionOf(r.FormValue("at")); err == nil {
-			data, err = readMoment(r.Context(), l, run, at)
+			data, err = readMoment(r, l, run, at)
 		}
 	default:
 		err = &wire.APIError{Code: wire.CodeNotFound, Message: "there is no such part of the page"}

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -15,9 +16,16 @@ import (
 type role string
 
 const (
-	viewer   role = "viewer"   // reads
-	operator role = "operator" // and gives commands
+	viewer    role = "viewer"    // reads
+	inspector role = "inspector" // and sees the files of runs
+	operator  role = "operator"  // and gives commands
 )
+
+// roles may the more the later they come.
+var roles = []role{viewer, inspector, operator} //nolint:gochecknoglobals // a table
+
+// may reports whether a user has a role, or one that may more.
+func (u *user) may(least role) bool { return slices.Index(roles, u.role) >= slices.Index(roles, least) }
 
 // user is one of the persons or programs that have a token of the console.
 type user struct {
@@ -59,8 +67,8 @@ func readUsers(file string) ([]user, error) {
 		switch {
 		case len(f) == 0 || strings.HasPrefix(f[0], "#"):
 			continue
-		case len(f) != 3 || role(f[1]) != viewer && role(f[1]) != operator || len(f[2]) < minToken:
-			return nil, fmt.Errorf("console: users: line %d of %s isn't NAME viewer|operator TOKEN, with a token of %d characters or more", n+1, file, minToken)
+		case len(f) != 3 || !slices.Contains(roles, role(f[1])) || len(f[2]) < minToken:
+			return nil, fmt.Errorf("console: users: line %d of %s isn't NAME viewer|inspector|operator TOKEN, with a token of %d characters or more", n+1, file, minToken)
 		}
 		all = append(all, user{f[0], role(f[1]), f[2]})
 	}

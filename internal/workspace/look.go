@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 )
@@ -55,6 +56,46 @@ func (r *Reader) List(ctx context.Context, id string) (Content, error) {
 	sum, err := from.survey(ctx, m.Root, nil, func(path []string, e entry) { c.Files = append(c.Files, e.file(path)) })
 	c.Tree = hex.EncodeToString(sum[:])
 	return c, err
+}
+
+// File returns a file, folder or link by its path, of a file the first bytes of its content, up to most or a little
+// more. It fails with [fs.ErrNotExist].
+func (r *Reader) File(ctx context.Context, id, path string, most int64) (File, []byte, error) {
+	from := reading{store: r}
+	m, err := from.manifest(ctx, id)
+	if err != nil {
+		return File{}, nil, err
+	}
+	at, folder := []string(nil), m.Root
+	for name := range strings.SplitSeq(path, "/") {
+		var list []entry
+		if folder.Type == typeFolder {
+			if list, err = from.list(ctx, folder, len(at)); err != nil {
+				return File{}, nil, err
+			}
+		}
+		i := slices.IndexFunc(list, func(e entry) bool { return strings.ToValidUTF8(string(e.Name), "\uFFFD") == name })
+		if i < 0 {
+			return File{}, nil, fmt.Errorf("workspace: %.200q: %w", path, fs.ErrNotExist)
+		}
+		at, folder = append(at, string(list[i].Name)), list[i]
+	}
+	f := folder.file(at)
+	if f.Type != "file" {
+		return f, nil, nil
+	}
+	var content []byte
+	for _, c := range folder.Chunks {
+		if int64(len(content)) >= most {
+			break
+		}
+		part, err := from.content(ctx, []chunk{c})
+		if err != nil {
+			return f, nil, err
+		}
+		content = append(content, part...)
+	}
+	return f, content, nil
 }
 
 // survey visits all that is in a folder, folders before what is in them, and returns what the folder means.

@@ -26,7 +26,7 @@ type Reader struct {
 	fetch  Fetch
 }
 
-// Fetch returns what is stored of a pack, [ErrMissing] if it isn't kept.
+// Fetch returns what is stored of a pack; nil, or [ErrMissing], if it isn't kept.
 type Fetch func(ctx context.Context, pack string) ([]byte, error)
 
 // NewReader returns a reader of the packs that fetch returns, opened by keys if there are some.
@@ -126,6 +126,9 @@ func (r *Reader) getPack(ctx context.Context, name string) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %.100q names no pack", ErrDamaged, name)
 	}
 	stored, err := r.fetch(ctx, name)
+	if err == nil && stored == nil {
+		err = fmt.Errorf("%w: pack %s", ErrMissing, name)
+	}
 	if err != nil {
 		return nil, err
 	}

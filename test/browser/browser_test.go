@@ -104,6 +104,56 @@ func TestSlider(t *testing.T) {
 	page.checkQuiet("time")
 }
 
+// The files of a run are on the same slider: what wake workspace --at tells, with what has changed in them.
+func TestFiles(t *testing.T) {
+	w := newWorld(t)
+	w.wake("run", "steps.yaml", "--id", "steps")
+	w.until("it is recorded", func() bool { return strings.Contains(w.wake("status", "steps"), "complete") })
+	page := w.openTab()
+	page.see("/runs/steps#time", looks[0])
+	first, last := eval[int](page, `+document.querySelector('#slider').elements.at.min`), eval[int](page, `+document.querySelector('#slider').elements.at.max`)
+	for at := first; at <= last; at++ {
+		got := eval[string](page, fmt.Sprintf(`fetch('/runs/steps/workspace?at=%d').then(r => r.text())`, at))
+		if want := w.wake("workspace", "steps", "--at", fmt.Sprint(at), "--json"); got != want {
+			t.Errorf("at %d:\n got %s\nwant %s", at, got, want)
+		}
+	}
+	got := eval[string](page, fmt.Sprintf(`fetch('/runs/steps/workspace?at=%d&diff=%d').then(r => r.text())`, first, last))
+	if want := w.wake("workspace", "steps", "--at", fmt.Sprint(first), "--diff", fmt.Sprint(last), "--json"); got != want {
+		t.Errorf("from %d to %d:\n got %s\nwant %s", first, last, got, want)
+	}
+	has := func(text string) {
+		t.Helper()
+		w.until("the page has "+text, func() bool {
+			return strings.Contains(eval[string](page, `document.querySelector('#moment').innerText`), text)
+		})
+	}
+	page.run(chromedp.Click(`#moment .files summary`, chromedp.ByQuery))
+	has("All files")
+	has("added d/b")
+	page.run(chromedp.Evaluate(`[...document.querySelectorAll('#files details')].find(e => e.textContent.includes('added a')).open = true`, nil))
+	has("+ three")
+	page.run(chromedp.Evaluate(`[...document.querySelectorAll('#files details')].find(e => e.textContent.startsWith('d/')).open = true`, nil))
+	page.settle()
+	page.shoot("files")
+	page.run(chromedp.Click(`#files .chip:last-child`, chromedp.ByQuery))
+	has("removed <b>evil.html")
+	page.run(chromedp.Evaluate(`[...document.querySelectorAll('#files details')].filter(e => e.textContent.includes('changed') || e.textContent.includes('evil')).forEach(e => e.open = true)`, nil))
+	has("− two")
+	has("<img src=x")
+	// The slider moves on, and the files with it.
+	whole := eval[string](page, `document.querySelector('#moment .files summary').innerText`)
+	for range 40 {
+		page.run(chromedp.KeyEvent(","))
+		page.settle()
+		if eval[string](page, `document.querySelector('#moment .files summary').innerText`) != whole {
+			break
+		}
+	}
+	has("added <b>evil.html")
+	page.checkQuiet("files")
+}
+
 // A fork from the slider leaves the parent as it was.
 func TestForkFromSlider(t *testing.T) {
 	w := newWorld(t)

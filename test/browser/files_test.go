@@ -14,6 +14,12 @@ var patience = strings.Repeat(`{"type": "agent:text", "content": "still waiting"
 var files = map[string]string{
 	"deploy.yaml": "name: deploy\nnodes:\n  - {id: coder, type: agent, input: {prompt: \"Deploy.\"}}\n",
 	"evil.yaml":   "name: evil\nnodes:\n  - {id: coder, type: agent, input: {prompt: \"Be evil.\"}}\n",
+	"steps.yaml": `name: steps
+nodes:
+  - {id: a, type: exec, input: {command: "printf 'one\ntwo\n' > a; printf '<img src=x onerror=alert(1)>' > '<b>evil.html'"}}
+  - {id: b, type: exec, input: {command: "printf 'one\n2\nthree\n' > a; mkdir d; printf 'deep\n' > d/b; ln -s a l; rm '<b>evil.html'"}}
+edges: [{from: a, to: b}]
+`,
 	"fixtures/coder.json": `{"calls": [{"delayMs": 1000, "output": {"text": "deployed"}, "events": [
   {"type": "tool:intent", "callId": "toolu_deploy", "toolName": "Bash", "toolInput": {"command": "make deploy"}},
   {"type": "permission:required", "callId": "toolu_deploy", "toolName": "Bash", "toolInput": {"command": "make deploy"}},

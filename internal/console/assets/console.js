@@ -136,7 +136,7 @@
   window.wakeDetails = pos => { const d = $('#details'); if (d && pos) { show('log'); load('/runs/' + encodeURIComponent(runID) + '/entry?pos=' + pos, d); } };
   document.addEventListener('click', e => {
     const line = e.target.closest('[data-pos]'), more = e.target.closest('[data-load]'), tab = e.target.closest('[data-tab]');
-    if (more) { const into = $(more.dataset.into); if (follow) follow.checked = false; if (into.dataset.region) into.dataset.region = more.dataset.load; load(more.dataset.load, into).then(() => into.scrollTop = 0); return; }
+    if (more) { const into = $(more.dataset.into); if (follow && into.id === 'log') follow.checked = false; if (into.dataset.region) into.dataset.region = more.dataset.load; load(more.dataset.load, into).then(() => into.scrollTop = 0); return; }
     if (tab) { show(tab.dataset.tab); return; }
     if (line && !getSelection().toString()) { select(line); window.wakeDetails(line.dataset.pos); }
     if (e.target.closest('[data-keys]')) $('#keys').showModal();
@@ -168,7 +168,7 @@
     if (busy) return;
     busy = true;
     try {
-      while (wanted) { const next = wanted; wanted = 0; await load(withAt(slider.dataset.src, next), $('#moment')); }
+      while (wanted) { const next = wanted; wanted = 0; const open = ($('#moment .files') || {}).open; await load(withAt(slider.dataset.src, next), $('#moment')); if (open && $('#moment .files')) $('#moment .files').open = true; }
       const u = new URL(location); u.searchParams.set('at', at); history.replaceState(null, '', u);
       document.dispatchEvent(new CustomEvent('travelled', {detail: at}));
     } finally { busy = false; }

@@ -1,0 +1,84 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"code.wake.dev/wake/internal/bookmark"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/workspace"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// Folder is what is kept of the folder of a run as of a point.
+type Folder struct {
+	RunID    string               `json:"runId"`
+	At       string               `json:"at,omitempty"` // the point as it was named; "": the present
+	Snapshot *wire.FolderSnapshot `json:"snapshot"`
+	Tree     string               `json:"tree"`               // hash of all that is in it
+	Working  []string             `json:"working,omitempty"`  // other nodes that were at work: what they had written may be in it
+	Restored string               `json:"restored,omitempty"` // where to
+	Content  []workspace.File     `json:"content,omitempty"`
+}
+
+// FolderChanges is what differs between two folders.
+type FolderChanges struct {
+	A       *wire.FolderSnapshot `json:"a"`
+	B       *wire.FolderSnapshot `json:"b"`
+	Changes []workspace.Change   `json:"changes"`
+}
+
+// FolderOf returns the last snapshot of the folder of a run in a state, or the first one, if nothing was at work before. It fails if
+// none is kept.
+func FolderOf(ctx context.Context, log eventlog.Reader, state *wire.State) (f Folder, err error) {
+	f = Folder{RunID: state.RunID, Snapshot: state.Folder}
+	if f.Snapshot == nil {
+		if f.Snapshot, err = bookmark.FirstFolder(ctx, log, state.RunID, state.Position.Seq); err != nil {
+			return f, err
+		}
+	}
+	switch s := f.Snapshot; {
+	case s == nil:
+		return f, &wire.APIError{
+			Code: wire.CodeNotFound, Message: "there is no snapshot of the folder of run " + state.RunID,
+			Hint: "snapshots are of runs with `workspace: run` whose runner has --workspace-snapshots",
+		}
+	case s.Refused != "":
+		return f, &wire.APIError{
+			Code: wire.CodeNotFound, Message: "the folder of run " + state.RunID + " isn't kept: " + s.Refused,
+			Hint: "it is in " + state.Workspace + ", where the runner is",
+		}
+	}
+	for _, node := range slices.Sorted(maps.Keys(state.Nodes)) {
+		if n := state.Nodes[node]; node != f.Snapshot.Node && n.Open() && n.Started != 0 {
+			f.Working = append(f.Working, node)
+		}
+	}
+	return f, nil
+}
+
+// List adds what is in the folder.
+func (f *Folder) List(ctx context.Context, packs *workspace.Reader) error {
+	content, err := packs.List(ctx, f.Snapshot.ID)
+	f.Tree, f.Content = content.Tree, content.Files
+	return FolderError(err)
+}
+
+// CompareFolders returns what differs in folder b from a.
+func CompareFolders(ctx context.Context, packs *workspace.Reader, a, b *wire.FolderSnapshot) (FolderChanges, error) {
+	changes, err := packs.Compare(ctx, a.ID, b.ID)
+	return FolderChanges{a, b, append([]workspace.Change{}, changes...)}, FolderError(err)
+}
+
+// FolderError says what to do about a snapshot that can't be read.
+func FolderError(err error) error {
+	switch {
+	case errors.Is(err, workspace.ErrMissing):
+		return &wire.APIError{Code: wire.CodeNotFound, Message: err.Error(), Hint: "the run, or the one that it was forked from, has been removed"}
+	case errors.Is(err, workspace.ErrDamaged):
+		return &wire.APIError{Code: wire.CodeCorruptedData, Message: err.Error(), Hint: "take an earlier point"}
+	}
+	return err
+}
