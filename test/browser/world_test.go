@@ -1,7 +1,5 @@
 //go:build browser
 
-// Package browser_test looks at the console with a real browser: Chromium, driven by its own protocol, and a
-// real `wake up`. `make test-console` runs it.
 package browser_test
 
 import (
