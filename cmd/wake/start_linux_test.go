@@ -1,7 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"fmt"
+	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -41,4 +46,64 @@ func childTime(b *testing.B) time.Duration {
 		b.Fatal(err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// BenchmarkKeeperMemory opens eight keepers side by side, each with a program at work. pss-kB is
+// the share that one of them and its guard have of the memory, as the kernel tells it.
+func BenchmarkKeeperMemory(b *testing.B) {
+	const beside = 8
+	fence, err := keeper.Probe(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	var pss int
+	for b.Loop() {
+		var keepers []*keeper.Keeper
+		var programs []*processes.Process
+		for range beside {
+			until := processes.Uptime() + time.Hour
+			k, err := keeper.Open(b.Context(), keeper.Config{Dir: filepath.Join(b.TempDir(), "k"), Fence: fence, Freeze: until, Kill: until})
+			if err != nil {
+				b.Fatal(err)
+			}
+			keepers = append(keepers, k)
+			p, err := k.Start(processes.Config{Name: "agent", Journal: true, Argv: []string{"/bin/cat"}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			programs = append(programs, p)
+		}
+		for _, k := range keepers {
+			pss += shareOf(b, k.Pid())
+			guards, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", k.Pid()))
+			if err != nil || len(bytes.Fields(guards)) != 1 {
+				b.Fatalf("the guard of keeper %d: %q %v", k.Pid(), guards, err)
+			}
+			guard, _ := strconv.Atoi(string(bytes.Fields(guards)[0]))
+			pss += shareOf(b, guard)
+		}
+		for i, p := range programs {
+			_ = p.End(0)
+			for range p.Frames { //nolint:revive // what is left of it
+			}
+			_ = p.Close()
+			_ = keepers[i].Quit(0)
+		}
+	}
+	b.ReportMetric(float64(pss)/float64(b.N)/beside, "pss-kB")
+}
+
+// shareOf is a process's Pss, in kB.
+func shareOf(b *testing.B, pid int) (kB int) {
+	rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(string(rollup)) {
+		if n, _ := fmt.Sscanf(line, "Pss: %d kB", &kB); n == 1 {
+			return kB
+		}
+	}
+	b.Fatalf("process %d has no Pss", pid)
+	return 0
 }
