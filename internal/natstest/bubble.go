@@ -30,6 +30,8 @@ func Bubble(t *testing.T, f func(*testing.T)) {
 	drainTimers()
 	defer drainTimers()
 	synctest.Test(t, func(t *testing.T) {
+		bubbled.Store(true)
+		t.Cleanup(func() { bubbled.Store(false) })
 		stop := make(chan struct{})
 		done := make(chan struct{})
 		utime.Store(time.Now().UnixNano())
@@ -44,6 +46,17 @@ func Bubble(t *testing.T, f func(*testing.T)) {
 		})
 		f(t)
 	})
+}
+
+// bubbled is whether a test runs in a bubble: there is one at a time.
+var bubbled atomic.Bool //nolint:gochecknoglobals // as the bubble
+
+// settle lets servers in a bubble answer what they were asked. One that is shut down sleeps under a lock, and a request
+// that waits for the lock stops the bubble's time for ever.
+func settle() {
+	if bubbled.Load() {
+		synctest.Wait()
+	}
 }
 
 // The server has one clock per process, package ats, by which messages and keys

@@ -54,7 +54,10 @@ func New(t testing.TB, edits ...func(*server.Options)) *Server {
 		edit(&s.opts)
 	}
 	s.Start(t)
-	t.Cleanup(s.Stop)
+	t.Cleanup(func() {
+		settle()
+		s.Stop()
+	})
 	return s
 }
 

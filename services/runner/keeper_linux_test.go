@@ -51,6 +51,7 @@ func (b *bench) home(id string) home {
 // edit makes a runner one of the home, which leaves its agents at once when it ends.
 func (h home) edit(c *runner.Config) {
 	c.Home, c.Shelf, c.LeaveAgents, c.Workspaces = h.id, h.shelf, true, h.workspaces
+	c.NodeTrials = 0 // the default: what ends these processes is not what they execute
 	c.DrainTimeout = 100 * time.Millisecond
 }
 
