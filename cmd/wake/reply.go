@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -61,15 +62,21 @@ func (a orderVerbs) answerQuestion(ctx context.Context, ref, answer, prompt stri
 	if err != nil {
 		return err
 	}
-	if asked.CallID == "" { // it can't be named
-		return s.sendOrder(ctx, wire.Command{Type: "steer", RunID: runID, NodeID: asked.NodeID, Message: answer}, "answered "+asked.NodeID+" of")
+	c := replyTo(asked, answer)
+	c.RunID = runID
+	return s.sendOrder(ctx, c, "answered "+cmp.Or(asked.CallID, asked.NodeID)+" of")
+}
+
+// replyTo is the command that answers a question; one that can't be named is answered by a message.
+func replyTo(asked wire.Approval, answer string) wire.Command {
+	if asked.CallID == "" {
+		return wire.Command{Type: "steer", NodeID: asked.NodeID, Message: answer}
 	}
 	content, err := wire.RawFromJSON([]byte(answer))
 	if err != nil {
 		content = wire.RawString(answer)
 	}
-	c := wire.Command{Type: "reply", RunID: runID, PromptID: asked.CallID, Content: content}
-	return s.sendOrder(ctx, c, "answered "+asked.CallID+" of")
+	return wire.Command{Type: "reply", PromptID: asked.CallID, Content: content}
 }
 
 // openQuestions lists what waits for an answer in a run.

@@ -165,7 +165,7 @@ func (s *screen) showEvent(pos uint64, e *wire.Event) error {
 	if step.Op == timeline.Add && !isStreamed(e) {
 		s.endPieces(e.Node(), p, func(piece) bool { return true })
 		call := timeline.CallOf(e, func(string) string { return "" })
-		s.writeWhole(e.Node(), piece{at: at, class: step.Type, text: step.Text, call: call})
+		s.writeWhole(e.Node(), piece{at: at, class: step.Type, parent: e.Parent, text: step.Text, call: call})
 		return s.err
 	}
 	switch step.Op {
@@ -308,12 +308,13 @@ func lineMark(t wire.LineType) string {
 
 // The colours, as parameters of SGR.
 const (
-	dim    = "2"
-	bold   = "1"
-	red    = "31"
-	green  = "32"
-	yellow = "33"
-	cyan   = "36"
+	dim     = "2"
+	bold    = "1"
+	reverse = "7"
+	red     = "31"
+	green   = "32"
+	yellow  = "33"
+	cyan    = "36"
 )
 
 func lineColor(t wire.LineType) string {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -26,8 +27,16 @@ func (a viewVerbs) topCommand() *cobra.Command {
 		Short: "Watch the runs that go on: who waits for somebody first",
 		Long: `Watch the runs that go on: who waits for somebody first, then what failed, is
 paused, is at work. A run that another one has started and waits for is shown while
-it goes on. On a terminal it is refreshed until it is interrupted; elsewhere, and
-with --json, it is printed once.`,
+it goes on. On a terminal it is refreshed, and has keys:
+
+    enter  wake attach to the run, and back here when it is left
+    a      what waits for you there: y allows it, n refuses it
+    r      reply: the answer to what it asks, or a message
+    /      only runs in whose line a text stands
+    s      by attention, cost, tokens or last activity
+    q      quit
+
+Elsewhere, and with --json, it is printed once.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
@@ -49,57 +58,33 @@ with --json, it is printed once.`,
 	return cmd
 }
 
-// showTop prints the fleet, on a terminal again and again.
+// showTop prints the fleet, on a terminal as a screen with keys.
 func (a viewVerbs) showTop(ctx context.Context, q wire.TopRequest, every time.Duration) error {
+	if !a.json && service.IsTerminal(a.out) {
+		return a.watchFleet(ctx, q, every)
+	}
 	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
-	refresh := !a.json && service.IsTerminal(a.out)
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		fleet, err := api.Call[wire.TopResponse](ctx, nc, a.names, wire.VerbTop, q)
-		if err != nil {
-			return err
-		}
-		if !refresh {
-			a.noteLag(fleet.Lag)
-		}
-		if a.json {
-			return a.printJSON(fleet)
-		}
-		v := view{color: useColor(a.out)}
-		if refresh {
-			v.columns, v.rows = window(a.out)
-		}
-		text := fleetText(fleet, v)
-		if refresh {
-			text = home + strings.ReplaceAll(text, "\n", clearLine+"\n") + clearRest
-		}
-		if _, err := fmt.Fprint(a.out, text); err != nil || !refresh {
-			return err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	fleet, err := api.Call[wire.TopResponse](ctx, nc, a.names, wire.VerbTop, q)
+	if err != nil {
+		return err
 	}
+	a.noteLag(fleet.Lag)
+	if a.json {
+		return a.printJSON(fleet)
+	}
+	_, err = io.WriteString(a.out, fleetText(fleet, view{color: useColor(a.out)}))
+	return err
 }
-
-// What moves about a terminal.
-const (
-	home      = "\x1b[H"
-	clearLine = "\x1b[K"
-	clearRest = "\x1b[J"
-)
 
 // view is how the fleet is shown.
 type view struct {
 	color         bool
-	columns, rows int // of the terminal; 0: as many as it takes
+	columns, rows int    // of the terminal; 0: as many as it takes
+	selected      string // run
 }
 
 // fleetText is the fleet as a table, as far as the terminal has room.
@@ -132,15 +117,22 @@ func fleetText(f wire.TopResponse, v view) string {
 			add("└ "+agent.AgentID, "", agent.NodeType, agent, i+1)
 		}
 	}
-	lines, more := alignColumns(cells, v.columns), f.Omitted
-	if room := v.rows - 4; v.rows > 0 && len(lines) > max(2, room) { // the counts, a free line, those that are left out, the cursor
-		lines = lines[:max(2, room)]
-		more += len(f.Runs) - runs[len(lines)-1]
-	}
+	lines, chosen := alignColumns(cells, v.columns), 0
 	for i := range lines {
-		if v.color {
+		mine := i > 0 && v.selected != "" && f.Runs[runs[i]-1].RunID == v.selected
+		if mine && chosen == 0 {
+			chosen = i
+			lines[i] = sgrText(reverse, lines[i])
+		} else if v.color {
 			lines[i] = sgrText(stateColor(states[i]), lines[i])
 		}
+	}
+	more := f.Omitted
+	if room := max(2, v.rows-4); v.rows > 0 && len(lines) > room { // the counts, a free line, those that are left out, the cursor
+		first := min(max(1, chosen-room+2), len(lines)-room+1)
+		shown := lines[first : first+room-1]
+		more += len(f.Runs) - runs[first+room-2] + runs[first] - 1
+		lines = append(lines[:1:1], shown...)
 	}
 	text := head + "\n\n" + strings.Join(lines, "\n") + "\n"
 	if more > 0 {
