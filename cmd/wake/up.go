@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,6 +21,7 @@ import (
 	"code.wake.dev/wake/internal/service"
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/services/listener"
+	"code.wake.dev/wake/services/mirror"
 	"code.wake.dev/wake/services/recorder"
 )
 
@@ -134,7 +136,7 @@ func (a hostVerbs) runUp(ctx context.Context, flags *pflag.FlagSet, o upOptions)
 	if err != nil {
 		return err
 	}
-	if err := addListener(p, pages); err != nil {
+	if err := errors.Join(addListener(p, pages), addMirror(p, pages)); err != nil {
 		return err
 	}
 	defer func() { _ = os.Remove(service.URLFile(dir)) }() // who finds one that is left is told so
@@ -212,6 +214,26 @@ func addListener(p *process, pages *console.Console) error {
 	}
 	pages.TakeReports(l)
 	p.keepPart("listener", l.Run)
+	return nil
+}
+
+// addMirror has the console keep the sessions of programs.
+func addMirror(p *process, pages *console.Console) error {
+	if pages == nil {
+		return nil
+	}
+	id, err := runnerID(p.locked)
+	if err != nil {
+		return err
+	}
+	m, err := mirror.New(mirror.Config{
+		ID: "sessions-" + id, URL: strings.TrimSuffix(pages.Address(), "/"), File: filepath.Join(p.dir, "sessions-url"),
+	}, p.log, p.serviceLogger("mirror"))
+	if err != nil {
+		return err
+	}
+	pages.KeepSessions(m)
+	p.keepPart("mirror", m.Run)
 	return nil
 }
 

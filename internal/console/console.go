@@ -56,6 +56,7 @@ type Console struct {
 	users    []user
 	secret   []byte       // signs links
 	reports  http.Handler // takes what hooks of sessions report; nil: nobody does
+	sessions http.Handler // keeps sessions of programs; nil: nobody does
 	pulse    pulse
 	sharing  chan struct{} // has one for each shared run that is read
 
@@ -117,6 +118,9 @@ func (s *Console) URL() string { return s.Address() + "#token=" + s.users[0].tok
 
 // TakeReports has a handler take what hooks of sessions report, at paths below /hooks/. It comes before Run.
 func (s *Console) TakeReports(h http.Handler) { s.reports = h }
+
+// KeepSessions has a handler keep sessions of programs, at paths below /sessions/. It comes before Run, and bounds bodies itself.
+func (s *Console) KeepSessions(h http.Handler) { s.sessions = h }
 
 // Run serves until ctx ends.
 func (s *Console) Run(ctx context.Context) error {

@@ -16,6 +16,9 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 // maxBody bounds what is posted.
 const maxBody = 1 << 20
 
+// sessionsPath is where sessions of programs are kept, whose bodies are bounded there.
+const sessionsPath = "/sessions/"
+
 // guard lets pass what comes from a page of this console, or from no page, and is asked by its own
 // name: pages of others that a browser also shows, and names that lead here, get nothing.
 func (s *Console) guard(next http.Handler) http.Handler {
@@ -37,7 +40,9 @@ func (s *Console) guard(next http.Handler) http.Handler {
 			http.Error(w, "another site may not ask for this", http.StatusForbidden)
 			return
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		if !strings.HasPrefix(r.URL.Path, sessionsPath) {
+			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		}
 		inner.ServeHTTP(w, r)
 	})
 }

@@ -63,6 +63,9 @@ func (s *Console) handler() http.Handler {
 	if s.reports != nil { // which knows its own tokens
 		m.Handle("/hooks/", s.reports)
 	}
+	if s.sessions != nil { // so does it
+		m.Handle(sessionsPath, s.sessions)
+	}
 	return s.guard(m)
 }
 

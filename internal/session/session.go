@@ -177,6 +177,8 @@ func (a *About) Labels() map[string]string {
 const (
 	flowName = "claude"
 	MainNode = "agent" // the node of the session itself
+	// StoreFile begins what a [wire.TranscriptRead] calls a transcript that a program appends to its store.
+	StoreFile = "store:"
 )
 
 // Start is the beginning of the session's run, whose process held another session before.

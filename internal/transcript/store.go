@@ -195,3 +195,23 @@ func (s *Store) forgetOldest() {
 		}
 	}
 }
+
+// Remove removes what is kept of a session. One that isn't kept is none already.
+func (s *Store) Remove(ctx context.Context, id string) error {
+	x, err := s.lockSession(ctx, id)
+	if err != nil {
+		return fmt.Errorf("transcript: remove: %w", err)
+	}
+	defer x.unlock()
+	h, err := s.lastHead(ctx, id)
+	if err == nil && h.seq != 0 {
+		err = errors.Join(
+			s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.headSubject(id))),
+			s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.chunkSubject(h.info.NUID))))
+	}
+	if err != nil {
+		return fmt.Errorf("transcript: remove: %w", err)
+	}
+	x.head, x.ours, x.taken, x.dirty, x.lost = head{}, false, false, false, ""
+	return nil
+}

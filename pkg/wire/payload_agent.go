@@ -384,6 +384,10 @@ type RawMessage struct {
 	Line   int    // line of the input, if it came from a file
 }
 
+// MirrorError is the name of a [RawMessage] by which a program says that it has lost a part of its session's transcript
+// on the way to its store.
+const MirrorError = "system/mirror_error"
+
 func (*AgentStart) Type() Type         { return TypeAgentStart }
 func (*AgentInit) Type() Type          { return TypeAgentInit }
 func (*AgentThinkingDelta) Type() Type { return TypeAgentThinkingDelta }

@@ -28,6 +28,7 @@ const (
 	kindProgress    = "no_progress"
 	kindMessage     = "cc_message"
 	kindWaiting     = "waiting"
+	kindMirror      = "mirror_error"
 
 	// Of wake itself; their run is [wire.NoRun], save for a gap.
 	kindStorage = "storage_pressure"

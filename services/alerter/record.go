@@ -2,6 +2,7 @@ package alerter
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -95,7 +96,7 @@ func (r record) applyInput(in input) (record, []finding) {
 	r.Circles = runDetector(circles.detect, r.Circles, in, &o)
 	r.Completions = runDetector(completions.detect, r.Completions, in, &o)
 	r.Deadline = o.deadline
-	return r, append(o.found, waitingFindings(in)...)
+	return r, slices.Concat(o.found, waitingFindings(in), mirrorFindings(in))
 }
 
 // outcome is what all detectors return.
@@ -119,7 +120,7 @@ func runDetector[S any](d detector[S], s S, in input, o *outcome) S {
 func isRelevant(e *wire.Event) bool {
 	switch p := e.Payload.(type) {
 	case *wire.RawMessage:
-		return strings.HasSuffix(p.Name, vcsNotice)
+		return p.Name == wire.MirrorError || strings.HasSuffix(p.Name, vcsNotice)
 	case *wire.RunClaimed, *wire.NodeClaimed, *wire.FlowStart, *wire.RunForked, *wire.FlowComplete,
 		*wire.NodeScheduled, *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled,
 		*wire.AgentStart, *wire.AgentComplete, *wire.AgentError, *wire.AgentTool,

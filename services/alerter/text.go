@@ -70,6 +70,8 @@ const (
 	textAsked      = "❓ Waiting for an answer: %s (wake reply, call %s)"
 	textPermission = "❓ Waiting for permission: %s (wake approve|deny, call %s)"
 
+	textMirror = "🪞 The store of the session lacks a part of it: %s"
+
 	textStorage = "💾 Event storage is %d%% full (%s of %s)"
 	textTrouble = "🩺 The %s doesn't work (%s): %s"
 	textLag     = "🐌 The recorder is %s behind (%s)"

@@ -2,6 +2,7 @@ package watcher
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -133,6 +134,10 @@ func (w *Watcher) advanceFile(ctx context.Context, f *file) (more bool, err erro
 		if err := w.findMark(ctx, f); err != nil {
 			return false, err
 		}
+	}
+	if f.refused = f.isStored(); f.refused {
+		f.tale.foreign = true
+		return false, nil
 	}
 	if f.reading != nil && !f.reading.isOf(in, info) {
 		f.reading = nil
@@ -276,6 +281,9 @@ func (w *Watcher) tellChunk(ctx context.Context, f *file, c *chunk) error {
 			return err
 		}
 		if r.writer = claimed; f.mark == nil {
+			if err := w.findMark(ctx, f); err != nil || f.isStored() {
+				return cmp.Or(err, errEarly) // its program was faster
+			}
 			events = append([]*wire.Event{{Timestamp: f.tale.at, Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}}}, events...)
 		}
 	}
@@ -294,6 +302,9 @@ func (w *Watcher) tellChunk(ctx context.Context, f *file, c *chunk) error {
 	}
 	return nil
 }
+
+// isStored reports whether the program of the session appends it to its store, and it is told by that.
+func (f *file) isStored() bool { return f.mark != nil && strings.HasPrefix(f.mark.File, session.StoreFile) }
 
 // findMark finds what the log has of a file.
 func (w *Watcher) findMark(ctx context.Context, f *file) error {

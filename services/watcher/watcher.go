@@ -355,6 +355,9 @@ func (w *Watcher) tellHolder(ctx context.Context, t *tale) error {
 // restTales pauses the runs of sessions in which nothing goes on, and lets go of what is needed to read on.
 func (w *Watcher) restTales(ctx context.Context) error {
 	for _, t := range w.tales {
+		if t.foreign {
+			continue
+		}
 		if err := w.tellHolder(ctx, t); errors.Is(err, errEarly) {
 			continue // at the next look
 		} else if err != nil {

@@ -1,0 +1,26 @@
+package alerter
+
+import (
+	"fmt"
+
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// mirrorFindings finds that a program has lost a part of its session's transcript on the way to its store: who goes on
+// with the session from there doesn't know it. It needs no memory.
+func mirrorFindings(in input) []finding {
+	if in.Event == nil {
+		return nil
+	}
+	p, is := in.Event.Payload.(*wire.RawMessage)
+	if !is || p.Name != wire.MirrorError {
+		return nil
+	}
+	why := timeline.Line(textField(p.Data, "error"), maxError)
+	return []finding{{
+		Kind: kindMirror, Severity: wire.SeverityError, NodeID: in.Event.Node(), ExecID: in.Event.ExecID, Armed: in.Pos,
+		Text:  fmt.Sprintf(textMirror, why),
+		Event: "mirror_error", Data: map[string]any{"message": why},
+	}}
+}

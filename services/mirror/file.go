@@ -1,0 +1,378 @@
+package mirror
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"hash"
+	"strings"
+	"time"
+
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/completeness"
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
+	"code.wake.dev/wake/internal/session"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// file is a transcript.
+type file struct {
+	s        *shelf
+	rec      record
+	revision uint64 // of its record; 0: there is none
+	untold   bool   // there may be lines that weren't told
+	reading  *reading
+	writer   *eventlog.Writer
+}
+
+// reading is what is needed to append on.
+type reading struct {
+	size   int64
+	whole  []byte          // what was kept, until it is written once more: so this process takes it over
+	digest hash.Hash       // of all lines
+	ids    map[string]bool // uuids of lines
+	sums   [][16]byte      // of all lines, in their order
+	lines  *session.Index
+	events *claude.Normalizer
+
+	pending []*chunk // what is to be told
+	lacks   []string // lines that are named and aren't there
+	told    bool     // something was told before
+}
+
+// chunk is what is told at once, up to a line.
+type chunk struct {
+	events []*wire.Event
+	mark   wire.TranscriptRead
+}
+
+// node is the one that tells of the transcript.
+func (f *file) node() string {
+	if f.rec.Subpath == "" {
+		return session.MainNode
+	}
+	if name, ok := strings.CutPrefix(f.rec.Subpath, "subagents/"); ok && strings.HasPrefix(name, "agent-") && subjects.CheckID(name) == nil {
+		return name
+	}
+	return "agent-" + f.rec.key()[:8]
+}
+
+// source is what a [wire.TranscriptRead] calls the transcript.
+func (f *file) source() string {
+	return strings.ToValidUTF8(strings.TrimSuffix(session.StoreFile+f.rec.Project+"/"+f.rec.Session+"/"+f.rec.Subpath, "/"), "?")
+}
+
+// open reads what is kept and what was told of it.
+func (f *file) open(ctx context.Context) error {
+	if f.reading != nil {
+		return nil
+	}
+	if err := f.s.checkRun(ctx); err != nil {
+		return err
+	}
+	content, err := f.s.m.kept.Load(ctx, f.rec.object())
+	if err != nil {
+		return err
+	}
+	told, known, err := f.toldKeys(ctx)
+	if err != nil {
+		return err
+	}
+	r := &reading{
+		whole: content, digest: sha256.New(), ids: map[string]bool{}, lines: session.NewIndex(told), told: known,
+		events: claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "sdk", PriceOf: agent.Prices(nil).Of}),
+	}
+	f.reading = r
+	for line := range bytes.Lines(content) {
+		f.take(bytes.TrimRight(line, "\n"))
+	}
+	r.lacks = nil // which was told when they came
+	return nil
+}
+
+// toldKeys returns the keys of the lines that were told, and whether any ever was.
+func (f *file) toldKeys(ctx context.Context) (told map[string]bool, known bool, err error) {
+	told = map[string]bool{}
+	for e, err := range f.s.m.log.Read(ctx, eventlog.Query{Run: f.s.run, Node: f.node(), Kinds: []wire.Kind{wire.TypeTranscriptRead.Kind()}}) {
+		if err != nil {
+			return nil, false, err
+		}
+		if e.Err != nil {
+			continue
+		}
+		if mark, is := e.Event.Payload.(*wire.TranscriptRead); is {
+			known = true
+			for _, key := range mark.Lines {
+				told[key] = true
+			}
+			for _, key := range mark.Removed {
+				delete(told, key)
+			}
+		}
+	}
+	return told, known, nil
+}
+
+// keep stores the entries that aren't kept, and then the record.
+func (f *file) keep(ctx context.Context, q request, next record) error {
+	r := f.reading
+	lines := f.freshLines(q)
+	var added bytes.Buffer
+	for _, l := range lines {
+		added.Write(l.text)
+		added.WriteByte('\n')
+	}
+	if len(lines) > 0 {
+		offset, data := r.size, added.Bytes()
+		if r.whole != nil || r.size == 0 {
+			offset, data = 0, append(r.whole, data...)
+		}
+		if err := f.s.m.kept.Save(ctx, f.rec.object(), offset, data); err != nil {
+			return err
+		}
+		r.whole = nil
+	}
+	revision, err := f.s.m.saveRecord(ctx, next, f.revision)
+	if err != nil {
+		return err
+	}
+	f.rec, f.revision = next, revision
+	for _, l := range lines { // a line may refer to one that comes later
+		r.ids[l.uuid] = l.uuid != ""
+	}
+	for _, l := range lines {
+		f.take(l.text)
+		if l.parent != "" && !r.ids[l.parent] {
+			r.lacks = append(r.lacks, l.parent)
+			r.ids[l.parent] = true // it is told once
+		}
+	}
+	return nil
+}
+
+// line is an entry.
+type line struct {
+	text         []byte // JSON in one line
+	uuid, parent string
+}
+
+// freshLines returns the entries that aren't kept. One without a uuid is always fresh, unless the whole batch is one that
+// the program tries again, and that was kept.
+func (f *file) freshLines(q request) (fresh []line) {
+	r := f.reading
+	if q.Again && r.hasLanded(q.lines) {
+		return nil
+	}
+	seen := map[string]bool{}
+	for _, l := range q.lines {
+		if l.uuid != "" && (r.ids[l.uuid] || seen[l.uuid]) {
+			continue
+		}
+		seen[l.uuid] = true
+		fresh = append(fresh, l)
+	}
+	return fresh
+}
+
+// hasLanded reports whether the last lines are those of a batch, less such as had been there before.
+func (r *reading) hasLanded(batch []line) bool {
+	at, landed := len(r.sums), false
+	for i := len(batch) - 1; i >= 0; i-- {
+		sum := sumOf(batch[i].text)
+		switch {
+		case at > 0 && r.sums[at-1] == sum:
+			at, landed = at-1, true
+		case batch[i].uuid == "" || !r.ids[batch[i].uuid]:
+			return false
+		}
+	}
+	return landed
+}
+
+func sumOf(text []byte) (sum [16]byte) {
+	whole := sha256.Sum256(text)
+	copy(sum[:], whole[:])
+	return sum
+}
+
+// take takes a line that is kept, and what is to be told of it.
+func (f *file) take(text []byte) {
+	r := f.reading
+	r.digest.Write(text)
+	r.digest.Write([]byte{'\n'})
+	r.size += int64(len(text)) + 1
+	r.sums = append(r.sums, sumOf(text))
+	var named struct {
+		UUID string `json:"uuid"`
+	}
+	if json.Unmarshal(text, &named) == nil && named.UUID != "" {
+		r.ids[named.UUID] = true
+	}
+	if f.rec.Subpath == "" {
+		f.s.about.Note(text)
+	}
+	l := r.lines.Add(text)
+	c := r.lastChunk()
+	if l.Omitted {
+		c.mark.Omitted++
+		return
+	}
+	events := r.events.Line(time.Now().UnixMilli(), text)
+	if l.Fresh {
+		c.mark.Lines = append(c.mark.Lines, l.Key)
+		c.events = append(c.events, events...)
+	}
+	if len(c.events) >= maxEvents {
+		r.sealChunk(c)
+	}
+}
+
+// maxEvents is how many events close a chunk.
+const maxEvents = 200
+
+// lastChunk returns the chunk that is open.
+func (r *reading) lastChunk() *chunk {
+	if n := len(r.pending); n > 0 && r.pending[n-1].mark.Digest == "" {
+		return r.pending[n-1]
+	}
+	c := &chunk{}
+	r.pending = append(r.pending, c)
+	return c
+}
+
+// sealChunk has a chunk go up to here.
+func (r *reading) sealChunk(c *chunk) {
+	c.mark.Offset, c.mark.Digest = r.size, hex.EncodeToString(r.digest.Sum(nil))
+}
+
+// tell tells what is to be told: each chunk, and how far it goes, as one.
+func (f *file) tell(ctx context.Context) error {
+	r := f.reading
+	exec := run.ExecID(f.node(), 1)
+	if c := r.lastChunk(); len(c.mark.Lines) > 0 {
+		r.sealChunk(c)
+	} else {
+		r.pending = r.pending[:len(r.pending)-1]
+	}
+	for len(r.pending) > 0 {
+		c := r.pending[0]
+		if err := f.claim(ctx); err != nil {
+			return err
+		}
+		events, at := c.events, int64(0)
+		if !r.told {
+			events = append([]*wire.Event{{Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}}}, events...)
+		}
+		for _, e := range events {
+			e.ExecID, at = exec, max(at, e.Timestamp)
+		}
+		c.mark.File = f.source()
+		if _, err := f.writer.Append(ctx, append(events, &wire.Event{Timestamp: at, ExecID: exec, Payload: &c.mark})...); err != nil {
+			return err
+		}
+		r.pending, r.told = r.pending[1:], true
+	}
+	if len(r.lacks) == 0 {
+		return nil
+	}
+	if err := f.claim(ctx); err != nil {
+		return err
+	}
+	_, err := f.writer.Append(ctx, lackEvent(exec, r.lacks, len(r.lacks), ", which another one refers to"))
+	if err == nil {
+		r.lacks = nil
+	}
+	return err
+}
+
+// claim has the node written here, and the run go on.
+func (f *file) claim(ctx context.Context) error {
+	if err := f.s.wakeRun(ctx); err != nil || f.writer != nil {
+		return err
+	}
+	claimed, err := f.s.m.log.Claim(ctx, f.s.run, f.node(), eventlog.Claim{Runner: f.s.m.cfg.ID, ExecID: run.ExecID(f.node(), 1)})
+	if err != nil {
+		return err
+	}
+	f.writer = claimed
+	_, known, err := f.toldKeys(ctx)
+	if err == nil && known != f.reading.told {
+		err = fmt.Errorf("mirror: node %s: %w", f.node(), errElsewhere)
+	}
+	return err
+}
+
+// lackEvent says that the log lacks entries of a session.
+func lackEvent(exec string, ids []string, n int, why string) *wire.Event {
+	v := &wire.SessionCompared{Verdict: completeness.StreamShort, StreamShort: n}
+	for _, id := range ids[:min(len(ids), completeness.MaxEvidence)] {
+		v.StreamLacks = append(v.StreamLacks, strings.ToValidUTF8("entry "+id+why, "?"))
+	}
+	return &wire.Event{ExecID: exec, Payload: v}
+}
+
+// tellTrouble tells that a program has lost entries that it couldn't append.
+func (f *file) tellTrouble(ctx context.Context, q request) error {
+	if err := f.open(ctx); err != nil {
+		return err
+	}
+	if err := f.claim(ctx); err != nil {
+		return err
+	}
+	exec := run.ExecID(f.node(), 1)
+	data, err := wire.Marshal(map[string]any{"type": "system", "subtype": "mirror_error", "error": q.Error, "session_id": f.rec.Session, "entries": q.Lost, "uuids": q.UUIDs})
+	if err != nil {
+		return err
+	}
+	lack := lackEvent(exec, q.UUIDs, max(q.Lost, 1), ", which the program couldn't append")
+	_, err = f.writer.Append(ctx, &wire.Event{ExecID: exec, Payload: &wire.RawMessage{Source: "transcript", Name: wire.MirrorError, Data: data}}, lack)
+	return err
+}
+
+// tellRemoved tells that the lines aren't kept any more, so that they are told again if they come again.
+func (f *file) tellRemoved(ctx context.Context) error {
+	told, known, err := f.toldKeys(ctx)
+	if err != nil || !known {
+		return err
+	}
+	f.close(ctx)
+	w, err := f.s.m.log.Claim(ctx, f.s.run, f.node(), eventlog.Claim{Runner: f.s.m.cfg.ID, ExecID: run.ExecID(f.node(), 1)})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = w.Close(ctx) }() // what was appended is stored
+	sum := sha256.Sum256(nil)
+	mark := &wire.TranscriptRead{File: f.source(), Digest: hex.EncodeToString(sum[:])}
+	for key := range told {
+		mark.Removed = append(mark.Removed, key)
+	}
+	_, err = w.Append(ctx, &wire.Event{ExecID: run.ExecID(f.node(), 1), Payload: mark})
+	return err
+}
+
+// remove removes what is kept, the record last.
+func (f *file) remove(ctx context.Context) error {
+	f.close(ctx)
+	if err := f.s.m.kept.Remove(ctx, f.rec.object()); err != nil {
+		return err
+	}
+	if err := f.s.m.records.Purge(ctx, f.s.m.log.Names().StateKey(name, f.rec.key())); err != nil {
+		return err
+	}
+	delete(f.s.files, f.rec.Subpath)
+	return nil
+}
+
+// close lets go of what is needed to append on.
+func (f *file) close(ctx context.Context) {
+	if f.writer != nil {
+		_ = f.writer.Close(ctx) // what was appended is stored
+	}
+	f.writer, f.reading = nil, nil
+}
