@@ -56,6 +56,10 @@ test-postgres: ## Run the tests of the recorder's store on a PostgreSQL of their
 test-examples: ## Run the examples in all languages that are at hand
 	test/examples/run
 
+.PHONY: test-clients
+test-clients: ## Run the tests of the SessionStore's adapters, with node and python3
+	CGO_ENABLED=0 go test -count=1 -tags clients -run '^TestClients$$' ./services/mirror
+
 .PHONY: test-console
 test-console: ## Look at the console with Chromium: every page, phone and desktop, dark and light
 	test/browser/run

@@ -116,6 +116,7 @@ func scriptParams(dir string) testscript.Params {
 			"streams": hasStream,
 			"sql":     changeFile,
 			"api":     startAPI,
+			"store":   askStore,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,

@@ -425,3 +425,32 @@ func TestLoadWaitsForTheServer(t *testing.T) {
 		}
 	})
 }
+
+// What was removed is gone, chunks and all, and its name begins anew; others stay.
+func TestRemove(t *testing.T) {
+	js := natstest.JetStream(t)
+	bucket(t, js)
+	s := open(t, js)
+	save(t, s, "s1", 0, "one\n")
+	save(t, s, "s1", 4, "two\n")
+	save(t, s, "s2", 0, "stays\n")
+	for range 2 {
+		if err := s.Remove(t.Context(), "s1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stream, err := js.Stream(t.Context(), "OBJ_"+subjects.Default.SessionsBucket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Msgs; n != 2 {
+		t.Errorf("%d messages are left, want a head and a chunk", n)
+	}
+	if got := load(t, s, "s1"); got != "" {
+		t.Errorf("it still has %q", got)
+	}
+	save(t, s, "s1", 0, "again\n")
+	if got := load(t, open(t, js), "s1") + load(t, s, "s2"); got != "again\nstays\n" {
+		t.Errorf("kept %q", got)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash"
+	"slices"
 	"strings"
 	"time"
 
@@ -183,12 +184,12 @@ func (f *file) freshLines(q request) (fresh []line) {
 // hasLanded reports whether the last lines are those of a batch, less such as had been there before.
 func (r *reading) hasLanded(batch []line) bool {
 	at, landed := len(r.sums), false
-	for i := len(batch) - 1; i >= 0; i-- {
-		sum := sumOf(batch[i].text)
+	for _, b := range slices.Backward(batch) {
+		sum := sumOf(b.text)
 		switch {
 		case at > 0 && r.sums[at-1] == sum:
 			at, landed = at-1, true
-		case batch[i].uuid == "" || !r.ids[batch[i].uuid]:
+		case b.uuid == "" || !r.ids[b.uuid]:
 			return false
 		}
 	}

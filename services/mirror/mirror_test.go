@@ -196,7 +196,7 @@ func (s *scene) story(run string) string {
 }
 
 // said is an entry in which the agent says something.
-func said(n int, after int, text string) object {
+func said(n, after int, text string) object {
 	e := object{
 		"type": "assistant", "uuid": uuid(n), "parentUuid": nil, "sessionId": id, "timestamp": fmt.Sprintf("2026-11-23T10:00:%02dZ", n%60),
 		"message": object{"id": fmt.Sprintf("msg_%d", n), "role": "assistant", "model": "claude-sonnet-4-5", "content": list{object{"type": "text", "text": text}}},

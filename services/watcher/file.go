@@ -304,7 +304,9 @@ func (w *Watcher) tellChunk(ctx context.Context, f *file, c *chunk) error {
 }
 
 // isStored reports whether the program of the session appends it to its store, and it is told by that.
-func (f *file) isStored() bool { return f.mark != nil && strings.HasPrefix(f.mark.File, session.StoreFile) }
+func (f *file) isStored() bool {
+	return f.mark != nil && strings.HasPrefix(f.mark.File, session.StoreFile)
+}
 
 // findMark finds what the log has of a file.
 func (w *Watcher) findMark(ctx context.Context, f *file) error {

@@ -329,3 +329,26 @@ func TestRunOfOthers(t *testing.T) {
 	}
 	t.Error("the run is never paused")
 }
+
+// A session that its program keeps at the server is told by that, and not from its file once more.
+func TestKeptByItsProgram(t *testing.T) {
+	s := newScene(t)
+	start, err := (&session.About{}).Start("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	logtest.Append(t, logtest.Claim(t, s.log, id, wire.RunNode), &wire.Event{Payload: start})
+	logtest.Append(t, logtest.Claim(t, s.log, id, session.MainNode), &wire.Event{Payload: &wire.TranscriptRead{File: session.StoreFile + project + "/" + id, Digest: "x"}})
+	line := `{"type":"user","uuid":"00000000-0000-4000-8000-000000000001","message":{"content":"x"}}` + "\n"
+	s.write(id+".jsonl", line)
+	other := "20bf7da2-0000-4000-8000-000000000002"
+	s.write(other+".jsonl", line)
+	s.await(other, session.MainNode, len(line))
+	last, _, err := s.log.Last(t.Context(), id, session.MainNode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mark, is := last.Event.Payload.(*wire.TranscriptRead); !is || len(mark.Lines) > 0 {
+		t.Errorf("the last event is %v", last.Event)
+	}
+}

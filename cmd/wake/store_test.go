@@ -1,0 +1,32 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"code.wake.dev/wake/internal/report"
+)
+
+// store VERB BODY PATTERN asks where programs keep their sessions, as their adapters do; the answer has the pattern in it.
+func askStore(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: store VERB BODY TEXT")
+	}
+	a, err := report.ReadAddress(ts.MkAbs(".wake/sessions-url"))
+	ts.Check(err)
+	r, err := http.NewRequest(http.MethodPost, a.URL+"/sessions/"+args[0], strings.NewReader(args[1])) //nolint:noctx // a test of the command line
+	ts.Check(err)
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", "Bearer "+a.Key)
+	answer, err := http.DefaultClient.Do(r)
+	ts.Check(err)
+	text, err := io.ReadAll(answer.Body)
+	_ = answer.Body.Close()
+	ts.Check(err)
+	if !strings.Contains(string(text), args[2]) {
+		ts.Fatalf("%s: %s %s, want %s", args[0], answer.Status, text, args[2])
+	}
+}
