@@ -837,22 +837,32 @@ func TestStartedBy(t *testing.T) {
 	})
 }
 
-// A decision about a call of a session that others drive is recorded for whoever asked for it: the first one. A call that
-// doesn't wait, and any other command, is refused.
+// A decision about a call of a session that others drive is recorded for whoever asked for it: the first one. Who comes later
+// is told who was first, and when. A call that doesn't wait, and any other command, is refused.
 func TestDecisionOfImported(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		b.process("r1", &scripted{say: echo})
+		begun := time.Now()
 		start := &wire.FlowStart{FlowName: "claude", Definition: wire.RawString(""), DefinitionHash: "h", Imported: wire.ImportedIngest}
 		logtest.Append(t, logtest.Claim(t, b.log, "s1", wire.RunNode), &wire.Event{Payload: start})
-		logtest.Append(t, logtest.Claim(t, b.log, "s1", wire.HooksNode), &wire.Event{
-			CallID: "t1", Payload: &wire.PermissionRequired{ToolName: "Bash", ToolInput: wire.RawString("ls")},
-		})
-		for _, c := range []wire.Command{{Type: "approve", CallID: "t1"}, {Type: "deny", CallID: "t1"}, {Type: "approve", CallID: "t2"}, {Type: "pause"}} {
-			n := len(records(b.read("_")))
-			b.command("s1", c)
-			b.awaits("a record", func() bool { return len(records(b.read("_"))) > n })
+		hooks := logtest.Claim(t, b.log, "s1", wire.HooksNode)
+		for _, call := range []string{"t1", "t2"} {
+			logtest.Append(t, hooks, &wire.Event{CallID: call, Payload: &wire.PermissionRequired{ToolName: "Bash", ToolInput: wire.RawString("ls")}})
 		}
+		give := func(all ...wire.Command) {
+			for _, c := range all {
+				n := len(records(b.read("_")))
+				b.command("s1", c)
+				b.awaits("a record", func() bool { return len(records(b.read("_"))) > n })
+			}
+		}
+		give(wire.Command{Type: "approve", CallID: "t1", By: "ann"}, wire.Command{Type: "deny", CallID: "t1", By: "bob"})
+		logtest.Append(t, hooks,
+			&wire.Event{CallID: "t1", Timestamp: 1_000, Payload: &wire.PermissionDecided{Decision: wire.DecisionAllow, By: "ann"}},
+			&wire.Event{CallID: "t2", Timestamp: 61_000, Payload: &wire.PermissionDecided{Decision: wire.DecisionDeny, By: "terminal"}},
+		)
+		give(wire.Command{Type: "approve", CallID: "t1"}, wire.Command{Type: "reply", PromptID: "t2"}, wire.Command{Type: "approve", CallID: "t3"}, wire.Command{Type: "pause"})
 		var got []string
 		for _, p := range records(b.read("_")) {
 			run, _ := p.Command.Get("runId").Text()
@@ -860,7 +870,9 @@ func TestDecisionOfImported(t *testing.T) {
 			got = append(got, fmt.Sprintf("%t %s/%s %s", p.Accepted, run, node, p.Reason))
 		}
 		want := []string{
-			"true s1/hooks ", `false s1/hooks COMMAND_REJECTED: call "t1" has its decision`,
+			"true s1/hooks ", `false s1/hooks COMMAND_REJECTED: call "t1" was already answered by ann at ` + begun.UTC().Format(time.DateTime) + " UTC",
+			`false / COMMAND_REJECTED: call "t1" was already answered by ann at 1970-01-01 00:00:01 UTC`,
+			`false / COMMAND_REJECTED: call "t2" was already answered by terminal at 1970-01-01 00:01:01 UTC`,
 			"false / COMMAND_REJECTED: run s1 was imported and is not executed", "false / COMMAND_REJECTED: run s1 was imported and is not executed",
 		}
 		if !slices.Equal(got, want) {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/eventlog"
@@ -341,8 +343,11 @@ func TestLeftIsFenced(t *testing.T) {
 	c := b.ticker()
 	b.submit("run1", c.flow())
 	c.awaitProcesses(1)
-	b.process("r2", &scripted{say: echo}, b.home("h2").edit)
 	first.stop()
+	if b.isGivenBack("run1", "a") { // the keeper has until the lease expires to freeze the command
+		t.Error("the lease of what was left is given back")
+	}
+	b.process("r2", &scripted{say: echo}, b.home("h2").edit)
 	c.awaitProcesses(2)
 	pids, at := c.ticks()
 	one, two := at[pids[0]], at[pids[1]]
@@ -363,6 +368,24 @@ func TestLeftIsFenced(t *testing.T) {
 	if state.Result != wire.FlowStatusComplete || state.Nodes["a"].Runner != "r2" {
 		t.Errorf("the run ended as %s, by %s", state.Result, state.Nodes["a"].Runner)
 	}
+}
+
+// isGivenBack reports whether somebody has deleted the lease of a node: one that has expired leaves nothing.
+func (b *bench) isGivenBack(run, node string) bool {
+	b.t.Helper()
+	n := subjects.Default
+	stream, err := b.log.JetStream().Stream(b.t.Context(), "KV_"+n.LeasesBucket())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	m, err := stream.GetLastMsgForSubject(b.t.Context(), "$KV."+n.LeasesBucket()+"."+n.LeaseKey(run, node))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return false
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return m.Header.Get("KV-Operation") != ""
 }
 
 // A keeper that is nobody's any more, which the runner learns after its start, is ended within a lease's time:

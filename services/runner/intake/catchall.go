@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -381,13 +382,13 @@ func (in *Intake) decideCall(ctx context.Context, state *wire.State, cmd wire.Co
 		return err
 	}
 	key := state.RunID + "/" + call
-	if first, ok := in.decided[key]; ok && first != record.AtPos {
-		return command.Reject(wire.CodeCommandRejected, "call %q has its decision", call)
+	if first, ok := in.decided[key]; ok && first.pos != record.AtPos {
+		return command.RejectAnswered(call, first.by, first.at)
 	}
 	if len(in.decided) >= maxDealt {
 		clear(in.decided)
 	}
-	in.decided[key] = record.AtPos
+	in.decided[key] = answer{record.AtPos, cmp.Or(cmd.By, "operator"), time.Now()}
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -47,13 +48,20 @@ type Intake struct {
 	cfg      Config
 	attempts *attempts
 	dealt    *dealtCommands
-	decided  map[string]uint64 // calls of imported runs, and the position of the command that decides
+	decided  map[string]answer // to calls of imported runs
 	tasks    sync.WaitGroup    // owners and workers
+}
+
+// answer is the command that decides about a call.
+type answer struct {
+	pos uint64
+	by  string
+	at  time.Time
 }
 
 // New returns the intake of a runner.
 func New(cfg Config) *Intake {
-	return &Intake{cfg: cfg, attempts: newAttempts(), dealt: newDealt(), decided: map[string]uint64{}}
+	return &Intake{cfg: cfg, attempts: newAttempts(), dealt: newDealt(), decided: map[string]answer{}}
 }
 
 // Part is one thing that the intake does until its context ends.

@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"time"
 
 	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/command"
 )
 
 // Owners has an owner for each run that its runner owns.
@@ -54,11 +56,14 @@ func IsDecision(cmd wire.Command) bool {
 // who has asked for the decision obeys it.
 func (o *Owners) DecideImported(ctx context.Context, s *wire.State, cmd wire.Command, record *wire.CommandReceived) (call string, err error) {
 	j := judge{runs: o.cfg.Runs, state: s, cmd: cmd, id: record.CommandID, fields: map[string]any{"runId": s.RunID}}
-	waits := slices.ContainsFunc(ask.Pending(s), func(a wire.Approval) bool {
-		return a.NodeID == wire.HooksNode && a.CallID == cmp.Or(cmd.CallID, cmd.PromptID)
-	})
+	call = cmp.Or(cmd.CallID, cmd.PromptID)
+	waits := slices.ContainsFunc(ask.Pending(s), func(a wire.Approval) bool { return a.NodeID == wire.HooksNode && a.CallID == call })
 	if !waits {
-		return "", RejectEnded(s, cmd)
+		decided, err := o.cfg.Runs.Decision(ctx, s.RunID, wire.HooksNode, call)
+		if err != nil || decided == nil {
+			return "", cmp.Or(err, RejectEnded(s, cmd))
+		}
+		return "", command.RejectAnswered(call, decided.Payload.(*wire.PermissionDecided).By, time.UnixMilli(decided.Timestamp)) //nolint:forcetypeassert // it is one
 	}
 	if j.cmd.NodeID = wire.HooksNode; cmd.Type == "reply" {
 		err = j.judgeReply(ctx)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/subjects"
@@ -90,6 +91,11 @@ func (r *rejection) Error() string { return string(r.code) + ": " + r.text }
 // Reject returns why a command isn't obeyed.
 func Reject(code wire.ErrorCode, format string, args ...any) error {
 	return &rejection{code, fmt.Sprintf(format, args...)}
+}
+
+// RejectAnswered returns why a decision isn't obeyed about a call that has one.
+func RejectAnswered(call, by string, at time.Time) error {
+	return Reject(wire.CodeCommandRejected, "call %q was already answered by %s at %s", call, cmp.Or(by, "somebody"), at.UTC().Format(time.DateTime+" UTC"))
 }
 
 // Rejected reports whether err is the fault of a command, not of the runner.

@@ -191,6 +191,19 @@ func (r *Runs) Inline(ctx context.Context, id string, v wire.Raw) (wire.Raw, err
 	return whole.Nodes[node].Input, nil
 }
 
+// Decision returns the last permission:decided of a node's call; nil if there is none.
+func (r *Runs) Decision(ctx context.Context, run, node, call string) (decided *wire.Event, err error) {
+	for e, err := range r.log.Read(ctx, eventlog.Query{Run: run, Node: node, Kinds: []wire.Kind{wire.KindTool}}) {
+		if err != nil {
+			return nil, err
+		}
+		if e.Event != nil && e.Event.CallID == call && e.Event.Type() == wire.TypePermissionDecided {
+			decided = e.Event
+		}
+	}
+	return decided, nil
+}
+
 // State folds a run. "" is a run whose id can't be known.
 func (r *Runs) State(ctx context.Context, run string) (*wire.State, error) {
 	if run == "" {
