@@ -19,9 +19,14 @@ func (a orderVerbs) bookmarkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bookmark RUN",
 		Short: "Keep a point of a run, to fork it there or look at it",
-		Long: `Keep the present of a run under a label, to fork it there or to look at it. Each
-message to an agent and each result of a tool is a point to fork from without
-that: wake bookmarks lists them all.
+		Long: `Keep the present of a run, or a point at which it was, under a label, to fork it
+there or to look at it, also when the server has dropped its events. Each message
+to an agent and each result of a tool is a point to fork from without that: wake
+bookmarks lists them all. Of a run that has ended the last one is kept. A run with
+a label isn't deleted for its age.
+
+    wake bookmark @last --label reviewed
+    wake bookmark @last --at sfp-7 --label before-the-mess
 
 ` + runHelp,
 		Args:              checkArguments,
@@ -30,8 +35,10 @@ that: wake bookmarks lists them all.
 			return a.setBookmark(cmd.Context(), args[0], c)
 		},
 	}
-	cmd.Flags().StringVar(&c.Label, "label", "", "its `name` (default: that of the last point, sfp-N)")
+	cmd.Flags().StringVar(&c.Label, "label", "", "its `name` (default: that of the point, sfp-N or pos-POSITION)")
+	cmd.Flags().StringVar(&c.At, "at", "", "the `point`: a label, sfp-N, NODE#N:start, NODE#N:end or a position of the log (default: the present; of a run that has ended, its last sfp-N)")
 	cmd.Flags().BoolVar(&c.Force, "force", false, "move a label that the run has already")
+	completeFlag(cmd, "at", a.completeBookmark)
 	return cmd
 }
 

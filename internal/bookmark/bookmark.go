@@ -59,13 +59,19 @@ func List(ctx context.Context, log eventlog.Reader, runID string) ([]Point, erro
 			last[b.Label] = b.Position
 		}
 	}
-	points = slices.DeleteFunc(points, func(p Point) bool { return last[p.Label] != p.Position })
+	points = slices.DeleteFunc(points, func(p Point) bool {
+		stands := last[p.Label] == p.Position
+		if stands {
+			delete(last, p.Label) // the same point may have been labelled by its own name
+		}
+		return !stands
+	})
 	slices.SortStableFunc(points, func(a, b Point) int { return cmp.Compare(a.Position, b.Position) })
 	return points, err
 }
 
 // walkForkPoints folds a run up to a position, 0 for all of it, and tells its fork points
-// and the state behind each until found wants no more of them; then it reports
+// and the state behind each, of labelled ones that where the label was given, until found wants no more of them; then it reports
 // false. The state is valid until found returns true.
 func walkForkPoints(ctx context.Context, log eventlog.Reader, runID string, to uint64, found func(Point, *wire.State) bool) (bool, error) {
 	s := run.New(runID)
@@ -86,7 +92,9 @@ func walkForkPoints(ctx context.Context, log eventlog.Reader, runID string, to u
 				more, err = walkForkPoints(ctx, log, p.ParentRun, p.ParentPos, found)
 			}
 		case *wire.Checkpoint:
-			more = p.Label == "" || found(pointOf(e, p.Label, p.Kind), s)
+			point := pointOf(e, p.Label, p.Kind)
+			point.Position = cmp.Or(p.AtPos, e.Pos)
+			more = p.Label == "" || found(point, s)
 		default:
 			if s.ForkPoints > before {
 				more = found(pointOf(e, sfp+strconv.Itoa(s.ForkPoints), wire.CheckpointSFP), s)

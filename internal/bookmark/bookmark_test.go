@@ -188,6 +188,19 @@ func TestPoints(t *testing.T) {
 	if _, err := bookmark.State(t.Context(), log, bookmark.Point{Run: "r1", Position: last}); code(err) != wire.CodeNotResumable {
 		t.Errorf("behind the end: %v", err)
 	}
+
+	// It can be given labels, also the name that the point has anyway.
+	s.decide("", &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "later", AtPos: one})
+	s.decide("", &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "sfp-3", AtPos: two})
+	if points, err = bookmark.List(t.Context(), log, "r1"); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff([]string{want[0], want[1], fmt.Sprintf("r1/later@%d ", one), want[2], want[4], fmt.Sprintf("r1/good@%d ", moved)}, labels(points)); d != "" {
+		t.Errorf("labelled later:\n%s", d)
+	}
+	if _, state, err := bookmark.Find(t.Context(), log, "r1", "later"); err != nil || state.Position.Seq != one {
+		t.Errorf("labelled later: %+v, %v", state, err)
+	}
 }
 
 // A labelled point that was kept outlives its events (RULES 20).
@@ -211,7 +224,7 @@ func TestKept(t *testing.T) {
 	}
 	state.RunID = "gone" // a run of which the log has nothing
 	for range 2 {
-		if err := store.Keep(t.Context(), "good", state); err != nil {
+		if err := store.Keep(t.Context(), "good", state.Position.Seq, state); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -224,7 +237,7 @@ func TestKept(t *testing.T) {
 	}
 	// A large state is an object, which no snapshot's end takes away.
 	state.State = raw(t, map[string]any{"text": string(make([]byte, 2<<20))})
-	if err := store.Keep(t.Context(), "large", state); err != nil {
+	if err := store.Keep(t.Context(), "large", state.Position.Seq, state); err != nil {
 		t.Fatal(err)
 	}
 	if kept, err := snapshot.Kept(t.Context(), log, "gone", "large"); err != nil || len(kept.State) != len(state.State) {
@@ -251,13 +264,13 @@ func TestKeptOfAnotherLog(t *testing.T) {
 	}
 	other := run.Clone(own)
 	other.Position.Incarnation, other.FlowName = "another", "other"
-	if err := store.Keep(t.Context(), "good", other); err != nil {
+	if err := store.Keep(t.Context(), "good", other.Position.Seq, other); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := bookmark.State(t.Context(), log, p); err != nil || got.FlowName != "f" {
 		t.Errorf("the state is that of flow %+v, %v", got, err)
 	}
-	if err := store.Keep(t.Context(), "good", own); err != nil {
+	if err := store.Keep(t.Context(), "good", own.Position.Seq, own); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := snapshot.Kept(t.Context(), log, "r1", "good"); err != nil || got.FlowName != "f" {

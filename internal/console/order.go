@@ -50,7 +50,7 @@ func (s *Console) giveCommand(w http.ResponseWriter, r *http.Request) {
 func commandOf(f url.Values) (wire.Command, error) {
 	c := wire.Command{
 		Type: f.Get("type"), NodeID: f.Get("node"), CallID: f.Get("call"), PromptID: f.Get("prompt"), Note: strings.TrimSpace(f.Get("note")),
-		Message: strings.TrimSpace(f.Get("message")), Reason: strings.TrimSpace(f.Get("reason")), Label: strings.TrimSpace(f.Get("label")),
+		Message: strings.TrimSpace(f.Get("message")), Reason: strings.TrimSpace(f.Get("reason")), Label: strings.TrimSpace(f.Get("label")), At: f.Get("at"),
 		Interrupt: f.Get("interrupt") != "",
 	}
 	if f.Get("rerun") != "" {

@@ -275,7 +275,7 @@ func TestKeptStates(t *testing.T) {
 	if _, err := states.Save(t.Context(), s, snapshot.Stored{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := states.Keep(t.Context(), "green", s); err != nil {
+	if err := states.Keep(t.Context(), "green", s.Position.Seq, s); err != nil {
 		t.Fatal(err)
 	}
 	got, found, err := snapshot.Load(t.Context(), d.r, "r1")

@@ -77,7 +77,7 @@ func NewServer(version string, p Pipeline) *sdk.Server {
 	addWriteTool(s, "deny", "Refuse a tool call that waits for permission.", p.denyCall)
 	addWriteTool(s, "run", "Start a run of a flow and return its id at once.", p.startRun)
 	addWriteTool(s, "fork", "Make a new run that begins where another one was at a point; the other isn't touched.", p.forkRun)
-	addWriteTool(s, "bookmark", "Keep the present of a run under a label, to fork it there.", p.setBookmark)
+	addWriteTool(s, "bookmark", "Keep the present of a run, or a former point of it, under a label, to fork it there.", p.setBookmark)
 	addWriteTool(s, "pause", "Interrupt the agents of a run and begin nothing new; resume goes on.", p.pauseRun)
 	addWriteTool(s, "resume", "Go on with a run that is paused, or, with rerun, with one that has failed.", p.resumeRun)
 	addEndTool(s, "abort", "End a run for good. What it has come to can be forked.", p.abortRun)

@@ -96,11 +96,12 @@ func (p Pipeline) forkRun(ctx context.Context, in forkInput) (string, Fork, erro
 
 type bookmarkInput struct {
 	Run   string `json:"run" jsonschema:"id or its beginning, a label, or @last"`
-	Label string `json:"label,omitempty" jsonschema:"its name; absent: that of the last point"`
+	Label string `json:"label,omitempty" jsonschema:"its name; absent: that of the point"`
+	At    string `json:"at,omitempty" jsonschema:"a point of bookmarks, or a position of the log; absent: the present, of an ended run its last point"`
 }
 
 func (p Pipeline) setBookmark(ctx context.Context, in bookmarkInput) (string, order, error) {
-	return p.sendCommand(ctx, in.Run, wire.Command{Type: "bookmark", Label: in.Label}, "bookmarked")
+	return p.sendCommand(ctx, in.Run, wire.Command{Type: "bookmark", Label: in.Label, At: in.At}, "bookmarked")
 }
 
 type reasonInput struct {

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -305,7 +306,7 @@ func (f *fold) addBookmark(p *wire.Checkpoint) {
 	if p.Label == "" {
 		return
 	}
-	b := wire.Bookmark{Label: p.Label, Kind: p.Kind, Position: f.pos.Seq}
+	b := wire.Bookmark{Label: p.Label, Kind: p.Kind, Position: cmp.Or(p.AtPos, f.pos.Seq)}
 	if f.e.NodeID != wire.RunNode {
 		b.Node = f.e.NodeID
 	}

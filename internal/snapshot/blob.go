@@ -23,8 +23,8 @@ func referredBlob(value []byte) string {
 }
 
 // storeAsBlob stores an encoded state as an object and returns the value that refers
-// to it, and the object's name.
-func (s *Store) storeAsBlob(ctx context.Context, state *wire.State, data []byte) (value []byte, name string, err error) {
+// to it and says of which position it is, and the object's name.
+func (s *Store) storeAsBlob(ctx context.Context, runID string, at wire.Position, data []byte) (value []byte, name string, err error) {
 	sum := sha256.Sum256(data)
 	name = hex.EncodeToString(sum[:])
 	// An object is put once: another put would remove the chunks that somebody
@@ -42,8 +42,8 @@ func (s *Store) storeAsBlob(ctx context.Context, state *wire.State, data []byte)
 	}
 	value, err = wire.Marshal(map[string]any{
 		refKey:     map[string]any{"sha256": name, "size": len(data)},
-		"runId":    state.RunID,
-		"position": state.Position,
+		"runId":    runID,
+		"position": at,
 	})
 	return value, name, err
 }

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,15 +18,16 @@ import (
 // the events that made it. The label makes its bytes differ from those of a
 // snapshot, whose object is dropped when the next one is saved.
 type keptState struct {
-	Label string   `json:"label"`
-	State wire.Raw `json:"state"`
+	Label  string   `json:"label"`
+	Marked uint64   `json:"marked,omitempty"` // position of the event that gave the label, if that isn't the state's
+	State  wire.Raw `json:"state"`
 }
 
-// Keep stores the state at a labelled point in WAKE_BOOKMARKS. It replaces that
-// of the same label at an earlier position, and does nothing where it finds its own
+// Keep stores the state at a labelled point in WAKE_BOOKMARKS; marked is the position of the event that gave the label. It replaces
+// that of the same label by an earlier event, and does nothing where it finds its own
 // or a later one: whoever reads the log again comes by points that were moved. If
 // somebody else keeps the label at the same time, it fails.
-func (s *Store) Keep(ctx context.Context, label string, state *wire.State) error {
+func (s *Store) Keep(ctx context.Context, label string, marked uint64, state *wire.State) error {
 	names := s.log.Names()
 	fail := func(err error) error {
 		return fmt.Errorf("snapshot: keep bookmark %s of run %s: %w", label, state.RunID, err)
@@ -39,10 +41,10 @@ func (s *Store) Keep(ctx context.Context, label string, state *wire.State) error
 	if err != nil {
 		return fail(err)
 	}
-	if position.Incarnation == state.Position.Incarnation && position.Seq >= state.Position.Seq {
+	if position.Incarnation == state.Position.Incarnation && position.Seq >= marked {
 		return nil
 	}
-	data, err := s.encodeKept(ctx, label, state)
+	data, err := s.encodeKept(ctx, label, marked, state)
 	if err != nil {
 		return fail(err)
 	}
@@ -52,7 +54,7 @@ func (s *Store) Keep(ctx context.Context, label string, state *wire.State) error
 	return nil
 }
 
-// keptAt returns of which position a key is, and its revision. One that can't be
+// keptAt returns at which position a key was labelled, and its revision. One that can't be
 // read is of none.
 func keptAt(ctx context.Context, kv *eventlog.Bucket, key string) (at wire.Position, revision uint64, err error) {
 	stored, revision, err := kv.Get(ctx, key)
@@ -64,6 +66,7 @@ func keptAt(ctx context.Context, kv *eventlog.Bucket, key string) (at wire.Posit
 	}
 	var value struct {
 		Position wire.Position `json:"position"` // beside a reference
+		Marked   uint64        `json:"marked"`
 		State    struct {
 			Position wire.Position `json:"position"`
 		} `json:"state"`
@@ -74,21 +77,27 @@ func keptAt(ctx context.Context, kv *eventlog.Bucket, key string) (at wire.Posit
 	if referredBlob(stored) != "" {
 		return value.Position, revision, nil
 	}
-	return value.State.Position, revision, nil
+	at = value.State.Position
+	at.Seq = cmp.Or(value.Marked, at.Seq)
+	return at, revision, nil
 }
 
 // encodeKept returns the value of a bookmark, which refers to an object if the
 // state is large.
-func (s *Store) encodeKept(ctx context.Context, label string, state *wire.State) ([]byte, error) {
+func (s *Store) encodeKept(ctx context.Context, label string, marked uint64, state *wire.State) ([]byte, error) {
 	encoded, err := wire.Marshal(state)
 	if err != nil {
 		return nil, err
 	}
-	data, err := wire.Marshal(keptState{Label: label, State: encoded})
+	kept := keptState{Label: label, State: encoded}
+	if marked != state.Position.Seq {
+		kept.Marked = marked
+	}
+	data, err := wire.Marshal(kept)
 	if err != nil || len(data) <= s.limit {
 		return data, err
 	}
-	value, _, err := s.storeAsBlob(ctx, state, data)
+	value, _, err := s.storeAsBlob(ctx, state.RunID, wire.Position{Incarnation: state.Position.Incarnation, Seq: marked}, data)
 	return value, err
 }
 

@@ -77,7 +77,7 @@ func FuzzStored(f *testing.F) {
 		if s, err := snapshot.Kept(t.Context(), log, "r1", "here"); err == nil && s.RunID != "r1" || err != nil && !errors.Is(err, snapshot.ErrUnusable) {
 			t.Fatalf("bookmark %q: %v", value, err)
 		}
-		if err := store.Keep(t.Context(), "here", state); err != nil {
+		if err := store.Keep(t.Context(), "here", state.Position.Seq, state); err != nil {
 			t.Fatalf("bookmark %q can't be replaced: %v", value, err)
 		}
 		kept, err := snapshot.Kept(t.Context(), log, "r1", "here")

@@ -174,7 +174,7 @@ func (s *Store) Save(ctx context.Context, state *wire.State, old Stored) (Stored
 	}
 	saved := Stored{State: state, Size: len(data)}
 	if len(data) > s.limit {
-		if data, saved.blob, err = s.storeAsBlob(ctx, state, data); err != nil {
+		if data, saved.blob, err = s.storeAsBlob(ctx, state.RunID, state.Position, data); err != nil {
 			return old, fmt.Errorf("snapshot: save run %s: %w", state.RunID, err)
 		}
 	}

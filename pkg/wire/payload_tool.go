@@ -113,6 +113,7 @@ type Checkpoint struct {
 	Label      string // sfp-<n>, or the user's
 	SubIdx     *int   // index of the last finished call of the turn, for a subturn
 	PrefixHash string // of the log up to here
+	AtPos      uint64 // position of the run's log that it marks, for one that is labelled later; 0: its own
 }
 
 // AuditResult is the outcome of an audit.
@@ -231,6 +232,7 @@ func (p *Checkpoint) visitFields(f *fields) {
 	f.str("label", &p.Label, optional)
 	f.optInt("subIdx", &p.SubIdx)
 	f.str("prefixHash", &p.PrefixHash, optional)
+	f.uint64("atPos", &p.AtPos, optional)
 }
 
 func (p *AuditCheckpoint) visitFields(f *fields) {

@@ -78,7 +78,7 @@ type Command struct {
 
 	Label string `json:"label,omitempty"` // bookmark
 	Force bool   `json:"force,omitempty"` // bookmark: move the label if it is there
-	At    string `json:"at,omitempty"`    // fork: a label, sfp-<n> or a position; default: the present
+	At    string `json:"at,omitempty"`    // fork, bookmark: a label, sfp-<n> or a position; default: the present, of a run that has ended its last sfp-<n>
 	NewID string `json:"newId,omitempty"` // fork: the id of the new run
 }
 

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -554,6 +555,11 @@ func TestVerdicts(t *testing.T) {
 			{wire.Command{Type: "bookmark", Label: "here"}, "COMMAND_REJECTED"},
 			{wire.Command{Type: "bookmark", Label: "here", Force: true}, "accepted"},
 			{wire.Command{Type: "bookmark"}, "accepted"},
+			{wire.Command{Type: "bookmark"}, "accepted"},
+			{wire.Command{Type: "bookmark", At: "nowhere"}, "NOT_FOUND"},
+			{wire.Command{Type: "bookmark", At: "1"}, "NOT_FOUND"}, // it had not begun
+			{wire.Command{Type: "bookmark", At: "a#1:start", Label: "begin"}, "accepted"},
+			{wire.Command{Type: "bookmark", At: "a#1:start", Label: "begin"}, "COMMAND_REJECTED"},
 			{wire.Command{Type: "fork", At: "nowhere"}, "NOT_FOUND"},
 			{wire.Command{Type: "fork", NewID: "_"}, "BAD_REQUEST"},
 			{wire.Command{Type: "fork", NewID: "run1"}, "COMMAND_REJECTED"},
@@ -581,7 +587,7 @@ func TestVerdicts(t *testing.T) {
 			}
 		}
 		s := b.fold("run1", b.read("run1"))
-		if s.Status != wire.RunPaused || len(s.Bookmarks) != 2 || len(s.Inbox) != 0 {
+		if s.Status != wire.RunPaused || len(s.Bookmarks) != 3 || len(s.Inbox) != 0 {
 			t.Errorf("the run is %s with bookmarks %+v and inbox %+v", s.Status, s.Bookmarks, s.Inbox)
 		}
 		if model, _ := s.Overrides.Get("a").Get("model").Text(); model != "m" {
@@ -782,6 +788,38 @@ func TestForksOfEndedRunAtOnce(t *testing.T) {
 		}
 		if accepted != 1 || began != 1 {
 			t.Errorf("%d commands were accepted, %d forks began:\n%s", accepted, began, story(answers))
+		}
+	})
+}
+
+// A run that has ended is labelled at a point at which it was, and forked there.
+func TestBookmarkOfEndedRun(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &scripted{say: echo})
+		b.submit("run1", chain, func(r *wire.RunRequest) { r.Input = wire.Raw("\x81\xa3who\xa1x") })
+		before, _ := b.ended("run1")
+		for i, c := range []wire.Command{
+			{Type: "bookmark", Label: "begin", At: "a#1:start"}, {Type: "bookmark"}, {Type: "bookmark"}, {Type: "bookmark", Label: "begin", Force: true, At: "sfp-1"},
+		} {
+			c.RunID = "run1"
+			if r := b.tell(c); code(r) != "accepted" {
+				t.Errorf("command %d: %+v", i, r)
+			}
+		}
+		end := strconv.FormatUint(before.Position.Seq, 10)
+		if r := b.tell(wire.Command{Type: "bookmark", RunID: "run1", Label: "end", At: end}); code(r) != "NOT_RESUMABLE" {
+			t.Errorf("where nothing goes on: %+v", r)
+		}
+		state := b.fold("run1", b.read("run1"))
+		if len(state.Bookmarks) != 2 || state.Status != before.Status || state.EndedAt != before.EndedAt {
+			t.Errorf("the run is %s, with %+v", state.Status, state.Bookmarks)
+		}
+		if r := b.tell(wire.Command{Type: "fork", RunID: "run1", NewID: "fork1", At: "begin"}); code(r) != "accepted" {
+			t.Fatalf("%+v", r)
+		}
+		if fork, entries := b.ended("fork1"); fork.Result != wire.FlowStatusComplete || fork.Lineage[0].Label != "begin" {
+			t.Errorf("the fork is %s of %+v:\n%s", fork.Result, fork.Lineage, story(entries))
 		}
 	})
 }

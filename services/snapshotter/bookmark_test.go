@@ -74,7 +74,14 @@ func TestBookmarks(t *testing.T) {
 		}
 	}
 	at["with space"] = logtest.Append(t, owner, label("with space"))
-	stored.wait(t, "r1", at["with space"])
+	// What is labelled later is kept as it was, also under a label that was elsewhere.
+	logtest.Append(t, owner, label("back"))
+	var last uint64
+	for l, former := range map[string]uint64{"former": at["first"], "back": at["first"], "former large": at["large"]} {
+		at[l] = former
+		last = logtest.Append(t, owner, &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: l, AtPos: former}})
+	}
+	stored.wait(t, "r1", last)
 	for l, pos := range at {
 		kept(t, log, "r1", l, pos)
 	}
@@ -97,7 +104,7 @@ func TestBookmarks(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(t, log, snapshotter.Config{Delay: time.Millisecond, Batch: 1})
-	last := logtest.Append(t, owner, &wire.Event{Payload: &wire.FlowPaused{Reason: "operator"}})
+	last = logtest.Append(t, owner, &wire.Event{Payload: &wire.FlowPaused{Reason: "operator"}})
 	stored.wait(t, "r1", last)
 	for l, pos := range at {
 		kept(t, log, "r1", l, pos)

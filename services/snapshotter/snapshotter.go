@@ -127,8 +127,8 @@ func (s *Snapshotter) Reset(v *value) { v.state = run.New(v.state.RunID) }
 
 // Fold implements [projection.Projector].
 func (s *Snapshotter) Fold(ctx context.Context, v *value, e eventlog.Entry) (projection.Effect, error) {
-	if label := bookmarkLabel(e); label != "" {
-		return s.keepBookmark(ctx, v, e, label)
+	if mark := bookmarkOf(e); mark != nil {
+		return s.keepBookmark(ctx, v, e, mark)
 	}
 	before := v.state.Position
 	err := snapshot.Apply(ctx, s.log, v.state, e)
@@ -145,21 +145,20 @@ func (s *Snapshotter) Fold(ctx context.Context, v *value, e eventlog.Entry) (pro
 	return projection.Changed, nil
 }
 
-// bookmarkLabel returns the label of a point that is to outlive the log, if the event
-// is one.
-func bookmarkLabel(e eventlog.Entry) string {
+// bookmarkOf returns what labels a point that is to outlive the log, nil if the event doesn't.
+func bookmarkOf(e eventlog.Entry) *wire.Checkpoint {
 	if e.Event == nil {
-		return ""
+		return nil
 	}
-	if p, ok := e.Event.Payload.(*wire.Checkpoint); ok && p.Kind == wire.CheckpointLabelled {
-		return p.Label
+	if p, ok := e.Event.Payload.(*wire.Checkpoint); ok && p.Kind == wire.CheckpointLabelled && p.Label != "" {
+		return p
 	}
-	return ""
+	return nil
 }
 
 // keepBookmark keeps the state at a labelled point before it goes on, so that no crash
 // loses it.
-func (s *Snapshotter) keepBookmark(ctx context.Context, v *value, e eventlog.Entry, label string) (projection.Effect, error) {
+func (s *Snapshotter) keepBookmark(ctx context.Context, v *value, e eventlog.Entry, mark *wire.Checkpoint) (projection.Effect, error) {
 	next := run.Clone(v.state)
 	err := snapshot.Apply(ctx, s.log, next, e)
 	switch {
@@ -171,12 +170,29 @@ func (s *Snapshotter) keepBookmark(ctx context.Context, v *value, e eventlog.Ent
 		return projection.Unchanged, nil
 	}
 	if next.VoidEvents == v.state.VoidEvents { // else it is a fenced writer's
-		if err := s.store.Keep(ctx, label, next); err != nil {
+		if err := s.keepMarked(ctx, next, mark); err != nil {
 			return projection.Unchanged, err
 		}
 	}
 	v.state = next
 	return projection.Urgent, nil
+}
+
+// keepMarked keeps the state that a label marks: the present one, or a former one, which is folded anew. What the log doesn't have any
+// more can't be kept.
+func (s *Snapshotter) keepMarked(ctx context.Context, present *wire.State, mark *wire.Checkpoint) error {
+	at := present
+	if mark.AtPos != 0 && mark.AtPos < present.Position.Seq {
+		at = run.New(present.RunID)
+		if err := snapshot.Fold(ctx, s.log, at, mark.AtPos); err != nil {
+			return err
+		}
+		if at.Position.Seq != mark.AtPos || at.Status == wire.RunIdle {
+			s.logger.Warn("the state that a bookmark marks isn't in the log any more", "run", present.RunID, "label", mark.Label, "position", mark.AtPos)
+			return nil
+		}
+	}
+	return s.store.Keep(ctx, mark.Label, present.Position.Seq, at)
 }
 
 // needsSnapshot reports whether somebody may want the state right after such an event:

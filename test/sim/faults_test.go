@@ -321,6 +321,7 @@ func (w *world) commandAtRandom() {
 		c.NodeID, c.CallID = node, "nothing-0"
 	case "bookmark":
 		c.Label, c.Force = pick(w.rng, "here", "there"), w.rng.IntN(2) == 0
+		c.At = pick(w.rng, "", "", "sfp-1", "there", fmt.Sprint(1+w.rng.IntN(60)))
 	case "fork":
 		c.At = pick(w.rng, "", "", "sfp-1", "sfp-2", "sfp-3", "here", "there", fmt.Sprint(1+w.rng.IntN(60)))
 		if w.rng.IntN(2) == 0 {

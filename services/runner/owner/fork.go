@@ -114,6 +114,19 @@ func (f forks) askFork(ctx context.Context, s *wire.State, cmd wire.Command, com
 	return id, nil
 }
 
+// findPoint finds a point of a run at which it can be forked, the name of that, and its position. It fails with a [rejection].
+func (f forks) findPoint(ctx context.Context, runID, at string) (name string, position uint64, err error) {
+	point, state, err := bookmark.Find(ctx, f.log, runID, at)
+	switch {
+	case err != nil:
+		return "", 0, asRejection(err)
+	case point.Run != runID:
+		return "", 0, command.Reject(wire.CodeCommandRejected, "position %d is of run %s: wake bookmark %[2]s --at %[1]d", point.Position, point.Run)
+	}
+	position = state.Position.Seq // texts behind it change nothing
+	return cmp.Or(point.Label, fmt.Sprintf("pos-%d", position)), position, nil
+}
+
 // forkID names a fork that nobody has named.
 func forkID(run, command string) string {
 	sum := sha256.Sum256([]byte(run + "\x00" + command))

@@ -36,7 +36,7 @@ func (j *judge) verdict(ctx context.Context) ([]*wire.Event, error) {
 		return nil, command.Reject(wire.CodeBadRequest, "the command names run %s and was sent to run %s", j.cmd.RunID, s.RunID)
 	case run.Failed(s) && j.cmd.Type == "resume" && len(j.cmd.Rerun) > 0:
 		return j.judgeRerun()
-	case view.Over(s) && j.cmd.Type != "fork":
+	case view.Over(s) && j.cmd.Type != "fork" && (j.cmd.Type != "bookmark" || s.Imported != ""):
 		return nil, RejectEnded(s, j.cmd)
 	}
 	switch j.cmd.Type {
@@ -60,7 +60,7 @@ func (j *judge) verdict(ctx context.Context) ([]*wire.Event, error) {
 		}
 		return []*wire.Event{{Payload: &wire.FlowAborted{Reason: j.cmd.Reason}}}, nil
 	case "bookmark":
-		return j.judgeBookmark()
+		return j.judgeBookmark(ctx)
 	case "fork":
 		return nil, j.judgeFork(ctx)
 	}
@@ -260,20 +260,26 @@ func (j *judge) checkInterrupted(r *wire.FlowResumed) error {
 // automatic are the names of points that nobody labelled.
 var automatic = regexp.MustCompile(`^(sfp-)?[0-9]+$|#[0-9]+:(start|end)$`) //nolint:gochecknoglobals // a constant
 
-// judgeBookmark labels the point at which the run is.
-func (j *judge) judgeBookmark() ([]*wire.Event, error) {
-	point := pointName(j.state.ForkPoints)
-	label := cmp.Or(j.cmd.Label, point)
-	if err := subjects.CheckID(label); err != nil {
+// judgeBookmark labels the point at which the run is, or one where it was.
+func (j *judge) judgeBookmark(ctx context.Context) ([]*wire.Event, error) {
+	point, mark := pointName(j.state.ForkPoints), &wire.Checkpoint{Kind: wire.CheckpointLabelled}
+	if j.cmd.At != "" || view.Ended(j.state.Status) {
+		var err error
+		if point, mark.AtPos, err = j.forks.findPoint(ctx, j.state.RunID, j.cmd.At); err != nil {
+			return nil, err
+		}
+	}
+	mark.Label = cmp.Or(j.cmd.Label, point)
+	if err := subjects.CheckID(mark.Label); err != nil {
 		return nil, command.Reject(wire.CodeBadRequest, "label: %v", err)
 	}
-	if automatic.MatchString(label) && label != point {
-		return nil, command.Reject(wire.CodeBadRequest, "label %q is the name of another point", label)
+	if automatic.MatchString(mark.Label) && mark.Label != point {
+		return nil, command.Reject(wire.CodeBadRequest, "label %q is the name of another point", mark.Label)
 	}
-	there := slices.ContainsFunc(j.state.Bookmarks, func(b wire.Bookmark) bool { return b.Label == label })
+	there := slices.ContainsFunc(j.state.Bookmarks, func(b wire.Bookmark) bool { return b.Label == mark.Label })
 	if there && !j.cmd.Force && j.cmd.Label != "" { // without a label it is the present of the same point
-		return nil, command.Reject(wire.CodeCommandRejected, "run %s has a bookmark %q already; force (--force) moves it", j.state.RunID, label)
+		return nil, command.Reject(wire.CodeCommandRejected, "run %s has a bookmark %q already; force (--force) moves it", j.state.RunID, mark.Label)
 	}
-	j.fields["label"] = label
-	return []*wire.Event{{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: label}}}, nil
+	j.fields["label"] = mark.Label
+	return []*wire.Event{{Payload: mark}}, nil
 }
