@@ -423,6 +423,32 @@ func TestEndsWhatIsOver(t *testing.T) {
 	}
 }
 
+// A run that another runner has aborted, while the runner of its node was away, needs that node's keeper no more,
+// though the log has no end of the execution.
+func TestEndsWhatWasAborted(t *testing.T) {
+	b := newBench(t)
+	home := b.home("h1")
+	first := b.process("r1", kept{}, home.edit)
+	c := b.ticker()
+	b.submit("run1", c.agentFlow())
+	c.awaitProcesses(1)
+	b.until("run1", wire.TypeAgentStart)
+	first.stop()
+	b.process("r2", kept{})
+	b.command("run1", wire.Command{Type: "abort"})
+	if state, _ := b.ended("run1"); state.Status != wire.RunAborted || !state.Nodes["a"].Open() {
+		t.Fatalf("the run is %s, its node %+v", state.Status, state.Nodes["a"])
+	}
+	if !home.isLeft(t) {
+		t.Fatal("the keeper is gone before")
+	}
+	b.process("r1", kept{}, home.edit)
+	b.awaits("its keeper is gone", func() bool {
+		labels, err := home.shelf.List()
+		return err == nil && len(labels) == 0
+	})
+}
+
 // A runner that is told to end before it has attached leaves what it has found as it was: nothing of it
 // ends, and nobody else may have the node.
 func TestEndsBeforeItAttaches(t *testing.T) {

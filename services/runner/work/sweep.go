@@ -7,6 +7,7 @@ import (
 	"code.wake.dev/wake/internal/keeper"
 	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/runner/internal/view"
 )
 
 // Sweep ends the keepers that no worker of this runner comes back to, until ctx ends: their
@@ -54,10 +55,11 @@ func (ws *Workers) Left(ctx context.Context) ([]wire.NodeOffer, error) {
 	return offers, nil
 }
 
-// isOurs reports whether a keeper's execution goes on and is this runner's.
+// isOurs reports whether a keeper's execution goes on and is this runner's. A run that was aborted while this runner was
+// away has ended without an end of its executions.
 func (ws *Workers) isOurs(s *wire.State, l keeper.Label) bool {
 	n, found := s.Nodes[l.Node]
-	return found && n.Exec == l.Exec && n.Open() && n.Runner == ws.cfg.ID
+	return found && !view.Ended(s.Status) && n.Exec == l.Exec && n.Open() && n.Runner == ws.cfg.ID
 }
 
 // sweepKeeper ends a keeper whose execution needs it no more.
