@@ -34,11 +34,11 @@ check: lint test tidy ## Everything a change must pass
 
 .PHONY: test
 test: ## Run the tests
-	CGO_ENABLED=0 go test -timeout 15m ./...
+	CGO_ENABLED=0 go test -timeout 20m ./...
 
 .PHONY: race
 race: ## Run the tests with the race detector (needs a C compiler), fewer of the same
-	CGO_ENABLED=1 go test -race -short -timeout 15m $$(go list ./... | grep -v /test/sim)
+	CGO_ENABLED=1 go test -race -short -timeout 25m $$(go list ./... | grep -v /test/sim)
 	CGO_ENABLED=1 go test -race -timeout 15m ./test/sim -args -seeds 6
 
 .PHONY: test-data
