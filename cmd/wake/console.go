@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -25,7 +28,7 @@ import (
 
 // consoleOptions are the settings of a console.
 type consoleOptions struct {
-	addr, cert, key, users string
+	addr, cert, key, users, public string
 }
 
 const consoleAddr = "127.0.0.1:7070"
@@ -34,6 +37,7 @@ func (o *consoleOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.addr, "console-addr", consoleAddr, "`address` of the console; if nothing is given, that of the last time or the next free one; \"\": there is none")
 	flags.StringVar(&o.cert, "console-cert", "", "PEM `file` of the console's certificate, which it needs where others can reach it")
 	flags.StringVar(&o.key, "console-key", "", "PEM `file` of its key")
+	flags.StringVar(&o.public, "public-url", "", "`URL` by which others reach the console, such as that of a proxy: links that are shared begin with it (default: its address)")
 	flags.StringVar(&o.users, "console-users", "", "`file` of the console's users, a line each: NAME viewer|inspector|operator TOKEN (default: one operator and one viewer, whose tokens are made)")
 }
 
@@ -55,7 +59,7 @@ func (a hostVerbs) openConsole(flags *pflag.FlagSet, o consoleOptions, dir strin
 		return nil, err
 	}
 	s, err := console.New(console.Config{
-		Addr: o.addr, File: consoleFile(dir), Cert: o.cert, Key: o.key, Users: o.users, Names: a.names, Keys: keys, KeyFile: a.keys, By: senderName(), Redact: secrets, Logger: a.log,
+		Addr: o.addr, File: consoleFile(dir), Cert: o.cert, Key: o.key, Public: o.public, Users: o.users, Names: a.names, Keys: keys, KeyFile: a.keys, By: senderName(), Redact: secrets, Logger: a.log,
 		Connect: connect,
 		Checks:  func(ctx context.Context, nc *nats.Conn) []console.Check { return a.consoleChecks(ctx, nc, dir) },
 	})
@@ -112,7 +116,7 @@ func (a hostVerbs) runConsole(ctx context.Context, flags *pflag.FlagSet, o conso
 	if err != nil {
 		return err
 	}
-	if at := servedConsole(ctx, dir); open && at != "" {
+	if at := a.servedConsole(ctx, dir); open && at != "" {
 		return a.openBrowser(ctx, at)
 	}
 	nc, err := a.connectServer(ctx) // else whoever starts it would learn only from a page that there is none
@@ -139,7 +143,7 @@ func (a hostVerbs) runConsole(ctx context.Context, flags *pflag.FlagSet, o conso
 }
 
 // servedConsole is the address of the console of a data directory, if one answers there.
-func servedConsole(ctx context.Context, dir string) string {
+func (a *app) servedConsole(ctx context.Context, dir string) string {
 	b, err := os.ReadFile(consoleFile(dir))
 	if err != nil {
 		return ""
@@ -156,7 +160,11 @@ func servedConsole(ctx context.Context, dir string) string {
 	if err != nil {
 		return ""
 	}
-	answer, err := http.DefaultClient.Do(r)
+	client, err := a.consoleClient()
+	if err != nil {
+		return ""
+	}
+	answer, err := client.Do(r)
 	if err != nil {
 		return ""
 	}
@@ -165,6 +173,29 @@ func servedConsole(ctx context.Context, dir string) string {
 		return ""
 	}
 	return at
+}
+
+// consoleClient asks the console of this machine, whose certificate is that of who signed the server's. Where its name leads nowhere
+// from here, it is on loopback.
+func (a *app) consoleClient() (*http.Client, error) {
+	trust := &tls.Config{MinVersion: tls.VersionTLS12}
+	if file := a.server.TLS.CA; file != "" {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, usageError("", "--tls-ca: %w", err)
+		}
+		trust.RootCAs = x509.NewCertPool()
+		trust.RootCAs.AppendCertsFromPEM(b)
+	}
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, network, addr)
+		if _, port, e := net.SplitHostPort(addr); err != nil && e == nil {
+			return d.DialContext(ctx, network, net.JoinHostPort("127.0.0.1", port))
+		}
+		return c, err
+	}
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: trust, DialContext: dial, DisableKeepAlives: true}}, nil
 }
 
 // openBrowser opens an address in the browser of the user of this machine.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"path/filepath"
@@ -33,6 +34,11 @@ search anything. The console of --data-dir serves it, as far as others reach tha
 	return cmd
 }
 
+func isLoopbackName(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
 // sharedLink is what the console answers.
 type sharedLink struct {
 	OK    bool   `json:"ok"`
@@ -49,9 +55,9 @@ func (a hostVerbs) shareRun(ctx context.Context, ref string, lasts time.Duration
 	if err != nil {
 		return err
 	}
-	at, err := url.Parse(servedConsole(ctx, dir))
+	at, err := url.Parse(a.servedConsole(ctx, dir))
 	if err != nil || at.Host == "" {
-		return serviceError(string(wire.CodeUnreachable), "wake up serves one, and so does wake console", "no console of %s answers", a.server.DataDir)
+		return serviceError(string(wire.CodeUnreachable), "wake up serves one, and so does wake console; one with a certificate takes --tls-ca", "no console of %s answers", a.server.DataDir)
 	}
 	token := strings.TrimPrefix(at.Fragment, "token=")
 	at.Fragment, at.RawFragment = "", ""
@@ -64,7 +70,11 @@ func (a hostVerbs) shareRun(ctx context.Context, ref string, lasts time.Duration
 	}
 	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	answer, err := http.DefaultClient.Do(r)
+	client, err := a.consoleClient()
+	if err != nil {
+		return err
+	}
+	answer, err := client.Do(r)
 	if err != nil {
 		return serviceError(string(wire.CodeUnreachable), "", "share: %w", err)
 	}
@@ -80,6 +90,9 @@ func (a hostVerbs) shareRun(ctx context.Context, ref string, lasts time.Duration
 		return serviceError(codeFailed, link.Hint, "%s", link.Text)
 	case a.json:
 		return a.printJSON(map[string]any{"link": link.Link, "until": link.Until})
+	}
+	if to, err := url.Parse(link.Link); err == nil && isLoopbackName(to.Hostname()) {
+		a.printNote("only this machine opens it: others need --public-url, or a console on --console-addr with a certificate of its name\n")
 	}
 	_, err = fmt.Fprintf(a.out, "%s\ngood until %s\n", link.Link, time.UnixMilli(link.Until).UTC().Format("2006-01-02 15:04:05 UTC"))
 	return err

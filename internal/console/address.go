@@ -1,6 +1,8 @@
 package console
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -61,6 +63,25 @@ func (s *Console) writeAddress() error {
 		return fmt.Errorf("console: keep the address: %w", err)
 	}
 	return nil
+}
+
+// hostOf is the first name or address of a certificate by which others may reach this machine. By another one nobody would
+// trust it.
+func hostOf(pair tls.Certificate) string {
+	leaf, err := x509.ParseCertificate(pair.Certificate[0])
+	if err != nil {
+		return "localhost"
+	}
+	names := leaf.DNSNames
+	for _, ip := range leaf.IPAddresses {
+		names = append(names, ip.String())
+	}
+	for _, name := range names {
+		if !isLoopback(name) && !strings.Contains(name, "*") {
+			return name
+		}
+	}
+	return "localhost"
 }
 
 // listenNear listens on an address. Port 0 is the kept one, or the first free one.

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -31,6 +33,7 @@ type Config struct {
 	File    string // keeps the address with its token; "": nothing is kept
 	Cert    string // PEM file of its certificate; needed where others can reach it
 	Key     string // PEM file of its key
+	Public  string // URL by which others reach it, such as that of a proxy; "": its address
 	Users   string // file of users, see [readUsers]; "": one operator, and one viewer
 	Names   subjects.Names
 	Keys    *seal.Keys  // open what is read
@@ -53,6 +56,7 @@ type Console struct {
 	c        Config
 	listener net.Listener
 	scheme   string
+	host     string // by which it is reached, where it listens on all addresses
 	users    []user
 	secret   []byte       // signs links
 	reports  http.Handler // takes what hooks of sessions report; nil: nobody does
@@ -76,6 +80,9 @@ type link struct {
 func New(c Config) (*Console, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if u, err := url.Parse(c.Public); err != nil || c.Public != "" && (u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		return nil, fmt.Errorf("console: %.100q is no URL by which others reach it, such as https://wake.example/", c.Public)
 	}
 	s := &Console{c: c, scheme: "http", sharing: make(chan struct{}, maxSharing)}
 	kept := readAddress(c.File)
@@ -101,6 +108,7 @@ func New(c Config) (*Console, error) {
 			_ = s.listener.Close()
 			return nil, fmt.Errorf("console: certificate: %w", err)
 		}
+		s.host = hostOf(pair)
 		s.listener = tls.NewListener(s.listener, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}})
 	}
 	if err := s.writeAddress(); err != nil {
@@ -110,8 +118,30 @@ func New(c Config) (*Console, error) {
 	return s, nil
 }
 
-// Address is the URL without the token.
-func (s *Console) Address() string { return s.scheme + "://" + s.listener.Addr().String() + "/" }
+// Address is the URL without the token. Where it listens on all addresses, it is one that others can open.
+func (s *Console) Address() string {
+	at := s.listener.Addr().(*net.TCPAddr)
+	if !at.IP.IsUnspecified() {
+		return s.scheme + "://" + at.String() + "/"
+	}
+	return s.scheme + "://" + net.JoinHostPort(s.host, strconv.Itoa(at.Port)) + "/"
+}
+
+// linkBase is what links for others begin with, as far as whoever asks for one has reached the console by it.
+func (s *Console) linkBase(host string) string {
+	if s.c.Public != "" {
+		return strings.TrimSuffix(s.c.Public, "/") + "/"
+	}
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = host
+	}
+	ip := net.ParseIP(strings.Trim(name, "[]"))
+	if at := s.listener.Addr().(*net.TCPAddr); ip != nil && ip.IsUnspecified() || isLoopback(name) && !at.IP.IsLoopback() {
+		return s.Address()
+	}
+	return s.scheme + "://" + host + "/"
+}
 
 // URL is the address with the token of the first operator, which signs in who opens it.
 func (s *Console) URL() string { return s.Address() + "#token=" + s.users[0].token }

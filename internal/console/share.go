@@ -41,7 +41,7 @@ func (s *Console) shareRun(w http.ResponseWriter, r *http.Request) {
 	until := time.Now().Add(lasts)
 	s.tellVerdict(w, verdict{
 		OK: true, Text: "whoever has the link sees this run until " + until.UTC().Format(time.DateTime) + " UTC, and nothing else",
-		Link: s.scheme + "://" + r.Host + "/shared/" + s.signShare(run, until), Until: until.UnixMilli(),
+		Link: s.linkBase(r.Host) + "shared/" + s.signShare(run, until), Until: until.UnixMilli(),
 	})
 }
 

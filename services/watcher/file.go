@@ -43,6 +43,7 @@ type file struct {
 type reading struct {
 	identity string
 	offset   int64
+	changed  time.Time // of the file, when it was read to its end
 	sum      hash.Hash // of what comes before
 	tail     []byte    // the end of it
 	lines    *session.Index
@@ -139,11 +140,12 @@ func (w *Watcher) advanceFile(ctx context.Context, f *file) (more bool, err erro
 		f.tale.foreign = true
 		return false, nil
 	}
-	if f.reading != nil && !f.reading.isOf(in, info) {
+	other := f.reading != nil && !f.reading.isOf(in, info)
+	if other {
 		f.reading = nil
 	}
 	if f.reading == nil {
-		if f.mark != nil && f.mark.Offset == info.Size() && f.mark.Identity == session.Identity(info) {
+		if !other && f.mark != nil && f.mark.Offset == info.Size() && f.mark.Identity == session.Identity(info) {
 			return false, nil
 		}
 		f.reading = f.beginReading(info)
@@ -163,9 +165,10 @@ func (f *file) beginReading(info os.FileInfo) *reading {
 	return r
 }
 
-// isOf reports whether a file is the one that was read so far: the same, not shorter, with the same end of what was read.
+// isOf reports whether a file is the one that was read so far: the same, not shorter, with the same end of what was read, and
+// not written to without growing.
 func (r *reading) isOf(in io.ReaderAt, info os.FileInfo) bool {
-	if session.Identity(info) != r.identity || info.Size() < r.offset {
+	if session.Identity(info) != r.identity || info.Size() < r.offset || info.Size() == r.offset && !r.changed.IsZero() && !info.ModTime().Equal(r.changed) {
 		return false
 	}
 	tail := make([]byte, len(r.tail))
@@ -182,6 +185,7 @@ func (w *Watcher) readLines(ctx context.Context, f *file, in *os.File) (more boo
 	if _, err := in.Seek(r.offset, io.SeekStart); err != nil {
 		return false, err
 	}
+	r.changed = time.Time{}
 	c := chunk{mark: &wire.TranscriptRead{File: strings.ToValidUTF8(f.name, "?"), Identity: r.identity}}
 	lines := session.NewReader(in, claude.MaxLine)
 	for began := r.offset; r.offset-began < maxBytes && len(c.events) < maxEvents; {
@@ -190,6 +194,9 @@ func (w *Watcher) readLines(ctx context.Context, f *file, in *os.File) (more boo
 		if errors.Is(err, io.EOF) {
 			if c.ended = true; r.offset < r.silent {
 				return w.readAnew(ctx, f)
+			}
+			if info, err := in.Stat(); err == nil {
+				r.changed = info.ModTime()
 			}
 			break
 		} else if err != nil && !errors.As(err, &long) {

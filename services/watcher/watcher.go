@@ -296,7 +296,7 @@ func (w *Watcher) noteFile(root, path string, info os.FileInfo, first bool) {
 		f = &file{path: path, name: filepath.ToSlash(name), size: -1}
 		w.files[path] = f
 	}
-	if f.size == info.Size() && f.changed.Equal(info.ModTime()) {
+	if f.size == info.Size() && f.changed.Equal(info.ModTime()) && !f.troubled { // one that couldn't be read may be by now
 		return
 	}
 	f.size, f.changed = info.Size(), info.ModTime()
