@@ -67,13 +67,16 @@ func (m manifests) problems() (found []string) {
 	return append(found, slices.Concat(m.scaled(), m.selected(), m.denied())...)
 }
 
-// restricted is Pod Security's own judgement.
+// restricted is Pod Security's own judgement, of pods whose agents are another user at the level that allows that.
 func restricted(w workload) (found []string) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
 		return []string{err.Error()}
 	}
 	level := api.LevelVersion{Level: api.LevelRestricted, Version: api.LatestVersion()}
+	if w.hasAgentUser() {
+		level.Level = api.LevelBaseline
+	}
 	for _, r := range evaluator.EvaluatePod(level, &w.pod.ObjectMeta, &w.pod.Spec) {
 		if !r.Allowed {
 			found = append(found, "Pod Security: "+r.ForbiddenReason+": "+r.ForbiddenDetail)
@@ -94,7 +97,10 @@ func isolated(w workload) (found []string) {
 	if s.ServiceAccountName == "" {
 		found = append(found, "pods have no service account of their own")
 	}
-	if s.SecurityContext == nil || s.SecurityContext.RunAsUser == nil || *s.SecurityContext.RunAsUser == 0 {
+	switch {
+	case w.hasAgentUser():
+		found = append(found, parted(s)...)
+	case s.SecurityContext == nil || s.SecurityContext.RunAsUser == nil || *s.SecurityContext.RunAsUser == 0:
 		found = append(found, "pods have no numeric user")
 	}
 	for _, c := range s.Containers {
@@ -103,6 +109,67 @@ func isolated(w workload) (found []string) {
 		}
 	}
 	return found
+}
+
+// agentUser is how a runner is told as whom its agents run.
+const agentUser = "WAKE_AGENT_USER"
+
+// hasAgentUser reports whether agents of the pods run as another user than the runner.
+func (w workload) hasAgentUser() bool {
+	return slices.ContainsFunc(w.pod.Spec.Containers, func(c corev1.Container) bool { return variable(c, agentUser) != "" })
+}
+
+func variable(c corev1.Container, name string) string {
+	i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name })
+	if i < 0 {
+		return ""
+	}
+	return c.Env[i].Value
+}
+
+// parting is what it takes to start programs as another user, to end them and to keep their folders:
+// the agent-user.txtar of cmd/wake runs with no more.
+var parting = []corev1.Capability{"CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID"}
+
+// parted: a runner whose agents are another user is root of the pod alone, with no more rights than that takes, and they
+// can't read its secrets.
+func parted(s corev1.PodSpec) (found []string) {
+	if s.HostUsers == nil || *s.HostUsers {
+		found = append(found, "its root is the node's")
+	}
+	for _, c := range s.Containers {
+		user, context := variable(c, agentUser), c.SecurityContext
+		if user != "" && (s.SecurityContext == nil || s.SecurityContext.RunAsUser == nil || user == fmt.Sprint(*s.SecurityContext.RunAsUser)) {
+			found = append(found, c.Name+": agents are no other user")
+		}
+		if context == nil || context.AllowPrivilegeEscalation == nil || *context.AllowPrivilegeEscalation {
+			found = append(found, c.Name+": programs can gain rights")
+		}
+		if context == nil || context.Capabilities == nil || !slices.Contains(context.Capabilities.Drop, "ALL") || !slices.Equal(context.Capabilities.Add, parting) {
+			found = append(found, fmt.Sprintf("%s: it has other capabilities than %v", c.Name, parting))
+		}
+	}
+	for _, v := range s.Volumes {
+		mode := int32(0)
+		switch {
+		case v.Secret != nil:
+			mode = modeOf(v.Secret.DefaultMode)
+		case v.Projected != nil:
+			mode = modeOf(v.Projected.DefaultMode)
+		}
+		if mode&0o007 != 0 {
+			found = append(found, "volume "+v.Name+": agents can read it")
+		}
+	}
+	return found
+}
+
+// modeOf is the mode of files in a volume that says none.
+func modeOf(said *int32) int32 {
+	if said == nil {
+		return 0o644
+	}
+	return *said
 }
 
 // measured: memory has a limit, and Go knows it.

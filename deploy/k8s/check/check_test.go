@@ -31,11 +31,7 @@ func judge(text string) []string {
 
 // Each fault is found in manifests that have none.
 func TestFaultsAreFound(t *testing.T) {
-	good := render(t, "../overlays/dev")
-	if p := judge(good); len(p) > 0 {
-		t.Fatalf("dev: %q", p)
-	}
-	for name, fault := range map[string]struct{ from, to, want string }{
+	findFaults(t, "../overlays/dev", map[string]fault{
 		"unknown field":     {"enableServiceLinks: false", "enableServiceLink: false", "unknown field"},
 		"a token":           {"automountServiceAccountToken: false\n      containers", "automountServiceAccountToken: true\n      containers", "token of the service account"},
 		"root":              {"runAsNonRoot: true", "runAsNonRoot: false", "runAsNonRoot"},
@@ -51,7 +47,27 @@ func TestFaultsAreFound(t *testing.T) {
 		"service of nobody": {"clusterIP: None\n  ports:\n  - appProtocol: tcp\n    name: nats\n    port: 4222", "clusterIP: None\n  selector: {app: x}\n  ports:\n  - name: nats\n    port: 4222\n    targetPort: x", "Service/nats-headless"},
 		"open network":      {"name: default-deny\n  namespace: wake\nspec:\n  podSelector: {}", "name: default-deny\n  namespace: wake\nspec:\n  podSelector: {matchLabels: {app: x}}", "no network policy denies"},
 		"replicas":          {"  strategy:\n    rollingUpdate:\n      maxSurge: 1\n      maxUnavailable: 0\n    type: RollingUpdate\n  template:\n    metadata:\n      labels:\n        app: wake-runner", "  replicas: 2\n  strategy:\n    type: RollingUpdate\n  template:\n    metadata:\n      labels:\n        app: wake-runner", "how many replicas"},
-	} {
+	})
+	findFaults(t, "testdata/agent-user", map[string]fault{
+		"agents are the runner":      {`value: "65533"`, `value: "0"`, "agents are no other user"},
+		"the node's root":            {"hostUsers: false", "hostUsers: true", "root is the node's"},
+		"more rights":                {"- SETUID", "- SETUID\n            - SETFCAP", "other capabilities"},
+		"rights beyond Pod Security": {"- SETUID", "- SETUID\n            - SYS_ADMIN", "Pod Security"},
+		"rights to gain":             {"allowPrivilegeEscalation: false\n          capabilities:\n            add:", "allowPrivilegeEscalation: true\n          capabilities:\n            add:", "programs can gain rights"},
+		"credentials":                {"defaultMode: 288\n          sources:\n          - secret:\n              items:\n              - key: runner.creds", "sources:\n          - secret:\n              items:\n              - key: runner.creds", "volume creds: agents can read it"},
+	})
+}
+
+// fault is what is made of good manifests, and what is to be found then.
+type fault struct{ from, to, want string }
+
+func findFaults(t *testing.T, dir string, faults map[string]fault) {
+	t.Helper()
+	good := render(t, dir)
+	if p := judge(good); len(p) > 0 {
+		t.Fatalf("%s: %q", dir, p)
+	}
+	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			if !strings.Contains(good, fault.from) {
 				t.Fatalf("the manifests have no %q", fault.from)
