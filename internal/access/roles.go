@@ -361,6 +361,7 @@ func (g *grants) grantRunner() {
 	g.grantAnswer()
 	g.allowPublish(n.Prefix()+".events.>", n.Prefix()+".cmd.>", n.Prefix()+".queue.>", n.DeadLetter("queue"))
 	g.allowPublish(n.Prefix() + ".hooks.>") // to ask, for agents
+	g.allowPublish(n.API(wire.VerbEvents))  // what the stream has dropped of a run that is forked
 	g.allowSubscribe(n.AllIngest())
 	g.grantRead(n.CommandsStream(), n.QueueStream(), n.AlertsStream(), "KV_"+n.SnapshotsBucket(), "KV_"+n.BookmarksBucket())
 	g.grantKeyValue(n.LeasesBucket())

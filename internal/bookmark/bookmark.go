@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/snapshot"
 	"code.wake.dev/wake/pkg/wire"
@@ -36,7 +37,7 @@ type Point struct {
 
 // List returns the fork points of a run in log order, those of its ancestors
 // before the fork included. A label that was moved, or that an ancestor has too, is
-// where it stands last. Automatic ones whose events the log has dropped are
+// where it stands last. Automatic ones whose events the stream has dropped, and the recorder hasn't, are
 // missing. It fails with a [*wire.APIError] if there is no such run.
 func List(ctx context.Context, log eventlog.Reader, runID string) ([]Point, error) {
 	present, err := foldTo(ctx, log, runID, 0)
@@ -75,7 +76,7 @@ func List(ctx context.Context, log eventlog.Reader, runID string) ([]Point, erro
 // false. The state is valid until found returns true.
 func walkForkPoints(ctx context.Context, log eventlog.Reader, runID string, to uint64, found func(Point, *wire.State) bool) (bool, error) {
 	s := run.New(runID)
-	for e, err := range log.Read(ctx, eventlog.Query{Run: runID, Kinds: snapshot.Kinds, To: to}) {
+	for e, err := range history.ReadStored(ctx, log, eventlog.Query{Run: runID, Kinds: snapshot.Kinds, To: to}) {
 		if err != nil {
 			return false, err
 		}
@@ -278,7 +279,7 @@ func lastOf(ctx context.Context, log eventlog.Reader, present *wire.State) (last
 
 // withTime completes a point by what its event says, if the log has it.
 func withTime(ctx context.Context, log eventlog.Reader, p Point) (Point, error) {
-	for e, err := range log.Read(ctx, eventlog.Query{Run: p.Run, From: p.Position, To: p.Position}) {
+	for e, err := range history.ReadStored(ctx, log, eventlog.Query{Run: p.Run, From: p.Position, To: p.Position}) {
 		if err != nil {
 			return Point{}, err
 		}
@@ -408,5 +409,16 @@ func foldTo(ctx context.Context, log eventlog.Reader, runID string, to uint64) (
 	if to != 0 && s.Position.Seq == to {
 		return s, nil
 	}
-	return s, snapshot.Fold(ctx, log, s, to)
+	if to == 0 && found { // what the stream has dropped is in the snapshot
+		return s, snapshot.Fold(ctx, log, s, 0)
+	}
+	for e, err := range history.ReadStored(ctx, log, eventlog.Query{Run: runID, Kinds: snapshot.Kinds, From: s.Position.Seq + 1, To: to}) {
+		if err == nil {
+			err = snapshot.Apply(ctx, log, s, e)
+		}
+		if err != nil && !snapshot.Refused(err) {
+			return nil, fmt.Errorf("bookmark: state of run %s: %w", runID, err)
+		}
+	}
+	return s, nil
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	"code.wake.dev/wake/internal/bookmark"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/wire"
@@ -35,7 +34,7 @@ type FolderChanges struct {
 func FolderOf(ctx context.Context, log eventlog.Reader, state *wire.State) (f Folder, err error) {
 	f = Folder{RunID: state.RunID, Snapshot: state.Folder}
 	if f.Snapshot == nil {
-		if f.Snapshot, err = bookmark.FirstFolder(ctx, log, state.RunID, state.Position.Seq); err != nil {
+		if f.Snapshot, err = FirstFolder(ctx, log, state.RunID, state.Position.Seq); err != nil {
 			return f, err
 		}
 	}
@@ -81,4 +80,27 @@ func FolderError(err error) error {
 		return &wire.APIError{Code: wire.CodeCorruptedData, Message: err.Error(), Hint: "take an earlier point"}
 	}
 	return err
+}
+
+// FirstFolder returns the first snapshot of a run's folder from a position on, nil if none was taken: a point before the first one
+// has the folder of that, as nothing had been at work.
+func FirstFolder(ctx context.Context, log eventlog.Reader, runID string, from uint64) (*wire.FolderSnapshot, error) {
+	query := eventlog.Query{Run: runID, From: from, Kinds: []wire.Kind{wire.TypeWorkspaceSnapshot.Kind(), wire.TypeNodeStart.Kind()}}
+	for e, err := range Read(ctx, log, query) {
+		if err != nil {
+			return nil, err
+		}
+		if e.Event == nil {
+			continue
+		}
+		switch p := e.Event.Payload.(type) {
+		case *wire.NodeStart:
+			if p.EmptyFolder {
+				return &wire.FolderSnapshot{Position: e.Pos, Node: e.NodeID}, nil
+			}
+		case *wire.WorkspaceSnapshot:
+			return &wire.FolderSnapshot{ID: p.ID, Position: e.Pos, Node: e.NodeID, Files: p.Files, Bytes: p.Bytes, Refused: p.Refused}, nil
+		}
+	}
+	return nil, nil //nolint:nilnil // as it says
 }

@@ -48,6 +48,30 @@ func Read(ctx context.Context, log eventlog.Reader, q eventlog.Query) iter.Seq2[
 	}
 }
 
+// ReadStored is [Read], or what the stream has, if the recorder is needed and doesn't answer.
+func ReadStored(ctx context.Context, log eventlog.Reader, q eventlog.Query) iter.Seq2[eventlog.Entry, error] {
+	return func(yield func(eventlog.Entry, error) bool) {
+		away := false
+		for e, err := range Read(ctx, log, q) {
+			if _, away = errors.AsType[*wire.APIError](err); away {
+				break
+			}
+			if !yield(e, err) || err != nil {
+				return
+			}
+			q.From = e.Pos + 1
+		}
+		if !away || q.To > 0 && q.From > q.To {
+			return
+		}
+		for e, err := range log.Read(ctx, q) {
+			if !yield(e, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
 // droppedBefore returns the first position of the stream if it may have dropped events
 // that q selects, else 0.
 func droppedBefore(ctx context.Context, log eventlog.Reader, q eventlog.Query) (uint64, error) {

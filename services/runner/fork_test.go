@@ -1,13 +1,21 @@
 package runner_test
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
+	"code.wake.dev/wake/services/snapshotter"
 )
 
 // taken is a session that somebody has had with an agent elsewhere.
@@ -39,6 +47,52 @@ func TestForkOfIngested(t *testing.T) {
 		}
 		if r.ForkOf != "s1" || r.ForkAt != "u3" || promptOf(r) != "again" {
 			t.Errorf("the agent was asked %+v", r)
+		}
+	})
+}
+
+// A run whose events the stream has dropped is forked at its points as before: the recorder has them, for the owner of the fork and
+// for its agent.
+func TestForkOfDropped(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		logtest.Init(t, b.nc, topology.Config{MaxAge: time.Hour})
+		record, err := recorder.New(recorder.Config{Path: filepath.Join(t.TempDir(), "recorder.db")}, b.open(), b.logger())
+		if err != nil {
+			t.Fatal(err)
+		}
+		logtest.Go(t, record.Run)
+		snapshots, err := snapshotter.New(snapshotter.Config{}, b.open(), b.logger())
+		if err != nil {
+			t.Fatal(err)
+		}
+		logtest.Go(t, snapshots.Run)
+		root := t.TempDir()
+		s := newScenes(t, root)
+		b.runner("r1", nil, s.on(root))
+		b.submit("run1", journey)
+		parent, entries := b.ended("run1")
+		want, _ := parent.Outputs["b"].Get("stdout").Text()
+		<-time.After(3 * time.Hour)
+		if first, _, err := b.log.Bounds(t.Context()); err != nil || first <= entries[len(entries)-1].Pos {
+			t.Fatalf("the stream begins at %d, %v", first, err)
+		}
+		if r := b.tell(wire.Command{Type: "fork", RunID: "run1", NewID: "fork1", At: "sfp-3"}); code(r) != "accepted" {
+			t.Fatalf("%+v", r)
+		}
+		state, entries := b.ended("fork1")
+		if text, _ := state.Outputs["b"].Get("stdout").Text(); state.Result != wire.FlowStatusComplete || text != want {
+			t.Errorf("ended as %s (%s), %q, want %q:\n%s", state.Result, state.Error, text, want, story(entries))
+		}
+		got, there := s.of("fork1"), s.of("run1")[2]
+		if len(got) == 0 {
+			t.Fatalf("the agent asked nothing:\n%s", story(entries))
+		}
+		if diff := cmp.Diff(there.messages, got[0].messages); diff != "" {
+			t.Errorf("the request (-parent +fork):\n%s", diff)
+		}
+		if diff := cmp.Diff(there.folder, got[0].folder); diff != "" {
+			t.Errorf("the folder (-parent +fork):\n%s", diff)
 		}
 	})
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"code.wake.dev/wake/internal/bookmark"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/command"
@@ -28,7 +28,7 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 		return folders.copyFolder(o.runID, parent.Workspace)
 	}
 	if parent.Folder == nil {
-		if parent.Folder, err = bookmark.FirstFolder(ctx, o.cfg.Log, o.request.Fork.ParentRun, o.request.Fork.ParentPos); err != nil {
+		if parent.Folder, err = history.FirstFolder(ctx, o.cfg.Log, o.request.Fork.ParentRun, o.request.Fork.ParentPos); err != nil {
 			return "", err
 		}
 	}

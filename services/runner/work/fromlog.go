@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/command"
@@ -26,7 +27,7 @@ func (r resumption) pastEvents(ctx context.Context) iter.Seq2[*wire.Event, error
 	return func(yield func(*wire.Event, error) bool) {
 		for _, q := range queries {
 			q.Node, q.From, q.Kinds = r.exec.offer.NodeID, from, eventKinds(attempts)
-			for e, err := range r.exec.cfg.Log.Read(ctx, q) {
+			for e, err := range history.Read(ctx, r.exec.cfg.Log, q) {
 				if err != nil {
 					yield(nil, err)
 					return

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/snapshot"
 	"code.wake.dev/wake/pkg/wire"
@@ -20,7 +21,7 @@ func (r resumption) readPast(ctx context.Context) (*run.Past, error) {
 	query := eventlog.Query{
 		Run: r.exec.offer.RunID, Node: r.exec.offer.NodeID, From: n.Started, Kinds: []wire.Kind{wire.KindAgent, wire.KindTool},
 	}
-	for e, err := range r.exec.cfg.Log.Read(ctx, query) {
+	for e, err := range history.ReadStored(ctx, r.exec.cfg.Log, query) {
 		if err != nil {
 			return p, err
 		}
