@@ -712,6 +712,12 @@ func removeReaders(t testing.TB, p process, durable string) {
 // The durable consumer shows where the service is, also after somebody took it
 // elsewhere and nothing has come since.
 func TestConsumeShows(t *testing.T) {
+	for _, ahead := range []int{0, 20} {
+		t.Run(fmt.Sprint(ahead, " ahead"), func(t *testing.T) { consumeShows(t, ahead) })
+	}
+}
+
+func consumeShows(t *testing.T, ahead int) {
 	natstest.Bubble(t, func(t *testing.T) {
 		nc := natstest.Start(t)
 		setUp(t, nc, topology.Config{})
@@ -720,6 +726,7 @@ func TestConsumeShows(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		s := newService(p, "recorder")
+		s.c.Ahead = ahead
 		disturb := sync.OnceFunc(func() {
 			if _, err := p.JetStream().ResetConsumerToSequence(ctx, "WAKE_EVENTS", "recorder", 7); err != nil {
 				t.Error(err)

@@ -48,6 +48,26 @@ func codeOf(err error) wire.ErrorCode {
 }
 
 // TestLogOf247Lines is case A11 of the detectors' suite.
+// Events that can't be read are an error, not missing.
+func TestUnreadableEvents(t *testing.T) {
+	p := newTape(t)
+	p.start("r1", "coder", nil)
+	path := newTarget(t)
+	s := openAt(t, path)
+	defer closed(t, s)
+	p.store(s, 100)
+	db := openDB(t, path)
+	defer db.Close()
+	mustExec(t, db, `ALTER TABLE tail RENAME TO elsewhere`)
+	if r, err := s.Events(t.Context(), wire.EventsRequest{Run: "r1"}, false, 1<<20); err == nil {
+		t.Errorf("they are %d", len(r.Events))
+	}
+	mustExec(t, db, `ALTER TABLE elsewhere RENAME TO tail`)
+	if r, err := s.Events(t.Context(), wire.EventsRequest{Run: "r1"}, false, 1<<20); err != nil || len(r.Events) == 0 {
+		t.Errorf("they are %d, %v", len(r.Events), err)
+	}
+}
+
 func TestLogOf247Lines(t *testing.T) {
 	p := log247(t)
 	s := openStore(t)

@@ -337,14 +337,23 @@ func TestRetentionLeavesWhatAForkNeeds(t *testing.T) {
 	s := openStore(t)
 	p.store(s, 100)
 	now := time.UnixMilli(p.clock).Add(100 * time.Hour)
-	for _, want := range [][]string{{"parent"}, nil} {
+	for _, want := range []struct {
+		left    []string
+		deleted int
+	}{{[]string{"parent"}, 3}, {nil, 1}} {
+		deleted := 0
 		for range 3 {
-			if _, err := s.Expire(t.Context(), recorder.Retention{Age: time.Hour, Grace: time.Minute}, now); err != nil {
+			n, err := s.Expire(t.Context(), recorder.Retention{Age: time.Hour, Grace: time.Minute}, now)
+			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, listed(t, s, wire.RunsRequest{})); diff != "" && want != nil {
+			deleted += n
+			if diff := cmp.Diff(want.left, listed(t, s, wire.RunsRequest{})); diff != "" && want.left != nil {
 				t.Errorf("left (-want +got):\n%s", diff)
 			}
+		}
+		if deleted != want.deleted {
+			t.Errorf("%d runs are said to be deleted, want %d", deleted, want.deleted)
 		}
 		now = now.Add(time.Hour)
 		for more, err := true, error(nil); more; {
