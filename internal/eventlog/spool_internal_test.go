@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -310,6 +311,43 @@ func TestSpoolOfAnotherIncarnation(t *testing.T) {
 }
 
 // What was appended together is stored together, or not at all.
+// What is appended to a spool whose files somebody has just removed is in the files that are made again.
+func TestSpoolIsPutBackFirst(t *testing.T) {
+	dir := t.TempDir()
+	s := openTestSpools(t, dir)
+	q := newQueue(s.laneSpool(0, 1<<20), 1)
+	var want []sample
+	for i := range 3 {
+		if i > 0 {
+			all, err := filepath.Glob(filepath.Join(dir, "*", "*", "*.seg"))
+			if err != nil || len(all) != 1 || os.Remove(all[0]) != nil {
+				t.Fatal(all, err)
+			}
+		}
+		f := &frame{run: "r", node: "n", epoch: 1, seq: uint64(i + 1), subject: "s", data: []byte{byte(i)}}
+		if ok, err := q.putUnit([]*frame{f}, false); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		want = append(want, sampleOf(f))
+		if err := q.spillWindow(); err != nil { // the first, which stays in memory; the others follow it
+			t.Fatal(err)
+		}
+	}
+	if err := q.disk.closeSegment(); err != nil {
+		t.Fatal(err)
+	}
+	s.close()
+	s = openTestSpools(t, dir)
+	defer s.close()
+	left := newQueue(s.leftoverSpool(), 1<<20)
+	if err := left.fillWindow(); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, samplesOf(left.window)); d != "" {
+		t.Errorf("frames: %s", d)
+	}
+}
+
 func TestSpoolUnitIsWhole(t *testing.T) {
 	var b []byte
 	for i := range 3 {
