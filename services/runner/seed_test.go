@@ -160,6 +160,84 @@ func TestS4Manual(t *testing.T) {
 	})
 }
 
+// A run that is held by strategy manual is left by answers to its open calls: it goes on when it is resumed then, by that strategy too,
+// and the agent knows the answer.
+func TestS4ManualIsLeft(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		l := b.leave("run1", strings.Replace(single, `prompt: "do it"`, `prompt: "do it", permissionMode: default`, 1), "dead")
+		l.work(&wire.AgentStart{Prompt: wire.RawString("do it")}, &wire.TurnStart{})
+		l.call("c1", &wire.PermissionRequired{ToolName: "Tool-c1"})
+		l.call("c2", &wire.PermissionRequired{ToolName: "Tool-c2"})
+		l.decide(&wire.FlowPaused{Reason: wire.PauseOperator})
+		p := &puppet{}
+		b.runner("r1", p)
+		before := len(b.read("run1"))
+		b.publish(subjects.Default.QueueRun(), wire.RunRequest{V: 1, RunID: "run1"})
+		b.after("run1", before, wire.TypeRunClaimed)
+		<-time.After(time.Second) // until commands are served
+		no := false
+		for _, c := range []struct {
+			wire.Command
+
+			want string
+		}{
+			{wire.Command{Type: "resume", Strategy: "manual", AutoRun: &no}, "accepted"},
+			{wire.Command{Type: "approve", CallID: "c1"}, "accepted"},
+			{wire.Command{Type: "resume", Strategy: "manual"}, "COMMAND_REJECTED"}, // the other one is open
+			{wire.Command{Type: "deny", CallID: "c2", Note: "not on a Friday"}, "accepted"},
+			{wire.Command{Type: "resume", Strategy: "manual"}, "accepted"},
+		} {
+			c.RunID = "run1"
+			if r := b.tell(c.Command); code(r) != c.want {
+				t.Fatalf("%+v: %+v", c.Command, r)
+			}
+		}
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || len(state.Tools) != 0 || len(state.Inbox) != 0 {
+			t.Errorf("the run ended as %s with %+v, %+v:\n%s", state.Result, state.Tools, state.Inbox, story(entries))
+		}
+		told := promptOf(p.asked()[0])
+		if !strings.Contains(told, "approved and interrupted before it began") || !strings.Contains(told, "not on a Friday") {
+			t.Errorf("the agent is told %q", told)
+		}
+	})
+}
+
+// Strategy crash that starts nobody seals what is open, and says so; the run stays paused.
+func TestHeldCrashSeals(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		l := b.leave("run1", single, "dead")
+		l.work(&wire.AgentStart{Prompt: wire.RawString("do it")}, &wire.TurnStart{})
+		l.call("c1")
+		l.decide(&wire.FlowPaused{Reason: wire.PauseOperator})
+		p := &puppet{}
+		b.runner("r1", p)
+		before := len(b.read("run1"))
+		b.publish(subjects.Default.QueueRun(), wire.RunRequest{V: 1, RunID: "run1"})
+		b.after("run1", before, wire.TypeRunClaimed)
+		<-time.After(time.Second) // until commands are served
+		no := false
+		if r := b.tell(wire.Command{Type: "resume", RunID: "run1", Strategy: "crash", AutoRun: &no}); code(r) != "accepted" {
+			t.Fatalf("%+v", r)
+		}
+		resumed := first[*wire.AgentResumed](t, b.until("run1", wire.TypeAgentResumed))
+		<-time.After(time.Minute)
+		entries := b.read("run1")
+		s := b.fold("run1", entries)
+		if !slices.Equal(resumed.Sealed, []string{"c1"}) || count(entries, wire.TypeToolSealed) != 1 || len(s.Tools) != 0 || s.Status != wire.RunPaused || len(p.asked()) != 0 {
+			t.Errorf("resumed %+v; the run is %s with the calls %+v, %d agents were started:\n%s", resumed, s.Status, s.Tools, len(p.asked()), story(entries))
+		}
+		if r := b.tell(wire.Command{Type: "resume", RunID: "run1"}); code(r) != "accepted" {
+			t.Fatalf("then: %+v", r)
+		}
+		if state, _ := b.ended("run1"); state.Result != wire.FlowStatusComplete || !strings.Contains(promptOf(p.asked()[0]), "Tool-c1") {
+			t.Errorf("the run ended as %s, its agent was told %q", state.Result, promptOf(p.asked()[0]))
+		}
+	})
+}
+
 // S8: what an agent says while storage is away, its end with it, is kept and stored
 // when storage is back, in order and once.
 func TestS8DoneIsKept(t *testing.T) {

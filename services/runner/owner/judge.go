@@ -210,9 +210,9 @@ func (j *judge) judgeResume() ([]*wire.Event, error) {
 	if err := j.checkInterrupted(r); err != nil {
 		return nil, err
 	}
-	if r.Strategy == command.StrategyManual && !r.Hold && len(s.Tools) > 0 {
+	if open := undecidedCalls(s); r.Strategy == command.StrategyManual && !r.Hold && len(open) > 0 {
 		return nil, command.Reject(wire.CodeCommandRejected,
-			"tool calls are open%s: strategy manual leaves them as they are, so the agents can't go on; deal with them and say autoRun false (--auto-run=false), or let strategy crash seal them", listText(openCalls(s)))
+			"tool calls are open%s: strategy manual leaves them as they are, so the agents can't go on; answer them (wake approve, wake deny) and resume again, or let strategy crash seal them; autoRun false (--auto-run=false) takes the run over and starts nobody", listText(open))
 	}
 	if err := checkOverrides(r.Overrides, s); err != nil {
 		return nil, err
@@ -223,8 +223,23 @@ func (j *judge) judgeResume() ([]*wire.Event, error) {
 	return []*wire.Event{{Payload: r}}, nil
 }
 
-func openCalls(s *wire.State) []string {
-	return slices.Sorted(maps.Keys(s.Tools))
+// undecidedCalls are the open calls of which nobody has said since their agents are gone whether they may be made.
+func undecidedCalls(s *wire.State) (open []string) {
+	for _, key := range slices.Sorted(maps.Keys(s.Tools)) {
+		if call := s.Tools[key]; !hasDecision(s, call.CallID, call.Node) {
+			open = append(open, key)
+		}
+	}
+	return open
+}
+
+// hasDecision reports whether a decision about a call of a node is on its way to the agent.
+func hasDecision(s *wire.State, call, node string) bool {
+	return slices.ContainsFunc(s.Inbox, func(entry wire.InboxEntry) bool {
+		kind, _ := entry.Command.Get("type").Text()
+		of, _ := entry.Command.Get("callId").Text()
+		return (kind == "approve" || kind == "deny") && of == call && entry.Node == node
+	})
 }
 
 // checkInterrupted checks that each interrupted node gets one decision, and no other

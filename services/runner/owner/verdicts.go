@@ -95,12 +95,8 @@ func (j *judge) judgeDecision(ctx context.Context) error {
 		return command.Reject(wire.CodeAmbiguousID, "%d calls %q wait for approval%s; name one by nodeId", len(open), j.cmd.CallID, listText(nodesOf(open)))
 	}
 	node := open[0].NodeID
-	for _, entry := range j.state.Inbox {
-		kind, _ := entry.Command.Get("type").Text()
-		call, _ := entry.Command.Get("callId").Text()
-		if (kind == "approve" || kind == "deny") && call == j.cmd.CallID && entry.Node == node {
-			return command.Reject(wire.CodeCommandRejected, "call %q has its decision", j.cmd.CallID)
-		}
+	if hasDecision(j.state, j.cmd.CallID, node) {
+		return command.Reject(wire.CodeCommandRejected, "call %q has its decision", j.cmd.CallID)
 	}
 	j.fields["nodeId"] = node
 	if open[0].Kind == wire.ApprovalQuestion && j.cmd.Type == "approve" && !ask.Answered(j.cmd.UpdatedInput) {

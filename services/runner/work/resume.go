@@ -3,6 +3,7 @@ package work
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/ask"
@@ -75,14 +76,17 @@ func (r resumption) goOn(ctx context.Context) (c continuation, err error) {
 		if err != nil {
 			return c, err
 		}
-		if resume.Strategy != command.StrategyManual {
-			calls, err := r.recoverCalls(ctx, c, p)
-			if err != nil {
+		var calls []wire.ToolCall
+		switch {
+		case resume.Strategy != command.StrategyManual:
+			if calls, err = r.recoverCalls(ctx, c, p); err != nil {
 				return c, err
 			}
-			if err := r.sealCalls(ctx, p, calls); err != nil {
-				return c, err
-			}
+		case !r.exec.isHoldOnly():
+			calls = r.decidedCalls()
+		}
+		if err := r.sealCalls(ctx, p, calls); err != nil {
+			return c, err
 		}
 		resumed.Sealed = p.Sealed
 		c.opening = []*wire.Event{{SessionID: c.session, Payload: resumed}}
@@ -99,6 +103,13 @@ func (r resumption) goOn(ctx context.Context) (c continuation, err error) {
 		return c, nil
 	}
 	return c, r.exec.log.appendEvents(ctx, c.opening...)
+}
+
+// decidedCalls are the open calls of the execution of which somebody has said since its agent is gone whether they may be made.
+func (r resumption) decidedCalls() []wire.ToolCall {
+	given := callDecisions(r.exec.state.Inbox, r.exec.offer.NodeID, r.exec.offer.ExecID)
+	calls := run.OpenCalls(r.exec.state, r.exec.offer.NodeID, r.exec.offer.ExecID)
+	return slices.DeleteFunc(calls, func(c wire.ToolCall) bool { _, decided := given[c.CallID]; return !decided })
 }
 
 // newFolder is where the agent goes on if that isn't the folder that it had.
