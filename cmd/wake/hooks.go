@@ -106,7 +106,7 @@ the file stays as it is, byte by byte. Sessions that are open take them over at 
 					return settings.Add(nil, wanted)
 				}
 				found, err := settings.Find(text, isOurHook)
-				if err != nil || slices.Equal(found, wanted) {
+				if err != nil || areSame(found, wanted) {
 					return text, err
 				}
 				if text, err = settings.Remove(text, isOurHook); err != nil {
@@ -154,12 +154,20 @@ func (a hostVerbs) wantedHooks() ([]settings.Hook, error) {
 	}
 	command := shellQuote(program) + " hooks report " + shellQuote(report.FileIn(dir))
 	const soon, days = 5, 7 * 24 * 3600
-	return []settings.Hook{
-		{Event: report.SessionStart, Command: command, Timeout: soon},
-		{Event: report.SessionEnd, Command: command, Timeout: soon},
-		{Event: report.Notification, Command: command, Timeout: soon},
-		{Event: report.PermissionRequest, Command: command, Timeout: days},
-	}, nil
+	var wanted []settings.Hook
+	for _, event := range []string{
+		report.SessionStart, report.SessionEnd, report.Notification, report.Elicitation,
+		report.Stop, report.StopFailure, report.SubagentStop, report.PreCompact,
+	} {
+		wanted = append(wanted, settings.Hook{Event: event, Command: command, Timeout: soon})
+	}
+	return append(wanted, settings.Hook{Event: report.PermissionRequest, Command: command, Timeout: days}), nil
+}
+
+// areSame reports whether the hooks are the same, in whatever order the file has their events.
+func areSame(found, wanted []settings.Hook) bool {
+	byEvent := func(a, b settings.Hook) int { return strings.Compare(a.Event, b.Event) }
+	return slices.Equal(slices.SortedFunc(slices.Values(found), byEvent), slices.SortedFunc(slices.Values(wanted), byEvent))
 }
 
 // isOurHook reports whether a command is one that install adds, of whatever program and data directory.
@@ -284,7 +292,7 @@ func (a hostVerbs) tellHooks(file string) error {
 		return err
 	}
 	address, listenErr := report.ReadAddress(report.FileIn(dir))
-	installed := slices.Equal(found, wanted)
+	installed := areSame(found, wanted)
 	if a.json {
 		return a.printJSON(map[string]any{"file": file, "installed": installed, "hooks": len(found), "listening": listenErr == nil})
 	}

@@ -42,6 +42,9 @@ type input struct {
 	Reason  string          `json:"reason"`
 	Message string          `json:"message"`
 	Type    string          `json:"notification_type"`
+	Agent   string          `json:"agent_id"`
+	Trigger string          `json:"trigger"`
+	Error   string          `json:"error"`
 	Tool    string          `json:"tool_name"`
 	Input   json.RawMessage `json:"tool_input"`
 }
@@ -68,6 +71,15 @@ func (h Hook) Run(ctx context.Context) error {
 		if r.Text = in.Message; in.Type == "permission_prompt" {
 			return nil // which the request has told
 		}
+	case Elicitation:
+		r.Text = in.Message
+	case Stop:
+	case StopFailure:
+		r.Text = in.Error
+	case SubagentStop:
+		r.Text = in.Agent
+	case PreCompact:
+		r.Text = in.Trigger
 	case PermissionRequest:
 		return h.waitForVerdict(ctx, address, r, in)
 	default:

@@ -25,6 +25,11 @@ const (
 	SessionStart      = "SessionStart"
 	SessionEnd        = "SessionEnd"
 	Notification      = "Notification"
+	Elicitation       = "Elicitation" // a server of tools asks for something
+	Stop              = "Stop"        // a turn is over: the session waits for its person
+	StopFailure       = "StopFailure" // the model's API has ended it
+	SubagentStop      = "SubagentStop"
+	PreCompact        = "PreCompact"
 	PermissionRequest = "PermissionRequest"
 	Decided           = "Decided" // a request isn't open any more
 )

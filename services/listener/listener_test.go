@@ -273,6 +273,32 @@ func TestNobodyWaits(t *testing.T) {
 	s.awaitStory("start tidy up\nasked Bash toolu_1\nsealed\nSessionEnd other\npaused the session has ended (other)")
 }
 
+// What the session's file doesn't tell is told of a session that is known; what it tells isn't, and what a newer hook reports neither.
+func TestEvents(t *testing.T) {
+	s := newScene(t)
+	s.ask()
+	said := s.fire(t.Context(), report.PermissionRequest, bash)
+	s.awaitStory("start tidy up\nasked Bash toolu_1")
+	for event, more := range map[string]string{"UserPromptSubmit": `,"prompt":"x"`, "Unheard": ""} {
+		s.fire(t.Context(), event, more)()
+	}
+	want := "start tidy up\nasked Bash toolu_1\n"
+	for _, c := range [][3]string{
+		{report.Notification, `,"message":"look"`, "look"},
+		{report.Elicitation, `,"message":"which?"`, "which?"},
+		{report.Stop, `,"last_assistant_message":"done"`, ""},
+		{report.StopFailure, `,"error":"rate_limit"`, "rate_limit"},
+		{report.SubagentStop, `,"agent_id":"a7"`, "a7"},
+		{report.PreCompact, `,"trigger":"auto"`, "auto"},
+	} {
+		s.fire(t.Context(), c[0], c[1])()
+		want += c[0] + " " + c[2] + "\n"
+		s.awaitStory(want)
+	}
+	s.decide("approve", "")
+	said()
+}
+
 // Where nobody listens, a hook ends at once, and the next one doesn't even try.
 func TestAway(t *testing.T) {
 	s := newScene(t)

@@ -287,7 +287,7 @@ func (t *tale) noteReport(ctx context.Context, rep report.Report) error {
 				return err
 			}
 		}
-	case report.SessionStart, report.Notification:
+	case report.SessionStart, report.Notification, report.Elicitation, report.Stop, report.StopFailure, report.SubagentStop, report.PreCompact:
 	default:
 		return nil // of a newer hook
 	}
