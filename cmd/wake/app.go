@@ -46,6 +46,9 @@ func roleOf(cmd *cobra.Command) access.Role {
 	default:
 		return access.Role(s)
 	}
+	if p := cmd.Parent(); p != nil && p.Name() == "schedule" { // what begins runs by itself is the installation's
+		return access.Init
+	}
 	switch cmd.Name() {
 	case "init", "backup", "restore", "rebuild", "verify", "doctor":
 		return access.Init

@@ -174,7 +174,7 @@ var table = map[access.Role]struct{ may, mayNot []string }{
 	access.Runner: {
 		may: []string{
 			"+wake.events.r.n.flow", "+wake.queue.node.default", "+$KV.WAKE_LEASES.r.n", "+$O.WAKE_SESSIONS.C.x", "+wake.deadletter.runner", "<wake.api.command",
-			"+wake.hooks.policy", "+$KV.WAKE_STATE.runner.r", "+$KV.WAKE_STATE.drain.r",
+			"+wake.hooks.policy", "+$KV.WAKE_STATE.runner.r", "+$KV.WAKE_STATE.drain.r", "+$KV.WAKE_STATE.schedule.s",
 		},
 		mayNot: []string{
 			"+wake.alerts.r.n.k.x", "+$KV.WAKE_SNAPSHOTS.r", "+$KV.WAKE_STATE.recorder._", "+$JS.API.STREAM.DELETE.WAKE_EVENTS", "+$JS.API.STREAM.PURGE.WAKE_EVENTS",

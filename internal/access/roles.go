@@ -365,6 +365,6 @@ func (g *grants) grantRunner() {
 	g.allowSubscribe(n.AllIngest())
 	g.grantRead(n.CommandsStream(), n.QueueStream(), n.AlertsStream(), "KV_"+n.SnapshotsBucket(), "KV_"+n.BookmarksBucket())
 	g.grantKeyValue(n.LeasesBucket())
-	g.grantState("runner", "drain.>", "notices._")
+	g.grantState("runner", "drain.>", "notices._", "schedule.>")
 	g.grantObjects(n.BlobsBucket(), n.SessionsBucket(), n.WorkspacesBucket())
 }

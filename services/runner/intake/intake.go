@@ -77,6 +77,7 @@ func (in *Intake) Parts(hard context.Context) []Part {
 		{"active runs", func(ctx context.Context) error { return in.adoptRuns(ctx, hard) }},
 		{"stray commands", in.catchAll},
 		{"alerts", in.passAlerts},
+		{"schedules", in.fireSchedules},
 		{"agents left to keepers", in.offerLeft},
 		{"queue of runs", func(ctx context.Context) error { return in.takeRuns(ctx, hard) }},
 	}

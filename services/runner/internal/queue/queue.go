@@ -128,13 +128,18 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("the request for a run is %d bytes, more than the server takes", e.Bytes)
 }
 
+// AskOnce asks for a run that others ask for, too: the server takes one request for it.
+func (q *Queue) AskOnce(ctx context.Context, request wire.RunRequest) error {
+	return q.AskRun(ctx, request, jetstream.WithMsgID(request.RunID))
+}
+
 // AskRun asks for a run. It fails with a [TooLargeError] for one that no server takes.
-func (q *Queue) AskRun(ctx context.Context, request wire.RunRequest) error {
+func (q *Queue) AskRun(ctx context.Context, request wire.RunRequest, o ...jetstream.PublishOpt) error {
 	data, err := wire.Marshal(request)
 	if err != nil {
 		return err
 	}
-	_, err = q.log.Send(ctx, q.log.Names().QueueRun(), data)
+	_, err = q.log.Send(ctx, q.log.Names().QueueRun(), data, o...)
 	refused, ok := errors.AsType[*jetstream.APIError](err)
 	if errors.Is(err, nats.ErrMaxPayload) || ok && refused.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum {
 		return &TooLargeError{len(data)}

@@ -1,0 +1,123 @@
+package intake
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"code.wake.dev/wake/internal/schedule"
+	"code.wake.dev/wake/services/runner/internal/queue"
+)
+
+// fireSchedules asks for the runs of schedules when they are due. All runners do: a run is asked for by the id that its
+// schedule and its time give it, so that it begins once, and what has been asked for is noted behind it, so that a runner
+// that dies in between leaves it to the others.
+func (in *Intake) fireSchedules(ctx context.Context) error {
+	store, err := schedule.Open(ctx, in.cfg.Log.JetStream(), in.subjectNames(), in.cfg.Log.Keys())
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	changes := make(chan schedule.Entry)
+	var watching sync.WaitGroup
+	var lost error // why the watch has ended; to be read behind watching
+	watching.Go(func() {
+		defer close(changes)
+		for e, err := range store.Watch(ctx) {
+			if err != nil {
+				lost = err
+				return
+			}
+			select {
+			case changes <- e:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	err = in.keepSchedules(ctx, store, changes)
+	stop()
+	watching.Wait()
+	return errors.Join(err, lost)
+}
+
+// keepSchedules waits for what is due, and for changes, until there come no more.
+func (in *Intake) keepSchedules(ctx context.Context, store *schedule.Store, changes <-chan schedule.Entry) error {
+	all := map[string]schedule.Entry{} // by key
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case e, ok := <-changes:
+			if !ok {
+				return nil
+			}
+			if all[e.Key] = e; e.Gone {
+				delete(all, e.Key)
+			}
+			if e.Err != nil {
+				in.cfg.Logger.Error("schedule can't be read, it begins nothing", "key", e.Key, "error", e.Err)
+				delete(all, e.Key)
+			}
+		case <-timer.C:
+		}
+		next := time.Now().Add(maxSleep)
+		for key, e := range all {
+			at, err := in.fireSchedule(ctx, store, &e)
+			if err != nil {
+				return err
+			}
+			if all[key] = e; at.Before(next) {
+				next = at
+			}
+		}
+		timer.Reset(max(0, time.Until(next)))
+	}
+}
+
+// maxSleep bounds how long clocks of machines that slept, or were set, go unnoticed.
+const maxSleep = time.Minute
+
+// fireSchedule asks for what is due of a schedule, and says when to look again.
+func (in *Intake) fireSchedule(ctx context.Context, store *schedule.Store, e *schedule.Entry) (time.Time, error) {
+	now := time.Now()
+	never := now.Add(maxSleep)
+	due, settled, err := e.Due(now)
+	if err != nil {
+		in.cfg.Logger.Error("schedule not kept", "schedule", e.Name, "error", err)
+		return never, nil
+	}
+	for _, at := range due {
+		switch err := in.cfg.Queue.AskOnce(ctx, e.RequestAt(at)); {
+		case err == nil:
+			in.cfg.Logger.Info("run of a schedule is due", "schedule", e.Name, "run", schedule.RunID(e.Name, at), "late", now.Sub(at))
+		case isTooLarge(err):
+			in.cfg.Logger.Error("run of a schedule can't be asked for", "schedule", e.Name, "error", err)
+		default:
+			return now, err // it is begun again
+		}
+	}
+	if !settled.IsZero() {
+		e.Fired = settled.UnixMilli()
+		if err := store.Update(ctx, *e); err != nil && !errors.Is(err, schedule.ErrChanged) { // by another runner, or by who keeps schedules: it comes by the watch
+			return now, err
+		}
+	}
+	if e.Paused {
+		return never, nil
+	}
+	next, err := e.Next(time.UnixMilli(max(e.Since, e.Fired)))
+	if err != nil {
+		return never, nil //nolint:nilerr // that was said
+	}
+	if soon := now.Add(time.Second); next.Before(soon) && !next.After(now) {
+		return soon, nil // there is more to catch up with
+	}
+	return next, nil
+}
+
+func isTooLarge(err error) bool {
+	_, ok := errors.AsType[*queue.TooLargeError](err)
+	return ok
+}
