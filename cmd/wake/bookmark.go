@@ -68,23 +68,35 @@ func (a orderVerbs) setBookmark(ctx context.Context, ref string, c wire.Command)
 }
 
 func (a orderVerbs) bookmarksCommand() *cobra.Command {
-	return &cobra.Command{
+	var limit int
+	var cursor uint64
+	cmd := &cobra.Command{
 		Use:   "bookmarks RUN",
 		Short: "List the points from which a run can be forked",
 		Long: `List the points from which a run can be forked: those that have a label, one
 behind the prompt of an agent, each further message to it and each result of a tool (sfp-1, sfp-2 …),
 and where each execution of a node began and ended (NODE#1:start, NODE#1:end).
+With --limit the last ones, which a long run has at once, and what to go on with --cursor to those before them.
 
 ` + runHelp,
 		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.listBookmarks(cmd.Context(), args[0])
+			if cursor > 0 && limit == 0 {
+				limit = pagePoints
+			}
+			return a.listBookmarks(cmd.Context(), args[0], limit, cursor)
 		},
 	}
+	cmd.Flags().IntVar(&limit, "limit", 0, "the last ones, at most this `many` (default: all)")
+	cmd.Flags().Uint64Var(&cursor, "cursor", 0, "go on before the `position` where the page before began")
+	return cmd
 }
 
-func (a orderVerbs) listBookmarks(ctx context.Context, ref string) error {
+// pagePoints are the points of a page if nobody says how many.
+const pagePoints = 50
+
+func (a orderVerbs) listBookmarks(ctx context.Context, ref string, limit int, before uint64) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err
@@ -94,7 +106,13 @@ func (a orderVerbs) listBookmarks(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	all, err := s.Bookmarks(ctx, run)
+	var all []client.Point
+	var cursor uint64
+	if limit == 0 {
+		all, err = s.Bookmarks(ctx, run)
+	} else {
+		all, cursor, err = s.BookmarksBefore(ctx, run, before, limit)
+	}
 	if err != nil {
 		return err
 	}
@@ -102,9 +120,14 @@ func (a orderVerbs) listBookmarks(ctx context.Context, ref string) error {
 		return a.printJSON(struct {
 			RunID     string         `json:"runId"`
 			Bookmarks []client.Point `json:"bookmarks"`
-		}{run, all})
+			Cursor    uint64         `json:"cursor,omitempty"`
+		}{run, append([]client.Point{}, all...), cursor})
 	}
-	return printBookmarks(a.out, run, all, time.Now())
+	if err := printBookmarks(a.out, run, all, time.Now()); err != nil || cursor == 0 {
+		return err
+	}
+	_, err = fmt.Fprintf(a.out, "\nthose before: --limit %d --cursor %d\n", limit, cursor)
+	return err
 }
 
 // printBookmarks lists points; run is the one whose points need no name.
@@ -139,7 +162,7 @@ func (a *app) completeBookmark(cmd *cobra.Command, args []string, _ string) ([]c
 		if err != nil {
 			return nil, err
 		}
-		all, err := s.Bookmarks(ctx, run)
+		all, _, err := s.BookmarksBefore(ctx, run, 0, pagePoints)
 		var labels []cobra.Completion
 		for _, p := range slices.Backward(all) {
 			labels = append(labels, completionOf(p.Label, p.Node+" "+p.Note))

@@ -71,12 +71,27 @@ func List(ctx context.Context, log eventlog.Reader, runID string) ([]Point, erro
 	return points, err
 }
 
-// walkForkPoints folds a run up to a position, 0 for all of it, and tells its fork points
+// walkForkPoints folds a run and its ancestors up to a position, 0 for all of it, and tells its fork points
 // and the state behind each, of labelled ones that where the label was given, until found wants no more of them; then it reports
 // false. The state is valid until found returns true.
 func walkForkPoints(ctx context.Context, log eventlog.Reader, runID string, to uint64, found func(Point, *wire.State) bool) (bool, error) {
-	s := run.New(runID)
-	for e, err := range history.ReadStored(ctx, log, eventlog.Query{Run: runID, Kinds: snapshot.Kinds, To: to}) {
+	return walkOn(ctx, log, run.New(runID), to, found, func(p *wire.RunForked) (bool, error) {
+		return walkForkPoints(ctx, log, p.ParentRun, p.ParentPos, found)
+	})
+}
+
+// walkOn folds the events of a run behind a state, which it changes, and asks forked about its beginning as a fork; see [walkForkPoints].
+func walkOn(
+	ctx context.Context, log eventlog.Reader, s *wire.State, to uint64, found func(Point, *wire.State) bool, forked func(*wire.RunForked) (bool, error),
+) (bool, error) {
+	if to > 0 && s.Position.Seq >= to {
+		return true, nil
+	}
+	query := eventlog.Query{Run: s.RunID, Kinds: snapshot.Kinds, To: to}
+	if s.Position.Seq > 0 {
+		query.From = s.Position.Seq + 1
+	}
+	for e, err := range history.ReadStored(ctx, log, query) {
 		if err != nil {
 			return false, err
 		}
@@ -90,7 +105,7 @@ func walkForkPoints(ctx context.Context, log eventlog.Reader, runID string, to u
 		switch p := e.Event.Payload.(type) {
 		case *wire.RunForked:
 			if p.ParentPos > 0 && p.ParentPos < e.Pos { // else it would be its own ancestor
-				more, err = walkForkPoints(ctx, log, p.ParentRun, p.ParentPos, found)
+				more, err = forked(p)
 			}
 		case *wire.Checkpoint:
 			point := pointOf(e, p.Label, p.Kind)

@@ -182,7 +182,7 @@ func Runs(a, b Side, common *Common) Differences {
 		n := NodePair{Node: node, A: nodeFacts(a, node, stepsA[node]), B: nodeFacts(b, node, stepsB[node])}
 		var at int
 		n.Parted, at = findParting(node, stepsA[node], stepsB[node])
-		if out := differingPair(withoutDuration(a.State.Outputs[node]), withoutDuration(b.State.Outputs[node])); out != nil {
+		if out := differingPair(essence(a.State.Outputs[node]), essence(b.State.Outputs[node])); out != nil {
 			n.Output = true
 			d.Outputs = append(d.Outputs, ValuePair{node, *out})
 		}

@@ -203,11 +203,45 @@ func TestSteps(t *testing.T) {
 			t.Errorf("%s: %d steps, differ %t, differs from itself %t", name, len(a.steps), differ(a, b), differ(a, again))
 		}
 	}
-	slow, fast := script{t: t}, script{t: t}
-	slow.add("n", &wire.NodeComplete{Output: raw(t, map[string]any{"exitCode": 0, "stdout": "x", "durationMs": 70})})
-	fast.add("n", &wire.NodeComplete{Output: raw(t, map[string]any{"exitCode": 0, "stdout": "x", "durationMs": 7})})
-	if d := compare.Runs(compare.Side{State: state("a"), Steps: slow.steps}, compare.Side{State: state("b"), Steps: fast.steps}, nil); !d.Same {
-		t.Errorf("how long a command took: %+v", d.Parted)
+	agent := func(session, text string, ms int) map[string]any {
+		return map[string]any{
+			"text": text, "sessionId": session, "durationMs": ms, "numTurns": ms, "totalCostUsd": 0.1 * float64(ms),
+			"usage": map[string]any{"inputTokens": ms}, "modelUsage": map[string]any{"opus": map[string]any{"inputTokens": ms}},
+		}
+	}
+	command := func(out string, ms int) map[string]any {
+		return map[string]any{"exitCode": 0, "stdout": out, "durationMs": ms}
+	}
+	child := func(run string, v any) map[string]any {
+		return map[string]any{"runId": run, "status": "complete", "outputs": map[string]any{"x": v}}
+	}
+	list := func(v any) map[string]any {
+		return map[string]any{"text": "", "durationMs": 1, "numTurns": 1, "iterations": []any{v}}
+	}
+	for name, tt := range map[string]struct {
+		a, b any
+		same bool
+	}{
+		"how long a command took":              {command("x", 70), command("x", 7), true},
+		"what a command wrote":                 {command("x", 7), command("y", 7), false},
+		"session, time and cost of an agent":   {agent("s1", "done", 70), agent("s2", "done", 7), true},
+		"what an agent came to":                {agent("s1", "done", 7), agent("s1", "not done", 7), false},
+		"the id of a child, and its agent's":   {child("r1", agent("s1", "done", 7)), child("r2", agent("s2", "done", 70)), true},
+		"what a child came to":                 {child("r1", agent("s1", "done", 7)), child("r1", agent("s1", "no", 7)), false},
+		"sessions of iterations":               {list(agent("s1", "done", 7)), list(agent("s2", "done", 70)), true},
+		"what an iteration came to":            {list(agent("s1", "done", 7)), list(agent("s1", "no", 7)), false},
+		"a session id that a command has told": {map[string]any{"sessionId": "a"}, map[string]any{"sessionId": "b"}, false},
+	} {
+		one, two := script{t: t}, script{t: t}
+		one.add("n", &wire.NodeComplete{Output: raw(t, tt.a)})
+		two.add("n", &wire.NodeComplete{Output: raw(t, tt.b)})
+		ofOne, ofTwo := state("a"), state("b")
+		ofOne.Outputs, ofTwo.Outputs = map[string]wire.Raw{"n": raw(t, tt.a)}, map[string]wire.Raw{"n": raw(t, tt.b)}
+		ofOne.NodeStatus, ofTwo.NodeStatus = map[string]wire.NodeStatus{"n": wire.NodeDone}, map[string]wire.NodeStatus{"n": wire.NodeDone}
+		d := compare.Runs(compare.Side{State: ofOne, Steps: one.steps}, compare.Side{State: ofTwo, Steps: two.steps}, nil)
+		if d.Same != tt.same || (len(d.Outputs) == 0) != tt.same {
+			t.Errorf("%s: same %t, %d outputs, %+v", name, d.Same, len(d.Outputs), d.Parted)
+		}
 	}
 	nothing := script{t: t}
 	nothing.add("n", &wire.AgentText{Content: "words"})

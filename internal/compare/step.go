@@ -99,7 +99,7 @@ func (s *Step) ofFlow(e *wire.Event) (asked, came []any) {
 		return []any{"start", p.NodeType, p.Attempt, p.Iteration, p.Input}, nil
 	case *wire.NodeComplete:
 		s.What, s.Text = Node, s.Node+" complete: "+briefText(p.Output)
-		return []any{"end"}, []any{withoutDuration(p.Output)}
+		return []any{"end"}, []any{essence(p.Output)}
 	case *wire.NodeError:
 		s.What, s.Text, s.Failed = Node, lineOf(e), true
 		return []any{"end"}, []any{p.ErrorType, p.Error}

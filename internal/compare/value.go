@@ -23,17 +23,54 @@ func isSame(a, b wire.Raw) bool {
 
 func isNull(v wire.Raw) bool { return len(v) == 0 || v.Any() == nil }
 
-// withoutDuration is the output of a command without how long it took.
-func withoutDuration(output wire.Raw) wire.Raw {
+// essence is the output of a node without what can't be the same twice and says nothing of what came of it: how long it took,
+// ids of sessions and runs, and tokens, turns and cost, which are told beside it.
+func essence(output wire.Raw) wire.Raw {
 	fields, ok := output.Any().(map[string]any)
-	if !ok || fields["exitCode"] == nil || fields["durationMs"] == nil {
+	if !ok || !trimOutput(fields, 0) {
 		return output
 	}
-	delete(fields, "durationMs")
 	if rest, err := wire.Marshal(fields); err == nil {
 		return rest
 	}
 	return output
+}
+
+// trimOutput makes the fields of an output its essence, and reports whether anything was taken away.
+func trimOutput(fields map[string]any, depth int) (trimmed bool) {
+	has := func(names ...string) bool {
+		return !slices.ContainsFunc(names, func(name string) bool { _, there := fields[name]; return !there })
+	}
+	drop := func(names ...string) {
+		for _, name := range names {
+			delete(fields, name)
+		}
+		trimmed = true
+	}
+	each := func(v any) {
+		if inner, ok := v.(map[string]any); ok && depth < maxDepth {
+			trimmed = trimOutput(inner, depth+1) || trimmed
+		}
+	}
+	switch {
+	case has("text", "durationMs", "numTurns"): // of an agent
+		drop("durationMs", "numTurns", "sessionId", "usage", "modelUsage", "totalCostUsd")
+	case has("exitCode", "durationMs"): // of a command
+		drop("durationMs")
+	case has("runId", "status", "outputs"): // of a run that it has started
+		drop("runId")
+		if outputs, ok := fields["outputs"].(map[string]any); ok {
+			for _, v := range outputs {
+				each(v)
+			}
+		}
+	}
+	if all, ok := fields["iterations"].([]any); ok { // of a node that was run for each of a list
+		for _, v := range all {
+			each(v)
+		}
+	}
+	return trimmed
 }
 
 // maxDepth bounds how far differences of objects are told apart by their fields.

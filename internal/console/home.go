@@ -1,10 +1,12 @@
 package console
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
+	"sync"
 
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -125,11 +127,13 @@ func (s *Console) readInbox(r *http.Request, run string) (inbox, error) {
 
 func (s *Console) showHome(w http.ResponseWriter, r *http.Request) {
 	var h home
+	var missing error
+	var asking sync.WaitGroup
+	asking.Go(func() { h.Inbox, missing = s.readInbox(r, "") })
 	var err error
-	if h.Fleet, err = s.readFleet(r); err == nil {
-		h.Inbox, err = s.readInbox(r, "")
-	}
-	if err != nil {
+	h.Fleet, err = s.readFleet(r)
+	asking.Wait()
+	if err = cmp.Or(err, missing); err != nil {
 		s.showError(w, r, err)
 		return
 	}

@@ -77,11 +77,8 @@ func (s *Console) showRun(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.Last = p.Head.Position.Seq
-	if p.Points, err = l.client.Bookmarks(r.Context(), run); err != nil {
+	if p.Points, _, err = l.client.BookmarksBefore(r.Context(), run, 0, maxPoints); err != nil {
 		s.c.Logger.InfoContext(r.Context(), "points of the run can't be read", "run", run, "error", err)
-	}
-	if len(p.Points) > maxPoints {
-		p.Points = p.Points[len(p.Points)-maxPoints:]
 	}
 	s.showPage(w, r, http.StatusOK, "run", page{Title: cmp.Or(p.Head.AgentID, run), At: "run", Run: run, Data: p})
 }

@@ -30,6 +30,16 @@ func (c *Client) Bookmarks(ctx context.Context, runID string) ([]Point, error) {
 	return points, err
 }
 
+// BookmarksBefore returns the last points, at most limit, 1 to 10 000, that are before a position, 0 for the end, in log order, and
+// the position to ask with for those before them, 0 if there are none. It takes no longer in a long run.
+func (c *Client) BookmarksBefore(ctx context.Context, runID string, before uint64, limit int) (points []Point, cursor uint64, err error) {
+	found, cursor, err := bookmark.ListBefore(ctx, c.reader, runID, before, limit)
+	for _, p := range found {
+		points = append(points, Point(p))
+	}
+	return points, cursor, err
+}
+
 // ForkRequest says what to fork.
 type ForkRequest struct {
 	RunID     string

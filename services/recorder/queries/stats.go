@@ -47,31 +47,19 @@ func readStats(ctx context.Context, t *archive.Tx, q wire.StatsRequest, now time
 		}
 		where += " AND id = " + args.Add(found.ID)
 	}
-	c.runs, c.args = where, args
+	c.runs, c.args, c.all = where, args, q.Run == "" && q.Label == "" && q.Flow == "" && len(q.Status) == 0
 	if q.Since > 0 {
 		c.since = now.UnixMilli() - int64(q.Since)
 	}
-	if r.Runs, err = c.countOutcomes(ctx); err != nil {
+	flows, err := c.countOutcomes(ctx, &r.Runs)
+	if err != nil {
 		return r, err
 	}
-	for _, part := range []struct {
-		into *[]wire.SpendStats
-		by   string
-	}{
-		{&r.Days, "s.day"}, {&r.Models, byModel}, {&r.Flows, "r.flow"}, {&r.Nodes, "n.node"},
-	} {
-		if *part.into, err = c.sumSpend(ctx, part.by); err != nil {
-			return r, err
-		}
+	if err = c.sumSpend(ctx, flows, &r); err != nil {
+		return r, err
 	}
-	for _, d := range r.Days {
-		r.Total.Calls += d.Calls
-		r.Total.TokensIn += d.TokensIn
-		r.Total.TokensOut += d.TokensOut
-		r.Total.CostUsd += d.CostUsd
-	}
-	r.Total.Name, r.Total.Runs, r.Total.CostBasis = "total", r.Runs.Runs, weakestBasis(r.Days)
-	r.Tools, err = c.toolStats(ctx)
+	r.Total.Name, r.Total.Runs = "total", r.Runs.Runs
+	r.Tools, err = c.toolStats(ctx, flows)
 	return r, err
 }
 
@@ -85,41 +73,45 @@ func weakestBasis(parts []wire.SpendStats) (basis string) {
 	return basis
 }
 
-// byModel is a model without the size of its window: results name it with that
-// ("opus[1m]"), calls without.
-const byModel = "replace(s.model, '[1m]', '')"
-
 // statsQuery is a question for numbers.
 type statsQuery struct {
 	t     *archive.Tx
 	runs  string          // which
 	args  database.Params // of that
+	all   bool            // which are all, but for those that are deleted
 	since int64           // Unix ms; 0: ever
 }
 
-func (c statsQuery) filterText(column string, from int64) (string, database.Params) {
-	args := slices.Clone(c.args)
-	where := " WHERE r.id IN (SELECT id FROM runs WHERE " + c.runs + ")"
-	if from > 0 {
-		where += " AND " + column + " >= " + args.Add(from)
+// filterText selects what the runs did from a value of a column on. All runs aren't looked up: those that aren't wanted
+// are left out later.
+func (c statsQuery) filterText(column string, from int64) (where string, args database.Params) {
+	if !c.all {
+		args = slices.Clone(c.args)
+	}
+	where = column + " >= " + args.Add(from)
+	if !c.all {
+		where += " AND run IN (SELECT id FROM runs WHERE " + c.runs + ")"
 	}
 	return where, args
 }
 
 // countOutcomes counts runs by what became of them, and how long those took that have
-// ended.
-func (c statsQuery) countOutcomes(ctx context.Context) (wire.RunStats, error) {
-	s := wire.RunStats{ByStatus: map[string]int64{}}
-	where, args := c.filterText("r.last_at", c.since)
+// ended. It returns the flow of each run by its id, also of those before since.
+func (c statsQuery) countOutcomes(ctx context.Context, s *wire.RunStats) (flows map[int64]string, err error) {
+	s.ByStatus, flows = map[string]int64{}, map[int64]string{}
 	var took []int64
-	for rows, err := range c.t.Rows(ctx, `SELECT r.status, r.result, r.started_at, r.ended_at FROM runs r`+where, args...) {
+	for rows, err := range c.t.Rows(ctx, `SELECT id, flow, status, result, started_at, ended_at, last_at FROM runs WHERE `+c.runs, c.args...) {
 		if err != nil {
-			return s, err
+			return nil, err
 		}
-		var status, result string
-		var started, ended int64
-		if err := rows.Scan(&status, &result, &started, &ended); err != nil {
-			return s, err
+		var id, started, ended, last int64
+		var flow, status, result string
+		if err := rows.Scan(&id, &flow, &status, &result, &started, &ended, &last); err != nil {
+			return nil, err
+		}
+		flows[id] = flow
+		if last < c.since {
+			continue
 		}
 		if result == string(wire.FlowStatusFailed) {
 			status = result
@@ -132,59 +124,122 @@ func (c statsQuery) countOutcomes(ctx context.Context) (wire.RunStats, error) {
 	}
 	slices.Sort(took)
 	s.P50Ms, s.P95Ms = percentile(took, 0.5), percentile(took, 0.95)
-	return s, nil
+	return flows, nil
 }
 
-// sumSpend adds up what was used, by a column. Days are in their order, the rest by
-// cost.
-func (c statsQuery) sumSpend(ctx context.Context, by string) ([]wire.SpendStats, error) {
-	where, args := c.filterText("s.day", c.since/table.Day)
-	order := "5 DESC, 4 DESC, 1"
-	if by == "s.day" {
-		order = "1 DESC"
+// spending adds up what was used by a name.
+type spending struct {
+	byName map[string]*sum
+	seen   map[sumRun]bool
+}
+
+type sum struct {
+	wire.SpendStats
+
+	computed float64
+	unpriced int64
+}
+
+type sumRun struct {
+	of  *sum
+	run int64
+}
+
+func (s *spending) add(name string, u *table.Spend) {
+	if s.byName == nil {
+		s.byName, s.seen = map[string]*sum{}, map[sumRun]bool{}
 	}
-	all := []wire.SpendStats{}
-	text := `SELECT ` + by + `, sum(s.calls), sum(s.tokens_in), sum(s.tokens_out), sum(s.cost_usd), count(DISTINCT s.run),
-		sum(s.computed_usd), sum(s.unpriced)
-		FROM spend s JOIN runs r ON r.id = s.run JOIN nodes n ON n.id = s.node` + where +
-		` GROUP BY 1 ORDER BY ` + order + ` LIMIT ` + args.Add(maxStats)
+	of := s.byName[name]
+	if of == nil {
+		of = &sum{SpendStats: wire.SpendStats{Name: name}}
+		s.byName[name] = of
+	}
+	of.Calls += u.Calls
+	of.TokensIn += u.TokensIn
+	of.TokensOut += u.TokensOut
+	of.CostUsd += u.CostUsd
+	of.computed += u.ComputedUsd
+	of.unpriced += u.Unpriced
+	if by := (sumRun{of, u.Run}); !s.seen[by] {
+		s.seen[by] = true
+		of.Runs++
+	}
+}
+
+// list returns the sums, in an order.
+func (s *spending) list(order func(a, b wire.SpendStats) int) []wire.SpendStats {
+	all := make([]wire.SpendStats, 0, len(s.byName))
+	for _, of := range s.byName {
+		of.CostBasis = ledger.Basis(of.CostUsd, of.computed, of.unpriced)
+		all = append(all, of.SpendStats)
+	}
+	slices.SortFunc(all, order)
+	return all
+}
+
+// sumSpend adds up what the runs have used whose flows are given, looking at each row once.
+func (c statsQuery) sumSpend(ctx context.Context, flows map[int64]string, r *wire.StatsResponse) error {
+	where, args := c.filterText("day", c.since/table.Day)
+	text := `SELECT s.run, s.day, s.model, n.node, s.calls, s.tokens_in, s.tokens_out, s.cost_usd, s.computed_usd, s.unpriced
+		FROM (SELECT * FROM spend WHERE ` + where + `) s JOIN nodes n ON n.id = s.node`
+	var days, models, byFlow, nodes spending
+	dates := map[int64]string{}
 	for rows, err := range c.t.Rows(ctx, text, args...) {
 		if err != nil {
-			return nil, err
+			return err
 		}
-		var s wire.SpendStats
-		var date, unpriced int64
-		var computed float64
-		name := any(&s.Name)
-		if by == "s.day" {
-			name = &date
+		var u table.Spend
+		var node string
+		if err := rows.Scan(&u.Run, &u.Day, &u.Model, &node, &u.Calls, &u.TokensIn, &u.TokensOut, &u.CostUsd, &u.ComputedUsd, &u.Unpriced); err != nil {
+			return err
 		}
-		if err := rows.Scan(name, &s.Calls, &s.TokensIn, &s.TokensOut, &s.CostUsd, &s.Runs, &computed, &unpriced); err != nil {
-			return nil, err
+		flow, wanted := flows[u.Run]
+		if !wanted {
+			continue
 		}
-		s.CostBasis = ledger.Basis(s.CostUsd, computed, unpriced)
-		if by == "s.day" {
-			s.Name = time.UnixMilli(date * table.Day).UTC().Format(time.DateOnly)
+		if dates[u.Day] == "" {
+			dates[u.Day] = time.UnixMilli(u.Day * table.Day).UTC().Format(time.DateOnly)
 		}
-		all = append(all, s)
+		days.add(dates[u.Day], &u)
+		models.add(strings.ReplaceAll(u.Model, "[1m]", ""), &u) // results name it with the size of its window, calls without
+		byFlow.add(flow, &u)
+		nodes.add(node, &u)
 	}
-	return all, nil
+	r.Days = days.list(func(a, b wire.SpendStats) int { return strings.Compare(b.Name, a.Name) })
+	for _, d := range r.Days {
+		r.Total.Calls += d.Calls
+		r.Total.TokensIn += d.TokensIn
+		r.Total.TokensOut += d.TokensOut
+		r.Total.CostUsd += d.CostUsd
+	}
+	r.Total.CostBasis = weakestBasis(r.Days)
+	byCost := func(a, b wire.SpendStats) int {
+		return cmp.Or(cmp.Compare(b.CostUsd, a.CostUsd), cmp.Compare(b.TokensOut, a.TokensOut), strings.Compare(a.Name, b.Name))
+	}
+	r.Models, r.Flows, r.Nodes = models.list(byCost), byFlow.list(byCost), nodes.list(byCost)
+	for _, part := range []*[]wire.SpendStats{&r.Days, &r.Models, &r.Flows, &r.Nodes} {
+		*part = (*part)[:min(len(*part), maxStats)]
+	}
+	return nil
 }
 
 // toolStats tells how calls went, by tool, the most used first.
-func (c statsQuery) toolStats(ctx context.Context) ([]wire.ToolStats, error) {
-	where, args := c.filterText("c.ts", c.since)
+func (c statsQuery) toolStats(ctx context.Context, flows map[int64]string) ([]wire.ToolStats, error) {
+	where, args := c.filterText("ts", c.since)
 	byTool := map[string]*wire.ToolStats{}
 	took := map[string][]int64{}
-	text := `SELECT c.tool, c.outcome, coalesce(c.duration_ms, -1) FROM tool_calls c JOIN runs r ON r.id = c.run` + where
+	text := `SELECT run, tool, outcome, coalesce(duration_ms, -1) FROM tool_calls WHERE ` + where
 	for rows, err := range c.t.Rows(ctx, text, args...) {
 		if err != nil {
 			return nil, err
 		}
 		var tool, outcome string
-		var ms int64
-		if err := rows.Scan(&tool, &outcome, &ms); err != nil {
+		var run, ms int64
+		if err := rows.Scan(&run, &tool, &outcome, &ms); err != nil {
 			return nil, err
+		}
+		if _, wanted := flows[run]; !wanted {
+			continue
 		}
 		s := byTool[tool]
 		if s == nil {

@@ -53,6 +53,7 @@ type picture struct {
 	names map[int64]string // of nodes
 	lanes map[laneKey]*wire.TimelineLane
 	order []laneKey
+	lines []lineMark // nil: not read yet
 }
 
 type laneKey struct{ node, parent string }
@@ -114,21 +115,55 @@ func (p *picture) drawLanes(ctx context.Context) error {
 	for _, n := range nodes {
 		p.names[n.ID] = n.Node
 	}
+	if p.From <= p.First && p.To >= p.Last { // the lines tell it, too
+		if err := p.readLines(ctx); err != nil {
+			return err
+		}
+		for _, m := range p.lines {
+			p.widenLane(m)
+		}
+		p.orderLanes()
+		return nil
+	}
 	for rows, err := range p.t.Rows(ctx, `SELECT node, parent, min(ts), max(ts) FROM lines WHERE run = ?1 AND hidden = 0 GROUP BY node, parent ORDER BY min(pos)`, p.of.ID) {
 		if err != nil {
 			return err
 		}
-		var node int64
-		l := &wire.TimelineLane{Marks: []wire.TimelineMark{}}
-		if err := rows.Scan(&node, &l.Parent, &l.Begin, &l.End); err != nil {
+		var m lineMark
+		if err := rows.Scan(&m.node, &m.parent, &m.At, &m.last); err != nil {
 			return err
 		}
-		l.Node = p.names[node]
-		p.lanes[laneKey{l.Node, l.Parent}] = l
-		p.order = append(p.order, laneKey{l.Node, l.Parent})
+		p.widenLane(m)
 	}
+	p.orderLanes()
+	return nil
+}
+
+// lineMark is what lines of a kind in a pixel of a lane are drawn as.
+type lineMark struct {
+	wire.TimelineMark
+
+	node   int64
+	parent string
+	last   int64 // Unix ms: of the last of them
+}
+
+// widenLane has the lane of a mark, which it adds if there is none, reach from the mark's first line to its last.
+func (p *picture) widenLane(m lineMark) {
+	k := laneKey{p.names[m.node], m.parent}
+	l := p.lanes[k]
+	if l == nil {
+		l = &wire.TimelineLane{Node: k.node, Parent: k.parent, Begin: m.At, End: m.last, Marks: []wire.TimelineMark{}}
+		p.lanes[k] = l
+		p.order = append(p.order, k)
+	}
+	l.Begin, l.End = min(l.Begin, m.At), max(l.End, m.last)
+}
+
+// orderLanes sorts the lanes, sub-agents below their agent.
+func (p *picture) orderLanes() {
 	begun := func(a, b laneKey) int { return cmp.Compare(p.lanes[a].Begin, p.lanes[b].Begin) }
-	slices.SortStableFunc(p.order, func(a, b laneKey) int { // sub-agents below their agent
+	slices.SortStableFunc(p.order, func(a, b laneKey) int {
 		switch {
 		case a.node == b.node:
 			return cmp.Or(cmp.Compare(min(1, len(a.parent)), min(1, len(b.parent))), begun(a, b))
@@ -142,7 +177,6 @@ func (p *picture) drawLanes(ctx context.Context) error {
 	if len(p.order) > maxLanes {
 		p.Omitted, p.order = len(p.order)-maxLanes, p.order[:maxLanes]
 	}
-	return nil
 }
 
 func (p *picture) begunAt(node string) int64 {
@@ -169,19 +203,33 @@ func (p *picture) span() []any { return []any{p.of.ID, p.From, p.px, p.To - p.Fr
 
 // drawLines draws what the log says: of each kind one mark for a pixel.
 func (p *picture) drawLines(ctx context.Context) error {
-	text := `SELECT node, parent, type, ` + fmt.Sprintf(pixel, "ts") + ` AS px, min(ts), count(*), min(pos) FROM lines
+	if err := p.readLines(ctx); err != nil {
+		return err
+	}
+	for _, m := range p.lines {
+		p.addMark(p.names[m.node], m.parent, m.TimelineMark)
+	}
+	return nil
+}
+
+// readLines reads the marks of lines, once, in the order of their first lines.
+func (p *picture) readLines(ctx context.Context) error {
+	if p.lines != nil {
+		return nil
+	}
+	p.lines = []lineMark{}
+	text := `SELECT node, parent, type, ` + fmt.Sprintf(pixel, "ts") + ` AS px, min(ts), max(ts), count(*), min(pos) FROM lines
 		WHERE run = ?1 AND hidden = 0 AND ts >= ?2 AND ts <= ?2 + ?4 GROUP BY node, parent, type, px ORDER BY min(pos)`
 	for rows, err := range p.t.Rows(ctx, text, p.span()...) {
 		if err != nil {
 			return err
 		}
-		var node, px int64
-		var parent string
-		var m wire.TimelineMark
-		if err := rows.Scan(&node, &parent, &m.Kind, &px, &m.At, &m.N, &m.Pos); err != nil {
+		var px int64
+		var m lineMark
+		if err := rows.Scan(&m.node, &m.parent, &m.Kind, &px, &m.At, &m.last, &m.N, &m.Pos); err != nil {
 			return err
 		}
-		p.addMark(p.names[node], parent, m)
+		p.lines = append(p.lines, m)
 	}
 	return nil
 }
