@@ -244,7 +244,7 @@ func (f *source) sites(n ast.Node) (sites []site) {
 		}
 	case *ast.BlockStmt:
 		for i := 1; i < len(n.List); i++ {
-			if a, b := n.List[i-1], n.List[i]; acts(a) && acts(b) {
+			if a, b := n.List[i-1], n.List[i]; acts(a) && acts(b) || acts(a) && assigns(b) || assigns(a) && acts(b) {
 				add("reorder", a, f.replace(a, f.print(b)), f.replace(b, f.print(a)))
 			}
 		}
@@ -255,17 +255,26 @@ func (f *source) sites(n ast.Node) (sites []site) {
 // offByOne are the comparisons that a step apart makes of others.
 var offByOne = map[token.Token]token.Token{token.LSS: token.LEQ, token.LEQ: token.LSS, token.GTR: token.GEQ, token.GEQ: token.GTR}
 
-// acts reports whether a statement does something that an order can matter for.
+// acts reports whether a statement does something that an order can matter for. Two assignments in another order,
+// or two keys that are deleted, are the same program.
 func acts(s ast.Stmt) bool {
 	switch s := s.(type) {
 	case *ast.ExprStmt:
-		return true
-	case *ast.AssignStmt:
-		return s.Tok != token.DEFINE
+		call, ok := s.X.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		name, ok := call.Fun.(*ast.Ident)
+		return !ok || name.Name != "delete"
 	case *ast.IfStmt: // if err := write(); err != nil
 		return s.Init != nil
 	}
 	return false
+}
+
+func assigns(s ast.Stmt) bool {
+	a, ok := s.(*ast.AssignStmt)
+	return ok && a.Tok != token.DEFINE
 }
 
 func (f *source) replace(n ast.Node, text string) edit {
