@@ -273,6 +273,17 @@ func TestHostileTexts(t *testing.T) {
 	}
 }
 
+// The page of a run says whether its log and the session files of its agents tell the same.
+func TestFeeds(t *testing.T) {
+	w := newWorld(t)
+	_, agent := w.write("r", "hello")
+	logtest.Append(t, agent, &wire.Event{ExecID: "coder#1", SessionID: "5e551011", Payload: &wire.SessionCompared{Verdict: "stream short", StreamShort: 1}})
+	w.get("/runs/r", "stream short")
+	if _, page := w.ask(http.MethodGet, "/runs/r", "", nil); !strings.Contains(page, "<span>log and session file</span>") {
+		t.Errorf("the page has no verdict:\n%s", page)
+	}
+}
+
 // The state at any position is the one that wake state --at tells.
 func TestStateAt(t *testing.T) {
 	w := newWorld(t)

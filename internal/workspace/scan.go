@@ -276,7 +276,7 @@ func (s *scan) enterFolder(dir *os.File, names []string, n, before *node, at pla
 		return at, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return at, refuse("%q is a linked worktree or a submodule: its repository is elsewhere", cmp.Or(strings.Join(at.path, "/"), "."))
+		return at, refuse("%q is a linked worktree or a submodule: its repository is elsewhere; a clone of it (git clone) can be kept", cmp.Or(strings.Join(at.path, "/"), "."))
 	}
 	if unix.Fstatat(int(dir.Fd()), gitFolder+"/index", &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
 		n.index = stampOf(&st)
