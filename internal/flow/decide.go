@@ -337,7 +337,8 @@ func (p *planner) willRetry(v *vertex, id string) bool {
 	if p.s.NodeStatus[id] != wire.NodeFailed || v.Policy == nil || v.Policy.Retry == nil || n.Count > 0 && n.Index == nil {
 		return false
 	}
-	return n.ErrorType != errorInput && n.ErrorType != errorCancelled && !run.Interrupted(p.s, id) && n.Attempt < v.Policy.Retry.MaxAttempts
+	return n.ErrorType != errorInput && n.ErrorType != errorCancelled && !run.Interrupted(p.s, id) && n.Attempt < v.Policy.Retry.MaxAttempts &&
+		!slices.Contains(v.Policy.Retry.Except, n.ErrorType)
 }
 
 // advanceNode does what there is to do about a node.
@@ -505,7 +506,7 @@ func (p *planner) nextExec(id string) string { return run.ExecID(id, p.s.Nodes[i
 // retryNode tries a failed node again when its time has come.
 func (p *planner) retryNode(v *vertex, id string, it *item) {
 	n := p.s.Nodes[id]
-	if due := n.EndedAt + v.Policy.Retry.BackoffMs; p.now < due {
+	if due := n.EndedAt + v.Policy.Retry.waitAfter(n.Attempt); p.now < due {
 		p.wakeAt(due)
 		return
 	}

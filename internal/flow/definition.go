@@ -8,9 +8,11 @@ package flow
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"path"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -104,9 +106,27 @@ const OutputBytes = 16 << 20
 type Retry struct {
 	MaxAttempts int   `json:"maxAttempts"`         // tries in all
 	BackoffMs   int64 `json:"backoffMs,omitempty"` // between two
+	// BackoffFactor is what each wait is longer than the one before, at most MaxBackoffMs; 0 and 1: all are the same. Without
+	// MaxBackoffMs, waits grow to [LongestBackoff].
+	BackoffFactor float64 `json:"backoffFactor,omitempty"`
+	MaxBackoffMs  int64   `json:"maxBackoffMs,omitempty"`
+	// Except are types of errors after which the node isn't run again.
+	Except []string `json:"except,omitempty"`
 	// Session is which session an agent has that is run again: continue (default), its own
 	// with all that it has done, or new.
 	Session string `json:"session,omitempty"`
+}
+
+// LongestBackoff is how long a wait that grows is at most unless its policy says otherwise, in milliseconds.
+const LongestBackoff = 24 * 60 * 60 * 1000
+
+// waitAfter is how long the node waits after a try, of which the first is 1, in milliseconds.
+func (r *Retry) waitAfter(attempt int) int64 {
+	if r.BackoffFactor <= 1 {
+		return r.BackoffMs
+	}
+	wait := float64(r.BackoffMs) * math.Pow(r.BackoffFactor, float64(max(0, attempt-1)))
+	return int64(min(wait, float64(cmp.Or(r.MaxBackoffMs, LongestBackoff))))
 }
 
 // The sessions of an agent that is run again; see [Retry].

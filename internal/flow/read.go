@@ -178,12 +178,39 @@ func (r *reader) readPolicy(o *fields) *Policy {
 		ro.needField("maxAttempts")
 		p.Retry = &Retry{
 			MaxAttempts: int(ro.takeCount("maxAttempts", 1)), BackoffMs: ro.takeMillis("backoffMs"),
+			BackoffFactor: r.takeFactor(ro, "backoffFactor"), MaxBackoffMs: ro.takeMillis("maxBackoffMs"), Except: ro.takeTexts("except"),
 			Session: ro.takeOneOf("session", RetryContinue, RetryNew),
+		}
+		if p.Retry.MaxBackoffMs > 0 && p.Retry.MaxBackoffMs < p.Retry.BackoffMs {
+			r.addProblem(ro.t.get("maxBackoffMs").at, ro.fieldName("maxBackoffMs"), "must not be less than backoffMs, %d", p.Retry.BackoffMs)
 		}
 		ro.checkUnknown()
 	}
 	po.checkUnknown()
 	return p
+}
+
+// maxFactor bounds how much longer a wait may be than the one before.
+const maxFactor = 100
+
+// takeFactor reads how much longer each wait is than the one before.
+func (r *reader) takeFactor(o *fields, name string) float64 {
+	t := o.takeField(name)
+	if t == nil {
+		return 0
+	}
+	var factor float64
+	switch v := t.value.(type) {
+	case int64:
+		factor = float64(v)
+	case float64:
+		factor = v
+	}
+	if t.kind != scalar || !(factor >= 1 && factor <= maxFactor) {
+		r.addProblem(t.at, o.fieldName(name), "must be a number from 1 to %d, not %s", maxFactor, t.kindName())
+		return 0
+	}
+	return factor
 }
 
 // minMemory is the least bound of memory: with less no program begins.

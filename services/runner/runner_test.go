@@ -415,6 +415,35 @@ nodes:
 	})
 }
 
+// Waits grow by their factor up to their bound, and an error that is excepted ends the tries.
+func TestRetriesGrow(t *testing.T) {
+	for _, tt := range []struct {
+		policy string
+		tries  int
+		waited time.Duration
+	}{
+		{"{maxAttempts: 5, backoffMs: 10000, backoffFactor: 3, maxBackoffMs: 60000}", 5, 160 * time.Second}, // 10, 30, 60, 60
+		{"{maxAttempts: 3, backoffMs: 10000, backoffFactor: 1.5}", 3, 25 * time.Second},
+		{"{maxAttempts: 5, backoffMs: 10000, except: [rate_limit]}", 5, 40 * time.Second},
+		{"{maxAttempts: 5, backoffMs: 10000, except: [rate_limit, exception]}", 1, 0},
+	} {
+		t.Run(tt.policy, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				p := &scripted{say: func(context.Context, agent.Request) (string, error) { return "", errors.New("no luck") }}
+				b.runner("r1", p)
+				start := time.Now()
+				b.submit("run1", "name: unlucky\nnodes:\n  - {id: a, type: agent, input: {prompt: a}, policy: {retry: "+tt.policy+"}}\n")
+				state, _ := b.ended("run1")
+				waited := time.Since(start)
+				if len(p.started()) != tt.tries || waited < tt.waited || waited > tt.waited+5*time.Second {
+					t.Errorf("%d tries in %s, want %d in %s; the error is of type %q", len(p.started()), waited, tt.tries, tt.waited, state.Nodes["a"].ErrorType)
+				}
+			})
+		})
+	}
+}
+
 func TestTimeLimit(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
