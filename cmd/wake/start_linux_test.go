@@ -84,7 +84,7 @@ func BenchmarkKeeperMemory(b *testing.B) {
 		}
 		for i, p := range programs {
 			_ = p.End(0)
-			for range p.Frames { //nolint:revive // what is left of it
+			for range p.Frames { // what is left of it
 			}
 			_ = p.Close()
 			_ = keepers[i].Quit(0)
