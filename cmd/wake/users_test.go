@@ -30,12 +30,13 @@ var verbUsers = map[string]string{
 
 	"run": operators, "send": operators, "steer": operators, "reply": operators, "pause": operators, "resume": operators, "abort": operators,
 	"approve": operators, "deny": operators, "bookmark": operators, "fork": operators, "adopt": operators, "delete": operators, "undelete": operators, "mcp": operators,
-	"alerts test": operators, "alerts deadletter retry": operators, "decode": operators,
+	"attach": operators, "alerts test": operators, "alerts deadletter retry": operators, "decode": operators,
 
 	"ingest": ingesters, "import": ingesters,
 
 	"up": installers, "console": installers, "init": installers, "doctor": installers, "rebuild": installers, "backup": installers, "restore": installers,
 	"runner": installers, "recorder": installers, "snapshotter": installers, "alerter": installers, "watch": installers, "verify": installers, "bench": installers,
+	"schedule add": installers, "schedule list": installers, "schedule pause": installers, "schedule resume": installers, "schedule remove": installers,
 
 	"hooks install": nobody, "hooks uninstall": nobody, "hooks status": nobody, "share": nobody, // which asks the console
 
