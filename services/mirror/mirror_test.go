@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
@@ -49,6 +50,10 @@ func newScene(t *testing.T) *scene {
 		t.Fatal(err)
 	}
 	logtest.Go(t, r.Run)
+	s.until("the recorder answers", func() bool {
+		_, err := api.Call[wire.RunsResponse](t.Context(), s.log.Conn(), s.log.Names(), wire.VerbRuns, wire.RunsRequest{})
+		return err == nil
+	})
 	s.start()
 	return s
 }
