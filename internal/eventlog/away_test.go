@@ -139,6 +139,31 @@ func TestServerAway(t *testing.T) {
 	a.texts("r", "n", n+1)
 }
 
+// Bounds waits for a server that is away, as reading does: what begins with it would fail an agent else.
+func TestBoundsServerAway(t *testing.T) {
+	t.Parallel()
+	a := newAway(t, eventlog.Options{})
+	appendTo(t, a.claim("r", "n"), text("a"))
+	a.server.Stop()
+	done := make(chan error, 1)
+	go func() {
+		_, last, err := a.Bounds(t.Context())
+		if err == nil && last != 2 {
+			err = fmt.Errorf("the last position is %d", last)
+		}
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		t.Errorf("Bounds while the server is away: %v", err)
+	case <-time.After(300 * time.Millisecond):
+		a.server.Start(t)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Without a spool Enqueue waits when memory is full, and nothing is lost.
 func TestServerAwayWithoutSpool(t *testing.T) {
 	t.Parallel()

@@ -273,13 +273,18 @@ func (l *Log) Health() error {
 }
 
 // Bounds returns the positions of the first and the last event of the stream, as
-// its leader knows them. A position before first has aged out.
+// its leader knows them. A position before first has aged out. A server that is away
+// is asked again until ctx ends, as by [Log.Read].
 func (l *Log) Bounds(ctx context.Context) (first, last uint64, err error) {
-	b, err := l.eventBounds(ctx)
+	err = l.retryRead(ctx, func() error {
+		b, err := l.eventBounds(ctx)
+		first, last = b.first, b.last
+		return err
+	})
 	if err != nil {
 		return 0, 0, fmt.Errorf("eventlog: bounds: %w", err)
 	}
-	return b.first, b.last, nil
+	return first, last, nil
 }
 
 // BoundsOf is [Log.Bounds] of any stream.
