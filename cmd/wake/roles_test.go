@@ -34,11 +34,12 @@ var verbArguments = map[string]string{
 	"ingest": "--run from-ROLE stream.jsonl", "import": "one.jsonl",
 
 	"init": "", "doctor": "", "rebuild": "recorder", "backup": "backup-ROLE", "restore": "backup --data-dir elsewhere",
+	"schedule add": "daily flow.yaml --cron @daily", "schedule list": "", "schedule pause": "daily", "schedule resume": "daily", "schedule remove": "daily",
 }
 
 // untried are verbs that ask nothing of a server until they are told to, or read a file of
-// their machine, or measure for minutes, and processes, whose roles are those of [access.Roles].
-var untried = []string{"mcp", "decode", "verify", "bench", "up", "console", "runner", "recorder", "snapshotter", "alerter", "watch", "adopt", "release"}
+// their machine, or measure for minutes, or take the terminal, and processes, whose roles are those of [access.Roles].
+var untried = []string{"mcp", "attach", "decode", "verify", "bench", "up", "console", "runner", "recorder", "snapshotter", "alerter", "watch", "adopt", "release"}
 
 // aboutOneRun are the verbs of viewers that guests may use, too.
 var aboutOneRun = []string{"status", "log", "tail", "replay", "snapshot", "state", "diff", "alerts", "alerts backtest", "export", "record-fixtures", "bookmarks"}
