@@ -32,9 +32,9 @@ func newDeadline(passed func()) (*deadline, error) {
 	return d, nil
 }
 
-// moveTo moves the deadline to a time of the boot clock in ns. One that has passed is due at
+// MoveTo moves the deadline to a time of the boot clock in ns. One that has passed is due at
 // once.
-func (d *deadline) moveTo(at int64) error {
+func (d *deadline) MoveTo(at int64) error {
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(max(1, at))}
 	return unix.TimerfdSettime(d.fd, unix.TFD_TIMER_ABSTIME, &spec, nil)
 }

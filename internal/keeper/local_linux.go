@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"code.wake.dev/wake/internal/keeper/guard"
 	"code.wake.dev/wake/internal/process"
 )
 
@@ -30,7 +31,7 @@ func (local) launchInDir(dir string) (net.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)
 	}
-	cmd := selfCommand(keeperVerb)
+	cmd := guard.SelfCommand(keeperVerb)
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600); err == nil {
@@ -67,15 +68,15 @@ func (local) prepareServer(s *server) (err error) {
 			return fmt.Errorf("subreaper: %w", err)
 		}
 	}
-	s.alarm = &alarm{}
+	s.alarm = &guard.Alarm{}
 	if s.deadline, err = newDeadline(s.freezeOverdue); err != nil {
 		return err
 	}
 	if err := s.makeGroup(); err != nil {
 		return err
 	}
-	if s.guard, err = startGuard(s.Fence, s.group, s.handleReport); err != nil {
-		return errors.Join(err, s.group.endAll())
+	if s.guard, err = guard.Start(s.Fence, s.group, s.handleReport); err != nil {
+		return errors.Join(err, s.group.EndAll())
 	}
 	return nil
 }
@@ -123,7 +124,7 @@ func (local) ofTree(s *server, peer net.Conn) bool {
 	if err != nil {
 		return true
 	}
-	for _, e := range process.Descendants(entries, s.guard.(*guardian).pid) {
+	for _, e := range process.Descendants(entries, s.guard.(*guard.Handle).Pid()) {
 		if e.Pid == int(who.Pid) {
 			return true
 		}
@@ -135,7 +136,7 @@ func (local) endLeftovers(s *server) {
 	if s.Fence != Watchdogs {
 		return
 	}
-	endDescendants(func() {
+	process.EndDescendants(func() {
 		for {
 			pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
 			if err != nil || pid <= 0 {

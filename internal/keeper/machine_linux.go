@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"code.wake.dev/wake/internal/keeper/guard"
 	"code.wake.dev/wake/internal/process"
 )
 
@@ -173,8 +174,12 @@ func (*simulated) hideSecrets() error            { return nil }
 func (*simulated) ofTree(*server, net.Conn) bool { return false }
 func (*simulated) endLeftovers(*server)          {}
 func (*simulated) keeperPid() int                { return 0 }
-func (*simulated) extendDeadline(int64)          {} // the alarm is enough: it is stopped by nobody
-func (k *simulated) treeGone() <-chan struct{}   { return k.gone }
+
+// ExtendDeadline does nothing.
+func (*simulated) ExtendDeadline(int64) {} // the alarm is enough: it is stopped by nobody
+
+// TreeGone is closed when the simulated guard is gone.
+func (k *simulated) TreeGone() <-chan struct{} { return k.gone }
 
 // killKeeper ends the keeper as SIGKILL does: nothing is journalled, said or noted from here on.
 func (k *simulated) killKeeper() {
@@ -193,7 +198,8 @@ func (k *simulated) killKeeper() {
 	s.stop()
 }
 
-func (k *simulated) freezeTree(time.Duration) error {
+// FreezeTree stops the simulated programs.
+func (k *simulated) FreezeTree(time.Duration) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	select {
@@ -204,7 +210,8 @@ func (k *simulated) freezeTree(time.Duration) error {
 	return nil
 }
 
-func (k *simulated) thawTree() {
+// ThawTree lets them go on.
+func (k *simulated) ThawTree() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	select {
@@ -221,7 +228,8 @@ func (k *simulated) untilThawed() <-chan struct{} {
 	return k.thawed
 }
 
-func (k *simulated) startProgram(id uint32, _ string, s spec) (pipes, error) {
+// StartProgram starts a simulated program.
+func (k *simulated) StartProgram(id uint32, _ string, s guard.Program) (guard.Pipes, error) {
 	in, stdin := io.Pipe()
 	stdout, out := io.Pipe()
 	stderr, err := io.Pipe()
@@ -237,10 +245,10 @@ func (k *simulated) startProgram(id uint32, _ string, s spec) (pipes, error) {
 	if killed {
 		cancel()
 	}
-	k.server.handleReport(report{Op: "started", Program: id, Pid: t.ID})
+	k.server.handleReport(guard.Report{Op: "started", Program: id, Pid: t.ID})
 	k.machine.running.Go(func() {
 		code := k.machine.Main(t)
-		ended := report{Op: "exit", Program: id, Code: code}
+		ended := guard.Report{Op: "exit", Program: id, Code: code}
 		if ctx.Err() != nil {
 			ended.Code, ended.Signal = -1, "KILL"
 		}
@@ -249,10 +257,11 @@ func (k *simulated) startProgram(id uint32, _ string, s spec) (pipes, error) {
 		k.server.handleReport(ended)
 		close(t.done)
 	})
-	return pipes{stdin: stdin, stdout: stdout, stderr: stderr}, nil
+	return guard.Pipes{Stdin: stdin, Stdout: stdout, Stderr: stderr}, nil
 }
 
-func (k *simulated) endProgram(id uint32, _ string, _ time.Duration) {
+// EndProgram ends one.
+func (k *simulated) EndProgram(id uint32, _ string, _ time.Duration) {
 	k.mu.Lock()
 	t := k.tasks[id]
 	k.mu.Unlock()
@@ -260,11 +269,12 @@ func (k *simulated) endProgram(id uint32, _ string, _ time.Duration) {
 		if t != nil {
 			t.killAndWait()
 		}
-		k.server.handleReport(report{Op: "ended", Program: id})
+		k.server.handleReport(guard.Report{Op: "ended", Program: id})
 	})
 }
 
-func (k *simulated) killTree() {
+// KillTree ends all.
+func (k *simulated) KillTree() {
 	k.mu.Lock()
 	k.killed = true
 	var tasks []*Task
@@ -365,8 +375,8 @@ type goTimer struct {
 
 func newTimer(passed func()) *goTimer { return &goTimer{passed: passed} }
 
-// moveTo moves the timer; 0 is never.
-func (t *goTimer) moveTo(at int64) error {
+// MoveTo moves the timer; 0 is never.
+func (t *goTimer) MoveTo(at int64) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.pending != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"code.wake.dev/wake/internal/keeper/guard"
 	"code.wake.dev/wake/internal/process"
 )
 
@@ -27,7 +28,7 @@ func Probe(ctx context.Context) (Fence, error) {
 
 // ProbeGroups returns the control groups that this host allows with a fence, by trying them.
 func ProbeGroups(ctx context.Context, f Fence) Groups {
-	for _, g := range groupCandidates("/") {
+	for _, g := range guard.Candidates("/") {
 		if Try(ctx, f, g) == nil {
 			return g
 		}

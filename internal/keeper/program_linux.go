@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"code.wake.dev/wake/internal/keeper/guard"
 	"code.wake.dev/wake/internal/keeper/journal"
 	"code.wake.dev/wake/internal/process"
 )
@@ -26,7 +27,7 @@ type program struct {
 	mark    string
 	journal *journal.Journal
 	stdin   *input
-	started chan report
+	started chan guard.Report
 	copying sync.WaitGroup
 	ending  sync.Mutex
 	endings chan string // what the guard says of ending it
@@ -66,8 +67,8 @@ func (s *server) findProgram(m start) (p *program, attached bool, err error) {
 	}
 	s.count++
 	p = &program{
-		server: s, id: s.count, name: m.Name, mark: process.NewMark(s.Home), started: make(chan report, 1),
-		gone: make(chan struct{}), over: make(chan struct{}), endings: make(chan string, 1), kills: s.group.countKills(),
+		server: s, id: s.count, name: m.Name, mark: process.NewMark(s.Home), started: make(chan guard.Report, 1),
+		gone: make(chan struct{}), over: make(chan struct{}), endings: make(chan string, 1), kills: s.group.CountKills(),
 	}
 	s.programs[p.id] = p
 	if p.name != "" {
@@ -103,7 +104,7 @@ func (p *program) startWithJournal(m start) error {
 			return failed(err)
 		}
 	}
-	pipes, err := p.server.guard.startProgram(p.id, p.mark, spec{Argv: m.Argv, Dir: m.Dir, Env: p.server.User.Environ(m.Env), User: p.server.User})
+	pipes, err := p.server.guard.StartProgram(p.id, p.mark, guard.Program{Argv: m.Argv, Dir: m.Dir, Env: p.server.User.Environ(m.Env), User: p.server.User})
 	if err != nil {
 		return failed(err)
 	}
@@ -112,15 +113,15 @@ func (p *program) startWithJournal(m start) error {
 		if p.pid = r.Pid; r.Error != "" {
 			err = errors.New(r.Error)
 		}
-	case <-p.server.guard.treeGone():
+	case <-p.server.guard.TreeGone():
 		err = errors.New("the guard is gone")
 	}
 	if err != nil {
-		return failed(errors.Join(err, pipes.stdin.Close(), pipes.stdout.Close(), pipes.stderr.Close()))
+		return failed(errors.Join(err, pipes.Stdin.Close(), pipes.Stdout.Close(), pipes.Stderr.Close()))
 	}
-	p.stdin = newInput(pipes.stdin)
-	p.copying.Go(func() { p.copyToJournal(journal.Out, pipes.stdout) })
-	p.copying.Go(func() { p.copyToJournal(journal.Err, pipes.stderr) })
+	p.stdin = newInput(pipes.Stdin)
+	p.copying.Go(func() { p.copyToJournal(journal.Out, pipes.Stdout) })
+	p.copying.Go(func() { p.copyToJournal(journal.Err, pipes.Stderr) })
 	go func() {
 		p.copying.Wait()
 		<-p.gone
@@ -218,7 +219,7 @@ func (p *program) noteExit(code int, signal string, lost bool) {
 // blameMemory reports whether the kernel has killed something of a program that ends for the tree's bound. A program that
 // seems to have succeeded, such as a pipeline by its last command, isn't blamed for a kill that another one's exit tells of.
 func (s *server) blameMemory(before int, failed bool) bool {
-	kills := s.group.countKills()
+	kills := s.group.CountKills()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if kills <= before || !failed && kills <= s.blamed {
@@ -240,11 +241,11 @@ func (p *program) endTree(grace time.Duration) string {
 	p.ending.Lock() // one at a time, so that the answer is that to this order
 	defer p.ending.Unlock()
 	g := p.server.guard
-	g.endProgram(p.id, p.mark, grace)
+	g.EndProgram(p.id, p.mark, grace)
 	select {
 	case fault := <-p.endings:
 		return fault
-	case <-g.treeGone():
+	case <-g.TreeGone():
 		return ""
 	}
 }

@@ -11,12 +11,12 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"code.wake.dev/wake/internal/keeper/guard"
 	"code.wake.dev/wake/internal/process"
 )
 
@@ -41,8 +41,8 @@ type server struct {
 	settings
 	ground ground
 	guard  tree
-	group  *group // of the tree; nil: it has none
-	alarm  timer  // ends the keeper
+	group  *guard.Group // of the tree; nil: it has none
+	alarm  timer        // ends the keeper
 
 	mu       sync.Mutex
 	named    map[string]*program
@@ -67,7 +67,7 @@ type server struct {
 // serveMain is a keeper, until it is told to end or is given up. Its first runner is
 // the other end of file descriptor 3.
 func serveMain() int {
-	swallowSignals(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT)
+	process.SwallowSignals(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT)
 	file := os.NewFile(3, "runner")
 	conn, err := net.FileConn(file)
 	_ = file.Close()
@@ -93,8 +93,8 @@ func (s *server) runKeeper(conn net.Conn, terminated <-chan os.Signal) int {
 	err := s.initGuard(r)
 	if err == nil {
 		if err = s.ground.acceptRunners(s); err != nil {
-			s.guard.killTree()
-			_ = s.group.endAll()
+			s.guard.KillTree()
+			_ = s.group.EndAll()
 		}
 	}
 	if err != nil {
@@ -105,24 +105,15 @@ func (s *server) runKeeper(conn net.Conn, terminated <-chan os.Signal) int {
 	go first.serveRunner(r)
 	select {
 	case <-s.over:
-		_ = s.alarm.moveTo(0)
+		_ = s.alarm.MoveTo(0)
 	case <-terminated:
-		_ = s.alarm.moveTo(0)
+		_ = s.alarm.MoveTo(0)
 		s.terminated.Store(true)
 		s.endAll(endGrace)
-	case <-s.guard.treeGone(): // the tree is gone, or is ended now
+	case <-s.guard.TreeGone(): // the tree is gone, or is ended now
 	}
 	s.close()
 	return 0
-}
-
-// swallowSignals takes signals and does nothing. Ignored ones would be ignored by what this process
-// starts, too; those that are ignored already, as SIGHUP is under nohup, stay so for the same reason.
-func swallowSignals(signals ...os.Signal) {
-	signals = slices.DeleteFunc(signals, signal.Ignored)
-	if len(signals) > 0 { // Notify takes none for all
-		signal.Notify(make(chan os.Signal, 1), signals...)
-	}
 }
 
 // endGrace is how long programs may take to end when the keeper is told to.
@@ -146,13 +137,13 @@ func (s *server) initGuard(r *bufio.Reader) error {
 
 // makeGroup makes the control group of the tree, which does without one unless its memory is to be bounded.
 func (s *server) makeGroup() error {
-	t := s.Groups.groupNamed(groupName(s.Dir))
-	err := t.makeAnew(s.Memory)
+	t := s.Groups.GroupOf(s.Dir)
+	err := t.MakeAnew(s.Memory)
 	switch {
 	case err == nil:
 		s.group = t
 	case s.Memory != 0:
-		return errors.Join(err, t.endAll())
+		return errors.Join(err, t.EndAll())
 	default:
 		_, _ = os.Stderr.WriteString(err.Error() + "\n")
 	}
@@ -260,7 +251,7 @@ func (s *server) moveDeadline(x extend) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.freezeAt = x.Freeze
-	if err := s.deadline.moveTo(x.Freeze); err != nil {
+	if err := s.deadline.MoveTo(x.Freeze); err != nil {
 		s.stop()
 		return
 	}
@@ -271,11 +262,11 @@ func (s *server) moveDeadline(x extend) {
 	// is stopped itself by its alarm a sixth later, and by the guard's if that is stopped too.
 	window := max(0, x.Kill-x.Freeze)
 	s.patience = time.Duration(window * 2 / 3)
-	if err := s.alarm.moveTo(x.Kill - window/6); err != nil {
+	if err := s.alarm.MoveTo(x.Kill - window/6); err != nil {
 		s.stop()
 		return
 	}
-	s.guard.extendDeadline(x.Kill)
+	s.guard.ExtendDeadline(x.Kill)
 	if s.frozen {
 		s.thawTree()
 		s.frozen = false
@@ -285,8 +276,8 @@ func (s *server) moveDeadline(x extend) {
 
 // thawTree lets the tree go on: first its group, in which the guard may wait for the start of a program.
 func (s *server) thawTree() {
-	s.group.thaw()
-	s.guard.thawTree()
+	s.group.Thaw()
+	s.guard.ThawTree()
 }
 
 // isAhead reports whether the deadline hasn't passed. It is called under mu.
@@ -311,7 +302,7 @@ func (s *server) freezeOverdue() {
 	s.freezing = true
 	patience := s.patience
 	s.mu.Unlock()
-	err := s.guard.freezeTree(patience)
+	err := s.guard.FreezeTree(patience)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.freezing = false
@@ -324,8 +315,8 @@ func (s *server) freezeOverdue() {
 		s.stop()
 		return
 	}
-	_ = s.alarm.moveTo(0)
-	s.guard.extendDeadline(0)
+	_ = s.alarm.MoveTo(0)
+	s.guard.ExtendDeadline(0)
 	s.frozen, s.since = true, time.Now()
 	s.tellChange()
 	since := s.since
@@ -389,15 +380,15 @@ func (s *server) endAll(grace time.Duration) {
 		ending.Go(func() { _ = p.endTree(grace) })
 	}
 	ending.Wait()
-	s.guard.killTree()
+	s.guard.KillTree()
 }
 
 // close ends the tree, whatever is left of it, and says so to the runner.
 func (s *server) close() {
-	s.guard.killTree()
-	s.group.killAll()
+	s.guard.KillTree()
+	s.group.KillAll()
 	s.ground.endLeftovers(s)
-	if err := s.group.endAll(); err != nil {
+	if err := s.group.EndAll(); err != nil {
 		_, _ = os.Stderr.WriteString(err.Error() + "\n")
 	}
 	s.mu.Lock()
@@ -421,7 +412,7 @@ func (s *server) close() {
 }
 
 // handleReport takes what the guard reports of programs.
-func (s *server) handleReport(r report) {
+func (s *server) handleReport(r guard.Report) {
 	s.mu.Lock()
 	p := s.programs[r.Program]
 	s.mu.Unlock()

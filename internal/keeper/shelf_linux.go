@@ -223,7 +223,7 @@ func (s *Shelf) SetAside(l Label) (*Tail, error) {
 
 // endLeftovers ends what has outlived the keeper of an execution, if that had a control group.
 func (s *Shelf) endLeftovers(l Label) {
-	_ = s.groups.groupNamed(groupName(filepath.Join(s.keeperFolder(l), keeperName))).endAll()
+	_ = s.groups.GroupOf(filepath.Join(s.keeperFolder(l), keeperName)).EndAll()
 }
 
 // Remove removes what an execution's keeper has left. It must be gone.

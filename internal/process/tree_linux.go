@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -321,4 +323,35 @@ func isOrphaned(mark, home string) bool {
 	}
 	e, alive := readEntry(pid)
 	return !alive || e.zombie || e.start != start
+}
+
+// EndDescendants kills what descends from this process until nothing is left.
+func EndDescendants(reap func()) {
+	for range 5000 {
+		entries, err := Table()
+		if err != nil {
+			return
+		}
+		left := 0
+		for _, e := range Descendants(entries, os.Getpid()) {
+			if e.State != 'Z' && e.State != 'X' {
+				left++
+				_ = syscall.Kill(e.Pid, syscall.SIGKILL)
+			}
+		}
+		reap()
+		if left == 0 {
+			return
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// SwallowSignals takes signals and does nothing. Ignored ones would be ignored by what this process
+// starts, too; those that are ignored already, as SIGHUP is under nohup, stay so for the same reason.
+func SwallowSignals(signals ...os.Signal) {
+	signals = slices.DeleteFunc(signals, signal.Ignored)
+	if len(signals) > 0 { // Notify takes none for all
+		signal.Notify(make(chan os.Signal, 1), signals...)
+	}
 }

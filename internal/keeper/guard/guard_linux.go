@@ -1,4 +1,4 @@
-package keeper
+package guard
 
 import (
 	"encoding/json"
@@ -22,16 +22,17 @@ import (
 	"code.wake.dev/wake/internal/process"
 )
 
-// What a keeper tells its guard, and what the guard answers: one packet each.
+// order is what a keeper tells its guard. It is one packet, as a [Report] is.
 type order struct {
 	Op      string        `json:"op"` // start, end, freeze, thaw, extend
 	Program uint32        `json:"program,omitempty"`
 	Mark    string        `json:"mark,omitempty"`
 	Grace   time.Duration `json:"grace,omitempty"`
-	Kill    int64         `json:"kill,omitempty"` // of extend: see [alarm.moveTo]
+	Kill    int64         `json:"kill,omitempty"` // of extend: see [Alarm.MoveTo]
 }
 
-type report struct {
+// Report is what a guard tells its keeper of a program.
+type Report struct {
 	Op      string `json:"op"` // ready, started, ended, frozen, thawed, exit
 	Program uint32 `json:"program,omitempty"`
 	Error   string `json:"error,omitempty"`
@@ -40,8 +41,8 @@ type report struct {
 	Signal  string `json:"signal,omitempty"`
 }
 
-// spec is a program to start, as the guard is told it in a file of its own.
-type spec struct {
+// Program is a program to start, as the guard is told it in a file of its own.
+type Program struct {
 	Argv []string      `json:"argv"`
 	Dir  string        `json:"dir"`
 	Env  []string      `json:"env"`
@@ -51,6 +52,9 @@ type spec struct {
 // maxPacket bounds a packet between keeper and guard.
 const maxPacket = 64 << 10
 
+// maxProgram bounds a program's description. It came in a message of the runner's, which is no longer.
+const maxProgram = 64 << 20
+
 // oomScore is added for what a guard starts: agents go before runners and keepers.
 const oomScore = 300
 
@@ -58,8 +62,8 @@ const oomScore = 300
 type guard struct {
 	fence  Fence
 	keeper int    // file descriptor
-	group  *group // of the tree; nil: it has none
-	alarm  alarm
+	group  *Group // of the tree; nil: it has none
+	alarm  Alarm
 	frozen bool // the group is
 	halted bool // processes were stopped one by one
 
@@ -69,13 +73,13 @@ type guard struct {
 }
 
 // guardMain is a guard, until its keeper is gone.
-func guardMain(fence Fence, t *group) int {
+func guardMain(fence Fence, t *Group) int {
 	runtime.LockOSThread() // what it starts dies with the thread that started it
-	swallowSignals(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
+	process.SwallowSignals(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	g := &guard{fence: fence, keeper: 3, group: t, pids: map[int]uint32{}}
 	unix.CloseOnExec(g.keeper)
 	if err := g.becomeReaper(); err != nil {
-		g.sendReport(report{Op: "ready", Error: err.Error()})
+		g.sendReport(Report{Op: "ready", Error: err.Error()})
 		return 1
 	}
 	_ = process.Conceal()
@@ -86,7 +90,7 @@ func guardMain(fence Fence, t *group) int {
 			g.reapChildren()
 		}
 	}()
-	g.sendReport(report{Op: "ready"})
+	g.sendReport(Report{Op: "ready"})
 	g.obeyOrders()
 	g.endTree()
 	return 0
@@ -157,12 +161,12 @@ func (g *guard) obeyOrders() {
 		case "end":
 			go g.endProgram(o)
 		case "freeze":
-			g.sendReport(report{Op: "frozen", Error: errorText(g.freezeTree(o.Grace))})
+			g.sendReport(Report{Op: "frozen", Error: errorText(g.freezeTree(o.Grace))})
 		case "thaw":
 			g.thawTree()
-			g.sendReport(report{Op: "thawed"})
+			g.sendReport(Report{Op: "thawed"})
 		case "extend":
-			_ = g.alarm.moveTo(o.Kill)
+			_ = g.alarm.MoveTo(o.Kill)
 		}
 	}
 }
@@ -185,7 +189,7 @@ func attachedFiles(oob []byte) []*os.File {
 	return files
 }
 
-func (g *guard) sendReport(r report) {
+func (g *guard) sendReport(r Report) {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return
@@ -209,7 +213,7 @@ func (g *guard) startProgram(o order, files []*os.File) {
 		}
 	}()
 	pid, err := g.launchProgram(o, files)
-	g.sendReport(report{Op: "started", Program: o.Program, Pid: pid, Error: errorText(err)})
+	g.sendReport(Report{Op: "started", Program: o.Program, Pid: pid, Error: errorText(err)})
 	g.reapChildren() // it may have ended before it was known
 }
 
@@ -217,11 +221,11 @@ func (g *guard) launchProgram(o order, files []*os.File) (int, error) {
 	if len(files) != 4 {
 		return 0, fmt.Errorf("%d files came with the order", len(files))
 	}
-	b, err := io.ReadAll(io.NewSectionReader(files[0], 0, maxMessage))
+	b, err := io.ReadAll(io.NewSectionReader(files[0], 0, maxProgram))
 	if err != nil {
 		return 0, err
 	}
-	var s spec
+	var s Program
 	if err := json.Unmarshal(b, &s); err != nil {
 		return 0, err
 	}
@@ -315,7 +319,7 @@ func (g *guard) reapChildren() {
 			continue
 		}
 		delete(g.pids, pid)
-		r := report{Op: "exit", Program: program, Code: status.ExitStatus()}
+		r := Report{Op: "exit", Program: program, Code: status.ExitStatus()}
 		if status.Signaled() {
 			r.Code, r.Signal = -1, strings.TrimPrefix(unix.SignalName(status.Signal()), "SIG")
 		}
@@ -336,7 +340,7 @@ func (g *guard) endProgram(o order) {
 	err := process.EndTree(pid, o.Mark, o.Grace)
 	g.group.endProgram(o.Program) // what has escaped from the tree
 	g.reapChildren()
-	g.sendReport(report{Op: "ended", Program: o.Program, Error: errorText(err)})
+	g.sendReport(Report{Op: "ended", Program: o.Program, Error: errorText(err)})
 }
 
 // freezeTree stops the whole tree: its group, and what isn't there again and again, until a look finds none running.
@@ -347,7 +351,7 @@ func (g *guard) freezeTree(patience time.Duration) error {
 			return err
 		}
 	} else {
-		g.group.thaw() // what is held there can't be stopped otherwise
+		g.group.Thaw() // what is held there can't be stopped otherwise
 	}
 	for g.halted = true; ; {
 		g.signalAll(unix.SIGSTOP)
@@ -370,7 +374,7 @@ func (g *guard) freezeTree(patience time.Duration) error {
 
 // thawTree lets what was stopped go on.
 func (g *guard) thawTree() {
-	g.group.thaw()
+	g.group.Thaw()
 	if g.halted {
 		g.signalAll(unix.SIGCONT)
 	}
@@ -421,31 +425,9 @@ func (g *guard) endTree() {
 	if g.fence != Watchdogs {
 		return // it ends with its process 1
 	}
-	_ = g.alarm.moveTo(0)
-	g.group.killAll()
-	endDescendants(func() { g.reapChildren() })
-}
-
-// endDescendants kills what descends from this process until nothing is left.
-func endDescendants(reap func()) {
-	for range 5000 {
-		entries, err := process.Table()
-		if err != nil {
-			return
-		}
-		left := 0
-		for _, e := range process.Descendants(entries, os.Getpid()) {
-			if e.State != 'Z' && e.State != 'X' {
-				left++
-				_ = syscall.Kill(e.Pid, syscall.SIGKILL)
-			}
-		}
-		reap()
-		if left == 0 {
-			return
-		}
-		<-time.After(time.Millisecond)
-	}
+	_ = g.alarm.MoveTo(0)
+	g.group.KillAll()
+	process.EndDescendants(func() { g.reapChildren() })
 }
 
 func errorText(err error) string {

@@ -1,9 +1,10 @@
-package keeper
+package guard
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"sync"
@@ -13,30 +14,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guardian is a keeper's hold on its guard.
-type guardian struct {
+// Handle is a keeper's hold on its guard.
+type Handle struct {
 	pid  int
 	conn int // file descriptor
 	cmd  *exec.Cmd
 	gone chan struct{} // closed when the guard, and with it a namespace, is gone
 
 	mu     sync.Mutex
-	frozen chan report // answers to freeze
+	frozen chan Report // answers to freeze
+}
+
+// Pid returns the guard's process id.
+func (g *Handle) Pid() int { return g.pid }
+
+// Pipes are a keeper's ends of a program's.
+type Pipes struct {
+	Stdin          io.WriteCloser
+	Stdout, Stderr io.ReadCloser
 }
 
 // guardWait bounds how long a guard may take to begin.
 const guardWait = 10 * time.Second
 
-// startGuard starts a guard of a tree, in its control group, whose reports of programs are given to take.
-func startGuard(fence Fence, t *group, take func(report)) (*guardian, error) {
+// Start starts a guard of a tree, in its control group, whose reports of programs are given to take.
+func Start(fence Fence, t *Group, take func(Report)) (*Handle, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("keeper: %w", err)
+		return nil, fmt.Errorf("guard: %w", err)
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "keeper") //nolint:gosec // a file descriptor
 	defer func() { _ = theirs.Close() }()
-	g := &guardian{conn: pair[0], gone: make(chan struct{}), frozen: make(chan report, 1)}
-	g.cmd = selfCommand(append([]string{guardVerb, string(fence)}, t.toArguments()...)...)
+	g := &Handle{conn: pair[0], gone: make(chan struct{}), frozen: make(chan Report, 1)}
+	g.cmd = SelfCommand(append([]string{guardVerb, string(fence)}, t.toArguments()...)...)
 	g.cmd.ExtraFiles = []*os.File{theirs}
 	g.cmd.Stderr = os.Stderr
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -52,32 +62,32 @@ func startGuard(fence Fence, t *group, take func(report)) (*guardian, error) {
 	}
 	if err := g.cmd.Start(); err != nil {
 		_ = unix.Close(pair[0])
-		return nil, fmt.Errorf("keeper: start the guard: %w", err)
+		return nil, fmt.Errorf("guard: start the guard: %w", err)
 	}
 	g.pid = g.cmd.Process.Pid
 	go func() {
 		_ = g.cmd.Wait()
 		close(g.gone)
 	}()
-	ready := make(chan report, 1)
+	ready := make(chan Report, 1)
 	go g.readReports(ready, take)
 	select {
 	case r := <-ready:
 		if r.Error != "" {
-			g.killTree()
-			return nil, errors.New("keeper: guard: " + r.Error)
+			g.KillTree()
+			return nil, errors.New("guard: guard: " + r.Error)
 		}
 		return g, nil
 	case <-g.gone:
-		return nil, errors.New("keeper: the guard has ended")
+		return nil, errors.New("guard: the guard has ended")
 	case <-time.After(guardWait):
-		g.killTree()
-		return nil, errors.New("keeper: the guard doesn't begin")
+		g.KillTree()
+		return nil, errors.New("guard: the guard doesn't begin")
 	}
 }
 
 // readReports takes reports until the guard is gone.
-func (g *guardian) readReports(ready chan<- report, take func(report)) {
+func (g *Handle) readReports(ready chan<- Report, take func(Report)) {
 	buf := make([]byte, maxPacket)
 	for {
 		n, _, err := unix.Recvfrom(g.conn, buf, 0)
@@ -87,7 +97,7 @@ func (g *guardian) readReports(ready chan<- report, take func(report)) {
 		if err != nil || n == 0 {
 			return
 		}
-		var r report
+		var r Report
 		if json.Unmarshal(buf[:n], &r) != nil {
 			continue
 		}
@@ -103,7 +113,7 @@ func (g *guardian) readReports(ready chan<- report, take func(report)) {
 	}
 }
 
-func (g *guardian) sendOrder(o order, files ...int) {
+func (g *Handle) sendOrder(o order, files ...int) {
 	b, err := json.Marshal(o)
 	if err != nil {
 		return
@@ -122,8 +132,8 @@ func (g *guardian) sendOrder(o order, files ...int) {
 	}
 }
 
-// startProgram has the guard start a program.
-func (g *guardian) startProgram(id uint32, mark string, s spec) (p pipes, err error) {
+// StartProgram has the guard start a program.
+func (g *Handle) StartProgram(id uint32, mark string, s Program) (p Pipes, err error) {
 	var ours, theirs [3]*os.File
 	defer func() { _ = closeFiles(theirs[:]) }()
 	defer func() {
@@ -134,7 +144,7 @@ func (g *guardian) startProgram(id uint32, mark string, s spec) (p pipes, err er
 	for i := range 3 {
 		r, w, err := os.Pipe()
 		if err != nil {
-			return p, fmt.Errorf("keeper: %w", err)
+			return p, fmt.Errorf("guard: %w", err)
 		}
 		ours[i], theirs[i] = r, w
 		if i == 0 {
@@ -144,7 +154,7 @@ func (g *guardian) startProgram(id uint32, mark string, s spec) (p pipes, err er
 	if err := g.passProgram(id, mark, s, theirs); err != nil {
 		return p, err
 	}
-	return pipes{stdin: ours[0], stdout: ours[1], stderr: ours[2]}, nil
+	return Pipes{Stdin: ours[0], Stdout: ours[1], Stderr: ours[2]}, nil
 }
 
 func closeFiles(files []*os.File) error {
@@ -158,31 +168,32 @@ func closeFiles(files []*os.File) error {
 }
 
 // passProgram gives the guard a program and its files.
-func (g *guardian) passProgram(id uint32, mark string, s spec, files [3]*os.File) error {
+func (g *Handle) passProgram(id uint32, mark string, s Program, files [3]*os.File) error {
 	fd, err := unix.MemfdCreate("program", unix.MFD_CLOEXEC)
 	if err != nil {
-		return fmt.Errorf("keeper: %w", err)
+		return fmt.Errorf("guard: %w", err)
 	}
 	file := os.NewFile(uintptr(fd), "program") //nolint:gosec // a file descriptor
 	defer func() { _ = file.Close() }()
 	b, err := json.Marshal(s)
 	if err != nil {
-		return fmt.Errorf("keeper: %w", err)
+		return fmt.Errorf("guard: %w", err)
 	}
 	if _, err := file.WriteAt(b, 0); err != nil {
-		return fmt.Errorf("keeper: %w", err)
+		return fmt.Errorf("guard: %w", err)
 	}
 	g.sendOrder(order{Op: "start", Program: id, Mark: mark},
 		fd, int(files[0].Fd()), int(files[1].Fd()), int(files[2].Fd())) //nolint:gosec // file descriptors
 	return nil
 }
 
-func (g *guardian) endProgram(id uint32, mark string, grace time.Duration) {
+// EndProgram has the guard end the tree of a program: gently within grace, then by force.
+func (g *Handle) EndProgram(id uint32, mark string, grace time.Duration) {
 	g.sendOrder(order{Op: "end", Program: id, Mark: mark, Grace: grace})
 }
 
-// freezeTree stops the tree and reports why something of it still runs.
-func (g *guardian) freezeTree(patience time.Duration) error {
+// FreezeTree stops the tree and reports why something of it still runs.
+func (g *Handle) FreezeTree(patience time.Duration) error {
 	g.sendOrder(order{Op: "freeze", Grace: patience})
 	select {
 	case r := <-g.frozen:
@@ -197,12 +208,17 @@ func (g *guardian) freezeTree(patience time.Duration) error {
 	}
 }
 
-func (g *guardian) thawTree()                 { g.sendOrder(order{Op: "thaw"}) }
-func (g *guardian) extendDeadline(kill int64) { g.sendOrder(order{Op: "extend", Kill: kill}) }
-func (g *guardian) treeGone() <-chan struct{} { return g.gone }
+// ThawTree lets what was stopped go on.
+func (g *Handle) ThawTree() { g.sendOrder(order{Op: "thaw"}) }
 
-// killTree ends the guard, and a namespace with it.
-func (g *guardian) killTree() {
+// ExtendDeadline moves the time of [process.Uptime], in ns, at which the guard ends if nobody moves it on; 0 is never.
+func (g *Handle) ExtendDeadline(kill int64) { g.sendOrder(order{Op: "extend", Kill: kill}) }
+
+// TreeGone is closed when the guard, and with it a namespace, is gone.
+func (g *Handle) TreeGone() <-chan struct{} { return g.gone }
+
+// KillTree ends the guard, and a namespace with it.
+func (g *Handle) KillTree() {
 	_ = g.cmd.Process.Kill()
 	<-g.gone
 }

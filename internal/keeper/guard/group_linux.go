@@ -1,4 +1,4 @@
-package keeper
+package guard
 
 import (
 	"bytes"
@@ -24,9 +24,9 @@ const (
 	memoryOne = "memory"  // of the memory controller of cgroup v1
 )
 
-// groupCandidates returns where groups can be made below root, which is / but in tests, the best first: in this process's own
+// Candidates returns where groups can be made below root, which is / but in tests, the best first: in this process's own
 // group, or beside it if that is delegated as systemd does it (Delegate=, DelegateSubgroup=).
-func groupCandidates(root string) []Groups {
+func Candidates(root string) []Groups {
 	mounts, paths := findCgroups(root)
 	var all []Groups
 	bounded := Groups{}
@@ -115,21 +115,21 @@ func writeControl(file, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// group is the control group of a keeper's tree. Nil: it has none.
-type group struct {
+// Group is the control group of a keeper's tree. Nil: it has none.
+type Group struct {
 	tree   string // its folder of cgroup v2, with one for each program; "": it can't be frozen and ended as a whole
 	memory string // where its memory is bounded; "": it isn't
 	mkdir  func(string) error
 }
 
-// groupName names the group of the keeper of a folder.
-func groupName(dir string) string {
+// GroupName names the group of the keeper of a folder.
+func GroupName(dir string) string {
 	sum := sha256.Sum256([]byte(dir))
 	return "wake-" + hex.EncodeToString(sum[:12])
 }
 
 // toArguments are those with which a guard is told of the group; see groupOf.
-func (t *group) toArguments() []string {
+func (t *Group) toArguments() []string {
 	if t == nil {
 		return []string{"", ""}
 	}
@@ -137,22 +137,24 @@ func (t *group) toArguments() []string {
 }
 
 // groupOf returns the group that arguments tell of, nil for none.
-func groupOf(tree, memory string) *group {
+func groupOf(tree, memory string) *Group {
 	if tree == "" && memory == "" {
 		return nil
 	}
-	return &group{tree: tree, memory: memory, mkdir: makeDir}
+	return &Group{tree: tree, memory: memory, mkdir: makeDir}
 }
 
 // makeDir makes a folder as the kernel does those of groups.
 func makeDir(dir string) error { return os.Mkdir(dir, 0o755) } //nolint:gosec // of no file of wake's
 
-// groupNamed returns a group, whether it is there or not; nil if none can be made.
-func (g Groups) groupNamed(name string) *group {
+// GroupOf returns the group of the keeper of a folder, whether it is there or not; nil if none can be made.
+func (g Groups) GroupOf(dir string) *Group { return g.groupNamed(GroupName(dir)) }
+
+func (g Groups) groupNamed(name string) *Group {
 	if g == (Groups{}) {
 		return nil
 	}
-	t := &group{mkdir: makeDir}
+	t := &Group{mkdir: makeDir}
 	if g.Tree != "" {
 		t.tree = filepath.Join(g.Tree, name)
 	}
@@ -163,7 +165,7 @@ func (g Groups) groupNamed(name string) *group {
 }
 
 // allFolders returns the folders of the group.
-func (t *group) allFolders() []string {
+func (t *Group) allFolders() []string {
 	if t == nil {
 		return nil
 	}
@@ -171,15 +173,15 @@ func (t *group) allFolders() []string {
 	return slices.Compact(all)
 }
 
-// makeAnew makes the group, in place of what was left of one. Its memory is bounded unless limit is 0.
-func (t *group) makeAnew(limit int64) error {
+// MakeAnew makes the group, in place of what was left of one. Its memory is bounded unless limit is 0.
+func (t *Group) MakeAnew(limit int64) error {
 	for _, dir := range t.allFolders() {
 		err := t.mkdir(dir)
 		if errors.Is(err, fs.ErrExist) {
-			err = errors.Join(t.endAll(), t.mkdir(dir))
+			err = errors.Join(t.EndAll(), t.mkdir(dir))
 		}
 		if err != nil {
-			return fmt.Errorf("keeper: control group: %w", err)
+			return fmt.Errorf("guard: control group: %w", err)
 		}
 	}
 	if limit == 0 {
@@ -195,7 +197,7 @@ func (t *group) makeAnew(limit int64) error {
 }
 
 // boundMemory bounds the group's memory, what is swapped out included where the kernel counts that.
-func (t *group) boundMemory(limit int64) error {
+func (t *Group) boundMemory(limit int64) error {
 	most, swap, bytes := "memory.max", "memory.swap.max", strconv.FormatInt(limit, 10)
 	noSwap := "0"
 	if t.memory != t.tree {
@@ -210,8 +212,8 @@ func (t *group) boundMemory(limit int64) error {
 	return nil
 }
 
-// countKills returns how many processes of the group the kernel has killed for its bound.
-func (t *group) countKills() int {
+// CountKills returns how many processes of the group the kernel has killed for its bound.
+func (t *Group) CountKills() int {
 	if t == nil || t.memory == "" {
 		return 0
 	}
@@ -236,12 +238,12 @@ func readCount(file, name string) int {
 }
 
 // programDir is the group of one program.
-func (t *group) programDir(program uint32) string {
+func (t *Group) programDir(program uint32) string {
 	return filepath.Join(t.tree, "program-"+strconv.FormatUint(uint64(program), 10))
 }
 
 // placeProgram has a program that this thread is about to start begin in the group. leave is called when it was started.
-func (t *group) placeProgram(program uint32, attr *syscall.SysProcAttr) (leave func(), err error) {
+func (t *Group) placeProgram(program uint32, attr *syscall.SysProcAttr) (leave func(), err error) {
 	leave = func() {}
 	if t == nil {
 		return leave, nil
@@ -274,7 +276,7 @@ func (t *group) placeProgram(program uint32, attr *syscall.SysProcAttr) (leave f
 }
 
 // hasProcess reports whether a process is in the group.
-func (t *group) hasProcess(pid int) bool {
+func (t *Group) hasProcess(pid int) bool {
 	if t == nil || t.tree == "" {
 		return false
 	}
@@ -291,22 +293,22 @@ func (t *group) hasProcess(pid int) bool {
 const groupLook = 2 * time.Millisecond
 
 // freeze stops the group and reports whether all of it has stopped in time.
-func (t *group) freeze(patience time.Duration) bool {
+func (t *Group) freeze(patience time.Duration) bool {
 	if t == nil || t.tree == "" || writeControl(filepath.Join(t.tree, "cgroup.freeze"), "1") != nil {
 		return false
 	}
 	return t.awaitEvent("frozen", 1, patience)
 }
 
-// thaw lets the group go on.
-func (t *group) thaw() {
+// Thaw lets the group go on.
+func (t *Group) Thaw() {
 	if t != nil && t.tree != "" {
 		_ = writeControl(filepath.Join(t.tree, "cgroup.freeze"), "0")
 	}
 }
 
 // awaitEvent waits until an event of the group has that value, or there is no group.
-func (t *group) awaitEvent(event string, value int, patience time.Duration) bool {
+func (t *Group) awaitEvent(event string, value int, patience time.Duration) bool {
 	for until := time.Now().Add(patience); ; {
 		if n := readCount(filepath.Join(t.tree, "cgroup.events"), event); n == value || n < 0 {
 			return n == value
@@ -322,30 +324,30 @@ func (t *group) awaitEvent(event string, value int, patience time.Duration) bool
 const endWait = 2 * time.Second
 
 // endProgram ends what is left of a program.
-func (t *group) endProgram(program uint32) {
+func (t *Group) endProgram(program uint32) {
 	if t != nil && t.tree != "" {
-		(&group{tree: t.programDir(program)}).remove()
+		(&Group{tree: t.programDir(program)}).remove()
 	}
 }
 
-// killAll ends all that is in the group, frozen or not.
-func (t *group) killAll() {
+// KillAll ends all that is in the group, frozen or not.
+func (t *Group) KillAll() {
 	if t != nil && t.tree != "" {
 		_ = writeControl(filepath.Join(t.tree, "cgroup.kill"), "1")
 	}
 }
 
-// endAll ends all that is in the group and removes it.
-func (t *group) endAll() error {
+// EndAll ends all that is in the group and removes it.
+func (t *Group) EndAll() error {
 	if t == nil {
 		return nil
 	}
 	if t.tree != "" {
-		t.killAll()
+		t.KillAll()
 		t.awaitEvent("populated", 0, endWait)
 		programs, _ := filepath.Glob(filepath.Join(t.tree, "program-*"))
 		for _, dir := range programs {
-			(&group{tree: dir}).remove()
+			(&Group{tree: dir}).remove()
 		}
 	}
 	var errs []error
@@ -358,8 +360,8 @@ func (t *group) endAll() error {
 }
 
 // remove ends what is in a group without groups below it, and removes it.
-func (t *group) remove() {
-	t.killAll()
+func (t *Group) remove() {
+	t.KillAll()
 	t.awaitEvent("populated", 0, endWait)
 	_ = os.Remove(t.tree)
 }

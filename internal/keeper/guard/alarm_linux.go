@@ -1,4 +1,4 @@
-package keeper
+package guard
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"code.wake.dev/wake/internal/process"
 )
 
-// alarm is a kernel timer that kills this process, stopped or not.
-type alarm struct {
+// Alarm is a kernel timer that kills this process, stopped or not.
+type Alarm struct {
 	id      int32
 	created bool
 }
@@ -24,15 +24,15 @@ type sigevent struct {
 	_      [48]byte
 }
 
-// moveTo moves the alarm to a time of [process.Uptime] in ns; 0 is never. It counts from now on time in which the
+// MoveTo moves the Alarm to a time of [process.Uptime] in ns; 0 is never. It counts from now on time in which the
 // machine isn't suspended: nothing of the tree runs then.
-func (a *alarm) moveTo(at int64) error {
+func (a *Alarm) MoveTo(at int64) error {
 	if !a.created {
 		event := sigevent{signo: int32(unix.SIGKILL)} // notify 0: SIGEV_SIGNAL
 		_, _, errno := unix.Syscall(unix.SYS_TIMER_CREATE, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&event)), uintptr(unsafe.Pointer(&a.id)))
 		runtime.KeepAlive(&event)
 		if errno != 0 {
-			return fmt.Errorf("keeper: kernel timer: %w", errno)
+			return fmt.Errorf("guard: kernel timer: %w", errno)
 		}
 		a.created = true
 	}
@@ -43,7 +43,7 @@ func (a *alarm) moveTo(at int64) error {
 	const absolute = 1 // TIMER_ABSTIME
 	_, _, errno := unix.Syscall6(unix.SYS_TIMER_SETTIME, uintptr(a.id), absolute, uintptr(unsafe.Pointer(&spec)), 0, 0, 0)
 	if errno != 0 {
-		return fmt.Errorf("keeper: kernel timer: %w", errno)
+		return fmt.Errorf("guard: kernel timer: %w", errno)
 	}
 	return nil
 }
