@@ -46,7 +46,7 @@ func roleOf(cmd *cobra.Command) access.Role {
 	default:
 		return access.Role(s)
 	}
-	if p := cmd.Parent(); p != nil && p.Name() == "schedule" { // what begins runs by itself is the installation's
+	if p := cmd.Parent(); p != nil && (p.Name() == "schedule" || p.Name() == "budget" && cmd.Name() != "list") { // what begins and stops runs by itself is the installation's
 		return access.Init
 	}
 	switch cmd.Name() {

@@ -23,7 +23,7 @@ import (
 
 // verbArguments is what each verb of users is tried with. Run one has ended, wait goes on.
 var verbArguments = map[string]string{
-	"runs": "", "top": "--json", "search": "hello", "stats": "", "status": "one", "log": "one", "tail": "one", "replay": "one --speed 0", "snapshot": "one",
+	"runs": "", "top": "--json", "search": "hello", "stats": "", "budget list": "", "status": "one", "log": "one", "tail": "one", "replay": "one --speed 0", "snapshot": "one",
 	"state": "one", "diff": "one one", "workspace": "one", "alerts": "one", "alerts backtest": "one --rules rules.yaml", "alerts sinks": "", "alerts deadletter list": "",
 	"export": "one --format jsonl -o ROLE.jsonl", "record-fixtures": "--run one --output ROLE", "approvals": "", "bookmarks": "one",
 
@@ -35,6 +35,7 @@ var verbArguments = map[string]string{
 
 	"init": "", "doctor": "", "rebuild": "recorder", "backup": "backup-ROLE", "restore": "backup --data-dir elsewhere",
 	"schedule add": "daily flow.yaml --cron @daily", "schedule list": "", "schedule pause": "daily", "schedule resume": "daily", "schedule remove": "daily",
+	"budget set": "core --label team=core --usd 50", "budget remove": "core",
 }
 
 // untried are verbs that ask nothing of a server until they are told to, or read a file of

@@ -110,7 +110,7 @@ func (a *app) addVerbs(root *cobra.Command) {
 		root.AddCommand(verbs...)
 	}
 	add("runs", "Runs:",
-		runs.runCommand(), runs.scheduleCommand(), views.attachCommand(), views.runsCommand(), views.topCommand(), views.searchCommand(), views.statsCommand(), views.statusCommand(), views.logCommand(), views.tailCommand(),
+		runs.runCommand(), runs.scheduleCommand(), runs.budgetCommand(), views.attachCommand(), views.runsCommand(), views.topCommand(), views.searchCommand(), views.statsCommand(), views.statusCommand(), views.logCommand(), views.tailCommand(),
 		views.replayCommand(), views.snapshotCommand(), views.stateCommand(), views.diffCommand(), views.workspaceCommand(), alerts.alertsCommand(),
 		files.ingestCommand(), files.exportCommand(), files.importCommand(), orders.deleteCommand(), orders.undeleteCommand(), runs.recordFixturesCommand())
 	add("steering", "Steering runs:",

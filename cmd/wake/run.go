@@ -341,7 +341,7 @@ func (a *app) tellPause(ctx context.Context, log *feed.Reader, e eventlog.Entry)
 		return nil
 	}
 	switch p.Reason {
-	case wire.PauseRequiresAction, wire.PauseWorkspaceLost, wire.PauseEndedItsRunner, wire.PauseBudget:
+	case wire.PauseRequiresAction, wire.PauseWorkspaceLost, wire.PauseEndedItsRunner, wire.PauseBudget, wire.PauseSharedBudget:
 	default:
 		return nil
 	}

@@ -133,6 +133,8 @@ func toDo(run string, status wire.RunStatus, reason string, interrupted []string
 		return "see what its runners wrote last; " + resume + " once the cause is mended"
 	case reason == wire.PauseBudget:
 		return resume + " grants as much again, --budget-usd and --budget-tokens another amount in all; wake abort " + run + " ends it"
+	case reason == wire.PauseSharedBudget:
+		return "wake budget list says what is spent, wake budget set grants more: the run goes on by itself then; wake abort " + run + " ends it"
 	case reason == wire.PauseWorkspaceLost:
 		return "start the runner that has its folder; " + resume + " once the folder is there"
 	}

@@ -22,7 +22,7 @@ const (
 
 // verbUsers is every verb.
 var verbUsers = map[string]string{
-	"runs": viewers, "top": viewers, "search": viewers, "stats": viewers, "status": viewers, "log": viewers, "tail": viewers, "replay": viewers,
+	"runs": viewers, "top": viewers, "search": viewers, "stats": viewers, "budget list": viewers, "status": viewers, "log": viewers, "tail": viewers, "replay": viewers,
 	"snapshot": viewers, "state": viewers, "diff": viewers, "alerts": viewers, "alerts backtest": viewers, "alerts sinks": viewers,
 	"alerts deadletter list": viewers, "export": viewers, "release": viewers, "record-fixtures": viewers, "approvals": viewers, "bookmarks": viewers,
 
@@ -37,6 +37,7 @@ var verbUsers = map[string]string{
 	"up": installers, "console": installers, "init": installers, "doctor": installers, "rebuild": installers, "backup": installers, "restore": installers,
 	"runner": installers, "recorder": installers, "snapshotter": installers, "alerter": installers, "watch": installers, "verify": installers, "bench": installers,
 	"schedule add": installers, "schedule list": installers, "schedule pause": installers, "schedule resume": installers, "schedule remove": installers,
+	"budget set": installers, "budget remove": installers,
 
 	"hooks install": nobody, "hooks uninstall": nobody, "hooks status": nobody, "share": nobody, // which asks the console
 

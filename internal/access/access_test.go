@@ -174,10 +174,10 @@ var table = map[access.Role]struct{ may, mayNot []string }{
 	access.Runner: {
 		may: []string{
 			"+wake.events.r.n.flow", "+wake.queue.node.default", "+$KV.WAKE_LEASES.r.n", "+$O.WAKE_SESSIONS.C.x", "+wake.deadletter.runner", "<wake.api.command",
-			"+wake.hooks.policy", "+$KV.WAKE_STATE.runner.r", "+$KV.WAKE_STATE.drain.r", "+$KV.WAKE_STATE.schedule.s",
+			"+wake.hooks.policy", "+$KV.WAKE_STATE.runner.r", "+$KV.WAKE_STATE.drain.r", "+$KV.WAKE_STATE.schedule.s", "+wake.api.budgets",
 		},
 		mayNot: []string{
-			"+wake.alerts.r.n.k.x", "+$KV.WAKE_SNAPSHOTS.r", "+$KV.WAKE_STATE.recorder._", "+$JS.API.STREAM.DELETE.WAKE_EVENTS", "+$JS.API.STREAM.PURGE.WAKE_EVENTS",
+			"+wake.alerts.r.n.k.x", "+$KV.WAKE_SNAPSHOTS.r", "+$KV.WAKE_STATE.recorder._", "+$KV.WAKE_STATE.budget._", "+$JS.API.STREAM.DELETE.WAKE_EVENTS", "+$JS.API.STREAM.PURGE.WAKE_EVENTS",
 			"<wake.hooks.policy", "+$JS.API.STREAM.MSG.DELETE.WAKE_EVENTS", "+$JS.API.STREAM.UPDATE.WAKE_EVENTS", "<_INBOX.>", "<wake.events.>",
 			"+$JS.API.CONSUMER.DELETE.WAKE_EVENTS.recorder", "+$JS.API.CONSUMER.CREATE.WAKE_EVENTS.recorder.wake.events.>", "+$JS.API.CONSUMER.RESET.WAKE_EVENTS.recorder",
 			"+$SYS.REQ.USER.INFO",
@@ -199,7 +199,7 @@ var table = map[access.Role]struct{ may, mayNot []string }{
 		},
 	},
 	access.Alerter: {
-		may: []string{"+wake.alerts.r.n.k.x", "+wake.deadletter.alerter", "+$KV.WAKE_STATE.alerter.r", "+$KV.WAKE_STATE.sink.s"},
+		may: []string{"+wake.alerts.r.n.k.x", "+wake.deadletter.alerter", "+$KV.WAKE_STATE.alerter.r", "+$KV.WAKE_STATE.sink.s", "+wake.api.budgets"},
 		mayNot: []string{
 			"+wake.events.r.n.flow", "+wake.cmd.r", "+wake.queue.run", "+$KV.WAKE_SNAPSHOTS.r", "+$KV.WAKE_LEASES.r.n", "+$O.WAKE_BLOBS.C.x", "+$KV.WAKE_STATE.recorder._",
 		},

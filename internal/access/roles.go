@@ -108,7 +108,7 @@ var ofRun = []string{ //nolint:gochecknoglobals // a table
 }
 
 // ofAll are those that are about all runs, and change nothing.
-var ofAll = []string{wire.VerbApprovals, wire.VerbRuns, wire.VerbTop, wire.VerbFleet, wire.VerbSearch, wire.VerbStats, wire.VerbSinks, wire.VerbLetters} //nolint:gochecknoglobals // a table
+var ofAll = []string{wire.VerbApprovals, wire.VerbRuns, wire.VerbTop, wire.VerbFleet, wire.VerbSearch, wire.VerbStats, wire.VerbBudgets, wire.VerbSinks, wire.VerbLetters} //nolint:gochecknoglobals // a table
 
 // ofFiles are those that tell what is in files of runs.
 var ofFiles = []string{wire.VerbPack, wire.VerbSession} //nolint:gochecknoglobals // a table
@@ -352,6 +352,7 @@ func (g *grants) grantAlerter() {
 	g.grantRead(n.AlertsStream(), n.DeadLetterStream())
 	g.allowPublish(n.AllDeadLetters(), "$JS.API.STREAM.MSG.DELETE."+n.DeadLetterStream()) // of sinks; those that are sent again
 	g.allowPublish("$JS.API.STREAM.INFO.*", "$JS.API.STREAM.NAMES")                       // for storage pressure
+	g.allowPublish(n.API(wire.VerbBudgets))
 	g.grantState("alerter", "sink.>")
 }
 
@@ -362,6 +363,7 @@ func (g *grants) grantRunner() {
 	g.allowPublish(n.Prefix()+".events.>", n.Prefix()+".cmd.>", n.Prefix()+".queue.>", n.DeadLetter("queue"))
 	g.allowPublish(n.Prefix() + ".hooks.>") // to ask, for agents
 	g.allowPublish(n.API(wire.VerbEvents))  // what the stream has dropped of a run that is forked
+	g.allowPublish(n.API(wire.VerbBudgets)) // what is spent of what runs share
 	g.allowSubscribe(n.AllIngest())
 	g.grantRead(n.CommandsStream(), n.QueueStream(), n.AlertsStream(), "KV_"+n.SnapshotsBucket(), "KV_"+n.BookmarksBucket())
 	g.grantKeyValue(n.LeasesBucket())

@@ -12,7 +12,7 @@ import (
 // readVerbs are the verbs of wake.api that pages and programs may ask here. What changes something has
 // addresses of its own.
 var readVerbs = []string{ //nolint:gochecknoglobals // a table
-	wire.VerbFleet, wire.VerbTimeline, wire.VerbLog, wire.VerbStatus, wire.VerbTop, wire.VerbApprovals, wire.VerbRuns, wire.VerbSearch, wire.VerbStats,
+	wire.VerbFleet, wire.VerbTimeline, wire.VerbLog, wire.VerbStatus, wire.VerbTop, wire.VerbApprovals, wire.VerbRuns, wire.VerbSearch, wire.VerbStats, wire.VerbBudgets,
 	wire.VerbEvents, wire.VerbState, wire.VerbSnapshot, wire.VerbSinks, wire.VerbLetters,
 }
 

@@ -42,9 +42,9 @@ func (r *reader) takeDollars(o *fields, name string) float64 {
 	return usd
 }
 
-// isSpent reports whether the run has spent its budget.
+// isSpent reports whether the run has spent its budget, or one that it shares is spent.
 func (p *planner) isSpent() bool {
-	return ledger.BudgetOf(p.s.Limits).IsReached(ledger.Spent(p.s.Usage), p.budgetFrom())
+	return p.stop != nil || ledger.BudgetOf(p.s.Limits).IsReached(ledger.Spent(p.s.Usage), p.budgetFrom())
 }
 
 func (p *planner) budgetFrom() wire.Spent {
@@ -68,6 +68,10 @@ func (p *planner) keepBudget() {
 	if resting > 0 && resting == len(open) {
 		return
 	}
+	if p.stop != nil {
+		p.obeyStop()
+		return
+	}
 	b := ledger.BudgetOf(p.s.Limits)
 	text := b.Text(ledger.Spent(p.s.Usage), p.budgetFrom())
 	if b.Then == wire.BudgetAbort {
@@ -77,6 +81,18 @@ func (p *planner) keepBudget() {
 	p.emit("", &wire.FlowPaused{
 		Reason:  wire.PauseBudget,
 		Message: fmt.Sprintf("budget spent: %s; `wake resume %s` grants as much again, --budget-usd or --budget-tokens more", text, p.s.RunID),
+	})
+}
+
+// obeyStop pauses or ends a run that may spend nothing any more together with others.
+func (p *planner) obeyStop() {
+	if p.stop.Abort {
+		p.emit("", &wire.FlowAborted{Reason: p.stop.Why})
+		return
+	}
+	p.emit("", &wire.FlowPaused{
+		Reason:  wire.PauseSharedBudget,
+		Message: p.stop.Why + "; the run goes on by itself once there is more (wake budget set)",
 	})
 }
 

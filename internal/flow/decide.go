@@ -33,13 +33,24 @@ const maxEvents = 500
 // Large values that the log keeps elsewhere have to be in the state; see
 // [run.Inline]. Only a state that the definition can't have led to is an error.
 func Decide(d *Definition, s *wire.State, now int64) (Decision, error) {
+	return DecideWithin(d, s, now, nil)
+}
+
+// Stop is what stops runs from outside of them: a budget is spent that they share.
+type Stop struct {
+	Why   string
+	Abort bool // or else the run pauses
+}
+
+// DecideWithin is [Decide] for a run that something stops; nil: nothing does.
+func DecideWithin(d *Definition, s *wire.State, now int64, stop *Stop) (Decision, error) {
 	if s.Status != wire.RunRunning || s.Imported != "" {
 		return Decision{}, nil
 	}
 	if s.DefinitionHash != d.hash {
 		return Decision{}, fmt.Errorf("flow: run %s is of definition %s, not %s", s.RunID, s.DefinitionHash, d.hash)
 	}
-	p := &planner{d: d, s: s, now: now, cache: map[*byte]any{}}
+	p := &planner{d: d, s: s, now: now, stop: stop, cache: map[*byte]any{}}
 	for !p.isFull() && p.s.Status == wire.RunRunning && p.err == nil {
 		if !p.makeStep() {
 			break
@@ -104,6 +115,7 @@ type planner struct {
 	wake   int64
 	err    error
 	cache  map[*byte]any
+	stop   *Stop
 	budget *jsonata.Budget // of the latest scope
 	before float64         // what the earlier ones have spent
 }

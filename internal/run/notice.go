@@ -97,6 +97,8 @@ func (n Notice) causeText() string {
 		return "Whoever operates the run has paused it."
 	case wire.PauseParent:
 		return "The run that has started yours was paused, and yours with it."
+	case wire.PauseSharedBudget:
+		return "What the run may spend together with others was spent. Now there is more."
 	case wire.PauseBudget:
 		return "The run had spent its budget. Whoever operates it has granted more."
 	}

@@ -24,6 +24,7 @@ const (
 	VerbRuns      = "runs"      // [RunsRequest], [RunsResponse]; by the recorder
 	VerbSearch    = "search"    // [SearchRequest], [SearchResponse]; by the recorder
 	VerbStats     = "stats"     // [StatsRequest], [StatsResponse]; by the recorder
+	VerbBudgets   = "budgets"   // [BudgetsRequest], [BudgetsResponse]; by the recorder
 	VerbEvents    = "events"    // [EventsRequest], [EventsResponse]; by the recorder
 	VerbState     = "state"     // [StateRequest], [StateResponse]; by the recorder
 	VerbSnapshot  = "snapshot"  // [SnapshotRequest], [SnapshotResponse]; by the snapshotter
@@ -637,6 +638,32 @@ type ToolStats struct {
 	P50Ms       int64   `json:"p50Ms"`
 	P95Ms       int64   `json:"p95Ms"`
 }
+
+// BudgetsRequest asks for all budgets that runs share.
+type BudgetsRequest struct{}
+
+// BudgetsResponse is what there is, by name.
+type BudgetsResponse struct {
+	Lag
+
+	Budgets []SharedBudget `json:"budgets"`
+}
+
+// SharedBudget bounds what runs spend together, and says what they have spent. Both bounds
+// count, the one that is reached first.
+type SharedBudget struct {
+	Name   string  `json:"name"`
+	Label  string  `json:"label,omitempty"`  // key=value: of the runs with this label; absent: of all
+	Per    string  `json:"per,omitempty"`    // day (UTC); absent: ever
+	Usd    float64 `json:"usd,omitempty"`    // 0: no bound
+	Tokens int64   `json:"tokens,omitempty"` // those of the cache included; 0: no bound
+	Then   string  `json:"then"`             // pause or abort: what becomes of the runs when it is spent
+	Day    string  `json:"day,omitempty"`    // of which Spent is, such as 2026-03-01
+	Spent  Spent   `json:"spent"`
+}
+
+// BudgetPerDay is the span of a budget that is anew each day.
+const BudgetPerDay = "day"
 
 // EventsRequest asks for the recorded events themselves, in log order.
 type EventsRequest struct {

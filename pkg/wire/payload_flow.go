@@ -60,7 +60,7 @@ type FlowComplete struct {
 }
 
 // The reasons of a pause. Agents at work are interrupted by an operator's pause,
-// be it that of a parent run, if the run is set aside, and if its budget is spent; otherwise what has begun goes on, and nothing new
+// be it that of a parent run, if the run is set aside, and if its budget, or one that it shares, is spent; otherwise what has begun goes on, and nothing new
 // begins.
 const (
 	PauseOperator       = "operator"
@@ -70,6 +70,7 @@ const (
 	PauseEndedItsRunner = "ENDED_ITS_RUNNER" // taking the run over, or executing a node of it, has ended the process several times
 	PauseIdle           = "idle"             // nothing goes on in the session that is watched
 	PauseBudget         = "BUDGET"           // what the run may spend is spent; resuming it grants as much again
+	PauseSharedBudget   = "SHARED_BUDGET"    // what it may spend with others is spent; it goes on by itself once there is more
 )
 
 // What follows when the budget of a run is spent; see [FlowStart.Limits].

@@ -33,6 +33,7 @@ const (
 
 	textSpent    = "💰 %s spent (budget: %s)"
 	textUsed     = "💰 %s used (budget: %d)"
+	textShared   = "💰 Shared budget %s spent"
 	textSpentDay = "💰 %s spent by all runs on %s (budget: %s)"
 
 	textTaskDone    = "📋 [%d/%d] %s ✅"

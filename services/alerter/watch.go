@@ -28,6 +28,9 @@ func (a *Alerter) watchSystem(ctx context.Context) {
 			if err := a.checkSystem(ctx, told, now.UnixMilli()); err != nil && ctx.Err() == nil {
 				a.logger.DebugContext(ctx, "can't look at the system", "error", err)
 			}
+			if err := a.checkShared(ctx, told, now.UnixMilli()); err != nil && ctx.Err() == nil {
+				a.logger.DebugContext(ctx, "can't look at shared budgets", "error", err) // runners say so
+			}
 		case <-ctx.Done():
 			return
 		}

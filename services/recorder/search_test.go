@@ -320,6 +320,19 @@ func TestStats(t *testing.T) {
 		if r := ask(s, wire.StatsRequest{Label: "team=blue", Status: []string{"complete"}}); r.Total.Runs != 1 || len(r.Nodes) != 1 {
 			t.Errorf("of a label: %+v", r.Total)
 		}
+		shared := []wire.SharedBudget{
+			{Name: "all", Usd: 9}, {Name: "blue", Label: "team=blue", Usd: 9}, {Name: "blue today", Label: "team=blue", Per: "day"},
+			{Name: "red", Label: "team=red"}, {Name: "today", Per: "day"},
+		}
+		spent, err := s.Budgets(t.Context(), slices.Clone(shared), now)
+		for i, want := range []wire.Spent{{Usd: 0.75, Tokens: 188}, {Usd: 0.7, Tokens: 176}, {Usd: 0.3}, {}, {Usd: 0.35, Tokens: 12}} {
+			if shared[i].Spent = want; shared[i].Per != "" {
+				shared[i].Day = "2026-01-04"
+			}
+		}
+		if diff := cmp.Diff(shared, spent.Budgets, near); diff != "" || err != nil {
+			t.Errorf("budgets (-want +got):\n%s%v", diff, err)
+		}
 		if _, err := s.Stats(t.Context(), wire.StatsRequest{Run: "r9"}, now); codeOf(err) != wire.CodeRunNotFound {
 			t.Errorf("got %v", err)
 		}

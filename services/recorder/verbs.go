@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/budget"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/queries"
 )
@@ -80,6 +81,12 @@ func (r *Recorder) newService() api.Service {
 			stats.Lag = lag
 			return stats, err
 		}),
+		api.Handle(wire.VerbBudgets, "", func(ctx context.Context, _ wire.BudgetsRequest, _ api.Form) (wire.BudgetsResponse, error) {
+			lag := r.catchUp(ctx, &r.derived)
+			answer, err := r.sumBudgets(ctx)
+			answer.Lag = lag
+			return answer, err
+		}),
 		api.Handle(wire.VerbDelete, "", func(ctx context.Context, q wire.DeleteRequest, _ api.Form) (wire.DeleteResponse, error) {
 			lag := r.catchUp(ctx, &r.derived)
 			answer, err := s.Delete(ctx, q, r.c.Retain.Grace, time.Now())
@@ -98,4 +105,17 @@ func (r *Recorder) newService() api.Service {
 		}).OfRun(),
 	}
 	return api.Service{Names: r.log.Names(), Name: name, Logger: r.logger, Tracer: r.log.Tracer(), Endpoints: endpoints}
+}
+
+// sumBudgets returns the budgets of the installation, and what is spent of them.
+func (r *Recorder) sumBudgets(ctx context.Context) (answer wire.BudgetsResponse, err error) {
+	store, err := budget.Open(ctx, r.log.JetStream(), r.log.Names(), r.log.Keys())
+	if err != nil {
+		return answer, err
+	}
+	all, err := store.All(ctx)
+	if err != nil {
+		return answer, err
+	}
+	return r.store.Budgets(ctx, all, time.Now())
 }

@@ -29,6 +29,7 @@ import (
 	"code.wake.dev/wake/services/runner/intake"
 	"code.wake.dev/wake/services/runner/internal/capacity"
 	"code.wake.dev/wake/services/runner/internal/command"
+	"code.wake.dev/wake/services/runner/internal/purse"
 	"code.wake.dev/wake/services/runner/internal/queue"
 	"code.wake.dev/wake/services/runner/internal/registry"
 	"code.wake.dev/wake/services/runner/internal/view"
@@ -154,6 +155,7 @@ type Runner struct {
 	commands *command.Stream
 	queue    *queue.Queue
 	capacity *capacity.Gauge
+	purse    *purse.Purse
 	owned    *registry.Set // runs that have an owner here
 	working  *registry.Set // executions that have a worker here
 	slots    work.Slots
@@ -174,7 +176,7 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
 	}
 	r := &Runner{
 		cfg: cfg, log: log, logger: logger,
-		runs: runs, queue: q, commands: commands,
+		runs: runs, queue: q, commands: commands, purse: purse.New(log),
 		owned: registry.NewSet(), working: registry.NewSet(),
 		slots: make(work.Slots, cfg.MaxAgents), resting: make(work.Slots, cfg.MaxWaiting),
 		draining: make(chan struct{}),
@@ -256,6 +258,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	part(&basis, base, "commands", func(ctx context.Context) error { return r.commands.Follow(ctx, f.lastCommand+1) })
 	part(&basis, base, "active runs", f.active.Follow)
 	part(&basis, base, "size of the log", r.capacity.Watch)
+	part(&basis, base, "shared budgets", r.purse.Follow)
 	part(&incoming, ctx, "keepers", workers.Sweep)
 	if f.folders != nil {
 		part(&incoming, ctx, "snapshots of folders", func(ctx context.Context) error { return r.servePacks(ctx, f.folders) })
@@ -292,7 +295,7 @@ func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
 		Process: self, MaxTrials: cfg.MaxTrials, NodeTrials: cfg.NodeTrials,
 		AnchorEvery: anchorEvery, Draining: r.draining,
 		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Commands: r.commands, Queue: r.queue,
-		Registry: f.active, Capacity: r.capacity, Owned: r.owned, Kept: f.folders,
+		Registry: f.active, Capacity: r.capacity, Purse: r.purse, Owned: r.owned, Kept: f.folders,
 		TakenOver: m.takenOver.WithLabelValues(ofRuns), Lost: m.lost.WithLabelValues(ofRuns),
 	})
 	workers := work.New(work.Config{

@@ -343,6 +343,8 @@ func pausedFor(reason string) string {
 		return "somebody to find out why it ended its runners"
 	case wire.PauseBudget:
 		return "somebody to grant more, its budget is spent"
+	case wire.PauseSharedBudget:
+		return "the next day, or somebody to grant more: a budget that it shares is spent"
 	case wire.PauseParent:
 		return "its parent run, which is paused"
 	}

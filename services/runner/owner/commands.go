@@ -80,7 +80,7 @@ func (o *owner) answerCommand(ctx context.Context, e eventlog.Entry) ([]*wire.Ev
 	record, cmd, err := command.Record(e)
 	var effects []*wire.Event
 	if err == nil {
-		j := judge{runs: o.cfg.Runs, forks: o.cfg.newForks(), state: o.view.State, cmd: cmd, id: record.CommandID, fields: map[string]any{}}
+		j := judge{runs: o.cfg.Runs, forks: o.cfg.newForks(), state: o.view.State, cmd: cmd, id: record.CommandID, stop: o.stopOf(o.view.State), fields: map[string]any{}}
 		if effects, err = j.verdict(ctx); err != nil && !command.Rejected(err) {
 			return nil, err
 		}

@@ -14,6 +14,7 @@ import (
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/services/runner/internal/capacity"
 	"code.wake.dev/wake/services/runner/internal/command"
+	"code.wake.dev/wake/services/runner/internal/purse"
 	"code.wake.dev/wake/services/runner/internal/queue"
 	"code.wake.dev/wake/services/runner/internal/registry"
 	"code.wake.dev/wake/services/runner/internal/view"
@@ -40,6 +41,7 @@ type Config struct {
 	Queue    *queue.Queue
 	Registry *registry.Registry
 	Capacity *capacity.Gauge
+	Purse    *purse.Purse
 	Kept     *workspace.Store // snapshots of folders; nil: none are restored
 	Owned    *registry.Set    // runs that have an owner here
 

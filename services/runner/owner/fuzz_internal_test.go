@@ -8,6 +8,7 @@ import (
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/command"
+	"code.wake.dev/wake/services/runner/internal/purse"
 	"code.wake.dev/wake/services/runner/internal/view"
 )
 
@@ -95,7 +96,7 @@ func FuzzCommand(f *testing.F) {
 func judged(t *testing.T, s *wire.State, data []byte) *wire.CommandReceived {
 	t.Helper()
 	pos := s.CommandPos + 7
-	events, err := (&owner{cfg: &Config{}, view: &view.View{State: s}}).answerCommand(t.Context(), eventlog.Entry{Pos: pos, Data: data})
+	events, err := (&owner{cfg: &Config{Purse: purse.New(nil)}, view: &view.View{State: s}}).answerCommand(t.Context(), eventlog.Entry{Pos: pos, Data: data})
 	if err != nil {
 		t.Fatalf("%q ends the owner: %v", data, err)
 	}

@@ -23,6 +23,7 @@ type judge struct {
 	state  *wire.State
 	cmd    wire.Command
 	id     string
+	stop   *flow.Stop     // what the run has to stop for; nil: nothing
 	fields map[string]any // what the record adds to the command, such as its recipient
 }
 
@@ -168,7 +169,7 @@ func (j *judge) judgeNotice() error {
 }
 
 func (j *judge) judgePause() ([]*wire.Event, error) {
-	if s := j.state; s.Status == wire.RunPaused && s.Reason != wire.PauseWorkspaceLost { // which ends by itself
+	if s := j.state; s.Status == wire.RunPaused && s.Reason != wire.PauseWorkspaceLost && s.Reason != wire.PauseSharedBudget { // which end by themselves
 		return nil, command.Reject(wire.CodeCommandRejected, "run %s is paused already%s", j.state.RunID, reasonText(j.state.Reason))
 	}
 	reason := wire.PauseOperator
@@ -216,6 +217,9 @@ func (j *judge) judgeResume() ([]*wire.Event, error) {
 	}
 	if err := checkOverrides(r.Overrides, s); err != nil {
 		return nil, err
+	}
+	if j.stop != nil {
+		return nil, command.Reject(wire.CodeCommandRejected, "%s; `wake budget set` grants more, and the run goes on by itself then", j.stop.Why)
 	}
 	if err := checkLimits(r.Limits, s); err != nil {
 		return nil, err

@@ -32,6 +32,7 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 		return err
 	}
 	for {
+		news := o.cfg.Purse.News()
 		wake, err := o.runStep(ctx, kids)
 		if err != nil {
 			return err
@@ -58,6 +59,7 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 		select {
 		case <-o.view.More():
 			err = o.view.Follow(ctx)
+		case <-news:
 		case <-kids.news:
 		case <-commands.More():
 			err = o.obeyAll(ctx, commands.Take())
@@ -86,6 +88,9 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 func (o *owner) runStep(ctx context.Context, kids *children) (wake int64, err error) {
 	if !o.lease.Valid() {
 		return 0, nil
+	}
+	if err := o.goOnSpending(ctx); err != nil {
+		return 0, err
 	}
 	if wake, err = o.decideNext(ctx); err != nil {
 		return 0, err
@@ -121,7 +126,7 @@ func (o *owner) decideNext(ctx context.Context) (wake int64, err error) {
 			return 0, err
 		}
 		now := time.Now().UnixMilli()
-		d, err := flow.Decide(o.def, state, now)
+		d, err := flow.DecideWithin(o.def, state, now, o.stopOf(state))
 		if err != nil {
 			return 0, fmt.Errorf("decide: %w", err)
 		}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/budget"
+	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+func (a runVerbs) budgetCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "budget",
+		Short: "Bound what runs spend together, by label and by day",
+		Long: `Bound what runs spend together, by label and by day. Runners keep to it, all of them to the
+same sums, which are those of wake stats. Budgets are the installation's: where the server has
+users, who has the credentials of init sets them. What a single run may spend is set by its flow,
+or by wake run --budget-usd.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.budgetSetCommand(), a.budgetListCommand(), a.budgetRemoveCommand())
+	return cmd
+}
+
+func (a runVerbs) budgetSetCommand() *cobra.Command {
+	var b wire.SharedBudget
+	cmd := &cobra.Command{
+		Use:   "set NAME",
+		Short: "Set a budget, or change one",
+		Long: `Set a budget, or change the one of this name, from now on.
+
+    wake budget set core --label team=core --per day --usd 50
+    wake budget set all --usd 1000 --then abort
+
+It is told at 50, 80 and 100 %. Runs that it covers pause when it is spent, those that begin later too,
+and go on by themselves when there is more: the next day (UTC), or when more is set.`,
+		Args: checkArguments,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b.Name = args[0]
+			if err := budget.Check(b); err != nil {
+				return usageError("wake budget set --help", "%w", err)
+			}
+			return a.withBudgets(cmd.Context(), func(ctx context.Context, store *budget.Store) error {
+				if err := store.Put(ctx, b); err != nil {
+					return err
+				}
+				return a.sayBudget(b, "set budget "+b.Name)
+			})
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&b.Label, "label", "", "of runs with this label, `key=value` (default: of all runs)")
+	flags.StringVar(&b.Per, "per", "", "anew each `day`, UTC (default: of all time)")
+	flags.Float64Var(&b.Usd, "usd", 0, "what they may cost, in US `dollars`; 0: no bound")
+	flags.Int64Var(&b.Tokens, "tokens", 0, "how many `tokens` they may use, those of the cache included; 0: no bound")
+	flags.StringVar(&b.Then, "then", wire.BudgetPause, "what follows when that is spent: `pause` or abort")
+	completeFlag(cmd, "per", cobra.FixedCompletions([]string{wire.BudgetPerDay}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "then", cobra.FixedCompletions([]string{wire.BudgetPause, wire.BudgetAbort}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func (a runVerbs) budgetListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List budgets, and what is spent of them",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			nc, err := a.connectServer(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer nc.Close()
+			answer, err := api.Call[wire.BudgetsResponse](cmd.Context(), nc, a.names, wire.VerbBudgets, wire.BudgetsRequest{})
+			if err != nil {
+				return err
+			}
+			a.noteLag(answer.Lag)
+			if a.json {
+				return a.printJSON(answer)
+			}
+			return printBudgets(a.out, answer.Budgets, time.Now())
+		},
+	}
+}
+
+func printBudgets(w io.Writer, all []wire.SharedBudget, now time.Time) error {
+	if len(all) == 0 {
+		_, err := io.WriteString(w, "there are no budgets\n")
+		return err
+	}
+	t := newTable(w, "NAME", "OF", "PER", "USD", "TOKENS", "SPENT", "THEN")
+	for _, b := range all {
+		usd, tokens := fmt.Sprintf("%.2f", b.Spent.Usd), fmt.Sprint(b.Spent.Tokens)
+		if b.Usd > 0 {
+			usd += fmt.Sprintf(" of %.2f", b.Usd)
+		}
+		if b.Tokens > 0 {
+			tokens += fmt.Sprintf(" of %d", b.Tokens)
+		}
+		share, _ := budget.Share(b, now)
+		of := b.Label
+		if of == "" {
+			of = "all runs"
+		}
+		t.addRow(b.Name, timeline.Line(of, maxMessage), b.Per, usd, tokens, fmt.Sprintf("%.0f %%", math.Floor(share*100+1e-6)), b.Then)
+	}
+	return t.flush()
+}
+
+func (a runVerbs) budgetRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Remove a budget; runs that it has paused go on",
+		Args:  checkArguments,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withBudgets(cmd.Context(), func(ctx context.Context, store *budget.Store) error {
+				if err := store.Remove(ctx, args[0]); errors.Is(err, budget.ErrNone) {
+					return serviceError(string(wire.CodeNotFound), "wake budget list", "there is no budget %q", args[0])
+				} else if err != nil {
+					return err
+				}
+				return a.sayBudget(map[string]any{"name": args[0], "removed": true}, "removed budget "+args[0])
+			})
+		},
+	}
+}
+
+func (a runVerbs) sayBudget(row any, text string) error {
+	if a.json {
+		return a.printJSON(row)
+	}
+	_, err := fmt.Fprintln(a.out, timeline.Line(text, maxMessage))
+	return err
+}
+
+// withBudgets opens the budgets of the installation.
+func (a runVerbs) withBudgets(ctx context.Context, do func(context.Context, *budget.Store) error) error {
+	log, err := a.openLog(ctx)
+	if err != nil {
+		return err
+	}
+	defer log.Conn().Close()
+	if err := log.CheckKeys(ctx); err != nil {
+		return err // what is encrypted elsewhere would be readable here
+	}
+	store, err := budget.Open(ctx, log.JetStream(), a.names, log.Keys())
+	if err != nil {
+		return err
+	}
+	return do(ctx, store)
+}
