@@ -116,13 +116,19 @@ func (t *Trial) Handle(ctx context.Context, entries []eventlog.Entry, f func(con
 // handlePart has f handle entries that go together: one, if it is suspected.
 func (t *Trial) handlePart(ctx context.Context, entries []eventlog.Entry, f func(context.Context, []eventlog.Entry) error) error {
 	n := note{from: entries[0].Pos, to: entries[len(entries)-1].Pos}
-	if t.suspects.hasPosition(n.from) {
-		t.alone.Lock()
-		defer t.alone.Unlock()
-		if t.suspects.from == t.suspects.to {
-			n.deaths = t.suspects.deaths
-		}
+	if !t.suspects.hasPosition(n.from) {
+		return t.handleNoted(ctx, n, entries, f)
 	}
+	t.alone.Lock()
+	if t.suspects.from == t.suspects.to {
+		n.deaths = t.suspects.deaths
+	}
+	err := t.handleNoted(ctx, n, entries, f)
+	t.alone.Unlock() // not deferred: no other service may be tried while a panic of this one ends the process
+	return err
+}
+
+func (t *Trial) handleNoted(ctx context.Context, n note, entries []eventlog.Entry, f func(context.Context, []eventlog.Entry) error) error {
 	if n.deaths >= Most {
 		if err := t.setAside(n.from); err != nil {
 			return err

@@ -97,9 +97,14 @@ func (o *owner) run(ctx context.Context) (err error) {
 // registered first: from then on it is found by runners that look for runs without
 // an owner.
 func (o *owner) takeRun(ctx context.Context) error {
+	err := o.leadRun(ctx)
+	o.leaveTrial() // not deferred: nobody else may be tried while a panic of this run ends the process
+	return err
+}
+
+func (o *owner) leadRun(ctx context.Context) error {
 	taking, span := o.takeSpan(ctx)
 	defer span.End()
-	defer o.leaveTrial()
 	if err := o.claimRun(taking); err != nil {
 		tracing.Fail(span, err)
 		return err

@@ -42,8 +42,9 @@ func (o *owner) passTrial(ctx context.Context) error {
 		return nil
 	}
 	o.trial.count = 0
-	defer o.leaveTrial()
-	return o.putRegistration(ctx, 0)
+	err := o.putRegistration(ctx, 0)
+	o.leaveTrial()
+	return err
 }
 
 // leaveTrial lets others be tried.

@@ -50,7 +50,13 @@ func (w *worker) run(ctx context.Context) (err error) {
 	if !w.enterTrial() {
 		return lease.ErrHeld
 	}
-	defer w.trial.leaveTrial()
+	err = w.tryNode(ctx)
+	w.trial.leaveTrial() // not deferred: nobody else may be tried while a panic of this node ends the process
+	return err
+}
+
+// tryNode claims the node and executes it.
+func (w *worker) tryNode(ctx context.Context) (err error) {
 	w.lease, err = w.acquireLease(ctx)
 	if errors.Is(err, lease.ErrHeld) {
 		return w.judgeHeld()
