@@ -8,8 +8,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/goccy/go-yaml"
-
+	"code.wake.dev/wake/internal/document"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -80,6 +79,9 @@ var snapshot = regexp.MustCompile(`-(20[0-9]{6}|latest)$`) //nolint:gochecknoglo
 // Prices are prices of models by their names, which go before the known ones of Anthropic's.
 type Prices map[string]Price
 
+// maxPrices bounds the size of a file of prices in bytes.
+const maxPrices = 1 << 20
+
 // ReadPrices reads a file of prices, YAML or JSON, as the option prices of a node has them.
 func ReadPrices(file string) (Prices, error) {
 	b, err := os.ReadFile(file)
@@ -87,8 +89,10 @@ func ReadPrices(file string) (Prices, error) {
 		return nil, err
 	}
 	var prices Prices
-	if err := yaml.UnmarshalWithOptions(b, &prices, yaml.Strict()); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
+	ps := &document.Problems{File: file}
+	ps.Decode(document.Read(ps, b, maxPrices), &prices)
+	if err := ps.Err(); err != nil {
+		return nil, err
 	}
 	for model, p := range prices {
 		if err := p.Check(); err != nil {

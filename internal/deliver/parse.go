@@ -1,8 +1,6 @@
 package deliver
 
 import (
-	"errors"
-	"fmt"
 	"maps"
 	"path"
 	"regexp"
@@ -11,10 +9,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/token"
 
 	"code.wake.dev/wake/internal/document"
 	"code.wake.dev/wake/pkg/wire"
@@ -32,131 +26,79 @@ type Section interface{ Validate() error }
 
 // Parse reads the rules of a file. What stands under "detectors" it decodes into
 // detectors. ${VAR} in URLs, secrets, headers and environments is looked up. The
-// error has a line FILE:LINE: MESSAGE for each problem, and no secrets.
+// error is a [*document.Error] of all problems, without secrets.
 func Parse(file string, src []byte, lookup func(string) (string, bool), detectors Section) (*Rules, error) {
-	p := &problems{lookup: lookup}
-	r := p.parseRules(src, detectors)
-	if len(p.list) == 0 {
-		return r, nil
+	p := &checker{Problems: document.Problems{File: file}, lookup: lookup}
+	p.root = document.Read(&p.Problems, src, maxFile)
+	r := p.parseRules(detectors)
+	if err := p.Err(); err != nil {
+		return nil, err
 	}
-	slices.SortStableFunc(p.list, func(a, b problem) int { return a.line - b.line })
-	errs := make([]error, len(p.list))
-	for i, problem := range p.list {
-		errs[i] = fmt.Errorf("%s:%d: %s", file, problem.line, problem.text)
-	}
-	return nil, errors.Join(errs...)
+	return r, nil
 }
 
-// problems collects what is wrong with a file.
-type problems struct {
+// checker collects what is wrong with a file.
+type checker struct {
+	document.Problems
 	lookup func(string) (string, bool)
-	root   ast.Node
-	list   []problem
+	root   *document.Value
 }
 
-type problem struct {
-	line int
-	text string
-}
-
-func (p *problems) addLine(line int, format string, args ...any) {
-	p.list = append(p.list, problem{line, fmt.Sprintf(format, args...)})
-}
-
-// addAt notes a problem of the value under some keys and indexes, or of what is
-// nearest to it.
-func (p *problems) addAt(at []any, format string, args ...any) {
-	line := 1
-	n := p.root
-	for _, step := range at {
-		value, place := childNode(n, step)
-		if value == nil {
+// addAt notes a problem of the value under some keys and indexes, at the place of what is nearest to it.
+func (p *checker) addAt(path []any, format string, args ...any) {
+	at, v := p.root.At, p.root
+	for _, step := range path {
+		next, place := childOf(v, step)
+		if next == nil {
 			break
 		}
-		n, line = value, lineOf(place)
+		v, at = next, place
 	}
-	p.addLine(line, format, args...)
+	p.Add(at, "", format, args...)
 }
 
-func lineOf(t *token.Token) int {
-	line, _ := document.Place(t)
-	return line
-}
-
-// childNode returns the value under a key or an index, and where it is.
-func childNode(n ast.Node, step any) (ast.Node, *token.Token) {
-	if anchor, ok := n.(*ast.AnchorNode); ok {
-		n = anchor.Value
-	}
+// childOf returns the value under a key or an index, and where that is.
+func childOf(v *document.Value, step any) (*document.Value, document.Place) {
 	switch step := step.(type) {
 	case string:
-		for _, v := range mappingEntries(n) {
-			if key := v.Key.GetToken(); key != nil && key.Value == step {
-				return v.Value, key
+		for _, f := range v.Fields {
+			if f.Name == step {
+				return f.Value, f.At
 			}
 		}
 	case int:
-		if s, ok := n.(*ast.SequenceNode); ok && step < len(s.Values) {
-			return s.Values[step], s.Values[step].GetToken()
+		if step < len(v.List) {
+			return v.List[step], v.List[step].At
 		}
 	}
-	return nil, nil
+	return nil, document.Place{}
 }
 
-func mappingEntries(n ast.Node) []*ast.MappingValueNode {
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		return n.Values
-	case *ast.MappingValueNode:
-		return []*ast.MappingValueNode{n}
-	}
-	return nil
-}
-
-// parseRules decodes and checks the file. The decoder's defects must not end the process.
-func (p *problems) parseRules(src []byte, detectors Section) (r *Rules) {
-	defer func() {
-		if recover() != nil {
-			p.addLine(1, "malformed YAML")
-		}
-	}()
-	if len(src) > maxFile {
-		p.addLine(1, "the file has %d bytes, at most %d are allowed", len(src), maxFile)
+// parseRules decodes and checks the file.
+func (p *checker) parseRules(detectors Section) *Rules {
+	file := struct {
+		Sinks     map[string]*Sink `yaml:"sinks"`
+		Rules     []*Rule          `yaml:"rules"`
+		Detectors Section          `yaml:"detectors"`
+	}{Detectors: detectors}
+	if p.root != nil && p.root.Kind != document.Object && !p.root.IsAbsent() {
+		p.Add(p.root.At, "", "the rules are an object with sinks and rules")
 		return nil
 	}
-	root, err := document.Parse(src)
-	if e, ok := errors.AsType[*document.Error](err); ok {
-		p.addLine(e.Line, "%s", e.Message)
+	p.Decode(p.root, &file)
+	if p.Count() > 0 {
 		return nil
 	}
-	r = &Rules{}
-	if p.root = root; root == nil || root.Type() == ast.NullType {
-		return r
-	}
-	if t := root.Type(); t != ast.MappingType && t != ast.MappingValueType {
-		p.addLine(lineOf(root.GetToken()), "the rules are an object with sinks and rules")
-		return r
-	}
-	body, section := p.splitDetectors()
-	if section != nil {
-		if err := yaml.NodeToValue(section, detectors, yaml.Strict()); err != nil {
-			p.addDecoderError(err)
-		} else if err := detectors.Validate(); err != nil {
-			p.addDetectorProblems(err)
-		}
-	}
-	if len(body.Values) > 0 {
-		if err := yaml.NodeToValue(body, r, yaml.Strict()); err != nil {
-			p.addDecoderError(err)
-			return nil
-		}
+	r := &Rules{Sinks: file.Sinks, Rules: file.Rules}
+	if err := detectors.Validate(); err != nil {
+		p.addDetectorProblems(err)
 	}
 	p.checkRules(r)
 	return r
 }
 
 // addDetectorProblems notes the problems of the detectors where their fields are.
-func (p *problems) addDetectorProblems(err error) {
+func (p *checker) addDetectorProblems(err error) {
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		at := []any{"detectors"}
 		field, _, _ := strings.Cut(line, ":")
@@ -171,85 +113,9 @@ func (p *problems) addDetectorProblems(err error) {
 	}
 }
 
-// splitDetectors returns the file without the section of the detectors, and that.
-func (p *problems) splitDetectors() (body *ast.MappingNode, section ast.Node) {
-	body = ast.Mapping(p.root.GetToken(), false)
-	for _, v := range mappingEntries(p.root) {
-		if v.Key.GetToken().Value == "detectors" {
-			section = v.Value
-			continue
-		}
-		body.Values = append(body.Values, v)
-	}
-	if section != nil && section.Type() == ast.NullType {
-		section = nil
-	}
-	return body, section
-}
-
-// addDecoderError notes what the decoder says, without the lines of the file that it would
-// show.
-func (p *problems) addDecoderError(err error) {
-	var e yaml.Error
-	if !errors.As(err, &e) {
-		p.addQuotedError(err.Error())
-		return
-	}
-	message := e.GetMessage()
-	if t, ok := errors.AsType[*yaml.TypeError](err); ok {
-		message = fmt.Sprintf("a %s is expected here", plainType(t.DstType.String()))
-	}
-	p.addLine(lineOf(e.GetToken()), "%s", message)
-}
-
-// addQuotedError notes a problem that quotes the value it is about, as those of spans of
-// time do.
-func (p *problems) addQuotedError(message string) {
-	rest, ok := strings.CutSuffix(message, `"`) // the value is the last that it quotes; a unit may be before
-	i := strings.LastIndex(rest, `"`)
-	if !ok || i < 0 || p.root == nil {
-		p.addLine(1, "%s", message)
-		return
-	}
-	value, line := rest[i+1:], 1
-	ast.Walk(finder(func(n ast.Node) {
-		if t := n.GetToken(); t != nil && t.Value == value && line == 1 {
-			line = lineOf(t)
-		}
-	}), p.root)
-	p.addLine(line, "%q is no span of time such as 90s, 5m or 24h", value)
-}
-
-type finder func(ast.Node)
-
-// Visit implements [ast.Visitor].
-func (f finder) Visit(n ast.Node) ast.Visitor {
-	f(n)
-	return f
-}
-
-// plainType is the word for a type of Go.
-func plainType(t string) string {
-	switch {
-	case t == "time.Duration":
-		return "span of time such as 90s, 5m or 24h"
-	case strings.HasPrefix(t, "int"), strings.HasPrefix(t, "uint"):
-		return "whole number"
-	case strings.HasPrefix(t, "float"):
-		return "number"
-	case strings.HasPrefix(t, "[]"):
-		return "list"
-	case t == "bool":
-		return "true or false"
-	case t == "string", strings.HasSuffix(t, "Severity"):
-		return "text"
-	}
-	return "mapping"
-}
-
 var namePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`) })
 
-func (p *problems) checkRules(r *Rules) {
+func (p *checker) checkRules(r *Rules) {
 	for _, name := range slices.Sorted(maps.Keys(r.Sinks)) {
 		at := []any{"sinks", name}
 		switch {
@@ -271,7 +137,7 @@ func (p *problems) checkRules(r *Rules) {
 	}
 }
 
-func (p *problems) checkSink(at []any, s *Sink) {
+func (p *checker) checkSink(at []any, s *Sink) {
 	under := func(key string) []any { return append(slices.Clone(at), key) }
 	p.expandVariables(under("url"), s, &s.URL)
 	p.expandVariables(under("secret"), s, &s.Secret)
@@ -301,7 +167,7 @@ func (p *problems) checkSink(at []any, s *Sink) {
 }
 
 // checkSinkType checks what depends on the type of a sink.
-func (p *problems) checkSinkType(under func(string) []any, s *Sink) {
+func (p *checker) checkSinkType(under func(string) []any, s *Sink) {
 	kinds := sinkKinds()
 	k, ok := kinds[s.Type]
 	if !ok {
@@ -333,7 +199,7 @@ func (p *problems) checkSinkType(under func(string) []any, s *Sink) {
 var variable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\$\{([A-Za-z_][A-Za-z0-9_]*)\}`) })
 
 // expandVariables replaces ${VAR}, and notes what of a text must not be shown.
-func (p *problems) expandVariables(at []any, s *Sink, text *string) {
+func (p *checker) expandVariables(at []any, s *Sink, text *string) {
 	*text = variable().ReplaceAllStringFunc(*text, func(ref string) string {
 		name := ref[2 : len(ref)-1]
 		v, ok := p.lookup(name)
@@ -345,7 +211,7 @@ func (p *problems) expandVariables(at []any, s *Sink, text *string) {
 	s.addSecrets(*text, at[len(at)-1] == "url")
 }
 
-func (p *problems) checkRule(at []any, r *Rule, sinks map[string]*Sink) {
+func (p *checker) checkRule(at []any, r *Rule, sinks map[string]*Sink) {
 	under := func(keys ...any) []any { return append(slices.Clone(at), keys...) }
 	if len(r.Sinks) == 0 {
 		p.addAt(at, "a rule names its sinks")
@@ -372,20 +238,20 @@ func (p *problems) checkRule(at []any, r *Rule, sinks map[string]*Sink) {
 	}
 }
 
-func (p *problems) checkPattern(at []any, pattern string) {
+func (p *checker) checkPattern(at []any, pattern string) {
 	if _, err := path.Match(pattern, ""); err != nil {
 		p.addAt(at, "%q is no pattern: *, ? and [a-z]; \\ takes their meaning away", pattern)
 	}
 }
 
-func (p *problems) checkSeverity(at []any, s wire.Severity) {
+func (p *checker) checkSeverity(at []any, s wire.Severity) {
 	if s != "" && !slices.Contains(severities, s) {
 		p.addAt(at, "severity %q is unknown; it is info, warning, error or critical", s)
 	}
 }
 
-func (p *problems) checkQuiet(under func(string) []any, q *Quiet) {
-	before := len(p.list)
+func (p *checker) checkQuiet(under func(string) []any, q *Quiet) {
+	before := p.Count()
 	p.checkSeverity(under("pass"), q.Pass)
 	p.checkSeverity(under("drop"), q.Drop)
 	q.from, q.to = p.parseClock(under("from"), q.From), p.parseClock(under("to"), q.To)
@@ -404,7 +270,7 @@ func (p *problems) checkQuiet(under func(string) []any, q *Quiet) {
 	if q.zone = zone; q.Zone == "" {
 		q.zone = time.Local
 	}
-	if q.Days = slices.Compact(slices.Sorted(slices.Values(q.Days))); len(p.list) == before && q.isEndless() {
+	if q.Days = slices.Compact(slices.Sorted(slices.Values(q.Days))); p.Count() == before && q.isEndless() {
 		p.addAt(under("from"), "these quiet hours never end")
 	}
 	if q.Pass == "" {
@@ -414,7 +280,7 @@ func (p *problems) checkQuiet(under func(string) []any, q *Quiet) {
 
 var clockPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([01]\d|2[0-3]):([0-5]\d)$`) })
 
-func (p *problems) parseClock(at []any, s string) time.Duration {
+func (p *checker) parseClock(at []any, s string) time.Duration {
 	if s == "" {
 		return 0
 	}

@@ -12,8 +12,8 @@ import (
 
 // Rules say which alerts go where, as [Parse] read them from a file.
 type Rules struct {
-	Sinks map[string]*Sink `yaml:"sinks"`
-	Rules []*Rule          `yaml:"rules"`
+	Sinks map[string]*Sink
+	Rules []*Rule
 }
 
 // Sink is a target of alerts.

@@ -1,4 +1,4 @@
-package flow
+package document
 
 import (
 	"bytes"
@@ -6,13 +6,11 @@ import (
 	"errors"
 	"io"
 	"strconv"
-
-	"code.wake.dev/wake/pkg/wire"
 )
 
 // readJSON returns the value of a JSON file. YAML would read most of it too, but
 // not its escapes.
-func readJSON(ps *problems, src []byte) *tree {
+func readJSON(ps *Problems, src []byte) *Value {
 	r := jsonReader{ps: ps, src: src, dec: json.NewDecoder(bytes.NewReader(src))}
 	r.dec.UseNumber()
 	t := r.readValue(0)
@@ -20,34 +18,34 @@ func readJSON(ps *problems, src []byte) *tree {
 		return nil
 	}
 	if _, err := r.dec.Token(); !errors.Is(err, io.EOF) {
-		ps.addProblem(r.nextPlace(), "", "unexpected text after the flow")
+		ps.Add(r.nextPlace(), "", "unexpected text after the value")
 		return nil
 	}
 	return t
 }
 
 type jsonReader struct {
-	ps  *problems
+	ps  *Problems
 	src []byte
 	dec *json.Decoder
 }
 
 // nextPlace is where the next token begins.
-func (r *jsonReader) nextPlace() place {
+func (r *jsonReader) nextPlace() Place {
 	at := int(r.dec.InputOffset())
 	for at < len(r.src) && bytes.IndexByte([]byte(" \t\r\n,:"), r.src[at]) >= 0 {
 		at++
 	}
 	before := r.src[:at]
-	return place{1 + bytes.Count(before, []byte("\n")), at - bytes.LastIndexByte(before, '\n')}
+	return Place{1 + bytes.Count(before, []byte("\n")), at - bytes.LastIndexByte(before, '\n')}
 }
 
 // readValue returns the next value; nil after a problem.
-func (r *jsonReader) readValue(depth int) *tree {
-	t := &tree{at: r.nextPlace()}
+func (r *jsonReader) readValue(depth int) *Value {
+	t := &Value{At: r.nextPlace()}
 	tok, err := r.dec.Token()
-	if err != nil || depth > wire.MaxDepth {
-		r.ps.addProblem(t.at, "", "malformed JSON: %s", jsonProblem(err))
+	if err != nil || depth > MaxDepth {
+		r.ps.Add(t.At, "", "malformed JSON: %s", jsonProblem(err))
 		return nil
 	}
 	switch v := tok.(type) {
@@ -57,9 +55,9 @@ func (r *jsonReader) readValue(depth int) *tree {
 		}
 		return r.readObject(t, depth)
 	case json.Number:
-		t.value = parseNumber(string(v))
+		t.Scalar = parseNumber(string(v))
 	default:
-		t.value = v
+		t.Scalar = v
 	}
 	return t
 }
@@ -89,45 +87,45 @@ func parseNumber(s string) any {
 	return x
 }
 
-func (r *jsonReader) readList(t *tree, depth int) *tree {
-	t.kind = list
+func (r *jsonReader) readList(t *Value, depth int) *Value {
+	t.Kind = List
 	for r.dec.More() {
 		item := r.readValue(depth + 1)
 		if item == nil {
 			return nil
 		}
-		t.list = append(t.list, item)
+		t.List = append(t.List, item)
 	}
 	return r.closeValue(t)
 }
 
-func (r *jsonReader) readObject(t *tree, depth int) *tree {
-	t.kind = object
+func (r *jsonReader) readObject(t *Value, depth int) *Value {
+	t.Kind = Object
 	for r.dec.More() {
 		at := r.nextPlace()
 		tok, err := r.dec.Token()
 		name, ok := tok.(string)
 		if err != nil || !ok {
-			r.ps.addProblem(at, "", "malformed JSON: %s", jsonProblem(err))
+			r.ps.Add(at, "", "malformed JSON: %s", jsonProblem(err))
 			return nil
 		}
-		if t.get(name) != nil {
-			r.ps.addProblem(at, name, "is there twice")
+		if t.Get(name) != nil {
+			r.ps.Add(at, name, "is there twice")
 			return nil
 		}
 		value := r.readValue(depth + 1)
 		if value == nil {
 			return nil
 		}
-		t.fields = append(t.fields, treeField{name: name, at: at, tree: value})
+		t.Fields = append(t.Fields, Field{Name: name, At: at, Value: value})
 	}
 	return r.closeValue(t)
 }
 
-func (r *jsonReader) closeValue(t *tree) *tree {
+func (r *jsonReader) closeValue(t *Value) *Value {
 	at := r.nextPlace()
 	if _, err := r.dec.Token(); err != nil {
-		r.ps.addProblem(at, "", "malformed JSON: %s", jsonProblem(err))
+		r.ps.Add(at, "", "malformed JSON: %s", jsonProblem(err))
 		return nil
 	}
 	return t

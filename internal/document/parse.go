@@ -1,7 +1,3 @@
-// Package document reads YAML that somebody has written: flows, and rules of alerts. It is the only
-// place that parses YAML, since the parser takes time and memory that grow with the square of how
-// deep a text nests and how many keys an object has: 200 KB of brackets took 15 GB. So tokens are counted
-// before anything is parsed.
 package document
 
 import (
@@ -24,48 +20,42 @@ const (
 	maxValues = 100_000 // with what aliases stand for
 )
 
-// Error is what is wrong with a document, and where.
-type Error struct {
-	Line, Col int // from 1
-	Message   string
+// fault is why a text can't be parsed, and where.
+type fault struct {
+	at      Place
+	message string
 }
 
-// Error returns the place and the message.
-func (e *Error) Error() string { return fmt.Sprintf("%d:%d: %s", e.Line, e.Col, e.Message) }
-
-func errorAt(t *token.Token, format string, args ...any) *Error {
-	line, col := Place(t)
-	return &Error{line, col, fmt.Sprintf(format, args...)}
+func faultAt(t *token.Token, format string, args ...any) *fault {
+	return &fault{placeOfToken(t), fmt.Sprintf(format, args...)}
 }
 
-// Place is where a token stands.
-func Place(t *token.Token) (line, col int) {
+func placeOfToken(t *token.Token) Place {
 	if t == nil || t.Position == nil {
-		return 1, 1
+		return Place{1, 1}
 	}
-	return t.Position.Line, t.Position.Column
+	return Place{t.Position.Line, t.Position.Column}
 }
 
-// Parse returns the value of the one document that there is, nil if there is none. The
-// error is an [*Error].
-func Parse(src []byte) (root ast.Node, err error) {
+// parseYAML returns the syntax tree of the one document that there is, nil if there is none.
+func parseYAML(src []byte) (root ast.Node, err *fault) {
 	defer func() { // a defect of the parser must not end the process
 		if recover() != nil {
-			root, err = nil, &Error{1, 1, "malformed YAML"}
+			root, err = nil, &fault{Place{1, 1}, "malformed YAML"}
 		}
 	}()
 	if err := checkTokens(string(src)); err != nil {
 		return nil, err
 	}
-	file, err := parser.ParseBytes(src, 0)
-	if err != nil {
-		return nil, errorOf(err)
+	file, failed := parser.ParseBytes(src, 0)
+	if failed != nil {
+		return nil, faultOf(failed)
 	}
 	for _, d := range file.Docs {
 		switch {
 		case d.Body == nil || d.Body.Type() == ast.CommentType || d.Body.Type() == ast.CommentGroupType:
 		case root != nil:
-			return nil, errorAt(d.Body.GetToken(), "a second document; a file has one")
+			return nil, faultAt(d.Body.GetToken(), "a second document; a file has one")
 		default:
 			root = d.Body
 		}
@@ -78,19 +68,19 @@ func Parse(src []byte) (root ast.Node, err error) {
 	return root, nil
 }
 
-// errorOf returns an error of the parser without the lines that it would show.
-func errorOf(err error) *Error {
+// faultOf returns an error of the parser without the lines that it would show.
+func faultOf(err error) *fault {
 	if e, ok := errors.AsType[yaml.Error](err); ok {
-		return errorAt(e.GetToken(), "%s", e.GetMessage())
+		return faultAt(e.GetToken(), "%s", e.GetMessage())
 	}
-	return &Error{1, 1, err.Error()}
+	return &fault{Place{1, 1}, err.Error()}
 }
 
 // level is a list or an object that isn't complete yet.
 type level struct{ column, keys int } // column 0: within brackets
 
 // checkTokens goes through the tokens and refuses what would be too large to parse.
-func checkTokens(src string) error {
+func checkTokens(src string) *fault {
 	var s scanner.Scanner
 	s.Init(src)
 	c := counter{}
@@ -100,7 +90,7 @@ func checkTokens(src string) error {
 			return nil
 		}
 		if err != nil {
-			return nil //nolint:nilerr // the parser tells it, with its place
+			return nil // the parser tells it, with its place
 		}
 		for _, t := range tokens {
 			if err := c.addToken(t); err != nil {
@@ -116,7 +106,7 @@ type counter struct {
 	before *token.Token
 }
 
-func (c *counter) addToken(t *token.Token) error {
+func (c *counter) addToken(t *token.Token) *fault {
 	column := t.Position.Column
 	switch t.Type {
 	case token.SequenceStartType, token.MappingStartType:
@@ -143,11 +133,11 @@ func (c *counter) addToken(t *token.Token) error {
 	c.tokens++
 	switch n := len(c.open); {
 	case n > MaxDepth:
-		return errorAt(t, "nested deeper than %d values", MaxDepth)
+		return faultAt(t, "nested deeper than %d values", MaxDepth)
 	case n > 0 && c.open[n-1].keys > maxKeys:
-		return errorAt(t, "an object with more than %d keys", maxKeys)
+		return faultAt(t, "an object with more than %d keys", maxKeys)
 	case c.tokens > maxTokens:
-		return errorAt(t, "more than %d words and signs", maxTokens)
+		return faultAt(t, "more than %d words and signs", maxTokens)
 	}
 	return nil
 }
@@ -172,7 +162,7 @@ func (c *counter) enterColumn(column int) {
 // meter measures values with what their aliases stand for.
 type meter struct {
 	anchors map[string]int
-	err     *Error
+	err     *fault
 }
 
 func (m *meter) measureNode(n ast.Node, depth int) int {
@@ -181,7 +171,7 @@ func (m *meter) measureNode(n ast.Node, depth int) int {
 	}
 	size := 1
 	if depth > MaxDepth {
-		m.err = errorAt(n.GetToken(), "nested deeper than %d values", MaxDepth)
+		m.err = faultAt(n.GetToken(), "nested deeper than %d values", MaxDepth)
 	}
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -203,7 +193,7 @@ func (m *meter) measureNode(n ast.Node, depth int) int {
 		size += m.anchors[n.Value.GetToken().Value]
 	}
 	if size > maxValues && m.err == nil {
-		m.err = errorAt(n.GetToken(), "more than %d values, what aliases stand for included", maxValues)
+		m.err = faultAt(n.GetToken(), "more than %d values, what aliases stand for included", maxValues)
 	}
 	return size
 }

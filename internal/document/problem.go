@@ -1,4 +1,4 @@
-package flow
+package document
 
 import (
 	"fmt"
@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong with a flow file.
+// Problem is one thing that is wrong with a file.
 type Problem struct {
 	File      string
-	Line, Col int    // from 1; 0 if the definition didn't come from a file
+	Line, Col int    // from 1; 0 if it didn't come from a file
 	Field     string // such as nodes[2].policy.timeoutMs
 	Message   string // what is wrong, and what would be right
 }
@@ -30,7 +30,7 @@ func (p Problem) String() string {
 	return b.String() + p.Message
 }
 
-// Error is everything that is wrong with a flow, in the order of the file.
+// Error is everything that is wrong with a file, in the order of the file.
 type Error struct{ Problems []Problem }
 
 // Error returns a problem a line.
@@ -42,22 +42,35 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// maxProblems is how many are told: a file with more of them is no flow.
+// maxProblems is how many are told: more help nobody.
 const maxProblems = 100
 
-// problems collects what is wrong.
-type problems struct {
-	file string
+// Problems collects what is wrong with a file.
+type Problems struct {
+	File string
 	list []Problem
 }
 
-func (ps *problems) addProblem(at place, field, format string, args ...any) {
+// Count returns how many problems there are.
+func (ps *Problems) Count() int { return len(ps.list) }
+
+// Add notes what is wrong with a field, which may be "".
+func (ps *Problems) Add(at Place, field, format string, args ...any) {
 	ps.list = append(ps.list, Problem{
-		File: ps.file, Line: at.line, Col: at.col, Field: field, Message: fmt.Sprintf(format, args...),
+		File: ps.File, Line: at.Line, Col: at.Col, Field: field, Message: fmt.Sprintf(format, args...),
 	})
 }
 
-func (ps *problems) toError() error {
+// AddWithin notes the problems of what is within a field.
+func (ps *Problems) AddWithin(field string, of *Problems) {
+	for _, p := range of.list {
+		p.Field = strings.TrimSuffix(field+"."+p.Field, ".")
+		ps.list = append(ps.list, p)
+	}
+}
+
+// Err returns an [*Error] of what was noted, in the order of the file; nil if nothing was.
+func (ps *Problems) Err() error {
 	if len(ps.list) == 0 {
 		return nil
 	}
@@ -70,9 +83,9 @@ func (ps *problems) toError() error {
 	return &Error{Problems: ps.list[:min(len(ps.list), maxProblems)]}
 }
 
-// suggestName returns `; did you mean "x"?` if one of the names is close to what was
+// SuggestName returns `; did you mean "x"?` if one of the names is close to what was
 // written.
-func suggestName(written string, names []string) string {
+func SuggestName(written string, names []string) string {
 	best, distance := "", 3
 	for _, name := range names {
 		if d := editDistance(strings.ToLower(written), strings.ToLower(name)); d < distance && d < max(len(name), 3)-1 {

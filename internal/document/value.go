@@ -1,73 +1,76 @@
-package flow
+package document
 
 import (
 	"fmt"
 	"math"
 	"slices"
-
-	"code.wake.dev/wake/pkg/wire"
 )
 
-// place is where something stands in a file; zero if there is no file.
-type place struct{ line, col int }
+// Place is where something stands in a file, from 1; zero if there is no file.
+type Place struct{ Line, Col int }
 
-// tree is a value with places: what YAML, JSON and msgpack have in common.
-type tree struct {
-	at     place
-	value  any // nil, bool, int64, uint64, float64 or string
-	list   []*tree
-	fields []treeField
-	kind   kind
+// Value is a value with places: what YAML, JSON and msgpack have in common.
+type Value struct {
+	At     Place
+	Kind   Kind
+	Scalar any // nil, bool, int64, uint64, float64 or string
+	List   []*Value
+	Fields []Field
 }
 
-type treeField struct {
-	name string
-	at   place
-	tree *tree
+// Field is a field of an object.
+type Field struct {
+	Name  string
+	At    Place // of its name
+	Value *Value
 }
 
-type kind uint8
+// Kind says what a [Value] is.
+type Kind uint8
 
+// The kinds.
 const (
-	scalar kind = iota
-	list
-	object
+	Scalar Kind = iota
+	List
+	Object
 )
 
-// get returns a field of an object, or nil.
-func (t *tree) get(name string) *tree {
+// Get returns a field of an object, or nil.
+func (t *Value) Get(name string) *Value {
 	if t == nil {
 		return nil
 	}
-	for _, f := range t.fields {
-		if f.name == name {
-			return f.tree
+	for _, f := range t.Fields {
+		if f.Name == name {
+			return f.Value
 		}
 	}
 	return nil
 }
 
-func (t *tree) isAbsent() bool { return t == nil || t.kind == scalar && t.value == nil }
+// IsAbsent reports whether there is no value, or null.
+func (t *Value) IsAbsent() bool { return t == nil || t.Kind == Scalar && t.Scalar == nil }
 
-func (t *tree) asText() (string, bool) {
-	if t == nil || t.kind != scalar {
+// AsText returns the value if it is a text.
+func (t *Value) AsText() (string, bool) {
+	if t == nil || t.Kind != Scalar {
 		return "", false
 	}
-	s, ok := t.value.(string)
+	s, ok := t.Scalar.(string)
 	return s, ok
 }
 
-// kindName names the kind of the value for a message.
-func (t *tree) kindName() string {
+// KindName names the kind of the value for a message.
+func (t *Value) KindName() string {
 	switch {
-	case t.kind == list:
+	case t.Kind == List:
 		return "a list"
-	case t.kind == object:
+	case t.Kind == Object:
 		return "an object"
-	case t.value == nil:
+	case t.Scalar == nil:
 		return "nothing"
 	}
-	switch v := t.value.(type) {
+	switch v := t.Scalar.(type) {
 	case string:
 		return "a text"
 	case bool:
@@ -77,66 +80,75 @@ func (t *tree) kindName() string {
 	}
 }
 
-// toAny returns the value without its places.
-func (t *tree) toAny() any {
+// ToAny returns the value without its places.
+func (t *Value) ToAny() any {
 	switch {
 	case t == nil:
 		return nil
-	case t.kind == list:
-		out := make([]any, len(t.list))
-		for i, item := range t.list {
-			out[i] = item.toAny()
+	case t.Kind == List:
+		out := make([]any, len(t.List))
+		for i, item := range t.List {
+			out[i] = item.ToAny()
 		}
 		return out
-	case t.kind == object:
-		out := make(map[string]any, len(t.fields))
-		for _, f := range t.fields {
-			out[f.name] = f.tree.toAny()
+	case t.Kind == Object:
+		out := make(map[string]any, len(t.Fields))
+		for _, f := range t.Fields {
+			out[f.Name] = f.Value.ToAny()
 		}
 		return out
 	}
-	return t.value
+	return t.Scalar
 }
 
-// toRaw returns the value as it goes into a definition.
-func (t *tree) toRaw() (wire.Raw, error) { return wire.Marshal(t.toAny()) }
-
-// treeOf returns a value that has no places. Keys come in ascending order.
-func treeOf(v any) *tree {
+// ValueOf returns a value that has no places. Keys come in ascending order.
+func ValueOf(v any) *Value {
 	switch v := v.(type) {
 	case []any:
-		t := &tree{kind: list, list: make([]*tree, len(v))}
+		t := &Value{Kind: List, List: make([]*Value, len(v))}
 		for i, item := range v {
-			t.list[i] = treeOf(item)
+			t.List[i] = ValueOf(item)
 		}
 		return t
 	case map[string]any:
-		t := &tree{kind: object}
+		t := &Value{Kind: Object}
 		for name, value := range v {
-			t.fields = append(t.fields, treeField{name: name, tree: treeOf(value)})
+			t.Fields = append(t.Fields, Field{Name: name, Value: ValueOf(value)})
 		}
-		slices.SortFunc(t.fields, func(a, b treeField) int {
-			if a.name < b.name {
+		slices.SortFunc(t.Fields, func(a, b Field) int {
+			if a.Name < b.Name {
 				return -1
 			}
 			return 1
 		})
 		return t
 	case []byte:
-		return &tree{value: string(v)}
+		return &Value{Scalar: string(v)}
 	}
-	return &tree{value: v}
+	return &Value{Scalar: v}
 }
 
-// asInteger returns the value if it is an integer.
-func (t *tree) asInteger() (int64, bool) {
-	switch v := t.value.(type) {
+// AsInteger returns the value if it is an integer.
+func (t *Value) AsInteger() (int64, bool) {
+	switch v := t.Scalar.(type) {
 	case int64:
 		return v, true
 	case uint64:
 		return int64(v), v <= math.MaxInt64
 	case float64:
 		return int64(v), v == math.Trunc(v) && math.Abs(v) < 1<<53
+	}
+	return 0, false
+}
+
+func (t *Value) asNumber() (float64, bool) {
+	switch v := t.Scalar.(type) {
+	case int64:
+		return float64(v), true
+	case uint64:
+		return float64(v), true
+	case float64:
+		return v, true
 	}
 	return 0, false
 }

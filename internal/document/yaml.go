@@ -1,27 +1,23 @@
-package flow
+package document
 
 import (
 	"bytes"
-	"errors"
 	"math"
 
 	"github.com/goccy/go-yaml/ast"
-
-	"code.wake.dev/wake/internal/document"
 )
 
-// readYAML returns the one document of a YAML file.
-func readYAML(ps *problems, src []byte) *tree {
-	root, err := document.Parse(src)
-	if e, ok := errors.AsType[*document.Error](err); ok {
-		ps.addProblem(place{e.Line, e.Col}, "", "%s%s", e.Message, bracesHint(src, e.Line))
+// readYAML returns the one document of a YAML file, nil if it has none.
+func readYAML(ps *Problems, src []byte) *Value {
+	root, err := parseYAML(src)
+	if err != nil {
+		ps.Add(err.at, "", "%s%s", err.message, bracesHint(src, err.at.Line))
 		return nil
 	}
 	if root == nil {
-		ps.addProblem(place{1, 1}, "", "the file is empty")
 		return nil
 	}
-	r := yamlReader{ps: ps, anchors: map[string]*tree{}}
+	r := yamlReader{ps: ps, anchors: map[string]*Value{}}
 	t := r.readNode(root)
 	if len(ps.list) > 0 {
 		return nil
@@ -29,7 +25,7 @@ func readYAML(ps *problems, src []byte) *tree {
 	return t
 }
 
-// bracesHint tells of a binding that YAML takes for an object.
+// bracesHint tells of a binding of a flow that YAML takes for an object.
 func bracesHint(src []byte, line int) string {
 	lines := bytes.SplitN(src, []byte("\n"), line+1)
 	if line <= len(lines) && bytes.Contains(lines[line-1], []byte("{{")) {
@@ -38,27 +34,24 @@ func bracesHint(src []byte, line int) string {
 	return ""
 }
 
-func placeOf(n ast.Node) place {
-	line, col := document.Place(n.GetToken())
-	return place{line, col}
-}
+func placeOf(n ast.Node) Place { return placeOfToken(n.GetToken()) }
 
-// yamlReader turns the syntax tree of YAML into a [tree].
+// yamlReader turns the syntax tree of YAML into a [Value].
 type yamlReader struct {
-	ps      *problems
-	anchors map[string]*tree
+	ps      *Problems
+	anchors map[string]*Value
 }
 
-func (r *yamlReader) readNode(n ast.Node) *tree {
+func (r *yamlReader) readNode(n ast.Node) *Value {
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		return r.readMapping(n, n.Values)
 	case *ast.MappingValueNode:
 		return r.readMapping(n, []*ast.MappingValueNode{n})
 	case *ast.SequenceNode:
-		t := &tree{at: placeOf(n), kind: list, list: make([]*tree, len(n.Values))}
+		t := &Value{At: placeOf(n), Kind: List, List: make([]*Value, len(n.Values))}
 		for i, v := range n.Values {
-			t.list[i] = r.readNode(v)
+			t.List[i] = r.readNode(v)
 		}
 		return t
 	case *ast.AnchorNode:
@@ -68,38 +61,52 @@ func (r *yamlReader) readNode(n ast.Node) *tree {
 	case *ast.AliasNode:
 		return r.readAlias(n)
 	case *ast.TagNode:
-		r.ps.addProblem(placeOf(n), "", "tags such as %s are not supported", n.GetToken().Value)
-		return &tree{}
+		r.ps.Add(placeOf(n), "", "tags such as %s are not supported", n.GetToken().Value)
+		return &Value{}
 	}
 	return r.readScalar(n)
 }
 
-func (r *yamlReader) readAlias(n *ast.AliasNode) *tree {
+func (r *yamlReader) readAlias(n *ast.AliasNode) *Value {
 	name := n.Value.GetToken().Value
 	t, ok := r.anchors[name]
 	if !ok {
-		r.ps.addProblem(placeOf(n), "", "unknown alias *%s", name)
-		return &tree{}
+		r.ps.Add(placeOf(n), "", "unknown alias *%s", name)
+		return &Value{}
 	}
 	return t
 }
 
-func (r *yamlReader) readMapping(at ast.Node, values []*ast.MappingValueNode) *tree {
-	t := &tree{at: placeOf(at), kind: object}
+func (r *yamlReader) readMapping(at ast.Node, values []*ast.MappingValueNode) *Value {
+	t := &Value{At: placeOf(at), Kind: Object}
 	if len(values) > 0 && values[0].Key != nil {
-		t.at = placeOf(values[0].Key)
+		t.At = placeOf(values[0].Key)
 	}
+	var merged []Field
 	for _, v := range values {
+		if _, ok := v.Key.(*ast.MergeKeyNode); ok {
+			of := r.readNode(v.Value)
+			if of.Kind != Object {
+				r.ps.Add(placeOf(v.Key), "", "only an object can be merged, not %s", of.KindName())
+			}
+			merged = append(merged, of.Fields...)
+			continue
+		}
 		name, ok := keyOf(v.Key)
 		if !ok {
-			r.ps.addProblem(placeOf(v.Key), "", "a key must be a plain text")
+			r.ps.Add(placeOf(v.Key), "", "a key must be a plain text")
 			continue
 		}
-		if t.get(name) != nil {
-			r.ps.addProblem(placeOf(v.Key), name, "is there twice")
+		if t.Get(name) != nil {
+			r.ps.Add(placeOf(v.Key), name, "is there twice")
 			continue
 		}
-		t.fields = append(t.fields, treeField{name: name, at: placeOf(v.Key), tree: r.readNode(v.Value)})
+		t.Fields = append(t.Fields, Field{Name: name, At: placeOf(v.Key), Value: r.readNode(v.Value)})
+	}
+	for _, f := range merged { // what the object says itself goes before
+		if t.Get(f.Name) == nil {
+			t.Fields = append(t.Fields, f)
+		}
 	}
 	return t
 }
@@ -114,25 +121,25 @@ func keyOf(key ast.MapKeyNode) (string, bool) {
 	return "", false
 }
 
-func (r *yamlReader) readScalar(n ast.Node) *tree {
-	t := &tree{at: placeOf(n)}
+func (r *yamlReader) readScalar(n ast.Node) *Value {
+	t := &Value{At: placeOf(n)}
 	switch n := n.(type) {
 	case *ast.NullNode, nil:
 	case *ast.BoolNode:
-		t.value = n.Value
+		t.Scalar = n.Value
 	case *ast.IntegerNode:
-		t.value = n.Value
+		t.Scalar = n.Value
 		if u, ok := n.Value.(uint64); ok && u <= math.MaxInt64 {
-			t.value = int64(u)
+			t.Scalar = int64(u)
 		}
 	case *ast.FloatNode:
-		t.value = n.Value
+		t.Scalar = n.Value
 	case *ast.StringNode:
-		t.value = n.Value
+		t.Scalar = n.Value
 	case *ast.LiteralNode:
-		t.value = n.Value.Value
+		t.Scalar = n.Value.Value
 	default:
-		r.ps.addProblem(t.at, "", "%q is not supported", n.GetToken().Value)
+		r.ps.Add(t.At, "", "%q is not supported", n.GetToken().Value)
 	}
 	return t
 }

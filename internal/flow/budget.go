@@ -3,6 +3,7 @@ package flow
 import (
 	"fmt"
 
+	"code.wake.dev/wake/internal/document"
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -16,8 +17,8 @@ func (r *reader) readBudget(o *fields) *Budget {
 	in := r.openObject(t, o.fieldName("budget"))
 	b := &Budget{Usd: r.takeDollars(in, "usd"), Tokens: in.takeCount("tokens", 1), Then: in.takeOneOf("then", wire.BudgetPause, wire.BudgetAbort)}
 	in.checkUnknown()
-	if t.kind == object && t.get("usd").isAbsent() && t.get("tokens").isAbsent() {
-		r.addProblem(t.at, o.fieldName("budget"), "needs usd or tokens")
+	if t.Kind == document.Object && t.Get("usd").IsAbsent() && t.Get("tokens").IsAbsent() {
+		r.Add(t.At, o.fieldName("budget"), "needs usd or tokens")
 	}
 	return b
 }
@@ -29,14 +30,14 @@ func (r *reader) takeDollars(o *fields, name string) float64 {
 		return 0
 	}
 	var usd float64
-	switch v := t.value.(type) {
+	switch v := t.Scalar.(type) {
 	case int64:
 		usd = float64(v)
 	case float64:
 		usd = v
 	}
-	if t.kind != scalar || !(usd > 0 && usd <= wire.MaxCostUsd) {
-		r.addProblem(t.at, o.fieldName(name), "must be a positive number of US dollars, not %s", t.kindName())
+	if t.Kind != document.Scalar || !(usd > 0 && usd <= wire.MaxCostUsd) {
+		r.Add(t.At, o.fieldName(name), "must be a positive number of US dollars, not %s", t.KindName())
 		return 0
 	}
 	return usd

@@ -7,6 +7,7 @@ import (
 
 	"github.com/blues/jsonata-go/jparse"
 
+	"code.wake.dev/wake/internal/document"
 	"code.wake.dev/wake/internal/jsonata"
 )
 
@@ -154,7 +155,7 @@ func (c *checker) checkPath(n *jparse.PathNode, top bool) {
 	switch {
 	case len(path) == 0:
 	case len(path) > 1 && path[0] == "outputs" && !slices.Contains(c.known.nodes, path[1]):
-		c.fail("outputs has no node %q%s", path[1], suggestName(path[1], c.known.nodes))
+		c.fail("outputs has no node %q%s", path[1], document.SuggestName(path[1], c.known.nodes))
 	default:
 		c.checkFields(path)
 	}
@@ -177,7 +178,7 @@ func nameOf(step jparse.Node) string {
 
 func (c *checker) checkRoot(name string) {
 	if !slices.Contains(c.known.roots, name) {
-		c.fail("there is no %q here%s", name, suggestName(name, c.known.roots))
+		c.fail("there is no %q here%s", name, document.SuggestName(name, c.known.roots))
 	}
 }
 
@@ -187,7 +188,7 @@ func (c *checker) checkVariable(name string) {
 	case slices.Contains(builtins, name):
 		c.fail("$%s is a function and has to be called", name)
 	default:
-		c.fail("there is no $%s%s", name, suggestName(name, append(slices.Clone(c.vars), scopeVars[2:]...)))
+		c.fail("there is no $%s%s", name, document.SuggestName(name, append(slices.Clone(c.vars), scopeVars[2:]...)))
 	}
 }
 
@@ -232,7 +233,7 @@ func (c *checker) checkCall(n *jparse.FunctionCallNode, args []jparse.Node, top 
 	if !ok || !slices.Contains(builtins, v.Name) {
 		name := fmt.Sprint(n.Func)
 		if ok {
-			name = "$" + v.Name + suggestName(v.Name, builtins)
+			name = "$" + v.Name + document.SuggestName(v.Name, builtins)
 		}
 		c.fail("there is no function %s", name)
 		return
@@ -291,7 +292,7 @@ func (c *checker) checkChain(n *jparse.FunctionApplicationNode, top bool) {
 		c.checkCall(f, append([]jparse.Node{&jparse.NullNode{}}, f.Args...), top)
 	case *jparse.VariableNode:
 		if !slices.Contains(builtins, f.Name) {
-			c.fail("there is no function $%s%s", f.Name, suggestName(f.Name, builtins))
+			c.fail("there is no function $%s%s", f.Name, document.SuggestName(f.Name, builtins))
 		}
 	default:
 		c.checkNode(f, top)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"code.wake.dev/wake/internal/document"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -44,14 +45,14 @@ func (r *reader) readChildren(o *fields) []Child {
 	for i, t := range o.takeList("flows") {
 		c := r.readChild(t, fmt.Sprintf("%s[%d]", o.fieldName("flows"), i))
 		if c.Name != "" && slices.ContainsFunc(out, func(b Child) bool { return b.Name == c.Name }) {
-			r.addProblem(t.get("name").at, fmt.Sprintf("%s[%d].name", o.fieldName("flows"), i), "%q is there twice", c.Name)
+			r.Add(t.Get("name").At, fmt.Sprintf("%s[%d].name", o.fieldName("flows"), i), "%q is there twice", c.Name)
 		}
 		out = append(out, c)
 	}
 	return out
 }
 
-func (r *reader) readChild(t *tree, path string) Child {
+func (r *reader) readChild(t *document.Value, path string) Child {
 	o := r.openObject(t, path)
 	o.needField("name")
 	c := Child{
@@ -60,51 +61,48 @@ func (r *reader) readChild(t *tree, path string) Child {
 	}
 	o.checkUnknown()
 	if c.Name != "" && !idPattern().MatchString(c.Name) {
-		r.addProblem(t.get("name").at, o.fieldName("name"), "%q: %s", c.Name, idRule)
+		r.Add(t.Get("name").At, o.fieldName("name"), "%q: %s", c.Name, idRule)
 	}
-	file, node := t.get("flow"), t.get("node")
-	if !o.wrong && file.isAbsent() == node.isAbsent() {
-		r.addProblem(o.t.at, o.path, "a flow that an agent may start has one of flow and node")
+	file, node := t.Get("flow"), t.Get("node")
+	if !o.wrong && file.IsAbsent() == node.IsAbsent() {
+		r.Add(o.t.At, o.path, "a flow that an agent may start has one of flow and node")
 	}
-	if !file.isAbsent() {
+	if !file.IsAbsent() {
 		r.checkEmbeddable(file, o.fieldName("flow"))
 	}
 	return c
 }
 
 // checkEmbeddable checks a flow within a flow: itself, or the name of its file.
-func (r *reader) checkEmbeddable(t *tree, field string) {
-	if s, ok := t.asText(); ok {
+func (r *reader) checkEmbeddable(t *document.Value, field string) {
+	if s, ok := t.AsText(); ok {
 		if hasBinding(s) || s == "" {
-			r.addProblem(t.at, field, "must name a file or be a flow; a binding is not possible here")
+			r.Add(t.At, field, "must name a file or be a flow; a binding is not possible here")
 		}
 		return
 	}
-	if t.kind != object {
-		r.addProblem(t.at, field, "must name a file or be a flow, not %s", t.kindName())
+	if t.Kind != document.Object {
+		r.Add(t.At, field, "must name a file or be a flow, not %s", t.KindName())
 		return
 	}
-	ps := &problems{file: r.file}
+	ps := &document.Problems{File: r.File}
 	readDefinition(ps, t)
-	for _, p := range ps.list {
-		p.Field = strings.TrimSuffix(field+"."+p.Field, ".")
-		r.list = append(r.list, p)
-	}
+	r.AddWithin(field, ps)
 }
 
 // mayStart checks who starts flows: recorded agents and those of other programs can't.
-func (r *reader) mayStart(n *Node, t *tree, path string) {
+func (r *reader) mayStart(n *Node, t *document.Value, path string) {
 	if len(n.Flows) == 0 {
 		return
 	}
-	at := t.get("flows").at
+	at := t.Get("flows").At
 	if n.Type != TypeAgent {
-		r.addProblem(at, path+".flows", "only agent nodes start flows")
+		r.Add(at, path+".flows", "only agent nodes start flows")
 		return
 	}
-	provider, _ := t.get("input").get("provider").asText()
+	provider, _ := t.Get("input").Get("provider").AsText()
 	if provider != starter && !hasBinding(provider) {
-		r.addProblem(at, path+".flows", "only agents of provider %s start flows", starter)
+		r.Add(at, path+".flows", "only agents of provider %s start flows", starter)
 	}
 }
 
@@ -113,25 +111,25 @@ const starter = "native"
 
 // checkStandalone checks the nodes that agents may start: what such a node says has to stand
 // without the rest of its flow.
-func (d *Definition) checkStandalone(ps *problems, nodes []*tree) {
+func (d *Definition) checkStandalone(ps *document.Problems, nodes []*document.Value) {
 	for i, n := range d.Nodes {
 		for j, c := range n.Flows {
 			if c.Node == "" {
 				continue
 			}
-			at := nodes[i].get("flows").list[j].get("node").at
+			at := nodes[i].Get("flows").List[j].Get("node").At
 			field := fmt.Sprintf("nodes[%d].flows[%d].node", i, j)
 			target := d.Node(c.Node)
 			switch {
 			case target == nil || target.ID != c.Node:
-				ps.addProblem(at, field, "there is no node %q%s", c.Node, suggestName(c.Node, nodeIDs(nodes)))
+				ps.Add(at, field, "there is no node %q%s", c.Node, document.SuggestName(c.Node, nodeIDs(nodes)))
 			case target.Type != TypeAgent && target.Type != TypeExec:
-				ps.addProblem(at, field, "an agent may start agent and exec nodes, and %q is none", c.Node)
+				ps.Add(at, field, "an agent may start agent and exec nodes, and %q is none", c.Node)
 			case slices.ContainsFunc(target.Flows, func(c Child) bool { return c.Node != "" }):
-				ps.addProblem(at, field, "node %q starts nodes of the flow itself, so an agent can't start it", c.Node)
+				ps.Add(at, field, "node %q starts nodes of the flow itself, so an agent can't start it", c.Node)
 			default:
 				if _, err := d.ChildFlow(c); err != nil {
-					ps.addProblem(at, field, "node %q can't be run alone: %s", c.Node, firstProblem(err))
+					ps.Add(at, field, "node %q can't be run alone: %s", c.Node, firstProblem(err))
 				}
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"code.wake.dev/wake/internal/document"
 	"code.wake.dev/wake/internal/jsonata"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -21,58 +22,58 @@ type condition struct {
 
 var operators = []string{"equals", "not", "and", "or"}
 
-func conditionOf(ps *problems, t *tree, field string, known names) condition {
-	if t.isAbsent() {
+func conditionOf(ps *document.Problems, t *document.Value, field string, known names) condition {
+	if t.IsAbsent() {
 		return condition{}
 	}
-	if t.kind == scalar {
+	if t.Kind == document.Scalar {
 		return condition{op: "expr", expr: expressionOf(ps, t, field, known)}
 	}
-	if t.kind != object || len(t.fields) != 1 {
-		ps.addProblem(t.at, field, "must be an expression or one of equals, not, and, or")
+	if t.Kind != document.Object || len(t.Fields) != 1 {
+		ps.Add(t.At, field, "must be an expression or one of equals, not, and, or")
 		return condition{}
 	}
-	f := t.fields[0]
-	at := field + "." + f.name
-	switch f.name {
+	f := t.Fields[0]
+	at := field + "." + f.Name
+	switch f.Name {
 	case "equals":
-		return equalsOf(ps, f.tree, at, known)
+		return equalsOf(ps, f.Value, at, known)
 	case "not":
-		return condition{op: "not", of: []condition{conditionOf(ps, requireCondition(ps, f.tree, at), at, known)}}
+		return condition{op: "not", of: []condition{conditionOf(ps, requireCondition(ps, f.Value, at), at, known)}}
 	case "and", "or":
-		c := condition{op: f.name}
-		if f.tree.kind != list {
-			ps.addProblem(f.tree.at, at, "must be a list of conditions, not %s", f.tree.kindName())
+		c := condition{op: f.Name}
+		if f.Value.Kind != document.List {
+			ps.Add(f.Value.At, at, "must be a list of conditions, not %s", f.Value.KindName())
 		}
-		for i, item := range f.tree.list {
+		for i, item := range f.Value.List {
 			at := fmt.Sprintf("%s[%d]", at, i)
 			c.of = append(c.of, conditionOf(ps, requireCondition(ps, item, at), at, known))
 		}
 		return c
 	}
-	ps.addProblem(f.at, at, "unknown operator%s", suggestName(f.name, operators))
+	ps.Add(f.At, at, "unknown operator%s", document.SuggestName(f.Name, operators))
 	return condition{}
 }
 
 // requireCondition refuses an empty condition inside another: it would be true.
-func requireCondition(ps *problems, t *tree, field string) *tree {
-	if t.isAbsent() {
-		ps.addProblem(t.at, field, "must be a condition")
+func requireCondition(ps *document.Problems, t *document.Value, field string) *document.Value {
+	if t.IsAbsent() {
+		ps.Add(t.At, field, "must be a condition")
 	}
 	return t
 }
 
-func equalsOf(ps *problems, t *tree, field string, known names) condition {
-	r := reader{problems: ps}
+func equalsOf(ps *document.Problems, t *document.Value, field string, known names) condition {
+	r := reader{Problems: ps}
 	o := r.openObject(t, field)
 	c := condition{op: "equals", expr: expressionOf(ps, o.needField("var"), field+".var", known)}
 	value := o.takeField("value")
-	if t.kind == object && t.get("value") == nil {
-		ps.addProblem(t.at, field+".value", "is required")
+	if t.Kind == document.Object && t.Get("value") == nil {
+		ps.Add(t.At, field+".value", "is required")
 	}
-	raw, err := value.toRaw()
+	raw, err := wire.Marshal(value.ToAny())
 	if err != nil {
-		ps.addProblem(value.at, field+".value", "%v", err)
+		ps.Add(value.At, field+".value", "%v", err)
 	}
 	c.value = raw
 	o.checkUnknown()
@@ -80,13 +81,13 @@ func equalsOf(ps *problems, t *tree, field string, known names) condition {
 }
 
 // expressionOf compiles an expression; {{ }} around it may be there.
-func expressionOf(ps *problems, t *tree, field string, known names) expression {
+func expressionOf(ps *document.Problems, t *document.Value, field string, known names) expression {
 	if t == nil {
 		return expression{}
 	}
-	src, ok := t.asText()
+	src, ok := t.AsText()
 	if !ok {
-		ps.addProblem(t.at, field, "must be an expression, not %s", t.kindName())
+		ps.Add(t.At, field, "must be an expression, not %s", t.KindName())
 		return expression{}
 	}
 	if inner, ok := strings.CutPrefix(strings.TrimSpace(src), "{{"); ok {
@@ -94,7 +95,7 @@ func expressionOf(ps *problems, t *tree, field string, known names) expression {
 	}
 	x, err := compileExpression(src, known)
 	if err != nil {
-		ps.addProblem(t.at, field, "%v", err)
+		ps.Add(t.At, field, "%v", err)
 	}
 	return x
 }

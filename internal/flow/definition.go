@@ -7,14 +7,13 @@
 package flow
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"math"
-	"path"
 
+	"code.wake.dev/wake/internal/document"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -35,7 +34,7 @@ type Definition struct {
 	raw   wire.Raw
 	hash  string
 
-	embedded map[string]place // where flows within it stand
+	embedded map[string]document.Place // where flows within it stand
 }
 
 // Budget is what a run may spend, and what follows when it is spent; see [ledger.Budget].
@@ -193,20 +192,15 @@ const maxSource = 512 << 10
 
 // Parse reads a flow in YAML, or in JSON if the name ends in .json or the text
 // begins with a brace. The file is only named in problems. The error is an
-// [*Error] with all of them.
+// [*document.Error] with all of them.
 func Parse(file string, src []byte) (*Definition, error) {
-	ps := &problems{file: file}
-	var t *tree
-	switch {
-	case len(src) > maxSource:
-		ps.addProblem(place{1, 1}, "", "the file is larger than %d bytes", maxSource)
-	case path.Ext(file) == ".json" || bytes.HasPrefix(bytes.TrimLeft(src, " \t\r\n"), []byte("{")):
-		t = readJSON(ps, src)
-	default:
-		t = readYAML(ps, src)
-	}
+	ps := &document.Problems{File: file}
+	t := document.Read(ps, src, maxSource)
 	if t == nil {
-		return nil, ps.toError()
+		if ps.Count() == 0 {
+			ps.Add(document.Place{Line: 1, Col: 1}, "", "the file is empty")
+		}
+		return nil, ps.Err()
 	}
 	return buildDefinition(ps, t)
 }
@@ -214,7 +208,7 @@ func Parse(file string, src []byte) (*Definition, error) {
 // FromRaw reads a definition as flow:start carries it. It is checked like a
 // file: a log may come from anywhere.
 func FromRaw(raw wire.Raw) (*Definition, error) {
-	return buildDefinition(&problems{file: rawFile}, treeOf(raw.Any()))
+	return buildDefinition(&document.Problems{File: rawFile}, document.ValueOf(raw.Any()))
 }
 
 // rawFile stands for the file of a definition that has none.
@@ -237,9 +231,9 @@ func (d *Definition) Node(id string) *Node {
 }
 
 // buildDefinition makes a definition of a tree.
-func buildDefinition(ps *problems, t *tree) (*Definition, error) {
+func buildDefinition(ps *document.Problems, t *document.Value) (*Definition, error) {
 	d := readDefinition(ps, t)
-	if err := ps.toError(); err != nil {
+	if err := ps.Err(); err != nil {
 		return nil, err
 	}
 	d.embedded = embeddedIn(t)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"code.wake.dev/wake/internal/document"
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -152,7 +153,7 @@ func TestHugeFiles(t *testing.T) {
 func TestFromRawRefusesWhatIsNoFlow(t *testing.T) {
 	for _, src := range []string{`null`, `{}`, `[]`, `{"name":"x","nodes":[{"id":"a","type":"magic"}]}`} {
 		_, err := flow.FromRaw(raw(t, src))
-		var problems *flow.Error
+		var problems *document.Error
 		if !errors.As(err, &problems) || !strings.HasPrefix(err.Error(), "definition: ") {
 			t.Errorf("%s: got %v", src, err)
 		}
@@ -290,7 +291,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name string, src []byte) {
 		d, err := flow.Parse(name, src)
-		var problems *flow.Error
+		var problems *document.Error
 		if err != nil {
 			if !errors.As(err, &problems) || len(problems.Problems) == 0 {
 				t.Fatalf("%T %v", err, err)

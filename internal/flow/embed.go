@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 
+	"code.wake.dev/wake/internal/document"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -87,33 +88,33 @@ func flowHolders(path string, node any) iter.Seq2[string, map[string]any] {
 }
 
 // embeddedIn returns where the flows that the nodes of a flow hold stand.
-func embeddedIn(t *tree) map[string]place {
-	places := map[string]place{}
-	for i, n := range t.get("nodes").list {
-		places[fmt.Sprintf("nodes[%d].input.flow", i)] = placeOfTree(n.get("input").get("flow"))
-		if flows := n.get("flows"); flows != nil {
-			for j, f := range flows.list {
-				places[fmt.Sprintf("nodes[%d].flows[%d].flow", i, j)] = placeOfTree(f.get("flow"))
+func embeddedIn(t *document.Value) map[string]document.Place {
+	places := map[string]document.Place{}
+	for i, n := range t.Get("nodes").List {
+		places[fmt.Sprintf("nodes[%d].input.flow", i)] = placeOfTree(n.Get("input").Get("flow"))
+		if flows := n.Get("flows"); flows != nil {
+			for j, f := range flows.List {
+				places[fmt.Sprintf("nodes[%d].flows[%d].flow", i, j)] = placeOfTree(f.Get("flow"))
 			}
 		}
 	}
 	return places
 }
 
-func placeOfTree(t *tree) place {
+func placeOfTree(t *document.Value) document.Place {
 	if t == nil {
-		return place{}
+		return document.Place{}
 	}
-	return t.at
+	return t.At
 }
 
 // asProblem makes of an error one of the file that names the child. What is wrong
 // within the child is told of its own file.
-func asProblem(err error, file, field string, at place) error {
-	if _, ok := err.(*Error); ok { //nolint:errorlint // it is made here, and not wrapped
+func asProblem(err error, file, field string, at document.Place) error {
+	if _, ok := err.(*document.Error); ok { //nolint:errorlint // it is made here, and not wrapped
 		return err
 	}
-	return &Error{[]Problem{{File: file, Line: at.line, Col: at.col, Field: field, Message: err.Error()}}}
+	return &document.Error{Problems: []document.Problem{{File: file, Line: at.Line, Col: at.Col, Field: field, Message: err.Error()}}}
 }
 
 func loadChild(file string, read func(string) ([]byte, error), above []string) (wire.Raw, error) {

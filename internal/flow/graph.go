@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"code.wake.dev/wake/internal/document"
 )
 
 // graph is a definition made ready for decisions.
@@ -16,7 +18,7 @@ type graph struct {
 // vertex is a node with its edges and expressions.
 type vertex struct {
 	*Node
-	rank    int     // place in the definition
+	rank    int     // document.Place in the definition
 	in, out []*edge // without loops
 	back    []*edge // loops that this node closes
 	entries []*edge // loops that lead here
@@ -50,7 +52,7 @@ func (g *graph) vertexOf(id string) *vertex {
 
 // buildGraph connects the nodes and compiles what they say. Problems of the parts
 // have been told; what they make impossible here is left out.
-func (r *reader) buildGraph(d *Definition, nodes, edges []*tree) graph {
+func (r *reader) buildGraph(d *Definition, nodes, edges []*document.Value) graph {
 	g := graph{byID: map[string]*vertex{}}
 	for i := range d.Nodes {
 		v := &vertex{Node: &d.Nodes[i], rank: i}
@@ -86,16 +88,16 @@ func (g *graph) connectEdge(e *edge) {
 }
 
 // assignGates gives each node the gate that its edges name.
-func (r *reader) assignGates(g *graph, edges []*tree) {
+func (r *reader) assignGates(g *graph, edges []*document.Value) {
 	for i, t := range edges {
-		gate, _ := t.get("gate").asText()
-		to, _ := t.get("to").asText()
+		gate, _ := t.Get("gate").AsText()
+		to, _ := t.Get("to").AsText()
 		v := g.byID[to]
 		if gate == "" || v == nil {
 			continue
 		}
 		if v.gate != "" && string(v.gate) != gate {
-			r.addProblem(t.get("gate").at, fmt.Sprintf("edges[%d].gate", i), "another edge into %q has gate %s", to, v.gate)
+			r.Add(t.Get("gate").At, fmt.Sprintf("edges[%d].gate", i), "another edge into %q has gate %s", to, v.gate)
 			continue
 		}
 		v.gate = Gate(gate)
@@ -103,7 +105,7 @@ func (r *reader) assignGates(g *graph, edges []*tree) {
 }
 
 // checkCycles refuses a cycle that nothing bounds and a loop that is none.
-func (r *reader) checkCycles(g *graph, edges []*tree) bool {
+func (r *reader) checkCycles(g *graph, edges []*document.Value) bool {
 	ok := true
 	const unseen, open, done = 0, 1, 2
 	state := map[*vertex]int{}
@@ -116,7 +118,7 @@ func (r *reader) checkCycles(g *graph, edges []*tree) bool {
 				visit(e.to)
 			case open:
 				at, field := placeOfEdge(edges, e)
-				r.addProblem(at, field, "%s closes a cycle; give the edge that goes back maxIterations", e.key)
+				r.Add(at, field, "%s closes a cycle; give the edge that goes back maxIterations", e.key)
 				ok = false
 			}
 		}
@@ -133,23 +135,23 @@ func (r *reader) checkCycles(g *graph, edges []*tree) bool {
 	for _, e := range g.loops {
 		if !reachableFrom(e.to)[e.from] {
 			at, field := placeOfEdge(edges, e)
-			r.addProblem(at, field+".maxIterations", "%s closes no loop: no way leads from %q to %q", e.key, e.To, e.From)
+			r.Add(at, field+".maxIterations", "%s closes no loop: no way leads from %q to %q", e.key, e.To, e.From)
 			ok = false
 		}
 	}
 	return ok
 }
 
-func placeOfEdge(edges []*tree, e *edge) (place, string) {
+func placeOfEdge(edges []*document.Value, e *edge) (document.Place, string) {
 	for i, t := range edges {
-		id, _ := t.get("id").asText()
-		from, _ := t.get("from").asText()
-		to, _ := t.get("to").asText()
+		id, _ := t.Get("id").AsText()
+		from, _ := t.Get("from").AsText()
+		to, _ := t.Get("to").AsText()
 		if id == e.ID && from == e.From && to == e.To {
-			return t.at, fmt.Sprintf("edges[%d]", i)
+			return t.At, fmt.Sprintf("edges[%d]", i)
 		}
 	}
-	return place{}, ""
+	return document.Place{}, ""
 }
 
 // reachableFrom are the nodes that ways without loops lead to, v itself included.
@@ -205,10 +207,10 @@ func (g *graph) measureLoops() {
 }
 
 // compileGraph compiles the expressions of nodes and edges.
-func (r *reader) compileGraph(g *graph, d *Definition, nodes, edges []*tree) {
+func (r *reader) compileGraph(g *graph, d *Definition, nodes, edges []*document.Value) {
 	ids := nodeIDs(nodes)
 	common := names{nodes: ids, roots: append([]string{"outputs", "state", "input"}, ids...)}
-	if r.file != rawFile { // a run that has begun goes on with what it was given
+	if r.File != rawFile { // a run that has begun goes on with what it was given
 		common.shapes = nodeShapes(d)
 	}
 	for i, t := range nodes {
@@ -220,19 +222,19 @@ func (r *reader) compileGraph(g *graph, d *Definition, nodes, edges []*tree) {
 				known.roots = append(slices.Clone(known.roots), e.ForEach.As)
 			}
 		}
-		v.when = conditionOf(r.problems, t.get("when"), path+".when", known)
-		v.input = templateOf(r.problems, r.bindableInput(v.Node, t), path+".input", known)
-		if x := t.get("goal"); !x.isAbsent() {
-			v.goal = expressionOf(r.problems, x, path+".goal", known)
+		v.when = conditionOf(r.Problems, t.Get("when"), path+".when", known)
+		v.input = templateOf(r.Problems, r.bindableInput(v.Node, t), path+".input", known)
+		if x := t.Get("goal"); !x.IsAbsent() {
+			v.goal = expressionOf(r.Problems, x, path+".goal", known)
 		}
-		if x := t.get("score"); !x.isAbsent() {
-			v.score = expressionOf(r.problems, x, path+".score", known)
+		if x := t.Get("score"); !x.IsAbsent() {
+			v.score = expressionOf(r.Problems, x, path+".score", known)
 		}
 	}
 	for i, t := range edges {
 		path := fmt.Sprintf("edges[%d]", i)
-		when := conditionOf(r.problems, t.get("when"), path+".when", common)
-		items := r.compileItems(t.get("forEach").get("in"), path+".forEach.in", common)
+		when := conditionOf(r.Problems, t.Get("when"), path+".when", common)
+		items := r.compileItems(t.Get("forEach").Get("in"), path+".forEach.in", common)
 		for _, e := range g.edgesOf(d.Edges[i]) {
 			e.when, e.items = when, items
 		}
@@ -253,21 +255,21 @@ func (g *graph) edgesOf(d Edge) []*edge {
 
 // bindableInput is the input without what is no template: a child flow has bindings of
 // its own.
-func (r *reader) bindableInput(n *Node, t *tree) *tree {
-	input := t.get("input")
-	if n.Type != TypeFlow || input == nil || input.kind != object {
+func (r *reader) bindableInput(n *Node, t *document.Value) *document.Value {
+	input := t.Get("input")
+	if n.Type != TypeFlow || input == nil || input.Kind != document.Object {
 		return input
 	}
 	out := *input
-	out.fields = slices.DeleteFunc(slices.Clone(input.fields), func(f treeField) bool { return f.name == "flow" })
+	out.Fields = slices.DeleteFunc(slices.Clone(input.Fields), func(f document.Field) bool { return f.Name == "flow" })
 	return &out
 }
 
 // compileItems compiles the list of a forEach: an expression, with or without braces.
-func (r *reader) compileItems(t *tree, path string, known names) template {
-	if t.isAbsent() {
+func (r *reader) compileItems(t *document.Value, path string, known names) template {
+	if t.IsAbsent() {
 		return template{}
 	}
-	x := expressionOf(r.problems, t, path, known)
+	x := expressionOf(r.Problems, t, path, known)
 	return template{text: []segment{{expr: x}}, bound: true}
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"code.wake.dev/wake/internal/document"
 )
 
 // Hook is asked when something happens to the agents of a flow, or of a node. It is
@@ -59,7 +61,7 @@ func (r *reader) readHooks(o *fields) []Hook {
 	return out
 }
 
-func (r *reader) readHook(t *tree, path string) Hook {
+func (r *reader) readHook(t *document.Value, path string) Hook {
 	o := r.openObject(t, path)
 	o.needField("event")
 	h := Hook{
@@ -68,16 +70,16 @@ func (r *reader) readHook(t *tree, path string) Hook {
 	}
 	o.checkUnknown()
 	if _, err := MatcherPattern(h.Matcher); err != nil {
-		r.addProblem(t.get("matcher").at, o.fieldName("matcher"), "%v", err)
+		r.Add(t.Get("matcher").At, o.fieldName("matcher"), "%v", err)
 	}
 	if h.TimeoutMs > maxHookTimeout {
-		r.addProblem(t.get("timeoutMs").at, o.fieldName("timeoutMs"), "is at most %d", maxHookTimeout)
+		r.Add(t.Get("timeoutMs").At, o.fieldName("timeoutMs"), "is at most %d", maxHookTimeout)
 	}
 	if h.URL != "" && !urlPattern().MatchString(h.URL) {
-		r.addProblem(t.get("url").at, o.fieldName("url"), "%q is no http:// or https:// address", h.URL)
+		r.Add(t.Get("url").At, o.fieldName("url"), "%q is no http:// or https:// address", h.URL)
 	}
 	if h.Subject != "" && !subjectPattern().MatchString(h.Subject) {
-		r.addProblem(t.get("subject").at, o.fieldName("subject"), "%q: letters, digits, - and _ in tokens between dots, the first character a letter or a digit", h.Subject)
+		r.Add(t.Get("subject").At, o.fieldName("subject"), "%q: letters, digits, - and _ in tokens between dots, the first character a letter or a digit", h.Subject)
 	}
 	r.hookTarget(o, h)
 	return h
@@ -97,16 +99,16 @@ func (r *reader) hookTarget(o *fields, h Hook) {
 	}
 	count := 0
 	for _, name := range []string{"command", "url", "subject"} {
-		if !o.t.get(name).isAbsent() {
+		if !o.t.Get(name).IsAbsent() {
 			count++
 		}
 	}
 	if count != 1 {
-		r.addProblem(o.t.at, o.path, "a hook has one of command, url and subject")
+		r.Add(o.t.At, o.path, "a hook has one of command, url and subject")
 	}
 	for name, text := range map[string]string{"command": strings.Join(h.Command, " "), "url": h.URL} {
 		if hasBinding(text) {
-			r.addProblem(o.t.get(name).at, o.fieldName(name), "a binding is not possible here; what happens is told on the hook's input")
+			r.Add(o.t.Get(name).At, o.fieldName(name), "a binding is not possible here; what happens is told on the hook's input")
 		}
 	}
 }
@@ -117,20 +119,20 @@ func (r *reader) hookCommand(o *fields) []string {
 	if t == nil {
 		return nil
 	}
-	if t.kind == list && len(t.list) > 0 {
+	if t.Kind == document.List && len(t.List) > 0 {
 		var words []string
-		for i, w := range t.list {
-			s, ok := w.asText()
+		for i, w := range t.List {
+			s, ok := w.AsText()
 			if !ok {
-				r.addProblem(w.at, fmt.Sprintf("%s[%d]", o.fieldName("command"), i), "must be a text, not %s", w.kindName())
+				r.Add(w.At, fmt.Sprintf("%s[%d]", o.fieldName("command"), i), "must be a text, not %s", w.KindName())
 			}
 			words = append(words, s)
 		}
 		return words
 	}
-	s, ok := t.asText()
+	s, ok := t.AsText()
 	if !ok || strings.TrimSpace(s) == "" {
-		r.addProblem(t.at, o.fieldName("command"), "must be a text or a list of words, not %s", t.kindName())
+		r.Add(t.At, o.fieldName("command"), "must be a text or a list of words, not %s", t.KindName())
 		return nil
 	}
 	return []string{"/bin/sh", "-c", s}

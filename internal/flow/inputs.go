@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"code.wake.dev/wake/internal/document"
 )
 
 // Providers are the kinds of agents that a flow can name; one that names none
@@ -23,10 +25,10 @@ var priceFields = []string{"input", "output", "cacheWrite5m", "cacheWrite1h", "c
 
 // checkInput checks the input of a node by its type. Values that hold a binding are
 // known only when the node is scheduled.
-func (r *reader) checkInput(n *Node, t *tree, path string) {
-	o := r.openObject(t.get("input"), path+".input")
-	if o.t.at == (place{}) {
-		o.t.at = t.at
+func (r *reader) checkInput(n *Node, t *document.Value, path string) {
+	o := r.openObject(t.Get("input"), path+".input")
+	if o.t.At == (document.Place{}) {
+		o.t.At = t.At
 	}
 	switch n.Type {
 	case TypeAgent:
@@ -46,18 +48,18 @@ func (r *reader) checkInput(n *Node, t *tree, path string) {
 }
 
 func (r *reader) agentInput(o *fields) {
-	if s, ok := o.takeField("provider").asText(); ok && !hasBinding(s) && !slices.Contains(Providers, s) {
-		r.addProblem(o.t.get("provider").at, o.fieldName("provider"), "%q is unknown; it is one of %s%s",
-			s, strings.Join(Providers, ", "), suggestName(s, Providers))
+	if s, ok := o.takeField("provider").AsText(); ok && !hasBinding(s) && !slices.Contains(Providers, s) {
+		r.Add(o.t.Get("provider").At, o.fieldName("provider"), "%q is unknown; it is one of %s%s",
+			s, strings.Join(Providers, ", "), document.SuggestName(s, Providers))
 	}
 	prompt, messages := o.takeField("prompt"), o.takeField("messages")
 	switch {
 	case prompt == nil && messages == nil:
-		r.addProblem(o.t.at, o.fieldName("prompt"), "is required, or messages")
+		r.Add(o.t.At, o.fieldName("prompt"), "is required, or messages")
 	case prompt != nil && messages != nil:
-		r.addProblem(messages.at, o.fieldName("messages"), "can't be there beside prompt")
-	case prompt != nil && prompt.kind != scalar:
-		r.addProblem(prompt.at, o.fieldName("prompt"), "must be a text, not %s", prompt.kindName())
+		r.Add(messages.At, o.fieldName("messages"), "can't be there beside prompt")
+	case prompt != nil && prompt.Kind != document.Scalar:
+		r.Add(prompt.At, o.fieldName("prompt"), "must be a text, not %s", prompt.KindName())
 	}
 	for _, name := range agentFields {
 		o.takeField(name)
@@ -69,62 +71,62 @@ func (r *reader) agentInput(o *fields) {
 	r.mcpServers(o)
 	r.checkPrices(o)
 	for _, name := range []string{"allowedTools", "disallowedTools", "requireApproval", "addDirs"} {
-		r.checkKind(o, name, list, "a list")
+		r.checkKind(o, name, document.List, "a list")
 	}
 	r.checkEnv(o)
 	r.agentCommand(o)
-	r.checkKind(o, "outputSchema", object, "an object")
-	if s, ok := o.t.get("blocks").asText(); ok && !hasBinding(s) {
+	r.checkKind(o, "outputSchema", document.Object, "an object")
+	if s, ok := o.t.Get("blocks").AsText(); ok && !hasBinding(s) {
 		o.takeOneOf("blocks", "fallback", "always", "never")
 	}
 }
 
 // agentCommand checks the program of an agent, which no value may choose.
 func (r *reader) agentCommand(o *fields) {
-	command := o.t.get("command")
+	command := o.t.Get("command")
 	switch {
-	case command.isAbsent():
-	case command.kind == list && len(command.list) > 0:
-		r.checkWords(command.list, o.fieldName("command"))
+	case command.IsAbsent():
+	case command.Kind == document.List && len(command.List) > 0:
+		r.checkWords(command.List, o.fieldName("command"))
 	default:
-		r.addProblem(command.at, o.fieldName("command"), "must be a list of words, such as [my-agent, acp], not %s", command.kindName())
+		r.Add(command.At, o.fieldName("command"), "must be a list of words, such as [my-agent, acp], not %s", command.KindName())
 	}
 }
 
 func (r *reader) checkEnv(o *fields) {
-	r.checkKind(o, "env", object, "an object")
-	r.secretRefs(o.t.get("env"), o.fieldName("env"))
+	r.checkKind(o, "env", document.Object, "an object")
+	r.secretRefs(o.t.Get("env"), o.fieldName("env"))
 }
 
 func (r *reader) mcpServers(o *fields) {
-	r.checkKind(o, "mcpServers", object, "an object")
-	servers := o.t.get("mcpServers")
+	r.checkKind(o, "mcpServers", document.Object, "an object")
+	servers := o.t.Get("mcpServers")
 	if servers == nil {
 		return
 	}
-	for _, server := range servers.fields {
+	for _, server := range servers.Fields {
 		for _, name := range []string{"env", "headers"} {
-			r.secretRefs(server.tree.get(name), o.fieldName("mcpServers")+"."+server.name+"."+name)
+			r.secretRefs(server.Value.Get(name), o.fieldName("mcpServers")+"."+server.Name+"."+name)
 		}
 	}
 }
 
 // checkKind checks the kind of a value that isn't bound.
-func (r *reader) checkKind(o *fields, name string, want kind, what string) {
-	t := o.t.get(name)
-	if s, ok := t.asText(); t.isAbsent() || t.kind == want || ok && hasBinding(s) {
+func (r *reader) checkKind(o *fields, name string, want document.Kind, what string) {
+	t := o.t.Get(name)
+	if s, ok := t.AsText(); t.IsAbsent() || t.Kind == want || ok && hasBinding(s) {
 		return
 	}
-	r.addProblem(t.at, o.fieldName(name), "must be %s, not %s", what, t.kindName())
+	r.Add(t.At, o.fieldName(name), "must be %s, not %s", what, t.KindName())
 }
 
 // checkNumber checks a positive number.
 func (r *reader) checkNumber(o *fields, name string) {
-	t := o.t.get(name)
-	if s, ok := t.asText(); t.isAbsent() || ok && hasBinding(s) {
+	t := o.t.Get(name)
+	if s, ok := t.AsText(); t.IsAbsent() || ok && hasBinding(s) {
 		return
 	}
-	switch v := t.value.(type) {
+	switch v := t.Scalar.(type) {
 	case int64:
 		if v > 0 {
 			return
@@ -134,29 +136,29 @@ func (r *reader) checkNumber(o *fields, name string) {
 			return
 		}
 	}
-	r.addProblem(t.at, o.fieldName(name), "must be a positive number, not %s", t.kindName())
+	r.Add(t.At, o.fieldName(name), "must be a positive number, not %s", t.KindName())
 }
 
 // checkPrices checks what models cost.
 func (r *reader) checkPrices(o *fields) {
-	r.checkKind(o, "prices", object, "an object of models")
-	models := o.t.get("prices")
-	if models.isAbsent() {
+	r.checkKind(o, "prices", document.Object, "an object of models")
+	models := o.t.Get("prices")
+	if models.IsAbsent() {
 		return
 	}
-	for _, model := range models.fields {
-		path := o.fieldName("prices") + "." + model.name
-		price := r.openObject(model.tree, path)
+	for _, model := range models.Fields {
+		path := o.fieldName("prices") + "." + model.Name
+		price := r.openObject(model.Value, path)
 		for _, name := range priceFields {
 			t := price.takeField(name)
 			if name == "input" || name == "output" {
 				t = price.needField(name)
 			}
-			if s, ok := t.asText(); ok && hasBinding(s) {
+			if s, ok := t.AsText(); ok && hasBinding(s) {
 				continue
 			}
-			if t != nil && !isNumber(t.value) {
-				r.addProblem(t.at, price.fieldName(name), "must be a number of US dollars per million tokens, not %s", t.kindName())
+			if t != nil && !isNumber(t.Scalar) {
+				r.Add(t.At, price.fieldName(name), "must be a number of US dollars per million tokens, not %s", t.KindName())
 			}
 		}
 		price.checkUnknown()
@@ -172,32 +174,32 @@ func (r *reader) execInput(o *fields) {
 	r.checkEnv(o)
 	switch {
 	case command == nil:
-	case command.kind == list && len(command.list) > 0:
-		r.checkWords(command.list, o.fieldName("command"))
-	case command.kind != scalar:
-		r.addProblem(command.at, o.fieldName("command"), "must be a text or a list of words, not %s", command.kindName())
+	case command.Kind == document.List && len(command.List) > 0:
+		r.checkWords(command.List, o.fieldName("command"))
+	case command.Kind != document.Scalar:
+		r.Add(command.At, o.fieldName("command"), "must be a text or a list of words, not %s", command.KindName())
 	default:
-		s, ok := command.asText()
+		s, ok := command.AsText()
 		if !ok || strings.TrimSpace(s) == "" {
-			r.addProblem(command.at, o.fieldName("command"), "must be a text or a list of words, not %s", command.kindName())
+			r.Add(command.At, o.fieldName("command"), "must be a text or a list of words, not %s", command.KindName())
 		}
 		r.noSecretRef(command, o.fieldName("command"))
 		if hasBinding(strings.ReplaceAll(s, `\{{`, "")) {
-			r.addProblem(command.at, o.fieldName("command"), "a binding would let a value run commands of its own; "+
+			r.Add(command.At, o.fieldName("command"), "a binding would let a value run commands of its own; "+
 				"write the command as a list of words, or bind a variable in env and use \"$NAME\"")
 		}
 	}
 }
 
-func (r *reader) checkWords(words []*tree, field string) {
+func (r *reader) checkWords(words []*document.Value, field string) {
 	for i, w := range words {
-		s, ok := w.asText()
+		s, ok := w.AsText()
 		if !ok {
-			r.addProblem(w.at, fmt.Sprintf("%s[%d]", field, i), "must be a text, not %s", w.kindName())
+			r.Add(w.At, fmt.Sprintf("%s[%d]", field, i), "must be a text, not %s", w.KindName())
 		}
 		r.noSecretRef(w, fmt.Sprintf("%s[%d]", field, i))
 		if i == 0 && hasBinding(s) {
-			r.addProblem(w.at, fmt.Sprintf("%s[%d]", field, i), "a binding would let a value choose the program")
+			r.Add(w.At, fmt.Sprintf("%s[%d]", field, i), "a binding would let a value choose the program")
 		}
 	}
 }
@@ -205,11 +207,11 @@ func (r *reader) checkWords(words []*tree, field string) {
 func (r *reader) setInput(o *fields) {
 	set, merge, output := o.takeField("set"), o.takeField("merge"), o.takeField("output")
 	if set == nil && merge == nil && output == nil {
-		r.addProblem(o.t.at, o.path, "a set node has set, merge or output")
+		r.Add(o.t.At, o.path, "a set node has set, merge or output")
 	}
-	for _, f := range []treeField{{name: "set", tree: set}, {name: "merge", tree: merge}} {
-		if f.tree != nil && f.tree.kind != object {
-			r.addProblem(f.tree.at, o.fieldName(f.name), "must be an object of dotted paths and values, not %s", f.tree.kindName())
+	for _, f := range []document.Field{{Name: "set", Value: set}, {Name: "merge", Value: merge}} {
+		if f.Value != nil && f.Value.Kind != document.Object {
+			r.Add(f.Value.At, o.fieldName(f.Name), "must be an object of dotted paths and values, not %s", f.Value.KindName())
 		}
 	}
 }
@@ -218,8 +220,8 @@ func (r *reader) askInput(o *fields) {
 	o.needField("prompt")
 	o.takeField("choices")
 	o.takeField("schema")
-	r.checkKind(o, "choices", list, "a list")
-	r.checkKind(o, "schema", object, "an object")
+	r.checkKind(o, "choices", document.List, "a list")
+	r.checkKind(o, "schema", document.Object, "an object")
 }
 
 // flowInput checks a child run; the child itself is a file until
@@ -229,8 +231,8 @@ func (r *reader) flowInput(o *fields) {
 	o.takeField("input")
 	o.takeField("state")
 	o.takeField("labels")
-	r.checkKind(o, "state", object, "an object")
-	r.checkKind(o, "labels", object, "an object")
+	r.checkKind(o, "state", document.Object, "an object")
+	r.checkKind(o, "labels", document.Object, "an object")
 	if child != nil {
 		r.checkEmbeddable(child, o.fieldName("flow"))
 	}

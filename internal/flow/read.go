@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"code.wake.dev/wake/internal/document"
 )
 
 // idPattern is what an id looks like: it is part of subjects, and a name in
@@ -16,10 +18,10 @@ var idPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile
 var reservedNames = append([]string{"outputs", "state", "input"}, keywords...)
 
 // readDefinition reads a whole definition, problems and all.
-func readDefinition(ps *problems, t *tree) *Definition {
+func readDefinition(ps *document.Problems, t *document.Value) *Definition {
 	r := &reader{ps}
-	if t.kind != object {
-		r.addProblem(t.at, "", "a flow is an object with name, nodes and edges, not %s", t.kindName())
+	if t.Kind != document.Object {
+		r.Add(t.At, "", "a flow is an object with name, nodes and edges, not %s", t.KindName())
 		return nil
 	}
 	o := r.openObject(t, "")
@@ -34,11 +36,11 @@ func readDefinition(ps *problems, t *tree) *Definition {
 		Budget:      r.readBudget(o),
 	}
 	if o.needField("name") != nil && d.Name == "" {
-		r.addProblem(t.get("name").at, "name", "must not be empty")
+		r.Add(t.Get("name").At, "name", "must not be empty")
 	}
 	nodes, edges := o.takeList("nodes"), o.takeList("edges")
 	if len(nodes) == 0 {
-		r.addProblem(t.at, "nodes", "a flow has at least one node")
+		r.Add(t.At, "nodes", "a flow has at least one node")
 	}
 	o.checkUnknown()
 	known := nodeIDs(nodes)
@@ -50,17 +52,17 @@ func readDefinition(ps *problems, t *tree) *Definition {
 	}
 	r.checkUnique(d, nodes, edges)
 	d.graph = r.buildGraph(d, nodes, edges)
-	if len(ps.list) == 0 {
+	if ps.Count() == 0 {
 		d.checkStandalone(ps, nodes)
 	}
 	return d
 }
 
 // nodeIDs are the ids that there are, whatever else is wrong.
-func nodeIDs(nodes []*tree) []string {
+func nodeIDs(nodes []*document.Value) []string {
 	var ids []string
 	for _, n := range nodes {
-		if id, ok := n.get("id").asText(); ok {
+		if id, ok := n.Get("id").AsText(); ok {
 			ids = append(ids, id)
 		}
 	}
@@ -74,11 +76,11 @@ func (r *reader) readWorkspace(o *fields) string {
 	}
 	if strings.HasPrefix(s, gitPrefix) {
 		if _, err := parseGit(s); err != nil {
-			r.addProblem(o.t.get("workspace").at, o.fieldName("workspace"), "%v", err)
+			r.Add(o.t.Get("workspace").At, o.fieldName("workspace"), "%v", err)
 		}
 	} else {
-		r.addProblem(o.t.get("workspace").at, o.fieldName("workspace"), "%q is unknown; it is run, shared, node or git: URL@ref%s",
-			s, suggestName(s, []string{"run", "shared", "node"}))
+		r.Add(o.t.Get("workspace").At, o.fieldName("workspace"), "%q is unknown; it is run, shared, node or git: URL@ref%s",
+			s, document.SuggestName(s, []string{"run", "shared", "node"}))
 	}
 	return s
 }
@@ -87,14 +89,14 @@ func (r *reader) readWorkspace(o *fields) string {
 func (r *reader) readPool(o *fields) string {
 	s := o.takeText("pool")
 	if s != "" && !idPattern().MatchString(s) {
-		r.addProblem(o.t.get("pool").at, o.fieldName("pool"), "%q: %s", s, idRule)
+		r.Add(o.t.Get("pool").At, o.fieldName("pool"), "%q: %s", s, idRule)
 	}
 	return s
 }
 
 const idRule = "letters, digits, - and _, at most 64, the first a letter or a digit"
 
-func (r *reader) readNode(t *tree, path string) Node {
+func (r *reader) readNode(t *document.Value, path string) Node {
 	o := r.openObject(t, path)
 	n := Node{
 		ID:         r.readID(o),
@@ -114,27 +116,27 @@ func (r *reader) readNode(t *tree, path string) Node {
 	}
 	r.mayStart(&n, t, path)
 	if len(n.Hooks) > 0 && n.Type != TypeAgent {
-		r.addProblem(t.get("hooks").at, o.fieldName("hooks"), "only agent nodes have hooks")
+		r.Add(t.Get("hooks").At, o.fieldName("hooks"), "only agent nodes have hooks")
 	}
 	if p := n.Policy; p != nil && n.Type != TypeAgent {
 		if p.Retry != nil && p.Retry.Session != "" {
-			r.addProblem(t.get("policy").get("retry").get("session").at, o.fieldName("policy.retry.session"), "only agent nodes have sessions")
+			r.Add(t.Get("policy").Get("retry").Get("session").At, o.fieldName("policy.retry.session"), "only agent nodes have sessions")
 		}
 		if p.StartTimeoutMs != 0 {
-			r.addProblem(t.get("policy").get("startTimeoutMs").at, o.fieldName("policy.startTimeoutMs"), "only agent nodes have it")
+			r.Add(t.Get("policy").Get("startTimeoutMs").At, o.fieldName("policy.startTimeoutMs"), "only agent nodes have it")
 		}
 	}
 	if p := n.Policy; p != nil && p.OutputBytes != 0 && n.Type != TypeExec {
-		r.addProblem(t.get("policy").get("outputBytes").at, o.fieldName("policy.outputBytes"), "only exec nodes have it")
+		r.Add(t.Get("policy").Get("outputBytes").At, o.fieldName("policy.outputBytes"), "only exec nodes have it")
 	}
 	if p := n.Policy; p != nil && p.Memory != 0 && n.Type != TypeAgent && n.Type != TypeExec {
-		r.addProblem(t.get("policy").get("memory").at, o.fieldName("policy.memory"), "only agent and exec nodes have it")
+		r.Add(t.Get("policy").Get("memory").At, o.fieldName("policy.memory"), "only agent and exec nodes have it")
 	}
 	if len(n.Audits) > 0 && (n.Type == TypeSet || n.Type == TypeAsk || n.Type == TypeFlow) {
-		r.addProblem(t.get("audits").at, o.fieldName("audits"), "only agent and exec nodes have audits")
+		r.Add(t.Get("audits").At, o.fieldName("audits"), "only agent and exec nodes have audits")
 	}
-	if n.Type == "" && t.get("type").isAbsent() {
-		r.addProblem(o.t.at, o.fieldName("type"), "is required: agent, exec, set, ask or flow")
+	if n.Type == "" && t.Get("type").IsAbsent() {
+		r.Add(o.t.At, o.fieldName("type"), "is required: agent, exec, set, ask or flow")
 	}
 	o.checkUnknown()
 	return n
@@ -145,16 +147,16 @@ func (r *reader) readID(o *fields) string {
 	if t == nil {
 		return ""
 	}
-	id, ok := t.asText()
+	id, ok := t.AsText()
 	switch {
 	case !ok:
-		r.addProblem(t.at, o.fieldName("id"), "must be a text, not %s", t.kindName())
+		r.Add(t.At, o.fieldName("id"), "must be a text, not %s", t.KindName())
 	case strings.HasPrefix(id, "_"):
-		r.addProblem(t.at, o.fieldName("id"), "%q: ids that begin with _ are reserved", id)
+		r.Add(t.At, o.fieldName("id"), "%q: ids that begin with _ are reserved", id)
 	case slices.Contains(reservedNames, id):
-		r.addProblem(t.at, o.fieldName("id"), "%q has another meaning in expressions", id)
+		r.Add(t.At, o.fieldName("id"), "%q has another meaning in expressions", id)
 	case !idPattern().MatchString(id):
-		r.addProblem(t.at, o.fieldName("id"), "%q: %s", id, idRule)
+		r.Add(t.At, o.fieldName("id"), "%q: %s", id, idRule)
 	}
 	return id
 }
@@ -170,8 +172,8 @@ func (r *reader) readPolicy(o *fields) *Policy {
 		OutputBytes: po.takeCount("outputBytes", 0), Memory: po.size("memory", minMemory), MemoryOptional: po.takeBool("memoryOptional"),
 		Interrupted: po.takeOneOf("interrupted", "seal", "rollback", "rerun"),
 	}
-	if p.MemoryOptional && po.t.get("memory").isAbsent() {
-		r.addProblem(po.t.get("memoryOptional").at, po.fieldName("memoryOptional"), "there is no memory that it could be about")
+	if p.MemoryOptional && po.t.Get("memory").IsAbsent() {
+		r.Add(po.t.Get("memoryOptional").At, po.fieldName("memoryOptional"), "there is no memory that it could be about")
 	}
 	if rt := po.takeField("retry"); rt != nil {
 		ro := r.openObject(rt, po.fieldName("retry"))
@@ -182,7 +184,7 @@ func (r *reader) readPolicy(o *fields) *Policy {
 			Session: ro.takeOneOf("session", RetryContinue, RetryNew),
 		}
 		if p.Retry.MaxBackoffMs > 0 && p.Retry.MaxBackoffMs < p.Retry.BackoffMs {
-			r.addProblem(ro.t.get("maxBackoffMs").at, ro.fieldName("maxBackoffMs"), "must not be less than backoffMs, %d", p.Retry.BackoffMs)
+			r.Add(ro.t.Get("maxBackoffMs").At, ro.fieldName("maxBackoffMs"), "must not be less than backoffMs, %d", p.Retry.BackoffMs)
 		}
 		ro.checkUnknown()
 	}
@@ -200,14 +202,14 @@ func (r *reader) takeFactor(o *fields, name string) float64 {
 		return 0
 	}
 	var factor float64
-	switch v := t.value.(type) {
+	switch v := t.Scalar.(type) {
 	case int64:
 		factor = float64(v)
 	case float64:
 		factor = v
 	}
-	if t.kind != scalar || !(factor >= 1 && factor <= maxFactor) {
-		r.addProblem(t.at, o.fieldName(name), "must be a number from 1 to %d, not %s", maxFactor, t.kindName())
+	if t.Kind != document.Scalar || !(factor >= 1 && factor <= maxFactor) {
+		r.Add(t.At, o.fieldName(name), "must be a number from 1 to %d, not %s", maxFactor, t.KindName())
 		return 0
 	}
 	return factor
@@ -238,10 +240,10 @@ func (r *reader) readAudits(o *fields) []Audit {
 		ao.needField("command")
 		a := Audit{ID: ao.takeText("id"), Command: ao.takeText("command"), Run: ao.takeBool("run"), TimeoutMs: ao.takeMillis("timeoutMs")}
 		if a.ID != "" && !auditPattern().MatchString(a.ID) {
-			r.addProblem(ao.t.get("id").at, ao.fieldName("id"), "%q: lower-case letters, digits, :, . and -, at most 128", a.ID)
+			r.Add(ao.t.Get("id").At, ao.fieldName("id"), "%q: lower-case letters, digits, :, . and -, at most 128", a.ID)
 		}
 		if slices.ContainsFunc(out, func(b Audit) bool { return a.ID != "" && b.ID == a.ID }) {
-			r.addProblem(ao.t.get("id").at, ao.fieldName("id"), "%q is there twice", a.ID)
+			r.Add(ao.t.Get("id").At, ao.fieldName("id"), "%q is there twice", a.ID)
 		}
 		ao.checkUnknown()
 		out = append(out, a)
@@ -249,7 +251,7 @@ func (r *reader) readAudits(o *fields) []Audit {
 	return out
 }
 
-func (r *reader) readEdge(t *tree, path string, known []string) Edge {
+func (r *reader) readEdge(t *document.Value, path string, known []string) Edge {
 	o := r.openObject(t, path)
 	e := Edge{
 		ID:            o.takeText("id"),
@@ -260,16 +262,16 @@ func (r *reader) readEdge(t *tree, path string, known []string) Edge {
 		MaxIterations: int(o.takeCount("maxIterations", 1)),
 	}
 	if e.ID != "" && !edgePattern().MatchString(e.ID) {
-		r.addProblem(t.get("id").at, o.fieldName("id"), "%q: letters, digits and . : > _ - , at most 128", e.ID)
+		r.Add(t.Get("id").At, o.fieldName("id"), "%q: letters, digits and . : > _ - , at most 128", e.ID)
 	}
 	if ft := o.takeField("forEach"); ft != nil {
 		e.ForEach = r.readForEach(ft, o.fieldName("forEach"), known)
 		if e.MaxIterations > 0 {
-			r.addProblem(ft.at, o.fieldName("forEach"), "an edge that closes a loop can't have it")
+			r.Add(ft.At, o.fieldName("forEach"), "an edge that closes a loop can't have it")
 		}
 	}
 	if e.MaxIterations > 0 && e.Gate != "" {
-		r.addProblem(t.get("gate").at, o.fieldName("gate"), "an edge that closes a loop is in no gate")
+		r.Add(t.Get("gate").At, o.fieldName("gate"), "an edge that closes a loop is in no gate")
 	}
 	o.checkUnknown()
 	return e
@@ -283,47 +285,47 @@ func (r *reader) readEnd(o *fields, name string, known []string) string {
 	if t == nil {
 		return ""
 	}
-	id, ok := t.asText()
+	id, ok := t.AsText()
 	switch {
 	case !ok:
-		r.addProblem(t.at, o.fieldName(name), "must be the id of a node, not %s", t.kindName())
+		r.Add(t.At, o.fieldName(name), "must be the id of a node, not %s", t.KindName())
 	case !slices.Contains(known, id):
-		r.addProblem(t.at, o.fieldName(name), "there is no node %q%s", id, suggestName(id, known))
+		r.Add(t.At, o.fieldName(name), "there is no node %q%s", id, document.SuggestName(id, known))
 	}
 	return id
 }
 
 var asPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]{0,63}$`) })
 
-func (r *reader) readForEach(t *tree, path string, known []string) *ForEach {
+func (r *reader) readForEach(t *document.Value, path string, known []string) *ForEach {
 	o := r.openObject(t, path)
 	o.needField("in")
 	o.needField("as")
 	f := &ForEach{In: o.takeText("in"), As: o.takeText("as")}
-	switch at := o.t.get("as"); {
+	switch at := o.t.Get("as"); {
 	case f.As == "":
 	case !asPattern().MatchString(f.As):
-		r.addProblem(at.at, o.fieldName("as"), "%q: a letter, then letters, digits and _", f.As)
+		r.Add(at.At, o.fieldName("as"), "%q: a letter, then letters, digits and _", f.As)
 	case slices.Contains(known, f.As), slices.Contains(reservedNames, f.As):
-		r.addProblem(at.at, o.fieldName("as"), "%q has another meaning in expressions", f.As)
+		r.Add(at.At, o.fieldName("as"), "%q has another meaning in expressions", f.As)
 	}
 	o.checkUnknown()
 	return f
 }
 
 // checkUnique tells of ids and edges that are there twice.
-func (r *reader) checkUnique(d *Definition, nodes, edges []*tree) {
+func (r *reader) checkUnique(d *Definition, nodes, edges []*document.Value) {
 	seen := map[string]bool{}
 	for i, n := range d.Nodes {
 		if n.ID != "" && seen[n.ID] {
-			r.addProblem(nodes[i].get("id").at, fmt.Sprintf("nodes[%d].id", i), "%q is there twice", n.ID)
+			r.Add(nodes[i].Get("id").At, fmt.Sprintf("nodes[%d].id", i), "%q is there twice", n.ID)
 		}
 		seen[n.ID] = true
 	}
 	keys := map[string]bool{}
 	for i, e := range d.Edges {
 		if e.From != "" && e.To != "" && keys[e.Key()] {
-			r.addProblem(edges[i].at, fmt.Sprintf("edges[%d]", i), "a second edge %s; give each an id", e.Key())
+			r.Add(edges[i].At, fmt.Sprintf("edges[%d]", i), "a second edge %s; give each an id", e.Key())
 		}
 		keys[e.Key()] = true
 	}

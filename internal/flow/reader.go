@@ -8,32 +8,33 @@ import (
 	"strconv"
 	"strings"
 
+	"code.wake.dev/wake/internal/document"
 	"code.wake.dev/wake/pkg/wire"
 )
 
 // reader takes a tree apart and tells what is wrong with it.
-type reader struct{ *problems }
+type reader struct{ *document.Problems }
 
 // fields are the fields of an object. Every field has to be taken; done tells of
 // those that nobody took.
 type fields struct {
 	r     *reader
-	t     *tree
+	t     *document.Value
 	path  string
 	taken []string
 	wrong bool // it is no object, which has been told
 }
 
 // openObject begins to read an object; anything else is a problem, and empty.
-func (r *reader) openObject(t *tree, path string) *fields {
+func (r *reader) openObject(t *document.Value, path string) *fields {
 	o := &fields{r: r, t: t, path: path}
-	if t == nil || t.kind != object {
-		if !t.isAbsent() {
-			r.addProblem(t.at, path, "must be an object, not %s", t.kindName())
+	if t == nil || t.Kind != document.Object {
+		if !t.IsAbsent() {
+			r.Add(t.At, path, "must be an object, not %s", t.KindName())
 		}
-		o.t, o.wrong = &tree{kind: object}, !t.isAbsent()
+		o.t, o.wrong = &document.Value{Kind: document.Object}, !t.IsAbsent()
 		if t != nil {
-			o.t.at = t.at
+			o.t.At = t.At
 		}
 	}
 	return o
@@ -48,29 +49,29 @@ func (o *fields) fieldName(name string) string {
 }
 
 // takeField returns a field, nil if it is absent or null.
-func (o *fields) takeField(name string) *tree {
+func (o *fields) takeField(name string) *document.Value {
 	o.taken = append(o.taken, name)
-	t := o.t.get(name)
-	if t.isAbsent() {
+	t := o.t.Get(name)
+	if t.IsAbsent() {
 		return nil
 	}
 	return t
 }
 
 // needField returns a field that has to be there; nil after a problem.
-func (o *fields) needField(name string) *tree {
+func (o *fields) needField(name string) *document.Value {
 	t := o.takeField(name)
 	if t == nil && !o.wrong {
-		o.r.addProblem(o.t.at, o.fieldName(name), "is required")
+		o.r.Add(o.t.At, o.fieldName(name), "is required")
 	}
 	return t
 }
 
 // checkUnknown tells of fields that don't belong here.
 func (o *fields) checkUnknown() {
-	for _, f := range o.t.fields {
-		if !slices.Contains(o.taken, f.name) {
-			o.r.addProblem(f.at, o.fieldName(f.name), "unknown field%s", suggestName(f.name, o.taken))
+	for _, f := range o.t.Fields {
+		if !slices.Contains(o.taken, f.Name) {
+			o.r.Add(f.At, o.fieldName(f.Name), "unknown field%s", document.SuggestName(f.Name, o.taken))
 		}
 	}
 }
@@ -80,9 +81,9 @@ func (o *fields) takeText(name string) string {
 	if t == nil {
 		return ""
 	}
-	s, ok := t.asText()
+	s, ok := t.AsText()
 	if !ok {
-		o.r.addProblem(t.at, o.fieldName(name), "must be a text, not %s", t.kindName())
+		o.r.Add(t.At, o.fieldName(name), "must be a text, not %s", t.KindName())
 	}
 	return s
 }
@@ -91,7 +92,7 @@ func (o *fields) takeText(name string) string {
 func (o *fields) takeOneOf(name string, values ...string) string {
 	s := o.takeText(name)
 	if s != "" && !slices.Contains(values, s) {
-		o.r.addProblem(o.t.get(name).at, o.fieldName(name), "%q is unknown; it is one of %s%s", s, strings.Join(values, ", "), suggestName(s, values))
+		o.r.Add(o.t.Get(name).At, o.fieldName(name), "%q is unknown; it is one of %s%s", s, strings.Join(values, ", "), document.SuggestName(s, values))
 		return ""
 	}
 	return s
@@ -102,9 +103,9 @@ func (o *fields) takeBool(name string) bool {
 	if t == nil {
 		return false
 	}
-	b, ok := t.value.(bool)
+	b, ok := t.Scalar.(bool)
 	if !ok {
-		o.r.addProblem(t.at, o.fieldName(name), "must be true or false, not %s", t.kindName())
+		o.r.Add(t.At, o.fieldName(name), "must be true or false, not %s", t.KindName())
 	}
 	return b
 }
@@ -115,9 +116,9 @@ func (o *fields) takeCount(name string, low int64) int64 {
 	if t == nil {
 		return 0
 	}
-	n, ok := t.asInteger()
-	if !ok || t.kind != scalar || n < low || n > maxCount {
-		o.r.addProblem(t.at, o.fieldName(name), "must be an integer from %d to %d, not %s", low, int64(maxCount), t.kindName())
+	n, ok := t.AsInteger()
+	if !ok || t.Kind != document.Scalar || n < low || n > maxCount {
+		o.r.Add(t.At, o.fieldName(name), "must be an integer from %d to %d, not %s", low, int64(maxCount), t.KindName())
 		return 0
 	}
 	return n
@@ -129,10 +130,10 @@ const maxCount = 28 * 24 * 3600 * 1000
 
 // takeMillis reads a time in milliseconds.
 func (o *fields) takeMillis(name string) int64 {
-	t := o.t.get(name)
-	if s, ok := t.asText(); ok {
+	t := o.t.Get(name)
+	if s, ok := t.AsText(); ok {
 		o.taken = append(o.taken, name)
-		o.r.addProblem(t.at, o.fieldName(name), "must be milliseconds, such as 600000 for ten minutes, not %q", s)
+		o.r.Add(t.At, o.fieldName(name), "must be milliseconds, such as 600000 for ten minutes, not %q", s)
 		return 0
 	}
 	return o.takeCount(name, 0)
@@ -144,15 +145,15 @@ func (o *fields) size(name string, low int64) int64 {
 	if t == nil {
 		return 0
 	}
-	n, ok := t.asInteger()
-	what := t.kindName()
-	if s, text := t.asText(); text {
+	n, ok := t.AsInteger()
+	what := t.KindName()
+	if s, text := t.AsText(); text {
 		var err error
 		n, err = ParseSize(s)
 		ok, what = err == nil, strconv.Quote(s)
 	}
-	if !ok || t.kind != scalar || n < low {
-		o.r.addProblem(t.at, o.fieldName(name), "must be a number of bytes from %d on, such as 500MB or 2GiB, not %s", low, what)
+	if !ok || t.Kind != document.Scalar || n < low {
+		o.r.Add(t.At, o.fieldName(name), "must be a number of bytes from %d on, such as 500MB or 2GiB, not %s", low, what)
 		return 0
 	}
 	return n
@@ -178,23 +179,23 @@ func ParseSize(s string) (int64, error) {
 
 var errSize = errors.New("want a number of bytes, such as 500MB or 20GiB")
 
-func (o *fields) takeList(name string) []*tree {
+func (o *fields) takeList(name string) []*document.Value {
 	t := o.takeField(name)
 	if t == nil {
 		return nil
 	}
-	if t.kind != list {
-		o.r.addProblem(t.at, o.fieldName(name), "must be a list, not %s", t.kindName())
+	if t.Kind != document.List {
+		o.r.Add(t.At, o.fieldName(name), "must be a list, not %s", t.KindName())
 	}
-	return t.list
+	return t.List
 }
 
 func (o *fields) takeTexts(name string) []string {
 	var out []string
 	for i, t := range o.takeList(name) {
-		s, ok := t.asText()
+		s, ok := t.AsText()
 		if !ok {
-			o.r.addProblem(t.at, fmt.Sprintf("%s[%d]", o.fieldName(name), i), "must be a text, not %s", t.kindName())
+			o.r.Add(t.At, fmt.Sprintf("%s[%d]", o.fieldName(name), i), "must be a text, not %s", t.KindName())
 			continue
 		}
 		out = append(out, s)
@@ -209,13 +210,13 @@ func (o *fields) takeTextMap(name string) map[string]string {
 		return nil
 	}
 	m := map[string]string{}
-	for _, f := range o.r.openObject(t, o.fieldName(name)).t.fields {
-		s, ok := f.tree.asText()
+	for _, f := range o.r.openObject(t, o.fieldName(name)).t.Fields {
+		s, ok := f.Value.AsText()
 		if !ok {
-			o.r.addProblem(f.tree.at, o.fieldName(name)+"."+f.name, "must be a text, not %s", f.tree.kindName())
+			o.r.Add(f.Value.At, o.fieldName(name)+"."+f.Name, "must be a text, not %s", f.Value.KindName())
 			continue
 		}
-		m[f.name] = s
+		m[f.Name] = s
 	}
 	return m
 }
@@ -226,18 +227,18 @@ func (o *fields) takeRaw(name string) wire.Raw {
 	if t == nil {
 		return nil
 	}
-	v, err := t.toRaw()
+	v, err := wire.Marshal(t.ToAny())
 	if err != nil {
-		o.r.addProblem(t.at, o.fieldName(name), "%v", err)
+		o.r.Add(t.At, o.fieldName(name), "%v", err)
 	}
 	return v
 }
 
 // takeRawObject reads an object of any shape.
 func (o *fields) takeRawObject(name string) wire.Raw {
-	if t := o.t.get(name); !t.isAbsent() && t.kind != object {
+	if t := o.t.Get(name); !t.IsAbsent() && t.Kind != document.Object {
 		o.taken = append(o.taken, name)
-		o.r.addProblem(t.at, o.fieldName(name), "must be an object, not %s", t.kindName())
+		o.r.Add(t.At, o.fieldName(name), "must be an object, not %s", t.KindName())
 		return nil
 	}
 	return o.takeRaw(name)

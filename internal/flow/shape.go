@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"code.wake.dev/wake/internal/document"
 )
 
 // shape is the fields that a value is known to have. That of a list is the one of its items, as in
@@ -110,7 +112,7 @@ func (c *checker) checkFields(path []string) {
 		next, there := s[path[i]]
 		if !there {
 			names := slices.Sorted(maps.Keys(s))
-			c.fail("%s has no field %q, only %s%s", strings.Join(path[:i], "."), path[i], strings.Join(names, ", "), suggestName(path[i], names))
+			c.fail("%s has no field %q, only %s%s", strings.Join(path[:i], "."), path[i], strings.Join(names, ", "), document.SuggestName(path[i], names))
 			return
 		}
 		s = next

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"code.wake.dev/wake/internal/document"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -17,7 +18,7 @@ type template struct {
 	text   []segment
 	list   []template
 	fields []templateField
-	kind   kind
+	kind   document.Kind
 	bound  bool // some text within has a binding or an escape
 }
 
@@ -97,38 +98,38 @@ func bindingEnd(s string) int {
 }
 
 // templateOf compiles a value. Problems are told with their field.
-func templateOf(ps *problems, t *tree, field string, known names) template {
+func templateOf(ps *document.Problems, t *document.Value, field string, known names) template {
 	switch {
 	case t == nil:
 		return template{}
-	case t.kind == list:
-		out := template{kind: list}
-		for i, item := range t.list {
+	case t.Kind == document.List:
+		out := template{kind: document.List}
+		for i, item := range t.List {
 			v := templateOf(ps, item, fmt.Sprintf("%s[%d]", field, i), known)
 			out.list = append(out.list, v)
 			out.bound = out.bound || v.bound
 		}
 		return out
-	case t.kind == object:
-		out := template{kind: object}
-		for _, f := range t.fields {
-			v := templateOf(ps, f.tree, field+"."+f.name, known)
-			out.fields = append(out.fields, templateField{f.name, v})
+	case t.Kind == document.Object:
+		out := template{kind: document.Object}
+		for _, f := range t.Fields {
+			v := templateOf(ps, f.Value, field+"."+f.Name, known)
+			out.fields = append(out.fields, templateField{f.Name, v})
 			out.bound = out.bound || v.bound
 		}
 		return out
 	}
-	text, ok := t.asText()
+	text, ok := t.AsText()
 	if !ok || !strings.Contains(text, "{{") {
-		return template{value: t.value}
+		return template{value: t.Scalar}
 	}
 	return textTemplate(ps, t, text, field, known)
 }
 
-func textTemplate(ps *problems, t *tree, text, field string, known names) template {
+func textTemplate(ps *document.Problems, t *document.Value, text, field string, known names) template {
 	segments, err := splitText(text)
 	if err != nil {
-		ps.addProblem(t.at, field, "%v", err)
+		ps.Add(t.At, field, "%v", err)
 		return template{}
 	}
 	out := template{text: segments, bound: true}
@@ -137,7 +138,7 @@ func textTemplate(ps *problems, t *tree, text, field string, known names) templa
 			continue
 		}
 		if segments[i].expr, err = compileExpression(s.expr.src, known); err != nil {
-			ps.addProblem(t.at, field, "%v", err)
+			ps.Add(t.At, field, "%v", err)
 		}
 	}
 	return out
@@ -147,9 +148,9 @@ func textTemplate(ps *problems, t *tree, text, field string, known names) templa
 // binding of nothing.
 func (t template) resolveValue(s *scope) (v any, ok bool, err error) {
 	switch {
-	case t.kind == list:
+	case t.kind == document.List:
 		return t.resolveList(s)
-	case t.kind == object:
+	case t.kind == document.Object:
 		return t.resolveObject(s)
 	case len(t.text) == 0:
 		return t.value, true, nil
