@@ -321,8 +321,11 @@ func TestStats(t *testing.T) {
 			t.Errorf("of a label: %+v", r.Total)
 		}
 		shared := []wire.SharedBudget{
-			{Name: "all", Usd: 9}, {Name: "blue", Label: "team=blue", Usd: 9}, {Name: "blue today", Label: "team=blue", Per: "day"},
-			{Name: "red", Label: "team=red"}, {Name: "today", Per: "day"},
+			{Name: "all", Usd: 9},
+			{Name: "blue", Label: "team=blue", Usd: 9},
+			{Name: "blue today", Label: "team=blue", Per: "day"},
+			{Name: "red", Label: "team=red"},
+			{Name: "today", Per: "day"},
 		}
 		spent, err := s.Budgets(t.Context(), slices.Clone(shared), now)
 		for i, want := range []wire.Spent{{Usd: 0.75, Tokens: 188}, {Usd: 0.7, Tokens: 176}, {Usd: 0.3}, {}, {Usd: 0.35, Tokens: 12}} {

@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -168,12 +169,12 @@ func TestSharedBudgetWithoutRecorder(t *testing.T) {
 		if !b.paused("run1", wire.PauseSharedBudget)() {
 			t.Errorf("it went on:\n%s", story(b.read("run1")))
 		}
-		said := ""
+		var said strings.Builder
 		for _, trouble := range board.Troubles() {
-			said += trouble.Part + ": " + trouble.Err.Error() + "\n"
+			fmt.Fprintf(&said, "%s: %v\n", trouble.Part, trouble.Err)
 		}
-		if !strings.Contains(said, "runner: shared budgets: budgets that runs share aren't kept: no recorder answers") {
-			t.Errorf("health says %q", said)
+		if !strings.Contains(said.String(), "runner: shared budgets: budgets that runs share aren't kept: no recorder answers") {
+			t.Errorf("health says %q", said.String())
 		}
 		b.submit("run2", three, func(r *wire.RunRequest) { r.Labels = map[string]string{"a": "b"} })
 		b.awaits("run2 is complete", b.gone("run2"))
