@@ -303,6 +303,12 @@ type Task struct {
 	acting sync.Mutex
 }
 
+// Label returns the execution that the task acts for; it is empty if the task's keeper is on no shelf.
+func (t *Task) Label() Label {
+	l, _ := readLabel(filepath.Join(filepath.Dir(t.keeper.dir), labelName))
+	return l
+}
+
 // Done is closed when the task is killed.
 func (t *Task) Done() <-chan struct{} { return t.ctx.Done() }
 

@@ -425,7 +425,10 @@ func (s *server) handleReport(r guard.Report) {
 	case "exit":
 		p.noteExit(r.Code, r.Signal, s.isEnding())
 	case "ended":
-		p.endings <- r.Error
+		select {
+		case p.endings <- r.Error:
+		case <-s.guard.TreeGone(): // nobody waits for it any more
+		}
 	}
 }
 

@@ -69,7 +69,7 @@ func (c *check) marks(e *eventlog.Entry) []string {
 		return []string{"result " + e.Event.CallID}
 	case *wire.Usage:
 		return []string{"usage " + p.MessageID}
-	case *wire.AgentText, *wire.AgentTextDelta:
+	case *wire.AgentText, *wire.AgentTextDelta, *wire.ExecOutput:
 		event, err := c.whole(e.Event)
 		if err != nil {
 			return nil
@@ -78,6 +78,8 @@ func (c *check) marks(e *eventlog.Entry) []string {
 		case *wire.AgentText:
 			return textMarks.FindAllString(p.Content, -1)
 		case *wire.AgentTextDelta:
+			return textMarks.FindAllString(p.Content, -1)
+		case *wire.ExecOutput:
 			return textMarks.FindAllString(p.Content, -1)
 		}
 	}

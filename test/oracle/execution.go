@@ -154,6 +154,16 @@ func (c *check) work() {
 	}
 }
 
+// commandsRun: a command runs once in an execution, unless it is idempotent.
+func (c *check) commandsRun() {
+	runs := map[Command]int{}
+	for _, r := range c.ledger.ran {
+		if runs[r]++; runs[r] == 2 && !r.Idempotent {
+			c.violation(WorkedOnce, r.Run, r.Node, 0, "the command of %s was run twice", r.Exec)
+		}
+	}
+}
+
 // alerts: each key is in the stream once, no sink showed more than there is, no alert
 // is without its event, and what a human has to know has one.
 func (c *check) alerts() {

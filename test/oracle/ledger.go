@@ -13,6 +13,7 @@ type Ledger struct {
 	acknowledged []acknowledged
 	worked       []Work
 	began        []Beginning
+	ran          []Command
 	shown        map[string][]string
 	taken        map[string][]taken
 	commands     []command
@@ -61,6 +62,12 @@ type Beginning struct {
 	Run, Node, Exec, Runner string
 }
 
+// Command is the program of an exec node that was started.
+type Command struct {
+	Run, Node, Exec string
+	Idempotent      bool
+}
+
 // taken is a notification that a sink took.
 type taken struct {
 	id   string
@@ -96,6 +103,13 @@ func (l *Ledger) Began(b Beginning) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.began = append(l.began, b)
+}
+
+// Ran notes a command that was started.
+func (l *Ledger) Ran(c Command) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ran = append(l.ran, c)
 }
 
 // Acted notes that an agent's program did something for a node.

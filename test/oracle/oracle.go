@@ -68,6 +68,7 @@ type Report struct {
 	Delivered, Again, GivenUp                     int // notifications: taken by sinks, taken again, dead letters
 	Told, Notices                                 int // messages that agents took, and those of what children say
 	Resumed                                       int // executions of agents that went on after somebody's end
+	Ran                                           int // commands of exec nodes
 	Agents, Attached, Said                        int // agents' programs, runners that came back to one, and what programs said that is on record
 }
 
@@ -122,7 +123,7 @@ func Judge(h *History, l *Ledger, o Options) Report {
 	}
 	for _, judge := range []func(){
 		c.acknowledged, c.sequences, c.ownRun, c.storedOnce, c.folds, c.snapshots, c.bookmarks, c.replays, c.forks,
-		c.executions, c.work, c.agents, c.runners, c.sayings, c.alerts, c.deliveries, c.recorded, c.commands, c.poison, c.letters, c.ends,
+		c.executions, c.work, c.commandsRun, c.agents, c.runners, c.sayings, c.alerts, c.deliveries, c.recorded, c.commands, c.poison, c.letters, c.ends,
 	} {
 		judge()
 	}
@@ -134,7 +135,7 @@ func (c *check) count() {
 	r := &c.report
 	r.Events, r.Acknowledged, r.Runs = len(c.Events), len(c.ledger.acknowledged), len(c.order)
 	r.Snapshots, r.Bookmarks, r.Alerts, r.Commands = len(c.Snapshots), len(c.Bookmarks), len(c.Alerts), len(c.Commands)
-	r.DeadLetters, r.Work, r.Recorded = len(c.DeadLetters), len(c.ledger.worked), len(c.Recorded)
+	r.DeadLetters, r.Work, r.Ran, r.Recorded = len(c.DeadLetters), len(c.ledger.worked), len(c.ledger.ran), len(c.Recorded)
 }
 
 func (c *check) violation(i Invariant, run, node string, position uint64, format string, args ...any) {

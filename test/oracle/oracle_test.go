@@ -235,6 +235,8 @@ func TestPlanted(t *testing.T) {
 		{"a call is made twice", func(_ *testing.T, b *book) {
 			b.ledger.Worked(oracle.Work{Run: "a", Node: "n", Exec: "n#1", Call: "c1", At: time.Unix(8, 0)})
 		}, []oracle.Invariant{oracle.WorkedOnce}},
+		{"a command is run twice", func(_ *testing.T, b *book) { runTwice(b, false) }, []oracle.Invariant{oracle.WorkedOnce}},
+		{"a command that may run again does", func(_ *testing.T, b *book) { runTwice(b, true) }, nil},
 		{"a call is made before its intent is stored", func(_ *testing.T, b *book) {
 			b.ledger.Worked(oracle.Work{Run: "a", Node: "n", Exec: "n#1", Call: "c2", At: time.Unix(8, 0)})
 		}, []oracle.Invariant{oracle.WorkedOnce}},
@@ -365,4 +367,11 @@ func refork(t *testing.T, b *book, state wire.Raw) {
 		t.Fatal(err)
 	}
 	e.Event, e.Data = &event, data
+}
+
+// runTwice has the command of an exec node run twice.
+func runTwice(b *book, idempotent bool) {
+	for range 2 {
+		b.ledger.Ran(oracle.Command{Run: "a", Node: "n", Exec: "n#1", Idempotent: idempotent})
+	}
 }

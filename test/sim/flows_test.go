@@ -5,6 +5,7 @@ package sim_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/pkg/wire"
@@ -17,10 +18,10 @@ const limited = "t"
 type object map[string]any
 
 // randomFlow returns the definition of a flow, and an input for it. What it
-// returns is valid: a flow that isn't is drawn again.
-func randomFlow(rng *rand.Rand, depth int) (definition, input wire.Raw) {
+// returns is valid: a flow that isn't is drawn again. Commands say that it may have some.
+func randomFlow(rng *rand.Rand, commands bool) (definition, input wire.Raw) {
 	for {
-		raw, err := wire.Marshal(drawFlow(rng, depth))
+		raw, err := wire.Marshal(drawFlow(rng, 0, commands))
 		if err != nil {
 			continue
 		}
@@ -40,7 +41,7 @@ func randomFlow(rng *rand.Rand, depth int) (definition, input wire.Raw) {
 }
 
 // drawFlow draws nodes, edges that lead forwards, and some that lead back.
-func drawFlow(rng *rand.Rand, depth int) object {
+func drawFlow(rng *rand.Rand, depth int, commands bool) object {
 	salt := string(rune('a' + rng.IntN(5)))
 	n := 1 + rng.IntN(5)
 	if depth > 0 {
@@ -48,7 +49,7 @@ func drawFlow(rng *rand.Rand, depth int) object {
 	}
 	nodes, ids, kinds := make([]object, n), make([]string, n), make([]string, n)
 	for i := range n {
-		nodes[i] = drawNode(rng, fmt.Sprintf("n%s%d", salt, i), depth)
+		nodes[i] = drawNode(rng, fmt.Sprintf("n%s%d", salt, i), depth, commands)
 		ids[i], kinds[i] = nodes[i]["id"].(string), nodes[i]["type"].(string)
 	}
 	var edges []object
@@ -71,14 +72,15 @@ func drawFlow(rng *rand.Rand, depth int) object {
 	return f
 }
 
-func drawNode(rng *rand.Rand, id string, depth int) object {
-	switch k := rng.IntN(12); {
+func drawNode(rng *rand.Rand, id string, depth int, commands bool) object {
+	k := rng.IntN(12)
+	switch {
 	case k == 0:
 		return object{"id": id, "type": "set", "input": object{"set": object{"n": rng.IntN(5), "flag": rng.IntN(2) == 0}}}
 	case k == 1:
 		return object{"id": id, "type": "ask", "input": object{"prompt": "Go on with " + id + "?"}}
 	case k == 2 && depth < 2:
-		return object{"id": id, "type": "flow", "input": object{"flow": drawFlow(rng, depth+1), "input": object{"list": []string{"x", "y"}}}}
+		return object{"id": id, "type": "flow", "input": object{"flow": drawFlow(rng, depth+1, commands), "input": object{"list": []string{"x", "y"}}}}
 	}
 	policy := object{}
 	if rng.IntN(3) == 0 {
@@ -99,6 +101,10 @@ func drawNode(rng *rand.Rand, id string, depth int) object {
 		input["permissionMode"] = "default"
 	}
 	node := object{"id": id, "type": "agent", "input": input}
+	if commands && (k == 3 || k == 4) {
+		again := rng.IntN(4) == 0
+		node = object{"id": id, "type": "exec", "input": object{"command": []string{commandName, strconv.FormatBool(again)}}, "idempotent": again}
+	}
 	if len(policy) > 0 {
 		node["policy"] = policy
 	}

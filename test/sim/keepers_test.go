@@ -36,6 +36,16 @@ func (l *life) folder() string {
 	return filepath.Join(l.p.w.dir, l.p.name, fmt.Sprintf("keepers-%d", l.number))
 }
 
+// runsCommands reports whether exec nodes may be executed: a runner without keepers would start real processes.
+func (w *world) runsCommands() bool {
+	return !slices.ContainsFunc(w.processes, func(p *process) bool { return p.isRunner && p.orphan == 0 })
+}
+
+// hasKeepers reports whether a runner has keepers.
+func (w *world) hasKeepers(runner string) bool {
+	return slices.ContainsFunc(w.processes, func(p *process) bool { return p.name == runner && p.orphan > 0 })
+}
+
 // own starts a keeper for a program of a runner that has none: they die together.
 func (l *life) own(ctx context.Context) (*keeper.Keeper, error) {
 	l.mu.Lock()

@@ -37,7 +37,8 @@ type process struct {
 	build func(p *process, life *life, log *eventlog.Log) (service, error)
 	// alone says that the next life must not begin before the last one has ended,
 	// since they share a file.
-	alone bool
+	alone    bool
+	isRunner bool
 	// Of a runner: how long its frozen keepers wait for it, 0 if it has none, and whether it leaves agents to them when
 	// it drains.
 	orphan time.Duration
@@ -262,7 +263,7 @@ func (l *life) stop() {
 const blobLimit = 16 << 10
 
 func (w *world) runner(name string, slots int) *process {
-	p := &process{w: w, name: name, build: func(p *process, l *life, log *eventlog.Log) (service, error) {
+	p := &process{w: w, name: name, isRunner: true, build: func(p *process, l *life, log *eventlog.Log) (service, error) {
 		shelf, err := p.shelf(w.ctx, l)
 		if err != nil {
 			return nil, err

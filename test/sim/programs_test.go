@@ -74,6 +74,7 @@ type program struct {
 	w      *world
 	script script
 	lines  int
+	fenced bool // a keeper ends it, or its runner does, before another one acts for its node
 
 	mu    sync.Mutex
 	heard []line
@@ -83,10 +84,16 @@ type program struct {
 // program is what programs of the world's machines do.
 func (w *world) program(t *keeper.Task) int {
 	p := &program{Task: t, w: w, news: make(chan struct{}, 1)}
+	switch {
+	case len(t.Argv) == 0: // an intruder's, at the keeper of a command
+		return 2
+	case t.Argv[0] == commandName:
+		return p.playCommand()
+	}
 	if err := json.Unmarshal([]byte(t.Argv[0]), &p.orders); err != nil {
 		return 2
 	}
-	p.script = w.script(p.Node, p.Exec)
+	p.script, p.fenced = w.script(p.Node, p.Exec), w.hasKeepers(p.Runner)
 	var listening sync.WaitGroup
 	listening.Go(p.listen)
 	defer listening.Wait()
@@ -147,10 +154,8 @@ func (p *program) await(wanted func(line) bool) (line, bool) {
 // acts notes that the program does something. Where its runner has no keepers nothing stops a program when the server
 // is out of reach, so it may go on beside another one.
 func (p *program) acts() {
-	for _, r := range p.w.processes {
-		if r.name == p.Runner && r.orphan > 0 {
-			p.w.ledger.Acted(p.Run, p.Node, p.ID)
-		}
+	if p.fenced {
+		p.w.ledger.Acted(p.Run, p.Node, p.ID)
 	}
 }
 

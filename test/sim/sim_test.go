@@ -175,6 +175,7 @@ func (s *tally) merge(o tally) {
 	sum.Commands += r.Commands
 	sum.DeadLetters += r.DeadLetters
 	sum.Work += r.Work
+	sum.Ran += r.Ran
 	sum.Agents += r.Agents
 	sum.Attached += r.Attached
 	sum.Said += r.Said
@@ -221,7 +222,7 @@ func (s *tally) String() string {
 	slices.Sort(kinds)
 	fmt.Fprintf(&b, "%d faults: %s\n", total, strings.Join(kinds, ", "))
 	r := s.Sum
-	fmt.Fprintf(&b, "%d runs (%d forks), %d executions, %d of them went on elsewhere, %d agents (%d times somebody else attached; they said %d things), %d tool calls, %d events (%d acknowledged), %d commands, %d messages told (%d of them notices), %d bookmarks, %d alerts, %d notifications (%d of them came again, %d were given up), %d dead letters",
-		r.Runs, r.Forks, r.Executions, r.Resumed, r.Agents, r.Attached, r.Said, r.Work, r.Events, r.Acknowledged, r.Commands, r.Told, r.Notices, r.Bookmarks, r.Alerts, r.Delivered, r.Again, r.GivenUp, r.DeadLetters)
+	fmt.Fprintf(&b, "%d runs (%d forks), %d executions, %d of them went on elsewhere, %d agents (%d times somebody else attached; they said %d things), %d tool calls, %d commands run, %d events (%d acknowledged), %d commands, %d messages told (%d of them notices), %d bookmarks, %d alerts, %d notifications (%d of them came again, %d were given up), %d dead letters",
+		r.Runs, r.Forks, r.Executions, r.Resumed, r.Agents, r.Attached, r.Said, r.Work, r.Ran, r.Events, r.Acknowledged, r.Commands, r.Told, r.Notices, r.Bookmarks, r.Alerts, r.Delivered, r.Again, r.GivenUp, r.DeadLetters)
 	return b.String()
 }

@@ -146,7 +146,7 @@ func (w *world) publish(what, subject string, data []byte, stored func(position 
 // submit asks for a run.
 func (w *world) submit() {
 	id := fmt.Sprintf("run%d", len(w.runs)+1) // forks count
-	definition, input := randomFlow(w.rng, 0)
+	definition, input := randomFlow(w.rng, w.runsCommands())
 	data, err := wire.Marshal(wire.RunRequest{V: wire.Version, RunID: id, Definition: definition, Input: input})
 	if err != nil {
 		w.t.Fatal(err)
