@@ -235,12 +235,12 @@ type position func(ctx context.Context, s *recorder.Store) (uint64, error)
 
 // recordedTo is the position up to which a store has everything.
 func recordedTo(ctx context.Context, s *recorder.Store) (uint64, error) {
-	pos, err := s.Position(ctx)
+	pos, err := s.Archive.Position(ctx)
 	return pos.Seq, err
 }
 
 // derivedTo is the position up to which its answers take account of it.
-func derivedTo(ctx context.Context, s *recorder.Store) (uint64, error) { return s.Derived(ctx) }
+func derivedTo(ctx context.Context, s *recorder.Store) (uint64, error) { return s.Archive.Derived(ctx) }
 
 // recordLog records the log into a new file. It returns how long it took from
 // making the file until it was at the last position, and the file's size in bytes.
@@ -367,20 +367,23 @@ func (b *benchmark) queriesOf(ctx context.Context, path string, lines int) (rows
 		name string
 		ask  func() error
 	}{
-		{"log, the last lines", func() error { _, err := store.Log(ctx, wire.LogRequest{Run: "asked"}, now, limit); return err }},
+		{"log, the last lines", func() error { _, err := store.Answers.Log(ctx, wire.LogRequest{Run: "asked"}, now, limit); return err }},
 		{"log, lines from the middle", func() error {
-			_, err := store.Log(ctx, wire.LogRequest{Run: "asked", Offset: new(int64(lines / 2))}, now, limit)
+			_, err := store.Answers.Log(ctx, wire.LogRequest{Run: "asked", Offset: new(int64(lines / 2))}, now, limit)
 			return err
 		}},
 		{"search, a word that a line in 1000 has", func() error {
-			_, err := store.Log(ctx, wire.LogRequest{Run: "asked", Grep: "needle", Limit: new(10)}, now, limit)
+			_, err := store.Answers.Log(ctx, wire.LogRequest{Run: "asked", Grep: "needle", Limit: new(10)}, now, limit)
 			return err
 		}},
 		{"search, a word that no line has", func() error {
-			_, err := store.Log(ctx, wire.LogRequest{Run: "asked", Grep: "haystack", Limit: new(10)}, now, limit)
+			_, err := store.Answers.Log(ctx, wire.LogRequest{Run: "asked", Grep: "haystack", Limit: new(10)}, now, limit)
 			return err
 		}},
-		{"status", func() error { _, err := store.Status(ctx, wire.StatusRequest{Run: "asked"}, now, limit); return err }},
+		{"status", func() error {
+			_, err := store.Answers.Status(ctx, wire.StatusRequest{Run: "asked"}, now, limit)
+			return err
+		}},
 	} {
 		var took []float64
 		for range b.size.queries {
@@ -422,7 +425,7 @@ func writeLines(ctx context.Context, store *recorder.Store, lines int) (events i
 		if len(batch.Entries) < 1000 {
 			return nil
 		}
-		_, err = store.Record(ctx, batch)
+		_, err = store.Index.Record(ctx, batch)
 		batch.Entries = batch.Entries[:0]
 		return err
 	}
@@ -438,6 +441,6 @@ func writeLines(ctx context.Context, store *recorder.Store, lines int) (events i
 			return 0, err
 		}
 	}
-	_, err = store.Record(ctx, batch)
+	_, err = store.Index.Record(ctx, batch)
 	return events, err
 }

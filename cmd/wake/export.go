@@ -207,7 +207,7 @@ func (s source) readEvents(ctx context.Context, kinds ...wire.Kind) export.Event
 	q.Kinds = kinds
 	switch {
 	case s.file != nil:
-		return ofKinds(s.file.Entries(ctx, recorder.Query{Run: q.Run, From: q.From, To: q.To}), kinds)
+		return ofKinds(s.file.Answers.Entries(ctx, recorder.Query{Run: q.Run, From: q.From, To: q.To}), kinds)
 	case s.store:
 		return s.recordedEvents(ctx, q)
 	case s.until && len(kinds) == 0:
@@ -295,10 +295,10 @@ func (a fileVerbs) exportStore(ctx context.Context, ref string, q eventlog.Query
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	if q.Run, err = store.Find(ctx, ref); err != nil {
+	if q.Run, err = store.Answers.Find(ctx, ref); err != nil {
 		return err
 	}
-	at, err := store.Position(ctx)
+	at, err := store.Archive.Position(ctx)
 	if err != nil {
 		return err
 	}
@@ -375,7 +375,7 @@ func (s source) runInfo() export.Run {
 
 func (s source) blobFetcher(ctx context.Context) export.Fetch {
 	if s.file != nil {
-		return func(sum string) ([]byte, error) { return s.file.Blob(ctx, sum) }
+		return func(sum string) ([]byte, error) { return s.file.Answers.Blob(ctx, sum) }
 	}
 	return func(sum string) ([]byte, error) { return s.log.Blob(ctx, sum) }
 }

@@ -30,7 +30,7 @@ func (a fileVerbs) exportSQLite(ctx context.Context, src source, m *meter, out *
 	r := export.Result{RunID: src.query.Run}
 	err = recordEvents(ctx, store, src, m, &r)
 	for more := err == nil; more && err == nil; {
-		more, err = store.IndexLines(ctx)
+		more, err = store.Index.IndexLines(ctx)
 	}
 	err = errors.Join(err, store.Close())
 	for _, beside := range []string{"-wal", "-shm"} {
@@ -52,7 +52,7 @@ func recordEvents(ctx context.Context, store *recorder.Store, src source, m *met
 		if len(batch.Entries) == 0 {
 			return nil
 		}
-		report, err := store.Record(ctx, batch)
+		report, err := store.Index.Record(ctx, batch)
 		r.Events += report.Events - report.Bad
 		r.Skipped += report.Bad
 		r.Written = r.Events

@@ -108,7 +108,7 @@ func TestExportSQLite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := store.Verify(t.Context(), "")
+	v, err := store.Checker.Verify(t.Context(), "")
 	if err != nil || len(v.Damages) > 0 || v.Runs != 1 || v.Gaps != 0 {
 		t.Errorf("%+v, %v", v, err)
 	}

@@ -95,14 +95,14 @@ func (a viewVerbs) replayFile(ctx context.Context, ref string, o replayOptions) 
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	if o.query.Run, err = store.Find(ctx, ref); err != nil {
+	if o.query.Run, err = store.Answers.Find(ctx, ref); err != nil {
 		return err
 	}
 	q := recorder.Query{Run: o.query.Run, From: o.query.From, To: o.query.To}
-	fetch := func(sum string) ([]byte, error) { return store.Blob(ctx, sum) }
+	fetch := func(sum string) ([]byte, error) { return store.Answers.Blob(ctx, sum) }
 	missing := func() { a.log.WarnContext(ctx, "event is shown without its large fields") }
 	same := func(e *wire.Event) *wire.Event { return e }
-	entries := store.Entries(ctx, q)
+	entries := store.Answers.Entries(ctx, q)
 	if !a.json { // which shows events as they are stored
 		entries = export.Whole(entries, fetch, missing)
 	}

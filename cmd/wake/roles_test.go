@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -75,7 +76,8 @@ func TestRoleVerbs(t *testing.T) {
 				t.Fatal(err)
 			}
 			p := scriptParams(dir)
-			p.Cmds["may"], p.Cmds["maynot"] = mayUse, mayNotUse
+			var c verbTrials
+			p.Cmds["may"], p.Cmds["maynot"], p.Cmds["tried"] = mayUse, c.addRefused, c.judge
 			testscript.Run(t, p)
 		})
 	}
@@ -126,11 +128,12 @@ func roleScript(t *testing.T, servers int) string {
 			}
 			line("maynot %s", tried)
 		}
-		for _, tried := range mays {
-			line("may %s", tried)
-		}
 		if role == access.Guest {
 			line("maynot wake status wait\nmaynot wake log wait\nmaynot wake export wait -o other.jsonl")
+		}
+		line("tried")
+		for _, tried := range mays {
+			line("may %s", tried)
 		}
 	}
 	line("may wake abort wait\nkill -INT runner\nwait runner") // on a slow machine it is over
@@ -154,24 +157,31 @@ func roleScript(t *testing.T, servers int) string {
 // refusals are the words by which the server and the services refuse a user.
 var refusals = regexp.MustCompile(`Permissions Violation|are for run |PERMISSION_DENIED`)
 
+// verbProcess makes a verb a process with the environment that its script has now.
+func verbProcess(ts *testscript.TestScript, args []string) func(context.Context) *exec.Cmd {
+	program, err := exec.LookPath(args[0])
+	if err != nil { // it is one of the script's PATH
+		program, err = lookIn(ts.Getenv("PATH"), args[0])
+		ts.Check(err)
+	}
+	var environment []string
+	for _, name := range []string{"PATH", "HOME", "WAKE_NATS_URL", "WAKE_DATA_DIR", "WAKE_CREDS", "XDG_CONFIG_HOME", "TZ", "TMPDIR"} {
+		environment = append(environment, name+"="+ts.Getenv(name))
+	}
+	dir := ts.MkAbs(".")
+	return func(ctx context.Context) *exec.Cmd {
+		c := exec.CommandContext(ctx, program, args[1:]...)
+		c.Dir, c.Env = dir, environment
+		return c
+	}
+}
+
 // useVerb runs a verb, and returns what it says against it, and the error of its end.
 func useVerb(ts *testscript.TestScript, args []string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	c := exec.CommandContext(ctx, args[0], args[1:]...)
-	if c.Err != nil { // it is one of the script's PATH
-		path, err := lookIn(ts.Getenv("PATH"), args[0])
-		ts.Check(err)
-		c = exec.CommandContext(ctx, path, args[1:]...)
-	}
-	c.Dir = ts.MkAbs(".")
-	for _, name := range []string{"PATH", "HOME", "WAKE_NATS_URL", "WAKE_DATA_DIR", "WAKE_CREDS", "XDG_CONFIG_HOME", "TZ", "TMPDIR"} {
-		c.Env = append(c.Env, name+"="+ts.Getenv(name))
-	}
-	var said strings.Builder
-	c.Stdout, c.Stderr = &said, &said
-	err := c.Run()
-	return said.String(), err
+	said, err := verbProcess(ts, args)(ctx).CombinedOutput()
+	return string(said), err
 }
 
 func lookIn(path, program string) (string, error) {
@@ -194,15 +204,42 @@ func mayUse(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Logf("%s: %v", args, err)
 }
 
-// mayNotUse runs a verb that its user may not use: the user is told so, and nothing is stored meanwhile.
-func mayNotUse(ts *testscript.TestScript, _ bool, args []string) {
+// verbTrials are verbs that their users may not use, until they are tried.
+type verbTrials struct {
+	refused []func(context.Context) *exec.Cmd
+}
+
+// addRefused adds a verb with the environment and user of now.
+func (v *verbTrials) addRefused(ts *testscript.TestScript, _ bool, args []string) {
+	v.refused = append(v.refused, verbProcess(ts, args))
+}
+
+// judge runs the verbs that were added, some at a time. Each tells its user of the refusal, and nothing is stored meanwhile.
+func (v *verbTrials) judge(ts *testscript.TestScript, _ bool, _ []string) {
 	before := lastStored(ts)
-	said, err := useVerb(ts, args)
-	if err == nil || !refusals.MatchString(said) && !strings.Contains(said, "asks no question") { // which comes first
-		ts.Fatalf("%s: %v: %s", args, err, said)
+	said, ends := make([]string, len(v.refused)), make([]error, len(v.refused))
+	var group sync.WaitGroup
+	slots := make(chan struct{}, 4)
+	for i, process := range v.refused {
+		slots <- struct{}{}
+		group.Go(func() {
+			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			defer cancel()
+			c := process(ctx)
+			out, err := c.CombinedOutput()
+			said[i], ends[i] = fmt.Sprintf("%s: %s", c.Args, out), err
+		})
+	}
+	group.Wait()
+	v.refused = nil
+	for i, err := range ends {
+		if err == nil || !refusals.MatchString(said[i]) && !strings.Contains(said[i], "asks no question") { // which comes first
+			ts.Fatalf("%v: %s", err, said[i])
+		}
 	}
 	if now := lastStored(ts); !maps.Equal(before, now) {
-		ts.Fatalf("%v became %v: %s", before, now, said)
+		ts.Fatalf("%v became %v", before, now)
 	}
 }
 

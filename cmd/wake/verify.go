@@ -93,7 +93,7 @@ func (a fileVerbs) verifyRecord(ctx context.Context, run string, o verifyOptions
 	}
 	if n := len(v.Damages) + v.Omitted; n > 0 {
 		return serviceError(codeDamaged, "restore a copy of the store; or empty it, and what the stream still holds is recorded anew",
-			"%s isn't as it was recorded: %d damages", store.Name, n)
+			"%s isn't as it was recorded: %d damages", store.Archive.Name, n)
 	}
 	return nil
 }
@@ -104,17 +104,17 @@ func (a fileVerbs) verifyStore(ctx context.Context, store *recorder.Store, run s
 		if err != nil {
 			return recorder.Verification{}, err
 		}
-		return store.VerifyAnchored(ctx, run, anchor)
+		return store.Checker.VerifyAnchored(ctx, run, anchor)
 	}
 	if !o.stream {
-		return store.Verify(ctx, run)
+		return store.Checker.Verify(ctx, run)
 	}
 	log, err := a.openLog(ctx)
 	if err != nil {
 		return recorder.Verification{}, err
 	}
 	defer log.Conn().Close()
-	return store.VerifyAgainst(ctx, run, log)
+	return store.Checker.VerifyAgainst(ctx, run, log)
 }
 
 func (a fileVerbs) printVerification(v recorder.Verification) error {

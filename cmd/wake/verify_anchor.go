@@ -40,7 +40,7 @@ func (a fileVerbs) signRecord(ctx context.Context, store *recorder.Store, run st
 	if err != nil {
 		return err
 	}
-	anchor, err := store.MakeAnchor(ctx, run, key, time.Now())
+	anchor, err := store.Checker.MakeAnchor(ctx, run, key, time.Now())
 	if err != nil {
 		return err
 	}

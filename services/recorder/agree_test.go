@@ -118,7 +118,7 @@ func inState(t *testing.T, log []eventlog.Entry) numbers {
 // inStats returns what the recorder counts. It shows no turns.
 func inStats(t *testing.T, s *recorder.Store, id string, turns int64) numbers {
 	t.Helper()
-	r, err := s.Stats(t.Context(), wire.StatsRequest{Run: id}, time.Now())
+	r, err := s.Answers.Stats(t.Context(), wire.StatsRequest{Run: id}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

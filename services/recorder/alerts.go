@@ -60,7 +60,7 @@ func (r *Recorder) readAlerts(ctx context.Context) (stored int, err error) {
 	created := info.Created.UTC().Format(time.RFC3339Nano)
 	var from uint64
 	if err := r.retryStore(ctx, alerting, func() (err error) {
-		from, err = r.store.AlertsRead(ctx, created, info.State.LastSeq)
+		from, err = r.store.Archive.AlertsRead(ctx, created, info.State.LastSeq)
 		return err
 	}); err != nil {
 		return 0, fmt.Errorf("%w: %w", errAlertStore, err)
@@ -87,7 +87,7 @@ func (r *Recorder) readAlerts(ctx context.Context) (stored int, err error) {
 		if err != nil {
 			return stored, err
 		}
-		if err := r.retryStore(ctx, alerting, func() error { return r.store.RecordAlerts(ctx, created, list) }); err != nil {
+		if err := r.retryStore(ctx, alerting, func() error { return r.store.Archive.RecordAlerts(ctx, created, list) }); err != nil {
 			return stored, fmt.Errorf("%w: %w", errAlertStore, err)
 		}
 		stored += len(list)

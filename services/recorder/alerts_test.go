@@ -103,7 +103,7 @@ func TestAlertsAreRecorded(t *testing.T) {
 	execAt(t, path, `UPDATE alerts_read SET stored = 3`) // by who knows of that
 	s := openAt(t, path)
 	defer closed(t, s)
-	v, err := s.VerifyAgainst(t.Context(), "", p.log)
+	v, err := s.Checker.VerifyAgainst(t.Context(), "", p.log)
 	if err != nil || len(v.Damages) != 2 || v.Damages[1].String() != "run r1, table alerts, row key3: the stream has this alert, the store doesn't" {
 		t.Errorf("found %v, %v", v.Damages, err)
 	}

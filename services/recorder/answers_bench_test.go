@@ -24,7 +24,7 @@ func BenchmarkAnswers(b *testing.B) {
 			}
 		}
 		s := openStore(b)
-		s.HoldLive(1000)
+		s.Answers.HoldLive(1000)
 		p.store(s, 4096)
 		now := time.UnixMilli(p.clock)
 		const room = 1 << 20
@@ -34,22 +34,37 @@ func BenchmarkAnswers(b *testing.B) {
 			ask  func() error
 		}{
 			{"runs", func() error {
-				r, err := s.Runs(b.Context(), wire.RunsRequest{}, now, room)
+				r, err := s.Answers.Runs(b.Context(), wire.RunsRequest{}, now, room)
 				cursor = r.Cursor
 				return err
 			}},
-			{"runs, next page", func() error { _, err := s.Runs(b.Context(), wire.RunsRequest{Cursor: cursor}, now, room); return err }},
-			{"runs by label", func() error { _, err := s.Runs(b.Context(), wire.RunsRequest{Label: "team=3"}, now, room); return err }},
-			{"runs that failed", func() error {
-				_, err := s.Runs(b.Context(), wire.RunsRequest{Status: []string{"failed"}}, now, room)
+			{"runs, next page", func() error {
+				_, err := s.Answers.Runs(b.Context(), wire.RunsRequest{Cursor: cursor}, now, room)
 				return err
 			}},
-			{"top", func() error { _, err := s.Top(b.Context(), wire.TopRequest{}, now, room); return err }},
-			{"fleet", func() error { _, err := s.Fleet(b.Context(), wire.FleetRequest{}, now, room); return err }},
-			{"stats", func() error { _, err := s.Stats(b.Context(), wire.StatsRequest{}, now); return err }},
-			{"approvals", func() error { _, err := s.Approvals(b.Context(), wire.ApprovalsRequest{}, now, room); return err }},
-			{"status", func() error { _, err := s.Status(b.Context(), wire.StatusRequest{Run: "r5000"}, now, room); return err }},
-			{"log", func() error { _, err := s.Log(b.Context(), wire.LogRequest{Run: "r5000"}, now, room); return err }},
+			{"runs by label", func() error {
+				_, err := s.Answers.Runs(b.Context(), wire.RunsRequest{Label: "team=3"}, now, room)
+				return err
+			}},
+			{"runs that failed", func() error {
+				_, err := s.Answers.Runs(b.Context(), wire.RunsRequest{Status: []string{"failed"}}, now, room)
+				return err
+			}},
+			{"top", func() error { _, err := s.Answers.Top(b.Context(), wire.TopRequest{}, now, room); return err }},
+			{"fleet", func() error { _, err := s.Answers.Fleet(b.Context(), wire.FleetRequest{}, now, room); return err }},
+			{"stats", func() error { _, err := s.Answers.Stats(b.Context(), wire.StatsRequest{}, now); return err }},
+			{"approvals", func() error {
+				_, err := s.Answers.Approvals(b.Context(), wire.ApprovalsRequest{}, now, room)
+				return err
+			}},
+			{"status", func() error {
+				_, err := s.Answers.Status(b.Context(), wire.StatusRequest{Run: "r5000"}, now, room)
+				return err
+			}},
+			{"log", func() error {
+				_, err := s.Answers.Log(b.Context(), wire.LogRequest{Run: "r5000"}, now, room)
+				return err
+			}},
 		} {
 			b.Run(fmt.Sprintf("1 in %d goes on/%s", every, ask.name), func(b *testing.B) {
 				if err := ask.ask(); err != nil { // what it keeps is read

@@ -26,19 +26,19 @@ func Copy(ctx context.Context, store, path string) (pos wire.Position, err error
 		return pos, err
 	}
 	defer func() { err = errors.Join(err, from.Close()) }()
-	db, err := sql.Open("sqlite", database.DSN(from.Path, "mode=ro"))
+	db, err := sql.Open("sqlite", database.DSN(from.Archive.Path, "mode=ro"))
 	if err != nil {
-		return pos, fmt.Errorf("recorder: copy %s: %w", from.Name, err)
+		return pos, fmt.Errorf("recorder: copy %s: %w", from.Archive.Name, err)
 	}
 	_, err = db.ExecContext(ctx, "VACUUM INTO ?", path)
 	if err = errors.Join(err, db.Close()); err != nil {
-		return pos, fmt.Errorf("recorder: copy %s: %w", from.Name, err)
+		return pos, fmt.Errorf("recorder: copy %s: %w", from.Archive.Name, err)
 	}
 	to, err := OpenReadOnly(ctx, path)
 	if err != nil {
 		return pos, err
 	}
-	pos, err = to.Position(ctx)
+	pos, err = to.Archive.Position(ctx)
 	return pos, errors.Join(err, to.Close())
 }
 

@@ -90,7 +90,7 @@ func (p *tape) store(s *recorder.Store, size int) recorder.Report {
 	var sum recorder.Report
 	for rest := p.entries; len(rest) > 0; {
 		n := min(size, len(rest))
-		r, err := s.Record(p.t.Context(), recorder.Batch{Incarnation: incarnation, Entries: rest[:n]})
+		r, err := s.Index.Record(p.t.Context(), recorder.Batch{Incarnation: incarnation, Entries: rest[:n]})
 		if err != nil {
 			p.t.Fatal(err)
 		}
@@ -178,12 +178,12 @@ func BenchmarkCatchUp(b *testing.B) {
 	}
 	b.Run("recorder", func(b *testing.B) {
 		recordAgain(b, p, last, func(s *recorder.Store) (uint64, error) {
-			pos, err := s.Position(b.Context())
+			pos, err := s.Archive.Position(b.Context())
 			return pos.Seq, err
 		})
 	})
 	b.Run("derived", func(b *testing.B) {
-		recordAgain(b, p, last, func(s *recorder.Store) (uint64, error) { return s.Derived(b.Context()) })
+		recordAgain(b, p, last, func(s *recorder.Store) (uint64, error) { return s.Archive.Derived(b.Context()) })
 	})
 	b.Run("raw", func(b *testing.B) { // a consumer that only reads
 		js, err := jetstream.New(p.nc)
@@ -275,7 +275,7 @@ func BenchmarkLog(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				if _, err := s.Log(b.Context(), q, now, 1<<20); err != nil {
+				if _, err := s.Answers.Log(b.Context(), q, now, 1<<20); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -283,7 +283,7 @@ func BenchmarkLog(b *testing.B) {
 	}
 	b.Run("status", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := s.Status(b.Context(), wire.StatusRequest{Run: "r1"}, now, 1<<20); err != nil {
+			if _, err := s.Answers.Status(b.Context(), wire.StatusRequest{Run: "r1"}, now, 1<<20); err != nil {
 				b.Fatal(err)
 			}
 		}

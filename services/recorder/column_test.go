@@ -32,7 +32,7 @@ func TestColumnsOfRuns(t *testing.T) {
 	defer db.Close()
 	db.SetMaxOpenConns(1) // it has the temporary table
 	listed := func() wire.RunsResponse {
-		r, err := s.Runs(t.Context(), wire.RunsRequest{}, time.UnixMilli(0), 1<<20)
+		r, err := s.Answers.Runs(t.Context(), wire.RunsRequest{}, time.UnixMilli(0), 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +65,7 @@ func TestColumnsOfRuns(t *testing.T) {
 			mustExec(t, db, `DROP TABLE kept`)
 		})
 	}
-	if v, err := s.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
+	if v, err := s.Checker.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
 		t.Errorf("%v, %v", err, v.Damages)
 	}
 }

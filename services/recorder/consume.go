@@ -47,8 +47,8 @@ func (r *Recorder) commitBatch(ctx context.Context, b Batch) error {
 	ctx, span := r.log.Traced(ctx, name, b.Entries, begun)
 	defer span.End()
 	err := r.retryStore(ctx, recording, func() (err error) {
-		if report, err = r.store.Record(ctx, b); err == nil && r.atOnce {
-			err = r.store.Sync()
+		if report, err = r.store.Index.Record(ctx, b); err == nil && r.atOnce {
+			err = r.store.Archive.Sync()
 		}
 		return err
 	})

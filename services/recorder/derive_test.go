@@ -20,7 +20,7 @@ func (p *tape) split(s *recorder.Store, n int) {
 	p.t.Helper()
 	for _, b := range []recorder.Batch{{Entries: p.entries[:n]}, {Entries: p.entries[n:], Later: true}} {
 		b.Incarnation = incarnation
-		if _, err := s.Record(p.t.Context(), b); err != nil {
+		if _, err := s.Index.Record(p.t.Context(), b); err != nil {
 			p.t.Fatal(err)
 		}
 	}
@@ -29,18 +29,18 @@ func (p *tape) split(s *recorder.Store, n int) {
 // answers are what a store says about the runs that it lists, as of a time.
 func answers(t *testing.T, s *recorder.Store, now time.Time) (all []string) {
 	t.Helper()
-	runs, err := s.Runs(t.Context(), wire.RunsRequest{}, now, 1<<20)
+	runs, err := s.Answers.Runs(t.Context(), wire.RunsRequest{}, now, 1<<20)
 	for i := range runs.Runs {
 		runs.Runs[i].Events = 0 // they are recorded
 	}
 	all = append(all, fmt.Sprintf("runs %+v %v", runs, err))
 	for _, run := range listed(t, s, wire.RunsRequest{}) {
-		log, err := s.Log(t.Context(), wire.LogRequest{Run: run, Limit: new(1000), Details: true}, now, 1<<20)
+		log, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: run, Limit: new(1000), Details: true}, now, 1<<20)
 		for i := range log.Lines {
 			all = append(all, fmt.Sprintf("%s %+v", run, log.Lines[i]))
 		}
 		all = append(all, fmt.Sprintf("%s %d lines, %v", run, log.TotalLines, err))
-		status, err := s.Status(t.Context(), wire.StatusRequest{Run: run}, now, 1<<20)
+		status, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: run}, now, 1<<20)
 		status.Position = wire.Position{}                                                                           // up to there or to the run's last event
 		status.Agents = slices.DeleteFunc(status.Agents, func(a wire.AgentStatus) bool { return a.StartedAt == 0 }) // known by name only
 		all = append(all, fmt.Sprintf("%s %+v %v", run, status, err))
@@ -55,7 +55,7 @@ func TestWhatIsDerivedLater(t *testing.T) {
 	now := time.UnixMilli(p.clock)
 	for _, n := range []int{0, 5, 60, 150, len(p.entries) - 1} {
 		half, s := openStore(t), openStore(t)
-		s.HoldLive(1000)
+		s.Answers.HoldLive(1000)
 		p.split(s, n)
 		whole := slices.Clone(p.entries)
 		for at := n; at <= len(p.entries); at += 40 {
@@ -68,11 +68,11 @@ func TestWhatIsDerivedLater(t *testing.T) {
 			if v := sound(t, s, fmt.Sprint("derived up to ", at)); v.Derived != uint64(at) || v.Position.Seq != p.pos {
 				t.Errorf("verified up to %d of %d, want %d of %d", v.Derived, v.Position.Seq, at, p.pos)
 			}
-			events, err := s.Events(t.Context(), wire.EventsRequest{}, false, 1<<20)
+			events, err := s.Answers.Events(t.Context(), wire.EventsRequest{}, false, 1<<20)
 			if err != nil || len(events.Events) != len(p.entries) {
 				t.Errorf("%d events, %v; want %d", len(events.Events), err, len(p.entries))
 			}
-			if r, err := s.Derive(t.Context(), 40); err != nil || r.Derived != min(uint64(at)+40, p.pos) {
+			if r, err := s.Index.Derive(t.Context(), 40); err != nil || r.Derived != min(uint64(at)+40, p.pos) {
 				t.Fatalf("derived up to %d, %v", r.Derived, err)
 			}
 		}
@@ -95,20 +95,20 @@ func TestWhatDependsOnWhatIsDerived(t *testing.T) {
 	defer func() { closed(t, s) }()
 	p.split(s, n)
 	long := recorder.Retention{Age: time.Nanosecond, Grace: time.Nanosecond}
-	if _, err := s.Delete(t.Context(), wire.DeleteRequest{Run: "r1"}, 0, time.Now()); codeOf(err) != wire.CodeCommandRejected {
+	if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "r1"}, 0, time.Now()); codeOf(err) != wire.CodeCommandRejected {
 		t.Errorf("deleted: %v", err)
 	}
-	if n, err := s.Expire(t.Context(), long, time.Now()); n != 0 || err != nil {
+	if n, err := s.Retention.Expire(t.Context(), long, time.Now()); n != 0 || err != nil {
 		t.Errorf("%d runs expired, %v", n, err)
 	}
-	if err := s.Rebuild(t.Context(), "order", func(int, int) {}); err != nil {
+	if err := s.Index.Rebuild(t.Context(), "order", func(int, int) {}); err != nil {
 		t.Fatal(err)
 	}
 	sound(t, s, "derived again")
 	if diff := cmp.Diff([]string{"r2", "r1"}, found(t, s, "alpha")); diff != "" {
 		t.Errorf("found (-want +got):\n%s", diff)
 	}
-	if r, err := s.Search(t.Context(), wire.SearchRequest{Text: "alpha"}, time.Now(), 1<<20); err != nil || r.Through != uint64(n) {
+	if r, err := s.Answers.Search(t.Context(), wire.SearchRequest{Text: "alpha"}, time.Now(), 1<<20); err != nil || r.Through != uint64(n) {
 		t.Errorf("searched through %d, %v; want %d", r.Through, err, n)
 	}
 	derived(t, s)
@@ -116,7 +116,7 @@ func TestWhatDependsOnWhatIsDerived(t *testing.T) {
 	if diff := cmp.Diff([]string{"r3", "r2", "r1"}, found(t, s, "alpha")); diff != "" {
 		t.Errorf("found (-want +got):\n%s", diff)
 	}
-	if r, err := s.Search(t.Context(), wire.SearchRequest{Text: "alpha"}, time.Now(), 1<<20); err != nil || r.Through != 0 {
+	if r, err := s.Answers.Search(t.Context(), wire.SearchRequest{Text: "alpha"}, time.Now(), 1<<20); err != nil || r.Through != 0 {
 		t.Errorf("searched through %d, %v; want all", r.Through, err)
 	}
 	again := newTarget(t)
@@ -132,7 +132,7 @@ func TestWhatDependsOnWhatIsDerived(t *testing.T) {
 			}
 		}
 	}
-	if n, err := s.Expire(t.Context(), long, time.Now()); n != 1 || err != nil {
+	if n, err := s.Retention.Expire(t.Context(), long, time.Now()); n != 1 || err != nil {
 		t.Errorf("%d runs expired, %v; want only r2, which nobody needs", n, err)
 	}
 }
@@ -145,13 +145,13 @@ func TestLargeFieldsAreKeptAtOnce(t *testing.T) {
 	p.start("r1", "coder", nil)
 	p.large("r1", strings.Repeat("large ", 1000), blobs)
 	s := openStore(t)
-	if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Blobs: blobs, Later: true}); err != nil {
+	if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Blobs: blobs, Later: true}); err != nil {
 		t.Fatal(err)
 	}
 	sound(t, s, "recorded")
 	derived(t, s)
 	sound(t, s, "derived")
-	log, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText}, time.Now(), 1<<20)
+	log, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText}, time.Now(), 1<<20)
 	if err != nil || len(log.Lines) != 1 || !strings.HasPrefix(log.Lines[0].Text, "large large") {
 		t.Errorf("%.200v, %v", log.Lines, err)
 	}
@@ -167,12 +167,12 @@ func TestLargeEventsAreDerivedInPieces(t *testing.T) {
 		p.add([]string{"r1", "r2"}[i%2], "coder", "coder#1", &wire.AgentText{Content: strings.Repeat("large ", 80<<10), Block: i})
 	}
 	s := openStore(t)
-	if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Later: true}); err != nil {
+	if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Later: true}); err != nil {
 		t.Fatal(err)
 	}
 	pieces := 0
 	for at := uint64(0); at < p.pos; pieces++ {
-		r, err := s.Derive(t.Context(), len(p.entries))
+		r, err := s.Index.Derive(t.Context(), len(p.entries))
 		if err != nil || r.Derived <= at {
 			t.Fatalf("derived up to %d after %d, %v", r.Derived, at, err)
 		}

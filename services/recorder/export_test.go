@@ -10,6 +10,6 @@ func (r *Recorder) Fill(ctx context.Context, full bool) error {
 	if full {
 		limit = "1"
 	}
-	_, err := r.store.Writer.ExecContext(ctx, "PRAGMA max_page_count = "+limit)
+	_, err := r.store.Archive.Writer.ExecContext(ctx, "PRAGMA max_page_count = "+limit)
 	return err
 }

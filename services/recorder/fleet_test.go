@@ -20,13 +20,13 @@ func runIDs(runs []wire.TopRun) []string {
 }
 
 func TestFleet(t *testing.T) {
-	if r, err := openStore(t).Fleet(t.Context(), wire.FleetRequest{}, time.UnixMilli(1), 1<<20); err != nil || len(r.Runs) != 0 {
+	if r, err := openStore(t).Answers.Fleet(t.Context(), wire.FleetRequest{}, time.UnixMilli(1), 1<<20); err != nil || len(r.Runs) != 0 {
 		t.Errorf("of nothing: %+v, %v", r, err)
 	}
 	p := fleet(t)
 	for _, held := range []int{0, 100} {
 		s := openStore(t)
-		s.HoldLive(held)
+		s.Answers.HoldLive(held)
 		p.store(s, 7)
 		now := time.UnixMilli(p.clock + 60_000)
 		for name, tt := range map[string]struct {
@@ -42,7 +42,7 @@ func TestFleet(t *testing.T) {
 			"a page":                           {wire.FleetRequest{Limit: 2, Cursor: "2"}, []string{"broken", "held"}},
 			"beyond the end":                   {wire.FleetRequest{Cursor: "99"}, []string{}},
 		} {
-			r, err := s.Fleet(t.Context(), tt.q, now, 1<<20)
+			r, err := s.Answers.Fleet(t.Context(), tt.q, now, 1<<20)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -55,11 +55,11 @@ func TestFleet(t *testing.T) {
 	p.store(s, 100)
 	now := time.UnixMilli(p.clock + 60_000)
 	for _, q := range []wire.FleetRequest{{Sort: "color"}, {Limit: 201}, {Cursor: "x"}, {Cursor: "-1"}} {
-		if _, err := s.Fleet(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
+		if _, err := s.Answers.Fleet(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}
-	r, err := s.Fleet(t.Context(), wire.FleetRequest{Limit: 1}, now, 1<<20)
+	r, err := s.Answers.Fleet(t.Context(), wire.FleetRequest{Limit: 1}, now, 1<<20)
 	want := map[string]int{"waiting": 2, "failed": 1, "paused": 1, "active": 1, "complete": 2}
 	if diff := cmp.Diff(want, r.States); diff != "" || err != nil || r.Cursor != "1" || r.Total != 7 || r.Waits["message"] != 1 || r.Waits["ask"] != 1 {
 		t.Errorf("%+v, %v\n%s", r, err, diff)
@@ -71,7 +71,7 @@ func TestFleetChanges(t *testing.T) {
 	p := fleet(t)
 	s := openStore(t)
 	p.store(s, 100)
-	before, err := s.Fleet(t.Context(), wire.FleetRequest{}, time.UnixMilli(p.clock), 1<<20)
+	before, err := s.Answers.Fleet(t.Context(), wire.FleetRequest{}, time.UnixMilli(p.clock), 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,20 +79,20 @@ func TestFleetChanges(t *testing.T) {
 	p.add("busy", "coder", "coder#1", &wire.CCMessage{Text: "Which one?", Priority: wire.PriorityQuestion})
 	p.store(s, 100)
 	now := time.UnixMilli(p.clock + 5000)
-	changed, err := s.Fleet(t.Context(), wire.FleetRequest{Since: before.Position}, now, 1<<20)
+	changed, err := s.Answers.Fleet(t.Context(), wire.FleetRequest{Since: before.Position}, now, 1<<20)
 	if diff := cmp.Diff([]string{"busy"}, runIDs(changed.Runs)); diff != "" || err != nil || changed.States["waiting"] != 3 {
 		t.Errorf("%+v, %v\n%s", changed.States, err, diff)
 	}
-	none, err := s.Fleet(t.Context(), wire.FleetRequest{Since: changed.Position}, now, 1<<20)
+	none, err := s.Answers.Fleet(t.Context(), wire.FleetRequest{Since: changed.Position}, now, 1<<20)
 	if err != nil || none.Total != 0 || len(none.Runs) != 0 {
 		t.Errorf("%+v, %v", none, err)
 	}
-	kept, err := s.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20)
+	kept, err := s.Answers.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.ForgetLive()
-	fresh, err := s.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20)
+	s.Answers.ForgetLive()
+	fresh, err := s.Answers.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20)
 	if diff := cmp.Diff(fresh, kept); diff != "" || err != nil {
 		t.Errorf("%v (-asked for the first time +kept):\n%s", err, diff)
 	}
@@ -105,20 +105,20 @@ func TestFleetIsDerivedLater(t *testing.T) {
 	p.store(s, 100)
 	p.entries = nil
 	p.add("done", "coder", "coder#1", &wire.AgentText{Content: "By the way."})
-	if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Later: true}); err != nil {
+	if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Later: true}); err != nil {
 		t.Fatal(err)
 	}
 	now := time.UnixMilli(p.clock + 5000)
-	if _, err := s.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20); err != nil {
+	if _, err := s.Answers.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20); err != nil {
 		t.Fatal(err)
 	}
 	derived(t, s)
-	kept, err := s.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20)
+	kept, err := s.Answers.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.ForgetLive()
-	fresh, err := s.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20)
+	s.Answers.ForgetLive()
+	fresh, err := s.Answers.Fleet(t.Context(), wire.FleetRequest{}, now, 1<<20)
 	if diff := cmp.Diff(fresh, kept); diff != "" || err != nil {
 		t.Errorf("%v (-asked for the first time +kept):\n%s", err, diff)
 	}
@@ -145,7 +145,7 @@ func TestTimeline(t *testing.T) {
 	p.store(s, 100)
 	now := time.UnixMilli(p.clock + 5000)
 	for _, px := range []int{10, 100, 4000} {
-		r, err := s.Timeline(t.Context(), wire.TimelineRequest{Run: "r", Px: px}, now, 1<<20)
+		r, err := s.Answers.Timeline(t.Context(), wire.TimelineRequest{Run: "r", Px: px}, now, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,7 +163,7 @@ func TestTimeline(t *testing.T) {
 			t.Errorf("%d marks on %d px", marks, px)
 		}
 	}
-	r, err := s.Timeline(t.Context(), wire.TimelineRequest{Run: "r", Px: 4000}, now, 20_000)
+	r, err := s.Answers.Timeline(t.Context(), wire.TimelineRequest{Run: "r", Px: 4000}, now, 20_000)
 	var failed int64
 	for _, l := range r.Lanes {
 		for _, m := range l.Marks {
@@ -176,7 +176,7 @@ func TestTimeline(t *testing.T) {
 		t.Errorf("in little room: %d failed, %v", failed, err)
 	}
 	for _, q := range []wire.TimelineRequest{{Run: "r", Px: 5}, {Run: "r", Px: 5000}, {Run: "r", From: 5, To: 5}, {Run: "r", From: -1}} {
-		if _, err := s.Timeline(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
+		if _, err := s.Answers.Timeline(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}

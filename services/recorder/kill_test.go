@@ -76,13 +76,13 @@ func TestKilledUnderLoad(t *testing.T) {
 			continue
 		}
 		s := openAt(t, p.path())
-		if v, err := s.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
+		if v, err := s.Checker.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
 			t.Errorf("after kill %d: %v, %v", i+1, v.Damages, err)
 		}
 		closed(t, s)
 	}
 	s := openAt(t, p.path())
-	if at, err := s.Position(t.Context()); err != nil || at.Seq == 0 {
+	if at, err := s.Archive.Position(t.Context()); err != nil || at.Seq == 0 {
 		t.Errorf("position %+v, %v: none that was killed had recorded anything", at, err)
 	}
 	closed(t, s)
@@ -174,7 +174,7 @@ func (p *plant) same(last uint64) {
 	p.t.Helper()
 	s := openAt(p.t, p.path())
 	derived(p.t, s)
-	v, err := s.Verify(p.t.Context(), "")
+	v, err := s.Checker.Verify(p.t.Context(), "")
 	if err != nil || len(v.Damages) > 0 || v.Derived != last || uint64(v.Events) != last || v.Void+v.Gaps > 0 {
 		p.t.Errorf("%+v, %v; want %d events", v, err, last)
 	}
@@ -191,7 +191,7 @@ func (p *plant) same(last uint64) {
 	if uint64(len(batch.Entries)) != last || last < 1000 {
 		p.t.Fatalf("%d events in the stream, the last one at %d", len(batch.Entries), last)
 	}
-	if _, err := again.Record(p.t.Context(), batch); err != nil {
+	if _, err := again.Index.Record(p.t.Context(), batch); err != nil {
 		p.t.Fatal(err)
 	}
 	closed(p.t, again)

@@ -24,7 +24,7 @@ func (r *Recorder) watchLag(ctx context.Context) {
 			return
 		}
 		if time.Since(measured) >= measureEvery {
-			if size, err := r.store.Size(ctx); err == nil {
+			if size, err := r.store.Archive.Size(ctx); err == nil {
 				r.metrics.size.Set(float64(size))
 			}
 			measured = time.Now()

@@ -34,7 +34,7 @@ func (r *Recorder) deriveLater(ctx context.Context) error {
 		}
 		var report Report
 		err := r.retryStore(ctx, derivingMore, func() (err error) {
-			report, err = r.store.Derive(ctx, deriveMost)
+			report, err = r.store.Index.Derive(ctx, deriveMost)
 			return err
 		})
 		if ctx.Err() != nil {
@@ -68,7 +68,7 @@ func (r *Recorder) followIndex(ctx context.Context) error {
 		more, err := true, error(nil)
 		for more && err == nil {
 			err = r.retryStore(ctx, indexing, func() (err error) {
-				more, err = r.store.IndexLines(ctx)
+				more, err = r.store.Index.IndexLines(ctx)
 				return err
 			})
 			if busy {
@@ -93,6 +93,6 @@ func (r *Recorder) indexForSearch(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, maxCatchUp)
 	defer cancel()
 	for more, err := true, error(nil); more && err == nil; {
-		more, err = r.store.IndexLines(ctx)
+		more, err = r.store.Index.IndexLines(ctx)
 	}
 }

@@ -70,10 +70,10 @@ func TestLiveAnswersAreTheStores(t *testing.T) {
 	p := talk(t)
 	for _, tt := range []struct{ held, size int }{{1, 50}, {5, 11}, {1000, 23}} {
 		warm, cold := openStore(t), openStore(t)
-		warm.HoldLive(tt.held)
+		warm.Answers.HoldLive(tt.held)
 		for list := range slices.Chunk(p.entries, tt.size) {
 			for _, s := range []*recorder.Store{warm, cold} {
-				if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: list}); err != nil {
+				if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: list}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -91,15 +91,15 @@ func same(t *testing.T, what string, warm, cold *recorder.Store, now time.Time) 
 	t.Helper()
 	for _, run := range []string{"r1", "r2"} {
 		for _, q := range []wire.StatusRequest{{Run: run}, {Run: run, Node: "coder"}, {AgentID: run + "/coder"}, {AgentID: run + "-name"}, {Run: run, Node: "nobody"}} {
-			a, errA := warm.Status(t.Context(), q, now, 1<<20)
-			b, errB := cold.Status(t.Context(), q, now, 1<<20)
+			a, errA := warm.Answers.Status(t.Context(), q, now, 1<<20)
+			b, errB := cold.Answers.Status(t.Context(), q, now, 1<<20)
 			if diff := cmp.Diff(b, a); diff != "" || fmt.Sprint(errA) != fmt.Sprint(errB) {
 				t.Errorf("%s: status %+v: %v, %v (-store +memory):\n%s", what, q, errA, errB, diff)
 			}
 		}
 		for _, q := range questions(run) {
-			a, errA := warm.Log(t.Context(), q, now, 1<<20)
-			b, errB := cold.Log(t.Context(), q, now, 1<<20)
+			a, errA := warm.Answers.Log(t.Context(), q, now, 1<<20)
+			b, errB := cold.Answers.Log(t.Context(), q, now, 1<<20)
 			if diff := cmp.Diff(b, a); diff != "" || fmt.Sprint(errA) != fmt.Sprint(errB) {
 				t.Errorf("%s: log %+v: %v, %v (-store +memory):\n%s", what, q, errA, errB, diff)
 			}
@@ -116,13 +116,13 @@ func TestLiveAnswersNeedNoStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.HoldLive(20)
+	s.Answers.HoldLive(20)
 	p.store(s, 40)
 	now := time.UnixMilli(p.clock)
 	ask := func() error {
-		_, err1 := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, now, 1<<20)
-		_, err2 := s.Log(t.Context(), wire.LogRequest{Run: "r1", Limit: new(10)}, now, 1<<20)
-		_, err3 := s.Status(t.Context(), wire.StatusRequest{AgentID: "r1/coder"}, now, 1<<20)
+		_, err1 := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, now, 1<<20)
+		_, err2 := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r1", Limit: new(10)}, now, 1<<20)
+		_, err3 := s.Answers.Status(t.Context(), wire.StatusRequest{AgentID: "r1/coder"}, now, 1<<20)
 		return errors.Join(err1, err2, err3)
 	}
 	if err := ask(); err != nil {
@@ -134,10 +134,10 @@ func TestLiveAnswersNeedNoStore(t *testing.T) {
 	if err := ask(); err != nil {
 		t.Errorf("without a database: %v", err)
 	}
-	if _, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Limit: new(30)}, now, 1<<20); err == nil {
+	if _, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r1", Limit: new(30)}, now, 1<<20); err == nil {
 		t.Error("lines that aren't held were answered without a database")
 	}
-	if _, err := s.Status(t.Context(), wire.StatusRequest{Run: "r2"}, now, 1<<20); err == nil {
+	if _, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r2"}, now, 1<<20); err == nil {
 		t.Error("a run that isn't held was answered without a database")
 	}
 }
@@ -147,7 +147,7 @@ func TestLiveAnswersNeedNoStore(t *testing.T) {
 func TestLiveWhileRecording(t *testing.T) {
 	p := talk(t)
 	warm, cold := openStore(t), openStore(t)
-	warm.HoldLive(30)
+	warm.Answers.HoldLive(30)
 	p.store(cold, 1000)
 	now := time.UnixMilli(p.clock)
 	var wg sync.WaitGroup
@@ -160,7 +160,7 @@ func TestLiveWhileRecording(t *testing.T) {
 					return
 				default:
 				}
-				r, err := warm.Log(t.Context(), wire.LogRequest{Run: run, Details: true}, now, 1<<20)
+				r, err := warm.Answers.Log(t.Context(), wire.LogRequest{Run: run, Details: true}, now, 1<<20)
 				if err != nil && codeOf(err) != wire.CodeRunNotFound || err == nil && r.Position < last {
 					t.Errorf("position %d after %d, %v", r.Position, last, err)
 					return
@@ -183,12 +183,12 @@ func TestLiveBesideAnotherRecorder(t *testing.T) {
 	one, two := openAt(t, target), openAt(t, target)
 	defer closed(t, two)
 	defer closed(t, one)
-	one.HoldLive(50)
+	one.Answers.HoldLive(50)
 	now := time.UnixMilli(p.clock)
 	for i, list := range slices.Collect(slices.Chunk(p.entries, 30)) {
 		s := []*recorder.Store{one, two}[i%2]
 		for _, s := range []*recorder.Store{s, one} { // who comes second passes over it
-			if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: list}); err != nil {
+			if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: list}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -206,11 +206,11 @@ func TestColoursAreNoWords(t *testing.T) {
 	p.store(s, 10)
 	for more := true; more; {
 		var err error
-		if more, err = s.IndexLines(t.Context()); err != nil {
+		if more, err = s.Index.IndexLines(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r, err := s.Search(t.Context(), wire.SearchRequest{Text: "fail TestX"}, time.UnixMilli(p.clock), 1<<20)
+	r, err := s.Answers.Search(t.Context(), wire.SearchRequest{Text: "fail TestX"}, time.UnixMilli(p.clock), 1<<20)
 	if err != nil || len(r.Hits) != 1 || r.Hits[0].Snippet != "fail: TestX\n" {
 		t.Errorf("%+v, %v", r.Hits, err)
 	}

@@ -48,7 +48,7 @@ func (r *Recorder) obeyOrder(ctx context.Context, last string) (string, error) {
 		}
 	}
 	runs := 0
-	err = r.store.Rebuild(ctx, order.ID, func(done, of int) {
+	err = r.store.Index.Rebuild(ctx, order.ID, func(done, of int) {
 		if runs = of; time.Since(told) >= time.Second {
 			tell(rebuild.Progress{Part: uint64(done), Of: uint64(of)})
 		}

@@ -30,8 +30,8 @@ func (r *Recorder) checkOrigin(ctx context.Context) error {
 	var kept archive.Event
 	var reached wire.Position
 	err := r.retryStore(ctx, opening, func() (err error) {
-		if reached, err = r.store.Position(ctx); err == nil {
-			kept, err = r.store.Newest(ctx)
+		if reached, err = r.store.Archive.Position(ctx); err == nil {
+			kept, err = r.store.Archive.Newest(ctx)
 		}
 		return err
 	})

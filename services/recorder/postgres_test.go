@@ -153,22 +153,22 @@ func TestHostileTextIsRecorded(t *testing.T) {
 		target := newTarget(t)
 		s := openAt(t, target)
 		p.store(s, size)
-		log, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Node: "co\x00der", Type: wire.LineText}, time.UnixMilli(p.clock), 1<<20)
+		log, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r1", Node: "co\x00der", Type: wire.LineText}, time.UnixMilli(p.clock), 1<<20)
 		if err != nil || len(log.Lines) != 3 || log.Lines[0].Text != "a␀␀b" {
 			t.Errorf("lines %q, %v", texts(log.Lines), err)
 		}
-		if _, err := s.Runs(t.Context(), wire.RunsRequest{Label: "na\x00me=va\x00lue"}, time.UnixMilli(p.clock), 1<<20); err != nil {
+		if _, err := s.Answers.Runs(t.Context(), wire.RunsRequest{Label: "na\x00me=va\x00lue"}, time.UnixMilli(p.clock), 1<<20); err != nil {
 			t.Error(err)
 		}
-		if _, err := s.Search(t.Context(), wire.SearchRequest{Text: "a\x00b 'c'* \"d\\\" -½ ½* :& | ! <-> e"}, time.UnixMilli(p.clock), 1<<20); err != nil {
+		if _, err := s.Answers.Search(t.Context(), wire.SearchRequest{Text: "a\x00b 'c'* \"d\\\" -½ ½* :& | ! <-> e"}, time.UnixMilli(p.clock), 1<<20); err != nil {
 			t.Error(err)
 		}
-		for e, err := range s.Read(t.Context(), recorder.Query{Marked: true}) {
+		for e, err := range s.Answers.Read(t.Context(), recorder.Query{Marked: true}) {
 			if err != nil || !bytes.Equal(e.Data, p.entries[e.Pos-1].Data) {
 				t.Errorf("at %d: %v: what was stored isn't kept as it was", e.Pos, err)
 			}
 		}
-		v, err := s.Verify(t.Context(), "")
+		v, err := s.Checker.Verify(t.Context(), "")
 		if err != nil || len(v.Damages) > 0 {
 			t.Errorf("verify: %v, %v", v.Damages, err)
 		}
@@ -202,7 +202,7 @@ func TestTwoRecordersOnOneStore(t *testing.T) {
 				return
 			}
 			for rest := p.entries; len(rest) > 0; rest = rest[min(7+4*i, len(rest)):] {
-				r, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: rest[:min(7+4*i, len(rest))]})
+				r, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: rest[:min(7+4*i, len(rest))]})
 				if err != nil {
 					t.Error(err)
 					break
@@ -439,11 +439,11 @@ func prefixes(t *testing.T, _ string) {
 	defer closed(t, s)
 	p.store(s, 100)
 	for ref, want := range map[string]string{"a-": "a-1", "A": "A-1", "a_": "a_1", "aB": "aB-x", "Ä": "Ä1"} {
-		if got, err := s.Find(t.Context(), ref); got != want {
+		if got, err := s.Answers.Find(t.Context(), ref); got != want {
 			t.Errorf("%s: got %q, %v; want %s", ref, got, err, want)
 		}
 	}
-	if _, err := s.Find(t.Context(), "a"); codeOf(err) != wire.CodeAmbiguousID {
+	if _, err := s.Answers.Find(t.Context(), "a"); codeOf(err) != wire.CodeAmbiguousID {
 		t.Errorf("a: %v", err)
 	}
 }

@@ -19,7 +19,7 @@ func TestPowerCut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "recorder.db")
 	s := openAt(t, path)
 	for list := range slices.Chunk(p.entries, 7) {
-		if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: list}); err != nil {
+		if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: list}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -49,16 +49,16 @@ func TestPowerCut(t *testing.T) {
 			}
 		}
 		s := openAt(t, again)
-		reached, err := s.Position(t.Context())
+		reached, err := s.Archive.Position(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		seen[reached.Seq] = true
-		if v, err := s.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
+		if v, err := s.Checker.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
 			t.Errorf("cut at %d: %v, %v", at, v.Damages, err)
 		}
 		for list := range slices.Chunk(p.entries, 11) {
-			if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: list}); err != nil {
+			if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: list}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -59,11 +59,11 @@ func TestUnreadableEvents(t *testing.T) {
 	db := openDB(t, path)
 	defer db.Close()
 	mustExec(t, db, `ALTER TABLE tail RENAME TO elsewhere`)
-	if r, err := s.Events(t.Context(), wire.EventsRequest{Run: "r1"}, false, 1<<20); err == nil {
+	if r, err := s.Answers.Events(t.Context(), wire.EventsRequest{Run: "r1"}, false, 1<<20); err == nil {
 		t.Errorf("they are %d", len(r.Events))
 	}
 	mustExec(t, db, `ALTER TABLE elsewhere RENAME TO tail`)
-	if r, err := s.Events(t.Context(), wire.EventsRequest{Run: "r1"}, false, 1<<20); err != nil || len(r.Events) == 0 {
+	if r, err := s.Answers.Events(t.Context(), wire.EventsRequest{Run: "r1"}, false, 1<<20); err != nil || len(r.Events) == 0 {
 		t.Errorf("they are %d, %v", len(r.Events), err)
 	}
 }
@@ -76,7 +76,7 @@ func TestLogOf247Lines(t *testing.T) {
 	ask := func(q wire.LogRequest) wire.LogResponse {
 		t.Helper()
 		q.AgentID = "sentinella"
-		r, err := s.Log(t.Context(), q, now, 1<<20)
+		r, err := s.Answers.Log(t.Context(), q, now, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +171,7 @@ func TestLogRefusesWhatItCannotRead(t *testing.T) {
 		"unknown run":    {wire.LogRequest{Run: "r9"}, wire.CodeRunNotFound},
 		"unknown node":   {wire.LogRequest{Run: "r1", Node: "code"}, wire.CodeNodeNotFound},
 	} {
-		_, err := s.Log(t.Context(), tt.q, time.UnixMilli(p.clock), 1<<20)
+		_, err := s.Answers.Log(t.Context(), tt.q, time.UnixMilli(p.clock), 1<<20)
 		if codeOf(err) != tt.want {
 			t.Errorf("%s: got %v, want %s", name, err, tt.want)
 		}
@@ -211,7 +211,7 @@ func TestGrepShortcutChangesNothing(t *testing.T) {
 		"(?s)err.or":      {"err\nor"},
 		"no(thing|where)": {"nothing"},
 	} {
-		r, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText, Grep: pattern}, time.UnixMilli(p.clock), 1<<20)
+		r, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText, Grep: pattern}, time.UnixMilli(p.clock), 1<<20)
 		if err != nil {
 			t.Errorf("%s: %v", pattern, err)
 			continue
@@ -278,7 +278,7 @@ func TestRunsAreFoundByAllTheirNames(t *testing.T) {
 		{agent: "nobody", code: wire.CodeRunNotFound},
 		{agent: "sentinella", code: wire.CodeAmbiguousID, matches: []string{"alpha-2", "alpha-1"}},
 	} {
-		r, err := s.Status(t.Context(), wire.StatusRequest{Run: tt.ref, AgentID: tt.agent}, time.UnixMilli(p.clock), 1<<20)
+		r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: tt.ref, AgentID: tt.agent}, time.UnixMilli(p.clock), 1<<20)
 		if r.RunID != tt.want && err == nil || codeOf(err) != tt.code {
 			t.Errorf("%q %q: got %q, %v, want %q %s", tt.ref, tt.agent, r.RunID, err, tt.want, tt.code)
 		}
@@ -300,7 +300,7 @@ func TestAnAmbiguousListIsShort(t *testing.T) {
 	}
 	s := openStore(t)
 	p.store(s, 100)
-	_, err := s.Status(t.Context(), wire.StatusRequest{Run: "run-"}, time.UnixMilli(0), 1<<20)
+	_, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "run-"}, time.UnixMilli(0), 1<<20)
 	e, ok := errors.AsType[*wire.APIError](err)
 	if !ok || len(e.Matches) != 20 || e.Matches[0] != "run-39" || !strings.Contains(e.Message, "more than 20") {
 		t.Errorf("got %v", err)
@@ -320,7 +320,7 @@ func TestLogOfANodeAndItsItems(t *testing.T) {
 		"each":   {"system each started (agent)", "user [prompt] Do it.", "text of each/0", "text of each/1", "system each skipped (edge)"},
 		"each/1": {"text of each/1"},
 	} {
-		r, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Node: node, Details: true}, time.UnixMilli(p.clock), 1<<20)
+		r, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r1", Node: node, Details: true}, time.UnixMilli(p.clock), 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -332,7 +332,7 @@ func TestLogOfANodeAndItsItems(t *testing.T) {
 				t.Errorf("%s: details are missing: %+v", node, l)
 			}
 		}
-		if got, err := s.Log(t.Context(), wire.LogRequest{AgentID: "r1/" + node}, time.UnixMilli(p.clock), 1<<20); err != nil || cmp.Diff(want, texts(got.Lines)) != "" || got.Lines[0].Pos != 0 {
+		if got, err := s.Answers.Log(t.Context(), wire.LogRequest{AgentID: "r1/" + node}, time.UnixMilli(p.clock), 1<<20); err != nil || cmp.Diff(want, texts(got.Lines)) != "" || got.Lines[0].Pos != 0 {
 			t.Errorf("as agentId %s: %v, %v", node, texts(got.Lines), err)
 		}
 	}
@@ -345,7 +345,7 @@ func TestLinesAreSafeForATerminal(t *testing.T) {
 	p.add("r1", "coder", exec, &wire.AgentTextDelta{Content: "\x07owned \u202egnp.exe"})
 	s := openStore(t)
 	p.store(s, 1)
-	r, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText}, time.UnixMilli(p.clock), 1<<20)
+	r, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText}, time.UnixMilli(p.clock), 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +371,7 @@ func TestAnAnswerFits(t *testing.T) {
 		"tail": {wire.LogRequest{Run: "r1", Type: wire.LineText}, 16, 5},
 		"page": {wire.LogRequest{Run: "r1", Type: wire.LineText, Offset: new(int64(2))}, 2, 4},
 	} {
-		r, err := s.Log(t.Context(), tt.q, time.UnixMilli(p.clock), limit)
+		r, err := s.Answers.Log(t.Context(), tt.q, time.UnixMilli(p.clock), limit)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -382,7 +382,7 @@ func TestAnAnswerFits(t *testing.T) {
 			t.Errorf("%s: %d bytes", name, n)
 		}
 	}
-	r, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText, Offset: new(int64(3)), Limit: new(1)}, time.UnixMilli(p.clock), 8<<10)
+	r, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText, Offset: new(int64(3)), Limit: new(1)}, time.UnixMilli(p.clock), 8<<10)
 	if err != nil || len(r.Lines) != 1 || !strings.HasSuffix(r.Lines[0].Text, " more bytes)") || len(encoded(t, r)) > 8<<10 {
 		t.Errorf("a line that is too large: %v, %.100q", err, texts(r.Lines))
 	}
@@ -402,7 +402,7 @@ func TestStatus(t *testing.T) {
 	s := openStore(t)
 	p.store(s, 100)
 	now := time.UnixMilli(p.clock + 12*60_000)
-	r, err := s.Status(t.Context(), wire.StatusRequest{Run: "sentinella"}, now, 1<<20)
+	r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "sentinella"}, now, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -434,7 +434,7 @@ func TestStatus(t *testing.T) {
 	if diff := cmp.Diff(agents, r.Agents); diff != "" {
 		t.Errorf("agents (-want +got):\n%s", diff)
 	}
-	one, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1", Node: "judge"}, now, 1<<20)
+	one, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1", Node: "judge"}, now, 1<<20)
 	if err != nil || len(one.Agents) != 1 || one.Agents[0].AgentID != "judge" {
 		t.Errorf("of one node: %+v, %v", one.Agents, err)
 	}
@@ -452,7 +452,7 @@ func TestStatusOfALongText(t *testing.T) {
 	s := openAt(t, target)
 	defer closed(t, s)
 	p.store(s, 1000)
-	r, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+	r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
 	if err != nil || r.State != "active" || len(r.Agents) != 1 || r.Agents[0].Model != "opus" {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -462,7 +462,7 @@ func TestStatusOfALongText(t *testing.T) {
 	if err := db.QueryRow(`SELECT pos FROM folds`).Scan(&kept); err != nil || kept+4096+1000 < p.pos {
 		t.Errorf("the state is kept as of %d, %v: %d events have to be read after it", kept, err, p.pos-kept)
 	}
-	if v, err := s.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
+	if v, err := s.Checker.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
 		t.Errorf("%v, %v", v.Damages, err)
 	}
 }
@@ -475,7 +475,7 @@ func TestStatusOfAnInterruptedNode(t *testing.T) {
 	p.add("r1", wire.RunNode, "", &wire.FlowPaused{Reason: wire.PauseRequiresAction})
 	s := openStore(t)
 	p.store(s, 100)
-	r, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+	r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
 	if err != nil || r.State != "paused" || r.Reason != wire.PauseRequiresAction {
 		t.Fatalf("run: %q (%s), %v", r.State, r.Reason, err)
 	}
@@ -492,7 +492,7 @@ func TestStatusOfAWideRunFits(t *testing.T) {
 	}
 	s := openStore(t)
 	p.store(s, 1000)
-	r, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 256<<10)
+	r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 256<<10)
 	if err != nil || r.Omitted == 0 || len(r.Agents)+r.Omitted != 401 || r.Agents[0].AgentID != "coder" || len(encoded(t, r)) > 256<<10 {
 		t.Errorf("%d agents, %d omitted, %d bytes, %v", len(r.Agents), r.Omitted, len(encoded(t, r)), err)
 	}
@@ -514,7 +514,7 @@ func TestStates(t *testing.T) {
 		end(p, exec)
 		s := openStore(t)
 		p.store(s, 100)
-		r, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+		r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
 		if err != nil || r.State != want {
 			t.Errorf("got %q, %v, want %q", r.State, err, want)
 		}
@@ -540,7 +540,7 @@ func TestRuns(t *testing.T) {
 	now := time.UnixMilli(p.clock)
 	ids := func(q wire.RunsRequest) []string {
 		t.Helper()
-		r, err := s.Runs(t.Context(), q, now, 1<<20)
+		r, err := s.Answers.Runs(t.Context(), q, now, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -571,11 +571,11 @@ func TestRuns(t *testing.T) {
 		}
 	}
 	for _, q := range []wire.RunsRequest{{Status: []string{"done"}}, {Limit: -1}, {Limit: 1001}, {Cursor: "x"}} {
-		if _, err := s.Runs(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
+		if _, err := s.Answers.Runs(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
 			t.Errorf("%+v: got %v", q, err)
 		}
 	}
-	r, err := s.Runs(t.Context(), wire.RunsRequest{Label: "name=sentinella", Status: []string{"failed"}}, now, 1<<20)
+	r, err := s.Answers.Runs(t.Context(), wire.RunsRequest{Label: "name=sentinella", Status: []string{"failed"}}, now, 1<<20)
 	if err != nil || len(r.Runs) != 1 {
 		t.Fatal(r, err)
 	}
@@ -598,7 +598,7 @@ func TestPages(t *testing.T) {
 	p.store(s, 100)
 	var runs []string
 	for q := (wire.RunsRequest{Limit: 10}); ; {
-		r, err := s.Runs(t.Context(), q, time.UnixMilli(p.clock), 1<<20)
+		r, err := s.Answers.Runs(t.Context(), q, time.UnixMilli(p.clock), 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -617,7 +617,7 @@ func TestPages(t *testing.T) {
 		var got []uint64
 		pages := 0
 		for q := (wire.EventsRequest{Limit: 100}); ; pages++ {
-			r, err := s.Events(t.Context(), q, limit < 5000, limit)
+			r, err := s.Answers.Events(t.Context(), q, limit < 5000, limit)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -656,21 +656,21 @@ func TestEvents(t *testing.T) {
 		{wire.EventsRequest{From: 1 << 63}, 0},
 		{wire.EventsRequest{To: 1<<64 - 1}, len(p.entries) - 1},
 	} {
-		r, err := s.Events(t.Context(), tt.q, false, 1<<20)
+		r, err := s.Answers.Events(t.Context(), tt.q, false, 1<<20)
 		if err != nil || len(r.Events) != tt.want || r.Cursor != "" {
 			t.Errorf("%+v: %d events, %v, want %d", tt.q, len(r.Events), err, tt.want)
 		}
 	}
 	for _, q := range []wire.EventsRequest{{Limit: -1}, {Limit: 1001}, {Cursor: "-1"}, {Node: "coder"}} {
-		if _, err := s.Events(t.Context(), q, false, 1<<20); codeOf(err) != wire.CodeBadRequest {
+		if _, err := s.Answers.Events(t.Context(), q, false, 1<<20); codeOf(err) != wire.CodeBadRequest {
 			t.Errorf("%+v: got %v", q, err)
 		}
 	}
-	bytes, err := s.Events(t.Context(), wire.EventsRequest{From: p.pos, Void: true}, false, 1<<20)
+	bytes, err := s.Answers.Events(t.Context(), wire.EventsRequest{From: p.pos, Void: true}, false, 1<<20)
 	if err != nil || string(bytes.Events[0].Data) != string(p.entries[len(p.entries)-2].Data) || bytes.Events[0].Event != nil {
 		t.Errorf("bytes: %+v, %v", bytes, err)
 	}
-	json, err := s.Events(t.Context(), wire.EventsRequest{From: p.pos, Void: true}, true, 1<<20)
+	json, err := s.Answers.Events(t.Context(), wire.EventsRequest{From: p.pos, Void: true}, true, 1<<20)
 	if err != nil || json.Events[0].Data != nil || json.Events[1].Mark != "bad" || string(json.Events[1].Data) != "\xc1 no event" {
 		t.Fatalf("JSON: %+v, %v", json, err)
 	}
@@ -687,7 +687,7 @@ func TestQuestionsWhileRecording(t *testing.T) {
 	go func() {
 		last := int64(0)
 		for ctx.Err() == nil {
-			r, err := s.Log(ctx, wire.LogRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+			r, err := s.Answers.Log(ctx, wire.LogRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
 			if codeOf(err) == wire.CodeRunNotFound || errors.Is(err, context.Canceled) {
 				continue
 			}
@@ -712,7 +712,7 @@ func TestAQuestionEndsWithItsContext(t *testing.T) {
 	p.store(s, 1000)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.Log(ctx, wire.LogRequest{Run: "r1", Grep: "x"}, time.UnixMilli(p.clock), 1<<20); !errors.Is(err, context.Canceled) {
+	if _, err := s.Answers.Log(ctx, wire.LogRequest{Run: "r1", Grep: "x"}, time.UnixMilli(p.clock), 1<<20); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -32,7 +32,7 @@ func TestRebuild(t *testing.T) {
 	defer closed(t, s)
 	runs := 0
 	for range 2 {
-		if err := s.Rebuild(t.Context(), "order", func(int, int) { runs++ }); err != nil {
+		if err := s.Index.Rebuild(t.Context(), "order", func(int, int) { runs++ }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -61,7 +61,7 @@ func TestRebuild(t *testing.T) {
 	}
 	mustExec(t, db, `DROP TRIGGER tail_keep`)
 	mustExec(t, db, `UPDATE tail SET data = (SELECT data FROM tail ORDER BY pos LIMIT 1) WHERE pos = (SELECT max(pos) FROM tail)`)
-	if err := s.Rebuild(t.Context(), "another", func(int, int) {}); err == nil {
+	if err := s.Index.Rebuild(t.Context(), "another", func(int, int) {}); err == nil {
 		t.Error("what was changed was derived from")
 	}
 }

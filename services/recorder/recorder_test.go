@@ -228,7 +228,7 @@ func (p *plant) want(pos uint64) {
 	p.t.Helper()
 	s := openAt(p.t, p.path())
 	defer closed(p.t, s)
-	r, err := s.Events(p.t.Context(), wire.EventsRequest{Void: true}, false, 1<<20)
+	r, err := s.Answers.Events(p.t.Context(), wire.EventsRequest{Void: true}, false, 1<<20)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func (p *plant) want(pos uint64) {
 	if uint64(len(r.Events)) != pos {
 		p.t.Errorf("%d events, want %d", len(r.Events), pos)
 	}
-	if at, err := s.Position(p.t.Context()); err != nil || at.Seq != pos || at.Incarnation != p.log.Incarnation() {
+	if at, err := s.Archive.Position(p.t.Context()); err != nil || at.Seq != pos || at.Incarnation != p.log.Incarnation() {
 		p.t.Errorf("position %+v, %v", at, err)
 	}
 }
@@ -257,7 +257,7 @@ func TestACrashBetweenCommitAndAck(t *testing.T) {
 			}
 			entries = append(entries, e)
 		}
-		if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: p.log.Incarnation(), Entries: entries}); err != nil {
+		if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: p.log.Incarnation(), Entries: entries}); err != nil {
 			t.Fatal(err)
 		}
 		closed(t, s)
@@ -634,7 +634,7 @@ func TestStoreBeyondTheStream(t *testing.T) {
 		p.fill(3)
 		s := openAt(t, p.path())
 		tape := story(t)
-		if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: p.log.Incarnation(), Entries: tape.entries}); err != nil {
+		if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: p.log.Incarnation(), Entries: tape.entries}); err != nil {
 			t.Fatal(err)
 		}
 		closed(t, s)
@@ -682,7 +682,7 @@ func anotherHistory(t *testing.T, late bool) {
 	last.Pos++ // what has been recorded, and isn't in the backup
 	batch.Entries = append(batch.Entries, last)
 	s := openAt(t, p.path())
-	if _, err := s.Record(t.Context(), batch); err != nil {
+	if _, err := s.Index.Record(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
 	closed(t, s)
@@ -786,14 +786,14 @@ func checkSnapshots(t *testing.T, p *plant, s *recorder.Store) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v, err := s.VerifyAgainst(t.Context(), "", p.log); err != nil || len(v.Damages) > 0 {
+	if v, err := s.Checker.VerifyAgainst(t.Context(), "", p.log); err != nil || len(v.Damages) > 0 {
 		t.Errorf("found %v, %v", v.Damages, err)
 	}
 	state.Usage.CostUsd = 1000
 	if _, err := states.Save(t.Context(), state, kept); err != nil {
 		t.Fatal(err)
 	}
-	v, err := s.VerifyAgainst(t.Context(), "r1", p.log)
+	v, err := s.Checker.VerifyAgainst(t.Context(), "r1", p.log)
 	if err != nil || len(v.Damages) != 1 || !strings.Contains(v.Damages[0].String(), "table WAKE_SNAPSHOTS: the snapshot isn't what the events") {
 		t.Errorf("of a forged snapshot found %v, %v", v.Damages, err)
 	}
@@ -818,7 +818,7 @@ func TestVerifyAgainstTheStream(t *testing.T) {
 		s := openAt(t, p.path())
 		defer closed(t, s)
 		for run, want := range map[string]int64{"": int64(pos), "r1": int64(pos) - 1} {
-			v, err := s.VerifyAgainst(t.Context(), run, p.log)
+			v, err := s.Checker.VerifyAgainst(t.Context(), run, p.log)
 			if err != nil || v.Compared != want || len(v.Damages) > 0 {
 				t.Errorf("%q: %+v, %v; want %d compared", run, v, err, want)
 			}
@@ -842,20 +842,20 @@ func TestVerifyAgainstTheStream(t *testing.T) {
 			}
 			batch.Entries = append(batch.Entries, e)
 		}
-		if _, err := forged.Record(t.Context(), batch); err != nil {
+		if _, err := forged.Index.Record(t.Context(), batch); err != nil {
 			t.Fatal(err)
 		}
-		if v, err := forged.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
+		if v, err := forged.Checker.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
 			t.Fatalf("it isn't sound in itself: %v, %v", v.Damages, err)
 		}
-		v, err := forged.VerifyAgainst(t.Context(), "", p.log)
+		v, err := forged.Checker.VerifyAgainst(t.Context(), "", p.log)
 		if err != nil || len(v.Damages) != 1 || v.Damages[0].String() != "run r1, position 7: the stream has another event here" {
 			t.Errorf("found %v, %v", v.Damages, err)
 		}
 		other := openAt(t, filepath.Join(p.dir, "other.db"))
 		defer closed(t, other)
 		story(t).store(other, 100)
-		if _, err := other.VerifyAgainst(t.Context(), "", p.log); !errors.Is(err, eventlog.ErrIncarnation) {
+		if _, err := other.Checker.VerifyAgainst(t.Context(), "", p.log); !errors.Is(err, eventlog.ErrIncarnation) {
 			t.Errorf("of another stream: %v", err)
 		}
 	})

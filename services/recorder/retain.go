@@ -26,7 +26,7 @@ func (r *Recorder) followRetention(ctx context.Context) {
 }
 
 func (r *Recorder) applyRetention(ctx context.Context) error {
-	n, err := r.store.Expire(ctx, r.c.Retain, time.Now())
+	n, err := r.store.Retention.Expire(ctx, r.c.Retain, time.Now())
 	if n > 0 {
 		r.logger.InfoContext(ctx, "deleted runs for their age or the store's size", "runs", n, "removed_in", r.c.Retain.Grace.String())
 	}
@@ -36,11 +36,11 @@ func (r *Recorder) applyRetention(ctx context.Context) error {
 	gone := 0
 	for more := true; more; {
 		var run string
-		if run, more, err = r.store.Remove(ctx, time.Now()); err != nil {
+		if run, more, err = r.store.Retention.Remove(ctx, time.Now()); err != nil {
 			return err
 		}
 		if run != "" {
-			r.store.Forget(run)
+			r.store.Answers.Forget(run)
 			if err := workspace.Drop(ctx, r.log.Conn(), r.log.Names(), run); err != nil { // it takes room, and nobody sees it
 				r.logger.WarnContext(ctx, "snapshots of a removed run's folder are left in the object store", "run", run, "error", err)
 			}
@@ -52,7 +52,7 @@ func (r *Recorder) applyRetention(ctx context.Context) error {
 	}
 	r.logger.InfoContext(ctx, "removed deleted runs", "runs", gone)
 	for more := true; more; {
-		if more, err = r.store.Shrink(ctx); err != nil {
+		if more, err = r.store.Retention.Shrink(ctx); err != nil {
 			return err
 		}
 	}

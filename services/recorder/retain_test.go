@@ -52,7 +52,7 @@ func (p *tape) large(id, content string, blobs map[string][]byte) {
 
 func listed(t *testing.T, s *recorder.Store, q wire.RunsRequest) []string {
 	t.Helper()
-	r, err := s.Runs(t.Context(), q, time.Now(), 1<<20)
+	r, err := s.Answers.Runs(t.Context(), q, time.Now(), 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,11 +66,11 @@ func listed(t *testing.T, s *recorder.Store, q wire.RunsRequest) []string {
 func found(t *testing.T, s *recorder.Store, word string) []string {
 	t.Helper()
 	for more, err := true, error(nil); more; {
-		if more, err = s.IndexLines(t.Context()); err != nil {
+		if more, err = s.Index.IndexLines(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r, err := s.Search(t.Context(), wire.SearchRequest{Text: word}, time.Now(), 1<<20)
+	r, err := s.Answers.Search(t.Context(), wire.SearchRequest{Text: word}, time.Now(), 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func found(t *testing.T, s *recorder.Store, word string) []string {
 
 func sound(t *testing.T, s *recorder.Store, when string) recorder.Verification {
 	t.Helper()
-	v, err := s.Verify(t.Context(), "")
+	v, err := s.Checker.Verify(t.Context(), "")
 	if err != nil {
 		t.Fatal(when, err)
 	}
@@ -113,14 +113,14 @@ func TestDeletedRuns(t *testing.T) {
 	path := newTarget(t)
 	s := openAt(t, path)
 	defer func() { closed(t, s) }()
-	if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Blobs: blobs}); err != nil {
+	if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Blobs: blobs}); err != nil {
 		t.Fatal(err)
 	}
 	found(t, s, "alpha")
 	now := time.Now()
 	ask := func(q wire.DeleteRequest, code wire.ErrorCode) {
 		t.Helper()
-		if _, err := s.Delete(t.Context(), q, time.Hour, now); codeOf(err) != code {
+		if _, err := s.Retention.Delete(t.Context(), q, time.Hour, now); codeOf(err) != code {
 			t.Errorf("%+v: %v, want %q", q, err, code)
 		}
 	}
@@ -137,10 +137,10 @@ func TestDeletedRuns(t *testing.T) {
 	if diff := cmp.Diff([]string{"r1"}, found(t, s, "alpha")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if log, err := s.Log(t.Context(), wire.LogRequest{Run: "r2"}, now, 1<<20); err != nil || log.TotalLines < 2500 {
+	if log, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r2"}, now, 1<<20); err != nil || log.TotalLines < 2500 {
 		t.Errorf("%d lines, %v: a deleted run can still be read", log.TotalLines, err)
 	}
-	if _, more, err := s.Remove(t.Context(), now.Add(59*time.Minute)); more || err != nil {
+	if _, more, err := s.Retention.Remove(t.Context(), now.Add(59*time.Minute)); more || err != nil {
 		t.Error("removed too early", err)
 	}
 	ask(wire.DeleteRequest{Run: "r2", Undo: true}, "")
@@ -153,7 +153,7 @@ func TestDeletedRuns(t *testing.T) {
 	for more := true; more; steps++ {
 		var run string
 		var err error
-		if run, more, err = s.Remove(t.Context(), now.Add(time.Hour)); err != nil {
+		if run, more, err = s.Retention.Remove(t.Context(), now.Add(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		if run != "" {
@@ -182,7 +182,7 @@ func TestDeletedRuns(t *testing.T) {
 	}
 	p.store(s, 100) // the stream still has it
 	sound(t, s, "read again")
-	_, err := s.Log(t.Context(), wire.LogRequest{Run: "r2"}, now, 1<<20)
+	_, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r2"}, now, 1<<20)
 	if codeOf(err) != wire.CodeRunNotFound || !strings.Contains(err.Error(), "was deleted") {
 		t.Error(err)
 	}
@@ -195,7 +195,7 @@ func TestDeletedRuns(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for more := true; more; {
-		if more, err = s.Shrink(t.Context()); err != nil {
+		if more, err = s.Retention.Shrink(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -213,20 +213,20 @@ func TestARunThatWasRemovedLeavesNothing(t *testing.T) {
 	p.whole("r1", "one")
 	s := openStore(t)
 	p.store(s, 100)
-	if _, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.Now(), 1<<20); err != nil {
+	if _, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.Now(), 1<<20); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Delete(t.Context(), wire.DeleteRequest{Run: "r1", Now: true}, time.Hour, time.Now()); err != nil {
+	if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "r1", Now: true}, time.Hour, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	for more, err := true, error(nil); more; {
-		if _, more, err = s.Remove(t.Context(), time.Now()); err != nil {
+		if _, more, err = s.Retention.Remove(t.Context(), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	p.start("r2", "coder", nil)
 	p.store(s, 100)
-	r, err := s.Status(t.Context(), wire.StatusRequest{Run: "r2"}, time.Now(), 1<<20)
+	r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r2"}, time.Now(), 1<<20)
 	if err != nil || r.Status != wire.RunRunning {
 		t.Errorf("%+v, %v", r.Status, err)
 	}
@@ -255,33 +255,33 @@ func TestRunsThatAreNeededStay(t *testing.T) {
 	p.store(s, 5)
 	now := time.UnixMilli(p.clock).Add(time.Hour)
 	for id, why := range map[string]string{"parent": "run grandchild, which goes on", "child": "run grandchild", "marked": "bookmark here", "grandchild": "hasn't ended"} {
-		if _, err := s.Delete(t.Context(), wire.DeleteRequest{Run: id}, time.Hour, now); codeOf(err) != wire.CodeCommandRejected || !strings.Contains(err.Error(), why) {
+		if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: id}, time.Hour, now); codeOf(err) != wire.CodeCommandRejected || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v, want %q", id, err, why)
 		}
 	}
 	for _, r := range []recorder.Retention{{Age: 2 * time.Hour}, {Size: 1 << 40}} {
-		if n, err := s.Expire(t.Context(), r, now); n != 0 || err != nil {
+		if n, err := s.Retention.Expire(t.Context(), r, now); n != 0 || err != nil {
 			t.Errorf("%+v: %d, %v", r, n, err)
 		}
 	}
 	for _, r := range []recorder.Retention{{Age: 30 * time.Minute}, {Size: 1}} {
-		if n, err := s.Expire(t.Context(), r, now); n != 1 || err != nil {
+		if n, err := s.Retention.Expire(t.Context(), r, now); n != 1 || err != nil {
 			t.Errorf("%+v: deleted %d, %v", r, n, err)
 		}
 		if diff := cmp.Diff([]string{"free"}, listed(t, s, wire.RunsRequest{Deleted: true})); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", r, diff)
 		}
-		if _, err := s.Delete(t.Context(), wire.DeleteRequest{Run: "free", Undo: true}, 0, now); err != nil {
+		if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "free", Undo: true}, 0, now); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Delete(t.Context(), wire.DeleteRequest{Run: "marked", Force: true, Now: true}, time.Hour, now); err != nil {
+	if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "marked", Force: true, Now: true}, time.Hour, now); err != nil {
 		t.Error(err)
 	}
-	if _, more, err := s.Remove(t.Context(), now); !more || err != nil {
+	if _, more, err := s.Retention.Remove(t.Context(), now); !more || err != nil {
 		t.Error(more, err)
 	}
-	if _, err := s.Find(t.Context(), "marked"); codeOf(err) != wire.CodeRunNotFound {
+	if _, err := s.Answers.Find(t.Context(), "marked"); codeOf(err) != wire.CodeRunNotFound {
 		t.Error(err)
 	}
 }
@@ -293,7 +293,7 @@ func TestAForkOfADeletedRunKeepsIt(t *testing.T) {
 	s := openStore(t)
 	p.store(s, 100)
 	now := time.UnixMilli(p.clock)
-	if _, err := s.Delete(t.Context(), wire.DeleteRequest{Run: "parent"}, time.Hour, now); err != nil {
+	if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "parent"}, time.Hour, now); err != nil {
 		t.Fatal(err)
 	}
 	p.add("fork", wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
@@ -304,19 +304,19 @@ func TestAForkOfADeletedRunKeepsIt(t *testing.T) {
 	remove := func(at time.Time) {
 		t.Helper()
 		for more, err := true, error(nil); more; {
-			if _, more, err = s.Remove(t.Context(), at); err != nil {
+			if _, more, err = s.Retention.Remove(t.Context(), at); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	remove(now.Add(2 * time.Hour))
-	if _, err := s.Find(t.Context(), "parent"); err != nil {
+	if _, err := s.Answers.Find(t.Context(), "parent"); err != nil {
 		t.Error(err)
 	}
 	p.add("fork", wire.RunNode, "", &wire.FlowAborted{Reason: "operator"})
 	p.store(s, 100)
 	remove(now.Add(4 * time.Hour))
-	if _, err := s.Find(t.Context(), "parent"); codeOf(err) != wire.CodeRunNotFound {
+	if _, err := s.Answers.Find(t.Context(), "parent"); codeOf(err) != wire.CodeRunNotFound {
 		t.Error(err)
 	}
 }
@@ -343,7 +343,7 @@ func TestRetentionLeavesWhatAForkNeeds(t *testing.T) {
 	}{{[]string{"parent"}, 3}, {nil, 1}} {
 		deleted := 0
 		for range 3 {
-			n, err := s.Expire(t.Context(), recorder.Retention{Age: time.Hour, Grace: time.Minute}, now)
+			n, err := s.Retention.Expire(t.Context(), recorder.Retention{Age: time.Hour, Grace: time.Minute}, now)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -357,7 +357,7 @@ func TestRetentionLeavesWhatAForkNeeds(t *testing.T) {
 		}
 		now = now.Add(time.Hour)
 		for more, err := true, error(nil); more; {
-			if _, more, err = s.Remove(t.Context(), now); err != nil {
+			if _, more, err = s.Retention.Remove(t.Context(), now); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -382,14 +382,14 @@ func TestSizeTakesTheOldest(t *testing.T) {
 	s := openAt(t, path)
 	defer closed(t, s)
 	p.store(s, 100)
-	total, err := s.Size(t.Context())
+	total, err := s.Archive.Size(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
 	r := recorder.Retention{Size: total * 3 / 4, Grace: time.Hour}
 	for range 2 { // what is deleted and still there counts as gone
-		if _, err := s.Expire(t.Context(), r, now); err != nil {
+		if _, err := s.Retention.Expire(t.Context(), r, now); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff([]string{"r2", "r1", "r0"}, listed(t, s, wire.RunsRequest{Deleted: true})); diff != "" {

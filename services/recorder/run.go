@@ -25,14 +25,14 @@ func (r *Recorder) Run(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
-	r.remedy = r.store.Anew()
+	r.remedy = r.store.Archive.Anew()
 	if err := r.checkOrigin(ctx); err != nil {
 		if ctx.Err() != nil {
 			err = nil // that is how it ends
 		}
 		return errors.Join(r.adviseOnOrigin(err), r.store.Close())
 	}
-	r.store.HoldLive(max(0, r.c.Live))
+	r.store.Answers.HoldLive(max(0, r.c.Live))
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	served := make(chan error, 1)
@@ -89,7 +89,7 @@ func (r *Recorder) consumeStream(ctx context.Context) error {
 	var from wire.Position
 	var derived uint64
 	err := r.retryStore(ctx, opening, func() (err error) {
-		from, derived, err = r.store.Reached(ctx)
+		from, derived, err = r.store.Archive.Reached(ctx)
 		return err
 	})
 	if err != nil {
@@ -100,7 +100,7 @@ func (r *Recorder) consumeStream(ctx context.Context) error {
 	}
 	r.recorded.moveTo(from.Seq)
 	r.derived.moveTo(derived)
-	r.logger.InfoContext(ctx, "recording", "store", r.store.Name, "position", from.Seq)
+	r.logger.InfoContext(ctx, "recording", "store", r.store.Archive.Name, "position", from.Seq)
 	consumer := eventlog.Consumer{Durable: name, From: from, Batch: r.c.Batch, Wait: r.c.Wait, Ahead: max(r.c.Batch, maxBatch)}
 	for {
 		err := r.log.Consume(ctx, consumer, func(ctx context.Context, entries []eventlog.Entry) error {
@@ -124,5 +124,5 @@ func (r *Recorder) adviseOnOrigin(err error) error {
 	if !errors.Is(err, eventlog.ErrIncarnation) {
 		return err
 	}
-	return fmt.Errorf("%w; if the stream was restored from a backup, restore the store of that backup, too, or %s", err, r.store.Anew())
+	return fmt.Errorf("%w; if the stream was restored from a backup, restore the store of that backup, too, or %s", err, r.store.Archive.Anew())
 }

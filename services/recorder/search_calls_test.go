@@ -42,11 +42,11 @@ func TestSearchFindsCalls(t *testing.T) {
 		s := openStore(t)
 		p.storeAndIndex(s, size)
 		findsCalls(t, s, p.clock)
-		if err := s.Rebuild(t.Context(), "again", func(int, int) {}); err != nil {
+		if err := s.Index.Rebuild(t.Context(), "again", func(int, int) {}); err != nil {
 			t.Fatal(err)
 		}
 		findsCalls(t, s, p.clock)
-		if v, err := s.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
+		if v, err := s.Checker.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
 			t.Errorf("verify: %+v, %v", v.Damages, err)
 		}
 	}
@@ -60,12 +60,12 @@ func findsCalls(t *testing.T, s *recorder.Store, clock int64) {
 		`"1 file changed" commit`: "gitbuild/tool",
 		`hello print`:             "tools/tool",
 	} {
-		r, err := s.Search(t.Context(), wire.SearchRequest{Text: q, Type: wire.LineTool}, now, 1<<20)
+		r, err := s.Answers.Search(t.Context(), wire.SearchRequest{Text: q, Type: wire.LineTool}, now, 1<<20)
 		if err != nil || len(r.Hits) == 0 || r.Hits[0].RunID+"/"+string(r.Hits[0].Type) != want || len(r.Hits[0].Matches) == 0 {
 			t.Errorf("%s: %+v, %v", q, r, err)
 		}
 	}
-	r, err := s.Log(t.Context(), wire.LogRequest{Run: "gitbuild", Grep: `\d insertion`, Details: true}, now, 1<<20)
+	r, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "gitbuild", Grep: `\d insertion`, Details: true}, now, 1<<20)
 	if err != nil || len(r.Lines) != 1 || r.Lines[0].Type != wire.LineTool || !strings.Contains(r.Lines[0].Found, "1 file changed, 1 insertion(+)") {
 		t.Errorf("grep: %+v, %v", r.Lines, err)
 	}
@@ -85,15 +85,15 @@ func TestLargeCallsAreCut(t *testing.T) {
 	now := time.UnixMilli(p.clock)
 	for _, held := range []int{0, 100} {
 		s := openStore(t)
-		s.HoldLive(held)
+		s.Answers.HoldLive(held)
 		p.storeAndIndex(s, 100)
 		got := map[string]string{}
 		for _, word := range []string{"first", "middle", "last", "answered", "picture", "call", "y", "7", "make"} {
-			found, err := s.Search(t.Context(), wire.SearchRequest{Text: word}, now, 1<<20)
+			found, err := s.Answers.Search(t.Context(), wire.SearchRequest{Text: word}, now, 1<<20)
 			if err != nil {
 				t.Fatal(err)
 			}
-			page, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Grep: `(?m)^` + word + `|: ` + word + `|no ` + word, Details: true}, now, 1<<20)
+			page, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r1", Grep: `(?m)^` + word + `|: ` + word + `|no ` + word, Details: true}, now, 1<<20)
 			if err != nil {
 				t.Fatal(err)
 			}

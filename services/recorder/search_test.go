@@ -39,7 +39,7 @@ func TestSearch(t *testing.T) {
 		now := time.UnixMilli(p.clock)
 		find := func(q wire.SearchRequest) []string {
 			t.Helper()
-			r, err := s.Search(t.Context(), q, now, 1<<20)
+			r, err := s.Answers.Search(t.Context(), q, now, 1<<20)
 			if err != nil {
 				t.Fatalf("%+v: %v", q, err)
 			}
@@ -94,7 +94,7 @@ func TestSearch(t *testing.T) {
 		}
 		var paged []string
 		for q := (wire.SearchRequest{Text: "panic", Limit: 2}); ; {
-			r, err := s.Search(t.Context(), q, now, 1<<20)
+			r, err := s.Answers.Search(t.Context(), q, now, 1<<20)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -109,11 +109,11 @@ func TestSearch(t *testing.T) {
 			t.Errorf("pages (-want +got):\n%s", diff)
 		}
 		for _, q := range []wire.SearchRequest{{}, {Text: " - * "}, {Text: "-a"}, {Text: "a", Limit: 501}, {Text: "a", Type: "x"}, {Text: "a", Cursor: "x"}} {
-			if _, err := s.Search(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
+			if _, err := s.Answers.Search(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
 				t.Errorf("%+v: got %v", q, err)
 			}
 		}
-		if v, err := s.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
+		if v, err := s.Checker.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
 			t.Errorf("verify: %+v, %v", v.Damages, err)
 		}
 	}
@@ -124,7 +124,7 @@ func TestSearch(t *testing.T) {
 func (p *tape) storeAndIndex(s *recorder.Store, size int) {
 	p.t.Helper()
 	for rest := range slices.Chunk(p.entries, size) {
-		if _, err := s.Record(p.t.Context(), recorder.Batch{Incarnation: incarnation, Entries: rest}); err != nil {
+		if _, err := s.Index.Record(p.t.Context(), recorder.Batch{Incarnation: incarnation, Entries: rest}); err != nil {
 			p.t.Fatal(err)
 		}
 		indexed(p.t, s)
@@ -135,7 +135,7 @@ func (p *tape) storeAndIndex(s *recorder.Store, size int) {
 func indexed(t testing.TB, s *recorder.Store) {
 	t.Helper()
 	for more, err := true, error(nil); more; {
-		if more, err = s.IndexLines(t.Context()); err != nil {
+		if more, err = s.Index.IndexLines(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -161,7 +161,7 @@ func TestTheFullTextLags(t *testing.T) {
 	p.add("r1", "coder", exec, &wire.AgentText{Content: "the last needle"})
 	needles := func(s *recorder.Store) (hits int, through uint64) {
 		t.Helper()
-		r, err := s.Search(t.Context(), wire.SearchRequest{Text: "needle"}, time.UnixMilli(p.clock), 1<<20)
+		r, err := s.Answers.Search(t.Context(), wire.SearchRequest{Text: "needle"}, time.UnixMilli(p.clock), 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func TestTheFullTextLags(t *testing.T) {
 	if hits, through := needles(s); hits != 0 || through != 0 {
 		t.Errorf("before anything is indexed: %d hits, through %d", hits, through)
 	}
-	if more, err := s.IndexLines(t.Context()); err != nil || !more {
+	if more, err := s.Index.IndexLines(t.Context()); err != nil || !more {
 		t.Fatalf("indexed: more %t, %v", more, err)
 	}
 	if hits, through := needles(s); hits != 3 || through < 1000 || through > 4000 {
@@ -264,7 +264,7 @@ func TestStats(t *testing.T) {
 	now := time.UnixMilli(p.clock)
 	ask := func(s *recorder.Store, q wire.StatsRequest) wire.StatsResponse {
 		t.Helper()
-		r, err := s.Stats(t.Context(), q, now)
+		r, err := s.Answers.Stats(t.Context(), q, now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -299,7 +299,7 @@ func TestStats(t *testing.T) {
 		if diff := cmp.Diff(want, got, near); diff != "" {
 			t.Errorf("%d at once (-want +got):\n%s", size, diff)
 		}
-		runs, err := s.Runs(t.Context(), wire.RunsRequest{}, now, 1<<20)
+		runs, err := s.Answers.Runs(t.Context(), wire.RunsRequest{}, now, 1<<20)
 		if err != nil || len(runs.Runs) != 2 {
 			t.Fatal(runs, err)
 		}
@@ -309,7 +309,7 @@ func TestStats(t *testing.T) {
 			} else if one.Total.TokensIn != r.TokensIn || one.Total.TokensOut != r.TokensOut {
 				t.Errorf("%s: its parts had %d and %d tokens, the run %d and %d", r.RunID, one.Total.TokensIn, one.Total.TokensOut, r.TokensIn, r.TokensOut)
 			}
-			st, err := s.Status(t.Context(), wire.StatusRequest{Run: r.RunID}, now, 1<<20)
+			st, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: r.RunID}, now, 1<<20)
 			if err != nil || st.Agents[0].TokensIn != r.TokensIn || st.Agents[0].TokensOut != r.TokensOut {
 				t.Errorf("%s: its agents had %+v, the run %d and %d tokens; %v", r.RunID, st.Agents, r.TokensIn, r.TokensOut, err)
 			}
@@ -327,7 +327,7 @@ func TestStats(t *testing.T) {
 			{Name: "red", Label: "team=red"},
 			{Name: "today", Per: "day"},
 		}
-		spent, err := s.Budgets(t.Context(), slices.Clone(shared), now)
+		spent, err := s.Answers.Budgets(t.Context(), slices.Clone(shared), now)
 		for i, want := range []wire.Spent{{Usd: 0.75, Tokens: 188}, {Usd: 0.7, Tokens: 176}, {Usd: 0.3}, {}, {Usd: 0.35, Tokens: 12}} {
 			if shared[i].Spent = want; shared[i].Per != "" {
 				shared[i].Day = "2026-01-04"
@@ -336,7 +336,7 @@ func TestStats(t *testing.T) {
 		if diff := cmp.Diff(shared, spent.Budgets, near); diff != "" || err != nil {
 			t.Errorf("budgets (-want +got):\n%s%v", diff, err)
 		}
-		if _, err := s.Stats(t.Context(), wire.StatsRequest{Run: "r9"}, now); codeOf(err) != wire.CodeRunNotFound {
+		if _, err := s.Answers.Stats(t.Context(), wire.StatsRequest{Run: "r9"}, now); codeOf(err) != wire.CodeRunNotFound {
 			t.Errorf("got %v", err)
 		}
 	}
@@ -363,7 +363,7 @@ func TestRunsByWhatTheyDid(t *testing.T) {
 		{wire.RunsRequest{Until: 3_600_000}, []string{"done", "asks", "busy"}},
 		{wire.RunsRequest{Until: 3_600_000, Status: []string{"active"}, Tool: "Bash"}, []string{"busy"}},
 	} {
-		r, err := s.Runs(t.Context(), tt.q, time.UnixMilli(p.clock), 1<<20)
+		r, err := s.Answers.Runs(t.Context(), tt.q, time.UnixMilli(p.clock), 1<<20)
 		var got []string
 		for _, x := range r.Runs {
 			got = append(got, x.RunID)

@@ -20,7 +20,7 @@ func (p *tape) said(t *testing.T, queries ...string) [][]string {
 		target := newTarget(t)
 		s := openAt(t, target)
 		p.store(s, size)
-		v, err := s.Verify(t.Context(), "")
+		v, err := s.Checker.Verify(t.Context(), "")
 		if err != nil || len(v.Damages) > 0 {
 			t.Errorf("batches of %d: verify: %v, %v", size, v.Damages, err)
 		}

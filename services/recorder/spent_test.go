@@ -95,7 +95,7 @@ func spentInState(t *testing.T, log []eventlog.Entry) spent {
 
 func spentInStatus(t *testing.T, s *recorder.Store, id string) spent {
 	t.Helper()
-	r, err := s.Status(t.Context(), wire.StatusRequest{Run: id}, time.Now(), 1<<20)
+	r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: id}, time.Now(), 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func spentInStatus(t *testing.T, s *recorder.Store, id string) spent {
 
 func spentInStats(t *testing.T, s *recorder.Store, id string) spent {
 	t.Helper()
-	r, err := s.Stats(t.Context(), wire.StatsRequest{Run: id}, time.Now())
+	r, err := s.Answers.Stats(t.Context(), wire.StatsRequest{Run: id}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func spentInStats(t *testing.T, s *recorder.Store, id string) spent {
 
 func spentInRuns(t *testing.T, s *recorder.Store, id string) spent {
 	t.Helper()
-	r, err := s.Runs(t.Context(), wire.RunsRequest{Limit: 1000}, time.Now(), 64<<20)
+	r, err := s.Answers.Runs(t.Context(), wire.RunsRequest{Limit: 1000}, time.Now(), 64<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,24 +41,24 @@ func TestStateAt(t *testing.T) {
 	var slowest time.Duration
 	for pos := uint64(1); pos <= p.pos; pos += 131 {
 		begin := time.Now()
-		got, err := s.StateAt(t.Context(), wire.StateRequest{Run: "r1", At: pos})
+		got, err := s.Answers.StateAt(t.Context(), wire.StateRequest{Run: "r1", At: pos})
 		slowest = max(slowest, time.Since(begin))
 		if err != nil || !bytes.Equal(got.State, at[pos]) || got.RunID != "r1" {
 			t.Fatalf("at %d: another state at %d, %v", pos, got.Position.Seq, err)
 		}
 	}
 	t.Logf("the slowest of %d took %s", p.pos/131, slowest)
-	got, err := s.StateAt(t.Context(), wire.StateRequest{Run: "r1"})
+	got, err := s.Answers.StateAt(t.Context(), wire.StateRequest{Run: "r1"})
 	if err != nil || !bytes.Equal(got.State, at[p.pos]) {
 		t.Errorf("now: another state at %d, %v", got.Position.Seq, err)
 	}
-	if beyond, err := s.StateAt(t.Context(), wire.StateRequest{Run: "r1", At: p.pos + 100}); err != nil || !bytes.Equal(beyond.State, got.State) {
+	if beyond, err := s.Answers.StateAt(t.Context(), wire.StateRequest{Run: "r1", At: p.pos + 100}); err != nil || !bytes.Equal(beyond.State, got.State) {
 		t.Errorf("beyond the end: %d, %v", beyond.Position.Seq, err)
 	}
-	if _, err := s.StateAt(t.Context(), wire.StateRequest{Run: "r2", At: 5}); codeOf(err) != wire.CodeNotFound {
+	if _, err := s.Answers.StateAt(t.Context(), wire.StateRequest{Run: "r2", At: 5}); codeOf(err) != wire.CodeNotFound {
 		t.Errorf("before the run began: %v", err)
 	}
-	if _, err := s.StateAt(t.Context(), wire.StateRequest{Run: "r9"}); codeOf(err) != wire.CodeRunNotFound {
+	if _, err := s.Answers.StateAt(t.Context(), wire.StateRequest{Run: "r9"}); codeOf(err) != wire.CodeRunNotFound {
 		t.Errorf("of no run: %v", err)
 	}
 	db := openDB(t, path)

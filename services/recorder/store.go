@@ -21,15 +21,14 @@ var (
 	ErrOlder      = database.ErrOlder
 )
 
-// Store is what the recorder records into, a SQLite file or a PostgreSQL database, with
-// the rooms that share it. One goroutine may record into it, and one derive, while many
-// ask.
+// Store is the rooms that share one SQLite file or PostgreSQL database. One goroutine may
+// record into it, and one derive, while many ask.
 type Store struct {
-	*archive.Archive
-	*index.Index // nil: nobody records
-	*queries.Answers
-	*retention.Deleter
-	*verify.Checker
+	Archive   *archive.Archive   // the events as they were stored, and the position
+	Index     *index.Index       // records, and derives; nil: the store is only read
+	Answers   *queries.Answers   // what is asked
+	Retention *retention.Deleter // deletes what is old or unwanted
+	Checker   *verify.Checker    // compares the rooms with each other
 }
 
 // Open opens or creates a store and brings it to the current schema. A store is
@@ -65,7 +64,7 @@ func openRooms(ctx context.Context, target string, readOnly bool) (*Store, error
 		return nil, err
 	}
 	answers := queries.New(kept)
-	return &Store{Archive: kept, Answers: answers, Deleter: retention.New(kept), Checker: verify.New(answers)}, nil
+	return &Store{Archive: kept, Answers: answers, Retention: retention.New(kept), Checker: verify.New(answers)}, nil
 }
 
 // Close closes the store. Nobody may use it any more.
@@ -75,7 +74,7 @@ func (s *Store) Close() error {
 		err = s.Index.Close()
 	}
 	if err = errors.Join(err, s.Archive.Close()); err != nil {
-		return fmt.Errorf("recorder: close %s: %w", s.Name, err)
+		return fmt.Errorf("recorder: close %s: %w", s.Archive.Name, err)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func dump(t testing.TB, path string) map[string][]string {
 	}
 	defer closed(t, s)
 	tables := map[string][]string{}
-	for e, err := range s.Read(t.Context(), recorder.Query{Marked: true}) {
+	for e, err := range s.Answers.Read(t.Context(), recorder.Query{Marked: true}) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,13 +171,13 @@ func TestTheSameStreamMakesTheSameRows(t *testing.T) {
 			from := at - rapid.IntRange(0, min(at, 5)).Draw(rt, "again")
 			to := min(len(p.entries), at+rapid.IntRange(1, 25).Draw(rt, "batch"))
 			later := rapid.Bool().Draw(rt, "later")
-			r, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[from:to], Later: later})
+			r, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[from:to], Later: later})
 			if err != nil || r.Events != to-at || r.Position.Seq != uint64(to) || r.Derived > uint64(to) || later && r.Derived > uint64(at) {
 				rt.Fatalf("entries %d to %d after %d: %+v, %v", from, to, at, r, err)
 			}
 			at = to
 			if n := rapid.IntRange(0, 30).Draw(rt, "derive"); n > 0 {
-				if _, err := s.Derive(t.Context(), n); err != nil {
+				if _, err := s.Index.Derive(t.Context(), n); err != nil {
 					rt.Fatal(err)
 				}
 			}
@@ -198,7 +198,7 @@ func TestTheSameStreamMakesTheSameRows(t *testing.T) {
 func derived(t testing.TB, s *recorder.Store) {
 	t.Helper()
 	for {
-		r, err := s.Derive(t.Context(), 10)
+		r, err := s.Index.Derive(t.Context(), 10)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,12 +223,12 @@ func TestABatchThatFailsLeavesNoTrace(t *testing.T) {
 	broken := p.entries[half+20]
 	broken.Event = &wire.Event{RunID: "r1", NodeID: "coder", Seq: 1 << 63, Epoch: 1, Payload: &wire.AgentText{Content: "x"}} // no INTEGER
 	batch := append(append([]eventlog.Entry{}, p.entries[half:half+20]...), broken)
-	if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: batch}); err == nil {
+	if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: batch}); err == nil {
 		t.Fatal("a batch with an event that can't be stored was recorded")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.Record(ctx, recorder.Batch{Incarnation: incarnation, Entries: p.entries[half:]}); !errors.Is(err, context.Canceled) {
+	if _, err := s.Index.Record(ctx, recorder.Batch{Incarnation: incarnation, Entries: p.entries[half:]}); !errors.Is(err, context.Canceled) {
 		t.Fatalf("cancelled: %v", err)
 	}
 	p2.entries = p.entries[half:]
@@ -257,10 +257,10 @@ func TestTheStateIsTheFoldAtEveryCut(t *testing.T) {
 			}
 		}
 		s := openAt(t, path)
-		if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[at:to]}); err != nil {
+		if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[at:to]}); err != nil {
 			t.Fatal(err)
 		}
-		got, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+		got, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -292,7 +292,7 @@ func TestWritersThatWereFencedAreVoid(t *testing.T) {
 	if r.Void != 3 || r.Gaps != 2 {
 		t.Errorf("void %d, gaps %d, want 3 and 2", r.Void, r.Gaps)
 	}
-	log, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText}, time.UnixMilli(p.clock), 1<<20)
+	log, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText}, time.UnixMilli(p.clock), 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func TestWritersThatWereFencedAreVoid(t *testing.T) {
 		t.Errorf("lines (-want +got):\n%s", diff)
 	}
 	marks := map[string]int{}
-	events, err := s.Events(t.Context(), wire.EventsRequest{Run: "r1", Void: true}, false, 1<<20)
+	events, err := s.Answers.Events(t.Context(), wire.EventsRequest{Run: "r1", Void: true}, false, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +310,7 @@ func TestWritersThatWereFencedAreVoid(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"": len(p.entries) - 3, "void": 3}, marks); diff != "" {
 		t.Errorf("marks (-want +got):\n%s", diff)
 	}
-	runs, err := s.Runs(t.Context(), wire.RunsRequest{}, time.UnixMilli(p.clock), 1<<20)
+	runs, err := s.Answers.Runs(t.Context(), wire.RunsRequest{}, time.UnixMilli(p.clock), 1<<20)
 	if err != nil || runs.Runs[0].VoidEvents != 3 || runs.Runs[0].Gaps != 2 || runs.Runs[0].Events != int64(len(p.entries)) {
 		t.Errorf("runs: %+v, %v", runs, err)
 	}
@@ -325,7 +325,7 @@ func TestWhatTheStreamLostLeavesAMark(t *testing.T) {
 	if r.Lost != 13 {
 		t.Errorf("lost %d, want 13", r.Lost)
 	}
-	events, err := s.Events(t.Context(), wire.EventsRequest{Void: true}, true, 1<<20)
+	events, err := s.Answers.Events(t.Context(), wire.EventsRequest{Void: true}, true, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +353,7 @@ func TestAnotherIncarnationIsRefused(t *testing.T) {
 	p := story(t)
 	s := openStore(t)
 	p.store(s, 100)
-	_, err := s.Record(t.Context(), recorder.Batch{Incarnation: "another", Entries: p.entries})
+	_, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: "another", Entries: p.entries})
 	if !errors.Is(err, eventlog.ErrIncarnation) {
 		t.Errorf("got %v", err)
 	}
@@ -475,7 +475,7 @@ func TestStoresArePrivate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "recorder.db")
 	for range 2 {
 		s := openAt(t, path)
-		if _, err := s.Position(t.Context()); err != nil { // a new file has its logs from the first question on
+		if _, err := s.Archive.Position(t.Context()); err != nil { // a new file has its logs from the first question on
 			t.Fatal(err)
 		}
 		for _, end := range []string{"", "-wal", "-shm"} {
@@ -543,7 +543,7 @@ func TestReadIsWhatWasStored(t *testing.T) {
 				want = append(want, fmt.Sprint(e.RunID, e.Pos, e.Time.UnixMilli(), string(e.Data)))
 			}
 		}
-		for e, err := range s.Read(t.Context(), q) {
+		for e, err := range s.Answers.Read(t.Context(), q) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -552,14 +552,14 @@ func TestReadIsWhatWasStored(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%+v (-want +got):\n%s", q, diff)
 		}
-		for _, err := range s.Read(t.Context(), q) {
+		for _, err := range s.Answers.Read(t.Context(), q) {
 			if err != nil {
 				t.Fatal(err)
 			}
 			break
 		}
 	}
-	for _, err := range s.Read(t.Context(), recorder.Query{Run: "nobody"}) {
+	for _, err := range s.Answers.Read(t.Context(), recorder.Query{Run: "nobody"}) {
 		if codeOf(err) != wire.CodeRunNotFound {
 			t.Errorf("of no run: %v", err)
 		}
@@ -592,10 +592,10 @@ func TestBlobsAreCopied(t *testing.T) {
 	put(&wire.AgentText{Content: large + "And once more."})
 	path := newTarget(t)
 	s := openAt(t, path)
-	if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Blobs: blobs}); err != nil {
+	if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries, Blobs: blobs}); err != nil {
 		t.Fatal(err)
 	}
-	log, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText}, time.UnixMilli(p.clock), 1<<20)
+	log, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r1", Type: wire.LineText}, time.UnixMilli(p.clock), 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -620,7 +620,7 @@ func TestATruncationHidesLines(t *testing.T) {
 	for _, size := range []int{1, 100} {
 		s := openStore(t)
 		p.store(s, size)
-		log, err := s.Log(t.Context(), wire.LogRequest{Run: "r1", Limit: new(3)}, time.UnixMilli(p.clock), 1<<20)
+		log, err := s.Answers.Log(t.Context(), wire.LogRequest{Run: "r1", Limit: new(3)}, time.UnixMilli(p.clock), 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -628,7 +628,7 @@ func TestATruncationHidesLines(t *testing.T) {
 		if diff := cmp.Diff(want, texts(log.Lines)); diff != "" {
 			t.Errorf("batches of %d (-want +got):\n%s", size, diff)
 		}
-		events, err := s.Events(t.Context(), wire.EventsRequest{Run: "r1"}, false, 1<<20)
+		events, err := s.Answers.Events(t.Context(), wire.EventsRequest{Run: "r1"}, false, 1<<20)
 		if err != nil || len(events.Events) != len(p.entries) {
 			t.Errorf("%d events, %v: those hidden are still there", len(events.Events), err)
 		}

@@ -25,7 +25,7 @@ func TestLogSummary(t *testing.T) {
 	ask := func(q wire.LogRequest, now int64) wire.LogResponse {
 		t.Helper()
 		q.Run, q.Summary = "r1", true
-		r, err := s.Log(t.Context(), q, time.UnixMilli(now), 1<<20)
+		r, err := s.Answers.Log(t.Context(), q, time.UnixMilli(now), 1<<20)
 		if err != nil || r.Summary == nil || len(r.Lines) > 0 || r.BufferLines == 0 {
 			t.Fatalf("%+v, %v", r, err)
 		}

@@ -23,7 +23,7 @@ func (r *Recorder) followSync(ctx context.Context) {
 		if pos == synced {
 			continue
 		}
-		err := r.store.Sync()
+		err := r.store.Archive.Sync()
 		r.c.Health.Set(syncing, err)
 		if err == nil {
 			synced = pos

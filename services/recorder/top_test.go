@@ -60,7 +60,7 @@ func TestTop(t *testing.T) {
 		"of label": {wire.TopRequest{Label: "team=blue"}, []string{"asks waiting for coder: an answer: \"Install it?\" (question)"}},
 		"of flow":  {wire.TopRequest{Flow: "other"}, []string{}},
 	} {
-		r, err := s.Top(t.Context(), tt.q, now, 1<<20)
+		r, err := s.Answers.Top(t.Context(), tt.q, now, 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,18 +76,18 @@ func TestTop(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	r, err := s.Top(t.Context(), wire.TopRequest{Limit: 1}, now, 1<<20)
+	r, err := s.Answers.Top(t.Context(), wire.TopRequest{Limit: 1}, now, 1<<20)
 	if diff := cmp.Diff(map[string]int{"waiting": 2, "paused": 1, "active": 1}, r.States); diff != "" || err != nil || r.Omitted != 3 {
 		t.Errorf("omitted %d, %v (-want +got):\n%s", r.Omitted, err, diff)
 	}
-	r, err = s.Top(t.Context(), wire.TopRequest{}, now, 1<<20)
+	r, err = s.Answers.Top(t.Context(), wire.TopRequest{}, now, 1<<20)
 	if busy := r.Runs[3]; err != nil || len(busy.Live) != 1 || busy.Live[0].OpenTool != "Bash" || busy.OpenTool != "Bash" || busy.Live[0].LastActivity != "running make" {
 		t.Errorf("at work: %+v", busy)
 	}
-	if _, err := s.Top(t.Context(), wire.TopRequest{Limit: 201}, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
+	if _, err := s.Answers.Top(t.Context(), wire.TopRequest{Limit: 201}, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
 		t.Errorf("got %v", err)
 	}
-	small, err := s.Top(t.Context(), wire.TopRequest{}, now, 16<<10)
+	small, err := s.Answers.Top(t.Context(), wire.TopRequest{}, now, 16<<10)
 	if err != nil || len(small.Runs) == 0 || len(small.Runs)+small.Omitted != 4 || len(encoded(t, small)) > 16<<10 {
 		t.Errorf("%d runs, %d omitted, %v", len(small.Runs), small.Omitted, err)
 	}
@@ -103,17 +103,17 @@ func TestStatusWhileRecording(t *testing.T) {
 	p.store(cold, 1000)
 	for rest := p.entries; len(rest) > 0; {
 		n := min(61, len(rest))
-		if _, err := warm.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: rest[:n]}); err != nil {
+		if _, err := warm.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: rest[:n]}); err != nil {
 			t.Fatal(err)
 		}
 		rest = rest[n:]
-		if _, err := warm.Status(t.Context(), wire.StatusRequest{Run: "busy"}, time.UnixMilli(p.clock), 1<<20); err != nil {
+		if _, err := warm.Answers.Status(t.Context(), wire.StatusRequest{Run: "busy"}, time.UnixMilli(p.clock), 1<<20); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, run := range []string{"busy", "asks", "done", "human", "broken", "held"} {
-		a, errA := warm.Status(t.Context(), wire.StatusRequest{Run: run}, time.UnixMilli(p.clock), 1<<20)
-		b, errB := cold.Status(t.Context(), wire.StatusRequest{Run: run}, time.UnixMilli(p.clock), 1<<20)
+		a, errA := warm.Answers.Status(t.Context(), wire.StatusRequest{Run: run}, time.UnixMilli(p.clock), 1<<20)
+		b, errB := cold.Answers.Status(t.Context(), wire.StatusRequest{Run: run}, time.UnixMilli(p.clock), 1<<20)
 		if diff := cmp.Diff(a, b); diff != "" || errors.Join(errA, errB) != nil {
 			t.Errorf("%s: %v %v (-warm +cold):\n%s", run, errA, errB, diff)
 		}
@@ -135,7 +135,7 @@ func TestWaitingForPermission(t *testing.T) {
 	call(&wire.PermissionRequired{ToolName: "Bash"})
 	s := openStore(t)
 	p.store(s, 100)
-	r, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+	r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
 	if err != nil || r.State != "waiting" || !strings.HasPrefix(r.WaitingFor, "coder: permission: Bash rm -r build") {
 		t.Errorf("state %q, waiting for %q, %v", r.State, r.WaitingFor, err)
 	}
@@ -159,25 +159,25 @@ func TestWaitsForTheOldest(t *testing.T) {
 	p.start("r2", "coder", nil)
 	for _, held := range []int{0, 100} {
 		s := openStore(t)
-		s.HoldLive(held)
+		s.Answers.HoldLive(held)
 		p.store(s, 100)
-		r, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+		r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
 		if want := `coder: an answer: "First?" (question) (and 1 more)`; err != nil || r.WaitingFor != want || r.State != "waiting" {
 			t.Errorf("held %d: %s, waiting for %q, %v", held, r.State, r.WaitingFor, err)
 		}
 		for _, q := range []wire.ApprovalsRequest{{}, {Run: "r1"}} {
-			a, err := s.Approvals(t.Context(), q, time.UnixMilli(p.clock), 1<<20)
+			a, err := s.Answers.Approvals(t.Context(), q, time.UnixMilli(p.clock), 1<<20)
 			if err != nil || len(a.Approvals) != 2 || a.Approvals[0].CallID != "m1" || a.Approvals[1].Text != "Second?" || a.Approvals[1].Priority != wire.PriorityBlocker {
 				t.Errorf("held %d: %+v, %v", held, a, err)
 			}
 		}
-		if a, err := s.Approvals(t.Context(), wire.ApprovalsRequest{Run: "r2"}, time.UnixMilli(p.clock), 1<<20); err != nil || len(a.Approvals) != 0 {
+		if a, err := s.Answers.Approvals(t.Context(), wire.ApprovalsRequest{Run: "r2"}, time.UnixMilli(p.clock), 1<<20); err != nil || len(a.Approvals) != 0 {
 			t.Errorf("held %d: %+v, %v", held, a, err)
 		}
-		if a, err := s.Approvals(t.Context(), wire.ApprovalsRequest{}, time.UnixMilli(p.clock), 1500); err != nil || len(a.Approvals)+a.Omitted != 2 || a.Omitted == 0 {
+		if a, err := s.Answers.Approvals(t.Context(), wire.ApprovalsRequest{}, time.UnixMilli(p.clock), 1500); err != nil || len(a.Approvals)+a.Omitted != 2 || a.Omitted == 0 {
 			t.Errorf("held %d, in little room: %+v, %v", held, a, err)
 		}
-		if _, err := s.Approvals(t.Context(), wire.ApprovalsRequest{Run: "nope"}, time.UnixMilli(p.clock), 1<<20); codeOf(err) != wire.CodeRunNotFound {
+		if _, err := s.Answers.Approvals(t.Context(), wire.ApprovalsRequest{Run: "nope"}, time.UnixMilli(p.clock), 1<<20); codeOf(err) != wire.CodeRunNotFound {
 			t.Errorf("held %d: %v", held, err)
 		}
 	}
@@ -189,7 +189,7 @@ func BenchmarkStatus(b *testing.B) {
 	s := openStore(b)
 	p.store(s, 1000)
 	for b.Loop() {
-		if _, err := s.Status(b.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20); err != nil {
+		if _, err := s.Answers.Status(b.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -202,7 +202,7 @@ func BenchmarkPoll(b *testing.B) {
 		b.Run(fmt.Sprint("held=", held), func(b *testing.B) {
 			p := long(b, "r1", 5000)
 			s := openStore(b)
-			s.HoldLive(held)
+			s.Answers.HoldLive(held)
 			p.store(s, 1000)
 			for b.Loop() {
 				p.entries = p.entries[:0]
@@ -210,8 +210,8 @@ func BenchmarkPoll(b *testing.B) {
 				b.StopTimer()
 				p.store(s, 1)
 				b.StartTimer()
-				_, err1 := s.Status(b.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
-				_, err2 := s.Log(b.Context(), wire.LogRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+				_, err1 := s.Answers.Status(b.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+				_, err2 := s.Answers.Log(b.Context(), wire.LogRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
 				if err := errors.Join(err1, err2); err != nil {
 					b.Fatal(err)
 				}
@@ -235,7 +235,7 @@ func TestContextOfAFirstTurn(t *testing.T) {
 		p.store(s, 100)
 		p.add("r1", "coder", exec, &wire.TurnEnd{ModelUsage: map[string]wire.ModelUsage{tt.model: {ContextWindow: tt.later}, "haiku": {ContextWindow: 7}}})
 		for _, want := range []int{tt.want, tt.then} {
-			r, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+			r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
 			if err != nil || r.Agents[0].ContextPct != want || r.ContextPct != want {
 				t.Errorf("%+v: %d%% and %d%%, want %d%%, %v", tt, r.Agents[0].ContextPct, r.ContextPct, want, err)
 			}
@@ -264,7 +264,7 @@ func TestApprovalsOfChildren(t *testing.T) {
 	for run, want := range map[string][]string{
 		"r": {"r.lead#1.call", "child-01"}, "r.lead#1.call": {"r.lead#1.call", "child-01"}, "child-01": {"child-01"}, "r-by-hand": {"r-by-hand"},
 	} {
-		a, err := s.Approvals(t.Context(), wire.ApprovalsRequest{Run: run}, time.UnixMilli(p.clock), 1<<20)
+		a, err := s.Answers.Approvals(t.Context(), wire.ApprovalsRequest{Run: run}, time.UnixMilli(p.clock), 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}

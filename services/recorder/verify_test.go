@@ -51,7 +51,7 @@ func verified(t testing.TB, path, run string) recorder.Verification {
 		t.Fatal(err)
 	}
 	defer closed(t, s)
-	v, err := s.Verify(t.Context(), run)
+	v, err := s.Checker.Verify(t.Context(), run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,10 +85,10 @@ func TestVerifyWhileRecording(t *testing.T) {
 		recorded <- func() error {
 			for batch := range slices.Chunk(p.entries, 20) {
 				b := recorder.Batch{Incarnation: incarnation, Entries: batch, Later: true}
-				if _, err := writer.Record(t.Context(), b); err != nil {
+				if _, err := writer.Index.Record(t.Context(), b); err != nil {
 					return err
 				}
-				if _, err := writer.Derive(t.Context(), 15); err != nil {
+				if _, err := writer.Index.Derive(t.Context(), 15); err != nil {
 					return err
 				}
 			}
@@ -96,7 +96,7 @@ func TestVerifyWhileRecording(t *testing.T) {
 		}()
 	}()
 	for ctx.Err() == nil {
-		v, err := s.Verify(t.Context(), "")
+		v, err := s.Checker.Verify(t.Context(), "")
 		if err != nil || len(v.Damages) > 0 {
 			t.Errorf("%v, at position %d, derived %d: %v", err, v.Position.Seq, v.Derived, v.Damages)
 			break
@@ -127,7 +127,7 @@ func TestVerifyFindsNothing(t *testing.T) {
 	}
 	s := openAt(t, path)
 	defer closed(t, s)
-	if _, err := s.Verify(t.Context(), "nobody"); codeOf(err) != wire.CodeRunNotFound {
+	if _, err := s.Checker.Verify(t.Context(), "nobody"); codeOf(err) != wire.CodeRunNotFound {
 		t.Errorf("of no run: %v", err)
 	}
 }
@@ -331,7 +331,7 @@ func TestVerifyFindsFlippedBytesOfTheFile(t *testing.T) {
 			found++
 			continue
 		}
-		v, err := s.Verify(t.Context(), "")
+		v, err := s.Checker.Verify(t.Context(), "")
 		closed(t, s)
 		if err != nil || len(v.Damages) > 0 {
 			found++
@@ -379,7 +379,7 @@ func TestVerifyFindsAnotherFullText(t *testing.T) {
 	s := openAt(t, path)
 	for more := true; more; {
 		var err error
-		if more, err = s.IndexLines(t.Context()); err != nil {
+		if more, err = s.Index.IndexLines(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -413,7 +413,7 @@ func TestAnchor(t *testing.T) {
 	p := story(t)
 	s := openStore(t)
 	p.store(s, 100)
-	anchor, err := s.MakeAnchor(t.Context(), "", key, time.Now())
+	anchor, err := s.Checker.MakeAnchor(t.Context(), "", key, time.Now())
 	if err != nil || len(anchor.Runs) == 0 {
 		t.Fatalf("%+v, %v", anchor, err)
 	}
@@ -427,7 +427,7 @@ func TestAnchor(t *testing.T) {
 		t.Error("a forged anchor passes")
 	}
 	verified := func(s *recorder.Store, run string) recorder.Verification {
-		v, err := s.VerifyAnchored(t.Context(), run, anchor)
+		v, err := s.Checker.VerifyAnchored(t.Context(), run, anchor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -450,7 +450,7 @@ func TestAnchor(t *testing.T) {
 	other.entries[2].Event, other.entries[2].Data = &changed, data
 	anew := openStore(t)
 	other.store(anew, 100)
-	if v, err := anew.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
+	if v, err := anew.Checker.Verify(t.Context(), ""); err != nil || len(v.Damages) > 0 {
 		t.Fatalf("it isn't sound in itself: %v, %v", v.Damages, err)
 	}
 	if v := verified(anew, ""); len(v.Damages) != 1 || !strings.Contains(v.Damages[0].String(), "isn't the one that was anchored") {
@@ -478,7 +478,7 @@ func TestVerifyRoundsSums(t *testing.T) {
 			}
 			s := openAt(t, path)
 			for _, part := range [][]eventlog.Entry{p.entries[:len(p.entries)-2], p.entries[len(p.entries)-2:]} {
-				if _, err := s.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: part}); err != nil {
+				if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: part}); err != nil {
 					t.Fatal(err)
 				}
 			}

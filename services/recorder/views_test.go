@@ -27,15 +27,15 @@ func longWork(t *testing.T) *tape {
 // answersAll asks a store for all that needs the state of a run.
 func answersAll(t *testing.T, s *recorder.Store, now time.Time) (all []any, failed error) {
 	t.Helper()
-	status, err := s.Status(t.Context(), wire.StatusRequest{Run: "r1"}, now, 1<<20)
+	status, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, now, 1<<20)
 	if err != nil {
 		return nil, err
 	}
-	top, err := s.Top(t.Context(), wire.TopRequest{}, now, 1<<20)
+	top, err := s.Answers.Top(t.Context(), wire.TopRequest{}, now, 1<<20)
 	if err != nil {
 		return nil, err
 	}
-	state, err := s.StateAt(t.Context(), wire.StateRequest{Run: "r1"})
+	state, err := s.Answers.StateAt(t.Context(), wire.StateRequest{Run: "r1"})
 	return []any{status, top, state}, err
 }
 

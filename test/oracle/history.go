@@ -363,7 +363,7 @@ func (h *History) loadRecord(ctx context.Context, o Options) error {
 		return fmt.Errorf("record: %w", err)
 	}
 	defer store.Close() //nolint:errcheck // nothing was written
-	for e, err := range store.Read(ctx, recorder.Query{Marked: true}) {
+	for e, err := range store.Answers.Read(ctx, recorder.Query{Marked: true}) {
 		if err != nil {
 			return fmt.Errorf("record: %w", err)
 		}

@@ -166,7 +166,7 @@ func TestServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	v, err := db.VerifyAgainst(t.Context(), "", log)
+	v, err := db.Checker.VerifyAgainst(t.Context(), "", log)
 	if err != nil || len(v.Damages) > 0 {
 		t.Errorf("wake verify finds %v, %v", v.Damages, err)
 	}
