@@ -17,6 +17,10 @@ WAKE_SHARED_DATA ?= ../shared/data
 
 FUZZTIME ?= 10s
 
+# What runs tests, by so many packages at a time: most of them wait for servers, clusters and programs.
+GOTEST ?= go test
+PACKAGES_AT_A_TIME ?= 4
+
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,19 +38,27 @@ check: lint test tidy ## Everything a change must pass
 
 .PHONY: test
 test: ## Run the tests
-	CGO_ENABLED=0 go test -timeout 20m ./...
+	CGO_ENABLED=0 $(GOTEST) -p $(PACKAGES_AT_A_TIME) -timeout 20m ./...
+
+# The race detector looks at what does several things at the same time, by itself or in its tests. It sees one
+# process at a time, so that it learns nothing of tests whose processes are many and short.
+CONCURRENT := (^|[^a-zA-Z])go (func|[a-z]+[.(])|\.Go\(|"sync"|"sync/atomic"|internal/natstest"|net/http|testing/synctest"
+PROCESSES := ^(TestRoleVerbs|TestServicesOfUsers)$$
 
 .PHONY: race
-race: ## Run the tests with the race detector (needs a C compiler), fewer of the same
-	CGO_ENABLED=1 go test -race -short -timeout 25m $$(go list ./... | grep -v /test/sim)
-	CGO_ENABLED=1 go test -race -timeout 15m ./test/sim -args -seeds 6
+race: ## Run the tests of what is concurrent with the race detector (needs a C compiler), fewer of the same
+	packages=$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./... | grep -v '/test/sim$$' | while read -r dir; do \
+		if grep -qE '$(CONCURRENT)' "$$dir"/*.go; then echo "$$dir"; fi; done); \
+	test -n "$$packages" || { echo "race: no package is concurrent" >&2; exit 1; }; \
+	CGO_ENABLED=1 $(GOTEST) -race -short -skip '$(PROCESSES)' -p $(PACKAGES_AT_A_TIME) -timeout 25m $$packages
+	CGO_ENABLED=1 $(GOTEST) -race -timeout 15m ./test/sim -args -seeds 6
 
 .PHONY: test-data
 test-data: ## Run the tests on the recordings in $WAKE_SHARED_DATA
 	@test -d "$(WAKE_SHARED_DATA)" || { echo "test-data: no folder $(WAKE_SHARED_DATA): set WAKE_SHARED_DATA" >&2; exit 1; }
 	packages=$$(grep -rlE '^//go:build .*shareddata' --include='*_test.go' . | xargs -rn1 dirname | sort -u); \
 	test -n "$$packages" || { echo "test-data: no package has such tests" >&2; exit 1; }; \
-	CGO_ENABLED=0 WAKE_SHARED_DATA="$(abspath $(WAKE_SHARED_DATA))" go test -count=1 -tags shareddata $$packages
+	CGO_ENABLED=0 WAKE_SHARED_DATA="$(abspath $(WAKE_SHARED_DATA))" $(GOTEST) -count=1 -tags shareddata $$packages
 
 .PHONY: test-postgres
 test-postgres: ## Run the tests of the recorder's store on a PostgreSQL of their own

@@ -68,9 +68,6 @@ func roleMay(role access.Role, verb string) bool {
 func TestRoleVerbs(t *testing.T) {
 	for name, servers := range map[string]int{"one": 1, "three": 3} {
 		t.Run(name, func(t *testing.T) {
-			if testing.Short() && servers > 1 {
-				t.Skip("a cluster takes seconds to begin")
-			}
 			dir := t.TempDir()
 			if err := os.WriteFile(filepath.Join(dir, "roles.txtar"), []byte(roleScript(t, servers)), 0o600); err != nil {
 				t.Fatal(err)

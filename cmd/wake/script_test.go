@@ -81,7 +81,14 @@ func (l leakFree) Run() int {
 // The scripts are examples of the command line: the real program, the real
 // server, in a folder of their own.
 func TestScript(t *testing.T) {
-	testscript.Run(t, scriptParams("testdata/script"))
+	p := scriptParams("testdata/script")
+	if testing.Short() { // the race detector sees one process at a time: it gets those in which everything is one
+		p.Dir = ""
+		for _, name := range []string{"up", "demo", "steer", "approvals", "watch"} {
+			p.Files = append(p.Files, "testdata/script/"+name+".txtar")
+		}
+	}
+	testscript.Run(t, p)
 }
 
 // scriptParams are what the scripts of a folder run with.
