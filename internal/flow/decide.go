@@ -542,7 +542,13 @@ func (v *vertex) resolveInput(sc *scope) (wire.Raw, error) {
 			return nil, err
 		}
 	}
-	return wire.Marshal(value)
+	raw, err := wire.Marshal(value)
+	if _, isWait := waitFields[v.Type]; isWait && err == nil {
+		if _, err := dueTime(v.Type, raw, 0); err != nil {
+			return raw, waitProblem(v.Type, err)
+		}
+	}
+	return raw, err
 }
 
 // resolveFlow leaves the child's definition as it is.

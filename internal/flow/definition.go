@@ -57,6 +57,8 @@ const (
 	TypeExec  NodeType = "exec"  // a command
 	TypeSet   NodeType = "set"   // changes the user's state
 	TypeAsk   NodeType = "ask"   // a human answers
+	TypeSleep NodeType = "sleep" // nobody: a span of time passes
+	TypeAt    NodeType = "at"    // nobody: a time comes
 	TypeFlow  NodeType = "flow"  // a child run
 )
 

@@ -235,7 +235,7 @@ func TestEmbed(t *testing.T) {
 		"flows/leads.yaml":       "flows/leads.yaml:2:93: nodes[0].flows[0].flow: flows/leads.yaml contains itself",
 		"flows/outer/again.yaml": "flows/self.yaml:2:43: nodes[0].input.flow: flows/self.yaml contains itself",
 		"flows/missing.yaml":     "flows/missing.yaml:2:43: nodes[0].input.flow: open flows/nope.yaml: file does not exist",
-		"flows/bad.yaml":         `flows/badchild.yaml:2:23: nodes[0].type: "sett" is unknown; it is one of agent, exec, set, ask, flow; did you mean "set"?`,
+		"flows/bad.yaml":         `flows/badchild.yaml:2:23: nodes[0].type: "sett" is unknown; it is one of agent, exec, set, ask, sleep, at, flow; did you mean "set"?`,
 		"flows/deep.yaml":        "flows/deep7.yaml:2:43: nodes[0].input.flow: flows nest deeper than 8",
 	} {
 		if _, err := embed(file); err == nil || err.Error() != want {

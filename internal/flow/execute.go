@@ -14,7 +14,7 @@ import (
 func (p *planner) executeNode(v *vertex, id string) {
 	n := p.s.Nodes[id]
 	switch v.Type {
-	case TypeSet, TypeAsk, TypeFlow:
+	case TypeSet, TypeAsk, TypeSleep, TypeAt, TypeFlow:
 	default:
 		return
 	}
@@ -29,6 +29,9 @@ func (p *planner) executeNode(v *vertex, id string) {
 		return
 	}
 	if v.Type == TypeAsk && p.executeAsk(id, n) {
+		return
+	}
+	if _, isWait := waitFields[v.Type]; isWait && p.executeWait(v, id, n) {
 		return
 	}
 	p.checkTimeout(v, id, n)

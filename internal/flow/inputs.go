@@ -39,6 +39,10 @@ func (r *reader) checkInput(n *Node, t *document.Value, path string) {
 		r.setInput(o)
 	case TypeAsk:
 		r.askInput(o)
+	case TypeSleep:
+		r.waitInput(o, TypeSleep, "for")
+	case TypeAt:
+		r.waitInput(o, TypeAt, "time")
 	case TypeFlow:
 		r.flowInput(o)
 	default:

@@ -100,7 +100,7 @@ func (r *reader) readNode(t *document.Value, path string) Node {
 	o := r.openObject(t, path)
 	n := Node{
 		ID:         r.readID(o),
-		Type:       NodeType(o.takeOneOf("type", "agent", "exec", "set", "ask", "flow")),
+		Type:       NodeType(o.takeOneOf("type", "agent", "exec", "set", "ask", "sleep", "at", "flow")),
 		Input:      o.takeRawObject("input"),
 		When:       o.takeRaw("when"),
 		Policy:     r.readPolicy(o),
@@ -132,11 +132,11 @@ func (r *reader) readNode(t *document.Value, path string) Node {
 	if p := n.Policy; p != nil && p.Memory != 0 && n.Type != TypeAgent && n.Type != TypeExec {
 		r.Add(t.Get("policy").Get("memory").At, o.fieldName("policy.memory"), "only agent and exec nodes have it")
 	}
-	if len(n.Audits) > 0 && (n.Type == TypeSet || n.Type == TypeAsk || n.Type == TypeFlow) {
+	if len(n.Audits) > 0 && n.Type != TypeAgent && n.Type != TypeExec {
 		r.Add(t.Get("audits").At, o.fieldName("audits"), "only agent and exec nodes have audits")
 	}
 	if n.Type == "" && t.Get("type").IsAbsent() {
-		r.Add(o.t.At, o.fieldName("type"), "is required: agent, exec, set, ask or flow")
+		r.Add(o.t.At, o.fieldName("type"), "is required: agent, exec, set, ask, sleep, at or flow")
 	}
 	o.checkUnknown()
 	return n

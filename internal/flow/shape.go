@@ -59,6 +59,8 @@ func outputShape(n *Node) shape {
 	switch n.Type {
 	case TypeAsk:
 		return shape{}.withFields("answer")
+	case TypeSleep, TypeAt:
+		return shape{}.withFields("at", "lateMs")
 	case TypeExec:
 		return shape{}.withFields(execOutput...)
 	case TypeFlow:

@@ -133,6 +133,8 @@ func (f *fold) foldPayload() error {
 		return f.nodeSkipped(p)
 	case *wire.NodeCancelled:
 		return f.nodeCancelled(p)
+	case *wire.NodeWaiting:
+		return f.nodeWaiting(p)
 	case *wire.EdgeFire:
 		return f.setEdge(p.EdgeID, p.From, p.To, wire.EdgeFired)
 	case *wire.EdgeSkip:

@@ -68,7 +68,7 @@ func (f *fold) endExecution(id string, n wire.NodeState, status wire.NodeStatus,
 	n.Ended, n.EndedAt = f.pos.Seq, f.e.Timestamp
 	n.Error, n.ErrorType = problem, errorType
 	n.Reason, n.PromptID, n.Prompt, n.PromptAt, n.Answer, n.Input = "", "", "", 0, nil, nil
-	n.Breakpoint, n.AgentStatus, n.Point = "", "", ""
+	n.Breakpoint, n.AgentStatus, n.Point, n.Due = "", "", "", 0
 	n.Resume, n.Fork, n.Counted, n.Asked = nil, nil, nil, nil
 	n.Unsettled, n.Settled = nil, false
 	n.Process, n.Trials = "", 0
@@ -123,6 +123,23 @@ func (f *fold) nodeCancelled(p *wire.NodeCancelled) error {
 	if current && n.Open() {
 		f.endExecution(id, n, wire.NodeFailed, errorCancelled, p.Reason)
 	}
+	return nil
+}
+
+// nodeWaiting notes until when an execution waits, unless it has ended meanwhile.
+func (f *fold) nodeWaiting(p *wire.NodeWaiting) error {
+	if err := f.checkDecision(); err != nil {
+		return err
+	}
+	id, n, current, err := f.findExecution(p.Target)
+	if err != nil {
+		return err
+	}
+	if !current || !n.Open() {
+		return f.checkLate(n, current)
+	}
+	n.Due, n.Reason = p.Until, p.Reason
+	f.s.Nodes[id] = n
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -140,6 +141,8 @@ func runLine(e *wire.Event) string {
 		return e.Node() + " skipped (" + p.Reason + ")"
 	case *wire.NodeCancelled:
 		return joinNonEmpty(": ", e.Node()+" cancelled", p.Reason)
+	case *wire.NodeWaiting:
+		return e.Node() + " waits until " + utcText(p.Until)
 	case *wire.NodeStart:
 		return e.Node() + " started" + inBrackets(p.NodeType)
 	case *wire.NodeComplete:
@@ -153,6 +156,8 @@ func runLine(e *wire.Event) string {
 	}
 	return ""
 }
+
+func utcText(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.DateTime + " UTC") }
 
 // commandText names a command, whom it is for and who gave it: the user, or, if the server
 // doesn't say, who its sender says it is.

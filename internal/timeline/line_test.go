@@ -62,6 +62,7 @@ func payloads(t testing.TB) []wire.Payload {
 		&wire.NodeScheduled{Target: "coder", Error: "no such state: task"},
 		&wire.NodeSkipped{Target: "coder", Reason: "edge"},
 		&wire.NodeCancelled{Target: "coder", Reason: "timeout"},
+		&wire.NodeWaiting{Target: "coder", Until: 1800000000000, Reason: "sleep"},
 		&wire.EdgeFire{EdgeID: "a->b", From: "a", To: "b"},
 		&wire.EdgeSkip{EdgeID: "a->b", From: "a", To: "b", Reason: "when"},
 		&wire.LoopIterate{EdgeID: "test->plan", Iteration: 2},

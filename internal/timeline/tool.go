@@ -108,6 +108,8 @@ func Activity(e *wire.Event, cwd string) (string, bool) {
 		s = "waiting for permission to use " + p.ToolName
 	case *wire.InputRequested:
 		s = "waiting for an answer: " + p.Prompt
+	case *wire.NodeWaiting:
+		s = "waiting until " + utcText(p.Until)
 	case *wire.Compaction:
 		s = "compacting its context"
 	case *wire.AgentStart, *wire.AgentInit, *wire.AgentResumed:

@@ -90,6 +90,8 @@ func (e *Event) Node() string {
 		target = p.Target
 	case *NodeCancelled:
 		target = p.Target
+	case *NodeWaiting:
+		target = p.Target
 	case *NodeStart:
 		target = p.Target
 	case *NodeComplete:

@@ -132,6 +132,13 @@ type NodeCancelled struct {
 	Reason string
 }
 
+// NodeWaiting decides that a node goes on at a time, and nothing happens to it before.
+type NodeWaiting struct {
+	Target string
+	Until  int64  // Unix ms
+	Reason string // sleep, at
+}
+
 // EdgeFire decides that an edge fires.
 type EdgeFire struct {
 	EdgeID string // the id given in the flow, or "from->to"
@@ -206,12 +213,12 @@ type NodeTried struct {
 	Trials int // processes in a row, this one among them, that have claimed the execution since it last got on
 }
 
-// NodeStart begins an execution. Set, ask and flow nodes and the joins of
+// NodeStart begins an execution. Set, ask, sleep, at and flow nodes and the joins of
 // forEach items are executed by the owner, which writes on [RunNode] and names
 // the node as the target.
 type NodeStart struct {
 	Target    string // the node, where the owner writes for it on [RunNode]
-	NodeType  string // agent, exec, set, ask or flow
+	NodeType  string // agent, exec, set, ask, sleep, at or flow
 	Attempt   int
 	Iteration int
 	Input     Raw
@@ -262,6 +269,7 @@ func (*FlowAborted) Type() Type     { return TypeFlowAborted }
 func (*NodeScheduled) Type() Type   { return TypeNodeScheduled }
 func (*NodeSkipped) Type() Type     { return TypeNodeSkipped }
 func (*NodeCancelled) Type() Type   { return TypeNodeCancelled }
+func (*NodeWaiting) Type() Type     { return TypeNodeWaiting }
 func (*EdgeFire) Type() Type        { return TypeEdgeFire }
 func (*EdgeSkip) Type() Type        { return TypeEdgeSkip }
 func (*LoopIterate) Type() Type     { return TypeLoopIterate }
@@ -352,6 +360,12 @@ func (p *NodeSkipped) visitFields(f *fields) {
 
 func (p *NodeCancelled) visitFields(f *fields) {
 	f.str("target", &p.Target, nonEmpty)
+	f.str("reason", &p.Reason, optional)
+}
+
+func (p *NodeWaiting) visitFields(f *fields) {
+	f.str("target", &p.Target, nonEmpty)
+	f.int64("until", &p.Until, required)
 	f.str("reason", &p.Reason, optional)
 }
 

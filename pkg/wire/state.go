@@ -145,6 +145,7 @@ type NodeState struct {
 	Prompt      string  `json:"prompt,omitempty"`   // what it asks, its beginning: at most 2000 characters
 	PromptAt    int64   `json:"promptAt,omitempty"` // since when it waits, Unix ms
 	Answer      Raw     `json:"answer,omitempty"`   // to the latest question, until the execution ends
+	Due         int64   `json:"due,omitempty"`      // until when it waits, Unix ms; see [NodeWaiting]
 	AgentStatus string  `json:"agentStatus,omitempty"`
 
 	// Of an agent's open execution.

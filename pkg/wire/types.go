@@ -20,6 +20,7 @@ const (
 	TypeNodeScheduled   Type = "node:scheduled"
 	TypeNodeSkipped     Type = "node:skipped"
 	TypeNodeCancelled   Type = "node:cancelled"
+	TypeNodeWaiting     Type = "node:waiting"
 	TypeEdgeFire        Type = "edge:fire"
 	TypeEdgeSkip        Type = "edge:skip"
 	TypeLoopIterate     Type = "loop:iterate"
@@ -156,6 +157,7 @@ var payloads = map[Type]func() Payload{ //nolint:gochecknoglobals // constant
 	TypeNodeScheduled:      func() Payload { return new(NodeScheduled) },
 	TypeNodeSkipped:        func() Payload { return new(NodeSkipped) },
 	TypeNodeCancelled:      func() Payload { return new(NodeCancelled) },
+	TypeNodeWaiting:        func() Payload { return new(NodeWaiting) },
 	TypeEdgeFire:           func() Payload { return new(EdgeFire) },
 	TypeEdgeSkip:           func() Payload { return new(EdgeSkip) },
 	TypeLoopIterate:        func() Payload { return new(LoopIterate) },

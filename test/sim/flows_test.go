@@ -76,7 +76,11 @@ func drawNode(rng *rand.Rand, id string, depth int, commands bool) object {
 	k := rng.IntN(12)
 	switch {
 	case k == 0:
-		return object{"id": id, "type": "set", "input": object{"set": object{"n": rng.IntN(5), "flag": rng.IntN(2) == 0}}}
+		n, flag := rng.IntN(5), rng.IntN(2) == 0
+		if n > 2 {
+			return object{"id": id, "type": "sleep", "input": object{"for": fmt.Sprintf("%ds", 10*(n-3))}}
+		}
+		return object{"id": id, "type": "set", "input": object{"set": object{"n": n, "flag": flag}}}
 	case k == 1:
 		return object{"id": id, "type": "ask", "input": object{"prompt": "Go on with " + id + "?"}}
 	case k == 2 && depth < 2:
