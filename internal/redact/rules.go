@@ -76,7 +76,10 @@ const (
 // certainRules are the forms that are nothing but secrets. The facts about formats are
 // those of the rules of gitleaks v8.30.1 (MIT), which follow what services issue;
 // lengths are lower bounds here, since what is longer is no less secret.
-func certainRules() []rule {
+func certainRules() []rule { return slices.Concat(makerRules(), formatRules(), placeRules()) }
+
+// makerRules are the forms that makers of services gave their tokens.
+func makerRules() []rule {
 	return []rule{
 		tokenRule("sk-ant-", word, 20), // Anthropic
 		tokenRule(`sk-(?:proj|svcacct|admin)-`, word, 20, "sk-proj-", "sk-svcacct-", "sk-admin-"), // OpenAI
@@ -121,6 +124,12 @@ func certainRules() []rule {
 		tokenRule("sntryu_", hexa, 64),
 		tokenRule("AGE-SECRET-KEY-1", `[0-9A-Z]`, 58),
 		tokenRule(`SG\.`, jwt, 60, expandPrefix("SG.", letters+digits+"_.-")...), // SendGrid
+	}
+}
+
+// formatRules are the forms of keys and tokens that a standard sets.
+func formatRules() []rule {
+	return []rule{
 		{ // JSON web tokens
 			keywords: expandPrefix("eyJ", letters+digits+"_-"),
 			match:    regexp.MustCompile(`(eyJ[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]{8,}\.[0-9A-Za-z_-]*)`),
@@ -139,6 +148,12 @@ func certainRules() []rule {
 			open:     regexp.MustCompile(`S[UAO]A[A-P][A-Z2-7]{0,54}\z`),
 			run:      true,
 		},
+	}
+}
+
+// placeRules know a secret by what stands before it.
+func placeRules() []rule {
+	return []rule{
 		{ // passwords in addresses
 			keywords: []string{"://"},
 			match:    regexp.MustCompile(`://[^\s/:@"'<>\[]*:([^\s/@"'<>\[]{3,})@`),
