@@ -3,6 +3,7 @@ package history
 import (
 	"context"
 	"errors"
+	"iter"
 	"maps"
 	"slices"
 
@@ -33,16 +34,20 @@ type FolderChanges struct {
 // none is kept.
 func FolderOf(ctx context.Context, log eventlog.Reader, state *wire.State) (f Folder, err error) {
 	f = Folder{RunID: state.RunID, Snapshot: state.Folder}
-	if f.Snapshot == nil {
-		if f.Snapshot, err = FirstFolder(ctx, log, state.RunID, state.Position.Seq); err != nil {
+	if s := f.Snapshot; s == nil || s.Pending {
+		first, err := FirstFolder(ctx, log, state.RunID, state.Position.Seq)
+		if err != nil {
 			return f, err
+		}
+		if first != nil || s == nil || s.Position == 0 {
+			f.Snapshot = first
 		}
 	}
 	switch s := f.Snapshot; {
 	case s == nil:
 		return f, &wire.APIError{
 			Code: wire.CodeNotFound, Message: "there is no snapshot of the folder of run " + state.RunID,
-			Hint: "snapshots are of runs with `workspace: run` whose runner has --workspace-snapshots",
+			Hint: "snapshots are of runs with `workspace: run` whose runner has --workspace-snapshots; the first one may still be on its way",
 		}
 	case s.Refused != "":
 		return f, &wire.APIError{
@@ -82,11 +87,23 @@ func FolderError(err error) error {
 	return err
 }
 
-// FirstFolder returns the first snapshot of a run's folder from a position on, nil if none was taken: a point before the first one
-// has the folder of that, as nothing had been at work.
+// FirstFolder returns the first snapshot of a run's folder from a position on, nil if none was taken before something was at work
+// that may have changed it: a point before the first one has the folder of that.
 func FirstFolder(ctx context.Context, log eventlog.Reader, runID string, from uint64) (*wire.FolderSnapshot, error) {
-	query := eventlog.Query{Run: runID, From: from, Kinds: []wire.Kind{wire.TypeWorkspaceSnapshot.Kind(), wire.TypeNodeStart.Kind()}}
-	for e, err := range Read(ctx, log, query) {
+	return firstFolder(Read(ctx, log, folderQuery(runID, from)))
+}
+
+// AwaitFolder is [FirstFolder] of a run that goes on, whose snapshot is being taken.
+func AwaitFolder(ctx context.Context, log eventlog.Reader, runID string, from uint64) (*wire.FolderSnapshot, error) {
+	return firstFolder(log.Follow(ctx, folderQuery(runID, from)))
+}
+
+func folderQuery(runID string, from uint64) eventlog.Query {
+	return eventlog.Query{Run: runID, From: from, Kinds: []wire.Kind{wire.TypeWorkspaceSnapshot.Kind(), wire.TypeNodeStart.Kind(), wire.TypeToolIntent.Kind()}}
+}
+
+func firstFolder(events iter.Seq2[eventlog.Entry, error]) (*wire.FolderSnapshot, error) {
+	for e, err := range events {
 		if err != nil {
 			return nil, err
 		}
@@ -100,6 +117,12 @@ func FirstFolder(ctx context.Context, log eventlog.Reader, runID string, from ui
 			}
 		case *wire.WorkspaceSnapshot:
 			return &wire.FolderSnapshot{ID: p.ID, Position: e.Pos, Node: e.NodeID, Files: p.Files, Bytes: p.Bytes, Refused: p.Refused}, nil
+		case *wire.ExecStart:
+			return nil, nil //nolint:nilnil // as it says
+		case *wire.ToolIntent:
+			if !p.Idempotent {
+				return nil, nil //nolint:nilnil // as it says
+			}
 		}
 	}
 	return nil, nil //nolint:nilnil // as it says

@@ -157,8 +157,16 @@ func (f *fold) nodeStart(p *wire.NodeStart) error {
 		n.Attempt, n.Iteration = p.Attempt, p.Iteration
 	}
 	f.beginExecution(id, n)
-	if p.EmptyFolder && f.s.Folder == nil {
+	switch {
+	case p.EmptyFolder && f.s.Folder == nil:
 		f.s.Folder = &wire.FolderSnapshot{Position: f.pos.Seq, Node: id}
+	case p.FolderFollows:
+		var last wire.FolderSnapshot
+		if f.s.Folder != nil {
+			last = *f.s.Folder
+		}
+		last.Pending = true
+		f.s.Folder = &last
 	}
 	return nil
 }

@@ -142,6 +142,17 @@ func (f *Folder) takeOnce(ctx context.Context, n int) (_ Snapshot, again bool, e
 	return snapshot, false, nil
 }
 
+// HasChangedSince reports whether something in the folder had changed since a time when it was last read.
+func (f *Folder) HasChangedSince(t time.Time) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.root != nil && f.root.hasChangedSince(t.UnixNano())
+}
+
+func (n *node) hasChangedSince(at int64) bool {
+	return n.stamp.changed > at || slices.ContainsFunc(n.below, func(child *node) bool { return child.hasChangedSince(at) })
+}
+
 // writeManifest packs the manifest, unless it says what the last one did or that the folder is empty.
 func (f *Folder) writeManifest(ctx context.Context, w *writing, root *node) (snapshot Snapshot, says string, err error) {
 	m := manifest{V: manifestVersion, Files: int(w.files.Load()), Bytes: w.bytes.Load(), Unstable: w.unstable}

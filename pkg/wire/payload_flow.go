@@ -224,6 +224,8 @@ type NodeStart struct {
 	Input     Raw
 	// EmptyFolder says that there is nothing in the folder of the run, and that no snapshot has said so before.
 	EmptyFolder bool
+	// FolderFollows says that the agent begins while a snapshot of the folder is taken, which comes before anything that changes it.
+	FolderFollows bool
 }
 
 // NodeComplete ends an execution well.
@@ -427,6 +429,7 @@ func (p *NodeStart) visitFields(f *fields) {
 	f.int("iteration", &p.Iteration, optional)
 	f.raw("input", &p.Input, optional)
 	f.bool("emptyFolder", &p.EmptyFolder, optional)
+	f.bool("folderFollows", &p.FolderFollows, optional)
 }
 
 func (p *NodeComplete) visitFields(f *fields) {

@@ -218,6 +218,7 @@ type FolderSnapshot struct {
 	Omitted  int      `json:"omitted,omitempty"`
 	Unstable bool     `json:"unstable,omitempty"`
 	Refused  string   `json:"refused,omitempty"`
+	Pending  bool     `json:"pending,omitempty"` // a newer one is being taken; nothing has been changed since
 }
 
 // Ancestor is a run that this one was forked from.

@@ -101,6 +101,84 @@ func TestForkHasTheFolderOfItsPoint(t *testing.T) {
 	})
 }
 
+// slowFolder is a folder whose snapshot takes longer than an agent waits for before it begins: its repository is being written.
+func slowFolder(t *testing.T) string {
+	dir := t.TempDir()
+	for _, path := range []string{filepath.Join(".git", "index.lock"), "there"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, path), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// An agent begins while the first snapshot is taken, which comes before the first call that may change something. A fork that is asked for
+// meanwhile has the folder of that snapshot, and so has who goes on if the runner dies.
+func TestAgentBeginsBesideTheFirstSnapshot(t *testing.T) {
+	for name, kill := range map[string]bool{"fork": false, "kill": true} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				var seen sync.Map
+				w := writer(&seen)
+				plain, begun, said := w.play, make(chan struct{}), make(chan struct{})
+				var once sync.Once
+				w.play = func(s *session, say func(wire.Payload) bool) {
+					first := false
+					if s.request.RunID == "run1" {
+						once.Do(func() { first = true; close(begun); <-said })
+						s.request.Resume = false // the scripted agent begins anew
+					}
+					if first && kill {
+						return
+					}
+					plain(s, say)
+				}
+				r1 := b.process("r1", w, keeping)
+				b.submit("run1", one, func(r *wire.RunRequest) { r.Workspace = slowFolder(t) })
+				<-begun
+				if kill {
+					r1.kill()
+					close(said)
+					b.process("r2", w, keeping)
+				} else {
+					if r := b.tell(wire.Command{Type: "fork", RunID: "run1", NewID: "fork1", At: "a#1:start"}); code(r) != "accepted" {
+						t.Fatalf("%+v", r)
+					}
+					close(said)
+				}
+				state, entries := b.ended("run1")
+				var order []wire.Type
+				for _, e := range entries {
+					p, _ := e.Event.Payload.(*wire.NodeStart)
+					switch {
+					case p != nil && !p.FolderFollows:
+						t.Errorf("the start says nothing of a snapshot:\n%s", story(entries))
+					case slices.Contains([]wire.Type{wire.TypeNodeStart, wire.TypeAgentStart, wire.TypeWorkspaceSnapshot, wire.TypeToolIntent}, e.Event.Type()):
+						order = append(order, e.Event.Type())
+					}
+				}
+				want := []wire.Type{wire.TypeNodeStart, wire.TypeAgentStart, wire.TypeWorkspaceSnapshot, wire.TypeToolIntent}
+				if order = slices.Compact(order); len(order) < len(want) || !slices.Equal(order[:len(want)], want) {
+					t.Errorf("%v, want %v first:\n%s", order, want, story(entries))
+				}
+				if state.Result != wire.FlowStatusComplete || state.Folder == nil || state.Folder.Pending || state.Folder.Files != 5 {
+					t.Errorf("ended as %s, folder %+v:\n%s", state.Result, state.Folder, story(entries))
+				}
+				if !kill {
+					state, entries = b.ended("fork1")
+					if found, _ := seen.Load("fork1"); found != ".git there" || state.Result != wire.FlowStatusComplete {
+						t.Errorf("the fork ended as %s and found %q:\n%s", state.Result, found, story(entries))
+					}
+				}
+			})
+		})
+	}
+}
+
 // What changes nothing costs nothing: of an empty folder the first start says so, and recorded agents have none looked at again.
 func TestFolderUnchanged(t *testing.T) {
 	calls := func(_ *session, say func(wire.Payload) bool) {

@@ -27,8 +27,8 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 	if o.cfg.Kept == nil {
 		return folders.copyFolder(o.runID, parent.Workspace)
 	}
-	if parent.Folder == nil {
-		if parent.Folder, err = history.FirstFolder(ctx, o.cfg.Log, o.request.Fork.ParentRun, o.request.Fork.ParentPos); err != nil {
+	if f := parent.Folder; f == nil || f.Pending {
+		if parent.Folder, err = o.firstFolder(ctx, f != nil); err != nil {
 			return "", err
 		}
 	}
@@ -46,9 +46,29 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 	return dir, nil
 }
 
+// firstSnapshotWait is how long a fork waits for a snapshot that is being taken of its parent's folder.
+const firstSnapshotWait = 2 * time.Minute
+
+// firstFolder returns the first snapshot of the parent's folder behind the point; one that is being taken is waited for, as the
+// agent may change the folder as soon as it is there.
+func (o *owner) firstFolder(ctx context.Context, isPending bool) (*wire.FolderSnapshot, error) {
+	fork := o.request.Fork
+	first, err := history.FirstFolder(ctx, o.cfg.Log, fork.ParentRun, fork.ParentPos)
+	if first != nil || err != nil || !isPending {
+		return first, err
+	}
+	wait, cancel := context.WithTimeout(ctx, firstSnapshotWait)
+	defer cancel()
+	first, err = history.AwaitFolder(wait, o.cfg.Log, fork.ParentRun, fork.ParentPos)
+	if first == nil && err == nil && ctx.Err() == nil && wait.Err() != nil {
+		err = fmt.Errorf("the first snapshot of the folder of %s is still being taken: fork again when its log has it", fork.ParentRun)
+	}
+	return first, err
+}
+
 // canRestore reports whether there is a snapshot of the folder of a run.
 func (o *owner) canRestore(s *wire.State) bool {
-	return o.cfg.Kept != nil && s.Folder != nil && s.Folder.Refused == ""
+	return o.cfg.Kept != nil && s.Folder != nil && s.Folder.Refused == "" && s.Folder.Position != 0
 }
 
 // restoreFolder makes the folder of the run here what a snapshot holds.

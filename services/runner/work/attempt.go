@@ -15,6 +15,7 @@ import (
 // attemptNode does the work of the node and returns the events that end it. Of an
 // execution that has begun it is a continuation, without a second node:start.
 func (x *execution) attemptNode(ctx context.Context, missing error, messages <-chan wire.InboxEntry) ([]*wire.Event, error) {
+	defer x.beside.Wait()
 	n := x.entry
 	again := n.Started != 0
 	var unusable *failure
@@ -31,6 +32,8 @@ func (x *execution) attemptNode(ctx context.Context, missing error, messages <-c
 			return nil, err
 		}
 		noteKept()
+	} else {
+		x.keepPending(ctx)
 	}
 	switch {
 	case missing != nil:

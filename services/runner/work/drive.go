@@ -244,8 +244,15 @@ func (d *drive) takeEvent(ctx context.Context, e *wire.Event) error {
 // recordEvent records an event of the agent. The result of a call comes behind a snapshot of what the call has left in the folder.
 // While that is taken the agent goes on, but for what waits for storage, such as a call that changes something.
 func (d *drive) recordEvent(ctx context.Context, e *wire.Event) error {
+	_, isIntent := e.Payload.(*wire.ToolIntent)
 	_, isResult := e.Payload.(*wire.AgentTool)
-	takes := isResult && !d.can.Recorded && d.exec.keepsFolder()
+	if isIntent && mustStore(e) {
+		if err := d.exec.awaitFirst(ctx); err != nil {
+			return err
+		}
+	}
+	// While the first snapshot is taken, only calls that change nothing have begun.
+	takes := isResult && !d.can.Recorded && !d.exec.isTakingFirst() && d.exec.keepsFolder()
 	if !takes && !d.exec.log.isAwaited(e) && d.backlog.hold(e) {
 		return nil
 	}

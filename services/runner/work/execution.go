@@ -1,6 +1,7 @@
 package work
 
 import (
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -26,12 +27,14 @@ type execution struct {
 	node  *flow.Node
 	entry wire.NodeState // the node's, with its input whole
 
-	workdir workdir
-	hold    *hold       // of its processes; nil until it has some
-	kept    *keptFolder // nil until a snapshot is taken
-	started time.Time
-	begun   bool     // the agent's agent:start is stored
-	output  wire.Raw // what there is of a command that fails
+	workdir  workdir
+	hold     *hold           // of its processes; nil until it has some
+	kept     *keptFolder     // nil until a snapshot is taken
+	beside   sync.WaitGroup  // of snapshots that are taken while the agent has begun
+	recorded <-chan struct{} // closed once that snapshot is on its way to the log, or there is none; nil: none follows
+	started  time.Time
+	begun    bool     // the agent's agent:start is stored
+	output   wire.Raw // what there is of a command that fails
 }
 
 // isHoldOnly reports whether only the open calls of the execution are to be dealt

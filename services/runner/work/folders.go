@@ -111,20 +111,120 @@ func (x *execution) keepsFolder() bool {
 	return x.hasFolder() && !recorded
 }
 
-// keepFirst is [execution.keepFolder] before anything is at work. If there is nothing in the folder, its start says so.
+// beginGrace is how long an agent that has nothing to lose by it waits for a snapshot before it begins.
+const beginGrace = 50 * time.Millisecond
+
+// taken is what there is to say of a folder, and whether the log doesn't have that yet.
+type taken struct {
+	snapshot *wire.WorkspaceSnapshot // nil: nothing
+	isNews   bool
+	note     func() // that the log has it
+}
+
+// keepFirst is [execution.keepFolder] before anything is at work. If there is nothing in the folder, its start says so. A large folder
+// doesn't keep an agent that asks before it changes something from beginning: its start says that the snapshot follows.
 func (x *execution) keepFirst(ctx context.Context, start *wire.NodeStart) (kept []*wire.Event, noteRecorded func()) {
-	if x.state.Folder != nil && !x.keepsFolder() {
-		return nil, func() {}
+	none := func() {}
+	if !x.hasFolder() || x.isFolderKnown() && !x.keepsFolder() {
+		return nil, none
 	}
-	p, noteRecorded := x.takeSnapshot(ctx)
-	if p == nil {
-		return nil, noteRecorded
+	begun, result := time.Now(), x.takeFirst(ctx)
+	var grace <-chan time.Time
+	if x.asksFirst() {
+		grace = time.After(beginGrace)
 	}
-	if x.state.Folder == nil && p.ID+p.Refused == "" {
-		start.EmptyFolder = true
-		return nil, noteRecorded
+	select {
+	case t := <-result:
+		switch {
+		case t.snapshot == nil || !t.isNews:
+			return nil, none
+		case !x.isFolderKnown() && t.snapshot.ID+t.snapshot.Refused == "":
+			start.EmptyFolder = true
+			return nil, t.note
+		}
+		return []*wire.Event{{Payload: t.snapshot}}, t.note
+	case <-grace:
+		start.FolderFollows = true
+		return nil, func() { x.recordFirst(ctx, begun, result) }
 	}
-	return []*wire.Event{{Payload: p}}, noteRecorded
+}
+
+// keepPending takes the snapshot that a start has said follows, if its worker didn't get to it: nothing has been changed since.
+func (x *execution) keepPending(ctx context.Context) {
+	if x.state.Folder != nil && x.state.Folder.Pending && x.hasFolder() && x.asksFirst() {
+		x.recordFirst(ctx, time.Now(), x.takeFirst(ctx))
+	}
+}
+
+// isFolderKnown reports whether the log says what was in the folder before the execution.
+func (x *execution) isFolderKnown() bool { return x.state.Folder != nil && !x.state.Folder.Pending }
+
+// asksFirst reports whether the agent of the execution changes nothing before the intent of a call is stored.
+func (x *execution) asksFirst() bool {
+	if x.node.Type != flow.TypeAgent || !x.keepsFolder() {
+		return false
+	}
+	in, err := x.agentInput()
+	return err == nil && !in.can.TellsLate
+}
+
+// takeFirst takes a snapshot beside what goes on. That there is none is something to say, too.
+func (x *execution) takeFirst(ctx context.Context) <-chan taken {
+	result := make(chan taken, 1)
+	x.openKept()
+	x.beside.Go(func() {
+		t, err := x.takeSnapshot(ctx, true)
+		if err != nil && ctx.Err() == nil {
+			x.warnUnkept(err)
+			t = x.kept.refuse(err)
+		}
+		result <- t
+	})
+	return result
+}
+
+// recordFirst records a snapshot that is being taken. Until then the execution changes nothing. What others have changed meanwhile,
+// such as hooks and servers of tools that begin with the agent, makes it unstable.
+func (x *execution) recordFirst(ctx context.Context, begun time.Time, result <-chan taken) {
+	recorded := make(chan struct{})
+	x.recorded = recorded
+	x.beside.Go(func() {
+		defer close(recorded)
+		t := <-result
+		if t.snapshot == nil {
+			return // the execution is being ended
+		}
+		t.snapshot.Unstable = t.snapshot.Unstable || x.kept.folder.HasChangedSince(begun)
+		if err := x.log.enqueueEvent(ctx, &wire.Event{Payload: t.snapshot}); err != nil {
+			x.warnUnkept(err)
+			return
+		}
+		t.note()
+	})
+}
+
+// isTakingFirst reports whether a snapshot is being taken that began before the agent did.
+func (x *execution) isTakingFirst() bool {
+	if x.recorded == nil {
+		return false
+	}
+	select {
+	case <-x.recorded:
+		return false
+	default:
+		return true
+	}
+}
+
+// awaitFirst waits for that snapshot.
+func (x *execution) awaitFirst(ctx context.Context) error {
+	if x.recorded != nil {
+		select {
+		case <-x.recorded:
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err()
 }
 
 // keepFolder returns the event of a snapshot of the run's folder, if the folder has changed since the last one; it is to be stored
@@ -133,45 +233,53 @@ func (x *execution) keepFolder(ctx context.Context) (kept []*wire.Event, noteRec
 	if !x.keepsFolder() {
 		return nil, func() {}
 	}
-	p, noteRecorded := x.takeSnapshot(ctx)
-	if p == nil {
-		return nil, noteRecorded
+	if !x.hasFolder() {
+		return nil, func() {}
 	}
-	return []*wire.Event{{Payload: p}}, noteRecorded
+	x.openKept()
+	t, err := x.takeSnapshot(ctx, false)
+	if err != nil {
+		x.warnUnkept(err)
+	}
+	if t.snapshot == nil || !t.isNews {
+		return nil, func() {}
+	}
+	return []*wire.Event{{Payload: t.snapshot}}, t.note
 }
 
-// takeSnapshot returns what there is to say of the folder, nil if nothing.
-func (x *execution) takeSnapshot(ctx context.Context) (p *wire.WorkspaceSnapshot, noteRecorded func()) {
-	none := func() {}
-	if !x.hasFolder() {
-		return nil, none
+func (x *execution) openKept() {
+	if x.kept != nil {
+		return
 	}
-	base, recorded := "", unknownFolder
+	recorded := unknownFolder
+	if s := x.state.Folder; s != nil && (!s.Pending || s.ID+s.Refused != "") {
+		recorded = s.ID + s.Refused
+	}
+	x.kept = x.folders.open(x, recorded)
+}
+
+func (x *execution) warnUnkept(err error) {
+	x.cfg.Logger.Warn("the folder of the run isn't kept", "run", x.offer.RunID, "node", x.offer.NodeID, "folder", x.workdir.path, "error", err)
+}
+
+// takeSnapshot returns what there is to say of the folder. The first time, it is tried in any case.
+func (x *execution) takeSnapshot(ctx context.Context, first bool) (taken, error) {
+	base := ""
 	if s := x.state.Folder; s != nil {
-		base, recorded = s.ID, s.ID+s.Refused
-	}
-	if x.kept == nil {
-		x.kept = x.folders.open(x, recorded)
+		base = s.ID
 	}
 	ctx, cancel := context.WithTimeout(ctx, keepTimeout)
 	defer cancel()
-	p, told, stored, err := x.kept.takeSnapshot(ctx, base)
-	x.cfg.FolderBytes.Add(float64(stored))
-	switch {
-	case err != nil:
-		x.cfg.Logger.Warn("the folder of the run isn't kept", "run", x.offer.RunID, "node", x.offer.NodeID, "folder", x.workdir.path, "error", err)
-		return nil, none
-	case p == nil:
-		return nil, none
+	if !first && x.kept.rests() {
+		return taken{}, nil
 	}
-	return p, func() { x.kept.note(p.ID+p.Refused, told) }
+	t, stored, err := x.kept.takeSnapshot(ctx, base)
+	x.cfg.FolderBytes.Add(float64(stored))
+	return t, err
 }
 
-// takeSnapshot returns what there is to say of the folder, nil if that is on record, and how many bytes it took to store.
-func (k *keptFolder) takeSnapshot(ctx context.Context, base string) (p *wire.WorkspaceSnapshot, told int, stored int64, err error) {
-	if k.rests() {
-		return nil, 0, 0, nil
-	}
+// takeSnapshot returns what there is to say of the folder, and how many bytes it took to store.
+func (k *keptFolder) takeSnapshot(ctx context.Context, base string) (t taken, stored int64, err error) {
 	begun := time.Now()
 	snapshot, err := k.folder.Take(ctx, base)
 	if err != nil {
@@ -179,9 +287,9 @@ func (k *keptFolder) takeSnapshot(ctx context.Context, base string) (p *wire.Wor
 	}
 	refused, isRefused := errors.AsType[*workspace.RefusedError](err)
 	if err != nil && !isRefused {
-		return nil, 0, 0, err
+		return taken{}, 0, err
 	}
-	p = &wire.WorkspaceSnapshot{
+	p := &wire.WorkspaceSnapshot{
 		ID: snapshot.ID, Files: snapshot.Files, Bytes: snapshot.Bytes, Unstable: snapshot.Unstable,
 		Omitted: snapshot.Omitted + max(0, len(snapshot.LeftOut)-maxListed),
 	}
@@ -191,12 +299,23 @@ func (k *keptFolder) takeSnapshot(ctx context.Context, base string) (p *wire.Wor
 	if isRefused {
 		p.Refused = refused.Reason
 	}
+	return k.tell(p), snapshot.Stored, nil
+}
+
+// refuse says that the folder couldn't be kept.
+func (k *keptFolder) refuse(err error) taken {
+	return k.tell(&wire.WorkspaceSnapshot{Refused: "it could not be kept: " + err.Error()})
+}
+
+func (k *keptFolder) tell(p *wire.WorkspaceSnapshot) taken {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.doubt && p.ID+p.Refused == k.recorded {
-		return nil, 0, snapshot.Stored, nil
+	t := taken{snapshot: p, isNews: k.doubt || p.ID+p.Refused != k.recorded}
+	if t.isNews {
+		k.told++
+		k.doubt = true // until it is noted
 	}
-	k.told++
-	k.doubt = true // until it is noted
-	return p, k.told, snapshot.Stored, nil
+	told := k.told
+	t.note = func() { k.note(p.ID+p.Refused, told) }
+	return t
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // What is spent on a folder that can't be kept is bounded: it is tried again when twenty times as long has passed.
@@ -14,8 +16,9 @@ func TestFolderRests(t *testing.T) {
 			k.restAfter(took)
 			if want > 0 {
 				<-time.After(want - time.Millisecond)
-				if p, _, _, err := k.takeSnapshot(t.Context(), ""); p != nil || err != nil || !k.rests() {
-					t.Errorf("after %s it doesn't rest for %s: %v, %v", took, want, p, err)
+				x := execution{kept: &k, state: &wire.State{}}
+				if taken, err := x.takeSnapshot(t.Context(), false); taken.snapshot != nil || err != nil || !k.rests() {
+					t.Errorf("after %s it doesn't rest for %s: %v, %v", took, want, taken, err)
 				}
 				<-time.After(time.Millisecond)
 			}
