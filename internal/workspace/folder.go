@@ -95,6 +95,7 @@ func (f *Folder) takeOnce(ctx context.Context, n int) (_ Snapshot, again bool, e
 		f.watch = openWatch(f)
 	}
 	s := newScan(f.limits)
+	s.root = f.path
 	s.watch, s.before = f.watch, f.left
 	s.full = !f.watch.note() || f.root == nil || n > 1 || time.Since(f.full) > fullPause // what was noted by a scan that is void isn't again
 	for _, path := range f.hidden {
@@ -225,14 +226,7 @@ func (w *writing) writeFolder(ctx context.Context, dir *os.File, n *node, path [
 	}
 	gone := false
 	for i, child := range n.below {
-		there, err := true, error(nil)
-		below := append(slices.Clip(path), string(child.Name))
-		switch {
-		case child.Type == typeFolder:
-			there, err = w.writeBelow(ctx, dir, child, below)
-		case child.Type == typeFile && child.change:
-			there, err = w.writeFile(ctx, dir, child, below)
-		}
+		there, err := w.writeChild(ctx, dir, child, append(slices.Clip(path), string(child.Name)))
 		if err != nil {
 			return err
 		}
@@ -244,6 +238,26 @@ func (w *writing) writeFolder(ctx context.Context, dir *os.File, n *node, path [
 		n.below = slices.DeleteFunc(n.below, func(n *node) bool { return n == nil })
 	}
 	return w.writeList(ctx, n)
+}
+
+// writeChild packs what has changed of what is in a folder. It reports false if that is gone.
+func (w *writing) writeChild(ctx context.Context, dir *os.File, n *node, path []string) (there bool, err error) {
+	if n.Type == typeLink || n.Type == typeFile && !n.change || n.Type == typeFolder && n.isKept() {
+		return true, nil
+	}
+	if n.home != nil {
+		if dir, err = n.home.open(); err != nil {
+			return false, err
+		}
+		defer func() { _ = dir.Close() }()
+	}
+	switch {
+	case n.joined:
+		return true, w.writeFolder(ctx, dir, n, path)
+	case n.Type == typeFolder:
+		return w.writeBelow(ctx, dir, n, path)
+	}
+	return w.writeFile(ctx, dir, n, path)
 }
 
 // writeList packs the list of a folder.
@@ -279,9 +293,6 @@ func (w *writing) writeList(ctx context.Context, n *node) (err error) {
 }
 
 func (w *writing) writeBelow(ctx context.Context, dir *os.File, n *node, path []string) (there bool, err error) {
-	if n.isKept() {
-		return true, nil
-	}
 	fd, err := unix.Openat(int(dir.Fd()), string(n.Name), openFolder, 0)
 	if err != nil {
 		return false, nil // it went meanwhile

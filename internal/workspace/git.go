@@ -14,7 +14,7 @@ const gitFolder = ".git"
 func isGitState(name string) bool {
 	switch name {
 	case "HEAD", "packed-refs", "index", "objects", "refs", "logs", "info", "shallow", "description", "config",
-		"rebase-merge", "rebase-apply", "sequencer", "AUTO_MERGE", "COMMIT_EDITMSG", "SQUASH_MSG":
+		"reftable", "rebase-merge", "rebase-apply", "sequencer", "AUTO_MERGE", "COMMIT_EDITMSG", "SQUASH_MSG":
 		return true
 	}
 	return strings.HasSuffix(name, "_HEAD") || strings.HasPrefix(name, "MERGE_") || strings.HasPrefix(name, "BISECT_") ||
@@ -39,6 +39,9 @@ var (
 	sectionLine = regexp.MustCompile(`^\s*\[\s*([A-Za-z0-9.-]+)(?:\s+"((?:[^"\\\n]|\\.)*)")?\s*\]\s*$`)
 	valueLine   = regexp.MustCompile(`^\s*([A-Za-z][A-Za-z0-9-]*)\s*(?:=\s*(.*?))?\s*$`)
 )
+
+// bareLine says whether the repository has a worktree.
+var bareLine = regexp.MustCompile(`(?mi)^\s*bare\b.*\n`)
 
 // filterConfig returns what travels of a repository's configuration: keys that are known to name no command, written as git
 // writes them. It also returns the names of the others, and why the repository can't travel, if it can't.

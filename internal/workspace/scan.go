@@ -44,6 +44,8 @@ type node struct {
 	change bool     // its list or content differs from the last snapshot's
 	patch  []byte   // stands for the content of a file
 	forced bool     // rules leave it out, but the index of its repository names it
+	home   *home    // where it is, if not in the folder above
+	joined bool     // a folder whose parts are elsewhere
 
 	// Of a folder:
 	meaning digest // what is in it, wherever that is kept
@@ -85,6 +87,7 @@ const racyTime = 50 * time.Millisecond
 // scan is one pass over a folder. It opens what it reads by descriptors of the folders above, and follows no link. Folders are
 // read beside each other.
 type scan struct {
+	root   string // path of the folder
 	limits Limits
 	hidden []stamp // folders that aren't part of it
 	begun  time.Time
@@ -175,6 +178,10 @@ type place struct {
 	git   []string // below .git: the path in there; nil elsewhere
 	index *repository
 	above *mark // that of the folder above
+	// linked says, below .git, that the repository is that of a linked worktree.
+	linked bool
+	// worktree is where the repository of the folder is, if its .git is a file.
+	worktree *worktree
 }
 
 // repository is one whose files are scanned.
@@ -226,6 +233,13 @@ func (s *scan) scanFolder(ctx context.Context, dir *os.File, n, before *node, at
 		if len(old) > 0 && string(old[0].Name) == name {
 			known = old[0]
 		}
+		if name == gitFolder && at.worktree != nil {
+			e.loose = true
+			if n.below[i], failed[i] = s.scanWorktree(ctx, *at.worktree, known, at); failed[i] != nil {
+				break
+			}
+			continue
+		}
 		child, err := s.scanEntry(&e, name, known)
 		if n.below[i], failed[i] = child, err; err != nil {
 			break
@@ -276,19 +290,33 @@ func (s *scan) enterFolder(dir *os.File, names []string, n, before *node, at pla
 		return at, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return at, refuse("%q is a linked worktree or a submodule: its repository is elsewhere; a clone of it (git clone) can be kept", cmp.Or(strings.Join(at.path, "/"), "."))
+		w, err := s.findWorktree(dir, at.path)
+		if err != nil {
+			return at, err
+		}
+		at.worktree = &w
 	}
-	if unix.Fstatat(int(dir.Fd()), gitFolder+"/index", &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
-		n.index = stampOf(&st)
+	open := func() (*os.File, error) {
+		if at.worktree != nil {
+			return at.worktree.own.open()
+		}
+		fd, err := unix.Openat(int(dir.Fd()), gitFolder, openFolder, 0)
+		return os.NewFile(uintptr(fd), gitFolder), err
+	}
+	if git, err := open(); err == nil {
+		if unix.Fstatat(int(git.Fd()), "index", &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
+			n.index = stampOf(&st)
+		}
+		_ = git.Close() // it was only looked at
 	}
 	at.fresh = at.fresh || before == nil || before.index != n.index
 	at.index = &repository{depth: len(at.path), tracked: sync.OnceValue(func() tracked {
-		fd, err := unix.Openat(int(dir.Fd()), gitFolder, openFolder, 0)
+		git, err := open()
 		if err != nil {
 			return nil
 		}
-		defer func() { _ = unix.Close(fd) }()
-		content, _, err := readFile(fd, "index", 256<<20)
+		defer func() { _ = git.Close() }()
+		content, _, err := readFile(int(git.Fd()), "index", 256<<20)
 		if err != nil {
 			return nil
 		}
@@ -435,7 +463,7 @@ func (s *scan) scanBelow(ctx context.Context, dir *os.File, n, known *node, path
 	below := place{path: path, rules: at.rules, moved: at.moved, fresh: at.fresh, index: at.index, above: at.above}
 	switch {
 	case at.git != nil:
-		below.git = append(slices.Clip(at.git), string(n.Name))
+		below.git, below.linked = append(slices.Clip(at.git), string(n.Name)), at.linked
 	case string(n.Name) == gitFolder:
 		below.git = []string{}
 	}
@@ -474,7 +502,7 @@ func (s *scan) scanFile(dir int, n, known *node, path []string, at place, links 
 	if at.git != nil {
 		gitPath := append(slices.Clip(at.git), string(n.Name))
 		if special := strings.Join(gitPath, "/"); special == "config" || special == "info/sparse-checkout" || strings.HasPrefix(special, "objects/info/") {
-			if keep, err := s.scanSpecial(dir, n, path, gitPath); !keep || err != nil {
+			if keep, err := s.scanSpecial(dir, n, path, gitPath, at.linked); !keep || err != nil {
 				return nil, err
 			}
 		}
@@ -488,7 +516,7 @@ func (s *scan) scanFile(dir int, n, known *node, path []string, at place, links 
 }
 
 // scanSpecial reads a file of .git that says what the repository is. It reports whether the file is kept.
-func (s *scan) scanSpecial(dir int, n *node, path, gitPath []string) (keep bool, err error) {
+func (s *scan) scanSpecial(dir int, n *node, path, gitPath []string, isLinked bool) (keep bool, err error) {
 	content, _, err := readFile(dir, string(n.Name), 1<<20)
 	if err != nil {
 		return false, err
@@ -502,6 +530,9 @@ func (s *scan) scanSpecial(dir int, n *node, path, gitPath []string) (keep bool,
 	kept, dropped, _ := filterConfig(content)
 	for _, key := range dropped {
 		s.leaveOut(path, "key "+key)
+	}
+	if isLinked {
+		kept = bareLine.ReplaceAll(kept, nil) // its own is the main worktree's
 	}
 	n.patch, n.Size = kept, int64(len(kept))
 	return true, nil

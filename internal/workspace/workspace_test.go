@@ -318,6 +318,74 @@ func TestRepository(t *testing.T) {
 	}
 }
 
+// TestWorktree: a linked worktree is restored as a repository of its own, with its own place in it, and the next snapshot has what was
+// committed since; that of somebody else's repository, which doesn't name it, isn't read.
+func TestWorktree(t *testing.T) {
+	t.Parallel()
+	s, _ := openStore(t, nil)
+	for name, arg := range map[string]string{"plain": "", "bare": "--bare"} {
+		t.Run(name, func(t *testing.T) {
+			base := t.TempDir()
+			main, dir := filepath.Join(base, "main"), filepath.Join(base, "linked")
+			git(t, base, "init", "-q", "main")
+			write(t, main, map[string]string{"a": "1\n", ".gitignore": "*.log\n", "kept.log": "x"})
+			git(t, main, "add", "-f", ".")
+			git(t, main, "commit", "-qm", "one")
+			if arg != "" {
+				git(t, base, "clone", "-q", arg, "main", "bare")
+				main = filepath.Join(base, "bare")
+			}
+			git(t, main, "worktree", "add", "-q", "-b", "side", dir)
+			git(t, main, "config", "core.fsmonitor", "touch evil")
+			if arg == "" {
+				write(t, main, map[string]string{"staged-in-main": "x"})
+				git(t, main, "add", ".")
+			}
+			write(t, dir, map[string]string{"a": "2\n", "b": "1\n", "left.log": "x"})
+			git(t, dir, "-c", "core.fsmonitor=false", "add", "b")
+			f := s.Folder("r"+name, dir, workspace.Limits{})
+			base1 := ""
+			for i := range 2 {
+				before := tree(t, main)
+				snapshot := take(t, f, base1)
+				if again := take(t, f, base1); again.ID != snapshot.ID {
+					t.Error("nothing has changed, and it is another one")
+				}
+				base1 = snapshot.ID
+				if !maps.Equal(before, tree(t, main)) {
+					t.Error("the repository was written to")
+				}
+				out := restore(t, s, snapshot.ID)
+				for _, args := range [][]string{
+					{"log", "side", "--format=%H %s"}, {"status", "--porcelain"}, {"branch", "--show-current"}, {"stash", "list"}, {"reflog"},
+					{"fsck", "--no-progress"},
+				} {
+					at := append([]string{"-c", "core.fsmonitor=false"}, args...)
+					if want, got := git(t, dir, at...), git(t, out, at...); want != got {
+						t.Errorf("%d: git %v:\n%s\nwant\n%s", i, args, got, want)
+					}
+				}
+				if got := git(t, out, "rev-parse", "--git-common-dir"); got != ".git" {
+					t.Errorf("its repository is %s", got)
+				}
+				if found := tree(t, out); found["kept.log"] == "" || found["left.log"] != "" || found["evil"] != "" {
+					t.Errorf("it has %v", slices.Sorted(maps.Keys(found)))
+				}
+				git(t, dir, "-c", "core.fsmonitor=false", "commit", "--allow-empty", "-qam", "more")
+			}
+			other := filepath.Join(base, "other")
+			pointer, err := os.ReadFile(filepath.Join(dir, ".git"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, other, map[string]string{".git": string(pointer)})
+			if _, err := s.Folder("x"+name, other, workspace.Limits{}).Take(t.Context(), ""); !errors.As(err, new(*workspace.RefusedError)) {
+				t.Errorf("a folder that the repository doesn't name: %v", err)
+			}
+		})
+	}
+}
+
 // TestRefused: repositories that live elsewhere in part have no snapshot.
 func TestRefused(t *testing.T) {
 	t.Parallel()
