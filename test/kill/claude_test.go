@@ -230,3 +230,73 @@ func (l *bench) asked() string {
 	}
 	return ""
 }
+
+// voyage is what the model says of three steps, each a file and a commit. The second one is begun twice: the first time it writes its
+// file, and then takes longer than its machine lives.
+func voyage(steps ...string) string {
+	type block map[string]any
+	var turns []map[string]any
+	say := func(blocks ...block) { turns = append(turns, map[string]any{"blocks": blocks}) }
+	for _, step := range steps {
+		command := "export GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z; [ -d .git ] || git init -q -b main . && echo " + step + " > f" + step +
+			" && git add -A && git -c user.name=a -c user.email=a@b commit -qm 'step " + step + "'"
+		if strings.HasPrefix(step, "lost") {
+			command = "echo half > f2; echo lost > " + step + "; echo begin >> LEDGER; sleep 60"
+		}
+		say(block{"t": "text", "text": "Now step " + step + "."}, block{"t": "tool", "name": "Bash", "input": map[string]string{"command": command, "description": step}})
+	}
+	say(block{"t": "text", "text": "All steps are done."})
+	b, err := json.Marshal(map[string]any{"turns": turns})
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+const voyageFlow = `
+name: voyage
+nodes:
+  - {id: coder, type: agent, input: {provider: claude, prompt: "Steps [[scn:SCRIPT]]", env: {IS_SANDBOX: "1"}}}
+  - {id: b, type: exec, idempotent: true, input: {command: "ls | tr '\n' ' '; git status --porcelain; git fsck --full 2>&1; git log --reverse --format=%H.%s"}}
+edges: [{from: coder, to: b}]
+`
+
+// TestClaudeFolderElsewhere kills the machine of a run in the middle of its second step. The other machine, which shares no disk with it,
+// goes on in the folder as it was after the first one, and comes to the files and commits of a run to which nothing happened.
+func TestClaudeFolderElsewhere(t *testing.T) {
+	versions(t, func(t *testing.T, binary string) {
+		l := newLab(t, 2*time.Second, 4*time.Minute)
+		l.Prog.Claude = binary
+		ledger := filepath.Join(l.Dir, "ledger", "bash")
+		env := l.agentEnv(map[string]string{
+			"plain":  voyage("1", "2", "3"),
+			"killed": strings.ReplaceAll(voyage("1", "lost2", "2", "3"), "LEDGER", ledger),
+		})
+		r1 := l.claudeRunner("r1", env)
+		l.Flow("plain", strings.ReplaceAll(voyageFlow, "SCRIPT", "plain"))
+		want, _ := l.Reach("plain", 90*time.Second, wire.RunComplete).Outputs["b"].Get("stdout").Text()
+		if strings.Count(want, "step ") != 3 || !strings.HasPrefix(want, "f1 f2 f3 ") {
+			t.Fatalf("the run to which nothing happened has %q", want)
+		}
+		l.Flow("killed", strings.ReplaceAll(voyageFlow, "SCRIPT", "killed"))
+		l.Until("the second step runs", 90*time.Second, func() bool { return slices.Contains(l.bash(), "begin") })
+		<-time.After(3 * time.Second) // sessions are kept with some delay
+		l.Kill(r1.Proc)
+		l.Must(os.RemoveAll(filepath.Join(l.Dir, "r1")))
+		l.Tell("the machine r1 is gone, with its disk")
+		gone := time.Now()
+		l.claudeRunner("r2", env, "--workspace-grace", "3s")
+		state := l.Reach("killed", 2*time.Minute, wire.RunComplete)
+		if got, _ := state.Outputs["b"].Get("stdout").Text(); got != want {
+			t.Errorf("the other machine came to\n%s\nwant\n%s", got, want)
+		}
+		paused := slices.ContainsFunc(l.Stored("killed"), lab.OfType(wire.TypeFlowPaused, wire.RunNode))
+		if paused || !strings.HasPrefix(state.Workspace, filepath.Join(l.Dir, "r2")) {
+			t.Errorf("paused: %v; it ended in %s", paused, state.Workspace)
+		}
+		for _, line := range l.Told() {
+			t.Log(line)
+		}
+		t.Logf("complete %s after its machine was gone:\n%s", time.Since(gone).Round(time.Millisecond), want)
+	})
+}
