@@ -34,7 +34,9 @@ func (a fileVerbs) ingestCommand() *cobra.Command {
     wake ingest stream.jsonl --transcript ~/.claude/projects/…/5e551011.jsonl
 
 With --transcript it says whether the stream and the session file tell the same,
-and names the messages, calls and results that only one of them has.
+and names the messages, calls and results that only one of them has. The files of
+sub-agents, in the folder beside it, are part of the session; a folder of sessions
+can be named, too.
 
 Lines of KAHN, agent transition events, name their runs and agents themselves; a
 file that has grown is given again, and only what is new is added.
@@ -71,7 +73,7 @@ agent succeeded; the result does.`,
 	flags.StringVar(&o.NodeID, "node", "agent", "`node` that the agent is")
 	flags.StringVar(&format, "format", string(ingest.Auto), "`format` of the input: auto, stream-json, transcript or kahn")
 	flags.StringArrayVar(&labels, "label", nil, "label of the run, `key=value`; name=… is how alerts call it")
-	flags.StringVar(&transcript, "transcript", "", "session `file` of the same session, to compare the stream with")
+	flags.StringVar(&transcript, "transcript", "", "session `file` or folder of the same session, to compare the stream with")
 	flags.BoolVar(&lines.Strict, "strict", false, "of kahn: refuse the first line that isn't in order")
 	flags.BoolVar(&lines.More, "more", false, "of kahn: more lines will come, so that runs aren't complete when their agents have ended")
 	return cmd

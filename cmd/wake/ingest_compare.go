@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"code.wake.dev/wake/internal/agent/claude"
 	"code.wake.dev/wake/internal/completeness"
@@ -18,7 +20,7 @@ type comparedResult struct {
 	Completeness *completeness.Verdict `json:"completeness"`
 }
 
-// compareFeeds compares the stream that is named with a session file.
+// compareFeeds compares the stream that is named with a session: its file, its folder, or the folder that has both.
 func compareFeeds(args []string, transcript string) (*completeness.Verdict, error) {
 	if len(args) == 0 || args[0] == "-" {
 		return nil, usageError("name the file of the stream", "--transcript: what comes by stdin can't be read twice")
@@ -27,12 +29,38 @@ func compareFeeds(args []string, transcript string) (*completeness.Verdict, erro
 	if err != nil {
 		return nil, err
 	}
-	session, err := readFeed(transcript)
+	file, err := sessionFile(transcript, stream.Session())
 	if err != nil {
 		return nil, err
 	}
+	session, err := readFeed(file)
+	if err != nil {
+		return nil, err
+	}
+	agents, err := claude.SubAgents(os.DirFS(filepath.Dir(file)), filepath.Base(file))
+	if err != nil {
+		return nil, usageError("", "--transcript: %w", err)
+	}
+	for _, a := range agents {
+		session.ReadAgent(a.File, a.Call, claude.Lines(bytes.NewReader(a.Content), claude.MaxLine))
+	}
 	v := completeness.Compare(stream, session)
 	return &v, nil
+}
+
+// sessionFile returns the file of a session that is named itself or by a folder.
+func sessionFile(name, session string) (string, error) {
+	if info, err := os.Stat(name); err != nil || !info.IsDir() {
+		return name, nil // whoever reads it says why not
+	}
+	name = filepath.Clean(name)
+	files := []string{filepath.Join(name, session+".jsonl"), name + ".jsonl", filepath.Join(name, filepath.Base(name)+".jsonl")}
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
+			return file, nil
+		}
+	}
+	return "", usageError("name the file of the session", "--transcript: neither %s nor its folder has a session %s", name, session)
 }
 
 func readFeed(file string) (completeness.Feed, error) {
@@ -41,9 +69,6 @@ func readFeed(file string) (completeness.Feed, error) {
 		return completeness.Feed{}, usageError("", "--transcript: %w", err)
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	if info, err := f.Stat(); err == nil && info.IsDir() {
-		return completeness.Feed{}, usageError("", "--transcript: %s is a folder", file)
-	}
 	return completeness.Read(claude.Lines(f, claude.MaxLine)), nil
 }
 

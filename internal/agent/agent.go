@@ -68,6 +68,15 @@ type Capabilities struct {
 	// of calls and the log lacks: calls, and results of those that are open, marked as recovered.
 	// Nil: the log has all that there is.
 	Recover func(ctx context.Context, r Request, calls Calls) ([]*wire.Event, error)
+	// SubAgents returns what the agent keeps on this machine of the sub-agents of a session. Nil: nothing.
+	SubAgents func(o Options, session string) ([]SubAgent, error)
+}
+
+// SubAgent is what an agent keeps of a sub-agent of a session.
+type SubAgent struct {
+	File    string // its name
+	Call    string // that began the sub-agent; empty: not known
+	Content []byte
 }
 
 // Calls are the calls of an execution that the log has, and the messages whose usage it has, by their ids.

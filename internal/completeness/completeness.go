@@ -25,7 +25,7 @@ const (
 // Verdict says whether two feeds tell the same.
 type Verdict struct {
 	Verdict string `json:"verdict"`
-	Reason  string `json:"reason,omitempty"` // why it can't be told
+	Reason  string `json:"reason,omitempty"` // why it can't be told, or of what
 	Shared  int    `json:"shared"`           // messages, calls and results that both have
 	// What only the other feed has, at most [MaxEvidence] each.
 	StreamLacks     []Item `json:"streamLacks,omitempty"`
@@ -45,6 +45,10 @@ type Item struct {
 	Line int    `json:"line,omitempty"` // of the file that has it
 	// Position is where the log has it, if that is the feed.
 	Position uint64 `json:"position,omitempty"`
+	// Agent is the sub-agent that it is of: in a stream the call that began it, in a session the name of its file.
+	Agent string `json:"agent,omitempty"`
+
+	words bool // a message that makes no call
 }
 
 // String is the item in words.
@@ -54,9 +58,14 @@ func (i Item) String() string {
 		text += " (" + i.Tool + ")"
 	}
 	if i.Position != 0 {
-		return fmt.Sprintf("%s, position %d", text, i.Position)
+		text += fmt.Sprintf(", position %d", i.Position)
+	} else {
+		text += fmt.Sprintf(", line %d", i.Line)
 	}
-	return fmt.Sprintf("%s, line %d", text, i.Line)
+	if i.Agent != "" {
+		text += " of sub-agent " + i.Agent
+	}
+	return text
 }
 
 // String is the verdict in words.
@@ -71,6 +80,9 @@ func (v Verdict) String() string {
 	case Unknown:
 		return Unknown + ": " + v.Reason
 	}
+	if v.Reason != "" {
+		return v.Verdict + ", but " + v.Reason
+	}
 	return v.Verdict
 }
 
@@ -78,9 +90,14 @@ func (v Verdict) String() string {
 type Feed struct {
 	session string
 	items   []Item
-	known   map[Item]bool // by kind and id
-	ended   bool          // a result is the last word
+	known   map[Item]int // by kind and id, the place in items
+	ended   bool         // a result is the last word
+	agents  []subAgent   // whose files a session has
+	partial bool         // files of sub-agents may be elsewhere
 }
+
+// subAgent is a sub-agent that has a file of its own.
+type subAgent struct{ file, call string }
 
 // line is what both kinds of lines have in common.
 type line struct {
@@ -99,10 +116,29 @@ type line struct {
 // synthetic is the model of messages that no model has written, of which each feed has its own.
 const synthetic = "<synthetic>"
 
-// Read reads the lines of either feed. What sub-agents do is left out: a stream has it or not, and a
-// session has files of its own for it. A line that is none, or too long, is left out too.
+// sidechain is the sub-agent of lines that stand among those of the session, of which older versions don't say whose they are.
+const sidechain = "sidechain"
+
+// Read reads the lines of either feed. A line that is none, or too long, is left out.
 func Read(lines iter.Seq2[[]byte, error]) Feed {
-	f := Feed{known: map[Item]bool{}}
+	f := Feed{known: map[Item]int{}}
+	f.readLines(lines, "")
+	return f
+}
+
+// ReadAgent reads the file that a session has of a sub-agent, and of the call that began it, if that is known.
+func (f *Feed) ReadAgent(file, call string, lines iter.Seq2[[]byte, error]) {
+	f.agents = append(f.agents, subAgent{file, call})
+	f.readLines(lines, file)
+}
+
+// Session is the session that the feed is of, "" if it doesn't say.
+func (f *Feed) Session() string { return f.session }
+
+// MarkPartial says that files of sub-agents may be where nobody looks, such as on another machine.
+func (f *Feed) MarkPartial() { f.partial = true }
+
+func (f *Feed) readLines(lines iter.Seq2[[]byte, error], agent string) {
 	number := 0
 	for text, err := range lines {
 		number++
@@ -110,68 +146,98 @@ func Read(lines iter.Seq2[[]byte, error]) Feed {
 		if err != nil || json.Unmarshal(text, &l) != nil {
 			continue
 		}
-		if f.session == "" {
-			f.session = l.SessionID + l.Session
+		of := agent
+		switch {
+		case of != "":
+		case l.Parent != nil && *l.Parent != "":
+			of = *l.Parent
+		case l.Sidechain:
+			of = sidechain
 		}
-		f.ended = l.Type == "result" || f.ended && l.Type == "system"
-		if l.Parent != nil && *l.Parent != "" || l.Sidechain || l.Message.Model == synthetic {
-			continue
-		}
-		var blocks []struct {
-			Type string `json:"type"`
-			ID   string `json:"id"`
-			Name string `json:"name"`
-			For  string `json:"tool_use_id"`
-		}
-		_ = json.Unmarshal(l.Message.Content, &blocks) // a text alone has none
-		if l.Type == "assistant" {
-			f.add(Item{Kind: "message", ID: l.Message.ID, Line: number})
-		}
-		for _, b := range blocks {
-			switch {
-			case l.Type == "assistant" && b.Type == "tool_use":
-				f.add(Item{Kind: "call", ID: b.ID, Tool: b.Name, Line: number})
-			case l.Type == "user" && b.Type == "tool_result":
-				f.add(Item{Kind: "result", ID: b.For, Line: number})
+		if agent == "" {
+			if f.session == "" {
+				f.session = l.SessionID + l.Session
 			}
+			f.ended = l.Type == "result" || f.ended && l.Type == "system"
+		}
+		if l.Message.Model != synthetic {
+			f.addLine(l, number, of)
 		}
 	}
-	return f
+}
+
+func (f *Feed) addLine(l line, number int, agent string) {
+	var blocks []struct {
+		Type string `json:"type"`
+		ID   string `json:"id"`
+		Name string `json:"name"`
+		For  string `json:"tool_use_id"`
+	}
+	_ = json.Unmarshal(l.Message.Content, &blocks) // a text alone has none
+	message := Item{Kind: "message", ID: l.Message.ID, Line: number, Agent: agent, words: true}
+	if l.Type == "assistant" {
+		f.add(message)
+	}
+	for _, b := range blocks {
+		switch {
+		case l.Type == "assistant" && b.Type == "tool_use":
+			if at, ok := f.known[message.key()]; ok {
+				f.items[at].words = false
+			}
+			f.add(Item{Kind: "call", ID: b.ID, Tool: b.Name, Line: number, Agent: agent})
+		case l.Type == "user" && b.Type == "tool_result":
+			f.add(Item{Kind: "result", ID: b.For, Line: number, Agent: agent})
+		}
+	}
 }
 
 // NewFeed returns the feed of a session of which the log is to tell, see [Feed.AddEvent].
-func NewFeed(session string) *Feed { return &Feed{session: session, known: map[Item]bool{}} }
+func NewFeed(session string) *Feed { return &Feed{session: session, known: map[Item]int{}} }
 
-// AddEvent adds what the log tells at a position, if it is of the feed's session and not of a sub-agent.
+// AddEvent adds what the log tells at a position, if it is of the feed's session.
 func (f *Feed) AddEvent(e *wire.Event, pos uint64) {
-	if e.SessionID != f.session || e.Parent != "" {
+	if e.SessionID != f.session {
 		return
 	}
-	call := func(tool string) { f.add(Item{Kind: "call", ID: e.CallID, Tool: tool, Position: pos}) }
+	call := func(tool string) { f.add(Item{Kind: "call", ID: e.CallID, Tool: tool, Position: pos, Agent: e.Parent}) }
 	switch p := e.Payload.(type) {
 	case *wire.Usage:
 		if p.Model != synthetic {
-			f.add(Item{Kind: "message", ID: p.MessageID, Position: pos})
+			f.add(Item{Kind: "message", ID: p.MessageID, Position: pos, Agent: e.Parent})
 		}
 	case *wire.ToolIntent:
 		call(p.ToolName)
 	case *wire.AgentTool:
 		call(p.ToolName)
-		f.add(Item{Kind: "result", ID: e.CallID, Position: pos})
+		f.add(Item{Kind: "result", ID: e.CallID, Position: pos, Agent: e.Parent})
 	case *wire.AgentComplete:
 		f.ended = true
 	}
 }
 
 func (f *Feed) add(i Item) {
-	key := Item{Kind: i.Kind, ID: i.ID}
-	if i.ID != "" && !f.known[key] {
-		f.known[key] = true
+	if _, known := f.known[i.key()]; i.ID != "" && !known {
+		f.known[i.key()] = len(f.items)
 		f.items = append(f.items, i)
 	}
 }
 
-func (f *Feed) has(i Item) bool { return f.known[Item{Kind: i.Kind, ID: i.ID}] }
+func (i Item) key() Item { return Item{Kind: i.Kind, ID: i.ID} }
+
+func (f *Feed) has(i Item) bool {
+	_, ok := f.known[i.key()]
+	return ok
+}
+
+// of returns the items of a sub-agent, "" of the session's own agent.
+func (f *Feed) of(agent string) (items []Item) {
+	for _, i := range f.items {
+		if i.Agent == agent {
+			items = append(items, i)
+		}
+	}
+	return items
+}
 
 // Check fails for a verdict that [Compare] can't have given.
 func (v Verdict) Check() error {
@@ -217,7 +283,8 @@ func itemTexts(items []Item) (texts []string) {
 
 // Compare says whether a stream and the session file of the same session tell the same. A session goes on over
 // several processes, so what the file has before the stream begins is no loss; nor is what it has behind a stream
-// that came to its result.
+// that came to its result. So it is with files of sub-agents, of which the stream has the call that began them, or
+// something they did.
 func Compare(stream, transcript Feed) Verdict {
 	switch {
 	case len(stream.items) == 0 || len(transcript.items) == 0:
@@ -225,35 +292,13 @@ func Compare(stream, transcript Feed) Verdict {
 	case stream.session != "" && transcript.session != "" && stream.session != transcript.session:
 		return Verdict{Verdict: Unknown, Reason: "they are of different sessions"}
 	}
-	shared := func(i Item) bool { return stream.has(i) }
-	first := slices.IndexFunc(transcript.items, shared)
-	if first < 0 {
+	part, earlier, later := overlap(transcript.of(""), stream, true, stream.ended)
+	if len(part) == 0 {
 		return Verdict{Verdict: Unknown, Reason: "they have nothing in common"}
 	}
-	part := transcript.items[first:]
-	if stream.ended {
-		for len(part) > 0 && !shared(part[len(part)-1]) {
-			part = part[:len(part)-1]
-		}
-	}
 	v := Verdict{Verdict: Complete}
-	for _, i := range part {
-		if shared(i) {
-			v.Shared++
-			continue
-		}
-		if v.StreamShort++; len(v.StreamLacks) < MaxEvidence {
-			v.StreamLacks = append(v.StreamLacks, i)
-		}
-	}
-	for _, i := range stream.items {
-		if transcript.has(i) {
-			continue
-		}
-		if v.TranscriptShort++; len(v.TranscriptLacks) < MaxEvidence {
-			v.TranscriptLacks = append(v.TranscriptLacks, i)
-		}
-	}
+	v.addParts(stream, transcript, part, earlier, later)
+	v.addLacking(stream, transcript)
 	switch {
 	case v.StreamShort > 0 && v.TranscriptShort > 0:
 		v.Verdict = BothShort
@@ -263,4 +308,91 @@ func Compare(stream, transcript Feed) Verdict {
 		v.Verdict = TranscriptShort
 	}
 	return v
+}
+
+// overlap returns the part of the items in which the stream can have told something, and whether there are some
+// before and behind it: with begin it begins with what the stream has, with end it ends so.
+func overlap(items []Item, stream Feed, begin, end bool) (part []Item, earlier, later bool) {
+	first := slices.IndexFunc(items, stream.has)
+	if first < 0 {
+		return nil, len(items) > 0, false
+	}
+	last := len(items)
+	if !begin {
+		first = 0
+	}
+	for end && !stream.has(items[last-1]) {
+		last--
+	}
+	return items[first:last], first > 0, last < len(items)
+}
+
+// addParts counts what of the session, and of the sub-agents that it has begun there, the stream has.
+func (v *Verdict) addParts(stream, transcript Feed, part []Item, earlier, later bool) {
+	begun := map[string]bool{} // calls that are in the part, or in the stream
+	agents := transcript.agents
+	if len(transcript.of(sidechain)) > 0 {
+		agents = append(slices.Clone(agents), subAgent{file: sidechain})
+	}
+	var parts [][]Item
+	for len(part) > 0 {
+		parts = append(parts, part)
+		for _, i := range part {
+			begun[i.ID] = begun[i.ID] || i.Kind == "call"
+		}
+		part = nil
+		for n, a := range agents {
+			items := transcript.of(a.file)
+			told := slices.ContainsFunc(items, stream.has)
+			if told {
+				items, _, _ = overlap(items, stream, earlier, later)
+			} else if len(items) == 0 || !begun[a.call] && !stream.has(Item{Kind: "call", ID: a.call}) {
+				continue
+			}
+			part, agents = items, slices.Delete(slices.Clone(agents), n, n+1)
+			break
+		}
+	}
+	// Older versions print the calls of sub-agents only, and what they say at last as the result of their call.
+	spoken := slices.ContainsFunc(transcript.items, func(i Item) bool { return i.Agent != "" && i.words && stream.has(i) })
+	for _, i := range slices.Concat(parts...) {
+		switch {
+		case stream.has(i):
+			v.Shared++
+		case i.Agent != "" && i.words && !spoken:
+		default:
+			if v.StreamShort++; len(v.StreamLacks) < MaxEvidence {
+				v.StreamLacks = append(v.StreamLacks, i)
+			}
+		}
+	}
+}
+
+// addLacking counts what only the stream has. Of sub-agents without a file that can't be told if such files
+// are elsewhere.
+func (v *Verdict) addLacking(stream, transcript Feed) {
+	kept := map[string]bool{} // sub-agents of which the session has something
+	for _, i := range stream.items {
+		kept[i.Agent] = kept[i.Agent] || transcript.has(i)
+	}
+	elsewhere := transcript.partial || len(transcript.agents) == 0
+	unseen := map[string]bool{}
+	for _, i := range stream.items {
+		switch {
+		case transcript.has(i):
+		case i.Agent != "" && !kept[i.Agent] && elsewhere:
+			unseen[i.Agent] = true
+		default:
+			if v.TranscriptShort++; len(v.TranscriptLacks) < MaxEvidence {
+				v.TranscriptLacks = append(v.TranscriptLacks, i)
+			}
+		}
+	}
+	switch len(unseen) {
+	case 0:
+	case 1:
+		v.Reason = "of a sub-agent there is no session file"
+	default:
+		v.Reason = fmt.Sprintf("of %d sub-agents there is no session file", len(unseen))
+	}
 }

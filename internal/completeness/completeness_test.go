@@ -1,6 +1,7 @@
 package completeness_test
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -52,7 +53,7 @@ func TestCompare(t *testing.T) {
 	for name, test := range map[string]struct{ stream, transcript, want string }{
 		"the same":                    {streamed, kept(), "complete"},
 		"another order":               {streamed, without(kept(), 4) + "\n" + strings.Split(kept(), "\n")[4], "complete"},
-		"sub-agents are left out":     {streamed + "\n" + subagent, kept(), "complete"},
+		"a sub-agent without a file":  {streamed + "\n" + subagent, kept(), "complete, but of a sub-agent there is no session file"},
 		"broken lines are left out":   {streamed + "\n{", "[]\n" + kept(), "complete"},
 		"of an earlier process":       {streamed, earlier + "\n" + kept(), "complete"},
 		"of a later process":          {streamed, kept() + "\n" + earlier, "complete"},
@@ -79,12 +80,88 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+// A sub-agent that call t1 has begun, in both feeds: a call, its result, and an answer.
+const (
+	helped = `{"type":"assistant","session_id":"s","parent_tool_use_id":"t1","message":{"id":"m5","content":[{"type":"tool_use","id":"t5","name":"Bash"}]}}
+{"type":"user","session_id":"s","parent_tool_use_id":"t1","message":{"content":[{"type":"tool_result","tool_use_id":"t5"}]}}
+{"type":"assistant","session_id":"s","parent_tool_use_id":"t1","message":{"id":"m6","content":[{"type":"text","text":"It builds."}]}}`
+	helper = `{"type":"user","isSidechain":true,"sessionId":"s","message":{"content":"Build it."}}
+{"type":"assistant","isSidechain":true,"sessionId":"s","message":{"id":"m5","content":[{"type":"thinking"}]}}
+{"type":"assistant","isSidechain":true,"sessionId":"s","message":{"id":"m5","content":[{"type":"tool_use","id":"t5","name":"Bash"}]}}
+{"type":"user","isSidechain":true,"sessionId":"s","message":{"content":[{"type":"tool_result","tool_use_id":"t5"}]}}
+{"type":"assistant","isSidechain":true,"sessionId":"s","message":{"id":"m6","content":[{"type":"text","text":"It builds."}]}}`
+)
+
+// with is the stream with what a sub-agent did, before the results.
+func with(agent string) string {
+	lines := strings.Split(streamed, "\n")
+	return strings.Join(slices.Concat(lines[:4], strings.Split(agent, "\n"), lines[4:]), "\n")
+}
+
+func read(f *completeness.Feed, file, call, text string) {
+	f.ReadAgent(file, call, func(yield func([]byte, error) bool) {
+		for line := range strings.Lines(text) {
+			if !yield([]byte(line), nil) {
+				return
+			}
+		}
+	})
+}
+
+func TestSubAgents(t *testing.T) {
+	other := strings.NewReplacer("m5", "m7", "m6", "m8", "t5", "t7").Replace(helper)
+	before := strings.NewReplacer("m1", "m0", "m2", "m00", "t1", "t8", "t2", "t9").Replace(kept())
+	for name, test := range map[string]struct {
+		stream, transcript string
+		files              map[string]string // by the calls that began them
+		partial            bool
+		want               string
+	}{
+		"the same":                              {with(helped), kept(), map[string]string{"t1": helper}, false, "complete"},
+		"a version that prints no answers":      {with(without(helped, 2)), kept(), map[string]string{"t1": helper}, false, "complete"},
+		"a version with all in one file":        {with(without(helped, 2)), kept() + "\n" + helper, nil, false, "complete"},
+		"a stream that lacks a result":          {with(without(helped, 1)), kept(), map[string]string{"t1": helper}, false, "stream short by 1: result t5, line 4 of sub-agent agent-t1.jsonl"},
+		"a stream that lacks a call":            {with(without(helped, 0)), kept(), map[string]string{"t1": helper}, false, "stream short by 2: message m5, line 2 of sub-agent agent-t1.jsonl, call t5 (Bash), line 3 of sub-agent agent-t1.jsonl"},
+		"a file that lacks a result":            {with(helped), kept(), map[string]string{"t1": without(helper, 3)}, false, "transcript short by 1: result t5, line 6 of sub-agent t1"},
+		"a file of what the stream didn't tell": {streamed, kept(), map[string]string{"t1": helper}, false, "stream short by 3: message m5, line 2 of sub-agent agent-t1.jsonl, call t5 (Bash), line 3 of sub-agent agent-t1.jsonl, result t5, line 4 of sub-agent agent-t1.jsonl"},
+		"no file":                               {with(helped), kept(), nil, false, "complete, but of a sub-agent there is no session file"},
+		"a file of another one only": {
+			with(without(helped, 1, 2)), kept(), map[string]string{"t2": without(other, 1, 2, 3, 4)}, false,
+			"transcript short by 2: message m5, line 5 of sub-agent t1, call t5 (Bash), line 5 of sub-agent t1",
+		},
+		"that file may be elsewhere":    {with(helped), kept(), map[string]string{"t2": without(other, 1, 2, 3, 4)}, true, "complete, but of a sub-agent there is no session file"},
+		"of an earlier process":         {streamed, before + "\n" + kept(), map[string]string{"t8": helper}, false, "complete"},
+		"begun by an earlier process":   {with(without(helped, 0)), before + "\n" + kept(), map[string]string{"t8": helper}, false, "complete"},
+		"begun by a sub-agent":          {with(helped), kept(), map[string]string{"t1": helper, "t5": without(other, 4)}, false, "stream short by 3: message m7, line 2 of sub-agent agent-t5.jsonl, call t7 (Bash), line 3 of sub-agent agent-t5.jsonl, result t7, line 4 of sub-agent agent-t5.jsonl"},
+		"nobody knows which began it":   {with(helped), kept(), map[string]string{"": helper}, false, "complete"},
+		"nobody knows what it is about": {streamed, kept(), map[string]string{"": helper}, false, "complete"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			transcript := feed(test.transcript)
+			for _, call := range slices.Sorted(maps.Keys(test.files)) {
+				read(&transcript, "agent-"+call+".jsonl", call, test.files[call])
+			}
+			if test.partial {
+				transcript.MarkPartial()
+			}
+			v := completeness.Compare(feed(test.stream), transcript)
+			got := v.String()
+			if e := v.Event(); len(e.StreamLacks)+len(e.TranscriptLacks) > 0 {
+				got += ": " + strings.Join(slices.Concat(e.StreamLacks, e.TranscriptLacks), ", ")
+			}
+			if got != test.want {
+				t.Errorf("%s\nwant %s", got, test.want)
+			}
+		})
+	}
+}
+
 // TestLogAgainstTranscript compares what the log tells of a session with its file.
 func TestLogAgainstTranscript(t *testing.T) {
 	told := func(session string, calls ...string) completeness.Feed {
 		f := completeness.NewFeed(session)
 		f.AddEvent(&wire.Event{SessionID: "other", CallID: "t8", Payload: &wire.ToolIntent{ToolName: "Bash"}}, 1)
-		f.AddEvent(&wire.Event{SessionID: session, Parent: "t1", CallID: "t9", Payload: &wire.AgentTool{ToolName: "Read"}}, 2)
+		f.AddEvent(&wire.Event{SessionID: session, Parent: "t1", CallID: "t5", Payload: &wire.AgentTool{ToolName: "Bash"}}, 2)
 		for i, id := range calls {
 			f.AddEvent(&wire.Event{SessionID: session, CallID: id, Payload: &wire.ToolIntent{ToolName: "Bash"}}, uint64(10+i))
 			f.AddEvent(&wire.Event{SessionID: session, CallID: id, Payload: &wire.AgentTool{ToolName: "Bash"}}, uint64(20+i))
@@ -95,11 +172,14 @@ func TestLogAgainstTranscript(t *testing.T) {
 		f.AddEvent(&wire.Event{SessionID: session, Payload: &wire.AgentComplete{}}, 40)
 		return *f
 	}
+	helpedFeed := feed(kept())
+	read(&helpedFeed, "agent-a.jsonl", "t1", without(helper, 4))
 	for name, test := range map[string]struct {
 		log, transcript completeness.Feed
 		want            string
 	}{
 		"the same":                     {told("s", "t1", "t2"), feed(kept()), "complete: "},
+		"usage of a sub-agent":         {told("s", "t1", "t2"), helpedFeed, "stream short: message m5, line 2 of sub-agent agent-a.jsonl"},
 		"a call that the log lacks":    {told("s", "t1"), feed(kept()), "stream short: call t2 (Grep), line 4, result t2, line 6"},
 		"a call that only the log has": {told("s", "t1", "t2", "t3"), feed(kept()), "transcript short: call t3 (Bash), position 12, result t3, position 22"},
 	} {

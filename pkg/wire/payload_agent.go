@@ -339,7 +339,7 @@ type TranscriptRead struct {
 // session file that it keeps itself. Of what only one of them has (messages, calls, results) the first are listed.
 type SessionCompared struct {
 	Verdict         string   // complete, stream short, transcript short, both short or can't tell
-	Reason          string   // why it can't be told
+	Reason          string   // why it can't be told, or of what it isn't
 	Shared          int      // messages, calls and results that both have
 	StreamShort     int      // how many the stream lacks
 	TranscriptShort int      // how many the session file lacks

@@ -20,17 +20,19 @@ func TestComparesFeeds(t *testing.T) {
 		}
 		return file.String()
 	}
-	for name, test := range map[string]struct{ file, want string }{
-		"complete":            {said("t1", "t2"), "complete"},
-		"the log has less":    {said("t1", "t0", "t2"), "stream short: message mt0, line 3, call t0 (Bash), line 3, result t0, line 4"},
-		"the file has less":   {said("t1"), "transcript short: call t2 (Bash), position"},
-		"of another session":  {said("t9"), "can't tell"},
-		"the agent kept none": {"", ""},
+	for name, test := range map[string]struct{ file, agent, want string }{
+		"complete":            {said("t1", "t2"), "", "complete"},
+		"the log has less":    {said("t1", "t0", "t2"), "", "stream short: message mt0, line 3, call t0 (Bash), line 3, result t0, line 4"},
+		"the file has less":   {said("t1"), "", "transcript short: call t2 (Bash), position"},
+		"of another session":  {said("t9"), "", "can't tell"},
+		"of a sub-agent less": {said("t1", "t2"), said("t3"), "stream short: message mt3, line 1 of sub-agent agent-a.jsonl, call t3 (Bash), line 1 of sub-agent agent-a.jsonl, result t3"},
+		"the agent kept none": {"", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
 				b := newBench(t)
 				p := &puppet{
+					agents:  []agent.SubAgent{{File: "agent-a.jsonl", Call: "t1", Content: []byte(test.agent)}},
 					recover: func(agent.Request, agent.Calls) []*wire.Event { return nil },
 					play: func(a *act) {
 						for _, id := range []string{"t1", "t2"} {

@@ -26,6 +26,7 @@ type puppet struct {
 	play     func(a *act)  // nil: it completes at once
 	starting func(nth int) // called by Start, unless it is nil
 	recover  func(agent.Request, agent.Calls) []*wire.Event
+	agents   []agent.SubAgent // files of sub-agents that it keeps
 
 	mu       sync.Mutex
 	requests []agent.Request
@@ -35,9 +36,12 @@ func (p *puppet) Capabilities() agent.Capabilities {
 	if p.recover == nil {
 		return agent.Capabilities{}
 	}
-	return agent.Capabilities{Recover: func(_ context.Context, r agent.Request, c agent.Calls) ([]*wire.Event, error) {
-		return p.recover(r, c), nil
-	}}
+	return agent.Capabilities{
+		Recover: func(_ context.Context, r agent.Request, c agent.Calls) ([]*wire.Event, error) {
+			return p.recover(r, c), nil
+		},
+		SubAgents: func(agent.Options, string) ([]agent.SubAgent, error) { return p.agents, nil },
+	}
 }
 
 func (p *puppet) Start(ctx context.Context, r agent.Request) (agent.Session, error) {

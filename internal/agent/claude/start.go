@@ -37,5 +37,5 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 
 // Capabilities implements [agent.Provider].
 func (p *Provider) Capabilities() agent.Capabilities {
-	return agent.Capabilities{Recover: p.recoverCalls}
+	return agent.Capabilities{Recover: p.recoverCalls, SubAgents: p.subAgents}
 }

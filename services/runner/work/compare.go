@@ -38,7 +38,19 @@ func (d *drive) compareSession(ctx context.Context, last []*wire.Event) *wire.Ev
 	for _, e := range last {
 		stream.AddEvent(e, 0)
 	}
-	v := completeness.Compare(*stream, completeness.Read(fileLines(content)))
+	kept := completeness.Read(fileLines(content))
+	kept.MarkPartial() // the session may have been on another machine
+	if d.can.SubAgents != nil {
+		agents, err := d.can.SubAgents(d.request.Options, session)
+		if err != nil {
+			d.warnUncompared(ctx, err)
+			return nil
+		}
+		for _, a := range agents {
+			kept.ReadAgent(a.File, a.Call, fileLines(a.Content))
+		}
+	}
+	v := completeness.Compare(*stream, kept)
 	return &wire.Event{SessionID: session, Payload: v.Event()}
 }
 
