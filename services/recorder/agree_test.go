@@ -56,7 +56,7 @@ func TestNumbersAgree(t *testing.T) {
 }
 
 // ingested records the runs of recordings, and returns their events, and the store by its name too.
-func ingested(t *testing.T, files []string) (map[string][]eventlog.Entry, *recorder.Store, string) {
+func ingested(t testing.TB, files []string) (map[string][]eventlog.Entry, *recorder.Store, string) {
 	t.Helper()
 	log := logtest.Start(t)
 	p := newTape(t)

@@ -33,16 +33,16 @@ func TestSpendingAgrees(t *testing.T) {
 	if err != nil || len(files) < 20 {
 		t.Fatalf("%d recordings, %v", len(files), err)
 	}
-	if told := checkSpending(t, files); told < 15 {
+	runs, s, target := ingested(t, files)
+	if told := checkSpending(t, files, runs, s, target); told < 15 {
 		t.Errorf("%d of them cost anything", told)
 	}
 }
 
 // checkSpending requires that each place shows the same of each recording, and returns how many of them cost
 // anything.
-func checkSpending(t *testing.T, files []string) (told int) {
+func checkSpending(t *testing.T, files []string, runs map[string][]eventlog.Entry, s *recorder.Store, target string) (told int) {
 	t.Helper()
-	runs, s, target := ingested(t, files)
 	for i, file := range files {
 		id := fmt.Sprintf("r%d", i)
 		t.Run(filepath.Base(file), func(t *testing.T) {
@@ -234,22 +234,8 @@ func spentInHTML(t *testing.T, id string, log []eventlog.Entry) (got spent) {
 	if _, err := export.HTML(&page, export.Run{ID: id}, entriesOf(log)); err != nil {
 		t.Fatal(err)
 	}
-	card := func(what string) string {
-		m := regexp.MustCompile(`<b>([^<]*)</b><span>` + what).FindStringSubmatch(page.String())
-		if m == nil {
-			t.Fatalf("the page has no %s", what)
-		}
-		return m[1]
-	}
-	count := func(what string) int64 {
-		n, err := strconv.ParseInt(regexp.MustCompile(`\D`).ReplaceAllString(card(what), ""), 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	got.In, got.Out = count("tokens in"), count("tokens out")
-	switch cost := card("cost"); {
+	got.In, got.Out = countOnCard(t, page.String(), "tokens in"), countOnCard(t, page.String(), "tokens out")
+	switch cost := card(t, page.String(), "cost"); {
 	case cost == "unknown":
 		got.Basis = wire.CostPartly
 	case strings.HasPrefix(cost, "$"):
@@ -260,6 +246,25 @@ func spentInHTML(t *testing.T, id string, log []eventlog.Entry) (got spent) {
 		}
 	}
 	return got
+}
+
+// card returns what the page of a run shows large.
+func card(t *testing.T, page, what string) string {
+	t.Helper()
+	m := regexp.MustCompile(`<b>([^<]*)</b><span>` + what).FindStringSubmatch(page)
+	if m == nil {
+		t.Fatalf("the page has no %s", what)
+	}
+	return m[1]
+}
+
+func countOnCard(t *testing.T, page, what string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(regexp.MustCompile(`\D`).ReplaceAllString(card(t, page, what), ""), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 func spentInRows(log []eventlog.Entry) (got spent) {
