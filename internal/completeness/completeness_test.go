@@ -126,7 +126,9 @@ func TestSubAgents(t *testing.T) {
 		"a file of what the stream didn't tell": {streamed, kept(), map[string]string{"t1": helper}, false, "stream short by 3: message m5, line 2 of sub-agent agent-t1.jsonl, call t5 (Bash), line 3 of sub-agent agent-t1.jsonl, result t5, line 4 of sub-agent agent-t1.jsonl"},
 		"no file":                               {with(helped), kept(), nil, false, "complete, but of a sub-agent there is no session file"},
 		"a file of another one only": {
-			with(without(helped, 1, 2)), kept(), map[string]string{"t2": without(other, 1, 2, 3, 4)}, false,
+			with(without(helped, 1, 2)), kept(),
+			map[string]string{"t2": without(other, 1, 2, 3, 4)},
+			false,
 			"transcript short by 2: message m5, line 5 of sub-agent t1, call t5 (Bash), line 5 of sub-agent t1",
 		},
 		"that file may be elsewhere":    {with(helped), kept(), map[string]string{"t2": without(other, 1, 2, 3, 4)}, true, "complete, but of a sub-agent there is no session file"},
