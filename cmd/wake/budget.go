@@ -2,23 +2,27 @@ package main
 
 import (
 	"math"
+	"time"
 
 	"github.com/spf13/pflag"
 
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// budgetOptions are the flags of what a run may spend.
+// budgetOptions are the flags of what a run may spend, and how long it may take.
 type budgetOptions struct {
-	usd    float64
-	tokens int64
-	then   string
+	usd     float64
+	tokens  int64
+	then    string
+	timeout time.Duration
 }
 
 func (o *budgetOptions) addFlags(flags *pflag.FlagSet) {
 	flags.Float64Var(&o.usd, "budget-usd", 0, "what the run may cost, in US `dollars`; 0: no bound, also if the flow has one")
 	flags.Int64Var(&o.tokens, "budget-tokens", 0, "how many `tokens` it may use, those of the cache included; 0: no bound")
 	flags.StringVar(&o.then, "budget-then", "", "what follows when that is spent: `pause` or abort (default: as the flow says, else pause)")
+	flags.DurationVar(&o.timeout, "timeout", 0, "how `long` the run may take, from now on and without its pauses, until it fails; 0: no bound, also if the flow has one")
 }
 
 // limits are the limits of the flags that were given, nil if none was.
@@ -41,6 +45,12 @@ func (o *budgetOptions) limits(flags *pflag.FlagSet) (wire.Raw, error) {
 			return nil, usageError("pause and abort are known", "--budget-then: %q is unknown", o.then)
 		}
 		given["then"] = o.then
+	}
+	if flags.Changed("timeout") {
+		if o.timeout < 0 || o.timeout > ledger.MaxTimeoutMs*time.Millisecond || o.timeout%time.Millisecond != 0 {
+			return nil, usageError("--timeout 30m", "--timeout: %v is no time from 1ms to %v", o.timeout, ledger.MaxTimeoutMs*time.Millisecond)
+		}
+		given["maxDurationMs"] = o.timeout.Milliseconds()
 	}
 	if len(given) == 0 {
 		return nil, nil

@@ -61,6 +61,8 @@ func DecideWithin(d *Definition, s *wire.State, now int64, stop *Stop) (Decision
 	}
 	if p.s.Status != wire.RunRunning {
 		p.wake = 0
+	} else if p.s.Deadline > 0 {
+		p.wakeAt(p.s.Deadline)
 	}
 	return Decision{Events: p.events, Wake: p.wake, Costly: p.budgetSpent() >= 1}, nil
 }
@@ -76,6 +78,7 @@ func Start(d *Definition, r wire.RunRequest) []*wire.Event {
 	if b := d.Budget; b != nil {
 		limits = ledger.Budget{Usd: b.Usd, Tokens: b.Tokens, Then: b.Then}.Limits()
 	}
+	limits = ledger.WithTimeout(limits, d.TimeoutMs)
 	events := []*wire.Event{{Payload: &wire.FlowStart{
 		FlowName: d.Name, Definition: d.raw, DefinitionHash: d.hash,
 		Input: r.Input, Labels: labels, ParentRun: r.ParentRun, ParentNode: r.ParentNode, ParentCall: r.ParentCall,
@@ -167,6 +170,10 @@ func (p *planner) makeStep() bool {
 	if p.endOnFailure() {
 		return true
 	}
+	if p.isOverdue() {
+		p.endOverdue()
+		return true
+	}
 	if p.isSpent() && !p.isAllSettled() {
 		p.keepBudget()
 		return len(p.events) > before
@@ -237,9 +244,18 @@ func (p *planner) lostNodes() []string {
 }
 
 // Unfinished returns the nodes that a run which has failed executes again when it goes on, in the order of
-// the flow: those that have failed for good, and those that were withdrawn beside them.
+// the flow: those that have failed for good, those that were withdrawn beside them, and those that waited for
+// their next try.
 func Unfinished(d *Definition, s *wire.State) []string {
-	return (&planner{d: d, s: s}).lostNodes()
+	p := &planner{d: d, s: s}
+	ids := p.lostNodes()
+	for id := range s.NodeStatus {
+		if v := d.graph.vertexOf(id); v != nil && p.willRetry(v, id) {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, p.compareNodes)
+	return ids
 }
 
 // errorInput and errorCancelled are the error types of an execution whose input
@@ -362,7 +378,7 @@ func (p *planner) advanceNode(v *vertex) {
 	case p.willRetry(v, v.ID):
 		p.retryNode(v, v.ID, nil)
 	case p.s.Nodes[v.ID].Open():
-		if v.itemName(p.s) != "" {
+		if v.forEach(p.s) != nil {
 			p.advanceItems(v)
 		} else {
 			p.executeNode(v, v.ID)

@@ -29,6 +29,7 @@ type Definition struct {
 	Labels      map[string]string `json:"labels,omitempty"`    // of its runs
 	Hooks       []Hook            `json:"hooks,omitempty"`     // of its agents
 	Budget      *Budget           `json:"budget,omitempty"`    // of each run
+	TimeoutMs   int64             `json:"timeoutMs,omitempty"` // of each run, but for the time that it is paused; 0 is no limit
 
 	graph graph
 	raw   wire.Raw
@@ -88,6 +89,9 @@ type Policy struct {
 	// 0 is a minute.
 	StartTimeoutMs  int64 `json:"startTimeoutMs,omitempty"`
 	ContinueOnError bool  `json:"continueOnError,omitempty"`
+	// MaxRetryWaitMs is how long an agent may wait, by its model's API, before it asks that again: who has to wait longer fails.
+	// 0 is no bound.
+	MaxRetryWaitMs int64 `json:"maxRetryWaitMs,omitempty"`
 	// OutputBytes is how much of what a command prints is recorded, of its beginning and its
 	// end; 0 is [OutputBytes].
 	OutputBytes int64 `json:"outputBytes,omitempty"`
@@ -187,6 +191,8 @@ func (e Edge) Key() string {
 type ForEach struct {
 	In string `json:"in"` // expression: a list
 	As string `json:"as"` // name of the item in the node's expressions
+	// Concurrency is how many items are at work at the same time; one that waits for its next try is. 0: all are.
+	Concurrency int `json:"concurrency,omitempty"`
 }
 
 // maxSource bounds the size of a flow file in bytes.

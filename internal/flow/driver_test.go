@@ -159,6 +159,8 @@ func (dr *driver) do(line string) {
 			p.Rerun = strings.Fields(arg)
 		case "fail":
 			p.Fail = strings.Fields(arg)
+		case "limits":
+			p.Limits = raw(dr.t, arg)
 		}
 		dr.append("_run", &wire.Event{Payload: p})
 	case word == "wait":

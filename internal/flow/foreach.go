@@ -63,11 +63,18 @@ func (p *planner) advanceItems(v *vertex) {
 		p.emit(n.Exec, &wire.NodeStart{Target: v.ID, NodeType: string(v.Type), Attempt: 1})
 		return
 	}
-	name := v.itemName(p.s)
-	ended := 0
+	each := v.forEach(p.s)
+	ended, room := 0, p.roomForItems(v, each, len(values))
 	for i, value := range values {
-		id, it := run.ItemID(v.ID, i), &item{name: name, index: i, count: n.Count, value: value}
+		id, it := run.ItemID(v.ID, i), &item{name: each.As, index: i, count: n.Count, value: value}
+		waits := !p.isBegun(v, id)
+		if waits && room == 0 {
+			continue
+		}
 		for p.advanceItem(v, id, it) {
+		}
+		if waits && !p.isSettled(id) {
+			room--
 		}
 		if p.isSettled(id) {
 			ended++
@@ -97,14 +104,41 @@ func (p *planner) advanceItem(v *vertex, id string, it *item) bool {
 	return len(p.events) > before && p.err == nil
 }
 
-// itemName is what the fired forEach edge calls its items.
-func (v *vertex) itemName(s *wire.State) string {
-	for _, e := range v.in {
-		if e.ForEach != nil && s.EdgeStatus[e.key] == wire.EdgeFired {
-			return e.ForEach.As
+// isBegun reports whether an item has been scheduled in this pass.
+func (p *planner) isBegun(v *vertex, id string) bool {
+	return p.isSettled(id) || p.s.Nodes[id].Open() || p.willRetry(v, id)
+}
+
+// roomForItems is how many items may begin beside those that are at work; less than 0 is any number.
+func (p *planner) roomForItems(v *vertex, each *ForEach, count int) int {
+	if each.Concurrency == 0 {
+		return -1
+	}
+	room := each.Concurrency
+	for i := range count {
+		if id := run.ItemID(v.ID, i); p.isBegun(v, id) && !p.isSettled(id) {
+			room--
 		}
 	}
+	return max(0, room)
+}
+
+// itemName is what the fired forEach edge calls its items.
+func (v *vertex) itemName(s *wire.State) string {
+	if each := v.forEach(s); each != nil {
+		return each.As
+	}
 	return ""
+}
+
+// forEach is that of the edge which has fired, nil if none has one.
+func (v *vertex) forEach(s *wire.State) *ForEach {
+	for _, e := range v.in {
+		if e.ForEach != nil && s.EdgeStatus[e.key] == wire.EdgeFired {
+			return e.ForEach
+		}
+	}
+	return nil
 }
 
 // elementsOf takes a list apart.

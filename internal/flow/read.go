@@ -34,6 +34,7 @@ func readDefinition(ps *document.Problems, t *document.Value) *Definition {
 		Labels:      o.takeTextMap("labels"),
 		Hooks:       r.readHooks(o),
 		Budget:      r.readBudget(o),
+		TimeoutMs:   o.takeMillis("timeoutMs"),
 	}
 	if o.needField("name") != nil && d.Name == "" {
 		r.Add(t.Get("name").At, "name", "must not be empty")
@@ -122,6 +123,9 @@ func (r *reader) readNode(t *document.Value, path string) Node {
 		if p.Retry != nil && p.Retry.Session != "" {
 			r.Add(t.Get("policy").Get("retry").Get("session").At, o.fieldName("policy.retry.session"), "only agent nodes have sessions")
 		}
+		if p.MaxRetryWaitMs != 0 {
+			r.Add(t.Get("policy").Get("maxRetryWaitMs").At, o.fieldName("policy.maxRetryWaitMs"), "only agent nodes have it")
+		}
 		if p.StartTimeoutMs != 0 {
 			r.Add(t.Get("policy").Get("startTimeoutMs").At, o.fieldName("policy.startTimeoutMs"), "only agent nodes have it")
 		}
@@ -169,6 +173,7 @@ func (r *reader) readPolicy(o *fields) *Policy {
 	po := r.openObject(t, o.fieldName("policy"))
 	p := &Policy{
 		TimeoutMs: po.takeMillis("timeoutMs"), StartTimeoutMs: po.takeMillis("startTimeoutMs"), ContinueOnError: po.takeBool("continueOnError"),
+		MaxRetryWaitMs: po.takeMillis("maxRetryWaitMs"),
 		OutputBytes: po.takeCount("outputBytes", 0), Memory: po.size("memory", minMemory), MemoryOptional: po.takeBool("memoryOptional"),
 		Interrupted: po.takeOneOf("interrupted", "seal", "rollback", "rerun"),
 	}
@@ -301,7 +306,7 @@ func (r *reader) readForEach(t *document.Value, path string, known []string) *Fo
 	o := r.openObject(t, path)
 	o.needField("in")
 	o.needField("as")
-	f := &ForEach{In: o.takeText("in"), As: o.takeText("as")}
+	f := &ForEach{In: o.takeText("in"), As: o.takeText("as"), Concurrency: int(o.takeCount("concurrency", 1))}
 	switch at := o.t.Get("as"); {
 	case f.As == "":
 	case !asPattern().MatchString(f.As):

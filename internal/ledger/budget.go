@@ -11,6 +11,7 @@ import (
 )
 
 // Budget is what a run may spend. Both bounds count, the one that is reached first.
+// How long it may take is a limit beside it; see [TimeoutOf].
 type Budget struct {
 	Usd    float64 // of what is known of its costs; 0: no bound
 	Tokens int64   // that models were given or made, those of the cache included; 0: no bound
@@ -22,7 +23,58 @@ const (
 	limitUsd    = "maxCostUsd"
 	limitTokens = "maxTokens"
 	limitThen   = "then"
+	limitTime   = "maxDurationMs"
 )
+
+// MaxTimeoutMs is the longest that a run may be given, four weeks.
+const MaxTimeoutMs = 28 * 24 * 3600 * 1000
+
+// TimeoutOf is how long limits have a run take, in milliseconds; 0: no bound.
+func TimeoutOf(limits wire.Raw) int64 {
+	ms, ok := amountOf(limits.Get(limitTime).Any())
+	if !ok || ms > MaxTimeoutMs {
+		return 0
+	}
+	return int64(ms)
+}
+
+// WithTimeout are limits with a bound in milliseconds; 0 adds none.
+func WithTimeout(limits wire.Raw, ms int64) wire.Raw {
+	if ms == 0 {
+		return limits
+	}
+	given, err := wire.Marshal(map[string]any{limitTime: ms})
+	if err != nil {
+		panic(err) // unreachable: a number
+	}
+	return MergeLimits(limits, given)
+}
+
+// Inherited are the limits of a run that another one starts: those of what it may spend. It ends with the other anyway.
+func Inherited(limits wire.Raw) wire.Raw {
+	fields, _ := limits.Any().(map[string]any)
+	if _, ok := fields[limitTime]; !ok {
+		return limits
+	}
+	delete(fields, limitTime)
+	if len(fields) == 0 {
+		return nil
+	}
+	raw, err := wire.Marshal(fields)
+	if err != nil {
+		return limits // what was decoded can be encoded
+	}
+	return raw
+}
+
+// BoundsTime reports whether limits say how long a run may take.
+func BoundsTime(limits wire.Raw) bool { return limits.Get(limitTime) != nil }
+
+// BoundsSpending reports whether limits say something about what is spent.
+func BoundsSpending(limits wire.Raw) bool {
+	fields, _ := limits.Any().(map[string]any)
+	return fields[limitUsd] != nil || fields[limitTokens] != nil || fields[limitThen] != nil
+}
 
 // BudgetOf reads the limits of a run; nothing of what [CheckLimits] refuses is a bound.
 func BudgetOf(limits wire.Raw) Budget {
@@ -48,7 +100,7 @@ func CheckLimits(limits wire.Raw) error {
 	}
 	fields, ok := limits.Any().(map[string]any)
 	if !ok {
-		return fmt.Errorf("limits are an object of %s, %s and %s", limitUsd, limitTokens, limitThen)
+		return fmt.Errorf("limits are an object of %s, %s, %s and %s", limitUsd, limitTokens, limitThen, limitTime)
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		amount, isAmount := amountOf(fields[name])
@@ -59,8 +111,10 @@ func CheckLimits(limits wire.Raw) error {
 			return errors.New("limits: " + limitTokens + " is no whole number from 0 on")
 		case name == limitThen && fields[name] != wire.BudgetPause && fields[name] != wire.BudgetAbort:
 			return fmt.Errorf("limits: %s is %s or %s", limitThen, wire.BudgetPause, wire.BudgetAbort)
-		case name != limitUsd && name != limitTokens && name != limitThen:
-			return fmt.Errorf("limits: %q is unknown; there are %s, %s and %s", name, limitUsd, limitTokens, limitThen)
+		case name == limitTime && (!isAmount || amount != math.Trunc(amount) || amount > MaxTimeoutMs):
+			return fmt.Errorf("limits: %s is no whole number of milliseconds from 0 to %d", limitTime, int64(MaxTimeoutMs))
+		case name != limitUsd && name != limitTokens && name != limitThen && name != limitTime:
+			return fmt.Errorf("limits: %q is unknown; there are %s, %s, %s and %s", name, limitUsd, limitTokens, limitThen, limitTime)
 		}
 	}
 	return nil

@@ -10,24 +10,28 @@ import (
 // TestCheckLimits refuses what nothing would keep to.
 func TestCheckLimits(t *testing.T) {
 	for json, want := range map[string]string{
-		``:                      "",
-		`null`:                  "",
-		`{}`:                    "",
-		`{"maxCostUsd":2.5}`:    "",
-		`{"maxTokens":500000}`:  "",
-		`{"maxCostUsd":0}`:      "", // which lifts that of the flow
-		`{"then":"abort"}`:      "",
-		`5`:                     "limits are an object of maxCostUsd, maxTokens and then",
-		`{"maxCostUsd":-1}`:     "limits: maxCostUsd is no number of US dollars from 0 on",
-		`{"maxCostUsd":"5"}`:    "limits: maxCostUsd is no number of US dollars from 0 on",
-		`{"maxCostUsd":1e300}`:  "limits: maxCostUsd is no number of US dollars from 0 on",
-		`{"maxTokens":1.5}`:     "limits: maxTokens is no whole number from 0 on",
-		`{"maxTokens":1e30}`:    "limits: maxTokens is no whole number from 0 on",
-		`{"then":"stop"}`:       "limits: then is pause or abort",
-		`{"maxCostUSD":5}`:      `limits: "maxCostUSD" is unknown; there are maxCostUsd, maxTokens and then`,
-		`{"then":["pause"]}`:    "limits: then is pause or abort",
-		`{"maxTokens":null}`:    "limits: maxTokens is no whole number from 0 on",
-		`{"maxTokens":{"a":1}}`: "limits: maxTokens is no whole number from 0 on",
+		``:                       "",
+		`null`:                   "",
+		`{}`:                     "",
+		`{"maxCostUsd":2.5}`:     "",
+		`{"maxTokens":500000}`:   "",
+		`{"maxCostUsd":0}`:       "", // which lifts that of the flow
+		`{"then":"abort"}`:       "",
+		`{"maxDurationMs":0}`:    "",
+		`{"maxDurationMs":1.5}`:  "limits: maxDurationMs is no whole number of milliseconds from 0 to 2419200000",
+		`{"maxDurationMs":1e12}`: "limits: maxDurationMs is no whole number of milliseconds from 0 to 2419200000",
+		`{"maxDurationMs":"1h"}`: "limits: maxDurationMs is no whole number of milliseconds from 0 to 2419200000",
+		`5`:                      "limits are an object of maxCostUsd, maxTokens, then and maxDurationMs",
+		`{"maxCostUsd":-1}`:      "limits: maxCostUsd is no number of US dollars from 0 on",
+		`{"maxCostUsd":"5"}`:     "limits: maxCostUsd is no number of US dollars from 0 on",
+		`{"maxCostUsd":1e300}`:   "limits: maxCostUsd is no number of US dollars from 0 on",
+		`{"maxTokens":1.5}`:      "limits: maxTokens is no whole number from 0 on",
+		`{"maxTokens":1e30}`:     "limits: maxTokens is no whole number from 0 on",
+		`{"then":"stop"}`:        "limits: then is pause or abort",
+		`{"maxCostUSD":5}`:       `limits: "maxCostUSD" is unknown; there are maxCostUsd, maxTokens, then and maxDurationMs`,
+		`{"then":["pause"]}`:     "limits: then is pause or abort",
+		`{"maxTokens":null}`:     "limits: maxTokens is no whole number from 0 on",
+		`{"maxTokens":{"a":1}}`:  "limits: maxTokens is no whole number from 0 on",
 	} {
 		raw, err := wire.RawFromJSON([]byte(json))
 		if err != nil && json != "" {
@@ -74,5 +78,30 @@ func TestBudget(t *testing.T) {
 				t.Errorf("text %q, want %q", got, test.text)
 			}
 		})
+	}
+}
+
+// TestInherited says what a run that another one starts has of its limits: a time of its own.
+func TestInherited(t *testing.T) {
+	for json, want := range map[string]string{
+		`{"maxCostUsd":1,"maxDurationMs":5}`: `{"maxCostUsd":1}`,
+		`{"maxDurationMs":5}`:                `null`,
+		`{"maxTokens":7,"then":"abort"}`:     `{"maxTokens":7,"then":"abort"}`,
+		`null`:                               `null`,
+	} {
+		raw, err := wire.RawFromJSON([]byte(json))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := wire.AppendJSON(nil, ledger.Inherited(raw))
+		if err != nil && want != "null" {
+			t.Fatal(err)
+		}
+		if len(got) == 0 {
+			got = []byte("null")
+		}
+		if string(got) != want {
+			t.Errorf("%s: %s, want %s", json, got, want)
+		}
 	}
 }

@@ -26,6 +26,7 @@ func (f *fold) flowStart(p *wire.FlowStart) error {
 	s.Input = f.payloadValue("input", p.Input)
 	s.Limits = f.payloadValue("limits", p.Limits)
 	s.Fixtures, s.Workspace, s.Imported = p.Fixtures, p.Workspace, p.Imported
+	f.setDeadline(ledger.TimeoutOf(s.Limits))
 	s.ParentRun, s.ParentNode, s.ParentCall = p.ParentRun, p.ParentNode, p.ParentCall
 	s.Overrides = mergeOverrides(nil, p.Overrides)
 	if len(p.Labels) > 0 {
@@ -83,6 +84,7 @@ func (f *fold) flowPaused(p *wire.FlowPaused) error {
 	if err := f.checkDecision(); err != nil {
 		return err
 	}
+	f.stopTime()
 	f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunPaused, p.Reason, f.pos.Seq
 	f.removeObeyed(func(c wire.Raw) bool {
 		t := commandField(c, "type")
@@ -98,6 +100,7 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 	if err := f.checkResumption(p); err != nil {
 		return err
 	}
+	ended := Failed(f.s)
 	f.grantBudget(p)
 	if !p.Hold {
 		if f.s.Status == wire.RunPaused { // somebody has looked
@@ -106,6 +109,7 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 		f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunRunning, "", 0
 		f.s.Result, f.s.Error, f.s.EndedAt = "", "", 0
 	}
+	f.grantTime(givenLimits(p), ended)
 	f.s.ResumedAt = f.pos.Seq
 	f.s.Overrides = mergeOverrides(f.s.Overrides, p.Overrides)
 	if dir := commandField(p.Overrides, "workspace"); dir != "" {
@@ -136,16 +140,22 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 // grantBudget has the run spend more: up to limits that are given, else, if its budget has paused
 // it, as much as before once more.
 func (f *fold) grantBudget(p *wire.FlowResumed) {
-	limits := p.Limits
-	if Ref(limits) != "" {
-		limits = nil // no budget is that large
-	}
+	limits := givenLimits(p)
+	f.s.Limits = ledger.MergeLimits(f.s.Limits, limits)
 	switch {
-	case len(limits) > 0:
-		f.s.Limits, f.s.BudgetFrom = ledger.MergeLimits(f.s.Limits, limits), nil
+	case ledger.BoundsSpending(limits):
+		f.s.BudgetFrom = nil
 	case !p.Hold && f.s.Reason == wire.PauseBudget:
 		f.s.BudgetFrom = new(ledger.Spent(f.s.Usage))
 	}
+}
+
+// givenLimits are those of a resumption.
+func givenLimits(p *wire.FlowResumed) wire.Raw {
+	if Ref(p.Limits) != "" {
+		return nil // no limits are that large
+	}
+	return p.Limits
 }
 
 // checkResumption checks that the run can go on as the event says.
@@ -265,10 +275,12 @@ func (f *fold) foldFork(p *wire.RunForked) error {
 	parent.StartedAt, parent.StartedBy = f.e.Timestamp, p.By
 	parent.Inbox, parent.CommandPos, parent.CommandIDs, parent.NoticesLost = []wire.InboxEntry{}, 0, nil, 0
 	parent.BudgetFrom = nil
+	parent.Deadline, parent.TimeLeftMs = 0, 0
 	parent.Usage, parent.WaitedMs, parent.WaitsSince = wire.UsageTotals{}, 0, 0
 	parent.EndedAt, parent.PausedAt, parent.ResumedAt = 0, 0, 0
 	parent.VoidEvents, parent.EventCount = f.s.VoidEvents, f.s.EventCount
 	*f.s = *parent
+	f.setDeadline(ledger.TimeoutOf(f.s.Limits))
 	return nil
 }
 

@@ -27,7 +27,7 @@ type FlowStart struct {
 	ParentRun      string // the run that started this one, if any
 	ParentNode     string // its node, if any
 	ParentCall     string // the call of that node's agent that waits for this run, "<execId>/<callId>", if one does
-	Limits         Raw    // what the run may spend: maxCostUsd, maxTokens, and then: pause (default) or abort; 0 is no bound
+	Limits         Raw    // what the run may spend: maxCostUsd, maxTokens, and then: pause (default) or abort; maxDurationMs is how long it may take; 0 is no bound
 	Overrides      Raw    // those of the run that started this one; see [FlowResumed.Overrides]
 	Fixtures       string // folder of recorded calls that stand in for every agent
 	Workspace      string // folder the run works in, if the submitter named one

@@ -60,6 +60,8 @@ type State struct {
 	Labels         map[string]string `json:"labels,omitempty"`
 	Limits         Raw               `json:"limits,omitempty"`
 	BudgetFrom     *Spent            `json:"budgetFrom,omitempty"` // what had been spent when the budget was last granted again
+	Deadline       int64             `json:"deadline,omitempty"`   // when the run has taken as long as its limits allow, Unix ms; 0: never, or it is paused
+	TimeLeftMs     int64             `json:"timeLeftMs,omitempty"` // of a paused run: until then, from when it goes on
 	Fixtures       string            `json:"fixtures,omitempty"`
 	Workspace      string            `json:"workspace,omitempty"`
 	Folder         *FolderSnapshot   `json:"folder,omitempty"` // the last snapshot of the workspace

@@ -70,7 +70,7 @@ func (s spending) detect(in input) (spending, []finding, int64) {
 // place of another is that of all that the run spends.
 func (s spending) grantBudget(p *wire.FlowResumed) spending {
 	switch {
-	case len(p.Limits) > 0:
+	case ledger.BoundsSpending(p.Limits):
 		s.Limits, s.From, s.Share = ledger.MergeLimits(s.Limits, p.Limits), wire.Spent{}, 0
 	case s.Spent && !p.Hold:
 		s.From, s.Share = s.sum(), 0

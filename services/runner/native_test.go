@@ -243,3 +243,38 @@ func TestNativeHookChangesInput(t *testing.T) {
 		}
 	})
 }
+
+// TestRetryWait ends an agent that is to wait longer for its model than its policy lets it, and not one that may: the error is the
+// model's, so that the policy of the node decides by it.
+func TestRetryWait(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy string
+		failed string
+	}{
+		"longer":   {"maxRetryWaitMs: 59999, retry: {maxAttempts: 3, except: [rate_limit]}", "rate_limit"},
+		"shorter":  {"maxRetryWaitMs: 60000", ""},
+		"no bound": {"timeoutMs: 600000", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				b.native("r1", t.TempDir(), &apitest.Script{Replies: []apitest.Reply{
+					{Status: http.StatusTooManyRequests, Kind: "rate_limit_error", Header: http.Header{"Retry-After": {"60"}}},
+					apitest.Message(apitest.Text("Done.")),
+				}})
+				b.submit("run", `
+name: limited
+nodes:
+  - {id: a, type: agent, input: {provider: native, model: m, prompt: "Do it."}, policy: {`+test.policy+`}}
+`)
+				s, _ := b.ended("run")
+				if n := s.Nodes["a"]; n.ErrorType != test.failed || n.Execs != 1 {
+					t.Errorf("%d executions, the last one failed with %q (%s), want %q", n.Execs, n.ErrorType, n.Error, test.failed)
+				}
+				if test.failed != "" && !strings.Contains(s.Error, "asked again in 1m0s, and policy.maxRetryWaitMs is 59999") {
+					t.Errorf("the run says %q", s.Error)
+				}
+			})
+		})
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/child"
 	"code.wake.dev/wake/services/runner/internal/command"
@@ -224,7 +225,7 @@ func (c *children) startChild(ctx context.Context, node, id string) error {
 	request := wire.RunRequest{
 		V: wire.Version, RunID: id, Definition: in.Flow, Input: in.Input, State: in.State, Labels: in.Labels,
 		ParentRun: c.owner.runID, ParentNode: node,
-		Limits: s.Limits, Overrides: child.Inherited(s.Overrides, c.owner.def, ""), Fixtures: s.Fixtures, Workspace: s.Workspace,
+		Limits: ledger.Inherited(s.Limits), Overrides: child.Inherited(s.Overrides, c.owner.def, ""), Fixtures: s.Fixtures, Workspace: s.Workspace,
 	}
 	if c.owner.isBound() {
 		request.WorkspaceAt = c.owner.folder.holder

@@ -8,6 +8,7 @@ import (
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/flow"
+	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/child"
@@ -114,7 +115,7 @@ func (ps parts) startPart(ctx context.Context, id, call string, ask func() (wire
 	if err := ps.retryUntilDone(ctx, call, func() error { return ps.awaitRecorded(ctx, call) }); err != nil {
 		return err
 	}
-	r.V, r.RunID, r.Limits, r.Fixtures = wire.Version, id, ps.exec.state.Limits, ps.exec.state.Fixtures
+	r.V, r.RunID, r.Limits, r.Fixtures = wire.Version, id, ledger.Inherited(ps.exec.state.Limits), ps.exec.state.Fixtures
 	r.ParentRun, r.ParentNode, r.ParentCall = ps.exec.offer.RunID, ps.exec.offer.NodeID, child.CallKey(ps.exec.offer.ExecID, call)
 	r.Workspace = ps.exec.workdir.path
 	if ps.exec.def.Workspace != flow.WorkspaceShared {

@@ -228,6 +228,9 @@ func (d *drive) takeEvent(ctx context.Context, e *wire.Event) error {
 	if err != nil {
 		return err
 	}
+	if err := d.checkRetryWait(e); err != nil {
+		return err
+	}
 	d.watchFiles(ctx, e)
 	d.calls.observeEvent(e)
 	if rests, tells := d.rest.observeEvent(e); tells {

@@ -2,6 +2,8 @@ package work
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/flow"
@@ -47,4 +49,19 @@ func eventKinds(attempts map[string]bool) []wire.Kind {
 		kinds = append(kinds, wire.KindFlow)
 	}
 	return kinds
+}
+
+// checkRetryWait fails if the agent is to wait longer for its model than its policy lets it.
+func (d *drive) checkRetryWait(e *wire.Event) error {
+	p, ok := e.Payload.(*wire.AgentError)
+	if !ok || p.RetryDelayMs == nil || d.exec.node.Policy == nil || d.exec.node.Policy.MaxRetryWaitMs == 0 {
+		return nil
+	}
+	if limit := d.exec.node.Policy.MaxRetryWaitMs; *p.RetryDelayMs > float64(limit) {
+		wait := time.Duration(*p.RetryDelayMs * float64(time.Millisecond))
+		return &failure{
+			message: fmt.Sprintf("%s; it would be asked again in %s, and policy.maxRetryWaitMs is %d", p.Message, wait, limit), kind: p.ErrorType,
+		}
+	}
+	return nil
 }
