@@ -174,7 +174,7 @@ func (r *reader) readPolicy(o *fields) *Policy {
 	p := &Policy{
 		TimeoutMs: po.takeMillis("timeoutMs"), StartTimeoutMs: po.takeMillis("startTimeoutMs"), ContinueOnError: po.takeBool("continueOnError"),
 		MaxRetryWaitMs: po.takeMillis("maxRetryWaitMs"),
-		OutputBytes: po.takeCount("outputBytes", 0), Memory: po.size("memory", minMemory), MemoryOptional: po.takeBool("memoryOptional"),
+		OutputBytes:    po.takeCount("outputBytes", 0), Memory: po.size("memory", minMemory), MemoryOptional: po.takeBool("memoryOptional"),
 		Interrupted: po.takeOneOf("interrupted", "seal", "rollback", "rerun"),
 	}
 	if p.MemoryOptional && po.t.Get("memory").IsAbsent() {

@@ -107,10 +107,52 @@ type statusInput struct {
 	Node string `json:"node,omitempty" jsonschema:"only this node"`
 }
 
-func (p Pipeline) showStatus(ctx context.Context, in statusInput) (string, error) {
+// statusAnswer is how a run does; what waits for a person in it is in approvals.
+type statusAnswer struct {
+	Run     string       `json:"run"`
+	Flow    string       `json:"flow"`
+	State   string       `json:"state" jsonschema:"running, paused, complete, failed or aborted"`
+	Reason  string       `json:"reason,omitempty"`
+	Error   string       `json:"error,omitempty"`
+	Waits   string       `json:"waits,omitempty" jsonschema:"what it waits for"`
+	CostUsd float64      `json:"costUsd"`
+	Basis   string       `json:"costBasis,omitempty" jsonschema:"where the cost comes from; unknown: nobody tells it"`
+	Input   int64        `json:"tokensIn"`
+	Output  int64        `json:"tokensOut"`
+	Tools   int64        `json:"tools" jsonschema:"how many calls"`
+	Nodes   []nodeAnswer `json:"nodes"`
+	More    int          `json:"more" jsonschema:"how many other nodes it has"`
+}
+
+type nodeAnswer struct {
+	Node   string `json:"node"`
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
+	Error  string `json:"error,omitempty"`
+	Waits  string `json:"waits,omitempty" jsonschema:"what it waits for"`
+	Last   string `json:"last,omitempty" jsonschema:"what it did last"`
+}
+
+// statusFields are what a status has as fields.
+func statusFields(s wire.StatusResponse) statusAnswer {
+	answer := statusAnswer{
+		Run: cleanLine(s.RunID), Flow: cleanLine(s.FlowName), State: cmp.Or(string(s.Result), string(s.Status)), Reason: cleanLine(s.Reason),
+		Error: cleanLine(s.Error), Waits: cleanLine(s.WaitingFor), CostUsd: s.CostUsd, Basis: s.CostBasis,
+		Input: s.TokensIn, Output: s.TokensOut, Tools: s.ToolsUsed, Nodes: []nodeAnswer{}, More: max(0, len(s.Agents)-maxList),
+	}
+	for _, n := range s.Agents[:min(len(s.Agents), maxList)] {
+		answer.Nodes = append(answer.Nodes, nodeAnswer{
+			Node: cleanLine(n.AgentID), State: n.State, Reason: cleanLine(n.Reason), Error: cleanLine(n.Error),
+			Waits: cleanLine(n.WaitingFor), Last: cleanLine(n.LastActivity),
+		})
+	}
+	return answer
+}
+
+func (p Pipeline) showStatus(ctx context.Context, in statusInput) (string, statusAnswer, error) {
 	s, err := p.Status(ctx, wire.StatusRequest{Run: in.Run, Node: in.Node})
 	if err != nil {
-		return "", err
+		return "", statusAnswer{}, err
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "run %s (%s): %s%s, %s, tokens %d in %d out, %d tools, %s\n", cleanLine(s.RunID), cleanLine(s.FlowName),
@@ -133,7 +175,7 @@ func (p Pipeline) showStatus(ctx context.Context, in statusInput) (string, error
 		}
 		b.WriteByte('\n')
 	}
-	return b.String() + p.listWaiting(ctx, s), nil
+	return b.String() + p.listWaiting(ctx, s), statusFields(s), nil
 }
 
 // listWaiting lists what waits for a person in a run that goes on.
@@ -230,13 +272,45 @@ type logInput struct {
 	Summary bool   `json:"summary,omitempty" jsonschema:"in short what happened instead of lines"`
 }
 
-func (p Pipeline) readLog(ctx context.Context, in logInput) (string, error) {
+// logAnswer is a part of a log, or in short what happened.
+type logAnswer struct {
+	Summary string       `json:"summary,omitempty"`
+	Lines   []lineAnswer `json:"lines"`
+	Offset  int64        `json:"offset" jsonschema:"of the first line"`
+	Total   int64        `json:"total" jsonschema:"how many lines there are"`
+}
+
+type lineAnswer struct {
+	Time int64  `json:"time" jsonschema:"Unix ms"`
+	Node string `json:"node"`
+	Type string `json:"type"`
+	Text string `json:"text"`
+}
+
+// maxFields bounds what is in the fields of lines beside their text, in bytes: they are there a second time.
+const maxFields = maxText / 2
+
+// logFields are lines as fields. What would be too much is left out, and the text of the answer has it.
+func logFields(page wire.LogResponse) logAnswer {
+	answer := logAnswer{Lines: []lineAnswer{}, Offset: page.Offset, Total: page.TotalLines}
+	size := 0
+	for _, l := range page.Lines {
+		a := lineAnswer{Time: l.TS, Node: cleanLine(l.Node), Type: string(l.Type), Text: cleanLine(l.Text)}
+		if size += len(a.Node) + len(a.Text); size > maxFields {
+			break
+		}
+		answer.Lines = append(answer.Lines, a)
+	}
+	return answer
+}
+
+func (p Pipeline) readLog(ctx context.Context, in logInput) (string, logAnswer, error) {
 	since, err := parseAgo(in.Since)
 	if err != nil {
-		return "", err
+		return "", logAnswer{}, err
 	}
 	if in.Type != "" && !wire.LineType(in.Type).Valid() {
-		return "", badRequest("type is text, thinking, tool, error, system or user")
+		return "", logAnswer{}, badRequest("type is text, thinking, tool, error, system or user")
 	}
 	limit := atMost(in.Limit, 20)
 	page, err := p.Log(ctx, wire.LogRequest{
@@ -244,12 +318,13 @@ func (p Pipeline) readLog(ctx context.Context, in logInput) (string, error) {
 		Offset: in.Offset, Limit: &limit, Details: true, Summary: in.Summary,
 	})
 	if err != nil {
-		return "", err
+		return "", logAnswer{}, err
 	}
 	if page.Summary != nil {
-		return timeline.Sanitize(page.Summary.Text), nil
+		text := timeline.Sanitize(page.Summary.Text)
+		return text, logAnswer{Summary: boundText(text), Lines: []lineAnswer{}}, nil
 	}
-	return pageText(page), nil
+	return pageText(page), logFields(page), nil
 }
 
 // pageText is a page of a log.
@@ -276,29 +351,46 @@ type searchInput struct {
 	Limit int    `json:"limit,omitempty" jsonschema:"default 10, at most 100"`
 }
 
-func (p Pipeline) searchLogs(ctx context.Context, in searchInput) (string, error) {
+// searchAnswer is what was found.
+type searchAnswer struct {
+	Hits []hitAnswer `json:"hits"`
+	More bool        `json:"more" jsonschema:"there are others"`
+}
+
+type hitAnswer struct {
+	Run  string `json:"run"`
+	Node string `json:"node"`
+	Time int64  `json:"time" jsonschema:"Unix ms"`
+	Type string `json:"type"`
+	Text string `json:"text"`
+}
+
+func (p Pipeline) searchLogs(ctx context.Context, in searchInput) (string, searchAnswer, error) {
 	since, err := parseAgo(in.Since)
 	if err != nil {
-		return "", err
+		return "", searchAnswer{}, err
 	}
 	q := wire.SearchRequest{Text: in.Text, Since: since, Limit: atMost(in.Limit, 10)}
 	if in.Run != "" {
 		if q.Run, err = p.Find(ctx, in.Run); err != nil {
-			return "", err
+			return "", searchAnswer{}, err
 		}
 	}
 	found, err := p.Search(ctx, q)
 	if err != nil {
-		return "", err
+		return "", searchAnswer{}, err
 	}
+	answer := searchAnswer{Hits: []hitAnswer{}, More: found.Cursor != ""}
 	var b strings.Builder
 	for _, h := range found.Hits {
-		fmt.Fprintf(&b, "%s %s %s %s: %s\n", cleanLine(h.RunID), cleanLine(h.Node), clockTime(h.TS), h.Type, cleanLine(h.Snippet))
+		a := hitAnswer{Run: cleanLine(h.RunID), Node: cleanLine(h.Node), Time: h.TS, Type: string(h.Type), Text: cleanLine(h.Snippet)}
+		answer.Hits = append(answer.Hits, a)
+		fmt.Fprintf(&b, "%s %s %s %s: %s\n", a.Run, a.Node, clockTime(a.Time), a.Type, a.Text)
 	}
-	if found.Cursor != "" {
+	if answer.More {
 		b.WriteString("… there are more: narrow it by words or run\n")
 	}
-	return cmp.Or(b.String(), "nothing was found"), nil
+	return cmp.Or(b.String(), "nothing was found"), answer, nil
 }
 
 type alertsInput struct {

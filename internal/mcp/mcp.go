@@ -61,15 +61,15 @@ func NewServer(version string, p Pipeline) *sdk.Server {
 	})
 	s.AddReceivingMiddleware(withCodes)
 	addReadTool(s, "runs", "List runs, the newest first: id, status, name, cost, last activity.", p.listRuns)
-	addReadTool(s, "status", "How a run and its agents are doing, what they wait for, and which calls wait for permission.", asText(p.showStatus))
-	addReadTool(s, "log", "Lines of a run's log: the last ones, or those that match. summary tells in short what happened.", asText(p.readLog))
+	addReadTool(s, "status", "How a run and its agents are doing, what they wait for, and which calls wait for permission.", p.showStatus)
+	addReadTool(s, "log", "Lines of a run's log: the last ones, or those that match. summary tells in short what happened.", p.readLog)
 	addReadTool(s, "tail", "Lines of a run's log from an offset on; waits for one if there is none. Pass next from the answer before.", p.tailLog)
-	addReadTool(s, "search", "Find words in the logs of all runs, the newest first.", asText(p.searchLogs))
+	addReadTool(s, "search", "Find words in the logs of all runs, the newest first.", p.searchLogs)
 	addReadTool(s, "approvals", "List what waits for a person, of a run or of all, the longest waiting first: calls for permission, questions for an answer.", p.listApprovals)
 	addReadTool(s, "alerts", "What deserved attention, the oldest first. Pass after from the answer before to get only what is new; wait waits for it.", p.listAlerts)
 	addReadTool(s, "bookmarks", "List the points of a run at which it can be forked or looked at, the last ones.", p.listBookmarks)
-	addReadTool(s, "state", "The state of a run, now or at a point of its past.", asText(p.showState))
-	addReadTool(s, "diff", "Where two runs part and in what they differ, such as a fork and its origin.", asText(p.compareRuns))
+	addReadTool(s, "state", "The state of a run, now or at a point of its past.", p.showState)
+	addReadTool(s, "diff", "Where two runs part and in what they differ, such as a fork and its origin.", p.compareRuns)
 	addWriteTool(s, "send", "Give a message to the agent at work in a run; it reads it in the same turn.", p.sendMessage)
 	addWriteTool(s, "steer", "Answer what an agent of a run has asked (notify_parent): the question that has waited longest.", p.steerAgent)
 	addWriteTool(s, "reply", "Answer a question of a run: of a worker (AskUserQuestion, notify_parent) or of an ask node.", p.answerQuestion)
@@ -87,14 +87,6 @@ func NewServer(version string, p Pipeline) *sdk.Server {
 
 // A toolFunc answers a call with a text for the model and the same as fields for programs.
 type toolFunc[In, Out any] = func(context.Context, In) (text string, fields Out, err error)
-
-// asText is a tool whose answer is a text and nothing else.
-func asText[In any](f func(context.Context, In) (string, error)) toolFunc[In, any] {
-	return func(ctx context.Context, in In) (string, any, error) {
-		text, err := f(ctx, in)
-		return text, nil, err
-	}
-}
 
 // addReadTool adds a tool that changes nothing.
 func addReadTool[In, Out any](s *sdk.Server, name, description string, f toolFunc[In, Out]) {

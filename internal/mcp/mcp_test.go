@@ -243,7 +243,16 @@ func TestFields(t *testing.T) {
 		{"run", map[string]any{"flow": "name: x"}, `{"run":"new1"}`},
 		{"bookmarks", map[string]any{"run": "run1", "limit": 1}, `{"earlier":1,"points":[{"label":"sfp-2","time":2000}]}`},
 		{"tail", map[string]any{"run": "run1", "from": 200}, `{"next":200}`},
-		{"log", map[string]any{"run": "run1"}, `null`},
+		{
+			"status", map[string]any{"run": "run1"},
+			`{"costUsd":1.25,"flow":"review","more":0,"nodes":[{"node":"coder","reason":"question","state":"waiting","waits":"an answer: Which?"}],` +
+				`"run":"run1","state":"running","tokensIn":10,"tokensOut":5,"tools":3,"waits":"coder: an answer: Which?"}`,
+		},
+		{"log", map[string]any{"run": "run1", "offset": 200}, `{"lines":[],"offset":200,"total":200}`},
+		{"log", map[string]any{"run": "run1", "summary": true}, `{"lines":[],"offset":0,"summary":"It worked.","total":0}`},
+		{"search", map[string]any{"text": "nil"}, `{"hits":[{"node":"coder","run":"run1","text":"nil pointer","time":1000,"type":"tool"}],"more":false}`},
+		{"state", map[string]any{"run": "run1", "at": "sfp-1"}, `{"at":"sfp-1","run":"run1","state":"run1 at sfp-1"}`},
+		{"diff", map[string]any{"a": "run1", "b": "@last"}, `{"a":"run1","b":"run1","diff":"run1 and run1 did the same\n"}`},
 	} {
 		r, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: test.tool, Arguments: test.arguments})
 		if err != nil {
@@ -310,8 +319,20 @@ func TestBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d tools are described in %d bytes", len(tools.Tools), len(b))
-	if len(tools.Tools) != 21 || len(b) > 16000 {
+	if len(tools.Tools) != 21 || len(b) > 19000 { // their answers too
 		t.Errorf("%d tools in %d bytes", len(tools.Tools), len(b))
+	}
+	for _, tool := range tools.Tools {
+		if tool.OutputSchema == nil {
+			t.Errorf("%s doesn't say which fields it answers with", tool.Name)
+		}
+	}
+	full, err := s.CallTool(t.Context(), &sdk.CallToolParams{Name: "log", Arguments: map[string]any{"run": "run1", "limit": 100}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fields, err := json.Marshal(full.StructuredContent); err != nil || len(fields) > 8100 || !strings.Contains(string(fields), `"text":"word`) {
+		t.Errorf("log answers %d bytes of fields, %v", len(fields), err)
 	}
 	for _, tool := range []string{"log", "runs"} {
 		got := call(t, s, tool, map[string]any{"run": "run1", "limit": 1 << 30})

@@ -33,9 +33,9 @@ func (p Pipeline) readResource(ctx context.Context, r *sdk.ReadResourceRequest) 
 	case rest == "":
 		text, _, err = p.listRuns(ctx, runsInput{})
 	case isLog:
-		text, err = p.readLog(ctx, logInput{Run: run, Limit: maxList})
+		text, _, err = p.readLog(ctx, logInput{Run: run, Limit: maxList})
 	default:
-		text, err = p.showStatus(ctx, statusInput{Run: run})
+		text, _, err = p.showStatus(ctx, statusInput{Run: run})
 	}
 	if err != nil {
 		return nil, toolError{err}

@@ -166,12 +166,20 @@ type stateInput struct {
 	At  string `json:"at,omitempty" jsonschema:"a point of bookmarks, or a position of the log; absent: now"`
 }
 
-func (p Pipeline) showState(ctx context.Context, in stateInput) (string, error) {
+// stateAnswer is the state of a run.
+type stateAnswer struct {
+	Run   string `json:"run"`
+	At    string `json:"at,omitempty" jsonschema:"the point; absent: now"`
+	State string `json:"state" jsonschema:"as text"`
+}
+
+func (p Pipeline) showState(ctx context.Context, in stateInput) (string, stateAnswer, error) {
 	run, err := p.Find(ctx, in.Run)
 	if err != nil {
-		return "", err
+		return "", stateAnswer{}, err
 	}
-	return p.State(ctx, run, in.At)
+	text, err := p.State(ctx, run, in.At)
+	return text, stateAnswer{Run: cleanLine(run), At: cleanLine(in.At), State: boundText(text)}, err
 }
 
 type diffInput struct {
@@ -179,14 +187,22 @@ type diffInput struct {
 	B string `json:"b" jsonschema:"the other one"`
 }
 
-func (p Pipeline) compareRuns(ctx context.Context, in diffInput) (_ string, err error) {
+// diffAnswer is in what two runs differ.
+type diffAnswer struct {
+	A    string `json:"a"`
+	B    string `json:"b"`
+	Diff string `json:"diff" jsonschema:"as text"`
+}
+
+func (p Pipeline) compareRuns(ctx context.Context, in diffInput) (_ string, answer diffAnswer, err error) {
 	if in.A, err = p.Find(ctx, in.A); err != nil {
-		return "", err
+		return "", answer, err
 	}
 	if in.B, err = p.Find(ctx, in.B); err != nil {
-		return "", err
+		return "", answer, err
 	}
-	return p.Diff(ctx, in.A, in.B)
+	text, err := p.Diff(ctx, in.A, in.B)
+	return text, diffAnswer{A: cleanLine(in.A), B: cleanLine(in.B), Diff: boundText(text)}, err
 }
 
 type tailInput struct {
