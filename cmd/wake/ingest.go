@@ -71,7 +71,7 @@ agent succeeded; the result does.`,
 	flags := cmd.Flags()
 	flags.StringVar(&o.RunID, "run", "", "`id` of the run (default: a new ULID; of kahn what its lines say)")
 	flags.StringVar(&o.NodeID, "node", "agent", "`node` that the agent is")
-	flags.StringVar(&format, "format", string(ingest.Auto), "`format` of the input: auto, stream-json, transcript or kahn")
+	flags.StringVar(&format, "format", string(ingest.Auto), "`format` of the input: auto, stream-json, transcript, codex or kahn")
 	flags.StringArrayVar(&labels, "label", nil, "label of the run, `key=value`; name=… is how alerts call it")
 	flags.StringVar(&transcript, "transcript", "", "session `file` or folder of the same session, to compare the stream with")
 	flags.BoolVar(&lines.Strict, "strict", false, "of kahn: refuse the first line that isn't in order")
@@ -81,9 +81,9 @@ agent succeeded; the result does.`,
 
 func completeIngest(o *ingest.Options, labels []string) error {
 	switch o.Format {
-	case ingest.Auto, ingest.StreamJSON, ingest.Transcript, ingest.Kahn:
+	case ingest.Auto, ingest.StreamJSON, ingest.Transcript, ingest.Codex, ingest.Kahn:
 	default:
-		return usageError("auto, stream-json, transcript and kahn are known", "--format: %q is unknown", o.Format)
+		return usageError("auto, stream-json, transcript, codex and kahn are known", "--format: %q is unknown", o.Format)
 	}
 	if o.RunID == "" {
 		o.RunID = newRunID()

@@ -25,7 +25,7 @@ func Detect(r io.Reader, asked Format) (*bufio.Reader, Format, error) {
 }
 
 // detectFormat tells the format of the input without consuming it. A session file
-// names its session by another key than a stream, and its lines' parents;
+// names its session by another key than a stream, and its lines' parents; Codex begins with its thread;
 // anything else is read as a stream, in which lines of other agents pass through
 // as raw events.
 func detectFormat(in *bufio.Reader, asked Format) (Format, error) {
@@ -34,16 +34,19 @@ func detectFormat(in *bufio.Reader, asked Format) (Format, error) {
 		return "", err
 	}
 	switch asked {
-	case StreamJSON, Transcript, Kahn:
+	case StreamJSON, Transcript, Codex, Kahn:
 		return asked, nil
 	case Auto, "":
 	default:
-		return "", fmt.Errorf("unknown format %q: it is %s, %s, %s or %s", asked, Auto, StreamJSON, Transcript, Kahn)
+		return "", fmt.Errorf("unknown format %q: it is %s, %s, %s, %s or %s", asked, Auto, StreamJSON, Transcript, Codex, Kahn)
 	}
 	for line := range bytes.Lines(head) {
 		var fields map[string]json.RawMessage
 		if json.Unmarshal(line, &fields) != nil {
 			continue
+		}
+		if string(fields["type"]) == `"thread.started"` && hasAny(fields, "thread_id") {
+			return Codex, nil
 		}
 		if isKahn(slices.Collect(maps.Keys(fields))) {
 			return Kahn, nil

@@ -16,6 +16,7 @@ import (
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/agent/claude"
+	"code.wake.dev/wake/internal/agent/codex"
 	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/run"
@@ -30,6 +31,7 @@ const (
 	Auto       Format = "auto"        // one of the others, by the first lines
 	StreamJSON Format = "stream-json" // `claude --output-format stream-json`
 	Transcript Format = "transcript"  // a session file
+	Codex      Format = "codex"       // `codex exec --json`
 	Kahn       Format = "kahn"        // agent transition events, see [Lines]
 )
 
@@ -145,7 +147,7 @@ func (i *ingestion) beginRun(ctx context.Context) (err error) {
 	}
 	definition, err := wire.Marshal(map[string]any{
 		"name":  o.Name,
-		"nodes": []any{map[string]any{"id": i.result.NodeID, "type": "agent", "input": map[string]any{"provider": "claude", "prompt": ""}}},
+		"nodes": []any{map[string]any{"id": i.result.NodeID, "type": "agent", "input": map[string]any{"provider": i.provider(), "prompt": ""}}},
 	})
 	if err != nil {
 		return err
@@ -169,15 +171,19 @@ func (i *ingestion) beginRun(ctx context.Context) (err error) {
 	return err
 }
 
+// provider is who has printed the input.
+func (i *ingestion) provider() string {
+	if i.result.Format == Codex {
+		return "codex"
+	}
+	return "claude"
+}
+
 // readInput writes the events of the input. Terminal ones are written too: the
 // outcome remembers them.
 func (i *ingestion) readInput(ctx context.Context, in io.Reader) (*agent.Outcome, error) {
 	outcome := &agent.Outcome{}
-	format := claude.Stream
-	if i.result.Format == Transcript {
-		format = claude.Transcript
-	}
-	n := claude.NewNormalizer(claude.NormalizerOptions{Format: format, Blocks: i.options.Blocks, Provider: "ingest", PriceOf: i.options.Prices.Of})
+	n := i.newReader()
 	for line, err := range inputLines(ctx, in) {
 		var long *claude.LineTooLongError
 		var events []*wire.Event
@@ -198,7 +204,42 @@ func (i *ingestion) readInput(ctx context.Context, in io.Reader) (*agent.Outcome
 			i.options.Progress(i.result)
 		}
 	}
-	return outcome, i.writeEvents(ctx, outcome, n.Finish(time.Now().UnixMilli(), claude.Exit{Unknown: true}))
+	return outcome, i.writeEvents(ctx, outcome, n.Finish(time.Now().UnixMilli()))
+}
+
+// A reader makes events of the lines of one agent's input.
+type reader interface {
+	Line(at int64, line []byte) []*wire.Event
+	TooLong(at int64, line *claude.LineTooLongError) []*wire.Event
+	Finish(at int64) []*wire.Event
+}
+
+func (i *ingestion) newReader() reader {
+	format := claude.Stream
+	switch i.result.Format {
+	case Codex:
+		return codexReader{codex.NewStream(i.options.Blocks)}
+	case Transcript:
+		format = claude.Transcript
+	}
+	return claudeReader{claude.NewNormalizer(claude.NormalizerOptions{
+		Format: format, Blocks: i.options.Blocks, Provider: "ingest", PriceOf: i.options.Prices.Of,
+	})}
+}
+
+// codexReader is a [reader] of Codex's.
+type codexReader struct{ *codex.Stream }
+
+func (r codexReader) TooLong(at int64, line *claude.LineTooLongError) []*wire.Event {
+	return r.Stream.TooLong(at, line.Head, line.Error())
+}
+
+// claudeReader is a [reader] of Claude Code's.
+type claudeReader struct{ *claude.Normalizer }
+
+// Finish doesn't know how the program has ended.
+func (r claudeReader) Finish(at int64) []*wire.Event {
+	return r.Normalizer.Finish(at, claude.Exit{Unknown: true})
 }
 
 // inputLines yields the lines of the input until it or ctx ends.

@@ -202,7 +202,7 @@ func TestDetect(t *testing.T) {
 		{`{"type":"summary","leafUuid":"u"}`, ingest.Transcript},
 		{`{"type":"control_response","response":{}}` + "\n" + `{"type":"system","session_id":"s1"}`, ingest.StreamJSON},
 		{`{"type":"control_request","request_id":"q"}`, ingest.StreamJSON},
-		{`{"type":"thread.started","thread_id":"t"}`, ingest.StreamJSON},
+		{`{"type":"thread.started","thread_id":"t"}`, ingest.Codex},
 		{"// a comment\n" + `{"type":"assistant","sessionId":"s1"}`, ingest.Transcript},
 	} {
 		res, err := ingest.Run(t.Context(), log, strings.NewReader(test.line), ingest.Options{RunID: fmt.Sprint("r", i), Runner: "test"})

@@ -115,7 +115,7 @@ func checkRequest(q wire.IngestRequest) error {
 		return badRequest("compared: %v", err)
 	}
 	switch f := ingest.Format(q.Format); f {
-	case ingest.StreamJSON, ingest.Transcript:
+	case ingest.StreamJSON, ingest.Transcript, ingest.Codex:
 		if err := cmp.Or(subjects.CheckID(q.Run), subjects.CheckID(q.Node)); err != nil {
 			return badRequest("run and node: %v", err)
 		}

@@ -91,7 +91,7 @@ func (f *fold) takeLine(at int64, line []byte) {
 		return
 	}
 	switch kind := textOf(m, "type"); kind {
-	case "thread.started":
+	case threadStarted:
 		f.takeThread(textOf(m, "thread_id"), m)
 	case "turn.started":
 		f.beginTurn()
@@ -111,6 +111,9 @@ func (f *fold) takeLine(at int64, line []byte) {
 func (f *fold) emitRaw(m wire.Raw) {
 	f.emit("", &wire.RawMessage{Source: source, Name: strings.Trim(textOf(m, "type")+"/"+textOf(m, "item", "type"), "/"), Data: m})
 }
+
+// threadStarted is the first line of a program.
+const threadStarted = "thread.started"
 
 // maxID bounds the id of a thread or an item, in bytes.
 const maxID = 512
