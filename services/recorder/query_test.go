@@ -570,7 +570,7 @@ func TestRuns(t *testing.T) {
 			t.Errorf("%+v (-want +got):\n%s", tt.q, diff)
 		}
 	}
-	for _, q := range []wire.RunsRequest{{Status: []string{"done"}}, {Limit: -1}, {Limit: 1001}, {Cursor: "x"}} {
+	for _, q := range []wire.RunsRequest{{Status: []string{"done"}}, {Limit: -1}, {Limit: 1001}, {Limit: 1_000_000_000}, {Cursor: "x"}, {Cursor: "5"}, {Cursor: "5.01234567"}} {
 		if _, err := s.Answers.Runs(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
 			t.Errorf("%+v: got %v", q, err)
 		}
@@ -661,7 +661,7 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%+v: %d events, %v, want %d", tt.q, len(r.Events), err, tt.want)
 		}
 	}
-	for _, q := range []wire.EventsRequest{{Limit: -1}, {Limit: 1001}, {Cursor: "-1"}, {Node: "coder"}} {
+	for _, q := range []wire.EventsRequest{{Limit: -1}, {Limit: 1001}, {Limit: 1_000_000_000}, {Cursor: "-1"}, {Cursor: "5.01234567"}, {Node: "coder"}} {
 		if _, err := s.Answers.Events(t.Context(), q, false, 1<<20); codeOf(err) != wire.CodeBadRequest {
 			t.Errorf("%+v: got %v", q, err)
 		}

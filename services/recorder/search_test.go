@@ -108,7 +108,7 @@ func TestSearch(t *testing.T) {
 		if diff := cmp.Diff([]string{"r2", "r1", "r1", "r1"}, paged); diff != "" {
 			t.Errorf("pages (-want +got):\n%s", diff)
 		}
-		for _, q := range []wire.SearchRequest{{}, {Text: " - * "}, {Text: "-a"}, {Text: "a", Limit: 501}, {Text: "a", Type: "x"}, {Text: "a", Cursor: "x"}} {
+		for _, q := range []wire.SearchRequest{{}, {Text: " - * "}, {Text: "-a"}, {Text: "a", Limit: 501}, {Text: "a", Type: "x"}, {Text: "a", Cursor: "x"}, {Text: "a", Cursor: "5.01234567"}} {
 			if _, err := s.Answers.Search(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
 				t.Errorf("%+v: got %v", q, err)
 			}

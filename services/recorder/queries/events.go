@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
@@ -23,7 +22,11 @@ func (a *Answers) Events(ctx context.Context, q wire.EventsRequest, asJSON bool,
 		return wire.EventsResponse{}, fmt.Errorf("recorder: events: %w", err)
 	}
 	defer t.Rollback() //nolint:errcheck // nothing was written
-	l, err := newEventList(q, asJSON, limit)
+	cursors, err := request.CursorsOf(ctx, t)
+	if err != nil {
+		return wire.EventsResponse{}, request.Wrap("events", err)
+	}
+	l, err := newEventList(q, cursors, asJSON, limit)
 	if err == nil {
 		err = l.readPage(ctx, t)
 	}
@@ -36,6 +39,7 @@ func (a *Answers) Events(ctx context.Context, q wire.EventsRequest, asJSON bool,
 // eventList is an answer that is being put together.
 type eventList struct {
 	q        wire.EventsRequest
+	cursors  request.Cursors
 	asJSON   bool
 	limit    int
 	from, to uint64
@@ -43,8 +47,8 @@ type eventList struct {
 	page     wire.EventsResponse
 }
 
-func newEventList(q wire.EventsRequest, asJSON bool, limit int) (*eventList, error) {
-	l := &eventList{q: q, asJSON: asJSON, limit: limit, from: q.From, to: q.To, page: wire.EventsResponse{Events: []wire.StoredEvent{}}}
+func newEventList(q wire.EventsRequest, cursors request.Cursors, asJSON bool, limit int) (*eventList, error) {
+	l := &eventList{q: q, cursors: cursors, asJSON: asJSON, limit: limit, from: q.From, to: q.To, page: wire.EventsResponse{Events: []wire.StoredEvent{}}}
 	if q.Limit < 0 || q.Limit > maxEvents {
 		return nil, request.Bad("limit must be between 1 and %d", maxEvents)
 	}
@@ -52,11 +56,11 @@ func newEventList(q wire.EventsRequest, asJSON bool, limit int) (*eventList, err
 	if l.to == 0 {
 		l.to = 1<<63 - 1
 	}
-	if q.Cursor != "" {
-		after, err := strconv.ParseUint(q.Cursor, 10, 63)
-		if err != nil {
-			return nil, request.Bad("cursor is none that an earlier answer gave")
-		}
+	after, err := cursors.Position(q.Cursor)
+	if err != nil {
+		return nil, err
+	}
+	if after > 0 {
 		l.from = max(l.from, after+1)
 	}
 	if q.Run == "" && q.Node != "" {
@@ -117,7 +121,7 @@ func (l *eventList) addEvent(s *archive.Event, node string) (more bool, err erro
 	}
 	n := len(l.page.Events)
 	if l.size += eventSize(e, l.asJSON); n == l.q.Limit || l.size > l.limit && n > 0 {
-		l.page.Cursor = strconv.FormatUint(l.page.Events[n-1].Pos, 10)
+		l.page.Cursor = l.cursors.Cursor(l.page.Events[n-1].Pos)
 		return false, nil
 	}
 	l.page.Events = append(l.page.Events, e)

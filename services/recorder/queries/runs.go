@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -37,7 +36,18 @@ func (a *Answers) Runs(ctx context.Context, q wire.RunsRequest, now time.Time, l
 		return wire.RunsResponse{}, fmt.Errorf("recorder: runs: %w", err)
 	}
 	defer tx.Rollback() //nolint:errcheck // nothing was written
-	r, err := listRuns(ctx, tx, where, args, pageSize(q.Limit), limit)
+	cursors, err := request.CursorsOf(ctx, tx)
+	if err != nil {
+		return wire.RunsResponse{}, fmt.Errorf("recorder: runs: %w", err)
+	}
+	before, err := cursors.Position(q.Cursor)
+	if err != nil {
+		return wire.RunsResponse{}, err
+	}
+	if before > 0 {
+		where += " AND first_pos < " + args.Add(before)
+	}
+	r, err := listRuns(ctx, tx, cursors, where, args, pageSize(q.Limit), limit)
 	if err != nil {
 		return r, fmt.Errorf("recorder: runs: %w", err)
 	}
@@ -97,13 +107,6 @@ func runsFilter(q wire.RunsRequest, now time.Time) (where string, args database.
 		}
 		terms = append(terms, "feeds IN ("+args.List(short...)+")")
 	}
-	if q.Cursor != "" {
-		before, err := strconv.ParseInt(q.Cursor, 10, 64)
-		if err != nil {
-			return "", nil, request.Bad("cursor is none that an earlier answer gave")
-		}
-		terms = append(terms, "first_pos < "+args.Add(before))
-	}
 	return strings.Join(terms, " AND "), args, nil
 }
 
@@ -131,7 +134,7 @@ func checkStatuses(names []string) ([]any, error) {
 // runSize is at least what a run takes in an answer beside its texts.
 const runSize = 700
 
-func listRuns(ctx context.Context, tx *archive.Tx, where string, args database.Params, n, limit int) (wire.RunsResponse, error) {
+func listRuns(ctx context.Context, tx *archive.Tx, cursors request.Cursors, where string, args database.Params, n, limit int) (wire.RunsResponse, error) {
 	r := wire.RunsResponse{Runs: []wire.RunInfo{}}
 	args = slices.Clone(args)
 	page := tx.Rows(ctx, `SELECT `+tx.D.Tables.Named("runs").List()+`,
@@ -152,7 +155,7 @@ func listRuns(ctx context.Context, tx *archive.Tx, where string, args database.P
 			r.Cursor = cursor
 			break
 		}
-		r.Runs, cursor = append(r.Runs, info), strconv.FormatUint(first, 10)
+		r.Runs, cursor = append(r.Runs, info), cursors.Cursor(first)
 	}
 	return r, nil
 }

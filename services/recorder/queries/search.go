@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -45,7 +44,15 @@ func (a *Answers) Search(ctx context.Context, q wire.SearchRequest, now time.Tim
 	if err := t.Row(ctx, `SELECT count(*) FROM lines JOIN nodes ON nodes.id = lines.node WHERE lines.cut > 0 AND `+among, args...).Scan(&r.Cut); err != nil {
 		return r, request.Wrap("search", err)
 	}
-	text, args, err := a.searchQuery(q, words, among, args)
+	cursors, err := request.CursorsOf(ctx, t)
+	if err != nil {
+		return r, request.Wrap("search", err)
+	}
+	before, err := cursors.Position(q.Cursor)
+	if err != nil {
+		return r, err
+	}
+	text, args, err := a.searchQuery(q, words, before, among, args)
 	if err != nil {
 		return r, err
 	}
@@ -68,7 +75,7 @@ func (a *Answers) Search(ctx context.Context, q wire.SearchRequest, now time.Tim
 			r.Cursor = cursor
 			break
 		}
-		r.Hits, cursor = append(r.Hits, h), strconv.FormatUint(h.Pos, 10)
+		r.Hits, cursor = append(r.Hits, h), cursors.Cursor(h.Pos)
 	}
 	return r, nil
 }
@@ -103,15 +110,11 @@ func searchFilter(q wire.SearchRequest, now time.Time) (string, database.Params,
 }
 
 // searchQuery puts the query of a search among lines together.
-func (a *Answers) searchQuery(q wire.SearchRequest, words []word, among string, args database.Params) (string, database.Params, error) {
+func (a *Answers) searchQuery(q wire.SearchRequest, words []word, before uint64, among string, args database.Params) (string, database.Params, error) {
 	f := finderOf(a.D)
 	sought := args.Add(f.query(words))
 	terms := []string{fmt.Sprintf(f.match, sought), among}
-	if q.Cursor != "" {
-		before, err := strconv.ParseInt(q.Cursor, 10, 64)
-		if err != nil {
-			return "", nil, request.Bad("cursor is none that an earlier answer gave")
-		}
+	if before > 0 {
 		terms = append(terms, f.order+" < "+args.Add(before))
 	}
 	snippet := f.snippet
