@@ -51,7 +51,7 @@ func compareFeeds(args []string, transcript string) (*completeness.Verdict, erro
 // sessionFile returns the file of a session that is named itself or by a folder.
 func sessionFile(name, session string) (string, error) {
 	if info, err := os.Stat(name); err != nil || !info.IsDir() {
-		return name, nil // whoever reads it says why not
+		return name, nil //nolint:nilerr // reading it tells what is wrong
 	}
 	name = filepath.Clean(name)
 	files := []string{filepath.Join(name, session+".jsonl"), name + ".jsonl", filepath.Join(name, filepath.Base(name)+".jsonl")}

@@ -221,6 +221,7 @@ func (i *ingestion) newReader() reader {
 		return codexReader{codex.NewStream(i.options.Blocks)}
 	case Transcript:
 		format = claude.Transcript
+	case Auto, StreamJSON, Kahn: // lines of KAHN are no agent's
 	}
 	return claudeReader{claude.NewNormalizer(claude.NormalizerOptions{
 		Format: format, Blocks: i.options.Blocks, Provider: "ingest", PriceOf: i.options.Prices.Of,
@@ -230,6 +231,7 @@ func (i *ingestion) newReader() reader {
 // codexReader is a [reader] of Codex's.
 type codexReader struct{ *codex.Stream }
 
+// TooLong makes events of a line that is too long.
 func (r codexReader) TooLong(at int64, line *claude.LineTooLongError) []*wire.Event {
 	return r.Stream.TooLong(at, line.Head, line.Error())
 }

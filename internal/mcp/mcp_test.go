@@ -244,7 +244,8 @@ func TestFields(t *testing.T) {
 		{"bookmarks", map[string]any{"run": "run1", "limit": 1}, `{"earlier":1,"points":[{"label":"sfp-2","time":2000}]}`},
 		{"tail", map[string]any{"run": "run1", "from": 200}, `{"next":200}`},
 		{
-			"status", map[string]any{"run": "run1"},
+			"status",
+			map[string]any{"run": "run1"},
 			`{"costUsd":1.25,"flow":"review","more":0,"nodes":[{"node":"coder","reason":"question","state":"waiting","waits":"an answer: Which?"}],` +
 				`"run":"run1","state":"running","tokensIn":10,"tokensOut":5,"tools":3,"waits":"coder: an answer: Which?"}`,
 		},

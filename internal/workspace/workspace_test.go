@@ -357,7 +357,11 @@ func TestWorktree(t *testing.T) {
 				}
 				out := restore(t, s, snapshot.ID)
 				for _, args := range [][]string{
-					{"log", "side", "--format=%H %s"}, {"status", "--porcelain"}, {"branch", "--show-current"}, {"stash", "list"}, {"reflog"},
+					{"log", "side", "--format=%H %s"},
+					{"status", "--porcelain"},
+					{"branch", "--show-current"},
+					{"stash", "list"},
+					{"reflog"},
 					{"fsck", "--no-progress"},
 				} {
 					at := append([]string{"-c", "core.fsmonitor=false"}, args...)

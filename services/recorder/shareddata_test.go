@@ -169,11 +169,11 @@ func countLines(t *testing.T, file string) (n counted) {
 // checkCounted requires that all places show what the lines tell.
 func checkCounted(t *testing.T, want counted, log []eventlog.Entry, s *recorder.Store, target, id string) {
 	t.Helper()
-	status, err := s.Status(t.Context(), wire.StatusRequest{Run: id}, time.Now(), 1<<20)
+	status, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: id}, time.Now(), 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stats, err := s.Stats(t.Context(), wire.StatsRequest{Run: id}, time.Now())
+	stats, err := s.Answers.Stats(t.Context(), wire.StatsRequest{Run: id}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func checkCounted(t *testing.T, want counted, log []eventlog.Entry, s *recorder.
 		t.Fatal(err)
 	}
 	for place, calls := range map[string]int64{
-		"state": inState(t, log).Calls, "status": int64(status.ToolsUsed), "stats": inStats(t, s, id, 0).Calls, "SQLite": table,
+		"state": inState(t, log).Calls, "status": status.ToolsUsed, "stats": inStats(t, s, id, 0).Calls, "SQLite": table,
 		"KAHN": inKAHN(t, log, 0).Calls, "OTLP": inOTLP(t, id, log).Calls, "HTML": countOnCard(t, page.String(), "tool calls"),
 	} {
 		if calls != want.calls {

@@ -8,7 +8,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-const sleeper = `
+const sleepFlow = `
 name: sleeper
 nodes:
   - {id: s, type: sleep, input: {for: 1h}}
@@ -22,7 +22,7 @@ func TestSleepOutlivesItsRunner(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
 				b := newBench(t)
 				r1 := b.process("r1", &scripted{say: echo})
-				b.submit("run1", sleeper)
+				b.submit("run1", sleepFlow)
 				entries := b.until("run1", wire.TypeNodeWaiting)
 				last := entries[len(entries)-1].Event
 				due := time.UnixMilli(last.Payload.(*wire.NodeWaiting).Until)
@@ -63,7 +63,7 @@ func TestPausedWhileItSleeps(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		b := newBench(t)
 		b.runner("r1", &scripted{say: echo})
-		b.submit("run1", sleeper)
+		b.submit("run1", sleepFlow)
 		b.until("run1", wire.TypeNodeWaiting)
 		b.command("run1", wire.Command{Type: "pause"})
 		b.until("run1", wire.TypeFlowPaused)

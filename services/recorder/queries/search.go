@@ -52,10 +52,7 @@ func (a *Answers) Search(ctx context.Context, q wire.SearchRequest, now time.Tim
 	if err != nil {
 		return r, err
 	}
-	text, args, err := a.searchQuery(q, words, before, among, args)
-	if err != nil {
-		return r, err
-	}
+	text, args := a.searchQuery(q, words, before, among, args)
 	most, size, cursor := cmp.Or(q.Limit, defaultHits), 0, ""
 	for rows, err := range t.Rows(ctx, text, args...) {
 		if err != nil {
@@ -110,7 +107,7 @@ func searchFilter(q wire.SearchRequest, now time.Time) (string, database.Params,
 }
 
 // searchQuery puts the query of a search among lines together.
-func (a *Answers) searchQuery(q wire.SearchRequest, words []word, before uint64, among string, args database.Params) (string, database.Params, error) {
+func (a *Answers) searchQuery(q wire.SearchRequest, words []word, before uint64, among string, args database.Params) (string, database.Params) {
 	f := finderOf(a.D)
 	sought := args.Add(f.query(words))
 	terms := []string{fmt.Sprintf(f.match, sought), among}
@@ -124,7 +121,7 @@ func (a *Answers) searchQuery(q wire.SearchRequest, words []word, before uint64,
 	most := args.Add(cmp.Or(q.Limit, defaultHits) + 1)
 	return `SELECT lines.pos, runs.run, runs.flow, nodes.node, lines.ts, lines.type, ` + snippet + ` FROM ` + f.tables +
 		` JOIN runs ON runs.id = lines.run JOIN nodes ON nodes.id = lines.node WHERE ` + strings.Join(terms, " AND ") +
-		` ORDER BY ` + f.order + ` DESC LIMIT ` + most, args, nil
+		` ORDER BY ` + f.order + ` DESC LIMIT ` + most, args
 }
 
 // takeMarks takes the marks out of a snippet and returns where they were, in
