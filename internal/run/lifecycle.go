@@ -110,7 +110,7 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 		f.s.Result, f.s.Error, f.s.EndedAt = "", "", 0
 	}
 	f.grantTime(givenLimits(p), ended)
-	f.s.ResumedAt = f.pos.Seq
+	f.s.ResumedAt, f.s.Held = f.pos.Seq, p.Hold && p.Strategy == strategyManual
 	f.s.Overrides = mergeOverrides(f.s.Overrides, p.Overrides)
 	if dir := commandField(p.Overrides, "workspace"); dir != "" {
 		f.s.Workspace = dir
@@ -192,6 +192,9 @@ func Failed(s *wire.State) bool {
 
 // agentType is the type of nodes that agents execute.
 const agentType = "agent"
+
+// strategyManual leaves open calls as they are.
+const strategyManual = "manual"
 
 // Interrupted reports whether a crash ended the latest execution of a node and
 // nobody has decided yet what follows.

@@ -101,6 +101,7 @@ type State struct {
 	WaitedMs    int64                `json:"waitedMs,omitempty"`    // how long something of it has waited for a person, up to WaitsSince
 	WaitsSince  int64                `json:"waitsSince,omitempty"`  // since when something does, Unix ms; 0: nothing does
 	ResumedAt   uint64               `json:"resumedAt,omitempty"`   // position of the last flow:resumed
+	Held        bool                 `json:"held,omitempty"`        // by strategy manual: the last answer to its open calls lets it go on
 }
 
 // MaxCostUsd is what costs add up to at most, in US dollars. Agents may tell any cost,

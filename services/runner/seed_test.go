@@ -160,7 +160,7 @@ func TestS4Manual(t *testing.T) {
 	})
 }
 
-// A run that is held by strategy manual is left by answers to its open calls: it goes on when it is resumed then, by that strategy too,
+// A run that is held by strategy manual is left by answers to its open calls: it goes on by itself then,
 // and the agent knows the answer.
 func TestS4ManualIsLeft(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
@@ -186,7 +186,6 @@ func TestS4ManualIsLeft(t *testing.T) {
 			{wire.Command{Type: "approve", CallID: "c1"}, "accepted"},
 			{wire.Command{Type: "resume", Strategy: "manual"}, "COMMAND_REJECTED"}, // the other one is open
 			{wire.Command{Type: "deny", CallID: "c2", Note: "not on a Friday"}, "accepted"},
-			{wire.Command{Type: "resume", Strategy: "manual"}, "accepted"},
 		} {
 			c.RunID = "run1"
 			if r := b.tell(c.Command); code(r) != c.want {

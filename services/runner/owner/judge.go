@@ -48,9 +48,9 @@ func (j *judge) verdict(ctx context.Context) ([]*wire.Event, error) {
 	case run.CommandNotice:
 		return nil, j.judgeNotice()
 	case "reply":
-		return nil, j.judgeReply(ctx)
+		return j.leaveHold(j.judgeReply(ctx))
 	case "approve", "deny":
-		return nil, j.judgeDecision(ctx)
+		return j.leaveHold(j.judgeDecision(ctx))
 	case "pause":
 		return j.judgePause()
 	case "resume":
@@ -223,6 +223,22 @@ func (j *judge) judgeResume() ([]*wire.Event, error) {
 	}
 	if err := checkLimits(r.Limits, s); err != nil {
 		return nil, err
+	}
+	return []*wire.Event{{Payload: r}}, nil
+}
+
+// leaveHold lets a run that strategy manual holds go on with the last answer to its open calls, unless the answer was refused.
+func (j *judge) leaveHold(refused error) ([]*wire.Event, error) {
+	s := j.state
+	r := &wire.FlowResumed{Strategy: command.StrategyManual}
+	if refused != nil || s.Status != wire.RunPaused || !s.Held || j.cmd.CallID == "" || j.stop != nil || j.checkInterrupted(r) != nil {
+		return nil, refused
+	}
+	node, _ := j.fields["nodeId"].(string)
+	for _, key := range undecidedCalls(s) {
+		if call := s.Tools[key]; call.CallID != j.cmd.CallID || call.Node != node {
+			return nil, nil
+		}
 	}
 	return []*wire.Event{{Payload: r}}, nil
 }
