@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -70,13 +71,16 @@ func newScenes(t *testing.T, roots ...string) *scenes {
 
 // RoundTrip implements [http.RoundTripper].
 func (s *scenes) RoundTrip(r *http.Request) (*http.Response, error) {
-	answer, err := s.script.RoundTrip(r)
-	if err != nil || r.Method != http.MethodPost {
-		return answer, err
+	if r.Method != http.MethodPost {
+		return s.script.RoundTrip(r)
 	}
-	all := s.script.Requests()
-	s.record(all[len(all)-1])
-	return answer, err
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	s.record(body) // of this agent: others ask at the same time
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return s.script.RoundTrip(r)
 }
 
 func (s *scenes) record(body []byte) {
