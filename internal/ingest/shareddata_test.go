@@ -46,7 +46,9 @@ func TestSharedData(t *testing.T) {
 			if state.Status != wire.RunComplete || len(state.Tools) > 0 || state.VoidEvents > 0 {
 				t.Errorf("run is %s, %d calls open, %d events void", state.Status, len(state.Tools), state.VoidEvents)
 			}
-			spent(t, file, state.Usage)
+			if res.Format != ingest.Codex { // whose lines spent doesn't know
+				spent(t, file, state.Usage)
+			}
 		})
 		return nil
 	})
