@@ -54,8 +54,8 @@ func sessionFile(name, session string) (string, error) {
 		return name, nil //nolint:nilerr // reading it tells what is wrong
 	}
 	name = filepath.Clean(name)
-	files := []string{filepath.Join(name, filepath.Base(session)+".jsonl"), // of that folder, whatever the stream says
-		name + ".jsonl", filepath.Join(name, filepath.Base(name)+".jsonl")}
+	inside := filepath.Join(name, filepath.Base(session)+".jsonl") // whatever the stream says
+	files := []string{inside, name + ".jsonl", filepath.Join(name, filepath.Base(name)+".jsonl")}
 	for _, file := range files {
 		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
 			return file, nil
