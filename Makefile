@@ -17,9 +17,10 @@ WAKE_SHARED_DATA ?= ../shared/data
 
 FUZZTIME ?= 10s
 
-# What runs tests, by so many packages at a time: most of them wait for servers, clusters and programs.
+# What runs tests, by so many packages at a time: most of them wait for servers, clusters and programs. The linter vets.
 GOTEST ?= go test
 PACKAGES_AT_A_TIME ?= 4
+LONGEST_FIRST := ./cmd/... ./services/... ./test/... ./...
 
 .PHONY: help
 help: ## List the targets
@@ -38,27 +39,29 @@ check: lint test tidy ## Everything a change must pass
 
 .PHONY: test
 test: ## Run the tests
-	CGO_ENABLED=0 $(GOTEST) -p $(PACKAGES_AT_A_TIME) -timeout 20m ./...
+	CGO_ENABLED=0 $(GOTEST) -vet off -p $(PACKAGES_AT_A_TIME) -timeout 20m $(LONGEST_FIRST)
 
 # The race detector looks at what does several things at the same time, by itself or in its tests. It sees one
 # process at a time, so that it learns nothing of tests whose processes are many and short.
-CONCURRENT := (^|[^a-zA-Z])go (func|[a-z]+[.(])|\.Go\(|"sync"|"sync/atomic"|internal/natstest"|net/http|testing/synctest"
+CONCURRENT := ^[^/"]*(\<go (func|[a-zA-Z.]+\()|\.Go\(|sync\.(Mutex|RWMutex|WaitGroup|Cond|Map)|atomic\.|natstest\.(New|Start|Bubble)|logtest\.Start|httptest\.|synctest\.)
+FILES := {{$$d := .Dir}}{{if or .TestGoFiles .XTestGoFiles}}{{$$d}}{{range .GoFiles}} {{$$d}}/{{.}}{{end}}{{range .TestGoFiles}} {{$$d}}/{{.}}{{end}}{{range .XTestGoFiles}} {{$$d}}/{{.}}{{end}}{{end}}
 PROCESSES := ^(TestRoleVerbs|TestServicesOfUsers)$$
 
 .PHONY: race
 race: ## Run the tests of what is concurrent with the race detector (needs a C compiler), fewer of the same
-	packages=$$(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}}{{end}}' ./... | grep -v '/test/sim$$' | while read -r dir; do \
-		if grep -qE '$(CONCURRENT)' "$$dir"/*.go; then echo "$$dir"; fi; done); \
+	packages=$$(go list -f '$(FILES)' $(LONGEST_FIRST) | while read -r dir files; do \
+		if [ "$${dir##*/test/}" != sim ] && grep -qE '$(CONCURRENT)' $$files; then echo "$$dir"; fi; done); \
 	test -n "$$packages" || { echo "race: no package is concurrent" >&2; exit 1; }; \
-	CGO_ENABLED=1 $(GOTEST) -race -short -skip '$(PROCESSES)' -p $(PACKAGES_AT_A_TIME) -timeout 25m $$packages
-	CGO_ENABLED=1 $(GOTEST) -race -timeout 15m ./test/sim -args -seeds 6
+	CGO_ENABLED=1 $(GOTEST) -vet off -race -short -skip '$(PROCESSES)' -p $(PACKAGES_AT_A_TIME) -timeout 25m $$packages
+	CGO_ENABLED=1 $(GOTEST) -vet off -race -timeout 15m ./test/sim -args -seeds 6
 
 .PHONY: test-data
 test-data: ## Run the tests on the recordings in $WAKE_SHARED_DATA
 	@test -d "$(WAKE_SHARED_DATA)" || { echo "test-data: no folder $(WAKE_SHARED_DATA): set WAKE_SHARED_DATA" >&2; exit 1; }
-	packages=$$(grep -rlE '^//go:build .*shareddata' --include='*_test.go' . | xargs -rn1 dirname | sort -u); \
-	test -n "$$packages" || { echo "test-data: no package has such tests" >&2; exit 1; }; \
-	CGO_ENABLED=0 WAKE_SHARED_DATA="$(abspath $(WAKE_SHARED_DATA))" $(GOTEST) -count=1 -tags shareddata $$packages
+	files=$$(grep -rlE '^//go:build .*shareddata' --include='*_test.go' .); \
+	packages=$$(xargs -n1 dirname <<<"$$files" | sort -u); \
+	tests=$$(xargs sed -nE 's/^func (Test[A-Za-z0-9_]+)\(.*/\1/p' <<<"$$files" | sort -u | paste -sd'|'); \
+	CGO_ENABLED=0 WAKE_SHARED_DATA="$(abspath $(WAKE_SHARED_DATA))" $(GOTEST) -vet off -count=1 -tags shareddata -run "^($$tests)\$$" $$packages
 
 .PHONY: test-postgres
 test-postgres: ## Run the tests of the recorder's store on a PostgreSQL of their own
@@ -129,11 +132,11 @@ bench: build ## Measure into the folder BENCH: wake.txt, and go.txt for benchsta
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## Lint, and check formatting
-	$(GOLANGCI_LINT) run
+	CGO_ENABLED=0 $(GOLANGCI_LINT) run
 
 .PHONY: vet-darwin
 vet-darwin: ## Build and vet for darwin, tests included
-	GOOS=darwin CGO_ENABLED=0 go build ./...
+	GOOS=darwin CGO_ENABLED=0 go build -o /dev/null ./cmd/wake
 	GOOS=darwin CGO_ENABLED=0 go vet -tags shareddata,claudecli,kill,disks,fence,torture,mutants ./...
 
 .PHONY: fmt
