@@ -86,7 +86,7 @@ func TestKeepers(t *testing.T) {
 	for seed := uint64(1); seed <= worlds && !t.Failed(); seed++ {
 		natstest.Bubble(t, func(t *testing.T) {
 			w := newWorld(t, seed, false)
-			w.keepers, w.patience = true, 10*time.Minute
+			w.keepers = true
 			report := w.play()
 			for _, v := range report.Violations {
 				t.Errorf("seed %d: %.500s", seed, v)

@@ -205,10 +205,14 @@ func (w *world) play() oracle.Report {
 // unless a world says otherwise.
 const patience = 30 * time.Minute
 
+// keeperStillness is how long runs that go on may record nothing in worlds that are about keepers. It is shorter than
+// the longest orphan timeout, by which a keeper ends an agent that nobody has thawed, and longer than a step of an agent.
+const keeperStillness = 8 * time.Minute
+
 // calm lets an operator decide about whatever waits for a decision, until every run
 // has ended, two minutes later too: a fork that was asked for may still have to begin.
 func (w *world) calm() {
-	deadline := time.Now().Add(w.patience)
+	deadline, recorded, progress := time.Now().Add(w.patience), uint64(0), time.Now()
 	for quiet := false; w.ctx.Err() == nil; {
 		<-time.After(20 * time.Second)
 		states, err := oracle.States(w.ctx, w.log)
@@ -216,13 +220,14 @@ func (w *world) calm() {
 			w.note("operator", "%v", err)
 			continue
 		}
-		open := 0
+		open, events := 0, uint64(0)
 		for _, id := range w.runs {
 			if states[id] == nil && !w.forks[id] {
 				open++
 			}
 		}
 		for id, s := range states {
+			events += s.EventCount
 			if id == wire.NoRun || s.Status == wire.RunComplete || s.Status == wire.RunAborted {
 				continue
 			}
@@ -232,7 +237,10 @@ func (w *world) calm() {
 		if open == 0 && quiet {
 			return
 		}
-		if time.Now().After(deadline) {
+		if events != recorded || open == 0 {
+			recorded, progress = events, time.Now()
+		}
+		if time.Now().After(deadline) || w.keepers && time.Since(progress) > keeperStillness {
 			w.note("operator", "%d runs have not ended", open)
 			return
 		}
