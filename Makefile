@@ -5,6 +5,9 @@ SHELL := bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules
 
+# Without paths in what is compiled, all clones on a machine share Go's build cache.
+export GOFLAGS := $(strip $(shell go env GOFLAGS) -trimpath)
+
 # Tools are built from source, pinned, into .bin; nothing is installed elsewhere.
 BIN := $(abspath .bin)
 GOLANGCI_LINT_VERSION := v2.15.0
@@ -28,7 +31,7 @@ help: ## List the targets
 
 .PHONY: build
 build: ## Build bin/wake
-	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/wake
+	CGO_ENABLED=0 go build -o bin/ ./cmd/wake
 
 .PHONY: run
 run: build ## Run the demo: everything in one process, recorded agents, offline
