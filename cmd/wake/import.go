@@ -71,7 +71,7 @@ func (a fileVerbs) importRun(ctx context.Context, in io.Reader) error {
 // noteRemoved says that a run was deleted here once, and so isn't recorded again. If
 // nobody answers, or the user may not ask, there is nothing to say.
 func (a fileVerbs) noteRemoved(ctx context.Context, nc *nats.Conn, runID string) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	_, err := api.Call[wire.StatusResponse](ctx, nc, a.names, wire.VerbStatus, wire.StatusRequest{Run: runID})
 	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeRunNotFound && strings.Contains(e.Message, "was deleted") {

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(leakFree{m}, map[string]func(){
-		"wake": main, "nats-server": natsServer, "unprivileged": unprivileged, "acp-agent": func() { acptest.Main() }, "codex": func() { codextest.Main() },
+		"wake": main, "nats-server": natsServer, "unprivileged": unprivileged, "run-verbs": serveVerbs, "acp-agent": func() { acptest.Main() }, "codex": func() { codextest.Main() },
 	})
 }
 
@@ -81,20 +81,23 @@ func (l leakFree) Run() int {
 // The scripts are examples of the command line: the real program, the real
 // server, in a folder of their own.
 func TestScript(t *testing.T) {
-	p := scriptParams("testdata/script")
+	scripts, err := filepath.Glob("testdata/script/*.txtar")
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
 	if testing.Short() { // the race detector sees one process at a time: it gets those in which everything is one
-		p.Dir = ""
+		scripts = nil
 		for _, name := range []string{"up", "demo", "steer", "approvals", "watch"} {
-			p.Files = append(p.Files, "testdata/script/"+name+".txtar")
+			scripts = append(scripts, "testdata/script/"+name+".txtar")
 		}
 	}
-	testscript.Run(t, p)
+	testscript.Run(t, scriptParams(scripts...))
 }
 
-// scriptParams are what the scripts of a folder run with.
-func scriptParams(dir string) testscript.Params {
+// scriptParams are what scripts run with.
+func scriptParams(scripts ...string) testscript.Params {
 	return testscript.Params{
-		Dir: dir,
+		Files: scripts,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("TZ", "UTC")
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // else each program takes a second to exit
@@ -104,7 +107,9 @@ func scriptParams(dir string) testscript.Params {
 					return err
 				}
 			}
-			return nil
+			names, err := variablesOf(scripts, env.Vars)
+			env.Values[runnersKey{}] = &verbRunners{variables: names}
+			return err
 		},
 		Condition: func(name string) (bool, error) {
 			if name != "root" {
@@ -113,6 +118,7 @@ func scriptParams(dir string) testscript.Params {
 			return os.Geteuid() == 0, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"run":     succeeds,
 			"exits":   exits,
 			"waitfor": waitfor,
 			"msgpack": msgpack,
@@ -148,22 +154,37 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	if got := run(ts, args[1:]); got != want {
+	if got, _ := run(ts, args[1:]); got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
 	}
 }
 
-func run(ts *testscript.TestScript, args []string) int {
+// run PROGRAM ARGS… runs a program that succeeds, and a verb in no process of its own: see serveVerbs.
+func succeeds(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) == 0 {
+		ts.Fatalf("usage: [!] run PROGRAM ARGS...")
+	}
+	if code, _ := run(ts, args); (code != 0) != neg {
+		ts.Fatalf("exit code %d", code)
+	}
+}
+
+// run runs a program, and returns its exit code and what it printed.
+func run(ts *testscript.TestScript, args []string) (int, string) {
+	if isVerb(args) {
+		end := runVerb(ts, args[1:])
+		return end.Code, end.Stdout
+	}
 	err := ts.Exec(args[0], args[1:]...)
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
-		return 0
+		return 0, ts.ReadFile("stdout")
 	case errors.As(err, &exit):
-		return exit.ExitCode()
+		return exit.ExitCode(), ts.ReadFile("stdout")
 	}
 	ts.Fatalf("%v", err)
-	return -1
+	return -1, ""
 }
 
 // within DURATION PROGRAM ARGS… runs a program that ends in that time, however
@@ -189,7 +210,10 @@ func waitfor(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
-	met := func() bool { return run(ts, args[1:]) == 0 && pattern.MatchString(ts.ReadFile("stdout")) }
+	met := func() bool {
+		code, printed := run(ts, args[1:])
+		return code == 0 && pattern.MatchString(printed)
+	}
 	if args[0] == "file" {
 		met = func() bool {
 			_, err := os.Stat(ts.MkAbs(args[1]))
