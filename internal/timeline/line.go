@@ -108,6 +108,8 @@ func agentErrorText(p *wire.AgentError) string {
 		s = p.ErrorType + ": " + s
 	}
 	switch {
+	case p.Attempt != nil && p.MaxAttempts > 0 && p.Severity == wire.SeverityError: // no other follows
+		s += fmt.Sprintf(" (given up after retry %d/%d)", *p.Attempt, p.MaxAttempts)
 	case p.Attempt != nil && p.MaxAttempts > 0:
 		s += fmt.Sprintf(" (retry %d/%d)", *p.Attempt, p.MaxAttempts)
 	case p.Attempt != nil && *p.Attempt > 0:

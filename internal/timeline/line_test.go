@@ -101,6 +101,7 @@ func payloads(t testing.TB) []wire.Payload {
 		&wire.AgentError{ErrorType: "error_max_turns"},
 		&wire.AgentError{ErrorType: "overloaded", Message: "overloaded", Attempt: new(int64(1))},
 		&wire.AgentError{ErrorType: "overloaded", Message: "overloaded (HTTP 529): retry 1/10", Attempt: new(int64(1)), MaxAttempts: 10},
+		&wire.AgentError{ErrorType: "overloaded", Message: "overloaded", Severity: wire.SeverityError, Attempt: new(int64(3)), MaxAttempts: 3},
 		&wire.AgentComplete{Result: "done", DurationMs: 12_000, NumTurns: 3, TotalCostUsd: new(0.34)},
 		&wire.AgentComplete{Result: "done", NumTurns: 1, TotalCostUsd: new(0.0012)},
 		&wire.AgentPaused{Reason: "operator"},
