@@ -96,6 +96,7 @@ func countLines(t *testing.T, file string) (n counted) {
 		Type    string
 		Failed  bool `json:"isApiErrorMessage"`
 		Error   json.RawMessage
+		At      string           `json:"timestamp"`
 		Model   map[string]model `json:"modelUsage"`
 		Since   map[string]model `json:"model_usage_since_last_result"`
 		Message struct {
@@ -111,13 +112,15 @@ func countLines(t *testing.T, file string) (n counted) {
 		n.usd += float64(sign) * m.CostUSD
 	}
 	messages, before := map[string]tokens{}, map[string]model{}
+	type said struct{ message, at, text string }
+	told := map[said]bool{}
 	tools, answered, failed := map[string]string{}, map[string]bool{}, map[string]bool{}
 	for text := range bytes.Lines(data) {
 		var l line
 		if json.Unmarshal(text, &l) != nil {
 			continue
 		}
-		said := l.Type == "assistant" && !l.Failed && l.Error == nil // what the program says of an error is an error
+		speaks := l.Type == "assistant" && !l.Failed && l.Error == nil // what the program says of an error is an error
 		if l.Type == "assistant" && l.Message.Model != "<synthetic>" && l.Message.ID != "" && l.Message.Usage != nil {
 			messages[l.Message.ID] = *l.Message.Usage
 		}
@@ -139,7 +142,8 @@ func countLines(t *testing.T, file string) (n counted) {
 		_ = json.Unmarshal(l.Message.Content, &blocks) // a text alone has none
 		for _, b := range blocks {
 			switch {
-			case said && b.Type == "text":
+			case speaks && b.Type == "text" && (l.At == "" || !told[said{l.Message.ID, l.At, b.Text}]):
+				told[said{l.Message.ID, l.At, b.Text}] = true // which a file that was rewritten has twice
 				n.text += len(b.Text)
 			case l.Type == "assistant" && b.Type == "tool_use":
 				tools[b.ID] = b.Name

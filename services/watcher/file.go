@@ -310,6 +310,24 @@ func (w *Watcher) tellChunk(ctx context.Context, f *file, c *chunk) error {
 	return nil
 }
 
+// tellRest tells what waits for another line, which nobody has written for a while.
+func (w *Watcher) tellRest(ctx context.Context, f *file) error {
+	r := f.reading
+	if r == nil || r.anew || r.offset < r.silent {
+		return nil
+	}
+	c := chunk{mark: &wire.TranscriptRead{File: strings.ToValidUTF8(f.name, "?"), Identity: r.identity}, events: r.events.Rest(), ended: true}
+	if len(c.events) == 0 {
+		return nil
+	}
+	err := w.tellChunk(ctx, f, &c)
+	if errors.Is(err, eventlog.ErrFenced) || errors.Is(err, errEarly) {
+		f.forget() // somebody else reads it
+		return nil
+	}
+	return err
+}
+
 // isStored reports whether the program of the session appends it to its store, and it is told by that.
 func (f *file) isStored() bool {
 	return f.mark != nil && strings.HasPrefix(f.mark.File, session.StoreFile)

@@ -367,6 +367,9 @@ func (w *Watcher) restTales(ctx context.Context) error {
 			continue
 		}
 		for _, f := range t.files {
+			if err := w.tellRest(ctx, f); err != nil {
+				return err
+			}
 			f.close(ctx)
 		}
 		if w.held[t.session].Status == session.Busy {

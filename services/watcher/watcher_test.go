@@ -36,18 +36,19 @@ type scene struct {
 	*testing.T
 	log    *eventlog.Log
 	config string
+	idle   time.Duration
 	stop   func()
 }
 
 func newScene(t *testing.T) *scene {
 	t.Helper()
-	s := &scene{T: t, log: logtest.Start(t), config: t.TempDir()}
+	s := &scene{T: t, log: logtest.Start(t), config: t.TempDir(), idle: time.Hour}
 	s.start()
 	return s
 }
 
 func (s *scene) start() {
-	w, err := watcher.New(watcher.Config{ID: "w", Folders: []string{s.config}, Idle: time.Hour}, s.log, logtest.Logger(s))
+	w, err := watcher.New(watcher.Config{ID: "w", Folders: []string{s.config}, Idle: s.idle}, s.log, logtest.Logger(s))
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -189,6 +190,33 @@ func TestPieces(t *testing.T) {
 	}
 	if state.Status != wire.RunRunning || state.Labels["session"] != id || state.Labels["name"] == "" {
 		t.Errorf("the run is %s, %v", state.Status, state.Labels)
+	}
+}
+
+// What the last message used is told, too: at once if its line says that it is over, else when nothing more comes.
+func TestLastUsage(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]string{"over": `"end_turn"`, "of an older version": "null"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &scene{T: t, log: logtest.Start(t), config: t.TempDir(), idle: time.Millisecond}
+			s.write(id+".jsonl", `{"type":"assistant","uuid":"00000000-0000-4000-8000-000000000001","sessionId":"`+id+`","timestamp":"2026-01-01T00:00:00Z","message":{"id":"m1","model":"m","stop_reason":`+stop+`,"content":[{"type":"text","text":"Done."}],"usage":{"input_tokens":7,"output_tokens":5}}}`+"\n")
+			s.start()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			for e, err := range s.log.Follow(ctx, eventlog.Query{Run: id, Node: "agent"}) {
+				if err != nil {
+					t.Fatal(err)
+				}
+				if p, is := e.Event.Payload.(*wire.Usage); is {
+					if p.InputTokens != 7 || p.OutputTokens != 5 {
+						t.Errorf("%+v", p)
+					}
+					break
+				}
+			}
+			s.stop()
+		})
 	}
 }
 

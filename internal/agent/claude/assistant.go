@@ -23,6 +23,10 @@ func (n *Normalizer) readAssistant(m wire.Raw) bool {
 	}
 	n.bindSession(m)
 	t := n.threadOfLine(m)
+	if n.isRewritten(t, m, blocks) {
+		n.emitRaw(m, rewritten)
+		return true
+	}
 	model := stringAt(message, "model")
 	if kind := stringAt(m, "error"); kind != "" || isTrue(m, "isApiErrorMessage") {
 		n.assistantError(t, m, kind)
@@ -44,7 +48,9 @@ func (n *Normalizer) readAssistant(m wire.Raw) bool {
 	for _, b := range blocks {
 		n.readBlock(t, b)
 	}
-	t.stop = stringAt(message, "stop_reason")
+	if t.stop = stringAt(message, "stop_reason"); t.stop != "" && n.opt.Format == Transcript && model != synthetic {
+		n.flushUsage(t) // nothing may follow for days
+	}
 	return true
 }
 
@@ -181,6 +187,7 @@ type call struct {
 	line    int  // in which it began or ended
 
 	executing bool // as far as was told
+	adopted   bool // a sub-agent's file is that of its own
 }
 
 // toolUse begins a call that a message made. It reports false if the call has

@@ -61,7 +61,7 @@
 // as "interrupted" by [Normalizer.Finish].
 //
 // Usage is emitted once per message id: from message_delta, which has the final
-// numbers, or else from the last of the message's lines (their output is final
+// numbers, from a line of a session file that says why the message stopped, or else from the last of the message's lines (their output is final
 // in session files and after a broken stream only; the last message of a turn gets
 // what the result counts beyond that; sub-agents' output is a lower bound in
 // streams). turn:end has in modelUsage what its result adds,

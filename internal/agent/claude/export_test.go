@@ -34,3 +34,6 @@ func BenchState(calls int) func() int {
 		return len(data)
 	}
 }
+
+// MergeLinesWithin is [MergeLines] with another bound of a line.
+var MergeLinesWithin = mergeLines

@@ -63,7 +63,8 @@ type Normalizer struct {
 	asked   map[string]bool // calls that asked for permission
 	denied  map[string]bool // calls that were refused before their result
 	todos   map[string]*todos
-	seen    map[string]sighting // by uuid
+	seen    map[string]sighting          // by uuid
+	written map[[sha256.Size]byte]string // uuids of the blocks of a transcript's main thread, by what they are
 	sent    map[string]Sent
 	prompt  string // of agent:start, until its echo has come
 	hooked  bool   // hooks are asked before tools are used
@@ -110,6 +111,7 @@ func NewNormalizer(o NormalizerOptions) *Normalizer {
 		denied:     make(map[string]bool),
 		todos:      make(map[string]*todos),
 		seen:       make(map[string]sighting),
+		written:    make(map[[sha256.Size]byte]string),
 		sent:       make(map[string]Sent),
 		counted:    make(map[string]int),
 		background: make(map[string]bool),

@@ -663,3 +663,39 @@ func TestHookBeforeCall(t *testing.T) {
 		}
 	}
 }
+
+// TestRewrittenLines: what a program that resumes a session writes anew, block by block under other uuids, is told once.
+func TestRewrittenLines(t *testing.T) {
+	line := func(typ, uuid, parent, at, id string, blocks ...string) string {
+		return fmt.Sprintf(`{"type":%q,"uuid":%q,"parentUuid":%s,"sessionId":"s1","timestamp":"2026-02-03T06:17:5%sZ","message":{"id":%q,"model":"m","content":[%s],"usage":{"input_tokens":3,"output_tokens":5}}}`,
+			typ, uuid, parent, at, id, strings.Join(blocks, ","))
+	}
+	image := `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"iVBO"}}`
+	result := `{"type":"tool_result","tool_use_id":"c1","content":"ok"}`
+	call := `{"type":"tool_use","id":"c1","name":"Bash","input":{}}`
+	got := run(t, claude.NormalizerOptions{Format: claude.Transcript}, claude.Exit{Unknown: true},
+		line("user", "u1", "null", "0", "", textOf("look"), image, textOf("at this")),
+		line("assistant", "a1", `"u1"`, "1", "m1", textOf("a robot")),
+		line("assistant", "a2", `"a1"`, "1", "m1", textOf("a robot")), // said twice at once
+		line("assistant", "a3", `"a2"`, "2", "m1", call),
+		line("user", "u2", `"a3"`, "3", "", result),
+		// Written anew.
+		line("user", "v1", "null", "0", "", textOf("look")),
+		line("user", "v2", `"v1"`, "0", "", image),
+		line("user", "v3", `"v2"`, "0", "", textOf("at this")),
+		line("assistant", "b1", `"v3"`, "1", "m1", textOf("a robot")),
+		line("assistant", "b2", `"b1"`, "2", "m1", call),
+		line("user", "v4", `"b2"`, "3", "", result),
+		// And gone on with, in the same words.
+		line("user", "v5", `"v4"`, "4", "", textOf("look")),
+		line("assistant", "b3", `"v5"`, "5", "m2", textOf("a robot")),
+	)
+	const again = ` "the program wrote it again, under another uuid"`
+	wantSaid(t, got,
+		"agent:start", `raw user/image ""`,
+		"turn:start 1", `agent:text #1 "a robot"`, `agent:text #2 "a robot"`, "tool:intent c1 Bash map[]", `agent:tool c1 Bash ok ""`,
+		"raw user"+again, "raw user"+again, "raw user"+again, "raw assistant"+again, "raw assistant"+again, "raw user"+again,
+		"usage m1 3/5", `user:message prompt  "look"`,
+		"turn:start 2", `agent:text #3 "a robot"`, "usage m2 3/5", `agent:complete "a robot"`,
+	)
+}

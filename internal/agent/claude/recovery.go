@@ -48,12 +48,15 @@ func recoveredCalls(content []byte, session string, calls agent.Calls, priceOf f
 			r.take(e)
 		}
 	}
-	for _, e := range n.Finish(0, Exit{Unknown: true}) { // the usage of the last message is told with the next one
+	for _, e := range n.Finish(0, Exit{Unknown: true}) { // the usage of the last message may be told with the next one
 		if e.Type() == wire.TypeUsage {
 			r.take(e)
 		}
 	}
-	return r.events
+	return slices.DeleteFunc(r.events, func(e *wire.Event) bool {
+		p, is := e.Payload.(*wire.Usage)
+		return is && r.older(r.messages[p.MessageID])
+	})
 }
 
 // recovery collects what a session file has and the log lacks.
@@ -84,7 +87,7 @@ func (r *recovery) take(e *wire.Event) {
 		}
 		p.Recovered = wire.RecoveredTranscript
 	case *wire.Usage:
-		if r.older(r.messages[p.MessageID]) || slices.Contains(r.calls.Counted, p.MessageID) {
+		if slices.Contains(r.calls.Counted, p.MessageID) {
 			return
 		}
 		p.Source = wire.SourceRecovered // no result of this process counts it

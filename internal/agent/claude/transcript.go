@@ -2,6 +2,8 @@ package claude
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"fmt"
 	"slices"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -52,6 +54,18 @@ func (n *Normalizer) costState(m wire.Raw) {
 	n.tally.cost, n.tally.priced = x, true
 }
 
+// Rest returns the usage of messages that a transcript doesn't say to be over, as older versions don't, and to which nothing
+// has been added for a while.
+func (n *Normalizer) Rest() []*wire.Event {
+	n.out = nil
+	for _, t := range n.orderedThreads() {
+		if t.produced {
+			n.flushUsage(t)
+		}
+	}
+	return n.releaseEvents()
+}
+
 // endTranscript ends an execution of which only the transcript is there. It
 // has no results: the last message of the main thread tells.
 func (n *Normalizer) endTranscript() {
@@ -67,4 +81,30 @@ func (n *Normalizer) endTranscript() {
 		y.durationMs, y.numTurns = max(0, n.at-n.first), int64(n.turn)
 		n.emitComplete()
 	}
+}
+
+// rewritten is why a line that [Normalizer.isRewritten] is passed on.
+const rewritten = "the program wrote it again, under another uuid"
+
+// isRewritten reports whether a transcript has told all blocks of a line of the main thread before, and notes them. When a
+// session is resumed, some versions write messages anew, block by block: as a branch beside the first one, with their
+// times and ids, under other uuids. A line that follows the one with the same blocks says them again.
+func (n *Normalizer) isRewritten(t *thread, m wire.Raw, blocks []wire.Raw) bool {
+	at, uuid := stringAt(m, "timestamp"), stringAt(m, "uuid")
+	if n.opt.Format != Transcript || !t.main || at == "" || uuid == "" || len(blocks) == 0 {
+		return false
+	}
+	all := true
+	for _, b := range blocks {
+		sum := sha256.New()
+		for _, part := range [][]byte{[]byte(stringAt(m, "type")), []byte(at), []byte(stringAt(m, "message", "id")), b} {
+			sum.Write(fmt.Appendf(nil, "%d ", len(part)))
+			sum.Write(part)
+		}
+		key := [sha256.Size]byte(sum.Sum(nil))
+		before, told := n.written[key]
+		n.written[key] = uuid
+		all = all && told && before != uuid && before != stringAt(m, "parentUuid")
+	}
+	return all
 }

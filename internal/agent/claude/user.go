@@ -16,6 +16,10 @@ func (n *Normalizer) readUser(m wire.Raw) bool {
 	}
 	n.bindSession(m)
 	t := n.threadOfLine(m)
+	if n.isRewritten(t, m, blocks) {
+		n.emitRaw(m, rewritten)
+		return true
+	}
 	n.adoptThread(t, blocks)
 	var prose []string
 	for _, b := range blocks {
@@ -96,15 +100,15 @@ func programText(content string) bool {
 }
 
 // adoptThread finds the call that started a sub-agent whose messages stand in the
-// transcript of the main thread: it has the sub-agent's first message as its prompt.
+// transcript of the main thread: it has the sub-agent's first message as its prompt, and is no other sub-agent's.
 func (n *Normalizer) adoptThread(t *thread, blocks []wire.Raw) {
 	if t.main || t.parent != "" || len(blocks) == 0 {
 		return
 	}
 	prompt := stringAt(blocks[0], "text")
 	for _, id := range n.open {
-		if c := n.calls[id]; !c.done && prompt != "" && stringAt(c.input, "prompt") == prompt {
-			t.parent = id
+		if c := n.calls[id]; !c.done && !c.adopted && prompt != "" && stringAt(c.input, "prompt") == prompt {
+			t.parent, c.adopted = id, t.agent != "" // older versions don't tell their sub-agents apart
 			return
 		}
 	}
