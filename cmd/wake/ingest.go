@@ -24,14 +24,18 @@ func (a fileVerbs) ingestCommand() *cobra.Command {
 	var format, transcript string
 	var labels []string
 	cmd := &cobra.Command{
-		Use:   "ingest [FILE|-]",
-		Short: "Make a run of what an agent printed, or of its session file",
-		Long: `Make a run of what an agent printed, or of its session file, as it comes:
+		Use:   "ingest [FILE|FOLDER|-]",
+		Short: "Make a run of what an agent printed, or of its session's files",
+		Long: `Make a run of what an agent printed, or of its session's files, as it comes:
 
     claude -p "…" --output-format stream-json --verbose | wake ingest --node coder
     wake ingest ~/.claude/projects/…/5e551011.jsonl
+    wake ingest ~/.claude/projects/…/5e551011
     wake ingest --format kahn transitions.jsonl
     wake ingest stream.jsonl --transcript ~/.claude/projects/…/5e551011.jsonl
+
+Of a session's folder, its file and those of its sub-agents are one run, in the
+order of their times.
 
 With --transcript it says whether the stream and the session file tell the same,
 and names the messages, calls and results that only one of them has. The files of
@@ -50,7 +54,7 @@ agent succeeded; the result does.`,
 			if err := completeIngest(&o, labels); err != nil {
 				return err
 			}
-			in, err := a.openInput(args)
+			in, err := a.openFeed(args, &o)
 			if err != nil {
 				return err
 			}

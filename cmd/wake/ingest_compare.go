@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 
 	"code.wake.dev/wake/internal/agent/claude"
 	"code.wake.dev/wake/internal/completeness"
@@ -37,7 +36,7 @@ func compareFeeds(args []string, transcript string) (*completeness.Verdict, erro
 	if err != nil {
 		return nil, err
 	}
-	agents, err := claude.SubAgents(os.DirFS(filepath.Dir(file)), filepath.Base(file))
+	agents, err := subAgents(file)
 	if err != nil {
 		return nil, usageError("", "--transcript: %w", err)
 	}
@@ -46,22 +45,6 @@ func compareFeeds(args []string, transcript string) (*completeness.Verdict, erro
 	}
 	v := completeness.Compare(stream, session)
 	return &v, nil
-}
-
-// sessionFile returns the file of a session that is named itself or by a folder.
-func sessionFile(name, session string) (string, error) {
-	if info, err := os.Stat(name); err != nil || !info.IsDir() {
-		return name, nil //nolint:nilerr // reading it tells what is wrong
-	}
-	name = filepath.Clean(name)
-	inside := filepath.Join(name, filepath.Base(session)+".jsonl") // whatever the stream says
-	files := []string{inside, name + ".jsonl", filepath.Join(name, filepath.Base(name)+".jsonl")}
-	for _, file := range files {
-		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
-			return file, nil
-		}
-	}
-	return "", usageError("name the file of the session", "--transcript: neither %s nor its folder has a session %s", name, session)
 }
 
 func readFeed(file string) (completeness.Feed, error) {

@@ -2,6 +2,7 @@ package conversation
 
 import (
 	"slices"
+	"strings"
 
 	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/pkg/wire"
@@ -169,22 +170,46 @@ func (th *Thread) close(call string, at int64, cause string) *Ending {
 	return &Ending{Parent: call, Cause: cause}
 }
 
-// The reports of Claude Code on work in the background, which nothing else tells of.
-const taskNotification = "system/task_notification"
+// The reports of Claude Code on work in the background, which nothing else tells of: a line of its stream, in its session's
+// file a message in the user's name.
+const (
+	taskNotification = "system/task_notification"
+	taskMessage      = "<task-notification>"
+)
+
+// readTaskReport returns which call a report is about, and how its task has ended; "" if it is none.
+func readTaskReport(payload wire.Payload) (call, status string) {
+	switch p := payload.(type) {
+	case *wire.RawMessage:
+		if p.Name == taskNotification {
+			call, _ = p.Data.Get("tool_use_id").Text()
+			status, _ = p.Data.Get("status").Text()
+		}
+	case *wire.UserMessage:
+		if p.Source == "synthetic" && strings.HasPrefix(p.Content, taskMessage) {
+			call, status = elementOf(p.Content, "tool-use-id"), elementOf(p.Content, "status")
+		}
+	}
+	return call, status
+}
+
+// elementOf returns the content of the first element of a name: what agents say comes behind those that count.
+func elementOf(text, name string) string {
+	_, text, _ = strings.Cut(text, "<"+name+">")
+	content, _, _ := strings.Cut(text, "</"+name+">")
+	return content
+}
 
 // noteTaskReport takes the report on a sub-agent in the background. One whose call is open ends with
 // that.
-func (c *Conversation) noteTaskReport(e *wire.Event, p *wire.RawMessage, s *Step) {
-	if p.Name != taskNotification {
-		return
-	}
-	call, _ := p.Data.Get("tool_use_id").Text()
+func (c *Conversation) noteTaskReport(e *wire.Event, s *Step) {
+	call, status := readTaskReport(e.Payload)
 	sub := c.Thread(call)
 	if call == "" || sub == nil || sub.Over || c.isOpen(call) {
 		return
 	}
 	cause := wire.ErrorToolUse
-	switch status, _ := p.Data.Get("status").Text(); status {
+	switch status {
 	case "completed":
 		cause = ""
 	case "stopped", "killed":

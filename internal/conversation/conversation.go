@@ -109,6 +109,7 @@ func (c *Conversation) Apply(pos uint64, e *wire.Event) Step {
 		c.endAttempt(p, th)
 	case *wire.UserMessage:
 		th.noteUserMessage(p, &s)
+		c.noteTaskReport(e, &s)
 	case *wire.CCMessage:
 		if p.Priority != wire.PriorityInfo {
 			th.Asked = append(withRoom(th.Asked, maxAsked), Question{callKey(e.CallID), p.Priority})
@@ -117,7 +118,7 @@ func (c *Conversation) Apply(pos uint64, e *wire.Event) Step {
 	case *wire.TurnEnd, *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:
 		c.endTurn(e)
 	case *wire.RawMessage:
-		c.noteTaskReport(e, p, &s)
+		c.noteTaskReport(e, &s)
 	default:
 		c.applyCallEvent(pos, e, &s)
 	}

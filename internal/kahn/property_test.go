@@ -2,6 +2,7 @@ package kahn_test
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +10,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/claude"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/ingest"
 	"code.wake.dev/wake/internal/kahn"
@@ -171,6 +174,22 @@ func TestARecordedCall(t *testing.T) {
 // (CLI 2.0), and those in the background, whose end only a report tells (CLI 2.1.329).
 func TestSubAgents(t *testing.T) {
 	log := logtest.Start(t)
+	converged := func(t *testing.T, name string, in io.Reader) {
+		t.Helper()
+		if _, err := ingest.Run(t.Context(), log, in, ingest.Options{RunID: name, Runner: "test"}); err != nil {
+			t.Fatal(err)
+		}
+		lines, _, _ := project(t, history(t, log, name), kahn.Projection{})
+		agents := check(t, lines, false).Agents()
+		if begun := strings.Count(joined(lines), `"agent_run_start"`); len(agents) != 3 || begun != 3 {
+			t.Errorf("%d agents have begun %d times", len(agents), begun)
+		}
+		for _, a := range agents {
+			if a.Outcome != kahn.OutcomeConverged {
+				t.Errorf("%s ended %s", a.AgentID, a.Outcome)
+			}
+		}
+	}
 	for name, file := range map[string]string{
 		"foreground": "testdata/stream/old20-subagents.jsonl",
 		"background": "../agent/claude/testdata/stream/v329-subagents.jsonl",
@@ -181,19 +200,29 @@ func TestSubAgents(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = f.Close() }()
-			if _, err := ingest.Run(t.Context(), log, f, ingest.Options{RunID: name, Runner: "test"}); err != nil {
-				t.Fatal(err)
-			}
-			lines, _, _ := project(t, history(t, log, name), kahn.Projection{})
-			agents := check(t, lines, false).Agents()
-			if begun := strings.Count(joined(lines), `"agent_run_start"`); len(agents) != 3 || begun != 3 {
-				t.Errorf("%d agents have begun %d times", len(agents), begun)
-			}
-			for _, a := range agents {
-				if a.Outcome != kahn.OutcomeConverged {
-					t.Errorf("%s ended %s", a.AgentID, a.Outcome)
-				}
-			}
+			converged(t, name, f)
 		})
 	}
+	t.Run("background, in session files", func(t *testing.T) {
+		line := func(typ, at, agent, id, content, more string) string {
+			return fmt.Sprintf(`{"type":%q,"sessionId":"s","isSidechain":%v,"agentId":%q,"timestamp":"2026-01-01T00:00:%sZ","message":{"id":%q,"model":"m","content":%s}%s}`+"\n",
+				typ, agent != "", agent, at, id, content, more)
+		}
+		call := func(id string) string {
+			return fmt.Sprintf(`[{"type":"tool_use","id":%q,"name":"Agent","input":{"prompt":"Look."}}]`, id)
+		}
+		begun := func(id, at string) string {
+			return line("user", at, "", "", fmt.Sprintf(`[{"type":"tool_result","tool_use_id":%q,"content":"It works."}]`, id), `,"toolUseResult":{"isAsync":true}`)
+		}
+		report := func(id, at string) string {
+			return line("user", at, "", "", fmt.Sprintf(`"<task-notification>\n<task-id>a</task-id>\n<tool-use-id>%s</tool-use-id>\n<status>completed</status>\n<result><status>failed</status></result>\n</task-notification>"`, id), "")
+		}
+		main := line("user", "00", "", "", `"Go."`, "") + line("assistant", "01", "", "m1", call("c1"), "") + begun("c1", "02") +
+			line("assistant", "03", "", "m2", call("c2"), "") + begun("c2", "04") + report("c1", "07") + report("c2", "08") +
+			line("assistant", "09", "", "m3", `[{"type":"text","text":"Both have looked."}]`, "")
+		sub := func(id, begun, said string) agent.SubAgent { // both have the same prompt
+			return agent.SubAgent{Content: []byte(line("user", begun, id, "", `"Look."`, "") + line("assistant", said, id, "m"+id, `[{"type":"text","text":"Seen."}]`, ""))}
+		}
+		converged(t, "files", claude.MergeLines(strings.NewReader(main), []agent.SubAgent{sub("a", "02", "05"), sub("b", "04", "06")}))
+	})
 }
