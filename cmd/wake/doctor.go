@@ -22,6 +22,7 @@ import (
 	"code.wake.dev/wake/internal/service"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/subjects"
 )
 
@@ -401,14 +402,14 @@ func (d doctor) checkKeepers(ctx context.Context) []check {
 	return append(all, check{"keepers", fine, text, ""})
 }
 
-// checkFolders says what snapshots of folders take, which nothing but the removal of their runs makes less.
+// checkFolders says what snapshots of folders take.
 func (d doctor) checkFolders(ctx context.Context) []check {
-	stream, err := d.js.Stream(ctx, "OBJ_"+d.names.WorkspacesBucket())
+	used, err := workspace.Used(ctx, d.js, d.names)
 	if err != nil {
 		return []check{{"folders", warned, err.Error(), "`wake init` creates the object store"}}
 	}
-	s := stream.CachedInfo().State
-	return []check{{"folders", fine, fmt.Sprintf("%d packs of snapshots, %s; they go with their runs", s.Msgs, bytesText(s.Bytes)), ""}}
+	text := fmt.Sprintf("%d packs of snapshots, %s; they go with their runs, or before, by --retain-folders of the recorder", used.Packs, bytesText(uint64(used.Bytes))) //nolint:gosec // a size
+	return []check{{"folders", fine, text, ""}}
 }
 
 func (a hostVerbs) printDiagnosis(found diagnosis) error {

@@ -238,7 +238,7 @@ func boardPanels() []panel {
 		{"Recorder behind", "s", []line{{"max(wake_recorder_lag_seconds)", "lag"}}},
 		{"Events recorded", "ops", []line{rate("wake_recorder_events_total", "", "recorded"), rate("wake_recorder_void_total", "", "void"), rate("wake_recorder_bad_total", "", "bad")}},
 		{"Time to record a batch, 99th percentile", "s", []line{p99("wake_recorder_batch_seconds", "p99")}},
-		{"Size of the record", "bytes", []line{{"max(wake_recorder_store_bytes)", "store"}}},
+		{"Size of what is kept", "bytes", []line{{"max(wake_recorder_store_bytes)", "store"}, {"max(wake_recorder_folder_bytes)", "snapshots of folders"}, {"sum(wake_runner_journal_bytes)", "journals of agents"}}},
 		{"Events missing", "short", []line{{"sum(wake_recorder_gaps_total)", "gaps"}, {"sum(wake_recorder_lost_total)", "dropped unrecorded"}}},
 		{"Time to fold a batch, 99th percentile", "s", []line{p99("wake_snapshotter_fold_seconds", "snapshotter"), p99("wake_alerter_fold_seconds", "alerter")}},
 		{"Alerts raised and sent", "ops", []line{rate("wake_alerter_alerts_total", "", "raised"), rate("wake_sink_sent_total", "sink", "{{sink}}")}},

@@ -20,6 +20,7 @@ func recorderFlags(flags *pflag.FlagSet, c *recorder.Config) {
 	flags.IntVar(&c.Live, "live-lines", 1000, "last `lines` of each run that goes on which are held in memory, so that asking again is cheap; -1: none")
 	flags.Var((*daysFlag)(&c.Retain.Age), "retain-age", "delete runs that ended this `time` ago, such as 90d (default: none)")
 	flags.Var((*byteSize)(&c.Retain.Size), "retain-size", "delete the oldest runs while the store is larger than this `size`, such as 50GB (default: any size)")
+	flags.Var((*byteSize)(&c.Retain.Folders), "retain-folders", "drop the snapshots of folders of the oldest runs while all snapshots take more than this `size`, such as 50GB (default: any size)")
 	flags.Var((*daysFlag)(&c.Retain.Grace), "retain-grace", "`how long` a deleted run can be read and restored before its events are removed (default: 7d)")
 }
 

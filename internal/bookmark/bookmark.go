@@ -220,6 +220,17 @@ func Find(ctx context.Context, log eventlog.Reader, runID, at string) (Point, *w
 	return p, s, err
 }
 
+// CheckFolder fails if the folder of a run that has a state couldn't be kept: a fork from there has none.
+func CheckFolder(s *wire.State) error {
+	if s.Folder == nil || s.Folder.Refused == "" {
+		return nil
+	}
+	return &wire.APIError{
+		Code: wire.CodeNotResumable, Message: "there is no folder of run " + s.RunID + " as of the point: " + s.Folder.Refused,
+		Hint: "`wake fork --without-workspace` begins with an empty one",
+	}
+}
+
 // resolvePoint also returns the state behind the point if it came by it.
 func resolvePoint(ctx context.Context, log eventlog.Reader, runID, at string) (Point, *wire.State, error) {
 	present, err := foldTo(ctx, log, runID, 0)

@@ -80,7 +80,7 @@ func CompareFolders(ctx context.Context, packs *workspace.Reader, a, b *wire.Fol
 func FolderError(err error) error {
 	switch {
 	case errors.Is(err, workspace.ErrMissing):
-		return &wire.APIError{Code: wire.CodeNotFound, Message: err.Error(), Hint: "the run, or the one that it was forked from, has been removed"}
+		return &wire.APIError{Code: wire.CodeNotFound, Message: err.Error(), Hint: "the run, or the one that it was forked from, has been removed, or its snapshots were dropped as all of them took too much (--retain-folders)"}
 	case errors.Is(err, workspace.ErrDamaged):
 		return &wire.APIError{Code: wire.CodeCorruptedData, Message: err.Error(), Hint: "take an earlier point"}
 	}

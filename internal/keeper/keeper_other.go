@@ -114,6 +114,9 @@ func (*Shelf) SetAside(Label) (*Tail, error) { return nil, errSystem }
 // Remove does nothing.
 func (*Shelf) Remove(Label) error { return nil }
 
+// Bytes returns 0.
+func (*Shelf) Bytes() int64 { return 0 }
+
 // Survey finds nothing.
 func Survey(context.Context, string) ([]Finding, error) { return nil, nil }
 

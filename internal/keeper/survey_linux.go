@@ -32,6 +32,9 @@ func Survey(ctx context.Context, dir string) ([]Finding, error) {
 	return found, nil
 }
 
+// Bytes returns what the keepers on the shelf take on disk: journals, and what is kept beside them.
+func (s *Shelf) Bytes() int64 { return folderSize(s.cfg.Dir) }
+
 // folderSize returns how many bytes there are below a folder. What goes meanwhile doesn't count.
 func folderSize(dir string) (bytes int64) {
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -62,6 +63,45 @@ const (
 	fullPause = time.Minute
 )
 
+// Recheck forgets what was stored if that isn't kept any more: what a run has packed is dropped when nothing needs it, and the run may go
+// on all the same. Whoever begins to work in the folder calls it.
+func (f *Folder) Recheck(ctx context.Context) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	kept, err := f.known.isKept(ctx, f.store)
+	if err == nil && !kept {
+		f.forget()
+	}
+	return err
+}
+
+func (f *Folder) forget() { f.root, f.known, f.says = nil, newKnown(), "" }
+
+// isKept reports whether the store has what is known. What a run has packed goes as a whole.
+func (k known) isKept(ctx context.Context, s *Store) (bool, error) {
+	packs := map[string]string{} // one of each run
+	note := func(pack string) {
+		run, _, _ := strings.Cut(pack, ".")
+		packs[run] = pack
+	}
+	for _, c := range k.chunks {
+		note(c.Pack)
+	}
+	for _, list := range k.lists {
+		for _, c := range list {
+			note(c.Pack)
+		}
+	}
+	for _, pack := range packs {
+		if _, err := s.Stored(ctx, pack); errors.Is(err, ErrMissing) {
+			return false, nil
+		} else if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // Take takes a snapshot. base is the last one that is known of the run, or "": what it holds isn't stored again. It fails with
 // a [*RefusedError] if the folder can't have one. A folder with nothing in it needs none: the snapshot has no name, and nothing is
 // stored.
@@ -76,7 +116,7 @@ func (f *Folder) Take(ctx context.Context, base string) (Snapshot, error) {
 	for n := 1; ; n++ {
 		snapshot, again, err := f.takeOnce(ctx, n)
 		if err != nil {
-			f.root, f.known, f.says = nil, newKnown(), "" // what was on its way may not be stored
+			f.forget() // what was on its way may not be stored
 			return Snapshot{}, err
 		}
 		if !again {
@@ -356,6 +396,9 @@ func (f *Folder) learn(ctx context.Context, id string) error {
 	k := newKnown()
 	meaning, err := k.learnFolder(ctx, &r, m.Root, 0)
 	if err != nil {
+		return err
+	}
+	if kept, err := k.isKept(ctx, f.store); err != nil || !kept {
 		return err
 	}
 	says, err := m.meaning(meaning)

@@ -92,31 +92,6 @@ func (s *Store) putPack(ctx context.Context, name string, content []byte) (size 
 	return len(stored), nil
 }
 
-// Drop removes all that a run has packed.
-func Drop(ctx context.Context, nc *nats.Conn, names subjects.Names, run string) error {
-	bucket := names.WorkspacesBucket()
-	request, err := json.Marshal(map[string]string{"filter": "$O." + bucket + ".C." + subjects.Escape(run) + ".*"})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, readWait)
-	defer cancel()
-	reply, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.PURGE.OBJ_"+bucket, request)
-	if err != nil {
-		return fmt.Errorf("workspace: drop: %w", err)
-	}
-	var answer struct {
-		Error *jetstream.APIError `json:"error"`
-	}
-	if err := json.Unmarshal(reply.Data, &answer); err != nil {
-		return fmt.Errorf("workspace: drop: %w", err)
-	}
-	if answer.Error != nil {
-		return fmt.Errorf("workspace: drop: %w", answer.Error)
-	}
-	return nil
-}
-
 // readWait bounds an answer of the server.
 const readWait = 5 * time.Second
 

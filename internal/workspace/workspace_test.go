@@ -525,6 +525,68 @@ func TestDrop(t *testing.T) {
 	}
 }
 
+// TestDroppedMeanwhile: whoever goes on with a folder whose snapshots were dropped stores all of it anew, by whatever way it was known.
+func TestDroppedMeanwhile(t *testing.T) {
+	t.Parallel()
+	s, js := openStore(t, nil)
+	drop := func(run string) {
+		if err := workspace.Drop(t.Context(), js.Conn(), subjects.Default, run); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"a": strings.Repeat("a", 700_000), "b/c": "1", "d/e": "2"})
+	f := s.Folder("run", dir, workspace.Limits{})
+	first := take(t, f, "")
+	drop("run")
+	if err := f.Recheck(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, files := range []map[string]string{nil, {"d/e": "3"}} {
+		write(t, dir, files)
+		if diff := cmp.Diff(tree(t, dir), tree(t, restore(t, s, take(t, f, first.ID).ID))); diff != "" {
+			t.Errorf("after %v: %s", files, diff)
+		}
+	}
+	base := take(t, f, "").ID
+	fork := s.Folder("fork", dir, workspace.Limits{})
+	write(t, dir, map[string]string{"d/e": "4"})
+	last := take(t, fork, base) // it refers to what the run has packed
+	drop("run")
+	if _, err := s.Restore(t.Context(), last.ID, filepath.Join(t.TempDir(), "x")); !errors.Is(err, workspace.ErrMissing) {
+		t.Fatalf("the fork's snapshot needs nothing of its parent: %v", err)
+	}
+	write(t, dir, map[string]string{"d/e": "5"})
+	for name, f := range map[string]*workspace.Folder{"the same process": fork, "another": s.Folder("fork", dir, workspace.Limits{})} {
+		if err := f.Recheck(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tree(t, dir), tree(t, restore(t, s, take(t, f, last.ID).ID))); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// TestUsage: what snapshots take, and of which runs.
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	s, js := openStore(t, nil)
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"a": "1"})
+	long := strings.Repeat("x.", 200) // its token is a hash
+	for _, run := range []string{"r.1", long} {
+		take(t, s.Folder(run, dir, workspace.Limits{}), "")
+	}
+	used, err := workspace.Used(t.Context(), js, subjects.Default)
+	if err != nil || used.Packs != 2 || used.Bytes < 200 {
+		t.Errorf("%+v, %v", used, err)
+	}
+	holds, err := workspace.Holders(t.Context(), js, subjects.Default)
+	if err != nil || !holds("r.1") || !holds(long) || holds("r") || holds("r.1.2") {
+		t.Errorf("%t %t %t, %v", holds("r.1"), holds(long), holds("r"), err)
+	}
+}
+
 // TestRestoreReplacesNothing: a folder that has something in it stays.
 func TestRestoreReplacesNothing(t *testing.T) {
 	t.Parallel()

@@ -76,6 +76,11 @@ func (c *Client) Fork(ctx context.Context, r ForkRequest) (ForkResult, error) {
 	if err := checkOverrides(state, r.Overrides); err != nil {
 		return ForkResult{}, err
 	}
+	if !r.WithoutWorkspace {
+		if err := bookmark.CheckFolder(state); err != nil {
+			return ForkResult{}, err
+		}
+	}
 	if r.NewID == "" {
 		r.NewID = NewID()
 	}

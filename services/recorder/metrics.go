@@ -14,7 +14,7 @@ type metrics struct {
 	*metric.Set
 
 	position, derived, behind, late        prometheus.Gauge
-	expiry, size                           prometheus.Gauge
+	expiry, size, folders                  prometheus.Gauge
 	events, void, bad, refused, gaps, lost prometheus.Counter
 	took                                   prometheus.Histogram
 }
@@ -29,6 +29,7 @@ func newMetrics() metrics {
 		late:     s.Gauge("lag_seconds", "Age of the oldest event that isn't recorded; 0: all are."),
 		expiry:   s.Gauge("expiry_ratio", "Age of the oldest event that isn't recorded, as a part of the age at which the stream drops it; 1: some were dropped."),
 		size:     s.Gauge("store_bytes", "Size of the store, looked at every minute."),
+		folders:  s.Gauge("folder_bytes", "Size of all snapshots of folders in the object store, looked at every minute."),
 		events:   s.Counter("events_total", "Events that were recorded."),
 		void:     s.Counter("void_total", "Of these: by fenced writers, or in a place that was taken."),
 		bad:      s.Counter("bad_total", "Of these: no events; they are dead letters, too."),

@@ -47,6 +47,9 @@ type Recorder struct {
 
 	atOnce  bool          // each batch is synced
 	deleted chan struct{} // somebody has deleted a run
+
+	folderRest time.Time // until then no snapshot of a folder is looked for that can be dropped
+
 	metrics metrics
 }
 

@@ -16,6 +16,9 @@ func (r *Recorder) followRetention(ctx context.Context) {
 		if err := r.applyRetention(ctx); err != nil && ctx.Err() == nil {
 			r.logger.WarnContext(ctx, "runs whose time is over are not removed, tries again", "error", err)
 		}
+		if err := r.boundFolders(ctx); err != nil && ctx.Err() == nil {
+			r.logger.WarnContext(ctx, "what snapshots of folders take isn't looked after, tries again", "error", err)
+		}
 		select {
 		case <-tick.C:
 		case <-r.deleted:
@@ -57,4 +60,78 @@ func (r *Recorder) applyRetention(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// spare is the part of what snapshots may take that is free after some were dropped, so that the next one doesn't have all looked at again.
+const spare = 20
+
+// folderRest is how long nothing is tried when what is left is needed.
+const folderRest = time.Hour
+
+// boundFolders drops snapshots of folders while they take more than they may: those of the runs that ended first and that nothing needs.
+func (r *Recorder) boundFolders(ctx context.Context) error {
+	js, names, most := r.log.JetStream(), r.log.Names(), r.c.Retain.Folders
+	used, err := workspace.Used(ctx, js, names)
+	if err != nil {
+		return err
+	}
+	r.metrics.folders.Set(float64(used.Bytes))
+	if most == 0 || used.Bytes <= most || time.Now().Before(r.folderRest) {
+		return nil
+	}
+	if current, err := r.isCurrent(ctx); err != nil || !current {
+		return err
+	}
+	holds, err := workspace.Holders(ctx, js, names)
+	if err != nil {
+		return err
+	}
+	ended, err := r.store.Retention.Ended(ctx)
+	if err != nil {
+		return err
+	}
+	before, dropped := used.Bytes, 0
+	for _, run := range ended {
+		if used.Bytes <= most-most/spare {
+			break
+		}
+		if !holds(run) {
+			continue
+		}
+		if idle, err := r.store.Retention.IsIdle(ctx, run); err != nil {
+			return err
+		} else if !idle {
+			continue
+		}
+		if err := workspace.Drop(ctx, r.log.Conn(), names, run); err != nil {
+			return err
+		}
+		dropped++
+		if used, err = workspace.Used(ctx, js, names); err != nil {
+			return err
+		}
+	}
+	r.metrics.folders.Set(float64(used.Bytes))
+	if dropped > 0 {
+		r.logger.InfoContext(ctx, "dropped snapshots of folders, since they took more than they may", "runs", dropped, "bytes_before", before, "bytes", used.Bytes)
+	}
+	if used.Bytes > most {
+		r.folderRest = time.Now().Add(folderRest)
+		r.logger.WarnContext(ctx, "snapshots of folders take more than they may, and those that are left are of runs that go on, have forks or labelled bookmarks: "+
+			"delete some of these, or let snapshots take more by --retain-folders", "bytes", used.Bytes, "most", most)
+	}
+	return nil
+}
+
+// isCurrent reports whether the store knows all that the stream has at the moment: a run may go on, or be forked, with the last event.
+func (r *Recorder) isCurrent(ctx context.Context) (bool, error) {
+	_, last, err := r.log.Bounds(ctx)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxCatchUp)
+	defer cancel()
+	r.derived.awaitPos(ctx, last)
+	reached, _ := r.derived.currentPos()
+	return reached >= last, nil
 }

@@ -254,7 +254,8 @@ func TestForkWithoutItsFolder(t *testing.T) {
 			}})
 		}
 		ask("fork1", false)
-		if s, entries := b.ended("fork1"); s.Result != wire.FlowStatusFailed || !strings.Contains(s.Error, "not kept") || !strings.Contains(s.Error, "--without-workspace") {
+		if s, entries := b.ended("fork1"); s.Result != wire.FlowStatusFailed || !strings.Contains(s.Error, "not kept") || !strings.Contains(s.Error, "--without-workspace") ||
+			count(entries, wire.TypeRunClaimed) != 1 {
 			t.Errorf("ended as %s (%s):\n%s", s.Result, s.Error, story(entries))
 		}
 		ask("fork2", true)
@@ -354,12 +355,16 @@ func TestForkOfAFolderThatIsNotKept(t *testing.T) {
 		if state, entries := b.ended("run1"); state.Folder == nil || state.Folder.Refused == "" {
 			t.Fatalf("%+v:\n%s", state.Folder, story(entries))
 		}
+		if r := b.tell(wire.Command{Type: "fork", RunID: "run1"}); code(r) != string(wire.CodeNotResumable) || !strings.Contains(r.Reason, "linked worktree") {
+			t.Errorf("a fork by a command: %+v", r)
+		}
 		for fork, bare := range map[string]bool{"fork1": false, "fork2": true} {
 			b.publish(subjects.Default.QueueRun(), wire.RunRequest{V: wire.Version, RunID: fork, Fork: &wire.ForkRequest{
 				ParentRun: "run1", ParentPos: b.position("run1", wire.TypeAgentTool), WithoutWorkspace: bare,
 			}})
 		}
-		if s, entries := b.ended("fork1"); s.Result != wire.FlowStatusFailed || !strings.Contains(s.Error, "linked worktree") || !strings.Contains(s.Error, "--without-workspace") {
+		if s, entries := b.ended("fork1"); s.Result != wire.FlowStatusFailed || !strings.Contains(s.Error, "linked worktree") || !strings.Contains(s.Error, "--without-workspace") ||
+			count(entries, wire.TypeRunClaimed) != 1 {
 			t.Errorf("ended as %s (%s):\n%s", s.Result, s.Error, story(entries))
 		}
 		if s, entries := b.ended("fork2"); s.Result != wire.FlowStatusComplete || s.Folder == nil || s.Folder.Refused != "" {

@@ -193,6 +193,12 @@ func (r *Runner) showLoad() {
 	s.Read("runs_owned", "Runs that this runner owns.", func() float64 { return float64(r.owned.Len()) })
 	s.Read("nodes_working", "Nodes that this runner is at work on.", func() float64 { return float64(r.working.Len()) })
 	s.Read("slots", "Nodes that it may work on at once.", func() float64 { return float64(cap(r.slots)) })
+	s.Read("journal_bytes", "Bytes of the journals of agents and commands on this runner's disk.", func() float64 {
+		if r.cfg.Shelf == nil {
+			return 0
+		}
+		return float64(r.cfg.Shelf.Bytes())
+	})
 	s.Read("slots_used", "Slots that are taken.", func() float64 { return float64(len(r.slots)) })
 	s.Read("agents_resting", "Agents that wait for a person and have left their slot to others.", func() float64 { return float64(len(r.resting)) })
 	s.Read("cramped", "1 while it begins no nodes, since a disk of its own is full, else 0.", func() float64 { return boolValue(r.capacity.Cramped()) })

@@ -231,17 +231,23 @@ func (l *bench) asked() string {
 	return ""
 }
 
-// voyage is what the model says of three steps, each a file and a commit. The second one is begun twice: the first time it writes its
+// voyage is what the model says of steps, each a file and a commit; next is the first one that isn't done. One that is lost writes its
 // file, and then takes longer than its machine lives.
 func voyage(steps ...string) string {
 	type block map[string]any
 	var turns []map[string]any
 	say := func(blocks ...block) { turns = append(turns, map[string]any{"blocks": blocks}) }
 	for _, step := range steps {
-		command := "export GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z; [ -d .git ] || git init -q -b main . && echo " + step + " > f" + step +
-			" && git add -A && git -c user.name=a -c user.email=a@b commit -qm 'step " + step + "'"
-		if strings.HasPrefix(step, "lost") {
+		command := "n=" + step
+		switch {
+		case strings.HasPrefix(step, "lost"):
 			command = "echo half > f2; echo lost > " + step + "; echo begin >> LEDGER; sleep 60"
+		case step == "next":
+			command = "n=1; while [ -e f$n ]; do n=$((n+1)); done; [ $n -le 3 ] || exit 0"
+			fallthrough
+		default:
+			command += "; export GIT_AUTHOR_DATE=2026-01-01T00:00:00Z GIT_COMMITTER_DATE=2026-01-01T00:00:00Z; [ -d .git ] || git init -q -b main . && echo $n > f$n" +
+				" && git add -A && git -c user.name=a -c user.email=a@b commit -qm \"step $n\""
 		}
 		say(block{"t": "text", "text": "Now step " + step + "."}, block{"t": "tool", "name": "Bash", "input": map[string]string{"command": command, "description": step}})
 	}
@@ -269,8 +275,9 @@ func TestClaudeFolderElsewhere(t *testing.T) {
 		l.Prog.Claude = binary
 		ledger := filepath.Join(l.Dir, "ledger", "bash")
 		env := l.agentEnv(map[string]string{
-			"plain":  voyage("1", "2", "3"),
-			"killed": strings.ReplaceAll(voyage("1", "lost2", "2", "3"), "LEDGER", ledger),
+			"plain": voyage("1", "2", "3"),
+			// The CLI 2.1.330 answers an interrupted call itself, with a message of its own, by which the made-up API counts one step more.
+			"killed": strings.ReplaceAll(voyage("1", "lost2", "next", "next", "next"), "LEDGER", ledger),
 		})
 		r1 := l.claudeRunner("r1", env)
 		l.Flow("plain", strings.ReplaceAll(voyageFlow, "SCRIPT", "plain"))

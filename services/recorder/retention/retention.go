@@ -24,11 +24,14 @@ type Policy struct {
 	Size  int64         // bytes the store may take: the oldest runs are deleted while it is larger; 0: none is for that
 	Grace time.Duration // how long a run that was deleted can still be read and restored; default 7 days
 	Every time.Duration // how often it is looked after, default 1 minute
+
+	// Folders are the bytes that snapshots of folders may take: those of the runs that ended first go while it is more; 0: none.
+	Folders int64
 }
 
 // WithDefaults returns the policy with its defaults, or an error if a value is negative.
 func (r Policy) WithDefaults() (Policy, error) {
-	if r.Age < 0 || r.Size < 0 || r.Grace < 0 || r.Every < 0 {
+	if r.Age < 0 || r.Size < 0 || r.Folders < 0 || r.Grace < 0 || r.Every < 0 {
 		return r, errors.New("recorder: how long runs are kept must not be negative")
 	}
 	r.Grace, r.Every = cmp.Or(r.Grace, 7*24*time.Hour), cmp.Or(r.Every, time.Minute)
@@ -182,6 +185,15 @@ func hasFork(ctx context.Context, t *archive.Tx, run string) (bool, error) {
 	return err == nil, err
 }
 
+// isNeeded reports whether a run is needed by somebody who isn't asked.
+func isNeeded(ctx context.Context, t *archive.Tx, of request.Target) (bool, error) {
+	why, err := neededBy(ctx, t, of)
+	if err != nil || why != "" {
+		return true, err
+	}
+	return hasFork(ctx, t, of.Run)
+}
+
 // expiredRun is a run that may be too old.
 type expiredRun struct {
 	request.Target
@@ -212,6 +224,35 @@ func (d *Deleter) Expire(ctx context.Context, r Policy, now time.Time) (deleted 
 const endedRuns = ` FROM runs r JOIN (SELECT run AS id, max(last_time) AS ended, sum(length(data)) AS size FROM segments GROUP BY run) s ON s.id = r.id
 	WHERE r.run <> '` + wire.NoRun + `' AND r.status IN ('complete', 'aborted')
 	AND r.run NOT IN (SELECT run FROM deleted) AND r.run NOT IN (SELECT run FROM retired)`
+
+// Ended returns the runs that have ended, also those that are deleted, the first one first.
+func (d *Deleter) Ended(ctx context.Context) (runs []string, err error) {
+	list, err := d.expiredRuns(ctx, `SELECT r.id, r.run, 0 FROM runs r WHERE r.run <> '`+wire.NoRun+`' AND r.status IN ('complete', 'aborted') ORDER BY r.last_pos`)
+	for _, e := range list {
+		runs = append(runs, e.Run)
+	}
+	return runs, err
+}
+
+// IsIdle reports whether a run has ended and nothing needs more than the record of it: no fork, and nobody who has labelled a point of it.
+func (d *Deleter) IsIdle(ctx context.Context, run string) (idle bool, err error) {
+	t, err := d.kept.View(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	of := request.Target{Run: run}
+	var status string
+	err = t.Row(ctx, `SELECT id, status FROM runs WHERE run = ?1`, run).Scan(&of.ID, &status)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return false, nil
+	case err != nil || !isOver(status):
+		return false, err
+	}
+	needed, err := isNeeded(ctx, t, of)
+	return err == nil && !needed, err
+}
 
 func (d *Deleter) expireOld(ctx context.Context, r Policy, now time.Time) (deleted int, err error) {
 	old, err := d.expiredRuns(ctx, `SELECT r.id, r.run, s.size`+endedRuns+`
@@ -298,11 +339,7 @@ func (d *Deleter) expireRun(ctx context.Context, of request.Target, reason strin
 		if late, err := isBehind(ctx, t); err != nil || late {
 			return err
 		}
-		why, err := neededBy(ctx, t, of)
-		if err != nil || why != "" {
-			return err
-		}
-		if forked, err := hasFork(ctx, t, of.Run); err != nil || forked {
+		if needed, err := isNeeded(ctx, t, of); err != nil || needed {
 			return err
 		}
 		done = true

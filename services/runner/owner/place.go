@@ -43,12 +43,21 @@ func (e *NoFolderError) Unwrap() error { return e.problem }
 // left events in a run that hasn't begun.
 func (o *owner) withoutFolder(ctx context.Context, problem error, begin []*wire.Event) error {
 	attempt := o.view.State.Nodes[wire.RunNode].Seq
+	if isUnkept(problem) {
+		o.cfg.Logger.Error("forked run without a folder has failed", "run", o.runID, "error", problem)
+		return o.failAtOnce(ctx, begin, problem.Error())
+	}
 	if attempt < folderAttempts {
 		return &NoFolderError{problem: problem, After: tenure.FirstPause << (max(attempt, 1) - 1)}
 	}
 	reason := fmt.Sprintf("the run has no folder: %v (%d attempts, the last by runner %s): make room for it there and start the run again, or name another folder",
 		problem, attempt, o.cfg.ID)
 	o.cfg.Logger.Error("run without a folder has failed", "run", o.runID, "error", problem)
+	return o.failAtOnce(ctx, begin, reason)
+}
+
+// failAtOnce begins the run by some events, and ends it.
+func (o *owner) failAtOnce(ctx context.Context, begin []*wire.Event, reason string) error {
 	return o.appendEvents(ctx, append(begin, &wire.Event{Payload: &wire.FlowComplete{
 		FlowName: o.def.Name, Status: wire.FlowStatusFailed, Error: reason,
 	}}))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/history"
+	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner/internal/command"
@@ -36,7 +37,7 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 	case f == nil:
 		return folders.copyFolder(o.runID, parent.Workspace)
 	case f.Refused != "":
-		err = errors.New(f.Refused)
+		err = &workspace.RefusedError{Reason: f.Refused}
 	default:
 		dir, err = o.restoreFolder(ctx, f.ID)
 	}
@@ -44,6 +45,11 @@ func (o *owner) forkFolder(ctx context.Context, parent *wire.State) (dir string,
 		return "", fmt.Errorf("there is no folder as of the point: %w (`wake fork --without-workspace` begins with an empty one)", err)
 	}
 	return dir, nil
+}
+
+// isUnkept reports whether a snapshot is what a folder lacks: no runner finds one anywhere.
+func isUnkept(err error) bool {
+	return errors.Is(err, workspace.ErrMissing) || errors.Is(err, workspace.ErrDamaged) || errors.As(err, new(*workspace.RefusedError))
 }
 
 // firstSnapshotWait is how long a fork waits for a snapshot that is being taken of its parent's folder.

@@ -273,6 +273,11 @@ func (x *execution) takeSnapshot(ctx context.Context, first bool) (taken, error)
 	if !first && x.kept.rests() {
 		return taken{}, nil
 	}
+	if first {
+		if err := x.kept.folder.Recheck(ctx); err != nil {
+			return taken{}, err
+		}
+	}
 	t, stored, err := x.kept.takeSnapshot(ctx, base)
 	x.cfg.FolderBytes.Add(float64(stored))
 	return t, err

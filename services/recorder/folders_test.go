@@ -1,0 +1,109 @@
+package recorder_test
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/workspace"
+	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/services/recorder"
+)
+
+// pack stores a snapshot of 40 kB of a run's folder.
+func (p *plant) pack(store *workspace.Store, run string, salt uint64) {
+	p.t.Helper()
+	dir, content, rng := p.t.TempDir(), make([]byte, 40_000), rand.New(rand.NewPCG(salt, 0))
+	for i := range content {
+		content[i] = byte(rng.Uint32())
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), content, 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := store.Folder(run, dir, workspace.Limits{}).Take(p.t.Context(), ""); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// The snapshots of the runs that ended first go while all of them take more than they may: not those of a run that goes on, has a fork or a
+// label, and no more than has to.
+func TestFoldersAreBounded(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		store, err := workspace.Open(t.Context(), p.log.JetStream(), subjects.Default, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw := func(v any) wire.Raw { return mustRaw(t, v) }
+		start := func() *wire.Event {
+			return &wire.Event{Payload: &wire.FlowStart{FlowName: "f", Definition: raw(map[string]any{"name": "f"}), DefinitionHash: "h"}}
+		}
+		end := func() *wire.Event {
+			return &wire.Event{Payload: &wire.FlowComplete{FlowName: "f", Status: wire.FlowStatusComplete}}
+		}
+		for i, run := range []string{"parent", "labelled", "live", "first", "second", "third"} {
+			w := p.claim(run, wire.RunNode)
+			p.write(w, start())
+			if run == "labelled" {
+				p.write(w, &wire.Event{Payload: &wire.Checkpoint{Kind: wire.CheckpointLabelled, Label: "here"}})
+			}
+			if run != "live" {
+				p.write(w, end())
+			}
+			p.pack(store, run, uint64(i)) //nolint:gosec // a number of few
+		}
+		fork := p.claim("fork", wire.RunNode)
+		p.write(fork, &wire.Event{Payload: &wire.RunForked{ParentRun: "parent", ParentPos: 1, State: raw(&wire.State{V: wire.Version, RunID: "parent", Status: wire.RunRunning})}})
+		p.write(fork, &wire.Event{Payload: &wire.FlowAborted{Reason: "operator"}})
+
+		left := func() (runs []string) {
+			holds, err := workspace.Holders(t.Context(), p.log.JetStream(), subjects.Default)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return slices.DeleteFunc([]string{"parent", "labelled", "live", "first", "second", "third"}, func(run string) bool { return !holds(run) })
+		}
+		for _, want := range []struct {
+			most int64
+			left []string
+		}{
+			{0, []string{"parent", "labelled", "live", "first", "second", "third"}},
+			{180_000, []string{"parent", "labelled", "live", "third"}},
+			{1000, []string{"parent", "labelled", "live"}},
+		} {
+			r, err := recorder.New(recorder.Config{Path: p.path(), Retain: recorder.Retention{Folders: want.most}}, p.log, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			metrics := prometheus.NewPedanticRegistry()
+			metrics.MustRegister(r)
+			stop := p.run(r)
+			<-time.After(5 * time.Minute)
+			if diff := cmp.Diff(want.left, left()); diff != "" {
+				t.Errorf("of at most %d bytes are left (-want +got):\n%s", want.most, diff)
+			}
+			families, err := metrics.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				if v := f.GetMetric()[0].GetGauge().GetValue(); f.GetName() == "wake_recorder_folder_bytes" && int(v)/40_000 != len(want.left) {
+					t.Errorf("%d folders take %s bytes", len(want.left), fmt.Sprint(v))
+				}
+			}
+			if err := stop(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
