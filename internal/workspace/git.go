@@ -40,8 +40,16 @@ var (
 	valueLine   = regexp.MustCompile(`^\s*([A-Za-z][A-Za-z0-9-]*)\s*(?:=\s*(.*?))?\s*$`)
 )
 
-// bareLine says whether the repository has a worktree.
-var bareLine = regexp.MustCompile(`(?mi)^\s*bare\b.*\n`)
+// What a configuration says of where the files of the repository are.
+var (
+	bareLine     = regexp.MustCompile(`(?mi)^[ \t]*bare\b.*\n`)
+	worktreeLine = regexp.MustCompile(`(?mi)^[ \t]*worktree[ \t]*=[ \t]*([^"\\\n]+)\n`)
+)
+
+// ownConfig is the configuration of a repository whose files are elsewhere, as that of one which is with its files.
+func ownConfig(content []byte) []byte {
+	return worktreeLine.ReplaceAll(bareLine.ReplaceAll(content, nil), nil)
+}
 
 // filterConfig returns what travels of a repository's configuration: keys that are known to name no command, written as git
 // writes them. It also returns the names of the others, and why the repository can't travel, if it can't.
@@ -93,7 +101,7 @@ func configProblem(section, key, value string) string {
 	case section == "core" && (key == "sparsecheckout") && !off:
 		return "is a sparse checkout"
 	case section == "extensions" && key == "worktreeconfig" && !off:
-		return "has a configuration of its own per worktree"
+		return "has a configuration of its own per worktree (extensions.worktreeConfig), as a sparse checkout has"
 	case section == "core" && key == "worktree":
 		return "has its files elsewhere (core.worktree)"
 	}
@@ -118,6 +126,8 @@ func isHarmless(section, key, value string) bool {
 		return key == "fetch" || (key == "url" || key == "pushurl") && isPlainURL(value)
 	case "init":
 		return key == "defaultbranch"
+	case "submodule":
+		return key == "active" || key == "branch" || key == "url" && isPlainURL(value)
 	}
 	return false
 }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// home is a folder outside of the one that is read, in which a part of a linked worktree's repository is.
+// home is a folder, which may be outside of the one that is read, in which a part of a repository is whose files are elsewhere.
 type home struct {
 	path  string
 	owner uint32
@@ -32,13 +32,17 @@ func (h home) open() (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Uid != h.owner {
 		_ = dir.Close()
-		return nil, cmp.Or(err, refuse("%s belongs to somebody else than the linked worktree", h.path))
+		return nil, cmp.Or(err, refuse("%s belongs to somebody else than the files of the repository", h.path))
 	}
 	return dir, nil
 }
 
-// worktree is where the repository of a linked worktree is: what is its own, and what it shares with others.
-type worktree struct{ own, shared home }
+// worktree is where the repository of a linked worktree is: what is its own, and what it shares with others. That of a submodule shares
+// nothing.
+type worktree struct {
+	own, shared home
+	submodule   bool
+}
 
 // maxPointer bounds the files that say where a repository is.
 const maxPointer = 16 << 10
@@ -57,15 +61,18 @@ func (s *scan) findWorktree(dir *os.File, path []string) (worktree, error) {
 	}
 	place := home{filepath.Join(append([]string{s.root}, path...)...), file.Uid}
 	w := worktree{own: place.resolve(bytes.TrimPrefix(text, []byte("gitdir:")))}
-	unsure := refuse("%q is a submodule, or a linked worktree that its repository doesn't name (git worktree repair): a clone of it (git clone) can be kept", name)
+	unsure := refuse("%q has a .git that names a repository which doesn't name it (git worktree repair mends that of a linked worktree): a clone of it (git clone) can be kept", name)
 	own, err := w.own.open()
 	if err != nil {
 		return worktree{}, cmp.Or(refusedBy(err), unsure)
 	}
 	defer func() { _ = own.Close() }()
-	back, _, err := readFile(int(own.Fd()), "gitdir", maxPointer)
-	if err != nil || file.Nlink != 1 || unix.Lstat(w.own.resolve(back).path, &found) != nil || found.Dev != file.Dev || found.Ino != file.Ino {
+	pointer, err := w.findPointer(own)
+	if err != nil || file.Nlink != 1 || unix.Lstat(pointer, &found) != nil || found.Dev != file.Dev || found.Ino != file.Ino {
 		return worktree{}, unsure
+	}
+	if w.submodule {
+		return w, nil
 	}
 	to, _, err := readFile(int(own.Fd()), "commondir", maxPointer)
 	if err != nil {
@@ -84,6 +91,25 @@ func (s *scan) findWorktree(dir *os.File, path []string) (worktree, error) {
 		return worktree{}, refuse("%q is a linked worktree whose references are tables (reftable): a clone of it (git clone) can be kept", name)
 	}
 	return w, nil
+}
+
+// findPointer returns the path of the .git that a repository says is its own: a linked worktree's in a file, a submodule's by its
+// configuration.
+func (w *worktree) findPointer(own *os.File) (string, error) {
+	back, _, err := readFile(int(own.Fd()), "gitdir", maxPointer)
+	if err == nil {
+		return w.own.resolve(back).path, nil
+	}
+	config, _, err := readFile(int(own.Fd()), "config", maxConfig)
+	if err != nil {
+		return "", err
+	}
+	at := worktreeLine.FindSubmatch(config)
+	if at == nil {
+		return "", unix.ENOENT
+	}
+	w.submodule = true
+	return filepath.Join(w.own.resolve(at[1]).path, gitFolder), nil
 }
 
 func refusedBy(err error) error {
@@ -111,10 +137,13 @@ func isSharedState(name string) bool {
 	return false
 }
 
-// scanWorktree returns the .git of a linked worktree as that of a repository of its own.
+// scanWorktree returns the .git of a linked worktree or a submodule as that of a repository of its own.
 func (s *scan) scanWorktree(ctx context.Context, w worktree, known *node, at place) (*node, error) {
 	path := append(slices.Clip(at.path), gitFolder)
 	inside := place{path: path, moved: at.moved, git: []string{}, linked: true}
+	if w.submodule {
+		return s.joinFolders(ctx, gitFolder, known, inside, part{w.own, func(name string) bool { return isGitState(name) || strings.HasSuffix(name, ".lock") }})
+	}
 	isOwn := func(name string) bool {
 		return !isSharedState(name) && name != "logs" && (isGitState(name) || strings.HasSuffix(name, ".lock"))
 	}

@@ -178,7 +178,7 @@ type place struct {
 	git   []string // below .git: the path in there; nil elsewhere
 	index *repository
 	above *mark // that of the folder above
-	// linked says, below .git, that the repository is that of a linked worktree.
+	// linked says, below .git, that the repository is that of a linked worktree or a submodule.
 	linked bool
 	// worktree is where the repository of the folder is, if its .git is a file.
 	worktree *worktree
@@ -390,7 +390,8 @@ func (s *scan) isLeftOut(path []string, name string, isFolder bool, of stamp, at
 		case len(at.git) > 0 || isGitState(name):
 			return false, false, nil
 		case name == "modules":
-			return true, false, refuse("%q has submodules", cmp.Or(strings.Join(path[:len(path)-2], "/"), "."))
+			s.leaveOut(path, "the repository of a submodule goes with its files")
+			return true, false, nil
 		}
 		s.leaveOut(path, "isn't the state of a repository")
 		return true, false, nil
@@ -515,11 +516,17 @@ func (s *scan) scanFile(dir int, n, known *node, path []string, at place, links 
 	return n, s.count(n.Size)
 }
 
+// maxConfig bounds the files that say what a repository is.
+const maxConfig = 1 << 20
+
 // scanSpecial reads a file of .git that says what the repository is. It reports whether the file is kept.
 func (s *scan) scanSpecial(dir int, n *node, path, gitPath []string, isLinked bool) (keep bool, err error) {
-	content, _, err := readFile(dir, string(n.Name), 1<<20)
+	content, _, err := readFile(dir, string(n.Name), maxConfig)
 	if err != nil {
 		return false, err
+	}
+	if isLinked && gitPath[0] == "config" {
+		content = ownConfig(content)
 	}
 	if problem := gitProblem(gitPath, content); problem != "" {
 		return false, refuse("repository %q %s", cmp.Or(strings.Join(path[:len(path)-len(gitPath)-1], "/"), "."), problem)
@@ -530,9 +537,6 @@ func (s *scan) scanSpecial(dir int, n *node, path, gitPath []string, isLinked bo
 	kept, dropped, _ := filterConfig(content)
 	for _, key := range dropped {
 		s.leaveOut(path, "key "+key)
-	}
-	if isLinked {
-		kept = bareLine.ReplaceAll(kept, nil) // its own is the main worktree's
 	}
 	n.patch, n.Size = kept, int64(len(kept))
 	return true, nil

@@ -390,6 +390,102 @@ func TestWorktree(t *testing.T) {
 	}
 }
 
+// TestSubmodules: a submodule, and one in it, are restored as repositories of their own, with what was committed and staged there; one
+// whose repository doesn't name it isn't read.
+func TestSubmodules(t *testing.T) {
+	t.Parallel()
+	s, _ := openStore(t, nil)
+	base := t.TempDir()
+	main := filepath.Join(base, "main")
+	for _, name := range []string{"inner", "lib", "main"} {
+		git(t, base, "init", "-q", name)
+		write(t, filepath.Join(base, name), map[string]string{"of-" + name: "1\n"})
+		git(t, filepath.Join(base, name), "add", ".")
+		git(t, filepath.Join(base, name), "commit", "-qm", name)
+	}
+	add := func(dir, source, at string) {
+		git(t, dir, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", source, at)
+		git(t, dir, "commit", "-qm", "has "+at)
+	}
+	add(filepath.Join(base, "lib"), "../inner", "inner")
+	add(main, "../lib", "sub/lib")
+	git(t, main, "-c", "protocol.file.allow=always", "submodule", "--quiet", "update", "--init", "--recursive")
+	linked := filepath.Join(base, "linked")
+	git(t, main, "worktree", "add", "-q", "-b", "side", linked)
+	git(t, linked, "-c", "protocol.file.allow=always", "submodule", "--quiet", "update", "--init", "--recursive")
+
+	asked := func(dir string) (told []string) {
+		for _, below := range []string{".", "sub/lib", "sub/lib/inner"} {
+			for _, args := range [][]string{{"status", "--porcelain"}, {"log", "--all", "--format=%H %s"}, {"submodule", "status", "--recursive"}, {"fsck", "--no-progress"}} {
+				told = append(told, below+" "+args[0]+": "+git(t, filepath.Join(dir, below), args...))
+			}
+		}
+		return told
+	}
+	for name, dir := range map[string]string{"plain": main, "linked": linked} {
+		f, last := s.Folder("r"+name, dir, workspace.Limits{}), ""
+		for step := range 2 {
+			sub := filepath.Join(dir, "sub", "lib")
+			write(t, sub, map[string]string{fmt.Sprint("staged", step): name, "inner/left": "x"})
+			git(t, sub, "add", fmt.Sprint("staged", step))
+			git(t, filepath.Join(sub, "inner"), "commit", "--allow-empty", "-qm", fmt.Sprint("more ", step))
+			before := tree(t, base)
+			snapshot := take(t, f, last)
+			if again := take(t, f, last); again.ID != snapshot.ID {
+				t.Errorf("%s: nothing has changed, and it is another one", name)
+			}
+			last = snapshot.ID
+			if !maps.Equal(before, tree(t, base)) {
+				t.Errorf("%s: the repositories were written to", name)
+			}
+			out := restore(t, s, last)
+			if diff := cmp.Diff(asked(dir), asked(out)); diff != "" {
+				t.Errorf("%s: what git says (-was +restored):\n%s", name, diff)
+			}
+			for _, below := range []string{"sub/lib", "sub/lib/inner"} {
+				if got := git(t, filepath.Join(out, below), "rev-parse", "--git-common-dir"); got != ".git" {
+					t.Errorf("%s: the repository of %s is %s", name, below, got)
+				}
+			}
+			if config := tree(t, out)["sub/lib/.git/config"]; strings.Contains(config, "worktree") || !strings.Contains(config, `[submodule "inner"]`) {
+				t.Errorf("%s: its configuration is %s", name, config)
+			}
+		}
+	}
+	take(t, s.Folder("inside", filepath.Join(main, "sub", "lib"), workspace.Limits{}), "") // the folder of a run may be a submodule
+
+	other := filepath.Join(base, "other")
+	write(t, other, map[string]string{".git": "gitdir: " + filepath.Join(main, ".git", "modules", "sub", "lib") + "\n"})
+	if _, err := s.Folder("x", other, workspace.Limits{}).Take(t.Context(), ""); !errors.As(err, new(*workspace.RefusedError)) {
+		t.Errorf("a folder that the repository doesn't name: %v", err)
+	}
+}
+
+// TestRefusedClones: what git makes that has its objects elsewhere, or not all of its files, is refused, and says why.
+func TestRefusedClones(t *testing.T) {
+	t.Parallel()
+	s, _ := openStore(t, nil)
+	base := t.TempDir()
+	git(t, base, "init", "-q", "main")
+	write(t, filepath.Join(base, "main"), map[string]string{"a/b": "1\n", "c/d": "2\n"})
+	git(t, filepath.Join(base, "main"), "add", ".")
+	git(t, filepath.Join(base, "main"), "commit", "-qm", "one")
+	git(t, filepath.Join(base, "main"), "config", "uploadpack.allowFilter", "true")
+	for want, args := range map[string][]string{
+		"alternates":      {"clone", "-q", "--shared", "main"},
+		"partial clone":   {"clone", "-q", "--filter=blob:none", "file://" + filepath.Join(base, "main")},
+		"sparse checkout": {"clone", "-q", "--sparse", "file://" + filepath.Join(base, "main")},
+		"doesn't name it": {"clone", "-q", "--separate-git-dir", filepath.Join(base, "separate"), "main"},
+	} {
+		name := strings.ReplaceAll(want, " ", "-")
+		git(t, base, append(args, name)...)
+		_, err := s.Folder("r", filepath.Join(base, name), workspace.Limits{}).Take(t.Context(), "")
+		if !errors.As(err, new(*workspace.RefusedError)) || !strings.Contains(err.Error(), want) {
+			t.Errorf("git %v: %v, want %s", args, err, want)
+		}
+	}
+}
+
 // TestRefused: repositories that live elsewhere in part have no snapshot.
 func TestRefused(t *testing.T) {
 	t.Parallel()
@@ -398,12 +494,11 @@ func TestRefused(t *testing.T) {
 		name, want string
 		files      map[string]string
 	}{
-		{"worktree", "linked worktree", map[string]string{"sub/.git": "gitdir: /elsewhere"}},
+		{"elsewhere", "doesn't name it", map[string]string{"sub/.git": "gitdir: /elsewhere"}},
 		{"alternates", "alternates", map[string]string{".git/HEAD": "x", ".git/objects/info/alternates": "/elsewhere"}},
 		{"partial", "partial clone", map[string]string{".git/config": "[remote \"o\"]\n\tpromisor = true\n"}},
 		{"sparse", "sparse", map[string]string{".git/config": "[core]\n\tsparseCheckout = true\n"}},
-		{"elsewhere", "core.worktree", map[string]string{".git/config": "[core]\n\tworktree = /etc\n"}},
-		{"submodule", "submodules", map[string]string{".git/modules/x/HEAD": "x"}},
+		{"core.worktree", "core.worktree", map[string]string{".git/config": "[core]\n\tworktree = /etc\n"}},
 		{"large", "more than 0 MiB", map[string]string{"a": strings.Repeat("x", 3000)}},
 	} {
 		dir := t.TempDir()

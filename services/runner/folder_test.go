@@ -355,7 +355,7 @@ func TestForkOfAFolderThatIsNotKept(t *testing.T) {
 		if state, entries := b.ended("run1"); state.Folder == nil || state.Folder.Refused == "" {
 			t.Fatalf("%+v:\n%s", state.Folder, story(entries))
 		}
-		if r := b.tell(wire.Command{Type: "fork", RunID: "run1"}); code(r) != string(wire.CodeNotResumable) || !strings.Contains(r.Reason, "linked worktree") {
+		if r := b.tell(wire.Command{Type: "fork", RunID: "run1"}); code(r) != string(wire.CodeNotResumable) || !strings.Contains(r.Reason, "doesn't name it") {
 			t.Errorf("a fork by a command: %+v", r)
 		}
 		for fork, bare := range map[string]bool{"fork1": false, "fork2": true} {
@@ -363,7 +363,7 @@ func TestForkOfAFolderThatIsNotKept(t *testing.T) {
 				ParentRun: "run1", ParentPos: b.position("run1", wire.TypeAgentTool), WithoutWorkspace: bare,
 			}})
 		}
-		if s, entries := b.ended("fork1"); s.Result != wire.FlowStatusFailed || !strings.Contains(s.Error, "linked worktree") || !strings.Contains(s.Error, "--without-workspace") ||
+		if s, entries := b.ended("fork1"); s.Result != wire.FlowStatusFailed || !strings.Contains(s.Error, "doesn't name it") || !strings.Contains(s.Error, "--without-workspace") ||
 			count(entries, wire.TypeRunClaimed) != 1 {
 			t.Errorf("ended as %s (%s):\n%s", s.Result, s.Error, story(entries))
 		}
