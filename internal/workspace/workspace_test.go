@@ -696,3 +696,43 @@ func TestRestoreReplacesNothing(t *testing.T) {
 		t.Errorf("left: %v", got)
 	}
 }
+
+// TestUnstable: a file that changes whenever it is read is kept as it was read last, and called unstable; when it rests, it isn't.
+func TestUnstable(t *testing.T) {
+	t.Parallel()
+	s, _ := openStore(t, nil)
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"log": strings.Repeat("x", 8<<20), "rests": "1"})
+	f := s.Folder("r", dir, workspace.Limits{})
+	stop, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		file, err := os.OpenFile(filepath.Join(dir, "log"), os.O_WRONLY|os.O_APPEND, 0)
+		for err == nil {
+			select {
+			case <-stop:
+				ended <- file.Close()
+				return
+			default:
+				_, err = file.WriteString("y")
+			}
+		}
+		ended <- err
+	}()
+	var snapshot workspace.Snapshot
+	for try := 0; try < 1000 && !snapshot.Unstable; try++ { // as soon as the writer has been at work beside each of its readings
+		snapshot = take(t, f, "")
+	}
+	close(stop)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if !snapshot.Unstable || len(snapshot.LeftOut) != 1 || !strings.HasPrefix(snapshot.LeftOut[0].Reason, "unstable") || snapshot.LeftOut[0].Path != "log" {
+		t.Errorf("%+v", snapshot)
+	}
+	if found := tree(t, restore(t, s, snapshot.ID)); len(found) != 2 || !strings.HasSuffix(found["log"], "y") {
+		t.Errorf("%d files are restored", len(found))
+	}
+	if last := take(t, f, snapshot.ID); last.Unstable || len(last.LeftOut) > 0 {
+		t.Errorf("it rests, and is %+v", last)
+	}
+}

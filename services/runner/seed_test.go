@@ -203,6 +203,48 @@ func TestS4ManualIsLeft(t *testing.T) {
 	})
 }
 
+// Strategy manual is chosen after a crash in the middle of a call, while nobody has the run: it is taken over paused, the call stays as
+// it was, and the answer to it lets the run go on; the agent is told.
+func TestManualAfterACrash(t *testing.T) {
+	for answer, want := range map[string]string{"approve": "interrupted", "deny": "look first"} {
+		t.Run(answer, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				r1 := b.process("r1", &puppet{play: func(a *act) {
+					a.turn()
+					a.intend("c1")
+					<-a.ctx.Done()
+				}})
+				b.submit("run1", shared(one))
+				b.until("run1", wire.TypeToolIntent)
+				<-time.After(time.Second)
+				r1.kill()
+				no := false
+				b.publish(subjects.Default.Command("run1"), wire.Command{ID: "p", Type: "pause", RunID: "run1"})
+				b.publish(subjects.Default.Command("run1"), wire.Command{ID: "m", Type: "resume", RunID: "run1", Strategy: "manual", AutoRun: &no})
+				p := &puppet{}
+				b.process("r2", p)
+				<-time.After(3 * time.Minute)
+				entries := b.read("run1")
+				s := b.fold("run1", entries)
+				if s.Status != wire.RunPaused || !s.Held || len(s.Tools) != 1 || count(entries, wire.TypeToolSealed) != 0 || len(p.asked()) != 0 {
+					t.Fatalf("the run is %s (held: %t) with %+v, %d agents were started:\n%s", s.Status, s.Held, s.Tools, len(p.asked()), story(entries))
+				}
+				if r := b.tell(wire.Command{Type: answer, RunID: "run1", CallID: "c1", Note: "look first"}); code(r) != "accepted" {
+					t.Fatalf("%s: %+v", answer, r)
+				}
+				state, entries := b.ended("run1")
+				if state.Result != wire.FlowStatusComplete || len(state.Tools) != 0 || len(state.Inbox) != 0 {
+					t.Errorf("the run ended as %s with %+v, %+v:\n%s", state.Result, state.Tools, state.Inbox, story(entries))
+				}
+				if told := promptOf(p.asked()[0]); !strings.Contains(told, "Tool-c1") && !strings.Contains(told, "c1") || !strings.Contains(told, want) {
+					t.Errorf("the agent is told %q", told)
+				}
+			})
+		})
+	}
+}
+
 // Strategy crash that starts nobody seals what is open, and says so; the run stays paused.
 func TestHeldCrashSeals(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

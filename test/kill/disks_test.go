@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder"
 	"code.wake.dev/wake/test/lab"
 )
@@ -95,4 +96,47 @@ func (l *bench) record() (v recorder.Verification, ok bool) {
 	l.Helper()
 	out, err := l.Try("verify", "--all", "--against-stream", "--json", "--store", filepath.Join(l.Dir, "recorder", "recorder.db"))
 	return v, err == nil && json.Unmarshal([]byte(out), &v) == nil
+}
+
+// TestDiskOfFoldersIsFull fills the disk of the folders of runs before a fork: its folder isn't restored by half, the fork waits for room,
+// and goes on in the folder as of its point when there is some.
+func TestDiskOfFoldersIsFull(t *testing.T) {
+	l := diskLab(t, "workspaces", "48M")
+	l.Ready(l.Runner("r1", false))
+	l.Flow("parent", `
+name: large
+nodes:
+  - {id: a, type: exec, input: {command: "for i in 1 2 3 4 5 6; do head -c 2000000 /dev/urandom > f$i; done"}}
+  - {id: b, type: exec, input: {command: "cat f* | sha256sum"}}
+edges: [{from: a, to: b}]
+`)
+	sum := func(s *wire.State) string {
+		text, _ := s.Outputs["b"].Get("stdout").Text()
+		return text
+	}
+	want := sum(l.Reach("parent", time.Minute, wire.RunComplete))
+	l.Must(l.Disks["workspaces"].Fill())
+	l.Wake("fork", "parent", "--at", "a#1:end", "--id", "fork")
+	l.Runs = append(l.Runs, "fork")
+	l.Until("the fork has been tried twice", time.Minute, func() bool {
+		claims := 0
+		for _, e := range l.Stored("fork") {
+			if e.E.Type() == wire.TypeRunClaimed {
+				claims++
+			}
+		}
+		return claims > 1
+	})
+	found, err := filepath.Glob(filepath.Join(l.Dir, "workspaces", "*fork*"))
+	l.Must(err)
+	if len(found) > 0 {
+		l.Errorf("restored by half: %v", found)
+	}
+	l.Must(l.Disks["workspaces"].Free())
+	if got := sum(l.Reach("fork", time.Minute, wire.RunComplete)); got != want || got == "" {
+		l.Errorf("the fork has %q, its parent %q", got, want)
+	}
+	if left, err := filepath.Glob(filepath.Join(l.Dir, "workspaces", ".restore-*")); err != nil || len(left) > 0 {
+		l.Errorf("left behind: %v, %v", left, err)
+	}
 }
