@@ -9,14 +9,14 @@ import (
 )
 
 // Pending lists what waits for a person in a run, the longest waiting first: nothing in one
-// that has ended.
+// that has ended. In a run that strategy manual holds, all open calls do: somebody has to say what becomes of them.
 func Pending(s *wire.State) []wire.Approval {
 	all := []wire.Approval{}
 	if s.Status != wire.RunRunning && s.Status != wire.RunPaused {
 		return all
 	}
 	for _, c := range s.Tools {
-		if c.State == wire.ToolApprovalRequired {
+		if c.State == wire.ToolApprovalRequired || s.Held && s.Status == wire.RunPaused {
 			all = append(all, approvalOfCall(c))
 		}
 	}

@@ -206,17 +206,18 @@ func TestS4ManualIsLeft(t *testing.T) {
 // Strategy manual is chosen after a crash in the middle of a call, while nobody has the run: it is taken over paused, the call stays as
 // it was, and the answer to it lets the run go on; the agent is told.
 func TestManualAfterACrash(t *testing.T) {
-	for answer, want := range map[string]string{"approve": "interrupted", "deny": "look first"} {
+	for answer, want := range map[string]string{"approve": "may be made again", "deny": "don't make it again. Said to that: look first"} {
 		t.Run(answer, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T) {
 				b := newBench(t)
 				r1 := b.process("r1", &puppet{play: func(a *act) {
 					a.turn()
 					a.intend("c1")
+					a.say(&wire.ToolState{From: wire.ToolPending, To: wire.ToolExecuting}, "c1")
 					<-a.ctx.Done()
 				}})
 				b.submit("run1", shared(one))
-				b.until("run1", wire.TypeToolIntent)
+				b.until("run1", wire.TypeToolState)
 				<-time.After(time.Second)
 				r1.kill()
 				no := false

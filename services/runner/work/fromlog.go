@@ -132,7 +132,7 @@ func (r resumption) sealRunning(ctx context.Context, p *run.Past) ([]*wire.Event
 		if c.Input, err = r.exec.cfg.Runs.Inline(ctx, r.exec.offer.RunID, c.Input); err != nil {
 			return nil, err
 		}
-		s.sealCall(c)
+		s.sealCall(c, "")
 	}
 	return s.events, nil
 }

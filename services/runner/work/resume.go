@@ -149,7 +149,7 @@ func (r resumption) sealCalls(ctx context.Context, p *run.Past, calls []wire.Too
 			decided = true
 		}
 		if !decided {
-			s.sealCall(c)
+			s.sealCall(c, "")
 			continue
 		}
 		s.decideCall(c, cmd)

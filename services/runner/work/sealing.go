@@ -23,9 +23,10 @@ func (s *sealing) addEvent(c wire.ToolCall, p wire.Payload) {
 	s.events = append(s.events, &wire.Event{CallID: c.CallID, Parent: c.Parent, SessionID: s.session, Payload: p})
 }
 
-func (s *sealing) sealCall(c wire.ToolCall) {
+// sealCall closes a call; decided is what somebody has said of it since it was interrupted, if anybody has.
+func (s *sealing) sealCall(c wire.ToolCall, decided string) {
 	p := run.Seal(c, s.policy, s.begun || slices.Contains(s.past.Unseen, c.CallID))
-	p.Message += s.note
+	p.Message += decided + s.note
 	s.addEvent(c, p)
 	s.closeCall(c, run.SealResult(c, p))
 	s.past.Sealed = append(s.past.Sealed, c.CallID)
@@ -47,7 +48,7 @@ func (s *sealing) decideCall(c wire.ToolCall, cmd wire.Command) {
 	waits := c.State == wire.ToolApprovalRequired || c.State == wire.ToolPending && !s.begun
 	switch {
 	case !waits:
-		s.sealCall(c)
+		s.sealCall(c, laterDecision(p))
 		p.Note = cmp.Or(p.Note, "the call had been interrupted before")
 		s.addEvent(c, p)
 	case p.Decision == wire.DecisionDeny:
@@ -61,8 +62,20 @@ func (s *sealing) decideCall(c wire.ToolCall, cmd wire.Command) {
 	default:
 		s.addEvent(c, p)
 		c.State = wire.ToolApproved
-		s.sealCall(c)
+		s.sealCall(c, "")
 	}
+}
+
+// laterDecision tells of a decision that came when the call had been interrupted.
+func laterDecision(p *wire.PermissionDecided) string {
+	text := " It was approved since: it may be made again."
+	if p.Decision == wire.DecisionDeny {
+		text = " It was denied since: don't make it again."
+	}
+	if p.Note != "" {
+		text += " Said to that: " + p.Note
+	}
+	return text
 }
 
 // rollBack takes the agent's session back to its last safe point; without one
