@@ -349,9 +349,9 @@ func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
 		return known, s.count(known.Size)
 	}
 	path := append(at.path, name) //nolint:gocritic // the place of one entry at a time
-	leave, forced, err := s.isLeftOut(path, name, kind == unix.S_IFDIR, stamp, at)
-	if e.loose = e.loose || forced || at.git != nil && strings.HasSuffix(name, ".lock"); leave || err != nil {
-		return nil, err
+	leave, forced := s.isLeftOut(path, name, kind == unix.S_IFDIR, stamp, at)
+	if e.loose = e.loose || forced || at.git != nil && strings.HasSuffix(name, ".lock"); leave {
+		return nil, nil //nolint:nilnil // as it says
 	}
 	if kind == unix.S_IFDIR && known != nil && !s.full && !at.moved && known.isQuiet(stamp) {
 		if left := s.leftBefore(path); len(left) == 0 || !at.fresh {
@@ -381,36 +381,36 @@ func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
 }
 
 // isLeftOut reports whether an entry is left out, and says so, or whether only the index of its repository keeps it.
-func (s *scan) isLeftOut(path []string, name string, isFolder bool, of stamp, at place) (leave, forced bool, err error) {
+func (s *scan) isLeftOut(path []string, name string, isFolder bool, of stamp, at place) (leave, forced bool) {
 	if at.git != nil {
 		switch {
 		case strings.HasSuffix(name, ".lock"):
 			s.locked.Store(true)
-			return true, false, nil
+			return true, false
 		case len(at.git) > 0 || isGitState(name):
-			return false, false, nil
+			return false, false
 		case name == "modules":
 			s.leaveOut(path, "the repository of a submodule goes with its files")
-			return true, false, nil
+			return true, false
 		}
 		s.leaveOut(path, "isn't the state of a repository")
-		return true, false, nil
+		return true, false
 	}
 	if isFolder && slices.ContainsFunc(s.hidden, func(h stamp) bool { return h.dev == of.dev && h.ino == of.ino }) {
-		return true, false, nil
+		return true, false
 	}
 	if name == gitFolder || !at.rules.excludes(path, isFolder) {
-		return false, false, nil
+		return false, false
 	}
 	if at.index.isTracked(path) {
-		return false, true, nil
+		return false, true
 	}
 	if isFolder {
 		s.leaveOut(append(slices.Clip(path[:len(path)-1]), name+"/"), "ignored")
 	} else {
 		s.leaveOut(path, "ignored")
 	}
-	return true, false, nil
+	return true, false
 }
 
 func (s *scan) count(size int64) error {
