@@ -362,7 +362,13 @@ func (p *planner) isSettled(id string) bool {
 // willRetry reports whether a failed node is going to be tried again.
 func (p *planner) willRetry(v *vertex, id string) bool {
 	n := p.s.Nodes[id]
-	if p.s.NodeStatus[id] != wire.NodeFailed || v.Policy == nil || v.Policy.Retry == nil || n.Count > 0 && n.Index == nil {
+	if p.s.NodeStatus[id] != wire.NodeFailed || n.Count > 0 && n.Index == nil {
+		return false
+	}
+	if n.Due != 0 {
+		return true
+	}
+	if v.Policy == nil || v.Policy.Retry == nil {
 		return false
 	}
 	return n.ErrorType != errorInput && n.ErrorType != errorCancelled && !run.Interrupted(p.s, id) && n.Attempt < v.Policy.Retry.MaxAttempts &&
@@ -534,11 +540,15 @@ func (p *planner) nextExec(id string) string { return run.ExecID(id, p.s.Nodes[i
 // retryNode tries a failed node again when its time has come.
 func (p *planner) retryNode(v *vertex, id string, it *item) {
 	n := p.s.Nodes[id]
-	if due := n.EndedAt + v.Policy.Retry.waitAfter(n.Attempt); p.now < due {
+	due, attempt := n.Due, n.Attempt
+	if due == 0 {
+		due, attempt = n.EndedAt+v.Policy.Retry.waitAfter(attempt), attempt+1
+	}
+	if p.now < due {
 		p.wakeAt(due)
 		return
 	}
-	p.scheduleNode(v, id, n.Attempt+1, it)
+	p.scheduleNode(v, id, attempt, it)
 }
 
 // resolveInput returns the node's input with its bindings replaced.

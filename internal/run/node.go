@@ -41,6 +41,12 @@ func (f *fold) nodeScheduled(p *wire.NodeScheduled) error {
 		Index: p.Index, Count: p.Count,
 		Item: f.payloadValue("item", p.Item), Input: f.payloadValue("input", p.Input),
 	}
+	switch {
+	case old.Due != 0:
+		n.Waits = old.Waits + 1
+	case p.Attempt > 1:
+		n.Waits = old.Waits
+	}
 	f.s.Nodes[id] = n
 	switch problem := f.errorText(p.Error); {
 	case problem != "":
@@ -199,6 +205,11 @@ func (f *fold) nodeError(p *wire.NodeError) error {
 	}
 	problem := f.errorText(p.Error)
 	f.endExecution(id, n, wire.NodeFailed, p.ErrorType, problem)
+	if p.RetryAt != 0 {
+		n = f.s.Nodes[id]
+		n.Due = p.RetryAt
+		f.s.Nodes[id] = n
+	}
 	if f.s.Outputs[id] = f.payloadValue("output", p.Output); f.s.Outputs[id] == nil {
 		f.s.Outputs[id] = failureOutput(problem)
 	}
@@ -329,7 +340,7 @@ func (f *fold) withItems(nodes []string) []string {
 // next pass to look at; items go, as the next pass may have fewer.
 func (f *fold) pendingAgain(id string) {
 	if n, ok := f.s.Nodes[id]; ok {
-		n.Skipped, n.Reason, n.Error, n.ErrorType = false, "", "", ""
+		n.Skipped, n.Reason, n.Error, n.ErrorType, n.Due = false, "", "", "", 0
 		n.Index, n.Count, n.Item = nil, 0, nil
 		f.s.Nodes[id] = n
 	}

@@ -68,7 +68,11 @@ func errorLine(e *wire.Event) (wire.LineType, string) {
 	case *wire.AgentError:
 		return wire.LineError, agentErrorText(p)
 	case *wire.NodeError:
-		return wire.LineError, joinNonEmpty(": ", e.Node()+" failed"+durationNote(p.DurationMs), orElse(p.Error, p.ErrorType))
+		line := joinNonEmpty(": ", e.Node()+" failed"+durationNote(p.DurationMs), orElse(p.Error, p.ErrorType))
+		if p.RetryAt != 0 {
+			line += "; it goes on at " + utcText(p.RetryAt)
+		}
+		return wire.LineError, line
 	case *wire.FlowComplete:
 		if p.Status == wire.FlowStatusFailed {
 			return wire.LineError, joinNonEmpty(": ", "Run failed"+durationNote(p.DurationMs), p.Error)

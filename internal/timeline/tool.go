@@ -122,6 +122,9 @@ func Activity(e *wire.Event, cwd string) (string, bool) {
 		s = "done"
 	case *wire.NodeError:
 		s = "failed: " + orElse(p.Error, p.ErrorType)
+		if p.RetryAt != 0 {
+			s = "waiting until " + utcText(p.RetryAt) + ": " + orElse(p.Error, p.ErrorType)
+		}
 	}
 	return Line(s, 120), s != ""
 }

@@ -141,6 +141,7 @@ type AgentError struct {
 	MaxAttempts  int      // retries that there are
 	RetryDelayMs *float64 // until the next try
 	Status       int      // HTTP status, if there was one
+	ResetsAt     int64    // when the limit of the model or the account that was reached is over, Unix ms; 0: nobody says so
 }
 
 // TokenUsage counts tokens as seeds/000 does.
@@ -496,6 +497,7 @@ func (p *AgentError) visitFields(f *fields) {
 	f.int("maxAttempts", &p.MaxAttempts, optional)
 	f.optFloat("retryDelayMs", &p.RetryDelayMs)
 	f.int("status", &p.Status, optional)
+	f.int64("resetsAt", &p.ResetsAt, optional)
 }
 
 func (p *TokenUsage) visitFields(f *fields) {

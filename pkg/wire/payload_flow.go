@@ -242,6 +242,9 @@ type NodeError struct {
 	ErrorType  string // see [AgentError.ErrorType]; also timeout, exit, cancelled
 	Output     Raw    // what there was
 	DurationMs int64
+	// RetryAt is when the node is tried again, Unix ms: a limit of its model is over then. Such tries aren't those of the
+	// node's policy. 0: the policy decides.
+	RetryAt int64
 }
 
 // InputRequested asks a human for an answer.
@@ -444,6 +447,7 @@ func (p *NodeError) visitFields(f *fields) {
 	f.str("errorType", &p.ErrorType, optional)
 	f.raw("output", &p.Output, optional)
 	f.int64("durationMs", &p.DurationMs, optional)
+	f.int64("retryAt", &p.RetryAt, optional)
 }
 
 func (p *InputRequested) visitFields(f *fields) {

@@ -148,7 +148,8 @@ type NodeState struct {
 	Prompt      string  `json:"prompt,omitempty"`   // what it asks, its beginning: at most 2000 characters
 	PromptAt    int64   `json:"promptAt,omitempty"` // since when it waits, Unix ms
 	Answer      Raw     `json:"answer,omitempty"`   // to the latest question, until the execution ends
-	Due         int64   `json:"due,omitempty"`      // until when it waits, Unix ms; see [NodeWaiting]
+	Due         int64   `json:"due,omitempty"`      // until when it waits, Unix ms; see [NodeWaiting] and [NodeError.RetryAt]
+	Waits       int     `json:"waits,omitempty"`    // for limits of its model, so often has it been tried again besides its attempts
 	AgentStatus string  `json:"agentStatus,omitempty"`
 
 	// Of an agent's open execution.

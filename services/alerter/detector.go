@@ -29,6 +29,7 @@ const (
 	kindMessage     = "cc_message"
 	kindWaiting     = "waiting"
 	kindMirror      = "mirror_error"
+	kindLimit       = "model_limit"
 
 	// Of wake itself; their run is [wire.NoRun], save for a gap.
 	kindStorage = "storage_pressure"

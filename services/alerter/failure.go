@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
@@ -64,7 +65,7 @@ func (s failures) detect(in input) (failures, []finding, int64) {
 // second one has failed: the first is everyday life.
 func (s failures) agentError(in input, p *wire.AgentError) (failures, []finding) {
 	e := in.Event
-	if p.ErrorType == wire.ErrorUser || isDeliberateEnd(p) {
+	if p.ErrorType == wire.ErrorUser || isDeliberateEnd(p) || p.ResetsAt != 0 { // the end of its node tells of a limit
 		return s, nil
 	}
 	f := finding{
@@ -117,6 +118,9 @@ func (s failures) nodeError(in input, p *wire.NodeError) (failures, []finding) {
 	e := in.Event
 	node, told, attempt := e.Node(), s.Told[e.ExecID], max(s.Attempts[e.ExecID], 1)
 	s = s.forgetExecution(e.ExecID)
+	if p.RetryAt != 0 {
+		return s, []finding{limitFinding(in, p)}
+	}
 	policy := in.Run.nodePolicy(node)
 	if p.ErrorType == wire.ErrorInterrupted || p.ErrorType == wire.ErrorSessionNotFound {
 		return s, nil // the run pauses, and that is told
@@ -131,6 +135,17 @@ func (s failures) nodeError(in input, p *wire.NodeError) (failures, []finding) {
 		Text:  fmt.Sprintf(textNodeFailed, nameLine(node), text),
 		Event: "error", Data: map[string]any{"message": text, "errorType": nameLine(p.ErrorType), "nodeId": node},
 	}}
+}
+
+// limitFinding tells that a node waits until a limit of its model is over.
+func limitFinding(in input, p *wire.NodeError) finding {
+	e, message := in.Event, timeline.Line(p.Error, maxMessage)
+	until := time.UnixMilli(p.RetryAt).UTC().Format(time.RFC3339)
+	return finding{
+		Kind: kindLimit, Severity: wire.SeverityWarning, NodeID: e.Node(), ExecID: e.ExecID, Armed: in.Pos,
+		Text: fmt.Sprintf(textLimit, until, message), Event: kindLimit,
+		Data: map[string]any{"message": message, "errorType": nameLine(p.ErrorType), "until": until},
+	}
 }
 
 // forgetExecution forgets an execution.

@@ -71,6 +71,7 @@ const (
 	textAsked      = "❓ Waiting for an answer: %s (wake reply, call %s)"
 	textPermission = "❓ Waiting for permission: %s (wake approve|deny, call %s)"
 
+	textLimit  = "⏳ Waits until %s, when a limit of its model is over: %s"
 	textMirror = "🪞 The store of the session lacks a part of it: %s"
 
 	textStorage = "💾 Event storage is %d%% full (%s of %s)"

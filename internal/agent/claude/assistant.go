@@ -239,7 +239,7 @@ func (n *Normalizer) assistantError(t *thread, m wire.Raw, kind string) {
 	}
 	n.emitForThread(t, &wire.AgentError{
 		ErrorType: kind, Message: message, Details: m, Severity: wire.SeverityError,
-		Phase: "model", Status: int(integerAt(m, "apiErrorStatus")),
+		Phase: "model", Status: int(integerAt(m, "apiErrorStatus")), ResetsAt: n.limitOver(kind),
 	})
 	if t.main {
 		n.tally.active = true

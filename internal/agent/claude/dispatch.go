@@ -83,6 +83,8 @@ func (n *Normalizer) readKnownLine(typ string, m wire.Raw) bool {
 		return n.readAttachment(m)
 	case "cost-state":
 		n.costState(m)
+	case "rate_limit_event":
+		n.noteLimit(m)
 	}
 	return false
 }

@@ -259,6 +259,36 @@ func TestErrorResult(t *testing.T) {
 	}
 }
 
+// TestLimitOver: when the limit of an account is over, the program tells before it gives up.
+func TestLimitOver(t *testing.T) {
+	const rejected = `{"type":"rate_limit_event","rate_limit_info":{"status":"rejected","resetsAt":4102444800,"rateLimitType":"five_hour"}}`
+	const allowed = `{"type":"rate_limit_event","rate_limit_info":{"status":"allowed_warning","resetsAt":4102444800}}`
+	const failed = `{"type":"assistant","error":"%s","message":{"id":"x","model":"<synthetic>","content":[{"type":"text","text":"You've hit your limit"}]}}`
+	limit := fmt.Sprintf(failed, "rate_limit")
+	for name, test := range map[string]struct {
+		lines []string
+		want  int64
+	}{
+		"reached":         {[]string{rejected, limit}, 4102444800000},
+		"in a result":     {[]string{rejected, `{"type":"result","subtype":"success","is_error":true,"api_error_status":429,"result":"slow down"}`}, 4102444800000},
+		"near":            {[]string{allowed, limit}, 0},
+		"another failure": {[]string{rejected, fmt.Sprintf(failed, "server_error")}, 0},
+		"unsaid":          {[]string{limit}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lines := append([]string{initLine, message("m1", "", textOf("Hi."))}, test.lines...)
+			for _, e := range run(t, claude.NormalizerOptions{}, claude.Exit{Code: 1}, lines...) {
+				if p, ok := e.Payload.(*wire.AgentError); ok && p.ErrorType != wire.ErrorProcessDied && p.ResetsAt != test.want {
+					t.Errorf("%s is over at %d, want %d", p.ErrorType, p.ResetsAt, test.want)
+				} else if ok {
+					return
+				}
+			}
+			t.Error("there is no error")
+		})
+	}
+}
+
 func TestStartFailed(t *testing.T) {
 	got := run(t, claude.NormalizerOptions{Started: true, SessionID: "s1"}, claude.Exit{Code: 1, Stderr: "Error: Session ID s1 is already in use.\n"})
 	wantSaid(t, got, `agent:error start_failed "the agent didn't start: it ended with exit code 1: Error: Session ID s1 is already in use." error`)

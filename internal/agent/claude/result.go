@@ -182,6 +182,7 @@ func (n *Normalizer) resultError(m wire.Raw, subtype string) *wire.AgentError {
 		p.Message, p.Severity = "interrupted", wire.SeverityWarning // its own words are a diagnosis for its makers
 	case subtype == "success" || subtype == "":
 		p.ErrorType = agent.APIErrorType(int(integerAt(m, "api_error_status")), "")
+		p.ResetsAt = n.limitOver(p.ErrorType)
 	case n.inits == 0 && strings.HasPrefix(message, "No conversation found"):
 		p.ErrorType, p.Phase = agent.ErrorSessionNotFound, "lifecycle"
 	case n.inits == 0 && strings.HasPrefix(message, "No message found"):

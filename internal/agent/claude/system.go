@@ -77,6 +77,21 @@ func (n *Normalizer) emitRetry(m wire.Raw) {
 	})
 }
 
+// noteLimit notes when a limit of the account is over that has been reached.
+func (n *Normalizer) noteLimit(m wire.Raw) {
+	if info := m.Get("rate_limit_info"); stringAt(info, "status") == "rejected" {
+		n.limit = integerAt(info, "resetsAt") * 1000
+	}
+}
+
+// limitOver is when the limit is over because of which the program gave up; 0 if it doesn't say, or failed for another reason.
+func (n *Normalizer) limitOver(errorType string) int64 {
+	if errorType != wire.ErrorRateLimit || n.limit <= n.at {
+		return 0
+	}
+	return n.limit
+}
+
 // readStatus tells of each request and of compactions; the end of one that failed
 // has no other sign.
 func (n *Normalizer) readStatus(m wire.Raw) bool {

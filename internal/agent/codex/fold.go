@@ -346,6 +346,9 @@ func (f *fold) failTurn(message string, m wire.Raw) {
 
 // errorType recognises failures by the status that Codex tells in its words.
 func errorType(message string) string {
+	if strings.Contains(message, "usage limit") {
+		return wire.ErrorRateLimit
+	}
 	for _, status := range []int{401, 403, 429, 529, 500, 502, 503, 504, 400, 404} {
 		if strings.Contains(message, strconv.Itoa(status)+" ") {
 			return agent.APIErrorType(status, "")

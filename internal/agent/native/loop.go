@@ -258,6 +258,9 @@ func (e *apiError) errorEvent(attempt, retries int, delay time.Duration) *wire.A
 	if attempt > 0 {
 		p.Attempt, p.MaxAttempts = new(int64(attempt)), retries
 	}
+	if delay == 0 && e.after > 0 {
+		p.ResetsAt = time.Now().Add(e.after).UnixMilli()
+	}
 	return p
 }
 

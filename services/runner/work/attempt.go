@@ -93,13 +93,13 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 			events = append(events, &wire.Event{Payload: &wire.AgentPaused{Reason: run.CauseForced}})
 		}
 	case errors.Is(cause, errTimeLimit):
-		events = append(events, x.errorEvent(fmt.Sprintf("time limit of %s exceeded", x.timeLimit()), wire.ErrorTimeout))
+		events = append(events, x.errorEvent(&failure{message: fmt.Sprintf("time limit of %s exceeded", x.timeLimit()), kind: wire.ErrorTimeout}))
 	case err != nil:
 		var failure *failure
 		if !errors.As(err, &failure) {
 			return err
 		}
-		events = append(events, x.errorEvent(failure.message, failure.kind))
+		events = append(events, x.errorEvent(failure))
 	}
 	if failed := x.log.storageFailure(); failed != nil {
 		events = append([]*wire.Event{failed}, events...)

@@ -148,7 +148,7 @@ func (d *drive) concludeSession(ctx context.Context, forced bool, last []*wire.E
 	}
 	if failed != nil {
 		d.exec.cfg.AgentFailures.WithLabelValues(d.start.Provider).Inc()
-		return last, &failure{message: failed.Message, kind: failed.ErrorType}
+		return last, d.exec.agentFailure(failed)
 	}
 	output, err := d.outcome.Output()
 	if err != nil {
@@ -217,6 +217,7 @@ func (d *drive) takeEvent(ctx context.Context, e *wire.Event) error {
 		if d.lenient && p.ErrorType == wire.ErrorSessionNotFound {
 			p.Severity = wire.SeverityWarning
 		}
+		d.noteLimit(p)
 	case *wire.AgentTool:
 		d.waits.noteResult(e, p, time.Now())
 	}

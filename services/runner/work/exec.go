@@ -88,7 +88,7 @@ func (x *execution) commandEnd(ctx context.Context, outcome *shell.Outcome, last
 	case <-ctx.Done(): // it was ended, whatever it says: nobody knows what it has done
 		return last, nil
 	default:
-		return append(last, x.errorEvent(problem, "exit")), nil
+		return append(last, x.errorEvent(&failure{message: problem, kind: "exit"})), nil
 	}
 }
 

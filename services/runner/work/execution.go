@@ -56,9 +56,9 @@ func (x *execution) timeLimit() time.Duration {
 	return time.Duration(x.node.Policy.TimeoutMs) * time.Millisecond
 }
 
-func (x *execution) errorEvent(message, kind string) *wire.Event {
+func (x *execution) errorEvent(f *failure) *wire.Event {
 	return &wire.Event{Payload: &wire.NodeError{
-		Error: message, ErrorType: kind, Output: x.output, DurationMs: time.Since(x.started).Milliseconds(),
+		Error: f.message, ErrorType: f.kind, Output: x.output, DurationMs: time.Since(x.started).Milliseconds(), RetryAt: f.retryAt,
 	}}
 }
 

@@ -19,7 +19,10 @@ var (
 )
 
 // failure is an outcome of a node, as opposed to a fault of the worker.
-type failure struct{ message, kind string }
+type failure struct {
+	message, kind string
+	retryAt       int64 // see [wire.NodeError.RetryAt]
+}
 
 func (f *failure) Error() string { return f.message }
 

@@ -3,6 +3,8 @@ package work
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
@@ -15,10 +17,10 @@ import (
 // that it is a retry of, unless the policy wants a new session for each.
 func (x *execution) attemptIDs() map[string]bool {
 	ids := map[string]bool{x.offer.ExecID: true}
-	if x.node.Type != flow.TypeAgent || x.node.Policy == nil || x.node.Policy.Retry == nil || !x.node.Policy.Retry.GoesOn() {
+	if p := x.node.Policy; x.node.Type != flow.TypeAgent || p != nil && p.Retry != nil && !p.Retry.GoesOn() {
 		return ids
 	}
-	for n := 1; n < x.entry.Attempt; n++ {
+	for n := 1; n < x.entry.Attempt+x.entry.Waits; n++ {
 		ids[run.ExecID(x.offer.NodeID, x.entry.Execs-n)] = true
 	}
 	return ids
@@ -51,17 +53,73 @@ func eventKinds(attempts map[string]bool) []wire.Kind {
 	return kinds
 }
 
-// checkRetryWait fails if the agent is to wait longer for its model than its policy lets it.
+// checkRetryWait ends an agent that is to wait for its model longer than its policy lets it, or for so long that its node
+// waits instead.
 func (d *drive) checkRetryWait(e *wire.Event) error {
 	p, ok := e.Payload.(*wire.AgentError)
-	if !ok || p.RetryDelayMs == nil || d.exec.node.Policy == nil || d.exec.node.Policy.MaxRetryWaitMs == 0 {
+	if !ok || p.RetryDelayMs == nil || d.can.Recorded {
 		return nil
 	}
-	if limit := d.exec.node.Policy.MaxRetryWaitMs; *p.RetryDelayMs > float64(limit) {
-		wait := time.Duration(*p.RetryDelayMs * float64(time.Millisecond))
+	wait := time.Duration(*p.RetryDelayMs * float64(time.Millisecond))
+	if bound := d.exec.retryBound(); bound > 0 && wait > bound {
 		return &failure{
-			message: fmt.Sprintf("%s; it would be asked again in %s, and policy.maxRetryWaitMs is %d", p.Message, wait, limit), kind: p.ErrorType,
+			message: fmt.Sprintf("%s; it would be asked again in %s, and policy.maxRetryWaitMs is %d", p.Message, wait, bound.Milliseconds()), kind: p.ErrorType,
 		}
 	}
-	return nil
+	if wait <= longestHeldWait {
+		return nil
+	}
+	return d.exec.agentFailure(&wire.AgentError{ErrorType: p.ErrorType, Message: p.Message, ResetsAt: time.Now().Add(wait).UnixMilli()})
+}
+
+// longestHeldWait is how long an agent waits for its model itself: for longer its node waits, which needs neither a process nor
+// a place. Models keep the prompts that they cache for as long.
+const longestHeldWait = 5 * time.Minute
+
+// noteLimit notes when a limit is over that has ended an agent and that only words tell of.
+func (d *drive) noteLimit(p *wire.AgentError) {
+	fatal := p.Severity != wire.SeverityWarning && p.Severity != wire.SeverityInfo
+	if !fatal || p.ResetsAt != 0 || d.can.Recorded || p.ErrorType != wire.ErrorRateLimit && p.ErrorType != agent.ErrorBilling {
+		return
+	}
+	if at, ok := agent.LimitReset(p.Message, time.Now()); ok {
+		p.ResetsAt = at.UnixMilli()
+	}
+}
+
+// agentFailure is the outcome of a node whose agent has failed. If a limit of its model is over at a time that is known, the
+// node is tried again then, unless its policy is against it.
+func (x *execution) agentFailure(p *wire.AgentError) *failure {
+	f := &failure{message: p.Message, kind: p.ErrorType}
+	if policy := x.node.Policy; p.ResetsAt == 0 || policy != nil && policy.Retry != nil && slices.Contains(policy.Retry.Except, p.ErrorType) {
+		return f
+	}
+	wait := limitWait(time.Until(time.UnixMilli(p.ResetsAt)), x.entry.Waits)
+	switch bound := x.retryBound(); {
+	case bound > 0 && wait > bound:
+		f.message += fmt.Sprintf("; it could go on in %s, and policy.maxRetryWaitMs is %d", wait.Round(time.Second), bound.Milliseconds())
+	case wait <= longestLimit:
+		f.retryAt = time.Now().Add(wait + rand.N(limitSpread)).UnixMilli() //nolint:gosec // it only spreads load
+	}
+	return f
+}
+
+// longestLimit is how far away the end of a limit may be to be believed: those of subscriptions last a week.
+const longestLimit = 8 * 24 * time.Hour
+
+// limitSpread is the time over which nodes are tried again that wait for the same limit.
+const limitSpread = 30 * time.Second
+
+// limitWait is how long a node waits for a limit that is over after a time, and for which it has waited so often: a minute at
+// least, and twice that each time up to an hour, since what an API says of its limits may be wrong.
+func limitWait(resets time.Duration, waits int) time.Duration {
+	return max(resets, min(time.Minute<<min(waits, 6), time.Hour))
+}
+
+// retryBound is how long the node's agent may wait for its model; 0 is no bound.
+func (x *execution) retryBound() time.Duration {
+	if x.node.Policy == nil {
+		return 0
+	}
+	return time.Duration(x.node.Policy.MaxRetryWaitMs) * time.Millisecond
 }

@@ -1,0 +1,107 @@
+package agent
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// LimitReset returns when a limit is over that a model's API or an agent's program tells of in words, such as "You've hit your
+// limit · resets 3pm (Europe/Berlin)", "usage limit reached|1749924000" or "try again in 2 hours 5 minutes". The time now is
+// when it was said, and in whose zone times are that name none. It reports false if the words don't say when.
+func LimitReset(text string, now time.Time) (time.Time, bool) {
+	if m := limitStamp.FindStringSubmatch(text); m != nil {
+		seconds, err := strconv.ParseInt(m[1], 10, 64)
+		return time.Unix(seconds, 0), err == nil
+	}
+	at := limitWords.FindStringIndex(text)
+	if at == nil {
+		return time.Time{}, false
+	}
+	text = text[at[1]:]
+	if m := limitSpan.FindString(text); m != "" {
+		return addSpan(m, now)
+	}
+	return clockTime(text, now)
+}
+
+var (
+	limitStamp = regexp.MustCompile(`(?i)limit reached\|(\d{10})\b`)
+	limitWords = regexp.MustCompile(`(?i)\b(?:resets?|try again)\b(?:\s+(?:at|on|in|after))?\s+`)
+	limitSpan  = regexp.MustCompile(`(?i)^(?:\d{1,6}(?:\.\d{1,6})?\s*(?:milliseconds?|ms|days?|d|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s)\b?[\s,]*(?:and\s+)?)+`)
+	spanPart   = regexp.MustCompile(`(?i)(\d+(?:\.\d+)?)\s*([a-z]+)`)
+	limitClock = regexp.MustCompile(`(?i)^(?:([a-z]{3})[a-z]* (\d{1,2})(?:st|nd|rd|th)?,?(?: (\d{4}),?)?(?: at)? )?(\d{1,2})(?::(\d{2}))? ?([ap])m\b(?: \(([\w+/-]+)\))?`)
+)
+
+// spanUnits are what spans are told in, by the beginnings of their names, longer ones first.
+var spanUnits = []struct {
+	name string
+	unit time.Duration
+}{
+	{"mil", time.Millisecond}, {"ms", time.Millisecond}, {"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second},
+}
+
+// addSpan adds a span such as "2 days 3 hours" or "15h48m53s" to a time.
+func addSpan(span string, now time.Time) (time.Time, bool) {
+	var sum time.Duration
+	for _, m := range spanPart.FindAllStringSubmatch(span, -1) {
+		n, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			return time.Time{}, false
+		}
+		for _, u := range spanUnits {
+			if strings.HasPrefix(strings.ToLower(m[2]), u.name) {
+				sum += time.Duration(n * float64(u.unit))
+				break
+			}
+		}
+	}
+	return now.Add(sum), true
+}
+
+// clockTime returns the next time that the hands of a clock, and a calendar if it names a day, show what the text begins with.
+func clockTime(text string, now time.Time) (time.Time, bool) {
+	m := limitClock.FindStringSubmatch(text)
+	if m == nil {
+		return time.Time{}, false
+	}
+	if m[7] != "" {
+		zone, err := time.LoadLocation(m[7])
+		if err != nil {
+			return time.Time{}, false // hours off is worse than not knowing
+		}
+		now = now.In(zone)
+	}
+	hour, _ := strconv.Atoi(m[4])
+	minute, _ := strconv.Atoi(m[5]) // "" is 0
+	if hour < 1 || hour > 12 || minute > 59 {
+		return time.Time{}, false
+	}
+	hour %= 12
+	if strings.EqualFold(m[6], "p") {
+		hour += 12
+	}
+	year, month, day := now.Date()
+	if m[1] == "" {
+		at := time.Date(year, month, day, hour, minute, 0, 0, now.Location())
+		if at.Before(now) {
+			at = time.Date(year, month, day+1, hour, minute, 0, 0, now.Location())
+		}
+		return at, true
+	}
+	named, err := time.Parse("Jan", strings.ToUpper(m[1][:1])+strings.ToLower(m[1][1:]))
+	if err != nil {
+		return time.Time{}, false
+	}
+	day, _ = strconv.Atoi(m[2])
+	at := time.Date(year, named.Month(), day, hour, minute, 0, 0, now.Location())
+	if m[3] != "" {
+		year, _ = strconv.Atoi(m[3])
+		return time.Date(year, named.Month(), day, hour, minute, 0, 0, now.Location()), true
+	}
+	if now.Sub(at) > 180*24*time.Hour { // of the next year
+		at = time.Date(year+1, named.Month(), day, hour, minute, 0, 0, now.Location())
+	}
+	return at, true
+}
