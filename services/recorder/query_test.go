@@ -484,6 +484,23 @@ func TestStatusOfAnInterruptedNode(t *testing.T) {
 	}
 }
 
+// TestStatusOfALimit: a node that waits until a limit of its model is over hasn't failed.
+func TestStatusOfALimit(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r1", "coder", nil)
+	p.add("r1", "coder", exec, &wire.NodeError{Error: "resets 3pm", ErrorType: wire.ErrorRateLimit, RetryAt: 1795676400000})
+	s := openStore(t)
+	p.store(s, 100)
+	r, err := s.Answers.Status(t.Context(), wire.StatusRequest{Run: "r1"}, time.UnixMilli(p.clock), 1<<20)
+	if err != nil || r.State != "active" {
+		t.Fatalf("run: %q, %v", r.State, err)
+	}
+	const doing = "waiting until 2026-11-26 07:00:00 UTC: resets 3pm"
+	if a := r.Agents[0]; a.State != "idle" || a.Reason != "limit" || a.Error != "" || a.LastActivity != doing {
+		t.Errorf("node: %q (%s): %s, %q", a.State, a.Reason, a.Error, a.LastActivity)
+	}
+}
+
 func TestStatusOfAWideRunFits(t *testing.T) {
 	p := newTape(t)
 	p.start("r1", "coder", nil)

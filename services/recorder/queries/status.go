@@ -224,6 +224,9 @@ func stateOfNode(id string, s *wire.State, waits bool) string {
 		}
 		return stateComplete
 	case wire.NodeFailed:
+		if waitsForLimit(id, s) {
+			return stateIdle
+		}
 		return stateFailed
 	case wire.NodeRunning:
 	case wire.NodePending:
@@ -242,6 +245,11 @@ func stateOfNode(id string, s *wire.State, waits bool) string {
 		return stateWaiting
 	}
 	return stateActive
+}
+
+// waitsForLimit reports whether a node is tried again when a limit of its model is over.
+func waitsForLimit(id string, s *wire.State) bool {
+	return s.NodeStatus[id] == wire.NodeFailed && s.Nodes[id].Due != 0 && !states.Ended(s)
 }
 
 // nodesOf reads the nodes of a run.
@@ -271,6 +279,9 @@ func nodeStatus(n *table.Node, s *wire.State, now int64, waits bool) wire.AgentS
 	}
 	if a.Reason == "" && run.Interrupted(s, n.Node) {
 		a.Reason = st.ErrorType
+	}
+	if waitsForLimit(n.Node, s) { // its activity says until when, and why
+		a.Reason, a.Error = "limit", ""
 	}
 	a.ContextPct = int(min(100, n.ContextTokens*100/windowSize(n)))
 	fillTimes(&a, n.ActivityAt, now)
