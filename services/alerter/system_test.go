@@ -208,7 +208,7 @@ func TestSwitchedOff(t *testing.T) {
 	if err := off.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	always := []string{"completion", "error", "process_died", "waiting", "cc_message", "permission_blocked", "task_milestone", "git_commit", "mirror_error"}
+	always := []string{"completion", "error", "process_died", "waiting", "cc_message", "permission_blocked", "task_milestone", "git_commit", "mirror_error", "model_limit"}
 	for _, kind := range kindsOf(t, off) {
 		if !slices.Contains(always, kind) {
 			t.Errorf("%s is found all the same", kind)
