@@ -139,11 +139,11 @@ func (w *Writer) Prime(ctx context.Context, e *wire.Event, whole bool) error {
 	return nil
 }
 
-// heldEvents returns what is held as pieces of their own: no more is to come, or other
-// events follow. In a journal they have the place of the piece that they end. The caller holds turn.
-func (w *Writer) heldEvents() []*wire.Event {
+// restEvents returns what is held of texts as pieces of their own: no more is to come, or other
+// events follow. In a journal they have the place of the piece that they end.
+func (w *Writer) restEvents(held []heldText) []*wire.Event {
 	var events []*wire.Event
-	for _, h := range w.held {
+	for _, h := range held {
 		clean, n := w.log.o.Redact.Text(h.text)
 		e := withText(h.last, clean)
 		e.Redactions = n
@@ -155,24 +155,43 @@ func (w *Writer) heldEvents() []*wire.Event {
 	return events
 }
 
-// storeRest queues what is held. The caller holds turn.
-func (w *Writer) storeRest(ctx context.Context) error {
-	events := w.heldEvents()
-	if len(events) == 0 {
+// storeRest queues what is held of texts that are over when these events follow, all if there are none. The caller holds turn.
+func (w *Writer) storeRest(ctx context.Context, events ...*wire.Event) error {
+	before := w.held
+	var over []heldText
+	for _, h := range before {
+		if len(events) == 0 || h.isOver(events) {
+			over = append(over, h)
+		}
+	}
+	if len(over) == 0 {
 		return nil
 	}
-	before := w.held
-	w.held = nil
-	unit, err := w.encodeFrames(events, true)
+	unit, err := w.encodeFrames(w.restEvents(over), true)
 	if err == nil {
 		_, err = w.lane.queueUnit(ctx, unit, false, w.fenced)
 	}
 	if err != nil {
-		w.held = before
 		return err
 	}
+	w.held = slices.DeleteFunc(slices.Clone(before), func(h heldText) bool { return slices.Contains(over, h) })
 	w.next += uint64(len(unit))
 	return nil
+}
+
+// isOver reports whether nothing more is to come of a text before the last of these events: one isn't a piece, or is one of a later
+// block of the same agent. Streams of a command go on side by side.
+func (h heldText) isOver(events []*wire.Event) bool {
+	over := false
+	for _, e := range events {
+		_, of := textPiece(e)
+		if of == h.of {
+			return false
+		}
+		later := h.of.block > 0 && of.block > h.of.block && of.exec == h.of.exec && of.agent == h.of.agent && of.parent == h.of.parent
+		over = over || later || e.Type().Kind() != wire.KindDelta
+	}
+	return over
 }
 
 // Secrets returns where in a payload there is what Options.Redact takes out.

@@ -120,6 +120,28 @@ func TestRedactHeld(t *testing.T) {
 	}
 }
 
+// What is held of a block is stored before what its agent says in the next one; other agents go on beside it.
+func TestRedactBlocks(t *testing.T) {
+	t.Parallel()
+	p := redacting(t, eventlog.Options{})
+	w := p.claim("r", "n")
+	for _, e := range []*wire.Event{blockPiece(1, "", "a corre"), blockPiece(2, "sub", "b corre"), blockPiece(3, "", "c corre"), blockPiece(2, "sub", "ct."), blockPiece(4, "", "!")} {
+		if err := w.Enqueue(t.Context(), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.deltas("r", "n"); got != "|a |b |corre|c |correct.|corre|!" {
+		t.Errorf("%q", got)
+	}
+}
+
+func blockPiece(n int, parent, content string) *wire.Event {
+	return &wire.Event{Parent: parent, Payload: &wire.AgentTextDelta{Content: content, Block: n}}
+}
+
 // A writer that goes on behind any event of a log, and is told what that has, stores what
 // the former one would have stored: no secret, nothing twice, nothing lost.
 func TestRedactPrimed(t *testing.T) {
@@ -134,6 +156,7 @@ func TestRedactPrimed(t *testing.T) {
 			out("stdout", "a corre"), out("stderr", "b correct ho"), out("stdout", "ct."), out("stderr", "rse battery"),
 			out("stderr", " staple, correct horse"), text("between"), out("stderr", " battery staple"), out("stdout", "c correct"),
 			out("stdout", " horse battery st"), text("between"), out("stdout", "aple"), out("stderr", secret+" corr"),
+			blockPiece(1, "", "d corre"), blockPiece(2, "", "e correct"), blockPiece(2, "", " horse"), blockPiece(3, "", "f"),
 		}
 		for i, e := range events {
 			e.JournalOffset, e.JournalIndex, e.Timestamp = uint64(10+i/2), i%2, int64(1000+i)

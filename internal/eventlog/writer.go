@@ -202,10 +202,8 @@ func (w *Writer) queueEvents(ctx context.Context, events []*wire.Event, together
 		return err
 	}
 	delta := !slices.ContainsFunc(events, func(e *wire.Event) bool { return e.Type().Kind() != wire.KindDelta })
-	if !delta {
-		if err := w.storeRest(ctx); err != nil {
-			return err
-		}
+	if err := w.storeRest(ctx, events...); err != nil {
+		return err
 	}
 	before := w.held
 	unit, err := w.encodeFrames(events, false)
