@@ -47,6 +47,7 @@ type openCall struct {
 	id, tool, input string
 	at              time.Time
 	next            time.Duration // after which it is shown
+	asks            bool          // it doesn't run: somebody is to allow it
 }
 
 // piece is a line of the log that may still grow.
@@ -118,7 +119,7 @@ func (s *screen) showOpen(now time.Time) {
 		for i := range p.calls {
 			c := &p.calls[i]
 			took := now.Sub(c.at)
-			if took < c.next {
+			if took < c.next || c.asks {
 				continue
 			}
 			text := "⏳ " + c.tool + " (" + timeline.Span(took.Milliseconds()) + " so far)"
@@ -142,6 +143,11 @@ func (p *pane) noteCall(e *wire.Event) {
 			at = told
 		}
 		p.calls = append(p.calls, openCall{id: e.CallID, tool: b.ToolName, input: timeline.Input(b.ToolInput), at: at, next: firstCall})
+	case *wire.PermissionRequired, *wire.PermissionDecided:
+		if i := slices.IndexFunc(p.calls, func(c openCall) bool { return c.id == e.CallID }); i >= 0 {
+			_, p.calls[i].asks = b.(*wire.PermissionRequired)
+			p.calls[i].at, p.calls[i].next = time.Now(), firstCall
+		}
 	case *wire.AgentTool, *wire.ToolSealed:
 		p.calls = slices.DeleteFunc(p.calls, func(c openCall) bool { return c.id == e.CallID })
 	case *wire.AgentStart, *wire.AgentComplete, *wire.NodeComplete, *wire.NodeError, *wire.AgentPaused, *wire.AgentAborted:

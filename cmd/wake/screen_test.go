@@ -129,6 +129,11 @@ func TestScreenShowsWhatIsOpen(t *testing.T) {
 		at(2, on("coder", &wire.AgentTextDelta{Content: " it.", Block: 1}), 0)
 		at(3, call, 21*time.Second)
 		at(4, result, time.Minute)
+		asking, asked, allowed := *call, on("coder", &wire.PermissionRequired{ToolName: "Bash"}), on("coder", &wire.PermissionDecided{Decision: wire.DecisionAllow, By: "cli"})
+		asking.CallID, asked.CallID, allowed.CallID = "c2", "c2", "c2"
+		at(5, &asking, time.Second)
+		at(6, asked, time.Hour) // it doesn't run
+		at(7, allowed, 3*time.Second)
 		stop()
 		if err := s.close(); err != nil {
 			t.Fatal(err)
@@ -140,6 +145,10 @@ func TestScreenShowsWhatIsOpen(t *testing.T) {
                       make
 00:00:13 coder        ⏳ Bash (10s so far)
 00:00:23 coder        ✅ Bash
+                      make
+00:01:24 coder        Permission needed: Bash
+01:01:24 coder        Permission given by cli
+01:01:27 coder        ⏳ Bash (2s so far)
                       make
 `, "\n")
 		if diff := cmp.Diff(want, out.String()); diff != "" {
