@@ -24,6 +24,9 @@ func compareFeeds(args []string, transcript string) (*completeness.Verdict, erro
 	if len(args) == 0 || args[0] == "-" {
 		return nil, usageError("name the file of the stream", "--transcript: what comes by stdin can't be read twice")
 	}
+	if info, err := os.Stat(args[0]); err == nil && info.IsDir() {
+		return nil, usageError("name the file of the stream", "--transcript is compared with a stream, and %s is a folder", args[0])
+	}
 	stream, err := readFeed(args[0])
 	if err != nil {
 		return nil, err

@@ -92,8 +92,7 @@ func (a fileVerbs) verifyRecord(ctx context.Context, run string, o verifyOptions
 		return err
 	}
 	if n := len(v.Damages) + v.Omitted; n > 0 {
-		return serviceError(codeDamaged, "restore a copy of the store; or empty it, and what the stream still holds is recorded anew",
-			"%s isn't as it was recorded: %d damages", store.Archive.Name, n)
+		return serviceError(codeDamaged, v.Remedy(), "%s isn't as it was recorded: %d damages", store.Archive.Name, n)
 	}
 	return nil
 }

@@ -797,6 +797,10 @@ func checkSnapshots(t *testing.T, p *plant, s *recorder.Store) {
 	if err != nil || len(v.Damages) != 1 || !strings.Contains(v.Damages[0].String(), "table WAKE_SNAPSHOTS: the snapshot isn't what the events") {
 		t.Errorf("of a forged snapshot found %v, %v", v.Damages, err)
 	}
+	only := v.Remedy()
+	if v.Omitted++; !strings.Contains(only, "rebuild snapshotter") || v.Remedy() == only {
+		t.Errorf("of snapshots alone: %s; of others, too: %s", only, v.Remedy())
+	}
 	if err := states.Delete(t.Context(), "r1"); err != nil {
 		t.Fatal(err)
 	}

@@ -88,6 +88,14 @@ type Verification struct {
 	Omitted  int           `json:"omitted,omitempty"`
 }
 
+// Remedy says what to do about the damages.
+func (v Verification) Remedy() string {
+	if v.Omitted == 0 && !slices.ContainsFunc(v.Damages, func(d Damage) bool { return d.Table != bucket }) {
+		return "`wake rebuild snapshotter` makes the snapshots anew, of the events"
+	}
+	return "restore a copy of the store; or empty it, and what the stream still holds is recorded anew"
+}
+
 // maxDamages bounds the list of damages.
 const maxDamages = 1000
 
