@@ -18,6 +18,7 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
 
+	"code.wake.dev/wake/internal/agent/parent"
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/feed"
@@ -50,6 +51,12 @@ addresses than loopback need a token, which clients send as a bearer.`,
 		Args: checkArguments, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serveMCP(cmd.Context(), o) },
 	}
+	cmd.AddCommand(&cobra.Command{
+		Use: "parent", Hidden: true, Short: "Serve an agent's notify_parent; runners have agents start it",
+		Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.serveStdio(cmd.Context(), parent.NewServer())
+		},
+	})
 	cmd.Flags().StringVar(&o.listen, "listen", "", "`address` for HTTP, such as 127.0.0.1:7800 (default: stdin and stdout)")
 	cmd.Flags().StringVar(&o.tokenFile, "token-file", "", "`file` with the token that clients have to send")
 	return cmd
@@ -73,7 +80,12 @@ func (a hostVerbs) serveMCP(ctx context.Context, o mcpOptions) error {
 	if o.listen != "" {
 		return interruptError(ctx, a.listenMCP(ctx, server, o.listen, token))
 	}
-	err = mcp.Serve(ctx, server, a.in, a.out)
+	return a.serveStdio(ctx, server)
+}
+
+// serveStdio serves on stdin and stdout until the input ends.
+func (a hostVerbs) serveStdio(ctx context.Context, server *sdk.Server) error {
+	err := mcp.Serve(ctx, server, a.in, a.out)
 	if errors.Is(err, io.EOF) || errors.Is(err, sdk.ErrConnectionClosed) {
 		return nil
 	}

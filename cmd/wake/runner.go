@@ -105,12 +105,16 @@ func newRunner(o *runnerOptions) constructor {
 		if err := programs.Conceal(); err != nil { // keys are in its environment, and agents run commands
 			return nil, err
 		}
-		debug.SetTraceback("crash") // a panic ends it by a signal: exit code 2 is wrong use, see wake supervise
+		debug.SetTraceback("crash")  // a panic ends it by a signal: exit code 2 is wrong use, see wake supervise
+		self, err := os.Executable() // agents start it for its tools
+		if err != nil {
+			return nil, err
+		}
 		c.Providers = map[string]agent.Provider{
 			"claude": &claude.Provider{Binary: o.claude, User: c.User, Environ: os.Environ(), Logger: log},
 			"native": &native.Provider{User: c.User, Environ: os.Environ(), Logger: log},
-			"acp":    &acp.Provider{User: c.User, Environ: os.Environ(), Logger: log},
-			"codex":  &codex.Provider{User: c.User, Environ: os.Environ(), Logger: log},
+			"acp":    &acp.Provider{User: c.User, Environ: os.Environ(), Parent: []string{self, "mcp", "parent"}, Logger: log},
+			"codex":  &codex.Provider{User: c.User, Environ: os.Environ(), Parent: []string{self, "mcp", "parent"}, Logger: log},
 		}
 		if c.Shelf, err = p.openKeepers(ctx, c.Home, c.User, o.keepers); err != nil {
 			return nil, err

@@ -61,6 +61,8 @@ type Capabilities struct {
 	SaysBegin bool
 	// TellsLate says that calls may have begun before the session tells of them, in every permission mode.
 	TellsLate bool
+	// KeepsLate says that the agent's session may lack what the agent was asked until it has answered.
+	KeepsLate bool
 	// Recorded says that the agent repeats what was recorded: it touches no files and waits for
 	// nobody's answer.
 	Recorded bool

@@ -28,6 +28,8 @@ type Past struct {
 	own     wire.Raw // the prompt of the node
 	point   string   // its last safe point
 	begun   bool     // see [Seal]
+	late    bool     // its session may lack what it was asked until it has answered
+	owed    bool     // the node's prompt is among that
 	prompt  string   // of the last agent:start, if nobody knows whether the agent got it
 	news    []news   // what the agent hasn't been told for sure
 	told    int      // how many of news the prompt tells of
@@ -53,8 +55,9 @@ type news struct {
 
 // NewPast returns the past of an execution before its first event. own is the prompt of the
 // node, point the last safe point of its agent, begun is that of [Seal], cause why it was interrupted first, see [Notice].
-func NewPast(own wire.Raw, point string, begun bool, cause string) *Past {
-	return &Past{own: own, point: point, begun: begun, cause: cause, states: make(map[string]wire.ToolCallState)}
+// late says that its session may lack what it was asked until it has answered.
+func NewPast(own wire.Raw, point string, begun, late bool, cause string) *Past {
+	return &Past{own: own, point: point, begun: begun, late: late, cause: cause, states: make(map[string]wire.ToolCallState)}
 }
 
 // Take follows the execution by one event.
@@ -85,6 +88,10 @@ func (p *Past) Take(e *wire.Event) {
 		}
 		if payload.Source == "command" {
 			p.learnFact(e, payload.Point, "- A message to you\n  "+payload.Content)
+			if p.late && e.Parent == "" {
+				p.prompt, p.told = payload.Content, len(p.news)
+				return
+			}
 		}
 		p.notePoint(e, payload.Point)
 		p.noteSignOfLife(e)
@@ -96,7 +103,9 @@ func (p *Past) Take(e *wire.Event) {
 		}
 		p.noteWork(e)
 	case *wire.TurnStart:
-		p.noteWork(e)
+		if !p.late {
+			p.noteWork(e)
+		}
 	case *wire.Usage:
 		if p.noteSignOfLife(e); payload.MessageID != "" {
 			p.Counted = append(p.Counted, payload.MessageID)
@@ -160,7 +169,7 @@ func (p *Past) Answer(result *wire.AgentTool) { p.answers = append(p.answers, Re
 
 // Prompt is what the agent is told that goes on: exactly the message, or else what nobody knows
 // whether it got it, or "continue", unless there is something to add. folder is that of
-// [Notice]. plain reports whether it is "continue" and nothing else.
+// [Notice]. It begins with the node's own prompt if its session may lack that.
 func (p *Past) Prompt(message string, folder *Folder) string {
 	untold := p.news
 	if message == "" && p.prompt != "" {
@@ -175,6 +184,9 @@ func (p *Past) Prompt(message string, folder *Folder) string {
 		}
 	}
 	text := cmp.Or(message, DefaultPrompt)
+	if p.owed {
+		text = strings.TrimSpace(p.own.Plain() + "\n\n" + message)
+	}
 	if notice := n.String(); notice != "" {
 		text += "\n\n" + notice
 	}
@@ -194,7 +206,7 @@ func (p *Past) Message(message string) string {
 const DefaultPrompt = "continue"
 
 // notePrompt notes a session's prompt. The node's own is told again by asking for
-// what the session does anyway.
+// what the session does anyway, if that has it.
 func (p *Past) notePrompt(e *wire.Event, start *wire.AgentStart) {
 	if !start.Resumed {
 		p.Facts, p.seqs = nil, nil
@@ -203,7 +215,12 @@ func (p *Past) notePrompt(e *wire.Event, start *wire.AgentStart) {
 		p.Whole = !start.Resumed
 	}
 	p.bound, p.prompt, p.told, p.cause, p.noted = e.SessionID, "", 0, "", false
-	if text, ok := start.Prompt.Text(); ok && !bytes.Equal(start.Prompt, p.own) {
+	p.owed = p.late && (!start.Resumed || p.owed)
+	text, ok := start.Prompt.Text()
+	if p.owed {
+		text = strings.TrimSpace(strings.TrimPrefix(text, p.own.Plain()))
+	}
+	if ok && !bytes.Equal(start.Prompt, p.own) {
 		p.prompt, p.told = text, len(p.news)
 	}
 }
@@ -242,7 +259,7 @@ func (p *Past) noteSignOfLife(e *wire.Event) {
 	if e.Parent != "" || p.bound == "" {
 		return
 	}
-	p.Session, p.prompt, p.RolledBack = p.bound, "", false
+	p.Session, p.prompt, p.owed, p.RolledBack = p.bound, "", false, false
 	p.news, p.told = slices.Clone(p.news[p.told:]), 0
 }
 

@@ -16,7 +16,7 @@ import (
 // What an agent is told that goes on, by the history of its execution: files of testdata/notice.
 // Calls that are open at their end are closed, as the worker does that goes on. The section
 // message is what somebody says with the resumption, folder where the agent goes on instead, and
-// begun says that calls may have begun unsaid.
+// begun says that calls may have begun unsaid, late that its session may lack what it was asked until it has answered.
 func TestPrompts(t *testing.T) {
 	files, err := filepath.Glob("testdata/notice/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -67,7 +67,8 @@ func past(t *testing.T, a *txtar.Archive) *run.Past {
 		t.Fatal(refused)
 	}
 	begun := without(a.Files, "begun")
-	p := run.NewPast(wire.RawString("do it"), s.Nodes["a"].Point, len(begun) < len(a.Files), "")
+	late := without(a.Files, "late")
+	p := run.NewPast(wire.RawString("do it"), s.Nodes["a"].Point, len(begun) < len(a.Files), len(late) < len(a.Files), "")
 	for _, ev := range h.events {
 		if ev.e.ExecID == "a#1" && ev.e.NodeID == "a" {
 			p.Take(ev.e)
@@ -81,7 +82,7 @@ func past(t *testing.T, a *txtar.Archive) *run.Past {
 
 // The calls that an execution has made are known by their ids, whatever has become of them.
 func TestPastCalls(t *testing.T) {
-	p := run.NewPast(nil, "", false, "")
+	p := run.NewPast(nil, "", false, false, "")
 	about := func(call string, payload wire.Payload) {
 		p.Take(&wire.Event{ExecID: "a#1", SessionID: "s1", CallID: call, Payload: payload})
 	}
@@ -107,7 +108,7 @@ func TestPastCalls(t *testing.T) {
 // An agent that goes on in a fork is told so: no runner has died.
 func TestForkedNotice(t *testing.T) {
 	call := wire.ToolCall{CallID: "c1", Tool: "Bash", State: wire.ToolPending}
-	p := run.NewPast(nil, "", false, run.CauseForked)
+	p := run.NewPast(nil, "", false, false, run.CauseForked)
 	p.Close(call.CallID, run.SealResult(call, run.Seal(call, "", false)))
 	if told := p.Prompt("", nil); !strings.Contains(told, "forked from another one") || strings.Contains(told, "died") {
 		t.Errorf("the agent is told %q", told)

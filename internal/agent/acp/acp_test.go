@@ -113,6 +113,8 @@ func render(e *wire.Event) string {
 		return fmt.Sprintf("%s %d/%d", line, p.Done, p.Total)
 	case *wire.UserMessage:
 		return fmt.Sprintf("%s %s %s", line, p.CommandID, p.Content)
+	case *wire.CCMessage:
+		return fmt.Sprintf("%s %s %s", line, p.Priority, p.Text)
 	case *wire.Usage:
 		return fmt.Sprintf("%s %d %d %s", line, p.InputTokens, p.OutputTokens, costText(p.CostUsd))
 	case *wire.TurnEnd:

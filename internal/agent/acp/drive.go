@@ -49,6 +49,10 @@ func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error
 			}
 		case <-s.news:
 			s.takeNews()
+			s.goOn() // it may have waited for an answer
+			if !s.yieldEvents(yield, s.placeEvents(s.f.takeEvents())) {
+				return
+			}
 		case <-timer.C:
 			s.giveUpWaiting(p)
 		case <-exited: // what it left behind keeps its output open
@@ -225,6 +229,9 @@ func (s *session) reciteLine(in pipe.Line) {
 		if json.Unmarshal(m.Params, &prompt) == nil {
 			from := prompt.Meta[originKey]
 			x.CommandID, x.Content = from.CommandID, from.Content
+			if from.CommandID != "" && !from.Notice {
+				s.noteAnswer(from.Answers)
+			}
 			s.f.Renewed = s.f.Renewed || from.Renewed
 		}
 		s.f.NextID = m.number()
@@ -294,6 +301,6 @@ func (s *session) concludeRun(p *process.Process, yield func(*wire.Event, error)
 	if closed && end.Reason == "" {
 		end.Reason = "closed"
 	}
-	halted := s.isHalting() && (s.f.Tally.Stop == string(acp.StopReasonCancelled) || !s.f.Prompted || s.inTurn() || s.hasMessages())
+	halted := s.isHalting() && (s.f.Tally.Stop == string(acp.StopReasonCancelled) || !s.f.Prompted || s.inTurn() || s.hasMessages() || len(s.f.Asked) > 0)
 	s.yieldEvents(yield, s.placeEvents(s.f.finish(nowMillis(), end, halted)))
 }

@@ -12,6 +12,7 @@ import (
 	acp "github.com/coder/acp-go-sdk"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/parent"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -36,6 +37,7 @@ func newFold(r agent.Request) *fold {
 	return &fold{
 		state: state{
 			Version: stateVersion, Sent: map[string]request{}, Calls: map[string]*call{}, Asks: map[string]int{}, Questions: map[string]string{}, Afresh: !r.Resume && r.ForkOf == "",
+			Asked: slices.Clone(r.Asked),
 		},
 		session: r.SessionID, blocks: r.Options.Blocks, mode: permissionMode(r.Options), cwd: r.Options.Cwd,
 		renews: r.Options.NewSession,
@@ -303,6 +305,20 @@ func (c *call) learn(u wire.Raw) {
 			*x.to = x.from
 		}
 	}
+	if isEmpty(c.Input) && c.State == "" {
+		c.Input = shownInput(c.Parts)
+	}
+}
+
+// shownInput is the input of a call that an agent shows as its content, since it tells none; nil: it doesn't.
+func shownInput(parts wire.Raw) wire.Raw {
+	for _, part := range listOf(parts) {
+		var fields map[string]wire.Raw
+		if input, err := wire.RawFromJSON([]byte(textOf(part, "content", "text"))); err == nil && wire.Unmarshal(input, &fields) == nil {
+			return input
+		}
+	}
+	return nil
 }
 
 // name is what the tool is called: by the agent, else by the kind of the call.
@@ -384,6 +400,9 @@ func (f *fold) endCall(id string, c *call, failed string) {
 	if c.State == "" {
 		f.intend(id, c)
 	}
+	if failed == "" {
+		f.tellParent(id, c)
+	}
 	p := &wire.AgentTool{
 		ToolName: c.name(), ToolInput: c.input(), ToolOutput: c.output(), DurationMs: new(max(0, f.at-c.At)), Error: failed,
 		Denied: c.Denied && failed != "",
@@ -403,6 +422,24 @@ func (f *fold) endCall(id string, c *call, failed string) {
 	f.Order = slices.DeleteFunc(f.Order, func(x string) bool { return x == id })
 	f.Ended = append(f.Ended, id)
 	f.Ended = f.Ended[max(0, len(f.Ended)-maxEnded):]
+}
+
+// tellParent takes a message to the agent's parent, if the call is one. Agents name the tool, and wrap its input, each in its way.
+func (f *fold) tellParent(id string, c *call) {
+	if !strings.Contains(c.Name+" "+c.Title, parent.Tool) {
+		return
+	}
+	for _, input := range []wire.Raw{c.Input, c.Input.Get("arguments")} {
+		p, problem := parent.Parse(input)
+		if problem != "" {
+			continue
+		}
+		f.emit(id, p)
+		if p.Priority != wire.PriorityInfo {
+			f.Asked = append(f.Asked, id)
+		}
+		return
+	}
 }
 
 // noteDiffs tells of the files that a call has changed, as its diffs say.

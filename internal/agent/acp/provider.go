@@ -23,6 +23,7 @@ type Provider struct {
 	User    *process.User // that they run as; nil: this process's own
 	Environ []string      // wake's environment; agents get it less what is withheld, see [agent.Environment]
 	Grace   time.Duration // between SIGTERM and SIGKILL; default 5 s
+	Parent  []string      // command of the server by which agents tell their parent something (see [parent.NewServer]); empty: they can't
 	Linger  time.Duration // for the program to exit once all is done; default 2 s
 	Logger  *slog.Logger  // default: none
 
@@ -49,7 +50,9 @@ func presets() map[string][]string {
 }
 
 // Capabilities implements [agent.Provider].
-func (*Provider) Capabilities() agent.Capabilities { return agent.Capabilities{TellsLate: true} }
+func (*Provider) Capabilities() agent.Capabilities {
+	return agent.Capabilities{TellsLate: true, KeepsLate: true}
+}
 
 // Start checks the request. The program is started by the session's Events, once its agent:start has
 // been taken care of.

@@ -3,6 +3,7 @@ package acp
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	acp "github.com/coder/acp-go-sdk"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/parent"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -147,10 +149,16 @@ func (s *session) folders() (dirs []string) {
 	return dirs
 }
 
-// mcpServers are the servers whose tools the agent gets.
+// mcpServers are the servers whose tools the agent gets, that of its parent among them.
 func (s *session) mcpServers() []acp.McpServer {
 	servers := []acp.McpServer{}
-	given := s.request.Options.MCPServers
+	given := maps.Clone(s.request.Options.MCPServers)
+	if own := s.provider.Parent; len(own) > 0 {
+		if given == nil {
+			given = map[string]agent.MCPServer{}
+		}
+		given[parent.Server] = agent.MCPServer{Command: own}
+	}
 	for _, name := range sortedKeys(given) {
 		x := given[name]
 		if x.URL != "" {
@@ -211,10 +219,18 @@ func (s *session) sendMessage() {
 	if !ok {
 		return
 	}
-	from := origin{CommandID: m.CommandID, Content: m.Content}
+	if !m.Notice {
+		s.noteAnswer(m.Answers)
+	}
+	from := origin{CommandID: m.CommandID, Content: m.Content, Answers: m.Answers, Notice: m.Notice}
 	s.ask(acp.AgentMethodSessionPrompt, acp.PromptRequest{
 		SessionId: acp.SessionId(s.f.Session), Prompt: []acp.ContentBlock{acp.TextBlock(m.Content)}, Meta: map[string]any{originKey: from},
 	}, request{CommandID: m.CommandID, Content: m.Content})
+}
+
+// noteAnswer notes that a question to the parent is answered, or all if it is "".
+func (s *session) noteAnswer(question string) {
+	s.f.Asked = slices.DeleteFunc(s.f.Asked, func(id string) bool { return question == "" || id == question })
 }
 
 // originKey is where a request says where it comes from, for whoever reads the journal.
@@ -224,5 +240,7 @@ const originKey = "wake"
 type origin struct {
 	CommandID string `json:"commandId,omitempty"`
 	Content   string `json:"content,omitempty"`
+	Answers   string `json:"answers,omitempty"` // see [agent.Message]
+	Notice    bool   `json:"notice,omitempty"`
 	Renewed   bool   `json:"renewed,omitempty"` // the session takes the place of one that can't be gone on with
 }

@@ -266,13 +266,16 @@ func (s *session) cutTurn() {
 	}
 }
 
-// nextMessage takes the next message, or closes the inbox and the program's input if there is none.
+// nextMessage takes the next message. If there is none, the program's input is closed, and the inbox, unless the agent waits for an answer.
 func (s *session) nextMessage() (m agent.Message, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.inbox) > 0 {
 		m, s.inbox = s.inbox[0], s.inbox[1:]
 		return m, true
+	}
+	if len(s.f.Asked) > 0 {
+		return m, false
 	}
 	s.ended, s.f.Over = true, true
 	s.outbox.Close()

@@ -4,7 +4,7 @@ import "code.wake.dev/wake/pkg/wire"
 
 // stateVersion is that of [state]. Whoever changes what is in there, or what it means, adds one: a runner of
 // another version must not go on from it.
-const stateVersion = 1
+const stateVersion = 2
 
 // state is all that a session knows of its program. It is what is left at a resting point, for the session that
 // goes on from there; nothing is known besides.
@@ -47,6 +47,7 @@ type state struct {
 	Ended     []string         `json:"ended"` // the last calls that have ended
 	Asks      map[string]int   `json:"asks"`  // questions for permission so far, by call
 	Terminals []string         `json:"terminals"`
+	Asked     []string         `json:"parent"` // what it has asked its parent and has no answer to, by call
 	// Questions are the calls for which the program asks, by the ids of its requests.
 	Questions map[string]string `json:"questions"`
 

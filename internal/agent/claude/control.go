@@ -1,8 +1,7 @@
 package claude
 
 import (
-	"strings"
-
+	"code.wake.dev/wake/internal/agent/parent"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -104,11 +103,11 @@ func (n *Normalizer) hookCallback(input wire.Raw) bool {
 func (n *Normalizer) toParent(m wire.Raw) bool {
 	r := m.Get("request")
 	message := r.Get("message")
-	if stringAt(r, "server_name") != parentServer || stringAt(message, "method") != "tools/call" ||
-		stringAt(message, "params", "name") != notifyTool {
+	if stringAt(r, "server_name") != parent.Server || stringAt(message, "method") != "tools/call" ||
+		stringAt(message, "params", "name") != parent.Tool {
 		return false
 	}
-	p, problem := parseNotification(valueAt(message, "params", "arguments"))
+	p, problem := parent.Parse(valueAt(message, "params", "arguments"))
 	if problem != "" {
 		return false
 	}
@@ -123,30 +122,4 @@ func messageID(m wire.Raw) string {
 		return id
 	}
 	return stringAt(m, "request_id")
-}
-
-// The in-process MCP server that agents get and its one tool.
-const (
-	parentServer = "parent"
-	notifyTool   = "notify_parent"
-)
-
-// parseNotification checks the arguments of notify_parent. The problem is told to
-// the agent.
-func parseNotification(args wire.Raw) (p *wire.CCMessage, problem string) {
-	message, ok := args.Get("message").Text()
-	if !ok || strings.TrimSpace(message) == "" {
-		return nil, "message is required and must be a string"
-	}
-	p = &wire.CCMessage{Text: message, Priority: wire.PriorityInfo}
-	if !hasValue(args, "priority") {
-		return p, ""
-	}
-	switch priority, _ := args.Get("priority").Text(); wire.Priority(priority) {
-	case wire.PriorityInfo, wire.PriorityQuestion, wire.PriorityBlocker:
-		p.Priority = wire.Priority(priority)
-		return p, ""
-	default:
-		return nil, "priority must be info, question or blocker"
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/parent"
 	"code.wake.dev/wake/internal/agent/pipe"
 	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/hook"
@@ -213,7 +214,7 @@ func (s *session) handleProtocol(m wire.Raw) bool {
 		return (id == initializeID || id == interruptID || id == redirectID) && stringAt(m, "response", "subtype") == "success"
 	case "control_request":
 		r := m.Get("request")
-		if stringAt(r, "subtype") == "mcp_message" && stringAt(r, "server_name") == parentServer && stringAt(r, "message", "method") != "tools/call" {
+		if stringAt(r, "subtype") == "mcp_message" && stringAt(r, "server_name") == parent.Server && stringAt(r, "message", "method") != "tools/call" {
 			if s.deferRequest(m) {
 				return true
 			}
@@ -267,7 +268,7 @@ func (s *session) respondToRequest(m wire.Raw) {
 		}
 		s.sendReply(successResponse(id, verdictOfHooks("", "", hook.Outcome{})))
 	case "mcp_message":
-		if stringAt(r, "server_name") == parentServer {
+		if stringAt(r, "server_name") == parent.Server {
 			s.sendReply(successResponse(id, serveParent(r.Get("message"), messageID(m))))
 			return
 		}

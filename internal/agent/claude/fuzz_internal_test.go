@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"code.wake.dev/wake/internal/agent/parent"
 	"code.wake.dev/wake/internal/agent/pipe"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -172,7 +173,7 @@ func FuzzParentServer(f *testing.F) {
 		if id, err := wire.RawFromJSON(reply.ID); message.Get("id") != nil && (err != nil || !bytes.Equal(id, message.Get("id"))) {
 			t.Fatalf("%q is answered under %s", data, reply.ID)
 		}
-		request, err := wire.Marshal(map[string]any{"request_id": "q", "request": map[string]any{"server_name": parentServer, "message": message}})
+		request, err := wire.Marshal(map[string]any{"request_id": "q", "request": map[string]any{"server_name": parent.Server, "message": message}})
 		if err != nil {
 			t.Fatal(err)
 		}

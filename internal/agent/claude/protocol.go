@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/parent"
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/hook"
 	"code.wake.dev/wake/pkg/wire"
@@ -77,7 +78,7 @@ func initializeRequest(hooks *hook.Set) controlRequest {
 		}
 	}
 	return controlRequest{Type: "control_request", RequestID: initializeID, Request: map[string]any{
-		"subtype": "initialize", "hooks": callbacks, "sdkMcpServers": []string{parentServer},
+		"subtype": "initialize", "hooks": callbacks, "sdkMcpServers": []string{parent.Server},
 	}}
 }
 
@@ -121,10 +122,10 @@ func serveParent(message wire.Raw, messageID string) map[string]any {
 	case "initialize":
 		reply["result"] = map[string]any{
 			"protocolVersion": protocolVersion(message), "capabilities": map[string]any{"tools": map[string]any{}},
-			"serverInfo": map[string]any{"name": parentServer, "version": "1"},
+			"serverInfo": map[string]any{"name": parent.Server, "version": "1"},
 		}
 	case "tools/list":
-		reply["result"] = map[string]any{"tools": []any{notifyParent()}}
+		reply["result"] = map[string]any{"tools": []any{map[string]any{"name": parent.Tool, "description": parent.Description, "inputSchema": parent.Schema()}}}
 	case "tools/call":
 		reply["result"] = callParent(message.Get("params"), messageID)
 	case "ping", "notifications/initialized", "notifications/cancelled":
@@ -142,40 +143,17 @@ func protocolVersion(message wire.Raw) string {
 	return "2025-06-18"
 }
 
-func notifyParent() map[string]any {
-	return map[string]any{
-		"name": notifyTool,
-		"description": "Send a message to whoever started this task. Use it to ask a question, to report what blocks you, " +
-			"to tell how a long task gets on, or when you need a decision. Not for routine progress, errors or the end of the task: those are seen. " +
-			"It returns at once; an answer comes as a message to you.",
-		"inputSchema": map[string]any{
-			"type": "object",
-			"properties": map[string]any{
-				"message": map[string]any{"type": "string", "description": "What to tell"},
-				"priority": map[string]any{
-					"type": "string", "enum": []string{"info", "question", "blocker"}, "default": "info",
-					"description": "question: you need a decision; blocker: you can't go on without help",
-				},
-			},
-			"required": []string{"message"},
-		},
-	}
-}
-
 // callParent answers a call of notify_parent, whose message is on record.
 func callParent(params wire.Raw, id string) map[string]any {
 	text, failed := "", true
-	p, problem := parseNotification(params.Get("arguments"))
+	p, problem := parent.Parse(params.Get("arguments"))
 	switch name := stringAt(params, "name"); {
-	case name != notifyTool:
+	case name != parent.Tool:
 		text = "there is no tool " + name
 	case problem != "":
 		text = "invalid input: " + problem
 	default:
-		text, failed = "delivered as message "+id, false
-		if p.Priority != wire.PriorityInfo {
-			text += ". The answer comes as a message. Go on with what doesn't depend on it, or end your turn and wait."
-		}
+		text, failed = parent.Delivered(p, id), false
 	}
 	return map[string]any{"content": []any{map[string]any{"type": "text", "text": text}}, "isError": failed}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/parent"
 	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -75,7 +76,7 @@ func (p *Provider) commandLine(r agent.Request) []string {
 		p.Binary, "-p", "--input-format=stream-json", "--output-format=stream-json", "--verbose",
 		"--include-partial-messages", "--replay-user-messages", "--permission-prompt-tool=stdio",
 		"--permission-mode=" + permissionMode(o),
-		`--mcp-config={"mcpServers":{"` + parentServer + `":{"type":"sdk","name":"` + parentServer + `"}}}`,
+		`--mcp-config={"mcpServers":{"` + parent.Server + `":{"type":"sdk","name":"` + parent.Server + `"}}}`,
 	}
 	switch {
 	case baseSession(r) == "":

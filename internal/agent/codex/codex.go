@@ -34,6 +34,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/parent"
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/process"
 	"code.wake.dev/wake/pkg/wire"
@@ -46,6 +47,7 @@ type Provider struct {
 	Binary  string        // name or path; default codex
 	User    *process.User // that it runs as; nil: this process's own
 	Environ []string      // wake's environment; agents get it less what is withheld, see [agent.Environment]
+	Parent  []string      // command of the server by which agents tell their parent something (see [parent.NewServer]); empty: they can't
 	Grace   time.Duration // between SIGTERM and SIGKILL; default 5 s
 	Logger  *slog.Logger  // default: none
 }
@@ -54,7 +56,9 @@ type Provider struct {
 const startTimeout = time.Minute
 
 // Capabilities implements [agent.Provider].
-func (*Provider) Capabilities() agent.Capabilities { return agent.Capabilities{TellsLate: true} }
+func (*Provider) Capabilities() agent.Capabilities {
+	return agent.Capabilities{TellsLate: true, KeepsLate: true}
+}
 
 // Start checks the request. The first program is started by the session's Events, once its agent:start has been taken care of.
 func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, error) {
@@ -154,16 +158,25 @@ func (p *Provider) commandLine(o agent.Options, thread string, fork bool) []stri
 		argv = append(argv, "-c", "model_reasoning_effort="+quote(o.Effort))
 	}
 	if len(o.AddDirs) > 0 {
-		var dirs []string
-		for _, dir := range o.AddDirs {
-			dirs = append(dirs, quote(dir))
-		}
-		argv = append(argv, "-c", "sandbox_workspace_write.writable_roots=["+strings.Join(dirs, ",")+"]")
+		argv = append(argv, "-c", "sandbox_workspace_write.writable_roots="+quoteList(o.AddDirs))
+	}
+	if len(p.Parent) > 0 {
+		server := "mcp_servers." + parent.Server
+		argv = append(argv, "-c", server+".command="+quote(p.Parent[0]), "-c", server+".args="+quoteList(p.Parent[1:]))
 	}
 	if thread != "" {
 		return append(argv, "--", thread, "-")
 	}
 	return append(argv, "-")
+}
+
+// quoteList makes texts a list of TOML.
+func quoteList(texts []string) string {
+	quoted := make([]string, len(texts))
+	for i, text := range texts {
+		quoted[i] = quote(text)
+	}
+	return "[" + strings.Join(quoted, ",") + "]"
 }
 
 // quote makes a text one of TOML.

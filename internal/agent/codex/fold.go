@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/parent"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -34,6 +35,7 @@ type fold struct {
 	inTurn  bool
 	ended   bool // the program has told the end of its turn
 	text    string
+	asked   []string // its parent, without an answer, by call
 	calls   map[string]*call
 	order   []string
 	total   tokens // of the thread
@@ -59,7 +61,7 @@ type call struct {
 func newFold(r agent.Request) *fold {
 	return &fold{
 		session: r.SessionID, model: r.Options.Model, cwd: r.Options.Cwd, mode: cmp.Or(r.Options.PermissionMode, "bypassPermissions"),
-		blocks: r.Options.Blocks, calls: map[string]*call{},
+		blocks: r.Options.Blocks, calls: map[string]*call{}, asked: slices.Clone(r.Asked),
 	}
 }
 
@@ -242,6 +244,14 @@ func (f *fold) takeCall(state, id, kind string, item wire.Raw) {
 func (f *fold) endCall(id string, p *wire.AgentTool) {
 	c := f.calls[id]
 	p.ToolName, p.ToolInput, p.DurationMs = c.name, c.input, new(max(0, f.at-c.at))
+	if p.Error == "" && c.name == "mcp__"+parent.Server+"__"+parent.Tool {
+		if told, problem := parent.Parse(c.input); problem == "" {
+			f.emit(id, told)
+			if told.Priority != wire.PriorityInfo {
+				f.asked = append(f.asked, id)
+			}
+		}
+	}
 	f.emit(id, p)
 	delete(f.calls, id)
 	f.order = slices.DeleteFunc(f.order, func(x string) bool { return x == id })

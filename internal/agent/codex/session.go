@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,13 +38,14 @@ type session struct {
 	halting bool
 	ended   bool // it takes no more messages
 	closed  bool
-	left    bool // the program lives on without this session
-	lost    bool // the program was never asked anything
+	left    bool          // the program lives on without this session
+	lost    bool          // the program was never asked anything
+	news    chan struct{} // has an item when inbox, halting, closed or left changed
 }
 
 func newSession(ctx context.Context, p Provider, r agent.Request, prompt string) *session {
 	ctx, cancel := context.WithCancel(ctx)
-	return &session{provider: p, request: r, prompt: prompt, f: newFold(r), context: func() context.Context { return ctx }, cancel: cancel}
+	return &session{provider: p, request: r, prompt: prompt, f: newFold(r), context: func() context.Context { return ctx }, cancel: cancel, news: make(chan struct{}, 1)}
 }
 
 // programName is that of the first program among those of its host. Those of messages have the command's id behind it, so that
@@ -78,7 +80,7 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 		}
 		for {
 			if len(todo) == 0 {
-				m, ok := s.nextMessage()
+				m, ok := s.awaitMessage()
 				if !ok {
 					break
 				}
@@ -90,7 +92,11 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 				return
 			}
 		}
-		s.f.complete(nowMillis())
+		if s.isHalting() { // while it waited for an answer
+			s.f.pause(nowMillis())
+		} else {
+			s.f.complete(nowMillis())
+		}
 		s.yieldEvents(yield, s.placeEvents(s.f.takeEvents())...)
 	}
 }
@@ -302,8 +308,23 @@ func (s *session) promptOf(t turn) string {
 	return s.prompt
 }
 
-// nextMessage takes the next message, or closes the inbox if there is none.
-func (s *session) nextMessage() (m agent.Message, ok bool) {
+// awaitMessage takes the next message, and waits for one as long as the agent has asked its parent something.
+func (s *session) awaitMessage() (agent.Message, bool) {
+	for {
+		m, ok, waits := s.nextMessage()
+		if !waits {
+			return m, ok
+		}
+		select {
+		case <-s.news:
+		case <-s.context().Done():
+			return m, false
+		}
+	}
+}
+
+// nextMessage takes the next message. If there is none, the inbox is closed, unless the agent waits for an answer.
+func (s *session) nextMessage() (m agent.Message, ok, waits bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.inbox) > 0 && !s.halting {
@@ -311,10 +332,16 @@ func (s *session) nextMessage() (m agent.Message, ok bool) {
 		if m.CommandID == "" {
 			m.CommandID = agent.NewSessionID()
 		}
-		return m, true
+		if !m.Notice {
+			s.f.asked = slices.DeleteFunc(s.f.asked, func(id string) bool { return m.Answers == "" || id == m.Answers })
+		}
+		return m, true, false
+	}
+	if len(s.f.asked) > 0 && !s.halting && !s.closed && !s.left {
+		return m, false, true
 	}
 	s.ended = true
-	return m, false
+	return m, false, false
 }
 
 // hear takes what the program says to its end. It returns why the program was ended, if it was.
@@ -451,6 +478,7 @@ func (s *session) Send(ctx context.Context, m agent.Message) error {
 		return agent.ErrEnded
 	}
 	s.inbox = append(s.inbox, m)
+	s.signalNews()
 	if m.Interrupt {
 		s.cut = true
 		s.endTurn()
@@ -469,8 +497,17 @@ func (s *session) Interrupt(ctx context.Context) error {
 		return agent.ErrEnded
 	}
 	s.halting = true
+	s.signalNews()
 	s.endTurn()
 	return nil
+}
+
+// signalNews says that there is news. It is called under mu.
+func (s *session) signalNews() {
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
 }
 
 // endTurn ends the program that is at work. It is called under mu.
@@ -478,6 +515,12 @@ func (s *session) endTurn() {
 	if p := s.process; p != nil && !s.left {
 		s.tasks.Go(func() { _ = p.End(s.provider.Grace) }) // what survives is reported by concludeTurn
 	}
+}
+
+func (s *session) isHalting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.halting
 }
 
 func (s *session) hasMessages() bool {

@@ -17,7 +17,7 @@ func (r resumption) readPast(ctx context.Context) (*run.Past, error) {
 	if n.Fork != nil {
 		cause = run.CauseForked
 	}
-	p := run.NewPast(r.in.Prompt, n.Point, r.in.begun, cause)
+	p := run.NewPast(r.in.Prompt, n.Point, r.in.begun, r.in.can.KeepsLate, cause)
 	query := eventlog.Query{
 		Run: r.exec.offer.RunID, Node: r.exec.offer.NodeID, From: n.Started, Kinds: []wire.Kind{wire.KindAgent, wire.KindTool},
 	}
