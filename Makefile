@@ -86,6 +86,10 @@ test-console: ## Look at the console with Chromium: every page, phone and deskto
 test-claude: ## Run the tests on the real Claude CLI, from npm, with a made-up API
 	test/claude/run
 
+.PHONY: test-agents
+test-agents: ## Kill the real agents of all kinds in the middle of their work: from npm, with a scripted model
+	test/agents/run
+
 SEED ?= 0
 KILLS ?= 40
 
@@ -140,7 +144,7 @@ lint: $(GOLANGCI_LINT) ## Lint, and check formatting
 .PHONY: vet-darwin
 vet-darwin: ## Build and vet for darwin, tests included
 	GOOS=darwin CGO_ENABLED=0 go build -o /dev/null ./cmd/wake
-	GOOS=darwin CGO_ENABLED=0 go vet -tags shareddata,claudecli,kill,disks,fence,torture,mutants ./...
+	GOOS=darwin CGO_ENABLED=0 go vet -tags shareddata,claudecli,agents,kill,disks,fence,torture,mutants ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the code

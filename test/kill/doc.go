@@ -14,5 +14,6 @@
 // Those on disks that are full have the tag disks, too, and need root: `make disks`.
 //
 // The tests with the real Claude CLI also need the tag claudecli and what
-// test/claude/run sets up: `make kill-claude`.
+// test/claude/run sets up: `make kill-claude`. Those with the real programs of all
+// agents need the tag agents and what test/agents/run sets up: `make test-agents`.
 package kill

@@ -279,6 +279,18 @@ func (l *Lab) Marked() (pids []int) {
 	return pids
 }
 
+// Pids are the processes that the lab itself has started and that are there.
+func (l *Lab) Pids() (pids []int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.procs {
+		if p.Alive() {
+			pids = append(pids, p.Cmd.Process.Pid)
+		}
+	}
+	return pids
+}
+
 // Must ends the test on an error.
 func (l *Lab) Must(err error) {
 	l.Helper()

@@ -1,0 +1,272 @@
+//go:build kill && agents
+
+package kill_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"code.wake.dev/wake/pkg/wire"
+	"code.wake.dev/wake/test/agents/modelapi"
+	"code.wake.dev/wake/test/lab"
+)
+
+// program is an agent's program as it is installed, and how it is pointed at the scripted model.
+type program struct {
+	name  string
+	input string // of nodes, besides the prompt
+	env   func(url string) []string
+	files func(url string) map[string]string // in its home
+}
+
+// programs are the real ones, see test/agents/run.
+func programs() []program {
+	claude := func(url string) []string {
+		return []string{
+			"ANTHROPIC_BASE_URL=" + url, "ANTHROPIC_API_KEY=dummy", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1",
+			"DISABLE_TELEMETRY=1", "DISABLE_ERROR_REPORTING=1", "DISABLE_AUTOUPDATER=1", "IS_SANDBOX=1",
+		}
+	}
+	codex := func(url string) map[string]string {
+		return map[string]string{".codex/config.toml": fmt.Sprintf(
+			"model = \"scripted\"\nmodel_provider = \"scripted\"\nsandbox_mode = \"danger-full-access\"\napproval_policy = \"never\"\n"+
+				"[model_providers.scripted]\nname = \"scripted\"\nbase_url = \"%s/v1\"\nwire_api = \"responses\"\nenv_key = \"SCRIPTED_KEY\"\n", url)}
+	}
+	key := func(string) []string { return []string{"SCRIPTED_KEY=dummy"} }
+	return []program{
+		{"claude", "provider: claude", claude, nil},
+		{"codex", "provider: codex", key, codex},
+		{"gemini", "provider: acp, agent: gemini, newSession: true", func(url string) []string {
+			return []string{"GEMINI_API_KEY=dummy", "GOOGLE_GEMINI_BASE_URL=" + url, "GEMINI_MODEL=gemini-3-flash-preview", "GEMINI_CLI_TRUST_WORKSPACE=true"}
+		}, func(string) map[string]string {
+			return map[string]string{".gemini/settings.json": `{"security":{"auth":{"selectedType":"gemini-api-key"}},"privacy":{"usageStatisticsEnabled":false},"general":{"enableAutoUpdate":false}}`}
+		}},
+		{"opencode", "provider: acp, agent: opencode", func(string) []string { return []string{"OPENCODE_DISABLE_MODELS_FETCH=1"} }, func(url string) map[string]string {
+			return map[string]string{".config/opencode/opencode.json": `{"autoupdate":false,"share":"disabled","model":"scripted/m","small_model":"scripted/m","provider":{"scripted":{` +
+				`"npm":"@ai-sdk/anthropic","name":"Scripted","options":{"baseURL":"` + url + `/v1","apiKey":"dummy"},"models":{"m":{"name":"m","tool_call":true,"limit":{"context":200000,"output":8000}}}}}}`}
+		}},
+		{"claude-acp", "provider: acp, agent: claude-acp", claude, nil},
+		{"codex-acp", "provider: acp, agent: codex", key, codex},
+	}
+}
+
+// stages are the nodes of the flow of an agent, one after the other, and stageSteps how many commands each of them runs.
+var stages = []string{"plan", "code", "review"}
+
+const stageSteps = 3
+
+// stepScript is what a command does: $1 is the node, $2 its number.
+const stepScript = `#!/bin/sh
+echo "begin $1 $2 $1-$2 $(date +%%s%%N)" >> %[1]s
+sleep 0.7
+echo "end $1 $2 $1-$2 $(date +%%s%%N)" >> %[1]s
+`
+
+// point is where a runner is killed: after the n-th event of a type that a node's agent has told.
+type point struct {
+	node  string
+	of    wire.Type
+	n     int
+	after time.Duration
+	power bool // with all that it has started, as by a power cut; else agents live on under their keepers
+}
+
+var points = []point{
+	{"plan", wire.TypeNodeClaimed, 1, 0, false},
+	{"plan", wire.TypeAgentInit, 1, 0, true},
+	{"plan", wire.TypeToolIntent, 1, 200 * time.Millisecond, false},
+	{"plan", wire.TypeToolIntent, 2, 300 * time.Millisecond, true},
+	{"code", wire.TypeTurnStart, 1, 0, true},
+	{"code", wire.TypeAgentTool, 1, 0, false},
+	{"code", wire.TypeAgentTool, 2, 0, true},
+	{"review", wire.TypeToolIntent, 1, 0, true},
+	{"review", wire.TypeAgentTool, 2, 0, false},
+	{"review", wire.TypeTurnEnd, 1, 0, false},
+}
+
+// TestAgents kills the runner of each real agent at ten points of a flow of three nodes, half of the time with the agent. Log, files and what the
+// commands did tell one story afterwards, and no command ran twice.
+func TestAgents(t *testing.T) {
+	bin := os.Getenv("WAKE_AGENTS_BIN")
+	if bin == "" {
+		t.Fatal("WAKE_AGENTS_BIN isn't set: make test-agents")
+	}
+	for _, p := range programs() {
+		t.Run(p.name, func(t *testing.T) {
+			l := newLab(t, 2*time.Second, 10*time.Minute)
+			l.Prog.Claude = filepath.Join(bin, "claude")
+			api := modelapi.New(t)
+			r := l.agentRunner(p, bin, api.URL)
+			l.dieAtPoints(r, l.startStages(p))
+			l.Reach("stages", 2*time.Minute, wire.RunComplete)
+			a := l.Check("stages")
+			a.Completed("complete")
+			l.compareCommands(a)
+			l.countMessages(a)
+			for _, line := range l.Told() {
+				t.Log(line)
+			}
+			t.Logf("%d events, %d resumptions of agents, %d sealed calls, %d requests to the model", len(a.Entries), a.Resumed, a.Sealed, len(api.Requests()))
+		})
+	}
+}
+
+// agentRunner is a runner whose agents are pointed at the scripted model.
+func (l *bench) agentRunner(p program, bin, url string) *lab.Runner {
+	l.Helper()
+	l.AgentEnv = append(p.env(url), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+	r := l.NewRunner("r1", true)
+	if p.files != nil {
+		for name, content := range p.files(url) {
+			file := filepath.Join(r.Home, name)
+			l.Must(os.MkdirAll(filepath.Dir(file), 0o700))
+			l.Must(os.WriteFile(file, []byte(content), 0o600))
+		}
+	}
+	l.Restart(r)
+	return r
+}
+
+// startStages starts the run and returns what it tells.
+func (l *bench) startStages(p program) <-chan lab.Seen {
+	l.Helper()
+	command := filepath.Join(l.Dir, "step")
+	l.Must(os.WriteFile(command, fmt.Appendf(nil, stepScript, filepath.Join(l.Dir, "ledger", "tools")), 0o700))
+	var src strings.Builder
+	src.WriteString("name: stages\nworkspace: shared\nnodes:\n")
+	for _, node := range stages {
+		prompt := "Do what is said here."
+		for n := range stageSteps {
+			prompt += fmt.Sprintf(`\n$ %s %s %d`, command, node, n+1)
+		}
+		if node == stages[0] {
+			prompt += `\n@notify_parent {\"message\":\"The plan is there.\"}`
+		}
+		fmt.Fprintf(&src, "  - {id: %s, type: agent, input: {%s, prompt: \"%s\"}}\n", node, p.input, prompt)
+	}
+	src.WriteString("edges: [{from: plan, to: code}, {from: code, to: review}]\n")
+	seen := l.Follow("stages")
+	l.Flow("stages", src.String())
+	return seen
+}
+
+// dieAtPoints kills the runner at each of the points and starts it again.
+func (l *bench) dieAtPoints(r *lab.Runner, seen <-chan lab.Seen) {
+	l.Helper()
+	type told struct {
+		node string
+		of   wire.Type
+	}
+	counts := map[told]int{}
+	for _, p := range points {
+		for deadline := time.After(2 * time.Minute); counts[told{p.node, p.of}] < p.n; {
+			select {
+			case x := <-seen:
+				counts[told{x.E.NodeID, x.E.Type()}]++
+			case <-deadline:
+				l.Fatalf("it never came to %s %d of %s", p.of, p.n, p.node)
+			}
+		}
+		<-time.After(p.after)
+		l.Kill(r.Proc)
+		if p.power {
+			l.killAgents()
+		}
+		l.Tell("KILL %s after %s %d of %s; its agents with it: %v", r.ID, p.of, p.n, p.node, p.power)
+		l.Restart(r)
+	}
+}
+
+// killAgents kills all that runners have started, keepers first, as a power cut would: nobody sees anybody else's end.
+func (l *bench) killAgents() {
+	l.Helper()
+	own, stopped := l.Pids(), map[int]bool{}
+	for again := true; again; {
+		again = false
+		for _, pid := range l.Marked() {
+			for ; pid > 1 && !stopped[pid] && !slices.Contains(own, pid); pid = parentOf(pid) {
+				stopped[pid], again = true, true
+				_ = syscall.Kill(pid, syscall.SIGSTOP) // it may be gone
+			}
+		}
+	}
+	for pid := range stopped {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
+	l.Until("nothing is left of the runner", 10*time.Second, func() bool {
+		return !slices.ContainsFunc(l.Marked(), func(pid int) bool { return !slices.Contains(own, pid) })
+	})
+}
+
+// parentOf is the parent of a process; 0: it is gone.
+func parentOf(pid int) (parent int) {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // none has no parent
+	_, rest, _ := strings.Cut(string(status), "\nPPid:")
+	_, _ = fmt.Sscan(rest, &parent)
+	return parent
+}
+
+// compareCommands compares what the commands did with the log: each call that is told to have gone well came to its end, and each that began is
+// on record, once.
+func (l *bench) compareCommands(a *lab.Audit) {
+	l.Helper()
+	lines, _ := l.Ledger("tools")
+	did := map[string]int{}
+	for _, x := range lines {
+		did[x.What+" "+x.ID]++
+	}
+	told := map[string]int{}
+	for _, x := range a.Entries {
+		p, ok := x.E.Payload.(*wire.AgentTool)
+		if !ok {
+			continue
+		}
+		work, ok := l.workOf(p.ToolInput)
+		if !ok {
+			continue
+		}
+		if told[work]++; p.Error == "" && did["end "+work] != 1 {
+			l.Errorf("%s went well on record, and ended %d times: %s", work, did["end "+work], x)
+		}
+	}
+	for _, node := range stages {
+		for n := range stageSteps {
+			work := fmt.Sprintf("%s-%d", node, n+1)
+			if did["begin "+work] > 1 || did["begin "+work] > told[work] {
+				l.Errorf("%s began %d times, and is on record %d times", work, did["begin "+work], told[work])
+			}
+		}
+	}
+}
+
+// countMessages checks that what the first agent has told its parent is on record, once.
+func (l *bench) countMessages(a *lab.Audit) {
+	l.Helper()
+	var told []string
+	for _, x := range a.Entries {
+		if p, ok := x.E.Payload.(*wire.CCMessage); ok {
+			told = append(told, x.E.NodeID+": "+p.Text)
+		}
+	}
+	if want := []string{stages[0] + ": The plan is there."}; !slices.Equal(told, want) {
+		l.Errorf("the parent is told %q, want %q", told, want)
+	}
+}
+
+// workOf is the step that a call is about, if it is about one.
+func (l *bench) workOf(input wire.Raw) (work string, ok bool) {
+	text, err := wire.AppendJSON(nil, input)
+	l.Must(err)
+	_, rest, ok := strings.Cut(string(text), filepath.Join(l.Dir, "step")+" ")
+	words := strings.FieldsFunc(rest, func(r rune) bool { return r != '-' && (r < '0' || r > '9' && r < 'a' || r > 'z') })
+	if !ok || len(words) < 2 {
+		return "", false
+	}
+	return words[0] + "-" + words[1], true
+}
