@@ -56,7 +56,7 @@ race: ## Run the tests of what is concurrent with the race detector (needs a C c
 		if [ "$${dir##*/test/}" != sim ] && grep -qE '$(CONCURRENT)' $$files; then echo "$$dir"; fi; done); \
 	test -n "$$packages" || { echo "race: no package is concurrent" >&2; exit 1; }; \
 	CGO_ENABLED=1 $(GOTEST) -vet off -race -short -skip '$(PROCESSES)' -p $(PACKAGES_AT_A_TIME) -timeout 25m $$packages
-	CGO_ENABLED=1 $(GOTEST) -vet off -race -timeout 15m ./test/sim -args -seeds 6
+	CGO_ENABLED=1 $(GOTEST) -vet off -race -short -timeout 15m ./test/sim -args -seeds 6
 
 .PHONY: test-data
 test-data: ## Run the tests on the recordings in $WAKE_SHARED_DATA

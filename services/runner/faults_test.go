@@ -310,7 +310,7 @@ func TestNotOfferedWhileHeld(t *testing.T) {
 		<-time.After(time.Second) // until r1 has seen that
 		b.submit("run1", shared(one))
 		b.until("run1", wire.TypeNodeScheduled)
-		<-time.After(time.Hour)
+		<-time.After(10 * time.Minute)
 		if n := b.waiting(); n != 0 {
 			t.Errorf("%d offers of a node that is held", n)
 		}

@@ -73,7 +73,7 @@ func TestForkOfDropped(t *testing.T) {
 		b.submit("run1", journey)
 		parent, entries := b.ended("run1")
 		want, _ := parent.Outputs["b"].Get("stdout").Text()
-		<-time.After(3 * time.Hour)
+		<-time.After(70 * time.Minute)
 		if first, _, err := b.log.Bounds(t.Context()); err != nil || first <= entries[len(entries)-1].Pos {
 			t.Fatalf("the stream begins at %d, %v", first, err)
 		}
