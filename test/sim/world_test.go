@@ -62,6 +62,7 @@ type world struct {
 	mu      sync.Mutex
 	history []string
 	faults  map[string]int
+	written map[[2]string]bool // by run and call
 }
 
 // note adds a line to the history.
@@ -197,6 +198,9 @@ func (w *world) play() oracle.Report {
 	report, err := oracle.Check(w.t.Context(), w.log, w.ledger, oracle.Options{Recorder: w.recorderFile()})
 	if err != nil {
 		w.t.Fatalf("seed %d: %v", w.seed, err)
+	}
+	if err := w.judgeFolders(&report); err != nil {
+		w.t.Fatalf("seed %d: folders: %v", w.seed, err)
 	}
 	return report
 }
