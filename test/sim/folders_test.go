@@ -3,12 +3,7 @@
 package sim_test
 
 import (
-	"errors"
-	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
-	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/flow"
@@ -98,28 +93,6 @@ func (w *world) judgeFolders(report *oracle.Report) error {
 				}
 			}
 		}
-	}
-	return nil
-}
-
-// folderGrace is how long a runner may be away before its runs go on in their folders elsewhere; 0: the default, for which few are.
-func (w *world) folderGrace() time.Duration {
-	if w.seed%2 == 0 {
-		return 3 * time.Second
-	}
-	return 0
-}
-
-// disk is where a runner has the folders of runs. Others don't see it while the runner is away.
-func (p *process) disk() string { return filepath.Join(p.w.dir, p.name, "runs") }
-
-func (p *process) mountDisk() error {
-	dir := filepath.Join(p.w.dir, p.name, "disk")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	if err := os.Symlink(dir, p.disk()); !errors.Is(err, fs.ErrExist) {
-		return err
 	}
 	return nil
 }

@@ -203,9 +203,6 @@ func (l *life) die() {
 	end, drop, nc, children := l.end, l.drop, l.nc, l.children
 	l.mu.Unlock()
 	_ = os.Remove(l.folder())
-	if l.p.isRunner {
-		_ = os.Remove(l.p.disk())
-	}
 	l.client.Kill()
 	for _, dir := range children {
 		l.p.w.machine.Kill(dir)
@@ -271,13 +268,10 @@ func (w *world) runner(name string, slots int) *process {
 		if err != nil {
 			return nil, err
 		}
-		if err := p.mountDisk(); err != nil {
-			return nil, err
-		}
 		return runner.New(runner.Config{
-			ID: name, MaxAgents: slots, Workspaces: p.disk(),
+			ID: name, MaxAgents: slots, Workspaces: filepath.Join(w.dir, name, "runs"),
 			Providers: map[string]agent.Provider{"claude": &provider{w: w, life: l}},
-			Shelf:     shelf, LeaveAgents: p.leaves, KeepFolders: true, WorkspaceGrace: w.folderGrace(),
+			Shelf:     shelf, LeaveAgents: p.leaves, KeepFolders: true,
 		}, log, w.logger(name))
 	}}
 	if w.rng.IntN(4) > 0 || w.keepers {
