@@ -141,14 +141,14 @@ func (l *bench) startStages(p program) <-chan lab.Seen {
 	var src strings.Builder
 	src.WriteString("name: stages\nworkspace: shared\nnodes:\n")
 	for _, node := range stages {
-		prompt := "Do what is said here."
+		fmt.Fprintf(&src, "  - {id: %s, type: agent, input: {%s, prompt: \"Do what is said here.", node, p.input)
 		for n := range stageSteps {
-			prompt += fmt.Sprintf(`\n$ %s %s %d`, command, node, n+1)
+			fmt.Fprintf(&src, `\n$ %s %s %d`, command, node, n+1)
 		}
 		if node == stages[0] {
-			prompt += `\n@notify_parent {\"message\":\"The plan is there.\"}`
+			src.WriteString(`\n@notify_parent {\"message\":\"The plan is there.\"}`)
 		}
-		fmt.Fprintf(&src, "  - {id: %s, type: agent, input: {%s, prompt: \"%s\"}}\n", node, p.input, prompt)
+		src.WriteString("\"}}\n")
 	}
 	src.WriteString("edges: [{from: plan, to: code}, {from: code, to: review}]\n")
 	seen := l.Follow("stages")
