@@ -203,7 +203,7 @@ func wholeCall(x wire.Approval) string {
 	return timeline.Sanitize(timeline.Input(x.ToolInput))
 }
 
-// asksWhat is what somebody has to decide or to answer: of a call what it does, not what its agent says of it.
+// asksWhat is what the user has to decide or to answer: of a call what it does, not what its agent says of it.
 func asksWhat(x wire.Approval) string {
 	if x.Text != "" && x.Kind != wire.ApprovalCall {
 		return x.Text

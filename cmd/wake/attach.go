@@ -85,7 +85,7 @@ func (a viewVerbs) attachRun(ctx context.Context, ref, node string, lines int) (
 	return s.attach(ctx, state, node, page)
 }
 
-// attached is a connection whose notes go to the screen, which belongs to the program of the terminal.
+// attached is a connection: its notes go to the screen, which belongs to the program of the terminal.
 type attached struct {
 	*session
 
@@ -171,7 +171,7 @@ func (s *attached) followOn(ctx context.Context, log *feed.Reader, run string, p
 	})
 }
 
-// maxOrder is how long an order may take whose sender has left.
+// maxOrder is how long an order may take after its sender has left.
 const maxOrder = 10 * time.Second
 
 // order gives a command, also if its sender leaves meanwhile.

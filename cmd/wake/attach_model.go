@@ -14,8 +14,8 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// attachment is what somebody sees and does who is attached to a run. It has no connection: events come to it
-// as messages, and what is typed leaves it as orders.
+// attachment is what a user who is attached to a run sees and does. It has no connection: events come to it
+// as messages, and what the user types leaves it as orders.
 type attachment struct {
 	node  string // only this node and its items; "": all
 	state *wire.State

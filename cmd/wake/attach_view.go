@@ -15,7 +15,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// speaker is whose a line is: a node, or the sub-agent of it that a call has begun.
+// speaker is the author of a line: a node, or the sub-agent that a call of the node has begun.
 type speaker struct{ node, call string }
 
 // subAgent is a call that has begun a sub-agent, or may.
@@ -72,7 +72,7 @@ type block struct {
 // maxBlocks bounds what can be scrolled back to; wake log has the rest.
 const maxBlocks = 4000
 
-// addBlock shows a block below the others. Who has scrolled back goes on seeing what is there.
+// addBlock shows a block below the others. A user who has scrolled back goes on seeing the same lines.
 func (m *attachment) addBlock(b block) {
 	var before speaker
 	if n := len(m.blocks); n > 0 {
@@ -118,8 +118,8 @@ func (m *attachment) scroll(key string) {
 	m.back = max(0, min(m.back+by, all-1))
 }
 
-// blockLines are the lines of a block: below the name of who speaks, if that is another than before, indented by how far
-// that is from the node's own agent.
+// blockLines are the lines of a block: below the speaker's name, if another spoke before, indented by how far
+// the speaker is from the node's own agent.
 func (m *attachment) blockLines(before speaker, b block) []string {
 	var lines []string
 	indent := strings.Repeat("  ", m.depth(b.by))
@@ -233,7 +233,7 @@ func (m *attachment) View() tea.View {
 	return v
 }
 
-// typedLine is where somebody types, and to whom.
+// typedLine is the line in which the user types, behind the node that gets it.
 func (m *attachment) typedLine() string {
 	to := m.to
 	if to == "" {

@@ -139,7 +139,7 @@ func readKeys(dir string, names ...string) (access.Keys, error) {
 	return k, nil
 }
 
-// writeSecret writes a file that nobody else may read, wholly or not at all.
+// writeSecret writes a file that no other user may read, wholly or not at all.
 func writeSecret(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return usageError("choose another --dir", "%w", err)

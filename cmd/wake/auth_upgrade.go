@@ -50,7 +50,7 @@ func (a hostVerbs) authUpgrade(dir string) error {
 type renewed struct {
 	Dir   string   `json:"dir"`
 	Made  []string `json:"made"`  // of roles that had none
-	Moved []string `json:"moved"` // of users who are in another account now
+	Moved []string `json:"moved"` // of users that are in another account now
 	Void  []string `json:"void"`  // that the server refuses from now on
 	files int      // that were written
 }

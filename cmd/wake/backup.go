@@ -148,7 +148,7 @@ func (a fileVerbs) ownServer(ctx context.Context, dir string) (nc *nats.Conn, st
 	}, nil
 }
 
-// showEvery is how often somebody who waits is told how far it is.
+// showEvery is how often a user who waits is told how far it is.
 const showEvery = 2 * time.Second
 
 // showProgress tells people what is being copied, each file once and a large one

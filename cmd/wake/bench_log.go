@@ -12,7 +12,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// measureIngest stores events that nobody waits for one by one.
+// measureIngest stores events without waiting for each one.
 func (b *benchmark) measureIngest(ctx context.Context, l *lab) (rows []bench.Row, err error) {
 	in, err := bench.NewIngest(ctx, l.log, "ingest", 64)
 	if err != nil {

@@ -29,8 +29,8 @@ func measureMemory() memory {
 	return memory{float64(m.HeapAlloc + m.StackInuse), float64(runtime.NumGoroutine())}
 }
 
-// serverMemory measures what runs whose nodes are at rest cost a server: with an
-// embedded one, that is what the process holds when all writers are closed.
+// serverMemory measures what runs cost a server while their nodes are at rest: with an
+// embedded server, that is what the process holds when all writers are closed.
 func (b *benchmark) serverMemory(ctx context.Context, l *lab) ([]bench.Row, error) {
 	if !b.embedded {
 		return nil, nil

@@ -166,7 +166,7 @@ type sighting struct {
 	err   error
 }
 
-// timeUntil calls f and tells when it returned. Who calls it receives one value.
+// timeUntil calls f and tells when it returned. The caller receives one value.
 func (*lab) timeUntil(ctx context.Context, began time.Time, f func(context.Context) error) chan sighting {
 	c := make(chan sighting, 1)
 	go func() {
@@ -263,7 +263,7 @@ func (b *benchmark) recordLog(ctx context.Context, l *lab, last uint64, at posit
 	return took, size, err
 }
 
-// awaitPosition waits until a file that somebody records into is at a position.
+// awaitPosition waits until a file that a recorder writes is at a position.
 func awaitPosition(ctx context.Context, path string, last uint64, at position) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -401,7 +401,7 @@ func (b *benchmark) queriesOf(ctx context.Context, path string, lines int) (rows
 // firstLine is when the first line was written, in Unix ms.
 const firstLine = 1767400000000
 
-// writeLines records a run whose log has the given number of lines.
+// writeLines records a run with the given number of log lines.
 func writeLines(ctx context.Context, store *recorder.Store, lines int) (events int, err error) {
 	batch := recorder.Batch{Incarnation: "bench"}
 	add := func(node string, seq uint64, payload wire.Payload) error {

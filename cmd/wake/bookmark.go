@@ -93,7 +93,7 @@ With --limit the last ones, which a long run has at once, and what to go on with
 	return cmd
 }
 
-// pagePoints are the points of a page if nobody says how many.
+// pagePoints are the points of a page if the user doesn't say how many.
 const pagePoints = 50
 
 func (a orderVerbs) listBookmarks(ctx context.Context, ref string, limit int, before uint64) error {
@@ -130,7 +130,7 @@ func (a orderVerbs) listBookmarks(ctx context.Context, ref string, limit int, be
 	return err
 }
 
-// printBookmarks lists points; run is the one whose points need no name.
+// printBookmarks lists points; those of run are shown without its name.
 func printBookmarks(w io.Writer, run string, all []client.Point, now time.Time) error {
 	if len(all) == 0 {
 		_, err := fmt.Fprintln(w, "no bookmarks")

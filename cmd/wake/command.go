@@ -89,7 +89,7 @@ func (s *session) reportResponse(r wire.CommandResponse, done string) error {
 	return err
 }
 
-// senderName is how a command tells who sends it.
+// senderName is the sender's name in a command.
 func senderName() string {
 	return strings.ToValidUTF8(cmp.Or(os.Getenv("USER"), os.Getenv("LOGNAME"), os.Getenv("USERNAME"), "cli"), "")
 }

@@ -119,7 +119,7 @@ func (a hostVerbs) runConsole(ctx context.Context, flags *pflag.FlagSet, o conso
 	if at := a.servedConsole(ctx, dir); open && at != "" {
 		return a.openBrowser(ctx, at)
 	}
-	nc, err := a.connectServer(ctx) // else whoever starts it would learn only from a page that there is none
+	nc, err := a.connectServer(ctx) // else only a page would tell the user that there is no server
 	if err != nil {
 		return err
 	}
@@ -175,8 +175,8 @@ func (a *app) servedConsole(ctx context.Context, dir string) string {
 	return at
 }
 
-// consoleClient asks the console of this machine, whose certificate is that of who signed the server's. Where its name leads nowhere
-// from here, it is on loopback.
+// consoleClient asks the console of this machine. The authority that signed the server's certificate signed the console's, too. Where
+// the console's name leads nowhere from here, the console is on loopback.
 func (a *app) consoleClient() (*http.Client, error) {
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}
 	if file := a.server.TLS.CA; file != "" {

@@ -77,7 +77,7 @@ func (a viewVerbs) compareRuns(ctx context.Context, log *feed.Reader, refA, refB
 		return d, err
 	}
 	if d.Folder, err = a.compareFolders(ctx, log, sideA.State, sideB.State); err != nil && ctx.Err() == nil {
-		d.Folder, d.Problem = nil, err.Error() // not everybody may see files
+		d.Folder, d.Problem = nil, err.Error() // not every user may see files
 	}
 	return d, ctx.Err()
 }

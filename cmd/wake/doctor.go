@@ -31,7 +31,7 @@ type verdict string
 
 const (
 	fine   verdict = "ok"
-	warned verdict = "warn" // it works, but somebody should look
+	warned verdict = "warn" // it works, but the operator should look
 	failed verdict = "fail"
 )
 
@@ -120,7 +120,7 @@ func (d doctor) checkJetStream(ctx context.Context) []check {
 	return []check{storedCheck(info)}
 }
 
-// nearLimit is the part of the account's storage from which on somebody should see
+// nearLimit is the part of the account's storage from which on the operator should see
 // to it: at its end nothing is stored any more, be the streams ever so empty.
 const nearLimit = 0.8
 
@@ -181,7 +181,7 @@ func fillCheck(info *jetstream.StreamInfo) check {
 	return c
 }
 
-// copiesCheck warns of events that one server of several keeps.
+// copiesCheck warns of events that only one of several servers keeps.
 func copiesCheck(info *jetstream.StreamInfo) []check {
 	if info.Cluster == nil || info.Cluster.Name == "" || info.Config.Replicas > 1 {
 		return nil
@@ -189,7 +189,7 @@ func copiesCheck(info *jetstream.StreamInfo) []check {
 	return []check{{"streams", warned, "one server of the cluster " + info.Cluster.Name + " keeps the events", "`wake init --replicas 3` lets others keep them, too"}}
 }
 
-// maxSkew is how far clocks may differ without anyone noticing it in a timeline.
+// maxSkew is how far clocks may differ before a user notices it in a timeline.
 const maxSkew = time.Second
 
 // clockCheck compares our clock with the server's, which was read between asked and
@@ -202,7 +202,7 @@ func clockCheck(asked, answered, server time.Time) check {
 	return check{"clock", fine, fmt.Sprintf("within %s of the server's", max(skew.Abs(), time.Millisecond)), ""}
 }
 
-// checkServices checks who reads the log and how far behind they are.
+// checkServices checks which services read the log and how far behind they are.
 func (d doctor) checkServices(ctx context.Context) []check {
 	served := func(c *jetstream.ConsumerInfo) bool { return c.NumWaiting > 0 || c.NumAckPending > 0 }
 	all := []check{d.checkConsumer(ctx, "runner", d.names.QueueStream(), subjects.RunsConsumer, "runs wait", served)}

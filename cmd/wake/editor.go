@@ -9,7 +9,7 @@ import (
 	"code.wake.dev/wake/internal/timeline"
 )
 
-// editor is a line in which somebody types.
+// editor is a line in which the user types.
 type editor struct {
 	text   []rune
 	cursor int // index into text

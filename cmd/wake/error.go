@@ -98,11 +98,11 @@ func (a *app) printError(e *wire.APIError, asJSON bool) {
 		if len(e.Matches) == 0 {
 			told.Message = strings.Join(lines, "\n")
 		}
-		_ = writeJSON(a.errOut, wire.ErrorResponse{Error: &told}) // nobody is left to tell
+		_ = writeJSON(a.errOut, wire.ErrorResponse{Error: &told}) // if stderr is gone, nothing can tell the user
 		return
 	}
 	if e.Code == codeInterrupt {
-		return // whoever pressed Ctrl-C knows
+		return // the user pressed Ctrl-C and knows
 	}
 	for _, line := range lines {
 		a.printNote("wake: %s\n", line)
@@ -129,7 +129,7 @@ const maxMessage = 2000
 // printJSON writes a value for programs: one line.
 func (a *app) printJSON(v any) error { return writeJSON(a.out, v) }
 
-// writeJSON writes v, whose fields have json tags, as one line that is safe on a
+// writeJSON writes v, a value with json tags, as one line that is safe on a
 // terminal.
 func writeJSON(w io.Writer, v any) error {
 	raw, err := wire.Marshal(v)

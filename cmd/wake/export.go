@@ -520,7 +520,7 @@ func (o *output) discardFile() {
 
 // meter shows on a terminal how far long work has come.
 type meter struct {
-	out        io.Writer // nil: nobody looks
+	out        io.Writer // nil: no user looks
 	verb, what string
 	begun      time.Time
 	shown      time.Time

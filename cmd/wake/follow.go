@@ -25,7 +25,7 @@ func (c claims) areOver(ctx context.Context, log *feed.Reader, e eventlog.Entry)
 }
 
 // followRun shows the events of a run, from a position on, until one ends the run for good, as far as
-// the log says; it returns that one.
+// the log says; it returns the last event.
 func (a *app) followRun(ctx context.Context, log *feed.Reader, q eventlog.Query, show func(eventlog.Entry) error) (*wire.Event, error) {
 	fenced := claims{}
 	for entry, err := range log.Follow(ctx, q) {

@@ -33,7 +33,7 @@ func reportHook(file string) int {
 	return 0
 }
 
-// hooksOptions say whose settings are meant.
+// hooksOptions say which settings are meant: the user's, or a project's.
 type hooksOptions struct {
 	user    bool
 	project string

@@ -69,7 +69,7 @@ func (a fileVerbs) importRun(ctx context.Context, in io.Reader) error {
 }
 
 // noteRemoved says that a run was deleted here once, and so isn't recorded again. If
-// nobody answers, or the user may not ask, there is nothing to say.
+// no service answers, or the user may not ask, there is nothing to say.
 func (a fileVerbs) noteRemoved(ctx context.Context, nc *nats.Conn, runID string) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -34,7 +34,7 @@ func firstFile(names ...string) string {
 	return ""
 }
 
-// onlySession returns the file of the session whose folder is named, or which is the only one in there.
+// onlySession returns the file of the session that the named folder belongs to, or the only session's in that folder.
 func onlySession(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -92,7 +92,7 @@ func (a fileVerbs) openFeed(args []string, o *ingest.Options) (io.ReadCloser, er
 	return sessionFiles{claude.MergeLines(f, agents), f}, nil
 }
 
-// sessionFiles is what is read of a session, of whose files one is open.
+// sessionFiles reads all files of a session and closes the one that is open.
 type sessionFiles struct {
 	io.Reader
 	io.Closer

@@ -15,7 +15,7 @@ import (
 )
 
 // summaryKey is the environment variable with the key of the endpoint that
-// summarizes: a flag would show it to everybody on the machine.
+// summarizes: a flag would show it to every user of the machine.
 const summaryKey = "WAKE_SUMMARY_KEY"
 
 // summaryLines is how many of the last lines of a log a model is told.

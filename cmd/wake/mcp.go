@@ -147,7 +147,7 @@ func (a hostVerbs) listenMCP(ctx context.Context, server *sdk.Server, address, t
 	return ctx.Err()
 }
 
-// requireBearer lets those in who send the token; everybody if there is none.
+// requireBearer lets callers in that send the token; every caller if there is none.
 func requireBearer(token string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")

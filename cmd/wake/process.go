@@ -58,9 +58,9 @@ type process struct {
 	ending  <-chan struct{} // closed when the process was told to end
 	nc      *nats.Conn
 	log     *eventlog.Log
-	open    atomic.Pointer[eventlog.Log] // log, for whoever asks while it is being opened
+	open    atomic.Pointer[eventlog.Log] // log, for goroutines that ask while it is being opened
 	health  *health.Board
-	alone   sync.Mutex // of who handles an event that may have ended an earlier process
+	alone   sync.Mutex // held by the service that handles an event that may have ended an earlier process
 	group   service.Group
 	metrics *prometheus.Registry
 }
@@ -179,7 +179,7 @@ func (p *process) readyError() error {
 	return errors.Join(log.Health(), p.health.Err())
 }
 
-// trial is that of the events of a service. Nobody else has the folder, as nobody has that of the spool.
+// trial is that of the events of a service. No other process has the folder, as no other has the spool's.
 func (p *process) trial(service string) *trial.Trial {
 	t, err := trial.Open(filepath.Join(p.dir, "trial", p.name), service, p.log.Incarnation(), &p.alone)
 	if err != nil {
@@ -291,7 +291,7 @@ func (a *app) runService(ctx context.Context, name string, o processOptions, con
 	return p.group.Run(ctx)
 }
 
-// needStreams refuses credentials that are those of somebody who only asks services: it says at once what each question would
+// needStreams refuses credentials of a user who may only ask services: it says at once what each question would
 // wait for.
 func needStreams(nc *nats.Conn, needed string) error {
 	user, err := access.WithoutStreams(nc)

@@ -106,7 +106,7 @@ func (a fileVerbs) releaseRun(ctx context.Context, ref, node, config string) err
 	return err
 }
 
-// placeSession writes the file of a session, unless what is there goes as far. It never replaces another conversation.
+// placeSession writes the file of a session, unless the file there goes as far. It never replaces another conversation.
 func placeSession(file string, content []byte) error {
 	there, err := os.ReadFile(file)
 	switch {

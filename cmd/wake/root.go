@@ -170,7 +170,7 @@ func (a *app) beginTraces(cmd *cobra.Command) (err error) {
 }
 
 // How long the end of a process waits for a collector: a service has as long as
-// --stop-timeout leaves it, somebody waits for another verb.
+// --stop-timeout leaves it; for the end of any other verb the user waits.
 const (
 	tracesOfService = 2 * time.Second
 	tracesOfVerb    = time.Second

@@ -333,8 +333,8 @@ func (a *app) watchRun(ctx context.Context, log *feed.Reader, runID string, from
 	return last, nil
 }
 
-// tellPause tells who follows a run how it goes on after a pause that waits for
-// somebody.
+// tellPause tells the user who follows a run how it goes on after a pause that waits for
+// a person.
 func (a *app) tellPause(ctx context.Context, log *feed.Reader, e eventlog.Entry) error {
 	p, ok := e.Event.Payload.(*wire.FlowPaused)
 	if !ok {

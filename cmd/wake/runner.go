@@ -164,7 +164,7 @@ func agentUser(name, workspaces, dir, fence string) (*programs.User, error) {
 	return user, err
 }
 
-// openKeepers opens the keepers of the runner's agents, beside its lock: nobody else has them at
+// openKeepers opens the keepers of the runner's agents, beside its lock: no other runner has them at
 // the same time.
 func (p *process) openKeepers(ctx context.Context, home string, user *programs.User, o keepers) (*keeper.Shelf, error) {
 	if o.fence == "none" || runtime.GOOS != "linux" {

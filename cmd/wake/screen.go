@@ -28,7 +28,7 @@ type screen struct {
 	zone   *time.Location
 	panes  map[string]*pane // by node
 	fenced claims
-	mu     sync.Mutex // of all but w, which nobody else uses meanwhile
+	mu     sync.Mutex // of all but w, which only the screen uses meanwhile
 	err    error      // of the first write that failed
 
 	wants func(node string, p piece) bool  // which lines, or parts of them, are shown; nil: all
@@ -47,7 +47,7 @@ type openCall struct {
 	id, tool, input string
 	at              time.Time
 	next            time.Duration // after which it is shown
-	asks            bool          // it doesn't run: somebody is to allow it
+	asks            bool          // it doesn't run: a person has to allow it
 }
 
 // piece is a line of the log that may still grow.
@@ -69,7 +69,7 @@ func (a *app) newScreen() *screen {
 	return &screen{w: a.out, color: useColor(a.out), zone: time.Local, panes: map[string]*pane{}, fenced: claims{}}
 }
 
-// useColor reports whether w is a terminal whose user hasn't asked for no
+// useColor reports whether w is a terminal and the user hasn't asked for no
 // colours (no-color.org).
 func useColor(w io.Writer) bool {
 	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && service.IsTerminal(w)

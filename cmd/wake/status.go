@@ -105,7 +105,7 @@ func joinTexts(a, b string) string {
 	return a + ", " + b
 }
 
-// interruptedNodes are those about which somebody has to decide.
+// interruptedNodes are those about which the operator has to decide.
 func interruptedNodes(nodes []wire.AgentStatus) []string {
 	var ids []string
 	for _, n := range nodes {

@@ -139,7 +139,7 @@ func (a hostVerbs) runUp(ctx context.Context, flags *pflag.FlagSet, o upOptions)
 	if err := errors.Join(addListener(p, pages), addMirror(p, pages)); err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(service.URLFile(dir)) }() // who finds one that is left is told so
+	defer func() { _ = os.Remove(service.URLFile(dir)) }() // a verb that finds one left behind says so
 	p.group.Add("announcement", func(ctx context.Context) error { return a.announceServer(ctx, p, server.url, pages, o.demo) })
 	return p.group.Run(ctx)
 }
@@ -175,7 +175,7 @@ func (a hostVerbs) alertsOf(o upOptions) io.Writer {
 
 func (a *app) inProcess(ctx context.Context, server *embedded) (*nats.Conn, error) {
 	settings := service.Server{
-		URL:   strings.Replace(server.url, "tls://", "nats://", 1), // nobody can listen within the process
+		URL:   strings.Replace(server.url, "tls://", "nats://", 1), // no other user can listen within the process
 		Creds: server.creds, Name: "wake up", Timeout: serverStart, InProcess: server.server,
 	}
 	return settings.Connect(ctx, a.log)

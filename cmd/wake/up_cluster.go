@@ -81,7 +81,7 @@ func startCluster(ctx context.Context, dir string, size int, log *slog.Logger) (
 	return strings.Join(urls, ","), end, nil
 }
 
-// awaitLeader waits until the servers know who leads them: a request before that
+// awaitLeader waits until the servers know their leader: a request before that
 // gets no answer.
 func awaitLeader(ctx context.Context, servers []*server.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, serverStart)

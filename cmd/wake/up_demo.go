@@ -76,7 +76,7 @@ func (a hostVerbs) showResults(ctx context.Context, p *process, log *feed.Reader
 	return printSnapshot(a.out, s)
 }
 
-// printText writes to a terminal or a log, where nobody could do anything about an
+// printText writes to a terminal or a log, where the caller could do nothing about an
 // error.
 func (a hostVerbs) printText(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format, args...) }
 

@@ -14,7 +14,7 @@ import (
 	"code.wake.dev/wake/internal/service"
 )
 
-// serverUsers returns what the server asks of those who connect. On this machine that is a
+// serverUsers returns what the server asks of its clients. On this machine that is a
 // token. A server that others can reach, or could once, has users, each with the
 // rights of a role; the verbs find theirs by the data directory.
 func (c embeddedConfig) serverUsers(e *embedded) (*server.Options, error) {
