@@ -12,11 +12,11 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// CallerHeader is the header in which the server says who asks, of requests that come
+// CallerHeader is the header in which the server names the caller, of requests that come
 // from another account.
 const CallerHeader = "Nats-Request-Info"
 
-// Caller is a user who asks for something, in the server's words.
+// Caller is the user that a request comes from, in the server's words.
 type Caller struct {
 	Name string // of the credentials
 	Key  string // public key of the user

@@ -21,16 +21,16 @@ const inboxPrefix = "_INBOX_"
 // Tags of users, which the server tells the services that they ask.
 const (
 	ownInbox  = "own-inbox"   // the role, which their tokens don't show, has them get answers nowhere else
-	knowsUser = "knows-users" // of services: who asks them comes by an import, so that the server says who it is
+	knowsUser = "knows-users" // of services: callers reach them by an import, so that the server names the caller
 	runTag    = "run"         // the run that a guest reads, in hexadecimal: the server has tags in lower case
 )
 
 // Keys are what makes an installation's users. What a role may do is in its account,
 // under a key that signs users of that role and no others: so a user's token stays
-// small, and whoever loses such a key has lost no more than that role.
+// small, and an operator who loses such a key has lost no more than that role.
 type Keys struct {
 	Conf  string            // for the server: operator and accounts
-	Seeds map[string][]byte // by role; those of accounts, and of the operator, who signs them, by their names
+	Seeds map[string][]byte // by role; those of accounts, and of the operator that signs the accounts, by name
 }
 
 // operatorSeed names the seed in [Keys] that signs the accounts.
@@ -165,7 +165,7 @@ func fromSeed(name string, seed []byte) (nkeys.KeyPair, string, error) {
 }
 
 // systemKey returns the public key of the system account: the one that servers have, by
-// which those of a cluster find each other, or a new one. Nobody keeps its seed.
+// which those of a cluster find each other, or a new one. Its seed isn't kept.
 func (k Keys) systemKey() (string, error) {
 	if k.Conf == "" {
 		_, public, err := newPair(nkeys.CreateAccount)
@@ -255,7 +255,7 @@ func (k Keys) Account(a Account) (string, error) {
 	return public, err
 }
 
-// User is whom credentials are for.
+// User is the user that credentials are for.
 type User struct {
 	Name string
 	Role Role
@@ -333,7 +333,7 @@ func (k Keys) signUser(u User, user nkeys.KeyPair, public string) ([]byte, error
 	return jwt.FormatUserConfig(token, secret)
 }
 
-// Inbox returns where whoever has the credentials gets answers: the first token of the
+// Inbox returns where the user of the credentials gets answers: the first token of the
 // subjects. It is "" for credentials that others have made, unless they limit it.
 func Inbox(creds []byte) (string, error) {
 	token, err := jwt.ParseDecoratedJWT(creds)
@@ -357,7 +357,7 @@ func Inbox(creds []byte) (string, error) {
 
 // Resign returns credentials with the same user and name in the account that its role
 // is in today. Moved is false for those that are good as they are. It fails for
-// credentials of a user whose role isn't known.
+// credentials of a user without a known role.
 func (k Keys) Resign(creds []byte) (again []byte, moved bool, err error) {
 	token, err := jwt.ParseDecoratedJWT(creds)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package access says what each process and person may do on the NATS server, and
 // makes the keys, credentials and certificates of an installation.
 //
-// NATS doesn't check what a request names as its reply: whoever may ask one thing may
-// have the answer stored in any stream of its account, and heard by whatever listens
+// NATS doesn't check what a request names as its reply: a user who may ask one thing may
+// have the answer stored in any stream of its account, and heard by every listener
 // there. So the streams are in an account of their own, and each sort of users has
 // one, into which it imports what it may ask: ADR 16.
 package access
@@ -16,7 +16,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Role is whose credentials a process has. Each may do the least that its work needs.
+// Role is what a process's credentials allow. Each may do the least that its work needs.
 type Role string
 
 // The roles; what each is for is in [seats]. A service of wake has the role of its name.
@@ -80,7 +80,7 @@ func logExports(n subjects.Names) (services, streams []string) {
 	return []string{n.Prefix() + ".api.*", n.AllIngest()}, []string{n.AllEvents(), n.AllAlerts()}
 }
 
-// importLists are what an account takes of that. It imports nothing that one of its users
+// importLists are what an account takes of the exports. It imports nothing that any of its users
 // may not ask for: the answer to one question may be sent to where another is asked.
 func (a Account) importLists(n subjects.Names) (services, streams []string) {
 	switch a {
@@ -156,17 +156,17 @@ func (r Role) Account() (Account, error) {
 	return s.account, err
 }
 
-// Permissions are the subjects that somebody may publish and subscribe to. What
-// isn't named is refused.
+// Permissions are the subjects that a user may publish and subscribe to. All
+// others are refused.
 type Permissions struct {
 	Publish   []string
 	Except    []string // of Publish
 	Subscribe []string
-	Replies   bool // may answer whoever asked
+	Replies   bool // may answer requests
 }
 
 // Permissions returns what a role may do in its account. Inbox is the first token of
-// the subjects on which a user gets answers: nobody else may listen there.
+// the subjects on which a user gets answers: no other user may listen there.
 func (r Role) Permissions(n subjects.Names, inbox string) (Permissions, error) {
 	s, err := r.findSeat()
 	if err != nil {
@@ -220,7 +220,7 @@ func (g *grants) operator() {
 	g.denyPublish(g.names.API(wire.VerbIngest))
 }
 
-// grantGuest allows what the account imports to those whose credentials name a run: the
+// grantGuest allows what the account imports to users with credentials that name a run: the
 // server takes no connection for which a denied subject can't be made.
 func (g *grants) grantGuest() {
 	g.grantImports()
@@ -242,7 +242,7 @@ func (g *grants) grantUp() {
 }
 
 // grantRead allows reading streams, by consumers of one's own too. A consumer's name is
-// one token, of which no part can be granted: so who may make and end its own may end
+// one token, of which no part can be granted: so a user who may make and end its own may end
 // those of other processes, which costs them a moment and nothing else. The durable
 // ones are their services'.
 func (g *grants) grantRead(streams ...string) {
@@ -329,7 +329,7 @@ func (g *grants) grantRecorder() {
 	g.grantService("recorder")
 	g.grantAnswer()
 	g.grantRead(g.names.AlertsStream())
-	g.grantRead("KV_"+g.names.SnapshotsBucket(), "KV_"+g.names.BookmarksBucket(), "OBJ_"+g.names.SessionsBucket()) // for those who ask
+	g.grantRead("KV_"+g.names.SnapshotsBucket(), "KV_"+g.names.BookmarksBucket(), "OBJ_"+g.names.SessionsBucket()) // for callers
 	g.allowPublish(g.names.AllCommands(), g.names.QueueRun())                                                      // of users, in their names
 	g.allowPublish("$JS.API.STREAM.PURGE.OBJ_" + g.names.WorkspacesBucket())                                       // of runs that are removed; it can't read it
 	g.grantState("recorder")

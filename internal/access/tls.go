@@ -14,7 +14,7 @@ import (
 )
 
 // validity is how long certificates are good. There is no way of renewing them but to
-// make new ones, so it is long; whoever has a certificate authority uses that.
+// make new ones, so it is long; an operator with a certificate authority uses that.
 const validity = 5 * 365 * 24 * time.Hour
 
 // Certificates are in PEM: of an authority of this installation, and of its servers.
