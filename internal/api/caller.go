@@ -10,8 +10,8 @@ import (
 
 type callerKey struct{}
 
-// CallerOf returns who asks, as the server says it. On a server without accounts, on
-// which it says nothing, that is nobody, who may ask about everything.
+// CallerOf returns the caller, as the server names it. A server without accounts names
+// none: the zero caller may ask about everything.
 func CallerOf(ctx context.Context) access.Caller {
 	c, _ := ctx.Value(callerKey{}).(access.Caller)
 	return c
@@ -21,9 +21,9 @@ func notTheirs(c access.Caller) *wire.APIError {
 	return &wire.APIError{Code: wire.CodeDenied, Message: fmt.Sprintf("the credentials of %s are for run %s", c.Name, c.Run), Hint: "name this run, by its id"}
 }
 
-// identifyCaller returns the context of a request with who asks, and refuses what the caller
-// may not ask. A request of which the server doesn't say who asks, though it does so of
-// all that come from other accounts, is nobody's.
+// identifyCaller returns the context of a request with its caller, and refuses what the caller
+// may not ask. It refuses a request without a caller where the server names the callers of all
+// requests from other accounts.
 func (r *request) identifyCaller(ctx context.Context, e Endpoint, header string) context.Context {
 	if header == "" && !r.w.knowsUsers {
 		return ctx

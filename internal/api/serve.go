@@ -50,8 +50,8 @@ type Endpoint struct {
 	answer func(context.Context, wire.Raw, Form) (any, error)
 }
 
-// OfRun says that requests are about one run, which their field run names, so that those
-// who may know of one only may ask about it. A handler that takes more than an id for
+// OfRun says that requests are about one run, which their field run names, so that callers
+// who may know of one run only may ask about it. A handler that takes more than an id for
 // the name of a run looks at [CallerOf].
 func (e Endpoint) OfRun() Endpoint {
 	e.ofRun = true
@@ -92,7 +92,7 @@ func Handle[Q, A any](verb, action string, f func(context.Context, Q, Form) (A, 
 	}}
 }
 
-// Hold is [Handle] for a verb whose answers wait for something: requests for it are
+// Hold is [Handle] for a verb that waits before it answers: requests for it are
 // answered beside each other, [MaxHeld] at once, [MaxHeldEach] of one user, and have no
 // spans of their own: what they send is the caller's.
 func Hold[Q, A any](verb string, f func(context.Context, Q, Form) (A, error)) Endpoint {
@@ -152,8 +152,8 @@ func (s Service) Run(ctx context.Context, nc *nats.Conn) error {
 type worker struct {
 	Service
 	nc         *nats.Conn
-	knowsUsers bool         // the server says of each request who asks
-	mu         sync.RWMutex // held for reading by whoever answers
+	knowsUsers bool         // the server names the caller of each request
+	mu         sync.RWMutex // held for reading by each request while it is answered
 	over       bool
 
 	counting sync.Mutex
@@ -223,7 +223,7 @@ func (w *worker) makeHolder(ctx context.Context, e Endpoint) micro.HandlerFunc {
 	}
 }
 
-// sendAnswer is [sendReply] for a request whose handler has returned: micro counts what it has
+// sendAnswer is [sendReply] for a request after its handler has returned: micro counts what it has
 // replied by then, and nothing later.
 func (w *worker) sendAnswer(m micro.Request, data []byte, problem *wire.APIError) error {
 	answer := &nats.Msg{Subject: m.Reply(), Data: data}
@@ -254,7 +254,7 @@ func (w *worker) endHeld(who string) {
 	}
 }
 
-// askerOf returns whose request it is: the user whom the server names, where it does, else
+// askerOf returns the caller's key: that of the user that the server names, where it does, else
 // the connection, by its inbox.
 func askerOf(ctx context.Context, m micro.Request) string {
 	if caller := CallerOf(ctx); caller.Key != "" {
@@ -264,7 +264,7 @@ func askerOf(ctx context.Context, m micro.Request) string {
 	return inbox[:max(0, strings.LastIndexByte(inbox, '.'))]
 }
 
-// sendReply sends an answer. If that fails, whoever asked sees a timeout.
+// sendReply sends an answer. If that fails, the caller sees a timeout.
 func sendReply(m micro.Request, data []byte, problem *wire.APIError) error {
 	if problem != nil {
 		return m.Error(string(problem.Code), string(problem.Code), data)
