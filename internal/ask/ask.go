@@ -15,7 +15,7 @@ import (
 )
 
 // Tool is the tool by which an agent asks a person and waits for the answer. Its input has
-// questions; the answers are added to it, as [Answer] does, by whoever approves the call.
+// questions; the answers are added to it, as [Answer] does, by the user who approves the call.
 const Tool = "AskUserQuestion"
 
 // Schema is the JSON Schema of the input of [Tool].
