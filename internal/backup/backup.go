@@ -215,8 +215,8 @@ func takeStream(ctx context.Context, nc *nats.Conn, dir, name string, progress P
 }
 
 // registeredSince returns the runs that were registered after the states were
-// copied: some of their events may have been. A run that isn't registered is looked
-// for by nobody.
+// copied: some of their events may have been. A run that isn't registered is found
+// by no runner.
 func registeredSince(ctx context.Context, js jetstream.JetStream, n subjects.Names, m Manifest) ([]Key, error) {
 	i := slices.IndexFunc(m.Streams, func(s Stream) bool { return s.Stream == "KV_"+n.StateBucket() })
 	_, last, err := m.Streams[i].Messages()
@@ -236,7 +236,7 @@ func registeredSince(ctx context.Context, js jetstream.JetStream, n subjects.Nam
 	return late, nil
 }
 
-// registry is whose keys the registered runs are.
+// registry is the service that keeps the keys of registered runs.
 const registry = "runner"
 
 func writeManifest(dir string, m Manifest) error {
