@@ -90,7 +90,7 @@ func Fill(ctx context.Context, log *eventlog.Log, runs []string, events int) (la
 					break
 				}
 			}
-			for range next { // so that nobody waits
+			for range next { // so that no sender waits
 			}
 		})
 	}
