@@ -1,11 +1,11 @@
 // Package bookmark finds the points at which a run can be forked.
 //
 // Behind the prompt of an agent, every further message to it and every result of a
-// tool is one, sfp-<n>; no event says so: the fold counts them, and whoever wants
+// tool is one, sfp-<n>; no event says so: the fold counts them, and a reader that wants
 // to know where one is folds the log. So are the start of each execution of a node, <exec>:start, behind which it
 // begins anew, and its end, <exec>:end: that of an agent is behind its last word, and it can be told more there.
-// Labelled ones are checkpoint events, whose states the snapshotter
-// keeps in WAKE_BOOKMARKS, so that they outlive the log.
+// Labelled ones are checkpoint events; the snapshotter keeps their states
+// in WAKE_BOOKMARKS, so that they outlive the log.
 package bookmark
 
 import (
@@ -37,8 +37,8 @@ type Point struct {
 
 // List returns the fork points of a run in log order, those of its ancestors
 // before the fork included. A label that was moved, or that an ancestor has too, is
-// where it stands last. Automatic ones whose events the stream has dropped, and the recorder hasn't, are
-// missing. It fails with a [*wire.APIError] if there is no such run.
+// where it stands last. Automatic ones are missing if the stream has dropped their events, and the recorder
+// doesn't have them. It fails with a [*wire.APIError] if there is no such run.
 func List(ctx context.Context, log eventlog.Reader, runID string) ([]Point, error) {
 	present, err := foldTo(ctx, log, runID, 0)
 	if err != nil {
@@ -137,8 +137,8 @@ const (
 	nodeEnd   = ":end"
 )
 
-// nodeEdge returns the node of whose latest execution an event that was just folded is the start
-// or the end, and which of them; "" if it is none.
+// nodeEdge tells whether an event that was just folded starts or ends the latest execution of a
+// node: it returns the node, and which edge it is; "" if it is none.
 func nodeEdge(e eventlog.Entry, s *wire.State) (node, edge string) {
 	node = e.NodeID
 	switch p := e.Event.Payload.(type) {
@@ -146,7 +146,7 @@ func nodeEdge(e eventlog.Entry, s *wire.State) (node, edge string) {
 		if n := s.Nodes[p.Target]; n.Scheduled == e.Pos && n.Open() {
 			return p.Target, nodeStart
 		}
-	case *wire.AgentComplete: // what follows ends the node, and nobody can be told anything
+	case *wire.AgentComplete: // what follows ends the node, and its agent can be told no more
 		if n := s.Nodes[node]; node != wire.RunNode && e.Event.Parent == "" && n.Open() && n.Exec == e.Event.ExecID {
 			return node, nodeEnd
 		}
@@ -347,7 +347,7 @@ func endedError(runID string, s *wire.State) error {
 	}
 }
 
-// positionPoint checks a position that somebody gave. One before the run began is an
+// positionPoint checks a position that the caller gave. One before the run began is an
 // ancestor's.
 func positionPoint(ctx context.Context, log eventlog.Reader, present *wire.State, pos uint64) (Point, error) {
 	if pos > present.Position.Seq {
