@@ -16,7 +16,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Store has the budgets of an installation: one value, so that whoever wants to know whether there are any
+// Store has the budgets of an installation: one value, so that a reader that asks whether there are any
 // reads one key. Where the installation has keys, it is sealed.
 type Store struct {
 	js    jetstream.JetStream
