@@ -77,7 +77,7 @@ type Side struct {
 	Usage wire.UsageTotals // behind the common point; see [Side.Spend]
 	Steps []Step           // behind the common point
 
-	Missing int // steps whose large fields couldn't be read
+	Missing int // steps with large fields that couldn't be read
 
 	costs map[string]float64 // by node, behind the common point
 }
@@ -96,7 +96,7 @@ type Differences struct {
 	Nodes   []NodePair   `json:"nodes,omitempty"`   // that differ
 	Outputs []ValuePair  `json:"outputs,omitempty"` // by node
 	Tools   []ToolChange `json:"tools,omitempty"`   // calls that only one of them made
-	Missing int          `json:"missing,omitempty"` // steps whose large fields couldn't be read, so that they aren't compared
+	Missing int          `json:"missing,omitempty"` // steps with large fields that couldn't be read, so that they aren't compared
 }
 
 // RunFacts say how one of the runs did.
@@ -162,7 +162,7 @@ type ToolChange struct {
 	B     int    `json:"b"`
 }
 
-// Runs compares two runs whose common point is known, nil if they have none. What agents have said is no
+// Runs compares two runs from their common point on, nil if they have none. What agents have said is no
 // difference.
 func Runs(a, b Side, common *Common) Differences {
 	a.Steps, b.Steps = deeds(a.Steps), deeds(b.Steps)

@@ -42,8 +42,8 @@ const maxText = 160
 // maxWords bounds words, in characters.
 const maxWords = 1000
 
-// SayingOf is the step of words whose first event is given: of a line that somebody reads beside what was
-// done. [Step.SetText] says which.
+// SayingOf is the step of words that begin with an event: of a line that a viewer reads beside what was
+// done. [Step.SetText] says which words.
 func SayingOf(pos uint64, e *wire.Event) Step {
 	return Step{Pos: pos, TS: e.Timestamp, RunID: e.RunID, Node: e.Node(), What: Said}
 }
