@@ -92,7 +92,7 @@ type Feed struct {
 	items   []Item
 	known   map[Item]int // by kind and id, the place in items
 	ended   bool         // a result is the last word
-	agents  []subAgent   // whose files a session has
+	agents  []subAgent   // those that have files in a session
 	partial bool         // files of sub-agents may be elsewhere
 }
 
@@ -116,7 +116,7 @@ type line struct {
 // synthetic is the model of messages that no model has written, of which each feed has its own.
 const synthetic = "<synthetic>"
 
-// sidechain is the sub-agent of lines that stand among those of the session, of which older versions don't say whose they are.
+// sidechain is the sub-agent of lines that stand among those of the session: older versions don't name the sub-agent of such a line.
 const sidechain = "sidechain"
 
 // Read reads the lines of either feed. A line that is none, or too long, is left out.
@@ -135,7 +135,7 @@ func (f *Feed) ReadAgent(file, call string, lines iter.Seq2[[]byte, error]) {
 // Session is the session that the feed is of, "" if it doesn't say.
 func (f *Feed) Session() string { return f.session }
 
-// MarkPartial says that files of sub-agents may be where nobody looks, such as on another machine.
+// MarkPartial says that files of sub-agents may be where no reader looks, such as on another machine.
 func (f *Feed) MarkPartial() { f.partial = true }
 
 func (f *Feed) readLines(lines iter.Seq2[[]byte, error], agent string) {
