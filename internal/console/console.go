@@ -38,11 +38,11 @@ type Config struct {
 	Names   subjects.Names
 	Keys    *seal.Keys  // open what is read
 	KeyFile string      // where they came from
-	By      string      // who gives commands, if there are no users
+	By      string      // sender of commands, if there are no users
 	Redact  *redact.Set // takes secrets out of runs that are shared
 	Logger  *slog.Logger
 
-	// Connect makes the connection to the server, when somebody asks for a page the first time.
+	// Connect makes the connection to the server, when a browser asks for a page the first time.
 	Connect func(context.Context) (*nats.Conn, error)
 	// Checks says what is wrong with the installation.
 	Checks func(context.Context, *nats.Conn) []Check
@@ -59,8 +59,8 @@ type Console struct {
 	host     string // by which it is reached, where it listens on all addresses
 	users    []user
 	secret   []byte       // signs links
-	reports  http.Handler // takes what hooks of sessions report; nil: nobody does
-	sessions http.Handler // keeps sessions of programs; nil: nobody does
+	reports  http.Handler // takes what hooks of sessions report; nil: the console takes none
+	sessions http.Handler // keeps sessions of programs; nil: the console keeps none
 	pulse    pulse
 	sharing  chan struct{} // has one for each shared run that is read
 
@@ -127,7 +127,7 @@ func (s *Console) Address() string {
 	return s.scheme + "://" + net.JoinHostPort(s.host, strconv.Itoa(at.Port)) + "/"
 }
 
-// linkBase is what links for others begin with, as far as whoever asks for one has reached the console by it.
+// linkBase is what links for others begin with, as far as the user who asks for one has reached the console by it.
 func (s *Console) linkBase(host string) string {
 	if s.c.Public != "" {
 		return strings.TrimSuffix(s.c.Public, "/") + "/"
@@ -143,7 +143,7 @@ func (s *Console) linkBase(host string) string {
 	return s.scheme + "://" + host + "/"
 }
 
-// URL is the address with the token of the first operator, which signs in who opens it.
+// URL is the address with the token of the first operator, which signs in the browser that opens it.
 func (s *Console) URL() string { return s.Address() + "#token=" + s.users[0].token }
 
 // TakeReports has a handler take what hooks of sessions report, at paths below /hooks/. It comes before Run.
@@ -183,7 +183,7 @@ func (s *Console) Run(ctx context.Context) error {
 	return nil
 }
 
-// openLink returns the connection, which the first one who asks makes.
+// openLink returns the connection, which the first request makes.
 func (s *Console) openLink(ctx context.Context) (*link, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,7 +226,7 @@ func call[A any](ctx context.Context, s *Console, verb string, q any) (A, error)
 	return api.Call[A](ctx, l.nc, s.c.Names, verb, q)
 }
 
-// byOf names who gives a command.
+// byOf names the sender of a command.
 func (s *Console) byOf(u *user) string { return cmp.Or(u.name, s.c.By, "console") }
 
 func isLoopback(host string) bool {

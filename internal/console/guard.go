@@ -16,7 +16,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 // maxBody bounds what is posted.
 const maxBody = 1 << 20
 
-// sessionsPath is where sessions of programs are kept, whose bodies are bounded there.
+// sessionsPath is where sessions of programs are kept; their handler bounds the bodies.
 const sessionsPath = "/sessions/"
 
 // guard lets pass what comes from a page of this console, or from no page, and is asked by its own
@@ -47,7 +47,7 @@ func (s *Console) guard(next http.Handler) http.Handler {
 	})
 }
 
-// isOwnName reports whether a request names this console. On loopback anybody's name may lead here.
+// isOwnName reports whether a request names this console. On loopback any domain's name may lead here.
 func (s *Console) isOwnName(host string) bool {
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *Console) isOwnName(host string) bool {
 
 type userKey struct{}
 
-// userOfRequest returns who asks.
+// userOfRequest returns the user of a request.
 func userOfRequest(r *http.Request) *user {
 	u, _ := r.Context().Value(userKey{}).(*user)
 	return u
@@ -75,7 +75,7 @@ func (s *Console) cookieName() string {
 	return "wake-console-" + port
 }
 
-// identify returns who asks: by the cookie of a page, or by the token of a program.
+// identify returns the user of a request: by the cookie of a page, or by the token of a program.
 func (s *Console) identify(r *http.Request) *user {
 	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
 		return s.userOf(token, tokenOf)

@@ -24,7 +24,7 @@ type moment struct {
 	Tools []wire.ToolCall
 	Lines []momentLine // the last ones up to there
 	Graph *graph.Picture
-	Files bool   // who looks may see the files of the run
+	Files bool   // the user may see the files of the run
 	First uint64 // position at which the run began
 }
 

@@ -25,7 +25,7 @@ var assetFiles embed.FS
 //go:embed templates
 var templateFiles embed.FS
 
-// templates are parsed when the first page is shown: most who start wake look at none.
+// templates are parsed when the first page is shown: most users who start wake look at none.
 var templates = sync.OnceValue(func() *template.Template { //nolint:gochecknoglobals // constant
 	return template.Must(template.Must(template.New("console").Funcs(template.FuncMap{
 		"safe": timeline.Sanitize, "line": func(s string) string { return timeline.Line(s, 400) }, "short": func(s string) string { return timeline.Line(s, 90) },
@@ -57,7 +57,7 @@ func (s *Console) showPage(w http.ResponseWriter, r *http.Request, status int, n
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = w.Write(b.Bytes()) // who asked is gone
+	_, _ = w.Write(b.Bytes()) // if it fails, the browser is gone
 }
 
 // showError says why there is no answer: to programs as JSON, to people as a page.

@@ -11,7 +11,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// beat is how often it is asked what has changed, while somebody looks.
+// beat is how often the console asks what has changed, while a page is open.
 const beat = 400 * time.Millisecond
 
 // change is what has changed: runs up to a position, or too many to name.
@@ -19,7 +19,7 @@ type change struct {
 	Position uint64   `json:"position"`
 	Runs     []string `json:"runs"`
 	Many     bool     `json:"many,omitempty"`
-	Away     string   `json:"away,omitempty"` // why nobody knows
+	Away     string   `json:"away,omitempty"` // why no changes are known
 }
 
 // pulse asks once for all pages what has changed. It stands still while there are none. The zero
@@ -32,7 +32,7 @@ type pulse struct {
 }
 
 // look returns what changes, until leave is called. A page that doesn't keep up hears of the next
-// change: all that one is good for is asking anew.
+// change: all that a change is good for is asking anew.
 func (p *pulse) look(ctx context.Context, ask func(ctx context.Context, since uint64) (change, error)) (heard chan change, leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +56,7 @@ func (p *pulse) look(ctx context.Context, ask func(ctx context.Context, since ui
 	}
 }
 
-// wait returns when nobody asks any more.
+// wait returns when no page asks any more.
 func (p *pulse) wait() { p.done.Wait() }
 
 func (p *pulse) run(ctx context.Context, ask func(context.Context, uint64) (change, error)) {

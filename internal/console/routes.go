@@ -9,7 +9,7 @@ import (
 // route is an address of the console.
 type route struct {
 	pattern string // of [http.ServeMux]
-	least   role   // that may ask; "": anybody
+	least   role   // that may ask; "": every caller
 	serve   http.HandlerFunc
 }
 

@@ -25,7 +25,7 @@ const (
 // maxSharing bounds the shared runs that are read at the same time.
 const maxSharing = 4
 
-// shareRun makes a link to a run for somebody who has no token.
+// shareRun makes a link to a run for a viewer without a token.
 func (s *Console) shareRun(w http.ResponseWriter, r *http.Request) {
 	_, run, err := s.findRun(r)
 	lasts := shareTime

@@ -12,7 +12,7 @@ type system struct {
 	Sinks   []wire.SinkStatus
 	Letters []wire.Raw
 	Absent  string // why nothing is known of sinks
-	Viewer  string // the address for those who may only read
+	Viewer  string // the address for viewers, who may only read
 	Users   int
 }
 

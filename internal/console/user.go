@@ -37,7 +37,7 @@ type user struct {
 // minToken is how long a token in a file of users has to be.
 const minToken = 16
 
-// findUsers returns the users: those of the file, or an operator and a viewer, whose tokens follow
+// findUsers returns the users: those of the file, or an operator and a viewer with tokens that follow
 // from one that is kept.
 func (s *Console) findUsers(kept keptAddress) (err error) {
 	if s.c.Users != "" {
