@@ -75,8 +75,8 @@ func (th *Thread) known(id string) *Call {
 	return &th.Calls[len(th.Calls)-1]
 }
 
-// moveCall takes the next state of a call. Only its result follows an end: nobody hears of a call by
-// that for the first time, unless it is sealed.
+// moveCall takes the next state of a call. Only the result follows an end, so an end
+// doesn't add an unknown call, unless it is sealed.
 func (th *Thread) moveCall(e *wire.Event, to wire.ToolCallState, s *Step) {
 	s.Call, s.Known = th.Call(e.CallID)
 	switch s.Call.State = to; to {
@@ -200,8 +200,8 @@ func elementOf(text, name string) string {
 	return content
 }
 
-// noteTaskReport takes the report on a sub-agent in the background. One whose call is open ends with
-// that.
+// noteTaskReport takes the report on a sub-agent in the background. One with an open call ends with
+// the call.
 func (c *Conversation) noteTaskReport(e *wire.Event, s *Step) {
 	call, status := readTaskReport(e.Payload)
 	sub := c.Thread(call)

@@ -1,6 +1,6 @@
 // Package conversation folds what the agent of a node does into a conversation: turns,
-// messages of the model, tool calls, sub-agents, and what waits for a person. Whoever
-// shows or measures these reads them from here.
+// messages of the model, tool calls, sub-agents, and what waits for a person. Every reader that
+// shows or measures these takes them from here.
 package conversation
 
 import (
@@ -24,12 +24,12 @@ type Conversation struct {
 
 // Thread is what the agent says and does, or one of its sub-agents.
 type Thread struct {
-	Parent  string     `json:"parent,omitempty"`  // call whose sub-agent it is; "": the node's own agent
+	Parent  string     `json:"parent,omitempty"`  // call that began the sub-agent; "": the node's own agent
 	Message uint64     `json:"message,omitempty"` // position of the model's message that may still grow; 0: none
 	Latest  uint64     `json:"latest,omitempty"`  // of its last one since it was told something; 0: none
 	Calls   []Call     `json:"calls,omitempty"`   // without a result, in the order in which they began
 	Named   []string   `json:"named,omitempty"`   // calls of its last message that haven't begun
-	Asked   []Question `json:"asked,omitempty"`   // messages to a person that nobody has answered
+	Asked   []Question `json:"asked,omitempty"`   // messages to a person without an answer
 	WentOn  bool       `json:"wentOn,omitempty"`  // it works without the answer to what it has asked
 	Over    bool       `json:"over,omitempty"`    // the sub-agent has ended
 
@@ -64,7 +64,7 @@ const (
 
 // Step is what an event has done.
 type Step struct {
-	Thread   *Thread         // whose event it is, until the next event; nil: of a sub-agent of which nothing else is known
+	Thread   *Thread         // the event's, valid until the next event; nil: of a sub-agent of which nothing else is known
 	Opened   bool            // the thread begins, or goes on after its end
 	Message  uint64          // position of the model's message that the event adds to; 0: none
 	Begins   bool            // that message begins with it
@@ -271,7 +271,7 @@ func (c *Conversation) addWhole(pos uint64, e *wire.Event, p *wire.AgentMessage,
 	}
 }
 
-// noteUserMessage takes what the agent is told. What nobody has said answers no question.
+// noteUserMessage takes what the agent is told. A message that no person wrote answers no question.
 func (th *Thread) noteUserMessage(p *wire.UserMessage, s *Step) {
 	th.Message, th.Latest = 0, 0
 	if p.Source != "synthetic" && p.Source != "subagent" && len(th.Asked) > 0 {
@@ -280,7 +280,7 @@ func (th *Thread) noteUserMessage(p *wire.UserMessage, s *Step) {
 }
 
 // endTurn ends the turn of the node's own agent, or the agent. A paused one keeps its calls:
-// somebody may answer them meanwhile.
+// a person may answer them meanwhile.
 func (c *Conversation) endTurn(e *wire.Event) {
 	if e.Parent != "" {
 		return
