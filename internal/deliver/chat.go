@@ -81,7 +81,7 @@ func (c *chat) callService(text string) error {
 // close waits for the call that goes on: each service bounds its own.
 func (c *chat) close() {
 	if c.running != nil {
-		<-c.running //nolint:errcheck // nobody waits for its outcome
+		<-c.running //nolint:errcheck // its outcome isn't needed any more
 	}
 }
 
@@ -89,7 +89,7 @@ func (c *chat) close() {
 var calls = strings.NewReplacer("@", "@\u2060", "<!", "<\u2060!", "<#", "<\u2060#")
 
 // Harmless makes a text safe to send: its lines have no control characters, and
-// nobody is called by what an agent wrote.
+// what an agent wrote mentions no user of the chat.
 func Harmless(text string) string {
 	var lines []string
 	for line := range strings.SplitSeq(text, "\n") {

@@ -19,8 +19,8 @@ import (
 // letterPrefix begins the service of a sink's dead letters.
 const letterPrefix = "sink-"
 
-// SinkOf returns the sink whose dead letters are those of a service; false for a
-// service whose aren't of a sink.
+// SinkOf returns the sink that the dead letters of a service belong to; false for a
+// service that isn't a sink's.
 func SinkOf(service string) (sink string, ok bool) { return strings.CutPrefix(service, letterPrefix) }
 
 // Letter is a notification that was given up.

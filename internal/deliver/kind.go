@@ -11,7 +11,7 @@ import (
 // kind is what there is to know of a type of sinks. A type of its own is an entry in [sinkKinds] and a sender.
 type kind struct {
 	fields   string             // that the type has, beside those of all sinks
-	openHost bool               // whom its URL names may be shown
+	openHost bool               // the host of its URL may be shown
 	check    func(*Sink) faults // what is wrong with such a sink, by field; nil: nothing can be
 	open     func(Config, *Sink, subjects.Names) (sender, error)
 }

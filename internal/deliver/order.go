@@ -49,7 +49,7 @@ func (t *target) serveOrders(ctx context.Context) (stop func()) {
 	}
 }
 
-// submitOrder hands an order over to whoever runs the target, and waits for the outcome.
+// submitOrder hands an order over to the goroutine that runs the target, and waits for the outcome.
 func (t *target) submitOrder(ctx context.Context, ask wire.SinkRequest, _ api.Form) (wire.SinkResponse, error) {
 	if ask.Do != orderTest && ask.Do != orderRetry {
 		return wire.SinkResponse{}, &wire.APIError{Code: wire.CodeBadRequest, Message: "a sink does test and retry"}
@@ -68,7 +68,7 @@ func (t *target) submitOrder(ctx context.Context, ask wire.SinkRequest, _ api.Fo
 	}
 }
 
-// obeyWaitingOrder obeys the order of who waits, if somebody does: while there is much to send,
+// obeyWaitingOrder obeys an order if a caller waits with one: while there is much to send,
 // nothing else looks.
 func (t *target) obeyWaitingOrder() {
 	select {
@@ -129,12 +129,12 @@ func (t *target) retryLetters(ctx context.Context, ids []uint64) (wire.SinkRespo
 	return r, nil
 }
 
-// Try asks whoever delivers to a sink to send it a test.
+// Try asks the owner of a sink to send it a test.
 func Try(ctx context.Context, nc *nats.Conn, names subjects.Names, sink string) (wire.SinkResponse, error) {
 	return callSink(ctx, nc, names, sink, wire.SinkRequest{Do: orderTest})
 }
 
-// Retry asks whoever delivers to a sink to send dead letters again, all or some.
+// Retry asks the owner of a sink to send dead letters again, all or some.
 func Retry(ctx context.Context, nc *nats.Conn, names subjects.Names, sink string, letters []uint64) (wire.SinkResponse, error) {
 	return callSink(ctx, nc, names, sink, wire.SinkRequest{Do: orderRetry, Letters: letters})
 }

@@ -65,8 +65,8 @@ func (t *target) loadRecord(ctx context.Context) (r record, revision uint64, err
 	return r, revision, nil
 }
 
-// claimSink makes this process the owner. A new sink begins with the next alert, one
-// whose WAKE_ALERTS was made anew with the first.
+// claimSink makes this process the owner. A new sink begins with the next alert, and
+// with the first one after WAKE_ALERTS was made anew.
 func (t *target) claimSink(ctx context.Context, r record, revision uint64) error {
 	wait, cancel := context.WithTimeout(ctx, opWait)
 	defer cancel()

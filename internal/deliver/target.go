@@ -20,7 +20,7 @@ import (
 )
 
 // How owners show that they are there. An attempt takes at most [maxTimeout], so a
-// record that nobody has replaced for ownerless is of a process that is gone.
+// record that no process has replaced for ownerless is of one that is gone.
 const (
 	beat      = 5 * time.Second
 	ownerless = 30 * time.Second
