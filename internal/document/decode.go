@@ -33,7 +33,7 @@ func (d decoder) decodeValue(v *Value, to reflect.Value, path string) {
 		}
 		d.decodeValue(v, to.Elem(), path)
 	case reflect.Interface:
-		if to.Elem().Kind() == reflect.Pointer { // of somebody who knows what belongs here
+		if to.Elem().Kind() == reflect.Pointer { // the caller has set it, and knows what belongs here
 			d.decodeValue(v, to.Elem(), path)
 			return
 		}

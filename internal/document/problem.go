@@ -42,7 +42,7 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// maxProblems is how many are told: more help nobody.
+// maxProblems is how many are told: more don't help the user.
 const maxProblems = 100
 
 // Problems collects what is wrong with a file.

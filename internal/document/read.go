@@ -1,4 +1,4 @@
-// Package document reads what somebody has written in YAML or JSON: flows, rules of alerts, prices. A [Value] knows
+// Package document reads what a user has written in YAML or JSON: flows, rules of alerts, prices. A [Value] knows
 // where it stands, so that each thing that is wrong is told with its place.
 //
 // It is the only place that parses YAML, since the parser takes time and memory that grow with the
