@@ -127,7 +127,7 @@ type session struct {
 	piece   *block // that is being streamed
 	number  int
 
-	compacted *wire.Compaction // whose summary comes next
+	compacted *wire.Compaction // its summary comes next
 }
 
 // block is a block of a message.
@@ -225,8 +225,8 @@ func (s *session) endPiece() {
 	}
 }
 
-// addWhole adds a block that wasn't streamed, or takes the place of one whose pieces
-// the agent gave up.
+// addWhole adds a block that wasn't streamed, or takes the place of a streamed one
+// that the agent gave up.
 func (s *session) addWhole(supersedes int, kind string, b block) {
 	if supersedes > 0 && len(s.blocks) > 0 {
 		if last := s.blocks[len(s.blocks)-1]; last.content["type"] == kind {
@@ -462,7 +462,7 @@ func (s *session) writeLine(at int64, fields map[string]any) error {
 	return err
 }
 
-// claudeVersion is the version of Claude Code whose session files these are like.
+// claudeVersion is the version of Claude Code that writes session files like these.
 const claudeVersion = "2.1.197"
 
 // uuidOf is a UUID of version 8, derived from a line's place.

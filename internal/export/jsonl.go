@@ -23,7 +23,7 @@ import (
 //	{"pos":17,"time":1767400000000,"hash":"<h>","event":{"v":1,…}}
 //	{"end":true,"events":1,"hash":"<h>"}
 //
-// An event whose JSON doesn't lead back to its bytes has them too, as data.
+// An event has its bytes too, as data, if its JSON doesn't lead back to them.
 type head struct {
 	Wake        int    `json:"wake"` // version of the file
 	Run         string `json:"run"`

@@ -550,7 +550,7 @@ func (t *tracer) call(h *thread, e *wire.Event, call conversation.Call) *span {
 	return s
 }
 
-// called ends a call, whose beginning needn't be in what is exported.
+// called ends a call; its beginning needn't be in what is exported.
 func (t *tracer) called(x *execution, h *thread, e *wire.Event, step conversation.Step) {
 	p := step.Result
 	s := x.calls[e.CallID]

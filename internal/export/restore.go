@@ -26,7 +26,7 @@ type Import struct {
 
 // Restore adds the run of a JSONL file to the log. The whole file is verified
 // before anything is written. Its events are written as they are, seq, epoch and
-// time included; the first ones say that the run was imported, so that nobody
+// time included; the first ones say that the run was imported, so that no runner
 // goes on with it. What the log has of the run from an earlier call stays, and a
 // whole run is left alone. The log's Run must be running.
 //
