@@ -19,9 +19,9 @@ import (
 // verdictWait is how long an answer waits for a command's record; less than [api.MaxWork].
 const verdictWait = 4500 * time.Millisecond
 
-// command stores a command in the name of the user who gives it, and says what has
+// command stores a command in the caller's name, and says what has
 // become of it. Users don't store commands themselves: what a user names as the reply of
-// a question is sent on in nobody's name, and the stream doesn't keep who has published.
+// a question is sent on without a name, and the stream doesn't keep the publisher.
 func (s *Server) command(ctx context.Context, q wire.CommandRequest, _ api.Form) (wire.CommandResponse, error) {
 	q.ID = cmp.Or(q.ID, rand.Text())
 	answer := wire.CommandResponse{CommandID: q.ID, RunID: q.RunID}
@@ -46,8 +46,8 @@ func (s *Server) command(ctx context.Context, q wire.CommandRequest, _ api.Form)
 	return s.verdict(ctx, answer, run, last+1, ack.Sequence)
 }
 
-// verdict waits for the record of the command at a position of the commands. If nobody
-// records it in time, it waits for a runner.
+// verdict waits for the record of the command at a position of the commands. If it isn't
+// recorded in time, the command waits for a runner.
 func (s *Server) verdict(ctx context.Context, answer wire.CommandResponse, run string, from, at uint64) (wire.CommandResponse, error) {
 	n := s.log.Names()
 	filter := []string{n.Event(run, wire.RunNode, string(wire.KindFlow)), n.Event(subjects.NoRun, wire.RunNode, string(wire.KindFlow))}

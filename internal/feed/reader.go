@@ -27,7 +27,7 @@ const (
 	// absence is how long a recorder may be away, such as one that is started again,
 	// until that is an error of what isn't followed.
 	absence = 5 * time.Second
-	// opening is how long who opens a reader waits for a recorder.
+	// opening is how long the opening of a reader waits for a recorder.
 	opening = 2 * time.Second
 	// grace is how long a recorder may know of less than its reader.
 	grace = 30 * time.Second
@@ -317,7 +317,7 @@ func (f *feedFollower) askNext(ctx context.Context) (wire.FeedResponse, error) {
 	return p, nil
 }
 
-// mayPass reports whether an error may pass: nobody answers at present.
+// mayPass reports whether an error may pass: no recorder answers at present.
 func mayPass(err error) bool {
 	e, ok := errors.AsType[*wire.APIError](err)
 	if !ok {
@@ -380,7 +380,7 @@ func (r *Reader) Session(ctx context.Context, run, session string) ([]byte, erro
 	return data, err
 }
 
-// Pack returns a pack of snapshots of folders as it is stored, nil if it isn't kept. Not everybody may ask.
+// Pack returns a pack of snapshots of folders as it is stored, nil if it isn't kept. Not every user may ask.
 func (r *Reader) Pack(ctx context.Context, name string) ([]byte, error) {
 	data, err := joinPieces(func(offset int64) (wire.PieceResponse, error) {
 		return askWithin[wire.PieceResponse](ctx, r, 0, wire.VerbPack, wire.PackRequest{Name: name, Offset: offset})

@@ -1,4 +1,4 @@
-// Package feed reads what is recorded for those who may not read streams: [Server] has
+// Package feed reads what is recorded for users who may not read streams: [Server] has
 // the streams and answers verbs of wake.api, [Reader] asks them and reads as a log does.
 //
 // A feed is a series of requests: each says from which position on, and is answered with
@@ -277,7 +277,7 @@ func (s *Server) serveValue(ctx context.Context, q wire.ValueRequest, _ api.Form
 	return wire.ValueResponse{Value: value, Revision: revision}, err
 }
 
-// mayKnow refuses those who may ask about one run only what no event of it tells of.
+// mayKnow refuses a caller who may ask about one run only, unless an event of that run tells of it.
 func (s *Server) mayKnow(ctx context.Context, tells func(*wire.Event) bool) error {
 	only := api.CallerOf(ctx).Run
 	if only == "" {

@@ -17,8 +17,8 @@ import (
 // startHeadroom is what the event that begins a run has in bytes beyond its request.
 const startHeadroom = 4 << 10
 
-// startRun stores a request for a run in the name of the user who asks: where the server says
-// who that is, what the request says doesn't count. The same request twice is stored once, for as long as
+// startRun stores a request for a run in the caller's name: where the server gives the
+// name, the request's own doesn't count. The same request twice is stored once, for as long as
 // the stream knows of it.
 func (s *Server) startRun(ctx context.Context, q wire.RunRequest, _ api.Form) (wire.StartResponse, error) {
 	answer := wire.StartResponse{RunID: q.RunID}

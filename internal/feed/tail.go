@@ -16,7 +16,7 @@ const (
 	idleAfter = time.Minute // without readers a stream isn't followed
 )
 
-// tail has the newest messages of a stream in memory, while somebody waits for more:
+// tail has the newest messages of a stream in memory, while readers wait for more:
 // however many do, the stream is followed once.
 type tail struct {
 	log    *eventlog.Log
@@ -25,11 +25,11 @@ type tail struct {
 	room   string // what all subjects of the stream begin with
 	all    string // subject of all messages
 
-	wanted chan struct{} // somebody waits, and nobody follows
-	idle   *time.Timer   // ends what nobody waits for; nil: nobody follows
+	wanted chan struct{} // a reader waits, and the stream isn't followed
+	idle   *time.Timer   // ends the following when no reader waits; nil: the stream isn't followed
 
 	mu      sync.Mutex
-	first   uint64 // from there on all messages are in recent; 0: nobody follows
+	first   uint64 // from there on all messages are in recent; 0: the stream isn't followed
 	last    uint64 // position of the last message
 	recent  []eventlog.Message
 	size    int
@@ -39,7 +39,7 @@ type tail struct {
 // waiter waits for a message.
 type waiter struct {
 	subjects []string
-	come     chan struct{} // closed when there is one, or nobody follows any more
+	come     chan struct{} // closed when there is one, or the stream isn't followed any more
 }
 
 func newTail(log *eventlog.Log, logger *slog.Logger, stream, room, all string) *tail {
@@ -49,7 +49,7 @@ func newTail(log *eventlog.Log, logger *slog.Logger, stream, room, all string) *
 	}
 }
 
-// run follows the stream while somebody waits, until ctx ends.
+// run follows the stream while readers wait, until ctx ends.
 func (t *tail) run(ctx context.Context) {
 	for {
 		select {
@@ -61,12 +61,12 @@ func (t *tail) run(ctx context.Context) {
 	}
 }
 
-// followStream follows the stream from its end until nobody has waited for a while.
+// followStream follows the stream from its end until no reader has waited for a while.
 func (t *tail) followStream(ctx context.Context) {
 	_, last, err := t.log.BoundsOf(ctx, t.stream)
 	if err != nil {
 		t.logger.InfoContext(ctx, "feed can't begin", "stream", t.stream, "error", err)
-		return // who waits asks again
+		return // readers that wait ask again
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -151,7 +151,7 @@ func (t *tail) runOf(subject string) string {
 	return token
 }
 
-// heldMessages is what a tail says to who asks for messages from a position on.
+// heldMessages is a tail's answer to a reader that asks for messages from a position on.
 type heldMessages struct {
 	messages []eventlog.Message
 	next     uint64 // position to go on from
