@@ -90,7 +90,7 @@ func (r *reader) checkEmbeddable(t *document.Value, field string) {
 	r.AddWithin(field, ps)
 }
 
-// mayStart checks who starts flows: recorded agents and those of other programs can't.
+// mayStart checks that a node may start flows: recorded agents and those of other programs can't.
 func (r *reader) mayStart(n *Node, t *document.Value, path string) {
 	if len(n.Flows) == 0 {
 		return
@@ -106,7 +106,7 @@ func (r *reader) mayStart(n *Node, t *document.Value, path string) {
 	}
 }
 
-// starter is the provider whose agents start flows.
+// starter is the provider of the agents that may start flows.
 const starter = "native"
 
 // checkStandalone checks the nodes that agents may start: what such a node says has to stand

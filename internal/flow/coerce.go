@@ -8,7 +8,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// textFields are the fields of an input that are text for whoever executes the node.
+// textFields are the fields of an input that are text for the worker that executes the node.
 // A binding may have made anything of them.
 var textFields = map[NodeType][]string{
 	TypeAgent: {"prompt", "model", "fallbackModel", "cwd", "permissionMode", "systemPrompt", "appendSystemPrompt"},

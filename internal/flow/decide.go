@@ -124,7 +124,7 @@ type planner struct {
 }
 
 // budgetSpent is how much of an expression's budget the decision has used: a whole one is enough for a decision, so
-// that somebody can abort a run that only calculates.
+// that the operator can abort a run that only calculates.
 func (p *planner) budgetSpent() float64 {
 	if p.budget == nil {
 		return 0
@@ -210,7 +210,7 @@ func (p *planner) endOnFailure() bool {
 	return false
 }
 
-// pauseIfInterrupted pauses the run if somebody has to decide about nodes that a crash
+// pauseIfInterrupted pauses the run if the operator has to decide about nodes that a crash
 // interrupted.
 func (p *planner) pauseIfInterrupted() bool {
 	var ids []string
@@ -258,8 +258,8 @@ func Unfinished(d *Definition, s *wire.State) []string {
 	return ids
 }
 
-// errorInput and errorCancelled are the error types of an execution whose input
-// could not be resolved and of a withdrawn one; see [run.Apply].
+// errorInput and errorCancelled are the error types of an execution with an input
+// that could not be resolved and of a withdrawn one; see [run.Apply].
 const (
 	errorInput     = "input"
 	errorCancelled = "cancelled"

@@ -45,10 +45,10 @@ type Budget struct {
 	Then   string  `json:"then,omitempty"`
 }
 
-// WorkspaceShared is the workspace of a flow whose folder all runners see.
+// WorkspaceShared is the workspace of a flow with a folder that all runners see.
 const WorkspaceShared = "shared"
 
-// NodeType is who executes a node.
+// NodeType says what executes a node.
 type NodeType string
 
 // The types of nodes. Agents and commands are executed by workers, the others by
@@ -58,8 +58,8 @@ const (
 	TypeExec  NodeType = "exec"  // a command
 	TypeSet   NodeType = "set"   // changes the user's state
 	TypeAsk   NodeType = "ask"   // a human answers
-	TypeSleep NodeType = "sleep" // nobody: a span of time passes
-	TypeAt    NodeType = "at"    // nobody: a time comes
+	TypeSleep NodeType = "sleep" // nothing: a span of time passes
+	TypeAt    NodeType = "at"    // nothing: a time comes
 	TypeFlow  NodeType = "flow"  // a child run
 )
 
@@ -89,7 +89,7 @@ type Policy struct {
 	// 0 is a minute.
 	StartTimeoutMs  int64 `json:"startTimeoutMs,omitempty"`
 	ContinueOnError bool  `json:"continueOnError,omitempty"`
-	// MaxRetryWaitMs is how long an agent may wait, by its model's API, before it asks that again: who has to wait longer fails.
+	// MaxRetryWaitMs is how long an agent may wait, by its model's API, before it asks that again: one that has to wait longer fails.
 	// 0 is no bound.
 	MaxRetryWaitMs int64 `json:"maxRetryWaitMs,omitempty"`
 	// OutputBytes is how much of what a command prints is recorded, of its beginning and its

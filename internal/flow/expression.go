@@ -17,13 +17,13 @@ import (
 // maxExpression bounds the text of an expression, and with it how deep it nests.
 const maxExpression = 4096
 
-// maxRange bounds the items of a range, whose bounds are written as numbers.
+// maxRange bounds the items of a range with bounds that are written as numbers.
 const maxRange = 10_000
 
 // expression is a checked JSONata expression. Its zero value is no expression.
 type expression struct {
 	src  string
-	path []string    // the names of a plain path, whose value stays exact
+	path []string    // the names of a plain path; its value stays exact
 	node jparse.Node // of any other
 }
 

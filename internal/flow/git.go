@@ -17,7 +17,7 @@ type Git struct {
 
 const gitPrefix = "git:"
 
-// Git returns the repository of a flow whose workspaces are clones.
+// Git returns the repository of a flow that clones it into its workspaces.
 func (d *Definition) Git() (Git, bool) {
 	if !strings.HasPrefix(d.Workspace, gitPrefix) {
 		return Git{}, false
@@ -34,7 +34,7 @@ var gitSchemes = []string{"https", "http", "ssh", "git", "file"}
 // taken for an option.
 var refPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/+-]{0,254}$`) })
 
-// hostPattern is the host of a URL, with who logs in there and the port.
+// hostPattern is the host of a URL, with the user's name and the port.
 var hostPattern = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^([A-Za-z0-9][^/@]*@)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]+)?(/|$)`)
 })

@@ -19,7 +19,7 @@ type Verdict struct {
 var errScore = errors.New("score: must be a number from 0 to 1")
 
 // Judge evaluates the goal and the score of a node, or of an item of a forEach,
-// whose execution has ended at state s; in both, the node's id stands for the
+// after its execution has ended at state s; in both, the node's id stands for the
 // item's own output. now is Unix ms. A goal that can't be evaluated isn't met, and
 // a score that is no number from 0 to 1 is none: the error says why.
 func (d *Definition) Judge(s *wire.State, node string, now int64) (Verdict, error) {

@@ -16,7 +16,7 @@ import (
 type reader struct{ *document.Problems }
 
 // fields are the fields of an object. Every field has to be taken; done tells of
-// those that nobody took.
+// those that the reader didn't take.
 type fields struct {
 	r     *reader
 	t     *document.Value

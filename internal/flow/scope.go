@@ -18,7 +18,7 @@ type scope struct {
 	budget *jsonata.Budget // of all expressions of the scope
 }
 
-// ensureBudget is the budget, a whole one if nobody has spent of it.
+// ensureBudget is the budget, a whole one if no expression has spent of it.
 func (s *scope) ensureBudget() *jsonata.Budget {
 	if s.budget == nil {
 		s.budget = jsonata.NewBudget()

@@ -9,7 +9,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// template is a value whose texts may hold bindings, {{ expression }}. A text
+// template is a value with texts that may hold bindings, {{ expression }}. A text
 // that is one binding has the type of its value; in any other text the value
 // becomes text: nothing for what there is not, JSON for lists and objects. A
 // \{{ is a {{ that begins no binding.
