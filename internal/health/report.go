@@ -43,7 +43,7 @@ const (
 	reportAge   = time.Minute
 )
 
-// service is whose keys in WAKE_STATE the reports are.
+// service names the keys of the reports in WAKE_STATE.
 const service = "health"
 
 // Publish reports the troubles of a process until ctx ends. Its key tells it apart from others
