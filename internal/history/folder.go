@@ -93,7 +93,7 @@ func FirstFolder(ctx context.Context, log eventlog.Reader, runID string, from ui
 	return firstFolder(Read(ctx, log, folderQuery(runID, from)))
 }
 
-// AwaitFolder is [FirstFolder] of a run that goes on, whose snapshot is being taken.
+// AwaitFolder is [FirstFolder] of a run that goes on while its snapshot is being taken.
 func AwaitFolder(ctx context.Context, log eventlog.Reader, runID string, from uint64) (*wire.FolderSnapshot, error) {
 	return firstFolder(log.Follow(ctx, folderQuery(runID, from)))
 }
