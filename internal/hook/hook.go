@@ -50,7 +50,7 @@ type Decision string
 const (
 	Deny     Decision = "deny"    // the call isn't made; the model is told the reason
 	Modify   Decision = "modify"  // it is made with another input
-	Allow    Decision = "allow"   // nobody else is asked
+	Allow    Decision = "allow"   // no further permission is needed
 	Stop     Decision = "stop"    // the agent comes to its end
 	System   Decision = "system"  // the model is told something by its system
 	Context  Decision = "context" // the model is told something
@@ -71,7 +71,7 @@ type Outcome struct {
 	Reason   string   // Deny and Stop; may be empty
 	Message  string   // System and Context
 	Input    wire.Raw // Modify: an object
-	Hook     string   // who decided, by name
+	Hook     string   // the name of the hook that decided
 }
 
 // Config is what a [Set] is made of.
