@@ -43,7 +43,7 @@ type Options struct {
 	Format Format // default Auto
 	Labels map[string]string
 	Blocks agent.Blocks
-	Runner string // who writes; required
+	Runner string // the writer's name; required
 	// Prices are those of models, before the known ones of Anthropic's.
 	Prices agent.Prices
 	// Compared is what the comparison with the other feed of the session has shown; nil: there was none.
@@ -89,7 +89,7 @@ func Run(ctx context.Context, log *eventlog.Log, r io.Reader, o Options) (Result
 	case err == nil && format == Kahn && o.Format == Kahn:
 		err = errors.New("lines of KAHN name their runs and agents themselves")
 	case err == nil && format == Kahn:
-		format = StreamJSON // whoever wants it otherwise asks Detect, and then Lines
+		format = StreamJSON // a caller that wants it otherwise asks Detect, and then Lines
 	}
 	if err != nil {
 		return res, err
@@ -171,7 +171,7 @@ func (i *ingestion) beginRun(ctx context.Context) (err error) {
 	return err
 }
 
-// provider is who has printed the input.
+// provider is the program that has printed the input.
 func (i *ingestion) provider() string {
 	if i.result.Format == Codex {
 		return "codex"

@@ -43,7 +43,7 @@ type lineAgent struct {
 	node  string
 	execs int
 	open  bool
-	due   bool // an execution is scheduled that nobody has begun
+	due   bool // an execution is scheduled that no worker has begun
 	done  bool // its last execution completed
 	loops int
 }
@@ -67,11 +67,11 @@ func (r *lineRun) loadRecorded(ctx context.Context) error {
 		case err != nil:
 			return err
 		case e.Err != nil:
-			continue // poison is nobody's line
+			continue // poison is no agent's line
 		}
 		r.pos = e.Pos
 		if err := run.Apply(r.state, wire.Position{Incarnation: r.log.Incarnation(), Seq: e.Pos}, e.Event); err != nil {
-			continue // it has been told by whoever reads the log all the time
+			continue // the services that follow the log report it
 		}
 		if n := r.state.Nodes[e.Event.NodeID]; e.Event.Epoch < n.Epoch {
 			continue // of a writer that had been replaced
@@ -128,8 +128,8 @@ func (r *lineRun) takeLine(ctx context.Context, number int, line string, e *kahn
 	return r.writeLine(ctx, number, line, e)
 }
 
-// claimRun makes this process the one that writes the run, and looks what somebody else
-// has written meanwhile. Whoever else was at it can add nothing any more: every node
+// claimRun makes this process the writer of the run, and looks what another process
+// has written meanwhile. That one can add nothing any more: every node
 // is claimed, and a new one begins on the owner's.
 func (r *lineRun) claimRun(ctx context.Context) error {
 	if r.state.Status == wire.RunComplete {

@@ -19,9 +19,9 @@ import (
 type LinesOptions struct {
 	RunID  string // "": that of the lines; lines of several runs are then several
 	Labels map[string]string
-	Runner string // who writes; required
+	Runner string // the writer's name; required
 	Strict bool   // the first line that isn't in order ends it, see [LineError]
-	More   bool   // the file is going to grow: runs whose agents have all ended aren't completed
+	More   bool   // the file is going to grow: runs aren't completed when all their agents have ended
 }
 
 // LinesResult is what has been read and written.
@@ -272,7 +272,7 @@ func (l *lineReader) flushRuns(ctx context.Context) error {
 	return nil
 }
 
-// finishRuns completes the runs whose agents have all ended.
+// finishRuns completes the runs in which all agents have ended.
 func (l *lineReader) finishRuns(ctx context.Context) error {
 	switch {
 	case l.last == nil && len(l.before) > 0:
