@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	alive    = away / 6         // how often who has nothing to send says so
+	alive    = away / 6         // how often a sender that has nothing to send says so
 	patience = 10 * time.Second // with a runner that doesn't answer
 )
 

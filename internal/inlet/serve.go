@@ -1,5 +1,5 @@
-// Package inlet takes inputs that become runs, in pieces by wake.api, so that who sends
-// them needs no right to write events: [Server] is a part of a runner's process, [Send] is
+// Package inlet takes inputs that become runs, in pieces by wake.api, so that a user who
+// sends them needs no right to write events: [Server] is a part of a runner's process, [Send] is
 // what sends.
 package inlet
 
@@ -31,7 +31,7 @@ import (
 // package ingest.
 const Exported ingest.Format = "jsonl"
 
-// CodeRunExists is the code of an input whose run is another one's.
+// CodeRunExists is the code of an input for a run that isn't its own.
 const CodeRunExists wire.ErrorCode = "RUN_EXISTS"
 
 const (
@@ -41,7 +41,7 @@ const (
 	maxOfOne    = 8        // of them, of one user
 	maxExported = 4 << 30  // bytes of an exported run, which is kept on disk until it was checked
 	maxWait     = 2 * time.Second
-	away        = time.Minute // after which who sends nothing is gone
+	away        = time.Minute // after which a silent sender is gone
 )
 
 // Server makes runs of inputs.
@@ -57,7 +57,7 @@ type Server struct {
 	ctx     context.Context //nolint:containedctx // of Run: inputs outlive the requests that begin them
 }
 
-// NewServer returns a server that writes to a log, whose Run must be running. Prices go before those of Anthropic's models.
+// NewServer returns a server that writes to a log; the log's Run must be running. Prices go before those of Anthropic's models.
 func NewServer(log *eventlog.Log, prices agent.Prices, logger *slog.Logger) *Server {
 	return &Server{log: log, logger: logger, id: rand.Text(), prices: prices, inputs: map[string]*input{}}
 }
@@ -92,7 +92,7 @@ type input struct {
 	id     string
 	asker  string // key of the user
 	ask    wire.IngestRequest
-	turn   chan struct{} // held by the request whose piece is being taken
+	turn   chan struct{} // held by the request with the piece that is being taken
 	pieces chan []byte
 	gone   chan struct{} // closed when nothing more comes, though the input isn't whole
 	read   chan struct{} // closed when it was read
@@ -176,7 +176,7 @@ func (s *Server) beginInput(ctx context.Context, q wire.IngestRequest, _ api.For
 	return wire.IngestResponse{Subject: s.log.Names().Ingest(s.id), Session: in.id}, nil
 }
 
-// leaveInput ends an input whose sender is gone, and forgets it when its end isn't asked for either.
+// leaveInput ends an input after its sender is gone, and forgets it when its end isn't asked for either.
 func (in *input) leaveInput() {
 	in.turn <- struct{}{}
 	defer func() { <-in.turn }()
@@ -325,7 +325,7 @@ func restoreExport(ctx context.Context, log *eventlog.Log, r io.Reader) (im expo
 		return im, fmt.Errorf("import: %w", err)
 	}
 	defer func() {
-		_ = f.Close() // nobody needs it any more
+		_ = f.Close() // its content isn't needed any more
 		_ = os.Remove(f.Name())
 	}()
 	n, err := io.Copy(f, io.LimitReader(r, maxExported))
