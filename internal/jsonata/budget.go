@@ -27,7 +27,7 @@ func (b *Budget) Spent() float64 {
 	return max(1-float64(b.steps)/maxSteps, 1-float64(b.bytes)/maxBytes)
 }
 
-// Make counts bytes that somebody makes of the values of expressions.
+// Make counts bytes that the caller makes of the values of expressions.
 func (b *Budget) Make(bytes int) (err error) {
 	defer b.catchPanic(&err)
 	b.countBytes(bytes)

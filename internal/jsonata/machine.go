@@ -360,7 +360,7 @@ func (m *machine) evalList(n *jparse.ArrayNode, at any, f *frame) (any, error) {
 	return out, nil
 }
 
-// group is the items that have a key, and the pair whose value they get.
+// group is the items that have a key, and the pair that gives their value.
 type group struct {
 	key   string
 	pair  int
@@ -460,7 +460,7 @@ func (m *machine) evalPredicate(n *jparse.PredicateNode, at any, f *frame) (any,
 	return unwrapSequence(items), nil
 }
 
-// applyFilter returns the items for which a filter is true, or whose index it is.
+// applyFilter returns the items for which a filter is true, and those at the indexes that it gives.
 func (m *machine) applyFilter(filter jparse.Node, items []any, f *frame) ([]any, error) {
 	var out []any
 	for i, item := range items {

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Patterns are those of package regexp, whose time grows with the length of the text times the
+// Patterns are those of package regexp: its time grows with the length of the text times the
 // size of the pattern. Counted repetitions make a small pattern large.
 
 // maxPattern bounds the size of a pattern: its length times all that it repeats.
@@ -35,8 +35,8 @@ func patternWeight(src string) int {
 	return size
 }
 
-// checkPatterns refuses an expression whose patterns would be too large to compile. It looks at the
-// text before anybody parses it, which compiles them.
+// checkPatterns refuses an expression with patterns that are too large to compile. It looks at the
+// text before the parser does, which compiles them.
 func checkPatterns(src string) error {
 	if strings.Contains(src, "/") && patternWeight(src) > maxPattern {
 		return errors.New("a pattern repeats too much")

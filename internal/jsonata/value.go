@@ -38,7 +38,7 @@ func unwrapSequence(items []any) any {
 	return items
 }
 
-// typedItems returns a list whose items all have the type T.
+// typedItems returns a list if all its items have the type T.
 func typedItems[T any](v any) ([]T, bool) {
 	list, ok := v.([]any)
 	if !ok {
