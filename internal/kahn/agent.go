@@ -137,8 +137,8 @@ func (p *Projector) flushPending(a *agent) {
 	p.flushText(a)
 }
 
-// turned settles an agent whose turn is over. What one has said that waits for a person may
-// have been that it waits.
+// turned settles an agent after its turn is over. If the agent waits for a person, its last words may
+// have said so.
 func (p *Projector) turned(a *agent) {
 	if a.status != Blocked {
 		p.flushPending(a)
@@ -234,7 +234,7 @@ func invocationOf(at int64, step conversation.Step) *ToolInvocation {
 	return body
 }
 
-// blockAgent blocks an agent until somebody has answered. A call that was announced is
+// blockAgent blocks an agent until a person has answered. A call that was announced is
 // closed first.
 func (p *Projector) blockAgent(a *agent, at int64, th *conversation.Thread) {
 	if a.status == Blocked {

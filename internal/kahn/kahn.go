@@ -1,5 +1,5 @@
 // Package kahn knows the agent transition events of KAHN (seeds/002): lines of
-// JSON that say who did what, through which statuses each agent went, and whether
+// JSON that say which agent did what, through which statuses each agent went, and whether
 // it came to a stable answer.
 //
 // [Parse] and [Event.Append] are the lines, [Checker] is their life cycle, and a

@@ -76,7 +76,7 @@ func (p *Projector) endAgent(a *agent, e *wire.Event, end ending) {
 	p.emitLine(line)
 }
 
-// judgeAgent asks the goal and the score of a node whose own agent completed.
+// judgeAgent asks the goal and the score of a node after its own agent completed.
 func (p *Projector) judgeAgent(a *agent, e *wire.Event, end ending) flow.Verdict {
 	if p.def == nil || a.key.call != "" || end.kind != graceful {
 		return flow.Verdict{Met: true}

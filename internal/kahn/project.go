@@ -16,7 +16,7 @@ type Projection struct {
 	// Strict leaves out the transitions that KAHN doesn't know and counts them;
 	// otherwise they are there with a reason that begins with [ExtensionPrefix].
 	Strict bool
-	// AuditScore gives an agent whose node has no score the share of its audits
+	// AuditScore gives an agent of a node without a score the share of its audits
 	// that passed.
 	AuditScore bool
 }
@@ -340,7 +340,7 @@ func (p *Projector) endNode(e *wire.Event) {
 	p.endAgent(a, e, end)
 }
 
-// nodeTask is the task of a node whose agent never started.
+// nodeTask is the task of a node if its agent never started.
 func (p *Projector) nodeTask(node string) string {
 	if p.def == nil || p.def.Node(node) == nil {
 		return ""
@@ -352,7 +352,7 @@ func (p *Projector) nodeTask(node string) string {
 // emitAudit tells an audit of an agent; of none, it is the run's.
 func (p *Projector) emitAudit(a *agent, e *wire.Event, b *wire.AuditCheckpoint) {
 	if a != nil && !a.active {
-		a = nil // it has ended: whose work it was can't be said any more
+		a = nil // it has ended: the work may have been another agent's
 	}
 	body := &Audit{CheckpointID: checkpointID(b.CheckpointID), Result: Result(b.Result), DurationS: secondsOf(b.DurationMs)}
 	body.Evidence = evidenceOf(b.Evidence)
