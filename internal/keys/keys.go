@@ -22,7 +22,7 @@ type Entry struct {
 	Key      string // "": all that there was when the watch began has come
 	Value    []byte
 	Revision uint64
-	Deleted  bool // by somebody, or since it was too old
+	Deleted  bool // by a writer, or since it was too old
 }
 
 const (
@@ -36,7 +36,7 @@ const (
 
 // Watch yields the newest entries of the keys that match a filter, which may have
 // wildcards, then one without a key, and then each change. It ends with an error
-// when anything is odd: who goes on watches anew, and sees all keys again. It ends
+// when anything is odd: a reader that goes on watches anew, and sees all keys again. It ends
 // without one when ctx ends.
 func Watch(ctx context.Context, js jetstream.JetStream, bucket, filter string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
