@@ -93,7 +93,7 @@ func BudgetOf(limits wire.Raw) Budget {
 }
 
 // CheckLimits fails unless limits are an object of amounts, of which 0 is no bound, and of what
-// follows. Other fields are refused: somebody would believe in them.
+// follows. Other fields are refused: a user would believe in them.
 func CheckLimits(limits wire.Raw) error {
 	if len(limits) == 0 || string(limits) == string(wire.Null) {
 		return nil
@@ -184,7 +184,7 @@ func Spent(u wire.UsageTotals) wire.Spent {
 }
 
 // Share is how much of the budget is spent, and of which of its bounds that is: of the one that
-// has come further. From is what had been spent when somebody granted it again.
+// has come further. From is what had been spent when the operator granted it again.
 func (b Budget) Share(spent, from wire.Spent) (share float64, ofTokens bool) {
 	if b.Usd > 0 {
 		share = (spent.Usd - from.Usd) / b.Usd

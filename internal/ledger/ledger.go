@@ -1,5 +1,5 @@
 // Package ledger folds what a node's events say of model calls into one account: each call once,
-// and what results tell beyond the calls. Whoever counts tokens or costs counts what is in here.
+// and what results tell beyond the calls. Every reader that counts tokens or costs counts these entries.
 package ledger
 
 import (
@@ -32,7 +32,7 @@ type Entry struct {
 	Source  string // SourceStream, SourceResult, or of [wire.Usage.Source]
 	Message string // of the model, by its id; "" of a result
 	AgentID string // of the sub-agent that made the call
-	Parent  string // the call whose sub-agent that is
+	Parent  string // the call that began the sub-agent
 	Prices  string // by which the cost was computed
 }
 

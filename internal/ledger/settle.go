@@ -110,8 +110,8 @@ func (r result) tokensByModel(told []wire.Spending) []wire.Spending {
 }
 
 // withCosts has the models share the cost of the result, as it says they did, else as their calls
-// did. Without a cost, what calls cost stands, and what goes beyond them has a cost that nobody
-// knows.
+// did. Without a cost, what calls cost stands, and what goes beyond them has an unknown
+// cost.
 func (r result) withCosts(models, told []wire.Spending) []wire.Spending {
 	shares, all := make([]float64, len(models)), 0.0
 	for i, m := range models {
@@ -173,7 +173,7 @@ func unpricedOf(told []wire.Spending, model string) int64 {
 }
 
 // keepCosts gives models what their calls cost. One that has used more than its calls tell has
-// made another, of which nobody knows that.
+// made another, of unknown cost.
 func keepCosts(models, told []wire.Spending) []wire.Spending {
 	for i, m := range models {
 		at := slices.IndexFunc(told, func(s wire.Spending) bool { return s.Model == m.Model })
@@ -204,7 +204,7 @@ func difference(want, had wire.Spending) wire.Spending {
 }
 
 // conclude takes the end of the execution: what it cost in total counts as far as it is more than
-// what was counted. Agents whose turns tell nothing tell here what they have used.
+// what was counted. Agents that tell no usage at the end of turns tell it here.
 func (l *Ledger) conclude(p *wire.AgentComplete) []Entry {
 	r := result{p.ModelUsage, &p.Usage, nil, p.CostSource}
 	before := l.ExecCost
