@@ -44,7 +44,7 @@ func Init(t testing.TB, nc *nats.Conn, c topology.Config) {
 // Closing the connection is the end of that process.
 func Open(t testing.TB, nc *nats.Conn) *eventlog.Log {
 	t.Helper()
-	log, err := eventlog.Open(t.Context(), nc, eventlog.Options{Logger: Logger(t), ShowEvery: 10 * time.Millisecond}) // who waits for a service looks there
+	log, err := eventlog.Open(t.Context(), nc, eventlog.Options{Logger: Logger(t), ShowEvery: 10 * time.Millisecond}) // tests that wait for a service read it
 	if err != nil {
 		t.Fatalf("logtest: %v", err)
 	}
@@ -58,7 +58,7 @@ func Open(t testing.TB, nc *nats.Conn) *eventlog.Log {
 	return log
 }
 
-// Serve answers the requests of those who may not read streams, as a recorder does,
+// Serve answers the requests of users who may not read streams, as a recorder does,
 // until the returned function is called, or the test ends.
 func Serve(t testing.TB, log *eventlog.Log) (stop func()) {
 	t.Helper()
