@@ -49,7 +49,7 @@ func (m *messages) Read(p []byte) (int, error) {
 			}
 			continue
 		}
-		m.rest = append(line, '\n') //nolint:gocritic // the scanner's line, whose end is free until the next Scan
+		m.rest = append(line, '\n') //nolint:gocritic // the scanner's line: its end is free until the next Scan
 	}
 	n := copy(p, m.rest)
 	m.rest = m.rest[n:]
@@ -59,7 +59,7 @@ func (m *messages) Read(p []byte) (int, error) {
 // Close does nothing: stdin isn't ours to close.
 func (*messages) Close() error { return nil }
 
-// examineLine says why a line can't be served, and whose request it is.
+// examineLine says why a line can't be served, and the id of its request.
 func examineLine(line []byte) (id any, problem *jsonrpc.Error) {
 	if !json.Valid(line) {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeParseError, Message: "the line is no JSON"}

@@ -98,7 +98,7 @@ func addWriteTool[In, Out any](s *sdk.Server, name, description string, f toolFu
 	addTool(s, &sdk.Tool{Name: name, Description: description, Annotations: &sdk.ToolAnnotations{DestructiveHint: new(false)}}, f)
 }
 
-// addEndTool adds a tool whose effect can't be taken back.
+// addEndTool adds a tool with an effect that can't be taken back.
 func addEndTool[In, Out any](s *sdk.Server, name, description string, f toolFunc[In, Out]) {
 	addTool(s, &sdk.Tool{Name: name, Description: description, Annotations: &sdk.ToolAnnotations{DestructiveHint: new(true)}}, f)
 }
