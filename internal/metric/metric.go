@@ -17,7 +17,7 @@ type Set struct {
 // New returns an empty set.
 func New(subsystem string) *Set { return &Set{subsystem: subsystem} }
 
-// Counter adds a counter, whose name ends in _total.
+// Counter adds a counter; its name ends in _total.
 func (s *Set) Counter(name, help string) prometheus.Counter {
 	return addCollector(s, prometheus.NewCounter(prometheus.CounterOpts{Namespace: "wake", Subsystem: s.subsystem, Name: name, Help: help}))
 }
@@ -42,7 +42,7 @@ func (s *Set) Gauge(name, help string) prometheus.Gauge {
 	return addCollector(s, prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "wake", Subsystem: s.subsystem, Name: name, Help: help}))
 }
 
-// Read adds a value that is asked for when somebody looks, by several goroutines
+// Read adds a value that is asked for when a collector reads the metrics, by several goroutines
 // maybe.
 func (s *Set) Read(name, help string, value func() float64) {
 	addCollector(s, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "wake", Subsystem: s.subsystem, Name: name, Help: help}, value))
