@@ -17,7 +17,7 @@ const maxBubbleTime = 12 * time.Hour
 
 // Bubble runs f in a [synctest] bubble in which [Start] and [New] may be called.
 // The servers then live on the bubble's clock: acknowledgement waits, message
-// ages, leases and client timeouts elapse without anyone waiting for them.
+// ages, leases and client timeouts elapse without a wait.
 //
 // TCP, subprocesses and clusters stop the clock. A parallel test must not call
 // Bubble: others would share a pool of timers with it.
