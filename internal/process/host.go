@@ -17,11 +17,11 @@ var ErrGone = errors.New("process: the host is gone")
 // ([Direct]), or a keeper that outlives it.
 type Host interface {
 	// Start starts a program. If the host already has one of that name, whether it
-	// still runs or has ended, it gives that one instead; see [Process.Attached].
+	// still runs or has ended, it gives the existing one instead; see [Process.Attached].
 	Start(c Config) (*Process, error)
 	// Has reports whether Start would give a program that is already there.
 	Has(name string) bool
-	// Forget tells the host that nobody will ask for what a program of that name has said: it has ended, and the log has
+	// Forget tells the host that no caller will ask for what a program of that name has said: it has ended, and the log has
 	// what it came to.
 	Forget(name string)
 }
@@ -40,7 +40,7 @@ func (d Direct) Start(c Config) (*Process, error) {
 	return Start(c)
 }
 
-// Has reports false: no program outlives who started it.
+// Has reports false: no program outlives this one.
 func (Direct) Has(string) bool { return false }
 
 // Forget does nothing: nothing is kept.
@@ -53,7 +53,7 @@ type Direction uint8
 const (
 	In  Direction = 1 + iota // to the program's stdin
 	Out                      // from its stdout
-	Err                      // from its stderr; not of a program whose stderr is kept
+	Err                      // from its stderr; not of a program with a stderr that is kept
 	// Live is no frame of the journal: it is sent once, without data, when all frames
 	// that were there at the Start have been given, and what follows has just come.
 	// A frame of direction In comes only before it: later ones are the caller's own.
@@ -75,7 +75,7 @@ type Frame struct {
 // been dealt with for good.
 type Rest struct {
 	Offset uint64
-	State  []byte // what whoever goes on from here has to know; opaque to the host
+	State  []byte // what a reader that goes on from here has to know; opaque to the host
 }
 
 // Backend is what a host does for one of its programs.
@@ -97,7 +97,7 @@ type Backend interface {
 	// Rested tells the host that the journal isn't needed before r. It is called
 	// after the log has what came before, and doesn't wait.
 	Rested(r Rest)
-	// Leave gives the program up without ending it, for whoever attaches to it
+	// Leave gives the program up without ending it, for the process that attaches to it
 	// later, and reports whether it lives on; a host that can't do that does nothing.
 	// The streams end.
 	Leave() bool
@@ -141,7 +141,7 @@ type frameMaker struct {
 	mu     sync.Mutex
 	offset uint64
 	frames chan Frame
-	gone   chan struct{} // closed when nobody reads frames any more
+	gone   chan struct{} // closed when no reader takes frames any more
 	once   sync.Once
 }
 

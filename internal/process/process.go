@@ -3,17 +3,17 @@
 //
 // An agent's tools run in sessions and process groups of their own, so that
 // killing the agent's group doesn't reach them, and once their parent is dead nothing in the
-// process table says whose they were. Every process started here therefore
+// process table says which agent they belong to. Every process started here therefore
 // carries a mark in its environment, which its descendants inherit: the tree
-// of a process is whoever descends from it, shares a process group or session with such a
-// one, or bears the mark. [Process.End] asks all of them to end, kills what stays, and
+// of a process is all that descend from it, share a process group or session with a
+// descendant, or bear the mark. [Process.End] asks all of them to end, kills what stays, and
 // looks again until nothing is left. [EndOrphans] does the same for the trees
 // of programs that died without doing so.
 //
 // A process that empties its environment, leaves its session and survives its
 // parent escapes; against that, only a container or a cgroup helps. Being a
 // subreaper (PR_SET_CHILD_SUBREAPER) isn't used: it holds for the whole program, with
-// every other child it has, and tells not whose an orphan is. Orphans that
+// every other child it has, and doesn't tell which tree an orphan is of. Orphans that
 // end up with this program all the same, since it is process 1 of a container, are
 // reaped when they are killed.
 //
@@ -51,8 +51,8 @@ type Config struct {
 	// Name tells the program from others of the same execution; "" is a name of its own
 	// for each Start.
 	Name string
-	// Home is whose the program is, such as the id of a data directory: after a crash the
-	// next process of that home ends it, see [EndOrphans]. "": nobody does.
+	// Home is the owner of the program, such as the id of a data directory: after a crash the
+	// next process of that home ends it, see [EndOrphans]. "": no process does.
 	Home string
 	Argv []string
 	Dir  string
@@ -288,7 +288,7 @@ func (p *child) End(grace time.Duration) error {
 // Rested does nothing: what was said isn't kept.
 func (p *child) Rested(Rest) {}
 
-// Leave does nothing: the program would be nobody's.
+// Leave does nothing: no process could attach to the program.
 func (p *child) Leave() bool { return false }
 
 // Close closes the caller's ends of the pipes.
@@ -333,7 +333,7 @@ func hashOf(home string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// markOwner returns who set a mark, unless that is of another home or can't be told here.
+// markOwner returns the process that set a mark, unless it is of another home or can't be told here.
 func markOwner(mark, home string) (pid int, start uint64, ok bool) {
 	fields := strings.Split(mark, "-")
 	if home == "" || len(fields) != 5 || fields[3] != strconv.FormatUint(pidNamespace(), 10) || fields[4] != hashOf(home) {

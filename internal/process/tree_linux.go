@@ -22,7 +22,7 @@ const look = 10 * time.Millisecond
 const stubborn = 5 * time.Second
 
 // attributes gives a program a session of its own: a tree is told by its
-// sessions too, and that of whoever started this program isn't one of them.
+// sessions too, and the session of this program isn't one of them.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
 func exitOf(state *os.ProcessState, err error) Exit {
@@ -176,12 +176,12 @@ func EndTree(pid int, mark string, grace time.Duration) error {
 }
 
 // tree is a set of processes that belong together. Once a member, always a
-// member: a process whose parent died is still known.
+// member: a process is still known after its parent died.
 type tree struct {
 	marks   func(string) bool
 	members map[id]bool
 	self    entry
-	leaves  bool // children of this program to whoever waits for them
+	leaves  bool // leaves dead children of this program to the goroutines that wait for them
 }
 
 func treeOf(pid int, mark string) *tree {
@@ -224,7 +224,7 @@ func (t *tree) scanMembers() ([]entry, error) {
 	return alive, nil
 }
 
-// growMembers adds the children of members, and who shares their group or session.
+// growMembers adds the children of members, and processes that share their group or session.
 // It reports whether there were any.
 func (t *tree) growMembers(entries []entry) bool {
 	pids, groups := make(map[int]bool), make(map[int]bool)

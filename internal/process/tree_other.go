@@ -26,8 +26,8 @@ func (t *tree) endAll(grace time.Duration) error {
 	return nil
 }
 
-// EndOrphans does nothing here: the process table doesn't tell whose a process
-// is.
+// EndOrphans does nothing here: the process table doesn't tell which tree a process
+// is of.
 func EndOrphans(context.Context, string, time.Duration) (int, error) { return 0, nil }
 
 func exitOf(state *os.ProcessState, err error) Exit {
