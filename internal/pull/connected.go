@@ -13,7 +13,7 @@ import (
 var ErrDisconnected = errors.New("the connection to the server was lost")
 
 // Connected returns a context that ends when the connection is lost: what a
-// consumer does after that is anybody's guess. Release must be called.
+// consumer does after that is unknown. Release must be called.
 func Connected(ctx context.Context, nc *nats.Conn) (connected context.Context, release func()) {
 	connected, cancel := context.WithCancelCause(ctx)
 	lost := nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)

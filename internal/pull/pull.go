@@ -21,7 +21,7 @@ import (
 var ErrGap = errors.New("the consumer jumped")
 
 // ErrUnanswered means that the server doesn't serve the consumer any more, or
-// nobody knows.
+// that it is unknown whether it does.
 var ErrUnanswered = errors.New("no answer from the server")
 
 // How messages are pulled. A consumer that says nothing for two heartbeats is
@@ -33,8 +33,8 @@ const (
 )
 
 // Puller takes messages from a consumer, in order and without gap, or fails with
-// [ErrGap]. From heartbeats it knows how much was delivered, be it to somebody
-// else, as to a request of an earlier reader that the server hasn't forgotten yet.
+// [ErrGap]. From heartbeats it knows how much was delivered, be it to another
+// reader, as to a request of an earlier one that the server hasn't forgotten yet.
 // Without that a gap at the end of the stream would go unnoticed. It is used by
 // one goroutine.
 type Puller struct {
