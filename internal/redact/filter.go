@@ -116,7 +116,7 @@ func (f *filter) hasWordAt(b []byte, i int, bits uint8) bool {
 	return false
 }
 
-// hasWholeWord reports whether a word is there, whose four bytes are at i.
+// hasWholeWord reports whether a word is there that has the four bytes at i.
 func (f *filter) hasWholeWord(b []byte, i int, four uint32) bool {
 	for _, w := range f.words[four] {
 		if from := i - w.at; from >= 0 && len(b)-from >= len(w.word) && string(b[from:from+len(w.word)]) == w.word {
@@ -126,7 +126,7 @@ func (f *filter) hasWholeWord(b []byte, i int, four uint32) bool {
 	return false
 }
 
-// isSuspectBytes is [Set.isSuspect] of bytes, which nobody changes meanwhile.
+// isSuspectBytes is [Set.isSuspect] of bytes, which the caller doesn't change meanwhile.
 func (s *Set) isSuspectBytes(b []byte) bool {
 	return s.isSuspect(unsafe.String(unsafe.SliceData(b), len(b)))
 }
