@@ -21,8 +21,8 @@ type Options struct {
 }
 
 // Play yields the entries at the times at which their events happened, relative
-// to the first, as o says. The order is that of the log: an event whose
-// timestamp lies before its predecessor's comes at once. The end of ctx is its
+// to the first, as o says. The order is that of the log: an event with
+// a timestamp before its predecessor's comes at once. The end of ctx is its
 // error.
 func Play(ctx context.Context, entries iter.Seq2[eventlog.Entry, error], o Options) iter.Seq2[eventlog.Entry, error] {
 	return func(yield func(eventlog.Entry, error) bool) {
