@@ -17,7 +17,7 @@ import (
 
 // The times of a hook.
 const (
-	awayTime = 200 * time.Millisecond // in which a listener takes a report, or nobody asks it again until it is back
+	awayTime = 200 * time.Millisecond // in which a listener takes a report, or hooks don't ask it again until it is back
 	findTime = 400 * time.Millisecond // in which the session's file has the call that its dialog is about
 	tellTime = 2 * time.Second        // in which it has stored what needs no answer
 	lookTime = 200 * time.Millisecond // between two looks at the dialog
@@ -49,17 +49,17 @@ type input struct {
 	Input   json.RawMessage `json:"tool_input"`
 }
 
-// Run reports the firing. Of a permission that is asked for it waits until somebody has decided, here or in the terminal,
-// and tells Claude Code what was decided here. Where nobody listens, it does nothing: the session goes on as without it.
+// Run reports the firing. Of a permission that is asked for it waits until the user has decided, here or in the terminal,
+// and tells Claude Code what was decided here. Where no listener is, it does nothing: the session goes on as without it.
 func (h Hook) Run(ctx context.Context) error {
 	var in input
 	content, err := io.ReadAll(io.LimitReader(h.In, MaxBytes/2))
 	if err != nil || json.Unmarshal(content, &in) != nil || in.Session == "" {
-		return nil //nolint:nilerr // it isn't one of ours, or too long to be shown to anybody
+		return nil //nolint:nilerr // it isn't one of ours, or too long to be shown
 	}
 	address, err := ReadAddress(h.File)
 	if err != nil {
-		return nil //nolint:nilerr // nobody listens
+		return nil //nolint:nilerr // there is no listener
 	}
 	r := Report{Session: in.Session, Event: in.Event, At: time.Now().UnixMilli(), About: session.About{Session: in.Session, Cwd: in.Cwd}}
 	switch in.Event {
@@ -121,7 +121,7 @@ func (h Hook) waitForVerdict(ctx context.Context, address Address, r Report, in 
 	r.Event = Decided
 	switch {
 	case wait.Err() != nil: // the terminal was first
-		if r.Decision = string(<-ended); ctx.Err() != nil { // Claude Code ends hooks whose dialog is refused
+		if r.Decision = string(<-ended); ctx.Err() != nil { // Claude Code ends hooks when their dialog is refused
 			r.Decision = string(awaitResult(d))
 		}
 	case err != nil || verdict == nil || verdict.Decision == "":
@@ -183,7 +183,7 @@ func awaitFile(has func() bool) {
 	}
 }
 
-// fetchVerdict waits for the decision; there is none if nobody listens. A listener that goes while it is waited for is
+// fetchVerdict waits for the decision; there is none without a listener. A listener that goes while it is waited for is
 // expected back.
 func (h Hook) fetchVerdict(ctx context.Context, address Address, r Report) (*Verdict, error) {
 	answer, err := h.send(ctx, address, r)
@@ -235,7 +235,7 @@ func (h Hook) answer(v Verdict) error {
 // errRefused is returned for a report that the listener doesn't want.
 var errRefused = errors.New("report: refused")
 
-// send sends a report, and returns what follows; nil if nobody listens there, which nobody tries again until somebody does.
+// send sends a report, and returns what follows; nil if no listener is there: hooks don't try again until one is back.
 func (h Hook) send(ctx context.Context, address Address, r Report) (io.ReadCloser, error) {
 	body, err := json.Marshal(r)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package report is what the hooks of a session tell the listener of this machine, over HTTP on loopback, and what they are
-// told: requests that wait beside an open dialog for the decision of a person who is elsewhere.
+// told: requests that wait beside an open dialog for the decision of a person elsewhere.
 //
-// Where the listener is, and the key of its tokens, stand in a file. Who finds nobody there removes the file, so that nobody
-// else asks; the listener puts it back while it listens.
+// Where the listener is, and the key of its tokens, stand in a file. A hook that finds no listener there removes the file, so that no
+// other hook asks; the listener puts it back while it listens.
 package report
 
 import (
@@ -52,13 +52,13 @@ type Report struct {
 	Call     string          `json:"call,omitempty"`
 	Tool     string          `json:"tool,omitempty"`
 	Input    json.RawMessage `json:"input,omitempty"`
-	Decision string          `json:"decision,omitempty"` // "allow", "deny", or "": nobody can tell
+	Decision string          `json:"decision,omitempty"` // "allow", "deny", or "": unknown
 	ByWake   bool            `json:"byWake,omitempty"`   // by the verdict; else in the terminal
 }
 
 // Verdict is the decision on a request.
 type Verdict struct {
-	Decision string          `json:"decision"` // "allow", "deny", or "": nobody will decide but the terminal
+	Decision string          `json:"decision"` // "allow", "deny", or "": only the terminal will decide
 	Note     string          `json:"note,omitempty"`
 	Input    json.RawMessage `json:"input,omitempty"` // to be used instead, such as answered questions
 }
@@ -72,7 +72,7 @@ type Address struct {
 // FileIn is the file of the listener's address in a data directory.
 func FileIn(dir string) string { return filepath.Join(dir, "hooks-url") }
 
-// ReadAddress reads the address. It fails with [os.ErrNotExist] if nobody listens.
+// ReadAddress reads the address. It fails with [os.ErrNotExist] without a listener.
 func ReadAddress(file string) (a Address, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
