@@ -15,7 +15,7 @@ type actor struct {
 	current bool // the event is about its latest execution, which is open
 }
 
-// eventActor finds who speaks. An event without an execution is about the latest
+// eventActor finds the actor of an event. An event without an execution is about the latest
 // one; on [wire.RunNode] it is about the run.
 func (f *fold) eventActor() (actor, error) {
 	a := actor{id: f.e.NodeID, n: f.s.Nodes[f.e.NodeID]}
@@ -53,12 +53,12 @@ func (f *fold) agentStart(a actor) {
 	f.putActor(a)
 	f.bindSession(a, f.e.SessionID)
 	f.setBreakpoint(actor{a.id, f.s.Nodes[a.id], true}, "READY")
-	if f.s.Imported == "" && a.n.Turns == 0 { // its prompt; whoever goes on is told more, which isn't a point
+	if f.s.Imported == "" && a.n.Turns == 0 { // its prompt; an agent that goes on is told more, which isn't a point
 		f.forkPoint(a.id, "")
 	}
 }
 
-// pausedOutput is the output of a node whose agent is interrupted.
+// pausedOutput is the output of a node while its agent is interrupted.
 var pausedOutput = mustMarshal(map[string]any{"paused": true})
 
 // agentPaused keeps the execution open: it can go on.
@@ -142,7 +142,7 @@ func (f *fold) setBreakpoint(a actor, at string) {
 	f.putActor(a)
 }
 
-// statusBlocked is the status of an agent that waits for somebody.
+// statusBlocked is the status of an agent that waits for a person.
 const statusBlocked = "blocked-on-clarification"
 
 func (f *fold) turnStart(a actor) {

@@ -6,7 +6,7 @@ import (
 
 // Apply folds e, which stands at pos, into s. If it returns an error, s is
 // unchanged. Events of kind text and delta, of types that this version doesn't
-// know, and at or below the position of s are ignored; an event whose epoch is
+// know, and at or below the position of s are ignored; an event with an epoch
 // lower than that of the last claim of its node is void: it is counted, moves the
 // position, and does nothing else.
 //

@@ -79,8 +79,8 @@ func Ref(v wire.Raw) string {
 }
 
 // Inline returns a copy of s with the values that references stand for, for
-// those who have to look into them; s itself if there are none. Such a copy must
-// not be folded further. A reference whose blob is missing (fetch returns
+// readers that have to look into them; s itself if there are none. Such a copy must
+// not be folded further. A reference to a missing blob (fetch returns
 // [fs.ErrNotExist]) stays.
 func Inline(s *wire.State, fetch func(sha256 string) ([]byte, error)) (*wire.State, error) {
 	in := inliner{fetch: fetch}

@@ -103,7 +103,7 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 	ended := Failed(f.s)
 	f.grantBudget(p)
 	if !p.Hold {
-		if f.s.Status == wire.RunPaused { // somebody has looked
+		if f.s.Status == wire.RunPaused { // the operator has looked
 			f.forgetTrials()
 		}
 		f.s.Status, f.s.Reason, f.s.PausedAt = wire.RunRunning, "", 0
@@ -197,7 +197,7 @@ const agentType = "agent"
 const strategyManual = "manual"
 
 // Interrupted reports whether a crash ended the latest execution of a node and
-// nobody has decided yet what follows.
+// the operator hasn't decided yet what follows.
 func Interrupted(s *wire.State, node string) bool {
 	if s.NodeStatus[node] != wire.NodeFailed {
 		return false
@@ -239,7 +239,7 @@ func (f *fold) flowAborted(p *wire.FlowAborted) error {
 }
 
 // foldFork replaces the state by the parent's. What belongs to the parent stays
-// there: its writers, its commands, what it spent, and who waits for it. The
+// there: its writers, its commands, what it spent, and the run that waits for it. The
 // sessions of agents that were at work stay too: theirs begin as copies.
 func (f *fold) foldFork(p *wire.RunForked) error {
 	if err := f.byOwner(); err != nil {
@@ -312,7 +312,7 @@ func (f *fold) statePatch(p *wire.StatePatch) error {
 	return nil
 }
 
-// maxAutomatic bounds the bookmarks that nobody asked for; the older ones are in
+// maxAutomatic bounds the bookmarks that no user asked for; the older ones are in
 // WAKE_BOOKMARKS.
 const maxAutomatic = 256
 

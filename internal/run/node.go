@@ -7,7 +7,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// errorInput is the error type of an execution whose input could not be
+// errorInput is the error type of an execution with an input that could not be
 // resolved, errorCancelled that of a withdrawn one.
 const (
 	errorInput     = "input"
@@ -235,7 +235,7 @@ func (f *fold) checkLate(n wire.NodeState, current bool) error {
 	return nil
 }
 
-// adoptExecution opens an execution that nobody scheduled, for a run that was imported.
+// adoptExecution opens an execution that no owner scheduled, for a run that was imported.
 func (f *fold) adoptExecution(id string, old wire.NodeState) wire.NodeState {
 	n := wire.NodeState{
 		Epoch: old.Epoch, Seq: old.Seq, Runner: old.Runner,

@@ -20,9 +20,9 @@ type Past struct {
 	RolledBack bool       // since the agent last worked
 	Open       []string   // calls, of sub-agents too
 	Ended      []string   // likewise
-	Denied     []string   // likewise, by somebody
+	Denied     []string   // likewise, by a permission decision
 	Unseen     []string   // likewise, that were made when no runner was there
-	Counted    []string   // messages whose usage is on record
+	Counted    []string   // messages with a usage on record
 	Whole      bool       // the agent's session began with the execution
 
 	own     wire.Raw // the prompt of the node
@@ -30,7 +30,7 @@ type Past struct {
 	begun   bool     // see [Seal]
 	late    bool     // its session may lack what it was asked until it has answered
 	owed    bool     // the node's prompt is among that
-	prompt  string   // of the last agent:start, if nobody knows whether the agent got it
+	prompt  string   // of the last agent:start, if it is unknown whether the agent got it
 	news    []news   // what the agent hasn't been told for sure
 	told    int      // how many of news the prompt tells of
 	answers []string // to what it had asked people, which it hasn't been told
@@ -167,8 +167,8 @@ func (p *Past) Close(callID string, result *wire.AgentTool) {
 // Answer takes the answer to a question of the agent that came when that was gone.
 func (p *Past) Answer(result *wire.AgentTool) { p.answers = append(p.answers, Result(result)) }
 
-// Prompt is what the agent is told that goes on: exactly the message, or else what nobody knows
-// whether it got it, or "continue", unless there is something to add. folder is that of
+// Prompt is what an agent that goes on is told: exactly the message, or else what it may not have
+// got, or "continue", unless there is something to add. folder is that of
 // [Notice]. It begins with the node's own prompt if its session may lack that.
 func (p *Past) Prompt(message string, folder *Folder) string {
 	untold := p.news
@@ -193,8 +193,8 @@ func (p *Past) Prompt(message string, folder *Folder) string {
 	return text
 }
 
-// Message is what an agent is told besides its own prompt that has to begin afresh: message, or
-// else what nobody knows whether it got it.
+// Message is what an agent that has to begin afresh is told besides its own prompt: message, or
+// else what it may not have got.
 func (p *Past) Message(message string) string {
 	if message == "" && p.prompt != DefaultPrompt {
 		return p.prompt

@@ -17,7 +17,7 @@
 //   - Kinds text and delta change nothing, not even the position, so a folder
 //     may filter them out.
 //
-// # Who says what about a node
+// # Owner and worker of a node
 //
 // The owner of the run and the node's worker write on different subjects, so
 // their events cross: a worker may end an execution that the owner has just
@@ -38,7 +38,7 @@
 //	approve/deny permission:decided with its call id
 //	bookmark     checkpoint with its label
 //
-// A command whose id was seen before is recorded and not put there again. What
+// A command with an id that was seen before is recorded and not put there again. What
 // is still there when the run ends was never delivered.
 package run
 

@@ -65,12 +65,12 @@ func Seal(c wire.ToolCall, policy string, begun bool) *wire.ToolSealed {
 }
 
 // SealResult returns the result that a sealed call gets, and with it the agent
-// and whoever shows the log: {ok: false, error, data, recommendations}.
+// and all that show the log: {ok: false, error, data, recommendations}.
 func SealResult(c wire.ToolCall, p *wire.ToolSealed) *wire.AgentTool {
 	return callResult(c, string(wire.ToolSealedState), string(p.From), p.Message, p.Recommendations)
 }
 
-// DeniedResult returns the result of a call that was denied when nobody was
+// DeniedResult returns the result of a call that was denied when no agent was
 // there any more to be told so.
 func DeniedResult(c wire.ToolCall, p *wire.PermissionDecided) *wire.AgentTool {
 	message := "The call was denied; it has not been executed."

@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// reasonQuestion is why a node waits whose agent has asked its parent.
+	// reasonQuestion is why a node waits after its agent has asked its parent.
 	reasonQuestion = "question"
-	// maxAsked bounds the questions of an agent that are remembered: whoever asks
+	// maxAsked bounds the questions of an agent that are remembered: an agent that asks
 	// more is blocked by the first ones.
 	maxAsked = 32
 	// maxQuestion is how much of each is remembered, in characters.

@@ -42,7 +42,7 @@ func (f *fold) openCall(a actor) (key string, c wire.ToolCall, open bool) {
 }
 
 // checkUnknownCall judges an event about a call that isn't open. After its execution was
-// closed that is in order, and so is it in a run whose calls wake didn't see.
+// closed that is in order, and so is it in a run with calls that wake didn't see.
 func (f *fold) checkUnknownCall(a actor) error {
 	if a.current && f.s.Imported == "" {
 		return f.illegalEvent("call %q is not open", f.e.CallID)
@@ -75,7 +75,7 @@ func (f *fold) newCall(a actor, tool string, input wire.Raw) wire.ToolCall {
 	}
 }
 
-// isOnlyAsked reports whether nothing is known of a call but that somebody was asked about it: its intent stands on
+// isOnlyAsked reports whether nothing is known of a call but that a person was asked about it: its intent stands on
 // another node of an imported run, or nowhere.
 func isOnlyAsked(c wire.ToolCall) bool { return c.Since == 0 && c.AskedAt != 0 }
 
@@ -155,7 +155,7 @@ func (f *fold) permissionDecided(a actor, p *wire.PermissionDecided) error {
 func (f *fold) toolSealed(a actor, p *wire.ToolSealed) error {
 	key, c, open := f.openCall(a)
 	switch {
-	case !open: // a call whose intent was never stored
+	case !open: // the call's intent was never stored
 		return nil
 	case c.State != p.From:
 		return f.illegalEvent("call %q is %s, not %s", f.e.CallID, c.State, p.From)
@@ -201,8 +201,8 @@ func (f *fold) deriveBreakpoint(a actor) {
 	}))
 }
 
-// Breakpoint returns where an agent is whose own open calls are in these states,
-// in any order: the one that is nearest to a human decides. Without any it is
+// Breakpoint returns where an agent is while its own open calls are in these states,
+// in any order: the state that is nearest to a human decides. Without any it is
 // POST_TOOL.
 func Breakpoint(open iter.Seq[wire.ToolCallState]) string {
 	at := "POST_TOOL"
