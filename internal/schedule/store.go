@@ -16,7 +16,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// service is whose keys in WAKE_STATE schedules are.
+// service names the keys of the schedules in WAKE_STATE.
 const service = "schedule"
 
 // Store has the schedules of an installation. Where it has keys, they are sealed.
@@ -37,7 +37,7 @@ type Entry struct {
 	Err      error // why it can't be read
 }
 
-// ErrChanged is returned for a schedule that somebody else has changed meanwhile.
+// ErrChanged is returned for a schedule that another caller has changed meanwhile.
 var ErrChanged = errors.New("the schedule was changed meanwhile")
 
 // ErrNone is returned for a schedule that isn't there.
