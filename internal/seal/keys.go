@@ -50,7 +50,7 @@ func Parse(text []byte) (*Keys, error) {
 	return k, nil
 }
 
-// Load reads a file of keys, which nobody but its owner may read.
+// Load reads a file of keys, which only its owner may read.
 func Load(path string) (*Keys, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -71,8 +71,8 @@ func Load(path string) (*Keys, error) {
 }
 
 // Add puts a new key into a file, which it makes if there is none, and returns its id.
-// The key is the one for writing, unless it is for reading only, as whoever reads has
-// to have it before the first writes under it. The others are kept for reading.
+// The key is the one for writing, unless it is for reading only, as every reader has
+// to have it before the first writer uses it. The others are kept for reading.
 func Add(path string, reading bool) (id string, err error) {
 	before, err := readKeyFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

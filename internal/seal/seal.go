@@ -4,7 +4,7 @@
 // A sealed event is an event of type "sealed" with the envelope of the original,
 // so that order, fencing and filters work as ever, and the original in a box:
 // AES-256-GCM under a key that is derived for the run. The box is bound to its
-// place: run, node, seq, epoch and type. Whoever can write the log but has no key
+// place: run, node, seq, epoch and type. A writer of the log without the key
 // can neither read a box nor change or move one without being found out.
 package seal
 
@@ -109,8 +109,8 @@ func boxPlace(e *wire.Event, of string) []byte {
 // Sealed reports whether an event is sealed.
 func Sealed(e *wire.Event) bool { return e.Type() == Type }
 
-// Event returns an encoded event as it is stored. Claims, which say only who
-// writes, stay open, and so does what is sealed already.
+// Event returns an encoded event as it is stored. Claims, which only name the
+// writer, stay open, and so does what is sealed already.
 func (k *Keys) Event(encoded []byte) ([]byte, error) {
 	if k == nil {
 		return encoded, nil
