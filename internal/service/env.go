@@ -38,7 +38,7 @@ func FromEnv(flags *pflag.FlagSet, lookup func(string) (string, bool)) error {
 }
 
 // BadValue says what is wrong with the value that a flag has refused, in words
-// for whoever has typed it. Flags of other than the usual types say it themselves.
+// for the user who has typed it. Flags of other than the usual types say it themselves.
 func BadValue(f *pflag.Flag, refusal error) error {
 	switch f.Value.Type() {
 	case "int", "int64":

@@ -29,14 +29,14 @@ func ListenHTTP(addr string, metrics prometheus.Gatherer, ready func() error) (*
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprintln(w, "ok") // whoever asks may be gone
+		_, _ = fmt.Fprintln(w, "ok") // if it fails, the caller is gone
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := ready(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = fmt.Fprintln(w, "ok") // whoever asks may be gone
+		_, _ = fmt.Fprintln(w, "ok") // if it fails, the caller is gone
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	return &HTTP{listener: listener, server: &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}}, nil

@@ -44,9 +44,9 @@ func LockDir(dir string) (*Lock, error) {
 	return &Lock{file: f}, nil
 }
 
-// lockPatience is how long a lock may be held by nobody who means it. A process
-// that was killed while it started another one leaves its files open in that
-// until the program of the other begins.
+// lockPatience is how long a child may hold a lock without knowing it. A process
+// that was killed while it started a child leaves its files open in the child
+// until the child's program begins.
 const lockPatience = 500 * time.Millisecond
 
 func lockFile(f *os.File) error {
@@ -65,7 +65,7 @@ func writePID(f *os.File) error {
 	return err
 }
 
-// holderText says who holds a lock, as far as is known.
+// holderText names the process that holds a lock, as far as is known.
 func holderText(path string) string {
 	b, err := os.ReadFile(path)
 	pid := strings.TrimSpace(string(b))

@@ -26,7 +26,7 @@ type Server struct {
 	Creds   string // path of a credentials file
 	Context string // name of a context of the nats CLI, or the absolute path of its file
 	DataDir string
-	Role    access.Role // whose credentials to use of those in the data directory
+	Role    access.Role // the role with the credentials to use of those in the data directory
 	TLS     TLS         // for a server of tls://, or one that asks for it
 
 	Name    string        // of the connection, as `nats server report connections` shows it
@@ -46,7 +46,7 @@ type Server struct {
 
 // TLS has the paths of PEM files.
 type TLS struct {
-	CA   string // who signed the server's certificate (empty: the system's list)
+	CA   string // the authority of the server's certificate (empty: the system's list)
 	Cert string // the client's own certificate, if the server wants one
 	Key  string
 }

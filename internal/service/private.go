@@ -11,7 +11,7 @@ import (
 // privateDir creates a folder that only its owner may look into, or makes one that is
 // there such a folder: events, keys and sockets are in it. A folder that has other things in it,
 // or that all users share (/tmp), stays as it is: what wake makes in it is private by itself. It fails, as ssh does with
-// keys, if the folder is another user's, since that one could put what it likes there.
+// keys, if the folder is another user's, since that user could put anything there.
 // A volume that root has mounted for this user may be as it is, and root takes all.
 func privateDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {

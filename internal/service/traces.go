@@ -126,7 +126,7 @@ type watchedExporter struct {
 }
 
 // ExportSpans implements [sdk.SpanExporter]. What fails is said here, so that
-// nobody else does.
+// the SDK doesn't.
 func (w *watchedExporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	err := w.SpanExporter.ExportSpans(ctx, spans)
 	w.mu.Lock()
