@@ -35,7 +35,7 @@ const (
 	Open    Outcome = "open"
 	Allowed Outcome = "allow"
 	Denied  Outcome = "deny"
-	Gone    Outcome = "" // nobody can tell
+	Gone    Outcome = "" // it is unknown
 )
 
 // closeTime is how long no dialog is to be seen before one counts as closed: behind one there may be the next, and what

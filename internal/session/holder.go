@@ -28,7 +28,7 @@ const (
 	waiting = "waiting"
 )
 
-// String says who it is: "process 4711 on /dev/pts/3, waiting (permission prompt)".
+// String names the holder: "process 4711 on /dev/pts/3, waiting (permission prompt)".
 func (h Holder) String() string {
 	if h.PID == 0 {
 		return "nobody holds the session"

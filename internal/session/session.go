@@ -181,7 +181,7 @@ const (
 	StoreFile = "store:"
 )
 
-// Start is the beginning of the session's run, whose process held another session before.
+// Start is the beginning of the session's run; before is the session that its process held earlier.
 func (a *About) Start(before string) (*wire.FlowStart, error) {
 	definition, err := wire.Marshal(map[string]any{
 		"name":  flowName,
