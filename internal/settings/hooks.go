@@ -51,7 +51,7 @@ func Add(text []byte, hooks []Hook) ([]byte, error) {
 	return text, nil
 }
 
-// Remove returns a text without the hooks whose command is ours; nil, if there would be nothing in the file.
+// Remove returns a text without the hooks that run our command; nil, if there would be nothing in the file.
 func Remove(text []byte, isOurs func(command string) bool) ([]byte, error) {
 	for {
 		root, err := parse(text)
@@ -68,7 +68,7 @@ func Remove(text []byte, isOurs func(command string) bool) ([]byte, error) {
 	}
 }
 
-// Find returns the hooks whose command is ours.
+// Find returns the hooks that run our command.
 func Find(text []byte, isOurs func(command string) bool) ([]Hook, error) {
 	var found []Hook
 	root, err := parse(text)
