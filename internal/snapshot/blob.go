@@ -27,8 +27,8 @@ func referredBlob(value []byte) string {
 func (s *Store) storeAsBlob(ctx context.Context, runID string, at wire.Position, data []byte) (value []byte, name string, err error) {
 	sum := sha256.Sum256(data)
 	name = hex.EncodeToString(sum[:])
-	// An object is put once: another put would remove the chunks that somebody
-	// is reading.
+	// An object is put once: another put would remove chunks that a reader
+	// still needs.
 	if _, err := s.log.Blob(ctx, name); errors.Is(err, eventlog.ErrBlobMissing) {
 		stored, err := s.log.Keys().Blob(name, data)
 		if err != nil {

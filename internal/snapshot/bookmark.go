@@ -16,7 +16,7 @@ import (
 
 // keptState is the value of a bookmark: the state at a labelled point, which outlives
 // the events that made it. The label makes its bytes differ from those of a
-// snapshot, whose object is dropped when the next one is saved.
+// snapshot: a snapshot's object is dropped when the next one is saved.
 type keptState struct {
 	Label  string   `json:"label"`
 	Marked uint64   `json:"marked,omitempty"` // position of the event that gave the label, if that isn't the state's
@@ -25,8 +25,8 @@ type keptState struct {
 
 // Keep stores the state at a labelled point in WAKE_BOOKMARKS; marked is the position of the event that gave the label. It replaces
 // that of the same label by an earlier event, and does nothing where it finds its own
-// or a later one: whoever reads the log again comes by points that were moved. If
-// somebody else keeps the label at the same time, it fails.
+// or a later one: a reader that reads the log again comes by points that were moved. If
+// another writer keeps the label at the same time, it fails.
 func (s *Store) Keep(ctx context.Context, label string, marked uint64, state *wire.State) error {
 	names := s.log.Names()
 	fail := func(err error) error {

@@ -1,7 +1,7 @@
 // Package snapshot keeps states of runs in WAKE_SNAPSHOTS.
 //
 // A snapshot is a cache. It says of which position of the log it is the state,
-// so it is right however old it is: who wants the present folds what follows in
+// so it is right however old it is: to get the present, a reader folds what follows in
 // the log ([Fold]). One that can't be used, because it can't be read or is of
 // another incarnation of the log, is an [ErrUnusable]; the log then tells the
 // whole story.
@@ -39,7 +39,7 @@ var (
 	ErrNotFound = errors.New("snapshot: none stored")
 	// ErrUnusable is returned for a snapshot that has to be built again.
 	ErrUnusable = errors.New("snapshot: unusable")
-	// ErrConflict is returned by [Store.Save] if somebody else saved meanwhile.
+	// ErrConflict is returned by [Store.Save] if another writer saved meanwhile.
 	ErrConflict = errors.New("snapshot: saved by somebody else meanwhile")
 )
 
@@ -107,7 +107,7 @@ func loadStored(ctx context.Context, log eventlog.Reader, runID string, get func
 	return stored, nil
 }
 
-// reads is how often a value is read whose object is replaced meanwhile.
+// reads is how often a value is read while its object is replaced.
 const reads = 3
 
 // readStored reads what is stored of a run, which get returns.
