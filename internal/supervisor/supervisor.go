@@ -1,6 +1,6 @@
 // Package supervisor is process 1 of a container: it runs one program, starts it again when it
 // was killed or failed, and reaps what others leave to it. So what the program has started
-// outlives it: in a container whose process 1 is the program itself, all end with it.
+// outlives it: in a container with the program itself as process 1, all end with it.
 //
 // It starts processes without os/exec and waits for all children that there are, so the program
 // that calls [Run] can do nothing else with processes.
