@@ -3,5 +3,5 @@
 // pure: no clock, no I/O.
 //
 // What agents write is hostile. Summaries are safe for a terminal; lines keep
-// their text as it came, and whoever shows one passes it through [Sanitize].
+// their text as it came, and the code that shows one passes it through [Sanitize].
 package timeline

@@ -13,11 +13,11 @@ import (
 // Limits of a line's text, in characters.
 const (
 	MaxThinking = 300  // of a thinking line
-	MaxCommand  = 2000 // of what somebody has to allow
+	MaxCommand  = 2000 // of what a person has to allow
 	MaxSummary  = 200  // of what follows the first line of a tool line
 )
 
-// How lines of type system begin with which somebody is asked something.
+// How lines of type system begin that ask a person something.
 const (
 	AsksPermission = "Permission needed: "
 	AsksQuestion   = "Question: "
@@ -165,8 +165,8 @@ func runLine(e *wire.Event) string {
 
 func utcText(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.DateTime + " UTC") }
 
-// commandText names a command, whom it is for and who gave it: the user, or, if the server
-// doesn't say, who its sender says it is.
+// commandText names a command, the node it is for and its sender: the user, or, if the server
+// doesn't name one, the name in the command.
 func commandText(p *wire.CommandReceived) string {
 	s := joinNonEmpty(" ", "Command", textOf(p.Command.Get("type")))
 	if node := textOf(p.Command.Get("nodeId")); node != "" {
@@ -309,8 +309,8 @@ func hookText(p *wire.HookFired) string {
 
 func userLine(source, text string) string { return "[" + source + "] " + text }
 
-// promptText returns the text of a prompt: a string, or messages whose content
-// is a string or a list of blocks.
+// promptText returns the text of a prompt: a string, or messages with content
+// that is a string or a list of blocks.
 func promptText(prompt wire.Raw) string {
 	if s, ok := prompt.Text(); ok {
 		return s

@@ -15,7 +15,7 @@ import (
 // nothing had happened.
 type Timeline struct {
 	Blocks  []Block `json:"blocks,omitempty"` // that may still change, the latest last
-	Exec    string  `json:"exec,omitempty"`   // execution whose command is known
+	Exec    string  `json:"exec,omitempty"`   // execution with a known command
 	Command string  `json:"command,omitempty"`
 }
 
@@ -161,8 +161,8 @@ func thinkingHead(s string) string {
 	return s
 }
 
-// addWhole takes a whole block: a line of its own, or the final form of one whose
-// pieces have been streamed.
+// addWhole takes a whole block: a line of its own, or the final form of one that
+// has been streamed in pieces.
 func (t *Timeline) addWhole(pos uint64, e *wire.Event, kind wire.LineType, text string, number, supersedes int) Step {
 	b := Block{Type: kind, Exec: e.ExecID, Epoch: e.Epoch, Parent: e.Parent, Number: number, Size: len(text)}
 	i := t.findStreamed(b, supersedes)
