@@ -11,7 +11,7 @@ import (
 // DefaultLeaseTTL is how long a lease lives without being renewed.
 const DefaultLeaseTTL = 10 * time.Second
 
-// Config are the settings of an installation. A zero value keeps what is there,
+// Config are the settings of an installation. A zero value keeps what the server has,
 // or is the default of what is created.
 type Config struct {
 	Names subjects.Names

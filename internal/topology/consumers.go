@@ -12,8 +12,8 @@ import (
 	"code.wake.dev/wake/pkg/subjects"
 )
 
-// ackPending is more than anybody fetches: a consumer that stalls here would stall
-// who tries it out.
+// ackPending is more than any reader fetches: a consumer that stalls here would stall
+// the user who tries it out.
 const ackPending = 100_000
 
 // durableConsumers returns the durable consumers of the stream of events. Services set them
@@ -89,7 +89,7 @@ func durableConsumer(name, description, filter string) jetstream.ConsumerConfig 
 	}
 }
 
-// decideConsumer returns the configuration of a consumer, given what is there.
+// decideConsumer returns the configuration of a consumer, given that of the server.
 func decideConsumer(want, cur jetstream.ConsumerConfig) jetstream.ConsumerConfig {
 	merged := cur
 	merged.Durable, merged.Name, merged.Description = want.Durable, want.Name, want.Description

@@ -4,7 +4,7 @@
 // on anything else.
 //
 // Everything that Init creates carries the prefix of the installation in its
-// metadata; what lacks it is somebody else's and is never touched. What a
+// metadata; what lacks it is another's and is never touched. What a
 // setting leaves open, Init keeps as it is, so that running it again changes
 // nothing.
 package topology

@@ -10,7 +10,7 @@ import (
 	"code.wake.dev/wake/pkg/subjects"
 )
 
-// checkForeign fails if a stream with the name of a room belongs to somebody else.
+// checkForeign fails if a stream with the name of a room isn't this installation's.
 func checkForeign(r room, n subjects.Names, c jetstream.StreamConfig) error {
 	switch prefix := c.Metadata[prefixKey]; prefix {
 	case n.Prefix():
@@ -33,7 +33,7 @@ func Streams(n subjects.Names) []string {
 }
 
 // Existing returns which streams of an installation are there. It fails if one of
-// them is somebody else's.
+// them isn't this installation's.
 func Existing(ctx context.Context, js jetstream.JetStream, n subjects.Names) ([]string, error) {
 	var names []string
 	for _, r := range allRooms(Config{Names: n}) {

@@ -24,7 +24,7 @@ var ErrNoIncarnation = errors.New("topology: the stream of events has no incarna
 // the sequences of its predecessor for other events, and its creation time
 // doesn't tell them apart. So a position means something only together with the
 // incarnation it is of. The stream carries its incarnation from its creation on,
-// whatever is updated; whoever finds another one than with the position it kept
+// whatever is updated; a reader that finds another one than with the position it kept
 // begins anew.
 func newIncarnation() string { return uuid.NewString() }
 

@@ -15,7 +15,7 @@ const callTimeout = 30 * time.Second
 
 // Init creates what is missing and updates what differs from c. Running it
 // again, or twice at once, does no harm. It fails, with the report of what it
-// did so far, if a stream of somebody else is in the way, or if the server can't
+// did so far, if a stream that isn't wake's is in the way, or if the server can't
 // make a change; then it says which and what to do.
 func Init(ctx context.Context, js jetstream.JetStream, c Config) (Report, error) {
 	report := Report{Prefix: c.Names.Prefix()}
@@ -117,7 +117,7 @@ func (b *builder) currentStream(ctx context.Context, r room) (*jetstream.StreamC
 	return &info.Config, info.State, nil
 }
 
-// createStream returns nil if somebody else created the stream first.
+// createStream returns nil if another process created the stream first.
 func (b *builder) createStream(ctx context.Context, r room) (*jetstream.StreamConfig, error) {
 	s, err := b.js.CreateStream(ctx, r.decideStream(b.config, nil))
 	switch {

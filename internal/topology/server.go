@@ -70,7 +70,7 @@ func adviceFor(err error) string {
 // consumer to a position.
 const minMajor, minMinor = 2, 14
 
-// checkServer fails if the server is too old. One whose version can't be read
+// checkServer fails if the server is too old. One with an unreadable version
 // passes.
 func checkServer(js jetstream.JetStream) error {
 	version := js.Conn().ConnectedServerVersion()

@@ -38,7 +38,7 @@ type room struct {
 	name string // as people know it: that of the bucket, not of its stream
 	want jetstream.StreamConfig
 
-	// tune sets what [Config] leaves to the user, given what is there: nothing if
+	// tune sets what [Config] leaves to the user, given the server's configuration: nil if
 	// the stream is yet to be created.
 	tune func(want, cur *jetstream.StreamConfig)
 }
@@ -64,7 +64,7 @@ func allRooms(c Config) []room {
 	return all
 }
 
-// decideStream returns the configuration of a room, given what is there: what wake
+// decideStream returns the configuration of a room, given the server's: what wake
 // doesn't decide (placement, compression, the metadata of others) stays.
 func (r room) decideStream(c Config, cur *jetstream.StreamConfig) jetstream.StreamConfig {
 	want := r.want
@@ -121,7 +121,7 @@ func streamConfig(name, description string, filters ...string) jetstream.StreamC
 	}
 }
 
-// eventsConfig is append-only: nobody can remove an event, and a full stream refuses
+// eventsConfig is append-only: no client can remove an event, and a full stream refuses
 // the next one.
 func eventsConfig(n subjects.Names) jetstream.StreamConfig {
 	c := streamConfig(n.EventsStream(), "every step of every agent", n.AllEvents())
@@ -189,7 +189,7 @@ func tuneLeases(c Config, want, cur *jetstream.StreamConfig) {
 	tunePersistence(c, want, cur)
 }
 
-// tunePersistence has a bucket whose loss costs time and nothing else written later than it is
+// tunePersistence has a bucket, if its loss costs time and nothing else, written later than it is
 // acknowledged, where it is created on one server alone: the server can't change that, nor
 // replicate such a bucket, nor take an atomic batch in it. docs/durability.md says what may be lost.
 func tunePersistence(c Config, want, cur *jetstream.StreamConfig) {
