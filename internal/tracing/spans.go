@@ -19,7 +19,7 @@ func Process(ctx context.Context, t trace.Tracer, destination string, more ...at
 	return startSpan(ctx, t, trace.SpanKindConsumer, opProcess, typeProcess, destination, trace.WithAttributes(more...))
 }
 
-// Obey starts the span of a command, under the trace of whoever sent it, with a
+// Obey starts the span of a command, under the trace of its sender, with a
 // link to what it is about, the trace of the context.
 func Obey(ctx context.Context, t trace.Tracer, parent, destination string, more ...attribute.KeyValue) (context.Context, trace.Span) {
 	sender := With(ctx, parent)
@@ -126,7 +126,7 @@ func Attempt(n int) attribute.KeyValue { return attribute.Int(attrAttempt, n) }
 // Resumed says whether something goes on that had begun elsewhere.
 func Resumed(is bool) attribute.KeyValue { return attribute.Bool(attrResumed, is) }
 
-// Provider is who drives an agent.
+// Provider is the program that drives an agent.
 func Provider(name string) attribute.KeyValue { return attribute.String(attrProvider, name) }
 
 // Command is the type of a command that is known.

@@ -1,6 +1,6 @@
 // Package tracing makes the spans of wake's services, for OpenTelemetry, and passes
-// on which trace a message belongs to. It knows names and headers; who sends spans
-// where is [code.wake.dev/wake/internal/service.Traces].
+// on which trace a message belongs to. It knows names and headers;
+// [code.wake.dev/wake/internal/service.Traces] sends the spans.
 //
 // Spans are short: taking over a run, starting a node, a batch, a command. What
 // takes as long as an agent is in the log, and is exported from there. None has a
@@ -50,7 +50,7 @@ func (c carrier) Get(key string) string {
 // Set implements [propagation.TextMapCarrier].
 func (c carrier) Set(key, value string) { c[key] = []string{value} }
 
-// Keys implements [propagation.TextMapCarrier]. Nobody asks.
+// Keys implements [propagation.TextMapCarrier]. No caller asks.
 func (c carrier) Keys() []string { return nil }
 
 // Inject says in the header of a message to which trace it belongs, if the context
@@ -100,7 +100,7 @@ func Destination(prefix, subject string) string {
 
 // Fail notes on a span that what it stands for has failed: with the kind of the
 // error, not with its text, which may be an agent's. That the process ends, or
-// whoever asked, is no failure.
+// the caller, is no failure.
 func Fail(span trace.Span, err error) {
 	if err == nil || !span.IsRecording() {
 		return
