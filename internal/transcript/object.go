@@ -175,7 +175,7 @@ func (s *Store) storeHead(ctx context.Context, x *session, next head) error {
 	return err
 }
 
-// settleHead finds out what became of a head whose acknowledgement didn't come.
+// settleHead finds out what became of a head after its acknowledgement didn't come.
 func (s *Store) settleHead(ctx context.Context, x *session) error {
 	h, err := s.lastHead(ctx, x.name)
 	if err != nil {
@@ -241,7 +241,7 @@ func (s *Store) lastHead(ctx context.Context, name string) (head, error) {
 	return h, nil
 }
 
-// attempts is how often a session is read whose writer replaces it meanwhile.
+// attempts is how often a session is read while its writer replaces it.
 const attempts = 5
 
 // readContent returns a session's head and what it counts.

@@ -7,7 +7,7 @@
 // that a session of n bytes costs n bytes, not n². A head is only stored behind
 // the one that its writer knows (expected sequence), and it is what makes chunks
 // count: a writer may die between any two calls, and what it left behind a head
-// is never read. A session whose chunks are many and small is rewritten when it has
+// is never read. A session of many small chunks is rewritten when it has
 // doubled.
 //
 // Writers: the first Save of a writer is the whole file (offset 0). It begins a new
@@ -54,7 +54,7 @@ type Store struct {
 }
 
 // session is what a store knows of a session. What isn't guarded by the store's
-// mu belongs to whoever holds turn.
+// mu belongs to the holder of turn.
 type session struct {
 	name string
 	turn chan struct{}
@@ -150,7 +150,7 @@ func (s *Store) saveData(ctx context.Context, x *session, offset int64, data []b
 	return s.appendData(ctx, x, data)
 }
 
-// lockSession returns a session once nobody else uses it.
+// lockSession returns a session once no other caller uses it.
 func (s *Store) lockSession(ctx context.Context, id string) (*session, error) {
 	x := s.sessionOf(id)
 	select {
