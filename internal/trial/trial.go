@@ -1,5 +1,5 @@
-// Package trial finds the events whose handling ends the process of a service, and has them set aside: else the service
-// would read them again at each start, for ever.
+// Package trial finds the events that end the process of a service when it handles them, and has them set aside: else the
+// service would read them again at each start, for ever.
 //
 // What a process is handling stands in a file while it does. A process that finds such a note knows at what its
 // predecessor ended: it handles those events one by one, each with a note of its own, and so the next one knows
@@ -32,7 +32,7 @@ type Trial struct {
 	list        string   // file of what was set aside
 	alone       *sync.Mutex
 
-	suspects note // owned by who handles events
+	suspects note // owned by the goroutine that handles events
 
 	mu    sync.Mutex
 	aside []uint64
