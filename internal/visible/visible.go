@@ -63,7 +63,7 @@ func Text(s string) (text string, at []int) {
 	return string(b), append(at, len(s))
 }
 
-// isUnseen reports whether nobody sees r: it takes no room, joins its neighbours or
+// isUnseen reports whether r can't be seen: it takes no room, joins its neighbours or
 // turns the text around.
 func isUnseen(r rune) bool { return r == 0x200c || r == 0x200d || Hidden(r) || Reorders(r) }
 
@@ -160,7 +160,7 @@ func parseIntroducer(s string) (c byte, n int) {
 	return 0, 0
 }
 
-// csiEnd returns the end of a control sequence whose parameters begin at n.
+// csiEnd returns the end of a control sequence; its parameters begin at n.
 func csiEnd(s string, n int) int {
 	for ; n < len(s); n++ {
 		switch c := s[n]; {
