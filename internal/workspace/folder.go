@@ -64,7 +64,7 @@ const (
 )
 
 // Recheck forgets what was stored if that isn't kept any more: what a run has packed is dropped when nothing needs it, and the run may go
-// on all the same. Whoever begins to work in the folder calls it.
+// on all the same. A worker that begins to work in the folder calls it.
 func (f *Folder) Recheck(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -46,7 +46,7 @@ var (
 	worktreeLine = regexp.MustCompile(`(?mi)^[ \t]*worktree[ \t]*=[ \t]*([^"\\\n]+)\n`)
 )
 
-// ownConfig is the configuration of a repository whose files are elsewhere, as that of one which is with its files.
+// ownConfig makes the configuration of a repository away from its files that of one beside its files.
 func ownConfig(content []byte) []byte {
 	return worktreeLine.ReplaceAll(bareLine.ReplaceAll(content, nil), nil)
 }

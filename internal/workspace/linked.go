@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// home is a folder, which may be outside of the one that is read, in which a part of a repository is whose files are elsewhere.
+// home is a folder with a part of a repository, away from the repository's files; it may be outside of the folder that is read.
 type home struct {
 	path  string
 	owner uint32
 }
 
-// open opens it if it is its owner's, whoever has put it into that place.
+// open opens the folder only if it belongs to owner: another user may have put one into its place.
 func (h home) open() (*os.File, error) {
 	fd, err := unix.Open(h.path, openFolder, 0)
 	if err != nil {
@@ -47,8 +47,8 @@ type worktree struct {
 // maxPointer bounds the files that say where a repository is.
 const maxPointer = 16 << 10
 
-// findWorktree returns where the repository of a folder is whose .git is a file. The agent may have written that: the repository has to
-// name the folder, too, and all belongs to one owner.
+// findWorktree returns where the repository of a folder is if its .git is a file. The agent may have written that file: the repository
+// has to name the folder, too, and all belongs to one owner.
 func (s *scan) findWorktree(dir *os.File, path []string) (worktree, error) {
 	name := cmp.Or(strings.Join(path, "/"), ".")
 	text, _, err := readFile(int(dir.Fd()), gitFolder, maxPointer)

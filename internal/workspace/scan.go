@@ -45,7 +45,7 @@ type node struct {
 	patch  []byte   // stands for the content of a file
 	forced bool     // rules leave it out, but the index of its repository names it
 	home   *home    // where it is, if not in the folder above
-	joined bool     // a folder whose parts are elsewhere
+	joined bool     // a folder with parts that are elsewhere
 
 	// Of a folder:
 	meaning digest // what is in it, wherever that is kept
@@ -184,7 +184,7 @@ type place struct {
 	worktree *worktree
 }
 
-// repository is one whose files are scanned.
+// repository is one with files that are scanned.
 type repository struct {
 	depth   int // of its folder
 	tracked func() tracked
@@ -545,7 +545,7 @@ func (s *scan) scanSpecial(dir int, n *node, path, gitPath []string, isLinked bo
 // errTooLarge is returned for files that have grown beyond a bound.
 var errTooLarge = errors.New("too large")
 
-// readFile reads a file of a folder that is no larger than a bound. It follows no link, and waits for nobody. What is no
+// readFile reads a file of a folder that is no larger than a bound. It follows no link, and waits for no writer. What is no
 // regular file is EINVAL.
 func readFile(dir int, name string, most int64) (content []byte, at stamp, err error) {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)

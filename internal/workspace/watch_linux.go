@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch says which folders have changed since they were read. The system has told of a change before whoever made it goes on, but
+// watch says which folders have changed since they were read. The system has told of a change before the program that made it goes on, but
 // for writes to memory that a file is mapped to: of those it tells when the file is opened, grown and closed. It doesn't tell of a hard
 // link that is made from outside of the folder, nor of writes by that name: they are found when anything else changes beside the file, or
 // after fullPause.
