@@ -14,9 +14,9 @@ import (
 // ErrPostgres is returned for what can be done with SQLite files only.
 var ErrPostgres = errors.New("it is a PostgreSQL database: pg_dump copies it")
 
-// Copy copies a store that is a SQLite file into a new file, as of one moment, while
-// somebody may be recording into it, and returns the position up to which the copy
-// is recorded. Of a PostgreSQL database it fails with [ErrPostgres].
+// Copy copies a store that is a SQLite file into a new file, as of one moment, also
+// while a recorder writes to it, and returns the position up to which the copy is
+// recorded. Of a PostgreSQL database it fails with [ErrPostgres].
 func Copy(ctx context.Context, store, path string) (pos wire.Position, err error) {
 	if database.IsPostgres(store) {
 		return pos, ErrPostgres

@@ -15,8 +15,8 @@ import (
 const maxCatchUp = 500 * time.Millisecond
 
 // catchUp waits until what was stored before the question is recorded, or derived
-// from: who has seen an event stored finds it in the answer. Else it says how much
-// is missing.
+// from: the answer has each event that its caller has seen stored. Else it says how
+// much is missing.
 func (r *Recorder) catchUp(ctx context.Context, p *progress) wire.Lag {
 	ctx, cancel := context.WithTimeout(ctx, maxCatchUp)
 	defer cancel()

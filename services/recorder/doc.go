@@ -20,7 +20,7 @@
 //     unless there is much to catch up with: then the events come first, and the
 //     rest is derived from them as they are in the store. Answers are as of what is
 //     derived, except for the events themselves and states at a position.
-//   - An event of a fenced writer, and one whose place is taken, is kept and
+//   - An event of a fenced writer, and one in a place that is taken, is kept and
 //     marked void; what isn't an event is kept, marked bad and dead-lettered;
 //     events that the stream lost before they were recorded leave a mark in their
 //     place. What is of no run is in the run "_".

@@ -11,7 +11,7 @@ type progress struct {
 	mu    sync.Mutex
 	pos   uint64
 	full  time.Time     // when there was last much behind it
-	moved chan struct{} // closed when pos changes; nil: nobody waits
+	moved chan struct{} // closed when pos changes; nil: no caller waits
 }
 
 // currentPos returns the position, and whether there is likely to be much behind it.
@@ -65,5 +65,5 @@ func (p *progress) awaitPos(ctx context.Context, pos uint64) {
 	}
 }
 
-// indexEvery is how often lines get into the full text when nobody asks.
+// indexEvery is how often lines get into the full text when no caller asks.
 const indexEvery = time.Second

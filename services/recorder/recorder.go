@@ -46,7 +46,7 @@ type Recorder struct {
 	later    chan struct{} // something was left to derive
 
 	atOnce  bool          // each batch is synced
-	deleted chan struct{} // somebody has deleted a run
+	deleted chan struct{} // a caller has deleted a run
 
 	folderRest time.Time // until then no snapshot of a folder is looked for that can be dropped
 

@@ -8,7 +8,7 @@ import (
 )
 
 // followRetention looks after how long runs are kept until ctx ends: when it is due, and
-// when somebody has deleted one. What fails is tried again the next time.
+// when a caller has deleted one. What fails is tried again the next time.
 func (r *Recorder) followRetention(ctx context.Context) {
 	tick := time.NewTicker(r.c.Retain.Every)
 	defer tick.Stop()
@@ -44,7 +44,7 @@ func (r *Recorder) applyRetention(ctx context.Context) error {
 		}
 		if run != "" {
 			r.store.Answers.Forget(run)
-			if err := workspace.Drop(ctx, r.log.Conn(), r.log.Names(), run); err != nil { // it takes room, and nobody sees it
+			if err := workspace.Drop(ctx, r.log.Conn(), r.log.Names(), run); err != nil { // the snapshots take room, but no reader sees them
 				r.logger.WarnContext(ctx, "snapshots of a removed run's folder are left in the object store", "run", run, "error", err)
 			}
 			gone++

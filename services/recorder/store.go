@@ -32,9 +32,9 @@ type Store struct {
 }
 
 // Open opens or creates a store and brings it to the current schema. A store is
-// named by the path of a SQLite file, which may follow sqlite:, and whose folder
-// is created too, or by the URL of a PostgreSQL database (postgres://…), of which
-// it uses the first schema in the search path. It fails with [ErrNewer],
+// named by the path of a SQLite file, which may follow sqlite:, or by the URL of a
+// PostgreSQL database (postgres://…), of which it uses the first schema in the search
+// path. It creates the folder of a file, too. It fails with [ErrNewer],
 // [ErrUnreleased] or [ErrForeign]. The password in a URL is never part of an error.
 func Open(ctx context.Context, store string) (*Store, error) {
 	s, err := openRooms(ctx, store, false)
@@ -47,9 +47,8 @@ func Open(ctx context.Context, store string) (*Store, error) {
 	return s, nil
 }
 
-// OpenReadOnly opens a store as [Open] does, into which somebody else may be
-// recording. It fails with [ErrOlder] if the store has to be brought to the
-// current schema before.
+// OpenReadOnly opens a store as [Open] does, while a recorder may be writing to it. It
+// fails with [ErrOlder] if the store has to be brought to the current schema before.
 func OpenReadOnly(ctx context.Context, store string) (*Store, error) {
 	return openRooms(ctx, store, true)
 }
@@ -67,7 +66,7 @@ func openRooms(ctx context.Context, target string, readOnly bool) (*Store, error
 	return &Store{Archive: kept, Answers: answers, Retention: retention.New(kept), Checker: verify.New(answers)}, nil
 }
 
-// Close closes the store. Nobody may use it any more.
+// Close closes the store. No caller may use it any more.
 func (s *Store) Close() error {
 	var err error
 	if s.Index != nil {

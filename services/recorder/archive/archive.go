@@ -35,14 +35,14 @@ func New(db *database.DB) (*Archive, error) {
 	return &Archive{db, codec}, nil
 }
 
-// Close closes the archive. Nobody may use it any more.
+// Close closes the archive. No caller may use it any more.
 func (a *Archive) Close() error {
 	a.Codec.Dec.Close()
 	return errors.Join(a.DB.Close(), a.Codec.Enc.Close())
 }
 
 // View begins a transaction that only reads: all of its answers are of one
-// moment. Whoever calls it rolls it back.
+// moment. The caller rolls it back.
 func (a *Archive) View(ctx context.Context) (*Tx, error) {
 	t, err := a.DB.View(ctx)
 	if err != nil {
@@ -60,8 +60,8 @@ func (a *Archive) Begin(ctx context.Context) (*Tx, error) {
 	return &Tx{t, a.Codec}, nil
 }
 
-// Change does something in a transaction that writes, in which nobody else does
-// meanwhile. Behind it, everything that was committed is on disk.
+// Change runs f in a transaction that writes, and keeps other writers out meanwhile.
+// Behind it, everything that was committed is on disk.
 func (a *Archive) Change(ctx context.Context, f func(*Tx) error) error {
 	return a.DB.Change(ctx, func(t *database.Tx) error { return f(&Tx{t, a.Codec}) })
 }

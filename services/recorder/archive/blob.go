@@ -42,7 +42,7 @@ func MissingNote(b wire.Blob) string {
 	return fmt.Sprintf("[%s is missing: %d bytes, sha256 %s]", b.Field, b.Size, b.SHA256)
 }
 
-// showMissing returns a copy of e whose missing text says so.
+// showMissing returns a copy of e with a note in place of the missing text.
 func showMissing(e *wire.Event) *wire.Event {
 	c := *e
 	b := e.Blobs[0]

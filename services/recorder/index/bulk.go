@@ -10,11 +10,11 @@ import (
 // calling the database costs as much as inserting a few rows.
 const bulkRows = 32
 
-// bulkStatements are the statements whose rows are inserted together.
+// bulkStatements are the statements that insert many rows together.
 func bulkStatements() []statement { return []statement{addLine, addCall, addMessage, addCheckpoint} }
 
-// manyRows returns the statement that inserts bulkRows rows instead of one, whose
-// values are ?1, ?2, … in this order. insert is how it begins.
+// manyRows returns the statement that inserts bulkRows rows, made of one that inserts
+// a row with the values ?1, ?2, … in this order. insert is how it begins.
 func manyRows(one, insert string) string {
 	head, row, _ := strings.Cut(one, "VALUES ")
 	end := strings.LastIndexByte(row, ')') + 1

@@ -26,15 +26,15 @@ type Index struct {
 	chain   archive.Chain
 	spare   spare
 
-	turn    sync.Mutex // of who records or derives
+	turn    sync.Mutex // held to record or to derive
 	last    uint64     // position after the last transaction; 0: unknown
 	derived uint64     // up to where what follows from the events was derived then
 
 	scratch bool // events aren't kept, only what is derived from them
 }
 
-// New returns the index of an archive, whose answers it tells what is new. The archive is
-// somebody else's to close.
+// New returns the index of an archive. It tells answers what is new. The caller closes
+// the archive.
 func New(ctx context.Context, kept *archive.Archive, answers *queries.Answers) (*Index, error) {
 	x := &Index{Archive: kept, answers: answers, folds: newFolds()}
 	var err error

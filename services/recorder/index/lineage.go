@@ -6,7 +6,7 @@ import (
 )
 
 // parentOf returns the run of which the event makes its own a fork or a child, or
-// "". A name that nobody can have isn't one.
+// "". A name that is too long for a run isn't one.
 func parentOf(e *wire.Event) (run string) {
 	switch p := e.Payload.(type) {
 	case *wire.FlowStart:

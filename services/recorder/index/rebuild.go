@@ -15,10 +15,10 @@ import (
 
 // Rebuild derives everything again from the recorded events, of which the store
 // has more than the stream: of one run after the other, each in one transaction, so
-// that whoever asks meanwhile gets whole answers. Progress is told after each. An
+// that readers get whole answers meanwhile. Progress is told after each. An
 // order that was obeyed isn't obeyed again; one that was cut off begins anew. It
-// fails at a run whose events aren't as they were recorded, and leaves that as it
-// is.
+// fails at a run with events that aren't as they were recorded, and leaves that run
+// as it is.
 func (x *Index) Rebuild(ctx context.Context, order string, progress func(done, of int)) error {
 	runs, obeyed, err := x.toRebuild(ctx, order)
 	if err == nil && !obeyed {
@@ -64,7 +64,7 @@ func (x *Index) toRebuild(ctx context.Context, order string) (runs []request.Tar
 	return runs, false, nil
 }
 
-// errUnsound is returned for a run whose events aren't as they were recorded.
+// errUnsound is returned for a run with events that aren't as they were recorded.
 var errUnsound = errors.New("its events aren't as they were recorded: `wake verify` says where")
 
 // rebuildRun derives everything again of one run. Its events stay untouched.

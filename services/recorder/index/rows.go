@@ -168,7 +168,7 @@ func (w *writer) writeNode(n *nodeRow) error {
 	return w.exec(putNode, append(table.Values(&n.Node), n.ID)...)
 }
 
-// addLabels notes labels, except for names that nobody will ask for.
+// addLabels notes labels, except for names that are too long for a question.
 func (w *writer) addLabels(r *runRow, labels map[string]string) error {
 	for key, value := range labels {
 		if len(key) > table.MaxKey {

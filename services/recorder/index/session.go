@@ -96,7 +96,7 @@ func (w *writer) bindSession(r *runRow, n *nodeRow, pos uint64, e *wire.Event, s
 	})
 }
 
-// noteModel notes the model of a session whose agent didn't say which it uses.
+// noteModel notes the model of a session if its agent didn't name it.
 func (w *writer) noteModel(r *runRow, n *nodeRow, pos uint64, e *wire.Event, model string) error {
 	t := &n.talk
 	if t.Session == "" || t.Model != "" || model == "" || e.Parent != "" {
@@ -264,7 +264,7 @@ func (w *writer) fillMessage(r *runRow, n *nodeRow, pos uint64, e *wire.Event, c
 }
 
 // takeToolResult takes the result of a call, which ends the message that has the call. A
-// call that nobody has announced becomes one of the agent's last message.
+// call that no event has announced becomes one of the agent's last message.
 func (w *writer) takeToolResult(r *runRow, n *nodeRow, pos uint64, e *wire.Event, p *wire.AgentTool) error {
 	session, err := w.sessionOf(r, n, pos, e)
 	if err != nil || session == "" {

@@ -35,7 +35,7 @@ func (x *Index) beginWriter(ctx context.Context, t *archive.Tx, b Batch) (*write
 	case err == nil && w.pos < x.last && !x.scratch:
 		err = fmt.Errorf("the store went back from position %d to %d: start again", x.last, w.pos)
 	case err == nil && (w.pos > x.last || w.derived != x.derived) && !x.scratch:
-		x.folds.dropAll() // somebody else has recorded
+		x.folds.dropAll() // another recorder has written
 		x.answers.ForgetLive()
 	}
 	w.was = w.derived

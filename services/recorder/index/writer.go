@@ -127,7 +127,7 @@ func (w *writer) exec(s statement, args ...any) error {
 	return err
 }
 
-// putRow runs a statement whose parameters are a row.
+// putRow runs a statement with a row as its parameters.
 func (w *writer) putRow(s statement, row any) error { return w.exec(s, table.Values(row)...) }
 
 // scanRow runs a statement that returns one row.

@@ -20,7 +20,7 @@ import (
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
-// maxEnded bounds the runs that have ended and are looked at, and those whose figures are kept.
+// maxEnded bounds the ended runs that are looked at, and the figures of ended runs that are kept.
 const maxEnded = 10_000
 
 // Fleet answers a [wire.FleetRequest] as of now, in at most limit bytes.
@@ -165,8 +165,8 @@ func (c *figures) drop(run string) {
 	delete(c.byRun, run)
 }
 
-// fleetFigures lists all runs of a flow and a label, the newest first. Those that another run waits
-// for are told by that one once they have ended.
+// fleetFigures lists all runs of a flow and a label, the newest first, without ended runs that another
+// run has waited for: the other run tells of them.
 func (a *Answers) fleetFigures(ctx context.Context, t *archive.Tx, q wire.FleetRequest, now int64) ([]*fleetFigure, error) {
 	where, args, err := runsFilter(wire.RunsRequest{Label: q.Label, Flow: q.Flow}, time.UnixMilli(now))
 	if err != nil {

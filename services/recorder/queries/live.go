@@ -19,7 +19,7 @@ import (
 
 // Bounds of what is held in memory of runs that go on.
 const (
-	maxHeld   = 128 // runs; the one that nobody has asked for longest goes first
+	maxHeld   = 128 // runs; the one that was asked for longest ago goes first
 	liveBytes = 512 // per line that may be held: so much text of a run
 )
 
@@ -66,7 +66,7 @@ func (l *line) toLogLine() wire.LogLine {
 }
 
 // HoldLive has the last lines of each run that goes on, so many of them, held in
-// memory from its first question on. Only who records into the store may use it.
+// memory from its first question on. Only the store's recorder may use it.
 func (a *Answers) HoldLive(lines int) { a.live.lines = lines }
 
 // dropAll drops everything.

@@ -177,7 +177,7 @@ func (s *spending) list(order func(a, b wire.SpendStats) int) []wire.SpendStats 
 	return all
 }
 
-// sumSpend adds up what the runs have used whose flows are given, looking at each row once.
+// sumSpend adds up what the runs in flows have used, looking at each row once.
 func (c statsQuery) sumSpend(ctx context.Context, flows map[int64]string, r *wire.StatsResponse) error {
 	where, args := c.filterText("day", c.since/table.Day)
 	text := `SELECT s.run, s.day, s.model, n.node, s.calls, s.tokens_in, s.tokens_out, s.cost_usd, s.computed_usd, s.unpriced

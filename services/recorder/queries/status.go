@@ -236,7 +236,7 @@ func stateOfNode(id string, s *wire.State, waits bool) string {
 	}
 	switch {
 	case states.Ended(s):
-		return stateAborted // nobody goes on with it
+		return stateAborted // no worker goes on with it
 	case n.Reason == "paused", s.Status == wire.RunPaused:
 		return statePaused
 	case n.Reason == "aborted":
@@ -384,7 +384,7 @@ func afterColon(s string) string {
 	return ": " + s
 }
 
-// waitsFor says in a line what somebody has to decide or to answer.
+// waitsFor says in a line which decision or answer an approval waits for.
 func waitsFor(a wire.Approval) string {
 	switch a.Kind {
 	case wire.ApprovalCall:

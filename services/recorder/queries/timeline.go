@@ -106,7 +106,7 @@ func (a *Answers) drawTimeline(ctx context.Context, t *archive.Tx, q wire.Timeli
 	return p, nil
 }
 
-// drawLanes finds out who did something, in the order in which they began.
+// drawLanes finds the nodes and sub-agents that did something, in the order in which they began.
 func (p *picture) drawLanes(ctx context.Context) error {
 	nodes, err := nodesOf(ctx, p.t, p.of.ID)
 	if err != nil {

@@ -66,8 +66,8 @@ func (a *Answers) listTop(ctx context.Context, t *archive.Tx, q wire.TopRequest,
 	return r, nil
 }
 
-// topPlaces lists the runs that go on, and those that ended lately, newest first. What has come of
-// one that another run waited for is told by that one.
+// topPlaces lists the runs that go on, and those that ended lately, newest first, without ended runs
+// that another run has waited for: the other run tells what has come of them.
 func topPlaces(ctx context.Context, t *archive.Tx, q wire.TopRequest, now int64) ([]place, error) {
 	where, args, err := runsFilter(wire.RunsRequest{Label: q.Label, Flow: q.Flow}, time.UnixMilli(now))
 	if err != nil {
@@ -98,8 +98,8 @@ func topRun(st wire.StatusResponse) wire.TopRun {
 	return x
 }
 
-// byUrgency puts first who needs somebody, and of those who has waited longest; of
-// the others who did something last.
+// byUrgency puts waiting runs first, the longest waiting before others; then runs by
+// urgency, and of equally urgent ones the latest active first.
 func byUrgency(a, b *wire.TopRun) int {
 	if c := cmp.Compare(urgencyOf(a.State), urgencyOf(b.State)); c != 0 {
 		return c

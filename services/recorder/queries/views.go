@@ -11,7 +11,7 @@ import (
 	"code.wake.dev/wake/services/recorder/internal/states"
 )
 
-// stateLoader returns the state of a run as of a position, which nobody changes.
+// stateLoader returns the state of a run as of a position. Its callers don't change it.
 type stateLoader func(ctx context.Context, t *archive.Tx, of request.Target, to uint64) (*wire.State, error)
 
 // stateOf loads a state from the file.

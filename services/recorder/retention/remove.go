@@ -23,7 +23,7 @@ func deleteSomeText(t table.Table) string {
 // someUses are the large fields of a run that are looked at at once.
 const someUses = 16
 
-// Remove removes a part of what was deleted and whose time is over, in one short
+// Remove removes a part of what was deleted, once its time is over, in one short
 // transaction. It returns the run that it removed the last of, or "", and whether
 // there is more to do. It may be ended at any moment, by a crash too: what was
 // begun is gone on with.
@@ -50,7 +50,7 @@ func (d *Deleter) Remove(ctx context.Context, now time.Time) (run string, more b
 	return run, more, nil
 }
 
-// runInRemoval returns a run whose events are being removed.
+// runInRemoval returns a run that is losing its events.
 func runInRemoval(ctx context.Context, t *archive.Tx) (of request.Target, err error) {
 	err = t.Row(ctx, `SELECT r.id, r.run FROM retired JOIN runs r ON r.run = retired.run LIMIT 1`).Scan(&of.ID, &of.Run)
 	return of, err
@@ -59,7 +59,7 @@ func runInRemoval(ctx context.Context, t *archive.Tx) (of request.Target, err er
 // putOff is how long a run stays that is needed when its time is over.
 const putOff = time.Hour
 
-// retireNext begins the removal of the next run whose time is over. From then on
+// retireNext begins the removal of the next run that is past its time. From then on
 // nothing of it is recorded or answered.
 func retireNext(ctx context.Context, t *archive.Tx, now time.Time) (more bool, err error) {
 	if late, err := isBehind(ctx, t); err != nil || late {

@@ -148,7 +148,7 @@ func isBehind(ctx context.Context, t *archive.Tx) (bool, error) {
 }
 
 // neededBy says why the record of a run has to stay, or "": a run that goes on
-// descends from it, or somebody has labelled a point of it to come back to.
+// descends from it, or it has a labelled point to come back to.
 func neededBy(ctx context.Context, t *archive.Tx, of request.Target) (string, error) {
 	var live string
 	err := t.Row(ctx, `WITH RECURSIVE kin (run, status) AS (
@@ -173,8 +173,8 @@ func neededBy(ctx context.Context, t *archive.Tx, of request.Target) (string, er
 	return "", nil
 }
 
-// hasFork reports whether a run has a fork, whatever has become of it, as long as that isn't gone for good: the points behind which it
-// can be forked anew lie in part in its parent. Somebody who deletes the parent by name doesn't ask for them.
+// hasFork reports whether a run has a fork that isn't gone for good, whatever has become of it: the points behind which the fork
+// can be forked anew lie in part in its parent. Deleting the parent by name doesn't ask for them.
 func hasFork(ctx context.Context, t *archive.Tx, run string) (bool, error) {
 	var fork string
 	err := t.Row(ctx, `SELECT r.run FROM lineage l JOIN runs r ON r.id = l.run
@@ -185,7 +185,7 @@ func hasFork(ctx context.Context, t *archive.Tx, run string) (bool, error) {
 	return err == nil, err
 }
 
-// isNeeded reports whether a run is needed by somebody who isn't asked.
+// isNeeded reports whether a run has to stay where no operator deletes it by name.
 func isNeeded(ctx context.Context, t *archive.Tx, of request.Target) (bool, error) {
 	why, err := neededBy(ctx, t, of)
 	if err != nil || why != "" {
@@ -234,7 +234,7 @@ func (d *Deleter) Ended(ctx context.Context) (runs []string, err error) {
 	return runs, err
 }
 
-// IsIdle reports whether a run has ended and nothing needs more than the record of it: no fork, and nobody who has labelled a point of it.
+// IsIdle reports whether a run has ended and nothing needs more than the record of it: it has no fork and no labelled point.
 func (d *Deleter) IsIdle(ctx context.Context, run string) (idle bool, err error) {
 	t, err := d.kept.View(ctx)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // Anchor says which link of its hash chain each run had at a time, signed. Kept elsewhere, it shows that
-// somebody has changed events and computed their chain anew: only who has the key can make another one.
+// events were changed and their chain computed anew: only the key's holder can make another anchor.
 type Anchor struct {
 	V           int          `json:"v"`
 	At          time.Time    `json:"at"`

@@ -166,11 +166,11 @@ func (p *replay) checkState(ctx context.Context, again *index.Replay) error {
 	return nil
 }
 
-// derivation is a table whose rows follow from the events.
+// derivation is a table of rows that follow from the events.
 type derivation struct {
 	table  string
-	query  string   // for the rows of the run whose name is ?1, with what tells rows apart first and ordered by that
-	keys   int      // columns that do
+	query  string   // for the rows of the run named ?1; the columns that tell rows apart come first and order them
+	keys   int      // how many these are
 	rough  []string // columns of sums: the order in which they were added, batch by batch, may have rounded them differently
 	fields []string // columns that may be large fields
 }

@@ -42,7 +42,7 @@ func (v *verifier) compareSnapshots(ctx context.Context, only string, log *event
 		is, found, err := snapshot.Load(ctx, log, name)
 		switch {
 		case errors.Is(err, snapshot.ErrUnusable) || err == nil && (!found || is.Position.Seq > v.Position.Seq):
-			continue // nobody uses it, or it is of what isn't recorded yet
+			continue // no reader uses it, or it is of what isn't recorded yet
 		case err != nil:
 			return err
 		}
@@ -53,7 +53,7 @@ func (v *verifier) compareSnapshots(ctx context.Context, only string, log *event
 	return nil
 }
 
-// compareSnapshot folds the events up to the position of a snapshot as who made it did.
+// compareSnapshot folds the events up to the position of a snapshot as its maker did.
 func (v *verifier) compareSnapshot(ctx context.Context, log *eventlog.Log, is *wire.State) error {
 	want := run.New(is.RunID)
 	for kept, err := range v.s.Read(ctx, queries.Query{Run: is.RunID, To: is.Position.Seq, Marked: true}) {

@@ -81,8 +81,8 @@ type Verification struct {
 	Events   int64         `json:"events"`
 	Void     int64         `json:"void"`               // of those: by fenced writers, or in a place that was taken
 	Gaps     int64         `json:"gaps"`               // events that were missing already when they were recorded
-	Deleted  int           `json:"deleted,omitempty"`  // runs whose events were removed, or are being removed
-	Anchored int64         `json:"anchored,omitempty"` // runs whose chain is the one that an anchor has
+	Deleted  int           `json:"deleted,omitempty"`  // runs without their events: removed, or being removed
+	Anchored int64         `json:"anchored,omitempty"` // runs with the same chain as in an anchor
 	Compared int64         `json:"compared,omitempty"` // with what the stream still has
 	Damages  []Damage      `json:"damages"`            // none: all is as it was recorded
 	Omitted  int           `json:"omitted,omitempty"`
@@ -128,7 +128,7 @@ type verifier struct {
 	chain   archive.Chain
 	anchors map[string]AnchorLink // that haven't been come to, by run
 	seen    *positions            // of all runs; nil: only one run is checked
-	gone    map[string]bool       // runs whose events were removed
+	gone    map[string]bool       // runs without their events: they were removed
 	bad     int64
 	lost    int64
 }
@@ -359,8 +359,7 @@ func (v *verifier) checkAcrossRuns(ctx context.Context) error {
 	return v.checkBlobs(ctx)
 }
 
-// checkGaps checks that exactly those positions have no event whose events were
-// removed.
+// checkGaps checks that a position has no event exactly where its event was removed.
 func (v *verifier) checkGaps(retired int64) {
 	var gaps []Damage
 	n := int64(0)
@@ -379,7 +378,7 @@ func (v *verifier) checkGaps(retired int64) {
 	}
 }
 
-// retiredRuns returns the runs whose events were removed, or are being removed.
+// retiredRuns returns the runs without their events: removed, or being removed.
 func retiredRuns(ctx context.Context, t *archive.Tx) (map[string]bool, error) {
 	gone := map[string]bool{}
 	for rows, err := range t.Rows(ctx, `SELECT run FROM retired WHERE run <> ?1`, archive.OtherRuns) {

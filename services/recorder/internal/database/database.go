@@ -66,7 +66,7 @@ func Scratch(ctx context.Context, path string) (*DB, error) {
 	return s, nil
 }
 
-// Close closes the database. Nobody may use it any more.
+// Close closes the database. No caller may use it any more.
 func (s *DB) Close() (err error) {
 	for _, db := range []*sql.DB{s.Reader, s.Writer} {
 		if db != nil {
@@ -77,7 +77,7 @@ func (s *DB) Close() (err error) {
 }
 
 // View begins a transaction that only reads: all of its answers are of one
-// moment. Whoever calls it rolls it back.
+// moment. The caller rolls it back.
 func (s *DB) View(ctx context.Context) (*Tx, error) {
 	for broken := 0; ; broken++ {
 		t, err := s.Reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true, Isolation: s.D.snapshot})
@@ -100,7 +100,7 @@ func (s *DB) Begin(ctx context.Context) (*Tx, error) {
 	return &Tx{begun, s.D}, nil
 }
 
-// Lock keeps others who write out until the transaction ends.
+// Lock keeps other writers out until the transaction ends.
 func (t *Tx) Lock(ctx context.Context) error {
 	if t.D.lock == "" {
 		return nil
@@ -109,8 +109,8 @@ func (t *Tx) Lock(ctx context.Context) error {
 	return err
 }
 
-// Change does something in a transaction that writes, in which nobody else does
-// meanwhile. Behind it, everything that was committed is on disk.
+// Change runs f in a transaction that writes, and keeps other writers out meanwhile.
+// Behind it, everything that was committed is on disk.
 func (s *DB) Change(ctx context.Context, f func(*Tx) error) error {
 	if err := s.ChangeLater(ctx, f); err != nil {
 		return err

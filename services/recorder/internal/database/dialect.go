@@ -30,9 +30,9 @@ type Dialect struct {
 	Size      string                   // asks for the bytes that are in use; space that is free within doesn't count
 	Labels    string                   // makes a JSON object of the columns key and value
 	Storable  func(text string) string // a text as the database keeps it; nil: as it is
-	snapshot  sql.IsolationLevel       // of a view whose answers are all of one moment
-	lock      string                   // keeps other recorders out until the transaction ends; "": nobody else can be in
-	migrating string                   // the same for whoever looks whether there are tables
+	snapshot  sql.IsolationLevel       // of a view: all its answers are of one moment
+	lock      string                   // keeps other recorders out until the transaction ends; "": there can be no other
+	migrating string                   // the same while a recorder looks whether there are tables
 	Interrupt bool                     // a statement may have to be given up when the context ends, since it waits for a network
 }
 

@@ -36,7 +36,7 @@ func postgresDialect() *Dialect {
 		Labels:    "coalesce(json_object_agg(key, value)::text, '{}')",
 		Storable:  PostgresText,
 		snapshot:  sql.LevelRepeatableRead,
-		lock:      "LOCK TABLE streams IN EXCLUSIVE MODE", // who reads doesn't wait for that
+		lock:      "LOCK TABLE streams IN EXCLUSIVE MODE", // readers don't wait for that
 		migrating: "SELECT pg_advisory_xact_lock(" + strconv.Itoa(applicationID) + ")",
 		Interrupt: true,
 	}

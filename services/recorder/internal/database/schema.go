@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// baseline is the version of the first schema that is released. Stores of lower
-// ones were never anybody's but the developers'.
+// baseline is the version of the first schema that is released. Only the developers
+// ever had stores of lower ones.
 const baseline = 14
 
 // upgrades lead from one released version to the next, the first of them from

@@ -1,12 +1,12 @@
 package database
 
 // postgresMark names the tables of a recorder as its own, and their version. A
-// schema of the database that has other tables but not this one is somebody
-// else's.
+// schema of the database that has other tables but not this one belongs to another
+// program.
 const postgresMark = "wake_schema"
 
 // postgresNumbers makes the table of that name, and numbers rows without gaps, as
-// SQLite does: who inserts one holds a lock on streams.
+// SQLite does: the writer that inserts a row holds a lock on streams.
 const postgresNumbers = `
 CREATE TABLE wake_schema (
 	application TEXT   NOT NULL,
@@ -50,9 +50,9 @@ CREATE TRIGGER tail_stay BEFORE DELETE ON tail FOR EACH ROW EXECUTE FUNCTION tai
 CREATE TRIGGER tail_keep BEFORE UPDATE OR TRUNCATE ON tail EXECUTE FUNCTION events_keep();
 `
 
-// postgresWords is the function whose index is the full text: words are parted as
-// SQLite's index parts them, accents don't count, an underscore is a letter. For
-// PostgreSQL that one is another letter, since to it it isn't.
+// postgresWords is the function that the full text is an index of: words are parted as
+// SQLite's index parts them, accents don't count, an underscore is a letter. PostgreSQL
+// doesn't take it for one: another letter stands for it.
 const postgresWords = `
 CREATE FUNCTION wake_words(line TEXT) RETURNS tsvector LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 	SELECT to_tsvector('simple'::regconfig, replace(regexp_replace(regexp_replace(

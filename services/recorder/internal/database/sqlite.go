@@ -82,7 +82,7 @@ func (s *DB) Sync() error {
 	return errors.Join(log.Sync(), log.Close())
 }
 
-// makePrivate creates the file, if need be, and lets nobody else read it, nor its logs, to
+// makePrivate creates the file, if need be, and lets only its owner read it and its logs, to
 // which SQLite gives the rights of the file.
 func (s *DB) makePrivate() error {
 	f, err := os.OpenFile(s.Path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -94,16 +94,16 @@ func (s *DB) makePrivate() error {
 	}
 	for _, end := range []string{"", "-wal", "-shm"} {
 		err := os.Chmod(s.Path+end, 0o600)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) { // else it is somebody else's, who lets us write
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) { // else another user owns it and lets us write
 			return err
 		}
 	}
 	return nil
 }
 
-// writeAhead gives the file a log that is written ahead, which it keeps. Who does
-// that for a new file while somebody else opens it isn't made to wait by SQLite,
-// which says at once that the file is busy.
+// writeAhead gives the file a log that is written ahead, which it keeps. If another
+// process opens a new file meanwhile, SQLite doesn't wait for that: it says at once that
+// the file is busy.
 func (s *DB) writeAhead(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, busyWait)
 	defer cancel()
@@ -139,7 +139,7 @@ func DSN(path string, options ...string) string {
 	return (&url.URL{Scheme: "file", Path: path}).String() + "?" + strings.Join(options, "&")
 }
 
-// busyWait is how long others who use the file are waited for.
+// busyWait is how long a process waits for others that use the file.
 const busyWait = 10 * time.Second
 
 // Codes of SQLite: of a file that others use, and of one that isn't its own.

@@ -13,7 +13,7 @@ import (
 // same position of another installation is another place.
 type Cursors struct{ mark string }
 
-// markLength is how much of an incarnation tells logs apart that somebody may mix up.
+// markLength is how much of an incarnation tells logs apart that a caller may mix up.
 const markLength = 8
 
 // CursorsOf returns those of the log that is recorded.

@@ -31,8 +31,8 @@ type Target struct {
 	Node string // "": the whole run
 }
 
-// Resolve finds the run, and perhaps the node, that a request names. To whoever may know
-// of one run only, there is no other one that its id could be the beginning of.
+// Resolve finds the run, and perhaps the node, that a request names. For a caller that may
+// know of one run only there is no other run, not even with an id that begins like its own.
 func Resolve(ctx context.Context, q *archive.Tx, run, agent, node string) (Target, error) {
 	t, err := findTarget(ctx, q, run, agent, node)
 	if only := api.CallerOf(ctx).Run; only != "" && t.Run != only {

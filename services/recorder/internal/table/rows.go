@@ -298,7 +298,7 @@ type Blob struct {
 	Data   *[]byte `db:"data" note:"null: it was missing when it was needed"`
 }
 
-// Retired is a run whose events were removed, or are being removed.
+// Retired is a run without its events: they were removed, or are being removed.
 type Retired struct {
 	Run    string `db:"run,name"`
 	At     int64  `db:"at"`

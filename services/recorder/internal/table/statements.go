@@ -164,8 +164,8 @@ func Fields(row any) []any {
 }
 
 // Compared is what of a derived table follows from the events: a query for the
-// rows of the run whose name is ?1, by names instead of numbers, with what tells
-// rows apart first and ordered by that.
+// rows of the run named ?1, by names instead of numbers. The columns that tell rows
+// apart come first and order them; keys is how many these are.
 func (t Table) Compared() (query string, keys int) {
 	by := t.By
 	if by == nil {

@@ -1,5 +1,5 @@
 // Package table declares the tables of the recorder's store, each once, as a Go
-// struct whose fields are its columns. From that follow, for each database, the
+// struct with its columns as fields. From that follow, for each database, the
 // statements that make them and that write and read whole rows, what `wake verify`
 // compares, what deleting a run removes, and the list in docs/store.md.
 //
@@ -61,7 +61,7 @@ type Column struct {
 	Number bool // the database numbers the rows
 	Named  bool // rows are found by it: it compares bytewise
 	Unique bool
-	Refers string // the table whose id it is
+	Refers string // the table that it is an id of
 	Place  bool   // it says where events are, which depends on how they came
 	Sum    bool   // a sum of fractions, which databases may round differently
 	Field  bool   // it may be a large field that was missing
@@ -165,7 +165,7 @@ func (l Tables) Of(database string) Tables {
 
 // columnsOf reads columns off the fields of R. A field's tag db has the name and,
 // after commas, what else is to say: number, name, unique, place, sum, field, as in
-// [Column], or the table whose id it is; a pointer may be null.
+// [Column], or the table that it is an id of; a pointer may be null.
 func columnsOf[R any]() []Column {
 	row := reflect.TypeFor[R]()
 	list := make([]Column, row.NumField())
@@ -208,7 +208,7 @@ func (t Table) OfRun() bool {
 }
 
 // OfRuns are the tables that have rows of a run, but for runs itself, in the order in
-// which those are removed: nodes last, since others tell by them whose they are.
+// which their rows are removed: nodes last, since rows of other tables name their run by them.
 func (l Tables) OfRuns() (list Tables) {
 	for _, t := range l {
 		if t.OfRun() && t.Name != "nodes" {
