@@ -65,7 +65,7 @@ type Alerter struct {
 	cfg        Config
 	log        *eventlog.Log
 	logger     *slog.Logger
-	process    string // whose alerts are those that this alerter stores
+	process    string // author of the alerts that this alerter stores
 	projection *projection.Projection[*value]
 	raised     prometheus.Counter
 	limits     atomic.Pointer[limits]
@@ -249,7 +249,7 @@ func (a *Alerter) Fold(ctx context.Context, v *value, e eventlog.Entry) (project
 	return projection.Changed, nil
 }
 
-// passTime lets time pass for a run whose times are its own: no clock does.
+// passTime lets time pass for a run with times of its own: no clock does.
 func (a *Alerter) passTime(ctx context.Context, v *value, now int64) error {
 	for r := &v.record; r.Clock > 0 && r.Deadline > 0 && r.Deadline <= now; {
 		at := r.Deadline

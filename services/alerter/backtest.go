@@ -35,7 +35,7 @@ func Backtest(s Settings, entries []eventlog.Entry) []wire.Alert {
 		r.Position.Seq = e.Pos
 	}
 	for _, run := range sortedKeys(t.runs) {
-		if r := t.runs[run]; r.Clock == 0 { // else nobody knows what was behind its last event
+		if r := t.runs[run]; r.Clock == 0 { // else it is unknown what was behind its last event
 			t.passTime(r, last)
 		}
 	}

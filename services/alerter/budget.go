@@ -172,8 +172,8 @@ func (l *daySum) noteSpending(runID string, s spending) {
 	l.runs[runID] = s.OfDay
 }
 
-// crossBudget tells the highest budget of the day that has been reached. Whoever
-// adds up the same day finds the same under the same key.
+// crossBudget tells the highest budget of the day that has been reached. Each alerter
+// that adds up the same day finds the same under the same key.
 func (l *daySum) crossBudget(b Budget) (found []finding, budget float64) {
 	budget, ok := highestReached(b.Day, l.sum)
 	if !ok || budget <= l.told {

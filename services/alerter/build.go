@@ -71,7 +71,7 @@ func (l *limits) matchCommand(input string) (buildCommand, bool) {
 	return buildCommand{}, false
 }
 
-// addCall looks at a call. One whose outcome is unknown counts for nothing: it was
+// addCall looks at a call. A call of unknown outcome counts for nothing: it was
 // refused or interrupted, or goes on in the background.
 func (s builds) addCall(in input, p *wire.AgentTool) (builds, []finding) {
 	if p.Denied || p.Error == wire.CallInterrupted || isRejection(p.Error) || neverBegan(p.Error) || !slices.Contains(in.Limits.Build.Tools, p.ToolName) ||

@@ -27,7 +27,7 @@ type agentCommits struct {
 	Count    int      `json:"count"`
 	Messages []string `json:"messages,omitempty"` // at most maxCommits, and the latest
 	Branch   string   `json:"branch,omitempty"`   // of a commit of which the program told only this
-	Notices  int      `json:"notices,omitempty"`  // of the program, about commits whose call hasn't ended
+	Notices  int      `json:"notices,omitempty"`  // of the program, about commits of calls that haven't ended
 	Calls    int      `json:"calls,omitempty"`    // commits of calls, about which its notice may follow
 }
 

@@ -24,7 +24,7 @@ func (s denials) detect(in input) (denials, []finding, int64) {
 	e := in.Event
 	call := e.Node() + "\n" + e.CallID
 	switch p := e.Payload.(type) {
-	case *wire.PermissionRequired: // whoever is asked decides
+	case *wire.PermissionRequired: // a human is asked and decides
 		s.Human = withKey(s.Human, call, true)
 	case *wire.NodeComplete, *wire.NodeError, *wire.NodeCancelled:
 		s.Human, s.Told = withoutNode(s.Human, e.Node()), withoutNode(s.Told, e.Node())

@@ -62,7 +62,7 @@ type finding struct {
 	Severity wire.Severity
 	NodeID   string
 	ExecID   string
-	Armed    uint64 // position of the event that began it: the same whoever finds it
+	Armed    uint64 // position of the event that began it: the same for each alerter that finds it
 	Level    string // tells apart what the same event began
 	Text     string // without the prefix
 	Event    string // name of the supervisor event (seeds/004 §1)
@@ -113,8 +113,8 @@ type run struct {
 	Copy     bool              `json:"copy,omitempty"`     // imported: what happened was told where it happened
 }
 
-// alertLabel names whom an alert is about: the run if it has a name, else the node. What
-// is about a run of several nodes has the flow's name.
+// alertLabel names what an alert is about: the run if it has a name, else the node. An
+// alert about a run of several nodes has the flow's name.
 func (r run) alertLabel(node string) string {
 	if node == wire.RunNode {
 		node = r.Only
@@ -122,7 +122,7 @@ func (r run) alertLabel(node string) string {
 	return timeline.Line(cmp.Or(r.Name, node, r.Flow, r.ID), maxLabel)
 }
 
-// applyFork takes what the parent's state says. Nobody waits for a fork.
+// applyFork takes what the parent's state says. No run waits for a fork.
 func (r run) applyFork(p *wire.RunForked) run {
 	var s wire.State
 	if wire.Unmarshal(p.State, &s) == nil {

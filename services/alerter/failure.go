@@ -11,17 +11,17 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// failures finds errors that nobody takes care of: of agents, of nodes that are
+// failures finds errors that no retry takes care of: of agents, of nodes that are
 // not tried again, and of runs.
 type failures struct {
-	// Told holds the executions whose error has been told: an agent's error, then
-	// its node's, are one.
+	// Told holds the executions with an error that has been told: an agent's error,
+	// then its node's, are one.
 	Told map[string]bool `json:"told,omitempty"`
 	// Attempts numbers the open executions.
 	Attempts map[string]int `json:"attempts,omitempty"`
 	// Retries holds the calls of a model that fail again and again, by agent.
 	Retries map[string]retries `json:"retries,omitempty"`
-	// Node is the one whose error was told last: that its run fails because of it is no other failure.
+	// Node is the node of the error that was told last: that its run fails because of it is no other failure.
 	Node string `json:"node,omitempty"`
 }
 
@@ -226,14 +226,14 @@ func retryOf(p *wire.AgentError) string {
 // its sub-agents.
 func agentOf(e *wire.Event) string { return e.Node() + "\n" + e.Parent }
 
-// isDeliberateEnd reports whether a process died because it was told to: what that is about
-// says whoever ended it.
+// isDeliberateEnd reports whether a process died because it was told to: what ended it
+// says why.
 func isDeliberateEnd(p *wire.AgentError) bool {
 	return p.ErrorType == wire.ErrorProcessDied && textField(p.Details, "reason") != ""
 }
 
-// withoutNode returns the entries of other nodes than the given one, of a map whose
-// keys begin with a node.
+// withoutNode returns the entries of other nodes than the given one, of a map with
+// keys that begin with a node.
 func withoutNode[V any](m map[string]V, node string) map[string]V {
 	for key := range m {
 		if strings.HasPrefix(key, node+"\n") {

@@ -7,7 +7,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// loops finds agents whose tools fail again and again.
+// loops finds agents with tools that fail again and again.
 type loops struct {
 	Agents map[string]streak `json:"agents,omitempty"` // by agent
 }
@@ -22,7 +22,7 @@ type streak struct {
 	Open map[string]string `json:"open,omitempty"`
 }
 
-// unknownTool is that of a result whose call nobody has seen.
+// unknownTool is the tool of a result if no event has its call.
 const unknownTool = "unknown"
 
 // maxOpen bounds the calls that are remembered. An agent that opens more has no

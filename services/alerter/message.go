@@ -8,9 +8,8 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// messages finds what an agent has to say to whoever started it: its messages,
-// and calls of the tool for them of which the log has no message, since somebody
-// else served them.
+// messages finds what an agent has to say to its parent: its messages, and calls of
+// the tool for messages that left none in the log, since another server served them.
 type messages struct {
 	Calls map[string]bool `json:"calls,omitempty"` // open, by node and id; true: the message was told
 }

@@ -54,7 +54,7 @@ func (s milestones) detect(in input) (milestones, []finding, int64) {
 			if in.Event.CallID != "" {
 				s, found = s.endAgents(in.Event.Node() + "\n" + in.Event.CallID)
 			}
-		case *wire.NodeComplete, *wire.NodeCancelled: // whoever begins it again begins a list
+		case *wire.NodeComplete, *wire.NodeCancelled: // its next execution begins a list
 			node := in.Event.Node() + "\n"
 			s, found = s.endAgents(slices.DeleteFunc(sortedKeys(s.Lists), func(of string) bool { return !strings.HasPrefix(of, node) })...)
 		case *wire.NodeError, *wire.AgentComplete, *wire.AgentPaused, *wire.AgentAborted:

@@ -7,8 +7,8 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// mirrorFindings finds that a program has lost a part of its session's transcript on the way to its store: who goes on
-// with the session from there doesn't know it. It needs no memory.
+// mirrorFindings finds that a program has lost a part of its session's transcript on the way to its store: a program that
+// goes on with the session from there doesn't know that part. It needs no memory.
 func mirrorFindings(in input) []finding {
 	if in.Event == nil {
 		return nil

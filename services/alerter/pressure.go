@@ -6,7 +6,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// pressures finds agents whose context window fills up.
+// pressures finds agents that fill up their context window.
 type pressures struct {
 	Windows map[string]int64    `json:"windows,omitempty"` // tokens, by model, as agents tell it
 	Nodes   map[string]pressure `json:"nodes,omitempty"`

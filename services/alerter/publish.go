@@ -65,7 +65,7 @@ type uncertainAlerts struct {
 
 // publishAlert stores an alert unless it is there, and prints it if this process stored it. A
 // terminal can't be asked what it has shown. So each line is printed at most once, by the
-// process whose message is the stored one: if that is killed between storing and printing,
+// process that stored its message: if that is killed between storing and printing,
 // its successor prints nothing, and `wake alerts` has the alert.
 func (a *Alerter) publishAlert(ctx context.Context, told *uncertainAlerts, alert wire.Alert) error {
 	data, err := wire.Marshal(alert)

@@ -65,7 +65,7 @@ type Milestone struct {
 
 // Build is about commands that build and test.
 type Build struct {
-	Tools    []string  `yaml:"tools"`    // tools whose input is a command
+	Tools    []string  `yaml:"tools"`    // tools with a command as input
 	Commands []Command `yaml:"commands"` // the first that matches counts; tests count before builds
 }
 
@@ -84,7 +84,7 @@ type Commit struct {
 // Context is about how full the context window of an agent is.
 type Context struct {
 	Percent []int            `yaml:"percent"` // default 50, 75, 90
-	Window  int64            `yaml:"window"`  // tokens of a model whose window nobody has told; default 200000
+	Window  int64            `yaml:"window"`  // tokens of a model if no agent has told its window; default 200000
 	Windows map[string]int64 `yaml:"windows"` // the same by model
 }
 

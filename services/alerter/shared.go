@@ -36,7 +36,7 @@ func (a *Alerter) checkShared(ctx context.Context, told *uncertainAlerts, now in
 	return a.publishAll(ctx, told, input{At: now, Pos: last, Run: systemRun()}, sharedFindings(a.limits.Load().Budget.Shares, answer.Budgets, now))
 }
 
-// sharedFindings finds the highest share of each budget that has been reached. One whose amounts were changed is another one.
+// sharedFindings finds the highest share of each budget that has been reached. A budget with changed amounts is another one.
 func sharedFindings(shares []float64, all []wire.SharedBudget, at int64) (found []finding) {
 	now := time.UnixMilli(at)
 	for _, b := range all {

@@ -172,7 +172,7 @@ func (k silence) noteProgress(in input) silence {
 	return k
 }
 
-// isBlocked reports whether somebody else has to do something.
+// isBlocked reports whether the agent waits for a decision or an answer.
 func (k silence) isBlocked() bool {
 	for _, c := range k.Calls {
 		if c.Waiting {

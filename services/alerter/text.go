@@ -114,7 +114,7 @@ func clipText(s string, limit int) string {
 // nameLine is a name that fits into a line.
 func nameLine(name string) string { return timeline.Line(name, maxName) }
 
-// quoteText is what somebody said.
+// quoteText is a text in quotation marks.
 func quoteText(s string) string { return `"` + s + `"` }
 
 // formatCount is "3 events", "1 event".
