@@ -1,7 +1,7 @@
 // Package snapshotter folds the log into snapshots of runs.
 //
-// A snapshot spares a reader the beginning of the log, no more: whoever resumes
-// a run folds what follows. So the snapshotter may lag or be away; what it must
+// A snapshot spares a reader the beginning of the log, no more: to resume a run, the
+// reader folds what follows. So the snapshotter may lag or be away; what it must
 // not do is store a state that isn't the fold of the log up to its position.
 //
 //	WAKE_EVENTS ─▶ projection ─▶ run.Apply ─▶ WAKE_SNAPSHOTS, large ones in WAKE_BLOBS
@@ -195,7 +195,7 @@ func (s *Snapshotter) keepMarked(ctx context.Context, present *wire.State, mark 
 	return s.store.Keep(ctx, mark.Label, present.Position.Seq, at)
 }
 
-// needsSnapshot reports whether somebody may want the state right after such an event:
+// needsSnapshot reports whether a reader may want the state right after such an event:
 // to resume what was begun, or to see what has ended.
 func needsSnapshot(t wire.Type) bool {
 	switch t {
