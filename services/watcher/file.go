@@ -105,7 +105,7 @@ func (w *Watcher) readFile(ctx context.Context, f *file) {
 	}
 }
 
-// errEarly is returned for a file whose session isn't clear yet, errForeign for one of a session that others record.
+// errEarly is returned for a file while its session isn't clear, errForeign for a file of a session that others record.
 var (
 	errEarly   = errors.New("too early")
 	errForeign = errors.New("of others")
@@ -310,7 +310,7 @@ func (w *Watcher) tellChunk(ctx context.Context, f *file, c *chunk) error {
 	return nil
 }
 
-// tellRest tells what waits for another line, which nobody has written for a while.
+// tellRest tells what waits for another line, which hasn't come for a while.
 func (w *Watcher) tellRest(ctx context.Context, f *file) error {
 	r := f.reading
 	if r == nil || r.anew || r.offset < r.silent {
@@ -322,7 +322,7 @@ func (w *Watcher) tellRest(ctx context.Context, f *file) error {
 	}
 	err := w.tellChunk(ctx, f, &c)
 	if errors.Is(err, eventlog.ErrFenced) || errors.Is(err, errEarly) {
-		f.forget() // somebody else reads it
+		f.forget() // another process reads it
 		return nil
 	}
 	return err

@@ -212,7 +212,7 @@ func mainFile(f *file) string {
 	return f.path
 }
 
-// restTale pauses a run in whose session nothing goes on.
+// restTale pauses a run while nothing goes on in its session.
 func (w *Watcher) restTale(ctx context.Context, t *tale) error {
 	if !t.begun {
 		return nil
@@ -227,8 +227,8 @@ func (w *Watcher) restTale(ctx context.Context, t *tale) error {
 	return err
 }
 
-// appendOwn appends events of the run itself. It fails with [errEarly] if somebody else has written there, such as who hears
-// the session's hooks: what that was is known then.
+// appendOwn appends events of the run itself. It fails with [errEarly] if another process has written there, such as the
+// listener of the session's hooks: what that was is known then.
 func (w *Watcher) appendOwn(ctx context.Context, t *tale, events ...*wire.Event) (err error) {
 	if t.owner == nil || t.owner.Err() != nil {
 		t.owner, err = w.log.Claim(ctx, t.run, wire.RunNode, eventlog.Claim{Runner: w.cfg.ID})

@@ -4,7 +4,7 @@
 // What was read is in the log alone. Behind the events of some lines, in the same commit, stands a [wire.TranscriptRead]
 // that says how far the file was read and which lines these were. A watcher that begins again reads the file up to there
 // without telling it, and goes on; if what it reads isn't what was read then, the file was rewritten, and its lines are
-// matched with those that were told. One file is one node, whose claim keeps a second watcher out.
+// matched with those that were told. One file is one node; its claim keeps a second watcher out.
 package watcher
 
 import (
@@ -31,7 +31,7 @@ type Config struct {
 	ID      string        // of the process, in claims; required
 	Folders []string      // of settings of Claude Code: each has a folder projects; required
 	Since   time.Duration // of older files only what is added from now on makes them runs; default 30 days
-	Idle    time.Duration // after which a session that nobody holds is paused; default 2 min
+	Idle    time.Duration // after which a session that no process holds is paused; default 2 min
 	// Progress is told how far the history is, now and then and at its end. It may be nil.
 	Progress func(Progress)
 	// Begun is told each run that begins. It may be nil.
@@ -51,7 +51,7 @@ const (
 	settleTime = 400 * time.Millisecond // in which a runner keeps the file of a session of its own
 	scanTime   = 15 * time.Second       // between two looks at all folders, where the system tells of changes
 	pollTime   = 500 * time.Millisecond // where it doesn't
-	checkTime  = 5 * time.Second        // between two looks at who holds sessions
+	checkTime  = 5 * time.Second        // between two looks at which processes hold sessions
 	retryTime  = 2 * time.Second
 )
 
@@ -78,7 +78,7 @@ type Watcher struct {
 	past     Progress // of the history
 }
 
-// New returns a watcher that writes to a log, whose Run must be running.
+// New returns a watcher that writes to a log. The log's Run must be running.
 func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Watcher, error) {
 	if cfg.ID == "" || len(cfg.Folders) == 0 {
 		return nil, errors.New("watcher: an id and folders are required")
@@ -336,7 +336,7 @@ func (w *Watcher) checkHolders() {
 	w.held = held
 }
 
-// tellHolder tells who holds the session of a run.
+// tellHolder tells which process holds the session of a run.
 func (w *Watcher) tellHolder(ctx context.Context, t *tale) error {
 	h := w.held[t.session]
 	if !t.begun || t.resting || h.PID == t.holder.PID {
