@@ -3,8 +3,8 @@
 // the same normaliser as session files are.
 //
 // A transcript, that of a session or of one of its sub-agents, is an object of the object store of sessions (see
-// [transcript]), which nobody changes but the mirror; a record in the bucket of services' states says whose it is, and when it was
-// last added to. Lines are stored first, then the record, then the events: a mirror that was killed in between tells what
+// [transcript]), which only the mirror changes; a record in the bucket of services' states says of which session it is, and when
+// it was last added to. Lines are stored first, then the record, then the events: a mirror that was killed in between tells what
 // is missing when it comes back. What was told is in the log alone, as keys of lines ([wire.TranscriptRead]), so that what a
 // watcher has told of the same session isn't told twice.
 package mirror
@@ -68,7 +68,7 @@ const (
 // name is that of the mirror's records among the states of services.
 const name = "mirror"
 
-// sessionKey says whose a session is.
+// sessionKey names a session and its project.
 type sessionKey struct{ project, session string }
 
 // record is what is kept of a transcript beside its lines.
@@ -92,7 +92,7 @@ func (r *record) key() string {
 // object is the name of the transcript among session files: no session's id.
 func (r *record) object() string { return name + "/" + r.key() }
 
-// New returns a mirror that writes to a log, whose Run must be running. The token of programs stays what the file has.
+// New returns a mirror that writes to a log. The log's Run must be running. The token of programs stays what the file has.
 func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Mirror, error) {
 	if cfg.ID == "" || cfg.URL == "" || cfg.File == "" {
 		return nil, errors.New("mirror: an id, a URL and a file are required")

@@ -72,7 +72,7 @@ func (m *Mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case <-r.Context().Done():
 		return
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(writeTime)) // else who sends slowly keeps others out
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(writeTime)) // else a slow sender keeps others out
 	verb := strings.TrimPrefix(r.URL.Path, Path)
 	q, err := readRequest(w, r, verb)
 	if err == nil {
@@ -86,7 +86,7 @@ func (m *Mirror) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// checkRequest tells whether whoever asks may: no page that a browser shows, no name that leads here, nobody without the token.
+// checkRequest tells whether a request is allowed: not of a page that a browser shows, to a name that leads here, without the token.
 func (m *Mirror) checkRequest(r *http.Request) error {
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {
@@ -252,7 +252,7 @@ func (m *Mirror) load(ctx context.Context, w http.ResponseWriter, q request) err
 		return answer(w, http.StatusOK, map[string]any{"entries": nil, "mtime": at})
 	}
 	all := bytes.ReplaceAll(bytes.TrimSuffix(lines, []byte("\n")), []byte("\n"), []byte(",\n"))
-	_, _ = fmt.Fprintf(w, `{"mtime":%d,"entries":[%s]}`, at, all) // who is gone needs none
+	_, _ = fmt.Fprintf(w, `{"mtime":%d,"entries":[%s]}`, at, all) // a program that is gone needs none
 	return nil
 }
 
@@ -269,7 +269,7 @@ func (m *Mirror) listed(project string) (all []record) {
 func answer(w http.ResponseWriter, status int, body any) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // who is gone needs none
+	_ = json.NewEncoder(w).Encode(body) // a program that is gone needs none
 	return nil
 }
 

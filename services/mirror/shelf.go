@@ -35,7 +35,7 @@ type shelf struct {
 	changed time.Time // when it was last appended to
 }
 
-// errConflict is returned to a program whose summary doesn't know all that is kept.
+// errConflict is returned to a program if its summary doesn't know all that is kept.
 var errConflict = errors.New("something was appended since")
 
 // append keeps entries, and tells them. What is kept already, by its uuid, isn't kept again.
@@ -306,7 +306,7 @@ func (s *shelf) wakeRun(ctx context.Context) error {
 	return err
 }
 
-// appendOwn appends events of the run itself. Who else writes there, such as a watcher, is heard first.
+// appendOwn appends events of the run itself. Another writer there, such as a watcher, is heard first.
 func (s *shelf) appendOwn(ctx context.Context, e *wire.Event) (err error) {
 	if s.owner == nil || s.owner.Err() != nil {
 		begun, resting := s.begun, s.resting
@@ -381,7 +381,7 @@ func (m *Mirror) saveRecord(ctx context.Context, r record, revision uint64) (uin
 	}
 	key := m.log.Names().StateKey(name, r.key())
 	next, err := m.records.Save(ctx, key, value, revision)
-	if errors.Is(err, jetstream.ErrKeyExists) { // a save whose answer got lost
+	if errors.Is(err, jetstream.ErrKeyExists) { // the answer to a save got lost
 		if _, revision, err = m.records.Get(ctx, key); err == nil {
 			next, err = m.records.Save(ctx, key, value, revision)
 		}
