@@ -1,9 +1,9 @@
-// Package listener hears what the hooks of Claude Code's sessions report, and puts it on the runs of these sessions: who
-// waits for a person and since when, what was asked and answered, that a session has ended. Who waits is answered by
+// Package listener hears what the hooks of Claude Code's sessions report, and puts it on the runs of these sessions: which
+// agent waits for a person and since when, what was asked and answered, that a session has ended. The answers are
 // commands to the run, as everywhere in wake: the runner puts them on record, and the hook that waits is told.
 //
 // All of it stands on one node of the run, beside those that the watcher makes of the session's files: what those tell, hooks
-// don't repeat. The listener holds nothing that the log doesn't have; hooks whose listener was killed report again to the
+// don't repeat. The listener holds nothing that the log doesn't have; if it is killed, its hooks report again to the
 // next one.
 package listener
 
@@ -60,7 +60,7 @@ const (
 	orphanTicks = 60
 )
 
-// New returns a listener that writes to a log, whose Run must be running.
+// New returns a listener that writes to a log. The log's Run must be running.
 func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Listener, error) {
 	if cfg.ID == "" || cfg.URL == "" || cfg.File == "" {
 		return nil, errors.New("listener: an id, a URL and a file are required")
@@ -154,7 +154,7 @@ func (l *Listener) findOrphans(ctx context.Context) error {
 	return nil
 }
 
-// sweep ends requests whose hooks are gone, and forgets sessions of which nothing was heard for a while.
+// sweep ends requests without hooks that wait, and forgets sessions of which nothing was heard for a while.
 func (l *Listener) sweep(ctx context.Context) {
 	l.mu.Lock()
 	all := make([]*tale, 0, len(l.tales))

@@ -37,7 +37,7 @@ func (l *Listener) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.WriteHeader(http.StatusOK)
-	_ = http.NewResponseController(w).Flush() // who is gone doesn't wait
+	_ = http.NewResponseController(w).Flush() // a hook that is gone doesn't wait
 	seat, err := l.takeReport(r.Context(), rep)
 	if err != nil {
 		l.logger.Warn("what a hook reports isn't stored", "session", session, "event", rep.Event, "error", err)

@@ -36,7 +36,7 @@ type request struct {
 	tool     string
 	seats    map[*seat]bool // hooks that wait for it
 	gone     time.Time      // when it is to be closed, if no hook comes for it by then
-	decision *decision      // nil: nobody has decided
+	decision *decision      // nil: there is none yet
 }
 
 // seat is where a hook waits.
@@ -164,7 +164,7 @@ func (t *tale) begin(ctx context.Context, about session.About) error {
 		return err
 	}
 	defer func() { _ = w.Close(ctx) }() // what was appended is stored
-	there, err := t.findStart(ctx)      // by who had claimed it before
+	there, err := t.findStart(ctx)      // by the writer that had claimed it before
 	if err != nil {
 		return err
 	}
@@ -306,8 +306,8 @@ func (t *tale) noteReport(ctx context.Context, rep report.Report) error {
 	return t.pauseRun(ctx, rep)
 }
 
-// closeRequest stores what has become of a request: what the terminal or the verdict of a command says, or that nobody can
-// tell.
+// closeRequest stores what has become of a request: what the terminal or the verdict of a command says, or that neither
+// does.
 func (t *tale) closeRequest(ctx context.Context, call string, at int64, decided string, byWake bool) error {
 	q := t.asked[call]
 	if q == nil {
