@@ -53,7 +53,7 @@ type Projector[V any] interface {
 	// the value accounts for.
 	Fold(ctx context.Context, v V, e eventlog.Entry) (Effect, error)
 	// Save stores a value and returns its size in bytes. It fails with
-	// [ErrConflict] if somebody else stored one since v was loaded or saved.
+	// [ErrConflict] if another process stored one since v was loaded or saved.
 	Save(ctx context.Context, v V) (size int, err error)
 }
 

@@ -26,7 +26,7 @@ type Renewer[V any] interface {
 type renewal struct {
 	id    string          // of the last order that was obeyed, or is
 	until uint64          // where the service was; 0: no rebuild is under way
-	made  map[string]bool // runs whose values this process has made again
+	made  map[string]bool // runs with values that this process has made again
 	desk  *rebuild.Desk
 	look  time.Time // when an order was last looked for
 }
@@ -119,7 +119,7 @@ func (p *Projection[V]) noteCommit(ctx context.Context) {
 // renewValue makes a value again that was loaded for an event behind position to, if a
 // rebuild wants that, and returns up to where it has to be folded. A stored value
 // that doesn't reach the event has been made again already: the rebuild has read
-// all that is before. One whose run's beginning the log has dropped stays.
+// all that is before. If the log has dropped the run's beginning, the value stays.
 func (p *Projection[V]) renewValue(ctx context.Context, runID string, stored *Loaded[V], to uint64) (uint64, error) {
 	was := stored.Position.Seq
 	if p.renewal.until <= to || p.renewal.made[runID] || was > 0 && was <= to {

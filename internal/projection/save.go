@@ -68,7 +68,7 @@ func (p *Projection[V]) saveSpan(ctx context.Context, list []*trackedValue[V]) (
 		trace.WithAttributes(tracing.Group(p.c.Service), tracing.Values(len(list))))
 }
 
-// saveValue saves one value, or replaces it by what somebody else has saved.
+// saveValue saves one value, or replaces it by what another process has saved.
 func (p *Projection[V]) saveValue(ctx context.Context, t *trackedValue[V]) error {
 	wait, cancel := context.WithTimeout(ctx, saveWait)
 	defer cancel()
@@ -97,7 +97,7 @@ func tooLarge(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || ok && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum
 }
 
-// reloadValue takes over what somebody else has saved, folds what it lacks and saves
+// reloadValue takes over what another process has saved, folds what it lacks and saves
 // that later. A value that is already further stays as it is in the bucket. Where
 // two processes work at once, one of them is told so again and again.
 func (p *Projection[V]) reloadValue(ctx context.Context, t *trackedValue[V]) error {
@@ -236,7 +236,7 @@ func (p *Projection[V]) commitDue(ctx context.Context, now time.Time) {
 	p.noteSaveWorks()
 }
 
-// commitPosition commits the target. If somebody else committed meanwhile, the higher
+// commitPosition commits the target. If another process committed meanwhile, the higher
 // position stays.
 func (p *Projection[V]) commitPosition(ctx context.Context) error {
 	for {

@@ -7,7 +7,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 )
 
-// Timed is a service whose values also change when nothing happens. Its time is
+// Timed is a service with values that also change when nothing happens. Its time is
 // that of the log, in Unix milliseconds: while there are events to read, a
 // deadline has come when an event of the run is later; when all are read, the
 // wall clock tells.
