@@ -49,7 +49,7 @@ type ResumeOptions struct {
 }
 
 // Agent is a run in the hands of a program. It has no listeners but those that
-// the program has bound: who resumes or forks a run binds anew.
+// the program has bound: after it resumes or forks a run, it binds anew.
 type Agent struct {
 	ID string // of the run
 
@@ -342,8 +342,8 @@ func (e Event) Respond(allow bool, note string) error {
 	return e.respond(allow, note)
 }
 
-// On has f called for the events of a type, from when the Agent was made, by
-// whoever is in [Agent.Wait]; permission_required also for calls that wait since before.
+// On has f called for the events of a type, from when the Agent was made, by the
+// goroutine in [Agent.Wait]; permission_required also for calls that wait since before.
 // Events of channel progress have no listeners: use Subscribe. It fails for these, and for a type that isn't known.
 func (a *Agent) On(kind string, f func(Event)) error {
 	switch {

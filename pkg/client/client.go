@@ -35,7 +35,7 @@ type Options struct {
 	// carry, as `wake auth key` makes it. Default: none.
 	EncryptionKeys string
 	// Away is called when what follows a run gets no answer, with the reason, and with nil
-	// when it goes on: it goes on by itself. Default: nobody is told.
+	// when it goes on: it goes on by itself. Default: none.
 	Away func(error)
 }
 
@@ -121,8 +121,8 @@ func (c *Client) Find(ctx context.Context, ref string) (string, error) {
 	return status.RunID, err
 }
 
-// FindSession returns the run of an agent's session, of whose id a unique prefix
-// is enough. It fails with SESSION_NOT_FOUND, or with AMBIGUOUS_ID and the
+// FindSession returns the run of an agent's session; a unique prefix of the session's
+// id is enough. It fails with SESSION_NOT_FOUND, or with AMBIGUOUS_ID and the
 // matches.
 func (c *Client) FindSession(ctx context.Context, session string) (string, error) {
 	runID, err := c.Find(ctx, session)

@@ -16,8 +16,8 @@ import (
 
 // Do sends a command to a run and waits until it is on record. While no runner
 // is up, the answer says Recorded: false, without an error: the command is stored
-// and will be judged. A command that was rejected is an error too, whose code is
-// that of the reason; COMMAND_REJECTED if it has none of its own.
+// and will be judged. A command that was rejected is an error too, with the code of
+// the reason; COMMAND_REJECTED if that has none of its own.
 //
 // It fails if what runs write is encrypted and the client lacks the key: it couldn't read
 // what becomes of the command.

@@ -15,7 +15,7 @@ type Channel string
 // The channels.
 const (
 	Progress Channel = "progress" // what it says and does, piece by piece
-	Control  Channel = "control"  // what waits for somebody's decision
+	Control  Channel = "control"  // what waits for a decision
 	Monitor  Channel = "monitor"  // what an operator wants to know
 )
 
