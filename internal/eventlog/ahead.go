@@ -74,7 +74,7 @@ func (s *consumption) handleGathered(ctx context.Context, g *gatheredBatch) erro
 }
 
 // readAhead hands over entries as soon as there are enough, or have been waited
-// for, and somebody has time for them.
+// for, and the handler has time for them.
 func (s *consumption) readAhead(ctx context.Context, work chan<- *gatheredBatch) error {
 	last := 0
 	for {

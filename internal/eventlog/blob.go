@@ -71,7 +71,7 @@ func Inline(ctx context.Context, from Reader, e *wire.Event) (*wire.Event, error
 
 // blobStore is the object store of large fields. An object's name is the hash of
 // its content, so it is written once: a second put would purge the chunks that
-// somebody is reading.
+// another process is reading.
 type blobStore struct {
 	log    *Log
 	bucket string

@@ -16,7 +16,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Claim says who claims a node and what it knows of it.
+// Claim says which process claims a node and what it knows of the node.
 type Claim struct {
 	Runner string // id of the claiming process; required
 	ExecID string // the execution it is for, if any
@@ -38,7 +38,7 @@ type Claim struct {
 // [wire.RunNode]) or node:claimed, and from then on the log refuses the former
 // writer. It first waits until what this process found in its spool is stored.
 //
-// It fails with [ErrFenced] if somebody else claimed the node at the same time.
+// It fails with [ErrFenced] if another writer claimed the node at the same time.
 // While the server is away it tries on until ctx ends; the claim may then be
 // stored or not, and counts for nothing.
 func (l *Log) Claim(ctx context.Context, run, node string, c Claim) (*Writer, error) {
@@ -176,8 +176,8 @@ func (a *claimant) publishClaim(ctx context.Context) (pos uint64, err error) {
 	return ack.Seq, err
 }
 
-// nodeTail says how a node ends whose last message is given; the zero message if it
-// has none.
+// nodeTail says how a node ends, given its last message; the zero message if it has
+// none.
 func (l *Log) nodeTail(ctx context.Context, run, node string, last Message) (tail, error) {
 	if last.Pos == 0 {
 		return tail{}, nil
@@ -189,7 +189,7 @@ func (l *Log) nodeTail(ctx context.Context, run, node string, last Message) (tai
 	case errors.Is(e.Err, seal.ErrNoKey):
 		return tail{}, e.Err
 	}
-	// Somebody put there what isn't an event. The node's own events say where it
+	// The last message isn't an event. The node's own events say where the node
 	// was.
 	t := tail{pos: last.Pos}
 	for e, err := range l.Read(ctx, Query{Run: run, Node: node, To: last.Pos}) {

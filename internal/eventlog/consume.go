@@ -242,7 +242,7 @@ func isOfKinds(subject string, kinds []wire.Kind) bool {
 }
 
 // showAfter is after how many events the durable consumer is set before its time, if nothing
-// more is to be read: who waits for a service that is far behind looks there.
+// more is to be read: a caller that waits for a service far behind looks there.
 const showAfter = 5000
 
 // showPosition sets the durable consumer to where the service is, without waiting for the

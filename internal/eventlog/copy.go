@@ -13,7 +13,7 @@ import (
 var ErrGapped = errors.New("the event doesn't follow the last one of its node")
 
 // Copier adds to a run the events that were recorded elsewhere, byte for byte:
-// seq, epoch and time are theirs. It claims nothing; what somebody else adds to
+// seq, epoch and time are theirs. It claims nothing; what another writer adds to
 // one of the nodes at the same time ends it with [ErrFenced]. One goroutine may
 // use it.
 type Copier struct {

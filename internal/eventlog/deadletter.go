@@ -15,7 +15,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// DeadService is who dead letters of this package are from.
+// DeadService is the sender of this package's dead letters.
 const DeadService = "eventlog"
 
 // maxDamage is how much of a damaged spool one dead letter shows.
@@ -80,8 +80,8 @@ func (l *lane) setAside(ctx context.Context, f *frame) error {
 // are awaited.
 const lettersAtOnce = 64
 
-// tryLetters publishes dead letters. Their order doesn't matter. A message id
-// keeps one whose acknowledgement was lost from being stored twice.
+// tryLetters publishes dead letters. Their order doesn't matter. A message id keeps
+// a letter from being stored twice after its acknowledgement was lost.
 func (l *lane) tryLetters(ctx context.Context, frames []*frame) error {
 	for letters := range slices.Chunk(frames, lettersAtOnce) {
 		if err := l.putBlobs(ctx, letters); err != nil {

@@ -8,7 +8,7 @@
 //	pos, err := w.Append(ctx, &wire.Event{Payload: &wire.AgentStart{…}}) // stored
 //	err = w.Enqueue(ctx, &wire.Event{Payload: &wire.AgentTextDelta{…}})  // in order, later
 //
-// Readers use [Log.Read] for what is there, [Log.Follow] for what comes, and
+// Readers use [Log.Read] for stored events, [Log.Follow] for what comes, and
 // [Log.Consume] for a service that keeps its own position.
 //
 // DESIGN.md beside this file states the invariants and why they hold.

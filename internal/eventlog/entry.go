@@ -23,7 +23,7 @@ type Entry struct {
 	Kind    wire.Kind
 	Data    []byte      // as stored; of a sealed event that was opened the original
 	Trace   string      // to which trace it belongs, or "", see [tracing.Parent]; of a batch its first event says so
-	User    string      // of a command: who gave it, in the word of the server; "": that doesn't say
+	User    string      // of a command: the user that gave it, in the word of the server; "": the server doesn't say
 	Event   *wire.Event // nil if Err is set
 	Behind  uint64      // messages that a [Consumer] has still to read, as of this one; of other readers 0
 	// Err says why Data isn't an event of its subject. Such an entry is poison: it
@@ -31,7 +31,7 @@ type Entry struct {
 	Err error
 }
 
-// errForeign is the Err of an entry whose subject and envelope disagree.
+// errForeign is the Err of an entry if its subject and envelope disagree.
 var errForeign = errors.New("the event names another run, node or kind than its subject")
 
 // messageOf is what a consumer delivered.
@@ -41,8 +41,8 @@ func messageOf(m pull.Message) Message {
 
 func (l *Log) storedEntry(m Message) Entry { return EntryOf(m, l.names, l.o.Keys) }
 
-// Entries yields what the messages of the stream of events hold. One whose key is
-// missing ends it, since it must not be skipped.
+// Entries yields what the messages of the stream of events hold. A message sealed
+// with a missing key ends it, since it must not be skipped.
 func Entries(messages iter.Seq2[Message, error], names subjects.Names, keys *seal.Keys) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
 		for m, err := range messages {

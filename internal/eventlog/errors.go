@@ -9,13 +9,13 @@ import (
 )
 
 var (
-	// ErrFenced is returned to a writer that somebody else has replaced: the node
+	// ErrFenced is returned to a writer that has been replaced: the node
 	// was claimed by another writer, or its history isn't what the writer last
 	// stored. What it still held is in WAKE_DEADLETTER.
 	ErrFenced = errors.New("the node has another writer")
 
-	// ErrAged is the [ErrFenced] of a writer whose last event has aged out of the
-	// stream. The node may be claimed again with [Claim.AtSeq].
+	// ErrAged is the [ErrFenced] of a writer after its last event has aged out of
+	// the stream. The node may be claimed again with [Claim.AtSeq].
 	ErrAged = fmt.Errorf("%w: its history aged out of the stream", ErrFenced)
 
 	// ErrAmbiguous is returned if a wait ended before its outcome was known. The
@@ -35,7 +35,7 @@ var (
 	// built again.
 	ErrIncarnation = errors.New("the position belongs to another incarnation of the stream")
 
-	// ErrBeyond is returned for a position behind the last one of a stream whose leader
+	// ErrBeyond is returned for a position behind the last one of a stream if its leader
 	// has said so steadily: the servers have lost the stream's end, or lag for very long.
 	ErrBeyond = errors.New("the position is beyond the end of the stream; if it stays so, the servers have lost events that they had acknowledged")
 
@@ -50,11 +50,11 @@ var (
 // errNotFound is a leader's answer that it has no such message.
 var errNotFound = errors.New("no message found")
 
-// errUnanswered is the outcome of a request that nobody answered in time, or
-// whose answer was lost with the connection.
+// errUnanswered is the outcome of a request if its answer didn't come in time, or
+// was lost with the connection.
 var errUnanswered = errors.New("no answer from the server")
 
-// errUnsent is the outcome of a request that nobody received.
+// errUnsent is the outcome of a request that no receiver got.
 var errUnsent = errors.New("nobody takes it at present")
 
 // errDisconnected is an errUnsent.

@@ -22,7 +22,7 @@ type frame struct {
 	// frame of a writer in the spool, the event it follows.
 	afterSeq, afterPos uint64
 
-	origin trace.SpanContext // of whoever appended it; not spooled
+	origin trace.SpanContext // of the caller that appended it; not spooled
 
 	w      *Writer // nil for a dead letter, and for a found frame until it is adopted
 	broken string  // why a frame of the spool can't be stored
@@ -57,8 +57,8 @@ func sizeOf(frames []*frame) int64 {
 	return n
 }
 
-// errFrame is the problem of a frame whose checksum is right and whose content
-// isn't: another version wrote it.
+// errFrame is the problem of a frame with a right checksum and a wrong content:
+// another version wrote it.
 var errFrame = errors.New("unknown form of frame")
 
 const (

@@ -11,8 +11,8 @@ import (
 	"code.wake.dev/wake/pkg/subjects"
 )
 
-// NearExpiry is the part of the age at which the stream drops events from which on
-// one that somebody still has to read is in danger.
+// NearExpiry is a part of the age at which the stream drops events: from there on an
+// event that a reader still has to read is in danger.
 const NearExpiry = 0.8
 
 // Lag is how far a reader is behind the stream of events.
@@ -30,7 +30,7 @@ func (l *Log) Lag(ctx context.Context, durable string) (Lag, error) {
 	return LagOf(ctx, l.js, l.names, durable)
 }
 
-// LagOf is [Log.Lag] for whoever has no log.
+// LagOf is [Log.Lag] for a caller without a log.
 func LagOf(ctx context.Context, js jetstream.JetStream, names subjects.Names, durable string) (Lag, error) {
 	fail := func(err error) (Lag, error) { return Lag{}, fmt.Errorf("eventlog: lag of %s: %w", durable, err) }
 	stream, err := js.Stream(ctx, names.EventsStream())
@@ -48,7 +48,7 @@ func LagOf(ctx context.Context, js jetstream.JetStream, names subjects.Names, du
 	return lag, nil
 }
 
-// LagAt returns how far somebody is behind who has read up to a position.
+// LagAt returns how far a reader is behind after reading up to a position.
 func (l *Log) LagAt(ctx context.Context, pos uint64) (Lag, error) {
 	stream, err := l.js.Stream(ctx, l.names.EventsStream())
 	var lag Lag

@@ -51,8 +51,8 @@ type lane struct {
 	maxBatch   int           // events that the server takes in a batch
 	patience   time.Duration // for the answer to an attempt
 
-	// Writers of found frames, and those of them whose frames haven't been compared
-	// with the log yet.
+	// Writers of found frames, and those of them with frames that haven't been
+	// compared with the log yet.
 	ghosts    map[writerKey]*Writer
 	unsettled map[*Writer]bool
 }
@@ -279,7 +279,7 @@ func (l *lane) noteSuccess() {
 	l.warned = false
 }
 
-// leaveQueue leaves what is queued to the next process and tells those who wait.
+// leaveQueue leaves what is queued to the next process and tells waiting callers.
 func (l *lane) leaveQueue(cause error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

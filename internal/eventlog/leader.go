@@ -27,15 +27,15 @@ type getRequest struct {
 	NoHdr  bool   `json:"no_hdr"`
 }
 
-// lastBy returns the last message whose subject matches filter, or
+// lastBy returns the last message with a subject that matches filter, or
 // [errNotFound]. It is the leader's answer; a leader that was just deposed may
 // give an old one.
 func (l *Log) lastBy(ctx context.Context, filter string) (Message, error) {
 	return l.getMessage(ctx, getRequest{LastBy: filter, NoHdr: true})
 }
 
-// nextBy returns the first message from position from whose subject matches
-// filter, or [errNotFound].
+// nextBy returns the first message at or behind position from with a subject that
+// matches filter, or [errNotFound].
 func (l *Log) nextBy(ctx context.Context, filter string, from uint64) (Message, error) {
 	return l.getMessage(ctx, getRequest{Seq: max(from, 1), NextBy: filter, NoHdr: true})
 }

@@ -156,7 +156,7 @@ func (l *Log) openLanes() error {
 		l.lanes = append(l.lanes, lane)
 	}
 	l.dead, l.lanes = l.lanes[l.o.Lanes], l.lanes[:l.o.Lanes]
-	l.dead.queue.durable = true // whoever hands a frame over forgets it
+	l.dead.queue.durable = true // the caller forgets a frame that it hands over
 	if left := l.spools.leftoverSpool(); left != nil {
 		l.found = newLane(l, -1, prefix+"f-")
 		l.found.queue = newQueue(left, l.o.MemLimit/share)

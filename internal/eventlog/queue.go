@@ -17,7 +17,7 @@ type queue struct {
 	writers  map[writerKey]*Writer // of the frames on disk
 }
 
-// newQueue returns a queue whose spool may hold what an earlier process left.
+// newQueue returns a queue. Its spool may hold what an earlier process left.
 func newQueue(disk *spool, memLimit int64) queue {
 	q := queue{memLimit: memLimit, disk: disk, writers: map[writerKey]*Writer{}}
 	q.spooling = disk != nil && len(disk.segments) > 0
@@ -86,7 +86,7 @@ func (q *queue) writeUnit(unit []*frame, size int64) error {
 	return nil
 }
 
-// noteFrame writes down what the frame follows and who its writer is.
+// noteFrame writes down the event that the frame follows, and its writer.
 func (q *queue) noteFrame(f *frame) {
 	if f.w != nil {
 		f.afterSeq, f.afterPos = f.w.Last()

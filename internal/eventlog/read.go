@@ -165,8 +165,8 @@ type source struct {
 	end    uint64 // last position; 0: nothing to read
 	ready  []Message
 
-	// byLeader is how many more events only the leader is asked for, since nobody
-	// else answers.
+	// byLeader is how many more events only the leader is asked for, since no
+	// replica answers.
 	byLeader int
 }
 
@@ -288,7 +288,7 @@ func (s *source) directBatch(ctx context.Context) error {
 			return err
 		}
 		if m.Header.Get("Status") != "" {
-			return nil // the end of what this replica has, or nobody answers
+			return nil // the end of what this replica has, or no replica answers
 		}
 		if m.Header.Get("Nats-Last-Sequence") != last {
 			return errUnanswered // the one before got lost on the way

@@ -36,8 +36,8 @@ func partsByWriter(frames []*frame) []*part {
 // settleAtOnce is how many parts are read at once.
 const settleAtOnce = 8
 
-// settleFrames finds out, from the leader, what became of frames whose outcome is
-// unknown. It reports whether that of any is known now.
+// settleFrames finds out, from the leader, what became of frames of unknown outcome.
+// It reports whether the outcome of any is known now.
 func (l *lane) settleFrames(ctx context.Context, frames []*frame) (progress bool, err error) {
 	all := partsByWriter(frames)
 	moved, errs := make([]bool, len(all)), make([]error, len(all))
@@ -59,7 +59,7 @@ func (l *lane) settleFrames(ctx context.Context, frames []*frame) (progress bool
 
 // settlePart compares what the node holds after the writer's last event with
 // what the writer was about to store. Bytes decide: equal is ours, anything else
-// has another author: the next writer, who claims the node and ends this one, or a
+// has another author: the next writer, which claims the node and ends this one, or a
 // stranger.
 //
 // If a deposed leader answers, it shows too little. Then too little is taken for
@@ -168,7 +168,7 @@ func (l *lane) fenceWriter(w *Writer, err error) {
 		slog.Uint64("epoch", w.epoch), slog.Any("error", err))
 }
 
-// fencedBy says who wrote e where somebody else expected to write.
+// fencedBy says which writer wrote e where another one expected to write.
 func fencedBy(e Entry) error {
 	if e.Event == nil {
 		return fmt.Errorf("%w: position %d holds what can't be read: %w", ErrFenced, e.Pos, e.Err)

@@ -1,8 +1,8 @@
 package eventlog
 
 // sealedForm returns the stored form of an encoded event and its blobs, encrypted if
-// the log has keys. Large fields leave the event before it is sealed: whoever
-// opens it needs no blob for that.
+// the log has keys. Large fields leave the event before it is sealed: opening it
+// needs no blob.
 func (l *Log) sealedForm(data []byte) (stored []byte, blobs map[string][]byte, err error) {
 	small, blobs, err := l.StoredForm(data)
 	if err != nil {

@@ -39,8 +39,8 @@ type segment struct {
 	frames int   // in it and not yet resolved; of an unread leftover unknown
 	unread bool  // a leftover of which nothing has been read
 
-	// file is that of a segment of this process, which stays open: what is in it can be read, and put back, also if
-	// somebody removes it. Nil: a leftover.
+	// file is that of a segment of this process, which stays open: what is in it can be read, and put back, also after
+	// its removal. Nil: a leftover.
 	file *os.File
 }
 
@@ -56,10 +56,10 @@ type spool struct {
 	next     int        // number of the next segment
 
 	// What the disk refuses at present. Nothing of it ends the process: what can't be written waits in
-	// memory, what can't be read for somebody to mend it, and what can't be removed is read, and found
+	// memory, what can't be read for an operator to mend it, and what can't be removed is read, and found
 	// to be stored, by the next process.
 	unwritten, unread, unremoved error
-	robbed                       error    // somebody has removed its files while they were in use
+	robbed                       error    // its files were removed while they were in use
 	stale                        []string // files that are to be removed
 }
 
@@ -71,7 +71,7 @@ func (s *spool) trouble() error {
 	return errors.Join(s.unwritten, s.unread, s.unremoved, s.robbed)
 }
 
-// again tries once more what was refused and nobody waits for.
+// again tries once more what was refused and no caller waits for.
 func (s *spool) again() {
 	if s != nil {
 		s.remove()
@@ -79,7 +79,7 @@ func (s *spool) again() {
 	}
 }
 
-// putBack makes files anew that somebody has removed: the next process has to find what is in them.
+// putBack makes removed files anew: the next process has to find what is in them.
 func (s *spool) putBack(segments []*segment) error {
 	for _, g := range segments {
 		if g.file == nil || g.isThere() {

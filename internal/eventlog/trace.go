@@ -28,8 +28,8 @@ func (l *Log) Send(ctx context.Context, subject string, data []byte, o ...jetstr
 // authorHeader is where a message says which process has stored it.
 const authorHeader = "Wake-Author"
 
-// SendAs is Send for a process that asks [Log.Author] afterwards whether a message whose
-// acknowledgement it didn't get is its own.
+// SendAs is Send for a process that asks [Log.Author] afterwards, if it got no
+// acknowledgement, whether the stored message is its own.
 func (l *Log) SendAs(ctx context.Context, author, subject string, data []byte, o ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	return l.sendSealed(ctx, subject, data, nats.Header{authorHeader: {author}}, o...)
 }
@@ -48,7 +48,7 @@ func (l *Log) Author(ctx context.Context, stream, subject string) (string, error
 	return m.Header.Get(authorHeader), nil
 }
 
-// userHeader is the header of a command that names who gave it.
+// userHeader is the header of a command that names its user.
 const userHeader = "Wake-User"
 
 // SendBy is [Log.Send] of a command that a user has given.
@@ -60,7 +60,7 @@ func (l *Log) SendBy(ctx context.Context, user, subject string, data []byte) (*j
 	return l.sendSealed(ctx, subject, data, h)
 }
 
-// UserOf returns who gave a command, as its header says: the truth, where only services
+// UserOf returns the user of a command, as its header says: the truth, where only services
 // may store commands.
 func UserOf(h nats.Header) string { return h.Get(userHeader) }
 
@@ -80,7 +80,7 @@ func (l *Log) sendSealed(
 	return ack, err
 }
 
-// spanOrigin is the span in whose context an event is appended.
+// spanOrigin is the span of the context in which an event is appended.
 func (l *Log) spanOrigin(ctx context.Context) trace.SpanContext {
 	if !l.traced {
 		return trace.SpanContext{}
@@ -89,7 +89,7 @@ func (l *Log) spanOrigin(ctx context.Context) trace.SpanContext {
 }
 
 // beginSpan starts the span of a batch. Batches of nothing but texts and deltas have
-// none: there are many, and nobody waits for them.
+// none: there are many, and no caller waits for them.
 func (l *lane) beginSpan(ctx context.Context, frames []*frame, begun time.Time) trace.Span {
 	if !l.log.traced || l == l.log.dead || !slices.ContainsFunc(frames, (*frame).isRelevant) {
 		return noop.Span{}
@@ -103,7 +103,7 @@ func (l *lane) beginSpan(ctx context.Context, frames []*frame, begun time.Time) 
 	return span
 }
 
-// isRelevant reports whether somebody may wait for the event.
+// isRelevant reports whether a caller may wait for the event.
 func (f *frame) isRelevant() bool {
 	return !strings.HasSuffix(f.subject, "."+string(wire.KindText)) && !strings.HasSuffix(f.subject, "."+string(wire.KindDelta))
 }

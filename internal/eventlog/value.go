@@ -15,8 +15,8 @@ import (
 
 // Everything of a run that is stored on the server and is no event goes by here, so
 // that it is sealed where events are: messages by Send and Unseal, values of keys
-// by a Bucket. What is only about who works on what (leases, registrations, positions)
-// does not.
+// by a Bucket. What only says which process works on what (leases, registrations,
+// positions) does not.
 
 // Unseal returns what was published on a subject; what isn't sealed, as it is. It
 // fails with [seal.ErrNoKey] or [seal.ErrForged].
@@ -57,7 +57,7 @@ func (l *Log) Bookmark(ctx context.Context, run, label string) (value []byte, re
 	return b.Get(ctx, l.names.BookmarkKey(run, label))
 }
 
-// Bucket is a key-value bucket whose values are sealed if the log has keys.
+// Bucket is a key-value bucket. Its values are sealed if the log has keys.
 type Bucket struct {
 	log *Log
 	kv  jetstream.KeyValue
@@ -134,13 +134,13 @@ func (b *Bucket) All(ctx context.Context, filter string) ([]keys.Entry, error) {
 // Purge removes a key and its history.
 func (b *Bucket) Purge(ctx context.Context, key string) error { return b.kv.Purge(ctx, key) }
 
-// inUse is the service under whose key WAKE_STATE has a note that the installation
-// is sealed: sealed by itself, so that who can read it has the key that is in use.
+// inUse is the service that WAKE_STATE keeps a note for: the installation is sealed. The
+// note is sealed too, so that a process that can read it has the key that is in use.
 const inUse = "encryption"
 
-// CheckKeys fails with [seal.ErrNoKey] if others seal what is stored under a key that
-// this log lacks, which could neither read that nor should add what everybody can
-// read; and with [seal.ErrForged] if it has another key of that name.
+// CheckKeys fails with [seal.ErrNoKey] if other processes seal with a key that this log
+// lacks: it couldn't read what they store, and shouldn't add what any process can read. It
+// fails with [seal.ErrForged] if the log has another key of that name.
 func (l *Log) CheckKeys(ctx context.Context) error {
 	_, _, err := l.keyInUse(ctx)
 	return err
@@ -217,7 +217,7 @@ func (l *Log) UseKeys(ctx context.Context) error {
 			_, err = b.Save(ctx, noteKey(l.names), value, revision)
 		}
 		if errors.Is(err, jetstream.ErrKeyExists) {
-			continue // somebody was faster
+			continue // another process was faster
 		}
 		if err != nil {
 			return fmt.Errorf("eventlog: note which key is in use: %w", err)

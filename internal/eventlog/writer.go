@@ -11,7 +11,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Writer is the one writer of a node, from [Log.Claim] until somebody else
+// Writer is the one writer of a node, from [Log.Claim] until another writer
 // claims the node. It may be used by many goroutines; their events are stored in
 // the order of the calls.
 type Writer struct {
@@ -138,12 +138,12 @@ func (w *Writer) Close(ctx context.Context) error {
 	return err
 }
 
-// Fenced returns a channel that is closed when somebody else writes the node.
+// Fenced returns a channel that is closed when another writer writes the node.
 // The owner of w must then give the node up.
 func (w *Writer) Fenced() <-chan struct{} { return w.fenced }
 
-// Err returns why the writer takes no more events: nil, an [ErrFenced] that says
-// who replaced it, or [ErrClosed].
+// Err returns why the writer takes no more events: nil, an [ErrFenced] that names
+// what replaced it, or [ErrClosed].
 func (w *Writer) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -162,8 +162,8 @@ func (w *Writer) Last() (seq, pos uint64) {
 	return w.seq, w.pos
 }
 
-// Settled reports whether all that was taken is stored. Of a text whose end is held,
-// since it may begin a secret, it isn't.
+// Settled reports whether all that was taken is stored. It isn't while the end of a
+// text is held, since it may begin a secret.
 func (w *Writer) Settled() bool {
 	select {
 	case w.turn <- struct{}{}:
@@ -373,7 +373,7 @@ func (w *Writer) followPosition(pos uint64) {
 	w.pos = pos
 }
 
-// failWith makes the writer refuse events. If err is an ErrFenced, those who wait
+// failWith makes the writer refuse events. If err is an ErrFenced, waiting callers
 // get it too.
 func (w *Writer) failWith(err error) {
 	w.mu.Lock()
@@ -389,7 +389,7 @@ func (w *Writer) failWith(err error) {
 	}
 }
 
-// releaseWaiters tells those who wait that what they wait for isn't going to happen.
+// releaseWaiters tells waiting callers that what they wait for isn't going to happen.
 func (w *Writer) releaseWaiters(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
