@@ -4,7 +4,7 @@ package wire
 // msgpack form, by [Marshal], is a message of WAKE_ALERTS.
 type Alert struct {
 	V         int      `json:"v"`   // [Version]
-	Key       string   `json:"key"` // the same for the same occurrence, whoever computes it
+	Key       string   `json:"key"` // the same for the same occurrence, from each process that computes it
 	Kind      string   `json:"kind"`
 	Severity  Severity `json:"severity"`
 	RunID     string   `json:"runId"`

@@ -13,7 +13,7 @@ import (
 // answer comes in the form of its request.
 //
 // The names of log and status are those of the supervisor that seeds/004
-// describes, whose own envelope, [CommandEnvelope], is accepted on every verb.
+// describes. Its own envelope, [CommandEnvelope], is accepted on every verb.
 
 // The verbs of wake.api.
 const (
@@ -34,7 +34,7 @@ const (
 	VerbIngest = "ingest" // [IngestRequest], [IngestResponse]; by the runners
 	VerbPack   = "pack"   // [PackRequest], [PieceResponse]; by the runners
 
-	// What is stored, for who may not read streams. By the recorder.
+	// What is stored, for callers that may not read streams. By the recorder.
 	VerbFeed    = "feed"    // [FeedRequest], [FeedResponse]
 	VerbLast    = "last"    // [LastRequest], [LastResponse]
 	VerbBounds  = "bounds"  // [BoundsRequest], [BoundsResponse]
@@ -60,7 +60,7 @@ const (
 	CodeTooLarge     ErrorCode = "TOO_LARGE"      // the request, or its shortest answer, exceeds the limit
 	CodeTimeout      ErrorCode = "TIMEOUT"        // no answer in time
 	CodeBusy         ErrorCode = "BUSY"           // the service has as many requests as it takes; ask again
-	CodeUnreachable  ErrorCode = "UNREACHABLE"    // nobody serves the verb, or the server is away
+	CodeUnreachable  ErrorCode = "UNREACHABLE"    // no service takes the verb, or the server is away
 	CodeInternal     ErrorCode = "INTERNAL"       // the service failed; its log says why
 
 	CodeDenied ErrorCode = "PERMISSION_DENIED" // the credentials don't cover this
@@ -75,7 +75,7 @@ const (
 	CodeTemplateVersion ErrorCode = "TEMPLATE_VERSION_MISMATCH" // the run is of another version of the flow
 	CodeSandboxInit     ErrorCode = "SANDBOX_INIT_FAILED"       // the folder to work in can't be made or used
 	CodeCorruptedData   ErrorCode = "CORRUPTED_DATA"            // what is stored can't be read
-	CodeLeaseHeld       ErrorCode = "LEASE_HELD"                // the run is running; somebody else acts for it
+	CodeLeaseHeld       ErrorCode = "LEASE_HELD"                // the run is running; another process acts for it
 	CodeNotResumable    ErrorCode = "NOT_RESUMABLE"             // the run has ended
 	CodeCommandRejected ErrorCode = "COMMAND_REJECTED"          // the run is in no state for it; the message says why
 )
@@ -172,7 +172,7 @@ const (
 	LineTool     LineType = "tool"     // a finished tool call or command
 	LineError    LineType = "error"
 	LineSystem   LineType = "system" // starts, retries, decisions, compaction …
-	LineUser     LineType = "user"   // what the agent was told, and by whom
+	LineUser     LineType = "user"   // what the agent was told, and its sender
 )
 
 // Valid reports whether t is one of the line types.
@@ -194,7 +194,7 @@ type LogLine struct {
 
 	Node   string `json:"node,omitempty"`
 	Exec   string `json:"exec,omitempty"`
-	Parent string `json:"parent,omitempty"` // the tool call whose sub-agent the line is of
+	Parent string `json:"parent,omitempty"` // the tool call that started the line's sub-agent
 	Pos    uint64 `json:"pos,omitempty"`    // stream position of the line's first event
 	Found  string `json:"found,omitempty"`  // of what the line's call was given or answered, the part that grep has found; safe for a terminal
 }
@@ -264,7 +264,7 @@ type LogSummary struct {
 	ToolsUsed  int64    `json:"toolsUsed"`
 	ToolErrors int64    `json:"toolErrors,omitempty"`
 	Omitted    int      `json:"omitted,omitempty"` // entries of the lists that were too many
-	Model      string   `json:"model,omitempty"`   // that wrote Text; absent: nobody, it is the rest of this
+	Model      string   `json:"model,omitempty"`   // that wrote Text; absent: none did, Text is the rest of this
 	Problem    string   `json:"problem,omitempty"` // why a model that was to write it hasn't
 }
 
@@ -296,8 +296,8 @@ type IngestResponse struct {
 	Session string `json:"session"`
 }
 
-// IngestPiece is a piece of an input, which may be empty: who sends none for a minute is
-// gone. It is answered with [IngestProgress]. Sent twice, it counts once.
+// IngestPiece is a piece of an input, which may be empty: a sender is gone if it sends none
+// for a minute. It is answered with [IngestProgress]. Sent twice, it counts once.
 type IngestPiece struct {
 	Session string `json:"session"`
 	Offset  int64  `json:"offset"` // of Data in the input
@@ -341,7 +341,7 @@ type StatusRequest struct {
 const (
 	CostReported = "reported"       // agents have told all of it
 	CostComputed = "computed"       // wake has computed some of it, by prices
-	CostPartly   = "partly unknown" // nobody knows what some model calls cost
+	CostPartly   = "partly unknown" // the cost of some model calls is unknown
 )
 
 // AgentStatus is how an agent, or a whole run, is doing. The first ten fields
@@ -374,7 +374,7 @@ type AgentStatus struct {
 	Model      string `json:"model,omitempty"`
 	ToolErrors int64  `json:"toolErrors,omitempty"`
 	ContextPct int    `json:"contextPct,omitempty"` // how full the context window is; until the agent has told its size, 200 000 tokens are assumed
-	WaitingFor string `json:"waitingFor,omitempty"` // while it waits or is paused: what somebody has to do or to say
+	WaitingFor string `json:"waitingFor,omitempty"` // while it waits or is paused: what has to be done or said
 	WaitedMs   int64  `json:"waitedMs,omitempty"`   // of a run: how long something of it has waited for a person
 	Alerts     int    `json:"alerts,omitempty"`     // raised so far
 	LastAlert  string `json:"lastAlert,omitempty"`  // of a run; safe for a terminal
@@ -459,8 +459,8 @@ type TopRequest struct {
 	Limit int    `json:"limit,omitempty"` // default 50, at most 200
 }
 
-// TopResponse is the fleet: who waits for somebody first, the longest waiting
-// one before others, then what failed, is paused, is at work, is idle.
+// TopResponse is the fleet: waiting runs first, the longest waiting one before others,
+// then what failed, is paused, is at work, is idle.
 type TopResponse struct {
 	Lag
 
@@ -489,11 +489,11 @@ type RunsRequest struct {
 	Since  Ago      `json:"since,omitempty"`  // last activity within this span
 	Until  Ago      `json:"until,omitempty"`  // started at least this long ago
 	Tool   string   `json:"tool,omitempty"`   // that used this tool
-	Error  string   `json:"error,omitempty"`  // in whose errors this text occurs, ignoring case
+	Error  string   `json:"error,omitempty"`  // that had an error with this text, ignoring case
 
 	MinCostUsd float64 `json:"minCostUsd,omitempty"` // that cost at least this
 	Deleted    bool    `json:"deleted,omitempty"`    // those that were deleted, instead of those that weren't
-	Incomplete bool    `json:"incomplete,omitempty"` // of whose sessions a feed lacks something, see [RunInfo.Feeds]
+	Incomplete bool    `json:"incomplete,omitempty"` // with sessions of which a feed lacks something, see [RunInfo.Feeds]
 
 	Limit  int    `json:"limit,omitempty"`  // default 50, at most 1000
 	Cursor string `json:"cursor,omitempty"` // of the page before

@@ -13,7 +13,7 @@ type FleetRequest struct {
 	Label string   `json:"label,omitempty"` // see [RunsRequest.Label]
 	Flow  string   `json:"flow,omitempty"`  // name of the flow
 	Text  string   `json:"text,omitempty"`  // that occurs in the id, the name, the flow, the activity or the error, ignoring case
-	Sort  string   `json:"sort,omitempty"`  // urgency (default: who waits first), started, activity, cost or tokens
+	Sort  string   `json:"sort,omitempty"`  // urgency (default: waiting runs first), started, activity, cost or tokens
 	Since uint64   `json:"since,omitempty"` // only runs of which something is recorded behind this position
 
 	Limit  int    `json:"limit,omitempty"`  // default 50, at most 200
@@ -60,7 +60,7 @@ type TimelineResponse struct {
 // TimelineLane is what an agent, or one of its sub-agents, did.
 type TimelineLane struct {
 	Node   string         `json:"node"`
-	Parent string         `json:"parent,omitempty"` // the call whose sub-agent it is
+	Parent string         `json:"parent,omitempty"` // the call that started this sub-agent
 	State  string         `json:"state,omitempty"`  // of a node, see [AgentStatus.State]
 	Begin  int64          `json:"begin"`            // Unix ms
 	End    int64          `json:"end"`              // of one that goes on: now

@@ -123,7 +123,7 @@ func Decode(b []byte) (*Event, error) {
 }
 
 // peekType finds the version and the type of an encoded event. They are its first
-// fields unless somebody else encoded it. The type is a part of b.
+// fields unless another program encoded it. The type is a part of b.
 func peekType(b []byte) (v uint64, t []byte, err error) {
 	n, rest, err := readMapHeader(b)
 	if err != nil {

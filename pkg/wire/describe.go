@@ -68,7 +68,7 @@ func (f *fields) collectFields(visit func(*fields)) (list []FieldInfo) {
 	return list
 }
 
-// describeField describes a field to the one who asked.
+// describeField hands the description of a field to f.describe.
 func (f *fields) describeField(name string, kind FieldKind, p presence) {
 	f.describe(FieldInfo{Name: name, Kind: kind, Required: p != optional, NonEmpty: p == nonEmpty})
 }

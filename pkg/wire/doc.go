@@ -19,6 +19,6 @@
 //   - An event that violates its type is refused with a [FieldError] that names
 //     the field.
 //
-// Values whose shape wake doesn't decide (a tool's input, a flow's output) are
-// [Raw]: canonical msgpack that is only taken apart where someone looks inside.
+// Values of a shape that wake doesn't decide (a tool's input, a flow's output) are
+// [Raw]: canonical msgpack that is only taken apart where a reader looks inside.
 package wire

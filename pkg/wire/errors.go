@@ -42,7 +42,7 @@ type FieldError struct {
 func (e *FieldError) Unwrap() error { return e.Err }
 
 // Error returns "wire: <type>: <field> <problem>". A name that isn't plain
-// text is quoted: it may come from anybody.
+// text is quoted: it may come from any sender.
 func (e *FieldError) Error() string {
 	if e.Type == "" {
 		return "wire: " + quoteName(e.Field) + " " + e.Problem

@@ -9,7 +9,7 @@ const Version = 1
 const RunNode = "_run"
 
 // HooksNode is the node of an imported run on which stands what the hooks of its agent report: what a person is asked,
-// who has answered, that the session has ended.
+// the answer and its author, that the session has ended.
 const HooksNode = "hooks"
 
 // NoRun is the run that records what belongs to no run, such as a command that
@@ -28,13 +28,13 @@ type Event struct {
 	Timestamp int64  // Unix milliseconds, stamped by the writer; orders nothing
 
 	ExecID     string // one execution of the node
-	AgentID    string // who acts in the node, where that isn't the node's own agent
+	AgentID    string // the agent that acts in the node, if it isn't the node's own
 	SessionID  string // the agent SDK's own id of the conversation
 	Turn       int    // index of the model call, from 1; never restarts; 0: none
 	Step       int    // KAHN step per (run, agent), from 0
 	CallID     string // the tool call, as the SDK names it (tool_use_id)
 	Cause      string // the event or command that caused this one
-	Parent     string // the tool call whose sub-agent emitted this event
+	Parent     string // the tool call that started the sub-agent that emitted this event
 	Redactions int    // secrets that were removed before the event was written
 
 	// Of an event that was made of a program's journalled output: where in the journal what

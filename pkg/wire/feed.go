@@ -11,7 +11,7 @@ const (
 	TopicAlerts Topic = "alerts" // WAKE_ALERTS
 )
 
-// FeedRequest asks for the next messages of a stream, as they are stored. Whoever
+// FeedRequest asks for the next messages of a stream, as they are stored. A reader that
 // asks again from [FeedResponse.Next] on gets each message once, in order, from any
 // recorder, before and after it was started again.
 type FeedRequest struct {
@@ -58,7 +58,7 @@ type LastResponse struct {
 
 // BoundsRequest asks for the bounds of the stream of events.
 type BoundsRequest struct {
-	Run string `json:"run,omitempty"` // of those who may ask about one run only
+	Run string `json:"run,omitempty"` // of callers that may ask about one run only
 }
 
 // BoundsResponse are the bounds of the stream of events.
@@ -84,7 +84,7 @@ type ValueResponse struct {
 
 // BlobRequest asks for a piece of a large field, as it is stored.
 type BlobRequest struct {
-	Run    string `json:"run,omitempty"` // of those who may ask about one run only: it has the field
+	Run    string `json:"run,omitempty"` // of callers that may ask about one run only: it has the field
 	SHA256 string `json:"sha256"`
 	Offset int64  `json:"offset,omitempty"`
 }

@@ -75,7 +75,7 @@ func (f *fields) refuseField(name, problem string, cause error) {
 	f.err = e
 }
 
-// failValue ends a field whose value could not be taken.
+// failValue ends a field if its value could not be taken.
 func (f *fields) failValue(name, want string, err error) {
 	switch {
 	case errors.Is(err, errKind):

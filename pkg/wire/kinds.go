@@ -157,7 +157,7 @@ func (f *fields) uint64(name string, v *uint64, p presence) {
 	}
 }
 
-// optInt64 is an integer whose absence differs from 0.
+// optInt64 is an integer; its absence differs from 0.
 func (f *fields) optInt64(name string, v **int64) {
 	switch f.mode {
 	case encoding:
@@ -188,7 +188,7 @@ func (f *fields) optInt(name string, v **int) {
 	}
 }
 
-// optFloat is a number whose absence differs from 0.
+// optFloat is a number; its absence differs from 0.
 func (f *fields) optFloat(name string, v **float64) {
 	switch f.mode {
 	case encoding:

@@ -79,7 +79,7 @@ func (p *packer) putKey(name string) {
 	p.buf = append(append(p.buf, codeFixed|byte(len(name))), name...)
 }
 
-// maxFixed is the length in bytes of the longest string whose header is one byte.
+// maxFixed is the length in bytes of the longest string with a header of one byte.
 const maxFixed = 31
 
 // putBytes appends binary data; the encoder would make null of a nil slice.

@@ -34,7 +34,7 @@ type AgentThinking struct {
 	Content    string
 	TokenCount *int64
 	Block      int
-	Supersedes int    // block whose pieces were streamed and then given up by the agent
+	Supersedes int    // block that the agent streamed and then gave up
 	Signature  string // proof of origin that the model's API wants back
 }
 
@@ -52,14 +52,14 @@ type AgentText struct {
 }
 
 // AgentMessage is a whole message of the model, as its next prompt repeats it. Agents
-// whose conversation is the log write it; what the model was told is in agent:start,
+// with the log as their conversation write it; what the model was told is in agent:start,
 // [UserMessage] and [AgentTool].
 type AgentMessage struct {
 	MessageID  string
 	Model      string
 	Content    Raw    // the blocks, as the Messages API has them: text, thinking, tool_use …
 	StopReason string // end_turn, tool_use, max_tokens, refusal …
-	Blocks     int    // number of the last block within the execution whose pieces were streamed
+	Blocks     int    // number of the last streamed block within the execution
 }
 
 // AgentTool is a finished tool call. The envelope's CallID ties it to its
@@ -84,7 +84,7 @@ type AgentTool struct {
 }
 
 // RecoveredTranscript says that an event was made of the agent's own record of its session,
-// when somebody went on with that.
+// when the session was gone on with.
 const RecoveredTranscript = "transcript"
 
 // CallInterrupted is the error of a call that was interrupted with its agent, by a
@@ -112,8 +112,8 @@ const (
 	// A warning: what a former version of the runner has left of an agent that goes on can't be read.
 	ErrorJournalUnreadable = "journal_unreadable"
 
-	// What a crash interrupted and nobody may silently do again: the run pauses
-	// until somebody decides (see [FlowResumed]).
+	// What a crash interrupted and no worker may silently do again: the run pauses
+	// until an operator decides (see [FlowResumed]).
 	ErrorInterrupted     = "interrupted"
 	ErrorSessionNotFound = "session_not_found" // the agent doesn't know the session it was to resume
 )
@@ -141,7 +141,7 @@ type AgentError struct {
 	MaxAttempts  int      // retries that there are
 	RetryDelayMs *float64 // until the next try
 	Status       int      // HTTP status, if there was one
-	ResetsAt     int64    // when the limit of the model or the account that was reached is over, Unix ms; 0: nobody says so
+	ResetsAt     int64    // when the limit of the model or the account that was reached is over, Unix ms; 0: unknown
 }
 
 // TokenUsage counts tokens as seeds/000 does.
@@ -230,7 +230,7 @@ type TurnEnd struct {
 	Subtype        string // success, error_max_turns …
 	IsError        bool
 	Result         string
-	Origin         string // who caused the turn, when it wasn't the prompt
+	Origin         string // what caused the turn, when it wasn't the prompt
 	Usage          *TokenUsage
 	TotalCostUsd   *float64 // as reported: cumulative in some agents
 	TurnCostUsd    *float64 // what this result adds
@@ -254,13 +254,13 @@ type Usage struct {
 	ContextWindow            int64 // size of the window, if known
 	CostUsd                  *float64
 	StopReason               string
-	// CostSource names the prices by which wake has computed CostUsd: its own table and that one's
+	// CostSource names the prices by which wake has computed CostUsd: its own table and the table's
 	// date, such as "wake 2026-11", PricesOptions or PricesFile; "": the agent has told it.
 	CostSource string
 	Source     string // where the call was told: "" in what the agent printed, or one of the Source constants
 }
 
-// The prices that somebody has given, see [Usage.CostSource].
+// The prices that a user has given, see [Usage.CostSource].
 const (
 	PricesOptions = "options" // in the options of the agent
 	PricesFile    = "file"    // in the runner's file of prices
@@ -304,8 +304,8 @@ type TodoChanged struct {
 	Total int
 }
 
-// FileChanged says that a file changed: by the agent, or one that the agent has
-// read or written by somebody else.
+// FileChanged says that a file changed: by the agent, or, if the agent has read or
+// written it before, by others.
 type FileChanged struct {
 	Path     string
 	Change   string // created, modified or deleted
@@ -324,7 +324,7 @@ type WorkspaceSnapshot struct {
 	Refused  string   // why the folder can't be kept
 }
 
-// TranscriptRead says how far a session file was read, and what of it was told before this event: whoever reads on
+// TranscriptRead says how far a session file was read, and what of it was told before this event: the next reader
 // begins there. Events of the lines stand before it in the same commit.
 type TranscriptRead struct {
 	File     string   // path of the file in its folder of sessions
@@ -378,7 +378,7 @@ type HookFired struct {
 
 // RawMessage passes on what has no type of its own, so that nothing is lost.
 type RawMessage struct {
-	Source string // who sent it: claude, transcript, fixture …
+	Source string // its sender: claude, transcript, fixture …
 	Name   string // what the source calls it, such as system/status
 	Data   Raw    // the message; a string if it could not be parsed
 	Reason string // why it could not be parsed

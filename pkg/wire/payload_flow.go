@@ -32,7 +32,7 @@ type FlowStart struct {
 	Fixtures       string // folder of recorded calls that stand in for every agent
 	Workspace      string // folder the run works in, if the submitter named one
 	Imported       string // "ingest" or "import" for a run that wake records but doesn't execute
-	By             string // who asked for the run: the user, where there are accounts; else as the sender says
+	By             string // author of the request: the user, where there are accounts; else as the sender says
 }
 
 // The values of [FlowStart.Imported].
@@ -55,7 +55,7 @@ type FlowComplete struct {
 	FlowName   string
 	Status     FlowStatus
 	Error      string // why it failed
-	FailedNode string // the node whose failure ended the run, if one did
+	FailedNode string // the node that failed and so ended the run, if one did
 	DurationMs int64  // since flow:start
 }
 
@@ -65,7 +65,7 @@ type FlowComplete struct {
 const (
 	PauseOperator       = "operator"
 	PauseParent         = "parent"           // the parent run is paused; it goes on with that
-	PauseRequiresAction = "requires_action"  // somebody has to decide about an interrupted node
+	PauseRequiresAction = "requires_action"  // an operator has to decide about an interrupted node
 	PauseWorkspaceLost  = "WORKSPACE_LOST"   // the folder of the run is on a runner that is gone
 	PauseEndedItsRunner = "ENDED_ITS_RUNNER" // taking the run over, or executing a node of it, has ended the process several times
 	PauseIdle           = "idle"             // nothing goes on in the session that is watched
@@ -82,7 +82,7 @@ const (
 // FlowPaused stops the scheduling of a run until it is resumed.
 type FlowPaused struct {
 	Reason  string // operator, requires_action, WORKSPACE_LOST …
-	Message string // for the human who has to act
+	Message string // for the operator that has to act
 }
 
 // FlowResumed continues a paused or interrupted run, or one that had failed.
@@ -91,12 +91,12 @@ type FlowResumed struct {
 	Strategy string   // crash (open tool calls are sealed) or manual (they stay as they are)
 	Hold     bool     // only the agents' open calls are dealt with; the run stays paused
 	Rerun    []string // nodes that are executed again: interrupted ones, or of a run that had failed those that failed or were withdrawn
-	Fail     []string // interrupted nodes whose interruption counts as their failure
+	Fail     []string // interrupted nodes that count as failed
 	// Overrides are settings of agents from here on: option → value, or node →
 	// options. Option workspace is the folder that the run works in instead.
 	Overrides Raw
 	// Limits take the place of those of the run, field by field, for all that it spends; see [FlowStart.Limits]. Without
-	// any, the resumption of a run whose budget is spent grants as much again.
+	// any, the resumption of a run with a spent budget grants as much again.
 	Limits Raw
 }
 
@@ -191,7 +191,7 @@ type StatePatch struct {
 type CommandReceived struct {
 	Command   Raw    // the command as it came, but for its by, if By is known; a send that names no node gets its recipient
 	CommandID string // sent twice, it acts once
-	By        string // the user who gave it, in the word of the server; "" if that doesn't say, or a service did
+	By        string // the user that gave it, in the word of the server; "" if the server doesn't say, or a service gave it
 	AtPos     uint64 // its position in WAKE_COMMANDS
 	Accepted  bool
 	Reason    string // why it was rejected
@@ -207,8 +207,8 @@ type NodeClaimed struct {
 	Process string
 }
 
-// NodeTried says that the process that has claimed a node lives with it, or leaves it in order. Workers say so of nodes
-// whose next process that ends without a word is the last one: see [PauseEndedItsRunner].
+// NodeTried says that the process that has claimed a node lives with it, or leaves it in order. Workers say so of a
+// node if its next process that ends without a word is the last one: see [PauseEndedItsRunner].
 type NodeTried struct {
 	Trials int // processes in a row, this one among them, that have claimed the execution since it last got on
 }

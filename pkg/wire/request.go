@@ -16,13 +16,13 @@ type RunRequest struct {
 	Overrides  Raw               `json:"overrides,omitempty"`  // see [FlowResumed.Overrides]
 	Fixtures   string            `json:"fixtures,omitempty"`   // absolute path, as the runner sees it
 	Workspace  string            `json:"workspace,omitempty"`
-	By         string            `json:"by,omitempty"` // who asks, as the sender says; where there are accounts their user's name takes its place
+	By         string            `json:"by,omitempty"` // author of the request, as the sender says; where there are accounts the user's name takes its place
 
-	// WorkspaceAt is the runner that has Workspace already; "": whoever begins the run makes it.
+	// WorkspaceAt is the runner that has Workspace already; "": the runner that begins the run makes it.
 	WorkspaceAt string `json:"workspaceAt,omitempty"`
 
 	// Fork begins the run as a copy of another one; Definition, Input and State
-	// are that one's. A request with neither Definition nor Fork asks for an owner of
+	// are those of the other run. A request with neither Definition nor Fork asks for an owner of
 	// a run that has begun and has none.
 	Fork *ForkRequest `json:"fork,omitempty"`
 }
@@ -52,7 +52,7 @@ type Command struct {
 	Type  string `json:"type"`            // send, reply, steer, notice, resume, pause, abort, approve, deny, bookmark or fork
 	ID    string `json:"id,omitempty"`    // the same command sent twice acts once
 	RunID string `json:"runId,omitempty"` // if given, the one of the subject
-	By    string `json:"by,omitempty"`    // who sends it, as the sender says; where there are accounts their user's name takes its place
+	By    string `json:"by,omitempty"`    // author of the command, as the sender says; where there are accounts the user's name takes its place
 
 	NodeID    string `json:"nodeId,omitempty"`    // send, steer: to this node's agent
 	ExecID    string `json:"execId,omitempty"`    // send, steer: to this execution only

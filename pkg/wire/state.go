@@ -112,7 +112,7 @@ const MaxCostUsd = 1e12
 type NodeState struct {
 	Epoch  uint64 `json:"epoch,omitempty"`  // of its last claim
 	Seq    uint64 `json:"seq,omitempty"`    // last folded seq
-	Runner string `json:"runner,omitempty"` // who claimed it
+	Runner string `json:"runner,omitempty"` // that has claimed it
 	// Process is that of the worker that has claimed the open execution last. Trials is how many such processes in a
 	// row have claimed it since it last got on; see [PauseEndedItsRunner].
 	Process   string `json:"process,omitempty"`
@@ -155,14 +155,14 @@ type NodeState struct {
 	// Of an agent's open execution.
 	Turns  int         `json:"turns,omitempty"`  // that the agent has begun
 	Point  string      `json:"point,omitempty"`  // the agent's id of its last message, see [UserMessage.Point]
-	Resume *Resume     `json:"resume,omitempty"` // how it is to go on; nil: nobody has said so since it last began
+	Resume *Resume     `json:"resume,omitempty"` // how it is to go on; nil: that wasn't said since it last began
 	Fork   *AgentPoint `json:"fork,omitempty"`   // its session begins as a copy of this one
 	Asked  []Question  `json:"asked,omitempty"`  // what it has asked its parent and wasn't answered, oldest first
-	// Counted are the ids of the messages whose usage was counted last, oldest first:
-	// told again, it isn't counted again.
+	// Counted are the ids of the messages with the usage that was counted last, oldest
+	// first: told again, it isn't counted again.
 	Counted []string `json:"counted,omitempty"`
 	// Unsettled is what model calls have used since a result has last told what all of them did, by
-	// model. Settled says that one has told it of this execution.
+	// model. Settled says that a result has told it of this execution.
 	Unsettled []Spending `json:"unsettled,omitempty"`
 	Settled   bool       `json:"settled,omitempty"`
 }
@@ -215,7 +215,7 @@ func (n NodeState) Open() bool { return n.Scheduled > 0 && n.Ended < n.Scheduled
 type FolderSnapshot struct {
 	ID       string   `json:"id,omitempty"`
 	Position uint64   `json:"position"` // of its event
-	Node     string   `json:"node"`     // at whose work it was taken
+	Node     string   `json:"node"`     // the one at work when it was taken
 	Files    int      `json:"files,omitempty"`
 	Bytes    int64    `json:"bytes,omitempty"`
 	LeftOut  []string `json:"leftOut,omitempty"`
@@ -279,7 +279,7 @@ type UsageTotals struct {
 	CacheReadInputTokens     int64   `json:"cacheReadInputTokens,omitempty"`
 	CostUsd                  float64 `json:"costUsd"`
 	ComputedUsd              float64 `json:"computedUsd,omitempty"`  // of CostUsd, what wake has computed by prices; the rest was told by agents
-	Unpriced                 int64   `json:"unpriced,omitempty"`     // model calls of which nobody knows what they cost
+	Unpriced                 int64   `json:"unpriced,omitempty"`     // model calls of unknown cost
 	ChildCostUsd             float64 `json:"childCostUsd,omitempty"` // of the runs that calls of its agents have started; not part of CostUsd
 	Turns                    int64   `json:"turns"`
 	ToolCalls                int64   `json:"toolCalls"`

@@ -14,7 +14,7 @@ import (
 // null empties what it is decoded into. An `any` becomes what [Raw.Any] returns.
 //
 // A value of the wrong kind or out of range is refused with a [*FieldError].
-// Nothing is reserved on the word of a header, so b may come from anybody.
+// Nothing is reserved on the word of a header, so b may come from any sender.
 func Unmarshal(b []byte, v any) error {
 	p := reflect.ValueOf(v)
 	if p.Kind() != reflect.Pointer || p.IsNil() {
