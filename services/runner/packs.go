@@ -9,7 +9,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// servePacks answers those who may see what is in the folders of runs: nobody but runners reads the object store.
+// servePacks answers clients that may see what is in the folders of runs: only runners read the object store.
 func (r *Runner) servePacks(ctx context.Context, store *workspace.Store) error {
 	return api.Service{Names: r.log.Names(), Name: "folders", Logger: r.logger, Tracer: r.log.Tracer(), Endpoints: []api.Endpoint{
 		api.Hold(wire.VerbPack, func(ctx context.Context, q wire.PackRequest, f api.Form) (wire.PieceResponse, error) {

@@ -49,14 +49,14 @@ type Config struct {
 	// MaxAgents bounds the nodes that are executed at once. Default 8.
 	MaxAgents int
 	// MaxWaiting bounds the agents that wait for a person and leave their place to others.
-	// They keep their process; who is beyond it keeps its place too. Default 4 × MaxAgents.
+	// They keep their process; an agent beyond it keeps its place too. Default 4 × MaxAgents.
 	MaxWaiting int
 	// Pools are the queues of nodes that the runner takes from, besides its own.
 	// Default "default".
 	Pools []string
 	// Workspaces is the folder in which runs get their own. Required.
 	Workspaces string
-	// User is that agents and commands run as, and whose the folders of runs are; the shelf
+	// User is the one that agents and commands run as, and owns the folders of runs; the shelf
 	// has the same. Nil: the one of this process.
 	User *process.User
 	// Folders are others that have to have room for a node to begin, such as those of the spool
@@ -163,7 +163,7 @@ type Runner struct {
 	draining chan struct{} // closed when Run is told to end: come to a safe point
 }
 
-// New returns a runner that publishes through log, whose Run must be running.
+// New returns a runner that publishes through log; log.Run must be running.
 func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
@@ -276,7 +276,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	running := registry.Drained{At: time.Now().UnixMilli(), Runs: r.owned.List(), Nodes: r.working.List()}
 	close(r.draining)
 	r.keepDrained(base, f.active, running)
-	incoming.Wait() // from then on nobody begins a task
+	incoming.Wait() // from then on no task begins
 	late := time.AfterFunc(r.cfg.DrainTimeout, force)
 	defer late.Stop()
 	in.Wait()
@@ -322,7 +322,7 @@ func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
 }
 
 // anchorParts is how often a run and its nodes are anchored within the time that the
-// stream keeps an event: a node whose last event is gone would be anybody's.
+// stream keeps an event: a node without its last event would take any writer.
 const anchorParts = 3
 
 // footing is what a runner finds on the server when it begins.
@@ -375,7 +375,7 @@ func (r *Runner) openFooting(ctx context.Context) (f footing, err error) {
 	return f, err
 }
 
-// keepDrained keeps a list of what was running, for those who want to know what was
+// keepDrained keeps a list of what was running: the next start logs what was
 // interrupted.
 func (r *Runner) keepDrained(ctx context.Context, active *registry.Registry, list registry.Drained) {
 	r.logger.Info("ending: what is running comes to a safe point", "runs", list.Runs, "nodes", list.Nodes, "within", r.cfg.DrainTimeout)
@@ -402,7 +402,7 @@ func Secrets(def *flow.Definition, where func(wire.Payload) ([]string, error)) (
 	return owner.Secrets(def, where)
 }
 
-// endOrphans ends agents of a runner that was killed here: they are nobody's any
+// endOrphans ends agents of a runner that was killed here: no worker has them any
 // more.
 func (r *Runner) endOrphans(ctx context.Context) {
 	ended, err := process.EndOrphans(ctx, r.cfg.Home, orphanGrace)

@@ -24,14 +24,14 @@ import (
 const catchAllConsumer = "catchall"
 
 const (
-	// unknownGrace is how long a run that nobody knows may take to begin after a
+	// unknownGrace is how long an unknown run may take to begin after a
 	// command to it: its request may be on its way.
 	unknownGrace = 3 * time.Second
 	// askAgain is how soon a command that is its owner's is looked at again; that
 	// grows up to askLast.
 	askAgain = 500 * time.Millisecond
 	askLast  = 30 * time.Second
-	// unknownLooks is how often a command to a run that nobody knows is looked at,
+	// unknownLooks is how often a command to an unknown run is looked at,
 	// about once a second, while a request waits that might be for it.
 	unknownLooks = 60
 	// catchAllBatch is how many commands are dealt with at once.
@@ -39,7 +39,7 @@ const (
 )
 
 // catchAll puts on record what no owner does, until ctx ends: commands to runs
-// that nobody knows, that were imported, or to none. It leaves the others to their
+// that are unknown or imported, or to none. It leaves the others to their
 // owners, for which it asks if there are none, and looks whether they have dealt with them.
 func (in *Intake) catchAll(ctx context.Context) error {
 	consumer, err := in.cfg.Log.JetStream().CreateOrUpdateConsumer(ctx, in.subjectNames().CommandsStream(), jetstream.ConsumerConfig{
@@ -90,7 +90,7 @@ type stray struct {
 	err    error // why it can't be judged now
 }
 
-// settleCommands deals with commands: those that are nobody's are recorded together.
+// settleCommands deals with commands: those of no owner are recorded together.
 func (in *Intake) settleCommands(ctx context.Context, messages []jetstream.Msg) {
 	var strays []*stray
 	for _, m := range messages {
@@ -135,7 +135,7 @@ func (in *Intake) settleCommands(ctx context.Context, messages []jetstream.Msg) 
 	}
 }
 
-// sortCommand says what becomes of a command: it is recorded for nobody, looked at again
+// sortCommand says what becomes of a command: it is recorded here, looked at again
 // after a while, or, if neither, it has been dealt with.
 func (in *Intake) sortCommand(ctx context.Context, m jetstream.Msg, meta *jetstream.MsgMetadata) (*stray, time.Duration, error) {
 	subject, pos := m.Subject(), meta.Sequence.Stream
@@ -267,7 +267,7 @@ func (in *Intake) runsQueued(ctx context.Context, at time.Time) (bool, error) {
 	return !oldest.Time.After(at), nil
 }
 
-// errBegun says that a command that was nobody's is its run's by now.
+// errBegun says that a command that had no owner has one by now.
 var errBegun = errors.New("a run has begun that a command is for")
 
 // recordStrays puts commands on record that are no owner's.
@@ -345,8 +345,8 @@ func (in *Intake) unrecordedEvents(ctx context.Context, s *wire.State, strays []
 // order is what tells a command from others.
 type order struct{ subject, id string }
 
-// judgeStray obeys a command, unless one of the same id was obeyed before it: here, or on record. Nobody else writes
-// records of no run meanwhile.
+// judgeStray obeys a command, unless one of the same id was obeyed before it: here, or on record. No other process
+// writes records of no run meanwhile.
 func (in *Intake) judgeStray(ctx context.Context, x *stray, obeyed map[order]bool) error {
 	if x.judged == nil {
 		return nil
@@ -375,7 +375,7 @@ func (in *Intake) judgeStray(ctx context.Context, x *stray, obeyed map[order]boo
 	return nil
 }
 
-// decideCall judges a decision about a call of an imported run. The first one is on its way to whoever asked for it.
+// decideCall judges a decision about a call of an imported run. The first one is on its way to the hook that asked.
 func (in *Intake) decideCall(ctx context.Context, state *wire.State, cmd wire.Command, record *wire.CommandReceived) error {
 	call, err := in.cfg.Owners.DecideImported(ctx, state, cmd, record)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // dealtCommands remembers which commands are on record, as far as this process has seen
-// it: by the subject of the run whose log says so.
+// it: by the subject of the run with the record.
 type dealtCommands struct {
 	mu      sync.Mutex
 	runs    map[string]uint64 // the last one; owners record them in order

@@ -176,8 +176,8 @@ func (in *Intake) takeMessages(ctx context.Context, c jetstream.Consumer, s work
 	return nil
 }
 
-// queueConsumer returns the consumer of a queue subject, which all runners share. What is lost with it is who was handed
-// what: the queue has all that isn't acknowledged, and hands it out again.
+// queueConsumer returns the consumer of a queue subject, which all runners share. It may be lost, and with it which runner
+// has what: the queue has all that isn't acknowledged, and hands it out again.
 func (in *Intake) queueConsumer(ctx context.Context, durable, subject string) (jetstream.Consumer, error) {
 	cfg := jetstream.ConsumerConfig{
 		Durable:       durable,

@@ -100,7 +100,7 @@ func (in *Intake) fireSchedule(ctx context.Context, store *schedule.Store, e *sc
 	}
 	if !settled.IsZero() {
 		e.Fired = settled.UnixMilli()
-		if err := store.Update(ctx, *e); err != nil && !errors.Is(err, schedule.ErrChanged) { // by another runner, or by who keeps schedules: it comes by the watch
+		if err := store.Update(ctx, *e); err != nil && !errors.Is(err, schedule.ErrChanged) { // by another runner, or by an operator: it comes by the watch
 			return now, err
 		}
 	}

@@ -20,8 +20,8 @@ func (a anchors) isDue(node string, every time.Duration) bool {
 	return time.Since(last) >= every
 }
 
-// anchorRun claims the run, and its open nodes that nobody works on, again before
-// their last events age out of the stream: an empty node would be anybody's.
+// anchorRun claims the run, and its open nodes without a worker, again before
+// their last events age out of the stream: an empty node would take any writer.
 func (o *owner) anchorRun(ctx context.Context) error {
 	every := o.cfg.AnchorEvery
 	if every <= 0 {

@@ -12,7 +12,7 @@ import (
 
 // Agents have runs of their own do parts of their work. The worker of the agent starts
 // such a run and takes its result. The owner of the agent's run pauses it, lets it go on,
-// and ends it when nobody waits for it any more: when its call isn't open.
+// and ends it when no agent waits for it any more: when its call isn't open.
 
 // callsRun reports whether an agent waits for a run of a call.
 func callsRun(s *wire.State, c wire.ToolCall) bool {
@@ -68,7 +68,7 @@ func (c *children) updateCalled(ctx context.Context) error {
 	return nil
 }
 
-// endLeftCalled ends the runs that nobody waits for any more, and that an earlier owner may
+// endLeftCalled ends the runs that no call waits for any more, and that an earlier owner may
 // not have come to end.
 func (c *children) endLeftCalled(ctx context.Context) error {
 	s := c.owner.view.State
@@ -104,7 +104,7 @@ func (c *children) endCalled(ctx context.Context, id string) error {
 	return nil
 }
 
-// isAbandoned reports whether nobody waits any more for the run that a call has asked for.
+// isAbandoned reports whether the call that asked for this run waits for it no more.
 func (o *owner) isAbandoned(ctx context.Context) (bool, error) {
 	if o.request.ParentCall == "" {
 		return false, nil

@@ -30,7 +30,7 @@ type children struct {
 // childRun is the run of an open execution, or call.
 type childRun struct {
 	run    string
-	like   string             // the node whose agent's settings it has; "": none's
+	like   string             // the node with the agent settings it has; "": none
 	sub    *view.Subscription // of those of flow nodes
 	paused uint64             // the parent's pause that it was told of and not of its end; 0: none
 }

@@ -28,7 +28,7 @@ func (o *owner) waitingCommands(ctx context.Context) ([]eventlog.Entry, error) {
 }
 
 // obeyAll obeys the commands that it hasn't obeyed before. It folds first what the
-// log has: who sends a command may have seen all of that, such as the question that
+// log has: the sender of a command may have seen all of that, such as the question that
 // it answers, and events come to this view a little later.
 func (o *owner) obeyAll(ctx context.Context, entries []eventlog.Entry) error {
 	if len(entries) > 0 {

@@ -14,7 +14,7 @@ import (
 )
 
 // A run that has ended has no owner. What is said to it gives it one again, which claims it, answers, and
-// leaves, or goes on with it. It is registered before it is claimed, so whoever finds a run that has ended
+// leaves, or goes on with it. It is registered before it is claimed, so a runner that finds a run that has ended
 // and is registered looks whether a command waits, as this owner may have died before it answered.
 
 // isAsked reports whether a command waits for an answer of a run that has ended.

@@ -17,7 +17,7 @@ import (
 // folders makes the folders of runs.
 type folders struct {
 	root   string
-	user   *process.User // who works in them; nil: this process's own
+	user   *process.User // works in them; nil: this process's own
 	logger *slog.Logger
 }
 
@@ -43,7 +43,7 @@ func (f folders) createFolder(run, dir string) (string, error) {
 // is to be seen here, else an empty one.
 func (f folders) copyFolder(run, parent string) (string, error) {
 	dir := filepath.Join(f.root, subjects.Escape(run))
-	// Somebody may have died over it. Nothing works in it before the run has begun.
+	// An owner may have died over it. Nothing works in it before the run has begun.
 	if err := os.RemoveAll(dir); err != nil {
 		return "", fmt.Errorf("make the workspace: %w", err)
 	}

@@ -130,7 +130,7 @@ func (f forks) findPoint(ctx context.Context, runID, at string) (name string, po
 	return cmp.Or(point.Label, fmt.Sprintf("pos-%d", position)), position, nil
 }
 
-// forkID names a fork that nobody has named.
+// forkID names a fork that was asked for without an id.
 func forkID(run, command string) string {
 	sum := sha256.Sum256([]byte(run + "\x00" + command))
 	return "fork-" + hex.EncodeToString(sum[:10])
@@ -177,7 +177,7 @@ func (o *owner) startFork(ctx context.Context) error {
 		adoptImported(parent, o.def)
 	}
 	if o.isBound() {
-		if !o.lease.Valid() { // reading took long: somebody else may be at work in the folder
+		if !o.lease.Valid() { // reading took long: another runner may be at work in the folder
 			return tenure.ErrLeaseLost
 		}
 		if parent.Workspace, err = o.forkFolder(ctx, parent); err != nil {
@@ -192,7 +192,7 @@ func (o *owner) startFork(ctx context.Context) error {
 }
 
 // adoptImported makes of the state of a run that was only recorded one that is executed. What was taken in as
-// it came has executions that nobody has placed, without input.
+// it came has executions that no owner has placed, without input.
 func adoptImported(s *wire.State, d *flow.Definition) {
 	s.Imported = ""
 	for id, n := range s.Nodes {

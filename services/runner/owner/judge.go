@@ -96,7 +96,7 @@ func RejectEnded(s *wire.State, cmd wire.Command) error {
 	return command.Reject(wire.CodeCommandRejected, "run %s %s", s.RunID, what)
 }
 
-// judgeSend says in a message who its recipient is, which must be one: an
+// judgeSend names in a message its recipient, which must be one: an
 // agent that begins before it is delivered is none.
 func (j *judge) judgeSend() error {
 	if j.cmd.Message == "" {
@@ -125,7 +125,7 @@ func listText(ids []string) string {
 	return " (" + strings.Join(ids, ", ") + ")"
 }
 
-// liveAgents returns the nodes whose agents can be meant, in order.
+// liveAgents returns the nodes of agents that can be meant, in order.
 func (j *judge) liveAgents(is func(wire.NodeState) bool) []string {
 	var ids []string
 	for node, n := range j.state.Nodes {
@@ -186,7 +186,7 @@ func reasonText(reason string) string {
 	return " (" + reason + ")"
 }
 
-// judgeResume goes on with a run that is paused. The operator who resumes it decides what
+// judgeResume goes on with a run that is paused. The operator decides by the command what
 // becomes of nodes that a crash interrupted.
 func (j *judge) judgeResume() ([]*wire.Event, error) {
 	s, cmd := j.state, j.cmd
@@ -243,7 +243,7 @@ func (j *judge) leaveHold(refused error) ([]*wire.Event, error) {
 	return []*wire.Event{{Payload: r}}, nil
 }
 
-// undecidedCalls are the open calls of which nobody has said since their agents are gone whether they may be made.
+// undecidedCalls are the open calls that no command has allowed or denied since their agents are gone.
 func undecidedCalls(s *wire.State) (open []string) {
 	for _, key := range slices.Sorted(maps.Keys(s.Tools)) {
 		if call := s.Tools[key]; !hasDecision(s, call.CallID, call.Node) {
@@ -292,7 +292,7 @@ func (j *judge) checkInterrupted(r *wire.FlowResumed) error {
 		"interrupted, outcome unknown: %s; decide by rerun (--rerun %s) or fail (--fail %s)", names, names, names)
 }
 
-// automatic are the names of points that nobody labelled.
+// automatic are the names of points without a label.
 var automatic = regexp.MustCompile(`^(sfp-)?[0-9]+$|#[0-9]+:(start|end)$`) //nolint:gochecknoglobals // a constant
 
 // judgeBookmark labels the point at which the run is, or one where it was.

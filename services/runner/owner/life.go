@@ -21,7 +21,7 @@ import (
 
 var errDrained = errors.New("the runner is ending")
 
-// ownRun owns the run until it has ended, ctx ends, or somebody else owns it. Once
+// ownRun owns the run until it has ended, ctx ends, or another owner has it. Once
 // the run has begun, an owner that fails, be it that the object store was away,
 // begins again with what the log says.
 func (o *owner) ownRun(ctx context.Context) error {
@@ -98,7 +98,7 @@ func (o *owner) run(ctx context.Context) (err error) {
 // an owner.
 func (o *owner) takeRun(ctx context.Context) error {
 	err := o.leadRun(ctx)
-	o.leaveTrial() // not deferred: nobody else may be tried while a panic of this run ends the process
+	o.leaveTrial() // not deferred: no other trial may begin while a panic of this run ends the process
 	return err
 }
 
@@ -228,8 +228,8 @@ func (o *owner) takeOver(ctx context.Context, other bool) (err error) {
 	return o.appendEvents(ctx, events)
 }
 
-// finishRun leaves nothing behind of a run that has ended: children that nobody
-// wants are told, and nobody looks for the run any more.
+// finishRun leaves nothing behind of a run that has ended: unwanted children
+// are told, and runners don't look for the run any more.
 func (o *owner) finishRun(ctx context.Context) error {
 	kids := newChildren(o)
 	defer kids.close()
@@ -243,7 +243,7 @@ func (o *owner) finishRun(ctx context.Context) error {
 	return nil
 }
 
-// giveUp says that the owner doesn't act any more, for those who come when its
+// giveUp says that the owner doesn't act any more, for runners that come when its
 // lease has been forgotten.
 func (o *owner) giveUp(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, tenure.GiveBack)
@@ -267,7 +267,7 @@ func (o *owner) judgeHeld(ctx context.Context) error {
 	_, registered := o.cfg.Registry.Get(o.runID)
 	switch {
 	case v.State.Status == wire.RunIdle && o.canStartRun(),
-		v.State.Status != wire.RunIdle && !view.Over(v.State) && !registered: // nobody else would find it
+		v.State.Status != wire.RunIdle && !view.Over(v.State) && !registered: // no other runner would find it
 		return lease.ErrHeld
 	}
 	o.reportBegun()
@@ -285,7 +285,7 @@ func (o *owner) reportBegun() {
 // canStartRun reports whether the request says what a new run is to do.
 func (o *owner) canStartRun() bool { return o.def != nil || o.request.Fork != nil }
 
-// lastOwner is who may still act for a run by what the log says, and by what its
+// lastOwner is the runner that may still act for a run, by the log and by what its
 // last owner left.
 func lastOwner(s *wire.State, reg registry.Registration) string {
 	n := s.Nodes[wire.RunNode]

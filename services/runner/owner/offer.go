@@ -12,7 +12,7 @@ import (
 const maxOfferAgain = 32
 
 // offerAll offers the executions that wait for a worker. An offer is a hint and
-// may get lost with this process: so it is repeated as long as nobody works on
+// may get lost with this process: so it is repeated as long as no worker has
 // them.
 func (o *owner) offerAll(ctx context.Context) {
 	if o.cfg.Capacity.RefusesNodes() {
@@ -35,8 +35,8 @@ func (o *owner) offerAll(ctx context.Context) {
 	}
 }
 
-// needsWorker reports whether an execution is wanted that nobody works on: one that
-// hasn't begun, or one whose worker has left it.
+// needsWorker reports whether an execution is wanted and has no worker: it
+// hasn't begun, or its worker has left it.
 func (o *owner) needsWorker(node string, n wire.NodeState) bool {
 	s := o.view.State
 	hold := s.Status == wire.RunPaused && n.Resume != nil && n.Resume.Hold

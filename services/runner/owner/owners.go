@@ -31,7 +31,7 @@ type Request struct {
 	OnBegin    func()           // called when the log says that the run has begun, once
 }
 
-// Own owns a run until it has ended, ctx ends, or somebody else owns it. It fails, if the
+// Own owns a run until it has ended, ctx ends, or another owner has it. It fails, if the
 // run hasn't begun, with [lease.ErrHeld], [ErrNothing], [capacity.ErrFull],
 // [capacity.ErrBehind], a [NoFolderError], or an error that [command.Rejected] knows.
 func (o *Owners) Own(ctx context.Context, r Request) error {
@@ -53,7 +53,7 @@ func IsDecision(cmd wire.Command) bool {
 }
 
 // DecideImported judges a decision about a call of an imported run, and returns the call. Its record names what it decides:
-// who has asked for the decision obeys it.
+// the asking hook obeys it.
 func (o *Owners) DecideImported(ctx context.Context, s *wire.State, cmd wire.Command, record *wire.CommandReceived) (call string, err error) {
 	j := judge{runs: o.cfg.Runs, state: s, cmd: cmd, id: record.CommandID, fields: map[string]any{"runId": s.RunID}}
 	call = cmp.Or(cmd.CallID, cmd.PromptID)

@@ -90,7 +90,7 @@ func (o *owner) placeNode(e *wire.Event) {
 	}
 }
 
-// nodePool returns who may work on a node at the moment; "" is nobody.
+// nodePool returns the pool that may work on a node now; "": none.
 func (o *owner) nodePool(n wire.NodeState) string {
 	switch {
 	case n.Pool == "" || !o.isBound():
@@ -101,7 +101,7 @@ func (o *owner) nodePool(n wire.NodeState) string {
 	return PoolOf(o.folder.holder)
 }
 
-// keepFolder looks who has the folder of the run. If its runner is gone, this one
+// keepFolder finds the runner with the folder of the run. If it is gone, this one
 // takes its place if it sees the folder too. Otherwise the run waits for a while, and
 // then goes on here with the last snapshot of the folder; without one it is paused, until
 // that runner is back.

@@ -80,7 +80,7 @@ func (o *owner) canRestore(s *wire.State) bool {
 // restoreFolder makes the folder of the run here what a snapshot holds.
 func (o *owner) restoreFolder(ctx context.Context, id string) (string, error) {
 	dir := filepath.Join(o.cfg.Workspaces, subjects.Escape(o.runID))
-	// What is there was left by somebody who died over it, or when the run went elsewhere. Nothing works in it.
+	// A folder here was left by an owner that died over it, or when the run went elsewhere. Nothing works in it.
 	if err := os.RemoveAll(dir); err != nil {
 		return "", fmt.Errorf("restore the workspace: %w", err)
 	}

@@ -83,7 +83,7 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 
 // runStep does what follows from the state: decisions, what they mean for children,
 // offers, and claims that keep the run in the log. It returns when to decide
-// again (Unix ms), or 0. Without a valid lease it does nothing: somebody else may
+// again (Unix ms), or 0. Without a valid lease it does nothing: another owner may
 // be about to.
 func (o *owner) runStep(ctx context.Context, kids *children) (wake int64, err error) {
 	if !o.lease.Valid() {

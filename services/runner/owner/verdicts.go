@@ -78,7 +78,7 @@ func (j *judge) beingAnswered(node string, q wire.Question) bool {
 	})
 }
 
-// judgeDecision says whose call is approved or denied. What approves a question is its answer.
+// judgeDecision names the node of the call that is decided. A question is approved by its answer.
 func (j *judge) judgeDecision(ctx context.Context) error {
 	if j.cmd.CallID == "" {
 		return command.Reject(wire.CodeBadRequest, "callId is required")

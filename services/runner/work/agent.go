@@ -160,7 +160,7 @@ func (x *execution) startAgent(ctx context.Context, in agentInput, messages <-ch
 		if err := x.hold.renewKeeper(ctx); err != nil {
 			return nil, err
 		}
-		session := request.SessionID // nobody knows it, so that it is free
+		session := request.SessionID // the agent doesn't know it: it is free
 		request, next, given = x.newRequest(in), continuation{opening: d.opening, first: next.message}, d.given
 		request.SessionID = session
 	}
@@ -203,8 +203,8 @@ func (x *execution) isSubAgent() bool {
 	return x.state.ParentCall != "" && x.state.FlowName == subAgentName
 }
 
-// agentInput reads the input of the node, replaces the settings that somebody
-// has overridden, and finds who acts.
+// agentInput reads the input of the node, replaces the settings that are
+// overridden, and finds the provider.
 func (x *execution) agentInput() (in agentInput, err error) {
 	if err := wire.Unmarshal(x.entry.Input, &in); err != nil {
 		return in, fmt.Errorf("input of the node: %w", err)

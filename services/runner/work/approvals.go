@@ -65,8 +65,8 @@ func (a *approvals) decisionOf(call string) (wire.Command, bool, <-chan struct{}
 	return cmd, ok, a.news
 }
 
-// awaitDecision waits until somebody approves or denies a call. A call that nobody has
-// decided on when ctx ends isn't allowed.
+// awaitDecision waits until a call is approved or denied. A call that is undecided
+// when ctx ends isn't allowed.
 func (a *approvals) awaitDecision(ctx context.Context, p agent.Permission) agent.Verdict {
 	for {
 		cmd, ok, news := a.decisionOf(p.CallID)
@@ -88,7 +88,7 @@ func decidedBy(cmd wire.Command) string { return cmp.Or(cmd.By, "operator") }
 // bypassesApproval reports whether an agent with a permission mode may do everything.
 func bypassesApproval(mode string) bool { return mode == "" || mode == "bypassPermissions" }
 
-// awaitDecision waits until somebody decides about a call, and until the agent has its place again.
+// awaitDecision waits until a call is decided, and until the agent has its place again.
 func (x *execution) awaitDecision(ctx context.Context, p agent.Permission) agent.Verdict {
 	v := x.asked.awaitDecision(ctx, p)
 	_ = x.seat.setResting(ctx, false) // else the agent is being ended

@@ -78,7 +78,7 @@ func (x *execution) recordEnd(ctx context.Context, cause error, events []*wire.E
 	defer cancel()
 	switch {
 	case tenure.Over(cause):
-		return cause // somebody else may be at work: write nothing
+		return cause // another worker may be at work: write nothing
 	case tenure.Over(err):
 		return err
 	case errors.Is(err, errLeft):

@@ -18,7 +18,7 @@ import (
 // auditTimeout bounds an audit that names no time limit of its own.
 const auditTimeout = 10 * time.Minute
 
-// runAudits runs the audits of a node whose execution has completed, and puts them on
+// runAudits runs the audits of a node once its execution is complete, and puts them on
 // record before its end is: the next worker finds the execution
 // open, and audits what comes of it. An audit that fails doesn't fail the node.
 // What an audit that the end of the execution's time cut short has found counts as

@@ -23,7 +23,7 @@ func (d *drive) compareSession(ctx context.Context, last []*wire.Event) *wire.Ev
 		return nil
 	}
 	if err := x.log.writer.Flush(ctx); err != nil {
-		return nil // whoever appends next says why
+		return nil // the next append says why
 	}
 	stream := completeness.NewFeed(session)
 	for e, err := range x.cfg.Log.Read(ctx, eventlog.Query{Run: x.offer.RunID, Node: x.offer.NodeID, From: x.entry.Started}) {

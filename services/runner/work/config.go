@@ -25,7 +25,7 @@ import (
 // Config is what workers need of their runner.
 type Config struct {
 	ID             string // of the runner
-	Home           string // whose the programs are that it starts
+	Home           string // of the programs that it starts
 	Workspaces     string
 	User           *process.User // that agents and commands run as; nil: this process's own
 	Providers      map[string]agent.Provider
@@ -82,7 +82,7 @@ func (c *Config) isKept(o wire.NodeOffer) bool {
 }
 
 // keeperLives reports whether the processes of an offer's execution may be at work in a keeper that this process
-// hasn't ended: until its deadline nobody else may begin.
+// hasn't ended: until its deadline no other worker may begin.
 func (c *Config) keeperLives(ctx context.Context, o wire.NodeOffer) bool {
 	return c.isKept(o) && c.Shelf.Lives(context.WithoutCancel(ctx), keeper.Label{Run: o.RunID, Node: o.NodeID, Exec: o.ExecID})
 }

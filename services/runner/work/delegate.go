@@ -66,7 +66,7 @@ func (ps parts) runFlow(ctx context.Context, call, name string, input wire.Raw) 
 }
 
 // awaitPart waits for the run of a call, which it starts unless that is done, and returns the
-// run's last state. What becomes of the run if nobody waits for it any more is the owner's
+// run's last state. What becomes of the run if no call waits for it any more is the owner's
 // business; a worker that only stops leaves it at work.
 func (ps parts) awaitPart(ctx context.Context, call string, ask func() (wire.RunRequest, error)) (p agent.Part, s *wire.State, err error) {
 	defer ps.exec.seat.lendPlace(ctx)()
@@ -103,14 +103,14 @@ func (ps parts) awaitPart(ctx context.Context, call string, ask func() (wire.Run
 }
 
 // startPart asks for the run of a call. Asking twice does no harm. The call is on record
-// before: a run whose call isn't open is wanted by nobody.
+// before: no agent wants a run of a call that isn't open.
 func (ps parts) startPart(ctx context.Context, id, call string, ask func() (wire.RunRequest, error)) error {
 	r, err := ask()
 	if err != nil {
 		return err
 	}
 	if _, err := flow.FromRaw(r.Definition); err != nil {
-		return err // else the request would be refused, and nobody told
+		return err // else the request would be refused, and the agent not told
 	}
 	if err := ps.retryUntilDone(ctx, call, func() error { return ps.awaitRecorded(ctx, call) }); err != nil {
 		return err
@@ -125,7 +125,7 @@ func (ps parts) startPart(ctx context.Context, id, call string, ask func() (wire
 }
 
 // retryUntilDone makes attempts until one succeeds, ctx ends, or the request for a run is refused.
-// An outage is no result of a call: the agent would be told one that nobody gave.
+// An outage is no result of a call: the agent would be told one that no run gave.
 func (ps parts) retryUntilDone(ctx context.Context, call string, attempt func() error) error {
 	for {
 		err := attempt()

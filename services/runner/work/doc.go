@@ -9,7 +9,7 @@
 //
 // # Executions that go on
 //
-// An execution whose worker has gone is offered again and goes on where the log
+// An execution without its worker is offered again and goes on where the log
 // says it was, with no second node:start. What its agent left open is closed
 // (tool:sealed and a failed agent:tool, in one commit), and agent_resumed is stored
 // in one commit with the agent:start of the continued session. What the agent is to
@@ -19,5 +19,5 @@
 //
 // A worker ends without an outcome, and the execution stays open, when the run is
 // paused, the runner ends (agent:paused), the run is aborted (agent:aborted), or
-// somebody else has taken over, and then it writes nothing at all.
+// another worker has taken over, and then it writes nothing at all.
 package work

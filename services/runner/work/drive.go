@@ -281,7 +281,7 @@ func (d *drive) recordEvent(ctx context.Context, e *wire.Event) error {
 	return nil
 }
 
-// mayBegin waits until the agent may begin something: nobody else can hold the lease, and
+// mayBegin waits until the agent may begin something: no other runner can hold the lease, and
 // the runner isn't ending. In that case the agent is left, or interrupted, before it may.
 func (d *drive) mayBegin(ctx context.Context) error {
 	if err := d.exec.log.mayBegin(ctx); err != nil || !d.exec.halt.isTold() || d.exec.halt.reason != run.CauseShutdown {
@@ -442,7 +442,7 @@ func namesFile(e *wire.Event, dir string) bool {
 	return false
 }
 
-// noteFileChange tells of a file that somebody else than the agent has changed.
+// noteFileChange tells of a file change that isn't the agent's.
 func (d *drive) noteFileChange(ctx context.Context, path, change string) {
 	e := &wire.Event{SessionID: d.request.SessionID, Payload: &wire.FileChanged{Path: path, Change: change, External: true}}
 	if err := d.exec.log.enqueueEvent(ctx, e); err != nil && ctx.Err() == nil && !tenure.Over(err) {

@@ -85,7 +85,7 @@ func (x *execution) commandEnd(ctx context.Context, outcome *shell.Outcome, last
 	}
 	x.output = output
 	select {
-	case <-ctx.Done(): // it was ended, whatever it says: nobody knows what it has done
+	case <-ctx.Done(): // it was ended, whatever it says: what it has done isn't known
 		return last, nil
 	default:
 		return append(last, x.errorEvent(&failure{message: problem, kind: "exit"})), nil
@@ -177,7 +177,7 @@ func (x *execution) leaveCommand(ctx, live context.Context, end context.CancelCa
 	}
 }
 
-// interruptedError is the outcome of a command that nobody saw the end of.
+// interruptedError is the outcome of a command with an unseen end.
 func interruptedError() error {
 	return &failure{
 		message: "its runner ended while the command was running; nobody knows what it has done",

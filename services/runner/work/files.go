@@ -13,7 +13,7 @@ import (
 )
 
 // files watches the files of its folder that an agent has read or written, and
-// tells when somebody else changes one: what the agent knows of it is out of
+// tells when anything else changes one: what the agent knows of it is out of
 // date. What changes while a tool of the agent runs is taken for the agent's
 // doing.
 type files struct {

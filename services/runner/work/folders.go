@@ -228,7 +228,7 @@ func (x *execution) awaitFirst(ctx context.Context) error {
 }
 
 // keepFolder returns the event of a snapshot of the run's folder, if the folder has changed since the last one; it is to be stored
-// in one commit with what it belongs to, before that, and then noted as recorded. What can't be kept keeps nobody from working.
+// in one commit with what it belongs to, before that, and then noted as recorded. A folder that can't be kept stops no work.
 func (x *execution) keepFolder(ctx context.Context) (kept []*wire.Event, noteRecorded func()) {
 	if !x.keepsFolder() {
 		return nil, func() {}

@@ -13,7 +13,7 @@ import (
 )
 
 // pastEvents yields what agents and tools did in the execution so far, whole, and in the attempts
-// before it whose session it has. What the run was forked from comes first.
+// before it that had its session. What the run was forked from comes first.
 func (r resumption) pastEvents(ctx context.Context) iter.Seq2[*wire.Event, error] {
 	queries := []eventlog.Query{{Run: r.exec.offer.RunID}}
 	for _, a := range r.exec.state.Lineage {
@@ -45,8 +45,8 @@ func (r resumption) pastEvents(ctx context.Context) iter.Seq2[*wire.Event, error
 
 // carryOn is [resumption.goOn] for an agent that goes on from the log. What the model said
 // of a message that isn't whole is rolled back. Calls that were running, and may not
-// be repeated, are sealed; the others stay open. So do those whose commands are in the keeper still, or have come to
-// their end there.
+// be repeated, are sealed; the others stay open. So do calls with a command that is in the keeper still, or has come to
+// its end there.
 func (r resumption) carryOn(ctx context.Context, resume wire.Resume) (c continuation, err error) {
 	c = continuation{session: r.exec.state.ExecSessions[r.exec.entry.Exec], fork: r.exec.entry.Fork, bare: true}
 	p, err := r.readPast(ctx)

@@ -16,8 +16,8 @@ import (
 	"code.wake.dev/wake/services/runner/internal/tenure"
 )
 
-// hold is a worker's hold on the processes of its execution. They run in a keeper, whose
-// deadline it extends while the lease of the node is valid.
+// hold is a worker's hold on the processes of its execution. They run in a keeper; it extends
+// the keeper's deadline while the lease of the node is valid.
 type hold struct {
 	cfg   *Config
 	log   *nodeLog
@@ -85,8 +85,8 @@ const (
 )
 
 // graspKeeper finds the keeper that an earlier worker of this runner has left, or what that has
-// left of its journals. A keeper behind whose worker another runner has claimed the node is ended: its
-// programs are nobody's.
+// left of its journals. If another runner has claimed the node since, the keeper is ended: no worker
+// drives its programs.
 func graspKeeper(ctx context.Context, x *execution) (*hold, error) {
 	_, pos := x.log.writer.Last()
 	h := &hold{
@@ -131,7 +131,7 @@ func graspKeeper(ctx context.Context, x *execution) (*hold, error) {
 	return h, nil
 }
 
-// boundMemory refuses a node whose memory this runner can't bound, unless its policy lets it run all the same.
+// boundMemory refuses a node if this runner can't bound its memory, unless its policy lets it run all the same.
 func (h *hold) boundMemory() error {
 	if h == nil || h.memory == 0 || h.cfg.Shelf != nil && h.cfg.Shelf.Bounds() {
 		return nil
@@ -230,7 +230,7 @@ func (h *hold) readSinceClaim(ctx context.Context, from, to uint64) (ours bool, 
 	return true, nil
 }
 
-// renewKeeper has the programs run in a new keeper, in place of whatever there was.
+// renewKeeper has the programs run in a new keeper, in place of the old one, if any.
 func (h *hold) renewKeeper(ctx context.Context) error {
 	if err := h.boundMemory(); err != nil || h == nil || h.cfg.Shelf == nil {
 		return err
@@ -300,7 +300,7 @@ func (e estate) Start(c process.Config) (*process.Process, error) {
 }
 
 // takeOver takes over a keeper of an earlier worker. The claim that this worker has stored is the
-// proof that nobody else acts for the node.
+// proof that no other worker acts for the node.
 func (h *hold) takeOver(ctx context.Context, k *keeper.Keeper) error {
 	h.inherited = true
 	err := h.extendDeadline(k)

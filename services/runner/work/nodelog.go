@@ -40,7 +40,7 @@ func (l *nodeLog) appendEvents(ctx context.Context, events ...*wire.Event) error
 	return err
 }
 
-// enqueueEvent puts an event on record that nobody waits for.
+// enqueueEvent puts an event on record and doesn't wait.
 func (l *nodeLog) enqueueEvent(ctx context.Context, e *wire.Event) error {
 	l.stampEvents(e)
 	return l.writer.Enqueue(ctx, e)
@@ -208,7 +208,7 @@ func mustStore(e *wire.Event) bool {
 	return false
 }
 
-// mayBegin waits until nobody else can hold the lease.
+// mayBegin waits until no other runner can hold the lease.
 func (l *nodeLog) mayBegin(ctx context.Context) error {
 	err := l.lease.Await(ctx)
 	if errors.Is(err, lease.ErrLost) {

@@ -20,8 +20,8 @@ const (
 	noticesNow   = "[Worker events]"
 )
 
-// noticeMessage returns the notices that haven't been passed on as one message, whose id
-// is that of the last one; nil if there are none or they are another agent's.
+// noticeMessage returns the notices that haven't been passed on as one message with the id
+// of the last one; nil if there are none or they are another agent's.
 func (w *watch) noticeMessage(passed map[string]bool) *wire.InboxEntry {
 	if w.noticedNode() != w.offer.NodeID {
 		return nil
@@ -54,8 +54,8 @@ func (w *watch) noticeMessage(passed map[string]bool) *wire.InboxEntry {
 	return &wire.InboxEntry{ID: last, Node: w.offer.NodeID, Command: cmd}
 }
 
-// noticedNode returns the node whose agent is told notices: of those at work the one
-// that began first. All workers come to the same one, and the next worker sees in
+// noticedNode returns the node of the agent that is told notices: of those at work the
+// first that began. All workers come to the same one, and the next worker sees in
 // the log what the one before was told.
 func (w *watch) noticedNode() (node string) {
 	var first uint64

@@ -11,7 +11,7 @@ var (
 	errWithdrawn = errors.New("withdrawn by the owner")
 	// errTimeLimit ends an execution that takes too long.
 	errTimeLimit = errors.New("time limit of the node")
-	// errLeft ends a worker whose processes live on, for one that comes back.
+	// errLeft ends a worker but not its processes, for a worker that comes back.
 	errLeft = errors.New("left to its keeper")
 	// errHalted ends an execution before it has begun: the run is paused, or the
 	// runner ends.

@@ -19,7 +19,7 @@ func (r resumption) recoverCalls(ctx context.Context, c continuation, p *run.Pas
 	}
 	known := agent.Calls{Ended: p.Ended, Counted: p.Counted, Whole: p.Whole}
 	for _, call := range calls {
-		if call.State == wire.ToolApprovalRequired { // its result would be one that nobody has allowed
+		if call.State == wire.ToolApprovalRequired { // its result would be of a call without approval
 			known.Ended = append(slices.Clone(known.Ended), call.CallID)
 		} else {
 			known.Open = append(known.Open, call.CallID)

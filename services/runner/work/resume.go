@@ -22,7 +22,7 @@ type continuation struct {
 	opening []*wire.Event    // to be stored with its agent:start
 	seen    []wire.Raw       // inputs of its calls so far
 	facts   []agent.Fact     // which its session may have lost
-	denied  []string         // calls that somebody has refused
+	denied  []string         // calls that a decision refused
 	bare    bool             // it is told nothing but prompt
 	worked  bool             // in its session, which has to be found
 	kept    bool             // commands that it has begun are gone on with
@@ -45,7 +45,7 @@ func (c continuation) adjustRequest(r *agent.Request) {
 	}
 }
 
-// resumption has an agent go on whose execution has begun before.
+// resumption has an agent go on with an execution that began before.
 type resumption struct {
 	exec *execution
 	in   agentInput
@@ -105,7 +105,7 @@ func (r resumption) goOn(ctx context.Context) (c continuation, err error) {
 	return c, r.exec.log.appendEvents(ctx, c.opening...)
 }
 
-// decidedCalls are the open calls of the execution of which somebody has said since its agent is gone whether they may be made.
+// decidedCalls are the open calls of the execution that a command has allowed or denied since its agent is gone.
 func (r resumption) decidedCalls() []wire.ToolCall {
 	given := callDecisions(r.exec.state.Inbox, r.exec.offer.NodeID, r.exec.offer.ExecID)
 	calls := run.OpenCalls(r.exec.state, r.exec.offer.NodeID, r.exec.offer.ExecID)
@@ -163,8 +163,8 @@ func asksPerson(c wire.ToolCall) bool {
 	return c.Tool == ask.Tool && c.State == wire.ToolApprovalRequired && c.Parent == ""
 }
 
-// awaitAnswer waits for the answer to a question whose agent is gone: it goes on when it has
-// that, and not before.
+// awaitAnswer waits for the answer to a question of an agent that is gone: the agent goes on
+// with it, not before.
 func (r resumption) awaitAnswer(ctx context.Context, call string) (wire.Command, error) {
 	_ = r.exec.seat.setResting(ctx, true) // to leave a place takes no time
 	for {

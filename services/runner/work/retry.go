@@ -26,7 +26,7 @@ func (x *execution) attemptIDs() map[string]bool {
 	return ids
 }
 
-// retryAgent has an agent go on whose last attempt failed: in its session, with a notice of what
+// retryAgent has an agent go on after a failed attempt: in its session, with a notice of what
 // failed and what has become of its calls.
 func (r resumption) retryAgent(ctx context.Context, c *continuation) error {
 	var a run.Attempts
@@ -87,7 +87,7 @@ func (d *drive) noteLimit(p *wire.AgentError) {
 	}
 }
 
-// agentFailure is the outcome of a node whose agent has failed. If a limit of its model is over at a time that is known, the
+// agentFailure is the outcome of a node after its agent failed. If a limit of its model is over at a time that is known, the
 // node is tried again then, unless its policy is against it.
 func (x *execution) agentFailure(p *wire.AgentError) *failure {
 	f := &failure{message: p.Message, kind: p.ErrorType}

@@ -23,7 +23,7 @@ func (s *sealing) addEvent(c wire.ToolCall, p wire.Payload) {
 	s.events = append(s.events, &wire.Event{CallID: c.CallID, Parent: c.Parent, SessionID: s.session, Payload: p})
 }
 
-// sealCall closes a call; decided is what somebody has said of it since it was interrupted, if anybody has.
+// sealCall closes a call; decided tells of the decision about it since it was interrupted, if there is one.
 func (s *sealing) sealCall(c wire.ToolCall, decided string) {
 	p := run.Seal(c, s.policy, s.begun || slices.Contains(s.past.Unseen, c.CallID))
 	p.Message += decided + s.note

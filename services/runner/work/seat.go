@@ -8,18 +8,18 @@ import (
 // Seat is the place of an execution among those that the runner works on at once. It is
 // given to others while the agent can't go on: it waits for runs that it has started, which
 // need places themselves, or for a person. It is taken again before the agent goes on, so
-// that never more agents work than there are places; who waits to go on comes before what
-// has not begun.
+// that never more agents work than there are places; an agent that waits to go on comes
+// before one that has not begun.
 type Seat struct {
 	slots   Slots
 	resting Slots           // of agents that wait for a person and have no place; full: the next ones keep theirs
-	turn    chan struct{}   // has a token while somebody takes the place or gives it away
+	turn    chan struct{}   // has a token while a caller takes the place or gives it away
 	halted  <-chan struct{} // closed when the agent is told to come to a safe point: for that it needs no place
 
 	mu    sync.Mutex
 	lent  int  // calls that wait for runs
 	rests bool // the agent waits for a person
-	held  bool // changed by who has the turn
+	held  bool // changed by the caller with the turn
 }
 
 // NewSeat returns the seat of an execution that has a slot. Nil slots are any number.
@@ -68,8 +68,8 @@ func (s *Seat) lendPlace(ctx context.Context) (back func()) {
 	return func() { add(-1) }
 }
 
-// settlePlace takes the place or gives it away, as it is wanted. Who is to give it away doesn't
-// wait for somebody else's turn: that one looks again.
+// settlePlace takes the place or gives it away, as it is wanted. A caller that is to give it away
+// doesn't wait for another's turn: the other looks again.
 func (s *Seat) settlePlace(ctx context.Context) error {
 	for {
 		wanted, held := s.placeState()

@@ -4,7 +4,7 @@ import (
 	"context"
 )
 
-// Slots holds a token per agent that runs. Who only waits for work holds none: a
+// Slots holds a token per agent that runs. Waiting for work takes none: a
 // queue without work must not keep a slot from another one.
 type Slots chan struct{}
 

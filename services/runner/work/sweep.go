@@ -62,7 +62,7 @@ func (ws *Workers) isOurs(s *wire.State, l keeper.Label) bool {
 	return found && !view.Ended(s.Status) && n.Exec == l.Exec && n.Open() && n.Runner == ws.cfg.ID
 }
 
-// sweepKeeper ends a keeper whose execution needs it no more.
+// sweepKeeper ends a keeper that its execution needs no more.
 func (ws *Workers) sweepKeeper(ctx context.Context, l keeper.Label) error {
 	if ws.cfg.Working.Has(l.Run + "/" + l.Exec) {
 		return nil

@@ -14,7 +14,7 @@ import (
 )
 
 // watch follows the run while a worker executes one of its nodes: it ends the
-// work when it is withdrawn or somebody else may do it, tells the agent to come to a
+// work when it is withdrawn or another worker may do it, tells the agent to come to a
 // safe point when the run is paused or the runner ends, and passes on messages and
 // decisions to the agent.
 type watch struct {
@@ -72,7 +72,7 @@ func (w *watch) followRun(ctx context.Context) error {
 			w.trial.leaveTrial()
 		}
 		w.asked.takeDecisions(w.view.State.Inbox, w.offer.NodeID, w.offer.ExecID)
-		// Nobody may be there to take a message; the rest goes on.
+		// There may be no agent to take a message; the rest goes on.
 		next, to := w.nextMessage(passed), chan<- wire.InboxEntry(w.messages)
 		if next == nil || w.halt.isTold() {
 			next, to = &wire.InboxEntry{}, nil
@@ -104,8 +104,8 @@ func (w *watch) followRun(ctx context.Context) error {
 	}
 }
 
-// isReplaced reports whether somebody has claimed the node since. A lease that nobody
-// holds any more doesn't tell, and who writes nothing isn't told by the log.
+// isReplaced reports whether another claim of the node was stored since. A lease that isn't
+// held any more doesn't tell, nor does the log tell a worker that writes nothing.
 func (w *watch) isReplaced() bool {
 	return w.view.State.Nodes[w.offer.NodeID].Epoch > w.log.writer.Epoch()
 }

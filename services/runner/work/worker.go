@@ -51,7 +51,7 @@ func (w *worker) run(ctx context.Context) (err error) {
 		return lease.ErrHeld
 	}
 	err = w.tryNode(ctx)
-	w.trial.leaveTrial() // not deferred: nobody else may be tried while a panic of this node ends the process
+	w.trial.leaveTrial() // not deferred: no other trial may begin while a panic of this node ends the process
 	return err
 }
 
@@ -78,7 +78,7 @@ func (w *worker) tryNode(ctx context.Context) (err error) {
 	defer w.span.End()
 	before := w.lastRunner()
 	if err := w.claimNode(ctx); tenure.Over(err) {
-		return lease.ErrHeld // somebody else was faster
+		return lease.ErrHeld // another worker was faster
 	} else if err != nil {
 		tracing.Fail(w.span, err)
 		return err
@@ -116,7 +116,7 @@ const (
 	freeLook = 100
 )
 
-// acquireLease takes the lease of the node. One whose holder has just died isn't held
+// acquireLease takes the lease of the node. If its holder has just died it isn't held
 // for long any more.
 func (w *worker) acquireLease(ctx context.Context) (*lease.Lease, error) {
 	ttl := w.cfg.Leases.TTL()
@@ -139,7 +139,7 @@ func (w *worker) leaseKey() string {
 	return w.cfg.subjectNames().LeaseKey(w.offer.RunID, w.offer.NodeID)
 }
 
-// lastRunner returns who has begun the execution, "" if nobody has.
+// lastRunner returns the runner that began the execution; "": none.
 func (w *worker) lastRunner() string {
 	n := w.view.State.Nodes[w.offer.NodeID]
 	if n.Started == 0 {
@@ -167,7 +167,7 @@ func (w *worker) claimNode(ctx context.Context) (err error) {
 	return w.view.Wait(ctx, pos)
 }
 
-// judgeHeld judges an offer of a node whose lease can't be had. It is needless if this
+// judgeHeld judges an offer when the node's lease can't be had. It is needless if this
 // runner is at work on the node.
 func (w *worker) judgeHeld() error {
 	n := w.view.State.Nodes[w.offer.NodeID]
@@ -211,7 +211,7 @@ func (w *worker) executeNode(ctx context.Context) (left bool, err error) {
 	cause, halted := context.Cause(work), errors.Is(err, errHalted)
 	cancel(nil)
 	watch.awaitEnd()
-	if !tenure.Over(cause) && !tenure.Over(err) { // else somebody else may be at work
+	if !tenure.Over(cause) && !tenure.Over(err) { // else another worker may be at work
 		x.log.passTrial(ctx, &w.trial)
 	}
 	err = x.recordEnd(ctx, cause, events, err)

@@ -21,7 +21,7 @@ func New(cfg Config) *Workers {
 
 // Execute executes the node of an offer, if it is still wanted, in a seat. It calls onSettle
 // when the offer has served its purpose; first says that no worker of this process has
-// taken the execution before. It fails with [lease.ErrHeld] if somebody else works on the node.
+// taken the execution before. It fails with [lease.ErrHeld] if another worker has the node.
 func (ws *Workers) Execute(ctx context.Context, offer wire.NodeOffer, seat *Seat, onSettle func(first bool)) error {
 	id := offer.RunID + "/" + offer.ExecID
 	first := false // else another offer's worker is at work

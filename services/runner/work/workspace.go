@@ -25,7 +25,7 @@ type workdir struct {
 	git   bool // it is a clone
 }
 
-// errorSandbox is the error type of a node whose folder can't be made.
+// errorSandbox is the error type of a node if its folder can't be made.
 const errorSandbox = "sandbox_init_failed"
 
 // cloneTimeout bounds how long a repository may take to clone.
@@ -124,7 +124,7 @@ func checkoutRef(ctx context.Context, dir, ref string) error {
 // gitGrace is how long git may take to end when it is told to.
 const gitGrace = 2 * time.Second
 
-// runGit runs git in a folder. It asks nobody for anything, and its error is what
+// runGit runs git in a folder. Git prompts for nothing, and the error is what
 // git says.
 func runGit(ctx context.Context, dir string, args ...string) error {
 	argv := append([]string{"git", "-c", "core.hooksPath=/dev/null", "-c", "advice.detachedHead=false"}, args...)
@@ -165,7 +165,7 @@ func gitEnvironment(environ []string) []string {
 	for _, kv := range environ {
 		key, _, _ := strings.Cut(kv, "=")
 		switch key {
-		case "GIT_SSH_COMMAND": // the operator who sets it knows better
+		case "GIT_SSH_COMMAND": // an operator that sets it knows better
 			delete(add, key)
 			kept = append(kept, kv)
 		case "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_NAMESPACE":

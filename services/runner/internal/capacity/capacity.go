@@ -156,7 +156,7 @@ func (g *Gauge) RoomForRun(ctx context.Context) error {
 	}
 	lag, err := g.log.Lag(ctx, subjects.RecorderConsumer)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		return nil // somebody has deleted it; the recorder makes it again
+		return nil // it was deleted; the recorder makes it again
 	}
 	if err != nil {
 		return err

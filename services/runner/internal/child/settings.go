@@ -8,7 +8,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Layers are the settings that somebody gave while the run was under way, as they count
+// Layers are the settings that were given while the run was under way, as they count
 // for a node, the last ones most: those for every agent, those for the node, those for the
 // item of a forEach. A node "" has none of its own.
 func Layers(given wire.Raw, def *flow.Definition, node string) ([]map[string]wire.Raw, error) {
@@ -34,8 +34,8 @@ func Layers(given wire.Raw, def *flow.Definition, node string) ([]map[string]wir
 	return all, nil
 }
 
-// Inherited returns the settings that a run passes on to one that it starts: those for
-// every agent, and if an agent of that one stands in for that of a node, the node's.
+// Inherited returns the settings that a run passes on to a child: those for
+// every agent, and if an agent of the child stands in for that of a node, the node's.
 func Inherited(given wire.Raw, def *flow.Definition, node string) wire.Raw {
 	all, err := Layers(given, def, node)
 	if err != nil {

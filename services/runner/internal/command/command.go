@@ -26,7 +26,7 @@ func unnamed(pos uint64) string { return fmt.Sprintf("cmd-%d", pos) }
 // Record returns the record of a command, which is neither accepted nor rejected yet, and
 // the command. It fails with a [rejection]; the record is one all the same.
 //
-// Who gave it is what the server says. What the sender says counts where the server says
+// By is the user that the server names. What the sender says counts where the server says
 // nothing, and of services, in the command itself.
 func Record(e eventlog.Entry) (*wire.CommandReceived, wire.Command, error) {
 	raw, cmd, err := parse(e)

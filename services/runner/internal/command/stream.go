@@ -126,7 +126,7 @@ func (s *Stream) Read(ctx context.Context, run string, after uint64) ([]eventlog
 	}
 }
 
-// Entry returns a command as it is stored. One whose key is missing has an error,
+// Entry returns a command as it is stored. If its key is missing it has an error,
 // for which it is refused like any other that can't be read: its sender learns why.
 func (s *Stream) Entry(pos uint64, run, subject string, stored []byte, header nats.Header) eventlog.Entry {
 	data, err := s.log.Unseal(subject, stored)
@@ -137,7 +137,7 @@ func (s *Stream) Entry(pos uint64, run, subject string, stored []byte, header na
 	return e
 }
 
-// FenceNone makes sure that nobody who looked before this moment puts a command on
+// FenceNone keeps runners that looked before this moment from putting a command on
 // record for no run.
 func (s *Stream) FenceNone(ctx context.Context, runner string) error {
 	for {
@@ -149,7 +149,7 @@ func (s *Stream) FenceNone(ctx context.Context, runner string) error {
 		if err == nil {
 			return w.Close(ctx)
 		}
-		if !errors.Is(err, eventlog.ErrFenced) { // else somebody else was faster, perhaps with a look of before
+		if !errors.Is(err, eventlog.ErrFenced) { // else another claim was faster, perhaps with a look of before
 			return err
 		}
 	}

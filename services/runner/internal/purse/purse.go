@@ -46,7 +46,7 @@ func (p *Purse) News() <-chan struct{} {
 }
 
 // Spent returns the budget that a run with these labels has to stop for, nil if there is none; one that ends runs comes
-// before others. It reports whether that is known: while it isn't, no run is stopped for what nobody knows, and
+// before others. It reports whether that is known: while it isn't, no run is stopped on a guess, and
 // none that has stopped goes on.
 func (p *Purse) Spent(labels map[string]string, now time.Time) (spent *wire.SharedBudget, known bool) {
 	p.mu.Lock()

@@ -30,7 +30,7 @@ func New(log *eventlog.Log, logger *slog.Logger) *Queue { return &Queue{log, log
 // keyAgain is how long a message of a queue waits for a runner that has its key.
 const keyAgain = 10 * time.Second
 
-// errChanged says that somebody has made another consumer of one.
+// errChanged says that a consumer has other settings now.
 var errChanged = errors.New("somebody has changed the consumer")
 
 // Next waits for the next message of a consumer. It returns nil when there was
@@ -40,7 +40,7 @@ func (q *Queue) Next(ctx context.Context, c jetstream.Consumer) (jetstream.Msg, 
 	if m != nil || err != nil || ctx.Err() != nil {
 		return m, err
 	}
-	// Of a consumer that isn't there, nothing comes, and nobody says so.
+	// From a consumer that is gone nothing comes, not even an error.
 	wait, cancel := context.WithTimeout(ctx, tenure.GiveBack)
 	defer cancel()
 	was := c.CachedInfo().Config
@@ -77,7 +77,7 @@ func (q *Queue) tryNext(ctx context.Context, c jetstream.Consumer) (jetstream.Ms
 	return nil, nil
 }
 
-// Unseal opens a message of a queue. One whose key is missing stays in the queue, and
+// Unseal opens a message of a queue. If its key is missing it stays in the queue, and
 // one that was tampered with is refused.
 func (q *Queue) Unseal(ctx context.Context, m jetstream.Msg) ([]byte, bool) {
 	data, err := q.log.Unseal(m.Subject(), m.Data())

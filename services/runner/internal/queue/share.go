@@ -9,8 +9,8 @@ import (
 )
 
 // Share returns a durable consumer that all runners take from, and makes it if need be. It is in the server's memory,
-// where handing out and acknowledging cost no sync; it is gone when the server ends, and whoever needs it makes it
-// again, as c says. One on disk, as earlier versions made it, is made anew unless somebody takes from it at present.
+// where handing out and acknowledging cost no sync; it is gone when the server ends, and a runner that needs it makes
+// it again, as c says. One on disk, as earlier versions made it, is made anew unless a runner takes from it now.
 func (q *Queue) Share(ctx context.Context, stream string, c jetstream.ConsumerConfig) (jetstream.Consumer, error) {
 	c.MemoryStorage = true
 	there, err := q.shared(ctx, stream, c.Durable)

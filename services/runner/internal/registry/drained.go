@@ -11,7 +11,7 @@ import (
 	"code.wake.dev/wake/services/runner/internal/tenure"
 )
 
-// drainService is whose keys in WAKE_STATE the lists of what was running are.
+// drainService is in the keys, in WAKE_STATE, of the lists of what was running.
 const drainService = "drain"
 
 // Drained is what a runner was doing when it was told to end.
@@ -21,7 +21,7 @@ type Drained struct {
 	Nodes []string `json:"nodes"` // "<run>/<execution>"
 }
 
-// KeepDrained keeps a list of what a runner was doing, for those who want to know
+// KeepDrained keeps a list of what a runner was doing: its next start logs
 // what was interrupted.
 func (g *Registry) KeepDrained(ctx context.Context, runner string, list Drained) error {
 	ctx, cancel := tenure.Rest(ctx)

@@ -20,7 +20,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Service is whose keys in WAKE_STATE the registered runs are.
+// Service is in the keys, in WAKE_STATE, of registered runs.
 const Service = "runner"
 
 // Registration says that a run has begun, or is about to, and hasn't ended.
@@ -32,7 +32,7 @@ type Registration struct {
 	Parent string `json:"parent,omitempty"` // the run that has started it
 	Call   string `json:"call,omitempty"`   // the call of that run's agent that waits for it
 	// Released is the epoch in which the last owner has given the run back; 0: it
-	// hasn't. If nobody has claimed the run since, nobody may be acting for it,
+	// hasn't. If no runner has claimed the run since, none may be acting for it,
 	// however long ago that was.
 	Released uint64 `json:"released,omitempty"`
 
@@ -60,7 +60,7 @@ type Registry struct {
 
 	mu     sync.Mutex
 	runs   map[string]knownRun        // by key
-	called map[string]map[string]bool // by the run whose agents' calls wait for them: their keys
+	called map[string]map[string]bool // keys of called runs, by the run that called them
 }
 
 // knownRun is a registration of which revision.
@@ -209,7 +209,7 @@ func (g *Registry) Put(ctx context.Context, reg Registration) error {
 	return nil
 }
 
-// Remove takes a run out, unless somebody has registered it again since a
+// Remove takes a run out, unless it was registered again since a
 // revision.
 func (g *Registry) Remove(ctx context.Context, run string, revision uint64) error {
 	if err := g.kv.Delete(ctx, g.stateKey(run), jetstream.LastRevision(revision)); err != nil {

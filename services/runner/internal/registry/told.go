@@ -11,7 +11,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// noticesService is whose key in WAKE_STATE says how far alerts are told.
+// noticesService is in the key, in WAKE_STATE, of how far alerts are told.
 const noticesService = "notices"
 
 // Told is how far the alerts of a stream are told to parent runs.

@@ -12,7 +12,7 @@ import (
 	"code.wake.dev/wake/internal/lease"
 )
 
-// ErrLeaseLost ends what an owner or a worker does: somebody else may hold its lease.
+// ErrLeaseLost ends what an owner or a worker does: another one may hold its lease.
 var ErrLeaseLost = errors.New("lease lost")
 
 // How long an owner that failed waits until it begins again, and a runner until it
@@ -25,7 +25,7 @@ const (
 // GiveBack bounds what a task still does when its context has ended.
 const GiveBack = 5 * time.Second
 
-// Over reports whether an error says that somebody else may be at work.
+// Over reports whether an error says that another owner or worker may be at work.
 func Over(err error) bool {
 	return errors.Is(err, eventlog.ErrFenced) || errors.Is(err, ErrLeaseLost)
 }

@@ -11,7 +11,7 @@ import (
 // state of a run.
 var foldedKinds = []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool}
 
-// Feed hands the messages of a stream to those who act for their run. A runner
+// Feed hands the messages of a stream to the subscriptions of their run. A runner
 // process has one for events and one for commands: a consumer per run would
 // exceed the stream's limit of consumers and slow down its ingest.
 type Feed struct {
@@ -33,8 +33,8 @@ func (f *Feed) Deliver(e eventlog.Entry) {
 	}
 }
 
-// Subscribe begins to collect the messages of a run. Who reads the stream
-// after subscribing and then takes from the subscription what lies behind it
+// Subscribe begins to collect the messages of a run. A caller that subscribes,
+// reads the stream, and takes from the subscription what lies behind that
 // misses nothing.
 func (f *Feed) Subscribe(run string) *Subscription {
 	return f.SubscribeInto(run, make(chan struct{}, 1))
@@ -53,8 +53,8 @@ func (f *Feed) SubscribeInto(run string, more chan struct{}) *Subscription {
 	return s
 }
 
-// Subscription is a queue of a run's messages. It grows as long as nobody takes
-// from it.
+// Subscription is a queue of a run's messages. It grows as long as its caller
+// takes nothing.
 type Subscription struct {
 	feed *Feed
 	run  string

@@ -112,7 +112,7 @@ func (v *View) foldEntry(ctx context.Context, e eventlog.Entry) error {
 }
 
 // Whole returns the state with the values that the object store keeps, for
-// those who look into them.
+// callers that read them.
 func (v *View) Whole(ctx context.Context) (*wire.State, error) {
 	return v.runs.Whole(ctx, v.State)
 }
@@ -204,7 +204,7 @@ func (r *Runs) Decision(ctx context.Context, run, node, call string) (decided *w
 	return decided, nil
 }
 
-// State folds a run. "" is a run whose id can't be known.
+// State folds a run. "" is a run with an id that can't be known.
 func (r *Runs) State(ctx context.Context, run string) (*wire.State, error) {
 	if run == "" {
 		return &wire.State{Status: wire.RunIdle}, nil
