@@ -1,5 +1,5 @@
 // Package keeper keeps the processes of one execution of a node apart from the runner
-// that drives it: an agent outlives its runner for as long as nobody else can act for
+// that drives it: an agent outlives its runner for as long as no other can act for
 // the node, and not longer.
 //
 //	runner ──socket──▶ keeper ──▶ guard ──▶ agent, commands, and all that they start
@@ -21,7 +21,7 @@
 //     (PR_SET_PDEATHSIG), and the kernel ends the namespace with it. Without privilege
 //     the namespace is one of a user namespace.
 //   - watchdogs: keeper and guard are subreapers that watch each other; whichever is
-//     left ends the tree. What survives is a tree both of whose watchdogs were killed or
+//     left ends the tree. A tree survives only if both watchdogs were killed or
 //     stopped at once.
 //
 // Where the host lets it ([Groups]), the tree has a control group, and each program one below it: the whole is frozen by it

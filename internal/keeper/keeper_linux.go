@@ -25,7 +25,7 @@ import (
 type Config struct {
 	// Dir is the keeper's own folder, made if it isn't there; its parent must be private.
 	Dir string
-	// Home is whose its programs are, see [process.Config]. Required for a keeper that is started.
+	// Home is that of its programs, see [process.Config]. Required for a keeper that is started.
 	Home string
 	// Key seals the journals: 32 bytes, nil for none. It is the same whenever the keeper is opened.
 	Key []byte
@@ -429,8 +429,8 @@ func (k *Keeper) Leave() {
 }
 
 // Quit ends all programs, after the grace by force, and the keeper, and waits until they
-// are gone. Their journals stay. A keeper that doesn't obey within 5 s after the grace, since somebody
-// has stopped its process, is killed; its fence ends the programs.
+// are gone. Their journals stay. A keeper that doesn't obey within 5 s after the grace, since its
+// process was stopped, is killed; its fence ends the programs.
 func (k *Keeper) Quit(grace time.Duration) error {
 	process, err := unix.PidfdOpen(k.pid, 0) // before it can end, so that its number isn't another's
 	if err == nil {

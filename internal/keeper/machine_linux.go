@@ -128,7 +128,7 @@ func (m *Machine) Keepers() (dirs []string) {
 	return dirs
 }
 
-// Kill ends a keeper at once, and its programs with it. Nobody notes how they have ended.
+// Kill ends a keeper at once, and its programs with it. How they end isn't noted.
 func (m *Machine) Kill(dir string) {
 	if k := m.keeperAt(dir); k != nil {
 		k.killKeeper()
@@ -176,7 +176,7 @@ func (*simulated) endLeftovers(*server)          {}
 func (*simulated) keeperPid() int                { return 0 }
 
 // ExtendDeadline does nothing.
-func (*simulated) ExtendDeadline(int64) {} // the alarm is enough: it is stopped by nobody
+func (*simulated) ExtendDeadline(int64) {} // the alarm is enough: nothing stops it
 
 // TreeGone is closed when the simulated guard is gone.
 func (k *simulated) TreeGone() <-chan struct{} { return k.gone }
@@ -233,7 +233,7 @@ func (k *simulated) StartProgram(id uint32, _ string, s guard.Program) (guard.Pi
 	in, stdin := io.Pipe()
 	stdout, out := io.Pipe()
 	stderr, err := io.Pipe()
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // a program's life is nobody else's
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // a program's life is its own
 	k.machine.mu.Lock()
 	k.machine.tasks++
 	t := &Task{ID: k.machine.tasks, Argv: s.Argv, Dir: s.Dir, Stdin: in, keeper: k, out: out, ctx: ctx, cancel: cancel, done: make(chan struct{})}

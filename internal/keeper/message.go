@@ -14,7 +14,7 @@ import (
 )
 
 // protocol is the version of what runner and keeper say to each other. A keeper
-// refuses a runner of another one, and that runner ends it: nobody else comes. Both sides of a release
+// refuses a runner of another one, and that runner ends it: no other comes. Both sides of a release
 // speak the same, and a change that isn't an addition raises it. Only tests set it.
 var protocol = 1 //nolint:gochecknoglobals // a constant outside of tests
 
@@ -49,7 +49,7 @@ const maxMessage = 64 << 20
 type hello struct {
 	Protocol int    `json:"protocol"`
 	Secret   string `json:"secret"`
-	// Look asks for the welcome only; nobody is attached. A keeper that doesn't know it attaches the
+	// Look asks for the welcome only; no runner is attached. A keeper that doesn't know it attaches the
 	// runner, which leaves at once.
 	Look bool `json:"look,omitempty"`
 }

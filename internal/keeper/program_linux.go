@@ -296,7 +296,7 @@ func (s *server) forgetProgram(name string) {
 	}
 	go func() {
 		<-p.over
-		s.mu.Lock() // whoever attaches sees both or neither
+		s.mu.Lock() // an attaching runner sees both or neither
 		defer s.mu.Unlock()
 		if os.RemoveAll(programFolder(s.Dir, name, p.id)) == nil {
 			delete(s.named, name)

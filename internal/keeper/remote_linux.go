@@ -21,7 +21,7 @@ type remote struct {
 	endings chan endedMessage
 	ending  sync.Mutex
 	frames  chan process.Frame
-	closed  chan struct{} // closed when nobody reads any more
+	closed  chan struct{} // closed when the reading has ended
 	readers []io.Closer   // of what isn't read as frames
 	once    sync.Once
 	exited  chan struct{} // closed once exit is set

@@ -153,7 +153,7 @@ func (s *server) makeGroup() error {
 // socketName is the socket's name in the keeper's folder.
 const socketName = "socket"
 
-// greetWait bounds how long a peer may take to say who it is.
+// greetWait bounds how long a peer may take to name itself.
 const greetWait = 5 * time.Second
 
 func (s *server) greetRunner(conn net.Conn) {
@@ -228,7 +228,7 @@ func (s *server) attachSoon(c *session) bool {
 // attachWait bounds how long a runner waits for another one to be gone.
 const attachWait = time.Second
 
-// detachSession ends what is nobody's without its runner: programs without a name.
+// detachSession ends what no runner can attach to again: programs without a name.
 func (s *server) detachSession(c *session) {
 	s.mu.Lock()
 	if s.attached == c {
@@ -283,7 +283,7 @@ func (s *server) thawTree() {
 // isAhead reports whether the deadline hasn't passed. It is called under mu.
 func (s *server) isAhead() bool { return s.freezeAt > int64(process.Uptime()) }
 
-// tellChange tells all who wait that the state has changed. It is called under mu.
+// tellChange tells waiters and the runner that the state has changed. It is called under mu.
 func (s *server) tellChange() {
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -427,7 +427,7 @@ func (s *server) handleReport(r guard.Report) {
 	case "ended":
 		select {
 		case p.endings <- r.Error:
-		case <-s.guard.TreeGone(): // nobody waits for it any more
+		case <-s.guard.TreeGone(): // no caller waits for it any more
 		}
 	}
 }

@@ -225,7 +225,7 @@ func (c *session) feedJournal(p *program, id uint32, from uint64, a *allowance) 
 		if c.writeMessage(msgFrame, frameHeader(id, f), r.Data) != nil {
 			return
 		}
-		if p.name == "" { // nobody attaches to it
+		if p.name == "" { // no runner attaches to it
 			p.giveUp(journal.Rest{Offset: cursor.Offset()})
 		}
 	}

@@ -18,13 +18,13 @@ import (
 // ShelfConfig are the settings of a [Shelf].
 type ShelfConfig struct {
 	Dir   string // made if it isn't there; only one process at a time may have it
-	Home  string // whose the programs are, see [process.Config]
+	Home  string // that of the programs, see [process.Config]
 	Fence Fence  // "": the strongest that the host allows
 	// Limit bounds each journal in bytes, and Orphan is how long a frozen tree waits for its runner; 0: the defaults.
 	Limit  int64
 	Orphan time.Duration
 	User   *process.User // that programs run as; nil: this process's own
-	// Client is the process of a simulated machine whose keepers these are. Nil: this one, of the real machine.
+	// Client is the process of a simulated machine that has these keepers. Nil: this one, of the real machine.
 	Client *Client
 	// Seal and Unseal keep the keys of journals, each for a place; nil: journals aren't sealed.
 	Seal   func(place string, key []byte) ([]byte, error)
@@ -101,7 +101,7 @@ const (
 	asideSuffix = ".before" // of the folder of what was set aside
 )
 
-// Open starts a keeper for an execution, whose programs may use so much memory; 0: all. It fails with [ErrUnbounded]
+// Open starts a keeper for an execution; its programs may use so much memory; 0: all. It fails with [ErrUnbounded]
 // if that can't be bounded.
 func (s *Shelf) Open(ctx context.Context, l Label, memory int64, freeze, kill time.Duration) (*Keeper, error) {
 	if memory != 0 && s.groups.Memory == "" {
@@ -199,8 +199,8 @@ func (s *Shelf) Tail(l Label) (*Tail, error) {
 	return OpenTail(Config{Dir: filepath.Join(s.keeperFolder(l), keeperName), Key: key})
 }
 
-// SetAside makes room for another keeper of an execution whose keeper is gone, and reads what that has left.
-// It stays until [Shelf.Remove], or until the other one is set aside.
+// SetAside makes room for the next keeper of an execution, and reads what the last one, now gone, has left.
+// That stays until [Shelf.Remove], or until the next one is set aside.
 func (s *Shelf) SetAside(l Label) (*Tail, error) {
 	s.endLeftovers(l)
 	dir := s.keeperFolder(l)

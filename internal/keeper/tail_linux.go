@@ -90,7 +90,7 @@ type relic struct {
 	exit   process.Exit
 	words  string
 	exited chan struct{} // closed when the journal has been read
-	closed chan struct{} // closed when nobody reads any more
+	closed chan struct{} // closed when the reading has ended
 	once   sync.Once
 }
 
@@ -158,7 +158,7 @@ func (nowhere) Close() error { return nil }
 // End does nothing: it is gone.
 func (r *relic) End(time.Duration) error { return nil }
 
-// Rested does nothing: nobody writes the journal any more.
+// Rested does nothing: no keeper writes the journal any more.
 func (r *relic) Rested(process.Rest) {}
 
 // Leave does nothing.

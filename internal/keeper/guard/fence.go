@@ -19,7 +19,7 @@ func Fences() []Fence { return []Fence{Namespace, UserNamespace, Watchdogs} }
 // ended as one there, and its memory can be bounded.
 type Groups struct {
 	Tree   string `json:"tree,omitempty"`   // the folder of cgroup v2 in which they are made
-	Memory string `json:"memory,omitempty"` // the folder in which those are made whose memory is bounded: the same, or one of cgroup v1
+	Memory string `json:"memory,omitempty"` // the folder in which those with bounded memory are made: the same, or one of cgroup v1
 }
 
 // Means names the means against a tree that goes on: a fence, and what groups add to it.

@@ -37,7 +37,7 @@ type Pipes struct {
 // guardWait bounds how long a guard may take to begin.
 const guardWait = 10 * time.Second
 
-// Start starts a guard of a tree, in its control group, whose reports of programs are given to take.
+// Start starts a guard of a tree, in its control group. The guard's reports of programs go to take.
 func Start(fence Fence, t *Group, take func(Report)) (*Handle, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -211,7 +211,7 @@ func (g *Handle) FreezeTree(patience time.Duration) error {
 // ThawTree lets what was stopped go on.
 func (g *Handle) ThawTree() { g.sendOrder(order{Op: "thaw"}) }
 
-// ExtendDeadline moves the time of [process.Uptime], in ns, at which the guard ends if nobody moves it on; 0 is never.
+// ExtendDeadline moves the time of [process.Uptime], in ns, at which the guard ends unless it is moved on; 0 is never.
 func (g *Handle) ExtendDeadline(kill int64) { g.sendOrder(order{Op: "extend", Kill: kill}) }
 
 // TreeGone is closed when the guard, and with it a namespace, is gone.

@@ -12,7 +12,7 @@ import (
 // Cursor reads a journal from an offset on, record by record, while it is written or
 // after. It belongs to one goroutine.
 type Cursor struct {
-	journal *Journal // nil: nobody writes it
+	journal *Journal // nil: not being written
 	dir     string
 	options Options
 	from    uint64
@@ -28,7 +28,7 @@ func (j *Journal) Cursor(from uint64) *Cursor {
 	return &Cursor{journal: j, dir: j.dir, from: from, end: from}
 }
 
-// Open returns a cursor on the journal in a folder that nobody writes any more, from its last
+// Open returns a cursor on the journal in a folder that no keeper writes now, from its last
 // resting point on.
 func Open(dir string, o Options) (*Cursor, Rest, error) {
 	r, err := ReadRest(dir, o)
@@ -42,7 +42,7 @@ func Open(dir string, o Options) (*Cursor, Rest, error) {
 }
 
 // Next returns the next record. At the end it returns io.EOF if the journal is closed or
-// nobody writes it, else a nil record and a channel that is closed when there may be
+// isn't being written, else a nil record and a channel that is closed when there may be
 // more. The first record may be the rest of one that began before the offset. The end of the
 // program may come more than once.
 func (c *Cursor) Next() (*Record, <-chan struct{}, error) {
