@@ -22,7 +22,7 @@ const maxBatch = 500
 // for one by one than in halves.
 const few = 16
 
-// errUnanswered is a batch of which nobody knows whether it was stored.
+// errUnanswered says that a batch may have been stored, or not.
 var errUnanswered = errors.New("lease: no answer to a batch")
 
 // renewHeld renews leases in batches, those first that expire first: what isn't
@@ -36,7 +36,7 @@ func (h *Holder) renewHeld(ctx context.Context, leases []*Lease) {
 	}
 }
 
-// renewSome renews up to [maxBatch] leases: one by one in a bucket that isn't synced, else in a batch. One that was lost, or whose key has
+// renewSome renews up to [maxBatch] leases: one by one in a bucket that isn't synced, else in a batch. A lost lease, or one with a key that
 // changed unseen, has the whole batch refused; it is found by halving. Those that
 // aren't renewed by a batch are asked for one by one, which tells what became of them.
 func (h *Holder) renewSome(ctx context.Context, leases []*Lease) {

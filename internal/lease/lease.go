@@ -1,4 +1,4 @@
-// Package lease says who may act for a run or a node at the moment.
+// Package lease says which runner may act for a run or a node now.
 //
 // A lease is a key of the bucket WAKE_LEASES that its holder keeps renewing, up to
 // 500 of them in one write; it expires with the bucket's TTL. A lease keeps two
@@ -8,8 +8,8 @@
 //
 // A holder that can't reach the server doesn't give up: it begins nothing new
 // ([Lease.Valid]) and takes its lease again when the server is back, unless
-// somebody else was faster ([Lease.Lost]). So an outage longer than the TTL, which
-// nobody could have used, costs no work.
+// another holder was faster ([Lease.Lost]). So an outage longer than the TTL, which
+// no holder could have used, costs no work.
 package lease
 
 import (
@@ -30,13 +30,13 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// ErrHeld is returned by [Holder.Acquire] for a lease that somebody else holds.
+// ErrHeld is returned by [Holder.Acquire] for a lease that another runner holds.
 var ErrHeld = errors.New("lease: held by another runner")
 
-// ErrLost is returned by [Lease.Await] when somebody else holds the lease.
+// ErrLost is returned by [Lease.Await] when another runner holds the lease.
 var ErrLost = errors.New("lease: lost to another runner")
 
-// Identity says who a holder is.
+// Identity identifies a holder.
 type Identity struct {
 	Runner string // as in claims
 	// Home is what only one process at a time can have, such as a random id in
@@ -53,7 +53,7 @@ type Info struct {
 }
 
 // Holder acquires leases and keeps them alive. Its Run must be running while
-// leases are held; it also watches who holds what.
+// leases are held; it also watches others' leases.
 type Holder struct {
 	js     jetstream.JetStream
 	kv     jetstream.KeyValue
@@ -130,8 +130,8 @@ func (h *Holder) Run(ctx context.Context) error {
 }
 
 // renewPresence renews the presence of the runner, which shows whether the bucket can
-// be written. Of a gap in showing it, such as that of a process that was stopped,
-// nobody knows what happened in it.
+// be written. What happened in a gap in showing it, such as that of a process that
+// was stopped, isn't known.
 func (h *Holder) renewPresence(ctx context.Context) {
 	value, err := wire.Marshal(Info{Runner: h.id.Runner, Home: h.id.Home, Since: time.Now().UnixMilli()})
 	var revision uint64
@@ -286,8 +286,8 @@ func (h *Holder) renewAll(ctx context.Context) {
 	wg.Wait()
 }
 
-// Free reports whether [Holder.Acquire] has a chance. last is who claimed it
-// last by the log; empty if nobody has begun anything under it. It asks nobody.
+// Free reports whether [Holder.Acquire] has a chance. last is the runner that claimed
+// it last by the log; empty if nothing has begun under it. It asks no server.
 func (h *Holder) Free(key, last string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -296,7 +296,7 @@ func (h *Holder) Free(key, last string) bool {
 }
 
 // isFree is [Holder.Free] under mu. The server would give an expired lease to
-// anybody. After an outage all have expired, and the work of those who couldn't
+// any holder. After an outage all have expired, and the work of holders that couldn't
 // renew must not be taken: they get one whole time to live of a server that can
 // be written, as far as this holder can tell.
 func (h *Holder) isFree(key, last string) bool {
@@ -321,8 +321,8 @@ func (h *Holder) isFree(key, last string) bool {
 // isOurs reports whether a lease that this holder doesn't hold is of its home.
 func (h *Holder) isOurs(info Info) bool { return info.Home != "" && info.Home == h.id.Home }
 
-// Acquire takes a lease that nobody holds; see [Holder.Free] for last. It fails
-// with [ErrHeld] for one that somebody holds or may still want back, this holder
+// Acquire takes a lease that isn't held; see [Holder.Free] for last. It fails
+// with [ErrHeld] for one that a holder has or may still want back, this holder
 // included.
 func (h *Holder) Acquire(ctx context.Context, key, last string) (*Lease, error) {
 	h.mu.Lock()
@@ -383,7 +383,7 @@ func (h *Holder) inheritLease(ctx context.Context, key string, value []byte) (re
 	return rev, err
 }
 
-// Of returns who holds a lease, if anybody does, as far as has been seen.
+// Of returns the holder of a lease, if it has one, as far as has been seen.
 func (h *Holder) Of(key string) (Info, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -444,7 +444,7 @@ type Lease struct {
 // holder to holder, so it bounds the epoch of the holder's claim from below.
 func (l *Lease) Revision() uint64 { return l.first }
 
-// Lost is closed when somebody else holds the lease. It isn't closed by Release.
+// Lost is closed when another runner holds the lease. It isn't closed by Release.
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
 
 // Valid reports whether the holder may begin something new: it is false from a
@@ -480,7 +480,7 @@ type moment struct {
 func currentMoment() moment { return moment{at: time.Now(), up: process.Uptime()} }
 
 // Await waits until the holder may begin something new. It fails with [ErrLost]
-// when somebody else holds the lease, or it was released.
+// when another runner holds the lease, or it was released.
 func (l *Lease) Await(ctx context.Context) error {
 	for !l.Valid() {
 		if l.isOver() {
@@ -516,12 +516,12 @@ func (l *Lease) Release(ctx context.Context) error {
 	return nil
 }
 
-// Abandon has the lease expire: nobody else may have it before its time is over, but this holder may take it again.
+// Abandon has the lease expire: no other holder may have it before its time is over, but this one may take it again.
 func (l *Lease) Abandon() { l.end() }
 
-// renew extends the lease. If that is refused it looks why: an update whose
-// acknowledgement was lost is still ours, and a key that expired while the server
-// couldn't be reached is created again, for nobody else took it.
+// renew extends the lease. If that is refused it looks why: an update that lost
+// its acknowledgement is still ours, and a key that expired while the server
+// couldn't be reached is created again, for no other holder took it.
 func (l *Lease) renew(ctx context.Context) {
 	l.turn <- struct{}{}
 	defer func() { <-l.turn }()
@@ -560,7 +560,7 @@ func (l *Lease) renew(ctx context.Context) {
 	}
 }
 
-// writeValue writes the lease over the given revision; 0 is that of a lease that nobody holds.
+// writeValue writes the lease over the given revision; 0 is that of a lease that isn't held.
 func (l *Lease) writeValue(ctx context.Context, revision uint64) (uint64, error) {
 	if revision == 0 {
 		return l.holder.kv.Create(ctx, l.key, l.value)
