@@ -22,7 +22,7 @@ import (
 // ErrEnded is returned for a message to a session that takes no more.
 var ErrEnded = errors.New("agent: the session has ended")
 
-// ErrLost is the error of a session whose program is gone with its host: it came to no end
+// ErrLost is the error of a session: its program is gone with its host, came to no end
 // by itself, and what it does since isn't known.
 var ErrLost = errors.New("agent: its host is gone")
 
@@ -64,7 +64,7 @@ type Capabilities struct {
 	// KeepsLate says that the agent's session may lack what the agent was asked until it has answered.
 	KeepsLate bool
 	// Recorded says that the agent repeats what was recorded: it touches no files and waits for
-	// nobody's answer.
+	// no answer.
 	Recorded bool
 	// Recover returns what the agent's own record of the session that a request goes on with has
 	// of calls and the log lacks: calls, and results of those that are open, marked as recovered.
@@ -81,10 +81,10 @@ type SubAgent struct {
 	Content []byte
 }
 
-// Calls are the calls of an execution that the log has, and the messages whose usage it has, by their ids.
+// Calls are the calls of an execution that the log has, and the messages with a usage in it, by their ids.
 type Calls struct {
 	Open, Ended []string
-	Counted     []string // the messages whose usage it has
+	Counted     []string // the messages with a usage in the log
 	Whole       bool     // the session began with the execution: the calls of its record are all the execution's
 }
 
@@ -107,7 +107,7 @@ type Session interface {
 	Close() error
 }
 
-// Leaver is a session whose program may live on without it.
+// Leaver is a session that its program may outlive.
 type Leaver interface {
 	// Leave gives the program up without ending it, for the next session of the execution, and reports whether
 	// it lives on; then Events ends without a terminal event. Questions of the program stay open.
@@ -139,11 +139,11 @@ type Request struct {
 	ForkAt        string   // of which this is the last message, by the agent's own id (a Point of its events); empty: all of it
 	Prompt        wire.Raw // a string or an array of message inputs
 	Facts         []Fact   // of a session that goes on, oldest first: what it has to know
-	Denied        []string // likewise: calls that somebody has refused
+	Denied        []string // likewise: calls that a decision refused
 	Asked         []string // likewise: what it has asked its parent (see [wire.CCMessage]) and wasn't answered, by id
 	Options       Options
 	Transcript    Transcript
-	Hooks         *hook.Set // asked about what the agent does; nil: nobody is
+	Hooks         *hook.Set // asked about what the agent does; nil: none
 	// StartTimeout is how long a program of the agent may say nothing after its start; 0: a minute.
 	StartTimeout time.Duration
 	// Host is where the programs of the execution run; nil: [process.Direct]. If it already has the
@@ -217,7 +217,7 @@ type Options struct {
 	Blocks             Blocks            `json:"blocks,omitempty"`
 
 	// Of native agents.
-	RequireApproval []string `json:"requireApproval,omitempty"` // tools whose calls wait for a human
+	RequireApproval []string `json:"requireApproval,omitempty"` // tools with calls that wait for a human
 	MaxTokens       int64    `json:"maxTokens,omitempty"`       // of an answer
 	ContextWindow   int64    `json:"contextWindow,omitempty"`   // tokens, if the model's API doesn't tell
 	Thinking        wire.Raw `json:"thinking,omitempty"`        // adaptive, or a number of tokens, also as a text; absent or "": none
@@ -232,12 +232,12 @@ type Options struct {
 	Auth       string   `json:"auth,omitempty"`       // the way to log in, by the agent's id of it; "": it is logged in
 	NewSession bool     `json:"newSession,omitempty"` // where its session can't be gone on with, it gets a new one and what the log has
 
-	MCPServers map[string]MCPServer `json:"mcpServers,omitempty"` // whose tools the agent has, by name
+	MCPServers map[string]MCPServer `json:"mcpServers,omitempty"` // the agent has their tools; by name
 
 	// Decide answers a question for permission, and an agent's question to a person
 	// (AskUserQuestion): what it allows then is the input with the answers. Where the
-	// permission mode allows everything, it is asked for the latter only. Nil: nobody is
-	// there to decide. It may take its time; the agent waits.
+	// permission mode allows everything, it is asked for the latter only. Nil: what it
+	// would be asked is denied. It may take its time; the agent waits.
 	Decide func(context.Context, Permission) Verdict `json:"-"`
 }
 
@@ -273,7 +273,7 @@ type Permission struct {
 // Verdict is the answer to a [Permission].
 type Verdict struct {
 	Allow        bool
-	By           string   // who decided
+	By           string   // the decider
 	Note         string   // why; the agent is told when it is denied
 	UpdatedInput wire.Raw // allow this input instead; nil: as asked
 }

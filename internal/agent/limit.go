@@ -9,7 +9,7 @@ import (
 
 // LimitReset returns when a limit is over that a model's API or an agent's program tells of in words, such as "You've hit your
 // limit · resets 3pm (Europe/Berlin)", "usage limit reached|1749924000" or "try again in 2 hours 5 minutes". The time now is
-// when it was said, and in whose zone times are that name none. It reports false if the words don't say when.
+// when it was said, and gives the zone of times that name none. It reports false if the words don't say when.
 func LimitReset(text string, now time.Time) (time.Time, bool) {
 	if m := limitStamp.FindStringSubmatch(text); m != nil {
 		seconds, err := strconv.ParseInt(m[1], 10, 64)

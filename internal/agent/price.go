@@ -24,7 +24,7 @@ type Price struct {
 	long   int64   // prompts of more tokens cost …
 	factor float64 // … so many times as much
 
-	Source string `json:"-"` // whose prices they are, see [wire.Usage.CostSource]
+	Source string `json:"-"` // of the prices, see [wire.Usage.CostSource]
 }
 
 // anthropicPrice are the prices of Anthropic's own API, as the pages of

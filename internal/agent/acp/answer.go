@@ -131,7 +131,7 @@ func (f *fold) takeSession(m message, sent request, result wire.Raw) error {
 	}
 	f.learnModels(r)
 	f.emit("", &wire.AgentInit{Model: f.Model, Cwd: f.cwd, Version: f.Agent, PermissionMode: f.mode, Details: result})
-	if id != f.session { // last: who hears it again knows the session already
+	if id != f.session { // last: a replay knows the session already
 		f.emit("", &wire.SessionBound{OldSession: f.session, NewSession: id})
 	}
 	f.Session = id

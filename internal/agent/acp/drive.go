@@ -25,7 +25,7 @@ func (s *session) driveProgram(p *process.Process, yield func(*wire.Event, error
 			s.stopProgram(p, "agent left processes behind")
 		}
 		for range lines {
-			// nobody wants them any more
+			// read to their end, unused
 		}
 	}()
 	timer := time.NewTimer(0)

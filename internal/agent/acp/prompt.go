@@ -14,7 +14,7 @@ import (
 )
 
 // promptBlocks returns the blocks that a prompt stands for: a text, a list of content blocks, or a list of
-// messages, whose contents follow each other.
+// messages, one's content after another's.
 func promptBlocks(prompt wire.Raw) ([]acp.ContentBlock, error) {
 	if s, ok := prompt.Text(); ok {
 		return []acp.ContentBlock{acp.TextBlock(s)}, nil

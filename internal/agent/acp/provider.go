@@ -109,7 +109,7 @@ func commandLine(o agent.Options) ([]string, error) {
 	return nil, fmt.Errorf("acp: the input names no agent: give agent (%s) or command: [program, argument, …]", known)
 }
 
-// refuseOptions fails for what the protocol has no word for: whoever sets a bound counts on it.
+// refuseOptions fails for what the protocol has no word for: a caller with a bound counts on it.
 func refuseOptions(r agent.Request) error {
 	o := r.Options
 	for _, x := range []struct {

@@ -149,7 +149,7 @@ func (s *session) folders() (dirs []string) {
 	return dirs
 }
 
-// mcpServers are the servers whose tools the agent gets, that of its parent among them.
+// mcpServers are the servers of the agent's tools, that of its parent among them.
 func (s *session) mcpServers() []acp.McpServer {
 	servers := []acp.McpServer{}
 	given := maps.Clone(s.request.Options.MCPServers)
@@ -233,7 +233,7 @@ func (s *session) noteAnswer(question string) {
 	s.f.Asked = slices.DeleteFunc(s.f.Asked, func(id string) bool { return question == "" || id == question })
 }
 
-// originKey is where a request says where it comes from, for whoever reads the journal.
+// originKey is where a request says where it comes from, for a reader of the journal.
 const originKey = "wake"
 
 // origin is where a prompt, or a new session, comes from.

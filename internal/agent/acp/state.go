@@ -2,7 +2,7 @@ package acp
 
 import "code.wake.dev/wake/pkg/wire"
 
-// stateVersion is that of [state]. Whoever changes what is in there, or what it means, adds one: a runner of
+// stateVersion is that of [state]. A change of its fields, or of what they mean, adds one: a runner of
 // another version must not go on from it.
 const stateVersion = 2
 

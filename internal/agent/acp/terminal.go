@@ -305,7 +305,7 @@ func (s *session) forgetTerminal(m message) {
 func (s *session) mendTerminals() {
 	for _, id := range s.f.Terminals {
 		if !s.request.Host.Has("terminal/" + id) {
-			continue // its host has lost it: whoever asks for it is told that there is none
+			continue // its host has lost it: a request for it is told that there is none
 		}
 		if err := s.openTerminal(id, terminalOutput, nil, "", nil); err != nil {
 			s.provider.Logger.Warn("terminal lost", "terminal", id, "error", err)

@@ -71,7 +71,7 @@ func (n *Normalizer) enterMessage(t *thread, id, model string, message wire.Raw)
 }
 
 // takeEarly takes the blocks that were streamed without a message_start and have no whole block yet: they
-// are of the message whose line follows.
+// are of the message in the next line.
 func (t *thread) takeEarly() []*block {
 	if t.streamed {
 		return nil
@@ -221,8 +221,8 @@ func (n *Normalizer) toolUse(t *thread, message, id, name string, input wire.Raw
 	return true
 }
 
-// isReadOnlyTool reports whether a tool only reads, so that a call whose outcome
-// is unknown may be made again.
+// isReadOnlyTool reports whether a tool only reads, so that a call of unknown
+// outcome may be made again.
 func isReadOnlyTool(tool string) bool {
 	switch tool {
 	case "Read", "Glob", "Grep", "LS", "NotebookRead", "TodoRead", "TaskList", "TaskGet", "TaskOutput", "BashOutput", "ToolSearch":

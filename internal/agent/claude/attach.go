@@ -298,7 +298,7 @@ func outcomeOf(d *wire.PermissionDecided) hook.Outcome {
 	return hook.Outcome{Decision: hook.Allow, Reason: d.Note}
 }
 
-// keptAnswers is how many answers are remembered whose echo is to come: some versions
+// keptAnswers is how many answers are remembered until their echo comes: some versions
 // of the program echo none.
 const keptAnswers = 64
 

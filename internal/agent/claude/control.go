@@ -75,7 +75,7 @@ func (n *Normalizer) markExecuting(id string, from wire.ToolCallState) {
 
 // hookCallback takes the question of a PreToolUse hook: the call is about to
 // be made. Its own line comes before, except for sub-agents of 2.1.197. Where
-// nobody is asked for permission, the answer is what lets the tool begin; in other
+// no permission is asked for, the answer is what lets the tool begin; in other
 // modes the agent's own rules come after it, and don't tell what they decide.
 func (n *Normalizer) hookCallback(input wire.Raw) bool {
 	if stringAt(input, "hook_event_name") != "PreToolUse" {

@@ -6,8 +6,8 @@
 //
 // # What becomes of a line
 //
-// Every line is represented by typed events or passed on as a raw event whose
-// name is type/subtype. Nothing else happens to a line, save that one without
+// Every line is represented by typed events or passed on as a raw event named
+// type/subtype. Nothing else happens to a line, save that one without
 // text is skipped and one that repeats an earlier line byte for byte counts once.
 //
 //	line                                    events
@@ -56,8 +56,8 @@
 // fetched again after its stream broke goes on in the same turn. Events of
 // sub-agents have no turn; Parent names the call that started them.
 //
-// Tools are tied together by tool_use_id and nothing else. A result whose call
-// isn't in the input is that of the tool "unknown". Calls without a result are closed
+// Tools are tied together by tool_use_id and nothing else. A result without its
+// call in the input is that of the tool "unknown". Calls without a result are closed
 // as "interrupted" by [Normalizer.Finish].
 //
 // Usage is emitted once per message id: from message_delta, which has the final
@@ -71,7 +71,7 @@
 //
 // A block that was streamed is an event of its own only if Blocks is always, if
 // its pieces don't add up to it, or if it replaces pieces of a stream that broke; then
-// Supersedes names the block whose pieces are void.
+// Supersedes names the block with the void pieces.
 //
 // A result that holds only the beginning of the last message's text is rebuilt
 // from its blocks.
@@ -89,7 +89,7 @@
 // stored. It answers the hook that precedes each tool call when the call's
 // tool:intent has been stored, and a question for permission when the decision
 // has; where that lets the tool begin, a tool:state that says so is stored first. (A
-// call that the program's own rules allow in other modes stays PENDING: nobody is
+// call that the program's own rules allow in other modes stays PENDING: wake isn't
 // told.) A question that the program takes back, as it does when it is interrupted,
 // is denied by "agent". It closes the program's input after a result when no message is on its way,
 // no sub-agent works in the background and none has reported without an

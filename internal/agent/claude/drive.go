@@ -67,7 +67,7 @@ func (s *session) closeReader(p *process.Process, done chan<- struct{}, lines <-
 		s.stopProgram(p, "agent left processes behind")
 	}
 	for range lines {
-		// nobody wants them any more
+		// read to their end, unused
 	}
 }
 
@@ -160,7 +160,7 @@ func (s *session) takeLine(p *process.Process, in pipe.Line, yield func(*wire.Ev
 	if s.stopped && stringAt(m, "type") == "result" {
 		s.n.tally.stop = stopHook
 	}
-	s.noteQuestions(events) // before anybody can answer
+	s.noteQuestions(events) // before an answer can come
 	if !s.yieldEvents(yield, events) {
 		return false
 	}
@@ -346,7 +346,7 @@ func (s *session) recordDecision(d decision, yield func(*wire.Event, error) bool
 	return true
 }
 
-// sendReply sends an answer, whose echo is expected.
+// sendReply sends an answer and expects its echo.
 func (s *session) sendReply(r controlResponse) {
 	s.expectEcho(r.Response.RequestID)
 	if err := s.outbox.Put(r); err != nil {

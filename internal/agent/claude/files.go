@@ -22,7 +22,7 @@ import (
 // files are the session files of the program: <session>.jsonl in a folder per
 // working folder, in the folder projects of its settings.
 type files struct {
-	user     *process.User // whose they are; nil: this process's own
+	user     *process.User // owns them; nil: this process's own
 	projects string
 	folder   string // of the working folder, in projects
 }
@@ -70,7 +70,7 @@ func (p *Provider) filesOf(o agent.Options) (files, error) {
 const maxFolder = 200
 
 // folderName returns how the program names the folder of a working folder: by its
-// path, whose UTF-16 units that are no letters or digits are dashes. (It composes
+// path, with a dash for each UTF-16 unit that is no letter or digit. (It composes
 // characters before; a path with decomposed ones is not found.)
 func folderName(dir string) string {
 	units := utf16.Encode([]rune(dir))
@@ -171,7 +171,7 @@ func writeFile(root *os.Root, name string, content []byte) error {
 
 // bestVersion returns the version of a session that goes furthest: the one that is
 // there for the working folder (here), that of another working folder, or the
-// one that is kept; nil if nobody has it.
+// one that is kept; nil if there is none.
 func (f files) bestVersion(session string, kept []byte) (content []byte, here bool, err error) {
 	root, err := f.openRoot(false)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -19,7 +19,7 @@ func hookEvents() map[string]string {
 	}
 }
 
-// byHook is who decides if hooks do.
+// byHook names hooks as the decider.
 const byHook = "hook"
 
 // stopHook is the stop reason of an agent that a hook has ended.
@@ -179,7 +179,7 @@ func verdictOfHooks(event, mode string, o hook.Outcome) map[string]any {
 func denialReason(o hook.Outcome) string { return cmp.Or(o.Reason, "denied by hook "+o.Hook) }
 
 // Heard returns the events of what hooks have said about an event. In the permission mode
-// that asks nobody, they were the last who stood between a call and its execution.
+// that asks for nothing, hooks were the last to stand between a call and its execution.
 func (n *Normalizer) Heard(at int64, e hook.Event, o hook.Outcome, fired []*wire.HookFired, mode string) []*wire.Event {
 	n.out = nil
 	n.setTime(at)

@@ -18,7 +18,7 @@ type fileSaver struct {
 	save   func(ctx context.Context, session string, offset int64, data []byte) error
 	logger *slog.Logger
 	// before reads what a former runner has kept of the session, nil once that is done: the store
-	// takes nothing from a writer that doesn't know what is there.
+	// takes nothing from a writer that hasn't read what is kept.
 	before func(ctx context.Context, session string) ([]byte, error)
 
 	grown chan struct{} // holds one token when there may be more

@@ -29,7 +29,7 @@ func mergeLines(main io.Reader, agents []agent.SubAgent, limit int) io.Reader {
 type mergedLines struct {
 	main   *feed
 	agents []*feed
-	open   *feed // whose line isn't over
+	open   *feed // in the middle of a line
 	begun  bool  // the main conversation has
 	rest   []byte
 }
@@ -60,7 +60,7 @@ func (m *mergedLines) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// nextFeed returns the file whose line is the earliest. At the same time a call comes before what its sub-agent does, and its
+// nextFeed returns the file with the earliest line. At the same time a call comes before what its sub-agent does, and its
 // result behind it.
 func (m *mergedLines) nextFeed() *feed {
 	next := m.main

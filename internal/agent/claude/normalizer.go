@@ -18,7 +18,7 @@ const (
 )
 
 // NormalizerOptions are the settings of a [Normalizer]. The zero value reads a
-// stream whose agent:start is still to be written.
+// stream before its agent:start is written.
 type NormalizerOptions struct {
 	Format    Format
 	Source    string // of raw events; default claude or transcript
@@ -71,7 +71,7 @@ type Normalizer struct {
 	limit   int64  // when the limit is over that the account has last been said to have reached, Unix ms; not in [state]: words tell it, too
 	tokens  *thinkingTokens
 
-	counted    map[string]int // messages whose usage was emitted, and in which line
+	counted    map[string]int // messages with an emitted usage, and in which line
 	tally      tally
 	background map[string]bool // tasks that run on after the turn
 	notified   int             // background tasks that ended and will cause a turn
@@ -248,7 +248,7 @@ func (n *Normalizer) bindSession(m wire.Raw) {
 	}
 }
 
-// emitStart writes agent:start for input whose start wasn't ours.
+// emitStart writes agent:start for input that wake didn't start.
 func (n *Normalizer) emitStart(m wire.Raw) {
 	n.started = true
 	prompt := n.opt.Prompt

@@ -19,8 +19,8 @@ type userLine struct {
 	Origin  *origin     `json:"wake,omitempty"` // nil: it is a prompt
 }
 
-// origin is where a message comes from. The program passes over it; it is for whoever
-// reads the journal.
+// origin is where a message comes from. The program passes over it; it is for
+// readers of the journal.
 type origin struct {
 	CommandID string `json:"commandId"`
 	Answers   string `json:"answers"`
@@ -143,7 +143,7 @@ func protocolVersion(message wire.Raw) string {
 	return "2025-06-18"
 }
 
-// callParent answers a call of notify_parent, whose message is on record.
+// callParent answers a call of notify_parent; its message is on record.
 func callParent(params wire.Raw, id string) map[string]any {
 	text, failed := "", true
 	p, problem := parent.Parse(params.Get("arguments"))

@@ -15,7 +15,7 @@ import (
 // record is the file of a session that a request goes on with.
 type record struct {
 	files   files
-	content []byte // nil: nobody has it
+	content []byte // nil: not found
 	here    bool   // it is where the program looks for it
 }
 
@@ -48,8 +48,8 @@ func (s *session) recallRecord() (before record, err error) {
 	return before, nil
 }
 
-// loadRecord returns the record of the session that a request goes on with. What is there will do
-// if what is kept can't be had; and if nothing is kept at all, the program may know better.
+// loadRecord returns the record of the session that a request goes on with. A local file will do
+// if the kept one can't be had; and if nothing is kept at all, the program may know better.
 func (p *Provider) loadRecord(ctx context.Context, request agent.Request, f files) (record, error) {
 	r, id := record{files: f}, baseSession(request)
 	var kept []byte

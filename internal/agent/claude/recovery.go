@@ -144,9 +144,9 @@ func (r result) rawText() (raw []byte, text string) {
 	return raw, text
 }
 
-// correctRefusals returns a session file in which refusals that nobody has given say what is true of
-// them: that the outcome of the call is unknown. The program forgets a call whose result is
-// missing, and what stands before a line that is. denied are calls that somebody has refused.
+// correctRefusals returns a session file in which refusals that the program made up say what is true
+// of them: that the outcome of the call is unknown. The program forgets a call if its result is
+// missing, and what stands before a missing line. denied are calls that a decision refused.
 func correctRefusals(content []byte, denied []string) []byte {
 	if !bytes.Contains(content, []byte("The user doesn't want to ")) {
 		return content

@@ -2,8 +2,8 @@ package claude
 
 import "strings"
 
-// What the program writes as the result of a call that it was interrupted in, or whose host
-// was gone before it had answered, in the name of a user who has said nothing: the words of
+// What the program writes as the result of a call that it was interrupted in, or that lost its
+// host before the answer, in the name of a user that has said nothing: the words of
 // 2.1.197, 2.1.329 and 2.1.330. All but the last may be followed by more, such as a
 // correction that the call may have run all the same.
 const (
@@ -13,7 +13,7 @@ const (
 	rejectedChild = rejectedCall + " The tool use was rejected (eg. if it was a file edit, the new_string was NOT written to the file)." // to a sub-agent
 )
 
-// unrecorded is what 2.1.329 writes for a call whose result its session lacks.
+// unrecorded is what 2.1.329 writes for a call without a result in its session.
 const unrecorded = "[Tool call interrupted: the session ended before this call's result was recorded, so its outcome is unknown. " +
 	"Check whether it took effect before relying on it or running it again.]"
 
@@ -21,7 +21,7 @@ const unrecorded = "[Tool call interrupted: the session ended before this call's
 // for a call that was interrupted while it ran.
 func isRejection(message string) bool { return strings.HasPrefix(message, rejectedCall) }
 
-// isFeigned recognises a refusal that may be the program's own. A user who does refuse is quoted.
+// isFeigned recognises a refusal that may be the program's own. A user that does refuse is quoted.
 func isFeigned(message string) bool {
 	return strings.HasPrefix(message, rejectedStop) || strings.HasPrefix(message, cancelledCall) || message == rejectedChild
 }
@@ -39,8 +39,8 @@ func isMissingResult(message string) bool {
 }
 
 // isCutOff reports whether the error of a call says that it was interrupted, not that it failed
-// or was refused. In a stream of ours, whoever refuses is on record before the result is; in
-// one of somebody else, who may have refused what the program asked about isn't.
+// or was refused. In a stream of ours, a refusal is on record before the result is; in a
+// foreign one, the refusal of what the program asked about may not be.
 func (n *Normalizer) isCutOff(id string, c *call, message string) bool {
 	switch {
 	case c.executing && isRejection(message):

@@ -33,7 +33,7 @@ type session struct {
 	index      int                 // of the next event that is made of it
 	rested     time.Time           // when the host was last told of a resting point
 	rests      uint64              // where that was
-	answered   map[string]bool     // requests of the program whose answer it will echo
+	answered   map[string]bool     // requests of the program: it will echo the answer
 	answers    []string            // their ids, the last ones
 	asking     map[string]question // open questions for permission, by request
 	decided    chan decision
@@ -47,7 +47,7 @@ type session struct {
 	over       bool       // the program's input is closed: it is to exit
 	reason     string     // why it was ended, if it was
 	halted     bool       // it was ended between two turns
-	saver      *fileSaver // of the session file; nil if nobody wants it
+	saver      *fileSaver // of the session file; nil if it isn't kept
 
 	mu      sync.Mutex
 	process *process.Process // nil until the program runs
@@ -66,7 +66,7 @@ type sentMessage struct {
 	Sent
 }
 
-// question is a question for permission that somebody is deciding.
+// question is a question for permission that is being decided.
 type question struct {
 	call   string
 	input  wire.Raw
@@ -239,7 +239,7 @@ func (s *session) prepareFile(before record) (warnings []*wire.Event, err error)
 	return warnings, nil
 }
 
-// keepFile readies the saver of the session's file, if anybody wants that.
+// keepFile readies the saver of the session's file, if the request has one.
 func (s *session) keepFile(f files) {
 	if r := s.request; r.Transcript.Save != nil {
 		s.saver = newFileSaver(f, r.SessionID, r.Transcript.Save, s.provider.Logger.With("run_id", r.RunID, "node_id", r.NodeID))

@@ -7,7 +7,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// stateVersion is that of [captureState]. Whoever changes what is in there, or what it means, adds
+// stateVersion is that of [captureState]. A change of its fields, or of what they mean, adds
 // one: a runner of another version must not go on from it. Version, turn and blocks stay where they are.
 const stateVersion = 3
 

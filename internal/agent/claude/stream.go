@@ -12,7 +12,7 @@ import (
 type thread struct {
 	key    string // in [Normalizer.threads]
 	main   bool
-	parent string // the call whose sub-agent it is
+	parent string // the call that started it
 	agent  string // id of the sub-agent, if the stream tells it
 	line   int    // that was its last
 
@@ -219,7 +219,7 @@ func (n *Normalizer) numberBlock(b *block) {
 	}
 }
 
-// blockStop completes a block whose assistant line didn't come before it.
+// blockStop completes a block if its assistant line didn't come before it.
 func (n *Normalizer) blockStop(t *thread, event wire.Raw) {
 	index := int(integerAt(event, "index"))
 	for _, b := range t.blocks {
@@ -237,7 +237,7 @@ func (n *Normalizer) blockStop(t *thread, event wire.Raw) {
 	}
 }
 
-// assembleCall is a tool call whose input came in pieces only.
+// assembleCall is a tool call with its input in pieces only.
 func (n *Normalizer) assembleCall(t *thread, b *block) {
 	input, err := wire.RawFromJSON(b.content)
 	if err != nil {

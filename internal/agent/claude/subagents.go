@@ -12,7 +12,7 @@ import (
 	"code.wake.dev/wake/internal/agent"
 )
 
-// SubAgents reads the files that the program keeps of the sub-agents of a session, whose own file is named: in a folder of the
+// SubAgents reads the files that the program keeps of the sub-agents of a session, given the session's own file: in a folder of the
 // session, by older versions beside it.
 func SubAgents(fsys fs.FS, main string) ([]agent.SubAgent, error) {
 	session := strings.TrimSuffix(main, ".jsonl")

@@ -151,7 +151,7 @@ func (n *Normalizer) permissionDenied(m wire.Raw) bool {
 }
 
 // shellTask is a command in the background. It may be a server that never
-// ends: nobody waits for it.
+// ends: wake doesn't wait for it.
 const shellTask = "local_bash"
 
 // trackTask follows work in the background: it goes on after a result, and its end

@@ -161,7 +161,7 @@ func modelUsage(r wire.Raw) map[string]wire.ModelUsage {
 	return out
 }
 
-// usageIncrements returns what total adds to before. A model whose numbers fell was
+// usageIncrements returns what total adds to before. If its numbers fell, a model was
 // counted anew.
 func usageIncrements(before, total map[string]wire.ModelUsage) map[string]wire.ModelUsage {
 	out := make(map[string]wire.ModelUsage, len(total))

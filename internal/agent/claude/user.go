@@ -70,7 +70,7 @@ func pointOf(t *thread, m wire.Raw) string {
 	return stringAt(m, "uuid")
 }
 
-// sourceOf tells who wrote a message.
+// sourceOf tells a message's writer.
 func (n *Normalizer) sourceOf(t *thread, m wire.Raw, content string) string {
 	switch {
 	case !t.main:
@@ -99,7 +99,7 @@ func programText(content string) bool {
 	return false
 }
 
-// adoptThread finds the call that started a sub-agent whose messages stand in the
+// adoptThread finds the call that started a sub-agent with messages in the
 // transcript of the main thread: it has the sub-agent's first message as its prompt, and is no other sub-agent's.
 func (n *Normalizer) adoptThread(t *thread, blocks []wire.Raw) {
 	if t.main || t.parent != "" || len(blocks) == 0 {

@@ -20,7 +20,7 @@
 // are what it adds. It tells no cost. Its ids of items begin anew with each program: those of calls have the time of the program's
 // start behind them.
 //
-// What was asked for isn't stopped by the log: a call has begun when it is told. Nobody can be asked for permission; that is the
+// What was asked for isn't stopped by the log: a call has begun when it is told. Codex can't ask for permission here; that is the
 // Agent Client Protocol's part (provider acp, agent codex).
 package codex
 
@@ -90,7 +90,7 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 	return newSession(ctx, d, r, prompt), nil
 }
 
-// refuseOptions fails for what Codex has no word for: whoever sets a bound counts on it.
+// refuseOptions fails for what Codex has no word for: a caller with a bound counts on it.
 func refuseOptions(r agent.Request) error {
 	o := r.Options
 	for _, x := range []struct {

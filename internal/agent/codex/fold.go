@@ -128,7 +128,7 @@ func (f *fold) takeThread(id string, m wire.Raw) {
 	}
 	f.begun = f.at
 	f.emit("", &wire.AgentInit{Model: f.model, Cwd: f.cwd, PermissionMode: f.mode})
-	if old := cmp.Or(f.thread, f.session); id != old { // last: who hears it again knows the session already
+	if old := cmp.Or(f.thread, f.session); id != old { // last: a replay knows the session already
 		f.emit("", &wire.SessionBound{OldSession: old, NewSession: id})
 	}
 	f.thread = id
@@ -395,7 +395,7 @@ func (f *fold) pause(at int64) {
 	f.emit("", &wire.AgentPaused{Reason: "interrupted", NumTurns: f.turns})
 }
 
-// fail ends the execution of a program that has ended before its turn, or whose turn failed.
+// fail ends the execution of a program that has ended before its turn, or that failed in it.
 func (f *fold) fail(at int64, kind, message string, details wire.Raw) {
 	f.at = at
 	f.closeCalls(wire.CallInterrupted)

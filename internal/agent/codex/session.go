@@ -49,7 +49,7 @@ func newSession(ctx context.Context, p Provider, r agent.Request, prompt string)
 }
 
 // programName is that of the first program among those of its host. Those of messages have the command's id behind it, so that
-// whoever goes on finds them.
+// the next session finds them.
 const programName = "agent"
 
 // errNoPoint says that a fork isn't possible.
@@ -286,7 +286,7 @@ func (s *session) feedProgram(p *process.Process, t turn) *process.Process {
 	return &fed
 }
 
-// loseProgram ends a program that nobody has asked anything.
+// loseProgram ends a program that has been asked nothing.
 func (s *session) loseProgram(p *process.Process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -354,7 +354,7 @@ func (s *session) hear(p *process.Process, yield func(*wire.Event, error) bool) 
 			_ = p.End(s.provider.Grace) // what survives is reported by concludeTurn
 		}
 		for range lines {
-			// nobody wants them any more
+			// read to their end, unused
 		}
 	}()
 	silent := time.NewTimer(s.request.StartTimeout)

@@ -5,7 +5,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Stream turns what `codex exec --json` has printed for somebody else into events: of one program, or of several of a
+// Stream turns what `codex exec --json` has printed, not for wake, into events: of one program, or of several of a
 // thread, one after the other. It is pure.
 type Stream struct {
 	f     *fold
@@ -17,7 +17,7 @@ func NewStream(blocks agent.Blocks) *Stream {
 	return &Stream{f: newFold(agent.Request{Options: agent.Options{Blocks: blocks, PermissionMode: modeUnknown}})}
 }
 
-// modeUnknown is the mode of an agent that somebody else has started.
+// modeUnknown is the mode of an agent that wake hasn't started.
 const modeUnknown = "unknown"
 
 // Line takes a line.

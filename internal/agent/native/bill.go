@@ -47,7 +47,7 @@ func (b *bill) takeEvent(e *wire.Event) {
 	}
 }
 
-// totalCost is what all calls cost; nil if nobody knows that.
+// totalCost is what all calls cost; nil if that isn't known.
 func (b *bill) totalCost() *float64 {
 	if b.unknown > 0 || b.known == 0 {
 		return nil
@@ -106,8 +106,8 @@ func addOptional[N int64 | float64](a, b *N) *N {
 	return new(*a + *b)
 }
 
-// usageOf is what a model call has used and cost, and is known by; id is for APIs whose
-// answers have none. What an API doesn't count has a cost that nobody knows.
+// usageOf is what a model call has used and cost, and is known by; id is for APIs
+// without ids in answers. What an API doesn't count has an unknown cost.
 func (s *session) usageOf(a answer, id string) *wire.Usage {
 	u := a.usage
 	u.ContextWindow = s.limits.context

@@ -309,7 +309,7 @@ func (p *performance) isPermitted(ctx context.Context, started time.Time) bool {
 	case p.call.state == wire.ToolDenied:
 		p.recordDenial(p.call.note)
 		return false
-	case p.call.state == wire.ToolExecuting && !p.tool.isRepeatable() && p.session.atWork[p.call.id].IsZero(): // nobody may know what it has done
+	case p.call.state == wire.ToolExecuting && !p.tool.isRepeatable() && p.session.atWork[p.call.id].IsZero(): // what it has done may not be known
 		p.recordInterruption(started)
 		return false
 	case p.call.state == wire.ToolExecuting, p.call.state == wire.ToolApproved:
@@ -344,7 +344,7 @@ func (p *performance) judgeCall(ctx context.Context) bool {
 		case h.Decision == hook.Modify:
 			p.call.input = h.Input
 		case p.call.tool == ask.Tool: // to allow a question is no answer
-		case h.Decision == hook.Allow && r.decision != wire.DecisionAllow: // nobody else is asked
+		case h.Decision == hook.Allow && r.decision != wire.DecisionAllow: // Decide isn't called
 			return p.recordDecision(agent.Verdict{Allow: true, By: "hook", Note: h.Reason})
 		}
 		if r.decision == wire.DecisionAllow {

@@ -35,7 +35,7 @@ type call struct {
 // zero value is that of an agent that hasn't begun.
 type conversation struct {
 	messages []message // up to the last one of the model
-	calls    []*call   // of that one, in its order
+	calls    []*call   // of the last, in its order
 	said     []wire.Raw
 	first    []wire.Raw // the prompt
 	turns    int        // messages of the model
@@ -59,7 +59,7 @@ type conversation struct {
 }
 
 // foldEvents folds events of an execution of a run. Those of earlier runs, from which it was
-// forked, come first, and those of failed attempts whose session it has. It fails if a
+// forked, come first, and those of failed attempts with its session. It fails if a
 // checkpoint doesn't fit what precedes it.
 func foldEvents(run, exec string, events iter.Seq2[*wire.Event, error]) (*conversation, error) {
 	var list []*wire.Event
@@ -155,7 +155,7 @@ func (c *conversation) applyStart(p *wire.AgentStart) {
 	c.hearMessage("prompt", blocks)
 }
 
-// sourceHook is the source of what nobody has said: what a hook has for the model, or what
+// sourceHook is the source of what no user has said: what a hook has for the model, or what
 // the model is told when its answer was cut off.
 const sourceHook = "synthetic"
 

@@ -19,7 +19,7 @@ func (s *session) consultHooks(ctx context.Context, e hook.Event) error {
 }
 
 // askHooks asks the hooks. What they have for the model is on record before their firing
-// is: once that is, they aren't asked again, whoever goes on, and nothing is told twice.
+// is: once that is, no session asks them again, and nothing is told twice.
 // That they want the agent to end is what the record of their firing says.
 func (s *session) askHooks(ctx context.Context, e hook.Event, say func(wire.Payload) error) (hook.Outcome, error) {
 	o, fired := s.request.Hooks.Fire(ctx, e)

@@ -104,7 +104,7 @@ func (s *session) awaitAnswer() {
 	}
 }
 
-// tellModel tells the model something that nobody has said.
+// tellModel tells the model something that no user has said.
 func (s *session) tellModel(text string) error {
 	return s.emit(&wire.Event{Payload: &wire.UserMessage{Content: toValidUTF8(text), Source: sourceHook}})
 }
@@ -155,7 +155,7 @@ func (s *session) nextQuestion(system string) question {
 	return q
 }
 
-// How long an answer may be, in tokens: of a model whose limits aren't known, and of
+// How long an answer may be, in tokens: of a model with unknown limits, and of
 // others.
 const (
 	defaultAnswer = 8192
@@ -192,7 +192,7 @@ func (s *session) endTurn() error {
 // reviewTurn asks the hooks about the end of a turn.
 func (s *session) reviewTurn() error {
 	err := s.consultHooks(s.context(), hook.Event{Name: flow.HookTurnEnd})
-	s.conv.reviewed = true // though nobody was there to be asked
+	s.conv.reviewed = true // though no hook was there to be asked
 	return err
 }
 

@@ -101,7 +101,7 @@ func (s *session) openTransport(c agent.MCPServer, env []string) (sdk.Transport,
 }
 
 // headers adds headers to requests to a host. They may hold secrets, which are not for
-// whom it redirects us to.
+// hosts it redirects to.
 type headers struct {
 	next http.RoundTripper
 	host string

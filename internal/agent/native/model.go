@@ -170,7 +170,7 @@ func retryAfter(value string, now time.Time) time.Duration {
 // prompt can repeat it.
 const malformedKey = "malformed_input"
 
-// toolUse is the block of a call whose input was streamed as text.
+// toolUse is the block of a call with an input streamed as text.
 func toolUse(id, name, input string) wire.Raw {
 	object, err := wire.RawFromJSON([]byte(input))
 	if strings.TrimSpace(input) == "" {

@@ -12,7 +12,7 @@ import (
 // The permission modes, by their names in a flow.
 const (
 	modeAuto     = "auto"     // every call is allowed; the default
-	modeApproval = "approval" // every call waits until somebody approves it
+	modeApproval = "approval" // every call waits until it is approved
 	modeReadonly = "readonly" // only tools that change nothing are allowed
 )
 

@@ -66,8 +66,8 @@ func (p *Provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 	return newSession(ctx, d, r, mode), nil
 }
 
-// checkPrices fails for prices that are none, and for a budget of a model whose price
-// isn't known.
+// checkPrices fails for prices that are none, and for a budget of a model without
+// a known price.
 func checkPrices(o agent.Options, model string) error {
 	for name, price := range o.Prices {
 		if err := price.Check(); err != nil {

@@ -78,8 +78,8 @@ func isBlocks(r wire.Raw) bool {
 	return len(blocks) > 0
 }
 
-// blocksOf returns the content of a prompt: a text, content blocks, or messages whose
-// contents follow each other. An empty text and null have none.
+// blocksOf returns the content of a prompt: a text, content blocks, or messages, one's
+// content after another's. An empty text and null have none.
 func blocksOf(prompt wire.Raw) []wire.Raw {
 	if s, ok := prompt.Text(); ok {
 		if s == "" {

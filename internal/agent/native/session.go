@@ -326,7 +326,7 @@ func (s *session) enterCall() bool {
 	return true
 }
 
-// Leave ends the session, whose host was left with what is at work there; see [agent.Leaver].
+// Leave ends the session after its host was left with what is at work there; see [agent.Leaver].
 func (s *session) Leave() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -64,7 +64,7 @@ func failureResult(err error) result {
 	return result{output: wire.RawString(toValidUTF8(err.Error())), failed: true}
 }
 
-// defineTool returns a tool whose input is an object with the fields of In.
+// defineTool returns a tool that takes an object with the fields of In.
 func defineTool[In any](name, description, schema string, reads bool, run func(context.Context, string, In) (result, error)) *tool {
 	return &tool{
 		name: name, description: description, schema: rawSchema(schema), reads: reads, timeout: toolTimeout,

@@ -1,5 +1,5 @@
-// Package parent is the tool by which an agent tells whoever supervises its run something: notify_parent, of a server of the Model Context
-// Protocol that the agent's program starts. The server knows nobody and keeps nothing: that the agent has called it stands in what the program
+// Package parent is the tool by which an agent tells the supervisor of its run something: notify_parent, of a server of the Model Context
+// Protocol that the agent's program starts. The server knows no supervisor and keeps nothing: that the agent has called it stands in what the program
 // tells of its calls, and so in its journal and the log, whatever becomes of the server.
 package parent
 

@@ -1,5 +1,5 @@
 // Package pipe is how sessions talk with their agents' programs: lines that are written without
-// holding up who writes them, and lines that are made of the frames of a journal.
+// holding up the writer, and lines that are made of the frames of a journal.
 package pipe
 
 import (

@@ -106,7 +106,7 @@ type run struct {
 	replaying bool      // its output is from the journal
 	offset    uint64    // of the journal, behind what was read last
 	rested    time.Time // when the host was last told of a resting point
-	last      uint64    // that one
+	last      uint64    // its offset
 	excerpt   excerpt
 	over      bool // the time limit is
 	ended     bool
@@ -206,7 +206,7 @@ func heldBytes(streams map[string]*decoder) int {
 // restEvery is the least time between two resting points of which the host is told.
 const restEvery = time.Second
 
-// restState is what whoever goes on with a command from a resting point has to know.
+// restState is what is needed to go on with a command from a resting point.
 type restState struct {
 	Begin  int64            `json:"begin"`            // of the command, Unix ms
 	Passed int64            `json:"passed,omitempty"` // bytes of the output that were recorded, if that is limited
@@ -296,7 +296,7 @@ func (r *run) yieldExit(ctx context.Context, err error, streams map[string]*deco
 func (r *run) endCommand() {
 	err := r.process.End(r.command.graceOrDefault())
 	for range r.process.Frames {
-		// nobody wants them any more
+		// read to their end, unused
 	}
 	_ = errors.Join(err, r.process.Close()) // survivors were reported by exit
 }

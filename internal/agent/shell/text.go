@@ -12,7 +12,7 @@ func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 // Invalid bytes become U+FFFD.
 type decoder struct{ held []byte }
 
-// decode returns the text of the next bytes, less a character whose end hasn't come.
+// decode returns the text of the next bytes, less a character that hasn't ended.
 func (d *decoder) decode(b []byte) string {
 	b = append(d.held, b...)
 	cut := len(b) - incompleteBytes(b)

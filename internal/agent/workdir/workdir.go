@@ -16,7 +16,7 @@ import (
 // followed as long as they stay within it.
 type Folder struct {
 	Dir  string
-	User *process.User // whose its files are; nil: this process's own
+	User *process.User // owns its files; nil: this process's own
 }
 
 // MaxFile is the size of the largest file that is read, written or searched.
