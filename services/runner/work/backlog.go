@@ -20,7 +20,7 @@ type backlog struct {
 // maxHeld bounds what is held, in events.
 const maxHeld = 1000
 
-// open holds events until a task is done, and has them recorded then. It must be closed: nothing else is recorded meanwhile.
+// open holds events until a task is done, and has them recorded then. It must be closed before; nothing else is recorded meanwhile.
 func (b *backlog) open(task func() error, record func(*wire.Event) error) {
 	b.mu.Lock()
 	b.isOpen = true
