@@ -287,7 +287,7 @@ func awaitPosition(ctx context.Context, path string, last uint64, at position) e
 	}
 }
 
-// foldRate makes snapshots of a log of which there are none.
+// foldRate makes snapshots of a log that has none.
 func (b *benchmark) foldRate(ctx context.Context, l *lab, n int) (float64, error) {
 	for _, bucket := range []string{l.Names.SnapshotsBucket(), l.Names.StateBucket()} {
 		if err := l.purgeBucket(ctx, bucket); err != nil {
