@@ -16,7 +16,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Role is what a process's credentials allow. Each may do the least that its work needs.
+// Role says which credentials a process has. Each may do the least that its work needs.
 type Role string
 
 // The roles; what each is for is in [seats]. A service of wake has the role of its name.
