@@ -16,8 +16,8 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Store has the budgets of an installation: one value, so that a reader that asks whether there are any
-// reads one key. Where the installation has keys, it is sealed.
+// Store has the budgets of an installation: one value, so that one key tells a reader whether there are
+// any. Where the installation has keys, it is sealed.
 type Store struct {
 	js    jetstream.JetStream
 	kv    jetstream.KeyValue
