@@ -162,7 +162,7 @@ type ToolChange struct {
 	B     int    `json:"b"`
 }
 
-// Runs compares two runs from their common point on, nil if they have none. What agents have said is no
+// Runs compares two runs; common is their common point, nil if they have none. What agents have said is no
 // difference.
 func Runs(a, b Side, common *Common) Differences {
 	a.Steps, b.Steps = deeds(a.Steps), deeds(b.Steps)
