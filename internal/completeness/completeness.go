@@ -113,7 +113,7 @@ type line struct {
 	} `json:"message"`
 }
 
-// synthetic is the model of messages that no model has written, of which each feed has its own.
+// synthetic is the model of messages that no model has written; each feed has its own.
 const synthetic = "<synthetic>"
 
 // sidechain is the sub-agent of lines that stand among those of the session: older versions don't name the sub-agent of such a line.
@@ -191,7 +191,7 @@ func (f *Feed) addLine(l line, number int, agent string) {
 	}
 }
 
-// NewFeed returns the feed of a session of which the log is to tell, see [Feed.AddEvent].
+// NewFeed returns the feed of a session that the log is to tell of, see [Feed.AddEvent].
 func NewFeed(session string) *Feed { return &Feed{session: session, known: map[Item]int{}} }
 
 // AddEvent adds what the log tells at a position, if it is of the feed's session.
