@@ -65,7 +65,7 @@ func (s *Console) writeAddress() error {
 	return nil
 }
 
-// hostOf is the first name or address of a certificate by which others may reach this machine. By another one no browser would
+// hostOf is the first name or address of a certificate by which others may reach this machine. By another one no client would
 // trust it.
 func hostOf(pair tls.Certificate) string {
 	leaf, err := x509.ParseCertificate(pair.Certificate[0])

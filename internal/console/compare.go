@@ -122,8 +122,8 @@ func reachOf(ctx context.Context, l *link, a, b string, common *compare.Common) 
 // maxOthers bounds the runs that are offered to compare with.
 const maxOthers = 30
 
-// findOthers lists the newest runs that one may be compared with: of its flow, of which its forks are,
-// too, or, if there are none, any.
+// findOthers lists the newest runs to compare a run with: those of its flow, its forks among them,
+// or, if there are none, any.
 func (s *Console) findOthers(ctx context.Context, l *link, run string) (others []wire.TopRun, sameFlow bool, err error) {
 	state, err := l.client.State(ctx, run)
 	if err != nil {

@@ -99,7 +99,7 @@ func describe(run string, pos uint64, e *wire.Event) entry {
 // maxPieces bounds the pieces of a text that are joined.
 const maxPieces = 5000
 
-// readPieces joins the text of which an event is the first piece.
+// readPieces joins the pieces of a text; first is the first one.
 func (x *entry) readPieces(ctx context.Context, l *link, first *wire.Event) error {
 	var b strings.Builder
 	kind, n := first.Type(), 0
