@@ -129,7 +129,7 @@ func (r *lineRun) takeLine(ctx context.Context, number int, line string, e *kahn
 }
 
 // claimRun makes this process the writer of the run, and looks what another process
-// has written meanwhile. That one can add nothing any more: every node
+// has written meanwhile. That process can add nothing any more: every node
 // is claimed, and a new one begins on the owner's.
 func (r *lineRun) claimRun(ctx context.Context) error {
 	if r.state.Status == wire.RunComplete {
