@@ -83,8 +83,8 @@ func (l *Ledger) beginExecution(exec string) {
 	}
 }
 
-// isCurrent reports whether an event is about the execution that goes on. The first of which
-// anything is heard is.
+// isCurrent reports whether an event is about the execution that goes on. The first one that
+// an event names is.
 func (l *Ledger) isCurrent(e *wire.Event) bool {
 	if l.Exec == "" {
 		l.Exec = e.ExecID

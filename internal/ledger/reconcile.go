@@ -100,7 +100,7 @@ func (r *Reconciliation) addEntry(node string, x Entry) {
 	}
 }
 
-// noteUnsettled takes calls of which no result tells any more.
+// noteUnsettled takes calls that no result tells of any more.
 func (r *Reconciliation) noteUnsettled(node string, calls []wire.Spending) {
 	for _, s := range calls {
 		row := r.rowOf(node, s.Model)
