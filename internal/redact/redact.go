@@ -312,7 +312,7 @@ func (s *Set) heldBytes(text string) int {
 	return len(text) - from
 }
 
-// beginsAt returns where a word begins of which the text has only the first part.
+// beginsAt returns where a word begins that the text has only the first part of.
 func (s *Set) beginsAt(text string) int {
 	for i := max(0, len(text)-s.begin.most+1); i < len(text); i++ {
 		left := len(text) - i
