@@ -17,7 +17,7 @@
 //   - Kinds text and delta change nothing, not even the position, so a folder
 //     may filter them out.
 //
-// # Owner and worker of a node
+// # What owner and worker say about a node
 //
 // The owner of the run and the node's worker write on different subjects, so
 // their events cross: a worker may end an execution that the owner has just

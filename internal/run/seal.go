@@ -65,7 +65,7 @@ func Seal(c wire.ToolCall, policy string, begun bool) *wire.ToolSealed {
 }
 
 // SealResult returns the result that a sealed call gets, and with it the agent
-// and all that show the log: {ok: false, error, data, recommendations}.
+// and every reader of the log: {ok: false, error, data, recommendations}.
 func SealResult(c wire.ToolCall, p *wire.ToolSealed) *wire.AgentTool {
 	return callResult(c, string(wire.ToolSealedState), string(p.From), p.Message, p.Recommendations)
 }
