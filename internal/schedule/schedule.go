@@ -142,7 +142,7 @@ func (s Schedule) RequestAt(due time.Time) wire.RunRequest {
 	return r
 }
 
-// RunID is the id of the run of a schedule at a time: every caller with both means the same run.
+// RunID is the id of the run of a schedule at a time: equal arguments mean the same run.
 func RunID(name string, due time.Time) string {
 	return name + "-" + strings.ToLower(due.UTC().Format("20060102T1504Z"))
 }
