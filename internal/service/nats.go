@@ -26,7 +26,7 @@ type Server struct {
 	Creds   string // path of a credentials file
 	Context string // name of a context of the nats CLI, or the absolute path of its file
 	DataDir string
-	Role    access.Role // the role with the credentials to use of those in the data directory
+	Role    access.Role // role of the credentials to use, of those in the data directory
 	TLS     TLS         // for a server of tls://, or one that asks for it
 
 	Name    string        // of the connection, as `nats server report connections` shows it
