@@ -38,7 +38,7 @@ type Index struct {
 	told  map[string]bool // keys, and whether the line has come in this reading
 }
 
-// NewIndex returns the index of a file of which the lines with these keys were told.
+// NewIndex returns the index of a file; the lines with these keys were told.
 func NewIndex(told map[string]bool) *Index {
 	x := &Index{alike: map[string]int{}, told: map[string]bool{}}
 	for key := range told {
