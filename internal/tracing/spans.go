@@ -126,7 +126,7 @@ func Attempt(n int) attribute.KeyValue { return attribute.Int(attrAttempt, n) }
 // Resumed says whether something goes on that had begun elsewhere.
 func Resumed(is bool) attribute.KeyValue { return attribute.Bool(attrResumed, is) }
 
-// Provider is the program that drives an agent.
+// Provider names the provider that drives an agent.
 func Provider(name string) attribute.KeyValue { return attribute.String(attrProvider, name) }
 
 // Command is the type of a command that is known.
