@@ -52,8 +52,8 @@ func (e *RefusedError) Error() string { return "workspace: " + e.Reason }
 
 func refuse(format string, args ...any) error { return &RefusedError{fmt.Sprintf(format, args...)} }
 
-// ErrDamaged is what a snapshot fails with that isn't as it was written.
+// ErrDamaged is what a snapshot fails with if it isn't as it was written.
 var ErrDamaged = errors.New("workspace: the snapshot is damaged")
 
-// ErrMissing is what a snapshot fails with of which a part isn't kept any more.
+// ErrMissing is what a snapshot fails with if a part of it isn't kept any more.
 var ErrMissing = errors.New("workspace: not kept")

@@ -22,7 +22,7 @@ type home struct {
 	owner uint32
 }
 
-// open opens the folder only if it belongs to owner: another user may have put one into its place.
+// open opens the folder if it belongs to owner; it may be any user that has put it there.
 func (h home) open() (*os.File, error) {
 	fd, err := unix.Open(h.path, openFolder, 0)
 	if err != nil {

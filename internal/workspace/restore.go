@@ -162,7 +162,7 @@ func (r *Reader) Restore(ctx context.Context, id, dir string) (_ Snapshot, err e
 	return m.snapshot(id), nil
 }
 
-// removeAll removes a folder in which some may be read-only.
+// removeAll removes a folder in which some folders may be read-only.
 func removeAll(dir string) {
 	if os.RemoveAll(dir) == nil {
 		return
@@ -327,7 +327,7 @@ func (p piece) write(dir int, part []byte) (err error) {
 func (b *building) finish() error {
 	for _, m := range slices.Backward(b.modes) {
 		if m.path == "." {
-			m.mode |= 0o700 // the worker of the run writes in it
+			m.mode |= 0o700 // its owner works in it
 		}
 		if err := b.root.Chmod(m.path, m.mode); err != nil {
 			return wrap(err)
