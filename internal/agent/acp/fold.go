@@ -66,7 +66,7 @@ func (f *fold) takeEvents() []*wire.Event {
 // maxBroken is how many lines that are no JSON-RPC a program may print before its session is open.
 const maxBroken = 200
 
-// takeLine takes a line that the program has printed. It returns its message, to be answered.
+// takeLine takes a line that the program has printed. It returns what the line is, for its answer.
 func (f *fold) takeLine(at int64, line []byte) (m message, sent request, ok bool) {
 	f.at = at
 	f.Lines++

@@ -239,7 +239,7 @@ func (s *session) prepareFile(before record) (warnings []*wire.Event, err error)
 	return warnings, nil
 }
 
-// keepFile readies the saver of the session's file, if the request has one.
+// keepFile readies the saver of the session's file, if the request saves it.
 func (s *session) keepFile(f files) {
 	if r := s.request; r.Transcript.Save != nil {
 		s.saver = newFileSaver(f, r.SessionID, r.Transcript.Save, s.provider.Logger.With("run_id", r.RunID, "node_id", r.NodeID))

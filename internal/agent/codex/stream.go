@@ -5,7 +5,7 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Stream turns what `codex exec --json` has printed, not for wake, into events: of one program, or of several of a
+// Stream turns what `codex exec --json` has printed outside wake into events: of one program, or of several of a
 // thread, one after the other. It is pure.
 type Stream struct {
 	f     *fold
