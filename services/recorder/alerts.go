@@ -18,8 +18,8 @@ import (
 // alertBatch bounds the alerts of a transaction.
 const alertBatch = 256
 
-// followAlerts records the stream of alerts until ctx ends, each alert once: its
-// key is what it is known by. It fails only if the store does.
+// followAlerts records the stream of alerts until ctx ends, each alert once, by its
+// key. It fails only if the store does.
 func (r *Recorder) followAlerts(ctx context.Context) error {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, patience) {
 		pull.AwaitConnection(ctx, r.log.Conn())

@@ -10,7 +10,7 @@ import (
 )
 
 // maxCatchUp is how long a question waits for the recorder at most. A recorder
-// that is further behind, since it is being rebuilt for one, answers from what
+// that is further behind, for one because it is being rebuilt, answers from what
 // it has.
 const maxCatchUp = 500 * time.Millisecond
 

@@ -100,8 +100,8 @@ func (r *Recorder) retryServer(ctx context.Context, f func() error) error {
 	}
 }
 
-// retryStore does something with the store, and repeats that while its database can't be reached,
-// its disk is full, or others use its file. What was committed before the connection broke
+// retryStore runs f on the store, and repeats that while its database can't be reached, its disk
+// is full, or other processes use its file. What was committed before the connection broke
 // isn't recorded twice, since the store knows its position.
 func (r *Recorder) retryStore(ctx context.Context, what string, f func() error) error {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, patience) {

@@ -62,7 +62,7 @@ func (r *Recorder) applyRetention(ctx context.Context) error {
 	return nil
 }
 
-// spare is the part of what snapshots may take that is free after some were dropped, so that the next one doesn't have all looked at again.
+// spare is the part (1/20) of what snapshots may take that is free after some were dropped, so that the next one doesn't have all looked at again.
 const spare = 20
 
 // folderRest is how long nothing is tried when what is left is needed.

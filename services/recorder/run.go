@@ -10,7 +10,7 @@ import (
 )
 
 // Run records and answers until ctx ends. It waits for a database that can't be reached, a
-// disk that is full and a file that others use, and fails if the store is of another stream
+// full disk and a file that other processes use, and fails if the store is of another stream
 // ([Lasting]), damaged, or can't be opened. It may be called again then.
 func (r *Recorder) Run(ctx context.Context) error {
 	err := r.retryStore(ctx, opening, func() (err error) {

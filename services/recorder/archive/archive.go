@@ -51,7 +51,7 @@ func (a *Archive) View(ctx context.Context) (*Tx, error) {
 	return &Tx{t, a.Codec}, nil
 }
 
-// Begin begins a transaction that writes. Others may, too, until it is locked.
+// Begin begins a transaction that writes. Other writers may begin one, too, until it is locked.
 func (a *Archive) Begin(ctx context.Context) (*Tx, error) {
 	t, err := a.DB.Begin(ctx)
 	if err != nil {

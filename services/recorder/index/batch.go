@@ -12,8 +12,8 @@ type Batch struct {
 	// Blobs holds large fields that the entries refer to, by SHA-256. One that is
 	// neither here nor in the file is recorded as missing.
 	Blobs map[string][]byte
-	// Part says that the entries are of some runs only: positions between them are
-	// of others, not lost.
+	// Part says that the entries are of some runs only: positions between them belong
+	// to other runs, they aren't lost.
 	Part bool
 	// Later leaves it to [Index.Derive] to derive from the entries what follows from
 	// them. That is so in any case while something is left to it already.

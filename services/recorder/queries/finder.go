@@ -11,8 +11,8 @@ import (
 
 // finder is how a database searches the text of lines.
 type finder struct {
-	tables  string // from which lines come: lines, joined with what the others need
-	match   string // which match; %s is the parameter
+	tables  string // from which lines come: lines, joined with what the other fields need
+	match   string // which lines match; %s is the parameter
 	snippet string // the part of the text that matches; %s is the parameter
 	order   string // of the newest first
 	query   func(words []word) string

@@ -131,7 +131,7 @@ func (f fleetFigure) asOf(now int64) *fleetFigure {
 	return &f
 }
 
-// figures are those of the runs that go on, or of those that have ended. Only what has changed is looked at again. The zero
+// figures are the figures of the runs that go on, or of the ended runs. Only what has changed is looked at again. The zero
 // value is ready.
 type figures struct {
 	mu    sync.Mutex
@@ -200,8 +200,8 @@ type place struct {
 	first, last uint64 // positions
 }
 
-// listPlaces lists the runs of a filter, those that go on apart from those that have ended, the newest first. Whatever is
-// stored of them is read for those only of which it isn't known.
+// listPlaces lists the runs of a filter, those that go on apart from those that have ended, the newest first. Callers then
+// read only the rows of runs that they don't know yet.
 func listPlaces(ctx context.Context, t *archive.Tx, where string, args database.Params, most int) (open, ended []place, err error) {
 	text := `SELECT id, run, first_pos, last_pos, status IN (` + openStatuses + `) FROM runs WHERE ` + where + ` ORDER BY first_pos DESC LIMIT ` + args.Add(most)
 	for rows, err := range t.Rows(ctx, text, args...) {
@@ -239,7 +239,7 @@ func (a *Answers) openFigures(ctx context.Context, t *archive.Tx, runs []place, 
 	return all, nil
 }
 
-// endedFigures returns the figures of runs that have ended, by their rows alone, of which it reads those that it doesn't know.
+// endedFigures returns the figures of runs that have ended, by their rows alone. It reads the rows that it doesn't know yet.
 func (a *Answers) endedFigures(ctx context.Context, t *archive.Tx, runs []place, now int64) ([]*fleetFigure, error) {
 	all := make([]*fleetFigure, 0, len(runs))
 	var unread []place

@@ -27,7 +27,7 @@ const toolUse = "tool_use"
 type pattern struct {
 	re    *regexp.Regexp
 	words []string // a line that matches has one of them; none: unknown
-	exact bool     // one that has one of them matches
+	exact bool     // a line that has one of them matches
 	tools bool     // it means tool lines
 	lower []byte   // a line in lower case
 }
@@ -77,8 +77,8 @@ func (p *pattern) matchesLine(text string) bool {
 // partMark stands between what a call was given and what it answered.
 const partMark = "\ue002"
 
-// matchesCall reports whether the line of a call is selected by what that was given or
-// answered, if there is anything.
+// matchesCall reports whether the line of a call is selected by the call's input or
+// output, if it has any.
 func (p *pattern) matchesCall(call any) bool {
 	text, ok := call.(string)
 	if !ok {

@@ -65,7 +65,7 @@ func runsFilter(q wire.RunsRequest, now time.Time) (where string, args database.
 	if q.Limit < 0 || q.Limit > maxRuns {
 		return "", nil, request.Bad("limit must be between 1 and %d", maxRuns)
 	}
-	terms := []string{"run <> " + args.Add(wire.NoRun), "first_pos <= (SELECT derived FROM streams)"} // of others nothing is known yet
+	terms := []string{"run <> " + args.Add(wire.NoRun), "first_pos <= (SELECT derived FROM streams)"} // of later runs nothing is derived yet
 	if q.Deleted {
 		terms = append(terms, "run IN (SELECT run FROM deleted)")
 	} else {

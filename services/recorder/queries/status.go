@@ -48,7 +48,7 @@ func (a *Answers) storedStatus(ctx context.Context, q wire.StatusRequest, now in
 	return readStatus(ctx, tx, q, now, a.views.stateUpTo)
 }
 
-// Asked is how the one is doing that an agentId names: a node, if it is one, as
+// Asked is the status of what an agentId names: a node, if it names one, as
 // seeds/004 §3 has it, or else the run.
 func Asked(q wire.StatusRequest, r wire.StatusResponse) wire.AgentStatus {
 	if len(r.Agents) == 1 {

@@ -186,7 +186,7 @@ func (p *picture) begunAt(node string) int64 {
 	return p.First
 }
 
-// addMark adds a mark to a lane; one of a lane that nothing is known of is the node's, or the run's.
+// addMark adds a mark to its lane; if that is unknown, to the lane of the node, or of the run.
 func (p *picture) addMark(node, parent string, m wire.TimelineMark) {
 	for _, k := range []laneKey{{node, parent}, {node: node}, {node: wire.RunNode}} {
 		if l := p.lanes[k]; l != nil {

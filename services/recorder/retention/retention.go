@@ -25,7 +25,7 @@ type Policy struct {
 	Grace time.Duration // how long a run that was deleted can still be read and restored; default 7 days
 	Every time.Duration // how often it is looked after, default 1 minute
 
-	// Folders are the bytes that snapshots of folders may take: those of the runs that ended first go while it is more; 0: none.
+	// Folders are the bytes that snapshots of folders may take: beyond them the snapshots of the runs that ended first go; 0: no bound.
 	Folders int64
 }
 

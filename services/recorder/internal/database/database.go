@@ -90,8 +90,9 @@ func (s *DB) View(ctx context.Context) (*Tx, error) {
 	}
 }
 
-// Begin begins a transaction that writes. Others may, too, until it is locked. A file has it on disk when [DB.Sync] has
-// returned, or one of SQLite's checkpoints; until then a loss of power takes it back whole, with all that came behind it.
+// Begin begins a transaction that writes. Other writers may begin one, too, until it is locked. A file has it on disk when
+// [DB.Sync] has returned, or one of SQLite's checkpoints; until then a loss of power takes it back whole, with all that came
+// behind it.
 func (s *DB) Begin(ctx context.Context) (*Tx, error) {
 	begun, err := s.Writer.BeginTx(ctx, nil)
 	if err != nil {

@@ -142,14 +142,14 @@ func DSN(path string, options ...string) string {
 // busyWait is how long a process waits for others that use the file.
 const busyWait = 10 * time.Second
 
-// Codes of SQLite: of a file that others use, and of one that isn't its own.
+// Codes of SQLite: of a file that another process uses, and of a file that isn't SQLite's.
 const (
 	busy        = 5
 	notDatabase = 26
 )
 
 // Passing reports whether an error of SQLite may go away while the file stays open: the disk is
-// full or fails, or others use the file.
+// full or fails, or another process uses the file.
 func Passing(err error) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
 	if !ok {

@@ -145,7 +145,7 @@ type Spend struct {
 	Unpriced    int64   `db:"unpriced" note:"calls of which nobody knows what they cost"`
 }
 
-// Usage is a model call; those of one message count once. What a result tells beyond the calls
+// Usage is a model call; the calls of one message count once. What a result tells beyond the calls
 // before it is one by the name result/POSITION/NUMBER, which may be negative.
 type Usage struct {
 	Node      int64  `db:"node,nodes"`
@@ -239,7 +239,7 @@ type AlertsRead struct {
 	Stored   int64  `db:"stored" note:"how many alerts are here"`
 }
 
-// Lineage is a run and the one of which it is a fork, or a child.
+// Lineage is a run and the run that it is a fork or a child of.
 type Lineage struct {
 	Run      int64  `db:"run,runs"`
 	Ancestor string `db:"ancestor,name" note:"its id"`
