@@ -66,8 +66,8 @@ func (s spending) detect(in input) (spending, []finding, int64) {
 	return s, nil, 0
 }
 
-// grantBudget counts anew what is spent of a budget that was granted again; one that takes the
-// place of another is that of all that the run spends.
+// grantBudget counts anew what is spent of a budget that was granted again; a budget that takes
+// the place of another counts all that the run spends.
 func (s spending) grantBudget(p *wire.FlowResumed) spending {
 	switch {
 	case ledger.BoundsSpending(p.Limits):

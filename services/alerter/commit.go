@@ -129,7 +129,7 @@ func (s commits) addPrintedCommits(in input, output string) commits {
 	return s
 }
 
-// endNode tells what there is to tell of a node that has ended, and forgets it.
+// endNode tells the commits of a node that has ended, and forgets the node.
 func (s commits) endNode(in input, node string) (commits, []finding) {
 	s, found := s.addNoticedCommits(in).flushChosen(func(k agentCommits) bool { return k.Node == node })
 	s.Agents, s.Exec = withoutNode(s.Agents, node), withoutKey(s.Exec, node)
@@ -200,7 +200,7 @@ var (
 	}) //nolint:gochecknoglobals // constant
 )
 
-// commitsQuietly reports whether a command that has succeeded has made a commit of which it printed nothing. One
+// commitsQuietly reports whether a command that has succeeded has made a commit without printing it. A command
 // behind || may not have been run.
 func commitsQuietly(input string) bool {
 	if strings.Contains(input, "||") {

@@ -222,8 +222,8 @@ func retryOf(p *wire.AgentError) string {
 	return fmt.Sprintf("%d/%d", *p.Attempt, p.MaxAttempts)
 }
 
-// agentOf names the agent that an event is about: that of the node, or one of
-// its sub-agents.
+// agentOf names the agent that an event is about: the node's agent, or one of its
+// sub-agents.
 func agentOf(e *wire.Event) string { return e.Node() + "\n" + e.Parent }
 
 // isDeliberateEnd reports whether a process died because it was told to: what ended it

@@ -61,9 +61,9 @@ func gapsIn(node string, events func(yield func(eventlog.Entry, error) bool)) ([
 	return gaps, nil
 }
 
-// findGaps looks for gaps in the events of a run that has ended, up to its end. A
-// node that has as many events as its last one's number has none; those of others
-// are read.
+// findGaps looks for gaps in the events of a run that has ended, up to its end. A node
+// with as many events as the number of its last event has none; the events of other
+// nodes are read.
 func (a *Alerter) findGaps(ctx context.Context, runID string, end uint64) ([]gap, error) {
 	names := a.log.Names()
 	stream, err := a.log.JetStream().Stream(ctx, names.EventsStream())

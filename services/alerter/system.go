@@ -53,7 +53,7 @@ func examineSystem(s System, x sample) []finding {
 			Event: "recorder_lag", Data: map[string]any{"lagMs": late.Milliseconds(), "events": x.Waiting},
 		})
 	}
-	if x.Letter.At > 0 && x.At-x.Letter.At < s.Repeat.Milliseconds() { // those of one window are told once
+	if x.Letter.At > 0 && x.At-x.Letter.At < s.Repeat.Milliseconds() { // the letters of one window are told once
 		found = append(found, finding{
 			Kind: kindLetter, Severity: wire.SeverityError, NodeID: wire.RunNode, Armed: uint64(x.Letter.At / s.Repeat.Milliseconds()),
 			Text:  fmt.Sprintf(textLetter, timeline.Line(x.Letter.Reason, maxError)),

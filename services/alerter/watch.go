@@ -16,8 +16,8 @@ import (
 // sampleEvery is how often wake itself is looked at.
 const sampleEvery = 30 * time.Second
 
-// watchSystem looks at wake itself until ctx ends. A look that fails is made again at
-// the next one's time: whatever is wrong then, others say.
+// watchSystem looks at wake itself until ctx ends. A look that fails is made again when
+// the next one is due: other parts of wake say what is wrong.
 func (a *Alerter) watchSystem(ctx context.Context) {
 	told := &uncertainAlerts{uncertain: map[string]bool{}}
 	tick := time.NewTicker(sampleEvery)
