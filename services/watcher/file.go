@@ -165,8 +165,8 @@ func (f *file) beginReading(info os.FileInfo) *reading {
 	return r
 }
 
-// isOf reports whether a file is the one that was read so far: the same, not shorter, with the same end of what was read, and
-// not written to without growing.
+// isOf reports whether a file is the one that was read so far: the same, not shorter, with the same last bytes that were read,
+// and not written to without growing.
 func (r *reading) isOf(in io.ReaderAt, info os.FileInfo) bool {
 	if session.Identity(info) != r.identity || info.Size() < r.offset || info.Size() == r.offset && !r.changed.IsZero() && !info.ModTime().Equal(r.changed) {
 		return false
