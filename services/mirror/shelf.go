@@ -107,7 +107,7 @@ func (s *shelf) listed() (all []record) {
 	return all
 }
 
-// remove removes a transcript; that of the session itself with all others, and its run, as far as retention lets it go.
+// remove removes a transcript; with the session's own one all others of the session, and its run, as far as retention lets it go.
 func (s *shelf) remove(ctx context.Context, subpath string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
