@@ -195,7 +195,7 @@ func (t *tale) append(ctx context.Context, events ...*wire.Event) (pos uint64, e
 // errMuch is returned to a session that asks for too much at the same time.
 var errMuch = errors.New("listener: the session asks for too much at the same time")
 
-// askPerson stores a request, and has its hook wait. One that is open already, a hook that reports again waits for.
+// askPerson stores a request, and has its hook wait. A hook that reports again waits for its open request.
 func (t *tale) askPerson(ctx context.Context, rep report.Report) (*seat, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
