@@ -149,7 +149,7 @@ func (p *Projection[V]) loadValue(ctx context.Context, runID string, to uint64) 
 	return t, nil
 }
 
-// replaceValue takes the place of what is in memory of the run.
+// replaceValue has t take the place of the run's value in memory.
 func (p *Projection[V]) replaceValue(t *trackedValue[V]) {
 	p.removeValue(t.run)
 	p.runs[t.run] = t
@@ -160,7 +160,7 @@ func (p *Projection[V]) replaceValue(t *trackedValue[V]) {
 	p.awaitTick(t, t.deadline)
 }
 
-// removeValue forgets what is in memory of a run.
+// removeValue forgets the run's value in memory.
 func (p *Projection[V]) removeValue(runID string) {
 	if t := p.runs[runID]; t != nil {
 		p.size -= t.size

@@ -112,8 +112,8 @@ type Projection[V any] struct {
 
 	// Owned by Run.
 	runs    map[string]*trackedValue[V]
-	dirty   map[string]*trackedValue[V] // those of runs that aren't saved
-	waiting map[string]*trackedValue[V] // those of runs that have a deadline
+	dirty   map[string]*trackedValue[V] // of runs: the values that aren't saved
+	waiting map[string]*trackedValue[V] // of runs: the values that have a deadline
 	size    int                         // of runs, in bytes
 	handled uint64                      // position of the last entry
 	behind  bool                        // there is more to read

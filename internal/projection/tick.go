@@ -78,7 +78,7 @@ func (p *Projection[V]) tickValue(ctx context.Context, t *trackedValue[V]) error
 		return err
 	}
 	p.markDirty(t, effect, max(t.pos, 1))
-	if t.deadline <= at { // a service that breaks its promise must not stop all others
+	if t.deadline <= at { // a service that breaks its promise for a run must not stop the other runs
 		p.awaitTick(t, 0)
 	}
 	return nil
