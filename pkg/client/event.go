@@ -277,7 +277,7 @@ func states(th *conversation.Thread) iter.Seq[wire.ToolCallState] {
 	}
 }
 
-// emitFacts tells of what needs no memory.
+// emitFacts emits the events that need no memory.
 func (p *projection) emitFacts() {
 	switch d := p.in.Payload.(type) {
 	case *wire.AgentError:
