@@ -214,7 +214,7 @@ func partEnds(frames []*frame) []bool {
 }
 
 // leaderSubject is the subject on which the server tells that the stream has another
-// leader. Whatever the former one was about to answer is lost.
+// leader. The answers that the former leader still owed are lost.
 func (l *Log) leaderSubject() string {
 	return "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED." + l.names.EventsStream()
 }

@@ -39,7 +39,7 @@ type Consumer struct {
 // or was changed, is made again as `wake init` makes it.
 //
 // What counts is the position that the service itself has saved. It reads by a
-// consumer of its own, so whatever others do with the durable one changes
+// consumer of its own, so what other processes do with the durable one changes
 // nothing, and several processes of a service are each handed everything: what
 // they save must be guarded, as by a revision. The durable consumer is set to
 // where the service is from time to time, for people and for `wake doctor`.

@@ -91,8 +91,8 @@ func (c *Copier) addEvent(ctx context.Context, data []byte, blobs map[string][]b
 }
 
 // writerFor returns the writer of the event's node. A node that the log doesn't
-// have begins with the event, whatever its seq: older ones may have aged out
-// where it was recorded.
+// have begins with the event, whatever its seq: older events may have aged out of
+// the log that recorded it.
 func (c *Copier) writerFor(ctx context.Context, e *wire.Event) (*Writer, error) {
 	if w := c.writers[e.NodeID]; w != nil {
 		return w, nil

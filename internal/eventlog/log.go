@@ -116,8 +116,8 @@ type Log struct {
 // Open returns the log on a connection. It fails if the stream of events isn't
 // there, or if another process uses the spool.
 //
-// The connection should be made with nats.ReconnectBufSize(-1); whatever it
-// buffers instead is sent late and refused.
+// The connection should be made with nats.ReconnectBufSize(-1); messages that it
+// buffers instead are sent late and refused.
 func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
 	traced := o.Tracer != nil
 	o = o.withDefaults()

@@ -31,7 +31,7 @@ func (q *queue) isEmpty() bool { return len(q.window) == 0 && !q.isBehind() }
 func (q *queue) isBehind() bool { return q.spooling && !q.disk.allRead() }
 
 // putUnit adds frames that belong together. It reports false if there is no room;
-// droppable frames leave the last tenth of it to others.
+// droppable frames leave the last tenth of it to the other frames.
 func (q *queue) putUnit(unit []*frame, droppable bool) (bool, error) {
 	size := sizeOf(unit)
 	inMemory := !q.spooling && (q.disk == nil || !q.durable)

@@ -26,7 +26,7 @@ type heldText struct {
 }
 
 // textPiece returns the text of a piece and what it is a piece of; nil for an event
-// that isn't one.
+// that isn't a piece.
 func textPiece(e *wire.Event) (*string, piece) {
 	of := piece{exec: e.ExecID, agent: e.AgentID, parent: e.Parent, call: e.CallID, kind: e.Type()}
 	switch p := e.Payload.(type) {

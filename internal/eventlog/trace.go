@@ -112,8 +112,8 @@ func (l *Log) eventsDestination() string {
 	return tracing.Destination(l.names.Prefix(), l.names.AllEvents())
 }
 
-// Traced starts the span of entries that a service deals with; it belongs to the
-// trace of what stored them. Of nothing but texts and deltas there is none.
+// Traced starts the span of entries that a service deals with, in the trace in which
+// they were stored. Entries of nothing but texts and deltas have none.
 func (l *Log) Traced(ctx context.Context, service string, entries []Entry, begun time.Time) (context.Context, trace.Span) {
 	matters := func(e Entry) bool { return e.Kind != wire.KindText && e.Kind != wire.KindDelta }
 	if !l.traced || !slices.ContainsFunc(entries, matters) {

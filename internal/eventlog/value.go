@@ -201,7 +201,7 @@ func noteKey(names subjects.Names) string { return names.StateKey(inUse, subject
 func notePlace(names subjects.Names) string { return Place(names.StateBucket(), noteKey(names)) }
 
 // UseKeys is [Log.CheckKeys] of a process that is about to write for long: from now
-// on others are told that they need its key.
+// on other processes are told that they need its key.
 func (l *Log) UseKeys(ctx context.Context) error {
 	for {
 		id, revision, err := l.keyInUse(ctx)
