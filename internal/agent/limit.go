@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -11,28 +12,33 @@ import (
 // limit · resets 3pm (Europe/Berlin)", "usage limit reached|1749924000" or "try again in 2 hours 5 minutes". The time now is
 // when it was said, and gives the zone of times that name none. It reports false if the words don't say when.
 func LimitReset(text string, now time.Time) (time.Time, bool) {
-	if m := limitStamp.FindStringSubmatch(text); m != nil {
+	if m := limitStamp().FindStringSubmatch(text); m != nil {
 		seconds, err := strconv.ParseInt(m[1], 10, 64)
 		return time.Unix(seconds, 0), err == nil
 	}
-	at := limitWords.FindStringIndex(text)
+	at := limitWords().FindStringIndex(text)
 	if at == nil {
 		return time.Time{}, false
 	}
 	text = text[at[1]:]
-	if m := limitSpan.FindString(text); m != "" {
+	if m := limitSpan().FindString(text); m != "" {
 		return addSpan(m, now)
 	}
 	return clockTime(text, now)
 }
 
 var (
-	limitStamp = regexp.MustCompile(`(?i)limit reached\|(\d{10})\b`)
-	limitWords = regexp.MustCompile(`(?i)\b(?:resets?|try again)\b(?:\s+(?:at|on|in|after))?\s+`)
-	limitSpan  = regexp.MustCompile(`(?i)^(?:\d{1,6}(?:\.\d{1,6})?\s*(?:milliseconds?|ms|days?|d|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s)\b?[\s,]*(?:and\s+)?)+`)
-	spanPart   = regexp.MustCompile(`(?i)(\d+(?:\.\d+)?)\s*([a-z]+)`)
-	limitClock = regexp.MustCompile(`(?i)^(?:([a-z]{3})[a-z]* (\d{1,2})(?:st|nd|rd|th)?,?(?: (\d{4}),?)?(?: at)? )?(\d{1,2})(?::(\d{2}))? ?([ap])m\b(?: \(([\w+/-]+)\))?`)
+	limitStamp = lazyRegexp(`(?i)limit reached\|(\d{10})\b`)
+	limitWords = lazyRegexp(`(?i)\b(?:resets?|try again)\b(?:\s+(?:at|on|in|after))?\s+`)
+	limitSpan  = lazyRegexp(`(?i)^(?:\d{1,6}(?:\.\d{1,6})?\s*(?:milliseconds?|ms|days?|d|hours?|hrs?|h|minutes?|mins?|m|seconds?|secs?|s)\b?[\s,]*(?:and\s+)?)+`)
+	spanPart   = lazyRegexp(`(?i)(\d+(?:\.\d+)?)\s*([a-z]+)`)
+	limitClock = lazyRegexp(`(?i)^(?:([a-z]{3})[a-z]* (\d{1,2})(?:st|nd|rd|th)?,?(?: (\d{4}),?)?(?: at)? )?(\d{1,2})(?::(\d{2}))? ?([ap])m\b(?: \(([\w+/-]+)\))?`)
 )
+
+// lazyRegexp returns what compiles an expression when it is first needed: each start of the program, keepers included, would pay.
+func lazyRegexp(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 // spanUnits are what spans are told in, by the beginnings of their names, longer ones first.
 var spanUnits = []struct {
@@ -45,7 +51,7 @@ var spanUnits = []struct {
 // addSpan adds a span such as "2 days 3 hours" or "15h48m53s" to a time.
 func addSpan(span string, now time.Time) (time.Time, bool) {
 	var sum time.Duration
-	for _, m := range spanPart.FindAllStringSubmatch(span, -1) {
+	for _, m := range spanPart().FindAllStringSubmatch(span, -1) {
 		n, err := strconv.ParseFloat(m[1], 64)
 		if err != nil {
 			return time.Time{}, false
@@ -62,7 +68,7 @@ func addSpan(span string, now time.Time) (time.Time, bool) {
 
 // clockTime returns the next time that the hands of a clock, and a calendar if it names a day, show what the text begins with.
 func clockTime(text string, now time.Time) (time.Time, bool) {
-	m := limitClock.FindStringSubmatch(text)
+	m := limitClock().FindStringSubmatch(text)
 	if m == nil {
 		return time.Time{}, false
 	}
