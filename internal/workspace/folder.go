@@ -68,7 +68,7 @@ const (
 func (f *Folder) Recheck(ctx context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	kept, err := f.known.isKept(ctx, f.store)
+	kept, err := f.known.isKept(ctx, f.store, f.last.ID)
 	if err == nil && !kept {
 		f.forget()
 	}
@@ -77,12 +77,16 @@ func (f *Folder) Recheck(ctx context.Context) error {
 
 func (f *Folder) forget() { f.root, f.known, f.says = nil, newKnown(), "" }
 
-// isKept reports whether the store has what is known. What a run has packed goes as a whole.
-func (k known) isKept(ctx context.Context, s *Store) (bool, error) {
+// isKept reports whether the store has what is known, and what is in a snapshot. What a run has packed goes as a whole; of a fork, that may
+// be the snapshot alone.
+func (k known) isKept(ctx context.Context, s *Store, snapshot string) (bool, error) {
 	packs := map[string]string{} // one of each run
 	note := func(pack string) {
 		run, _, _ := strings.Cut(pack, ".")
 		packs[run] = pack
+	}
+	if snapshot != "" {
+		note(snapshot)
 	}
 	for _, c := range k.chunks {
 		note(c.Pack)
@@ -398,7 +402,7 @@ func (f *Folder) learn(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if kept, err := k.isKept(ctx, f.store); err != nil || !kept {
+	if kept, err := k.isKept(ctx, f.store, id); err != nil || !kept {
 		return err
 	}
 	says, err := m.meaning(meaning)

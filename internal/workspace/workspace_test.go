@@ -662,6 +662,30 @@ func TestDroppedMeanwhile(t *testing.T) {
 	}
 }
 
+// TestDroppedManifest: of a fork, all that was dropped may be what its snapshot lists: the content is its parent's.
+func TestDroppedManifest(t *testing.T) {
+	t.Parallel()
+	s, js := openStore(t, nil)
+	dir := t.TempDir()
+	write(t, dir, map[string]string{".gitignore": "out\n", "out/x": "1", "a": "2"})
+	base := take(t, s.Folder("parent", dir, workspace.Limits{}), "").ID
+	dir = restore(t, s, base) // without what was ignored
+	f := s.Folder("fork", dir, workspace.Limits{})
+	first := take(t, f, base).ID
+	if first == base {
+		t.Fatal("the fork has nothing of its own")
+	}
+	if err := workspace.Drop(t.Context(), js.Conn(), subjects.Default, "fork"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Recheck(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(tree(t, dir), tree(t, restore(t, s, take(t, f, first).ID))); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestUsage: what snapshots take, and of which runs.
 func TestUsage(t *testing.T) {
 	t.Parallel()
