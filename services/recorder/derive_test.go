@@ -101,6 +101,9 @@ func TestWhatDependsOnWhatIsDerived(t *testing.T) {
 	if n, err := s.Retention.Expire(t.Context(), long, time.Now()); n != 0 || err != nil {
 		t.Errorf("%d runs expired, %v", n, err)
 	}
+	if idle, err := s.Retention.IsIdle(t.Context(), "r1"); idle || err == nil {
+		t.Errorf("it is known that nothing needs the folder of r1: %t, %v", idle, err)
+	}
 	if err := s.Index.Rebuild(t.Context(), "order", func(int, int) {}); err != nil {
 		t.Fatal(err)
 	}
@@ -134,6 +137,11 @@ func TestWhatDependsOnWhatIsDerived(t *testing.T) {
 	}
 	if n, err := s.Retention.Expire(t.Context(), long, time.Now()); n != 1 || err != nil {
 		t.Errorf("%d runs expired, %v; want only r2, which nobody needs", n, err)
+	}
+	for id, want := range map[string]bool{"r1": false, "r2": true, "r3": false} {
+		if idle, err := s.Retention.IsIdle(t.Context(), id); idle != want || err != nil {
+			t.Errorf("nothing needs the folder of %s: %t, %v", id, idle, err)
+		}
 	}
 }
 

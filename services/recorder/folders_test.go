@@ -107,3 +107,42 @@ func TestFoldersAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// What a removed run has packed is found though whoever removed it died before it was dropped, and goes before what others have.
+func TestFoldersOfRemovedRuns(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		store, err := workspace.Open(t.Context(), p.log.JetStream(), subjects.Default, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var last uint64
+		for i, run := range []string{"first", "removed"} {
+			w := p.claim(run, wire.RunNode)
+			p.write(w, &wire.Event{Payload: &wire.FlowStart{FlowName: "f", Definition: mustRaw(t, map[string]any{"name": "f"}), DefinitionHash: "h"}})
+			last = p.write(w, &wire.Event{Payload: &wire.FlowComplete{FlowName: "f", Status: wire.FlowStatusComplete}})
+			p.pack(store, run, uint64(i)) //nolint:gosec // a number of few
+		}
+		stop := p.record(recorder.Config{})
+		p.until(last)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		s := openAt(t, p.path())
+		if _, err := s.Retention.Delete(t.Context(), wire.DeleteRequest{Run: "removed", Now: true}, 0, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		for more := true; more; {
+			if _, more, err = s.Retention.Remove(t.Context(), time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		closed(t, s)
+		p.record(recorder.Config{Retain: recorder.Retention{Folders: 60_000}})
+		<-time.After(5 * time.Minute)
+		holds, err := workspace.Holders(t.Context(), p.log.JetStream(), subjects.Default)
+		if err != nil || holds("removed") || !holds("first") {
+			t.Errorf("left of the removed run: %t, of the other one: %t, %v", holds("removed"), holds("first"), err)
+		}
+	})
+}

@@ -79,9 +79,6 @@ func (r *Recorder) boundFolders(ctx context.Context) error {
 	if most == 0 || used.Bytes <= most || time.Now().Before(r.folderRest) {
 		return nil
 	}
-	if current, err := r.isCurrent(ctx); err != nil || !current {
-		return err
-	}
 	holds, err := workspace.Holders(ctx, js, names)
 	if err != nil {
 		return err
@@ -97,6 +94,9 @@ func (r *Recorder) boundFolders(ctx context.Context) error {
 		}
 		if !holds(run) {
 			continue
+		}
+		if current, err := r.isCurrent(ctx); err != nil || !current {
+			return err
 		}
 		if idle, err := r.store.Retention.IsIdle(ctx, run); err != nil {
 			return err

@@ -147,6 +147,8 @@ func isBehind(ctx context.Context, t *archive.Tx) (bool, error) {
 	return derived < recorded.Seq, err
 }
 
+var errBehind = errors.New("recorder: there are events from which nothing is derived yet: whether something needs a run isn't known")
+
 // neededBy says why the record of a run has to stay, or "": a run that goes on
 // descends from it, or it has a labelled point to come back to.
 func neededBy(ctx context.Context, t *archive.Tx, of request.Target) (string, error) {
@@ -225,9 +227,11 @@ const endedRuns = ` FROM runs r JOIN (SELECT run AS id, max(last_time) AS ended,
 	WHERE r.run <> '` + wire.NoRun + `' AND r.status IN ('complete', 'aborted')
 	AND r.run NOT IN (SELECT run FROM deleted) AND r.run NOT IN (SELECT run FROM retired)`
 
-// Ended returns the runs that have ended, also those that are deleted, the first one first.
+// Ended returns the runs that have ended, also those that are deleted, the first one first, and before them those that were removed: the
+// recorder that removed them may have died before their snapshots were dropped.
 func (d *Deleter) Ended(ctx context.Context) (runs []string, err error) {
-	list, err := d.expiredRuns(ctx, `SELECT r.id, r.run, 0 FROM runs r WHERE r.run <> '`+wire.NoRun+`' AND r.status IN ('complete', 'aborted') ORDER BY r.last_pos`)
+	list, err := d.expiredRuns(ctx, `SELECT 0, run, 0 FROM (SELECT run, 0 AS pos FROM retired WHERE run NOT IN (SELECT run FROM runs)
+		UNION ALL SELECT run, last_pos FROM runs WHERE run <> '`+wire.NoRun+`' AND status IN ('complete', 'aborted')) ended ORDER BY pos, run`)
 	for _, e := range list {
 		runs = append(runs, e.Run)
 	}
@@ -235,18 +239,27 @@ func (d *Deleter) Ended(ctx context.Context) (runs []string, err error) {
 }
 
 // IsIdle reports whether a run has ended and nothing needs more than the record of it: it has no fork and no labelled point.
+// One that was removed is idle. IsIdle fails while the recorder is behind.
 func (d *Deleter) IsIdle(ctx context.Context, run string) (idle bool, err error) {
 	t, err := d.kept.View(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer t.Rollback() //nolint:errcheck // nothing was written
+	late, err := isBehind(ctx, t)
+	if err != nil {
+		return false, err
+	}
+	if late {
+		return false, errBehind
+	}
 	of := request.Target{Run: run}
 	var status string
 	err = t.Row(ctx, `SELECT id, status FROM runs WHERE run = ?1`, run).Scan(&of.ID, &status)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return false, nil
+		err = t.Row(ctx, `SELECT count(*) > 0 FROM retired WHERE run = ?1`, run).Scan(&idle)
+		return idle, err
 	case err != nil || !isOver(status):
 		return false, err
 	}
