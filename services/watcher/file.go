@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -207,8 +208,42 @@ func (w *Watcher) readLines(ctx context.Context, f *file, in *os.File) (more boo
 		if r.offset == r.silent && hex.EncodeToString(r.sum.Sum(nil)) != r.digest || r.offset-size < r.silent && r.offset > r.silent {
 			return w.readAnew(ctx, f)
 		}
+		if r.offset == r.silent {
+			rest, err := w.untoldRest(ctx, f)
+			if err != nil {
+				return false, err
+			}
+			c.events = append(c.events, rest...)
+		}
 	}
 	return !c.ended, w.tellChunk(ctx, f, &c)
+}
+
+// untoldRest returns what waits for another line where an earlier reading of the file stopped, and what the log lacks of it: that reading may
+// have told it, see [Watcher.tellRest].
+func (w *Watcher) untoldRest(ctx context.Context, f *file) ([]*wire.Event, error) {
+	if len(f.mark.Lines) > 0 {
+		return nil, nil // the last message may go on
+	}
+	rest := f.reading.events.Rest()
+	if len(rest) == 0 {
+		return nil, nil
+	}
+	for e, err := range w.log.Read(ctx, eventlog.Query{Run: f.tale.run, Node: f.node, Kinds: []wire.Kind{wire.TypeUsage.Kind()}}) {
+		if err != nil {
+			return nil, err
+		}
+		if e.Err != nil {
+			continue
+		}
+		if told, is := e.Event.Payload.(*wire.Usage); is {
+			rest = slices.DeleteFunc(rest, func(e *wire.Event) bool {
+				p, is := e.Payload.(*wire.Usage)
+				return is && p.MessageID == told.MessageID
+			})
+		}
+	}
+	return rest, nil
 }
 
 // readAnew begins again: the file isn't what it was when its lines were told.

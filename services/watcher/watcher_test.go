@@ -3,6 +3,7 @@ package watcher_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -218,6 +219,40 @@ func TestLastUsage(t *testing.T) {
 			s.stop()
 		})
 	}
+}
+
+// What was told of a message when nothing more came isn't told again when the session goes on.
+func TestLastUsageOnce(t *testing.T) {
+	t.Parallel()
+	s := &scene{T: t, log: logtest.Start(t), config: t.TempDir(), idle: time.Millisecond}
+	said := func(n int) string {
+		return fmt.Sprintf(`{"type":"assistant","uuid":"00000000-0000-4000-8000-00000000000%d","sessionId":"%s","timestamp":"2026-01-01T00:00:0%dZ","message":{"id":"m%d","model":"m","stop_reason":null,"content":[{"type":"text","text":"Done."}],"usage":{"input_tokens":7,"output_tokens":5}}}`+"\n", n, id, n, n)
+	}
+	until := func(message string) (told []string) {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		for e, err := range s.log.Follow(ctx, eventlog.Query{Run: id, Node: "agent"}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p, is := e.Event.Payload.(*wire.Usage); is {
+				if told = append(told, p.MessageID); p.MessageID == message {
+					return told
+				}
+			}
+		}
+		return told
+	}
+	s.write(id+".jsonl", said(1))
+	s.start()
+	until("m1")
+	s.add(id+".jsonl", said(2))
+	same(t, "while the watcher goes on", []string{"m1", "m2"}, until("m2"))
+	s.stop()
+	s.add(id+".jsonl", said(3))
+	s.start()
+	same(t, "by another one", []string{"m1", "m2", "m3"}, until("m3"))
+	s.stop()
 }
 
 // A file that is written anew is matched by its lines: what is new is told, what is gone is recorded as removed, whether a
