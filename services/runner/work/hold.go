@@ -43,38 +43,55 @@ type hold struct {
 	left bool
 }
 
+// place is where an event of a journal is.
+type place struct {
+	offset uint64
+	index  int
+}
+
+func placeOf(e *wire.Event) place { return place{e.JournalOffset, e.JournalIndex} }
+
+func (p place) isBehind(other place) bool {
+	return p.offset > other.offset || p.offset == other.offset && p.index > other.index
+}
+
 // mark is a point of a journal: the log has the events that were made of what came
 // before, and of those of the same line the ones up to index.
 type mark struct {
-	offset uint64
-	index  int
-	whole  bool // the last one is there with its end, which had been held
+	place
+	before place          // up to there, somebody else has read the log
+	ends   map[place]bool // of pieces of texts whose end had been held, and is there, too
 }
 
 // coversEvent reports whether the log has an event that was made of a journal.
 func (m mark) coversEvent(e *wire.Event) bool {
-	return e.JournalOffset != 0 && (e.JournalOffset < m.offset || e.JournalOffset == m.offset && e.JournalIndex <= m.index)
+	return e.JournalOffset != 0 && !placeOf(e).isBehind(m.place)
 }
 
 // addEvent returns the mark behind an event that the log has. Events of a journal don't all come in
 // its order: the furthest counts.
 func (m mark) addEvent(e *wire.Event) mark {
-	switch at := (mark{offset: e.JournalOffset, index: e.JournalIndex}); {
+	switch {
 	case !m.coversEvent(e):
-		return at
-	case at.offset == m.offset && at.index == m.index:
-		m.whole = true
+		m.place = placeOf(e)
+	case e.Type().Kind() == wire.KindDelta:
+		if m.ends == nil {
+			m.ends = map[place]bool{}
+		}
+		m.ends[placeOf(e)] = true
 	}
 	return m
 }
+
+// hasEnd reports whether the log has all of a piece of a text.
+func (m mark) hasEnd(at place) bool { return m.ends[at] || at != m.place && !at.isBehind(m.before) }
 
 // skipRecorded reports whether the log has an event that was made of a journal, and then passes it by.
 func (h *hold) skipRecorded(ctx context.Context, e *wire.Event) (bool, error) {
 	if h == nil || !h.mark.coversEvent(e) {
 		return false, nil
 	}
-	whole := e.JournalOffset != h.mark.offset || e.JournalIndex != h.mark.index || h.mark.whole
-	return true, h.log.writer.Prime(ctx, e, whole)
+	return true, h.log.writer.Prime(ctx, e, h.mark.hasEnd(placeOf(e)))
 }
 
 // The part of a lease's time that is left when a tree is frozen, and when what isn't
@@ -107,7 +124,8 @@ func graspKeeper(ctx context.Context, x *execution) (*hold, error) {
 	if err != nil && !errors.Is(err, keeper.ErrGone) {
 		return nil, fmt.Errorf("keeper of %s: %w", h.label.Exec, err)
 	}
-	h.mark = mark{offset: old.Offset, index: old.Index}
+	known := place{old.Offset, old.Index}
+	h.mark = mark{place: known, before: known}
 	// What stands at that position may be of the journal of a keeper before.
 	ours, err := h.readSinceClaim(ctx, old.Position+1, pos)
 	if err != nil {
