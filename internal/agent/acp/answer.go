@@ -337,6 +337,8 @@ func (f *fold) finish(at int64, e exit, halted bool) []*wire.Event {
 		f.fail(wire.ErrorStartFailed, "the agent didn't start: it "+e.text(""), details)
 	case inTurn:
 		f.fail(wire.ErrorProcessDied, "the agent "+e.text(" before its result"), details)
+	case len(f.Asked) > 0:
+		f.fail(wire.ErrorProcessDied, "the agent "+e.text(" before its parent answered"), details)
 	}
 	if x := f.Failure; x != nil {
 		f.emit("", &wire.AgentError{ErrorType: x.Type, Message: x.Message, Details: x.Details, Severity: wire.SeverityError, Phase: x.Phase})

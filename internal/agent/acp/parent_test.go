@@ -113,3 +113,19 @@ func TestParentAnswers(t *testing.T) {
 		t.Errorf("it didn't end as paused:\n%s", strings.Join(lines, "\n"))
 	}
 }
+
+// An agent that ends, or is ended, while it waits for an answer hasn't come to its end.
+func TestParentClosed(t *testing.T) {
+	r := newPlace(t).request(t, "say Hi.")
+	r.Asked = []string{"c0"}
+	s := start(t, r)
+	closed := make(chan error, 1)
+	lines := drain(t, s, func(e *wire.Event) {
+		if e.Type() == wire.TypeTurnEnd {
+			go func() { closed <- s.Close() }()
+		}
+	})
+	if err := <-closed; err != nil || len(withPrefix(lines, "agent:complete")) > 0 || len(withPrefix(lines, "agent:error")) != 1 {
+		t.Errorf("%v:\n%s", err, strings.Join(lines, "\n"))
+	}
+}

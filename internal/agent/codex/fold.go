@@ -26,25 +26,26 @@ type fold struct {
 	mode    string
 	blocks  agent.Blocks
 
-	at      int64
-	line    int
-	begun   int64 // when the program's thread was told of, Unix ms
-	turnAt  int64
-	turn    int
-	block   int
-	inTurn  bool
-	ended   bool // the program has told the end of its turn
-	text    string
-	asked   []string // its parent, without an answer, by call
-	calls   map[string]*call
-	order   []string
-	total   tokens // of the thread
-	spent   tokens // of the session's turns
-	turns   int64
-	time    int64 // of turns, ms
-	trouble string
-	failed  *wire.AgentError
-	out     []*wire.Event
+	at       int64
+	line     int
+	begun    int64 // when the program's thread was told of, Unix ms
+	turnAt   int64
+	turn     int
+	block    int
+	inTurn   bool
+	ended    bool // the program has told the end of its turn
+	text     string
+	asked    []string        // its parent, without an answer, by call
+	onRecord map[string]bool // calls that have asked and are heard again: asked has those without an answer
+	calls    map[string]*call
+	order    []string
+	total    tokens // of the thread
+	spent    tokens // of the session's turns
+	turns    int64
+	time     int64 // of turns, ms
+	trouble  string
+	failed   *wire.AgentError
+	out      []*wire.Event
 }
 
 // tokens are counted over a thread. input has those of the cache in it.
@@ -247,7 +248,7 @@ func (f *fold) endCall(id string, p *wire.AgentTool) {
 	if p.Error == "" && c.name == "mcp__"+parent.Server+"__"+parent.Tool {
 		if told, problem := parent.Parse(c.input); problem == "" {
 			f.emit(id, told)
-			if told.Priority != wire.PriorityInfo {
+			if told.Priority != wire.PriorityInfo && !f.onRecord[id] {
 				f.asked = append(f.asked, id)
 			}
 		}

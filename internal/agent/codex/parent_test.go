@@ -1,11 +1,14 @@
 package codex_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/process/processtest"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -80,5 +83,68 @@ func TestParentIsServed(t *testing.T) {
 		if got := p.read(t, "arguments"); !strings.Contains(got, want) {
 			t.Errorf("arguments %s lack %s", got, want)
 		}
+	}
+}
+
+// A session that is closed while the agent waits for an answer hasn't come to its end: its node goes on waiting elsewhere, or has run
+// out of time.
+func TestParentClosed(t *testing.T) {
+	r := newPlace(t).request("say Hi.")
+	r.Asked = []string{"c0"}
+	s := start(t, r)
+	closed := make(chan error, 1)
+	lines := drain(t, s, func(e *wire.Event) {
+		if e.Type() == wire.TypeTurnEnd {
+			go func() { closed <- s.Close() }()
+		}
+	})
+	if err := <-closed; err != nil || !strings.HasPrefix(lines[len(lines)-1], "turn:end") {
+		t.Errorf("%v: it went on behind its turn:\n%s", err, strings.Join(lines, "\n"))
+	}
+}
+
+// The next session hears again what the agent has asked. It waits for no answer that was given.
+func TestParentAnsweredBefore(t *testing.T) {
+	host := new(processtest.Keeper)
+	defer host.Close()
+	r := newPlace(t).request(notify(`{"message":"Tabs?","priority":"question"}`) + "--\nsay Tabs.")
+	r.Host = host
+	s := start(t, r)
+	var log []*wire.Event
+	var question string
+	for e, err := range s.Events() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		log = append(log, e)
+		switch e.Payload.(type) {
+		case *wire.CCMessage:
+			question = e.CallID
+		case *wire.TurnEnd:
+			if err := s.Send(t.Context(), agent.Message{CommandID: "k1", Content: "Tabs.", Answers: question}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if e.Type() == wire.TypeUserMessage && s.(agent.Leaver).Leave() {
+			break
+		}
+	}
+	r.Resume, r.SessionID, r.History = true, "thread-1", func(yield func(*wire.Event, error) bool) {
+		for _, e := range log {
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // it would wait for ever
+	defer cancel()
+	s, err := provider(t).Start(ctx, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	lines := drain(t, s, nil)
+	if !strings.HasPrefix(lines[len(lines)-1], "agent:complete") {
+		t.Errorf("it waits:\n%s", strings.Join(lines, "\n"))
 	}
 }

@@ -76,6 +76,7 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 		}
 		todo := []turn{{name: programName}}
 		if attaches {
+			s.f.onRecord = s.formerQuestions()
 			todo = append(todo, s.formerTurns()...)
 		}
 		for {
@@ -92,9 +93,12 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 				return
 			}
 		}
-		if s.isHalting() { // while it waited for an answer
+		switch {
+		case s.isHalting(): // while it waited for an answer
 			s.f.pause(nowMillis())
-		} else {
+		case len(s.f.asked) > 0: // it still waits for one: it has been closed or left, which is no end of its work
+			return
+		default:
 			s.f.complete(nowMillis())
 		}
 		s.yieldEvents(yield, s.placeEvents(s.f.takeEvents())...)
@@ -147,6 +151,23 @@ func (s *session) formerTurns() (turns []turn) {
 		}
 	}
 	return turns
+}
+
+// formerQuestions are those to the parent that the log has, answered ones too: the request says which aren't.
+func (s *session) formerQuestions() map[string]bool {
+	asked := map[string]bool{}
+	if s.request.History == nil {
+		return asked
+	}
+	for e, err := range s.request.History {
+		if err != nil {
+			return asked
+		}
+		if _, ok := e.Payload.(*wire.CCMessage); ok {
+			asked[e.CallID] = true
+		}
+	}
+	return asked
 }
 
 func (s *session) yieldEvents(yield func(*wire.Event, error) bool, events ...*wire.Event) bool {
