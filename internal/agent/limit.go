@@ -66,6 +66,9 @@ func addSpan(span string, now time.Time) (time.Time, bool) {
 	return now.Add(sum), true
 }
 
+// limitSlack is how long ago a limit may be over that one is told of: clocks differ, and what is told leaves seconds out.
+const limitSlack = 10 * time.Minute
+
 // clockTime returns the next time that the hands of a clock, and a calendar if it names a day, show what the text begins with.
 func clockTime(text string, now time.Time) (time.Time, bool) {
 	m := limitClock().FindStringSubmatch(text)
@@ -91,7 +94,7 @@ func clockTime(text string, now time.Time) (time.Time, bool) {
 	year, month, day := now.Date()
 	if m[1] == "" {
 		at := time.Date(year, month, day, hour, minute, 0, 0, now.Location())
-		if at.Before(now) {
+		if now.Sub(at) > limitSlack {
 			at = time.Date(year, month, day+1, hour, minute, 0, 0, now.Location())
 		}
 		return at, true

@@ -14,6 +14,7 @@ func TestLimitReset(t *testing.T) {
 		"Claude AI usage limit reached|1795676400":                                       "2026-11-26T09:00:00+02:00",
 		"5-hour limit reached ∙ resets 3pm":                                              "2026-11-25T15:00:00+02:00",
 		"You've hit your limit · resets 2:15pm":                                          "2026-11-26T14:15:00+02:00",
+		"You've hit your limit · resets 2:29pm":                                          "2026-11-25T14:29:00+02:00",
 		"You're out of extra usage · resets 2pm (America/Denver)":                        "2026-11-25T23:00:00+02:00",
 		"You've hit your limit · resets 12am (Asia/Tokyo)":                               "2026-11-25T17:00:00+02:00",
 		"Weekly limit reached ∙ resets Nov 28, 1pm":                                      "2026-11-28T13:00:00+02:00",

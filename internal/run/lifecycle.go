@@ -116,6 +116,11 @@ func (f *fold) flowResumed(p *wire.FlowResumed) error {
 		f.s.Workspace = dir
 	}
 	for _, id := range p.Rerun {
+		if n := f.s.Nodes[id]; n.Due != 0 { // it waited for a limit, and goes on in its session
+			n.Due = max(1, min(n.Due, f.e.Timestamp))
+			f.s.Nodes[id] = n
+			continue
+		}
 		f.pendingAgain(id)
 	}
 	for _, id := range p.Fail {

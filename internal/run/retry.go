@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,7 +12,11 @@ import (
 // Attempts is what the log tells of executions of an agent that have failed, to the worker that
 // tries it again in the same session: a fold over their events.
 type Attempts struct {
+	Late bool // see [NewPast]: that a turn has begun doesn't say that the session has what the agent was asked
+
 	Session string     // that the agent had last; "": it had none
+	Run     string     // whose session that is: this one, or one that it was forked from
+	Point   string     // the last one where the session can be forked
 	Worked  bool       // it has done something in that session
 	Inputs  []wire.Raw // of its calls
 
@@ -34,16 +39,23 @@ func (a *Attempts) Take(e *wire.Event) {
 	}
 	switch p := e.Payload.(type) {
 	case *wire.AgentStart:
-		if e.SessionID != a.Session { // it began another one
-			*a = Attempts{Session: e.SessionID, problem: a.problem}
+		if e.SessionID != a.Session && !p.Resumed { // it began another one
+			*a = Attempts{Late: a.Late, problem: a.problem}
 		}
-	case *wire.TurnStart, *wire.AgentMessage:
+		a.Session, a.Run = e.SessionID, e.RunID
+	case *wire.SessionBound:
+		a.Session = p.NewSession
+	case *wire.UserMessage:
+		a.Point = cmp.Or(p.Point, a.Point)
+	case *wire.TurnStart:
+		a.Worked = a.Worked || !a.Late
+	case *wire.AgentMessage, *wire.Usage:
 		a.Worked = true
 	case *wire.ToolIntent:
 		a.Worked, a.Inputs = true, append(a.Inputs, p.ToolInput)
 		a.open = append(a.open, Fact{e.CallID, listItem(p.ToolName, p.ToolInput, "It was cut off.")})
 	case *wire.AgentTool:
-		a.Worked = true
+		a.Worked, a.Point = true, cmp.Or(p.Point, a.Point)
 		if p.Error == wire.CallInterrupted {
 			return // it stays cut off
 		}

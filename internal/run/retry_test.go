@@ -28,6 +28,8 @@ func TestAttempts(t *testing.T) {
 	child := ended("x", "child", "")
 	child.Parent = "t1"
 	other := &wire.Event{SessionID: "s2", Payload: &wire.AgentStart{}}
+	bound := &wire.Event{SessionID: "s2", Payload: &wire.SessionBound{OldSession: "s1", NewSession: "s2"}}
+	copied := &wire.Event{SessionID: "s2", Payload: &wire.AgentStart{Resumed: true}}
 	const head = "Your last attempt at this task failed: no luck\n\n" +
 		"This is the next one, in the same conversation. What you have done has happened: don't begin anew, go on where you were."
 	const listed = "These tool calls have ended (at most the last 20 are listed). Don't repeat them for the failure:"
@@ -53,11 +55,14 @@ func TestAttempts(t *testing.T) {
 		"interrupted":     {[]*wire.Event{start, intent("a"), ended("a", "", wire.CallInterrupted), failed}, "s1", []string{head, cut, "- Bash \"in\"\n  It was cut off.", unrefused}},
 		"of a sub-agent":  {[]*wire.Event{start, about("", &wire.TurnStart{}), child, failed}, "s1", []string{head}},
 		"another session": {[]*wire.Event{start, intent("a"), failed, other, failed}, "s2", nil},
+		"its own name":    {[]*wire.Event{start, bound, intent("a"), failed}, "s2", []string{head, cut, "- Bash \"in\"\n  It was cut off.", unrefused}},
+		"a copy":          {[]*wire.Event{start, intent("a"), failed, copied, failed}, "s2", []string{head, cut, "- Bash \"in\"\n  It was cut off.", unrefused}},
+		"not kept yet":    {[]*wire.Event{start, about("", &wire.TurnStart{}), failed}, "s1", nil},
 		"two attempts":    {[]*wire.Event{start, intent("a"), failed, start, failed}, "s1", []string{head, cut, "- Bash \"in\"\n  It was cut off.", unrefused}},
 		"many":            {append(many, failed), "s1", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var a run.Attempts
+			a := run.Attempts{Late: name == "not kept yet"}
 			for _, e := range test.events {
 				a.Take(e)
 			}

@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/agent/native/apitest"
 	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -120,4 +122,138 @@ func TestLimitOverAndOver(t *testing.T) {
 			t.Errorf("it waited %v", waits)
 		}
 	})
+}
+
+// TestForkWhileItWaits: a run is forked while its node waits for a limit. Both go on, each in a session of its own.
+func TestForkWhileItWaits(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := &puppet{play: func(a *act) {
+			a.turn()
+			if a.nth == 1 {
+				a.say(&wire.SessionBound{OldSession: a.request.SessionID, NewSession: "theirs"}, "")
+				a.intend("c1")
+				a.say(&wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawString("c1"), ToolOutput: wire.RawString("did c1"), Point: "p1"}, "c1")
+				a.say(&wire.AgentError{ErrorType: wire.ErrorRateLimit, Message: "limit · try again in 2 hours", Severity: wire.SeverityError}, "")
+				return
+			}
+			a.say(&wire.AgentComplete{Result: "done"}, "")
+		}}
+		b.runner("r1", p)
+		b.submit("run1", shared(one))
+		b.until("run1", wire.TypeNodeError)
+		b.publish(subjects.Default.QueueRun(), wire.RunRequest{V: wire.Version, RunID: "fork1", Fork: &wire.ForkRequest{
+			ParentRun: "run1", ParentPos: b.position("run1", wire.TypeNodeError),
+		}})
+		<-time.After(3 * time.Hour)
+		for _, id := range []string{"run1", "fork1"} {
+			if s, entries := b.ended(id); s.Result != wire.FlowStatusComplete || s.Nodes["a"].Waits != 1 {
+				t.Errorf("%s: %s after %d waits:\n%s", id, s.Result, s.Nodes["a"].Waits, story(entries))
+			}
+		}
+		asked := map[string]agent.Request{}
+		for _, r := range p.asked()[1:] {
+			asked[r.RunID] = r
+		}
+		if r := asked["run1"]; !r.Resume || r.SessionID != "theirs" || r.ForkOf != "" {
+			t.Errorf("the run goes on in session %s (resumed: %t), a copy of %q", r.SessionID, r.Resume, r.ForkOf)
+		}
+		if r := asked["fork1"]; r.Resume || r.ForkOf != "theirs" || r.ForkAt != "p1" || !strings.Contains(promptOf(r), "did c1") {
+			t.Errorf("the fork goes on in session %s (resumed: %t), a copy of %q at %q, and is told %q", r.SessionID, r.Resume, r.ForkOf, r.ForkAt, promptOf(r))
+		}
+	})
+}
+
+// TestRerunBesideAWait: a run fails beside a node that waits for a limit. Run again, that goes on in its session, at once.
+func TestRerunBesideAWait(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		p := &puppet{play: func(a *act) {
+			a.turn()
+			switch {
+			case a.request.NodeID == "a" && a.request.ExecID == "a#1":
+				a.intend("c1")
+				a.say(&wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawString("c1"), ToolOutput: wire.RawString("did c1")}, "c1")
+				a.say(&wire.AgentError{ErrorType: wire.ErrorRateLimit, Message: "limit · try again in 2 hours", Severity: wire.SeverityError}, "")
+			case a.request.ExecID == "b#1":
+				<-time.After(time.Minute)
+				a.say(&wire.AgentError{ErrorType: wire.ErrorException, Message: "no luck", Severity: wire.SeverityError}, "")
+			default:
+				a.say(&wire.AgentComplete{Result: "done"}, "")
+			}
+		}}
+		b.runner("r1", p)
+		b.submit("run1", shared("name: two\nnodes:\n  - {id: a, type: agent, input: {prompt: p}}\n  - {id: b, type: agent, input: {prompt: p}}\n"))
+		b.ended("run1")
+		if r := b.tell(wire.Command{Type: "resume", RunID: "run1", Rerun: []string{"b"}}); code(r) != "accepted" {
+			t.Fatalf("%+v", r)
+		}
+		<-time.After(10 * time.Minute)
+		entries := b.read("run1")
+		s := b.fold("run1", entries)
+		if s.Result != wire.FlowStatusComplete {
+			t.Errorf("%s (%s):\n%s", s.Status, s.Error, story(entries))
+		}
+		var first string
+		for _, r := range p.asked() {
+			switch r.ExecID {
+			case "a#1":
+				first = r.SessionID
+			case "a#2":
+				if !r.Resume || r.SessionID != first || !strings.Contains(promptOf(r), "did c1") {
+					t.Errorf("it goes on in session %s (resumed: %t), not %s, and is told %q", r.SessionID, r.Resume, first, promptOf(r))
+				}
+			}
+		}
+	})
+}
+
+// TestLimitToldBefore: what an agent has said of a limit counts from when it has said it, though its runner hears it later, and however
+// long it says that it would wait.
+func TestLimitToldBefore(t *testing.T) {
+	hours := func(n float64) *float64 { return new(n * 3_600_000) }
+	for name, test := range map[string]struct {
+		said   wire.AgentError
+		policy string
+		after  time.Duration // 0: its node doesn't wait
+		result wire.FlowStatus
+	}{
+		"in words":    {wire.AgentError{Message: "limit · try again in 3 hours", Severity: wire.SeverityError}, "{}", time.Hour, wire.FlowStatusComplete},
+		"as a delay":  {wire.AgentError{Message: "later", Severity: wire.SeverityWarning, RetryDelayMs: hours(3)}, "{}", time.Hour, wire.FlowStatusComplete},
+		"it is over":  {wire.AgentError{Message: "later", Severity: wire.SeverityWarning, RetryDelayMs: hours(1)}, "{}", 0, wire.FlowStatusComplete},
+		"of ages":     {wire.AgentError{Message: "later", Severity: wire.SeverityWarning, RetryDelayMs: hours(1e20)}, "{}", 0, wire.FlowStatusFailed},
+		"not allowed": {wire.AgentError{Message: "later", Severity: wire.SeverityWarning, RetryDelayMs: hours(1e20)}, "{maxRetryWaitMs: 1000}", 0, wire.FlowStatusFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				b.runner("r1", &puppet{play: func(a *act) {
+					if said := test.said; a.nth == 1 {
+						said.ErrorType = wire.ErrorRateLimit
+						e := &wire.Event{Timestamp: time.Now().Add(-2 * time.Hour).UnixMilli(), Payload: &said}
+						if !a.yield(e, nil) || said.Severity == wire.SeverityError {
+							return
+						}
+					}
+					a.say(&wire.AgentComplete{Result: "done"}, "")
+				}})
+				b.submit("run1", shared("name: late\nnodes:\n  - {id: a, type: agent, input: {prompt: p}, policy: "+test.policy+"}\n"))
+				begun := time.Now()
+				if test.after > 0 { // longer than anybody waits below
+					<-time.After(test.after)
+				}
+				state, entries := b.ended("run1")
+				if state.Result != test.result || (state.Nodes["a"].Waits > 0) != (test.after > 0) {
+					t.Fatalf("%s (%s) after %d waits:\n%s", state.Result, state.Error, state.Nodes["a"].Waits, story(entries))
+				}
+				for _, e := range entries {
+					if p, ok := e.Event.Payload.(*wire.NodeError); ok && test.after > 0 {
+						if wait := time.UnixMilli(p.RetryAt).Sub(begun); wait < test.after-time.Minute || wait > test.after+time.Minute {
+							t.Errorf("it waits %s", wait)
+						}
+					}
+				}
+			})
+		})
+	}
 }

@@ -217,7 +217,7 @@ func (d *drive) takeEvent(ctx context.Context, e *wire.Event) error {
 		if d.lenient && p.ErrorType == wire.ErrorSessionNotFound {
 			p.Severity = wire.SeverityWarning
 		}
-		d.noteLimit(p)
+		d.noteLimit(e, p)
 	case *wire.AgentTool:
 		d.waits.noteResult(e, p, time.Now())
 	}

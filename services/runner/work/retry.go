@@ -27,16 +27,22 @@ func (x *execution) attemptIDs() map[string]bool {
 }
 
 // retryAgent has an agent go on after a failed attempt: in its session, with a notice of what
-// failed and what has become of its calls.
+// failed and what has become of its calls. What another run has of the session goes on as a copy.
 func (r resumption) retryAgent(ctx context.Context, c *continuation) error {
-	var a run.Attempts
+	a := run.Attempts{Late: r.in.can.KeepsLate}
 	for e, err := range r.pastEvents(ctx) {
 		if err != nil {
 			return err
 		}
 		a.Take(e)
 	}
-	c.session, c.prompt, c.seen, c.worked = a.Session, a.Prompt(r.newFolder()), a.Inputs, a.Worked
+	c.prompt, c.seen, c.worked = a.Prompt(r.newFolder()), a.Inputs, a.Worked
+	switch {
+	case a.Run == r.exec.offer.RunID:
+		c.session = a.Session
+	case a.Worked: // its parent goes on in that one
+		c.fork = &wire.AgentPoint{Session: a.Session, Point: a.Point}
+	}
 	for _, f := range a.Facts() {
 		c.facts = append(c.facts, agent.Fact(f))
 	}
@@ -60,29 +66,41 @@ func (d *drive) checkRetryWait(e *wire.Event) error {
 	if !ok || p.RetryDelayMs == nil || d.can.Recorded {
 		return nil
 	}
-	wait := time.Duration(*p.RetryDelayMs * float64(time.Millisecond))
+	wait := time.Duration(min(*p.RetryDelayMs, longestDelay) * float64(time.Millisecond))
 	if bound := d.exec.retryBound(); bound > 0 && wait > bound {
 		return &failure{
 			message: fmt.Sprintf("%s; it would be asked again in %s, and policy.maxRetryWaitMs is %d", p.Message, wait, bound.Milliseconds()), kind: p.ErrorType,
 		}
 	}
-	if wait <= longestHeldWait {
+	at := saidAt(e).Add(wait)
+	if time.Until(at) <= longestHeldWait {
 		return nil
 	}
-	return d.exec.agentFailure(&wire.AgentError{ErrorType: p.ErrorType, Message: p.Message, ResetsAt: time.Now().Add(wait).UnixMilli()})
+	return d.exec.agentFailure(&wire.AgentError{ErrorType: p.ErrorType, Message: p.Message, ResetsAt: at.UnixMilli()})
 }
+
+// saidAt is when the agent has told of an event: long ago, if nobody was there to hear it.
+func saidAt(e *wire.Event) time.Time {
+	if e.Timestamp == 0 {
+		return time.Now()
+	}
+	return time.UnixMilli(e.Timestamp)
+}
+
+// longestDelay is what is made of longer ones, in ms: a year.
+const longestDelay = 365 * 24 * 60 * 60 * 1000
 
 // longestHeldWait is how long an agent waits for its model itself: for longer its node waits, which needs neither a process nor
 // a place. Models keep the prompts that they cache for as long.
 const longestHeldWait = 5 * time.Minute
 
 // noteLimit notes when a limit is over that has ended an agent and that only words tell of.
-func (d *drive) noteLimit(p *wire.AgentError) {
+func (d *drive) noteLimit(e *wire.Event, p *wire.AgentError) {
 	fatal := p.Severity != wire.SeverityWarning && p.Severity != wire.SeverityInfo
 	if !fatal || p.ResetsAt != 0 || d.can.Recorded || p.ErrorType != wire.ErrorRateLimit && p.ErrorType != agent.ErrorBilling {
 		return
 	}
-	if at, ok := agent.LimitReset(p.Message, time.Now()); ok {
+	if at, ok := agent.LimitReset(p.Message, saidAt(e)); ok {
 		p.ResetsAt = at.UnixMilli()
 	}
 }
