@@ -31,7 +31,9 @@ func TestHeldByTheOneBefore(t *testing.T) {
 	journal := func() []*wire.Event {
 		var events []*wire.Event
 		for i, p := range []*wire.ExecOutput{
-			{Stream: "stdout", Content: "a correct"}, {Stream: "stderr", Content: "b correct"}, {Stream: "stderr", Content: "ly. "},
+			{Stream: "stdout", Content: "a correct"},
+			{Stream: "stderr", Content: "b correct"},
+			{Stream: "stderr", Content: "ly. "},
 			{Stream: "stdout", Content: " horse battery staple, c"},
 		} {
 			events = append(events, &wire.Event{ExecID: "n#1", Timestamp: 1, JournalOffset: uint64(10 + i), Payload: p}) //nolint:gosec // a number of few
