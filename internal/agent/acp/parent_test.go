@@ -14,7 +14,7 @@ import (
 )
 
 // update is a script's line of a session update.
-func update(text string) string {
+func updateLine(text string) string {
 	return `raw {"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"sess-1","update":{"toolCallId":"c1",` + text + "}}}\n"
 }
 
@@ -24,14 +24,14 @@ func TestParent(t *testing.T) {
 	const done = `"status":"completed","content":[{"type":"content","content":{"type":"text","text":"delivered"}}]`
 	const call, more = `"sessionUpdate":"tool_call",`, `"sessionUpdate":"tool_call_update",`
 	for agent, script := range map[string]string{
-		"opencode": update(call+`"title":"parent_notify_parent","kind":"other","status":"pending","locations":[],"rawInput":{}`) +
-			update(more+`"status":"in_progress","kind":"other","title":"parent_notify_parent","rawInput":{"message":"Half done."}`) + update(more+done),
-		"claude": update(call+`"_meta":{"claudeCode":{"toolName":"mcp__parent__notify_parent"}},"rawInput":{},"status":"pending","title":"x","kind":"other","content":[]`) +
-			update(more+`"rawInput":{"message":"Half done."},"title":"x","kind":"other","content":[]`) + update(more+done),
-		"codex": update(call+`"title":"Tool: parent/notify_parent","status":"in_progress","rawInput":{"server":"parent","tool":"notify_parent","arguments":{"message":"Half done."}}`) +
-			update(more+done),
-		"gemini": update(call+`"status":"pending","title":"notify_parent (parent MCP Server)","kind":"other","content":[{"type":"content","content":{"type":"text","text":"{\"message\":\"Half done.\"}"}}]`) +
-			update(more+`"title":"notify_parent (parent MCP Server)","kind":"other","locations":[],`+done),
+		"opencode": updateLine(call+`"title":"parent_notify_parent","kind":"other","status":"pending","locations":[],"rawInput":{}`) +
+			updateLine(more+`"status":"in_progress","kind":"other","title":"parent_notify_parent","rawInput":{"message":"Half done."}`) + updateLine(more+done),
+		"claude": updateLine(call+`"_meta":{"claudeCode":{"toolName":"mcp__parent__notify_parent"}},"rawInput":{},"status":"pending","title":"x","kind":"other","content":[]`) +
+			updateLine(more+`"rawInput":{"message":"Half done."},"title":"x","kind":"other","content":[]`) + updateLine(more+done),
+		"codex": updateLine(call+`"title":"Tool: parent/notify_parent","status":"in_progress","rawInput":{"server":"parent","tool":"notify_parent","arguments":{"message":"Half done."}}`) +
+			updateLine(more+done),
+		"gemini": updateLine(call+`"status":"pending","title":"notify_parent (parent MCP Server)","kind":"other","content":[{"type":"content","content":{"type":"text","text":"{\"message\":\"Half done.\"}"}}]`) +
+			updateLine(more+`"title":"notify_parent (parent MCP Server)","kind":"other","locations":[],`+done),
 	} {
 		t.Run(agent, func(t *testing.T) {
 			lines := drain(t, start(t, newPlace(t).request(t, script)), nil)
@@ -40,7 +40,7 @@ func TestParent(t *testing.T) {
 			}
 		})
 	}
-	failed := update(call+`"title":"parent_notify_parent","status":"pending","rawInput":{"message":" "}`) + update(more+`"status":"failed"`)
+	failed := updateLine(call+`"title":"parent_notify_parent","status":"pending","rawInput":{"message":" "}`) + updateLine(more+`"status":"failed"`)
 	if told := withPrefix(drain(t, start(t, newPlace(t).request(t, failed)), nil), "cc_message"); len(told) > 0 {
 		t.Errorf("a call that failed told the parent %q", told)
 	}
@@ -76,8 +76,8 @@ func TestParentIsServed(t *testing.T) {
 
 // An agent that has asked its parent waits for the answer when its turn is over, and goes on with that; other messages don't answer.
 func TestParentAnswers(t *testing.T) {
-	script := update(`"sessionUpdate":"tool_call","title":"parent_notify_parent","status":"pending","rawInput":{"message":"Tabs?","priority":"question"}`) +
-		update(`"sessionUpdate":"tool_call_update","status":"completed"`) + "--\nsay Noted.\n--\nsay Tabs."
+	script := updateLine(`"sessionUpdate":"tool_call","title":"parent_notify_parent","status":"pending","rawInput":{"message":"Tabs?","priority":"question"}`) +
+		updateLine(`"sessionUpdate":"tool_call_update","status":"completed"`) + "--\nsay Noted.\n--\nsay Tabs."
 	p := newPlace(t)
 	s := start(t, p.request(t, script))
 	var ends int

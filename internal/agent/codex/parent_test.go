@@ -13,7 +13,7 @@ import (
 )
 
 // notify is a call of notify_parent, in the lines of 0.169.
-func notify(arguments string) string {
+func notifyLine(arguments string) string {
 	const call = `"id":"item_1","type":"mcp_tool_call","server":"parent","tool":"notify_parent","arguments":`
 	return `raw {"type":"item.started","item":{` + call + arguments + `,"result":null,"error":null,"status":"in_progress"}}` + "\n" +
 		`raw {"type":"item.completed","item":{` + call + arguments + `,"result":{"content":[{"type":"text","text":"delivered"}],"structured_content":null},"error":null,"status":"completed"}}` + "\n"
@@ -22,7 +22,7 @@ func notify(arguments string) string {
 // What Codex tells its parent is on record before the call's result. One that has asked waits for the answer when its turn is over; other
 // messages don't answer.
 func TestParent(t *testing.T) {
-	s := start(t, newPlace(t).request(notify(`{"message":"Tabs?","priority":"question"}`)+"--\nsay Noted.\n--\nsay Tabs."))
+	s := start(t, newPlace(t).request(notifyLine(`{"message":"Tabs?","priority":"question"}`)+"--\nsay Noted.\n--\nsay Tabs."))
 	var ends int
 	var told []string
 	var question string
@@ -107,7 +107,7 @@ func TestParentClosed(t *testing.T) {
 func TestParentAnsweredBefore(t *testing.T) {
 	host := new(processtest.Keeper)
 	defer host.Close()
-	r := newPlace(t).request(notify(`{"message":"Tabs?","priority":"question"}`) + "--\nsay Tabs.")
+	r := newPlace(t).request(notifyLine(`{"message":"Tabs?","priority":"question"}`) + "--\nsay Tabs.")
 	r.Host = host
 	s := start(t, r)
 	var log []*wire.Event
