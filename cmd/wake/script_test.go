@@ -118,7 +118,7 @@ func scriptParams(scripts ...string) testscript.Params {
 			return os.Geteuid() == 0, nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"run":     succeeds,
+			"run":     runSucceeds,
 			"exits":   exits,
 			"waitfor": waitfor,
 			"msgpack": msgpack,
@@ -154,23 +154,23 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	if got, _ := run(ts, args[1:]); got != want {
+	if got, _ := runProgram(ts, args[1:]); got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
 	}
 }
 
-// run PROGRAM ARGS… runs a program that succeeds, and a verb in no process of its own: see serveVerbs.
-func succeeds(ts *testscript.TestScript, neg bool, args []string) {
+// run PROGRAM ARGS… runs a program that runSucceeds, and a verb in no process of its own: see serveVerbs.
+func runSucceeds(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 0 {
 		ts.Fatalf("usage: [!] run PROGRAM ARGS...")
 	}
-	if code, _ := run(ts, args); (code != 0) != neg {
+	if code, _ := runProgram(ts, args); (code != 0) != neg {
 		ts.Fatalf("exit code %d", code)
 	}
 }
 
-// run runs a program, and returns its exit code and what it printed.
-func run(ts *testscript.TestScript, args []string) (int, string) {
+// runProgram runs a program, and returns its exit code and what it printed.
+func runProgram(ts *testscript.TestScript, args []string) (int, string) {
 	if isVerb(args) {
 		end := runVerb(ts, args[1:])
 		return end.Code, end.Stdout
@@ -196,7 +196,7 @@ func within(ts *testscript.TestScript, neg bool, args []string) {
 	limit, err := time.ParseDuration(args[0])
 	ts.Check(err)
 	start := time.Now()
-	run(ts, args[1:])
+	runProgram(ts, args[1:])
 	if took := time.Since(start); took > limit {
 		ts.Fatalf("took %s, want at most %s", took, limit)
 	}
@@ -211,7 +211,7 @@ func waitfor(ts *testscript.TestScript, neg bool, args []string) {
 	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
 	met := func() bool {
-		code, printed := run(ts, args[1:])
+		code, printed := runProgram(ts, args[1:])
 		return code == 0 && pattern.MatchString(printed)
 	}
 	if args[0] == "file" {
