@@ -68,6 +68,13 @@ type Label struct {
 	Position        uint64
 	Offset          uint64
 	Index           int
+	Ends            []Place
+}
+
+// Place is where the events of a line are in a journal.
+type Place struct {
+	Offset uint64
+	Index  int
 }
 
 // Shelf has the keepers of a runner; there are none here.

@@ -49,6 +49,15 @@ type Label struct {
 	// Offset and Index say how far the log had the agent's journal then; see wire.Event.
 	Offset uint64 `json:"offset"`
 	Index  int    `json:"index"`
+	// Ends are the places of pieces of texts up to there whose ends, held at first since a secret might begin with them,
+	// the log has as events of their own.
+	Ends []Place `json:"ends,omitempty"`
+}
+
+// Place is where the events of a line are in a journal; see wire.Event.
+type Place struct {
+	Offset uint64 `json:"offset"`
+	Index  int    `json:"index,omitempty"`
 }
 
 // NewShelf opens a runner's keepers. It finds out which fence the host allows, unless

@@ -2,6 +2,7 @@ package keeper_test
 
 import (
 	"os"
+	"reflect"
 	"testing"
 	"time"
 
@@ -27,7 +28,7 @@ func TestSurvey(t *testing.T) {
 	survey := func() keeper.Finding {
 		t.Helper()
 		found, err := keeper.Survey(t.Context(), dir)
-		if err != nil || len(found) != 1 || found[0].Label != label {
+		if err != nil || len(found) != 1 || !reflect.DeepEqual(found[0].Label, label) {
 			t.Fatalf("%+v, %v", found, err)
 		}
 		return found[0]

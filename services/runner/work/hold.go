@@ -59,8 +59,25 @@ func (p place) isBehind(other place) bool {
 // before, and of those of the same line the ones up to index.
 type mark struct {
 	place
-	before place          // up to there, somebody else has read the log
-	ends   map[place]bool // of pieces of texts whose end had been held, and is there, too
+	ends map[place]bool // of pieces of texts whose end had been held, and is there, too
+}
+
+// readMark returns the mark that an earlier worker has left on its keeper.
+func readMark(l keeper.Label) mark {
+	m := mark{place: place{l.Offset, l.Index}}
+	for _, at := range l.Ends {
+		m = m.addEnd(place{at.Offset, at.Index})
+	}
+	return m
+}
+
+// setLabel leaves the mark for the next worker. It needs each end: a piece without one may have been held, also if it was recorded
+// before this worker began.
+func (m mark) setLabel(l *keeper.Label) {
+	l.Offset, l.Index, l.Ends = m.offset, m.index, nil
+	for at := range m.ends {
+		l.Ends = append(l.Ends, keeper.Place{Offset: at.offset, Index: at.index})
+	}
 }
 
 // coversEvent reports whether the log has an event that was made of a journal.
@@ -75,23 +92,25 @@ func (m mark) addEvent(e *wire.Event) mark {
 	case !m.coversEvent(e):
 		m.place = placeOf(e)
 	case e.Type().Kind() == wire.KindDelta:
-		if m.ends == nil {
-			m.ends = map[place]bool{}
-		}
-		m.ends[placeOf(e)] = true
+		m = m.addEnd(placeOf(e))
 	}
 	return m
 }
 
-// hasEnd reports whether the log has all of a piece of a text.
-func (m mark) hasEnd(at place) bool { return m.ends[at] || at != m.place && !at.isBehind(m.before) }
+func (m mark) addEnd(at place) mark {
+	if m.ends == nil {
+		m.ends = map[place]bool{}
+	}
+	m.ends[at] = true
+	return m
+}
 
 // skipRecorded reports whether the log has an event that was made of a journal, and then passes it by.
 func (h *hold) skipRecorded(ctx context.Context, e *wire.Event) (bool, error) {
 	if h == nil || !h.mark.coversEvent(e) {
 		return false, nil
 	}
-	return true, h.log.writer.Prime(ctx, e, h.mark.hasEnd(placeOf(e)))
+	return true, h.log.writer.Prime(ctx, e, h.mark.ends[placeOf(e)])
 }
 
 // The part of a lease's time that is left when a tree is frozen, and when what isn't
@@ -124,8 +143,7 @@ func graspKeeper(ctx context.Context, x *execution) (*hold, error) {
 	if err != nil && !errors.Is(err, keeper.ErrGone) {
 		return nil, fmt.Errorf("keeper of %s: %w", h.label.Exec, err)
 	}
-	known := place{old.Offset, old.Index}
-	h.mark = mark{place: known, before: known}
+	h.mark = readMark(old)
 	// What stands at that position may be of the journal of a keeper before.
 	ours, err := h.readSinceClaim(ctx, old.Position+1, pos)
 	if err != nil {
@@ -264,7 +282,7 @@ func (h *hold) renewKeeper(ctx context.Context) error {
 	if err := h.log.writer.Flush(ctx); err != nil {
 		return err
 	}
-	h.label.Offset, h.label.Index = 0, 0
+	h.mark.setLabel(&h.label)
 	_, h.label.Position = h.log.writer.Last()
 	if err := h.log.mayBegin(ctx); err != nil {
 		return err
@@ -323,7 +341,7 @@ func (h *hold) takeOver(ctx context.Context, k *keeper.Keeper) error {
 	h.inherited = true
 	err := h.extendDeadline(k)
 	h.tendKeeper(ctx, k)
-	h.label.Offset, h.label.Index = h.mark.offset, h.mark.index
+	h.mark.setLabel(&h.label)
 	if err := h.cfg.Shelf.Mark(h.label); err != nil {
 		h.cfg.Logger.Warn("keeper not marked", "run", h.label.Run, "node", h.label.Node, "error", err)
 	}

@@ -1,10 +1,13 @@
 package work
 
 import (
+	"fmt"
+	"iter"
 	"strings"
 	"testing"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/keeper"
 	"code.wake.dev/wake/internal/logtest"
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/redact"
@@ -13,7 +16,7 @@ import (
 )
 
 // TestHeldByTheOneBefore: what a worker that died had held of one stream, since a secret may begin with it, is held by its successor,
-// whatever the other stream said since.
+// and by the one after that, whatever the other stream said since.
 func TestHeldByTheOneBefore(t *testing.T) {
 	t.Parallel()
 	const secret = "correct horse battery staple"
@@ -40,48 +43,63 @@ func TestHeldByTheOneBefore(t *testing.T) {
 		}
 		return events
 	}
-	for dies := range len(journal()) {
-		node := "n" + string(rune('0'+dies))
-		if dies > 0 {
-			logtest.Append(t, logtest.Claim(t, log, "r", node), journal()[:dies]...)
-		}
-		h := &hold{log: &nodeLog{writer: logtest.Claim(t, log, "r", node)}}
-		read := func(take func(*wire.Event)) {
-			for e, err := range log.Read(t.Context(), eventlog.Query{Run: "r", Node: node}) {
-				if err != nil {
-					t.Fatal(err)
+	// Two workers die, one behind the other, when so many pieces are on record.
+	for first := range len(journal()) {
+		for second := first; second < len(journal()); second++ {
+			node := fmt.Sprintf("n%d%d", first, second)
+			var label keeper.Label
+			for _, dies := range []int{first, second, len(journal())} {
+				writer := logtest.Claim(t, log, "r", node)
+				h := &hold{log: &nodeLog{writer: writer}, mark: readMark(label)}
+				for e := range told(t, log, node, label.Position+1) {
+					if e.JournalOffset != 0 {
+						h.mark = h.mark.addEvent(e)
+					}
 				}
-				take(e.Event)
+				_, label.Position = writer.Last()
+				h.mark.setLabel(&label)
+				for _, e := range journal()[:dies] {
+					skipped, err := h.skipRecorded(t.Context(), e)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if !skipped {
+						logtest.Append(t, writer, e)
+					}
+				}
+				if dies == len(journal()) {
+					if err := writer.Close(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			said := map[string]string{}
+			for e := range told(t, log, node, 0) {
+				if p, is := e.Payload.(*wire.ExecOutput); is {
+					said[p.Stream] += p.Content
+				}
+			}
+			if said["stdout"] != "a [redacted], c" || said["stderr"] != "b correctly. " {
+				t.Errorf("who goes on behind %d and %d pieces makes it %q and %q", first, second, said["stdout"], said["stderr"])
+			}
+			if strings.Contains(said["stdout"], "staple") {
+				t.Error("a part of the secret is in the log")
 			}
 		}
-		read(func(e *wire.Event) {
-			if e.JournalOffset != 0 {
-				h.mark = h.mark.addEvent(e)
-			}
-		})
-		for _, e := range journal() {
-			skipped, err := h.skipRecorded(t.Context(), e)
+	}
+}
+
+// told returns the events of a node from a position on.
+func told(t *testing.T, log *eventlog.Log, node string, from uint64) iter.Seq[*wire.Event] {
+	t.Helper()
+	return func(yield func(*wire.Event) bool) {
+		for e, err := range log.Read(t.Context(), eventlog.Query{Run: "r", Node: node, From: from}) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !skipped {
-				logtest.Append(t, h.log.writer, e)
+			if !yield(e.Event) {
+				return
 			}
-		}
-		if err := h.log.writer.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		said := map[string]string{}
-		read(func(e *wire.Event) {
-			if p, is := e.Payload.(*wire.ExecOutput); is {
-				said[p.Stream] += p.Content
-			}
-		})
-		if said["stdout"] != "a [redacted], c" || said["stderr"] != "b correctly. " {
-			t.Errorf("who goes on behind %d pieces makes it %q and %q", dies, said["stdout"], said["stderr"])
-		}
-		if strings.Contains(said["stdout"], "staple") {
-			t.Error("a part of the secret is in the log")
 		}
 	}
 }
