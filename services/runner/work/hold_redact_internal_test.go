@@ -33,11 +33,14 @@ func TestHeldByTheOneBefore(t *testing.T) {
 	logtest.Go(t, log.Run)
 	journal := func() []*wire.Event {
 		var events []*wire.Event
-		for i, p := range []*wire.ExecOutput{
-			{Stream: "stdout", Content: "a correct"},
-			{Stream: "stderr", Content: "b correct"},
-			{Stream: "stderr", Content: "ly. "},
-			{Stream: "stdout", Content: " horse battery staple, c"},
+		for i, p := range []wire.Payload{
+			&wire.ExecOutput{Stream: "stdout", Content: "a correct"},
+			&wire.ExecOutput{Stream: "stderr", Content: "b correct"},
+			&wire.ExecOutput{Stream: "stderr", Content: "ly. "},
+			&wire.ExecOutput{Stream: "stdout", Content: " horse battery staple, c"},
+			&wire.ExecOutput{Stream: "stdout", Content: "; correct"},
+			&wire.AgentText{Content: "what isn't a piece ends texts"},
+			&wire.ExecOutput{Stream: "stdout", Content: " horses."},
 		} {
 			events = append(events, &wire.Event{ExecID: "n#1", Timestamp: 1, JournalOffset: uint64(10 + i), Payload: p}) //nolint:gosec // a number of few
 		}
@@ -79,7 +82,7 @@ func TestHeldByTheOneBefore(t *testing.T) {
 					said[p.Stream] += p.Content
 				}
 			}
-			if said["stdout"] != "a [redacted], c" || said["stderr"] != "b correctly. " {
+			if said["stdout"] != "a [redacted], c; correct horses." || said["stderr"] != "b correctly. " {
 				t.Errorf("who goes on behind %d and %d pieces makes it %q and %q", first, second, said["stdout"], said["stderr"])
 			}
 			if strings.Contains(said["stdout"], "staple") {
