@@ -77,8 +77,11 @@ func TestSharedBudget(t *testing.T) {
 		one := func(c *runner.Config) { c.MaxAgents = 1 }
 		r1 := b.process("r1", restful(), one)
 		b.process("r2", restful(), one)
-		b.submit("run1", three, labelled("team", "core"))
-		b.submit("run2", three, labelled("team", "core"))
+		// Neither can end before both have spent four.
+		four := three + "  - {from: c, to: d}\n"
+		four = strings.Replace(four, "edges:", "  - {id: d, type: agent, input: {provider: claude, prompt: d}}\nedges:", 1)
+		b.submit("run1", four, labelled("team", "core"))
+		b.submit("run2", four, labelled("team", "core"))
 		b.submit("other", three, labelled("team", "web"))
 		b.awaits("two dollars", func() bool {
 			return b.fold("run1", b.read("run1")).Usage.CostUsd+b.fold("run2", b.read("run2")).Usage.CostUsd >= 2
