@@ -68,6 +68,7 @@ type Normalizer struct {
 	sent    map[string]Sent
 	prompt  string // of agent:start, until its echo has come
 	hooked  bool   // hooks are asked before tools are used
+	local   bool   // the user has had the program do something itself, such as /context; not in [state]: it tells how transcripts end
 	limit   int64  // when the limit is over that the account has last been said to have reached, Unix ms; not in [state]: words tell it, too
 	tokens  *thinkingTokens
 

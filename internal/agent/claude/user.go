@@ -48,6 +48,7 @@ func (n *Normalizer) userMessage(t *thread, m wire.Raw, content string) {
 	if n.opt.Format == Transcript {
 		n.endMessage(t)
 	}
+	n.local = n.local || t.main && strings.HasPrefix(content, localCommand)
 	if t.main && sent.Source != "synthetic" {
 		n.tally.active, n.tally.asked, n.tally.failed = true, true, ""
 	}
@@ -88,10 +89,13 @@ func (n *Normalizer) sourceOf(t *thread, m wire.Raw, content string) string {
 // taskNotification begins the report of a task in the background.
 const taskNotification = "<task-notification>"
 
+// localCommand begins a command of the user that the program obeys itself.
+const localCommand = "<command-name>"
+
 // programText recognises by their beginning what the program writes in the
 // user's name: notes of an interruption, and local commands with their output.
 func programText(content string) bool {
-	for _, prefix := range []string{"[Request interrupted by user", "<local-command-", "<command-name>", "<command-message>", "<bash-", taskNotification} {
+	for _, prefix := range []string{"[Request interrupted by user", "<local-command-", localCommand, "<command-message>", "<bash-", taskNotification} {
 		if strings.HasPrefix(content, prefix) {
 			return true
 		}
