@@ -143,6 +143,9 @@ func (a fileVerbs) printVerification(v recorder.Verification) error {
 	if v.Derived < v.Position.Seq {
 		odd += fmt.Sprintf("; what follows from those after position %d isn't derived yet", v.Derived)
 	}
+	if v.Other > 0 {
+		odd += fmt.Sprintf("; what follows from the events of %d runs was derived by another version, and isn't compared: `wake rebuild recorder` derives it anew", v.Other)
+	}
 	switch v.Deleted {
 	case 0:
 	case 1:

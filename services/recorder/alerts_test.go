@@ -97,10 +97,14 @@ func TestAlertsAreRecorded(t *testing.T) {
 		}
 	}
 	execAt(t, path, `DELETE FROM alerts WHERE key IN ('key2', 'key3')`)
-	if v := verified(t, path, ""); len(v.Damages) != 1 || v.Damages[0].String() != "table alerts: 5 were stored, there are 3" {
+	if v := verified(t, path, ""); len(v.Damages) != 2 || v.Damages[0].String() != "table alerts: 5 were stored, there are 3" {
 		t.Errorf("two are deleted, found %v", v.Damages)
 	}
+	if v := verified(t, path, "r1"); len(v.Damages) != 1 || v.Damages[0].String() != "run r1, table alerts: 5 were stored, there are 3" {
+		t.Errorf("two are deleted of the run, found %v", v.Damages)
+	}
 	execAt(t, path, `UPDATE alerts_read SET stored = 3`) // by who knows of that
+	execAt(t, path, `UPDATE alert_counts SET stored = 3`)
 	s := openAt(t, path)
 	defer closed(t, s)
 	v, err := s.Checker.VerifyAgainst(t.Context(), "", p.log)

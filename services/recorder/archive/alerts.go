@@ -53,6 +53,9 @@ func (a *Archive) RecordAlerts(ctx context.Context, created string, list []Alert
 			if err := t.Put(ctx, "alerts", row, ""); err != nil {
 				return err
 			}
+			if err := t.Put(ctx, "alert_counts", &table.AlertCount{Run: said.RunID, Stored: 1}, ` ON CONFLICT (run) DO UPDATE SET stored = alert_counts.stored + 1`); err != nil {
+				return err
+			}
 			stored++
 		}
 		read := table.AlertsRead{ID: 1, Created: created, Position: list[len(list)-1].Pos, Stored: stored}

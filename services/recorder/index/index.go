@@ -15,6 +15,10 @@ import (
 	"code.wake.dev/wake/services/recorder/queries"
 )
 
+// Derivation is the version of what the rows are that follow from events: a release in which some come out otherwise, such
+// as in other words, has a higher one than the release before it.
+const Derivation = 1
+
 // Index records events in an archive and derives from them. One goroutine may record,
 // and one derive.
 type Index struct {

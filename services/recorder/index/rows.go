@@ -23,7 +23,7 @@ func (w *writer) loadRun(id string, pos uint64) (*runRow, error) {
 	err := w.scanRow(findRun, []any{id}, append(table.Fields(&r.Run), &r.gone)...)
 	if errors.Is(err, sql.ErrNoRows) {
 		first := archive.FirstLink(w.batch.Incarnation, id)
-		r.Run = table.Run{Run: id, Status: string(wire.RunIdle), FirstPos: pos, Head: first[:]}
+		r.Run = table.Run{Run: id, Status: string(wire.RunIdle), FirstPos: pos, Head: first[:], Derivation: Derivation}
 		if err = w.scanRow(isRetired, []any{id}, &r.gone); err == nil && !r.gone {
 			err = w.scanRow(addRun, table.Values(&r.Run), &r.ID)
 		}

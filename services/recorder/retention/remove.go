@@ -149,6 +149,7 @@ func removeLast(ctx context.Context, t *archive.Tx, of request.Target) error {
 		`DELETE FROM deleted WHERE run = ?1`,
 		`UPDATE alerts_read SET stored = stored - (SELECT count(*) FROM alerts WHERE run = ?1)`,
 		`DELETE FROM alerts WHERE run = ?1`,
+		`DELETE FROM alert_counts WHERE run = ?1`,
 	} {
 		if _, err := t.Do(ctx, text, of.Run); err != nil {
 			return err

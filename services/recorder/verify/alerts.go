@@ -12,22 +12,19 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/internal/database"
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
-// checkAlerts checks that each alert is what its stream had, and that all are there that were stored.
-func (v *verifier) checkAlerts(ctx context.Context) error {
-	var is int64
-	var stored sql.NullInt64
-	err := v.t.Row(ctx, `SELECT (SELECT count(*) FROM alerts), (SELECT stored FROM alerts_read)`).Scan(&is, &stored)
-	if err != nil {
-		return v.noteFailure(ctx, Damage{Table: "alerts"}, err)
-	}
-	if is != stored.Int64 && (stored.Valid || is > 0) {
-		v.addDamage(Damage{Table: "alerts", Problem: fmt.Sprintf("%d were stored, there are %d", stored.Int64, is)})
+// checkAlerts checks that each alert of a run, or of all if run is empty, is what its stream had, and that all are there
+// that were stored.
+func (v *verifier) checkAlerts(ctx context.Context, run string) error {
+	if err := v.countAlerts(ctx, run); err != nil {
+		return err
 	}
 	d := derivation{table: "alerts", keys: 1}
-	for rows, err := range v.t.Rows(ctx, v.t.Whole(d.table)+` ORDER BY pos, key`) {
+	where, args := ofRun(run)
+	for rows, err := range v.t.Rows(ctx, v.t.Whole(d.table)+where+` ORDER BY pos, key`, args...) {
 		var kept table.Alert
 		if err == nil {
 			err = rows.Scan(table.Fields(&kept)...)
@@ -59,6 +56,44 @@ func (v *verifier) checkAlerts(ctx context.Context) error {
 		is.reportDifferences(want, d, func(column, problem string) { v.addDamage(is.damageOf(d, a.RunID, column, problem)) })
 	}
 	return nil
+}
+
+// countAlerts compares how many alerts there are with how many were stored, of each run and of all.
+func (v *verifier) countAlerts(ctx context.Context, run string) error {
+	if run == "" {
+		var is int64
+		var stored sql.NullInt64
+		err := v.t.Row(ctx, `SELECT (SELECT count(*) FROM alerts), (SELECT stored FROM alerts_read)`).Scan(&is, &stored)
+		if err != nil {
+			return v.noteFailure(ctx, Damage{Table: "alerts"}, err)
+		}
+		if is != stored.Int64 && (stored.Valid || is > 0) {
+			v.addDamage(Damage{Table: "alerts", Problem: fmt.Sprintf("%d were stored, there are %d", stored.Int64, is)})
+		}
+	}
+	where, args := ofRun(run)
+	for rows, err := range v.t.Rows(ctx, `SELECT run, CAST(sum(stored) AS BIGINT), CAST(sum(found) AS BIGINT) FROM (
+		SELECT run, stored, 0 AS found FROM alert_counts`+where+` UNION ALL SELECT run, 0, 1 FROM alerts`+where+`
+	) AS counts GROUP BY run HAVING sum(stored) <> sum(found) ORDER BY run`, args...) {
+		var of string
+		var stored, is int64
+		if err == nil {
+			err = rows.Scan(&of, &stored, &is)
+		}
+		if err != nil {
+			return v.noteFailure(ctx, Damage{Table: "alerts"}, err)
+		}
+		v.addDamage(Damage{Table: "alerts", Run: of, Problem: fmt.Sprintf("%d were stored, there are %d", stored, is)})
+	}
+	return nil
+}
+
+// ofRun selects the rows of a run, or all if run is empty.
+func ofRun(run string) (where string, args database.Params) {
+	if run == "" {
+		return "", nil
+	}
+	return " WHERE run = " + args.Add(run), args
 }
 
 // rowOf is a row as one that was read.

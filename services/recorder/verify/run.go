@@ -8,6 +8,7 @@ import (
 
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/archive"
+	"code.wake.dev/wake/services/recorder/index"
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
@@ -22,6 +23,9 @@ type runCheck struct {
 	broken   bool         // events are damaged: nothing can be derived from them
 	replay   *replay
 }
+
+// isOther reports whether another version has derived rows of the run, which may word them in another way.
+func (r *runCheck) isOther() bool { return r.Derivation != index.Derivation }
 
 // checkRun checks the events of a run, and what is derived from them.
 func (v *verifier) checkRun(ctx context.Context, r *runCheck) error {

@@ -84,6 +84,7 @@ type Verification struct {
 	Deleted  int           `json:"deleted,omitempty"`  // runs without their events: removed, or being removed
 	Anchored int64         `json:"anchored,omitempty"` // runs with the same chain as in an anchor
 	Compared int64         `json:"compared,omitempty"` // with what the stream still has
+	Other    int           `json:"other,omitempty"`    // runs whose rows another version has derived: these aren't compared
 	Damages  []Damage      `json:"damages"`            // none: all is as it was recorded
 	Omitted  int           `json:"omitted,omitempty"`
 }
@@ -173,7 +174,7 @@ func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
 		if err != nil {
 			return err
 		}
-		where, v.Deleted = " WHERE id = "+args.Add(found.ID), 0
+		where, v.Deleted, run = " WHERE id = "+args.Add(found.ID), 0, found.Run
 	} else {
 		v.seen = new(positions)
 	}
@@ -188,6 +189,9 @@ func (v *verifier) checkStore(ctx context.Context, run string) (err error) {
 	err = v.checkSchema(ctx)
 	if err == nil {
 		err = v.checkRuns(ctx, where, args)
+	}
+	if err == nil {
+		err = v.checkAlerts(ctx, run)
 	}
 	if err == nil && run == "" {
 		err = v.checkAcrossRuns(ctx)
@@ -352,9 +356,6 @@ func (v *verifier) checkAcrossRuns(ctx context.Context) error {
 		if strays > 0 {
 			v.addDamage(Damage{Table: t.Name, Problem: fmt.Sprintf("rows of runs that table runs doesn't have: %d", strays)})
 		}
-	}
-	if err := v.checkAlerts(ctx); err != nil {
-		return err
 	}
 	return v.checkBlobs(ctx)
 }

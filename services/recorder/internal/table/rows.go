@@ -51,6 +51,8 @@ type Run struct {
 	Unpriced    int64   `db:"unpriced" note:"model calls of which nobody knows what they cost"`
 
 	Feeds string `db:"feeds" note:"whether what agents printed and their session files tell the same: the verdict on the session of which most is missing"`
+
+	Derivation int64 `db:"derivation" note:"version of what has derived the first of its rows"`
 }
 
 // Node is a node of a run.
@@ -237,6 +239,12 @@ type AlertsRead struct {
 	Created  string `db:"created" note:"when the stream was"`
 	Position uint64 `db:"position"`
 	Stored   int64  `db:"stored" note:"how many alerts are here"`
+}
+
+// AlertCount is a run and its alerts.
+type AlertCount struct {
+	Run    string `db:"run,name"`
+	Stored int64  `db:"stored" note:"how many alerts are here"`
 }
 
 // Lineage is a run and the run that it is a fork or a child of.

@@ -143,6 +143,7 @@ func All() Tables {
 			Indexes: []Index{{Name: "alerts_run", Columns: "run, pos"}},
 		},
 		{Name: "alerts_read", Note: "the stream of alerts, one row", Columns: columnsOf[AlertsRead](), Key: []string{"id"}},
+		{Name: "alert_counts", Note: "run that has alerts", Columns: columnsOf[AlertCount](), Key: []string{"run"}},
 		{Name: "folds", Note: "run: its state, a little behind", Origin: Cache, Columns: columnsOf[Fold](), Key: []string{"run"}, Batch: 1},
 		{Name: "keyframes", Note: "run and position: its state then", Origin: Cache, Columns: columnsOf[Keyframe](), Key: []string{"run", "pos"}, Batch: 16, Apart: true},
 		{
