@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -35,6 +37,7 @@ type processOptions struct {
 	pprofAddr string
 	anywhere  bool // pprofAddr may be one that others can reach
 	grace     time.Duration
+	stampKey  string // file
 }
 
 func (o *processOptions) addFlags(flags *pflag.FlagSet) {
@@ -42,6 +45,7 @@ func (o *processOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.pprofAddr, "pprof-addr", "", "loopback `address` for profiles at /debug/pprof/, such as 127.0.0.1:6060 (default: none)")
 	flags.BoolVar(&o.anywhere, "pprof-anywhere", false, "let --pprof-addr be one that others can reach; profiles show what is in memory")
 	flags.DurationVar(&o.grace, "stop-timeout", 25*time.Second, "`how long` an orderly stop may take")
+	flags.StringVar(&o.stampKey, "snapshot-key", "", "`file` of the key that vouches for the states of runs on the server (wake up makes DIR/snapshot.key; default of others: none is asked for)")
 }
 
 // process is a process that runs services on a connection:
@@ -97,7 +101,13 @@ func (p *process) prepareLog(ctx context.Context, nc *nats.Conn) error {
 	if o.Redact, err = p.app.secretSet(); err != nil {
 		return err
 	}
-	o.Health = p.health
+	if o.Stamp, err = p.stamp(); err != nil {
+		return err
+	}
+	o.Health, o.Service = p.health, p.name
+	if p.name == "up" {
+		o.Service = "snapshotter" // no service is named up
+	}
 	o.SpoolDir = filepath.Join(p.dir, "spool", p.name)
 	if err := p.app.retryUntil(ctx, "the log", func(ctx context.Context) (err error) {
 		p.log, err = eventlog.Open(ctx, p.nc, o)
@@ -113,6 +123,42 @@ func (p *process) prepareLog(ctx context.Context, nc *nats.Conn) error {
 	p.group.Add("log", p.log.Run)
 	p.group.Add("health", p.publishHealth)
 	return nil
+}
+
+// stamp reads the key that vouches for states; nil without.
+func (p *process) stamp() (*seal.Stamp, error) {
+	if p.o.stampKey == "" {
+		return nil, nil
+	}
+	s, err := seal.LoadStamp(p.o.stampKey)
+	if err != nil {
+		return nil, usageError("take that of wake up: DIR/snapshot.key", "--snapshot-key: %w", err)
+	}
+	return s, nil
+}
+
+// makeStamp makes the key that vouches for states, if there is none in the folder, and has it vouch for those that
+// are there already.
+func (p *process) makeStamp(ctx context.Context, nc *nats.Conn) error {
+	p.o.stampKey = filepath.Join(p.dir, "snapshot.key")
+	if _, err := os.Stat(p.o.stampKey); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	o, err := p.app.logOptions()
+	if err != nil {
+		return err
+	}
+	o.Stamp = seal.NewStamp()
+	if err := p.app.retryUntil(ctx, "states of runs", func(ctx context.Context) error {
+		log, err := eventlog.Open(ctx, nc, o)
+		if err != nil {
+			return err
+		}
+		return log.StampAll(ctx)
+	}); err != nil {
+		return err
+	}
+	return o.Stamp.Write(p.o.stampKey)
 }
 
 // serveHTTP serves health and metrics, and profiles if that is wanted, from before

@@ -69,7 +69,7 @@ func runnerFlags(flags *pflag.FlagSet, o *runnerOptions, drain time.Duration) {
 	flags.DurationVar(&o.keepers.orphan, "orphan-timeout", 10*time.Minute, "`how long` agents of a runner that doesn't come back are kept, frozen")
 	o.keepers.limit = 256 << 20
 	flags.Var(&o.keepers.limit, "journal-limit", "`size` of an agent's journal at which the agent waits")
-	flags.StringVar(&o.prices, "prices", "", "`file` of what models cost, by name: input, output, cacheWrite5m, cacheWrite1h and cacheRead, in US dollars per million tokens; before what is known of Anthropic's")
+	pricesFlag(flags, &o.prices)
 	flags.StringVar(&o.claude, "claude", "claude", "Claude Code `program`")
 }
 
@@ -96,10 +96,8 @@ func newRunner(o *runnerOptions) constructor {
 		if c.Secrets, err = p.app.givenSecrets(); err != nil {
 			return nil, err
 		}
-		if o.prices != "" {
-			if c.Prices, err = agent.ReadPrices(o.prices); err != nil {
-				return nil, usageError("see docs/flows.md on prices", "--prices: %w", err)
-			}
+		if c.Prices, err = readPrices(o.prices); err != nil {
+			return nil, err
 		}
 		log := p.serviceLogger("runner")
 		if err := programs.Conceal(); err != nil { // keys are in its environment, and agents run commands

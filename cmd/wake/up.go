@@ -123,6 +123,11 @@ func (a hostVerbs) runUp(ctx context.Context, flags *pflag.FlagSet, o upOptions)
 		return err
 	}
 
+	if p.o.stampKey == "" {
+		if err := p.makeStamp(ctx, nc); err != nil {
+			return err
+		}
+	}
 	p.group.Add("nats-server", server.Run)
 	if err := p.prepareLog(ctx, nc); err != nil {
 		return err
@@ -136,7 +141,7 @@ func (a hostVerbs) runUp(ctx context.Context, flags *pflag.FlagSet, o upOptions)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(addListener(p, pages), addMirror(p, pages)); err != nil {
+	if err := errors.Join(addListener(p, pages), addMirror(p, pages, o.runner.prices)); err != nil {
 		return err
 	}
 	defer func() { _ = os.Remove(service.URLFile(dir)) }() // a verb that finds one left behind says so
@@ -159,6 +164,7 @@ func (a hostVerbs) namedServices(o *upOptions) []namedService {
 		{"alerter", newAlerter(a.alertsOf(*o), &o.alerter)},
 	}
 	if o.watch {
+		o.watcher.prices = o.runner.prices
 		services = append(services, namedService{"watcher", a.newWatcher(&o.watcher)})
 	}
 	return append(services, namedService{"runner", newRunner(&o.runner)})
@@ -218,7 +224,7 @@ func addListener(p *process, pages *console.Console) error {
 }
 
 // addMirror has the console keep the sessions of programs.
-func addMirror(p *process, pages *console.Console) error {
+func addMirror(p *process, pages *console.Console, priceFile string) error {
 	if pages == nil {
 		return nil
 	}
@@ -226,8 +232,12 @@ func addMirror(p *process, pages *console.Console) error {
 	if err != nil {
 		return err
 	}
+	prices, err := readPrices(priceFile)
+	if err != nil {
+		return err
+	}
 	m, err := mirror.New(mirror.Config{
-		ID: "sessions-" + id, URL: strings.TrimSuffix(pages.Address(), "/"), File: filepath.Join(p.dir, "sessions-url"),
+		ID: "sessions-" + id, URL: strings.TrimSuffix(pages.Address(), "/"), File: filepath.Join(p.dir, "sessions-url"), Prices: prices,
 	}, p.log, p.serviceLogger("mirror"))
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ type watchOptions struct {
 	folders []string
 	since   time.Duration
 	idle    time.Duration
+	prices  string // file
 }
 
 func (o *watchOptions) addFlags(flags *pflag.FlagSet) {
@@ -61,6 +62,7 @@ left out.`,
 	o.addFlags(cmd.Flags())
 	a.waitFlag(cmd.Flags())
 	w.addFlags(cmd.Flags())
+	pricesFlag(cmd.Flags(), &w.prices)
 	a.redactFlag(cmd.Flags())
 	completeRedact(cmd)
 	return cmd
@@ -76,9 +78,13 @@ func (a hostVerbs) newWatcher(o *watchOptions) constructor {
 		if err != nil {
 			return nil, err
 		}
+		prices, err := readPrices(o.prices)
+		if err != nil {
+			return nil, err
+		}
 		m := &watchMeter{screen: !a.json && service.IsTerminal(a.errOut), out: a.errOut}
 		return watcher.New(watcher.Config{
-			ID: "watch-" + id, Folders: folders, Since: o.since, Idle: o.idle, Progress: m.showProgress,
+			ID: "watch-" + id, Folders: folders, Since: o.since, Idle: o.idle, Prices: prices, Progress: m.showProgress,
 			Begun: func(run string, labels map[string]string) {
 				m.eraseMeter()
 				if a.json {

@@ -438,13 +438,5 @@ func foldTo(ctx context.Context, log eventlog.Reader, runID string, to uint64) (
 	if to == 0 && found { // what the stream has dropped is in the snapshot
 		return s, snapshot.Fold(ctx, log, s, 0)
 	}
-	for e, err := range history.ReadStored(ctx, log, eventlog.Query{Run: runID, Kinds: snapshot.Kinds, From: s.Position.Seq + 1, To: to}) {
-		if err == nil {
-			err = snapshot.Apply(ctx, log, s, e)
-		}
-		if err != nil && !snapshot.Refused(err) {
-			return nil, fmt.Errorf("bookmark: state of run %s: %w", runID, err)
-		}
-	}
-	return s, nil
+	return s, history.Fold(ctx, log, s, to)
 }

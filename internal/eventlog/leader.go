@@ -16,7 +16,8 @@ type Message struct {
 	Pos     uint64    `json:"seq"`
 	Data    []byte    `json:"data"`
 	Time    time.Time `json:"time"`
-	Trace   string    `json:"-"` // to which trace it belongs, where the reader knows, see [tracing.Parent]
+	Header  []byte    `json:"hdrs"` // as it was sent, where it was asked for
+	Trace   string    `json:"-"`    // to which trace it belongs, where the reader knows, see [tracing.Parent]
 }
 
 // getRequest is the request of $JS.API.STREAM.MSG.GET.

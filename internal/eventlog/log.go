@@ -58,6 +58,12 @@ type Options struct {
 	// and reading what is fails with [seal.ErrNoKey].
 	Keys *seal.Keys
 
+	// Stamp vouches for the states of runs that are stored on the server: one without its stamp is
+	// [seal.ErrForged]. Nil: none is asked for.
+	Stamp *seal.Stamp
+	// Service sends the dead letters of states that are forged; "": they are only logged.
+	Service string
+
 	// Tracer makes spans of batches and of messages; default: none.
 	Tracer trace.Tracer
 
@@ -111,6 +117,7 @@ type Log struct {
 	drained chan struct{} // closed when nothing found is left
 	stored  atomic.Uint64 // the last position that this process knows to be stored
 	metrics metrics
+	forged  sync.Map // states that were told to be, by [forgery]
 }
 
 // Open returns the log on a connection. It fails if the stream of events isn't

@@ -83,14 +83,18 @@ func Place(bucket, key string) string { return "$KV." + bucket + "." + key }
 func (b *Bucket) Get(ctx context.Context, key string) (value []byte, revision uint64, err error) {
 	stored, revision, err := b.Stored(ctx, key)
 	if err != nil {
-		return nil, 0, err
+		return nil, revision, err
 	}
 	value, err = b.log.o.Keys.OpenValue(b.keySubject(key), stored)
 	return value, revision, err
 }
 
-// Stored is [Bucket.Get] of the value as it is stored: sealed, if the log has keys.
+// Stored is [Bucket.Get] of the value as it is stored: sealed, if the log has keys. It fails with [seal.ErrForged], too,
+// if the value should have a stamp.
 func (b *Bucket) Stored(ctx context.Context, key string) (value []byte, revision uint64, err error) {
+	if b.isStamped() {
+		return b.readStamped(ctx, key)
+	}
 	e, err := b.kv.Get(ctx, key)
 	if err != nil {
 		return nil, 0, err
@@ -104,6 +108,9 @@ func (b *Bucket) Save(ctx context.Context, key string, value []byte, revision ui
 	stored, err := b.log.o.Keys.Value(b.keySubject(key), value)
 	if err != nil {
 		return 0, err
+	}
+	if b.isStamped() {
+		return b.saveStamped(ctx, key, stored, revision)
 	}
 	if revision == 0 {
 		return b.kv.Create(ctx, key, stored)

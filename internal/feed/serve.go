@@ -20,6 +20,7 @@ import (
 
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/internal/transcript"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -271,7 +272,7 @@ func (s *Server) serveValue(ctx context.Context, q wire.ValueRequest, _ api.Form
 		return wire.ValueResponse{}, err
 	}
 	value, revision, err := b.Stored(ctx, key)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
+	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, seal.ErrForged) { // nobody may use that
 		return wire.ValueResponse{}, &wire.APIError{Code: wire.CodeNotFound, Message: "nothing is kept of run " + q.Run}
 	}
 	return wire.ValueResponse{Value: value, Revision: revision}, err

@@ -72,6 +72,21 @@ func ReadStored(ctx context.Context, log eventlog.Reader, q eventlog.Query) iter
 	}
 }
 
+// Fold folds the events of a run that follow its state up to a position, 0 for the present, those that the stream has
+// dropped too. Events that are refused are left out.
+func Fold(ctx context.Context, log eventlog.Reader, s *wire.State, to uint64) error {
+	q := eventlog.Query{Run: s.RunID, Kinds: snapshot.Kinds, From: s.Position.Seq + 1, To: to}
+	for e, err := range ReadStored(ctx, log, q) {
+		if err == nil {
+			err = snapshot.Apply(ctx, log, s, e)
+		}
+		if err != nil && !snapshot.Refused(err) {
+			return fmt.Errorf("history: state of run %s: %w", s.RunID, err)
+		}
+	}
+	return nil
+}
+
 // droppedBefore returns the first position of the stream if it may have dropped events
 // that q selects, else 0.
 func droppedBefore(ctx context.Context, log eventlog.Reader, q eventlog.Query) (uint64, error) {

@@ -52,16 +52,9 @@ func Parse(text []byte) (*Keys, error) {
 
 // Load reads a file of keys, which only its owner may read.
 func Load(path string) (*Keys, error) {
-	info, err := os.Stat(path)
+	text, err := readPrivate(path)
 	if err != nil {
-		return nil, fmt.Errorf("keys: %w", err)
-	}
-	if open := info.Mode().Perm() & 0o077; open != 0 {
-		return nil, fmt.Errorf("keys: others may read or write %s: chmod 600 it", path)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("keys: %w", err)
+		return nil, err
 	}
 	k, err := Parse(text)
 	if err != nil {

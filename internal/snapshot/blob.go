@@ -6,10 +6,12 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/seal"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -46,6 +48,19 @@ func (s *Store) storeAsBlob(ctx context.Context, runID string, at wire.Position,
 		"position": at,
 	})
 	return value, name, err
+}
+
+// readBlob returns the object of an encoded state. It fails with [seal.ErrForged] if the content has another hash
+// than its name says.
+func readBlob(ctx context.Context, log eventlog.Reader, name string) ([]byte, error) {
+	data, err := log.Blob(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != name {
+		return nil, fmt.Errorf("object %s: %w", name, seal.ErrForged)
+	}
+	return data, nil
 }
 
 // dropBlob removes an object that a snapshot referred to, and the mark that its

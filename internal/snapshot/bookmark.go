@@ -117,7 +117,7 @@ func Kept(ctx context.Context, log eventlog.Reader, runID, label string) (*wire.
 		return nil, fail(err)
 	}
 	if sum := referredBlob(data); sum != "" {
-		if data, err = log.Blob(ctx, sum); errors.Is(err, eventlog.ErrBlobMissing) || errors.Is(err, seal.ErrForged) {
+		if data, err = readBlob(ctx, log, sum); errors.Is(err, eventlog.ErrBlobMissing) || errors.Is(err, seal.ErrForged) {
 			return nil, fail(fmt.Errorf("%w: %w", ErrUnusable, err))
 		} else if err != nil {
 			return nil, fail(err)

@@ -134,7 +134,7 @@ func readOnce(ctx context.Context, log eventlog.Reader, get func() ([]byte, uint
 	}
 	if sum := referredBlob(data); sum != "" {
 		stored.blob = sum
-		if data, err = log.Blob(ctx, sum); errors.Is(err, seal.ErrForged) {
+		if data, err = readBlob(ctx, log, sum); errors.Is(err, seal.ErrForged) {
 			return stored, fmt.Errorf("%w: %w", ErrUnusable, err)
 		} else if err != nil {
 			return stored, err

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/agent/claude"
 	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/eventlog"
@@ -87,7 +86,7 @@ func (f *file) open(ctx context.Context) error {
 	}
 	r := &reading{
 		whole: content, digest: sha256.New(), ids: map[string]bool{}, lines: session.NewIndex(told), told: known,
-		events: claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "sdk", PriceOf: agent.Prices(nil).Of}),
+		events: claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "sdk", PriceOf: f.s.m.cfg.Prices.Of}),
 	}
 	f.reading = r
 	for line := range bytes.Lines(content) {

@@ -22,6 +22,7 @@ import (
 	"sync"
 	"time"
 
+	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/report"
 	"code.wake.dev/wake/internal/transcript"
@@ -33,6 +34,8 @@ type Config struct {
 	URL  string        // of the server that hands it requests; required
 	File string        // tells programs where that is, and its token; required
 	Idle time.Duration // after which the run of a session to which nothing is appended is paused; default 2 min
+
+	Prices agent.Prices // of models, before the known ones of Anthropic's
 }
 
 // Mirror is the service. It is the handler of the programs' requests, too.

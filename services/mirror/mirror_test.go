@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/logtest"
@@ -38,6 +40,7 @@ type scene struct {
 	log    *eventlog.Log
 	file   string
 	idle   time.Duration
+	prices agent.Prices
 	server *httptest.Server
 	stop   func()
 }
@@ -65,7 +68,7 @@ func (s *scene) start() {
 	s.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.ServeHTTP(w, r) }))
 	s.Cleanup(s.server.Close)
 	var err error
-	if m, err = mirror.New(mirror.Config{ID: "m", URL: s.server.URL, File: s.file, Idle: s.idle}, s.log, logtest.Logger(s)); err != nil {
+	if m, err = mirror.New(mirror.Config{ID: "m", URL: s.server.URL, File: s.file, Idle: s.idle, Prices: s.prices}, s.log, logtest.Logger(s)); err != nil {
 		s.Fatal(err)
 	}
 	s.stop = logtest.Go(s, m.Run)
@@ -357,6 +360,31 @@ func TestTold(t *testing.T) {
 	s.append(k, said(2, 1, "gladly"), said(3, 2, "done"))
 	want := "start tidy up\nagent says gladly\nagent-7 says I help\npaused\nresumed\nagent says done\n"
 	s.same("story", want, strings.TrimSuffix(s.story(id), "paused\n"))
+}
+
+// What messages cost is told at the prices that are given.
+func TestPrices(t *testing.T) {
+	s := newScene(t)
+	s.stop()
+	s.server.Close()
+	s.prices = agent.Prices{"claude-sonnet-4-5": {Input: 1, Output: 4}}
+	s.start()
+	message := said(2, 0, "gladly")
+	m, _ := message["message"].(object)
+	m["usage"], m["stop_reason"] = object{"input_tokens": 7, "output_tokens": 5}, "end_turn"
+	s.append(key("-src", id), message)
+	for e, err := range s.log.Read(t.Context(), eventlog.Query{Run: id, Node: "agent"}) {
+		if err != nil || e.Err != nil {
+			t.Fatal(err, e.Err)
+		}
+		if p, is := e.Event.Payload.(*wire.Usage); is {
+			if p.CostUsd == nil || math.Abs(*p.CostUsd-27e-6) > 1e-12 || p.CostSource != wire.PricesOptions {
+				t.Errorf("%+v", p)
+			}
+			return
+		}
+	}
+	t.Errorf("nothing was used:\n%s", s.story(id))
 }
 
 // A batch that is tried again since no answer came is there once, with entries that have no uuid, too.

@@ -16,7 +16,6 @@ import (
 	"strings"
 	"time"
 
-	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/agent/claude"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/run"
@@ -149,21 +148,24 @@ func (w *Watcher) advanceFile(ctx context.Context, f *file) (more bool, err erro
 		if !other && f.mark != nil && f.mark.Offset == info.Size() && f.mark.Identity == session.Identity(info) {
 			return false, nil
 		}
-		f.reading = f.beginReading(info)
+		f.reading = w.beginReading(f, info)
 	}
 	return w.readLines(ctx, f, in)
 }
 
 // beginReading begins at the beginning: the events of a line depend on those before it.
-func (f *file) beginReading(info os.FileInfo) *reading {
+func (w *Watcher) beginReading(f *file, info os.FileInfo) *reading {
 	r := &reading{
-		identity: session.Identity(info), sum: sha256.New(), lines: session.NewIndex(nil),
-		events: claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "watch", PriceOf: agent.Prices(nil).Of}),
+		identity: session.Identity(info), sum: sha256.New(), lines: session.NewIndex(nil), events: w.newNormalizer(),
 	}
 	if f.mark != nil {
 		r.silent, r.digest = f.mark.Offset, f.mark.Digest
 	}
 	return r
+}
+
+func (w *Watcher) newNormalizer() *claude.Normalizer {
+	return claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "watch", PriceOf: w.cfg.Prices.Of})
 }
 
 // isOf reports whether a file is the one that was read so far: the same, not shorter, with the same last bytes that were read,
@@ -254,7 +256,7 @@ func (w *Watcher) readAnew(ctx context.Context, f *file) (bool, error) {
 	}
 	w.logger.Info("a session file was rewritten", "file", f.name, "run", f.tale.run)
 	f.reading.lines = session.NewIndex(told)
-	f.reading.events = claude.NewNormalizer(claude.NormalizerOptions{Format: claude.Transcript, Provider: "watch", PriceOf: agent.Prices(nil).Of})
+	f.reading.events = w.newNormalizer()
 	f.reading.sum, f.reading.offset, f.reading.silent, f.reading.tail, f.reading.anew = sha256.New(), 0, 0, nil, true
 	return true, nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/session"
 	"code.wake.dev/wake/pkg/wire"
@@ -32,6 +33,7 @@ type Config struct {
 	Folders []string      // of settings of Claude Code: each has a folder projects; required
 	Since   time.Duration // of older files only what is added from now on makes them runs; default 30 days
 	Idle    time.Duration // after which a session that no process holds is paused; default 2 min
+	Prices  agent.Prices  // of models, before the known ones of Anthropic's
 	// Progress is told how far the history is, now and then and at its end. It may be nil.
 	Progress func(Progress)
 	// Begun is told each run that begins. It may be nil.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/agent/claude"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/logtest"
@@ -38,6 +40,7 @@ type scene struct {
 	log    *eventlog.Log
 	config string
 	idle   time.Duration
+	prices agent.Prices
 	stop   func()
 }
 
@@ -49,7 +52,7 @@ func newScene(t *testing.T) *scene {
 }
 
 func (s *scene) start() {
-	w, err := watcher.New(watcher.Config{ID: "w", Folders: []string{s.config}, Idle: s.idle}, s.log, logtest.Logger(s))
+	w, err := watcher.New(watcher.Config{ID: "w", Folders: []string{s.config}, Idle: s.idle, Prices: s.prices}, s.log, logtest.Logger(s))
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -194,13 +197,13 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// What the last message used is told, too: at once if its line says that it is over, else when nothing more comes.
+// What the last message used is told, too, at the prices that are given: at once if its line says that it is over, else when nothing more comes.
 func TestLastUsage(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]string{"over": `"end_turn"`, "of an older version": "null"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := &scene{T: t, log: logtest.Start(t), config: t.TempDir(), idle: time.Millisecond}
+			s := &scene{T: t, log: logtest.Start(t), config: t.TempDir(), idle: time.Millisecond, prices: agent.Prices{"m": {Input: 2, Output: 10}}}
 			s.write(id+".jsonl", `{"type":"assistant","uuid":"00000000-0000-4000-8000-000000000001","sessionId":"`+id+`","timestamp":"2026-01-01T00:00:00Z","message":{"id":"m1","model":"m","stop_reason":`+stop+`,"content":[{"type":"text","text":"Done."}],"usage":{"input_tokens":7,"output_tokens":5}}}`+"\n")
 			s.start()
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -210,7 +213,7 @@ func TestLastUsage(t *testing.T) {
 					t.Fatal(err)
 				}
 				if p, is := e.Event.Payload.(*wire.Usage); is {
-					if p.InputTokens != 7 || p.OutputTokens != 5 {
+					if p.InputTokens != 7 || p.OutputTokens != 5 || p.CostUsd == nil || math.Abs(*p.CostUsd-64e-6) > 1e-12 || p.CostSource != wire.PricesOptions {
 						t.Errorf("%+v", p)
 					}
 					break

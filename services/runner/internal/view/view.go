@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/internal/pull"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/snapshot"
@@ -66,11 +67,15 @@ func (r *Runs) Open(ctx context.Context, runID string) (*View, error) {
 		v.Close()
 		return nil, err
 	}
+	fold := snapshot.Fold
+	if err != nil {
+		fold = history.Fold // the snapshot would have had what the stream has dropped
+	}
 	if err != nil || !found {
 		state = run.New(runID)
 	}
 	v.State = state
-	if err := snapshot.Fold(ctx, r.log, state, 0); err != nil {
+	if err := fold(ctx, r.log, state, 0); err != nil {
 		v.Close()
 		return nil, fmt.Errorf("fold run %s: %w", runID, err)
 	}

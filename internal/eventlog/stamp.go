@@ -1,0 +1,136 @@
+package eventlog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"code.wake.dev/wake/internal/keys"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// stampHeader is where a state that is stored on the server has its stamp, see [Options.Stamp].
+const stampHeader = "Wake-Stamp"
+
+// isStamped reports whether the values of a bucket have stamps: those that are states of runs.
+func (b *Bucket) isStamped() bool {
+	bucket, names := b.kv.Bucket(), b.log.names
+	return b.log.o.Stamp != nil && (bucket == names.SnapshotsBucket() || bucket == names.BookmarksBucket())
+}
+
+// readStamped is [Bucket.Stored] of values with stamps. With [seal.ErrForged] it returns the revision, too.
+func (b *Bucket) readStamped(ctx context.Context, key string) (value []byte, revision uint64, err error) {
+	place := b.keySubject(key)
+	m, h, err := b.readMessage(ctx, place)
+	if err != nil {
+		return nil, 0, err
+	}
+	if !b.log.o.Stamp.IsOf(h.Get(stampHeader), place, m.Data) {
+		b.log.tellForged(ctx, b.kv.Bucket(), m)
+		return nil, m.Pos, fmt.Errorf("%w: it isn't stamped by the key of this installation", seal.ErrForged)
+	}
+	return m.Data, m.Pos, nil
+}
+
+// readMessage returns the message that a key has its value from.
+func (b *Bucket) readMessage(ctx context.Context, place string) (Message, nats.Header, error) {
+	m, err := b.log.getFrom(ctx, "KV_"+b.kv.Bucket(), getRequest{LastBy: place})
+	if errors.Is(err, errNotFound) {
+		err = jetstream.ErrKeyNotFound
+	}
+	if err != nil {
+		return m, nil, err
+	}
+	h := nats.Header{}
+	if len(m.Header) > 0 {
+		if h, err = nats.DecodeHeadersMsg(m.Header); err != nil {
+			return m, nil, err
+		}
+	}
+	if h.Get("KV-Operation") != "" || h.Get("Nats-Marker-Reason") != "" {
+		return m, nil, jetstream.ErrKeyNotFound
+	}
+	return m, h, nil
+}
+
+// saveStamped is [Bucket.Save] of what is stored.
+func (b *Bucket) saveStamped(ctx context.Context, key string, stored []byte, revision uint64) (uint64, error) {
+	place := b.keySubject(key)
+	put := func(revision uint64) (uint64, error) {
+		m := &nats.Msg{Subject: place, Data: stored, Header: nats.Header{stampHeader: {b.log.o.Stamp.Of(place, stored)}}}
+		ack, err := b.log.js.PublishMsg(ctx, m, jetstream.WithExpectLastSequencePerSubject(revision))
+		var refused *jetstream.APIError
+		if errors.As(err, &refused) && refused.ErrorCode == codeWrongLast {
+			return 0, fmt.Errorf("%w: %w", jetstream.ErrKeyExists, err)
+		}
+		if err != nil {
+			return 0, err
+		}
+		return ack.Sequence, nil
+	}
+	saved, err := put(revision)
+	if revision == 0 && errors.Is(err, jetstream.ErrKeyExists) { // what was deleted has a mark
+		if m, _, err := b.readMessage(ctx, place); errors.Is(err, jetstream.ErrKeyNotFound) {
+			return put(m.Pos)
+		}
+	}
+	return saved, err
+}
+
+// StampAll stamps all states that are stored, as they are: with a key that is new.
+func (l *Log) StampAll(ctx context.Context) error {
+	for _, name := range []string{l.names.SnapshotsBucket(), l.names.BookmarksBucket()} {
+		b, err := l.Bucket(ctx, name)
+		if err != nil {
+			return err
+		}
+		all, err := keys.All(ctx, l.js, name, ">")
+		if err != nil {
+			return err
+		}
+		for _, e := range all {
+			if _, err := b.saveStamped(ctx, e.Key, e.Value, e.Revision); err != nil && !errors.Is(err, jetstream.ErrKeyExists) {
+				return fmt.Errorf("stamp %s of %s: %w", e.Key, name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// tellForged tells once of a state that something other than wake has stored. One of another incarnation of the log
+// is nobody's: a restored backup has those.
+func (l *Log) tellForged(ctx context.Context, bucket string, m Message) {
+	if _, told := l.forged.LoadOrStore(forgery{m.Subject, m.Pos}, true); told || !bytes.Contains(m.Data, []byte(l.incarnation)) {
+		return
+	}
+	reason := "this state of a run isn't stamped by the key of this installation: it was changed, or stored past wake. It isn't used"
+	l.logger.ErrorContext(ctx, "a stored state is forged, and isn't used", slog.String("subject", m.Subject), slog.Uint64("revision", m.Pos))
+	if l.o.Service == "" {
+		return
+	}
+	data, err := wire.Marshal(&wire.Poison{
+		V: wire.Version, Service: l.o.Service, Reason: reason, Subject: m.Subject, Stream: "KV_" + bucket, Position: m.Pos,
+		Data: m.Data, Timestamp: time.Now().UnixMilli(),
+	})
+	if err == nil {
+		_, err = l.Send(ctx, l.names.DeadLetter(l.o.Service), data, jetstream.WithMsgID(fmt.Sprint("forged ", m.Subject, " ", m.Pos)))
+	}
+	if err != nil {
+		l.logger.WarnContext(ctx, "a forged state has no dead letter", slog.Any("error", err))
+		return
+	}
+	l.metrics.letters.WithLabelValues(l.o.Service).Inc()
+}
+
+// forgery is a state that was told of.
+type forgery struct {
+	subject  string
+	revision uint64
+}
