@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"code.wake.dev/wake/internal/graph"
 	"code.wake.dev/wake/pkg/client"
@@ -55,31 +56,38 @@ func (s *Console) showRun(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/runs/"+run, http.StatusFound)
 		return
 	}
-	p := runPage{Run: run, Operator: userOfRequest(r).role == operator}
 	at, err := positionOf(r.FormValue("at"))
-	if err == nil && at > 0 {
-		p.Moment, err = readMoment(r, l, run, at)
-	}
-	if err == nil {
-		p.Head, err = s.readHead(r.Context(), l, run)
-	}
-	if err == nil {
-		p.Log, err = s.readLog(r, run)
-	}
-	if err == nil {
-		p.Inbox, err = s.readInbox(r, run)
-	}
-	if err == nil {
-		p.First, err = firstPosition(r.Context(), l, run)
-	}
 	if err != nil {
 		s.showError(w, r, err)
 		return
 	}
-	p.Last = p.Head.Position.Seq
-	if p.Points, _, err = l.client.BookmarksBefore(r.Context(), run, 0, maxPoints); err != nil {
-		s.c.Logger.InfoContext(r.Context(), "points of the run can't be read", "run", run, "error", err)
+	p := runPage{Run: run, Operator: userOfRequest(r).role == operator}
+	parts := []func(context.Context) error{ // each waits for an answer
+		func(ctx context.Context) (err error) { p.Head, err = s.readHead(ctx, l, run); return err },
+		func(context.Context) (err error) { p.Log, err = s.readLog(r, run); return err },
+		func(context.Context) (err error) { p.Inbox, err = s.readInbox(r, run); return err },
+		func(ctx context.Context) (err error) { p.First, err = firstPosition(ctx, l, run); return err },
+		func(ctx context.Context) (err error) {
+			if p.Points, _, err = l.client.BookmarksBefore(ctx, run, 0, maxPoints); err != nil {
+				s.c.Logger.InfoContext(ctx, "points of the run can't be read", "run", run, "error", err)
+			}
+			return nil
+		},
 	}
+	if at > 0 {
+		parts = append(parts, func(context.Context) (err error) { p.Moment, err = readMoment(r, l, run, at); return err })
+	}
+	ctx, errs := r.Context(), make([]error, len(parts))
+	var reading sync.WaitGroup
+	for i, part := range parts {
+		reading.Go(func() { errs[i] = part(ctx) })
+	}
+	reading.Wait()
+	if err := cmp.Or(errs...); err != nil {
+		s.showError(w, r, err)
+		return
+	}
+	p.Last = p.Head.Position.Seq
 	s.showPage(w, r, http.StatusOK, "run", page{Title: cmp.Or(p.Head.AgentID, run), At: "run", Run: run, Data: p})
 }
 

@@ -54,7 +54,7 @@ type TimelineResponse struct {
 	To       int64          `json:"to"`
 	Open     bool           `json:"open,omitempty"` // the run goes on
 	Lanes    []TimelineLane `json:"lanes"`
-	Omitted  int            `json:"omitted,omitempty"` // lanes beyond the first 400
+	Omitted  int            `json:"omitted,omitempty"` // lanes that are left out: beyond 400, or for want of room. What failed, waited or was an alert in them is drawn in their node's, or the run's
 }
 
 // TimelineLane is what an agent, or one of its sub-agents, did.

@@ -9,6 +9,7 @@ import (
 
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder"
+	"code.wake.dev/wake/services/recorder/queries"
 )
 
 func runIDs(runs []wire.TopRun) []string {
@@ -145,16 +146,10 @@ func TestTimeline(t *testing.T) {
 	p.store(s, 100)
 	now := time.UnixMilli(p.clock + 5000)
 	for _, px := range []int{10, 100, 4000} {
-		r, err := s.Answers.Timeline(t.Context(), wire.TimelineRequest{Run: "r", Px: px}, now, 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
-		counts, marks := map[string]int64{}, 0
+		r, counts := marksOf(t, s.Answers, wire.TimelineRequest{Run: "r", Px: px}, now, 1<<20)
+		marks := 0
 		for _, l := range r.Lanes {
-			for _, m := range l.Marks {
-				counts[m.Kind] += m.N
-				marks++
-			}
+			marks += len(l.Marks)
 		}
 		if counts["failed"] != 3 || counts["tool"] != 300 || counts["text"] != 300 || counts["wait"] == 0 || !r.Open || r.Last != now.UnixMilli() {
 			t.Errorf("%d px: %v", px, counts)
@@ -163,21 +158,95 @@ func TestTimeline(t *testing.T) {
 			t.Errorf("%d marks on %d px", marks, px)
 		}
 	}
-	r, err := s.Answers.Timeline(t.Context(), wire.TimelineRequest{Run: "r", Px: 4000}, now, 20_000)
-	var failed int64
-	for _, l := range r.Lanes {
-		for _, m := range l.Marks {
-			if m.Kind == "failed" {
-				failed += m.N
-			}
-		}
-	}
-	if err != nil || failed != 3 {
-		t.Errorf("in little room: %d failed, %v", failed, err)
+	if _, counts := marksOf(t, s.Answers, wire.TimelineRequest{Run: "r", Px: 4000}, now, 20_000); counts["failed"] != 3 {
+		t.Errorf("in little room: %v", counts)
 	}
 	for _, q := range []wire.TimelineRequest{{Run: "r", Px: 5}, {Run: "r", Px: 5000}, {Run: "r", From: 5, To: 5}, {Run: "r", From: -1}} {
 		if _, err := s.Answers.Timeline(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
 			t.Errorf("%+v: %v", q, err)
 		}
+	}
+}
+
+// marksOf counts what a picture of a run shows, by kind.
+func marksOf(t *testing.T, a *queries.Answers, q wire.TimelineRequest, now time.Time, room int) (r wire.TimelineResponse, counts map[string]int64) {
+	t.Helper()
+	r, err := a.Timeline(t.Context(), q, now, room)
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts = map[string]int64{}
+	for _, l := range r.Lanes {
+		for _, m := range l.Marks {
+			counts[m.Kind] += m.N
+		}
+	}
+	return r, counts
+}
+
+// Nothing of weight vanishes from a run with more sub-agents than lanes, or with many waits, even where there is no room for a second lane.
+func TestTimelineOfMany(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r", "coder", nil)
+	for i := range 1000 {
+		e := p.add("r", "coder", exec, &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null, Error: "exit 1"})
+		p.entries = p.entries[:len(p.entries)-1]
+		p.pos--
+		e.Parent = fmt.Sprint("agent-", i)
+		p.put(e)
+	}
+	for i := range 3000 {
+		p.add("r", "coder", exec, &wire.PermissionRequired{ToolName: "Bash", ToolInput: wire.RawString(fmt.Sprint("make ", i))})
+		p.add("r", "coder", exec, &wire.AgentText{Content: "Thank you."})
+	}
+	p.end("r")
+	s := openStore(t)
+	p.store(s, 500)
+	now := time.UnixMilli(p.clock)
+	for _, room := range []int{1 << 20, 100_000, 5000} {
+		r, counts := marksOf(t, s.Answers, wire.TimelineRequest{Run: "r", Px: 1000}, now, room)
+		if counts["failed"] != 1000 || counts["wait"] != 3000 {
+			t.Errorf("in %d bytes: %v", room, counts)
+		}
+		if r.Omitted == 0 || r.Omitted+len(r.Lanes) != 1002 {
+			t.Errorf("in %d bytes: %d lanes, %d are left out", room, len(r.Lanes), r.Omitted)
+		}
+		if b, err := wire.Marshal(r); err != nil || len(b) > room {
+			t.Errorf("%d bytes in %d: %v", len(b), room, err)
+		}
+	}
+	// Of a part of it, what is there.
+	from := p.entries[1006].Event.Timestamp
+	if _, counts := marksOf(t, s.Answers, wire.TimelineRequest{Run: "r", Px: 1000, From: from, To: from + 99_000}, now, 1<<20); counts["failed"] != 0 || counts["wait"] != 50 {
+		t.Errorf("of 50 waits: %v", counts)
+	}
+}
+
+// A picture that was asked for again and again while the run went on is the one that is asked for once.
+func TestTimelineGoesOn(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r", "coder", nil)
+	s, stored, texts := openStore(t), 0, int64(0)
+	for i := range 30 {
+		p.add("r", "coder", exec, &wire.AgentTextDelta{Content: "some ", Block: i})
+		p.add("r", "coder", exec, &wire.AgentText{Content: "some words"})
+		p.add("r", "coder", exec, &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.Null, DurationMs: new(int64(i * 100)), Denied: i%5 == 0})
+		p.add("r", "coder", exec, &wire.PermissionRequired{ToolName: "Bash", ToolInput: wire.RawString("make")})
+		if i == 20 { // the last two turns didn't happen
+			p.add("r", "coder", exec, &wire.LogTruncated{AtSeq: p.seqs["r/coder"] - 8})
+		}
+		if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries[stored:]}); err != nil {
+			t.Fatal(err)
+		}
+		stored = len(p.entries)
+		q, now := wire.TimelineRequest{Run: "r", Px: 500}, time.UnixMilli(p.clock+500)
+		held, counts := marksOf(t, s.Answers, q, now, 1<<20)
+		if fresh, _ := marksOf(t, queries.New(s.Archive), q, now, 1<<20); !cmp.Equal(fresh, held) {
+			t.Fatalf("at %d (-asked once +asked again):\n%s", i, cmp.Diff(fresh, held))
+		}
+		if fewer := counts["text"] < texts; fewer != (i == 20) {
+			t.Errorf("at %d there are %d texts, before it %d", i, counts["text"], texts)
+		}
+		texts = counts["text"]
 	}
 }

@@ -10,16 +10,20 @@
   const narrow = () => canvas.clientWidth < 600;
   const gutter = () => narrow() ? 8 : left;
 
+  // ask asks for the picture anew: one request at a time, and not more often than it is answered; one that the server had no time for, again.
   async function ask() {
     if (asking) { again = true; return; }
     asking = true;
-    const px = Math.max(50, Math.min(4000, Math.round(canvas.clientWidth - gutter() - 8)));
+    const begun = performance.now(), px = Math.max(50, Math.min(4000, Math.round(canvas.clientWidth - gutter() - 8)));
     const q = new URLSearchParams({px});
     if (view) { q.set('from', Math.floor(view.from)); q.set('to', Math.ceil(view.to)); }
     try {
       const r = await fetch(canvas.dataset.src + '?' + q);
-      if (r.ok) { data = await r.json(); draw(); }
-    } catch { /* the page says that it is away */ } finally { asking = false; if (again) { again = false; setTimeout(ask, 300); } }
+      if (r.ok) { data = await r.json(); draw(); } else if (r.status >= 500) { again = true; if (!data) say('the log is being read …'); }
+    } catch { /* the page says that it is away */ } finally {
+      asking = false;
+      if (again) { again = false; setTimeout(ask, Math.max(300, 2 * (performance.now() - begun))); }
+    }
   }
 
   const at = t => gutter() + (t - data.from) / (data.to - data.from) * (canvas.clientWidth - gutter() - 8);
@@ -36,6 +40,17 @@
     axis(c, h);
     lanes.forEach((lane, i) => drawLane(lane, top + i * row + (narrow() ? 14 : 0), c));
     if (hover) note(c);
+  }
+
+  // say writes a line where the picture is to be.
+  function say(text) {
+    const dpr = devicePixelRatio || 1;
+    canvas.width = canvas.clientWidth * dpr;
+    canvas.height = canvas.clientHeight * dpr;
+    pen.setTransform(dpr, 0, 0, dpr, 0, 0);
+    pen.font = '12px system-ui, sans-serif';
+    pen.fillStyle = color('dim');
+    pen.fillText(text, 8, 20);
   }
 
   function axis(c, h) {

@@ -12,6 +12,7 @@ type Answers struct {
 	live    live
 	figures figures // of runs that go on, or went on when they were asked for
 	ended   figures
+	courses courses
 }
 
 // New returns answers from a.
@@ -24,6 +25,7 @@ func (a *Answers) Holding() bool { return a.live.lines > 0 }
 // Forget drops what is kept of a run, since it was derived again, or removed.
 func (a *Answers) Forget(run string) {
 	a.views.dropRun(run)
+	a.courses.drop(run)
 	a.figures.drop(run)
 	a.ended.drop(run)
 }
@@ -31,6 +33,7 @@ func (a *Answers) Forget(run string) {
 // ForgetLive drops the runs that are held, since it isn't known what was recorded.
 func (a *Answers) ForgetLive() {
 	a.live.dropAll()
+	a.courses.drop("")
 	a.figures.drop("")
 	a.ended.drop("")
 }

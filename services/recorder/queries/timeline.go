@@ -3,7 +3,6 @@ package queries
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -22,61 +21,92 @@ const (
 	minPx     = 10
 	maxPx     = 4000
 	maxLanes  = 400
-	maxSpans  = 2000 // calls, and as many waits, that are shown with their length; the longest ones
+	maxSpans  = 2000 // calls that are shown with their length; the longest ones
 )
 
 // Timeline answers a [wire.TimelineRequest] as of now, in at most limit bytes.
 func (a *Answers) Timeline(ctx context.Context, q wire.TimelineRequest, now time.Time, limit int) (wire.TimelineResponse, error) {
-	t, err := a.View(ctx)
+	r, err := a.drawTimeline(ctx, q, now.UnixMilli(), limit)
 	if err != nil {
-		return wire.TimelineResponse{}, fmt.Errorf("recorder: timeline: %w", err)
+		return wire.TimelineResponse{}, request.Wrap("timeline", err)
+	}
+	return r, nil
+}
+
+func (a *Answers) drawTimeline(ctx context.Context, q wire.TimelineRequest, now int64, limit int) (r wire.TimelineResponse, err error) {
+	q.Px = cmp.Or(q.Px, defaultPx)
+	switch {
+	case q.Px < minPx || q.Px > maxPx:
+		return r, request.Bad("px must be between %d and %d", minPx, maxPx)
+	case q.From < 0 || q.To < 0 || q.To > 0 && q.To <= q.From:
+		return r, request.Bad("from must be before to, both in Unix ms")
+	}
+	of, err := a.resolveRun(ctx, q.Run)
+	if err != nil {
+		return r, err
+	}
+	k := a.courses.lock(of.Run)
+	defer a.courses.unlock(k)
+	t, err := a.View(ctx) // not before it is locked: what one question has read, the next one sees
+	if err != nil {
+		return r, err
 	}
 	defer t.Rollback() //nolint:errcheck // nothing was written
-	for q.Px = cmp.Or(q.Px, defaultPx); ; q.Px = max(minPx, q.Px/3) {
-		r, err := a.drawTimeline(ctx, t, q, now.UnixMilli())
-		if err != nil {
-			return wire.TimelineResponse{}, request.Wrap("timeline", err)
-		}
-		if r.fitsInto(limit, q.Px > minPx) {
-			return r.TimelineResponse, nil
+	if err := k.advance(ctx, t, of); err != nil {
+		return r, err
+	}
+	f, err := figureOf(ctx, t, of, a.views.stateUpTo)
+	if err != nil {
+		return r, err
+	}
+	for most := maxLanes; ; {
+		p, err := drawPicture(ctx, t, of, q, f, k, most, now)
+		switch {
+		case err != nil:
+			return r, err
+		case p.size() <= limit || q.Px == minPx && most == 1:
+			return p.TimelineResponse, nil
+		case q.Px > minPx:
+			q.Px = max(minPx, q.Px/3)
+		default:
+			most = max(1, most/3)
 		}
 	}
+}
+
+// resolveRun finds a run in a transaction of its own.
+func (a *Answers) resolveRun(ctx context.Context, name string) (request.Target, error) {
+	t, err := a.View(ctx)
+	if err != nil {
+		return request.Target{}, err
+	}
+	defer t.Rollback() //nolint:errcheck // nothing was written
+	return request.Resolve(ctx, t, name, "", "")
 }
 
 // picture is a timeline that is being drawn.
 type picture struct {
 	wire.TimelineResponse
 
-	t     *archive.Tx
 	of    request.Target
 	px    int64
-	names map[int64]string // of nodes
-	lanes map[laneKey]*wire.TimelineLane
-	order []laneKey
-	lines []lineMark // nil: not read yet
+	lanes map[laneKey]*wire.TimelineLane // those that are shown
+	marks map[markKey]int                // their places in their lanes
 }
 
 type laneKey struct{ node, parent string }
 
-func (a *Answers) drawTimeline(ctx context.Context, t *archive.Tx, q wire.TimelineRequest, now int64) (*picture, error) {
-	p := &picture{t: t, px: int64(q.Px), names: map[int64]string{}, lanes: map[laneKey]*wire.TimelineLane{}}
-	var err error
-	switch {
-	case p.px < minPx || p.px > maxPx:
-		return nil, request.Bad("px must be between %d and %d", minPx, maxPx)
-	case q.From < 0 || q.To < 0 || q.To > 0 && q.To <= q.From:
-		return nil, request.Bad("from must be before to, both in Unix ms")
-	}
-	if p.of, err = request.Resolve(ctx, t, q.Run, "", ""); err != nil {
-		return nil, err
-	}
-	f, err := figureOf(ctx, t, p.of, a.views.stateUpTo)
-	if err != nil {
-		return nil, err
-	}
-	p.Lanes = []wire.TimelineLane{}
-	p.RunID, p.Position, p.Open = p.of.Run, f.position.Seq, !states.Ended(f.state)
-	if err := t.Row(ctx, `SELECT started_at, last_at FROM runs WHERE id = ?1`, p.of.ID).Scan(&p.First, &p.Last); err != nil {
+// markKey tells apart what is drawn as marks of their own.
+type markKey struct {
+	lane *wire.TimelineLane
+	kind string
+	px   int64
+}
+
+func drawPicture(ctx context.Context, t *archive.Tx, of request.Target, q wire.TimelineRequest, f figure, k *course, most int, now int64) (*picture, error) {
+	p := &picture{of: of, px: int64(q.Px), lanes: map[laneKey]*wire.TimelineLane{}, marks: map[markKey]int{}}
+	p.RunID, p.Position, p.Open = of.Run, f.position.Seq, !states.Ended(f.state)
+	if err := t.Row(ctx, `SELECT started_at, last_at FROM runs WHERE id = ?1`, of.ID).Scan(&p.First, &p.Last); err != nil {
 		return nil, err
 	}
 	if p.Open {
@@ -85,14 +115,23 @@ func (a *Answers) drawTimeline(ctx context.Context, t *archive.Tx, q wire.Timeli
 	p.Last = max(p.Last, p.First+1)
 	p.From, p.To = cmp.Or(q.From, p.First), cmp.Or(q.To, p.Last)
 	p.To = max(p.To, p.From+1)
-	for _, draw := range []func(context.Context) error{p.drawLanes, p.drawLines, p.drawCalls, p.drawWaits, p.drawAlerts} {
-		if err := draw(ctx); err != nil {
-			return nil, err
-		}
+	names := map[int64]string{}
+	for _, n := range f.nodes {
+		names[n.ID] = n.Node
+	}
+	keys := make([]laneKey, len(k.lanes)) // of the lanes of the course
+	for i, l := range k.lanes {
+		keys[i] = laneKey{names[l.node], l.parent}
+	}
+	p.chooseLanes(k, keys, most)
+	p.drawLines(k, keys)
+	p.drawCalls(k, keys)
+	p.drawWaits(k, keys)
+	if err := p.drawAlerts(ctx, t); err != nil {
+		return nil, err
 	}
 	p.drawOpen(f.state)
-	st := f.statusOf("", now)
-	for _, n := range st.Agents {
+	for _, n := range f.statusOf("", now).Agents {
 		if l := p.lanes[laneKey{node: n.AgentID}]; l != nil {
 			l.State = n.State
 			if n.State == stateActive || n.State == stateWaiting {
@@ -100,202 +139,133 @@ func (a *Answers) drawTimeline(ctx context.Context, t *archive.Tx, q wire.Timeli
 			}
 		}
 	}
-	for _, k := range p.order {
-		p.Lanes = append(p.Lanes, *p.lanes[k])
-	}
 	return p, nil
 }
 
-// drawLanes finds the nodes and sub-agents that did something, in the order in which they began.
-func (p *picture) drawLanes(ctx context.Context) error {
-	nodes, err := nodesOf(ctx, p.t, p.of.ID)
-	if err != nil {
-		return err
-	}
-	for _, n := range nodes {
-		p.names[n.ID] = n.Node
-	}
-	if p.From <= p.First && p.To >= p.Last { // the lines tell it, too
-		if err := p.readLines(ctx); err != nil {
-			return err
+// chooseLanes adds the nodes and sub-agents that did something, the run first, sub-agents below their agent, else in the order in
+// which they began. Beyond most of them they are left out.
+func (p *picture) chooseLanes(k *course, keys []laneKey, most int) {
+	begun := map[string]int64{} // by node
+	order := make([]int, len(keys))
+	for i, key := range keys {
+		order[i] = i
+		if key.parent == "" {
+			begun[key.node] = k.lanes[i].begin
 		}
-		for _, m := range p.lines {
-			p.widenLane(m)
-		}
-		p.orderLanes()
-		return nil
 	}
-	for rows, err := range p.t.Rows(ctx, `SELECT node, parent, min(ts), max(ts) FROM lines WHERE run = ?1 AND hidden = 0 GROUP BY node, parent ORDER BY min(pos)`, p.of.ID) {
-		if err != nil {
-			return err
+	begunAt := func(node string) int64 {
+		if at, ok := begun[node]; ok {
+			return at
 		}
-		var m lineMark
-		if err := rows.Scan(&m.node, &m.parent, &m.At, &m.last); err != nil {
-			return err
-		}
-		p.widenLane(m)
+		return p.First
 	}
-	p.orderLanes()
-	return nil
-}
-
-// lineMark is what lines of a kind in a pixel of a lane are drawn as.
-type lineMark struct {
-	wire.TimelineMark
-
-	node   int64
-	parent string
-	last   int64 // Unix ms: of the last of them
-}
-
-// widenLane has the lane of a mark, which it adds if there is none, reach from the mark's first line to its last.
-func (p *picture) widenLane(m lineMark) {
-	k := laneKey{p.names[m.node], m.parent}
-	l := p.lanes[k]
-	if l == nil {
-		l = &wire.TimelineLane{Node: k.node, Parent: k.parent, Begin: m.At, End: m.last, Marks: []wire.TimelineMark{}}
-		p.lanes[k] = l
-		p.order = append(p.order, k)
-	}
-	l.Begin, l.End = min(l.Begin, m.At), max(l.End, m.last)
-}
-
-// orderLanes sorts the lanes, sub-agents below their agent.
-func (p *picture) orderLanes() {
-	begun := func(a, b laneKey) int { return cmp.Compare(p.lanes[a].Begin, p.lanes[b].Begin) }
-	slices.SortStableFunc(p.order, func(a, b laneKey) int {
+	slices.SortStableFunc(order, func(i, j int) int {
+		a, b := keys[i], keys[j]
 		switch {
 		case a.node == b.node:
-			return cmp.Or(cmp.Compare(min(1, len(a.parent)), min(1, len(b.parent))), begun(a, b))
+			return cmp.Or(cmp.Compare(min(1, len(a.parent)), min(1, len(b.parent))), cmp.Compare(k.lanes[i].begin, k.lanes[j].begin))
 		case a.node == wire.RunNode:
 			return -1
 		case b.node == wire.RunNode:
 			return 1
 		}
-		return cmp.Or(cmp.Compare(p.begunAt(a.node), p.begunAt(b.node)), strings.Compare(a.node, b.node))
+		return cmp.Or(cmp.Compare(begunAt(a.node), begunAt(b.node)), strings.Compare(a.node, b.node))
 	})
-	if len(p.order) > maxLanes {
-		p.Omitted, p.order = len(p.order)-maxLanes, p.order[:maxLanes]
+	p.Lanes = make([]wire.TimelineLane, min(most, len(order)))
+	p.Omitted = len(order) - len(p.Lanes)
+	for n := range p.Lanes {
+		i := order[n]
+		p.Lanes[n] = wire.TimelineLane{Node: keys[i].node, Parent: keys[i].parent, Begin: k.lanes[i].begin, End: k.lanes[i].end, Marks: []wire.TimelineMark{}}
+		p.lanes[keys[i]] = &p.Lanes[n]
 	}
 }
 
-func (p *picture) begunAt(node string) int64 {
-	if l := p.lanes[laneKey{node: node}]; l != nil {
-		return l.Begin
-	}
-	return p.First
-}
-
-// addMark adds a mark to its lane; if that is unknown, to the lane of the node, or of the run.
-func (p *picture) addMark(node, parent string, m wire.TimelineMark) {
-	for _, k := range []laneKey{{node, parent}, {node: node}, {node: wire.RunNode}} {
-		if l := p.lanes[k]; l != nil {
-			l.Marks = append(l.Marks, m)
-			return
-		}
-	}
-}
-
-// pixel is the text of the pixel that a time falls into; its parameters are ?2 to ?4.
-const pixel = `(%[1]s - ?2) * ?3 / ?4`
-
-func (p *picture) span() []any { return []any{p.of.ID, p.From, p.px, p.To - p.From} }
-
-// drawLines draws what the log says: of each kind one mark for a pixel.
-func (p *picture) drawLines(ctx context.Context) error {
-	if err := p.readLines(ctx); err != nil {
-		return err
-	}
-	for _, m := range p.lines {
-		p.addMark(p.names[m.node], m.parent, m.TimelineMark)
+// laneOf returns the lane that something is drawn into, nil if there is none. What must not vanish and has none of its own is drawn into
+// that of the node, else into the first one, which is the run's.
+func (p *picture) laneOf(key laneKey, heavy bool) *wire.TimelineLane {
+	switch l, node := p.lanes[key], p.lanes[laneKey{node: key.node}]; {
+	case l != nil || !heavy:
+		return l
+	case node != nil:
+		return node
+	case len(p.Lanes) > 0:
+		return &p.Lanes[0]
 	}
 	return nil
 }
 
-// readLines reads the marks of lines, once, in the order of their first lines.
-func (p *picture) readLines(ctx context.Context) error {
-	if p.lines != nil {
-		return nil
+// addMark adds a mark to a lane, or to the mark of its kind that is in its pixel.
+func (p *picture) addMark(l *wire.TimelineLane, m wire.TimelineMark) {
+	if l == nil {
+		return
 	}
-	p.lines = []lineMark{}
-	text := `SELECT node, parent, type, ` + fmt.Sprintf(pixel, "ts") + ` AS px, min(ts), max(ts), count(*), min(pos) FROM lines
-		WHERE run = ?1 AND hidden = 0 AND ts >= ?2 AND ts <= ?2 + ?4 GROUP BY node, parent, type, px ORDER BY min(pos)`
-	for rows, err := range p.t.Rows(ctx, text, p.span()...) {
-		if err != nil {
-			return err
-		}
-		var px int64
-		var m lineMark
-		if err := rows.Scan(&m.node, &m.parent, &m.Kind, &px, &m.At, &m.last, &m.N, &m.Pos); err != nil {
-			return err
-		}
-		p.lines = append(p.lines, m)
+	key := markKey{l, m.Kind, (m.At - p.From) * p.px / (p.To - p.From)}
+	at, there := p.marks[key]
+	if !there {
+		p.marks[key] = len(l.Marks)
+		l.Marks = append(l.Marks, m)
+		return
 	}
-	return nil
+	is := &l.Marks[at]
+	is.N += m.N
+	is.At, is.End = min(is.At, m.At), max(is.End, m.End)
 }
 
-// drawCalls draws calls that failed or were denied, all of them, and calls that have a length.
-func (p *picture) drawCalls(ctx context.Context) error {
-	from := ` FROM tool_calls c LEFT JOIN lines l ON l.pos = c.pos WHERE c.run = ?1 AND c.ts >= ?2 AND `
-	kind := `CASE c.outcome WHEN 'denied' THEN 'denied' ELSE 'failed' END`
-	failed := `SELECT c.node, coalesce(l.parent, ''), ` + kind + ` AS kind, ` + fmt.Sprintf(pixel, "c.ts") + ` AS px, min(c.ts), 0, count(*), min(c.pos), min(c.tool)` +
-		from + `c.ts <= ?2 + ?4 AND c.outcome <> 'ok' GROUP BY c.node, coalesce(l.parent, ''), ` + kind + `, px`
-	long := `SELECT c.node, coalesce(l.parent, ''), 'call', 0, c.ts - c.duration_ms, c.ts, 1, c.pos, c.tool` +
-		from + `c.ts - c.duration_ms <= ?2 + ?4 AND c.duration_ms * ?3 >= ?4 ORDER BY c.duration_ms DESC LIMIT ` + fmt.Sprint(maxSpans)
-	for _, text := range []string{long, failed} {
-		for rows, err := range p.t.Rows(ctx, text, p.span()...) {
-			if err != nil {
-				return err
-			}
-			var node, px int64
-			var parent string
-			var m wire.TimelineMark
-			if err := rows.Scan(&node, &parent, &m.Kind, &px, &m.At, &m.End, &m.N, &m.Pos, &m.Text); err != nil {
-				return err
-			}
-			m.Text = timeline.Line(m.Text, 80)
-			p.addMark(p.names[node], parent, m)
+// isSeen reports whether a time is within the picture.
+func (p *picture) isSeen(at int64) bool { return at >= p.From && at <= p.To }
+
+// drawLines draws what the log says.
+func (p *picture) drawLines(k *course, keys []laneKey) {
+	lanes := make([]*wire.TimelineLane, len(keys))
+	for i, key := range keys {
+		lanes[i] = p.laneOf(key, false)
+	}
+	for _, l := range k.lines {
+		if p.isSeen(l.ts) {
+			p.addMark(lanes[l.lane], wire.TimelineMark{Kind: k.kinds[l.kind], At: l.ts, N: 1, Pos: l.pos})
 		}
 	}
-	return nil
 }
 
-// drawWaits draws the waits for people that are over: from the line that asks to what the agent's log
-// says next.
-func (p *picture) drawWaits(ctx context.Context) error {
-	text := `SELECT w.node, w.parent, w.ts, w.pos, substr(w.text, 1, 200),
-			(SELECT n.ts FROM lines n WHERE n.run = ?1 AND n.hidden = 0 AND n.pos > w.pos AND n.node = w.node AND n.parent = w.parent ORDER BY n.pos LIMIT 1) AS until
-		FROM lines w WHERE w.run = ?1 AND w.hidden = 0 AND w.type = 'system' AND (w.text LIKE ?5 OR w.text LIKE ?6 OR w.text LIKE ?7 AND w.text NOT LIKE '%(info)') AND w.ts - ?2 <= ?4 AND ?3 > 0
-		ORDER BY w.pos DESC LIMIT ` + fmt.Sprint(maxSpans)
-	args := append(p.span(), timeline.AsksPermission+"%", timeline.AsksQuestion+"%", timeline.AsksMessage+"%")
-	for rows, err := range p.t.Rows(ctx, text, args...) {
-		if err != nil {
-			return err
+// drawCalls draws the longest calls that have a length, and those that failed or were denied, all of them.
+func (p *picture) drawCalls(k *course, keys []laneKey) {
+	var long []*courseCall
+	for i := range k.calls {
+		if c := &k.calls[i]; c.end >= p.From && c.begin <= p.To && (c.end-c.begin)*p.px >= p.To-p.From {
+			long = append(long, c)
 		}
-		var node int64
-		var parent string
-		var until *int64
-		m := wire.TimelineMark{Kind: "wait", N: 1}
-		if err := rows.Scan(&node, &parent, &m.At, &m.Pos, &m.Text, &until); err != nil {
-			return err
+	}
+	slices.SortStableFunc(long, func(a, b *courseCall) int { return cmp.Compare(b.end-b.begin, a.end-a.begin) })
+	for _, c := range long[:min(maxSpans, len(long))] {
+		if l := p.laneOf(keys[c.lane], false); l != nil {
+			l.Marks = append(l.Marks, wire.TimelineMark{Kind: "call", At: c.begin, End: c.end, N: 1, Pos: c.pos, Text: timeline.Line(k.tools[c.tool], 80)})
 		}
+	}
+	for i := range k.calls {
+		if c := &k.calls[i]; c.bad != "" && p.isSeen(c.end) {
+			p.addMark(p.laneOf(keys[c.lane], true), wire.TimelineMark{Kind: c.bad, At: c.end, N: 1, Pos: c.pos, Text: timeline.Line(k.tools[c.tool], 80)})
+		}
+	}
+}
+
+// drawWaits draws the waits for people that are over.
+func (p *picture) drawWaits(k *course, keys []laneKey) {
+	for _, w := range k.waits {
 		switch {
-		case until == nil && p.Open, until != nil && *until < p.From:
+		case w.at > p.To, w.until == 0 && p.Open, w.until != 0 && w.until < p.From:
 			continue // what waits now is told by the state
-		case until == nil:
-			until = &p.Last
+		case w.until == 0:
+			w.until = p.Last
 		}
-		m.End, m.Text = *until, timeline.Line(m.Text, 120)
-		p.addMark(p.names[node], parent, m)
+		p.addMark(p.laneOf(keys[w.lane], true), wire.TimelineMark{Kind: "wait", At: w.at, End: w.until, N: 1, Pos: w.pos, Text: w.text})
 	}
-	return nil
 }
 
 // drawAlerts draws all alerts.
-func (p *picture) drawAlerts(ctx context.Context) error {
-	text := `SELECT node, kind, ` + fmt.Sprintf(pixel, "ts") + ` AS px, min(ts), count(*), min(event), min(text) FROM alerts
+func (p *picture) drawAlerts(ctx context.Context, t *archive.Tx) error {
+	text := `SELECT node, kind, (ts - ?2) * ?3 / ?4 AS px, min(ts), count(*), min(event), min(text) FROM alerts
 		WHERE run = (SELECT run FROM runs WHERE id = ?1) AND ts >= ?2 AND ts <= ?2 + ?4 GROUP BY node, kind, px`
-	for rows, err := range p.t.Rows(ctx, text, p.span()...) {
+	for rows, err := range t.Rows(ctx, text, p.of.ID, p.From, p.px, p.To-p.From) {
 		if err != nil {
 			return err
 		}
@@ -306,7 +276,9 @@ func (p *picture) drawAlerts(ctx context.Context) error {
 			return err
 		}
 		m.Text = timeline.Line(kind+": "+m.Text, 160)
-		p.addMark(node, "", m)
+		if l := p.laneOf(laneKey{node: node}, true); l != nil {
+			l.Marks = append(l.Marks, m)
+		}
 	}
 	return nil
 }
@@ -316,31 +288,28 @@ func (p *picture) drawOpen(s *wire.State) {
 	if !p.Open {
 		return
 	}
+	draw := func(key laneKey, m wire.TimelineMark) {
+		if l := p.laneOf(key, true); l != nil {
+			m.End, m.N, m.Open = p.Last, 1, true
+			l.Marks = append(l.Marks, m)
+		}
+	}
 	for _, c := range s.Tools {
-		p.addMark(c.Node, c.Parent, wire.TimelineMark{Kind: "call", At: c.Since, End: p.Last, N: 1, Open: true, Text: timeline.Line(c.Tool, 80)})
+		draw(laneKey{c.Node, c.Parent}, wire.TimelineMark{Kind: "call", At: c.Since, Text: timeline.Line(c.Tool, 80)})
 	}
 	for _, w := range ask.Pending(s) {
-		p.addMark(w.NodeID, "", wire.TimelineMark{Kind: "wait", At: w.Since, End: p.Last, N: 1, Open: true, Text: timeline.Line(waitsFor(w), 120)})
+		draw(laneKey{node: w.NodeID}, wire.TimelineMark{Kind: "wait", At: w.Since, Text: timeline.Line(waitsFor(w), 120)})
 	}
 }
 
-// fitsInto reports whether the answer is small enough. What can't be drawn coarser loses its last lanes.
-func (p *picture) fitsInto(limit int, coarser bool) bool {
+// size is about how many bytes the answer has.
+func (p *picture) size() int {
 	size := 1 << 10
-	for i, l := range p.Lanes {
+	for _, l := range p.Lanes {
 		size += 200 + 2*len(l.Node) + 2*len(l.Parent)
 		for _, m := range l.Marks {
 			size += 80 + 2*len(m.Text)
 		}
-		switch {
-		case size <= limit:
-		case coarser:
-			return false
-		case i > 0:
-			p.Omitted += len(p.Lanes) - i
-			p.Lanes = p.Lanes[:i]
-			return true
-		}
 	}
-	return true
+	return size
 }
