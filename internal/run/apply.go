@@ -159,13 +159,25 @@ func (f *fold) foldPayload() error {
 		f.addBookmark(p)
 		return nil
 	case *wire.WorkspaceSnapshot:
-		f.s.Folder = &wire.FolderSnapshot{
-			ID: p.ID, Position: f.pos.Seq, Node: f.e.NodeID, Files: p.Files, Bytes: p.Bytes,
-			LeftOut: p.LeftOut, Omitted: p.Omitted, Unstable: p.Unstable, Refused: p.Refused,
-		}
+		f.keepFolder(p)
 		return nil
 	default:
 		return f.agentPayload()
+	}
+}
+
+// keepFolder takes in a snapshot of the folder, unless one that was taken later is there: another node at work in it, whose result
+// lies before this event, had that recorded first.
+func (f *fold) keepFolder(p *wire.WorkspaceSnapshot) {
+	if last := f.s.Folder; last != nil && p.Process != "" && last.Process == p.Process && p.Order < last.Order {
+		later := *last
+		later.Pending = false
+		f.s.Folder = &later
+		return
+	}
+	f.s.Folder = &wire.FolderSnapshot{
+		ID: p.ID, Position: f.pos.Seq, Node: f.e.NodeID, Files: p.Files, Bytes: p.Bytes,
+		LeftOut: p.LeftOut, Omitted: p.Omitted, Unstable: p.Unstable, Refused: p.Refused, Process: p.Process, Order: p.Order,
 	}
 }
 

@@ -322,6 +322,10 @@ type WorkspaceSnapshot struct {
 	Omitted  int      // how much more isn't
 	Unstable bool     // files changed whenever they were read
 	Refused  string   // why the folder can't be kept
+	// Process is the one that took it, by a name that no other process has. Order is its place among all that this process has
+	// taken: nodes that work in one folder have theirs recorded in another order, and what was taken last holds.
+	Process string
+	Order   int64
 }
 
 // TranscriptRead says how far a session file was read, and what of it was told before this event: the next reader
@@ -631,6 +635,8 @@ func (p *WorkspaceSnapshot) visitFields(f *fields) {
 	f.int("omitted", &p.Omitted, optional)
 	f.bool("unstable", &p.Unstable, optional)
 	f.str("refused", &p.Refused, optional)
+	f.str("process", &p.Process, optional)
+	f.int64("order", &p.Order, optional)
 }
 
 func (p *TranscriptRead) visitFields(f *fields) {

@@ -223,6 +223,8 @@ type FolderSnapshot struct {
 	Unstable bool     `json:"unstable,omitempty"`
 	Refused  string   `json:"refused,omitempty"`
 	Pending  bool     `json:"pending,omitempty"` // a newer one is being taken; nothing has been changed since
+	Process  string   `json:"process,omitempty"` // that took it, as its Order-th
+	Order    int64    `json:"order,omitempty"`
 }
 
 // Ancestor is a run that this one was forked from.

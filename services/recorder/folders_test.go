@@ -13,7 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"code.wake.dev/wake/internal/api"
+	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/workspace"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -145,4 +148,71 @@ func TestFoldersOfRemovedRuns(t *testing.T) {
 			t.Errorf("left of the removed run: %t, of the other one: %t, %v", holds("removed"), holds("first"), err)
 		}
 	})
+}
+
+// What a run has packed stays as long as a fork of it is there, at any distance: also when a fork between them was removed, and when the run
+// itself was. It goes with the last of them.
+func TestFoldersThatForksNeed(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := newPlant(t)
+		store, err := workspace.Open(t.Context(), p.log.JetStream(), subjects.Default, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const parent, middle, last = "parent", "middle", "last"
+		aborted := &wire.Event{Payload: &wire.FlowAborted{Reason: "operator"}}
+		w := p.claim(parent, wire.RunNode)
+		p.write(w, &wire.Event{Payload: &wire.FlowStart{FlowName: "f", Definition: mustRaw(t, map[string]any{"name": "f"}), DefinitionHash: "h"}})
+		p.write(w, &wire.Event{Payload: &wire.FlowComplete{FlowName: "f", Status: wire.FlowStatusComplete}})
+		state := run.New(parent)
+		state.Status = wire.RunRunning
+		var f *eventlog.Writer
+		for _, fork := range []string{middle, last} {
+			f = p.claim(fork, wire.RunNode)
+			begun := p.write(f, &wire.Event{Payload: &wire.RunForked{ParentRun: state.RunID, ParentPos: 1, State: mustRaw(t, state)}})
+			state = run.New(fork)
+			state.Status = wire.RunRunning
+			state.Lineage = []wire.Ancestor{{RunID: parent, Position: begun}}
+			if fork != last {
+				p.write(f, aborted)
+			}
+		}
+		// Each adds a file to the folder that it has of the one before.
+		dir, snapshot := t.TempDir(), ""
+		for _, id := range []string{parent, middle, last} {
+			if err := os.WriteFile(filepath.Join(dir, id), []byte("by "+id), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s, err := store.Folder(id, dir, workspace.Limits{}).Take(t.Context(), snapshot)
+			if err != nil {
+				t.Fatal(err)
+			}
+			snapshot = s.ID
+		}
+		p.record(recorder.Config{Retain: recorder.Retention{Folders: 1, Every: time.Minute}})
+		for _, gone := range []string{middle, parent} {
+			p.remove(gone)
+			<-time.After(2 * time.Hour)
+			if _, err := store.Restore(t.Context(), snapshot, filepath.Join(t.TempDir(), "restored")); err != nil {
+				t.Errorf("%s was removed: %v", gone, err)
+			}
+		}
+		p.write(f, aborted)
+		p.remove(last)
+		<-time.After(2 * time.Hour)
+		holds, err := workspace.Holders(t.Context(), p.log.JetStream(), subjects.Default)
+		if err != nil || holds(parent) || holds(middle) || holds(last) {
+			t.Errorf("snapshots are left: %t %t %t, %v", holds(parent), holds(middle), holds(last), err)
+		}
+	})
+}
+
+// remove has the recorder delete a run for good.
+func (p *plant) remove(run string) {
+	p.t.Helper()
+	<-time.After(time.Minute) // the recorder knows of it
+	q := wire.DeleteRequest{Run: run, Now: true, Force: true}
+	if _, err := api.Call[wire.DeleteResponse](p.t.Context(), p.log.Conn(), p.log.Names(), wire.VerbDelete, q); err != nil {
+		p.t.Fatalf("%s: %v", run, err)
+	}
 }

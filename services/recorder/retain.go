@@ -2,6 +2,7 @@ package recorder
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"code.wake.dev/wake/internal/workspace"
@@ -44,10 +45,15 @@ func (r *Recorder) applyRetention(ctx context.Context) error {
 		}
 		if run != "" {
 			r.store.Answers.Forget(run)
-			if err := workspace.Drop(ctx, r.log.Conn(), r.log.Names(), run); err != nil { // the snapshots take room, but no reader sees them
-				r.logger.WarnContext(ctx, "snapshots of a removed run's folder are left in the object store", "run", run, "error", err)
-			}
 			gone++
+		}
+	}
+	if gone > 0 {
+		r.folderRemains = true
+	}
+	if r.folderRemains {
+		if err := r.dropRemoved(ctx); err != nil {
+			r.logger.WarnContext(ctx, "snapshots of removed runs' folders are left in the object store, tries again", "error", err)
 		}
 	}
 	if gone == 0 {
@@ -60,6 +66,58 @@ func (r *Recorder) applyRetention(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// dropRemoved drops snapshots of the folders of runs that were removed, but those to which a fork may refer. No reader sees them. A
+// process that died after it had removed a run leaves them to the next one.
+func (r *Recorder) dropRemoved(ctx context.Context) error {
+	removed, err := r.store.Retention.Removed(ctx)
+	if err != nil {
+		return err
+	}
+	if len(removed) > 0 {
+		if _, err := r.dropIdle(ctx, removed, func() (bool, error) { return false, nil }); err != nil {
+			return err
+		}
+	}
+	r.folderRemains = false
+	return nil
+}
+
+// errNotCurrent says that what needs a run isn't known at the moment.
+var errNotCurrent = errors.New("recorder: the stream has events that aren't recorded yet: whether something needs a run isn't known")
+
+// dropIdle drops snapshots of the folders of those runs that nothing needs, one after the other, until it is enough, and returns how many
+// runs lost them.
+func (r *Recorder) dropIdle(ctx context.Context, runs []string, isEnough func() (bool, error)) (dropped int, err error) {
+	js, names := r.log.JetStream(), r.log.Names()
+	holds, err := workspace.Holders(ctx, js, names)
+	if err != nil {
+		return 0, err
+	}
+	for _, run := range runs {
+		if enough, err := isEnough(); err != nil || enough {
+			return dropped, err
+		}
+		if !holds(run) {
+			continue
+		}
+		if current, err := r.isCurrent(ctx); err != nil {
+			return dropped, err
+		} else if !current {
+			return dropped, errNotCurrent
+		}
+		if idle, err := r.store.Retention.IsIdle(ctx, run); err != nil {
+			return dropped, err
+		} else if !idle {
+			continue
+		}
+		if err := workspace.Drop(ctx, r.log.Conn(), names, run); err != nil {
+			return dropped, err
+		}
+		dropped++
+	}
+	return dropped, nil
 }
 
 // spare is the part (1/20) of what snapshots may take that is free after some were dropped, so that the next one doesn't have all looked at again.
@@ -79,37 +137,23 @@ func (r *Recorder) boundFolders(ctx context.Context) error {
 	if most == 0 || used.Bytes <= most || time.Now().Before(r.folderRest) {
 		return nil
 	}
-	holds, err := workspace.Holders(ctx, js, names)
-	if err != nil {
-		return err
-	}
 	ended, err := r.store.Retention.Ended(ctx)
 	if err != nil {
 		return err
 	}
-	before, dropped := used.Bytes, 0
-	for _, run := range ended {
-		if used.Bytes <= most-most/spare {
-			break
-		}
-		if !holds(run) {
-			continue
-		}
-		if current, err := r.isCurrent(ctx); err != nil || !current {
-			return err
-		}
-		if idle, err := r.store.Retention.IsIdle(ctx, run); err != nil {
-			return err
-		} else if !idle {
-			continue
-		}
-		if err := workspace.Drop(ctx, r.log.Conn(), names, run); err != nil {
-			return err
-		}
-		dropped++
-		if used, err = workspace.Used(ctx, js, names); err != nil {
-			return err
-		}
+	before := used.Bytes
+	dropped, err := r.dropIdle(ctx, ended, func() (bool, error) {
+		now, err := workspace.Used(ctx, js, names)
+		return now.Bytes <= most-most/spare, err
+	})
+	if errors.Is(err, errNotCurrent) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if used, err = workspace.Used(ctx, js, names); err != nil {
+		return err
 	}
 	r.metrics.folders.Set(float64(used.Bytes))
 	if dropped > 0 {

@@ -1,21 +1,24 @@
 package index
 
 import (
+	"slices"
+
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
-// parentOf returns the run of which the event makes its own a fork or a child, or
-// "". A name that is too long for a run isn't one.
-func parentOf(e *wire.Event) (run string) {
+// ancestorsOf returns the runs of which the event makes its own, which is in a state then, a fork at any distance, or a child. A name
+// that is too long for a run isn't one.
+func ancestorsOf(e *wire.Event, state *wire.State) (runs []string) {
 	switch p := e.Payload.(type) {
 	case *wire.FlowStart:
-		run = p.ParentRun
+		runs = append(runs, p.ParentRun)
 	case *wire.RunForked:
-		run = p.ParentRun
+		runs = append(runs, p.ParentRun)
+		for _, a := range state.Lineage {
+			runs = append(runs, a.RunID)
+		}
 	}
-	if len(run) > table.MaxKey {
-		return ""
-	}
-	return run
+	slices.Sort(runs)
+	return slices.DeleteFunc(slices.Compact(runs), func(run string) bool { return run == "" || len(run) > table.MaxKey })
 }

@@ -184,8 +184,8 @@ func (w *writer) addLabels(r *runRow, labels map[string]string) error {
 // noteSessions notes what the event says of sessions and labels, by which runs are
 // found.
 func (w *writer) noteSessions(r *runRow, n *nodeRow, pos uint64, e *wire.Event) error {
-	if parent := parentOf(e); parent != "" {
-		if err := w.putRow(addParent, &table.Lineage{Run: r.ID, Ancestor: parent}); err != nil {
+	for _, ancestor := range ancestorsOf(e, r.state) {
+		if err := w.putRow(addParent, &table.Lineage{Run: r.ID, Ancestor: ancestor}); err != nil {
 			return err
 		}
 	}

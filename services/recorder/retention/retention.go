@@ -175,8 +175,9 @@ func neededBy(ctx context.Context, t *archive.Tx, of request.Target) (string, er
 	return "", nil
 }
 
-// hasFork reports whether a run has a fork that isn't gone for good, whatever has become of it: the points behind which the fork
-// can be forked anew lie in part in its parent. Deleting the parent by name doesn't ask for them.
+// hasFork reports whether a run has a fork, at any distance, that isn't gone for good, whatever has become of it and of those between: the
+// points behind which the fork can be forked anew lie in part in its ancestors, and so does what its folder has of theirs. Deleting an
+// ancestor by name doesn't ask for them.
 func hasFork(ctx context.Context, t *archive.Tx, run string) (bool, error) {
 	var fork string
 	err := t.Row(ctx, `SELECT r.run FROM lineage l JOIN runs r ON r.id = l.run
@@ -230,8 +231,18 @@ const endedRuns = ` FROM runs r JOIN (SELECT run AS id, max(last_time) AS ended,
 // Ended returns the runs that have ended, also those that are deleted, the first one first, and before them those that were removed: the
 // recorder that removed them may have died before their snapshots were dropped.
 func (d *Deleter) Ended(ctx context.Context) (runs []string, err error) {
-	list, err := d.expiredRuns(ctx, `SELECT 0, run, 0 FROM (SELECT run, 0 AS pos FROM retired WHERE run NOT IN (SELECT run FROM runs)
-		UNION ALL SELECT run, last_pos FROM runs WHERE run <> '`+wire.NoRun+`' AND status IN ('complete', 'aborted')) ended ORDER BY pos, run`)
+	return d.listRuns(ctx, removedRuns+` UNION ALL SELECT run, last_pos FROM runs WHERE run <> '`+wire.NoRun+`' AND status IN ('complete', 'aborted')`)
+}
+
+// Removed returns the runs that were removed.
+func (d *Deleter) Removed(ctx context.Context) (runs []string, err error) {
+	return d.listRuns(ctx, removedRuns)
+}
+
+const removedRuns = `SELECT run, 0 AS pos FROM retired WHERE run NOT IN (SELECT run FROM runs)`
+
+func (d *Deleter) listRuns(ctx context.Context, text string) (runs []string, err error) {
+	list, err := d.expiredRuns(ctx, `SELECT 0, run, 0 FROM (`+text+`) listed ORDER BY pos, run`)
 	for _, e := range list {
 		runs = append(runs, e.Run)
 	}
@@ -239,7 +250,7 @@ func (d *Deleter) Ended(ctx context.Context) (runs []string, err error) {
 }
 
 // IsIdle reports whether a run has ended and nothing needs more than the record of it: it has no fork and no labelled point.
-// One that was removed is idle. IsIdle fails while the recorder is behind.
+// So is one that was removed and has no fork: nothing can be started from a point of it. IsIdle fails while the recorder is behind.
 func (d *Deleter) IsIdle(ctx context.Context, run string) (idle bool, err error) {
 	t, err := d.kept.View(ctx)
 	if err != nil {
@@ -258,8 +269,11 @@ func (d *Deleter) IsIdle(ctx context.Context, run string) (idle bool, err error)
 	err = t.Row(ctx, `SELECT id, status FROM runs WHERE run = ?1`, run).Scan(&of.ID, &status)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		err = t.Row(ctx, `SELECT count(*) > 0 FROM retired WHERE run = ?1`, run).Scan(&idle)
-		return idle, err
+		if err = t.Row(ctx, `SELECT count(*) > 0 FROM retired WHERE run = ?1`, run).Scan(&idle); err != nil || !idle {
+			return false, err
+		}
+		forked, err := hasFork(ctx, t, run)
+		return err == nil && !forked, err
 	case err != nil || !isOver(status):
 		return false, err
 	}

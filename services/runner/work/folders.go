@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"code.wake.dev/wake/internal/flow"
@@ -16,16 +17,23 @@ type folders struct {
 	mu    sync.Mutex
 	byRun map[string]*keptFolder
 	clock uint64
+	takes atomic.Int64 // snapshots so far
 }
 
 // keptFolder is the folder of a run and what the log says of it last, as far as this process knows.
 type keptFolder struct {
-	folder *workspace.Folder
-	path   string
-	used   uint64 // guarded by the folders' mu
+	folder  *workspace.Folder
+	path    string
+	process string        // this one
+	takes   *atomic.Int64 // those of the folders
+	used    uint64        // guarded by the folders' mu
+	users   int           // executions that work in it; guarded by the folders' mu
+
+	taking sync.Mutex // of who takes a snapshot: they are numbered in the order in which they are taken
 
 	mu       sync.Mutex
 	recorded string    // the id of the last snapshot, or why there is none; "": there is nothing in the folder
+	by       *nodeLog  // which records it; nil: the log had it before
 	doubt    bool      // the log may say something else
 	told     int       // how often there was something to say
 	rest     time.Time // until then it isn't tried again
@@ -49,24 +57,34 @@ func (f *folders) open(x *execution, recorded string) *keptFolder {
 		}
 		k = &keptFolder{
 			folder: x.cfg.Kept.Folder(x.offer.RunID, x.workdir.path, workspace.Limits{}, x.cfg.Private...), path: x.workdir.path, recorded: recorded,
+			process: x.cfg.Process, takes: &f.takes,
 		}
 		f.byRun[x.offer.RunID] = k
 	}
 	k.used = f.clock
+	k.users++
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.doubt = k.doubt || k.recorded != recorded // another node was at work, or what was recorded didn't get there
 	return k
 }
 
+// forgetOldest forgets a folder that nothing works in: who works in one has to see what others record of it.
 func (f *folders) forgetOldest() {
 	oldest, used := "", f.clock
 	for run, k := range f.byRun {
-		if k.used < used {
+		if k.users == 0 && k.used < used {
 			oldest, used = run, k.used
 		}
 	}
 	delete(f.byRun, oldest)
+}
+
+// leave notes that an execution works in a folder no longer.
+func (f *folders) leave(k *keptFolder) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	k.users--
 }
 
 // rests reports whether it is too early to try again.
@@ -84,11 +102,13 @@ func (k *keptFolder) restAfter(took time.Duration) {
 	k.rest = time.Now().Add(min(20*took, time.Minute))
 }
 
-// note notes that the log has what there was to say, unless there was more meanwhile: the log may have that before.
-func (k *keptFolder) note(recorded string, told int) {
+// note notes that what there was to say is on its way to the log, unless there was more meanwhile, which counts.
+func (k *keptFolder) note(recorded string, by *nodeLog, told int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.recorded, k.doubt = recorded, k.told != told
+	if k.told == told {
+		k.recorded, k.by, k.doubt = recorded, by, false
+	}
 }
 
 // keepTimeout bounds the time that a snapshot takes. Without one, the next is only more work.
@@ -176,7 +196,7 @@ func (x *execution) takeFirst(ctx context.Context) <-chan taken {
 		t, err := x.takeSnapshot(ctx, true)
 		if err != nil && ctx.Err() == nil {
 			x.warnUnkept(err)
-			t = x.kept.refuse(err)
+			t = x.kept.refuse(err, x.log)
 		}
 		result <- t
 	})
@@ -278,13 +298,15 @@ func (x *execution) takeSnapshot(ctx context.Context, first bool) (taken, error)
 			return taken{}, err
 		}
 	}
-	t, stored, err := x.kept.takeSnapshot(ctx, base)
+	t, stored, err := x.kept.takeSnapshot(ctx, base, x.log)
 	x.cfg.FolderBytes.Add(float64(stored))
 	return t, err
 }
 
 // takeSnapshot returns what there is to say of the folder, and how many bytes it took to store.
-func (k *keptFolder) takeSnapshot(ctx context.Context, base string) (t taken, stored int64, err error) {
+func (k *keptFolder) takeSnapshot(ctx context.Context, base string, log *nodeLog) (t taken, stored int64, err error) {
+	k.taking.Lock()
+	defer k.taking.Unlock()
 	begun := time.Now()
 	snapshot, err := k.folder.Take(ctx, base)
 	if err != nil {
@@ -304,23 +326,26 @@ func (k *keptFolder) takeSnapshot(ctx context.Context, base string) (t taken, st
 	if isRefused {
 		p.Refused = refused.Reason
 	}
-	return k.tell(p), snapshot.Stored, nil
+	return k.tell(p, log), snapshot.Stored, nil
 }
 
 // refuse says that the folder couldn't be kept.
-func (k *keptFolder) refuse(err error) taken {
-	return k.tell(&wire.WorkspaceSnapshot{Refused: "it could not be kept: " + err.Error()})
+func (k *keptFolder) refuse(err error, log *nodeLog) taken {
+	return k.tell(&wire.WorkspaceSnapshot{Refused: "it could not be kept: " + err.Error()}, log)
 }
 
-func (k *keptFolder) tell(p *wire.WorkspaceSnapshot) taken {
+// tell makes a snapshot something to say by a node, unless the log has it, or has it before what the node says next.
+func (k *keptFolder) tell(p *wire.WorkspaceSnapshot, by *nodeLog) taken {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	t := taken{snapshot: p, isNews: k.doubt || p.ID+p.Refused != k.recorded}
+	onTheWay := k.by != nil && k.by != by && !k.by.isStored()
+	t := taken{snapshot: p, isNews: k.doubt || onTheWay || p.ID+p.Refused != k.recorded}
 	if t.isNews {
 		k.told++
 		k.doubt = true // until it is noted
 	}
+	p.Process, p.Order = k.process, k.takes.Add(1)
 	told := k.told
-	t.note = func() { k.note(p.ID+p.Refused, told) }
+	t.note = func() { k.note(p.ID+p.Refused, by, told) }
 	return t
 }

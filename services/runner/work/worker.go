@@ -215,6 +215,9 @@ func (w *worker) executeNode(ctx context.Context) (left bool, err error) {
 		x.log.passTrial(ctx, &w.trial)
 	}
 	err = x.recordEnd(ctx, cause, events, err)
+	if x.kept != nil {
+		x.folders.leave(x.kept)
+	}
 	if x.hold == nil {
 		return false, err
 	}

@@ -247,7 +247,7 @@ type AlertCount struct {
 	Stored int64  `db:"stored" note:"how many alerts are here"`
 }
 
-// Lineage is a run and the run that it is a fork or a child of.
+// Lineage is a run and one that it is a fork of, at any distance, or a child of.
 type Lineage struct {
 	Run      int64  `db:"run,runs"`
 	Ancestor string `db:"ancestor,name" note:"its id"`

@@ -131,7 +131,7 @@ func All() Tables {
 		{Name: "chat_errors", Note: "error of an agent", Origin: Derived, Columns: columnsOf[ChatError](), Key: []string{"node", "pos"}, By: pos},
 		{Name: "chat_checkpoints", Note: "checkpoint of a conversation", Origin: Derived, Columns: columnsOf[ChatCheckpoint](), Key: []string{"node", "pos"}, By: pos},
 		{
-			Name: "lineage", Note: "run and the one of which it is a fork, or a child", Origin: Derived, Columns: columnsOf[Lineage](), Key: []string{"run", "ancestor"},
+			Name: "lineage", Note: "run and those of which it is a fork, at any distance, or the one of which it is a child", Origin: Derived, Columns: columnsOf[Lineage](), Key: []string{"run", "ancestor"},
 			Indexes: []Index{{Name: "lineage_ancestor", Columns: "ancestor"}},
 		},
 		{
