@@ -90,17 +90,25 @@ func hasAny(fields map[string]json.RawMessage, names ...string) bool {
 	return false
 }
 
-// firstTime returns the first time that a session file tells in its beginning,
+// firstTime returns the first time that an input tells in its beginning,
 // in Unix ms, or 0.
 func firstTime(in *bufio.Reader) int64 {
 	head, _ := in.Peek(in.Buffered()) // what detect has looked at
 	for line := range bytes.Lines(head) {
-		var l struct {
-			Timestamp time.Time `json:"timestamp"`
-		}
-		if json.Unmarshal(line, &l) == nil && !l.Timestamp.IsZero() {
-			return l.Timestamp.UnixMilli()
+		if at := timeIn(line); at > 0 {
+			return at
 		}
 	}
 	return 0
+}
+
+// timeIn returns the time that a line tells, in Unix ms, or 0.
+func timeIn(line []byte) int64 {
+	var l struct {
+		Timestamp time.Time `json:"timestamp"`
+	}
+	if json.Unmarshal(line, &l) != nil || l.Timestamp.IsZero() {
+		return 0
+	}
+	return l.Timestamp.UnixMilli()
 }

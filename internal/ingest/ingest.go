@@ -96,8 +96,11 @@ func Run(ctx context.Context, log *eventlog.Log, r io.Reader, o Options) (Result
 	}
 	res.Format = format
 	i := &ingestion{log: log, options: o, result: res, exec: run.ExecID(res.NodeID, 1)}
-	if format == Transcript {
-		i.first = firstTime(in)
+	switch first := firstTime(in); {
+	case format == Transcript:
+		i.first = first
+	case format == StreamJSON && first > 0 && first < time.Now().Add(-live).UnixMilli():
+		i.first, i.over, i.last = first, true, first
 	}
 	err = i.run(ctx, in)
 	return i.result, err
@@ -112,9 +115,13 @@ type ingestion struct {
 	owner   *eventlog.Writer
 	worker  *eventlog.Writer
 	started time.Time
-	first   int64 // time of the first line of a session file, Unix ms; 0: the input comes as it happens
+	first   int64 // time of the first line that tells one, Unix ms; 0: the input comes as it happens
 	last    int64 // of its last event
+	over    bool  // a stream that ended before: its lines tell when they came
 }
+
+// live is how old the first time of a stream may be that is read while it comes.
+const live = time.Minute
 
 func (i *ingestion) run(ctx context.Context, in io.Reader) error {
 	if _, exists, err := i.log.Last(ctx, i.options.RunID, wire.RunNode); err != nil {
@@ -187,7 +194,7 @@ func (i *ingestion) readInput(ctx context.Context, in io.Reader) (*agent.Outcome
 	for line, err := range inputLines(ctx, in) {
 		var long *claude.LineTooLongError
 		var events []*wire.Event
-		now := time.Now().UnixMilli()
+		now := i.lineTime(line)
 		switch {
 		case errors.As(err, &long):
 			events = n.TooLong(now, long)
@@ -204,7 +211,19 @@ func (i *ingestion) readInput(ctx context.Context, in io.Reader) (*agent.Outcome
 			i.options.Progress(i.result)
 		}
 	}
-	return outcome, i.writeEvents(ctx, outcome, n.Finish(time.Now().UnixMilli()))
+	return outcome, i.writeEvents(ctx, outcome, n.Finish(i.lineTime(nil)))
+}
+
+// lineTime returns when a line came: now, or of a stream that is over, what the line tells, or the one before it.
+func (i *ingestion) lineTime(line []byte) int64 {
+	now := time.Now().UnixMilli()
+	if !i.over {
+		return now
+	}
+	if at := timeIn(line); at <= now {
+		i.last = max(i.last, at)
+	}
+	return i.last
 }
 
 // A reader makes events of the lines of one agent's input.
