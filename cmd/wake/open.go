@@ -10,6 +10,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/feed"
 	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -56,7 +57,11 @@ func (a *app) openLog(ctx context.Context) (*eventlog.Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := eventlog.Open(ctx, nc, o)
+	var log *eventlog.Log
+	err = topology.AwaitLeader(ctx, nc, func() (err error) {
+		log, err = eventlog.Open(ctx, nc, o)
+		return err
+	})
 	if err == nil {
 		return log, nil
 	}

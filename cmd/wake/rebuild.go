@@ -7,11 +7,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
 	"code.wake.dev/wake/internal/rebuild"
 	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/subjects"
 )
 
@@ -58,17 +60,20 @@ func (a fileVerbs) runRebuild(ctx context.Context, service string, detach bool) 
 	if err != nil {
 		return err
 	}
-	desk, err := rebuild.Open(ctx, js, a.names, service)
-	if err != nil {
+	var desk *rebuild.Desk
+	var order rebuild.Order
+	if err := topology.AwaitLeader(ctx, nc, func() (err error) {
+		if desk, err = rebuild.Open(ctx, js, a.names, service); err != nil {
+			return err
+		}
+		order, err = desk.Place(ctx) // one that was placed without our hearing of it is replaced
 		return err
-	}
-	order, err := desk.Place(ctx)
-	if err != nil {
+	}); err != nil {
 		return err
 	}
 	end := rebuildEnd{Service: service, Progress: rebuild.Progress{ID: order.ID}, Waiting: true}
 	if !detach {
-		if end, err = a.watchRebuild(ctx, desk, end); err != nil {
+		if end, err = a.watchRebuild(ctx, nc, desk, end); err != nil {
 			return err
 		}
 	}
@@ -84,13 +89,16 @@ func (a fileVerbs) runRebuild(ctx context.Context, service string, detach bool) 
 }
 
 // watchRebuild shows how far a service is until it is done.
-func (a fileVerbs) watchRebuild(ctx context.Context, desk *rebuild.Desk, end rebuildEnd) (rebuildEnd, error) {
+func (a fileVerbs) watchRebuild(ctx context.Context, nc *nats.Conn, desk *rebuild.Desk, end rebuildEnd) (rebuildEnd, error) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	begun, last := time.Now(), uint64(0)
 	for {
-		p, err := desk.Progress(ctx)
-		if err != nil {
+		var p rebuild.Progress
+		if err := topology.AwaitLeader(ctx, nc, func() (err error) {
+			p, err = desk.Progress(ctx)
+			return err
+		}); err != nil {
 			return end, err
 		}
 		switch {

@@ -120,7 +120,10 @@ func takeAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string, s
 	if err != nil {
 		return m, err
 	}
-	if m.Incarnation, err = topology.Incarnation(ctx, js, n); err != nil {
+	if err := topology.AwaitLeader(ctx, nc, func() (err error) {
+		m.Incarnation, err = topology.Incarnation(ctx, js, n)
+		return err
+	}); err != nil {
 		return m, err
 	}
 	if err := emptyDir(dir); err != nil {
@@ -135,13 +138,19 @@ func takeAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string, s
 		}
 	}
 	for _, name := range inOrder(n) {
-		s, err := takeStream(ctx, nc, dir, name, progress)
-		if err != nil {
+		var s Stream
+		if err := topology.AwaitLeader(ctx, nc, func() (err error) {
+			s, err = takeStream(ctx, js, dir, name, progress)
+			return err
+		}); err != nil {
 			return m, fmt.Errorf("%s: %w", name, err)
 		}
 		m.Streams = append(m.Streams, s)
 		if name == n.EventsStream() {
-			if m.Late, err = registeredSince(ctx, js, n, m); err != nil {
+			if err := topology.AwaitLeader(ctx, nc, func() (err error) {
+				m.Late, err = registeredSince(ctx, js, n, m)
+				return err
+			}); err != nil {
 				return m, err
 			}
 		}
@@ -193,14 +202,15 @@ func takeStore(ctx context.Context, dir string, store CopyStore, progress Progre
 	return &Store{File: f, Position: pos}, nil
 }
 
-func takeStream(ctx context.Context, nc *nats.Conn, dir, name string, progress Progress) (s Stream, err error) {
+// takeStream copies a stream. What an earlier attempt has left of it is written anew.
+func takeStream(ctx context.Context, js jetstream.JetStream, dir, name string, progress Progress) (s Stream, err error) {
 	s = Stream{Stream: name, File: File{Name: name + ".snapshot"}}
-	out, err := os.OpenFile(filepath.Join(dir, s.Name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	out, err := os.OpenFile(filepath.Join(dir, s.Name), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return s, err
 	}
 	sum := sha256.New()
-	s.Config, s.State, err = snapshotStream(ctx, nc, name, func(chunk []byte) error {
+	s.Config, s.State, err = snapshotStream(ctx, js, name, func(chunk []byte) error {
 		s.Bytes += int64(len(chunk))
 		sum.Write(chunk)
 		progress(name, s.Bytes)

@@ -49,27 +49,47 @@ func restoreAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string
 	if err != nil {
 		return err
 	}
-	there, err := topology.Existing(ctx, js, n)
-	if err != nil {
+	var there []string
+	if err := topology.AwaitLeader(ctx, nc, func() (err error) {
+		there, err = topology.Existing(ctx, js, n)
+		return err
+	}); err != nil {
 		return err
 	}
 	if len(there) > 0 && !o.Force {
 		return &ExistsError{there}
 	}
 	for _, name := range there {
-		if err := js.DeleteStream(ctx, name); err != nil {
-			return fmt.Errorf("remove %s: %w", name, err)
+		if err := topology.AwaitLeader(ctx, nc, func() error { return removeStream(ctx, js, name) }); err != nil {
+			return err
 		}
 	}
 	for _, s := range m.Streams {
-		if err := restoreStream(ctx, nc, js, dir, s, o, progress); err != nil {
+		begun := false
+		if err := topology.AwaitLeader(ctx, nc, func() error {
+			if begun { // what has come of the attempt before is unknown
+				if err := removeStream(ctx, js, s.Stream); err != nil {
+					return err
+				}
+			}
+			begun = true
+			return restoreStream(ctx, nc, js, dir, s, o, progress)
+		}); err != nil {
 			return fmt.Errorf("%s: %w", s.Stream, err)
 		}
 	}
-	if err := registerRuns(ctx, js, n, m.Late); err != nil {
+	if err := topology.AwaitLeader(ctx, nc, func() error { return registerRuns(ctx, js, n, m.Late) }); err != nil {
 		return err
 	}
-	return topology.Verify(ctx, js, n)
+	return topology.AwaitLeader(ctx, nc, func() error { return topology.Verify(ctx, js, n) })
+}
+
+// removeStream removes a stream, if it is there.
+func removeStream(ctx context.Context, js jetstream.JetStream, name string) error {
+	if err := js.DeleteStream(ctx, name); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return fmt.Errorf("remove %s: %w", name, err)
+	}
+	return nil
 }
 
 // checkWhole checks that a backup is of an installation, and that its parts go together.

@@ -12,12 +12,16 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"code.wake.dev/wake/internal/topology"
 )
 
 // Bounds of what the server may take.
 const (
 	checkWait = 10 * time.Minute // to check a stream, before it sends it; and to build it again
 	chunkWait = 30 * time.Second // for the next piece
+
+	leaderWait = 2 * time.Second // before it is looked at who leads the stream
 )
 
 // chunkSize is the size of the pieces that a stream is restored in.
@@ -45,6 +49,10 @@ func askServer(ctx context.Context, nc *nats.Conn, wait time.Duration, subject s
 	if err != nil {
 		return a, err
 	}
+	return readAnswer(m)
+}
+
+func readAnswer(m *nats.Msg) (a answer, err error) {
 	if len(m.Data) == 0 {
 		return a, nil
 	}
@@ -57,9 +65,70 @@ func askServer(ctx context.Context, nc *nats.Conn, wait time.Duration, subject s
 	return a, nil
 }
 
+// leader is who leads a stream, and how we reach him: an answer doesn't come over a connection that was lost.
+type leader struct {
+	server     string
+	elected    time.Time
+	reconnects uint64
+}
+
+func leaderOf(ctx context.Context, js jetstream.JetStream, stream string) (l leader, err error) {
+	l.reconnects = js.Conn().Stats().Reconnects
+	s, err := js.Stream(ctx, stream)
+	if err != nil {
+		return l, err
+	}
+	if c := s.CachedInfo().Cluster; c != nil {
+		l.server = c.Leader
+		if c.LeaderSince != nil {
+			l.elected = *c.LeaderSince
+		}
+	}
+	return l, nil
+}
+
+// askLeader asks the leader of a stream what takes him long. No other server answers, not even that it isn't the leader: so it is
+// given up with [topology.ErrLeaderMoved] once another one leads.
+func askLeader(ctx context.Context, js jetstream.JetStream, stream, subject string, question any) (answer, error) {
+	before, err := leaderOf(ctx, js, stream)
+	if err != nil {
+		return answer{}, err
+	}
+	data, err := json.Marshal(question)
+	if err != nil {
+		return answer{}, err
+	}
+	inbox := js.Conn().NewInbox()
+	sub, err := js.Conn().SubscribeSync(inbox)
+	if err != nil {
+		return answer{}, err
+	}
+	defer sub.Unsubscribe() //nolint:errcheck // the connection is gone then
+	if err := js.Conn().PublishRequest(subject, inbox, data); err != nil {
+		return answer{}, err
+	}
+	for deadline := time.Now().Add(checkWait); ; {
+		wait, cancel := context.WithTimeout(ctx, leaderWait)
+		m, err := sub.NextMsgWithContext(wait)
+		cancel()
+		switch {
+		case err == nil:
+			return readAnswer(m)
+		case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) || time.Now().After(deadline):
+			return answer{}, err
+		}
+		if now, err := leaderOf(ctx, js, stream); err != nil {
+			return answer{}, err
+		} else if now != before {
+			return answer{}, topology.ErrLeaderMoved
+		}
+	}
+}
+
 // snapshotStream has the server check a stream and send it, with its consumers, as of one
 // moment. take gets the pieces.
-func snapshotStream(ctx context.Context, nc *nats.Conn, stream string, take func([]byte) error) (config, state json.RawMessage, err error) {
+func snapshotStream(ctx context.Context, js jetstream.JetStream, stream string, take func([]byte) error) (config, state json.RawMessage, err error) {
+	nc := js.Conn()
 	inbox := nc.NewInbox()
 	sub, err := nc.SubscribeSync(inbox)
 	if err != nil {
@@ -69,7 +138,7 @@ func snapshotStream(ctx context.Context, nc *nats.Conn, stream string, take func
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
 		return nil, nil, err // the server sends 8 MiB ahead at most
 	}
-	a, err := askServer(ctx, nc, checkWait, "$JS.API.STREAM.SNAPSHOT."+stream, map[string]any{"deliver_subject": inbox, "jsck": true})
+	a, err := askLeader(ctx, js, stream, "$JS.API.STREAM.SNAPSHOT."+stream, map[string]any{"deliver_subject": inbox, "jsck": true})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -83,7 +152,7 @@ func snapshotStream(ctx context.Context, nc *nats.Conn, stream string, take func
 		}
 		if m.Reply != "" { // the last piece has none
 			if i := m.Reply[strings.LastIndexByte(m.Reply, '.')+1:]; i != strconv.Itoa(next) {
-				return nil, nil, fmt.Errorf("piece %s came instead of %d", i, next)
+				return nil, nil, fmt.Errorf("%w: piece %s came instead of %d", topology.ErrLeaderMoved, i, next)
 			}
 			if err := nc.Publish(m.Reply, nil); err != nil {
 				return nil, nil, err
@@ -100,7 +169,7 @@ func nextChunk(ctx context.Context, sub *nats.Subscription) (*nats.Msg, error) {
 	defer cancel()
 	m, err := sub.NextMsgWithContext(wait)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return nil, fmt.Errorf("the server sent nothing for %s", chunkWait)
+		return nil, fmt.Errorf("%w: it sent nothing for %s", topology.ErrLeaderMoved, chunkWait)
 	}
 	return m, err
 }
@@ -108,7 +177,7 @@ func nextChunk(ctx context.Context, sub *nats.Subscription) (*nats.Msg, error) {
 // snapshotError says how the end of a snapshot went.
 func snapshotError(m *nats.Msg) error {
 	if status := m.Header.Get("Status"); status != "" && status != "204" {
-		return fmt.Errorf("the server gave up: %s %s", status, m.Header.Get("Description"))
+		return fmt.Errorf("%w: it gave up: %s %s", topology.ErrLeaderMoved, status, m.Header.Get("Description"))
 	}
 	return nil
 }

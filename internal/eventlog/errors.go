@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/nats-io/nats.go"
+
+	"code.wake.dev/wake/internal/topology"
 )
 
 var (
@@ -59,6 +61,15 @@ var errUnsent = errors.New("nobody takes it at present")
 
 // errDisconnected is an errUnsent.
 var errDisconnected = fmt.Errorf("%w: not connected to the server", errUnsent)
+
+// unled is the error of what no leader has answered: it is over once there is one.
+type unled struct{ error }
+
+// Unwrap returns what was answered, or not.
+func (e unled) Unwrap() error { return e.error }
+
+// Is says so to [topology.AwaitLeader].
+func (e unled) Is(target error) bool { return target == topology.ErrLeaderMoved && !isFinal(e.error) }
 
 // The server's error codes that decide something here.
 const (

@@ -135,7 +135,7 @@ func Open(ctx context.Context, nc *nats.Conn, o Options) (*Log, error) {
 	l := &Log{nc: nc, js: js, names: o.Names, o: o, logger: o.Logger, traced: traced, drained: make(chan struct{})}
 	b, err := l.eventBounds(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("eventlog: open %s: %w", o.Names.EventsStream(), err)
+		return nil, fmt.Errorf("eventlog: open %s: %w", o.Names.EventsStream(), unled{err})
 	}
 	if b.incarnation == "" {
 		return nil, fmt.Errorf("eventlog: open %s: %w", o.Names.EventsStream(), topology.ErrNoIncarnation)

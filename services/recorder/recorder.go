@@ -60,6 +60,9 @@ func New(c Config, log *eventlog.Log, logger *slog.Logger) (*Recorder, error) {
 	if c.Path == "" {
 		return nil, errors.New("recorder: no store is given")
 	}
+	if err := database.CheckKind(c.Path); err != nil {
+		return nil, err
+	}
 	c.Batch, c.Wait, c.Live = cmp.Or(c.Batch, 4096), cmp.Or(c.Wait, 5*time.Millisecond), cmp.Or(c.Live, 1000)
 	c.Health = cmp.Or(c.Health, health.NewBoard(logger))
 	var err error

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -504,6 +505,9 @@ func TestStoreKinds(t *testing.T) {
 			t.Errorf("%s was opened", target)
 		} else if strings.Contains(err.Error(), "swordfish") || !strings.Contains(err.Error(), "postgres://USER@HOST/DATABASE") {
 			t.Error(err)
+		}
+		if _, err := recorder.New(recorder.Config{Path: target}, nil, slog.New(slog.DiscardHandler)); err == nil {
+			t.Errorf("a recorder would try to open %s for ever", target)
 		}
 	}
 	left, err := os.ReadDir(".")

@@ -31,14 +31,13 @@ var errKind = errors.New("a store is the path of a SQLite file, sqlite:PATH or p
 // the current schema, unless it is only read.
 func Open(ctx context.Context, target string, readOnly bool) (*DB, error) {
 	s := &DB{Name: "store"}
+	if err := CheckKind(target); err != nil {
+		return nil, err
+	}
 	var err error
-	kind, _, isURL := strings.Cut(target, "://")
 	switch {
 	case IsPostgres(target):
 		err = s.openPostgres(ctx, target, readOnly)
-	case isURL && kind != "sqlite" && !strings.ContainsAny(kind, `/\`):
-		s.Name = kind + "://…"
-		err = fmt.Errorf("%w: %q", errKind, kind)
 	default:
 		err = s.openSQLite(ctx, strings.TrimPrefix(target, "sqlite:"), readOnly)
 	}
@@ -46,6 +45,15 @@ func Open(ctx context.Context, target string, readOnly bool) (*DB, error) {
 		return nil, fmt.Errorf("recorder: open %s: %w", s.Name, errors.Join(err, s.Close()))
 	}
 	return s, nil
+}
+
+// CheckKind fails for the URL of a store of which there are none.
+func CheckKind(target string) error {
+	kind, _, isURL := strings.Cut(target, "://")
+	if !isURL || IsPostgres(target) || kind == "sqlite" || strings.ContainsAny(kind, `/\`) {
+		return nil
+	}
+	return fmt.Errorf("recorder: open %s://…: %w: %q", kind, errKind, kind)
 }
 
 // Scratch opens an empty database in a file for which nothing is ever synced.
