@@ -157,6 +157,11 @@ func TestTurn(t *testing.T) {
 			"turn:start\ntool:intent c1 execute {\"command\":\"ls\"}\nagent:tool c1 \"no\" no\nraw session/update/tool_call the call has ended\n" +
 				"raw session/update/tool_call the call has ended\nusage 0 0 cost unknown\nturn:end success end_turn\nagent:complete \"\" 1 turns, unknown usage: true, cost unknown",
 		},
+		"a command behind its folder": { // as opencode tells it: the intent has both
+			"call c1 execute {\"cwd\":\"/w\"}\ncall c1 execute {\"cwd\":\"/w\",\"command\":\"ls\"}\nupdate c1 in_progress\nupdate c1 completed a.txt",
+			"turn:start\ntool:intent c1 execute {\"command\":\"ls\",\"cwd\":\"/w\"}\ntool:state c1 EXECUTING\nagent:tool c1 \"a.txt\"\n" +
+				"usage 0 0 cost unknown\nturn:end success end_turn\nagent:complete \"\" 1 turns, unknown usage: true, cost unknown",
+		},
 		"a call without an end": {
 			"call c1 execute {\"command\":\"ls\"}",
 			"turn:start\ntool:intent c1 execute {\"command\":\"ls\"}\nagent:tool c1 \"\" the turn ended without the call's result\n" +

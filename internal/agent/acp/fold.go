@@ -257,7 +257,7 @@ func (f *fold) takeCall(id, status string, raw wire.Raw) {
 	}
 	c := f.openCall(id)
 	c.learn(raw)
-	if c.State == "" && (!isEmpty(c.Input) || status != "" && status != string(acp.ToolCallStatusPending)) {
+	if c.State == "" && (!c.isVague() || status != "" && status != string(acp.ToolCallStatusPending)) {
 		f.intend(id, c)
 	}
 	switch acp.ToolCallStatus(status) {
@@ -308,6 +308,12 @@ func (c *call) learn(u wire.Raw) {
 	if isEmpty(c.Input) && c.State == "" {
 		c.Input = shownInput(c.Parts)
 	}
+}
+
+// isVague reports whether what the call is given isn't known yet. opencode names the folder of a command before the command.
+func (c *call) isVague() bool {
+	var fields map[string]wire.Raw
+	return isEmpty(c.Input) || wire.Unmarshal(c.Input, &fields) == nil && len(fields) == 1 && !isEmpty(fields["cwd"])
 }
 
 // shownInput is the input of a call that an agent shows as its content, since it tells none; nil: it doesn't.
