@@ -33,6 +33,7 @@ const (
 	formatOpenHarness = "openharness"
 	formatKahn        = "kahn"
 	formatClaude      = "claude"
+	formatCodex       = "codex"
 	formatSQLite      = "sqlite"
 	formatHTML        = "html"
 	formatOTLP        = "otlp"
@@ -76,6 +77,7 @@ func (a fileVerbs) exportCommand() *cobra.Command {
     openharness  events as the agent observability specification spells them
     kahn         agent transition events
     claude       the session file of an agent, for claude --resume
+    codex        the conversation of an agent as a session of Codex, for codex resume
     sqlite       the recorder's tables with this run alone
     html         a page for people, which needs nothing but itself
     otlp         traces of OpenTelemetry in JSON, to a file or an endpoint
@@ -111,13 +113,13 @@ the new one is whole; it may hold secrets that agents have seen.
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.format, "format", formatJSONL, "`format`: jsonl, openharness, kahn, claude, sqlite, html or otlp")
+	flags.StringVar(&o.format, "format", formatJSONL, "`format`: jsonl, openharness, kahn, claude, codex, sqlite, html or otlp")
 	flags.StringVarP(&o.file, "output", "o", "", "write to this `file` instead of stdout")
 	flags.Uint64Var(&q.From, "from", 0, "begin at this `position` of the log")
 	flags.Uint64Var(&q.To, "to", 0, "end at this `position` of the log")
 	flags.BoolVar(&o.follow, "follow", false, "go on until the run has ended")
 	storeFlag(flags, &o.store, "read this `store` of a recorder, a SQLite file or postgres://…, instead of a server's log")
-	flags.StringVar(&o.node, "node", "", "of claude: the `node` whose session it is")
+	flags.StringVar(&o.node, "node", "", "of claude and codex: the `node` whose session it is")
 	flags.BoolVar(&o.rebuild, "rebuild", false, "of claude: write the session from the log, even if its own file was kept")
 	flags.StringVar(&o.endpoint, "endpoint", "", "of otlp: send the spans to this `URL`, such as http://localhost:4318/v1/traces")
 	flags.StringArrayVar(&o.headers, "header", nil, "of otlp: `name: value` of requests to the endpoint")
@@ -131,10 +133,10 @@ func (o *exportOptions) checkFlags(q eventlog.Query) error {
 	if o.file == "-" {
 		o.file = ""
 	}
-	formats := []string{formatJSONL, formatOpenHarness, formatKahn, formatClaude, formatSQLite, formatHTML, formatOTLP}
-	only := func(set bool, flag, format string) error {
-		if set && o.format != format {
-			return usageError("", "--%s: it is of --format %s", flag, format)
+	formats := []string{formatJSONL, formatOpenHarness, formatKahn, formatClaude, formatCodex, formatSQLite, formatHTML, formatOTLP}
+	only := func(set bool, flag string, of ...string) error {
+		if set && !slices.Contains(of, o.format) {
+			return usageError("", "--%s: it is of --format %s", flag, strings.Join(of, " and "))
 		}
 		return nil
 	}
@@ -147,8 +149,8 @@ func (o *exportOptions) checkFlags(q eventlog.Query) error {
 		return usageError("", "--to %d is before --from %d", q.To, q.From)
 	case o.format == formatKahn && q.From > 0:
 		return usageError("", "--from: where an agent is follows from its beginning")
-	case o.store != "" && (o.follow || o.format == formatClaude || o.format == formatSQLite):
-		return usageError("", "--store: --follow and the formats claude and sqlite want a server")
+	case o.store != "" && (o.follow || o.format == formatClaude || o.format == formatCodex || o.format == formatSQLite):
+		return usageError("", "--store: --follow and the formats claude, codex and sqlite want a server")
 	case o.follow && q.To > 0:
 		return usageError("", "--follow and --to contradict each other")
 	}
@@ -158,7 +160,7 @@ func (o *exportOptions) checkFlags(q eventlog.Query) error {
 		}
 	}
 	return errors.Join(
-		only(o.node != "", "node", formatClaude), only(o.rebuild, "rebuild", formatClaude), only(o.content, "content", formatOTLP),
+		only(o.node != "", "node", formatClaude, formatCodex), only(o.rebuild, "rebuild", formatClaude), only(o.content, "content", formatOTLP),
 		only(o.endpoint != "", "endpoint", formatOTLP), only(len(o.headers) > 0, "header", formatOTLP),
 		only(o.kahn.Strict, "strict", formatKahn), only(o.kahn.AuditScore, "audit-score", formatKahn),
 	)
@@ -317,8 +319,8 @@ func (a fileVerbs) exportRun(ctx context.Context, src source, o exportOptions) e
 	switch o.format {
 	case formatKahn:
 		err = a.exportKahnTo(ctx, src, m, out, o, &done)
-	case formatClaude:
-		err = a.exportClaude(ctx, src, m, out, o, &done)
+	case formatClaude, formatCodex:
+		err = a.exportSession(ctx, src, m, out, o, &done)
 	case formatSQLite:
 		done.Result, err = a.exportSQLite(ctx, src, m, out)
 	case formatOTLP:
@@ -462,7 +464,7 @@ func (a fileVerbs) printExported(ctx context.Context, done exportSummary, o expo
 	}
 	lines := []string{fmt.Sprintf("%s: %d events to %s, as %s", done.RunID, done.Events, to, done.Format)}
 	if done.Session != "" {
-		lines = append(lines, claudeHint(done, o.file)...)
+		lines = append(lines, sessionHint(done, o.file)...)
 	}
 	for _, line := range lines {
 		if _, err := fmt.Fprintln(a.out, timeline.Line(line, maxMessage)); err != nil {

@@ -220,7 +220,7 @@ func TestClaudeHint(t *testing.T) {
 	} {
 		done := exportSummary{}
 		done.Session, done.Cwd = c.session, c.cwd
-		lines := append(claudeHint(done, c.file), "")
+		lines := append(sessionHint(done, c.file), "")
 		if lines[1] != c.want {
 			t.Errorf("%q in %q:\n%s\nwant\n%s", c.session, c.cwd, lines[1], c.want)
 		}

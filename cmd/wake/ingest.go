@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
@@ -31,6 +32,9 @@ func (a fileVerbs) ingestCommand() *cobra.Command {
     claude -p "…" --output-format stream-json --verbose | wake ingest --node coder
     wake ingest ~/.claude/projects/…/5e551011.jsonl
     wake ingest ~/.claude/projects/…/5e551011
+    wake ingest ~/.codex/sessions/2026/11/25/rollout-….jsonl
+    wake ingest ~/.gemini/tmp/…/chats/session-….jsonl
+    opencode export ses_… | wake ingest
     wake ingest --format kahn transitions.jsonl
     wake ingest stream.jsonl --transcript ~/.claude/projects/…/5e551011.jsonl
 
@@ -75,7 +79,7 @@ agent succeeded; the result does.`,
 	flags := cmd.Flags()
 	flags.StringVar(&o.RunID, "run", "", "`id` of the run (default: a new ULID; of kahn what its lines say)")
 	flags.StringVar(&o.NodeID, "node", "agent", "`node` that the agent is")
-	flags.StringVar(&format, "format", string(ingest.Auto), "`format` of the input: auto, stream-json, transcript, codex or kahn")
+	flags.StringVar(&format, "format", string(ingest.Auto), "`format` of the input: "+ingest.Names())
 	flags.StringArrayVar(&labels, "label", nil, "label of the run, `key=value`; name=… is how alerts call it")
 	flags.StringVar(&transcript, "transcript", "", "session `file` or folder of the same session, to compare the stream with")
 	flags.BoolVar(&lines.Strict, "strict", false, "of kahn: refuse the first line that isn't in order")
@@ -84,10 +88,8 @@ agent succeeded; the result does.`,
 }
 
 func completeIngest(o *ingest.Options, labels []string) error {
-	switch o.Format {
-	case ingest.Auto, ingest.StreamJSON, ingest.Transcript, ingest.Codex, ingest.Kahn:
-	default:
-		return usageError("auto, stream-json, transcript, codex and kahn are known", "--format: %q is unknown", o.Format)
+	if !slices.Contains(ingest.Formats(), o.Format) {
+		return usageError("it is "+ingest.Names(), "--format: %q is unknown", o.Format)
 	}
 	if o.RunID == "" {
 		o.RunID = newRunID()
@@ -130,6 +132,8 @@ func (a fileVerbs) ingestInput(ctx context.Context, in io.Reader, o ingest.Optio
 	switch {
 	case errors.Is(err, ingest.ErrEmpty):
 		return usageError("pipe the agent's output in, or name a file", "%w", err)
+	case errors.Is(err, ingest.ErrDatabase):
+		return usageError("", "%w", err)
 	case err != nil:
 		return err
 	case format == ingest.Kahn:

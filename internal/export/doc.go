@@ -8,6 +8,7 @@
 //	JSONL        the wire as JSON with the hash chain; what Import takes
 //	OpenHarness  events as the agent observability specification spells them
 //	Claude       a session file that the Claude CLI can resume
+//	Codex        a session file that Codex can resume
 //	HTML         one page for people
 //	OTLP         spans, as OTLP/JSON
 //

@@ -33,8 +33,9 @@ type Result struct {
 	Skipped int    `json:"skipped,omitempty"` // entries that aren't events, or of a writer that had been replaced
 	Missing int    `json:"missing,omitempty"` // large fields that the object store has lost
 	Hash    string `json:"hash,omitempty"`    // of the whole chain (jsonl)
-	Session string `json:"session,omitempty"` // that was written (claude)
-	Cwd     string `json:"cwd,omitempty"`     // folder that it belongs to (claude)
+	Session string `json:"session,omitempty"` // that was written (claude, codex)
+	Cwd     string `json:"cwd,omitempty"`     // folder that it belongs to (claude, codex)
+	Begun   int64  `json:"-"`                 // when it was begun, Unix ms (codex)
 }
 
 // Fetch returns a large field by its SHA-256, as [eventlog.Log.Blob] does.

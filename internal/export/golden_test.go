@@ -28,6 +28,14 @@ var formats = map[string]func(io.Writer, *history) error{ //nolint:gochecknoglob
 		_, err = export.Claude(w, h.run, h.events(), c[0])
 		return err
 	},
+	"codex.jsonl": func(w io.Writer, h *history) error {
+		c, err := export.Conversations(h.events())
+		if err != nil || len(c) == 0 {
+			return err
+		}
+		_, err = export.Codex(w, h.run, h.events(), c[0])
+		return err
+	},
 	"html": func(w io.Writer, h *history) error {
 		_, err := export.HTML(w, h.run, h.events())
 		return err

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -25,28 +26,30 @@ func Detect(r io.Reader, asked Format) (*bufio.Reader, Format, error) {
 }
 
 // detectFormat tells the format of the input without consuming it. A session file
-// names its session by another key than a stream, and its lines' parents; Codex begins with its thread;
-// anything else is read as a stream, in which lines of other agents pass through
-// as raw events.
+// names its session by another key than a stream, and its lines' parents; other agents begin with a line of their own
+// (see [formatOf]); anything else is read as a stream, in which lines of unknown agents pass through as raw events.
 func detectFormat(in *bufio.Reader, asked Format) (Format, error) {
 	head, err := peekLine(in)
 	if err != nil {
 		return "", err
 	}
-	switch asked {
-	case StreamJSON, Transcript, Codex, Kahn:
+	switch {
+	case bytes.HasPrefix(head, []byte("SQLite format 3\x00")):
+		return "", ErrDatabase
+	case asked != Auto && slices.Contains(Formats(), asked):
 		return asked, nil
-	case Auto, "":
-	default:
-		return "", fmt.Errorf("unknown format %q: it is %s, %s, %s, %s or %s", asked, Auto, StreamJSON, Transcript, Codex, Kahn)
+	case asked != Auto && asked != "":
+		return "", fmt.Errorf("unknown format %q: it is %s", asked, Names())
+	case isOpenCodeDocument(in):
+		return OpenCodeSession, nil
 	}
 	for line := range bytes.Lines(head) {
 		var fields map[string]json.RawMessage
 		if json.Unmarshal(line, &fields) != nil {
 			continue
 		}
-		if string(fields["type"]) == `"thread.started"` && hasAny(fields, "thread_id") {
-			return Codex, nil
+		if format := formatOf(fields); format != "" {
+			return format, nil
 		}
 		if isKahn(slices.Collect(maps.Keys(fields))) {
 			return Kahn, nil
@@ -59,6 +62,50 @@ func detectFormat(in *bufio.Reader, asked Format) (Format, error) {
 		}
 	}
 	return StreamJSON, nil
+}
+
+// ErrDatabase is returned for a database, which no program writes to be read by others.
+var ErrDatabase = errors.New("the input is a database of SQLite. If it is opencode's, let opencode write the session: opencode export SESSION | wake ingest")
+
+// formatOf tells the formats of other agents by a line; "": it is of none.
+func formatOf(fields map[string]json.RawMessage) Format {
+	switch is := func(kind string) bool { return string(fields["type"]) == `"`+kind+`"` }; {
+	case is("thread.started") && hasAny(fields, "thread_id"):
+		return Codex
+	case is("session_meta") && hasAny(fields, "payload"):
+		return CodexSession
+	case hasAny(fields, "projectHash") && hasAny(fields, "sessionId"):
+		return GeminiSession
+	case is("init") && hasAny(fields, "session_id") && hasAny(fields, "timestamp"):
+		return Gemini
+	case hasAny(fields, "sessionID") && (hasAny(fields, "part") || is("error")):
+		return OpenCode
+	}
+	return ""
+}
+
+// isOpenCodeDocument reports whether the input is a session that opencode has exported: one document, whose first field is about the session.
+// It waits for that field.
+func isOpenCodeDocument(in *bufio.Reader) bool {
+	for n := 1; ; {
+		_, err := in.Peek(n)
+		head, _ := in.Peek(in.Buffered())
+		d := json.NewDecoder(bytes.NewReader(head))
+		first, problem := d.Token()
+		name, _ := d.Token()
+		switch {
+		case problem != nil && !errors.Is(problem, io.EOF), first != nil && first != json.Delim('{'), name != nil && name != "info":
+			return false
+		}
+		var info openCodeInfo
+		if name == "info" && d.Decode(&info) == nil {
+			return strings.HasPrefix(info.ID, "ses_") && info.Directory != ""
+		}
+		if err != nil || len(head) >= detectBytes {
+			return false
+		}
+		n = len(head) + 1
+	}
 }
 
 // peekLine waits for at least a line of the input: more may never come, or come
@@ -99,16 +146,34 @@ func firstTime(in *bufio.Reader) int64 {
 			return at
 		}
 	}
+	var d struct {
+		Info openCodeInfo `json:"info"`
+	}
+	// The rest of the document may not have come yet, and doesn't matter.
+	if _, info, found := bytes.Cut(head, []byte(`"info":`)); found && json.NewDecoder(bytes.NewReader(info)).Decode(&d.Info) == nil {
+		return max(0, d.Info.Time.Created)
+	}
 	return 0
 }
 
 // timeIn returns the time that a line tells, in Unix ms, or 0.
 func timeIn(line []byte) int64 {
 	var l struct {
-		Timestamp time.Time `json:"timestamp"`
+		Timestamp json.RawMessage `json:"timestamp"` // a text, or of opencode ms
+		StartTime time.Time       `json:"startTime"` // of a session of Gemini's
 	}
-	if json.Unmarshal(line, &l) != nil || l.Timestamp.IsZero() {
+	if json.Unmarshal(line, &l) != nil {
 		return 0
 	}
-	return l.Timestamp.UnixMilli()
+	var at time.Time
+	var ms int64
+	switch {
+	case !l.StartTime.IsZero():
+		return l.StartTime.UnixMilli()
+	case json.Unmarshal(l.Timestamp, &at) == nil && !at.IsZero():
+		return at.UnixMilli()
+	case json.Unmarshal(l.Timestamp, &ms) == nil:
+		return max(0, ms)
+	}
+	return 0
 }

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
+	"strings"
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
@@ -28,12 +30,54 @@ type Format string
 
 // The formats.
 const (
-	Auto       Format = "auto"        // one of the others, by the first lines
-	StreamJSON Format = "stream-json" // `claude --output-format stream-json`
-	Transcript Format = "transcript"  // a session file
-	Codex      Format = "codex"       // `codex exec --json`
-	Kahn       Format = "kahn"        // agent transition events, see [Lines]
+	Auto            Format = "auto"             // one of the others, by the first lines
+	StreamJSON      Format = "stream-json"      // `claude --output-format stream-json`
+	Transcript      Format = "transcript"       // a session file
+	Codex           Format = "codex"            // `codex exec --json`
+	CodexSession    Format = "codex-session"    // a session file of Codex
+	Gemini          Format = "gemini"           // `gemini --output-format stream-json`
+	GeminiSession   Format = "gemini-session"   // a session file of Gemini's CLI
+	OpenCode        Format = "opencode"         // `opencode run --format json`
+	OpenCodeSession Format = "opencode-session" // `opencode export`
+	Kahn            Format = "kahn"             // agent transition events, see [Lines]
 )
+
+// Formats are those that can be named.
+func Formats() []Format {
+	return []Format{Auto, StreamJSON, Transcript, Codex, CodexSession, Gemini, GeminiSession, OpenCode, OpenCodeSession, Kahn}
+}
+
+// Names are the names of formats, for people.
+func Names() string {
+	var names []string
+	for _, f := range Formats() {
+		names = append(names, string(f))
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
+
+// IsAgent reports whether an input of the format is of one agent.
+func (f Format) IsAgent() bool { return f != Auto && f != Kahn && slices.Contains(Formats(), f) }
+
+// isSession reports whether the input is what a program has kept of a session.
+func (f Format) isSession() bool {
+	return f == Transcript || f == CodexSession || f == GeminiSession || f == OpenCodeSession
+}
+
+// program is the one that writes the format.
+func (f Format) program() string {
+	switch f {
+	case Codex, CodexSession:
+		return "codex"
+	case Gemini, GeminiSession:
+		return "gemini"
+	case OpenCode, OpenCodeSession:
+		return "opencode"
+	case Auto, StreamJSON, Transcript, Kahn:
+	}
+	return "claude"
+}
 
 // Options say which run the input becomes.
 type Options struct {
@@ -97,9 +141,9 @@ func Run(ctx context.Context, log *eventlog.Log, r io.Reader, o Options) (Result
 	res.Format = format
 	i := &ingestion{log: log, options: o, result: res, exec: run.ExecID(res.NodeID, 1)}
 	switch first := firstTime(in); {
-	case format == Transcript:
+	case format.isSession():
 		i.first = first
-	case format == StreamJSON && first > 0 && first < time.Now().Add(-live).UnixMilli():
+	case (format == StreamJSON || format == Gemini || format == OpenCode) && first > 0 && first < time.Now().Add(-live).UnixMilli():
 		i.first, i.over, i.last = first, true, first
 	}
 	err = i.run(ctx, in)
@@ -154,7 +198,7 @@ func (i *ingestion) beginRun(ctx context.Context) (err error) {
 	}
 	definition, err := wire.Marshal(map[string]any{
 		"name":  o.Name,
-		"nodes": []any{map[string]any{"id": i.result.NodeID, "type": "agent", "input": map[string]any{"provider": i.provider(), "prompt": ""}}},
+		"nodes": []any{map[string]any{"id": i.result.NodeID, "type": "agent", "input": map[string]any{"provider": i.result.Format.program(), "prompt": ""}}},
 	})
 	if err != nil {
 		return err
@@ -176,14 +220,6 @@ func (i *ingestion) beginRun(ctx context.Context) (err error) {
 	}
 	_, err = i.worker.Append(ctx, &wire.Event{Timestamp: i.first, ExecID: i.exec, Payload: &wire.NodeStart{NodeType: "agent", Attempt: 1}})
 	return err
-}
-
-// provider is the program that has printed the input.
-func (i *ingestion) provider() string {
-	if i.result.Format == Codex {
-		return "codex"
-	}
-	return "claude"
 }
 
 // readInput writes the events of the input. Terminal ones are written too: the
@@ -235,9 +271,18 @@ type reader interface {
 
 func (i *ingestion) newReader() reader {
 	format := claude.Stream
+	told := newStory(i.result.Format.program(), i.options)
 	switch i.result.Format {
 	case Codex:
 		return codexReader{codex.NewStream(i.options.Blocks)}
+	case CodexSession:
+		return &rollout{story: told, codes: map[string]int{}}
+	case Gemini:
+		return &geminiStream{story: told}
+	case GeminiSession:
+		return &geminiSession{story: told, said: map[string]*geminiSaid{}}
+	case OpenCode, OpenCodeSession:
+		return &openCode{story: told, document: i.result.Format == OpenCodeSession}
 	case Transcript:
 		format = claude.Transcript
 	case Auto, StreamJSON, Kahn: // lines of KAHN are no agent's

@@ -114,12 +114,12 @@ func checkRequest(q wire.IngestRequest) error {
 	if _, err := verdictOf(q); err != nil {
 		return badRequest("compared: %v", err)
 	}
-	switch f := ingest.Format(q.Format); f {
-	case ingest.StreamJSON, ingest.Transcript, ingest.Codex:
+	switch f := ingest.Format(q.Format); {
+	case f.IsAgent():
 		if err := cmp.Or(subjects.CheckID(q.Run), subjects.CheckID(q.Node)); err != nil {
 			return badRequest("run and node: %v", err)
 		}
-	case ingest.Kahn, Exported:
+	case f == ingest.Kahn, f == Exported:
 		if err := subjects.CheckID(q.Run); q.Run != "" && err != nil {
 			return badRequest("run: %v", err)
 		}

@@ -279,9 +279,9 @@ type CommandRequest struct {
 
 // IngestRequest asks that an input becomes a run, or several. The input follows in pieces.
 type IngestRequest struct {
-	Format string            `json:"format"`           // stream-json, transcript, kahn, or jsonl: a run as wake export writes it
-	Run    string            `json:"run,omitempty"`    // id; of stream-json and transcript required
-	Node   string            `json:"node,omitempty"`   // of stream-json and transcript: what the agent is
+	Format string            `json:"format"`           // stream-json, transcript, codex, codex-session, gemini, gemini-session, opencode, opencode-session, kahn, or jsonl: a run as wake export writes it
+	Run    string            `json:"run,omitempty"`    // id; required but of kahn and jsonl
+	Node   string            `json:"node,omitempty"`   // what the agent is; not of kahn and jsonl
 	Labels map[string]string `json:"labels,omitempty"` // of the run
 	Strict bool              `json:"strict,omitempty"` // of kahn: the first line that isn't in order ends it
 	More   bool              `json:"more,omitempty"`   // of kahn: more lines will come another time

@@ -51,7 +51,7 @@ func programs() []program {
 			return map[string]string{".config/opencode/opencode.json": `{"autoupdate":false,"share":"disabled","model":"scripted/m","small_model":"scripted/m","provider":{"scripted":{` +
 				`"npm":"@ai-sdk/anthropic","name":"Scripted","options":{"baseURL":"` + url + `/v1","apiKey":"dummy"},"models":{"m":{"name":"m","tool_call":true,"limit":{"context":200000,"output":8000}}}}}}`}
 		}},
-		{"claude-acp", "provider: acp, agent: claude-acp", claude, nil},
+		{"claude-acp", "provider: acp, agent: claude-acp, newSession: true", claude, nil},
 		{"codex-acp", "provider: acp, agent: codex", key, codex},
 	}
 }

@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
+	"time"
 
 	"code.wake.dev/wake/internal/agent/claude"
 	"code.wake.dev/wake/internal/export"
@@ -14,9 +16,9 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// exportClaude writes the session of an agent: the file that was kept of it or,
-// where none was, what the log says of the conversation.
-func (a fileVerbs) exportClaude(ctx context.Context, src source, m *meter, out *output, o exportOptions, done *exportSummary) error {
+// exportSession writes the session of an agent: for Claude Code the file that was kept of it; where none was, and
+// for Codex, what the log says of the conversation.
+func (a fileVerbs) exportSession(ctx context.Context, src source, m *meter, out *output, o exportOptions, done *exportSummary) error {
 	if src.until { // its sessions are known at the end
 		for _, err := range m.countEvents(src.readEvents(ctx)) {
 			if err != nil {
@@ -33,7 +35,11 @@ func (a fileVerbs) exportClaude(ctx context.Context, src source, m *meter, out *
 	if err != nil {
 		return err
 	}
-	if !o.rebuild && src.query.From == 0 && src.query.To == 0 {
+	write := export.Codex
+	if o.format == formatClaude {
+		write = export.Claude
+	}
+	if o.format == formatClaude && !o.rebuild && src.query.From == 0 && src.query.To == 0 {
 		kept, err := a.keptSession(ctx, src, c.Session)
 		if err != nil {
 			return err
@@ -46,7 +52,7 @@ func (a fileVerbs) exportClaude(ctx context.Context, src source, m *meter, out *
 		}
 	}
 	done.Result, err = src.exportWhole(ctx, m, func(events export.Events) (export.Result, error) {
-		return export.Claude(out, src.runInfo(), events, c)
+		return write(out, src.runInfo(), events, c)
 	})
 	done.Source = "log"
 	return err
@@ -76,11 +82,11 @@ func (a fileVerbs) keptSession(ctx context.Context, src source, session string) 
 	return src.log.Session(ctx, src.query.Run, session)
 }
 
-// claudeHint says how the session is gone on with. The folder and the session are
+// sessionHint says how the session is gone on with. The folder and the session are
 // the agent's words: a session that isn't named as Claude Code names them could
 // be a path or a flag, and has no command; nor has a folder that can't be printed
 // as it is.
-func claudeHint(done exportSummary, file string) []string {
+func sessionHint(done exportSummary, file string) []string {
 	from := "written from the log"
 	if done.Source == "kept" {
 		from = "the file that was kept"
@@ -91,6 +97,11 @@ func claudeHint(done exportSummary, file string) []string {
 	}
 	at := filepath.ToSlash(claude.SessionFile(done.Cwd, done.Session))
 	hint := fmt.Sprintf("hint: cp %s ~/.claude/%s && cd %s && claude --resume %s", shellWord(file), shellWord(at), shellWord(done.Cwd), done.Session)
+	if done.Format == formatCodex {
+		at = export.CodexFile(done.Session, time.UnixMilli(done.Begun))
+		hint = fmt.Sprintf("hint: mkdir -p ~/.codex/%s && cp %s ~/.codex/%s && cd %s && codex resume %s",
+			path.Dir(at), shellWord(file), at, shellWord(done.Cwd), done.Session)
+	}
 	if timeline.Line(hint, maxMessage) != hint {
 		return lines
 	}

@@ -1,0 +1,148 @@
+package ingest_test
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"code.wake.dev/wake/internal/ingest"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// readSession reads a file that a real program has written. What is long and its maker's was cut out of it.
+func readSession(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// Streams and session files of other agents become runs by themselves: who was asked what, what was said and called, what it has used and how it
+// ended. What is cut off has failed, and what can't be read is kept.
+func TestOtherAgents(t *testing.T) {
+	codex, gemini, geminiSession := readSession(t, "codex-session-0.169.jsonl"), readSession(t, "gemini-0.61.jsonl"), readSession(t, "gemini-session-0.61.jsonl")
+	openCode, openCodeSession := readSession(t, "opencode-1.18.jsonl"), readSession(t, "opencode-session-1.18.json")
+	const asked = "Do this.\n$ echo one\n$ echo two"
+	whole := func(tool string) string {
+		call := " | call " + tool + " echo "
+		return "Now $ echo one" + call + "one | one | Now $ echo two" + call + "two | two | All of it is done."
+	}
+	log := openLog(t)
+	for name, test := range map[string]struct {
+		input   string
+		format  ingest.Format
+		session string
+		prompt  string // "": the input tells none
+		did     string
+		tokens  int64
+		turns   int64
+		failed  string
+	}{
+		"codex's session":     {codex, ingest.CodexSession, "01a21388-761b-7c63-aff3-2578684d9250", asked, whole("exec_command"), 330, 1, ""},
+		"gemini":              {gemini, ingest.Gemini, "167d12b0-6b38-4f94-8fdc-58dca2794dbe", asked, whole("run_shell_command"), 330, 1, ""},
+		"gemini's session":    {geminiSession, ingest.GeminiSession, "167d12b0-6b38-4f94-8fdc-58dca2794dbe", asked, whole("run_shell_command"), 330, 1, ""},
+		"opencode":            {openCode, ingest.OpenCode, "ses_dec6c8e39ffe6caieXfUtOZZcW", "", whole("bash"), 330, 1, ""},
+		"opencode's session":  {openCodeSession, ingest.OpenCodeSession, "ses_dec6c8e39ffe6caieXfUtOZZcW", `"` + asked + "\nIt is all.\"", whole("bash"), 330, 1, ""},
+		"codex, cut":          {firstLines(codex, 11), ingest.CodexSession, "01a21388-761b-7c63-aff3-2578684d9250", asked, "Now $ echo one | call exec_command echo one | !interrupted", 0, 1, "what codex has recorded ends before its turn does"},
+		"gemini, cut":         {firstLines(gemini, 4), ingest.Gemini, "167d12b0-6b38-4f94-8fdc-58dca2794dbe", asked, "Now $ echo one | call run_shell_command echo one | !interrupted", 0, 1, "what gemini has recorded ends before its turn does"},
+		"gemini, unanswered":  {firstLines(geminiSession, 3), ingest.GeminiSession, "167d12b0-6b38-4f94-8fdc-58dca2794dbe", asked, "", 0, 1, "what gemini has recorded ends before its turn does"},
+		"opencode, cut":       {firstLines(openCode, 2), ingest.OpenCode, "ses_dec6c8e39ffe6caieXfUtOZZcW", "", "Now $ echo one", 0, 1, "what opencode has recorded ends before its turn does"},
+		"opencode, half":      {firstLines(openCodeSession, 90), ingest.OpenCodeSession, "unnamed", "", "", 0, 1, "the session that opencode has exported can't be read: unexpected end of JSON input"},
+		"with garbage":        {"\x1b[31mwarn\n" + firstLines(codex, 1) + "\x1b[31mwarn\n{\"type\":\"response_item\",\"payload\":7}\n" + codex, ingest.CodexSession, "01a21388-761b-7c63-aff3-2578684d9250", asked, whole("exec_command"), 330, 1, ""},
+		"gemini says its end": {firstLines(gemini, 2) + `{"type":"result","status":"error","error":{"message":"quota"}}`, ingest.Gemini, "167d12b0-6b38-4f94-8fdc-58dca2794dbe", asked, "", 0, 1, "quota"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			res, err := ingest.Run(t.Context(), log, strings.NewReader(test.input), ingest.Options{RunID: strings.NewReplacer(" ", "-", ",", "", "'", "").Replace(name), Runner: "test"})
+			if err != nil || res.Format != test.format || res.Error != test.failed {
+				t.Fatalf("%+v, %v", res, err)
+			}
+			state, events := fold(t, log, res.RunID)
+			if prompt, did := tellStory(events); prompt != test.prompt || did != test.did {
+				t.Errorf("asked %q, did %q; want %q, %q", prompt, did, test.prompt, test.did)
+			}
+			u := state.Usage
+			if got := u.InputTokens + u.CacheReadInputTokens + u.CacheCreationInputTokens + u.OutputTokens; got != test.tokens || u.Turns != test.turns {
+				t.Errorf("%d tokens in %d turns, want %d in %d", got, u.Turns, test.tokens, test.turns)
+			}
+			if state.AgentSessions["agent"] != test.session || len(state.Tools) != 0 {
+				t.Errorf("session %q, open calls %v", state.AgentSessions["agent"], state.Tools)
+			}
+		})
+	}
+}
+
+// tellStory is what an agent was asked, and what it did.
+func tellStory(events []*wire.Event) (prompt, did string) {
+	var told []string
+	pieces := ""
+	for _, e := range events {
+		switch p := e.Payload.(type) {
+		case *wire.UserMessage:
+			if p.Source == "replay" {
+				prompt = strings.TrimSpace(p.Content)
+			}
+		case *wire.AgentTextDelta:
+			pieces += p.Content
+			continue
+		case *wire.AgentText:
+			told = append(told, p.Content)
+		case *wire.ToolIntent:
+			if pieces != "" {
+				told = append(told, pieces)
+			}
+			command, _ := p.ToolInput.Get("command").Text()
+			if command == "" {
+				command, _ = p.ToolInput.Get("cmd").Text()
+			}
+			told = append(told, "call "+p.ToolName+" "+command)
+			pieces = ""
+		case *wire.AgentTool:
+			output := p.ToolOutput.Plain()
+			if _, text, found := strings.Cut(output, "Output:"); found { // as the model saw it
+				output, _, _ = strings.Cut(strings.TrimSpace(text), "\n")
+			}
+			if p.Error != "" {
+				output = "!" + p.Error
+			}
+			told = append(told, strings.TrimSpace(output))
+		}
+	}
+	if pieces != "" {
+		told = append(told, pieces)
+	}
+	return prompt, strings.Join(told, " | ")
+}
+
+func firstLines(text string, n int) string {
+	return strings.Join(strings.SplitAfterN(text, "\n", n+1)[:n], "")
+}
+
+// A database isn't read: the error says how its program writes the session.
+func TestDatabase(t *testing.T) {
+	_, _, err := ingest.Detect(strings.NewReader("SQLite format 3\x00\x10\x00"), ingest.Auto)
+	if !errors.Is(err, ingest.ErrDatabase) || !strings.Contains(err.Error(), "opencode export") {
+		t.Error(err)
+	}
+}
+
+// Formats are told apart by their first lines, also while more is to come.
+func TestFormats(t *testing.T) {
+	for input, want := range map[string]ingest.Format{
+		"{\n  \"info\": {\n    \"id\": \"ses_1\", \"directory\": \"/w\"},": ingest.OpenCodeSession,
+		"{\n  \"info\": {\"id\": \"x\"}\n}":                                ingest.StreamJSON,
+		"{\n  \"info\": 7":                                                 ingest.StreamJSON,
+		"{\n":                                                              ingest.StreamJSON,
+		"Loading {\n":                                                      ingest.StreamJSON,
+		`{"info":{"id":"ses_1","directory":"/w"},"messages":[]}`:              ingest.OpenCodeSession,
+		`{"type":"error","sessionID":"ses_1","error":{}}`:                     ingest.OpenCode,
+		`{"type":"session_meta","payload":{}}`:                                ingest.CodexSession,
+		`{"type":"system","subtype":"init","session_id":"s","timestamp":"x"}`: ingest.StreamJSON,
+	} {
+		if _, got, err := ingest.Detect(strings.NewReader(input), ingest.Auto); err != nil || got != want {
+			t.Errorf("%s is read as %s, %v; want %s", input, got, err, want)
+		}
+	}
+}
