@@ -47,7 +47,12 @@ func TestSharedDataSpending(t *testing.T) {
 		t.Errorf("%d of them cost anything", told)
 	}
 	var all counted
+	var turns int64
 	for i, file := range files {
+		t.Run("turns of "+filepath.Base(file), func(t *testing.T) {
+			id := fmt.Sprintf("r%d", i)
+			turns += checkNumbers(t, s, id, runs[id]).Turns
+		})
 		if strings.Contains(filepath.Base(file), "codex") { // countLines knows lines of Claude Code
 			continue
 		}
@@ -58,8 +63,8 @@ func TestSharedDataSpending(t *testing.T) {
 			checkCounted(t, want, runs[id], s, target, id)
 		})
 	}
-	t.Logf("%+v", all)
-	if all.calls < 450 || all.spawns < 20 || all.text < 100_000 || all.in < 20_000_000 {
+	t.Logf("%+v, %d turns", all, turns)
+	if turns < 500 || all.calls < 450 || all.spawns < 20 || all.text < 100_000 || all.in < 20_000_000 {
 		t.Errorf("%+v are no test", all)
 	}
 }
