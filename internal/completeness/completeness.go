@@ -48,7 +48,8 @@ type Item struct {
 	// Agent is the sub-agent that it is of: in a stream the call that began it, in a session the name of its file.
 	Agent string `json:"agent,omitempty"`
 
-	words bool // a message that makes no call
+	words  bool // a message that makes no call
+	prompt int  // how many messages of the user came before it, in a file
 }
 
 // String is the item in words.
@@ -94,6 +95,7 @@ type Feed struct {
 	ended   bool         // a result is the last word
 	agents  []subAgent   // those that have files in a session
 	partial bool         // files of sub-agents may be elsewhere
+	prompts int          // messages of the user so far, in all files
 }
 
 // subAgent is a sub-agent that has a file of its own.
@@ -111,6 +113,14 @@ type line struct {
 		Model   string          `json:"model"`
 		Content json.RawMessage `json:"content"`
 	} `json:"message"`
+}
+
+// block is a part of a message.
+type block struct {
+	Type string `json:"type"`
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	For  string `json:"tool_use_id"`
 }
 
 // synthetic is the model of messages that no model has written; each feed has its own.
@@ -167,13 +177,11 @@ func (f *Feed) readLines(lines iter.Seq2[[]byte, error], agent string) {
 }
 
 func (f *Feed) addLine(l line, number int, agent string) {
-	var blocks []struct {
-		Type string `json:"type"`
-		ID   string `json:"id"`
-		Name string `json:"name"`
-		For  string `json:"tool_use_id"`
-	}
+	var blocks []block
 	_ = json.Unmarshal(l.Message.Content, &blocks) // a text alone has none
+	if l.Type == "user" && !slices.ContainsFunc(blocks, func(b block) bool { return b.Type == "tool_result" }) {
+		f.prompts++
+	}
 	message := Item{Kind: "message", ID: l.Message.ID, Line: number, Agent: agent, words: true}
 	if l.Type == "assistant" {
 		f.add(message)
@@ -216,6 +224,7 @@ func (f *Feed) AddEvent(e *wire.Event, pos uint64) {
 }
 
 func (f *Feed) add(i Item) {
+	i.prompt = f.prompts
 	if _, known := f.known[i.key()]; i.ID != "" && !known {
 		f.known[i.key()] = len(f.items)
 		f.items = append(f.items, i)
@@ -282,8 +291,8 @@ func itemTexts(items []Item) (texts []string) {
 }
 
 // Compare says whether a stream and the session file of the same session tell the same. A session goes on over
-// several processes, so what the file has before the stream begins is no loss; nor is what it has behind a stream
-// that came to its result. So it is with files of sub-agents, of which the stream has the call that began them, or
+// several processes, so what the file has before the prompt of the stream is no loss; nor is what it has behind a stream
+// that came to its result, from the next prompt on. So it is with files of sub-agents, of which the stream has the call that began them, or
 // something they did.
 func Compare(stream, transcript Feed) Verdict {
 	switch {
@@ -311,20 +320,34 @@ func Compare(stream, transcript Feed) Verdict {
 }
 
 // overlap returns the part of the items in which the stream can have told something, and whether there are some
-// before and behind it: with begin it begins with what the stream has, with end it ends so.
+// before and behind it: with begin it begins with the prompt of what the stream has first, with end it ends before the prompt
+// that follows what it has last.
 func overlap(items []Item, stream Feed, begin, end bool) (part []Item, earlier, later bool) {
 	first := slices.IndexFunc(items, stream.has)
 	if first < 0 {
 		return nil, len(items) > 0, false
 	}
-	last := len(items)
-	if !begin {
-		first = 0
+	for first > 0 && (!begin || items[first-1].isWith(items[first])) {
+		first--
 	}
-	for end && !stream.has(items[last-1]) {
+	last := len(items)
+	for final := lastShared(items, stream); end && last-1 > final && !items[last-1].isWith(items[final]); {
 		last--
 	}
 	return items[first:last], first > 0, last < len(items)
+}
+
+// isWith reports whether two items of a session's own agent are of the answer to the same prompt, if a prompt is known. A
+// sub-agent has one for all processes.
+func (i Item) isWith(o Item) bool { return i.Agent == "" && i.prompt > 0 && i.prompt == o.prompt }
+
+// lastShared returns the place of the last item that the stream has, too.
+func lastShared(items []Item, stream Feed) int {
+	last := len(items) - 1
+	for last > 0 && !stream.has(items[last]) {
+		last--
+	}
+	return last
 }
 
 // addParts counts what of the session, and of the sub-agents that it has begun there, the stream has.

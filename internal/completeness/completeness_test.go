@@ -50,7 +50,11 @@ func without(text string, numbers ...int) string {
 
 func TestCompare(t *testing.T) {
 	earlier := strings.NewReplacer("m1", "m0", "m2", "m00", "t1", "t8", "t2", "t9").Replace(kept())
+	asked := `{"type":"user","sessionId":"s","message":{"content":"Look."}}` + "\n"
 	for name, test := range map[string]struct{ stream, transcript, want string }{
+		"the first call is lost":      {without(streamed, 1, 2), asked + kept(), "stream short by 1"},
+		"the last word is lost":       {without(streamed, 6), asked + kept(), "stream short by 1"},
+		"others were asked for":       {streamed, asked + earlier + "\n" + asked + kept() + "\n" + asked + strings.NewReplacer("m", "n", "t1", "t4", "t2", "t5").Replace(earlier), "complete"},
 		"the same":                    {streamed, kept(), "complete"},
 		"another order":               {streamed, without(kept(), 4) + "\n" + strings.Split(kept(), "\n")[4], "complete"},
 		"a sub-agent without a file":  {streamed + "\n" + subagent, kept(), "complete, but of a sub-agent there is no session file"},
