@@ -137,10 +137,13 @@ func (p *process) stamp() (*seal.Stamp, error) {
 	return s, nil
 }
 
+// stampFile is where wake up keeps the key that vouches for states.
+func stampFile(dir string) string { return filepath.Join(dir, "snapshot.key") }
+
 // makeStamp makes the key that vouches for states, if there is none in the folder, and has it vouch for those that
 // are there already.
 func (p *process) makeStamp(ctx context.Context, nc *nats.Conn) error {
-	p.o.stampKey = filepath.Join(p.dir, "snapshot.key")
+	p.o.stampKey = stampFile(p.dir)
 	if _, err := os.Stat(p.o.stampKey); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -88,6 +88,10 @@ func (a fileVerbs) restoreBackup(ctx context.Context, dir string, o backupOption
 	if err := a.restoreFiles(dir, m, path); err != nil {
 		return err
 	}
+	// What was restored may be of another key: the next wake up makes one for it.
+	if err := os.Remove(stampFile(a.server.DataDir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	return a.printBackup("restored", m, time.Since(begun))
 }
 
