@@ -141,7 +141,9 @@ func (a orderVerbs) resumeRun(ctx context.Context, o resumeOptions, find func(*s
 	done := "resumed"
 	if !o.autoRun {
 		c.AutoRun = new(false)
-		done = "closed open calls of"
+		if done = "closed open calls of"; c.Strategy == "manual" {
+			done = "left calls open of"
+		}
 	}
 	err = s.sendOrder(ctx, c, done)
 	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeLeaseHeld {

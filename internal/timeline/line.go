@@ -188,7 +188,10 @@ func aboutCommand(command wire.Raw) string {
 // resumedText says how a run goes on.
 func resumedText(p *wire.FlowResumed) string {
 	s := "Run resumed"
-	if p.Hold {
+	switch {
+	case p.Hold && p.Strategy == "manual":
+		s = "Open calls stay open, the run stays paused"
+	case p.Hold:
 		s = "Open calls are closed, the run stays paused"
 	}
 	return joinNonEmpty(", ", joinNonEmpty(": ", s+inBrackets(p.Strategy), p.Message),

@@ -56,6 +56,7 @@ func payloads(t testing.TB) []wire.Payload {
 		&wire.FlowResumed{Strategy: "crash", Message: "continue"},
 		&wire.FlowResumed{Strategy: "crash", Rerun: []string{"deploy"}, Fail: []string{"lint", "test"}, Overrides: raw(t, `{"model":"opus"}`)},
 		&wire.FlowResumed{Strategy: "crash", Hold: true},
+		&wire.FlowResumed{Strategy: "manual", Hold: true},
 		&wire.FlowAborted{Reason: "operator"},
 		&wire.NodeScheduled{Target: "coder", Attempt: 1},
 		&wire.NodeScheduled{Target: "coder", Attempt: 2},

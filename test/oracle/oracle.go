@@ -69,7 +69,7 @@ type Report struct {
 	Told, Notices                                 int // messages that agents took, and those of what children say
 	Resumed                                       int // executions of agents that went on after somebody's end
 	Ran                                           int // commands of exec nodes
-	Folders, Restored                             int // snapshots of folders that were compared, and runs that went on in one elsewhere
+	Folders, Restored, Found                      int // snapshots of folders that were compared, runs that went on in one elsewhere, and those in which agents have begun
 	Agents, Attached, Said                        int // agents' programs, runners that came back to one, and what programs said that is on record
 }
 

@@ -127,6 +127,22 @@ func (c *check) forks() {
 	}
 }
 
+// isSnapshot reports whether a run's log has a snapshot of its folder behind a position.
+func (c *check) isSnapshot(id string, behind uint64, s *wire.FolderSnapshot) bool {
+	return s != nil && s.Position > behind && slices.ContainsFunc(c.runs[id], func(e *eventlog.Entry) bool {
+		if e.Pos != s.Position || e.NodeID != s.Node {
+			return false
+		}
+		switch p := e.Event.Payload.(type) {
+		case *wire.NodeStart:
+			return p.EmptyFolder && s.ID == ""
+		case *wire.WorkspaceSnapshot:
+			return p.ID == s.ID
+		}
+		return false
+	})
+}
+
 func (c *check) fork(e *eventlog.Entry, p *wire.RunForked) {
 	inherited, err := run.Decode(p.State)
 	if err != nil {
@@ -139,6 +155,9 @@ func (c *check) fork(e *eventlog.Entry, p *wire.RunForked) {
 	want := run.New(p.ParentRun)
 	c.fold(want, p.ParentPos)
 	inherited.Workspace = want.Workspace // a copy of the folder
+	if f := want.Folder; (f == nil || f.Pending) && c.isSnapshot(p.ParentRun, p.ParentPos, inherited.Folder) {
+		inherited.Folder = f // the point has the folder of the first snapshot behind it
+	}
 	if got, want := c.encode(inherited), c.encode(want); !bytes.Equal(got, want) {
 		c.wrong(ForkIsParent, e, "of %s at %d it has %s, the fold %s", p.ParentRun, p.ParentPos, show(got), show(want))
 	}

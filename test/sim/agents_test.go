@@ -57,6 +57,7 @@ func (p *provider) Start(ctx context.Context, r agent.Request) (agent.Session, e
 	if script.refuses {
 		return nil, errors.New("the agent doesn't start")
 	}
+	p.w.noteFolder(r.RunID, r.Options.Cwd)
 	ctx, cancel := context.WithCancel(ctx)
 	return &session{
 		provider: p, request: r, script: script, ctx: ctx, cancel: cancel, name: fmt.Sprintf("%s/%d", p.life.p.name, p.w.sessions.Add(1)),

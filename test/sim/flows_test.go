@@ -18,10 +18,10 @@ const limited = "t"
 type object map[string]any
 
 // randomFlow returns the definition of a flow, and an input for it. What it
-// returns is valid: a flow that isn't is drawn again. Commands say that it may have some.
-func randomFlow(rng *rand.Rand, commands bool) (definition, input wire.Raw) {
+// returns is valid: a flow that isn't is drawn again. Commands say that it may have some, bound that runs have folders of their own.
+func randomFlow(rng *rand.Rand, commands, bound bool) (definition, input wire.Raw) {
 	for {
-		raw, err := wire.Marshal(drawFlow(rng, 0, commands))
+		raw, err := wire.Marshal(drawFlow(rng, 0, commands, bound))
 		if err != nil {
 			continue
 		}
@@ -41,7 +41,7 @@ func randomFlow(rng *rand.Rand, commands bool) (definition, input wire.Raw) {
 }
 
 // drawFlow draws nodes, edges that lead forwards, and some that lead back.
-func drawFlow(rng *rand.Rand, depth int, commands bool) object {
+func drawFlow(rng *rand.Rand, depth int, commands, bound bool) object {
 	salt := string(rune('a' + rng.IntN(5)))
 	n := 1 + rng.IntN(5)
 	if depth > 0 {
@@ -49,7 +49,7 @@ func drawFlow(rng *rand.Rand, depth int, commands bool) object {
 	}
 	nodes, ids, kinds := make([]object, n), make([]string, n), make([]string, n)
 	for i := range n {
-		nodes[i] = drawNode(rng, fmt.Sprintf("n%s%d", salt, i), depth, commands)
+		nodes[i] = drawNode(rng, fmt.Sprintf("n%s%d", salt, i), depth, commands, bound)
 		ids[i], kinds[i] = nodes[i]["id"].(string), nodes[i]["type"].(string)
 	}
 	var edges []object
@@ -65,14 +65,18 @@ func drawFlow(rng *rand.Rand, depth int, commands bool) object {
 			"when": pick(rng, "$iteration < 2", "true", "state.flag"),
 		})
 	}
-	f := object{"name": "flow" + salt, "nodes": nodes, "workspace": pick(rng, "shared", "shared", "node", "run"), "state": object{"flag": rng.IntN(2) == 0}}
+	folder := pick(rng, "shared", "shared", "node", "run")
+	if bound {
+		folder = "run"
+	}
+	f := object{"name": "flow" + salt, "nodes": nodes, "workspace": folder, "state": object{"flag": rng.IntN(2) == 0}}
 	if len(edges) > 0 {
 		f["edges"] = edges
 	}
 	return f
 }
 
-func drawNode(rng *rand.Rand, id string, depth int, commands bool) object {
+func drawNode(rng *rand.Rand, id string, depth int, commands, bound bool) object {
 	k := rng.IntN(12)
 	switch {
 	case k == 0:
@@ -84,7 +88,7 @@ func drawNode(rng *rand.Rand, id string, depth int, commands bool) object {
 	case k == 1:
 		return object{"id": id, "type": "ask", "input": object{"prompt": "Go on with " + id + "?"}}
 	case k == 2 && depth < 2:
-		return object{"id": id, "type": "flow", "input": object{"flow": drawFlow(rng, depth+1, commands), "input": object{"list": []string{"x", "y"}}}}
+		return object{"id": id, "type": "flow", "input": object{"flow": drawFlow(rng, depth+1, commands, bound), "input": object{"list": []string{"x", "y"}}}}
 	}
 	policy := object{}
 	if rng.IntN(3) == 0 {

@@ -83,6 +83,9 @@ func (p *process) supervise(ctx context.Context) {
 	for ctx.Err() == nil {
 		l := p.begin()
 		err := p.live(ctx, l)
+		if p.isRunner {
+			p.unmountDisk()
+		}
 		if ctx.Err() != nil {
 			return
 		}
@@ -203,6 +206,9 @@ func (l *life) die() {
 	end, drop, nc, children := l.end, l.drop, l.nc, l.children
 	l.mu.Unlock()
 	_ = os.Remove(l.folder())
+	if l.p.isRunner && l.p.current() == nil {
+		l.p.unmountDisk() // at once: no other machine sees it any more
+	}
 	l.client.Kill()
 	for _, dir := range children {
 		l.p.w.machine.Kill(dir)
@@ -268,10 +274,13 @@ func (w *world) runner(name string, slots int) *process {
 		if err != nil {
 			return nil, err
 		}
+		if err := p.mountDisk(); err != nil {
+			return nil, err
+		}
 		return runner.New(runner.Config{
-			ID: name, MaxAgents: slots, Workspaces: filepath.Join(w.dir, name, "runs"),
+			ID: name, MaxAgents: slots, Workspaces: p.disk(),
 			Providers: map[string]agent.Provider{"claude": &provider{w: w, life: l}},
-			Shelf:     shelf, LeaveAgents: p.leaves, KeepFolders: true,
+			Shelf:     shelf, LeaveAgents: p.leaves, KeepFolders: true, WorkspaceGrace: w.grace(),
 		}, log, w.logger(name))
 	}}
 	if w.rng.IntN(4) > 0 || w.keepers {

@@ -7,17 +7,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"iter"
-	"os"
-	"path/filepath"
 	"sync"
 	"unicode/utf8"
 
 	"code.wake.dev/wake/internal/agent"
 	"code.wake.dev/wake/internal/keeper"
 	programs "code.wake.dev/wake/internal/process"
-	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -65,12 +61,7 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 // say yields an event in its place of the journal; 0 is none. What a call does is in the folder when its result is said.
 func (s *session) say(p wire.Payload, call string, offset uint64, index int) bool {
 	if _, isResult := p.(*wire.AgentTool); isResult {
-		switch err := os.WriteFile(filepath.Join(s.request.Options.Cwd, subjects.Escape(call)), []byte(call), 0o600); {
-		case err == nil:
-			s.w.noteWrite(s.request.RunID, call)
-		case !errors.Is(err, fs.ErrNotExist): // a folder may be gone with its runner
-			panic(err)
-		}
+		s.makeFile(call)
 	}
 	e := &wire.Event{SessionID: s.request.SessionID, CallID: call, Payload: p, JournalOffset: offset, JournalIndex: index}
 	return s.yield(e, nil)

@@ -192,6 +192,7 @@ func (s *tally) merge(o tally) {
 	sum.Notices += r.Notices
 	sum.Folders += r.Folders
 	sum.Restored += r.Restored
+	sum.Found += r.Found
 }
 
 // print writes the tally for the process that farms the seeds out.
@@ -230,7 +231,7 @@ func (s *tally) String() string {
 	slices.Sort(kinds)
 	fmt.Fprintf(&b, "%d faults: %s\n", total, strings.Join(kinds, ", "))
 	r := s.Sum
-	fmt.Fprintf(&b, "%d runs (%d forks), %d executions, %d of them went on elsewhere, %d agents (%d times somebody else attached; they said %d things), %d tool calls, %d commands run, %d events (%d acknowledged), %d commands, %d messages told (%d of them notices), %d bookmarks, %d alerts, %d notifications (%d of them came again, %d were given up), %d dead letters, %d snapshots of folders (%d were restored elsewhere)",
-		r.Runs, r.Forks, r.Executions, r.Resumed, r.Agents, r.Attached, r.Said, r.Work, r.Ran, r.Events, r.Acknowledged, r.Commands, r.Told, r.Notices, r.Bookmarks, r.Alerts, r.Delivered, r.Again, r.GivenUp, r.DeadLetters, r.Folders, r.Restored)
+	fmt.Fprintf(&b, "%d runs (%d forks), %d executions, %d of them went on elsewhere, %d agents (%d times somebody else attached; they said %d things), %d tool calls, %d commands run, %d events (%d acknowledged), %d commands, %d messages told (%d of them notices), %d bookmarks, %d alerts, %d notifications (%d of them came again, %d were given up), %d dead letters, %d snapshots of folders (%d were restored elsewhere, and %d restored ones compared as agents found them)",
+		r.Runs, r.Forks, r.Executions, r.Resumed, r.Agents, r.Attached, r.Said, r.Work, r.Ran, r.Events, r.Acknowledged, r.Commands, r.Told, r.Notices, r.Bookmarks, r.Alerts, r.Delivered, r.Again, r.GivenUp, r.DeadLetters, r.Folders, r.Restored, r.Found)
 	return b.String()
 }

@@ -63,6 +63,8 @@ type world struct {
 	history []string
 	faults  map[string]int
 	written map[[2]string]bool // by run and call
+	seen    map[uint64]bool    // folders in which agents have begun, by inode
+	sights  []sight            // of these
 }
 
 // note adds a line to the history.
@@ -91,7 +93,7 @@ func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 		bugs: map[string]bug{}, patience: patience,
 		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), dir: t.TempDir(), verbose: verbose, start: time.Now(),
 		ledger: oracle.NewLedger(), memories: memories{of: map[string]memory{}}, faults: map[string]int{},
-		forks: map[string]bool{}, healing: map[*life]bool{},
+		forks: map[string]bool{}, healing: map[*life]bool{}, written: map[[2]string]bool{}, seen: map[uint64]bool{},
 	}
 	w.machine.Main = w.program
 	w.web = web{w: w, moods: map[string]mood{}}
@@ -147,7 +149,7 @@ func (w *world) publish(what, subject string, data []byte, stored func(position 
 // submit asks for a run.
 func (w *world) submit() {
 	id := fmt.Sprintf("run%d", len(w.runs)+1) // forks count
-	definition, input := randomFlow(w.rng, w.runsCommands())
+	definition, input := randomFlow(w.rng, w.runsCommands(), w.isMobile())
 	data, err := wire.Marshal(wire.RunRequest{V: wire.Version, RunID: id, Definition: definition, Input: input})
 	if err != nil {
 		w.t.Fatal(err)
