@@ -11,8 +11,12 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// beat is how often the console asks what has changed, while a page is open.
-const beat = 400 * time.Millisecond
+// How long the console waits before it asks again what has changed, while a page is open: as long as the answer took, within these bounds; while
+// nothing changes, twice as long each time.
+const (
+	leastPause = 100 * time.Millisecond
+	mostPause  = 400 * time.Millisecond
+)
 
 // change is what has changed: runs up to a position, or too many to name.
 type change struct {
@@ -61,10 +65,16 @@ func (p *pulse) wait() { p.done.Wait() }
 
 func (p *pulse) run(ctx context.Context, ask func(context.Context, uint64) (change, error)) {
 	var since uint64
-	tick := time.NewTicker(beat)
-	defer tick.Stop()
+	pause := leastPause
 	for away := false; ; {
+		began := time.Now()
 		c, err := ask(ctx, since)
+		if len(c.Runs) > 0 || c.Many {
+			pause = leastPause
+		} else {
+			pause *= 2
+		}
+		pause = min(max(pause, time.Since(began)), mostPause)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -78,7 +88,7 @@ func (p *pulse) run(ctx context.Context, ask func(context.Context, uint64) (chan
 		}
 		away, since = c.Away != "", c.Position
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
 			return
 		}

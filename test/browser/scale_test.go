@@ -294,6 +294,9 @@ func TestLongRun(t *testing.T) {
 			t.Logf("%s: %v", part, took)
 		}
 	})
+	page.run(chromedp.Navigate("about:blank"), chromedp.Navigate(page.origin()+"/runs/long"), chromedp.WaitReady("main", chromedp.ByQuery))
+	h.until("the timeline is drawn", func() bool { return eval[bool](page, `document.querySelector('#timeline').style.height !== ''`) })
+	t.Logf("the timeline is drawn after %.0f ms", eval[float64](page, `performance.now()`))
 	page.settle()
 	if n := eval[int](page, `document.querySelectorAll('*').length`); n >= 5000 {
 		t.Errorf("the page has %d elements", n)

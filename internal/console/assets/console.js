@@ -49,11 +49,12 @@
   }
   document.addEventListener('input', e => { const f = e.target.closest('form[data-order]'); if (f) f.dataset.touched = '1'; });
 
-  // refresh asks for a region anew: one request at a time, and not more often than it is answered.
+  // refresh asks for a region anew: one request at a time, and pauses as long as one took, within bounds.
   const asking = new Map();
   async function refresh(region) {
     if (asking.get(region)) { asking.set(region, 'again'); return; }
     asking.set(region, 'now');
+    const begun = performance.now();
     try {
       const r = await fetch(region.dataset.region, {headers: {Accept: 'application/json'}});
       if (r.status === 403) { location.reload(); return; }
@@ -66,7 +67,7 @@
     } catch { /* the stream says that it is away */ } finally {
       const again = asking.get(region) === 'again';
       asking.delete(region);
-      if (again) setTimeout(refresh, 250, region);
+      if (again) setTimeout(refresh, Math.min(400, Math.max(50, performance.now() - begun)), region);
     }
   }
   const following = () => { const f = $('#follow'); return !f || f.checked; };
