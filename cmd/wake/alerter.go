@@ -11,11 +11,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"code.wake.dev/wake/internal/deliver"
+	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/alerter"
 )
 
 type alerterOptions struct {
-	rules string // file; "": defaults
+	rules string                     // file; "": defaults
+	link  func(a *wire.Alert) string // by which an alert is answered; nil: by none
 }
 
 func alerterFlags(flags *pflag.FlagSet, o *alerterOptions) {
@@ -41,7 +43,7 @@ func newAlerter(out io.Writer, o *alerterOptions) constructor {
 		if err != nil {
 			return nil, err
 		}
-		d := deliver.New(deliver.Config{Out: out}, rules, p.log, p.serviceLogger("alerter"))
+		d := deliver.New(deliver.Config{Out: out, Link: o.link}, rules, p.log, p.serviceLogger("alerter"))
 		p.metrics.MustRegister(d)
 		p.keepPart("sinks", d.Run)
 		p.keepPart("rules", func(ctx context.Context) error {

@@ -130,6 +130,7 @@ func scriptParams(scripts ...string) testscript.Params {
 			"sql":     changeFile,
 			"api":     startAPI,
 			"store":   askStore,
+			"answer":  answerLink,
 		},
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
 	"net/http"
+	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -28,5 +31,29 @@ func askStore(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	if !strings.Contains(string(text), args[2]) {
 		ts.Fatalf("%s: %s %s, want %s", args[0], answer.Status, text, args[2])
+	}
+}
+
+// answer FILE TYPE PATTERN answers by the link of a notification, as a proxy passes it on, and looks for a pattern in what it is told.
+func answerLink(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: answer FILE TYPE PATTERN")
+	}
+	var told struct{ AnswerURL string }
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile(args[0])), &told))
+	link, err := url.Parse(told.AnswerURL)
+	ts.Check(err)
+	at, _, _ := strings.Cut(ts.ReadFile(".wake/console-url"), "#")
+	r, err := http.NewRequest(http.MethodPost, strings.TrimSuffix(at, "/")+link.Path, strings.NewReader("type="+args[1])) //nolint:noctx // a test of the command line
+	ts.Check(err)
+	r.Host = link.Host
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	answer, err := http.DefaultClient.Do(r)
+	ts.Check(err)
+	text, err := io.ReadAll(answer.Body)
+	_ = answer.Body.Close()
+	ts.Check(err)
+	if !regexp.MustCompile(args[2]).Match(text) {
+		ts.Fatalf("%s: %s %s, want %s", link, answer.Status, text, args[2])
 	}
 }

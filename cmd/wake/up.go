@@ -20,6 +20,7 @@ import (
 	"code.wake.dev/wake/internal/report"
 	"code.wake.dev/wake/internal/service"
 	"code.wake.dev/wake/internal/topology"
+	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/listener"
 	"code.wake.dev/wake/services/mirror"
 	"code.wake.dev/wake/services/recorder"
@@ -132,12 +133,19 @@ func (a hostVerbs) runUp(ctx context.Context, flags *pflag.FlagSet, o upOptions)
 	if err := p.prepareLog(ctx, nc); err != nil {
 		return err
 	}
+	var pages *console.Console
+	o.alerter.link = func(a *wire.Alert) string { // is asked once all run
+		if pages == nil {
+			return ""
+		}
+		return pages.AnswerLink(a)
+	}
 	for _, s := range a.namedServices(&o) {
 		if err := p.addService(ctx, s.name, s.construct); err != nil {
 			return err
 		}
 	}
-	pages, err := a.addConsole(p, flags, o.console, server)
+	pages, err = a.addConsole(p, flags, o.console, server)
 	if err != nil {
 		return err
 	}

@@ -494,7 +494,16 @@ func TestEvents(t *testing.T) {
 // An open page hears of what changes.
 func TestPulse(t *testing.T) {
 	w := newWorld(t)
+	w.get("/", "Nothing waits for you")
+	first := make(chan []string, 1)
+	go func() { first <- w.events("live", "", 1) }()
+	select {
+	case ids := <-first:
+		t.Fatalf("where nothing has happened, heard %v", ids)
+	case <-time.After(time.Second):
+	}
 	flow, _ := w.write("r", "hello")
+	<-first
 	w.get("/", "hello")
 	heard := make(chan []string, 1)
 	go func() { heard <- w.events("live", "", 2) }() // all at first, then the change

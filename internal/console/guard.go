@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -23,6 +24,9 @@ const sessionsPath = "/sessions/"
 // name: pages of others that a browser also shows, and names that lead here, get nothing.
 func (s *Console) guard(next http.Handler) http.Handler {
 	origins := http.NewCrossOriginProtection()
+	if u, err := url.Parse(s.c.Public); err == nil && s.c.Public != "" {
+		_ = origins.AddTrustedOrigin(u.Scheme + "://" + u.Host) // New has looked at it
+	}
 	inner := origins.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -47,8 +51,11 @@ func (s *Console) guard(next http.Handler) http.Handler {
 	})
 }
 
-// isOwnName reports whether a request names this console. On loopback any domain's name may lead here.
+// isOwnName reports whether a request names this console. On loopback any domain's name may lead here; a proxy may pass on its own.
 func (s *Console) isOwnName(host string) bool {
+	if u, err := url.Parse(s.c.Public); err == nil && s.c.Public != "" && strings.EqualFold(u.Host, host) {
+		return true
+	}
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {
 		name, port = host, map[string]string{"http": "80", "https": "443"}[s.scheme]

@@ -118,7 +118,7 @@ func (s *Console) askChanges(ctx context.Context, since uint64) (change, error) 
 	defer cancel()
 	const most = 50
 	f, err := call[wire.FleetResponse](limited, s, wire.VerbFleet, wire.FleetRequest{Since: since, Limit: most, Sort: "activity"})
-	c := change{Position: f.Position, Many: since == 0 || f.Total > len(f.Runs) || f.Position < since}
+	c := change{Position: f.Position, Many: f.Position > 0 && since == 0 || f.Total > len(f.Runs) || f.Position < since}
 	for _, r := range f.Runs {
 		c.Runs = append(c.Runs, r.RunID)
 	}

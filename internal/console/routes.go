@@ -18,6 +18,8 @@ func (s *Console) routes() []route {
 	return []route{
 		{"GET /assets/{name}", "", s.showAsset},
 		{"GET /shared/{link}", "", s.showShared},
+		{"GET /answer/{link}", "", s.showAnswer},
+		{"POST /answer/{link}", "", s.giveAnswer},
 		{"POST /signin", "", s.signIn},
 		{"POST /signout", "", s.signOut},
 

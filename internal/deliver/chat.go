@@ -51,7 +51,11 @@ func (c *chat) sendNotification(ctx context.Context, n Notification) error {
 		}
 	}
 	c.running, c.id = make(chan error, 1), n.ID
-	go func(done chan<- error) { done <- c.callService(n.Text) }(c.running)
+	text := n.Text
+	if n.link != "" {
+		text += "\n" + n.link
+	}
+	go func(done chan<- error) { done <- c.callService(text) }(c.running)
 	return c.awaitOutcome(ctx)
 }
 

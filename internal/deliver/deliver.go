@@ -32,6 +32,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/metric"
 	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Config are the settings of a [Deliverer].
@@ -41,6 +42,8 @@ type Config struct {
 	// Transport makes the requests of webhooks and Alertmanagers. Default: that of
 	// net/http.
 	Transport http.RoundTripper
+	// Link is by which an alert that asks something is answered; "": by none. It may be nil.
+	Link func(*wire.Alert) string
 }
 
 // Deliverer sends alerts to sinks.

@@ -20,6 +20,8 @@ type Notification struct {
 	Text     string        `json:"text"` // of a digest: several lines
 	Alert    *wire.Alert   `json:"alert,omitempty"`
 	Digest   *Digest       `json:"digest,omitempty"`
+
+	link string // by which it is answered; made when it is sent, and kept nowhere
 }
 
 // Digest stands for several alerts.
@@ -57,6 +59,7 @@ type cloudEvent struct {
 	Subject     string          `json:"subject,omitempty"`
 	Time        string          `json:"time"`
 	ContentType string          `json:"datacontenttype"`
+	AnswerURL   string          `json:"answerurl,omitempty"` // whoever has it answers what the alert asks
 	Data        json.RawMessage `json:"data"`
 }
 
@@ -65,7 +68,7 @@ type cloudEvent struct {
 func (n Notification) cloudEvent(names subjects.Names) ([]byte, error) {
 	e := cloudEvent{
 		SpecVersion: "1.0", ID: n.ID, Source: "wake://" + names.Prefix(), Type: "wake.test",
-		Time: n.utcTime().Format("2006-01-02T15:04:05.000Z07:00"), ContentType: "application/json",
+		Time: n.utcTime().Format("2006-01-02T15:04:05.000Z07:00"), ContentType: "application/json", AnswerURL: n.link,
 	}
 	var data any = map[string]string{"text": n.Text}
 	switch {

@@ -13,6 +13,7 @@ import (
 
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // sender brings a notification to its sink, in one attempt that ends with ctx. It
@@ -27,7 +28,25 @@ func newSender(c Config, s *Sink, names subjects.Names) (sender, error) {
 	if !ok {
 		return nil, fmt.Errorf("type %q is unknown", s.Type)
 	}
-	return k.open(c, s, names)
+	made, err := k.open(c, s, names)
+	if err != nil || c.Link == nil {
+		return made, err
+	}
+	return linker{made, c.Link}, nil
+}
+
+// linker sends alerts that ask something with the link that answers them.
+type linker struct {
+	sender
+
+	link func(*wire.Alert) string
+}
+
+func (l linker) sendNotification(ctx context.Context, n Notification) error {
+	if n.Alert != nil {
+		n.link = l.link(n.Alert)
+	}
+	return l.sender.sendNotification(ctx, n)
 }
 
 // terminal prints lines.

@@ -171,6 +171,9 @@ func (a alertmanager) sendNotification(ctx context.Context, n Notification) erro
 	switch {
 	case n.Alert != nil:
 		p.Labels["alertname"] = "wake_" + n.Alert.Kind
+		if n.link != "" {
+			p.Annotations["answer"] = n.link
+		}
 		for k, v := range map[string]string{"run": n.Alert.RunID, "node": n.Alert.NodeID, "flow": n.Alert.Flow, "agent": n.Alert.Label} {
 			if v != "" {
 				p.Labels[k] = strings.ToValidUTF8(v, "\uFFFD")

@@ -1,0 +1,159 @@
+package console_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/logtest"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// asks appends a request for permission and returns the alert that tells of it.
+func (w *world) asks(run string, agent *eventlog.Writer, call string, at time.Time) *wire.Alert {
+	w.t.Helper()
+	input := raw(w.t, map[string]any{"command": "make deploy of " + run})
+	logtest.Append(w.t, agent, &wire.Event{ExecID: "coder#1", CallID: call, Payload: &wire.ToolIntent{ToolName: "Bash", ToolInput: input}},
+		&wire.Event{ExecID: "coder#1", CallID: call, Payload: &wire.PermissionRequired{ToolName: "Bash", ToolInput: input}})
+	var pos uint64
+	for e, err := range w.log.Read(w.t.Context(), eventlog.Query{Run: run}) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if _, is := e.Event.Payload.(*wire.PermissionRequired); is {
+			pos = e.Pos
+		}
+	}
+	return &wire.Alert{
+		Kind: "waiting", RunID: run, NodeID: "coder", Position: wire.Position{Incarnation: w.log.Incarnation(), Seq: pos},
+		Timestamp: at.UnixMilli(), Data: raw(w.t, map[string]any{"callId": call}),
+	}
+}
+
+// A link of a notification answers its question, and no other, as long as it is open, and by a POST alone.
+func TestAnswerLink(t *testing.T) {
+	w := newWorld(t)
+	if at := w.console.AnswerLink(&wire.Alert{Kind: "waiting", Data: raw(t, map[string]any{"callId": "c"})}); at != "" {
+		t.Errorf("nobody else reaches the console, and the link is %s", at)
+	}
+	w.config.Public = "https://wake.example/w"
+	w.serveConsole()
+	_, agent := w.write("r", "hello")
+	_, other := w.write("other", "hello")
+	alert := w.asks("r", agent, "c1", time.Now())
+	w.asks("other", other, "c1", time.Now())
+	pathOf := func(a *wire.Alert) string {
+		t.Helper()
+		path, ok := strings.CutPrefix(w.console.AnswerLink(a), "https://wake.example/w")
+		if !ok {
+			t.Fatalf("the link is %s", w.console.AnswerLink(a))
+		}
+		return path
+	}
+	drop := func(r *http.Request) { r.Header.Del("Authorization") }
+	page := func(r *http.Request) { drop(r); r.Header.Set("Accept", "text/html"); r.Host = "wake.example" }
+	commands := func() (n int, last wire.Command) {
+		t.Helper()
+		m, err := w.log.JetStream().Stream(t.Context(), w.log.Names().CommandsStream())
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := m.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.State.LastSeq > 0 {
+			stored, err := m.GetMsg(t.Context(), info.State.LastSeq)
+			if err == nil {
+				err = wire.Unmarshal(stored.Data, &last)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return int(info.State.LastSeq), last //nolint:gosec // a few
+	}
+	good := pathOf(alert)
+	w.get("/", "make deploy of r")
+	if status, text := w.ask(http.MethodGet, good, "", page); status != http.StatusOK || !strings.Contains(text, "make deploy of r") || !strings.Contains(text, `action="`+good) {
+		t.Fatalf("%d %s", status, text)
+	}
+	if n, _ := commands(); n != 0 {
+		t.Fatal("to look at it is an answer")
+	}
+	for i := len("/answer/"); i < len(good); i++ { // any change of the link makes it another one
+		changed := []byte(good)
+		changed[i] ^= 1
+		if status, _ := w.ask(http.MethodPost, string(changed), "type=approve", drop); status != http.StatusNotFound {
+			t.Fatalf("%s is answered by %d", changed, status)
+		}
+	}
+	// What it may say is an answer to its question.
+	for _, body := range []string{"type=abort", "type=reply&message=x", "type=approve&call=&run=other", "type=deny&call=c9&node=x&note=no"} {
+		status, text := w.ask(http.MethodPost, good, body, drop)
+		n, c := commands()
+		if bad := strings.HasPrefix(body, "type=abort") || strings.HasPrefix(body, "type=reply"); bad != (status == http.StatusConflict) || bad && n > 0 {
+			t.Errorf("%s: %d %s", body, status, text)
+		}
+		if n > 0 && (c.RunID != "r" || c.CallID != "c1" || c.By != "link" || c.NodeID != "") {
+			t.Errorf("%s: %+v", body, c)
+		}
+	}
+	if n, c := commands(); n != 2 || c.Type != "deny" || c.Note != "no" {
+		t.Errorf("%d commands, the last %+v", n, c)
+	}
+	// A page of others can't use it in a browser.
+	evil := func(r *http.Request) {
+		drop(r)
+		r.Header.Set("Origin", "https://evil.example")
+		r.Header.Set("Sec-Fetch-Site", "cross-site")
+	}
+	if status, _ := w.ask(http.MethodPost, good, "type=approve", evil); status != http.StatusForbidden {
+		t.Errorf("another site is answered by %d", status)
+	}
+	expired := *alert
+	expired.Timestamp = time.Now().Add(-25 * time.Hour).UnixMilli()
+	elsewhere := *alert
+	elsewhere.Position.Incarnation = "another log"
+	unasked := *alert
+	unasked.Position.Seq--
+	ofOther := *alert
+	ofOther.RunID = "other"
+	for name, c := range map[string]struct {
+		alert  wire.Alert
+		status int
+	}{"expired": {expired, http.StatusGone}, "of another log": {elsewhere, http.StatusNotFound}, "of another event": {unasked, http.StatusGone}, "of another run": {ofOther, http.StatusGone}} {
+		if status, text := w.ask(http.MethodPost, pathOf(&c.alert), "type=approve", drop); status != c.status {
+			t.Errorf("%s: %d %s", name, status, text)
+		}
+	}
+	// Once it is answered, the link is of no use, also if the agent asks again for the same call.
+	logtest.Append(t, agent, &wire.Event{ExecID: "coder#1", CallID: "c1", Payload: &wire.PermissionDecided{Decision: "allow", By: "tester"}})
+	gone := func(path string) (status int) {
+		for range 200 {
+			if status, _ = w.ask(http.MethodPost, path, "type=approve", page); status == http.StatusGone {
+				break
+			}
+			<-time.After(20 * time.Millisecond)
+		}
+		return status
+	}
+	if status := gone(good); status != http.StatusGone {
+		t.Errorf("once it is answered: %d", status)
+	}
+	logtest.Append(t, agent, &wire.Event{ExecID: "coder#1", CallID: "c1", Payload: &wire.AgentTool{ToolName: "Bash", ToolInput: wire.Null, ToolOutput: wire.RawString("deployed")}})
+	again := w.asks("r", agent, "c1", time.Now())
+	w.get("/parts/inbox?run=r", "make deploy of r")
+	before, _ := commands()
+	if status := gone(good); status != http.StatusGone {
+		t.Errorf("asked again, the old link is answered by %d", status)
+	}
+	if n, _ := commands(); n != before {
+		t.Error("the old link has answered")
+	}
+	if status, text := w.ask(http.MethodPost, pathOf(again), "type=approve", page); status != http.StatusOK || !strings.Contains(text, "Answered") {
+		t.Errorf("the new link: %d %s", status, text)
+	}
+}
