@@ -26,7 +26,7 @@ func (a alertVerbs) backtestCommand() *cobra.Command {
 		Use:   "backtest [RUN...]",
 		Short: "Print what rules would have told of recorded runs, against what was told",
 		Long: `Print what rules would have told of recorded runs, against what was told: before
-anyone is woken at night.
+they wake a person at night.
 
     =  an alert that was raised, and would be
     +  one that would be raised, but wasn't
@@ -174,7 +174,7 @@ func (a alertVerbs) printBacktest(all []backtestRow) error {
 			}
 			continue
 		}
-		to := "nobody"
+		to := "no receiver"
 		if len(v.Sent) > 0 {
 			to = receiptsText(v)
 		}

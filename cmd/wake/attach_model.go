@@ -202,7 +202,7 @@ func (m *attachment) press(k tea.KeyPressMsg) {
 			m.submit(true)
 		case now.Sub(m.halting) < confirmWithin:
 			m.halting = time.Time{}
-			m.give(wire.Command{Type: "pause", Reason: "stopped by who is attached"})
+			m.give(wire.Command{Type: "pause", Reason: "stopped in wake attach"})
 		default:
 			m.halting = now
 		}

@@ -179,7 +179,7 @@ func TestAttachmentKeys(t *testing.T) {
 		{"nothing", nil, 0, []string{" ", "<enter>"}, nil, ""},
 		{"it stops first", nil, 0, []string{"no!", "<esc>"}, []wire.Command{{Type: "send", Message: "no!", Interrupt: true}}, ""},
 		{"esc once", nil, 0, []string{"<esc>"}, nil, "esc once more stops the agents of the run"},
-		{"esc twice", nil, 0, []string{"<esc>", "<esc>"}, []wire.Command{{Type: "pause", Reason: "stopped by who is attached"}}, ""},
+		{"esc twice", nil, 0, []string{"<esc>", "<esc>"}, []wire.Command{{Type: "pause", Reason: "stopped in wake attach"}}, ""},
 		{"it goes on", func(m *attachment) { m.state.Status, m.state.Reason = wire.RunPaused, "operator" }, 0, []string{"now", "<enter>"}, []wire.Command{{Type: "resume", Message: "now"}}, "paused (operator)"},
 		{"a call is allowed", waits, settled, []string{"<ctrl-y>"}, []wire.Command{{Type: "approve", CallID: "c1"}}, "coder wants to use Bash"},
 		{"or refused, with a reason", waits, settled, []string{"not today", "<ctrl-n>"}, []wire.Command{{Type: "deny", CallID: "c1", Note: "not today"}}, "ctrl-n refuses"},

@@ -21,8 +21,8 @@ func (a hostVerbs) authCommand() *cobra.Command {
 		Use:   "auth",
 		Short: "Make users, their credentials and certificates for a NATS server",
 		Long: `Make users, their credentials and certificates for a NATS server. Each service has
-a user who may do what it needs and nothing else; so has whoever steers or only
-watches runs.`,
+a user who may do what it needs and nothing else; so has a person who steers runs, or
+only watches them.`,
 	}
 	cmd.AddCommand(a.authGenerateCommand(), a.authUpgradeCommand(), a.authUserCommand(), a.authKeyCommand())
 	return cmd
@@ -69,7 +69,7 @@ wake init --nats-url tls://nats.example --creds secrets/creds/init.creds --tls-c
 
 func (a hostVerbs) authGenerate(o authOptions) error {
 	if _, err := os.Stat(filepath.Join(o.dir, authConf)); err == nil {
-		return usageError("choose another --dir, or make single users with wake auth user", "%s has an %s already: new keys would lock out who has credentials", o.dir, authConf)
+		return usageError("choose another --dir, or make single users with wake auth user", "%s has an %s already: new keys would lock out all users that have credentials", o.dir, authConf)
 	}
 	certificates, err := access.NewCertificates(a.prefix, o.hosts)
 	if err != nil {

@@ -17,7 +17,7 @@ func (a hostVerbs) authKeyCommand() *cobra.Command {
 		Long: `Make a key that encrypts what is stored of runs, and put it into a file, which is made
 if there is none. The first key of the file is the one for writing; the others are for
 reading what they encrypted. Give the file to every process and verb by
---encryption-keys. Whoever loses it loses what was encrypted.
+--encryption-keys. Without it, what was encrypted is lost.
 
 To change keys while everything runs, add one for --reading and give the file to all,
 then make it the one for writing with --use and give the file to all again.

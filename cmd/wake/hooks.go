@@ -258,7 +258,7 @@ func (a hostVerbs) hooksStatus() *cobra.Command {
 	var o hooksOptions
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say whether the hooks are installed, and whether somebody hears them",
+		Short: "Say whether the hooks are installed, and whether wake up hears them",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			file, err := o.settingsFile()
@@ -303,7 +303,7 @@ func (a hostVerbs) tellHooks(file string) error {
 	case len(found) > 0:
 		state = "of another program, data directory or version: wake hooks install"
 	}
-	heard := "nobody hears them: wake up --data-dir " + a.server.DataDir
+	heard := "no wake up hears them: wake up --data-dir " + a.server.DataDir
 	if listenErr == nil {
 		heard = "wake up hears them at " + address.URL
 	}

@@ -21,7 +21,7 @@ their end. wake resume goes on where the run was.
 			return a.sendOrder(cmd.Context(), args[0], c, "paused")
 		},
 	}
-	cmd.Flags().StringVar(&c.Reason, "reason", "", "`why`, for whoever looks at the run")
+	cmd.Flags().StringVar(&c.Reason, "reason", "", "`why`, for readers of the run")
 	return cmd
 }
 
@@ -44,7 +44,7 @@ has come to can be forked.
 			return a.sendOrder(cmd.Context(), args[0], c, done)
 		},
 	}
-	cmd.Flags().StringVar(&c.Reason, "reason", "", "`why`, for whoever looks at the run")
+	cmd.Flags().StringVar(&c.Reason, "reason", "", "`why`, for readers of the run")
 	cmd.Flags().BoolVar(&c.Resumable, "resumable", false, "only pause it")
 	return cmd
 }

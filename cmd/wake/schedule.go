@@ -22,7 +22,7 @@ func (a runVerbs) scheduleCommand() *cobra.Command {
 		Long: `Begin runs of a flow at times that a cron expression says. Any runner begins them, each once
 however many runners there are: its id is the schedule's name and the time in UTC, such as
 nightly-20270131t0330z, and its label schedule=NAME. Schedules are the installation's: where
-the server has users, who has the credentials of init keeps them.`,
+the server has users, the user with the credentials of init keeps them.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

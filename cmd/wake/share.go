@@ -21,7 +21,7 @@ func (a hostVerbs) shareCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "share RUN",
 		Short: "Print a link that shows a run, and nothing else, for a time",
-		Long: `Print a link to a run for somebody who has no token of the console. Whoever has it
+		Long: `Print a link to a run for a reader who has no token of the console. A reader with the link
 reads that run until its time is over, without what looks like a secret, and can neither order nor
 search anything. The console of --data-dir serves it, as far as others reach that.
 

@@ -22,7 +22,7 @@ func (a runVerbs) budgetCommand() *cobra.Command {
 		Short: "Bound what runs spend together, by label and by day",
 		Long: `Bound what runs spend together, by label and by day. Runners keep to it, all of them to the
 same sums, which are those of wake stats. Budgets are the installation's: where the server has
-users, who has the credentials of init sets them. What a single run may spend is set by its flow,
+users, the one with the credentials of init sets them. What a single run may spend is set by its flow,
 or by wake run --budget-usd.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },

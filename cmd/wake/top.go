@@ -24,8 +24,8 @@ func (a viewVerbs) topCommand() *cobra.Command {
 	var every time.Duration
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Watch the runs that go on: who waits for somebody first",
-		Long: `Watch the runs that go on: who waits for somebody first, then what failed, is
+		Short: "Watch the runs that go on: those that wait for a person first",
+		Long: `Watch the runs that go on: those that wait for a person first, then what failed, is
 paused, is at work. A run that another one has started and waits for is shown while
 it goes on. On a terminal it is refreshed, and has keys:
 

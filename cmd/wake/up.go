@@ -46,7 +46,7 @@ func (a hostVerbs) upCommand() *cobra.Command {
 		Short: "Run a NATS server and all services in one process",
 		Long: `Run a NATS server and all services in one process. What is stored is under
 --data-dir, synced before it is acknowledged; a second start goes on where the
-first ended. The URL, with the token that the server wants from everybody, is in
+first ended. The URL, with the token that the server wants from all clients, is in
 DIR/nats-url, where the other verbs look for it; only you can read that. So has
 DIR/console-url the address of the console, the pages that show it all. A server that
 others can reach, by --listen, has users instead, now and from then on: DIR/nats/auth
@@ -68,7 +68,7 @@ runs. A second Ctrl-C ends at once, which loses nothing that was acknowledged.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.embedded.Listen, "listen", "127.0.0.1", "`host` to listen on")
-	flags.StringVar(&o.embedded.Cert, "listen-cert", "", "PEM `file` of the server's certificate: whoever connects uses TLS (default: none does)")
+	flags.StringVar(&o.embedded.Cert, "listen-cert", "", "PEM `file` of the server's certificate: clients connect by TLS (default: none does)")
 	flags.StringVar(&o.embedded.Key, "listen-key", "", "PEM `file` of its key")
 	flags.IntVar(&o.embedded.Port, "port", 0, "`port` to listen on (default: that of the last time, else a free one)")
 	topologyFlags(flags, &o.topology)

@@ -37,7 +37,7 @@ The recorder's store is read, not the server; the recorder may be at work. With
 --against-stream events and alerts are also compared with those that the streams
 still have, and the snapshots of the server with what the events fold into.
 
-Who can write to the store can compute the hashes anew. Against that, --sign prints
+A user who can write to the store can compute the hashes anew. Against that, --sign prints
 an anchor, the last hash of each run, signed by a key of Ed25519 in FILE, which is made
 if there is none. Keep the anchor and its publicKey elsewhere; --anchor with --key
 then says whether the store still has those events.

@@ -27,7 +27,7 @@ type watchOptions struct {
 
 func (o *watchOptions) addFlags(flags *pflag.FlagSet) {
 	o.since = 30 * 24 * time.Hour
-	flags.Var((*daysFlag)(&o.since), "since", "`age` of the sessions that are told of from their beginning, such as 12h or 30d; older ones are when somebody goes on with them")
+	flags.Var((*daysFlag)(&o.since), "since", "`age` of the sessions that are told of from their beginning, such as 12h or 30d; older ones are once a user goes on with them")
 	flags.DurationVar(&o.idle, "idle", 2*time.Minute, "`how long` after its last line the run of a session in which nothing goes on is paused")
 }
 

@@ -26,7 +26,7 @@ type Caller struct {
 // ReadCaller reads the header of a request.
 func ReadCaller(header string) (Caller, error) {
 	if header == "" {
-		return Caller{}, errors.New("access: the server doesn't say who asks")
+		return Caller{}, errors.New("access: the server doesn't name the user of the request")
 	}
 	var info struct {
 		User string   `json:"user"`
@@ -34,12 +34,12 @@ func ReadCaller(header string) (Caller, error) {
 		Tags []string `json:"tags"`
 	}
 	if err := json.Unmarshal([]byte(header), &info); err != nil {
-		return Caller{}, fmt.Errorf("access: who asks: %w", err)
+		return Caller{}, fmt.Errorf("access: the user of the request: %w", err)
 	}
 	c := Caller{Name: info.Name, Key: info.User}
 	switch {
 	case c.Key == "":
-		return c, errors.New("access: who asks has no user")
+		return c, errors.New("access: the request is of no user")
 	case slices.Contains(info.Tags, knowsUser):
 		return c, errors.New("access: a service's answer is no question")
 	}

@@ -32,7 +32,7 @@ func (r *request) identifyCaller(ctx context.Context, e Endpoint, header string)
 	switch run, _ := r.body.Get("run").Text(); {
 	case r.problem != nil:
 	case err != nil:
-		r.problem = &wire.APIError{Code: wire.CodeDenied, Message: "nobody knows who asks", Hint: "connect with credentials that wake auth makes"}
+		r.problem = &wire.APIError{Code: wire.CodeDenied, Message: "the user of the request isn't known", Hint: "connect with credentials that wake auth makes"}
 	case c.Run == "":
 	case !e.ofRun, c.Run != run, r.body.Get("agentId") != nil:
 		r.problem = notTheirs(c)

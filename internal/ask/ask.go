@@ -228,7 +228,7 @@ func Answered(input wire.Raw) bool {
 func Result(input wire.Raw) string {
 	questions, err := Questions(input)
 	if err != nil || !Answered(input) {
-		return "Nobody has answered the questions."
+		return "The questions have no answer."
 	}
 	var lines []string
 	for _, q := range questions {

@@ -124,7 +124,7 @@ func TestOwnAnswers(t *testing.T) {
 	if want := `The questions were answered. "Tabs or spaces?" was left open; "Which checks?": "vet"`; ask.Result(some) != want {
 		t.Errorf("told %s", ask.Result(some))
 	}
-	if got := ask.Result(raw(t, one)); got != "Nobody has answered the questions." {
+	if got := ask.Result(raw(t, one)); got != "The questions have no answer." {
 		t.Errorf("told %s", got)
 	}
 }

@@ -40,7 +40,7 @@ func (s *Console) shareRun(w http.ResponseWriter, r *http.Request) {
 	}
 	until := time.Now().Add(lasts)
 	s.tellVerdict(w, verdict{
-		OK: true, Text: "whoever has the link sees this run until " + until.UTC().Format(time.DateTime) + " UTC, and nothing else",
+		OK: true, Text: "all who have the link see this run until " + until.UTC().Format(time.DateTime) + " UTC, and nothing else",
 		Link: s.linkBase(r.Host) + "shared/" + s.signShare(run, until), Until: until.UnixMilli(),
 	})
 }
@@ -78,7 +78,7 @@ func (s *Console) showShared(w http.ResponseWriter, r *http.Request) {
 		return
 	case time.Now().After(until):
 		s.showPage(w, r, http.StatusGone, "problem", page{Title: "Expired", Data: &wire.APIError{
-			Code: wire.CodeDenied, Message: "this link was good until " + until.UTC().Format(time.DateTime) + " UTC", Hint: "ask whoever has sent it for a new one",
+			Code: wire.CodeDenied, Message: "this link was good until " + until.UTC().Format(time.DateTime) + " UTC", Hint: "ask its sender for a new one",
 		}})
 		return
 	}

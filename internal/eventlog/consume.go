@@ -285,7 +285,7 @@ func (s *consumption) repairDurable(ctx context.Context) {
 	case err != nil && ctx.Err() == nil:
 		s.log.logger.Warn("durable consumer may not be as it should be", slog.String("consumer", s.c.Durable), slog.Any("error", err))
 	case err == nil && done != topology.Unchanged:
-		s.log.logger.Warn("somebody has deleted or changed the durable consumer: it is as it should be again",
+		s.log.logger.Warn("a client has deleted or changed the durable consumer: it is as it should be again",
 			slog.String("consumer", s.c.Durable), slog.String("action", string(done)))
 	}
 }

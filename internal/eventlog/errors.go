@@ -57,7 +57,7 @@ var errNotFound = errors.New("no message found")
 var errUnanswered = errors.New("no answer from the server")
 
 // errUnsent is the outcome of a request that no receiver got.
-var errUnsent = errors.New("nobody takes it at present")
+var errUnsent = errors.New("no server takes it at present")
 
 // errDisconnected is an errUnsent.
 var errDisconnected = fmt.Errorf("%w: not connected to the server", errUnsent)

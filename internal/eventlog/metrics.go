@@ -25,8 +25,8 @@ func newMetrics(l *Log) metrics {
 		resent:  s.Counter("resends_total", "Further attempts to store a batch, or what was left of it."),
 		refused: s.Counter("refused_total", "Attempts that the server refused."),
 		fenced:  s.Counter("fenced_total", "Writers that found that their node has another one."),
-		void:    s.Counter("void_total", "Messages on a node's subject that are no event of its writer, nor a claim: somebody else may publish events."),
-		letters: s.Counters("dead_letters_total", "What could not be used and was set aside, by who found that.",
+		void:    s.Counter("void_total", "Messages on a node's subject that are no event of its writer, nor a claim: another client may publish events."),
+		letters: s.Counters("dead_letters_total", "What could not be used and was set aside, by the service that found it.",
 			"source", DeadService, "runner", "recorder", "snapshotter", "alerter"),
 	}
 	s.Read("waiting_events", "Events that wait to be stored; those that an earlier process left count once they are read.", l.sumQueues(func(q *queue) float64 { return float64(q.frameCount()) }))

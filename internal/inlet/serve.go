@@ -264,7 +264,7 @@ func (in *input) awaitProgress(ctx context.Context, over <-chan time.Time) (wire
 }
 
 // errGone is how the input of a sender that is gone ends.
-var errGone = errors.New("who sends the input is gone, or has ended it")
+var errGone = errors.New("the sender of the input is gone, or has ended it")
 
 // Read implements [io.Reader] for the pieces.
 func (r *reader) Read(p []byte) (int, error) {

@@ -116,7 +116,7 @@ type statusAnswer struct {
 	Error   string       `json:"error,omitempty"`
 	Waits   string       `json:"waits,omitempty" jsonschema:"what it waits for"`
 	CostUsd float64      `json:"costUsd"`
-	Basis   string       `json:"costBasis,omitempty" jsonschema:"where the cost comes from; unknown: nobody tells it"`
+	Basis   string       `json:"costBasis,omitempty" jsonschema:"where the cost comes from; unknown: no source tells it"`
 	Input   int64        `json:"tokensIn"`
 	Output  int64        `json:"tokensOut"`
 	Tools   int64        `json:"tools" jsonschema:"how many calls"`

@@ -106,7 +106,7 @@ func (p Pipeline) setBookmark(ctx context.Context, in bookmarkInput) (string, or
 
 type reasonInput struct {
 	Run    string `json:"run" jsonschema:"id or its beginning, a label, or @last"`
-	Reason string `json:"reason,omitempty" jsonschema:"why, for whoever looks at the run"`
+	Reason string `json:"reason,omitempty" jsonschema:"why, for readers of the run"`
 }
 
 func (p Pipeline) pauseRun(ctx context.Context, in reasonInput) (string, order, error) {

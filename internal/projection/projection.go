@@ -72,7 +72,7 @@ func (r *Refusal) Error() string { return r.Err.Error() }
 func (r *Refusal) Unwrap() error { return r.Err }
 
 // ErrConflict is returned by [Projector.Save]; the value is then loaded again.
-var ErrConflict = errors.New("projection: stored by somebody else meanwhile")
+var ErrConflict = errors.New("projection: stored by another process meanwhile")
 
 // Config are the settings of a projection. The zero value of the last five means
 // their default.

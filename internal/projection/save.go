@@ -101,7 +101,7 @@ func tooLarge(err error) bool {
 // that later. A value that is already further stays as it is in the bucket. Where
 // two processes work at once, one of them is told so again and again.
 func (p *Projection[V]) reloadValue(ctx context.Context, t *trackedValue[V]) error {
-	p.logger.DebugContext(ctx, "stored value was replaced by somebody else", "service", p.c.Service, "run", t.run)
+	p.logger.DebugContext(ctx, "stored value was replaced by another process", "service", p.c.Service, "run", t.run)
 	_, err := p.loadValue(ctx, t.run, p.handled)
 	return err
 }

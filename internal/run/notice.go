@@ -94,13 +94,13 @@ func (n Notice) causeText() string {
 	case CauseForked:
 		return "Your run was forked from another one at this point: what that did afterwards isn't known here."
 	case wire.PauseOperator:
-		return "Whoever operates the run has paused it."
+		return "The run's operator has paused it."
 	case wire.PauseParent:
 		return "The run that has started yours was paused, and yours with it."
 	case wire.PauseSharedBudget:
 		return "What the run may spend together with others was spent. Now there is more."
 	case wire.PauseBudget:
-		return "The run had spent its budget. Whoever operates it has granted more."
+		return "The run had spent its budget. Its operator has granted more."
 	}
 	return "The run was paused: " + oneLine(n.Cause, maxNotice) + "."
 }

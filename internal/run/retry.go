@@ -76,7 +76,7 @@ func (a *Attempts) Prompt(folder *Folder) string {
 	}
 	problem := oneLine(a.problem, maxResult)
 	if problem == "" {
-		problem = "nobody knows why"
+		problem = "the cause isn't known"
 	}
 	parts := []string{
 		"Your last attempt at this task failed: " + problem + "\n\n" +

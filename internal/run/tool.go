@@ -171,7 +171,7 @@ func (f *fold) agentTool(a actor, p *wire.AgentTool) error {
 	key, c, open := f.openCall(a)
 	failed := f.errorText(p.Error) != ""
 	if open && c.State == wire.ToolApprovalRequired && !failed && !p.Denied && !isOnlyAsked(c) {
-		return f.illegalEvent("call %q is completed and nobody approved it", f.e.CallID)
+		return f.illegalEvent("call %q is completed without an approval", f.e.CallID)
 	}
 	f.s.Usage.ToolCalls++
 	if failed && !p.Denied {

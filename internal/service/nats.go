@@ -88,7 +88,7 @@ func (t TLS) connectOptions() (options []nats.Option) {
 func (s *Server) Flags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.URL, "nats-url", "", "`URL` of the NATS server (default: that of wake up on the data directory)")
 	flags.StringVar(&s.Creds, "creds", "", "NATS credentials `file`")
-	flags.StringVar(&s.TLS.CA, "tls-ca", "", "PEM `file` of who signed the server's certificate (default: the system's list)")
+	flags.StringVar(&s.TLS.CA, "tls-ca", "", "PEM `file` of the authority that signed the server's certificate (default: the system's list)")
 	flags.StringVar(&s.TLS.Cert, "tls-cert", "", "PEM `file` of the certificate that a server wants to see")
 	flags.StringVar(&s.TLS.Key, "tls-key", "", "PEM `file` of its key")
 	flags.StringVar(&s.Context, "context", "", "`name` of a context of the nats CLI")
@@ -234,7 +234,7 @@ func (s Server) classifyError(server string, err error) error {
 		}
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return &Error{Code: CodeUnauthorized, Err: fmt.Errorf("%s: %w", server, err), Hint: "name who signed the server's certificate with --tls-ca"}
+		return &Error{Code: CodeUnauthorized, Err: fmt.Errorf("%s: %w", server, err), Hint: "name the authority that signed the server's certificate with --tls-ca"}
 	}
 	return s.unreachableError(server, err)
 }

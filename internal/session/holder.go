@@ -31,7 +31,7 @@ const (
 // String names the holder: "process 4711 on /dev/pts/3, waiting (permission prompt)".
 func (h Holder) String() string {
 	if h.PID == 0 {
-		return "nobody holds the session"
+		return "no process holds the session"
 	}
 	text := "process " + strconv.Itoa(h.PID)
 	if h.Terminal != "" {

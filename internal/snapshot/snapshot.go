@@ -40,7 +40,7 @@ var (
 	// ErrUnusable is returned for a snapshot that has to be built again.
 	ErrUnusable = errors.New("snapshot: unusable")
 	// ErrConflict is returned by [Store.Save] if another writer saved meanwhile.
-	ErrConflict = errors.New("snapshot: saved by somebody else meanwhile")
+	ErrConflict = errors.New("snapshot: saved by another process meanwhile")
 )
 
 // Stored is a snapshot as it is stored.

@@ -32,7 +32,7 @@ func (h home) open() (*os.File, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Uid != h.owner {
 		_ = dir.Close()
-		return nil, cmp.Or(err, refuse("%s belongs to somebody else than the files of the repository", h.path))
+		return nil, cmp.Or(err, refuse("%s belongs to another user than the files of the repository", h.path))
 	}
 	return dir, nil
 }

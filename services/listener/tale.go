@@ -314,7 +314,7 @@ func (t *tale) closeRequest(ctx context.Context, call string, at int64, decided 
 		return nil
 	}
 	e := &wire.Event{Timestamp: at, CallID: call, Payload: &wire.ToolSealed{
-		ToolName: q.tool, From: wire.ToolApprovalRequired, Message: "the terminal was left before anybody decided, or doesn't say what was decided",
+		ToolName: q.tool, From: wire.ToolApprovalRequired, Message: "the terminal was left before a decision, or doesn't say which one was made",
 	}}
 	switch decision := wire.Decision(decided); {
 	case byWake && q.decision != nil:

@@ -21,7 +21,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	case err != nil && ctx.Err() != nil:
 		return nil // that is how it ends
 	case r.remedy != "" && errors.Is(err, ErrForeign):
-		return fmt.Errorf("recorder: the store is damaged, or somebody has put another file in its place: end the recorder, and restore a backup of the store, or %s", r.remedy)
+		return fmt.Errorf("recorder: the store is damaged, or another file was put in its place: end the recorder, and restore a backup of the store, or %s", r.remedy)
 	case err != nil:
 		return err
 	}

@@ -50,11 +50,11 @@ func TestTop(t *testing.T) {
 	}{
 		"those that go on": {wire.TopRequest{}, []string{
 			"asks waiting for coder: an answer: \"Install it?\" (question)", "human waiting for judge: an answer to p-1: Deploy?",
-			"held paused for somebody to resume it: operator", "busy active",
+			"held paused for an operator to resume it: operator", "busy active",
 		}},
 		"and lately ended": {wire.TopRequest{Since: 600_000}, []string{
 			"asks waiting for coder: an answer: \"Install it?\" (question)", "human waiting for judge: an answer to p-1: Deploy?",
-			"broken failed", "held paused for somebody to resume it: operator", "busy active", "held-by-hand complete",
+			"broken failed", "held paused for an operator to resume it: operator", "busy active", "held-by-hand complete",
 		}},
 		"two":      {wire.TopRequest{Limit: 2}, []string{"asks waiting for coder: an answer: \"Install it?\" (question)", "human waiting for judge: an answer to p-1: Deploy?"}},
 		"of label": {wire.TopRequest{Label: "team=blue"}, []string{"asks waiting for coder: an answer: \"Install it?\" (question)"}},

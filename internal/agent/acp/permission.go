@@ -48,7 +48,7 @@ func (s *session) decidePermission(ctx context.Context, p agent.Permission) agen
 	if decide := s.request.Options.Decide; decide != nil {
 		return decide(ctx, p)
 	}
-	return agent.Verdict{By: "policy", Note: "not allowed in permission mode " + s.f.mode + ", and nobody is there to decide"}
+	return agent.Verdict{By: "policy", Note: "not allowed in permission mode " + s.f.mode + ", and no approver is set"}
 }
 
 // recordDecision records a decision and passes it on.

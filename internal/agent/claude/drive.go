@@ -304,7 +304,7 @@ func (s *session) decidePermission(ctx context.Context, p agent.Permission) agen
 	if f := s.request.Options.Decide; f != nil {
 		return f(ctx, p)
 	}
-	return agent.Verdict{By: "policy", Note: "not allowed in permission mode " + mode + ", and nobody is there to decide"}
+	return agent.Verdict{By: "policy", Note: "not allowed in permission mode " + mode + ", and no approver is set"}
 }
 
 // withdrawQuestion records that the agent took a question back, as it does when it is

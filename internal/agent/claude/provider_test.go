@@ -127,11 +127,11 @@ func TestPermissionQuestions(t *testing.T) {
 		want       string
 	}{
 		{"bypass", "", nil, `{"behavior":"allow","updatedInput":{"command":"rm"}}`},
-		{"nobody", "default", nil, `{"behavior":"deny","message":"not allowed in permission mode default, and nobody is there to decide"}`},
+		{"nobody", "default", nil, `{"behavior":"deny","message":"not allowed in permission mode default, and no approver is set"}`},
 		{"human", "default", human, `{"behavior":"allow","updatedInput":{"command":"ls"}}`},
 		{"bypass with a human", "", human, `{"behavior":"allow","updatedInput":{"command":"rm"}}`},
 		{"question", "", human, `{"behavior":"allow","updatedInput":{"command":"ls"}}`},
-		{"question to nobody", "", nil, `{"behavior":"deny","message":"not allowed in permission mode bypassPermissions, and nobody is there to decide"}`},
+		{"question to nobody", "", nil, `{"behavior":"deny","message":"not allowed in permission mode bypassPermissions, and no approver is set"}`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			script := script

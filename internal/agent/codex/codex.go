@@ -132,7 +132,7 @@ func sandboxOf(o agent.Options) ([]string, error) {
 	case "acceptEdits", "workspace-write":
 		return []string{"-c", `sandbox_mode="workspace-write"`, "-c", `approval_policy="never"`}, nil
 	case "approval", "default":
-		return nil, fmt.Errorf("codex: permissionMode %q needs somebody to be asked, which codex exec can't do: use provider acp with agent codex", mode)
+		return nil, fmt.Errorf("codex: permissionMode %q needs an approver, which codex exec can't do: use provider acp with agent codex", mode)
 	default:
 		return nil, fmt.Errorf("codex: permissionMode %q is unknown; it is one of bypassPermissions, workspace-write, read-only", mode)
 	}

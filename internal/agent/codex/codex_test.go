@@ -224,7 +224,7 @@ func TestStartFails(t *testing.T) {
 // A request that can't be served says what to change.
 func TestRefused(t *testing.T) {
 	for want, change := range map[string]func(*agent.Request){
-		"needs somebody to be asked":                   func(r *agent.Request) { r.Options.PermissionMode = "approval" },
+		"needs an approver":                            func(r *agent.Request) { r.Options.PermissionMode = "approval" },
 		"it is one of bypassPermissions":               func(r *agent.Request) { r.Options.PermissionMode = "yolo" },
 		"there is no maxTurns for it":                  func(r *agent.Request) { r.Options.MaxTurns = 3 },
 		"there is no allowedTools for it":              func(r *agent.Request) { r.Options.AllowedTools = []string{"x"} },

@@ -129,7 +129,7 @@ func TestBudgetOfUnknown(t *testing.T) {
 	b.each, b.request.Options.MaxBudgetUsd = nil, 1
 	b.dear()
 	b.resume("")
-	if got := outcome(b.run()); !strings.Contains(got, "cost_unknown: maxBudgetUsd can't be kept, since nobody knows what model calls of the agent cost: 1 so far") {
+	if got := outcome(b.run()); !strings.Contains(got, "cost_unknown: maxBudgetUsd can't be kept, since the prices of the agent's model calls are not known: 1 so far") {
 		t.Errorf("outcome %q", got)
 	}
 }

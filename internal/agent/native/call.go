@@ -355,7 +355,7 @@ func (p *performance) judgeCall(ctx context.Context) bool {
 		}
 	}
 	if o.Decide == nil {
-		return p.recordDecision(agent.Verdict{By: "policy", Note: "nobody is there to decide"})
+		return p.recordDecision(agent.Verdict{By: "policy", Note: "no approver is set"})
 	}
 	v := o.Decide(ctx, agent.Permission{CallID: p.call.id, ToolName: p.call.tool, Input: p.call.input})
 	return ctx.Err() == nil && p.recordDecision(v) // else it waits still

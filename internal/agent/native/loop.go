@@ -40,7 +40,7 @@ func (s *session) takeTurns() error {
 		case s.conv.turns-s.conv.earlier >= s.maxTurns():
 			err = s.failTurn(wire.ErrorMaxTurns, fmt.Sprintf("the agent has taken %d turns without coming to an end", s.conv.turns-s.conv.earlier))
 		case s.request.Options.MaxBudgetUsd > 0 && s.conv.bill.unknown > 0:
-			err = s.failTurn("cost_unknown", fmt.Sprintf("maxBudgetUsd can't be kept, since nobody knows what model calls of the agent cost: %d so far", s.conv.bill.unknown))
+			err = s.failTurn("cost_unknown", fmt.Sprintf("maxBudgetUsd can't be kept, since the prices of the agent's model calls are not known: %d so far", s.conv.bill.unknown))
 		case s.isBudgetSpent():
 			err = s.failTurn(wire.ErrorMaxBudget, fmt.Sprintf("the agent has spent $%.4f, and its budget is $%.4f", s.conv.bill.knownSpending(), s.request.Options.MaxBudgetUsd))
 		case s.isTooLong():

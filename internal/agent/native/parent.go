@@ -12,7 +12,7 @@ import (
 // notifyParent is the tool that tells the supervisor of the run something. An agent that
 // has asked doesn't end before it is answered.
 func notifyParent() *tool {
-	return defineTool("notify_parent", "Tells whoever supervises you something that can't wait: a question, or what blocks you. "+
+	return defineTool("notify_parent", "Tells your supervisor something that can't wait: a question, or what blocks you. "+
 		"The answer to a question comes as a message. Not for progress, results or errors: those are seen anyway.",
 		`{"type":"object","properties":{"message":{"type":"string"},"priority":{"type":"string","enum":["info","question","blocker"],"description":"info by default"}},"required":["message"]}`,
 		false, func(_ context.Context, _ string, in notifyInput) (result, error) { return in.toResult() })

@@ -20,7 +20,7 @@ const (
 )
 
 // Description is what a model is told of the tool.
-const Description = "Send a message to whoever started this task. Use it to ask a question, to report what blocks you, " +
+const Description = "Send a message to your supervisor, which started this task. Use it to ask a question, to report what blocks you, " +
 	"to tell how a long task gets on, or when you need a decision. Not for routine progress, errors or the end of the task: those are seen. " +
 	"It returns at once; an answer comes as a message to you."
 

@@ -351,15 +351,15 @@ func pausedFor(reason string) string {
 	case wire.PauseWorkspaceLost:
 		return "the runner that has its folder"
 	case wire.PauseEndedItsRunner:
-		return "somebody to find out why it ended its runners"
+		return "an operator to find out why it ended its runners"
 	case wire.PauseBudget:
-		return "somebody to grant more, its budget is spent"
+		return "an operator to grant more, its budget is spent"
 	case wire.PauseSharedBudget:
-		return "the next day, or somebody to grant more: a budget that it shares is spent"
+		return "the next day, or an operator to grant more: a budget that it shares is spent"
 	case wire.PauseParent:
 		return "its parent run, which is paused"
 	}
-	return "somebody to resume it" + afterColon(reason)
+	return "an operator to resume it" + afterColon(reason)
 }
 
 // waitingFor fills in what agents wait for: the first of what a person has to decide or to

@@ -99,7 +99,7 @@ func (c *children) endCalled(ctx context.Context, id string) error {
 		return err
 	case view.Over(s):
 	case !c.withdrawChild(ctx, id):
-		return fmt.Errorf("run %s is not told that nobody waits for it", id)
+		return fmt.Errorf("run %s is not told that its parent no longer waits for it", id)
 	}
 	return nil
 }

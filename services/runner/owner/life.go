@@ -201,7 +201,7 @@ func (o *owner) startRun(ctx context.Context) error {
 	case err != nil:
 		return err
 	case unawaited:
-		events = append(events, &wire.Event{Payload: &wire.FlowAborted{Reason: "nobody waits for it any more"}})
+		events = append(events, &wire.Event{Payload: &wire.FlowAborted{Reason: "its parent no longer waits for it"}})
 	}
 	return o.appendEvents(ctx, events)
 }

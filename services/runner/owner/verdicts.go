@@ -25,7 +25,7 @@ func (j *judge) judgeReply(ctx context.Context) error {
 	})
 	switch len(open) {
 	case 0:
-		return command.Reject(wire.CodeCommandRejected, "nobody waits for an answer to %q; wake approvals %s lists who waits", j.cmd.PromptID, j.state.RunID)
+		return command.Reject(wire.CodeCommandRejected, "no agent waits for an answer to %q; wake approvals %s lists those that do", j.cmd.PromptID, j.state.RunID)
 	case 1:
 	default:
 		return command.Reject(wire.CodeAmbiguousID, "%d agents ask %q%s; name one by nodeId", len(open), j.cmd.PromptID, listText(nodesOf(open)))

@@ -78,7 +78,7 @@ func (a *approvals) awaitDecision(ctx context.Context, p agent.Permission) agent
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return agent.Verdict{By: "wake", Note: "the agent was interrupted before anybody decided"}
+			return agent.Verdict{By: "wake", Note: "the agent was interrupted before a decision"}
 		}
 	}
 }

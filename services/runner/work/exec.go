@@ -180,7 +180,7 @@ func (x *execution) leaveCommand(ctx, live context.Context, end context.CancelCa
 // interruptedError is the outcome of a command with an unseen end.
 func interruptedError() error {
 	return &failure{
-		message: "its runner ended while the command was running; nobody knows what it has done",
+		message: "its runner ended while the command was running; what it has done isn't known",
 		kind:    wire.ErrorInterrupted,
 	}
 }

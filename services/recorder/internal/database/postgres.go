@@ -182,7 +182,7 @@ func postgresVersion(ctx context.Context, t *Tx) (version int, err error) {
 		}
 		return version, nil
 	case tables > 0:
-		return 0, fmt.Errorf("%w (schema %s has tables of somebody else; ?search_path=NAME in the URL names another schema)", ErrForeign, schema)
+		return 0, fmt.Errorf("%w (schema %s has tables of another program; ?search_path=NAME in the URL names another schema)", ErrForeign, schema)
 	}
 	return 0, nil
 }

@@ -48,7 +48,7 @@ type Run struct {
 	TailBytes  int64   `db:"tail_bytes,place" note:"of their data"`
 
 	ComputedUsd float64 `db:"computed_usd" note:"of cost_usd, by prices; the rest was told by agents"`
-	Unpriced    int64   `db:"unpriced" note:"model calls of which nobody knows what they cost"`
+	Unpriced    int64   `db:"unpriced" note:"model calls whose cost isn't known"`
 
 	Feeds string `db:"feeds" note:"whether what agents printed and their session files tell the same: the verdict on the session of which most is missing"`
 
@@ -144,7 +144,7 @@ type Spend struct {
 	CostUsd   float64 `db:"cost_usd,sum"`
 
 	ComputedUsd float64 `db:"computed_usd,sum" note:"of cost_usd, by prices; the rest was told by agents"`
-	Unpriced    int64   `db:"unpriced" note:"calls of which nobody knows what they cost"`
+	Unpriced    int64   `db:"unpriced" note:"calls whose cost isn't known"`
 }
 
 // Usage is a model call; the calls of one message count once. What a result tells beyond the calls

@@ -65,7 +65,7 @@ func Outcome(s *wire.State) (wire.Raw, error) {
 func Failure(s *wire.State) string {
 	switch {
 	case s.Status == wire.RunAborted:
-		return fmt.Sprintf("Run %s was aborted: %s", s.RunID, cmp.Or(s.Reason, "nobody said why"))
+		return fmt.Sprintf("Run %s was aborted: %s", s.RunID, cmp.Or(s.Reason, "no reason was given"))
 	case s.Result == wire.FlowStatusFailed:
 		return fmt.Sprintf("Run %s failed: %s", s.RunID, cmp.Or(s.Error, "nothing says why"))
 	}

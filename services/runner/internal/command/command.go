@@ -95,7 +95,7 @@ func Reject(code wire.ErrorCode, format string, args ...any) error {
 
 // RejectAnswered returns why a decision isn't obeyed about a call that has one.
 func RejectAnswered(call, by string, at time.Time) error {
-	return Reject(wire.CodeCommandRejected, "call %q was already answered by %s at %s", call, cmp.Or(by, "somebody"), at.UTC().Format(time.DateTime+" UTC"))
+	return Reject(wire.CodeCommandRejected, "call %q was already answered by %s at %s", call, cmp.Or(by, "another user"), at.UTC().Format(time.DateTime+" UTC"))
 }
 
 // Rejected reports whether err is the fault of a command, not of the runner.

@@ -31,7 +31,7 @@ func New(log *eventlog.Log, logger *slog.Logger) *Queue { return &Queue{log, log
 const keyAgain = 10 * time.Second
 
 // errChanged says that a consumer has other settings now.
-var errChanged = errors.New("somebody has changed the consumer")
+var errChanged = errors.New("another client has changed the consumer")
 
 // Next waits for the next message of a consumer. It returns nil when there was
 // none for a while, or the server was away, and fails if the consumer was deleted or changed.
