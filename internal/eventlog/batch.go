@@ -213,12 +213,6 @@ func partEnds(frames []*frame) []bool {
 	return ends
 }
 
-// leaderSubject is the subject on which the server tells that the stream has another
-// leader. The answers that the former leader still owed are lost.
-func (l *Log) leaderSubject() string {
-	return "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED." + l.names.EventsStream()
-}
-
 // readAnswers hands what the servers say to take, until that is over or fails. It
 // fails itself if nothing more can be expected.
 func (l *lane) readAnswers(ctx context.Context, take func(*nats.Msg) (over bool, err error)) error {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
@@ -232,13 +231,6 @@ func (s *consumption) addMessage(m pull.Message, entries []Entry) ([]Entry, erro
 		return entries, fmt.Errorf("event %d: %w", m.Pos, e.Err)
 	}
 	return append(entries, e), nil
-}
-
-// isOfKinds reports whether a subject is one of events of some kinds; none: of all. Readers of
-// all runs ask for everything and drop by this: with filters, the server looks through the more
-// subjects for each message the more runs there are.
-func isOfKinds(subject string, kinds []wire.Kind) bool {
-	return len(kinds) == 0 || slices.Contains(kinds, wire.Kind(subject[strings.LastIndexByte(subject, '.')+1:]))
 }
 
 // showAfter is after how many events the durable consumer is set before its time, if nothing

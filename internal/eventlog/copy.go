@@ -35,16 +35,6 @@ func (l *Log) Copy(run string) *Copier {
 	return &Copier{log: l, run: run, writers: map[string]*Writer{}}
 }
 
-// StoredForm returns an encoded event as this log would store it if it had no keys: as
-// it is, or with its largest fields moved to the object store. The same event always
-// has the same form.
-func (l *Log) StoredForm(data []byte) (small []byte, blobs map[string][]byte, err error) {
-	if len(data) <= l.inlineLimit() {
-		return data, nil, nil
-	}
-	return wire.Externalize(data, l.inlineLimit())
-}
-
 // Add takes the next event of the run, encoded and within the log's limit (see
 // [Log.StoredForm]), and the content of blobs that it refers to and that may not
 // be there yet. Events are stored in the order of the calls, many at once, so

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -136,4 +138,11 @@ func (l *Log) deleteConsumer(ctx context.Context, stream, consumer string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.o.ReadWait)
 	defer cancel()
 	_ = l.js.DeleteConsumer(ctx, stream, consumer)
+}
+
+// isOfKinds reports whether a subject is one of events of some kinds; none: of all. Readers of
+// all runs ask for everything and drop by this: with filters, the server looks through the more
+// subjects for each message the more runs there are.
+func isOfKinds(subject string, kinds []wire.Kind) bool {
+	return len(kinds) == 0 || slices.Contains(kinds, wire.Kind(subject[strings.LastIndexByte(subject, '.')+1:]))
 }

@@ -306,3 +306,9 @@ func (l *lane) leaveQueue(cause error) error {
 	}
 	return errors.Join(cause, l.queue.spillWindow(), l.queue.disk.leave())
 }
+
+// leaderSubject is the subject on which the server tells that the stream has another
+// leader. The answers that the former leader still owed are lost.
+func (l *Log) leaderSubject() string {
+	return "$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED." + l.names.EventsStream()
+}

@@ -181,3 +181,23 @@ func (l *Log) checkPosition(ctx context.Context, stream string, pos uint64) erro
 		}
 	}
 }
+
+// isOtherStream reports whether the stream of events isn't the one that was opened. The
+// incarnation of other streams isn't looked at.
+func (l *Log) isOtherStream(stream string, b bounds) bool {
+	return stream == l.names.EventsStream() && b.incarnation != l.incarnation
+}
+
+// retryRead repeats f until it works, ctx ends, the server refuses or f finds that it
+// never will.
+func (l *Log) retryRead(ctx context.Context, f func() error) error {
+	for wait := newPauses(l.o.MaxBackoff); ; {
+		err := f()
+		if err == nil || isFinal(err) || errors.Is(err, ErrIncarnation) {
+			return err
+		}
+		if e := wait.pauseNext(ctx); e != nil {
+			return fmt.Errorf("%w (%w)", e, err)
+		}
+	}
+}

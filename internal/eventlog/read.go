@@ -131,12 +131,6 @@ func (l *Log) lastPosition(ctx context.Context, stream string) (end uint64, err 
 	return end, err
 }
 
-// isOtherStream reports whether the stream of events isn't the one that was opened. The
-// incarnation of other streams isn't looked at.
-func (l *Log) isOtherStream(stream string, b bounds) bool {
-	return stream == l.names.EventsStream() && b.incarnation != l.incarnation
-}
-
 // takeEarliest takes the message with the lowest position.
 func takeEarliest(ctx context.Context, sources []*source) (Message, bool, error) {
 	var best *source
@@ -184,20 +178,6 @@ func (s *source) findEnd(ctx context.Context, to uint64) error {
 		}
 		return err
 	})
-}
-
-// retryRead repeats f until it works, ctx ends, the server refuses or f finds that it
-// never will.
-func (l *Log) retryRead(ctx context.Context, f func() error) error {
-	for wait := newPauses(l.o.MaxBackoff); ; {
-		err := f()
-		if err == nil || isFinal(err) || errors.Is(err, ErrIncarnation) {
-			return err
-		}
-		if e := wait.pauseNext(ctx); e != nil {
-			return fmt.Errorf("%w (%w)", e, err)
-		}
-	}
 }
 
 // How much is asked for at once.

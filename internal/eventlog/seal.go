@@ -1,5 +1,9 @@
 package eventlog
 
+import (
+	"code.wake.dev/wake/pkg/wire"
+)
+
 // sealedForm returns the stored form of an encoded event and its blobs, encrypted if
 // the log has keys. Large fields leave the event before it is sealed: opening it
 // needs no blob.
@@ -25,4 +29,14 @@ func (l *Log) sealEvent(data []byte, blobs map[string][]byte) ([]byte, map[strin
 	}
 	stored, err := l.o.Keys.Event(data)
 	return stored, boxes, err
+}
+
+// StoredForm returns an encoded event as this log would store it if it had no keys: as
+// it is, or with its largest fields moved to the object store. The same event always
+// has the same form.
+func (l *Log) StoredForm(data []byte) (small []byte, blobs map[string][]byte, err error) {
+	if len(data) <= l.inlineLimit() {
+		return data, nil, nil
+	}
+	return wire.Externalize(data, l.inlineLimit())
 }

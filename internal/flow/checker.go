@@ -299,3 +299,14 @@ func (c *checker) checkChain(n *jparse.FunctionApplicationNode, top bool) {
 		c.fail("~> wants a call of a built-in on its right")
 	}
 }
+
+// maxRange bounds the items of a range with bounds that are written as numbers.
+const maxRange = 10_000
+
+// names are what an expression may begin with.
+type names struct {
+	roots []string // node ids, outputs, state, input and a forEach's item
+	nodes []string // the node ids
+
+	shapes map[string]shape // of the outputs of nodes, as far as they are known
+}

@@ -9,36 +9,6 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// Child is a flow that the agent of a node may start, as a run of its own.
-type Child struct {
-	Name        string   `json:"name"`                  // by which the agent calls it
-	Flow        wire.Raw `json:"flow,omitempty"`        // a flow; before [Definition.Embed] it may be the name of its file
-	Node        string   `json:"node,omitempty"`        // or a node of the same flow, which is run alone
-	Description string   `json:"description,omitempty"` // for the agent; default: that of the flow
-	Input       wire.Raw `json:"input,omitempty"`       // JSON Schema of the run's input; absent: any
-	MaxRuns     int      `json:"maxRuns,omitempty"`     // how often an execution of the agent may start it; 0: [DefaultMaxRuns]
-}
-
-// DefaultMaxRuns is how often an agent may start a flow that sets no limit.
-const DefaultMaxRuns = 20
-
-// Most is how often an execution of the agent may start the flow.
-func (c Child) Most() int {
-	if c.MaxRuns > 0 {
-		return c.MaxRuns
-	}
-	return DefaultMaxRuns
-}
-
-// About is what the agent is told of the flow.
-func (c Child) About() string {
-	if c.Description != "" {
-		return c.Description
-	}
-	s, _ := c.Flow.Get("description").Text()
-	return s
-}
-
 // readChildren reads the flows that an agent may start.
 func (r *reader) readChildren(o *fields) []Child {
 	var out []Child

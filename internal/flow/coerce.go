@@ -87,3 +87,21 @@ func presentTexts(list []any) []any {
 	}
 	return out
 }
+
+// elementsOf takes a list apart.
+func elementsOf(list wire.Raw) []wire.Raw {
+	var out []wire.Raw
+	if !isList(list) || wire.Unmarshal(list, &out) != nil {
+		return nil
+	}
+	return out
+}
+
+// mustMarshal encodes values that were decoded from wire form.
+func mustMarshal(v any) wire.Raw {
+	b, err := wire.Marshal(v)
+	if err != nil {
+		return wire.Null // too deep to be kept; the parts are in the log
+	}
+	return b
+}

@@ -1,13 +1,11 @@
 package flow
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"code.wake.dev/wake/internal/jsonata"
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
@@ -20,10 +18,6 @@ type Decision struct {
 	Costly bool          // its expressions have taken so long that commands come before the next decision
 }
 
-// maxEvents bounds a decision, so that it fits into one batch of the log. What
-// is left over is decided when the owner asks again.
-const maxEvents = 500
-
 // Decide returns what follows from the state of a run, which is that of an owner
 // that has claimed it. It decides as far as it can see: when the events are
 // folded there is nothing more to decide until something happens. Each event
@@ -34,12 +28,6 @@ const maxEvents = 500
 // [run.Inline]. Only a state that the definition can't have led to is an error.
 func Decide(d *Definition, s *wire.State, now int64) (Decision, error) {
 	return DecideWithin(d, s, now, nil)
-}
-
-// Stop is what stops runs from outside of them: a budget is spent that they share.
-type Stop struct {
-	Why   string
-	Abort bool // or else the run pauses
 }
 
 // DecideWithin is [Decide] for a run that something stops; nil: nothing does.
@@ -105,62 +93,6 @@ func mergeObjects(a, b map[string]any) map[string]any {
 		}
 	}
 	return out
-}
-
-// planner makes one decision. It folds its own events as it goes, into a copy of
-// the state.
-type planner struct {
-	d      *Definition
-	s      *wire.State
-	own    bool // s is a copy
-	now    int64
-	events []*wire.Event
-	wake   int64
-	err    error
-	cache  map[*byte]any
-	stop   *Stop
-	budget *jsonata.Budget // of the latest scope
-	before float64         // what the earlier ones have spent
-}
-
-// budgetSpent is how much of an expression's budget the decision has used: a whole one is enough for a decision, so
-// that the operator can abort a run that only calculates.
-func (p *planner) budgetSpent() float64 {
-	if p.budget == nil {
-		return 0
-	}
-	return p.before + p.budget.Spent()
-}
-
-// isFull reports whether the decision is large enough.
-func (p *planner) isFull() bool { return len(p.events) >= maxEvents || p.budgetSpent() >= 1 }
-
-// emit decides an event.
-func (p *planner) emit(exec string, payload wire.Payload) {
-	if p.err != nil {
-		return
-	}
-	if !p.own {
-		p.s, p.own = run.Clone(p.s), true
-	}
-	e := &wire.Event{ExecID: exec, Timestamp: p.now, Payload: payload}
-	p.events = append(p.events, e)
-	stamped := *e
-	owner := p.s.Nodes[wire.RunNode]
-	stamped.RunID, stamped.NodeID = p.s.RunID, wire.RunNode
-	stamped.Seq, stamped.Epoch = owner.Seq+1, owner.Epoch
-	pos := p.s.Position
-	pos.Seq++
-	if err := run.Apply(p.s, pos, &stamped); err != nil {
-		p.err = fmt.Errorf("flow: decision: %w", err)
-	}
-}
-
-// wakeAt asks to be called again at a time.
-func (p *planner) wakeAt(t int64) {
-	if p.wake == 0 || t < p.wake {
-		p.wake = t
-	}
 }
 
 // makeStep makes the next step. It reports false if there is none to make.
@@ -231,18 +163,6 @@ func (p *planner) pauseIfInterrupted() bool {
 	return true
 }
 
-// lostNodes are those that have failed for good, in a fixed order.
-func (p *planner) lostNodes() []string {
-	var ids []string
-	for id, status := range p.s.NodeStatus {
-		if status == wire.NodeFailed && p.isLost(id) {
-			ids = append(ids, id)
-		}
-	}
-	slices.SortFunc(ids, p.compareNodes)
-	return ids
-}
-
 // Unfinished returns the nodes that a run which has failed executes again when it goes on, in the order of
 // the flow: those that have failed for good, those that were withdrawn beside them, and those that waited for
 // their next try.
@@ -256,75 +176,6 @@ func Unfinished(d *Definition, s *wire.State) []string {
 	}
 	slices.SortFunc(ids, p.compareNodes)
 	return ids
-}
-
-// errorInput and errorCancelled are the error types of an execution with an input
-// that could not be resolved and of a withdrawn one; see [run.Apply].
-const (
-	errorInput     = "input"
-	errorCancelled = "cancelled"
-)
-
-// isLost reports whether a node or an item has failed for good, and the run with
-// it. A run does not go on after an execution that was withdrawn.
-func (p *planner) isLost(id string) bool {
-	v := p.d.graph.vertexOf(id)
-	if v == nil || p.s.NodeStatus[id] != wire.NodeFailed || p.willRetry(v, id) {
-		return false
-	}
-	return !v.continuesOnError() || p.s.Nodes[id].ErrorType == errorCancelled
-}
-
-func firstOf(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
-}
-
-func (v *vertex) continuesOnError() bool { return v.Policy != nil && v.Policy.ContinueOnError }
-
-// openNodes are the nodes and items with an open execution, in a fixed order.
-func (p *planner) openNodes() []string {
-	var ids []string
-	for id, n := range p.s.Nodes {
-		if n.Open() {
-			ids = append(ids, id)
-		}
-	}
-	slices.SortFunc(ids, p.compareNodes)
-	return ids
-}
-
-// compareNodes orders by place in the flow; the items of a node come before it, by
-// index.
-func (p *planner) compareNodes(a, b string) int {
-	return cmp.Or(
-		cmp.Compare(p.rankOf(a), p.rankOf(b)),
-		cmp.Compare(indexOf(a), indexOf(b)),
-		cmp.Compare(a, b),
-	)
-}
-
-// rankOf is the place of a node in the flow; nodes that aren't in it come last.
-func (p *planner) rankOf(id string) int {
-	v := p.d.graph.vertexOf(id)
-	if v == nil {
-		return len(p.d.graph.order)
-	}
-	return v.rank
-}
-
-// failRun ends the run badly. What still runs is withdrawn first.
-func (p *planner) failRun(node, format string, args ...any) {
-	problem := fmt.Sprintf(format, args...)
-	for _, id := range p.openNodes() {
-		p.emit(p.s.Nodes[id].Exec, &wire.NodeCancelled{Target: id, Reason: problem})
-	}
-	p.emit("", &wire.FlowComplete{
-		FlowName: p.s.FlowName, Status: wire.FlowStatusFailed, Error: problem, FailedNode: node,
-		DurationMs: p.now - p.s.StartedAt,
-	})
 }
 
 // finishRun ends the run when every node is settled.
@@ -350,29 +201,6 @@ func (p *planner) finishRun() {
 	p.emit("", &wire.FlowComplete{
 		FlowName: p.s.FlowName, Status: wire.FlowStatusComplete, DurationMs: p.now - p.s.StartedAt,
 	})
-}
-
-// isSettled reports whether a node or an item has come to its end in this pass.
-func (p *planner) isSettled(id string) bool {
-	v := p.d.graph.vertexOf(id)
-	status := p.s.NodeStatus[id]
-	return status == wire.NodeDone || status == wire.NodeFailed && v != nil && !p.willRetry(v, id)
-}
-
-// willRetry reports whether a failed node is going to be tried again.
-func (p *planner) willRetry(v *vertex, id string) bool {
-	n := p.s.Nodes[id]
-	if p.s.NodeStatus[id] != wire.NodeFailed || n.Count > 0 && n.Index == nil {
-		return false
-	}
-	if n.Due != 0 {
-		return true
-	}
-	if v.Policy == nil || v.Policy.Retry == nil {
-		return false
-	}
-	return n.ErrorType != errorInput && n.ErrorType != errorCancelled && !run.Interrupted(p.s, id) && n.Attempt < v.Policy.Retry.MaxAttempts &&
-		!slices.Contains(v.Policy.Retry.Except, n.ErrorType)
 }
 
 // advanceNode does what there is to do about a node.
@@ -500,122 +328,4 @@ func (p *planner) enterNode(v *vertex) {
 // wasEntered reports whether a loop has led here in this pass.
 func (p *planner) wasEntered(v *vertex) bool {
 	return slices.ContainsFunc(v.entries, func(l *edge) bool { return p.s.LoopCounters[l.key] > 0 })
-}
-
-// scheduleNode begins an execution, or skips the node if its condition is false.
-func (p *planner) scheduleNode(v *vertex, id string, attempt int, it *item) {
-	sc := p.scopeOf(v, it)
-	ok, err := v.when.isTrue(sc)
-	if err != nil {
-		err = fmt.Errorf("when: %w", err)
-	}
-	if err == nil && !ok {
-		p.emit("", &wire.NodeSkipped{Target: id, Reason: "when"})
-		return
-	}
-	n := &wire.NodeScheduled{
-		Target: id, Attempt: attempt, Iteration: p.iterationOf(v), Pool: firstOf(v.Pool, p.d.Pool),
-	}
-	if it != nil {
-		n.Index, n.Count, n.Item = &it.index, it.count, it.value
-	}
-	if err == nil {
-		n.Input, err = v.resolveInput(sc)
-	}
-	if err != nil {
-		n.Error = err.Error()
-	}
-	p.emit(p.nextExec(id), n)
-}
-
-// refuseNode schedules a node that can't be run, so that its failure is on record.
-func (p *planner) refuseNode(v *vertex, err error) {
-	p.emit(p.nextExec(v.ID), &wire.NodeScheduled{
-		Target: v.ID, Attempt: 1, Iteration: p.iterationOf(v), Error: err.Error(),
-	})
-}
-
-func (p *planner) nextExec(id string) string { return run.ExecID(id, p.s.Nodes[id].Execs+1) }
-
-// retryNode tries a failed node again when its time has come.
-func (p *planner) retryNode(v *vertex, id string, it *item) {
-	n := p.s.Nodes[id]
-	due, attempt := n.Due, n.Attempt
-	if due == 0 {
-		due, attempt = n.EndedAt+v.Policy.Retry.waitAfter(attempt), attempt+1
-	}
-	if p.now < due {
-		p.wakeAt(due)
-		return
-	}
-	p.scheduleNode(v, id, attempt, it)
-}
-
-// resolveInput returns the node's input with its bindings replaced.
-func (v *vertex) resolveInput(sc *scope) (wire.Raw, error) {
-	if v.Type == TypeFlow {
-		return v.resolveFlow(sc)
-	}
-	if v.Input == nil || !v.input.bound {
-		return v.Input, nil
-	}
-	value, _, err := v.input.resolveValue(sc)
-	if err != nil {
-		return nil, err
-	}
-	if fields, ok := value.(map[string]any); ok {
-		if err := coerceInput(v.Type, fields); err != nil {
-			return nil, err
-		}
-	}
-	raw, err := wire.Marshal(value)
-	if _, isWait := waitFields[v.Type]; isWait && err == nil {
-		if _, err := dueTime(v.Type, raw, 0); err != nil {
-			return raw, waitProblem(v.Type, err)
-		}
-	}
-	return raw, err
-}
-
-// resolveFlow leaves the child's definition as it is.
-func (v *vertex) resolveFlow(sc *scope) (wire.Raw, error) {
-	value, _, err := v.input.resolveValue(sc)
-	fields, ok := value.(map[string]any)
-	if err != nil || !ok {
-		return nil, err
-	}
-	fields["flow"] = v.Input.Get("flow")
-	return wire.Marshal(fields)
-}
-
-// iterationOf is how often the innermost loop around a node has gone round.
-func (p *planner) iterationOf(v *vertex) int {
-	if v.loop == nil {
-		return 0
-	}
-	return p.s.LoopCounters[v.loop.key]
-}
-
-// scopeOf is what the expressions of a node see.
-func (p *planner) scopeOf(v *vertex, it *item) *scope {
-	p.before, p.budget = p.budgetSpent(), jsonata.NewBudget()
-	sc := &scope{state: p.s, now: p.now, cache: p.cache, budget: p.budget}
-	switch {
-	case it != nil:
-		sc.item, sc.value = it.name, it.value
-		sc.vars = map[string]any{
-			"iteration": float64(it.index), "first": it.index == 0, "last": it.index == it.count-1,
-			"maxIterations": float64(it.count),
-		}
-	case v.loop != nil:
-		sc.vars = loopVars(p.iterationOf(v), v.loop.MaxIterations)
-	}
-	return sc
-}
-
-func loopVars(iteration, limit int) map[string]any {
-	return map[string]any{
-		"iteration": float64(iteration), "first": iteration == 0, "last": iteration >= limit,
-		"maxIterations": float64(limit),
-	}
 }

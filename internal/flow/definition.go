@@ -8,9 +8,6 @@ package flow
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"math"
 
 	"code.wake.dev/wake/internal/document"
@@ -195,33 +192,6 @@ type ForEach struct {
 	Concurrency int `json:"concurrency,omitempty"`
 }
 
-// maxSource bounds the size of a flow file in bytes.
-const maxSource = 512 << 10
-
-// Parse reads a flow in YAML, or in JSON if the name ends in .json or the text
-// begins with a brace. The file is only named in problems. The error is an
-// [*document.Error] with all of them.
-func Parse(file string, src []byte) (*Definition, error) {
-	ps := &document.Problems{File: file}
-	t := document.Read(ps, src, maxSource)
-	if t == nil {
-		if ps.Count() == 0 {
-			ps.Add(document.Place{Line: 1, Col: 1}, "", "the file is empty")
-		}
-		return nil, ps.Err()
-	}
-	return buildDefinition(ps, t)
-}
-
-// FromRaw reads a definition as flow:start carries it. It is checked like a
-// file: a log may come from anywhere.
-func FromRaw(raw wire.Raw) (*Definition, error) {
-	return buildDefinition(&document.Problems{File: rawFile}, document.ValueOf(raw.Any()))
-}
-
-// rawFile stands for the file of a definition that has none.
-const rawFile = "definition"
-
 // Raw returns the definition as flow:start carries it. Equal definitions have
 // equal bytes, however they were written.
 func (d *Definition) Raw() wire.Raw { return d.raw }
@@ -238,18 +208,45 @@ func (d *Definition) Node(id string) *Node {
 	return v.Node
 }
 
-// buildDefinition makes a definition of a tree.
-func buildDefinition(ps *document.Problems, t *document.Value) (*Definition, error) {
-	d := readDefinition(ps, t)
-	if err := ps.Err(); err != nil {
-		return nil, err
+// Hook is asked when something happens to the agents of a flow, or of a node. It is
+// one of a command, a URL and a NATS subject; [code.wake.dev/wake/internal/hook] asks it.
+type Hook struct {
+	Event   string `json:"event"`
+	Matcher string `json:"matcher,omitempty"` // regular expression of whole names of tools; "": all. Of events with a tool only
+	Name    string `json:"name,omitempty"`    // for the log; "": by what it is
+	// Command is a program and its arguments. A text in a file is one for sh -c.
+	Command   []string `json:"command,omitempty"`
+	URL       string   `json:"url,omitempty"`
+	Subject   string   `json:"subject,omitempty"`
+	TimeoutMs int64    `json:"timeoutMs,omitempty"` // for its answer; 0: 10 s
+}
+
+// Child is a flow that the agent of a node may start, as a run of its own.
+type Child struct {
+	Name        string   `json:"name"`                  // by which the agent calls it
+	Flow        wire.Raw `json:"flow,omitempty"`        // a flow; before [Definition.Embed] it may be the name of its file
+	Node        string   `json:"node,omitempty"`        // or a node of the same flow, which is run alone
+	Description string   `json:"description,omitempty"` // for the agent; default: that of the flow
+	Input       wire.Raw `json:"input,omitempty"`       // JSON Schema of the run's input; absent: any
+	MaxRuns     int      `json:"maxRuns,omitempty"`     // how often an execution of the agent may start it; 0: [DefaultMaxRuns]
+}
+
+// DefaultMaxRuns is how often an agent may start a flow that sets no limit.
+const DefaultMaxRuns = 20
+
+// Most is how often an execution of the agent may start the flow.
+func (c Child) Most() int {
+	if c.MaxRuns > 0 {
+		return c.MaxRuns
 	}
-	d.embedded = embeddedIn(t)
-	raw, err := wire.Marshal(d)
-	if err != nil {
-		return nil, fmt.Errorf("flow: %w", err)
+	return DefaultMaxRuns
+}
+
+// About is what the agent is told of the flow.
+func (c Child) About() string {
+	if c.Description != "" {
+		return c.Description
 	}
-	sum := sha256.Sum256(raw)
-	d.raw, d.hash = raw, hex.EncodeToString(sum[:])
-	return d, nil
+	s, _ := c.Flow.Get("description").Text()
+	return s
 }

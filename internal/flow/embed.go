@@ -87,27 +87,6 @@ func flowHolders(path string, node any) iter.Seq2[string, map[string]any] {
 	}
 }
 
-// embeddedIn returns where the flows that the nodes of a flow hold stand.
-func embeddedIn(t *document.Value) map[string]document.Place {
-	places := map[string]document.Place{}
-	for i, n := range t.Get("nodes").List {
-		places[fmt.Sprintf("nodes[%d].input.flow", i)] = placeOfTree(n.Get("input").Get("flow"))
-		if flows := n.Get("flows"); flows != nil {
-			for j, f := range flows.List {
-				places[fmt.Sprintf("nodes[%d].flows[%d].flow", i, j)] = placeOfTree(f.Get("flow"))
-			}
-		}
-	}
-	return places
-}
-
-func placeOfTree(t *document.Value) document.Place {
-	if t == nil {
-		return document.Place{}
-	}
-	return t.At
-}
-
 // asProblem makes of an error one of the file that names the child. What is wrong
 // within the child is told of its own file.
 func asProblem(err error, file, field string, at document.Place) error {

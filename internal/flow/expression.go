@@ -17,22 +17,11 @@ import (
 // maxExpression bounds the text of an expression, and with it how deep it nests.
 const maxExpression = 4096
 
-// maxRange bounds the items of a range with bounds that are written as numbers.
-const maxRange = 10_000
-
 // expression is a checked JSONata expression. Its zero value is no expression.
 type expression struct {
 	src  string
 	path []string    // the names of a plain path; its value stays exact
 	node jparse.Node // of any other
-}
-
-// names are what an expression may begin with.
-type names struct {
-	roots []string // node ids, outputs, state, input and a forEach's item
-	nodes []string // the node ids
-
-	shapes map[string]shape // of the outputs of nodes, as far as they are known
 }
 
 // plainPath matches a path of names. JSONata would read an empty list at its end
@@ -102,25 +91,4 @@ func (x expression) evalNode(s *scope) (wire.Raw, error) {
 		return nil, err
 	}
 	return wire.Marshal(v)
-}
-
-// dataOf returns a value as expressions read it.
-func dataOf(v any) any {
-	switch v := v.(type) {
-	case int64:
-		return float64(v)
-	case uint64:
-		return float64(v)
-	case []byte:
-		return string(v)
-	case []any:
-		for i := range v {
-			v[i] = dataOf(v[i])
-		}
-	case map[string]any:
-		for k := range v {
-			v[k] = dataOf(v[k])
-		}
-	}
-	return v
 }

@@ -3,31 +3,10 @@ package flow
 import (
 	"errors"
 	"fmt"
-	"math"
-	"strconv"
-	"strings"
 
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 )
-
-// item is one of the list that a node runs for.
-type item struct {
-	name  string // in expressions
-	index int
-	count int
-	value wire.Raw
-}
-
-// indexOf returns the index in the id of an item; a node comes after its items.
-func indexOf(id string) int {
-	_, digits, isItem := strings.Cut(id, "/")
-	i, err := strconv.Atoi(digits)
-	if !isItem || err != nil {
-		return math.MaxInt
-	}
-	return i
-}
 
 // errNoList is what the user can do about a forEach that has no list.
 var errNoList = errors.New("forEach.in is no list; write [ … ] around an expression that selects any number of things")
@@ -141,15 +120,6 @@ func (v *vertex) forEach(s *wire.State) *ForEach {
 	return nil
 }
 
-// elementsOf takes a list apart.
-func elementsOf(list wire.Raw) []wire.Raw {
-	var out []wire.Raw
-	if !isList(list) || wire.Unmarshal(list, &out) != nil {
-		return nil
-	}
-	return out
-}
-
 // joinItems ends a forEach with {iterations: [{item, output | error | skipped}]}.
 func (p *planner) joinItems(v *vertex, values []wire.Raw) {
 	iterations := make([]any, len(values))
@@ -170,13 +140,4 @@ func (p *planner) joinItems(v *vertex, values []wire.Raw) {
 		Target: v.ID, Output: mustMarshal(map[string]any{"iterations": iterations}),
 		DurationMs: p.now - p.s.Nodes[v.ID].StartedAt,
 	})
-}
-
-// mustMarshal encodes values that were decoded from wire form.
-func mustMarshal(v any) wire.Raw {
-	b, err := wire.Marshal(v)
-	if err != nil {
-		return wire.Null // too deep to be kept; the parts are in the log
-	}
-	return b
 }

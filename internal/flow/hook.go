@@ -10,19 +10,6 @@ import (
 	"code.wake.dev/wake/internal/document"
 )
 
-// Hook is asked when something happens to the agents of a flow, or of a node. It is
-// one of a command, a URL and a NATS subject; [code.wake.dev/wake/internal/hook] asks it.
-type Hook struct {
-	Event   string `json:"event"`
-	Matcher string `json:"matcher,omitempty"` // regular expression of whole names of tools; "": all. Of events with a tool only
-	Name    string `json:"name,omitempty"`    // for the log; "": by what it is
-	// Command is a program and its arguments. A text in a file is one for sh -c.
-	Command   []string `json:"command,omitempty"`
-	URL       string   `json:"url,omitempty"`
-	Subject   string   `json:"subject,omitempty"`
-	TimeoutMs int64    `json:"timeoutMs,omitempty"` // for its answer; 0: 10 s
-}
-
 // The events that hooks are asked about.
 const (
 	HookAgentStart         = "AgentStart"

@@ -20,9 +20,6 @@ var agentFields = []string{
 	"command", "agent", "auth", "newSession",
 }
 
-// priceFields are those of a price of a model.
-var priceFields = []string{"input", "output", "cacheWrite5m", "cacheWrite1h", "cacheRead"}
-
 // checkInput checks the input of a node by its type. Values that hold a binding are
 // known only when the node is scheduled.
 func (r *reader) checkInput(n *Node, t *document.Value, path string) {

@@ -127,3 +127,6 @@ func checkWorkspace(def *Definition, v any) error {
 	}
 	return nil
 }
+
+// priceFields are those of a price of a model.
+var priceFields = []string{"input", "output", "cacheWrite5m", "cacheWrite1h", "cacheRead"}

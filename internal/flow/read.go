@@ -1,6 +1,8 @@
 package flow
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"regexp"
 	"slices"
@@ -8,11 +10,48 @@ import (
 	"sync"
 
 	"code.wake.dev/wake/internal/document"
+	"code.wake.dev/wake/pkg/wire"
 )
 
-// idPattern is what an id looks like: it is part of subjects, and a name in
-// expressions.
-var idPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`) })
+// maxSource bounds the size of a flow file in bytes.
+const maxSource = 512 << 10
+
+// Parse reads a flow in YAML, or in JSON if the name ends in .json or the text
+// begins with a brace. The file is only named in problems. The error is an
+// [*document.Error] with all of them.
+func Parse(file string, src []byte) (*Definition, error) {
+	ps := &document.Problems{File: file}
+	t := document.Read(ps, src, maxSource)
+	if t == nil {
+		if ps.Count() == 0 {
+			ps.Add(document.Place{Line: 1, Col: 1}, "", "the file is empty")
+		}
+		return nil, ps.Err()
+	}
+	return buildDefinition(ps, t)
+}
+
+// FromRaw reads a definition as flow:start carries it. It is checked like a
+// file: a log may come from anywhere.
+func FromRaw(raw wire.Raw) (*Definition, error) {
+	return buildDefinition(&document.Problems{File: rawFile}, document.ValueOf(raw.Any()))
+}
+
+// buildDefinition makes a definition of a tree.
+func buildDefinition(ps *document.Problems, t *document.Value) (*Definition, error) {
+	d := readDefinition(ps, t)
+	if err := ps.Err(); err != nil {
+		return nil, err
+	}
+	d.embedded = embeddedIn(t)
+	raw, err := wire.Marshal(d)
+	if err != nil {
+		return nil, fmt.Errorf("flow: %w", err)
+	}
+	sum := sha256.Sum256(raw)
+	d.raw, d.hash = raw, hex.EncodeToString(sum[:])
+	return d, nil
+}
 
 // reservedNames are names that expressions know otherwise.
 var reservedNames = append([]string{"outputs", "state", "input"}, keywords...)
@@ -59,17 +98,6 @@ func readDefinition(ps *document.Problems, t *document.Value) *Definition {
 	return d
 }
 
-// nodeIDs are the ids that there are, whatever else is wrong.
-func nodeIDs(nodes []*document.Value) []string {
-	var ids []string
-	for _, n := range nodes {
-		if id, ok := n.Get("id").AsText(); ok {
-			ids = append(ids, id)
-		}
-	}
-	return ids
-}
-
 func (r *reader) readWorkspace(o *fields) string {
 	s := o.takeText("workspace")
 	if s == "" || s == "run" || s == "shared" || s == "node" {
@@ -94,8 +122,6 @@ func (r *reader) readPool(o *fields) string {
 	}
 	return s
 }
-
-const idRule = "letters, digits, - and _, at most 64, the first a letter or a digit"
 
 func (r *reader) readNode(t *document.Value, path string) Node {
 	o := r.openObject(t, path)
@@ -334,4 +360,25 @@ func (r *reader) checkUnique(d *Definition, nodes, edges []*document.Value) {
 		}
 		keys[e.Key()] = true
 	}
+}
+
+// embeddedIn returns where the flows that the nodes of a flow hold stand.
+func embeddedIn(t *document.Value) map[string]document.Place {
+	places := map[string]document.Place{}
+	for i, n := range t.Get("nodes").List {
+		places[fmt.Sprintf("nodes[%d].input.flow", i)] = placeOfTree(n.Get("input").Get("flow"))
+		if flows := n.Get("flows"); flows != nil {
+			for j, f := range flows.List {
+				places[fmt.Sprintf("nodes[%d].flows[%d].flow", i, j)] = placeOfTree(f.Get("flow"))
+			}
+		}
+	}
+	return places
+}
+
+func placeOfTree(t *document.Value) document.Place {
+	if t == nil {
+		return document.Place{}
+	}
+	return t.At
 }

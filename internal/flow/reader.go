@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"code.wake.dev/wake/internal/document"
 	"code.wake.dev/wake/pkg/wire"
@@ -243,3 +245,23 @@ func (o *fields) takeRawObject(name string) wire.Raw {
 	}
 	return o.takeRaw(name)
 }
+
+// idPattern is what an id looks like: it is part of subjects, and a name in
+// expressions.
+var idPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`) })
+
+const idRule = "letters, digits, - and _, at most 64, the first a letter or a digit"
+
+// nodeIDs are the ids that there are, whatever else is wrong.
+func nodeIDs(nodes []*document.Value) []string {
+	var ids []string
+	for _, n := range nodes {
+		if id, ok := n.Get("id").AsText(); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// rawFile stands for the file of a definition that has none.
+const rawFile = "definition"

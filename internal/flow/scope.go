@@ -110,3 +110,24 @@ func (s *scope) decodeValue(v wire.Raw) any {
 	s.cache[&v[0]] = d
 	return d
 }
+
+// dataOf returns a value as expressions read it.
+func dataOf(v any) any {
+	switch v := v.(type) {
+	case int64:
+		return float64(v)
+	case uint64:
+		return float64(v)
+	case []byte:
+		return string(v)
+	case []any:
+		for i := range v {
+			v[i] = dataOf(v[i])
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = dataOf(v[k])
+		}
+	}
+	return v
+}

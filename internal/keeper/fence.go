@@ -20,12 +20,3 @@ func Fences() []Fence { return guard.Fences() }
 
 // ErrUnbounded is returned if the memory of a keeper's tree can't be bounded.
 var ErrUnbounded = guard.ErrUnbounded
-
-// Finding is what [Survey] has found of an execution's keeper.
-type Finding struct {
-	Label
-	State
-
-	Lives bool  // else it has left its journals
-	Bytes int64 // of the journals
-}

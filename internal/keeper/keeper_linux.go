@@ -71,18 +71,6 @@ type Keeper struct {
 	left     atomic.Bool // it lives on without this process
 }
 
-// State is how a keeper is.
-type State struct {
-	Frozen bool
-	Full   string // why its programs wait for room in their journals; "": they don't
-}
-
-// ErrGone is returned by [Attach] if the keeper of a folder is gone, and by [Keeper.Start] if it is by now.
-var ErrGone = fmt.Errorf("keeper: %w", process.ErrGone)
-
-// openWait bounds how long a keeper may take to answer.
-const openWait = 20 * time.Second
-
 // Open starts a keeper.
 func Open(ctx context.Context, c Config) (*Keeper, error) {
 	if c.Limit <= 0 {
@@ -108,10 +96,6 @@ func Open(ctx context.Context, c Config) (*Keeper, error) {
 	}
 	return k, nil
 }
-
-// secretName is the file of what a runner must know to attach: it keeps out mistakes,
-// not an attacker of the same user.
-const secretName = "secret"
 
 // launchKeeper starts a keeper and waits until it serves.
 func launchKeeper(ctx context.Context, c Config, s settings) (*Keeper, error) {

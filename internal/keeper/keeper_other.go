@@ -5,7 +5,6 @@ package keeper
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"code.wake.dev/wake/internal/process"
@@ -13,15 +12,6 @@ import (
 
 // errSystem says that there are no keepers here.
 var errSystem = errors.New("keeper: only on Linux")
-
-// ErrGone is the fault of a keeper that is gone.
-var ErrGone = fmt.Errorf("keeper: %w", process.ErrGone)
-
-// State is how a keeper is.
-type State struct {
-	Frozen bool
-	Full   string
-}
 
 // Keeper is a keeper; there are none here.
 type Keeper struct{ process.Direct }
@@ -60,21 +50,6 @@ type ShelfConfig struct {
 	User   *process.User
 	Seal   func(place string, key []byte) ([]byte, error)
 	Unseal func(place string, stored []byte) ([]byte, error)
-}
-
-// Label says which execution a keeper is for.
-type Label struct {
-	Run, Node, Exec string
-	Position        uint64
-	Offset          uint64
-	Index           int
-	Ends            []Place
-}
-
-// Place is where the events of a line are in a journal.
-type Place struct {
-	Offset uint64
-	Index  int
 }
 
 // Shelf has the keepers of a runner; there are none here.

@@ -213,3 +213,29 @@ func parseInput(body []byte) (program uint32, data []byte, ok bool) {
 	}
 	return binary.BigEndian.Uint32(body), body[4:], true
 }
+
+// openWait bounds how long a keeper may take to answer.
+const openWait = 20 * time.Second
+
+// settings are what a keeper is started with.
+type settings struct {
+	Dir     string        `json:"dir"`
+	Home    string        `json:"home"`
+	Secret  string        `json:"secret"`
+	Key     []byte        `json:"key"`
+	Fence   Fence         `json:"fence"`
+	Limit   int64         `json:"limit"` // of the journals, bytes
+	Orphan  time.Duration `json:"orphan"`
+	Extend  extend        `json:"extend"` // the first deadline
+	Listens bool          `json:"listens"`
+	User    *process.User `json:"user,omitempty"` // that programs run as
+	Groups  Groups        `json:"groups"`
+	Memory  int64         `json:"memory,omitempty"` // bound of the tree, bytes
+}
+
+// endGrace is how long programs may take to end when the keeper is told to.
+const endGrace = 5 * time.Second
+
+// secretName is the file of what a runner must know to attach: it keeps out mistakes,
+// not an attacker of the same user.
+const secretName = "secret"

@@ -20,22 +20,6 @@ import (
 	"code.wake.dev/wake/internal/process"
 )
 
-// settings are what a keeper is started with.
-type settings struct {
-	Dir     string        `json:"dir"`
-	Home    string        `json:"home"`
-	Secret  string        `json:"secret"`
-	Key     []byte        `json:"key"`
-	Fence   Fence         `json:"fence"`
-	Limit   int64         `json:"limit"` // of the journals, bytes
-	Orphan  time.Duration `json:"orphan"`
-	Extend  extend        `json:"extend"` // the first deadline
-	Listens bool          `json:"listens"`
-	User    *process.User `json:"user,omitempty"` // that programs run as
-	Groups  Groups        `json:"groups"`
-	Memory  int64         `json:"memory,omitempty"` // bound of the tree, bytes
-}
-
 // server is a keeper.
 type server struct {
 	settings
@@ -115,9 +99,6 @@ func (s *server) runKeeper(conn net.Conn, terminated <-chan os.Signal) int {
 	s.close()
 	return 0
 }
-
-// endGrace is how long programs may take to end when the keeper is told to.
-const endGrace = 5 * time.Second
 
 // initGuard reads the settings and starts the guard.
 func (s *server) initGuard(r *bufio.Reader) error {

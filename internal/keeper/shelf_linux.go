@@ -38,28 +38,6 @@ type Shelf struct {
 	groups Groups
 }
 
-// Label says which execution a keeper is for.
-type Label struct {
-	Run  string `json:"run"`
-	Node string `json:"node"`
-	Exec string `json:"exec"`
-	// Position is that of the runner's last claim in the log when it opened the keeper or
-	// attached to it.
-	Position uint64 `json:"position"`
-	// Offset and Index say how far the log had the agent's journal then; see wire.Event.
-	Offset uint64 `json:"offset"`
-	Index  int    `json:"index"`
-	// Ends are the places of pieces of texts up to there whose ends, held at first since a secret might begin with them,
-	// the log has as events of their own.
-	Ends []Place `json:"ends,omitempty"`
-}
-
-// Place is where the events of a line are in a journal; see wire.Event.
-type Place struct {
-	Offset uint64 `json:"offset"`
-	Index  int    `json:"index,omitempty"`
-}
-
 // NewShelf opens a runner's keepers. It finds out which fence the host allows, unless
 // the configuration asks for one, and then tries that.
 func NewShelf(ctx context.Context, c ShelfConfig) (*Shelf, error) {

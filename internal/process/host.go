@@ -26,26 +26,6 @@ type Host interface {
 	Forget(name string)
 }
 
-// Direct runs programs as children of this one. They end with [Process.End]
-// only: nothing outlives this program in an orderly way, and names don't count.
-type Direct struct {
-	Home string // of programs that name none; see [Config]
-}
-
-// Start starts a program.
-func (d Direct) Start(c Config) (*Process, error) {
-	if c.Home == "" {
-		c.Home = d.Home
-	}
-	return Start(c)
-}
-
-// Has reports false: no program outlives this one.
-func (Direct) Has(string) bool { return false }
-
-// Forget does nothing: nothing is kept.
-func (Direct) Forget(string) {}
-
 // Direction says where the bytes of a frame went.
 type Direction uint8
 
@@ -209,3 +189,36 @@ func (c countedStdin) Write(p []byte) (int, error) {
 	c.spoken.countBytes(n)
 	return n, err
 }
+
+// Config says what to run.
+type Config struct {
+	// Name tells the program from others of the same execution; "" is a name of its own
+	// for each Start.
+	Name string
+	// Home is the owner of the program, such as the id of a data directory: after a crash the
+	// next process of that home ends it, see [EndOrphans]. "": no process does.
+	Home string
+	Argv []string
+	Dir  string
+	Env  []string // the whole environment, as key=value; nothing is inherited
+	// Journal has the host keep what the program and its caller say to each other, and
+	// give it as frames instead of Stdout and Stderr.
+	Journal bool
+	// KeepStderr keeps the last 16 KiB of stderr for [Process.Stderr] instead of
+	// giving it to the caller as a reader.
+	KeepStderr bool
+}
+
+// Exit is how a program ended.
+type Exit struct {
+	Code   int    // -1 if a signal ended it
+	Signal string // such as KILL; "" if it exited
+	// Lost says that the program's host is gone, has ended it for want of a runner, or was left: how the
+	// program ended, if it has, isn't known.
+	Lost bool
+	// Memory is the bound, in bytes, of what its tree may use, if the kernel has killed something of it for that; 0 if it hasn't.
+	Memory int64
+}
+
+// ErrSurvivors is returned if processes could not be ended.
+var ErrSurvivors = errors.New("process: some processes could not be ended")

@@ -23,47 +23,17 @@
 package process
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 )
 
-// Mark is the environment variable that a process and its descendants carry:
-// <pid of the program>-<its start time>-<number>-<PID namespace>-<home, hashed>.
-const Mark = "WAKE_PROCESS"
-
 // stderrKept bounds how much of the end of stderr is kept.
 const stderrKept = 16 << 10
-
-// ErrSurvivors is returned if processes could not be ended.
-var ErrSurvivors = errors.New("process: some processes could not be ended")
-
-// Config says what to run.
-type Config struct {
-	// Name tells the program from others of the same execution; "" is a name of its own
-	// for each Start.
-	Name string
-	// Home is the owner of the program, such as the id of a data directory: after a crash the
-	// next process of that home ends it, see [EndOrphans]. "": no process does.
-	Home string
-	Argv []string
-	Dir  string
-	Env  []string // the whole environment, as key=value; nothing is inherited
-	// Journal has the host keep what the program and its caller say to each other, and
-	// give it as frames instead of Stdout and Stderr.
-	Journal bool
-	// KeepStderr keeps the last 16 KiB of stderr for [Process.Stderr] instead of
-	// giving it to the caller as a reader.
-	KeepStderr bool
-}
 
 // child is a program that this one has started itself.
 type child struct {
@@ -78,68 +48,12 @@ type child struct {
 	end    sync.Mutex  // one End at a time
 }
 
-// Exit is how a program ended.
-type Exit struct {
-	Code   int    // -1 if a signal ended it
-	Signal string // such as KILL; "" if it exited
-	// Lost says that the program's host is gone, has ended it for want of a runner, or was left: how the
-	// program ended, if it has, isn't known.
-	Lost bool
-	// Memory is the bound, in bytes, of what its tree may use, if the kernel has killed something of it for that; 0 if it hasn't.
-	Memory int64
-}
-
 // BoundText says that a bound of memory, in bytes, was reached; "" if it is 0.
 func BoundText(bound int64) string {
 	if bound == 0 {
 		return ""
 	}
 	return fmt.Sprintf("it reached the %.4g MiB of memory that its node may use (policy.memory)", float64(bound)/(1<<20))
-}
-
-// livePrograms are the programs that this program started and has not waited for.
-var livePrograms programs //nolint:gochecknoglobals // children belong to the whole program
-
-// programs numbers the programs that were started, and tells which of this
-// program's children are such, so that others can be reaped.
-type programs struct {
-	mu      sync.Mutex
-	started uint64
-	pids    map[int]bool
-}
-
-func (p *programs) nextNumber() uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.started++
-	return p.started
-}
-
-// startLocked runs start under the lock, so that no program is seen before it is known.
-func (p *programs) startLocked(start func() (pid int, err error)) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	pid, err := start()
-	if err != nil {
-		return err
-	}
-	if p.pids == nil {
-		p.pids = make(map[int]bool)
-	}
-	p.pids[pid] = true
-	return nil
-}
-
-func (p *programs) remove(pid int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.pids, pid)
-}
-
-func (p *programs) has(pid int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.pids[pid]
 }
 
 // Start runs a program in its own process group, on Linux in its own session. The caller must call
@@ -316,89 +230,22 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// NewMark returns a mark for a program of a home that this process starts, or has another one
-// start. It names this process by its pid, its start and its PID namespace: the processes of
-// containers are seen from outside of them, where their pids are others'.
-func NewMark(home string) string {
-	pid := os.Getpid()
-	return fmt.Sprintf("%d-%d-%d-%d-%s", pid, startTime(pid), livePrograms.nextNumber(), pidNamespace(), hashOf(home))
+// Direct runs programs as children of this one. They end with [Process.End]
+// only: nothing outlives this program in an orderly way, and names don't count.
+type Direct struct {
+	Home string // of programs that name none; see [Config]
 }
 
-// hashOf makes a home a part of a mark; "" if it isn't known.
-func hashOf(home string) string {
-	if home == "" {
-		return ""
+// Start starts a program.
+func (d Direct) Start(c Config) (*Process, error) {
+	if c.Home == "" {
+		c.Home = d.Home
 	}
-	sum := sha256.Sum256([]byte(home))
-	return hex.EncodeToString(sum[:8])
+	return Start(c)
 }
 
-// markOwner returns the process that set a mark, unless it is of another home or can't be told here.
-func markOwner(mark, home string) (pid int, start uint64, ok bool) {
-	fields := strings.Split(mark, "-")
-	if home == "" || len(fields) != 5 || fields[3] != strconv.FormatUint(pidNamespace(), 10) || fields[4] != hashOf(home) {
-		return 0, 0, false
-	}
-	pid, err := strconv.Atoi(fields[0])
-	if err != nil || pid <= 0 {
-		return 0, 0, false
-	}
-	start, err = strconv.ParseUint(fields[1], 10, 64)
-	return pid, start, err == nil
-}
+// Has reports false: no program outlives this one.
+func (Direct) Has(string) bool { return false }
 
-// Marked returns an environment with a mark.
-func Marked(env []string, mark string) []string { return append(withoutVar(env, Mark), Mark+"="+mark) }
-
-func withoutVar(env []string, key string) []string {
-	out := make([]string, 0, len(env)+1)
-	for _, kv := range env {
-		if !strings.HasPrefix(kv, key+"=") {
-			out = append(out, kv)
-		}
-	}
-	return out
-}
-
-// tail keeps the end of what a reader gives.
-type tail struct {
-	mu   sync.Mutex
-	buf  []byte
-	done chan struct{}
-}
-
-// keepTail reads r to its end, which comes with the end of the tree.
-func keepTail(r io.ReadCloser, limit int) *tail {
-	t := &tail{done: make(chan struct{})}
-	go func() {
-		defer close(t.done)
-		defer func() { _ = r.Close() }()
-		piece := make([]byte, 4<<10)
-		for {
-			n, err := r.Read(piece)
-			t.add(piece[:n], limit)
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return t
-}
-
-func (t *tail) add(piece []byte, limit int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, piece...)
-	if over := len(t.buf) - limit; over > 0 {
-		t.buf = append(t.buf[:0], t.buf[over:]...)
-	}
-}
-
-func (t *tail) wait() { <-t.done }
-
-// String returns what was kept, as text.
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.ToValidUTF8(string(t.buf), "\uFFFD")
-}
+// Forget does nothing: nothing is kept.
+func (Direct) Forget(string) {}

@@ -1,0 +1,47 @@
+package keeper
+
+import (
+	"fmt"
+
+	"code.wake.dev/wake/internal/process"
+)
+
+// Label says which execution a keeper is for.
+type Label struct {
+	Run  string `json:"run"`
+	Node string `json:"node"`
+	Exec string `json:"exec"`
+	// Position is that of the runner's last claim in the log when it opened the keeper or
+	// attached to it.
+	Position uint64 `json:"position"`
+	// Offset and Index say how far the log had the agent's journal then; see wire.Event.
+	Offset uint64 `json:"offset"`
+	Index  int    `json:"index"`
+	// Ends are the places of pieces of texts up to there whose ends, held at first since a secret might begin with them,
+	// the log has as events of their own.
+	Ends []Place `json:"ends,omitempty"`
+}
+
+// Place is where the events of a line are in a journal; see wire.Event.
+type Place struct {
+	Offset uint64 `json:"offset"`
+	Index  int    `json:"index,omitempty"`
+}
+
+// State is how a keeper is.
+type State struct {
+	Frozen bool
+	Full   string // why its programs wait for room in their journals; "": they don't
+}
+
+// ErrGone is returned by [Attach] if the keeper of a folder is gone, and by [Keeper.Start] if it is by now.
+var ErrGone = fmt.Errorf("keeper: %w", process.ErrGone)
+
+// Finding is what [Survey] has found of an execution's keeper.
+type Finding struct {
+	Label
+	State
+
+	Lives bool  // else it has left its journals
+	Bytes int64 // of the journals
+}

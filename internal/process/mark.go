@@ -1,0 +1,58 @@
+package process
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Mark is the environment variable that a process and its descendants carry:
+// <pid of the program>-<its start time>-<number>-<PID namespace>-<home, hashed>.
+const Mark = "WAKE_PROCESS"
+
+// NewMark returns a mark for a program of a home that this process starts, or has another one
+// start. It names this process by its pid, its start and its PID namespace: the processes of
+// containers are seen from outside of them, where their pids are others'.
+func NewMark(home string) string {
+	pid := os.Getpid()
+	return fmt.Sprintf("%d-%d-%d-%d-%s", pid, startTime(pid), livePrograms.nextNumber(), pidNamespace(), hashOf(home))
+}
+
+// hashOf makes a home a part of a mark; "" if it isn't known.
+func hashOf(home string) string {
+	if home == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(home))
+	return hex.EncodeToString(sum[:8])
+}
+
+// markOwner returns the process that set a mark, unless it is of another home or can't be told here.
+func markOwner(mark, home string) (pid int, start uint64, ok bool) {
+	fields := strings.Split(mark, "-")
+	if home == "" || len(fields) != 5 || fields[3] != strconv.FormatUint(pidNamespace(), 10) || fields[4] != hashOf(home) {
+		return 0, 0, false
+	}
+	pid, err := strconv.Atoi(fields[0])
+	if err != nil || pid <= 0 {
+		return 0, 0, false
+	}
+	start, err = strconv.ParseUint(fields[1], 10, 64)
+	return pid, start, err == nil
+}
+
+// Marked returns an environment with a mark.
+func Marked(env []string, mark string) []string { return append(withoutVar(env, Mark), Mark+"="+mark) }
+
+func withoutVar(env []string, key string) []string {
+	out := make([]string, 0, len(env)+1)
+	for _, kv := range env {
+		if !strings.HasPrefix(kv, key+"=") {
+			out = append(out, kv)
+		}
+	}
+	return out
+}
