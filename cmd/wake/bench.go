@@ -91,6 +91,8 @@ type benchSize struct {
 	subjects                int   // runs in the server
 	ages                    []int // runs that are stored
 	more                    int   // runs that are measured at each age, per round
+
+	showEvery time.Duration // how often services show where they are; 0: as they do at work
 }
 
 func (o benchOptions) pickSize() benchSize {
@@ -98,6 +100,7 @@ func (o benchOptions) pickSize() benchSize {
 		return benchSize{
 			rounds: 2, events: 4000, alone: 200, together: 4000, acks: 50, load: 200, runs: []int{10, 1000},
 			backlog: 3000, alerts: 5, lines: []int{1000}, queries: 3, active: []int{1, 10}, subjects: 40, ages: []int{0, 50}, more: 10,
+			showEvery: 100 * time.Millisecond, // what so few events show only in the end is waited for
 		}
 	}
 	return benchSize{
@@ -234,7 +237,7 @@ func (b *benchmark) runStep(ctx context.Context, s benchStep) (rows []bench.Row,
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, l.Remove(ctx)) }()
-	if l.log, err = eventlog.Open(ctx, b.nc, eventlog.Options{Names: l.Names, Logger: b.app.log}); err != nil {
+	if l.log, err = eventlog.Open(ctx, b.nc, eventlog.Options{Names: l.Names, Logger: b.app.log, ShowEvery: b.size.showEvery}); err != nil {
 		return nil, err
 	}
 	err = whileRunning(ctx, l.log.Run, func(ctx context.Context) error {
