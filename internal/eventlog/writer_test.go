@@ -350,6 +350,45 @@ func TestForeignMessages(t *testing.T) {
 	}
 }
 
+// What the stream of dead letters refuses is kept until it takes it.
+func TestLettersRefused(t *testing.T) {
+	t.Parallel()
+	p := one(t, eventlog.Options{Lanes: 1})
+	letters := func(edit func(*jetstream.StreamConfig)) {
+		s, err := p.JetStream().Stream(t.Context(), subjects.Default.DeadLetterStream())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := s.CachedInfo().Config
+		edit(&c)
+		if _, err := p.JetStream().UpdateStream(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var was jetstream.StreamConfig
+	letters(func(c *jetstream.StreamConfig) { was, c.MaxMsgSize = *c, 64 })
+	sent, err := p.Conn().SubscribeSync(subjects.Default.DeadLetter(eventlog.DeadService))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := p.claim("r", "n")
+	p.claim("r", "n")
+	const want = 3
+	for i := range want {
+		if err := w.Enqueue(t.Context(), text(fmt.Sprint(i))); err != nil && !errors.Is(err, eventlog.ErrFenced) {
+			t.Fatal(err)
+		}
+	}
+	wantErr(t, "Flush", w.Flush(soon(t)), eventlog.ErrFenced)
+	for range want + 1 { // one of them again
+		if _, err := sent.NextMsgWithContext(soon(t)); err != nil {
+			t.Fatalf("they are gone: %v", err)
+		}
+	}
+	letters(func(c *jetstream.StreamConfig) { *c = was })
+	p.deadLetters(want)
+}
+
 // An event that the stream refuses for good ends its writer, not its lane.
 func TestRefusedForGood(t *testing.T) {
 	t.Parallel()

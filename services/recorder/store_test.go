@@ -240,6 +240,37 @@ func TestABatchThatFailsLeavesNoTrace(t *testing.T) {
 	}
 }
 
+// A row that can't be written, of whatever table, fails its batch: nothing of it is recorded, and all of it later.
+func TestRowsThatFail(t *testing.T) {
+	p := story(t)
+	clean := filepath.Join(t.TempDir(), "clean.db")
+	s := openAt(t, clean)
+	p.store(s, len(p.entries))
+	closed(t, s)
+	want := dump(t, clean)
+	for table, rows := range want {
+		if len(rows) == 0 || table == "events" { // a view
+			continue
+		}
+		path := filepath.Join(t.TempDir(), "failing.db")
+		s := openAt(t, path)
+		db := openDB(t, path)
+		mustExec(t, db, `CREATE TRIGGER broken_insert BEFORE INSERT ON `+table+` BEGIN SELECT RAISE(FAIL, 'broken'); END`)
+		if _, err := s.Index.Record(t.Context(), recorder.Batch{Incarnation: incarnation, Entries: p.entries}); err == nil {
+			t.Errorf("recorded, though %s takes no row", table)
+		}
+		mustExec(t, db, `DROP TRIGGER broken_insert`)
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		p.store(s, len(p.entries))
+		closed(t, s)
+		if diff := cmp.Diff(want, dump(t, path)); diff != "" {
+			t.Errorf("after %s took no row (-clean +after):\n%s", table, diff)
+		}
+	}
+}
+
 func TestTheStateIsTheFoldAtEveryCut(t *testing.T) {
 	p := newTape(t)
 	exec := p.start("r1", "coder", nil)

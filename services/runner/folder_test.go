@@ -19,6 +19,7 @@ import (
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/runner"
+	"code.wake.dev/wake/services/runner/internal/registry"
 )
 
 func keeping(c *runner.Config) { c.KeepFolders = true }
@@ -293,8 +294,13 @@ func TestFolderIsRestoredElsewhere(t *testing.T) {
 		}
 		second := t.TempDir()
 		var cwd, message, content string
+		var reg registry.Registration
 		b.process("r2", &scripted{play: func(s *session, say func(wire.Payload) bool) {
 			cwd = s.request.Options.Cwd
+			value, _ := b.registered("run1")
+			if err := wire.Unmarshal(value, &reg); err != nil {
+				t.Error(err)
+			}
 			found, _ := os.ReadFile(filepath.Join(cwd, "made"))
 			content = string(found)
 			message, _ = s.request.Prompt.Text()
@@ -306,6 +312,9 @@ func TestFolderIsRestoredElsewhere(t *testing.T) {
 		}
 		if dir := filepath.Join(second, "run1"); state.Workspace != dir || cwd != dir || content != "by a" {
 			t.Errorf("it went on in %s (%s) and found %q, want %s", cwd, state.Workspace, content, dir)
+		}
+		if reg.Folder != "r2" || reg.Runner != "r2" {
+			t.Errorf("its folder is registered with %q, its owner is %q", reg.Folder, reg.Runner)
 		}
 		if !strings.Contains(message, "on another one") || !strings.Contains(message, second) {
 			t.Errorf("the agent was told %q", message)
