@@ -11,7 +11,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,7 +25,7 @@ type Folder struct {
 	limits Limits
 	hidden []string
 
-	mu    sync.Mutex
+	turn  chan struct{} // holds a token while the rest is in use, also while the store is waited for
 	root  *node
 	known known
 	last  Snapshot
@@ -48,7 +47,7 @@ func newKnown() known { return known{map[digest]chunk{}, map[digest][]*chunk{}} 
 
 // Folder returns the folder of a run at a path. Folders that are hidden are no part of it, wherever they are in it.
 func (s *Store) Folder(run, path string, limits Limits, hidden ...string) *Folder {
-	return &Folder{store: s, run: run, path: path, limits: limits.withDefaults(), hidden: hidden, known: newKnown(), many: watchFrom}
+	return &Folder{turn: make(chan struct{}, 1), store: s, run: run, path: path, limits: limits.withDefaults(), hidden: hidden, known: newKnown(), many: watchFrom}
 }
 
 const (
@@ -66,14 +65,27 @@ const (
 // Recheck forgets what was stored if that isn't kept any more: what a run has packed is dropped when nothing needs it, and the run may go
 // on all the same. A worker that begins to work in the folder calls it.
 func (f *Folder) Recheck(ctx context.Context) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	if err := f.lock(ctx); err != nil {
+		return err
+	}
+	defer f.unlock()
 	kept, err := f.known.isKept(ctx, f.store, f.last.ID)
 	if err == nil && !kept {
 		f.forget()
 	}
 	return err
 }
+
+func (f *Folder) lock(ctx context.Context) error {
+	select {
+	case f.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (f *Folder) unlock() { <-f.turn }
 
 func (f *Folder) forget() { f.root, f.known, f.says = nil, newKnown(), "" }
 
@@ -110,8 +122,10 @@ func (k known) isKept(ctx context.Context, s *Store, snapshot string) (bool, err
 // a [*RefusedError] if the folder can't have one. A folder with nothing in it needs none: the snapshot has no name, and nothing is
 // stored.
 func (f *Folder) Take(ctx context.Context, base string) (Snapshot, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	if err := f.lock(ctx); err != nil {
+		return Snapshot{}, err
+	}
+	defer f.unlock()
 	if f.root == nil && base != "" {
 		if err := f.learn(ctx, base); err != nil && ctx.Err() != nil {
 			return Snapshot{}, err // else it is stored anew
@@ -189,8 +203,8 @@ func (f *Folder) takeOnce(ctx context.Context, n int) (_ Snapshot, again bool, e
 
 // HasChangedSince reports whether something in the folder had changed since a time when it was last read.
 func (f *Folder) HasChangedSince(t time.Time) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.turn <- struct{}{}
+	defer f.unlock()
 	return f.root != nil && f.root.hasChangedSince(t.UnixNano())
 }
 

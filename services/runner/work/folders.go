@@ -29,7 +29,7 @@ type keptFolder struct {
 	used    uint64        // guarded by the folders' mu
 	users   int           // executions that work in it; guarded by the folders' mu
 
-	taking sync.Mutex // of who takes a snapshot: they are numbered in the order in which they are taken
+	taking chan struct{} // holds a token of who takes a snapshot: they are numbered in the order in which they are taken
 
 	mu       sync.Mutex
 	recorded string    // the id of the last snapshot, or why there is none; "": there is nothing in the folder
@@ -57,7 +57,7 @@ func (f *folders) open(x *execution, recorded string) *keptFolder {
 		}
 		k = &keptFolder{
 			folder: x.cfg.Kept.Folder(x.offer.RunID, x.workdir.path, workspace.Limits{}, x.cfg.Private...), path: x.workdir.path, recorded: recorded,
-			process: x.cfg.Process, takes: &f.takes,
+			process: x.cfg.Process, takes: &f.takes, taking: make(chan struct{}, 1),
 		}
 		f.byRun[x.offer.RunID] = k
 	}
@@ -305,8 +305,12 @@ func (x *execution) takeSnapshot(ctx context.Context, first bool) (taken, error)
 
 // takeSnapshot returns what there is to say of the folder, and how many bytes it took to store.
 func (k *keptFolder) takeSnapshot(ctx context.Context, base string, log *nodeLog) (t taken, stored int64, err error) {
-	k.taking.Lock()
-	defer k.taking.Unlock()
+	select {
+	case k.taking <- struct{}{}:
+		defer func() { <-k.taking }()
+	case <-ctx.Done():
+		return taken{}, 0, ctx.Err()
+	}
 	begun := time.Now()
 	snapshot, err := k.folder.Take(ctx, base)
 	if err != nil {

@@ -1,6 +1,8 @@
 package work
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -118,5 +120,16 @@ func TestSnapshotOnTheWayIsSaidAgain(t *testing.T) {
 	second.note()
 	if again := s.take(s.a); again.isNews {
 		t.Errorf("the log has it: %+v", again.snapshot)
+	}
+}
+
+// A node that is ended doesn't wait for the snapshot that another one takes.
+func TestSnapshotIsNotWaitedForInTheEnd(t *testing.T) {
+	s := newSharing(t)
+	s.kept.taking <- struct{}{} // by another one, for which the server has no answer
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := s.kept.takeSnapshot(ctx, "", s.b); !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 }
