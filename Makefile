@@ -104,6 +104,12 @@ sim: ## Simulate SEEDS worlds from seed FROM on, in two processes
 mutants: ## Switch off each rule of the log, and show that tests and the simulation notice
 	CGO_ENABLED=0 go test -count=1 -v -p 1 -tags mutants -timeout 60m -run '^TestMutants$$' ./test/mutants ./test/sim
 
+PARKED ?= 10000
+
+.PHONY: parked
+parked: ## Park PARKED runs in one runner: what each costs, and all due in the same second
+	CGO_ENABLED=0 go test -count=1 -timeout 60m -v -tags parked -run '^TestParkedCost$$' ./services/runner -args -parked $(PARKED)
+
 .PHONY: kill
 kill: ## Kill the processes of runs at KILLS random points; SEED repeats a choice
 	CGO_ENABLED=0 go test -count=1 -timeout 30m -v -tags kill ./test/kill -args -seed $(SEED) -kills $(KILLS)

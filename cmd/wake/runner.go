@@ -61,6 +61,7 @@ func runnerFlags(flags *pflag.FlagSet, o *runnerOptions, drain time.Duration) {
 	flags.IntVar(&o.config.MaxTrials, "max-trials", 3, "`how many` processes may end while they take a run over until it is set aside (ENDED_ITS_RUNNER)")
 	flags.IntVar(&o.config.NodeTrials, "node-trials", 9, "`how many` processes may end while they execute a node of it that doesn't get on, until the run is set aside; the same for all runners")
 	flags.DurationVar(&o.config.WorkspaceGrace, "workspace-grace", time.Minute, "`how long` a run waits for the runner that has its folder until it goes on elsewhere with the last snapshot of it, or is paused")
+	flags.DurationVar(&o.config.ParkAfter, "park-after", 0, "`how long` a run that only waits, for a time or a command, keeps its owner; then it costs some hundred bytes until it is woken (default: it keeps it)")
 	flags.BoolVar(&o.config.KeepFolders, "workspace-snapshots", true, "keep what is in the folders of runs, so that forks and other runners find them as they were")
 	flags.DurationVar(&o.config.PersistTimeout, "persist-timeout", 0, "`how long` an agent waits for storage; the time for which its keeper has stopped it doesn't count (default: 30s)")
 	flags.BoolVar(&o.config.LeaveAgents, "leave-agents", true, "agents and commands that are still at work then go on in their keepers until the runner is back; else they are interrupted")

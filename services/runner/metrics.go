@@ -26,6 +26,7 @@ type metrics struct {
 	takenOver, lost       *prometheus.CounterVec // by [ofRuns] or [ofNodes]
 	agents, agentFailures *prometheus.CounterVec // by provider
 	folderBytes           prometheus.Counter
+	parked, woken         prometheus.Counter
 }
 
 // newMetrics makes the metrics of a runner that has some providers.
@@ -40,6 +41,8 @@ func newMetrics(providers map[string]agent.Provider) metrics {
 		lost:          s.Counters("lost_total", "Runs and nodes that were given up since another runner took over.", "what", ofRuns, ofNodes),
 		agents:        s.Counters("agent_starts_total", "Agents that were started.", "provider", names...),
 		agentFailures: s.Counters("agent_errors_total", "Agents that could not be started or ended with an error.", "provider", names...),
+		parked:        s.Counter("parked_total", "Runs that did nothing but wait and were let go until they are due or a command comes."),
+		woken:         s.Counter("woken_total", "Parked runs that this runner has woken."),
 		folderBytes:   s.Counter("folder_stored_bytes_total", "Bytes that snapshots of folders took in the object store, compressed."),
 	}
 	return m

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -93,6 +94,9 @@ type Config struct {
 	// WorkspaceGrace is how long a run waits for the runner that holds its folder
 	// until it goes on here with the last snapshot of it or, without one, is paused. Default 60 s.
 	WorkspaceGrace time.Duration
+	// ParkAfter is how long a run that does nothing but wait for a time or a command keeps its owner: then it is parked, and
+	// costs a registration until it is woken. 0: it keeps it for ever.
+	ParkAfter time.Duration
 	// KeepFolders has snapshots taken of the folders of runs, so that forks and other runners
 	// find them as they were.
 	KeepFolders bool
@@ -156,8 +160,9 @@ type Runner struct {
 	queue    *queue.Queue
 	capacity *capacity.Gauge
 	purse    *purse.Purse
-	owned    *registry.Set // runs that have an owner here
-	working  *registry.Set // executions that have a worker here
+	active   atomic.Pointer[registry.Registry] // nil before it was opened
+	owned    *registry.Set                     // runs that have an owner here
+	working  *registry.Set                     // executions that have a worker here
 	slots    work.Slots
 	resting  work.Slots    // of agents that wait for a person and have left their slot
 	draining chan struct{} // closed when Run is told to end: come to a safe point
@@ -191,6 +196,13 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
 func (r *Runner) showLoad() {
 	s := r.metrics
 	s.Read("runs_owned", "Runs that this runner owns.", func() float64 { return float64(r.owned.Len()) })
+	s.Read("runs_parked", "Runs that this runner has parked: they wait, and it holds nothing of them but when they are due.", func() float64 {
+		active := r.active.Load()
+		if active == nil {
+			return 0
+		}
+		return float64(active.ParkedBy(r.cfg.ID))
+	})
 	s.Read("nodes_working", "Nodes that this runner is at work on.", func() float64 { return float64(r.working.Len()) })
 	s.Read("slots", "Nodes that it may work on at once.", func() float64 { return float64(cap(r.slots)) })
 	s.Read("journal_bytes", "Bytes of the journals of agents and commands on this runner's disk.", func() float64 {
@@ -257,6 +269,7 @@ func (r *Runner) Run(ctx context.Context) error {
 			}
 		})
 	}
+	r.active.Store(f.active)
 	workers, in := r.makeParts(f)
 	part(&basis, base, "leases", f.leases.Run)
 	next := f.lastEvent + 1
@@ -299,10 +312,10 @@ func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
 	owners := owner.New(owner.Config{
 		ID: cfg.ID, Workspaces: cfg.Workspaces, User: cfg.User, OfferAgain: cfg.OfferAgain, WorkspaceGrace: cfg.WorkspaceGrace,
 		Process: self, MaxTrials: cfg.MaxTrials, NodeTrials: cfg.NodeTrials,
-		AnchorEvery: anchorEvery, Draining: r.draining,
+		AnchorEvery: anchorEvery, ParkAfter: cfg.ParkAfter, Draining: r.draining,
 		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Commands: r.commands, Queue: r.queue,
 		Registry: f.active, Capacity: r.capacity, Purse: r.purse, Owned: r.owned, Kept: f.folders,
-		TakenOver: m.takenOver.WithLabelValues(ofRuns), Lost: m.lost.WithLabelValues(ofRuns),
+		TakenOver: m.takenOver.WithLabelValues(ofRuns), Lost: m.lost.WithLabelValues(ofRuns), Parked: m.parked, Woken: m.woken,
 	})
 	workers := work.New(work.Config{
 		ID: cfg.ID, Home: cfg.Home, Workspaces: cfg.Workspaces, User: cfg.User, Providers: cfg.Providers, Fixtures: cfg.Fixtures, Ask: cfg.Ask, Secrets: cfg.Secrets,

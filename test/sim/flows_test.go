@@ -82,7 +82,7 @@ func drawNode(rng *rand.Rand, id string, depth int, commands, bound bool) object
 	case k == 0:
 		n, flag := rng.IntN(5), rng.IntN(2) == 0
 		if n > 2 {
-			return object{"id": id, "type": "sleep", "input": object{"for": fmt.Sprintf("%ds", 10*(n-3))}}
+			return object{"id": id, "type": "sleep", "input": object{"for": fmt.Sprintf("%ds", 20*(n-3))}}
 		}
 		return object{"id": id, "type": "set", "input": object{"set": object{"n": n, "flag": flag}}}
 	case k == 1:

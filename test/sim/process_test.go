@@ -277,11 +277,17 @@ func (w *world) runner(name string, slots int) *process {
 		if err := p.mountDisk(); err != nil {
 			return nil, err
 		}
-		return runner.New(runner.Config{
+		r, err := runner.New(runner.Config{
 			ID: name, MaxAgents: slots, Workspaces: p.disk(),
 			Providers: map[string]agent.Provider{"claude": &provider{w: w, life: l}},
-			Shelf:     shelf, LeaveAgents: p.leaves, KeepFolders: true, WorkspaceGrace: w.grace(),
+			Shelf:     shelf, LeaveAgents: p.leaves, KeepFolders: true, WorkspaceGrace: w.grace(), ParkAfter: w.parkAfter(),
 		}, log, w.logger(name))
+		if err == nil {
+			w.mu.Lock()
+			w.runners = append(w.runners, r)
+			w.mu.Unlock()
+		}
+		return r, err
 	}}
 	if w.rng.IntN(4) > 0 || w.keepers {
 		p.orphan, p.leaves = pick(w.rng, 10*time.Second, time.Minute, 10*time.Minute), w.rng.IntN(3) > 0

@@ -104,6 +104,7 @@ func TestKeepers(t *testing.T) {
 // tally adds up what was played.
 type tally struct {
 	Seeds, Failed, Frozen int
+	Parked, Woken         int
 	Still                 []uint64 // those that stood still
 	Fake                  time.Duration
 	Faults                map[string]int
@@ -158,13 +159,15 @@ func (s *tally) play(t *testing.T, seed uint64, verbose bool) {
 
 func (s *tally) add(w *world, r oracle.Report) {
 	r.Violations = nil // they are on record
-	s.merge(tally{Fake: time.Since(w.start), Faults: w.faults, Sum: r})
+	parked, woken := w.parked()
+	s.merge(tally{Parked: parked, Woken: woken, Fake: time.Since(w.start), Faults: w.faults, Sum: r})
 }
 
 // merge adds another tally.
 func (s *tally) merge(o tally) {
 	s.Seeds, s.Failed, s.Frozen = s.Seeds+o.Seeds, s.Failed+o.Failed, s.Frozen+o.Frozen
 	s.Still = append(s.Still, o.Still...)
+	s.Parked, s.Woken = s.Parked+o.Parked, s.Woken+o.Woken
 	s.Fake += o.Fake
 	for kind, n := range o.Faults {
 		s.Faults[kind] += n
@@ -230,6 +233,7 @@ func (s *tally) String() string {
 	}
 	slices.Sort(kinds)
 	fmt.Fprintf(&b, "%d faults: %s\n", total, strings.Join(kinds, ", "))
+	fmt.Fprintf(&b, "runs were parked %d times, and %d times woken\n", s.Parked, s.Woken)
 	r := s.Sum
 	fmt.Fprintf(&b, "%d runs (%d forks), %d executions, %d of them went on elsewhere, %d agents (%d times somebody else attached; they said %d things), %d tool calls, %d commands run, %d events (%d acknowledged), %d commands, %d messages told (%d of them notices), %d bookmarks, %d alerts, %d notifications (%d of them came again, %d were given up), %d dead letters, %d snapshots of folders (%d were restored elsewhere, and %d restored ones compared as agents found them)",
 		r.Runs, r.Forks, r.Executions, r.Resumed, r.Agents, r.Attached, r.Said, r.Work, r.Ran, r.Events, r.Acknowledged, r.Commands, r.Told, r.Notices, r.Bookmarks, r.Alerts, r.Delivered, r.Again, r.GivenUp, r.DeadLetters, r.Folders, r.Restored, r.Found)

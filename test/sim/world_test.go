@@ -14,6 +14,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/keeper"
@@ -60,6 +61,7 @@ type world struct {
 	keepers   bool // it is about keepers: each runner has some, and calls take long
 
 	mu      sync.Mutex
+	runners []prometheus.Collector // of all lives
 	history []string
 	faults  map[string]int
 	written map[[2]string]bool // by run and call

@@ -155,7 +155,11 @@ func (in *Intake) sortCommand(ctx context.Context, m jetstream.Msg, meta *jetstr
 		return &stray{message: m, record: record}, 0, nil
 	}
 	wait := min(askAgain<<min(meta.NumDelivered-1, 10), askLast)
-	if _, active := in.cfg.Registry.At(in.activeKey(subject)); active && meta.NumDelivered%5 != 0 {
+	reg, active := in.cfg.Registry.At(in.activeKey(subject))
+	if active && reg.Parked > 0 {
+		in.cfg.Registry.Wake(reg.Run, time.Now().UnixMilli())
+	}
+	if active && meta.NumDelivered%5 != 0 {
 		return nil, wait, nil
 	}
 	x, wait, err := in.sortByState(ctx, run, record, cmd, problem, meta, wait)

@@ -75,6 +75,7 @@ type Part struct {
 func (in *Intake) Parts(hard context.Context) []Part {
 	parts := []Part{
 		{"active runs", func(ctx context.Context) error { return in.adoptRuns(ctx, hard) }},
+		{"parked runs", func(ctx context.Context) error { return in.wakeRuns(ctx, hard) }},
 		{"stray commands", in.catchAll},
 		{"alerts", in.passAlerts},
 		{"schedules", in.fireSchedules},

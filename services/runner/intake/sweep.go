@@ -38,7 +38,7 @@ func (in *Intake) adoptRuns(ctx, hard context.Context) error {
 				last = ""
 			}
 			if in.cfg.Leases.Free(in.subjectNames().LeaseKey(reg.Run, wire.RunNode), last) {
-				in.tasks.Go(func() { in.adoptRun(hard, reg) })
+				in.tasks.Go(func() { in.adoptRun(hard, reg, nil) })
 			}
 		}
 		select {
@@ -49,13 +49,13 @@ func (in *Intake) adoptRuns(ctx, hard context.Context) error {
 	}
 }
 
-// adoptRun becomes the owner of a run that has none.
-func (in *Intake) adoptRun(ctx context.Context, reg registry.Registration) {
+// adoptRun becomes the owner of a run that has none. Begun, which may be nil, is called when it is that.
+func (in *Intake) adoptRun(ctx context.Context, reg registry.Registration, begun func()) {
 	if reg.Incarnation != in.cfg.Log.Incarnation() {
 		in.removeRegistration(ctx, reg)
 		return
 	}
-	switch err := in.cfg.Owners.Own(tracing.With(ctx, reg.Trace), owner.Request{RunRequest: wire.RunRequest{RunID: reg.Run}}); {
+	switch err := in.cfg.Owners.Own(tracing.With(ctx, reg.Trace), owner.Request{RunRequest: wire.RunRequest{RunID: reg.Run}, OnBegin: begun}); {
 	case err == nil, ctx.Err() != nil:
 		in.attempts.noteSuccess(reg.Run)
 	case errors.Is(err, lease.ErrHeld):

@@ -10,24 +10,68 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-func newAnchors() anchors { return anchors{begun: time.Now(), at: map[string]time.Time{}} }
+func newAnchors(claim uint64) anchors {
+	return anchors{begun: time.Now(), claim: claim, at: map[string]time.Time{}}
+}
 
-func (a anchors) isDue(node string, every time.Duration) bool {
-	last, ok := a.at[node]
-	if !ok {
-		last = a.begun
+// lastAnchor returns when a node was claimed last, or had its last event. That of a node that is older than this owner counts
+// from what is stored: else each owner would begin anew, and those that follow each other faster than nodes
+// are claimed would let them age out.
+func (o *owner) lastAnchor(ctx context.Context, node string, n wire.NodeState) (time.Time, error) {
+	if last, ok := o.anchors.at[node]; ok {
+		return last, nil
 	}
-	return time.Since(last) >= every
+	at := o.anchors.begun
+	if node != wire.RunNode && n.Scheduled < o.anchors.claim {
+		last, found, err := o.cfg.Log.Last(ctx, o.runID, node)
+		switch {
+		case err != nil:
+			return at, err
+		case !found || last.Event == nil:
+			at = time.Time{} // it is claimed at once
+		default:
+			at = time.UnixMilli(last.Event.Timestamp)
+		}
+	}
+	o.anchors.at[node] = at
+	return at, nil
+}
+
+func (o *owner) isAnchorDue(ctx context.Context, node string, n wire.NodeState) (bool, error) {
+	last, err := o.lastAnchor(ctx, node, n)
+	return err == nil && time.Since(last) >= o.cfg.AnchorEvery, err
+}
+
+// nextAnchor returns when the run, or one of its open nodes, has to be claimed again, Unix ms; 0: never.
+func (o *owner) nextAnchor(ctx context.Context) (int64, error) {
+	if o.cfg.AnchorEvery <= 0 {
+		return 0, nil
+	}
+	next := time.Time{}
+	for node, n := range o.view.State.Nodes {
+		if node != wire.RunNode && (!n.Open() || n.Seq == 0) {
+			continue
+		}
+		last, err := o.lastAnchor(ctx, node, n)
+		if err != nil {
+			return 0, err
+		}
+		if at := last.Add(o.cfg.AnchorEvery); next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	return next.UnixMilli(), nil
 }
 
 // anchorRun claims the run, and its open nodes without a worker, again before
 // their last events age out of the stream: an empty node would take any writer.
 func (o *owner) anchorRun(ctx context.Context) error {
-	every := o.cfg.AnchorEvery
-	if every <= 0 {
+	if o.cfg.AnchorEvery <= 0 {
 		return nil
 	}
-	if o.anchors.isDue(wire.RunNode, every) {
+	if due, err := o.isAnchorDue(ctx, wire.RunNode, wire.NodeState{}); err != nil {
+		return err
+	} else if due {
 		pos, err := o.writer.Anchor(ctx, o.cfg.ID)
 		if err != nil {
 			return err
@@ -36,7 +80,12 @@ func (o *owner) anchorRun(ctx context.Context) error {
 		o.anchors.at[wire.RunNode] = time.Now()
 	}
 	for node, n := range o.view.State.Nodes {
-		if node == wire.RunNode || !n.Open() || n.Seq == 0 || !o.anchors.isDue(node, every) {
+		if node == wire.RunNode || !n.Open() || n.Seq == 0 {
+			continue
+		}
+		if due, err := o.isAnchorDue(ctx, node, n); err != nil {
+			return err
+		} else if !due {
 			continue
 		}
 		o.anchors.at[node] = time.Now()

@@ -28,6 +28,7 @@ type Config struct {
 	OfferAgain     time.Duration
 	WorkspaceGrace time.Duration
 	AnchorEvery    time.Duration // 0: events don't age
+	ParkAfter      time.Duration // how long a run only waits until it is parked; 0: for ever
 	Process        string        // a name that no other process has
 	MaxTrials      int           // how many processes may end while they take a run over before it is set aside
 	NodeTrials     int           // how many may end while they execute a node of it
@@ -45,7 +46,7 @@ type Config struct {
 	Kept     *workspace.Store // snapshots of folders; nil: none are restored
 	Owned    *registry.Set    // runs that have an owner here
 
-	TakenOver, Lost prometheus.Counter
+	TakenOver, Lost, Parked, Woken prometheus.Counter
 
 	alone chan struct{} // holds one while a run is tried that has ended processes
 }

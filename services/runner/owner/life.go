@@ -19,7 +19,10 @@ import (
 	"code.wake.dev/wake/services/runner/internal/view"
 )
 
-var errDrained = errors.New("the runner is ending")
+var (
+	errDrained = errors.New("the runner is ending")
+	errParked  = errors.New("the run is parked")
+)
 
 // ownRun owns the run until it has ended, ctx ends, or another owner has it. Once
 // the run has begun, an owner that fails, be it that the object store was away,
@@ -37,7 +40,7 @@ func (o *owner) ownRun(ctx context.Context) error {
 		case errors.Is(err, errDrained):
 			o.cfg.Queue.HandOver(ctx, o.runID)
 			return nil
-		case errors.Is(err, lease.ErrHeld):
+		case errors.Is(err, lease.ErrHeld), errors.Is(err, errParked):
 			return nil
 		}
 		if tenure.Over(err) {
@@ -213,6 +216,11 @@ func (o *owner) takeOver(ctx context.Context, other bool) (err error) {
 	s := o.view.State
 	if o.def, err = flow.FromRaw(s.Definition); err != nil {
 		return fmt.Errorf("definition of run %s: %w", o.runID, err)
+	}
+	if other && o.before == o.parked && o.parked != 0 { // it only waited: nothing was interrupted
+		o.cfg.Logger.Debug("parked run woken", "run", o.runID, "status", s.Status)
+		o.cfg.Woken.Inc()
+		return nil
 	}
 	o.cfg.Logger.Info("run taken over", "run", o.runID, "status", s.Status)
 	if other {

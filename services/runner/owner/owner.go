@@ -27,6 +27,12 @@ type owner struct {
 	view   *view.View
 	before uint64 // the run's epoch when it was claimed
 	epoch  uint64 // of the last claim, 0 before
+	parked uint64 // the epoch in which the run was parked, if it was found so
+	// registered is the revision of the run's registration by this owner.
+	registered uint64
+	// quiet is since when the run has had no event, quietAt the last one that it had.
+	quiet   time.Time
+	quietAt uint64
 	// written is the position of the owner's last event. It decides nothing
 	// before it has folded that far.
 	written uint64
@@ -86,5 +92,6 @@ type offerState struct {
 // age out of the stream.
 type anchors struct {
 	begun time.Time
+	claim uint64               // position of the owner's claim: what is behind it is younger than begun
 	at    map[string]time.Time // by node
 }

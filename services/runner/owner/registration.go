@@ -16,6 +16,9 @@ func (o *owner) registerRun(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if reg.Parked > 0 && reg.Incarnation == o.cfg.Log.Incarnation() {
+		o.parked = reg.Released
+	}
 	if err := o.tryOut(ctx, reg); err != nil {
 		return err
 	}
@@ -29,17 +32,22 @@ func (o *owner) registerRun(ctx context.Context) error {
 	return o.putRegistration(ctx, 0)
 }
 
-func (o *owner) putRegistration(ctx context.Context, released uint64) error {
+func (o *owner) putRegistration(ctx context.Context, released uint64) (err error) {
+	o.registered, err = o.cfg.Registry.Put(ctx, o.newRegistration(ctx, released))
+	return err
+}
+
+func (o *owner) newRegistration(ctx context.Context, released uint64) registry.Registration {
 	s := o.view.State
 	parent, call := s.ParentRun, s.ParentCall
 	if s.Status == wire.RunIdle {
 		parent, call = o.request.ParentRun, o.request.ParentCall
 	}
-	return o.cfg.Registry.Put(ctx, registry.Registration{
+	return registry.Registration{
 		Run: o.runID, Runner: o.cfg.ID, Folder: o.folder.holder, Parent: parent, Call: call,
 		Since: time.Now().UnixMilli(), Released: released, Incarnation: o.cfg.Log.Incarnation(), Trace: tracing.ParentOf(ctx),
 		Process: o.cfg.Process, Trials: o.trial.count,
-	})
+	}
 }
 
 func (o *owner) deregisterRun(ctx context.Context) error {

@@ -14,7 +14,8 @@ import (
 // scheduleRun decides whenever something has happened, until the run has ended.
 func (o *owner) scheduleRun(ctx context.Context) error {
 	o.offered = map[string]offerState{}
-	o.anchors = newAnchors()
+	o.anchors = newAnchors(o.written)
+	o.quiet, o.quietAt = time.Now(), 0
 	tick := time.NewTicker(min(o.cfg.OfferAgain, o.cfg.Leases.TTL()/10))
 	defer tick.Stop()
 	commands := o.cfg.Commands.Subscribe(o.runID)
@@ -51,6 +52,9 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 				continue
 			}
 			return o.finishRun(ctx)
+		}
+		if err := o.parkWaiting(ctx, kids, wake); err != nil {
+			return err
 		}
 		timer := time.NewTimer(max(0, time.Until(time.UnixMilli(wake))))
 		if wake == 0 {

@@ -59,6 +59,13 @@ func (p *Purse) Spent(labels map[string]string, now time.Time) (spent *wire.Shar
 	return spent, p.known
 }
 
+// Covers reports whether a run with these labels may have to stop for a budget: there is one for it, or that isn't known.
+func (p *Purse) Covers(labels map[string]string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.known || slices.ContainsFunc(p.budgets, func(b wire.SharedBudget) bool { return budget.Covers(b, labels) })
+}
+
 // Follow keeps up with budgets and what is spent of them until ctx ends. It fails if the recorder doesn't answer: what it said last
 // holds meanwhile.
 func (p *Purse) Follow(ctx context.Context) error {

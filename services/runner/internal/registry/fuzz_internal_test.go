@@ -27,7 +27,7 @@ func FuzzRegistration(f *testing.F) {
 	f.Add([]byte("{\"run\":\"r1\"}"))
 	f.Add([]byte("\xc1"))
 	f.Fuzz(func(t *testing.T, value []byte) {
-		g := &Registry{names: subjects.Default, runs: map[string]knownRun{}, called: map[string]map[string]bool{}}
+		g := newRegistry(nil, nil, subjects.Default, "", nil)
 		good := Registration{Run: "r1", Runner: "b", Folder: "b", Since: 5, Incarnation: "i"}
 		g.keepNewer(g.stateKey("r1"), knownRun{Registration: good, revision: 1})
 		g.noteChange(keys.Entry{Key: g.stateKey("r1"), Value: value, Revision: 2})
@@ -62,7 +62,7 @@ func FuzzRegistration(f *testing.F) {
 
 // The runs that a run's calls wait for are found without a look at all others.
 func TestCalled(t *testing.T) {
-	g := &Registry{names: subjects.Default, runs: map[string]knownRun{}, called: map[string]map[string]bool{}}
+	g := newRegistry(nil, nil, subjects.Default, "", nil)
 	put := func(revision uint64, reg Registration) {
 		g.keepNewer(g.stateKey(reg.Run), knownRun{Registration: reg, revision: revision})
 	}

@@ -36,6 +36,11 @@ type Registration struct {
 	// however long ago that was.
 	Released uint64 `json:"released,omitempty"`
 
+	// Parked is since when the run waits without an owner, Unix ms; 0: it doesn't. Its last owner has given it back, and
+	// nothing is to be done about it until it is due, or a command comes. Due is when, Unix ms; 0: only by a command.
+	Parked int64 `json:"parked,omitempty"`
+	Due    int64 `json:"due,omitempty"`
+
 	// Process is that of the last owner, by a name that no other process has. Trials is how many
 	// processes have begun to take the run over since one has got as far as to decide for it.
 	Process string `json:"process,omitempty"`
@@ -53,14 +58,19 @@ type Registration struct {
 // is left to do about it. So a run that lost its owner at any point in between is
 // found there by all others.
 type Registry struct {
-	js     jetstream.JetStream
-	kv     jetstream.KeyValue
-	names  subjects.Names
-	logger *slog.Logger
+	js          jetstream.JetStream
+	kv          jetstream.KeyValue
+	names       subjects.Names
+	incarnation string // of the log
+	logger      *slog.Logger
+	sooner      chan struct{} // see [Registry.Alarms]
 
 	mu     sync.Mutex
 	runs   map[string]knownRun        // by key
 	called map[string]map[string]bool // keys of called runs, by the run that called them
+	awake  map[string]struct{}        // keys of runs that aren't parked
+	alarms alarms                     // of those that are
+	parked map[string]int             // how many are, by the runner that did it
 }
 
 // knownRun is a registration of which revision.
@@ -68,7 +78,8 @@ type knownRun struct {
 	Registration
 
 	revision uint64
-	gone     bool // it was taken out
+	gone     bool   // it was taken out
+	alarm    *alarm // nil: it isn't parked
 }
 
 // Open returns the registry of a log. It knows what [Registry.Follow] has seen.
@@ -78,7 +89,14 @@ func Open(ctx context.Context, log *eventlog.Log, logger *slog.Logger) (*Registr
 	if err != nil {
 		return nil, fmt.Errorf("runner: open the bucket of states: %w", err)
 	}
-	return &Registry{js: js, kv: kv, names: names, logger: logger, runs: map[string]knownRun{}, called: map[string]map[string]bool{}}, nil
+	return newRegistry(js, kv, names, log.Incarnation(), logger), nil
+}
+
+func newRegistry(js jetstream.JetStream, kv jetstream.KeyValue, names subjects.Names, incarnation string, logger *slog.Logger) *Registry {
+	return &Registry{
+		js: js, kv: kv, names: names, incarnation: incarnation, logger: logger, sooner: make(chan struct{}, 1),
+		runs: map[string]knownRun{}, called: map[string]map[string]bool{}, awake: map[string]struct{}{}, parked: map[string]int{},
+	}
 }
 
 // Follow keeps the registry up to date until ctx ends.
@@ -109,12 +127,14 @@ func (g *Registry) watchRegistrations(ctx context.Context) error {
 func (g *Registry) noteChange(e keys.Entry) {
 	k := knownRun{revision: e.Revision}
 	if !e.Deleted && wire.Unmarshal(e.Value, &k.Registration) == nil {
+		compact(&k.Registration)
 		g.keepNewer(e.Key, k)
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if old := g.runs[e.Key]; k.revision > old.revision {
+		g.forget(e.Key)
 		delete(g.runs, e.Key)
 		if delete(g.called[old.Parent], e.Key); len(g.called[old.Parent]) == 0 {
 			delete(g.called, old.Parent)
@@ -128,6 +148,11 @@ func (g *Registry) keepNewer(key string, k knownRun) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if old := g.runs[key]; k.revision > old.revision || k.revision == old.revision && !old.gone {
+		if k.revision > old.revision { // else its alarm stays as it was tried
+			k = g.index(key, k)
+		} else {
+			k.alarm = old.alarm
+		}
 		g.runs[key] = k
 		if k.Call == "" {
 			return
@@ -151,15 +176,13 @@ func (g *Registry) Called(run string) (all []Registration) {
 	return all
 }
 
-// List returns the registered runs, by id.
+// List returns the registered runs that aren't parked, by id.
 func (g *Registry) List() []Registration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	all := make([]Registration, 0, len(g.runs))
-	for _, k := range g.runs {
-		if !k.gone {
-			all = append(all, k.Registration)
-		}
+	all := make([]Registration, 0, len(g.awake))
+	for key := range g.awake {
+		all = append(all, g.runs[key].Registration)
 	}
 	slices.SortFunc(all, func(a, b Registration) int { return strings.Compare(a.Run, b.Run) })
 	return all
@@ -195,18 +218,18 @@ func (g *Registry) Load(ctx context.Context, run string) (reg Registration, revi
 	return reg, e.Revision(), nil
 }
 
-// Put registers a run.
-func (g *Registry) Put(ctx context.Context, reg Registration) error {
+// Put registers a run, and returns the revision of that.
+func (g *Registry) Put(ctx context.Context, reg Registration) (revision uint64, err error) {
 	value, err := wire.Marshal(reg)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	revision, err := g.kv.Put(ctx, g.stateKey(reg.Run), value)
+	revision, err = g.kv.Put(ctx, g.stateKey(reg.Run), value)
 	if err != nil {
-		return fmt.Errorf("register run %s: %w", reg.Run, err)
+		return 0, fmt.Errorf("register run %s: %w", reg.Run, err)
 	}
 	g.keepNewer(g.stateKey(reg.Run), knownRun{Registration: reg, revision: revision})
-	return nil
+	return revision, nil
 }
 
 // Remove takes a run out, unless it was registered again since a
@@ -218,6 +241,7 @@ func (g *Registry) Remove(ctx context.Context, run string, revision uint64) erro
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if k := g.runs[g.stateKey(run)]; k.revision == revision {
+		g.forget(g.stateKey(run))
 		g.runs[g.stateKey(run)] = knownRun{revision: revision, gone: true} // until that comes back
 	}
 	return nil
