@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(leakFree{m}, map[string]func(){
-		"wake": main, "nats-server": natsServer, "unprivileged": unprivileged, "run-verbs": serveVerbs, "acp-agent": func() { acptest.Main() }, "codex": func() { codextest.Main() },
+		"wake": main, "nats-server": natsServer, "unprivileged": unprivileged, "run-verbs": serveVerbs, "acp-agent": func() { acptest.Main() }, "mcp-tour": tourMCP, "codex": func() { codextest.Main() },
 	})
 }
 
