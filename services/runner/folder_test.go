@@ -381,3 +381,27 @@ func TestForkOfAFolderThatIsNotKept(t *testing.T) {
 		}
 	})
 }
+
+// A session isn't told that the log has what it said as long as that is held behind a snapshot: its journal would be given up.
+func TestHeldBehindASnapshotIsNotStored(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		var early, late bool
+		b.runner("r1", &scripted{play: func(s *session, say func(wire.Payload) bool) {
+			<-time.After(5 * time.Second) // the first snapshot has been taken
+			if err := os.WriteFile(filepath.Join(s.request.Options.Cwd, "made"), nil, 0o600); err != nil {
+				panic(err)
+			}
+			say(&wire.AgentTool{ToolName: "Write", ToolInput: wire.RawString("x"), ToolOutput: wire.RawString("ok")})
+			say(&wire.Usage{MessageID: "m", InputTokens: 1})
+			early = s.request.Stored()
+			<-time.After(5 * time.Second)
+			late = s.request.Stored()
+			say(&wire.AgentComplete{Result: "done"})
+		}}, keeping)
+		b.submit("run1", one, func(r *wire.RunRequest) { r.Workspace = slowFolder(t) })
+		if _, entries := b.ended("run1"); early || !late {
+			t.Errorf("stored while it is held: %t, and then: %t:\n%s", early, late, story(entries))
+		}
+	})
+}

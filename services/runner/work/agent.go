@@ -173,7 +173,6 @@ func (x *execution) newRequest(in agentInput) agent.Request {
 		SessionID: agent.NewSessionID(), Prompt: in.Prompt, Options: in.Options,
 		Host:       process.Direct{Home: x.cfg.Home},
 		Transcript: agent.Transcript{Load: x.cfg.Sessions.Load, Save: x.cfg.Sessions.Save},
-		Stored:     x.log.isStored,
 	}
 	if x.hold != nil {
 		r.Host, r.Decided = x.hold.host, x.hold.decided

@@ -57,6 +57,13 @@ func (b *backlog) hold(e *wire.Event) bool {
 	return true
 }
 
+// isEmpty reports whether all that was held is recorded.
+func (b *backlog) isEmpty() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.isOpen && b.err == nil
+}
+
 // wait waits until it is closed and says what couldn't be recorded.
 func (b *backlog) wait() error {
 	b.task.Wait()

@@ -60,6 +60,7 @@ func (d *drive) run(ctx context.Context, in agentInput) ([]*wire.Event, error) {
 		return nil, d.exec.endHalted()
 	}
 	id := d.request.SessionID
+	d.request.Stored = func() bool { return d.backlog.isEmpty() && d.exec.log.isStored() }
 	d.exec.cfg.Agents.WithLabelValues(in.name).Inc()
 	var err error
 	d.session, err = in.provider.Start(ctx, d.request)
