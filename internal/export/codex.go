@@ -73,10 +73,11 @@ type codexThread struct {
 	at      int64
 	begun   bool
 	turns   int
-	piece   string // text that is being said
+	piece   strings.Builder // text that is being said
 	number  int
 	open    map[string]bool // calls without a result
 	order   []string
+	told    []string // while calls were open
 }
 
 func (s *codexThread) takeEvent(e *wire.Event) error {
@@ -88,6 +89,9 @@ func (s *codexThread) takeEvent(e *wire.Event) error {
 			return err
 		}
 		s.at = max(s.at, e.Timestamp)
+		if err := s.closeCalls(); err != nil {
+			return err
+		}
 		return s.addUser(promptText(p.Prompt))
 	}
 	if !s.c.sessions[s.current] {
@@ -106,7 +110,7 @@ func (s *codexThread) addPayload(e *wire.Event) error {
 			}
 			s.number = p.Block
 		}
-		s.piece += p.Content
+		s.piece.WriteString(p.Content)
 		return nil
 	case *wire.AgentText:
 		if p.Supersedes == 0 && p.Block != s.number {
@@ -114,7 +118,9 @@ func (s *codexThread) addPayload(e *wire.Event) error {
 				return err
 			}
 		}
-		s.piece, s.number = p.Content, p.Block // which also ends what was streamed of it
+		s.piece.Reset() // what was streamed of it
+		s.piece.WriteString(p.Content)
+		s.number = p.Block
 		return nil
 	}
 	if err := s.endPiece(); err != nil {
@@ -144,8 +150,8 @@ func (s *codexThread) endTurn(result string) error {
 
 // endPiece writes what was said.
 func (s *codexThread) endPiece() error {
-	text := s.piece
-	s.piece = ""
+	text := s.piece.String()
+	s.piece.Reset()
 	if strings.TrimSpace(text) == "" {
 		return nil
 	}
@@ -157,12 +163,14 @@ func (s *codexThread) endPiece() error {
 	})
 }
 
+// addUser writes what the agent was told, behind the results of the calls that are open.
 func (s *codexThread) addUser(text string) error {
 	if strings.TrimSpace(text) == "" {
 		return nil
 	}
-	if err := s.closeCalls(); err != nil {
-		return err
+	if len(s.open) > 0 {
+		s.told = append(s.told, text)
+		return nil
 	}
 	if err := s.writeLine("event_msg", map[string]any{"type": "user_message", "message": text, "kind": "plain"}); err != nil {
 		return err
@@ -200,9 +208,21 @@ func (s *codexThread) addResult(id string, p *wire.AgentTool) error {
 	return s.writeResult(id, output)
 }
 
+// writeResult writes the result of a call, and behind the last one what the agent was told meanwhile.
 func (s *codexThread) writeResult(id, output string) error {
 	delete(s.open, id)
-	return s.writeLine("response_item", map[string]any{"type": "function_call_output", "call_id": id, "output": output})
+	err := s.writeLine("response_item", map[string]any{"type": "function_call_output", "call_id": id, "output": output})
+	if err != nil || len(s.open) > 0 {
+		return err
+	}
+	told := s.told
+	s.told, s.order = nil, nil
+	for _, text := range told {
+		if err := s.addUser(text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // closeCalls writes that calls were cut off: the model's API wants a result for each.
@@ -214,7 +234,6 @@ func (s *codexThread) closeCalls() error {
 			}
 		}
 	}
-	s.order = nil
 	return nil
 }
 
