@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"code.wake.dev/wake/internal/ingest"
 	"code.wake.dev/wake/pkg/wire"
@@ -50,7 +51,7 @@ func TestOtherAgents(t *testing.T) {
 		"gemini, cut":         {firstLines(gemini, 4), ingest.Gemini, "167d12b0-6b38-4f94-8fdc-58dca2794dbe", asked, "Now $ echo one | call run_shell_command echo one | !interrupted", 0, 1, "what gemini has recorded ends before its turn does"},
 		"gemini, unanswered":  {firstLines(geminiSession, 3), ingest.GeminiSession, "167d12b0-6b38-4f94-8fdc-58dca2794dbe", asked, "", 0, 1, "what gemini has recorded ends before its turn does"},
 		"opencode, cut":       {firstLines(openCode, 2), ingest.OpenCode, "ses_dec6c8e39ffe6caieXfUtOZZcW", "", "Now $ echo one", 0, 1, "what opencode has recorded ends before its turn does"},
-		"opencode, half":      {firstLines(openCodeSession, 90), ingest.OpenCodeSession, "unnamed", "", "", 0, 1, "the session that opencode has exported can't be read: unexpected end of JSON input"},
+		"opencode, half":      {firstLines(openCodeSession, 90), ingest.OpenCodeSession, "ses_dec6c8e39ffe6caieXfUtOZZcW", `"` + asked + "\nIt is all.\"", "", 0, 1, "the session that opencode has exported can't be read: unexpected EOF"},
 		"with garbage":        {"\x1b[31mwarn\n" + firstLines(codex, 1) + "\x1b[31mwarn\n{\"type\":\"response_item\",\"payload\":7}\n" + codex, ingest.CodexSession, "01a21388-761b-7c63-aff3-2578684d9250", asked, whole("exec_command"), 330, 1, ""},
 		"gemini says its end": {firstLines(gemini, 2) + `{"type":"result","status":"error","error":{"message":"quota"}}`, ingest.Gemini, "167d12b0-6b38-4f94-8fdc-58dca2794dbe", asked, "", 0, 1, "quota"},
 	} {
@@ -143,6 +144,69 @@ func TestFormats(t *testing.T) {
 	} {
 		if _, got, err := ingest.Detect(strings.NewReader(input), ingest.Auto); err != nil || got != want {
 			t.Errorf("%s is read as %s, %v; want %s", input, got, err, want)
+		}
+	}
+}
+
+// What a session file tells came when the file says, also what its last lines, or its end, tell without a time.
+func TestSessionTimes(t *testing.T) {
+	old := strings.NewReplacer("2026-11-25T", "2020-11-25T", "17956247", "15956247").Replace
+	codex, gemini := old(readSession(t, "codex-session-0.169.jsonl")), old(readSession(t, "gemini-session-0.61.jsonl"))
+	openCode := old(readSession(t, "opencode-session-1.18.json"))
+	log := openLog(t)
+	for name, test := range map[string]struct {
+		input string
+		last  int64
+	}{
+		"codex":         {codex, 1606321640714},
+		"codex-blank":   {codex + "\n", 1606321640714},
+		"codex-cut":     {firstLines(codex, 11) + `{"timestamp":"2020`, 1606321640258},
+		"codex-warned":  {"warn\n" + codex, 1606321640714},
+		"gemini":        {gemini, 1606321664387},
+		"gemini-cut":    {firstLines(gemini, 4), 1606321662387},
+		"opencode":      {openCode, 1595624769484},
+		"opencode-half": {firstLines(openCode, 90), 1595624761483},
+	} {
+		t.Run(name, func(t *testing.T) {
+			program, _, _ := strings.Cut(name, "-")
+			o := ingest.Options{RunID: "times-" + name, Runner: "test", Format: ingest.Format(program + "-session")}
+			res, err := ingest.Run(t.Context(), log, strings.NewReader(test.input), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, events := fold(t, log, res.RunID)
+			for _, e := range events {
+				if claims := e.Type() == wire.TypeRunClaimed || e.Type() == wire.TypeNodeClaimed; !claims && (e.Timestamp > test.last || e.Timestamp < test.last-15_000) {
+					t.Errorf("%s came at %d, and the last line at %d", e.Type(), e.Timestamp, test.last)
+				}
+			}
+		})
+	}
+}
+
+// A session of opencode's that is larger than what is held of it has failed.
+func TestLargeDocument(t *testing.T) {
+	log := openLog(t)
+	text := strings.Repeat(`{"type":"text","text":"`+strings.Repeat("x", 1<<20)+"\"},\n", 65)
+	input := "{\"info\":{\"id\":\"ses_1\",\"directory\":\"/w\"},\"messages\":[{\"info\":{},\"parts\":[\n" + text + "{}]}]}"
+	res, err := ingest.Run(t.Context(), log, strings.NewReader(input), ingest.Options{RunID: "large", Runner: "test"})
+	if err != nil || res.Format != ingest.OpenCodeSession || !strings.Contains(res.Error, "more than 67108864 bytes") || res.Events > 10 {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// Something about other things in a stream isn't the time of its session.
+func TestTimeOfAStream(t *testing.T) {
+	begun := time.Now().UnixMilli()
+	log := openLog(t)
+	input := `{"type":"system","subtype":"init","session_id":"s1","info":{"time":{"created":1000}}}` + "\n" + `{"type":"result","subtype":"success","result":"ok","session_id":"s1"}` + "\n"
+	if _, err := ingest.Run(t.Context(), log, strings.NewReader(input), ingest.Options{RunID: "info", Runner: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	_, events := fold(t, log, "info")
+	for _, e := range events {
+		if e.Timestamp < begun {
+			t.Errorf("%s came at %d", e.Type(), e.Timestamp)
 		}
 	}
 }

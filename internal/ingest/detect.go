@@ -139,19 +139,20 @@ func hasAny(fields map[string]json.RawMessage, names ...string) bool {
 
 // firstTime returns the first time that an input tells in its beginning,
 // in Unix ms, or 0.
-func firstTime(in *bufio.Reader) int64 {
+func firstTime(in *bufio.Reader, format Format) int64 {
 	head, _ := in.Peek(in.Buffered()) // what detect has looked at
 	for line := range bytes.Lines(head) {
 		if at := timeIn(line); at > 0 {
 			return at
 		}
 	}
-	var d struct {
-		Info openCodeInfo `json:"info"`
+	if format != OpenCodeSession {
+		return 0
 	}
+	var about openCodeInfo
 	// The rest of the document may not have come yet, and doesn't matter.
-	if _, info, found := bytes.Cut(head, []byte(`"info":`)); found && json.NewDecoder(bytes.NewReader(info)).Decode(&d.Info) == nil {
-		return max(0, d.Info.Time.Created)
+	if _, info, found := bytes.Cut(head, []byte(`"info":`)); found && json.NewDecoder(bytes.NewReader(info)).Decode(&about) == nil {
+		return validTime(about.Time.Created)
 	}
 	return 0
 }
@@ -173,7 +174,7 @@ func timeIn(line []byte) int64 {
 	case json.Unmarshal(l.Timestamp, &at) == nil && !at.IsZero():
 		return at.UnixMilli()
 	case json.Unmarshal(l.Timestamp, &ms) == nil:
-		return max(0, ms)
+		return validTime(ms)
 	}
 	return 0
 }

@@ -71,11 +71,12 @@ type geminiPart struct {
 // Line takes a line.
 func (g *geminiSession) Line(at int64, line []byte) []*wire.Event {
 	g.beginLine(at)
-	g.takeRecord(line)
+	g.takeRecord(line, true)
 	return g.takeEvents()
 }
 
-func (g *geminiSession) takeRecord(line json.RawMessage) {
+// takeRecord takes a line, or what a change of the session has. A change that stands in another one, as none of the program's does, isn't opened.
+func (g *geminiSession) takeRecord(line json.RawMessage, outermost bool) {
 	if strings.TrimSpace(string(line)) == "" {
 		return
 	}
@@ -86,10 +87,12 @@ func (g *geminiSession) takeRecord(line json.RawMessage) {
 	}
 	g.tellTime(millis(r.Timestamp))
 	switch {
-	case r.Set != nil:
+	case r.Set != nil && outermost:
 		for _, m := range r.Set.Messages {
-			g.takeRecord(m)
+			g.takeRecord(m, false)
 		}
+	case r.Set != nil:
+		g.keep("$set", line, "")
 	case r.SessionID != "" && r.Type == "":
 		g.nameSession(r.SessionID)
 	case r.Type == "user":

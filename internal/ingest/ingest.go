@@ -140,7 +140,7 @@ func Run(ctx context.Context, log *eventlog.Log, r io.Reader, o Options) (Result
 	}
 	res.Format = format
 	i := &ingestion{log: log, options: o, result: res, exec: run.ExecID(res.NodeID, 1)}
-	switch first := firstTime(in); {
+	switch first := firstTime(in, format); {
 	case format.isSession():
 		i.first = first
 	case (format == StreamJSON || format == Gemini || format == OpenCode) && first > 0 && first < time.Now().Add(-live).UnixMilli():
@@ -247,6 +247,13 @@ func (i *ingestion) readInput(ctx context.Context, in io.Reader) (*agent.Outcome
 			i.options.Progress(i.result)
 		}
 	}
+	if o, is := n.(*openCode); is {
+		for events := range o.documentEvents() {
+			if err := i.writeEvents(ctx, outcome, events); err != nil {
+				return outcome, err
+			}
+		}
+	}
 	return outcome, i.writeEvents(ctx, outcome, n.Finish(i.lineTime(nil)))
 }
 
@@ -271,7 +278,7 @@ type reader interface {
 
 func (i *ingestion) newReader() reader {
 	format := claude.Stream
-	told := newStory(i.result.Format.program(), i.options)
+	told := newStory(i.result.Format, i.first, i.options)
 	switch i.result.Format {
 	case Codex:
 		return codexReader{codex.NewStream(i.options.Blocks)}

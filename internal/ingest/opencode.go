@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"strings"
 
 	"code.wake.dev/wake/internal/agent/claude"
@@ -21,7 +24,7 @@ type openCode struct {
 }
 
 // maxDocument bounds an exported session, in bytes.
-const maxDocument = 256 << 20
+const maxDocument = claude.MaxLine
 
 // openCodePart is a part of a message.
 type openCodePart struct {
@@ -74,10 +77,12 @@ func (e openCodeError) Error() string {
 func (o *openCode) Line(at int64, line []byte) []*wire.Event {
 	o.beginLine(at)
 	if o.document {
-		if o.tooLong = o.tooLong || o.text.Len()+len(line) > maxDocument; !o.tooLong {
-			o.text.Write(line)
-			o.text.WriteByte('\n')
+		if o.tooLong = o.tooLong || o.text.Len()+len(line) > maxDocument; o.tooLong {
+			o.text = bytes.Buffer{}
+			return nil
 		}
+		o.text.Write(line)
+		o.text.WriteByte('\n')
 		return nil
 	}
 	if strings.TrimSpace(string(line)) == "" {
@@ -170,71 +175,149 @@ type openCodeInfo struct {
 	Time openCodeTime `json:"time"`
 }
 
-// openCodeDocument is a session as opencode export writes it.
-type openCodeDocument struct {
-	Info     openCodeInfo `json:"info"`
-	Messages []struct {
-		Info struct {
-			Role    string         `json:"role"`
-			ModelID string         `json:"modelID"`
-			Time    openCodeTime   `json:"time"`
-			Finish  string         `json:"finish"`
-			Error   *openCodeError `json:"error"`
-		} `json:"info"`
-		Parts []json.RawMessage `json:"parts"`
-	} `json:"messages"`
+// openCodeMessage is a message of a session as opencode export writes it.
+type openCodeMessage struct {
+	Info struct {
+		Role    string         `json:"role"`
+		ModelID string         `json:"modelID"`
+		Time    openCodeTime   `json:"time"`
+		Error   *openCodeError `json:"error"`
+	} `json:"info"`
+	Parts json.RawMessage `json:"parts"`
 }
 
-// Finish takes the document, if it is one, and ends the agent.
-func (o *openCode) Finish(at int64) []*wire.Event {
-	if o.document {
-		o.takeDocument()
+// documentEvents yields the events of the document, if it is one, part by part: no more of them are held. What was cut off is told as far as it goes.
+func (o *openCode) documentEvents() iter.Seq[[]*wire.Event] {
+	return func(yield func([]*wire.Event) bool) {
+		if !o.document {
+			return
+		}
+		err := errTooLong
+		if !o.tooLong {
+			err = o.readDocument(func() error {
+				if !yield(o.takeEvents()) {
+					return errStopped
+				}
+				return nil
+			})
+		}
+		switch {
+		case errors.Is(err, errStopped):
+			return
+		case errors.Is(err, io.EOF):
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			o.failTurn(wire.ErrorExecution, "the session that opencode has exported can't be read: "+strings.ToValidUTF8(err.Error(), "�"))
+		}
+		yield(o.takeEvents())
 	}
-	return o.story.Finish(at)
 }
 
-func (o *openCode) takeDocument() {
-	var d openCodeDocument
-	err := json.Unmarshal(o.text.Bytes(), &d)
-	if o.tooLong {
-		err = fmt.Errorf("it has more than %d bytes, or a line that is too long", maxDocument)
-	}
+var (
+	errTooLong = fmt.Errorf("it has more than %d bytes, or a line that is too long", maxDocument)
+	errStopped = errors.New("no more is wanted")
+)
+
+// readDocument calls told after each part.
+func (o *openCode) readDocument(told func() error) error {
+	d := json.NewDecoder(&o.text)
+	err := eachValue(d, '{', func() error {
+		switch name, err := d.Token(); {
+		case err != nil:
+			return err
+		case name == "info":
+			return o.takeInfo(d)
+		case name == "messages":
+			return eachValue(d, '[', func() error { return o.takeMessage(d, told) })
+		}
+		return d.Decode(new(json.RawMessage))
+	})
 	if err != nil {
-		o.failTurn(wire.ErrorExecution, "the session that opencode has exported can't be read: "+strings.ToValidUTF8(err.Error(), "�"))
-		return
+		return err
 	}
-	o.nameSession(d.Info.ID)
-	o.cwd, o.version, o.model = d.Info.Directory, d.Info.Version, d.Info.Model.ID
-	o.tellTime(d.Info.Time.Created)
-	for _, m := range d.Messages {
-		o.tellTime(m.Info.Time.Created)
-		if m.Info.Role == "user" {
-			o.takeUser(m.Parts)
-			continue
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return cmp.Or(err, errors.New("there is more behind it"))
+	}
+	return nil
+}
+
+// eachValue calls take for each field or element of what begins with open, which is to take it.
+func eachValue(d *json.Decoder, open json.Delim, take func() error) error {
+	switch first, err := d.Token(); {
+	case err != nil:
+		return err
+	case first == nil: // null
+		return nil
+	case first != open:
+		return fmt.Errorf("it has %.40q where it should have %q", fmt.Sprint(first), open.String())
+	}
+	for d.More() {
+		if err := take(); err != nil {
+			return err
 		}
+	}
+	_, err := d.Token()
+	return err
+}
+
+func (o *openCode) takeInfo(d *json.Decoder) error {
+	var info openCodeInfo
+	if err := d.Decode(&info); err != nil {
+		return err
+	}
+	o.nameSession(info.ID)
+	o.cwd, o.version, o.model = info.Directory, info.Version, info.Model.ID
+	o.tellTime(info.Time.Created)
+	return nil
+}
+
+func (o *openCode) takeMessage(d *json.Decoder, told func() error) error {
+	m := openCodeMessage{Parts: json.RawMessage("null")}
+	if err := d.Decode(&m); err != nil {
+		return err
+	}
+	o.tellTime(m.Info.Time.Created)
+	take := o.takeUser
+	if m.Info.Role != "user" {
 		o.model = cmp.Or(m.Info.ModelID, o.model)
-		for _, p := range m.Parts {
-			var about openCodePart
-			if json.Unmarshal(p, &about) == nil {
-				o.tellTime(about.Time.End)
-			}
-			o.takePart(p)
+		take = o.takeAnswer
+	}
+	parts := json.NewDecoder(bytes.NewReader(m.Parts))
+	err := eachValue(parts, '[', func() error {
+		var data json.RawMessage
+		if err := parts.Decode(&data); err != nil {
+			return err
 		}
-		o.tellTime(m.Info.Time.Completed)
-		if m.Info.Error != nil {
-			o.failTurn(wire.ErrorExecution, m.Info.Error.Error())
-		}
+		take(data)
+		return told()
+	})
+	if err != nil || m.Info.Role == "user" {
+		return err
+	}
+	o.tellTime(m.Info.Time.Completed)
+	if m.Info.Error != nil {
+		o.failTurn(wire.ErrorExecution, m.Info.Error.Error())
+	}
+	return told()
+}
+
+// takeUser takes a part of what the agent was told.
+func (o *openCode) takeUser(data json.RawMessage) {
+	var p openCodePart
+	switch err := json.Unmarshal(data, &p); {
+	case err != nil || p.Type != "text":
+		o.keep("part/"+p.Type, data, "")
+	default:
+		o.hear(p.Text, p.Synthetic)
 	}
 }
 
-func (o *openCode) takeUser(parts []json.RawMessage) {
-	for _, data := range parts {
-		var p openCodePart
-		switch err := json.Unmarshal(data, &p); {
-		case err != nil || p.Type != "text":
-			o.keep("part/"+p.Type, data, "")
-		default:
-			o.hear(p.Text, p.Synthetic)
-		}
+// takeAnswer takes a part of what the agent did when it says.
+func (o *openCode) takeAnswer(data json.RawMessage) {
+	var about openCodePart
+	if json.Unmarshal(data, &about) == nil {
+		o.tellTime(about.Time.End)
 	}
+	o.takePart(data)
 }

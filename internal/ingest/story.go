@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,7 @@ import (
 // story makes events of what a program has recorded of its session.
 type story struct {
 	program string // such as gemini
+	kept    bool   // it is of a file that tells when what it tells came
 	blocks  agent.Blocks
 	priceOf func(model string) (agent.Price, bool)
 
@@ -31,9 +33,9 @@ type story struct {
 	turnAt   int64
 	turn     int
 	block    int
-	text     string // of the last message
+	text     strings.Builder // of the last message
 	calls    map[string]*openCall
-	order    []string
+	called   int             // calls so far
 	counted  map[string]bool // model calls whose tokens are told
 	used     wire.TokenUsage
 	cost     *float64
@@ -46,29 +48,49 @@ type story struct {
 
 // openCall is a call without a result.
 type openCall struct {
-	name  string
-	input wire.Raw
-	at    int64
+	id     string
+	number int
+	name   string
+	input  wire.Raw
+	at     int64
 }
 
 // maxID bounds ids of sessions and calls, in bytes.
 const maxID = 512
 
-func newStory(program string, o Options) *story {
-	return &story{program: program, blocks: o.Blocks, priceOf: o.Prices.Of, calls: map[string]*openCall{}, counted: map[string]bool{}}
+// newStory begins one of a format. first is the first time that a session file tells, Unix ms; 0: none.
+func newStory(format Format, first int64, o Options) *story {
+	s := &story{program: format.program(), kept: format.isSession(), blocks: o.Blocks, priceOf: o.Prices.Of, calls: map[string]*openCall{}, counted: map[string]bool{}}
+	if s.kept {
+		s.at = first
+	}
+	return s
 }
 
-// beginLine notes when a line came. A line that tells a time of its own says so with tellTime.
+// beginLine notes when a line came. A line that tells a time of its own says so with tellTime; one of a file that doesn't came with the one before.
 func (s *story) beginLine(at int64) {
 	s.line++
-	s.at = at
+	if !s.kept || s.at == 0 {
+		s.at = at
+	}
 }
 
 // tellTime takes the time of a line, Unix ms; 0: it tells none.
 func (s *story) tellTime(at int64) {
-	if at > 0 {
+	if at = validTime(at); at > 0 {
 		s.at = at
 	}
+}
+
+// maxTime is the end of the year 9999, Unix ms.
+const maxTime = 253402300799999
+
+// validTime is a time that an input tells, or 0 where it can't be one.
+func validTime(ms int64) int64 {
+	if ms < 0 || ms > maxTime {
+		return 0
+	}
+	return ms
 }
 
 func (s *story) emit(call string, p wire.Payload) {
@@ -130,7 +152,8 @@ func (s *story) openTurn() {
 	if s.inTurn {
 		return
 	}
-	s.inTurn, s.turnAt, s.text, s.failed, s.stop = true, s.at, "", nil, ""
+	s.inTurn, s.turnAt, s.failed, s.stop = true, s.at, nil, ""
+	s.text.Reset()
 	s.turn++
 	s.emit("", &wire.TurnStart{Model: s.model})
 }
@@ -141,7 +164,8 @@ func (s *story) say(text string) {
 		return
 	}
 	s.block++
-	s.text = text
+	s.text.Reset()
+	s.text.WriteString(text)
 	if s.blocks == agent.BlocksNever {
 		s.emit("", &wire.AgentTextDelta{Content: text, Block: s.block})
 		return
@@ -156,9 +180,9 @@ func (s *story) sayPiece(text string, follows bool) {
 	}
 	if !follows {
 		s.block++
-		s.text = ""
+		s.text.Reset()
 	}
-	s.text += text
+	s.text.WriteString(text)
 	s.emit("", &wire.AgentTextDelta{Content: text, Block: s.block})
 }
 
@@ -184,8 +208,8 @@ func (s *story) call(id, name string, input wire.Raw) {
 		input = wire.Null
 	}
 	name = cmp.Or(name, "unknown")
-	s.calls[id] = &openCall{name, input, s.at}
-	s.order = append(s.order, id)
+	s.called++
+	s.calls[id] = &openCall{id, s.called, name, input, s.at}
 	sum := sha256.Sum256(input)
 	s.emit(id, &wire.ToolIntent{ToolName: name, ToolInput: input, InputHash: hex.EncodeToString(sum[:])})
 	s.emit(id, &wire.ToolState{From: wire.ToolPending, To: wire.ToolExecuting})
@@ -202,14 +226,14 @@ func (s *story) result(id string, output wire.Raw, failed string) bool {
 	}
 	s.emit(id, &wire.AgentTool{ToolName: c.name, ToolInput: c.input, ToolOutput: output, DurationMs: new(max(0, s.at-c.at)), Error: failed})
 	delete(s.calls, id)
-	s.order = slices.DeleteFunc(s.order, func(x string) bool { return x == id })
 	return true
 }
 
 func (s *story) closeCalls(why string) {
-	for _, id := range slices.Clone(s.order) {
-		s.result(id, nil, why)
+	for _, c := range slices.SortedFunc(maps.Values(s.calls), func(a, b *openCall) int { return cmp.Compare(a.number, b.number) }) {
+		s.result(c.id, nil, why)
 	}
+	s.calls = map[string]*openCall{} // to look through an empty map costs what it once held
 }
 
 // count takes what a model call has used, once. input has no tokens of the cache.
@@ -249,7 +273,7 @@ func (s *story) endTurn(stop string) {
 	}
 	s.closeCalls("the turn ended without the call's result")
 	s.stop = cmp.Or(stop, "end_turn")
-	s.closeTurn(&wire.TurnEnd{Subtype: "success", StopReason: s.stop, Result: s.text})
+	s.closeTurn(&wire.TurnEnd{Subtype: "success", StopReason: s.stop, Result: s.text.String()})
 }
 
 // failTurn ends a turn that failed.
@@ -262,7 +286,7 @@ func (s *story) failTurn(kind, message string) {
 
 func (s *story) closeTurn(p *wire.TurnEnd) {
 	p.NumTurns, p.DurationMs = 1, max(0, s.at-s.turnAt)
-	s.time += p.DurationMs
+	s.time = min(s.time+p.DurationMs, maxTime)
 	s.inTurn, s.answered = false, false
 	s.emit("", p)
 }
@@ -313,7 +337,7 @@ func (s *story) Finish(at int64) []*wire.Event {
 		return s.takeEvents()
 	}
 	s.emit("", &wire.AgentComplete{
-		Result: s.text, Usage: s.used, UsageUnknown: !s.told, TotalCostUsd: s.cost, NumTurns: int64(s.turn), DurationMs: s.time, StopReason: s.stop,
+		Result: s.text.String(), Usage: s.used, UsageUnknown: !s.told, TotalCostUsd: s.cost, NumTurns: int64(s.turn), DurationMs: s.time, StopReason: s.stop,
 	})
 	return s.takeEvents()
 }
