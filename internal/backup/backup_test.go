@@ -13,6 +13,7 @@ import (
 	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 func TestMain(m *testing.M) { natstest.Main(m) }
@@ -50,6 +51,13 @@ func TestRegisteredMeanwhile(t *testing.T) {
 	if _, err := states.PutString(ctx, before, "1"); err != nil {
 		t.Fatal(err)
 	}
+	parked, err := wire.Marshal(map[string]any{"run": "parked", "parked": 7, "due": 0})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := states.Put(ctx, n.StateKey("runner", "parked"), parked); err != nil {
+		t.Fatal(err)
+	}
 	m, err := backup.Take(ctx, from, n, dir, nil, func(name string, _ int64) {
 		if name == n.EventsStream() {
 			if _, err := states.PutString(ctx, late, "2"); err != nil {
@@ -82,6 +90,16 @@ func TestRegisteredMeanwhile(t *testing.T) {
 		if err != nil || string(e.Value()) != want {
 			t.Errorf("%s: %v, %v", key, e, err)
 		}
+	}
+	// It may have been woken meanwhile: the next runner looks.
+	var woken struct {
+		Run    string `json:"run"`
+		Parked int64  `json:"parked"`
+		Due    int64  `json:"due"`
+	}
+	if e, err := states.Get(ctx, n.StateKey("runner", "parked")); err != nil || wire.Unmarshal(e.Value(), &woken) != nil ||
+		woken.Run != "parked" || woken.Parked != 7 || woken.Due != 1 {
+		t.Errorf("parked: %+v, %v", woken, err)
 	}
 	if objects, err = js.ObjectStore(ctx, n.BlobsBucket()); err != nil {
 		t.Fatal(err)

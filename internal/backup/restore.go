@@ -13,8 +13,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"code.wake.dev/wake/internal/keys"
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/subjects"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Options say how to restore.
@@ -79,6 +81,9 @@ func restoreAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string
 		}
 	}
 	if err := topology.AwaitLeader(ctx, nc, func() error { return registerRuns(ctx, js, n, m.Late) }); err != nil {
+		return err
+	}
+	if err := topology.AwaitLeader(ctx, nc, func() error { return wakeParked(ctx, js, n) }); err != nil {
 		return err
 	}
 	return topology.AwaitLeader(ctx, nc, func() error { return topology.Verify(ctx, js, n) })
@@ -180,6 +185,34 @@ func registerRuns(ctx context.Context, js jetstream.JetStream, n subjects.Names,
 	for _, k := range late {
 		if _, err := kv.Create(ctx, k.Key, k.Value); err != nil && !errors.Is(err, jetstream.ErrKeyExists) {
 			return fmt.Errorf("register %s: %w", k.Key, err)
+		}
+	}
+	return nil
+}
+
+// wakeParked has each parked run be looked at once. One that was woken while streams were copied is parked by its registration and
+// at work by its events: it would wait for ever.
+func wakeParked(ctx context.Context, js jetstream.JetStream, n subjects.Names) error {
+	kv, err := js.KeyValue(ctx, n.StateBucket())
+	if err != nil {
+		return err
+	}
+	registered, err := keys.All(ctx, js, n.StateBucket(), n.ServiceStates(registry))
+	if err != nil {
+		return fmt.Errorf("registered runs: %w", err)
+	}
+	for _, e := range registered {
+		var fields map[string]any
+		if wire.Unmarshal(e.Value, &fields) != nil || fields["parked"] == nil { // its owner writes another one, or it has none
+			continue
+		}
+		fields["due"] = 1 // long ago
+		value, err := wire.Marshal(fields)
+		if err != nil {
+			return err
+		}
+		if _, err := kv.Put(ctx, e.Key, value); err != nil {
+			return fmt.Errorf("wake %s: %w", e.Key, err)
 		}
 	}
 	return nil

@@ -14,15 +14,15 @@ func newAnchors(claim uint64) anchors {
 	return anchors{begun: time.Now(), claim: claim, at: map[string]time.Time{}}
 }
 
-// lastAnchor returns when a node was claimed last, or had its last event. That of a node that is older than this owner counts
-// from what is stored: else each owner would begin anew, and those that follow each other faster than nodes
+// lastAnchor returns when a node was claimed last, or had its last event. Where runs are parked, that of a node that is older than
+// this owner counts from what is stored: else each owner would begin anew, and those that follow each other faster than nodes
 // are claimed would let them age out.
 func (o *owner) lastAnchor(ctx context.Context, node string, n wire.NodeState) (time.Time, error) {
 	if last, ok := o.anchors.at[node]; ok {
 		return last, nil
 	}
 	at := o.anchors.begun
-	if node != wire.RunNode && n.Scheduled < o.anchors.claim {
+	if o.cfg.ParkAfter > 0 && node != wire.RunNode && n.Scheduled < o.anchors.claim {
 		last, found, err := o.cfg.Log.Last(ctx, o.runID, node)
 		switch {
 		case err != nil:

@@ -7,43 +7,30 @@ import (
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/snapshot"
 	"code.wake.dev/wake/pkg/wire"
-	"code.wake.dev/wake/services/runner/internal/tenure"
 )
 
 // parkWaiting lets the run go, which fails with [errParked], if nothing has happened in it for Config.ParkAfter, nothing is at
-// work in it, and nothing is to be done before wake (Unix ms; 0: only if something happens).
+// work in it, and nothing is to be done before long. What is due is decided here: an owner whose lease was late in its last step
+// has decided nothing.
 //
 // From the registration on, which fails if another owner has registered the run since, this owner writes nothing. So as long as
-// the run is registered as parked, nothing acts for it. Whoever wakes it registers it anew first, so
+// the run is registered as parked, nothing acts for it. Its next owner registers it anew first, so
 // that it isn't looked after as a parked one from then on. See ADR 31.
-func (o *owner) parkWaiting(ctx context.Context, kids *children, wake int64) error {
+func (o *owner) parkWaiting(ctx context.Context, kids *children) error {
 	if pos := o.view.State.Position.Seq; pos != o.quietAt {
 		o.quiet, o.quietAt = time.Now(), pos
 	}
 	after := o.cfg.ParkAfter
-	if after <= 0 || time.Since(o.quiet) < after || !o.onlyWaits(kids) {
+	if after <= 0 || time.Since(o.quiet) < after || !o.onlyWaits(kids) || !o.lease.Valid() {
 		return nil
 	}
-	anchor, err := o.nextAnchor(ctx)
-	if err != nil {
+	due, waits, err := o.nextDue(ctx)
+	if err != nil || !waits || due != 0 && time.Until(time.UnixMilli(due)) < after {
 		return err
-	}
-	due := wake
-	if anchor != 0 && (due == 0 || anchor < due) {
-		due = anchor
-	}
-	if due != 0 && time.Until(time.UnixMilli(due)) < after {
-		return nil
 	}
 	// What the log has may not have come yet.
-	if err := snapshot.Fold(ctx, o.cfg.Log, o.view.State, 0); err != nil {
-		return err
-	}
-	if o.view.State.Position.Seq != o.quietAt {
-		return nil
-	}
-	if !o.lease.Valid() {
-		return tenure.ErrLeaseLost
+	if err := o.foldRest(ctx); err != nil || o.view.State.Position.Seq != o.quietAt || !o.lease.Valid() {
+		return ctx.Err()
 	}
 	reg := o.newRegistration(ctx, o.epoch)
 	reg.Parked, reg.Due = time.Now().UnixMilli(), due
@@ -52,6 +39,31 @@ func (o *owner) parkWaiting(ctx context.Context, kids *children, wake int64) err
 	}
 	o.cfg.Parked.Inc()
 	return errParked
+}
+
+// nextDue returns when something is to be done about the run next, Unix ms; 0: only if something happens. It reports false if that
+// is now.
+func (o *owner) nextDue(ctx context.Context) (due int64, waits bool, err error) {
+	state, err := o.view.Whole(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	d, err := flow.DecideWithin(o.def, state, time.Now().UnixMilli(), o.stopOf(state))
+	if err != nil || len(d.Events) > 0 || d.Costly {
+		return 0, false, err
+	}
+	anchor, err := o.nextAnchor(ctx)
+	if due = d.Wake; anchor != 0 && (due == 0 || anchor < due) {
+		due = anchor
+	}
+	return due, err == nil, err
+}
+
+// foldRest folds what the log has. The owner has other things to look at while the server is away.
+func (o *owner) foldRest(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, o.cfg.Leases.TTL()/3)
+	defer cancel()
+	return snapshot.Fold(ctx, o.cfg.Log, o.view.State, 0)
 }
 
 // onlyWaits reports whether nothing is to be done about the run until a time comes or a command. What is done for it otherwise, by

@@ -53,7 +53,7 @@ func (o *owner) scheduleRun(ctx context.Context) error {
 			}
 			return o.finishRun(ctx)
 		}
-		if err := o.parkWaiting(ctx, kids, wake); err != nil {
+		if err := o.parkWaiting(ctx, kids); err != nil {
 			return err
 		}
 		timer := time.NewTimer(max(0, time.Until(time.UnixMilli(wake))))

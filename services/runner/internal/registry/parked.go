@@ -96,6 +96,9 @@ func (g *Registry) Wake(run string, at int64) {
 	if one == nil {
 		return
 	}
+	if one.tried > at { // the clock was set back
+		one.tried = 0
+	}
 	if at = max(at, one.tried+firstAgain.Milliseconds()); at < one.at {
 		one.at = at
 		heap.Fix(&g.alarms, one.index)

@@ -126,7 +126,7 @@ func (g *Registry) watchRegistrations(ctx context.Context) error {
 
 func (g *Registry) noteChange(e keys.Entry) {
 	k := knownRun{revision: e.Revision}
-	if !e.Deleted && wire.Unmarshal(e.Value, &k.Registration) == nil {
+	if !e.Deleted && wire.Unmarshal(e.Value, &k.Registration) == nil && g.stateKey(k.Run) == e.Key {
 		compact(&k.Registration)
 		g.keepNewer(e.Key, k)
 		return
