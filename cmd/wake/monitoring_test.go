@@ -223,7 +223,7 @@ func boardPanels() []panel {
 		return line{fmt.Sprintf("histogram_quantile(0.99, sum by (le) (rate(%s_bucket[$__rate_interval])))", metric), legend}
 	}
 	return []panel{
-		{"Runs and nodes at work", "short", []line{{"sum(wake_runner_runs_owned)", "runs"}, {"sum(wake_runner_nodes_working)", "nodes"}, {"sum(wake_runner_runs_parked)", "parked runs"}}},
+		{"Runs and nodes at work", "short", []line{{"sum(wake_runner_runs_owned)", "runs"}, {"sum(wake_runner_nodes_working)", "nodes"}, {"max(wake_runner_runs_parked)", "parked runs"}}},
 		{"Slots", "short", []line{{"sum(wake_runner_slots)", "all"}, {"sum(wake_runner_slots_used)", "taken"}}},
 		{"Wait in the queue, 99th percentile", "s", []line{{`histogram_quantile(0.99, sum by (le, what) (rate(wake_runner_queue_wait_seconds_bucket[$__rate_interval])))`, "{{what}}"}}},
 		{"Agents started", "ops", []line{rate("wake_runner_agent_starts_total", "provider", "{{provider}}")}},

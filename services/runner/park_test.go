@@ -418,24 +418,26 @@ func startOf(def *flow.Definition, workspace, id string) []*wire.Event {
 // TestParkedAfterAnOutage: an owner whose lease was late, as the server was away, has decided nothing, and yet parks its run until it is
 // due.
 func TestParkedAfterAnOutage(t *testing.T) {
-	for _, longer := range []time.Duration{0, 6900 * time.Millisecond, 9200 * time.Millisecond, 11500 * time.Millisecond} {
-		natstest.Bubble(t, func(t *testing.T) {
-			b := newBench(t)
-			b.process("r1", &scripted{say: echo}, func(c *runner.Config) { c.ParkAfter = 20 * time.Second })
-			b.submit("run1", sleepFlow)
-			waits := b.until("run1", wire.TypeNodeWaiting)
-			due := waits[len(waits)-1].Event.Payload.(*wire.NodeWaiting).Until //nolint:forcetypeassert // it is that
-			<-time.After(10 * time.Second)
-			b.server.Stop()
-			<-time.After(time.Minute + longer)
-			b.server.Start(t)
-			<-time.After(time.Minute)
-			if reg := b.parked("run1"); reg.Due != due {
-				t.Errorf("after an outage of %s it is parked until %d, not %d", time.Minute+longer, reg.Due, due)
-			}
-			if by := claims(b.read("run1")); len(by) != 1 {
-				t.Errorf("after an outage of %s it is claimed by %v", time.Minute+longer, by)
-			}
+	for longer := time.Duration(0); longer < 12*time.Second; longer += 1150 * time.Millisecond {
+		t.Run(longer.String(), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T) {
+				b := newBench(t)
+				b.process("r1", &scripted{say: echo}, func(c *runner.Config) { c.ParkAfter = 20 * time.Second })
+				b.submit("run1", sleepFlow)
+				waits := b.until("run1", wire.TypeNodeWaiting)
+				due := waits[len(waits)-1].Event.Payload.(*wire.NodeWaiting).Until //nolint:forcetypeassert // it is that
+				<-time.After(10 * time.Second)
+				b.server.Stop()
+				<-time.After(time.Minute + longer)
+				b.server.Start(t)
+				<-time.After(time.Minute)
+				if reg := b.parked("run1"); reg.Due != due {
+					t.Errorf("it is parked until %d, not %d", reg.Due, due)
+				}
+				if by := claims(b.read("run1")); len(by) != 1 {
+					t.Errorf("it is claimed by %v", by)
+				}
+			})
 		})
 	}
 }

@@ -196,12 +196,12 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
 func (r *Runner) showLoad() {
 	s := r.metrics
 	s.Read("runs_owned", "Runs that this runner owns.", func() float64 { return float64(r.owned.Len()) })
-	s.Read("runs_parked", "Runs that this runner has parked: they wait, and it holds nothing of them but when they are due.", func() float64 {
+	s.Read("runs_parked", "Runs that are parked, by whatever runner; each runner tells all of them.", func() float64 {
 		active := r.active.Load()
 		if active == nil {
 			return 0
 		}
-		return float64(active.ParkedBy(r.cfg.ID))
+		return float64(active.Parked())
 	})
 	s.Read("nodes_working", "Nodes that this runner is at work on.", func() float64 { return float64(r.working.Len()) })
 	s.Read("slots", "Nodes that it may work on at once.", func() float64 { return float64(cap(r.slots)) })

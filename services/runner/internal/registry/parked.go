@@ -119,11 +119,11 @@ func (g *Registry) Postpone(run string, at int64) {
 // Alarms holds a token when the next parked run is to be woken sooner than was said.
 func (g *Registry) Alarms() <-chan struct{} { return g.sooner }
 
-// ParkedBy returns how many runs a runner has parked.
-func (g *Registry) ParkedBy(runner string) int {
+// Parked returns how many runs are parked, by whatever runner.
+func (g *Registry) Parked() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.parked[runner]
+	return len(g.alarms)
 }
 
 // isParked reports whether a run waits without an owner. One of another log doesn't: it is to be taken out.
@@ -141,7 +141,6 @@ func (g *Registry) index(key string, k knownRun) knownRun {
 	default:
 		k.alarm = &alarm{key: key, at: alarmAt(k.Registration)}
 		heap.Push(&g.alarms, k.alarm)
-		g.parked[k.Runner]++
 		g.tellAlarm(k.alarm)
 	}
 	return k
@@ -155,9 +154,6 @@ func (g *Registry) forget(key string) {
 		return
 	}
 	heap.Remove(&g.alarms, old.alarm.index)
-	if g.parked[old.Runner]--; g.parked[old.Runner] == 0 {
-		delete(g.parked, old.Runner)
-	}
 }
 
 func (g *Registry) tellAlarm(one *alarm) {

@@ -70,7 +70,6 @@ type Registry struct {
 	called map[string]map[string]bool // keys of called runs, by the run that called them
 	awake  map[string]struct{}        // keys of runs that aren't parked
 	alarms alarms                     // of those that are
-	parked map[string]int             // how many are, by the runner that did it
 }
 
 // knownRun is a registration of which revision.
@@ -95,7 +94,7 @@ func Open(ctx context.Context, log *eventlog.Log, logger *slog.Logger) (*Registr
 func newRegistry(js jetstream.JetStream, kv jetstream.KeyValue, names subjects.Names, incarnation string, logger *slog.Logger) *Registry {
 	return &Registry{
 		js: js, kv: kv, names: names, incarnation: incarnation, logger: logger, sooner: make(chan struct{}, 1),
-		runs: map[string]knownRun{}, called: map[string]map[string]bool{}, awake: map[string]struct{}{}, parked: map[string]int{},
+		runs: map[string]knownRun{}, called: map[string]map[string]bool{}, awake: map[string]struct{}{},
 	}
 }
 
@@ -126,7 +125,7 @@ func (g *Registry) watchRegistrations(ctx context.Context) error {
 
 func (g *Registry) noteChange(e keys.Entry) {
 	k := knownRun{revision: e.Revision}
-	if !e.Deleted && wire.Unmarshal(e.Value, &k.Registration) == nil && g.stateKey(k.Run) == e.Key {
+	if !e.Deleted && wire.Unmarshal(e.Value, &k.Registration) == nil {
 		compact(&k.Registration)
 		g.keepNewer(e.Key, k)
 		return
