@@ -16,17 +16,28 @@ const (
 	leaderPatience = 2 * time.Minute
 	leaderPauses   = 250 * time.Millisecond // the first pause, each other one is twice as long
 	longestPause   = 5 * time.Second
+	longAttempts   = 5 // that may last longer than a leader is waited for
 )
 
 // ErrLeaderMoved is wrapped in errors that say that the servers changed roles while something was asked.
 var ErrLeaderMoved = errors.New("another server leads the stream")
 
 // AwaitLeader repeats f while it fails since no server leads a stream, or another one does than a moment ago: a leader
-// stepped down, or its server ended. It is bounded by ctx, and by two minutes in which nothing worked.
+// stepped down, or its server ended. It is bounded by ctx, and by two minutes in which nothing worked: an attempt that itself
+// took longer than that was at work, so that the two minutes begin anew after it, five times at most.
 func AwaitLeader(ctx context.Context, nc *nats.Conn, f func() error) error {
 	reconnects, pause := nc.Stats().Reconnects, leaderPauses
-	for deadline := time.Now().Add(leaderPatience); ; pause = min(2*pause, longestPause) {
+	var deadline time.Time
+	for long := 0; ; pause = min(2*pause, longestPause) {
+		begun := time.Now()
 		err := f()
+		lasted := time.Since(begun) > leaderPatience
+		if lasted {
+			long++
+		}
+		if deadline.IsZero() || lasted && long < longAttempts {
+			deadline, pause = time.Now().Add(leaderPatience), leaderPauses
+		}
 		switch {
 		case err == nil || ctx.Err() != nil || nc.IsClosed() || !leaderMoved(err):
 			return err
