@@ -7,9 +7,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/http"
+	"path"
 	"strings"
 	"time"
 
+	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/history"
 	"code.wake.dev/wake/pkg/wire"
@@ -65,7 +67,7 @@ func (s *Console) readAnswer(r *http.Request) (l *link, asked wire.Approval, err
 	if time.Now().After(until) {
 		return nil, asked, errExpired
 	}
-	pending, err := call[wire.ApprovalsResponse](r.Context(), s, wire.VerbApprovals, wire.ApprovalsRequest{Run: run})
+	state, err := l.client.State(r.Context(), run) // which has all that waits, also what no list has room for
 	if err != nil {
 		return nil, asked, err
 	}
@@ -83,13 +85,26 @@ func (s *Console) readAnswer(r *http.Request) (l *link, asked wire.Approval, err
 		case *wire.InputRequested:
 			id = p.PromptID
 		}
-		for _, a := range pending.Approvals {
-			if id != "" && a.RunID == run && a.CallID == id && a.Since == e.Event.Timestamp {
+		for _, a := range ask.Pending(state) {
+			if id != "" && a.CallID == id && a.Since == e.Event.Timestamp && isAsked(state, a) {
 				return l, a, nil
 			}
 		}
 	}
 	return nil, asked, errAnswered
+}
+
+// isAsked reports whether an answer is asked for: what waits in a run that is held are all open calls, also those that were approved.
+func isAsked(s *wire.State, a wire.Approval) bool {
+	if a.Kind != wire.ApprovalCall && a.Kind != wire.ApprovalQuestion {
+		return true
+	}
+	for _, c := range s.Tools {
+		if c.CallID == a.CallID && c.Node == a.NodeID && c.State == wire.ToolApprovalRequired {
+			return true
+		}
+	}
+	return false
 }
 
 // showAnswer shows the question of a link. It answers nothing: programs follow links, too.
@@ -99,7 +114,7 @@ func (s *Console) showAnswer(w http.ResponseWriter, r *http.Request) {
 		s.showNoAnswer(w, r, err)
 		return
 	}
-	s.showPage(w, r, http.StatusOK, "answer", page{Title: "Answer", Data: map[string]any{"Asked": asked, "Action": r.URL.Path}})
+	s.showPage(w, r, http.StatusOK, "answer", page{Title: "Answer", Data: map[string]any{"Asked": asked, "Action": path.Base(r.URL.Path)}})
 }
 
 // giveAnswer gives the answer of a link. The log takes the first one, from wherever it comes.

@@ -1,8 +1,14 @@
 package console_test
 
 import (
+	"fmt"
+	"html"
 	"net/http"
+	"net/url"
+	"path"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,6 +35,83 @@ func (w *world) asks(run string, agent *eventlog.Writer, call string, at time.Ti
 	return &wire.Alert{
 		Kind: "waiting", RunID: run, NodeID: "coder", Position: wire.Position{Incarnation: w.log.Incarnation(), Seq: pos},
 		Timestamp: at.UnixMilli(), Data: raw(w.t, map[string]any{"callId": call}),
+	}
+}
+
+// addressPattern finds the addresses on a page.
+var addressPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:href|src|action)="([^"#]+)"`) }) //nolint:gochecknoglobals // constant
+
+// All that a page of a link names is where the link is: a proxy may have a path of its own for the console.
+func TestAnswerBehindPrefix(t *testing.T) {
+	w := newWorld(t)
+	w.config.Public = "https://wake.example/w"
+	w.serveConsole()
+	_, agent := w.write("r", "hello")
+	link := w.console.AnswerLink(w.asks("r", agent, "c1", time.Now()))
+	public, err := url.Parse(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := func(r *http.Request) { r.Header.Del("Authorization"); r.Header.Set("Accept", "text/html") }
+	for _, c := range [][2]string{{http.MethodGet, link}, {http.MethodPost, link}, {http.MethodGet, "https://wake.example/w/answer/none"}, {http.MethodGet, "https://wake.example/w/shared/none"}} {
+		at := c[1]
+		_, text := w.ask(c[0], strings.TrimPrefix(at, "https://wake.example/w"), "type=abort", page)
+		found := addressPattern().FindAllStringSubmatch(text, -1)
+		if len(found) < 4 {
+			t.Fatalf("%s names %d addresses: %s", at, len(found), text)
+		}
+		for _, m := range found {
+			u, err := public.Parse(html.UnescapeString(m[1]))
+			if err != nil || u.Host != "wake.example" || !strings.HasPrefix(u.Path, "/w/") {
+				t.Errorf("%s has %s, which is %v: %v", at, m[1], u, err)
+			}
+			if asset, is := strings.CutPrefix(u.Path, "/w/assets/"); is {
+				if status, _ := w.ask(http.MethodGet, "/assets/"+asset, "", page); status != http.StatusOK {
+					t.Errorf("%s is answered by %d", m[1], status)
+				}
+			}
+		}
+	}
+}
+
+// Of a run that waits for more than an answer of the recorder has room for, each link is good.
+func TestAnswerOfFullRun(t *testing.T) {
+	w := newWorld(t)
+	w.config.Public = "https://wake.example"
+	w.serveConsole()
+	_, agent := w.write("r", "hello")
+	input := raw(t, map[string]any{"command": strings.Repeat("make all ", 4000)})
+	for i := range 30 {
+		call := fmt.Sprint("full-", i)
+		logtest.Append(t, agent, &wire.Event{ExecID: "coder#1", CallID: call, Payload: &wire.ToolIntent{ToolName: "Bash", ToolInput: input}},
+			&wire.Event{ExecID: "coder#1", CallID: call, Payload: &wire.PermissionRequired{ToolName: "Bash", ToolInput: input}})
+	}
+	link := w.console.AnswerLink(w.asks("r", agent, "last", time.Now()))
+	w.get("/parts/inbox?run=r", "more: answer some")
+	if status, text := w.ask(http.MethodGet, strings.TrimPrefix(link, "https://wake.example"), "", nil); status != http.StatusOK || !strings.Contains(text, "make deploy of r") {
+		t.Errorf("%d %.1000s", status, text)
+	}
+}
+
+// A link that was used isn't good again where the run is held with its open calls.
+func TestAnswerOfHeldRun(t *testing.T) {
+	w := newWorld(t)
+	w.config.Public = "https://wake.example"
+	w.serveConsole()
+	flow, agent := w.write("r", "hello")
+	used := w.console.AnswerLink(w.asks("r", agent, "used", time.Now()))
+	open := w.console.AnswerLink(w.asks("r", agent, "open", time.Now()))
+	logtest.Append(t, agent, &wire.Event{ExecID: "coder#1", CallID: "used", Payload: &wire.PermissionDecided{Decision: wire.DecisionAllow, By: "tester"}})
+	logtest.Append(t, flow, &wire.Event{Payload: &wire.FlowPaused{Reason: wire.PauseOperator}}, &wire.Event{Payload: &wire.FlowResumed{Strategy: "manual", Hold: true}})
+	w.get("/parts/inbox?run=r", `value="used"`) // a person has to say what becomes of it
+	for _, c := range []struct {
+		method, link string
+		status       int
+	}{{http.MethodGet, used, http.StatusGone}, {http.MethodPost, used, http.StatusGone}, {http.MethodGet, open, http.StatusOK}} {
+		status, text := w.ask(c.method, strings.TrimPrefix(c.link, "https://wake.example"), "type=approve", func(r *http.Request) { r.Header.Del("Authorization") })
+		if status != c.status {
+			t.Errorf("%s: %d instead of %d: %.1000s", c.method, status, c.status, text)
+		}
 	}
 }
 
@@ -77,7 +160,7 @@ func TestAnswerLink(t *testing.T) {
 	}
 	good := pathOf(alert)
 	w.get("/", "make deploy of r")
-	if status, text := w.ask(http.MethodGet, good, "", page); status != http.StatusOK || !strings.Contains(text, "make deploy of r") || !strings.Contains(text, `action="`+good) {
+	if status, text := w.ask(http.MethodGet, good, "", page); status != http.StatusOK || !strings.Contains(text, "make deploy of r") || !strings.Contains(text, `action="`+path.Base(good)) {
 		t.Fatalf("%d %s", status, text)
 	}
 	if n, _ := commands(); n != 0 {

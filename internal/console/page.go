@@ -38,6 +38,7 @@ var templates = sync.OnceValue(func() *template.Template { //nolint:gochecknoglo
 type page struct {
 	Title    string
 	At       string // name of the page, for navigation
+	Root     string // of the console's addresses
 	Run      string
 	Operator bool
 	SignedIn bool
@@ -46,6 +47,7 @@ type page struct {
 
 // showPage writes a page, or the part of one that is named.
 func (s *Console) showPage(w http.ResponseWriter, r *http.Request, status int, name string, p page) {
+	p.Root = rootOf(r)
 	if u := userOfRequest(r); u != nil {
 		p.SignedIn, p.Operator = true, u.role == operator
 	}
@@ -58,6 +60,15 @@ func (s *Console) showPage(w http.ResponseWriter, r *http.Request, status int, n
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(b.Bytes()) // if it fails, the browser is gone
+}
+
+// rootOf returns what addresses on a page begin with. A proxy may have taken a path off links that others have got: pages of links
+// name what is beside them.
+func rootOf(r *http.Request) string {
+	if strings.HasPrefix(r.URL.Path, "/answer/") || strings.HasPrefix(r.URL.Path, "/shared/") {
+		return "../"
+	}
+	return "/"
 }
 
 // showError says why there is no answer: to programs as JSON, to people as a page.
@@ -114,9 +125,9 @@ func (s *Console) writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(b, '\n'))
 }
 
-// assetURL names an asset by its content, so that browsers keep it.
+// assetURL names an asset by its content, so that browsers keep it; below the root.
 func assetURL(name string) string {
-	return "/assets/" + name + "?v=" + assetSums()[name]
+	return "assets/" + name + "?v=" + assetSums()[name]
 }
 
 var assetSums = sync.OnceValue(func() map[string]string { //nolint:gochecknoglobals // constant
