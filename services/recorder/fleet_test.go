@@ -2,6 +2,7 @@ package recorder_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder"
+	"code.wake.dev/wake/services/recorder/archive"
 	"code.wake.dev/wake/services/recorder/queries"
 )
 
@@ -219,6 +221,40 @@ func TestTimelineOfMany(t *testing.T) {
 	from := p.entries[1006].Event.Timestamp
 	if _, counts := marksOf(t, s.Answers, wire.TimelineRequest{Run: "r", Px: 1000, From: from, To: from + 99_000}, now, 1<<20); counts["failed"] != 0 || counts["wait"] != 50 {
 		t.Errorf("of 50 waits: %v", counts)
+	}
+}
+
+// Times that no clock tells, which a writer may stamp, cost no picture.
+func TestTimelineOfAbsurdTimes(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r", "coder", nil)
+	e := p.add("r", "coder", exec, &wire.AgentText{Content: "in a while"})
+	p.entries = p.entries[:len(p.entries)-1]
+	p.pos--
+	e.Timestamp = math.MaxInt64 - 5
+	p.put(e)
+	p.end("r")
+	s := openStore(t)
+	p.store(s, 100)
+	at := []int64{p.clock, 4e15, math.MaxInt64 - 5}
+	var alerts []archive.AlertMessage
+	for i, ts := range at {
+		a := wire.Alert{V: wire.Version, Key: fmt.Sprint("key", i), Kind: "stuck", Severity: wire.SeverityWarning, RunID: "r", NodeID: "coder", Timestamp: ts, Text: "stuck"}
+		alerts = append(alerts, archive.AlertMessage{Pos: uint64(i + 1), Data: mustRaw(t, a)}) //nolint:gosec // three
+	}
+	if err := s.Archive.RecordAlerts(t.Context(), "created", alerts); err != nil {
+		t.Fatal(err)
+	}
+	now := time.UnixMilli(p.clock)
+	for _, q := range []wire.TimelineRequest{{}, {From: 1, To: math.MaxInt64}, {From: 1e16}, {From: math.MaxInt64 - 1, To: math.MaxInt64}, {To: 1}} {
+		q.Run, q.Px = "r", 4000
+		r, err := s.Answers.Timeline(t.Context(), q, now, 1<<20)
+		if err != nil || r.To <= r.From {
+			t.Errorf("%+v: from %d to %d: %v", q, r.From, r.To, err)
+		}
+	}
+	if _, counts := marksOf(t, s.Answers, wire.TimelineRequest{Run: "r", Px: 4000}, now, 1<<20); counts["alert"] != 1 {
+		t.Errorf("%v", counts)
 	}
 }
 

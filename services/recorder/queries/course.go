@@ -12,8 +12,9 @@ import (
 	"code.wake.dev/wake/services/recorder/internal/request"
 )
 
-// maxCourseLines bounds the lines in all courses that are held, of 24 bytes each; the course that was asked for last is held, whatever it has.
-const maxCourseLines = 2_000_000
+// maxCourseSize bounds what all courses that are held have, in lines, which have 24 bytes each; the course that was asked for last is
+// held, whatever it has.
+const maxCourseSize = 2_000_000
 
 // maxTook bounds, in ms, how long a call can have taken: agents tell it, and it is multiplied.
 const maxTook = 1 << 40
@@ -24,14 +25,14 @@ type course struct {
 	mu    sync.Mutex // held while it is read or drawn
 	lanes []courseLane
 	byKey map[courseKey]int32 // places in lanes
-	kinds []string            // of lines
+	kinds names               // of lines
 	lines []courseLine        // in the order of their positions
 	calls []courseCall        // so, too
-	tools []string            // of calls
+	tools names               // of calls
 	waits []courseWait
 
 	asked uint64 // when it was asked for last; of its courses
-	size  int    // its lines; of its courses
+	size  int    // what it has, in lines; of its courses
 }
 
 type courseKey struct {
@@ -96,9 +97,9 @@ func (c *courses) lock(run string) *course {
 	return k
 }
 
-// unlock ends a question. Courses that were asked for longest ago are dropped while there are too many lines.
+// unlock ends a question. Courses that were asked for longest ago are dropped while they have too much.
 func (c *courses) unlock(k *course) {
-	size := len(k.lines)
+	size := k.sizeNow()
 	k.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +111,7 @@ func (c *courses) unlock(k *course) {
 				oldest = run
 			}
 		}
-		if all <= maxCourseLines && len(c.byRun) <= maxViews || len(c.byRun) == 1 {
+		if all <= maxCourseSize && len(c.byRun) <= maxViews || len(c.byRun) == 1 {
 			return
 		}
 		delete(c.byRun, oldest)
@@ -127,6 +128,27 @@ func (c *courses) drop(run string) {
 	delete(c.byRun, run)
 }
 
+// sizeNow is about how much memory a course takes, in lines.
+func (k *course) sizeNow() int {
+	bytes := k.kinds.bytes + k.tools.bytes
+	for _, l := range k.lanes {
+		bytes += laneBytes + len(l.parent)
+	}
+	for _, w := range k.waits {
+		bytes += waitBytes + len(w.text)
+	}
+	return len(k.lines) + (callBytes*len(k.calls)+bytes)/lineBytes
+}
+
+// What parts of a course take beside their texts, in bytes.
+const (
+	lineBytes = 24
+	callBytes = 48
+	waitBytes = 48
+	laneBytes = 120 // in its maps, too
+	nameBytes = 64  // so
+)
+
 // advance reads what was derived of the run since. If lines were hidden meanwhile, it reads all again.
 func (k *course) advance(ctx context.Context, t *archive.Tx, of request.Target) error {
 	for again := false; ; again = true {
@@ -140,7 +162,7 @@ func (k *course) advance(ctx context.Context, t *archive.Tx, of request.Target) 
 		if want == len(k.lines) || again {
 			return k.readCalls(ctx, t, of)
 		}
-		k.lanes, k.byKey, k.kinds, k.lines, k.calls, k.tools, k.waits = nil, nil, nil, nil, nil, nil, nil
+		k.lanes, k.byKey, k.kinds, k.lines, k.calls, k.tools, k.waits = nil, nil, names{}, nil, nil, names{}, nil
 	}
 }
 
@@ -162,7 +184,7 @@ func (k *course) readLines(ctx context.Context, t *archive.Tx, of request.Target
 		if err := rows.Scan(&l.pos, &node, &parent, &l.ts, &kind, &asks); err != nil {
 			return err
 		}
-		l.lane, l.kind = k.laneOf(node, parent, l.ts), numberOf(&k.kinds, kind)
+		l.lane, l.kind = k.laneOf(node, parent, l.ts), k.kinds.numberOf(kind)
 		k.lines = append(k.lines, l)
 		lane := &k.lanes[l.lane]
 		lane.begin, lane.end = min(lane.begin, l.ts), max(lane.end, l.ts)
@@ -199,7 +221,7 @@ func (k *course) readCalls(ctx context.Context, t *archive.Tx, of request.Target
 		if !found {
 			continue // its line is behind those that were read
 		}
-		c.begin, c.lane, c.tool = c.end-min(max(0, took), maxTook), k.lines[at].lane, numberOf(&k.tools, tool)
+		c.begin, c.lane, c.tool = c.end-min(max(0, took), maxTook), k.lines[at].lane, k.tools.numberOf(tool)
 		switch string(outcome) {
 		case "ok":
 		case "denied":
@@ -225,13 +247,23 @@ func (k *course) laneOf(node int64, parent []byte, ts int64) int32 {
 	return n
 }
 
-// numberOf returns the place of a name, which is added if it is new. There are few.
-func numberOf(names *[]string, name []byte) int32 {
-	for i, known := range *names {
-		if known == string(name) {
-			return int32(i) //nolint:gosec // few
-		}
+// names are texts by their numbers. Agents choose names of tools: there may be as many as calls. The zero value has none.
+type names struct {
+	all    []string
+	number map[string]int32
+	bytes  int // about what they take
+}
+
+// numberOf returns the number of a name, which is added if it is new.
+func (n *names) numberOf(name []byte) int32 {
+	if at, ok := n.number[string(name)]; ok {
+		return at
 	}
-	*names = append(*names, string(name))
-	return int32(len(*names) - 1) //nolint:gosec // few
+	if n.number == nil {
+		n.number = map[string]int32{}
+	}
+	text, at := string(name), int32(len(n.all)) //nolint:gosec // of lines in memory
+	n.all, n.number[text] = append(n.all, text), at
+	n.bytes += nameBytes + len(text)
+	return at
 }

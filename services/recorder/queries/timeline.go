@@ -22,6 +22,8 @@ const (
 	maxPx     = 4000
 	maxLanes  = 400
 	maxSpans  = 2000 // calls that are shown with their length; the longest ones
+
+	maxTime = 1 << 49 // Unix ms, of what is shown: times are multiplied by px, and writers stamp what they like
 )
 
 // Timeline answers a [wire.TimelineRequest] as of now, in at most limit bytes.
@@ -114,7 +116,8 @@ func drawPicture(ctx context.Context, t *archive.Tx, of request.Target, q wire.T
 	}
 	p.Last = max(p.Last, p.First+1)
 	p.From, p.To = cmp.Or(q.From, p.First), cmp.Or(q.To, p.Last)
-	p.To = max(p.To, p.From+1)
+	p.From = min(max(p.From, -maxTime), maxTime)
+	p.To = max(min(p.To, maxTime), p.From+1)
 	names := map[int64]string{}
 	for _, n := range f.nodes {
 		names[n.ID] = n.Node
@@ -222,7 +225,7 @@ func (p *picture) drawLines(k *course, keys []laneKey) {
 	}
 	for _, l := range k.lines {
 		if p.isSeen(l.ts) {
-			p.addMark(lanes[l.lane], wire.TimelineMark{Kind: k.kinds[l.kind], At: l.ts, N: 1, Pos: l.pos})
+			p.addMark(lanes[l.lane], wire.TimelineMark{Kind: k.kinds.all[l.kind], At: l.ts, N: 1, Pos: l.pos})
 		}
 	}
 }
@@ -238,12 +241,12 @@ func (p *picture) drawCalls(k *course, keys []laneKey) {
 	slices.SortStableFunc(long, func(a, b *courseCall) int { return cmp.Compare(b.end-b.begin, a.end-a.begin) })
 	for _, c := range long[:min(maxSpans, len(long))] {
 		if l := p.laneOf(keys[c.lane], false); l != nil {
-			l.Marks = append(l.Marks, wire.TimelineMark{Kind: "call", At: c.begin, End: c.end, N: 1, Pos: c.pos, Text: timeline.Line(k.tools[c.tool], 80)})
+			l.Marks = append(l.Marks, wire.TimelineMark{Kind: "call", At: c.begin, End: c.end, N: 1, Pos: c.pos, Text: timeline.Line(k.tools.all[c.tool], 80)})
 		}
 	}
 	for i := range k.calls {
 		if c := &k.calls[i]; c.bad != "" && p.isSeen(c.end) {
-			p.addMark(p.laneOf(keys[c.lane], true), wire.TimelineMark{Kind: c.bad, At: c.end, N: 1, Pos: c.pos, Text: timeline.Line(k.tools[c.tool], 80)})
+			p.addMark(p.laneOf(keys[c.lane], true), wire.TimelineMark{Kind: c.bad, At: c.end, N: 1, Pos: c.pos, Text: timeline.Line(k.tools.all[c.tool], 80)})
 		}
 	}
 }
