@@ -65,7 +65,7 @@ func TestAwaitLeader(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begun, tries := time.Now(), 0
 				err := topology.AwaitLeader(t.Context(), &nats.Conn{}, func() error { // which isn't connected
-					time.Sleep(c.lasts)
+					time.Sleep(c.lasts) //nolint:forbidigo // the time of a bubble
 					if tries++; tries == c.works {
 						return nil
 					}
