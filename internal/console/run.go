@@ -33,6 +33,8 @@ type runHead struct {
 
 	Graph *graph.Picture
 	Fold  *wire.State
+
+	Providers map[string]string // by node
 }
 
 // Parent is the run that has started this one, or from which it was forked.
@@ -112,7 +114,7 @@ func (s *Console) readHead(ctx context.Context, l *link, run string) (runHead, e
 	if h.Fold, err = l.client.State(ctx, run); err != nil {
 		return h, err
 	}
-	h.Graph = graph.Draw(h.Fold)
+	h.Graph, h.Providers = graph.Draw(h.Fold), graph.Providers(h.Fold)
 	return h, nil
 }
 

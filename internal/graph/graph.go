@@ -4,6 +4,8 @@ package graph
 import (
 	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/timeline"
@@ -35,7 +37,7 @@ const Template = `{{define "graph"}}<div class="scroll graph" tabindex="0"><svg 
 
 // The picture's measures.
 const (
-	boxW, boxH = 132, 40
+	boxW, boxH = 150, 40
 	gapX, gapY = 44, 16
 	maxNodes   = 200
 	maxLabel   = 17 // characters that fit into a box
@@ -50,13 +52,14 @@ func Draw(s *wire.State) *Picture {
 	}
 	column := columnsOf(def)
 	rows := map[int]int{}
+	providers := providersOf(s, def)
 	g := &Picture{Nodes: make([]Node, len(def.Nodes))}
 	at := map[string]*Node{}
 	for i, n := range def.Nodes {
 		c := column[n.ID]
 		x, y := 8+c*(boxW+gapX), 8+rows[c]*(boxH+gapY)
 		g.Nodes[i] = Node{
-			Label: timeline.Line(n.ID, maxLabel), Type: string(n.Type), State: NodeWord(s, n.ID),
+			Label: timeline.Line(n.ID, maxLabel), Type: strings.TrimSpace(string(n.Type) + " " + providers[n.ID]), State: NodeWord(s, n.ID),
 			X: x, Y: y, W: boxW, H: boxH, TextX: x + 10, TextY: y + 17, SubY: y + 32,
 		}
 		rows[c]++
@@ -69,6 +72,32 @@ func Draw(s *wire.State) *Picture {
 		}
 	}
 	return g
+}
+
+// Providers says which agents the nodes of a run are, as far as its flow tells: recorded calls may stand in for them.
+func Providers(s *wire.State) map[string]string {
+	def, err := flow.FromRaw(s.Definition)
+	if err != nil {
+		return nil
+	}
+	return providersOf(s, def)
+}
+
+func providersOf(s *wire.State, def *flow.Definition) map[string]string {
+	of := map[string]string{}
+	for _, n := range def.Nodes {
+		if n.Type != flow.TypeAgent || s.Fixtures != "" {
+			continue
+		}
+		name, named := n.Input.Get("provider").Text()
+		if !named {
+			name = flow.Providers[0]
+		}
+		if slices.Contains(flow.Providers, name) { // else it is a binding
+			of[n.ID] = name
+		}
+	}
+	return of
 }
 
 // addEdge adds a curve; one that leads back goes below the boxes.

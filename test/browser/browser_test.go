@@ -236,13 +236,20 @@ func TestCrossOrigin(t *testing.T) {
 		_, _ = fmt.Fprint(rw, "<!doctype html><main>evil</main>")
 	}))
 	defer evil.Close()
-	sent := map[network.RequestID]bool{}
+	sent, answered := map[network.RequestID]bool{}, map[network.RequestID]int64{} // either may be told first
 	status := make(chan int64, 1)
 	chromedp.ListenTarget(page.Context, func(event any) {
 		switch e := event.(type) {
 		case *network.EventRequestWillBeSent:
-			sent[e.RequestID] = strings.Contains(e.Request.URL, "/command")
+			if !strings.Contains(e.Request.URL, "/command") {
+				return
+			}
+			sent[e.RequestID] = true
+			if code, is := answered[e.RequestID]; is {
+				status <- code
+			}
 		case *network.EventResponseReceivedExtraInfo: // the browser keeps the answer from the page, not from us
+			answered[e.RequestID] = e.StatusCode
 			if sent[e.RequestID] {
 				status <- e.StatusCode
 			}
