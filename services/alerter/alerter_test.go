@@ -449,7 +449,7 @@ func TestTwoAtOnce(t *testing.T) {
 	}
 	h.add(about(wire.RunNode, &wire.FlowComplete{Status: wire.FlowStatusComplete}))
 	want++
-	await(t, "the last alert", func() bool { return len(alerts(t, log, "r1")) >= want })
+	await(t, "the last alert and its line", func() bool { return len(alerts(t, log, "r1")) >= want && out.lines() >= want })
 	if got := alerts(t, log, "r1"); len(got) != want || out.lines() != want {
 		t.Errorf("%d alerts, %d lines, want %d", len(got), out.lines(), want)
 	}
