@@ -201,9 +201,12 @@ func (f *Folder) takeOnce(ctx context.Context, n int) (_ Snapshot, again bool, e
 	return snapshot, false, nil
 }
 
-// HasChangedSince reports whether something in the folder had changed since a time when it was last read.
-func (f *Folder) HasChangedSince(t time.Time) bool {
-	f.turn <- struct{}{}
+// HasChangedSince reports whether something in the folder had changed since a time when it was last read. It may have, if ctx
+// ends before another snapshot of the folder has been taken.
+func (f *Folder) HasChangedSince(ctx context.Context, t time.Time) bool {
+	if f.lock(ctx) != nil {
+		return true
+	}
 	defer f.unlock()
 	return f.root != nil && f.root.hasChangedSince(t.UnixNano())
 }

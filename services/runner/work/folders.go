@@ -214,7 +214,7 @@ func (x *execution) recordFirst(ctx context.Context, begun time.Time, result <-c
 		if t.snapshot == nil {
 			return // the execution is being ended
 		}
-		t.snapshot.Unstable = t.snapshot.Unstable || x.kept.folder.HasChangedSince(begun)
+		t.snapshot.Unstable = t.snapshot.Unstable || x.kept.folder.HasChangedSince(ctx, begun)
 		if err := x.log.enqueueEvent(ctx, &wire.Event{Payload: t.snapshot}); err != nil {
 			x.warnUnkept(err)
 			return
