@@ -10,7 +10,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/client"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -78,15 +77,11 @@ func (s *session) giveCommand(ctx context.Context, cmd wire.Command) (wire.Comma
 
 // reportResponse says what has become of a command that wasn't rejected.
 func (s *session) reportResponse(r wire.CommandResponse, done string) error {
-	if s.app.json {
-		return s.app.printJSON(r)
-	}
 	text := done + " run " + r.RunID
 	if !r.Recorded {
 		text = "queued: no runner answers; it is obeyed when one comes"
 	}
-	_, err := fmt.Fprintln(s.app.out, timeline.Line(text, maxMessage))
-	return err
+	return s.app.printAnswer(r, text)
 }
 
 // senderName is the sender's name in a command.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -63,9 +62,6 @@ func (a orderVerbs) deleteRun(ctx context.Context, q wire.DeleteRequest) error {
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return a.printJSON(r)
-	}
 	text := "deleted run " + r.RunID
 	switch {
 	case q.Undo:
@@ -75,6 +71,5 @@ func (a orderVerbs) deleteRun(ctx context.Context, q wire.DeleteRequest) error {
 	default:
 		text += "; its events are being removed"
 	}
-	_, err = fmt.Fprintln(a.out, timeline.Line(text, maxMessage))
-	return err
+	return a.printAnswer(r, text)
 }

@@ -129,6 +129,15 @@ const maxMessage = 2000
 // printJSON writes a value for programs: one line.
 func (a *app) printJSON(v any) error { return writeJSON(a.out, v) }
 
+// printAnswer prints what a verb has come to: as one line, or for programs as JSON.
+func (a *app) printAnswer(answer any, line string) error {
+	if a.json {
+		return a.printJSON(answer)
+	}
+	_, err := fmt.Fprintln(a.out, timeline.Line(line, maxMessage))
+	return err
+}
+
 // writeJSON writes v, a value with json tags, as one line that is safe on a
 // terminal.
 func writeJSON(w io.Writer, v any) error {

@@ -7,11 +7,13 @@ import (
 	"io"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/cobra"
 
 	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/internal/schedule"
-	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/internal/seal"
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -67,7 +69,7 @@ for each.`,
 			if err := s.Check(now); err != nil {
 				return usageError("wake schedule add --help", "%w", err)
 			}
-			return a.withSchedules(cmd.Context(), func(ctx context.Context, store *schedule.Store) error {
+			return withStore(cmd.Context(), a, schedule.Open, func(ctx context.Context, store *schedule.Store) error {
 				if err := store.Add(ctx, s); err != nil {
 					return scheduleError(s.Name, err)
 				}
@@ -95,7 +97,7 @@ func (a runVerbs) scheduleListCommand() *cobra.Command {
 		Short: "List schedules, and when they are next due",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withSchedules(cmd.Context(), func(ctx context.Context, store *schedule.Store) error {
+			return withStore(cmd.Context(), a, schedule.Open, func(ctx context.Context, store *schedule.Store) error {
 				all, err := store.All(ctx)
 				if err != nil {
 					return err
@@ -179,11 +181,11 @@ func (a runVerbs) scheduleRemoveCommand() *cobra.Command {
 		Short: "Remove a schedule; runs that it has begun go on",
 		Args:  checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withSchedules(cmd.Context(), func(ctx context.Context, store *schedule.Store) error {
+			return withStore(cmd.Context(), a, schedule.Open, func(ctx context.Context, store *schedule.Store) error {
 				if err := store.Remove(ctx, args[0]); err != nil {
 					return scheduleError(args[0], err)
 				}
-				return a.saySchedule(map[string]any{"name": args[0], "removed": true}, "removed schedule "+args[0])
+				return a.printAnswer(map[string]any{"name": args[0], "removed": true}, "removed schedule "+args[0])
 			})
 		},
 	}
@@ -195,7 +197,7 @@ func (a runVerbs) schedulePauseCommand(verb, short string, pause bool) *cobra.Co
 		Short: short,
 		Args:  checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withSchedules(cmd.Context(), func(ctx context.Context, store *schedule.Store) error {
+			return withStore(cmd.Context(), a, schedule.Open, func(ctx context.Context, store *schedule.Store) error {
 				for {
 					e, err := store.Get(ctx, args[0])
 					if err != nil {
@@ -226,19 +228,11 @@ func (a runVerbs) sayNext(done string, s schedule.Schedule, now time.Time) error
 	if row.Next > 0 {
 		text += ", next due " + timeOf(row.Next)
 	}
-	return a.saySchedule(row, text)
+	return a.printAnswer(row, text)
 }
 
-func (a runVerbs) saySchedule(row any, text string) error {
-	if a.json {
-		return a.printJSON(row)
-	}
-	_, err := fmt.Fprintln(a.out, timeline.Line(text, maxMessage))
-	return err
-}
-
-// withSchedules opens the schedules of the installation.
-func (a runVerbs) withSchedules(ctx context.Context, do func(context.Context, *schedule.Store) error) error {
+// withStore opens a store of the installation's, such as that of its schedules.
+func withStore[S any](ctx context.Context, a runVerbs, open func(context.Context, jetstream.JetStream, subjects.Names, *seal.Keys) (S, error), do func(context.Context, S) error) error {
 	log, err := a.openLog(ctx)
 	if err != nil {
 		return err
@@ -247,7 +241,7 @@ func (a runVerbs) withSchedules(ctx context.Context, do func(context.Context, *s
 	if err := log.CheckKeys(ctx); err != nil {
 		return err // what is encrypted elsewhere would be readable here
 	}
-	store, err := schedule.Open(ctx, log.JetStream(), a.names, log.Keys())
+	store, err := open(ctx, log.JetStream(), a.names, log.Keys())
 	if err != nil {
 		return err
 	}

@@ -49,11 +49,11 @@ and go on by themselves when there is more: the next day (UTC), or when more is 
 			if err := budget.Check(b); err != nil {
 				return usageError("wake budget set --help", "%w", err)
 			}
-			return a.withBudgets(cmd.Context(), func(ctx context.Context, store *budget.Store) error {
+			return withStore(cmd.Context(), a, budget.Open, func(ctx context.Context, store *budget.Store) error {
 				if err := store.Put(ctx, b); err != nil {
 					return err
 				}
-				return a.sayBudget(b, "set budget "+b.Name)
+				return a.printAnswer(b, "set budget "+b.Name)
 			})
 		},
 	}
@@ -122,39 +122,14 @@ func (a runVerbs) budgetRemoveCommand() *cobra.Command {
 		Short: "Remove a budget; runs that it has paused go on",
 		Args:  checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withBudgets(cmd.Context(), func(ctx context.Context, store *budget.Store) error {
+			return withStore(cmd.Context(), a, budget.Open, func(ctx context.Context, store *budget.Store) error {
 				if err := store.Remove(ctx, args[0]); errors.Is(err, budget.ErrNone) {
 					return serviceError(string(wire.CodeNotFound), "wake budget list", "there is no budget %q", args[0])
 				} else if err != nil {
 					return err
 				}
-				return a.sayBudget(map[string]any{"name": args[0], "removed": true}, "removed budget "+args[0])
+				return a.printAnswer(map[string]any{"name": args[0], "removed": true}, "removed budget "+args[0])
 			})
 		},
 	}
-}
-
-func (a runVerbs) sayBudget(row any, text string) error {
-	if a.json {
-		return a.printJSON(row)
-	}
-	_, err := fmt.Fprintln(a.out, timeline.Line(text, maxMessage))
-	return err
-}
-
-// withBudgets opens the budgets of the installation.
-func (a runVerbs) withBudgets(ctx context.Context, do func(context.Context, *budget.Store) error) error {
-	log, err := a.openLog(ctx)
-	if err != nil {
-		return err
-	}
-	defer log.Conn().Close()
-	if err := log.CheckKeys(ctx); err != nil {
-		return err // what is encrypted elsewhere would be readable here
-	}
-	store, err := budget.Open(ctx, log.JetStream(), a.names, log.Keys())
-	if err != nil {
-		return err
-	}
-	return do(ctx, store)
 }

@@ -50,8 +50,8 @@ type Endpoint struct {
 	answer func(context.Context, wire.Raw, Form) (any, error)
 }
 
-// OfRun says that requests are about one run, which their field run names, so that callers
-// who may know of one run only may ask about it. A handler that takes more than an id for
+// OfRun says that requests are about one run, which their field run names, so that guests
+// of that run may ask about it. A handler that takes more than an id for
 // the name of a run looks at [CallerOf].
 func (e Endpoint) OfRun() Endpoint {
 	e.ofRun = true

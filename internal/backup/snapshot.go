@@ -21,7 +21,7 @@ const (
 	checkWait = 10 * time.Minute // to check a stream, before it sends it; and to build it again
 	chunkWait = 30 * time.Second // for the next piece
 
-	leaderWait = 2 * time.Second // before it is looked at who leads the stream
+	leaderWait = 2 * time.Second // before the stream's leader is looked up again
 )
 
 // chunkSize is the size of the pieces that a stream is restored in.
@@ -65,7 +65,7 @@ func readAnswer(m *nats.Msg) (a answer, err error) {
 	return a, nil
 }
 
-// leader is who leads a stream, and how we reach him: an answer doesn't come over a connection that was lost.
+// leader is the server that leads a stream, since when, and over which connection: an answer doesn't come over one that was lost.
 type leader struct {
 	server     string
 	elected    time.Time

@@ -59,7 +59,7 @@ type cloudEvent struct {
 	Subject     string          `json:"subject,omitempty"`
 	Time        string          `json:"time"`
 	ContentType string          `json:"datacontenttype"`
-	AnswerURL   string          `json:"answerurl,omitempty"` // whoever has it answers what the alert asks
+	AnswerURL   string          `json:"answerurl,omitempty"` // a link: its holder answers what the alert asks, once
 	Data        json.RawMessage `json:"data"`
 }
 

@@ -104,8 +104,8 @@ func (l *Log) StampAll(ctx context.Context) error {
 	return nil
 }
 
-// tellForged tells once of a state that something other than wake has stored. One of another incarnation of the log
-// is nobody's: a restored backup has those.
+// tellForged tells once of a state that something other than wake has stored. States of another
+// incarnation of the log aren't told of: a restored backup has those.
 func (l *Log) tellForged(ctx context.Context, bucket string, m Message) {
 	if _, told := l.forged.LoadOrStore(forgery{m.Subject, m.Pos}, true); told || !bytes.Contains(m.Data, []byte(l.incarnation)) {
 		return

@@ -272,7 +272,7 @@ func (s *Server) serveValue(ctx context.Context, q wire.ValueRequest, _ api.Form
 		return wire.ValueResponse{}, err
 	}
 	value, revision, err := b.Stored(ctx, key)
-	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, seal.ErrForged) { // nobody may use that
+	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, seal.ErrForged) { // a forged value is no value
 		return wire.ValueResponse{}, &wire.APIError{Code: wire.CodeNotFound, Message: "nothing is kept of run " + q.Run}
 	}
 	return wire.ValueResponse{Value: value, Revision: revision}, err

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Stamp vouches for values that anybody may read: without its key nobody can make the stamp of
+// Stamp vouches for values that aren't secret: only a holder of its key can make the stamp of
 // another value, or of the same one at another place. A nil Stamp vouches for nothing.
 type Stamp struct{ key []byte }
 

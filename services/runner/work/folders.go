@@ -29,7 +29,7 @@ type keptFolder struct {
 	used    uint64        // guarded by the folders' mu
 	users   int           // executions that work in it; guarded by the folders' mu
 
-	taking chan struct{} // holds a token of who takes a snapshot: they are numbered in the order in which they are taken
+	taking chan struct{} // holds the token of the worker that takes a snapshot: snapshots are numbered in the order in which they are taken
 
 	mu       sync.Mutex
 	recorded string    // the id of the last snapshot, or why there is none; "": there is nothing in the folder
@@ -69,7 +69,7 @@ func (f *folders) open(x *execution, recorded string) *keptFolder {
 	return k
 }
 
-// forgetOldest forgets a folder that nothing works in: who works in one has to see what others record of it.
+// forgetOldest forgets a folder that no execution works in: one at work has to see what others record of its folder.
 func (f *folders) forgetOldest() {
 	oldest, used := "", f.clock
 	for run, k := range f.byRun {

@@ -79,7 +79,7 @@ func (d *drive) checkRetryWait(e *wire.Event) error {
 	return d.exec.agentFailure(&wire.AgentError{ErrorType: p.ErrorType, Message: p.Message, ResetsAt: at.UnixMilli()})
 }
 
-// saidAt is when the agent has told of an event: long ago, if nobody was there to hear it.
+// saidAt is when the agent has told of an event: long ago, if it had no runner then.
 func saidAt(e *wire.Event) time.Time {
 	if e.Timestamp == 0 {
 		return time.Now()
