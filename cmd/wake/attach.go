@@ -87,7 +87,7 @@ func (a viewVerbs) attachRun(ctx context.Context, ref, node string, lines int) (
 
 // attached is a connection: its notes go to the screen, which belongs to the program of the terminal.
 type attached struct {
-	*session
+	*verbSession
 
 	shown   *app // the verb's own, for what is said when the screen is gone
 	program *tea.Program
@@ -102,7 +102,7 @@ func (a viewVerbs) openAttached(ctx context.Context) (*attached, error) {
 	quiet.errOut = s
 	quiet.log = service.NewLogger(s, slog.LevelWarn)
 	var err error
-	if s.session, err = quiet.openSession(ctx); err != nil {
+	if s.verbSession, err = quiet.openSession(ctx); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -21,9 +21,9 @@ type attachment struct {
 	state *wire.State
 	order func(wire.Command) // gives a command, meanwhile; its outcome comes as a message
 
-	lines  *screen // turns events into pieces of lines
-	blocks []block // what has been said and done, the oldest first
-	back   int     // by how many lines the view is scrolled back
+	lines  *screen       // turns events into pieces of lines
+	blocks []attachBlock // what has been said and done, the oldest first
+	back   int           // by how many lines the view is scrolled back
 	heard  map[speaker]*subAgent
 
 	input   editor
@@ -76,9 +76,9 @@ const (
 // newAttachment is attached to a run that has come to a state.
 func newAttachment(state *wire.State, node string, lines *screen, order func(wire.Command)) *attachment {
 	m := &attachment{node: node, to: node, state: state, order: order, lines: lines, heard: map[speaker]*subAgent{}, color: lines.color, now: time.Now()}
-	lines.wants = func(n string, _ piece) bool { return m.follows(n) }
-	lines.emit = func(n string, p piece) error {
-		m.addBlock(block{by: speaker{n, p.parent}, piece: p})
+	lines.wants = func(n string, _ growingLine) bool { return m.follows(n) }
+	lines.emit = func(n string, p growingLine) error {
+		m.addBlock(attachBlock{by: speaker{n, p.parent}, piece: p})
 		return nil
 	}
 	for _, c := range state.Tools {
@@ -137,7 +137,7 @@ func (m *attachment) follows(node string) bool {
 
 func (m *attachment) showPage(page wire.LogResponse) {
 	for _, l := range page.Lines {
-		m.lines.writePiece(l.Node, piece{at: time.UnixMilli(l.TS), class: l.Type, parent: l.Parent, text: strings.TrimRight(l.Text, "\n")})
+		m.lines.writePiece(l.Node, growingLine{at: time.UnixMilli(l.TS), class: l.Type, parent: l.Parent, text: strings.TrimRight(l.Text, "\n")})
 	}
 }
 
@@ -148,7 +148,7 @@ func (m *attachment) takeEvent(entry eventlog.Entry) {
 	_ = m.lines.showEvent(entry.Pos, e)
 	if p, ok := e.Payload.(*wire.AgentTool); ok && !void && m.follows(e.Node()) {
 		if diff := timeline.Diff(p); len(diff) > 0 {
-			m.addBlock(block{by: speaker{e.Node(), e.Parent}, diff: diff})
+			m.addBlock(attachBlock{by: speaker{e.Node(), e.Parent}, diff: diff})
 		}
 	}
 	pos := wire.Position{Incarnation: m.state.Position.Incarnation, Seq: entry.Pos}

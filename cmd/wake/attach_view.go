@@ -61,10 +61,10 @@ func cellsOf(s string) int { return ansi.StringWidth(s) }
 
 func cutCells(s string, width int) string { return ansi.Truncate(s, width, "…") }
 
-// block is something that was said or done: a piece of a line, or what a call has changed.
-type block struct {
+// attachBlock is something that was said or done: a piece of a line, or what a call has changed.
+type attachBlock struct {
 	by    speaker
-	piece piece
+	piece growingLine
 	diff  []string
 	lines []string // as they are shown at the present width
 }
@@ -73,7 +73,7 @@ type block struct {
 const maxBlocks = 4000
 
 // addBlock shows a block below the others. A user who has scrolled back goes on seeing the same lines.
-func (m *attachment) addBlock(b block) {
+func (m *attachment) addBlock(b attachBlock) {
 	var before speaker
 	if n := len(m.blocks); n > 0 {
 		before = m.blocks[n-1].by
@@ -120,7 +120,7 @@ func (m *attachment) scroll(key string) {
 
 // blockLines are the lines of a block: below the speaker's name, if another spoke before, indented by how far
 // the speaker is from the node's own agent.
-func (m *attachment) blockLines(before speaker, b block) []string {
+func (m *attachment) blockLines(before speaker, b attachBlock) []string {
 	var lines []string
 	indent := strings.Repeat("  ", m.depth(b.by))
 	if b.by != before {

@@ -148,7 +148,7 @@ func (l *lab) measureFailure(ctx context.Context, kv jetstream.KeyValue, run str
 	})
 	all := 0.0
 	for _, w := range []struct {
-		what chan sighting
+		what chan benchSighting
 		into *[]float64
 	}{{recorded, &s.recorded}, {shot, &s.snapshot}, {alert, &s.alert}} {
 		got := <-w.what
@@ -160,18 +160,18 @@ func (l *lab) measureFailure(ctx context.Context, kv jetstream.KeyValue, run str
 	return errors.Join(err, node.Close(ctx), owner.Close(ctx))
 }
 
-// sighting is when something was seen, in ms.
-type sighting struct {
+// benchSighting is when something was seen, in ms.
+type benchSighting struct {
 	after float64
 	err   error
 }
 
 // timeUntil calls f and tells when it returned. The caller receives one value.
-func (*lab) timeUntil(ctx context.Context, began time.Time, f func(context.Context) error) chan sighting {
-	c := make(chan sighting, 1)
+func (*lab) timeUntil(ctx context.Context, began time.Time, f func(context.Context) error) chan benchSighting {
+	c := make(chan benchSighting, 1)
 	go func() {
 		err := f(ctx)
-		c <- sighting{millisSince(began), err}
+		c <- benchSighting{millisSince(began), err}
 	}()
 	return c
 }

@@ -14,8 +14,8 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// session is a verb's connection to a pipeline, for more than reading the log.
-type session struct {
+// verbSession is a verb's connection to a pipeline, for more than reading the log.
+type verbSession struct {
 	*client.Client
 
 	app  *app
@@ -23,7 +23,7 @@ type session struct {
 }
 
 // openSession connects a verb. Close the session in the end.
-func (a *app) openSession(ctx context.Context) (*session, error) {
+func (a *app) openSession(ctx context.Context) (*verbSession, error) {
 	nc, err := a.connectServer(ctx)
 	if err != nil {
 		return nil, err
@@ -36,15 +36,15 @@ func (a *app) openSession(ctx context.Context) (*session, error) {
 }
 
 // sessionOn is a session on a connection.
-func (a *app) sessionOn(ctx context.Context, nc *nats.Conn) (*session, error) {
+func (a *app) sessionOn(ctx context.Context, nc *nats.Conn) (*verbSession, error) {
 	c, err := client.Open(ctx, nc, client.Options{Names: a.names, Logger: a.log, EncryptionKeys: a.keys, Away: a.noteAway})
 	if err != nil {
 		return nil, err
 	}
-	return &session{Client: c, app: a, conn: nc}, nil
+	return &verbSession{Client: c, app: a, conn: nc}, nil
 }
 
-func (s *session) close() { s.conn.Close() }
+func (s *verbSession) close() { s.conn.Close() }
 
 // sendOrder sends a command to the run that ref means and says what has become of
 // it: done and the run, if it was accepted.
@@ -61,7 +61,7 @@ func (a *app) sendOrder(ctx context.Context, ref string, cmd wire.Command, done 
 }
 
 // sendOrder sends a command and says what has become of it.
-func (s *session) sendOrder(ctx context.Context, cmd wire.Command, done string) error {
+func (s *verbSession) sendOrder(ctx context.Context, cmd wire.Command, done string) error {
 	r, err := s.giveCommand(ctx, cmd)
 	if err != nil {
 		return err
@@ -70,13 +70,13 @@ func (s *session) sendOrder(ctx context.Context, cmd wire.Command, done string) 
 }
 
 // giveCommand sends a command in the user's name. It fails if the command is rejected.
-func (s *session) giveCommand(ctx context.Context, cmd wire.Command) (wire.CommandResponse, error) {
+func (s *verbSession) giveCommand(ctx context.Context, cmd wire.Command) (wire.CommandResponse, error) {
 	cmd.ID, cmd.By = newRunID(), senderName()
 	return s.Do(ctx, cmd)
 }
 
 // reportResponse says what has become of a command that wasn't rejected.
-func (s *session) reportResponse(r wire.CommandResponse, done string) error {
+func (s *verbSession) reportResponse(r wire.CommandResponse, done string) error {
 	text := done + " run " + r.RunID
 	if !r.Recorded {
 		text = "queued: no runner answers; it is obeyed when one comes"
@@ -106,7 +106,7 @@ func (a *app) readText(arg string) (string, error) {
 
 // overridesOf makes settings of agents of "key=value" pairs: an option of all
 // agents, or an option of one after the node's id and a dot.
-func (s *session) overridesOf(ctx context.Context, run string, sets []string) (wire.Raw, error) {
+func (s *verbSession) overridesOf(ctx context.Context, run string, sets []string) (wire.Raw, error) {
 	var nodes []string
 	for _, set := range sets {
 		if key, _, _ := strings.Cut(set, "="); strings.Contains(key, ".") {

@@ -39,7 +39,7 @@ are fetched. What is encrypted, events and any other values, is opened with
 			if err != nil {
 				return err
 			}
-			d := decoder{key: key, keys: keys, inline: func(v wire.Raw) (wire.Raw, error) { return v, nil }}
+			d := msgpackDecoder{key: key, keys: keys, inline: func(v wire.Raw) (wire.Raw, error) { return v, nil }}
 			if a.server.URL != "" || a.server.Context != "" {
 				b := &blobs{app: a.app}
 				defer b.close()
@@ -56,8 +56,8 @@ are fetched. What is encrypted, events and any other values, is opened with
 	return cmd
 }
 
-// decoder writes msgpack as JSON.
-type decoder struct {
+// msgpackDecoder writes msgpack as JSON.
+type msgpackDecoder struct {
 	key      string
 	keys     *seal.Keys                       // for sealed events; nil: they stay sealed
 	inline   func(wire.Raw) (wire.Raw, error) // puts large fields into a value
@@ -66,7 +66,7 @@ type decoder struct {
 
 // decode writes the values of in as JSON, a line each, and whatever comes
 // behind the last one as it is.
-func (d *decoder) decode(w io.Writer, in []byte) error {
+func (d *msgpackDecoder) decode(w io.Writer, in []byte) error {
 	var out []byte
 	if seal.IsValue(in) {
 		in = d.revealValue(in)
@@ -91,7 +91,7 @@ func (d *decoder) decode(w io.Writer, in []byte) error {
 
 // revealValue returns what a sealed value holds, or, where it can't be opened, what it says
 // of itself.
-func (d *decoder) revealValue(stored []byte) []byte {
+func (d *msgpackDecoder) revealValue(stored []byte) []byte {
 	_, value, err := d.keys.Reveal(stored)
 	if err == nil {
 		return value
@@ -106,7 +106,7 @@ func (d *decoder) revealValue(stored []byte) []byte {
 }
 
 // encodeLine returns the line that the command prints for a value with this JSON form.
-func (d *decoder) encodeLine(line []byte, value wire.Raw) ([]byte, error) {
+func (d *msgpackDecoder) encodeLine(line []byte, value wire.Raw) ([]byte, error) {
 	whole, err := value, error(nil)
 	if typ, _ := value.Get("type").Text(); d.keys != nil && typ == string(seal.Type) {
 		whole, err = d.keys.OpenEncoded(value)

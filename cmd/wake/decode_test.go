@@ -29,7 +29,7 @@ func TestDecode(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var out bytes.Buffer
-			d := decoder{key: tt.key, inline: func(v wire.Raw) (wire.Raw, error) { return v, nil }}
+			d := msgpackDecoder{key: tt.key, inline: func(v wire.Raw) (wire.Raw, error) { return v, nil }}
 			if err := d.decode(&out, []byte(tt.in)); err != nil {
 				t.Fatal(err)
 			}

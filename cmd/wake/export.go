@@ -345,7 +345,7 @@ func (a fileVerbs) exportRun(ctx context.Context, src source, o exportOptions) e
 const maxPageAlerts = 500
 
 // exportText writes the formats that are text.
-func (a fileVerbs) exportText(ctx context.Context, src source, m *meter, out *output, o exportOptions) (export.Result, error) {
+func (a fileVerbs) exportText(ctx context.Context, src source, m *meter, out *exportOutput, o exportOptions) (export.Result, error) {
 	run := src.runInfo()
 	switch o.format {
 	case formatJSONL:
@@ -390,7 +390,7 @@ func (s source) exportWhole(ctx context.Context, m *meter, f func(export.Events)
 	return r, err
 }
 
-func (a fileVerbs) exportKahnTo(ctx context.Context, src source, m *meter, out *output, o exportOptions, done *exportSummary) error {
+func (a fileVerbs) exportKahnTo(ctx context.Context, src source, m *meter, out *exportOutput, o exportOptions, done *exportSummary) error {
 	r, err := src.exportWhole(ctx, m, func(events export.Events) (export.Result, error) {
 		k, dropped, err := a.exportKahn(ctx, src.query.Run, events, out, o.kahn)
 		done.Dropped = dropped
@@ -401,7 +401,7 @@ func (a fileVerbs) exportKahnTo(ctx context.Context, src source, m *meter, out *
 }
 
 // exportOTLP writes spans to a file, or sends them.
-func (a fileVerbs) exportOTLP(ctx context.Context, src source, m *meter, out *output, o exportOptions) (export.Result, error) {
+func (a fileVerbs) exportOTLP(ctx context.Context, src source, m *meter, out *exportOutput, o exportOptions) (export.Result, error) {
 	send := func(body []byte) error {
 		_, err := out.Write(append(body, '\n'))
 		return err
@@ -474,17 +474,17 @@ func (a fileVerbs) printExported(ctx context.Context, done exportSummary, o expo
 	return nil
 }
 
-// output is where an export goes: stdout, or a file that takes the place of
+// exportOutput is where an export goes: stdout, or a file that takes the place of
 // another when it is whole.
-type output struct {
+type exportOutput struct {
 	io.Writer
 	file *os.File
 	path string // that it takes in the end
 }
 
-func (a fileVerbs) newOutput(path string) (*output, error) {
+func (a fileVerbs) newOutput(path string) (*exportOutput, error) {
 	if path == "" || path == "-" {
-		return &output{Writer: a.out}, nil
+		return &exportOutput{Writer: a.out}, nil
 	}
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, usageError("name a file", "--output: %s is no file", path)
@@ -493,11 +493,11 @@ func (a fileVerbs) newOutput(path string) (*output, error) {
 	if err != nil {
 		return nil, usageError("", "--output: %w", err)
 	}
-	return &output{Writer: f, file: f, path: path}, nil
+	return &exportOutput{Writer: f, file: f, path: path}, nil
 }
 
 // keepFile makes the file what it was to be.
-func (o *output) keepFile() error {
+func (o *exportOutput) keepFile() error {
 	if o.file == nil {
 		return nil
 	}
@@ -513,7 +513,7 @@ func (o *output) keepFile() error {
 }
 
 // discardFile removes what was not kept.
-func (o *output) discardFile() {
+func (o *exportOutput) discardFile() {
 	if o.file != nil {
 		_ = o.file.Close() // it isn't kept
 		_ = os.Remove(o.file.Name())

@@ -18,7 +18,7 @@ import (
 
 // exportSession writes the session of an agent: for Claude Code the file that was kept of it; where none was, and
 // for Codex, what the log says of the conversation.
-func (a fileVerbs) exportSession(ctx context.Context, src source, m *meter, out *output, o exportOptions, done *exportSummary) error {
+func (a fileVerbs) exportSession(ctx context.Context, src source, m *meter, out *exportOutput, o exportOptions, done *exportSummary) error {
 	if src.until { // its sessions are known at the end
 		for _, err := range m.countEvents(src.readEvents(ctx)) {
 			if err != nil {

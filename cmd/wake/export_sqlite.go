@@ -18,7 +18,7 @@ const (
 )
 
 // exportSQLite records the run into a database of its own, as the recorder does.
-func (a fileVerbs) exportSQLite(ctx context.Context, src source, m *meter, out *output) (export.Result, error) {
+func (a fileVerbs) exportSQLite(ctx context.Context, src source, m *meter, out *exportOutput) (export.Result, error) {
 	path := out.file.Name()
 	if err := errors.Join(out.file.Close(), os.Remove(path)); err != nil { // the store makes it
 		return export.Result{}, fmt.Errorf("export: %w", err)

@@ -98,7 +98,7 @@ func (a runVerbs) forkRun(ctx context.Context, ref string, o forkOptions) error 
 }
 
 // followFork shows a new run until it ends.
-func (a runVerbs) followFork(ctx context.Context, s *session, id string) error {
+func (a runVerbs) followFork(ctx context.Context, s *verbSession, id string) error {
 	log, err := a.readerOn(ctx, s.conn)
 	if err != nil {
 		return err

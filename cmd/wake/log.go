@@ -133,7 +133,7 @@ func (s *screen) showPage(page wire.LogResponse) {
 		if l.Found != "" {
 			text += "\n" + l.Found
 		}
-		s.writePiece(l.Node, piece{at: time.UnixMilli(l.TS), class: l.Type, text: text})
+		s.writePiece(l.Node, growingLine{at: time.UnixMilli(l.TS), class: l.Type, text: text})
 	}
 }
 
@@ -154,7 +154,7 @@ func (a viewVerbs) followLog(ctx context.Context, nc *nats.Conn, o logOptions, p
 	}
 	s := a.newScreen()
 	if a.json {
-		s.emit = func(node string, p piece) error {
+		s.emit = func(node string, p growingLine) error {
 			return a.printJSON(wire.LogLine{TS: p.at.UnixMilli(), Type: p.class, Text: timeline.Sanitize(p.text), Node: node})
 		}
 	}
@@ -173,13 +173,13 @@ func (a viewVerbs) followLog(ctx context.Context, nc *nats.Conn, o logOptions, p
 }
 
 // pieceFilter returns which pieces of a log are wanted.
-func (o logOptions) pieceFilter() (func(node string, p piece) bool, error) {
+func (o logOptions) pieceFilter() (func(node string, p growingLine) bool, error) {
 	pattern, err := regexp.Compile("(?i)" + o.q.Grep)
 	if err != nil {
 		return nil, usageError("", "--grep: %w", err) // the recorder has refused it already
 	}
 	tools := pattern.FindString("tool_use") == "tool_use" // which means lines of tools, see [wire.LogRequest]
-	return func(node string, p piece) bool {
+	return func(node string, p growingLine) bool {
 		switch {
 		case o.q.Node != "" && node != o.q.Node && !strings.HasPrefix(node, o.q.Node+"/"):
 			return false

@@ -161,7 +161,7 @@ func requireBearer(token string, next http.Handler) http.Handler {
 }
 
 // mcpPipeline is what the tools of the MCP server are made of.
-func (s *session) mcpPipeline(log *feed.Reader) mcp.Pipeline {
+func (s *verbSession) mcpPipeline(log *feed.Reader) mcp.Pipeline {
 	return mcp.Pipeline{
 		Find: s.Find, Do: s.Do,
 		Approvals: verbCall[wire.ApprovalsRequest, wire.ApprovalsResponse](s, wire.VerbApprovals),
@@ -227,13 +227,13 @@ func (a *app) startFor(ctx context.Context, log *feed.Reader, r mcp.StartRequest
 }
 
 // verbCall is a verb of wake.api as a function.
-func verbCall[Q, A any](s *session, verb string) func(context.Context, Q) (A, error) {
+func verbCall[Q, A any](s *verbSession, verb string) func(context.Context, Q) (A, error) {
 	return func(ctx context.Context, q Q) (A, error) { return api.Call[A](ctx, s.conn, s.app.names, verb, q) }
 }
 
 // readAlerts returns alerts, the oldest first, and the position of the last one that
 // was looked at.
-func (s *session) readAlerts(ctx context.Context, log *feed.Reader, q mcp.AlertsQuery) ([]wire.Alert, uint64, error) {
+func (s *verbSession) readAlerts(ctx context.Context, log *feed.Reader, q mcp.AlertsQuery) ([]wire.Alert, uint64, error) {
 	l := alertList{q: q, found: []wire.Alert{}, last: q.After}
 	if err := l.takeAlerts(log, log.Alerts(ctx, q.Run, q.After+1, false)); err != nil {
 		return nil, 0, err

@@ -143,7 +143,7 @@ func TestMCPAlerts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &session{app: &app{names: subjects.Default}, conn: nc}
+	s := &verbSession{app: &app{names: subjects.Default}, conn: nc}
 	for _, test := range []struct {
 		q    mcp.AlertsQuery
 		want []string

@@ -77,7 +77,7 @@ A run that has spent its budget may spend as much again if no other one is given
 				return err
 			}
 			args = o.takeRun(args)
-			return a.resumeRun(cmd.Context(), o, func(s *session) (string, error) {
+			return a.resumeRun(cmd.Context(), o, func(s *verbSession) (string, error) {
 				return s.Find(cmd.Context(), args[0])
 			})
 		},
@@ -120,11 +120,11 @@ func (o *resumeOptions) takeRun(args []string) []string {
 
 // resumeSession is `wake --resume SESSION`.
 func (a orderVerbs) resumeSession(ctx context.Context, id string, o resumeOptions) error {
-	return a.resumeRun(ctx, o, func(s *session) (string, error) { return s.FindSession(ctx, id) })
+	return a.resumeRun(ctx, o, func(s *verbSession) (string, error) { return s.FindSession(ctx, id) })
 }
 
 // resumeRun resumes the run that find finds.
-func (a orderVerbs) resumeRun(ctx context.Context, o resumeOptions, find func(*session) (string, error)) error {
+func (a orderVerbs) resumeRun(ctx context.Context, o resumeOptions, find func(*verbSession) (string, error)) error {
 	s, err := a.openSession(ctx)
 	if err != nil {
 		return err

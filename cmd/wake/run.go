@@ -374,8 +374,8 @@ func presentState(ctx context.Context, log *feed.Reader, runID string) (*wire.St
 	return state, snapshot.Fold(ctx, log, state, 0)
 }
 
-// result is what programs get of a run that has ended.
-type result struct {
+// runResult is what programs get of a run that has ended.
+type runResult struct {
 	RunID      string          `json:"runId"`
 	Status     wire.RunStatus  `json:"status"`
 	Result     wire.FlowStatus `json:"result,omitempty"`
@@ -385,7 +385,7 @@ type result struct {
 }
 
 func (a runVerbs) printResult(runID string, last *wire.Event) error {
-	r := result{RunID: runID, Status: wire.RunAborted}
+	r := runResult{RunID: runID, Status: wire.RunAborted}
 	switch p := last.Payload.(type) {
 	case *wire.FlowAborted:
 		r.Error = p.Reason

@@ -31,15 +31,15 @@ type screen struct {
 	mu     sync.Mutex // of all but w, which only the screen uses meanwhile
 	err    error      // of the first write that failed
 
-	wants func(node string, p piece) bool  // which lines, or parts of them, are shown; nil: all
-	emit  func(node string, p piece) error // writes them instead; nil: they are for people
+	wants func(node string, p growingLine) bool  // which lines, or parts of them, are shown; nil: all
+	emit  func(node string, p growingLine) error // writes them instead; nil: they are for people
 }
 
 // pane is the column of one node.
 type pane struct {
 	lines timeline.Timeline
-	open  []piece    // begun and not shown to their end, the oldest first
-	calls []openCall // that have no result yet
+	open  []growingLine // begun and not shown to their end, the oldest first
+	calls []openCall    // that have no result yet
 }
 
 // openCall is a call at work.
@@ -50,8 +50,8 @@ type openCall struct {
 	asks            bool          // it doesn't run: a person has to allow it
 }
 
-// piece is a line of the log that may still grow.
-type piece struct {
+// growingLine is a line of the log that may still grow.
+type growingLine struct {
 	pos    uint64
 	at     time.Time
 	class  wire.LineType
@@ -129,7 +129,7 @@ func (s *screen) showOpen(now time.Time) {
 			for c.next <= took {
 				c.next *= 5
 			}
-			s.writePiece(node, piece{at: now, class: wire.LineTool, text: text})
+			s.writePiece(node, growingLine{at: now, class: wire.LineTool, text: text})
 		}
 	}
 }
@@ -169,18 +169,18 @@ func (s *screen) showEvent(pos uint64, e *wire.Event) error {
 	step := p.lines.Step(pos, e)
 	at := time.UnixMilli(e.Timestamp)
 	if step.Op == timeline.Add && !isStreamed(e) {
-		s.endPieces(e.Node(), p, func(piece) bool { return true })
+		s.endPieces(e.Node(), p, func(growingLine) bool { return true })
 		call := timeline.CallOf(e, func(string) string { return "" })
-		s.writeWhole(e.Node(), piece{at: at, class: step.Type, parent: e.Parent, text: step.Text, call: call})
+		s.writeWhole(e.Node(), growingLine{at: at, class: step.Type, parent: e.Parent, text: step.Text, call: call})
 		return s.err
 	}
 	switch step.Op {
 	case timeline.None:
 	case timeline.Add:
-		s.endPieces(e.Node(), p, func(o piece) bool { return o.parent == e.Parent })
-		p.open = append(p.open, piece{pos: pos, at: at, class: step.Type, parent: e.Parent, text: step.Text, grown: time.Now()})
+		s.endPieces(e.Node(), p, func(o growingLine) bool { return o.parent == e.Parent })
+		p.open = append(p.open, growingLine{pos: pos, at: at, class: step.Type, parent: e.Parent, text: step.Text, grown: time.Now()})
 	case timeline.Extend, timeline.Replace:
-		if i := slices.IndexFunc(p.open, func(o piece) bool { return o.pos == step.Pos }); i >= 0 {
+		if i := slices.IndexFunc(p.open, func(o growingLine) bool { return o.pos == step.Pos }); i >= 0 {
 			p.open[i].applyStep(step)
 		}
 	}
@@ -193,7 +193,7 @@ func isStreamed(e *wire.Event) bool { return e.Type().Kind() == wire.KindDelta }
 
 // applyStep lengthens a piece. A line that is replaced as a whole is shown as it was
 // streamed if a part of it is on the screen already.
-func (o *piece) applyStep(step timeline.Step) {
+func (o *growingLine) applyStep(step timeline.Step) {
 	o.grown = time.Now()
 	switch {
 	case step.Op == timeline.Extend:
@@ -217,14 +217,14 @@ func (s *screen) wholeLines(node string, p *pane) {
 		if cut == 0 {
 			continue
 		}
-		s.writePiece(node, piece{at: o.at, class: o.class, text: strings.TrimSuffix(o.text[:cut], "\n"), begun: o.begun})
+		s.writePiece(node, growingLine{at: o.at, class: o.class, text: strings.TrimSuffix(o.text[:cut], "\n"), begun: o.begun})
 		o.text, o.begun = o.text[cut:], true
 	}
 }
 
 // endPieces shows the rest of pieces and forgets them.
-func (s *screen) endPieces(node string, p *pane, which func(piece) bool) {
-	p.open = slices.DeleteFunc(p.open, func(o piece) bool {
+func (s *screen) endPieces(node string, p *pane, which func(growingLine) bool) {
+	p.open = slices.DeleteFunc(p.open, func(o growingLine) bool {
 		if !which(o) {
 			return false
 		}
@@ -240,7 +240,7 @@ func (s *screen) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for node, p := range s.panes {
-		s.endPieces(node, p, func(piece) bool { return true })
+		s.endPieces(node, p, func(growingLine) bool { return true })
 	}
 	return s.err
 }
@@ -258,7 +258,7 @@ const nodeColumn = 12
 
 // writeWhole writes a line of the log to its end. Of a long prompt it is enough to
 // see the beginning; `wake log` has the rest.
-func (s *screen) writeWhole(node string, o piece) {
+func (s *screen) writeWhole(node string, o growingLine) {
 	o.text = strings.TrimRight(o.text, "\n")
 	if lines := strings.Split(o.text, "\n"); o.class == wire.LineUser && len(lines) > maxPrompt {
 		o.text = strings.Join(lines[:maxPrompt-1], "\n") + fmt.Sprintf("\n… %d more lines", len(lines)-maxPrompt+1)
@@ -271,7 +271,7 @@ const maxPrompt = 8
 
 // writePiece writes a line of the log or a part of one, which may be several lines on
 // the screen.
-func (s *screen) writePiece(node string, o piece) {
+func (s *screen) writePiece(node string, o growingLine) {
 	if s.wants != nil && !s.wants(node, o) {
 		return
 	}

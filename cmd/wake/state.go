@@ -52,7 +52,7 @@ func (a viewVerbs) showState(ctx context.Context, ref, at string) error {
 
 // stateAt is the state of a run at a point, or now. A point of an ancestor has
 // the ancestor's state.
-func (s *session) stateAt(ctx context.Context, run, at string) (*wire.State, error) {
+func (s *verbSession) stateAt(ctx context.Context, run, at string) (*wire.State, error) {
 	if at == "" {
 		return s.State(ctx, run)
 	}

@@ -93,7 +93,7 @@ func (a viewVerbs) showWorkspace(ctx context.Context, ref string, o workspaceOpt
 }
 
 // folderAt returns the folder as of a point; "": the present.
-func (s *session) folderAt(ctx context.Context, log *feed.Reader, run, at string) (history.Folder, error) {
+func (s *verbSession) folderAt(ctx context.Context, log *feed.Reader, run, at string) (history.Folder, error) {
 	state, err := s.stateAt(ctx, run, at)
 	if err != nil {
 		return history.Folder{}, err

@@ -27,8 +27,8 @@ const (
 // chunkSize is the size of the pieces that a stream is restored in.
 const chunkSize = 128 << 10
 
-// answer is what the server answers to a request of its API.
-type answer struct {
+// serverAnswer is what the server answers to a request of its API.
+type serverAnswer struct {
 	Error   *jetstream.APIError `json:"error"`
 	Config  json.RawMessage     `json:"config"`
 	State   json.RawMessage     `json:"state"`
@@ -36,7 +36,7 @@ type answer struct {
 }
 
 // askServer asks the server's API.
-func askServer(ctx context.Context, nc *nats.Conn, wait time.Duration, subject string, question any) (a answer, err error) {
+func askServer(ctx context.Context, nc *nats.Conn, wait time.Duration, subject string, question any) (a serverAnswer, err error) {
 	data, ok := question.([]byte)
 	if !ok {
 		if data, err = json.Marshal(question); err != nil {
@@ -52,7 +52,7 @@ func askServer(ctx context.Context, nc *nats.Conn, wait time.Duration, subject s
 	return readAnswer(m)
 }
 
-func readAnswer(m *nats.Msg) (a answer, err error) {
+func readAnswer(m *nats.Msg) (a serverAnswer, err error) {
 	if len(m.Data) == 0 {
 		return a, nil
 	}
@@ -89,23 +89,23 @@ func leaderOf(ctx context.Context, js jetstream.JetStream, stream string) (l lea
 
 // askLeader asks the leader of a stream what takes him long. No other server answers, not even that it isn't the leader: so it is
 // given up with [topology.ErrLeaderMoved] once another one leads.
-func askLeader(ctx context.Context, js jetstream.JetStream, stream, subject string, question any) (answer, error) {
+func askLeader(ctx context.Context, js jetstream.JetStream, stream, subject string, question any) (serverAnswer, error) {
 	before, err := leaderOf(ctx, js, stream)
 	if err != nil {
-		return answer{}, err
+		return serverAnswer{}, err
 	}
 	data, err := json.Marshal(question)
 	if err != nil {
-		return answer{}, err
+		return serverAnswer{}, err
 	}
 	inbox := js.Conn().NewInbox()
 	sub, err := js.Conn().SubscribeSync(inbox)
 	if err != nil {
-		return answer{}, err
+		return serverAnswer{}, err
 	}
 	defer sub.Unsubscribe() //nolint:errcheck // the connection is gone then
 	if err := js.Conn().PublishRequest(subject, inbox, data); err != nil {
-		return answer{}, err
+		return serverAnswer{}, err
 	}
 	for deadline := time.Now().Add(checkWait); ; {
 		wait, cancel := context.WithTimeout(ctx, leaderWait)
@@ -115,12 +115,12 @@ func askLeader(ctx context.Context, js jetstream.JetStream, stream, subject stri
 		case err == nil:
 			return readAnswer(m)
 		case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) || time.Now().After(deadline):
-			return answer{}, err
+			return serverAnswer{}, err
 		}
 		if now, err := leaderOf(ctx, js, stream); err != nil {
-			return answer{}, err
+			return serverAnswer{}, err
 		} else if now != before {
-			return answer{}, topology.ErrLeaderMoved
+			return serverAnswer{}, topology.ErrLeaderMoved
 		}
 	}
 }

@@ -142,7 +142,7 @@ func (d *Deliverer) newTarget(name string, rules *Rules) (*target, error) {
 	}
 	return &target{
 		d: d, name: name, cfg: cfg, sender: s, plan: plan{sink: name, cfg: cfg, rules: rules},
-		logger: d.logger.With("sink", name), orders: make(chan order),
+		logger: d.logger.With("sink", name), orders: make(chan sinkOrder),
 		hint: make(chan struct{}, 1),
 	}, nil
 }

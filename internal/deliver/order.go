@@ -18,14 +18,14 @@ const (
 	orderRetry = "retry"
 )
 
-// order is a request while it is obeyed.
-type order struct {
+// sinkOrder is a request while it is obeyed.
+type sinkOrder struct {
 	ctx  context.Context //nolint:containedctx // it is the request's, handed over with it
 	ask  wire.SinkRequest
-	done chan answer
+	done chan sinkAnswer
 }
 
-type answer struct {
+type sinkAnswer struct {
 	response wire.SinkResponse
 	err      error
 }
@@ -54,7 +54,7 @@ func (t *target) submitOrder(ctx context.Context, ask wire.SinkRequest, _ api.Fo
 	if ask.Do != orderTest && ask.Do != orderRetry {
 		return wire.SinkResponse{}, &wire.APIError{Code: wire.CodeBadRequest, Message: "a sink does test and retry"}
 	}
-	o := order{ctx: ctx, ask: ask, done: make(chan answer, 1)}
+	o := sinkOrder{ctx: ctx, ask: ask, done: make(chan sinkAnswer, 1)}
 	select {
 	case t.orders <- o:
 	case <-ctx.Done():
@@ -80,10 +80,10 @@ func (t *target) obeyWaitingOrder() {
 
 // obeyOrder does what was asked for. That the sink takes nothing is an answer, not an
 // error.
-func (t *target) obeyOrder(o order) answer {
+func (t *target) obeyOrder(o sinkOrder) sinkAnswer {
 	if o.ask.Do == orderRetry {
 		r, err := t.retryLetters(o.ctx, o.ask.Letters)
-		return answer{r, err}
+		return sinkAnswer{r, err}
 	}
 	var r wire.SinkResponse
 	if err := t.attemptDelivery(o.ctx, testNotification(t.name)); err != nil {
@@ -91,7 +91,7 @@ func (t *target) obeyOrder(o order) answer {
 	} else {
 		r.Sent = 1
 	}
-	return answer{r, nil}
+	return sinkAnswer{r, nil}
 }
 
 // retryLetters sends dead letters of the sink again, each once, the oldest first, and

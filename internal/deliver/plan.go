@@ -26,8 +26,8 @@ const (
 	lateWait = 10 * time.Second
 )
 
-// record is what a target knows, as it is stored.
-type record struct {
+// targetRecord is what a target knows, as it is stored.
+type targetRecord struct {
 	V        int    `json:"v"`
 	Owner    string `json:"owner"`    // the process that sends; "" if none does
 	Stream   int64  `json:"stream"`   // when WAKE_ALERTS was created, Unix ns
@@ -68,12 +68,12 @@ type plan struct {
 
 // decideAlert returns whether the alert at a position, stored at some time, is sent now,
 // and what the record has become if it isn't.
-func (p plan) decideAlert(r record, pos uint64, a *wire.Alert, stored, now time.Time) (next record, send bool) {
+func (p plan) decideAlert(r targetRecord, pos uint64, a *wire.Alert, stored, now time.Time) (next targetRecord, send bool) {
 	rule, number := p.rules.ruleFor(p.sink, a)
 	if rule == nil {
 		return r, false
 	}
-	hold := func(reason, key string, due time.Time) (record, bool) {
+	hold := func(reason, key string, due time.Time) (targetRecord, bool) {
 		return r.holdAlert(reason, key, pos, a, due), false
 	}
 	if now.Sub(stored) > p.cfg.maxAge() {
@@ -95,7 +95,7 @@ func (p plan) decideAlert(r record, pos uint64, a *wire.Alert, stored, now time.
 }
 
 // rateLimitEnd reports whether the sink's rate is used up, and until when.
-func (p plan) rateLimitEnd(r record, now time.Time) (end time.Time, full bool) {
+func (p plan) rateLimitEnd(r targetRecord, now time.Time) (end time.Time, full bool) {
 	if p.cfg.Rate == nil {
 		return now, false
 	}
@@ -104,7 +104,7 @@ func (p plan) rateLimitEnd(r record, now time.Time) (end time.Time, full bool) {
 }
 
 // countSent accounts for an alert that was sent.
-func (p plan) countSent(r record, now time.Time) record {
+func (p plan) countSent(r targetRecord, now time.Time) targetRecord {
 	if p.cfg.Rate == nil {
 		r.Window = window{}
 		return r
@@ -117,7 +117,7 @@ func (p plan) countSent(r record, now time.Time) record {
 }
 
 // holdAlert adds an alert to the batch of a key, which it may begin.
-func (r record) holdAlert(reason, key string, pos uint64, a *wire.Alert, due time.Time) record {
+func (r targetRecord) holdAlert(reason, key string, pos uint64, a *wire.Alert, due time.Time) targetRecord {
 	r.Held = slices.Clone(r.Held)
 	i := slices.IndexFunc(r.Held, func(b batch) bool { return b.Key == key })
 	if i < 0 {
@@ -142,7 +142,7 @@ func (r record) holdAlert(reason, key string, pos uint64, a *wire.Alert, due tim
 }
 
 // firstDue returns when the first batch is due.
-func (r record) firstDue() (time.Time, bool) {
+func (r targetRecord) firstDue() (time.Time, bool) {
 	if len(r.Held) == 0 {
 		return time.Time{}, false
 	}
@@ -151,7 +151,7 @@ func (r record) firstDue() (time.Time, bool) {
 }
 
 // sealDigest makes a notification of the first batch if it is due.
-func (p plan) sealDigest(r record, now time.Time) (record, bool) {
+func (p plan) sealDigest(r targetRecord, now time.Time) (targetRecord, bool) {
 	at, ok := r.firstDue()
 	if !ok || now.Before(at) || r.Sealed != nil {
 		return r, false
@@ -191,7 +191,7 @@ func Simulate(rules *Rules, alerts []wire.Alert) []Delivery {
 }
 
 func (p plan) simulateAlerts(alerts []wire.Alert) []Delivery {
-	var r record
+	var r targetRecord
 	var out []Delivery
 	held := map[string][]int{} // numbers by the key of their batch
 	flush := func(until time.Time) {

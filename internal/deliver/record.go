@@ -45,29 +45,29 @@ func (t *target) awaitOwnership(ctx context.Context) error {
 }
 
 // loadRecord reads the record. A sink that is new has revision 0.
-func (t *target) loadRecord(ctx context.Context) (r record, revision uint64, err error) {
+func (t *target) loadRecord(ctx context.Context) (r targetRecord, revision uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, opWait)
 	defer cancel()
 	stored, revision, err := t.kv.Get(ctx, t.stateKey())
 	switch {
 	case errors.Is(err, jetstream.ErrKeyNotFound):
-		return record{}, 0, nil
+		return targetRecord{}, 0, nil
 	case err != nil && !errors.Is(err, seal.ErrForged):
-		return record{}, 0, fmt.Errorf("read %s: %w", t.stateKey(), err)
+		return targetRecord{}, 0, fmt.Errorf("read %s: %w", t.stateKey(), err)
 	}
 	if err == nil {
 		err = wire.Unmarshal(stored, &r)
 	}
 	if err != nil || r.V != wire.Version {
 		t.logger.WarnContext(ctx, "what the sink was given can't be read: it begins with the next alert", "version", r.V, "error", err)
-		return record{}, revision, nil
+		return targetRecord{}, revision, nil
 	}
 	return r, revision, nil
 }
 
 // claimSink makes this process the owner. A new sink begins with the next alert, and
 // with the first one after WAKE_ALERTS was made anew.
-func (t *target) claimSink(ctx context.Context, r record, revision uint64) error {
+func (t *target) claimSink(ctx context.Context, r targetRecord, revision uint64) error {
 	wait, cancel := context.WithTimeout(ctx, opWait)
 	defer cancel()
 	info, err := t.stream.Info(wait)
@@ -77,9 +77,9 @@ func (t *target) claimSink(ctx context.Context, r record, revision uint64) error
 	created := info.Created.UnixNano()
 	switch {
 	case r.V == 0, r.Stream == created && r.Position > info.State.LastSeq:
-		r = record{V: wire.Version, Stream: created, Position: info.State.LastSeq, Held: r.Held, Sealed: r.Sealed}
+		r = targetRecord{V: wire.Version, Stream: created, Position: info.State.LastSeq, Held: r.Held, Sealed: r.Sealed}
 	case r.Stream != created:
-		r = record{V: wire.Version, Stream: created, Held: r.Held, Sealed: r.Sealed}
+		r = targetRecord{V: wire.Version, Stream: created, Held: r.Held, Sealed: r.Sealed}
 	}
 	r.Owner = t.d.id
 	t.rec, t.revision = r, revision

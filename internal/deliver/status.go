@@ -26,7 +26,7 @@ func StoredStatuses(ctx context.Context, log *eventlog.Log) ([]wire.SinkStatus, 
 	}
 	all := []wire.SinkStatus{}
 	for _, e := range entries {
-		var r record
+		var r targetRecord
 		_, sink, err := log.Names().ParseStateKey(e.Key)
 		if err != nil || wire.Unmarshal(e.Value, &r) != nil {
 			continue

@@ -49,12 +49,12 @@ type target struct {
 	plan   plan
 	sender sender
 	logger *slog.Logger
-	hint   chan struct{} // something may be in WAKE_ALERTS
-	orders chan order    // what is asked for by the API
+	hint   chan struct{}  // something may be in WAKE_ALERTS
+	orders chan sinkOrder // what is asked for by the API
 
 	kv       *eventlog.Bucket
 	stream   jetstream.Stream
-	rec      record
+	rec      targetRecord
 	revision uint64
 	saved    time.Time
 	dirty    bool          // rec has a position that isn't stored

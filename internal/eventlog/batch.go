@@ -63,14 +63,14 @@ func (l *lane) attemptEach(ctx context.Context, frames []*frame) error {
 		for _, p := range left {
 			p.frames = p.frames[1:]
 		}
-		left = slices.DeleteFunc(left, func(p *part) bool { return len(p.frames) == 0 })
+		left = slices.DeleteFunc(left, func(p *writerPart) bool { return len(p.frames) == 0 })
 	}
 	return nil
 }
 
 // attemptFirsts publishes the first frame of each part and waits for all
 // answers. It returns the first error.
-func (l *lane) attemptFirsts(ctx context.Context, all []*part) error {
+func (l *lane) attemptFirsts(ctx context.Context, all []*writerPart) error {
 	reply := l.nextReply()
 	asked := make(map[string]*frame, len(all))
 	for i, p := range all {

@@ -77,12 +77,12 @@ type claimant struct {
 	// The last attempt. It is repeated as it is until the node changes: the answer
 	// to it may have been lost.
 	data       []byte
-	after      tail
+	after      writerTail
 	seq, epoch uint64
 }
 
-// tail is how a node ends.
-type tail struct {
+// writerTail is how a node ends.
+type writerTail struct {
 	pos   uint64 // 0: the node has no events
 	seq   uint64
 	epoch uint64 // the last one claimed
@@ -129,7 +129,7 @@ func (a *claimant) followTail(ctx context.Context, last Message) error {
 	return a.prepareClaim(t)
 }
 
-func (a *claimant) prepareClaim(t tail) error {
+func (a *claimant) prepareClaim(t writerTail) error {
 	var atSeq uint64
 	if t.pos == 0 {
 		atSeq = a.c.AtSeq
@@ -178,23 +178,23 @@ func (a *claimant) publishClaim(ctx context.Context) (pos uint64, err error) {
 
 // nodeTail says how a node ends, given its last message; the zero message if it has
 // none.
-func (l *Log) nodeTail(ctx context.Context, run, node string, last Message) (tail, error) {
+func (l *Log) nodeTail(ctx context.Context, run, node string, last Message) (writerTail, error) {
 	if last.Pos == 0 {
-		return tail{}, nil
+		return writerTail{}, nil
 	}
 	e := l.storedEntry(last)
 	switch {
 	case e.Event != nil:
-		return tail{last.Pos, e.Event.Seq, e.Event.Epoch}, nil
+		return writerTail{last.Pos, e.Event.Seq, e.Event.Epoch}, nil
 	case errors.Is(e.Err, seal.ErrNoKey):
-		return tail{}, e.Err
+		return writerTail{}, e.Err
 	}
 	// The last message isn't an event. The node's own events say where the node
 	// was.
-	t := tail{pos: last.Pos}
+	t := writerTail{pos: last.Pos}
 	for e, err := range l.Read(ctx, Query{Run: run, Node: node, To: last.Pos}) {
 		if err != nil {
-			return tail{}, err
+			return writerTail{}, err
 		}
 		if e.Event != nil {
 			t.seq, t.epoch = max(t.seq, e.Event.Seq), max(t.epoch, e.Event.Epoch)

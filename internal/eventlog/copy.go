@@ -122,7 +122,7 @@ func (c *Copier) storeUnit(ctx context.Context) error {
 	}
 	last := unit[len(unit)-1]
 	last.more = false
-	done := make(chan outcome, 1)
+	done := make(chan appendOutcome, 1)
 	ends := map[*Writer]uint64{}
 	for _, f := range unit {
 		ends[f.w] = f.seq

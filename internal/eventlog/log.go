@@ -116,7 +116,7 @@ type Log struct {
 	blobs   *blobStore
 	drained chan struct{} // closed when nothing found is left
 	stored  atomic.Uint64 // the last position that this process knows to be stored
-	metrics metrics
+	metrics logMetrics
 	forged  sync.Map // states that were told to be, by [forgery]
 }
 

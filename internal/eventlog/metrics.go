@@ -6,8 +6,8 @@ import (
 	"code.wake.dev/wake/internal/metric"
 )
 
-// metrics are what a log counts, as wake_log_….
-type metrics struct {
+// logMetrics are what a log counts, as wake_log_….
+type logMetrics struct {
 	*metric.Set
 
 	events, batches, resent, refused, fenced, void prometheus.Counter
@@ -15,9 +15,9 @@ type metrics struct {
 	letters                                        *prometheus.CounterVec
 }
 
-func newMetrics(l *Log) metrics {
+func newMetrics(l *Log) logMetrics {
 	s := metric.New("log")
-	m := metrics{
+	m := logMetrics{
 		Set:     s,
 		events:  s.Counter("events_total", "Events that were stored, but for claims of runs and nodes."),
 		batches: s.Counter("batches_total", "Batches of events that were stored."),

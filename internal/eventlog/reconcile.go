@@ -13,19 +13,19 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// part is what a batch holds of one writer.
-type part struct {
+// writerPart is what a batch holds of one writer.
+type writerPart struct {
 	w      *Writer
 	frames []*frame
 }
 
-func partsByWriter(frames []*frame) []*part {
-	var all []*part
-	of := map[*Writer]*part{}
+func partsByWriter(frames []*frame) []*writerPart {
+	var all []*writerPart
+	of := map[*Writer]*writerPart{}
 	for _, f := range frames {
 		p := of[f.w]
 		if p == nil {
-			p = &part{w: f.w}
+			p = &writerPart{w: f.w}
 			of[f.w], all = p, append(all, p)
 		}
 		p.frames = append(p.frames, f)
@@ -65,7 +65,7 @@ func (l *lane) settleFrames(ctx context.Context, frames []*frame) (progress bool
 // If a deposed leader answers, it shows too little. Then too little is taken for
 // stored, the rest is sent again with the expectation that follows from it, and
 // the leader refuses that: nothing is stored twice.
-func (l *lane) settlePart(ctx context.Context, p *part) (progress bool, err error) {
+func (l *lane) settlePart(ctx context.Context, p *writerPart) (progress bool, err error) {
 	_, pos := p.w.Last()
 	last, err := l.log.lastBy(ctx, p.w.expect)
 	switch {
@@ -80,7 +80,7 @@ func (l *lane) settlePart(ctx context.Context, p *part) (progress bool, err erro
 }
 
 // settleFrom walks through what the node holds from position next on.
-func (l *lane) settleFrom(ctx context.Context, p *part, next uint64) (progress bool, err error) {
+func (l *lane) settleFrom(ctx context.Context, p *writerPart, next uint64) (progress bool, err error) {
 	seq, _ := p.w.Last()
 	rest := p.frames
 	for len(rest) > 0 && rest[0].seq <= seq { // its acknowledgement came while it went to the spool

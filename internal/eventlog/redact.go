@@ -8,9 +8,9 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// piece names a text that comes in pieces: what one agent or command says, of one
+// textKey names a text that comes in pieces: what one agent or command says, of one
 // kind.
-type piece struct {
+type textKey struct {
 	exec, agent, parent, call string
 	kind                      wire.Type
 	stream                    string // of a command
@@ -20,15 +20,15 @@ type piece struct {
 // heldText is the end of a text that may be the beginning of a secret: it waits for
 // the next piece.
 type heldText struct {
-	of   piece
+	of   textKey
 	text string
 	last *wire.Event // the last piece, as it was stored
 }
 
 // textPiece returns the text of a piece and what it is a piece of; nil for an event
 // that isn't a piece.
-func textPiece(e *wire.Event) (*string, piece) {
-	of := piece{exec: e.ExecID, agent: e.AgentID, parent: e.Parent, call: e.CallID, kind: e.Type()}
+func textPiece(e *wire.Event) (*string, textKey) {
+	of := textKey{exec: e.ExecID, agent: e.AgentID, parent: e.Parent, call: e.CallID, kind: e.Type()}
 	switch p := e.Payload.(type) {
 	case *wire.AgentTextDelta:
 		of.block = p.Block
@@ -81,7 +81,7 @@ func (w *Writer) encodeRedacted(e *wire.Event) ([]byte, error) {
 // cutSecrets returns what is stored of a piece of a text, and holds the end of it that may be the
 // beginning of a secret. The caller holds turn, and puts back what was held if the
 // piece isn't stored after all.
-func (w *Writer) cutSecrets(e *wire.Event, text string, of piece) *wire.Event {
+func (w *Writer) cutSecrets(e *wire.Event, text string, of textKey) *wire.Event {
 	secrets, whole := w.log.o.Redact, text
 	if at := slices.IndexFunc(w.held, func(h heldText) bool { return h.of == of }); at >= 0 {
 		whole = w.held[at].text + whole

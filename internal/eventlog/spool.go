@@ -31,8 +31,8 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli) //nolint:gochecknoglobals // a constant table
 
-// segment is a file of the spool.
-type segment struct {
+// spoolSegment is a file of the spool.
+type spoolSegment struct {
 	path   string
 	size   int64 // bytes written
 	read   int64 // bytes of it that have been read or never need to be
@@ -50,10 +50,10 @@ type spool struct {
 	incarnation string
 	limit       int64
 
-	segments []*segment // oldest first
-	writing  bool       // the last segment takes more
-	size     int64      // of all segments
-	next     int        // number of the next segment
+	segments []*spoolSegment // oldest first
+	writing  bool            // the last segment takes more
+	size     int64           // of all segments
+	next     int             // number of the next segment
 
 	// What the disk refuses at present. Nothing of it ends the process: what can't be written waits in
 	// memory, what can't be read for an operator to mend it, and what can't be removed is read, and found
@@ -80,7 +80,7 @@ func (s *spool) again() {
 }
 
 // putBack makes removed files anew: the next process has to find what is in them.
-func (s *spool) putBack(segments []*segment) error {
+func (s *spool) putBack(segments []*spoolSegment) error {
 	for _, g := range segments {
 		if g.file == nil || g.isThere() {
 			continue
@@ -95,13 +95,13 @@ func (s *spool) putBack(segments []*segment) error {
 }
 
 // isThere reports whether the segment's file is where the next process looks for it.
-func (g *segment) isThere() bool {
+func (g *spoolSegment) isThere() bool {
 	_, err := os.Lstat(g.path)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // putBack writes the segment into a new file.
-func (g *segment) putBack() error {
+func (g *spoolSegment) putBack() error {
 	if err := os.MkdirAll(filepath.Dir(g.path), 0o700); err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (s *spool) rotateSegment() error {
 	s.next++
 	s.writing = true
 	size := int64(len(header))
-	s.segments = append(s.segments, &segment{path: path, size: size, read: size, file: f})
+	s.segments = append(s.segments, &spoolSegment{path: path, size: size, read: size, file: f})
 	s.size += size
 	return nil
 }
@@ -215,7 +215,7 @@ func (s *spool) leave() error {
 	return err
 }
 
-func (g *segment) close() error {
+func (g *spoolSegment) close() error {
 	if g.file == nil {
 		return nil
 	}
@@ -293,7 +293,7 @@ func (s *spool) read() ([][]*frame, error) {
 	return nil, nil
 }
 
-func (g *segment) readFile() ([]byte, error) {
+func (g *spoolSegment) readFile() ([]byte, error) {
 	b, err := os.ReadFile(g.path)
 	if g.file != nil && errors.Is(err, fs.ErrNotExist) {
 		return io.ReadAll(io.NewSectionReader(g.file, 0, g.size))
@@ -399,7 +399,9 @@ func (s *spool) resolveOldest(n int) {
 	}
 }
 
-func (s *spool) isWriting(g *segment) bool { return s.writing && g == s.segments[len(s.segments)-1] }
+func (s *spool) isWriting(g *spoolSegment) bool {
+	return s.writing && g == s.segments[len(s.segments)-1]
+}
 
 // dropOldest removes the oldest segment.
 func (s *spool) dropOldest() {
@@ -487,7 +489,7 @@ func (s *spools) leftoverSpool() *spool {
 	}
 	left := &spool{dir: filepath.Join(s.dir, "found"), incarnation: s.incarnation}
 	for _, path := range s.found {
-		g := &segment{path: path, unread: true}
+		g := &spoolSegment{path: path, unread: true}
 		if info, err := os.Stat(path); err == nil {
 			g.size = info.Size()
 		}

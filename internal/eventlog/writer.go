@@ -42,10 +42,10 @@ type Writer struct {
 // waiter waits until the event numbered seq is stored.
 type waiter struct {
 	seq  uint64
-	done chan<- outcome
+	done chan<- appendOutcome
 }
 
-type outcome struct {
+type appendOutcome struct {
 	pos uint64
 	err error
 }
@@ -90,7 +90,7 @@ func (w *Writer) appendEvents(ctx context.Context, events []*wire.Event, togethe
 		_, pos := w.Last()
 		return pos, nil
 	}
-	done := make(chan outcome, 1)
+	done := make(chan appendOutcome, 1)
 	if err := w.queueEvents(ctx, events, together, done); err != nil {
 		return 0, w.writeError("append", err)
 	}
@@ -113,7 +113,7 @@ func (w *Writer) Enqueue(ctx context.Context, e *wire.Event) error {
 // Flush waits until everything that was taken is stored. Like that of Append,
 // its error is an [ErrAmbiguous] if ctx ends first.
 func (w *Writer) Flush(ctx context.Context) error {
-	done := make(chan outcome, 1)
+	done := make(chan appendOutcome, 1)
 	if err := w.lock(ctx); err != nil {
 		return w.writeError("flush", err)
 	}
@@ -190,7 +190,7 @@ func (w *Writer) unlock() { <-w.turn }
 
 // queueEvents numbers, encodes and queues events, which are stored together or each by itself. done is told when the last
 // is stored.
-func (w *Writer) queueEvents(ctx context.Context, events []*wire.Event, together bool, done chan<- outcome) error {
+func (w *Writer) queueEvents(ctx context.Context, events []*wire.Event, together bool, done chan<- appendOutcome) error {
 	if err := w.lock(ctx); err != nil {
 		return err
 	}
@@ -299,14 +299,14 @@ func (w *Writer) reportDropped(ctx context.Context) error {
 }
 
 // awaitStored registers done to be told when the event numbered seq is stored.
-func (w *Writer) awaitStored(seq uint64, done chan<- outcome) {
+func (w *Writer) awaitStored(seq uint64, done chan<- appendOutcome) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {
 	case seq <= w.seq:
-		done <- outcome{pos: w.pos}
+		done <- appendOutcome{pos: w.pos}
 	case w.over:
-		done <- outcome{err: w.err}
+		done <- appendOutcome{err: w.err}
 	default:
 		w.waiters = append(w.waiters, waiter{seq, done})
 	}
@@ -321,7 +321,7 @@ func (w *Writer) forgetWaiter(seq uint64) {
 	}
 }
 
-func (w *Writer) waitStored(ctx context.Context, verb string, done <-chan outcome) (uint64, error) {
+func (w *Writer) waitStored(ctx context.Context, verb string, done <-chan appendOutcome) (uint64, error) {
 	select {
 	case o := <-done:
 		if o.err != nil {
@@ -358,7 +358,7 @@ func (w *Writer) noteStored(seq, pos uint64) {
 	w.seq, w.pos = seq, pos
 	n := 0
 	for n < len(w.waiters) && w.waiters[n].seq <= seq {
-		w.waiters[n].done <- outcome{pos: pos}
+		w.waiters[n].done <- appendOutcome{pos: pos}
 		n++
 	}
 	w.waiters = w.waiters[n:]
@@ -398,7 +398,7 @@ func (w *Writer) releaseWaiters(err error) {
 		w.err = err
 	}
 	for _, wait := range w.waiters {
-		wait.done <- outcome{err: err}
+		wait.done <- appendOutcome{err: err}
 	}
 	w.waiters = nil
 }

@@ -6,17 +6,17 @@ import (
 	"encoding/hex"
 )
 
-// link is a link of a run's hash chain: it stands for all events up to it. It is
+// chainLink is a link of a run's hash chain: it stands for all events up to it. It is
 // computed as the recorder's store does, so that a whole run has the same hash in
 // both, unless the store marks an event of it as void.
-type link [sha256.Size]byte
+type chainLink [sha256.Size]byte
 
 // firstLink is the one before the first event.
-func firstLink(incarnation, run string) link {
+func firstLink(incarnation, run string) chainLink {
 	return sha256.Sum256([]byte("wake" + incarnation + run))
 }
 
-func (l link) String() string { return hex.EncodeToString(l[:]) }
+func (l chainLink) String() string { return hex.EncodeToString(l[:]) }
 
 // chain computes links. The zero value is ready.
 type chain struct{ buf []byte }
@@ -25,7 +25,7 @@ type chain struct{ buf []byte }
 // event's position and time (Unix ms), and its mark, note and data, each after its
 // length; numbers have eight bytes, the highest first. What is exported has
 // neither mark nor note.
-func (c *chain) nextLink(l link, pos uint64, at int64, data []byte) link {
+func (c *chain) nextLink(l chainLink, pos uint64, at int64, data []byte) chainLink {
 	b := append(c.buf[:0], l[:]...)
 	b = binary.BigEndian.AppendUint64(b, pos)
 	b = binary.BigEndian.AppendUint64(b, uint64(at))

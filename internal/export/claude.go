@@ -89,7 +89,7 @@ func (c *Conversation) noteEvent(e *wire.Event) {
 // and so is what sub-agents said: they have files of their own.
 func Claude(w io.Writer, run Run, events Events, c Conversation) (Result, error) {
 	r := Result{RunID: run.ID, Session: c.Session, Cwd: c.Cwd}
-	s := &session{out: bufio.NewWriter(w), run: run.ID, c: c, result: &r}
+	s := &sessionWriter{out: bufio.NewWriter(w), run: run.ID, c: c, result: &r}
 	err := eachVisible(&r, events, func(e *eventlog.Entry) error {
 		if e.NodeID != c.Node || e.Event.Parent != "" || c.hidden.hides(e.Event) {
 			return nil
@@ -105,9 +105,9 @@ func Claude(w io.Writer, run Run, events Events, c Conversation) (Result, error)
 	return r, s.out.Flush()
 }
 
-// session is a session file under way. It holds one turn of the agent: what a
+// sessionWriter is a session file under way. It holds one turn of the agent: what a
 // model said in one message, and the results of its calls, which stand behind it.
-type session struct {
+type sessionWriter struct {
 	out    *bufio.Writer
 	run    string
 	c      Conversation
@@ -120,23 +120,23 @@ type session struct {
 	at      int64
 
 	turn    *wire.Usage // of the message, once known
-	blocks  []block
-	results []result
+	blocks  []claudeBlock
+	results []toolResult
 	told    []userContent // while calls were open
 	open    map[string]bool
-	piece   *block // that is being streamed
+	piece   *claudeBlock // that is being streamed
 	number  int
 
 	compacted *wire.Compaction // its summary comes next
 }
 
-// block is a block of a message.
-type block struct {
+// claudeBlock is a block of a message.
+type claudeBlock struct {
 	at      int64
 	content map[string]any
 }
 
-type result struct {
+type toolResult struct {
 	at     int64
 	call   string
 	event  *wire.AgentTool
@@ -150,7 +150,7 @@ type userContent struct {
 	meta    bool
 }
 
-func (s *session) handleEvent(e *wire.Event) error {
+func (s *sessionWriter) handleEvent(e *wire.Event) error {
 	if p, is := e.Payload.(*wire.AgentStart); is {
 		if s.current = e.SessionID; !s.c.sessions[s.current] {
 			return nil
@@ -174,7 +174,7 @@ func isPiece(t wire.Type) bool {
 	return t == wire.TypeAgentTextDelta || t == wire.TypeAgentThinkingDelta
 }
 
-func (s *session) addPayload(e *wire.Event) error {
+func (s *sessionWriter) addPayload(e *wire.Event) error {
 	switch p := e.Payload.(type) {
 	case *wire.TurnStart:
 		if p.Model != "" {
@@ -184,15 +184,15 @@ func (s *session) addPayload(e *wire.Event) error {
 	case *wire.AgentTextDelta:
 		s.addTextPiece(e.Timestamp, p.Block, p.Content)
 	case *wire.AgentText:
-		s.addWhole(p.Supersedes, "text", block{e.Timestamp, map[string]any{"type": "text", "text": p.Content}})
+		s.addWhole(p.Supersedes, "text", claudeBlock{e.Timestamp, map[string]any{"type": "text", "text": p.Content}})
 	case *wire.AgentThinking:
 		if p.Signature != "" {
-			s.addWhole(p.Supersedes, "thinking", block{e.Timestamp, map[string]any{"type": "thinking", "thinking": p.Content, "signature": p.Signature}})
+			s.addWhole(p.Supersedes, "thinking", claudeBlock{e.Timestamp, map[string]any{"type": "thinking", "thinking": p.Content, "signature": p.Signature}})
 		}
 	case *wire.ToolIntent:
 		s.addToolUse(e, p)
 	case *wire.AgentTool:
-		s.results = append(s.results, result{at: e.Timestamp, call: e.CallID, event: p})
+		s.results = append(s.results, toolResult{at: e.Timestamp, call: e.CallID, event: p})
 		delete(s.open, e.CallID)
 	case *wire.Usage:
 		s.turn = p
@@ -209,16 +209,16 @@ func (s *session) addPayload(e *wire.Event) error {
 }
 
 // addTextPiece adds a streamed piece of the answer.
-func (s *session) addTextPiece(at int64, number int, content string) {
+func (s *sessionWriter) addTextPiece(at int64, number int, content string) {
 	if s.piece == nil || s.number != number {
 		s.endPiece()
-		s.piece, s.number = &block{at, map[string]any{"type": "text", "text": ""}}, number
+		s.piece, s.number = &claudeBlock{at, map[string]any{"type": "text", "text": ""}}, number
 	}
 	text, _ := s.piece.content["text"].(string)
 	s.piece.content["text"] = text + content
 }
 
-func (s *session) endPiece() {
+func (s *sessionWriter) endPiece() {
 	if s.piece != nil {
 		s.addBlock(*s.piece)
 		s.piece = nil
@@ -227,7 +227,7 @@ func (s *session) endPiece() {
 
 // addWhole adds a block that wasn't streamed, or takes the place of a streamed one
 // that the agent gave up.
-func (s *session) addWhole(supersedes int, kind string, b block) {
+func (s *sessionWriter) addWhole(supersedes int, kind string, b claudeBlock) {
 	if supersedes > 0 && len(s.blocks) > 0 {
 		if last := s.blocks[len(s.blocks)-1]; last.content["type"] == kind {
 			s.blocks = s.blocks[:len(s.blocks)-1]
@@ -237,14 +237,14 @@ func (s *session) addWhole(supersedes int, kind string, b block) {
 }
 
 // addBlock adds a block to the message. The API refuses blank text.
-func (s *session) addBlock(b block) {
+func (s *sessionWriter) addBlock(b claudeBlock) {
 	if text, is := b.content["text"].(string); is && strings.TrimSpace(text) == "" {
 		return
 	}
 	s.blocks = append(s.blocks, b)
 }
 
-func (s *session) addToolUse(e *wire.Event, p *wire.ToolIntent) {
+func (s *sessionWriter) addToolUse(e *wire.Event, p *wire.ToolIntent) {
 	if s.open == nil {
 		s.open = map[string]bool{}
 	}
@@ -253,11 +253,11 @@ func (s *session) addToolUse(e *wire.Event, p *wire.ToolIntent) {
 	if !is {
 		input = map[string]any{"input": p.ToolInput}
 	}
-	s.addBlock(block{e.Timestamp, map[string]any{"type": "tool_use", "id": e.CallID, "name": p.ToolName, "input": input}})
+	s.addBlock(claudeBlock{e.Timestamp, map[string]any{"type": "tool_use", "id": e.CallID, "name": p.ToolName, "input": input}})
 }
 
 // addPrompt takes what the agent was started with: text, or a list of messages.
-func (s *session) addPrompt(at int64, prompt wire.Raw) error {
+func (s *sessionWriter) addPrompt(at int64, prompt wire.Raw) error {
 	if text, is := prompt.Text(); is {
 		return s.addUserContent(userContent{at: at, content: text})
 	}
@@ -279,7 +279,7 @@ func (s *session) addPrompt(at int64, prompt wire.Raw) error {
 
 // addUserContent writes what the agent was told, behind the results of the calls that are
 // open.
-func (s *session) addUserContent(t userContent) error {
+func (s *sessionWriter) addUserContent(t userContent) error {
 	if text, is := t.content.(string); t.content == nil || is && strings.TrimSpace(text) == "" {
 		return nil
 	}
@@ -296,7 +296,7 @@ func (s *session) addUserContent(t userContent) error {
 	return s.writeUser(t)
 }
 
-func (s *session) writeUser(t userContent) error {
+func (s *sessionWriter) writeUser(t userContent) error {
 	fields := map[string]any{"type": "user", "message": map[string]any{"role": "user", "content": t.content}}
 	if t.meta {
 		fields["isMeta"] = true
@@ -305,7 +305,7 @@ func (s *session) writeUser(t userContent) error {
 }
 
 // flushTurn writes the turn.
-func (s *session) flushTurn() error {
+func (s *sessionWriter) flushTurn() error {
 	s.endPiece()
 	calls := map[string]string{}
 	id := s.messageID()
@@ -336,7 +336,7 @@ func (s *session) flushTurn() error {
 	return nil
 }
 
-func (s *session) writeAssistant(id string, b block) error {
+func (s *sessionWriter) writeAssistant(id string, b claudeBlock) error {
 	usage := map[string]any{"input_tokens": 0, "output_tokens": 0}
 	message := map[string]any{
 		"id": id, "type": "message", "role": "assistant", "model": s.model,
@@ -357,7 +357,7 @@ func (s *session) writeAssistant(id string, b block) error {
 }
 
 // messageID is the id of the message that is held: the blocks of one share it.
-func (s *session) messageID() string {
+func (s *sessionWriter) messageID() string {
 	if s.turn != nil && s.turn.MessageID != "" {
 		return s.turn.MessageID
 	}
@@ -365,7 +365,7 @@ func (s *session) messageID() string {
 	return fmt.Sprintf("msg_%x", sum[:12])
 }
 
-func (s *session) writeResult(r result) error {
+func (s *sessionWriter) writeResult(r toolResult) error {
 	content := map[string]any{"type": "tool_result", "tool_use_id": r.call, "content": resultContent(r.event.ToolOutput)}
 	if r.event.Error != "" {
 		content["is_error"] = true
@@ -412,7 +412,7 @@ func isContent(blocks []any) bool {
 }
 
 // writeSummary writes that the agent goes on with a summary of what came before.
-func (s *session) writeSummary(t userContent) error {
+func (s *sessionWriter) writeSummary(t userContent) error {
 	if err := s.flushTurn(); err != nil {
 		return err
 	}
@@ -438,7 +438,7 @@ func (s *session) writeSummary(t userContent) error {
 }
 
 // writeLine writes a line that follows the one before. Its uuid depends on its place.
-func (s *session) writeLine(at int64, fields map[string]any) error {
+func (s *sessionWriter) writeLine(at int64, fields map[string]any) error {
 	uuid := uuidOf(s.run, s.c.Node, s.lines)
 	fields["parentUuid"] = nil
 	if s.parent != "" {

@@ -92,7 +92,7 @@ func (s speaker) say(p wire.Payload, call string) {
 	s.h.event("a", &wire.Event{ExecID: s.exec, SessionID: s.session, CallID: call, Payload: p})
 }
 
-func result(out string) *wire.AgentTool {
+func toolResult(out string) *wire.AgentTool {
 	return &wire.AgentTool{ToolName: "Bash", ToolInput: wire.RawString(""), ToolOutput: wire.RawString(out)}
 }
 
@@ -114,11 +114,11 @@ func TestTurns(t *testing.T) {
 	s.say(&wire.AgentTextDelta{Content: "two.", Block: 3}, "")
 	s.say(&wire.AgentTextDelta{Content: "  \n", Block: 4}, "")
 	s.say(intent(), "c1")
-	s.say(result("1"), "c1")
+	s.say(toolResult("1"), "c1")
 	s.say(intent(), "c2")
 	s.say(&wire.UserMessage{Content: "Faster!", Source: "command"}, "")
-	s.say(result("2"), "c2")
-	s.say(result("of nobody"), "c9")
+	s.say(toolResult("2"), "c2")
+	s.say(toolResult("of nobody"), "c9")
 	s.say(&wire.TurnStart{}, "")
 	s.say(&wire.AgentText{Content: "Dropped.", Block: 5}, "")
 	s.say(&wire.AgentText{Content: "Done.", Block: 6, Supersedes: 5}, "")
@@ -189,7 +189,7 @@ func TestResults(t *testing.T) {
 		s := speaker{h, "a#1", "s1"}
 		s.say(&wire.AgentStart{Prompt: wire.RawString("Go.")}, "")
 		s.say(intent(), "c1")
-		r := result("")
+		r := toolResult("")
 		r.ToolOutput = must(wire.Marshal(output))
 		s.say(r, "c1")
 		all := must(export.Conversations(h.events()))

@@ -134,14 +134,14 @@ type bar struct {
 	Node, Exec   string
 	Begin, End   int64
 	Failed, Open bool
-	Tools        []mark
+	Tools        []toolMark
 	X, W, Y      float64
 
 	width int64 // ms within which marks are put together
 }
 
-// mark is one or several tool calls in a bar.
-type mark struct {
+// toolMark is one or several tool calls in a bar.
+type toolMark struct {
 	Tool   string // of the first one
 	N      int
 	Begin  int64
@@ -152,7 +152,7 @@ type mark struct {
 
 // addMark adds a call. When a bar has too many marks, those near each other are put together, but never one
 // that failed with one that didn't.
-func (b *bar) addMark(m mark) {
+func (b *bar) addMark(m toolMark) {
 	if b.Tools = append(b.Tools, m); len(b.Tools) <= 2*maxMarks {
 		return
 	}
@@ -323,7 +323,7 @@ func (p *pageWriter) drawEvent(e *wire.Event) {
 		b.end(e, true)
 	case *wire.AgentTool:
 		if b != nil && e.Parent == "" {
-			b.addMark(mark{
+			b.addMark(toolMark{
 				Tool: timeline.Sanitize(v.ToolName), N: 1, Begin: e.Timestamp - valueOrZero(v.DurationMs), End: e.Timestamp, Failed: v.Error != "" || v.Denied,
 			})
 		}

@@ -35,7 +35,7 @@ type head struct {
 // fileVersion is the version of the file that this package writes and reads.
 const fileVersion = 1
 
-type tail struct {
+type exportTail struct {
 	End    bool   `json:"end"`
 	Events int    `json:"events"`
 	Hash   string `json:"hash"`
@@ -54,7 +54,7 @@ func JSONL(w io.Writer, run Run, events Events, fetch Fetch) (Result, error) {
 		return r, err
 	}
 	r.Hash = j.last.String()
-	if err := j.writeValue(tail{true, r.Events, r.Hash}); err != nil {
+	if err := j.writeValue(exportTail{true, r.Events, r.Hash}); err != nil {
 		return r, err
 	}
 	r.Written = r.Events
@@ -66,7 +66,7 @@ type jsonl struct {
 	fetch  Fetch
 	result *Result
 	chain  chain
-	last   link
+	last   chainLink
 	buf    []byte
 }
 

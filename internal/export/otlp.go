@@ -61,9 +61,9 @@ func spanOf(run, node string, seq uint64, kind string) string {
 
 func rootOf(run string) string { return spanOf(run, wire.RunNode, 0, opWorkflow) }
 
-// span is a span in OTLP/JSON: ids are hexadecimal, 64-bit numbers are strings,
+// otlpSpan is a span in OTLP/JSON: ids are hexadecimal, 64-bit numbers are strings,
 // enumerations are numbers.
-type span struct {
+type otlpSpan struct {
 	Trace      string      `json:"traceId"`
 	ID         string      `json:"spanId"`
 	Parent     string      `json:"parentSpanId,omitempty"`
@@ -104,11 +104,11 @@ func (n nanos) MarshalJSON() ([]byte, error) {
 }
 
 type attribute struct {
-	Key   string `json:"key"`
-	Value value  `json:"value"`
+	Key   string    `json:"key"`
+	Value otlpValue `json:"value"`
 }
 
-type value struct {
+type otlpValue struct {
 	String *string  `json:"stringValue,omitempty"`
 	Int    *string  `json:"intValue,omitempty"`
 	Double *float64 `json:"doubleValue,omitempty"`
@@ -117,40 +117,40 @@ type value struct {
 }
 
 type array struct {
-	Values []value `json:"values"`
+	Values []otlpValue `json:"values"`
 }
 
-func textValue(s string) value { return value{String: &s} }
+func textValue(s string) otlpValue { return otlpValue{String: &s} }
 
 // setText sets an attribute unless the value is "".
-func (s *span) setText(key, v string) {
+func (s *otlpSpan) setText(key, v string) {
 	if v != "" {
 		s.setAttribute(key, textValue(v))
 	}
 }
 
 // setCount sets an attribute unless the number is 0.
-func (s *span) setCount(key string, n int64) {
+func (s *otlpSpan) setCount(key string, n int64) {
 	if n != 0 {
 		text := strconv.FormatInt(n, 10)
-		s.setAttribute(key, value{Int: &text})
+		s.setAttribute(key, otlpValue{Int: &text})
 	}
 }
 
-func (s *span) setFlag(key string, v bool) {
+func (s *otlpSpan) setFlag(key string, v bool) {
 	if v {
-		s.setAttribute(key, value{Bool: &v})
+		s.setAttribute(key, otlpValue{Bool: &v})
 	}
 }
 
-func (s *span) setCost(usd *float64) {
+func (s *otlpSpan) setCost(usd *float64) {
 	if usd != nil {
-		s.setAttribute(attrCost, value{Double: usd})
+		s.setAttribute(attrCost, otlpValue{Double: usd})
 	}
 }
 
 // setAttribute sets an attribute; the last value counts.
-func (s *span) setAttribute(key string, v value) {
+func (s *otlpSpan) setAttribute(key string, v otlpValue) {
 	for i := range s.Attributes {
 		if s.Attributes[i].Key == key {
 			s.Attributes[i].Value = v
@@ -160,11 +160,11 @@ func (s *span) setAttribute(key string, v value) {
 	s.Attributes = append(s.Attributes, attribute{key, v})
 }
 
-func (s *span) dropAttribute(key string) {
+func (s *otlpSpan) dropAttribute(key string) {
 	s.Attributes = slices.DeleteFunc(s.Attributes, func(a attribute) bool { return a.Key == key })
 }
 
-func (s *span) hasAttribute(key string) bool {
+func (s *otlpSpan) hasAttribute(key string) bool {
 	for i := range s.Attributes {
 		if s.Attributes[i].Key == key {
 			return true
@@ -173,7 +173,7 @@ func (s *span) hasAttribute(key string) bool {
 	return false
 }
 
-func (s *span) setError(kind, message string) {
+func (s *otlpSpan) setError(kind, message string) {
 	if kind == "" {
 		kind = errorOther
 	}
@@ -183,19 +183,19 @@ func (s *span) setError(kind, message string) {
 
 // execution is one of a node.
 type execution struct {
-	span    *span // nil: its beginning isn't in what is exported
+	span    *otlpSpan // nil: its beginning isn't in what is exported
 	talk    conversation.Conversation
-	threads map[string]*thread // by parent call; "": the node's own agent
-	calls   map[string]*span   // open
+	threads map[string]*agentThread // by parent call; "": the node's own agent
+	calls   map[string]*otlpSpan    // open
 	account ledger.Ledger
 	spent   wire.Spending // by all its model calls
 }
 
-// thread is an agent at work: that of an execution, or a sub-agent.
-type thread struct {
-	agent    *span
+// agentThread is an agent at work: that of an execution, or a sub-agent.
+type agentThread struct {
+	agent    *otlpSpan
 	over     bool // agent has ended
-	chat     *span
+	chat     *otlpSpan
 	provider string
 	counted  bool  // the call of the model has its usage: what follows is another
 	since    int64 // Unix ms, when the model had to say something the last time
@@ -209,17 +209,17 @@ type tracer struct {
 	result  *Result
 	trace   string
 
-	root  *span
+	root  *otlpSpan
 	ended bool
 	at    int64
 	execs map[string]*execution // open
-	ready []*span
+	ready []*otlpSpan
 }
 
 func (t *tracer) addEvent(pos uint64, e *wire.Event) error {
 	t.at = max(t.at, e.Timestamp)
 	if t.root == nil {
-		t.root = &span{
+		t.root = &otlpSpan{
 			Trace: t.trace, ID: rootOf(t.run.ID), Name: opWorkflow, Kind: kindInternal, Start: nanos(e.Timestamp),
 			Attributes: []attribute{{attrOperation, textValue(opWorkflow)}, {attrRun, textValue(t.run.ID)}},
 		}
@@ -241,22 +241,22 @@ func (t *tracer) addEvent(pos uint64, e *wire.Event) error {
 func (t *tracer) exec(e *wire.Event) *execution {
 	x := t.execs[execOf(e)]
 	if x == nil {
-		x = &execution{threads: map[string]*thread{}, calls: map[string]*span{}}
+		x = &execution{threads: map[string]*agentThread{}, calls: map[string]*otlpSpan{}}
 		t.execs[execOf(e)] = x
 	}
 	return x
 }
 
 // beginSpan opens a span that began with an event.
-func (t *tracer) beginSpan(e *wire.Event, parent, kind, name string, as int) *span {
-	return &span{
+func (t *tracer) beginSpan(e *wire.Event, parent, kind, name string, as int) *otlpSpan {
+	return &otlpSpan{
 		Trace: t.trace, ID: spanOf(t.run.ID, e.NodeID, e.Seq, kind), Parent: parent,
 		Name: name, Kind: as, Start: nanos(e.Timestamp),
 	}
 }
 
 // endSpan ends a span.
-func (t *tracer) endSpan(s *span, at int64) {
+func (t *tracer) endSpan(s *otlpSpan, at int64) {
 	s.End = max(nanos(at), s.Start)
 	t.ready = append(t.ready, s)
 }
@@ -310,13 +310,13 @@ func (t *tracer) beginNode(e *wire.Event, p *wire.NodeStart) {
 	if x.span != nil {
 		return
 	}
-	var s *span
+	var s *otlpSpan
 	switch p.NodeType {
 	case "agent":
 		s = t.beginSpan(e, t.root.ID, opAgent, opAgent+" "+e.Node(), kindInternal)
 		s.setText(attrOperation, opAgent)
 		s.setText(attrAgentName, e.Node())
-		x.threads[""] = &thread{agent: s, since: e.Timestamp}
+		x.threads[""] = &agentThread{agent: s, since: e.Timestamp}
 	case "exec":
 		s = t.beginSpan(e, t.root.ID, opTool, opTool+" "+e.Node(), kindInternal)
 		s.setText(attrOperation, opTool)
@@ -392,7 +392,7 @@ func (t *tracer) endThread(x *execution, parent string, at int64) {
 	}
 }
 
-func (t *tracer) endChat(h *thread) {
+func (t *tracer) endChat(h *agentThread) {
 	if h.chat != nil {
 		t.endSpan(h.chat, int64(h.chat.End))
 		h.chat = nil
@@ -401,7 +401,7 @@ func (t *tracer) endChat(h *thread) {
 
 // threadOf returns the agent that an event is of. What follows the end of a sub-agent, such
 // as its last usage, is still its own.
-func (t *tracer) threadOf(x *execution, e *wire.Event, step conversation.Step) *thread {
+func (t *tracer) threadOf(x *execution, e *wire.Event, step conversation.Step) *agentThread {
 	if h := x.threads[e.Parent]; h != nil && (!h.over || !step.Opened) {
 		return h
 	}
@@ -422,7 +422,7 @@ func (t *tracer) threadOf(x *execution, e *wire.Event, step conversation.Step) *
 	s.setText(attrAgentID, e.AgentID)
 	s.setText(attrNode, e.Node())
 	s.setText(attrExec, e.ExecID)
-	h := &thread{agent: s, since: e.Timestamp}
+	h := &agentThread{agent: s, since: e.Timestamp}
 	x.threads[e.Parent] = h
 	switch own := x.threads[""]; {
 	case e.Parent == "":
@@ -436,7 +436,7 @@ func (t *tracer) threadOf(x *execution, e *wire.Event, step conversation.Step) *
 
 // addAgentEvent takes what agents and commands do.
 func (t *tracer) addAgentEvent(x *execution, e *wire.Event, step conversation.Step) {
-	h := func() *thread { return t.threadOf(x, e, step) }
+	h := func() *agentThread { return t.threadOf(x, e, step) }
 	for _, entry := range x.account.Apply(e) {
 		x.spent = ledger.Add(x.spent, entry.Spending)
 	}
@@ -482,7 +482,7 @@ func (t *tracer) addAgentEvent(x *execution, e *wire.Event, step conversation.St
 	}
 }
 
-func (t *tracer) startAgent(h *thread, e *wire.Event, p *wire.AgentStart) {
+func (t *tracer) startAgent(h *agentThread, e *wire.Event, p *wire.AgentStart) {
 	h.agent.setText(attrConversation, e.SessionID)
 	h.agent.setText(attrRequestModel, p.Model)
 	if p.Provider == "claude" || p.Provider == "ingest" {
@@ -494,7 +494,7 @@ func (t *tracer) startAgent(h *thread, e *wire.Event, p *wire.AgentStart) {
 }
 
 // beginChat opens a call of the model.
-func (t *tracer) beginChat(h *thread, e *wire.Event) {
+func (t *tracer) beginChat(h *agentThread, e *wire.Event) {
 	h.chat = t.beginSpan(e, h.agent.ID, opChat, opChat, kindClient)
 	h.chat.Start = nanos(min(h.since, e.Timestamp))
 	h.chat.End = h.chat.Start
@@ -506,7 +506,7 @@ func (t *tracer) beginChat(h *thread, e *wire.Event) {
 }
 
 // continueChat notes that the model goes on. Behind its usage a call is over.
-func (t *tracer) continueChat(h *thread, e *wire.Event) {
+func (t *tracer) continueChat(h *agentThread, e *wire.Event) {
 	if h.chat == nil || h.counted && e.Turn == 0 {
 		t.endChat(h)
 		t.beginChat(h, e)
@@ -514,7 +514,7 @@ func (t *tracer) continueChat(h *thread, e *wire.Event) {
 	h.chat.End = max(h.chat.End, nanos(e.Timestamp))
 }
 
-func (t *tracer) addUsage(h *thread, e *wire.Event, p *wire.Usage) {
+func (t *tracer) addUsage(h *agentThread, e *wire.Event, p *wire.Usage) {
 	if h.chat == nil || h.chat.hasAttribute(attrResponseID) {
 		t.endChat(h)
 		t.beginChat(h, e)
@@ -532,13 +532,13 @@ func (t *tracer) addUsage(h *thread, e *wire.Event, p *wire.Usage) {
 	c.setCount(attrCacheCreation, valueOrZero(p.CacheCreationInputTokens))
 	c.setCount(attrCacheRead, valueOrZero(p.CacheReadInputTokens))
 	if p.StopReason != "" {
-		c.setAttribute(attrFinishReasons, value{Array: &array{[]value{textValue(p.StopReason)}}})
+		c.setAttribute(attrFinishReasons, otlpValue{Array: &array{[]otlpValue{textValue(p.StopReason)}}})
 	}
 	c.setCost(p.CostUsd)
 }
 
 // call opens the span of a call.
-func (t *tracer) call(h *thread, e *wire.Event, call conversation.Call) *span {
+func (t *tracer) call(h *agentThread, e *wire.Event, call conversation.Call) *otlpSpan {
 	s := t.beginSpan(e, h.agent.ID, opTool, opTool+" "+call.Tool, kindInternal)
 	s.setText(attrOperation, opTool)
 	s.setText(attrToolName, call.Tool)
@@ -551,7 +551,7 @@ func (t *tracer) call(h *thread, e *wire.Event, call conversation.Call) *span {
 }
 
 // called ends a call; its beginning needn't be in what is exported.
-func (t *tracer) called(x *execution, h *thread, e *wire.Event, step conversation.Step) {
+func (t *tracer) called(x *execution, h *agentThread, e *wire.Event, step conversation.Step) {
 	p := step.Result
 	s := x.calls[e.CallID]
 	if s == nil {
@@ -572,9 +572,9 @@ func (t *tracer) called(x *execution, h *thread, e *wire.Event, step conversatio
 	t.endSpan(s, e.Timestamp)
 }
 
-func (t *tracer) completeAgent(s *span, p *wire.AgentComplete) {
+func (t *tracer) completeAgent(s *otlpSpan, p *wire.AgentComplete) {
 	if p.StopReason != "" {
-		s.setAttribute(attrFinishReasons, value{Array: &array{[]value{textValue(p.StopReason)}}})
+		s.setAttribute(attrFinishReasons, otlpValue{Array: &array{[]otlpValue{textValue(p.StopReason)}}})
 	}
 }
 
@@ -625,9 +625,9 @@ type (
 		Attributes []attribute `json:"attributes"`
 	}
 	scopeSpans struct {
-		Scope     scope   `json:"scope"`
-		Spans     []*span `json:"spans"`
-		SchemaURL string  `json:"schemaUrl"`
+		Scope     scope       `json:"scope"`
+		Spans     []*otlpSpan `json:"spans"`
+		SchemaURL string      `json:"schemaUrl"`
 	}
 	scope struct {
 		Name string `json:"name"`

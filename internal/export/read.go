@@ -48,7 +48,7 @@ type File struct {
 
 	lines lines
 	chain chain
-	last  link
+	last  chainLink
 	pos   uint64
 	ended bool
 }
@@ -100,8 +100,8 @@ func (f *File) All() iter.Seq2[Item, error] {
 	}
 }
 
-// record is any line but the first.
-type record struct {
+// exportRecord is any line but the first.
+type exportRecord struct {
 	Pos   uint64          `json:"pos"`
 	Time  int64           `json:"time"`
 	Hash  string          `json:"hash"`
@@ -131,7 +131,7 @@ func (f *File) nextItem() (Item, error) {
 		case f.ended:
 			return Item{}, f.lineError("is behind the end")
 		}
-		var r record
+		var r exportRecord
 		if err := json.Unmarshal(line, &r); err != nil {
 			return Item{}, f.lineError("isn't a JSON object of an export: %v", err)
 		}
@@ -154,7 +154,7 @@ func (f *File) nextItem() (Item, error) {
 	}
 }
 
-func (f *File) checkEnd(r record, fields int) error {
+func (f *File) checkEnd(r exportRecord, fields int) error {
 	switch {
 	case fields > 0:
 		return f.lineError("is the end, where an event with large fields should be")
@@ -167,7 +167,7 @@ func (f *File) checkEnd(r record, fields int) error {
 	return nil
 }
 
-func (f *File) makeItem(r record, fields map[string][]byte) (Item, error) {
+func (f *File) makeItem(r exportRecord, fields map[string][]byte) (Item, error) {
 	item := Item{Line: f.lines.n, Pos: r.Pos, Time: r.Time, Data: r.Data}
 	var err error
 	if item.Data == nil {

@@ -121,8 +121,8 @@ func (s *Server) feedSource(q wire.FeedRequest) (*tail, []string, error) {
 	return s.alerts, []string{s.log.Names().AllAlerts()}, nil
 }
 
-// piece is a piece of a feed.
-type piece struct {
+// feedPiece is a piece of a feed.
+type feedPiece struct {
 	messages   []eventlog.Message
 	next, last uint64
 }
@@ -137,7 +137,7 @@ func (s *Server) serveFeed(ctx context.Context, q wire.FeedRequest, f api.Form) 
 	if f.JSON {
 		limit /= 2 // base64, and what JSON escapes
 	}
-	var p piece
+	var p feedPiece
 	if q.Wait {
 		p, err = s.waitFor(ctx, t, subjects, q.From, limit)
 	} else {
@@ -158,7 +158,7 @@ func feedMessage(m eventlog.Message) wire.FeedMessage {
 }
 
 // readPiece reads a piece of a stream.
-func (s *Server) readPiece(ctx context.Context, selected eventlog.Selection, limit int) (p piece, err error) {
+func (s *Server) readPiece(ctx context.Context, selected eventlog.Selection, limit int) (p feedPiece, err error) {
 	select {
 	case s.reads <- struct{}{}:
 		defer func() { <-s.reads }()
@@ -194,7 +194,7 @@ func (s *Server) readPiece(ctx context.Context, selected eventlog.Selection, lim
 }
 
 // waitFor returns a piece of what comes, or after a while an empty one.
-func (s *Server) waitFor(ctx context.Context, t *tail, subjects []string, from uint64, limit int) (piece, error) {
+func (s *Server) waitFor(ctx context.Context, t *tail, subjects []string, from uint64, limit int) (feedPiece, error) {
 	over := time.NewTimer(maxWait)
 	defer over.Stop()
 	for {
@@ -208,7 +208,7 @@ func (s *Server) waitFor(ctx context.Context, t *tail, subjects []string, from u
 			from, h.last = p.next, p.last
 		}
 		if len(h.messages) > 0 {
-			return piece{h.messages, h.next, h.last}, nil
+			return feedPiece{h.messages, h.next, h.last}, nil
 		}
 		if h.w == nil {
 			continue // what it waits for may be in memory by now
@@ -221,10 +221,10 @@ func (s *Server) waitFor(ctx context.Context, t *tail, subjects []string, from u
 			continue
 		case <-over.C:
 			t.leaveWaiter(h.w)
-			return piece{nil, from, h.last}, nil
+			return feedPiece{nil, from, h.last}, nil
 		case <-ctx.Done():
 			t.leaveWaiter(h.w)
-			return piece{}, ctx.Err()
+			return feedPiece{}, ctx.Err()
 		}
 	}
 }

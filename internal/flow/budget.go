@@ -9,7 +9,7 @@ import (
 )
 
 // readBudget reads what a run may spend.
-func (r *reader) readBudget(o *fields) *Budget {
+func (r *flowReader) readBudget(o *fields) *Budget {
 	t := o.takeField("budget")
 	if t == nil {
 		return nil
@@ -24,7 +24,7 @@ func (r *reader) readBudget(o *fields) *Budget {
 }
 
 // takeDollars reads a positive amount.
-func (r *reader) takeDollars(o *fields, name string) float64 {
+func (r *flowReader) takeDollars(o *fields, name string) float64 {
 	t := o.takeField(name)
 	if t == nil {
 		return 0

@@ -10,7 +10,7 @@ import (
 )
 
 // readChildren reads the flows that an agent may start.
-func (r *reader) readChildren(o *fields) []Child {
+func (r *flowReader) readChildren(o *fields) []Child {
 	var out []Child
 	for i, t := range o.takeList("flows") {
 		c := r.readChild(t, fmt.Sprintf("%s[%d]", o.fieldName("flows"), i))
@@ -22,7 +22,7 @@ func (r *reader) readChildren(o *fields) []Child {
 	return out
 }
 
-func (r *reader) readChild(t *document.Value, path string) Child {
+func (r *flowReader) readChild(t *document.Value, path string) Child {
 	o := r.openObject(t, path)
 	o.needField("name")
 	c := Child{
@@ -44,7 +44,7 @@ func (r *reader) readChild(t *document.Value, path string) Child {
 }
 
 // checkEmbeddable checks a flow within a flow: itself, or the name of its file.
-func (r *reader) checkEmbeddable(t *document.Value, field string) {
+func (r *flowReader) checkEmbeddable(t *document.Value, field string) {
 	if s, ok := t.AsText(); ok {
 		if hasBinding(s) || s == "" {
 			r.Add(t.At, field, "must name a file or be a flow; a binding is not possible here")
@@ -61,7 +61,7 @@ func (r *reader) checkEmbeddable(t *document.Value, field string) {
 }
 
 // mayStart checks that a node may start flows: recorded agents and those of other programs can't.
-func (r *reader) mayStart(n *Node, t *document.Value, path string) {
+func (r *flowReader) mayStart(n *Node, t *document.Value, path string) {
 	if len(n.Flows) == 0 {
 		return
 	}

@@ -64,7 +64,7 @@ func requireCondition(ps *document.Problems, t *document.Value, field string) *d
 }
 
 func equalsOf(ps *document.Problems, t *document.Value, field string, known names) condition {
-	r := reader{Problems: ps}
+	r := flowReader{Problems: ps}
 	o := r.openObject(t, field)
 	c := condition{op: "equals", expr: expressionOf(ps, o.needField("var"), field+".var", known)}
 	value := o.takeField("value")

@@ -52,7 +52,7 @@ func (g *graph) vertexOf(id string) *vertex {
 
 // buildGraph connects the nodes and compiles what they say. Problems of the parts
 // have been told; what they make impossible here is left out.
-func (r *reader) buildGraph(d *Definition, nodes, edges []*document.Value) graph {
+func (r *flowReader) buildGraph(d *Definition, nodes, edges []*document.Value) graph {
 	g := graph{byID: map[string]*vertex{}}
 	for i := range d.Nodes {
 		v := &vertex{Node: &d.Nodes[i], rank: i}
@@ -88,7 +88,7 @@ func (g *graph) connectEdge(e *edge) {
 }
 
 // assignGates gives each node the gate that its edges name.
-func (r *reader) assignGates(g *graph, edges []*document.Value) {
+func (r *flowReader) assignGates(g *graph, edges []*document.Value) {
 	for i, t := range edges {
 		gate, _ := t.Get("gate").AsText()
 		to, _ := t.Get("to").AsText()
@@ -105,7 +105,7 @@ func (r *reader) assignGates(g *graph, edges []*document.Value) {
 }
 
 // checkCycles refuses a cycle that nothing bounds and a loop that is none.
-func (r *reader) checkCycles(g *graph, edges []*document.Value) bool {
+func (r *flowReader) checkCycles(g *graph, edges []*document.Value) bool {
 	ok := true
 	const unseen, open, done = 0, 1, 2
 	state := map[*vertex]int{}
@@ -207,7 +207,7 @@ func (g *graph) measureLoops() {
 }
 
 // compileGraph compiles the expressions of nodes and edges.
-func (r *reader) compileGraph(g *graph, d *Definition, nodes, edges []*document.Value) {
+func (r *flowReader) compileGraph(g *graph, d *Definition, nodes, edges []*document.Value) {
 	ids := nodeIDs(nodes)
 	common := names{nodes: ids, roots: append([]string{"outputs", "state", "input"}, ids...)}
 	if r.File != rawFile { // a run that has begun goes on with what it was given
@@ -255,7 +255,7 @@ func (g *graph) edgesOf(d Edge) []*edge {
 
 // bindableInput is the input without what is no template: a child flow has bindings of
 // its own.
-func (r *reader) bindableInput(n *Node, t *document.Value) *document.Value {
+func (r *flowReader) bindableInput(n *Node, t *document.Value) *document.Value {
 	input := t.Get("input")
 	if n.Type != TypeFlow || input == nil || input.Kind != document.Object {
 		return input
@@ -266,7 +266,7 @@ func (r *reader) bindableInput(n *Node, t *document.Value) *document.Value {
 }
 
 // compileItems compiles the list of a forEach: an expression, with or without braces.
-func (r *reader) compileItems(t *document.Value, path string, known names) template {
+func (r *flowReader) compileItems(t *document.Value, path string, known names) template {
 	if t.IsAbsent() {
 		return template{}
 	}

@@ -40,7 +40,7 @@ func (d *Definition) HooksOf(n *Node) []Hook {
 	return slices.Concat(d.Hooks, n.Hooks)
 }
 
-func (r *reader) readHooks(o *fields) []Hook {
+func (r *flowReader) readHooks(o *fields) []Hook {
 	var out []Hook
 	for i, t := range o.takeList("hooks") {
 		out = append(out, r.readHook(t, fmt.Sprintf("%s[%d]", o.fieldName("hooks"), i)))
@@ -48,7 +48,7 @@ func (r *reader) readHooks(o *fields) []Hook {
 	return out
 }
 
-func (r *reader) readHook(t *document.Value, path string) Hook {
+func (r *flowReader) readHook(t *document.Value, path string) Hook {
 	o := r.openObject(t, path)
 	o.needField("event")
 	h := Hook{
@@ -80,7 +80,7 @@ var urlPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompil
 var subjectPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$`) })
 
 // hookTarget wants exactly one that is asked, which a value can't choose.
-func (r *reader) hookTarget(o *fields, h Hook) {
+func (r *flowReader) hookTarget(o *fields, h Hook) {
 	if o.wrong {
 		return
 	}
@@ -101,7 +101,7 @@ func (r *reader) hookTarget(o *fields, h Hook) {
 }
 
 // hookCommand reads a text for sh -c or a list of words.
-func (r *reader) hookCommand(o *fields) []string {
+func (r *flowReader) hookCommand(o *fields) []string {
 	t := o.takeField("command")
 	if t == nil {
 		return nil

@@ -22,7 +22,7 @@ var agentFields = []string{
 
 // checkInput checks the input of a node by its type. Values that hold a binding are
 // known only when the node is scheduled.
-func (r *reader) checkInput(n *Node, t *document.Value, path string) {
+func (r *flowReader) checkInput(n *Node, t *document.Value, path string) {
 	o := r.openObject(t.Get("input"), path+".input")
 	if o.t.At == (document.Place{}) {
 		o.t.At = t.At
@@ -48,7 +48,7 @@ func (r *reader) checkInput(n *Node, t *document.Value, path string) {
 	o.checkUnknown()
 }
 
-func (r *reader) agentInput(o *fields) {
+func (r *flowReader) agentInput(o *fields) {
 	if s, ok := o.takeField("provider").AsText(); ok && !hasBinding(s) && !slices.Contains(Providers, s) {
 		r.Add(o.t.Get("provider").At, o.fieldName("provider"), "%q is unknown; it is one of %s%s",
 			s, strings.Join(Providers, ", "), document.SuggestName(s, Providers))
@@ -83,7 +83,7 @@ func (r *reader) agentInput(o *fields) {
 }
 
 // agentCommand checks the program of an agent, which no value may choose.
-func (r *reader) agentCommand(o *fields) {
+func (r *flowReader) agentCommand(o *fields) {
 	command := o.t.Get("command")
 	switch {
 	case command.IsAbsent():
@@ -94,12 +94,12 @@ func (r *reader) agentCommand(o *fields) {
 	}
 }
 
-func (r *reader) checkEnv(o *fields) {
+func (r *flowReader) checkEnv(o *fields) {
 	r.checkKind(o, "env", document.Object, "an object")
 	r.secretRefs(o.t.Get("env"), o.fieldName("env"))
 }
 
-func (r *reader) mcpServers(o *fields) {
+func (r *flowReader) mcpServers(o *fields) {
 	r.checkKind(o, "mcpServers", document.Object, "an object")
 	servers := o.t.Get("mcpServers")
 	if servers == nil {
@@ -113,7 +113,7 @@ func (r *reader) mcpServers(o *fields) {
 }
 
 // checkKind checks the kind of a value that isn't bound.
-func (r *reader) checkKind(o *fields, name string, want document.Kind, what string) {
+func (r *flowReader) checkKind(o *fields, name string, want document.Kind, what string) {
 	t := o.t.Get(name)
 	if s, ok := t.AsText(); t.IsAbsent() || t.Kind == want || ok && hasBinding(s) {
 		return
@@ -122,7 +122,7 @@ func (r *reader) checkKind(o *fields, name string, want document.Kind, what stri
 }
 
 // checkNumber checks a positive number.
-func (r *reader) checkNumber(o *fields, name string) {
+func (r *flowReader) checkNumber(o *fields, name string) {
 	t := o.t.Get(name)
 	if s, ok := t.AsText(); t.IsAbsent() || ok && hasBinding(s) {
 		return
@@ -141,7 +141,7 @@ func (r *reader) checkNumber(o *fields, name string) {
 }
 
 // checkPrices checks what models cost.
-func (r *reader) checkPrices(o *fields) {
+func (r *flowReader) checkPrices(o *fields) {
 	r.checkKind(o, "prices", document.Object, "an object of models")
 	models := o.t.Get("prices")
 	if models.IsAbsent() {
@@ -168,7 +168,7 @@ func (r *reader) checkPrices(o *fields) {
 
 // execInput refuses a binding in a command line: what an agent has put out would
 // become a part of the command.
-func (r *reader) execInput(o *fields) {
+func (r *flowReader) execInput(o *fields) {
 	command := o.needField("command")
 	o.takeField("cwd")
 	o.takeField("env")
@@ -192,7 +192,7 @@ func (r *reader) execInput(o *fields) {
 	}
 }
 
-func (r *reader) checkWords(words []*document.Value, field string) {
+func (r *flowReader) checkWords(words []*document.Value, field string) {
 	for i, w := range words {
 		s, ok := w.AsText()
 		if !ok {
@@ -205,7 +205,7 @@ func (r *reader) checkWords(words []*document.Value, field string) {
 	}
 }
 
-func (r *reader) setInput(o *fields) {
+func (r *flowReader) setInput(o *fields) {
 	set, merge, output := o.takeField("set"), o.takeField("merge"), o.takeField("output")
 	if set == nil && merge == nil && output == nil {
 		r.Add(o.t.At, o.path, "a set node has set, merge or output")
@@ -217,7 +217,7 @@ func (r *reader) setInput(o *fields) {
 	}
 }
 
-func (r *reader) askInput(o *fields) {
+func (r *flowReader) askInput(o *fields) {
 	o.needField("prompt")
 	o.takeField("choices")
 	o.takeField("schema")
@@ -227,7 +227,7 @@ func (r *reader) askInput(o *fields) {
 
 // flowInput checks a child run; the child itself is a file until
 // [Definition.Embed] has put it in.
-func (r *reader) flowInput(o *fields) {
+func (r *flowReader) flowInput(o *fields) {
 	child := o.needField("flow")
 	o.takeField("input")
 	o.takeField("state")

@@ -58,7 +58,7 @@ var reservedNames = append([]string{"outputs", "state", "input"}, keywords...)
 
 // readDefinition reads a whole definition, problems and all.
 func readDefinition(ps *document.Problems, t *document.Value) *Definition {
-	r := &reader{ps}
+	r := &flowReader{ps}
 	if t.Kind != document.Object {
 		r.Add(t.At, "", "a flow is an object with name, nodes and edges, not %s", t.KindName())
 		return nil
@@ -98,7 +98,7 @@ func readDefinition(ps *document.Problems, t *document.Value) *Definition {
 	return d
 }
 
-func (r *reader) readWorkspace(o *fields) string {
+func (r *flowReader) readWorkspace(o *fields) string {
 	s := o.takeText("workspace")
 	if s == "" || s == "run" || s == "shared" || s == "node" {
 		return s
@@ -115,7 +115,7 @@ func (r *reader) readWorkspace(o *fields) string {
 }
 
 // readPool reads the name of a pool, which is part of a subject.
-func (r *reader) readPool(o *fields) string {
+func (r *flowReader) readPool(o *fields) string {
 	s := o.takeText("pool")
 	if s != "" && !idPattern().MatchString(s) {
 		r.Add(o.t.Get("pool").At, o.fieldName("pool"), "%q: %s", s, idRule)
@@ -123,7 +123,7 @@ func (r *reader) readPool(o *fields) string {
 	return s
 }
 
-func (r *reader) readNode(t *document.Value, path string) Node {
+func (r *flowReader) readNode(t *document.Value, path string) Node {
 	o := r.openObject(t, path)
 	n := Node{
 		ID:         r.readID(o),
@@ -172,7 +172,7 @@ func (r *reader) readNode(t *document.Value, path string) Node {
 	return n
 }
 
-func (r *reader) readID(o *fields) string {
+func (r *flowReader) readID(o *fields) string {
 	t := o.needField("id")
 	if t == nil {
 		return ""
@@ -191,7 +191,7 @@ func (r *reader) readID(o *fields) string {
 	return id
 }
 
-func (r *reader) readPolicy(o *fields) *Policy {
+func (r *flowReader) readPolicy(o *fields) *Policy {
 	t := o.takeField("policy")
 	if t == nil {
 		return nil
@@ -227,7 +227,7 @@ func (r *reader) readPolicy(o *fields) *Policy {
 const maxFactor = 100
 
 // takeFactor reads how much longer each wait is than the one before.
-func (r *reader) takeFactor(o *fields, name string) float64 {
+func (r *flowReader) takeFactor(o *fields, name string) float64 {
 	t := o.takeField(name)
 	if t == nil {
 		return 0
@@ -249,7 +249,7 @@ func (r *reader) takeFactor(o *fields, name string) float64 {
 // minMemory is the least bound of memory: with less no program begins.
 const minMemory = 4 << 20
 
-func (r *reader) readScope(o *fields) *Scope {
+func (r *flowReader) readScope(o *fields) *Scope {
 	t := o.takeField("scope")
 	if t == nil {
 		return nil
@@ -263,7 +263,7 @@ func (r *reader) readScope(o *fields) *Scope {
 // auditPattern is KAHN's form of a checkpoint id.
 var auditPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9:.-]{0,127}$`) })
 
-func (r *reader) readAudits(o *fields) []Audit {
+func (r *flowReader) readAudits(o *fields) []Audit {
 	var out []Audit
 	for i, t := range o.takeList("audits") {
 		ao := r.openObject(t, fmt.Sprintf("%s[%d]", o.fieldName("audits"), i))
@@ -282,7 +282,7 @@ func (r *reader) readAudits(o *fields) []Audit {
 	return out
 }
 
-func (r *reader) readEdge(t *document.Value, path string, known []string) Edge {
+func (r *flowReader) readEdge(t *document.Value, path string, known []string) Edge {
 	o := r.openObject(t, path)
 	e := Edge{
 		ID:            o.takeText("id"),
@@ -311,7 +311,7 @@ func (r *reader) readEdge(t *document.Value, path string, known []string) Edge {
 var edgePattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.:>_-]{0,127}$`) })
 
 // readEnd reads the node at one end of an edge.
-func (r *reader) readEnd(o *fields, name string, known []string) string {
+func (r *flowReader) readEnd(o *fields, name string, known []string) string {
 	t := o.needField(name)
 	if t == nil {
 		return ""
@@ -328,7 +328,7 @@ func (r *reader) readEnd(o *fields, name string, known []string) string {
 
 var asPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_]{0,63}$`) })
 
-func (r *reader) readForEach(t *document.Value, path string, known []string) *ForEach {
+func (r *flowReader) readForEach(t *document.Value, path string, known []string) *ForEach {
 	o := r.openObject(t, path)
 	o.needField("in")
 	o.needField("as")
@@ -345,7 +345,7 @@ func (r *reader) readForEach(t *document.Value, path string, known []string) *Fo
 }
 
 // checkUnique tells of ids and edges that are there twice.
-func (r *reader) checkUnique(d *Definition, nodes, edges []*document.Value) {
+func (r *flowReader) checkUnique(d *Definition, nodes, edges []*document.Value) {
 	seen := map[string]bool{}
 	for i, n := range d.Nodes {
 		if n.ID != "" && seen[n.ID] {

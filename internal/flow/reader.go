@@ -14,13 +14,13 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// reader takes a tree apart and tells what is wrong with it.
-type reader struct{ *document.Problems }
+// flowReader takes a tree apart and tells what is wrong with it.
+type flowReader struct{ *document.Problems }
 
 // fields are the fields of an object. Every field has to be taken; done tells of
 // those that the reader didn't take.
 type fields struct {
-	r     *reader
+	r     *flowReader
 	t     *document.Value
 	path  string
 	taken []string
@@ -28,7 +28,7 @@ type fields struct {
 }
 
 // openObject begins to read an object; anything else is a problem, and empty.
-func (r *reader) openObject(t *document.Value, path string) *fields {
+func (r *flowReader) openObject(t *document.Value, path string) *fields {
 	o := &fields{r: r, t: t, path: path}
 	if t == nil || t.Kind != document.Object {
 		if !t.IsAbsent() {

@@ -14,7 +14,7 @@ var SecretRef = regexp.MustCompile(`\$\{secret\.([A-Za-z_][A-Za-z0-9_]*)\}`)
 const anyRef = "${secret." // what is meant as a reference
 
 // secretRefs refuses references in an object of texts that would be left as they are.
-func (r *reader) secretRefs(t *document.Value, path string) {
+func (r *flowReader) secretRefs(t *document.Value, path string) {
 	if t == nil {
 		return
 	}
@@ -31,7 +31,7 @@ func (r *reader) secretRefs(t *document.Value, path string) {
 }
 
 // noSecretRef refuses a reference where none counts: it would be passed on as it is.
-func (r *reader) noSecretRef(t *document.Value, path string) {
+func (r *flowReader) noSecretRef(t *document.Value, path string) {
 	if s, _ := t.AsText(); strings.Contains(s, anyRef) {
 		r.Add(t.At, path, "a secret can't be put into a command line: name it in env and use \"$NAME\"")
 	}

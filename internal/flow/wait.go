@@ -36,7 +36,7 @@ func dueTime(t NodeType, input wire.Raw, now int64) (int64, error) {
 func waitProblem(t NodeType, err error) error { return fmt.Errorf("input.%s %w", waitFields[t], err) }
 
 // waitInput checks the input of a node that waits for a time.
-func (r *reader) waitInput(o *fields, t NodeType, field string) {
+func (r *flowReader) waitInput(o *fields, t NodeType, field string) {
 	v := o.needField(field)
 	s, isText := v.AsText()
 	if v == nil || isText && hasBinding(s) {

@@ -269,14 +269,14 @@ func (i *ingestion) lineTime(line []byte) int64 {
 	return i.last
 }
 
-// A reader makes events of the lines of one agent's input.
-type reader interface {
+// A formatReader makes events of the lines of one agent's input.
+type formatReader interface {
 	Line(at int64, line []byte) []*wire.Event
 	TooLong(at int64, line *claude.LineTooLongError) []*wire.Event
 	Finish(at int64) []*wire.Event
 }
 
-func (i *ingestion) newReader() reader {
+func (i *ingestion) newReader() formatReader {
 	format := claude.Stream
 	told := newStory(i.result.Format, i.first, i.options)
 	switch i.result.Format {
@@ -299,7 +299,7 @@ func (i *ingestion) newReader() reader {
 	})}
 }
 
-// codexReader is a [reader] of Codex's.
+// codexReader is a [formatReader] of Codex's.
 type codexReader struct{ *codex.Stream }
 
 // TooLong makes events of a line that is too long.
@@ -307,7 +307,7 @@ func (r codexReader) TooLong(at int64, line *claude.LineTooLongError) []*wire.Ev
 	return r.Stream.TooLong(at, line.Head, line.Error())
 }
 
-// claudeReader is a [reader] of Claude Code's.
+// claudeReader is a [formatReader] of Claude Code's.
 type claudeReader struct{ *claude.Normalizer }
 
 // Finish doesn't know how the program has ended.

@@ -53,22 +53,22 @@ type sender struct {
 	sent  int64
 }
 
-// chunk is what a reader gave.
-type chunk struct {
+// readChunk is what a reader gave.
+type readChunk struct {
 	data []byte
 	err  error
 }
 
 // sendInput sends the input to its end, or to that of ctx.
 func (s *sender) sendInput(ctx context.Context, in io.Reader) (wire.IngestProgress, error) {
-	chunks, over := make(chan chunk), make(chan struct{})
+	chunks, over := make(chan readChunk), make(chan struct{})
 	defer close(over)
 	go func() { // reading can't be cancelled
 		for {
 			data := make([]byte, maxPiece)
 			n, err := in.Read(data)
 			select {
-			case chunks <- chunk{data[:n], err}:
+			case chunks <- readChunk{data[:n], err}:
 			case <-over:
 				return
 			}

@@ -267,7 +267,7 @@ func (in *input) awaitProgress(ctx context.Context, over <-chan time.Time) (wire
 var errGone = errors.New("the sender of the input is gone, or has ended it")
 
 // Read implements [io.Reader] for the pieces.
-func (r *reader) Read(p []byte) (int, error) {
+func (r *pieceReader) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
 		var more bool
 		select {
@@ -286,8 +286,8 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// reader reads the pieces of an input.
-type reader struct {
+// pieceReader reads the pieces of an input.
+type pieceReader struct {
 	ctx  context.Context //nolint:containedctx // Read has none
 	in   *input
 	rest []byte
@@ -298,7 +298,7 @@ func (in *input) makeRuns(ctx context.Context, writer string) (any, *wire.APIErr
 	ctx, stop := context.WithCancel(ctx)
 	defer stop() // what still reads is over
 	q, log := in.ask, in.server.log
-	r := &reader{ctx: ctx, in: in}
+	r := &pieceReader{ctx: ctx, in: in}
 	switch f := ingest.Format(q.Format); f {
 	case ingest.Kahn:
 		result, err := ingest.Lines(ctx, log, r, ingest.LinesOptions{RunID: q.Run, Labels: q.Labels, Runner: writer, Strict: q.Strict, More: q.More})

@@ -64,7 +64,7 @@ func (e *Event) Time() int64 {
 // Parse reads a line. Its error is an [*Error] that lists every violation of the
 // schema.
 func Parse(line []byte) (*Event, error) {
-	r := &reader{}
+	r := &fieldReader{}
 	if problem := r.splitObject(line); problem != "" {
 		return nil, &Error{Problems: []string{problem}}
 	}
@@ -84,15 +84,15 @@ func Parse(line []byte) (*Event, error) {
 	return e, nil
 }
 
-// reader reads the fields of an object.
-type reader struct {
+// fieldReader reads the fields of an object.
+type fieldReader struct {
 	given    []Field
 	known    []string
 	problems []string
 }
 
 // splitObject takes the object apart and returns what is wrong with it.
-func (r *reader) splitObject(line []byte) string {
+func (r *fieldReader) splitObject(line []byte) string {
 	if !utf8.Valid(line) {
 		return "is not UTF-8"
 	}
@@ -143,11 +143,11 @@ func compactJSON(value json.RawMessage) json.RawMessage {
 	return b.Bytes()
 }
 
-func (r *reader) addProblem(name, what string) { r.problems = append(r.problems, name+" "+what) }
+func (r *fieldReader) addProblem(name, what string) { r.problems = append(r.problems, name+" "+what) }
 
 // takeField returns a field; of an absent one nil, which is a problem if the field is
 // required.
-func (r *reader) takeField(name string, required bool) json.RawMessage {
+func (r *fieldReader) takeField(name string, required bool) json.RawMessage {
 	r.known = append(r.known, name)
 	for _, f := range r.given {
 		if f.Name == name {
@@ -160,7 +160,7 @@ func (r *reader) takeField(name string, required bool) json.RawMessage {
 	return nil
 }
 
-func (r *reader) visitText(name string, p *string, check func(string) string) {
+func (r *fieldReader) visitText(name string, p *string, check func(string) string) {
 	v := r.takeField(name, true)
 	if v == nil {
 		return
@@ -176,7 +176,7 @@ func (r *reader) visitText(name string, p *string, check func(string) string) {
 	}
 }
 
-func (r *reader) visitOptText(name string, p **string, limit int) {
+func (r *fieldReader) visitOptText(name string, p **string, limit int) {
 	v := r.takeField(name, false)
 	if v == nil {
 		return
@@ -192,7 +192,7 @@ func (r *reader) visitOptText(name string, p **string, limit int) {
 	}
 }
 
-func (r *reader) visitAgent(name string, p *string, nullable bool) {
+func (r *fieldReader) visitAgent(name string, p *string, nullable bool) {
 	if v := r.takeField(name, false); nullable && string(v) == "null" {
 		return
 	}
@@ -200,7 +200,7 @@ func (r *reader) visitAgent(name string, p *string, nullable bool) {
 }
 
 // readNumber reads a number; !ok is a problem unless the field is absent.
-func (r *reader) readNumber(name string, required bool) (x float64, ok bool) {
+func (r *fieldReader) readNumber(name string, required bool) (x float64, ok bool) {
 	v := r.takeField(name, required)
 	if v == nil {
 		return 0, false
@@ -216,7 +216,7 @@ func (r *reader) readNumber(name string, required bool) (x float64, ok bool) {
 	return x, err == nil
 }
 
-func (r *reader) visitCount(name string, p *int64) {
+func (r *fieldReader) visitCount(name string, p *int64) {
 	if x, ok := r.readNumber(name, true); ok {
 		if x != math.Trunc(x) || x < 0 || x > maxCount {
 			r.addProblem(name, "must be a whole number, not negative")
@@ -225,7 +225,7 @@ func (r *reader) visitCount(name string, p *int64) {
 	}
 }
 
-func (r *reader) visitSeconds(name string, p *float64) {
+func (r *fieldReader) visitSeconds(name string, p *float64) {
 	if x, ok := r.readNumber(name, true); ok {
 		if x < 0 {
 			r.addProblem(name, "must not be negative")
@@ -234,7 +234,7 @@ func (r *reader) visitSeconds(name string, p *float64) {
 	}
 }
 
-func (r *reader) visitOptShare(name string, p **float64) {
+func (r *fieldReader) visitOptShare(name string, p **float64) {
 	if x, ok := r.readNumber(name, false); ok {
 		if x < 0 || x > 1 {
 			r.addProblem(name, "must be from 0 to 1")
@@ -243,7 +243,7 @@ func (r *reader) visitOptShare(name string, p **float64) {
 	}
 }
 
-func (r *reader) visitFlag(name string, p *bool) {
+func (r *fieldReader) visitFlag(name string, p *bool) {
 	switch v := r.takeField(name, true); string(v) {
 	case "true":
 		*p = true
@@ -253,7 +253,7 @@ func (r *reader) visitFlag(name string, p *bool) {
 	}
 }
 
-func (r *reader) visitOptObject(name string, p *json.RawMessage) {
+func (r *fieldReader) visitOptObject(name string, p *json.RawMessage) {
 	v := r.takeField(name, false)
 	if v != nil && v[0] != '{' {
 		r.addProblem(name, "must be an object")

@@ -66,7 +66,7 @@ type Keeper struct {
 	programs map[uint32]*remote
 	count    uint32
 	names    []string // of programs that were there at the attach
-	state    state
+	state    keeperState
 	news     func(State)
 	left     atomic.Bool // it lives on without this process
 }
@@ -376,7 +376,7 @@ func (k *Keeper) handleMessage(message kind, body []byte) {
 			}
 		}
 	case msgState:
-		var m state
+		var m keeperState
 		if json.Unmarshal(body, &m) == nil {
 			k.mu.Lock()
 			k.state = m

@@ -55,12 +55,12 @@ type hello struct {
 }
 
 type welcome struct {
-	Protocol int      `json:"protocol"`
-	Error    string   `json:"error,omitempty"`
-	Fence    Fence    `json:"fence"`
-	Pid      int      `json:"pid"`
-	Programs []string `json:"programs"`
-	State    state    `json:"state"`
+	Protocol int         `json:"protocol"`
+	Error    string      `json:"error,omitempty"`
+	Fence    Fence       `json:"fence"`
+	Pid      int         `json:"pid"`
+	Programs []string    `json:"programs"`
+	State    keeperState `json:"state"`
 }
 
 type start struct {
@@ -128,8 +128,8 @@ type endedMessage struct {
 	Words   string `json:"words"`
 }
 
-// state is what an attached runner should know of the keeper.
-type state struct {
+// keeperState is what an attached runner should know of the keeper.
+type keeperState struct {
 	Frozen bool   `json:"frozen"`
 	Full   string `json:"full,omitempty"` // why the programs wait for room in their journal
 }

@@ -26,7 +26,7 @@ type program struct {
 	name    string
 	mark    string
 	journal *journal.Journal
-	stdin   *input
+	stdin   *programInput
 	started chan guard.Report
 	copying sync.WaitGroup
 	ending  sync.Mutex
@@ -304,8 +304,8 @@ func (s *server) forgetProgram(name string) {
 	}()
 }
 
-// input writes to a program's stdin, in order, without making its callers wait.
-type input struct {
+// programInput writes to a program's stdin, in order, without making its callers wait.
+type programInput struct {
 	file io.WriteCloser
 	more chan struct{} // holds one token when there is something to do
 
@@ -314,14 +314,14 @@ type input struct {
 	closed bool
 }
 
-func newInput(file io.WriteCloser) *input {
-	i := &input{file: file, more: make(chan struct{}, 1)}
+func newInput(file io.WriteCloser) *programInput {
+	i := &programInput{file: file, more: make(chan struct{}, 1)}
 	go i.run()
 	return i
 }
 
 // queueInput queues data; none closes the stdin behind what is queued.
-func (i *input) queueInput(data []byte) {
+func (i *programInput) queueInput(data []byte) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.closed {
@@ -339,7 +339,7 @@ func (i *input) queueInput(data []byte) {
 }
 
 // run writes until the stdin is closed or the program takes no more.
-func (i *input) run() {
+func (i *programInput) run() {
 	defer func() { _ = i.file.Close() }()
 	for range i.more {
 		i.mu.Lock()

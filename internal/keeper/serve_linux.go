@@ -32,7 +32,7 @@ type server struct {
 	named    map[string]*program
 	programs map[uint32]*program // as the guard is told of them
 	count    uint32
-	attached *session
+	attached *runnerSession
 	frozen   bool
 	freezing bool
 	since    time.Time // when it froze
@@ -72,7 +72,7 @@ func newServer(g ground) *server {
 
 // runKeeper is the keeper's work, from its first runner's settings on.
 func (s *server) runKeeper(conn net.Conn, terminated <-chan os.Signal) int {
-	first := &session{server: s, link: &link{conn: conn}, gone: make(chan struct{}), programs: map[uint32]*program{}}
+	first := &runnerSession{server: s, link: &link{conn: conn}, gone: make(chan struct{}), programs: map[uint32]*program{}}
 	r := bufio.NewReader(conn)
 	err := s.initGuard(r)
 	if err == nil {
@@ -138,7 +138,7 @@ const socketName = "socket"
 const greetWait = 5 * time.Second
 
 func (s *server) greetRunner(conn net.Conn) {
-	c := &session{server: s, link: &link{conn: conn}, gone: make(chan struct{}), programs: map[uint32]*program{}}
+	c := &runnerSession{server: s, link: &link{conn: conn}, gone: make(chan struct{}), programs: map[uint32]*program{}}
 	refuse := func(why string) {
 		_ = c.sendJSON(msgWelcome, welcome{Protocol: protocol, Error: why})
 		_ = conn.Close()
@@ -173,7 +173,7 @@ func (s *server) greetRunner(conn net.Conn) {
 }
 
 // attachSession makes a session the one that is served. It reports false if there is one.
-func (s *server) attachSession(c *session) bool {
+func (s *server) attachSession(c *runnerSession) bool {
 	s.mu.Lock()
 	if s.attached != nil {
 		s.mu.Unlock()
@@ -188,7 +188,7 @@ func (s *server) attachSession(c *session) bool {
 
 // makeWelcome says how the keeper is. It is called under mu.
 func (s *server) makeWelcome() welcome {
-	w := welcome{Protocol: protocol, Fence: s.Fence, Pid: s.ground.keeperPid(), State: state{Frozen: s.frozen, Full: s.full}}
+	w := welcome{Protocol: protocol, Fence: s.Fence, Pid: s.ground.keeperPid(), State: keeperState{Frozen: s.frozen, Full: s.full}}
 	for name := range s.named {
 		w.Programs = append(w.Programs, name)
 	}
@@ -196,7 +196,7 @@ func (s *server) makeWelcome() welcome {
 }
 
 // attachSoon attaches a runner as soon as the one before has been noticed to be gone.
-func (s *server) attachSoon(c *session) bool {
+func (s *server) attachSoon(c *runnerSession) bool {
 	for until := time.Now().Add(attachWait); !s.attachSession(c); {
 		if time.Now().After(until) {
 			return false
@@ -210,7 +210,7 @@ func (s *server) attachSoon(c *session) bool {
 const attachWait = time.Second
 
 // detachSession ends what no runner can attach to again: programs without a name.
-func (s *server) detachSession(c *session) {
+func (s *server) detachSession(c *runnerSession) {
 	s.mu.Lock()
 	if s.attached == c {
 		s.attached = nil
@@ -269,7 +269,7 @@ func (s *server) tellChange() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 	if s.attached != nil {
-		go func(c *session, now state) { _ = c.sendJSON(msgState, now) }(s.attached, state{Frozen: s.frozen, Full: s.full})
+		go func(c *runnerSession, now keeperState) { _ = c.sendJSON(msgState, now) }(s.attached, keeperState{Frozen: s.frozen, Full: s.full})
 	}
 }
 

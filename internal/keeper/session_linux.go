@@ -12,8 +12,8 @@ import (
 	"code.wake.dev/wake/internal/process"
 )
 
-// session is a runner that is attached, from the keeper's side.
-type session struct {
+// runnerSession is a runner that is attached, from the keeper's side.
+type runnerSession struct {
 	*link
 	server *server
 	gone   chan struct{} // closed when the runner is gone
@@ -63,7 +63,7 @@ func (a *allowance) awaitCredit(n int, gone <-chan struct{}) bool {
 }
 
 // serveRunner obeys the runner until it is gone.
-func (c *session) serveRunner(r *bufio.Reader) {
+func (c *runnerSession) serveRunner(r *bufio.Reader) {
 	defer func() {
 		close(c.gone)
 		c.server.detachSession(c)
@@ -78,7 +78,7 @@ func (c *session) serveRunner(r *bufio.Reader) {
 	}
 }
 
-func (c *session) obeyMessage(k kind, body []byte) {
+func (c *runnerSession) obeyMessage(k kind, body []byte) {
 	switch k {
 	case msgStart:
 		var m start
@@ -137,14 +137,14 @@ func (c *session) obeyMessage(k kind, body []byte) {
 	}
 }
 
-func (c *session) programByID(id uint32) *program {
+func (c *runnerSession) programByID(id uint32) *program {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.programs[id]
 }
 
 // startProgram starts a program, or attaches the runner to one that is there.
-func (c *session) startProgram(m start) {
+func (c *runnerSession) startProgram(m start) {
 	p, attached, err := c.server.findProgram(m)
 	if err != nil {
 		_ = c.sendJSON(msgStarted, startedMessage{Program: m.Program, Error: err.Error(), Missing: errors.Is(err, errMissing)})
@@ -169,7 +169,7 @@ func (c *session) startProgram(m start) {
 }
 
 // watchExit tells the runner how the program ends.
-func (c *session) watchExit(p *program, id uint32) {
+func (c *runnerSession) watchExit(p *program, id uint32) {
 	defer c.feeds.Done()
 	select {
 	case <-p.gone:
@@ -181,7 +181,7 @@ func (c *session) watchExit(p *program, id uint32) {
 }
 
 // feedJournal gives the runner the journal from an offset on, and what comes.
-func (c *session) feedJournal(p *program, id uint32, from uint64, a *allowance) {
+func (c *runnerSession) feedJournal(p *program, id uint32, from uint64, a *allowance) {
 	defer c.feeds.Done()
 	cursor := p.journal.Cursor(from)
 	defer func() { _ = cursor.Close() }()
@@ -232,7 +232,7 @@ func (c *session) feedJournal(p *program, id uint32, from uint64, a *allowance) 
 }
 
 // endProgram ends the tree of a program.
-func (c *session) endProgram(p *program, m end) {
+func (c *runnerSession) endProgram(p *program, m end) {
 	c.server.mu.Lock()
 	if c.server.frozen {
 		m.Grace = 0
@@ -243,7 +243,7 @@ func (c *session) endProgram(p *program, m end) {
 }
 
 // drainFeeds waits until the runner has been given what its programs have said, if it takes it.
-func (c *session) drainFeeds() {
+func (c *runnerSession) drainFeeds() {
 	done := make(chan struct{})
 	go func() {
 		c.feeds.Wait()

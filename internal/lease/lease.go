@@ -436,7 +436,7 @@ type Lease struct {
 
 	mu       sync.Mutex
 	revision uint64
-	asked    moment // when the last renewal was asked for: it expires one TTL later
+	asked    clockMoment // when the last renewal was asked for: it expires one TTL later
 	ended    bool
 }
 
@@ -470,14 +470,14 @@ func (l *Lease) Until() time.Duration {
 	return l.asked.up + l.holder.ttl
 }
 
-// moment is a time on two clocks: ours, and that which counts time in which the machine
+// clockMoment is a time on two clocks: ours, and that which counts time in which the machine
 // was suspended.
-type moment struct {
+type clockMoment struct {
 	at time.Time
 	up time.Duration
 }
 
-func currentMoment() moment { return moment{at: time.Now(), up: process.Uptime()} }
+func currentMoment() clockMoment { return clockMoment{at: time.Now(), up: process.Uptime()} }
 
 // Await waits until the holder may begin something new. It fails with [ErrLost]
 // when another runner holds the lease, or it was released.
@@ -586,7 +586,7 @@ func (l *Lease) isOver() bool {
 }
 
 // noteRenewal notes that the server has renewed the lease at our request of a time.
-func (l *Lease) noteRenewal(revision uint64, asked moment) {
+func (l *Lease) noteRenewal(revision uint64, asked clockMoment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.revision, l.asked = revision, asked

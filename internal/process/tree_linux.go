@@ -35,9 +35,9 @@ func exitOf(state *os.ProcessState, err error) Exit {
 	return Exit{Code: state.ExitCode()}
 }
 
-// entry is a row of the process table. A process is told by its pid and the
+// processEntry is a row of the process table. A process is told by its pid and the
 // time it started: pids are reused.
-type entry struct {
+type processEntry struct {
 	id
 	parent, group, session int
 	zombie                 bool
@@ -50,7 +50,7 @@ type id struct {
 }
 
 // readTable reads the process table.
-func readTable() ([]entry, error) {
+func readTable() ([]processEntry, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func readTable() ([]entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	var entries []entry
+	var entries []processEntry
 	for _, name := range names {
 		if pid, err := strconv.Atoi(name); err == nil {
 			if e, ok := readEntry(pid); ok {
@@ -73,17 +73,17 @@ func readTable() ([]entry, error) {
 
 // readEntry reads /proc/<pid>/stat: "pid (name) state parent group session …", and
 // the start time as field 22. The name may hold anything.
-func readEntry(pid int) (entry, bool) {
+func readEntry(pid int) (processEntry, bool) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return entry{}, false
+		return processEntry{}, false
 	}
 	_, rest, ok := bytes.Cut(b[bytes.LastIndexByte(b, ')')+1:], []byte(" "))
 	f := strings.Fields(string(rest))
 	if !ok || len(f) < 20 {
-		return entry{}, false
+		return processEntry{}, false
 	}
-	e := entry{id: id{pid: pid}, zombie: f[0] == "Z" || f[0] == "X", state: f[0][0]}
+	e := processEntry{id: id{pid: pid}, zombie: f[0] == "Z" || f[0] == "X", state: f[0][0]}
 	e.parent, _ = strconv.Atoi(f[1])
 	e.group, _ = strconv.Atoi(f[2])
 	e.session, _ = strconv.Atoi(f[3])
@@ -180,7 +180,7 @@ func EndTree(pid int, mark string, grace time.Duration) error {
 type tree struct {
 	marks   func(string) bool
 	members map[id]bool
-	self    entry
+	self    processEntry
 	leaves  bool // leaves dead children of this program to the goroutines that wait for them
 }
 
@@ -198,7 +198,7 @@ func newTree(marks func(string) bool) *tree {
 }
 
 // scanMembers adds new members and returns those that live.
-func (t *tree) scanMembers() ([]entry, error) {
+func (t *tree) scanMembers() ([]processEntry, error) {
 	entries, err := readTable()
 	if err != nil {
 		return nil, fmt.Errorf("process: read the process table: %w", err)
@@ -211,7 +211,7 @@ func (t *tree) scanMembers() ([]entry, error) {
 	for t.growMembers(entries) {
 		// until no new member brings another
 	}
-	var alive []entry
+	var alive []processEntry
 	for _, e := range entries {
 		switch {
 		case !t.members[e.id]:
@@ -226,7 +226,7 @@ func (t *tree) scanMembers() ([]entry, error) {
 
 // growMembers adds the children of members, and processes that share their group or session.
 // It reports whether there were any.
-func (t *tree) growMembers(entries []entry) bool {
+func (t *tree) growMembers(entries []processEntry) bool {
 	pids, groups := make(map[int]bool), make(map[int]bool)
 	for _, e := range entries {
 		if t.members[e.id] {
@@ -280,7 +280,7 @@ func (t *tree) endAll(grace time.Duration) error {
 }
 
 // sendSignal sends a signal to the process if it still is the same one.
-func (e entry) sendSignal(sig syscall.Signal) {
+func (e processEntry) sendSignal(sig syscall.Signal) {
 	p, err := os.FindProcess(e.pid) // holds on to the process, not the number
 	if err != nil {
 		return
@@ -291,7 +291,7 @@ func (e entry) sendSignal(sig syscall.Signal) {
 	}
 }
 
-func pidsOf(entries []entry) string {
+func pidsOf(entries []processEntry) string {
 	var pids []string
 	for _, e := range entries {
 		pids = append(pids, strconv.Itoa(e.pid))

@@ -68,7 +68,7 @@ func (p *Projection[V]) beginRebuild(ctx context.Context, id string) error {
 		if until < first {
 			until = 0 // nothing of it is left
 		}
-		r = record{V: wire.Version, Position: wire.Position{Incarnation: p.log.Incarnation()}, Rebuilt: id, Until: until}
+		r = stateRecord{V: wire.Version, Position: wire.Position{Incarnation: p.log.Incarnation()}, Rebuilt: id, Until: until}
 		data, err := wire.Marshal(r)
 		if err != nil {
 			return err

@@ -153,8 +153,8 @@ type commitState struct {
 	at       time.Time // of the last save
 }
 
-// record is its form in WAKE_STATE.
-type record struct {
+// stateRecord is its form in WAKE_STATE.
+type stateRecord struct {
 	V        int           `json:"v"`
 	Position wire.Position `json:"position"`
 	Rebuilt  string        `json:"rebuilt,omitempty"` // the last order to make all values again that was obeyed, or is
@@ -195,8 +195,8 @@ func (p *Projection[V]) openState(ctx context.Context) error {
 
 // readCommitted reads what is committed and its revision. What can't be read counts as
 // nothing.
-func (p *Projection[V]) readCommitted(ctx context.Context) (record, error) {
-	var r record
+func (p *Projection[V]) readCommitted(ctx context.Context) (stateRecord, error) {
+	var r stateRecord
 	e, err := p.kv.Get(ctx, p.positionKey())
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		p.commit.revision = 0
@@ -209,7 +209,7 @@ func (p *Projection[V]) readCommitted(ctx context.Context) (record, error) {
 	if err := wire.Unmarshal(e.Value(), &r); err != nil {
 		p.logger.WarnContext(ctx, "position can't be read", "service", p.c.Service, "error", err)
 		p.unusable.Inc()
-		return record{}, nil
+		return stateRecord{}, nil
 	}
 	return r, nil
 }
@@ -240,7 +240,7 @@ func (p *Projection[V]) commitDue(ctx context.Context, now time.Time) {
 // position stays.
 func (p *Projection[V]) commitPosition(ctx context.Context) error {
 	for {
-		r := record{V: wire.Version, Position: wire.Position{Incarnation: p.log.Incarnation(), Seq: p.safePosition()}, Rebuilt: p.renewal.id}
+		r := stateRecord{V: wire.Version, Position: wire.Position{Incarnation: p.log.Incarnation(), Seq: p.safePosition()}, Rebuilt: p.renewal.id}
 		if r.Position.Seq < p.renewal.until {
 			r.Until = p.renewal.until
 		}

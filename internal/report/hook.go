@@ -32,8 +32,8 @@ type Hook struct {
 	Parent func() int // id of the parent process; a hook doesn't outlive its session
 }
 
-// input is what Claude Code tells a hook.
-type input struct {
+// hookInput is what Claude Code tells a hook.
+type hookInput struct {
 	Session string          `json:"session_id"`
 	File    string          `json:"transcript_path"`
 	Cwd     string          `json:"cwd"`
@@ -52,7 +52,7 @@ type input struct {
 // Run reports the firing. Of a permission that is asked for it waits until the user has decided, here or in the terminal,
 // and tells Claude Code what was decided here. Where no listener is, it does nothing: the session goes on as without it.
 func (h Hook) Run(ctx context.Context) error {
-	var in input
+	var in hookInput
 	content, err := io.ReadAll(io.LimitReader(h.In, MaxBytes/2))
 	if err != nil || json.Unmarshal(content, &in) != nil || in.Session == "" {
 		return nil //nolint:nilerr // it isn't one of ours, or too long to be shown
@@ -101,7 +101,7 @@ func (h Hook) tell(ctx context.Context, address Address, r Report) error {
 }
 
 // waitForVerdict reports a request, also to a listener that comes back, until it is decided.
-func (h Hook) waitForVerdict(ctx context.Context, address Address, r Report, in input) error {
+func (h Hook) waitForVerdict(ctx context.Context, address Address, r Report, in hookInput) error {
 	if about, err := session.Read(in.File); err == nil {
 		about.Session, r.About = in.Session, about
 	}

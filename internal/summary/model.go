@@ -117,8 +117,8 @@ func (m Model) askModel(ctx context.Context, text string) (string, error) {
 	return textOf(said)
 }
 
-// message is one of a conversation.
-type message struct {
+// promptMessage is one of a conversation.
+type promptMessage struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
 }
@@ -126,15 +126,15 @@ type message struct {
 func (m Model) makeRequest(ctx context.Context, text string) (*http.Request, error) {
 	body := map[string]any{"model": m.Name, "max_tokens": maxTokens}
 	header := http.Header{"Content-Type": {"application/json"}}
-	user := message{"user", "<log>\n" + text + "\n</log>"}
+	user := promptMessage{"user", "<log>\n" + text + "\n</log>"}
 	if u, err := url.Parse(m.URL); err == nil && strings.HasSuffix(u.Path, "/messages") {
-		body["system"], body["messages"] = instruction, []message{user}
+		body["system"], body["messages"] = instruction, []promptMessage{user}
 		header.Set("Anthropic-Version", anthropicVersion)
 		if m.Key != "" {
 			header.Set("X-Api-Key", m.Key)
 		}
 	} else {
-		body["messages"] = []message{{"system", instruction}, user}
+		body["messages"] = []promptMessage{{"system", instruction}, user}
 		if m.Key != "" {
 			header.Set("Authorization", "Bearer "+m.Key)
 		}
@@ -159,7 +159,7 @@ func textOf(body []byte) (string, error) {
 			Text string `json:"text"`
 		} `json:"content"`
 		Choices []struct {
-			Message message `json:"message"`
+			Message promptMessage `json:"message"`
 		} `json:"choices"`
 	}
 	if err := json.Unmarshal(body, &a); err != nil {

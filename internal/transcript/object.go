@@ -53,13 +53,13 @@ func wholeLines(content []byte) []byte {
 
 // isScattered reports whether a session is to be rewritten: it has doubled and
 // most of its chunks are small.
-func (x *session) isScattered(piece int) bool {
+func (x *storedSession) isScattered(piece int) bool {
 	few := 256 + 4*int(x.head.info.Size)/piece //nolint:gosec // far below
 	return int(x.head.info.Chunks) > few && x.head.info.Size >= 2*x.began
 }
 
 // beginGeneration writes a session as a whole, behind the generation that was seen.
-func (s *Store) beginGeneration(ctx context.Context, x *session, data []byte) error {
+func (s *Store) beginGeneration(ctx context.Context, x *storedSession, data []byte) error {
 	h, err := s.lastHead(ctx, x.name)
 	switch {
 	case err != nil:
@@ -74,7 +74,7 @@ func (s *Store) beginGeneration(ctx context.Context, x *session, data []byte) er
 
 // rewriteSession writes a session of ours as a whole: what it has up to offset, and
 // data.
-func (s *Store) rewriteSession(ctx context.Context, x *session, offset int64, data []byte) error {
+func (s *Store) rewriteSession(ctx context.Context, x *storedSession, offset int64, data []byte) error {
 	h, err := s.lastHead(ctx, x.name)
 	switch {
 	case err != nil:
@@ -93,7 +93,7 @@ func (s *Store) rewriteSession(ctx context.Context, x *session, offset int64, da
 }
 
 // writeGeneration begins a generation with content.
-func (s *Store) writeGeneration(ctx context.Context, x *session, content []byte) error {
+func (s *Store) writeGeneration(ctx context.Context, x *storedSession, content []byte) error {
 	next := head{info: jetstream.ObjectInfo{
 		ObjectMeta: jetstream.ObjectMeta{Name: x.name, Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(s.piece)}}, //nolint:gosec // at most 512 KiB
 		Bucket:     s.bucket, NUID: rand.Text(),
@@ -114,7 +114,7 @@ func (s *Store) writeGeneration(ctx context.Context, x *session, content []byte)
 }
 
 // appendData appends data to a generation of ours.
-func (s *Store) appendData(ctx context.Context, x *session, data []byte) error {
+func (s *Store) appendData(ctx context.Context, x *storedSession, data []byte) error {
 	next := x.head
 	x.dirty = true // until the head counts them
 	if err := s.writeChunks(ctx, &next, data); err != nil {
@@ -148,7 +148,7 @@ func (s *Store) writeChunks(ctx context.Context, h *head, data []byte) error {
 }
 
 // storeHead stores a head behind the one that is known.
-func (s *Store) storeHead(ctx context.Context, x *session, next head) error {
+func (s *Store) storeHead(ctx context.Context, x *storedSession, next head) error {
 	info, err := json.Marshal(next.info)
 	if err != nil {
 		return err
@@ -176,7 +176,7 @@ func (s *Store) storeHead(ctx context.Context, x *session, next head) error {
 }
 
 // settleHead finds out what became of a head after its acknowledgement didn't come.
-func (s *Store) settleHead(ctx context.Context, x *session) error {
+func (s *Store) settleHead(ctx context.Context, x *storedSession) error {
 	h, err := s.lastHead(ctx, x.name)
 	if err != nil {
 		return err

@@ -49,13 +49,13 @@ type Store struct {
 	piece  int // bytes of a chunk
 
 	mu       sync.Mutex
-	sessions map[string]*session
+	sessions map[string]*storedSession
 	clock    uint64 // of uses
 }
 
-// session is what a store knows of a session. What isn't guarded by the store's
+// storedSession is what a store knows of a session. What isn't guarded by the store's
 // mu belongs to the holder of turn.
-type session struct {
+type storedSession struct {
 	name string
 	turn chan struct{}
 	used uint64 // guarded by the store's mu
@@ -87,7 +87,7 @@ func Open(ctx context.Context, js jetstream.JetStream, names subjects.Names, key
 		return nil, fmt.Errorf("transcript: object store %s: %w", bucket, err)
 	}
 	return &Store{
-		js: js, stream: stream, bucket: bucket, keys: keys, sessions: make(map[string]*session),
+		js: js, stream: stream, bucket: bucket, keys: keys, sessions: make(map[string]*storedSession),
 		piece: max(1, min(maxPiece, int(js.Conn().MaxPayload())-headroom)),
 	}, nil
 }
@@ -128,7 +128,7 @@ func (s *Store) Save(ctx context.Context, id string, offset int64, data []byte) 
 	return nil
 }
 
-func (s *Store) saveData(ctx context.Context, x *session, offset int64, data []byte) error {
+func (s *Store) saveData(ctx context.Context, x *storedSession, offset int64, data []byte) error {
 	if x.lost != "" {
 		if err := s.settleHead(ctx, x); err != nil {
 			return err
@@ -151,7 +151,7 @@ func (s *Store) saveData(ctx context.Context, x *session, offset int64, data []b
 }
 
 // lockSession returns a session once no other caller uses it.
-func (s *Store) lockSession(ctx context.Context, id string) (*session, error) {
+func (s *Store) lockSession(ctx context.Context, id string) (*storedSession, error) {
 	x := s.sessionOf(id)
 	select {
 	case x.turn <- struct{}{}:
@@ -161,9 +161,9 @@ func (s *Store) lockSession(ctx context.Context, id string) (*session, error) {
 	}
 }
 
-func (x *session) unlock() { <-x.turn }
+func (x *storedSession) unlock() { <-x.turn }
 
-func (s *Store) sessionOf(id string) *session {
+func (s *Store) sessionOf(id string) *storedSession {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clock++
@@ -172,7 +172,7 @@ func (s *Store) sessionOf(id string) *session {
 		if len(s.sessions) >= maxSessions {
 			s.forgetOldest()
 		}
-		x = &session{name: id, turn: make(chan struct{}, 1)}
+		x = &storedSession{name: id, turn: make(chan struct{}, 1)}
 		s.sessions[id] = x
 	}
 	x.used = s.clock

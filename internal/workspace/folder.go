@@ -177,7 +177,7 @@ func (f *Folder) takeOnce(ctx context.Context, n int) (_ Snapshot, again bool, e
 	if f.root != nil {
 		root.chunks, root.meaning = f.root.chunks, f.root.meaning
 	}
-	if err := s.scanFolder(ctx, dir, root, f.root, place{}); err != nil {
+	if err := s.scanFolder(ctx, dir, root, f.root, scanPlace{}); err != nil {
 		return Snapshot{}, false, err
 	}
 	if s.locked.Load() && n < takes {

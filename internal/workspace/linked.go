@@ -138,21 +138,21 @@ func isSharedState(name string) bool {
 }
 
 // scanWorktree returns the .git of a linked worktree or a submodule as that of a repository of its own.
-func (s *scan) scanWorktree(ctx context.Context, w worktree, known *node, at place) (*node, error) {
+func (s *scan) scanWorktree(ctx context.Context, w worktree, known *node, at scanPlace) (*node, error) {
 	path := append(slices.Clip(at.path), gitFolder)
-	inside := place{path: path, moved: at.moved, git: []string{}, linked: true}
+	inside := scanPlace{path: path, moved: at.moved, git: []string{}, linked: true}
 	if w.submodule {
-		return s.joinFolders(ctx, gitFolder, known, inside, part{w.own, func(name string) bool { return isGitState(name) || strings.HasSuffix(name, ".lock") }})
+		return s.joinFolders(ctx, gitFolder, known, inside, folderPart{w.own, func(name string) bool { return isGitState(name) || strings.HasSuffix(name, ".lock") }})
 	}
 	isOwn := func(name string) bool {
 		return !isSharedState(name) && name != "logs" && (isGitState(name) || strings.HasSuffix(name, ".lock"))
 	}
 	logs, err := s.joinFolders(ctx, "logs", below(known, "logs"), inside.below("logs"),
-		part{w.own.below("logs"), func(name string) bool { return name == "HEAD" }}, part{w.shared.below("logs"), func(name string) bool { return name == "refs" }})
+		folderPart{w.own.below("logs"), func(name string) bool { return name == "HEAD" }}, folderPart{w.shared.below("logs"), func(name string) bool { return name == "refs" }})
 	if err != nil {
 		return nil, err
 	}
-	n, err := s.joinFolders(ctx, gitFolder, known, inside, part{w.own, isOwn}, part{w.shared, isSharedState})
+	n, err := s.joinFolders(ctx, gitFolder, known, inside, folderPart{w.own, isOwn}, folderPart{w.shared, isSharedState})
 	if err != nil {
 		return nil, err
 	}
@@ -161,15 +161,15 @@ func (s *scan) scanWorktree(ctx context.Context, w worktree, known *node, at pla
 	return n, nil
 }
 
-// part is some of what is in a folder.
-type part struct {
+// folderPart is some of what is in a folder.
+type folderPart struct {
 	home  home
 	holds func(name string) bool
 }
 
 func (h home) below(name string) home { return home{filepath.Join(h.path, name), h.owner} }
 
-func (p place) below(name string) place {
+func (p scanPlace) below(name string) scanPlace {
 	p.path, p.git = append(slices.Clip(p.path), name), append(slices.Clip(p.git), name)
 	return p
 }
@@ -186,7 +186,7 @@ func below(n *node, name string) *node {
 }
 
 // joinFolders returns a folder of parts of others. It isn't watched. A folder that isn't there has nothing in it.
-func (s *scan) joinFolders(ctx context.Context, name string, known *node, at place, parts ...part) (*node, error) {
+func (s *scan) joinFolders(ctx context.Context, name string, known *node, at scanPlace, parts ...folderPart) (*node, error) {
 	n := &node{joined: true}
 	n.Name, n.Type, n.Mode = []byte(name), typeFolder, 0o755
 	for _, p := range parts {
@@ -207,7 +207,7 @@ func (s *scan) joinFolders(ctx context.Context, name string, known *node, at pla
 	return n, s.count(0)
 }
 
-func (s *scan) joinPart(ctx context.Context, dir *os.File, p part, n, known *node, at place) error {
+func (s *scan) joinPart(ctx context.Context, dir *os.File, p folderPart, n, known *node, at scanPlace) error {
 	names, err := dir.Readdirnames(-1)
 	if err != nil {
 		return err

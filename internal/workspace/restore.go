@@ -143,7 +143,7 @@ func (r *Reader) Restore(ctx context.Context, id, dir string) (_ Snapshot, err e
 		return Snapshot{}, fmt.Errorf("workspace: %w", err)
 	}
 	defer func() { _ = root.Close() }()
-	b := building{store: r, root: root, packs: map[string][]piece{}}
+	b := building{store: r, root: root, packs: map[string][]chunkPlace{}}
 	if err := from.walk(ctx, m.Root, nil, b.plan); err != nil {
 		return Snapshot{}, err
 	}
@@ -181,12 +181,12 @@ func removeAll(dir string) {
 type building struct {
 	store *Reader
 	root  *os.Root
-	packs map[string][]piece
+	packs map[string][]chunkPlace
 	modes []folderMode
 }
 
-// piece is where a chunk belongs.
-type piece struct {
+// chunkPlace is where a chunk belongs.
+type chunkPlace struct {
 	chunk
 
 	folder, name string
@@ -227,7 +227,7 @@ func (b *building) plan(path []string, e entry) error {
 	}
 	at, folder := int64(0), cmp.Or(strings.Join(path[:len(path)-1], "/"), ".")
 	for _, c := range e.Chunks {
-		b.packs[c.Pack] = append(b.packs[c.Pack], piece{c, folder, string(e.Name), at, e.Mode, len(e.Chunks) == 1})
+		b.packs[c.Pack] = append(b.packs[c.Pack], chunkPlace{c, folder, string(e.Name), at, e.Mode, len(e.Chunks) == 1})
 		at += int64(c.Size)
 	}
 	if len(e.Chunks) > 1 {
@@ -300,7 +300,7 @@ func (b *building) fillPack(ctx context.Context, name string) error {
 }
 
 // write writes a piece into its folder.
-func (p piece) write(dir int, part []byte) (err error) {
+func (p chunkPlace) write(dir int, part []byte) (err error) {
 	flags := unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	if p.all {
 		flags |= unix.O_CREAT | unix.O_EXCL

@@ -169,8 +169,8 @@ func (s *scan) do(tasks *sync.WaitGroup, task func()) {
 	}
 }
 
-// place is where a scan stands.
-type place struct {
+// scanPlace is where a scan stands.
+type scanPlace struct {
 	path  []string
 	rules rules
 	moved bool     // the rules aren't those of the last scan
@@ -197,7 +197,7 @@ func (r *repository) isTracked(path []string) bool {
 const openFolder = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 
 // scanFolder fills n, a folder that is open as dir. before is the node of the last scan, or nil.
-func (s *scan) scanFolder(ctx context.Context, dir *os.File, n, before *node, at place) error {
+func (s *scan) scanFolder(ctx context.Context, dir *os.File, n, before *node, at scanPlace) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -268,7 +268,7 @@ func (s *scan) watchFolder(dir *os.File, n, before *node, above *mark) {
 }
 
 // enterFolder takes in what a folder says of itself: rules, a repository.
-func (s *scan) enterFolder(dir *os.File, names []string, n, before *node, at place) (place, error) {
+func (s *scan) enterFolder(dir *os.File, names []string, n, before *node, at scanPlace) (scanPlace, error) {
 	var texts [][]byte
 	for _, name := range []string{gitIgnore, wakeIgnore} {
 		if _, there := slices.BinarySearch(names, name); there {
@@ -328,7 +328,7 @@ func (s *scan) enterFolder(dir *os.File, names []string, n, before *node, at pla
 // entrance is a folder of which entries are scanned.
 type entrance struct {
 	fd     int
-	at     place
+	at     scanPlace
 	status unix.Stat_t // of the entry that is looked at
 	loose  bool        // something in it may change without notice, or means something else later
 }
@@ -381,7 +381,7 @@ func (s *scan) scanEntry(e *entrance, name string, known *node) (*node, error) {
 }
 
 // isLeftOut reports whether an entry is left out, and says so, or whether only the index of its repository keeps it.
-func (s *scan) isLeftOut(path []string, name string, isFolder bool, of stamp, at place) (leave, forced bool) {
+func (s *scan) isLeftOut(path []string, name string, isFolder bool, of stamp, at scanPlace) (leave, forced bool) {
 	if at.git != nil {
 		switch {
 		case strings.HasSuffix(name, ".lock"):
@@ -448,7 +448,7 @@ func (s *scan) scanLink(dir int, n, known *node, path []string) (*node, error) {
 }
 
 // scanBelow fills the node of a folder; it returns nil if that is left out.
-func (s *scan) scanBelow(ctx context.Context, dir *os.File, n, known *node, path []string, at place) (*node, error) {
+func (s *scan) scanBelow(ctx context.Context, dir *os.File, n, known *node, path []string, at scanPlace) (*node, error) {
 	fd, err := unix.Openat(int(dir.Fd()), string(n.Name), openFolder, 0)
 	switch {
 	case errors.Is(err, unix.EACCES):
@@ -461,7 +461,7 @@ func (s *scan) scanBelow(ctx context.Context, dir *os.File, n, known *node, path
 	}
 	folder := os.NewFile(uintptr(fd), string(n.Name))
 	defer func() { _ = folder.Close() }()
-	below := place{path: path, rules: at.rules, moved: at.moved, fresh: at.fresh, index: at.index, above: at.above}
+	below := scanPlace{path: path, rules: at.rules, moved: at.moved, fresh: at.fresh, index: at.index, above: at.above}
 	switch {
 	case at.git != nil:
 		below.git, below.linked = append(slices.Clip(at.git), string(n.Name)), at.linked
@@ -484,7 +484,7 @@ func (s *scan) scanBelow(ctx context.Context, dir *os.File, n, known *node, path
 	return n, nil
 }
 
-func (s *scan) scanFile(dir int, n, known *node, path []string, at place, links uint64) (*node, error) {
+func (s *scan) scanFile(dir int, n, known *node, path []string, at scanPlace, links uint64) (*node, error) {
 	n.Type, n.Mode, n.Size = typeFile, n.stamp.mode&0o777, n.stamp.size
 	var home unix.Stat_t
 	if links > 1 {

@@ -217,8 +217,8 @@ func (p *packer) putCanonicalMap(b []byte) (rest []byte, err error) {
 	return rest, err
 }
 
-// entry is an encoded key and its value.
-type entry struct {
+// mapEntry is an encoded key and its value.
+type mapEntry struct {
 	bytes []byte
 	key   []byte
 }
@@ -226,15 +226,15 @@ type entry struct {
 // entriesOf takes apart the encoded entries that b consists of. ends are their
 // ends, counted from base before b. The result is ordered by key; entries with
 // equal keys stay in their order.
-func entriesOf(b []byte, ends []int, base int) []entry {
-	entries := make([]entry, len(ends))
+func entriesOf(b []byte, ends []int, base int) []mapEntry {
+	entries := make([]mapEntry, len(ends))
 	at := 0
 	for i, end := range ends {
 		e := b[at : end-base]
 		key, _, _ := readString(e)
-		entries[i], at = entry{bytes: e, key: key}, end-base
+		entries[i], at = mapEntry{bytes: e, key: key}, end-base
 	}
-	slices.SortStableFunc(entries, func(x, y entry) int { return bytes.Compare(x.key, y.key) })
+	slices.SortStableFunc(entries, func(x, y mapEntry) int { return bytes.Compare(x.key, y.key) })
 	return entries
 }
 

@@ -36,7 +36,7 @@ type request struct {
 	tool     string
 	seats    map[*seat]bool // hooks that wait for it
 	gone     time.Time      // when it is to be closed, if no hook comes for it by then
-	decision *decision      // nil: there is none yet
+	decision *callDecision  // nil: there is none yet
 }
 
 // seat is where a hook waits.
@@ -46,8 +46,8 @@ type seat struct {
 	verdict chan report.Verdict
 }
 
-// decision is a command that decides.
-type decision struct {
+// callDecision is a command that decides.
+type callDecision struct {
 	run, call, by string
 	verdict       report.Verdict
 }
@@ -57,7 +57,7 @@ func newTale(id string, l *Listener) *tale {
 }
 
 // decisionOf returns the decision that an entry of the log records.
-func decisionOf(e eventlog.Entry) (d decision, ok bool) {
+func decisionOf(e eventlog.Entry) (d callDecision, ok bool) {
 	if e.Event == nil {
 		return d, false
 	}
@@ -66,7 +66,7 @@ func decisionOf(e eventlog.Entry) (d decision, ok bool) {
 	if !is || !p.Accepted || wire.Unmarshal(p.Command, &c) != nil || c.NodeID != wire.HooksNode {
 		return d, false
 	}
-	d = decision{run: c.RunID, call: c.CallID, by: cmp.Or(p.By, c.By, "operator"), verdict: report.Verdict{Decision: "allow", Note: c.Note}}
+	d = callDecision{run: c.RunID, call: c.CallID, by: cmp.Or(p.By, c.By, "operator"), verdict: report.Verdict{Decision: "allow", Note: c.Note}}
 	if c.Type == "deny" {
 		d.verdict.Decision = "deny"
 	}
@@ -253,13 +253,13 @@ func (s *seat) leave() {
 }
 
 // takeDecision tells the hooks that wait. The first decision counts.
-func (t *tale) takeDecision(d decision) {
+func (t *tale) takeDecision(d callDecision) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.decideLocked(d)
 }
 
-func (t *tale) decideLocked(d decision) {
+func (t *tale) decideLocked(d callDecision) {
 	q := t.asked[d.call]
 	if q == nil || q.decision != nil {
 		return

@@ -24,7 +24,7 @@ import (
 // file is a transcript.
 type file struct {
 	s        *shelf
-	rec      record
+	rec      transcriptRecord
 	revision uint64 // of its record; 0: there is none
 	untold   bool   // there may be lines that weren't told
 	reading  *reading
@@ -41,13 +41,13 @@ type reading struct {
 	lines  *session.Index
 	events *claude.Normalizer
 
-	pending []*chunk // what is to be told
-	lacks   []string // lines that are named and aren't there
-	told    bool     // something was told before
+	pending []*lineChunk // what is to be told
+	lacks   []string     // lines that are named and aren't there
+	told    bool         // something was told before
 }
 
-// chunk is what is told at once, up to a line.
-type chunk struct {
+// lineChunk is what is told at once, up to a line.
+type lineChunk struct {
 	events []*wire.Event
 	mark   wire.TranscriptRead
 }
@@ -120,7 +120,7 @@ func (f *file) toldKeys(ctx context.Context) (told map[string]bool, known bool, 
 }
 
 // keep stores the entries that aren't kept, and then the record.
-func (f *file) keep(ctx context.Context, q request, next record) error {
+func (f *file) keep(ctx context.Context, q programRequest, next transcriptRecord) error {
 	r := f.reading
 	lines := f.freshLines(q)
 	var added bytes.Buffer
@@ -156,15 +156,15 @@ func (f *file) keep(ctx context.Context, q request, next record) error {
 	return nil
 }
 
-// line is an entry.
-type line struct {
+// transcriptLine is an entry.
+type transcriptLine struct {
 	text         []byte // JSON in one line
 	uuid, parent string
 }
 
 // freshLines returns the entries that aren't kept. One without a uuid is always fresh, unless the whole batch is one that
 // the program tries again, and that was kept.
-func (f *file) freshLines(q request) (fresh []line) {
+func (f *file) freshLines(q programRequest) (fresh []transcriptLine) {
 	r := f.reading
 	if q.Again && r.hasLanded(q.lines) {
 		return nil
@@ -181,7 +181,7 @@ func (f *file) freshLines(q request) (fresh []line) {
 }
 
 // hasLanded reports whether the last lines are those of a batch, less such as had been there before.
-func (r *reading) hasLanded(batch []line) bool {
+func (r *reading) hasLanded(batch []transcriptLine) bool {
 	at, landed := len(r.sums), false
 	for _, b := range slices.Backward(batch) {
 		sum := sumOf(b.text)
@@ -237,17 +237,17 @@ func (f *file) take(text []byte) {
 const maxEvents = 200
 
 // lastChunk returns the chunk that is open.
-func (r *reading) lastChunk() *chunk {
+func (r *reading) lastChunk() *lineChunk {
 	if n := len(r.pending); n > 0 && r.pending[n-1].mark.Digest == "" {
 		return r.pending[n-1]
 	}
-	c := &chunk{}
+	c := &lineChunk{}
 	r.pending = append(r.pending, c)
 	return c
 }
 
 // sealChunk has a chunk go up to here.
-func (r *reading) sealChunk(c *chunk) {
+func (r *reading) sealChunk(c *lineChunk) {
 	c.mark.Offset, c.mark.Digest = r.size, hex.EncodeToString(r.digest.Sum(nil))
 }
 
@@ -318,7 +318,7 @@ func lackEvent(exec string, ids []string, n int, why string) *wire.Event {
 }
 
 // tellTrouble tells that a program has lost entries that it couldn't append.
-func (f *file) tellTrouble(ctx context.Context, q request) error {
+func (f *file) tellTrouble(ctx context.Context, q programRequest) error {
 	if err := f.open(ctx); err != nil {
 		return err
 	}

@@ -74,8 +74,8 @@ const name = "mirror"
 // sessionKey names a session and its project.
 type sessionKey struct{ project, session string }
 
-// record is what is kept of a transcript beside its lines.
-type record struct {
+// transcriptRecord is what is kept of a transcript beside its lines.
+type transcriptRecord struct {
 	Project string          `json:"project"`
 	Session string          `json:"session"`
 	Subpath string          `json:"subpath,omitempty"` // "": the session itself
@@ -86,14 +86,14 @@ type record struct {
 }
 
 // key names the transcript.
-func (r *record) key() string {
+func (r *transcriptRecord) key() string {
 	text, _ := json.Marshal([]string{r.Project, r.Session, r.Subpath}) // of texts there is always one
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:16])
 }
 
 // object is the name of the transcript among session files: no session's id.
-func (r *record) object() string { return name + "/" + r.key() }
+func (r *transcriptRecord) object() string { return name + "/" + r.key() }
 
 // New returns a mirror that writes to a log. The log's Run must be running. The token of programs stays what the file has.
 func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Mirror, error) {
@@ -159,7 +159,7 @@ func (m *Mirror) open(ctx context.Context) error {
 		return fmt.Errorf("mirror: %w", err)
 	}
 	for _, e := range all {
-		var r record
+		var r transcriptRecord
 		if err := json.Unmarshal(e.Value, &r); err != nil {
 			m.logger.Warn("what is kept of a session can't be read", "key", e.Key, "error", err)
 			continue

@@ -19,8 +19,8 @@ import (
 // Path is where the mirror takes requests, with a verb behind it.
 const Path = "/sessions/"
 
-// request is what a program asks for.
-type request struct {
+// programRequest is what a program asks for.
+type programRequest struct {
 	Key struct {
 		Project string  `json:"projectKey"`
 		Session string  `json:"sessionId"`
@@ -39,7 +39,7 @@ type request struct {
 
 	sessionKey
 	subpath string
-	lines   []line
+	lines   []transcriptLine
 }
 
 // folded is a summary.
@@ -113,7 +113,7 @@ func (m *Mirror) checkRequest(r *http.Request) error {
 }
 
 // readRequest reads a request.
-func readRequest(w http.ResponseWriter, r *http.Request, verb string) (q request, err error) {
+func readRequest(w http.ResponseWriter, r *http.Request, verb string) (q programRequest, err error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
 	if long := new(http.MaxBytesError); errors.As(err, &long) {
 		return q, refuse(http.StatusRequestEntityTooLarge, "a request has %d MiB at most: append fewer entries at once", maxRequest>>20)
@@ -152,7 +152,7 @@ func readRequest(w http.ResponseWriter, r *http.Request, verb string) (q request
 		if err := json.Compact(&text, e); err != nil {
 			return q, refuse(http.StatusBadRequest, "entry %d: %s", i, err)
 		}
-		l := line{text: text.Bytes()}
+		l := transcriptLine{text: text.Bytes()}
 		l.uuid, _ = named.UUID.(string)
 		l.parent, _ = named.Parent.(string)
 		q.lines = append(q.lines, l)
@@ -161,7 +161,7 @@ func readRequest(w http.ResponseWriter, r *http.Request, verb string) (q request
 }
 
 // do does what is asked for, and answers.
-func (m *Mirror) do(ctx context.Context, w http.ResponseWriter, verb string, q request) error {
+func (m *Mirror) do(ctx context.Context, w http.ResponseWriter, verb string, q programRequest) error {
 	switch verb {
 	case "append":
 		return m.append(ctx, w, q)
@@ -214,7 +214,7 @@ func (m *Mirror) do(ctx context.Context, w http.ResponseWriter, verb string, q r
 }
 
 // append appends, also if the program is gone meanwhile.
-func (m *Mirror) append(ctx context.Context, w http.ResponseWriter, q request) error {
+func (m *Mirror) append(ctx context.Context, w http.ResponseWriter, q programRequest) error {
 	if len(q.lines) == 0 {
 		return answer(w, http.StatusOK, struct{}{})
 	}
@@ -242,7 +242,7 @@ func (m *Mirror) append(ctx context.Context, w http.ResponseWriter, q request) e
 }
 
 // load answers with all entries, as they were appended.
-func (m *Mirror) load(ctx context.Context, w http.ResponseWriter, q request) error {
+func (m *Mirror) load(ctx context.Context, w http.ResponseWriter, q programRequest) error {
 	lines, at, err := m.findShelf(q.sessionKey).load(ctx, q.subpath)
 	if err != nil {
 		return err
@@ -257,7 +257,7 @@ func (m *Mirror) load(ctx context.Context, w http.ResponseWriter, q request) err
 }
 
 // listed returns the records of a project's sessions.
-func (m *Mirror) listed(project string) (all []record) {
+func (m *Mirror) listed(project string) (all []transcriptRecord) {
 	for _, s := range m.allShelves() {
 		if s.project == project {
 			all = append(all, s.listed()...)

@@ -39,12 +39,12 @@ type shelf struct {
 var errConflict = errors.New("something was appended since")
 
 // append keeps entries, and tells them. What is kept already, by its uuid, isn't kept again.
-func (s *shelf) append(ctx context.Context, q request) (at int64, err error) {
+func (s *shelf) append(ctx context.Context, q programRequest) (at int64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.files[q.subpath]
 	if f == nil {
-		f = &file{s: s, rec: record{Project: s.project, Session: s.session, Subpath: q.subpath}}
+		f = &file{s: s, rec: transcriptRecord{Project: s.project, Session: s.session, Subpath: q.subpath}}
 	}
 	if q.Summary != nil && q.Summary.After != f.rec.At {
 		return 0, errConflict
@@ -73,12 +73,12 @@ func (s *shelf) append(ctx context.Context, q request) (at int64, err error) {
 }
 
 // noteTrouble tells that a program has lost entries.
-func (s *shelf) noteTrouble(ctx context.Context, q request) error {
+func (s *shelf) noteTrouble(ctx context.Context, q programRequest) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.files[q.subpath]
 	if f == nil { // nothing of it has come
-		f = &file{s: s, rec: record{Project: s.project, Session: s.session, Subpath: q.subpath}}
+		f = &file{s: s, rec: transcriptRecord{Project: s.project, Session: s.session, Subpath: q.subpath}}
 		defer f.close(ctx)
 	}
 	s.changed = time.Now()
@@ -98,7 +98,7 @@ func (s *shelf) load(ctx context.Context, subpath string) (lines []byte, at int6
 }
 
 // listed returns the records of the shelf.
-func (s *shelf) listed() (all []record) {
+func (s *shelf) listed() (all []transcriptRecord) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.files {
@@ -374,7 +374,7 @@ func (s *shelf) close(ctx context.Context) {
 }
 
 // saveRecord saves the record of a transcript.
-func (m *Mirror) saveRecord(ctx context.Context, r record, revision uint64) (uint64, error) {
+func (m *Mirror) saveRecord(ctx context.Context, r transcriptRecord, revision uint64) (uint64, error) {
 	value, err := json.Marshal(r)
 	if err != nil {
 		return 0, err

@@ -9,8 +9,8 @@ import (
 	"code.wake.dev/wake/internal/metric"
 )
 
-// metrics are what a recorder shows of itself, as wake_recorder_….
-type metrics struct {
+// recorderMetrics are what a recorder shows of itself, as wake_recorder_….
+type recorderMetrics struct {
 	*metric.Set
 
 	position, derived, behind, late        prometheus.Gauge
@@ -19,9 +19,9 @@ type metrics struct {
 	took                                   prometheus.Histogram
 }
 
-func newMetrics() metrics {
+func newMetrics() recorderMetrics {
 	s := metric.New(name)
-	return metrics{
+	return recorderMetrics{
 		Set:      s,
 		position: s.Gauge("position", "Position in the log up to which everything is recorded."),
 		derived:  s.Gauge("derived_position", "Position in the log up to which answers take account of it, but for the events themselves."),
@@ -41,7 +41,7 @@ func newMetrics() metrics {
 }
 
 // countBatch counts a batch.
-func (m metrics) countBatch(r Report, took time.Duration) {
+func (m recorderMetrics) countBatch(r Report, took time.Duration) {
 	m.took.Observe(took.Seconds())
 	m.events.Add(float64(r.Events))
 	m.void.Add(float64(r.Void))
@@ -52,7 +52,7 @@ func (m metrics) countBatch(r Report, took time.Duration) {
 }
 
 // showLag shows how far the recorder is behind at its positions.
-func (m metrics) showLag(pos, derived uint64, lag eventlog.Lag) {
+func (m recorderMetrics) showLag(pos, derived uint64, lag eventlog.Lag) {
 	m.position.Set(float64(pos))
 	m.derived.Set(float64(derived))
 	m.behind.Set(float64(lag.Events))

@@ -52,7 +52,7 @@ type Recorder struct {
 	folderRemains bool
 	folderRest    time.Time // until then no snapshot of a folder is looked for that can be dropped
 
-	metrics metrics
+	metrics recorderMetrics
 }
 
 // New returns a recorder of log. Its store is opened by [Recorder.Run].

@@ -17,8 +17,8 @@ const (
 	ofNodes = "node"
 )
 
-// metrics are what a runner shows of itself, as wake_runner_….
-type metrics struct {
+// runnerMetrics are what a runner shows of itself, as wake_runner_….
+type runnerMetrics struct {
 	*metric.Set
 
 	fill                  prometheus.Gauge
@@ -30,10 +30,10 @@ type metrics struct {
 }
 
 // newMetrics makes the metrics of a runner that has some providers.
-func newMetrics(providers map[string]agent.Provider) metrics {
+func newMetrics(providers map[string]agent.Provider) runnerMetrics {
 	s := metric.New("runner")
 	names := append(slices.Sorted(maps.Keys(providers)), work.FixtureProvider)
-	m := metrics{
+	m := runnerMetrics{
 		Set:           s,
 		fill:          s.Gauge("stream_fill_ratio", "Part of the bytes of the stream of events that is in use, looked at every 5 s; 0: it has no limit."),
 		waited:        s.SecondsBy("queue_wait_seconds", "Time from when a run or a node was offered until this runner took it.", "what", ofRuns, ofNodes),

@@ -153,7 +153,7 @@ type Runner struct {
 	cfg     Config
 	log     *eventlog.Log
 	logger  *slog.Logger
-	metrics metrics
+	metrics runnerMetrics
 
 	runs     *view.Runs
 	commands *command.Stream

@@ -53,7 +53,7 @@ type Config struct {
 type Snapshotter struct {
 	log        *eventlog.Log
 	logger     *slog.Logger
-	projection *projection.Projection[*value]
+	projection *projection.Projection[*stateValue]
 	store      *snapshot.Store // set by Run
 }
 
@@ -63,7 +63,7 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Snapshotter, erro
 		return nil, errors.New("snapshotter: settings must not be negative")
 	}
 	s := &Snapshotter{log: log, logger: logger}
-	s.projection = projection.New[*value](projection.Config{
+	s.projection = projection.New[*stateValue](projection.Config{
 		Service: name, Consumer: subjects.SnapshotterConsumer, Kinds: snapshot.Kinds,
 		Batch: cfg.Batch, Delay: cfg.Delay, MaxBytes: cfg.MaxBytes, Health: cfg.Health, Trial: cfg.Trial,
 	}, log, logger, s)
@@ -99,34 +99,34 @@ func (s *Snapshotter) Describe(ch chan<- *prometheus.Desc) { s.projection.Descri
 // Collect implements [prometheus.Collector].
 func (s *Snapshotter) Collect(ch chan<- prometheus.Metric) { s.projection.Collect(ch) }
 
-// value is the state of a run and what is stored of it.
-type value struct {
+// stateValue is the state of a run and what is stored of it.
+type stateValue struct {
 	state  *wire.State
 	stored snapshot.Stored
 }
 
 // Load implements [projection.Projector].
-func (s *Snapshotter) Load(ctx context.Context, runID string) (projection.Loaded[*value], error) {
+func (s *Snapshotter) Load(ctx context.Context, runID string) (projection.Loaded[*stateValue], error) {
 	stored, err := s.store.Load(ctx, runID)
 	switch {
 	case errors.Is(err, snapshot.ErrUnusable):
 		s.projection.Rebuild(runID, err)
 	case err != nil && !errors.Is(err, snapshot.ErrNotFound):
-		return projection.Loaded[*value]{}, err
+		return projection.Loaded[*stateValue]{}, err
 	}
-	v := &value{state: stored.State, stored: stored}
+	v := &stateValue{state: stored.State, stored: stored}
 	v.stored.State = nil // it grows old
 	if v.state == nil {
 		v.state = run.New(runID)
 	}
-	return projection.Loaded[*value]{Value: v, Position: v.state.Position, Size: stored.Size}, nil
+	return projection.Loaded[*stateValue]{Value: v, Position: v.state.Position, Size: stored.Size}, nil
 }
 
 // Reset implements [projection.Projector].
-func (s *Snapshotter) Reset(v *value) { v.state = run.New(v.state.RunID) }
+func (s *Snapshotter) Reset(v *stateValue) { v.state = run.New(v.state.RunID) }
 
 // Fold implements [projection.Projector].
-func (s *Snapshotter) Fold(ctx context.Context, v *value, e eventlog.Entry) (projection.Effect, error) {
+func (s *Snapshotter) Fold(ctx context.Context, v *stateValue, e eventlog.Entry) (projection.Effect, error) {
 	if mark := bookmarkOf(e); mark != nil {
 		return s.keepBookmark(ctx, v, e, mark)
 	}
@@ -158,7 +158,7 @@ func bookmarkOf(e eventlog.Entry) *wire.Checkpoint {
 
 // keepBookmark keeps the state at a labelled point before it goes on, so that no crash
 // loses it.
-func (s *Snapshotter) keepBookmark(ctx context.Context, v *value, e eventlog.Entry, mark *wire.Checkpoint) (projection.Effect, error) {
+func (s *Snapshotter) keepBookmark(ctx context.Context, v *stateValue, e eventlog.Entry, mark *wire.Checkpoint) (projection.Effect, error) {
 	next := run.Clone(v.state)
 	err := snapshot.Apply(ctx, s.log, next, e)
 	switch {
@@ -211,7 +211,7 @@ func needsSnapshot(t wire.Type) bool {
 
 // Save implements [projection.Projector]. The revision keeps a snapshot from
 // being replaced by an older one.
-func (s *Snapshotter) Save(ctx context.Context, v *value) (int, error) {
+func (s *Snapshotter) Save(ctx context.Context, v *stateValue) (int, error) {
 	stored, err := s.store.Save(ctx, v.state, v.stored)
 	if errors.Is(err, snapshot.ErrConflict) {
 		return 0, fmt.Errorf("%w: %w", projection.ErrConflict, err)

@@ -174,8 +174,8 @@ func (t *thread) streamedCall(id string) *block {
 	return nil
 }
 
-// call is a tool call.
-type call struct {
+// toolCall is a tool call.
+type toolCall struct {
 	thread  *thread
 	message string // that made it
 	turn    int
@@ -210,7 +210,7 @@ func (n *Normalizer) toolUse(t *thread, message, id, name string, input wire.Raw
 	if t.main {
 		turn = n.turn
 	}
-	n.calls[id] = &call{thread: t, message: message, turn: turn, name: name, input: input, at: n.at, line: n.line}
+	n.calls[id] = &toolCall{thread: t, message: message, turn: turn, name: name, input: input, at: n.at, line: n.line}
 	n.open = append(n.open, id)
 	sum := sha256.Sum256(input)
 	e := n.emitForThread(t, &wire.ToolIntent{

@@ -76,7 +76,7 @@ func (p *prefix) addResult(e *wire.Event) {
 
 // sessionLine is what is needed of a line of a session file to tell whether a prefix has it.
 type sessionLine struct {
-	entry
+	fileEntry
 
 	Type    string `json:"type"`
 	Meta    bool   `json:"isMeta"`
@@ -207,7 +207,7 @@ func (p *prefix) resultLine(e *wire.Event, parent, source string) (line []byte, 
 
 // cutSession writes the session of a fork that the program can't cut where it was asked for, and has the request go
 // on with that. Otherwise it leaves the request as it is, and reports false.
-func (s *session) cutSession(before record) (cut bool, err error) {
+func (s *session) cutSession(before sessionRecord) (cut bool, err error) {
 	r := &s.request
 	p, err := forkPrefix(*r)
 	if p == nil || err != nil {

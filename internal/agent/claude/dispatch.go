@@ -56,9 +56,9 @@ func (n *Normalizer) dispatchLine(m wire.Raw, line []byte) {
 	case again && before.known:
 		n.emitRaw(m, "the uuid occurs twice")
 	case n.readKnownLine(typ, m):
-		n.seen[uuid] = sighting{line: n.line, hash: hash, known: true}
+		n.seen[uuid] = lineSighting{line: n.line, hash: hash, known: true}
 	default:
-		n.seen[uuid] = sighting{line: n.line, hash: hash}
+		n.seen[uuid] = lineSighting{line: n.line, hash: hash}
 		n.emitRaw(m, "")
 	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // emitEffects emits what a call that succeeded changed.
-func (n *Normalizer) emitEffects(c *call, structured wire.Raw) {
+func (n *Normalizer) emitEffects(c *toolCall, structured wire.Raw) {
 	switch c.name {
 	case "Write", "Edit", "MultiEdit", "NotebookEdit":
 		n.fileChanged(c, structured)
@@ -18,7 +18,7 @@ func (n *Normalizer) emitEffects(c *call, structured wire.Raw) {
 	}
 }
 
-func (n *Normalizer) fileChanged(c *call, structured wire.Raw) {
+func (n *Normalizer) fileChanged(c *toolCall, structured wire.Raw) {
 	path := stringAt(c.input, "file_path")
 	if path == "" {
 		path = stringAt(c.input, "notebook_path")
@@ -49,7 +49,7 @@ func (n *Normalizer) todosOf(t *thread) *todos {
 }
 
 // todoWrite replaces the list.
-func (n *Normalizer) todoWrite(c *call, structured wire.Raw) {
+func (n *Normalizer) todoWrite(c *toolCall, structured wire.Raw) {
 	items := structured.Get("newTodos")
 	if itemsOf(items) == nil {
 		items = c.input.Get("todos")
@@ -96,7 +96,7 @@ func remainingFields(item wire.Raw, known ...string) []wire.Field {
 
 // taskChanged follows the tools that newer versions have instead of TodoWrite:
 // they change single items.
-func (n *Normalizer) taskChanged(c *call, structured wire.Raw) {
+func (n *Normalizer) taskChanged(c *toolCall, structured wire.Raw) {
 	l := n.todosOf(c.thread)
 	switch c.name {
 	case "TaskCreate":

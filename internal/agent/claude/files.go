@@ -19,9 +19,9 @@ import (
 	"code.wake.dev/wake/internal/process"
 )
 
-// files are the session files of the program: <session>.jsonl in a folder per
+// sessionFiles are the session files of the program: <session>.jsonl in a folder per
 // working folder, in the folder projects of its settings.
-type files struct {
+type sessionFiles struct {
 	user     *process.User // owns them; nil: this process's own
 	projects string
 	folder   string // of the working folder, in projects
@@ -34,10 +34,10 @@ func SessionFile(cwd, session string) string {
 }
 
 // filesOf returns where the program of a request has its session files.
-func (p *Provider) filesOf(o agent.Options) (files, error) {
+func (p *Provider) filesOf(o agent.Options) (sessionFiles, error) {
 	cwd, err := filepath.Abs(o.Cwd) // "" is ours
 	if err != nil {
-		return files{}, fmt.Errorf("claude: session files: %w", err)
+		return sessionFiles{}, fmt.Errorf("claude: session files: %w", err)
 	}
 	if resolved, err := filepath.EvalSymlinks(cwd); err == nil { // it asks the system for its folder
 		cwd = resolved
@@ -53,7 +53,7 @@ func (p *Provider) filesOf(o agent.Options) (files, error) {
 		if home == "" {
 			u, err := osuser.Current()
 			if err != nil {
-				return files{}, fmt.Errorf("claude: session files: %w", err)
+				return sessionFiles{}, fmt.Errorf("claude: session files: %w", err)
 			}
 			home = u.HomeDir
 		}
@@ -62,7 +62,7 @@ func (p *Provider) filesOf(o agent.Options) (files, error) {
 	if !filepath.IsAbs(config) {
 		config = filepath.Join(cwd, config)
 	}
-	return files{user: p.User, projects: filepath.Join(config, "projects"), folder: folderName(cwd)}, nil
+	return sessionFiles{user: p.User, projects: filepath.Join(config, "projects"), folder: folderName(cwd)}, nil
 }
 
 // maxFolder is how much of a path names its folder; a hash is added to what is
@@ -98,7 +98,7 @@ func isSafeID(session string) bool {
 
 // openRoot opens the folder projects, which is made if create says so. Nothing
 // leads out of it.
-func (f files) openRoot(create bool) (*os.Root, error) {
+func (f sessionFiles) openRoot(create bool) (*os.Root, error) {
 	if create {
 		if err := os.MkdirAll(f.projects, 0o700); err != nil {
 			return nil, err
@@ -109,7 +109,7 @@ func (f files) openRoot(create bool) (*os.Root, error) {
 
 // openSession opens the file of a session: that of the working folder, or else of another
 // one. here reports which. It fails with [fs.ErrNotExist] if there is none.
-func (f files) openSession(root *os.Root, session string) (file *os.File, here bool, err error) {
+func (f sessionFiles) openSession(root *os.Root, session string) (file *os.File, here bool, err error) {
 	if !isSafeID(session) {
 		return nil, false, fmt.Errorf("session id %q: %w", session, fs.ErrInvalid)
 	}
@@ -130,7 +130,7 @@ func (f files) openSession(root *os.Root, session string) (file *os.File, here b
 }
 
 // readSession returns the file of a session, nil if there is none.
-func (f files) readSession(root *os.Root, session string) (content []byte, here bool, err error) {
+func (f sessionFiles) readSession(root *os.Root, session string) (content []byte, here bool, err error) {
 	file, here, err := f.openSession(root, session)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, false, nil
@@ -148,7 +148,7 @@ func (f files) readSession(root *os.Root, session string) (content []byte, here 
 
 // placeSession writes the file of a session for the working folder, whole or not at
 // all.
-func (f files) placeSession(root *os.Root, session string, content []byte) error {
+func (f sessionFiles) placeSession(root *os.Root, session string, content []byte) error {
 	if err := root.MkdirAll(f.folder, 0o700); err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func writeFile(root *os.Root, name string, content []byte) error {
 // bestVersion returns the version of a session that goes furthest: the one that is
 // there for the working folder (here), that of another working folder, or the
 // one that is kept; nil if there is none.
-func (f files) bestVersion(session string, kept []byte) (content []byte, here bool, err error) {
+func (f sessionFiles) bestVersion(session string, kept []byte) (content []byte, here bool, err error) {
 	root, err := f.openRoot(false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return kept, false, nil
@@ -192,7 +192,7 @@ func (f files) bestVersion(session string, kept []byte) (content []byte, here bo
 }
 
 // putSession writes the file of a session for the working folder.
-func (f files) putSession(session string, content []byte) error {
+func (f sessionFiles) putSession(session string, content []byte) error {
 	root, err := f.openRoot(true)
 	if err != nil {
 		return err
@@ -206,7 +206,7 @@ func (f files) putSession(session string, content []byte) error {
 
 // giveToUser makes the user own the file of a session, and the folders that may have been made
 // for it.
-func (f files) giveToUser(session string) error {
+func (f sessionFiles) giveToUser(session string) error {
 	home, err := os.OpenRoot(filepath.Dir(filepath.Dir(f.projects)))
 	if err != nil {
 		return err
@@ -244,8 +244,8 @@ func lastTime(content []byte) int64 {
 	return 0
 }
 
-// entry is what is needed of a line of a session file to fork the session there.
-type entry struct {
+// fileEntry is what is needed of a line of a session file to fork the session there.
+type fileEntry struct {
 	UUID       string `json:"uuid"`
 	Sidechain  bool   `json:"isSidechain"`
 	Attachment struct {
@@ -264,7 +264,7 @@ type contentBlock struct {
 	ToolUseID string `json:"tool_use_id"`
 }
 
-func (e entry) contentBlocks() []contentBlock {
+func (e fileEntry) contentBlocks() []contentBlock {
 	var blocks []contentBlock
 	_ = json.Unmarshal(e.Message.Content, &blocks) // a string has none
 	return blocks
@@ -278,7 +278,7 @@ func pointIn(content []byte, point string) (id string, late int) {
 	made := make(map[string]string) // message by call
 	together := make(map[string]bool)
 	for line := range bytes.Lines(content) {
-		var e entry
+		var e fileEntry
 		if json.Unmarshal(line, &e) != nil || e.Sidechain {
 			continue
 		}

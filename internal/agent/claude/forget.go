@@ -34,7 +34,7 @@ func (n *Normalizer) forgetPast() {
 			delete(n.todos, parent)
 		}
 	}
-	forgetOldest(n.calls, keptCalls, func(c *call) int { return c.line }, n.isCallNeeded)
+	forgetOldest(n.calls, keptCalls, func(c *toolCall) int { return c.line }, n.isCallNeeded)
 	current := make(map[string]bool, len(n.threads)) // their usage would be told again
 	for _, t := range n.threads {
 		if t.usage != nil {
@@ -42,7 +42,7 @@ func (n *Normalizer) forgetPast() {
 		}
 	}
 	forgetOldest(n.counted, keptCalls, func(line int) int { return line }, func(message string, _ int) bool { return current[message] })
-	forgetOldest(n.seen, keptLines, func(s sighting) int { return s.line }, func(string, sighting) bool { return false })
+	forgetOldest(n.seen, keptLines, func(s lineSighting) int { return s.line }, func(string, lineSighting) bool { return false })
 }
 
 // isThreadNeeded reports whether more of a thread is to come, or something of it is still to be told.
@@ -53,7 +53,7 @@ func (n *Normalizer) isThreadNeeded(key string, t *thread) bool {
 }
 
 // isCallNeeded reports whether more of a call is to come: its result, the end of its task or words of its sub-agent.
-func (n *Normalizer) isCallNeeded(id string, c *call) bool {
+func (n *Normalizer) isCallNeeded(id string, c *toolCall) bool {
 	return !c.done || c.task || n.threads[id] != nil
 }
 

@@ -66,10 +66,10 @@ func slowLastTime(content []byte) int64 {
 
 // slowPointIn finds the point first, and then the results of its calls' messages.
 func slowPointIn(content []byte, point string) (id string, late int) {
-	var entries []entry
+	var entries []fileEntry
 	at := -1
 	for line := range bytes.Lines(content) {
-		var e entry
+		var e fileEntry
 		if json.Unmarshal(line, &e) != nil || e.Sidechain {
 			continue
 		}

@@ -14,7 +14,7 @@ import (
 
 // fileSaver saves a session file while the program writes it.
 type fileSaver struct {
-	files  files
+	files  sessionFiles
 	save   func(ctx context.Context, session string, offset int64, data []byte) error
 	logger *slog.Logger
 	// before reads what a former runner has kept of the session, nil once that is done: the store
@@ -46,7 +46,7 @@ const (
 // that the program has rewritten its end.
 const maxTail = 1 << 10
 
-func newFileSaver(f files, session string, save func(context.Context, string, int64, []byte) error, logger *slog.Logger) *fileSaver {
+func newFileSaver(f sessionFiles, session string, save func(context.Context, string, int64, []byte) error, logger *slog.Logger) *fileSaver {
 	return &fileSaver{
 		files: f, save: save, logger: logger.With("session_id", session), session: session,
 		grown: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),

@@ -58,12 +58,12 @@ type Normalizer struct {
 	blocks  int // blocks of text and thinking so far
 	threads map[string]*thread
 	agents  map[string]*thread // by the id of the sub-agent, where it is told
-	calls   map[string]*call
+	calls   map[string]*toolCall
 	open    []string        // ids of open calls, in order; some may be closed
 	asked   map[string]bool // calls that asked for permission
 	denied  map[string]bool // calls that were refused before their result
 	todos   map[string]*todos
-	seen    map[string]sighting          // by uuid
+	seen    map[string]lineSighting      // by uuid
 	written map[[sha256.Size]byte]string // uuids of the blocks of a transcript's main thread, by what they are
 	sent    map[string]Sent
 	prompt  string // of agent:start, until its echo has come
@@ -108,11 +108,11 @@ func NewNormalizer(o NormalizerOptions) *Normalizer {
 		window:     make(map[string]int64),
 		threads:    make(map[string]*thread),
 		agents:     make(map[string]*thread),
-		calls:      make(map[string]*call),
+		calls:      make(map[string]*toolCall),
 		asked:      make(map[string]bool),
 		denied:     make(map[string]bool),
 		todos:      make(map[string]*todos),
-		seen:       make(map[string]sighting),
+		seen:       make(map[string]lineSighting),
 		written:    make(map[[sha256.Size]byte]string),
 		sent:       make(map[string]Sent),
 		counted:    make(map[string]int),
@@ -163,9 +163,9 @@ func (n *Normalizer) emitMalformed(line []byte, reason string) {
 	}})
 }
 
-// sighting is a line that was there before. Transcripts repeat lines: the same
+// lineSighting is a line that was there before. Transcripts repeat lines: the same
 // line counts once, another one under the uuid of a line that was understood is passed on.
-type sighting struct {
+type lineSighting struct {
 	line  int
 	hash  string
 	known bool

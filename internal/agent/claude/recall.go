@@ -12,9 +12,9 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// record is the file of a session that a request goes on with.
-type record struct {
-	files   files
+// sessionRecord is the file of a session that a request goes on with.
+type sessionRecord struct {
+	files   sessionFiles
 	content []byte // nil: not found
 	here    bool   // it is where the program looks for it
 }
@@ -22,7 +22,7 @@ type record struct {
 // recallRecord finds the record of the session that the request goes on with, tells the
 // agent in its prompt which facts aren't in there, and readies the normalizer
 // for that prompt.
-func (s *session) recallRecord() (before record, err error) {
+func (s *session) recallRecord() (before sessionRecord, err error) {
 	defer func() {
 		s.n = s.makeNormalizer()
 	}()
@@ -50,8 +50,8 @@ func (s *session) recallRecord() (before record, err error) {
 
 // loadRecord returns the record of the session that a request goes on with. A local file will do
 // if the kept one can't be had; and if nothing is kept at all, the program may know better.
-func (p *Provider) loadRecord(ctx context.Context, request agent.Request, f files) (record, error) {
-	r, id := record{files: f}, baseSession(request)
+func (p *Provider) loadRecord(ctx context.Context, request agent.Request, f sessionFiles) (sessionRecord, error) {
+	r, id := sessionRecord{files: f}, baseSession(request)
 	var kept []byte
 	var missed, err error
 	load := request.Transcript.Load
@@ -63,7 +63,7 @@ func (p *Provider) loadRecord(ctx context.Context, request agent.Request, f file
 	switch {
 	case err != nil && load == nil:
 		logger.Warn("session file not read", "error", err)
-		return record{files: f}, nil
+		return sessionRecord{files: f}, nil
 	case err != nil:
 		return r, fmt.Errorf("session file: %w", err)
 	case missed != nil && r.content == nil:

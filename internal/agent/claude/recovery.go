@@ -39,7 +39,7 @@ func recoveredCalls(content []byte, session string, calls agent.Calls, priceOf f
 	n := NewNormalizer(NormalizerOptions{Format: Transcript, SessionID: session, Started: true, PriceOf: priceOf})
 	for text := range bytes.Lines(content) {
 		r.line++
-		var e entry
+		var e fileEntry
 		if json.Unmarshal(text, &e) == nil && e.Sidechain {
 			continue
 		}
@@ -104,7 +104,7 @@ func firstKnown(content []byte, calls agent.Calls) int {
 	line := 0
 	for text := range bytes.Lines(content) {
 		line++
-		var e entry
+		var e fileEntry
 		if json.Unmarshal(text, &e) != nil || e.Sidechain {
 			continue
 		}
@@ -120,8 +120,8 @@ func firstKnown(content []byte, calls agent.Calls) int {
 	return 0
 }
 
-// result is a block of a message that may have the result of a call.
-type result struct {
+// resultBlock is a block of a message that may have the result of a call.
+type resultBlock struct {
 	Type      string          `json:"type"`
 	ToolUseID string          `json:"tool_use_id"`
 	IsError   bool            `json:"is_error"`
@@ -130,7 +130,7 @@ type result struct {
 
 // rawText returns the text of a result as it stands in its line, and what it says: "" if it isn't
 // one text.
-func (r result) rawText() (raw []byte, text string) {
+func (r resultBlock) rawText() (raw []byte, text string) {
 	var blocks []struct {
 		Text json.RawMessage `json:"text"`
 	}
@@ -159,7 +159,7 @@ func correctRefusals(content []byte, denied []string) []byte {
 	for line := range bytes.Lines(content) {
 		var m struct {
 			Message struct {
-				Content []result `json:"content"`
+				Content []resultBlock `json:"content"`
 			} `json:"message"`
 		}
 		if json.Unmarshal(line, &m) == nil {

@@ -90,7 +90,7 @@ func results(t *testing.T, content []byte) (said [][2]string) {
 	for line := range bytes.Lines(content) {
 		var m struct {
 			Message struct {
-				Content []result `json:"content"`
+				Content []resultBlock `json:"content"`
 			} `json:"message"`
 		}
 		if json.Unmarshal(line, &m) != nil {

@@ -41,7 +41,7 @@ func isMissingResult(message string) bool {
 // isCutOff reports whether the error of a call says that it was interrupted, not that it failed
 // or was refused. In a stream of ours, a refusal is on record before the result is; in a
 // foreign one, a refusal of what the program asked about isn't.
-func (n *Normalizer) isCutOff(id string, c *call, message string) bool {
+func (n *Normalizer) isCutOff(id string, c *toolCall, message string) bool {
 	switch {
 	case c.executing && isRejection(message):
 		return true

@@ -216,7 +216,7 @@ func (s *session) greetProgram(p *process.Process) {
 
 // prepareFile puts the file of the session that the request goes on with in place
 // and begins to keep that of its own.
-func (s *session) prepareFile(before record) (warnings []*wire.Event, err error) {
+func (s *session) prepareFile(before sessionRecord) (warnings []*wire.Event, err error) {
 	r, ctx := &s.request, s.context()
 	if len(before.content) > 0 {
 		cut, err := s.cutSession(before)
@@ -240,7 +240,7 @@ func (s *session) prepareFile(before record) (warnings []*wire.Event, err error)
 }
 
 // keepFile readies the saver of the session's file, if the request saves it.
-func (s *session) keepFile(f files) {
+func (s *session) keepFile(f sessionFiles) {
 	if r := s.request; r.Transcript.Save != nil {
 		s.saver = newFileSaver(f, r.SessionID, r.Transcript.Save, s.provider.Logger.With("run_id", r.RunID, "node_id", r.NodeID))
 	}

@@ -210,14 +210,14 @@ func (n *Normalizer) restoreState(s state) {
 		n.agents[id] = n.formerThread(key)
 	}
 	for _, c := range x.Calls {
-		n.calls[c.ID] = &call{thread: n.formerThread(c.Thread), turn: c.Turn, name: c.Name, line: c.Line, done: true}
+		n.calls[c.ID] = &toolCall{thread: n.formerThread(c.Thread), turn: c.Turn, name: c.Name, line: c.Line, done: true}
 	}
 	n.asked, n.denied, n.background = keySet(x.Asked), keySet(x.Denied), keySet(x.Background)
 	for parent, items := range x.Todos {
 		n.todos[parent] = &todos{items: items}
 	}
 	for _, l := range x.Seen {
-		n.seen[l.UUID] = sighting{line: l.Line, hash: l.Hash, known: l.Known}
+		n.seen[l.UUID] = lineSighting{line: l.Line, hash: l.Hash, known: l.Known}
 	}
 	for _, m := range x.Sent {
 		n.sent[m.UUID] = Sent{Source: m.Source, CommandID: m.CommandID}
@@ -267,7 +267,7 @@ func (s threadState) restoreState(t *thread) {
 	t.parent, t.agent, t.line, t.message, t.model = s.Parent, s.Agent, s.Line, s.Message, s.Model
 	t.begun, t.produced, t.streamed, t.answer, t.owner, t.stop = s.Begun, s.Produced, s.Streamed, s.Answer, s.Owner, s.Stop
 	if u := s.Usage; u != nil {
-		t.usage = &usage{
+		t.usage = &callUsage{
 			id: u.ID, model: u.Model, stop: u.Stop, known: u.Known, input: u.Input, output: u.Output, hour: u.Hour, created: u.Created, read_: u.Read,
 		}
 	}

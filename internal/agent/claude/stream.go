@@ -23,7 +23,7 @@ type thread struct {
 	produced bool     // the message has had a whole block
 	streamed bool     // the message came with a message_start
 
-	usage   *usage // of the current message, until it is final
+	usage   *callUsage // of the current message, until it is final
 	givenUp map[string]*block
 	answer  string // text of the last message with a whole block
 	owner   string // id of that message
@@ -116,7 +116,7 @@ func (n *Normalizer) newMessage(t *thread, id, model string) {
 	reused := t.main && n.turn > 0 && t.begun && !t.produced
 	t.message, t.model, t.blocks = id, model, nil
 	t.begun, t.produced, t.streamed = reused, false, false
-	t.usage = &usage{id: id, model: model}
+	t.usage = &callUsage{id: id, model: model}
 }
 
 // endMessage closes the thread's current message: its usage is final, and what

@@ -7,8 +7,8 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// usage is the usage of one model call until it is final.
-type usage struct {
+// callUsage is the usage of one model call until it is final.
+type callUsage struct {
 	id, model, stop string
 	known           bool // numbers were read
 	input, output   int64
@@ -17,7 +17,7 @@ type usage struct {
 }
 
 // takeNumbers takes newer numbers; fields that are missing keep theirs.
-func (u *usage) takeNumbers(r wire.Raw) {
+func (u *callUsage) takeNumbers(r wire.Raw) {
 	if !hasValue(r, "input_tokens") && !hasValue(r, "output_tokens") {
 		return
 	}

@@ -129,7 +129,7 @@ func (n *Normalizer) toolResult(t *thread, b, m wire.Raw) {
 	c := n.calls[id]
 	switch {
 	case c == nil: // its beginning isn't in this input
-		c = &call{thread: t, name: "unknown", input: wire.Null, turn: n.turnOf(t), line: n.line}
+		c = &toolCall{thread: t, name: "unknown", input: wire.Null, turn: n.turnOf(t), line: n.line}
 		n.calls[id] = c
 	case c.done:
 		n.emitForThread(t, &wire.RawMessage{Source: n.opt.Source, Name: "user/tool_result", Data: b, Reason: "the call has a result"}).CallID = id
@@ -150,7 +150,7 @@ func (n *Normalizer) turnOf(t *thread) int {
 	return 0
 }
 
-func (n *Normalizer) toolEvent(t *thread, id string, c *call, b, m, structured wire.Raw) *wire.AgentTool {
+func (n *Normalizer) toolEvent(t *thread, id string, c *toolCall, b, m, structured wire.Raw) *wire.AgentTool {
 	output := b.Get("content")
 	if len(output) == 0 {
 		output = wire.Null
@@ -174,7 +174,7 @@ func (n *Normalizer) toolEvent(t *thread, id string, c *call, b, m, structured w
 }
 
 // endCall emits the end of a call, on the thread and in the turn that made it.
-func (n *Normalizer) endCall(id string, c *call, p *wire.AgentTool) {
+func (n *Normalizer) endCall(id string, c *toolCall, p *wire.AgentTool) {
 	if n.asked[id] && !n.opt.Started && !c.executing && p.Error == "" { // of a stream that isn't ours: the answer isn't in it
 		n.emitForCall(id, &wire.PermissionDecided{Decision: wire.DecisionAllow, By: "unknown"})
 		n.markExecuting(id, wire.ToolApproved)

@@ -17,8 +17,8 @@ import (
 // source is what events name as the origin of raw messages.
 const source = "codex"
 
-// fold turns what the programs of a session say into events. It is pure.
-type fold struct {
+// sessionFold turns what the programs of a session say into events. It is pure.
+type sessionFold struct {
 	session string // that the runner has chosen
 	thread  string // "": Codex hasn't named it yet
 	model   string
@@ -37,7 +37,7 @@ type fold struct {
 	text     string
 	asked    []string        // its parent, without an answer, by call
 	onRecord map[string]bool // calls that have asked and are heard again: asked has those without an answer
-	calls    map[string]*call
+	calls    map[string]*openCall
 	order    []string
 	total    tokens // of the thread
 	spent    tokens // of the session's turns
@@ -51,36 +51,36 @@ type fold struct {
 // tokens are counted over a thread. input has those of the cache in it.
 type tokens struct{ input, cached, written, output int64 }
 
-// call is one that has no result.
-type call struct {
+// openCall is one that has no result.
+type openCall struct {
 	name    string
 	input   wire.Raw
 	at      int64
 	changes []wire.Raw // of files
 }
 
-func newFold(r agent.Request) *fold {
-	return &fold{
+func newFold(r agent.Request) *sessionFold {
+	return &sessionFold{
 		session: r.SessionID, model: r.Options.Model, cwd: r.Options.Cwd, mode: cmp.Or(r.Options.PermissionMode, "bypassPermissions"),
-		blocks: r.Options.Blocks, calls: map[string]*call{}, asked: slices.Clone(r.Asked),
+		blocks: r.Options.Blocks, calls: map[string]*openCall{}, asked: slices.Clone(r.Asked),
 	}
 }
 
-func (f *fold) emit(call string, p wire.Payload) {
+func (f *sessionFold) emit(call string, p wire.Payload) {
 	f.out = append(f.out, &wire.Event{Timestamp: f.at, SessionID: cmp.Or(f.thread, f.session), Turn: f.turn, CallID: call, Payload: p})
 }
 
-func (f *fold) takeEvents() []*wire.Event {
+func (f *sessionFold) takeEvents() []*wire.Event {
 	out := f.out
 	f.out = nil
 	return out
 }
 
 // beginProgram begins another program of the session.
-func (f *fold) beginProgram() { f.inTurn, f.ended, f.trouble = false, false, "" }
+func (f *sessionFold) beginProgram() { f.inTurn, f.ended, f.trouble = false, false, "" }
 
 // takeLine takes a line of the program.
-func (f *fold) takeLine(at int64, line []byte) {
+func (f *sessionFold) takeLine(at int64, line []byte) {
 	f.at = at
 	f.line++
 	if strings.TrimSpace(string(line)) == "" {
@@ -111,7 +111,7 @@ func (f *fold) takeLine(at int64, line []byte) {
 	}
 }
 
-func (f *fold) emitRaw(m wire.Raw) {
+func (f *sessionFold) emitRaw(m wire.Raw) {
 	f.emit("", &wire.RawMessage{Source: source, Name: strings.Trim(textOf(m, "type")+"/"+textOf(m, "item", "type"), "/"), Data: m})
 }
 
@@ -122,7 +122,7 @@ const threadStarted = "thread.started"
 const maxID = 512
 
 // takeThread takes the thread of the program. It is on record before anything that it does.
-func (f *fold) takeThread(id string, m wire.Raw) {
+func (f *sessionFold) takeThread(id string, m wire.Raw) {
 	if id == "" || len(id) > maxID {
 		f.emitRaw(m)
 		return
@@ -135,7 +135,7 @@ func (f *fold) takeThread(id string, m wire.Raw) {
 	f.thread = id
 }
 
-func (f *fold) beginTurn() {
+func (f *sessionFold) beginTurn() {
 	if f.inTurn || f.ended {
 		return
 	}
@@ -145,13 +145,13 @@ func (f *fold) beginTurn() {
 }
 
 // warn tells of trouble that may pass: Codex tries again.
-func (f *fold) warn(message string, m wire.Raw) {
+func (f *sessionFold) warn(message string, m wire.Raw) {
 	f.trouble = cmp.Or(message, "Codex tells of an error without a word")
 	f.emit("", &wire.AgentError{ErrorType: wire.ErrorExecution, Message: f.trouble, Severity: wire.SeverityWarning, Phase: "model", Details: m})
 }
 
 // takeItem takes what is told of an item: that it has begun, changed or ended.
-func (f *fold) takeItem(state string, item, m wire.Raw) {
+func (f *sessionFold) takeItem(state string, item, m wire.Raw) {
 	kind := textOf(item, "type")
 	if kind == "error" { // also of what comes before the turn
 		f.warn(textOf(item, "message"), m)
@@ -178,7 +178,7 @@ func isCall(kind string) bool {
 }
 
 // takeBlock takes a message or a thought, which Codex tells whole.
-func (f *fold) takeBlock(kind, text string) {
+func (f *sessionFold) takeBlock(kind, text string) {
 	if text == "" {
 		return
 	}
@@ -198,7 +198,7 @@ func (f *fold) takeBlock(kind, text string) {
 	}
 }
 
-func (f *fold) takeTodos(item wire.Raw) {
+func (f *sessionFold) takeTodos(item wire.Raw) {
 	p := &wire.TodoChanged{}
 	for _, x := range listOf(item.Get("items")) {
 		todo := wire.Todo{Content: textOf(x, "text"), Status: "pending"}
@@ -213,10 +213,10 @@ func (f *fold) takeTodos(item wire.Raw) {
 }
 
 // takeCall takes what is told of a call.
-func (f *fold) takeCall(state, id, kind string, item wire.Raw) {
+func (f *sessionFold) takeCall(state, id, kind string, item wire.Raw) {
 	c := f.calls[id]
 	if c == nil {
-		c = &call{at: f.at}
+		c = &openCall{at: f.at}
 		c.name, c.input = toolOf(kind, item)
 		f.calls[id], f.order = c, append(f.order, id)
 		sum := sha256.Sum256(c.input)
@@ -242,7 +242,7 @@ func (f *fold) takeCall(state, id, kind string, item wire.Raw) {
 	}
 }
 
-func (f *fold) endCall(id string, p *wire.AgentTool) {
+func (f *sessionFold) endCall(id string, p *wire.AgentTool) {
 	c := f.calls[id]
 	p.ToolName, p.ToolInput, p.DurationMs = c.name, c.input, new(max(0, f.at-c.at))
 	if p.Error == "" && c.name == "mcp__"+parent.Server+"__"+parent.Tool {
@@ -310,7 +310,7 @@ func resultOf(kind string, item wire.Raw) (output wire.Raw, failed string, denie
 }
 
 // takeTurnEnd takes the end of a turn that went well.
-func (f *fold) takeTurnEnd(m wire.Raw) {
+func (f *sessionFold) takeTurnEnd(m wire.Raw) {
 	f.beginTurn()
 	f.closeCalls("the turn ended without the call's result")
 	u := m.Get("usage")
@@ -347,7 +347,7 @@ func (t tokens) usage() wire.TokenUsage {
 }
 
 // failTurn takes the end of a turn that failed.
-func (f *fold) failTurn(message string, m wire.Raw) {
+func (f *sessionFold) failTurn(message string, m wire.Raw) {
 	f.beginTurn()
 	f.closeCalls(wire.CallInterrupted)
 	message = cmp.Or(message, f.trouble, "the turn failed")
@@ -368,7 +368,7 @@ func errorType(message string) string {
 	return wire.ErrorExecution
 }
 
-func (f *fold) endTurn(p *wire.TurnEnd) {
+func (f *sessionFold) endTurn(p *wire.TurnEnd) {
 	p.NumTurns, p.DurationMs = 1, max(0, f.at-f.turnAt)
 	f.turns++
 	f.time += p.DurationMs
@@ -377,27 +377,27 @@ func (f *fold) endTurn(p *wire.TurnEnd) {
 }
 
 // closeCalls ends the calls that have no result.
-func (f *fold) closeCalls(why string) {
+func (f *sessionFold) closeCalls(why string) {
 	for _, id := range slices.Clone(f.order) {
 		f.endCall(id, &wire.AgentTool{ToolOutput: wire.Null, Error: why})
 	}
 }
 
 // complete ends the execution well.
-func (f *fold) complete(at int64) {
+func (f *sessionFold) complete(at int64) {
 	f.at = at
 	f.emit("", &wire.AgentComplete{Result: f.text, Usage: f.spent.usage(), NumTurns: f.turns, DurationMs: f.time, StopReason: "end_turn"})
 }
 
 // pause ends the execution of an agent that was interrupted.
-func (f *fold) pause(at int64) {
+func (f *sessionFold) pause(at int64) {
 	f.at = at
 	f.closeCalls(wire.CallInterrupted)
 	f.emit("", &wire.AgentPaused{Reason: "interrupted", NumTurns: f.turns})
 }
 
 // fail ends the execution of a program that has ended before its turn, or that failed in it.
-func (f *fold) fail(at int64, kind, message string, details wire.Raw) {
+func (f *sessionFold) fail(at int64, kind, message string, details wire.Raw) {
 	f.at = at
 	f.closeCalls(wire.CallInterrupted)
 	p := f.failed

@@ -23,7 +23,7 @@ type session struct {
 	provider Provider
 	request  agent.Request
 	prompt   string
-	f        *fold
+	f        *sessionFold
 	number   uint64 // of the program, from 0
 	index    int    // of the next event that is made of a line
 	offset   uint64

@@ -8,7 +8,7 @@ import (
 // Stream turns what `codex exec --json` has printed outside wake into events: of one program, or of several of a
 // thread, one after the other. It is pure.
 type Stream struct {
-	f     *fold
+	f     *sessionFold
 	begun bool
 }
 

@@ -41,24 +41,24 @@ func (a *messagesAPI) modelLimits(ctx context.Context, name string) (limits, err
 	return limits{context: info.MaxInputTokens, output: info.MaxTokens}, nil
 }
 
-func (a *messagesAPI) streamAnswer(ctx context.Context, q question, tell func(piece) error) (answer, error) {
+func (a *messagesAPI) streamAnswer(ctx context.Context, q modelQuestion, tell func(streamPiece) error) (modelAnswer, error) {
 	params, err := q.messageParams()
 	if err != nil {
-		return answer{}, err
+		return modelAnswer{}, err
 	}
 	stream := a.client.Messages.NewStreaming(ctx, params)
 	defer func() { _ = stream.Close() }()
 	var m assembly
 	for stream.Next() {
 		if err := m.takeEvent(stream.Current(), tell); err != nil {
-			return answer{}, err
+			return modelAnswer{}, err
 		}
 	}
 	switch err := stream.Err(); {
 	case err != nil:
-		return answer{}, fromSDK(err)
+		return modelAnswer{}, fromSDK(err)
 	case !m.whole:
-		return answer{}, errBroken
+		return modelAnswer{}, errBroken
 	}
 	return m.toAnswer(), nil
 }
@@ -84,7 +84,7 @@ func fromSDK(err error) error {
 }
 
 // messageParams is the request. Messages are sent as they are on record.
-func (q question) messageParams() (anthropic.MessageNewParams, error) {
+func (q modelQuestion) messageParams() (anthropic.MessageNewParams, error) {
 	cached := anthropic.NewCacheControlEphemeralParam()
 	p := anthropic.MessageNewParams{
 		Model: q.model, MaxTokens: q.maxTokens, CacheControl: cached,
@@ -124,14 +124,14 @@ func (m message) toJSON() json.RawMessage {
 // assembly puts a streamed message together.
 type assembly struct {
 	id, model, stop string
-	parts           []part
+	parts           []streamBlock
 	usage           wire.Usage
 	hour            int64 // of the tokens written into the cache, those that are kept for an hour
 	whole           bool
 }
 
-// part is a block that is being streamed.
-type part struct {
+// streamBlock is a block that is being streamed.
+type streamBlock struct {
 	index                 int64
 	kind, id, name        string
 	text, thinking, input string
@@ -139,7 +139,7 @@ type part struct {
 	raw                   string // the block as it began
 }
 
-func (m *assembly) takeEvent(e anthropic.MessageStreamEventUnion, tell func(piece) error) error {
+func (m *assembly) takeEvent(e anthropic.MessageStreamEventUnion, tell func(streamPiece) error) error {
 	switch e.Type {
 	case "message_start":
 		m.id, m.model = e.Message.ID, e.Message.Model
@@ -149,10 +149,10 @@ func (m *assembly) takeEvent(e anthropic.MessageStreamEventUnion, tell func(piec
 			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens,
 			CacheCreationInputTokens: &u.CacheCreationInputTokens, CacheReadInputTokens: &u.CacheReadInputTokens,
 		}
-		return tell(piece{})
+		return tell(streamPiece{})
 	case "content_block_start":
 		b := e.ContentBlock
-		m.parts = append(m.parts, part{index: e.Index, kind: b.Type, id: b.ID, name: b.Name, raw: b.RawJSON()})
+		m.parts = append(m.parts, streamBlock{index: e.Index, kind: b.Type, id: b.ID, name: b.Name, raw: b.RawJSON()})
 		return m.growPart(e.Index, b.Text, b.Thinking, tell)
 	case "content_block_delta":
 		if p := m.partAt(e.Index); p != nil {
@@ -170,7 +170,7 @@ func (m *assembly) takeEvent(e anthropic.MessageStreamEventUnion, tell func(piec
 	return nil
 }
 
-func (m *assembly) partAt(index int64) *part {
+func (m *assembly) partAt(index int64) *streamBlock {
 	for i := range m.parts {
 		if m.parts[i].index == index {
 			return &m.parts[i]
@@ -179,7 +179,7 @@ func (m *assembly) partAt(index int64) *part {
 	return nil
 }
 
-func (m *assembly) growPart(index int64, text, thinking string, tell func(piece) error) error {
+func (m *assembly) growPart(index int64, text, thinking string, tell func(streamPiece) error) error {
 	p := m.partAt(index)
 	if p == nil {
 		return nil
@@ -188,15 +188,15 @@ func (m *assembly) growPart(index int64, text, thinking string, tell func(piece)
 	p.thinking += thinking
 	switch {
 	case text != "":
-		return tell(piece{block: int(index), text: text})
+		return tell(streamPiece{block: int(index), text: text})
 	case thinking != "":
-		return tell(piece{block: int(index), thinking: true, text: thinking})
+		return tell(streamPiece{block: int(index), thinking: true, text: thinking})
 	}
 	return nil
 }
 
-func (m *assembly) toAnswer() answer {
-	a := answer{id: m.id, model: m.model, stop: m.stop, usage: m.usage, hour: m.hour}
+func (m *assembly) toAnswer() modelAnswer {
+	a := modelAnswer{id: m.id, model: m.model, stop: m.stop, usage: m.usage, hour: m.hour}
 	for _, p := range m.parts {
 		if b := p.toBlock(); b != nil {
 			a.blocks = append(a.blocks, b)
@@ -211,7 +211,7 @@ func (m *assembly) toAnswer() answer {
 
 // toBlock returns the block as the next prompt repeats it. A text without a word is
 // none: the API refuses it.
-func (p *part) toBlock() wire.Raw {
+func (p *streamBlock) toBlock() wire.Raw {
 	switch p.kind {
 	case "text":
 		if p.text == "" {

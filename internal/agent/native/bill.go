@@ -67,7 +67,7 @@ func (b *bill) fillTurnEnd(p *wire.TurnEnd) {
 	p.ModelUsage, p.Usage = maps.Clone(b.turn), &wire.TokenUsage{}
 	for _, model := range slices.Sorted(maps.Keys(b.turn)) {
 		m := b.turn[model]
-		tokens{&p.Usage.InputTokens, &p.Usage.OutputTokens, &p.Usage.CacheCreationInputTokens, &p.Usage.CacheReadInputTokens}.
+		tokenCounts{&p.Usage.InputTokens, &p.Usage.OutputTokens, &p.Usage.CacheCreationInputTokens, &p.Usage.CacheReadInputTokens}.
 			add(m.InputTokens, m.OutputTokens, m.CacheCreationInputTokens, m.CacheReadInputTokens)
 		p.TurnCostUsd = addOptional(p.TurnCostUsd, m.CostUsd)
 	}
@@ -76,20 +76,20 @@ func (b *bill) fillTurnEnd(p *wire.TurnEnd) {
 // addModelUsage adds a model call to those of its model.
 func addModelUsage(models map[string]wire.ModelUsage, p *wire.Usage) {
 	m := models[p.Model]
-	tokens{&m.InputTokens, &m.OutputTokens, &m.CacheCreationInputTokens, &m.CacheReadInputTokens}.
+	tokenCounts{&m.InputTokens, &m.OutputTokens, &m.CacheCreationInputTokens, &m.CacheReadInputTokens}.
 		add(p.InputTokens, p.OutputTokens, p.CacheCreationInputTokens, p.CacheReadInputTokens)
 	m.CostUsd = addOptional(m.CostUsd, p.CostUsd)
 	m.ContextWindow = p.ContextWindow
 	models[p.Model] = m
 }
 
-// tokens are counts that others are added to.
-type tokens struct {
+// tokenCounts are counts that others are added to.
+type tokenCounts struct {
 	in, out       *int64
 	created, read **int64
 }
 
-func (t tokens) add(in, out int64, created, read *int64) {
+func (t tokenCounts) add(in, out int64, created, read *int64) {
 	*t.in += in
 	*t.out += out
 	*t.created, *t.read = addOptional(*t.created, created), addOptional(*t.read, read)
@@ -108,7 +108,7 @@ func addOptional[N int64 | float64](a, b *N) *N {
 
 // usageOf is what a model call has used and cost, and is known by; id is for APIs
 // without ids in answers. What an API doesn't count has an unknown cost.
-func (s *session) usageOf(a answer, id string) *wire.Usage {
+func (s *session) usageOf(a modelAnswer, id string) *wire.Usage {
 	u := a.usage
 	u.ContextWindow = s.limits.context
 	if u.MessageID == "" {

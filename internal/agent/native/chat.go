@@ -28,14 +28,14 @@ func newChatAPI(client *http.Client, base, key string) *chatAPI {
 // modelLimits knows none: the API doesn't tell them.
 func (a *chatAPI) modelLimits(context.Context, string) (limits, error) { return limits{}, nil }
 
-func (a *chatAPI) streamAnswer(ctx context.Context, q question, tell func(piece) error) (answer, error) {
+func (a *chatAPI) streamAnswer(ctx context.Context, q modelQuestion, tell func(streamPiece) error) (modelAnswer, error) {
 	body, err := json.Marshal(q.chatRequest())
 	if err != nil {
-		return answer{}, err
+		return modelAnswer{}, err
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, a.base+"/chat/completions", bytes.NewReader(body))
 	if err != nil {
-		return answer{}, err
+		return modelAnswer{}, err
 	}
 	request.Header.Set("Content-Type", "application/json")
 	if a.key != "" {
@@ -43,11 +43,11 @@ func (a *chatAPI) streamAnswer(ctx context.Context, q question, tell func(piece)
 	}
 	response, err := a.client.Do(request)
 	if err != nil {
-		return answer{}, err
+		return modelAnswer{}, err
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return answer{}, chatRefusal(response)
+		return modelAnswer{}, chatRefusal(response)
 	}
 	return readChat(response.Body, tell)
 }
@@ -68,7 +68,7 @@ func chatRefusal(response *http.Response) error {
 }
 
 // chatRequest is the request.
-func (q question) chatRequest() map[string]any {
+func (q modelQuestion) chatRequest() map[string]any {
 	messages := []any{map[string]any{"role": "system", "content": q.system}}
 	for _, m := range q.messages {
 		messages = append(messages, m.chatMessages()...)
@@ -137,8 +137,8 @@ func resultText(content wire.Raw) string {
 	return strings.Join(parts, "\n")
 }
 
-// chunk is an event of the stream.
-type chunk struct {
+// chatChunk is an event of the stream.
+type chatChunk struct {
 	ID, Model string
 	Choices   []struct {
 		Delta struct {
@@ -165,17 +165,17 @@ type chunk struct {
 
 // chatMessage puts a streamed message together.
 type chatMessage struct {
-	answer answer
+	answer modelAnswer
 	text   strings.Builder
-	calls  []part
+	calls  []streamBlock
 }
 
 // maxChunk bounds a line of the stream.
 const maxChunk = 32 << 20
 
-func readChat(body io.Reader, tell func(piece) error) (answer, error) {
-	if err := tell(piece{}); err != nil {
-		return answer{}, err
+func readChat(body io.Reader, tell func(streamPiece) error) (modelAnswer, error) {
+	if err := tell(streamPiece{}); err != nil {
+		return modelAnswer{}, err
 	}
 	var m chatMessage
 	lines := bufio.NewScanner(body)
@@ -188,24 +188,24 @@ func readChat(body io.Reader, tell func(piece) error) (answer, error) {
 		if string(data) == "[DONE]" {
 			break
 		}
-		var c chunk
+		var c chatChunk
 		if err := json.Unmarshal(data, &c); err != nil {
-			return answer{}, fmt.Errorf("stream: %w", err)
+			return modelAnswer{}, fmt.Errorf("stream: %w", err)
 		}
 		if err := m.takeChunk(c, tell); err != nil {
-			return answer{}, err
+			return modelAnswer{}, err
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return answer{}, err
+		return modelAnswer{}, err
 	}
 	if m.answer.stop == "" {
-		return answer{}, errBroken
+		return modelAnswer{}, errBroken
 	}
 	return m.toAnswer(), nil
 }
 
-func (m *chatMessage) takeChunk(c chunk, tell func(piece) error) error {
+func (m *chatMessage) takeChunk(c chatChunk, tell func(streamPiece) error) error {
 	if c.Error != nil {
 		return newAPIError(http.StatusOK, c.Error.Type, cmp.Or(c.Error.Message, "the stream reports an error"), http.Header{})
 	}
@@ -231,12 +231,12 @@ func (m *chatMessage) takeChunk(c chunk, tell func(piece) error) error {
 	}
 	m.text.WriteString(choice.Delta.Content + choice.Delta.Refusal)
 	if s := choice.Delta.Reasoning; s != "" {
-		if err := tell(piece{block: 0, thinking: true, text: s}); err != nil {
+		if err := tell(streamPiece{block: 0, thinking: true, text: s}); err != nil {
 			return err
 		}
 	}
 	if s := choice.Delta.Content + choice.Delta.Refusal; s != "" {
-		return tell(piece{block: 1, text: s})
+		return tell(streamPiece{block: 1, text: s})
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ func (m *chatMessage) growCall(index int, id, name, input string) {
 			return
 		}
 	}
-	m.calls = append(m.calls, part{index: int64(index), id: cmp.Or(id, fmt.Sprintf("%s-%d", m.answer.id, index)), name: name, input: input})
+	m.calls = append(m.calls, streamBlock{index: int64(index), id: cmp.Or(id, fmt.Sprintf("%s-%d", m.answer.id, index)), name: name, input: input})
 }
 
 func chatStop(reason string) string {
@@ -263,7 +263,7 @@ func chatStop(reason string) string {
 	return stopEnd
 }
 
-func (m *chatMessage) toAnswer() answer {
+func (m *chatMessage) toAnswer() modelAnswer {
 	a := m.answer
 	if m.text.Len() > 0 {
 		a.blocks = append(a.blocks, textBlock(toValidUTF8(m.text.String())))

@@ -32,7 +32,7 @@ func (s *session) compactContext() error {
 	} else {
 		q.messages = append(append([]message(nil), q.messages...), message{"user", []wire.Raw{ask}})
 	}
-	a, err := s.callModel(ctx, q, func(piece) error { return nil })
+	a, err := s.callModel(ctx, q, func(streamPiece) error { return nil })
 	if errors.Is(err, errAbandoned) {
 		return nil
 	}

@@ -275,7 +275,7 @@ func (c *conversation) finishCall(k *call, p *wire.AgentTool) {
 
 // addUsage adds the tokens of a model call.
 func (c *conversation) addUsage(p *wire.Usage) {
-	tokens{&c.usage.InputTokens, &c.usage.OutputTokens, &c.usage.CacheCreationInputTokens, &c.usage.CacheReadInputTokens}.
+	tokenCounts{&c.usage.InputTokens, &c.usage.OutputTokens, &c.usage.CacheCreationInputTokens, &c.usage.CacheReadInputTokens}.
 		add(p.InputTokens, p.OutputTokens, p.CacheCreationInputTokens, p.CacheReadInputTokens)
 	if c.models == nil {
 		c.models = map[string]wire.ModelUsage{}

@@ -140,9 +140,9 @@ func (s *session) takeTurn() error {
 }
 
 // nextQuestion is what the model is asked next.
-func (s *session) nextQuestion(system string) question {
+func (s *session) nextQuestion(system string) modelQuestion {
 	o := s.request.Options
-	q := question{
+	q := modelQuestion{
 		model: s.name, system: system, messages: s.conv.nextPrompt(), tools: s.tools, schema: o.OutputSchema,
 		maxTokens: o.MaxTokens, thinking: thinkingText(o), effort: o.Effort,
 	}
@@ -164,7 +164,7 @@ const (
 
 // recordAnswer puts a message of the model on record, and the point to resume from. What it cost
 // comes first: a message that is lost is paid for all the same.
-func (s *session) recordAnswer(a answer) error {
+func (s *session) recordAnswer(a modelAnswer) error {
 	if err := s.emit(&wire.Event{Payload: s.usageOf(a, fmt.Sprintf("%s-%d", s.request.SessionID, s.turn))}); err != nil {
 		return err
 	}
@@ -212,7 +212,7 @@ const maxDelay = time.Hour
 
 // callModel calls the model until it answers: as often as the options say. Each failure is
 // on record.
-func (s *session) callModel(ctx context.Context, q question, tell func(piece) error) (answer, error) {
+func (s *session) callModel(ctx context.Context, q modelQuestion, tell func(streamPiece) error) (modelAnswer, error) {
 	retries := maxRetries
 	if n := s.request.Options.Retries; n != nil {
 		retries = max(*n, 0)
@@ -276,12 +276,12 @@ func sleepFor(ctx context.Context, d time.Duration) bool {
 }
 
 // callModelOnce calls the model once. A stream that is silent for too long is broken.
-func (s *session) callModelOnce(ctx context.Context, q question, tell func(piece) error) (answer, error) {
+func (s *session) callModelOnce(ctx context.Context, q modelQuestion, tell func(streamPiece) error) (modelAnswer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	idle := time.AfterFunc(s.provider.Idle, func() { cancel(errIdle) })
 	defer idle.Stop()
-	a, err := s.model.streamAnswer(ctx, q, func(p piece) error {
+	a, err := s.model.streamAnswer(ctx, q, func(p streamPiece) error {
 		idle.Reset(s.provider.Idle)
 		return tell(p)
 	})
@@ -295,9 +295,9 @@ var errIdle = errors.New("the model's API was silent for too long")
 
 // pieceRecorder returns what records the pieces of a message. Blocks are numbered within the
 // execution; those of a stream that broke off aren't numbered again.
-func (s *session) pieceRecorder() func(piece) error {
+func (s *session) pieceRecorder() func(streamPiece) error {
 	numbers := map[int]int{}
-	return func(p piece) error {
+	return func(p streamPiece) error {
 		if p.text == "" { // a message begins
 			numbers = map[int]int{}
 			return s.emit(&wire.Event{Payload: &wire.BreakpointChanged{Previous: "PRE_MODEL", Current: "STREAMING_MODEL"}})

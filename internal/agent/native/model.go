@@ -32,14 +32,14 @@ type model interface {
 	modelLimits(ctx context.Context, name string) (limits, error)
 	// answer has the model answer. Pieces of text and thinking are told while they
 	// come. An error that isn't the API's own is one of tell or of the transport.
-	streamAnswer(ctx context.Context, q question, tell func(piece) error) (answer, error)
+	streamAnswer(ctx context.Context, q modelQuestion, tell func(streamPiece) error) (modelAnswer, error)
 }
 
 // limits are those of a model, in tokens.
 type limits struct{ context, output int64 }
 
-// question is what a model is asked.
-type question struct {
+// modelQuestion is what a model is asked.
+type modelQuestion struct {
 	model     string
 	system    string
 	messages  []message
@@ -50,15 +50,15 @@ type question struct {
 	effort    string
 }
 
-// piece is a part of a message that is streamed.
-type piece struct {
+// streamPiece is a part of a message that is streamed.
+type streamPiece struct {
 	block    int // index within the message
 	thinking bool
 	text     string // "" when the message begins
 }
 
-// answer is a whole message of a model.
-type answer struct {
+// modelAnswer is a whole message of a model.
+type modelAnswer struct {
 	id, model, stop string
 	blocks          []wire.Raw
 	usage           wire.Usage

@@ -7,13 +7,13 @@ import "code.wake.dev/wake/pkg/wire"
 type excerpt struct {
 	limit  int64 // bytes of the beginning, and again of the end; 0: everything is the beginning
 	passed int64
-	end    []piece
+	end    []outputPiece
 	size   int64            // bytes of end
 	left   map[string]int64 // bytes that were left out, by stream
 }
 
-// piece is something that a command has printed.
-type piece struct {
+// outputPiece is something that a command has printed.
+type outputPiece struct {
 	stream, text string
 	at           int64  // Unix ms
 	from         uint64 // where it begins in the journal
@@ -22,7 +22,7 @@ type piece struct {
 
 // passPiece reports whether a piece is to be recorded now. If not, it is kept until it turns out to be
 // in the middle.
-func (x *excerpt) passPiece(p piece) bool {
+func (x *excerpt) passPiece(p outputPiece) bool {
 	size := int64(len(p.text))
 	if x.limit == 0 || x.passed < x.limit {
 		x.passed += size
@@ -32,13 +32,13 @@ func (x *excerpt) passPiece(p piece) bool {
 	for x.size-int64(len(x.end[0].text)) >= x.limit {
 		x.leaveOut(x.end[0])
 		x.size -= int64(len(x.end[0].text))
-		x.end[0] = piece{}
+		x.end[0] = outputPiece{}
 		x.end = x.end[1:]
 	}
 	return false
 }
 
-func (x *excerpt) leaveOut(p piece) {
+func (x *excerpt) leaveOut(p outputPiece) {
 	if x.left == nil {
 		x.left = map[string]int64{}
 	}

@@ -15,18 +15,18 @@ const tailSize = 64 << 10
 
 // Outcome follows the events of a command to its end. The zero value is ready.
 type Outcome struct {
-	stdout, stderr tail
+	stdout, stderr streamTail
 	exit           *wire.ExecExit
 }
 
-// tail is the end of a stream.
-type tail struct {
+// streamTail is the end of a stream.
+type streamTail struct {
 	text string
 	cut  bool
 	size int64
 }
 
-func (t *tail) add(s string, omitted int64) {
+func (t *streamTail) add(s string, omitted int64) {
 	if omitted > 0 { // only what comes behind is its end
 		t.text, t.cut, t.size = "", true, t.size+omitted
 	}

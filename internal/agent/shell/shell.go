@@ -127,7 +127,7 @@ func (r *run) driveProcess(ctx context.Context, yield func(*wire.Event, error) b
 		defer timer.Stop()
 		limit = timer.C
 	}
-	streams := map[string]*decoder{"stdout": {}, "stderr": {}}
+	streams := map[string]*textDecoder{"stdout": {}, "stderr": {}}
 	exited, cancelled := r.process.Exited(), ctx.Done()
 	ending := make(chan error, 1)
 	end := func() {
@@ -175,7 +175,7 @@ func (r *run) driveProcess(ctx context.Context, yield func(*wire.Event, error) b
 const lateEnd = time.Second
 
 // takeFrame takes in what the command has printed.
-func (r *run) takeFrame(f process.Frame, streams map[string]*decoder, yield func(*wire.Event, error) bool) bool {
+func (r *run) takeFrame(f process.Frame, streams map[string]*textDecoder, yield func(*wire.Event, error) bool) bool {
 	stream := "stdout"
 	switch f.Direction {
 	case process.Live:
@@ -190,7 +190,7 @@ func (r *run) takeFrame(f process.Frame, streams map[string]*decoder, yield func
 	whole := heldBytes(streams) == 0
 	r.offset = f.Offset + uint64(len(f.Data))
 	text := streams[stream].decode(f.Data)
-	if text != "" && r.excerpt.passPiece(piece{stream: stream, text: text, at: f.At, from: f.Offset, whole: whole}) &&
+	if text != "" && r.excerpt.passPiece(outputPiece{stream: stream, text: text, at: f.At, from: f.Offset, whole: whole}) &&
 		!r.yieldOutput(yield, f.At, 0, &wire.ExecOutput{Stream: stream, Content: text}) {
 		return false
 	}
@@ -199,7 +199,7 @@ func (r *run) takeFrame(f process.Frame, streams map[string]*decoder, yield func
 }
 
 // heldBytes returns how many bytes of characters that are cut are held.
-func heldBytes(streams map[string]*decoder) int {
+func heldBytes(streams map[string]*textDecoder) int {
 	return len(streams["stdout"].held) + len(streams["stderr"].held)
 }
 
@@ -215,7 +215,7 @@ type restState struct {
 
 // reportRest tells the host that the journal isn't needed up to here, or up to the end of the output as far as it is
 // kept, if no character is cut there and the log has all that came before.
-func (r *run) reportRest(streams map[string]*decoder) {
+func (r *run) reportRest(streams map[string]*textDecoder) {
 	at, whole := r.offset, heldBytes(streams) == 0
 	if len(r.excerpt.end) > 0 {
 		at, whole = r.excerpt.end[0].from, r.excerpt.end[0].whole
@@ -260,7 +260,7 @@ func (r *run) yieldOutput(yield func(*wire.Event, error) bool, at int64, index i
 }
 
 // yieldExit yields what is left of the output, and the end.
-func (r *run) yieldExit(ctx context.Context, err error, streams map[string]*decoder, yield func(*wire.Event, error) bool) {
+func (r *run) yieldExit(ctx context.Context, err error, streams map[string]*textDecoder, yield func(*wire.Event, error) bool) {
 	last := r.excerpt.lastOutput()
 	for _, stream := range []string{"stdout", "stderr"} {
 		last = append(last, &wire.ExecOutput{Stream: stream, Content: streams[stream].takeRest()})

@@ -8,12 +8,12 @@ import (
 // toValidUTF8 returns s in UTF-8.
 func toValidUTF8(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// decoder cuts a stream of bytes into text without cutting characters.
+// textDecoder cuts a stream of bytes into text without cutting characters.
 // Invalid bytes become U+FFFD.
-type decoder struct{ held []byte }
+type textDecoder struct{ held []byte }
 
 // decode returns the text of the next bytes, less a character that hasn't ended.
-func (d *decoder) decode(b []byte) string {
+func (d *textDecoder) decode(b []byte) string {
 	b = append(d.held, b...)
 	cut := len(b) - incompleteBytes(b)
 	d.held = append([]byte(nil), b[cut:]...)
@@ -21,7 +21,7 @@ func (d *decoder) decode(b []byte) string {
 }
 
 // takeRest returns what is held at the end of the stream.
-func (d *decoder) takeRest() string {
+func (d *textDecoder) takeRest() string {
 	s := toValidUTF8(string(d.held))
 	d.held = nil
 	return s

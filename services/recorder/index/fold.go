@@ -21,16 +21,16 @@ const (
 
 // folds are the states of the runs that were last recorded.
 type folds struct {
-	byRun  map[int64]*fold
+	byRun  map[int64]*runFold
 	passed map[int64]int // events of any kind since the state in the file, as far as they were seen
 }
 
-type fold struct {
+type runFold struct {
 	state *wire.State
 	saved uint64 // events that the state in the file is of
 }
 
-func newFolds() *folds { return &folds{byRun: map[int64]*fold{}, passed: map[int64]int{}} }
+func newFolds() *folds { return &folds{byRun: map[int64]*runFold{}, passed: map[int64]int{}} }
 
 // dropAll drops what may be ahead of the file.
 func (f *folds) dropAll() {
@@ -49,9 +49,9 @@ func (f *folds) countPassed(id int64, events int) bool {
 }
 
 // keepState makes room: runs that are over go first.
-func (f *folds) keepState(id int64, v *fold) {
+func (f *folds) keepState(id int64, v *runFold) {
 	if len(f.byRun) >= maxFolds {
-		maps.DeleteFunc(f.byRun, func(_ int64, v *fold) bool { return states.Ended(v.state) })
+		maps.DeleteFunc(f.byRun, func(_ int64, v *runFold) bool { return states.Ended(v.state) })
 	}
 	if len(f.byRun) >= maxFolds {
 		f.dropAll()
@@ -82,7 +82,7 @@ func (w *writer) foldEvent(r *runRow, e *eventlog.Entry, whole *wire.Event) erro
 func (w *writer) loadState(r *runRow, to uint64) error {
 	f, ok := w.x.folds.byRun[r.ID]
 	if !ok || f.state.RunID != r.Run.Run { // the id may have been that of a run that was removed
-		f = new(fold)
+		f = new(runFold)
 		var err error
 		if f.state, f.saved, err = states.Load(w.ctx, w.tx, r.ID, r.Run.Run, to); err != nil {
 			return err
@@ -106,7 +106,7 @@ func (w *writer) keepFold(r *runRow) error {
 	}
 	switch {
 	case far && f == nil:
-		f = new(fold)
+		f = new(runFold)
 		var err error
 		if f.state, f.saved, err = states.Load(w.ctx, w.tx, r.ID, r.Run.Run, r.derived); err != nil {
 			return err

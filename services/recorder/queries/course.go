@@ -25,10 +25,10 @@ type course struct {
 	mu    sync.Mutex // held while it is read or drawn
 	lanes []courseLane
 	byKey map[courseKey]int32 // places in lanes
-	kinds names               // of lines
+	kinds nameTable           // of lines
 	lines []courseLine        // in the order of their positions
 	calls []courseCall        // so, too
-	tools names               // of calls
+	tools nameTable           // of calls
 	waits []courseWait
 
 	asked uint64 // when it was asked for last; of its courses
@@ -162,7 +162,7 @@ func (k *course) advance(ctx context.Context, t *archive.Tx, of request.Target) 
 		if want == len(k.lines) || again {
 			return k.readCalls(ctx, t, of)
 		}
-		k.lanes, k.byKey, k.kinds, k.lines, k.calls, k.tools, k.waits = nil, nil, names{}, nil, nil, names{}, nil
+		k.lanes, k.byKey, k.kinds, k.lines, k.calls, k.tools, k.waits = nil, nil, nameTable{}, nil, nil, nameTable{}, nil
 	}
 }
 
@@ -247,15 +247,15 @@ func (k *course) laneOf(node int64, parent []byte, ts int64) int32 {
 	return n
 }
 
-// names are texts by their numbers. Agents choose names of tools: there may be as many as calls. The zero value has none.
-type names struct {
+// nameTable are texts by their numbers. Agents choose names of tools: there may be as many as calls. The zero value has none.
+type nameTable struct {
 	all    []string
 	number map[string]int32
 	bytes  int // about what they take
 }
 
 // numberOf returns the number of a name, which is added if it is new.
-func (n *names) numberOf(name []byte) int32 {
+func (n *nameTable) numberOf(name []byte) int32 {
 	if at, ok := n.number[string(name)]; ok {
 		return at
 	}

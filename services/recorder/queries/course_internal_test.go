@@ -9,7 +9,7 @@ import (
 
 // What agents choose has no say in how long a timeline takes: they may call as many tools as they make calls.
 func TestManyNames(t *testing.T) {
-	var n names
+	var n nameTable
 	begun := time.Now()
 	for range 2 {
 		for i := range 300_000 {

@@ -320,7 +320,7 @@ func (in *Intake) recordStrays(ctx context.Context, strays []*stray) error {
 // there: ids are unique per run, and these are of many.
 func (in *Intake) unrecordedEvents(ctx context.Context, s *wire.State, strays []*stray) ([]*wire.Event, error) {
 	var events []*wire.Event
-	obeyed := map[order]bool{}
+	obeyed := map[commandKey]bool{}
 	var there map[uint64]bool // by position
 	for _, x := range strays {
 		if dealt, err := in.isObeyed(ctx, x); err != nil {
@@ -346,16 +346,16 @@ func (in *Intake) unrecordedEvents(ctx context.Context, s *wire.State, strays []
 	return events, nil
 }
 
-// order is what tells a command from others.
-type order struct{ subject, id string }
+// commandKey is what tells a command from others.
+type commandKey struct{ subject, id string }
 
 // judgeStray obeys a command, unless one of the same id was obeyed before it: here, or on record. No other process
 // writes records of no run meanwhile.
-func (in *Intake) judgeStray(ctx context.Context, x *stray, obeyed map[order]bool) error {
+func (in *Intake) judgeStray(ctx context.Context, x *stray, obeyed map[commandKey]bool) error {
 	if x.judged == nil {
 		return nil
 	}
-	this := order{x.message.Subject(), x.record.CommandID}
+	this := commandKey{x.message.Subject(), x.record.CommandID}
 	run, _ := in.runOfCommand(this.subject, *x.judged)
 	state, err := in.cfg.Runs.State(ctx, run)
 	switch {
@@ -392,7 +392,7 @@ func (in *Intake) decideCall(ctx context.Context, state *wire.State, cmd wire.Co
 	if len(in.decided) >= maxDealt {
 		clear(in.decided)
 	}
-	in.decided[key] = answer{record.AtPos, cmp.Or(cmd.By, "operator"), time.Now()}
+	in.decided[key] = callDecision{record.AtPos, cmp.Or(cmd.By, "operator"), time.Now()}
 	return nil
 }
 

@@ -48,12 +48,12 @@ type Intake struct {
 	cfg      Config
 	attempts *attempts
 	dealt    *dealtCommands
-	decided  map[string]answer // to calls of imported runs
-	tasks    sync.WaitGroup    // owners and workers
+	decided  map[string]callDecision // to calls of imported runs
+	tasks    sync.WaitGroup          // owners and workers
 }
 
-// answer is the command that decides about a call.
-type answer struct {
+// callDecision is the command that decides about a call.
+type callDecision struct {
 	pos uint64
 	by  string
 	at  time.Time
@@ -61,7 +61,7 @@ type answer struct {
 
 // New returns the intake of a runner.
 func New(cfg Config) *Intake {
-	return &Intake{cfg: cfg, attempts: newAttempts(), dealt: newDealt(), decided: map[string]answer{}}
+	return &Intake{cfg: cfg, attempts: newAttempts(), dealt: newDealt(), decided: map[string]callDecision{}}
 }
 
 // Part is one thing that the intake does until its context ends.
