@@ -11,6 +11,8 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
+	"strings"
 	"time"
 
 	"code.wake.dev/wake/internal/flow"
@@ -186,6 +188,31 @@ type Part struct {
 type Fact struct {
 	Mark string // the id of a call that has a result, or of a message, in the agent's record
 	Text string // what an agent without it is told
+}
+
+// maxLapse bounds what an agent is told that it has lost, in bytes; the newest is
+// told.
+const maxLapse = 20 << 10
+
+// DescribeLapse tells an agent of the facts that it doesn't know. It is empty if there are none.
+func DescribeLapse(facts []Fact, knows func(Fact) bool) string {
+	var lost []string
+	size := 0
+	for _, f := range slices.Backward(facts) {
+		if knows(f) {
+			continue
+		}
+		if size += len(f.Text); size > maxLapse {
+			lost = append(lost, "- More that came before.")
+			break
+		}
+		lost = append(lost, f.Text)
+	}
+	if len(lost) == 0 {
+		return ""
+	}
+	slices.Reverse(lost)
+	return "Your record of this conversation lacks what came last. What is listed here has happened; do not do it again:\n\n" + strings.Join(lost, "\n\n")
 }
 
 // Transcript keeps what an agent program needs to go on with a session on

@@ -443,6 +443,41 @@ func TestNewSession(t *testing.T) {
 	}
 }
 
+// An agent that died before its own record had what came last is told that, and nothing else, when it goes on.
+func TestLapse(t *testing.T) {
+	const lacks = "Your record of this conversation lacks what came last. What is listed here has happened; do not do it again:\n\n"
+	for name, test := range map[string]struct{ about, want string }{
+		"the last one":    {"!load\n!resume\n!knows c0 c1", lacks + "- c2 has ended"},
+		"an end":          {"!load\n!knows c1 c2?", lacks + "- c2 has ended"},
+		"nothing":         {"!load\n!knows c1 c2", ""},
+		"all":             {"!load", lacks + "- c1 has ended\n\n- c2 has ended"},
+		"it isn't known":  {"!resume", lacks + "- c1 has ended\n\n- c2 has ended"},
+		"what it is told": {"!load\n!knows c1\n!told", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			if err := os.WriteFile(filepath.Join(p.home, "ours"), []byte("1"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r := p.request(t, test.about+"\nsay Hi.")
+			r.Resume, r.Facts = true, []agent.Fact{{Mark: "c1", Text: "- c1 has ended"}, {Mark: "c2", Text: "- c2 has ended"}}
+			asked := "Go on."
+			if strings.Contains(test.about, "told") {
+				asked += "\n- c2 has ended"
+			}
+			r.Prompt = wire.RawString(asked)
+			want := strings.TrimSpace("ours: " + asked + "\nours: " + test.want)
+			if test.want == "" {
+				want = "ours: " + asked
+			}
+			got := drain(t, start(t, r), nil)
+			if prompts := strings.TrimSpace(p.read(t, "prompts")); prompts != want {
+				t.Errorf("it was told %q, want %q:\n%s", prompts, want, strings.Join(got, "\n"))
+			}
+		})
+	}
+}
+
 // A fork begins as a copy of the whole session, if the agent can do that.
 func TestFork(t *testing.T) {
 	p := newPlace(t)

@@ -176,6 +176,7 @@ func (f *fold) takeUpdate(m message, params wire.Raw) {
 	case f.Opened && string(n.SessionId) != f.Session:
 		f.emitRaw(name, params, "it is of another session")
 	case !f.Opened && f.Initialized && u.UsageUpdate == nil: // what it repeats while it loads its session
+		f.noteKnown(u)
 	case u.AgentMessageChunk != nil:
 		f.takeChunk("text", u.AgentMessageChunk.Content, name, raw)
 	case u.AgentThoughtChunk != nil:
@@ -195,6 +196,22 @@ func (f *fold) takeUpdate(m message, params wire.Raw) {
 	default:
 		f.emitRaw(name, raw, "")
 	}
+}
+
+// noteKnown notes a call whose end the agent repeats while it loads its session: its record has that.
+func (f *fold) noteKnown(u acp.SessionUpdate) {
+	id, status := "", acp.ToolCallStatus("")
+	switch {
+	case u.ToolCall != nil:
+		id, status = string(u.ToolCall.ToolCallId), u.ToolCall.Status
+	case u.ToolCallUpdate != nil && u.ToolCallUpdate.Status != nil:
+		id, status = string(u.ToolCallUpdate.ToolCallId), *u.ToolCallUpdate.Status
+	}
+	if id == "" || len(id) > maxCallID || status != acp.ToolCallStatusCompleted && status != acp.ToolCallStatusFailed || slices.Contains(f.Known, id) {
+		return
+	}
+	f.Known = append(f.Known, id)
+	f.Known = f.Known[max(0, len(f.Known)-maxEnded):]
 }
 
 // takeChunk takes a piece of what the agent says or thinks. Pieces of one kind that follow each other are a block.

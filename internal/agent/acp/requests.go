@@ -123,7 +123,7 @@ func (s *session) openSession() {
 		s.ask(acp.AgentMethodSessionFork, acp.LoadSessionRequest{SessionId: acp.SessionId(r.ForkOf), Cwd: dir, McpServers: servers, AdditionalDirectories: dirs}, request{})
 	case r.ForkOf != "":
 		s.loseSession(agent.ErrorForkPointNotFound, "the agent can't go back to a point of its session, or fork it")
-	case f.Can.Resume:
+	case f.Can.Resume && (len(r.Facts) == 0 || !f.Can.Load): // what it loads it repeats, so that one sees what it lacks
 		s.ask(acp.AgentMethodSessionResume, acp.ResumeSessionRequest{SessionId: before, Cwd: dir, McpServers: servers, AdditionalDirectories: dirs}, request{})
 	case f.Can.Load:
 		s.ask(acp.AgentMethodSessionLoad, acp.LoadSessionRequest{SessionId: before, Cwd: dir, McpServers: servers, AdditionalDirectories: dirs}, request{})
@@ -201,6 +201,9 @@ func (s *session) chooseModel(model string) {
 // sendPrompt gives the agent its prompt; a session that takes the place of one is told of it first.
 func (s *session) sendPrompt() {
 	prompt := s.prompt
+	if lapse := s.describeLapse(); lapse != "" {
+		prompt = append(slices.Clone(prompt), acp.TextBlock(lapse))
+	}
 	if s.f.Renewed {
 		summary, err := summarizePast(s.request)
 		if err != nil {
@@ -211,6 +214,22 @@ func (s *session) sendPrompt() {
 		prompt = append([]acp.ContentBlock{acp.TextBlock(summary)}, prompt...)
 	}
 	s.ask(acp.AgentMethodSessionPrompt, acp.PromptRequest{SessionId: acp.SessionId(s.f.Session), Prompt: prompt}, request{})
+}
+
+// describeLapse tells the agent what came behind the last call that its record has: it may have died before it wrote that.
+func (s *session) describeLapse() string {
+	facts := s.request.Facts
+	if s.f.Afresh {
+		return ""
+	}
+	for i, fact := range slices.Backward(facts) {
+		if slices.Contains(s.f.Known, fact.Mark) {
+			facts = facts[i+1:]
+			break
+		}
+	}
+	text, _ := s.request.Prompt.Text()
+	return agent.DescribeLapse(facts, func(f agent.Fact) bool { return strings.Contains(text, f.Text) })
 }
 
 // sendMessage gives the agent the next message, or ends its input if there is none.

@@ -4,7 +4,7 @@ import "code.wake.dev/wake/pkg/wire"
 
 // stateVersion is that of [state]. A change of its fields, or of what they mean, adds one: a runner of
 // another version must not go on from it.
-const stateVersion = 2
+const stateVersion = 3
 
 // state is all that a session knows of its program. It is what is left at a resting point, for the session that
 // goes on from there; nothing is known besides.
@@ -30,6 +30,7 @@ type state struct {
 	Cancelled     bool     `json:"cancelled"` // it was told to cut its turn short
 	Can           ability  `json:"can"`
 	Session       string   `json:"session"` // "": it has none yet
+	Known         []string `json:"known"`   // calls whose ends the agent's own record has, as far as it has repeated them
 	Agent         string   `json:"agent"`   // its name and version
 	Ways          names    `json:"ways"`    // to log in
 	Modes         []string `json:"modes"`

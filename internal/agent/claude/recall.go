@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 
 	"code.wake.dev/wake/internal/agent"
@@ -41,7 +40,8 @@ func (s *session) recallRecord() (before sessionRecord, err error) {
 	if !ok {
 		return before, nil
 	}
-	if lapse := describeLapse(before.content, text, s.request.Facts); lapse != "" {
+	lapse := agent.DescribeLapse(s.request.Facts, func(f agent.Fact) bool { return strings.Contains(text, f.Text) || inRecord(before.content, f) })
+	if lapse != "" {
 		s.request.Prompt = wire.RawString(text + "\n\n" + lapse)
 		s.prompts = []wire.Raw{textBlocks(text + "\n\n" + lapse)}
 	}
@@ -74,33 +74,7 @@ func (p *Provider) loadRecord(ctx context.Context, request agent.Request, f sess
 	return r, nil
 }
 
-// maxLapse bounds what an agent is told that it has lost, in bytes; the newest is
-// told.
-const maxLapse = 20 << 10
-
-// describeLapse tells an agent of the facts that neither its record nor its prompt
-// has. It is empty if there are none. What a former prompt told stands in the
-// record as a text.
-func describeLapse(content []byte, prompt string, facts []agent.Fact) string {
-	var lost []string
-	size := 0
-	for _, f := range slices.Backward(facts) {
-		if strings.Contains(prompt, f.Text) || inRecord(content, f) {
-			continue
-		}
-		if size += len(f.Text); size > maxLapse {
-			lost = append(lost, "- More that came before.")
-			break
-		}
-		lost = append(lost, f.Text)
-	}
-	if len(lost) == 0 {
-		return ""
-	}
-	slices.Reverse(lost)
-	return "Your record of this conversation lacks what came last. What is listed here has happened; do not do it again:\n\n" + strings.Join(lost, "\n\n")
-}
-
+// inRecord reports whether a session file has a fact. What a former prompt told stands there as a text.
 func inRecord(content []byte, f agent.Fact) bool {
 	for _, field := range []string{"tool_use_id", "uuid", "source_uuid"} {
 		if bytes.Contains(content, fmt.Appendf(nil, "%q:%q", field, f.Mark)) {

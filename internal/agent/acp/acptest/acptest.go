@@ -5,6 +5,7 @@ package acptest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -40,7 +41,7 @@ import (
 //
 // Before the first part, lines that begin with "!" say what agent it is: !load, !resume, !fork (abilities),
 // !version N, !hang METHOD, !auth, !stderr TEXT, !modes A B, !models A B, !silent (it ignores what it is cut short by),
-// !garbage N (lines before it speaks), !stay (it doesn't exit at the end of its input).
+// !knows ID ID? (the calls that it repeats when it loads a session; "?": without their ends), !garbage N (lines before it speaks), !stay (it doesn't exit at the end of its input).
 const (
 	Script = "WAKE_TEST_ACP_SCRIPT"
 	Home   = "WAKE_TEST_ACP_HOME"
@@ -76,6 +77,7 @@ type agent struct {
 	can     map[string]bool
 	modes   []string
 	models  []string
+	knows   []string
 	version int
 	hang    string
 	garbage int
@@ -125,6 +127,8 @@ func (a *agent) describe(words []string) {
 		a.modes = words[1:]
 	case "models":
 		a.models = words[1:]
+	case "knows":
+		a.knows = words[1:]
 	default:
 		a.can[words[0]] = true
 	}
@@ -218,6 +222,13 @@ func (a *agent) LoadSession(ctx context.Context, r acp.LoadSessionRequest) (acp.
 		return acp.LoadSessionResponse{}, &acp.RequestError{Code: -32002, Message: "Resource not found"}
 	}
 	err := a.tell(ctx, r.SessionId, acp.UpdateAgentMessageText("what was said before"))
+	for _, id := range a.knows {
+		id, begun := strings.CutSuffix(id, "?")
+		err = errors.Join(err, a.tell(ctx, r.SessionId, acp.StartToolCall(acp.ToolCallId(id), "Doing "+id, acp.WithStartStatus(acp.ToolCallStatusPending))))
+		if !begun {
+			err = errors.Join(err, a.tell(ctx, r.SessionId, acp.UpdateToolCall(acp.ToolCallId(id), acp.WithUpdateStatus(acp.ToolCallStatusCompleted))))
+		}
+	}
 	return acp.LoadSessionResponse{}, err
 }
 
