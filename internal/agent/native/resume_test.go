@@ -184,13 +184,15 @@ func TestDiverged(t *testing.T) {
 	}
 }
 
-// TestUnknownSession fails if the log has nothing of the agent.
+// TestUnknownSession fails if the log has nothing of the agent, whatever it is told.
 func TestUnknownSession(t *testing.T) {
-	b := newStory(t)
-	b.resume("")
-	b.run()
-	if got := outcome(b.log); !strings.HasPrefix(got, wire.ErrorSessionNotFound) {
-		t.Errorf("outcome %q", got)
+	for _, message := range []string{"", "Go on."} {
+		b := newStory(t)
+		b.resume(message)
+		b.run()
+		if got := outcome(b.log); !strings.HasPrefix(got, wire.ErrorSessionNotFound) {
+			t.Errorf("told %q: outcome %q", message, got)
+		}
 	}
 }
 

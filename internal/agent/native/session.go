@@ -99,6 +99,7 @@ func (s *session) runToEnd() (err error) {
 	}
 	s.findWork()
 	s.turn = s.conv.turns
+	known := len(s.conv.first) > 0
 	goesOn := s.request.Resume || s.request.ForkOf != ""
 	prompt := s.request.Prompt
 	if prompt == nil {
@@ -110,7 +111,7 @@ func (s *session) runToEnd() (err error) {
 	}}); err != nil {
 		return err
 	}
-	if goesOn && len(s.conv.first) == 0 {
+	if goesOn && !known {
 		return s.failRun(&wire.AgentError{
 			ErrorType: wire.ErrorSessionNotFound, Phase: "lifecycle",
 			Message: "the log doesn't hold what the agent has said so far: it is too old, or of another run",
