@@ -262,3 +262,18 @@ func TestAttachmentScrolls(t *testing.T) {
 		t.Errorf("not at the end:\n%s", got)
 	}
 }
+
+// A run that was aborted has nothing at work, and its time stands still. Long names of tools are shown where there is room.
+func TestAttachmentOfEnded(t *testing.T) {
+	m, _ := attachedTo(t, 60, 10)
+	m.state.StartedAt = time.Now().UnixMilli() - 1000
+	m.state.Tools = map[string]wire.ToolCall{"coder#1/c1": {CallID: "c1", Node: "coder", Tool: "command_execution", Input: raw(t, map[string]any{"command": "make"}), State: wire.ToolExecuting, Since: m.now.UnixMilli()}}
+	if text := shownBy(m); !strings.Contains(text, "⏳ command_execution 0s  make") {
+		t.Errorf("at work:\n%s", text)
+	}
+	m.state.Status, m.state.EndedAt = wire.RunAborted, m.state.StartedAt+3000
+	m.now = m.now.Add(time.Hour)
+	if text := shownBy(m); strings.Contains(text, "⏳") || !strings.Contains(text, "aborted · 3s") {
+		t.Errorf("after its end:\n%s", text)
+	}
+}

@@ -284,15 +284,18 @@ func (m *attachment) liveLines() []string {
 		}
 		took := timeline.Span(m.now.UnixMilli() - c.Since)
 		indent := strings.Repeat("  ", m.depth(speaker{c.Node, c.Parent}))
-		text := fmt.Sprintf("  ⏳ %s %s  %s", timeline.Line(c.Tool, nodeColumn), took, timeline.Line(timeline.Input(c.Input), maxMessage))
+		text := fmt.Sprintf("  ⏳ %s %s  %s", timeline.Line(c.Tool, max(nodeColumn, m.width()/3)), took, timeline.Line(timeline.Input(c.Input), maxMessage))
 		lines = append(lines, cutCells(indent+m.paint(yellow, text), m.width()-1))
 	}
 	return lines
 }
 
-// openCalls lists the calls at work, the oldest first.
+// openCalls lists the calls at work, the oldest first. Of a run that has ended there are none: how they end may come behind its end.
 func (m *attachment) openCalls() []wire.ToolCall {
 	var calls []wire.ToolCall
+	if m.state.Status == wire.RunComplete || m.state.Status == wire.RunAborted {
+		return nil
+	}
 	for _, c := range m.state.Tools {
 		if c.State != wire.ToolApprovalRequired && m.follows(c.Node) {
 			calls = append(calls, c)
@@ -313,7 +316,7 @@ func (m *attachment) statusLine() string {
 	}
 	facts := []string{s.RunID, status}
 	if s.StartedAt > 0 {
-		facts = append(facts, timeline.Span(m.now.UnixMilli()-s.StartedAt))
+		facts = append(facts, timeline.Span(cmp.Or(s.EndedAt, m.now.UnixMilli())-s.StartedAt))
 	}
 	if cost := timeline.Cost(s.Usage.CostUsd, ""); cost != "" {
 		facts = append(facts, cost)

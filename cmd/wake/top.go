@@ -102,7 +102,7 @@ func fleetText(f wire.TopResponse, v view) string {
 	cells := [][]string{{"RUN", "NAME", "FLOW", "STATE", "TOOK", "COST", "TOKENS", "CONTEXT", "TOOLS", "ALERTS", "LAST", "WAITS FOR, OR DOES"}}
 	states, runs := []string{""}, []int{0} // of each line: its state, and how many runs there are up to it
 	add := func(name, label, kind string, s wire.AgentStatus, n int) {
-		cells, states, runs = append(cells, topRow(name, label, kind, s)), append(states, s.State), append(runs, n)
+		cells, states, runs = append(cells, topRow(name, label, kind, s, v.columns)), append(states, s.State), append(runs, n)
 	}
 	for i, r := range f.Runs {
 		label := r.AgentID
@@ -192,16 +192,22 @@ func alignColumns(rows [][]string, width int) []string {
 	return lines
 }
 
-func topRow(name, label, kind string, s wire.AgentStatus) []string {
+// minOfTool is how wide a terminal has to be for the name of the tool at work: in a narrower one what is done with it counts.
+const minOfTool = 100
+
+func topRow(name, label, kind string, s wire.AgentStatus, columns int) []string {
 	does := s.WaitingFor
 	if does == "" {
 		does = s.LastActivity
-		if s.State == "failed" {
+		switch s.State {
+		case "failed":
 			does = cmp.Or(s.Error, does)
+		case "aborted", "paused", "skipped": // it does nothing any more
+			does = cmp.Or(s.Reason, s.Error)
 		}
 	}
 	state := s.State
-	if s.OpenTool != "" && !slices.Contains([]string{"complete", "failed", "aborted"}, state) {
+	if s.OpenTool != "" && !slices.Contains([]string{"complete", "failed", "aborted"}, state) && (columns == 0 || columns >= minOfTool) {
 		state += " (" + s.OpenTool + ")"
 	}
 	age, _, _ := strings.Cut(s.LastActivityAge, " ")

@@ -112,7 +112,7 @@ func (m *fleetScreen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 func (m *fleetScreen) shown() wire.TopResponse {
 	f := m.fleet
 	f.Runs = slices.DeleteFunc(slices.Clone(f.Runs), func(r wire.TopRun) bool {
-		line := strings.Join(topRow(r.RunID, r.AgentID, r.FlowName, r.AgentStatus), " ")
+		line := strings.Join(topRow(r.RunID, r.AgentID, r.FlowName, r.AgentStatus, 0), " ")
 		return !strings.Contains(strings.ToLower(line), strings.ToLower(m.filter))
 	})
 	if by := sortings()[m.sorting].by; by != nil {

@@ -38,9 +38,9 @@ r2      -       -       active (Bash)  5s    -      -                 -        -
 	}
 	const narrow = `1 waiting, 2 active
 
-RUN     STATE          WAITS FOR, OR DOES
-r1      waiting        coder: an answer: Install…
-r2      active (Bash)  running make
+RUN     STATE    WAITS FOR, OR DOES
+r1      waiting  coder: an answer: Install it?
+r2      active   running make
 … 1 more
 `
 	if diff := cmp.Diff(narrow, fleetText(f, view{columns: 49, rows: 7})); diff != "" {
@@ -55,5 +55,15 @@ r2      active (Bash)  running make
 	}
 	if got := fleetText(wire.TopResponse{}, view{color: true}); got != "no runs\n" {
 		t.Errorf("%q", got)
+	}
+}
+
+// A run that has been aborted or paused does nothing: it says why.
+func TestFleetTextOfEnded(t *testing.T) {
+	for state, reason := range map[string]string{"aborted": "too dear", "paused": "BUDGET", "skipped": ""} {
+		r := wire.TopRun{RunID: "r1", AgentStatus: wire.AgentStatus{AgentID: "r1", State: state, Reason: reason, LastActivity: "writing"}}
+		if got := fleetText(wire.TopResponse{Runs: []wire.TopRun{r}}, view{}); strings.Contains(got, "writing") || !strings.Contains(got, reason) {
+			t.Errorf("%s: %q", state, got)
+		}
 	}
 }

@@ -36,6 +36,10 @@ func Diff(p *wire.AgentTool) []string {
 	if len(lines) > 0 {
 		return lines
 	}
+	if kind, _ := p.Structured.Get("type").Text(); kind == "create" { // Claude Code tells no diff of a file that is new
+		content, _ := p.ToolInput.Get("content").Text()
+		return changedLines("", content)
+	}
 	before, isEdit := p.ToolInput.Get("old_string").Text()
 	after, told := p.ToolInput.Get("new_string").Text()
 	if !isEdit || !told {

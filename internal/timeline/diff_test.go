@@ -33,6 +33,9 @@ func TestDiff(t *testing.T) {
 		{"a diff of ACP", wire.AgentTool{Structured: value(map[string]any{"content": []any{
 			map[string]any{"type": "content"}, map[string]any{"type": "diff", "path": "b", "newText": "new\n"},
 		}})}, "+new"},
+		{"a new file of Claude Code's", wire.AgentTool{
+			ToolInput: value(map[string]any{"file_path": "b", "content": "one\ntwo"}), Structured: value(map[string]any{"type": "create", "structuredPatch": []any{}}),
+		}, "+one\n+two"},
 		{"lines that look like the head of a diff", wire.AgentTool{ToolInput: value(map[string]any{"old_string": "x\n-- y", "new_string": "x\n++ z"})}, " x\n--- y\n+++ z"},
 		{"also at the beginning", wire.AgentTool{ToolInput: value(map[string]any{"old_string": "-- y", "new_string": "++ z"})}, "--- y\n+++ z"},
 		{"another call", wire.AgentTool{ToolInput: value(map[string]any{"command": "ls"})}, ""},

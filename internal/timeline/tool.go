@@ -148,19 +148,19 @@ func toolActivity(tool string, input wire.Raw, cwd string) string {
 	}
 	verb := ""
 	switch tool {
-	case "Edit", "MultiEdit", "NotebookEdit", "str_replace_based_edit_tool":
+	case "Edit", "MultiEdit", "NotebookEdit", "str_replace_based_edit_tool", "edit", "file_change":
 		verb = "editing"
-	case "Write":
+	case "Write", "write":
 		verb = "writing"
-	case "Read", "NotebookRead":
+	case "Read", "NotebookRead", "read":
 		verb = "reading"
-	case "Bash", "shell", "bash", "PowerShell":
+	case "Bash", "shell", "bash", "PowerShell", "execute", "command_execution":
 		verb = "running"
-	case "Grep", "Glob", "LS", "WebSearch", "ToolSearch":
+	case "Grep", "Glob", "LS", "WebSearch", "ToolSearch", "grep", "glob", "search", "web_search":
 		verb = "searching"
-	case "WebFetch":
+	case "WebFetch", "fetch":
 		verb = "fetching"
-	case "Task", "Agent":
+	case "Task", "Agent", "agent":
 		verb = "delegating"
 	case ask.Tool:
 		return joinNonEmpty(" ", "asking", questionText(tool, input))
