@@ -40,13 +40,17 @@ run: build ## Run the demo: everything in one process, recorded agents, offline
 .PHONY: check
 check: lint test tidy ## Everything a change must pass
 
-.PHONY: test
-test: ## Run the tests
-	CGO_ENABLED=0 $(GOTEST) -vet off -p $(PACKAGES_AT_A_TIME) -timeout 20m $(LONGEST_FIRST)
+# With TAGS=shareddata the tests on recordings are among them: their packages are built once for both.
+TAGS ?=
 
-# The race detector looks at what does several things at the same time, by itself or in its tests. It sees one
-# process at a time, so that it learns nothing of tests whose processes are many and short.
-CONCURRENT := ^[^/"]*(\<go (func|[a-zA-Z.]+\()|\.Go\(|sync\.(Mutex|RWMutex|WaitGroup|Cond|Map)|atomic\.|natstest\.(New|Start|Bubble)|logtest\.Start|httptest\.|synctest\.)
+.PHONY: test
+test: $(if $(TAGS),recordings) ## Run the tests
+	CGO_ENABLED=0 WAKE_SHARED_DATA="$(abspath $(WAKE_SHARED_DATA))" $(GOTEST) -vet off $(if $(TAGS),-tags $(TAGS)) -p $(PACKAGES_AT_A_TIME) -timeout 20m $(LONGEST_FIRST)
+
+# The race detector looks at what does several things at the same time, by itself or in its tests; a server that a
+# test asks, one question after the other, is no such thing. It sees one process at a time, so that it learns nothing
+# of tests whose processes are many and short.
+CONCURRENT := ^[^/"]*(\<go (func|[a-zA-Z.]+\()|\.Go\(|sync\.(Mutex|RWMutex|WaitGroup|Cond|Map)|atomic\.|AfterFunc\(|\.(Queue)?Subscribe\(|\.Consume\(|http\.(Server|Handler))
 FILES := {{$$d := .Dir}}{{if or .TestGoFiles .XTestGoFiles}}{{$$d}}{{range .GoFiles}} {{$$d}}/{{.}}{{end}}{{range .TestGoFiles}} {{$$d}}/{{.}}{{end}}{{range .XTestGoFiles}} {{$$d}}/{{.}}{{end}}{{end}}
 PROCESSES := ^(TestRoleVerbs|TestServicesOfUsers)$$
 
@@ -58,9 +62,12 @@ race: ## Run the tests of what is concurrent with the race detector (needs a C c
 	CGO_ENABLED=1 $(GOTEST) -vet off -race -short -skip '$(PROCESSES)' -p $(PACKAGES_AT_A_TIME) -timeout 25m $$packages
 	CGO_ENABLED=1 $(GOTEST) -vet off -race -short -timeout 15m ./test/sim -args -seeds 6
 
+.PHONY: recordings
+recordings:
+	@test -d "$(WAKE_SHARED_DATA)" || { echo "recordings: no folder $(WAKE_SHARED_DATA): set WAKE_SHARED_DATA" >&2; exit 1; }
+
 .PHONY: test-data
-test-data: ## Run the tests on the recordings in $WAKE_SHARED_DATA
-	@test -d "$(WAKE_SHARED_DATA)" || { echo "test-data: no folder $(WAKE_SHARED_DATA): set WAKE_SHARED_DATA" >&2; exit 1; }
+test-data: recordings ## Run the tests on the recordings in $WAKE_SHARED_DATA
 	files=$$(grep -rlE '^//go:build .*shareddata' --include='*_test.go' .); \
 	packages=$$(xargs -n1 dirname <<<"$$files" | sort -u); \
 	tests=$$(xargs sed -nE 's/^func (Test[A-Za-z0-9_]+)\(.*/\1/p' <<<"$$files" | sort -u | paste -sd'|'); \
@@ -147,10 +154,13 @@ bench: build ## Measure into the folder BENCH: wake.txt, and go.txt for benchsta
 lint: $(GOLANGCI_LINT) ## Lint, and check formatting
 	CGO_ENABLED=0 $(GOLANGCI_LINT) run
 
+# What is built only to be looked at needs no optimisation, which is a third of the work.
+UNOPTIMIZED := -gcflags 'all=-N -l'
+
 .PHONY: vet-darwin
 vet-darwin: ## Build and vet for darwin, tests included
-	GOOS=darwin CGO_ENABLED=0 go build -o /dev/null ./cmd/wake
-	GOOS=darwin CGO_ENABLED=0 go vet -tags shareddata,claudecli,agents,kill,disks,fence,torture,mutants ./...
+	GOOS=darwin CGO_ENABLED=0 go build $(UNOPTIMIZED) -o /dev/null ./cmd/wake
+	GOOS=darwin CGO_ENABLED=0 go vet $(UNOPTIMIZED) -tags shareddata,claudecli,agents,kill,disks,fence,torture,mutants ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## Format the code
@@ -188,10 +198,11 @@ release: $(KO) ## Build what is released into dist/: binaries, images, bills of 
 tidy: ## Fail if go.mod is not tidy
 	go mod tidy -diff
 
+# Without C, so that they share what is compiled of the standard library with wake.
 $(BIN)/golangci-lint-%:
-	GOBIN=$(BIN) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$*
+	CGO_ENABLED=0 GOBIN=$(BIN) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$*
 	mv $(BIN)/golangci-lint $@
 
 $(BIN)/ko-%:
-	GOBIN=$(BIN) go install github.com/google/ko@$*
+	CGO_ENABLED=0 GOBIN=$(BIN) go install github.com/google/ko@$*
 	mv $(BIN)/ko $@
