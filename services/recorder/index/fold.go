@@ -81,10 +81,10 @@ func (w *writer) foldEvent(r *runRow, e *eventlog.Entry, whole *wire.Event) erro
 // loadState finds the state of a run as of a position.
 func (w *writer) loadState(r *runRow, to uint64) error {
 	f, ok := w.x.folds.byRun[r.ID]
-	if !ok || f.state.RunID != r.Run.Run { // the id may have been that of a run that was removed
+	if !ok || f.state.RunID != r.RunID { // the id may have been that of a run that was removed
 		f = new(runFold)
 		var err error
-		if f.state, f.saved, err = states.Load(w.ctx, w.tx, r.ID, r.Run.Run, to); err != nil {
+		if f.state, f.saved, err = states.Load(w.ctx, w.tx, r.ID, r.RunID, to); err != nil {
 			return err
 		}
 		w.x.folds.keepState(r.ID, f)
@@ -101,14 +101,14 @@ func (w *writer) keepFold(r *runRow) error {
 	}
 	far := w.x.folds.countPassed(r.ID, r.passed)
 	f := w.x.folds.byRun[r.ID]
-	if f != nil && f.state.RunID != r.Run.Run {
+	if f != nil && f.state.RunID != r.RunID {
 		f = nil
 	}
 	switch {
 	case far && f == nil:
 		f = new(runFold)
 		var err error
-		if f.state, f.saved, err = states.Load(w.ctx, w.tx, r.ID, r.Run.Run, r.derived); err != nil {
+		if f.state, f.saved, err = states.Load(w.ctx, w.tx, r.ID, r.RunID, r.derived); err != nil {
 			return err
 		}
 		w.x.folds.keepState(r.ID, f)

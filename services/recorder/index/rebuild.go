@@ -151,7 +151,7 @@ func clearDerived(ctx context.Context, t *archive.Tx, of request.Target, incarna
 	}
 	first := archive.FirstLink(incarnation, of.Run)
 	fresh := table.Run{
-		Run: kept.Run, Status: string(wire.RunIdle), FirstPos: kept.FirstPos, Head: first[:],
+		RunID: kept.RunID, Status: string(wire.RunIdle), FirstPos: kept.FirstPos, Head: first[:],
 		Segments: kept.Segments, TailEvents: kept.TailEvents, TailBytes: kept.TailBytes, Derivation: Derivation,
 	}
 	_, err = t.Do(ctx, t.D.Tables.Named("runs").Update(), append(table.Values(&fresh), of.ID)...)

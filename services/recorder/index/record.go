@@ -149,7 +149,7 @@ func (w *writer) recordEvent(e *eventlog.Entry) error {
 	kept := archive.Event{Pos: e.Pos, Time: e.Time.UnixMilli(), Note: voidReason(node, e.Event), Data: e.Data}
 	if kept.Note != "" {
 		kept.Mark = archive.Void
-		run.Void++
+		run.VoidEvents++
 		w.report.Void++
 	}
 	w.keepEvent(run, kept)

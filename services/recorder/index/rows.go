@@ -23,7 +23,7 @@ func (w *writer) loadRun(id string, pos uint64) (*runRow, error) {
 	err := w.scanRow(findRun, []any{id}, append(table.Fields(&r.Run), &r.gone)...)
 	if errors.Is(err, sql.ErrNoRows) {
 		first := archive.FirstLink(w.batch.Incarnation, id)
-		r.Run = table.Run{Run: id, Status: string(wire.RunIdle), FirstPos: pos, Head: first[:], Derivation: Derivation}
+		r.Run = table.Run{RunID: id, Status: string(wire.RunIdle), FirstPos: pos, Head: first[:], Derivation: Derivation}
 		if err = w.scanRow(isRetired, []any{id}, &r.gone); err == nil && !r.gone {
 			err = w.scanRow(addRun, table.Values(&r.Run), &r.ID)
 		}
@@ -69,7 +69,7 @@ func (w *writer) loadNode(r *runRow, id string) (*nodeRow, error) {
 
 // countEvent takes what an event says about how its node and its run are doing.
 func (n *nodeRow) countEvent(r *runRow, e *wire.Event) {
-	r.LastAt = e.Timestamp
+	r.LastActiveAt = e.Timestamp
 	switch p := e.Payload.(type) {
 	case *wire.AgentStart:
 		n.Model, n.Cwd = cmp.Or(p.Model, n.Model), cmp.Or(p.Cwd, n.Cwd)
@@ -95,7 +95,7 @@ func (n *nodeRow) countEvent(r *runRow, e *wire.Event) {
 	}
 	if activity, ok := timeline.Activity(e, n.Cwd); ok {
 		n.Activity, n.ActivityAt = activity, e.Timestamp
-		r.Activity, r.ActivityAt = activity, e.Timestamp
+		r.LastActivity, r.ActivityAt = activity, e.Timestamp
 	}
 }
 
@@ -147,11 +147,11 @@ func (w *writer) writeRun(r *runRow) error {
 
 // takeState takes what the state of the run says.
 func (r *runRow) takeState(s *wire.State) {
-	r.Flow, r.Status, r.Result, r.Reason, r.Error = s.FlowName, string(s.Status), string(s.Result), s.Reason, s.Error
-	r.Parent, r.Imported, r.StartedAt, r.EndedAt = s.ParentRun, s.Imported, s.StartedAt, s.EndedAt
+	r.FlowName, r.Status, r.Result, r.Reason, r.Error = s.FlowName, string(s.Status), string(s.Result), s.Reason, s.Error
+	r.ParentRun, r.Imported, r.StartedAt, r.EndedAt = s.ParentRun, s.Imported, s.StartedAt, s.EndedAt
 	r.CostUsd, r.TokensIn, r.TokensOut = s.Usage.CostUsd, states.TokensIn(s.Usage), s.Usage.OutputTokens
 	r.ComputedUsd, r.Unpriced = s.Usage.ComputedUsd, s.Usage.Unpriced
-	r.Tools, r.ToolErrors = s.Usage.ToolCalls, s.Usage.ToolErrors
+	r.ToolsUsed, r.ToolErrors = s.Usage.ToolCalls, s.Usage.ToolErrors
 }
 
 // writeNode writes the row of a node.

@@ -114,12 +114,12 @@ func (w *writer) writeSegment(r *runRow, prev archive.Link, list []archive.Event
 // sealedLink returns the link after the last sealed event of a run.
 func (w *writer) sealedLink(r *runRow) (l archive.Link, err error) {
 	if r.Segments == 0 {
-		return archive.FirstLink(w.batch.Incarnation, r.Run.Run), nil
+		return archive.FirstLink(w.batch.Incarnation, r.RunID), nil
 	}
 	var hash []byte
 	err = w.scanRow(lastSegment, []any{r.ID, r.Segments}, &hash)
 	if errors.Is(err, sql.ErrNoRows) || err == nil && len(hash) != len(l) {
-		err = fmt.Errorf("run %q: segment %d is missing: the file is damaged", r.Run.Run, r.Segments)
+		err = fmt.Errorf("run %q: segment %d is missing: the file is damaged", r.RunID, r.Segments)
 	}
 	copy(l[:], hash)
 	return l, err
@@ -146,7 +146,7 @@ func (w *writer) readTail(r *runRow) (list []archive.Event, err error) {
 		return nil, err
 	}
 	if int64(len(list)) != r.TailEvents {
-		return nil, fmt.Errorf("run %q: the tail has %d events instead of %d: the file is damaged", r.Run.Run, len(list), r.TailEvents)
+		return nil, fmt.Errorf("run %q: the tail has %d events instead of %d: the file is damaged", r.RunID, len(list), r.TailEvents)
 	}
 	return list, nil
 }

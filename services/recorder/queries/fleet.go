@@ -305,11 +305,11 @@ func (a *Answers) figureAsOf(ctx context.Context, t *archive.Tx, of place, now i
 
 // endedFigure is a run that has ended, by its row alone.
 func endedFigure(row *table.Run, label string, now int64) *fleetFigure {
-	r := wire.TopRun{RunID: row.Run, FlowName: row.Flow, Status: wire.RunStatus(row.Status), Result: wire.FlowStatus(row.Result), Live: []wire.AgentStatus{}}
+	r := wire.TopRun{RunID: row.RunID, FlowName: row.FlowName, Status: wire.RunStatus(row.Status), Result: wire.FlowStatus(row.Result), Live: []wire.AgentStatus{}}
 	r.AgentStatus = wire.AgentStatus{
-		AgentID: cmp.Or(label, row.Run), State: row.Status, Reason: briefText(row.Reason), Error: briefText(row.Error), StartedAt: row.StartedAt, EndedAt: row.EndedAt,
+		AgentID: cmp.Or(label, row.RunID), State: row.Status, Reason: briefText(row.Reason), Error: briefText(row.Error), StartedAt: row.StartedAt, EndedAt: row.EndedAt,
 		CostUsd: row.CostUsd, CostBasis: ledger.Basis(row.CostUsd, row.ComputedUsd, row.Unpriced), TokensIn: row.TokensIn, TokensOut: row.TokensOut,
-		ToolsUsed: row.Tools, ToolErrors: row.ToolErrors, LastActivity: timeline.Line(row.Activity, 300),
+		ToolsUsed: row.ToolsUsed, ToolErrors: row.ToolErrors, LastActivity: timeline.Line(row.LastActivity, 300),
 	}
 	if r.Result == wire.FlowStatusFailed && r.Status == wire.RunComplete {
 		r.State = stateFailed

@@ -252,16 +252,16 @@ func (a *Answers) Changed(incarnation string, list []Change) {
 	defer v.mu.Unlock()
 	for i := range list {
 		c := &list[i]
-		if l := v.loads[c.Run.Run]; l != nil {
+		if l := v.loads[c.Run.RunID]; l != nil {
 			l.stale = true
 		}
-		r := v.byRun[c.Run.Run]
+		r := v.byRun[c.Run.RunID]
 		if r == nil || c.Pos <= r.position.Seq {
 			continue
 		}
 		r.applyChange(c, wire.Position{Incarnation: incarnation, Seq: c.Pos})
 		if c.Hid || states.Ended(r.state) {
-			delete(v.byRun, c.Run.Run)
+			delete(v.byRun, c.Run.RunID)
 		} else {
 			r.trimLines(v.lines)
 		}
@@ -274,7 +274,7 @@ func (r *liveRun) applyChange(c *Change, pos wire.Position) {
 		_ = states.Apply(r.state, wire.Position{Incarnation: pos.Incarnation, Seq: h.Pos}, h.E, h.Whole) // refused as it was for the store
 	}
 	r.position = pos
-	r.activity, r.activityAt, r.total = c.Run.Activity, c.Run.ActivityAt, c.Run.Lines
+	r.activity, r.activityAt, r.total = c.Run.LastActivity, c.Run.ActivityAt, c.Run.Lines
 	rest := c.Rest()
 	for i := range rest.Nodes {
 		known := &rest.Nodes[i]

@@ -167,13 +167,9 @@ func scanRun(rows *sql.Rows) (i wire.RunInfo, first uint64, size int, err error)
 	if err := rows.Scan(append(table.Fields(&r), &i.DeletedAt, &i.GoneAt, &labels)...); err != nil {
 		return i, 0, 0, err
 	}
-	i.RunID, i.FlowName, i.Status, i.Result = r.Run, r.Flow, wire.RunStatus(r.Status), wire.FlowStatus(r.Result)
-	i.Feeds = r.Feeds
-	i.Reason, i.Error, i.ParentRun, i.Imported = briefText(r.Reason), briefText(r.Error), r.Parent, r.Imported
-	i.StartedAt, i.EndedAt, i.LastActivity, i.LastActiveAt = r.StartedAt, r.EndedAt, r.Activity, r.LastAt
+	table.CopyFields(&i, &r)
+	i.Reason, i.Error = briefText(r.Reason), briefText(r.Error)
 	i.CostBasis = ledger.Basis(r.CostUsd, r.ComputedUsd, r.Unpriced)
-	i.CostUsd, i.TokensIn, i.TokensOut, i.ToolsUsed, i.ToolErrors = r.CostUsd, r.TokensIn, r.TokensOut, r.Tools, r.ToolErrors
-	i.Events, i.VoidEvents, i.Gaps = r.Events, r.Void, r.Gaps
 	if labels != "{}" {
 		err = json.Unmarshal([]byte(labels), &i.Labels)
 	}

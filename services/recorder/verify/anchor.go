@@ -133,11 +133,11 @@ func (c *Checker) VerifyAnchored(ctx context.Context, run string, a Anchor) (Ver
 
 // checkAnchor compares the link after an event with that of the anchor.
 func (v *verifier) checkAnchor(r *runCheck, s *archive.Event, at Damage) {
-	l, ok := v.anchors[r.Run.Run]
+	l, ok := v.anchors[r.RunID]
 	if !ok || l.Position != s.Pos {
 		return
 	}
-	delete(v.anchors, r.Run.Run)
+	delete(v.anchors, r.RunID)
 	v.Anchored++
 	if l.Head != hex.EncodeToString(r.link[:]) {
 		at.Problem = "the chain up to here isn't the one that was anchored: events were changed, and their chain was computed anew"

@@ -48,7 +48,7 @@ func (v *verifier) newReplay(ctx context.Context, r *runCheck) (*replay, error) 
 		if err == nil {
 			err = rows.Scan(&k.pos, &k.table)
 		}
-		if err := v.noteFailure(ctx, Damage{Table: "folds", Run: r.Run.Run}, err); err != nil {
+		if err := v.noteFailure(ctx, Damage{Table: "folds", Run: r.RunID}, err); err != nil {
 			return nil, errors.Join(err, begun.Rollback())
 		}
 		if k.pos > 0 {
@@ -69,7 +69,7 @@ func (p *replay) addEvent(ctx context.Context, s *archive.Event, at Damage) erro
 	kept := *s
 	kept.Data = bytes.Clone(s.Data)
 	p.pending = append(p.pending, kept)
-	if at.Problem = foreignTo(&kept, p.r.Run.Run); at.Problem != "" {
+	if at.Problem = foreignTo(&kept, p.r.RunID); at.Problem != "" {
 		p.r.broken = true
 		p.v.addDamage(at)
 		return nil
@@ -108,7 +108,7 @@ func (p *replay) flush(ctx context.Context) error {
 	for i := range p.pending {
 		s := &p.pending[i]
 		if err := p.replayEvent(ctx, again, b.Blobs, s); err != nil {
-			return p.v.noteFailure(ctx, Damage{Run: p.r.Run.Run, From: s.Pos}, err)
+			return p.v.noteFailure(ctx, Damage{Run: p.r.RunID, From: s.Pos}, err)
 		}
 	}
 	if err := again.Finish(); err != nil {
@@ -136,7 +136,7 @@ func (p *replay) replayEvent(ctx context.Context, again *index.Replay, blobs map
 	now, err := again.Add(s)
 	if err == nil && (now.Mark != s.Mark || now.Note != s.Note) {
 		p.v.addDamage(Damage{
-			Run: p.r.Run.Run, From: s.Pos, Column: "mark",
+			Run: p.r.RunID, From: s.Pos, Column: "mark",
 			Problem: fmt.Sprintf("it is marked %q (%s), it should be %q (%s)", s.Mark, s.Note, now.Mark, now.Note),
 		})
 	}
@@ -147,8 +147,8 @@ func (p *replay) replayEvent(ctx context.Context, again *index.Replay, blobs map
 // the events.
 func (p *replay) checkState(ctx context.Context, again *index.Replay) error {
 	kept := p.kept[0]
-	at := Damage{Table: kept.table, Run: p.r.Run.Run, From: kept.pos, Column: "data", Problem: "the state isn't the fold of the events"}
-	want, err := wire.Marshal(cmp.Or(again.State(p.r.Run.Run), run.New(p.r.Run.Run)))
+	at := Damage{Table: kept.table, Run: p.r.RunID, From: kept.pos, Column: "data", Problem: "the state isn't the fold of the events"}
+	want, err := wire.Marshal(cmp.Or(again.State(p.r.RunID), run.New(p.r.RunID)))
 	if err != nil {
 		return err
 	}
@@ -203,7 +203,7 @@ func (v *verifier) checkDerived(ctx context.Context, r *runCheck) error {
 		return nil
 	}
 	for _, kept := range r.replay.kept {
-		v.addDamage(Damage{Table: kept.table, Run: r.Run.Run, From: kept.pos, Column: "pos", Problem: "there is no event at the position of the state"})
+		v.addDamage(Damage{Table: kept.table, Run: r.RunID, From: kept.pos, Column: "pos", Problem: "there is no event at the position of the state"})
 	}
 	for _, d := range derivations(v.t.D.Tables) {
 		if err := v.compareTable(ctx, r, d); err != nil {
@@ -215,41 +215,51 @@ func (v *verifier) checkDerived(ctx context.Context, r *runCheck) error {
 
 // compareTable compares the rows of a table with those of the scratch store.
 func (v *verifier) compareTable(ctx context.Context, r *runCheck, d derivation) error {
-	is, stopIs := iter.Pull2(rowsOf(ctx, v.t, d.query, r.Run.Run))
-	defer stopIs()
-	want, stopWant := iter.Pull2(v.expectedRows(ctx, r, d))
+	kept, want := rowsOf(ctx, v.t, d.query, r.RunID), v.expectedRows(ctx, r, d)
+	unreadable := func(err error) error { return v.noteFailure(ctx, Damage{Table: d.table, Run: r.RunID}, err) }
+	byKeys := func(a, b *tableRow) int { return a.compareKeys(b, d.keys) }
+	return compareOrdered(kept, want, unreadable, byKeys, func(a, b *tableRow, order int) {
+		switch {
+		case order < 0:
+			v.addDamage(a.damageOf(d, r.RunID, "", "the row doesn't follow from the events"))
+		case order > 0:
+			v.addDamage(b.damageOf(d, r.RunID, "", "the row is missing"))
+		default:
+			a.reportDifferences(b, d, func(column, problem string) { v.addDamage(b.damageOf(d, r.RunID, column, problem)) })
+		}
+	})
+}
+
+// compareOrdered walks what is kept and what should be, both ordered by compare, and reports each value: order is
+// negative for one that shouldn't be there, positive for one that is missing, else a and b are the same one. What
+// becomes of an error of kept says unreadable.
+func compareOrdered[T any](kept, want iter.Seq2[T, error], unreadable func(error) error, compare func(a, b T) int, report func(a, b T, order int)) error {
+	nextKept, stopKept := iter.Pull2(kept)
+	defer stopKept()
+	nextWant, stopWant := iter.Pull2(want)
 	defer stopWant()
-	a, errA, moreA := is()
-	b, errB, moreB := want()
+	a, errA, moreA := nextKept()
+	b, errB, moreB := nextWant()
 	for moreA || moreB {
 		if errB != nil {
 			return errB
 		}
 		if errA != nil {
-			return v.noteFailure(ctx, Damage{Table: d.table, Run: r.Run.Run}, errA)
+			return unreadable(errA)
 		}
-		order := 0
+		order := 1
 		switch {
-		case !moreA:
-			order = 1
 		case !moreB:
 			order = -1
-		default:
-			order = a.compareKeys(b, d.keys)
+		case moreA:
+			order = compare(a, b)
 		}
-		switch {
-		case order < 0:
-			v.addDamage(a.damageOf(d, r.Run.Run, "", "the row doesn't follow from the events"))
-		case order > 0:
-			v.addDamage(b.damageOf(d, r.Run.Run, "", "the row is missing"))
-		default:
-			a.reportDifferences(b, d, func(column, problem string) { v.addDamage(b.damageOf(d, r.Run.Run, column, problem)) })
-		}
+		report(a, b, order)
 		if order <= 0 {
-			a, errA, moreA = is()
+			a, errA, moreA = nextKept()
 		}
 		if order >= 0 {
-			b, errB, moreB = want()
+			b, errB, moreB = nextWant()
 		}
 	}
 	return nil
@@ -287,7 +297,7 @@ func rowsOf(ctx context.Context, t *archive.Tx, text string, args ...any) iter.S
 // expectedRows yields the rows that follow from the events, as the database would keep
 // them and in its order.
 func (v *verifier) expectedRows(ctx context.Context, r *runCheck, d derivation) iter.Seq2[*tableRow, error] {
-	rows := rowsOf(ctx, r.replay.t, d.query, r.Run.Run)
+	rows := rowsOf(ctx, r.replay.t, d.query, r.RunID)
 	if v.t.D.Storable == nil {
 		return rows
 	}

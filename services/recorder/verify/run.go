@@ -31,7 +31,7 @@ func (r *runCheck) isOther() bool { return r.Derivation != index.Derivation }
 func (v *verifier) checkRun(ctx context.Context, r *runCheck) error {
 	v.Runs++
 	v.Gaps += r.Gaps
-	r.link = archive.FirstLink(v.Position.Incarnation, r.Run.Run)
+	r.link = archive.FirstLink(v.Position.Incarnation, r.RunID)
 	var err error
 	if r.replay, err = v.newReplay(ctx, r); err != nil {
 		return err
@@ -44,13 +44,13 @@ func (v *verifier) checkRun(ctx context.Context, r *runCheck) error {
 	v.Events += r.found
 	wrong := func(column string, is, want int64) {
 		if is != want {
-			v.addDamage(Damage{Table: "runs", Run: r.Run.Run, Column: column, Problem: fmt.Sprintf("it is %d, there are %d", is, want)})
+			v.addDamage(Damage{Table: "runs", Run: r.RunID, Column: column, Problem: fmt.Sprintf("it is %d, there are %d", is, want)})
 		}
 	}
 	wrong("tail_events", r.TailEvents, tailEvents)
 	wrong("tail_bytes", r.TailBytes, r.tailSize)
 	if !bytes.Equal(r.Head, r.link[:]) {
-		v.addDamage(Damage{Table: "runs", Run: r.Run.Run, Column: "head", From: r.pos, Problem: "it isn't the hash after the last event: it was changed, or events are missing at the end"})
+		v.addDamage(Damage{Table: "runs", Run: r.RunID, Column: "head", From: r.pos, Problem: "it isn't the hash after the last event: it was changed, or events are missing at the end"})
 	}
 	if r.broken {
 		wrong("events", r.Events, r.found)
@@ -65,7 +65,7 @@ func (v *verifier) checkEvents(ctx context.Context, r *runCheck) (tailEvents int
 	for rows, err := range v.t.Rows(ctx, v.t.Whole("segments")+` WHERE run = ?1 ORDER BY n`, r.ID) {
 		if err != nil {
 			r.broken = true
-			return 0, v.noteFailure(ctx, Damage{Table: "segments", Run: r.Run.Run}, err)
+			return 0, v.noteFailure(ctx, Damage{Table: "segments", Run: r.RunID}, err)
 		}
 		if err := v.checkSegment(ctx, r, rows, n+1); err != nil {
 			return 0, err
@@ -75,7 +75,7 @@ func (v *verifier) checkEvents(ctx context.Context, r *runCheck) (tailEvents int
 	v.Segments += int(n)
 	if n != r.Segments {
 		r.broken = r.broken || n < r.Segments
-		v.addDamage(Damage{Table: "runs", Run: r.Run.Run, Column: "segments", Problem: fmt.Sprintf("it is %d, there are %d", r.Segments, n)})
+		v.addDamage(Damage{Table: "runs", Run: r.RunID, Column: "segments", Problem: fmt.Sprintf("it is %d, there are %d", r.Segments, n)})
 	}
 	for rows, err := range v.t.Rows(ctx, v.t.Whole("tail")+` WHERE run = ?1 ORDER BY pos`, r.ID) {
 		var kept table.Tail
@@ -84,12 +84,12 @@ func (v *verifier) checkEvents(ctx context.Context, r *runCheck) (tailEvents int
 		}
 		if err != nil {
 			r.broken = true
-			return tailEvents, v.noteFailure(ctx, Damage{Table: "tail", Run: r.Run.Run}, err)
+			return tailEvents, v.noteFailure(ctx, Damage{Table: "tail", Run: r.RunID}, err)
 		}
 		s, hash := archive.OfTail(&kept), kept.Hash
 		tailEvents++
 		r.tailSize += int64(len(s.Data))
-		at := Damage{Table: "tail", Run: r.Run.Run, From: s.Pos}
+		at := Damage{Table: "tail", Run: r.RunID, From: s.Pos}
 		if err := v.checkEvent(ctx, r, &s, at); err != nil {
 			return tailEvents, err
 		}
@@ -106,7 +106,7 @@ func (v *verifier) checkEvents(ctx context.Context, r *runCheck) (tailEvents int
 // checkSegment checks one segment, which should be number n.
 func (v *verifier) checkSegment(ctx context.Context, r *runCheck, rows *sql.Rows, n int64) error {
 	var is table.Segment
-	at := Damage{Table: "segments", Run: r.Run.Run, Segment: n}
+	at := Damage{Table: "segments", Run: r.RunID, Segment: n}
 	if err := rows.Scan(table.Fields(&is)...); err != nil {
 		r.broken = true
 		return v.noteFailure(ctx, at, err)

@@ -54,40 +54,16 @@ func (v *verifier) compareWords(ctx context.Context, db *sql.DB) error {
 		return v.noteFailure(ctx, Damage{Table: "lines_fts"}, err)
 	}
 	t := &archive.Tx{Tx: &database.Tx{Tx: begun, D: v.s.D}}
-	is, stopIs := iter.Pull2(wordsOf(ctx, t, "temp.words_is"))
-	defer stopIs()
-	want, stopWant := iter.Pull2(wordsOf(ctx, t, "temp.words_want"))
-	defer stopWant()
-	a, errA, moreA := is()
-	b, errB, moreB := want()
-	for moreA || moreB {
-		if errB != nil {
-			return errB
-		}
-		if errA != nil {
-			return v.noteFailure(ctx, Damage{Table: "lines_fts"}, errA)
-		}
-		order := -1
-		switch {
-		case !moreA:
-			order = 1
-		case moreB:
-			order = a.compare(b)
-		}
+	kept, want := wordsOf(ctx, t, "temp.words_is"), wordsOf(ctx, t, "temp.words_want")
+	unreadable := func(err error) error { return v.noteFailure(ctx, Damage{Table: "lines_fts"}, err) }
+	return compareOrdered(kept, want, unreadable, wordAt.compare, func(a, b wordAt, order int) {
 		switch {
 		case order < 0:
 			v.addDamage(Damage{Table: "lines_fts", From: a.line, Problem: fmt.Sprintf("the full text has the word %q here, the line doesn't", request.Shown(a.word))})
 		case order > 0:
 			v.addDamage(Damage{Table: "lines_fts", From: b.line, Problem: fmt.Sprintf("the line has the word %q here, the full text doesn't", request.Shown(b.word))})
 		}
-		if order <= 0 {
-			a, errA, moreA = is()
-		}
-		if order >= 0 {
-			b, errB, moreB = want()
-		}
-	}
-	return nil
+	})
 }
 
 // wordAt is a word in a line.

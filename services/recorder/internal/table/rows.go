@@ -16,36 +16,36 @@ type Stream struct {
 // Run is a run: what its state says, what was derived from its events besides, and
 // where they are.
 type Run struct {
-	ID         int64   `db:"id,number"`
-	Run        string  `db:"run,name,unique" note:"its id"`
-	Flow       string  `db:"flow"`
-	Status     string  `db:"status"`
-	Result     string  `db:"result"`
-	Reason     string  `db:"reason"`
-	Error      string  `db:"error"`
-	Parent     string  `db:"parent"`
-	Imported   string  `db:"imported"`
-	StartedAt  int64   `db:"started_at"`
-	EndedAt    int64   `db:"ended_at"`
-	LastAt     int64   `db:"last_at" note:"of the last event"`
-	Activity   string  `db:"activity" note:"what an agent last did"`
-	ActivityAt int64   `db:"activity_at"`
-	CostUsd    float64 `db:"cost_usd"`
-	TokensIn   int64   `db:"tokens_in" note:"those of the cache included"`
-	TokensOut  int64   `db:"tokens_out"`
-	Tools      int64   `db:"tools"`
-	ToolErrors int64   `db:"tool_errors"`
-	Events     int64   `db:"events" note:"all of them, void ones included; of run _ what is no event, too"`
-	Void       int64   `db:"void"`
-	Refused    int64   `db:"refused" note:"events that the run's history doesn't allow"`
-	Gaps       int64   `db:"gaps" note:"events that are missing between others"`
-	Lines      int64   `db:"lines" note:"of the log, without hidden ones"`
-	FirstPos   uint64  `db:"first_pos"`
-	LastPos    uint64  `db:"last_pos"`
-	Head       []byte  `db:"head" note:"of the hash chain, after the last event"`
-	Segments   int64   `db:"segments,place"`
-	TailEvents int64   `db:"tail_events,place"`
-	TailBytes  int64   `db:"tail_bytes,place" note:"of their data"`
+	ID           int64   `db:"id,number"`
+	RunID        string  `db:"run,name,unique" note:"its id"`
+	FlowName     string  `db:"flow"`
+	Status       string  `db:"status"`
+	Result       string  `db:"result"`
+	Reason       string  `db:"reason"`
+	Error        string  `db:"error"`
+	ParentRun    string  `db:"parent"`
+	Imported     string  `db:"imported"`
+	StartedAt    int64   `db:"started_at"`
+	EndedAt      int64   `db:"ended_at"`
+	LastActiveAt int64   `db:"last_at" note:"of the last event"`
+	LastActivity string  `db:"activity" note:"what an agent last did"`
+	ActivityAt   int64   `db:"activity_at"`
+	CostUsd      float64 `db:"cost_usd"`
+	TokensIn     int64   `db:"tokens_in" note:"those of the cache included"`
+	TokensOut    int64   `db:"tokens_out"`
+	ToolsUsed    int64   `db:"tools"`
+	ToolErrors   int64   `db:"tool_errors"`
+	Events       int64   `db:"events" note:"all of them, void ones included; of run _ what is no event, too"`
+	VoidEvents   int64   `db:"void"`
+	Refused      int64   `db:"refused" note:"events that the run's history doesn't allow"`
+	Gaps         int64   `db:"gaps" note:"events that are missing between others"`
+	Lines        int64   `db:"lines" note:"of the log, without hidden ones"`
+	FirstPos     uint64  `db:"first_pos"`
+	LastPos      uint64  `db:"last_pos"`
+	Head         []byte  `db:"head" note:"of the hash chain, after the last event"`
+	Segments     int64   `db:"segments,place"`
+	TailEvents   int64   `db:"tail_events,place"`
+	TailBytes    int64   `db:"tail_bytes,place" note:"of their data"`
 
 	ComputedUsd float64 `db:"computed_usd" note:"of cost_usd, by prices; the rest was told by agents"`
 	Unpriced    int64   `db:"unpriced" note:"model calls whose cost isn't known"`

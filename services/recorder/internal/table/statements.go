@@ -163,6 +163,17 @@ func Fields(row any) []any {
 	return list
 }
 
+// CopyFields gives an answer what a row has in fields of the same names. Both are
+// pointers to structs.
+func CopyFields(answer, row any) {
+	from, to := reflect.ValueOf(row).Elem(), reflect.ValueOf(answer).Elem()
+	for i := range from.NumField() {
+		if f := to.FieldByName(from.Type().Field(i).Name); f.IsValid() {
+			f.Set(from.Field(i).Convert(f.Type()))
+		}
+	}
+}
+
 // Compared is what of a derived table follows from the events: a query for the
 // rows of the run named ?1, by names instead of numbers. The columns that tell rows
 // apart come first and order them; keys is how many these are.

@@ -81,7 +81,7 @@ func TestDeclarations(t *testing.T) {
 }
 
 func TestValues(t *testing.T) {
-	run := table.Run{ID: 7, Run: "r1", FirstPos: 3}
+	run := table.Run{ID: 7, RunID: "r1", FirstPos: 3}
 	values, fields := table.Values(&run), table.Fields(&run)
 	if len(fields) != len(values)+1 || fields[0] != any(&run.ID) || values[0] != any("r1") {
 		t.Errorf("values %v", values)
