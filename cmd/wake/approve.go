@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
-	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/ask"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
@@ -138,24 +137,13 @@ approve, wake deny), and questions of agents and of ask nodes (wake reply). The 
 		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			nc, err := a.connectServer(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer nc.Close()
 			var q wire.ApprovalsRequest
 			if len(args) > 0 {
 				q.Run = args[0]
 			}
-			waits, err := api.Call[wire.ApprovalsResponse](cmd.Context(), nc, a.names, wire.VerbApprovals, q)
-			if err != nil {
-				return err
-			}
-			a.noteLag(waits.Lag)
-			if a.json {
-				return a.printJSON(waits)
-			}
-			return printApprovals(a.out, waits, time.Now())
+			return showAnswer(cmd.Context(), a.app, wire.VerbApprovals, q, func(waits wire.ApprovalsResponse) error {
+				return printApprovals(a.out, waits, time.Now())
+			})
 		},
 	}
 }

@@ -12,27 +12,15 @@ import (
 
 	"code.wake.dev/wake/internal/bench"
 	"code.wake.dev/wake/internal/eventlog"
-	"code.wake.dev/wake/internal/service"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
-	"code.wake.dev/wake/services/alerter"
-	"code.wake.dev/wake/services/recorder"
 	"code.wake.dev/wake/services/runner"
-	"code.wake.dev/wake/services/snapshotter"
 )
 
 // measureAge lets all services of an installation run flows of one step until so and so
 // many runs are stored, and measures what one more costs.
 func (b *benchmark) measureAge(ctx context.Context, l *lab) (rows []bench.Row, err error) {
-	r, err := recorder.New(recorder.Config{Path: filepath.Join(l.dir, "recorder.db")}, l.log, b.app.log)
-	if err != nil {
-		return nil, err
-	}
-	s, err := snapshotter.New(snapshotter.Config{}, l.log, b.app.log)
-	if err != nil {
-		return nil, err
-	}
-	alerts, err := alerter.New(alerter.Config{}, l.log, b.app.log)
+	group, err := b.passiveServices(l)
 	if err != nil {
 		return nil, err
 	}
@@ -40,10 +28,6 @@ func (b *benchmark) measureAge(ctx context.Context, l *lab) (rows []bench.Row, e
 	if err != nil {
 		return nil, err
 	}
-	group := service.Group{Log: b.app.log}
-	group.Add("recorder", r.Run)
-	group.Add("snapshotter", s.Run)
-	group.Add("alerter", alerts.Run)
 	group.Add("runner", work.Run)
 	err = whileRunning(ctx, group.Run, func(ctx context.Context) error {
 		rows, err = b.measureAges(ctx, l)

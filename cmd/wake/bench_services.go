@@ -23,8 +23,8 @@ import (
 	"code.wake.dev/wake/services/snapshotter"
 )
 
-// endToEnd tells services about failures and waits until each has heard of it.
-func (b *benchmark) endToEnd(ctx context.Context, l *lab) (rows []bench.Row, err error) {
+// passiveServices are those that follow the log.
+func (b *benchmark) passiveServices(l *lab) (*service.Group, error) {
 	r, err := recorder.New(recorder.Config{Path: filepath.Join(l.dir, "recorder.db")}, l.log, b.app.log)
 	if err != nil {
 		return nil, err
@@ -37,10 +37,19 @@ func (b *benchmark) endToEnd(ctx context.Context, l *lab) (rows []bench.Row, err
 	if err != nil {
 		return nil, err
 	}
-	group := service.Group{Log: b.app.log}
+	group := &service.Group{Log: b.app.log}
 	group.Add("recorder", r.Run)
 	group.Add("snapshotter", s.Run)
 	group.Add("alerter", alerts.Run)
+	return group, nil
+}
+
+// endToEnd tells services about failures and waits until each has heard of it.
+func (b *benchmark) endToEnd(ctx context.Context, l *lab) (rows []bench.Row, err error) {
+	group, err := b.passiveServices(l)
+	if err != nil {
+		return nil, err
+	}
 	err = whileRunning(ctx, group.Run, func(ctx context.Context) error {
 		rows, err = b.measureFailures(ctx, l)
 		return err

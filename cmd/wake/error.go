@@ -117,9 +117,9 @@ func (a *app) printError(e *wire.APIError, asJSON bool) {
 func (a *app) printNote(format string, args ...any) { _, _ = fmt.Fprintf(a.errOut, format, args...) }
 
 // noteLag notes that an answer of the recorder doesn't have everything yet.
-func (a *app) noteLag(lag wire.Lag) {
-	if lag.Behind > 0 {
-		a.printNote("the recorder has %d events to catch up with, which aren't in this: ask again in a while\n", lag.Behind)
+func (a *app) noteLag(events uint64) {
+	if events > 0 {
+		a.printNote("the recorder has %d events to catch up with, which aren't in this: ask again in a while\n", events)
 	}
 }
 

@@ -100,7 +100,7 @@ func (a viewVerbs) showLog(ctx context.Context, o logOptions) error {
 		a.retellSummary(ctx, nc, o, model, page.Summary)
 	}
 	if !o.follow { // what is missing comes then
-		a.noteLag(page.Lag)
+		a.noteLag(page.Behind)
 	}
 	switch {
 	case err != nil:

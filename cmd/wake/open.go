@@ -15,6 +15,24 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
+// showAnswer asks the recorder, and prints its answer: for people by show, for programs as JSON.
+func showAnswer[A interface{ EventsBehind() uint64 }](ctx context.Context, a *app, verb string, q any, show func(A) error) error {
+	nc, err := a.connectServer(ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	answer, err := api.Call[A](ctx, nc, a.names, verb, q)
+	if err != nil {
+		return err
+	}
+	a.noteLag(answer.EventsBehind())
+	if a.json {
+		return a.printJSON(answer)
+	}
+	return show(answer)
+}
+
 // openReader connects a verb to what is recorded. Close its connection in the end.
 func (a *app) openReader(ctx context.Context) (*feed.Reader, error) {
 	nc, err := a.connectServer(ctx)

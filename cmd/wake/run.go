@@ -45,14 +45,8 @@ func (a runVerbs) runCommand() *cobra.Command {
 detaches; the run goes on. The exit code is 4 if the run fails.`,
 		Args: checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request, err := a.buildRequest(args[0], o)
+			request, err := a.limitedRequest(args[0], o, cmd.Flags())
 			if err != nil {
-				return err
-			}
-			if request.Limits, err = o.budget.limits(cmd.Flags()); err != nil {
-				return err
-			}
-			if err := a.checkRequest(request); err != nil {
 				return err
 			}
 			return a.runFlow(cmd.Context(), request, o)
@@ -77,6 +71,18 @@ func runFlags(flags *pflag.FlagSet, o *runOptions) {
 	flags.StringArrayVar(&o.labels, "label", nil, "label of the run, `key=value`; name=… is how alerts call it")
 	flags.StringVar(&o.parent, "parent", "", "the `run` that this one works for")
 	flags.StringVar(&o.workspace, "workspace", "", "`folder` in which the run works (default: one of its own)")
+}
+
+// limitedRequest is [app.buildRequest]'s with the limits of the flags, of a flow that has no known secrets.
+func (a *app) limitedRequest(file string, o runOptions, flags *pflag.FlagSet) (wire.RunRequest, error) {
+	r, err := a.buildRequest(file, o)
+	if err != nil {
+		return r, err
+	}
+	if r.Limits, err = o.budget.limits(flags); err != nil {
+		return r, err
+	}
+	return r, a.checkRequest(r)
 }
 
 // buildRequest makes the request of a flow file and the flags.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -31,20 +30,9 @@ func (a viewVerbs) runsCommand() *cobra.Command {
 			if q.Until, err = parseAgo("until", until); err != nil {
 				return err
 			}
-			nc, err := a.connectServer(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer nc.Close()
-			runs, err := api.Call[wire.RunsResponse](cmd.Context(), nc, a.names, wire.VerbRuns, q)
-			if err != nil {
-				return err
-			}
-			a.noteLag(runs.Lag)
-			if a.json {
-				return a.printJSON(runs)
-			}
-			return printRuns(a.out, runs, time.Now())
+			return showAnswer(cmd.Context(), a.app, wire.VerbRuns, q, func(runs wire.RunsResponse) error {
+				return printRuns(a.out, runs, time.Now())
+			})
 		},
 	}
 	flags := cmd.Flags()

@@ -49,14 +49,8 @@ one run for all of them; none begins none, unless it is less than a minute late;
 for each.`,
 		Args: checkArguments,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			request, err := a.buildRequest(args[1], o)
+			request, err := a.limitedRequest(args[1], o, cmd.Flags())
 			if err != nil {
-				return err
-			}
-			if request.Limits, err = o.budget.limits(cmd.Flags()); err != nil {
-				return err
-			}
-			if err := a.checkRequest(request); err != nil {
 				return err
 			}
 			if catchUp != "last" {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -39,20 +38,7 @@ What calls were given and answered is looked at, too: of more than 20 KiB the fi
 				return err
 			}
 			q.Text, q.Type = strings.Join(args, " "), wire.LineType(class)
-			nc, err := a.connectServer(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer nc.Close()
-			found, err := api.Call[wire.SearchResponse](cmd.Context(), nc, a.names, wire.VerbSearch, q)
-			if err != nil {
-				return err
-			}
-			a.noteLag(found.Lag)
-			if a.json {
-				return a.printJSON(found)
-			}
-			return a.printHits(found)
+			return showAnswer(cmd.Context(), a.app, wire.VerbSearch, q, a.printHits)
 		},
 	}
 	flags := cmd.Flags()

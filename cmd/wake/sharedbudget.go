@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/budget"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
@@ -74,20 +73,9 @@ func (a runVerbs) budgetListCommand() *cobra.Command {
 		Short: "List budgets, and what is spent of them",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			nc, err := a.connectServer(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer nc.Close()
-			answer, err := api.Call[wire.BudgetsResponse](cmd.Context(), nc, a.names, wire.VerbBudgets, wire.BudgetsRequest{})
-			if err != nil {
-				return err
-			}
-			a.noteLag(answer.Lag)
-			if a.json {
-				return a.printJSON(answer)
-			}
-			return printBudgets(a.out, answer.Budgets, time.Now())
+			return showAnswer(cmd.Context(), a.app, wire.VerbBudgets, wire.BudgetsRequest{}, func(answer wire.BudgetsResponse) error {
+				return printBudgets(a.out, answer.Budgets, time.Now())
+			})
 		},
 	}
 }

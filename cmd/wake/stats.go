@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/ledger"
 	"code.wake.dev/wake/internal/timeline"
@@ -50,20 +49,9 @@ results have told of the same calls, and says why they differ.
 			if reconcile {
 				return a.reconcileRun(cmd.Context(), q.Run)
 			}
-			nc, err := a.connectServer(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer nc.Close()
-			stats, err := api.Call[wire.StatsResponse](cmd.Context(), nc, a.names, wire.VerbStats, q)
-			if err != nil {
-				return err
-			}
-			a.noteLag(stats.Lag)
-			if a.json {
-				return a.printJSON(stats)
-			}
-			return printStats(a.out, stats, by)
+			return showAnswer(cmd.Context(), a.app, wire.VerbStats, q, func(stats wire.StatsResponse) error {
+				return printStats(a.out, stats, by)
+			})
 		},
 	}
 	flags := cmd.Flags()

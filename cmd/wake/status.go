@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -22,21 +21,10 @@ func (a viewVerbs) statusCommand() *cobra.Command {
 		Args:              checkArguments,
 		ValidArgsFunction: a.completeRun,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			nc, err := a.connectServer(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer nc.Close()
 			q := wire.StatusRequest{Run: args[0], Node: node}
-			status, err := api.Call[wire.StatusResponse](cmd.Context(), nc, a.names, wire.VerbStatus, q)
-			if err != nil {
-				return err
-			}
-			a.noteLag(status.Lag)
-			if a.json {
-				return a.printJSON(status)
-			}
-			return printStatus(a.out, status)
+			return showAnswer(cmd.Context(), a.app, wire.VerbStatus, q, func(status wire.StatusResponse) error {
+				return printStatus(a.out, status)
+			})
 		},
 	}
 	cmd.Flags().StringVar(&node, "node", "", "only this `node`")

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/service"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
@@ -63,21 +62,10 @@ func (a viewVerbs) showTop(ctx context.Context, q wire.TopRequest, every time.Du
 	if !a.json && service.IsTerminal(a.out) {
 		return a.watchFleet(ctx, q, every)
 	}
-	nc, err := a.connectServer(ctx)
-	if err != nil {
+	return showAnswer(ctx, a.app, wire.VerbTop, q, func(fleet wire.TopResponse) error {
+		_, err := io.WriteString(a.out, fleetText(fleet, view{color: useColor(a.out)}))
 		return err
-	}
-	defer nc.Close()
-	fleet, err := api.Call[wire.TopResponse](ctx, nc, a.names, wire.VerbTop, q)
-	if err != nil {
-		return err
-	}
-	a.noteLag(fleet.Lag)
-	if a.json {
-		return a.printJSON(fleet)
-	}
-	_, err = io.WriteString(a.out, fleetText(fleet, view{color: useColor(a.out)}))
-	return err
+	})
 }
 
 // view is how the fleet is shown.

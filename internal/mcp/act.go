@@ -71,33 +71,39 @@ func (p Pipeline) answerQuestion(ctx context.Context, in replyInput) (string, or
 	if err != nil {
 		return "", order{}, badRequest("answer: %v", err)
 	}
-	run, err := p.Find(ctx, in.Run)
+	run, id, err := p.findOpen(ctx, in.Run, "question", "prompt", func(a wire.Approval) bool {
+		return a.Kind != wire.ApprovalCall && a.CallID != "" && (in.Prompt == "" || in.Prompt == a.CallID)
+	})
 	if err != nil {
 		return "", order{}, err
+	}
+	return p.sendCommand(ctx, run, wire.Command{Type: "reply", PromptID: id, Content: content}, "answered "+cleanLine(id)+" of")
+}
+
+// findOpen returns the run that ref means, and the id of what waits in it and is meant. It fails unless that is
+// exactly one: what says what such a thing is called, field how one is named.
+func (p Pipeline) findOpen(ctx context.Context, ref, what, field string, meant func(wire.Approval) bool) (run, id string, err error) {
+	if run, err = p.Find(ctx, ref); err != nil {
+		return "", "", err
 	}
 	waits, err := p.Approvals(ctx, wire.ApprovalsRequest{Run: run})
 	if err != nil {
-		return "", order{}, err
+		return "", "", err
 	}
 	var open []string
 	for _, a := range waits.Approvals {
-		if a.Kind != wire.ApprovalCall && a.CallID != "" && (in.Prompt == "" || in.Prompt == a.CallID) {
+		if meant(a) {
 			open = append(open, a.CallID)
 		}
 	}
 	slices.Sort(open)
-	if len(open) != 1 {
-		return "", order{}, chooseOne(run, "question", "prompt", open)
+	switch open = slices.Compact(open); len(open) {
+	case 1:
+		return run, open[0], nil
+	case 0:
+		return "", "", &wire.APIError{Code: wire.CodeCommandRejected, Message: fmt.Sprintf("no such %s of run %s waits", what, run), Hint: "see approvals"}
 	}
-	return p.sendCommand(ctx, run, wire.Command{Type: "reply", PromptID: open[0], Content: content}, "answered "+cleanLine(open[0])+" of")
-}
-
-// chooseOne is the error if there isn't exactly one thing that can be meant.
-func chooseOne(run, what, field string, open []string) error {
-	if len(open) == 0 {
-		return &wire.APIError{Code: wire.CodeCommandRejected, Message: fmt.Sprintf("no such %s of run %s waits", what, run), Hint: "see approvals"}
-	}
-	return &wire.APIError{
+	return "", "", &wire.APIError{
 		Code: wire.CodeAmbiguousID, Message: fmt.Sprintf("%d of run %s wait: %s", len(open), run, strings.Join(open, ", ")),
 		Hint: "name one by " + field,
 	}
@@ -118,23 +124,11 @@ func (p Pipeline) denyCall(ctx context.Context, in decisionInput) (string, order
 }
 
 func (p Pipeline) decideCall(ctx context.Context, in decisionInput, kind, done string) (string, order, error) {
-	run, err := p.Find(ctx, in.Run)
+	run, id, err := p.findOpen(ctx, in.Run, "call", "call", func(a wire.Approval) bool {
+		return (a.Kind == wire.ApprovalCall || a.Kind == wire.ApprovalQuestion) && (in.Call == "" || a.CallID == in.Call)
+	})
 	if err != nil {
 		return "", order{}, err
 	}
-	waits, err := p.Approvals(ctx, wire.ApprovalsRequest{Run: run})
-	if err != nil {
-		return "", order{}, err
-	}
-	var open []string
-	for _, a := range waits.Approvals {
-		if (a.Kind == wire.ApprovalCall || a.Kind == wire.ApprovalQuestion) && (in.Call == "" || a.CallID == in.Call) {
-			open = append(open, a.CallID)
-		}
-	}
-	slices.Sort(open)
-	if open = slices.Compact(open); len(open) != 1 {
-		return "", order{}, chooseOne(run, "call", "call", open)
-	}
-	return p.sendCommand(ctx, run, wire.Command{Type: kind, CallID: open[0], Note: in.Note}, done+" "+cleanLine(open[0])+" of")
+	return p.sendCommand(ctx, run, wire.Command{Type: kind, CallID: id, Note: in.Note}, done+" "+cleanLine(id)+" of")
 }

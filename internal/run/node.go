@@ -137,12 +137,9 @@ func (f *fold) nodeWaiting(p *wire.NodeWaiting) error {
 	if err := f.checkDecision(); err != nil {
 		return err
 	}
-	id, n, current, err := f.findExecution(p.Target)
-	if err != nil {
+	id, n, open, err := f.openExecution(p.Target)
+	if !open {
 		return err
-	}
-	if !current || !n.Open() {
-		return f.checkLate(n, current)
 	}
 	n.Due, n.Reason = p.Until, p.Reason
 	f.s.Nodes[id] = n
@@ -178,12 +175,9 @@ func (f *fold) nodeStart(p *wire.NodeStart) error {
 }
 
 func (f *fold) nodeComplete(p *wire.NodeComplete) error {
-	id, n, current, err := f.findExecution(p.Target)
-	if err != nil {
+	id, n, open, err := f.openExecution(p.Target)
+	if !open {
 		return err
-	}
-	if !current || !n.Open() {
-		return f.checkLate(n, current)
 	}
 	if n.Started < n.Scheduled {
 		return f.illegalEvent("%s was never started", n.Exec)
@@ -196,12 +190,9 @@ func (f *fold) nodeComplete(p *wire.NodeComplete) error {
 // nodeError ends an execution badly. What there was of an output stays visible
 // to the expressions of a flow that goes on.
 func (f *fold) nodeError(p *wire.NodeError) error {
-	id, n, current, err := f.findExecution(p.Target)
-	if err != nil {
+	id, n, open, err := f.openExecution(p.Target)
+	if !open {
 		return err
-	}
-	if !current || !n.Open() {
-		return f.checkLate(n, current)
 	}
 	problem := f.errorText(p.Error)
 	f.endExecution(id, n, wire.NodeFailed, p.ErrorType, problem)
@@ -224,6 +215,19 @@ func (f *fold) findExecution(target string) (id string, n wire.NodeState, curren
 	n = f.s.Nodes[id]
 	current, err = f.isCurrent(id, n)
 	return id, n, current, err
+}
+
+// openExecution finds the node and the execution that an event speaks of. If that isn't open, err is what
+// [fold.checkLate] says.
+func (f *fold) openExecution(target string) (id string, n wire.NodeState, open bool, err error) {
+	id, n, current, err := f.findExecution(target)
+	if err != nil {
+		return id, n, false, err
+	}
+	if open = current && n.Open(); !open {
+		err = f.checkLate(n, current)
+	}
+	return id, n, open, err
 }
 
 // checkLate judges an event about an execution that is over: it is in order if the
@@ -249,12 +253,9 @@ func (f *fold) adoptExecution(id string, old wire.NodeState) wire.NodeState {
 }
 
 func (f *fold) inputRequested(p *wire.InputRequested) error {
-	id, n, current, err := f.findExecution(p.Target)
-	if err != nil {
+	id, n, open, err := f.openExecution(p.Target)
+	if !open {
 		return err
-	}
-	if !current || !n.Open() {
-		return f.checkLate(n, current)
 	}
 	old := n.PromptID
 	n.PromptID, n.Prompt, n.PromptAt = p.PromptID, firstChars(p.Prompt, maxQuestion), f.e.Timestamp
@@ -268,12 +269,9 @@ func (f *fold) inputRequested(p *wire.InputRequested) error {
 }
 
 func (f *fold) inputReceived(p *wire.InputReceived) error {
-	id, n, current, err := f.findExecution(p.Target)
-	if err != nil {
+	id, n, open, err := f.openExecution(p.Target)
+	if !open {
 		return err
-	}
-	if !current || !n.Open() {
-		return f.checkLate(n, current)
 	}
 	if n.PromptID != p.PromptID {
 		return f.illegalEvent("prompt %q is not open", p.PromptID)

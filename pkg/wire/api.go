@@ -228,6 +228,9 @@ type Lag struct {
 	Behind uint64 `json:"behind,omitempty"` // events with which it has to catch up, and which the answer doesn't know; absent: none
 }
 
+// EventsBehind is [Lag.Behind], of any answer that has a lag.
+func (l Lag) EventsBehind() uint64 { return l.Behind }
+
 // LogResponse is a page of a log. An answer that would be too large for one
 // message has fewer lines than were asked for: of the tail the last ones, else
 // the first ones.
