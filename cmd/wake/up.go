@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -101,6 +102,9 @@ func (a hostVerbs) runUp(ctx context.Context, flags *pflag.FlagSet, o upOptions)
 		return err
 	}
 	defer func() { _ = lock.Unlock() }() // the end of the process does it, too
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(200) // a server and all services have little to keep and throw away much
+	}
 	p := a.newProcess(ctx, "up", o.process, dir, dir)
 	stop, err := p.serveHTTP(ctx)
 	if err != nil {

@@ -32,6 +32,10 @@ type Claim struct {
 	// behind it also if the events have aged out of the stream, or a stranger repeats
 	// an older one. 0: a stream without events of the node means that it is new.
 	AtSeq uint64
+
+	// Last is the last message of the node as the leader had it a moment ago, the zero message if there was none. The
+	// claim follows it unless the node has got on since. nil: the leader is asked.
+	Last *Message
 }
 
 // Claim makes the caller the writer of a node: it stores run:claimed (on node
@@ -89,8 +93,8 @@ type writerTail struct {
 }
 
 func (a *claimant) tryClaim(ctx context.Context) (*Writer, error) {
-	last, err := a.log.lastBy(ctx, a.expect)
-	if err != nil && !errors.Is(err, errNotFound) {
+	last, err := a.lastMessage(ctx)
+	if err != nil {
 		return nil, err
 	}
 	if a.data != nil && bytes.Equal(last.Data, a.data) {
@@ -104,6 +108,18 @@ func (a *claimant) tryClaim(ctx context.Context) (*Writer, error) {
 		return nil, err
 	}
 	return a.makeWriter(pos), nil
+}
+
+// lastMessage returns the last message of the node: in the first attempt the one that the caller knows.
+func (a *claimant) lastMessage(ctx context.Context) (last Message, err error) {
+	if known := a.c.Last; known != nil {
+		a.c.Last = nil
+		return *known, nil
+	}
+	if last, err = a.log.lastBy(ctx, a.expect); errors.Is(err, errNotFound) {
+		return Message{}, nil
+	}
+	return last, err
 }
 
 func (a *claimant) makeWriter(pos uint64) *Writer {

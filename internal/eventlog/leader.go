@@ -71,7 +71,9 @@ type bounds struct {
 	incarnation string
 	replicas    int
 	allowDirect bool
-	leader      string // of a cluster
+	leader      string            // of a cluster
+	subjects    map[string]uint64 // those within a subject that was asked for, with their messages; nil: none, or too many
+	many        bool              // too many
 }
 
 // eventBounds asks the leader for the state of the stream of events.
@@ -80,7 +82,18 @@ func (l *Log) eventBounds(ctx context.Context) (bounds, error) {
 }
 
 func (l *Log) boundsOf(ctx context.Context, stream string) (bounds, error) {
+	return l.boundsWithin(ctx, stream, "")
+}
+
+// boundsWithin is boundsOf together with the subjects within one, "" for none.
+func (l *Log) boundsWithin(ctx context.Context, stream, within string) (bounds, error) {
+	var request any
+	if within != "" {
+		request = map[string]string{"subjects_filter": within}
+	}
 	var answer struct {
+		Total int `json:"total"` // subjects
+
 		Config struct {
 			MaxBytes    int64             `json:"max_bytes"`
 			MaxMsgSize  int               `json:"max_msg_size"`
@@ -92,13 +105,15 @@ func (l *Log) boundsOf(ctx context.Context, stream string) (bounds, error) {
 			First uint64 `json:"first_seq"`
 			Last  uint64 `json:"last_seq"`
 			Bytes uint64 `json:"bytes"`
+
+			Subjects map[string]uint64 `json:"subjects"`
 		} `json:"state"`
 		Cluster struct {
 			Leader string `json:"leader"`
 		} `json:"cluster"`
 		Error *apiError `json:"error"`
 	}
-	if err := l.askServer(ctx, "STREAM.INFO."+stream, nil, &answer); err != nil {
+	if err := l.askServer(ctx, "STREAM.INFO."+stream, request, &answer); err != nil {
 		return bounds{}, err
 	}
 	if answer.Error != nil {
@@ -111,6 +126,8 @@ func (l *Log) boundsOf(ctx context.Context, stream string) (bounds, error) {
 		replicas:    answer.Config.Replicas,
 		allowDirect: answer.Config.AllowDirect,
 		leader:      answer.Cluster.Leader,
+		subjects:    answer.State.Subjects,
+		many:        answer.Total > len(answer.State.Subjects),
 	}, nil
 }
 

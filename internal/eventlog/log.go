@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -118,6 +119,7 @@ type Log struct {
 	stored  atomic.Uint64 // the last position that this process knows to be stored
 	metrics logMetrics
 	forged  sync.Map // states that were told to be, by [forgery]
+	buckets sync.Map // those that were opened, by name
 }
 
 // Open returns the log on a connection. It fails if the stream of events isn't
@@ -304,15 +306,16 @@ func (l *Log) BoundsOf(ctx context.Context, stream string) (first, last uint64, 
 }
 
 // Fill returns which part of the stream's bytes is in use, 0 to 1, and 0 if it
-// has no limit. The last fifth is for runs that have begun and the last tenth
+// has no limit, and how many bytes are left. The last fifth is for runs that have begun and the last tenth
 // for claims and terminal events: a full stream refuses those too.
-func (l *Log) Fill(ctx context.Context) (float64, error) {
+func (l *Log) Fill(ctx context.Context) (part float64, left uint64, err error) {
 	b, err := l.eventBounds(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("eventlog: fill: %w", err)
+		return 0, 0, fmt.Errorf("eventlog: fill: %w", err)
 	}
 	if b.maxBytes <= 0 {
-		return 0, nil
+		return 0, math.MaxUint64, nil
 	}
-	return float64(b.bytes) / float64(b.maxBytes), nil
+	limit := uint64(b.maxBytes)
+	return float64(b.bytes) / float64(limit), limit - min(b.bytes, limit), nil
 }

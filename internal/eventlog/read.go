@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -28,11 +31,16 @@ type Selection struct {
 	Stream   string
 	Subjects []string // no two of them overlap
 	From, To uint64   // as in [Query]
+	Within   string   // a subject that has all of them; "": none
 }
 
 // Select returns where the events of a query are.
 func (l *Log) Select(q Query) Selection {
-	return Selection{l.names.EventsStream(), Subjects(l.names, q), q.From, q.To}
+	s := Selection{Stream: l.names.EventsStream(), Subjects: Subjects(l.names, q), From: q.From, To: q.To}
+	if len(s.Subjects) > 1 && q.Run != "" {
+		s.Within = l.names.RunEvents(q.Run)
+	}
+	return s
 }
 
 // Subjects returns the subjects of a query. No two of them overlap.
@@ -94,15 +102,16 @@ func (l *Log) Messages(ctx context.Context, selected Selection) iter.Seq2[Messag
 // position: if each ended where it stands when it is asked, the later ones would
 // yield events behind those that the earlier ones leave out.
 func (l *Log) openSources(ctx context.Context, q Selection) ([]*source, error) {
-	to, err := l.lastPosition(ctx, q.Stream)
+	b, err := l.lastBounds(ctx, q.Stream, q.Within)
 	if err != nil {
 		return nil, err
 	}
+	to := b.last
 	if q.To > 0 {
 		to = min(to, q.To)
 	}
 	var sources []*source
-	for _, filter := range q.Subjects {
+	for _, filter := range q.filters(b) {
 		s := &source{log: l, stream: q.Stream, filter: filter, next: max(q.From, 1)}
 		if err := s.findEnd(ctx, to); err != nil {
 			return nil, err
@@ -112,11 +121,47 @@ func (l *Log) openSources(ctx context.Context, q Selection) ([]*source, error) {
 	return sources, nil
 }
 
-// lastPosition returns the position of the last event of all. A leader that was deposed
+// fewSubjects bounds the subjects that are read each by itself.
+const fewSubjects = 8
+
+// filters returns what to ask for. A subject that is spelled out is found where its messages are; for one with a
+// wildcard the server looks through the messages of blocks. One that has no messages is left out.
+func (q Selection) filters(b bounds) (all []string) {
+	if q.Within == "" || b.many {
+		return q.Subjects
+	}
+	for _, filter := range q.Subjects {
+		there := slices.DeleteFunc(slices.Sorted(maps.Keys(b.subjects)), func(s string) bool { return !hasSubject(filter, s) })
+		if len(there) > fewSubjects {
+			there = []string{filter}
+		}
+		all = append(all, there...)
+	}
+	return all
+}
+
+// hasSubject reports whether a subject, which may have wildcards, has one that is spelled out.
+func hasSubject(filter, subject string) bool {
+	for {
+		token, rest, more := strings.Cut(filter, ".")
+		its, itsRest, itsMore := strings.Cut(subject, ".")
+		switch {
+		case token == ">":
+			return true
+		case token != "*" && token != its, more != itsMore:
+			return false
+		case !more:
+			return true
+		}
+		filter, subject = rest, itsRest
+	}
+}
+
+// lastBounds returns the bounds of a stream with the position of the last event of all. A leader that was deposed
 // may give an old one, but not one before what this process has stored.
-func (l *Log) lastPosition(ctx context.Context, stream string) (end uint64, err error) {
-	err = l.retryRead(ctx, func() error {
-		b, err := l.boundsOf(ctx, stream)
+func (l *Log) lastBounds(ctx context.Context, stream, within string) (b bounds, err error) {
+	err = l.retryRead(ctx, func() (err error) {
+		b, err = l.boundsWithin(ctx, stream, within)
 		switch {
 		case err != nil:
 			return err
@@ -125,10 +170,9 @@ func (l *Log) lastPosition(ctx context.Context, stream string) (end uint64, err 
 		case stream == l.names.EventsStream() && b.last < l.stored.Load():
 			return fmt.Errorf("%w: the leader lags", errUnanswered)
 		}
-		end = b.last
 		return nil
 	})
-	return end, err
+	return b, err
 }
 
 // takeEarliest takes the message with the lowest position.

@@ -282,7 +282,7 @@ func TestRule4FullStream(t *testing.T) {
 		t.Error("a full stream takes a claim")
 	}
 	wantErr(t, "Claim", err, eventlog.ErrFull)
-	if fill, err := p.Fill(t.Context()); err != nil || fill < 0.5 || fill > 1 {
+	if fill, _, err := p.Fill(t.Context()); err != nil || fill < 0.5 || fill > 1 {
 		t.Errorf("the stream is filled to %f: %v", fill, err)
 	}
 	p.withStream(func(c *jetstream.StreamConfig) { c.MaxBytes = 64 << 20 })
@@ -294,7 +294,7 @@ func TestRule4FullStream(t *testing.T) {
 	if err := p.Health(); err != nil {
 		t.Errorf("Health: %v", err)
 	}
-	if fill, err := p.Fill(t.Context()); err != nil || fill > 0.01 {
+	if fill, _, err := p.Fill(t.Context()); err != nil || fill > 0.01 {
 		t.Errorf("the stream is filled to %f: %v", fill, err)
 	}
 }

@@ -63,13 +63,18 @@ type Bucket struct {
 	kv  jetstream.KeyValue
 }
 
-// Bucket returns a bucket of the server.
+// Bucket returns a bucket of the server, which is asked once whether it has it.
 func (l *Log) Bucket(ctx context.Context, name string) (*Bucket, error) {
+	if b, opened := l.buckets.Load(name); opened {
+		return b.(*Bucket), nil //nolint:forcetypeassert // nothing else is stored there
+	}
 	kv, err := l.js.KeyValue(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
-	return &Bucket{l, kv}, nil
+	b := &Bucket{l, kv}
+	l.buckets.Store(name, b)
+	return b, nil
 }
 
 func (b *Bucket) keySubject(key string) string { return Place(b.kv.Bucket(), key) }

@@ -40,7 +40,7 @@ func (p *Projection[V]) handleEntry(ctx context.Context, e eventlog.Entry) error
 	t := p.runs[e.RunID]
 	if t == nil {
 		var err error
-		if t, err = p.loadValue(ctx, e.RunID, e.Pos-1); err != nil {
+		if t, err = p.loadValue(ctx, e.RunID, e.Pos-1, beginsRun(e)); err != nil {
 			return err
 		}
 	}
@@ -122,9 +122,16 @@ func (p *Projection[V]) setAside(ctx context.Context, e eventlog.Entry, cause er
 // headroom is what a dead letter may need beyond the data.
 const headroom = 16 << 10
 
+// beginsRun reports whether nothing of its run comes before an entry that a value would account for: what does, a
+// stranger's, is accounted for before it by whichever process is handed it.
+func beginsRun(e eventlog.Entry) bool {
+	return e.Event != nil && e.NodeID == wire.RunNode && e.Event.Seq == 1
+}
+
 // loadValue brings the value of a run into memory and folds what the log has of it up
-// to position to. It returns an error only when ctx has ended.
-func (p *Projection[V]) loadValue(ctx context.Context, runID string, to uint64) (*trackedValue[V], error) {
+// to position to, which is nothing if that is where the run begins and no value is stored. It returns an error only
+// when ctx has ended.
+func (p *Projection[V]) loadValue(ctx context.Context, runID string, to uint64, begins bool) (*trackedValue[V], error) {
 	var t *trackedValue[V]
 	err := p.retryUntilDone(ctx, "load", func() error {
 		stored, err := p.service.Load(ctx, runID)
@@ -137,6 +144,9 @@ func (p *Projection[V]) loadValue(ctx context.Context, runID string, to uint64) 
 		end, err := p.renewValue(ctx, runID, &stored, to)
 		if err != nil {
 			return err
+		}
+		if begins && stored.Position.Seq == 0 && end == to {
+			end = 0
 		}
 		t = &trackedValue[V]{run: runID, v: stored.Value, pos: stored.Position.Seq, size: max(stored.Size, minSize)}
 		p.markDirty(t, Unchanged, 0)

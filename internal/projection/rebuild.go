@@ -145,7 +145,7 @@ func (p *Projection[V]) hasFirstEvent(ctx context.Context, runID string) (bool, 
 		if err != nil {
 			return false, err
 		}
-		return e.Event != nil && e.NodeID == wire.RunNode && e.Event.Seq == 1, nil
+		return beginsRun(e), nil
 	}
 	return false, nil
 }

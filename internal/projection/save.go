@@ -102,7 +102,7 @@ func tooLarge(err error) bool {
 // two processes work at once, one of them is told so again and again.
 func (p *Projection[V]) reloadValue(ctx context.Context, t *trackedValue[V]) error {
 	p.logger.DebugContext(ctx, "stored value was replaced by another process", "service", p.c.Service, "run", t.run)
-	_, err := p.loadValue(ctx, t.run, p.handled)
+	_, err := p.loadValue(ctx, t.run, p.handled, false)
 	return err
 }
 

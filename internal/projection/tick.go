@@ -46,7 +46,7 @@ func (p *Projection[V]) loadTimed(ctx context.Context) error {
 		return err
 	}
 	for _, id := range runs {
-		t, err := p.loadValue(ctx, id, p.handled)
+		t, err := p.loadValue(ctx, id, p.handled, false)
 		if err != nil {
 			return err
 		}

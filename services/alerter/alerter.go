@@ -71,9 +71,10 @@ type Alerter struct {
 	limits     atomic.Pointer[limits]
 
 	// Owned by Run.
-	kv   *eventlog.Bucket
-	told uncertainAlerts
-	days daySum
+	kv     *eventlog.Bucket
+	stream jetstream.Stream // of the events
+	told   uncertainAlerts
+	days   daySum
 
 	printing sync.Mutex
 }
@@ -131,14 +132,16 @@ func (a *Alerter) Set(s Settings) error {
 // Run raises alerts until ctx ends. Then it saves what is left. If it fails it may be called
 // again.
 func (a *Alerter) Run(ctx context.Context) error {
-	kv, err := a.log.Bucket(ctx, a.log.Names().StateBucket())
+	var err error
+	if a.kv, err = a.log.Bucket(ctx, a.log.Names().StateBucket()); err == nil {
+		a.stream, err = a.log.JetStream().Stream(ctx, a.log.Names().EventsStream())
+	}
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // an early stop is no failure
 	}
 	if err != nil {
 		return fmt.Errorf("alerter: %w", err)
 	}
-	a.kv = kv
 	var watching sync.WaitGroup
 	ctx, stop := context.WithCancel(ctx)
 	watching.Go(func() { a.watchSystem(ctx) })

@@ -66,11 +66,7 @@ func gapsIn(node string, events func(yield func(eventlog.Entry, error) bool)) ([
 // nodes are read.
 func (a *Alerter) findGaps(ctx context.Context, runID string, end uint64) ([]gap, error) {
 	names := a.log.Names()
-	stream, err := a.log.JetStream().Stream(ctx, names.EventsStream())
-	if err != nil {
-		return nil, err
-	}
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(names.RunEvents(runID)))
+	info, err := a.stream.Info(ctx, jetstream.WithSubjectFilter(names.RunEvents(runID)))
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +78,7 @@ func (a *Alerter) findGaps(ctx context.Context, runID string, end uint64) ([]gap
 	}
 	var all []gap
 	for _, node := range sortedKeys(events) {
-		last, err := stream.GetLastMsgForSubject(ctx, names.NodeEvents(runID, node))
+		last, err := a.stream.GetLastMsgForSubject(ctx, names.NodeEvents(runID, node))
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			continue // aged out meanwhile
 		}

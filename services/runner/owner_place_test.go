@@ -172,7 +172,7 @@ func (b *bench) fill(part float64) {
 	b.t.Helper()
 	w := b.claim("junk", "x", "test")
 	for {
-		fill, err := b.log.Fill(b.t.Context())
+		fill, _, err := b.log.Fill(b.t.Context())
 		if err != nil {
 			b.t.Fatal(err)
 		}

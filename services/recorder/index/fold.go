@@ -4,6 +4,7 @@ import (
 	"maps"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder/internal/states"
 	"code.wake.dev/wake/services/recorder/internal/table"
@@ -82,9 +83,12 @@ func (w *writer) foldEvent(r *runRow, e *eventlog.Entry, whole *wire.Event) erro
 func (w *writer) loadState(r *runRow, to uint64) error {
 	f, ok := w.x.folds.byRun[r.ID]
 	if !ok || f.state.RunID != r.RunID { // the id may have been that of a run that was removed
-		f = new(runFold)
+		f = &runFold{state: run.New(r.RunID)}
 		var err error
-		if f.state, f.saved, err = states.Load(w.ctx, w.tx, r.ID, r.RunID, to); err != nil {
+		if r.FirstPos <= to { // else nothing comes before
+			f.state, f.saved, err = states.Load(w.ctx, w.tx, r.ID, r.RunID, to)
+		}
+		if err != nil {
 			return err
 		}
 		w.x.folds.keepState(r.ID, f)

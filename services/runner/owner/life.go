@@ -143,7 +143,7 @@ func (o *owner) claimRun(ctx context.Context) error {
 	}
 	before := o.view.State.Nodes[wire.RunNode]
 	o.before = before.Epoch
-	claim := eventlog.Claim{Runner: o.cfg.ID, MinEpoch: o.lease.Revision(), AtSeq: before.Seq}
+	claim := eventlog.Claim{Runner: o.cfg.ID, MinEpoch: o.lease.Revision(), AtSeq: before.Seq, Last: o.last}
 	writer, err := o.cfg.Log.Claim(ctx, o.runID, wire.RunNode, claim)
 	if err != nil {
 		return err
@@ -303,9 +303,10 @@ func lastOwner(s *wire.State, reg registry.Registration) string {
 	return n.Runner
 }
 
-// foldPresent folds what the former owner wrote up to the moment.
+// foldPresent folds what the former owner wrote up to the moment, and notes the last of it.
 func (o *owner) foldPresent(ctx context.Context) error {
-	last, found, err := o.cfg.Log.Last(ctx, o.runID, wire.RunNode)
+	last, found, err := o.cfg.Log.LastMessage(ctx, o.runID, wire.RunNode)
+	o.last = &last
 	if err != nil || !found {
 		return err
 	}

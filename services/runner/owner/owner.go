@@ -25,9 +25,10 @@ type owner struct {
 	lease  *lease.Lease
 	writer *eventlog.Writer
 	view   *view.View
-	before uint64 // the run's epoch when it was claimed
-	epoch  uint64 // of the last claim, 0 before
-	parked uint64 // the epoch in which the run was parked, if it was found so
+	last   *eventlog.Message // of the run's node before the claim
+	before uint64            // the run's epoch when it was claimed
+	epoch  uint64            // of the last claim, 0 before
+	parked uint64            // the epoch in which the run was parked, if it was found so
 	// registered is the revision of the run's registration by this owner.
 	registered uint64
 	// quiet is since when the run has had no event, quietAt the last one that it had.

@@ -51,6 +51,9 @@ func (o *owner) newRegistration(ctx context.Context, released uint64) registry.R
 }
 
 func (o *owner) deregisterRun(ctx context.Context) error {
+	if o.registered > 0 && o.cfg.Registry.Remove(ctx, o.runID, o.registered) == nil {
+		return nil
+	}
 	reg, revision, err := o.cfg.Registry.Load(ctx, o.runID)
 	if err != nil || revision == 0 {
 		return err

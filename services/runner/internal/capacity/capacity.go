@@ -47,7 +47,8 @@ type Gauge struct {
 	full     atomic.Bool // … for another execution to begin
 	board    *health.Board
 	folders  []string
-	roomy    atomic.Bool // all folders have room
+	roomy    atomic.Bool               // all folders have room
+	sure     atomic.Pointer[time.Time] // until then runs begin without another look
 }
 
 // New returns the gauge of a log, which shows by filled what part of its bytes is in use. What is
@@ -95,7 +96,7 @@ func (g *Gauge) Watch(ctx context.Context) error {
 	for {
 		g.noteDisk()
 		wait, cancel := context.WithTimeout(ctx, fillEvery)
-		if fill, err := g.log.Fill(wait); err == nil {
+		if fill, _, err := g.log.Fill(wait); err == nil {
 			g.noteFill(fill)
 		}
 		if lag, err := g.log.Lag(wait, subjects.RecorderConsumer); err == nil {
@@ -144,9 +145,21 @@ func (g *Gauge) noteLag(lag eventlog.Lag) {
 	}
 }
 
+// While there is much room, and the recorder is far from what the stream drops, runs begin for a moment without
+// another look.
+const (
+	muchRoom   = 64 << 20 // bytes, more than is written in that time
+	sureFor    = 250 * time.Millisecond
+	littleLate = eventlog.NearExpiry / 2
+)
+
 // RoomForRun fails with [ErrFull] or [ErrBehind] if no run may begin.
 func (g *Gauge) RoomForRun(ctx context.Context) error {
-	fill, err := g.log.Fill(ctx)
+	asked := time.Now()
+	if sure := g.sure.Load(); sure != nil && asked.Before(*sure) {
+		return nil
+	}
+	fill, left, err := g.log.Fill(ctx)
 	if err != nil {
 		return err
 	}
@@ -163,6 +176,10 @@ func (g *Gauge) RoomForRun(ctx context.Context) error {
 	}
 	if g.noteLag(lag); lag.Danger() {
 		return ErrBehind
+	}
+	if left > muchRoom && lag.Part < littleLate {
+		until := asked.Add(sureFor)
+		g.sure.Store(&until)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -31,6 +32,7 @@ type Stream struct {
 	queue    *queue.Queue
 	commands *view.Feed
 	users    bool // the server has users, and only services store commands
+	opened   atomic.Pointer[jetstream.Stream]
 }
 
 // NewStream returns the commands of a log.
@@ -106,9 +108,21 @@ func (s *Stream) Last(ctx context.Context) (uint64, error) {
 	return stream.CachedInfo().State.LastSeq, nil
 }
 
+// openStream returns the stream, as it was when it was opened first.
+func (s *Stream) openStream(ctx context.Context) (jetstream.Stream, error) {
+	if opened := s.opened.Load(); opened != nil {
+		return *opened, nil
+	}
+	stream, err := s.log.JetStream().Stream(ctx, s.log.Names().CommandsStream())
+	if err == nil {
+		s.opened.Store(&stream)
+	}
+	return stream, err
+}
+
 // Read returns the commands to a run behind a position.
 func (s *Stream) Read(ctx context.Context, run string, after uint64) ([]eventlog.Entry, error) {
-	stream, err := s.log.JetStream().Stream(ctx, s.log.Names().CommandsStream())
+	stream, err := s.openStream(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read commands: %w", err)
 	}
