@@ -56,8 +56,8 @@ type Provider struct {
 const startTimeout = time.Minute
 
 // Capabilities implements [agent.Provider].
-func (*Provider) Capabilities() agent.Capabilities {
-	return agent.Capabilities{TellsLate: true, KeepsLate: true}
+func (p *Provider) Capabilities() agent.Capabilities {
+	return agent.Capabilities{TellsLate: true, KeepsLate: true, Recover: p.recoverCalls}
 }
 
 // Start checks the request. The first program is started by the session's Events, once its agent:start has been taken care of.

@@ -322,3 +322,59 @@ func TestInterruptAndGoOn(t *testing.T) {
 }
 
 func touch(file string) error { return os.WriteFile(file, nil, 0o600) }
+
+// Commands that Codex's own record of its thread has behind the log's last call are recovered, with their results; others are the log's.
+func TestRecovered(t *testing.T) {
+	home := t.TempDir()
+	day := filepath.Join(home, "sessions", "2026", "11", "25")
+	if err := os.MkdirAll(day, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	call := func(at, id, name, arguments string) string {
+		return fmt.Sprintf(`{"timestamp":%q,"type":"response_item","payload":{"type":"function_call","name":%q,"arguments":%q,"call_id":%q}}`, at, name, arguments, id)
+	}
+	result := func(at, id, output string) string {
+		return fmt.Sprintf(`{"timestamp":%q,"type":"response_item","payload":{"type":"function_call_output","call_id":%q,"output":%q}}`, at, id, output)
+	}
+	const ended = "Chunk ID: 1\nWall time: 0.1 seconds\nProcess exited with code %d\nOutput:\n"
+	lines := []string{
+		call("1970-01-01T00:00:01.500Z", "c1", "exec_command", `{"cmd":"one"}`), result("1970-01-01T00:00:02.100Z", "c1", fmt.Sprintf(ended, 0)),
+		call("1970-01-01T00:00:02.200Z", "c2", "shell", `{"command":["echo","two"]}`), result("1970-01-01T00:00:02.300Z", "c2", fmt.Sprintf(ended, 0)+"two"),
+		call("1970-01-01T00:00:02.400Z", "c3", "shell_command", `{"command":"three"}`), result("1970-01-01T00:00:02.500Z", "c3", fmt.Sprintf(ended, 4)),
+		call("1970-01-01T00:00:02.600Z", "c4", "update_plan", `{}`), call("1970-01-01T00:00:02.700Z", "c5", "exec_command", `{"cmd":"five"}`),
+		result("1970-01-01T00:00:02.800Z", "c5", "aborted by user"), call("1970-01-01T00:00:02.900Z", "c6", "exec_command", `{"cmd":7}`), `{"timestamp":"x"`,
+	}
+	if err := os.WriteFile(filepath.Join(day, "rollout-2026-11-25T00-00-00-thread-1.jsonl"), []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := newPlace(t).request("")
+	r.Options.Env = map[string]string{"CODEX_HOME": home}
+	r.Resume = true
+	r.History = func(yield func(*wire.Event, error) bool) {
+		_ = yield(&wire.Event{Timestamp: 1000, Payload: &wire.AgentStart{}}, nil) && yield(&wire.Event{Timestamp: 2000, Payload: &wire.ToolIntent{}}, nil) &&
+			yield(&wire.Event{Timestamp: 9000, Payload: &wire.AgentStart{Resumed: true}}, nil)
+	}
+	for session, want := range map[string][]string{
+		"thread-1": {"c2 echo two", "c2 two ", "c3 three", "c3  the command ended with exit code 4", "c5 five"},
+		"thread-2": nil, "../thread-1": nil, "*": nil,
+	} {
+		r.SessionID = session
+		events, err := provider(t).Capabilities().Recover(t.Context(), r, agent.Calls{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, e := range events {
+			switch p := e.Payload.(type) {
+			case *wire.ToolIntent:
+				command, _ := p.ToolInput.Get("command").Text()
+				got = append(got, e.CallID+" "+command)
+			case *wire.AgentTool:
+				got = append(got, fmt.Sprintf("%s %s %s", e.CallID, p.ToolOutput.Plain(), p.Error))
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", session, diff)
+		}
+	}
+}
