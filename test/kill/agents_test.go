@@ -61,6 +61,9 @@ var stages = []string{"plan", "code", "review"}
 
 const stageSteps = 3
 
+// agentPatience is how long an agent may take for one step of its flow: beside others, its program alone may take a minute to start.
+const agentPatience = 5 * time.Minute
+
 // stepScript is what a command does: $1 is the node, $2 its number.
 const stepScript = `#!/bin/sh
 echo "begin $1 $2 $1-$2 $(date +%%s%%N)" >> %[1]s
@@ -99,12 +102,12 @@ func TestAgents(t *testing.T) {
 	}
 	for _, p := range programs() {
 		t.Run(p.name, func(t *testing.T) {
-			l := newLab(t, 2*time.Second, 10*time.Minute)
+			l := newLab(t, 2*time.Second, 30*time.Minute)
 			l.Prog.Claude = filepath.Join(bin, "claude")
 			api := modelapi.New(t)
 			r := l.agentRunner(p, bin, api.URL)
 			l.dieAtPoints(r, l.startStages(p))
-			l.Reach("stages", 2*time.Minute, wire.RunComplete)
+			l.Reach("stages", agentPatience, wire.RunComplete)
 			a := l.Check("stages")
 			a.Completed("complete")
 			l.compareCommands(a)
@@ -165,7 +168,7 @@ func (l *bench) dieAtPoints(r *lab.Runner, seen <-chan lab.Seen) {
 	}
 	counts := map[told]int{}
 	for _, p := range points {
-		for deadline := time.After(2 * time.Minute); counts[told{p.node, p.of}] < p.n; {
+		for deadline := time.After(agentPatience); counts[told{p.node, p.of}] < p.n; {
 			select {
 			case x := <-seen:
 				counts[told{x.E.NodeID, x.E.Type()}]++

@@ -106,6 +106,7 @@ type Config struct {
 	TTL      time.Duration // of leases
 	Limit    time.Duration // of the whole test
 	Seed     uint64        // 0: another one each time
+	Rules    string        // of the alerter; "": the defaults
 	Keep     bool          // keep the folder of a test that passed, too
 
 	Store string // how large the server's store may become, such as 64MB; "": as large as it likes
@@ -182,8 +183,14 @@ func New(t *testing.T, c Config) *Lab {
 	l := Empty(t, c)
 	l.startServer(cmp.Or(c.Host, "127.0.0.1"))
 	l.Wake("init", "--lease-ttl", c.TTL.String())
+	env := l.Env("")
+	if c.Rules != "" {
+		rules := filepath.Join(l.Dir, "rules.yaml")
+		l.Must(os.WriteFile(rules, []byte(c.Rules), 0o600))
+		env = append(env, "WAKE_RULES="+rules)
+	}
 	for _, service := range []string{"recorder", "snapshotter", "alerter"} {
-		l.Start(service, l.Env(""), l.Prog.Wake, service, "--data-dir", filepath.Join(l.Dir, service))
+		l.Start(service, env, l.Prog.Wake, service, "--data-dir", filepath.Join(l.Dir, service))
 	}
 	return l
 }
