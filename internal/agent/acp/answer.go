@@ -135,6 +135,7 @@ func (f *fold) takeSession(m message, sent request, result wire.Raw) error {
 		f.emit("", &wire.SessionBound{OldSession: f.session, NewSession: id})
 	}
 	f.Session = id
+	f.recoverCalls()
 	return nil
 }
 
