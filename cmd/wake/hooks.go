@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -21,15 +23,12 @@ import (
 	"code.wake.dev/wake/internal/settings"
 )
 
-// reportHook is what Claude Code calls. It fails silently: a session goes on as without it. Sessions that programs have
-// aren't reported: they answer for themselves.
+// reportHook is what Claude Code calls. It fails silently: a session goes on as without it.
 func reportHook(file string) int {
-	if by := os.Getenv("CLAUDE_CODE_ENTRYPOINT"); by != "" && by != "cli" {
-		return 0
-	}
+	by := os.Getenv("CLAUDE_CODE_ENTRYPOINT")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	_ = report.Hook{File: file, In: os.Stdin, Out: os.Stdout, Parent: os.Getppid}.Run(ctx) // see above
+	_ = report.Hook{File: file, In: os.Stdin, Out: os.Stdout, Parent: os.Getppid, Program: by != "" && by != "cli"}.Run(ctx) // see above
 	return 0
 }
 
@@ -94,10 +93,12 @@ func (a hostVerbs) hooksInstall() *cobra.Command {
 		Use:   "install",
 		Short: "Add the hooks to the settings of Claude Code, and show the change",
 		Long: `Add the hooks to the settings of Claude Code, and show the change. Everything else in
-the file stays as it is, byte by byte. Sessions that are open take them over at once.`,
+the file stays as it is, byte by byte. Sessions that are open take them over at once.
+Those that only newer versions of Claude Code know are added if the claude in PATH is one
+(from 2.1.197): an older one would leave out the whole file.`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			wanted, err := a.wantedHooks()
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			wanted, err := a.wantedHooks(areNewerKnown(cmd.Context()))
 			if err != nil {
 				return err
 			}
@@ -141,9 +142,11 @@ func (a hostVerbs) hooksUninstall() *cobra.Command {
 	return cmd
 }
 
-// wantedHooks are those that report to this data directory. None of them is in the path of a call, but for that which waits
-// beside a dialog. Older versions of Claude Code know all of them: of an unknown one they would ask what to do.
-func (a hostVerbs) wantedHooks() ([]settings.Hook, error) {
+// wantedHooks are those that report to this data directory. Claude Code waits for none of them, but for the one that waits beside a
+// dialog, and the one of its end, behind which nothing would run. They are commands: for a hook of type http that finds no
+// server, Claude Code shows an error at each event, and for one whose server hangs it waits at each call. A version of Claude Code
+// that doesn't know an event leaves out the whole file: without newer, 2.0.76 knows all of them.
+func (a hostVerbs) wantedHooks(newer bool) ([]settings.Hook, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -154,14 +157,28 @@ func (a hostVerbs) wantedHooks() ([]settings.Hook, error) {
 	}
 	command := shellQuote(program) + " hooks report " + shellQuote(report.FileIn(dir))
 	const soon, days = 5, 7 * 24 * 3600
+	events := []string{
+		report.SessionStart, report.SessionEnd, report.Notification, report.PostToolUse, report.PostToolUseFailure,
+		report.Stop, report.SubagentStart, report.SubagentStop, report.PreCompact,
+	}
+	if newer {
+		events = append(events, report.Elicitation, report.StopFailure, report.PostCompact)
+	}
 	var wanted []settings.Hook
-	for _, event := range []string{
-		report.SessionStart, report.SessionEnd, report.Notification, report.Elicitation,
-		report.Stop, report.StopFailure, report.SubagentStop, report.PreCompact,
-	} {
-		wanted = append(wanted, settings.Hook{Event: event, Command: command, Timeout: soon})
+	for _, event := range events {
+		wanted = append(wanted, settings.Hook{Event: event, Command: command, Timeout: soon, Async: event != report.SessionEnd})
 	}
 	return append(wanted, settings.Hook{Event: report.PermissionRequest, Command: command, Timeout: days}), nil
+}
+
+// areNewerKnown reports whether the Claude Code of this machine is a version that knows the newer events. Where none is found, it isn't.
+func areNewerKnown(ctx context.Context) bool {
+	limited, stop := context.WithTimeout(ctx, 10*time.Second)
+	defer stop()
+	said, err := exec.CommandContext(limited, "claude", "--version").Output()
+	version := make([]int, 3)
+	n, _ := fmt.Sscanf(string(said), "%d.%d.%d", &version[0], &version[1], &version[2]) // n says how many it has
+	return err == nil && n == len(version) && slices.Compare(version, []int{2, 1, 197}) >= 0
 }
 
 // areSame reports whether the hooks are the same, in whatever order the file has their events.
@@ -218,7 +235,7 @@ func (a hostVerbs) changeHooks(o hooksOptions, change func([]byte) ([]byte, erro
 // refusedError says what to do about settings that aren't changed.
 func (a hostVerbs) refusedError(err error) error {
 	hint := "mend the file, or name another one: --project DIR"
-	if wanted, wantedErr := a.wantedHooks(); wantedErr == nil {
+	if wanted, wantedErr := a.wantedHooks(false); wantedErr == nil {
 		if text, addErr := settings.Add(nil, wanted); addErr == nil {
 			hint += "; or add to it by hand:\n" + string(text)
 		}
@@ -283,7 +300,7 @@ func (a hostVerbs) tellHooks(file string) error {
 			return a.refusedError(fmt.Errorf("%s: %w", file, err))
 		}
 	}
-	wanted, err := a.wantedHooks()
+	wanted, err := a.wantedHooks(slices.ContainsFunc(found, func(h settings.Hook) bool { return h.Event == report.StopFailure }))
 	if err != nil {
 		return err
 	}

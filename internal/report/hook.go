@@ -18,11 +18,14 @@ import (
 // The times of a hook.
 const (
 	awayTime = 200 * time.Millisecond // in which a listener takes a report, or hooks don't ask it again until it is back
-	findTime = 400 * time.Millisecond // in which the session's file has the call that its dialog is about
+	findTime = 700 * time.Millisecond // in which the session's file has the call that its dialog is about
 	tellTime = 2 * time.Second        // in which it has stored what needs no answer
 	lookTime = 200 * time.Millisecond // between two looks at the dialog
 	backTime = time.Second            // between two looks whether the listener is back
 )
+
+// maxInput bounds what a hook is told, such as what a call has given.
+const maxInput = 16 << 20
 
 // Hook is one firing of a hook of Claude Code, in a process of its own.
 type Hook struct {
@@ -30,6 +33,8 @@ type Hook struct {
 	In     io.Reader
 	Out    io.Writer
 	Parent func() int // id of the parent process; a hook doesn't outlive its session
+	// Program says that a program has the session: it answers for itself what people are asked.
+	Program bool
 }
 
 // hookInput is what Claude Code tells a hook.
@@ -46,6 +51,7 @@ type hookInput struct {
 	Trigger string          `json:"trigger"`
 	Error   string          `json:"error"`
 	Tool    string          `json:"tool_name"`
+	Call    string          `json:"tool_use_id"`
 	Input   json.RawMessage `json:"tool_input"`
 }
 
@@ -53,8 +59,8 @@ type hookInput struct {
 // and tells Claude Code what was decided here. Where no listener is, it does nothing: the session goes on as without it.
 func (h Hook) Run(ctx context.Context) error {
 	var in hookInput
-	content, err := io.ReadAll(io.LimitReader(h.In, MaxBytes/2))
-	if err != nil || json.Unmarshal(content, &in) != nil || in.Session == "" {
+	content, err := io.ReadAll(io.LimitReader(h.In, maxInput))
+	if err != nil || json.Unmarshal(content, &in) != nil || in.Session == "" || len(in.Input) > MaxBytes/2 {
 		return nil //nolint:nilerr // it isn't one of ours, or too long to be shown
 	}
 	address, err := ReadAddress(h.File)
@@ -62,6 +68,12 @@ func (h Hook) Run(ctx context.Context) error {
 		return nil //nolint:nilerr // there is no listener
 	}
 	r := Report{Session: in.Session, Event: in.Event, At: time.Now().UnixMilli(), About: session.About{Session: in.Session, Cwd: in.Cwd}}
+	switch in.Event {
+	case PermissionRequest, Notification, Elicitation:
+		if h.Program {
+			return nil
+		}
+	}
 	switch in.Event {
 	case SessionStart:
 		r.Text = in.Source
@@ -76,10 +88,12 @@ func (h Hook) Run(ctx context.Context) error {
 	case Stop:
 	case StopFailure:
 		r.Text = in.Error
-	case SubagentStop:
+	case SubagentStart, SubagentStop:
 		r.Text = in.Agent
-	case PreCompact:
+	case PreCompact, PostCompact:
 		r.Text = in.Trigger
+	case PostToolUse, PostToolUseFailure:
+		r.Call, r.Tool = in.Call, in.Tool
 	case PermissionRequest:
 		return h.waitForVerdict(ctx, address, r, in)
 	default:

@@ -22,16 +22,20 @@ import (
 
 // The events that are reported, by the names of Claude Code's hooks.
 const (
-	SessionStart      = "SessionStart"
-	SessionEnd        = "SessionEnd"
-	Notification      = "Notification"
-	Elicitation       = "Elicitation" // a server of tools asks for something
-	Stop              = "Stop"        // a turn is over: the session waits for its person
-	StopFailure       = "StopFailure" // the model's API has ended it
-	SubagentStop      = "SubagentStop"
-	PreCompact        = "PreCompact"
-	PermissionRequest = "PermissionRequest"
-	Decided           = "Decided" // a request isn't open any more
+	SessionStart       = "SessionStart"
+	SessionEnd         = "SessionEnd"
+	Notification       = "Notification"
+	Elicitation        = "Elicitation" // a server of tools asks for something
+	Stop               = "Stop"        // a turn is over: the session waits for its person
+	StopFailure        = "StopFailure" // the model's API has ended it
+	SubagentStart      = "SubagentStart"
+	SubagentStop       = "SubagentStop"
+	PreCompact         = "PreCompact"
+	PostCompact        = "PostCompact"
+	PostToolUse        = "PostToolUse" // a call has its result
+	PostToolUseFailure = "PostToolUseFailure"
+	PermissionRequest  = "PermissionRequest"
+	Decided            = "Decided" // a request isn't open any more
 )
 
 // MaxBytes bounds a report.
@@ -48,7 +52,7 @@ type Report struct {
 	About   session.About `json:"about"`
 	Text    string        `json:"text,omitempty"` // of a notification; how a session began, or why it ended
 
-	// Of a request and of its decision.
+	// Of a call; of a request and of its decision.
 	Call     string          `json:"call,omitempty"`
 	Tool     string          `json:"tool,omitempty"`
 	Input    json.RawMessage `json:"input,omitempty"`

@@ -16,7 +16,8 @@ import (
 type Hook struct {
 	Event   string
 	Command string
-	Timeout int // in seconds
+	Timeout int  // in seconds
+	Async   bool // Claude Code doesn't wait for it, and writes nothing about it into the session's file
 }
 
 // Add returns a text with hooks added, behind those that are there; that of a file that isn't there is nil.
@@ -232,7 +233,11 @@ func renderEvent(h Hook, s style, indent string) string {
 
 func renderGroup(h Hook, s style, indent string) string {
 	in := indent + s.unit
-	hook := fmt.Sprintf(`{ "type": "command", "command": %s, "timeout": %d }`, quote(h.Command), h.Timeout)
+	more := ""
+	if h.Async {
+		more = `, "async": true`
+	}
+	hook := fmt.Sprintf(`{ "type": "command", "command": %s, "timeout": %d%s }`, quote(h.Command), h.Timeout, more)
 	return wrap("{", `"hooks": `+wrap("[", hook, "]", s, in), "}", s, indent)
 }
 

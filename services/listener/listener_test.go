@@ -157,7 +157,7 @@ func (s *scene) story() string {
 		case *wire.ToolSealed:
 			b.WriteString("sealed\n")
 		case *wire.HookFired:
-			b.WriteString(p.HookEvent + " " + p.Output + "\n")
+			b.WriteString(p.HookEvent + " " + p.Output + e.Event.CallID + "\n")
 		case *wire.FlowPaused:
 			b.WriteString("paused " + p.Message + "\n")
 		}
@@ -288,8 +288,12 @@ func TestEvents(t *testing.T) {
 		{report.Elicitation, `,"message":"which?"`, "which?"},
 		{report.Stop, `,"last_assistant_message":"done"`, ""},
 		{report.StopFailure, `,"error":"rate_limit"`, "rate_limit"},
+		{report.SubagentStart, `,"agent_id":"a7"`, "a7"},
 		{report.SubagentStop, `,"agent_id":"a7"`, "a7"},
 		{report.PreCompact, `,"trigger":"auto"`, "auto"},
+		{report.PostCompact, `,"trigger":"auto"`, "auto"},
+		{report.PostToolUse, `,"tool_name":"Bash","tool_use_id":"toolu_1","tool_response":"` + strings.Repeat("x", report.MaxBytes) + `"`, "toolu_1"},
+		{report.PostToolUseFailure, `,"tool_name":"Bash","tool_use_id":"toolu_2"`, "toolu_2"},
 	} {
 		s.fire(t.Context(), c[0], c[1])()
 		want += c[0] + " " + c[2] + "\n"
@@ -318,6 +322,22 @@ func TestAway(t *testing.T) {
 	if _, err := report.ReadAddress(s.file); !os.IsNotExist(err) {
 		t.Errorf("the next one asks in vain, too: %v", err)
 	}
+}
+
+// What a person would be asked isn't told of the session of a program; the rest is.
+func TestOfPrograms(t *testing.T) {
+	s := newScene(t)
+	s.ask()
+	s.fire(t.Context(), report.PermissionRequest, bash)
+	s.awaitStory("start tidy up\nasked Bash toolu_1")
+	for event, more := range map[string]string{report.PermissionRequest: bash, report.Notification: `,"message":"look"`, report.Stop: ""} {
+		input := `{"session_id":"` + id + `","transcript_path":` + strconv.Quote(s.transcript()) + `,"hook_event_name":"` + event + `"` + more + `}`
+		hook := report.Hook{File: s.file, In: strings.NewReader(input), Out: io.Discard, Parent: os.Getppid, Program: true}
+		if err := hook.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	s.awaitStory("start tidy up\nasked Bash toolu_1\nStop ")
 }
 
 // A run that a runner executes isn't the hooks' to tell.

@@ -111,7 +111,7 @@ func readReport(w http.ResponseWriter, r *http.Request, session string) (rep rep
 	switch {
 	case rep.Session != session:
 		return rep, http.StatusForbidden
-	case (rep.Event == report.PermissionRequest || rep.Event == report.Decided) && (rep.Call == "" || subjects.CheckID(rep.Call) != nil):
+	case rep.Call != "" && subjects.CheckID(rep.Call) != nil, rep.Call == "" && (rep.Event == report.PermissionRequest || rep.Event == report.Decided):
 		return rep, http.StatusBadRequest
 	}
 	if now := time.Now().UnixMilli(); rep.At <= 0 || rep.At > now {

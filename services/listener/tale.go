@@ -287,7 +287,8 @@ func (t *tale) noteReport(ctx context.Context, rep report.Report) error {
 				return err
 			}
 		}
-	case report.SessionStart, report.Notification, report.Elicitation, report.Stop, report.StopFailure, report.SubagentStop, report.PreCompact:
+	case report.SessionStart, report.Notification, report.Elicitation, report.PostToolUse, report.PostToolUseFailure, report.Stop,
+		report.StopFailure, report.SubagentStart, report.SubagentStop, report.PreCompact, report.PostCompact:
 	default:
 		return nil // of a newer hook
 	}
@@ -297,7 +298,8 @@ func (t *tale) noteReport(ctx context.Context, rep report.Report) error {
 			return err // a session in which nothing was said
 		}
 	}
-	if _, err := t.append(ctx, &wire.Event{Timestamp: rep.At, Payload: &wire.HookFired{HookEvent: rep.Event, Output: rep.Text}}); err != nil {
+	fired := &wire.Event{Timestamp: rep.At, CallID: rep.Call, Payload: &wire.HookFired{HookEvent: rep.Event, HookName: rep.Tool, Output: rep.Text}}
+	if _, err := t.append(ctx, fired); err != nil {
 		return err
 	}
 	if rep.Event != report.SessionEnd {
