@@ -41,6 +41,10 @@ func (a fileVerbs) ingestCommand() *cobra.Command {
 Of a session's folder, its file and those of its sub-agents are one run, in the
 order of their times.
 
+A stream of Claude Code whose session is watched (wake watch) joins the run of that,
+unless --run names one: each line is there once, and the run says whether the stream
+and the session file tell the same.
+
 With --transcript it says whether the stream and the session file tell the same,
 and names the messages, calls and results that only one of them has. The files of
 sub-agents, in the folder beside it, are part of the session; a folder of sessions
@@ -69,6 +73,7 @@ agent succeeded; the result does.`,
 					return err
 				}
 			}
+			o.Join = named == "" && transcript == "" && !cmd.Flags().Changed("node")
 			lines.RunID, lines.Labels = named, o.Labels
 			if o.Format == ingest.Kahn && cmd.Flags().Changed("node") {
 				return usageError("", "--node: lines of kahn name their agents")
@@ -153,7 +158,7 @@ func (a fileVerbs) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader,
 		a.printNote("run %s\n", o.RunID)
 	}
 	var r ingest.Result
-	q := wire.IngestRequest{Format: string(o.Format), Run: o.RunID, Node: o.NodeID, Labels: o.Labels}
+	q := wire.IngestRequest{Format: string(o.Format), Run: o.RunID, Node: o.NodeID, Labels: o.Labels, Join: o.Join}
 	if verdict != nil {
 		var err error
 		if q.Compared, err = wire.Marshal(verdict); err != nil {
@@ -170,6 +175,10 @@ func (a fileVerbs) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader,
 		return a.printJSON(comparedResult{r, verdict})
 	case a.json:
 		return a.printJSON(r)
+	}
+	if r.Verdict != nil {
+		a.printNote("its session is run %s already: it was added to that\n", r.RunID)
+		verdict = r.Verdict
 	}
 	if err := a.printIngested(r); err != nil || verdict == nil {
 		return err

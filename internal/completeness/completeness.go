@@ -223,6 +223,24 @@ func (f *Feed) AddEvent(e *wire.Event, pos uint64) {
 	}
 }
 
+// AddHook adds what a hook tells at a position: that a call has its result.
+func (f *Feed) AddHook(e *wire.Event, pos uint64) {
+	if p, is := e.Payload.(*wire.HookFired); is && e.CallID != "" {
+		f.add(Item{Kind: "result", ID: e.CallID, Tool: p.HookName, Position: pos})
+	}
+}
+
+// CompareHooks says whether the session file has what hooks have told; not if they have told nothing. Hooks that nothing heard prove nothing.
+func CompareHooks(hooks, transcript Feed) (v Verdict, ok bool) {
+	v.Verdict = Complete
+	v.addLacking(hooks, transcript)
+	v.Shared = len(hooks.items) - v.TranscriptShort
+	if v.TranscriptShort > 0 {
+		v.Verdict = TranscriptShort
+	}
+	return v, len(hooks.items) > 0
+}
+
 func (f *Feed) add(i Item) {
 	i.prompt = f.prompts
 	if _, known := f.known[i.key()]; i.ID != "" && !known {

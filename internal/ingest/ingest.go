@@ -92,6 +92,8 @@ type Options struct {
 	Prices agent.Prices
 	// Compared is what the comparison with the other feed of the session has shown; nil: there was none.
 	Compared *completeness.Verdict
+	// Join has a stream of Claude Code's join the run of its session, if others tell that: the result names it.
+	Join bool
 	// Progress is called now and then with what has been read. It may be nil.
 	Progress func(Result)
 }
@@ -107,6 +109,8 @@ type Result struct {
 	Failed  bool          `json:"failed"` // the agent failed
 	Error   string        `json:"error,omitempty"`
 	Elapsed time.Duration `json:"-"`
+	// Verdict is what the comparison with the run that it joined has shown.
+	Verdict *completeness.Verdict `json:"verdict,omitempty"`
 }
 
 // ErrExists is returned if the run exists already.
@@ -145,6 +149,14 @@ func Run(ctx context.Context, log *eventlog.Log, r io.Reader, o Options) (Result
 		i.first = first
 	case (format == StreamJSON || format == Gemini || format == OpenCode) && first > 0 && first < time.Now().Add(-live).UnixMilli():
 		i.first, i.over, i.last = first, true, first
+	}
+	if id := sessionIn(in); o.Join && format == StreamJSON && id != "" {
+		if there, err := i.hasRun(ctx, id); err != nil {
+			return i.result, err
+		} else if there {
+			err = i.join(ctx, in, id)
+			return i.result, err
+		}
 	}
 	err = i.run(ctx, in)
 	return i.result, err

@@ -179,6 +179,10 @@ const (
 	MainNode = "agent" // the node of the session itself
 	// StoreFile begins what a [wire.TranscriptRead] calls a transcript that a program appends to its store.
 	StoreFile = "store:"
+	// StreamFile is what a [wire.TranscriptRead] calls what a session's program has printed, StreamNode the node on which stands what the
+	// comparison with that has shown.
+	StreamFile = "stream:"
+	StreamNode = "stream"
 )
 
 // Start is the beginning of the session's run; before is the session that its process held earlier.

@@ -288,6 +288,8 @@ type IngestRequest struct {
 	Labels map[string]string `json:"labels,omitempty"` // of the run
 	Strict bool              `json:"strict,omitempty"` // of kahn: the first line that isn't in order ends it
 	More   bool              `json:"more,omitempty"`   // of kahn: more lines will come another time
+	// Join has a stream of Claude Code's join the run of its session, if that is watched; then it isn't run that it becomes.
+	Join bool `json:"join,omitempty"`
 	// Compared is what the comparison of a stream with its session file has shown: a verdict as `wake ingest --transcript --json`
 	// prints it. It becomes the run's session:compared.
 	Compared Raw `json:"compared,omitempty"`

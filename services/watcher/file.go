@@ -53,6 +53,8 @@ type reading struct {
 	silent int64  // what is before was told, unless its digest is another
 	digest string // of that
 	anew   bool   // lines that were told come in between
+
+	printed map[string]bool // keys of lines that were told since the program had printed them
 }
 
 // The bounds of what is told at once.
@@ -89,8 +91,9 @@ func (w *Watcher) readFile(ctx context.Context, f *file) {
 		}
 		f.troubled = true
 	case errors.Is(err, eventlog.ErrFenced):
-		w.logger.Warn("another watcher reads the file", "file", f.path, "error", err)
+		w.logger.Warn("another process tells of the file", "file", f.path, "error", err)
 		f.forget()
+		w.look(f, retryTime) // it may have told of a part only
 	case errors.Is(err, errForeign):
 		f.forget()
 	case errors.Is(err, errEarly):
@@ -148,20 +151,26 @@ func (w *Watcher) advanceFile(ctx context.Context, f *file) (more bool, err erro
 		if !other && f.mark != nil && f.mark.Offset == info.Size() && f.mark.Identity == session.Identity(info) {
 			return false, nil
 		}
-		f.reading = w.beginReading(f, info)
+		if f.reading, err = w.beginReading(ctx, f, info); err != nil {
+			return false, err
+		}
 	}
 	return w.readLines(ctx, f, in)
 }
 
 // beginReading begins at the beginning: the events of a line depend on those before it.
-func (w *Watcher) beginReading(f *file, info os.FileInfo) *reading {
+func (w *Watcher) beginReading(ctx context.Context, f *file, info os.FileInfo) (*reading, error) {
 	r := &reading{
 		identity: session.Identity(info), sum: sha256.New(), lines: session.NewIndex(nil), events: w.newNormalizer(),
 	}
 	if f.mark != nil {
 		r.silent, r.digest = f.mark.Offset, f.mark.Digest
 	}
-	return r
+	_, joined, err := w.log.Last(ctx, f.tale.run, session.StreamNode)
+	if err == nil && joined {
+		_, r.printed, err = w.toldLines(ctx, f)
+	}
+	return r, err
 }
 
 func (w *Watcher) newNormalizer() *claude.Normalizer {
@@ -182,7 +191,7 @@ func (r *reading) isOf(in io.ReaderAt, info os.FileInfo) bool {
 // readLines tells the next lines.
 func (w *Watcher) readLines(ctx context.Context, f *file, in *os.File) (more bool, err error) {
 	r := f.reading
-	if r.silent == 0 && f.mark != nil && !r.anew || r.offset == 0 && r.silent > f.size {
+	if r.offset == 0 && (r.silent == 0 && f.mark != nil && !r.anew || r.silent > f.size) {
 		return w.readAnew(ctx, f)
 	}
 	if _, err := in.Seek(r.offset, io.SeekStart); err != nil {
@@ -250,12 +259,12 @@ func (w *Watcher) untoldRest(ctx context.Context, f *file) ([]*wire.Event, error
 
 // readAnew begins again: the file isn't what it was when its lines were told.
 func (w *Watcher) readAnew(ctx context.Context, f *file) (bool, error) {
-	told, err := w.toldLines(ctx, f)
+	told, printed, err := w.toldLines(ctx, f)
 	if err != nil {
 		return false, err
 	}
 	w.logger.Info("a session file was rewritten", "file", f.name, "run", f.tale.run)
-	f.reading.lines = session.NewIndex(told)
+	f.reading.lines, f.reading.printed = session.NewIndex(told), printed
 	f.reading.events = w.newNormalizer()
 	f.reading.sum, f.reading.offset, f.reading.silent, f.reading.tail, f.reading.anew = sha256.New(), 0, 0, nil, true
 	return true, nil
@@ -293,7 +302,7 @@ func (r *reading) takeLine(c *chunk, line []byte, long *claude.LineTooLongError)
 	} else {
 		events = r.events.Line(now, text)
 	}
-	if r.offset >= r.silent && l.Fresh {
+	if r.offset >= r.silent && l.Fresh && !r.printed[l.Key] {
 		c.mark.Lines = append(c.mark.Lines, l.Key)
 		c.events = append(c.events, events...)
 	}
@@ -309,7 +318,7 @@ func (w *Watcher) tellChunk(ctx context.Context, f *file, c *chunk) error {
 	}
 	ended := r.anew && c.ended
 	if ended {
-		c.mark.Removed = r.lines.Removed()
+		c.mark.Removed = slices.DeleteFunc(r.lines.Removed(), func(key string) bool { return r.printed[key] })
 	}
 	if len(c.mark.Lines) == 0 && len(c.events) == 0 && !ended {
 		return nil // a reading that begins again reads these lines once more
@@ -391,18 +400,18 @@ func (w *Watcher) findMark(ctx context.Context, f *file) error {
 	return nil
 }
 
-// toldLines returns the keys of the lines that were told and not removed.
-func (w *Watcher) toldLines(ctx context.Context, f *file) (map[string]bool, error) {
-	told := map[string]bool{}
-	err := w.eachMark(ctx, f, func(mark *wire.TranscriptRead) {
+// toldLines returns the keys of the lines that were told and not removed, and those of them that the file may not have.
+func (w *Watcher) toldLines(ctx context.Context, f *file) (told, printed map[string]bool, err error) {
+	told, printed = map[string]bool{}, map[string]bool{}
+	err = w.eachMark(ctx, f, func(mark *wire.TranscriptRead) {
 		for _, key := range mark.Lines {
-			told[key] = true
+			told[key], printed[key] = true, mark.File == session.StreamFile
 		}
 		for _, key := range mark.Removed {
 			delete(told, key)
 		}
 	})
-	return told, err
+	return told, printed, err
 }
 
 func (w *Watcher) eachMark(ctx context.Context, f *file, take func(*wire.TranscriptRead)) error {

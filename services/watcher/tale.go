@@ -23,16 +23,17 @@ import (
 
 // tale is the run of a session.
 type tale struct {
-	run     string
-	session string
-	files   []*file
-	owner   *eventlog.Writer // nil: not claimed
-	begun   bool             // the log has its beginning
-	foreign bool             // it isn't told by watchers
-	holder  session.Holder   // as the log has it
-	resting bool             // it is paused there
-	at      int64            // the last time that it tells of, Unix ms
-	changed time.Time        // when it was last told of, here
+	run      string
+	session  string
+	files    []*file
+	owner    *eventlog.Writer // nil: not claimed
+	begun    bool             // the log has its beginning
+	foreign  bool             // it isn't told by watchers
+	holder   session.Holder   // as the log has it
+	resting  bool             // it is paused there
+	at       int64            // the last time that it tells of, Unix ms
+	changed  time.Time        // when it was last told of, here
+	compared uint64           // the last that hooks had told when its files were compared with that
 }
 
 func (t *tale) forgetFile(f *file) {

@@ -377,6 +377,11 @@ func (w *Watcher) restTales(ctx context.Context) error {
 		if w.held[t.session].Status == session.Busy {
 			continue
 		}
+		if err := w.compareHooks(ctx, t); errors.Is(err, errEarly) {
+			continue // at the next look
+		} else if err != nil {
+			return err
+		}
 		if err := w.restTale(ctx, t); err != nil && !errors.Is(err, errEarly) {
 			return err
 		}

@@ -296,6 +296,23 @@ func TestRewritten(t *testing.T) {
 	}
 }
 
+// A file that is longer than what is told at once isn't taken for one that was written anew.
+func TestLongFile(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	content := linesOf(0, 1000)
+	s.write(id+".jsonl", content)
+	before := int64(0)
+	for _, e := range s.await(id, "agent", len(content)) {
+		if mark, is := e.Payload.(*wire.TranscriptRead); is {
+			if mark.Offset <= before {
+				t.Fatalf("it was read up to %d, and then to %d", before, mark.Offset)
+			}
+			before = mark.Offset
+		}
+	}
+}
+
 // Files that aren't as expected harm nobody: the others are told.
 func TestStrangeFiles(t *testing.T) {
 	t.Parallel()
