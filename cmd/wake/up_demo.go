@@ -98,6 +98,7 @@ func (a hostVerbs) nextCommands(runID string, up bool) []string {
 		}
 	}
 	return []string{
+		wake + " watch" + dir + "                        # your own sessions of Claude Code, live",
 		wake + " status @last" + dir,
 		wake + " replay " + runID + " --speed 5" + dir,
 		wake + " log " + runID + " --type tool" + dir,
