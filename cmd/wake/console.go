@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,8 +24,11 @@ import (
 
 	"code.wake.dev/wake/internal/access"
 	"code.wake.dev/wake/internal/console"
+	"code.wake.dev/wake/internal/keys"
+	"code.wake.dev/wake/internal/lease"
 	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/internal/service"
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // consoleOptions are the settings of a console.
@@ -62,6 +67,7 @@ func (a hostVerbs) openConsole(flags *pflag.FlagSet, o consoleOptions, dir strin
 		Addr: o.addr, File: consoleFile(dir), Cert: o.cert, Key: o.key, Public: o.public, Users: o.users, Names: a.names, Keys: keys, KeyFile: a.keys, By: senderName(), Redact: secrets, Logger: a.log,
 		Connect: connect,
 		Checks:  func(ctx context.Context, nc *nats.Conn) []console.Check { return a.consoleChecks(ctx, nc, dir) },
+		Runners: a.listRunners,
 	})
 	if err != nil {
 		return nil, usageError("choose another --console-addr; off this machine it needs --console-cert, --console-key and --console-users", "%w", err)
@@ -80,6 +86,45 @@ func (a hostVerbs) consoleChecks(ctx context.Context, nc *nats.Conn, dir string)
 	}
 	for _, c := range (doctor{nc: nc, js: js, names: a.names, dataDir: dir}).runChecks(ctx).Checks {
 		all = append(all, console.Check{Name: c.Name, Verdict: string(c.Verdict), Text: c.Text, Remedy: c.Remedy})
+	}
+	return all
+}
+
+// listRunners lists the runners that hold leases, by name; none where the credentials of the connection have no streams.
+func (a hostVerbs) listRunners(ctx context.Context, nc *nats.Conn) []console.Runner {
+	js, err := jetstream.New(nc)
+	if user, denied := access.WithoutStreams(nc); err != nil || denied != nil || user != "" {
+		return nil
+	}
+	entries, err := keys.All(ctx, js, a.names.LeasesBucket(), ">")
+	if err != nil {
+		a.log.InfoContext(ctx, "leases can't be read", "error", err)
+		return nil
+	}
+	byName := map[string]*console.Runner{}
+	for _, e := range entries {
+		var held lease.Info
+		run, node, err := a.names.ParseLeaseKey(e.Key)
+		if err != nil || wire.Unmarshal(e.Value, &held) != nil {
+			continue
+		}
+		r := byName[held.Runner]
+		if r == nil {
+			r = &console.Runner{Name: held.Runner}
+			byName[held.Runner] = r
+		}
+		switch {
+		case e.Key == a.names.PresenceKey(held.Runner):
+			r.Since = held.Since
+		case run != wire.NoRun && node == wire.RunNode:
+			r.Runs++
+		case run != wire.NoRun:
+			r.Nodes++
+		}
+	}
+	var all []console.Runner
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		all = append(all, *byName[name])
 	}
 	return all
 }

@@ -114,7 +114,7 @@ func (s *Console) showAnswer(w http.ResponseWriter, r *http.Request) {
 		s.showNoAnswer(w, r, err)
 		return
 	}
-	s.showPage(w, r, http.StatusOK, "answer", page{Title: "Answer", Data: map[string]any{"Asked": asked, "Action": path.Base(r.URL.Path)}})
+	s.showPage(w, r, http.StatusOK, "answer", page{Title: "Answer", Data: map[string]any{"Asked": asked, "Action": "answer/" + path.Base(r.URL.Path)}})
 }
 
 // giveAnswer gives the answer of a link. The log takes the first one, from wherever it comes.

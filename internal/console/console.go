@@ -46,6 +46,16 @@ type Config struct {
 	Connect func(context.Context) (*nats.Conn, error)
 	// Checks says what is wrong with the installation.
 	Checks func(context.Context, *nats.Conn) []Check
+	// Runners lists the runners that are there, and what they hold.
+	Runners func(context.Context, *nats.Conn) []Runner
+}
+
+// Runner is a runner that is there.
+type Runner struct {
+	Name  string
+	Since int64 // Unix ms
+	Runs  int   // leases of runs that it owns
+	Nodes int   // leases of nodes that it works on
 }
 
 // Check is one thing that was looked at.

@@ -2,9 +2,13 @@ package console_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"image"
+	"image/png"
 	"io"
 	"log/slog"
 	"net/http"
@@ -342,7 +346,7 @@ func TestCompare(t *testing.T) {
 		t.Errorf("before both: %s", none)
 	}
 	w.get("/runs/a/compare?with=a", "They did the same")
-	w.get("/runs/a/compare", `href="/runs/a/compare?with=b"`)
+	w.get("/runs/a/compare", `href="runs/a/compare?with=b"`)
 	w.get("/runs/a/compare?with=b&offset=1000", "Side by side")
 	for path, want := range map[string]int{"/runs/a/compare?with=nobody": 404, "/runs/a/diff?with=b&at=x": 400, "/runs/a/parts/compared?with=b&offset=-1": 400} {
 		if status, text := w.ask(http.MethodGet, path, "", nil); status != want {
@@ -606,5 +610,30 @@ func TestInspector(t *testing.T) {
 		if status, text := w.ask(http.MethodPost, "/runs/r/command", "type=nonsense", as); status != order {
 			t.Errorf("%s orders: %d, want %d: %s", token, status, order, text)
 		}
+	}
+}
+
+// Pictures that a call has answered are shown, and stand for themselves in what it has answered; what only says that it is one isn't.
+func TestEntryShowsPictures(t *testing.T) {
+	w := newWorld(t)
+	_, agent := w.write("r", "hello")
+	var pixels bytes.Buffer
+	if err := png.Encode(&pixels, image.NewGray(image.Rect(0, 0, 40, 40))); err != nil {
+		t.Fatal(err)
+	}
+	picture := base64.StdEncoding.EncodeToString(pixels.Bytes())
+	page := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("<svg onload=alert(1)>", 10)))
+	output := raw(t, []any{
+		map[string]any{"type": "text", "text": "here"},
+		map[string]any{"type": "image", "source": map[string]any{"media_type": "image/png", "data": picture}},
+		map[string]any{"type": "image", "source": map[string]any{"media_type": "image/svg+xml", "data": page}},
+	})
+	pos := logtest.Append(t, agent, &wire.Event{ExecID: "coder#1", CallID: "c9", Payload: &wire.AgentTool{ToolName: "Screenshot", ToolInput: wire.Null, ToolOutput: output}})
+	text := w.get(fmt.Sprint("/runs/r/entry?pos=", pos), "Screenshot")
+	if strings.Count(text, "<img") != 1 || !strings.Contains(text, `src="data:image/png;base64,`+picture+`"`) || !strings.Contains(text, "picture 1, ") {
+		t.Errorf("%.3000s", text)
+	}
+	if whole := w.get(fmt.Sprint("/runs/r/event?pos=", pos), "Screenshot"); !strings.Contains(whole, picture) || !strings.Contains(whole, page) {
+		t.Errorf("the event lacks something: %.300s", whole)
 	}
 }

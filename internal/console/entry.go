@@ -3,7 +3,12 @@ package console
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/rogpeppe/go-internal/diff"
@@ -22,8 +27,9 @@ type entry struct {
 	Type    wire.Type
 	Text    string // what it says
 	Tool    string
-	Input   wire.Raw
-	Output  wire.Raw
+	Input   any
+	Output  any
+	Shown   []template.URL // pictures of the output
 	Error   string
 	Denied  bool
 	TookMs  *int64
@@ -47,29 +53,58 @@ func (s *Console) showEntry(w http.ResponseWriter, r *http.Request) {
 }
 
 func readEntry(ctx context.Context, l *link, run string, pos uint64) (entry, error) {
+	e, err := readEvent(ctx, l, run, pos)
+	if err != nil {
+		return entry{}, err
+	}
+	x := describe(run, pos, e)
+	if x.Text == "" || e.Type() == wire.TypeAgentTextDelta || e.Type() == wire.TypeAgentThinkingDelta {
+		err = x.readPieces(ctx, l, e)
+	}
+	return x, err
+}
+
+// readEvent returns the event of a run at a position, with its large fields.
+func readEvent(ctx context.Context, l *link, run string, pos uint64) (*wire.Event, error) {
 	for e, err := range history.Read(ctx, l.reader, eventlog.Query{Run: run, From: pos, To: pos}) {
 		switch {
 		case err != nil:
-			return entry{}, err
+			return nil, err
 		case e.Event == nil:
-			return entry{}, &wire.APIError{Code: wire.CodeCorruptedData, Message: "what is there can't be read"}
+			return nil, &wire.APIError{Code: wire.CodeCorruptedData, Message: "what is there can't be read"}
 		}
-		whole, err := l.reader.Inline(ctx, e.Event)
-		if err != nil {
-			return entry{}, err
-		}
-		x := describe(run, pos, whole)
-		if x.Text == "" || e.Event.Type() == wire.TypeAgentTextDelta || e.Event.Type() == wire.TypeAgentThinkingDelta {
-			err = x.readPieces(ctx, l, e.Event)
-		}
-		return x, err
+		return l.reader.Inline(ctx, e.Event)
 	}
-	return entry{}, &wire.APIError{Code: wire.CodeNotFound, Message: "the run has nothing there"}
+	return nil, &wire.APIError{Code: wire.CodeNotFound, Message: "the run has nothing there"}
+}
+
+// sendEvent sends the event at a position, with all that a call was given and has answered.
+func (s *Console) sendEvent(w http.ResponseWriter, r *http.Request) {
+	l, run, err := s.findRun(r)
+	var pos uint64
+	if err == nil {
+		pos, err = positionOf(r.FormValue("pos"))
+	}
+	var e *wire.Event
+	if err == nil {
+		e, err = readEvent(r.Context(), l, run, pos)
+	}
+	var b []byte
+	if err == nil {
+		b, err = wire.EncodeJSON(e)
+	}
+	if err != nil {
+		s.showError(w, r, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	_, _ = w.Write(append(b, '\n'))
 }
 
 // describe is what an event tells.
 func describe(run string, pos uint64, e *wire.Event) entry {
 	x := entry{Run: run, Pos: pos, Event: e, Type: e.Type()}
+	var input, output wire.Raw
 	if b, err := wire.EncodeJSON(e); err == nil {
 		if raw, err := wire.RawFromJSON(b); err == nil {
 			x.Whole = prettyValue(raw)
@@ -77,23 +112,65 @@ func describe(run string, pos uint64, e *wire.Event) entry {
 	}
 	switch p := e.Payload.(type) {
 	case *wire.AgentTool:
-		x.Tool, x.Input, x.Output, x.Error, x.Denied, x.TookMs = p.ToolName, p.ToolInput, p.ToolOutput, p.Error, p.Denied, p.DurationMs
+		x.Tool, input, output, x.Error, x.Denied, x.TookMs = p.ToolName, p.ToolInput, p.ToolOutput, p.Error, p.Denied, p.DurationMs
 	case *wire.ToolIntent:
-		x.Tool, x.Input = p.ToolName, p.ToolInput
+		x.Tool, input = p.ToolName, p.ToolInput
 	case *wire.PermissionRequired:
-		x.Tool, x.Input, x.Text = p.ToolName, p.ToolInput, p.Description
+		x.Tool, input, x.Text = p.ToolName, p.ToolInput, p.Description
 	case *wire.AgentThinking:
 		x.Text = p.Content
 	case *wire.AgentText:
 		x.Text = p.Content
 	case *wire.NodeComplete:
-		x.Output = p.Output
+		output = p.Output
 	default:
 		_, x.Text, _ = timeline.Of(e)
 	}
-	x.Command, _ = x.Input.Get("command").Text()
-	x.Diff = diffOfEdit(x.Input)
+	x.Command, _ = input.Get("command").Text()
+	x.Diff = diffOfEdit(input)
+	x.Input = input
+	x.Output, x.Shown = takePictures(output.Any(), x.Shown)
 	return x
+}
+
+// maxPictures bounds the pictures of an event that are shown.
+const maxPictures = 8
+
+// takePictures returns a value with a note in place of each picture, and the pictures: texts in base64 that are pixels, whatever the fields around
+// them say.
+func takePictures(v any, found []template.URL) (any, []template.URL) {
+	switch v := v.(type) {
+	case string:
+		content, err := base64.StdEncoding.DecodeString(v)
+		if err != nil || len(v) < 64 || len(found) == maxPictures {
+			return v, found
+		}
+		if picture := pictureOf(content); picture != "" {
+			return fmt.Sprintf("picture %d, %d bytes", len(found)+1, len(content)), append(found, picture)
+		}
+	case []any:
+		all := make([]any, len(v))
+		for i := range v {
+			all[i], found = takePictures(v[i], found)
+		}
+		return all, found
+	case map[string]any:
+		all := make(map[string]any, len(v))
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			all[name], found = takePictures(v[name], found)
+		}
+		return all, found
+	}
+	return v, found
+}
+
+// pictureOf returns the address of a picture that is in it; "" if the content is none that browsers draw without running anything.
+func pictureOf(content []byte) template.URL {
+	kind := http.DetectContentType(content)
+	if len(content) > maxPicture || !slices.Contains([]string{"image/png", "image/jpeg", "image/gif", "image/webp"}, kind) {
+		return ""
+	}
+	return template.URL("data:" + kind + ";base64," + base64.StdEncoding.EncodeToString(content)) //nolint:gosec // pixels, of a kind that runs nothing
 }
 
 // maxPieces bounds the pieces of a text that are joined.

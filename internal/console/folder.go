@@ -3,7 +3,6 @@ package console
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"html/template"
@@ -30,12 +29,12 @@ func readFolderQuery(r *http.Request, run string) folderQuery {
 
 // Below is the address of what is in a folder.
 func (q folderQuery) Below(dir string) string {
-	return "/runs/" + q.Run + "/files?" + encode("at", q.At, "dir", dir)
+	return "runs/" + q.Run + "/files?" + encode("at", q.At, "dir", dir)
 }
 
 // File is the address of a file, with what has changed in it if a position is given since when.
 func (q folderQuery) File(name, since string) string {
-	return "/runs/" + q.Run + "/file?" + encode("at", q.At, "since", since, "path", name)
+	return "runs/" + q.Run + "/file?" + encode("at", q.At, "since", since, "path", name)
 }
 
 // files are those of a run at a position: of the whole folder, with what has changed, or of a folder in it.
@@ -194,8 +193,8 @@ func readFile(ctx context.Context, l *link, q folderQuery, name string) (f shown
 	if err != nil && !gone {
 		return f, err
 	}
-	if kind := http.DetectContentType(content); len(content) <= maxPicture && slices.Contains([]string{"image/png", "image/jpeg", "image/gif", "image/webp"}, kind) && !f.Cut {
-		f.Picture = template.URL("data:" + kind + ";base64," + base64.StdEncoding.EncodeToString(content)) //nolint:gosec // pixels, of a kind that runs nothing
+	if !f.Cut {
+		f.Picture = pictureOf(content)
 	}
 	f.Binary = !isText(content)
 	if f.Binary || f.Type == "link" {

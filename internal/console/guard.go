@@ -12,7 +12,7 @@ import (
 
 // policy is what pages may do: nothing but what comes from here, and no script or style in them.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
-	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+	"form-action 'self'; base-uri 'self'; frame-ancestors 'none'"
 
 // maxBody bounds what is posted.
 const maxBody = 1 << 20
@@ -120,10 +120,10 @@ func (s *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	http.SetCookie(w, &http.Cookie{
 		Name: s.cookieName(), Value: sessionOf(*u), Path: "/", HttpOnly: true, Secure: s.scheme == "https", SameSite: http.SameSiteStrictMode, MaxAge: 30 * 24 * 3600,
 	})
-	http.Redirect(w, r, "/", http.StatusSeeOther)
+	redirect(w, r, "", http.StatusSeeOther)
 }
 
 func (s *Console) signOut(w http.ResponseWriter, r *http.Request) {
 	http.SetCookie(w, &http.Cookie{Name: s.cookieName(), Path: "/", HttpOnly: true, MaxAge: -1, SameSite: http.SameSiteStrictMode})
-	http.Redirect(w, r, "/", http.StatusSeeOther)
+	redirect(w, r, "", http.StatusSeeOther)
 }

@@ -75,7 +75,7 @@ func (q fleetQuery) url(path string) string {
 }
 
 // Part is the address of the list alone.
-func (q fleetQuery) Part() string { return q.url("/parts/fleet") }
+func (q fleetQuery) Part() string { return q.url("parts/fleet") }
 
 // Any reports whether it leaves out runs.
 func (q fleetQuery) Any() bool { return q.State != "" || q.Label != "" || q.Flow != "" || q.Text != "" }
@@ -94,7 +94,7 @@ func (s *Console) readFleet(r *http.Request) (fleet, error) {
 	page := func(cursor string) string {
 		q := f.Query
 		q.Cursor = cursor
-		return q.url("/")
+		return q.url("./")
 	}
 	if f.Back = f.First > 0; f.Back {
 		f.Prev = page(strconv.Itoa(max(0, f.First-fleetPage)))
@@ -109,7 +109,7 @@ func (s *Console) readFleet(r *http.Request) (fleet, error) {
 			q.State = ""
 		}
 		if n := f.FleetResponse.States[state]; n > 0 || f.Query.State == state {
-			f.States = append(f.States, stateCount{state, n, f.Query.State == state, q.url("/")})
+			f.States = append(f.States, stateCount{state, n, f.Query.State == state, q.url("./")})
 		}
 	}
 	return f, nil

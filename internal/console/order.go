@@ -124,11 +124,9 @@ func (s *Console) forkRun(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	q := client.ForkRequest{RunID: run, At: strings.TrimSpace(r.PostFormValue("at")), Message: strings.TrimSpace(r.PostFormValue("message"))}
-	if model := strings.TrimSpace(r.PostFormValue("model")); model != "" {
-		if q.Overrides, err = wire.Marshal(map[string]any{"model": model}); err != nil {
-			s.showError(w, r, err)
-			return
-		}
+	if q.Overrides, err = overridesOf(strings.TrimSpace(r.PostFormValue("model")), strings.TrimSpace(r.PostFormValue("overrides"))); err != nil {
+		s.tellVerdict(w, verdictOf("fork", wire.CommandResponse{}, err))
+		return
 	}
 	f, err := l.client.Fork(r.Context(), q)
 	if err != nil {
@@ -140,4 +138,24 @@ func (s *Console) forkRun(w http.ResponseWriter, r *http.Request) {
 		v.Text = "the fork is stored; it begins when a runner comes"
 	}
 	s.tellVerdict(w, v)
+}
+
+// overridesOf returns the options that a fork's agents are given: others as JSON, and a model.
+func overridesOf(model, others string) (wire.Raw, error) {
+	options := map[string]any{}
+	if others != "" {
+		raw, err := wire.RawFromJSON([]byte(others))
+		given, is := raw.Any().(map[string]any)
+		if err != nil || !is {
+			return nil, &wire.APIError{Code: wire.CodeBadRequest, Message: "other overrides are no JSON object", Hint: `such as {"maxTurns": 20}`}
+		}
+		options = given
+	}
+	if model != "" {
+		options["model"] = model
+	}
+	if len(options) == 0 {
+		return nil, nil
+	}
+	return wire.Marshal(options)
 }

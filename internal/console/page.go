@@ -38,7 +38,8 @@ var templates = sync.OnceValue(func() *template.Template { //nolint:gochecknoglo
 type page struct {
 	Title    string
 	At       string // name of the page, for navigation
-	Root     string // of the console's addresses
+	Root     string // from here to the console's first page: addresses on a page are below it
+	Here     string // the page's own address, below the root
 	Run      string
 	Operator bool
 	SignedIn bool
@@ -47,7 +48,7 @@ type page struct {
 
 // showPage writes a page, or the part of one that is named.
 func (s *Console) showPage(w http.ResponseWriter, r *http.Request, status int, name string, p page) {
-	p.Root = rootOf(r)
+	p.Root, p.Here = rootOf(r), strings.TrimPrefix(r.URL.RequestURI(), "/")
 	if u := userOfRequest(r); u != nil {
 		p.SignedIn, p.Operator = true, u.role == operator
 	}
@@ -62,13 +63,15 @@ func (s *Console) showPage(w http.ResponseWriter, r *http.Request, status int, n
 	_, _ = w.Write(b.Bytes()) // if it fails, the browser is gone
 }
 
-// rootOf returns what addresses on a page begin with. A proxy may have taken a path off links that others have got: pages of links
-// name what is beside them.
+// rootOf returns the way from a page to the first one. It is relative: a proxy may have taken a path off the address that the browser knows.
 func rootOf(r *http.Request) string {
-	if strings.HasPrefix(r.URL.Path, "/answer/") || strings.HasPrefix(r.URL.Path, "/shared/") {
-		return "../"
-	}
-	return "/"
+	return "./" + strings.Repeat("../", strings.Count(r.URL.EscapedPath(), "/")-1)
+}
+
+// redirect sends the browser to an address below the root, behind a proxy, too: [http.Redirect] makes a path of it.
+func redirect(w http.ResponseWriter, r *http.Request, to string, status int) {
+	w.Header().Set("Location", rootOf(r)+to)
+	w.WriteHeader(status)
 }
 
 // showError says why there is no answer: to programs as JSON, to people as a page.

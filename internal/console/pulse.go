@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"sync"
 	"time"
@@ -23,7 +24,10 @@ type change struct {
 	Position uint64   `json:"position"`
 	Runs     []string `json:"runs"`
 	Many     bool     `json:"many,omitempty"`
-	Away     string   `json:"away,omitempty"` // why no changes are known
+	Waits    bool     `json:"waits,omitempty"` // what waits for a person may have changed, too
+	Away     string   `json:"away,omitempty"`  // why no changes are known
+
+	waiting map[string]int // number of things that wait for a person
 }
 
 // pulse asks once for all pages what has changed. It stands still while there are none. The zero
@@ -65,6 +69,7 @@ func (p *pulse) wait() { p.done.Wait() }
 
 func (p *pulse) run(ctx context.Context, ask func(context.Context, uint64) (change, error)) {
 	var since uint64
+	var waiting map[string]int
 	pause := leastPause
 	for away := false; ; {
 		began := time.Now()
@@ -75,6 +80,8 @@ func (p *pulse) run(ctx context.Context, ask func(context.Context, uint64) (chan
 			pause *= 2
 		}
 		pause = min(max(pause, time.Since(began)), mostPause)
+		c.Waits = c.Waits || c.Many || err == nil && !maps.Equal(c.waiting, waiting)
+		waiting = c.waiting
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -83,7 +90,7 @@ func (p *pulse) run(ctx context.Context, ask func(context.Context, uint64) (chan
 		case away:
 			c.Many = true // pages ask anew
 		}
-		if len(c.Runs) > 0 || c.Many || (c.Away != "") != away {
+		if len(c.Runs) > 0 || c.Many || c.Waits || (c.Away != "") != away {
 			p.tell(c)
 		}
 		away, since = c.Away != "", c.Position
@@ -112,16 +119,19 @@ func (p *pulse) tell(c change) {
 	}
 }
 
-// askChanges asks the recorder which runs have changed.
+// askChanges asks the recorder which runs have changed. What waits has changed only if one of them waits, or fewer things wait than
+// before.
 func (s *Console) askChanges(ctx context.Context, since uint64) (change, error) {
 	limited, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	const most = 50
 	f, err := call[wire.FleetResponse](limited, s, wire.VerbFleet, wire.FleetRequest{Since: since, Limit: most, Sort: "activity"})
-	c := change{Position: f.Position, Many: f.Position > 0 && since == 0 || f.Total > len(f.Runs) || f.Position < since}
+	c := change{Position: f.Position, Many: f.Position > 0 && since == 0 || f.Total > len(f.Runs) || f.Position < since, waiting: f.Waits}
 	for _, r := range f.Runs {
 		c.Runs = append(c.Runs, r.RunID)
+		c.Waits = c.Waits || r.State == "waiting" || r.WaitingFor != "" || r.Status == wire.RunPaused
 	}
+	c.Runs = append(c.Runs, f.Left...)
 	return c, err
 }
 

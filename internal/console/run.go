@@ -25,7 +25,12 @@ type runPage struct {
 	First    uint64  // position of the run's first event
 	Last     uint64
 	Points   []client.Point
+	Kin      []kin // that were forked from it, or that it has started; the newest ones
+	MoreKin  bool
 }
+
+// kin is a run that comes from another one.
+type kin struct{ RunID, State string }
 
 // runHead is how the run is doing.
 type runHead struct {
@@ -55,7 +60,7 @@ func (s *Console) showRun(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if run != r.PathValue("run") {
-		http.Redirect(w, r, "/runs/"+run, http.StatusFound)
+		redirect(w, r, "runs/"+run, http.StatusFound)
 		return
 	}
 	at, err := positionOf(r.FormValue("at"))
@@ -75,6 +80,7 @@ func (s *Console) showRun(w http.ResponseWriter, r *http.Request) {
 			}
 			return nil
 		},
+		func(ctx context.Context) (err error) { return s.readKin(ctx, run, &p) },
 	}
 	if at > 0 {
 		parts = append(parts, func(context.Context) (err error) { p.Moment, err = readMoment(r, l, run, at); return err })
@@ -91,6 +97,23 @@ func (s *Console) showRun(w http.ResponseWriter, r *http.Request) {
 	}
 	p.Last = p.Head.Position.Seq
 	s.showPage(w, r, http.StatusOK, "run", page{Title: cmp.Or(p.Head.AgentID, run), At: "run", Run: run, Data: p})
+}
+
+// maxKin bounds the forks and child runs that a page names.
+const maxKin = 12
+
+// readKin reads which runs come from this one.
+func (s *Console) readKin(ctx context.Context, run string, p *runPage) error {
+	answer, err := call[wire.RunsResponse](ctx, s, wire.VerbRuns, wire.RunsRequest{Ancestor: run, Limit: maxKin})
+	p.MoreKin = answer.Cursor != ""
+	for _, r := range answer.Runs {
+		state := string(r.Status)
+		if r.Result == wire.FlowStatusFailed && r.Status == wire.RunComplete {
+			state = "failed"
+		}
+		p.Kin = append(p.Kin, kin{r.RunID, state})
+	}
+	return err
 }
 
 // maxPoints bounds the points that a page offers to fork from; the newest ones.
@@ -135,7 +158,7 @@ func (s *Console) showRunPart(w http.ResponseWriter, r *http.Request) {
 	case "alerts":
 		data, err = readAlerts(r.Context(), l, run)
 	case "spend":
-		data, err = call[wire.StatsResponse](r.Context(), s, wire.VerbStats, wire.StatsRequest{Run: run})
+		data, err = readRunSpend(r.Context(), s, l, run)
 	case "compared":
 		var with string
 		if with, err = l.client.Find(r.Context(), r.FormValue("with")); err == nil {
@@ -170,7 +193,7 @@ type logQuery struct {
 const logPage = 120
 
 func (q logQuery) url() string {
-	return "/runs/" + q.Run + "/parts/log?" + encode("type", q.Type, "grep", q.Grep, "node", q.Node, "offset", q.Offset)
+	return "runs/" + q.Run + "/parts/log?" + encode("type", q.Type, "grep", q.Grep, "node", q.Node, "offset", q.Offset)
 }
 
 // Part is the address of the lines alone.
@@ -211,6 +234,38 @@ func readAlerts(ctx context.Context, l *link, run string) ([]wire.Alert, error) 
 	all, err := l.reader.LastAlerts(ctx, run, maxAlerts)
 	slices.Reverse(all)
 	return all, err
+}
+
+// sendAlerts sends the last alerts of a run, the newest first.
+func (s *Console) sendAlerts(w http.ResponseWriter, r *http.Request) {
+	l, run, err := s.findRun(r)
+	var all []wire.Alert
+	if err == nil {
+		all, err = readAlerts(r.Context(), l, run)
+	}
+	if err != nil {
+		s.showError(w, r, err)
+		return
+	}
+	s.writeJSON(w, http.StatusOK, map[string]any{"alerts": slices.Concat([]wire.Alert{}, all)})
+}
+
+// sendBookmarks sends a page of the points at which a run can be forked, the newest ones first.
+func (s *Console) sendBookmarks(w http.ResponseWriter, r *http.Request) {
+	l, run, err := s.findRun(r)
+	var before, cursor uint64
+	if err == nil {
+		before, err = positionOf(r.FormValue("before"))
+	}
+	var points []client.Point
+	if err == nil {
+		points, cursor, err = l.client.BookmarksBefore(r.Context(), run, before, maxPoints)
+	}
+	if err != nil {
+		s.showError(w, r, err)
+		return
+	}
+	s.writeJSON(w, http.StatusOK, map[string]any{"points": slices.Concat([]client.Point{}, points), "before": cursor})
 }
 
 // sendTimeline sends the course of the run as a picture.

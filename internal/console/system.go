@@ -9,6 +9,7 @@ import (
 // system is how the installation is doing.
 type system struct {
 	Checks  []Check
+	Runners []Runner
 	Sinks   []wire.SinkStatus
 	Letters []wire.Raw
 	Absent  string // why nothing is known of sinks
@@ -25,6 +26,9 @@ func (s *Console) showSystem(w http.ResponseWriter, r *http.Request) {
 	p := system{Users: len(s.users)}
 	if s.c.Checks != nil {
 		p.Checks = s.c.Checks(r.Context(), l.nc)
+	}
+	if s.c.Runners != nil {
+		p.Runners = s.c.Runners(r.Context(), l.nc)
 	}
 	sinks, err := call[wire.SinksResponse](r.Context(), s, wire.VerbSinks, struct{}{})
 	if err == nil {

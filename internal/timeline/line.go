@@ -17,6 +17,16 @@ const (
 	MaxSummary  = 200  // of what follows the first line of a tool line
 )
 
+// How lines of type system begin that a timeline tells apart: what is tried again, made shorter, or taken up again after a pause or a crash.
+const (
+	TriesAgain     = "Retry of "
+	CompactsItself = "Auto-compacted"
+	Compacts       = "Compacted"
+	FailsToCompact = "Compaction failed: "
+	ResumesRun     = "Run resumed"
+	ResumesAgent   = "Agent resumed"
+)
+
 // How lines of type system begin that ask a person something.
 const (
 	AsksPermission = "Permission needed: "
@@ -139,7 +149,7 @@ func runLine(e *wire.Event) string {
 		return joinNonEmpty(": ", "Run aborted", p.Reason)
 	case *wire.NodeScheduled:
 		if p.Attempt > 1 {
-			return fmt.Sprintf("Retry of %s: attempt %d", e.Node(), p.Attempt)
+			return fmt.Sprintf(TriesAgain+"%s: attempt %d", e.Node(), p.Attempt)
 		}
 	case *wire.LoopIterate:
 		return fmt.Sprintf("Loop %s: iteration %d", p.EdgeID, p.Iteration)
@@ -187,7 +197,7 @@ func aboutCommand(command wire.Raw) string {
 
 // resumedText says how a run goes on.
 func resumedText(p *wire.FlowResumed) string {
-	s := "Run resumed"
+	s := ResumesRun
 	switch {
 	case p.Hold && p.Strategy == "manual":
 		s = "Open calls stay open, the run stays paused"
@@ -227,7 +237,7 @@ func agentLine(e *wire.Event) string {
 	case *wire.SessionBound:
 		return "Session changed: " + joinNonEmpty(" → ", p.OldSession, p.NewSession)
 	case *wire.AgentResumed:
-		return joinNonEmpty(", ", "Agent resumed"+inBrackets(p.Strategy), formatCount(int64(len(p.Sealed)), "open call", "sealed"))
+		return joinNonEmpty(", ", ResumesAgent+inBrackets(p.Strategy), formatCount(int64(len(p.Sealed)), "open call", "sealed"))
 	case *wire.AgentComplete:
 		return joinNonEmpty(" · ", "Agent complete", formatCount(p.NumTurns, "turn", ""), formatDollars(p.TotalCostUsd), formatDuration(p.DurationMs))
 	case *wire.AgentPaused:
@@ -267,11 +277,11 @@ func agentLine(e *wire.Event) string {
 
 func compactionText(p *wire.Compaction) string {
 	if p.Error != "" {
-		return "Compaction failed: " + p.Error
+		return FailsToCompact + p.Error
 	}
-	s := "Auto-compacted"
+	s := CompactsItself
 	if p.Trigger == "manual" {
-		s = "Compacted"
+		s = Compacts
 	}
 	if p.PreTokens == 0 {
 		return s

@@ -496,6 +496,8 @@ type RunsRequest struct {
 	Tool   string   `json:"tool,omitempty"`   // that used this tool
 	Error  string   `json:"error,omitempty"`  // that had an error with this text, ignoring case
 
+	Ancestor string `json:"ancestor,omitempty"` // id of a run: its child runs, and what was forked from it, at any distance
+
 	MinCostUsd float64 `json:"minCostUsd,omitempty"` // that cost at least this
 	Deleted    bool    `json:"deleted,omitempty"`    // those that were deleted, instead of those that weren't
 	Incomplete bool    `json:"incomplete,omitempty"` // with sessions of which a feed lacks something, see [RunInfo.Feeds]

@@ -14,7 +14,7 @@ type FleetRequest struct {
 	Flow  string   `json:"flow,omitempty"`  // name of the flow
 	Text  string   `json:"text,omitempty"`  // that occurs in the id, the name, the flow, the activity or the error, ignoring case
 	Sort  string   `json:"sort,omitempty"`  // urgency (default: waiting runs first), started, activity, cost or tokens
-	Since uint64   `json:"since,omitempty"` // only runs of which something is recorded behind this position
+	Since uint64   `json:"since,omitempty"` // only what has changed behind this position: see [FleetResponse.Left]
 
 	Limit  int    `json:"limit,omitempty"`  // default 50, at most 200
 	Cursor string `json:"cursor,omitempty"` // of the page before
@@ -31,6 +31,12 @@ type FleetResponse struct {
 	Total    int            `json:"total"`    // runs that pass the filters
 	Runs     []TopRun       `json:"runs"`
 	Cursor   string         `json:"cursor,omitempty"`
+
+	// Left are the runs of the label and the flow that have changed behind Since and don't pass the other filters, or that another run has waited
+	// for: a list that has one of them drops it. It is on the first page. Deletions have no position: a list that has more runs than are in States
+	// is asked for anew.
+	Left     []string `json:"left,omitempty"`
+	LeftMore bool     `json:"leftMore,omitempty"` // more than 1000 have left: the list is asked for anew
 }
 
 // TimelineRequest asks for the course of a run as a picture of so many pixels.
@@ -69,7 +75,7 @@ type TimelineLane struct {
 
 // TimelineMark is what happened in a lane within a pixel, or a span.
 type TimelineMark struct {
-	Kind string `json:"kind"` // a [LineType], or call, failed, denied, wait or alert
+	Kind string `json:"kind"` // a [LineType], or call, failed, denied, wait, alert, retry, compaction or resumed
 	At   int64  `json:"at"`   // Unix ms, of the first
 	End  int64  `json:"end,omitempty"`
 	N    int64  `json:"n"`             // how many

@@ -3,6 +3,7 @@ package recorder_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -101,6 +102,53 @@ func TestFleetChanges(t *testing.T) {
 	}
 }
 
+// A list of some runs is kept up to date by what has changed: what passes the filters now, and what doesn't any more.
+func TestFleetLeft(t *testing.T) {
+	p := fleet(t)
+	s := openStore(t)
+	p.store(s, 100)
+	ask := func(q wire.FleetRequest) wire.FleetResponse {
+		t.Helper()
+		r, err := s.Answers.Fleet(t.Context(), q, time.UnixMilli(p.clock), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	waiting := wire.FleetRequest{State: []string{"waiting"}}
+	before := ask(waiting)
+	if diff := cmp.Diff([]string{"asks", "human"}, runIDs(before.Runs)); diff != "" || before.Left != nil {
+		t.Fatalf("left %v\n%s", before.Left, diff)
+	}
+	p.entries = nil
+	p.add("busy", "coder", "coder#1", &wire.CCMessage{Text: "Which one?", Priority: wire.PriorityQuestion})
+	p.add("asks", wire.RunNode, "", &wire.FlowAborted{Reason: "enough"})
+	p.add("child-1", wire.RunNode, "", &wire.RunClaimed{Runner: "runner", Nonce: "n"})
+	p.add("child-1", wire.RunNode, "", &wire.FlowStart{FlowName: "f", Definition: wire.Null, DefinitionHash: "h", ParentRun: "busy"})
+	p.add("child-1", wire.RunNode, "", &wire.FlowComplete{FlowName: "f", Status: wire.FlowStatusComplete})
+	p.store(s, 100)
+	for name, tt := range map[string]struct {
+		q          wire.FleetRequest
+		runs, left []string
+	}{
+		"of a state": {wire.FleetRequest{State: waiting.State, Since: before.Position}, []string{"busy"}, []string{"child-1", "asks"}},
+		"of all":     {wire.FleetRequest{Since: before.Position}, []string{"busy", "asks"}, []string{"child-1"}},
+		"of a text":  {wire.FleetRequest{Since: before.Position, Text: "which"}, []string{"busy"}, []string{"child-1", "asks"}},
+		"of a label": {wire.FleetRequest{Since: before.Position, Label: "team=blue", State: waiting.State}, []string{}, []string{"asks"}},
+		"page 2":     {wire.FleetRequest{Since: before.Position, Cursor: "1"}, []string{"asks"}, nil},
+	} {
+		r := ask(tt.q)
+		slices.Sort(r.Left)
+		slices.Sort(tt.left)
+		if diff := cmp.Diff(tt.runs, runIDs(r.Runs)) + cmp.Diff(tt.left, r.Left); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	if r := ask(wire.FleetRequest{State: waiting.State, Since: ask(waiting).Position}); len(r.Runs)+len(r.Left) > 0 {
+		t.Errorf("nothing has changed: %v left, runs %v", r.Left, runIDs(r.Runs))
+	}
+}
+
 // What is known of a run that has ended is read again when more of it is derived, though nothing was recorded meanwhile.
 func TestFleetIsDerivedLater(t *testing.T) {
 	p := fleet(t)
@@ -167,6 +215,39 @@ func TestTimeline(t *testing.T) {
 		if _, err := s.Answers.Timeline(t.Context(), q, now, 1<<20); codeOf(err) != wire.CodeBadRequest {
 			t.Errorf("%+v: %v", q, err)
 		}
+	}
+}
+
+// What is tried again, compacted or taken up again is told apart from what else the system says, however few pixels there are.
+func TestTimelineOfRecoveries(t *testing.T) {
+	p := newTape(t)
+	exec := p.start("r", "coder", nil)
+	p.add("r", "coder", exec, &wire.Compaction{Trigger: "auto", PreTokens: 150_000})
+	p.add("r", wire.RunNode, "", &wire.FlowResumed{Strategy: "takeover"})
+	p.add("r", "coder", exec, &wire.AgentResumed{Strategy: "resume"})
+	p.add("r", wire.RunNode, "coder#2", &wire.NodeScheduled{Target: "coder", Attempt: 2})
+	p.end("r")
+	s := openStore(t)
+	p.store(s, 100)
+	for _, px := range []int{10, 1000} {
+		if _, counts := marksOf(t, s.Answers, wire.TimelineRequest{Run: "r", Px: px}, time.UnixMilli(p.clock), 1<<20); counts["compaction"] != 1 || counts["resumed"] != 2 || counts["retry"] != 1 {
+			t.Errorf("%d px: %v", px, counts)
+		}
+	}
+}
+
+// The list of runs knows which ones come from another: its child runs, and its forks at any distance.
+func TestRunsOfAncestor(t *testing.T) {
+	p := fleet(t)
+	s := openStore(t)
+	p.store(s, 100)
+	r, err := s.Answers.Runs(t.Context(), wire.RunsRequest{Ancestor: "held"}, time.UnixMilli(p.clock), 1<<20)
+	var got []string
+	for _, run := range r.Runs {
+		got = append(got, run.RunID)
+	}
+	if diff := cmp.Diff([]string{"held-by-hand", "child-0123", "held.coder#1"}, got); diff != "" || err != nil {
+		t.Errorf("%v\n%s", err, diff)
 	}
 }
 

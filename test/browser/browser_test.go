@@ -3,13 +3,17 @@
 package browser_test
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -78,6 +82,43 @@ func TestPages(t *testing.T) {
 		t.Errorf("%d lines don't say who spoke", n)
 	}
 }
+
+// The pages of what a real agent has printed, and of its compaction: all that such an agent does is to be seen.
+func TestRecordedPages(t *testing.T) {
+	axe := read(t, wanted(t, "WAKE_AXE"))
+	w := newWorld(t)
+	for i, file := range strings.Split(*recorded, ",") {
+		file, err := filepath.Abs(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := fmt.Sprint("real-", i)
+		w.wake("ingest", file, "--run", run)
+		w.until(run+" is recorded", func() bool { _, err := w.try("status", run); return err == nil })
+		page := w.openTab()
+		for _, l := range looks {
+			for name, path := range map[string]string{"log": "/runs/" + run, "time": "/runs/" + run + "#time", "spend": "/runs/" + run + "#spend", "alerts": "/runs/" + run + "#alerts"} {
+				page.see(path, l)
+				if name == "log" {
+					page.run(chromedp.Evaluate(`(rows => { if (rows.length) rows[rows.length - 1].click() })(document.querySelectorAll('#log .tool[data-pos]'))`, nil))
+					page.settle()
+				}
+				page.checkPage(run+" "+name+" "+l.name(), axe)
+				page.shoot(run + "-" + name + "-" + l.name())
+			}
+		}
+	}
+	page := w.openTab()
+	for _, l := range looks {
+		for name, path := range map[string]string{"recorded-fleet": "/", "recorded-spend": "/spend", "recorded-search": "/search?q=the"} {
+			page.see(path, l)
+			page.checkPage(name, axe)
+			page.shoot(name + "-" + l.name())
+		}
+	}
+}
+
+var recorded = flag.String("recorded", "../../internal/agent/claude/testdata/stream/gitbuild.jsonl,../../internal/agent/claude/testdata/stream/compact-manual.jsonl", "what real agents printed, or their session files, for TestRecordedPages")
 
 // What the slider stands at is what wake state --at tells.
 func TestSlider(t *testing.T) {
@@ -161,7 +202,7 @@ func TestForkFromSlider(t *testing.T) {
 	whole := w.wake("export", "demo", "--format", "jsonl")
 	page := w.openTab()
 	page.see("/runs/demo#time", looks[0])
-	page.run(chromedp.SetValue(`#fork [name=at]`, "sfp-18", chromedp.ByQuery), chromedp.Click(`#fork button`, chromedp.ByQuery), chromedp.WaitVisible(`#told a[href^="/runs/"]`, chromedp.ByQuery))
+	page.run(chromedp.SetValue(`#fork [name=at]`, "sfp-18", chromedp.ByQuery), chromedp.Click(`#fork button`, chromedp.ByQuery), chromedp.WaitVisible(`#told a[href^="runs/"]`, chromedp.ByQuery))
 	if now := w.wake("export", "demo", "--format", "jsonl"); now != whole {
 		t.Errorf("the parent was %s, now %s", whole, now)
 	}
@@ -268,6 +309,68 @@ func TestCrossOrigin(t *testing.T) {
 	if s := w.wake("status", "deploy"); strings.Contains(s, "aborted") {
 		t.Errorf("the run was aborted: %s", s)
 	}
+}
+
+// A proxy may serve the console below a path, and take that off: pages, what they ask for and where they lead are below it.
+func TestBehindProxy(t *testing.T) {
+	var console atomic.Pointer[httputil.ReverseProxy]
+	strayed := make(chan string, 100)
+	proxy := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.Path, "/ops/wake/") {
+			if r.URL.Path != "/favicon.ico" {
+				strayed <- r.URL.Path
+			}
+			http.NotFound(rw, r)
+			return
+		}
+		http.StripPrefix("/ops/wake", console.Load()).ServeHTTP(rw, r)
+	}))
+	defer proxy.Close()
+	w := newWorld(t, "--public-url", proxy.URL+"/ops/wake/")
+	w.fill()
+	behind, err := url.Parse(w.origin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	console.Store(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(behind) }, FlushInterval: -1})
+	_, token, _ := strings.Cut(w.url, "#")
+	w.url = proxy.URL + "/ops/wake/#" + token
+	page := w.openTab()
+	at := func(has string) {
+		t.Helper()
+		w.until("the page is at "+has, func() bool { return strings.HasSuffix(eval[string](page, `location.pathname`), has) })
+		page.settle()
+	}
+	page.run(chromedp.WaitVisible(`.fleet a[href="runs/demo"]`, chromedp.ByQuery), chromedp.Click(`.fleet a[href="runs/demo"]`, chromedp.ByQuery))
+	at("/ops/wake/runs/demo")
+	page.run(chromedp.Click("#log [data-pos]", chromedp.ByQuery), chromedp.WaitVisible("#details h3", chromedp.ByQuery))
+	w.until("the timeline is drawn", func() bool { return eval[bool](page, `document.querySelector('#timeline').style.height !== ''`) })
+	page.run(chromedp.KeyEvent("2"), chromedp.WaitVisible("#moment .log", chromedp.ByQuery))
+	page.run(chromedp.SetValue(`#fork [name=at]`, "sfp-18", chromedp.ByQuery), chromedp.Click(`#fork button`, chromedp.ByQuery), chromedp.WaitVisible(`#told a[href^="runs/"]`, chromedp.ByQuery), chromedp.Click(`#told a`, chromedp.ByQuery))
+	w.until("the fork is shown", func() bool { return !strings.HasSuffix(eval[string](page, `location.pathname`), "/demo") })
+	for keys, path := range map[string]string{"gs": "spend", "gy": "system", "gf": "search", "gh": ""} {
+		page.run(chromedp.KeyEvent(keys))
+		at("/ops/wake/" + path)
+	}
+	page.see("/runs/@last", looks[0]) // leads to the run
+	if path := eval[string](page, `location.pathname`); !strings.HasPrefix(path, "/ops/wake/runs/") || strings.Contains(path, "@") {
+		t.Errorf("@last is at %s", path)
+	}
+	page.see("/runs/deploy", looks[0])
+	page.run(chromedp.Click(`[data-do=d]`, chromedp.ByQuery), chromedp.WaitVisible(`#told div`, chromedp.ByQuery))
+	if told := eval[string](page, `document.querySelector('#told').textContent`); !strings.Contains(told, "deny received") {
+		t.Errorf("the page is told %q", told)
+	}
+	link, _, _ := strings.Cut(w.wake("share", "demo"), "\n")
+	page.run(chromedp.Navigate(link), chromedp.WaitVisible("main", chromedp.ByQuery))
+	select {
+	case path := <-strayed:
+		t.Errorf("%s was asked for", path)
+	default:
+	}
+	page.see("/", looks[0])
+	page.run(chromedp.Submit(`form[action="signout"]`, chromedp.ByQuery), chromedp.WaitVisible("#signin", chromedp.ByQuery))
+	at("/ops/wake/")
 }
 
 // Everything is done by the keyboard.

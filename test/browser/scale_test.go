@@ -298,12 +298,21 @@ func TestLongRun(t *testing.T) {
 	h.until("the timeline is drawn", func() bool { return eval[bool](page, `document.querySelector('#timeline').style.height !== ''`) })
 	t.Logf("the timeline is drawn after %.0f ms", eval[float64](page, `performance.now()`))
 	page.settle()
+	for _, l := range looks {
+		for _, pane := range []string{"log", "time", "spend", "alerts", "steer"} {
+			page.see("/runs/long?at="+fmt.Sprint(last/2)+"#"+pane, l)
+			page.shoot("long-" + pane + "-" + l.name())
+			if n := eval[int](page, `document.querySelectorAll('*').length`); n >= 5000 {
+				t.Errorf("%s has %d elements", pane, n)
+			}
+		}
+	}
+	page.see("/runs/long", looks[0])
 	if n := eval[int](page, `document.querySelectorAll('*').length`); n >= 5000 {
 		t.Errorf("the page has %d elements", n)
 	} else {
 		t.Logf("%d elements", n)
 	}
-	page.shoot("long")
 	page.checkQuiet("long run")
 }
 

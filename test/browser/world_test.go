@@ -28,7 +28,8 @@ import (
 type world struct {
 	*testing.T
 
-	dir    string // of the test: flows, fixtures, data
+	dir    string   // of the test: flows, fixtures, data
+	flags  []string // of wake up
 	server *exec.Cmd
 	url    string // of the console, with its token
 }
@@ -43,9 +44,9 @@ func wanted(t *testing.T, name string) string {
 	return value
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, flags ...string) *world {
 	t.Helper()
-	w := &world{T: t, dir: t.TempDir()}
+	w := &world{T: t, dir: t.TempDir(), flags: flags}
 	if err := os.CopyFS(w.dir, os.DirFS("../../flows")); err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +82,7 @@ func (w *world) write(name, text string) {
 func (w *world) serve() {
 	w.Helper()
 	_ = os.Remove(filepath.Join(w.dir, ".wake", "nats-url"))
-	w.server = w.command("up", "--log-level", "warn")
+	w.server = w.command(append([]string{"up", "--log-level", "warn"}, w.flags...)...)
 	w.server.Stderr, w.server.Stdout = os.Stderr, nil
 	if err := w.server.Start(); err != nil {
 		w.Fatal(err)
@@ -145,13 +146,13 @@ func (w *world) until(what string, holds func() bool) {
 	}
 }
 
-// origin is the console's address.
+// origin is what all addresses of the console begin with.
 func (w *world) origin() string {
 	u, err := url.Parse(w.url)
 	if err != nil {
 		w.Fatal(err)
 	}
-	return u.Scheme + "://" + u.Host
+	return u.Scheme + "://" + u.Host + strings.TrimSuffix(u.Path, "/")
 }
 
 // tab is a page of the browser.
@@ -271,7 +272,7 @@ func (t *tab) shoot(name string) {
 		return
 	}
 	var picture []byte
-	t.run(chromedp.CaptureScreenshot(&picture))
+	t.run(chromedp.FullScreenshot(&picture, 100)) // what is below the window, too
 	if err := os.WriteFile(filepath.Join(dir, name+".png"), picture, 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@
   const given = new URLSearchParams(location.hash.slice(1)).get('token');
   if (given) {
     history.replaceState(null, '', location.pathname + location.search);
-    fetch('/signin', {method: 'POST', body: new URLSearchParams({token: given})}).then(r => {
+    fetch('signin', {method: 'POST', body: new URLSearchParams({token: given})}).then(r => {
       if (r.ok) location.reload(); else tell('This token is not of this console.', true);
     });
   }
@@ -49,7 +49,7 @@
   }
   document.addEventListener('input', e => { const f = e.target.closest('form[data-order]'); if (f) f.dataset.touched = '1'; });
 
-  // refresh asks for a region anew: one request at a time, and pauses as long as one took, within bounds.
+  // refresh asks for a region anew: one request at a time, and pauses twice as long as one took, within bounds: a machine that is busy has less to do.
   const asking = new Map();
   async function refresh(region) {
     if (asking.get(region)) { asking.set(region, 'again'); return; }
@@ -67,23 +67,39 @@
     } catch { /* the stream says that it is away */ } finally {
       const again = asking.get(region) === 'again';
       asking.delete(region);
-      if (again) setTimeout(refresh, Math.min(400, Math.max(50, performance.now() - begun)), region);
+      if (again) setTimeout(refresh, Math.min(500, Math.max(150, 2 * (performance.now() - begun))), region);
     }
   }
   const following = () => { const f = $('#follow'); return !f || f.checked; };
-  const refreshAll = () => { for (const e of $$('[data-region]')) if (e.offsetParent !== null || e.id === 'waits') if (e.id !== 'log' || following()) refresh(e); document.dispatchEvent(new Event('changed')); };
+  const isInbox = e => e.id === 'waits' || e.id === 'inbox';
+  const isSeen = e => (e.offsetParent !== null || isInbox(e)) && (e.id !== 'log' || following());
+  // refreshAll asks for all that is seen. A page that nobody looks at waits until it is.
+  let stale = false;
+  function refreshAll() {
+    if (stale = document.hidden) return;
+    for (const e of $$('[data-region]')) if (isSeen(e)) refresh(e);
+    document.dispatchEvent(new Event('changed'));
+  }
+  document.addEventListener('visibilitychange', () => { if (stale) refreshAll(); });
+  // refreshChanged asks for what a change may have touched: the list of what waits is asked for if that has changed.
+  function refreshChanged(c) {
+    const concerned = c.many || !runID || (c.runs || []).includes(runID);
+    if (stale = stale || document.hidden && (concerned || c.waits)) return;
+    for (const e of $$('[data-region]')) if (isSeen(e) && (isInbox(e) ? c.many || c.waits : concerned)) refresh(e);
+    if (concerned) document.dispatchEvent(new Event('changed'));
+  }
 
   // The stream of changes. A page that was away asks for everything anew.
   if ('live' in body.dataset) {
     const away = $('#away');
-    const stream = new EventSource('/live');
+    const stream = new EventSource('live');
     let lost = false;
     stream.addEventListener('begin', () => { away.textContent = ''; if (lost) refreshAll(); lost = false; });
     stream.onerror = () => { lost = true; away.textContent = 'not connected'; };
     stream.onmessage = e => {
       const c = JSON.parse(e.data);
       away.textContent = c.away ? 'the recorder is away' : '';
-      if (c.many || !runID || (c.runs || []).includes(runID)) refreshAll();
+      refreshChanged(c);
     };
     setInterval(refreshAll, 15000);
   }
@@ -106,7 +122,7 @@
       const r = await fetch(form.action, {method: 'POST', body: data, headers: {Accept: 'application/json'}});
       const v = await r.json();
       if (v.error) tell(v.error.message, true);
-      else tell((v.ok ? '' : 'Refused: ') + v.text + (v.hint ? ' — ' + v.hint : ''), !v.ok, v.run ? '/runs/' + encodeURIComponent(v.run) : '');
+      else tell((v.ok ? '' : 'Refused: ') + v.text + (v.hint ? ' — ' + v.hint : ''), !v.ok, v.run ? 'runs/' + encodeURIComponent(v.run) : '');
       if (v.ok) { delete form.dataset.touched; if (form.closest('.ask')) form.closest('.ask').remove(); else form.reset(); }
       const link = v.link && $('[data-link]', form);
       if (link) { link.value = v.link; link.parentElement.hidden = false; link.select(); }
@@ -134,7 +150,7 @@
     if (r.ok) into.innerHTML = await r.text();
     else { const e = await r.json().catch(() => null); into.textContent = e && e.error ? e.error.message : 'it can’t be had'; }
   }
-  window.wakeDetails = pos => { const d = $('#details'); if (d && pos) { show('log'); load('/runs/' + encodeURIComponent(runID) + '/entry?pos=' + pos, d); } };
+  window.wakeDetails = pos => { const d = $('#details'); if (d && pos) { show('log'); load('runs/' + encodeURIComponent(runID) + '/entry?pos=' + pos, d); } };
   document.addEventListener('click', e => {
     const line = e.target.closest('[data-pos]'), more = e.target.closest('[data-load]'), tab = e.target.closest('[data-tab]');
     if (more) { const into = $(more.dataset.into); if (follow && into.id === 'log') follow.checked = false; if (into.dataset.region) into.dataset.region = more.dataset.load; load(more.dataset.load, into).then(() => into.scrollTop = 0); return; }
@@ -143,7 +159,7 @@
     if (e.target.closest('[data-keys]')) $('#keys').showModal();
   });
   const follow = $('#follow');
-  if (follow) follow.addEventListener('change', () => { const log = $('#log'); if (follow.checked) { const u = new URL(log.dataset.region, location); u.searchParams.delete('offset'); log.dataset.region = u.pathname + u.search; refresh(log).then(() => log.scrollTop = log.scrollHeight); } });
+  if (follow) follow.addEventListener('change', () => { const log = $('#log'); if (follow.checked) { const u = new URL(log.dataset.region, document.baseURI); u.searchParams.delete('offset'); log.dataset.region = u.pathname + u.search; refresh(log).then(() => log.scrollTop = log.scrollHeight); } });
   const slider = $('#slider');
   let busy = false, wanted = 0, playing = 0;
   function show(name) {
@@ -160,7 +176,7 @@
   document.addEventListener('toggle', e => { const d = e.target, into = d.dataset && d.dataset.open && d.open && d.lastElementChild; if (into && !into.hasChildNodes()) load(d.dataset.open, into); }, true);
 
   // Time: what the slider stands at is asked of the server, one position after the other.
-  const withAt = (url, at) => { const u = new URL(url, location); u.searchParams.set('at', at); return u.pathname + u.search; };
+  const withAt = (url, at) => { const u = new URL(url, document.baseURI); u.searchParams.set('at', at); return u.pathname + u.search; };
   async function travel() {
     const at = slider.elements.at.value;
     slider.elements.shown.value = at;
@@ -203,7 +219,7 @@
       '?': () => $('#keys').showModal(), j: () => move(1), k: () => move(-1), i: () => select($('[data-ask]')), a: () => act('a'), d: () => act('d'), r: () => act('r'),
       Enter: () => { const a = on && !e.target.closest('button,a,summary') && $('a', on); if (a) a.click(); else return true; },
       '/': () => { const f = $$('[data-focus="/"]').find(x => x.offsetParent !== null); if (f) f.focus(); },
-      g: () => { first = 'g'; }, gh: () => location.assign('/'), gf: () => location.assign('/search'), gs: () => location.assign('/spend'), gy: () => location.assign('/system'),
+      g: () => { first = 'g'; }, gh: () => location.assign('./'), gf: () => location.assign('search'), gs: () => location.assign('spend'), gy: () => location.assign('system'),
       f: () => follow && follow.click(), ',': () => slider && stepTime(-1), '.': () => slider && stepTime(1), Escape: () => select(null),
       1: () => show('log'), 2: () => show('time'), 3: () => show('spend'), 4: () => show('alerts'), 5: () => show('steer'),
     };

@@ -66,7 +66,7 @@
   const elapsed = ms => { const s = Math.max(0, ms / 1000); return s < 60 ? s.toFixed(1) + 's' : s < 3600 ? Math.floor(s / 60) + ':' + String(Math.floor(s % 60)).padStart(2, '0') : Math.floor(s / 3600) + 'h' + String(Math.floor(s % 3600 / 60)).padStart(2, '0'); };
 
   // Failures, waits and alerts are drawn last: nothing covers them.
-  const last = ['failed', 'denied', 'wait', 'alert'];
+  const last = ['retry', 'compaction', 'resumed', 'failed', 'denied', 'wait', 'alert'];
   function drawLane(lane, y, c) {
     const mid = y + laneH / 2, x0 = Math.max(gutter(), at(lane.begin)), x1 = Math.min(canvas.clientWidth - 8, at(lane.end));
     pen.fillStyle = c.soft;
@@ -91,6 +91,9 @@
       case 'wait': pen.fillStyle = c.wait; pen.globalAlpha = .8; pen.fillRect(x, y + 4, Math.max(3, w), laneH - 8); pen.globalAlpha = 1; break;
       case 'failed': case 'error': pen.fillStyle = c.bad; pen.fillRect(x - 1, y + 3, 3, laneH - 6); break;
       case 'denied': pen.strokeStyle = c.bad; pen.lineWidth = 1.5; pen.strokeRect(x - 1, y + 5, 4, laneH - 10); break;
+      case 'retry': pen.strokeStyle = c.bad; pen.lineWidth = 2; pen.beginPath(); pen.arc(x, y + laneH / 2, 4, 0, 7); pen.stroke(); break;
+      case 'compaction': pen.strokeStyle = c.think; pen.lineWidth = 2; pen.beginPath(); pen.moveTo(x, y + 6); pen.lineTo(x + 5, y + 12); pen.lineTo(x, y + 18); pen.lineTo(x - 5, y + 12); pen.closePath(); pen.stroke(); break;
+      case 'resumed': pen.fillStyle = c.ok; pen.fillRect(x - 1, y + 1, 3, laneH - 2); break;
       case 'alert': pen.fillStyle = c.bad; pen.beginPath(); pen.moveTo(x, y + 1); pen.lineTo(x + 5, y + 10); pen.lineTo(x - 5, y + 10); pen.fill(); break;
       default: pen.fillStyle = c.line; pen.fillRect(x, y + 8, 1, laneH - 16);
     }

@@ -172,10 +172,12 @@ func (k *course) readLines(ctx context.Context, t *archive.Tx, of request.Target
 	if n := len(k.lines); n > 0 {
 		after = k.lines[n-1].pos
 	}
-	text := `SELECT pos, node, parent, ts, type, CASE WHEN type = 'system' AND (text LIKE ?3 OR text LIKE ?4 OR text LIKE ?5 AND text NOT LIKE '%(info)') THEN substr(text, 1, 200) ELSE '' END
+	text := `SELECT pos, node, parent, ts, CASE WHEN type <> 'system' THEN type WHEN text LIKE ?6 THEN 'retry' WHEN text LIKE ?7 OR text LIKE ?8 OR text LIKE ?9 THEN 'compaction'
+		WHEN text LIKE ?10 OR text LIKE ?11 THEN 'resumed' ELSE type END, CASE WHEN type = 'system' AND (text LIKE ?3 OR text LIKE ?4 OR text LIKE ?5 AND text NOT LIKE '%(info)') THEN substr(text, 1, 200) ELSE '' END
 		FROM lines WHERE run = ?1 AND hidden = 0 AND pos > ?2 ORDER BY pos`
 	var parent, kind, asks sql.RawBytes
-	for rows, err := range t.Rows(ctx, text, of.ID, after, timeline.AsksPermission+"%", timeline.AsksQuestion+"%", timeline.AsksMessage+"%") {
+	for rows, err := range t.Rows(ctx, text, of.ID, after, timeline.AsksPermission+"%", timeline.AsksQuestion+"%", timeline.AsksMessage+"%",
+		timeline.TriesAgain+"%", timeline.CompactsItself+"%", timeline.Compacts+"%", timeline.FailsToCompact+"%", timeline.ResumesRun+"%", timeline.ResumesAgent+"%") {
 		if err != nil {
 			return err
 		}

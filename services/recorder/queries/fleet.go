@@ -20,8 +20,11 @@ import (
 	"code.wake.dev/wake/services/recorder/internal/table"
 )
 
-// maxEnded bounds the ended runs that are looked at, and the figures of ended runs that are kept.
-const maxEnded = 10_000
+// Bounds of a fleet.
+const (
+	maxEnded = 10_000 // ended runs that are looked at, and the figures of ended runs that are kept
+	maxLeft  = 1000   // runs that are told to have left
+)
 
 // Fleet answers a [wire.FleetRequest] as of now, in at most limit bytes.
 func (a *Answers) Fleet(ctx context.Context, q wire.FleetRequest, now time.Time, limit int) (wire.FleetResponse, error) {
@@ -58,21 +61,35 @@ func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, q wire.FleetRequ
 		return r, err
 	}
 	var pass []*fleetFigure
+	var left []string
 	for _, f := range figures {
-		if !f.matchesText(strings.ToLower(q.Text)) {
-			continue
+		matches := f.matchesText(strings.ToLower(q.Text))
+		if matches {
+			r.States[f.run.State]++
+			for _, w := range f.waits {
+				r.Waits[string(w.Kind)]++
+			}
 		}
-		r.States[f.run.State]++
-		for _, w := range f.waits {
-			r.Waits[string(w.Kind)]++
-		}
-		if f.pos > q.Since && f.hasState(q.State) {
+		switch {
+		case f.pos <= q.Since:
+		case matches && f.hasState(q.State):
 			pass = append(pass, f)
+		default:
+			left = append(left, f.run.RunID)
 		}
+	}
+	if q.Since > 0 && offset == 0 {
+		if err := addAwaited(ctx, t, q, r.At, &left); err != nil {
+			return r, err
+		}
+		r.Left, r.LeftMore = left[:min(len(left), maxLeft)], len(left) > maxLeft
 	}
 	slices.SortStableFunc(pass, func(a, b *fleetFigure) int { return compare(&a.run, &b.run) })
 	r.Total = len(pass)
 	room := limit - 1<<10
+	for _, run := range r.Left {
+		room -= 2*len(run) + 10
+	}
 	for i, f := range pass[min(offset, len(pass)):] {
 		if room -= (agentSize + 6*700) * (1 + len(f.run.Live)); i == n || room < 0 && i > 0 {
 			r.Cursor = strconv.Itoa(offset + i)
@@ -81,6 +98,20 @@ func (a *Answers) listFleet(ctx context.Context, t *archive.Tx, q wire.FleetRequ
 		r.Runs = append(r.Runs, f.run)
 	}
 	return r, fillAlerts(ctx, t, r.Runs)
+}
+
+// addAwaited adds the runs that have ended since a position and that another run has waited for.
+func addAwaited(ctx context.Context, t *archive.Tx, q wire.FleetRequest, now int64, left *[]string) error {
+	where, args, err := runsFilter(wire.RunsRequest{Label: q.Label, Flow: q.Flow}, time.UnixMilli(now))
+	if err != nil {
+		return err
+	}
+	where += " AND last_pos > " + args.Add(q.Since) + " AND status NOT IN (" + openStatuses + ") AND " + awaited
+	_, ended, err := listPlaces(ctx, t, where, args, maxLeft+1)
+	for _, p := range ended {
+		*left = append(*left, p.Run)
+	}
+	return err
 }
 
 // fleetOrders are the orders in which a fleet can be listed; what is equal, the newest first.

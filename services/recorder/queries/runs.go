@@ -85,6 +85,9 @@ func runsFilter(q wire.RunsRequest, now time.Time) (where string, args database.
 	if q.Flow != "" {
 		terms = append(terms, "flow = "+args.Add(q.Flow))
 	}
+	if q.Ancestor != "" {
+		terms = append(terms, "id IN (SELECT run FROM lineage WHERE ancestor = "+args.Add(q.Ancestor)+")")
+	}
 	if q.Since > 0 {
 		terms = append(terms, "last_at >= "+args.Add(now.UnixMilli()-int64(q.Since)))
 	}
