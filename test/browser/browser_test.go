@@ -325,7 +325,7 @@ func TestBehindProxy(t *testing.T) {
 		}
 		http.StripPrefix("/ops/wake", console.Load()).ServeHTTP(rw, r)
 	}))
-	defer proxy.Close()
+	t.Cleanup(proxy.Close) // after the browser, which has streams open
 	w := newWorld(t, "--public-url", proxy.URL+"/ops/wake/")
 	w.fill()
 	behind, err := url.Parse(w.origin())
@@ -338,7 +338,9 @@ func TestBehindProxy(t *testing.T) {
 	page := w.openTab()
 	at := func(has string) {
 		t.Helper()
-		w.until("the page is at "+has, func() bool { return strings.HasSuffix(eval[string](page, `location.pathname`), has) })
+		w.until("the page is at "+has, func() bool {
+			return eval[bool](page, fmt.Sprintf(`location.pathname.endsWith(%q) && document.readyState === 'complete'`, has))
+		})
 		page.settle()
 	}
 	page.run(chromedp.WaitVisible(`.fleet a[href="runs/demo"]`, chromedp.ByQuery), chromedp.Click(`.fleet a[href="runs/demo"]`, chromedp.ByQuery))
@@ -347,7 +349,10 @@ func TestBehindProxy(t *testing.T) {
 	w.until("the timeline is drawn", func() bool { return eval[bool](page, `document.querySelector('#timeline').style.height !== ''`) })
 	page.run(chromedp.KeyEvent("2"), chromedp.WaitVisible("#moment .log", chromedp.ByQuery))
 	page.run(chromedp.SetValue(`#fork [name=at]`, "sfp-18", chromedp.ByQuery), chromedp.Click(`#fork button`, chromedp.ByQuery), chromedp.WaitVisible(`#told a[href^="runs/"]`, chromedp.ByQuery), chromedp.Click(`#told a`, chromedp.ByQuery))
-	w.until("the fork is shown", func() bool { return !strings.HasSuffix(eval[string](page, `location.pathname`), "/demo") })
+	w.until("the fork is shown", func() bool {
+		return eval[bool](page, `!location.pathname.endsWith('/demo') && document.readyState === 'complete'`)
+	})
+	page.settle()
 	for keys, path := range map[string]string{"gs": "spend", "gy": "system", "gf": "search", "gh": ""} {
 		page.run(chromedp.KeyEvent(keys))
 		at("/ops/wake/" + path)
