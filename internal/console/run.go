@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"code.wake.dev/wake/internal/graph"
+	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/client"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -224,6 +225,11 @@ func (s *Console) readLog(r *http.Request, run string) (runLog, error) {
 		g.Newer = page(end)
 	}
 	return g, err
+}
+
+// isFailedCall reports whether a line tells of a call that failed.
+func isFailedCall(l wire.LogLine) bool {
+	return l.Type == wire.LineTool && strings.HasPrefix(l.Text, timeline.FailedCall)
 }
 
 // maxAlerts bounds the alerts that are shown; the newest ones.

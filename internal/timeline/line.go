@@ -27,6 +27,9 @@ const (
 	ResumesAgent   = "Agent resumed"
 )
 
+// FailedCall is how lines of type tool begin of calls that failed.
+const FailedCall = "❌ "
+
 // How lines of type system begin that ask a person something.
 const (
 	AsksPermission = "Permission needed: "

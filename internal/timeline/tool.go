@@ -13,7 +13,7 @@ import (
 func toolLine(p *wire.AgentTool) string {
 	head := "✅ " + p.ToolName
 	if p.Error != "" || p.Denied {
-		head = "❌ " + p.ToolName
+		head = FailedCall + p.ToolName
 	}
 	switch {
 	case p.Denied:
@@ -27,7 +27,7 @@ func toolLine(p *wire.AgentTool) string {
 // sealedLine says in which state a crash found a call, what that means, and what
 // to do about it.
 func sealedLine(p *wire.ToolSealed) string {
-	head := "❌ " + orElse(p.ToolName, "tool call") + " (interrupted"
+	head := FailedCall + orElse(p.ToolName, "tool call") + " (interrupted"
 	if p.From != "" {
 		head += ", was " + string(p.From)
 	}
@@ -56,7 +56,7 @@ func exitLine(p *wire.ExecExit, command string) string {
 	}
 	head := "✅ exec"
 	if problem != "" {
-		head = "❌ exec"
+		head = FailedCall + "exec"
 	}
 	return joinNonEmpty("\n", head+durationNote(p.DurationMs), callSummary(command, problem))
 }
