@@ -115,7 +115,7 @@ func (a hostVerbs) listRunners(ctx context.Context, nc *nats.Conn) []console.Run
 		}
 		switch {
 		case e.Key == a.names.PresenceKey(held.Runner):
-			r.Since = held.Since
+			r.Heard = held.Since
 		case run != wire.NoRun && node == wire.RunNode:
 			r.Runs++
 		case run != wire.NoRun:

@@ -53,7 +53,7 @@ type Config struct {
 // Runner is a runner that is there.
 type Runner struct {
 	Name  string
-	Since int64 // Unix ms
+	Heard int64 // Unix ms: when it last said that it is there; 0: it doesn't
 	Runs  int   // leases of runs that it owns
 	Nodes int   // leases of nodes that it works on
 }
