@@ -39,11 +39,11 @@ type screen struct {
 type pane struct {
 	lines timeline.Timeline
 	open  []growingLine // begun and not shown to their end, the oldest first
-	calls []openCall    // that have no result yet
+	calls []runningCall // that have no result yet
 }
 
-// openCall is a call at work.
-type openCall struct {
+// runningCall is a call at work.
+type runningCall struct {
 	id, tool, input string
 	at              time.Time
 	next            time.Duration // after which it is shown
@@ -142,14 +142,14 @@ func (p *pane) noteCall(e *wire.Event) {
 		if told := time.UnixMilli(e.Timestamp); told.Before(at) {
 			at = told
 		}
-		p.calls = append(p.calls, openCall{id: e.CallID, tool: b.ToolName, input: timeline.Input(b.ToolInput), at: at, next: firstCall})
+		p.calls = append(p.calls, runningCall{id: e.CallID, tool: b.ToolName, input: timeline.Input(b.ToolInput), at: at, next: firstCall})
 	case *wire.PermissionRequired, *wire.PermissionDecided:
-		if i := slices.IndexFunc(p.calls, func(c openCall) bool { return c.id == e.CallID }); i >= 0 {
+		if i := slices.IndexFunc(p.calls, func(c runningCall) bool { return c.id == e.CallID }); i >= 0 {
 			_, p.calls[i].asks = b.(*wire.PermissionRequired)
 			p.calls[i].at, p.calls[i].next = time.Now(), firstCall
 		}
 	case *wire.AgentTool, *wire.ToolSealed:
-		p.calls = slices.DeleteFunc(p.calls, func(c openCall) bool { return c.id == e.CallID })
+		p.calls = slices.DeleteFunc(p.calls, func(c runningCall) bool { return c.id == e.CallID })
 	case *wire.AgentStart, *wire.AgentComplete, *wire.NodeComplete, *wire.NodeError, *wire.AgentPaused, *wire.AgentAborted:
 		if e.Parent == "" {
 			p.calls = nil

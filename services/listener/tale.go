@@ -26,12 +26,12 @@ type tale struct {
 	begun  bool
 	driven bool // a runner records the session itself
 	writer *eventlog.Writer
-	asked  map[string]*request // that are open, by call
+	asked  map[string]*permissionRequest // that are open, by call
 	heard  time.Time
 }
 
-// request is a permission that is asked for.
-type request struct {
+// permissionRequest is a permission that is asked for.
+type permissionRequest struct {
 	pos      uint64 // of its event
 	tool     string
 	seats    map[*seat]bool // hooks that wait for it
@@ -53,7 +53,7 @@ type callDecision struct {
 }
 
 func newTale(id string, l *Listener) *tale {
-	return &tale{session: id, l: l, asked: map[string]*request{}, heard: time.Now()}
+	return &tale{session: id, l: l, asked: map[string]*permissionRequest{}, heard: time.Now()}
 }
 
 // decisionOf returns the decision that an entry of the log records.
@@ -102,7 +102,7 @@ func (t *tale) openLocked(ctx context.Context) error {
 	} else {
 		t.begun, t.driven = true, start.Imported != wire.ImportedIngest
 	}
-	asked, first := map[string]*request{}, uint64(0)
+	asked, first := map[string]*permissionRequest{}, uint64(0)
 	for e, err := range t.l.log.Read(ctx, eventlog.Query{Run: t.session, Node: wire.HooksNode, Kinds: []wire.Kind{wire.KindTool}}) {
 		if err != nil {
 			return err
@@ -112,7 +112,7 @@ func (t *tale) openLocked(ctx context.Context) error {
 		}
 		switch p := e.Event.Payload.(type) {
 		case *wire.PermissionRequired:
-			asked[e.Event.CallID] = &request{pos: e.Pos, tool: p.ToolName, seats: map[*seat]bool{}, gone: time.Now().Add(t.l.cfg.Grace)}
+			asked[e.Event.CallID] = &permissionRequest{pos: e.Pos, tool: p.ToolName, seats: map[*seat]bool{}, gone: time.Now().Add(t.l.cfg.Grace)}
 		case *wire.PermissionDecided, *wire.ToolSealed:
 			delete(asked, e.Event.CallID)
 		}
@@ -215,7 +215,7 @@ func (t *tale) askPerson(ctx context.Context, rep report.Report) (*seat, error) 
 		if err := t.begin(ctx, rep.About); err != nil {
 			return nil, err
 		}
-		q = &request{tool: rep.Tool, seats: map[*seat]bool{}}
+		q = &permissionRequest{tool: rep.Tool, seats: map[*seat]bool{}}
 		q.pos, err = t.append(ctx, &wire.Event{
 			Timestamp: rep.At, CallID: rep.Call, Payload: &wire.PermissionRequired{ToolName: rep.Tool, ToolInput: input},
 		})
