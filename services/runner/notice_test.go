@@ -107,6 +107,42 @@ edges:
 	})
 }
 
+// An alert that can't be passed on yet is passed on later: it isn't acknowledged before.
+func TestNoticeWaitsForRoom(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		b.runner("r1", &puppet{play: obedient})
+		b.submit("run1", "name: one\nnodes:\n  - {id: a, type: agent, input: {prompt: a}}\n")
+		b.awaits("the agent", func() bool { return count(b.read("run1"), wire.TypeAgentStart) == 1 })
+		b.alert("child", "run1", "before")
+		b.awaits("the first one", func() bool { return len(heard(b.read("run1"))) == 1 })
+		b.limitCommands(1)
+		b.alert("child", "run1", "meanwhile")
+		<-time.After(time.Minute)
+		if told := heard(b.read("run1")); len(told) != 1 {
+			t.Fatalf("there is no room, and it was told %v", told)
+		}
+		b.limitCommands(-1)
+		b.awaits("the second one", func() bool { return len(heard(b.read("run1"))) == 2 })
+		b.command("run1", wire.Command{Type: "send", Message: "stop"})
+		b.ended("run1")
+	})
+}
+
+// limitCommands bounds the number of commands that the log has room for; -1: none.
+func (b *bench) limitCommands(most int64) {
+	b.t.Helper()
+	s, err := b.log.JetStream().Stream(b.t.Context(), subjects.Default.CommandsStream())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	c := s.CachedInfo().Config
+	c.MaxMsgs = most
+	if _, err := b.log.JetStream().UpdateStream(b.t.Context(), c); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
 // An agent that waits for another one is told its end by the call's result only, but what
 // else there is to say of it too.
 func TestNoticesOfCalls(t *testing.T) {

@@ -112,29 +112,17 @@ func removeSome(ctx context.Context, t *archive.Tx, of request.Target) (removed 
 
 // removeFields removes large fields that no other run refers to.
 func removeFields(ctx context.Context, t *archive.Tx, of request.Target) (removed bool, err error) {
-	var names []any
-	for rows, err := range t.Rows(ctx, `SELECT sha256 FROM blob_uses WHERE run = ?1 ORDER BY sha256 LIMIT ?2`, of.ID, someUses) {
-		var name string
-		if err == nil {
-			err = rows.Scan(&name)
-		}
-		if err != nil {
-			return false, err
-		}
-		names = append(names, name)
+	some := fmt.Sprintf("sha256 IN (SELECT sha256 FROM blob_uses WHERE run = ?1 ORDER BY sha256 LIMIT %d)", someUses)
+	_, err = t.Do(ctx, "DELETE FROM blobs WHERE "+some+" AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.sha256 = blobs.sha256 AND u.run <> ?1)", of.ID)
+	if err != nil {
+		return false, err
 	}
-	if len(names) == 0 {
-		return false, nil
+	result, err := t.Do(ctx, "DELETE FROM blob_uses WHERE run = ?1 AND "+some, of.ID)
+	if err != nil {
+		return false, err
 	}
-	for _, name := range names {
-		if _, err := t.Do(ctx, `DELETE FROM blob_uses WHERE sha256 = ?1 AND run = ?2`, name, of.ID); err != nil {
-			return false, err
-		}
-		if _, err := t.Do(ctx, `DELETE FROM blobs WHERE sha256 = ?1 AND NOT EXISTS (SELECT 1 FROM blob_uses u WHERE u.sha256 = blobs.sha256)`, name); err != nil {
-			return false, err
-		}
-	}
-	return true, nil
+	n, err := result.RowsAffected()
+	return n > 0, err
 }
 
 // mergePages bounds the part of the full text that is tidied up after a run.
