@@ -403,6 +403,56 @@ func TestDeltasAreDroppedFirst(t *testing.T) {
 	a.texts("r", "n", 100)
 }
 
+// Who gives up while there is no room for the word of what was dropped leaves no gap: it has no seq yet.
+func TestNoRoomForTheWord(t *testing.T) {
+	t.Parallel()
+	s := natstest.New(t)
+	setUp(t, s.Conn(t), topology.Config{})
+	var l line
+	p := start(t, l.conn(t, s), eventlog.Options{MemLimit: 16 << 10, Lanes: 1})
+	w, other := p.claim("r", "n"), p.claim("r", "other")
+	s.Stop()
+	for i := range 2000 {
+		if err := w.Enqueue(t.Context(), delta(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Start(t)
+	if err := other.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.deafen()
+	filling, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	for i := 0; other.Enqueue(filling, text(fmt.Sprint(i))) == nil; i++ {
+	}
+	waiting, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := w.Enqueue(waiting, text("no room")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("there is no room, and it was told %v", err)
+	}
+	l.cut()
+	if err := errors.Join(other.Flush(t.Context()), w.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	var next, dropped uint64 = 1, 0
+	for e, err := range p.Read(t.Context(), eventlog.Query{Run: "r", Node: "n"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Event.Seq != next {
+			t.Fatalf("seq %d, want %d", e.Event.Seq, next)
+		}
+		next++
+		if failure, ok := e.Event.Payload.(*wire.StorageFailure); ok {
+			dropped += uint64(failure.Dropped)
+		}
+	}
+	if dropped == 0 {
+		t.Error("nobody is told that deltas were dropped")
+	}
+}
+
 // Append waits as long as its context; the event is stored later.
 func TestAppendIsAmbiguous(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {

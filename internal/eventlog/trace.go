@@ -25,16 +25,16 @@ func (l *Log) Send(ctx context.Context, subject string, data []byte, o ...jetstr
 	return l.sendSealed(ctx, subject, data, nats.Header{}, o...)
 }
 
-// authorHeader is where a message says which process has stored it.
+// authorHeader is where a message names its author.
 const authorHeader = "Wake-Author"
 
-// SendAs is Send for a process that asks [Log.Author] afterwards, if it got no
+// SendAs is Send for an author that asks [Log.Author] afterwards, if it got no
 // acknowledgement, whether the stored message is its own.
 func (l *Log) SendAs(ctx context.Context, author, subject string, data []byte, o ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	return l.sendSealed(ctx, subject, data, nats.Header{authorHeader: {author}}, o...)
 }
 
-// Author returns which process has stored the last message of a subject with
+// Author returns as which author the last message of a subject was stored with
 // [Log.SendAs]; "" if it was stored otherwise.
 func (l *Log) Author(ctx context.Context, stream, subject string) (string, error) {
 	s, err := l.js.Stream(ctx, stream)

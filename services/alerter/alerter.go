@@ -13,7 +13,6 @@ package alerter
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -65,7 +64,6 @@ type Alerter struct {
 	cfg        Config
 	log        *eventlog.Log
 	logger     *slog.Logger
-	process    string // author of the alerts that this alerter stores
 	projection *projection.Projection[*value]
 	raised     prometheus.Counter
 	limits     atomic.Pointer[limits]
@@ -106,7 +104,7 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Alerter, error) {
 		cfg.Out = io.Discard
 	}
 	a := &Alerter{
-		cfg: cfg, log: log, logger: logger, process: rand.Text(), told: uncertainAlerts{uncertain: map[string]bool{}},
+		cfg: cfg, log: log, logger: logger, told: uncertainAlerts{},
 		raised: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "wake", Subsystem: name, Name: "alerts_total", Help: "Alerts that were raised.",
 		}),
@@ -281,7 +279,7 @@ func (a *Alerter) auditEndedRun(ctx context.Context, r record, e eventlog.Entry)
 		return fmt.Errorf("look for gaps: %w", err)
 	}
 	for _, g := range gaps {
-		if err := a.publishAll(ctx, &a.told, input{At: e.Time.UnixMilli(), Pos: g.Pos, Run: r.Run}, []finding{g.finding()}); err != nil {
+		if err := a.publishAll(ctx, a.told, input{At: e.Time.UnixMilli(), Pos: g.Pos, Run: r.Run}, []finding{g.finding()}); err != nil {
 			return err
 		}
 	}

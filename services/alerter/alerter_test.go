@@ -427,6 +427,28 @@ func TestLostAcknowledgementOfAnother(t *testing.T) {
 	})
 }
 
+// The line of a run's end is printed, and then the server is away while the alerter looks whether the run is in the
+// log as a whole. It begins again with the alert, and gets no answer: what is stored has been printed.
+func TestLostAfterItWasPrinted(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s := natstest.New(t)
+		nc := s.Conn(t)
+		logtest.Init(t, nc, topology.Config{})
+		log := logtest.Open(t, nc)
+		h := begin(t, log, "r1", nil)
+		d := &deaf{server: s, word: `"subjects":{"wake.events.r1`, release: make(chan struct{})}
+		var out printed
+		start(t, logtest.Open(t, s.Conn(t, nats.InProcessServer(d))), alerter.Config{Out: &out})
+		h.add(about(wire.RunNode, &wire.FlowComplete{Status: wire.FlowStatusComplete}))
+		<-time.After(15 * time.Second)
+		close(d.release)
+		waitRead(t, log, h.last)
+		if got := alerts(t, log, "r1"); len(got) != 1 || out.lines() != 1 {
+			t.Errorf("%d alerts, printed %q", len(got), out.String())
+		}
+	})
+}
+
 // Two alerters at once say everything once.
 func TestTwoAtOnce(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package alerter
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -31,13 +32,13 @@ func (a *Alerter) raiseAlerts(ctx context.Context, r record, in input, known boo
 	if known {
 		found = nil
 	}
-	if err := a.publishAll(ctx, &a.told, in, found); err != nil {
+	if err := a.publishAll(ctx, a.told, in, found); err != nil {
 		return r, err
 	}
 	a.days.noteSpending(next.Run.ID, next.Spending)
 	if found, budget := a.days.crossBudget(in.Limits.Budget); len(found) > 0 {
 		in.Run = systemRun()
-		if err := a.publishAll(ctx, &a.told, in, found); err != nil {
+		if err := a.publishAll(ctx, a.told, in, found); err != nil {
 			return r, err
 		}
 		a.days.told = budget
@@ -45,7 +46,7 @@ func (a *Alerter) raiseAlerts(ctx context.Context, r record, in input, known boo
 	return next, nil
 }
 
-func (a *Alerter) publishAll(ctx context.Context, told *uncertainAlerts, in input, found []finding) error {
+func (a *Alerter) publishAll(ctx context.Context, told uncertainAlerts, in input, found []finding) error {
 	for _, f := range found {
 		alert, err := f.toAlert(in, a.log.Incarnation())
 		if err != nil {
@@ -58,44 +59,47 @@ func (a *Alerter) publishAll(ctx context.Context, told *uncertainAlerts, in inpu
 	return nil
 }
 
-// uncertainAlerts is what one goroutine needs to know of what it has published.
-type uncertainAlerts struct {
-	uncertain map[string]bool // subjects of alerts that this process may have stored
-}
+// uncertainAlerts are the subjects of alerts that one goroutine may have stored, and as which author.
+type uncertainAlerts map[string]string
 
-// publishAlert stores an alert unless it is there, and prints it if this process stored it. A
+// publishAlert stores an alert unless it is there, and prints it if it stored it. A
 // terminal can't be asked what it has shown. So each line is printed at most once, by the
 // process that stored its message: if that is killed between storing and printing,
-// its successor prints nothing, and `wake alerts` has the alert.
-func (a *Alerter) publishAlert(ctx context.Context, told *uncertainAlerts, alert wire.Alert) error {
+// its successor prints nothing, and `wake alerts` has the alert. The author changes with
+// each alert, since an input that comes again has had some of its alerts printed.
+func (a *Alerter) publishAlert(ctx context.Context, told uncertainAlerts, alert wire.Alert) error {
 	data, err := wire.Marshal(alert)
 	if err != nil {
 		return &projection.Refusal{Err: fmt.Errorf("encode alert %s: %w", alert.Key, err)}
 	}
 	subject := a.log.Names().Alert(alert.RunID, alert.NodeID, alert.Kind, alert.Key)
+	author, asked := told[subject]
+	if !asked {
+		author = rand.Text()
+	}
 	wait, cancel := context.WithTimeout(ctx, publishWait)
 	defer cancel()
-	_, err = a.log.SendAs(wait, a.process, subject, data, jetstream.WithExpectLastSequencePerSubject(0))
+	_, err = a.log.SendAs(wait, author, subject, data, jetstream.WithExpectLastSequencePerSubject(0))
 	switch {
 	case err == nil:
 	case errors.Is(err, nats.ErrMaxPayload): // a run id of a megabyte
 		return &projection.Refusal{Err: fmt.Errorf("publish alert %s: %w", alert.Key, err)}
 	case !isDuplicate(err):
-		told.uncertain[subject] = true
+		told[subject] = author
 		return fmt.Errorf("publish alert %s: %w", alert.Key, err)
-	case !told.uncertain[subject]:
+	case !asked:
 		return nil // told before
 	default:
-		author, err := a.log.Author(wait, a.log.Names().AlertsStream(), subject)
+		stored, err := a.log.Author(wait, a.log.Names().AlertsStream(), subject)
 		if err != nil {
 			return fmt.Errorf("publish alert %s: %w", alert.Key, err)
 		}
-		if author != a.process {
-			delete(told.uncertain, subject)
-			return nil // another process stored it, and told it
+		if stored != author {
+			delete(told, subject)
+			return nil // it was stored before, and told
 		}
 	}
-	delete(told.uncertain, subject)
+	delete(told, subject)
 	a.raised.Inc()
 	a.printAlert(ctx, alert)
 	return nil

@@ -14,7 +14,7 @@ import (
 
 // checkShared tells how much is spent of budgets that runs share. It has no memory: the recorder knows the sums, and
 // what was told before is found under the same key.
-func (a *Alerter) checkShared(ctx context.Context, told *uncertainAlerts, now int64) error {
+func (a *Alerter) checkShared(ctx context.Context, told uncertainAlerts, now int64) error {
 	ctx, cancel := context.WithTimeout(ctx, sampleEvery)
 	defer cancel()
 	store, err := budget.Open(ctx, a.log.JetStream(), a.log.Names(), a.log.Keys())

@@ -19,7 +19,7 @@ const sampleEvery = 30 * time.Second
 // watchSystem looks at wake itself until ctx ends. A look that fails is made again when
 // the next one is due: other parts of wake say what is wrong.
 func (a *Alerter) watchSystem(ctx context.Context) {
-	told := &uncertainAlerts{uncertain: map[string]bool{}}
+	told := uncertainAlerts{}
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
@@ -37,7 +37,7 @@ func (a *Alerter) watchSystem(ctx context.Context) {
 	}
 }
 
-func (a *Alerter) checkSystem(ctx context.Context, told *uncertainAlerts, now int64) error {
+func (a *Alerter) checkSystem(ctx context.Context, told uncertainAlerts, now int64) error {
 	ctx, cancel := context.WithTimeout(ctx, sampleEvery)
 	defer cancel()
 	x, err := a.takeSample(ctx, now)

@@ -44,7 +44,7 @@ var rooms = []room{
 	{"internal/projection", []string{"./internal/projection", "./services/snapshotter"}},
 	{"services/alerter", []string{"./services/alerter"}},
 	{"services/recorder", []string{"./services/recorder"}},
-	{"services/recorder/archive", []string{"./services/recorder"}},
+	{"services/recorder/archive", []string{"./services/recorder/archive", "./services/recorder"}},
 	{"services/recorder/index", []string{"./services/recorder/index", "./services/recorder"}},
 	{"services/recorder/retention", []string{"./services/recorder"}},
 	{"services/runner/intake", []string{"./services/runner"}},

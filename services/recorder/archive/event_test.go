@@ -1,6 +1,7 @@
 package archive_test
 
 import (
+	"errors"
 	"testing"
 
 	"code.wake.dev/wake/pkg/wire"
@@ -20,5 +21,23 @@ func TestEntryOfBad(t *testing.T) {
 	s.Mark = ""
 	if e := s.Entry(); e.Err != nil || e.Event == nil || e.NodeID != "coder" || e.RunID != "r1" {
 		t.Errorf("of a good one: %+v", e)
+	}
+}
+
+// A segment of a codec that this program doesn't know isn't read as one that it knows, and one that was cut off isn't whole.
+func TestSegmentsOfOthers(t *testing.T) {
+	z, err := archive.NewCodec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packed := z.Pack([]archive.Event{{Pos: 1, Time: 1, Data: []byte("one")}, {Pos: 2, Time: 1, Data: []byte("two")}})
+	if list, err := z.Unpack(archive.Zstd, packed); err != nil || len(list) != 2 || string(list[1].Data) != "two" {
+		t.Errorf("%v, %v", list, err)
+	}
+	if _, err := z.Unpack(archive.Zstd+1, packed); !errors.Is(err, archive.ErrSegment) {
+		t.Errorf("of another codec: %v", err)
+	}
+	if _, err := z.Unpack(archive.Zstd, packed[:len(packed)/2]); !errors.Is(err, archive.ErrSegment) {
+		t.Errorf("of a half: %v", err)
 	}
 }
