@@ -104,6 +104,12 @@ func (l *lane) tryPut(unit []*frame, droppable bool) (room <-chan struct{}, drop
 	return nil, false, nil
 }
 
+// wakeWaiters lets callers that wait for room look again. The caller holds mu.
+func (l *lane) wakeWaiters() {
+	close(l.room)
+	l.room = make(chan struct{})
+}
+
 func (l *lane) signalWake() {
 	select {
 	case l.wake <- struct{}{}:
@@ -243,8 +249,7 @@ func (l *lane) removeOldest(n int) {
 	defer l.mu.Unlock()
 	l.queue.resolveOldest(n)
 	l.tell()
-	close(l.room)
-	l.room = make(chan struct{})
+	l.wakeWaiters()
 }
 
 // noteFailure notes that storing fails and, when it has for a while, says so and moves
@@ -254,6 +259,7 @@ func (l *lane) noteFailure(err error) {
 	defer l.mu.Unlock()
 	if l.err == nil {
 		l.since = time.Now()
+		l.wakeWaiters() // those with deltas needn't wait any longer
 	}
 	l.err = err
 	if time.Since(l.since) < outage {
@@ -284,8 +290,7 @@ func (l *lane) leaveQueue(cause error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closing = true
-	close(l.room)
-	l.room = make(chan struct{})
+	l.wakeWaiters()
 	if errors.Is(cause, context.Canceled) {
 		cause = nil
 	}

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/natstest"
 	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/pkg/wire"
 )
@@ -118,6 +120,28 @@ func TestRedactHeld(t *testing.T) {
 	if got := p.deltas("r", "n"); !strings.HasSuffix(got, "|out:|out:corr") {
 		t.Errorf("%q", got)
 	}
+}
+
+// What is held of a text that nothing follows is stored when its writer is told.
+func TestStoreHeld(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		p := redacting(t, eventlog.Options{})
+		w := p.claim("r", "n")
+		if err := w.Enqueue(t.Context(), &wire.Event{Payload: &wire.ExecOutput{Stream: "stdout", Content: "a corre"}}); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Minute)
+		if got := p.deltas("r", "n"); got != "|out:a " || w.Settled() {
+			t.Errorf("%q, settled %t", got, w.Settled())
+		}
+		if err := w.StoreHeld(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Minute)
+		if got := p.deltas("r", "n"); got != "|out:a |out:corre" || !w.Settled() {
+			t.Errorf("%q, settled %t", got, w.Settled())
+		}
+	})
 }
 
 // What is held of a block is stored before what its agent says in the next one; other agents go on beside it.

@@ -175,6 +175,18 @@ func (w *Writer) Settled() bool {
 	return seq+1 == w.next && len(w.held) == 0
 }
 
+// StoreHeld takes the ends of texts that are held for events of their own: nothing more of these texts comes.
+func (w *Writer) StoreHeld(ctx context.Context) error {
+	if err := w.lock(ctx); err != nil {
+		return w.writeError("store the end of a text", err)
+	}
+	defer w.unlock()
+	if err := w.storeRest(ctx); err != nil {
+		return w.writeError("store the end of a text", err)
+	}
+	return nil
+}
+
 func (w *Writer) lock(ctx context.Context) error {
 	select {
 	case w.turn <- struct{}{}:

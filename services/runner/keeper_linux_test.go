@@ -23,6 +23,7 @@ import (
 	"code.wake.dev/wake/internal/health"
 	"code.wake.dev/wake/internal/keeper"
 	programs "code.wake.dev/wake/internal/process"
+	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/internal/topology"
 	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
@@ -571,6 +572,29 @@ func TestJournalFull(t *testing.T) {
 		t.Errorf("the run ended as %s: %s", state.Result, state.Error)
 	}
 	b.awaits("it has room", func() bool { return board.Of(part) == nil })
+}
+
+// Of output that is left out the journal is given up, also where what is recorded before it may end in a secret's beginning.
+func TestLongOutputNeedsNoRoom(t *testing.T) {
+	b := newBench(t)
+	var err error
+	if b.secrets, err = redact.New(redact.Known, []string{"xxxxxxxxxxxxxxxx-xx"}); err != nil {
+		t.Fatal(err)
+	}
+	shelf, err := keeper.NewShelf(t.Context(), keeper.ShelfConfig{Dir: t.TempDir(), Fence: keeper.Watchdogs, Limit: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.quit(shelf) })
+	b.process("r1", &scripted{say: echo}, home{"h1", t.TempDir(), shelf}.edit)
+	b.submit("run1", `
+name: long
+nodes:
+  - {id: a, type: exec, policy: {outputBytes: 100000}, input: {command: "head -c 4000000 /dev/zero | tr '\\0' x"}}
+`)
+	if state, _ := b.ended("run1"); state.Result != wire.FlowStatusComplete {
+		t.Errorf("the run ended as %s: %s", state.Result, state.Error)
+	}
 }
 
 // What a command says while its runner can't store anything is in the journal until the log has it,

@@ -22,6 +22,7 @@ import (
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/flow"
 	"code.wake.dev/wake/internal/natstest"
+	"code.wake.dev/wake/internal/redact"
 	"code.wake.dev/wake/internal/run"
 	"code.wake.dev/wake/internal/snapshot"
 	"code.wake.dev/wake/internal/topology"
@@ -138,6 +139,8 @@ type bench struct {
 	log    *eventlog.Log
 	tracer trace.Tracer // of the logs that are opened from then on; nil: none
 	logs   slog.Handler // of the runners that are started from then on; nil: none
+	// secrets are those of the processes that are started from then on; nil: none.
+	secrets *redact.Set
 }
 
 func newBench(t *testing.T) *bench {

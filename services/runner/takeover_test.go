@@ -51,7 +51,7 @@ func (b *bench) process(id string, p agent.Provider, edits ...func(*runner.Confi
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(nc.Close)
-	log, err := eventlog.Open(b.t.Context(), nc, eventlog.Options{Logger: b.logger().With("process", id), Tracer: b.tracer})
+	log, err := eventlog.Open(b.t.Context(), nc, eventlog.Options{Logger: b.logger().With("process", id), Tracer: b.tracer, Redact: b.secrets})
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -172,12 +172,16 @@ func (h *endless) End(time.Duration) error {
 // records it is another one in the middle.
 func TestExcerpt(t *testing.T) {
 	record := func(h *ended) (got []string) {
-		c := shell.Command{Command: "true", Host: h, Name: "command", Begin: time.UnixMilli(1), Limit: 20}
+		cuts := 0
+		c := shell.Command{Command: "true", Host: h, Name: "command", Begin: time.UnixMilli(1), Limit: 20, Cut: func() { cuts++ }}
 		for e, err := range c.Run(t.Context()) {
 			if err != nil {
 				t.Fatal(err)
 			}
 			if p, ok := e.Payload.(*wire.ExecOutput); ok {
+				if cuts > 0 && e.JournalIndex == 0 {
+					t.Error("the beginning goes on behind its end")
+				}
 				got = append(got, fmt.Sprintf("%d/%d %s %s %d", e.JournalOffset, e.JournalIndex, p.Stream, p.Content, p.Omitted))
 			}
 		}

@@ -38,6 +38,9 @@ type Command struct {
 	Begin time.Time
 	// Stored reports whether the log has all events that were yielded so far; nil: it does.
 	Stored func() bool
+	// Cut is called when output is left out, or may be, for the first time: what was yielded isn't gone on with before the
+	// command has ended. It may be nil.
+	Cut func()
 }
 
 func (c Command) commandLine() []string {
@@ -108,6 +111,7 @@ type run struct {
 	rested    time.Time // when the host was last told of a resting point
 	last      uint64    // its offset
 	excerpt   excerpt
+	cut       bool // the beginning of the output is over
 	over      bool // the time limit is
 	ended     bool
 }
@@ -190,9 +194,16 @@ func (r *run) takeFrame(f process.Frame, streams map[string]*textDecoder, yield 
 	whole := heldBytes(streams) == 0
 	r.offset = f.Offset + uint64(len(f.Data))
 	text := streams[stream].decode(f.Data)
-	if text != "" && r.excerpt.passPiece(outputPiece{stream: stream, text: text, at: f.At, from: f.Offset, whole: whole}) &&
-		!r.yieldOutput(yield, f.At, 0, &wire.ExecOutput{Stream: stream, Content: text}) {
-		return false
+	switch {
+	case text == "":
+	case r.excerpt.passPiece(outputPiece{stream: stream, text: text, at: f.At, from: f.Offset, whole: whole}):
+		if !r.yieldOutput(yield, f.At, 0, &wire.ExecOutput{Stream: stream, Content: text}) {
+			return false
+		}
+	case !r.cut:
+		if r.cut = true; r.command.Cut != nil {
+			r.command.Cut()
+		}
 	}
 	r.reportRest(streams)
 	return true

@@ -94,8 +94,9 @@ func (x *execution) commandEnd(ctx context.Context, outcome *shell.Outcome, last
 
 // driveCommand runs the command, or goes on with it, and records what it says. It returns the event of its end.
 func (x *execution) driveCommand(ctx context.Context, c shell.Command, outcome *shell.Outcome) (last []*wire.Event, err error) {
-	c.Host, c.Name, c.Stored = x.hold.host, commandProgram, x.log.isStored
 	live, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	c.Host, c.Name, c.Stored = x.hold.host, commandProgram, x.log.isStored
+	c.Cut = func() { x.log.storeHeld(live) }
 	var leaving sync.WaitGroup
 	leaving.Go(func() { x.leaveCommand(ctx, live, end) })
 	defer leaving.Wait()

@@ -182,6 +182,13 @@ func (l *nodeLog) setAside(ctx context.Context, e *wire.Event, reason error) {
 	}
 }
 
+// storeHeld has the ends of texts stored that wait for what follows, since nothing does. If it can't be, the next event tells.
+func (l *nodeLog) storeHeld(ctx context.Context) {
+	if err := l.writer.StoreHeld(ctx); err != nil {
+		l.cfg.Logger.Debug("end of a text not stored yet", "run", l.offer.RunID, "node", l.offer.NodeID, "error", err)
+	}
+}
+
 // isStored reports whether the log has all that was taken.
 func (l *nodeLog) isStored() bool { return l.writer.Settled() }
 
