@@ -223,12 +223,14 @@ func boardPanels() []panel {
 		return line{fmt.Sprintf("histogram_quantile(0.99, sum by (le) (rate(%s_bucket[$__rate_interval])))", metric), legend}
 	}
 	return []panel{
-		{"Runs and nodes at work", "short", []line{{"sum(wake_runner_runs_owned)", "runs"}, {"sum(wake_runner_nodes_working)", "nodes"}, {"max(wake_runner_runs_parked)", "parked runs"}}},
+		{"Runs and nodes at work", "short", []line{{"sum(wake_runner_runs_owned)", "runs"}, {"sum(wake_runner_nodes_working)", "nodes"}, {"max(wake_runner_runs_parked)", "parked runs"}, {"sum(wake_runner_keepers_frozen)", "frozen agents and commands"}}},
 		{"Slots", "short", []line{{"sum(wake_runner_slots)", "all"}, {"sum(wake_runner_slots_used)", "taken"}}},
 		{"Wait in the queue, 99th percentile", "s", []line{{`histogram_quantile(0.99, sum by (le, what) (rate(wake_runner_queue_wait_seconds_bucket[$__rate_interval])))`, "{{what}}"}}},
 		{"Agents started", "ops", []line{rate("wake_runner_agent_starts_total", "provider", "{{provider}}")}},
 		{"Agents failed", "ops", []line{rate("wake_runner_agent_errors_total", "provider", "{{provider}}")}},
-		{"Takeovers, and work lost to others", "ops", []line{rate("wake_runner_takeovers_total", "what", "{{what}} taken over"), rate("wake_runner_lost_total", "what", "{{what}} lost")}},
+		{"Takeovers, and work lost to others", "ops", []line{rate("wake_runner_takeovers_total", "what", "{{what}} taken over"), rate("wake_runner_lost_total", "what", "{{what}} lost"), rate("wake_runner_set_aside_total", "", "runs set aside")}},
+		{"Parked runs", "ops", []line{rate("wake_runner_parked_total", "", "parked"), rate("wake_runner_woken_total", "", "woken")}},
+		{"The most overdue parked run", "s", []line{{"max(wake_runner_parked_late_seconds)", "late"}}},
 		{"Events stored", "ops", []line{rate("wake_log_events_total", "pod", "{{pod}}")}},
 		{"Time to store a batch, 99th percentile", "s", []line{p99("wake_log_store_seconds", "p99")}},
 		{"Events that wait", "bytes", []line{{"sum(wake_log_waiting_bytes)", "all"}, {"sum(wake_log_spool_bytes)", "on disk"}}},

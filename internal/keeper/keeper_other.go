@@ -100,6 +100,9 @@ func (*Shelf) Remove(Label) error { return nil }
 func (*Shelf) Bytes() int64 { return 0 }
 
 // Survey finds nothing.
+func (*Shelf) Survey(context.Context) ([]Finding, error) { return nil, nil }
+
+// Survey finds nothing.
 func Survey(context.Context, string) ([]Finding, error) { return nil, nil }
 
 // ProbeGroups finds none.

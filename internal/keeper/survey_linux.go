@@ -11,7 +11,11 @@ import (
 // Survey tells of all keepers on the shelf in a folder, which may be another process's. None are there if
 // the folder isn't.
 func Survey(ctx context.Context, dir string) ([]Finding, error) {
-	s := &Shelf{cfg: ShelfConfig{Dir: dir}}
+	return (&Shelf{cfg: ShelfConfig{Dir: dir}}).Survey(ctx)
+}
+
+// Survey tells of all keepers on the shelf.
+func (s *Shelf) Survey(ctx context.Context) ([]Finding, error) {
 	labels, err := s.List()
 	if err != nil {
 		return nil, err

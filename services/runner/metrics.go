@@ -27,6 +27,7 @@ type runnerMetrics struct {
 	agents, agentFailures *prometheus.CounterVec // by provider
 	folderBytes           prometheus.Counter
 	parked, woken         prometheus.Counter
+	setAside              prometheus.Counter
 }
 
 // newMetrics makes the metrics of a runner that has some providers.
@@ -43,6 +44,7 @@ func newMetrics(providers map[string]agent.Provider) runnerMetrics {
 		agentFailures: s.Counters("agent_errors_total", "Agents that could not be started or ended with an error.", "provider", names...),
 		parked:        s.Counter("parked_total", "Runs that did nothing but wait and were let go until they are due or a command comes."),
 		woken:         s.Counter("woken_total", "Parked runs that this runner has woken."),
+		setAside:      s.Counter("set_aside_total", "Runs that were paused since they had ended the processes that took them over, or executed a node of them."),
 		folderBytes:   s.Counter("folder_stored_bytes_total", "Bytes that snapshots of folders took in the object store, compressed."),
 	}
 	return m

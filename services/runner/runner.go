@@ -161,6 +161,7 @@ type Runner struct {
 	capacity *capacity.Gauge
 	purse    *purse.Purse
 	active   atomic.Pointer[registry.Registry] // nil before it was opened
+	frozen   atomic.Int64                      // trees that its keepers have stopped
 	owned    *registry.Set                     // runs that have an owner here
 	working  *registry.Set                     // executions that have a worker here
 	slots    work.Slots
@@ -196,13 +197,20 @@ func New(cfg Config, log *eventlog.Log, logger *slog.Logger) (*Runner, error) {
 func (r *Runner) showLoad() {
 	s := r.metrics
 	s.Read("runs_owned", "Runs that this runner owns.", func() float64 { return float64(r.owned.Len()) })
-	s.Read("runs_parked", "Runs that are parked, by whatever runner; each runner tells all of them.", func() float64 {
-		active := r.active.Load()
-		if active == nil {
+	ofActive := func(read func(*registry.Registry) float64) func() float64 {
+		return func() float64 {
+			if active := r.active.Load(); active != nil {
+				return read(active)
+			}
 			return 0
 		}
-		return float64(active.Parked())
-	})
+	}
+	s.Read("runs_parked", "Runs that are parked, by whatever runner; each runner tells all of them.",
+		ofActive(func(g *registry.Registry) float64 { return float64(g.Parked()) }))
+	s.Read("parked_late_seconds", "How late the most overdue of the parked runs is; each runner tells that of all of them.",
+		ofActive(func(g *registry.Registry) float64 { return g.Late(time.Now()).Seconds() }))
+	s.Read("keepers_frozen", "Keepers of this runner whose agent or command is stopped, since its lease was not renewed in time; looked at every 5 s.",
+		func() float64 { return float64(r.frozen.Load()) })
 	s.Read("nodes_working", "Nodes that this runner is at work on.", func() float64 { return float64(r.working.Len()) })
 	s.Read("slots", "Nodes that it may work on at once.", func() float64 { return float64(cap(r.slots)) })
 	s.Read("journal_bytes", "Bytes of the journals of agents and commands on this runner's disk.", func() float64 {
@@ -218,6 +226,31 @@ func (r *Runner) showLoad() {
 	s.Read("refusing_runs", "1 while it begins no runs, since the stream is full or the recorder far behind, else 0.",
 		func() float64 { return boolValue(r.capacity.RefusesRuns()) })
 	s.Read("refusing_nodes", "1 while it begins no nodes, since the stream is full, else 0.", func() float64 { return boolValue(r.capacity.RefusesNodes()) })
+}
+
+// surveyEvery is how often keepers are asked how they are, and how long they may take to answer.
+const surveyEvery = 5 * time.Second
+
+// watchKeepers counts the trees that the keepers of this runner have stopped, as far as they answer, until ctx ends.
+func (r *Runner) watchKeepers(ctx context.Context) error {
+	tick := time.NewTicker(surveyEvery)
+	defer tick.Stop()
+	for r.cfg.Shelf != nil {
+		wait, cancel := context.WithTimeout(ctx, surveyEvery)
+		found, err := r.cfg.Shelf.Survey(wait)
+		cancel()
+		if err != nil {
+			r.logger.Debug("keepers don't answer", "error", err)
+		}
+		r.frozen.Store(int64(len(slices.DeleteFunc(found, func(f keeper.Finding) bool { return !f.Frozen }))))
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	<-ctx.Done()
+	return nil
 }
 
 func boolValue(is bool) float64 {
@@ -278,6 +311,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	part(&basis, base, "active runs", f.active.Follow)
 	part(&basis, base, "size of the log", r.capacity.Watch)
 	part(&basis, base, "shared budgets", r.purse.Follow)
+	part(&basis, base, "frozen agents", r.watchKeepers)
 	part(&incoming, ctx, "keepers", workers.Sweep)
 	if f.folders != nil {
 		part(&incoming, ctx, "snapshots of folders", func(ctx context.Context) error { return r.servePacks(ctx, f.folders) })
@@ -315,7 +349,7 @@ func (r *Runner) makeParts(f footing) (*work.Workers, *intake.Intake) {
 		AnchorEvery: anchorEvery, ParkAfter: cfg.ParkAfter, Draining: r.draining,
 		Log: r.log, Logger: r.logger, Leases: f.leases, Runs: r.runs, Commands: r.commands, Queue: r.queue,
 		Registry: f.active, Capacity: r.capacity, Purse: r.purse, Owned: r.owned, Kept: f.folders,
-		TakenOver: m.takenOver.WithLabelValues(ofRuns), Lost: m.lost.WithLabelValues(ofRuns), Parked: m.parked, Woken: m.woken,
+		TakenOver: m.takenOver.WithLabelValues(ofRuns), Lost: m.lost.WithLabelValues(ofRuns), Parked: m.parked, Woken: m.woken, SetAside: m.setAside,
 	})
 	workers := work.New(work.Config{
 		ID: cfg.ID, Home: cfg.Home, Workspaces: cfg.Workspaces, User: cfg.User, Providers: cfg.Providers, Fixtures: cfg.Fixtures, Ask: cfg.Ask, Secrets: cfg.Secrets,

@@ -46,7 +46,7 @@ type Config struct {
 	Kept     *workspace.Store // snapshots of folders; nil: none are restored
 	Owned    *registry.Set    // runs that have an owner here
 
-	TakenOver, Lost, Parked, Woken prometheus.Counter
+	TakenOver, Lost, Parked, Woken, SetAside prometheus.Counter
 
 	alone chan struct{} // holds one while a run is tried that has ended processes
 }

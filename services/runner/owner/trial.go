@@ -60,6 +60,7 @@ func (t *trial) hasFailed(most int) bool { return t.count > most }
 
 // setAside pauses a run that has ended the processes that took it over.
 func (o *owner) setAside() *wire.Event {
+	o.cfg.SetAside.Inc()
 	o.cfg.Logger.Error("run set aside: taking it over has ended the process each time", "run", o.runID,
 		"times", o.trial.count-1, "runner", o.trial.last.Runner)
 	return &wire.Event{Payload: &wire.FlowPaused{
@@ -104,6 +105,7 @@ func (o *owner) judgeNode(ctx context.Context, node string) error {
 	if !o.isSuspect(n) || !n.Open() || o.view.State.Status != wire.RunRunning {
 		return nil
 	}
+	o.cfg.SetAside.Inc()
 	o.cfg.Logger.Error("run set aside: a node of it has ended the process each time", "run", o.runID, "node", node, "times", n.Trials, "runner", n.Runner)
 	return o.appendEvents(ctx, []*wire.Event{{Payload: &wire.FlowPaused{
 		Reason: wire.PauseEndedItsRunner,

@@ -75,6 +75,10 @@ func (g *Registry) Park(ctx context.Context, reg Registration, revision uint64) 
 func (g *Registry) TakeDue(now int64) (reg Registration, found bool, next int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if now < g.clock {
+		g.setBack(now)
+	}
+	g.clock = now
 	if len(g.alarms) == 0 {
 		return reg, false, math.MaxInt64
 	}
@@ -88,6 +92,19 @@ func (g *Registry) TakeDue(now int64) (reg Registration, found bool, next int64)
 	return g.runs[one.key].Registration, true, 0
 }
 
+// setBack says that the clock was set back: what was put off by what it told before is put off no more. Under mu.
+func (g *Registry) setBack(now int64) {
+	for _, one := range g.alarms {
+		if at := alarmAt(g.runs[one.key].Registration); one.at < at {
+			one.at = min(one.at, now) // a command has come
+		} else {
+			one.at = at
+		}
+		one.tried, one.again = 0, 0
+	}
+	heap.Init(&g.alarms)
+}
+
 // Wake has a parked run be woken at a time (Unix ms), unless it is to be sooner, or was tried just before.
 func (g *Registry) Wake(run string, at int64) {
 	g.mu.Lock()
@@ -95,9 +112,6 @@ func (g *Registry) Wake(run string, at int64) {
 	one := g.runs[g.stateKey(run)].alarm
 	if one == nil {
 		return
-	}
-	if one.tried > at { // the clock was set back
-		one.tried = 0
 	}
 	if at = max(at, one.tried+firstAgain.Milliseconds()); at < one.at {
 		one.at = at
@@ -124,6 +138,18 @@ func (g *Registry) Parked() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.alarms)
+}
+
+// Late returns how long the most overdue of the parked runs has been due.
+func (g *Registry) Late(now time.Time) (late time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, one := range g.alarms {
+		if due := g.runs[one.key].Due; due != 0 {
+			late = max(late, now.Sub(time.UnixMilli(due)))
+		}
+	}
+	return late
 }
 
 // isParked reports whether a run waits without an owner. One of another log doesn't: it is to be taken out.

@@ -70,6 +70,7 @@ type Registry struct {
 	called map[string]map[string]bool // keys of called runs, by the run that called them
 	awake  map[string]struct{}        // keys of runs that aren't parked
 	alarms alarms                     // of those that are
+	clock  int64                      // when they were looked at last, Unix ms
 }
 
 // knownRun is a registration of which revision.
