@@ -66,7 +66,7 @@ func (a fileVerbs) takeBackup(ctx context.Context, dir string, o backupOptions) 
 	}
 	defer stop()
 	begun := time.Now()
-	m, err := backup.Take(ctx, nc, a.names, dir, copyStore, a.showProgress())
+	m, err := backup.Take(ctx, nc, a.names, dir, copyStore, a.showProgress("backup"))
 	if err != nil {
 		return err
 	}
@@ -153,13 +153,17 @@ const showEvery = 2 * time.Second
 
 // showProgress tells people what is being copied, each file once and a large one
 // again and again.
-func (a fileVerbs) showProgress() backup.Progress {
+func (a fileVerbs) showProgress(verb string) backup.Progress {
 	last, shown := "", time.Time{}
 	return func(name string, size int64) {
-		if a.json || name == last && time.Since(shown) < showEvery {
+		if name == last && time.Since(shown) < showEvery {
 			return
 		}
 		last, shown = name, time.Now()
+		if a.json {
+			writeProgress(a.errOut, progress{Verb: verb, Part: name, Done: size, Unit: unitBytes})
+			return
+		}
 		a.printNote("%s: %s\n", name, bytesText(uint64(size)))
 	}
 }

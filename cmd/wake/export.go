@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"net/http"
 	"net/url"
 	"os"
@@ -21,7 +20,6 @@ import (
 	"code.wake.dev/wake/internal/export"
 	"code.wake.dev/wake/internal/feed"
 	"code.wake.dev/wake/internal/kahn"
-	"code.wake.dev/wake/internal/service"
 	"code.wake.dev/wake/internal/timeline"
 	"code.wake.dev/wake/pkg/wire"
 	"code.wake.dev/wake/services/recorder"
@@ -314,7 +312,7 @@ func (a fileVerbs) exportRun(ctx context.Context, src source, o exportOptions) e
 		return err
 	}
 	defer out.discardFile()
-	m := a.newMeter("exported", "events")
+	m := a.newMeter("export", "events")
 	done := exportSummary{Format: o.format, File: o.file}
 	switch o.format {
 	case formatKahn:
@@ -517,54 +515,5 @@ func (o *exportOutput) discardFile() {
 	if o.file != nil {
 		_ = o.file.Close() // it isn't kept
 		_ = os.Remove(o.file.Name())
-	}
-}
-
-// meter shows on a terminal how far long work has come.
-type meter struct {
-	out        io.Writer // nil: no user looks
-	verb, what string
-	begun      time.Time
-	shown      time.Time
-	n          int
-}
-
-// meterPause is the time between two lines of a meter, and before the first.
-const meterPause = 250 * time.Millisecond
-
-func (a fileVerbs) newMeter(verb, what string) *meter {
-	m := &meter{verb: verb, what: what, begun: time.Now(), shown: time.Now()}
-	if service.IsTerminal(a.errOut) && !a.json {
-		m.out = a.errOut
-	}
-	return m
-}
-
-// countEvents passes events on and counts them.
-func (m *meter) countEvents(events export.Events) iter.Seq2[eventlog.Entry, error] {
-	return func(yield func(eventlog.Entry, error) bool) {
-		for e, err := range events {
-			if m.n++; m.n%256 == 0 {
-				m.showCount("")
-			}
-			if !yield(e, err) {
-				return
-			}
-		}
-	}
-}
-
-func (m *meter) showCount(of string) {
-	if m.out == nil || time.Since(m.shown) < meterPause {
-		return
-	}
-	m.shown = time.Now()
-	_, _ = fmt.Fprintf(m.out, "\r\x1b[K%s %d%s %s, %s", m.verb, m.n, of, m.what, time.Since(m.begun).Round(time.Second))
-}
-
-// eraseLine removes the line.
-func (m *meter) eraseLine() {
-	if m.out != nil && m.shown.After(m.begun.Add(meterPause)) {
-		_, _ = io.WriteString(m.out, "\r\x1b[K")
 	}
 }

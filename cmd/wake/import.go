@@ -49,9 +49,9 @@ func (a fileVerbs) importRun(ctx context.Context, in io.Reader) error {
 		return err
 	}
 	defer nc.Close()
-	m := a.newMeter("sent", "bytes")
+	m := a.newMeter("import", unitBytes)
 	var im export.Import
-	err = inlet.Send(ctx, nc, a.names, wire.IngestRequest{Format: string(inlet.Exported)}, counted{in, m}, &im)
+	err = inlet.Send(ctx, nc, a.names, wire.IngestRequest{Format: string(inlet.Exported)}, newCounted(in, m), &im)
 	m.eraseLine()
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -77,19 +77,4 @@ func (a fileVerbs) noteRemoved(ctx context.Context, nc *nats.Conn, runID string)
 	if e, ok := errors.AsType[*wire.APIError](err); ok && e.Code == wire.CodeRunNotFound && strings.Contains(e.Message, "was deleted") {
 		a.printNote("note: %s; the recorder doesn't record it again: `wake replay` and `wake export` read the stream\n", timeline.Line(e.Message, maxMessage))
 	}
-}
-
-// counted shows how much of an input was read.
-type counted struct {
-	io.Reader
-
-	m *meter
-}
-
-// Read implements [io.Reader].
-func (c counted) Read(p []byte) (int, error) {
-	n, err := c.Reader.Read(p)
-	c.m.n += n
-	c.m.showCount("")
-	return n, err
 }

@@ -165,7 +165,9 @@ func (a fileVerbs) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader,
 			return err
 		}
 	}
-	err := inlet.Send(ctx, nc, a.names, q, in, &r)
+	m := a.newMeter("ingest", unitBytes)
+	err := inlet.Send(ctx, nc, a.names, q, newCounted(in, m), &r)
+	m.eraseLine()
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return serviceError(codeDetached, "wake log "+o.RunID, "interrupted; what was read is run %s", o.RunID)

@@ -111,7 +111,9 @@ func (a fileVerbs) watchRebuild(ctx context.Context, nc *nats.Conn, desk *rebuil
 			return end, nil
 		case p.ID == end.ID && p.Part != last:
 			last = p.Part
-			if !a.json {
+			if a.json {
+				writeProgress(a.errOut, progress{Verb: "rebuild", Part: end.Service, Done: int64(p.Part), Of: int64(p.Of), Unit: p.Unit}) //nolint:gosec // counts
+			} else {
 				a.printNote("%s: %d of %d %s\n", end.Service, p.Part, p.Of, p.Unit)
 			}
 		}

@@ -88,7 +88,7 @@ func (a fileVerbs) releaseRun(ctx context.Context, ref, node, config string) err
 	}
 	var content bytes.Buffer
 	var done exportSummary
-	if err := a.exportSession(ctx, src, a.newMeter("read", "events"), &exportOutput{Writer: &content}, exportOptions{format: formatClaude, node: c.Node}, &done); err != nil {
+	if err := a.exportSession(ctx, src, a.newMeter("release", "events"), &exportOutput{Writer: &content}, exportOptions{format: formatClaude, node: c.Node}, &done); err != nil {
 		return err
 	}
 	file := filepath.Join(folders[0], claude.SessionFile(c.Cwd, c.Session))

@@ -78,7 +78,7 @@ func (a fileVerbs) restoreBackup(ctx context.Context, dir string, o backupOption
 		return err
 	}
 	defer stop()
-	err = backup.Restore(ctx, nc, a.names, dir, m, backup.Options{Force: o.force, Replicas: o.replicas}, a.showProgress())
+	err = backup.Restore(ctx, nc, a.names, dir, m, backup.Options{Force: o.force, Replicas: o.replicas}, a.showProgress("restore"))
 	if exists, ok := errors.AsType[*backup.ExistsError](err); ok {
 		return serviceError(codeExists, "--force removes them, with all they hold", "%w", exists)
 	}

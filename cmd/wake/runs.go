@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -11,13 +13,16 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
 
 func (a viewVerbs) runsCommand() *cobra.Command {
 	var q wire.RunsRequest
 	var since, until string
+	var also []string
 	cmd := &cobra.Command{
 		Use:   "runs",
 		Short: "List runs, the newest first",
@@ -30,9 +35,17 @@ func (a viewVerbs) runsCommand() *cobra.Command {
 			if q.Until, err = parseAgo("until", until); err != nil {
 				return err
 			}
-			return showAnswer(cmd.Context(), a.app, wire.VerbRuns, q, func(runs wire.RunsResponse) error {
-				return printRuns(a.out, runs, time.Now())
-			})
+			if len(also) > 0 && q.Cursor != "" {
+				return usageError("ask for more by --limit", "--cursor: a page is one of a single installation")
+			}
+			runs, err := a.listRuns(cmd.Context(), q, also)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(runs)
+			}
+			return printRuns(a.out, runs, time.Now(), len(also) > 0)
 		},
 	}
 	flags := cmd.Flags()
@@ -48,7 +61,40 @@ func (a viewVerbs) runsCommand() *cobra.Command {
 	flags.BoolVar(&q.Deleted, "deleted", false, "only runs that were deleted and can still be restored")
 	flags.IntVar(&q.Limit, "limit", 50, "at most this `many`")
 	flags.StringVar(&q.Cursor, "cursor", "", "go on where the page before ended")
+	alsoFlag(flags, &also)
 	return cmd
+}
+
+// listRuns asks for runs, the newest first, of this installation and of further ones.
+func (a viewVerbs) listRuns(ctx context.Context, q wire.RunsRequest, also []string) (all wire.RunsResponse, err error) {
+	nc, err := a.connectServer(ctx)
+	if err != nil {
+		return all, err
+	}
+	defer nc.Close()
+	err = a.askEach(also, func(names subjects.Names, of string) error {
+		runs, err := api.Call[wire.RunsResponse](ctx, nc, names, wire.VerbRuns, q)
+		if err != nil {
+			return err
+		}
+		a.noteLag(runs.EventsBehind())
+		for i := range runs.Runs {
+			runs.Runs[i].RunID = of + runs.Runs[i].RunID
+		}
+		if of == "" {
+			all = runs
+		} else {
+			all.Runs = append(all.Runs, runs.Runs...)
+		}
+		return nil
+	})
+	if len(also) > 0 {
+		slices.SortStableFunc(all.Runs, func(a, b wire.RunInfo) int { return cmp.Compare(b.StartedAt, a.StartedAt) })
+		if q.Limit > 0 {
+			all.Runs = all.Runs[:min(len(all.Runs), q.Limit)]
+		}
+	}
+	return all, err
 }
 
 func parseAgo(flag, text string) (wire.Ago, error) {
@@ -62,7 +108,7 @@ func parseAgo(flag, text string) (wire.Ago, error) {
 	return ago, nil
 }
 
-func printRuns(w io.Writer, runs wire.RunsResponse, now time.Time) error {
+func printRuns(w io.Writer, runs wire.RunsResponse, now time.Time, several bool) error {
 	if len(runs.Runs) == 0 {
 		_, err := fmt.Fprintln(w, "no runs")
 		return err
@@ -80,11 +126,12 @@ func printRuns(w io.Writer, runs wire.RunsResponse, now time.Time) error {
 		return err
 	}
 	for _, r := range runs.Runs {
+		id := timeline.Line(r.RunID, maxCell)
 		if r.GoneAt > 0 {
-			_, _ = fmt.Fprintf(w, "%s was deleted %s, its events are removed in %s: wake undelete %[1]s restores it\n",
-				timeline.Line(r.RunID, maxCell), agoText(now, r.DeletedAt), spanText(now.UnixMilli(), time.UnixMilli(r.GoneAt)))
+			_, _ = fmt.Fprintf(w, "%s was deleted %s, its events are removed in %s: %s restores it\n",
+				id, agoText(now, r.DeletedAt), spanText(now.UnixMilli(), time.UnixMilli(r.GoneAt)), lineFor("undelete", id, several))
 		} else if r.Status == wire.RunPaused {
-			_, _ = fmt.Fprintf(w, "%s is paused: wake status %[1]s says why, wake resume %[1]s goes on\n", timeline.Line(r.RunID, maxCell))
+			_, _ = fmt.Fprintf(w, "%s is paused: %s says why, %s goes on\n", id, lineFor("status", id, several), lineFor("resume", id, several))
 		}
 	}
 	if runs.Cursor != "" {

@@ -47,7 +47,7 @@ func TestPausedRunsSayHowTheyGoOn(t *testing.T) {
 	if err := printStatus(&out, s); err != nil {
 		t.Fatal(err)
 	}
-	if err := printRuns(&out, wire.RunsResponse{Runs: []wire.RunInfo{{RunID: "r1", Status: wire.RunPaused, Reason: wire.PauseOperator}, {RunID: "r2", Status: wire.RunRunning}}}, time.Now()); err != nil {
+	if err := printRuns(&out, wire.RunsResponse{Runs: []wire.RunInfo{{RunID: "r1", Status: wire.RunPaused, Reason: wire.PauseOperator}, {RunID: "r2", Status: wire.RunRunning}}}, time.Now(), false); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{

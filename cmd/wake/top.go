@@ -10,10 +10,13 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 
+	"code.wake.dev/wake/internal/api"
 	"code.wake.dev/wake/internal/service"
 	"code.wake.dev/wake/internal/timeline"
+	"code.wake.dev/wake/pkg/subjects"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -21,6 +24,7 @@ func (a viewVerbs) topCommand() *cobra.Command {
 	var q wire.TopRequest
 	var since string
 	var every time.Duration
+	var also []string
 	cmd := &cobra.Command{
 		Use:   "top",
 		Short: "Watch the runs that go on: those that wait for a person first",
@@ -45,7 +49,7 @@ Elsewhere, and with --json, it is printed once.`,
 			if every < 100*time.Millisecond {
 				return usageError("such as 2s", "--interval: %s is too short", every)
 			}
-			return interruptError(cmd.Context(), a.showTop(cmd.Context(), q, every))
+			return interruptError(cmd.Context(), a.showTop(cmd.Context(), q, also, every))
 		},
 	}
 	flags := cmd.Flags()
@@ -54,18 +58,63 @@ Elsewhere, and with --json, it is printed once.`,
 	flags.StringVar(&since, "since", "10m", "also runs that ended within this `time`, such as 90s, 5m or 2d; 0s: none")
 	flags.IntVar(&q.Limit, "limit", 0, "at most this `many` (default 50)")
 	flags.DurationVar(&every, "interval", 2*time.Second, "refresh after this `time`")
+	alsoFlag(flags, &also)
 	return cmd
 }
 
 // showTop prints the fleet, on a terminal as a screen with keys.
-func (a viewVerbs) showTop(ctx context.Context, q wire.TopRequest, every time.Duration) error {
+func (a viewVerbs) showTop(ctx context.Context, q wire.TopRequest, also []string, every time.Duration) error {
 	if !a.json && service.IsTerminal(a.out) {
-		return a.watchFleet(ctx, q, every)
+		return a.watchFleet(ctx, q, also, every)
 	}
-	return showAnswer(ctx, a.app, wire.VerbTop, q, func(fleet wire.TopResponse) error {
-		_, err := io.WriteString(a.out, fleetText(fleet, view{color: useColor(a.out)}))
+	nc, err := a.connectServer(ctx)
+	if err != nil {
 		return err
+	}
+	defer nc.Close()
+	fleet, err := a.askFleets(ctx, nc, q, also)
+	if err != nil {
+		return err
+	}
+	a.noteLag(fleet.EventsBehind())
+	if a.json {
+		return a.printJSON(fleet)
+	}
+	_, err = io.WriteString(a.out, fleetText(fleet, view{color: useColor(a.out)}))
+	return err
+}
+
+// fleetStates are the states of runs, those that want attention first.
+func fleetStates() []string {
+	return []string{"waiting", "failed", "paused", "active", "idle", "aborted", "complete"}
+}
+
+// askFleets asks for the fleet of this installation, together with those of further ones.
+func (a viewVerbs) askFleets(ctx context.Context, nc *nats.Conn, q wire.TopRequest, also []string) (all wire.TopResponse, err error) {
+	err = a.askEach(also, func(names subjects.Names, of string) error {
+		fleet, err := api.Call[wire.TopResponse](ctx, nc, names, wire.VerbTop, q)
+		if err != nil {
+			return err
+		}
+		for i := range fleet.Runs {
+			fleet.Runs[i].RunID = of + fleet.Runs[i].RunID
+		}
+		if all.States == nil {
+			all = fleet
+			return nil
+		}
+		for state, n := range fleet.States {
+			all.States[state] += n
+		}
+		all.Runs, all.Omitted = append(all.Runs, fleet.Runs...), all.Omitted+fleet.Omitted
+		return nil
 	})
+	if len(also) > 0 {
+		slices.SortStableFunc(all.Runs, func(a, b wire.TopRun) int {
+			return cmp.Compare(slices.Index(fleetStates(), a.State), slices.Index(fleetStates(), b.State))
+		})
+	}
+	return all, err
 }
 
 // view is how the fleet is shown.
@@ -78,7 +127,7 @@ type view struct {
 // fleetText is the fleet as a table, as far as the terminal has room.
 func fleetText(f wire.TopResponse, v view) string {
 	var counts []string
-	for _, state := range []string{"waiting", "failed", "paused", "active", "idle", "aborted", "complete"} {
+	for _, state := range fleetStates() {
 		if n := f.States[state]; n > 0 {
 			counts = append(counts, fmt.Sprintf("%d %s", n, state))
 		}
@@ -94,7 +143,7 @@ func fleetText(f wire.TopResponse, v view) string {
 	}
 	for i, r := range f.Runs {
 		label := r.AgentID
-		if label == r.RunID {
+		if label == r.RunID || strings.HasSuffix(r.RunID, ":"+label) {
 			label = ""
 		}
 		add(r.RunID, label, r.FlowName, r.AgentStatus, i+1)

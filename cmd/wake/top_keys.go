@@ -31,6 +31,7 @@ type fleetScreen struct {
 	shownAt time.Time       // when those have come
 	note    string
 	open    string // the run to attach to
+	own     string // what the runs of this installation are named with before their ids, where several are shown
 	known   bool   // a fleet has been told
 }
 
@@ -207,8 +208,10 @@ func (m *fleetScreen) begin(key string) (leaves bool) {
 	switch {
 	case m.view.selected == "":
 		m.note = "no run is selected"
+	case !strings.HasPrefix(m.view.selected, m.own):
+		m.note = lineFor("attach", m.view.selected, true) + " opens it"
 	case key == "enter":
-		m.open = m.view.selected
+		m.open = strings.TrimPrefix(m.view.selected, m.own)
 		return true
 	default:
 		m.asking, m.waits, m.input, m.note = keysDecide, nil, editor{}, "…"
@@ -270,7 +273,7 @@ func (m *fleetScreen) pressDecide(key string) {
 }
 
 func (m *fleetScreen) give(c wire.Command) {
-	c.RunID = m.view.selected
+	c.RunID = strings.TrimPrefix(m.view.selected, m.own)
 	m.asking, m.note = keysSelect, "…"
 	m.order(c)
 }
@@ -335,10 +338,13 @@ func (m *fleetScreen) footLines() []string {
 }
 
 // watchFleet shows the fleet on the terminal until it is left; a run that is opened comes in between.
-func (a viewVerbs) watchFleet(ctx context.Context, q wire.TopRequest, every time.Duration) error {
+func (a viewVerbs) watchFleet(ctx context.Context, q wire.TopRequest, also []string, every time.Duration) error {
 	m := &fleetScreen{view: view{color: useColor(os.Stdout)}}
+	if len(also) > 0 {
+		m.own = a.prefix + ":"
+	}
 	for {
-		if err := a.runFleet(ctx, m, q, every); err != nil || m.open == "" {
+		if err := a.runFleet(ctx, m, q, also, every); err != nil || m.open == "" {
 			return err
 		}
 		run := m.open
@@ -353,7 +359,7 @@ func (a viewVerbs) watchFleet(ctx context.Context, q wire.TopRequest, every time
 }
 
 // runFleet runs the screen once.
-func (a viewVerbs) runFleet(ctx context.Context, m *fleetScreen, q wire.TopRequest, every time.Duration) error {
+func (a viewVerbs) runFleet(ctx context.Context, m *fleetScreen, q wire.TopRequest, also []string, every time.Duration) error {
 	s, err := a.openAttached(ctx)
 	if err != nil {
 		return err
@@ -362,7 +368,7 @@ func (a viewVerbs) runFleet(ctx context.Context, m *fleetScreen, q wire.TopReque
 	m.order = func(c wire.Command) { s.order(ctx, c) }
 	m.ask = func(run string) {
 		s.orders.Go(func() {
-			r, err := api.Call[wire.ApprovalsResponse](ctx, s.conn, a.names, wire.VerbApprovals, wire.ApprovalsRequest{Run: run})
+			r, err := api.Call[wire.ApprovalsResponse](ctx, s.conn, a.names, wire.VerbApprovals, wire.ApprovalsRequest{Run: strings.TrimPrefix(run, m.own)})
 			s.program.Send(waitsMsg{run, r.Approvals, err})
 		})
 	}
@@ -375,7 +381,7 @@ func (a viewVerbs) runFleet(ctx context.Context, m *fleetScreen, q wire.TopReque
 	asking, stop := context.WithCancel(ctx)
 	s.orders.Go(func() {
 		for {
-			fleet, err := api.Call[wire.TopResponse](asking, s.conn, a.names, wire.VerbTop, q)
+			fleet, err := a.askFleets(asking, s.conn, q, also)
 			if asking.Err() != nil {
 				return
 			}

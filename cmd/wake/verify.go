@@ -79,7 +79,10 @@ func (a fileVerbs) verifyRecord(ctx context.Context, run string, o verifyOptions
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
+	m := a.newMeter("verify", "events")
+	store.Checker.Progress = m.note
 	v, err := a.verifyStore(ctx, store, run, o)
+	m.eraseLine()
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (a hostVerbs) newWatcher(o *watchOptions) constructor {
 		if err != nil {
 			return nil, err
 		}
-		m := &watchMeter{screen: !a.json && service.IsTerminal(a.errOut), out: a.errOut}
+		m := &watchMeter{screen: !a.json && service.IsTerminal(a.errOut), json: a.json, out: a.errOut}
 		return watcher.New(watcher.Config{
 			ID: "watch-" + id, Folders: folders, Since: o.since, Idle: o.idle, Prices: prices, Progress: m.showProgress,
 			Begun: func(run string, labels map[string]string) {
@@ -102,12 +102,17 @@ func (a hostVerbs) newWatcher(o *watchOptions) constructor {
 type watchMeter struct {
 	out    io.Writer
 	screen bool
+	json   bool
 	shown  time.Time
 	open   bool // its line is there
 }
 
 func (m *watchMeter) showProgress(p watcher.Progress) {
 	over := p.DoneFiles == p.Files
+	if m.json && p.Files > 0 && (over || time.Since(m.shown) >= jsonPause) {
+		m.shown = time.Now()
+		writeProgress(m.out, progress{Verb: "watch", Part: "history", Done: p.DoneBytes, Of: p.Bytes, Unit: unitBytes, PerSecond: float64(p.DoneBytes) / max(p.Elapsed.Seconds(), 0.001)})
+	}
 	if !m.screen || p.Files == 0 || !over && time.Since(m.shown) < meterPause {
 		return
 	}

@@ -109,7 +109,8 @@ func (a Anchor) Check(key ed25519.PublicKey) error {
 // VerifyAnchored is [Checker.Verify], and requires besides that each run that the anchor names has the
 // events that it had then. Runs that were deleted since have none.
 func (c *Checker) VerifyAnchored(ctx context.Context, run string, a Anchor) (Verification, error) {
-	v := &verifier{s: c.answers, Verification: Verification{Damages: []Damage{}}, anchors: map[string]AnchorLink{}}
+	v := c.newVerifier()
+	v.anchors = map[string]AnchorLink{}
 	for _, l := range a.Runs {
 		v.anchors[l.Run] = l
 	}

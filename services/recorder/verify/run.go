@@ -167,6 +167,9 @@ func (v *verifier) checkEvent(ctx context.Context, r *runCheck, s *archive.Event
 		v.addDamage(at)
 	}
 	r.found++
+	if v.done++; v.progress != nil && v.done%1024 == 0 {
+		v.progress(v.done, v.all)
+	}
 	r.pos = s.Pos
 	r.link = v.chain.Next(r.link, s)
 	v.checkAnchor(r, s, at)

@@ -16,7 +16,7 @@ import (
 // stream besides, as far as that still has them. It fails with
 // [eventlog.ErrIncarnation] if the store is of another incarnation of it.
 func (c *Checker) VerifyAgainst(ctx context.Context, run string, log *eventlog.Log) (Verification, error) {
-	v := &verifier{s: c.answers, Verification: Verification{Damages: []Damage{}}}
+	v := c.newVerifier()
 	err := v.checkStore(ctx, run)
 	if err == nil && v.Position.Seq > 0 {
 		err = v.compareServer(ctx, run, log)

@@ -101,10 +101,18 @@ func (v Verification) Remedy() string {
 const maxDamages = 1000
 
 // Checker checks a store.
-type Checker struct{ answers *queries.Answers }
+type Checker struct {
+	answers *queries.Answers
+	// Progress is called now and then with how many events were checked, of how many. It may be nil.
+	Progress func(done, of int64)
+}
 
 // New returns the checker of the store that answers are from.
-func New(answers *queries.Answers) *Checker { return &Checker{answers} }
+func New(answers *queries.Answers) *Checker { return &Checker{answers: answers} }
+
+func (c *Checker) newVerifier() *verifier {
+	return &verifier{s: c.answers, progress: c.Progress, Verification: Verification{Damages: []Damage{}}}
+}
 
 // Verify checks the events of a run, or of all if run is empty, and whatever is
 // derived from them: the database itself and its schema, the hash chains, positions
@@ -112,7 +120,7 @@ func New(answers *queries.Answers) *Checker { return &Checker{answers} }
 // otherwise. It sees the store as of one moment. It fails only if it couldn't
 // check; what is damaged is in the answer.
 func (c *Checker) Verify(ctx context.Context, run string) (Verification, error) {
-	v := &verifier{s: c.answers, Verification: Verification{Damages: []Damage{}}}
+	v := c.newVerifier()
 	if err := v.checkStore(ctx, run); err != nil {
 		return Verification{}, request.Wrap("verify", err)
 	}
@@ -132,6 +140,9 @@ type verifier struct {
 	gone    map[string]bool       // runs without their events: they were removed
 	bad     int64
 	lost    int64
+
+	progress  func(done, of int64)
+	done, all int64 // events
 }
 
 func (v *verifier) addDamage(d Damage) {
@@ -311,6 +322,7 @@ func (v *verifier) checkRuns(ctx context.Context, where string, args database.Pa
 			return v.noteFailure(ctx, Damage{Table: "runs"}, err)
 		}
 		list = append(list, r)
+		v.all += r.Events
 	}
 	for _, r := range list {
 		if err := v.checkRun(ctx, r); err != nil {
