@@ -184,3 +184,10 @@ func (l *Ledger) Requested(run string) {
 	defer l.mu.Unlock()
 	l.requested = append(l.requested, run)
 }
+
+// LostQueue notes that the stream of requests was made anew: which of them were stored so far isn't known any more.
+func (l *Ledger) LostQueue() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.requested = nil
+}

@@ -314,6 +314,14 @@ func TestPlanted(t *testing.T) {
 			b.add(t, "c", wire.RunNode, "", "", &wire.RunClaimed{Runner: "r1", Nonce: "4"})
 		}, []oracle.Invariant{oracle.ComesToAnEnd}},
 		{"a run that was asked for doesn't begin", func(_ *testing.T, b *book) { b.ledger.Requested("z") }, []oracle.Invariant{oracle.ComesToAnEnd}},
+		{"a run whose request was lost with the queue doesn't begin", func(_ *testing.T, b *book) {
+			b.ledger.Requested("z")
+			b.ledger.LostQueue()
+		}, nil},
+		{"a run that was asked for behind a lost queue doesn't begin", func(_ *testing.T, b *book) {
+			b.ledger.LostQueue()
+			b.ledger.Requested("z")
+		}, []oracle.Invariant{oracle.ComesToAnEnd}},
 		{"a lease is left", func(_ *testing.T, b *book) { b.Leases = []string{"a._run"} }, []oracle.Invariant{oracle.ComesToAnEnd}},
 		{"a registration is left", func(_ *testing.T, b *book) { b.Registered = []string{"runner.a"} }, []oracle.Invariant{oracle.ComesToAnEnd}},
 	} {

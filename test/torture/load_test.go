@@ -119,6 +119,7 @@ func (l *load) doubt() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	clear(l.requested)
+	l.s.ledger.LostQueue()
 	for _, id := range l.runs {
 		l.born[id] = time.Now()
 	}
