@@ -478,23 +478,6 @@ func TestLapse(t *testing.T) {
 	}
 }
 
-// Calls that an agent had begun when it died, and had told nobody of, are those that its record has behind the log's last ones.
-func TestRecovered(t *testing.T) {
-	const c3, c4 = "tool:intent c3 unknown {\"command\":\"c3\"}\nagent:tool c3 \"done\"\n", "tool:intent c4 unknown {\"command\":\"c4\"}\nagent:tool c4 \"\" " + wire.CallInterrupted + "\n"
-	for knows, want := range map[string]string{"c0 c1 c2": "", "c1 c2 c3 c4?": c3 + c4, "x1 x2": "", "c0 c2 c4?": c4, "c3 c2": ""} {
-		p := newPlace(t)
-		if err := os.WriteFile(filepath.Join(p.home, "ours"), []byte("1"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		r := p.request(t, "!load\n!knows "+knows+"\nsay Hi.")
-		r.Resume, r.Facts = true, []agent.Fact{{Mark: "c1", Text: "- c1 has ended"}, {Mark: "c2", Text: "- c2 has ended"}}
-		_, got, _ := strings.Cut(strings.Join(drain(t, start(t, r), nil), "\n"), "bypassPermissions\n")
-		if got, _, _ = strings.Cut(got, "turn:start"); got != want {
-			t.Errorf("%s:\n%s\nwant\n%s", knows, got, want)
-		}
-	}
-}
-
 // A fork begins as a copy of the whole session, if the agent can do that.
 func TestFork(t *testing.T) {
 	p := newPlace(t)

@@ -135,7 +135,6 @@ func (f *fold) takeSession(m message, sent request, result wire.Raw) error {
 		f.emit("", &wire.SessionBound{OldSession: f.session, NewSession: id})
 	}
 	f.Session = id
-	f.recoverCalls()
 	return nil
 }
 

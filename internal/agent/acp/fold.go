@@ -28,7 +28,6 @@ type fold struct {
 	mode    string       // of permissions
 	cwd     string
 	renews  bool // a session that can't be gone on with may be a new one
-	facts   []agent.Fact
 	at      int64
 	out     []*wire.Event
 }
@@ -41,7 +40,7 @@ func newFold(r agent.Request) *fold {
 			Asked: slices.Clone(r.Asked),
 		},
 		session: r.SessionID, blocks: r.Options.Blocks, mode: permissionMode(r.Options), cwd: r.Options.Cwd,
-		renews: r.Options.NewSession, facts: r.Facts,
+		renews: r.Options.NewSession,
 	}
 }
 
@@ -177,7 +176,7 @@ func (f *fold) takeUpdate(m message, params wire.Raw) {
 	case f.Opened && string(n.SessionId) != f.Session:
 		f.emitRaw(name, params, "it is of another session")
 	case !f.Opened && f.Initialized && u.UsageUpdate == nil: // what it repeats while it loads its session
-		f.noteKnown(u, raw)
+		f.noteKnown(u)
 	case u.AgentMessageChunk != nil:
 		f.takeChunk("text", u.AgentMessageChunk.Content, name, raw)
 	case u.AgentThoughtChunk != nil:
@@ -199,9 +198,8 @@ func (f *fold) takeUpdate(m message, params wire.Raw) {
 	}
 }
 
-// noteKnown notes a call whose end the agent repeats while it loads its session: its record has that. One that it repeats behind
-// those that the log has is one of which the log was never told, see [fold.recoverCalls].
-func (f *fold) noteKnown(u acp.SessionUpdate, raw wire.Raw) {
+// noteKnown notes a call whose end the agent repeats while it loads its session: its record has that.
+func (f *fold) noteKnown(u acp.SessionUpdate) {
 	id, status := "", acp.ToolCallStatus("")
 	switch {
 	case u.ToolCall != nil:
@@ -209,42 +207,11 @@ func (f *fold) noteKnown(u acp.SessionUpdate, raw wire.Raw) {
 	case u.ToolCallUpdate != nil && u.ToolCallUpdate.Status != nil:
 		id, status = string(u.ToolCallUpdate.ToolCallId), *u.ToolCallUpdate.Status
 	}
-	if id == "" && u.ToolCallUpdate != nil {
-		id = string(u.ToolCallUpdate.ToolCallId)
-	}
-	switch logged := slices.ContainsFunc(f.facts, func(x agent.Fact) bool { return x.Mark == id }); {
-	case id == "" || len(id) > maxCallID:
-	case logged:
-		clear(f.Calls)
-		f.Order, f.Aligned = nil, true
-	case f.Aligned && len(f.Order) < maxEnded:
-		f.openCall(id).learn(raw)
-	}
 	if id == "" || len(id) > maxCallID || status != acp.ToolCallStatusCompleted && status != acp.ToolCallStatusFailed || slices.Contains(f.Known, id) {
 		return
 	}
 	f.Known = append(f.Known, id)
 	f.Known = f.Known[max(0, len(f.Known)-maxEnded):]
-}
-
-// recoverCalls puts calls on record that the agent had begun when it died, and had told nobody of. Without a result they were cut off.
-func (f *fold) recoverCalls() {
-	for _, id := range f.Order {
-		c := f.Calls[id]
-		input, output := c.input(), c.output()
-		sum := sha256.Sum256(input)
-		f.emit(id, &wire.ToolIntent{
-			ToolName: c.name(), ToolInput: input, InputHash: hex.EncodeToString(sum[:]), Idempotent: c.isReading(), Recovered: wire.RecoveredTranscript,
-		})
-		p := &wire.AgentTool{ToolName: c.name(), ToolInput: input, ToolOutput: output, Recovered: wire.RecoveredTranscript}
-		if isEmpty(output) {
-			p.Error, p.Recovered = wire.CallInterrupted, ""
-		}
-		f.emit(id, p)
-		f.Ended = append(f.Ended, id)
-	}
-	clear(f.Calls)
-	f.Order = nil
 }
 
 // takeChunk takes a piece of what the agent says or thinks. Pieces of one kind that follow each other are a block.

@@ -30,7 +30,6 @@ type state struct {
 	Cancelled     bool     `json:"cancelled"` // it was told to cut its turn short
 	Can           ability  `json:"can"`
 	Session       string   `json:"session"` // "": it has none yet
-	Aligned       bool     `json:"aligned"` // it has repeated a call that the log has
 	Known         []string `json:"known"`   // calls whose ends the agent's own record has, as far as it has repeated them
 	Agent         string   `json:"agent"`   // its name and version
 	Ways          names    `json:"ways"`    // to log in

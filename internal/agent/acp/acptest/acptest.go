@@ -224,9 +224,9 @@ func (a *agent) LoadSession(ctx context.Context, r acp.LoadSessionRequest) (acp.
 	err := a.tell(ctx, r.SessionId, acp.UpdateAgentMessageText("what was said before"))
 	for _, id := range a.knows {
 		id, begun := strings.CutSuffix(id, "?")
-		err = errors.Join(err, a.tell(ctx, r.SessionId, acp.StartToolCall(acp.ToolCallId(id), "Doing "+id, acp.WithStartStatus(acp.ToolCallStatusPending), acp.WithStartRawInput(map[string]any{"command": id}))))
+		err = errors.Join(err, a.tell(ctx, r.SessionId, acp.StartToolCall(acp.ToolCallId(id), "Doing "+id, acp.WithStartStatus(acp.ToolCallStatusPending))))
 		if !begun {
-			err = errors.Join(err, a.tell(ctx, r.SessionId, acp.UpdateToolCall(acp.ToolCallId(id), acp.WithUpdateStatus(acp.ToolCallStatusCompleted), acp.WithUpdateRawOutput("done"))))
+			err = errors.Join(err, a.tell(ctx, r.SessionId, acp.UpdateToolCall(acp.ToolCallId(id), acp.WithUpdateStatus(acp.ToolCallStatusCompleted))))
 		}
 	}
 	return acp.LoadSessionResponse{}, err
