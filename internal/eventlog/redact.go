@@ -157,10 +157,15 @@ func (w *Writer) restEvents(held []heldText) []*wire.Event {
 
 // storeRest queues what is held of texts that are over when these events follow, all if there are none. The caller holds turn.
 func (w *Writer) storeRest(ctx context.Context, events ...*wire.Event) error {
+	return w.storeTexts(ctx, func(h heldText) bool { return len(events) == 0 || h.isOver(events) })
+}
+
+// storeTexts queues what is held of texts that are over. The caller holds turn.
+func (w *Writer) storeTexts(ctx context.Context, isOver func(heldText) bool) error {
 	before := w.held
 	var over []heldText
 	for _, h := range before {
-		if len(events) == 0 || h.isOver(events) {
+		if isOver(h) {
 			over = append(over, h)
 		}
 	}

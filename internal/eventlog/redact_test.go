@@ -122,11 +122,14 @@ func TestRedactHeld(t *testing.T) {
 	}
 }
 
-// What is held of a text that nothing follows is stored when its writer is told.
+// What is held of a stream that nothing follows is stored when its writer is told; another stream goes on.
 func TestStoreHeld(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T) {
 		p := redacting(t, eventlog.Options{})
 		w := p.claim("r", "n")
+		if err := w.StoreHeld(t.Context(), "stdout"); err != nil {
+			t.Fatal(err)
+		}
 		if err := w.Enqueue(t.Context(), &wire.Event{Payload: &wire.ExecOutput{Stream: "stdout", Content: "a corre"}}); err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +137,10 @@ func TestStoreHeld(t *testing.T) {
 		if got := p.deltas("r", "n"); got != "|out:a " || w.Settled() {
 			t.Errorf("%q, settled %t", got, w.Settled())
 		}
-		if err := w.StoreHeld(t.Context()); err != nil {
+		if err := w.StoreHeld(t.Context(), "stderr"); err != nil || w.Settled() {
+			t.Fatalf("of another stream: %v, settled %t", err, w.Settled())
+		}
+		if err := w.StoreHeld(t.Context(), "stdout"); err != nil {
 			t.Fatal(err)
 		}
 		<-time.After(time.Minute)

@@ -175,13 +175,13 @@ func (w *Writer) Settled() bool {
 	return seq+1 == w.next && len(w.held) == 0
 }
 
-// StoreHeld takes the ends of texts that are held for events of their own: nothing more of these texts comes.
-func (w *Writer) StoreHeld(ctx context.Context) error {
+// StoreHeld takes what is held of a stream of commands for an event of its own: what follows of it isn't its next part.
+func (w *Writer) StoreHeld(ctx context.Context, stream string) error {
 	if err := w.lock(ctx); err != nil {
 		return w.writeError("store the end of a text", err)
 	}
 	defer w.unlock()
-	if err := w.storeRest(ctx); err != nil {
+	if err := w.storeTexts(ctx, func(h heldText) bool { return h.of.kind == wire.TypeExecOutput && h.of.stream == stream }); err != nil {
 		return w.writeError("store the end of a text", err)
 	}
 	return nil

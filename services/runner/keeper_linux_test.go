@@ -597,6 +597,31 @@ nodes:
 	}
 }
 
+// A secret that lies across the end of what is recorded at once is taken out, if nothing between that and the end of the
+// output was left out.
+func TestSecretAcrossTheLimit(t *testing.T) {
+	b := newBench(t)
+	var err error
+	if b.secrets, err = redact.New(redact.Known, []string{"correct.horse.battery.staple"}); err != nil {
+		t.Fatal(err)
+	}
+	b.process("r1", &scripted{say: echo})
+	b.submit("run1", `
+name: long
+nodes:
+  - {id: a, type: exec, policy: {outputBytes: 20}, input: {command: "printf 'some words correct.hors'; sleep 0.3; printf 'e.battery.staple, more'"}}
+`)
+	state, events := b.ended("run1")
+	if state.Result != wire.FlowStatusComplete {
+		t.Fatalf("the run ended as %s: %s", state.Result, state.Error)
+	}
+	for _, e := range events {
+		if p, ok := e.Event.Payload.(*wire.ExecOutput); ok && (strings.Contains(p.Content, "hors") || strings.Contains(p.Content, "staple")) {
+			t.Errorf("%q was recorded", p.Content)
+		}
+	}
+}
+
 // What a command says while its runner can't store anything is in the journal until the log has it,
 // also if that runner never could.
 func TestJournalFillsTheLog(t *testing.T) {

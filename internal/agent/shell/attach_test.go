@@ -3,6 +3,7 @@ package shell_test
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -172,15 +173,21 @@ func (h *endless) End(time.Duration) error {
 // records it is another one in the middle.
 func TestExcerpt(t *testing.T) {
 	record := func(h *ended) (got []string) {
-		cuts := 0
-		c := shell.Command{Command: "true", Host: h, Name: "command", Begin: time.UnixMilli(1), Limit: 20, Cut: func() { cuts++ }}
+		var cut []string
+		c := shell.Command{
+			Command: "true", Host: h, Name: "command", Begin: time.UnixMilli(1), Limit: 20,
+			Cut: func(stream string) { cut = append(cut, stream) },
+		}
 		for e, err := range c.Run(t.Context()) {
 			if err != nil {
 				t.Fatal(err)
 			}
 			if p, ok := e.Payload.(*wire.ExecOutput); ok {
-				if cuts > 0 && e.JournalIndex == 0 {
+				if slices.Contains(cut, p.Stream) && e.JournalIndex == 0 {
 					t.Error("the beginning goes on behind its end")
+				}
+				if p.Omitted > 0 && !slices.Contains(cut, p.Stream) {
+					t.Errorf("%d bytes of %s were left out, of which the host wasn't told", p.Omitted, p.Stream)
 				}
 				got = append(got, fmt.Sprintf("%d/%d %s %s %d", e.JournalOffset, e.JournalIndex, p.Stream, p.Content, p.Omitted))
 			}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
@@ -38,9 +39,9 @@ type Command struct {
 	Begin time.Time
 	// Stored reports whether the log has all events that were yielded so far; nil: it does.
 	Stored func() bool
-	// Cut is called when output is left out, or may be, for the first time: what was yielded isn't gone on with before the
-	// command has ended. It may be nil.
-	Cut func()
+	// Cut is called with a stream of which something is left out, the first time: what was yielded of it isn't gone on
+	// with. It may be nil.
+	Cut func(stream string)
 }
 
 func (c Command) commandLine() []string {
@@ -111,8 +112,8 @@ type run struct {
 	rested    time.Time // when the host was last told of a resting point
 	last      uint64    // its offset
 	excerpt   excerpt
-	cut       bool // the beginning of the output is over
-	over      bool // the time limit is
+	cut       []string // streams of which the host knows that something was left out
+	over      bool     // the time limit is
 	ended     bool
 }
 
@@ -200,13 +201,22 @@ func (r *run) takeFrame(f process.Frame, streams map[string]*textDecoder, yield 
 		if !r.yieldOutput(yield, f.At, 0, &wire.ExecOutput{Stream: stream, Content: text}) {
 			return false
 		}
-	case !r.cut:
-		if r.cut = true; r.command.Cut != nil {
-			r.command.Cut()
-		}
+	default:
+		r.reportCuts()
 	}
 	r.reportRest(streams)
 	return true
+}
+
+// reportCuts tells the host of each stream of which something was left out for the first time.
+func (r *run) reportCuts() {
+	for _, stream := range []string{"stdout", "stderr"} {
+		if r.excerpt.left[stream] == 0 || slices.Contains(r.cut, stream) || r.command.Cut == nil {
+			continue
+		}
+		r.cut = append(r.cut, stream)
+		r.command.Cut(stream)
+	}
 }
 
 // heldBytes returns how many bytes of characters that are cut are held.

@@ -96,7 +96,7 @@ func (x *execution) commandEnd(ctx context.Context, outcome *shell.Outcome, last
 func (x *execution) driveCommand(ctx context.Context, c shell.Command, outcome *shell.Outcome) (last []*wire.Event, err error) {
 	live, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	c.Host, c.Name, c.Stored = x.hold.host, commandProgram, x.log.isStored
-	c.Cut = func() { x.log.storeHeld(live) }
+	c.Cut = func(stream string) { x.log.storeHeld(ctx, stream) }
 	var leaving sync.WaitGroup
 	leaving.Go(func() { x.leaveCommand(ctx, live, end) })
 	defer leaving.Wait()

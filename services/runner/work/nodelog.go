@@ -182,9 +182,10 @@ func (l *nodeLog) setAside(ctx context.Context, e *wire.Event, reason error) {
 	}
 }
 
-// storeHeld has the ends of texts stored that wait for what follows, since nothing does. If it can't be, the next event tells.
-func (l *nodeLog) storeHeld(ctx context.Context) {
-	if err := l.writer.StoreHeld(ctx); err != nil {
+// storeHeld has the end of a command's stream stored that waits for what follows, since that was left out. If it can't be,
+// the next event tells.
+func (l *nodeLog) storeHeld(ctx context.Context, stream string) {
+	if err := l.writer.StoreHeld(ctx, stream); err != nil {
 		l.cfg.Logger.Debug("end of a text not stored yet", "run", l.offer.RunID, "node", l.offer.NodeID, "error", err)
 	}
 }
