@@ -94,26 +94,37 @@ func (a hostVerbs) hooksInstall() *cobra.Command {
 		Short: "Add the hooks to the settings of Claude Code, and show the change",
 		Long: `Add the hooks to the settings of Claude Code, and show the change. Everything else in
 the file stays as it is, byte by byte. Sessions that are open take them over at once.
-Those that only newer versions of Claude Code know are added if the claude in PATH is one
-(from 2.1.197): an older one would leave out the whole file.`,
+Some are added only if the claude in PATH is 2.1.197 or newer: an older one may leave out
+the whole file, or wait for them at each call. It says which are left out, and why. Those
+that the file has stay, unless that claude is older.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			wanted, err := a.wantedHooks(areNewerKnown(cmd.Context()))
-			if err != nil {
+			limited, stop := context.WithTimeout(cmd.Context(), 10*time.Second)
+			version, doubt := claudeVersion(limited)
+			stop()
+			if err := cmd.Context().Err(); err != nil {
 				return err
 			}
-			return a.changeHooks(o, func(text []byte) ([]byte, error) {
-				if text == nil {
-					return settings.Add(nil, wanted)
+			return a.changeHooks(o, func(text []byte) ([]byte, *leftOut, error) {
+				var found []settings.Hook
+				var err error
+				if text != nil {
+					if found, err = settings.Find(text, isOurHook); err != nil {
+						return nil, nil, err
+					}
 				}
-				found, err := settings.Find(text, isOurHook)
+				events, left := chooseEvents(version, doubt, found)
+				wanted, err := a.wantedHooks(events)
 				if err != nil || areSame(found, wanted) {
-					return text, err
+					return text, left, err
 				}
-				if text, err = settings.Remove(text, isOurHook); err != nil {
-					return nil, err
+				if len(found) > 0 {
+					if text, err = settings.Remove(text, isOurHook); err != nil {
+						return nil, nil, err
+					}
 				}
-				return settings.Add(text, wanted)
+				text, err = settings.Add(text, wanted)
+				return text, left, err
 			}, "installed: sessions report to wake up with --data-dir "+a.server.DataDir, "they are installed already")
 		},
 	}
@@ -129,11 +140,12 @@ func (a hostVerbs) hooksUninstall() *cobra.Command {
 		Short: "Take the hooks out again, and show the change",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return a.changeHooks(o, func(text []byte) ([]byte, error) {
+			return a.changeHooks(o, func(text []byte) ([]byte, *leftOut, error) {
 				if text == nil {
-					return nil, nil
+					return nil, nil, nil
 				}
-				return settings.Remove(text, isOurHook)
+				text, err := settings.Remove(text, isOurHook)
+				return text, nil, err
 			}, "uninstalled", "there are none")
 		},
 	}
@@ -142,11 +154,11 @@ func (a hostVerbs) hooksUninstall() *cobra.Command {
 	return cmd
 }
 
-// wantedHooks are those that report to this data directory. Claude Code waits for none of them, but for the one that waits beside a
-// dialog, and the one of its end, behind which nothing would run. They are commands: for a hook of type http that finds no
-// server, Claude Code shows an error at each event, and for one whose server hangs it waits at each call. A version of Claude Code
-// that doesn't know an event leaves out the whole file: without newer, 2.0.76 knows all of them.
-func (a hostVerbs) wantedHooks(newer bool) ([]settings.Hook, error) {
+// wantedHooks are those that report to this data directory, with some of the newer events. Claude Code waits for none of them, but for
+// the one that waits beside a dialog, and the one of its end, behind which nothing would run: so 2.1.197 and 2.1.330 were seen to take
+// async; an older one may wait for all of them. They are commands: for a hook of type http that finds no server, Claude Code shows an
+// error at each event, and for one whose server hangs it waits at each call.
+func (a hostVerbs) wantedHooks(newer []string) ([]settings.Hook, error) {
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -158,27 +170,85 @@ func (a hostVerbs) wantedHooks(newer bool) ([]settings.Hook, error) {
 	command := shellQuote(program) + " hooks report " + shellQuote(report.FileIn(dir))
 	const soon, days = 5, 7 * 24 * 3600
 	events := []string{
-		report.SessionStart, report.SessionEnd, report.Notification, report.PostToolUse, report.PostToolUseFailure,
-		report.Stop, report.SubagentStart, report.SubagentStop, report.PreCompact,
-	}
-	if newer {
-		events = append(events, report.Elicitation, report.StopFailure, report.PostCompact)
+		report.SessionStart, report.SessionEnd, report.Notification, report.Stop, report.SubagentStart, report.SubagentStop, report.PreCompact,
 	}
 	var wanted []settings.Hook
-	for _, event := range events {
+	for _, event := range append(events, newer...) {
 		wanted = append(wanted, settings.Hook{Event: event, Command: command, Timeout: soon, Async: event != report.SessionEnd})
 	}
 	return append(wanted, settings.Hook{Event: report.PermissionRequest, Command: command, Timeout: days}), nil
 }
 
-// areNewerKnown reports whether the Claude Code of this machine is a version that knows the newer events. Where none is found, it isn't.
-func areNewerKnown(ctx context.Context) bool {
-	limited, stop := context.WithTimeout(ctx, 10*time.Second)
-	defer stop()
-	said, err := exec.CommandContext(limited, "claude", "--version").Output()
-	version := make([]int, 3)
-	n, _ := fmt.Sscanf(string(said), "%d.%d.%d", &version[0], &version[1], &version[2]) // n says how many it has
-	return err == nil && n == len(version) && slices.Compare(version, []int{2, 1, 197}) >= 0
+// newerSince is the oldest version of Claude Code with which the newer events were tried.
+const newerSince = "2.1.197"
+
+// newerEvents are those that an older version doesn't know, so that it leaves out the whole file (2.0.76), and the ends of calls, at each
+// of which one that doesn't know async would wait.
+func newerEvents() []string {
+	return []string{report.PostToolUse, report.PostToolUseFailure, report.Elicitation, report.StopFailure, report.PostCompact}
+}
+
+// leftOut are the events of which sessions don't report.
+type leftOut struct {
+	events []string
+	why    string
+}
+
+// chooseEvents says which of the newer events are wanted: all of a version that has them, none of an older one. Of one that isn't known
+// those that the file has stay.
+func chooseEvents(version []int, doubt string, found []settings.Hook) ([]string, *leftOut) {
+	since := parseVersion(newerSince)
+	if version != nil && slices.Compare(version, since) >= 0 {
+		return newerEvents(), nil
+	}
+	left := &leftOut{why: doubt}
+	if version != nil {
+		left.why = fmt.Sprintf("the claude in PATH is %d.%d.%d, older than %s", version[0], version[1], version[2], newerSince)
+	}
+	var events []string
+	for _, event := range newerEvents() {
+		if version == nil && hasEvent(found, event) {
+			events = append(events, event)
+		} else {
+			left.events = append(left.events, event)
+		}
+	}
+	if len(left.events) == 0 {
+		return events, nil
+	}
+	return events, left
+}
+
+func hasEvent(hooks []settings.Hook, event string) bool {
+	return slices.ContainsFunc(hooks, func(h settings.Hook) bool { return h.Event == event })
+}
+
+// claudeVersion asks the Claude Code of this machine for its version; if that stays unknown, it says why.
+func claudeVersion(ctx context.Context) (version []int, doubt string) {
+	cmd := exec.CommandContext(ctx, "claude", "--version")
+	cmd.WaitDelay = time.Second // a process that a wrapper has left behind may keep its stdout
+	said, err := cmd.Output()
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return nil, "no claude is in PATH"
+	case ctx.Err() != nil:
+		return nil, "claude --version gave no answer in time"
+	case err != nil && !errors.Is(err, exec.ErrWaitDelay): // which has its answer
+		return nil, fmt.Sprintf("claude --version failed: %v", err)
+	}
+	if version = parseVersion(string(said)); version == nil {
+		return nil, fmt.Sprintf("claude --version says %.40q, which is no version", said)
+	}
+	return version, ""
+}
+
+// parseVersion reads the version that a text begins with; nil if it doesn't.
+func parseVersion(text string) []int {
+	v := make([]int, 3)
+	if n, _ := fmt.Sscanf(text, "%d.%d.%d", &v[0], &v[1], &v[2]); n != len(v) { // n says how many it has
+		return nil
+	}
+	return v
 }
 
 // areSame reports whether the hooks are the same, in whatever order the file has their events.
@@ -199,7 +269,7 @@ func shellQuote(text string) string {
 }
 
 // changeHooks changes the settings that are meant, and shows how.
-func (a hostVerbs) changeHooks(o hooksOptions, change func([]byte) ([]byte, error), done, same string) error {
+func (a hostVerbs) changeHooks(o hooksOptions, change func([]byte) ([]byte, *leftOut, error), done, same string) error {
 	file, err := o.settingsFile()
 	if err != nil {
 		return err
@@ -208,7 +278,7 @@ func (a hostVerbs) changeHooks(o hooksOptions, change func([]byte) ([]byte, erro
 	if err != nil {
 		return a.refusedError(err)
 	}
-	after, err := change(before)
+	after, left, err := change(before)
 	if err != nil {
 		return a.refusedError(fmt.Errorf("%s: %w: nothing is written", file, err))
 	}
@@ -219,7 +289,11 @@ func (a hostVerbs) changeHooks(o hooksOptions, change func([]byte) ([]byte, erro
 		}
 	}
 	if a.json {
-		return a.printJSON(map[string]any{"file": file, "changed": changed && !o.dryRun})
+		told := map[string]any{"file": file, "changed": changed && !o.dryRun}
+		if left != nil {
+			told["leftOut"], told["why"] = left.events, left.why
+		}
+		return a.printJSON(told)
 	}
 	switch {
 	case !changed:
@@ -229,13 +303,16 @@ func (a hostVerbs) changeHooks(o hooksOptions, change func([]byte) ([]byte, erro
 	default:
 		_, err = fmt.Fprintf(a.out, "%s\n%s%s\n", file, lineChanges(before, after), done)
 	}
+	if err == nil && left != nil {
+		_, err = fmt.Fprintf(a.out, "left out: %s: %s; with %s or newer: wake hooks install\n", strings.Join(left.events, ", "), left.why, newerSince)
+	}
 	return err
 }
 
 // refusedError says what to do about settings that aren't changed.
 func (a hostVerbs) refusedError(err error) error {
 	hint := "mend the file, or name another one: --project DIR"
-	if wanted, wantedErr := a.wantedHooks(false); wantedErr == nil {
+	if wanted, wantedErr := a.wantedHooks(nil); wantedErr == nil {
 		if text, addErr := settings.Add(nil, wanted); addErr == nil {
 			hint += "; or add to it by hand:\n" + string(text)
 		}
@@ -300,7 +377,8 @@ func (a hostVerbs) tellHooks(file string) error {
 			return a.refusedError(fmt.Errorf("%s: %w", file, err))
 		}
 	}
-	wanted, err := a.wantedHooks(slices.ContainsFunc(found, func(h settings.Hook) bool { return h.Event == report.StopFailure }))
+	newer, _ := chooseEvents(nil, "", found) // those that the file has
+	wanted, err := a.wantedHooks(newer)
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,10 @@ func newTerminals(t *testing.T, binary string) *terminals {
 	ts.Must(os.WriteFile(filepath.Join(ts.config(), ".claude.json"), known, 0o600))
 	ts.env = append(append(ts.Env(""), ts.agentEnv(terminalScripts)...), "CLAUDE_CONFIG_DIR="+ts.config(), "TERM=xterm-256color")
 	c := exec.CommandContext(ts.Ctx, p.Wake, "hooks", "install", "--data-dir", filepath.Join(ts.Dir, "up"))
-	c.Env = ts.env
+	bin := filepath.Join(ts.Dir, "bin") // install asks the claude in PATH for its version
+	ts.Must(os.Mkdir(bin, 0o700))
+	ts.Must(os.Symlink(binary, filepath.Join(bin, "claude")))
+	c.Env = append(slices.Clone(ts.env), "PATH="+bin+":"+os.Getenv("PATH"))
 	if out, err := c.CombinedOutput(); err != nil {
 		ts.Fatalf("%v: %s", err, out)
 	}
