@@ -121,23 +121,32 @@ func (l *Log) openSources(ctx context.Context, q Selection) ([]*source, error) {
 	return sources, nil
 }
 
-// fewSubjects bounds the subjects that are read each by itself.
-const fewSubjects = 8
+// fewSubjects bounds how many subjects are read each by itself, for each one of the selection: each costs two questions.
+const fewSubjects = 2
 
 // filters returns what to ask for. A subject that is spelled out is found where its messages are; for one with a
 // wildcard the server looks through the messages of blocks. One that has no messages is left out.
-func (q Selection) filters(b bounds) (all []string) {
+func (q Selection) filters(b bounds) []string {
 	if q.Within == "" || b.many {
 		return q.Subjects
 	}
+	there := slices.Sorted(maps.Keys(b.subjects))
+	var wild, spelled []string
 	for _, filter := range q.Subjects {
-		there := slices.DeleteFunc(slices.Sorted(maps.Keys(b.subjects)), func(s string) bool { return !hasSubject(filter, s) })
-		if len(there) > fewSubjects {
-			there = []string{filter}
+		before := len(spelled)
+		for _, subject := range there {
+			if hasSubject(filter, subject) {
+				spelled = append(spelled, subject)
+			}
 		}
-		all = append(all, there...)
+		if len(spelled) > before {
+			wild = append(wild, filter)
+		}
 	}
-	return all
+	if len(spelled) > fewSubjects*len(q.Subjects) {
+		return wild
+	}
+	return spelled
 }
 
 // hasSubject reports whether a subject, which may have wildcards, has one that is spelled out.

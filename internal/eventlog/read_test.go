@@ -12,10 +12,10 @@ import (
 	"code.wake.dev/wake/pkg/wire"
 )
 
-// What is read by kinds is the same whatever nodes a run has, and another run's isn't part of it.
+// What is read by kinds is the same whatever nodes a run has, and another run's isn't part of it. Nodes don't make it ask more.
 func TestReadByKinds(t *testing.T) {
 	t.Parallel()
-	for _, nodes := range []int{1, 3, 20} {
+	for _, nodes := range []int{1, 3, 8, 20} {
 		p := one(t, eventlog.Options{})
 		var want []string
 		for _, run := range []string{"r", "rr"} {
@@ -38,22 +38,26 @@ func TestReadByKinds(t *testing.T) {
 			return got
 		}
 		q := eventlog.Query{Run: "r", Kinds: []wire.Kind{wire.KindFlow, wire.KindAgent, wire.KindTool}}
+		asked, err := p.Conn().SubscribeSync("$JS.API.>")
+		if err != nil {
+			t.Fatal(err)
+		}
 		if diff := cmp.Diff(want, read(q)); diff != "" {
 			t.Errorf("%d nodes:\n%s", nodes, diff)
+		}
+		if n, most := queued(t, asked), 1+2*2*len(q.Kinds); n > most {
+			t.Errorf("%d nodes: %d questions, want at most %d", nodes, n, most)
 		}
 		q.From, q.To = 4, uint64(4*nodes)-1
 		if diff := cmp.Diff(slices.Clip(want[1:len(want)-1]), read(q), cmp.Transformer("", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
 			t.Errorf("a part of %d nodes:\n%s", nodes, diff)
 		}
 		q = eventlog.Query{Run: "another", Kinds: q.Kinds}
-		asked, err := p.Conn().SubscribeSync("$JS.API.STREAM.>")
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := queued(t, asked)
 		if got := read(q); got != nil {
 			t.Errorf("of a run that isn't there: %v", got)
 		}
-		if n := queued(t, asked); n != 1 {
+		if n := queued(t, asked) - before; n != 1 {
 			t.Errorf("%d questions for nothing", n)
 		}
 	}
@@ -73,18 +77,29 @@ func queued(t *testing.T, s *nats.Subscription) int {
 func TestClaimBehind(t *testing.T) {
 	t.Parallel()
 	p := one(t, eventlog.Options{})
+	asked, err := p.Conn().SubscribeSync("$JS.API.STREAM.MSG.GET.>")
+	if err != nil {
+		t.Fatal(err)
+	}
 	w, err := p.Claim(t.Context(), "r", "n", eventlog.Claim{Runner: "a", Last: &eventlog.Message{}})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if n := queued(t, asked); n != 0 {
+		t.Errorf("%d questions for the message that is known", n)
 	}
 	m, found, err := p.LastMessage(t.Context(), "r", "n")
 	if err != nil || !found {
 		t.Fatalf("%t, %v", found, err)
 	}
 	appendTo(t, w, text("since"))
+	before := queued(t, asked)
 	next, err := p.Claim(t.Context(), "r", "n", eventlog.Claim{Runner: "b", Last: &m})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if n := queued(t, asked) - before; n != 1 {
+		t.Errorf("%d questions where the node has got on", n)
 	}
 	appendTo(t, next, text("after"))
 	want := []string{"1 1", "2 1", "3 2", "4 2"}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/natstest"
-	"code.wake.dev/wake/pkg/wire"
 )
 
 // A run of one step asks the server little, since each question is processor time of the server and the runner: nothing is asked
@@ -24,7 +23,7 @@ func TestRunAsksLittle(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.submit("run1", set)
-		b.until("run1", wire.TypeFlowComplete)
+		<-time.After(50 * time.Millisecond) // by then everything stands still, and the services' own questions of every 5 s are far
 		var own []string
 		for n, _, _ := asked.Pending(); n > 0; n, _, _ = asked.Pending() {
 			m, err := asked.NextMsgWithContext(t.Context())
@@ -32,12 +31,13 @@ func TestRunAsksLittle(t *testing.T) {
 				t.Fatal(err)
 			}
 			about := m.Subject + " " + string(m.Data)
-			if strings.Contains(about, "run1") && !strings.Contains(about, "CONSUMER.CREATE") { // that is this test's
+			if strings.Contains(about, "run1") || strings.Contains(about, ".INFO.") {
 				own = append(own, about)
 			}
 		}
 		if len(own) > 5 {
 			t.Errorf("%d questions:\n%s", len(own), strings.Join(own, "\n"))
 		}
+		b.ended("run1")
 	})
 }
