@@ -119,20 +119,26 @@ func (p *pulse) tell(c change) {
 	}
 }
 
-// askChanges asks the recorder which runs have changed. What waits has changed only if one of them waits, or fewer things wait than
-// before.
+// askChanges asks the recorder which runs have changed.
 func (s *Console) askChanges(ctx context.Context, since uint64) (change, error) {
 	limited, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	const most = 50
 	f, err := call[wire.FleetResponse](limited, s, wire.VerbFleet, wire.FleetRequest{Since: since, Limit: most, Sort: "activity"})
-	c := change{Position: f.Position, Many: f.Position > 0 && since == 0 || f.Total > len(f.Runs) || f.Position < since, waiting: f.Waits}
+	return makeChange(f, since), err
+}
+
+// makeChange returns what has changed behind a position. What waits has changed only if one of the runs waits, or fewer things wait than
+// before.
+func makeChange(f wire.FleetResponse, since uint64) change {
+	many := f.Position > 0 && since == 0 || f.Total > len(f.Runs) || f.LeftMore || f.Position < since
+	c := change{Position: f.Position, Many: many, waiting: f.Waits}
 	for _, r := range f.Runs {
 		c.Runs = append(c.Runs, r.RunID)
 		c.Waits = c.Waits || r.State == "waiting" || r.WaitingFor != "" || r.Status == wire.RunPaused
 	}
 	c.Runs = append(c.Runs, f.Left...)
-	return c, err
+	return c
 }
 
 // streamPulse tells a page what has changed. A page that comes again asks for everything anew, so that

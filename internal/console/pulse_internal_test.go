@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+
+	"code.wake.dev/wake/pkg/wire"
 )
 
 // Pages are told whether the list of what waits may have changed: if a run of it has, or if it is longer or shorter than before.
@@ -35,4 +37,19 @@ func TestPulseTellsWhatWaits(t *testing.T) {
 		leave()
 		p.wait()
 	})
+}
+
+// Where not all runs that have changed are named, a page asks for everything anew.
+func TestPulseTellsOfMany(t *testing.T) {
+	named := wire.FleetResponse{Position: 7, Total: 1, Runs: make([]wire.TopRun, 1), Left: []string{"left"}}
+	if c := makeChange(named, 6); c.Many || len(c.Runs) != 2 {
+		t.Errorf("all are named: %+v", c)
+	}
+	more, left := named, named
+	more.Total, left.LeftMore = 2, true
+	for _, f := range []wire.FleetResponse{more, left} {
+		if !makeChange(f, 6).Many {
+			t.Errorf("%+v isn't told", f)
+		}
+	}
 }
