@@ -1,0 +1,208 @@
+package codex_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/pkg/wire"
+)
+
+// rolloutCall is a line of a thread's record in which the agent calls a tool, rolloutResult one that has the result.
+func rolloutCall(at, id, name, arguments string) string {
+	return fmt.Sprintf(`{"timestamp":%q,"type":"response_item","payload":{"type":"function_call","name":%q,"arguments":%q,"call_id":%q}}`, at, name, arguments, id)
+}
+
+func rolloutResult(at, id, output string) string {
+	return fmt.Sprintf(`{"timestamp":%q,"type":"response_item","payload":{"type":"function_call_output","call_id":%q,"output":%q}}`, at, id, output)
+}
+
+// ended is how the result of a command begins, in the form of the commands that go on in the background.
+const ended = "Chunk ID: 1\nWall time: 0.1 seconds\nProcess exited with code %d\nOutput:\n"
+
+// newRollout makes a Codex home with the record of a thread, and a request to go on with it. The log's last call was 2 s after 1970.
+func newRollout(t *testing.T, thread string, lines ...string) (home string, r agent.Request) {
+	t.Helper()
+	home = t.TempDir()
+	day := filepath.Join(home, "sessions", "2026", "11", "25")
+	if err := os.MkdirAll(day, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(day, "rollout-2026-11-25T00-00-00-"+thread+".jsonl"), []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r = newPlace(t).request("")
+	r.Options.Env = map[string]string{"CODEX_HOME": home}
+	r.Resume, r.SessionID = true, thread
+	r.History = func(yield func(*wire.Event, error) bool) {
+		_ = yield(&wire.Event{Timestamp: 1000, Payload: &wire.AgentStart{}}, nil) && yield(&wire.Event{Timestamp: 2000, Payload: &wire.ToolIntent{}}, nil) &&
+			yield(&wire.Event{Timestamp: 9000, Payload: &wire.AgentStart{Resumed: true}}, nil)
+	}
+	return home, r
+}
+
+// recoverCalls returns what is recovered of a thread: calls with their commands, and results with their errors.
+func recoverCalls(t *testing.T, r agent.Request) (got []string) {
+	t.Helper()
+	events, err := provider(t).Capabilities().Recover(t.Context(), r, agent.Calls{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range events {
+		switch p := e.Payload.(type) {
+		case *wire.ToolIntent:
+			command, _ := p.ToolInput.Get("command").Text()
+			got = append(got, e.CallID+" "+command)
+		case *wire.AgentTool:
+			got = append(got, fmt.Sprintf("%s %s %s", e.CallID, p.ToolOutput.Plain(), p.Error))
+		}
+	}
+	return got
+}
+
+// Commands that Codex's own record of its thread has behind the log's last call are recovered, with their results; others are the log's.
+func TestRecovered(t *testing.T) {
+	_, r := newRollout(t, "thread-1",
+		rolloutCall("1970-01-01T00:00:01.500Z", "c1", "exec_command", `{"cmd":"one"}`), rolloutResult("1970-01-01T00:00:02.100Z", "c1", fmt.Sprintf(ended, 0)),
+		rolloutCall("1970-01-01T00:00:02.200Z", "c2", "shell", `{"command":["echo","two"]}`), rolloutResult("1970-01-01T00:00:02.300Z", "c2", fmt.Sprintf(ended, 0)+"two"),
+		rolloutCall("1970-01-01T00:00:02.400Z", "c3", "shell_command", `{"command":"three"}`), rolloutResult("1970-01-01T00:00:02.500Z", "c3", fmt.Sprintf(ended, 4)),
+		rolloutCall("1970-01-01T00:00:02.600Z", "c4", "update_plan", `{}`), rolloutCall("1970-01-01T00:00:02.700Z", "c5", "exec_command", `{"cmd":"five"}`),
+		rolloutResult("1970-01-01T00:00:02.800Z", "c5", "aborted by user"), rolloutCall("1970-01-01T00:00:02.900Z", "c6", "exec_command", `{"cmd":7}`), `{"timestamp":"x"`,
+	)
+	for session, want := range map[string][]string{
+		"thread-1": {"c2 echo two", "c2 two ", "c3 three", "c3  the command ended with exit code 4", "c5 five"},
+		"thread-2": nil, "../thread-1": nil, "*": nil,
+	} {
+		r.SessionID = session
+		if diff := cmp.Diff(want, recoverCalls(t, r)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", session, diff)
+		}
+	}
+}
+
+// A command's result has one of three forms. One that Codex has refused never began.
+func TestRecoveredResults(t *testing.T) {
+	for output, want := range map[string][]string{
+		fmt.Sprintf(ended, 0) + "x": {"c1 do", "c1 x "},
+		"Exit code: 3\nWall time: 0.1 seconds\nOutput:\nx\nProcess exited with code 0": {"c1 do", "c1 x\nProcess exited with code 0 the command ended with exit code 3"},
+		"Exit code: 0\nWall time: 0.1 seconds\nTotal output lines: 9\nOutput:\nx":      {"c1 do", "c1 x "},
+		"Exit code: -1\nWall time: 0 seconds\nOutput:\n":                               {"c1 do", "c1  the command ended with exit code -1"},
+		`{"output":"x","metadata":{"exit_code":0,"duration_seconds":0.1}}`:             {"c1 do", "c1 x "},
+		`{"output":"x","metadata":{"exit_code":2,"duration_seconds":0.1}}`:             {"c1 do", "c1 x the command ended with exit code 2"},
+		`{"output":"x"}`:                     {"c1 do"},
+		"said: Process exited with code 0\n": {"c1 do"},
+		"exec_command failed for `do`: CreateProcess { message: \"No such file\" }":                       {"c1 do"},
+		"exec_command failed for `do`: CreateProcess { message: \"Rejected(\\\"rejected by user\\\")\" }": nil,
+		"exec command rejected by user": nil,
+		"rejected by user":              nil,
+		"approval policy is Never; reject command — you should not ask for this": nil,
+		"failed to parse function arguments: missing field":                      nil,
+	} {
+		_, r := newRollout(t, "t", rolloutCall("1970-01-01T00:00:03Z", "c1", "shell", `{"command":"do"}`), rolloutResult("1970-01-01T00:00:04Z", "c1", output))
+		if diff := cmp.Diff(want, recoverCalls(t, r)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", output, diff)
+		}
+	}
+}
+
+// The record of a forked thread may begin with a copy of its parent's, whose lines have the time of the fork: these calls are the parent's.
+func TestRecoveredFork(t *testing.T) {
+	const (
+		parent, before = "01a214a2-3214-7873-a4e5-0e22b8bbdad0", "01a214a2-3221-7352-92c9-84342531d50e"
+		fork, own      = "01a214a2-3425-7530-9af9-76797abff1af", "01a214a2-34b7-7100-acda-3fe9ac36775c"
+		begun          = `{"timestamp":"1970-01-01T00:00:03Z","type":"event_msg","payload":{"type":"task_started","turn_id":%q}}`
+		turnContext    = `{"timestamp":"1970-01-01T00:00:03Z","type":"turn_context","payload":{"turn_id":%q}}`
+	)
+	copied := []string{
+		fmt.Sprintf(`{"timestamp":"1970-01-01T00:00:03Z","type":"session_meta","payload":{"id":%q,"forked_from_id":%q}}`, fork, parent),
+		fmt.Sprintf(`{"timestamp":"1970-01-01T00:00:03Z","type":"session_meta","payload":{"id":%q}}`, parent), fmt.Sprintf(begun, before), fmt.Sprintf(turnContext, before),
+		rolloutCall("1970-01-01T00:00:03Z", "c1", "exec_command", `{"cmd":"one"}`), rolloutResult("1970-01-01T00:00:03Z", "c1", fmt.Sprintf(ended, 0)),
+	}
+	for name, test := range map[string]struct{ lines, want []string }{
+		"before its turn": {},
+		"before a call":   {lines: []string{fmt.Sprintf(begun, own)}},
+		"behind a call":   {[]string{fmt.Sprintf(begun, own), rolloutCall("1970-01-01T00:00:04Z", "c2", "shell", `{"command":"two"}`)}, []string{"c2 two"}},
+		"by its context":  {[]string{fmt.Sprintf(turnContext, own), rolloutCall("1970-01-01T00:00:04Z", "c2", "shell", `{"command":"two"}`)}, []string{"c2 two"}},
+	} {
+		_, r := newRollout(t, fork, append(slices.Clone(copied), test.lines...)...)
+		if diff := cmp.Diff(test.want, recoverCalls(t, r)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// The record is in a folder of the agent: whatever that has put there, the resume isn't held by it.
+func TestRecoveredHostile(t *testing.T) {
+	call := rolloutCall("1970-01-01T00:00:03Z", "c1", "shell", `{"command":"do"}`)
+	replace := func(place string, with func(string) error) func(string) error {
+		return func(home string) error {
+			if place = filepath.Join(home, place); os.RemoveAll(place) != nil {
+				return errors.New("not removed")
+			}
+			return with(place)
+		}
+	}
+	pipe := func(place string) error { return syscall.Mkfifo(place, 0o600) }
+	endless := func(place string) error { return errors.Join(touch(place), os.Truncate(place, 1<<40)) }
+	const day, file = "sessions/2026/11/25", "/rollout-2026-11-25T00-00-00-t.jsonl"
+	for name, mess := range map[string]func(home string) error{
+		"a pipe":            replace(day+file, pipe),
+		"a pipe for a day":  replace(day, pipe),
+		"a pipe for a year": replace("sessions/2026", pipe),
+		"a pipe for all":    replace("sessions", pipe),
+		"no end":            replace(day+file, endless),
+		"a folder":          replace(day+file, func(place string) error { return os.Mkdir(place, 0o700) }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			home, r := newRollout(t, "t", call)
+			if err := mess(home); err != nil {
+				t.Fatal(err)
+			}
+			wantSoon(t, func() {
+				if events, _ := provider(t).Capabilities().Recover(t.Context(), r, agent.Calls{}); len(events) > 0 {
+					t.Errorf("it found %v", events)
+				}
+			})
+		})
+	}
+	t.Run("cancelled", func(t *testing.T) {
+		_, r := newRollout(t, "t", call, call)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := provider(t).Capabilities().Recover(ctx, r, agent.Calls{}); !errors.Is(err, context.Canceled) {
+			t.Errorf("it said %v", err)
+		}
+	})
+	t.Run("much", func(t *testing.T) {
+		var lines []string
+		for i := range 40 {
+			lines = append(lines, rolloutCall("1970-01-01T00:00:03Z", fmt.Sprint(i), "shell", `{"command":"`+strings.Repeat("x", 900_000)+`"}`))
+		}
+		_, r := newRollout(t, "t", lines...)
+		if got := recoverCalls(t, r); len(got) == 0 || len(got) > 20 {
+			t.Errorf("it kept %d of 40", len(got))
+		}
+	})
+}
+
+// wantSoon fails if something takes long.
+func wantSoon(t *testing.T, do func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); do() }()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it is held")
+	}
+}
