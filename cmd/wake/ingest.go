@@ -41,9 +41,10 @@ func (a fileVerbs) ingestCommand() *cobra.Command {
 Of a session's folder, its file and those of its sub-agents are one run, in the
 order of their times.
 
-A stream of Claude Code whose session is watched (wake watch) joins the run of that,
-unless --run names one: each line is there once, and the run says whether the stream
-and the session file tell the same.
+A stream of Claude Code whose session is watched (wake watch) joins the run of that:
+each line is there once, and the run says whether the stream and the session file tell
+the same. With --run, --node or --label it is a run of its own; so it is for the users
+of a server with credentials, since ingesters may only add runs.
 
 With --transcript it says whether the stream and the session file tell the same,
 and names the messages, calls and results that only one of them has. The files of
@@ -178,14 +179,23 @@ func (a fileVerbs) ingestAgent(ctx context.Context, nc *nats.Conn, in io.Reader,
 	case a.json:
 		return a.printJSON(r)
 	}
-	if r.Verdict != nil {
-		a.printNote("its session is run %s already: it was added to that\n", r.RunID)
-		verdict = r.Verdict
+	for next := &r; next != nil; next = next.Next {
+		compared := verdict
+		if next.Verdict != nil {
+			a.printNote("its session is run %s already: it was added to that\n", next.RunID)
+			compared = next.Verdict
+		}
+		if err := a.printIngested(*next); err != nil {
+			return err
+		}
+		if compared == nil {
+			continue
+		}
+		if err := printVerdict(a.out, *compared); err != nil {
+			return err
+		}
 	}
-	if err := a.printIngested(r); err != nil || verdict == nil {
-		return err
-	}
-	return printVerdict(a.out, *verdict)
+	return nil
 }
 
 func (a fileVerbs) printIngested(r ingest.Result) error {

@@ -48,8 +48,9 @@ type Item struct {
 	// Agent is the sub-agent that it is of: in a stream the call that began it, in a session the name of its file.
 	Agent string `json:"agent,omitempty"`
 
-	words  bool // a message that makes no call
-	prompt int  // how many messages of the user came before it, in a file
+	words  bool   // a message that makes no call
+	prompt int    // how many messages of the user came before it, in a file
+	epoch  uint64 // of who wrote it, in the log
 }
 
 // String is the item in words.
@@ -75,6 +76,9 @@ func (v Verdict) String() string {
 	case StreamShort:
 		return fmt.Sprintf("stream short by %d", v.StreamShort)
 	case TranscriptShort:
+		if v.Reason != "" {
+			return fmt.Sprintf("transcript short by %d; %s", v.TranscriptShort, v.Reason)
+		}
 		return fmt.Sprintf("transcript short by %d", v.TranscriptShort)
 	case BothShort:
 		return fmt.Sprintf("stream short by %d, transcript short by %d", v.StreamShort, v.TranscriptShort)
@@ -96,7 +100,16 @@ type Feed struct {
 	agents  []subAgent   // those that have files in a session
 	partial bool         // files of sub-agents may be elsewhere
 	prompts int          // messages of the user so far, in all files
+	cut     bool         // there is more than maxItems
+	printed map[uint64]bool
 }
+
+// The bounds of a feed, of which the agent writes the ids and names: longer ids are left out, and names are cut, in bytes.
+const (
+	maxItems = 100_000
+	maxID    = 512
+	maxName  = 128
+)
 
 // subAgent is a sub-agent that has a file of its own.
 type subAgent struct{ file, call string }
@@ -207,20 +220,35 @@ func (f *Feed) AddEvent(e *wire.Event, pos uint64) {
 	if e.SessionID != f.session {
 		return
 	}
-	call := func(tool string) { f.add(Item{Kind: "call", ID: e.CallID, Tool: tool, Position: pos, Agent: e.Parent}) }
+	add := func(kind, id, tool string) {
+		f.add(Item{Kind: kind, ID: id, Tool: tool, Position: pos, Agent: e.Parent, epoch: e.Epoch})
+	}
 	switch p := e.Payload.(type) {
 	case *wire.Usage:
 		if p.Model != synthetic {
-			f.add(Item{Kind: "message", ID: p.MessageID, Position: pos, Agent: e.Parent})
+			add("message", p.MessageID, "")
 		}
 	case *wire.ToolIntent:
-		call(p.ToolName)
+		add("call", e.CallID, p.ToolName)
 	case *wire.AgentTool:
-		call(p.ToolName)
-		f.add(Item{Kind: "result", ID: e.CallID, Position: pos, Agent: e.Parent})
+		add("call", e.CallID, p.ToolName)
+		add("result", e.CallID, "")
 	case *wire.AgentComplete:
 		f.ended = true
 	}
+}
+
+// AddMessage adds a message that the log is known to have at a position: the usage by which [Feed.AddEvent] knows it may come later.
+func (f *Feed) AddMessage(id string, epoch, pos uint64) {
+	f.add(Item{Kind: "message", ID: id, Position: pos, epoch: epoch})
+}
+
+// MarkPrinted leaves out what the log has from a stream: what [Feed.AddEvent] has added in that epoch of the session's node.
+func (f *Feed) MarkPrinted(epoch uint64) {
+	if f.printed == nil {
+		f.printed = map[uint64]bool{}
+	}
+	f.printed[epoch] = true
 }
 
 // AddHook adds what a hook tells at a position: that a call has its result.
@@ -232,6 +260,9 @@ func (f *Feed) AddHook(e *wire.Event, pos uint64) {
 
 // CompareHooks says whether the session file has what hooks have told; not if they have told nothing. Hooks that nothing heard prove nothing.
 func CompareHooks(hooks, transcript Feed) (v Verdict, ok bool) {
+	if hooks.cut || transcript.cut {
+		return endless(), true
+	}
 	v.Verdict = Complete
 	v.addLacking(hooks, transcript)
 	v.Shared = len(hooks.items) - v.TranscriptShort
@@ -242,24 +273,37 @@ func CompareHooks(hooks, transcript Feed) (v Verdict, ok bool) {
 }
 
 func (f *Feed) add(i Item) {
-	i.prompt = f.prompts
-	if _, known := f.known[i.key()]; i.ID != "" && !known {
+	if i.ID == "" || len(i.ID) > maxID || len(i.Agent) > maxID {
+		return
+	}
+	switch at, known := f.known[i.key()]; {
+	case known && f.printed[f.items[at].epoch]:
+		f.items[at].epoch = i.epoch // the file has it, too
+	case known:
+	case len(f.items) == maxItems:
+		f.cut = true
+	default:
+		i.prompt, i.Tool = f.prompts, strings.ToValidUTF8(i.Tool[:min(len(i.Tool), maxName)], "")
 		f.known[i.key()] = len(f.items)
 		f.items = append(f.items, i)
 	}
 }
 
+func endless() Verdict {
+	return Verdict{Verdict: Unknown, Reason: fmt.Sprintf("one of them has more than %d messages, calls and results", maxItems)}
+}
+
 func (i Item) key() Item { return Item{Kind: i.Kind, ID: i.ID} }
 
 func (f *Feed) has(i Item) bool {
-	_, ok := f.known[i.key()]
-	return ok
+	at, ok := f.known[i.key()]
+	return ok && !f.printed[f.items[at].epoch]
 }
 
 // of returns the items of a sub-agent, "" of the session's own agent.
 func (f *Feed) of(agent string) (items []Item) {
 	for _, i := range f.items {
-		if i.Agent == agent {
+		if i.Agent == agent && !f.printed[i.epoch] {
 			items = append(items, i)
 		}
 	}
@@ -314,6 +358,8 @@ func itemTexts(items []Item) (texts []string) {
 // something they did.
 func Compare(stream, transcript Feed) Verdict {
 	switch {
+	case stream.cut || transcript.cut:
+		return endless()
 	case len(stream.items) == 0 || len(transcript.items) == 0:
 		return Verdict{Verdict: Unknown, Reason: "one of them has no message"}
 	case stream.session != "" && transcript.session != "" && stream.session != transcript.session:

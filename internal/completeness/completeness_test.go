@@ -3,8 +3,10 @@ package completeness_test
 import (
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/pkg/wire"
@@ -205,5 +207,36 @@ func TestWorse(t *testing.T) {
 	}
 	if verdict != completeness.StreamShort {
 		t.Errorf("the worst is %q", verdict)
+	}
+}
+
+// What is hostile or endless is bounded: no verdict is given of what wasn't looked at.
+func TestBounds(t *testing.T) {
+	event := func(id, name string) *wire.Event {
+		return &wire.Event{SessionID: "s", CallID: id, Payload: &wire.ToolIntent{ToolName: name}}
+	}
+	long, other := completeness.NewFeed("s"), completeness.NewFeed("s")
+	for _, f := range []*completeness.Feed{long, other} {
+		f.AddEvent(event("t", strings.Repeat("é", 1000)), 1)
+	}
+	long.AddEvent(event(strings.Repeat("x", 600), "Bash"), 2)
+	if v := completeness.Compare(*long, *other); v.Verdict != completeness.Complete || v.Shared != 1 {
+		t.Errorf("a long id: %+v", v)
+	}
+	if v := completeness.Compare(*long, *completeness.NewFeed("s")); v.Verdict != completeness.Unknown {
+		t.Errorf("nothing: %+v", v)
+	}
+	other.AddEvent(event("u", strings.Repeat("é", 1000)), 3)
+	if v := completeness.Compare(*long, *other); len(v.StreamLacks) != 1 || len(v.StreamLacks[0].Tool) > 200 || !utf8.ValidString(v.StreamLacks[0].Tool) {
+		t.Errorf("a long name: %d", len(v.StreamLacks))
+	}
+	for n := range 200_000 {
+		long.AddEvent(event(strconv.Itoa(n), ""), 4)
+	}
+	if v := completeness.Compare(*long, *other); v.Verdict != completeness.Unknown || v.Check() != nil {
+		t.Errorf("without end: %s", v)
+	}
+	if v, ok := completeness.CompareHooks(*other, *long); !ok || v.Verdict != completeness.Unknown {
+		t.Errorf("hooks, without end: %s", v)
 	}
 }

@@ -92,7 +92,7 @@ type Options struct {
 	Prices agent.Prices
 	// Compared is what the comparison with the other feed of the session has shown; nil: there was none.
 	Compared *completeness.Verdict
-	// Join has a stream of Claude Code's join the run of its session, if others tell that: the result names it.
+	// Join has a stream of Claude Code's join the run of its session, if others tell that: the result names it. With labels it doesn't.
 	Join bool
 	// Progress is called now and then with what has been read. It may be nil.
 	Progress func(Result)
@@ -111,6 +111,8 @@ type Result struct {
 	Elapsed time.Duration `json:"-"`
 	// Verdict is what the comparison with the run that it joined has shown.
 	Verdict *completeness.Verdict `json:"verdict,omitempty"`
+	// Next is what became of the rest of a stream that joined a run, if another session follows there.
+	Next *Result `json:"next,omitempty"`
 }
 
 // ErrExists is returned if the run exists already.
@@ -150,15 +152,12 @@ func Run(ctx context.Context, log *eventlog.Log, r io.Reader, o Options) (Result
 	case (format == StreamJSON || format == Gemini || format == OpenCode) && first > 0 && first < time.Now().Add(-live).UnixMilli():
 		i.first, i.over, i.last = first, true, first
 	}
-	if id := sessionIn(in); o.Join && format == StreamJSON && id != "" {
-		if there, err := i.hasRun(ctx, id); err != nil {
-			return i.result, err
-		} else if there {
-			err = i.join(ctx, in, id)
-			return i.result, err
-		}
+	if o.Join && len(o.Labels) == 0 && format == StreamJSON {
+		id := sessionIn(in)
+		err = i.joinRuns(ctx, inputLines(ctx, in), id)
+		return i.result, err
 	}
-	err = i.run(ctx, in)
+	err = i.run(ctx, inputLines(ctx, in))
 	return i.result, err
 }
 
@@ -179,7 +178,7 @@ type ingestion struct {
 // live is how old the first time of a stream may be that is read while it comes.
 const live = time.Minute
 
-func (i *ingestion) run(ctx context.Context, in io.Reader) error {
+func (i *ingestion) run(ctx context.Context, lines iter.Seq2[[]byte, error]) error {
 	if _, exists, err := i.log.Last(ctx, i.options.RunID, wire.RunNode); err != nil {
 		return err
 	} else if exists {
@@ -189,7 +188,7 @@ func (i *ingestion) run(ctx context.Context, in io.Reader) error {
 	if err := i.beginRun(ctx); err != nil {
 		return err
 	}
-	outcome, readErr := i.readInput(ctx, in)
+	outcome, readErr := i.readInput(ctx, lines)
 	// What was read is brought to its end, whatever ended the reading.
 	final, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
@@ -236,10 +235,10 @@ func (i *ingestion) beginRun(ctx context.Context) (err error) {
 
 // readInput writes the events of the input. Terminal ones are written too: the
 // outcome remembers them.
-func (i *ingestion) readInput(ctx context.Context, in io.Reader) (*agent.Outcome, error) {
+func (i *ingestion) readInput(ctx context.Context, lines iter.Seq2[[]byte, error]) (*agent.Outcome, error) {
 	outcome := &agent.Outcome{}
 	n := i.newReader()
-	for line, err := range inputLines(ctx, in) {
+	for line, err := range lines {
 		var long *claude.LineTooLongError
 		var events []*wire.Event
 		now := i.lineTime(line)

@@ -312,7 +312,8 @@ func (in *input) makeRuns(ctx context.Context, writer string) (any, *wire.APIErr
 			return nil, in.explainError(err)
 		}
 		result, err := ingest.Run(ctx, log, r, ingest.Options{
-			RunID: q.Run, NodeID: q.Node, Format: f, Labels: q.Labels, Runner: writer, Compared: verdict, Prices: in.server.prices, Join: q.Join,
+			RunID: q.Run, NodeID: q.Node, Format: f, Labels: q.Labels, Runner: writer, Compared: verdict, Prices: in.server.prices,
+			Join: q.Join && in.asker == "", // users of this verb, ingesters, may only add runs
 		})
 		return result, in.explainError(err)
 	}

@@ -185,6 +185,12 @@ const (
 	StreamNode = "stream"
 )
 
+// IsPrinted reports whether an event says that what was told with it stood in a stream, not in the session's file.
+func IsPrinted(p wire.Payload) bool {
+	mark, is := p.(*wire.TranscriptRead)
+	return is && mark.File == StreamFile
+}
+
 // Start is the beginning of the session's run; before is the session that its process held earlier.
 func (a *About) Start(before string) (*wire.FlowStart, error) {
 	definition, err := wire.Marshal(map[string]any{

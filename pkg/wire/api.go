@@ -288,7 +288,8 @@ type IngestRequest struct {
 	Labels map[string]string `json:"labels,omitempty"` // of the run
 	Strict bool              `json:"strict,omitempty"` // of kahn: the first line that isn't in order ends it
 	More   bool              `json:"more,omitempty"`   // of kahn: more lines will come another time
-	// Join has a stream of Claude Code's join the run of its session, if that is watched; then it isn't run that it becomes.
+	// Join has a stream of Claude Code's join the run of its session, if that is watched; then it isn't run that it becomes. Of
+	// a stream with labels, and of users of a server that knows its users, it has no effect: ingesters may only add runs.
 	Join bool `json:"join,omitempty"`
 	// Compared is what the comparison of a stream with its session file has shown: a verdict as `wake ingest --transcript --json`
 	// prints it. It becomes the run's session:compared.

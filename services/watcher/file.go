@@ -55,6 +55,7 @@ type reading struct {
 	anew   bool   // lines that were told come in between
 
 	printed map[string]bool // keys of lines that were told since the program had printed them
+	counted map[string]bool // messages whose usage was told by then, if there are such lines
 }
 
 // The bounds of what is told at once.
@@ -167,8 +168,11 @@ func (w *Watcher) beginReading(ctx context.Context, f *file, info os.FileInfo) (
 		r.silent, r.digest = f.mark.Offset, f.mark.Digest
 	}
 	_, joined, err := w.log.Last(ctx, f.tale.run, session.StreamNode)
-	if err == nil && joined {
-		_, r.printed, err = w.toldLines(ctx, f)
+	if err != nil || !joined {
+		return r, err
+	}
+	if _, r.printed, err = w.toldLines(ctx, f); err == nil && len(r.printed) > 0 {
+		r.counted, err = w.countedMessages(ctx, f)
 	}
 	return r, err
 }
@@ -240,6 +244,13 @@ func (w *Watcher) untoldRest(ctx context.Context, f *file) ([]*wire.Event, error
 	if len(rest) == 0 {
 		return nil, nil
 	}
+	counted, err := w.countedMessages(ctx, f)
+	return dropCounted(rest, counted), err
+}
+
+// countedMessages returns the messages whose usage the log has.
+func (w *Watcher) countedMessages(ctx context.Context, f *file) (map[string]bool, error) {
+	counted := map[string]bool{}
 	for e, err := range w.log.Read(ctx, eventlog.Query{Run: f.tale.run, Node: f.node, Kinds: []wire.Kind{wire.TypeUsage.Kind()}}) {
 		if err != nil {
 			return nil, err
@@ -247,14 +258,19 @@ func (w *Watcher) untoldRest(ctx context.Context, f *file) ([]*wire.Event, error
 		if e.Err != nil {
 			continue
 		}
-		if told, is := e.Event.Payload.(*wire.Usage); is {
-			rest = slices.DeleteFunc(rest, func(e *wire.Event) bool {
-				p, is := e.Payload.(*wire.Usage)
-				return is && p.MessageID == told.MessageID
-			})
+		if told, is := e.Event.Payload.(*wire.Usage); is && told.MessageID != "" {
+			counted[told.MessageID] = true
 		}
 	}
-	return rest, nil
+	return counted, nil
+}
+
+// dropCounted leaves out the usage of messages.
+func dropCounted(events []*wire.Event, counted map[string]bool) []*wire.Event {
+	return slices.DeleteFunc(events, func(e *wire.Event) bool {
+		p, is := e.Payload.(*wire.Usage)
+		return is && counted[p.MessageID]
+	})
 }
 
 // readAnew begins again: the file isn't what it was when its lines were told.
@@ -304,7 +320,7 @@ func (r *reading) takeLine(c *chunk, line []byte, long *claude.LineTooLongError)
 	}
 	if r.offset >= r.silent && l.Fresh && !r.printed[l.Key] {
 		c.mark.Lines = append(c.mark.Lines, l.Key)
-		c.events = append(c.events, events...)
+		c.events = append(c.events, dropCounted(events, r.counted)...)
 	}
 }
 
@@ -362,7 +378,7 @@ func (w *Watcher) tellRest(ctx context.Context, f *file) error {
 	if r == nil || r.anew || r.offset < r.silent {
 		return nil
 	}
-	c := chunk{mark: &wire.TranscriptRead{File: strings.ToValidUTF8(f.name, "?"), Identity: r.identity}, events: r.events.Rest(), ended: true}
+	c := chunk{mark: &wire.TranscriptRead{File: strings.ToValidUTF8(f.name, "?"), Identity: r.identity}, events: dropCounted(r.events.Rest(), r.counted), ended: true}
 	if len(c.events) == 0 {
 		return nil
 	}
@@ -405,7 +421,10 @@ func (w *Watcher) toldLines(ctx context.Context, f *file) (told, printed map[str
 	told, printed = map[string]bool{}, map[string]bool{}
 	err = w.eachMark(ctx, f, func(mark *wire.TranscriptRead) {
 		for _, key := range mark.Lines {
-			told[key], printed[key] = true, mark.File == session.StreamFile
+			told[key] = true
+			if session.IsPrinted(mark) {
+				printed[key] = true
+			}
 		}
 		for _, key := range mark.Removed {
 			delete(told, key)

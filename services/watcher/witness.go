@@ -5,6 +5,7 @@ import (
 
 	"code.wake.dev/wake/internal/completeness"
 	"code.wake.dev/wake/internal/eventlog"
+	"code.wake.dev/wake/internal/session"
 	"code.wake.dev/wake/pkg/wire"
 )
 
@@ -16,13 +17,15 @@ func (w *Watcher) compareHooks(ctx context.Context, t *tale) error {
 		return err
 	}
 	hooks, files := completeness.NewFeed(t.session), completeness.NewFeed(t.session)
-	for e, err := range w.log.Read(ctx, eventlog.Query{Run: t.run, Kinds: []wire.Kind{wire.TypeHookFired.Kind(), wire.TypeAgentTool.Kind()}}) {
+	for e, err := range w.log.Read(ctx, eventlog.Query{Run: t.run, Kinds: []wire.Kind{wire.TypeHookFired.Kind(), wire.TypeAgentTool.Kind(), wire.TypeTranscriptRead.Kind()}}) {
 		switch {
 		case err != nil:
 			return err
 		case e.Err != nil:
 		case e.NodeID == wire.HooksNode:
 			hooks.AddHook(e.Event, e.Pos)
+		case session.IsPrinted(e.Event.Payload):
+			files.MarkPrinted(e.Event.Epoch)
 		default:
 			files.AddEvent(e.Event, e.Pos)
 		}
