@@ -157,7 +157,7 @@ func (a hostVerbs) hooksUninstall() *cobra.Command {
 // wantedHooks are those that report to this data directory, with some of the newer events. Claude Code waits for none of them, but for
 // the one that waits beside a dialog, and the one of its end, behind which nothing would run: so 2.1.197 and 2.1.330 were seen to take
 // async; an older one may wait for all of them. They are commands: for a hook of type http that finds no server, Claude Code shows an
-// error at each event, and for one whose server hangs it waits at each call.
+// error at each event, and while the server hangs it waits at each call.
 func (a hostVerbs) wantedHooks(newer []string) ([]settings.Hook, error) {
 	program, err := os.Executable()
 	if err != nil {

@@ -136,7 +136,7 @@ func (i *ingestion) joinRuns(ctx context.Context, lines iter.Seq2[[]byte, error]
 			break
 		}
 		next := &ingestion{log: i.log, options: i.options, result: i.result, exec: i.exec, over: i.over}
-		if first, id, err = i.join(ctx, rest, id); err != nil || first == nil {
+		if first, id, err = i.joinSession(ctx, rest, id); err != nil || first == nil {
 			return err
 		}
 		i.result.Next, next.last = &next.result, i.last
@@ -147,9 +147,10 @@ func (i *ingestion) joinRuns(ctx context.Context, lines iter.Seq2[[]byte, error]
 	return i.run(ctx, rest)
 }
 
-// join reads the stream of a session whose run others tell. What they don't tell in time is told from the stream, each line once, and
-// the run is told what the comparison has shown. It ends at the first line of another session, and returns that.
-func (i *ingestion) join(ctx context.Context, lines iter.Seq2[[]byte, error], id string) (next []byte, session string, err error) {
+// joinSession reads the stream of a session that has a run, told by a watcher, hooks or a mirror. What they don't tell in
+// time is told from the stream, each line once, and the run is told what the comparison has shown. It ends at the first
+// line of another session, and returns that.
+func (i *ingestion) joinSession(ctx context.Context, lines iter.Seq2[[]byte, error], id string) (next []byte, session string, err error) {
 	i.result.RunID, i.result.NodeID = id, watched.MainNode
 	i.exec = run.ExecID(watched.MainNode, 1)
 	var held []heldLine
@@ -259,7 +260,7 @@ func (i *ingestion) tellHeld(ctx context.Context, held []heldLine, untold map[st
 	}
 	var keys []string
 	tell := func() error {
-		if len(keys) == 0 {
+		if len(keys) == 0 && len(events) == 0 {
 			return nil
 		}
 		for _, e := range events {
@@ -278,28 +279,31 @@ func (i *ingestion) tellHeld(ctx context.Context, held []heldLine, untold map[st
 		p, is := e.Payload.(*wire.Usage)
 		return is && counted[p.MessageID]
 	}
-	isOthers := func(e *wire.Event) bool { // who tells the file tells the usage of its messages
+	isOthers := func(e *wire.Event) bool { // the watcher of the file tells the usage of its messages
 		p, is := e.Payload.(*wire.Usage)
 		return is && (counted[p.MessageID] || !mine[p.MessageID])
 	}
+	isTold := func(e *wire.Event) bool { return e.Type() != wire.TypeUsage || isOthers(e) }
 	for _, l := range held {
 		if len(events) >= maxTogether {
 			if err := tell(); err != nil {
 				return err
 			}
 		}
-		lines := told.Line(l.at, l.text)
-		if untold[l.key] {
-			events, keys = append(events, slices.DeleteFunc(lines, isCounted)...), append(keys, l.key)
-			mine[l.message] = true
+		of := told.Line(l.at, l.text)
+		if !untold[l.key] {
+			events = append(events, slices.DeleteFunc(of, isTold)...) // a message's usage may come with a later line
+			continue
 		}
+		mine[l.message] = true
+		events, keys = append(events, slices.DeleteFunc(of, isCounted)...), append(keys, l.key)
 	}
 	// Older versions don't say that the last message is over.
 	events = append(events, slices.DeleteFunc(told.Rest(), isOthers)...)
 	return tell()
 }
 
-// claimNode takes the node of the session, and reports whether something was told on it, and the messages whose usage was.
+// claimNode takes the node of the session, and reports whether something was told on it, and of which messages the usage was.
 func (i *ingestion) claimNode(ctx context.Context, untold map[string]bool) (begun bool, counted map[string]bool, err error) {
 	if i.worker, err = i.log.Claim(ctx, i.result.RunID, watched.MainNode, eventlog.Claim{Runner: i.options.Runner, ExecID: i.exec}); err != nil {
 		return false, nil, err

@@ -415,7 +415,7 @@ func startOf(def *flow.Definition, workspace, id string) []*wire.Event {
 	return flow.Start(def, wire.RunRequest{V: wire.Version, RunID: id, Definition: def.Raw(), Workspace: workspace})
 }
 
-// TestParkedAfterAnOutage: an owner whose lease was late, as the server was away, has decided nothing, and yet parks its run until it is
+// TestParkedAfterAnOutage: an owner with a late lease, as the server was away, has decided nothing, and yet parks its run until it is
 // due.
 func TestParkedAfterAnOutage(t *testing.T) {
 	for longer := time.Duration(0); longer < 12*time.Second; longer += 1150 * time.Millisecond {

@@ -119,7 +119,7 @@ func TestStreamHasMore(t *testing.T) {
 	s.awaitOnce(short + more + last)
 }
 
-// A stream whose session isn't watched is a run as before.
+// A stream of a session that isn't watched is a run as before.
 func TestStreamAlone(t *testing.T) {
 	t.Parallel()
 	s := &scene{T: t, log: logtest.Start(t)}
@@ -259,6 +259,25 @@ func TestStreamWithoutStops(t *testing.T) {
 	s.add(id+".jsonl", lines[2]+lines[3]+feedLine(6, "user", `{"role":"user","content":"well?"}`))
 	s.until("the file is read on", func() bool { return slices.Contains(s.stands(id), "00000000-0000-4000-8000-000000000006") }, func() string { return strings.Join(s.stands(id), " ") })
 	same(t, "usage when the file has it", map[string]int{"m1": 1, "m2": 1}, s.usages())
+}
+
+// The usage of a message that the stream tells may come with a later line, which the file has.
+func TestUsageOfMissingLine(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	lines := feedLines()
+	for n := range lines {
+		lines[n] = strings.NewReplacer(`"stop_reason":"tool_use",`, "", `"stop_reason":"end_turn",`, "").Replace(lines[n])
+	}
+	rest := lines[0] + lines[2] + lines[3]
+	s.write(id+".jsonl", rest)
+	s.await(id, session.MainNode, len(rest))
+	if r := s.ingest(printed(lines), nil); r.Verdict == nil || r.Verdict.TranscriptShort == 0 {
+		t.Errorf("the verdict: %+v", r.Verdict)
+	}
+	if got := s.usages(); got["m1"] != 1 {
+		t.Errorf("the usage of m1 was told %d times", got["m1"])
+	}
 }
 
 // Hooks are the third to tell: a result that they have told of and the files lack is named once the session rests.

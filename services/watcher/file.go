@@ -55,7 +55,7 @@ type reading struct {
 	anew   bool   // lines that were told come in between
 
 	printed map[string]bool // keys of lines that were told since the program had printed them
-	counted map[string]bool // messages whose usage was told by then, if there are such lines
+	counted map[string]bool // messages of which the usage was told by then, if there are such lines
 }
 
 // The bounds of what is told at once.

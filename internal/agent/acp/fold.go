@@ -198,7 +198,7 @@ func (f *fold) takeUpdate(m message, params wire.Raw) {
 	}
 }
 
-// noteKnown notes a call whose end the agent repeats while it loads its session: its record has that.
+// noteKnown notes a call that the agent repeats with its end while it loads its session: its record has that.
 func (f *fold) noteKnown(u acp.SessionUpdate) {
 	id, status := "", acp.ToolCallStatus("")
 	switch {

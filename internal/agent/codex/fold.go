@@ -66,7 +66,7 @@ func newFold(r agent.Request) *sessionFold {
 	}
 }
 
-func (f *sessionFold) emit(call string, p wire.Payload) {
+func (f *sessionFold) emitEvent(call string, p wire.Payload) {
 	f.out = append(f.out, &wire.Event{Timestamp: f.at, SessionID: cmp.Or(f.thread, f.session), Turn: f.turn, CallID: call, Payload: p})
 }
 
@@ -88,7 +88,7 @@ func (f *sessionFold) takeLine(at int64, line []byte) {
 	}
 	m, err := wire.RawFromJSON(line)
 	if err != nil {
-		f.emit("", &wire.RawMessage{
+		f.emitEvent("", &wire.RawMessage{
 			Source: source, Name: "malformed", Data: wire.RawString(toValidUTF8(string(line))), Reason: toValidUTF8(err.Error()), Line: f.line,
 		})
 		return
@@ -105,14 +105,14 @@ func (f *sessionFold) takeLine(at int64, line []byte) {
 	case "turn.failed":
 		f.failTurn(textOf(m, "error", "message"), m)
 	case "error":
-		f.warn(textOf(m, "message"), m)
+		f.emitWarning(textOf(m, "message"), m)
 	default:
 		f.emitRaw(m)
 	}
 }
 
 func (f *sessionFold) emitRaw(m wire.Raw) {
-	f.emit("", &wire.RawMessage{Source: source, Name: strings.Trim(textOf(m, "type")+"/"+textOf(m, "item", "type"), "/"), Data: m})
+	f.emitEvent("", &wire.RawMessage{Source: source, Name: strings.Trim(textOf(m, "type")+"/"+textOf(m, "item", "type"), "/"), Data: m})
 }
 
 // threadStarted is the first line of a program.
@@ -128,9 +128,9 @@ func (f *sessionFold) takeThread(id string, m wire.Raw) {
 		return
 	}
 	f.begun = f.at
-	f.emit("", &wire.AgentInit{Model: f.model, Cwd: f.cwd, PermissionMode: f.mode})
+	f.emitEvent("", &wire.AgentInit{Model: f.model, Cwd: f.cwd, PermissionMode: f.mode})
 	if old := cmp.Or(f.thread, f.session); id != old { // last: a replay knows the session already
-		f.emit("", &wire.SessionBound{OldSession: old, NewSession: id})
+		f.emitEvent("", &wire.SessionBound{OldSession: old, NewSession: id})
 	}
 	f.thread = id
 }
@@ -141,20 +141,20 @@ func (f *sessionFold) beginTurn() {
 	}
 	f.inTurn, f.turnAt, f.text = true, f.at, ""
 	f.turn++
-	f.emit("", &wire.TurnStart{Model: f.model})
+	f.emitEvent("", &wire.TurnStart{Model: f.model})
 }
 
-// warn tells of trouble that may pass: Codex tries again.
-func (f *sessionFold) warn(message string, m wire.Raw) {
+// emitWarning tells of trouble that may pass: Codex tries again.
+func (f *sessionFold) emitWarning(message string, m wire.Raw) {
 	f.trouble = cmp.Or(message, "Codex tells of an error without a word")
-	f.emit("", &wire.AgentError{ErrorType: wire.ErrorExecution, Message: f.trouble, Severity: wire.SeverityWarning, Phase: "model", Details: m})
+	f.emitEvent("", &wire.AgentError{ErrorType: wire.ErrorExecution, Message: f.trouble, Severity: wire.SeverityWarning, Phase: "model", Details: m})
 }
 
 // takeItem takes what is told of an item: that it has begun, changed or ended.
 func (f *sessionFold) takeItem(state string, item, m wire.Raw) {
 	kind := textOf(item, "type")
 	if kind == "error" { // also of what comes before the turn
-		f.warn(textOf(item, "message"), m)
+		f.emitWarning(textOf(item, "message"), m)
 		return
 	}
 	f.beginTurn()
@@ -185,13 +185,13 @@ func (f *sessionFold) takeBlock(kind, text string) {
 	f.block++
 	switch {
 	case kind == "reasoning" && f.blocks == agent.BlocksNever:
-		f.emit("", &wire.AgentThinkingDelta{Content: text, Block: f.block})
+		f.emitEvent("", &wire.AgentThinkingDelta{Content: text, Block: f.block})
 	case kind == "reasoning":
-		f.emit("", &wire.AgentThinking{Content: text, Block: f.block})
+		f.emitEvent("", &wire.AgentThinking{Content: text, Block: f.block})
 	case f.blocks == agent.BlocksNever:
-		f.emit("", &wire.AgentTextDelta{Content: text, Block: f.block})
+		f.emitEvent("", &wire.AgentTextDelta{Content: text, Block: f.block})
 	default:
-		f.emit("", &wire.AgentText{Content: text, Block: f.block})
+		f.emitEvent("", &wire.AgentText{Content: text, Block: f.block})
 	}
 	if kind == "agent_message" {
 		f.text = text
@@ -209,7 +209,7 @@ func (f *sessionFold) takeTodos(item wire.Raw) {
 		p.Items = append(p.Items, todo)
 	}
 	p.Total = len(p.Items)
-	f.emit("", p)
+	f.emitEvent("", p)
 }
 
 // takeCall takes what is told of a call.
@@ -220,8 +220,8 @@ func (f *sessionFold) takeCall(state, id, kind string, item wire.Raw) {
 		c.name, c.input = toolOf(kind, item)
 		f.calls[id], f.order = c, append(f.order, id)
 		sum := sha256.Sum256(c.input)
-		f.emit(id, &wire.ToolIntent{ToolName: c.name, ToolInput: c.input, InputHash: hex.EncodeToString(sum[:]), Idempotent: kind == "web_search"})
-		f.emit(id, &wire.ToolState{From: wire.ToolPending, To: wire.ToolExecuting})
+		f.emitEvent(id, &wire.ToolIntent{ToolName: c.name, ToolInput: c.input, InputHash: hex.EncodeToString(sum[:]), Idempotent: kind == "web_search"})
+		f.emitEvent(id, &wire.ToolState{From: wire.ToolPending, To: wire.ToolExecuting})
 	}
 	if kind == "file_change" {
 		c.changes = listOf(item.Get("changes"))
@@ -237,7 +237,7 @@ func (f *sessionFold) takeCall(state, id, kind string, item wire.Raw) {
 	for _, x := range c.changes {
 		change := map[string]string{"add": "created", "delete": "deleted"}[textOf(x, "kind")]
 		if path := textOf(x, "path"); path != "" {
-			f.emit("", &wire.FileChanged{Path: path, Change: cmp.Or(change, "modified")})
+			f.emitEvent("", &wire.FileChanged{Path: path, Change: cmp.Or(change, "modified")})
 		}
 	}
 }
@@ -247,13 +247,13 @@ func (f *sessionFold) endCall(id string, p *wire.AgentTool) {
 	p.ToolName, p.ToolInput, p.DurationMs = c.name, c.input, new(max(0, f.at-c.at))
 	if p.Error == "" && c.name == "mcp__"+parent.Server+"__"+parent.Tool {
 		if told, problem := parent.Parse(c.input); problem == "" {
-			f.emit(id, told)
+			f.emitEvent(id, told)
 			if told.Priority != wire.PriorityInfo && !f.onRecord[id] {
 				f.asked = append(f.asked, id)
 			}
 		}
 	}
-	f.emit(id, p)
+	f.emitEvent(id, p)
 	delete(f.calls, id)
 	f.order = slices.DeleteFunc(f.order, func(x string) bool { return x == id })
 }
@@ -318,7 +318,7 @@ func (f *sessionFold) takeTurnEnd(m wire.Raw) {
 	added := now.since(f.total)
 	f.total, f.spent = now, f.spent.plus(added)
 	usage := added.usage()
-	f.emit("", &wire.Usage{
+	f.emitEvent("", &wire.Usage{
 		MessageID: fmt.Sprintf("%s/%s", f.thread, strconv.FormatInt(f.begun, 36)), Model: f.model, StopReason: "end_turn",
 		InputTokens: usage.InputTokens, OutputTokens: usage.OutputTokens,
 		CacheCreationInputTokens: usage.CacheCreationInputTokens, CacheReadInputTokens: usage.CacheReadInputTokens,
@@ -373,7 +373,7 @@ func (f *sessionFold) endTurn(p *wire.TurnEnd) {
 	f.turns++
 	f.time += p.DurationMs
 	f.inTurn, f.ended = false, true
-	f.emit("", p)
+	f.emitEvent("", p)
 }
 
 // closeCalls ends the calls that have no result.
@@ -383,17 +383,17 @@ func (f *sessionFold) closeCalls(why string) {
 	}
 }
 
-// complete ends the execution well.
-func (f *sessionFold) complete(at int64) {
+// completeTurn ends the execution well.
+func (f *sessionFold) completeTurn(at int64) {
 	f.at = at
-	f.emit("", &wire.AgentComplete{Result: f.text, Usage: f.spent.usage(), NumTurns: f.turns, DurationMs: f.time, StopReason: "end_turn"})
+	f.emitEvent("", &wire.AgentComplete{Result: f.text, Usage: f.spent.usage(), NumTurns: f.turns, DurationMs: f.time, StopReason: "end_turn"})
 }
 
-// pause ends the execution of an agent that was interrupted.
-func (f *sessionFold) pause(at int64) {
+// pauseAgent ends the execution of an agent that was interrupted.
+func (f *sessionFold) pauseAgent(at int64) {
 	f.at = at
 	f.closeCalls(wire.CallInterrupted)
-	f.emit("", &wire.AgentPaused{Reason: "interrupted", NumTurns: f.turns})
+	f.emitEvent("", &wire.AgentPaused{Reason: "interrupted", NumTurns: f.turns})
 }
 
 // fail ends the execution of a program that has ended before its turn, or that failed in it.
@@ -404,7 +404,7 @@ func (f *sessionFold) fail(at int64, kind, message string, details wire.Raw) {
 	if p == nil {
 		p = &wire.AgentError{ErrorType: kind, Message: toValidUTF8(message), Severity: wire.SeverityError, Phase: "lifecycle", Details: details}
 	}
-	f.emit("", p)
+	f.emitEvent("", p)
 }
 
 // textOf returns the text at a path of keys, or "".

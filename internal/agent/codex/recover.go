@@ -142,7 +142,7 @@ const (
 type rollout struct {
 	thread string
 	after  int64 // when the log was last told of a call, in Unix ms
-	forked bool  // the file may begin with a copy of another thread's, whose lines have the time of the fork
+	forked bool  // the file may begin with a copy of another thread's, with the time of the fork in each line
 	own    bool  // a turn of this thread has begun
 	inputs map[string]wire.Raw
 	events []*wire.Event

@@ -115,7 +115,7 @@ func TestRecoveredResults(t *testing.T) {
 	}
 }
 
-// The record of a forked thread may begin with a copy of its parent's, whose lines have the time of the fork: these calls are the parent's.
+// The record of a forked thread may begin with a copy of its parent's, with the time of the fork in each line: these calls are the parent's.
 func TestRecoveredFork(t *testing.T) {
 	const (
 		parent, before = "01a214a2-3214-7873-a4e5-0e22b8bbdad0", "01a214a2-3221-7352-92c9-84342531d50e"

@@ -95,11 +95,11 @@ func (s *session) Events() iter.Seq2[*wire.Event, error] {
 		}
 		switch {
 		case s.isHalting(): // while it waited for an answer
-			s.f.pause(nowMillis())
+			s.f.pauseAgent(nowMillis())
 		case len(s.f.asked) > 0: // it still waits for one: it has been closed or left, which is no end of its work
 			return
 		default:
-			s.f.complete(nowMillis())
+			s.f.completeTurn(nowMillis())
 		}
 		s.yieldEvents(yield, s.placeEvents(s.f.takeEvents())...)
 	}
@@ -221,7 +221,7 @@ func (s *session) runTurn(t turn, yield func(*wire.Event, error) bool) bool {
 	defer func() { _ = p.Close() }()
 	if m := t.message; m.CommandID != "" && !t.told {
 		s.f.at = nowMillis()
-		s.f.emit("", &wire.UserMessage{Content: m.Content, Source: "command", CommandID: m.CommandID})
+		s.f.emitEvent("", &wire.UserMessage{Content: m.Content, Source: "command", CommandID: m.CommandID})
 		if !s.yieldEvents(yield, s.f.takeEvents()...) {
 			return false
 		}
@@ -408,7 +408,7 @@ func (s *session) takeLine(in pipe.Line, yield func(*wire.Event, error) bool) bo
 	switch {
 	case in.Direction == process.Out && in.Long != nil:
 		s.f.at = in.At
-		s.f.emit("", &wire.RawMessage{
+		s.f.emitEvent("", &wire.RawMessage{
 			Source: source, Name: "malformed", Data: wire.RawString(toValidUTF8(string(in.Long.Head))), Reason: fmt.Sprintf("it has %d bytes", in.Long.Bytes),
 		})
 	case in.Direction == process.Out:
@@ -445,9 +445,9 @@ func (s *session) concludeTurn(p *process.Process, reason string, yield func(*wi
 	case f.failed != nil:
 		f.fail(nowMillis(), "", "", nil)
 	case halting && !f.ended:
-		f.pause(nowMillis())
+		f.pauseAgent(nowMillis())
 	case f.ended && halting && s.hasMessages():
-		f.pause(nowMillis())
+		f.pauseAgent(nowMillis())
 	case f.ended, cut:
 		if !f.ended { // a message cuts it short
 			f.at = nowMillis()

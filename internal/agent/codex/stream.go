@@ -43,7 +43,7 @@ func (s *Stream) TooLong(at int64, head []byte, reason string) []*wire.Event {
 	s.f.at = at
 	s.f.line++
 	s.beginAgent()
-	s.f.emit("", &wire.RawMessage{Source: source, Name: "malformed", Data: wire.RawString(toValidUTF8(string(head))), Reason: reason, Line: s.f.line})
+	s.f.emitEvent("", &wire.RawMessage{Source: source, Name: "malformed", Data: wire.RawString(toValidUTF8(string(head))), Reason: reason, Line: s.f.line})
 	return s.f.takeEvents()
 }
 
@@ -52,7 +52,7 @@ func (s *Stream) Finish(at int64) []*wire.Event {
 	s.f.at = at
 	s.beginAgent()
 	if s.f.ended && s.f.failed == nil {
-		s.f.complete(at)
+		s.f.completeTurn(at)
 	} else {
 		s.f.fail(at, wire.ErrorProcessDied, "what Codex has printed ends before its turn does", nil)
 	}
@@ -62,6 +62,6 @@ func (s *Stream) Finish(at int64) []*wire.Event {
 func (s *Stream) beginAgent() {
 	if !s.begun {
 		s.begun = true
-		s.f.emit("", &wire.AgentStart{Prompt: wire.RawString(""), Provider: source})
+		s.f.emitEvent("", &wire.AgentStart{Prompt: wire.RawString(""), Provider: source})
 	}
 }

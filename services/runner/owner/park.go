@@ -10,7 +10,7 @@ import (
 )
 
 // parkWaiting lets the run go, which fails with [errParked], if nothing has happened in it for Config.ParkAfter, nothing is at
-// work in it, and nothing is to be done before long. What is due is decided here: an owner whose lease was late in its last step
+// work in it, and nothing is to be done before long. What is due is decided here: in its last step an owner with a late lease
 // has decided nothing.
 //
 // From the registration on, which fails if another owner has registered the run since, this owner writes nothing. So as long as
