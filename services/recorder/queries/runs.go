@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"code.wake.dev/wake/internal/completeness"
@@ -163,6 +164,9 @@ func listRuns(ctx context.Context, tx *archive.Tx, cursors request.Cursors, wher
 	return r, nil
 }
 
+// copyRun gives what is shown of a run what its row has.
+var copyRun = sync.OnceValue(table.Copier[wire.RunInfo, table.Run])
+
 // scanRun reads a run, its place in the list and the size of its labels.
 func scanRun(rows *sql.Rows) (i wire.RunInfo, first uint64, size int, err error) {
 	var r table.Run
@@ -170,7 +174,7 @@ func scanRun(rows *sql.Rows) (i wire.RunInfo, first uint64, size int, err error)
 	if err := rows.Scan(append(table.Fields(&r), &i.DeletedAt, &i.GoneAt, &labels)...); err != nil {
 		return i, 0, 0, err
 	}
-	table.CopyFields(&i, &r)
+	copyRun()(&i, &r)
 	i.Reason, i.Error = briefText(r.Reason), briefText(r.Error)
 	i.CostBasis = ledger.Basis(r.CostUsd, r.ComputedUsd, r.Unpriced)
 	if labels != "{}" {

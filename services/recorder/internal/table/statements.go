@@ -163,13 +163,28 @@ func Fields(row any) []any {
 	return list
 }
 
-// CopyFields gives an answer what a row has in fields of the same names. Both are
-// pointers to structs.
-func CopyFields(answer, row any) {
-	from, to := reflect.ValueOf(row).Elem(), reflect.ValueOf(answer).Elem()
-	for i := range from.NumField() {
-		if f := to.FieldByName(from.Type().Field(i).Name); f.IsValid() {
-			f.Set(from.Field(i).Convert(f.Type()))
+// Copier returns what gives an answer, of type A, what a row has in fields of the same names. The names are looked up
+// once: an answer has many rows.
+func Copier[A, R any]() func(*A, *R) {
+	type pair struct {
+		to   []int
+		from int
+	}
+	var same []pair
+	answer, row := reflect.TypeFor[A](), reflect.TypeFor[R]()
+	for i := range row.NumField() {
+		if f, has := answer.FieldByName(row.Field(i).Name); has {
+			same = append(same, pair{f.Index, i})
+		}
+	}
+	return func(a *A, r *R) {
+		to, from := reflect.ValueOf(a).Elem(), reflect.ValueOf(r).Elem()
+		for _, p := range same {
+			v, f := from.Field(p.from), to.FieldByIndex(p.to)
+			if v.Type() != f.Type() {
+				v = v.Convert(f.Type())
+			}
+			f.Set(v)
 		}
 	}
 }
