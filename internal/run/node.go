@@ -335,10 +335,14 @@ func (f *fold) withItems(nodes []string) []string {
 }
 
 // pendingAgain takes back how a node was settled. Its last output stays for the
-// next pass to look at; items go, as the next pass may have fewer.
+// next pass to look at; items go, as the next pass may have fewer. That its execution
+// was withdrawn stays until the next one is scheduled: its worker may still be writing.
 func (f *fold) pendingAgain(id string) {
 	if n, ok := f.s.Nodes[id]; ok {
-		n.Skipped, n.Reason, n.Error, n.ErrorType, n.Due = false, "", "", "", 0
+		n.Skipped, n.Reason, n.Error, n.Due = false, "", "", 0
+		if n.ErrorType != errorCancelled {
+			n.ErrorType = ""
+		}
 		n.Index, n.Count, n.Item = nil, 0, nil
 		f.s.Nodes[id] = n
 	}
