@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -175,14 +176,10 @@ func TestRemovedSpool(t *testing.T) {
 			a.server.Stop()
 			enqueue(t, w, 0, 2000)
 			spooled(t, dir, 1)
-			if err := os.RemoveAll(dir); err != nil {
-				t.Fatal(err)
-			}
+			removeInUse(t, dir)
 			told(t, board, "was removed while it was in use: it was made again")
 			enqueue(t, w, 2000, 4000)
-			if err := os.RemoveAll(dir); err != nil {
-				t.Fatal(err)
-			}
+			removeInUse(t, dir)
 			p := a.process
 			if ends {
 				if err := a.stop(); err != nil {
@@ -201,5 +198,18 @@ func TestRemovedSpool(t *testing.T) {
 			}
 			p.texts("r", "n", 4000)
 		})
+	}
+}
+
+// removeInUse removes a folder in which files are made meanwhile: one of them may be new when the others are gone.
+func removeInUse(t *testing.T, dir string) {
+	t.Helper()
+	for {
+		switch err := os.RemoveAll(dir); {
+		case err == nil:
+			return
+		case !errors.Is(err, syscall.ENOTEMPTY):
+			t.Fatal(err)
+		}
 	}
 }
