@@ -68,7 +68,7 @@ func restoreAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string
 	}
 	for _, s := range m.Streams {
 		begun := false
-		if err := topology.AwaitLeader(ctx, nc, func() error {
+		attempt := func() error {
 			if begun { // what has come of the attempt before is unknown
 				if err := removeStream(ctx, js, s.Stream); err != nil {
 					return err
@@ -76,7 +76,12 @@ func restoreAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string
 			}
 			begun = true
 			return restoreStream(ctx, nc, js, dir, s, o, progress)
-		}); err != nil {
+		}
+		err := topology.AwaitLeader(ctx, nc, attempt)
+		if lostFolder(err) {
+			err = topology.AwaitLeader(ctx, nc, attempt)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", s.Stream, err)
 		}
 	}
@@ -87,6 +92,13 @@ func restoreAll(ctx context.Context, nc *nats.Conn, n subjects.Names, dir string
 		return err
 	}
 	return topology.AwaitLeader(ctx, nc, func() error { return topology.Verify(ctx, js, n) })
+}
+
+// lostFolder reports whether a stream couldn't be made since the server removed the folder that it makes streams in: it does
+// so a moment after its last stream was removed (stream.go of v2.15: "no op if not empty").
+func lostFolder(err error) bool {
+	e, ok := errors.AsType[*jetstream.APIError](err)
+	return ok && strings.Contains(e.Description, "could not create storage directory")
 }
 
 // removeStream removes a stream, if it is there.
