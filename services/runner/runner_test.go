@@ -437,10 +437,13 @@ func TestRetriesGrow(t *testing.T) {
 				b.runner("r1", p)
 				start := time.Now()
 				b.submit("run1", "name: unlucky\nnodes:\n  - {id: a, type: agent, input: {prompt: a}, policy: {retry: "+tt.policy+"}}\n")
-				state, _ := b.ended("run1")
+				state, entries := b.ended("run1")
 				waited := time.Since(start)
 				if len(p.started()) != tt.tries || waited < tt.waited || waited > tt.waited+5*time.Second {
 					t.Errorf("%d tries in %s, want %d in %s; the error is of type %q", len(p.started()), waited, tt.tries, tt.waited, state.Nodes["a"].ErrorType)
+					for _, e := range entries {
+						t.Logf("%s %s %s", e.Time.UTC().Format("15:04:05.000"), e.Event.Node(), e.Event.Type())
+					}
 				}
 			})
 		})
