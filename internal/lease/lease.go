@@ -354,8 +354,11 @@ func (h *Holder) acquireLease(ctx context.Context, key string) (*Lease, error) {
 	if errors.Is(err, jetstream.ErrKeyExists) {
 		rev, err = h.inheritLease(ctx, key, value)
 	}
-	if errors.Is(err, ErrHeld) {
-		return nil, err
+	if errors.Is(err, jetstream.ErrKeyNotFound) { // it was released or expired between the two questions, or its release was forgotten
+		rev, err = h.kv.Create(ctx, key, value)
+	}
+	if errors.Is(err, ErrHeld) || errors.Is(err, jetstream.ErrKeyExists) {
+		return nil, ErrHeld
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lease: acquire %s: %w", key, err)
@@ -363,12 +366,9 @@ func (h *Holder) acquireLease(ctx context.Context, key string) (*Lease, error) {
 	return &Lease{holder: h, key: key, nonce: nonce, value: value, revision: rev, first: rev, asked: start, turn: make(chan struct{}, 1), lost: make(chan struct{}), renewed: make(chan struct{}, 1)}, nil
 }
 
-// inheritLease takes over what an earlier process of ours held.
+// inheritLease takes over what an earlier process of ours held. It fails with [jetstream.ErrKeyNotFound] if no one holds it any more.
 func (h *Holder) inheritLease(ctx context.Context, key string, value []byte) (revision uint64, err error) {
 	e, err := h.kv.Get(ctx, key)
-	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrKeyDeleted) {
-		return 0, ErrHeld // it has just changed
-	}
 	if err != nil {
 		return 0, err
 	}

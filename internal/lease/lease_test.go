@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
@@ -222,6 +223,33 @@ func TestExpiry(t *testing.T) {
 		<-time.After(a.TTL())
 		if _, err := b.Acquire(t.Context(), "run.node", ""); err != nil {
 			t.Errorf("after the end of its time: %v", err)
+		}
+	})
+}
+
+// A lease that was released is free at the moment, too, at which the bucket forgets the release: between the questions of
+// who wants it.
+func TestForgottenRelease(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		js := connect(t, natstest.Start(t))
+		a, _ := holder(t, js, "a")
+		for range 30 {
+			var acquired sync.WaitGroup
+			for n := range 50 {
+				acquired.Go(func() {
+					key := fmt.Sprint("run.node", n)
+					l, err := a.Acquire(t.Context(), key, "")
+					if err != nil {
+						t.Errorf("%s: %v", key, err)
+						return
+					}
+					if err := l.Release(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			acquired.Wait()
+			<-time.After(a.TTL())
 		}
 	})
 }
