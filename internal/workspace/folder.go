@@ -183,7 +183,9 @@ func (f *Folder) takeOnce(ctx context.Context, n int) (_ Snapshot, again bool, e
 	if s.locked.Load() && n < takes {
 		return Snapshot{}, true, nil
 	}
-	w := writing{scan: s, packer: newPacker(f.store, f.run, f.known.chunks), lists: f.known.lists, unstable: s.locked.Load()}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	w := writing{scan: s, packer: newPacker(f.store, f.run, f.known.chunks, fail), lists: f.known.lists, unstable: s.locked.Load()}
 	snapshot, says := Snapshot{}, ""
 	if err = w.writeFolder(ctx, dir, root, nil); err == nil {
 		snapshot, says, err = f.writeManifest(ctx, &w, root)

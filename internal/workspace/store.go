@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -86,14 +87,16 @@ func (s *Store) putPack(ctx context.Context, name string, content []byte) (size 
 	m := nats.NewMsg(subject)
 	m.Data = stored
 	m.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-	if _, err := s.js.PublishMsg(ctx, m); err != nil {
+	wait, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	if _, err := s.js.PublishMsg(wait, m); err != nil {
 		return 0, fmt.Errorf("workspace: store: %w", err)
 	}
 	return len(stored), nil
 }
 
-// readWait bounds an answer of the server.
-const readWait = 5 * time.Second
+// answerWait bounds an answer of the server: work waits for a snapshot, also while storage is away.
+const answerWait = 5 * time.Second
 
 // getPack returns what is in a pack, checked by its name.
 func (r *Reader) getPack(ctx context.Context, name string) ([]byte, error) {
@@ -127,7 +130,7 @@ func (s *Store) Stored(ctx context.Context, name string) ([]byte, error) {
 	if !isPackName(name) {
 		return nil, fmt.Errorf("%w: %.100q names no pack", ErrDamaged, name)
 	}
-	wait, cancel := context.WithTimeout(ctx, readWait)
+	wait, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
 	m, err := s.stream.GetLastMsgForSubject(wait, s.packSubject(name))
 	if err == nil {
@@ -171,11 +174,11 @@ type packer struct {
 	waiting []*chunk // in the open pack, without its name
 	stored  atomic.Int64
 	slots   chan struct{}
-	failed  chan error
+	fail    context.CancelCauseFunc // of the context of all calls
 }
 
-func newPacker(s *Store, run string, known map[digest]chunk) *packer {
-	return &packer{store: s, run: run, known: known, slots: make(chan struct{}, transfers), failed: make(chan error, 1)}
+func newPacker(s *Store, run string, known map[digest]chunk, fail context.CancelCauseFunc) *packer {
+	return &packer{store: s, run: run, known: known, slots: make(chan struct{}, transfers), fail: fail}
 }
 
 // add packs content unless it is kept already, and returns its chunks, which are whole when flush has returned.
@@ -240,15 +243,12 @@ func (p *packer) closePack(ctx context.Context) error {
 	select {
 	case p.slots <- struct{}{}:
 	case <-ctx.Done():
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 	go func() {
 		defer func() { <-p.slots }()
 		if err := p.put(ctx, name, content); err != nil {
-			select {
-			case p.failed <- err:
-			default: // the first says it
-			}
+			p.fail(err) // the others needn't be stored
 		}
 	}()
 	return nil
@@ -263,10 +263,5 @@ func (p *packer) flush(ctx context.Context) error {
 	for range cap(p.slots) {
 		<-p.slots
 	}
-	select {
-	case e := <-p.failed:
-		return e
-	default:
-		return err
-	}
+	return cmp.Or(context.Cause(ctx), err)
 }

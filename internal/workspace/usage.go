@@ -55,7 +55,7 @@ func Drop(ctx context.Context, nc *nats.Conn, names subjects.Names, run string) 
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, readWait)
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
 	reply, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.PURGE.OBJ_"+bucket, request)
 	if err != nil {

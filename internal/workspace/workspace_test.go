@@ -7,12 +7,14 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/jetstream"
@@ -27,13 +29,17 @@ import (
 func TestMain(m *testing.M) { natstest.Main(m) }
 
 // openStore returns a store of its own.
-func openStore(t testing.TB, keys *seal.Keys) (*workspace.Store, jetstream.JetStream) {
+func openStore(t testing.TB, keys *seal.Keys, edits ...func(*jetstream.StreamConfig)) (*workspace.Store, jetstream.JetStream) {
 	t.Helper()
 	js, name := natstest.JetStream(t), subjects.Default.WorkspacesBucket()
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{ // as wake init does
+	config := jetstream.StreamConfig{ // as wake init does
 		Name: "OBJ_" + name, Subjects: []string{"$O." + name + ".C.>", "$O." + name + ".M.>"},
 		Discard: jetstream.DiscardNew, AllowRollup: true, AllowDirect: true,
-	}); err != nil {
+	}
+	for _, edit := range edits {
+		edit(&config)
+	}
+	if _, err := js.CreateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
 	s, err := workspace.Open(t.Context(), js, subjects.Default, keys)
@@ -109,6 +115,29 @@ func restore(t testing.TB, s *workspace.Store, id string) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// TestSilentStorage takes a snapshot while the server says nothing: work waits for it, so that it is given up soon, however many packs
+// it has.
+func TestSilentStorage(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		s, _ := openStore(t, nil, func(c *jetstream.StreamConfig) { c.NoAck = true })
+		dir, random := t.TempDir(), rand.NewChaCha8([32]byte{})
+		for i := range 40 {
+			data := make([]byte, 512<<10)
+			_, _ = random.Read(data)
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		begun := time.Now()
+		snapshot, err := s.Folder("r", dir, workspace.Limits{}).Take(ctx, "")
+		if took := time.Since(begun); took > 6*time.Second || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("snapshot %q after %s: %v", snapshot.ID, took, err)
+		}
+	})
 }
 
 // TestIdentity changes a folder in random ways and restores each snapshot: what is restored is what there was.

@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"code.wake.dev/wake/internal/agent"
+	"code.wake.dev/wake/internal/agent/native/apitest"
 	"code.wake.dev/wake/internal/eventlog"
 	"code.wake.dev/wake/internal/health"
 	"code.wake.dev/wake/internal/lease"
@@ -854,6 +856,35 @@ func TestPersistTimeout(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSilentStorage has a server say nothing, with its connection open: it is away like one that is gone. What only reads begins
+// soon, also if the log is the agent's memory.
+func TestSilentStorage(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T) {
+		b := newBench(t)
+		r1 := b.native("r1", t.TempDir(), &apitest.Script{ByTurn: true, Replies: []apitest.Reply{
+			apitest.Message(apitest.Text("I look."), apitest.Call("t0", "glob", `{"pattern":"x"}`)),
+			apitest.Message(apitest.Text("Nothing.")),
+		}})
+		r1.gate.delay(string(wire.TypeCheckpoint), time.Minute)
+		b.submit("run1", strings.Replace(one, `prompt: "a"`, `provider: native, model: m, prompt: "a"`, 1))
+		state, entries := b.ended("run1")
+		if state.Result != wire.FlowStatusComplete || count(entries, wire.TypeStorageFailure) != 1 || count(entries, wire.TypeAgentStart) != 1 {
+			t.Errorf("run ended as %s (%s):\n%s", state.Result, state.Error, story(entries))
+		}
+		var asked int64
+		for _, e := range entries {
+			switch e.Event.Type() {
+			case wire.TypeCheckpoint:
+				asked = cmp.Or(asked, e.Event.Timestamp)
+			case wire.TypeToolState:
+				if late := e.Event.Timestamp - asked; late > 3000 {
+					t.Errorf("the call began %d ms late", late)
+				}
+			}
+		}
+	})
 }
 
 // Runs that are asked for while runners come and go are all done, once each.

@@ -21,7 +21,8 @@
 //	-pairs      two snapshotters and two alerters
 //	-keep       keep the folder of a test that passed, too
 //
-// TestPowerCut and TestCorruption break servers alone, and report what is lost.
+// TestPowerCut and TestCorruption break servers alone, and report what is lost. TestServers kills servers alone, faster than they
+// catch up.
 //
 // Disks need root, since each is an image on a loop device. Without, their faults
 // are left out and the report says so.

@@ -59,25 +59,45 @@ const bound = 3 * time.Minute
 
 // TestTorture breaks everything for a while. Afterwards every promise has been kept.
 func TestTorture(t *testing.T) {
+	torture(t, harm{processFaults(), 700 * time.Millisecond, 3}, harm{processFaults(), 700 * time.Millisecond, 5}, harm{serverFaults(), 2 * time.Second, 4})
+}
+
+// TestServers kills nothing but servers, one every 1 to 3 s, most of the time before it has caught up.
+func TestServers(t *testing.T) {
+	torture(t, harm{[]fault{{kind: "kill -9 server, for a moment", weight: 1, do: func(n *nemesis, r *rand.Rand) error {
+		pick(r, n.s.nodes()).kill(between(r, 0, time.Second))
+		return nil
+	}}}, 750 * time.Millisecond, 6})
+}
+
+// torture does harm to an installation for a while. Afterwards no process of wake has ended by itself, and every promise has been kept.
+func torture(t *testing.T, all ...harm) {
 	s := newSite(t, config(t, 2**durationFlag+15*time.Minute), "always")
 	s.services()
 	s.Logf("seed %d, %s", s.Seed, *durationFlag)
 	l := newLoad(s)
 	n := &nemesis{s: s, load: l, events: make(map[string]int)}
-	s.suffer(n, l, *durationFlag)
+	s.suffer(n, l, *durationFlag, all)
 	s.settle(n, l)
 	s.exits()
 	s.report(s.judge(), n, l)
 }
 
+// harm is what is done one after the other, with how much calm in between at least, and a stream of random numbers of its own.
+type harm struct {
+	faults []fault
+	calm   time.Duration
+	stream uint64
+}
+
 // suffer runs load and faults for a while.
-func (s *site) suffer(n *nemesis, l *load, d time.Duration) {
+func (s *site) suffer(n *nemesis, l *load, d time.Duration, all []harm) {
 	faults, work := make(chan struct{}), make(chan struct{})
 	var wg, load sync.WaitGroup
 	load.Go(func() { l.run(work) })
-	wg.Go(func() { n.run(faults, processFaults(), 700*time.Millisecond, rand.New(rand.NewPCG(s.Seed, 3))) })
-	wg.Go(func() { n.run(faults, processFaults(), 700*time.Millisecond, rand.New(rand.NewPCG(s.Seed, 5))) })
-	wg.Go(func() { n.run(faults, serverFaults(), 2*time.Second, rand.New(rand.NewPCG(s.Seed, 4))) })
+	for _, h := range all {
+		wg.Go(func() { n.run(faults, h.faults, h.calm, rand.New(rand.NewPCG(s.Seed, h.stream))) })
+	}
 	<-time.After(d)
 	close(faults)
 	wg.Wait()

@@ -19,8 +19,9 @@ type nodeLog struct {
 	offer  wire.NodeOffer
 	lease  *lease.Lease
 	writer *eventlog.Writer
-	away   time.Time // since when events weren't stored in time; zero: they are
-	whole  bool      // the log is the agent's only memory: it is told nothing that isn't stored
+	away   time.Time     // since when events weren't stored in time; zero: they are
+	waited time.Duration // for how long the agent has waited for storage since
+	whole  bool          // the log is the agent's only memory: it is told nothing that isn't stored
 }
 
 // stampEvents completes the events of the execution.
@@ -88,25 +89,31 @@ func (l *nodeLog) putEvents(ctx context.Context, last *wire.Event, events []*wir
 		}
 		return l.noteReturn(ctx)
 	}
-	start := time.Now()
+	start, limit := time.Now(), l.cfg.PersistTimeout-l.waited
+	if !mustStore(last) { // a server that says nothing is away, too
+		limit = min(moment, l.cfg.PersistTimeout/2)
+	}
 	wait := func(ctx context.Context) error {
 		_, err := l.writer.Append(ctx, events...)
 		return err
 	}
 	err := awaitThawed(l.isFrozen, func() (again bool, err error) {
-		err = l.awaitBounded(ctx, wait)
+		err = awaitBounded(ctx, limit, wait)
 		again = mustStore(last) && errors.Is(err, eventlog.ErrAmbiguous) && ctx.Err() == nil
 		if again && l.away.IsZero() {
 			l.away = start
 		}
-		wait = l.writer.Flush
+		wait, limit = l.writer.Flush, l.cfg.PersistTimeout
 		return again, err
 	})
 	switch {
 	case err == nil && !l.away.IsZero():
 		return l.noteReturn(ctx)
-	case errors.Is(err, eventlog.ErrAmbiguous) && l.away.IsZero():
-		l.away = start
+	case errors.Is(err, eventlog.ErrAmbiguous):
+		l.waited += time.Since(start)
+		if l.away.IsZero() {
+			l.away = start
+		}
 	}
 	return err
 }
@@ -126,7 +133,7 @@ func (l *nodeLog) isAway() bool { return !l.cfg.Log.Conn().IsConnected() || l.cf
 // noteReturn notes that storage is back, and puts on record that it was away.
 func (l *nodeLog) noteReturn(ctx context.Context) error {
 	failed := l.storageFailure()
-	l.away = time.Time{}
+	l.away, l.waited = time.Time{}, 0
 	if failed == nil {
 		return nil
 	}
@@ -146,12 +153,12 @@ func (l *nodeLog) storageFailure() *wire.Event {
 	return &wire.Event{Payload: p}
 }
 
-// moment is how long storage may be away without a word.
+// moment is how long storage may be away without a word, and how long what can go on without an event waits for it.
 const moment = 2 * time.Second
 
 // awaitBounded bounds a wait for storage.
-func (l *nodeLog) awaitBounded(ctx context.Context, wait func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, l.cfg.PersistTimeout)
+func awaitBounded(ctx context.Context, limit time.Duration, wait func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return wait(ctx)
 }
